@@ -36,27 +36,18 @@ type document struct {
 // Parse parses the YAML. Empty text has no settings.
 func Parse(text string) (mesh.ClusterSettings, error) {
 	var f document
-	n := 0
-	for chunk := range yamldoc.Split([]byte(text)) {
-		doc, err := yamldoc.Parse(chunk)
-		switch {
-		case err != nil:
-			return nil, err
-		case doc.IsNull():
-			continue
-		}
-		if n++; n > 1 {
-			return nil, fmt.Errorf("line %d: a second YAML document", doc.Line())
-		}
-		data, err := doc.JSON()
-		if err != nil {
-			return nil, err
-		}
-		d := json.NewDecoder(bytes.NewReader(data))
-		d.DisallowUnknownFields()
-		if err := d.Decode(&f); err != nil {
-			return nil, fmt.Errorf("want clusters: {NAME: {drain, weight, onLost, allow}}: %w", err)
-		}
+	doc, err := yamldoc.ParseOnly([]byte(text))
+	if err != nil {
+		return nil, err
+	}
+	data, err := doc.JSON()
+	if err != nil {
+		return nil, err
+	}
+	d := json.NewDecoder(bytes.NewReader(data))
+	d.DisallowUnknownFields()
+	if err := d.Decode(&f); err != nil {
+		return nil, fmt.Errorf("want clusters: {NAME: {drain, weight, onLost, allow}}: %w", err)
 	}
 	if f.Clusters == nil {
 		f.Clusters = mesh.ClusterSettings{}

@@ -132,7 +132,7 @@ func (c *Cluster) Prepare(ctx context.Context, r *Request) (*Prepared, error) {
 	if serverErr != nil {
 		return p, fmt.Errorf("%s: %w", c.Name, serverErr)
 	}
-	if create.IsLoopback(p.server) {
+	if remotesecret.IsLoopback(p.server) {
 		p.warn("server in Kubeconfig is %s. This is likely not reachable from inside the cluster, if you're using "+
 			"Kubernetes in Docker, pass %s with the container IP for the API Server", p.server, r.flag("--server"))
 	}

@@ -94,19 +94,34 @@ func (j *judge) server() {
 	}
 }
 
+// kindOf returns the kind of the address that a host is or, by its name, has.
+func kindOf(host string) mesh.AddressKind {
+	name := strings.TrimSuffix(strings.ToLower(host), ".")
+	switch addr, err := netip.ParseAddr(name); {
+	case err == nil:
+		return mesh.AddressKindOf(addr)
+	case name == "localhost", strings.HasSuffix(name, ".localhost"):
+		return mesh.AddressLoopback
+	case name == "metadata.google.internal":
+		return mesh.AddressMetadata
+	}
+	return mesh.AddressOrdinary
+}
+
+// IsLoopback reports whether the host of the URL is a loopback address or name.
+func IsLoopback(server string) bool {
+	u, err := url.Parse(server)
+	if err != nil {
+		return false
+	}
+	kind := kindOf(u.Hostname())
+	return kind == mesh.AddressLoopback || kind == mesh.AddressUnspecified
+}
+
 // host checks a literal address or name. Package dial checks the addresses of a name
 // when it connects.
 func (j *judge) host(host, field string) {
-	kind := mesh.AddressOrdinary
-	name := strings.TrimSuffix(strings.ToLower(host), ".")
-	if addr, err := netip.ParseAddr(host); err == nil {
-		kind = mesh.AddressKindOf(addr)
-	} else if name == "localhost" || strings.HasSuffix(name, ".localhost") {
-		kind = mesh.AddressLoopback
-	} else if name == "metadata.google.internal" {
-		kind = mesh.AddressMetadata
-	}
-	switch kind {
+	switch kind := kindOf(host); kind {
 	case mesh.AddressLoopback, mesh.AddressUnspecified:
 		f := j.add(Loopback, field, "server %s is a loopback address, so probably not the API server", host)
 		if !j.o.InPod {

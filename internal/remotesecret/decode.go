@@ -114,9 +114,12 @@ func (c *Cluster) read(text string) error {
 }
 
 func readConfig(text string) (yamldoc.Value, *clientcmdv1.Config, error) {
-	doc, err := parse(text)
+	doc, err := yamldoc.ParseOnly([]byte(text))
 	if err != nil {
 		return doc, nil, err
+	}
+	if !doc.IsMapping() {
+		return doc, nil, errors.New("it is no YAML mapping")
 	}
 	data, err := doc.JSON()
 	if err != nil {
@@ -146,27 +149,6 @@ func PublishedServer(text []byte) (clientcmdv1.Cluster, error) {
 		return clientcmdv1.Cluster{}, fmt.Errorf("kubeconfig: %w", err)
 	}
 	return config.Clusters[0].Cluster, nil
-}
-
-// parse parses a text with a single YAML document.
-func parse(text string) (yamldoc.Value, error) {
-	var found []yamldoc.Value
-	for chunk := range yamldoc.Split([]byte(text)) {
-		doc, err := yamldoc.Parse(chunk)
-		if err != nil {
-			return yamldoc.Value{}, err
-		}
-		if !doc.IsNull() {
-			found = append(found, doc)
-		}
-	}
-	switch {
-	case len(found) > 1:
-		return yamldoc.Value{}, fmt.Errorf("line %d: a second YAML document", found[1].Line())
-	case len(found) == 0 || !found[0].IsMapping():
-		return yamldoc.Value{}, errors.New("it is no YAML mapping")
-	}
-	return found[0], nil
 }
 
 // choose sets the cluster and the user of the current context.

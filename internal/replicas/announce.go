@@ -101,8 +101,11 @@ func (a *Announcer) announce(ctx context.Context, api *kube.Client, kept *coordi
 	leases := api.Leases(a.cfg.Namespace)
 	if kept == nil {
 		written, err := leases.Create(ctx, lease, metav1.CreateOptions{})
-		if !apierrors.IsAlreadyExists(err) {
-			return orNil(written, err), err
+		switch {
+		case err == nil:
+			return written, nil
+		case !apierrors.IsAlreadyExists(err):
+			return nil, err
 		}
 		if kept, err = leases.Get(ctx, lease.Name); err != nil {
 			return nil, err
@@ -117,13 +120,6 @@ func (a *Announcer) announce(ctx context.Context, api *kube.Client, kept *coordi
 		return kept, err
 	}
 	return written, nil
-}
-
-func orNil(l *coordinationv1.Lease, err error) *coordinationv1.Lease {
-	if err != nil {
-		return nil
-	}
-	return l
 }
 
 // sweep deletes Leases that have not been renewed for forgetAfter.

@@ -53,10 +53,14 @@ func At(address string, tokens Tokens, timeout time.Duration) (*Replica, error) 
 	if err != nil || u.Scheme != "http" || u.Host == "" || strings.Trim(u.Path, "/") != "" || u.RawQuery != "" || u.User != nil {
 		return nil, fmt.Errorf("%q: want host:port or http://host:port", address)
 	}
+	return replicaAt(u.Host, tokens, timeout), nil
+}
+
+func replicaAt(address string, tokens Tokens, timeout time.Duration) *Replica {
 	return &Replica{
-		Name: u.Host, Via: u.Host, URL: "http://" + u.Host, Client: dial.HTTPClient(timeout, nil),
-		Token: func(context.Context) (string, error) { return tokens.At(u.Host) },
-	}, nil
+		Name: address, Via: address, URL: "http://" + address, Client: dial.HTTPClient(timeout, nil),
+		Token: func(context.Context) (string, error) { return tokens.At(address) },
+	}
 }
 
 // Reasons why a replica returns no page, each an *AnswerError.
@@ -91,12 +95,21 @@ func (e *AnswerError) Is(target error) bool {
 
 // Get reads a status page, such as /debug/clusters, into v.
 func (r *Replica) Get(ctx context.Context, path string, query url.Values, v any) error {
-	if r.Pages != nil {
-		return r.read(ctx, path, query, v)
+	if r.Pages == nil {
+		return r.do(ctx, http.MethodGet, path, query, http.NoBody, into(v))
 	}
-	return r.do(ctx, http.MethodGet, path, query, http.NoBody, func(body *notingReader) error {
-		return decode(body, v)
-	})
+	page := strings.TrimPrefix(path, "/debug/")
+	if len(query) > 0 {
+		page += "?" + query.Encode()
+	}
+	body, err := r.Pages.Page(ctx, page)
+	if err != nil {
+		return err
+	}
+	if err := json.Unmarshal(body, v); err != nil {
+		return fmt.Errorf("answered what is no such page: %.500q", body) // a text with the reason
+	}
+	return nil
 }
 
 // Copy writes a page of any content, such as a profile, to w.
@@ -104,7 +117,7 @@ func (r *Replica) Copy(ctx context.Context, w io.Writer, path string, query url.
 	if r.Pages != nil {
 		return errors.New("such pages are not served over xDS: ask over HTTP")
 	}
-	return r.do(ctx, http.MethodGet, path, query, http.NoBody, func(body *notingReader) error {
+	return r.do(ctx, http.MethodGet, path, query, http.NoBody, func(body io.Reader) error {
 		_, err := io.Copy(w, body)
 		return inTime(err)
 	})
@@ -112,12 +125,10 @@ func (r *Replica) Copy(ctx context.Context, w io.Writer, path string, query url.
 
 // Put sets a page to a text, and reads the page after that into v.
 func (r *Replica) Put(ctx context.Context, path, text string, v any) error {
-	return r.do(ctx, http.MethodPut, path, nil, strings.NewReader(text), func(body *notingReader) error {
-		return decode(body, v)
-	})
+	return r.do(ctx, http.MethodPut, path, nil, strings.NewReader(text), into(v))
 }
 
-func (r *Replica) do(ctx context.Context, method, path string, query url.Values, text io.Reader, read func(*notingReader) error) error {
+func (r *Replica) do(ctx context.Context, method, path string, query url.Values, text io.Reader, read func(io.Reader) error) error {
 	if r.Err != nil {
 		return r.Err
 	}
@@ -144,24 +155,26 @@ func (r *Replica) do(ctx context.Context, method, path string, query url.Values,
 		return inTime(err)
 	}
 	defer resp.Body.Close()
-	body := &notingReader{r: io.LimitReader(resp.Body, maxPage)}
 	if resp.StatusCode != http.StatusOK {
-		text, _ := io.ReadAll(io.LimitReader(body, 500))
+		text, _ := io.ReadAll(io.LimitReader(resp.Body, 500))
 		return &AnswerError{resp.StatusCode, resp.Status, strings.TrimSpace(string(text))}
 	}
-	return read(body)
+	return read(io.LimitReader(resp.Body, maxPage))
 }
 
-// decode reads a page of JSON into v.
-func decode(body *notingReader, v any) error {
-	switch err := json.NewDecoder(body).Decode(v); {
-	case err != nil && body.failed != nil:
-		return fmt.Errorf("read the answer: %w", inTime(body.failed))
-	case err != nil:
-		return fmt.Errorf("answered what is no such page: %w", err)
+// into returns a function that reads a page of JSON into v. It ends at the first fault.
+func into(v any) func(io.Reader) error {
+	return func(page io.Reader) error {
+		body := &notingReader{r: page}
+		switch err := json.NewDecoder(body).Decode(v); {
+		case err != nil && body.failed != nil:
+			return fmt.Errorf("read the answer: %w", inTime(body.failed))
+		case err != nil:
+			return fmt.Errorf("answered what is no such page: %w", err)
+		}
+		_, _ = io.CopyN(io.Discard, page, 1<<10) // read to the end, so that the connection is reused
+		return nil
 	}
-	_, _ = io.CopyN(io.Discard, body, 1<<10) // read to the end, so that the connection is reused
-	return nil
 }
 
 // notingReader keeps the error of reading, to distinguish it from an error in the content.
@@ -187,22 +200,6 @@ func inTime(err error) error {
 }
 
 var errLate = fmt.Errorf("no whole answer in time: %w", context.DeadlineExceeded)
-
-// read reads a page from Pages.
-func (r *Replica) read(ctx context.Context, path string, query url.Values, v any) error {
-	page := strings.TrimPrefix(path, "/debug/")
-	if len(query) > 0 {
-		page += "?" + query.Encode()
-	}
-	body, err := r.Pages.Page(ctx, page)
-	if err != nil {
-		return err
-	}
-	if err := json.Unmarshal(body, v); err != nil {
-		return fmt.Errorf("answered what is no such page: %.500q", body) // a text with the reason
-	}
-	return nil
-}
 
 // Close ends the connections to the replica.
 func (r *Replica) Close() {

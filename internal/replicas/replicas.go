@@ -10,7 +10,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/http"
 	"slices"
 	"strings"
 	"sync"
@@ -92,7 +91,7 @@ func Find(ctx context.Context, o Options) ([]*Replica, error) {
 	if o.Tokens.Pod == nil {
 		o.Tokens.Pod = sync.OnceValues(func() (string, error) { return Mint(ctx, o.Access, o.Namespace) })
 	}
-	var found []*candidate
+	var found []candidate
 	for i := range announced {
 		found = append(found, o.announced(&announced[i]))
 	}
@@ -102,7 +101,7 @@ func Find(ctx context.Context, o Options) ([]*Replica, error) {
 			return nil, err
 		}
 		for _, p := range pods {
-			found = append(found, &candidate{name: p.name, ways: []way{o.forward(p)}})
+			found = append(found, candidate{Replica{Name: p.name}, []*Replica{o.forward(p)}})
 		}
 	}
 	if len(found) == 0 {
@@ -129,66 +128,53 @@ func Find(ctx context.Context, o Options) ([]*Replica, error) {
 
 // candidate is a replica and the ways in which it may be reached.
 type candidate struct {
-	name      string
-	announced *Announcement
-	ways      []way
+	Replica
+	ways []*Replica
 }
 
-// way is one way to reach status pages.
-type way struct {
-	via, url string
-	client   *http.Client
-	token    func(context.Context) (string, error)
-}
-
-func (o *Options) announced(a *Announcement) *candidate {
-	c := &candidate{name: a.Replica, announced: a}
+func (o *Options) announced(a *Announcement) candidate {
+	c := candidate{Replica: Replica{Name: a.Replica, Announced: a}}
 	if namespace, name, ok := strings.Cut(a.Pod, "/"); ok {
 		c.ways = append(c.ways, o.forward(pod{namespace: namespace, name: name, port: a.port()}))
 	}
 	for _, address := range a.Addresses {
-		c.ways = append(c.ways, way{
-			via: address, url: "http://" + address, client: dial.HTTPClient(o.Timeout, nil),
-			token: func(context.Context) (string, error) { return o.Tokens.At(address) },
-		})
+		c.ways = append(c.ways, replicaAt(address, o.Tokens, o.Timeout))
 	}
 	return c
 }
 
-// forward returns the way through the API server to a port of a pod.
-func (o *Options) forward(p pod) way {
+// forward returns the replica that is reached through the API server at a port of a pod.
+func (o *Options) forward(p pod) *Replica {
 	target := kube.PodPort{Access: o.Access, Namespace: p.namespace, Name: p.name, Port: p.port}
-	return way{
-		via: "port-forward to " + target.String(),
+	return &Replica{
+		Via: "port-forward to " + target.String(),
 		// The host is for the status page, which answers callers on loopback.
-		url:    fmt.Sprintf("http://localhost:%d", p.port),
-		client: dial.HTTPClientVia(o.Timeout, target.DialContext),
-		token:  func(context.Context) (string, error) { return o.Tokens.Pod() },
+		URL:    fmt.Sprintf("http://localhost:%d", p.port),
+		Client: dial.HTTPClientVia(o.Timeout, target.DialContext),
+		Token:  func(context.Context) (string, error) { return o.Tokens.Pod() },
 	}
 }
 
 // reach returns the replica by the first way that works.
 func (c *candidate) reach(ctx context.Context) *Replica {
-	r := &Replica{Name: c.name, Announced: c.announced}
 	var errs []error
-	for _, w := range c.ways {
-		r.Via, r.URL, r.Client, r.Token = w.via, w.url, w.client, w.token
-		err := c.identify(ctx, r)
+	for _, r := range c.ways {
+		r.Name, r.Announced = c.Name, c.Announced
+		err := r.identify(ctx)
 		if err == nil {
 			return r
 		}
 		r.Close()
-		errs = append(errs, fmt.Errorf("%s: %w", w.via, err))
+		errs = append(errs, fmt.Errorf("%s: %w", r.Via, err))
 	}
-	r.Via, r.URL, r.Client = "", "", nil
-	if r.Err = errors.Join(errs...); r.Err == nil {
-		r.Err = errors.New("it names no address")
+	if c.Err = errors.Join(errs...); c.Err == nil {
+		c.Err = errors.New("it names no address")
 	}
-	return r
+	return &c.Replica
 }
 
 // identify checks that the replica answers, as another process may have its address.
-func (c *candidate) identify(ctx context.Context, r *Replica) error {
+func (r *Replica) identify(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, identifyTimeout)
 	defer cancel()
 	var is Identity
@@ -197,7 +183,7 @@ func (c *candidate) identify(ctx context.Context, r *Replica) error {
 		return errors.New("what answers there is no control plane of meshctl")
 	case err != nil:
 		return err
-	case c.announced != nil && is.Replica != c.announced.Replica:
+	case r.Announced != nil && is.Replica != r.Announced.Replica:
 		return fmt.Errorf("another replica, %.100q, answers there", is.Replica)
 	}
 	return nil

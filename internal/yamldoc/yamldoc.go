@@ -116,6 +116,24 @@ func Parse(c Chunk) (Value, error) {
 	return Value{root}, nil
 }
 
+// ParseOnly reads a text with at most one document. The value is null when it has none.
+func ParseOnly(text []byte) (Value, error) {
+	var only Value
+	for chunk := range Split(text) {
+		doc, err := Parse(chunk)
+		switch {
+		case err != nil:
+			return Value{}, err
+		case doc.IsNull():
+		case !only.IsNull():
+			return Value{}, &Error{Line: doc.Line(), Reason: "a second YAML document"}
+		default:
+			only = doc
+		}
+	}
+	return only, nil
+}
+
 var reasonPrefix = regexp.MustCompile(`^yaml: (line \d+: )?`)
 
 func parserReason(err error) string {

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"net/netip"
 	"net/url"
 	"slices"
 	"strings"
@@ -15,7 +14,7 @@ import (
 	"time"
 
 	"github.com/meshctl/meshctl/internal/dial"
-	"github.com/meshctl/meshctl/internal/mesh"
+	"github.com/meshctl/meshctl/internal/remotesecret"
 )
 
 // probeTimeout bounds the probe of one address.
@@ -46,21 +45,7 @@ type Address struct {
 }
 
 // Loopback reports whether the address is a loopback address.
-func (c *Address) Loopback() bool { return IsLoopback(c.URL) }
-
-// IsLoopback reports whether the host of the URL is a loopback address or name.
-func IsLoopback(server string) bool {
-	u, err := url.Parse(server)
-	if err != nil {
-		return false
-	}
-	host := strings.TrimSuffix(strings.ToLower(u.Hostname()), ".")
-	if addr, err := netip.ParseAddr(host); err == nil {
-		kind := mesh.AddressKindOf(addr)
-		return kind == mesh.AddressLoopback || kind == mesh.AddressUnspecified
-	}
-	return host == "localhost" || strings.HasSuffix(host, ".localhost")
-}
+func (c *Address) Loopback() bool { return remotesecret.IsLoopback(c.URL) }
 
 // ProbeAddresses connects to each address and finds the first of the CAs that signed its
 // certificate. serverName is the SNI; empty means the host.

@@ -57,14 +57,14 @@ func TestRankAndBest(t *testing.T) {
 	}
 }
 
-func TestIsLoopback(t *testing.T) {
+func TestAddressLoopback(t *testing.T) {
 	t.Parallel()
 	for server, want := range map[string]bool{
 		"https://127.0.0.1:6443": true, "https://localhost": true, "https://LocalHost.:1": true, "https://[::1]:6443": true,
 		"https://0.0.0.0:6443": true, "https://a.localhost": true, "https://localhost.example.com": false,
 		"https://10.0.0.1": false, "https://west.example.com/127.0.0.1": false, ":": false,
 	} {
-		if got := IsLoopback(server); got != want {
+		if got := (&Address{URL: server}).Loopback(); got != want {
 			t.Errorf("%s: %v", server, got)
 		}
 	}
