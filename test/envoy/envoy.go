@@ -2,20 +2,21 @@
 package envoy
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"net/http"
 	"net/url"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
 	"github.com/meshctl/meshctl/internal/dial"
+	"github.com/meshctl/meshctl/internal/process"
+	"github.com/meshctl/meshctl/test/harness"
 )
 
 const (
@@ -23,28 +24,16 @@ const (
 	stopTimeout  = 10 * time.Second // from SIGTERM to SIGKILL
 	adminTimeout = 30 * time.Second // one request to the admin interface
 	pollInterval = 20 * time.Millisecond
-	logTail      = 16 << 10 // bytes of the log that a failed test shows
 )
 
 // Path returns the pinned Envoy's path and fails the test without it.
 func Path(t testing.TB) string {
 	t.Helper()
-	dir, err := filepath.Abs(".")
+	path, err := harness.Cached("envoy/envoy", "envoy")
 	if err != nil {
 		t.Fatal(err)
 	}
-	for ; dir != filepath.Dir(dir); dir = filepath.Dir(dir) {
-		if _, err := os.Stat(filepath.Join(dir, "hack", "envoy.sh")); err != nil {
-			continue
-		}
-		path := filepath.Join(dir, ".cache", "envoy", "envoy")
-		if _, err := os.Stat(path); err != nil {
-			t.Fatalf("no Envoy at %s: run make envoy", path)
-		}
-		return path
-	}
-	t.Fatal("the test does not run inside the repository")
-	return ""
+	return path
 }
 
 // Proxy is a running Envoy. Its methods fail the test when Envoy does not
@@ -53,9 +42,9 @@ type Proxy struct {
 	// Admin is host:port of the admin interface.
 	Admin string
 
-	t      testing.TB
-	client *http.Client
-	ended  chan struct{} // closed when Envoy has ended
+	t       testing.TB
+	client  *http.Client
+	process *process.Process
 }
 
 // Start runs Envoy with the bootstrap file until the test ends and returns
@@ -65,38 +54,32 @@ type Proxy struct {
 func Start(t testing.TB, bootstrap string, args ...string) *Proxy {
 	t.Helper()
 	dir := t.TempDir()
-	adminFile := filepath.Join(dir, "admin")
-	log, err := os.Create(filepath.Join(dir, "log"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	cmd := exec.CommandContext(t.Context(), Path(t), append([]string{
+	adminFile, log := filepath.Join(dir, "admin"), filepath.Join(dir, "log")
+	ctx := context.WithoutCancel(t.Context())
+	started, err := process.Start(ctx, process.Command{Name: "Envoy", Path: Path(t), LogFile: log, Args: append([]string{
 		"--config-path", bootstrap,
 		"--config-yaml", "admin: {address: {socket_address: {address: 127.0.0.1, port_value: 0}}}",
 		"--admin-address-path", adminFile,
 		"--disable-hot-restart",
 		"--concurrency", "1",
-	}, args...)...)
-	cmd.Stdout, cmd.Stderr = log, log
-	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
-	cmd.WaitDelay = stopTimeout
-	if err := cmd.Start(); err != nil {
-		t.Fatalf("start Envoy: %v", err)
+	}, args...)})
+	if err != nil {
+		t.Fatal(err)
 	}
-	p := &Proxy{t: t, client: dial.HTTPClient(adminTimeout, nil), ended: make(chan struct{})}
-	go func() {
-		defer close(p.ended)
-		if err := cmd.Wait(); t.Context().Err() == nil {
-			t.Errorf("Envoy ended before the test: %v", err)
-		}
-	}()
+	p := &Proxy{t: t, client: dial.HTTPClient(adminTimeout, nil), process: started}
 	t.Cleanup(func() {
-		<-p.ended
+		select {
+		case <-started.Done():
+			t.Errorf("Envoy ended before the test: %v", started.Err())
+		default:
+			if _, err := started.Stop(ctx, stopTimeout); err != nil {
+				t.Error(err)
+			}
+		}
 		p.client.CloseIdleConnections()
 		if t.Failed() {
-			t.Logf("Envoy's log:\n%s", tail(log))
+			t.Logf("Envoy's log:\n%s", harness.Tail(log))
 		}
-		_ = log.Close()
 	})
 	p.waitReady(adminFile)
 	return p
@@ -118,8 +101,8 @@ func (p *Proxy) waitReady(adminFile string) {
 		}
 		select {
 		case <-poll.C:
-		case <-p.ended:
-			p.t.FailNow() // the reason is told already
+		case <-p.process.Done():
+			p.t.FailNow() // the cleanup reports the reason
 		case <-deadline.C:
 			p.t.Fatalf("Envoy is not ready after %v", startTimeout)
 		}
@@ -173,13 +156,4 @@ func (p *Proxy) get(path string) ([]byte, error) {
 		err = fmt.Errorf("GET %s: %s: %.200s", path, resp.Status, body)
 	}
 	return body, err
-}
-
-// tail returns the last logTail bytes of the file.
-func tail(file *os.File) []byte {
-	data, err := os.ReadFile(file.Name())
-	if err != nil {
-		return []byte(err.Error())
-	}
-	return data[max(0, len(data)-logTail):]
 }

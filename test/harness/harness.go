@@ -1,9 +1,10 @@
 // Package harness holds helpers that tests of several packages need: it builds meshctl,
-// makes short directories, keeps logs and waits.
+// finds other programs, makes short directories, keeps logs and waits.
 package harness
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -48,6 +49,34 @@ func Build(dir string) (program string, err error) {
 		return "", fmt.Errorf("build meshctl: %w\n%s", err, out)
 	}
 	return program, nil
+}
+
+// Cached returns the path of a file in .cache of the repository, which the make target makes.
+func Cached(file, target string) (string, error) {
+	dir, err := filepath.Abs(".")
+	if err != nil {
+		return "", err
+	}
+	for ; dir != filepath.Dir(dir); dir = filepath.Dir(dir) {
+		if _, err := os.Stat(filepath.Join(dir, "go.mod")); err != nil {
+			continue
+		}
+		path := filepath.Join(dir, ".cache", file)
+		if _, err := os.Stat(path); err != nil {
+			return "", fmt.Errorf("no %s: run make %s", path, target)
+		}
+		return path, nil
+	}
+	return "", errors.New("not inside the repository")
+}
+
+// Tail returns the end of a log for a failed test: at most its last 16 KiB.
+func Tail(log string) []byte {
+	data, err := os.ReadFile(log)
+	if err != nil {
+		return []byte(err.Error())
+	}
+	return data[max(0, len(data)-16<<10):]
 }
 
 // ShortDir is like tb.TempDir, with a path so short that Unix sockets fit below it.

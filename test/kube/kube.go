@@ -31,6 +31,7 @@ import (
 	"k8s.io/client-go/transport"
 
 	"github.com/meshctl/meshctl/internal/dial"
+	"github.com/meshctl/meshctl/test/harness"
 )
 
 const (
@@ -58,21 +59,8 @@ func Bin(tb testing.TB) string {
 }
 
 func bin() (string, error) {
-	dir, err := filepath.Abs(".")
-	if err != nil {
-		return "", err
-	}
-	for ; dir != filepath.Dir(dir); dir = filepath.Dir(dir) {
-		if _, err := os.Stat(filepath.Join(dir, "hack", "kube.sh")); err != nil {
-			continue
-		}
-		path := filepath.Join(dir, ".cache", "kube")
-		if _, err := os.Stat(filepath.Join(path, "built")); err != nil {
-			return "", fmt.Errorf("no Kubernetes at %s: run make kube", path)
-		}
-		return path, nil
-	}
-	return "", errors.New("the test does not run inside the repository")
+	built, err := harness.Cached("kube/built", "kube")
+	return filepath.Dir(built), err
 }
 
 // Cluster is a running Kubernetes API. Its methods may be called at the same
@@ -449,7 +437,7 @@ func (c *Cluster) Close() error {
 func (c *Cluster) logs() string {
 	var all strings.Builder
 	for _, p := range c.processes() {
-		fmt.Fprintf(&all, "\n--- log of %s:\n%s", p.name, p.tail())
+		fmt.Fprintf(&all, "\n--- log of %s:\n%s", p.name, harness.Tail(p.log))
 	}
 	return all.String()
 }

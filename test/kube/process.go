@@ -15,14 +15,13 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/meshctl/meshctl/test/harness"
 )
 
-const (
-	// stopTimeout is from SIGTERM to SIGKILL. An API server with open watches
-	// would wait for a minute, but has nothing to save.
-	stopTimeout = 2 * time.Second
-	logTail     = 4 << 10 // bytes of each log that a failed test shows
-)
+// stopTimeout is from SIGTERM to SIGKILL. An API server with open watches would wait for a
+// minute, but has nothing to save.
+const stopTimeout = 2 * time.Second
 
 // process is a server of the cluster. It has no goroutine, as goroutines of shared clusters
 // would outlive every test.
@@ -83,7 +82,7 @@ func (p *process) stop() error {
 	}
 	if p.ended() {
 		_ = p.cmd.Wait()
-		return fmt.Errorf("%s ended before it was stopped: %v:\n%s", p.name, p.cmd.ProcessState, p.tail())
+		return fmt.Errorf("%s ended before it was stopped: %v:\n%s", p.name, p.cmd.ProcessState, harness.Tail(p.log))
 	}
 	if err := p.cmd.Process.Signal(syscall.SIGTERM); err != nil {
 		return fmt.Errorf("stop %s: %w", p.name, err)
@@ -97,15 +96,6 @@ func (p *process) stop() error {
 func (p *process) kill() {
 	_ = p.cmd.Process.Kill()
 	_ = p.cmd.Wait()
-}
-
-// tail returns the last logTail bytes of the log.
-func (p *process) tail() []byte {
-	data, err := os.ReadFile(p.log)
-	if err != nil {
-		return []byte(err.Error())
-	}
-	return data[max(0, len(data)-logTail):]
 }
 
 // keeper is a process that removes a folder when its stdin is closed: when it is released, or

@@ -45,7 +45,7 @@ func (s *batches) parse(frame []byte) (response, error) {
 	var r response
 	var hash maphash.Hash
 	hash.SetSeed(s.seed)
-	err := fields(frame, func(num protowire.Number, v []byte) {
+	err := xdswire.Fields(frame, func(num protowire.Number, v []byte) error {
 		switch num {
 		case 1:
 			r.version = string(v)
@@ -56,6 +56,7 @@ func (s *batches) parse(frame []byte) (response, error) {
 		case 5:
 			r.nonce = string(v)
 		}
+		return nil
 	})
 	if err != nil {
 		return r, err
@@ -75,9 +76,9 @@ func (s *batches) parse(frame []byte) (response, error) {
 
 func newBatch(typ string, frame []byte, sotw bool) *batch {
 	b := &batch{names: make(map[string]struct{})}
-	_ = fields(frame, func(num protowire.Number, v []byte) { // was read before
+	_ = xdswire.Fields(frame, func(num protowire.Number, v []byte) error { // was read before
 		if num != 2 {
-			return
+			return nil
 		}
 		var name string
 		if sotw {
@@ -99,6 +100,7 @@ func newBatch(typ string, frame []byte, sotw bool) *batch {
 				b.ask = appendField(b.ask, 3, port)
 			}
 		}
+		return nil
 	})
 	return b
 }
@@ -140,38 +142,14 @@ func appendField(b []byte, num protowire.Number, value string) []byte {
 	return protowire.AppendString(protowire.AppendTag(b, num, protowire.BytesType), value)
 }
 
-// fields calls f with the fields that are bytes.
-func fields(b []byte, f func(protowire.Number, []byte)) error {
-	for len(b) > 0 {
-		num, typ, n := protowire.ConsumeTag(b)
-		if n < 0 {
-			return protowire.ParseError(n)
-		}
-		b = b[n:]
-		if typ == protowire.BytesType {
-			v, n := protowire.ConsumeBytes(b)
-			if n < 0 {
-				return protowire.ParseError(n)
-			}
-			f(num, v)
-			b = b[n:]
-			continue
-		}
-		if n = protowire.ConsumeFieldValue(num, typ, b); n < 0 {
-			return protowire.ParseError(n)
-		}
-		b = b[n:]
-	}
-	return nil
-}
-
 // field returns the last field with the number.
 func field(b []byte, want protowire.Number) string {
 	var found []byte
-	_ = fields(b, func(num protowire.Number, v []byte) {
+	_ = xdswire.Fields(b, func(num protowire.Number, v []byte) error {
 		if num == want {
 			found = v
 		}
+		return nil
 	})
 	return string(found)
 }

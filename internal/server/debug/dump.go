@@ -183,15 +183,15 @@ type nameInfo struct {
 // nameTable returns an encoded name table as JSON.
 func nameTable(b []byte) ([]byte, error) {
 	table := map[string]nameInfo{}
-	err := fields(b, func(_ int, entry []byte) error {
+	err := xdswire.Fields(b, func(_ protowire.Number, entry []byte) error {
 		var name string
 		var info nameInfo
-		err := fields(entry, func(number int, value []byte) error {
+		err := xdswire.Fields(entry, func(number protowire.Number, value []byte) error {
 			if number == 1 {
 				name = string(value)
 				return nil
 			}
-			return fields(value, func(number int, v []byte) error {
+			return xdswire.Fields(value, func(number protowire.Number, v []byte) error {
 				switch number {
 				case 1:
 					info.IPs = append(info.IPs, string(v))
@@ -215,32 +215,4 @@ func nameTable(b []byte) ([]byte, error) {
 		Type  string              `json:"@type"`
 		Table map[string]nameInfo `json:"table"`
 	}{xdswire.NameTableType, table})
-}
-
-// fields calls each with the fields of an encoded message that have bytes as values,
-// which are all fields of name tables.
-func fields(b []byte, each func(number int, value []byte) error) error {
-	for len(b) > 0 {
-		number, kind, n := protowire.ConsumeTag(b)
-		if n < 0 {
-			return protowire.ParseError(n)
-		}
-		b = b[n:]
-		if kind != protowire.BytesType {
-			if n = protowire.ConsumeFieldValue(number, kind, b); n < 0 {
-				return protowire.ParseError(n)
-			}
-			b = b[n:]
-			continue
-		}
-		value, n := protowire.ConsumeBytes(b)
-		if n < 0 {
-			return protowire.ParseError(n)
-		}
-		b = b[n:]
-		if err := each(int(number), value); err != nil {
-			return err
-		}
-	}
-	return nil
 }
