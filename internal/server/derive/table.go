@@ -1,0 +1,285 @@
+package derive
+
+import (
+	"iter"
+	"slices"
+)
+
+// Table maps keys to values. Values must not change.
+type Table[K comparable, V any] struct {
+	graph   *Graph
+	name    string
+	level   int
+	compare func(a, b K) int
+	equal   func(a, b V) bool
+	entries map[K]*entry[K, V]
+	size    int // entries with a value
+
+	indexes []indexer[K, V]
+	follow  []func(K) // called with keys that got or lost a value
+
+	period  uint64
+	changed []*entry[K, V] // in the period
+
+	// Only for derived tables.
+	derive func(*Reads, K) (V, bool)
+	keys   []Keys[K]
+	queue  []*entry[K, V]
+}
+
+// Keys is a set of keys, such as the keys of a table or an index. The keys of a derived
+// table are in the Keys from which it was made.
+type Keys[K comparable] interface {
+	has(K) bool
+	each(func(K))
+	// watch calls f with each key that is added or removed.
+	watch(f func(K))
+}
+
+// entry is a key of a table: with a value, or only with readers.
+type entry[K comparable, V any] struct {
+	node
+	table   *Table[K, V]
+	cell    *cell // of a derived table
+	key     K
+	value   V
+	present bool
+	period  uint64 // of the last change
+}
+
+func newTable[K comparable, V any](g *Graph, name string, compare func(a, b K) int, equal func(a, b V) bool) *Table[K, V] {
+	return &Table[K, V]{
+		graph: g, name: name, level: len(g.stages), compare: compare, equal: equal, entries: make(map[K]*entry[K, V]),
+	}
+}
+
+// Input is a table whose values are set from outside.
+type Input[K comparable, V any] struct{ *Table[K, V] }
+
+// NewInput returns an empty input table. compare orders keys, and equal reports whether a
+// new value changes nothing.
+func NewInput[K comparable, V any](g *Graph, name string, compare func(a, b K) int, equal func(a, b V) bool) Input[K, V] {
+	t := newTable(g, name, compare, equal)
+	g.stages = append(g.stages, t)
+	return Input[K, V]{t}
+}
+
+// Set sets the value of a key. It reports whether the value changed.
+func (t Input[K, V]) Set(k K, v V) bool { return t.set(t.entry(k), v, true) }
+
+// Delete removes a key. It reports whether the key had a value.
+func (t Input[K, V]) Delete(k K) bool {
+	e := t.entries[k]
+	if e == nil || !e.present {
+		return false
+	}
+	var none V
+	t.set(e, none, false)
+	e.drop()
+	return true
+}
+
+// New returns a derived table. f returns the value of a key, or false if it has none. The
+// table has the keys of all sets for which f returns a value.
+func New[K comparable, V any](
+	g *Graph, name string, compare func(a, b K) int, equal func(a, b V) bool, f func(*Reads, K) (V, bool), keys ...Keys[K],
+) *Table[K, V] {
+	t := newTable(g, name, compare, equal)
+	t.derive, t.keys = f, keys
+	for _, set := range keys {
+		set.watch(t.touch)
+		set.each(t.touch)
+	}
+	g.stages = append(g.stages, t)
+	return t
+}
+
+// Single returns a derived table with one value.
+func Single[V any](g *Graph, name string, equal func(a, b V) bool, f func(*Reads) V) *Value[V] {
+	t := New(g, name, func(_, _ struct{}) int { return 0 }, equal, func(r *Reads, _ struct{}) (V, bool) { return f(r), true }, always{})
+	return &Value[V]{t}
+}
+
+// Value is a table with one value.
+type Value[V any] struct{ table *Table[struct{}, V] }
+
+// Get returns the value; it is zero before the first Commit.
+func (v *Value[V]) Get(r *Reads) V {
+	out, _ := v.table.Get(r, struct{}{})
+	return out
+}
+
+// Changed reports whether the last Commit changed the value.
+func (v *Value[V]) Changed() bool { return v.table.changes() > 0 }
+
+// always is the set of keys of a Value.
+type always struct{}
+
+func (always) has(struct{}) bool     { return true }
+func (always) each(f func(struct{})) { f(struct{}{}) }
+func (always) watch(func(struct{}))  {}
+
+// Get returns the value of a key.
+func (t *Table[K, V]) Get(r *Reads, k K) (V, bool) {
+	e := t.entries[k]
+	if r != nil {
+		if e == nil {
+			e = t.entry(k)
+		}
+		r.record(e, t.level)
+	}
+	if e == nil {
+		var none V
+		return none, false
+	}
+	return e.value, e.present
+}
+
+// Len returns the number of keys with a value.
+func (t *Table[K, V]) Len() int { return t.size }
+
+// All iterates over the keys and values in no order, for callers that are no functions of
+// derived tables. Those use an index.
+func (t *Table[K, V]) All() iter.Seq2[K, V] {
+	return func(yield func(K, V) bool) {
+		for k, e := range t.entries {
+			if e.present && !yield(k, e.value) {
+				return
+			}
+		}
+	}
+}
+
+// Changed iterates over the keys that the last Commit and the changes before it changed,
+// each with its value, or false if it has none any longer.
+func (t *Table[K, V]) Changed() iter.Seq2[K, Change[V]] {
+	return func(yield func(K, Change[V]) bool) {
+		if t.changes() == 0 {
+			return
+		}
+		for _, e := range t.changed {
+			if !yield(e.key, Change[V]{e.value, e.present}) {
+				return
+			}
+		}
+	}
+}
+
+// Change is the new value of a key.
+type Change[V any] struct {
+	Value   V
+	Present bool
+}
+
+func (t *Table[K, V]) changes() int {
+	if t.period != t.graph.period {
+		return 0
+	}
+	return len(t.changed)
+}
+
+func (t *Table[K, V]) entry(k K) *entry[K, V] {
+	e := t.entries[k]
+	if e == nil {
+		e = &entry[K, V]{table: t, key: k}
+		if t.derive != nil {
+			e.cell = &cell{}
+		}
+		t.entries[k] = e
+	}
+	return e
+}
+
+// set sets or removes a value. It reports whether anything changed.
+func (t *Table[K, V]) set(e *entry[K, V], v V, present bool) bool {
+	if e.present == present && (!present || t.equal(e.value, v)) {
+		return false
+	}
+	t.graph.change()
+	if t.period != t.graph.period {
+		t.period, t.changed = t.graph.period, nil
+	}
+	if e.period != t.period {
+		e.period = t.period
+		t.changed = append(t.changed, e)
+	}
+	old, had := e.value, e.present
+	e.value, e.present = v, present
+	for _, x := range t.indexes {
+		x.move(e, old, had)
+	}
+	e.notify()
+	if had != present {
+		if present {
+			t.size++
+		} else {
+			t.size--
+		}
+		for _, f := range t.follow {
+			f(e.key)
+		}
+	}
+	return true
+}
+
+// touch queues a key that a set of keys has got or lost.
+func (t *Table[K, V]) touch(k K) { t.entry(k).wake() }
+
+// wanted reports whether a set has the key.
+func (t *Table[K, V]) wanted(k K) bool {
+	return slices.ContainsFunc(t.keys, func(set Keys[K]) bool { return set.has(k) })
+}
+
+// update computes the queued keys.
+func (t *Table[K, V]) update() {
+	for _, e := range t.queue {
+		e.cell.queued = false
+		if !t.wanted(e.key) {
+			t.graph.forget(e.cell, e, e)
+			var none V
+			t.set(e, none, false)
+			e.drop()
+			continue
+		}
+		var v V
+		var present bool
+		if t.graph.compute(e.cell, e, t.name, e.key, e, t.level, func(r *Reads) { v, present = t.derive(r, e.key) }) {
+			t.set(e, v, present)
+		}
+	}
+	clear(t.queue)
+	t.queue = t.queue[:0]
+}
+
+func (e *entry[K, V]) at() *node { return &e.node }
+
+// wake implements reader.
+func (e *entry[K, V]) wake() {
+	if !e.cell.queued {
+		e.cell.queued = true
+		e.table.queue = append(e.table.queue, e)
+	}
+}
+
+// drop implements source.
+func (e *entry[K, V]) drop() {
+	if e.present || e.read() || e.cell != nil && (e.cell.queued || e.table.wanted(e.key)) {
+		return
+	}
+	delete(e.table.entries, e.key)
+}
+
+// The keys of a table are Keys.
+
+func (t *Table[K, V]) has(k K) bool {
+	e := t.entries[k]
+	return e != nil && e.present
+}
+
+func (t *Table[K, V]) each(f func(K)) {
+	for k := range t.All() {
+		f(k)
+	}
+}
+
+func (t *Table[K, V]) watch(f func(K)) { t.follow = append(t.follow, f) }
