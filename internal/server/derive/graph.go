@@ -19,13 +19,12 @@ import (
 
 // Graph is a set of tables. One goroutine owns a graph and its tables.
 type Graph struct {
-	stages   []stage
-	reads    Reads  // of the current computation
-	stamp    uint64 // numbers the passes over lists of reads
-	period   uint64 // counts the commits that have changes
-	closed   bool   // Commit ended the period; the next change starts another one
-	computed uint64
-	faults   map[source]Fault
+	stages []stage
+	reads  Reads  // of the current computation
+	stamp  uint64 // numbers the passes over lists of reads
+	period uint64 // counts the commits that have changes
+	closed bool   // Commit ended the period; the next change starts another one
+	faults map[source]Fault
 }
 
 // Fault is a panic of a function. The value of the key is as before the panic.
@@ -49,9 +48,6 @@ func (g *Graph) Commit() {
 	}
 	g.closed = true
 }
-
-// Computed returns the number of calls of functions so far.
-func (g *Graph) Computed() uint64 { return g.computed }
 
 // Faults returns the faults of the last computations, by table and key.
 func (g *Graph) Faults() []Fault {
@@ -155,7 +151,6 @@ func (n *node) notify() {
 // compute calls f with the recorded reads of a reader, and replaces them. It reports
 // whether f returned; otherwise the fault is kept.
 func (g *Graph) compute(c *cell, self source, name string, key any, r reader, level int, f func(*Reads)) (ok bool) {
-	g.computed++
 	g.stamp++
 	g.reads.level, g.reads.stamp, g.reads.list = level, g.stamp, g.reads.list[:0]
 	defer func() {

@@ -25,6 +25,7 @@ type Table[K comparable, V any] struct {
 	derive func(*Reads, K) (V, bool)
 	keys   []Keys[K]
 	queue  []*entry[K, V]
+	calls  uint64
 }
 
 // Keys is a set of keys, such as the keys of a table or an index. The keys of a derived
@@ -135,6 +136,9 @@ func (t *Table[K, V]) Get(r *Reads, k K) (V, bool) {
 	return e.value, e.present
 }
 
+// Computed returns the number of calls of the table's function so far.
+func (t *Table[K, V]) Computed() uint64 { return t.calls }
+
 // Len returns the number of keys with a value.
 func (t *Table[K, V]) Len() int { return t.size }
 
@@ -241,6 +245,7 @@ func (t *Table[K, V]) update() {
 			e.drop()
 			continue
 		}
+		t.calls++
 		var v V
 		var present bool
 		if t.graph.compute(e.cell, e, t.name, e.key, e, t.level, func(r *Reads) { v, present = t.derive(r, e.key) }) {

@@ -93,7 +93,7 @@ func (b *batch) into(s *state) []snapshot.Cause {
 		cluster(c, true)
 	}
 	for c := range b.expected {
-		s.cluster(c)
+		s.clusters.Set(c, struct{}{})
 	}
 	for c := range b.replaced {
 		for _, k := range s.keys(c) {
@@ -113,8 +113,7 @@ func (b *batch) into(s *state) []snapshot.Cause {
 		cause(snapshot.Cause{Key: snapshot.Key{Kind: snapshot.KindTrustBundle, Cluster: s.cfg.Local, Name: "roots"}})
 	}
 	if b.hosts != nil {
-		s.hosts = b.hosts
-		s.dirty.gateways = true
+		s.setHosts(b.hosts)
 		cause(snapshot.Cause{Key: snapshot.Key{Kind: snapshot.KindHostName, Cluster: s.cfg.Local, Name: "gateways"}})
 	}
 	for by, health := range b.health {

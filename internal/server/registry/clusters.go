@@ -1,101 +1,124 @@
 package registry
 
 import (
+	"cmp"
+	"iter"
+	"slices"
+
 	"github.com/meshctl/meshctl/internal/mesh"
+	"github.com/meshctl/meshctl/internal/server/derive"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 )
 
-// keys returns the keys of all objects of a cluster that count.
-func (s *state) keys(id mesh.ClusterID) []snapshot.Key {
-	c := s.clusters[id]
-	if c == nil {
-		return nil
-	}
-	var out []snapshot.Key
-	for n := range c.namespaces {
-		out = append(out, snapshot.Key{Kind: snapshot.KindNamespace, Cluster: id, Name: n})
-	}
-	for n := range c.nodes {
-		out = append(out, snapshot.Key{Kind: snapshot.KindNode, Cluster: id, Name: n})
-	}
-	out = appendKeys(out, snapshot.KindPod, id, c.pods)
-	out = appendKeys(out, snapshot.KindService, id, c.services)
-	out = appendKeys(out, snapshot.KindEndpointSlice, id, c.slices)
-	out = appendKeys(out, snapshot.KindWorkloadEntry, id, c.entries)
-	out = appendKeys(out, snapshot.KindSecret, id, c.secrets)
-	out = appendKeys(out, snapshot.KindKubeGateway, id, c.gateways)
-	if c.settings != nil {
-		out = append(out, c.settings.Key())
-	}
-	if id == s.cfg.Local {
-		out = appendKeys(out, snapshot.KindSidecar, id, s.sidecars)
-		out = appendKeys(out, snapshot.KindPeerAuthentication, id, s.peerAuth)
-		out = appendKeys(out, snapshot.KindEnvoyFilter, id, s.filters)
-		out = appendKeys(out, snapshot.KindGateway, id, s.gateways)
-		out = appendKeys(out, snapshot.KindConfigMap, id, s.configMaps)
-	}
-	return out
-}
-
-func appendKeys[V any](out []snapshot.Key, kind snapshot.Kind, id mesh.ClusterID, objects map[name]*V) []snapshot.Key {
-	for n := range objects {
-		out = append(out, snapshot.Key{Kind: kind, Cluster: id, Namespace: n.namespace, Name: n.name})
-	}
-	return out
-}
-
 // remove removes a cluster and its objects.
-func (s *state) remove(id mesh.ClusterID) {
-	if s.clusters[id] == nil {
-		return
+func (t *tables) remove(id mesh.ClusterID) {
+	for _, k := range t.keys(id) {
+		t.apply(snapshot.Event{Key: k})
 	}
-	for _, k := range s.keys(id) {
-		s.apply(snapshot.Event{Key: k})
-	}
-	delete(s.clusters, id)
-	s.dirty.mesh = true // its network
+	t.clusters.Delete(id)
 }
 
-// setBalancing sets the Balancing of a cluster and reports whether it changed. Weights
-// are relative to other clusters, so it marks all endpoints.
-func (s *state) setBalancing(id mesh.ClusterID, balancing snapshot.Balancing) bool {
-	if s.balancing[id] == balancing {
-		return false
+// keys returns the keys of all objects of a cluster.
+func (t *tables) keys(id mesh.ClusterID) []snapshot.Key {
+	var out []snapshot.Key
+	for _, input := range t.inputs {
+		input.keys(id, func(k snapshot.Key) { out = append(out, k) })
 	}
-	s.balancing[id] = balancing
-	if balancing == (snapshot.Balancing{}) {
-		delete(s.balancing, id)
+	return out
+}
+
+// apply enters one event.
+func (t *tables) apply(e snapshot.Event) {
+	t.clusters.Set(e.Key.Cluster, struct{}{})
+	if input := t.inputs[e.Key.Kind]; input != nil {
+		input.apply(e)
 	}
-	for _, c := range s.clusters {
-		for n := range c.services {
-			s.dirty.endpoints.add(n)
+}
+
+// ordered returns the clusters in the order of precedence: the local one, then by id.
+func (t *tables) ordered(r *derive.Reads) []mesh.ClusterID {
+	return t.byPrecedence(keys(t.allClusters.Lookup(r, struct{}{})))
+}
+
+// byPrecedence puts the local cluster first. The clusters are sorted by id.
+func (t *tables) byPrecedence(ids []mesh.ClusterID) []mesh.ClusterID {
+	if i := slices.Index(ids, t.cfg.Local); i > 0 {
+		copy(ids[1:i+1], ids[:i])
+		ids[0] = t.cfg.Local
+	}
+	return ids
+}
+
+// servicesNamed returns the Services of a host, in the order of precedence of their
+// clusters.
+func (t *tables) servicesNamed(r *derive.Reads, host string) []*snapshot.Service {
+	out := values(t.servicesOf.Lookup(r, host))
+	if i := slices.IndexFunc(out, func(s *snapshot.Service) bool { return s.Cluster == t.cfg.Local }); i > 0 {
+		local := out[i]
+		copy(out[1:i+1], out[:i])
+		out[0] = local
+	}
+	return out
+}
+
+// decisive returns the Service that decides the fields of a host which do not differ by
+// cluster, or nil if no cluster has one.
+func (t *tables) decisive(r *derive.Reads, host string) *snapshot.Service {
+	var first *snapshot.Service
+	for _, s := range t.servicesOf.Lookup(r, host) {
+		if first == nil || s.Cluster == t.cfg.Local {
+			first = s
 		}
 	}
-	return true
+	return first
+}
+
+func keys[K, V any](seq iter.Seq2[K, V]) (out []K) {
+	for k := range seq {
+		out = append(out, k)
+	}
+	return out
+}
+
+func values[K, V any](seq iter.Seq2[K, V]) (out []V) {
+	for _, v := range seq {
+		out = append(out, v)
+	}
+	return out
+}
+
+// setBalancing sets the Balancing of a cluster and reports whether it changed.
+func (t *tables) setBalancing(id mesh.ClusterID, b snapshot.Balancing) bool {
+	if b == (snapshot.Balancing{}) {
+		return t.balancing.Delete(id)
+	}
+	return t.balancing.Set(id, b)
+}
+
+// share is the part of a cluster's endpoints in load balancing.
+type share struct {
+	drained, demoted bool
+	weight           uint32 // of each endpoint; 0 means 1
 }
 
 // defaultWeight is the weight of endpoints in percent in a cluster without a weight.
 const defaultWeight = 100
 
-// weights returns the weights of endpoints, divided by their greatest common divisor.
-// others is the weight in the clusters that are not in the map; 0 means 1.
-func (s *state) weights() (of map[mesh.ClusterID]uint32, others uint32) {
+// clusterShare returns the share of a cluster. Weights are divided by the greatest common
+// divisor of the weights of all clusters.
+func (t *tables) clusterShare(r *derive.Reads, id mesh.ClusterID) (share, bool) {
+	own, _ := t.balancing.Get(r, id)
 	divisor := uint32(defaultWeight)
-	for _, balancing := range s.balancing {
-		if balancing.Weight != 0 {
-			divisor = gcd(divisor, balancing.Weight)
+	for _, b := range t.allBalancing.Lookup(r, struct{}{}) {
+		if b.Weight != 0 {
+			divisor = gcd(divisor, b.Weight)
 		}
 	}
-	if divisor != defaultWeight {
-		others = defaultWeight / divisor
+	out := share{drained: own.Drained, demoted: own.Demoted}
+	if weight := cmp.Or(own.Weight, defaultWeight); weight != defaultWeight || divisor != defaultWeight {
+		out.weight = weight / divisor
 	}
-	of = make(map[mesh.ClusterID]uint32)
-	for id, balancing := range s.balancing {
-		if balancing.Weight != 0 && balancing.Weight != defaultWeight {
-			of[id] = balancing.Weight / divisor
-		}
-	}
-	return of, others
+	return out, true
 }
 
 func gcd(a, b uint32) uint32 {

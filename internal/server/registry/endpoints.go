@@ -8,94 +8,53 @@ import (
 	"strings"
 
 	"github.com/meshctl/meshctl/internal/mesh"
+	"github.com/meshctl/meshctl/internal/server/derive"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 )
 
-// endpoints recomputes the endpoints of dirty services. It marks services whose own
-// facts depend on a change of their endpoints.
-func (b *builder) endpoints() {
-	update := make(map[string]*snapshot.Endpoints)
-	b.newOmitted = make(map[string]*Omitted)
-	networks := b.meshNetworks()
-	b.weight, b.defaultWeight = b.weights()
-	for n := range b.dirty.endpoints {
-		host := mesh.ServiceHost(n.name, n.namespace, b.next.Mesh.Domain)
-		eps, is, omitted := b.endpointsOf(n, host, networks)
-		was := b.backends[n]
-		b.noteOmitted(host, omitted)
-		b.endpointNetworks(was.networks, is.networks)
-		if was.allTLS != is.allTLS || was.allDirectTLS != is.allDirectTLS || !slices.Equal(was.accounts, is.accounts) {
-			b.dirty.services.add(n)
-		}
-		if b.backends[n] = is; eps == nil {
-			delete(b.backends, n)
-		}
-		old := b.next.Endpoints.Get(host)
-		if old == nil && eps == nil || old != nil && eps != nil && equalEndpoints(old, eps) {
-			continue
-		}
-		update[host] = eps
-		b.changes.Endpoints[host] = struct{}{}
-		if b.selectorless(n) {
-			// Only the endpoints show which pods belong to the service.
-			b.changes.Namespaces[n.namespace] = struct{}{}
-		}
-	}
-	b.next.Endpoints = b.next.Endpoints.With(update)
-	b.report.omitted = b.report.omitted.With(b.newOmitted)
-}
-
-// selectorless reports whether the Service of some cluster has no selector.
-func (b *builder) selectorless(n name) bool {
-	for _, c := range b.clusters {
-		if svc := c.services[n]; svc != nil && len(svc.Selector) == 0 {
-			return true
-		}
-	}
-	return false
-}
-
-// endpointsOf joins the endpoints of one service in all clusters. It returns nil if no
-// cluster has the service.
-func (b *builder) endpointsOf(n name, host string, networks networkRules) (*snapshot.Endpoints, backends, Omitted) {
-	first := b.decisive(n)
-	if first == nil {
-		return nil, backends{}, Omitted{}
-	}
-	out := &snapshot.Endpoints{Host: host, ByPort: make(map[string][]snapshot.Endpoint)}
-	j := endpointCollector{builder: b, service: n, networks: networks, out: out, accounts: set[string]{}}
-	for _, c := range b.order {
-		if svc := c.services[n]; svc != nil {
-			j.collect(c, svc)
-		}
-	}
-	is := backends{accounts: slices.Sorted(maps.Keys(j.accounts)), allTLS: len(out.ByPort) > 0, allDirectTLS: len(out.ByPort) > 0}
-	if !snapshot.ClusterLocal(n.namespace, n.name) && !first.NodeLocal {
-		is.networks = networksOf(out)
-	}
-	for _, list := range out.ByPort {
-		slices.SortFunc(list, func(x, y snapshot.Endpoint) int {
-			return cmp.Or(cmp.Compare(x.Cluster, y.Cluster), x.Address.Compare(y.Address), cmp.Compare(x.Port, y.Port))
-		})
-		for i := range list {
-			is.allTLS = is.allTLS && list[i].TLSMode
-			is.allDirectTLS = is.allDirectTLS && list[i].DirectTLS
-		}
-	}
-	return out, is, j.omitted
-}
-
-// endpointCollector collects the endpoints of a service, cluster by cluster.
-type endpointCollector struct {
-	*builder
-	service  name
-	networks networkRules
-
-	out      *snapshot.Endpoints
-	accounts set[string]
+// hostEndpoints holds the endpoints of a host in all clusters.
+type hostEndpoints struct {
+	*snapshot.Endpoints
+	backends backends
 	omitted  Omitted
+}
 
-	cluster *clusterState
+func (h *hostEndpoints) equal(other *hostEndpoints) bool {
+	return h.backends.equal(other.backends) && h.omitted.equal(other.omitted) && equalEndpoints(h.Endpoints, other.Endpoints)
+}
+
+// backends summarizes the endpoints of a host.
+type backends struct {
+	accounts []string // SPIFFE ids, sorted
+	allTLS   bool     // there are endpoints, all with TLSMode
+	// allDirectTLS reports whether there are endpoints, all with DirectTLS.
+	allDirectTLS bool
+	// networks holds the known networks of the endpoints, sorted. It is empty for a
+	// service that is reached only within its cluster or node.
+	networks []mesh.NetworkID
+	// selectorless reports whether the Service of some cluster has no selector, so that
+	// only the endpoints show which pods belong to it.
+	selectorless bool
+}
+
+func (b backends) equal(other backends) bool {
+	return b.allTLS == other.allTLS && b.allDirectTLS == other.allDirectTLS && b.selectorless == other.selectorless &&
+		slices.Equal(b.accounts, other.accounts) && slices.Equal(b.networks, other.networks)
+}
+
+// join collects the endpoints of one host, cluster by cluster.
+type join struct {
+	*tables
+	r         *derive.Reads
+	service   string                   // namespace/name, for logs
+	root, own *snapshot.NamespaceFacts // policies
+
+	out      *hostEndpoints
+	accounts set[string]
+
+	cluster mesh.ClusterID
+	domains []string // trust domains of the cluster's pods
+	share   share
 	seen    set[portAddress] // in the cluster
 }
 
@@ -105,28 +64,70 @@ type portAddress struct {
 	addr netip.AddrPort
 }
 
-// collect adds the endpoints that a cluster has for its Service.
-func (j *endpointCollector) collect(c *clusterState, svc *snapshot.Service) {
-	j.cluster, j.seen = c, set[portAddress]{}
-	for _, sn := range slices.SortedFunc(maps.Keys(c.slicesOf[j.service]), func(x, y name) int { return cmp.Compare(x.name, y.name) }) {
-		j.slice(c.slices[sn])
+// set is a set of keys.
+type set[K comparable] map[K]struct{}
+
+func (s set[K]) add(k K) { s[k] = struct{}{} }
+
+// join joins the endpoints of one host in all clusters.
+func (t *tables) join(r *derive.Reads, host string) (*hostEndpoints, bool) {
+	services := t.servicesNamed(r, host)
+	if len(services) == 0 {
+		return nil, false
 	}
-	for _, w := range c.selected(svc) {
+	first := services[0]
+	j := &join{
+		tables: t, r: r, service: first.Namespace + "/" + first.Name, accounts: set[string]{},
+		out: &hostEndpoints{Endpoints: &snapshot.Endpoints{Host: host, ByPort: make(map[string][]snapshot.Endpoint)}},
+	}
+	j.root, j.own = t.mtlsPolicies(r, first.Namespace)
+	b := &j.out.backends
+	for _, svc := range services {
+		b.selectorless = b.selectorless || len(svc.Selector) == 0
+		j.collect(svc)
+	}
+	byPort := j.out.ByPort
+	b.accounts, b.allTLS, b.allDirectTLS = slices.Sorted(maps.Keys(j.accounts)), len(byPort) > 0, len(byPort) > 0
+	if !snapshot.ClusterLocal(first.Namespace, first.Name) && !first.NodeLocal {
+		b.networks = networksOf(j.out.Endpoints)
+	}
+	for _, list := range byPort {
+		slices.SortFunc(list, func(x, y snapshot.Endpoint) int {
+			return cmp.Or(cmp.Compare(x.Cluster, y.Cluster), x.Address.Compare(y.Address), cmp.Compare(x.Port, y.Port))
+		})
+		for i := range list {
+			b.allTLS = b.allTLS && list[i].TLSMode
+			b.allDirectTLS = b.allDirectTLS && list[i].DirectTLS
+		}
+	}
+	return j.out, true
+}
+
+// collect adds the endpoints that a cluster has for its Service.
+func (j *join) collect(svc *snapshot.Service) {
+	c := svc.Cluster
+	j.cluster, j.seen = c, set[portAddress]{}
+	j.domains, _ = j.trustDomains.Get(j.r, c)
+	j.share, _ = j.shares.Get(j.r, c)
+	for _, slice := range j.slicesOf.Lookup(j.r, objectKey{c, svc.Namespace, svc.Name}) {
+		j.slice(slice)
+	}
+	for _, w := range j.selected(j.r, svc) {
 		j.entry(svc, w)
 	}
 }
 
 // slice adds the endpoints of an EndpointSlice.
-func (j *endpointCollector) slice(slice *snapshot.EndpointSlice) {
+func (j *join) slice(slice *snapshot.EndpointSlice) {
 	for i := range slice.Endpoints {
 		ep := &slice.Endpoints[i]
 		if ep.Terminating {
-			j.omitted.add(j.cluster.id, ep, OmittedTerminating)
+			j.out.omitted.add(j.cluster, ep, OmittedTerminating)
 			continue
 		}
-		pod := j.cluster.podOf(slice.Namespace, ep)
+		pod := j.podOf(slice.Namespace, ep)
 		if pod == nil && ep.Pod != "" {
-			j.omitted.add(j.cluster.id, ep, OmittedNoPod) // until the pod is known
+			j.out.omitted.add(j.cluster, ep, OmittedNoPod) // until the pod is known
 			continue
 		}
 		for _, addr := range ep.Addresses {
@@ -146,19 +147,19 @@ func (j *endpointCollector) slice(slice *snapshot.EndpointSlice) {
 
 // refuses reports whether an endpoint in a remote cluster has the address of a local
 // service, and omits it then.
-func (j *endpointCollector) refuses(e *snapshot.Endpoint) bool {
-	if !j.takesLocalAddress(j.cluster, e.Address, e.Network) {
+func (j *join) refuses(e *snapshot.Endpoint) bool {
+	if !j.takesLocalAddress(j.r, j.cluster, e.Address, e.Network) {
 		return false
 	}
-	j.omitted.addOne(OmittedEndpoint{j.cluster.id, e.Address, OmittedTakesLocal})
+	j.out.omitted.addOne(OmittedEndpoint{j.cluster, e.Address, OmittedTakesLocal})
 	j.cfg.Log.Warn("endpoint of a remote cluster has the address of a local service: it is not used",
-		"cluster", j.cluster.id, "service", j.service.namespace+"/"+j.service.name, "address", e.Address.String())
+		"cluster", j.cluster, "service", j.service, "address", e.Address.String())
 	return true
 }
 
 // add adds an endpoint for a port, unless the cluster has it already. The number of the
 // port decides about mTLS. The pod may be nil.
-func (j *endpointCollector) add(e snapshot.Endpoint, port string, number uint32, pod *snapshot.Pod) {
+func (j *join) add(e snapshot.Endpoint, port string, number uint32, pod *snapshot.Pod) {
 	at := portAddress{port, netip.AddrPortFrom(e.Address, uint16(number))}
 	if _, dup := j.seen[at]; dup {
 		return
@@ -166,9 +167,7 @@ func (j *endpointCollector) add(e snapshot.Endpoint, port string, number uint32,
 	j.seen.add(at)
 	e.Port = number
 	if e.TLSMode {
-		root := j.next.Namespaces.Get(j.next.Mesh.RootNamespace)
-		policy := snapshot.WorkloadMTLS(root, j.next.Namespaces.Get(j.service.namespace), pod.Labels)
-		mode := policy.Port(number)
+		mode := snapshot.WorkloadMTLS(j.root, j.own, pod.Labels).Port(number)
 		e.MTLS = mode != snapshot.Disable
 		e.DirectTLS = mode == snapshot.Strict || e.MTLS && pod.Proxyless
 	}
@@ -176,41 +175,54 @@ func (j *endpointCollector) add(e snapshot.Endpoint, port string, number uint32,
 }
 
 // account adds the SPIFFE ids of the pod, one for each trust domain.
-func (j *endpointCollector) account(pod *snapshot.Pod) {
-	id := mesh.Identity{TrustDomain: j.trustDomainOf(j.cluster), Namespace: pod.Namespace, ServiceAccount: pod.ServiceAccount}
-	j.accounts.add(id.String())
-	for _, alias := range j.next.Mesh.Aliases {
-		id.TrustDomain = alias
+func (j *join) account(pod *snapshot.Pod) {
+	for _, domain := range j.domains {
+		id := mesh.Identity{TrustDomain: domain, Namespace: pod.Namespace, ServiceAccount: pod.ServiceAccount}
 		j.accounts.add(id.String())
 	}
 }
 
 // podOf returns the pod that an endpoint names or, if it names none, the pod with its
 // address. It returns nil if there is none.
-func (c *clusterState) podOf(namespace string, ep *snapshot.SliceEndpoint) *snapshot.Pod {
+func (j *join) podOf(namespace string, ep *snapshot.SliceEndpoint) *snapshot.Pod {
 	if ep.Pod != "" {
-		return c.pods[name{namespace, ep.Pod}]
+		pod, _ := j.pods.Get(j.r, objectKey{j.cluster, namespace, ep.Pod})
+		return pod
 	}
 	for _, a := range ep.Addresses {
-		if pods := c.podsByIP[a]; len(pods) > 0 {
-			return pods[0]
+		for _, pod := range j.podsAt.Lookup(j.r, clusterAddress{j.cluster, a}) {
+			return pod
 		}
 	}
 	return nil
 }
 
-// endpoint returns the fields that do not differ by port. The pod may be nil.
-func (j *endpointCollector) endpoint(ep *snapshot.SliceEndpoint, pod *snapshot.Pod, addr netip.Addr) snapshot.Endpoint {
-	c := j.cluster
-	e := snapshot.Endpoint{
-		Address: addr, Cluster: c.id,
-		Network:  j.networkOf(c, pod, addr, j.networks),
-		Locality: c.localityOf(ep, pod),
-		Hostname: ep.Hostname,
-		Drained:  j.balancing[c.id].Drained, Demoted: j.balancing[c.id].Demoted, Weight: j.defaultWeight,
+// clusterAddress is an address in a cluster.
+type clusterAddress struct {
+	cluster mesh.ClusterID
+	address netip.Addr
+}
+
+// podAddresses indexes a pod by its addresses. Two pods may have one address for a moment,
+// while one replaces the other; pods of the network of their node share its address.
+func podAddresses(into []clusterAddress, k objectKey, p *snapshot.Pod) []clusterAddress {
+	if p.HostNetwork {
+		return into
 	}
-	if w, ok := j.weight[c.id]; ok {
-		e.Weight = w
+	for _, ip := range p.IPs {
+		into = append(into, clusterAddress{k.cluster, ip})
+	}
+	return into
+}
+
+// endpoint returns the fields that do not differ by port. The pod may be nil.
+func (j *join) endpoint(ep *snapshot.SliceEndpoint, pod *snapshot.Pod, addr netip.Addr) snapshot.Endpoint {
+	e := snapshot.Endpoint{
+		Address: addr, Cluster: j.cluster,
+		Network:  j.networkOf(j.r, j.cluster, pod, addr),
+		Locality: j.localityOf(ep, pod),
+		Hostname: ep.Hostname,
+		Drained:  j.share.drained, Demoted: j.share.demoted, Weight: j.share.weight,
 	}
 	if !ep.Ready {
 		e.Health = snapshot.Unhealthy
@@ -220,8 +232,8 @@ func (j *endpointCollector) endpoint(ep *snapshot.SliceEndpoint, pod *snapshot.P
 		e.Node = cmp.Or(pod.Node, ep.Node)
 		e.Labels = pod.Labels
 		e.TLSMode = pod.Labels[mesh.LabelTLSMode] == mesh.TLSModeIstio
-		e.Workload = workload(c.id, pod)
-		e.Pod = snapshot.PodKey{Cluster: c.id, Namespace: pod.Namespace, Name: pod.Name}.String()
+		e.Workload = workload(j.cluster, pod)
+		e.Pod = snapshot.PodKey{Cluster: j.cluster, Namespace: pod.Namespace, Name: pod.Name}.String()
 	}
 	return e
 }
@@ -239,7 +251,7 @@ func workload(c mesh.ClusterID, pod *snapshot.Pod) string {
 
 // localityOf returns the locality of the pod's label, else of the node, else the zone of
 // the EndpointSlice.
-func (c *clusterState) localityOf(ep *snapshot.SliceEndpoint, pod *snapshot.Pod) mesh.Locality {
+func (j *join) localityOf(ep *snapshot.SliceEndpoint, pod *snapshot.Pod) mesh.Locality {
 	node := ep.Node
 	if pod != nil {
 		if l := pod.Labels[mesh.LabelLocality]; l != "" {
@@ -247,7 +259,7 @@ func (c *clusterState) localityOf(ep *snapshot.SliceEndpoint, pod *snapshot.Pod)
 		}
 		node = cmp.Or(pod.Node, node)
 	}
-	if n := c.nodes[node]; n != nil {
+	if n, ok := j.nodes.Get(j.r, objectKey{cluster: j.cluster, name: node}); ok {
 		return n.Locality
 	}
 	return mesh.Locality{Zone: ep.Zone}

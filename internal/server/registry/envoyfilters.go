@@ -3,24 +3,24 @@ package registry
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 
+	"github.com/meshctl/meshctl/internal/server/derive"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 )
 
 // envoyFilters returns the EnvoyFilters of a namespace in the order in which they
 // apply.
-func (b *builder) envoyFilters(ns string) []*snapshot.EnvoyFilter {
-	var out []*snapshot.EnvoyFilter
-	for n, f := range b.filters {
-		if n.namespace == ns {
-			out = append(out, f)
-		}
-	}
-	slices.SortFunc(out, func(x, y *snapshot.EnvoyFilter) int {
+func (t *tables) envoyFilters(r *derive.Reads, ns string) []*snapshot.EnvoyFilter {
+	return inOrder(values(t.filtersIn.Lookup(r, ns)))
+}
+
+func inOrder(list []*snapshot.EnvoyFilter) []*snapshot.EnvoyFilter {
+	slices.SortFunc(list, func(x, y *snapshot.EnvoyFilter) int {
 		return cmp.Or(cmp.Compare(x.Priority, y.Priority), x.Created.Compare(y.Created), cmp.Compare(x.Name, y.Name))
 	})
-	return out
+	return list
 }
 
 // duplicateExtension is an extension of two EnvoyFilters that may select the same
@@ -28,6 +28,8 @@ func (b *builder) envoyFilters(ns string) []*snapshot.EnvoyFilter {
 type duplicateExtension struct {
 	extension     string
 	first, second snapshot.Key
+	firstAt       snapshot.Place
+	secondAt      snapshot.Place
 }
 
 func (d duplicateExtension) String() string {
@@ -38,45 +40,54 @@ func (d duplicateExtension) String() string {
 // proxies get from another EnvoyFilter.
 func (r *Registry) DuplicateExtensions() []string { return r.report.Load().duplicates }
 
-// findDuplicateExtensions finds the duplicate extensions and logs new ones.
-func (b *builder) findDuplicateExtensions() {
-	now := set[duplicateExtension]{}
-	root := b.next.Namespaces.Get(b.next.Mesh.RootNamespace)
-	for _, ns := range b.next.Namespaces.All() {
-		list := slices.Clone(ns.EnvoyFilters)
-		if root != nil && ns != root && len(list) > 0 {
-			list = slices.Concat(root.EnvoyFilters, list)
+// findDuplicateExtensions finds the extensions of EnvoyFilters that some proxies get from
+// another EnvoyFilter.
+func (t *tables) findDuplicateExtensions(r *derive.Reads) []duplicateExtension {
+	byNamespace := make(map[string][]*snapshot.EnvoyFilter)
+	for k, f := range t.allFilters.Lookup(r, struct{}{}) {
+		byNamespace[k.namespace] = append(byNamespace[k.namespace], f)
+	}
+	root := t.rootNamespace.Get(r)
+	var out []duplicateExtension
+	for _, ns := range slices.Sorted(maps.Keys(byNamespace)) {
+		list := inOrder(byNamespace[ns])
+		if ns != root {
+			list = slices.Concat(inOrder(byNamespace[root]), list)
 		}
 		for i, second := range list {
 			for _, first := range list[:i] {
-				if second.Namespace == ns.Name && mayOverlap(first.Selector, second.Selector) {
-					b.compareExtensions(now, first, second)
+				if second.Namespace == ns && mayOverlap(first.Selector, second.Selector) {
+					out = appendDuplicates(out, first, second)
 				}
 			}
 		}
 	}
-	b.duplicates = now
-	lines := make([]string, 0, len(now))
-	for d := range now {
-		lines = append(lines, d.String())
-	}
-	slices.Sort(lines)
-	b.report.duplicates = lines
+	return out
 }
 
-// compareExtensions adds the extensions that both EnvoyFilters have.
-func (b *builder) compareExtensions(now set[duplicateExtension], first, second *snapshot.EnvoyFilter) {
+// appendDuplicates appends the extensions that both EnvoyFilters have.
+func appendDuplicates(out []duplicateExtension, first, second *snapshot.EnvoyFilter) []duplicateExtension {
 	for _, e := range second.Extensions {
-		if !slices.ContainsFunc(first.Extensions, func(other snapshot.Extension) bool { return other.Name == e.Name }) {
-			continue
+		if slices.ContainsFunc(first.Extensions, func(other snapshot.Extension) bool { return other.Name == e.Name }) {
+			out = append(out, duplicateExtension{e.Name, first.Key(), second.Key(), first.Place, second.Place})
 		}
-		d := duplicateExtension{e.Name, first.Key(), second.Key()}
-		if _, known := b.duplicates[d]; !known {
-			b.cfg.Log.Warn("an extension is configured twice, the first counts for proxies that both select", "extension", e.Name,
-				"first", d.first.String(), "first_at", first.Place.String(), "second", d.second.String(), "second_at", second.Place.String())
-		}
-		now.add(d)
 	}
+	return slices.Compact(out)
+}
+
+// describeDuplicates returns a line for each duplicate extension, sorted, and logs those
+// that were not there before.
+func (s *state) describeDuplicates(before, now []duplicateExtension) []string {
+	lines := make([]string, 0, len(now))
+	for _, d := range now {
+		lines = append(lines, d.String())
+		if !slices.Contains(before, d) {
+			s.cfg.Log.Warn("an extension is configured twice, the first counts for proxies that both select", "extension", d.extension,
+				"first", d.first.String(), "first_at", d.firstAt.String(), "second", d.second.String(), "second_at", d.secondAt.String())
+		}
+	}
+	slices.Sort(lines)
+	return slices.Compact(lines)
 }
 
 // mayOverlap reports whether a proxy may have the labels of both selectors.

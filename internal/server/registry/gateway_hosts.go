@@ -13,9 +13,9 @@ import (
 const maxHosts = maxGateways
 
 // hostNames returns the host names to resolve, sorted.
-func (s *state) hostNames() []string {
+func (f *foundGateways) hostNames() []string {
 	var out []string
-	for _, names := range s.named {
+	for _, names := range f.named {
 		sorted := slices.Sorted(maps.Keys(names))
 		out = append(out, sorted[:min(len(sorted), maxHosts)]...)
 	}
@@ -25,36 +25,36 @@ func (s *state) hostNames() []string {
 
 // addressesOf returns the address in text, or the addresses of the host name in text,
 // for a gateway of a cluster. It refuses a text that gives no usable address.
-func (b *builder) addressesOf(c mesh.ClusterID, network mesh.NetworkID, text string) []netip.Addr {
+func (s *gatewaySearch) addressesOf(c mesh.ClusterID, network mesh.NetworkID, text string) []netip.Addr {
 	if addr, err := netip.ParseAddr(text); err == nil {
 		return []netip.Addr{addr.Unmap()}
 	}
-	refuse := func(reason string) { b.refuse(c, RefusedGateway{network, text, reason}) }
+	refuse := func(reason string) { s.refuse(c, RefusedGateway{network, text, reason}) }
 	host := strings.ToLower(text)
 	switch {
 	case !mesh.IsDNSName(strings.TrimSuffix(host, ".")):
 		refuse(refusedNotHost)
 		return nil
-	case b.cfg.Resolve == nil:
+	case s.cfg.Resolve == nil:
 		refuse(refusedNotResolved)
 		return nil
 	}
-	if b.named[c] == nil {
-		b.named[c] = set[string]{}
+	if s.named[c] == nil {
+		s.named[c] = set[string]{}
 	}
-	b.named[c].add(host)
-	addresses, asked := b.hosts[host]
+	s.named[c].add(host)
+	addresses, asked := s.hosts.Get(s.r, host)
 	if len(addresses) == 0 {
 		refuse(refusedUnknownHost)
 		if !asked {
-			b.faultsOf(network).pending = true
+			s.faultsOf(network).pending = true
 		}
 		return nil
 	}
 	var out []netip.Addr
 	for _, addr := range addresses {
 		// Remote clusters, and the owners of their DNS zones, are not trusted.
-		if kind := mesh.AddressKindOf(addr); kind != mesh.AddressOrdinary && c != b.cfg.Local {
+		if kind := mesh.AddressKindOf(addr); kind != mesh.AddressOrdinary && c != s.cfg.Local {
 			refuse(refusedAddressKind(addr, kind))
 			continue
 		}

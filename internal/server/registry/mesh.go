@@ -9,32 +9,34 @@ import (
 	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
 
 	"github.com/meshctl/meshctl/internal/mesh"
+	"github.com/meshctl/meshctl/internal/server/derive"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 )
 
-func (b *builder) mesh() {
-	if !b.dirty.mesh {
-		return
+// settingsOf returns the settings of a cluster, or nil.
+func (t *tables) settingsOf(r *derive.Reads, id mesh.ClusterID) *snapshot.MeshSettings {
+	for _, s := range t.settingsIn.Lookup(r, id) {
+		return s
 	}
-	if m := b.meshFacts(); !reflect.DeepEqual(b.next.Mesh, m) {
-		b.next.Mesh = m
-		b.changes.Everywhere = true
-	}
-	b.dirty.gateways = true // also if only meshNetworks changed
-	b.markAll()
+	return nil
 }
 
-func (b *builder) meshFacts() *snapshot.Mesh {
-	var mc *meshv1alpha1.MeshConfig
-	if b.local.settings != nil {
-		mc = b.local.settings.Mesh
+// meshConfig returns the MeshConfig in settings. Both may be nil.
+func meshConfig(s *snapshot.MeshSettings) *meshv1alpha1.MeshConfig {
+	if s == nil {
+		return nil
 	}
+	return s.Mesh
+}
+
+func (t *tables) meshFacts(r *derive.Reads) *snapshot.Mesh {
+	mc := meshConfig(t.meshSettings.Get(r))
 	m := &snapshot.Mesh{
-		LocalCluster:   b.cfg.Local,
-		TrustDomain:    trustDomain(b.cfg.TrustDomain, mc),
+		LocalCluster:   t.cfg.Local,
+		TrustDomain:    trustDomain(t.cfg.TrustDomain, mc),
 		Aliases:        slices.Sorted(slices.Values(mc.GetTrustDomainAliases())),
 		Domain:         mesh.DefaultDomain,
-		RootNamespace:  cmp.Or(mc.GetRootNamespace(), b.cfg.SystemNamespace),
+		RootNamespace:  cmp.Or(mc.GetRootNamespace(), t.cfg.SystemNamespace),
 		RegistryOnly:   mc.GetOutboundTrafficPolicy() != nil && mc.GetOutboundTrafficPolicy().GetMode() == meshv1alpha1.MeshConfig_OutboundTrafficPolicy_REGISTRY_ONLY,
 		ConnectTimeout: 10 * time.Second,
 		AutoMTLS:       mc.GetEnableAutoMtls() == nil || mc.GetEnableAutoMtls().GetValue(),
@@ -55,24 +57,25 @@ func (b *builder) meshFacts() *snapshot.Mesh {
 	if d := mc.GetConnectTimeout(); d.AsDuration() > 0 {
 		m.ConnectTimeout = d.AsDuration()
 	}
-	for id, c := range b.clusters {
-		network := b.cfg.Network[id]
-		if ns := c.namespaces[b.cfg.SystemNamespace]; ns != nil && ns.Labels[mesh.LabelNetwork] != "" {
-			network = mesh.NetworkID(ns.Labels[mesh.LabelNetwork])
-		}
+	for id, network := range t.allNetworks.Lookup(r, struct{}{}) {
 		m.Networks[id] = network
 	}
 	return m
 }
 
+func equalMesh(a, b *snapshot.Mesh) bool { return reflect.DeepEqual(a, b) }
+
 func trustDomain(flag string, mc *meshv1alpha1.MeshConfig) string {
 	return cmp.Or(flag, mc.GetTrustDomain(), mesh.DefaultTrustDomain)
 }
 
-// trustDomainOf returns the trust domain of the pods of a cluster.
-func (b *builder) trustDomainOf(c *clusterState) string {
-	if !c.remote || c.settings == nil {
-		return b.next.Mesh.TrustDomain
+// clusterTrustDomains returns the trust domains in which the pods of a cluster may have
+// identities: the cluster's own and the aliases of the mesh.
+func (t *tables) clusterTrustDomains(r *derive.Reads, id mesh.ClusterID) ([]string, bool) {
+	local := meshConfig(t.meshSettings.Get(r))
+	own := trustDomain(t.cfg.TrustDomain, local)
+	if settings := t.settingsOf(r, id); id != t.cfg.Local && settings != nil {
+		own = trustDomain("", settings.Mesh)
 	}
-	return trustDomain("", c.settings.Mesh)
+	return append([]string{own}, slices.Sorted(slices.Values(local.GetTrustDomainAliases()))...), true
 }

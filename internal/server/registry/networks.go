@@ -8,24 +8,35 @@ import (
 	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
 
 	"github.com/meshctl/meshctl/internal/mesh"
+	"github.com/meshctl/meshctl/internal/server/derive"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 )
 
+// clusterNetwork returns the network of a cluster: the label of its system namespace, else
+// the network of the configuration, which may be empty.
+func (t *tables) clusterNetwork(r *derive.Reads, id mesh.ClusterID) (mesh.NetworkID, bool) {
+	if ns, ok := t.namespaces.Get(r, objectKey{id, "", t.cfg.SystemNamespace}); ok && ns.Labels[mesh.LabelNetwork] != "" {
+		return mesh.NetworkID(ns.Labels[mesh.LabelNetwork]), true
+	}
+	return t.cfg.Network[id], true
+}
+
 // networkOf returns the network of an endpoint: the pod's label, else the network of
 // its cluster, else the one that meshNetworks assigns. It returns "" if there is none.
-func (b *builder) networkOf(c *clusterState, pod *snapshot.Pod, addr netip.Addr, rules networkRules) mesh.NetworkID {
+func (t *tables) networkOf(r *derive.Reads, c mesh.ClusterID, pod *snapshot.Pod, addr netip.Addr) mesh.NetworkID {
 	if pod != nil && pod.Labels[mesh.LabelNetwork] != "" {
 		return mesh.NetworkID(pod.Labels[mesh.LabelNetwork])
 	}
-	if n := b.next.Mesh.Networks[c.id]; n != "" {
+	if n, _ := t.networks.Get(r, c); n != "" {
 		return n
 	}
-	if n, ok := rules.registry[c.id]; ok {
+	rules := t.networkRules.Get(r)
+	if n, ok := rules.registry[c]; ok {
 		return n
 	}
-	for _, r := range rules.cidrs {
-		if r.prefix.Contains(addr) {
-			return r.network
+	for _, rule := range rules.cidrs {
+		if rule.prefix.Contains(addr) {
+			return rule.network
 		}
 	}
 	return ""
@@ -44,9 +55,9 @@ type cidrRule struct {
 
 // meshNetworks returns the rules in the local cluster's settings. If two networks
 // claim a cluster, the first by name gets it.
-func (b *builder) meshNetworks() networkRules {
+func (t *tables) meshNetworks(r *derive.Reads) networkRules {
 	out := networkRules{registry: make(map[mesh.ClusterID]mesh.NetworkID)}
-	settings := b.networkSettings()
+	settings := t.networkSettings(r)
 	for _, network := range slices.Sorted(maps.Keys(settings)) {
 		for _, e := range settings[network].GetEndpoints() {
 			id := mesh.NetworkID(network)
@@ -63,9 +74,13 @@ func (b *builder) meshNetworks() networkRules {
 	return out
 }
 
-func (b *builder) networkSettings() map[string]*meshv1alpha1.Network {
-	if s := b.local.settings; s != nil {
+func (t *tables) networkSettings(r *derive.Reads) map[string]*meshv1alpha1.Network {
+	if s := t.meshSettings.Get(r); s != nil {
 		return s.Networks.GetNetworks()
 	}
 	return nil
+}
+
+func (r networkRules) equal(other networkRules) bool {
+	return maps.Equal(r.registry, other.registry) && slices.Equal(r.cidrs, other.cidrs)
 }

@@ -53,14 +53,8 @@ func (o Omitted) With(more []OmittedEndpoint) Omitted {
 	return o
 }
 
-// noteOmitted sets the omitted endpoints of a service.
-func (b *builder) noteOmitted(host string, o Omitted) {
-	if o.Number > 0 {
-		kept := o // only this copy is on the heap
-		b.newOmitted[host] = &kept
-	} else if b.report.omitted.Get(host) != nil {
-		b.newOmitted[host] = nil
-	}
+func (o Omitted) equal(other Omitted) bool {
+	return o.Number == other.Number && slices.Equal(o.First, other.First)
 }
 
 // Omitted returns the endpoints of a service that no proxy gets. The caller must not

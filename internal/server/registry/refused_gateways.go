@@ -51,23 +51,23 @@ func (r *Registry) RefusedGateways() map[mesh.ClusterID]RefusedGateways {
 }
 
 // refuse notes that a gateway address of a cluster is not used.
-func (b *builder) refuse(id mesh.ClusterID, g RefusedGateway) {
-	all := b.report.refused[id]
+func (f *foundGateways) refuse(id mesh.ClusterID, g RefusedGateway) {
+	all := f.refused[id]
 	if all.Number++; len(all.First) < maxRefused {
 		all.First = append(all.First, g)
 	}
-	b.report.refused[id] = all
-	b.fault(g.Network, g.Address, id, g.Reason)
+	f.refused[id] = all
+	f.fault(g.Network, g.Address, id, g.Reason)
 }
 
-func (b *builder) refuseFound(g snapshot.NetworkGateway, reason string) {
-	b.refuse(g.Cluster, RefusedGateway{g.Network, netip.AddrPortFrom(g.Address, uint16(g.Port)).String(), reason})
+func (f *foundGateways) refuseFound(g snapshot.NetworkGateway, reason string) {
+	f.refuse(g.Cluster, RefusedGateway{g.Network, netip.AddrPortFrom(g.Address, uint16(g.Port)).String(), reason})
 }
 
 // noPort refuses all addresses of a Service that does not expose the gateway port.
-func (b *builder) noPort(svc *snapshot.Service, network mesh.NetworkID, port uint32) {
+func (f *foundGateways) noPort(svc *snapshot.Service, network mesh.NetworkID, port uint32) {
 	for _, address := range svc.External {
-		b.refuse(svc.Cluster, RefusedGateway{
+		f.refuse(svc.Cluster, RefusedGateway{
 			network, address, "service " + svc.Namespace + "/" + svc.Name + " does not expose port " + strconv.Itoa(int(port)),
 		})
 	}

@@ -198,11 +198,11 @@ func (r *Registry) resolve() bool {
 	if r.cfg.Resolve == nil {
 		return false
 	}
-	if hosts := r.state.hostNames(); !slices.Equal(hosts, r.asked) {
+	if hosts := r.state.found.Get(nil).hostNames(); !slices.Equal(hosts, r.asked) {
 		r.asked = hosts
 		r.cfg.Resolve(hosts)
 	}
-	return len(r.asked) > 0 && r.state.hosts == nil
+	return len(r.asked) > 0 && !r.state.resolved
 }
 
 // turn applies the pending batch and publishes a snapshot if facts changed.

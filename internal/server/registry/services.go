@@ -6,90 +6,37 @@ import (
 	"slices"
 
 	"github.com/meshctl/meshctl/internal/mesh"
+	"github.com/meshctl/meshctl/internal/server/derive"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 )
 
-func (b *builder) services() {
-	b.markAliased()
-	services := make(map[string]*snapshot.MeshService)
-	ports := set[uint32]{}
-	namespaces := set[string]{}
-	b.markSharers()
-	for n := range b.dirty.services {
-		host := mesh.ServiceHost(n.name, n.namespace, b.next.Mesh.Domain)
-		old := b.next.Services.Get(host)
-		svc := b.service(n, host)
-		if old == nil && svc == nil || old != nil && svc != nil && equalService(old, svc) {
-			continue
-		}
-		services[host] = svc
-		b.changes.Services[host] = struct{}{}
-		namespaces.add(n.namespace)
-		for _, s := range []*snapshot.MeshService{old, svc} {
-			if s != nil {
-				for _, p := range s.Ports {
-					ports.add(p.Number)
-				}
-			}
-		}
-	}
-	b.listConflicts()
+// service joins the Services of one host. It returns false if no cluster has one.
+func (t *tables) service(r *derive.Reads, host string) (*snapshot.MeshService, bool) {
+	services := t.servicesNamed(r, host)
 	if len(services) == 0 {
-		return
+		return nil, false
 	}
-	b.next.Services = b.next.Services.With(services)
-	private, nodeLocal := false, false
-	for _, svc := range b.next.Services.All() {
-		private = private || len(svc.ExportTo) > 0 && !slices.Contains(svc.ExportTo, "*")
-		nodeLocal = nodeLocal || svc.NodeLocal
-	}
-	if private != b.next.Private || nodeLocal != b.next.NodeLocal {
-		b.next.Private, b.next.NodeLocal = private, nodeLocal
-		b.changes.Everywhere = true
-	}
-	b.portServices(ports, services)
-	b.namespaceServices(namespaces, services)
-}
-
-// service joins the Services of one name. It returns nil if no cluster has one.
-func (b *builder) service(n name, host string) *snapshot.MeshService {
-	first := b.decisive(n)
-	if first == nil {
-		b.noteConflicts(n, nil)
-		return nil
-	}
-	root, backends := b.next.Namespaces.Get(b.next.Mesh.RootNamespace), b.backends[n]
+	first := services[0]
+	root, own := t.mtlsPolicies(r, first.Namespace)
+	backends, _ := t.backends.Get(r, host)
 	out := &snapshot.MeshService{
-		Host: host, Name: n.name, Namespace: n.namespace, Created: first.Created,
+		Host: host, Name: first.Name, Namespace: first.Namespace, Created: first.Created,
 		Headless: first.Headless, NodeLocal: first.NodeLocal && !first.Headless, ExternalName: first.ExternalName,
 		Ports: first.Ports, ExportTo: first.ExportTo,
 		Accounts: backends.accounts, AllTLS: backends.allTLS, AllDirectTLS: backends.allDirectTLS,
-		Plaintext: snapshot.NamespaceMTLS(root, b.next.Namespaces.Get(n.namespace)) == snapshot.Disable,
+		Plaintext: snapshot.NamespaceMTLS(root, own) == snapshot.Disable,
 	}
-	for _, c := range b.order {
-		if svc := c.services[n]; svc != nil {
-			out.Clusters = append(out.Clusters, snapshot.ClusterService{
-				Cluster: c.id, VIPs: svc.VIPs, Selector: svc.Selector, Ports: svc.Ports, ExportTo: svc.ExportTo,
-			})
-		}
+	for _, svc := range services {
+		out.Clusters = append(out.Clusters, snapshot.ClusterService{
+			Cluster: svc.Cluster, VIPs: svc.VIPs, Selector: svc.Selector, Ports: svc.Ports, ExportTo: svc.ExportTo,
+		})
 	}
 	if out.ExternalName == "" {
-		out.Aliases = b.aliasesOf(n)
+		out.Aliases = t.aliases(r, host)
 	}
 	slices.SortFunc(out.Clusters, func(x, y snapshot.ClusterService) int { return cmp.Compare(x.Cluster, y.Cluster) })
-	out.Contested = b.contested(n, out)
-	return out
-}
-
-// decisive returns the Service that decides the fields which do not differ by cluster,
-// or nil if no cluster has one.
-func (b *builder) decisive(n name) *snapshot.Service {
-	for _, c := range b.order {
-		if svc := c.services[n]; svc != nil {
-			return svc
-		}
-	}
-	return nil
+	out.Contested = t.contested(r, out)
+	return out, true
 }
 
 func equalService(a, b *snapshot.MeshService) bool {
@@ -104,60 +51,53 @@ func equalPart(x, y snapshot.ClusterService) bool {
 		slices.Equal(x.ExportTo, y.ExportTo)
 }
 
-// portServices updates the lists of ports for the changed services.
-func (b *builder) portServices(ports set[uint32], changed map[string]*snapshot.MeshService) {
-	update := make(map[uint32]*snapshot.PortServices, len(ports))
-	for number := range ports {
-		var list []*snapshot.MeshService
-		if old := b.next.Ports.Get(number); old != nil {
-			list = kept(old.Services, changed)
+// tcpPorts indexes a service by its TCP ports.
+func tcpPorts(into []uint32, _ string, s *snapshot.MeshService) []uint32 {
+	for i := range s.Ports {
+		if s.Ports[i].Protocol != mesh.UDP {
+			into = append(into, s.Ports[i].Number)
 		}
-		for _, svc := range changed {
-			if svc != nil && svc.Port(number) != nil {
-				list = append(list, svc)
-			}
-		}
-		update[number] = nil
-		if len(list) > 0 {
-			sortServices(list)
-			update[number] = &snapshot.PortServices{Number: number, Services: list}
-		}
-		b.changes.Ports[number] = struct{}{}
 	}
-	b.next.Ports = b.next.Ports.With(update)
+	return into
 }
 
-// namespaceServices updates the lists of namespaces for the changed services.
-func (b *builder) namespaceServices(namespaces set[string], changed map[string]*snapshot.MeshService) {
-	update := make(map[string]*snapshot.NamespaceFacts, len(namespaces))
-	for ns := range namespaces {
-		facts := snapshot.NamespaceFacts{Name: ns}
-		if old := b.next.Namespaces.Get(ns); old != nil {
-			facts = *old
-		}
-		list := kept(facts.Services, changed)
-		for _, svc := range changed {
-			if svc != nil && svc.Namespace == ns {
-				list = append(list, svc)
-			}
-		}
-		sortServices(list)
-		facts.Services = list
-		update[ns] = orNone(&facts)
-		b.changes.Namespaces[ns] = struct{}{}
-	}
-	b.next.Namespaces = b.next.Namespaces.With(update)
+// portServices returns the services with a TCP port of a number.
+func (t *tables) portServices(r *derive.Reads, number uint32) (*snapshot.PortServices, bool) {
+	list := values(t.servicesOn.Lookup(r, number))
+	sortServices(list)
+	return &snapshot.PortServices{Number: number, Services: list}, true
 }
 
-// kept returns the services of a list that did not change.
-func kept(list []*snapshot.MeshService, changed map[string]*snapshot.MeshService) []*snapshot.MeshService {
-	out := make([]*snapshot.MeshService, 0, len(list)+1)
-	for _, svc := range list {
-		if _, ok := changed[svc.Host]; !ok {
-			out = append(out, svc)
-		}
+func equalPorts(a, b *snapshot.PortServices) bool { return slices.Equal(a.Services, b.Services) }
+
+// serviceTrait is a property of a service that concerns the whole mesh.
+type serviceTrait uint8
+
+const (
+	privateService   serviceTrait = iota // not exported to all namespaces
+	nodeLocalService                     // NodeLocal
+	contestedService                     // some proxies use an address for another service
+)
+
+// traitsOf indexes a service by its traits.
+func traitsOf(into []serviceTrait, _ string, s *snapshot.MeshService) []serviceTrait {
+	if len(s.ExportTo) > 0 && !slices.Contains(s.ExportTo, "*") {
+		into = append(into, privateService)
 	}
-	return out
+	if s.NodeLocal {
+		into = append(into, nodeLocalService)
+	}
+	if len(s.Contested) > 0 {
+		into = append(into, contestedService)
+	}
+	return into
+}
+
+// traits reports which traits some service has.
+type traits struct{ private, nodeLocal bool }
+
+func (t *tables) findTraits(r *derive.Reads) traits {
+	return traits{t.special.Len(r, privateService) > 0, t.special.Len(r, nodeLocalService) > 0}
 }
 
 // sortServices sorts services by precedence in conflicts: oldest first, then by host.

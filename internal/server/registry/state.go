@@ -3,210 +3,178 @@ package registry
 import (
 	"cmp"
 	"net/netip"
+	"reflect"
 	"slices"
 
-	"github.com/meshctl/meshctl/internal/mesh"
+	"github.com/meshctl/meshctl/internal/server/derive"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 )
 
-// name holds the namespace and name of an object of a known cluster, or of a service
-// of the mesh.
-type name struct{ namespace, name string }
-
-// set is a set of keys.
-type set[K comparable] map[K]struct{}
-
-func (s set[K]) add(k K) { s[k] = struct{}{} }
-
-// refs counts the references from names to keys.
-type refs[K comparable] map[K]map[name]int
-
-// change adds n references from v to the key.
-func (r refs[K]) change(k K, v name, n int) {
-	e := r[k]
-	if e == nil {
-		e = make(map[name]int)
-		r[k] = e
-	}
-	if e[v] += n; e[v] <= 0 {
-		delete(e, v)
-	}
-	if len(e) == 0 {
-		delete(r, k)
-	}
-}
-
-// clusterState holds the objects of one cluster and their indexes.
-type clusterState struct {
-	id         mesh.ClusterID
-	remote     bool // not the local cluster
-	namespaces map[string]*snapshot.Namespace
-	nodes      map[string]*snapshot.Node
-	pods       map[name]*snapshot.Pod
-	podsByIP   map[netip.Addr][]*snapshot.Pod // sorted by namespace and name; the first pod counts
-	services   map[name]*snapshot.Service
-	slices     map[name]*snapshot.EndpointSlice
-	entries    map[name]*snapshot.WorkloadEntry
-	secrets    map[name]*snapshot.Secret
-	gateways   map[name]*snapshot.KubeGateway
-	settings   *snapshot.MeshSettings
-
-	slicesOf refs[name]       // service → its EndpointSlices
-	byPod    refs[name]       // pod → services with endpoints that name it
-	byIP     refs[netip.Addr] // address → services with an endpoint there; in the local cluster only endpoints without a pod name
-	byNode   refs[string]     // node → services with endpoints that name it
-	podsOn   refs[string]     // node → its pods
-
-	entriesIn  map[string]set[name]     // namespace → its WorkloadEntries
-	entriesAt  map[netip.Addr]set[name] // address → its WorkloadEntries
-	servicesIn map[string]set[name]     // namespace → its services
-}
-
-// secretKey names a Secret of one cluster.
-type secretKey struct {
-	cluster mesh.ClusterID
-	name    name
-}
-
-// dirty names the facts that must be recomputed.
-type dirty struct {
-	services   set[name]
-	endpoints  set[name]
-	addresses  set[netip.Addr] // cluster IPs; their services become dirty
-	pods       set[snapshot.PodKey]
-	entries    set[snapshot.PodKey]
-	secrets    set[secretKey]
-	configMaps set[name]
-	namespaces set[string]
-	filters    bool // duplicate extensions of EnvoyFilters
-	mesh       bool // Mesh, and with it all services and endpoints
-	gateways   bool
-	configs    bool // GatewayConfigs
-}
-
-func newDirty() dirty {
-	return dirty{
-		secrets: set[secretKey]{}, configMaps: set[name]{},
-		services: set[name]{}, endpoints: set[name]{}, addresses: set[netip.Addr]{},
-		pods: set[snapshot.PodKey]{}, entries: set[snapshot.PodKey]{}, namespaces: set[string]{},
-	}
-}
-
-// backends summarizes the endpoints of a service.
-type backends struct {
-	accounts []string // SPIFFE ids, sorted
-	allTLS   bool     // there are endpoints, all with TLSMode
-	// allDirectTLS reports whether there are endpoints, all with DirectTLS.
-	allDirectTLS bool
-	// networks holds the known networks of the endpoints, sorted. It is empty for a
-	// service that is reached only within its cluster or node.
-	networks []mesh.NetworkID
-}
-
 // state holds all data of the registry's goroutine.
 type state struct {
-	cfg        Config
-	clusters   map[mesh.ClusterID]*clusterState
-	sidecars   map[name]*snapshot.Sidecar
-	peerAuth   map[name]*snapshot.PeerAuthentication
-	gateways   map[name]*snapshot.Gateway
-	filters    map[name]*snapshot.EnvoyFilter
-	configMaps map[name]*snapshot.ConfigMap // with CA certificates
-
-	duplicates set[duplicateExtension]
-	backends   map[name]backends
-	aliases    aliases
-	trust      *snapshot.TrustBundle
-	balancing  map[mesh.ClusterID]snapshot.Balancing // without zero values
-	health     map[healthReporter]snapshot.Condition
-	// vips holds the Services that have each cluster IP.
-	vips map[netip.Addr][]vipOwner
-	// conflicts holds the conflicts that each service loses.
-	conflicts map[name][]AddressConflict
-	// gatewayIPs holds the addresses of gateways, including unused ones.
-	gatewayIPs set[netip.Addr]
-	// networks counts the services with endpoints in each network.
-	networks map[mesh.NetworkID]int
-	// faults holds the faults of the gateways of each network.
-	faults map[mesh.NetworkID]*gatewayFaults
-	// named holds the host names of gateways by cluster.
-	named map[mesh.ClusterID]set[string]
-	// hosts holds the addresses of host names; it is nil before the first answer.
-	hosts  map[string][]netip.Addr
-	report report
-	dirty  dirty
+	*tables
+	trust *snapshot.TrustBundle
+	// resolved reports whether the addresses of host names have come once.
+	resolved   bool
+	report     report
+	duplicates []duplicateExtension
+	warnings   []warning // about gateways
 }
 
 func newState(cfg Config) *state {
-	s := &state{
-		cfg:        cfg,
-		clusters:   make(map[mesh.ClusterID]*clusterState),
-		sidecars:   make(map[name]*snapshot.Sidecar),
-		peerAuth:   make(map[name]*snapshot.PeerAuthentication),
-		gateways:   make(map[name]*snapshot.Gateway),
-		filters:    make(map[name]*snapshot.EnvoyFilter),
-		configMaps: make(map[name]*snapshot.ConfigMap),
-		backends:   make(map[name]backends),
-		aliases:    newAliases(),
-		balancing:  make(map[mesh.ClusterID]snapshot.Balancing),
-		health:     make(map[healthReporter]snapshot.Condition),
-		vips:       make(map[netip.Addr][]vipOwner),
-		conflicts:  make(map[name][]AddressConflict),
-		networks:   make(map[mesh.NetworkID]int),
-		dirty:      newDirty(),
-	}
-	s.dirty.mesh, s.dirty.gateways, s.dirty.configs = true, true, true
-	for _, c := range cfg.Clusters {
-		s.cluster(c)
+	s := &state{tables: newTables(cfg)}
+	for _, c := range append(cfg.Clusters, cfg.Local) {
+		s.clusters.Set(c, struct{}{})
 	}
 	return s
 }
 
-// cluster returns the state of a cluster, and adds the cluster if it is new.
-func (s *state) cluster(id mesh.ClusterID) *clusterState {
-	c := s.clusters[id]
-	if c == nil {
-		c = &clusterState{
-			id:         id,
-			remote:     id != s.cfg.Local,
-			namespaces: make(map[string]*snapshot.Namespace),
-			nodes:      make(map[string]*snapshot.Node),
-			pods:       make(map[name]*snapshot.Pod),
-			podsByIP:   make(map[netip.Addr][]*snapshot.Pod),
-			services:   make(map[name]*snapshot.Service),
-			slices:     make(map[name]*snapshot.EndpointSlice),
-			entries:    make(map[name]*snapshot.WorkloadEntry),
-			secrets:    make(map[name]*snapshot.Secret),
-			gateways:   make(map[name]*snapshot.KubeGateway),
-			slicesOf:   make(refs[name]),
-			byPod:      make(refs[name]),
-			byIP:       make(refs[netip.Addr]),
-			byNode:     make(refs[string]),
-			podsOn:     make(refs[string]),
-			entriesIn:  make(map[string]set[name]),
-			entriesAt:  make(map[netip.Addr]set[name]),
-			servicesIn: make(map[string]set[name]),
+// setHosts sets the addresses of all host names of gateways.
+func (s *state) setHosts(of map[string][]netip.Addr) {
+	s.resolved = true
+	for host := range s.hosts.All() {
+		if _, stays := of[host]; !stays {
+			s.hosts.Delete(host)
 		}
-		s.clusters[id] = c
-		s.dirty.mesh = true // its network
 	}
-	return c
+	for host, addresses := range of {
+		s.hosts.Set(host, addresses)
+	}
 }
 
-// ordered returns the clusters in the order of precedence: the local one, then by id.
-func (s *state) ordered() []*clusterState {
-	out := make([]*clusterState, 0, len(s.clusters))
-	for _, c := range s.clusters {
-		out = append(out, c)
+// build computes the facts. It returns the next snapshot and its differences from before,
+// which is nil for the first one.
+func (s *state) build(before *snapshot.Snapshot) (*snapshot.Snapshot, *snapshot.Changes) {
+	s.graph.Commit()
+	next := &snapshot.Snapshot{Seq: 1}
+	if before != nil {
+		*next = *before
+		next.Seq++
 	}
-	slices.SortFunc(out, func(a, b *clusterState) int {
-		switch {
-		case a.remote == b.remote:
-			return cmp.Compare(a.id, b.id)
-		case b.remote:
-			return -1
+	changes := &snapshot.Changes{
+		Services: map[string]struct{}{}, Endpoints: map[string]struct{}{},
+		Ports: map[uint32]struct{}{}, Pods: map[string]struct{}{}, Secrets: map[string]struct{}{}, Namespaces: map[string]struct{}{},
+	}
+	s.singles(next, changes)
+	next.Services = changed(next.Services, s.meshServices, changes.Services)
+	next.Ports = changed(next.Ports, s.ports, changes.Ports)
+	next.Namespaces = changed(next.Namespaces, s.facts, changes.Namespaces)
+	s.endpoints(next, changes)
+	s.objects(next, changes)
+	if old := next.TrustBundle; s.trust != nil && (old == nil || !slices.Equal(old.Roots, s.trust.Roots)) {
+		next.TrustBundle = s.trust
+		changes.TrustBundle = true
+	}
+	s.reports()
+	return next, changes
+}
+
+// singles sets the facts without a key.
+func (s *state) singles(next *snapshot.Snapshot, changes *snapshot.Changes) {
+	changes.Everywhere = s.mesh.Changed() || s.meshGateways.Changed() || s.configs.Changed() || s.traits.Changed()
+	if s.meshGateways.Changed() && next.Gateways != nil {
+		s.cfg.Log.Info("gateways changed, triggering push", "networks", len(s.meshGateways.Get(nil).ByNetwork))
+	}
+	next.Mesh, next.Gateways, next.GatewayConfigs = s.mesh.Get(nil), s.meshGateways.Get(nil), s.configs.Get(nil)
+	is := s.tables.traits.Get(nil)
+	next.Private, next.NodeLocal = is.private, is.nodeLocal
+}
+
+// changed returns a table of the snapshot with the changes of a derived table.
+func changed[K cmp.Ordered, V any](before *snapshot.Table[K, V], t *derive.Table[K, *V], keys map[K]struct{}) *snapshot.Table[K, V] {
+	update := make(map[K]*V)
+	for k, c := range t.Changed() {
+		update[k] = c.Value
+		keys[k] = struct{}{}
+	}
+	return before.With(update)
+}
+
+// endpoints sets the endpoints of hosts, and the omitted ones.
+func (s *state) endpoints(next *snapshot.Snapshot, changes *snapshot.Changes) {
+	update, omitted := make(map[string]*snapshot.Endpoints), make(map[string]*Omitted)
+	for host, c := range s.joins.Changed() {
+		old := next.Endpoints.Get(host)
+		if !c.Present {
+			update[host], omitted[host] = nil, nil
+		} else {
+			if omitted[host] = nil; c.Value.omitted.Number > 0 {
+				omitted[host] = &c.Value.omitted
+			}
+			if old != nil && equalEndpoints(old, c.Value.Endpoints) {
+				continue
+			}
+			update[host] = c.Value.Endpoints
 		}
-		return 1
-	})
-	return out
+		changes.Endpoints[host] = struct{}{}
+		if svc := next.Services.Get(host); svc != nil && c.Present && c.Value.backends.selectorless {
+			changes.Namespaces[svc.Namespace] = struct{}{}
+		}
+	}
+	next.Endpoints = next.Endpoints.With(update)
+	s.report.omitted = s.report.omitted.With(omitted)
+}
+
+// objects sets the objects that proxies get as they are.
+func (s *state) objects(next *snapshot.Snapshot, changes *snapshot.Changes) {
+	pods := make(map[string]*snapshot.Pod)
+	for k, c := range s.pods.Changed() {
+		pods[snapshot.PodKey{Cluster: k.cluster, Namespace: k.namespace, Name: k.name}.String()] = c.Value
+	}
+	for k, c := range s.entries.Changed() {
+		key := snapshot.WorkloadEntryKey(k.cluster, k.namespace, k.name)
+		if !c.Present {
+			pods[key] = nil
+		} else if old := next.Pods.Get(key); old == nil || !reflect.DeepEqual(*old, c.Value.Pod) { // not only its health
+			pods[key] = &c.Value.Pod
+		}
+	}
+	next.Pods = next.Pods.With(pods)
+	for k := range pods {
+		changes.Pods[k] = struct{}{}
+	}
+	secrets := make(map[string]*snapshot.Secret)
+	for k, c := range s.secrets.Changed() {
+		secrets[snapshot.SecretKey(k.cluster, k.namespace, k.name)] = c.Value
+	}
+	next.Secrets = next.Secrets.With(secrets)
+	configMaps := make(map[string]*snapshot.ConfigMap)
+	for k, c := range s.configMaps.Changed() {
+		configMaps[snapshot.ConfigMapKey(k.namespace, k.name)] = c.Value
+	}
+	next.ConfigMaps = next.ConfigMaps.With(configMaps)
+	for k := range secrets {
+		changes.Secrets[k] = struct{}{}
+	}
+	for k := range configMaps {
+		changes.Secrets[k] = struct{}{}
+	}
+}
+
+// reports updates the problems that status pages show, and logs new ones.
+func (s *state) reports() {
+	if s.found.Changed() {
+		found := s.found.Get(nil)
+		s.report.refused = found.refused
+		for _, w := range found.warnings {
+			if !slices.ContainsFunc(s.warnings, func(old warning) bool { return reflect.DeepEqual(old, w) }) {
+				s.cfg.Log.Warn(w.message, w.attrs...)
+			}
+		}
+		s.warnings = found.warnings
+	}
+	if s.unreachable.Changed() {
+		now := s.unreachable.Get(nil)
+		s.logUnreachable(s.report.unreachable, now)
+		s.report.unreachable = now
+	}
+	if s.conflicts.Changed() {
+		now := s.conflicts.Get(nil)
+		s.logConflicts(s.report.conflicts, now)
+		s.report.conflicts = now
+	}
+	if now := s.tables.duplicates.Get(nil); s.tables.duplicates.Changed() {
+		s.report.duplicates = s.describeDuplicates(s.duplicates, now)
+		s.duplicates = now
+	}
 }

@@ -53,14 +53,9 @@ func (b *testState) joins(events ...snapshot.Event) (joined int, changes *snapsh
 	for _, e := range events {
 		b.s.apply(e)
 	}
-	next := &snapshot.Snapshot{}
-	*next = *b.snap
-	probe := newBuilder(b.s, next)
-	probe.mesh()
-	probe.gateways()
-	probe.policies()
-	joined = len(b.s.dirty.services) + len(b.s.dirty.endpoints)
-	return joined, b.apply()
+	before := b.s.joins.Computed() + b.s.meshServices.Computed()
+	changes = b.apply()
+	return int(b.s.joins.Computed() + b.s.meshServices.Computed() - before), changes
 }
 
 // TestUnchangedObjectsJoinNothing: an object that is repeated, or changes only in

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/meshctl/meshctl/internal/mesh"
+	"github.com/meshctl/meshctl/internal/server/derive"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 )
 
@@ -38,30 +39,17 @@ type gatewayFaults struct {
 }
 
 // fault notes that a gateway of a network cannot be used.
-func (b *builder) fault(network mesh.NetworkID, gateway string, c mesh.ClusterID, reason string) {
-	f := b.faultsOf(network)
-	f.texts.add(fmt.Sprintf("%s of cluster %s: %s", gateway, c, reason))
+func (f *foundGateways) fault(network mesh.NetworkID, gateway string, c mesh.ClusterID, reason string) {
+	f.faultsOf(network).texts.add(fmt.Sprintf("%s of cluster %s: %s", gateway, c, reason))
 }
 
-func (b *builder) faultsOf(network mesh.NetworkID) *gatewayFaults {
-	f := b.faults[network]
-	if f == nil {
-		f = &gatewayFaults{texts: set[string]{}}
-		b.faults[network] = f
+func (f *foundGateways) faultsOf(network mesh.NetworkID) *gatewayFaults {
+	faults := f.faults[network]
+	if faults == nil {
+		faults = &gatewayFaults{texts: set[string]{}}
+		f.faults[network] = faults
 	}
-	return f
-}
-
-// endpointNetworks updates the networks counter for a service.
-func (s *state) endpointNetworks(before, after []mesh.NetworkID) {
-	for _, n := range before {
-		if s.networks[n]--; s.networks[n] == 0 {
-			delete(s.networks, n)
-		}
-	}
-	for _, n := range after {
-		s.networks[n]++
-	}
+	return faults
 }
 
 // networksOf returns the known networks of endpoints, sorted.
@@ -78,37 +66,43 @@ func networksOf(e *snapshot.Endpoints) []mesh.NetworkID {
 	return out
 }
 
-// unreachableNetworks finds the networks that other networks cannot reach. It logs a
-// network again only if the cause changes.
-func (b *builder) unreachableNetworks() {
-	var list []UnreachableNetwork
-	for _, n := range slices.Sorted(maps.Keys(b.networks)) {
-		faults := cmp.Or(b.faults[n], &gatewayFaults{})
+// findUnreachable finds the networks that other networks cannot reach.
+func (t *tables) findUnreachable(r *derive.Reads) []UnreachableNetwork {
+	var out []UnreachableNetwork
+	found := t.found.Get(r)
+	local, _ := t.networks.Get(r, t.cfg.Local)
+	for n := range t.allUsed.Lookup(r, struct{}{}) {
+		faults := cmp.Or(found.faults[n], &gatewayFaults{})
 		switch {
-		case len(b.next.Gateways.ByNetwork[n]) > 0, faults.pending, !b.isCalledFromOthers(n):
+		case len(found.usable[n]) > 0, faults.pending, !t.isCalledFromOthers(r, n):
 			continue
-		case len(faults.texts) == 0 && n == b.next.Mesh.Networks[b.cfg.Local]:
+		case len(faults.texts) == 0 && n == local:
 			continue // other networks may have no need to call this one
 		}
-		list = append(list, UnreachableNetwork{n, faults.cause(n)})
+		out = append(out, UnreachableNetwork{n, faults.cause(n)})
 	}
-	for _, u := range list {
-		if !slices.Contains(b.report.unreachable, u) {
-			b.cfg.Log.Warn("network has no usable gateway: proxies in other networks get none of its endpoints",
+	return out
+}
+
+// logUnreachable logs the networks that cannot be reached now, if the cause is new, and
+// those that can be reached again.
+func (s *state) logUnreachable(before, now []UnreachableNetwork) {
+	for _, u := range now {
+		if !slices.Contains(before, u) {
+			s.cfg.Log.Warn("network has no usable gateway: proxies in other networks get none of its endpoints",
 				"network", u.Network, "cause", u.Cause)
 		}
 	}
-	for _, u := range b.report.unreachable {
-		if len(b.next.Gateways.ByNetwork[u.Network]) > 0 {
-			b.cfg.Log.Info("network has a usable gateway again", "network", u.Network)
+	for _, u := range before {
+		if len(s.meshGateways.Get(nil).ByNetwork[u.Network]) > 0 {
+			s.cfg.Log.Info("network has a usable gateway again", "network", u.Network)
 		}
 	}
-	b.report.unreachable = list
 }
 
 // isCalledFromOthers reports whether some cluster is in another network.
-func (b *builder) isCalledFromOthers(n mesh.NetworkID) bool {
-	for _, other := range b.next.Mesh.Networks {
+func (t *tables) isCalledFromOthers(r *derive.Reads, n mesh.NetworkID) bool {
+	for _, other := range t.allNetworks.Lookup(r, struct{}{}) {
 		if other != "" && other != n {
 			return true
 		}

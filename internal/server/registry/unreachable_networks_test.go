@@ -88,7 +88,7 @@ func TestUnreachableNetworks(t *testing.T) {
 			b := newTestState(t)
 			b.s.cfg.Log, b.s.cfg.Resolve = slog.New(slog.NewTextHandler(&log, nil)), func([]string) {}
 			b.apply(mesh...)
-			b.s.hosts = map[string][]netip.Addr{"gone.example": nil}
+			b.s.setHosts(map[string][]netip.Addr{"gone.example": nil})
 			b.apply(tc.events...)
 			b.apply(up(service("c1", "other"))) // a change of something else
 			var want []UnreachableNetwork

@@ -2,64 +2,48 @@ package registry
 
 import (
 	"cmp"
-	"reflect"
+	"maps"
 	"slices"
 
+	"github.com/meshctl/meshctl/internal/mesh"
+	"github.com/meshctl/meshctl/internal/server/derive"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 )
 
-func (s *state) applyEntry(c *clusterState, n name, w *snapshot.WorkloadEntry) {
-	old := c.entries[n]
-	if reflect.DeepEqual(old, w) {
-		return
-	}
-	if old != nil {
-		within(c.entriesIn, n.namespace, n, false)
-		within(c.entriesAt, old.IPs[0], n, false)
-		s.markServicesOf(c, old)
-	}
-	put(c.entries, n, w)
-	if w != nil {
-		within(c.entriesIn, n.namespace, n, true)
-		within(c.entriesAt, w.IPs[0], n, true)
-		s.markServicesOf(c, w)
-	}
-	if old == nil || w == nil || !reflect.DeepEqual(old.Pod, w.Pod) {
-		s.dirty.entries.add(snapshot.PodKey{Cluster: c.id, Namespace: n.namespace, Name: n.name})
-	}
+// entryLabel is a label of a WorkloadEntry, in its namespace.
+type entryLabel struct {
+	cluster                mesh.ClusterID
+	namespace, name, value string
 }
 
-// markServicesOf marks the endpoints of the services that select a WorkloadEntry.
-func (s *state) markServicesOf(c *clusterState, w *snapshot.WorkloadEntry) {
-	for n := range c.servicesIn[w.Namespace] {
-		if selects(c.services[n], w) {
-			s.dirty.endpoints.add(n)
-		}
+// entryLabels indexes a WorkloadEntry by its labels, so that a service finds the entries
+// with one of the labels of its selector.
+func entryLabels(into []entryLabel, k objectKey, w *snapshot.WorkloadEntry) []entryLabel {
+	for name, value := range w.Labels {
+		into = append(into, entryLabel{k.cluster, k.namespace, name, value})
 	}
-}
-
-// selects reports whether a WorkloadEntry is an endpoint of a service in its namespace.
-func selects(svc *snapshot.Service, w *snapshot.WorkloadEntry) bool {
-	return len(svc.Selector) > 0 && svc.ExternalName == "" && snapshot.Selects(svc.Selector, w.Labels)
+	return into
 }
 
 // selected returns the WorkloadEntries that a service selects, sorted by name.
-func (c *clusterState) selected(svc *snapshot.Service) []*snapshot.WorkloadEntry {
+func (t *tables) selected(r *derive.Reads, svc *snapshot.Service) []*snapshot.WorkloadEntry {
+	if len(svc.Selector) == 0 || svc.ExternalName != "" {
+		return nil
+	}
+	name := slices.Min(slices.Collect(maps.Keys(svc.Selector)))
 	var out []*snapshot.WorkloadEntry
-	for n := range c.entriesIn[svc.Namespace] {
-		if w := c.entries[n]; selects(svc, w) {
+	for _, w := range t.entriesWith.Lookup(r, entryLabel{svc.Cluster, svc.Namespace, name, svc.Selector[name]}) {
+		if snapshot.Selects(svc.Selector, w.Labels) {
 			out = append(out, w)
 		}
 	}
-	slices.SortFunc(out, func(x, y *snapshot.WorkloadEntry) int { return cmp.Compare(x.Name, y.Name) })
 	return out
 }
 
 // entry adds the endpoints of a WorkloadEntry, one for each port.
-func (j *endpointCollector) entry(svc *snapshot.Service, w *snapshot.WorkloadEntry) {
-	c := j.cluster
-	e := j.endpoint(&snapshot.SliceEndpoint{Ready: j.isHealthy(w)}, &w.Pod, w.IPs[0])
-	e.Pod = snapshot.WorkloadEntryKey(c.id, w.Namespace, w.Name)
+func (j *join) entry(svc *snapshot.Service, w *snapshot.WorkloadEntry) {
+	e := j.endpoint(&snapshot.SliceEndpoint{Ready: j.isHealthy(j.r, w)}, &w.Pod, w.IPs[0])
+	e.Pod = snapshot.WorkloadEntryKey(j.cluster, w.Namespace, w.Name)
 	e.Network, e.Locality = cmp.Or(w.Network, e.Network), cmp.Or(w.Locality, e.Locality)
 	if w.Weight > 1 {
 		e.Weight = w.Weight * max(e.Weight, 1)
@@ -85,25 +69,27 @@ type healthReporter struct {
 	account string
 }
 
+func (h healthReporter) compare(other healthReporter) int {
+	x, y := h.entry, other.entry
+	return cmp.Or(objectKey{x.Cluster, x.Namespace, x.Name}.compare(objectKey{y.Cluster, y.Namespace, y.Name}), cmp.Compare(h.account, other.account))
+}
+
 // isHealthy reports the health of a WorkloadEntry. A report of its own proxy overrides
 // the status of the object.
-func (s *state) isHealthy(w *snapshot.WorkloadEntry) bool {
-	reported := s.health[healthReporter{snapshot.PodKey{Cluster: w.Cluster, Namespace: w.Namespace, Name: w.Name}, w.ServiceAccount}]
-	return !w.HealthChecked || cmp.Or(reported, w.Health) == snapshot.True
+func (t *tables) isHealthy(r *derive.Reads, w *snapshot.WorkloadEntry) bool {
+	if !w.HealthChecked {
+		return true
+	}
+	reported, _ := t.health.Get(r, healthReporter{snapshot.PodKey{Cluster: w.Cluster, Namespace: w.Namespace, Name: w.Name}, w.ServiceAccount})
+	return cmp.Or(reported, w.Health) == snapshot.True
 }
 
 // setHealth notes a report, or withdraws it if health is Unknown. The WorkloadEntry may
 // be added later.
-func (s *state) setHealth(by healthReporter, health snapshot.Condition) {
-	if s.health[by] == health {
+func (t *tables) setHealth(by healthReporter, health snapshot.Condition) {
+	if health == snapshot.Unknown {
+		t.health.Delete(by)
 		return
 	}
-	if s.health[by] = health; health == snapshot.Unknown {
-		delete(s.health, by)
-	}
-	if c := s.clusters[by.entry.Cluster]; c != nil {
-		if w := c.entries[name{by.entry.Namespace, by.entry.Name}]; w != nil && w.ServiceAccount == by.account {
-			s.markServicesOf(c, w)
-		}
-	}
+	t.health.Set(by, health)
 }

@@ -127,8 +127,8 @@ func TestHealthOfWorkloadEntry(t *testing.T) {
 	step("the object says good", true, true, checked(snapshot.True))
 	step("says bad", false, true, says("vm", snapshot.False))
 	step("is gone again", true, true, says("vm", snapshot.Unknown))
-	if len(b.s.health) != 1 {
-		t.Errorf("kept: %v", b.s.health)
+	if b.s.health.Len() != 1 {
+		t.Errorf("kept: %d reports, want 1", b.s.health.Len())
 	}
 }
 

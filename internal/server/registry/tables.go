@@ -1,0 +1,213 @@
+package registry
+
+import (
+	"cmp"
+	"net/netip"
+	"slices"
+	"strings"
+
+	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
+	securityv1beta1 "istio.io/api/security/v1beta1"
+
+	"github.com/meshctl/meshctl/internal/mesh"
+	"github.com/meshctl/meshctl/internal/server/derive"
+	"github.com/meshctl/meshctl/internal/server/snapshot"
+)
+
+// tables holds the objects of all clusters and the facts that are derived from them. A
+// table reads only tables above it.
+type tables struct {
+	cfg    Config
+	graph  *derive.Graph
+	inputs map[snapshot.Kind]inputTable
+
+	// Input.
+	clusters   derive.Input[mesh.ClusterID, struct{}]
+	balancing  derive.Input[mesh.ClusterID, snapshot.Balancing]
+	health     derive.Input[healthReporter, snapshot.Condition]
+	hosts      derive.Input[string, []netip.Addr] // resolved host names
+	namespaces objects[*snapshot.Namespace]
+	nodes      objects[*snapshot.Node]
+	pods       objects[*snapshot.Pod]
+	services   objects[*snapshot.Service]
+	slices     objects[*snapshot.EndpointSlice]
+	entries    objects[*snapshot.WorkloadEntry]
+	secrets    objects[*snapshot.Secret]
+	configMaps objects[*snapshot.ConfigMap]
+	kubeGW     objects[*snapshot.KubeGateway]
+	settings   objects[*snapshot.MeshSettings]
+	gateways   objects[*snapshot.Gateway]
+	sidecars   objects[*snapshot.Sidecar]
+	peerAuth   objects[*snapshot.PeerAuthentication]
+	filters    objects[*snapshot.EnvoyFilter]
+
+	// Indexes of objects. An index by struct{} lists all of a kind.
+	allClusters  *derive.Index[struct{}, mesh.ClusterID, struct{}]
+	allBalancing *derive.Index[struct{}, mesh.ClusterID, snapshot.Balancing]
+	settingsIn   *derive.Index[mesh.ClusterID, objectKey, *snapshot.MeshSettings]
+	servicesOf   *derive.Index[string, objectKey, *snapshot.Service]     // by host
+	servicesAt   *derive.Index[netip.Addr, objectKey, *snapshot.Service] // by cluster IP
+	aliasesOf    *derive.Index[string, objectKey, *snapshot.Service]     // ExternalName services by the host they stand for
+	labelled     *derive.Index[struct{}, objectKey, *snapshot.Service]   // services with a network label
+	slicesOf     *derive.Index[objectKey, objectKey, *snapshot.EndpointSlice]
+	podsAt       *derive.Index[clusterAddress, objectKey, *snapshot.Pod]
+	entriesWith  *derive.Index[entryLabel, objectKey, *snapshot.WorkloadEntry]
+	allKubeGW    *derive.Index[struct{}, objectKey, *snapshot.KubeGateway]
+	allGateways  *derive.Index[struct{}, objectKey, *snapshot.Gateway]
+	sidecarsIn   *derive.Index[string, objectKey, *snapshot.Sidecar]
+	peerAuthIn   *derive.Index[string, objectKey, *snapshot.PeerAuthentication]
+	filtersIn    *derive.Index[string, objectKey, *snapshot.EnvoyFilter]
+	allFilters   *derive.Index[struct{}, objectKey, *snapshot.EnvoyFilter]
+
+	// Facts.
+	meshSettings  *derive.Value[*snapshot.MeshSettings]
+	networks      *derive.Table[mesh.ClusterID, mesh.NetworkID]
+	allNetworks   *derive.Index[struct{}, mesh.ClusterID, mesh.NetworkID]
+	mesh          *derive.Value[*snapshot.Mesh]
+	trustDomains  *derive.Table[mesh.ClusterID, []string] // of the pods of a cluster
+	rootNamespace *derive.Value[string]
+	networkRules  *derive.Value[networkRules]
+	shares        *derive.Table[mesh.ClusterID, share]
+	policies      *derive.Table[string, *snapshot.NamespaceFacts] // only PeerAuth
+	found         *derive.Value[*foundGateways]
+	meshGateways  *derive.Value[*snapshot.Gateways]
+	configs       *derive.Value[[]*snapshot.Gateway]
+	joins         *derive.Table[string, *hostEndpoints] // by host
+	backends      *derive.Table[string, backends]       // by host
+	backendsIn    *derive.Index[mesh.NetworkID, string, backends]
+	usedNetworks  *derive.Table[mesh.NetworkID, struct{}]
+	allUsed       *derive.Index[struct{}, mesh.NetworkID, struct{}]
+	unreachable   *derive.Value[[]UnreachableNetwork]
+	vipUsers      *derive.Table[netip.Addr, map[mesh.ClusterID]string] // hosts; only of shared addresses
+	meshServices  *derive.Table[string, *snapshot.MeshService]         // by host
+	servicesIn    *derive.Index[string, string, *snapshot.MeshService] // by namespace
+	servicesOn    *derive.Index[uint32, string, *snapshot.MeshService] // by port
+	special       *derive.Index[serviceTrait, string, *snapshot.MeshService]
+	ports         *derive.Table[uint32, *snapshot.PortServices]
+	traits        *derive.Value[traits]
+	conflicts     *derive.Value[[]AddressConflict]
+	facts         *derive.Table[string, *snapshot.NamespaceFacts] // by namespace
+	duplicates    *derive.Value[[]duplicateExtension]
+}
+
+// newTables returns the tables without objects.
+func newTables(cfg Config) *tables {
+	t := &tables{cfg: cfg, graph: derive.NewGraph(), inputs: make(map[snapshot.Kind]inputTable)}
+	t.addInputs()
+	t.addIndexes()
+	g := t.graph
+
+	t.meshSettings = derive.Single(g, "settings", same, func(r *derive.Reads) *snapshot.MeshSettings { return t.settingsOf(r, cfg.Local) })
+	t.networks = derive.New(g, "networks", compareIDs, same, t.clusterNetwork, t.clusters)
+	t.allNetworks = list(t.networks)
+	t.mesh = derive.Single(g, "mesh", equalMesh, t.meshFacts)
+	t.trustDomains = derive.New(g, "trust domains", compareIDs, slices.Equal[[]string], t.clusterTrustDomains, t.clusters)
+	t.rootNamespace = derive.Single(g, "root namespace", same, func(r *derive.Reads) string { return t.mesh.Get(r).RootNamespace })
+	t.networkRules = derive.Single(g, "meshNetworks", networkRules.equal, t.meshNetworks)
+	t.shares = derive.New(g, "shares", compareIDs, same, t.clusterShare, t.clusters)
+
+	t.policies = derive.New(g, "policies", strings.Compare, equalFacts, t.namespacePolicies, t.peerAuthIn)
+	t.found = derive.Single(g, "found gateways", (*foundGateways).equal, t.findGateways)
+	t.meshGateways = derive.Single(g, "gateways", equalGateways, func(r *derive.Reads) *snapshot.Gateways {
+		return &snapshot.Gateways{ByNetwork: t.found.Get(r).usable}
+	})
+	t.configs = derive.Single(g, "gateway configs", slices.Equal[[]*snapshot.Gateway], func(r *derive.Reads) []*snapshot.Gateway {
+		return oldestFirst(t.allGateways.Lookup(r, struct{}{}))
+	})
+
+	t.joins = derive.New(g, "endpoints", strings.Compare, (*hostEndpoints).equal, t.join, t.servicesOf)
+	t.backends = derive.New(g, "backends", strings.Compare, backends.equal, func(r *derive.Reads, host string) (backends, bool) {
+		j, ok := t.joins.Get(r, host)
+		if !ok {
+			return backends{}, false
+		}
+		return j.backends, true
+	}, t.joins)
+	t.backendsIn = derive.NewIndex(t.backends, func(into []mesh.NetworkID, _ string, b backends) []mesh.NetworkID { return append(into, b.networks...) })
+	t.usedNetworks = derive.New(g, "used networks", compareIDs, same, func(*derive.Reads, mesh.NetworkID) (struct{}, bool) { return struct{}{}, true }, t.backendsIn)
+	t.allUsed = list(t.usedNetworks)
+	t.unreachable = derive.Single(g, "unreachable networks", slices.Equal[[]UnreachableNetwork], t.findUnreachable)
+
+	t.vipUsers = derive.New(g, "users of addresses", netip.Addr.Compare, equalUsers, t.usersOf, t.servicesAt)
+	t.meshServices = derive.New(g, "services", strings.Compare, equalService, t.service, t.servicesOf)
+	t.servicesIn = derive.NewIndex(t.meshServices, func(into []string, _ string, s *snapshot.MeshService) []string { return append(into, s.Namespace) })
+	t.servicesOn = derive.NewIndex(t.meshServices, tcpPorts)
+	t.special = derive.NewIndex(t.meshServices, traitsOf)
+	t.ports = derive.New(g, "ports", cmp.Compare[uint32], equalPorts, t.portServices, t.servicesOn)
+	t.traits = derive.Single(g, "traits", same, t.findTraits)
+	t.conflicts = derive.Single(g, "address conflicts", equalConflicts, t.findConflicts)
+	t.facts = derive.New(g, "namespaces", strings.Compare, equalFacts, t.namespaceFacts, t.servicesIn, t.sidecarsIn, t.peerAuthIn, t.filtersIn)
+	t.duplicates = derive.Single(g, "duplicate extensions", slices.Equal[[]duplicateExtension], t.findDuplicateExtensions)
+	return t
+}
+
+func (t *tables) addInputs() {
+	t.clusters = derive.NewInput(t.graph, "clusters", compareIDs[mesh.ClusterID], same[struct{}])
+	t.balancing = derive.NewInput(t.graph, "balancing", compareIDs[mesh.ClusterID], same[snapshot.Balancing])
+	t.health = derive.NewInput(t.graph, "health", healthReporter.compare, same[snapshot.Condition])
+	t.hosts = derive.NewInput(t.graph, "resolved hosts", strings.Compare, slices.Equal[[]netip.Addr])
+	t.namespaces = input(t, snapshot.KindNamespace, equalObject[*snapshot.Namespace])
+	t.nodes = input(t, snapshot.KindNode, func(a, b *snapshot.Node) bool { return a.Locality == b.Locality })
+	t.pods = input(t, snapshot.KindPod, equalObject[*snapshot.Pod])
+	t.services = input(t, snapshot.KindService, equalObject[*snapshot.Service])
+	t.slices = input(t, snapshot.KindEndpointSlice, equalObject[*snapshot.EndpointSlice])
+	t.entries = input(t, snapshot.KindWorkloadEntry, equalObject[*snapshot.WorkloadEntry])
+	t.secrets = input(t, snapshot.KindSecret, equalObject[*snapshot.Secret])
+	t.kubeGW = input(t, snapshot.KindKubeGateway, equalObject[*snapshot.KubeGateway])
+	t.settings = input(t, snapshot.KindMeshSettings, equalSettings)
+	t.configMaps = localInput(t, snapshot.KindConfigMap, equalObject[*snapshot.ConfigMap])
+	t.gateways = localInput(t, snapshot.KindGateway, equalConfig[*networkingv1alpha3.Gateway])
+	t.sidecars = localInput(t, snapshot.KindSidecar, equalConfig[*networkingv1alpha3.Sidecar])
+	t.peerAuth = localInput(t, snapshot.KindPeerAuthentication, equalConfig[*securityv1beta1.PeerAuthentication])
+	t.filters = localInput(t, snapshot.KindEnvoyFilter, equalFilter)
+}
+
+func (t *tables) addIndexes() {
+	t.allClusters = list(t.clusters.Table)
+	t.allBalancing = list(t.balancing.Table)
+	t.settingsIn = derive.NewIndex(t.settings.Table, func(into []mesh.ClusterID, k objectKey, _ *snapshot.MeshSettings) []mesh.ClusterID {
+		return append(into, k.cluster)
+	})
+	t.servicesOf = derive.NewIndex(t.services.Table, func(into []string, k objectKey, _ *snapshot.Service) []string {
+		return append(into, mesh.ServiceHost(k.name, k.namespace, mesh.DefaultDomain))
+	})
+	t.servicesAt = derive.NewIndex(t.services.Table, func(into []netip.Addr, _ objectKey, s *snapshot.Service) []netip.Addr {
+		return append(into, s.VIPs...)
+	})
+	t.aliasesOf = derive.NewIndex(t.services.Table, func(into []string, _ objectKey, s *snapshot.Service) []string {
+		if target, ok := aliasTarget(s); ok {
+			into = append(into, target)
+		}
+		return into
+	})
+	t.labelled = derive.NewIndex(t.services.Table, func(into []struct{}, _ objectKey, s *snapshot.Service) []struct{} {
+		if s.Labels[mesh.LabelNetwork] != "" {
+			into = append(into, struct{}{})
+		}
+		return into
+	})
+	t.slicesOf = derive.NewIndex(t.slices.Table, func(into []objectKey, k objectKey, s *snapshot.EndpointSlice) []objectKey {
+		return append(into, objectKey{k.cluster, k.namespace, s.Service})
+	})
+	t.podsAt = derive.NewIndex(t.pods.Table, podAddresses)
+	t.entriesWith = derive.NewIndex(t.entries.Table, entryLabels)
+	t.allKubeGW = list(t.kubeGW.Table)
+	t.allGateways = list(t.gateways.Table)
+	t.sidecarsIn = byNamespace(t.sidecars)
+	t.peerAuthIn = byNamespace(t.peerAuth)
+	t.filtersIn = byNamespace(t.filters)
+	t.allFilters = list(t.filters.Table)
+}
+
+// list returns an index with all entries of a table.
+func list[K comparable, V any](t *derive.Table[K, V]) *derive.Index[struct{}, K, V] {
+	return derive.NewIndex(t, func(into []struct{}, _ K, _ V) []struct{} { return append(into, struct{}{}) })
+}
+
+func byNamespace[O snapshot.Object](o objects[O]) *derive.Index[string, objectKey, O] {
+	return derive.NewIndex(o.Table, func(into []string, k objectKey, _ O) []string { return append(into, k.namespace) })
+}
+
+func same[V comparable](a, b V) bool { return a == b }
+
+func compareIDs[ID ~string](a, b ID) int { return cmp.Compare(a, b) }
