@@ -153,7 +153,7 @@ func (b *benchmark) remoteCluster(ctx context.Context, own *apiServer, m *meshct
 	name := clusterName(2*b.services - 1)
 	f.drain()
 	start := time.Now()
-	if _, err := own.Secrets(secret.Namespace).Create(ctx, secret, metav1.CreateOptions{}); err != nil {
+	if _, err := own.client.Secrets(secret.Namespace).Create(ctx, secret, metav1.CreateOptions{}); err != nil {
 		return err
 	}
 	at, err := f.all(ctx, func(e event) bool { return e.typ == xdswire.ClusterType && e.has(name) })
@@ -210,7 +210,7 @@ func (b *benchmark) kubeCertificates(ctx context.Context, api *apiServer, m *mes
 // apiServer is a Kubernetes API.
 type apiServer struct {
 	*testkube.Cluster
-	*kube.Client
+	client *kube.Client
 }
 
 // startAPI runs an empty Kubernetes API until it is closed.
@@ -234,7 +234,7 @@ func (a *apiServer) fill(ctx context.Context, first, services, endpoints int) er
 	}
 	for _, name := range namespaces {
 		namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}
-		if _, err := a.Namespaces().Create(ctx, namespace, metav1.CreateOptions{}); err != nil {
+		if _, err := a.client.Namespaces().Create(ctx, namespace, metav1.CreateOptions{}); err != nil {
 			return err
 		}
 	}
@@ -247,10 +247,10 @@ func (a *apiServer) fill(ctx context.Context, first, services, endpoints int) er
 				return err
 			}
 			service.Spec.Selector = nil // for a selector, the API would make an EndpointSlice itself
-			if _, err := a.Services(service.Namespace).Create(ctx, service, metav1.CreateOptions{}); err != nil {
+			if _, err := a.client.Services(service.Namespace).Create(ctx, service, metav1.CreateOptions{}); err != nil {
 				return err
 			}
-			_, err := a.EndpointSlices(slice.Namespace).Create(ctx, slice, metav1.CreateOptions{})
+			_, err := a.client.EndpointSlices(slice.Namespace).Create(ctx, slice, metav1.CreateOptions{})
 			return err
 		})
 	}
@@ -264,17 +264,17 @@ func (a *apiServer) replaceSlice(ctx context.Context, i, endpoints, version int)
 	if err := decode(sliceText(i, endpoints, version), slice); err != nil {
 		return err
 	}
-	_, err := a.EndpointSlices(slice.Namespace).Update(ctx, slice, metav1.UpdateOptions{})
+	_, err := a.client.EndpointSlices(slice.Namespace).Update(ctx, slice, metav1.UpdateOptions{})
 	return err
 }
 
 // token makes a service account and a token for it.
 func (a *apiServer) token(ctx context.Context, namespace, name string) (string, error) {
 	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: name}}
-	if _, err := a.ServiceAccounts(namespace).Create(ctx, account, metav1.CreateOptions{}); err != nil {
+	if _, err := a.client.ServiceAccounts(namespace).Create(ctx, account, metav1.CreateOptions{}); err != nil {
 		return "", err
 	}
-	made, err := a.CreateToken(ctx, namespace, name, &authenticationv1.TokenRequest{
+	made, err := a.client.CreateToken(ctx, namespace, name, &authenticationv1.TokenRequest{
 		Spec: authenticationv1.TokenRequestSpec{Audiences: []string{testkube.Audience}},
 	})
 	if err != nil {
