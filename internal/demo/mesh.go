@@ -91,7 +91,7 @@ func Start(ctx context.Context, opts Options) (_ *Mesh, err error) {
 		clusters: newClusters(),
 		http:     dial.HTTPClient(adminTimeout, nil),
 	}
-	m.failed, m.fail = context.WithCancelCause(context.Background())
+	m.failed, m.fail = context.WithCancelCause(context.WithoutCancel(ctx))
 	version, err := m.prepare(ctx)
 	if err != nil {
 		return nil, err

@@ -32,7 +32,7 @@ func (b *benchmark) kube(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, api.Cluster.Close()) }()
+	defer func() { err = errors.Join(err, api.Close()) }()
 	if err := api.fill(ctx, 0, b.services, b.endpoints); err != nil {
 		return err
 	}
@@ -115,7 +115,7 @@ func (b *benchmark) remoteCluster(ctx context.Context, own *apiServer, m *meshct
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, remote.Cluster.Close()) }()
+	defer func() { err = errors.Join(err, remote.Close()) }()
 	if err := remote.fill(ctx, b.services, b.services, b.endpoints); err != nil {
 		return err
 	}
