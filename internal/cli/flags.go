@@ -3,34 +3,73 @@ package cli
 import (
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/spf13/pflag"
 )
 
-// ChoiceVar defines a flag that takes one of the values. The first one is the default.
-// The usage is completed with the values.
-func ChoiceVar(fs *pflag.FlagSet, p *string, name, usage string, values ...string) {
+// ChoiceVar defines a flag that takes one of the values, in upper or lower case. The first
+// one is the default. The usage is completed with the values.
+func ChoiceVar[T ~string](fs *pflag.FlagSet, p *T, name, usage string, values ...T) {
 	*p = values[0]
-	fs.Var(&choiceValue{p, values}, name, usage+": "+OrList(values))
-	Suggest(fs, name, values...)
+	FilterVar(fs, p, name, usage, values...)
 }
 
-type choiceValue struct {
-	p      *string
-	values []string
-}
-
-func (c *choiceValue) Set(s string) error {
-	if !slices.Contains(c.values, s) {
-		return fmt.Errorf("%q is not supported, use %s", s, OrList(c.values))
+// FilterVar defines a flag as ChoiceVar does, without a default.
+func FilterVar[T ~string](fs *pflag.FlagSet, p *T, name, usage string, values ...T) {
+	names := make([]string, len(values))
+	for i, v := range values {
+		names[i] = string(v)
 	}
-	*c.p = s
+	fs.Var(&choiceValue[T]{p, names, *p == ""}, name, usage+": "+OrList(names))
+	Suggest(fs, name, names...)
+}
+
+type choiceValue[T ~string] struct {
+	p        *T
+	values   []string
+	optional bool
+}
+
+func (c *choiceValue[T]) Set(s string) error {
+	i := slices.IndexFunc(c.values, func(v string) bool { return strings.EqualFold(v, s) })
+	switch {
+	case i >= 0:
+		*c.p = T(c.values[i])
+	case s == "" && c.optional:
+		*c.p = ""
+	default:
+		return fmt.Errorf("%.60q is not supported, use %s", s, OrList(c.values))
+	}
 	return nil
 }
 
-func (c *choiceValue) Type() string   { return "choice" }
-func (c *choiceValue) String() string { return *c.p }
+func (c *choiceValue[T]) Type() string   { return "choice" }
+func (c *choiceValue[T]) String() string { return string(*c.p) }
+
+// NumberVar defines a flag that takes a whole number from least to most.
+func NumberVar[T ~int | ~int64 | ~uint32](fs *pflag.FlagSet, p *T, name string, value, least, most T, usage string) {
+	*p = value
+	fs.Var(&numberValue[T]{p, least, most}, name, usage)
+}
+
+type numberValue[T ~int | ~int64 | ~uint32] struct {
+	p           *T
+	least, most T
+}
+
+func (n *numberValue[T]) Set(s string) error {
+	v, err := strconv.ParseInt(s, 10, 64)
+	if err != nil || v < int64(n.least) || v > int64(n.most) {
+		return fmt.Errorf("want a number from %d to %d", n.least, n.most)
+	}
+	*n.p = T(v)
+	return nil
+}
+
+func (n *numberValue[T]) Type() string   { return "number" }
+func (n *numberValue[T]) String() string { return fmt.Sprint(*n.p) }
 
 // OrList returns "a, b or c".
 func OrList(values []string) string {

@@ -1,7 +1,6 @@
 package proxyconfig
 
 import (
-	"bytes"
 	"cmp"
 	"io"
 	"slices"
@@ -21,8 +20,7 @@ type Assignment struct {
 	Cluster string
 	// Endpoints are in the order of the dump.
 	Endpoints []Assigned
-	// Resource is the assignment as proto JSON; nil unless asked for.
-	Resource jsontext.Value
+	Resource
 }
 
 // Assigned is one endpoint of an Assignment.
@@ -35,14 +33,8 @@ type Assigned struct {
 	Placement
 }
 
-// Address is a host and its port. Port is 0 without one.
-type Address struct {
-	Host string
-	Port uint32
-}
-
 func (f *EndpointFilter) matchesAssigned(a *Assigned) bool {
-	return matchesFold(f.Status, a.Status) && slices.ContainsFunc(a.Addresses, func(a Address) bool { return f.matchesAddress(a.Host, a.Port) })
+	return matchesFold(f.Status, a.Status) && slices.ContainsFunc(a.Addresses, func(a Address) bool { return f.matchesAddress(a) })
 }
 
 var assignmentSection = section{
@@ -115,126 +107,67 @@ func compareAssignments(a, b Assignment) int { return compareClusterNames(a.Clus
 // appendAssignment appends the assignment with the selected endpoints, if its cluster is
 // wanted and it has any.
 func appendAssignment(to []Assignment, raw jsontext.Value, wanted func(cluster string) bool, f *EndpointFilter, resources bool) ([]Assignment, error) {
-	a, err := newDump(bytes.NewReader(raw)).assignment()
-	if err != nil {
+	var fields assignmentFields
+	if err := json.Unmarshal(raw, &fields); err != nil {
 		return to, err
 	}
-	if !wanted(a.Cluster) {
+	if !wanted(fields.Cluster) {
 		return to, nil
 	}
-	a.Endpoints = slices.DeleteFunc(a.Endpoints, func(e Assigned) bool { return !f.matchesAssigned(&e) })
+	a := Assignment{Cluster: fields.Cluster}
+	a.Endpoints = slices.DeleteFunc(fields.endpoints(), func(e Assigned) bool { return !f.matchesAssigned(&e) })
 	if len(a.Endpoints) == 0 {
 		return to, nil
 	}
-	if resources {
-		a.Resource, err = protoJSON(raw, (*endpointv3.ClusterLoadAssignment)(nil))
-	}
+	err := a.keep(raw, (*endpointv3.ClusterLoadAssignment)(nil), resources)
 	return append(to, a), err
 }
 
-// assignment reads one envoy.config.endpoint.v3.ClusterLoadAssignment. It decodes only
-// the fields of a row.
-func (d *dump) assignment() (Assignment, error) {
-	var a Assignment
-	err := d.object(func(name string) (err error) {
-		switch name {
-		case "cluster_name":
-			a.Cluster, err = d.text()
-			return err
-		case "endpoints":
-			return d.array(func() error {
-				endpoints, err := d.localityEndpoints()
-				a.Endpoints = append(a.Endpoints, endpoints...)
-				return err
-			})
-		}
-		return d.SkipValue()
-	})
-	return a, err
+// assignmentFields are the fields of a row of an
+// envoy.config.endpoint.v3.ClusterLoadAssignment.
+type assignmentFields struct {
+	Cluster    string `json:"cluster_name,case:ignore"`
+	Localities []struct {
+		Locality  locality `json:"locality"`
+		Priority  uint32   `json:"priority"`
+		Endpoints []struct {
+			Endpoint struct {
+				Address    Address `json:"address"`
+				Additional []struct {
+					Address Address `json:"address"`
+				} `json:"additional_addresses,case:ignore"`
+			} `json:"endpoint"`
+			Name   string          `json:"endpoint_name,case:ignore"`
+			Weight uint32          `json:"load_balancing_weight,case:ignore"`
+			At     networkMetadata `json:"metadata"`
+			Status string          `json:"health_status,case:ignore"`
+		} `json:"lb_endpoints,case:ignore"`
+	} `json:"endpoints"`
 }
 
-// localityEndpoints reads one LocalityLbEndpoints.
-func (d *dump) localityEndpoints() ([]Assigned, error) {
-	var found []Assigned
-	var locality string
-	var priority uint32
-	err := d.object(func(name string) (err error) {
-		switch name {
-		case "locality":
-			locality, err = d.locality()
-			return err
-		case "priority":
-			return json.UnmarshalDecode(d.Decoder, &priority)
-		case "lb_endpoints":
-			return d.array(func() error {
-				e, err := d.lbEndpoint()
-				found = append(found, e)
-				return err
-			})
+func (f *assignmentFields) endpoints() []Assigned {
+	var out []Assigned
+	for _, l := range f.Localities {
+		for i := range l.Endpoints {
+			e := &l.Endpoints[i]
+			first := e.Endpoint.Address
+			first.Host = cmp.Or(e.Name, first.Host)
+			a := Assigned{Addresses: []Address{first.orUnknown()}, Status: cmp.Or(e.Status, "UNKNOWN")}
+			for _, more := range e.Endpoint.Additional {
+				a.Addresses = append(a.Addresses, more.Address.orUnknown())
+			}
+			a.Placement = Placement{string(l.Locality), l.Priority, e.Weight, e.At.network, e.At.gateway}
+			out = append(out, a)
 		}
-		return d.SkipValue()
-	})
-	for i := range found {
-		found[i].Locality, found[i].Priority = locality, priority
 	}
-	return found, err
+	return out
 }
 
-// locality reads an envoy.config.core.v3.Locality.
-func (d *dump) locality() (string, error) {
-	var l struct {
-		Region  string `json:"region"`
-		Zone    string `json:"zone"`
-		SubZone string `json:"sub_zone,case:ignore"`
-	}
-	err := json.UnmarshalDecode(d.Decoder, &l)
-	return strings.TrimRight(l.Region+"/"+l.Zone+"/"+l.SubZone, "/"), err
-}
+// networkMetadata is the network and the gateway in an envoy.config.core.v3.Metadata.
+type networkMetadata struct{ network, gateway string }
 
-// lbEndpoint reads one LbEndpoint.
-func (d *dump) lbEndpoint() (Assigned, error) {
-	e := Assigned{Status: "UNKNOWN"}
-	first := Address{Host: "unknown"}
-	var more []Address
-	err := d.object(func(name string) error {
-		switch name {
-		case "endpoint":
-			return d.object(func(name string) error {
-				switch name {
-				case "address":
-					return d.addressOf(&first)
-				case "additional_addresses":
-					return d.array(func() error {
-						a := Address{Host: "unknown"}
-						err := d.object(func(name string) error {
-							if name == "address" {
-								return d.addressOf(&a)
-							}
-							return d.SkipValue()
-						})
-						more = append(more, a)
-						return err
-					})
-				}
-				return d.SkipValue()
-			})
-		case "endpoint_name":
-			return json.UnmarshalDecode(d.Decoder, &first.Host)
-		case "load_balancing_weight":
-			return json.UnmarshalDecode(d.Decoder, &e.Weight)
-		case "metadata":
-			return d.placement(&e.Placement)
-		case "health_status":
-			return json.UnmarshalDecode(d.Decoder, &e.Status)
-		}
-		return d.SkipValue()
-	})
-	e.Addresses = append([]Address{first}, more...)
-	return e, err
-}
-
-// placement reads the network and the gateway from an envoy.config.core.v3.Metadata.
-func (d *dump) placement(p *Placement) error {
+// UnmarshalJSONFrom implements json.UnmarshalerFrom.
+func (n *networkMetadata) UnmarshalJSONFrom(d *jsontext.Decoder) error {
 	raw, err := d.ReadValue()
 	if err != nil {
 		return err
@@ -250,50 +183,34 @@ func (d *dump) placement(p *Placement) error {
 		} `json:"filter_metadata,case:ignore"`
 	}
 	_ = json.Unmarshal(raw, &m) // it may hold anything
-	p.Network = string(m.Filters.Own.Network)
+	n.network = string(m.Filters.Own.Network)
 	// name;namespace;service;revision;cluster. A gateway has only the last.
 	if cluster, ok := strings.CutPrefix(string(m.Filters.Istio.Workload), ";;;;"); ok {
-		p.Gateway = cmp.Or(cluster, "yes")
+		n.gateway = cmp.Or(cluster, "yes")
 	}
 	return nil
 }
 
-// addressOf reads an envoy.config.core.v3.Address.
-func (d *dump) addressOf(a *Address) error {
-	return d.object(func(kind string) error { return d.address(kind, &a.Host, &a.Port) })
-}
-
-// AssignmentTable returns the endpoints of config dumps in Istio's columns.
-func AssignmentTable(assignments []Assignment) *output.Table {
+// AssignmentTable returns the endpoints of config dumps in Istio's columns, and with wide
+// their placement.
+func AssignmentTable(assignments []Assignment, wide bool) *output.Table {
 	t := &output.Table{Header: []string{"NAME", "STATUS", "LOCALITY", "CLUSTER"}}
-	for _, a := range assignments {
-		for _, e := range a.Endpoints {
-			names := make([]string, len(e.Addresses))
-			for i, a := range e.Addresses {
-				names[i] = joinHostPort(a.Host, a.Port)
-			}
-			t.Rows = append(t.Rows, []string{strings.Join(names, ","), e.Status, e.Locality, a.Cluster})
-		}
+	if wide {
+		t.Header = append(t.Header, "NETWORK", "PRIORITY", "WEIGHT", "GATEWAY")
 	}
-	return t
-}
-
-// WideAssignmentTable is AssignmentTable with the placement of the endpoints.
-func WideAssignmentTable(assignments []Assignment) *output.Table {
-	t := AssignmentTable(assignments)
-	t.Header = append(t.Header, "NETWORK", "PRIORITY", "WEIGHT", "GATEWAY")
-	row := 0
 	for _, a := range assignments {
 		for i := range a.Endpoints {
-			cells := a.Endpoints[i].cells()
-			t.Rows[row] = append(append(t.Rows[row], cells[0]), cells[2:]...)
-			row++
+			e := &a.Endpoints[i]
+			names := make([]string, len(e.Addresses))
+			for i, address := range e.Addresses {
+				names[i] = address.String()
+			}
+			row := []string{strings.Join(names, ","), e.Status, e.Locality, a.Cluster}
+			if wide {
+				row = append(row, slices.Delete(e.cells(), 1, 2)...) // without the locality
+			}
+			t.Rows = append(t.Rows, row)
 		}
 	}
 	return t
-}
-
-// AssignmentResources returns the JSON of assignments that were read with resources.
-func AssignmentResources(assignments []Assignment) []jsontext.Value {
-	return resourcesOf(assignments, func(a Assignment) jsontext.Value { return a.Resource })
 }

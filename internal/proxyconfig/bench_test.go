@@ -64,7 +64,7 @@ func BenchmarkEndpoints(b *testing.B) {
 				if rows, err = ReadEndpoints(bytes.NewReader(dump), bm.filter); err != nil {
 					b.Fatal(err)
 				}
-				if err := EndpointTable(rows).Write(io.Discard); err != nil {
+				if err := EndpointTable(rows, false).Write(io.Discard); err != nil {
 					b.Fatal(err)
 				}
 			}
@@ -94,7 +94,7 @@ func BenchmarkClusters(b *testing.B) {
 		if err != nil {
 			b.Fatal(err)
 		}
-		if err := ClusterTable(clusters).Write(io.Discard); err != nil {
+		if err := ClusterTable(clusters, false).Write(io.Discard); err != nil {
 			b.Fatal(err)
 		}
 	}

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"fmt"
 	"io"
-	"slices"
 	"strconv"
 	"strings"
 
@@ -25,8 +24,7 @@ type Cluster struct {
 	Type string
 	// Rule is the DestinationRule that shaped the cluster, name.namespace.
 	Rule string
-	// Resource is the cluster as proto JSON; nil unless asked for.
-	Resource jsontext.Value
+	Resource
 }
 
 // ClusterFilter selects clusters; zero fields select all.
@@ -73,16 +71,9 @@ var clusterSection = section{
 // filter selects, sorted by host, subset, port and direction. With resources, each has
 // its JSON. A dump without any cluster is an error.
 func ReadClusters(r io.Reader, f ClusterFilter, resources bool) ([]Cluster, error) {
-	var found []Cluster
-	err := clusterSection.readSome(r, func(_ string, raw jsontext.Value) (err error) {
-		found, err = appendCluster(found, raw, &f, resources)
-		return err
+	return readRows(r, &clusterSection, compareClusters, func(rows []Cluster, _ string, raw jsontext.Value) ([]Cluster, error) {
+		return appendCluster(rows, raw, &f, resources)
 	})
-	if err != nil {
-		return nil, err
-	}
-	slices.SortStableFunc(found, compareClusters)
-	return found, nil
 }
 
 func appendCluster(to []Cluster, raw jsontext.Value, f *ClusterFilter, resources bool) ([]Cluster, error) {
@@ -98,10 +89,7 @@ func appendCluster(to []Cluster, raw jsontext.Value, f *ClusterFilter, resources
 		Type: cmp.Or(c.ClusterType.Name, c.Type, "STATIC"),
 		Rule: configName(string(c.Metadata.FilterMetadata.Istio.Config)),
 	}
-	var err error
-	if resources {
-		row.Resource, err = protoJSON(raw, (*clusterv3.Cluster)(nil))
-	}
+	err := row.keep(raw, (*clusterv3.Cluster)(nil), resources)
 	return append(to, row), err
 }
 
@@ -157,8 +145,8 @@ func nameParts(name string) mesh.ClusterName {
 	return mesh.ClusterName{Host: name}
 }
 
-// ClusterTable returns clusters in Istio's columns.
-func ClusterTable(clusters []Cluster) *output.Table {
+// ClusterTable returns clusters in Istio's columns, and with wide their whole names.
+func ClusterTable(clusters []Cluster, wide bool) *output.Table {
 	t := &output.Table{Header: []string{"SERVICE FQDN", "PORT", "SUBSET", "DIRECTION", "TYPE", "DESTINATION RULE"}}
 	for _, c := range clusters {
 		row := []string{c.Name, "-", "-", "-", c.Type, c.Rule}
@@ -167,30 +155,18 @@ func ClusterTable(clusters []Cluster) *output.Table {
 		}
 		t.Rows = append(t.Rows, row)
 	}
+	if wide {
+		addNames(t, len(t.Header), clusterNames(clusters))
+	}
 	return t
 }
 
-// WideClusterTable is ClusterTable with the whole names.
-func WideClusterTable(clusters []Cluster) *output.Table {
-	t := ClusterTable(clusters)
-	t.Header = append(t.Header, "NAME")
+func clusterNames(clusters []Cluster) []string {
+	names := make([]string, len(clusters))
 	for i, c := range clusters {
-		t.Rows[i] = append(t.Rows[i], c.Name)
+		names[i] = c.Name
 	}
-	return t
-}
-
-// ClusterResources returns the JSON of clusters that were read with resources.
-func ClusterResources(clusters []Cluster) []jsontext.Value {
-	return resourcesOf(clusters, func(c Cluster) jsontext.Value { return c.Resource })
-}
-
-func resourcesOf[T any](items []T, resource func(T) jsontext.Value) []jsontext.Value {
-	out := make([]jsontext.Value, len(items))
-	for i, item := range items {
-		out[i] = resource(item)
-	}
-	return out
+	return names
 }
 
 // configName shortens the path of a configuration object in Istio's metadata,

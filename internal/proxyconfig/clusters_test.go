@@ -16,7 +16,7 @@ func TestUnknownExtensionsAreKept(t *testing.T) {
 		ClusterFilter{}, true))
 	want := parsed(t, []byte(`{"name": "a", "new_field": {"some_name": 1}, "connectTimeout": "1s",
 		"transportSocket": {"typedConfig": {"@type": "type.googleapis.com/acme.Socket", "deep_name": {"x_y": [1, null]}}}}`))
-	if diff := cmp.Diff(want, parsed(t, clusters[0].Resource)); diff != "" {
+	if diff := cmp.Diff(want, parsed(t, clusters[0].JSON)); diff != "" {
 		t.Error(diff)
 	}
 }

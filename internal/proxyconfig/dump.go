@@ -220,19 +220,6 @@ type section struct {
 	why string
 }
 
-// readSome is read for sections that every Envoy fills: no resource is an error.
-func (s *section) readSome(r io.Reader, fn func(list string, resource jsontext.Value) error) error {
-	n := 0
-	err := s.read(r, func(list string, resource jsontext.Value) error {
-		n++
-		return fn(list, resource)
-	})
-	if err == nil && n == 0 {
-		return fmt.Errorf("no %s found", s.what)
-	}
-	return err
-}
-
 // read calls fn with each resource of the section, in the order of the dump, and with the
 // name of its list. The resource is valid until fn returns.
 func (s *section) read(r io.Reader, fn func(list string, resource jsontext.Value) error) error {

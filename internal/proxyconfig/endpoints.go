@@ -5,7 +5,6 @@ import (
 	"bytes"
 	"cmp"
 	"errors"
-	"fmt"
 	"io"
 	"maps"
 	"net"
@@ -23,10 +22,7 @@ import (
 
 // Endpoint is one host of one cluster of a proxy.
 type Endpoint struct {
-	// Address is an IP address, unix://<path>, envoy://<listener>/<id> or "unknown".
-	Address string
-	// Port is 0 for addresses without a port.
-	Port uint32
+	Address
 	// Status is Envoy's health status: HEALTHY, UNHEALTHY, DRAINING …
 	Status string
 	// Ejected reports whether outlier detection ejected the host.
@@ -48,11 +44,7 @@ type Placement struct {
 	Network, Gateway string
 }
 
-// placementHeader returns the columns of a Placement.
-func placementHeader() []string {
-	return []string{"NETWORK", "LOCALITY", "PRIORITY", "WEIGHT", "GATEWAY"}
-}
-
+// cells returns the cells of the columns NETWORK, LOCALITY, PRIORITY, WEIGHT and GATEWAY.
 func (p *Placement) cells() []string {
 	return []string{
 		cmp.Or(p.Network, "-"), cmp.Or(p.Locality, "-"), strconv.FormatUint(uint64(p.Priority), 10),
@@ -70,15 +62,6 @@ type EndpointFilter struct {
 	Status  string
 }
 
-// CheckStatus reports a status that Envoy does not have, ignoring case.
-func (f *EndpointFilter) CheckStatus() error {
-	names := HealthStatuses()
-	if f.Status == "" || slices.ContainsFunc(names, func(name string) bool { return strings.EqualFold(f.Status, name) }) {
-		return nil
-	}
-	return fmt.Errorf("%.60q is none of %s", f.Status, strings.Join(names, ", "))
-}
-
 // HealthStatuses returns the health statuses in Envoy's order.
 func HealthStatuses() []string {
 	var names []string
@@ -88,13 +71,12 @@ func HealthStatuses() []string {
 	return names
 }
 
-func (f *EndpointFilter) matchesAddress(host string, port uint32) bool {
-	return (matchesFold(f.Address, host) || matchesFold(f.Address, joinHostPort(host, port))) &&
-		(f.Port == 0 || f.Port == port)
+func (f *EndpointFilter) matchesAddress(a Address) bool {
+	return (matchesFold(f.Address, a.Host) || matchesFold(f.Address, a.String())) && (f.Port == 0 || f.Port == a.Port)
 }
 
 func (f *EndpointFilter) matches(e *Endpoint) bool {
-	return f.matchesAddress(e.Address, e.Port) && matchesFold(f.Status, e.Status)
+	return f.matchesAddress(e.Address) && matchesFold(f.Status, e.Status)
 }
 
 func matchesFold(want, got string) bool { return want == "" || strings.EqualFold(want, got) }
@@ -120,7 +102,7 @@ func Place(endpoints []Endpoint, assignments []Assignment) {
 	}
 	for i := range endpoints {
 		e := &endpoints[i]
-		if p := known[key{e.Cluster, Address{e.Address, e.Port}}]; p != nil {
+		if p := known[key{e.Cluster, e.Address}]; p != nil {
 			e.Network, e.Gateway = p.Network, p.Gateway
 		}
 	}
@@ -132,10 +114,7 @@ func EndpointsOf(assignments []Assignment) []Endpoint {
 	var out []Endpoint
 	for _, a := range assignments {
 		for _, e := range a.Endpoints {
-			first := e.Addresses[0]
-			out = append(out, Endpoint{
-				Address: first.Host, Port: first.Port, Status: e.Status, Unchecked: true, Cluster: a.Cluster, Placement: e.Placement,
-			})
+			out = append(out, Endpoint{Address: e.Addresses[0], Status: e.Status, Unchecked: true, Cluster: a.Cluster, Placement: e.Placement})
 		}
 	}
 	sortEndpoints(out)
@@ -144,7 +123,7 @@ func EndpointsOf(assignments []Assignment) []Endpoint {
 
 func sortEndpoints(endpoints []Endpoint) {
 	slices.SortStableFunc(endpoints, func(a, b Endpoint) int {
-		return cmp.Or(cmp.Compare(a.Address, b.Address), cmp.Compare(a.Port, b.Port), cmp.Compare(a.Cluster, b.Cluster))
+		return cmp.Or(cmp.Compare(a.Host, b.Host), cmp.Compare(a.Port, b.Port), cmp.Compare(a.Cluster, b.Cluster))
 	})
 }
 
@@ -211,13 +190,17 @@ func (d *dump) clusters(body func() error) error {
 	return err
 }
 
-// EndpointTable returns endpoints in Istio's columns.
-func EndpointTable(endpoints []Endpoint) *output.Table {
+// EndpointTable returns endpoints in Istio's columns, and with wide their placement.
+func EndpointTable(endpoints []Endpoint, wide bool) *output.Table {
 	t := &output.Table{
 		Header: []string{"ENDPOINT", "STATUS", "OUTLIER CHECK", "CLUSTER"},
 		Rows:   make([][]string, 0, len(endpoints)),
 	}
-	for _, e := range endpoints {
+	if wide {
+		t.Header = append(t.Header, "NETWORK", "LOCALITY", "PRIORITY", "WEIGHT", "GATEWAY")
+	}
+	for i := range endpoints {
+		e := &endpoints[i]
 		outlier := "OK"
 		switch {
 		case e.Ejected:
@@ -225,29 +208,13 @@ func EndpointTable(endpoints []Endpoint) *output.Table {
 		case e.Unchecked:
 			outlier = "-"
 		}
-		t.Rows = append(t.Rows, []string{e.hostPort(), e.Status, outlier, e.Cluster})
+		row := []string{e.Address.String(), e.Status, outlier, e.Cluster}
+		if wide {
+			row = append(row, e.cells()...)
+		}
+		t.Rows = append(t.Rows, row)
 	}
 	return t
-}
-
-// WideEndpointTable is EndpointTable with the placement of the endpoints.
-func WideEndpointTable(endpoints []Endpoint) *output.Table {
-	t := EndpointTable(endpoints)
-	t.Header = append(t.Header, placementHeader()...)
-	for i := range endpoints {
-		t.Rows[i] = append(t.Rows[i], endpoints[i].cells()...)
-	}
-	return t
-}
-
-func (e *Endpoint) hostPort() string { return joinHostPort(e.Address, e.Port) }
-
-// joinHostPort omits port 0.
-func joinHostPort(host string, port uint32) string {
-	if port == 0 {
-		return host
-	}
-	return net.JoinHostPort(host, strconv.FormatUint(uint64(port), 10))
 }
 
 // clusterStatus reads the status of one cluster and returns the selected endpoints. Envoy
@@ -284,63 +251,82 @@ func (d *dump) clusterStatus(f *EndpointFilter) ([]Endpoint, error) {
 
 // hostStatus reads one envoy.admin.v3.HostStatus. It decodes only the fields of a row.
 func (d *dump) hostStatus() (Endpoint, error) {
-	e := Endpoint{Address: "unknown", Status: "UNKNOWN"}
-	err := d.object(func(name string) (err error) {
-		switch name {
-		case "weight":
-			return json.UnmarshalDecode(d.Decoder, &e.Weight)
-		case "priority":
-			return json.UnmarshalDecode(d.Decoder, &e.Priority)
-		case "locality":
-			e.Locality, err = d.locality()
-			return err
-		case "address":
-			return d.object(func(kind string) error { return d.address(kind, &e.Address, &e.Port) })
-		case "health_status":
-			return d.object(func(name string) (err error) {
-				switch name {
-				case "eds_health_status":
-					return json.UnmarshalDecode(d.Decoder, &e.Status)
-				case "failed_outlier_check":
-					return json.UnmarshalDecode(d.Decoder, &e.Ejected)
-				}
-				return d.SkipValue()
-			})
-		}
-		return d.SkipValue()
-	})
-	return e, err
+	var h struct {
+		Address Address `json:"address"`
+		Health  struct {
+			Status  string `json:"eds_health_status,case:ignore"`
+			Ejected bool   `json:"failed_outlier_check,case:ignore"`
+		} `json:"health_status,case:ignore"`
+		Locality locality `json:"locality"`
+		Priority uint32   `json:"priority"`
+		Weight   uint32   `json:"weight"`
+	}
+	err := json.UnmarshalDecode(d.Decoder, &h)
+	return Endpoint{
+		Address: h.Address.orUnknown(), Status: cmp.Or(h.Health.Status, "UNKNOWN"), Ejected: h.Health.Ejected,
+		Placement: Placement{Locality: string(h.Locality), Priority: h.Priority, Weight: h.Weight},
+	}, err
 }
 
-// address reads the value of an envoy.config.core.v3.Address of that kind.
-func (d *dump) address(kind string, host *string, port *uint32) error {
-	var path, listener, id string
-	field := func(name string) any {
-		switch kind + "." + name {
-		case "socket_address.address":
-			return host
-		case "socket_address.port_value":
-			return port
-		case "pipe.path":
-			return &path
-		case "envoy_internal_address.server_listener_name":
-			return &listener
-		case "envoy_internal_address.endpoint_id":
-			return &id
-		}
-		return nil
+// Address is an address of an endpoint.
+type Address struct {
+	// Host is an IP address, unix://<path>, envoy://<listener>/<id> or "unknown".
+	Host string
+	// Port is 0 for addresses without a port.
+	Port uint32
+}
+
+// String omits port 0.
+func (a Address) String() string {
+	if a.Port == 0 {
+		return a.Host
 	}
-	err := d.object(func(name string) error {
-		if into := field(name); into != nil {
-			return json.UnmarshalDecode(d.Decoder, into)
-		}
-		return d.SkipValue()
-	})
-	switch kind {
-	case "pipe":
-		*host = "unix://" + path
-	case "envoy_internal_address":
-		*host = "envoy://" + listener + "/" + id
+	return net.JoinHostPort(a.Host, strconv.FormatUint(uint64(a.Port), 10))
+}
+
+func (a Address) orUnknown() Address {
+	a.Host = cmp.Or(a.Host, "unknown")
+	return a
+}
+
+// UnmarshalJSONFrom reads an envoy.config.core.v3.Address.
+func (a *Address) UnmarshalJSONFrom(d *jsontext.Decoder) error {
+	var kinds struct {
+		Socket struct {
+			Address string `json:"address"`
+			Port    uint32 `json:"port_value,case:ignore"`
+		} `json:"socket_address,case:ignore"`
+		Pipe *struct {
+			Path string `json:"path"`
+		} `json:"pipe"`
+		Internal *struct {
+			Listener string `json:"server_listener_name,case:ignore"`
+			ID       string `json:"endpoint_id,case:ignore"`
+		} `json:"envoy_internal_address,case:ignore"`
 	}
+	err := json.UnmarshalDecode(d, &kinds)
+	a.Host, a.Port = kinds.Socket.Address, kinds.Socket.Port
+	switch {
+	case kinds.Pipe != nil:
+		a.Host = "unix://" + kinds.Pipe.Path
+	case kinds.Internal != nil:
+		a.Host = "envoy://" + kinds.Internal.Listener + "/" + kinds.Internal.ID
+	}
+	return err
+}
+
+// locality is an envoy.config.core.v3.Locality as region/zone/subzone, without unset parts
+// at the end.
+type locality string
+
+// UnmarshalJSONFrom implements json.UnmarshalerFrom.
+func (l *locality) UnmarshalJSONFrom(d *jsontext.Decoder) error {
+	var parts struct {
+		Region  string `json:"region"`
+		Zone    string `json:"zone"`
+		SubZone string `json:"sub_zone,case:ignore"`
+	}
+	err := json.UnmarshalDecode(d, &parts)
+	*l = locality(strings.TrimRight(parts.Region+"/"+parts.Zone+"/"+parts.SubZone, "/"))
 	return err
 }

@@ -38,7 +38,7 @@ func TestEndpointFilter(t *testing.T) {
 			t.Parallel()
 			var got []string
 			for _, e := range must[[]Endpoint](t)(ReadEndpoints(testdata(t, clustersDump), tc.filter)) {
-				got = append(got, e.hostPort())
+				got = append(got, e.Address.String())
 			}
 			if diff := cmp.Diff(tc.want, got); diff != "" {
 				t.Error(diff)
@@ -65,15 +65,15 @@ func TestEndpointKinds(t *testing.T) {
 	]}`
 	got := must[[]Endpoint](t)(ReadEndpoints(strings.NewReader(dump), EndpointFilter{}))
 	want := []Endpoint{
-		{Address: "::1", Port: 80, Status: "DRAINING", Ejected: true, Cluster: "c"},
-		{Address: "envoy://connect/a", Status: "UNKNOWN", Cluster: "c"},
-		{Address: "unknown", Status: "UNKNOWN", Cluster: "c"},
-		{Address: "unknown", Status: "UNKNOWN", Cluster: "c"},
+		{Address: Address{"::1", 80}, Status: "DRAINING", Ejected: true, Cluster: "c"},
+		{Address: Address{Host: "envoy://connect/a"}, Status: "UNKNOWN", Cluster: "c"},
+		{Address: Address{Host: "unknown"}, Status: "UNKNOWN", Cluster: "c"},
+		{Address: Address{Host: "unknown"}, Status: "UNKNOWN", Cluster: "c"},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
 	}
-	lines := tableLines(t, EndpointTable(got))
+	lines := tableLines(t, EndpointTable(got, false))
 	if want := "[::1]:80              DRAINING     FAILED            c"; lines[1] != want {
 		t.Errorf("row %q, want %q", lines[1], want)
 	}
@@ -148,7 +148,7 @@ func TestClusterRows(t *testing.T) {
 		"",
 	}
 	rows := must[[]Cluster](t)(ReadClusters(strings.NewReader(dump), ClusterFilter{}, false))
-	if diff := cmp.Diff(want, tableLines(t, ClusterTable(rows))); diff != "" {
+	if diff := cmp.Diff(want, tableLines(t, ClusterTable(rows, false))); diff != "" {
 		t.Error(diff)
 	}
 }

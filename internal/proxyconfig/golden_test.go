@@ -73,9 +73,9 @@ func TestTablesEqualIstios(t *testing.T) {
 		table  *output.Table
 		sorted bool // the order differs on purpose
 	}{
-		{"c1-sleep.endpoint.txt", EndpointTable(must[[]Endpoint](t)(ReadEndpoints(testdata(t, clustersDump), EndpointFilter{}))), false},
-		{"c1-sleep.cluster.txt", ClusterTable(must[[]Cluster](t)(ReadClusters(testdata(t, configDump), ClusterFilter{}, false))), false},
-		{"c1-sleep.listener.txt", ListenerTable(must[[]Listener](t)(ReadListeners(testdata(t, configDump), ListenerFilter{}, false)), true), false},
+		{"c1-sleep.endpoint.txt", EndpointTable(must[[]Endpoint](t)(ReadEndpoints(testdata(t, clustersDump), EndpointFilter{})), false), false},
+		{"c1-sleep.cluster.txt", ClusterTable(must[[]Cluster](t)(ReadClusters(testdata(t, configDump), ClusterFilter{}, false)), false), false},
+		{"c1-sleep.listener.txt", ListenerTable(must[[]Listener](t)(ReadListeners(testdata(t, configDump), ListenerFilter{}, false)), true, false), false},
 		{"c1-sleep.route.txt", RouteTable(must[[]Route](t)(ReadRoutes(testdata(t, configDump), RouteFilter{}, false)), true), true},
 		{"c1-sleep.secret.txt", SecretTable(secrets.Items, dumpTime), false},
 	}
@@ -115,7 +115,7 @@ func TestShortTables(t *testing.T) {
 	t.Parallel()
 	listeners := must[[]Listener](t)(ReadListeners(testdata(t, configDump), ListenerFilter{Port: 8000}, false))
 	want := []string{"ADDRESSES  PORT TYPE", "0.0.0.0,:: 8000 HTTP+TCP", ""}
-	if diff := cmp.Diff(want, tableLines(t, ListenerTable(listeners, false))); diff != "" {
+	if diff := cmp.Diff(want, tableLines(t, ListenerTable(listeners, false, false))); diff != "" {
 		t.Error(diff)
 	}
 	routes := must[[]Route](t)(ReadRoutes(testdata(t, configDump), RouteFilter{Name: "5000"}, false))
@@ -194,9 +194,9 @@ func TestResourcesEqualProtoJSON(t *testing.T) {
 	gotClusters := must[[]Cluster](t)(ReadClusters(testdata(t, configDump), ClusterFilter{}, true))
 	gotListeners := must[[]Listener](t)(ReadListeners(testdata(t, configDump), ListenerFilter{}, true))
 	gotRoutes := must[[]Route](t)(ReadRoutes(testdata(t, configDump), RouteFilter{}, true))
-	compareUnordered(t, "clusters", clusters, written(t, ClusterResources(gotClusters)))
-	compareUnordered(t, "listeners", listeners, written(t, ListenerResources(gotListeners)))
-	compareUnordered(t, "routes", routes, written(t, RouteResources(gotRoutes)))
+	compareUnordered(t, "clusters", clusters, written(t, Resources(gotClusters)))
+	compareUnordered(t, "listeners", listeners, written(t, Resources(gotListeners)))
+	compareUnordered(t, "routes", routes, written(t, Resources(gotRoutes)))
 }
 
 func TestClusterStatusesEqualProtoJSON(t *testing.T) {

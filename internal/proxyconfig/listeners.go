@@ -24,8 +24,7 @@ type Listener struct {
 	Port   uint32
 	Type   ListenerType
 	Chains []Chain
-	// Resource is the listener as proto JSON; nil unless asked for.
-	Resource jsontext.Value
+	Resource
 }
 
 // Chain is the match and the destination of one filter chain.
@@ -70,16 +69,9 @@ var listenerSection = section{
 // filter selects, sorted by port, address and type. With resources, each has its JSON. A
 // dump without any listener is an error.
 func ReadListeners(r io.Reader, f ListenerFilter, resources bool) ([]Listener, error) {
-	var found []Listener
-	err := listenerSection.readSome(r, func(_ string, raw jsontext.Value) (err error) {
-		found, err = appendListener(found, raw, &f, resources)
-		return err
+	return readRows(r, &listenerSection, compareListeners, func(rows []Listener, _ string, raw jsontext.Value) ([]Listener, error) {
+		return appendListener(rows, raw, &f, resources)
 	})
-	if err != nil {
-		return nil, err
-	}
-	slices.SortStableFunc(found, compareListeners)
-	return found, nil
 }
 
 func appendListener(to []Listener, raw jsontext.Value, f *ListenerFilter, resources bool) ([]Listener, error) {
@@ -91,10 +83,7 @@ func appendListener(to []Listener, raw jsontext.Value, f *ListenerFilter, resour
 	if !f.matches(&l) {
 		return to, nil
 	}
-	var err error
-	if resources {
-		l.Resource, err = protoJSON(raw, m)
-	}
+	err := l.keep(raw, m, resources)
 	return append(to, l), err
 }
 
@@ -148,9 +137,9 @@ func splitAddress(a *corev3.Address) (string, uint32) {
 	return "unknown", 0
 }
 
-// ListenerTable returns listeners in Istio's columns: one row a filter chain if verbose,
-// else one a listener.
-func ListenerTable(listeners []Listener, verbose bool) *output.Table {
+// ListenerTable returns listeners in Istio's columns, and with wide their names: one row
+// for each filter chain if verbose, else for each listener.
+func ListenerTable(listeners []Listener, verbose, wide bool) *output.Table {
 	t := &output.Table{Header: []string{"ADDRESSES", "PORT", "TYPE"}, Gap: 1}
 	if verbose {
 		t.Header = []string{"ADDRESSES", "PORT", "MATCH", "DESTINATION"}
@@ -165,30 +154,23 @@ func ListenerTable(listeners []Listener, verbose bool) *output.Table {
 			t.Rows = append(t.Rows, []string{addresses, port, c.Match, c.Destination})
 		}
 	}
+	if wide {
+		addNames(t, len(t.Header), listenerNames(listeners, verbose))
+	}
 	return t
 }
 
-// WideListenerTable is ListenerTable with the names.
-func WideListenerTable(listeners []Listener, verbose bool) *output.Table {
-	t := ListenerTable(listeners, verbose)
-	t.Header = append(t.Header, "NAME")
-	row := 0
+// listenerNames returns the name for each row of ListenerTable.
+func listenerNames(listeners []Listener, verbose bool) []string {
+	var names []string
 	for _, l := range listeners {
 		rows := 1
 		if verbose {
 			rows = len(l.Chains)
 		}
-		for range rows {
-			t.Rows[row] = append(t.Rows[row], l.Name)
-			row++
-		}
+		names = append(names, slices.Repeat([]string{l.Name}, rows)...)
 	}
-	return t
-}
-
-// ListenerResources returns the JSON of listeners that were read with resources.
-func ListenerResources(listeners []Listener) []jsontext.Value {
-	return resourcesOf(listeners, func(l Listener) jsontext.Value { return l.Resource })
+	return names
 }
 
 // chainMatch describes the connections that a filter chain matches.

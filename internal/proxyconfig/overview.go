@@ -92,32 +92,16 @@ type Part struct {
 // Parts returns an overview as Istio's tables. The first cell of each row begins with its
 // kind: cluster/…, listener/….
 func (o *Overview) Parts(verbose bool, now time.Time) []Part {
-	clusters := ClusterTable(o.Clusters)
-	for i, c := range o.Clusters {
-		clusters.Rows[i] = slices.Insert(clusters.Rows[i], 0, "cluster/"+c.Name)
-	}
-	listeners := ListenerTable(o.Listeners, verbose)
-	row := 0
-	for _, l := range o.Listeners {
-		rows := 1
-		if verbose {
-			rows = len(l.Chains)
-		}
-		for range rows {
-			listeners.Rows[row] = slices.Insert(listeners.Rows[row], 0, "listener/"+l.Name)
-			row++
-		}
-	}
-	for _, t := range []*output.Table{clusters, listeners} {
-		t.Header = slices.Insert(t.Header, 0, "NAME")
-	}
+	clusters, listeners := ClusterTable(o.Clusters, false), ListenerTable(o.Listeners, verbose, false)
+	addNames(clusters, 0, clusterNames(o.Clusters))
+	addNames(listeners, 0, listenerNames(o.Listeners, verbose))
 	return []Part{
 		{"BOOTSTRAP", BootstrapTable(&o.Bootstrap)},
-		{"CLUSTER", clusters},
-		{"LISTENER", listeners},
+		{"CLUSTER", prefixed("cluster/", clusters)},
+		{"LISTENER", prefixed("listener/", listeners)},
 		{"ROUTE", prefixed("route/", RouteTable(o.Routes, verbose))},
 		{"SECRET", prefixed("secret/", SecretTable(o.Secrets, now))},
-		{"ENDPOINTS", prefixed("endpoint/", AssignmentTable(o.Assignments))},
+		{"ENDPOINTS", prefixed("endpoint/", AssignmentTable(o.Assignments, false))},
 	}
 }
 

@@ -181,7 +181,7 @@ func TestAssignments(t *testing.T) {
 		"unix://./x                       HEALTHY                             xds",
 		"",
 	}
-	if diff := cmp.Diff(want, tableLines(t, AssignmentTable(all))); diff != "" {
+	if diff := cmp.Diff(want, tableLines(t, AssignmentTable(all, false))); diff != "" {
 		t.Error(diff)
 	}
 	for name, tc := range map[string]struct {
@@ -209,7 +209,7 @@ func TestAssignments(t *testing.T) {
 			if diff := cmp.Diff(tc.want, got); diff != "" {
 				t.Error(diff)
 			}
-			if resources := AssignmentResources(found); (len(resources) == 0) != (len(tc.want) == 0) {
+			if resources := Resources(found); (len(resources) == 0) != (len(tc.want) == 0) {
 				t.Errorf("%d resources for %d endpoints", len(resources), len(got))
 			}
 		})
@@ -237,7 +237,7 @@ func TestAssignmentsEqualProtoJSON(t *testing.T) {
 		}
 	}
 	got := must[[]Assignment](t)(ReadAssignments(testdata(t, assignmentsDump), EndpointFilter{}, true))
-	compareUnordered(t, "assignments", withEndpoints, written(t, AssignmentResources(got)))
+	compareUnordered(t, "assignments", withEndpoints, written(t, Resources(got)))
 }
 
 // TestDumpIsRedacted: secrets are redacted in every section, and unknown values that may be

@@ -130,7 +130,7 @@ func TestSecretsAreRedacted(t *testing.T) {
 	clusters := must[[]Cluster](t)(ReadClusters(strings.NewReader(clustersOf(
 		`{"name": "a", "transport_socket": {"name": "tls", "typed_config": {"@type": "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.UpstreamTlsContext", "common_tls_context": {"tls_certificates": [{"private_key": {"inline_string": "hunter2"}}]}}}}`)),
 		ClusterFilter{}, true))
-	if r := clusters[0].Resource; bytes.Contains(r, []byte("hunter2")) || !bytes.Contains(r, []byte(redacted)) {
+	if r := clusters[0].JSON; bytes.Contains(r, []byte("hunter2")) || !bytes.Contains(r, []byte(redacted)) {
 		t.Errorf("the key is not redacted: %s", r)
 	}
 }

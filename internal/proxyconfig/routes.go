@@ -24,8 +24,7 @@ type Route struct {
 	// Entries are the routes of all virtual hosts, in order, without those that pass
 	// traffic through unchanged.
 	Entries []RouteEntry
-	// Resource is the configuration as proto JSON; nil unless asked for.
-	Resource jsontext.Value
+	Resource
 
 	static bool // inline in a listener, not from RDS
 }
@@ -60,16 +59,9 @@ var routeSection = section{
 // selects: those from RDS, then the inline ones, each sorted by name, numbers first. With
 // resources, each has its JSON. A dump without any is an error.
 func ReadRoutes(r io.Reader, f RouteFilter, resources bool) ([]Route, error) {
-	var found []Route
-	err := routeSection.readSome(r, func(list string, raw jsontext.Value) (err error) {
-		found, err = appendRoute(found, list, raw, &f, resources)
-		return err
+	return readRows(r, &routeSection, compareRoutes, func(rows []Route, list string, raw jsontext.Value) ([]Route, error) {
+		return appendRoute(rows, list, raw, &f, resources)
 	})
-	if err != nil {
-		return nil, err
-	}
-	slices.SortStableFunc(found, compareRoutes)
-	return found, nil
 }
 
 func appendRoute(to []Route, list string, raw jsontext.Value, f *RouteFilter, resources bool) ([]Route, error) {
@@ -82,10 +74,7 @@ func appendRoute(to []Route, list string, raw jsontext.Value, f *RouteFilter, re
 	}
 	route := NewRoute(m)
 	route.static = list == "static_route_configs"
-	var err error
-	if resources {
-		route.Resource, err = protoJSON(raw, m)
-	}
+	err := route.keep(raw, m, resources)
 	return append(to, route), err
 }
 
@@ -174,9 +163,4 @@ func RouteTable(routes []Route, verbose bool) *output.Table {
 		}
 	}
 	return t
-}
-
-// RouteResources returns the JSON of routes that were read with resources.
-func RouteResources(routes []Route) []jsontext.Value {
-	return resourcesOf(routes, func(r Route) jsontext.Value { return r.Resource })
 }

@@ -73,7 +73,7 @@ is 3 when the proxy reaches no endpoint.`,
 	f := cmd.Flags()
 	f.StringVar(&o.proxy, "from", "", "The `proxy`, as name.namespace (required)")
 	f.StringVar(&o.cluster, "cluster", "", "The `cluster` of the proxy, if several clusters have one of that name")
-	portVar(f, &o.port, "Only this port of the service")
+	portVar(f, &o.port, "Only this `port` of the service")
 	o.replicas.Bind(env, cmd)
 	cli.DurationVar(f, &o.timeout, "timeout", 30*time.Second, "Longest wait for the answer of a replica")
 	cli.TableVar(f, &o.output)

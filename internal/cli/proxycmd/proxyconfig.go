@@ -85,22 +85,13 @@ func (f *envoyFlags) check(env *cli.Env) error {
 		}
 	}
 	f.source.Stdin = env.Stdin
-	var err error
-	f.source.MaxSize, err = maxDump(f.maxMiB)
-	return err
+	f.source.MaxSize = f.maxMiB << 20
+	return nil
 }
 
 // maxDumpVar defines the size limit of a dump.
 func maxDumpVar(fs *pflag.FlagSet, mib *int64) {
-	fs.Int64Var(mib, "max-size", 1024, "Size limit of a dump, in `MiB`")
-}
-
-// maxDump returns the size limit in bytes.
-func maxDump(mib int64) (int64, error) {
-	if mib <= 0 || mib > 1<<20 {
-		return 0, cli.Usagef("--max-size %d is not between 1 and %d MiB", mib, 1<<20)
-	}
-	return mib << 20, nil
+	cli.NumberVar(fs, mib, "max-size", 1024, 1, 1<<20, "Size limit of a dump, in `MiB`")
 }
 
 // pcOptions hold the flags that commands with one Envoy share.
@@ -114,9 +105,8 @@ type pcOptions struct {
 // function that reads the response. The function returns resources, for JSON and YAML,
 // or rows.
 type pcRequest struct {
-	path  fetch.Request
-	check func() error // of the flags of a command, may be nil
-	read  func(ctx context.Context, r io.Reader, resources bool) (pcResult, error)
+	path fetch.Request
+	read func(ctx context.Context, r io.Reader, resources bool) (pcResult, error)
 }
 
 // pcResult is the content of a response.
@@ -140,11 +130,6 @@ func (o *pcOptions) command(env *cli.Env, cmd *cobra.Command, request pcRequest)
 }
 
 func (o *pcOptions) run(ctx context.Context, env *cli.Env, request pcRequest) error {
-	if request.check != nil {
-		if err := request.check(); err != nil {
-			return err
-		}
-	}
 	if o.pod.named != "" { // overrides --file from the environment
 		o.source.File = ""
 		if err := o.pod.find(ctx, env, &o.source); err != nil {
@@ -191,19 +176,5 @@ var errNotEnvoy = errors.New("is that Envoy's admin interface?")
 
 // portVar defines a filter for a port. Zero means any port.
 func portVar(fs *pflag.FlagSet, p *uint32, usage string) {
-	fs.Var((*portValue)(p), "port", usage)
+	cli.NumberVar(fs, p, "port", 0, 0, 65535, usage)
 }
-
-type portValue uint32
-
-func (p *portValue) Set(s string) error {
-	var port uint16
-	if _, err := fmt.Sscanf(s, "%d", &port); err != nil || fmt.Sprint(port) != s {
-		return errors.New("want a number from 0 to 65535")
-	}
-	*p = portValue(port)
-	return nil
-}
-
-func (p *portValue) Type() string   { return "port" }
-func (p *portValue) String() string { return fmt.Sprint(uint32(*p)) }

@@ -14,12 +14,9 @@ import (
 
 type pcAllOptions struct {
 	pcOptions
-	filter       proxyconfig.OverviewFilter
-	direction    string
-	port         uint32
-	listenerType string
-	verbose      bool
-	headers      bool
+	filter  proxyconfig.OverviewFilter
+	verbose bool
+	headers bool
 }
 
 func newPCAllCmd(env *cli.Env) *cobra.Command {
@@ -47,42 +44,35 @@ meshctl pc clusters -o json and the other commands have filters.`,
 
   # Save a dump without private keys
   meshctl pc all --admin 127.0.0.1:15000 -o json > dump.json`,
-	}, pcRequest{path: fetch.All, check: o.checkFilter, read: func(_ context.Context, r io.Reader, resources bool) (pcResult, error) {
+	}, pcRequest{path: fetch.All, read: func(_ context.Context, r io.Reader, resources bool) (pcResult, error) {
 		if resources {
 			dump, err := proxyconfig.ReadDump(r)
 			return pcResult{json: dump}, err
 		}
+		o.filter.Listeners.Port = o.filter.Clusters.Port
 		overview, err := proxyconfig.ReadOverview(r, o.filter)
 		return pcResult{write: func() error { return o.write(env, overview) }}, err
 	}})
+	cmd.PreRunE = o.checkOutput
 	fs := cmd.Flags()
 	fs.StringVar(&o.filter.Clusters.FQDN, "fqdn", "", "Only clusters of this `host`, or of hosts with these labels, and their endpoints")
-	directionVar(fs, &o.direction, "Only clusters of this `direction`, inbound or outbound, and their endpoints")
+	directionVar(fs, &o.filter.Clusters.Direction, "Only clusters, and their endpoints, of this `direction`")
 	fs.StringVar(&o.filter.Clusters.Subset, "subset", "", "Only clusters of this `subset` of a DestinationRule, and their endpoints")
-	portVar(fs, &o.port, "Only clusters of this service port, their endpoints, and listeners on this port")
+	portVar(fs, &o.filter.Clusters.Port, "Only clusters of this service `port`, their endpoints, and listeners on this port")
 	fs.StringVar(&o.filter.Listeners.Address, "address", "", "Only listeners and endpoints on this `address`")
-	listenerTypeVar(fs, &o.listenerType, "Only listeners of this `type`")
+	listenerTypeVar(fs, &o.filter.Listeners.Type, "Only listeners of this `type`")
 	fs.StringVar(&o.filter.Routes.Name, "name", "", "Only the route configuration of this `name`")
 	fs.BoolVar(&o.verbose, "verbose", true, "Show filter chains of listeners, and virtual hosts and routes")
 	fs.BoolVar(&o.headers, "with-headers", false, "Show a heading before each table")
 	return cmd
 }
 
-// checkFilter parses the filters and checks that they apply to the format.
-func (o *pcAllOptions) checkFilter() error {
-	f := &o.filter
-	f.Clusters.Port, f.Listeners.Port = o.port, o.port
-	var err error
-	if f.Clusters.Direction, err = parseDirection(o.direction); err != nil {
-		return err
-	}
-	if f.Listeners.Type, err = parseListenerType(o.listenerType); err != nil {
-		return err
-	}
+// checkOutput checks that the filters apply to the format.
+func (o *pcAllOptions) checkOutput(*cobra.Command, []string) error {
 	if o.output.OfTable() && !o.output.ForPeople() {
 		return cli.Usagef("--output %s is for a single table: use pc clusters, listeners, routes, secrets or eds", string(o.output))
 	}
-	if !o.output.OfTable() && *f != (proxyconfig.OverviewFilter{}) {
+	if !o.output.OfTable() && o.filter != (proxyconfig.OverviewFilter{}) {
 		return cli.Usagef("filters apply to tables, and --output %s shows the whole dump: use pc clusters, listeners, routes or eds", &o.output)
 	}
 	return nil

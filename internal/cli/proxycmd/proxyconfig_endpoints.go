@@ -37,7 +37,7 @@ the whole status, or assignment, of each cluster with a matching endpoint.`,
   meshctl pc endpoints --admin 127.0.0.1:15000 --cluster "outbound|5000||helloworld.sample.svc.cluster.local"
   meshctl pc endpoints web-1.apps -o wide
   meshctl pc endpoints -f clusters.json --status UNHEALTHY -o json`,
-	}, pcRequest{path: fetch.Endpoints, check: o.checkStatus, read: o.read})
+	}, pcRequest{path: fetch.Endpoints, read: o.read})
 	o.bindFilter(cmd.Flags())
 	return cmd
 }
@@ -54,13 +54,10 @@ cluster with a matching endpoint. For ejections by outlier detection use meshctl
 endpoints.`,
 		Example: `  meshctl pc eds --admin 127.0.0.1:15000 --cluster "outbound|5000||helloworld.sample.svc.cluster.local"
   meshctl pc eds -f dump.json --status UNHEALTHY -o json`,
-	}, pcRequest{path: fetch.Assignments, check: o.checkStatus, read: func(_ context.Context, r io.Reader, resources bool) (pcResult, error) {
+	}, pcRequest{path: fetch.Assignments, read: func(_ context.Context, r io.Reader, resources bool) (pcResult, error) {
 		found, err := proxyconfig.ReadAssignments(r, o.filter, resources)
-		table := proxyconfig.AssignmentTable
-		if o.output.Wide() {
-			table = proxyconfig.WideAssignmentTable
-		}
-		return pcResult{table: table(found), none: "No endpoints match.", json: proxyconfig.AssignmentResources(found)}, err
+		table := proxyconfig.AssignmentTable(found, o.output.Wide())
+		return pcResult{table: table, none: "No endpoints match.", json: proxyconfig.Resources(found)}, err
 	}})
 	o.bindFilter(cmd.Flags())
 	return cmd
@@ -70,16 +67,8 @@ func (o *pcEndpointsOptions) bindFilter(fs *pflag.FlagSet) {
 	f := &o.filter
 	fs.StringVar(&f.Cluster, "cluster", "", "Only the cluster of this `name`")
 	fs.StringVar(&f.Address, "address", "", "Only this `address`, with or without its port")
-	portVar(fs, &f.Port, "Only this port")
-	fs.StringVar(&f.Status, "status", "", "Only this health `status`, such as HEALTHY or UNHEALTHY")
-	cli.Suggest(fs, "status", proxyconfig.HealthStatuses()...)
-}
-
-func (o *pcEndpointsOptions) checkStatus() error {
-	if err := o.filter.CheckStatus(); err != nil {
-		return cli.Usagef("--status: %w", err)
-	}
-	return nil
+	portVar(fs, &f.Port, "Only this `port`")
+	cli.FilterVar(fs, &f.Status, "status", "Only this health `status`", proxyconfig.HealthStatuses()...)
 }
 
 // read reads endpoints from a response of /clusters or from a config dump.
@@ -94,7 +83,7 @@ func (o *pcEndpointsOptions) read(ctx context.Context, r io.Reader, resources bo
 		if missing, ok := errors.AsType[*proxyconfig.MissingError](err); ok {
 			missing.Why += ", and so has " + string(fetch.Endpoints)
 		}
-		result.json, endpoints = proxyconfig.AssignmentResources(assignments), proxyconfig.EndpointsOf(assignments)
+		result.json, endpoints = proxyconfig.Resources(assignments), proxyconfig.EndpointsOf(assignments)
 	case resources:
 		result.json, err = proxyconfig.ReadClusterStatuses(in, o.filter)
 	default:
@@ -103,10 +92,7 @@ func (o *pcEndpointsOptions) read(ctx context.Context, r io.Reader, resources bo
 	if err == nil && o.output.Wide() && o.running() {
 		err = o.place(ctx, endpoints)
 	}
-	result.table = proxyconfig.EndpointTable(endpoints)
-	if o.output.Wide() {
-		result.table = proxyconfig.WideEndpointTable(endpoints)
-	}
+	result.table = proxyconfig.EndpointTable(endpoints, o.output.Wide())
 	if errors.Is(err, proxyconfig.ErrNoClusters) {
 		result.none = "The Envoy has no clusters."
 		err = o.checkEnvoy(ctx)

@@ -110,12 +110,8 @@ type envoySide struct {
 
 // find returns the sources of both Envoys.
 func (o *pairOptions) find(ctx context.Context, env *cli.Env) (both [2]*envoySide, err error) {
-	maxSize, err := maxDump(o.maxMiB)
-	if err != nil {
-		return both, err
-	}
 	for i := range both { // check both names before any request
-		if both[i], err = o.envoySide(env, i, maxSize); err != nil {
+		if both[i], err = o.envoySide(env, i); err != nil {
 			return both, cli.Usagef("%w", err)
 		}
 	}
@@ -131,8 +127,8 @@ func (o *pairOptions) find(ctx context.Context, env *cli.Env) (both [2]*envoySid
 }
 
 // envoySide returns the Envoy of an argument. The source of a pod is still empty.
-func (o *pairOptions) envoySide(env *cli.Env, i int, maxSize int64) (*envoySide, error) {
-	side := &envoySide{source: fetch.Source{Timeout: o.timeout, MaxSize: maxSize, Stdin: env.Stdin}}
+func (o *pairOptions) envoySide(env *cli.Env, i int) (*envoySide, error) {
+	side := &envoySide{source: fetch.Source{Timeout: o.timeout, MaxSize: o.maxMiB << 20, Stdin: env.Stdin}}
 	named := o.named[i]
 	if path, ok := strings.CutPrefix(named, inFile); ok {
 		if path == "" {
