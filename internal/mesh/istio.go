@@ -39,6 +39,12 @@ const (
 // TLSModeIstio is the value of LabelTLSMode on pods that accept mesh mTLS.
 const TLSModeIstio = "istio"
 
+// Names of the secrets that an agent serves to its Envoy.
+const (
+	SecretCertificate = "default"
+	SecretRoots       = "ROOTCA" // with the revocation lists
+)
+
 // GRPCServerListener is the prefix of the listener that a gRPC server requests. The
 // address on which the server listens follows.
 const GRPCServerListener = "xds.istio.io/grpc/lds/inbound/"

@@ -74,12 +74,6 @@ const (
 	clusterAgent = "agent"
 )
 
-// Names of the secrets that the agent serves.
-const (
-	SecretCertificate = "default"
-	SecretRoots       = "ROOTCA"
-)
-
 // Marshal renders the bootstrap as indented JSON. Equal configurations give
 // equal bytes.
 func Marshal(c Config) ([]byte, error) {

@@ -20,6 +20,8 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/wrapperspb"
+
+	"github.com/meshctl/meshctl/internal/mesh"
 )
 
 // packer wraps messages in Any and keeps the first error, so that composite literals stay
@@ -107,7 +109,7 @@ func (p *packer) xdsCluster(c Config) *clusterv3.Cluster {
 			EcdhCurves:                curveNames(c.KeyExchanges),
 		},
 		AlpnProtocols:                  []string{"h2"},
-		TlsCertificateSdsSecretConfigs: []*tlsv3.SdsSecretConfig{sdsSecret(SecretCertificate)},
+		TlsCertificateSdsSecretConfigs: []*tlsv3.SdsSecretConfig{sdsSecret(mesh.SecretCertificate)},
 	}
 	validation := &tlsv3.CertificateValidationContext{
 		MatchTypedSubjectAltNames: []*tlsv3.SubjectAltNameMatcher{{
@@ -122,7 +124,7 @@ func (p *packer) xdsCluster(c Config) *clusterv3.Cluster {
 		common.ValidationContextType = &tlsv3.CommonTlsContext_CombinedValidationContext{
 			CombinedValidationContext: &tlsv3.CommonTlsContext_CombinedCertificateValidationContext{
 				DefaultValidationContext:         validation,
-				ValidationContextSdsSecretConfig: sdsSecret(SecretRoots),
+				ValidationContextSdsSecretConfig: sdsSecret(mesh.SecretRoots),
 			},
 		}
 	}

@@ -12,14 +12,12 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
 
 // controlPlane is the place of lists from the control plane in findings.
 const controlPlane = "the control plane"
-
-// trustName is the name of the secret with roots and revocation lists.
-const trustName = "ROOTCA"
 
 // ask requests the lists from the control plane, if a request is due, and reports whether
 // they changed.
@@ -57,7 +55,7 @@ func (l *Lists) fetch(ctx context.Context) (answer *discoveryv3.DiscoveryRespons
 	defer cancel()
 	err = l.cfg.Call(ctx, func(ctx context.Context, conn grpc.ClientConnInterface) error {
 		answer, err = secretv3.NewSecretDiscoveryServiceClient(conn).FetchSecrets(ctx, &discoveryv3.DiscoveryRequest{
-			TypeUrl: xdswire.SecretType, ResourceNames: []string{trustName}, VersionInfo: l.version,
+			TypeUrl: xdswire.SecretType, ResourceNames: []string{mesh.SecretRoots}, VersionInfo: l.version,
 		}, grpc.MaxCallRecvMsgSize(maxLists+1<<20))
 		return err
 	})
@@ -71,12 +69,12 @@ func listsOf(answer *discoveryv3.DiscoveryResponse) ([]byte, error) {
 		if err := body.UnmarshalTo(&s); err != nil {
 			return nil, fmt.Errorf("revocation lists of the control plane: %w", err)
 		}
-		if s.GetName() == trustName {
+		if s.GetName() == mesh.SecretRoots {
 			if lists := s.GetValidationContext().GetCrl().GetInlineBytes(); len(lists) > 0 {
 				return lists, nil
 			}
 			return nil, nil
 		}
 	}
-	return nil, fmt.Errorf("revocation lists of the control plane: the response lacks %s", trustName)
+	return nil, fmt.Errorf("revocation lists of the control plane: the response lacks %s", mesh.SecretRoots)
 }

@@ -187,25 +187,25 @@ func (l *Lists) judge() {
 	now, before := l.cfg.Now(), l.inUse.Load()
 	next := *before
 	l.judged = now
-	var soon error
+	expiring := false
 	switch {
 	case l.source.err != nil:
 		next.Err = l.source.err
 	case l.source.data == nil:
 		next = use{}
 	default:
-		v := check(l.source.name, l.source.data, l.chain, l.roots, now)
-		if next.Err = v.err; v.err == nil {
-			next = use{Status{Count: v.count, Until: v.until, Err: v.soon}, v.pem}
+		good, revoked, err := check(l.source.name, l.source.data, l.chain, l.roots, now)
+		if next.Err = err; err == nil {
+			next, expiring = good, good.Err != nil
 		}
-		if soon = v.soon; v.revoked {
+		if revoked {
 			l.cfg.Revoked(l.chain[0])
 		}
 	}
 	l.inUse.Store(&next)
 	switch {
 	case text(before.Err) == text(next.Err) && bytes.Equal(before.pem, next.pem):
-	case soon != nil:
+	case expiring:
 		l.cfg.Log.Warn("revocation lists must be replaced soon", "lists", next.Count, "error", next.Err)
 	case next.Err != nil:
 		l.cfg.Log.Error("no new revocation lists, envoy keeps its lists", "lists", next.Count, "error", next.Err)
@@ -221,18 +221,10 @@ func text(err error) string {
 	return err.Error()
 }
 
-// verdict is the result of check.
-type verdict struct {
-	pem     []byte
-	count   int
-	until   time.Time
-	err     error // why the lists cannot be used
-	soon    error // why they will be unusable soon
-	revoked bool  // they name the first certificate of the chain
-}
-
-// check checks lists as Envoy would for peers that have a chain like ours.
-func check(place string, data []byte, chain, roots []*x509.Certificate, now time.Time) verdict {
+// check checks lists as Envoy would for peers that have a chain like ours. It returns the
+// usable lists, with Err if they will be unusable soon, and whether they name the first
+// certificate of the chain. The error is the reason why they cannot be used.
+func check(place string, data []byte, chain, roots []*x509.Certificate, now time.Time) (good use, revoked bool, err error) {
 	lists := verify.NewFile("ca-crl.pem", data)
 	lists.Place, lists.Role = place, verify.RoleCRL
 	own := verify.NewFile("cert-chain.pem", certs.EncodeCerts(chain...))
@@ -241,12 +233,11 @@ func check(place string, data []byte, chain, roots []*x509.Certificate, now time
 	trusted.Role = verify.RoleRoots
 	set := verify.Set{Place: place, Purpose: verify.Leaf, Files: []verify.File{own, trusted, lists}}
 
-	var v verdict
 	var bad, soon []verify.Finding
 	for _, f := range verify.Check(set, verify.Options{Now: now}) {
 		switch {
 		case f.Code == verify.Revoked:
-			v.revoked = v.revoked || f.Fingerprint == verify.Short(chain[0])
+			revoked = revoked || f.Fingerprint == verify.Short(chain[0])
 		case f.Place != place && !strings.HasPrefix(f.Place, place+":"):
 		case f.Severity == verify.Error:
 			bad = append(bad, f)
@@ -255,21 +246,20 @@ func check(place string, data []byte, chain, roots []*x509.Certificate, now time
 		}
 	}
 	if len(bad) > 0 {
-		v.err = &verify.Failure{Findings: bad}
-		return v
+		return use{}, revoked, &verify.Failure{Findings: bad}
 	}
 	if len(soon) > 0 {
-		v.soon = &verify.Failure{Findings: soon}
+		good.Err = &verify.Failure{Findings: soon}
 	}
 	for _, b := range lists.Blocks {
 		if b.CRL == nil {
 			continue
 		}
-		v.count++
-		v.pem = append(v.pem, pem.EncodeToMemory(&pem.Block{Type: "X509 CRL", Bytes: b.CRL.Raw})...)
-		if end := b.CRL.NextUpdate; !end.IsZero() && (v.until.IsZero() || end.Before(v.until)) {
-			v.until = end
+		good.Count++
+		good.pem = append(good.pem, pem.EncodeToMemory(&pem.Block{Type: "X509 CRL", Bytes: b.CRL.Raw})...)
+		if end := b.CRL.NextUpdate; !end.IsZero() && (good.Until.IsZero() || end.Before(good.Until)) {
+			good.Until = end
 		}
 	}
-	return v
+	return good, revoked, nil
 }

@@ -27,6 +27,7 @@ import (
 	"github.com/meshctl/meshctl/internal/certs/certstest"
 	"github.com/meshctl/meshctl/internal/certs/verify"
 	"github.com/meshctl/meshctl/internal/files/filestest"
+	"github.com/meshctl/meshctl/internal/mesh"
 )
 
 // world is an authority, a workload's chain below it, and a clock.
@@ -208,7 +209,7 @@ func response(t *testing.T, version string, lists []byte) *discoveryv3.Discovery
 	if lists != nil {
 		context.Crl = &corev3.DataSource{Specifier: &corev3.DataSource_InlineBytes{InlineBytes: lists}}
 	}
-	body, err := anypb.New(&tlsv3.Secret{Name: trustName, Type: &tlsv3.Secret_ValidationContext{ValidationContext: context}})
+	body, err := anypb.New(&tlsv3.Secret{Name: mesh.SecretRoots, Type: &tlsv3.Secret_ValidationContext{ValidationContext: context}})
 	if err != nil {
 		t.Fatal(err)
 	}

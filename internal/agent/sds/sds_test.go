@@ -22,6 +22,8 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/meshctl/meshctl/internal/mesh"
+	"github.com/meshctl/meshctl/internal/xdswire"
 	"github.com/meshctl/meshctl/test/harness"
 )
 
@@ -96,7 +98,7 @@ type sotw struct {
 
 func (s sotw) ask(nonce string, refused string, names ...string) {
 	s.t.Helper()
-	req := &discoveryv3.DiscoveryRequest{TypeUrl: secretType, ResponseNonce: nonce, ResourceNames: names}
+	req := &discoveryv3.DiscoveryRequest{TypeUrl: xdswire.SecretType, ResponseNonce: nonce, ResourceNames: names}
 	if refused != "" {
 		req.ErrorDetail = &rpcstatus.Status{Message: refused}
 	}
@@ -118,7 +120,7 @@ func (s sotw) want(contents ...string) (nonce string) {
 	if strings.Join(got, "; ") != strings.Join(contents, "; ") {
 		s.t.Fatalf("got %q, want %q", got, contents)
 	}
-	if resp.GetTypeUrl() != secretType || resp.GetVersionInfo() == "" || resp.GetNonce() == "" {
+	if resp.GetTypeUrl() != xdswire.SecretType || resp.GetVersionInfo() == "" || resp.GetNonce() == "" {
 		s.t.Errorf("incomplete response: type %q version %q nonce %q", resp.GetTypeUrl(), resp.GetVersionInfo(), resp.GetNonce())
 	}
 	return resp.GetNonce()
@@ -132,19 +134,19 @@ func TestStreamSecrets(t *testing.T) {
 	}
 	stream := sotw{t, raw}
 
-	stream.ask("", "", Certificate) // before there is one
+	stream.ask("", "", mesh.SecretCertificate) // before there is one
 	update(t, server, first)
 	nonce := stream.want("default: chain 1, key 1")
-	stream.ask(nonce, "", Certificate)
+	stream.ask(nonce, "", mesh.SecretCertificate)
 	update(t, server, first) // nothing new: the next response must be of second
 	update(t, server, second)
 	nonce = stream.want("default: chain 2, key 2")
-	stream.ask("7777", "", "other")       // stale: not even its names count
-	stream.ask(nonce, "bad", Certificate) // refused: not sent again
-	stream.ask(nonce, "", Certificate, Roots)
+	stream.ask("7777", "", "other")                  // stale: not even its names count
+	stream.ask(nonce, "bad", mesh.SecretCertificate) // refused: not sent again
+	stream.ask(nonce, "", mesh.SecretCertificate, mesh.SecretRoots)
 	nonce = stream.want("ROOTCA: roots")
-	stream.ask(nonce, "", Roots)
-	stream.ask(nonce, "", Roots, Certificate) // asked for again: sent again
+	stream.ask(nonce, "", mesh.SecretRoots)
+	stream.ask(nonce, "", mesh.SecretRoots, mesh.SecretCertificate) // asked for again: sent again
 	stream.want("default: chain 2, key 2")
 	update(t, server, Secrets{Chain: []byte("chain 2"), Key: []byte("key 2"), Roots: []byte("more roots")})
 	stream.want("ROOTCA: more roots")
@@ -158,7 +160,7 @@ func TestDeltaSecrets(t *testing.T) {
 	}
 	ask := func(req *discoveryv3.DeltaDiscoveryRequest) {
 		t.Helper()
-		req.TypeUrl = secretType
+		req.TypeUrl = xdswire.SecretType
 		if err := stream.Send(req); err != nil {
 			t.Fatal(err)
 		}
@@ -183,14 +185,14 @@ func TestDeltaSecrets(t *testing.T) {
 	}
 
 	update(t, server, first)
-	ask(&discoveryv3.DeltaDiscoveryRequest{ResourceNamesSubscribe: []string{Roots, Certificate, "unknown"}})
+	ask(&discoveryv3.DeltaDiscoveryRequest{ResourceNamesSubscribe: []string{mesh.SecretRoots, mesh.SecretCertificate, "unknown"}})
 	nonce := want("ROOTCA: roots", "default: chain 1, key 1")
 	ask(&discoveryv3.DeltaDiscoveryRequest{ResponseNonce: nonce, ErrorDetail: &rpcstatus.Status{Message: "bad"}})
 	update(t, server, first)
 	update(t, server, second)
 	want("default: chain 2, key 2")
-	ask(&discoveryv3.DeltaDiscoveryRequest{ResourceNamesUnsubscribe: []string{Certificate}})
-	ask(&discoveryv3.DeltaDiscoveryRequest{ResourceNamesSubscribe: []string{Roots}}) // again: sent again
+	ask(&discoveryv3.DeltaDiscoveryRequest{ResourceNamesUnsubscribe: []string{mesh.SecretCertificate}})
+	ask(&discoveryv3.DeltaDiscoveryRequest{ResourceNamesSubscribe: []string{mesh.SecretRoots}}) // again: sent again
 	want("ROOTCA: roots")
 	update(t, server, Secrets{Chain: []byte("chain 3"), Roots: []byte("more roots")})
 	want("ROOTCA: more roots")

@@ -10,16 +10,9 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
 
+	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
-
-// Names of the secrets in the bootstrap and in resources of the control plane.
-const (
-	Certificate = "default"
-	Roots       = "ROOTCA"
-)
-
-const secretType = xdswire.SecretType
 
 // Secrets holds the PEM that Envoy proves itself and checks peers with: the certificate
 // chain, leaf first, its key, the roots of the mesh, and the revocation lists of its CAs,
@@ -39,14 +32,14 @@ func (s Secrets) encode() (map[string]*secret, error) {
 	}
 	messages := []*tlsv3.Secret{
 		{
-			Name: Certificate,
+			Name: mesh.SecretCertificate,
 			Type: &tlsv3.Secret_TlsCertificate{TlsCertificate: &tlsv3.TlsCertificate{
 				CertificateChain: inline(s.Chain),
 				PrivateKey:       inline(s.Key),
 			}},
 		},
 		{
-			Name: Roots,
+			Name: mesh.SecretRoots,
 			Type: &tlsv3.Secret_ValidationContext{ValidationContext: peers},
 		},
 	}
@@ -60,7 +53,7 @@ func (s Secrets) encode() (map[string]*secret, error) {
 		out[m.GetName()] = &secret{
 			name:    m.GetName(),
 			version: hex.EncodeToString(sum[:8]),
-			body:    &anypb.Any{TypeUrl: secretType, Value: value},
+			body:    &anypb.Any{TypeUrl: xdswire.SecretType, Value: value},
 		}
 	}
 	return out, nil

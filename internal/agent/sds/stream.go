@@ -3,21 +3,24 @@ package sds
 import (
 	"context"
 	"log/slog"
-	"strconv"
+	"slices"
 
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	secretv3 "github.com/envoyproxy/go-control-plane/envoy/service/secret/v3"
 	rpcstatus "google.golang.org/genproto/googleapis/rpc/status"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+
+	"github.com/meshctl/meshctl/internal/mesh"
+	"github.com/meshctl/meshctl/internal/xdswire"
 )
 
 // StreamSecrets implements state-of-the-world SDS. A response holds only the changed
 // secrets, which the protocol allows for this type.
 func (s *Server) StreamSecrets(stream secretv3.SecretDiscoveryService_StreamSecretsServer) error {
-	sub := newSubscription(s.log)
+	sub := &subscription{log: s.log}
 	return serve(stream.Context(), s, sub, stream.Recv, sub.request, func(due []*secret, nonce string) error {
-		response := &discoveryv3.DiscoveryResponse{TypeUrl: secretType, Nonce: nonce}
+		response := &discoveryv3.DiscoveryResponse{TypeUrl: xdswire.SecretType, Nonce: nonce}
 		for _, d := range due {
 			// The version of any secret identifies the response.
 			response.VersionInfo = d.version
@@ -29,9 +32,9 @@ func (s *Server) StreamSecrets(stream secretv3.SecretDiscoveryService_StreamSecr
 
 // DeltaSecrets implements incremental SDS.
 func (s *Server) DeltaSecrets(stream secretv3.SecretDiscoveryService_DeltaSecretsServer) error {
-	sub := newSubscription(s.log)
+	sub := &subscription{log: s.log, names: map[string]string{}}
 	return serve(stream.Context(), s, sub, stream.Recv, sub.deltaRequest, func(due []*secret, nonce string) error {
-		response := &discoveryv3.DeltaDiscoveryResponse{TypeUrl: secretType, Nonce: nonce}
+		response := &discoveryv3.DeltaDiscoveryResponse{TypeUrl: xdswire.SecretType, Nonce: nonce}
 		for _, d := range due {
 			response.SystemVersionInfo = d.version
 			response.Resources = append(response.Resources, &discoveryv3.Resource{
@@ -66,7 +69,8 @@ func serve[Request any](ctx context.Context, s *Server, sub *subscription,
 	for {
 		secrets, changed := s.current()
 		if due := sub.due(secrets); len(due) > 0 {
-			if err := send(due, sub.nextNonce()); err != nil {
+			sub.last = sub.nonces.Next()
+			if err := send(due, sub.last); err != nil {
 				return err
 			}
 		}
@@ -86,26 +90,11 @@ func serve[Request any](ctx context.Context, s *Server, sub *subscription,
 
 // subscription is the state of one stream, owned by its goroutine.
 type subscription struct {
-	log   *slog.Logger
-	names map[string]string // subscribed name → version last sent, or ""
-	order []string          // the same names in the order of subscription
-	sent  uint64            // number of responses, which is the nonce of the last one
-}
-
-func newSubscription(log *slog.Logger) *subscription {
-	return &subscription{log: log, names: map[string]string{}}
-}
-
-func (u *subscription) nonce() string {
-	if u.sent == 0 {
-		return ""
-	}
-	return strconv.FormatUint(u.sent, 10)
-}
-
-func (u *subscription) nextNonce() string {
-	u.sent++
-	return u.nonce()
+	log    *slog.Logger
+	names  map[string]string // subscribed name → version last sent, or ""
+	order  []string          // the same names in the order of subscription
+	nonces xdswire.Nonces
+	last   string // nonce of the last response
 }
 
 // due returns the subscribed secrets whose content was not sent yet, and records them as
@@ -127,7 +116,7 @@ func (u *subscription) request(req *discoveryv3.DiscoveryRequest) error {
 	if err := checkType(req.GetTypeUrl()); err != nil {
 		return err
 	}
-	if nonce := req.GetResponseNonce(); nonce != "" && u.sent > 0 && nonce != u.nonce() {
+	if nonce := req.GetResponseNonce(); nonce != "" && u.last != "" && nonce != u.last {
 		return nil
 	}
 	if req.GetErrorDetail() != nil {
@@ -172,7 +161,7 @@ func (u *subscription) add(name, version string) error {
 	if len(u.order) == maxNames {
 		return status.Errorf(codes.ResourceExhausted, "more than %d secrets on one stream", maxNames)
 	}
-	if name != Certificate && name != Roots && version == "" {
+	if name != mesh.SecretCertificate && name != mesh.SecretRoots && version == "" {
 		u.log.Warn("envoy asks for a secret that the agent does not have", "secret", name)
 	}
 	u.names[name] = version
@@ -182,12 +171,7 @@ func (u *subscription) add(name, version string) error {
 
 func (u *subscription) remove(name string) {
 	delete(u.names, name)
-	for i, n := range u.order {
-		if n == name {
-			u.order = append(u.order[:i], u.order[i+1:]...)
-			return
-		}
-	}
+	u.order = slices.DeleteFunc(u.order, func(n string) bool { return n == name })
 }
 
 // refused logs a NACK. The same content is not sent again: Envoy would refuse it again.
@@ -196,8 +180,8 @@ func (u *subscription) refused(cause *rpcstatus.Status) {
 }
 
 func checkType(url string) error {
-	if url != "" && url != secretType {
-		return status.Errorf(codes.InvalidArgument, "type %q is not served here, only %s", url, secretType)
+	if url != "" && url != xdswire.SecretType {
+		return status.Errorf(codes.InvalidArgument, "type %q is not served here, only %s", url, xdswire.SecretType)
 	}
 	return nil
 }
