@@ -1,5 +1,6 @@
 // Package harness holds helpers that tests of several packages need: it builds meshctl,
-// finds other programs, makes short directories, keeps logs and waits.
+// finds other programs, makes short directories, keeps logs, waits, stalls connections and uses up file
+// descriptors.
 package harness
 
 import (

@@ -17,8 +17,8 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/structpb"
 
-	"github.com/meshctl/meshctl/internal/dial/dialtest"
 	"github.com/meshctl/meshctl/internal/xdswire"
+	"github.com/meshctl/meshctl/test/harness"
 )
 
 // fleet holds simulated Envoys of one kind, each on its own connection. A proxy subscribes as
@@ -193,7 +193,7 @@ func (p *proxy) dial(ctx context.Context, addr string) (net.Conn, error) {
 		return d.DialContext(ctx, "tcp", addr)
 	}
 	const buffer = 192 << 10 // a few packets of the loopback
-	return dialtest.DialStalling(ctx, d, addr, buffer, p.stopReading)
+	return harness.DialStalling(ctx, d, addr, buffer, p.stopReading)
 }
 
 func (p *proxy) open(ctx context.Context) (xdsStream, error) {

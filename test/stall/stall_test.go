@@ -28,7 +28,6 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 
-	"github.com/meshctl/meshctl/internal/dial/dialtest"
 	"github.com/meshctl/meshctl/internal/xdswire"
 	"github.com/meshctl/meshctl/test/harness"
 )
@@ -165,7 +164,7 @@ func (s *server) memory() int64 {
 // dialDeaf connects with a window of a few packets of the loopback.
 func dialDeaf(stop <-chan struct{}) grpc.DialOption {
 	return grpc.WithContextDialer(func(ctx context.Context, addr string) (net.Conn, error) {
-		return dialtest.DialStalling(ctx, net.Dialer{}, addr, 192<<10, stop)
+		return harness.DialStalling(ctx, net.Dialer{}, addr, 192<<10, stop)
 	})
 }
 

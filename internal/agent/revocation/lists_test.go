@@ -26,8 +26,8 @@ import (
 	"github.com/meshctl/meshctl/internal/certs"
 	"github.com/meshctl/meshctl/internal/certs/certstest"
 	"github.com/meshctl/meshctl/internal/certs/verify"
-	"github.com/meshctl/meshctl/internal/files/filestest"
 	"github.com/meshctl/meshctl/internal/mesh"
+	"github.com/meshctl/meshctl/test/harness"
 )
 
 // world is an authority, a workload's chain below it, and a clock.
@@ -294,7 +294,7 @@ func TestFileWithoutDescriptors(t *testing.T) {
 	w.judge(t)
 	next := w.both(t, time.Hour, big.NewInt(7))
 	w.write(t, next)
-	feed := filestest.Starve(t)
+	feed := harness.Starve(t)
 	w.lists.follow(t.Context())
 	w.wantKept(t, "no descriptors", good, "too many open files")
 	feed()

@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"github.com/meshctl/meshctl/internal/certs/certstest"
-	"github.com/meshctl/meshctl/internal/files/filestest"
+	"github.com/meshctl/meshctl/test/harness"
 )
 
 // TestDirectoryWithoutDescriptors: a new CA that could not be read for lack of file
@@ -19,7 +19,7 @@ func TestDirectoryWithoutDescriptors(t *testing.T) {
 	save(t, other, second)
 	c := run(t, dir)
 	waitFor(t, "first CA", func() bool { return c.signs(first) })
-	feed := filestest.Starve(t)
+	feed := harness.Starve(t)
 	for _, move := range [][2]string{{dir, dir + ".old"}, {other, dir}} {
 		if err := os.Rename(move[0], move[1]); err != nil {
 			t.Fatal(err)

@@ -5,7 +5,7 @@ import (
 	"path/filepath"
 	"testing"
 
-	"github.com/meshctl/meshctl/internal/files/filestest"
+	"github.com/meshctl/meshctl/test/harness"
 )
 
 // TestFileWithoutDescriptors: a file that could not be read for lack of descriptors is
@@ -16,7 +16,7 @@ func TestFileWithoutDescriptors(t *testing.T) {
 		t.Fatal(err)
 	}
 	var r fileReader
-	feed := filestest.Starve(t)
+	feed := harness.Starve(t)
 	if _, _, err := r.read(path); err == nil {
 		t.Fatal("a file is read without a descriptor")
 	}

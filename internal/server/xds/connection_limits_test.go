@@ -17,17 +17,17 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/types/known/structpb"
 
-	"github.com/meshctl/meshctl/internal/dial/dialtest"
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/server/xds/admission"
 	"github.com/meshctl/meshctl/internal/xdswire"
+	"github.com/meshctl/meshctl/test/harness"
 )
 
 // dialStalling connects with a small receive buffer. Once stop is closed, it stops reading
 // from the socket.
 func (b *testServer) dialStalling(stop <-chan struct{}) *grpc.ClientConn {
 	return b.dial(grpc.WithContextDialer(func(ctx context.Context, addr string) (net.Conn, error) {
-		return dialtest.DialStalling(ctx, net.Dialer{}, addr, 4<<10, stop)
+		return harness.DialStalling(ctx, net.Dialer{}, addr, 4<<10, stop)
 	}))
 }
 

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/meshctl/meshctl/internal/files/filestest"
+	"github.com/meshctl/meshctl/test/harness"
 )
 
 // TestNoDescriptors: files that could not be read without free file descriptors are
@@ -24,7 +24,7 @@ func TestNoDescriptors(t *testing.T) {
 	w.must(err)
 	defer a.Close()
 
-	feed := filestest.Starve(t)
+	feed := harness.Starve(t)
 	_, err = a.WriteString(service("a", 2))
 	w.must(err)
 	w.must(os.Rename(w.path("deep/c.yaml"), w.path("deep/renamed.yaml")))

@@ -1,5 +1,4 @@
-// Package filestest takes file descriptors away from tests.
-package filestest
+package harness
 
 import (
 	"errors"

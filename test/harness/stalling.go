@@ -1,6 +1,4 @@
-// Package dialtest makes client connections that stop reading, for tests of how
-// servers handle stalled clients.
-package dialtest
+package harness
 
 import (
 	"context"
