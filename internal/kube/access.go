@@ -9,6 +9,7 @@
 package kube
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -111,10 +112,7 @@ func (o Options) load() (*Access, error) {
 		}
 		return nil, fmt.Errorf("%w: %s has no clusters", ErrNoAccess, strings.Join(rules.GetLoadingPrecedence(), ", "))
 	}
-	name := o.Context
-	if name == "" {
-		name = config.CurrentContext
-	}
+	name := cmp.Or(o.Context, config.CurrentContext)
 	context := config.Contexts[name]
 	switch {
 	case name == "":
@@ -178,10 +176,7 @@ func (o Options) inPod() (*Access, error) {
 	if host == "" || port == "" {
 		return nil, fmt.Errorf("%w: name one with --kubeconfig or $KUBECONFIG", ErrNoAccess)
 	}
-	dir := o.PodDir
-	if dir == "" {
-		dir = podDir
-	}
+	dir := cmp.Or(o.PodDir, podDir)
 	config := &rest.Config{
 		Host:            "https://" + net.JoinHostPort(host, port),
 		BearerTokenFile: filepath.Join(dir, "token"),

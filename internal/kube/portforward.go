@@ -94,7 +94,6 @@ type endsWith struct {
 	next http.RoundTripper
 }
 
-// RoundTrip implements http.RoundTripper.
 func (t *endsWith) RoundTrip(r *http.Request) (*http.Response, error) {
 	return t.next.RoundTrip(r.WithContext(t.ctx))
 }
@@ -134,7 +133,6 @@ func (c *podConn) open(port uint16) error {
 	return nil
 }
 
-// Read implements net.Conn.
 func (c *podConn) Read(b []byte) (int, error) {
 	n, err := c.data.Read(b)
 	if err != nil && n == 0 {
@@ -143,7 +141,6 @@ func (c *podConn) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// Write implements net.Conn.
 func (c *podConn) Write(b []byte) (int, error) {
 	n, err := c.data.Write(b)
 	if err != nil {
@@ -158,22 +155,13 @@ func (c *podConn) because(err error) error {
 	return cmp.Or(c.fault, err)
 }
 
-// Close implements net.Conn.
-func (c *podConn) Close() error { return c.session.Close() }
-
-// LocalAddr implements net.Conn.
-func (c *podConn) LocalAddr() net.Addr { return podConnAddr{} }
-
-// RemoteAddr implements net.Conn.
+func (c *podConn) Close() error         { return c.session.Close() }
+func (c *podConn) LocalAddr() net.Addr  { return podConnAddr{} }
 func (c *podConn) RemoteAddr() net.Addr { return podConnAddr{} }
 
-// SetDeadline implements net.Conn. Callers close the connection instead.
-func (c *podConn) SetDeadline(time.Time) error { return os.ErrNoDeadline }
-
-// SetReadDeadline implements net.Conn.
-func (c *podConn) SetReadDeadline(time.Time) error { return os.ErrNoDeadline }
-
-// SetWriteDeadline implements net.Conn.
+// The connection has no deadlines. Callers close it instead.
+func (c *podConn) SetDeadline(time.Time) error      { return os.ErrNoDeadline }
+func (c *podConn) SetReadDeadline(time.Time) error  { return os.ErrNoDeadline }
 func (c *podConn) SetWriteDeadline(time.Time) error { return os.ErrNoDeadline }
 
 type podConnAddr struct{}

@@ -82,11 +82,11 @@ func Keep(dirs []string, listener net.Addr, random io.Reader) (token Token, path
 		return Token{}, "", nil, fmt.Errorf("local token: %w", err)
 	}
 	text := base32.StdEncoding.EncodeToString(b)
-	errs := []error{errors.New("none of XDG_RUNTIME_DIR, XDG_STATE_HOME and HOME is set")}
-	for i, dir := range dirs {
-		if i == 0 {
-			errs = nil
-		}
+	var errs []error
+	if len(dirs) == 0 {
+		errs = []error{errors.New("none of XDG_RUNTIME_DIR, XDG_STATE_HOME and HOME is set")}
+	}
+	for _, dir := range dirs {
 		path := filepath.Join(dir, nameOf(at.Addr(), at.Port()))
 		if err := write(dir, path, text); err != nil {
 			errs = append(errs, err)

@@ -139,7 +139,7 @@ func (m *Member) wanted(ctx context.Context, members []*Member) (bool, error) {
 			return true, nil
 		}
 		c, err := clusterOf(secret, m.prepared.ID)
-		if err != nil || c.Server.Server != m.prepared.Server() || !c.Renewed || worn(c, m.Request.Now) {
+		if err != nil || c.Server.Server != m.prepared.Server || !c.Renewed || worn(c, m.Request.Now) {
 			return true, nil //nolint:nilerr // replace an unreadable secret
 		}
 	}

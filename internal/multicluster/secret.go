@@ -97,13 +97,14 @@ func (c *Cluster) RemoteClusters(ctx context.Context, namespace string) ([]remot
 type Prepared struct {
 	Plan *create.Plan
 	ID   mesh.ClusterID
+	// Server is the address of the API server in the secret.
+	Server string
 	// Candidates are the ranked addresses that ServerAuto considered.
 	Candidates []create.Address
 	Warnings   []string // for people
 
 	request *Request
 	cluster *Cluster
-	server  string
 	tlsName string
 	ca      []byte
 	fromSA  bool // the CA comes from the service account
@@ -132,9 +133,9 @@ func (c *Cluster) Prepare(ctx context.Context, r *Request) (*Prepared, error) {
 	if serverErr != nil {
 		return p, fmt.Errorf("%s: %w", c.Name, serverErr)
 	}
-	if remotesecret.IsLoopback(p.server) {
+	if remotesecret.IsLoopback(p.Server) {
 		p.warn("server in Kubeconfig is %s. This is likely not reachable from inside the cluster, if you're using "+
-			"Kubernetes in Docker, pass %s with the container IP for the API Server", p.server, r.flag("--server"))
+			"Kubernetes in Docker, pass %s with the container IP for the API Server", p.Server, r.flag("--server"))
 	}
 	// Find the faults that Build refuses before a token is made.
 	_, err := p.build(&create.IssuedToken{Token: "-"})
@@ -144,9 +145,6 @@ func (c *Cluster) Prepare(ctx context.Context, r *Request) (*Prepared, error) {
 func (p *Prepared) warn(format string, args ...any) {
 	p.Warnings = append(p.Warnings, fmt.Sprintf(format, args...))
 }
-
-// Server returns the address of the API server in the secret.
-func (p *Prepared) Server() string { return p.server }
 
 func (p *Prepared) findServer(ctx context.Context) error {
 	r, config := p.request, p.cluster.config
@@ -164,7 +162,7 @@ func (p *Prepared) findServer(ctx context.Context) error {
 			p.warn("an address may be missing: %v", err)
 		}
 	}
-	p.server = found.Addresses[0].URL
+	p.Server = found.Addresses[0].URL
 	cas, err := p.cas(ctx, found.CAs)
 	if err != nil {
 		return err
@@ -192,7 +190,7 @@ func (p *Prepared) findServer(ctx context.Context) error {
 
 // take uses the address, CA and name of a probed address.
 func (p *Prepared) take(c *create.Address) {
-	p.server = c.URL
+	p.Server = c.URL
 	p.ca, p.fromSA = c.CA.PEM, c.CA.Name == caOfAccount
 	if c.TLSServerName != "" {
 		p.tlsName = c.TLSServerName
@@ -228,6 +226,9 @@ func (p *Prepared) cas(ctx context.Context, published []create.ServerCA) ([]crea
 	if err := rest.LoadTLSFiles(config); err != nil {
 		return nil, fmt.Errorf("the kubeconfig's CA: %w", err)
 	}
+	account := create.ServerCA{Name: caOfAccount}
+	kubeconfig := create.ServerCA{Name: "the kubeconfig's", PEM: config.CAData}
+	system := create.ServerCA{Name: "those of this system"}
 	switch p.request.CA {
 	case CAFile:
 		if !x509.NewCertPool().AppendCertsFromPEM(p.request.CAPEM) {
@@ -235,29 +236,30 @@ func (p *Prepared) cas(ctx context.Context, published []create.ServerCA) ([]crea
 		}
 		return []create.ServerCA{{Name: "the file's", PEM: p.request.CAPEM}}, nil
 	case CASystem:
-		return []create.ServerCA{{Name: "those of this system"}}, nil
+		return []create.ServerCA{system}, nil
 	case CAKubeconfig:
-		if len(config.CAData) == 0 {
+		if len(kubeconfig.PEM) == 0 {
 			return nil, errors.New("--ca: the kubeconfig has none for this cluster")
 		}
-		return []create.ServerCA{{Name: "the kubeconfig's", PEM: config.CAData}}, nil
+		return []create.ServerCA{kubeconfig}, nil
 	}
 	var out []create.ServerCA
 	own, err := p.cluster.RootCA(ctx, p.request.Account.Namespace)
-	if err != nil && p.request.CA == CASA {
-		// The token Secret also has it.
-		return []create.ServerCA{{Name: caOfAccount, PEM: config.CAData}}, nil
-	}
-	if err == nil {
-		out = append(out, create.ServerCA{Name: caOfAccount, PEM: own})
+	switch {
+	case err == nil:
+		account.PEM = own
+		out = append(out, account)
+	case p.request.CA == CASA: // the token Secret also has it
+		account.PEM = config.CAData
+		out = append(out, account)
 	}
 	if p.request.CA == CASA {
 		return out, nil
 	}
-	if len(config.CAData) > 0 {
-		out = append(out, create.ServerCA{Name: "the kubeconfig's", PEM: config.CAData})
+	if len(kubeconfig.PEM) > 0 {
+		out = append(out, kubeconfig)
 	}
-	return append(append(out, published...), create.ServerCA{Name: "those of this system"}), nil
+	return append(append(out, published...), system), nil
 }
 
 // Made is a complete remote secret.
@@ -283,7 +285,7 @@ func (p *Prepared) Make(ctx context.Context) (*Made, error) {
 func (p *Prepared) build(m *create.IssuedToken) (*corev1.Secret, error) {
 	r := p.request
 	spec := remotesecret.Spec{
-		Cluster: p.ID, Namespace: r.Account.Namespace, Config: r.Config, Server: p.server, TLSServerName: p.tlsName,
+		Cluster: p.ID, Namespace: r.Account.Namespace, Config: r.Config, Server: p.Server, TLSServerName: p.tlsName,
 		CA: p.ca, Token: m.Token, Annotations: m.Annotations(),
 	}
 	if p.fromSA && len(m.CA) > 0 {

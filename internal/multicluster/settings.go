@@ -42,21 +42,21 @@ func (c *Cluster) ChangeSettings(ctx context.Context, namespace string, change f
 		return apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err)
 	}, func() error {
 		have, err := maps.Get(ctx, clustersettings.ConfigMap)
-		if apierrors.IsNotFound(err) {
-			made := settingsMap(namespace)
-			if err := changeMap(made, change); err != nil {
-				return err
-			}
-			_, err = maps.Create(ctx, made, metav1.CreateOptions{FieldManager: settingsManager})
-			return err
+		missing := apierrors.IsNotFound(err)
+		if missing {
+			have, err = settingsMap(namespace), nil
 		}
-		if err != nil {
-			return err
+		if err == nil {
+			err = changeMap(have, change)
 		}
-		if err := changeMap(have, change); err != nil {
+		switch {
+		case err != nil:
 			return err
+		case missing:
+			_, err = maps.Create(ctx, have, metav1.CreateOptions{FieldManager: settingsManager})
+		default:
+			_, err = maps.Update(ctx, have, metav1.UpdateOptions{FieldManager: settingsManager})
 		}
-		_, err = maps.Update(ctx, have, metav1.UpdateOptions{FieldManager: settingsManager})
 		return err
 	})
 	if err != nil {

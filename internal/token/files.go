@@ -12,8 +12,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/go-jose/go-jose/v4"
-
 	"github.com/meshctl/meshctl/internal/certs"
 	"github.com/meshctl/meshctl/internal/files"
 	"github.com/meshctl/meshctl/internal/output"
@@ -57,23 +55,12 @@ func SaveIssuer(dir string, i *Issuer, force bool) error {
 }
 
 // LoadIssuer reads the issuer that SaveIssuer wrote to dir.
-func LoadIssuer(dir string) (*Issuer, error) {
-	i, err := loadIssuer(dir)
-	if err != nil {
-		return nil, loadError(dir, err)
-	}
-	return i, nil
-}
-
-func loadError(dir string, err error) error {
-	hint := ""
-	if errors.Is(err, fs.ErrNotExist) {
-		hint = "; make one with: meshctl token issuer --out " + output.ShellWord(dir)
-	}
-	return fmt.Errorf("token issuer %s: %w%s", dir, err, hint)
-}
-
-func loadIssuer(dir string) (*Issuer, error) {
+func LoadIssuer(dir string) (_ *Issuer, err error) {
+	defer func() {
+		if err != nil {
+			err = loadError(dir, err)
+		}
+	}()
 	data, err := files.ReadSecret(filepath.Join(dir, KeyFile), maxKeyFile)
 	if err != nil {
 		return nil, err
@@ -90,51 +77,56 @@ func loadIssuer(dir string) (*Issuer, error) {
 	if err != nil {
 		return nil, err
 	}
-	url, keys, err := public.parse()
+	v, err := public.verifier(nil)
 	if err != nil {
 		return nil, err
 	}
-	i, err := NewIssuer(url, key)
+	i, err := NewIssuer(v.Issuer, key)
 	if err != nil {
 		return nil, err
 	}
-	if len(keys.Key(i.KeyID())) == 0 {
+	if len(v.Keys.Key(i.KeyID())) == 0 {
 		return nil, fmt.Errorf("%s does not have the key of %s, so no verifier would accept its tokens", JWKSFile, KeyFile)
 	}
 	return i, nil
+}
+
+func loadError(dir string, err error) error {
+	hint := ""
+	if errors.Is(err, fs.ErrNotExist) {
+		hint = "; make one with: meshctl token issuer --out " + output.ShellWord(dir)
+	}
+	return fmt.Errorf("token issuer %s: %w%s", dir, err, hint)
 }
 
 // issuerFiles holds the files of a verifier.
 type issuerFiles struct{ issuer, jwks []byte }
 
 func readIssuerFiles(dir string) (issuerFiles, error) {
-	var p issuerFiles
-	var err error
-	if p.issuer, err = files.Read(filepath.Join(dir, IssuerFile), maxIssuerFile); err != nil {
+	issuer, err := files.Read(filepath.Join(dir, IssuerFile), maxIssuerFile)
+	if err != nil {
 		return issuerFiles{}, err
 	}
-	if p.jwks, err = files.Read(filepath.Join(dir, JWKSFile), MaxKeySetSize); err != nil {
-		return issuerFiles{}, err
-	}
-	return p, nil
+	jwks, err := files.Read(filepath.Join(dir, JWKSFile), MaxKeySetSize)
+	return issuerFiles{issuer, jwks}, err
 }
 
 func (p issuerFiles) equal(o issuerFiles) bool {
 	return bytes.Equal(p.issuer, o.issuer) && bytes.Equal(p.jwks, o.jwks)
 }
 
-// parse accepts any issuer without white space, as the issuer of a Kubernetes cluster
-// need not be a URL.
-func (p issuerFiles) parse() (issuer string, keys jose.JSONWebKeySet, err error) {
+// verifier accepts any issuer without white space, as the issuer of a Kubernetes
+// cluster need not be a URL.
+func (p issuerFiles) verifier(audiences []string) (*Verifier, error) {
 	fields := strings.Fields(string(p.issuer))
 	if len(fields) != 1 {
-		return "", keys, fmt.Errorf("file %s: want one line, the iss claim of the tokens", IssuerFile)
+		return nil, fmt.Errorf("file %s: want one line, the iss claim of the tokens", IssuerFile)
 	}
-	keys, err = ParseKeys(p.jwks)
+	keys, err := ParseKeys(p.jwks)
 	if err != nil {
-		return "", keys, fmt.Errorf("file %s: %w", JWKSFile, err)
+		return nil, fmt.Errorf("file %s: %w", JWKSFile, err)
 	}
-	return fields[0], keys, nil
+	return &Verifier{Issuer: fields[0], Keys: keys, Audiences: audiences}, nil
 }
 
 // FileVerifier checks the tokens of an issuer whose public keys are in files. Verify
@@ -218,19 +210,14 @@ func (v *FileVerifier) refresh(now time.Time) (*Verifier, error) {
 // reload replaces current if the files changed and are valid.
 func (v *FileVerifier) reload() {
 	p, err := v.read()
-	if err == nil && p.equal(v.last) {
-		v.problem = nil
-		return
+	if err == nil && !p.equal(v.last) {
+		var next *Verifier
+		if next, err = p.verifier(v.audiences); err == nil {
+			v.last, v.current = p, next
+		}
 	}
-	var issuer string
-	var keys jose.JSONWebKeySet
-	if err == nil {
-		issuer, keys, err = p.parse()
-	}
+	v.problem = nil
 	if err != nil {
 		v.problem = v.wrap(err)
-		return
 	}
-	v.last, v.problem = p, nil
-	v.current = &Verifier{Issuer: issuer, Keys: keys, Audiences: v.audiences}
 }

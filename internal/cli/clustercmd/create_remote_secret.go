@@ -315,6 +315,6 @@ func (o *createRemoteSecretOptions) printPlan(env *cli.Env, p *multicluster.Prep
 		where = "in " + strings.Join(names, ", ")
 	}
 	env.Notef("would write %d objects in this cluster, and the secret of cluster %s with server %s %s",
-		len(p.Plan.Objects), p.ID, p.Server(), where)
+		len(p.Plan.Objects), p.ID, p.Server, where)
 	return env.WriteOut(text)
 }
