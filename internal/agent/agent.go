@@ -105,7 +105,7 @@ func Run(ctx context.Context, cfg config.Config, opts Options) error {
 		err = taskErr
 	}
 	if len(sockets) > 0 && !cfg.NoEnvoy {
-		if rmErr := os.Remove(filepath.Dir(cfg.SDSSocket())); rmErr != nil && !errors.Is(rmErr, fs.ErrNotExist) {
+		if rmErr := os.Remove(filepath.Dir(cfg.SDSSocket)); rmErr != nil && !errors.Is(rmErr, fs.ErrNotExist) {
 			err = errors.Join(err, fmt.Errorf("clean up: %w", rmErr))
 		}
 	}

@@ -13,6 +13,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/meshctl/meshctl/internal/agent/bootstrap"
 	"github.com/meshctl/meshctl/internal/agent/config"
 	"github.com/meshctl/meshctl/internal/dial"
 	"github.com/meshctl/meshctl/internal/files"
@@ -27,7 +28,7 @@ const (
 
 // runEnvoy writes the bootstrap and runs Envoy until ctx or serving ends, or Envoy does.
 func runEnvoy(ctx, serving context.Context, cfg *config.Config, opts Options, admin *adminClient, status *statusServer) (err error) {
-	data, err := cfg.Bootstrap()
+	data, err := bootstrap.Marshal(cfg.Config)
 	if err != nil {
 		return err
 	}

@@ -298,7 +298,7 @@ func TestRunRefuses(t *testing.T) {
 			chmod(t, dir, 0o777)
 			a.cfg.GRPCBootstrap = filepath.Join(dir, "grpc-bootstrap.json")
 		}, "(--grpc-bootstrap): its mode 0777 lets others write to it"},
-		"long path": {func(_ *testing.T, a *agentTest) { a.cfg.ConfigPath += strings.Repeat("/x", 60) }, "107"},
+		"long path": {func(_ *testing.T, a *agentTest) { a.cfg.SDSSocket += strings.Repeat("/x", 60) }, "107"},
 		"status port taken": {func(t *testing.T, a *agentTest) {
 			t.Helper()
 			l, err := net.Listen("tcp", netip.AddrPortFrom(a.cfg.Listen, a.cfg.StatusPort).String())
@@ -309,10 +309,10 @@ func TestRunRefuses(t *testing.T) {
 		}, "--status-port"},
 		"second agent": {func(t *testing.T, a *agentTest) {
 			t.Helper()
-			if err := os.MkdirAll(filepath.Dir(a.cfg.SDSSocket()), 0o700); err != nil {
+			if err := os.MkdirAll(filepath.Dir(a.cfg.SDSSocket), 0o700); err != nil {
 				t.Fatal(err)
 			}
-			l, err := net.Listen("unix", a.cfg.SDSSocket())
+			l, err := net.Listen("unix", a.cfg.SDSSocket)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -457,7 +457,8 @@ func chmod(t *testing.T, dir string, mode os.FileMode) {
 }
 
 func TestEnvoyArgs(t *testing.T) {
-	cfg := &config.Config{LogLevel: "info,misc:error,upstream:debug", Concurrency: 2, Drain: 45 * time.Second, Local: netip.IPv6Loopback()}
+	cfg := &config.Config{LogLevel: "info,misc:error,upstream:debug", Concurrency: 2, Drain: 45 * time.Second}
+	cfg.Local = netip.IPv6Loopback()
 	want := "-c f --drain-time-s 45 --drain-strategy immediate --local-address-ip-version v6 --file-flush-interval-msec 1000 " +
 		"--disable-hot-restart --allow-unknown-static-fields -l info --component-log-level misc:error,upstream:debug " +
 		"--skip-deprecated-logs --concurrency 2"

@@ -9,6 +9,7 @@ import (
 
 	"google.golang.org/grpc"
 
+	"github.com/meshctl/meshctl/internal/agent/bootstrap"
 	"github.com/meshctl/meshctl/internal/agent/config"
 	"github.com/meshctl/meshctl/internal/agent/relay"
 	"github.com/meshctl/meshctl/internal/agent/sds"
@@ -33,7 +34,7 @@ func openSockets(c *config.Config, log *slog.Logger, secrets *sds.Server, call r
 	}
 	var err error
 	if !c.NoEnvoy {
-		err = listen(c.SDSSocket(), secrets.Serve)
+		err = listen(c.SDSSocket, secrets.Serve)
 	}
 	if err == nil && c.GRPCBootstrap != "" {
 		err = listen(c.XDSSocket(), func(ctx context.Context, l net.Listener) error { return relay.Forward(ctx, l, call) })
@@ -62,7 +63,7 @@ func controlPlane(c *config.Config, manager *workloadcert.Manager) relay.Call {
 }
 
 // newClient returns a client of the server that proves the workload's identity.
-func newClient(c *config.Config, server config.Server) *workloadcert.Client {
+func newClient(c *config.Config, server bootstrap.Server) *workloadcert.Client {
 	return &workloadcert.Client{
 		Addr:         server.Addr(),
 		ServerName:   server.Name,

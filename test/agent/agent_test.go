@@ -30,6 +30,7 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 
 	"github.com/meshctl/meshctl/internal/agent"
+	"github.com/meshctl/meshctl/internal/agent/bootstrap"
 	agentconfig "github.com/meshctl/meshctl/internal/agent/config"
 	"github.com/meshctl/meshctl/internal/certs/certstest"
 	"github.com/meshctl/meshctl/internal/dial"
@@ -140,7 +141,7 @@ func TestBootstrapIsValid(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				data, err := cfg.Bootstrap()
+				data, err := bootstrap.Marshal(cfg.Config)
 				if err != nil {
 					t.Fatal(err)
 				}

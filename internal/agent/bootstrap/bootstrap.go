@@ -8,7 +8,9 @@ import (
 	"crypto/tls"
 	"encoding/json"
 	"fmt"
+	"net"
 	"net/netip"
+	"strconv"
 
 	bootstrapv3 "github.com/envoyproxy/go-control-plane/envoy/config/bootstrap/v3"
 	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
@@ -33,27 +35,25 @@ type Config struct {
 	// Metadata is the node's metadata under Istio's keys, with values that structpb accepts.
 	Metadata map[string]any
 
-	// Listen is the address of readiness and metrics, or a wildcard. Local is the address of
-	// Envoy's admin port and of the agent.
+	// Listen is the address of readiness, metrics and status, or a wildcard. Local is the
+	// address of the admin port, at which Envoy and the agent reach each other.
 	Listen, Local netip.Addr
 	// DualStack also listens on the IPv6 wildcard where Listen is the IPv4 wildcard.
 	DualStack bool
 
 	AdminPort, StatusPort, ReadyPort, StatsPort uint16
 
-	// SDSSocket is the path of the agent's Unix socket.
+	// SDSSocket is the path of the Unix socket that serves Envoy's secrets. Its directory
+	// holds nothing else, so that it can be closed to other users.
 	SDSSocket string
 
-	// XDSHost, an IP address or a DNS name, and XDSPort are the address of the control plane.
-	// Its certificate must hold the DNS name XDSServerName.
-	XDSHost       string
-	XDSPort       uint16
-	XDSServerName string
+	// Discovery is the control plane.
+	Discovery Server
 	// XDSRootFile holds the roots of the control plane's certificate, PEM. If it is empty,
 	// the roots of the mesh sign the control plane.
 	XDSRootFile string
-	// KeyExchanges are the key exchanges that Envoy offers the control plane; empty means
-	// Envoy's default.
+	// KeyExchanges are the key exchanges with the control plane; empty means the default of
+	// each client.
 	KeyExchanges []tls.CurveID
 	// Delta selects incremental xDS instead of state of the world.
 	Delta bool
@@ -61,6 +61,16 @@ type Config struct {
 	Stats         StatsInclusion
 	RuntimeValues map[string]string
 }
+
+// Server is a TLS server with the DNS name that its certificate must hold.
+type Server struct {
+	Host string // an IP address or a DNS name
+	Port uint16
+	Name string
+}
+
+// Addr returns host:port.
+func (s Server) Addr() string { return net.JoinHostPort(s.Host, strconv.Itoa(int(s.Port))) }
 
 // StatsInclusion selects statistics to keep in addition to the built-in ones.
 type StatsInclusion struct{ Prefixes, Suffixes, Regexps []string }

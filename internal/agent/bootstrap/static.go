@@ -93,10 +93,10 @@ func (p *packer) sdsCluster(socket string) *clusterv3.Cluster {
 // workload's certificate, and waits for the certificate before it opens the stream.
 func (p *packer) xdsCluster(c Config) *clusterv3.Cluster {
 	discovery := clusterv3.Cluster_STRICT_DNS
-	if _, err := netip.ParseAddr(c.XDSHost); err == nil {
+	if _, err := netip.ParseAddr(c.Discovery.Host); err == nil {
 		discovery = clusterv3.Cluster_STATIC
 	}
-	cluster := staticCluster(ClusterXDS, discovery, 5*time.Second, socketAddress(c.XDSHost, c.XDSPort))
+	cluster := staticCluster(ClusterXDS, discovery, 5*time.Second, socketAddress(c.Discovery.Host, c.Discovery.Port))
 	cluster.TypedExtensionProtocolOptions = p.http2()
 	cluster.UpstreamConnectionOptions = &clusterv3.UpstreamConnectionOptions{
 		TcpKeepalive: &corev3.TcpKeepalive{KeepaliveTime: wrapperspb.UInt32(30)},
@@ -114,7 +114,7 @@ func (p *packer) xdsCluster(c Config) *clusterv3.Cluster {
 	validation := &tlsv3.CertificateValidationContext{
 		MatchTypedSubjectAltNames: []*tlsv3.SubjectAltNameMatcher{{
 			SanType: tlsv3.SubjectAltNameMatcher_DNS,
-			Matcher: &matcherv3.StringMatcher{MatchPattern: &matcherv3.StringMatcher_Exact{Exact: c.XDSServerName}},
+			Matcher: &matcherv3.StringMatcher{MatchPattern: &matcherv3.StringMatcher_Exact{Exact: c.Discovery.Name}},
 		}},
 	}
 	if c.XDSRootFile != "" {
@@ -131,7 +131,7 @@ func (p *packer) xdsCluster(c Config) *clusterv3.Cluster {
 	cluster.TransportSocket = &corev3.TransportSocket{
 		Name: "envoy.transport_sockets.tls",
 		ConfigType: &corev3.TransportSocket_TypedConfig{TypedConfig: p.any(&tlsv3.UpstreamTlsContext{
-			Sni:              c.XDSServerName,
+			Sni:              c.Discovery.Name,
 			CommonTlsContext: common,
 		})},
 	}

@@ -7,7 +7,6 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
-	"net"
 	"net/netip"
 	"path/filepath"
 	"slices"
@@ -22,37 +21,23 @@ import (
 
 // Config is the checked configuration of an agent.
 type Config struct {
-	Node     mesh.NodeID
+	// Config is for Envoy's bootstrap. KeyExchanges and XDSRootFile also hold for the agent
+	// and for applications.
+	bootstrap.Config
+
 	Identity mesh.Identity
 	Cluster  mesh.ClusterID
-	// NodeCluster and Metadata are sent by Envoy with its node.
-	NodeCluster string
-	Metadata    map[string]any
-
-	Discovery, CA Server
-	// CARootFile and XDSRootFile hold PEM roots. If XDSRootFile is empty, the roots of the
-	// mesh sign the control plane, too.
-	CARootFile, XDSRootFile string
+	CA       bootstrap.Server
+	// CARootFile holds the roots of the certificate authority, PEM.
+	CARootFile string
 	// CRLFile holds revocation lists, PEM. While it does not exist, the lists come from the
 	// control plane.
 	CRLFile   string
 	TokenFile string
-	// KeyExchanges are the key exchanges of agent, Envoy and applications with the control
-	// plane; empty means their defaults.
-	KeyExchanges []tls.CurveID
-	SecretTTL    time.Duration
+	SecretTTL time.Duration
 	// Grace is the share of a certificate's lifetime that is left at renewal, plus or minus
 	// Jitter.
 	Grace, Jitter float64
-	Delta         bool
-
-	// Listen is the address of readiness, metrics and status, or a wildcard. Local is the
-	// address of the admin port, at which Envoy and the agent reach each other.
-	Listen, Local netip.Addr
-	// DualStack also listens on the IPv6 wildcard where Listen is the IPv4 wildcard.
-	DualStack bool
-
-	AdminPort, StatusPort, ReadyPort, StatsPort uint16
 
 	ConfigPath, EnvoyPath string
 	// InPod means that the agent runs in a pod, where no other user can reach its volumes.
@@ -63,7 +48,6 @@ type Config struct {
 	// Drain is the time that Envoy takes to drain a changed listener. TerminationDrain is the
 	// time that connections may go on after SIGTERM.
 	Drain, TerminationDrain time.Duration
-	Stats                   bootstrap.StatsInclusion
 	// FollowRoots subscribes to the roots of the mesh at the control plane.
 	FollowRoots bool
 	// Probe checks the application, whose health is reported to the control plane; nil is
@@ -74,39 +58,11 @@ type Config struct {
 	// GRPCBootstrap is the path of the gRPC bootstrap of applications, and CertDir the
 	// directory of their certificate files. Empty writes none.
 	GRPCBootstrap, CertDir string
-	RuntimeValues          map[string]string
 }
-
-// Server is a TLS server with the DNS name that its certificate must hold.
-type Server struct {
-	Host string // an IP address or a DNS name
-	Port uint16
-	Name string
-}
-
-// Addr returns host:port.
-func (s Server) Addr() string { return net.JoinHostPort(s.Host, strconv.Itoa(int(s.Port))) }
-
-// SDSSocket returns the path of the Unix socket that serves Envoy's secrets. Its directory
-// holds nothing else, so that it can be closed to other users.
-func (c *Config) SDSSocket() string { return filepath.Join(c.ConfigPath, "sds", "socket") }
 
 // XDSSocket returns the path of the Unix socket that forwards the xDS streams of
 // applications.
 func (c *Config) XDSSocket() string { return filepath.Join(c.ConfigPath, "XDS") }
-
-// Bootstrap renders Envoy's bootstrap as JSON.
-func (c *Config) Bootstrap() ([]byte, error) {
-	return bootstrap.Marshal(bootstrap.Config{
-		Node: c.Node, NodeCluster: c.NodeCluster, Metadata: c.Metadata,
-		Listen: c.Listen, DualStack: c.DualStack, Local: c.Local,
-		AdminPort: c.AdminPort, StatusPort: c.StatusPort, ReadyPort: c.ReadyPort, StatsPort: c.StatsPort,
-		SDSSocket: c.SDSSocket(),
-		XDSHost:   c.Discovery.Host, XDSPort: c.Discovery.Port, XDSServerName: c.Discovery.Name,
-		XDSRootFile: c.XDSRootFile, KeyExchanges: c.KeyExchanges, Delta: c.Delta,
-		Stats: c.Stats, RuntimeValues: c.RuntimeValues,
-	})
-}
 
 // Flags are the values of the command line. A zero value or nil is a flag not given.
 type Flags struct {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/meshctl/meshctl/internal/agent/bootstrap"
 	"github.com/meshctl/meshctl/internal/agent/probe"
 )
 
@@ -28,7 +29,7 @@ func resolve(t *testing.T, flags Flags, environ ...string) Config {
 
 func TestDefaults(t *testing.T) {
 	cfg := resolve(t, Flags{})
-	istiod := Server{Host: "istiod.istio-system.svc", Port: 15012, Name: "istiod.istio-system.svc"}
+	istiod := bootstrap.Server{Host: "istiod.istio-system.svc", Port: 15012, Name: "istiod.istio-system.svc"}
 	got := map[string]any{
 		"node": cfg.Node.String(), "identity": cfg.Identity.String(), "node cluster": cfg.NodeCluster,
 		"discovery": cfg.Discovery, "ca": cfg.CA, "roots": cfg.CARootFile, "xds roots": cfg.XDSRootFile, "token": cfg.TokenFile,
@@ -36,7 +37,7 @@ func TestDefaults(t *testing.T) {
 		"listen": cfg.Listen.String(), "local": cfg.Local.String(),
 		"ports": []uint16{cfg.AdminPort, cfg.StatusPort, cfg.ReadyPort, cfg.StatsPort},
 		"path":  cfg.ConfigPath, "envoy": cfg.EnvoyPath, "level": cfg.LogLevel, "concurrency": cfg.Concurrency,
-		"drain": cfg.Drain, "termination": cfg.TerminationDrain, "socket": cfg.SDSSocket(),
+		"drain": cfg.Drain, "termination": cfg.TerminationDrain, "socket": cfg.SDSSocket,
 	}
 	want := map[string]any{
 		"node": "sidecar~10.0.0.9~client-1.sample~sample.svc.cluster.local", "identity": "spiffe://cluster.local/ns/sample/sa/client",
@@ -84,10 +85,10 @@ func TestPrecedence(t *testing.T) {
 			[4]any{"f", "e", "p", ""},
 		},
 		"discovery": {Flags{DiscoveryAddress: "f:1"}, "", "discoveryAddress: p:2", func(c Config) any { return c.Discovery }, [4]any{
-			Server{"f", 1, "f"}, nil, Server{"p", 2, "p"}, Server{"istiod.istio-system.svc", 15012, "istiod.istio-system.svc"},
+			bootstrap.Server{Host: "f", Port: 1, Name: "f"}, nil, bootstrap.Server{Host: "p", Port: 2, Name: "p"}, bootstrap.Server{Host: "istiod.istio-system.svc", Port: 15012, Name: "istiod.istio-system.svc"},
 		}},
 		"ca": {Flags{CAAddress: "f:1"}, "CA_ADDR=127.0.0.1:2", "discoveryAddress: p:3", func(c Config) any { return c.CA }, [4]any{
-			Server{"f", 1, "f"}, Server{"127.0.0.1", 2, "istiod.istio-system.svc"}, Server{"p", 3, "p"}, Server{"istiod.istio-system.svc", 15012, "istiod.istio-system.svc"},
+			bootstrap.Server{Host: "f", Port: 1, Name: "f"}, bootstrap.Server{Host: "127.0.0.1", Port: 2, Name: "istiod.istio-system.svc"}, bootstrap.Server{Host: "p", Port: 3, Name: "p"}, bootstrap.Server{Host: "istiod.istio-system.svc", Port: 15012, Name: "istiod.istio-system.svc"},
 		}},
 		"roots":       {Flags{RootCA: "f"}, "CA_ROOT_CA=e", "", func(c Config) any { return c.CARootFile }, [4]any{"f", "e", nil, DefaultRootFile}},
 		"xds roots":   {Flags{RootCA: "f"}, "XDS_ROOT_CA=e", "", func(c Config) any { return c.XDSRootFile }, [4]any{"", "e", nil, ""}},
@@ -422,7 +423,7 @@ func FuzzResolve(f *testing.F) {
 		if err != nil {
 			return
 		}
-		if _, err := cfg.Bootstrap(); err != nil {
+		if _, err := bootstrap.Marshal(cfg.Config); err != nil {
 			t.Logf("a configuration without a bootstrap: %v", err)
 		}
 	})

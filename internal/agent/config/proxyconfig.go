@@ -256,11 +256,11 @@ func (r *resolver) proxyless(cfg *Config) {
 	cfg.CertDir = r.pick("output-certs", r.flags.OutputCerts, "OUTPUT_CERTS", dir).value
 }
 
-func (r *resolver) server(s setting) Server {
+func (r *resolver) server(s setting) bootstrap.Server {
 	host, portText, err := net.SplitHostPort(s.value)
 	if err != nil {
 		r.errorf("%s=%q is not host:port", s.from, s.value)
-		return Server{}
+		return bootstrap.Server{}
 	}
 	port, ok := parsePort(portText)
 	if !ok {
@@ -275,15 +275,16 @@ func (r *resolver) server(s setting) Server {
 	case notIP != nil && !mesh.IsDNSName(host):
 		r.errorf("%s=%q: %q is neither a DNS name nor an IP address", s.from, s.value, host)
 	case notIP != nil && !strings.Contains(host, "localhost"):
-		return Server{Host: host, Port: port, Name: host}
+		return bootstrap.Server{Host: host, Port: port, Name: host}
 	}
 	// Certificates of control planes hold names of services, not addresses.
-	return Server{Host: host, Port: port, Name: defaultServerName}
+	return bootstrap.Server{Host: host, Port: port, Name: defaultServerName}
 }
 
 // envoy resolves how Envoy is run.
 func (r *resolver) envoy(cfg *Config, pc *meshv1alpha1.ProxyConfig) {
 	cfg.ConfigPath = pc.GetConfigPath()
+	cfg.SDSSocket = filepath.Join(cfg.ConfigPath, "sds", "socket")
 	cfg.InPod = r.lookup("KUBERNETES_SERVICE_HOST") != ""
 	cfg.EnvoyPath = cmp.Or(pc.GetBinaryPath(), "envoy")
 	cfg.Concurrency = int(pc.GetConcurrency().GetValue())
