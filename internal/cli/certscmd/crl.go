@@ -48,8 +48,8 @@ With --context instead of DIR the command does this for the CAs in the Secrets c
 of clusters: each Secret gets all lists. It does not overwrite a Secret that changed in
 between: run it again.
 
---revoke takes a file with the certificate, or a serial number if there is only the CA
-that signed it. Without --revoke the command only renews the lists. Do so before their
+--revoke takes a file with the certificate, or its serial number if DIR contains only the
+CA that signed it. Without --revoke the command only renews the lists. Do so before their
 next update: after that time Envoy refuses every peer.
 
 Envoy needs a list of each CA of the mesh, also of the root. For a CA without a key here,
@@ -82,7 +82,7 @@ the new CAs get lists, too. The command writes nothing that serve or Envoy canno
 	cli.ChoiceVar(fs, &o.reason, "reason", "Reason of the revocation", reasonNames()...)
 	fs.StringSliceVar(&o.add, "add", nil, "Add the lists in this `file` from elsewhere; may be repeated")
 	cli.DurationVar(fs, &o.nextUpdate, "next-update", 30*cli.Day, "Lifetime of the lists")
-	fs.BoolVar(&o.dropUnknown, "drop-unknown", false, "Drop the lists of CAs that are not there, such as a replaced root")
+	fs.BoolVar(&o.dropUnknown, "drop-unknown", false, "Drop the lists of unknown CAs, such as a replaced root")
 	cli.MarkWeakening(fs, "drop-unknown")
 	return cmd
 }

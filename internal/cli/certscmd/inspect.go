@@ -24,7 +24,7 @@ func newCertsInspectCmd(env *cli.Env) *cobra.Command {
 		Use:   "inspect INPUT...",
 		Short: "Show certificates, keys and tokens",
 		Long: `Show the certificates, keys, certificate requests, revocation lists and tokens in the
-inputs. Nothing is verified, except with --roots the chain of a TLS server.
+inputs. The command verifies only the chain of a TLS server, with --roots.
 
 ` + inputHelp,
 		Example: `  meshctl certs inspect certs/cluster1

@@ -40,9 +40,9 @@ func newCertsLeafCmd(env *cli.Env) *cobra.Command {
 		Use:   "leaf",
 		Short: "Create the certificate of a workload or a gateway",
 		Long: `Create a key and a certificate for a workload, a virtual machine, a gateway or a test,
-signed by the CA in --ca, of a cluster or a root. The files are cert-chain.pem, key.pem
-(mode 0600) and root-cert.pem, as agents read them from ./etc/certs. With --out - the
-chain and the key go to standard output.
+signed by the CA of a cluster, or the root, in --ca. The files are cert-chain.pem,
+key.pem (mode 0600) and root-cert.pem, as agents read them from ./etc/certs. With --out -
+the chain and the key go to standard output.
 
 Flags give the names: a SPIFFE id (--spiffe-id, or --namespace and --service-account),
 DNS names and IP addresses. With --csr only the public key of the request is used.

@@ -26,10 +26,12 @@ const (
 const inputHelp = `An INPUT is a file in PEM or DER, a directory with its subdirectories, a Secret in YAML
 (cacerts in both layouts, istio-ca-secret, kubernetes.io/tls, remote secrets), a
 kubeconfig, Envoy's config dump or the output of meshctl pc secrets -o json, host:port
-of a TLS server, or - for standard input. The command recognizes the format. With
---context it also reads Secrets of clusters: secret/NAME of each, or without such an
-INPUT the CA, the roots and the remote secrets of the namespace. It never shows private
-keys and tokens.`
+of a TLS server, or - for standard input. The command recognizes the format. It never
+shows private keys and tokens.
+
+With --context the command also reads Secrets of each cluster. The INPUT secret/NAME
+selects one. Without such an INPUT it reads the CA, the roots and the remote secrets of
+the namespace.`
 
 // readOptions hold the flags of commands that read certificates.
 type readOptions struct {

@@ -83,15 +83,14 @@ func newCertsRootCmd(env *cli.Env) *cobra.Command {
 		Long: `Create a self-signed root: root-cert.pem and root-key.pem (mode 0600), or with --out -
 both on standard output. Existing files are kept without --force.
 
---constrain-trust-domain adds name constraints to the root: its certificates are valid
-only for SPIFFE ids of these trust domains, for DNS names of the mesh (in the trust
-domains and in "svc", and localhost) or in --permit-dns, and for IP addresses in
---permit-ip, not for e-mail addresses. A stolen key of such a root, or of its
-intermediate, cannot sign for other names.`,
+--constrain-trust-domain adds name constraints to the root, so that a stolen key of the
+root or of an intermediate cannot sign for other names. The constraints permit SPIFFE ids
+of these trust domains, DNS names in these domains, in "svc" and in --permit-dns,
+localhost, and IP addresses in --permit-ip. They permit no e-mail addresses.`,
 		Example: `  meshctl certs root-ca --out certs
   meshctl certs root-ca --out certs --algorithm rsa-4096 --ttl 3650d --org example.com
 
-  # a root that is good for one mesh and its gateways only
+  # Create a root for only one mesh and its gateways
   meshctl certs root-ca --out certs --constrain-trust-domain cluster.local --permit-dns shop.example.com`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context(), env) },
 	}

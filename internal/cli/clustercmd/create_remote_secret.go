@@ -65,8 +65,8 @@ control planes of other clusters find its services. Apply it in their clusters.
 
 The command creates the service account of the token, with a role that allows only
 what a control plane reads, unless the account exists and has these rights. It writes
-nothing until it has checked that it may write everything. It reports the rights that
-the account lacks in the end, and what does not work without them.
+nothing until it has checked that it may write everything. At the end it reports the
+rights that the account lacks, and what does not work without them.
 
 With --ttl the token expires, and a control plane of meshctl renews it after two
 thirds of its life. The token is bound to a Secret in the cluster: delete that Secret

@@ -38,11 +38,11 @@ namespace, else as pods of meshctl or istiod. A replica on this machine is asked
 directly, a pod by port-forward through the API server, which needs the right to
 create pods/portforward. For a replica that cannot be reached the command shows its
 Lease. --server gives addresses instead. A replica answers its own user on the same
-machine; all other callers need --token-file. For a pod the command creates a token of the
-service account default when there is no --token-file.
+machine; all other callers need --token-file. For a pod the command creates a token of
+the service account default if --token-file is not given.
 
 The exit code is 3 when a replica does not answer, when a cluster is not synced, when
-its credential has expired or lacks a right, when a claim of a cluster has no effect,
+its credential has expired or lacks a right, when a source of a cluster has no effect,
 or when a network that other networks must reach has no usable gateway.`,
 		Example: `  meshctl remote-clusters --context east
   # Wait until all clusters are synced

@@ -144,9 +144,9 @@ func newRemoteSecretDeleteCmd(env *cli.Env) *cobra.Command {
 		Long: `Delete the remote secret of a cluster in the clusters that read it. Their control
 planes remove its endpoints at once.
 
-With --from, the context of the cluster itself, all tokens of its reader are revoked,
-too, also for clusters that --to does not name: meshctl deletes the Secrets that it
-created for them in the cluster itself. Token Secrets that meshctl did not create are
+--from names the context of the cluster itself. With it the command also revokes all
+tokens of the cluster's reader, including tokens for clusters that --to does not name: it
+deletes the token Secrets that meshctl created in the cluster. Other token Secrets are
 kept and listed. This also works when the remote secret is gone, as after meshctl
 multicluster unlink.
 

@@ -137,8 +137,8 @@ func newXDSTimelineCmd(env *cli.Env) *cobra.Command {
 		Use:   "timeline",
 		Short: "Show the last changes and their way to the proxies",
 		Long: `Show the last changes, oldest first: the cause, the number of events in the batch, the
-time to collect (BATCH) and to generate it (GENERATE), the number of responses, and the
-time from the first event to the last answer of a proxy (TOTAL).`,
+time to collect the events (BATCH) and to generate the resources (GENERATE), the number
+of responses, and the time from the first event to the last answer of a proxy (TOTAL).`,
 		Example: `  meshctl xds timeline
   meshctl xds timeline -o json | jq '.[-1]'`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context(), env) },

@@ -51,8 +51,8 @@ func newExplainEndpointsCmd(env *cli.Env) *cobra.Command {
 		Short:   "Explain how a proxy reaches the endpoints of a service",
 		Long: `List every endpoint of a service in every cluster and how the proxy reaches it:
 directly, through gateways, or not at all and why. SERVICE is name.namespace, a full
-host name, or the name of a service in the namespace of the proxy. PROXY is connected
-to one of the control planes: name.namespace as meshctl ps shows it.
+host name, or the name of a service in the namespace of the proxy. PROXY is
+name.namespace, as in meshctl ps, and must be connected to one of the control planes.
 
 The explanation uses the newest state of the control plane. meshctl ps shows whether
 the proxy has accepted it, and meshctl pc endpoints what its Envoy uses. The exit code

@@ -62,12 +62,12 @@ are asked through its API server. --server gives addresses instead, without a ku
 need --token-file.
 
 With --xds-address the command asks over xDS, as istioctl does. The control planes may
-be Istio's, and may run on other machines. The caller authenticates with the certificate of --cert-dir, the token
-of --token-file, or a token that the cluster of the kubeconfig creates for the service
-account default of --istioNamespace.
+be Istio's, and may run on other machines. The caller authenticates with the certificate
+of --cert-dir, the token of --token-file, or a token that the cluster of the kubeconfig
+creates for the service account default of --istioNamespace.
 
-With PROXY, as name.namespace, the command compares the last clusters, listeners and
-routes that the proxy was sent with the configuration of its Envoy. It shows
+With PROXY, as name.namespace, the command compares the configuration of the proxy's
+Envoy with the last clusters, listeners and routes from the control plane. It shows
 differences as a unified diff and exits with code 3. It reads the Envoy in its pod,
 through the API server, or at --admin or --file. If several clusters have a proxy of
 that name, use --cluster.`,

@@ -26,7 +26,7 @@ func newPCAllCmd(env *cli.Env) *cobra.Command {
 		Aliases: []string{"a"},
 		Short:   "Show all tables of a proxy",
 		Long: `Show one table each for versions, clusters, listeners, routes, secrets and endpoints,
-all of the same moment. A saved dump is the response of /config_dump?include_eds;
+all from the same moment. A saved dump is the response of /config_dump?include_eds;
 without that parameter it has no endpoints.
 
 Each filter applies to some tables:

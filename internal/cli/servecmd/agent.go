@@ -92,7 +92,7 @@ cause when Envoy fails.`,
 		"Write the gRPC bootstrap of applications to this `file` (GRPC_XDS_BOOTSTRAP, default with --no-envoy grpc-bootstrap.json in --config-path)")
 	fs.StringVar(&f.OutputCerts, "output-certs", "",
 		"Write certificate, key and roots to this `directory` (OUTPUT_CERTS, default with a gRPC bootstrap certs in --config-path)")
-	fs.StringVar(&f.BindAddress, "bind-address", "", "Listen `address` for all ports (default loopback for admin, any address for others)")
+	fs.StringVar(&f.BindAddress, "bind-address", "", "Listen `address` for all ports (default loopback for the admin interface, all addresses for other ports)")
 	fs.IntVar(&f.AdminPort, "admin-port", 0, "`Port` of Envoy's admin interface (proxyAdminPort, default 15000)")
 	fs.IntVar(&f.StatusPort, "status-port", 0, "`Port` of the agent's readiness and metrics (statusPort, default 15020)")
 	fs.IntVar(&f.ReadyPort, "readiness-port", 0, "`Port` of Envoy's readiness (ENVOY_STATUS_PORT, default 15021)")
