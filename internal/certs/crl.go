@@ -1,6 +1,7 @@
 package certs
 
 import (
+	"bytes"
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/asn1"
@@ -45,6 +46,12 @@ func NewerCRL(a, b *x509.RevocationList) bool {
 		return a.ThisUpdate.After(b.ThisUpdate)
 	}
 	return a.Number.Cmp(b.Number) > 0
+}
+
+// IssuedCRL reports whether the list names the certificate as its issuer and is signed
+// by its key.
+func IssuedCRL(by *x509.Certificate, l *x509.RevocationList) bool {
+	return bytes.Equal(by.RawSubject, l.RawIssuer) && by.CheckSignature(l.SignatureAlgorithm, l.RawTBSRevocationList, l.Signature) == nil
 }
 
 // SignCRL makes the authority's next revocation list: the entries of the last list,

@@ -296,11 +296,6 @@ func (b *builder) addSigner(a *certs.Authority) {
 	b.signers = append(b.signers, a)
 }
 
-// signed reports whether the list names the certificate and is signed by its key.
-func signed(by *x509.Certificate, l *x509.RevocationList) bool {
-	return bytes.Equal(by.RawSubject, l.RawIssuer) && by.CheckSignature(l.SignatureAlgorithm, l.RawTBSRevocationList, l.Signature) == nil
-}
-
 // collect finds the last list of each CA.
 func (b *builder) collect(add []Lists) error {
 	b.last = make([]*x509.RevocationList, len(b.signers))
@@ -322,7 +317,7 @@ func (b *builder) collect(add []Lists) error {
 }
 
 func (b *builder) take(l *x509.RevocationList) {
-	if i := slices.IndexFunc(b.signers, func(a *certs.Authority) bool { return signed(a.Cert, l) }); i >= 0 {
+	if i := slices.IndexFunc(b.signers, func(a *certs.Authority) bool { return certs.IssuedCRL(a.Cert, l) }); i >= 0 {
 		if b.last[i] == nil || certs.NewerCRL(l, b.last[i]) {
 			b.last[i] = l
 		}
@@ -331,7 +326,7 @@ func (b *builder) take(l *x509.RevocationList) {
 	by := b.knownSigner(l)
 	i := slices.IndexFunc(b.rest, func(x *x509.RevocationList) bool {
 		if by != nil {
-			return signed(by, x)
+			return certs.IssuedCRL(by, x)
 		}
 		return bytes.Equal(x.RawIssuer, l.RawIssuer) && bytes.Equal(x.AuthorityKeyId, l.AuthorityKeyId) && b.knownSigner(x) == nil
 	})
@@ -346,7 +341,7 @@ func (b *builder) take(l *x509.RevocationList) {
 // knownSigner returns the certificate that signed a list, or nil.
 func (b *builder) knownSigner(l *x509.RevocationList) *x509.Certificate {
 	for _, c := range b.known {
-		if signed(c, l) {
+		if certs.IssuedCRL(c, l) {
 			return c
 		}
 	}

@@ -225,7 +225,7 @@ func TestLoadOrCreate(t *testing.T) {
 	}
 	before := modes(t, dir)
 	_, _, err = LoadOrCreate(dir, "example.org", now, rand.Reader)
-	wantError(t, err, "incomplete: ca-key.pem is missing")
+	wantError(t, err, "incomplete: missing: ca-key.pem")
 	if diff := cmp.Diff(before, modes(t, dir)); diff != "" {
 		t.Error(diff)
 	}

@@ -1,11 +1,13 @@
 package verify
 
 import (
+	"bytes"
 	"crypto"
 	"crypto/x509"
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/meshctl/meshctl/internal/certs"
 )
@@ -16,7 +18,9 @@ func Check(s Set, o Options) []Finding {
 	c := &checker{set: s, opts: o, links: &linker{known: map[[2]*x509.Certificate]bool{}}}
 	c.read()
 	c.links.limit(len(c.all) + len(c.crls) + len(o.Roots) + len(o.Clusters) + len(o.Lists))
-	c.complete()
+	if len(s.Missing) > 0 {
+		c.report(Incomplete, s.Place, cert{}, "missing: %s", strings.Join(s.Missing, ", "))
+	}
 	c.roles()
 	c.chains()
 	c.anchors()
@@ -28,15 +32,10 @@ func Check(s Set, o Options) []Finding {
 		c.report(TooMany, s.Place, cert{}, "so many certificates share a name that not all signatures were checked")
 	}
 	c.last()
-	slices.SortStableFunc(c.findings, func(a, b Finding) int { return rank(a) - rank(b) })
+	slices.SortStableFunc(c.findings, func(a, b Finding) int {
+		return strings.Compare(string(a.Severity), string(b.Severity)) // error, warning
+	})
 	return c.findings
-}
-
-func rank(f Finding) int {
-	if f.Severity == Error {
-		return 0
-	}
-	return 1
 }
 
 // checker holds what one Check knows.
@@ -76,12 +75,18 @@ type privateKey struct {
 
 // report adds a finding; subject may be the zero cert.
 func (c *checker) report(code Code, place string, subject cert, format string, args ...any) {
+	c.findings = append(c.findings, newFinding(code, place, subject.Certificate, fmt.Sprintf(format, args...)))
+}
+
+// newFinding returns a finding with the severity and the fix of its code. The subject
+// may be nil.
+func newFinding(code Code, place string, subject *x509.Certificate, reason string) Finding {
 	k := kinds()[code]
-	f := Finding{Severity: k.severity, Code: code, Place: place, Fix: k.fix, Reason: fmt.Sprintf(format, args...)}
-	if subject.Certificate != nil {
-		f.Subject, f.Fingerprint = Name(subject.Certificate), Short(subject.Certificate)
+	f := Finding{Severity: k.severity, Code: code, Place: place, Fix: k.fix, Reason: reason}
+	if subject != nil {
+		f.Subject, f.Fingerprint = Name(subject), Short(subject)
 	}
-	c.findings = append(c.findings, f)
+	return f
 }
 
 // about reports a fault of a certificate at the place of the certificate.
@@ -224,20 +229,6 @@ func (c *checker) misplaced(role Role, b certs.Block, place string) {
 	}
 }
 
-// complete reports the missing files of the layout.
-func (c *checker) complete() {
-	if len(c.set.Missing) > 0 {
-		c.report(Incomplete, c.set.Place, cert{}, "%s %s missing", strings.Join(c.set.Missing, ", "), isAre(len(c.set.Missing)))
-	}
-}
-
-func isAre(n int) string {
-	if n == 1 {
-		return "is"
-	}
-	return "are"
-}
-
 // roles finds the subject and the trusted roots of the set.
 func (c *checker) roles() {
 	var selfSigned []cert
@@ -271,9 +262,12 @@ func (c *checker) roles() {
 // isRoot reports whether the bundle has x or a root with the same name and key, such
 // as a renewed root.
 func (c *checker) isRoot(x *x509.Certificate) bool {
-	return slices.ContainsFunc(c.roots, func(r cert) bool {
-		return r.Equal(x) || string(r.RawSubject) == string(x.RawSubject) && certs.SameKey(r.PublicKey, x.PublicKey)
-	})
+	return slices.ContainsFunc(c.roots, func(r cert) bool { return sameCA(r.Certificate, x) })
+}
+
+// sameCA reports whether two certificates have the same name and key.
+func sameCA(a, b *x509.Certificate) bool {
+	return bytes.Equal(a.RawSubject, b.RawSubject) && certs.SameKey(a.PublicKey, b.PublicKey)
 }
 
 // keys reports weak private keys, and private keys without their certificate.
@@ -300,14 +294,29 @@ func (c *checker) last() {
 		slices.ContainsFunc(c.findings, func(f Finding) bool { return f.Severity == Error }) {
 		return
 	}
-	options := x509.VerifyOptions{
-		Roots: pool(c.roots), Intermediates: pool(c.all), CurrentTime: c.opts.Now,
-		KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageAny},
+	// Peers must accept the subject of the set or, in a loose set, the first certificate
+	// of each path.
+	var asked []cert
+	switch {
+	case c.set.Purpose == Loose:
+		for _, p := range c.paths {
+			if !holds(asked, p[0]) {
+				asked = append(asked, p[0])
+			}
+		}
+	case c.first.Certificate != nil:
+		asked = []cert{c.first}
 	}
-	for _, x := range c.asked() {
-		if _, err := x.Verify(options); err != nil {
+	for _, x := range asked {
+		if _, err := x.Verify(verifyOptions(c.roots, c.all, c.opts.Now)); err != nil {
 			c.about(Rejected, x, "%v", err)
 		}
+	}
+}
+
+func verifyOptions(roots, others []cert, now time.Time) x509.VerifyOptions {
+	return x509.VerifyOptions{
+		Roots: pool(roots), Intermediates: pool(others), CurrentTime: now, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageAny},
 	}
 }
 
@@ -319,24 +328,6 @@ func pool(list []cert) *x509.CertPool {
 	return p
 }
 
-// asked returns the certificates that peers must accept: the subject of the set or,
-// in a loose set, the first certificate of each path.
-func (c *checker) asked() []cert {
-	if c.set.Purpose != Loose {
-		if c.first.Certificate == nil {
-			return nil
-		}
-		return []cert{c.first}
-	}
-	var out []cert
-	for _, p := range c.paths {
-		if !holds(out, p[0]) {
-			out = append(out, p[0])
-		}
-	}
-	return out
-}
-
 // anchors reports trusted certificates that are no roots. Not all peers accept a path
 // that ends there.
 func (c *checker) anchors() {
@@ -346,7 +337,7 @@ func (c *checker) anchors() {
 		}
 		for _, x := range l.certs {
 			same := func(r cert) bool { // its root is here, too
-				return string(r.RawSubject) == string(x.RawSubject) && certs.SameKey(r.PublicKey, x.PublicKey) && c.links.selfSigned(r.Certificate)
+				return sameCA(r.Certificate, x.Certificate) && c.links.selfSigned(r.Certificate)
 			}
 			if x.IsCA && !slices.ContainsFunc(c.roots, same) {
 				c.about(NotSelfSigned, x, "it is trusted, but it is signed by %q and no root", x.Issuer)

@@ -50,9 +50,7 @@ func (c *checker) covered(lists []crl) bool {
 	missing := false
 	want := func(ca cert, reason string) {
 		// Compare keys, too: during a rotation, old and new CAs share their names.
-		has := slices.ContainsFunc(lists, func(l crl) bool {
-			return bytes.Equal(l.RawIssuer, ca.RawSubject) && certs.SameKey(l.by.PublicKey, ca.PublicKey)
-		})
+		has := slices.ContainsFunc(lists, func(l crl) bool { return sameCA(l.by, ca.Certificate) })
 		if !has && !seen[string(ca.Raw)] {
 			c.report(CRLMissing, c.crls[0].place, ca, "there is no revocation list of %q; %s", Name(ca.Certificate), reason)
 			missing = true
@@ -127,7 +125,11 @@ func (c *checker) crl(l *crl) listUse {
 // name and, if both have one, by key id. A CA of the same name with another key id is
 // neither: during a rotation, several CAs share a name and not all are here.
 func (c *checker) signerOf(l *crl) (issuer, forged cert) {
-	for _, x := range slices.Concat(c.all, c.roots, c.signers()) {
+	candidates := slices.Concat(c.all, c.roots)
+	for _, s := range c.opts.Signers {
+		candidates = append(candidates, cert{s, "the given signers"})
+	}
+	for _, x := range candidates {
 		if !bytes.Equal(x.RawSubject, l.RawIssuer) {
 			continue
 		}
@@ -135,7 +137,7 @@ func (c *checker) signerOf(l *crl) (issuer, forged cert) {
 			continue
 		}
 		c.links.left--
-		if signedList(x.Certificate, l.RevocationList) {
+		if certs.IssuedCRL(x.Certificate, l.RevocationList) {
 			l.by = x.Certificate
 			return x, cert{}
 		}
@@ -144,14 +146,6 @@ func (c *checker) signerOf(l *crl) (issuer, forged cert) {
 		}
 	}
 	return cert{}, forged
-}
-
-func (c *checker) signers() []cert {
-	out := make([]cert, len(c.opts.Signers))
-	for i, s := range c.opts.Signers {
-		out[i] = cert{s, "the given signers"}
-	}
-	return out
 }
 
 // revoked reports the certificates that are revoked by the lists.
@@ -177,23 +171,18 @@ func (c *checker) superseded(lists []crl) {
 			if !bytes.Equal(x.RawIssuer, l.RawIssuer) || c.opts.Now.Before(x.ThisUpdate) || !certs.NewerCRL(x.RevocationList, newest.RevocationList) || c.links.left == 0 {
 				continue
 			}
-			if c.links.left--; signedList(l.by, x.RevocationList) {
+			if c.links.left--; certs.IssuedCRL(l.by, x.RevocationList) {
 				newest = x
 			}
 		}
 		here := slices.ContainsFunc(lists, func(x crl) bool {
-			return bytes.Equal(x.RawIssuer, l.RawIssuer) && certs.SameKey(x.by.PublicKey, l.by.PublicKey) && !certs.NewerCRL(newest.RevocationList, x.RevocationList)
+			return sameCA(x.by, l.by) && !certs.NewerCRL(newest.RevocationList, x.RevocationList)
 		})
 		if !here {
 			c.report(CRLSuperseded, l.place, cert{}, "the revocation list of %q has %s, and that in %s has %s: what was revoked since is accepted here",
 				l.Issuer, edition(l.RevocationList), newest.Place, edition(newest.RevocationList))
 		}
 	}
-}
-
-// signedList reports whether the key of the certificate signed the list.
-func signedList(by *x509.Certificate, l *x509.RevocationList) bool {
-	return by.CheckSignature(l.SignatureAlgorithm, l.RawTBSRevocationList, l.Signature) == nil
 }
 
 // edition describes the version of a list: its number or time.

@@ -56,8 +56,6 @@ func named(parent, child *x509.Certificate) bool {
 		(len(child.AuthorityKeyId) == 0 || len(parent.SubjectKeyId) == 0 || bytes.Equal(child.AuthorityKeyId, parent.SubjectKeyId))
 }
 
-func selfIssued(c *x509.Certificate) bool { return named(c, c) }
-
 // verifies checks a signature. A weak algorithm or key counts as good here; other
 // checks report it.
 func verifies(parent, child *x509.Certificate) bool {

@@ -34,12 +34,8 @@ func Mesh(clusters []ClusterCA, now time.Time) []Finding {
 			if err == nil {
 				continue
 			}
-			k := kinds()[OtherRoot]
-			out = append(out, Finding{
-				Severity: k.severity, Code: OtherRoot, Place: here.Place, Subject: Name(there.Signer), Fingerprint: Short(there.Signer),
-				Reason: fmt.Sprintf("no root that is trusted here is above what signs in %s, so proxies here refuse those there", there.Place),
-				Fix:    k.fix,
-			})
+			out = append(out, newFinding(OtherRoot, here.Place, there.Signer,
+				fmt.Sprintf("no root that is trusted here is above what signs in %s, so proxies here refuse those there", there.Place)))
 		}
 	}
 	return out

@@ -5,6 +5,7 @@
 package verify
 
 import (
+	"bytes"
 	"crypto/x509"
 	"fmt"
 	"slices"
@@ -43,7 +44,7 @@ type File struct {
 
 // NewFile parses the content of a file. Its place is its name until set.
 func NewFile(name string, data []byte) File {
-	return File{Name: name, Place: name, Blocks: certs.Scan(data), Empty: isBlank(data)}
+	return File{Name: name, Place: name, Blocks: certs.Scan(data), Empty: len(bytes.TrimSpace(data)) == 0}
 }
 
 // there reports whether the file has content, readable or not.
@@ -56,10 +57,6 @@ func (f File) At(i int) string {
 		return fmt.Sprintf("%s:%d", f.Place, line)
 	}
 	return fmt.Sprintf("%s (certificate %d)", f.Place, i+1)
-}
-
-func isBlank(data []byte) bool {
-	return !slices.ContainsFunc(data, func(b byte) bool { return b > ' ' })
 }
 
 // Purpose is the purpose of a Set.
@@ -142,13 +139,13 @@ func layoutOf(files []File) layout {
 			map[string]Role{caCert: RoleCert, caKey: RoleKey, certChain: RoleChain, rootCert: RoleRoots, caCRL: RoleCRL},
 			[]string{caCert, caKey, certChain, rootCert},
 		}
-		if firstCert(files, caCert).selfSigned() {
+		if ca := firstCert(files, caCert); ca != nil && named(ca, ca) { // a root
 			l.want = []string{caCert, caKey, rootCert}
 		}
 		return l
 	case has(tlsCert), has(tlsKey):
 		l := layout{Leaf, map[string]Role{tlsCert: RoleCert, tlsKey: RoleKey, tlsRoots: RoleRoots, caCRL: RoleCRL}, []string{tlsCert, tlsKey}}
-		if c := firstCert(files, tlsCert); c.Certificate != nil && c.IsCA && !isWorkload(c.Certificate) {
+		if c := firstCert(files, tlsCert); c != nil && c.IsCA && !isWorkload(c) {
 			l.purpose, l.want = CA, append(l.want, tlsRoots)
 		}
 		return l
@@ -165,14 +162,11 @@ func (s Set) Signer() *x509.Certificate {
 	if s.Purpose != CA {
 		return nil
 	}
-	for _, f := range s.Files {
-		for _, b := range f.Blocks {
-			if f.Role == RoleCert && b.Cert != nil {
-				return b.Cert
-			}
-		}
+	i := slices.IndexFunc(s.Files, func(f File) bool { return f.Role == RoleCert })
+	if i < 0 {
+		return nil
 	}
-	return nil
+	return firstCert(s.Files, s.Files[i].Name)
 }
 
 // cert is a certificate with its place.
@@ -181,21 +175,19 @@ type cert struct {
 	place string
 }
 
-// selfSigned compares names and key ids. It does not check the signature.
-func (c cert) selfSigned() bool { return c.Certificate != nil && selfIssued(c.Certificate) }
-
-func firstCert(files []File, name string) cert {
+// firstCert returns the first certificate in the file of this name, or nil.
+func firstCert(files []File, name string) *x509.Certificate {
 	for _, f := range files {
 		if f.Name != name {
 			continue
 		}
 		for _, b := range f.Blocks {
 			if b.Cert != nil {
-				return cert{b.Cert, ""}
+				return b.Cert
 			}
 		}
 	}
-	return cert{}
+	return nil
 }
 
 // Options of Check.
