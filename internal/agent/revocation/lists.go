@@ -225,11 +225,11 @@ func text(err error) string {
 // usable lists, with Err if they will be unusable soon, and whether they name the first
 // certificate of the chain. The error is the reason why they cannot be used.
 func check(place string, data []byte, chain, roots []*x509.Certificate, now time.Time) (good use, revoked bool, err error) {
-	lists := verify.NewFile("ca-crl.pem", data)
-	lists.Place, lists.Role = place, verify.RoleCRL
-	own := verify.NewFile("cert-chain.pem", certs.EncodeCerts(chain...))
+	lists := verify.NewFile("ca-crl.pem", place, data)
+	lists.Role = verify.RoleCRL
+	own := verify.NewFile("cert-chain.pem", "cert-chain.pem", certs.EncodeCerts(chain...))
 	own.Role = verify.RoleCert
-	trusted := verify.NewFile("root-cert.pem", certs.EncodeCerts(roots...))
+	trusted := verify.NewFile("root-cert.pem", "root-cert.pem", certs.EncodeCerts(roots...))
 	trusted.Role = verify.RoleRoots
 	set := verify.Set{Place: place, Purpose: verify.Leaf, Files: []verify.File{own, trusted, lists}}
 

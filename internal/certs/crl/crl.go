@@ -111,12 +111,12 @@ func find(path string) (*directory, error) {
 		d.one, d.sets = true, []string{d.path}
 		return d, nil
 	}
-	clusters, err := store.Authorities(d.path)
+	clusters, err := store.Clusters(d.path)
 	if err != nil {
 		return nil, err
 	}
 	for _, name := range clusters {
-		d.sets = append(d.sets, filepath.Join(d.path, name))
+		d.sets = append(d.sets, filepath.Join(d.path, string(name)))
 	}
 	_, err = os.Lstat(filepath.Join(d.path, store.RootKeyFile))
 	d.root = err == nil

@@ -244,8 +244,7 @@ func pemFile(name, place, path string, data []byte) (verify.File, error) {
 	if len(data) > maxPEM {
 		return verify.File{}, fmt.Errorf("%s has %d bytes, more than the %d MiB of PEM that are read", place, len(data), maxPEM>>20)
 	}
-	f := verify.NewFile(name, data)
-	f.Place = place
+	f := verify.NewFile(name, place, data)
 	if path != "" {
 		if err := files.CheckSecret(path); err != nil {
 			f.Exposed = err.Error()

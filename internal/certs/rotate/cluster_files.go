@@ -8,7 +8,6 @@ import (
 	"io/fs"
 	"path/filepath"
 	"slices"
-	"strings"
 
 	"github.com/meshctl/meshctl/internal/certs"
 	"github.com/meshctl/meshctl/internal/certs/store"
@@ -145,16 +144,19 @@ func equalSets(a, b []files.File) bool {
 // use.
 func lint(from Storage, dir string, set []files.File, o verify.Options, others ...files.File) error {
 	var list []verify.File
+	add := func(name string, data []byte) {
+		list = append(list, verify.NewFile(name, from.Place(filepath.Join(dir, name)), data))
+	}
 	for _, f := range set {
-		list = append(list, linted(from, dir, f.Name, f.Data))
+		add(f.Name, f.Data)
 	}
 	crl, err := from.Read(filepath.Join(dir, store.CRLFile))
 	switch {
 	case err == nil:
-		list = append(list, linted(from, dir, store.CRLFile, crl))
+		add(store.CRLFile, crl)
 		for _, f := range others {
 			if !store.IsKey(f.Name) {
-				list = append(list, linted(from, dir, "other "+f.Name, f.Data))
+				add("other "+f.Name, f.Data)
 			}
 		}
 	case !errors.Is(err, fs.ErrNotExist):
@@ -163,46 +165,25 @@ func lint(from Storage, dir string, set []files.File, o verify.Options, others .
 	return verify.Refuse(verify.Check(verify.Arrange(from.Place(dir), list), o))
 }
 
-func linted(from Storage, dir, name string, data []byte) verify.File {
-	f := verify.NewFile(name, data)
-	f.Place = from.Place(filepath.Join(dir, name))
-	return f
-}
-
-// ids returns the short SHA-256 of all certificates in PEM, or nil for other data.
-func ids(data []byte) []string {
-	list, err := certs.ParseCerts(data)
-	if err != nil {
-		return nil
-	}
-	out := make([]string, len(list))
-	for i, c := range list {
-		out[i] = verify.Short(c)
-	}
-	return out
-}
-
-// facts returns the ids of the signer and the roots of a set.
+// facts returns the short SHA-256 of the signer and the roots of a set.
 func facts(set []files.File) (signer string, roots []string) {
-	for _, f := range set {
-		switch list := ids(f.Data); {
-		case store.IsSigner(f.Name):
-			signer = strings.Join(list[:min(1, len(list))], " ")
-		case store.IsRoots(f.Name):
-			roots = list
-		}
+	first, _, list := store.FromFiles("", set).Certificates()
+	if len(first) > 0 {
+		signer = verify.Short(first[0])
+	}
+	for _, r := range list {
+		roots = append(roots, verify.Short(r))
 	}
 	return signer, roots
 }
 
 // signerOf returns the SHA-256 of the signer of a set, if there is one.
 func signerOf(set []files.File) []string {
-	for _, f := range set {
-		if list, err := certs.ParseCerts(f.Data); err == nil && store.IsSigner(f.Name) {
-			return []string{certs.Fingerprint(list[0])}
-		}
+	signer, _, _ := store.FromFiles("", set).Certificates()
+	if len(signer) == 0 {
+		return nil
 	}
-	return nil
+	return []string{certs.Fingerprint(signer[0])}
 }
 
 // parseOne reads a file with one certificate.

@@ -72,100 +72,57 @@ func Waited(now func() time.Time) Gate {
 // decide returns the phase that an action leads to. If it is the current phase, that
 // phase must be completed.
 func decide(s *State, a Action) (Phase, error) {
-	if s.pending() {
-		return decidePending(s, a)
-	}
-	switch s.Phase {
-	case Trust:
-		switch a {
-		case Next:
-			return Sign, nil
-		case Abort:
-			return s.undoTrust(), nil
-		case Finish:
-			return "", refuse("take the step with next first", "the new root does not sign yet, so the old one cannot be dropped")
-		}
-	case Sign:
-		switch a {
-		case Next:
-			return "", refuse("it is taken with finish and cannot be undone", "the only step left drops the old root")
-		case Abort:
-			return Back, nil
-		case Finish:
-			return Finished, nil
-		}
-	case Back:
-		switch a {
-		case Next, Abort:
-			return Aborted, nil
-		case Finish:
-			return "", refuse("go on with abort", "the rotation is being aborted")
-		}
-	case Finished, Aborted: // always pending, see decode
+	switch {
+	case a == Abort && s.Phase == Trust && !s.Restored:
+		return Aborted, nil // the new root has signed nothing yet
+	case a == Abort && (s.Phase == Trust || s.Phase == Sign):
+		return Back, nil
+	case a == Abort && s.Phase == Finished:
+		return "", refuse("complete it with finish", "the old root is being dropped, which cannot be undone")
+	case a == Finish && s.Phase != Finished && s.pending():
+		return "", refuse("complete it with "+string(s.Command()), "the step %q was interrupted", s.Phase)
+	case s.pending():
+		return s.Phase, nil
+	case a == Finish && s.Phase == Trust:
+		return "", refuse("take the step with next first", "the new root does not sign yet, so the old one cannot be dropped")
+	case a == Finish && s.Phase == Back:
+		return "", refuse("go on with abort", "the rotation is being aborted")
+	case a == Next && s.Phase == Sign:
+		return "", refuse("it is taken with finish and cannot be undone", "the only step left drops the old root")
+	case a == Next && s.Phase == Trust:
+		return Sign, nil
+	case a == Finish && s.Phase == Sign:
+		return Finished, nil
+	case s.Phase == Back && (a == Next || a == Abort):
+		return Aborted, nil
 	}
 	return "", fmt.Errorf("there is no %s in phase %s", a, s.Phase)
 }
 
-// decidePending is decide after an interrupted step.
-func decidePending(s *State, a Action) (Phase, error) {
-	switch {
-	case a == Abort && s.Phase == Trust:
-		return s.undoTrust(), nil
-	case a == Abort && s.Phase == Sign:
-		return Back, nil
-	case a == Abort && s.Phase == Finished:
-		return "", refuse("complete it with finish", "the old root is being dropped, which cannot be undone")
-	case a == Finish && s.Phase != Finished:
-		fix := "complete it with next"
-		if s.Phase == Back || s.Phase == Aborted {
-			fix = "complete it with abort"
-		}
-		return "", refuse(fix, "the step %q was interrupted", s.Phase)
-	}
-	return s.Phase, nil
-}
-
-// undoTrust returns the phase that abort leads to from Trust. The new root has signed
-// nothing yet, unless a directory was changed by hand.
-func (s *State) undoTrust() Phase {
-	if s.Restored {
-		return Back
-	}
-	return Aborted
-}
-
-// requirement returns the requirement of the step to a phase. It returns false if the
-// step is safe at any time.
-func (s *State) requirement(to Phase) (Requirement, bool) {
-	r := Requirement{From: s.Phase, To: to, Clusters: s.Clusters, Written: s.Written, Wait: s.Wait(), InForce: s.Written.Add(time.Duration(s.Propagation))}
+// requirement returns the requirement of the step to a phase, or nil if the step is safe
+// at any time.
+func (r *rotation) requirement(to Phase) *Requirement {
+	s := r.state
+	out := &Requirement{From: s.Phase, To: to, Clusters: s.Clusters, Written: s.Written, Wait: s.Wait(), InForce: s.Written.Add(time.Duration(s.Propagation))}
 	switch {
 	case s.pending():
-		return r, false // it waited before it began
+		return nil // it waited before it began
 	case s.Phase == Trust && to == Sign:
-		r.Trusted = s.NewRoot
+		out.Trusted = s.NewRoot
 	case s.Phase == Sign && to == Finished:
-		r.Trusted, r.Gone = s.NewRoot, s.OldRoot
+		out.Trusted, out.Gone = s.NewRoot, s.OldRoot
+		for _, c := range r.clusters {
+			out.GoneSigners = append(out.GoneSigners, signerOf(c.old)...)
+		}
 	case s.Phase == Back && to == Aborted:
-		r.Trusted, r.Gone = s.OldRoot, s.NewRoot
+		out.Trusted, out.Gone = s.OldRoot, s.NewRoot
+		for _, c := range r.clusters {
+			out.GoneSigners = append(out.GoneSigners, signerOf(c.fresh)...)
+		}
 	default:
-		return r, false
+		return nil
 	}
-	return r, true
-}
-
-// requirement is State.requirement with GoneSigners.
-func (r *rotation) requirement(to Phase) (Requirement, bool) {
-	out, needed := r.state.requirement(to)
-	for _, c := range r.clusters {
-		set := c.old
-		if out.Gone == r.state.NewRoot {
-			set = c.fresh
-		}
-		if out.Gone != "" {
-			out.GoneSigners = append(out.GoneSigners, signerOf(set)...)
-		}
-	}
-	return out, needed
+	return out
 }
 
 // move returns the state while the phase is being written.

@@ -110,45 +110,36 @@ func (d *Dir) Authorities() ([]*certs.Authority, error) {
 	if err != nil || r == nil {
 		return nil, err
 	}
-	keep := d.path(keepDir)
-	cert, err1 := d.storage().Read(filepath.Join(keep, store.RootCertFile))
-	key, err2 := d.storage().ReadSecret(filepath.Join(keep, store.RootKeyFile))
-	if err := errors.Join(err1, err2); err != nil {
+	newRoot, err := d.keptRoot()
+	if err != nil {
 		return nil, fmt.Errorf("state of the rotation: %w", err)
 	}
-	pems := []certs.PEMs{{Cert: cert, Key: key, Roots: cert}}
-	for _, c := range r.clusters {
-		pems = append(pems, pemsOf(c.old), pemsOf(c.set(Finished)))
+	cert, key := newRoot[0].Data, newRoot[1].Data
+	root, err := certs.LoadAuthority(certs.PEMs{Cert: cert, Key: key, Roots: cert}, d.Now())
+	if err != nil {
+		return nil, fmt.Errorf("state of the rotation: %s: %w", d.place(keepDir), err)
 	}
-	var out []*certs.Authority
-	for _, p := range pems {
-		a, err := certs.LoadAuthority(p, d.Now())
-		if err != nil {
-			return nil, fmt.Errorf("state of the rotation: %s: %w", d.storage().Place(keep), err)
+	out := []*certs.Authority{root}
+	for _, c := range r.clusters {
+		for _, set := range [][]files.File{c.old, c.set(Finished)} {
+			a, err := store.FromFiles(d.place(keepDir), set).Signer(verify.Options{Now: d.Now()})
+			if err != nil {
+				return nil, fmt.Errorf("state of the rotation: %w", err)
+			}
+			out = append(out, a)
 		}
-		out = append(out, a)
 	}
 	return out, nil
 }
 
-func pemsOf(set []files.File) (p certs.PEMs) {
-	for _, f := range set {
-		switch {
-		case store.IsSigner(f.Name):
-			p.Cert = f.Data
-		case store.IsKey(f.Name):
-			p.Key = f.Data
-		case store.IsRoots(f.Name):
-			p.Roots = f.Data
-		default:
-			p.Chain = f.Data
-		}
-	}
-	// In LayoutTLS, the chain follows the certificate.
-	if list, err := certs.ParseCerts(p.Cert); err == nil && p.Chain == nil {
-		p.Chain, p.Cert = p.Cert, certs.EncodeCerts(list[0])
-	}
-	return p
+// keptRoot reads the files of the new root from the directory of the rotation.
+func (d *Dir) keptRoot() ([]files.File, error) {
+	cert, err1 := d.storage().Read(d.path(keepDir, store.RootCertFile))
+	key, err2 := d.storage().ReadSecret(d.path(keepDir, store.RootKeyFile))
+	return []files.File{
+		{Name: store.RootCertFile, Data: cert, Mode: files.Public},
+		{Name: store.RootKeyFile, Data: key, Mode: files.Secret},
+	}, errors.Join(err1, err2)
 }
 
 // underWay is open, but fails without a rotation.
@@ -240,13 +231,11 @@ func (d *Dir) allow(ctx context.Context, r *rotation, to Phase) error {
 	if err := d.fits(r, to); err != nil {
 		return err
 	}
-	requirement, needed := r.requirement(to)
-	if !needed {
-		return nil
-	}
-	for _, gate := range d.Gates {
-		if err := gate(ctx, requirement); err != nil {
-			return err
+	if requirement := r.requirement(to); requirement != nil {
+		for _, gate := range d.Gates {
+			if err := gate(ctx, *requirement); err != nil {
+				return err
+			}
 		}
 	}
 	return nil
@@ -320,16 +309,9 @@ func (d *Dir) replaceRoot(ctx context.Context, r *rotation) error {
 	case !errors.Is(err, fs.ErrNotExist):
 		return err
 	}
-	var set []files.File
-	for _, name := range []string{store.RootCertFile, store.RootKeyFile} {
-		f := files.File{Name: name, Mode: files.Public}
-		if name == store.RootKeyFile {
-			f.Mode = files.Secret
-		}
-		if f.Data, err = d.storage().Read(d.path(keepDir, name)); err != nil {
-			return err
-		}
-		set = append(set, f)
+	set, err := d.keptRoot()
+	if err != nil {
+		return err
 	}
 	if err := d.storage().WriteDir(ctx, d.Path, set); err != nil {
 		return err
@@ -357,37 +339,9 @@ func (d *Dir) archive(ctx context.Context, r *rotation, state *State) error {
 
 // unknown returns the directories of clusters that are no part of the rotation.
 func (d *Dir) unknown(s *State) ([]mesh.ClusterID, error) {
-	names, err := d.names()
+	names, err := d.storage().Clusters(d.Path)
 	if err != nil {
 		return nil, err
 	}
 	return slices.DeleteFunc(names, func(n mesh.ClusterID) bool { return slices.Contains(s.Clusters, n) }), nil
-}
-
-// names returns the directories with the CA of a cluster, in either layout.
-func (d *Dir) names() ([]mesh.ClusterID, error) {
-	entries, err := d.storage().Names(d.Path)
-	if err != nil {
-		return nil, fmt.Errorf("directory of the certificates: %w", err)
-	}
-	var out []mesh.ClusterID
-	for _, name := range entries {
-		if strings.HasPrefix(name, ".") {
-			continue
-		}
-		if d.storage().Stat(d.path(name, store.CertFile)) == nil || d.isTLS(name) {
-			out = append(out, mesh.ClusterID(name))
-		}
-	}
-	return out, nil
-}
-
-// isTLS reports whether a directory holds a CA in LayoutTLS.
-func (d *Dir) isTLS(name string) bool {
-	data, err := d.storage().Read(d.path(name, store.TLSCertFile))
-	if err != nil {
-		return false
-	}
-	list, err := certs.ParseCerts(data)
-	return err == nil && list[0].IsCA
 }

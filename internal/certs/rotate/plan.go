@@ -61,7 +61,7 @@ func (d *Dir) planStart(o StartOptions) (*Plan, error) {
 	if err != nil {
 		return nil, err
 	}
-	if _, err := o.Spec.complete(root); err != nil {
+	if _, err := complete(o.Root, root); err != nil {
 		return nil, err
 	}
 	p := &Plan{OldRoot: certs.Fingerprint(root), LeafTTL: Duration(o.LeafTTL), Propagation: Duration(o.Propagation)}
@@ -130,7 +130,7 @@ func (d *Dir) steps(s *State, clusters []string) []Step {
 	switch s.Phase {
 	case Back:
 		way = []Step{start, sign, back, aborted}
-		if !s.reached(Sign) && s.From != Sign {
+		if s.when(Sign).IsZero() && s.From != Sign {
 			way = []Step{start, back, aborted}
 		}
 	case Aborted:
@@ -144,9 +144,6 @@ func (d *Dir) steps(s *State, clusters []string) []Step {
 	s.times(way, d.Now())
 	return way
 }
-
-// reached reports whether a phase was reached.
-func (s *State) reached(p Phase) bool { return !s.when(p).IsZero() }
 
 // when returns the time when a phase was last reached, or zero.
 func (s *State) when(p Phase) (t time.Time) {

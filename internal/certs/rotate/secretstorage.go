@@ -16,10 +16,15 @@ import (
 	"github.com/meshctl/meshctl/internal/certs/store"
 	"github.com/meshctl/meshctl/internal/certs/verify"
 	"github.com/meshctl/meshctl/internal/files"
+	"github.com/meshctl/meshctl/internal/mesh"
 )
 
-// statePrefix is the prefix of Secrets with a running or ended rotation.
-const statePrefix = "meshctl-root"
+// Secrets of rotations: stateSecret has a running one, and statePrefix begins the names
+// of ended ones.
+const (
+	statePrefix = "meshctl-root"
+	stateSecret = statePrefix + "-rotation"
+)
 
 // SecretStorage is a Storage in Secrets. The directory of a cluster is its Secret
 // cacerts. Each hidden directory is a Secret of the home cluster. The root is the
@@ -48,25 +53,19 @@ func OpenSecretStorage(ctx context.Context, clusters []*store.ClusterSecrets) (*
 			return nil, err
 		case state == nil:
 			continue
-		case s.have[stateDir] != nil:
+		case s.have[keepDir] != nil:
 			return nil, fmt.Errorf("%s and %s both hold a rotation; delete the one that is not wanted",
 				s.home.Place(stateSecret), c.Place(stateSecret))
 		}
-		s.have[stateDir], s.home = state, c
+		s.have[keepDir], s.home = state, c
 	}
 	for _, c := range clusters {
-		if s.have[stateDir] == nil && s.have[string(c.ID)] == nil {
+		if s.have[keepDir] == nil && s.have[string(c.ID)] == nil {
 			return nil, c.Absent(store.CACerts)
 		}
 	}
 	return s, nil
 }
-
-// stateDir is the directory of a running rotation.
-const (
-	stateDir    = ".rotation"
-	stateSecret = statePrefix + "-rotation"
-)
 
 // split splits a path; dir is "" for the directory of the mesh.
 func split(name string) (dir, file string) {
@@ -144,13 +143,15 @@ func (s *SecretStorage) Stat(name string) error {
 	return fmt.Errorf("%s: %w", s.Place(name), fs.ErrNotExist)
 }
 
-// Names returns the clusters.
-func (s *SecretStorage) Names(string) ([]string, error) {
-	var names []string
+// Clusters returns the clusters with a CA Secret.
+func (s *SecretStorage) Clusters(string) ([]mesh.ClusterID, error) {
+	var ids []mesh.ClusterID
 	for _, c := range s.clusters {
-		names = append(names, string(c.ID))
+		if s.have[string(c.ID)] != nil {
+			ids = append(ids, c.ID)
+		}
 	}
-	return names, nil
+	return ids, nil
 }
 
 // Read returns the value of a key of a Secret.
@@ -186,7 +187,7 @@ func (s *SecretStorage) root(file string) ([]byte, error) {
 			continue
 		}
 		signer, chain, roots := store.FromSecret("", "", secret.Data).Certificates()
-		top := topOf(append(slices.Clone(signer), chain...), roots)
+		top := topOf(slices.Concat(signer, chain), roots)
 		switch {
 		case top == nil:
 			return nil, fmt.Errorf("%s: its signer leads to none of its roots", c.Place(store.CACerts))

@@ -9,23 +9,15 @@ import (
 	"github.com/meshctl/meshctl/internal/certs"
 )
 
-// Spec describes the new root. Zero values are copied from the old root. The new
-// signers of the clusters have the same algorithm and otherwise equal the old ones.
-type Spec struct {
-	Root certs.CASpec
-}
-
-// complete fills in values of the old root.
-func (s Spec) complete(old *x509.Certificate) (certs.CASpec, error) {
-	r := s.Root
-	var err error
+// complete replaces zero values of a specification by values of the old root.
+func complete(r certs.CASpec, old *x509.Certificate) (_ certs.CASpec, err error) {
 	if r.Algorithm == "" {
 		if r.Algorithm, err = algorithmOf("root", old); err != nil {
 			return r, err
 		}
 	}
 	if r.Organization == "" && r.CommonName == "" && len(old.Subject.Names) == 0 {
-		return r, &Refusal{Reason: "the old root has no subject", Fix: "give --cn"}
+		return r, refuse("give --cn", "the old root has no subject")
 	}
 	r.Like = old
 	if r.TTL == 0 {
@@ -40,7 +32,7 @@ func (s Spec) complete(old *x509.Certificate) (certs.CASpec, error) {
 func algorithmOf(what string, c *x509.Certificate) (certs.Algorithm, error) {
 	a, ok := certs.AlgorithmOf(c.PublicKey)
 	if !ok {
-		return "", &Refusal{Reason: fmt.Sprintf("the key of the old %s is of a kind that meshctl does not make", what), Fix: "choose one with --algorithm"}
+		return "", refuse("choose one with --algorithm", "the key of the old %s is of a kind that meshctl does not make", what)
 	}
 	return a, nil
 }
@@ -58,10 +50,8 @@ func distinguishable(fresh, old *x509.Certificate, clusters []*cluster) error {
 	if len(old.SubjectKeyId) > 0 && !slices.ContainsFunc(clusters, without) {
 		return nil
 	}
-	return &Refusal{
-		Reason: fmt.Sprintf("the new root has the subject of the old one (%s), and the old certificates have no key ids to tell them apart by", old.Subject),
-		Fix:    "give the new root another name with --cn",
-	}
+	return refuse("give the new root another name with --cn",
+		"the new root has the subject of the old one (%s), and the old certificates have no key ids to tell them apart by", old.Subject)
 }
 
 // newSigner makes the new signer of a cluster, like its old one. An empty algorithm
@@ -89,14 +79,14 @@ func (d *Dir) newSigner(root *certs.Authority, c *cluster, algorithm certs.Algor
 func (c *cluster) leadsTo(root *x509.Certificate, now time.Time) error {
 	a := c.authority
 	if !slices.ContainsFunc(a.Roots, root.Equal) {
-		return &Refusal{Reason: fmt.Sprintf("%s does not trust the root %s", c.name, root.Subject), Fix: "make its trust bundle equal to that of the others first"}
+		return refuse("make its trust bundle equal to that of the others first", "%s does not trust the root %s", c.name, root.Subject)
 	}
 	_, err := a.Cert.Verify(x509.VerifyOptions{
 		Roots: certs.Pool([]*x509.Certificate{root}), Intermediates: certs.Pool(a.Chain),
 		CurrentTime: now, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageAny},
 	})
 	if err != nil {
-		return &Refusal{Reason: fmt.Sprintf("what signs for %s does not lead to the root %s: %v", c.name, root.Subject, err), Fix: "rotate clusters of different roots apart from each other"}
+		return refuse("rotate clusters of different roots apart from each other", "what signs for %s does not lead to the root %s: %v", c.name, root.Subject, err)
 	}
 	return nil
 }

@@ -15,7 +15,9 @@ import (
 
 // StartOptions describe the new root and the duration of steps.
 type StartOptions struct {
-	Spec                 Spec
+	// Root describes the new root. Zero values are copied from the old root. The new
+	// signers of the clusters have the same algorithm and otherwise equal the old ones.
+	Root                 certs.CASpec
 	LeafTTL, Propagation time.Duration
 }
 
@@ -51,7 +53,7 @@ func (d *Dir) begin(ctx context.Context, o StartOptions) (*rotation, error) {
 	if err != nil {
 		return nil, err
 	}
-	spec, err := o.Spec.complete(old)
+	spec, err := complete(o.Root, old)
 	if err != nil {
 		return nil, err
 	}
@@ -72,7 +74,7 @@ func (d *Dir) begin(ctx context.Context, o StartOptions) (*rotation, error) {
 		if err := ctx.Err(); err != nil {
 			return nil, err
 		}
-		signer, err := d.newSigner(root, c, o.Spec.Root.Algorithm)
+		signer, err := d.newSigner(root, c, o.Root.Algorithm)
 		if err != nil {
 			return nil, err
 		}
@@ -96,7 +98,7 @@ func (d *Dir) survey(o StartOptions) (*x509.Certificate, []*cluster, error) {
 	if err != nil {
 		return nil, nil, fmt.Errorf("the root to replace: %w", err)
 	}
-	names, err := d.names()
+	names, err := d.storage().Clusters(d.Path)
 	if err != nil {
 		return nil, nil, err
 	}

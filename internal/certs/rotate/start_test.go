@@ -157,7 +157,7 @@ func TestRevocationLists(t *testing.T) {
 		t.Errorf("notes: %q, %v", p, err)
 	}
 	o := options()
-	o.Spec.Root.CommonName = "Root CA 2"
+	o.Root.CommonName = "Root CA 2"
 	if _, err := d.Start(t.Context(), o); err != nil {
 		t.Fatal(err)
 	}
@@ -180,7 +180,7 @@ func TestSpec(t *testing.T) {
 	d := newDir(t, c, "cluster1")
 	three := 3
 	o := options()
-	o.Spec.Root = certs.CASpec{Algorithm: certs.ECDSAP256, CommonName: "Root CA 2", TTL: year, PathLen: &three, PermittedURIDomains: []string{"td"}}
+	o.Root = certs.CASpec{Algorithm: certs.ECDSAP256, CommonName: "Root CA 2", TTL: year, PathLen: &three, PermittedURIDomains: []string{"td"}}
 	if _, err := d.Start(t.Context(), o); err != nil {
 		t.Fatal(err)
 	}
@@ -258,7 +258,7 @@ func TestSameNameWithoutKeyIDs(t *testing.T) {
 	_, err = d.Start(t.Context(), options())
 	wantRefusal(t, err, "no key ids to tell them apart by; give the new root another name with --cn", time.Time{})
 	o := options()
-	o.Spec.Root.CommonName = "Root 2"
+	o.Root.CommonName = "Root 2"
 	if _, err := d.Start(t.Context(), o); err != nil {
 		t.Fatal(err)
 	}

@@ -110,6 +110,17 @@ func wholeSecond(t time.Time) time.Time {
 	return t.Truncate(time.Second).Add(time.Second)
 }
 
+// Command is the action that takes the next step, or completes an interrupted one.
+func (s *State) Command() Action {
+	switch {
+	case s.Phase == Back, s.Phase == Aborted:
+		return Abort
+	case s.Phase == Finished, s.Phase == Sign && !s.pending():
+		return Finish
+	}
+	return Next
+}
+
 // pending reports whether the phase is not completely written.
 func (s *State) pending() bool { return s.Written.IsZero() }
 

@@ -110,7 +110,7 @@ type Status struct {
 	// step is incomplete.
 	SafeFrom time.Time `json:"safeFrom,omitzero"`
 	// Command takes the next step.
-	Command   string          `json:"command"`
+	Command   Action          `json:"command"`
 	Waits     string          `json:"waitsFor"`
 	Directory []ClusterStatus `json:"directories"`
 	// Requires is the requirement of the next step, nil if there is none.
@@ -128,15 +128,12 @@ func (d *Dir) Status() (*Status, error) {
 	if err != nil || r == nil {
 		return nil, err
 	}
-	s := &Status{State: r.state, Pending: r.state.pending()}
-	s.Command, s.Waits = r.state.following(d.Now())
+	s := &Status{State: r.state, Pending: r.state.pending(), Command: r.state.Command(), Waits: r.state.waits(d.Now())}
 	if !s.Pending {
 		s.SafeFrom = r.state.SafeFrom()
 	}
-	if to, err := decide(r.state, Action(s.Command)); err == nil {
-		if required, needed := r.requirement(to); needed {
-			s.Requires = &required
-		}
+	if to, err := decide(r.state, s.Command); err == nil {
+		s.Requires = r.requirement(to)
 	}
 	for _, c := range r.clusters {
 		s.Directory = append(s.Directory, d.clusterStatus(r.state, c))
@@ -155,21 +152,17 @@ func (d *Dir) Status() (*Status, error) {
 	return s, nil
 }
 
-// following returns the command of the next step and the event that it waits for.
-func (s *State) following(now time.Time) (command, waits string) {
-	command = map[Phase]string{Trust: "next", Sign: "finish", Back: "abort", Finished: "finish", Aborted: "abort"}[s.Phase]
-	if s.pending() {
-		if s.Phase == Sign {
-			command = "next"
-		}
-		return command, "the interrupted step to be completed"
+// waits describes the event that the next step waits for.
+func (s *State) waits(now time.Time) string {
+	switch {
+	case s.pending():
+		return "the interrupted step to be completed"
+	case !now.Before(s.Written.Add(s.Wait())):
+		return "nothing"
+	case s.Phase == Trust:
+		return "every proxy to renew its certificate, and with it get both roots"
+	case s.Phase == Sign:
+		return "the last certificate of the old root to end"
 	}
-	if !now.Before(s.Written.Add(s.Wait())) {
-		return command, "nothing"
-	}
-	return command, map[Phase]string{
-		Trust: "every proxy to renew its certificate, and with it get both roots",
-		Sign:  "the last certificate of the old root to end",
-		Back:  "the last certificate of the new root to end",
-	}[s.Phase]
+	return "the last certificate of the new root to end"
 }

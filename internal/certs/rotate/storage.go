@@ -6,6 +6,7 @@ import (
 
 	"github.com/meshctl/meshctl/internal/certs/store"
 	"github.com/meshctl/meshctl/internal/files"
+	"github.com/meshctl/meshctl/internal/mesh"
 )
 
 // Storage holds the files of a Dir. Paths are below the path of the Dir, and
@@ -19,8 +20,8 @@ type Storage interface {
 	Lock(path string) (unlock func() error, err error)
 	// Stat returns nil if the path exists.
 	Stat(path string) error
-	// Names lists the directories of a directory, and may list files.
-	Names(dir string) ([]string, error)
+	// Clusters lists the directories of a directory that have the CA of a cluster.
+	Clusters(dir string) ([]mesh.ClusterID, error)
 	Read(path string) ([]byte, error)
 	// ReadSecret also fails if other users can read the file.
 	ReadSecret(path string) ([]byte, error)
@@ -44,14 +45,7 @@ func (fileSystem) Stat(path string) error {
 	return err
 }
 
-func (fileSystem) Names(dir string) ([]string, error) {
-	entries, err := os.ReadDir(dir)
-	names := make([]string, len(entries))
-	for i, e := range entries {
-		names[i] = e.Name()
-	}
-	return names, err
-}
+func (fileSystem) Clusters(dir string) ([]mesh.ClusterID, error) { return store.Clusters(dir) }
 
 func (fileSystem) Read(path string) ([]byte, error) { return files.Read(path, store.MaxFile) }
 

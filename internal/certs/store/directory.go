@@ -16,6 +16,7 @@ import (
 	"github.com/meshctl/meshctl/internal/certs"
 	"github.com/meshctl/meshctl/internal/certs/verify"
 	"github.com/meshctl/meshctl/internal/files"
+	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/output"
 )
 
@@ -52,7 +53,7 @@ func LoadRoot(dir string, now time.Time) (*certs.Authority, error) {
 		return nil, fmt.Errorf("load CA from %s: %w", dir, err)
 	}
 	set := verify.Arrange(dir, []verify.File{
-		fileOf(dir, RootCertFile, cert), fileOf(dir, RootKeyFile, key),
+		verify.NewFile(RootCertFile, filepath.Join(dir, RootCertFile), cert), verify.NewFile(RootKeyFile, filepath.Join(dir, RootKeyFile), key),
 	})
 	if err := verify.Refuse(verify.Check(set, verify.Options{Now: now})); err != nil {
 		return nil, fmt.Errorf("load CA: %w", err)
@@ -62,12 +63,6 @@ func LoadRoot(dir string, now time.Time) (*certs.Authority, error) {
 		return nil, fmt.Errorf("load CA from %s: %w", dir, err)
 	}
 	return a, nil
-}
-
-func fileOf(dir, name string, data []byte) verify.File {
-	f := verify.NewFile(name, data)
-	f.Place = filepath.Join(dir, name)
-	return f
 }
 
 // selfSignedTTL is the life of a CA that LoadOrCreate makes.
@@ -126,10 +121,7 @@ func SelfSigned(trustDomain string, now time.Time, rand io.Reader) (map[string][
 	if err != nil {
 		return nil, err
 	}
-	data := map[string][]byte{}
-	for _, f := range all {
-		data[f.Name] = f.Data
-	}
+	data := dataOf(all)
 	data[certChainFile] = nil // as Istio does for a root
 	return data, nil
 }
@@ -148,17 +140,17 @@ func HasAuthority(dir string) bool {
 	return err == nil && list[0].IsCA
 }
 
-// Authorities returns the sorted names of the directories in dir that have the CA of a
+// Clusters returns the sorted names of the directories in dir that have the CA of a
 // cluster. It ignores hidden ones.
-func Authorities(dir string) ([]string, error) {
+func Clusters(dir string) ([]mesh.ClusterID, error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
-		return nil, fmt.Errorf("directory of the authorities: %w", err)
+		return nil, fmt.Errorf("directory of the certificates: %w", err)
 	}
-	var out []string
+	var out []mesh.ClusterID
 	for _, e := range entries {
 		if name := e.Name(); !strings.HasPrefix(name, ".") && HasAuthority(filepath.Join(dir, name)) {
-			out = append(out, name)
+			out = append(out, mesh.ClusterID(name))
 		}
 	}
 	return out, nil

@@ -22,9 +22,6 @@ type materialFile struct {
 	limit int64
 }
 
-// secret reports whether the file holds a private key.
-func (f materialFile) secret() bool { return f.name == KeyFile || f.name == tlsKeyFile }
-
 // materialFiles returns the files of both layouts.
 func materialFiles() []materialFile {
 	return []materialFile{
@@ -119,15 +116,14 @@ func read(dir string) *Material {
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
 		}
-		file := verify.NewFile(f.name, data)
-		file.Place = path
+		file := verify.NewFile(f.name, path, data)
 		if err != nil {
 			file.Unreadable = err.Error()
 			m.again = m.again || files.Transient(err)
-			if exposed := files.CheckSecret(path); f.secret() && exposed != nil && !files.Transient(exposed) {
+			if exposed := files.CheckSecret(path); IsKey(f.name) && exposed != nil && !files.Transient(exposed) {
 				file.Exposed = exposed.Error()
 			}
-		} else if f.secret() {
+		} else if IsKey(f.name) {
 			if open := files.CheckReplaceable(path); open != nil {
 				file.Replaceable = open.Error()
 			}
@@ -149,11 +145,11 @@ func FromSecret(place, version string, data map[string][]byte) *Material {
 		if !ok || f.name == certChainFile && len(value) == 0 {
 			continue
 		}
-		file := verify.NewFile(f.name, value)
+		at := place + ", " + f.name
+		file := verify.NewFile(f.name, at, value)
 		if int64(len(value)) > f.limit {
-			file = verify.File{Name: f.name, Unreadable: fmt.Sprintf("it has more than %d bytes", f.limit)}
+			file = verify.File{Name: f.name, Place: at, Unreadable: fmt.Sprintf("it has more than %d bytes", f.limit)}
 		}
-		file.Place = place + ", " + f.name
 		m.data[f.name] = value
 		found = append(found, file)
 	}
@@ -161,8 +157,20 @@ func FromSecret(place, version string, data map[string][]byte) *Material {
 	return m
 }
 
+// FromFiles returns the files of a CA. The place is their directory or Secret for people.
+func FromFiles(place string, set []files.File) *Material { return FromSecret(place, "", dataOf(set)) }
+
+// dataOf returns files as the data of a Secret.
+func dataOf(set []files.File) map[string][]byte {
+	data := map[string][]byte{}
+	for _, f := range set {
+		data[f.Name] = f.Data
+	}
+	return data
+}
+
 func readMaterial(path string, f materialFile) ([]byte, error) {
-	if f.secret() {
+	if IsKey(f.name) {
 		return files.ReadSecret(path, f.limit)
 	}
 	return files.Read(path, f.limit)
@@ -275,8 +283,7 @@ func (m *Material) CRL() (data []byte, there bool) {
 
 // WithCRL returns a copy with other revocation lists. place names them for people.
 func (m *Material) WithCRL(place string, data []byte) *Material {
-	file := verify.NewFile(CRLFile, data)
-	file.Place = place
+	file := verify.NewFile(CRLFile, place, data)
 	next := &Material{Stamp: m.Stamp, data: maps.Clone(m.data)}
 	next.data[CRLFile] = data
 	next.set = verify.Arrange(m.set.Place, append(m.withoutCRL().Files, file))

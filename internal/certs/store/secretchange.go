@@ -26,13 +26,8 @@ type SecretChange struct {
 
 // Plan reads the Secret and plans a change to exactly these files. It writes nothing.
 func (c *ClusterSecrets) Plan(ctx context.Context, name string, want []files.File) (*SecretChange, error) {
-	p := &SecretChange{cluster: c, name: name, want: map[string][]byte{}}
-	for _, f := range want {
-		p.want[f.Name] = f.Data
-	}
-	var err error
-	p.have, err = c.Get(ctx, name)
-	return p, err
+	have, err := c.Get(ctx, name)
+	return &SecretChange{cluster: c, name: name, want: dataOf(want), have: have}, err
 }
 
 // PlanLists reads the Secret, which must exist, and plans a change of its revocation

@@ -386,7 +386,7 @@ func TestSupersededLists(t *testing.T) {
 		texts := cacerts(t, r, ca)
 		texts[caCRL] = slices.Concat(list(r, 1), tc.here)
 		o := Options{Now: clock}
-		there := NewFile("there", tc.there)
+		there := NewFile("there", "there", tc.there)
 		for i, b := range there.Blocks {
 			o.Lists = append(o.Lists, PlacedList{b.CRL, there.At(i)})
 		}

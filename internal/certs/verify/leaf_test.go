@@ -91,7 +91,7 @@ func TestBrokenLeaves(t *testing.T) {
 
 func shown(t *testing.T, r *pair, chain ...*pair) []Code {
 	t.Helper()
-	f := NewFile("chain.pem", pems(chain...))
+	f := NewFile("chain.pem", "chain.pem", pems(chain...))
 	return codes(Check(Arrange("chain.pem", []File{f}), Options{Now: clock, Roots: []*x509.Certificate{r.Certificate}}))
 }
 
@@ -199,7 +199,7 @@ func TestWeakKeys(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		f := NewFile("leaf.pem", encode("CERTIFICATE", der))
+		f := NewFile("leaf.pem", "leaf.pem", encode("CERTIFICATE", der))
 		got := Check(Arrange("leaf.pem", []File{f}), Options{Now: clock, Roots: []*x509.Certificate{r.Certificate}})
 		if diff := cmp.Diff([]Code{WeakKey}, codes(got)); diff != "" {
 			t.Errorf("%s: %s\n%+v", name, diff, got)
@@ -237,7 +237,7 @@ func TestLoose(t *testing.T) {
 	} {
 		var files []File
 		for i, text := range tc.texts {
-			files = append(files, NewFile(string(rune('a'+i))+".pem", text))
+			files = append(files, NewFile(string(rune('a'+i))+".pem", "", text))
 		}
 		var roots []*x509.Certificate
 		for _, p := range tc.roots {
@@ -276,7 +276,7 @@ func TestPathLength(t *testing.T) {
 		l := leaf(t, narrow, func(c *x509.Certificate) {
 			c.IPAddresses, c.EmailAddresses = []net.IP{{192, 0, 2, 1}}, []string{"a@example.com"}
 		})
-		set := Arrange("dir", []File{NewFile("a.pem", pems(l)), NewFile("b.pem", pems(narrow))})
+		set := Arrange("dir", []File{NewFile("a.pem", "a.pem", pems(l)), NewFile("b.pem", "b.pem", pems(narrow))})
 		if diff := cmp.Diff([]Code{tc.want}, codes(Check(set, Options{Now: clock}))); diff != "" {
 			t.Errorf("%s: %s", name, diff)
 		}
@@ -317,7 +317,7 @@ func intermediateOf(t *testing.T, r *pair) []*pair {
 func TestExposed(t *testing.T) {
 	t.Parallel()
 	r := root(t, "Root CA")
-	key, cert := NewFile("root-key.pem", keyPEM(t, r)), NewFile("root-cert.pem", pems(r))
+	key, cert := NewFile("root-key.pem", "root-key.pem", keyPEM(t, r)), NewFile("root-cert.pem", "root-cert.pem", pems(r))
 	key.Exposed, cert.Exposed = "its mode is 0644", "its mode is 0644"
 	got := Check(Arrange("dir", []File{key, cert}), Options{Now: clock})
 	if diff := cmp.Diff([]Code{ExposedKey}, codes(got)); diff != "" {
@@ -330,7 +330,7 @@ func TestExposed(t *testing.T) {
 	}
 	set := cacerts(t, r, intermediate(t, r, "Intermediate CA"))
 	refused := File{Name: caKey, Place: "dir/ca-key.pem", Unreadable: "refused", Exposed: "its mode is 0644"}
-	got = Check(Arrange("dir", []File{NewFile(caCert, set[caCert]), refused, NewFile(certChain, set[certChain]), NewFile(rootCert, set[rootCert])}), Options{Now: clock})
+	got = Check(Arrange("dir", []File{NewFile(caCert, caCert, set[caCert]), refused, NewFile(certChain, certChain, set[certChain]), NewFile(rootCert, rootCert, set[rootCert])}), Options{Now: clock})
 	if diff := cmp.Diff([]Code{ExposedKey}, codes(got)); diff != "" {
 		t.Errorf("of a key that was not read for who may read it: %s", diff)
 	}
@@ -340,7 +340,7 @@ func TestExposed(t *testing.T) {
 func TestOpenDirectory(t *testing.T) {
 	t.Parallel()
 	r := root(t, "Root CA")
-	key, cert := NewFile("root-key.pem", keyPEM(t, r)), NewFile("root-cert.pem", pems(r))
+	key, cert := NewFile("root-key.pem", "root-key.pem", keyPEM(t, r)), NewFile("root-cert.pem", "root-cert.pem", pems(r))
 	key.Replaceable, cert.Replaceable = "mode 0777", "mode 0777"
 	got := Check(Arrange("dir", []File{key, cert}), Options{Now: clock})
 	if diff := cmp.Diff([]Code{OpenDirectory}, codes(got)); diff != "" || got[0].Severity != Warning {
@@ -358,7 +358,7 @@ func TestCheckIsBounded(t *testing.T) {
 		all = append(all, issue(t, nil, key, caTemplate("same", year, nil)))
 	}
 	stranger := leaf(t, root(t, "same"))
-	f := NewFile("bomb.pem", pems(append([]*pair{stranger, leaf(t, all[0])}, all...)...))
+	f := NewFile("bomb.pem", "bomb.pem", pems(append([]*pair{stranger, leaf(t, all[0])}, all...)...))
 	got := Check(Arrange("bomb.pem", []File{f}), Options{Now: clock, Roots: []*x509.Certificate{stranger.Certificate}})
 	if len(got) == 0 {
 		t.Error("found nothing")

@@ -204,7 +204,7 @@ func arrange(texts map[string][]byte) Set {
 	var files []File
 	for _, name := range []string{caCert, caKey, certChain, rootCert, caCRL, rootKey, tlsCert, tlsKey, tlsRoots, leafKey} {
 		if data, ok := texts[name]; ok {
-			files = append(files, NewFile(name, data))
+			files = append(files, NewFile(name, name, data))
 		}
 	}
 	return Arrange("test", files)

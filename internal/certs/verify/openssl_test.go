@@ -48,7 +48,7 @@ func TestOpenSSL(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				files = append(files, NewFile(e.Name(), data))
+				files = append(files, NewFile(e.Name(), e.Name(), data))
 			}
 			got := Check(Arrange(set, files), Options{Now: now, TrustDomain: "cluster.local"})
 			if diff := cmp.Diff(want, codes(got)); diff != "" {

@@ -42,9 +42,9 @@ type File struct {
 	Unreadable string
 }
 
-// NewFile parses the content of a file. Its place is its name until set.
-func NewFile(name string, data []byte) File {
-	return File{Name: name, Place: name, Blocks: certs.Scan(data), Empty: len(bytes.TrimSpace(data)) == 0}
+// NewFile parses the content of a file.
+func NewFile(name, place string, data []byte) File {
+	return File{Name: name, Place: place, Blocks: certs.Scan(data), Empty: len(bytes.TrimSpace(data)) == 0}
 }
 
 // there reports whether the file has content, readable or not.

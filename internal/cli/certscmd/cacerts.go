@@ -144,7 +144,7 @@ func (o *cacertsOptions) read(env *cli.Env, dir string, layout store.Layout) ([]
 	}
 	var checked []verify.File
 	for _, f := range set {
-		checked = append(checked, verify.NewFile(f.Name, f.Data))
+		checked = append(checked, verify.NewFile(f.Name, f.Name, f.Data))
 	}
 	findings := verify.Check(verify.Arrange(dir, checked), verify.Options{Now: env.Now()})
 	if err := verify.Refuse(findings); err != nil {
@@ -164,13 +164,13 @@ func (o *cacertsOptions) files(now time.Time, dir string, layout store.Layout) (
 	if err != nil {
 		return nil, err
 	}
-	clusters, err := store.Authorities(dir)
+	clusters, err := store.Clusters(dir)
 	if err != nil {
 		return nil, err
 	}
 	if len(clusters) > 0 && !store.HasAuthority(dir) {
 		return nil, fmt.Errorf("%s has a directory for the CA of each cluster: name one, such as %s, or write all with --apply --context",
-			dir, filepath.Join(dir, clusters[0]))
+			dir, filepath.Join(dir, string(clusters[0])))
 	}
 	authority, _, err := m.Authority(verify.Options{Now: now})
 	if err != nil {

@@ -205,18 +205,7 @@ func (r *rotateDir) report(env *cli.Env, d *rotate.Dir, s *rotate.State) {
 	case rotate.Trust, rotate.Sign, rotate.Back:
 	}
 	fmt.Fprintf(env.Stdout, "next, from %s: meshctl certs rotate-root %s %s\n",
-		s.SafeFrom().UTC().Format(time.RFC3339), commandAfter(s.Phase), r.target())
-}
-
-func commandAfter(p rotate.Phase) string {
-	switch p {
-	case rotate.Sign, rotate.Finished:
-		return "finish"
-	case rotate.Back, rotate.Aborted:
-		return "abort"
-	default:
-		return "next"
-	}
+		s.SafeFrom().UTC().Format(time.RFC3339), s.Command(), r.target())
 }
 
 func describePhase(p rotate.Phase) string {

@@ -43,7 +43,7 @@ func (o *rotateStart) bind(cmd *cobra.Command) {
 
 func (o *rotateStart) options() (rotate.StartOptions, error) {
 	out := rotate.StartOptions{LeafTTL: o.leafTTL, Propagation: o.propagation}
-	root := &out.Spec.Root
+	root := &out.Root
 	if o.algorithm != "" {
 		a, err := certs.ParseAlgorithm(o.algorithm)
 		if err != nil {
