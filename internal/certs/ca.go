@@ -73,9 +73,7 @@ func NewRoot(spec CASpec, now time.Time, rand io.Reader) (*Authority, error) {
 		template.MaxPathLen = *spec.PathLen
 		template.MaxPathLenZero = *spec.PathLen == 0
 	}
-	if spec.constrains() {
-		spec.constrain(template)
-	}
+	spec.constrain(template)
 	cert, err := create(template, template, key.Public(), key, rand)
 	if err != nil {
 		return nil, err

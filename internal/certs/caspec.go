@@ -9,17 +9,15 @@ import (
 	"slices"
 )
 
-// constrains reports whether the spec has name constraints.
-func (s CASpec) constrains() bool {
-	return len(s.PermittedURIDomains)+len(s.PermittedDNSDomains)+len(s.PermittedIPRanges) > 0
-}
-
 // nobody is a domain without e-mail addresses (RFC 2606).
 const nobody = "invalid"
 
-// constrain writes name constraints into a root. A kind of name without a
-// constraint would be unrestricted, so it writes one for each kind.
+// constrain writes the name constraints of the spec, if any, into a root. A kind of name
+// without a constraint would be unrestricted, so it writes one for each kind.
 func (s CASpec) constrain(template *x509.Certificate) {
+	if len(s.PermittedURIDomains)+len(s.PermittedDNSDomains)+len(s.PermittedIPRanges) == 0 {
+		return
+	}
 	template.ExtraExtensions = nil // the constraints of spec.Like
 	template.PermittedURIDomains = s.PermittedURIDomains
 	template.PermittedDNSDomains = s.PermittedDNSDomains

@@ -15,14 +15,18 @@ import (
 	"math/big"
 	"slices"
 	"strings"
+	"time"
 )
 
 // Fingerprint returns the SHA-256 of a certificate as openssl prints it: pairs of
 // upper-case hex digits joined by colons.
 func Fingerprint(cert *x509.Certificate) string {
 	sum := sha256.Sum256(cert.Raw)
-	return strings.ReplaceAll(fmt.Sprintf("% X", sum), " ", ":")
+	return Colons(sum[:])
 }
+
+// Colons returns the upper-case hex digits of each byte, joined by colons.
+func Colons(b []byte) string { return strings.ReplaceAll(fmt.Sprintf("% X", b), " ", ":") }
 
 // EncodeCerts encodes certificates as PEM.
 func EncodeCerts(certs ...*x509.Certificate) []byte {
@@ -92,8 +96,8 @@ func newSerial(rand io.Reader) (*big.Int, error) {
 	return n, nil
 }
 
-// selfSigned reports whether cert is signed with its own key.
-func selfSigned(cert *x509.Certificate) bool {
+// SelfSigned reports whether cert is signed with its own key.
+func SelfSigned(cert *x509.Certificate) bool {
 	return bytes.Equal(cert.RawSubject, cert.RawIssuer) && cert.CheckSignatureFrom(cert) == nil
 }
 
@@ -122,6 +126,14 @@ func URIs(cert *x509.Certificate) []string {
 		}
 	}
 	return uris
+}
+
+// Verify returns the paths of a certificate to the roots, for any use. chain has
+// certificates that may be on a path.
+func Verify(cert *x509.Certificate, chain, roots []*x509.Certificate, now time.Time) ([][]*x509.Certificate, error) {
+	return cert.Verify(x509.VerifyOptions{
+		Roots: Pool(roots), Intermediates: Pool(chain), CurrentTime: now, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageAny},
+	})
 }
 
 // Pool makes a pool of certificates.

@@ -33,16 +33,20 @@ func Algorithms() []Algorithm {
 	return []Algorithm{ECDSAP256, ECDSAP384, RSA2048, RSA3072, RSA4096, Ed25519}
 }
 
+// AlgorithmNames returns the names of all algorithms, the default first.
+func AlgorithmNames() (names []string) {
+	for _, a := range Algorithms() {
+		names = append(names, string(a))
+	}
+	return names
+}
+
 // ParseAlgorithm parses the name of an algorithm.
 func ParseAlgorithm(s string) (Algorithm, error) {
 	if a := Algorithm(s); slices.Contains(Algorithms(), a) {
 		return a, nil
 	}
-	names := make([]string, 0, len(Algorithms()))
-	for _, a := range Algorithms() {
-		names = append(names, string(a))
-	}
-	return "", fmt.Errorf("unknown key algorithm %q: want one of %s", s, strings.Join(names, ", "))
+	return "", fmt.Errorf("unknown key algorithm %q: want one of %s", s, strings.Join(AlgorithmNames(), ", "))
 }
 
 // AlgorithmOf returns the algorithm of a public key, or false for a key that

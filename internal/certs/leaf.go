@@ -58,11 +58,11 @@ func leafTemplate(caller mesh.Caller) (*x509.Certificate, error) {
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
 	}
 	if caller.Cluster != "" {
-		ext, err := clusterExtension(caller.Cluster)
+		value, err := asn1.MarshalWithParams(string(caller.Cluster), "utf8")
 		if err != nil {
-			return nil, fmt.Errorf("sign certificate: %w", err)
+			return nil, fmt.Errorf("sign certificate: encode cluster id: %w", err)
 		}
-		template.ExtraExtensions = []pkix.Extension{ext}
+		template.ExtraExtensions = []pkix.Extension{{Id: clusterOID(), Value: value}}
 	}
 	return template, nil
 }
@@ -198,7 +198,8 @@ func endEntity(template *x509.Certificate, l life) {
 	template.BasicConstraintsValid = true
 }
 
-// clusterOID identifies the extension with the cluster of a workload. All numbers but
+// clusterOID identifies the non-critical extension with the cluster of a workload as
+// UTF8String. All numbers but
 // the last come from the UUID e41a792c-dc9e-4846-83a1-f11032b616f4, cut into numbers
 // of 16 and 24 bits below an arc that is open for this use. Go and other programs
 // cannot read the large numbers of the arc for whole UUIDs (2.25).
@@ -208,15 +209,6 @@ func clusterOID() asn1.ObjectIdentifier {
 		58394, 31020, 56478, 18502, 33697, 15798322, 11933428,
 		1,
 	}
-}
-
-// clusterExtension makes a non-critical extension with the cluster as UTF8String.
-func clusterExtension(cluster mesh.ClusterID) (pkix.Extension, error) {
-	value, err := asn1.MarshalWithParams(string(cluster), "utf8")
-	if err != nil {
-		return pkix.Extension{}, fmt.Errorf("encode cluster id: %w", err)
-	}
-	return pkix.Extension{Id: clusterOID(), Value: value}, nil
 }
 
 // ClusterOf returns the cluster that cert names for its workload. It returns false if

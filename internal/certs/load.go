@@ -57,7 +57,7 @@ func LoadAuthority(p PEMs, now time.Time) (*Authority, error) {
 	if err := verifyCA(cert, chain, roots, now); err != nil {
 		return nil, err
 	}
-	return &Authority{Cert: cert, Key: key, Chain: slices.DeleteFunc(chain, selfSigned), Roots: roots}, nil
+	return &Authority{Cert: cert, Key: key, Chain: slices.DeleteFunc(chain, SelfSigned), Roots: roots}, nil
 }
 
 // loadChain parses a chain and checks its order. It drops everything after the
@@ -76,7 +76,7 @@ func loadChain(data []byte, cert *x509.Certificate, roots []*x509.Certificate) (
 	chain := all[:1:1]
 	for i, next := range all[1:] {
 		last := chain[len(chain)-1]
-		if selfSigned(last) {
+		if SelfSigned(last) {
 			break
 		}
 		if next.Equal(last) {
@@ -98,12 +98,7 @@ func loadChain(data []byte, cert *x509.Certificate, roots []*x509.Certificate) (
 // verifyCA checks that the chain leads from cert to one of the roots, and that the
 // path lengths above cert allow it to sign leaves.
 func verifyCA(cert *x509.Certificate, chain, roots []*x509.Certificate, now time.Time) error {
-	paths, err := cert.Verify(x509.VerifyOptions{
-		Roots:         Pool(roots),
-		Intermediates: Pool(chain),
-		CurrentTime:   now,
-		KeyUsages:     []x509.ExtKeyUsage{x509.ExtKeyUsageAny},
-	})
+	paths, err := Verify(cert, chain, roots, now)
 	if err != nil {
 		return fmt.Errorf("CA certificate %q does not lead to a root (%q is the first): %w", cert.Subject, roots[0].Subject, err)
 	}

@@ -240,23 +240,9 @@ func FromDER(data []byte) []byte {
 	if rest, err := asn1.Unmarshal(data, &whole); err != nil || len(rest) > 0 {
 		return nil
 	}
-	for _, block := range []*pem.Block{
-		{Type: blockCSR, Bytes: data},
-		{Type: blockCRL, Bytes: data},
-		{Type: "PRIVATE KEY", Bytes: data},
-		{Type: "EC PRIVATE KEY", Bytes: data},
-		{Type: "RSA PRIVATE KEY", Bytes: data},
-	} {
-		var err error
-		switch block.Type {
-		case blockCSR:
-			_, err = x509.ParseCertificateRequest(data)
-		case blockCRL:
-			_, err = x509.ParseRevocationList(data)
-		default:
-			_, err = parseKeyBlock(block)
-		}
-		if err == nil {
+	for _, blockType := range []string{blockCSR, blockCRL, "PRIVATE KEY", "EC PRIVATE KEY", "RSA PRIVATE KEY"} {
+		block := &pem.Block{Type: blockType, Bytes: data}
+		if readBlock(rawBlock{block: block}).Err == nil {
 			return pem.EncodeToMemory(block)
 		}
 	}

@@ -86,28 +86,21 @@ func arrange(roots []*x509.Certificate) []*x509.Certificate {
 // under one id are an error.
 func Join(all ...*Bundle) (*Bundle, error) {
 	var roots []*x509.Certificate
+	known, jwt, wit := map[string]crypto.PublicKey{}, map[string]crypto.PublicKey{}, map[string]crypto.PublicKey{}
 	joined := spiffebundle.New(spiffeid.TrustDomain{})
 	for _, b := range all {
 		roots = append(roots, b.Roots...)
 		if b.spiffe == nil {
 			continue
 		}
-		for id, key := range b.spiffe.JWTAuthorities() {
-			if known, ok := joined.FindJWTAuthority(id); ok && !certs.SameKey(known, key) {
-				return nil, conflictError(jwtKey(id))
+		for name, key := range b.tokenKeys() {
+			if other, ok := known[name]; ok && !certs.SameKey(other, key) {
+				return nil, fmt.Errorf("%s: two bundles have different keys under this id; leave out the bundle that is out of date", name)
 			}
-			if err := joined.AddJWTAuthority(id, key); err != nil {
-				return nil, fmt.Errorf("%s: %w", jwtKey(id), err)
-			}
+			known[name] = key
 		}
-		for id, key := range b.spiffe.WITAuthorities() {
-			if known, ok := joined.FindWITAuthority(id); ok && !certs.SameKey(known, key) {
-				return nil, conflictError(witKey(id))
-			}
-			if err := joined.AddWITAuthority(id, key); err != nil {
-				return nil, fmt.Errorf("%s: %w", witKey(id), err)
-			}
-		}
+		maps.Copy(jwt, b.spiffe.JWTAuthorities())
+		maps.Copy(wit, b.spiffe.WITAuthorities())
 		if n, ok := b.spiffe.SequenceNumber(); ok {
 			m, _ := joined.SequenceNumber()
 			joined.SetSequenceNumber(max(n, m))
@@ -118,14 +111,9 @@ func Join(all ...*Bundle) (*Bundle, error) {
 			}
 		}
 	}
+	joined.SetJWTAuthorities(jwt)
+	joined.SetWITAuthorities(wit)
 	return newBundle(roots, joined)
-}
-
-func jwtKey(id string) string { return fmt.Sprintf("JWT key %q", id) }
-func witKey(id string) string { return fmt.Sprintf("WIT key %q", id) }
-
-func conflictError(name string) error {
-	return fmt.Errorf("%s: two bundles have different keys under this id; leave out the bundle that is out of date", name)
 }
 
 // Published returns the sequence number and the refresh hint of a SPIFFE bundle, 0 if
@@ -203,10 +191,10 @@ func DiffTokenKeys(a, b *Bundle) (onlyA, onlyB []string) {
 func (b *Bundle) tokenKeys() map[string]crypto.PublicKey {
 	keys := map[string]crypto.PublicKey{}
 	for id, key := range b.spiffe.JWTAuthorities() {
-		keys[jwtKey(id)] = key
+		keys[fmt.Sprintf("JWT key %q", id)] = key
 	}
 	for id, key := range b.spiffe.WITAuthorities() {
-		keys[witKey(id)] = key
+		keys[fmt.Sprintf("WIT key %q", id)] = key
 	}
 	return keys
 }

@@ -30,7 +30,7 @@ type Options struct {
 	Revoke []Target
 	Reason certs.Reason
 	// Add are lists from elsewhere.
-	Add []Lists
+	Add []*x509.RevocationList
 	// DropUnknown drops the lists of unknown CAs.
 	DropUnknown bool
 	Life        time.Duration // until the next update
@@ -43,12 +43,6 @@ type Target struct {
 	Name   string // the argument of the command
 	Cert   *x509.Certificate
 	Serial *big.Int // of a certificate of the only CA
-}
-
-// Lists are revocation lists of one place.
-type Lists struct {
-	Place string
-	Lists []*x509.RevocationList
 }
 
 // Set is the CA of a cluster.
@@ -223,7 +217,7 @@ type listFile struct {
 // builder makes the next lists of CAs from their last ones.
 type builder struct {
 	signers []*certs.Authority
-	own     *certs.Authority // the only CA, to which serial numbers belong; nil for several
+	single  bool // there is one CA, to which serial numbers belong
 	known   []*x509.Certificate
 	files   []listFile
 
@@ -244,9 +238,7 @@ func (b *builder) make(sets []Set, o Options) (*Result, error) {
 			b.files = append(b.files, listFile{s.Lists, data})
 		}
 	}
-	if len(b.signers) == 1 {
-		b.own = b.signers[0]
-	}
+	b.single = len(b.signers) == 1
 	for _, a := range o.Signers {
 		b.addSigner(a)
 	}
@@ -261,7 +253,8 @@ func (b *builder) make(sets []Set, o Options) (*Result, error) {
 	if n := len(result.PEM); n > store.MaxFile {
 		return nil, fmt.Errorf("the revocation lists have %d bytes, more than the %d that are read again", n, store.MaxFile)
 	}
-	if elsewhere := slices.ContainsFunc(result.Kept, func(l *x509.RevocationList) bool { return b.knownSigner(l) == nil }); elsewhere && len(sets) == 1 && len(o.Revoke) > 0 {
+	elsewhere := func(l *x509.RevocationList) bool { return b.knownSigner(l) == nil }
+	if len(sets) == 1 && len(o.Revoke) > 0 && slices.ContainsFunc(result.Kept, elsewhere) {
 		result.Notes = append(result.Notes, fmt.Sprintf("other clusters have lists, too; they learn of the revocation only after you add the list of %s there, with --add", sets[0].Place))
 	}
 	return result, b.check(result.PEM, sets, o.Now)
@@ -297,7 +290,7 @@ func (b *builder) addSigner(a *certs.Authority) {
 }
 
 // collect finds the last list of each CA.
-func (b *builder) collect(add []Lists) error {
+func (b *builder) collect(add []*x509.RevocationList) error {
 	b.last = make([]*x509.RevocationList, len(b.signers))
 	for _, s := range b.files {
 		lists, err := certs.ParseCRLs(s.data)
@@ -308,10 +301,8 @@ func (b *builder) collect(add []Lists) error {
 			b.take(l)
 		}
 	}
-	for _, more := range add {
-		for _, l := range more.Lists {
-			b.take(l)
-		}
+	for _, l := range add {
+		b.take(l)
 	}
 	return nil
 }
@@ -387,12 +378,12 @@ func (b *builder) next(o Options) (*Result, error) {
 // signerOf returns the index of the CA that signed a certificate, and the serial number.
 func (b *builder) signerOf(t Target) (int, *big.Int, error) {
 	if t.Cert == nil {
-		if b.own == nil {
+		if !b.single {
 			return 0, nil, fmt.Errorf("%s: a serial number does not identify the CA; name the directory of the CA that signed the certificate", t.Name)
 		}
-		return slices.Index(b.signers, b.own), t.Serial, nil
+		return 0, t.Serial, nil
 	}
-	if bytes.Equal(t.Cert.RawSubject, t.Cert.RawIssuer) && t.Cert.CheckSignatureFrom(t.Cert) == nil {
+	if certs.SelfSigned(t.Cert) {
 		return 0, nil, fmt.Errorf("%s: %q is a root, which cannot be revoked; replace it with certs rotate-root", t.Name, t.Cert.Subject)
 	}
 	for i, a := range b.signers {
@@ -405,12 +396,11 @@ func (b *builder) signerOf(t Target) (int, *big.Int, error) {
 
 // entry returns the entry of a serial number. The list may be nil.
 func entry(l *x509.RevocationList, serial *big.Int) *x509.RevocationListEntry {
-	if l == nil {
-		return nil
-	}
-	for i, e := range l.RevokedCertificateEntries {
-		if e.SerialNumber.Cmp(serial) == 0 {
-			return &l.RevokedCertificateEntries[i]
+	if l != nil {
+		for i, e := range l.RevokedCertificateEntries {
+			if e.SerialNumber.Cmp(serial) == 0 {
+				return &l.RevokedCertificateEntries[i]
+			}
 		}
 	}
 	return nil

@@ -170,7 +170,7 @@ func TestLastListCounts(t *testing.T) {
 	newer := sign(w.clusters[0].Authority, older, time.Hour, 2)
 	theirs := sign(stranger, nil, time.Minute, 3)
 	o := w.options()
-	o.Add = []Lists{{"elsewhere", []*x509.RevocationList{newer, older, theirs, sign(stranger, theirs, time.Minute, 4)}}}
+	o.Add = []*x509.RevocationList{newer, older, theirs, sign(stranger, theirs, time.Minute, 4)}
 	r := update(t, w.dir, o)
 	if len(r.Kept) != 1 || len(r.Kept[0].RevokedCertificateEntries) != 2 || len(r.Notes) > 0 {
 		t.Errorf("kept %d, notes %q", len(r.Kept), r.Notes)
@@ -230,6 +230,6 @@ func TestNothingIsWritten(t *testing.T) {
 		t.Fatal(err)
 	}
 	o := w.options()
-	o.Add = []Lists{{"the other", lists}}
+	o.Add = lists
 	update(t, w.dir, o)
 }

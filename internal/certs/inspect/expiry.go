@@ -117,7 +117,7 @@ func EndingTable(endings []Ending) *output.Table {
 		if more := len(e.Places) - 1; more > 0 {
 			place += fmt.Sprintf(" + %d more...", more)
 		}
-		t.Rows = append(t.Rows, []string{number(e.DaysLeft), e.until(), e.State, e.Kind, dash(e.title()), place})
+		t.Rows = append(t.Rows, []string{number(e.DaysLeft), e.until(), e.State, e.Kind, cmp.Or(e.title(), "-"), place})
 	}
 	return t
 }

@@ -95,20 +95,11 @@ func List(m *Contents, roots []*x509.Certificate, now time.Time) []Item {
 
 // chainTo verifies the chain of a server for any use and any name.
 func chainTo(s verify.Set, roots []*x509.Certificate, now time.Time) string {
-	others := x509.NewCertPool()
-	var first *x509.Certificate
-	for _, f := range s.Files {
-		for _, b := range f.Blocks {
-			if first == nil {
-				first = b.Cert
-			}
-			others.AddCert(b.Cert)
-		}
+	chain := s.Files[0].Certificates()
+	if len(chain) == 0 {
+		return "it has no certificate" // a file whose name is host:port
 	}
-	_, err := first.Verify(x509.VerifyOptions{
-		Roots: certs.Pool(roots), Intermediates: others, CurrentTime: now, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageAny},
-	})
-	if err != nil {
+	if _, err := certs.Verify(chain[0], chain, roots, now); err != nil {
 		return err.Error()
 	}
 	return "ok"
@@ -156,9 +147,9 @@ func itemOf(b certs.Block, s verify.Set, now time.Time) Item {
 // ownerOf returns the name of the certificate in the set that has this public key.
 func ownerOf(pub crypto.PublicKey, s verify.Set) string {
 	for _, f := range s.Files {
-		for _, b := range f.Blocks {
-			if b.Cert != nil && certs.SameKey(pub, b.Cert.PublicKey) {
-				return verify.Name(b.Cert)
+		for _, c := range f.Certificates() {
+			if certs.SameKey(pub, c.PublicKey) {
+				return verify.Name(c)
 			}
 		}
 	}
@@ -180,8 +171,8 @@ func certificateItem(c *x509.Certificate, now time.Time) Item {
 		CA:        c.BasicConstraintsValid && c.IsCA,
 		KeyUsages: keyUsages(c.KeyUsage),
 		ExtUsages: extUsages(c),
-		KeyID:     colons(c.SubjectKeyId),
-		SignerID:  colons(c.AuthorityKeyId),
+		KeyID:     certs.Colons(c.SubjectKeyId),
+		SignerID:  certs.Colons(c.AuthorityKeyId),
 		Names:     append([]string(nil), c.DNSNames...),
 		Permitted: append(append([]string(nil), c.PermittedURIDomains...), c.PermittedDNSDomains...),
 		Excluded:  append(append([]string(nil), c.ExcludedURIDomains...), c.ExcludedDNSDomains...),
@@ -208,10 +199,6 @@ func certificateItem(c *x509.Certificate, now time.Time) Item {
 		e.Cluster = string(cluster)
 	}
 	return e
-}
-
-func colons(id []byte) string {
-	return strings.ReplaceAll(fmt.Sprintf("% X", id), " ", ":")
 }
 
 func algorithm(pub crypto.PublicKey) string {

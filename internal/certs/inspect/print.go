@@ -2,6 +2,7 @@ package inspect
 
 import (
 	"bufio"
+	"cmp"
 	"fmt"
 	"io"
 	"strconv"
@@ -23,8 +24,8 @@ func ItemTable(items []Item, wide bool) *output.Table {
 	}
 	for _, e := range items {
 		row := []string{
-			e.title(), list(e.SPIFFEIDs, wide), dash(e.Issuer), hex(e.Serial, wide), dash(e.Algorithm),
-			date(e.From, wide), date(e.Until, wide), number(e.DaysLeft), fingerprint(e.SHA256, wide),
+			e.title(), list(e.SPIFFEIDs, wide), cmp.Or(e.Issuer, "-"), cell(e.Serial, 12, wide), cmp.Or(e.Algorithm, "-"),
+			date(e.From, wide), date(e.Until, wide), number(e.DaysLeft), cell(e.SHA256, 23, wide),
 		}
 		if wide {
 			row = append(row, list(e.Names, wide), e.rights(), e.Place)
@@ -42,7 +43,7 @@ func (e *Item) title() string {
 	case e.Kind == KindCertificate && e.Subject == "" && len(e.SPIFFEIDs) == 0:
 		return list(e.Names, false)
 	case e.Kind == KindCertificate:
-		return dash(e.Subject)
+		return cmp.Or(e.Subject, "-")
 	case e.Kind == KindKey && e.Subject == "":
 		return "(private key of no certificate here)"
 	case e.Subject == "":
@@ -63,13 +64,6 @@ func (e *Item) rights() string {
 	return "yes"
 }
 
-func dash(s string) string {
-	if s == "" {
-		return "-"
-	}
-	return s
-}
-
 // shown is the number of list elements that a narrow table shows.
 const shown = 2
 
@@ -77,21 +71,15 @@ func list(items []string, wide bool) string {
 	if !wide && len(items) > shown {
 		return fmt.Sprintf("%s + %d more...", strings.Join(items[:shown], ", "), len(items)-shown)
 	}
-	return dash(strings.Join(items, ", "))
+	return cmp.Or(strings.Join(items, ", "), "-")
 }
 
-func hex(s string, wide bool) string {
-	if !wide && len(s) > 12 {
-		return s[:12] + "..."
+// cell returns the text of a table cell. A narrow table shows its first n characters.
+func cell(s string, n int, wide bool) string {
+	if !wide && len(s) > n {
+		return s[:n] + "..."
 	}
-	return dash(s)
-}
-
-func fingerprint(s string, wide bool) string {
-	if !wide && len(s) > 23 {
-		return s[:23] + "..."
-	}
-	return dash(s)
+	return cmp.Or(s, "-")
 }
 
 func date(t *time.Time, wide bool) string {

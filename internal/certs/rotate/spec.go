@@ -81,11 +81,7 @@ func (c *cluster) leadsTo(root *x509.Certificate, now time.Time) error {
 	if !slices.ContainsFunc(a.Roots, root.Equal) {
 		return refuse("make its trust bundle equal to that of the others first", "%s does not trust the root %s", c.name, root.Subject)
 	}
-	_, err := a.Cert.Verify(x509.VerifyOptions{
-		Roots: certs.Pool([]*x509.Certificate{root}), Intermediates: certs.Pool(a.Chain),
-		CurrentTime: now, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageAny},
-	})
-	if err != nil {
+	if _, err := certs.Verify(a.Cert, a.Chain, []*x509.Certificate{root}, now); err != nil {
 		return refuse("rotate clusters of different roots apart from each other", "what signs for %s does not lead to the root %s: %v", c.name, root.Subject, err)
 	}
 	return nil

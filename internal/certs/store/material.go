@@ -63,8 +63,7 @@ func StampOf(dir string) Stamp {
 func stampOf(path string, content bool) string {
 	info, err := os.Stat(path)
 	if err != nil {
-		pathError := &fs.PathError{}
-		if errors.As(err, &pathError) {
+		if pathError, ok := errors.AsType[*fs.PathError](err); ok {
 			err = pathError.Err
 		}
 		return err.Error()
@@ -183,12 +182,7 @@ func (m *Material) Empty() bool { return len(m.data) == 0 }
 // and the roots.
 func (m *Material) Certificates() (signer, chain, roots []*x509.Certificate) {
 	for _, f := range m.set.Files {
-		var list []*x509.Certificate
-		for _, b := range f.Blocks {
-			if b.Cert != nil {
-				list = append(list, b.Cert)
-			}
-		}
+		list := f.Certificates()
 		switch f.Name {
 		case CertFile:
 			signer = list
@@ -209,9 +203,6 @@ func (m *Material) Certificates() (signer, chain, roots []*x509.Certificate) {
 // entries of revocation lists count, not their faults. The error is a
 // *verify.Failure.
 func (m *Material) Authority(o verify.Options) (*certs.Authority, []verify.Finding, error) {
-	if m.set.Purpose != verify.CA {
-		return nil, nil, m.incomplete()
-	}
 	a, found, err := m.signer(o)
 	if err != nil {
 		return nil, nil, err
@@ -225,14 +216,16 @@ func (m *Material) Authority(o verify.Options) (*certs.Authority, []verify.Findi
 
 // Signer returns the CA even if it is revoked: it may still sign revocation lists.
 func (m *Material) Signer(o verify.Options) (*certs.Authority, error) {
-	if m.set.Purpose != verify.CA {
-		return nil, m.incomplete()
-	}
 	a, _, err := m.signer(o)
 	return a, err
 }
 
 func (m *Material) signer(o verify.Options) (*certs.Authority, []verify.Finding, error) {
+	if m.set.Purpose != verify.CA {
+		return nil, nil, m.fail(verify.Incomplete, fmt.Sprintf("%s, %s, %s and %s, or %s, %s and %s, are missing",
+			CertFile, KeyFile, certChainFile, RootCertFile, TLSCertFile, tlsKeyFile, tlsRootsFile),
+			"add the files; meshctl certs intermediate-ca writes all of them")
+	}
 	found := verify.Check(m.withoutCRL(), o)
 	if err := verify.Refuse(found); err != nil {
 		return nil, nil, err
@@ -242,12 +235,6 @@ func (m *Material) signer(o verify.Options) (*certs.Authority, []verify.Finding,
 		return nil, nil, m.fail(verify.Rejected, err.Error(), "make the certificates again")
 	}
 	return a, found, nil
-}
-
-func (m *Material) incomplete() error {
-	return m.fail(verify.Incomplete, fmt.Sprintf("%s, %s, %s and %s, or %s, %s and %s, are missing",
-		CertFile, KeyFile, certChainFile, RootCertFile, TLSCertFile, tlsKeyFile, tlsRootsFile),
-		"add the files; meshctl certs intermediate-ca writes all of them")
 }
 
 func (m *Material) fail(code verify.Code, reason, fix string) error {

@@ -226,7 +226,7 @@ func (c *checker) names() {
 		}
 		// At that time the whole path is valid, if it ever is.
 		last := slices.MaxFunc(p, func(a, b cert) int { return a.NotBefore.Compare(b.NotBefore) })
-		_, err := p[0].Verify(verifyOptions(p[len(p)-1:], p, last.NotBefore))
+		_, err := certs.Verify(p[0].Certificate, plain(p), plain(p[len(p)-1:]), last.NotBefore)
 		if invalid, ok := errors.AsType[x509.CertificateInvalidError](err); ok && invalid.Reason == x509.CANotAuthorizedForThisName {
 			c.about(NameConstraint, p[0], "the name constraints of its chain do not permit a name: %s", invalid.Detail)
 		}

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/meshctl/meshctl/internal/certs"
 )
@@ -308,24 +307,19 @@ func (c *checker) last() {
 		asked = []cert{c.first}
 	}
 	for _, x := range asked {
-		if _, err := x.Verify(verifyOptions(c.roots, c.all, c.opts.Now)); err != nil {
+		if _, err := certs.Verify(x.Certificate, plain(c.all), plain(c.roots), c.opts.Now); err != nil {
 			c.about(Rejected, x, "%v", err)
 		}
 	}
 }
 
-func verifyOptions(roots, others []cert, now time.Time) x509.VerifyOptions {
-	return x509.VerifyOptions{
-		Roots: pool(roots), Intermediates: pool(others), CurrentTime: now, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageAny},
+// plain returns certificates without their places.
+func plain(list []cert) []*x509.Certificate {
+	out := make([]*x509.Certificate, len(list))
+	for i, x := range list {
+		out[i] = x.Certificate
 	}
-}
-
-func pool(list []cert) *x509.CertPool {
-	p := x509.NewCertPool()
-	for _, x := range list {
-		p.AddCert(x.Certificate)
-	}
-	return p
+	return out
 }
 
 // anchors reports trusted certificates that are no roots. Not all peers accept a path

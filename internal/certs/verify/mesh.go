@@ -27,15 +27,10 @@ func Mesh(clusters []ClusterCA, now time.Time) []Finding {
 			if here.Place == there.Place || now.After(there.Signer.NotAfter) {
 				continue
 			}
-			_, err := there.Signer.Verify(x509.VerifyOptions{
-				Roots: certs.Pool(here.Roots), Intermediates: certs.Pool(there.Chain),
-				CurrentTime: now, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageAny},
-			})
-			if err == nil {
-				continue
+			if _, err := certs.Verify(there.Signer, there.Chain, here.Roots, now); err != nil {
+				out = append(out, newFinding(OtherRoot, here.Place, there.Signer,
+					fmt.Sprintf("no root that is trusted here is above what signs in %s, so proxies here refuse those there", there.Place)))
 			}
-			out = append(out, newFinding(OtherRoot, here.Place, there.Signer,
-				fmt.Sprintf("no root that is trusted here is above what signs in %s, so proxies here refuse those there", there.Place)))
 		}
 	}
 	return out

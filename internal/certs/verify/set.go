@@ -50,6 +50,17 @@ func NewFile(name, place string, data []byte) File {
 // there reports whether the file has content, readable or not.
 func (f File) there() bool { return !f.Empty || f.Unreadable != "" }
 
+// Certificates returns the readable certificates of the file.
+func (f File) Certificates() []*x509.Certificate {
+	var list []*x509.Certificate
+	for _, b := range f.Blocks {
+		if b.Cert != nil {
+			list = append(list, b.Cert)
+		}
+	}
+	return list
+}
+
 // At returns the place of block i, counted from 0, with its line or, in the chain of a
 // server, its number.
 func (f File) At(i int) string {
@@ -181,10 +192,8 @@ func firstCert(files []File, name string) *x509.Certificate {
 		if f.Name != name {
 			continue
 		}
-		for _, b := range f.Blocks {
-			if b.Cert != nil {
-				return b.Cert
-			}
+		if list := f.Certificates(); len(list) > 0 {
+			return list[0]
 		}
 	}
 	return nil

@@ -79,7 +79,7 @@ the new CAs get lists, too. The command writes nothing that serve or Envoy canno
 	o.bind(env, cmd)
 	fs.BoolVar(&o.dryRun, "dry-run", false, "With --context, let the API servers check everything, and write nothing")
 	fs.StringSliceVar(&o.revoke, "revoke", nil, "Revoke the certificate in this `file`, or with this serial number in hex; may be repeated")
-	cli.ChoiceVar(fs, &o.reason, "reason", "Reason of the revocation", reasonNames()...)
+	cli.ChoiceVar(fs, &o.reason, "reason", "Reason of the revocation", slices.DeleteFunc(reasons(), func(s string) bool { return s == "" })...)
 	fs.StringSliceVar(&o.add, "add", nil, "Add the lists in this `file` from elsewhere; may be repeated")
 	cli.DurationVar(fs, &o.nextUpdate, "next-update", 30*cli.Day, "Lifetime of the lists")
 	fs.BoolVar(&o.dropUnknown, "drop-unknown", false, "Drop the lists of unknown CAs, such as a replaced root")
@@ -87,30 +87,17 @@ the new CAs get lists, too. The command writes nothing that serve or Envoy canno
 	return cmd
 }
 
-func reasons() []struct {
-	name   string
-	reason certs.Reason
-} {
-	return []struct {
-		name   string
-		reason certs.Reason
-	}{
-		{"unspecified", certs.Unspecified},
-		{"key-compromise", certs.KeyCompromise},
-		{"ca-compromise", certs.CACompromise},
-		{"affiliation-changed", certs.AffiliationChanged},
-		{"superseded", certs.Superseded},
-		{"cessation-of-operation", certs.CessationOfOperation},
-		{"privilege-withdrawn", certs.PrivilegeWithdrawn},
+// reasons returns the name of each reason at the index of its number.
+func reasons() []string {
+	return []string{
+		certs.Unspecified:          "unspecified",
+		certs.KeyCompromise:        "key-compromise",
+		certs.CACompromise:         "ca-compromise",
+		certs.AffiliationChanged:   "affiliation-changed",
+		certs.Superseded:           "superseded",
+		certs.CessationOfOperation: "cessation-of-operation",
+		certs.PrivilegeWithdrawn:   "privilege-withdrawn",
 	}
-}
-
-func reasonNames() []string {
-	var names []string
-	for _, r := range reasons() {
-		names = append(names, r.name)
-	}
-	return names
 }
 
 func (o *certsCRLOptions) run(ctx context.Context, env *cli.Env) error {
@@ -127,7 +114,7 @@ func (o *certsCRLOptions) run(ctx context.Context, env *cli.Env) error {
 		if err != nil {
 			return fmt.Errorf("%s: %w", path, err)
 		}
-		opts.Add = append(opts.Add, crl.Lists{Place: path, Lists: lists})
+		opts.Add = append(opts.Add, lists...)
 	}
 	if o.dir == "" {
 		return o.inClusters(ctx, env, opts)
@@ -214,16 +201,15 @@ func printList(env *cli.Env, l *x509.RevocationList, note string) {
 // options checks the flags.
 func (o *certsCRLOptions) options(env *cli.Env) (crl.Options, error) {
 	opts := crl.Options{DropUnknown: o.dropUnknown, Life: o.nextUpdate, Now: env.Now(), Rand: rand.Reader}
-	i := slices.Index(reasonNames(), o.reason)
+	opts.Reason = certs.Reason(slices.Index(reasons(), o.reason))
 	switch {
-	case i > 0 && len(o.revoke) == 0:
+	case opts.Reason != certs.Unspecified && len(o.revoke) == 0:
 		return opts, cli.Usagef("--reason needs --revoke")
 	case o.dryRun && len(o.contexts) == 0:
 		return opts, cli.Usagef("--dry-run needs --context")
 	case o.nextUpdate == 0:
 		return opts, cli.Usagef("--next-update must be more than 0")
 	}
-	opts.Reason = reasons()[i].reason
 	for _, what := range o.revoke {
 		t, err := readTarget(what)
 		if err != nil {

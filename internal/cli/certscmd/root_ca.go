@@ -36,16 +36,9 @@ func (o *caOptions) bind(fs *pflag.FlagSet, commonName string) {
 }
 
 func bindAlgorithm(fs *pflag.FlagSet, algorithm *string) {
-	names := algorithmNames()
+	names := certs.AlgorithmNames()
 	fs.StringVar(algorithm, "algorithm", names[0], "Key algorithm, one of "+strings.Join(names, ", "))
 	cli.Suggest(fs, "algorithm", names...)
-}
-
-func algorithmNames() (names []string) {
-	for _, a := range certs.Algorithms() {
-		names = append(names, string(a))
-	}
-	return names
 }
 
 // spec checks the flags and returns the properties of the certificate.

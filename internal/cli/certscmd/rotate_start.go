@@ -31,7 +31,7 @@ type rotateStart struct {
 func (o *rotateStart) bind(cmd *cobra.Command) {
 	fs := cmd.Flags()
 	fs.StringVar(&o.algorithm, "algorithm", "", "Key algorithm of the new CAs, as for root-ca (default as the old ones)")
-	cli.Suggest(fs, "algorithm", algorithmNames()...)
+	cli.Suggest(fs, "algorithm", certs.AlgorithmNames()...)
 	cli.DurationVar(fs, &o.ttl, "ttl", 0, "Lifetime of the new root (default as the old one)")
 	fs.StringVar(&o.organization, "org", "", "Organization (O) of the new root (default as the old one)")
 	fs.StringVar(&o.commonName, "cn", "", "Common name (CN) of the new root (default as the old one)")
