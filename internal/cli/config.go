@@ -106,16 +106,12 @@ func configPath(env *Env, flag *pflag.Flag) (path string, explicit bool, err err
 		}
 		return flag.Value.String(), true, nil
 	}
-	if path, _ := env.LookupEnv(envName(configFlag)); path != "" {
+	if path := env.Getenv(envName(configFlag)); path != "" {
 		return path, true, nil
 	}
-	dir, _ := env.LookupEnv("XDG_CONFIG_HOME")
-	if !filepath.IsAbs(dir) { // the XDG rules: a relative path is ignored
-		home, _ := env.LookupEnv("HOME")
-		if !filepath.IsAbs(home) {
-			return "", false, nil
-		}
-		dir = filepath.Join(home, ".config")
+	dir := env.XDGDir("XDG_CONFIG_HOME", ".config")
+	if dir == "" {
+		return "", false, nil
 	}
 	return filepath.Join(dir, "meshctl", "config.yaml"), false, nil
 }
@@ -236,7 +232,7 @@ func isScalar(node *yaml.Node) bool {
 func environment(env *Env, flags *pflag.FlagSet, sources map[string]string) map[string]any {
 	values := map[string]any{}
 	flags.VisitAll(func(f *pflag.Flag) {
-		value, _ := env.LookupEnv(envName(f.Name))
+		value := env.Getenv(envName(f.Name))
 		if value == "" || f.Name == helpFlag || isTypedOnly(f) {
 			return
 		}

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"errors"
 	"fmt"
 	"math"
 	"strings"
@@ -19,15 +20,33 @@ func DurationVar(fs *pflag.FlagSet, p *time.Duration, name string, def time.Dura
 	}
 }
 
+// WaitVar defines a duration flag as DurationVar does. It also refuses 0.
+func WaitVar(fs *pflag.FlagSet, p *time.Duration, name string, value time.Duration, usage string) {
+	*p = value
+	fs.Var(&waitValue{(*durationValue)(p)}, name, usage)
+}
+
+type waitValue struct{ *durationValue }
+
+func (w *waitValue) Set(s string) error {
+	d, err := ParseDuration(s)
+	if err == nil && d == 0 {
+		err = errors.New("want more than 0")
+	}
+	if err == nil {
+		*w.durationValue = durationValue(d)
+	}
+	return err
+}
+
 type durationValue time.Duration
 
 func (d *durationValue) Set(s string) error {
 	v, err := ParseDuration(s)
-	if err != nil {
-		return err
+	if err == nil {
+		*d = durationValue(v)
 	}
-	*d = durationValue(v)
-	return nil
+	return err
 }
 
 func (d *durationValue) Type() string   { return "duration" }

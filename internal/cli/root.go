@@ -12,6 +12,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"path/filepath"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -42,12 +43,20 @@ type Env struct {
 	IgnoreSIGPIPE func()
 }
 
-// FirstVariable returns the first of the environment variables that is not empty.
-func (e *Env) FirstVariable(names ...string) string {
-	for _, name := range names {
-		if value, _ := e.LookupEnv(name); value != "" {
-			return value
-		}
+// Getenv returns an environment variable, empty if it is not set.
+func (e *Env) Getenv(name string) string {
+	value, _ := e.LookupEnv(name)
+	return value
+}
+
+// XDGDir returns the directory in a variable of the XDG rules, else its default place in
+// $HOME. It ignores relative paths, as the rules require, and returns "" without any other.
+func (e *Env) XDGDir(variable, inHome string) string {
+	if dir := e.Getenv(variable); filepath.IsAbs(dir) {
+		return dir
+	}
+	if home := e.Getenv("HOME"); filepath.IsAbs(home) {
+		return filepath.Join(home, inHome)
 	}
 	return ""
 }

@@ -1,6 +1,7 @@
 package servecmd
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -48,7 +49,7 @@ in $XDG_STATE_HOME/meshctl/demo/logs.`,
 	f.BoolVar(&o.once, "once", false, "Check the mesh and stop, with exit code 0 if it works")
 	cli.DirVar(f, &o.keep, "keep", "Keep all files in this new `directory`")
 	f.StringVar(&o.envoy, "envoy", "", "`Path` of Envoy, 1.36 or later (default $ENVOY, else .cache/envoy/envoy, else envoy on PATH)")
-	f.IntVar(&o.requests, "requests", 200, "`Number` of requests that each client sends for the check")
+	cli.NumberVar(f, &o.requests, "requests", 200, 1, maxDemoRequests, "`Number` of requests that each client sends for the check")
 	cli.ChoiceVar(f, &o.xds, "xds", "Variant of xDS, incremental or state of the world", "delta", "sotw")
 	return cmd
 }
@@ -57,9 +58,6 @@ in $XDG_STATE_HOME/meshctl/demo/logs.`,
 const maxDemoRequests = 1_000_000
 
 func (o *demoOptions) run(ctx context.Context, env *cli.Env) error {
-	if o.requests < 1 || o.requests > maxDemoRequests {
-		return cli.Usagef("--requests %d: want 1 to %d", o.requests, maxDemoRequests)
-	}
 	program, err := os.Executable()
 	if err != nil {
 		return fmt.Errorf("find meshctl itself: %w", err)
@@ -67,7 +65,7 @@ func (o *demoOptions) run(ctx context.Context, env *cli.Env) error {
 	options := demo.RunOptions{
 		Options: demo.Options{
 			Program: program,
-			Envoy:   o.envoy,
+			Envoy:   cmp.Or(o.envoy, env.Getenv("ENVOY")),
 			Dir:     o.keep,
 			SotW:    o.xds == "sotw",
 			Rand:    rand.Reader,
@@ -79,9 +77,6 @@ func (o *demoOptions) run(ctx context.Context, env *cli.Env) error {
 		Requests: o.requests,
 		Stdout:   env.Stdout,
 		Stderr:   env.Stderr,
-	}
-	if options.Envoy == "" {
-		options.Envoy, _ = env.LookupEnv("ENVOY")
 	}
 	if size := env.TerminalSize(); size != nil {
 		options.Width = func() int { width, _ := size(); return width }

@@ -21,12 +21,16 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/meshctl/meshctl/internal/certs/store"
 	"github.com/meshctl/meshctl/internal/cli"
 	"github.com/meshctl/meshctl/internal/kube"
 	"github.com/meshctl/meshctl/internal/localtoken"
+	"github.com/meshctl/meshctl/internal/logs"
 	"github.com/meshctl/meshctl/internal/mesh"
+	"github.com/meshctl/meshctl/internal/output"
 	"github.com/meshctl/meshctl/internal/remotesecret"
 	"github.com/meshctl/meshctl/internal/server"
+	"github.com/meshctl/meshctl/internal/server/ca"
 	"github.com/meshctl/meshctl/internal/server/clusters"
 )
 
@@ -36,7 +40,6 @@ type serveOptions struct {
 	kubeconfig, kubeContext  string
 	remoteDirs, tokenIssuers []string
 	insecureRemote           []string
-	onClusterLost            string
 	logFormat, logLevel      string
 	tls                      serveTLSOptions
 	federation               federationOptions
@@ -116,7 +119,7 @@ func (o *serveOptions) bindClusters(f *pflag.FlagSet) {
 	cli.DirVar(f, &o.cfg.KubeconfigDir, "kubeconfig-dir", "`Directory` with a kubeconfig for each other cluster, watched")
 	f.StringArrayVar(&o.insecureRemote, "insecure-remote", nil, "Accept an insecure setting in the kubeconfig of a cluster, as `CLUSTER=SETTING` (see docs/serve.md); may be repeated")
 	cli.MarkWeakening(f, "insecure-remote")
-	cli.ChoiceVar(f, &o.onClusterLost, "on-cluster-lost", "Treatment of the endpoints of a cluster whose API server does not answer; drop removes them after --grace, unless no other cluster has the service", string(mesh.Keep), string(mesh.Demote), string(mesh.Drop))
+	cli.ChoiceVar(f, &o.cfg.OnClusterLost, "on-cluster-lost", "Treatment of the endpoints of a cluster whose API server does not answer; drop removes them after --grace, unless no other cluster has the service", mesh.Keep, mesh.Demote, mesh.Drop)
 	cli.DurationVar(f, &o.cfg.Grace, "grace", 5*time.Minute, "Time until --on-cluster-lost drop removes a cluster")
 }
 
@@ -130,13 +133,12 @@ func (o *serveOptions) bindDebug(f *pflag.FlagSet) {
 
 func (o *serveOptions) run(ctx context.Context, env *cli.Env) error {
 	env.IgnoreSIGPIPE() // the mesh goes on without a reader of the log
-	log, levels, err := newLog(env, o.logFormat, o.logLevel, server.LogAreas())
-	if err != nil {
-		return err
-	}
 	cfg := o.cfg
 	cfg.Version, cfg.VersionText = cli.CurrentBuild(), cli.CurrentBuild().Istio()
-	cfg.Log, cfg.LogLevels, cfg.Now, cfg.Rand = log, levels, env.Now, rand.Reader
+	cfg.Now, cfg.Rand = env.Now, rand.Reader
+	if err := o.openLog(env, &cfg); err != nil {
+		return err
+	}
 	if err := o.complete(env, &cfg); err != nil {
 		return err
 	}
@@ -154,7 +156,7 @@ func (o *serveOptions) run(ctx context.Context, env *cli.Env) error {
 		cfg.OnReady = func() { debug.SetGCPercent(50) }
 	}
 	if _, set := env.LookupEnv("GOMEMLIMIT"); !set {
-		limitMemory(log)
+		limitMemory(cfg.Log)
 	}
 	s, err := server.New(cfg)
 	if err == nil {
@@ -163,38 +165,73 @@ func (o *serveOptions) run(ctx context.Context, env *cli.Env) error {
 	return o.withPlace(withFix(err), cfg.StateDir)
 }
 
+// openLog sets the log on standard error and the levels of its areas, which may change at
+// any time.
+func (o *serveOptions) openLog(env *cli.Env, cfg *server.Config) error {
+	cfg.LogLevels = logs.NewLevels(server.LogAreas()...)
+	if err := cfg.LogLevels.Set(o.logLevel); err != nil {
+		return cli.Usagef("--log-level %q: %w", o.logLevel, err)
+	}
+	opts := &slog.HandlerOptions{Level: slog.LevelDebug} // LogLevels filters lines
+	var lines slog.Handler = slog.NewTextHandler(env.Stderr, opts)
+	if o.logFormat == "json" {
+		lines = slog.NewJSONHandler(output.JSONLines(env.Stderr), opts)
+	}
+	cfg.Log = slog.New(cfg.LogLevels.Handler(logs.Limit(lines, env.Now)))
+	return nil
+}
+
+// openCA opens the Secrets with the signing CA of a control plane that reads a
+// Kubernetes API, unless the CA is in a directory.
+func openCA(ctx context.Context, cfg *server.Config) error {
+	if cfg.KubeAccess == nil || cfg.CADir != "" {
+		return nil
+	}
+	source, err := ca.OpenSecrets(ctx, ca.SecretConfig{
+		API: cfg.KubeAccess, Namespace: cmp.Or(cfg.SystemNamespace, mesh.DefaultSystemNamespace), Log: cfg.Log,
+		Make: func() (map[string][]byte, error) {
+			return store.SelfSigned(cmp.Or(cfg.TrustDomain, mesh.DefaultDomain), cfg.Now(), cfg.Rand)
+		},
+	})
+	if err != nil {
+		return fmt.Errorf("signing CA, without --ca-dir: %w", err)
+	}
+	cfg.CASource = source
+	return nil
+}
+
 // complete checks the flags and sets the fields of cfg that are not flags.
 func (o *serveOptions) complete(env *cli.Env, cfg *server.Config) error {
 	if err := checkLimits(cfg); err != nil {
 		return err
 	}
 	if cfg.ClusterID == "" {
-		cfg.ClusterID = mesh.ClusterID(cmp.Or(env.FirstVariable("CLUSTER_ID"), "Kubernetes"))
+		cfg.ClusterID = mesh.ClusterID(cmp.Or(env.Getenv("CLUSTER_ID"), "Kubernetes"))
 	}
 	access, err := o.kubeAccess(env)
 	if err != nil {
 		return err
 	}
 	host, _ := os.Hostname()
-	cfg.TokenDirs, cfg.Name, cfg.Replica = localtoken.Directories(env.LookupEnv), cmp.Or(env.FirstVariable("POD_NAME"), host), replica(env)
-	cfg.OnClusterLost = mesh.OnLost(o.onClusterLost)
+	cfg.Name = cmp.Or(env.Getenv("POD_NAME"), host)
+	cfg.Replica = cmp.Or(cfg.Name, "meshctl") + "_" + strings.ToLower(rand.Text()) // unique for this process
+	cfg.TokenDirs = localtoken.Directories(env.LookupEnv)
 	if cfg.Allow, err = remotesecret.ParseAllow(o.insecureRemote); err != nil {
 		return cli.Usagef("--insecure-remote: %w", err)
 	}
 	if access != nil {
-		cfg.Pod = podOf(env, access)
 		cfg.KubeAccess, cfg.InPod = access.Config, access.InPod
-		if cfg.SystemNamespace == "" && access.InPod {
-			cfg.SystemNamespace = access.Namespace
+	}
+	if cfg.InPod {
+		cfg.SystemNamespace = cmp.Or(cfg.SystemNamespace, access.Namespace)
+		if namespace := cmp.Or(env.Getenv("POD_NAMESPACE"), access.Namespace); namespace != "" && cfg.Name != "" {
+			cfg.Pod = namespace + "/" + cfg.Name
 		}
 	}
-	if err := errors.Join(o.tls.apply(cfg), o.federation.apply(cfg), o.callers.apply(cfg)); err != nil {
-		return err
-	}
-	if cfg.RemoteDirs, err = clusterDirs("--remote-dir", o.remoteDirs); err != nil {
-		return err
-	}
-	if cfg.TokenIssuers, err = clusterDirs("--token-issuer", o.tokenIssuers); err != nil {
+	var remoteErr, issuerErr error
+	cfg.RemoteDirs, remoteErr = clusterDirs("--remote-dir", o.remoteDirs)
+	cfg.TokenIssuers, issuerErr = clusterDirs("--token-issuer", o.tokenIssuers)
+	if err := errors.Join(o.tls.apply(cfg), o.federation.apply(cfg), o.callers.apply(cfg), remoteErr, issuerErr); err != nil {
 		return err
 	}
 	if err := cfg.Validate(); err != nil {
@@ -252,7 +289,7 @@ func (o *serveOptions) kubeAccess(env *cli.Env) (*kube.Access, error) {
 	}
 	lookup := env.LookupEnv
 	if !named {
-		if host, _ := env.LookupEnv("KUBERNETES_SERVICE_HOST"); host == "" {
+		if env.Getenv("KUBERNETES_SERVICE_HOST") == "" {
 			return nil, nil
 		}
 		lookup = func(name string) (string, bool) {
@@ -268,32 +305,6 @@ func (o *serveOptions) kubeAccess(env *cli.Env) (*kube.Access, error) {
 		access.Config.DisableCompression = true
 	}
 	return access, err
-}
-
-// replica returns a unique name for this process, with the name of its pod or machine.
-func replica(env *cli.Env) string {
-	name, _ := env.LookupEnv("POD_NAME")
-	if name == "" {
-		name, _ = os.Hostname()
-	}
-	return cmp.Or(name, "meshctl") + "_" + strings.ToLower(rand.Text())
-}
-
-// podOf returns the namespace/name of the own pod, empty outside of pods. Without
-// POD_NAME the name is the host name.
-func podOf(env *cli.Env, access *kube.Access) string {
-	if !access.InPod {
-		return ""
-	}
-	namespace, _ := env.LookupEnv("POD_NAMESPACE")
-	name, _ := env.LookupEnv("POD_NAME")
-	if name == "" {
-		name, _ = os.Hostname()
-	}
-	if namespace = cmp.Or(namespace, access.Namespace); namespace == "" || name == "" {
-		return ""
-	}
-	return namespace + "/" + name
 }
 
 // clusterDirs parses CLUSTER=DIR pairs.
@@ -332,13 +343,9 @@ func placeState(env *cli.Env, cfg *server.Config) error {
 // stateDir returns the default state directory. It is never the working directory or a
 // watched one.
 func stateDir(env *cli.Env, cluster string) (string, error) {
-	base, ok := env.LookupEnv("XDG_STATE_HOME")
-	if !ok || !filepath.IsAbs(base) {
-		home, ok := env.LookupEnv("HOME")
-		if !ok || !filepath.IsAbs(home) {
-			return "", errors.New("neither XDG_STATE_HOME nor HOME is set: give --state-dir DIR or --ca-dir DIR")
-		}
-		base = filepath.Join(home, ".local", "state")
+	base := env.XDGDir("XDG_STATE_HOME", ".local/state")
+	if base == "" {
+		return "", errors.New("neither XDG_STATE_HOME nor HOME is set: give --state-dir DIR or --ca-dir DIR")
 	}
 	return filepath.Join(base, "meshctl", cluster), nil
 }

@@ -45,7 +45,7 @@ func TestLimitFlags(t *testing.T) {
 			f := pflag.NewFlagSet("serve", pflag.ContinueOnError)
 			bindLimits(f, &cfg)
 			if err := f.Parse([]string{"--" + flag, value}); err != nil {
-				t.Fatalf("--%s %s: %v", flag, value, err)
+				return cfg.Limits, err
 			}
 			err := checkLimits(&cfg)
 			return cfg.Limits, err

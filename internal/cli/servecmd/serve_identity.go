@@ -1,18 +1,75 @@
 package servecmd
 
 import (
+	"errors"
 	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 	"time"
 
+	"github.com/go-json-experiment/json"
 	"github.com/spf13/pflag"
 
 	"github.com/meshctl/meshctl/internal/cli"
 	"github.com/meshctl/meshctl/internal/files"
 	"github.com/meshctl/meshctl/internal/server"
+	"github.com/meshctl/meshctl/internal/server/identity"
 	"github.com/meshctl/meshctl/internal/server/trust"
 )
+
+// callerOptions hold the flags for identities other than certificates and tokens of
+// clusters.
+type callerOptions struct {
+	rules    []string
+	caFile   string
+	gateways []string
+}
+
+func (o *callerOptions) bind(f *pflag.FlagSet) {
+	f.StringArrayVar(&o.rules, "jwt-rule", nil, `OIDC issuer of accepted tokens, as JSON: {"issuer":…,"jwks_uri":… or "jwks_file":…,"audiences":[…]}; may be repeated`)
+	f.StringVar(&o.caFile, "jwks-ca-file", "", "PEM `file` of roots for the servers of jwks_uri (default the roots of the system)")
+	f.StringSliceVar(&o.gateways, "trusted-gateway-cidr", nil, "Addresses (`CIDR`) of gateways whose header x-forwarded-client-cert is trusted (default none)")
+	cli.MarkWeakening(f, "trusted-gateway-cidr")
+}
+
+func (o *callerOptions) apply(cfg *server.Config) error {
+	for _, text := range o.rules {
+		var r identity.OIDCRule
+		if err := json.Unmarshal([]byte(text), &r, json.RejectUnknownMembers(true)); err != nil {
+			return cli.Usagef("--jwt-rule: %w", err)
+		}
+		if len(r.Audiences) == 0 {
+			r.Audiences = cfg.TokenAudiences
+		}
+		if err := r.Check(); err != nil {
+			return cli.Usagef("--jwt-rule: %w", err)
+		}
+		cfg.OIDC = append(cfg.OIDC, r)
+	}
+	for _, text := range o.gateways {
+		n, err := netip.ParsePrefix(text)
+		if err != nil || n != n.Masked() || n.Bits() == 0 {
+			return cli.Usagef("--trusted-gateway-cidr %q: want a range of addresses such as 10.0.0.0/24", text)
+		}
+		cfg.XFCCSources = append(cfg.XFCCSources, n)
+	}
+	var err error
+	cfg.OIDCRoots, err = readRoots("--jwks-ca-file", o.caFile)
+	return err
+}
+
+// readRoots reads the file of a flag, if any.
+func readRoots(flag, path string) ([]byte, error) {
+	if path == "" {
+		return nil, nil
+	}
+	data, err := files.Read(path, 1<<20)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", flag, err)
+	}
+	return data, nil
+}
 
 // federationOptions hold the flags for other trust domains.
 type federationOptions struct {
@@ -49,21 +106,19 @@ func (o *federationOptions) apply(cfg *server.Config) error {
 		*at = v
 		return nil
 	}
+	var errs []error
 	for _, v := range o.endpoints {
-		if err := pair("--federate", v, "DOMAIN=URL", func(s *trust.Source) *string { return &s.URL }); err != nil {
-			return err
-		}
+		errs = append(errs, pair("--federate", v, "DOMAIN=URL", func(s *trust.Source) *string { return &s.URL }))
 	}
 	for _, v := range o.files {
-		if err := pair("--federate-bundle", v, "DOMAIN=FILE", func(s *trust.Source) *string { return &s.File }); err != nil {
-			return err
-		}
+		errs = append(errs, pair("--federate-bundle", v, "DOMAIN=FILE", func(s *trust.Source) *string { return &s.File }))
 	}
 	for _, id := range o.ids {
 		td, _, _ := strings.Cut(strings.TrimPrefix(id, "spiffe://"), "/")
-		if err := pair("--federate-id", td+"="+id, "a SPIFFE id", func(s *trust.Source) *string { return &s.ID }); err != nil {
-			return err
-		}
+		errs = append(errs, pair("--federate-id", td+"="+id, "a SPIFFE id", func(s *trust.Source) *string { return &s.ID }))
+	}
+	if err := errors.Join(errs...); err != nil {
+		return err
 	}
 	for _, s := range sources {
 		if err := s.Check(); err != nil {
@@ -72,13 +127,7 @@ func (o *federationOptions) apply(cfg *server.Config) error {
 		cfg.Federated = append(cfg.Federated, *s)
 	}
 	slices.SortFunc(cfg.Federated, func(a, b trust.Source) int { return strings.Compare(a.TrustDomain, b.TrustDomain) })
-	if o.caFile == "" {
-		return nil
-	}
-	data, err := files.Read(o.caFile, 1<<20)
-	if err != nil {
-		return fmt.Errorf("--federate-ca-file: %w", err)
-	}
-	cfg.BundleWebRoots = data
-	return nil
+	var err error
+	cfg.BundleWebRoots, err = readRoots("--federate-ca-file", o.caFile)
+	return err
 }
