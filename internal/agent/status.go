@@ -35,54 +35,43 @@ type statusServer struct {
 
 func newStatus(admin *adminClient, cert func() workloadcert.Status, lists func() revocation.Status, opts Options) *statusServer {
 	registry := prometheus.NewRegistry()
-	listStats(registry, lists)
-	registry.MustRegister(
-		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-			Name:        "istio_agent_cert_expiry_seconds",
-			Help:        "Seconds until the workload's certificate expires; negative when it has, 0 when there is none.",
-			ConstLabels: prometheus.Labels{"resource_name": "default"},
-		}, func() float64 {
+	gauge := func(name, help string, labels prometheus.Labels, value func() float64) {
+		registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help, ConstLabels: labels}, value))
+	}
+	requests := func(name, help string, value func() uint64) {
+		labels := prometheus.Labels{"request_type": "csr"}
+		registry.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{Name: name, Help: help, ConstLabels: labels},
+			func() float64 { return float64(value()) }))
+	}
+	gauge("istio_agent_cert_expiry_seconds", "Seconds until the workload's certificate expires; negative when it has, 0 when there is none.",
+		prometheus.Labels{"resource_name": "default"}, func() float64 {
 			c := cert().Certificate
 			if c == nil {
 				return 0
 			}
 			return c.NotAfter().Sub(opts.Now()).Seconds()
-		}),
-		prometheus.NewCounterFunc(prometheus.CounterOpts{
-			Name: "istio_agent_num_outgoing_requests",
-			Help: "Certificates asked for.", ConstLabels: prometheus.Labels{"request_type": "csr"},
-		}, func() float64 { return float64(cert().Requests) }),
-		prometheus.NewCounterFunc(prometheus.CounterOpts{
-			Name: "istio_agent_num_failed_outgoing_requests",
-			Help: "Certificates asked for and not got.", ConstLabels: prometheus.Labels{"request_type": "csr"},
-		}, func() float64 { return float64(cert().Failures) }),
-	)
-	s := &statusServer{admin: admin, cert: cert, log: opts.Log, metrics: promhttp.HandlerFor(registry, promhttp.HandlerOpts{})}
-	s.lastReason.Store("")
-	return s
-}
-
-// listStats registers the metrics of the revocation lists.
-func listStats(registry *prometheus.Registry, lists func() revocation.Status) {
-	gauge := func(name, help string, value func(revocation.Status) float64) {
-		registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, func() float64 { return value(lists()) }))
-	}
+		})
+	requests("istio_agent_num_outgoing_requests", "Certificates asked for.", func() uint64 { return cert().Requests })
+	requests("istio_agent_num_failed_outgoing_requests", "Certificates asked for and not got.", func() uint64 { return cert().Failures })
 	gauge("meshctl_agent_revocation_lists", "Revocation lists that Envoy checks its peers with.",
-		func(s revocation.Status) float64 { return float64(s.Count) })
+		nil, func() float64 { return float64(lists().Count) })
 	gauge("meshctl_agent_revocation_lists_until_timestamp", "When the first of the revocation lists must be replaced, in seconds since 1970; 0 for never.",
-		func(s revocation.Status) float64 {
-			if s.Until.IsZero() {
-				return 0
+		nil, func() float64 {
+			if until := lists().Until; !until.IsZero() {
+				return float64(until.Unix())
 			}
-			return float64(s.Until.Unix())
+			return 0
 		})
 	gauge("meshctl_agent_revocation_lists_problems", "1 when there are no new revocation lists, or they must be replaced soon; the log has the reason.",
-		func(s revocation.Status) float64 {
-			if s.Err != nil {
+		nil, func() float64 {
+			if lists().Err != nil {
 				return 1
 			}
 			return 0
 		})
+	s := &statusServer{admin: admin, cert: cert, log: opts.Log, metrics: promhttp.HandlerFor(registry, promhttp.HandlerOpts{})}
+	s.lastReason.Store("")
+	return s
 }
 
 // terminate makes the proxy not ready for good.

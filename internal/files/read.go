@@ -95,15 +95,15 @@ func CheckDirectory(dir string) error {
 	if err != nil {
 		return err
 	}
-	stat, ok := info.Sys().(*syscall.Stat_t)
+	uid, _ := owner(info)
 	const root = 0
 	switch {
 	case !info.IsDir():
 		return errors.New("it is not a directory")
-	case !ok:
-		return errors.New("its owner is not known on this system")
-	case int(stat.Uid) != os.Geteuid() && stat.Uid != root:
-		return fmt.Errorf("it belongs to user %d, not to user %d who writes there; chown it or name another", stat.Uid, os.Geteuid())
+	case uid == -1:
+		return errNoOwner
+	case uid != os.Geteuid() && uid != root:
+		return fmt.Errorf("it belongs to user %d, not to user %d who writes there; chown it or name another", uid, os.Geteuid())
 	case info.Mode().Perm()&0o022 != 0:
 		return fmt.Errorf("its mode %04o lets others write to it; run chmod 700 on it or name another", info.Mode().Perm())
 	}
@@ -111,12 +111,14 @@ func CheckDirectory(dir string) error {
 }
 
 func checkOwner(info fs.FileInfo, mounted bool) error {
-	stat, ok := info.Sys().(*syscall.Stat_t)
-	if !ok {
-		return errors.New("its owner is not known on this system")
+	uid, _ := owner(info)
+	if uid == -1 {
+		return errNoOwner
 	}
-	return checkSecret(info.Mode(), int(stat.Uid), os.Geteuid(), mounted)
+	return checkSecret(info.Mode(), uid, os.Geteuid(), mounted)
 }
+
+var errNoOwner = errors.New("its owner is not known on this system")
 
 var errLink = errors.New("it is a symbolic link; copy the key to a file of its own")
 

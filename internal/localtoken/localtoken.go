@@ -40,16 +40,11 @@ func (t Token) LogValue() slog.Value { return slog.StringValue("[token]") }
 // environment names neither.
 func Directories(lookup func(string) (string, bool)) []string {
 	var out []string
-	for _, in := range []struct {
-		variable string
-		below    []string
-	}{
-		{"XDG_RUNTIME_DIR", []string{"meshctl"}},
-		{"XDG_STATE_HOME", []string{"meshctl", "run"}},
-		{"HOME", []string{".local", "state", "meshctl", "run"}},
+	for _, in := range [][2]string{
+		{"XDG_RUNTIME_DIR", "meshctl"}, {"XDG_STATE_HOME", "meshctl/run"}, {"HOME", ".local/state/meshctl/run"},
 	} {
-		if dir, _ := lookup(in.variable); filepath.IsAbs(dir) {
-			out = append(out, filepath.Join(append([]string{dir}, in.below...)...))
+		if dir, _ := lookup(in[0]); filepath.IsAbs(dir) {
+			out = append(out, filepath.Join(dir, in[1]))
 		}
 	}
 	return out

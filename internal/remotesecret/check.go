@@ -247,35 +247,33 @@ func (j *judge) token(field string) {
 	if err != nil || claims.Expiry.IsZero() {
 		return // tokens may be opaque, and without an end
 	}
-	end := claims.Expiry.UTC().Format(time.RFC3339)
 	late := soon
 	if life := claims.Expiry.Sub(claims.IssuedAt); j.c.Renewed && !claims.IssuedAt.IsZero() {
 		late = life / 6 // renewal is due at a third
 	}
-	switch left := claims.Expiry.Sub(j.o.Now); {
+	j.expiry(field, "token", claims.Expiry, late, TokenExpired, TokenExpiresSoon)
+}
+
+// expiry adds a finding if a part of the credential has expired, or will within late.
+func (j *judge) expiry(field, what string, end time.Time, late time.Duration, expired, expiresSoon Code) {
+	switch left := end.Sub(j.o.Now); {
 	case left <= 0:
-		j.add(TokenExpired, field, "the token ended at %s", end)
+		j.add(expired, field, "the %s ended at %s", what, end.UTC().Format(time.RFC3339))
 	case left < late:
-		j.add(TokenExpiresSoon, field, "the token ends at %s", end)
+		j.add(expiresSoon, field, "the %s ends at %s", what, end.UTC().Format(time.RFC3339))
 	}
 }
 
 func (j *judge) pair(at string) {
-	u := &j.c.User
+	u, field := &j.c.User, at+".client-certificate-data"
 	if _, err := tls.X509KeyPair(u.ClientCertificateData, u.ClientKeyData); err != nil {
-		j.add(BadCertificate, at+".client-certificate-data", "client certificate and key cannot be used together")
+		j.add(BadCertificate, field, "client certificate and key cannot be used together")
 		return
 	}
 	certs, err := parsePEM(u.ClientCertificateData)
 	if err != nil {
-		j.add(BadCertificate, at+".client-certificate-data", "the client certificate %v", err)
+		j.add(BadCertificate, field, "the client certificate %v", err)
 		return
 	}
-	end := certs[0].NotAfter.UTC().Format(time.RFC3339)
-	switch left := certs[0].NotAfter.Sub(j.o.Now); {
-	case left <= 0:
-		j.add(CertificateExpired, at+".client-certificate-data", "the client certificate ended at %s", end)
-	case left < soon:
-		j.add(CertificateExpiresSoon, at+".client-certificate-data", "the client certificate ends at %s", end)
-	}
+	j.expiry(field, "client certificate", certs[0].NotAfter, soon, CertificateExpired, CertificateExpiresSoon)
 }

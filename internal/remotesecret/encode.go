@@ -36,10 +36,7 @@ type Spec struct {
 }
 
 // AuthProvider is a client plug-in that gets the credential.
-type AuthProvider struct {
-	Name   string
-	Config map[string]string
-}
+type AuthProvider = clientcmdv1.AuthProviderConfig
 
 // Build makes the Secret.
 func Build(s Spec) (*corev1.Secret, error) {
@@ -78,9 +75,7 @@ func (s Spec) kubeconfig() (string, error) {
 	}
 	user := clientcmdv1.AuthInfo{Token: s.Token}
 	if s.AuthProvider != nil {
-		user = clientcmdv1.AuthInfo{AuthProvider: &clientcmdv1.AuthProviderConfig{
-			Name: s.AuthProvider.Name, Config: s.AuthProvider.Config,
-		}}
+		user = clientcmdv1.AuthInfo{AuthProvider: s.AuthProvider}
 	}
 	text, err := yaml.Marshal(clientcmdv1.Config{
 		APIVersion: "v1",

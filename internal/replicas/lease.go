@@ -3,10 +3,8 @@ package replicas
 import (
 	"encoding/json"
 	"fmt"
-	"net"
 	"net/netip"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -159,10 +157,8 @@ func printable(text string) bool {
 // port returns the port of the status pages.
 func (a *Announcement) port() uint16 {
 	for _, address := range a.Addresses {
-		if _, port, err := net.SplitHostPort(address); err == nil {
-			if n, err := strconv.ParseUint(port, 10, 16); err == nil {
-				return uint16(n)
-			}
+		if at, err := netip.ParseAddrPort(address); err == nil {
+			return at.Port()
 		}
 	}
 	return defaultPort

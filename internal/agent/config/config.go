@@ -247,7 +247,11 @@ func (r *resolver) addresses(cfg *Config, interfaces []netip.Addr) {
 		}
 	}
 	cfg.Node.IP = own[0]
-	cfg.Metadata = map[string]any{"INSTANCE_IPS": joinAddrs(own)}
+	var ips []string
+	for _, a := range own {
+		ips = append(ips, a.String())
+	}
+	cfg.Metadata = map[string]any{"INSTANCE_IPS": strings.Join(ips, ",")}
 
 	switch {
 	case bound:
@@ -270,14 +274,6 @@ func (r *resolver) addr(s setting) (netip.Addr, bool) {
 		return netip.Addr{}, false
 	}
 	return a.Unmap(), true
-}
-
-func joinAddrs(list []netip.Addr) string {
-	out := make([]string, len(list))
-	for i, a := range list {
-		out[i] = a.String()
-	}
-	return strings.Join(out, ",")
 }
 
 // secrets resolves how the certificate is obtained and renewed.

@@ -28,11 +28,9 @@ const (
 
 // addressFinder collects distinct addresses, the most trusted first.
 type addressFinder struct {
-	api    *kube.Client
-	found  []Address
-	cas    []ServerCA
-	unread []error
-	ports  []int32
+	FoundAddresses
+	api   *kube.Client
+	ports []int32 // of the endpoints of the API server
 }
 
 // FoundAddresses are the possible addresses and CAs of an API server.
@@ -54,18 +52,18 @@ func FindAddresses(ctx context.Context, config *rest.Config) (FoundAddresses, er
 	f.loadBalancers(ctx)
 	f.slices(ctx)
 	f.nodes(ctx)
-	return FoundAddresses{f.found, f.cas, f.unread}, nil
+	return f.FoundAddresses, nil
 }
 
 func (f *addressFinder) add(server, source string) {
 	u, err := url.Parse(server)
-	if err != nil || u.Host == "" || len(f.found) >= maxAddresses {
+	if err != nil || u.Host == "" || len(f.Addresses) >= maxAddresses {
 		return
 	}
 	server = u.Scheme + "://" + u.Host + strings.TrimSuffix(u.Path, "/")
 	same := func(c Address) bool { return c.URL == server }
-	if !slices.ContainsFunc(f.found, same) {
-		f.found = append(f.found, Address{URL: server, Source: source})
+	if !slices.ContainsFunc(f.Addresses, same) {
+		f.Addresses = append(f.Addresses, Address{URL: server, Source: source})
 	}
 }
 
@@ -74,7 +72,7 @@ func (f *addressFinder) addHost(host string, port int32, source string) {
 }
 
 func (f *addressFinder) couldNot(what string, err error) {
-	f.unread = append(f.unread, fmt.Errorf("read %s: %w", what, err))
+	f.Unread = append(f.Unread, fmt.Errorf("read %s: %w", what, err))
 }
 
 // clusterInfo reads the kubeconfig that kubeadm publishes for new nodes.
@@ -94,7 +92,7 @@ func (f *addressFinder) clusterInfo(ctx context.Context) {
 	}
 	f.add(server.Server, name)
 	if len(server.CertificateAuthorityData) > 0 {
-		f.cas = append(f.cas, ServerCA{Name: name, PEM: server.CertificateAuthorityData})
+		f.CAs = append(f.CAs, ServerCA{Name: name, PEM: server.CertificateAuthorityData})
 	}
 }
 

@@ -138,10 +138,7 @@ func (c *APIServer) Missing(ctx context.Context, rights []Right) ([]Right, error
 		review, err := c.api.ReviewOwnAccess(ctx, &authorizationv1.SelfSubjectAccessReview{
 			Spec: authorizationv1.SelfSubjectAccessReviewSpec{ResourceAttributes: a},
 		})
-		if err != nil {
-			return false, err
-		}
-		return review.Status.Allowed, nil
+		return review.Status.Allowed, err
 	})
 }
 
@@ -156,10 +153,7 @@ func (c *APIServer) missingOf(ctx context.Context, account Account, rights []Rig
 				Groups:             []string{all, all + ":" + account.Namespace, "system:authenticated"},
 			},
 		})
-		if err != nil {
-			return false, err
-		}
-		return review.Status.Allowed, nil
+		return review.Status.Allowed, err
 	})
 }
 
