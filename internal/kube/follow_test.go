@@ -18,7 +18,7 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// TestFollow: lists, changes and errors are delivered, each error once.
+// TestFollow: differences to lists, changes and errors are delivered, each error once.
 func TestFollow(t *testing.T) {
 	t.Parallel()
 	secret := func(name string) string {
@@ -62,16 +62,16 @@ func TestFollow(t *testing.T) {
 	}
 	var calls []string
 	record := func(what string) { calls = append(calls, what) }
-	c.Secrets("ns").Follow(ctx, metav1.ListOptions{LabelSelector: "x=y"}, Follower[*corev1.Secret, *corev1.SecretList]{
-		List: func(l *corev1.SecretList) { record("list " + l.Items[0].Name) },
-		Set:  func(s *corev1.Secret) { record("set " + s.Name) },
-		Gone: func(s *corev1.Secret) { record("gone " + s.Name) },
-		Lost: func(err error) { record("lost: " + err.Error()) },
-		Back: func() { record("back") },
+	c.Secrets("ns").Follow(ctx, metav1.ListOptions{LabelSelector: "x=y"}, Follower[*corev1.Secret]{
+		Set:    func(s *corev1.Secret) { record("set " + s.Name) },
+		Gone:   func(_, name string) { record("gone " + name) },
+		Listed: func() { record("listed") },
+		Lost:   func(err error) { record("lost: " + err.Error()) },
+		Back:   func() { record("back") },
 	})
 	want := []string{
 		`lost: list secrets: an error on the server ("broken") has prevented the request from succeeding (get secrets)`,
-		"list a", "back", "set b", "gone a", "lost: watch secrets: too old", "list a",
+		"set a", "listed", "back", "set b", "gone a", "lost: watch secrets: too old", "gone b", "set a", "listed",
 	}
 	if !slices.Equal(calls, want) {
 		t.Errorf("got calls %q\nwant %q", calls, want)
@@ -112,8 +112,8 @@ func TestFollowBacksOff(t *testing.T) {
 				defer cancel()
 				time.AfterFunc(lasts/2, func() { works.Store(true) })
 				lost := 0
-				c.Secrets("ns").Follow(ctx, metav1.ListOptions{}, Follower[*corev1.Secret, *corev1.SecretList]{
-					List: func(*corev1.SecretList) {}, Set: func(*corev1.Secret) {}, Gone: func(*corev1.Secret) {},
+				c.Secrets("ns").Follow(ctx, metav1.ListOptions{}, Follower[*corev1.Secret]{
+					Set: func(*corev1.Secret) {}, Gone: func(string, string) {}, Listed: func() {},
 					Lost: func(error) { lost++ }, Back: func() {}, Jitter: func() float64 { return 0 },
 				})
 				if most := int(lasts / (lastRetry / 2)); len(lists) > most+8 {

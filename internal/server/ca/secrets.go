@@ -164,17 +164,22 @@ func (s *SecretSource) follow(ctx context.Context, i int, changed func()) {
 		s.have[i].Store(have)
 		changed()
 	}
+	var there bool
 	this := metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector(metav1.ObjectNameField, names()[i]).String()}
-	s.secrets.Follow(ctx, this, kube.Follower[*corev1.Secret, *corev1.SecretList]{
-		List: func(list *corev1.SecretList) {
-			if len(list.Items) == 0 {
+	s.secrets.Follow(ctx, this, kube.Follower[*corev1.Secret]{
+		Set: func(have *corev1.Secret) {
+			there = true
+			set(have)
+		},
+		Gone: func(string, string) {
+			there = false
+			set(nil)
+		},
+		Listed: func() {
+			if !there { // since OpenSecrets read it
 				set(nil)
-			} else {
-				set(&list.Items[0])
 			}
 		},
-		Set:  set,
-		Gone: func(*corev1.Secret) { set(nil) },
 		Lost: func(err error) {
 			log.Warn("the Secret of the signing CA cannot be watched, the last known contents stay", "error", err)
 		},

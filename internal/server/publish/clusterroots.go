@@ -1,6 +1,7 @@
 package publish
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -12,10 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
-	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/util/flowcontrol"
 	"k8s.io/client-go/util/workqueue"
 
@@ -41,26 +39,31 @@ const (
 type clusterRoots struct {
 	cfg        *RootsConfig
 	cluster    mesh.ClusterID
+	access     *rest.Config // as given to SetCluster
+	stop       context.CancelFunc
 	client     *kube.Client
 	roots      atomic.Pointer[string]
 	changed    chan struct{} // capacity 1: the roots or the system namespace changed
-	namespaces cache.Store
+	namespaces *byNamespace[*corev1.Namespace]
 
 	mu       sync.Mutex // guards what follows
 	queue    workqueue.TypedDelayingInterface[string]
-	writing  bool
-	failures map[string]error // by namespace; "" if nothing can be read
-	since    time.Time        // of the first failure
+	unread   map[string]error // by resource that cannot be watched
+	failures map[string]error // by namespace that cannot be written
+	since    time.Time        // of the first error in the maps
 }
 
 func newClusterRoots(cfg *RootsConfig, id mesh.ClusterID, access *rest.Config) (*clusterRoots, error) {
-	access = rest.CopyConfig(access)
-	access.QPS, access.Burst, access.RateLimiter = writesPerSecond, writeBurst, nil
-	client, err := kube.NewClient(access)
+	limited := rest.CopyConfig(access)
+	limited.QPS, limited.Burst, limited.RateLimiter = writesPerSecond, writeBurst, nil
+	client, err := kube.NewClient(limited)
 	if err != nil {
 		return nil, err
 	}
-	return &clusterRoots{cfg: cfg, cluster: id, client: client, changed: make(chan struct{}, 1), failures: make(map[string]error)}, nil
+	return &clusterRoots{
+		cfg: cfg, cluster: id, access: access, client: client, changed: make(chan struct{}, 1),
+		namespaces: newByNamespace[*corev1.Namespace](), unread: make(map[string]error), failures: make(map[string]error),
+	}, nil
 }
 
 func (k *clusterRoots) setRoots(pem string) {
@@ -80,32 +83,29 @@ func signal(c chan struct{}) {
 func (k *clusterRoots) run(ctx context.Context) {
 	var ended sync.WaitGroup
 	defer ended.Wait()
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	store, informer := k.informer("namespaces", follow(k.client.Namespaces(), fields.Everything()), &corev1.Namespace{}, func(o metav1.Object) {
-		k.add(o.GetName())
-		if o.GetName() == k.cfg.SystemNamespace {
-			signal(k.changed)
-		}
+	ended.Go(func() {
+		follow(ctx, k, "namespaces", k.client.Namespaces(), fields.Everything(), k.namespaces, func(name string) {
+			k.add(name)
+			if name == k.cfg.SystemNamespace {
+				signal(k.changed)
+			}
+		})
 	})
-	k.namespaces = store
-	ended.Go(func() { informer.RunWithContext(ctx) })
-	if !cache.WaitForCacheSync(ctx.Done(), informer.HasSynced) {
-		return
-	}
+	wait(ctx, k.namespaces.listed)
 	for ctx.Err() == nil {
 		if k.wanted() {
 			k.write(ctx)
 			continue
 		}
-		k.wait(ctx)
+		wait(ctx, k.changed)
 	}
 }
 
-func (k *clusterRoots) wait(ctx context.Context) {
+// wait waits for an event or the end of ctx.
+func wait(ctx context.Context, event <-chan struct{}) {
 	select {
 	case <-ctx.Done():
-	case <-k.changed:
+	case <-event:
 	}
 }
 
@@ -114,40 +114,41 @@ func (k *clusterRoots) wanted() bool {
 	if k.cluster == k.cfg.Cluster {
 		return true
 	}
-	ns, _, _ := k.namespaces.GetByKey(k.cfg.SystemNamespace)
-	system, ok := ns.(*corev1.Namespace)
-	return ok && invites(system.Annotations[annotation], k.cfg.Cluster)
+	system := k.namespaces.get(k.cfg.SystemNamespace)
+	return system != nil && invites(system.Annotations[annotation], k.cfg.Cluster)
 }
 
 // write writes until ctx ends or the cluster no longer allows it.
 func (k *clusterRoots) write(ctx context.Context) {
+	queue := workqueue.NewTypedDelayingQueue[string]()
+	k.setQueue(queue)
+	defer k.setQueue(nil)
 	var ended sync.WaitGroup
 	defer ended.Wait()
+	defer queue.ShutDown()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	queue := workqueue.NewTypedDelayingQueue[string]()
-	defer queue.ShutDown()
-	k.setWriting(true, queue)
-	defer k.setWriting(false, nil)
 	k.cfg.Log.Info("writing the roots of the mesh to a cluster", "cluster", k.cluster)
 
-	store, informer := k.informer("configmaps",
-		follow(k.client.ConfigMaps(metav1.NamespaceAll), fields.OneTermEqualSelector(metav1.ObjectNameField, RootConfigMap)),
-		&corev1.ConfigMap{}, func(o metav1.Object) { queue.Add(o.GetNamespace()) })
-	ended.Go(func() { informer.RunWithContext(ctx) })
-	if !cache.WaitForCacheSync(ctx.Done(), informer.HasSynced) {
-		return
+	w := &namespaceWriter{
+		clusterRoots: k, queue: queue, configMaps: newByNamespace[*corev1.ConfigMap](), rests: flowcontrol.NewBackOff(minRest, maxRest),
 	}
-	w := &namespaceWriter{clusterRoots: k, queue: queue, configMaps: store, rests: flowcontrol.NewBackOff(minRest, maxRest)}
+	ended.Go(func() {
+		named := fields.OneTermEqualSelector(metav1.ObjectNameField, RootConfigMap)
+		follow(ctx, k, "configmaps", k.client.ConfigMaps(metav1.NamespaceAll), named, w.configMaps, func(namespace string) { queue.Add(namespace) })
+	})
+	wait(ctx, w.configMaps.listed)
 	for range workers {
 		ended.Go(func() { w.run(ctx) })
 	}
 	for ctx.Err() == nil && k.wanted() {
-		for _, name := range k.namespaces.ListKeys() {
+		k.namespaces.mu.Lock()
+		for name := range k.namespaces.objects {
 			queue.Add(name)
 		}
+		k.namespaces.mu.Unlock()
 		w.rests.GC()
-		k.wait(ctx)
+		wait(ctx, k.changed)
 	}
 }
 
@@ -160,89 +161,83 @@ func (k *clusterRoots) add(namespace string) {
 	}
 }
 
-func (k *clusterRoots) setWriting(yes bool, queue workqueue.TypedDelayingInterface[string]) {
+// setQueue sets the queue of write, nil when write has ended.
+func (k *clusterRoots) setQueue(queue workqueue.TypedDelayingInterface[string]) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.writing, k.queue = yes, queue
+	k.queue = queue
 	clear(k.failures)
+	delete(k.unread, "configmaps")
 }
 
-// follow returns the ListWatch of an informer for the objects with the fields.
-func follow[T kube.Object, L kube.List](objects kube.Objects[T, L], which fields.Selector) *cache.ListWatch {
-	return &cache.ListWatch{
-		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-			o.FieldSelector = which.String()
-			return objects.List(ctx, o)
-		},
-		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
-			o.FieldSelector = which.String()
-			return objects.Watch(ctx, o)
-		},
-	}
+// byNamespace holds the Namespaces of a cluster, or one object of each, as last seen.
+type byNamespace[T kube.Object] struct {
+	listed chan struct{} // closed after the first list
+
+	mu      sync.Mutex
+	objects map[string]T
 }
 
-// informer returns an informer that calls seen for each added, changed or deleted
-// object.
-func (k *clusterRoots) informer(
-	resource string, lw *cache.ListWatch, kind runtime.Object, seen func(metav1.Object),
-) (cache.Store, cache.Controller) {
-	list, follow := lw.ListWithContextFunc, lw.WatchFuncWithContext
-	what := "list and watch " + resource
-	lw.ListWithContextFunc = func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-		objects, err := list(ctx, o)
-		k.note(ctx, "", what, err)
-		return objects, err
-	}
-	lw.WatchFuncWithContext = func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
-		w, err := follow(ctx, o)
-		k.note(ctx, "", what, err)
-		return w, err
-	}
-	handle := func(object any) {
-		if gone, ok := object.(cache.DeletedFinalStateUnknown); ok {
-			object = gone.Obj
-		}
-		if o, ok := object.(metav1.Object); ok {
-			seen(o)
-		}
-	}
-	return cache.NewInformerWithOptions(cache.InformerOptions{
-		ListerWatcher: lw, ObjectType: kind, Transform: slim,
-		Handler: cache.ResourceEventHandlerFuncs{
-			AddFunc: handle, UpdateFunc: func(_, object any) { handle(object) }, DeleteFunc: handle,
+func newByNamespace[T kube.Object]() *byNamespace[T] {
+	return &byNamespace[T]{listed: make(chan struct{}), objects: make(map[string]T)}
+}
+
+// get returns the object of a namespace, nil if there is none.
+func (s *byNamespace[T]) get(namespace string) T {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.objects[namespace]
+}
+
+// follow keeps the objects in a map until ctx ends, and calls seen with the namespace of
+// each added, changed or deleted object.
+func follow[T kube.Object, L kube.List](
+	ctx context.Context, k *clusterRoots, resource string, objects kube.Objects[T, L], selected fields.Selector, to *byNamespace[T], seen func(namespace string),
+) {
+	// Version 0 lets the API server answer a list from its cache.
+	objects.Follow(ctx, metav1.ListOptions{FieldSelector: selected.String(), ResourceVersion: "0"}, kube.Follower[T]{
+		Set: func(o T) {
+			o.SetManagedFields(nil)                            // they are large and never read
+			namespace := cmp.Or(o.GetNamespace(), o.GetName()) // a Namespace is in none
+			to.mu.Lock()
+			to.objects[namespace] = o
+			to.mu.Unlock()
+			seen(namespace)
 		},
+		Gone: func(namespace, name string) {
+			namespace = cmp.Or(namespace, name)
+			to.mu.Lock()
+			delete(to.objects, namespace)
+			to.mu.Unlock()
+			seen(namespace)
+		},
+		Listed: sync.OnceFunc(func() { close(to.listed) }),
+		Lost:   func(err error) { k.note(ctx, k.unread, resource, err) },
+		Back:   func() { k.note(ctx, k.unread, resource, nil) },
 	})
 }
 
-// slim drops fields that are never read.
-func slim(object any) (any, error) {
-	if o, ok := object.(metav1.Object); ok {
-		o.SetManagedFields(nil)
-	}
-	return object, nil
-}
-
-// note records the failure of a namespace, or its end. It logs the first failure and
-// the end of the last one.
-func (k *clusterRoots) note(ctx context.Context, namespace, what string, err error) {
+// note records the error of a namespace or resource in one of the maps, or its end. It
+// logs the first error and the end of the last one.
+func (k *clusterRoots) note(ctx context.Context, in map[string]error, name string, err error) {
 	if err != nil && ctx.Err() != nil {
 		return
 	}
 	k.mu.Lock()
-	before := len(k.failures)
+	before := len(k.failures) + len(k.unread)
 	if err == nil {
-		delete(k.failures, namespace)
+		delete(in, name)
 	} else {
 		if before == 0 {
 			k.since = k.cfg.Now()
 		}
-		k.failures[namespace] = fmt.Errorf("%s: %w", what, err)
+		in[name] = err
 	}
-	after := len(k.failures)
+	after := len(k.failures) + len(k.unread)
 	k.mu.Unlock()
 	switch {
 	case before == 0 && after > 0:
-		k.cfg.Log.Warn("the roots of the mesh cannot be written to a cluster", "cluster", k.cluster, "namespace", namespace, "error", err)
+		k.cfg.Log.Warn("the roots of the mesh cannot be written to a cluster", "cluster", k.cluster, "error", err)
 	case before > 0 && after == 0:
 		k.cfg.Log.Info("the roots of the mesh are written to a cluster again", "cluster", k.cluster)
 	}
@@ -251,17 +246,17 @@ func (k *clusterRoots) note(ctx context.Context, namespace, what string, err err
 func (k *clusterRoots) status() RootsStatus {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	st := RootsStatus{Cluster: k.cluster, Written: k.writing}
-	if len(k.failures) == 0 {
+	st := RootsStatus{Cluster: k.cluster, Written: k.queue != nil}
+	unread, names := slices.Sorted(maps.Keys(k.unread)), slices.Sorted(maps.Keys(k.failures))
+	switch {
+	case len(unread) > 0:
+		st.Problem = fmt.Sprintf("the namespaces cannot be watched: %v", k.unread[unread[0]])
+	case len(names) > 0:
+		st.Problem = fmt.Sprintf("%d namespaces lack the right ConfigMap %s, so new proxies there may not trust the control plane; %s: %v",
+			len(names), RootConfigMap, names[0], k.failures[names[0]])
+	default:
 		return st
 	}
 	st.Since = new(k.since.UTC())
-	if err := k.failures[""]; err != nil {
-		st.Problem = fmt.Sprintf("the namespaces cannot be watched: %v", err)
-		return st
-	}
-	names := slices.Sorted(maps.Keys(k.failures))
-	st.Problem = fmt.Sprintf("%d namespaces lack the right ConfigMap %s, so new proxies there may not trust the control plane; %s: %v",
-		len(names), RootConfigMap, names[0], k.failures[names[0]])
 	return st
 }

@@ -7,7 +7,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/util/flowcontrol"
 	"k8s.io/client-go/util/workqueue"
 )
@@ -16,7 +15,7 @@ import (
 type namespaceWriter struct {
 	*clusterRoots
 	queue      workqueue.TypedDelayingInterface[string] // of namespaces to check
-	configMaps cache.Store
+	configMaps *byNamespace[*corev1.ConfigMap]
 	rests      *flowcontrol.Backoff // pauses after writes, by namespace
 }
 
@@ -36,21 +35,18 @@ func (w *namespaceWriter) run(ctx context.Context) {
 
 // look writes the ConfigMap of a namespace if it is missing or differs.
 func (w *namespaceWriter) look(ctx context.Context, namespace string) {
-	roots := w.roots.Load()
-	object, there, _ := w.namespaces.GetByKey(namespace)
-	ns, ok := object.(*corev1.Namespace)
-	if !there || !ok || ns.DeletionTimestamp != nil || ignored(namespace) {
-		w.note(ctx, namespace, "", nil)
+	ns, roots := w.namespaces.get(namespace), w.roots.Load()
+	if ns == nil || ns.DeletionTimestamp != nil || ignored(namespace) {
+		w.note(ctx, w.failures, namespace, nil)
 		w.rests.DeleteEntry(namespace)
 		return
 	}
 	if roots == nil {
 		return
 	}
-	object, _, _ = w.configMaps.GetByKey(namespace + "/" + RootConfigMap)
-	have, _ := object.(*corev1.ConfigMap) // nil when there is none
+	have := w.configMaps.get(namespace)
 	if isRight(have, *roots) {
-		w.note(ctx, namespace, "", nil)
+		w.note(ctx, w.failures, namespace, nil)
 		return
 	}
 	// If the write is done already, the watch will report it.
@@ -61,7 +57,7 @@ func (w *namespaceWriter) look(ctx context.Context, namespace string) {
 	}
 	w.rests.Next(namespace, now)
 	if err := w.put(ctx, namespace, have, *roots); err != nil {
-		w.note(ctx, namespace, "write", err)
+		w.note(ctx, w.failures, namespace, fmt.Errorf("write: %w", err))
 	}
 	w.queue.AddAfter(namespace, w.rests.Get(namespace)) // in case the watch misses it
 }

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"log/slog"
-	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -53,13 +52,16 @@ type Roots struct {
 	mu       sync.Mutex // guards what follows
 	pem      string
 	clusters map[mesh.ClusterID]*rest.Config
-	running  map[mesh.ClusterID]*clusterRoots // while this replica writes
+	running  map[mesh.ClusterID]*clusterRoots // empty while another replica writes
 	changed  chan struct{}                    // has one when something above changed
 }
 
 // NewRoots returns Roots without clusters.
 func NewRoots(cfg RootsConfig) *Roots {
-	return &Roots{cfg: cfg, clusters: make(map[mesh.ClusterID]*rest.Config), changed: make(chan struct{}, 1)}
+	return &Roots{
+		cfg: cfg, clusters: make(map[mesh.ClusterID]*rest.Config), running: make(map[mesh.ClusterID]*clusterRoots),
+		changed: make(chan struct{}, 1),
+	}
 }
 
 // SetRoots sets the roots (PEM) for every namespace. Before the first call nothing is
@@ -82,28 +84,16 @@ func (r *Roots) change(f func()) {
 	r.mu.Lock()
 	f()
 	r.mu.Unlock()
-	select {
-	case r.changed <- struct{}{}:
-	default:
-	}
+	signal(r.changed)
 }
 
 // Run writes until ctx ends. It is a Task.
 func (r *Roots) Run(ctx context.Context) error {
 	var ended sync.WaitGroup
-	running := make(map[mesh.ClusterID]runningCluster)
-	defer func() {
-		for _, k := range running {
-			k.stop()
-		}
-		ended.Wait()
-		r.setRunning(nil)
-	}()
+	defer r.change(func() { clear(r.running) })
+	defer ended.Wait()
 	for {
-		r.mu.Lock()
-		pem, clusters := r.pem, maps.Clone(r.clusters)
-		r.mu.Unlock()
-		r.update(ctx, &ended, running, pem, clusters)
+		r.update(ctx, &ended)
 		select {
 		case <-ctx.Done():
 			return nil
@@ -112,53 +102,34 @@ func (r *Roots) Run(ctx context.Context) error {
 	}
 }
 
-// runningCluster is a clusterRoots that runs.
-type runningCluster struct {
-	*clusterRoots
-	access *rest.Config
-	stop   context.CancelFunc
-}
-
 // update starts and stops the clusterRoots of added and removed clusters, and sets
 // their roots.
-func (r *Roots) update(
-	ctx context.Context, ended *sync.WaitGroup, keepers map[mesh.ClusterID]runningCluster, pem string, clusters map[mesh.ClusterID]*rest.Config,
-) {
-	for id, k := range keepers {
-		if clusters[id] != k.access {
-			k.stop()
-			delete(keepers, id)
-		}
-	}
-	for id, access := range clusters {
-		if _, known := keepers[id]; known {
-			continue
-		}
-		k, err := newClusterRoots(&r.cfg, id, access)
-		if err != nil {
-			r.cfg.Log.Error("the roots of the mesh cannot be written to a cluster", "cluster", id, "error", err)
-			continue
-		}
-		life, stop := context.WithCancel(ctx)
-		keepers[id] = runningCluster{k, access, stop}
-		ended.Go(func() { k.run(life) })
-	}
-	if pem != "" {
-		for _, k := range keepers {
-			k.setRoots(pem)
-		}
-	}
-	shown := make(map[mesh.ClusterID]*clusterRoots, len(keepers))
-	for id, k := range keepers {
-		shown[id] = k.clusterRoots
-	}
-	r.setRunning(shown)
-}
-
-func (r *Roots) setRunning(m map[mesh.ClusterID]*clusterRoots) {
+func (r *Roots) update(ctx context.Context, ended *sync.WaitGroup) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.running = m
+	for id, k := range r.running {
+		if r.clusters[id] != k.access {
+			k.stop()
+			delete(r.running, id)
+		}
+	}
+	for id, access := range r.clusters {
+		k := r.running[id]
+		if k == nil {
+			var err error
+			if k, err = newClusterRoots(&r.cfg, id, access); err != nil {
+				r.cfg.Log.Error("the roots of the mesh cannot be written to a cluster", "cluster", id, "error", err)
+				continue
+			}
+			var life context.Context
+			life, k.stop = context.WithCancel(ctx)
+			r.running[id] = k
+			ended.Go(func() { k.run(life) })
+		}
+		if r.pem != "" {
+			k.setRoots(r.pem)
+		}
+	}
 }
 
 // RootsStatus reports the state of a cluster while this replica writes.
