@@ -155,11 +155,16 @@ func (s *session) flushType(i int, now viewPair) (again bool, err error) {
 	asked := t.due
 	namesOnly := t.refused && !moved && !t.all
 	resp := s.response(i, now, namesOnly)
-	if resp.empty() && (i == sds || s.refusedAll(i)) {
+	refusedAll := resp.empty() && s.refusedAll(i)
+	if resp.empty() && (i == sds || refusedAll) {
 		t.due, t.all = false, false // the proxy waits for its secrets, or for other resources
 	}
 	if resp.empty() && !t.due {
-		if !namesOnly {
+		switch {
+		case namesOnly:
+		case refusedAll:
+			t.sent, t.doubt = now, nil // the proxy still has accepted nothing
+		default:
 			t.acked, t.sent, t.refused, t.doubt = now, now, false, nil
 		}
 		t.force = nil

@@ -199,6 +199,23 @@ func TestOnlyRefusedResourcesRemain(t *testing.T) {
 	c.wantAck("CDS", "")
 }
 
+// TestRefusedResourceDisappears: A proxy has refused all resources, one by one, and one of
+// them disappears. The proxy, which has accepted nothing, gets no empty list.
+func TestRefusedResourceDisappears(t *testing.T) {
+	b := startServer(t, small())
+	c := b.connect(xdswire.SotW, "p")
+	c.subscribe("CDS")
+	c.nack(c.want("CDS", "a=a:1 b=b:1"), "no")
+	c.nack(c.want("CDS", "a=a:1"), "no")
+	c.nack(c.want("CDS", "b=b:1"), "no")
+	b.mesh.set("CDS", "shared", "a", "")
+	b.push()
+	c.quiet()
+	b.mesh.set("CDS", "shared", "c", "c:1")
+	b.push()
+	c.wantAck("CDS", "c=c:1")
+}
+
 // TestRefusedGaugeEndsAtZero: Resources refused by proxies that disconnect no longer
 // count.
 func TestRefusedGaugeEndsAtZero(t *testing.T) {
