@@ -11,6 +11,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	endpointv3 "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
@@ -215,8 +216,13 @@ func (p *modelProxy) resubscribe(rng *rand.Rand) string {
 	return fmt.Sprint(p.routes, slices.Collect(maps.Keys(p.nothing)))
 }
 
-// once serves one stream and ignores its error.
+// once serves one stream, if a server runs, and ignores its error.
 func (p *modelProxy) once(ctx context.Context) {
+	addr := p.addr.Load()
+	if addr == nil {
+		time.Sleep(2 * time.Millisecond)
+		return
+	}
 	ctx, end := context.WithCancel(ctx)
 	defer end()
 	p.mu.Lock()
@@ -225,7 +231,7 @@ func (p *modelProxy) once(ctx context.Context) {
 		p.clear()
 	}
 	p.mu.Unlock()
-	conn, err := grpc.NewClient(*p.addr.Load(), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	conn, err := grpc.NewClient(*addr, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
 		p.errorf("%v: %v", p, err)
 		return

@@ -68,7 +68,7 @@ type model struct {
 	server                *Server
 	stop                  func()
 	done                  <-chan error
-	addr                  atomic.Pointer[string]
+	addr                  atomic.Pointer[string] // nil while no server runs
 	proxies               []*modelProxy
 
 	services map[string]*modelService // by file name
@@ -138,8 +138,10 @@ func (m *model) launch() (*Server, func(), <-chan error) {
 	return s, stop, done
 }
 
-// end stops the server.
+// end stops the server. Proxies do not connect to its port again, which may then belong to
+// the server of another test.
 func (m *model) end() {
+	m.addr.Store(nil)
 	m.stop()
 	if err := <-m.done; err != nil {
 		m.errorf("the server ended with %v", err)
