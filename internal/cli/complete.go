@@ -36,9 +36,8 @@ func completeFlagValues(cmd *cobra.Command) {
 	})
 }
 
-// CompletionTimeout bounds the wait for completions, in addition to the timeout of
-// each request.
-const CompletionTimeout = 2 * time.Second
+// completionTimeout bounds the wait for completions.
+const completionTimeout = 2 * time.Second
 
 // plainName matches the names that are offered to a shell. Proxies choose their own
 // names, and some shells evaluate a completion.
@@ -57,7 +56,7 @@ func CompleteNames(env *Env, ask Names) cobra.CompletionFunc {
 		if len(args) > 0 || configure(&quiet, cmd) != nil {
 			return nil, cobra.ShellCompDirectiveNoFileComp
 		}
-		ctx, cancel := context.WithTimeout(cmd.Context(), CompletionTimeout)
+		ctx, cancel := context.WithTimeout(cmd.Context(), completionTimeout)
 		defer cancel()
 		names, _ := ask(ctx, &quiet) // some replicas may have answered
 		slices.Sort(names)

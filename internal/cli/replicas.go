@@ -27,7 +27,8 @@ type ReplicaFlags struct {
 	Context string
 	System  string
 	Token   TokenFlag
-	named   bool // the replicas are given by address
+	Timeout time.Duration // of each request
+	named   bool          // the replicas are given by address
 }
 
 // Advice returns what to do about the errors of replicas that have not answered, of
@@ -36,7 +37,7 @@ func (f *ReplicaFlags) Advice(silent []error, all int) string {
 	switch {
 	case slices.ContainsFunc(silent, isUnauthorized):
 		return "; " + f.Kube.NeedsToken(f.Context, f.System)
-	case f.named && len(silent) == all:
+	case f.named && len(silent) == all && slices.ContainsFunc(silent, isElsewhere):
 		return "; --server takes the --http-addr of control planes, --context their cluster"
 	}
 	return ""
@@ -51,34 +52,25 @@ func (f *ReplicaFlags) Bind(env *Env, cmd *cobra.Command) {
 	f.Kube.Bind(fs)
 	f.Token.Bind(fs)
 	f.Kube.NamespaceVar(env, cmd, &f.System, "istioNamespace", "i", mesh.DefaultSystemNamespace, "Namespace of the replicas")
+	DurationVar(fs, &f.Timeout, "timeout", 30*time.Second, "Longest wait for the answer of a replica")
 }
 
-// silentError joins the errors of replicas that did not answer, with advice.
+// silentError is the error of replicas that did not answer.
 type silentError struct {
-	errs   []error
-	advice string
+	text string
+	errs []error
 }
 
-func (e *silentError) Error() string {
-	lines := make([]string, len(e.errs))
-	for i, err := range e.errs {
-		lines[i] = err.Error()
-	}
-	return output.EscapeLines(lines) + e.advice
-}
-
+func (e *silentError) Error() string   { return e.text }
 func (e *silentError) Unwrap() []error { return e.errs }
 
-// silent returns the error of the replicas that did not answer, nil without one.
-func (f *ReplicaFlags) silent(errs []error, all int) error {
+// Silent returns the error of the replicas that did not answer, of all replicas, with
+// advice; nil without one. Each has a line and an error.
+func (f *ReplicaFlags) Silent(lines []string, errs []error, all int) error {
 	if len(errs) == 0 {
 		return nil
 	}
-	e := &silentError{errs: errs}
-	if answered := all - len(errs); answered > 0 || slices.ContainsFunc(errs, isElsewhere) || slices.ContainsFunc(errs, isUnauthorized) {
-		e.advice = f.Advice(errs, all)
-	}
-	return e
+	return &silentError{output.EscapeLines(lines) + f.Advice(errs, all), errs}
 }
 
 func isUnauthorized(err error) bool { return errors.Is(err, replicas.ErrUnauthorized) }
@@ -124,6 +116,7 @@ func AskPages[T any](ctx context.Context, f *ReplicaFlags, found []*replicas.Rep
 		return nil, err // not the errors of replicas
 	}
 	var answers []Answer[T]
+	var lines []string
 	var silent []error
 	for i, r := range found {
 		x := results[i]
@@ -132,21 +125,21 @@ func AskPages[T any](ctx context.Context, f *ReplicaFlags, found []*replicas.Rep
 		case x.err == nil:
 			answers = append(answers, Answer[T]{r.Name, x.page})
 		case !refused || absent == nil || !absent(refusal):
-			silent = append(silent, fmt.Errorf("%s: %w", r.Name, x.err))
+			lines, silent = append(lines, r.Name+": "+x.err.Error()), append(silent, x.err)
 		}
 	}
-	return answers, f.silent(silent, len(found))
+	return answers, f.Silent(lines, silent, len(found))
 }
 
 // Ask finds the replicas, asks them for a status page as AskPages does, and reports
 // whether there are several.
 func Ask[T any](ctx context.Context, env *Env, f *PageFlags, page string) (answers []Answer[T], several bool, err error) {
-	found, err := f.Replicas.Find(ctx, env, f.Timeout)
+	found, err := f.Find(ctx, env)
 	if err != nil {
 		return nil, false, err
 	}
 	defer CloseReplicas(found)
-	answers, err = AskPages[T](ctx, &f.Replicas, found, page, nil, nil)
+	answers, err = AskPages[T](ctx, &f.ReplicaFlags, found, page, nil, nil)
 	return answers, len(found) > 1, err
 }
 
@@ -187,9 +180,9 @@ func (t *ReplicaTable) Add(replica string, cells ...string) {
 // thisMachine is the default address of a control plane on this machine.
 const thisMachine = "127.0.0.1:8080"
 
-// Find returns the replicas of --server, else the replicas of the cluster. Each request
-// takes timeout at most. The caller closes them.
-func (f *ReplicaFlags) Find(ctx context.Context, env *Env, timeout time.Duration) ([]*replicas.Replica, error) {
+// Find returns the replicas of --server, else the replicas of the cluster. The caller
+// closes them.
+func (f *ReplicaFlags) Find(ctx context.Context, env *Env) ([]*replicas.Replica, error) {
 	servers, tokens := f.Servers, f.Token.Tokens(env)
 	if !mesh.IsDNSLabel(f.System) {
 		return nil, Usagef("namespace %q is not a DNS label", f.System)
@@ -202,7 +195,7 @@ func (f *ReplicaFlags) Find(ctx context.Context, env *Env, timeout time.Duration
 		case err != nil:
 			return nil, err
 		default:
-			found, err := replicas.Find(ctx, replicas.Options{Access: access.Config, Namespace: f.System, Tokens: tokens, Timeout: timeout, Now: env.Now})
+			found, err := replicas.Find(ctx, replicas.Options{Access: access.Config, Namespace: f.System, Tokens: tokens, Timeout: f.Timeout, Now: env.Now})
 			if err != nil {
 				return nil, fmt.Errorf("%w; --server takes the addresses of replicas", err)
 			}
@@ -212,7 +205,7 @@ func (f *ReplicaFlags) Find(ctx context.Context, env *Env, timeout time.Duration
 	f.named = true
 	var out []*replicas.Replica
 	for _, s := range servers {
-		r, err := replicas.At(s, tokens, timeout)
+		r, err := replicas.At(s, tokens, f.Timeout)
 		if err != nil {
 			return nil, Usagef("--server %w", err)
 		}
@@ -223,17 +216,14 @@ func (f *ReplicaFlags) Find(ctx context.Context, env *Env, timeout time.Duration
 
 // PageFlags hold the flags of a command that shows a status page of each replica.
 type PageFlags struct {
-	Replicas ReplicaFlags
-	Timeout  time.Duration
-	Output   output.Format
+	ReplicaFlags
+	Output output.Format
 }
 
 // Bind defines the flags.
 func (o *PageFlags) Bind(env *Env, cmd *cobra.Command) {
-	fs := cmd.Flags()
-	o.Replicas.Bind(env, cmd)
-	TableVar(fs, &o.Output)
-	DurationVar(fs, &o.Timeout, "timeout", 30*time.Second, "Longest wait for the answer of a replica")
+	o.ReplicaFlags.Bind(env, cmd)
+	TableVar(cmd.Flags(), &o.Output)
 }
 
 // Show prints a result in the format of --output. When the table is empty it prints none
@@ -246,6 +236,51 @@ func (o *PageFlags) Show(env *Env, v any, table *output.Table, none string) erro
 		env.Notef("%s", none)
 	}
 	return nil
+}
+
+// Finder finds the replicas to ask. The caller closes them.
+type Finder func(context.Context, *Env) ([]*replicas.Replica, error)
+
+// NamesFrom returns names that replicas know, for completion.
+func NamesFrom(find Finder, ask func(context.Context, []*replicas.Replica) ([]string, error)) Names {
+	return func(ctx context.Context, env *Env) ([]string, error) {
+		found, err := find(ctx, env)
+		if err != nil {
+			return nil, err
+		}
+		defer CloseReplicas(found)
+		return ask(ctx, found)
+	}
+}
+
+// Poll asks replicas at once and then at an interval, until ctx ends. ask reports whether
+// one is lost: then there may be new ones, and Poll finds them again.
+func Poll(ctx context.Context, interval time.Duration, find func() ([]*replicas.Replica, error), ask func([]*replicas.Replica) (lost bool, err error)) error {
+	tick := time.NewTicker(interval)
+	defer tick.Stop()
+	var found []*replicas.Replica
+	defer func() { CloseReplicas(found) }()
+	for {
+		if found == nil {
+			var err error
+			if found, err = find(); err != nil {
+				return err
+			}
+		}
+		lost, err := ask(found)
+		if err != nil {
+			return err
+		}
+		if lost {
+			CloseReplicas(found)
+			found = nil
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+	}
 }
 
 // CloseReplicas closes the connections to replicas.
@@ -297,9 +332,8 @@ func ReplicaNames(found []*replicas.Replica) string {
 	return strings.Join(names, ", ")
 }
 
-// SilentReports returns the error of the replicas that did not report, nil for none, and
-// the advice at its end.
-func (f *ReplicaFlags) SilentReports(reports []proxystatus.Report) (advice string, err error) {
+// SilentReports returns the error of the replicas that did not report, nil for none.
+func (f *ReplicaFlags) SilentReports(reports []proxystatus.Report) error {
 	var lines []string
 	var silent []error
 	for i := range reports {
@@ -307,9 +341,5 @@ func (f *ReplicaFlags) SilentReports(reports []proxystatus.Report) (advice strin
 			lines, silent = append(lines, reports[i].Replica+": "+reports[i].Error), append(silent, reports[i].Err)
 		}
 	}
-	advice = f.Advice(silent, len(reports))
-	if len(lines) > 0 {
-		err = errors.New(output.EscapeLines(lines) + advice)
-	}
-	return advice, err
+	return f.Silent(lines, silent, len(reports))
 }

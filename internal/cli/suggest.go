@@ -65,9 +65,9 @@ func helpArgs(help *cobra.Command, args []string) error {
 	return unknownCommand(found, rest)
 }
 
-// NearNames returns at most five names that may have been meant: first names that
-// contain the typed one or are part of it, then names with few edits.
-func NearNames(typed string, names []string) []string {
+// Near returns a clause with at most five names that may have been meant, empty for none:
+// first names that contain the typed one or are part of it, then names with few edits.
+func Near(typed string, names []string) string {
 	distance := func(name string) int {
 		if strings.Contains(name, typed) || strings.Contains(typed, name) {
 			return 0
@@ -75,8 +75,11 @@ func NearNames(typed string, names []string) []string {
 		return output.EditDistance(typed, name)
 	}
 	near := slices.DeleteFunc(slices.Clone(names), func(n string) bool { return distance(n) > max(3, len(typed)/3) })
+	if len(near) == 0 {
+		return ""
+	}
 	slices.SortStableFunc(near, func(a, b string) int { return cmp.Compare(distance(a), distance(b)) })
-	return near[:min(5, len(near))]
+	return ", near are: " + strings.Join(near[:min(5, len(near))], ", ")
 }
 
 // unknownCommand returns an error with a suggestion when a group has arguments.

@@ -18,10 +18,8 @@ import (
 )
 
 type remoteClustersOptions struct {
-	replicas cli.ReplicaFlags
-	wait     bool
-	timeout  time.Duration
-	output   output.Format
+	cli.PageFlags
+	wait bool
 }
 
 // NewRemoteClusters returns the command remote-clusters.
@@ -51,11 +49,10 @@ or when a network that other networks must reach has no usable gateway.`,
   meshctl remote-clusters --server 127.0.0.1:8080,127.0.0.1:18080`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context(), env) },
 	}
+	o.Bind(env, cmd)
 	f := cmd.Flags()
-	o.replicas.Bind(env, cmd)
+	f.Lookup("timeout").Usage += ", and with --wait in total"
 	f.BoolVar(&o.wait, "wait", false, "Wait until there are no problems, at most for --timeout")
-	cli.DurationVar(f, &o.timeout, "timeout", 30*time.Second, "Longest wait for the answer of a replica, and with --wait in total")
-	cli.TableVar(f, &o.output)
 	return cmd
 }
 
@@ -113,42 +110,26 @@ func (v *replicaView) wrong() []string {
 const waitPause = 500 * time.Millisecond
 
 func (o *remoteClustersOptions) run(ctx context.Context, env *cli.Env) error {
-	deadline := time.NewTimer(o.timeout)
-	defer deadline.Stop()
-	var found []*replicas.Replica
-	defer func() { cli.CloseReplicas(found) }()
-	for {
-		if found == nil {
-			var err error
-			if found, err = o.replicas.Find(ctx, env, o.timeout); err != nil {
-				return err
-			}
-		}
-		views := cli.ForEach(found, func(r *replicas.Replica) replicaView { return askClusters(ctx, r) })
-		var wrong []string
-		again := false
+	waiting, stop := context.WithTimeout(ctx, o.Timeout)
+	defer stop()
+	var views []replicaView
+	var wrong []string
+	find := func() ([]*replicas.Replica, error) { return o.Find(ctx, env) }
+	err := cli.Poll(waiting, waitPause, find, func(found []*replicas.Replica) (lost bool, err error) {
+		views, wrong = cli.ForEach(found, func(r *replicas.Replica) replicaView { return askClusters(ctx, r) }), nil
 		for i := range views {
 			wrong = append(wrong, views[i].wrong()...)
-			again = again || views[i].Error != ""
+			lost = lost || views[i].Error != ""
 		}
-		if len(wrong) > 0 && o.wait {
-			if again { // there may be new replicas
-				cli.CloseReplicas(found)
-				found = nil
-			}
-			pause := time.NewTimer(waitPause)
-			select {
-			case <-pause.C:
-				continue
-			case <-ctx.Done():
-				pause.Stop()
-				return ctx.Err()
-			case <-deadline.C:
-				pause.Stop()
-			}
+		if !o.wait || len(wrong) == 0 {
+			stop()
 		}
-		return o.show(env, views, wrong)
+		return lost, nil
+	})
+	if err := cmp.Or(err, ctx.Err()); err != nil {
+		return err
 	}
+	return o.show(env, views, wrong)
 }
 
 // askClusters asks a replica for its clusters.
@@ -177,13 +158,13 @@ func askClusters(ctx context.Context, r *replicas.Replica) replicaView {
 }
 
 func (o *remoteClustersOptions) show(env *cli.Env, views []replicaView, wrong []string) error {
-	if !o.output.OfTable() {
-		if err := output.Write(env.Stdout, o.output, views); err != nil {
+	if !o.Output.OfTable() {
+		if err := output.Write(env.Stdout, o.Output, views); err != nil {
 			return err
 		}
 	} else {
 		table := &output.Table{Header: []string{"NAME", "SECRET", "STATUS", "AGE", "SERVICES", "ENDPOINTS", "REPLICA"}, Gap: 5}
-		if o.output.Wide() {
+		if o.Output.Wide() {
 			table.Header = append(table.Header, "NETWORK", "GATEWAYS", "HEARD", "CREDENTIAL", "TOKEN LEFT", "BALANCING", "VERSION", "CAUSE", "REFUSED GATEWAYS")
 		}
 		for i := range views {
@@ -191,8 +172,8 @@ func (o *remoteClustersOptions) show(env *cli.Env, views []replicaView, wrong []
 				table.Rows = append(table.Rows, o.row(env.Now(), &views[i], &views[i].Clusters[j]))
 			}
 		}
-		if len(table.Rows) > 0 || !o.output.ForPeople() {
-			if err := cli.WriteTable(env, o.output, table); err != nil {
+		if len(table.Rows) > 0 || !o.Output.ForPeople() {
+			if err := cli.WriteTable(env, o.Output, table); err != nil {
 				return err
 			}
 		}
@@ -211,7 +192,7 @@ func (o *remoteClustersOptions) show(env *cli.Env, views []replicaView, wrong []
 				silent = append(silent, views[i].err)
 			}
 		}
-		return cli.Findingsf("%s%s", output.EscapeLines(wrong), o.replicas.Advice(silent, len(views)))
+		return cli.Findingsf("%s%s", output.EscapeLines(wrong), o.Advice(silent, len(views)))
 	}
 	return nil
 }
@@ -234,7 +215,7 @@ func (o *remoteClustersOptions) row(now time.Time, v *replicaView, c *clusters.P
 	row := []string{
 		string(c.Cluster), secret, state, ageOf(now, c.Since), fmt.Sprint(c.Services), fmt.Sprint(c.Endpoints), v.Server,
 	}
-	if !o.output.Wide() {
+	if !o.Output.Wide() {
 		return row
 	}
 	left := "-"

@@ -160,7 +160,7 @@ func TestRemoteClustersCredentials(t *testing.T) {
 	forbidden.Clusters[0].Report = clusters.Report{Cause: "403", Reason: "may not list nodes"}
 	expired := page("credential expired at 2026-01-02T00:00:00Z", true)
 	expired.Clusters[0].Report = clusters.Report{Cause: clusters.CauseExpired, Reason: "credential expired at 2026-01-02T00:00:00Z"}
-	o := &remoteClustersOptions{output: output.FormatWide}
+	o := &remoteClustersOptions{PageFlags: cli.PageFlags{Output: output.FormatWide}}
 	for _, tc := range []struct {
 		view         replicaView
 		state, wrong string

@@ -8,7 +8,6 @@ import (
 	"net/url"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/go-json-experiment/json/jsontext"
 	"github.com/spf13/cobra"
@@ -42,15 +41,14 @@ tool pprof.`,
   meshctl x internal-debug syncz --all --context kind-cluster1
   meshctl x internal-debug 'config_dump?proxyID=web-1.apps' | jq .configs`,
 		Args:              cobra.MaximumNArgs(1),
-		ValidArgsFunction: cli.CompleteNames(env, o.completePages),
+		ValidArgsFunction: cli.CompleteNames(env, cli.NamesFrom(o.Find, o.pageNames)),
 		RunE:              func(cmd *cobra.Command, args []string) error { return o.run(cmd.Context(), env, args) },
 	}
-	o.Replicas.Bind(env, cmd)
+	o.ReplicaFlags.Bind(env, cmd)
 	f := cmd.Flags()
 	o.Output = output.FormatJSON
 	f.BoolVarP(&o.list, "list", "L", false, "Print the names of all pages")
 	f.BoolVar(&o.all, "all", false, "Print a list with the page of every replica")
-	cli.DurationVar(f, &o.Timeout, "timeout", 30*time.Second, "Longest wait for the answer of a replica")
 	return cmd
 }
 
@@ -67,7 +65,7 @@ func (o *internalDebugOptions) run(ctx context.Context, env *cli.Env, args []str
 	if err != nil {
 		return cli.Usagef("%q: %w", page, err)
 	}
-	found, err := o.Replicas.Find(ctx, env, o.Timeout)
+	found, err := o.Find(ctx, env)
 	if err != nil {
 		return err
 	}
@@ -85,7 +83,7 @@ func (o *internalDebugOptions) run(ctx context.Context, env *cli.Env, args []str
 		}
 		return cmp.Or(output.Write(env.Stdout, o.Output, names), err)
 	}
-	pages, err := cli.AskPages[jsontext.Value](ctx, &o.Replicas, found, (&url.URL{Path: name}).EscapedPath(), values, isNotConnected)
+	pages, err := cli.AskPages[jsontext.Value](ctx, &o.ReplicaFlags, found, (&url.URL{Path: name}).EscapedPath(), values, isNotConnected)
 	switch {
 	case len(pages) == 0 && err == nil:
 		return fmt.Errorf("page %q: the proxy is not connected to %s", page, output.Escape(cli.ReplicaNames(found)))
@@ -123,20 +121,11 @@ func pagesOf(pages []cli.Answer[jsontext.Value]) []pageOf {
 
 // pageNames returns the names of the status pages of replicas.
 func (o *internalDebugOptions) pageNames(ctx context.Context, found []*replicas.Replica) ([]string, error) {
-	answers, err := cli.AskPages[[]string](ctx, &o.Replicas, found, "list", nil, nil)
+	answers, err := cli.AskPages[[]string](ctx, &o.ReplicaFlags, found, "list", nil, nil)
 	var names []string
 	for _, a := range answers {
 		names = append(names, a.Value...)
 	}
 	slices.Sort(names)
 	return slices.Compact(names), err
-}
-
-func (o *internalDebugOptions) completePages(ctx context.Context, env *cli.Env) ([]string, error) {
-	found, err := o.Replicas.Find(ctx, env, cli.CompletionTimeout)
-	if err != nil {
-		return nil, err
-	}
-	defer cli.CloseReplicas(found)
-	return o.pageNames(ctx, found)
 }

@@ -2,12 +2,10 @@ package debugcmd
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 
@@ -19,10 +17,8 @@ import (
 )
 
 type logLevelOptions struct {
-	replicas cli.ReplicaFlags
-	timeout  time.Duration
-	output   output.Format
-	set      string // empty to show
+	cli.PageFlags
+	set string // empty to show
 }
 
 // NewLogLevel returns the command log-level.
@@ -58,10 +54,7 @@ namespace with --token-file.`,
 		ValidArgsFunction: completeLogLevels,
 		RunE:              func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context(), env) },
 	}
-	f := cmd.Flags()
-	o.replicas.Bind(env, cmd)
-	cli.DurationVar(f, &o.timeout, "timeout", 30*time.Second, "Longest wait for the answer of a replica")
-	cli.TableVar(f, &o.output)
+	o.Bind(env, cmd)
 	return cmd
 }
 
@@ -94,7 +87,7 @@ type replicaLevels struct {
 }
 
 func (o *logLevelOptions) run(ctx context.Context, env *cli.Env) error {
-	found, err := o.replicas.Find(ctx, env, o.timeout)
+	found, err := o.Find(ctx, env)
 	if err != nil {
 		return err
 	}
@@ -130,12 +123,10 @@ func (o *logLevelOptions) show(env *cli.Env, all []replicaLevels) error {
 			table.Rows = append(table.Rows, []string{r.Replica, area, r.Levels[area]})
 		}
 	}
-	var err error
-	if !o.output.ForPeople() || len(table.Rows) > 0 {
-		err = cli.WriteResult(env, o.output, all, table)
+	if !o.Output.ForPeople() || len(table.Rows) > 0 {
+		if err := cli.WriteResult(env, o.Output, all, table); err != nil {
+			return err
+		}
 	}
-	if err == nil && len(errs) > 0 {
-		err = errors.New(output.EscapeLines(errs) + o.replicas.Advice(silent, len(all)))
-	}
-	return err
+	return o.Silent(errs, silent, len(all))
 }

@@ -8,7 +8,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -19,10 +18,9 @@ import (
 )
 
 type versionOptions struct {
-	output   output.Format
-	remote   bool
-	timeout  time.Duration
-	replicas cli.ReplicaFlags
+	cli.ReplicaFlags
+	output output.Format
+	remote bool
 }
 
 // NewVersion returns the command version.
@@ -51,8 +49,7 @@ finds the control planes as meshctl proxy-status does.`,
 	f := cmd.Flags()
 	cli.TextVar(f, &o.output)
 	f.BoolVar(&o.remote, "remote", false, "Print also the versions of control planes and of their proxies")
-	o.replicas.Bind(env, cmd)
-	cli.DurationVar(f, &o.timeout, "timeout", 30*time.Second, "Longest wait for the answer of a replica")
+	o.Bind(env, cmd)
 	return cmd
 }
 
@@ -89,7 +86,7 @@ type proxyVersion struct {
 }
 
 func (o *versionOptions) runRemote(ctx context.Context, env *cli.Env, own cli.Build) error {
-	found, err := o.replicas.Find(ctx, env, o.timeout)
+	found, err := o.Find(ctx, env)
 	if err != nil {
 		return err
 	}
@@ -118,8 +115,7 @@ func (o *versionOptions) runRemote(ctx context.Context, env *cli.Env, own cli.Bu
 	if err != nil {
 		return err
 	}
-	_, err = o.replicas.SilentReports(reports)
-	return err
+	return o.SilentReports(reports)
 }
 
 // countVersions counts proxies, each once however many streams it has.

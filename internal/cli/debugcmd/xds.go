@@ -76,7 +76,7 @@ PROXY is name.namespace, or a stream as name.namespace-number.`,
 			o.proxy = args[0]
 			return nil
 		},
-		ValidArgsFunction: cli.CompleteNames(env, o.completeProxies),
+		ValidArgsFunction: cli.CompleteNames(env, cli.NamesFrom(o.Find, o.proxyNames)),
 		RunE:              func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context(), env) },
 	}
 	o.Bind(env, cmd)
@@ -84,12 +84,12 @@ PROXY is name.namespace, or a stream as name.namespace-number.`,
 }
 
 func (o *xdsHistoryOptions) run(ctx context.Context, env *cli.Env) error {
-	found, err := o.Replicas.Find(ctx, env, o.Timeout)
+	found, err := o.Find(ctx, env)
 	if err != nil {
 		return err
 	}
 	defer cli.CloseReplicas(found)
-	answers, err := cli.AskPages[[]history.History](ctx, &o.Replicas, found, "xds/history", url.Values{"proxy": {o.proxy}}, isOfNoProxy)
+	answers, err := cli.AskPages[[]history.History](ctx, &o.ReplicaFlags, found, "xds/history", url.Values{"proxy": {o.proxy}}, isOfNoProxy)
 	switch {
 	case len(answers) == 0 && err != nil:
 		return err
@@ -118,9 +118,10 @@ func (o *xdsHistoryOptions) unknown(ctx context.Context, found []*replicas.Repli
 		return err
 	}
 	text := fmt.Sprintf("no proxy %q is or was connected to %s", o.proxy, cli.ReplicaNames(found))
-	switch near := cli.NearNames(o.proxy, names); {
-	case len(near) > 0:
-		text += ", near are: " + strings.Join(near, ", ")
+	near := cli.Near(o.proxy, names)
+	switch {
+	case near != "":
+		text += near
 	case len(names) > 0:
 		text += ", among " + cli.Plural(len(names), "other") + "; a proxy is named name.namespace"
 	default:
@@ -129,10 +130,8 @@ func (o *xdsHistoryOptions) unknown(ctx context.Context, found []*replicas.Repli
 	return errors.New(output.Escape(text))
 }
 
-type xdsTimelineOptions struct{ cli.PageFlags }
-
 func newXDSTimelineCmd(env *cli.Env) *cobra.Command {
-	var o xdsTimelineOptions
+	var o cli.PageFlags
 	cmd := &cobra.Command{
 		Use:   "timeline",
 		Short: "Show the last changes and their way to the proxies",
@@ -141,14 +140,14 @@ time to collect the events (BATCH) and to generate the resources (GENERATE), the
 of responses, and the time from the first event to the last answer of a proxy (TOTAL).`,
 		Example: `  meshctl xds timeline
   meshctl xds timeline -o json | jq '.[-1]'`,
-		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context(), env) },
+		RunE: func(cmd *cobra.Command, _ []string) error { return showTimeline(cmd.Context(), env, &o) },
 	}
 	o.Bind(env, cmd)
 	return cmd
 }
 
-func (o *xdsTimelineOptions) run(ctx context.Context, env *cli.Env) error {
-	answers, several, err := cli.Ask[[]history.Publication](ctx, env, &o.PageFlags, "xds/timeline")
+func showTimeline(ctx context.Context, env *cli.Env, o *cli.PageFlags) error {
+	answers, several, err := cli.Ask[[]history.Publication](ctx, env, o, "xds/timeline")
 	if len(answers) == 0 {
 		return err
 	}
@@ -233,20 +232,10 @@ func because(p *history.Publication, refused string) string {
 	return text
 }
 
-// completeProxies returns the names of the proxies that are or were connected.
-func (o *xdsHistoryOptions) completeProxies(ctx context.Context, env *cli.Env) ([]string, error) {
-	found, err := o.Replicas.Find(ctx, env, cli.CompletionTimeout)
-	if err != nil {
-		return nil, err
-	}
-	defer cli.CloseReplicas(found)
-	return o.proxyNames(ctx, found)
-}
-
 // proxyNames returns the names of the proxies that are or were connected to
 // replicas.
 func (o *xdsHistoryOptions) proxyNames(ctx context.Context, found []*replicas.Replica) ([]string, error) {
-	answers, err := cli.AskPages[[]history.Info](ctx, &o.Replicas, found, "xds/history", nil, nil)
+	answers, err := cli.AskPages[[]history.Info](ctx, &o.ReplicaFlags, found, "xds/history", nil, nil)
 	var names []string
 	for _, s := range cli.EachItem(answers) {
 		names = append(names, s.Value.Proxy)

@@ -103,7 +103,7 @@ func TestXDSNACKsWatch(t *testing.T) {
 			ctx, cancel := context.WithCancel(t.Context())
 			out, in := io.Pipe()
 			var o xdsNACKsOptions
-			o.Replicas = cli.ReplicaFlags{Servers: []string{m.Debug}, System: "istio-system"}
+			o.ReplicaFlags = cli.ReplicaFlags{Servers: []string{m.Debug}, System: "istio-system"}
 			o.Timeout, o.every, o.watch = clitest.Patience, time.Millisecond, true
 			if err := o.Output.Set(format); err != nil {
 				t.Fatal(err)

@@ -17,10 +17,8 @@ import (
 	"github.com/meshctl/meshctl/internal/server/xds/history"
 )
 
-type xdsViewsOptions struct{ cli.PageFlags }
-
 func newXDSViewsCmd(env *cli.Env) *cobra.Command {
-	var o xdsViewsOptions
+	var o cli.PageFlags
 	cmd := &cobra.Command{
 		Use:   "views",
 		Short: "Show the resource lists that proxies share",
@@ -28,14 +26,14 @@ func newXDSViewsCmd(env *cli.Env) *cobra.Command {
 control plane holds the bytes of a list once for all streams. A resource in several
 lists is counted in each.`,
 		Example: `  meshctl xds views`,
-		RunE:    func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context(), env) },
+		RunE:    func(cmd *cobra.Command, _ []string) error { return showViews(cmd.Context(), env, &o) },
 	}
 	o.Bind(env, cmd)
 	return cmd
 }
 
-func (o *xdsViewsOptions) run(ctx context.Context, env *cli.Env) error {
-	answers, several, err := cli.Ask[[]xds.LiveView](ctx, env, &o.PageFlags, "xds/views")
+func showViews(ctx context.Context, env *cli.Env, o *cli.PageFlags) error {
+	answers, several, err := cli.Ask[[]xds.LiveView](ctx, env, o, "xds/views")
 	if len(answers) == 0 {
 		return err
 	}
@@ -80,37 +78,36 @@ type refusals struct {
 }
 
 func (o *xdsNACKsOptions) ask(ctx context.Context, found []*replicas.Replica) (*refusals, error) {
-	answers, err := cli.AskPages[xds.NACKs](ctx, &o.Replicas, found, "xds/nacks", nil, nil)
+	answers, err := cli.AskPages[xds.NACKs](ctx, &o.ReplicaFlags, found, "xds/nacks", nil, nil)
 	if len(answers) == 0 {
 		return nil, err
 	}
 	out := &refusals{NACKs: []cli.Answer[history.NACK]{}, Refused: []cli.Answer[history.QuarantinedResource]{}}
 	for _, a := range answers {
-		out.NACKs = append(out.NACKs, cli.EachItem([]cli.Answer[[]history.NACK]{{Replica: a.Replica, Value: a.Value.NACKs}})...)
-		out.Refused = append(out.Refused, cli.EachItem([]cli.Answer[[]history.QuarantinedResource]{{Replica: a.Replica, Value: a.Value.Refused}})...)
+		for _, n := range a.Value.NACKs {
+			out.NACKs = append(out.NACKs, cli.Answer[history.NACK]{Replica: a.Replica, Value: n})
+		}
+		for _, r := range a.Value.Refused {
+			out.Refused = append(out.Refused, cli.Answer[history.QuarantinedResource]{Replica: a.Replica, Value: r})
+		}
 	}
 	slices.SortStableFunc(out.NACKs, func(a, b cli.Answer[history.NACK]) int { return a.Value.At.Compare(b.Value.At) })
 	return out, err
 }
 
 func (o *xdsNACKsOptions) run(ctx context.Context, env *cli.Env) error {
-	found, err := o.Replicas.Find(ctx, env, o.Timeout)
+	if o.watch {
+		return o.follow(ctx, env)
+	}
+	found, err := o.Find(ctx, env)
 	if err != nil {
 		return err
 	}
-	defer func() { cli.CloseReplicas(found) }()
+	defer cli.CloseReplicas(found)
 	several := len(found) > 1
 	page, err := o.ask(ctx, found)
 	if page == nil {
 		return err
-	}
-	if o.watch {
-		if o.Output.OfTable() {
-			if err := o.Show(env, nil, nackTable(several, page.NACKs), ""); err != nil {
-				return err
-			}
-		}
-		return o.follow(ctx, env, &found, page)
 	}
 	if bad := o.Show(env, page, nackTable(several, page.NACKs), "No proxy refused anything."); bad != nil || !o.Output.ForPeople() {
 		return cmp.Or(bad, err)
@@ -129,57 +126,55 @@ type nackKey struct {
 	number          uint64
 }
 
-// follow prints new NACKs, in JSON and YAML also the NACKs of the page. It finds the
-// replicas again when one does not answer, and ends when none answers.
-func (o *xdsNACKsOptions) follow(ctx context.Context, env *cli.Env, found *[]*replicas.Replica, page *refusals) error {
-	several := len(*found) > 1
-	var seen map[nackKey]struct{}
-	tick := time.NewTicker(o.every)
-	defer tick.Stop()
-	for first := true; ; first = false {
-		now := make(map[nackKey]struct{})
+// follow prints all NACKs and then new ones. It ends when no replica answers twice in a
+// row.
+func (o *xdsNACKsOptions) follow(ctx context.Context, env *cli.Env) error {
+	var seen map[nackKey]bool // nil before the first page
+	several, answered := false, false
+	find := func() ([]*replicas.Replica, error) { return o.Find(ctx, env) }
+	err := cli.Poll(ctx, o.every, find, func(found []*replicas.Replica) (lost bool, err error) {
+		page, err := o.ask(ctx, found)
+		switch {
+		case ctx.Err() != nil:
+			return false, nil
+		case page == nil && !answered:
+			return false, err
+		case err != nil && seen != nil:
+			env.Notef("%v", err)
+		}
+		if answered = page != nil; !answered {
+			return true, nil
+		}
+		now := make(map[nackKey]bool)
 		var fresh []cli.Answer[history.NACK]
 		for _, n := range page.NACKs {
 			key := nackKey{n.Replica, n.Value.Stream, n.Value.Number}
-			now[key] = struct{}{}
-			if _, ok := seen[key]; !ok && (!first || !o.Output.OfTable()) {
+			now[key] = true
+			if !seen[key] {
 				fresh = append(fresh, n)
 			}
 		}
+		first := seen == nil
+		if first {
+			several = len(found) > 1
+		}
 		seen = now
-		if err := o.append(env, several, fresh); err != nil {
-			return err
-		}
-		select {
-		case <-ctx.Done():
-			return nil // the normal end of --watch
-		case <-tick.C:
-		}
-		var err error
-		if page, err = o.ask(ctx, *found); err != nil && ctx.Err() == nil {
-			env.Notef("%v", err)
-			cli.CloseReplicas(*found) // there may be new replicas
-			if *found, err = o.Replicas.Find(ctx, env, o.Timeout); err == nil && page == nil {
-				page, err = o.ask(ctx, *found)
-			}
-		}
-		switch {
-		case ctx.Err() != nil:
-			return nil
-		case page == nil:
-			return err
-		}
+		return err != nil && !first, o.append(env, several, first, fresh)
+	})
+	if ctx.Err() != nil {
+		return nil // the normal end of --watch
 	}
+	return err
 }
 
-// append prints NACKs as rows, or as one document each.
-func (o *xdsNACKsOptions) append(env *cli.Env, several bool, nacks []cli.Answer[history.NACK]) error {
+// append prints NACKs as rows, the first ones with a header, or as one document each.
+func (o *xdsNACKsOptions) append(env *cli.Env, several, first bool, nacks []cli.Answer[history.NACK]) error {
 	if o.Output.OfTable() {
-		if len(nacks) == 0 {
+		if len(nacks) == 0 && !first {
 			return nil
 		}
 		table := nackTable(several, nacks)
-		table.NoHeader = true
+		table.NoHeader = !first
 		return cli.WriteTable(env, o.Output, table)
 	}
 	for _, n := range nacks {

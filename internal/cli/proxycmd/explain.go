@@ -9,8 +9,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
-	"time"
 
 	"github.com/spf13/cobra"
 
@@ -34,13 +32,11 @@ func NewExplain(env *cli.Env) *cobra.Command {
 }
 
 type explainEndpointsOptions struct {
-	replicas cli.ReplicaFlags
-	timeout  time.Duration
-	output   output.Format
-	service  string
-	proxy    string
-	cluster  string
-	port     uint32
+	cli.PageFlags
+	service string
+	proxy   string
+	cluster string
+	port    uint32
 }
 
 func newExplainEndpointsCmd(env *cli.Env) *cobra.Command {
@@ -74,10 +70,8 @@ is 3 when the proxy reaches no endpoint.`,
 	f.StringVar(&o.proxy, "from", "", "The `proxy`, as name.namespace (required)")
 	f.StringVar(&o.cluster, "cluster", "", "The `cluster` of the proxy, if several clusters have one of that name")
 	portVar(f, &o.port, "Only this `port` of the service")
-	o.replicas.Bind(env, cmd)
-	cli.DurationVar(f, &o.timeout, "timeout", 30*time.Second, "Longest wait for the answer of a replica")
-	cli.TableVar(f, &o.output)
-	cli.CompleteFlag(env, cmd, "from", o.connected)
+	o.Bind(env, cmd)
+	cli.CompleteFlag(env, cmd, "from", cli.NamesFrom(o.Find, connected))
 	return cmd
 }
 
@@ -85,7 +79,7 @@ func (o *explainEndpointsOptions) run(ctx context.Context, env *cli.Env) error {
 	if o.proxy == "" {
 		return cli.Usagef("--from is required: name.namespace of a proxy, as meshctl ps shows it")
 	}
-	found, err := o.replicas.Find(ctx, env, o.timeout)
+	found, err := o.Find(ctx, env)
 	if err != nil {
 		return err
 	}
@@ -100,10 +94,10 @@ func (o *explainEndpointsOptions) run(ctx context.Context, env *cli.Env) error {
 			return fmt.Errorf("service %s has no port %d that proxies take", output.Escape(e.Service), o.port)
 		}
 	}
-	if o.output.OfTable() {
-		err = writeExplanation(env, o.output, e)
+	if o.Output.OfTable() {
+		err = writeExplanation(env, o.Output, e)
 	} else {
-		err = output.Write(env.Stdout, o.output, e)
+		err = output.Write(env.Stdout, o.Output, e)
 	}
 	if err != nil {
 		return err
@@ -114,37 +108,38 @@ func (o *explainEndpointsOptions) run(ctx context.Context, env *cli.Env) error {
 // ask asks all control planes at the same time. Two of them may have proxies of that
 // name in different clusters.
 func (o *explainEndpointsOptions) ask(ctx context.Context, found []*replicas.Replica) (*debug.Explanation, error) {
-	answers, faults := make([][]*debug.Explanation, len(found)), make([]error, len(found))
-	var asked sync.WaitGroup
-	for i, r := range found {
-		asked.Go(func() { answers[i], faults[i] = o.askOne(ctx, r) })
+	type result struct {
+		list []*debug.Explanation
+		err  error
 	}
-	asked.Wait()
+	results := cli.ForEach(found, func(r *replicas.Replica) (out result) {
+		out.list, out.err = o.askOne(ctx, r)
+		return out
+	})
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	of := map[mesh.ClusterID]*debug.Explanation{}
-	for _, list := range answers {
-		for _, e := range list {
-			if o.cluster == "" || string(e.Cluster) == o.cluster {
-				of[e.Cluster] = e
-			}
-		}
-	}
 	var clusters []string
 	var explanation *debug.Explanation
-	for id, e := range of {
-		clusters, explanation = append(clusters, string(id)), e
+	var faults []error
+	for _, x := range results {
+		for _, e := range x.list {
+			if o.cluster == "" || string(e.Cluster) == o.cluster {
+				clusters, explanation = append(clusters, string(e.Cluster)), e
+			}
+		}
+		if x.err != nil && !errors.Is(x.err, errNotHere) {
+			faults = append(faults, x.err)
+		}
 	}
 	if explanation != nil {
 		return explanation, oneCluster(o.proxy, clusters)
 	}
-	faults = slices.DeleteFunc(faults, func(err error) bool { return err == nil || errors.Is(err, errNotHere) })
-	silent := slices.Clone(faults)
+	advice := o.Advice(faults, len(found))
 	if len(faults) < len(found) {
 		faults = slices.Insert(faults, 0, o.absent(ctx, found))
 	}
-	return nil, fmt.Errorf("%w%s", errors.Join(faults...), o.replicas.Advice(silent, len(found)))
+	return nil, fmt.Errorf("%w%s", errors.Join(faults...), advice)
 }
 
 // errNotHere reports that the proxy is not connected to a control plane.
@@ -173,20 +168,11 @@ func (o *explainEndpointsOptions) absent(ctx context.Context, found []*replicas.
 	if o.cluster != "" {
 		text += " in cluster " + o.cluster
 	}
-	names := cli.ProxyNames(cli.AskProxies(ctx, found))
-	if near := cli.NearNames(o.proxy, names); len(near) > 0 {
-		text += ", near are: " + strings.Join(near, ", ")
-	}
-	return errors.New(output.Escape(text))
+	return errors.New(output.Escape(text + cli.Near(o.proxy, cli.ProxyNames(cli.AskProxies(ctx, found)))))
 }
 
 // connected returns the names of the connected proxies.
-func (o *explainEndpointsOptions) connected(ctx context.Context, env *cli.Env) ([]string, error) {
-	found, err := o.replicas.Find(ctx, env, cli.CompletionTimeout)
-	if err != nil {
-		return nil, err
-	}
-	defer cli.CloseReplicas(found)
+func connected(ctx context.Context, found []*replicas.Replica) ([]string, error) {
 	return cli.ProxyNames(cli.AskProxies(ctx, found)), nil
 }
 

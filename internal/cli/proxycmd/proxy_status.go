@@ -20,10 +20,8 @@ import (
 )
 
 type proxyStatusOptions struct {
-	replicas  cli.ReplicaFlags
+	cli.PageFlags
 	xds       xdsFlags
-	timeout   time.Duration
-	output    output.Format
 	verbosity int
 	namespace string
 	cluster   string
@@ -87,23 +85,22 @@ that name, use --cluster.`,
   meshctl ps web-1.apps --admin 127.0.0.1:15000
   meshctl ps web-1.apps --cluster cluster2 --proxy-context kind-cluster2`,
 		Args:              o.setProxy,
-		ValidArgsFunction: cli.CompleteNames(env, o.connected),
+		ValidArgsFunction: cli.CompleteNames(env, cli.NamesFrom(o.find, o.proxies)),
 		RunE:              func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context(), env) },
 	}
 	f := cmd.Flags()
-	o.replicas.Bind(env, cmd)
+	o.Bind(env, cmd)
+	f.Lookup("timeout").Usage += ", or of Envoy"
 	o.xds.bind(f)
-	cli.DurationVar(f, &o.timeout, "timeout", 30*time.Second, "Longest wait for the answer of a replica, or of Envoy")
-	cli.TableVar(f, &o.output)
 	f.IntVarP(&o.verbosity, "verbosity", "v", 0, "Verbosity, 1 shows a column for each `type`")
 	f.StringVarP(&o.namespace, "namespace", "n", "", "Only proxies of this `namespace`")
 	f.StringVar(&o.cluster, "cluster", "", "Only proxies of this `cluster`")
 	f.BoolVarP(&o.watch, "watch", "w", false, "Show changes until interrupted")
 	f.BoolVar(&o.fail, "fail", false, "Exit with code 3 when a proxy refused something or has not answered for --stale-after")
 	cli.DurationVar(f, &o.stale, "stale-after", 30*time.Second, "Time that --fail gives a proxy to answer")
-	cli.CompleteFlag(env, cmd, "namespace", o.namespaces)
+	cli.CompleteFlag(env, cmd, "namespace", cli.NamesFrom(o.find, namespaces))
 	o.envoy.bind(f)
-	o.replicas.Kube.ContextVar(env, cmd, &o.proxyContext, "proxy-context", "Kubeconfig `context` of the cluster of PROXY's pod (default the value of --context)")
+	o.Kube.ContextVar(env, cmd, &o.proxyContext, "proxy-context", "Kubeconfig `context` of the cluster of PROXY's pod (default the value of --context)")
 	f.Uint16Var(&o.adminPort, "proxy-admin-port", mesh.PortEnvoyAdmin, "`Port` of Envoy's admin interface in PROXY's pod")
 	return cmd
 }
@@ -128,33 +125,20 @@ func (o *proxyStatusOptions) setProxy(cmd *cobra.Command, args []string) error {
 }
 
 // find returns the control planes to ask. The caller closes them.
-func (o *proxyStatusOptions) find(ctx context.Context, env *cli.Env, timeout time.Duration) ([]*replicas.Replica, error) {
+func (o *proxyStatusOptions) find(ctx context.Context, env *cli.Env) ([]*replicas.Replica, error) {
 	if len(o.xds.addresses) > 0 {
-		if !mesh.IsDNSLabel(o.replicas.System) {
-			return nil, cli.Usagef("namespace %q is not a DNS label", o.replicas.System)
-		}
-		return o.xds.find(ctx, env, &o.replicas, timeout)
+		return o.xds.find(ctx, env, &o.ReplicaFlags)
 	}
-	return o.replicas.Find(ctx, env, timeout)
+	return o.Find(ctx, env)
 }
 
-// connected returns the names of the connected proxies.
-func (o *proxyStatusOptions) connected(ctx context.Context, env *cli.Env) ([]string, error) {
-	found, err := o.find(ctx, env, cli.CompletionTimeout)
-	if err != nil {
-		return nil, err
-	}
-	defer cli.CloseReplicas(found)
+// proxies returns the names of the selected proxies.
+func (o *proxyStatusOptions) proxies(ctx context.Context, found []*replicas.Replica) ([]string, error) {
 	return cli.ProxyNames(o.selected(cli.AskProxies(ctx, found))), nil
 }
 
 // namespaces returns the namespaces of the connected proxies.
-func (o *proxyStatusOptions) namespaces(ctx context.Context, env *cli.Env) ([]string, error) {
-	found, err := o.find(ctx, env, cli.CompletionTimeout)
-	if err != nil {
-		return nil, err
-	}
-	defer cli.CloseReplicas(found)
+func namespaces(ctx context.Context, found []*replicas.Replica) ([]string, error) {
 	var names []string
 	for _, r := range cli.AskProxies(ctx, found) {
 		for i := range r.Proxies {
@@ -177,7 +161,7 @@ func (o *proxyStatusOptions) run(ctx context.Context, env *cli.Env) error {
 		}
 		return o.follow(ctx, env)
 	}
-	found, err := o.find(ctx, env, o.timeout)
+	found, err := o.find(ctx, env)
 	if err != nil {
 		return err
 	}
@@ -190,7 +174,7 @@ func (o *proxyStatusOptions) run(ctx context.Context, env *cli.Env) error {
 	if err := o.show(env, reports); err != nil {
 		return err
 	}
-	if o.output.OfTable() && !slices.ContainsFunc(reports, func(r proxystatus.Report) bool { return r.Error != "" || len(r.Proxies) > 0 }) {
+	if o.Output.OfTable() && !slices.ContainsFunc(reports, func(r proxystatus.Report) bool { return r.Error != "" || len(r.Proxies) > 0 }) {
 		env.Notef("%s", o.none(all))
 	}
 	return o.judge(reports)
@@ -257,14 +241,17 @@ func firstFew(names []string) string {
 // judge returns the error for silent replicas, and with --fail for problems.
 func (o *proxyStatusOptions) judge(reports []proxystatus.Report) error {
 	var wrong []string
+	var silent []error
 	for i := range reports {
 		wrong = append(wrong, reports[i].Wrong(o.stale)...)
+		if reports[i].Err != nil {
+			silent = append(silent, reports[i].Err)
+		}
 	}
-	advice, silent := o.replicas.SilentReports(reports)
 	if o.fail && len(wrong) > 0 {
-		return cli.Findingsf("%s%s", output.EscapeLines(wrong), advice)
+		return cli.Findingsf("%s%s", output.EscapeLines(wrong), o.Advice(silent, len(reports)))
 	}
-	return silent
+	return o.SilentReports(reports)
 }
 
 // answered reports whether any replica answered.
@@ -275,7 +262,7 @@ func answered(reports []proxystatus.Report) bool {
 // table returns the table for --output and --verbosity.
 func (o *proxyStatusOptions) table(reports []proxystatus.Report) *output.Table {
 	switch {
-	case o.output.Wide():
+	case o.Output.Wide():
 		return proxystatus.WideTable(reports)
 	case o.verbosity > 0:
 		return proxystatus.TypesTable(reports)
@@ -284,13 +271,13 @@ func (o *proxyStatusOptions) table(reports []proxystatus.Report) *output.Table {
 }
 
 func (o *proxyStatusOptions) show(env *cli.Env, reports []proxystatus.Report) error {
-	if !o.output.OfTable() {
-		return output.Write(env.Stdout, o.output, reports)
+	if !o.Output.OfTable() {
+		return output.Write(env.Stdout, o.Output, reports)
 	}
 	if !answered(reports) {
 		return nil // judge returns the error
 	}
-	if err := cli.WriteTable(env, o.output, o.table(proxystatus.Join(reports))); err != nil {
+	if err := cli.WriteTable(env, o.Output, o.table(proxystatus.Join(reports))); err != nil {
 		return err
 	}
 	var hints []string
@@ -305,41 +292,28 @@ func (o *proxyStatusOptions) show(env *cli.Env, reports []proxystatus.Report) er
 // rows, or in JSON and YAML everything again.
 func (o *proxyStatusOptions) follow(ctx context.Context, env *cli.Env) error {
 	show := o.appender(env)
-	if size := env.TerminalSize(); size != nil && o.output.ForPeople() {
+	if size := env.TerminalSize(); size != nil && o.Output.ForPeople() {
 		screen := output.NewScreen(env.Stdout, size)
 		show = func(reports []proxystatus.Report) error { return screen.Show(o.view(env, reports)) }
 	}
-	tick := time.NewTicker(o.every)
-	defer tick.Stop()
-	var found []*replicas.Replica
-	defer func() { cli.CloseReplicas(found) }()
-	for first := true; ; first = false {
-		if found == nil {
-			var err error
-			if found, err = o.find(ctx, env, o.timeout); err != nil && (first || ctx.Err() == nil) {
-				return err
-			}
-		}
+	first := true
+	find := func() ([]*replicas.Replica, error) { return o.find(ctx, env) }
+	err := cli.Poll(ctx, o.every, find, func(found []*replicas.Replica) (lost bool, err error) {
 		reports := o.selected(cli.AskProxies(ctx, found))
-		switch {
-		case ctx.Err() != nil:
-			return nil // the normal end of --watch
-		case first && !answered(reports):
-			return o.judge(reports) // probably a wrong address
+		if ctx.Err() != nil {
+			return false, nil
 		}
-		if err := show(reports); err != nil {
-			return err
+		if first && !answered(reports) {
+			return false, o.judge(reports) // probably a wrong address
 		}
-		if slices.ContainsFunc(reports, func(r proxystatus.Report) bool { return r.Error != "" }) {
-			cli.CloseReplicas(found) // there may be new replicas
-			found = nil
-		}
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-tick.C:
-		}
+		first = false
+		lost = slices.ContainsFunc(reports, func(r proxystatus.Report) bool { return r.Error != "" })
+		return lost, show(reports)
+	})
+	if ctx.Err() != nil {
+		return nil // the normal end of --watch
 	}
+	return err
 }
 
 // view returns the text of the screen.
@@ -364,7 +338,7 @@ func (o *proxyStatusOptions) view(env *cli.Env, reports []proxystatus.Report) st
 func (o *proxyStatusOptions) appender(env *cli.Env) func([]proxystatus.Report) error {
 	var before []proxystatus.Report
 	return func(reports []proxystatus.Report) error {
-		if o.output.OfTable() {
+		if o.Output.OfTable() {
 			reports = proxystatus.Join(reports)
 		}
 		changed := proxystatus.Changed(before, reports)
@@ -373,11 +347,11 @@ func (o *proxyStatusOptions) appender(env *cli.Env) func([]proxystatus.Report) e
 		switch {
 		case len(changed) == 0 && !first:
 			return nil
-		case !o.output.OfTable():
-			if o.output == output.FormatYAML {
+		case !o.Output.OfTable():
+			if o.Output == output.FormatYAML {
 				fmt.Fprintln(env.Stdout, "---")
 			}
-			return output.Write(env.Stdout, o.output, reports)
+			return output.Write(env.Stdout, o.Output, reports)
 		}
 		for i := range changed {
 			if changed[i].Error != "" {
@@ -388,7 +362,7 @@ func (o *proxyStatusOptions) appender(env *cli.Env) func([]proxystatus.Report) e
 		if len(table.Rows) == 0 && !first {
 			return nil
 		}
-		table.NoHeader = !first && o.verbosity == 0 && o.output != output.FormatWide
-		return cli.WriteTable(env, o.output, table)
+		table.NoHeader = !first && o.verbosity == 0 && o.Output != output.FormatWide
+		return cli.WriteTable(env, o.Output, table)
 	}
 }

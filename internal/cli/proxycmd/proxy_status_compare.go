@@ -93,13 +93,13 @@ type stream struct {
 // compare compares the configuration that a proxy was sent with the configuration of its
 // Envoy.
 func (o *proxyStatusOptions) compare(ctx context.Context, env *cli.Env) error {
-	if o.watch || o.fail || o.verbosity > 0 || o.output.Wide() {
-		return cli.Usagef("--watch, --fail, --verbosity and --output %s do not work with PROXY", string(o.output))
+	if o.watch || o.fail || o.verbosity > 0 || o.Output.Wide() {
+		return cli.Usagef("--watch, --fail, --verbosity and --output %s do not work with PROXY", string(o.Output))
 	}
 	if err := o.envoy.check(env); err != nil {
 		return err
 	}
-	found, err := o.find(ctx, env, o.timeout)
+	found, err := o.find(ctx, env)
 	if err != nil {
 		return err
 	}
@@ -182,9 +182,7 @@ func (o *proxyStatusOptions) streamsOf(reports []proxystatus.Report, found []*re
 	}
 	text := fmt.Sprintf("no proxy %q is connected%s", o.proxy, o.where())
 	slices.Sort(names)
-	if near := cli.NearNames(o.proxy, slices.Compact(names)); len(near) > 0 {
-		text += ", near are: " + strings.Join(near, ", ")
-	}
+	text += cli.Near(o.proxy, slices.Compact(names))
 	return nil, errors.New(output.EscapeLines(append([]string{text}, silent...)))
 }
 
@@ -251,11 +249,11 @@ func (o *proxyStatusOptions) sent(ctx context.Context, streams []stream) (*proxy
 // envoyOf returns the source for the Envoy of a proxy: the flags, else its pod.
 func (o *proxyStatusOptions) envoyOf(env *cli.Env, p *proxystatus.Proxy) (*fetch.Source, error) {
 	source := o.envoy.source
-	source.Timeout = o.timeout
+	source.Timeout = o.Timeout
 	if source.Admin != "" || source.File != "" {
 		return &source, nil
 	}
-	access, err := kube.Load(o.replicas.Kube.Options(env, cmp.Or(o.proxyContext, o.replicas.Context)))
+	access, err := kube.Load(o.Kube.Options(env, cmp.Or(o.proxyContext, o.Context)))
 	if errors.Is(err, kube.ErrNoAccess) {
 		return nil, cli.Usagef("cannot read the pod of %s: %w; name its admin interface with --admin, or a saved dump with --file", output.Escape(p.Name), err)
 	}
@@ -328,8 +326,8 @@ func stateOf(streams []stream, short string) proxystatus.Type {
 
 // showCompared prints the result, as text in the words of istioctl.
 func (o *proxyStatusOptions) showCompared(env *cli.Env, c *compared) error {
-	if !o.output.OfTable() {
-		return output.Write(env.Stdout, o.output, c)
+	if !o.Output.OfTable() {
+		return output.Write(env.Stdout, o.Output, c)
 	}
 	var text strings.Builder
 	for _, t := range c.Types {

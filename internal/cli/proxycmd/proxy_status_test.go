@@ -110,7 +110,9 @@ func TestProxyStatusWatch(t *testing.T) {
 			m.Eventually("SYNCED", "ps")
 			ctx, cancel := context.WithCancel(t.Context())
 			out, in := io.Pipe()
-			o := proxyStatusOptions{replicas: cli.ReplicaFlags{Servers: []string{m.Debug}, System: "istio-system"}, timeout: clitest.Patience, output: output.Format(format), watch: true, every: time.Millisecond}
+			o := proxyStatusOptions{watch: true, every: time.Millisecond}
+			o.ReplicaFlags = cli.ReplicaFlags{Servers: []string{m.Debug}, System: "istio-system", Timeout: clitest.Patience}
+			o.Output = output.Format(format)
 			var wg sync.WaitGroup
 			wg.Go(func() {
 				if err := o.run(ctx, &cli.Env{Stdout: in, Stderr: io.Discard, LookupEnv: clitest.HomeOnly(m.Home), Now: time.Now}); err != nil {

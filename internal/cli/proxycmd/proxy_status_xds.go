@@ -18,6 +18,7 @@ import (
 	"github.com/meshctl/meshctl/internal/dial"
 	"github.com/meshctl/meshctl/internal/files"
 	"github.com/meshctl/meshctl/internal/kube"
+	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/replicas"
 )
 
@@ -46,7 +47,10 @@ func xdsFlagNames() []string { return []string{"cert-dir", "root-ca", "authority
 const maxCerts = 1 << 20
 
 // find returns the control planes of --xds-address. The caller closes them.
-func (f *xdsFlags) find(ctx context.Context, env *cli.Env, r *cli.ReplicaFlags, timeout time.Duration) ([]*replicas.Replica, error) {
+func (f *xdsFlags) find(ctx context.Context, env *cli.Env, r *cli.ReplicaFlags) ([]*replicas.Replica, error) {
+	if !mesh.IsDNSLabel(r.System) {
+		return nil, cli.Usagef("namespace %q is not a DNS label", r.System)
+	}
 	if f.insecure && f.rootCA != "" {
 		return nil, cli.Usagef("--insecure and --root-ca: give one of them")
 	}
@@ -65,7 +69,7 @@ func (f *xdsFlags) find(ctx context.Context, env *cli.Env, r *cli.ReplicaFlags, 
 	}
 	var out []*replicas.Replica
 	for _, address := range f.addresses {
-		client, err := f.client(env, address, roots, own, token, timeout)
+		client, err := f.client(env, address, roots, own, token, r.Timeout)
 		if err != nil {
 			cli.CloseReplicas(out)
 			return nil, cli.Usagef("--xds-address %w", err)
