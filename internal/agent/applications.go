@@ -32,15 +32,15 @@ func newApplicationFiles(c *config.Config) (*applicationFiles, error) {
 	if c.GRPCBootstrap == "" {
 		return f, nil
 	}
-	g := bootstrap.GRPC{Node: c.Node, NodeCluster: c.NodeCluster, Metadata: c.Metadata}
-	var err error
-	if g.Socket, err = filepath.Abs(c.XDSSocket()); err != nil {
+	socket, err := filepath.Abs(c.XDSSocket())
+	if err != nil {
 		return nil, fmt.Errorf("path of the xDS socket: %w", err)
 	}
-	if g.CertDir, err = filepath.Abs(c.CertDir); err != nil {
+	certDir, err := filepath.Abs(c.CertDir)
+	if err != nil {
 		return nil, fmt.Errorf("path of the certificate files: %w", err)
 	}
-	f.bootstrapData, err = g.Marshal()
+	f.bootstrapData, err = bootstrap.MarshalGRPC(c.Config, socket, certDir)
 	return f, err
 }
 

@@ -117,7 +117,6 @@ func splitLogLevel(s string) (level, components string) {
 	return level, strings.Join(rest, ",")
 }
 
-// adminClient calls Envoy's admin port.
 type adminClient struct {
 	http      *http.Client
 	base      string

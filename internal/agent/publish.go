@@ -40,7 +40,7 @@ func newPublisher(cfg *config.Config, opts Options, secrets *sds.Server, apps *a
 		Call: func(ctx context.Context, do func(context.Context, grpc.ClientConnInterface) error) error {
 			return client.Call(ctx, manager.Current(), do)
 		},
-		Update: p.publishAgain, Revoked: manager.Revoked,
+		Update: func() error { return p.publish(func() {}) }, Revoked: manager.Revoked,
 		Log: opts.Log, Now: opts.Now, Rand: opts.newRand(),
 	})
 	return manager, p
@@ -52,33 +52,26 @@ func (o *Options) newRand() *rand.Rand {
 }
 
 func (p *publisher) useCertificate(ctx context.Context, cert *workloadcert.Certificate) error {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.cert = cert
-	chain, roots := cert.Certificates()
-	p.lists.Judge(ctx, chain, roots)
-	return p.publish()
-}
-
-func (p *publisher) publishAgain() error {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.publish()
+	return p.publish(func() {
+		p.cert = cert
+		chain, roots := cert.Certificates()
+		p.lists.Judge(ctx, chain, roots)
+	})
 }
 
 // useBundle adds roots from the control plane to the roots that came with the certificate.
 func (p *publisher) useBundle(roots []*x509.Certificate) error {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.bundle = roots
-	if p.cert == nil {
-		return nil
-	}
-	return p.publish()
+	return p.publish(func() { p.bundle = roots })
 }
 
-// publish needs the lock, and a certificate.
-func (p *publisher) publish() error {
+// publish makes a change under the lock and publishes the result. Without a certificate
+// there is nothing to publish.
+func (p *publisher) publish(change func()) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if change(); p.cert == nil {
+		return nil
+	}
 	key, err := p.cert.Key()
 	if err != nil {
 		return err

@@ -16,7 +16,6 @@ import (
 	"github.com/meshctl/meshctl/internal/agent/workloadcert"
 )
 
-// socket is a Unix socket and its server.
 type socket struct {
 	listener net.Listener
 	serve    func(context.Context, net.Listener) error

@@ -21,7 +21,6 @@ import (
 	"github.com/meshctl/meshctl/internal/serving"
 )
 
-// statusServer serves readiness and the agent's metrics.
 type statusServer struct {
 	admin *adminClient // nil without an Envoy
 	cert  func() workloadcert.Status

@@ -41,23 +41,20 @@ func (e *RefusedError) Error() string {
 
 // Check returns a *RefusedError if the guard refuses the address.
 func (g Guard) Check(addr netip.Addr) error {
-	reason := ""
+	reason, allowed := "", false
 	switch mesh.AddressKindOf(addr) {
 	case mesh.AddressUnspecified:
 		reason = "is unspecified"
 	case mesh.AddressMulticast:
 		reason = "is a multicast or broadcast address"
 	case mesh.AddressLoopback:
-		if g.Loopback {
-			return nil
-		}
-		reason = "is loopback"
+		reason, allowed = "is loopback", g.Loopback
 	case mesh.AddressLinkLocal, mesh.AddressMetadata:
-		if g.LinkLocal {
-			return nil
-		}
-		reason = "is link-local or a metadata service"
+		reason, allowed = "is link-local or a metadata service", g.LinkLocal
 	case mesh.AddressOrdinary:
+		allowed = true
+	}
+	if allowed {
 		return nil
 	}
 	return &RefusedError{Address: addr, Reason: reason}

@@ -336,7 +336,6 @@ func cannotSwap(err error) bool {
 		syscall.EPERM, syscall.EACCES, syscall.EROFS, syscall.EMLINK)
 }
 
-// isAny reports whether err is one of the errors of the system.
 func isAny(err error, numbers ...syscall.Errno) bool {
 	return slices.ContainsFunc(numbers, func(n syscall.Errno) bool { return errors.Is(err, n) })
 }

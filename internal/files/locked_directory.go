@@ -67,7 +67,6 @@ func (p *place) sync() error {
 	return nil
 }
 
-// entries lists the directory.
 func (p *place) entries() ([]fs.DirEntry, error) { return fs.ReadDir(p.root.FS(), ".") }
 
 // sweep removes the files that killed processes left in the directory. The lock

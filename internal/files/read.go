@@ -233,7 +233,6 @@ func (s *secretFile) wrap(err error) error {
 	return fmt.Errorf("read key file %s: %w", s.path, err)
 }
 
-// checkSecret checks the mode and the owner of a key file.
 func checkSecret(mode fs.FileMode, owner, self int, mounted bool) error {
 	const root = 0
 	switch {

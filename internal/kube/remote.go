@@ -123,25 +123,19 @@ func proxyOf(c *remotesecret.Cluster) (*url.URL, error) {
 // kubeconfig names, which the check has allowed.
 func serverTLS(c *remotesecret.Cluster) (dial.ServerTLS, error) {
 	t := dial.ServerTLS{Name: c.Server.TLSServerName, Insecure: c.Server.InsecureSkipTLSVerify}
-	var cert, key []byte
-	for _, part := range []struct {
-		data []byte
-		file string
-		to   *[]byte
-	}{
-		{c.Server.CertificateAuthorityData, c.Server.CertificateAuthority, &t.Roots},
-		{c.User.ClientCertificateData, c.User.ClientCertificate, &cert},
-		{c.User.ClientKeyData, c.User.ClientKey, &key},
-	} {
-		*part.to = part.data
-		if len(part.data) > 0 || part.file == "" {
-			continue
+	var err error
+	read := func(data []byte, file string) []byte {
+		if len(data) > 0 || file == "" || err != nil {
+			return data
 		}
-		data, err := files.Read(part.file, maxCredentialFile)
-		if err != nil {
-			return t, err
-		}
-		*part.to = data
+		data, err = files.Read(file, maxCredentialFile)
+		return data
+	}
+	t.Roots = read(c.Server.CertificateAuthorityData, c.Server.CertificateAuthority)
+	cert := read(c.User.ClientCertificateData, c.User.ClientCertificate)
+	key := read(c.User.ClientKeyData, c.User.ClientKey)
+	if err != nil {
+		return t, err
 	}
 	if len(t.Roots) == 0 {
 		t.Roots = nil

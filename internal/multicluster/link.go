@@ -114,7 +114,6 @@ func replace(ctx context.Context, to *Member, made *Made) ([]*remotesecret.Clust
 	}), nil
 }
 
-// decode returns the readable clusters of a remote secret.
 func decode(secret *corev1.Secret) []*remotesecret.Cluster {
 	var out []*remotesecret.Cluster
 	for _, c := range remotesecret.Decode(secret) {

@@ -57,6 +57,11 @@ func (c *Cluster) previous(ctx context.Context, namespace string, id mesh.Cluste
 	return s, nil
 }
 
+// rotated returns the remote secrets whose old credential is kept.
+func rotated(all []held) []held {
+	return slices.DeleteFunc(slices.Clone(all), func(h held) bool { return h.previous == nil })
+}
+
 func (r *Rotation) read(ctx context.Context) ([]held, error) {
 	var out []held
 	for _, c := range r.To {
@@ -80,7 +85,6 @@ func (r *Rotation) read(ctx context.Context) ([]held, error) {
 	return out, nil
 }
 
-// clusterOf decodes the cluster of a remote secret.
 func clusterOf(secret *corev1.Secret, id mesh.ClusterID) (*remotesecret.Cluster, error) {
 	for _, c := range remotesecret.Decode(secret) {
 		if c.ID == id {
@@ -98,10 +102,8 @@ func (r *Rotation) Begin(ctx context.Context) (string, error) {
 		return "", err
 	}
 	var fresh *corev1.Secret
-	for _, h := range all {
-		if h.previous != nil {
-			fresh = h.now // of an earlier call
-		}
+	if changed := rotated(all); len(changed) > 0 {
+		fresh = changed[0].now // of an earlier call
 	}
 	for _, h := range all {
 		if err := h.in.CheckTarget(ctx, h.now, ""); err != nil {
@@ -241,10 +243,7 @@ func secretOf(secret *corev1.Secret, id mesh.ClusterID) (string, error) {
 
 // forget deletes the copies of the old secrets.
 func (r *Rotation) forget(ctx context.Context, all []held) error {
-	for _, h := range all {
-		if h.previous == nil {
-			continue
-		}
+	for _, h := range rotated(all) {
 		if err := h.in.DeleteSecret(ctx, r.Namespace, h.previous.Name); err != nil {
 			return err
 		}
@@ -258,12 +257,11 @@ func (r *Rotation) Abort(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	found := false
-	for _, h := range all {
-		if h.previous == nil {
-			continue
-		}
-		found = true
+	changed := rotated(all)
+	if len(changed) == 0 {
+		return errors.New("there is no rotation to abort")
+	}
+	for _, h := range changed {
 		back := h.previous.DeepCopy()
 		back.Name = h.now.Name
 		back.Labels = map[string]string{remotesecret.Label: remotesecret.LabelValue}
@@ -273,21 +271,15 @@ func (r *Rotation) Abort(ctx context.Context) error {
 		}
 		r.Say("%s: put the old credential back into secret %s/%s", h.in.Name, r.Namespace, back.Name)
 	}
-	if !found {
-		return errors.New("there is no rotation to abort")
-	}
-	if err := r.endNew(ctx, all); err != nil {
+	if err := r.endNew(ctx, changed); err != nil {
 		return err
 	}
-	return r.forget(ctx, all)
+	return r.forget(ctx, changed)
 }
 
 // endNew ends only the tokens that the rotation made: clusters may use earlier ones.
-func (r *Rotation) endNew(ctx context.Context, all []held) error {
-	for _, h := range all {
-		if h.previous == nil {
-			continue
-		}
+func (r *Rotation) endNew(ctx context.Context, changed []held) error {
+	for _, h := range changed {
 		c, err := clusterOf(h.now, r.ID)
 		if err != nil {
 			return err

@@ -23,7 +23,6 @@ import (
 	"github.com/meshctl/meshctl/internal/replicas"
 )
 
-// settingsManager is the field manager of the ConfigMap.
 const settingsManager = "meshctl"
 
 // maxSettings is the size limit of the settings file in bytes.
@@ -118,7 +117,6 @@ func ChangeSettingsFile(dir, namespace string, change func(mesh.ClusterSettings)
 	return path, files.Write(path, out, 0o644)
 }
 
-// errUntold reports that control planes do not announce all clusters.
 var errUntold = errors.New("no control plane announces its clusters")
 
 // KnownClusters returns the sorted clusters that are known in a namespace of the

@@ -222,11 +222,10 @@ func endOf(path string) []byte {
 		return nil
 	}
 	defer f.Close()
-	if info, err := f.Stat(); err == nil && info.Size() > tailSize {
-		if _, err := f.Seek(-tailSize, io.SeekEnd); err != nil {
-			return nil
-		}
+	info, err := f.Stat()
+	if err != nil {
+		return nil
 	}
-	text, _ := io.ReadAll(io.LimitReader(f, tailSize)) // a part is better than nothing
+	text, _ := io.ReadAll(io.NewSectionReader(f, max(0, info.Size()-tailSize), tailSize)) // a part is better than nothing
 	return text
 }

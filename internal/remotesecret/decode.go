@@ -83,7 +83,6 @@ func DecodeKubeconfig(place string, text []byte) Cluster {
 	return c
 }
 
-// decode decodes a kubeconfig.
 func decode(place, text string) Cluster {
 	c := Cluster{Place: place, Hash: hash(text)}
 	c.Err = c.read(text)
@@ -194,7 +193,6 @@ func find[T any](items []T, fits func(T) bool) (int, error) {
 // MaxFileSize is the size limit for DecodeFile in bytes.
 const MaxFileSize = 8 << 20
 
-// maxDocuments bounds the Secrets of one file.
 const maxDocuments = 1000
 
 // DecodeFile returns the clusters of a file: Secrets, lists of Secrets and kubeconfigs

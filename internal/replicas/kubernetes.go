@@ -21,7 +21,6 @@ const (
 	statusPort = "http-status"
 )
 
-// podSelectors select the pods of control planes.
 func podSelectors() []string { return []string{"app.kubernetes.io/name=meshctl", "app=istiod"} }
 
 // pod is a pod in which a replica may run.

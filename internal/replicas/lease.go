@@ -85,7 +85,6 @@ func leaseName(replica string) string {
 	return leasePrefix + strings.Trim(name, "-")
 }
 
-// lease returns the Lease with the announcement.
 func (a *Announcement) lease(namespace string) (*coordinationv1.Lease, error) {
 	d := digest{Clusters: a.Clusters, Left: a.Left}
 	if over := len(d.Clusters) - maxDigest; over > 0 {
@@ -154,7 +153,6 @@ func printable(text string) bool {
 	return text != "" && len(text) <= maxName && !slices.ContainsFunc([]byte(text), func(b byte) bool { return b <= ' ' || b > '~' })
 }
 
-// port returns the port of the status pages.
 func (a *Announcement) port() uint16 {
 	for _, address := range a.Addresses {
 		if at, err := netip.ParseAddrPort(address); err == nil {

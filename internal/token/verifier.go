@@ -163,7 +163,6 @@ func (v *Verifier) open(raw string) (payload, error) {
 	return p, nil
 }
 
-// parseHeader parses the header of a token.
 func parseHeader(raw string) (header, error) {
 	text, _, err := split(raw)
 	if err != nil {
@@ -217,7 +216,6 @@ func UnverifiedIssuer(raw string) (string, error) {
 	return claims.Issuer, nil
 }
 
-// signedClaims returns the claims if the key signed them with the algorithm.
 func signedClaims(raw string, key jose.JSONWebKey, alg jose.SignatureAlgorithm) ([]byte, error) {
 	signed, err := jose.ParseSignedCompact(raw, []jose.SignatureAlgorithm{alg})
 	if err != nil {
@@ -226,7 +224,6 @@ func signedClaims(raw string, key jose.JSONWebKey, alg jose.SignatureAlgorithm) 
 	return signed.Verify(key)
 }
 
-// check checks the claims.
 func (v *Verifier) check(p payload, now time.Time) (Claims, error) {
 	if p.Issuer == "" || p.Issuer != v.Issuer {
 		return Claims{}, fmt.Errorf("%w: iss is %q", ErrOtherIssuer, p.Issuer)

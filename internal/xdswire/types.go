@@ -28,7 +28,6 @@ const DebugType = "istio.io/debug"
 // types that refer to it.
 var PushOrder = [...]string{ClusterType, EndpointType, ListenerType, RouteType, SecretType, ExtensionType, NameTableType, ProxyConfigType}
 
-// shortTypes are the short names of the types in PushOrder.
 var shortTypes = [len(PushOrder)]string{"CDS", "EDS", "LDS", "RDS", "SDS", "ECDS", "NDS", "PCDS"}
 
 // ShortType returns the usual short name of a type, such as CDS. It returns the URL of

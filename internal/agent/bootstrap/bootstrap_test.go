@@ -70,19 +70,19 @@ func golden(t *testing.T, name string, got []byte) {
 }
 
 func TestGRPC(t *testing.T) {
-	b := GRPC{
-		Socket: "/etc/istio/proxy/XDS", CertDir: "/etc/istio/proxy/certs", NodeCluster: "client.sample",
+	c := Config{
+		NodeCluster: "client.sample",
 		Node: mesh.NodeID{
 			Type: mesh.Sidecar, IP: netip.MustParseAddr("10.1.0.11"), Name: "client", Namespace: "sample", Domain: "sample.svc.cluster.local",
 		},
 		Metadata: map[string]any{"CLUSTER_ID": "cluster1", "GENERATOR": "other", "LABELS": map[string]any{"app": "client"}},
 	}
-	got, err := b.Marshal()
+	got, err := MarshalGRPC(c, "/etc/istio/proxy/XDS", "/etc/istio/proxy/certs")
 	if err != nil || !json.Valid(got) {
 		t.Fatal(err)
 	}
 	golden(t, "grpc.json", got)
-	if b.Metadata["GENERATOR"] != "other" {
+	if c.Metadata["GENERATOR"] != "other" {
 		t.Error("the metadata of Envoy was changed")
 	}
 }

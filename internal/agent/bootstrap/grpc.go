@@ -22,41 +22,33 @@ const certificateProvider = "default"
 // refreshInterval is the interval at which gRPC checks the certificate files for changes.
 const refreshInterval = "60s"
 
-// GRPC configures the xDS client of gRPC in applications that need no Envoy.
-type GRPC struct {
-	// Socket is the absolute path of the Unix socket that forwards to the control plane.
-	Socket      string
-	Node        mesh.NodeID
-	NodeCluster string
-	Metadata    map[string]any
-	// CertDir is the absolute path of the directory of the certificate files.
-	CertDir string
-}
-
-// Marshal renders the file that the environment variable GRPC_XDS_BOOTSTRAP names.
-func (g *GRPC) Marshal() ([]byte, error) {
+// MarshalGRPC renders the bootstrap of the xDS client of gRPC, in applications that need no
+// Envoy: the file that the environment variable GRPC_XDS_BOOTSTRAP names. socket is the
+// absolute path of the Unix socket that forwards to the control plane, certDir that of the
+// directory of the certificate files.
+func MarshalGRPC(c Config, socket, certDir string) ([]byte, error) {
 	type object = map[string]any
 	metadata := object{"GENERATOR": "grpc"}
-	for k, v := range g.Metadata {
+	for k, v := range c.Metadata {
 		if k != "GENERATOR" {
 			metadata[k] = v
 		}
 	}
 	data, err := json.MarshalIndent(object{
 		"xds_servers": []any{object{
-			"server_uri":      "unix://" + g.Socket,
+			"server_uri":      "unix://" + socket,
 			"channel_creds":   []any{object{"type": "insecure"}}, // only this user can open the socket
 			"server_features": []any{"xds_v3"},
 		}},
 		"node": object{
-			"id": g.Node.String(), "cluster": g.NodeCluster, "locality": object{}, "metadata": metadata,
+			"id": c.Node.String(), "cluster": c.NodeCluster, "locality": object{}, "metadata": metadata,
 		},
 		"certificate_providers": object{certificateProvider: object{
 			"plugin_name": "file_watcher",
 			"config": object{
-				"certificate_file":    filepath.Join(g.CertDir, ChainFile),
-				"private_key_file":    filepath.Join(g.CertDir, KeyFile),
-				"ca_certificate_file": filepath.Join(g.CertDir, RootsFile),
+				"certificate_file":    filepath.Join(certDir, ChainFile),
+				"private_key_file":    filepath.Join(certDir, KeyFile),
+				"ca_certificate_file": filepath.Join(certDir, RootsFile),
 				"refresh_interval":    refreshInterval,
 			},
 		}},

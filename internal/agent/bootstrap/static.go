@@ -199,7 +199,6 @@ func socketAddress(host string, port uint16) *corev3.Address {
 	}}}
 }
 
-// curveNames returns Envoy's names of key exchanges.
 func curveNames(list []tls.CurveID) []string {
 	names := map[tls.CurveID]string{tls.X25519MLKEM768: "X25519MLKEM768", tls.X25519: "X25519", tls.CurveP256: "P-256"}
 	var out []string

@@ -184,7 +184,6 @@ func environment(environ []string) map[string]string {
 	return out
 }
 
-// identity resolves node and identity of the workload.
 func (r *resolver) identity(cfg *Config) {
 	f := r.flags
 	kind := mesh.NodeType(cmp.Or(f.Type, string(mesh.Sidecar)))

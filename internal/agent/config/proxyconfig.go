@@ -162,7 +162,6 @@ func fieldNamed(md protoreflect.MessageDescriptor, name string) protoreflect.Fie
 	return md.Fields().ByTextName(name)
 }
 
-// ports resolves the four ports of every proxy.
 func (r *resolver) ports(cfg *Config, pc *meshv1alpha1.ProxyConfig) {
 	f := r.flags
 	number := func(flag int, variable, name string, def int) setting {
@@ -281,7 +280,6 @@ func (r *resolver) server(s setting) bootstrap.Server {
 	return bootstrap.Server{Host: host, Port: port, Name: defaultServerName}
 }
 
-// envoy resolves how Envoy is run.
 func (r *resolver) envoy(cfg *Config, pc *meshv1alpha1.ProxyConfig) {
 	cfg.ConfigPath = pc.GetConfigPath()
 	cfg.SDSSocket = filepath.Join(cfg.ConfigPath, "sds", "socket")

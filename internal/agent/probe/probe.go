@@ -60,25 +60,24 @@ func (c *Config) once(ctx context.Context) error {
 
 // judge derives the health of the application from single results.
 type judge struct {
-	config              *Config
-	known, healthy      bool
-	successes, failures int // in a row
+	config         *Config
+	known, healthy bool
+	last           bool // the last result was good
+	count          int  // of equal results in a row
 }
 
 // note counts a result. When the health changes, it returns the new problem.
 func (j *judge) note(err error) (problem string, changed bool) {
-	if err == nil {
-		j.successes, j.failures = j.successes+1, 0
-		if j.known && j.healthy || j.successes < j.config.SuccessThreshold {
-			return "", false
-		}
-		j.known, j.healthy = true, true
-		return "", true
+	good, threshold := err == nil, j.config.SuccessThreshold
+	if !good {
+		problem, threshold = err.Error(), j.config.FailureThreshold
 	}
-	j.successes, j.failures = 0, j.failures+1
-	if j.known && !j.healthy || j.failures < j.config.FailureThreshold {
+	if good != j.last {
+		j.last, j.count = good, 0
+	}
+	if j.count++; j.known && j.healthy == good || j.count < threshold {
 		return "", false
 	}
-	j.known, j.healthy = true, false
-	return err.Error(), true
+	j.known, j.healthy = true, good
+	return problem, true
 }

@@ -103,7 +103,6 @@ func pass(to interface{ SendMsg(any) error }, from interface{ RecvMsg(any) error
 	}
 }
 
-// message is an encoded message.
 type message struct{ data mem.BufferSlice }
 
 // codec passes messages without decoding them. Sending a message gives up its buffers.

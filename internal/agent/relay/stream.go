@@ -165,7 +165,6 @@ func (c *conversation) begin(last *string) error {
 	return c.report(*last)
 }
 
-// report sends the health of the workload.
 func (c *conversation) report(problem string) error {
 	r := &discoveryv3.DiscoveryRequest{TypeUrl: xdswire.HealthType}
 	if problem != "" {

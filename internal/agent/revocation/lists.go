@@ -36,14 +36,12 @@ const (
 	maxLists = 16 << 20 // bytes
 )
 
-// Call makes a call to the control plane as the workload.
-type Call func(context.Context, func(context.Context, grpc.ClientConnInterface) error) error
-
 // Config of Lists. All fields are needed.
 type Config struct {
 	// File holds lists, PEM. Once it has existed, no other source counts.
 	File string
-	Call Call
+	// Call makes a call to the control plane as the workload.
+	Call func(context.Context, func(context.Context, grpc.ClientConnInterface) error) error
 	// Update is called when Envoy needs other lists.
 	Update func() error
 	// Revoked is called when lists name the workload's own certificate.
@@ -66,7 +64,6 @@ type Lists struct {
 	version      string // of the last response of the control plane
 }
 
-// use holds the lists in use.
 type use struct {
 	Status
 	pem []byte

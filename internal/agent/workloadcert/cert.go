@@ -42,7 +42,6 @@ func (c *Certificate) Roots(more ...*x509.Certificate) []byte {
 // sign peers. The caller must not change them.
 func (c *Certificate) Certificates() (chain, roots []*x509.Certificate) { return c.chain, c.roots }
 
-// client returns the client certificate for TLS connections.
 func (c *Certificate) client() *tls.Certificate {
 	out := &tls.Certificate{PrivateKey: c.key, Leaf: c.chain[0]}
 	for _, cert := range c.chain {
@@ -88,7 +87,6 @@ func distinct(list []*x509.Certificate) []*x509.Certificate {
 	return slices.CompactFunc(list, (*x509.Certificate).Equal)
 }
 
-// without returns list without the elements of drop.
 func without(list, drop []*x509.Certificate) []*x509.Certificate {
 	return slices.DeleteFunc(list, func(c *x509.Certificate) bool {
 		return slices.ContainsFunc(drop, c.Equal)

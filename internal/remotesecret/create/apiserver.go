@@ -23,7 +23,6 @@ import (
 	"github.com/meshctl/meshctl/internal/token"
 )
 
-// fieldManager is the field manager of applied objects.
 const fieldManager = "meshctl"
 
 // APIServer is the API server of one cluster.
@@ -73,7 +72,6 @@ func (c *APIServer) Explain(err error) error {
 	return fmt.Errorf("%s: %w", c.Name, err)
 }
 
-// grant returns advice for a missing right.
 func (c *APIServer) grant() string {
 	return "have " + c.caller() + " granted the right, or use a context or --as USER that has it"
 }
@@ -142,7 +140,6 @@ func (c *APIServer) Missing(ctx context.Context, rights []Right) ([]Right, error
 	})
 }
 
-// missingOf returns the rights that the account lacks.
 func (c *APIServer) missingOf(ctx context.Context, account Account, rights []Right) ([]Right, error) {
 	const all = "system:serviceaccounts"
 	return c.review(ctx, rights, func(ctx context.Context, a *authorizationv1.ResourceAttributes) (bool, error) {

@@ -17,7 +17,6 @@ import (
 	"github.com/meshctl/meshctl/internal/remotesecret"
 )
 
-// probeTimeout bounds the probe of one address.
 const probeTimeout = 3 * time.Second
 
 // ServerCA is a CA that may sign the certificate of an API server.

@@ -213,7 +213,6 @@ func (p *Plan) rights() []Right {
 	return append(out, Right{Verb: "get", Resource: "secrets", Namespace: a.Namespace, Without: noToken})
 }
 
-// apply writes the objects of the plan.
 func (c *APIServer) apply(ctx context.Context, p *Plan) error {
 	for _, o := range p.Objects {
 		if err := c.applyOne(ctx, o); err != nil {

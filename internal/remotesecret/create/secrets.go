@@ -11,7 +11,6 @@ import (
 	"github.com/meshctl/meshctl/internal/remotesecret"
 )
 
-// maxSecrets bounds the remote secrets of one cluster.
 const maxSecrets = 1000
 
 // CheckTarget fails if the remote secret of the cluster with this UID cannot or should
