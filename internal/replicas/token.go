@@ -49,9 +49,8 @@ func Mint(ctx context.Context, access *rest.Config, namespace string) (string, e
 		return "", err
 	}
 	defer api.Close()
-	seconds := tokenSeconds
 	made, err := api.CreateToken(ctx, namespace, tokenAccount, &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{
-		Audiences: []string{tokenAudience}, ExpirationSeconds: &seconds,
+		Audiences: []string{tokenAudience}, ExpirationSeconds: new(tokenSeconds),
 	}})
 	if err != nil {
 		return "", fmt.Errorf("make a token of service account %s/%s (or give one with --token-file): %w", namespace, tokenAccount, err)

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"strings"
 	"time"
 
@@ -158,9 +159,5 @@ func (e *XDSError) Untrusted() bool {
 
 // final reports whether another request would fail as well.
 func (e *XDSError) final() bool {
-	switch e.status.Code() {
-	case codes.Unauthenticated, codes.Unavailable, codes.DeadlineExceeded, codes.Canceled:
-		return true
-	}
-	return false
+	return slices.Contains([]codes.Code{codes.Unauthenticated, codes.Unavailable, codes.DeadlineExceeded, codes.Canceled}, e.status.Code())
 }

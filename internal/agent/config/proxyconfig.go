@@ -52,23 +52,13 @@ func (r *resolver) proxyConfig() *meshv1alpha1.ProxyConfig {
 
 func (r *resolver) overlayFlags(pc *meshv1alpha1.ProxyConfig) {
 	f := r.flags
-	if f.AdminPort != 0 {
-		pc.ProxyAdminPort = int32(clampPort(f.AdminPort))
-	}
-	if f.StatusPort != 0 {
-		pc.StatusPort = int32(clampPort(f.StatusPort))
-	}
+	pc.ProxyAdminPort = cmp.Or(int32(clampPort(f.AdminPort)), pc.GetProxyAdminPort())
+	pc.StatusPort = cmp.Or(int32(clampPort(f.StatusPort)), pc.GetStatusPort())
+	pc.DiscoveryAddress = cmp.Or(f.DiscoveryAddress, pc.GetDiscoveryAddress())
+	pc.ConfigPath = cmp.Or(f.ConfigPath, pc.GetConfigPath())
+	pc.BinaryPath = cmp.Or(f.Envoy, pc.GetBinaryPath())
 	if f.Concurrency != 0 {
 		pc.Concurrency = wrapperspb.Int32(int32(min(max(f.Concurrency, -1), maxConcurrency+1)))
-	}
-	if f.DiscoveryAddress != "" {
-		pc.DiscoveryAddress = f.DiscoveryAddress
-	}
-	if f.ConfigPath != "" {
-		pc.ConfigPath = f.ConfigPath
-	}
-	if f.Envoy != "" {
-		pc.BinaryPath = f.Envoy
 	}
 	if f.DrainDuration != nil {
 		pc.DrainDuration = durationpb.New(*f.DrainDuration)

@@ -118,15 +118,14 @@ func (c *Client) call(ctx context.Context, roots []*x509.Certificate, current Cu
 	case current.Certificate == nil:
 		return fmt.Errorf("without a certificate, a token must prove who the workload is: %w", err)
 	}
-	var show []tls.Certificate
-	if current.Certificate != nil {
-		show = append(show, *current.Certificate)
-	}
-	config, err := dial.TLSConfig(certs.EncodeCerts(slices.Concat(roots, current.Roots)...), c.ServerName, show...)
+	config, err := dial.TLSConfig(certs.EncodeCerts(slices.Concat(roots, current.Roots)...), c.ServerName)
 	if err != nil {
 		return err
 	}
 	config.CurvePreferences = c.KeyExchanges
+	if current.Certificate != nil {
+		config.Certificates = []tls.Certificate{*current.Certificate}
+	}
 	conn, err := grpc.NewClient(c.Addr,
 		grpc.WithTransportCredentials(credentials.NewTLS(config)),
 		grpc.WithNoProxy(),

@@ -158,10 +158,9 @@ func (c *APIServer) expiring(ctx context.Context, m *IssuedToken, ttl time.Durat
 
 // request requests a token of the account that is bound to the Secret.
 func request(ctx context.Context, api *kube.Client, a Account, secret string, ttl time.Duration) (string, time.Time, error) {
-	seconds := int64(ttl / time.Second)
 	answer, err := api.CreateToken(ctx, a.Namespace, a.Name, &authenticationv1.TokenRequest{
 		Spec: authenticationv1.TokenRequestSpec{
-			ExpirationSeconds: &seconds,
+			ExpirationSeconds: new(int64(ttl / time.Second)),
 			BoundObjectRef:    &authenticationv1.BoundObjectReference{APIVersion: "v1", Kind: "Secret", Name: secret},
 		},
 	})
