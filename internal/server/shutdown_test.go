@@ -20,51 +20,62 @@ import (
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
 
-// TestShutdown: the server stops in time, also with a proxy that reads nothing and with
-// silent connections.
+// TestShutdown: a server that stops reports it while streams are open. It waits for no
+// silent connection, but for a proxy that reads nothing, which it gives a time to end.
 func TestShutdown(t *testing.T) {
 	t.Parallel()
-	s, stop, done := launch(t, func(c *Config) {
-		c.ShutdownTimeout = time.Second
-		c.Limits.Handshake, c.Limits.FirstRequest = time.Hour, time.Hour
-	})
-	waitFor(t, "readiness", func() bool { return s.ready.Load() })
-	for _, l := range []net.Listener{s.plain, s.secure} {
-		conn, err := new(net.Dialer).DialContext(t.Context(), "tcp", l.Addr().String())
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer conn.Close()
-	}
-	stream, err := dialSecure(t, s, clientTLS(t, s))
-	if err != nil {
-		t.Fatal(err)
-	}
-	holdUp(t, s)
-	waitFor(t, "two proxies", func() bool { return len(s.hub.Proxies()) == 2 })
-	stop()
-	waitFor(t, "503 from /ready", func() bool {
-		code, _ := get(t, s, "/ready")
-		return code == http.StatusServiceUnavailable
-	})
-	for err == nil {
-		_, err = stream.Recv()
-	}
-	if st := status.Convert(err); st.Code() != codes.Unavailable || st.Message() != "server is shutting down" {
-		t.Errorf("the stream ended with %v", err)
-	}
-	select {
-	case err := <-done:
-		if err != nil {
-			t.Errorf("the server ended with %v", err)
-		}
-	case <-time.After(patience):
-		t.Fatal("the server does not end")
+	for _, test := range []struct {
+		name    string
+		timeout time.Duration
+		ends    bool
+	}{{"the proxy ends in time", time.Hour, true}, {"the proxy never ends", time.Second, false}} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			s, stop, done := launch(t, func(c *Config) {
+				c.ShutdownTimeout = test.timeout
+				c.Limits.Handshake, c.Limits.FirstRequest = time.Hour, time.Hour
+			})
+			waitFor(t, "readiness", func() bool { return s.ready.Load() })
+			for _, l := range []net.Listener{s.plain, s.secure} {
+				conn, err := new(net.Dialer).DialContext(t.Context(), "tcp", l.Addr().String())
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer conn.Close()
+			}
+			stream, err := dialSecure(t, s, clientTLS(t, s))
+			if err != nil {
+				t.Fatal(err)
+			}
+			release := holdUp(t, s)
+			waitFor(t, "two proxies", func() bool { return len(s.hub.Proxies()) == 2 })
+			stop()
+			for err == nil {
+				_, err = stream.Recv()
+			}
+			if st := status.Convert(err); st.Code() != codes.Unavailable || st.Message() != "server is shutting down" {
+				t.Errorf("the stream ended with %v", err)
+			}
+			if test.ends {
+				if code, body := get(t, s, "/ready"); code != http.StatusServiceUnavailable {
+					t.Errorf("/ready answers %d %s, want 503", code, body)
+				}
+				release()
+			}
+			select {
+			case err := <-done:
+				if err != nil {
+					t.Errorf("the server ended with %v", err)
+				}
+			case <-time.After(patience):
+				t.Fatal("the server does not end")
+			}
+		})
 	}
 }
 
-// holdUp opens a plaintext stream with a window of 0.
-func holdUp(t *testing.T, s *Server) {
+// holdUp opens a plaintext stream with a window of 0. release closes its connection.
+func holdUp(t *testing.T, s *Server) (release func()) {
 	t.Helper()
 	conn, err := new(net.Dialer).DialContext(context.Background(), "tcp", s.plain.Addr().String())
 	if err != nil {
@@ -109,4 +120,5 @@ func holdUp(t *testing.T, s *Server) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	return func() { _ = conn.Close() }
 }
