@@ -191,7 +191,7 @@ func TestHintsParse(t *testing.T) {
 	t.Parallel()
 	typed := regexp.MustCompile(`: meshctl (.+)|^meshctl (.+ -.+)`)
 	named := regexp.MustCompile(`\bmeshctl ((?:-{0,2}[a-z][a-z-]*\s+)*-{0,2}[a-z][a-z-]*)`)
-	found := 0
+	found, root := 0, treeForWords()
 	for _, hint := range stringsOf(t, "../../../internal", "../../../cmd") {
 		if m := typed.FindStringSubmatch(hint.text); m != nil && !hint.help && !slices.Contains(subjects, firstWord(m[1])) {
 			found++
@@ -209,7 +209,7 @@ func TestHintsParse(t *testing.T) {
 			if hasFlag := slices.ContainsFunc(words, func(w string) bool { return strings.HasPrefix(w, "-") }); hasFlag && !hint.help {
 				t.Errorf("%s: %q: a command with flags must come last, after a colon", hint.place, m[0])
 			}
-			if err := checkName(words); err != nil {
+			if err := checkName(root, words); err != nil {
 				t.Errorf("%s: %q: %v", hint.place, m[0], err)
 			}
 		}
@@ -268,9 +268,8 @@ func checkTyped(line string) error {
 	return checkCommand(words[1:])
 }
 
-// checkName checks a command and its flags in the words of a sentence.
-func checkName(words []string) error {
-	cmd := treeForWords()
+// checkName checks a command below cmd and its flags in the words of a sentence.
+func checkName(cmd *cobra.Command, words []string) error {
 	for len(words) > 0 && cmd.HasSubCommands() {
 		sub, _, err := cmd.Find(words[:1])
 		if err != nil || sub == cmd {

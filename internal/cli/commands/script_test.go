@@ -50,6 +50,9 @@ func TestStories(t *testing.T) {
 			env.Setenv("HOME", env.WorkDir+"/home")
 			env.Setenv("XDG_CONFIG_HOME", "")
 			env.Setenv("XDG_STATE_HOME", "")
+			// Most programs of a story end before their heap needs a collection.
+			env.Setenv("GOGC", "off")
+			env.Setenv("GOMEMLIMIT", "256MiB")
 			return nil
 		},
 		RequireUniqueNames: true,
@@ -89,7 +92,7 @@ func eventually(ts *testscript.TestScript, neg bool, args []string) {
 		ts.Fatalf("usage: eventually N REGEXP program [args...]")
 	}
 	want := regexp.MustCompile("(?m)" + args[1])
-	for end := time.Now().Add(clitest.Patience); ; time.Sleep(20 * time.Millisecond) {
+	for end := time.Now().Add(clitest.Patience); ; time.Sleep(50 * time.Millisecond) {
 		got := run(ts, args[2:])
 		if got == args[0] && want.MatchString(ts.ReadFile("stdout")) {
 			return

@@ -44,6 +44,7 @@ func TestClientsStopReading(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			both(t, func(t *testing.T, v xdswire.Variant) {
+				t.Parallel()
 				const clients = 20
 				w := newTestMesh().set("CDS", "shared", "big", "big:1").set("EDS", "shared", "a", "a:1")
 				b := startServer(t, w, func(c *Config, _ *Access) { c.Limits.Write = time.Second })
@@ -157,6 +158,7 @@ func TestOldestPendingConnectionIsClosed(t *testing.T) {
 }
 
 func TestConnectionsMustAuthenticateInTime(t *testing.T) {
+	t.Parallel()
 	b := startServer(t, small(), authenticateAsOne, func(c *Config, _ *Access) { c.Limits.FirstRequest = time.Second })
 	c := b.connect(xdswire.Delta, "p")
 	c.subscribe("CDS")

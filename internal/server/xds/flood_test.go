@@ -341,12 +341,12 @@ func TestStreamsOfOneConnection(t *testing.T) {
 func TestConnectionsAge(t *testing.T) {
 	t.Parallel()
 	both(t, func(t *testing.T, v xdswire.Variant) {
+		t.Parallel()
 		b := startServer(t, small(), func(c *Config, _ *Access) { c.Limits.ConnectionAge = time.Second })
-		c := b.dialRaw()
-		b.eventually("the sign to go", func() bool { return c.frames[http2.FrameGoAway].Load() > 0 })
 		p := b.connect(v, "p")
 		p.subscribe("CDS")
-		p.wantAck("CDS", "a=a:1 b=b:1")
+		c := b.dialRaw()
+		b.eventually("the sign to go", func() bool { return c.frames[http2.FrameGoAway].Load() > 0 })
 		if s := p.status(); s.Code() != codes.Unavailable {
 			t.Errorf("got %v, want Unavailable", s)
 		}

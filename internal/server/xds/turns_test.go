@@ -48,6 +48,7 @@ func TestLowMemoryDelaysOnlyNewStreams(t *testing.T) {
 func TestStreamsStartInTurns(t *testing.T) {
 	t.Parallel()
 	both(t, func(t *testing.T, v xdswire.Variant) {
+		t.Parallel()
 		b := startServer(t, small(), func(c *Config, _ *Access) { c.Limits.Starting = 1 })
 		idle := b.connect(v, "idle")
 		idle.request("unknown", "", []string{"x"}, nil, "")

@@ -72,7 +72,11 @@ func TestTouchedFindsEveryChange(t *testing.T) {
 	}
 	refresh()
 	rnd := rand.New(rand.NewPCG(7, 7))
-	for step := range 600 {
+	steps := 600
+	if testing.Short() {
+		steps = 200
+	}
+	for step := range steps {
 		var batch []snapshot.Event
 		for range 1 + rnd.IntN(3) {
 			batch = append(batch, randomChange(rnd), randomSecret(rnd))
