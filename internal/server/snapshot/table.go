@@ -3,22 +3,30 @@ package snapshot
 import (
 	"cmp"
 	"slices"
+
+	"k8s.io/utils/third_party/forked/golang/btree"
 )
 
-// Table is an immutable map of facts, sorted by key. A nil Table is empty. A lookup is
-// a binary search. A new version copies pointers, not facts, so that a fact which did
-// not change keeps its address.
-type Table[K cmp.Ordered, V any] struct {
-	keys   []K
-	values []*V
+// Table is an immutable map of facts, sorted by key. A nil Table is empty. A new version
+// shares all that did not change with the old one: a change costs the logarithm of the
+// size.
+type Table[K cmp.Ordered, V any] struct{ tree *btree.BTree[*row[K, V]] }
+
+// row is a fact with its key. A search has no fact.
+type row[K cmp.Ordered, V any] struct {
+	key  K
+	fact *V
 }
+
+// degree is the least number of children of an inner node of a tree.
+const degree = 32
 
 // Len returns the number of facts.
 func (t *Table[K, V]) Len() int {
 	if t == nil {
 		return 0
 	}
-	return len(t.keys)
+	return t.tree.Len()
 }
 
 // Get returns the fact with the key, or nil.
@@ -26,60 +34,44 @@ func (t *Table[K, V]) Get(key K) *V {
 	if t == nil {
 		return nil
 	}
-	i, ok := slices.BinarySearch(t.keys, key)
-	if !ok {
-		return nil
+	if found, ok := t.tree.Get(&row[K, V]{key: key}); ok {
+		return found.fact
 	}
-	return t.values[i]
+	return nil
 }
 
 // All iterates over the facts in key order.
 func (t *Table[K, V]) All() func(yield func(K, *V) bool) {
 	return func(yield func(K, *V) bool) {
-		if t == nil {
-			return
-		}
-		for i, k := range t.keys {
-			if !yield(k, t.values[i]) {
-				return
-			}
+		if t != nil {
+			t.tree.Ascend(func(r *row[K, V]) bool { return yield(r.key, r.fact) })
 		}
 	}
 }
 
 // With returns a table with the changes applied, or t itself if there are none. A nil
-// value removes a key.
+// value removes a key. Only one goroutine at a time may call it.
 func (t *Table[K, V]) With(changes map[K]*V) *Table[K, V] {
 	if len(changes) == 0 {
 		return t
 	}
-	changed := make([]K, 0, len(changes))
-	for k := range changes {
-		changed = append(changed, k)
-	}
-	slices.Sort(changed)
-	out := &Table[K, V]{
-		keys:   make([]K, 0, t.Len()+len(changed)),
-		values: make([]*V, 0, t.Len()+len(changed)),
-	}
-	var rest Table[K, V]
+	out := &Table[K, V]{}
 	if t != nil {
-		rest = *t
+		out.tree = t.tree.Clone()
+	} else {
+		out.tree = btree.New(degree, func(a, b *row[K, V]) bool { return a.key < b.key })
 	}
-	for _, k := range changed {
-		i, found := slices.BinarySearch(rest.keys, k)
-		out.keys = append(out.keys, rest.keys[:i]...)
-		out.values = append(out.values, rest.values[:i]...)
-		if v := changes[k]; v != nil {
-			out.keys = append(out.keys, k)
-			out.values = append(out.values, v)
-		}
-		if found {
-			i++
-		}
-		rest = Table[K, V]{rest.keys[i:], rest.values[i:]}
+	keys := make([]K, 0, len(changes))
+	for k := range changes {
+		keys = append(keys, k)
 	}
-	out.keys = append(out.keys, rest.keys...)
-	out.values = append(out.values, rest.values...)
+	slices.Sort(keys) // neighbours change the same nodes
+	for _, k := range keys {
+		if fact := changes[k]; fact != nil {
+			out.tree.ReplaceOrInsert(&row[K, V]{k, fact})
+		} else {
+			out.tree.Delete(&row[K, V]{key: k})
+		}
+	}
 	return out
 }
