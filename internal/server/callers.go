@@ -248,5 +248,5 @@ func (s *Server) mayReadKeys(snap *snapshot.Snapshot, caller mesh.Caller, n xdsg
 		}
 	}
 	pod, _ := xdsgen.AssignReads(n)
-	return s.keyReviews.MayRead(caller, pod)
+	return s.apis.keyReviews.MayRead(caller, pod)
 }

@@ -13,7 +13,7 @@ func (s *Server) newClusters() *clusters.Manager {
 		Own: s.cfg.ClusterID, OwnOrigin: clusters.Origin{Kind: clusters.OriginOwn, Name: s.cfg.ConfigDir},
 		OwnAccess: s.directory(ClusterDir{s.cfg.ClusterID, s.cfg.ConfigDir}).Access(),
 		Registry:  clusters.CountUpdates(s.registry, s.metrics), RemoteTimeout: cmp.Or(s.cfg.RemoteTimeout, defaultRemoteTimeout),
-		Handlers: s.handlers(), OnLost: s.cfg.OnClusterLost, Grace: s.cfg.Grace, IgnorePolicies: s.cfg.IgnorePolicies,
+		Handlers: s.apis.handlers, OnLost: s.cfg.OnClusterLost, Grace: s.cfg.Grace, IgnorePolicies: s.cfg.IgnorePolicies,
 		Log: s.cfg.log(logClusters), Now: s.cfg.Now, Jitter: rand.Float64, Metrics: s.metrics,
 	}
 	k := &clusters.Kubernetes{

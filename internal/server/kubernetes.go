@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"fmt"
+	"log/slog"
 	"net"
 	"net/netip"
 	"strings"
@@ -26,38 +27,40 @@ import (
 // apiParts are the parts that write to the API servers of clusters or ask them for
 // decisions.
 type apiParts struct {
-	reviewers    *identity.Reviewers // made when the server runs
-	roots        *publish.Roots
-	tokens       *publish.Tokens
-	health       *workloadhealth.Reports
-	reviews      *prometheus.CounterVec
-	writes       *prometheus.CounterVec
-	healthWrites *prometheus.CounterVec
-	writing      prometheus.Gauge
-	lease        *publish.Lease
-	announcer    *replicas.Announcer
+	reviewers *identity.Reviewers // made when the server runs
+	reviews   *prometheus.CounterVec
+	// keyReviews are the rights to read keys in clusters with an API.
+	keyReviews *identity.SecretAccess
+	roots      *publish.Roots
+	tokens     *publish.Tokens
+	health     *workloadhealth.Reports
+	lease      *publish.Lease
+	announcer  *replicas.Announcer
+	handlers   []clusters.Handler // of changes of clusters
 }
 
 func (s *Server) newAPIParts() {
 	k := &s.apis
-	k.reviews = prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "meshctl_token_reviews_total", Help: "TokenReviews that API servers were asked for, by result: accepted, refused or error.",
-	}, []string{"cluster", "result"})
-	k.writes = prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "meshctl_root_configmap_writes_total", Help: "Writes of the ConfigMaps with the roots of the mesh, by result: created, updated, deleted or error.",
-	}, []string{"cluster", "result"})
-	k.writing = prometheus.NewGauge(prometheus.GaugeOpts{
+	counter := func(name, help string) *prometheus.CounterVec {
+		c := prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, []string{"cluster", "result"})
+		s.metrics.MustRegister(c)
+		return c
+	}
+	k.reviews = counter("meshctl_token_reviews_total", "TokenReviews that API servers were asked for, by result: accepted, refused or error.")
+	rootWrites := counter("meshctl_root_configmap_writes_total", "Writes of the ConfigMaps with the roots of the mesh, by result: created, updated, deleted or error.")
+	renewals := counter("meshctl_remote_token_renewals_total", "Renewals of the tokens of remote secrets, by result: updated or error.")
+	healthWrites := counter("meshctl_workload_health_writes_total", "Writes of the health of workloads to their WorkloadEntries, by result: updated or error.")
+	writing := prometheus.NewGauge(prometheus.GaugeOpts{
 		Name: "meshctl_writer", Help: "Whether this replica holds the Lease, and so writes to Kubernetes.",
 	})
-	s.metrics.MustRegister(k.reviews, k.writes, k.writing)
+	s.metrics.MustRegister(writing)
+	k.keyReviews = identity.NewSecretAccess(identity.SecretAccessConfig{
+		Changed: func(pods []string) { s.hub.Reconsider(pods) }, Log: s.cfg.log(logCredentials), Now: s.cfg.Now,
+	})
 	k.roots = publish.NewRoots(publish.RootsConfig{
-		Cluster: s.cfg.ClusterID, SystemNamespace: s.cfg.systemNamespace(), Written: counted(k.writes),
+		Cluster: s.cfg.ClusterID, SystemNamespace: s.cfg.systemNamespace(), Written: counted(rootWrites),
 		Now: s.cfg.Now, Log: s.cfg.log(logWriters),
 	})
-	renewals := prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "meshctl_remote_token_renewals_total", Help: "Renewals of the tokens of remote secrets, by result: updated or error.",
-	}, []string{"cluster", "result"})
-	s.metrics.MustRegister(renewals)
 	k.tokens = publish.NewTokens(publish.TokensConfig{
 		API: s.cfg.KubeAccess, Namespace: s.cfg.systemNamespace(), Written: counted(renewals),
 		Reach: func(c *remotesecret.Cluster) (*rest.Config, error) {
@@ -65,28 +68,35 @@ func (s *Server) newAPIParts() {
 		},
 		Now: s.cfg.Now, Log: s.cfg.log(logWriters),
 	})
-	k.healthWrites = prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "meshctl_workload_health_writes_total", Help: "Writes of the health of workloads to their WorkloadEntries, by result: updated or error.",
-	}, []string{"cluster", "result"})
-	s.metrics.MustRegister(k.healthWrites)
 	k.health = workloadhealth.New(workloadhealth.Config{
 		Set: func(entry snapshot.PodKey, account string, is snapshot.Condition) {
 			s.registry.SetHealth(entry, account, is)
 		},
-		Written: counted(k.healthWrites), Log: s.cfg.log(logWriters), Now: s.cfg.Now,
+		Written: counted(healthWrites), Log: s.cfg.log(logWriters), Now: s.cfg.Now,
 	})
 	k.lease = publish.NewLease(publish.LeaseConfig{
 		Access: s.cfg.KubeAccess, Namespace: s.cfg.systemNamespace(), Holder: s.replica(), Now: s.cfg.Now, Log: s.cfg.log(logWriters),
 		Held: func(yes bool) {
-			k.writing.Set(0)
+			writing.Set(0)
 			if yes {
-				k.writing.Set(1)
+				writing.Set(1)
 			}
 		},
 	})
 	k.announcer = replicas.NewAnnouncer(replicas.AnnouncerConfig{
 		Access: s.cfg.KubeAccess, Namespace: s.cfg.systemNamespace(), Say: s.announcement, Now: s.cfg.Now, Log: s.cfg.log(logWriters),
 	})
+	setReviewer := func(id mesh.ClusterID, access *rest.Config) error { return k.reviewers.SetCluster(id, access) }
+	removeReviewer := func(id mesh.ClusterID) { k.reviewers.RemoveCluster(id) }
+	k.handlers = []clusters.Handler{
+		clusterHandler{setReviewer, removeReviewer, k.reviews, "tokens of a cluster cannot be reviewed", s.cfg.Log},
+		clusterHandler{k.roots.SetCluster, k.roots.RemoveCluster, rootWrites, "the roots of the mesh cannot be written to a cluster", s.cfg.Log},
+		clusterHandler{
+			k.keyReviews.SetCluster, k.keyReviews.RemoveCluster, nil,
+			"permissions to read secrets cannot be checked: gateways of the cluster get no keys", s.cfg.Log,
+		},
+		clusterHandler{k.health.SetCluster, k.health.RemoveCluster, healthWrites, "the health of workloads cannot be written", s.cfg.Log},
+	}
 }
 
 // announcement returns the contents of this control plane's Lease.
@@ -118,61 +128,29 @@ func counted(c *prometheus.CounterVec) func(mesh.ClusterID, string) {
 	return func(cluster mesh.ClusterID, result string) { c.WithLabelValues(string(cluster), result).Inc() }
 }
 
-// handlers returns the handlers of changes of clusters.
-func (s *Server) handlers() []clusters.Handler {
-	k := &s.apis
-	return []clusters.Handler{
-		accessHandler{
-			set: func(id mesh.ClusterID, access *rest.Config) {
-				if err := k.reviewers.SetCluster(id, access); err != nil {
-					s.cfg.Log.Error("tokens of a cluster cannot be reviewed", "cluster", id, "error", err)
-				}
-			},
-			remove: func(id mesh.ClusterID) {
-				k.reviewers.RemoveCluster(id)
-				k.reviews.DeletePartialMatch(prometheus.Labels{"cluster": string(id)})
-			},
-		},
-		accessHandler{set: k.roots.SetCluster, remove: func(id mesh.ClusterID) {
-			k.roots.RemoveCluster(id)
-			k.writes.DeletePartialMatch(prometheus.Labels{"cluster": string(id)})
-		}},
-		accessHandler{set: func(id mesh.ClusterID, access *rest.Config) {
-			if err := s.keyReviews.SetCluster(id, access); err != nil {
-				s.cfg.Log.Error("permissions to read secrets cannot be checked: gateways of the cluster get no keys", "cluster", id, "error", err)
-			}
-		}, remove: s.keyReviews.RemoveCluster},
-		accessHandler{set: func(id mesh.ClusterID, access *rest.Config) {
-			if err := k.health.SetCluster(id, access); err != nil {
-				s.cfg.Log.Error("the health of workloads cannot be written", "cluster", id, "error", err)
-			}
-		}, remove: func(id mesh.ClusterID) {
-			k.health.RemoveCluster(id)
-			k.healthWrites.DeletePartialMatch(prometheus.Labels{"cluster": string(id)})
-		}},
+// clusterHandler is a clusters.Handler for one part.
+type clusterHandler struct {
+	set     func(mesh.ClusterID, *rest.Config) error
+	remove  func(mesh.ClusterID)
+	results *prometheus.CounterVec // by cluster, may be nil
+	failure string                 // logged when the part cannot use a cluster
+	log     *slog.Logger
+}
+
+// SetCluster implements clusters.Handler.
+func (h clusterHandler) SetCluster(id mesh.ClusterID, access *rest.Config) {
+	if err := h.set(id, access); err != nil {
+		h.log.Error(h.failure, "cluster", id, "error", err) //nolint:sloglint // one constant for each part
 	}
 }
 
-// accessHandler is a clusters.Handler for the clusters that have an API.
-type accessHandler struct {
-	set    func(mesh.ClusterID, *rest.Config)
-	remove func(mesh.ClusterID)
-}
-
-// ClusterAdded implements clusters.Handler.
-func (h accessHandler) ClusterAdded(c clusters.Cluster) { h.ClusterUpdated(c) }
-
-// ClusterUpdated implements clusters.Handler.
-func (h accessHandler) ClusterUpdated(c clusters.Cluster) {
-	if c.Config == nil {
-		h.remove(c.ID)
-		return
+// RemoveCluster implements clusters.Handler.
+func (h clusterHandler) RemoveCluster(id mesh.ClusterID) {
+	h.remove(id)
+	if h.results != nil {
+		h.results.DeletePartialMatch(prometheus.Labels{"cluster": string(id)})
 	}
-	h.set(c.ID, c.Config)
 }
-
-// ClusterDeleted implements clusters.Handler.
-func (h accessHandler) ClusterDeleted(id mesh.ClusterID) { h.remove(id) }
 
 // runAPIParts starts the parts that use API servers, before all other parts.
 func (s *Server) runAPIParts(ctx context.Context, g *errgroup.Group) {

@@ -51,8 +51,6 @@ type Server struct {
 	sources    *clusters.Manager
 	// kubernetes makes the access to clusters of remote secrets.
 	kubernetes *clusters.Kubernetes
-	// keyReviews are the rights to read keys in clusters with an API.
-	keyReviews *identity.SecretAccess
 	apis       apiParts
 	metrics    *prometheus.Registry
 	debug      *debug.Pages
@@ -103,7 +101,6 @@ func New(cfg Config) (_ *Server, err error) {
 	s.bundleEndpoint = &ca.BundleEndpoint{
 		CA: s.ca, Identity: s.ownIdentity, Refresh: cfg.BundleRefresh, Now: cfg.Now, Rand: cfg.Rand, Log: cfg.Log,
 	}
-	s.keyReviews = identity.NewSecretAccess(identity.SecretAccessConfig{Changed: s.hub.Reconsider, Log: cfg.log(logCredentials), Now: cfg.Now})
 	s.registry = registry.New(registry.Config{
 		Local: cfg.ClusterID, Clusters: []mesh.ClusterID{cfg.ClusterID},
 		Network:     map[mesh.ClusterID]mesh.NetworkID{cfg.ClusterID: cfg.Network},
@@ -193,7 +190,7 @@ func (s *Server) Run(ctx context.Context) error {
 	g.Go(func() error { return s.sources.Run(ctx) })
 	g.Go(func() error { return s.registry.Run(ctx) })
 	g.Go(func() error { return s.hosts.Run(ctx) })
-	g.Go(func() error { return s.keyReviews.Run(ctx) })
+	g.Go(func() error { return s.apis.keyReviews.Run(ctx) })
 	g.Go(func() error { return s.ca.Run(ctx) })
 	g.Go(func() error { return s.trust.Bundles.Run(ctx) })
 	if s.oidc != nil {

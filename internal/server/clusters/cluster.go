@@ -167,14 +167,14 @@ func (m *Manager) remove(c *cluster) {
 	m.counters.forget(c.id)
 	m.cfg.Log.Info("cluster is removed", "cluster", c.id)
 	for _, l := range m.handlers {
-		l.remove(c.id)
+		l.set(c.id, nil)
 	}
 }
 
 // notifyHandlers notifies the handlers of the current access to the cluster.
 func (m *Manager) notifyHandlers(c *cluster) {
 	for _, l := range m.handlers {
-		l.set(Cluster{ID: c.id, Own: c.id == m.cfg.Own, Config: c.reader.registration.access.Config})
+		l.set(c.id, c.reader.registration.access.Config)
 	}
 }
 

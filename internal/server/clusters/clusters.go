@@ -113,21 +113,13 @@ type Registrar interface {
 	Listed()
 }
 
-// Cluster is a cluster as handlers receive it.
-type Cluster struct {
-	ID  mesh.ClusterID
-	Own bool
-	// Config of its Kubernetes API, nil for a directory.
-	Config *rest.Config
-}
-
-// Handler receives the lifecycle of clusters: each cluster is first added, then updated
-// when its access changes, then deleted. One goroutine makes the calls for one handler.
-// A slow handler delays no others, and gets only the latest access.
+// Handler uses the Kubernetes APIs of clusters. One goroutine makes the calls for one
+// handler. A slow handler delays no others, and gets only the latest access.
 type Handler interface {
-	ClusterAdded(Cluster)
-	ClusterUpdated(Cluster)
-	ClusterDeleted(id mesh.ClusterID)
+	// SetCluster is called with the access to a new cluster, and with each new access.
+	SetCluster(mesh.ClusterID, *rest.Config)
+	// RemoveCluster is called for a cluster that was removed or no longer has an API.
+	RemoveCluster(mesh.ClusterID)
 }
 
 // Registry receives the objects of all clusters.

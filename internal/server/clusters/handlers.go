@@ -5,59 +5,53 @@ import (
 	"slices"
 	"sync"
 
+	"k8s.io/client-go/rest"
+
 	"github.com/meshctl/meshctl/internal/mesh"
 )
 
-// handlerQueue notifies one handler. It has the current state of each cluster and the
-// state that the handler knows, so the backlog is never longer than the number of
-// clusters, and no step is left out.
+// handlerQueue notifies one handler. It has the current access to each cluster and the
+// access that the handler knows, so the backlog is never longer than the number of
+// clusters, and no removal is left out.
 type handlerQueue struct {
 	handler Handler
 
 	mu       sync.Mutex
-	now      map[mesh.ClusterID]clusterLife
+	now      map[mesh.ClusterID]clusterAccess
 	order    []mesh.ClusterID // clusters whose states may differ, in the order of change
 	wake     chan struct{}
-	notified map[mesh.ClusterID]clusterLife // owned by run
-	nextID   uint64
+	notified map[mesh.ClusterID]clusterAccess // owned by run
+	lives    uint64
 }
 
-// clusterLife is the life of a cluster between added and deleted, with its access.
-type clusterLife struct {
-	number  uint64
-	access  uint64
-	cluster Cluster
+// clusterAccess is the access to a cluster. A cluster that comes back after its removal
+// has a new life.
+type clusterAccess struct {
+	life   uint64
+	config *rest.Config
 }
 
 func newHandlerQueue(h Handler) *handlerQueue {
 	return &handlerQueue{
-		handler: h, now: make(map[mesh.ClusterID]clusterLife), notified: make(map[mesh.ClusterID]clusterLife), wake: make(chan struct{}, 1),
+		handler: h, now: make(map[mesh.ClusterID]clusterAccess), notified: make(map[mesh.ClusterID]clusterAccess), wake: make(chan struct{}, 1),
 	}
 }
 
-// set sets the state of a cluster. A cluster that comes back after its deletion starts a
-// new life.
-func (l *handlerQueue) set(c Cluster) {
+// set sets the access to a cluster, nil for a removed cluster or one without an API.
+func (l *handlerQueue) set(id mesh.ClusterID, config *rest.Config) {
 	l.mu.Lock()
-	l.nextID++
-	old, there := l.now[c.ID]
-	next := clusterLife{number: l.nextID, access: l.nextID, cluster: c}
-	if there {
-		next.number = old.number
+	defer l.mu.Unlock()
+	if config == nil {
+		delete(l.now, id)
+	} else {
+		next, there := l.now[id]
+		if !there {
+			l.lives++
+			next.life = l.lives
+		}
+		next.config = config
+		l.now[id] = next
 	}
-	l.now[c.ID] = next
-	l.mark(c.ID)
-	l.mu.Unlock()
-}
-
-func (l *handlerQueue) remove(id mesh.ClusterID) {
-	l.mu.Lock()
-	delete(l.now, id)
-	l.mark(id)
-	l.mu.Unlock()
-}
-
-func (l *handlerQueue) mark(id mesh.ClusterID) {
 	if !slices.Contains(l.order, id) {
 		l.order = append(l.order, id)
 	}
@@ -88,22 +82,15 @@ func (l *handlerQueue) notifyNext() bool {
 	}
 	id := l.order[0]
 	l.order = l.order[1:]
-	now, there := l.now[id]
+	now := l.now[id]
 	l.mu.Unlock()
-	told, known := l.notified[id]
-	if known && (!there || now.number != told.number) {
-		l.handler.ClusterDeleted(id)
+	last, known := l.notified[id]
+	if known && now.life != last.life {
+		l.handler.RemoveCluster(id)
 		delete(l.notified, id)
-		known = false
 	}
-	switch {
-	case !there:
-	case !known:
-		l.handler.ClusterAdded(now.cluster)
-	case now.access != told.access:
-		l.handler.ClusterUpdated(now.cluster)
-	}
-	if there {
+	if now != last && now.config != nil {
+		l.handler.SetCluster(id, now.config)
 		l.notified[id] = now
 	}
 	return true

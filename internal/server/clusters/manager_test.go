@@ -16,6 +16,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/goleak"
+	"k8s.io/client-go/rest"
 
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/server/registry"
@@ -518,9 +519,11 @@ func (r *recorder) note(text string) {
 	r.calls = append(r.calls, text)
 }
 
-func (r *recorder) ClusterAdded(c Cluster)           { r.note(fmt.Sprint("added ", c.ID, " ", c.Own)) }
-func (r *recorder) ClusterUpdated(c Cluster)         { r.note(fmt.Sprint("updated ", c.ID)) }
-func (r *recorder) ClusterDeleted(id mesh.ClusterID) { r.note(fmt.Sprint("deleted ", id)) }
+func (r *recorder) SetCluster(id mesh.ClusterID, c *rest.Config) {
+	r.note(fmt.Sprint("set ", id, " ", c.Host))
+}
+
+func (r *recorder) RemoveCluster(id mesh.ClusterID) { r.note(fmt.Sprint("removed ", id)) }
 
 func (r *recorder) said() []string {
 	r.mu.Lock()
@@ -530,29 +533,34 @@ func (r *recorder) said() []string {
 
 func TestHandlers(t *testing.T) {
 	fast, slow := &recorder{}, &recorder{slow: make(chan struct{})}
-	w := start(t, func(c *Config) { c.Handlers = []Handler{fast, slow} })
+	w := start(t, func(c *Config) {
+		c.Handlers = []Handler{fast, slow}
+		c.OwnAccess.Config = &rest.Config{Host: "own"}
+	})
 	step := func(hash string, want ...string) {
 		t.Helper()
 		if hash == "" {
 			w.Set(secret("a"), nil)
 		} else {
-			w.Set(secret("a"), []Spec{spec("c2", hash, access(serves("c2", hello("c2", "10.2.0.1"))))})
+			a := access(serves("c2", hello("c2", "10.2.0.1")))
+			a.Config = &rest.Config{Host: hash}
+			w.Set(secret("a"), []Spec{spec("c2", hash, a)})
 		}
 		w.until(strings.Join(want, ", "), func() bool { return slices.Equal(fast.said(), want) })
 		w.until("credential", func() bool { return w.status("c2").Credential == hash })
 	}
-	step("1", "added c1 true", "added c2 false")
+	step("1", "set c1 own", "set c2 1")
 	w.until("synced", func() bool { return w.status("c2").State == Synced })
-	step("2", "added c1 true", "added c2 false", "updated c2")
-	step("", "added c1 true", "added c2 false", "updated c2", "deleted c2")
-	step("3", "added c1 true", "added c2 false", "updated c2", "deleted c2", "added c2 false")
+	step("2", "set c1 own", "set c2 1", "set c2 2")
+	step("", "set c1 own", "set c2 1", "set c2 2", "removed c2")
+	step("3", "set c1 own", "set c2 1", "set c2 2", "removed c2", "set c2 3")
 	// The slow handler delayed no others, and its calls are consistent.
 	close(slow.slow)
-	w.until("slow", func() bool { return slices.Equal(slow.said(), []string{"added c1 true", "added c2 false"}) })
+	w.until("slow", func() bool { return slices.Equal(slow.said(), []string{"set c1 own", "set c2 3"}) })
 }
 
-// TestHandlerSeesNewLife: a handler sees the deletion of a cluster before it is added
-// again, however fast that happens.
+// TestHandlerSeesNewLife: a handler sees the removal of a cluster before it comes back,
+// however fast that happens, and no cluster without an API.
 func TestHandlerSeesNewLife(t *testing.T) {
 	r := &recorder{}
 	l := newHandlerQueue(r)
@@ -565,20 +573,22 @@ func TestHandlerSeesNewLife(t *testing.T) {
 		}
 		r.calls = nil
 	}
-	l.set(Cluster{ID: "c"})
-	told("added c false")
-	l.remove("c")
-	l.set(Cluster{ID: "c"})
-	l.set(Cluster{ID: "c"})
-	told("deleted c", "added c false")
-	l.set(Cluster{ID: "c"})
-	l.set(Cluster{ID: "c"})
-	told("updated c")
-	l.set(Cluster{ID: "d"})
-	l.remove("d")
+	set := func(id mesh.ClusterID, host string) { l.set(id, &rest.Config{Host: host}) }
+	set("c", "1")
+	told("set c 1")
+	l.set("c", nil)
+	set("c", "2")
+	set("c", "3")
+	told("removed c", "set c 3")
+	set("c", "4")
+	set("c", "5")
+	told("set c 5")
+	set("d", "1")
+	l.set("d", nil)
+	l.set("e", nil)
 	told()
-	l.remove("c")
-	told("deleted c")
+	l.set("c", nil)
+	told("removed c")
 }
 
 // TestNothingLeaks: nothing is left of 500 clusters that were removed while being read.

@@ -13,7 +13,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
-	"k8s.io/client-go/rest"
 	"k8s.io/client-go/util/flowcontrol"
 	"k8s.io/client-go/util/workqueue"
 
@@ -39,9 +38,8 @@ const (
 type clusterRoots struct {
 	cfg        *RootsConfig
 	cluster    mesh.ClusterID
-	access     *rest.Config // as given to SetCluster
-	stop       context.CancelFunc
 	client     *kube.Client
+	stop       context.CancelFunc // ends run
 	roots      atomic.Pointer[string]
 	changed    chan struct{} // capacity 1: the roots or the system namespace changed
 	namespaces *byNamespace[*corev1.Namespace]
@@ -53,17 +51,11 @@ type clusterRoots struct {
 	since    time.Time        // of the first error in the maps
 }
 
-func newClusterRoots(cfg *RootsConfig, id mesh.ClusterID, access *rest.Config) (*clusterRoots, error) {
-	limited := rest.CopyConfig(access)
-	limited.QPS, limited.Burst, limited.RateLimiter = writesPerSecond, writeBurst, nil
-	client, err := kube.NewClient(limited)
-	if err != nil {
-		return nil, err
-	}
+func newClusterRoots(cfg *RootsConfig, id mesh.ClusterID, client *kube.Client) *clusterRoots {
 	return &clusterRoots{
-		cfg: cfg, cluster: id, access: access, client: client, changed: make(chan struct{}, 1),
+		cfg: cfg, cluster: id, client: client, changed: make(chan struct{}, 1),
 		namespaces: newByNamespace[*corev1.Namespace](), unread: make(map[string]error), failures: make(map[string]error),
-	}, nil
+	}
 }
 
 func (k *clusterRoots) setRoots(pem string) {

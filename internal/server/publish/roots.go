@@ -11,6 +11,7 @@ import (
 
 	"k8s.io/client-go/rest"
 
+	"github.com/meshctl/meshctl/internal/kube"
 	"github.com/meshctl/meshctl/internal/mesh"
 )
 
@@ -51,7 +52,7 @@ type Roots struct {
 
 	mu       sync.Mutex // guards what follows
 	pem      string
-	clusters map[mesh.ClusterID]*rest.Config
+	clusters map[mesh.ClusterID]*kube.Client
 	running  map[mesh.ClusterID]*clusterRoots // empty while another replica writes
 	changed  chan struct{}                    // has one when something above changed
 }
@@ -59,7 +60,7 @@ type Roots struct {
 // NewRoots returns Roots without clusters.
 func NewRoots(cfg RootsConfig) *Roots {
 	return &Roots{
-		cfg: cfg, clusters: make(map[mesh.ClusterID]*rest.Config), running: make(map[mesh.ClusterID]*clusterRoots),
+		cfg: cfg, clusters: make(map[mesh.ClusterID]*kube.Client), running: make(map[mesh.ClusterID]*clusterRoots),
 		changed: make(chan struct{}, 1),
 	}
 }
@@ -71,8 +72,14 @@ func (r *Roots) SetRoots(pem []byte) {
 }
 
 // SetCluster adds a cluster or changes the access to it.
-func (r *Roots) SetCluster(id mesh.ClusterID, access *rest.Config) {
-	r.change(func() { r.clusters[id] = access })
+func (r *Roots) SetCluster(id mesh.ClusterID, access *rest.Config) error {
+	access = rest.CopyConfig(access)
+	access.QPS, access.Burst, access.RateLimiter = writesPerSecond, writeBurst, nil
+	client, err := kube.NewClient(access)
+	if err == nil {
+		r.change(func() { r.clusters[id] = client })
+	}
+	return err
 }
 
 // RemoveCluster stops writing to a cluster. Its ConfigMaps stay.
@@ -108,19 +115,15 @@ func (r *Roots) update(ctx context.Context, ended *sync.WaitGroup) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for id, k := range r.running {
-		if r.clusters[id] != k.access {
+		if r.clusters[id] != k.client {
 			k.stop()
 			delete(r.running, id)
 		}
 	}
-	for id, access := range r.clusters {
+	for id, client := range r.clusters {
 		k := r.running[id]
 		if k == nil {
-			var err error
-			if k, err = newClusterRoots(&r.cfg, id, access); err != nil {
-				r.cfg.Log.Error("the roots of the mesh cannot be written to a cluster", "cluster", id, "error", err)
-				continue
-			}
+			k = newClusterRoots(&r.cfg, id, client)
 			var life context.Context
 			life, k.stop = context.WithCancel(ctx)
 			r.running[id] = k

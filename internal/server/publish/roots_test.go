@@ -115,6 +115,13 @@ func start(t *testing.T, c *testkube.Cluster, own mesh.ClusterID, name, system s
 	return r
 }
 
+func (r *replica) setCluster(t *testing.T, id mesh.ClusterID, access *rest.Config) {
+	t.Helper()
+	if err := r.roots.SetCluster(id, access); err != nil {
+		t.Fatal(err)
+	}
+}
+
 type testAPI struct {
 	*kube.Client
 	t *testing.T
@@ -184,7 +191,7 @@ data: {root-cert.pem: stale, more: stays}
 `, other))
 	replicas := []*replica{start(t, c, "east", "a", system), start(t, c, "east", "b", system)}
 	for _, r := range replicas {
-		r.roots.SetCluster("east", c.Config())
+		r.setCluster(t, "east", c.Config())
 	}
 	until(t, "one replica holds the Lease", func() error {
 		if replicas[0].held() == replicas[1].held() {
@@ -284,8 +291,8 @@ func TestRemoteClusterInvites(t *testing.T) {
 	}
 	r := start(t, own, "own", "a", "istio-system")
 	r.roots.SetRoots([]byte("roots"))
-	r.roots.SetCluster("own", own.Config())
-	r.roots.SetCluster("remote", remote.Config())
+	r.setCluster(t, "own", own.Config())
+	r.setCluster(t, "remote", remote.Config())
 	until(t, "the own cluster has the roots", func() error { return apiOf(t, own).checkAll("roots") })
 	a := apiOf(t, remote)
 	status := func(want bool) func() error {
@@ -331,7 +338,7 @@ func TestRemoteClusterInvites(t *testing.T) {
 	}
 
 	// A credential without permission to write is reported; a new one is used.
-	r.roots.SetCluster("remote", reader(t, remote))
+	r.setCluster(t, "remote", reader(t, remote))
 	if err := a.ConfigMaps("default").Delete(t.Context(), RootConfigMap, metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
@@ -342,7 +349,7 @@ func TestRemoteClusterInvites(t *testing.T) {
 		}
 		return fmt.Errorf("status %+v", got)
 	})
-	r.roots.SetCluster("remote", remote.Config())
+	r.setCluster(t, "remote", remote.Config())
 	until(t, "with a credential that may write", func() error { return a.checkAll("roots") })
 	until(t, "the problem is over", status(true))
 	r.roots.RemoveCluster("remote")
