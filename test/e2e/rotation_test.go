@@ -138,7 +138,7 @@ func rotateRoot(t *testing.T, ca, step string) {
 	switch {
 	case step == "start":
 		args = append(args, "--leaf-ttl", rotationLeafTTL.String(), "--propagation", rotationPropagation.String(), "--force")
-	case status.Command == step:
+	case string(status.Command) == step:
 		if out, err := exec.Command(meshctl, args...).CombinedOutput(); err == nil {
 			t.Fatalf("%s was not refused before its time:\n%s", step, out)
 		}
