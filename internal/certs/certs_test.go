@@ -89,9 +89,6 @@ func TestKeys(t *testing.T) {
 		}
 		t.Run(string(a), func(t *testing.T) {
 			t.Parallel()
-			if got, err := ParseAlgorithm(string(a)); got != a || err != nil {
-				t.Fatalf("ParseAlgorithm = %q, %v", got, err)
-			}
 			key := newKey(t, a)
 			if _, err := ParseCSR(newCSR(t, key)); err != nil {
 				t.Errorf("the issuer would refuse this key: %v", err)
@@ -109,9 +106,7 @@ func TestKeys(t *testing.T) {
 			}
 		})
 	}
-	_, err := ParseAlgorithm("rsa-1024")
-	wantError(t, err, "ecdsa-p256, ecdsa-p384, rsa-2048, rsa-3072, rsa-4096, ed25519")
-	_, err = GenerateKey("")
+	_, err := GenerateKey("")
 	wantError(t, err, "unknown key algorithm")
 }
 

@@ -12,7 +12,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 )
 
 // Algorithm names a kind and size of private key.
@@ -31,22 +30,6 @@ const (
 // Algorithms returns all algorithms, the default first.
 func Algorithms() []Algorithm {
 	return []Algorithm{ECDSAP256, ECDSAP384, RSA2048, RSA3072, RSA4096, Ed25519}
-}
-
-// AlgorithmNames returns the names of all algorithms, the default first.
-func AlgorithmNames() (names []string) {
-	for _, a := range Algorithms() {
-		names = append(names, string(a))
-	}
-	return names
-}
-
-// ParseAlgorithm parses the name of an algorithm.
-func ParseAlgorithm(s string) (Algorithm, error) {
-	if a := Algorithm(s); slices.Contains(Algorithms(), a) {
-		return a, nil
-	}
-	return "", fmt.Errorf("unknown key algorithm %q: want one of %s", s, strings.Join(AlgorithmNames(), ", "))
 }
 
 // AlgorithmOf returns the algorithm of a public key, or false for a key that
@@ -87,8 +70,7 @@ func GenerateKey(a Algorithm) (crypto.Signer, error) {
 		_, key, err := ed25519.GenerateKey(rand.Reader)
 		return key, err
 	}
-	_, err := ParseAlgorithm(string(a))
-	return nil, err
+	return nil, fmt.Errorf("unknown key algorithm %q: want one of %q", a, Algorithms())
 }
 
 // EncodeKey encodes a private key as PKCS #8 in PEM.

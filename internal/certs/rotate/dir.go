@@ -276,7 +276,7 @@ func (d *Dir) write(ctx context.Context, r *rotation, state *State) (*State, err
 		}
 	}
 	state = state.settle(d.Now())
-	if state.Phase.ends() {
+	if state.Phase.Ends() {
 		return state, d.archive(ctx, r, state)
 	}
 	return state, d.save(ctx, state)

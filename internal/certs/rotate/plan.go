@@ -93,56 +93,66 @@ func (d *Dir) steps(s *State, clusters []string) []Step {
 	for _, c := range clusters {
 		dirs = append(dirs, d.place(c))
 	}
-	start := Step{
-		Command: "start", Phase: Trust, Writes: append([]string{d.place(keepDir)}, dirs...),
-		Does: "makes the new root and signers; the old signers sign, both roots are trusted",
-		Why:  "safe at any time: no proxy has a certificate of the new root yet",
-		Undo: "abort, at once",
+	later := "abort, then abort again after " + s.Wait().String()
+	steps := map[Phase]Step{
+		Trust: {
+			Command: "start", Writes: append([]string{d.place(keepDir)}, dirs...),
+			Does: "makes the new root and signers; " + Trust.Describe(),
+			Why:  "safe at any time: no proxy has a certificate of the new root yet",
+			Undo: "abort, at once",
+		},
+		Sign: {
+			Command: "next", Writes: dirs, Does: Sign.Describe(), Undo: later,
+			Why: "every proxy has renewed its certificate since, and so got both roots",
+		},
+		Finished: {
+			Command: "finish", Writes: append(dirs, d.place(store.RootCertFile), d.place(store.RootKeyFile)),
+			Does: "drops the old root: the new one alone is trusted",
+			Why:  "no certificate of the old root is still valid",
+			Undo: "no",
+		},
+		Back: {
+			Command: "abort", Writes: dirs, Does: Back.Describe(),
+			Why:  "safe at any time: everybody trusts the old root",
+			Undo: "no: start again after it has ended",
+		},
+		Aborted: {
+			Command: "abort", Writes: dirs,
+			Does: "drops the new root: the old one alone is trusted",
+			Why:  "no certificate of the new root is still valid",
+			Undo: "no",
+		},
 	}
-	if s.Restored {
-		start.Undo = "abort, then abort again after " + s.Wait().String()
+	way := []Phase{Trust, Sign, Finished}
+	switch {
+	case s.Phase == Aborted && s.From != Back:
+		way = []Phase{Trust, Aborted}
+	case s.Phase == Back && s.From != Sign && s.when(Sign).IsZero():
+		way = []Phase{Trust, Back, Aborted}
+	case s.Phase == Back, s.Phase == Aborted:
+		way = []Phase{Trust, Sign, Back, Aborted}
 	}
-	sign := Step{
-		Command: "next", Phase: Sign, Writes: dirs,
-		Does: "the new signers sign, both roots are trusted",
-		Why:  "every proxy has renewed its certificate since, and so got both roots",
-		Undo: "abort, then abort again after " + s.Wait().String(),
-	}
-	finish := Step{
-		Command: "finish", Phase: Finished, Writes: append(dirs, d.place(store.RootCertFile), d.place(store.RootKeyFile)),
-		Does: "drops the old root: the new one alone is trusted",
-		Why:  "no certificate of the old root is still valid",
-		Undo: "no",
-	}
-	back := Step{
-		Command: "abort", Phase: Back, Writes: dirs,
-		Does: "the old signers sign again, both roots stay trusted",
-		Why:  "safe at any time: everybody trusts the old root",
-		Undo: "no: start again after it has ended",
-	}
-	aborted := Step{
-		Command: "abort", Phase: Aborted, Writes: dirs,
-		Does: "drops the new root: the old one alone is trusted",
-		Why:  "no certificate of the new root is still valid",
-		Undo: "no",
-	}
-	var way []Step
-	switch s.Phase {
-	case Back:
-		way = []Step{start, sign, back, aborted}
-		if s.when(Sign).IsZero() && s.From != Sign {
-			way = []Step{start, back, aborted}
+	var out []Step
+	at := d.Now().UTC()
+	for i, p := range way {
+		step := steps[p]
+		step.Phase = p
+		if p == Trust && s.Restored {
+			step.Undo = later
 		}
-	case Aborted:
-		way = []Step{start, aborted}
-		if s.From == Back {
-			way = []Step{start, sign, back, aborted}
+		begun := s.pending() && s.Phase == p
+		signedNothing := p == Aborted && way[i-1] == Trust
+		if t := s.when(p); !t.IsZero() && !begun {
+			step.Taken, at = t, t
+		} else {
+			if i > 0 && p != Back && !begun && !signedNothing {
+				at = at.Add(s.Wait())
+			}
+			step.NotBefore = wholeSecond(at)
 		}
-	default:
-		way = []Step{start, sign, finish}
+		out = append(out, step)
 	}
-	s.times(way, d.Now())
-	return way
+	return out
 }
 
 // when returns the time when a phase was last reached, or zero.
@@ -153,22 +163,4 @@ func (s *State) when(p Phase) (t time.Time) {
 		}
 	}
 	return t
-}
-
-// times sets Taken or NotBefore of each step.
-func (s *State) times(way []Step, now time.Time) {
-	at := now.UTC()
-	for i := range way {
-		step := &way[i]
-		begun := s.pending() && s.Phase == step.Phase
-		if t := s.when(step.Phase); !t.IsZero() && !begun {
-			step.Taken, at = t, t
-			continue
-		}
-		signedNothing := step.Phase == Aborted && way[max(i-1, 0)].Phase == Trust
-		if i > 0 && step.Phase != Back && !begun && !signedNothing {
-			at = at.Add(s.Wait())
-		}
-		step.NotBefore = wholeSecond(at)
-	}
 }

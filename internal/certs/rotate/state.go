@@ -22,20 +22,26 @@ type Phase string
 
 // The phases.
 const (
-	// Trust: the old signers sign, both roots are trusted.
-	Trust Phase = "trust"
-	// Sign: the new signers sign, both roots are trusted.
-	Sign Phase = "sign"
-	// Back: as Trust, but certificates of the new root may be in use.
-	Back Phase = "back"
-	// Finished: the new signers sign, the new root alone is trusted.
+	Trust    Phase = "trust"
+	Sign     Phase = "sign"
+	Back     Phase = "back" // as Trust, but certificates of the new root may be in use
 	Finished Phase = "finished"
-	// Aborted: the old signers sign, the old root alone is trusted.
-	Aborted Phase = "aborted"
+	Aborted  Phase = "aborted"
 )
 
-// ends reports whether the phase is the last.
-func (p Phase) ends() bool { return p == Finished || p == Aborted }
+// Describe returns the signers and the roots of the phase.
+func (p Phase) Describe() string {
+	return map[Phase]string{
+		Trust:    "the old signers sign, both roots are trusted",
+		Sign:     "the new signers sign, both roots are trusted",
+		Back:     "the old signers sign again, both roots are trusted",
+		Finished: "the new signers sign, only the new root is trusted",
+		Aborted:  "the old signers sign, only the old root is trusted",
+	}[p]
+}
+
+// Ends reports whether the phase is the last.
+func (p Phase) Ends() bool { return p == Finished || p == Aborted }
 
 // Action is a requested step.
 type Action string
@@ -146,7 +152,7 @@ func decode(data []byte) (*State, error) {
 		return nil, fmt.Errorf("it has version %d, this meshctl knows %d", s.Version, stateVersion)
 	case !slices.Contains(phases, s.Phase) || !slices.Contains(phases, s.From):
 		return nil, fmt.Errorf("it has an unknown phase: %q after %q", s.Phase, s.From)
-	case s.Phase.ends() && !s.pending():
+	case s.Phase.Ends() && !s.pending():
 		return nil, fmt.Errorf("it has the phase %q, which has no state", s.Phase)
 	case len(s.Clusters) == 0:
 		return nil, errors.New("it names no clusters")

@@ -175,6 +175,9 @@ func readMaterial(path string, f materialFile) ([]byte, error) {
 	return files.Read(path, f.limit)
 }
 
+// Check returns the faults of all files.
+func (m *Material) Check(o verify.Options) []verify.Finding { return verify.Check(m.set, o) }
+
 // Empty reports whether there is no file of a CA.
 func (m *Material) Empty() bool { return len(m.data) == 0 }
 

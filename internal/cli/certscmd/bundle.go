@@ -5,7 +5,6 @@ import (
 	"context"
 	"crypto/x509"
 	"fmt"
-	"io"
 	"path/filepath"
 	"strings"
 	"time"
@@ -190,10 +189,8 @@ func (o *bundleSplitOptions) run(env *cli.Env) error {
 	return nil
 }
 
-type bundleDiffOptions struct{ a, b string }
-
 func newBundleDiffCmd(env *cli.Env) *cobra.Command {
-	o := &bundleDiffOptions{}
+	var paths []string
 	return command(&cobra.Command{
 		Use:   "diff A B",
 		Short: "Compare two bundles",
@@ -206,43 +203,37 @@ the token keys.`,
 		if len(args) != 2 {
 			return cli.Usagef("name two files")
 		}
-		o.a, o.b = args[0], args[1]
+		if args[0] == "-" && args[1] == "-" {
+			return cli.Usagef("standard input can be one of the two only")
+		}
+		paths = args
 		return nil
-	}, func(context.Context) error { return o.run(env) })
+	}, func(context.Context) error { return diffBundles(env, paths[0], paths[1]) })
 }
 
-func (o *bundleDiffOptions) run(env *cli.Env) error {
-	if o.a == "-" && o.b == "-" {
-		return cli.Usagef("standard input can be one of the two only")
-	}
-	a, err := readBundle(env, o.a)
+func diffBundles(env *cli.Env, pathA, pathB string) error {
+	a, err := readBundle(env, pathA)
 	if err != nil {
 		return err
 	}
-	b, err := readBundle(env, o.b)
+	b, err := readBundle(env, pathB)
 	if err != nil {
 		return err
 	}
-	onlyA, onlyB := bundle.Diff(a, b)
-	printRoots(env.Stdout, "-", onlyA)
-	printRoots(env.Stdout, "+", onlyB)
+	rootsA, rootsB := bundle.Diff(a, b)
 	keysA, keysB := bundle.DiffTokenKeys(a, b)
-	printKeys(env.Stdout, "-", keysA)
-	printKeys(env.Stdout, "+", keysB)
-	if inA, inB := len(onlyA)+len(keysA), len(onlyB)+len(keysB); inA+inB > 0 {
-		return cli.Findingsf("the bundles differ: %d only in %s, %d only in %s", inA, o.a, inB, o.b)
+	show := func(sign string, roots []*x509.Certificate, keys []string) {
+		for _, c := range roots {
+			fmt.Fprintln(env.Stdout, sign, cli.DescribeRoot(c))
+		}
+		for _, name := range keys {
+			fmt.Fprintln(env.Stdout, sign, name)
+		}
+	}
+	show("-", rootsA, keysA)
+	show("+", rootsB, keysB)
+	if inA, inB := len(rootsA)+len(keysA), len(rootsB)+len(keysB); inA+inB > 0 {
+		return cli.Findingsf("the bundles differ: %d only in %s, %d only in %s", inA, pathA, inB, pathB)
 	}
 	return nil
-}
-
-func printRoots(w io.Writer, sign string, roots []*x509.Certificate) {
-	for _, c := range roots {
-		fmt.Fprintf(w, "%s %s\n", sign, cli.DescribeRoot(c))
-	}
-}
-
-func printKeys(w io.Writer, sign string, names []string) {
-	for _, name := range names {
-		fmt.Fprintf(w, "%s %s\n", sign, name)
-	}
 }

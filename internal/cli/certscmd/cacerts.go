@@ -20,7 +20,7 @@ import (
 type cacertsOptions struct {
 	clusterFlags
 	dir    string
-	layout string
+	layout store.Layout
 	name   string
 	apply  bool
 	dryRun bool
@@ -53,13 +53,12 @@ cert-manager writes them.`,
 	fs.BoolVar(&o.apply, "apply", false, "Write the Secret to the clusters of --context")
 	fs.BoolVar(&o.dryRun, "dry-run", false, "With --apply, let the API servers check everything, and write nothing")
 	cli.ForceVar(fs, &o.force, "With --apply, replace another CA")
-	cli.ChoiceVar(fs, &o.layout, "layout", "Names of the keys in the Secret", string(store.LayoutIstio), string(store.LayoutTLS))
+	cli.ChoiceVar(fs, &o.layout, "layout", "Names of the keys in the Secret", store.LayoutIstio, store.LayoutTLS)
 	fs.StringVar(&o.name, "name", "cacerts", "Name of the Secret")
 	return cmd
 }
 
 func (o *cacertsOptions) run(ctx context.Context, env *cli.Env) error {
-	layout := store.Layout(o.layout)
 	switch {
 	case !mesh.IsDNSLabel(o.namespace):
 		return cli.Usagef("--namespace: %q is not a DNS label", o.namespace)
@@ -70,13 +69,13 @@ func (o *cacertsOptions) run(ctx context.Context, env *cli.Env) error {
 	case !o.apply && (len(o.contexts) > 0 || o.dryRun || o.force):
 		return cli.Usagef("--context, --dry-run and --force need --apply")
 	case o.apply:
-		return o.write(ctx, env, layout)
+		return o.write(ctx, env)
 	}
-	set, err := o.read(env, o.dir, layout)
+	set, err := o.read(env, o.dir)
 	if err != nil {
 		return err
 	}
-	data, err := store.EncodeSecret(store.SecretMeta{Namespace: o.namespace, Name: o.name, Layout: layout}, set)
+	data, err := store.EncodeSecret(store.SecretMeta{Namespace: o.namespace, Name: o.name, Layout: o.layout}, set)
 	if err != nil {
 		return err
 	}
@@ -85,7 +84,7 @@ func (o *cacertsOptions) run(ctx context.Context, env *cli.Env) error {
 }
 
 // write writes the Secrets of all clusters after checking all of them.
-func (o *cacertsOptions) write(ctx context.Context, env *cli.Env, layout store.Layout) error {
+func (o *cacertsOptions) write(ctx context.Context, env *cli.Env) error {
 	clusters, err := o.connect(env)
 	if err != nil {
 		return err
@@ -93,7 +92,7 @@ func (o *cacertsOptions) write(ctx context.Context, env *cli.Env, layout store.L
 	var puts []*store.SecretChange
 	var refused []error
 	for _, c := range clusters {
-		set, err := o.read(env, o.dirOf(c.ID), layout)
+		set, err := o.read(env, o.dirOf(c.ID))
 		if err != nil {
 			return err
 		}
@@ -109,17 +108,7 @@ func (o *cacertsOptions) write(ctx context.Context, env *cli.Env, layout store.L
 	if err := errors.Join(refused...); err != nil {
 		return fmt.Errorf("nothing is written: %w; replace the root of a mesh with meshctl certs rotate-root, or write it with --force", err)
 	}
-	note := ""
-	if o.dryRun {
-		note = " (dry run)"
-	}
-	for _, put := range puts {
-		if err := put.Write(ctx, o.dryRun); err != nil {
-			return err
-		}
-		fmt.Fprintf(env.Stdout, "%s%s\n", put, note)
-	}
-	return nil
+	return writeChanges(ctx, env, puts, o.dryRun)
 }
 
 // dirOf returns the directory of the CA of a cluster: DIR, or its directory of that name.
@@ -130,25 +119,16 @@ func (o *cacertsOptions) dirOf(id mesh.ClusterID) string {
 	return filepath.Join(o.dir, string(id))
 }
 
-func isDir(path string) bool {
-	info, err := os.Stat(path)
-	return err == nil && info.IsDir()
-}
-
 // read returns the files of the Secret for the CA in a directory. A control plane accepts
 // them.
-func (o *cacertsOptions) read(env *cli.Env, dir string, layout store.Layout) ([]files.File, error) {
-	set, err := o.files(env.Now(), dir, layout)
+func (o *cacertsOptions) read(env *cli.Env, dir string) ([]files.File, error) {
+	set, err := o.files(env.Now(), dir)
 	if err != nil {
 		return nil, err
 	}
-	var checked []verify.File
-	for _, f := range set {
-		checked = append(checked, verify.NewFile(f.Name, f.Name, f.Data))
-	}
-	findings := verify.Check(verify.Arrange(dir, checked), verify.Options{Now: env.Now()})
+	findings := store.FromFiles(dir, set).Check(verify.Options{Now: env.Now()})
 	if err := verify.Refuse(findings); err != nil {
-		return nil, fmt.Errorf("%s: %w", dir, err)
+		return nil, err
 	}
 	for _, f := range findings {
 		env.Warnf("%s: %s: %s; %s", f.Place, f.Code, f.Reason, f.Fix)
@@ -156,8 +136,8 @@ func (o *cacertsOptions) read(env *cli.Env, dir string, layout store.Layout) ([]
 	return set, nil
 }
 
-func (o *cacertsOptions) files(now time.Time, dir string, layout store.Layout) ([]files.File, error) {
-	if !isDir(dir) {
+func (o *cacertsOptions) files(now time.Time, dir string) ([]files.File, error) {
+	if info, err := os.Stat(dir); err != nil || !info.IsDir() {
 		return nil, fmt.Errorf("%s: there is no such directory", dir)
 	}
 	m, err := store.Read(dir)
@@ -180,7 +160,7 @@ func (o *cacertsOptions) files(now time.Time, dir string, layout store.Layout) (
 	if err != nil {
 		return nil, err
 	}
-	set, err := store.SecretFiles(authority, crl.PEM, layout)
+	set, err := store.SecretFiles(authority, crl.PEM, o.layout)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", dir, err)
 	}

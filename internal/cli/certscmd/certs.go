@@ -3,8 +3,8 @@ package certscmd
 
 import (
 	"context"
+	"crypto/x509"
 	"fmt"
-	"io"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -48,9 +48,8 @@ never a mixture.`,
 // toStdout is the value of --out for standard output.
 const toStdout = "-"
 
-func printCA(w io.Writer, name string, a *certs.Authority) {
-	fmt.Fprintf(w, "%s: valid until %s, SHA-256 %s\n",
-		name, a.Cert.NotAfter.UTC().Format(time.RFC3339), certs.Fingerprint(a.Cert))
+func printMade(env *cli.Env, name string, c *x509.Certificate) {
+	fmt.Fprintf(env.Stdout, "%s: valid until %s, SHA-256 %s\n", name, c.NotAfter.UTC().Format(time.RFC3339), certs.Fingerprint(c))
 }
 
 // noteClamped reports a certificate that expires at least a day before the wanted time.

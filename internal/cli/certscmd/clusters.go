@@ -2,6 +2,7 @@ package certscmd
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"strings"
 
@@ -57,6 +58,21 @@ func (o *clusterFlags) connect(env *cli.Env) ([]*store.ClusterSecrets, error) {
 		out = append(out, c)
 	}
 	return out, nil
+}
+
+// writeChanges writes and describes changes of CA Secrets. dryRun stores nothing.
+func writeChanges(ctx context.Context, env *cli.Env, changes []*store.SecretChange, dryRun bool) error {
+	note := ""
+	if dryRun {
+		note = " (dry run)"
+	}
+	for _, c := range changes {
+		if err := c.Write(ctx, dryRun); err != nil {
+			return err
+		}
+		fmt.Fprintf(env.Stdout, "%s%s\n", c, note)
+	}
+	return nil
 }
 
 // findMesh returns findings about clusters that do not trust each other, and the contexts

@@ -161,16 +161,11 @@ func (o *certsCRLOptions) inClusters(ctx context.Context, env *cli.Env, opts crl
 	if err != nil {
 		return err
 	}
-	note := ""
-	if o.dryRun {
-		note = " (dry run)"
-	}
 	for _, put := range puts {
 		put.SetLists(r.PEM)
-		if err := put.Write(ctx, o.dryRun); err != nil {
-			return err
-		}
-		fmt.Fprintf(env.Stdout, "%s%s\n", put, note)
+	}
+	if err := writeChanges(ctx, env, puts, o.dryRun); err != nil {
+		return err
 	}
 	printLists(env, r)
 	return nil

@@ -76,7 +76,7 @@ func (o *intermediateOptions) run(ctx context.Context, env *cli.Env) error {
 	}
 	env.Wrote(paths...)
 	for _, m := range made {
-		printCA(env.Stdout, string(m.Cluster), m.Authority)
+		printMade(env, string(m.Cluster), m.Authority.Cert)
 		noteClamped(env, string(m.Cluster), m.Authority.Cert.NotAfter, env.Now().Add(o.ttl))
 	}
 	return nil

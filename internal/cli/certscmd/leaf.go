@@ -1,7 +1,6 @@
 package certscmd
 
 import (
-	"context"
 	"crypto"
 	"crypto/rand"
 	"crypto/x509"
@@ -22,7 +21,7 @@ type leafOptions struct {
 	ca             string
 	out            string
 	csr            string
-	algorithm      string
+	algorithm      certs.Algorithm
 	ttl            time.Duration
 	force          bool
 	spiffeID       string
@@ -60,13 +59,13 @@ Do not use ed25519 for proxies: Envoy accepts no such certificate from a peer.`,
 			o.domainTyped = cmd.Flags().Changed("trust-domain")
 			return cli.NoArgs(cmd, args)
 		},
-		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context(), env) },
+		RunE: func(*cobra.Command, []string) error { return o.run(env) },
 	}
 	fs := cmd.Flags()
 	cli.DirVar(fs, &o.ca, "ca", "`Directory` of the signing CA (required)")
 	fs.StringVar(&o.out, "out", "", "Write the files to this `directory`, or - for standard output (required)")
 	fs.StringVar(&o.csr, "csr", "", "Sign the key of the certificate request in this PEM `file`, or - for standard input")
-	bindAlgorithm(fs, &o.algorithm)
+	cli.ChoiceVar(fs, &o.algorithm, "algorithm", "Key algorithm", certs.Algorithms()...)
 	cli.DurationVar(fs, &o.ttl, "ttl", cli.Day, "Lifetime of the certificate")
 	cli.ForceVar(fs, &o.force, "Overwrite existing files")
 	fs.StringVar(&o.spiffeID, "spiffe-id", "", "SPIFFE `id`")
@@ -78,14 +77,10 @@ Do not use ed25519 for proxies: Envoy accepts no such certificate from a peer.`,
 	return cmd
 }
 
-func (o *leafOptions) run(_ context.Context, env *cli.Env) error {
+func (o *leafOptions) run(env *cli.Env) error {
 	spec, err := o.spec()
 	if err != nil {
 		return err
-	}
-	algorithm, err := certs.ParseAlgorithm(o.algorithm)
-	if err != nil {
-		return cli.Usagef("--algorithm: %w", err)
 	}
 	ca, err := store.LoadSigner(o.ca, env.Now())
 	if err != nil {
@@ -97,7 +92,7 @@ func (o *leafOptions) run(_ context.Context, env *cli.Env) error {
 		pub, err = o.readCSR(env)
 	} else {
 		err = patiently(env, "generating a key, which takes a moment", func() (err error) {
-			key, err = certs.GenerateKey(algorithm)
+			key, err = certs.GenerateKey(o.algorithm)
 			return err
 		})
 		if err == nil {
@@ -120,7 +115,7 @@ func (o *leafOptions) run(_ context.Context, env *cli.Env) error {
 		return err
 	}
 	env.Wrote(paths...)
-	fmt.Fprintf(env.Stdout, "leaf: valid until %s, SHA-256 %s\n", leaf.NotAfter.UTC().Format(time.RFC3339), certs.Fingerprint(leaf))
+	printMade(env, "leaf", leaf)
 	return nil
 }
 
@@ -167,16 +162,11 @@ func (o *leafOptions) spec() (certs.LeafSpec, error) {
 		}
 		spec.IPAddresses = append(spec.IPAddresses, addr)
 	}
-	for _, name := range o.dnsNames {
-		if !mesh.IsDNSName(strings.TrimPrefix(name, "*.")) {
-			return spec, cli.Usagef("--dns: %q is not a DNS name", name)
-		}
-	}
 	if spec.SPIFFEID == "" && len(spec.DNSNames)+len(spec.IPAddresses) == 0 {
 		return spec, cli.Usagef("a certificate needs a SPIFFE id, a DNS name or an IP address: use --spiffe-id, --namespace and --service-account, --dns or --ip")
 	}
 	if err := spec.Check(); err != nil {
-		return spec, cli.Usagef("--spiffe-id: %w", err)
+		return spec, cli.Usagef("%w", err)
 	}
 	return spec, nil
 }

@@ -1,11 +1,9 @@
 package certscmd
 
 import (
-	"context"
 	"crypto/rand"
 	"net"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -20,7 +18,7 @@ import (
 // caOptions are the flags that both kinds of CA share.
 type caOptions struct {
 	out          string
-	algorithm    string
+	algorithm    certs.Algorithm
 	ttl          time.Duration
 	organization string
 	commonName   string
@@ -28,25 +26,16 @@ type caOptions struct {
 }
 
 func (o *caOptions) bind(fs *pflag.FlagSet, commonName string) {
-	bindAlgorithm(fs, &o.algorithm)
+	cli.ChoiceVar(fs, &o.algorithm, "algorithm", "Key algorithm", certs.Algorithms()...)
 	cli.DurationVar(fs, &o.ttl, "ttl", 3650*cli.Day, "Lifetime of the certificate")
 	fs.StringVar(&o.organization, "org", "meshctl", "Organization (O) in the subject of the certificate")
 	fs.StringVar(&o.commonName, "cn", commonName, "Common name (CN) in the subject of the certificate")
 	cli.ForceVar(fs, &o.force, "Overwrite existing files")
 }
 
-func bindAlgorithm(fs *pflag.FlagSet, algorithm *string) {
-	names := certs.AlgorithmNames()
-	fs.StringVar(algorithm, "algorithm", names[0], "Key algorithm, one of "+strings.Join(names, ", "))
-	cli.Suggest(fs, "algorithm", names...)
-}
-
 // spec checks the flags and returns the properties of the certificate.
 func (o *caOptions) spec() (certs.CASpec, error) {
-	algorithm, err := certs.ParseAlgorithm(o.algorithm)
 	switch {
-	case err != nil:
-		return certs.CASpec{}, cli.Usagef("--algorithm: %w", err)
 	case o.out == "":
 		return certs.CASpec{}, cli.Usagef("--out is required")
 	case o.ttl == 0:
@@ -55,7 +44,7 @@ func (o *caOptions) spec() (certs.CASpec, error) {
 		return certs.CASpec{}, cli.Usagef("one of --org and --cn must not be empty")
 	}
 	return certs.CASpec{
-		Algorithm:    algorithm,
+		Algorithm:    o.algorithm,
 		Organization: o.organization,
 		CommonName:   o.commonName,
 		TTL:          o.ttl,
@@ -85,17 +74,17 @@ localhost, and IP addresses in --permit-ip. They permit no e-mail addresses.`,
 
   # Create a root for only one mesh and its gateways
   meshctl certs root-ca --out certs --constrain-trust-domain cluster.local --permit-dns shop.example.com`,
-		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context(), env) },
+		RunE: func(*cobra.Command, []string) error { return o.run(env) },
 	}
 	fs := cmd.Flags()
 	fs.StringVar(&o.out, "out", "", "Write the files to this `directory`, or - for standard output (required)")
 	o.bind(fs, "Root CA")
-	fs.IntVar(&o.pathLen, "path-len", -1, "`Number` of CAs between the root and a leaf; -1 for any")
+	cli.NumberVar(fs, &o.pathLen, "path-len", -1, -1, maxPathLen, "`Number` of CAs between the root and a leaf; -1 for any")
 	o.constraints.bind(fs, "")
 	return cmd
 }
 
-func (o *rootOptions) run(_ context.Context, env *cli.Env) error {
+func (o *rootOptions) run(env *cli.Env) error {
 	spec, err := o.spec()
 	if err != nil {
 		return err
@@ -121,7 +110,7 @@ func (o *rootOptions) run(_ context.Context, env *cli.Env) error {
 		return err
 	}
 	env.Wrote(paths...)
-	printCA(env.Stdout, "root", root)
+	printMade(env, "root", root.Cert)
 	return nil
 }
 
@@ -133,10 +122,7 @@ func (o *rootOptions) spec() (certs.CASpec, error) {
 	if err != nil {
 		return spec, err
 	}
-	switch {
-	case o.pathLen < -1 || o.pathLen > maxPathLen:
-		return spec, cli.Usagef("--path-len is %d: want a number from 0 to %d, or -1 for any", o.pathLen, maxPathLen)
-	case o.pathLen >= 0:
+	if o.pathLen >= 0 {
 		spec.PathLen = &o.pathLen
 	}
 	return spec, o.constraints.apply(&spec)

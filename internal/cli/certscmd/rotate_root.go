@@ -197,28 +197,11 @@ func (o *rotateStep) change(ctx context.Context, env *cli.Env, step func(*rotate
 
 // report prints the phase of the rotation and the next command.
 func (r *rotateDir) report(env *cli.Env, d *rotate.Dir, s *rotate.State) {
-	fmt.Fprintf(env.Stdout, "%s\n", describePhase(s.Phase))
-	switch s.Phase {
-	case rotate.Finished, rotate.Aborted:
+	fmt.Fprintf(env.Stdout, "%s: %s\n", s.Phase, s.Phase.Describe())
+	if s.Phase.Ends() {
 		fmt.Fprintf(env.Stdout, "the rotation has ended; its files, with private keys, are in %s\n", d.Archive(s))
 		return
-	case rotate.Trust, rotate.Sign, rotate.Back:
 	}
 	fmt.Fprintf(env.Stdout, "next, from %s: meshctl certs rotate-root %s %s\n",
 		s.SafeFrom().UTC().Format(time.RFC3339), s.Command(), r.target())
-}
-
-func describePhase(p rotate.Phase) string {
-	switch p {
-	case rotate.Trust:
-		return "trust: the old signers sign, both roots are trusted"
-	case rotate.Sign:
-		return "sign: the new signers sign, both roots are trusted"
-	case rotate.Back:
-		return "back: the old signers sign again, both roots are trusted"
-	case rotate.Finished:
-		return "finished: the new signers sign, only the new root is trusted"
-	default:
-		return "aborted: the old signers sign, only the old root is trusted"
-	}
 }

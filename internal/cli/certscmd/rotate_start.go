@@ -18,7 +18,7 @@ import (
 // rotateStart holds the flags of plan and start.
 type rotateStart struct {
 	rotateStep
-	algorithm                string
+	algorithm                certs.Algorithm
 	ttl                      time.Duration
 	organization, commonName string
 	pathLen                  int
@@ -30,37 +30,30 @@ type rotateStart struct {
 
 func (o *rotateStart) bind(cmd *cobra.Command) {
 	fs := cmd.Flags()
-	fs.StringVar(&o.algorithm, "algorithm", "", "Key algorithm of the new CAs, as for root-ca (default as the old ones)")
-	cli.Suggest(fs, "algorithm", certs.AlgorithmNames()...)
+	cli.FilterVar(fs, &o.algorithm, "algorithm", "Key algorithm of the new CAs (default as the old ones)", certs.Algorithms()...)
 	cli.DurationVar(fs, &o.ttl, "ttl", 0, "Lifetime of the new root (default as the old one)")
 	fs.StringVar(&o.organization, "org", "", "Organization (O) of the new root (default as the old one)")
 	fs.StringVar(&o.commonName, "cn", "", "Common name (CN) of the new root (default as the old one)")
-	fs.IntVar(&o.pathLen, "path-len", -1, "`Number` of CAs between the new root and a leaf; -1 is as the old one")
+	cli.NumberVar(fs, &o.pathLen, "path-len", -1, -1, maxPathLen, "`Number` of CAs between the new root and a leaf; -1 is as the old one")
 	o.constraints.bind(fs, " (default as the old root)")
 	cli.DurationVar(fs, &o.leafTTL, "leaf-ttl", cli.Day, "Longest lifetime of a workload certificate in the mesh")
 	cli.DurationVar(fs, &o.propagation, "propagation", 10*time.Minute, "Longest time until every control plane uses the files of a step")
 }
 
 func (o *rotateStart) options() (rotate.StartOptions, error) {
-	out := rotate.StartOptions{LeafTTL: o.leafTTL, Propagation: o.propagation}
-	root := &out.Root
-	if o.algorithm != "" {
-		a, err := certs.ParseAlgorithm(o.algorithm)
-		if err != nil {
-			return out, cli.Usagef("--algorithm: %w", err)
-		}
-		root.Algorithm = a
+	out := rotate.StartOptions{
+		Root:    certs.CASpec{Algorithm: o.algorithm, TTL: o.ttl, Organization: o.organization, CommonName: o.commonName},
+		LeafTTL: o.leafTTL, Propagation: o.propagation,
 	}
 	switch {
-	case o.pathLen < -1 || o.pathLen == 0 || o.pathLen > maxPathLen:
-		return out, cli.Usagef("--path-len is %d: want a number from 1 to %d, or -1 for the number of the old root", o.pathLen, maxPathLen)
+	case o.pathLen == 0:
+		return out, cli.Usagef("--path-len must not be 0: the CAs of the clusters are below the root")
 	case o.leafTTL == 0:
 		return out, cli.Usagef("--leaf-ttl must be more than 0")
 	case o.pathLen > 0:
-		root.PathLen = &o.pathLen
+		out.Root.PathLen = &o.pathLen
 	}
-	root.TTL, root.Organization, root.CommonName = o.ttl, o.organization, o.commonName
-	return out, o.constraints.apply(root)
+	return out, o.constraints.apply(&out.Root)
 }
 
 func newRotatePlanCmd(env *cli.Env) *cobra.Command {

@@ -81,7 +81,7 @@ func (o *rotateStatus) write(env *cli.Env, s *rotate.Status, answer *rotateAnswe
 			Asked *rotateAnswer `json:"asked,omitzero"`
 		}{s, answer})
 	}
-	fmt.Fprintln(env.Stdout, describePhase(s.Phase))
+	fmt.Fprintf(env.Stdout, "%s: %s\n", s.Phase, s.Phase.Describe())
 	where := "DIRECTORY"
 	if len(o.contexts) > 0 {
 		where = "SECRET"
