@@ -64,20 +64,14 @@ func (l *Loader) document(place string, d yamldoc.Value) error {
 	for _, v := range values {
 		at := place + ", " + v.key
 		switch {
-		case v.err != nil:
-			fs = append(fs, unreadable(v.key, at, v.err))
-		case meta.Get("labels").Get("istio/multiCluster").Text() == "true":
+		case v.err == nil && meta.Get("labels").Get("istio/multiCluster").Text() == "true":
 			if err := l.remote(at, v.data); err != nil {
 				return err
 			}
-		case v.key == "token" && d.Get("type").Text() == "kubernetes.io/service-account-token":
+		case v.err == nil && v.key == "token" && d.Get("type").Text() == "kubernetes.io/service-account-token":
 			l.token(at, name, string(v.data))
-		case verify.KnownName(v.key), formatOf(v.data) == pemText:
-			f, err := pemFile(v.key, at, "", v.data)
-			if err != nil {
-				f = unreadable(v.key, at, err)
-			}
-			fs = append(fs, f)
+		case v.err != nil, verify.KnownName(v.key), formatOf(v.data) == pemText:
+			fs = append(fs, fileOf(v.key, at, v.data, v.err))
 		}
 	}
 	if len(fs) == 0 {
@@ -118,6 +112,18 @@ func valuesOf(place, kind string, d yamldoc.Value) ([]secretValue, error) {
 		out = append(out, secretValue{k, data, err})
 	}
 	return out, nil
+}
+
+// fileOf parses the PEM of a value. err is the reason why the value could not be read.
+func fileOf(name, place string, data []byte, err error) verify.File {
+	var f verify.File
+	if err == nil {
+		f, err = pemFile(name, place, "", data)
+	}
+	if err != nil {
+		return unreadable(name, place, err)
+	}
+	return f
 }
 
 // decode reads standard base64, with or without line breaks.
@@ -184,14 +190,7 @@ func (l *Loader) inline(place string, of yamldoc.Value, fields ...string) error 
 		}
 		at := place + ", " + name
 		data, err := decode(v)
-		var f verify.File
-		if err == nil {
-			f, err = pemFile(name, at, "", data)
-		}
-		if err != nil {
-			f = unreadable(name, at, err)
-		}
-		fs = append(fs, f)
+		fs = append(fs, fileOf(name, at, data, err))
 	}
 	if len(fs) == 0 {
 		return nil

@@ -107,19 +107,16 @@ func WriteText(w io.Writer, items []Item) error {
 			out.WriteByte('\n')
 		}
 		fmt.Fprintf(out, "%s\n", output.Escape(e.Place))
-		line := func(name, value string) {
-			if value != "" {
-				fmt.Fprintf(out, "  %-20s %s\n", name, output.Escape(value))
+		line := func(name string, values ...string) {
+			for _, value := range values {
+				if value != "" {
+					fmt.Fprintf(out, "  %-20s %s\n", name, output.Escape(value))
+				}
 			}
 		}
-		stamp := func(name string, t *time.Time) {
-			if t != nil {
-				line(name, t.Format(time.RFC3339))
-			}
-		}
-		count := func(name string, n *int) {
-			if n != nil {
-				line(name, strconv.Itoa(*n))
+		filled := func(name, value string) {
+			if value != "-" {
+				line(name, value)
 			}
 		}
 		line("what", e.Kind)
@@ -131,28 +128,22 @@ func WriteText(w io.Writer, items []Item) error {
 		}
 		line("issuer", e.Issuer)
 		line("serial", e.Serial)
-		stamp("valid from", e.From)
-		stamp("valid until", e.Until)
-		count("days left", e.DaysLeft)
+		filled("valid from", date(e.From, true))
+		filled("valid until", date(e.Until, true))
+		filled("days left", number(e.DaysLeft))
 		line("key", e.Algorithm)
 		line("signed with", e.Signature)
-		for _, id := range e.SPIFFEIDs {
-			line("SPIFFE id", id)
-		}
-		for _, name := range e.Names {
-			line("name", name)
-		}
+		line("SPIFFE id", e.SPIFFEIDs...)
+		line("name", e.Names...)
 		line("cluster", e.Cluster)
-		if e.Kind == KindCertificate {
-			line("may sign (CA)", e.rights())
-		}
+		filled("may sign (CA)", e.rights())
 		line("key usage", strings.Join(e.KeyUsages, ", "))
 		line("extended key usage", strings.Join(e.ExtUsages, ", "))
 		line("permits below it", strings.Join(e.Permitted, ", "))
 		line("excludes below it", strings.Join(e.Excluded, ", "))
 		line("key id", e.KeyID)
 		line("signer's key id", e.SignerID)
-		count("revoked", e.Revoked)
+		filled("revoked", number(e.Revoked))
 		line("SHA-256", e.SHA256)
 		line("chain", e.Chain)
 	}

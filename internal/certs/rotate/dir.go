@@ -74,33 +74,38 @@ func (d *Dir) open() (*rotation, error) {
 	if err := d.storage().Stat(d.Path); err != nil {
 		return nil, fmt.Errorf("directory of the certificates: %w", err)
 	}
-	keep := d.path(keepDir)
-	if err := d.storage().Stat(keep); errors.Is(err, fs.ErrNotExist) {
+	if err := d.storage().Stat(d.path(keepDir)); errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
-	path := filepath.Join(keep, stateFile)
-	data, err := d.storage().Read(path)
-	if err != nil {
-		return nil, fmt.Errorf("state of the rotation: %w", err)
-	}
 	r := &rotation{}
-	if r.state, err = decode(data); err != nil {
-		return nil, fmt.Errorf("state of the rotation: %s: %w", d.storage().Place(path), err)
-	}
-	if r.root, err = parseOne(d.storage(), filepath.Join(keep, store.RootCertFile)); err != nil {
+	if err := d.readInto(r); err != nil {
 		return nil, fmt.Errorf("state of the rotation: %w", err)
+	}
+	return r, nil
+}
+
+func (d *Dir) readInto(r *rotation) error {
+	data, err := d.storage().Read(d.path(keepDir, stateFile))
+	if err != nil {
+		return err
+	}
+	if r.state, err = decode(data); err != nil {
+		return fmt.Errorf("%s: %w", d.place(keepDir, stateFile), err)
+	}
+	if r.root, err = parseOne(d.storage(), d.path(keepDir, store.RootCertFile)); err != nil {
+		return err
 	}
 	if certs.Fingerprint(r.root) != r.state.NewRoot {
-		return nil, fmt.Errorf("state of the rotation: the root in %s is not the root in %s", d.place(keepDir, store.RootCertFile), d.place(keepDir, stateFile))
+		return fmt.Errorf("the root in %s is not the root in %s", d.place(keepDir, store.RootCertFile), d.place(keepDir, stateFile))
 	}
 	for _, name := range r.state.Clusters {
-		c, err := load(d.storage(), keep, name)
+		c, err := load(d.storage(), d.path(keepDir), name)
 		if err != nil {
-			return nil, fmt.Errorf("state of the rotation: %w", err)
+			return err
 		}
 		r.clusters = append(r.clusters, c)
 	}
-	return r, nil
+	return nil
 }
 
 // Authorities returns the CAs of the running rotation: the new root, and the old and
@@ -142,57 +147,55 @@ func (d *Dir) keptRoot() ([]files.File, error) {
 	}, errors.Join(err1, err2)
 }
 
-// underWay is open, but fails without a rotation.
-func (d *Dir) underWay() (*rotation, error) {
-	r, err := d.open()
-	if err == nil && r == nil {
-		err = refuse("begin one with start", "no rotation is under way in %s", d.place())
-	}
-	return r, err
-}
-
-// locked calls work while it holds the lock of the directory.
-func (d *Dir) locked(work func() error) (err error) {
+// change writes the next state of a rotation while it holds the lock of the directory.
+// next gets the running rotation, nil if there is none.
+func (d *Dir) change(ctx context.Context, next func(*rotation) (*rotation, *State, error)) (after *State, err error) {
 	if err := d.storage().Stat(d.Path); err != nil {
-		return fmt.Errorf("directory of the certificates: %w", err)
+		return nil, fmt.Errorf("directory of the certificates: %w", err)
 	}
 	unlock, err := d.storage().Lock(d.path(lockFile))
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer func() { err = errors.Join(err, unlock()) }()
-	return work()
+	r, err := d.open()
+	if err != nil {
+		return nil, err
+	}
+	r, state, err := next(r)
+	if err != nil {
+		return nil, err
+	}
+	return d.write(ctx, r, state)
+}
+
+// changeRunning is change, but fails without a rotation.
+func (d *Dir) changeRunning(ctx context.Context, next func(*rotation) (*State, error)) (*State, error) {
+	return d.change(ctx, func(r *rotation) (*rotation, *State, error) {
+		if r == nil {
+			return nil, nil, refuse("begin one with start", "no rotation is under way in %s", d.place())
+		}
+		state, err := next(r)
+		return r, state, err
+	})
 }
 
 // Take takes the step of the action, if it is safe, and returns the new state. After an
 // interrupted step, it only completes that step.
 func (d *Dir) Take(ctx context.Context, a Action) (after *State, err error) {
-	err = d.locked(func() error {
-		r, err := d.underWay()
-		if err != nil {
-			return err
-		}
+	return d.changeRunning(ctx, func(r *rotation) (*State, error) {
 		to, err := decide(r.state, a)
 		if err != nil {
-			return err
+			return nil, err
 		}
-		if err := d.allow(ctx, r, to); err != nil {
-			return err
-		}
-		after, err = d.write(ctx, r, r.state.move(to))
-		return err
+		return r.state.move(to), d.allow(ctx, r, to)
 	})
-	return after, err
 }
 
 // Restore writes the files of the current step into all clusters, whatever they hold.
 // The waiting time begins again. An interrupted last step is undone.
 func (d *Dir) Restore(ctx context.Context) (after *State, err error) {
-	err = d.locked(func() error {
-		r, err := d.underWay()
-		if err != nil {
-			return err
-		}
+	return d.changeRunning(ctx, func(r *rotation) (*State, error) {
 		to := r.state.Phase
 		switch to {
 		case Finished:
@@ -201,15 +204,10 @@ func (d *Dir) Restore(ctx context.Context) (after *State, err error) {
 			to = Back
 		case Trust, Sign, Back:
 		}
-		if err := d.fits(r, to); err != nil {
-			return err
-		}
 		state := r.state.move(to)
 		state.Restored = true
-		after, err = d.write(ctx, r, state)
-		return err
+		return state, d.fits(r, to)
 	})
-	return after, err
 }
 
 // allow refuses a step that could break handshakes.

@@ -25,26 +25,17 @@ type StartOptions struct {
 // roots. It makes and checks all files of later steps. After an interrupted start, it
 // completes that one with its original options.
 func (d *Dir) Start(ctx context.Context, o StartOptions) (after *State, err error) {
-	err = d.locked(func() error {
-		r, err := d.open()
-		if err != nil {
-			return err
-		}
+	return d.change(ctx, func(r *rotation) (*rotation, *State, error) {
 		switch {
 		case r == nil:
 			if r, err = d.begin(ctx, o); err != nil {
-				return err
+				return nil, nil, err
 			}
 		case r.state.Phase != Trust || !r.state.pending():
-			return refuse("see status", "a rotation is under way in %s already, in phase %q", d.place(), r.state.Phase)
+			return nil, nil, refuse("see status", "a rotation is under way in %s already, in phase %q", d.place(), r.state.Phase)
 		}
-		if err := d.allow(ctx, r, Trust); err != nil {
-			return err
-		}
-		after, err = d.write(ctx, r, r.state.move(Trust))
-		return err
+		return r, r.state.move(Trust), d.allow(ctx, r, Trust)
 	})
-	return after, err
 }
 
 // begin makes and keeps all files. It does not change the clusters yet.

@@ -144,23 +144,28 @@ func (c *ClusterSecrets) writeError(name string, exists bool, err error) error {
 // Secrets, which must exist, or without names the CA Secrets, the remote secrets and
 // the ConfigMap with the roots.
 func (c *ClusterSecrets) Objects(ctx context.Context, names ...string) ([]byte, error) {
+	all := len(names) == 0
+	if all {
+		names = []string{CACerts, SelfSignedSecret}
+	}
 	var items []any
 	for _, name := range names {
 		found, err := c.Get(ctx, name)
 		switch {
 		case err != nil:
 			return nil, err
-		case found == nil:
+		case found != nil:
+			items = append(items, secretItem(found))
+		case !all:
 			return nil, fmt.Errorf("%s: not found", c.Place(name))
 		}
-		items = append(items, secretItem(found))
 	}
-	if len(names) == 0 {
-		known, err := c.known(ctx)
+	if all {
+		more, err := c.remoteAndRoots(ctx)
 		if err != nil {
 			return nil, err
 		}
-		items = known
+		items = append(items, more...)
 	}
 	return json.Marshal(map[string]any{"apiVersion": "v1", "kind": "List", "items": items})
 }
@@ -186,16 +191,7 @@ func (c *ClusterSecrets) CA(ctx context.Context) (*verify.ClusterCA, error) {
 	return nil, nil
 }
 
-func (c *ClusterSecrets) known(ctx context.Context) (items []any, err error) {
-	for _, name := range []string{CACerts, SelfSignedSecret} {
-		found, err := c.Get(ctx, name)
-		if err != nil {
-			return nil, err
-		}
-		if found != nil {
-			items = append(items, secretItem(found))
-		}
-	}
+func (c *ClusterSecrets) remoteAndRoots(ctx context.Context) (items []any, err error) {
 	remote, err := c.core.Secrets(c.Namespace).List(ctx, metav1.ListOptions{LabelSelector: remotesecret.Label + "=true"})
 	if err != nil {
 		return nil, fmt.Errorf("%s: remote secrets of %s: %w", c.Context, c.Namespace, err)

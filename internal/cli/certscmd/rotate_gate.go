@@ -200,12 +200,7 @@ func (a *rotateAnswer) refusal() error {
 	if err := a.silent(); err != nil {
 		return err
 	}
-	var problems []string
-	for i := range a.ControlPlanes {
-		if c := &a.ControlPlanes[i]; c.Problem != "" {
-			problems = append(problems, c.Replica+": "+c.Problem)
-		}
-	}
+	problems := a.problems()
 	var reasons []string
 	fix := "try again later"
 	if len(problems) > 0 {
@@ -240,6 +235,17 @@ func (a *rotateAnswer) silent() error {
 	return fmt.Errorf("cannot check whether the step would break proxies, as control planes do not answer:\n%s%s", output.EscapeLines(lines), advice)
 }
 
+// problems lists the control planes for which the step must wait.
+func (a *rotateAnswer) problems() []string {
+	var lines []string
+	for i := range a.ControlPlanes {
+		if c := &a.ControlPlanes[i]; c.Problem != "" {
+			lines = append(lines, c.Replica+": "+c.Problem)
+		}
+	}
+	return lines
+}
+
 // behind lists the first proxies that the step would break.
 func (a *rotateAnswer) behind() []string {
 	var lines []string
@@ -261,7 +267,11 @@ func proxies(n int) string {
 
 // notes summarises the answers, and lists the clusters without one.
 func (a *rotateAnswer) notes(r *rotate.Requirement) []string {
-	out := []string{a.summary()}
+	text := fmt.Sprintf("%s asked, with %s connected: %d ready, %d behind", cli.Plural(len(a.ControlPlanes), "control plane"), proxies(a.Proxies), a.Ready, len(a.Behind))
+	if a.Unknown > 0 {
+		text += fmt.Sprintf(", and %d unknown, as they have no valid certificate", a.Unknown)
+	}
+	out := []string{text}
 	for _, cluster := range r.Clusters {
 		if !slices.ContainsFunc(a.ControlPlanes, func(c rotateControlPlane) bool { return c.Cluster == cluster }) {
 			out = append(out, fmt.Sprintf("no control plane of cluster %s was asked", cluster))
@@ -270,28 +280,10 @@ func (a *rotateAnswer) notes(r *rotate.Requirement) []string {
 	return out
 }
 
-func (a *rotateAnswer) summary() string {
-	text := fmt.Sprintf("%s asked, with %s connected: %d ready, %d behind", cli.Plural(len(a.ControlPlanes), "control plane"), proxies(a.Proxies), a.Ready, len(a.Behind))
-	if a.Unknown > 0 {
-		text += fmt.Sprintf(", and %d unknown, as they have no valid certificate", a.Unknown)
-	}
-	return text
-}
-
 // write prints the answer as text.
 func (a *rotateAnswer) write(env *cli.Env, r *rotate.Requirement) {
-	for i, note := range a.notes(r) {
-		if i == 0 {
-			note = "proxies: " + note
-		}
-		fmt.Fprintln(env.Stdout, note)
-	}
-	for i := range a.ControlPlanes {
-		if c := &a.ControlPlanes[i]; c.Problem != "" {
-			fmt.Fprintln(env.Stdout, " ", output.Escape(c.Replica+": "+c.Problem))
-		}
-	}
-	for _, line := range a.behind() {
+	fmt.Fprintln(env.Stdout, "proxies:", strings.Join(a.notes(r), "\n"))
+	for _, line := range append(a.problems(), a.behind()...) {
 		fmt.Fprintln(env.Stdout, " ", output.Escape(line))
 	}
 }

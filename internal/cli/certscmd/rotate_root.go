@@ -143,22 +143,18 @@ between.`,
 }
 
 func newRotateAbortCmd(env *cli.Env) *cobra.Command {
-	o := &rotateStep{}
-	cmd := command(&cobra.Command{
+	return actionCommand(env, rotate.Abort, &cobra.Command{
 		Use:   "abort [DIR]",
 		Short: "Go back to the old root",
 		Long: `Go back from any step before finish. If the new root has signed nothing, the rotation
 ends at once. Otherwise the old signers sign again and both roots stay trusted: run the
 command again when no certificate of the new root is left, to drop that root.`,
 		Example: "  meshctl certs rotate-root abort certs",
-	}, o.take, func(ctx context.Context) error { return o.act(ctx, env, rotate.Abort) })
-	o.bind(env, cmd)
-	return cmd
+	})
 }
 
 func newRotateFinishCmd(env *cli.Env) *cobra.Command {
-	o := &rotateStep{}
-	cmd := command(&cobra.Command{
+	return actionCommand(env, rotate.Finish, &cobra.Command{
 		Use:   "finish [DIR]",
 		Short: "Drop the old root; this cannot be undone",
 		Long: `Drop the old root from the trust bundles when none of its certificates is left. The new
@@ -170,12 +166,17 @@ lists the reasons when a connected proxy has a certificate of the old root, or w
 certificate that a control plane signed with an old signer is still valid.`,
 		Example: `  meshctl certs rotate-root finish certs
   meshctl certs rotate-root finish certs --server 127.0.0.1:8081,127.0.0.1:8082`,
-	}, o.take, func(ctx context.Context) error { return o.act(ctx, env, rotate.Finish) })
+	})
+}
+
+// actionCommand lets cmd take a step of the current rotation.
+func actionCommand(env *cli.Env, a rotate.Action, cmd *cobra.Command) *cobra.Command {
+	o := &rotateStep{}
+	command(cmd, o.take, func(ctx context.Context) error { return o.act(ctx, env, a) })
 	o.bind(env, cmd)
 	return cmd
 }
 
-// act takes a step of the current rotation.
 func (o *rotateStep) act(ctx context.Context, env *cli.Env, a rotate.Action) error {
 	return o.change(ctx, env, func(d *rotate.Dir) (*rotate.State, error) { return d.Take(ctx, a) })
 }

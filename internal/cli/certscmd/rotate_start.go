@@ -194,9 +194,7 @@ func (o *rotateStart) checkWaits(ctx context.Context, env *cli.Env) error {
 	const orForce = "or, in a rehearsal, --force"
 	short := o.short()
 	switch {
-	case o.force:
-		return nil
-	case !o.asks() && short == "":
+	case o.force, !o.asks() && short == "":
 		return nil
 	case !o.asks():
 		return &rotate.Refusal{
@@ -231,20 +229,15 @@ func (o *rotateStart) checkWaits(ctx context.Context, env *cli.Env) error {
 // outliving lists the first streams whose certificates expire after --leaf-ttl.
 func (o *rotateStart) outliving(a *rotateAnswer, now time.Time) []string {
 	var lines []string
-	more := 0
 	for i := range a.ControlPlanes {
 		for _, p := range a.ControlPlanes[i].report.Proxies {
-			switch {
-			case p.Certificate == nil || p.Certificate.Until.Sub(now) <= o.leafTTL:
-			case len(lines) == maxNamed:
-				more++
-			default:
+			if p.Certificate != nil && p.Certificate.Until.Sub(now) > o.leafTTL {
 				lines = append(lines, fmt.Sprintf("%s of %s: valid until %s", p.Name, cmp.Or(p.Cluster, "no cluster"), stampOrDash(p.Certificate.Until)))
 			}
 		}
 	}
-	if more > 0 {
-		lines = append(lines, fmt.Sprintf("and %d more", more))
+	if more := len(lines) - maxNamed; more > 0 {
+		return append(lines[:maxNamed], fmt.Sprintf("and %d more", more))
 	}
 	return lines
 }
