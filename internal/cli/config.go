@@ -18,6 +18,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/meshctl/meshctl/internal/files"
+	"github.com/meshctl/meshctl/internal/output"
 )
 
 const (
@@ -153,7 +154,7 @@ func readConfig(ctx context.Context, path string, mustExist bool, root *cobra.Co
 		case key == configFlag:
 			errs = append(errs, fmt.Errorf("%s cannot be set in the file itself", place))
 		case !slices.Contains(known, key):
-			errs = append(errs, fmt.Errorf("%s is not a flag of any command%s", place, DidYouMean(key, known)))
+			errs = append(errs, fmt.Errorf("%s is not a flag of any command%s", place, output.DidYouMean(key, known)))
 		case values[key] != nil:
 			errs = append(errs, fmt.Errorf("%s is given twice", place))
 		case err != nil:

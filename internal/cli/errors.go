@@ -22,52 +22,46 @@ func report(stderr io.Writer, cmd *cobra.Command, err error) int {
 	if err == nil {
 		return ExitOK
 	}
-	var (
-		run      *runError
-		usage    *usageError
-		findings *findingsError
-	)
+	coded, ok := errors.AsType[*codedError](err)
 	switch {
-	case errors.As(err, &findings):
-		fmt.Fprintln(stderr, findings)
+	case ok && coded.code == ExitFindings:
+		fmt.Fprintln(stderr, coded)
 		return ExitFindings
 	case errors.Is(err, context.Canceled) && cmd.Context().Err() != nil:
 		fmt.Fprintln(stderr, "Error: interrupted")
 		return ExitFailure
-	// An error before run is about the command line.
-	case errors.As(err, &usage), !errors.As(err, &run):
-		fmt.Fprintf(stderr, "Error: %v\nRun '%s --help' for usage.\n", err, cmd.CommandPath())
-		return ExitUsage
-	default:
+	case ok && coded.code == ExitFailure:
 		fmt.Fprintf(stderr, "Error: %v\n", err)
 		return ExitFailure
 	}
+	// An error before run is about the command line.
+	fmt.Fprintf(stderr, "Error: %v\nRun '%s --help' for usage.\n", err, cmd.CommandPath())
+	return ExitUsage
 }
 
-// runError marks an error that the run of a command returned.
-type runError struct{ err error }
+// codedError is an error with its exit code.
+type codedError struct {
+	error
+	code int
+}
 
-func (e *runError) Error() string { return e.err.Error() }
-func (e *runError) Unwrap() error { return e.err }
+func (e *codedError) Unwrap() error { return e.error }
 
-// usageError marks wrong usage that only the run of a command detects.
-type usageError struct{ err error }
-
-func (e *usageError) Error() string { return e.err.Error() }
-func (e *usageError) Unwrap() error { return e.err }
+// runError returns an error of the run of a command, with ExitFailure unless it has a code.
+func runError(err error) error {
+	if _, ok := errors.AsType[*codedError](err); ok || err == nil {
+		return err
+	}
+	return &codedError{err, ExitFailure}
+}
 
 // Usagef returns an error of wrong usage: exit code 2 and a pointer to the help.
 func Usagef(format string, args ...any) error {
-	return &usageError{fmt.Errorf(format, args...)}
+	return &codedError{fmt.Errorf(format, args...), ExitUsage}
 }
-
-// findingsError is the result of a command that worked and found problems.
-type findingsError struct{ summary string }
-
-func (e *findingsError) Error() string { return e.summary }
 
 // Findingsf returns an error with exit code 3. A command prints its findings to
 // Stdout; the summary, one line, goes to Stderr.
 func Findingsf(format string, args ...any) error {
-	return &findingsError{fmt.Sprintf(format, args...)}
+	return &codedError{fmt.Errorf(format, args...), ExitFindings}
 }

@@ -23,11 +23,11 @@ func TestReport(t *testing.T) {
 	}{
 		{"done", t.Context(), nil, 0, ""},
 		{"before run", t.Context(), errors.New("unknown flag: --x"), 2, "Error: unknown flag: --x\nRun 'probe --help' for usage.\n"},
-		{"failure", t.Context(), &runError{errors.New("disk full")}, 1, "Error: disk full\n"},
-		{"usage seen by run", t.Context(), &runError{fmt.Errorf("read: %w", Usagef("--ttl is %d", 0))}, 2, "Error: read: --ttl is 0\nRun 'probe --help' for usage.\n"},
-		{"findings", t.Context(), &runError{Findingsf("%d problems found", 2)}, 3, "2 problems found\n"},
-		{"interrupted", ended, &runError{fmt.Errorf("wait: %w", context.Canceled)}, 1, "Error: interrupted\n"},
-		{"canceled by itself", t.Context(), &runError{context.Canceled}, 1, "Error: context canceled\n"},
+		{"failure", t.Context(), runError(errors.New("disk full")), 1, "Error: disk full\n"},
+		{"usage seen by run", t.Context(), runError(fmt.Errorf("read: %w", Usagef("--ttl is %d", 0))), 2, "Error: read: --ttl is 0\nRun 'probe --help' for usage.\n"},
+		{"findings", t.Context(), runError(Findingsf("%d problems found", 2)), 3, "2 problems found\n"},
+		{"interrupted", ended, runError(fmt.Errorf("wait: %w", context.Canceled)), 1, "Error: interrupted\n"},
+		{"canceled by itself", t.Context(), runError(context.Canceled), 1, "Error: context canceled\n"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

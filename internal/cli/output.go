@@ -28,38 +28,39 @@ func outputVar(fs *pflag.FlagSet, f *output.Format, tables bool, more []string) 
 
 // outputValue is the value of --output.
 type outputValue struct {
-	*output.Format
+	format *output.Format
 	tables bool
 	more   []string
 }
 
 func (v *outputValue) names() []string { return append(output.Formats(v.tables), v.more...) }
 
-// Set implements pflag.Value.
+func (v *outputValue) Type() string   { return "format" }
+func (v *outputValue) String() string { return string(*v.format) }
+
 func (v *outputValue) Set(s string) error {
 	if slices.Contains(v.more, s) {
-		*v.Format = output.Format(s)
+		*v.format = output.Format(s)
 		return nil
 	}
-	var f output.Format
-	if err := f.Set(s); err != nil {
-		if strings.Contains(s, "=") {
-			return err // a known format with a wrong template
-		}
+	f, err := output.ParseFormat(s)
+	switch {
+	case errors.Is(err, output.ErrFormat):
 		return fmt.Errorf("output format %q is not supported, use %s", s, OrList(v.names()))
-	}
-	if f.Wide() && !v.tables {
+	case err != nil:
+		return err
+	case f.Wide() && !v.tables:
 		return fmt.Errorf("output format %q is for tables only, use %s", s, OrList(v.names()))
 	}
-	*v.Format = f
+	*v.format = f
 	return nil
 }
 
 // WriteTable prints a table.
 func WriteTable(env *Env, f output.Format, t *output.Table) error {
 	err := output.WriteTable(env.Stdout, f, t)
-	if bad, ok := errors.AsType[*output.ColumnError](err); ok {
-		return Usagef("--output %w", bad)
+	if errors.Is(err, output.ErrColumn) {
+		return Usagef("--output %w", err)
 	}
 	return err
 }

@@ -173,10 +173,7 @@ func prepare(cmd *cobra.Command) {
 			cmd.Args = NoArgs
 		}
 		cmd.RunE = func(cmd *cobra.Command, args []string) error {
-			if err := run(cmd, args); err != nil {
-				return &runError{err}
-			}
-			return nil
+			return runError(run(cmd, args))
 		}
 	}
 }

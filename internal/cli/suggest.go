@@ -13,15 +13,6 @@ import (
 	"github.com/meshctl/meshctl/internal/output"
 )
 
-// DidYouMean returns a suggestion of the nearest known word, empty when none is near.
-func DidYouMean(typed string, known []string) string {
-	word := output.NearestWord(typed, known)
-	if word == "" {
-		return ""
-	}
-	return fmt.Sprintf(", did you mean %q?", word)
-}
-
 // flagError adds the flag that was probably meant, or the type of its value, to an
 // error about flags.
 func flagError(cmd *cobra.Command, err error) error {
@@ -92,7 +83,7 @@ func unknownCommand(cmd *cobra.Command, args []string) error {
 	for _, sub := range cmd.Commands() {
 		known = append(append(known, sub.Name()), sub.Aliases...)
 	}
-	if near := DidYouMean(args[0], known); near != "" {
+	if near := output.DidYouMean(args[0], known); near != "" {
 		return fmt.Errorf("%w%s", err, near)
 	}
 	if cmd != cmd.Root() && cmd.Name() != ExperimentalName {

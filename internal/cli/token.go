@@ -79,19 +79,11 @@ func (o *TokenFlag) Tokens(env *Env) replicas.Tokens {
 func (k *KubeFlags) NeedsToken(context, namespace string) string {
 	flags := " -n " + namespace
 	if context != "" {
-		flags += " --context " + shellWord(context)
+		flags += " --context " + output.ShellWord(context)
 	}
 	if k.kubeconfig != "" {
-		flags += " --kubeconfig " + shellWord(k.kubeconfig)
+		flags += " --kubeconfig " + output.ShellWord(k.kubeconfig)
 	}
 	return "run this as the user of the control plane on its machine, or pass --token-file token with a token from its cluster:\n" +
 		"  (umask 077 && kubectl create token default --audience istio-ca" + flags + " > token)"
-}
-
-// shellWord quotes a word for a shell.
-func shellWord(s string) string {
-	if plainName.MatchString(s) || strings.HasPrefix(s, "/") && plainName.MatchString(s[1:]) {
-		return s
-	}
-	return "'" + strings.ReplaceAll(output.Escape(s), "'", `'\''`) + "'"
 }

@@ -39,9 +39,6 @@ func NewLevels(areas ...string) *Levels {
 	return l
 }
 
-// Areas returns the names of the areas, Default first.
-func (l *Levels) Areas() []string { return slices.Clone(l.areas) }
-
 // Names returns the names of the levels, the least level first.
 func Names() []string { return []string{"debug", "info", "warn", "error"} }
 
@@ -79,7 +76,7 @@ func (l *Levels) Set(text string) error {
 		case area == Default:
 			fallback = level
 		case l.vars[area] == nil:
-			return fmt.Errorf("unknown log area %q%s: the areas are %s", area, suggest(area, l.areas), strings.Join(l.areas, ", "))
+			return fmt.Errorf("unknown log area %q: the areas are %s%s", area, strings.Join(l.areas, ", "), output.DidYouMean(area, l.areas))
 		default:
 			own[area] = level
 		}
@@ -106,15 +103,7 @@ func parseLevel(name string) (slog.Level, error) {
 	case "error":
 		return slog.LevelError, nil
 	}
-	return 0, fmt.Errorf("unknown log level %q%s: the levels are %s", name, suggest(name, Names()), strings.Join(Names(), ", "))
-}
-
-// suggest returns the known word that a mistyped one may stand for, as a clause.
-func suggest(word string, known []string) string {
-	if n := output.NearestWord(word, known); n != "" {
-		return fmt.Sprintf(" (did you mean %q?)", n)
-	}
-	return ""
+	return 0, fmt.Errorf("unknown log level %q: the levels are %s%s", name, strings.Join(Names(), ", "), output.DidYouMean(name, Names()))
 }
 
 // Handler returns a handler that passes to next the lines of at least the level of
@@ -142,17 +131,14 @@ type levelHandler struct {
 	level  *slog.LevelVar
 }
 
-// Enabled implements slog.Handler.
 func (h levelHandler) Enabled(_ context.Context, level slog.Level) bool {
 	return level >= h.level.Level()
 }
 
-// WithAttrs implements slog.Handler.
 func (h levelHandler) WithAttrs(attrs []slog.Attr) slog.Handler {
 	return levelHandler{h.Handler.WithAttrs(attrs), h.levels, h.level}
 }
 
-// WithGroup implements slog.Handler.
 func (h levelHandler) WithGroup(name string) slog.Handler {
 	return levelHandler{h.Handler.WithGroup(name), h.levels, h.level}
 }

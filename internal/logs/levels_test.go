@@ -56,8 +56,8 @@ func TestLevelsRefuse(t *testing.T) {
 	before := levels.Current()
 	for text, want := range map[string]string{
 		"":                    `unknown log level "": the levels are debug, info, warn, error`,
-		"xds:debug,xdss:info": `unknown log area "xdss" (did you mean "xds"?): the areas are default, ca, xds`,
-		"xds:debg":            `unknown log level "debg" (did you mean "debug"?): the levels are debug, info, warn, error`,
+		"xds:debug,xdss:info": `unknown log area "xdss": the areas are default, ca, xds, did you mean "xds"?`,
+		"xds:debg":            `unknown log level "debg": the levels are debug, info, warn, error, did you mean "debug"?`,
 		"xds:":                `unknown log level ""`,
 		"debug,":              `unknown log level ""`,
 		":debug":              `unknown log area ""`,

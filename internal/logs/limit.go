@@ -65,7 +65,6 @@ type limitHandler struct {
 	*limits
 }
 
-// Handle implements slog.Handler.
 func (h limitHandler) Handle(ctx context.Context, r slog.Record) error {
 	leftOut, ok := h.allow(r.Message)
 	if !ok {
@@ -78,12 +77,10 @@ func (h limitHandler) Handle(ctx context.Context, r slog.Record) error {
 	return h.Handler.Handle(ctx, r)
 }
 
-// WithAttrs implements slog.Handler.
 func (h limitHandler) WithAttrs(attrs []slog.Attr) slog.Handler {
 	return limitHandler{h.Handler.WithAttrs(attrs), h.limits}
 }
 
-// WithGroup implements slog.Handler.
 func (h limitHandler) WithGroup(name string) slog.Handler {
 	return limitHandler{h.Handler.WithGroup(name), h.limits}
 }

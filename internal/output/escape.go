@@ -88,40 +88,32 @@ func appendYAMLEscape(b []byte, r rune) []byte { return fmt.Appendf(b, `\U%08x`,
 func EscapeJSON(text []byte) []byte { return escapeQuoted(text, appendJSONEscape) }
 
 // Text returns a writer that escapes text by Escape, except line ends and tabs.
-func Text(to io.Writer) io.Writer { return text{to} }
+func Text(to io.Writer) io.Writer { return escaper{to, escapeText} }
 
-type text struct{ to io.Writer }
+// JSONLines returns a writer that escapes lines of JSON by EscapeJSON. Each Write must
+// have whole lines.
+func JSONLines(to io.Writer) io.Writer { return escaper{to, EscapeJSON} }
 
-// Write implements io.Writer.
-func (w text) Write(b []byte) (int, error) {
-	var out strings.Builder
-	for part := range strings.SplitAfterSeq(string(b), "\n") {
-		line, end := strings.CutSuffix(part, "\n")
-		cells := strings.Split(line, "\t")
-		for i := range cells {
-			cells[i] = Escape(cells[i])
-		}
-		out.WriteString(strings.Join(cells, "\t"))
-		if end {
-			out.WriteByte('\n')
-		}
-	}
-	if _, err := io.WriteString(w.to, out.String()); err != nil {
+type escaper struct {
+	to     io.Writer
+	escape func([]byte) []byte
+}
+
+func (e escaper) Write(b []byte) (int, error) {
+	if _, err := e.to.Write(e.escape(b)); err != nil {
 		return 0, err
 	}
 	return len(b), nil
 }
 
-// JSONLines returns a writer that escapes lines of JSON by EscapeJSON. Each Write must
-// have whole lines.
-func JSONLines(to io.Writer) io.Writer { return jsonLines{to} }
-
-type jsonLines struct{ to io.Writer }
-
-// Write implements io.Writer.
-func (w jsonLines) Write(lines []byte) (int, error) {
-	if _, err := w.to.Write(EscapeJSON(lines)); err != nil {
-		return 0, err
+func escapeText(text []byte) []byte {
+	lines := strings.Split(string(text), "\n")
+	for i, line := range lines {
+		cells := strings.Split(line, "\t")
+		for j := range cells {
+			cells[j] = Escape(cells[j])
+		}
+		lines[i] = strings.Join(cells, "\t")
 	}
-	return len(lines), nil
+	return []byte(strings.Join(lines, "\n"))
 }

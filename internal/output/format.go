@@ -4,6 +4,7 @@
 package output
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -13,7 +14,7 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// Format is the format of a result. It is a flag value.
+// Format is the format of a result.
 type Format string
 
 // The formats, in addition to jsonpath=TEMPLATE and custom-columns=COLUMNS.
@@ -56,37 +57,27 @@ func (f Format) Wide() bool { return f.OfTable() && f != FormatTable }
 // ForPeople reports whether the format is a table for people to read.
 func (f Format) ForPeople() bool { return f == FormatTable || f == FormatWide }
 
-// String returns the name of the format.
-func (f *Format) String() string { return string(*f) }
-
-// Type returns the kind of value for help texts.
-func (f *Format) Type() string { return "format" }
-
-// Set sets the format by name. "short" is another name of "table".
-func (f *Format) Set(s string) error {
-	v := Format(s)
+// ParseFormat returns the format of a name. "short" is another name of "table". An error
+// of ErrFormat is about the name, others are about the template or the columns.
+func ParseFormat(s string) (Format, error) {
 	template, isPath := strings.CutPrefix(s, jsonPathPrefix)
 	columns, isColumns := strings.CutPrefix(s, columnsPrefix)
-	switch {
+	var err error
+	switch f := Format(s); {
 	case s == "short":
-		v = FormatTable
+		return FormatTable, nil
 	case isPath:
-		if _, err := parseJSONPath(template); err != nil {
-			return err
-		}
+		_, err = parseJSONPath(template)
 	case isColumns:
-		if _, err := parseColumns(columns); err != nil {
-			return err
-		}
-	case v == FormatJSON || v == FormatYAML || v.OfTable():
-	default:
-		all := Formats(true)
-		last := len(all) - 1
-		return fmt.Errorf("output format %q is not supported, use %s or %s", s, strings.Join(all[:last], ", "), all[last])
+		_, err = parseColumns(columns)
+	case f != FormatJSON && f != FormatYAML && !f.OfTable():
+		err = ErrFormat
 	}
-	*f = v
-	return nil
+	return Format(s), err
 }
+
+// ErrFormat reports that there is no such format.
+var ErrFormat = errors.New("unknown format")
 
 // Write writes v as JSON, as YAML, or as the output of a JSONPath template. Values are
 // encoded by go-json-experiment/json: nil slices are [], `omitzero` omits zero values,
@@ -165,7 +156,7 @@ func (t *Table) columns(spec string) (*Table, error) {
 			return strings.EqualFold(plain.Replace(h), plain.Replace(c.name))
 		})
 		if at < 0 {
-			return nil, &ColumnError{c.name, t.Header}
+			return nil, fmt.Errorf("%w %q, its columns are %s; fields of JSON are for jsonpath", ErrColumn, c.name, strings.Join(t.Header, ", "))
 		}
 		out.Header = append(out.Header, c.header)
 		for i, row := range t.Rows {
@@ -175,12 +166,5 @@ func (t *Table) columns(spec string) (*Table, error) {
 	return out, nil
 }
 
-// ColumnError reports a column that the table does not have.
-type ColumnError struct {
-	Name  string
-	Known []string
-}
-
-func (e *ColumnError) Error() string {
-	return fmt.Sprintf("custom-columns: the table has no column %q, its columns are %s; fields of JSON are for jsonpath", e.Name, strings.Join(e.Known, ", "))
-}
+// ErrColumn reports a column that the table does not have.
+var ErrColumn = errors.New("custom-columns: the table has no column")

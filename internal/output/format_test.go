@@ -11,33 +11,28 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-func TestFormatSet(t *testing.T) {
+func TestParseFormat(t *testing.T) {
 	t.Parallel()
 	for in, want := range map[string]Format{
 		"table": FormatTable, "short": FormatTable, "json": FormatJSON, "yaml": FormatYAML,
 		"wide": FormatWide, "name": FormatName, "csv": FormatCSV,
 		"jsonpath={.a}": "jsonpath={.a}", "jsonpath=.a": "jsonpath=.a", "custom-columns=A,B:.c": "custom-columns=A,B:.c",
 	} {
-		var f Format
-		if err := f.Set(in); err != nil || f != want {
-			t.Errorf("Set(%q) = %v, %q, want %q", in, err, f, want)
+		if f, err := ParseFormat(in); err != nil || f != want {
+			t.Errorf("ParseFormat(%q) = %q, %v, want %q", in, f, err, want)
 		}
 	}
-	f := FormatJSON
 	for in, want := range map[string]string{
-		"xml":                `output format "xml" is not supported, use table, wide, name, csv, custom-columns=COLUMNS, json, yaml or jsonpath=TEMPLATE`,
+		"xml":                `unknown format`,
 		"jsonpath=":          `jsonpath: want a template`,
 		"jsonpath={.a":       `jsonpath "{.a": unclosed action`,
 		"custom-columns=":    `custom-columns "": want COLUMN or HEADER:COLUMN`,
 		"custom-columns=A,":  `custom-columns "A,": want COLUMN`,
 		"custom-columns=A:.": `custom-columns "A:.": want COLUMN`,
 	} {
-		if err := f.Set(in); err == nil || !strings.HasPrefix(err.Error(), want) {
-			t.Errorf("Set(%s) = %v, want %s", in, err, want)
+		if _, err := ParseFormat(in); err == nil || !strings.HasPrefix(err.Error(), want) {
+			t.Errorf("ParseFormat(%q): got %v, want %s", in, err, want)
 		}
-	}
-	if f != FormatJSON {
-		t.Errorf("a failed Set changed the value to %q", f)
 	}
 }
 
@@ -218,11 +213,11 @@ func TestJSONPath(t *testing.T) {
 		"{.items[7].name}": "error",
 	} {
 		var out bytes.Buffer
-		var f Format
-		if err := f.Set("jsonpath=" + template); err != nil {
+		f, err := ParseFormat("jsonpath=" + template)
+		if err != nil {
 			t.Fatal(err)
 		}
-		err := Write(&out, f, value)
+		err = Write(&out, f, value)
 		got := out.String()
 		if err != nil {
 			got = "error"

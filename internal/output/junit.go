@@ -8,49 +8,42 @@ import (
 
 // TestCase is one case of a JUnit report.
 type TestCase struct {
-	Class, Name string
+	Class string `xml:"classname,attr"`
+	Name  string `xml:"name,attr"`
 	// Failure is nil if the case passed.
-	Failure *TestFailure
+	Failure *TestFailure `xml:"failure,omitempty"`
 }
 
 // TestFailure is a failure: its kind, a sentence, and details.
-type TestFailure struct{ Type, Message, Text string }
+type TestFailure struct {
+	Type    string `xml:"type,attr"`
+	Message string `xml:"message,attr"`
+	Text    string `xml:",chardata"`
+}
 
-// The elements of a JUnit report.
-type (
-	junitSuites struct {
-		XMLName xml.Name   `xml:"testsuites"`
-		Suite   junitSuite `xml:"testsuite"`
-	}
-	junitSuite struct {
-		Name     string      `xml:"name,attr"`
-		Tests    int         `xml:"tests,attr"`
-		Failures int         `xml:"failures,attr"`
-		Cases    []junitCase `xml:"testcase"`
-	}
-	junitCase struct {
-		Class   string        `xml:"classname,attr"`
-		Name    string        `xml:"name,attr"`
-		Failure *junitFailure `xml:"failure,omitempty"`
-	}
-	junitFailure struct {
-		Type    string `xml:"type,attr"`
-		Message string `xml:"message,attr"`
-		Text    string `xml:",chardata"`
-	}
-)
+type junitSuites struct {
+	XMLName xml.Name   `xml:"testsuites"`
+	Suite   junitSuite `xml:"testsuite"`
+}
+
+type junitSuite struct {
+	Name     string     `xml:"name,attr"`
+	Tests    int        `xml:"tests,attr"`
+	Failures int        `xml:"failures,attr"`
+	Cases    []TestCase `xml:"testcase"`
+}
 
 // WriteJUnit writes a JUnit report of one suite, for CI systems. Characters that are
 // not printable, which XML could not hold, become escapes.
 func WriteJUnit(w io.Writer, suite string, cases []TestCase) error {
 	s := junitSuite{Name: suite, Tests: len(cases)}
 	for _, c := range cases {
-		out := junitCase{Class: Escape(c.Class), Name: Escape(c.Name)}
+		c.Class, c.Name = Escape(c.Class), Escape(c.Name)
 		if f := c.Failure; f != nil {
 			s.Failures++
-			out.Failure = &junitFailure{Type: Escape(f.Type), Message: Escape(f.Message), Text: Escape(f.Text)}
+			c.Failure = &TestFailure{Escape(f.Type), Escape(f.Message), Escape(f.Text)}
 		}
-		s.Cases = append(s.Cases, out)
+		s.Cases = append(s.Cases, c)
 	}
 	data, err := xml.MarshalIndent(junitSuites{Suite: s}, "", "  ")
 	if err != nil {

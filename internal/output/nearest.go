@@ -1,6 +1,18 @@
 package output
 
-import "strings"
+import (
+	"fmt"
+	"strings"
+)
+
+// DidYouMean returns the clause that suggests NearestWord, empty without one.
+func DidYouMean(written string, known []string) string {
+	word := NearestWord(written, known)
+	if word == "" {
+		return ""
+	}
+	return fmt.Sprintf(", did you mean %q?", word)
+}
 
 // NearestWord returns the known word that was most likely meant, or "". It ignores case
 // and allows one edit for every three bytes, at most two. If no word is that close, it

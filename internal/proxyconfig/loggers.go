@@ -46,19 +46,15 @@ func ParseLogLevels(text string) (LogLevels, error) {
 		if err != nil {
 			return LogLevels{}, err
 		}
-		was := out.Of[logger]
-		if logger == "" {
-			was = out.All
-		}
-		switch {
-		case was != "" && logger == "":
-			return LogLevels{}, fmt.Errorf("two levels for all loggers, %s and %s", was, level)
+		switch was := out.Of[logger]; {
 		case was != "":
 			return LogLevels{}, fmt.Errorf("two levels for logger %s, %s and %s", logger, was, level)
-		case logger == "":
-			out.All = level
-		default:
+		case logger != "":
 			out.Of[logger] = level
+		case out.All != "":
+			return LogLevels{}, fmt.Errorf("two levels for all loggers, %s and %s", out.All, level)
+		default:
+			out.All = level
 		}
 	}
 	return out, nil
@@ -70,11 +66,8 @@ func logLevel(written string) (string, error) {
 		return "warning", nil
 	}
 	if !slices.Contains(logLevels(), written) {
-		text := fmt.Sprintf("unrecognized logging level: %.60q is none of %s", written, strings.Join(logLevels(), ", "))
-		if near := output.NearestWord(written, logLevels()); near != "" {
-			text += fmt.Sprintf(", did you mean %q?", near)
-		}
-		return "", errors.New(text)
+		return "", fmt.Errorf("unrecognized logging level: %.60q is none of %s%s",
+			written, strings.Join(logLevels(), ", "), output.DidYouMean(written, logLevels()))
 	}
 	return written, nil
 }
@@ -82,14 +75,9 @@ func logLevel(written string) (string, error) {
 // Check reports loggers that are not among the active loggers of an Envoy.
 func (l LogLevels) Check(active map[string]string) error {
 	for _, logger := range slices.Sorted(maps.Keys(l.Of)) {
-		if _, ok := active[logger]; ok {
-			continue
+		if _, ok := active[logger]; !ok {
+			return fmt.Errorf("unrecognized logger name: %.60q%s", logger, output.DidYouMean(logger, slices.Sorted(maps.Keys(active))))
 		}
-		text := fmt.Sprintf("unrecognized logger name: %.60q", logger)
-		if near := output.NearestWord(logger, slices.Sorted(maps.Keys(active))); near != "" {
-			text += fmt.Sprintf(", did you mean %q?", near)
-		}
-		return errors.New(text)
 	}
 	return nil
 }

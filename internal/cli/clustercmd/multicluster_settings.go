@@ -13,6 +13,7 @@ import (
 	"github.com/meshctl/meshctl/internal/cli"
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/multicluster"
+	"github.com/meshctl/meshctl/internal/output"
 )
 
 // clusterSettingOptions hold the flags of a command that changes the settings of a cluster.
@@ -129,7 +130,7 @@ func (o *clusterSettingOptions) checkKnown(
 	slices.Sort(all)
 	all = slices.Compact(all)
 	return nil, fmt.Errorf("no control plane in %s knows cluster %s, they know %s%s; --force skips the check",
-		strings.Join(names, ", "), id, strings.Join(all, ", "), cli.DidYouMean(string(id), all))
+		strings.Join(names, ", "), id, strings.Join(all, ", "), output.DidYouMean(string(id), all))
 }
 
 func newMulticlusterDrainCmd(env *cli.Env) *cobra.Command {

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/meshctl/meshctl/internal/cli"
+	"github.com/meshctl/meshctl/internal/output"
 	"github.com/meshctl/meshctl/internal/server/xds/history"
 	"github.com/meshctl/meshctl/test/clitest"
 )
@@ -105,9 +106,7 @@ func TestXDSNACKsWatch(t *testing.T) {
 			var o xdsNACKsOptions
 			o.ReplicaFlags = cli.ReplicaFlags{Servers: []string{m.Debug}, System: "istio-system"}
 			o.Timeout, o.every, o.watch = clitest.Patience, time.Millisecond, true
-			if err := o.Output.Set(format); err != nil {
-				t.Fatal(err)
-			}
+			o.Output = output.Format(format)
 			var wg sync.WaitGroup
 			wg.Go(func() {
 				if err := o.run(ctx, &cli.Env{Stdout: in, Stderr: io.Discard, LookupEnv: clitest.HomeOnly(m.Home), Now: time.Now}); err != nil {

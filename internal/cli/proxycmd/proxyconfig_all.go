@@ -73,7 +73,7 @@ func (o *pcAllOptions) checkOutput(*cobra.Command, []string) error {
 		return cli.Usagef("--output %s is for a single table: use pc clusters, listeners, routes, secrets or eds", string(o.output))
 	}
 	if !o.output.OfTable() && o.filter != (proxyconfig.OverviewFilter{}) {
-		return cli.Usagef("filters apply to tables, and --output %s shows the whole dump: use pc clusters, listeners, routes or eds", &o.output)
+		return cli.Usagef("filters apply to tables, and --output %s shows the whole dump: use pc clusters, listeners, routes or eds", string(o.output))
 	}
 	return nil
 }

@@ -161,6 +161,6 @@ show all of it without private keys; the table shows only versions.`,
 		return pcResult{table: proxyconfig.BootstrapTable(b), none: "The bootstrap has no versions.", json: b.Resource}, nil
 	}})
 	o.output = output.FormatJSON
-	cmd.Flags().Lookup("output").DefValue = o.output.String()
+	cmd.Flags().Lookup("output").DefValue = string(o.output)
 	return cmd
 }
