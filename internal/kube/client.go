@@ -24,6 +24,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/rest"
+
+	"github.com/meshctl/meshctl/internal/dial"
 )
 
 // codecs holds the codecs of the kinds that Client knows.
@@ -61,6 +63,15 @@ func NewClient(config *rest.Config) (*Client, error) {
 	return c, nil
 }
 
+// NewBoundedClient returns a client whose responses have at most most bytes. Its caller
+// bounds the rate of the requests.
+func NewBoundedClient(config *rest.Config, most int64) (*Client, error) {
+	config = rest.CopyConfig(config)
+	config.QPS = -1
+	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return dial.Bounded(next, most) })
+	return NewClient(config)
+}
+
 func newClient(config *rest.Config) (*Client, error) {
 	codecs, err := knownCodecs()
 	if err != nil {
@@ -82,8 +93,12 @@ func newClient(config *rest.Config) (*Client, error) {
 	return &Client{made, client, codecs.parameters}, nil
 }
 
-// Close closes the connections that no request uses.
-func (c *Client) Close() { CloseIdle(c.http.Transport) }
+// Close closes the connections that no request uses. It may be called on a nil Client.
+func (c *Client) Close() {
+	if c != nil {
+		CloseIdle(c.http.Transport)
+	}
+}
 
 // Get begins a request for something other than an object, such as the keys of tokens.
 // The caller sets the absolute path.

@@ -187,15 +187,7 @@ func servingNames(addr string) []string {
 
 // caPage makes /debug/certs: the CA as stored, in use, and in issued certificates.
 func (s *Server) caPage() ca.Page {
-	var served []ca.Signed
-	for _, by := range s.issuer.Signed() {
-		one := ca.Signed{Signer: ca.Describe(by.Authority.Cert), LastAt: by.Last.UTC(), ValidUntil: by.Until.UTC()}
-		for _, r := range by.Authority.Roots {
-			one.Roots = append(one.Roots, ca.Describe(r))
-		}
-		served = append(served, one)
-	}
-	p := ca.NewPage(s.ca.Status(), served, s.cfg.Now())
+	p := ca.NewPage(s.ca.Status(), s.issuer.Signed(), s.cfg.Now())
 	if s.own != nil {
 		p.Serving = new(ca.Describe(s.own.Leaf()))
 	} else if leaf, signer := s.issuer.Serving(); leaf != nil {

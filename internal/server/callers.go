@@ -229,9 +229,7 @@ func (s *Server) checkNode(caller mesh.Caller, n xdsgen.Node) error {
 	if err := s.checkMesh(n); err != nil {
 		return err
 	}
-	err := identity.CheckNode(caller, identity.NodeClaims{
-		Namespace: n.Namespace, ServiceAccount: n.ServiceAccount, Cluster: n.Cluster, TrustDomain: n.TrustDomain,
-	})
+	err := identity.CheckNode(caller, n)
 	if err != nil {
 		s.cfg.log(logAuthn).Warn("proxy refused: it says that it is another than it was proved to be", "identity", caller.Identity.String(),
 			"cluster", caller.Cluster, "node", n.ID.String(), "error", err)

@@ -2,11 +2,12 @@ package ca
 
 import (
 	"cmp"
+	"crypto"
 	"crypto/tls"
+	"crypto/x509"
 	"io"
 	"log/slog"
 	"net/http"
-	"sync"
 	"time"
 
 	"github.com/meshctl/meshctl/internal/certs"
@@ -35,11 +36,7 @@ type BundleEndpoint struct {
 	Rand    io.Reader
 	Log     *slog.Logger
 
-	mu        sync.Mutex // guards what follows
-	cert      *tls.Certificate
-	id        mesh.Identity
-	authority *certs.Authority // that signed cert
-	renewAt   time.Time
+	renewed renewedCertificate
 }
 
 // ServeHTTP serves the roots to every caller, as they are public.
@@ -54,7 +51,12 @@ func (e *BundleEndpoint) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "there is no signing CA yet", http.StatusServiceUnavailable)
 		return
 	}
-	doc, err := e.document(set)
+	roots, err := bundle.Parse(certs.EncodeCerts(set.Roots...))
+	var doc []byte
+	if err == nil {
+		// The sequence number grows with each new set of roots.
+		doc, err = roots.SPIFFE(uint64(max(1, set.LoadedAt.Unix())), cmp.Or(e.Refresh, defaultBundleRefresh))
+	}
 	if err != nil {
 		e.Log.Error("the trust bundle is not served", "error", err)
 		http.Error(w, "the bundle cannot be made", http.StatusInternalServerError)
@@ -62,15 +64,6 @@ func (e *BundleEndpoint) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	w.Header().Set("Content-Type", "application/json")
 	_, _ = w.Write(doc)
-}
-
-func (e *BundleEndpoint) document(set *Set) ([]byte, error) {
-	roots, err := bundle.Parse(certs.EncodeCerts(set.Roots...))
-	if err != nil {
-		return nil, err
-	}
-	// The sequence number grows with each new set of roots.
-	return roots.SPIFFE(uint64(max(1, set.LoadedAt.Unix())), cmp.Or(e.Refresh, defaultBundleRefresh))
 }
 
 // TLSConfig returns a configuration that proves the SPIFFE identity of the control
@@ -82,8 +75,7 @@ func (e *BundleEndpoint) TLSConfig() *tls.Config {
 	}
 }
 
-// certificate returns a certificate for the identity of the control plane. It signs
-// another one at half of the lifetime, and when the identity or the CA changes.
+// certificate returns a certificate for the identity of the control plane.
 func (e *BundleEndpoint) certificate(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	id, err := e.Identity()
 	if err != nil {
@@ -93,24 +85,11 @@ func (e *BundleEndpoint) certificate(*tls.ClientHelloInfo) (*tls.Certificate, er
 	if set == nil {
 		return nil, errNone
 	}
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if e.cert != nil && e.id == id && e.authority == set.Authority && now.Before(e.renewAt) {
-		return e.cert, nil
-	}
-	key, err := certs.GenerateKey(certs.ECDSAP256)
-	if err != nil {
-		return nil, err
-	}
-	leaf, err := set.SignLeaf(key.Public(), mesh.Caller{Identity: id}, bundleLeafTTL, now, e.Rand)
+	cert, err := e.renewed.get(id, set.Authority, now, func(key crypto.PublicKey) (*x509.Certificate, error) {
+		return set.SignLeaf(key, mesh.Caller{Identity: id}, bundleLeafTTL, now, e.Rand)
+	})
 	if err != nil {
 		e.Log.Error("no certificate for the bundle endpoint", "error", err)
-		return nil, err
 	}
-	cert := &tls.Certificate{Certificate: [][]byte{leaf.Raw}, PrivateKey: key, Leaf: leaf}
-	for _, above := range set.Chain {
-		cert.Certificate = append(cert.Certificate, above.Raw)
-	}
-	e.cert, e.id, e.authority, e.renewAt = cert, id, set.Authority, now.Add(leaf.NotAfter.Sub(now)/2)
-	return cert, nil
+	return cert, err
 }

@@ -14,17 +14,48 @@ import (
 	"github.com/meshctl/meshctl/internal/mesh"
 )
 
-// ServingCertificate is the certificate of the control plane's secure port. A
-// handshake renews it when half of its lifetime is over or the issuer has another
-// authority. It may be used concurrently.
-type ServingCertificate struct {
-	issuer *Issuer
-	extra  []string // names in addition to ServerNames
-
+// renewedCertificate is a server certificate that the CA in use signs. It may be used
+// concurrently.
+type renewedCertificate struct {
 	mu        sync.Mutex // guards what follows
 	cert      *tls.Certificate
+	id        mesh.Identity
 	authority *certs.Authority // that signed cert
 	renewAt   time.Time
+}
+
+// get returns the certificate for an identity. It calls sign for another one when half
+// of the lifetime is over, or the identity or the authority has changed.
+func (r *renewedCertificate) get(
+	id mesh.Identity, a *certs.Authority, now time.Time, sign func(crypto.PublicKey) (*x509.Certificate, error),
+) (*tls.Certificate, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.cert != nil && r.id == id && r.authority == a && now.Before(r.renewAt) {
+		return r.cert, nil
+	}
+	key, err := certs.GenerateKey(certs.ECDSAP256)
+	if err != nil {
+		return nil, err
+	}
+	leaf, err := sign(key.Public())
+	if err != nil {
+		return nil, err
+	}
+	cert := &tls.Certificate{Certificate: [][]byte{leaf.Raw}, PrivateKey: key, Leaf: leaf}
+	for _, above := range a.Chain {
+		cert.Certificate = append(cert.Certificate, above.Raw)
+	}
+	r.cert, r.id, r.authority, r.renewAt = cert, id, a, now.Add(leaf.NotAfter.Sub(now)/2)
+	return cert, nil
+}
+
+// ServingCertificate is the certificate of the control plane's secure port. It may be
+// used concurrently.
+type ServingCertificate struct {
+	issuer  *Issuer
+	extra   []string // names in addition to ServerNames
+	renewed renewedCertificate
 }
 
 // ServerNames returns the DNS names by which agents connect to the control plane.
@@ -50,28 +81,19 @@ func (i *Issuer) ServingCertificate(extra ...string) (*ServingCertificate, error
 // GetCertificate is for tls.Config.GetCertificate.
 func (s *ServingCertificate) GetCertificate(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	now, authority := s.issuer.cfg.Now(), s.issuer.Authority()
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.cert != nil && s.authority == authority && now.Before(s.renewAt) {
-		return s.cert, nil
-	}
 	if authority == nil {
 		return nil, errNoAuthority
 	}
-	key, err := certs.GenerateKey(certs.ECDSAP256)
+	cert, err := s.renewed.get(mesh.Identity{}, authority, now, func(key crypto.PublicKey) (*x509.Certificate, error) {
+		leaf, err := s.sign(authority, key, now)
+		if err == nil {
+			s.issuer.serving.Store(&servingLeaf{leaf, authority})
+		}
+		return leaf, err
+	})
 	if err != nil {
 		return nil, fmt.Errorf("make serving certificate: %w", err)
 	}
-	leaf, err := s.sign(authority, key.Public(), now)
-	if err != nil {
-		return nil, fmt.Errorf("make serving certificate: %w", err)
-	}
-	cert := &tls.Certificate{Certificate: [][]byte{leaf.Raw}, PrivateKey: key, Leaf: leaf}
-	for _, c := range authority.Chain {
-		cert.Certificate = append(cert.Certificate, c.Raw)
-	}
-	s.issuer.serving.Store(&servingLeaf{leaf, authority})
-	s.cert, s.authority, s.renewAt = cert, authority, now.Add(leaf.NotAfter.Sub(now)/2)
 	return cert, nil
 }
 

@@ -94,8 +94,12 @@ type Page struct {
 	Differences []string `json:"differences"`
 }
 
-// NewPage returns the page for a status and the signers of served certificates.
-func NewPage(s Status, served []Signed, now time.Time) Page {
+// NewPage returns the page for a status and the signers of workload certificates.
+func NewPage(s Status, signers []Issued, now time.Time) Page {
+	var served []Signed
+	for _, by := range signers {
+		served = append(served, Signed{Describe(by.Authority.Cert), describeAll(by.Authority.Roots), by.Last.UTC(), by.Until.UTC()})
+	}
 	p := Page{Status: s, Served: served, Differences: []string{}}
 	differ := func(format string, args ...any) { p.Differences = append(p.Differences, fmt.Sprintf(format, args...)) }
 	if s.Error != "" {

@@ -5,23 +5,15 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/meshctl/meshctl/internal/mesh"
+	"github.com/meshctl/meshctl/internal/server/xdsgen"
 )
 
-// NodeClaims are the claims of a proxy about itself, in its first request. All but
-// Namespace may be empty.
-type NodeClaims struct {
-	Namespace      string
-	ServiceAccount string
-	Cluster        mesh.ClusterID
-	TrustDomain    string
-}
-
-// CheckNode compares the claims of a proxy with its proved identity. Namespace,
+// CheckNode compares the claims of a proxy, in its first request, with its proved identity. Namespace,
 // service account and trust domain must equal the identity's. The cluster must equal
 // caller.Cluster where both are known. A caller without a proved cluster may claim
 // any, so code that hands out secrets of a cluster must use caller.Cluster. The error
 // has code PermissionDenied.
-func CheckNode(caller mesh.Caller, claims NodeClaims) error {
+func CheckNode(caller mesh.Caller, claims xdsgen.Node) error {
 	id := caller.Identity
 	if claims.Namespace == "" || claims.Namespace != id.Namespace ||
 		claims.ServiceAccount != "" && claims.ServiceAccount != id.ServiceAccount {

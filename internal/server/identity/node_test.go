@@ -8,7 +8,12 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/meshctl/meshctl/internal/mesh"
+	"github.com/meshctl/meshctl/internal/server/xdsgen"
 )
+
+func says(namespace, account string, cluster mesh.ClusterID, trustDomain string) xdsgen.Node {
+	return xdsgen.Node{Namespace: namespace, ServiceAccount: account, Cluster: cluster, TrustDomain: trustDomain}
+}
 
 // TestCheckNode: the claims of a proxy must match its proved identity.
 func TestCheckNode(t *testing.T) {
@@ -17,31 +22,31 @@ func TestCheckNode(t *testing.T) {
 	unbound := caller("cluster.local", "sample", "helloworld", "")
 	tests := map[string]struct {
 		caller mesh.Caller
-		claims NodeClaims
+		claims xdsgen.Node
 		want   string // "" is allowed
 	}{
-		"all said":                    {hello, NodeClaims{"sample", "helloworld", "east", ""}, ""},
-		"account not said":            {hello, NodeClaims{"sample", "", "east", ""}, ""},
-		"cluster not said":            {hello, NodeClaims{"sample", "helloworld", "", ""}, ""},
-		"caller's cluster not proved": {unbound, NodeClaims{"sample", "helloworld", "west", ""}, ""},
-		"trust domain said":           {hello, NodeClaims{"sample", "helloworld", "east", "cluster.local"}, ""},
-		"other trust domain":          {hello, NodeClaims{"sample", "helloworld", "east", "b.example"}, `is not of trust domain "b.example"`},
+		"all said":                    {hello, says("sample", "helloworld", "east", ""), ""},
+		"account not said":            {hello, says("sample", "", "east", ""), ""},
+		"cluster not said":            {hello, says("sample", "helloworld", "", ""), ""},
+		"caller's cluster not proved": {unbound, says("sample", "helloworld", "west", ""), ""},
+		"trust domain said":           {hello, says("sample", "helloworld", "east", "cluster.local"), ""},
+		"other trust domain":          {hello, says("sample", "helloworld", "east", "b.example"), `is not of trust domain "b.example"`},
 		"other namespace": {
 			hello,
-			NodeClaims{"prod", "helloworld", "east", ""},
+			says("prod", "helloworld", "east", ""),
 			"authorization failed: no identities (spiffe://cluster.local/ns/sample/sa/helloworld) matched prod/helloworld",
 		},
 		"other account": {
 			hello,
-			NodeClaims{"sample", "admin", "east", ""},
+			says("sample", "admin", "east", ""),
 			"authorization failed: no identities (spiffe://cluster.local/ns/sample/sa/helloworld) matched sample/admin",
 		},
-		"empty namespace":            {hello, NodeClaims{"", "helloworld", "east", ""}, "matched /helloworld"},
-		"nobody with empty claims":   {mesh.Caller{}, NodeClaims{}, "authorization failed"},
-		"other cluster":              {hello, NodeClaims{"sample", "helloworld", "west", ""}, `is of cluster "east", not of cluster "west"`},
-		"cluster in other case":      {hello, NodeClaims{"sample", "helloworld", "East", ""}, `not of cluster "East"`},
-		"namespace that is a prefix": {hello, NodeClaims{"sampl", "helloworld", "east", ""}, "matched sampl/"},
-		"huge namespace":             {hello, NodeClaims{strings.Repeat("a", 1<<20), "helloworld", "east", ""}, "matched aaa"},
+		"empty namespace":            {hello, says("", "helloworld", "east", ""), "matched /helloworld"},
+		"nobody with empty claims":   {mesh.Caller{}, xdsgen.Node{}, "authorization failed"},
+		"other cluster":              {hello, says("sample", "helloworld", "west", ""), `is of cluster "east", not of cluster "west"`},
+		"cluster in other case":      {hello, says("sample", "helloworld", "East", ""), `not of cluster "East"`},
+		"namespace that is a prefix": {hello, says("sampl", "helloworld", "east", ""), "matched sampl/"},
+		"huge namespace":             {hello, says(strings.Repeat("a", 1<<20), "helloworld", "east", ""), "matched aaa"},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {

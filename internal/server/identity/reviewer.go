@@ -5,7 +5,6 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
-	"net/http"
 	"slices"
 	"sync"
 	"time"
@@ -16,7 +15,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/client-go/rest"
 
-	"github.com/meshctl/meshctl/internal/dial"
 	"github.com/meshctl/meshctl/internal/kube"
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/token"
@@ -67,7 +65,7 @@ type reviewProblem struct {
 }
 
 func newReviewer(ctx context.Context, cfg *ReviewersConfig, id mesh.ClusterID, access *rest.Config) (*reviewer, error) {
-	api, err := newAPIClient(access, maxAnswer)
+	api, err := kube.NewBoundedClient(access, maxAnswer)
 	if err != nil {
 		return nil, err
 	}
@@ -78,15 +76,6 @@ func newReviewer(ctx context.Context, cfg *ReviewersConfig, id mesh.ClusterID, a
 	r.keys.fetch, r.keys.now = r.fetchKeys, cfg.Now
 	r.ctx, r.stop = context.WithCancel(ctx)
 	return r, nil
-}
-
-// newAPIClient returns a client of an API server whose responses have at most
-// maxAnswer bytes. Callers bound the rate of their requests.
-func newAPIClient(access *rest.Config, maxAnswer int64) (*kube.Client, error) {
-	access = rest.CopyConfig(access)
-	access.QPS = -1
-	access.Wrap(func(next http.RoundTripper) http.RoundTripper { return dial.Bounded(next, maxAnswer) })
-	return kube.NewClient(access)
 }
 
 // run checks from time to time, and after each failure, that tokens can be

@@ -30,7 +30,6 @@ const (
 	// accessTick is the interval between checks for due queries.
 	accessTick = time.Second
 	// maxAccessAnswer bounds the response to a query, in bytes.
-
 	maxAccessAnswer = 64 << 10
 	// maxAsking bounds the concurrent queries.
 	maxAsking = 16
@@ -61,15 +60,10 @@ type SecretAccess struct {
 	wake chan struct{} // capacity 1: something is due
 
 	mu       sync.Mutex
-	clusters map[mesh.ClusterID]*accessAPI
+	clusters map[mesh.ClusterID]*kube.Client
+	faults   map[mesh.ClusterID]string // error of the last query, as logged
 	accounts map[serviceAccount]*accessAnswer
 	asking   int
-}
-
-// accessAPI queries the API server of a cluster.
-type accessAPI struct {
-	api   *kube.Client
-	fault string // error of the last query, as logged
 }
 
 // serviceAccount is a service account of one cluster.
@@ -91,22 +85,23 @@ type accessAnswer struct {
 func NewSecretAccess(cfg SecretAccessConfig) *SecretAccess {
 	return &SecretAccess{
 		cfg: cfg, wake: make(chan struct{}, 1),
-		clusters: make(map[mesh.ClusterID]*accessAPI), accounts: make(map[serviceAccount]*accessAnswer),
+		clusters: make(map[mesh.ClusterID]*kube.Client), faults: make(map[mesh.ClusterID]string), accounts: make(map[serviceAccount]*accessAnswer),
 	}
 }
 
 // SetCluster sends the queries for a cluster with the given access. Known answers
 // still count.
 func (r *SecretAccess) SetCluster(id mesh.ClusterID, access *rest.Config) error {
-	api, err := newAPIClient(access, maxAccessAnswer)
+	api, err := kube.NewBoundedClient(access, maxAccessAnswer)
 	if err != nil {
 		return fmt.Errorf("cluster %s: %w", id, err)
 	}
 	r.mu.Lock()
 	old := r.clusters[id]
-	r.clusters[id] = &accessAPI{api: api}
+	r.clusters[id] = api
+	delete(r.faults, id)
 	r.mu.Unlock()
-	old.close()
+	old.Close()
 	r.signal()
 	return nil
 }
@@ -116,6 +111,7 @@ func (r *SecretAccess) RemoveCluster(id mesh.ClusterID) {
 	r.mu.Lock()
 	old := r.clusters[id]
 	delete(r.clusters, id)
+	delete(r.faults, id)
 	var pods []string
 	for a, known := range r.accounts {
 		if a.cluster == id {
@@ -124,14 +120,8 @@ func (r *SecretAccess) RemoveCluster(id mesh.ClusterID) {
 		}
 	}
 	r.mu.Unlock()
-	old.close()
+	old.Close()
 	r.notify(pods)
-}
-
-func (c *accessAPI) close() {
-	if c != nil {
-		c.api.Close()
-	}
 }
 
 // MayRead returns nil if the caller, which runs as the pod, may read the private keys
@@ -189,8 +179,8 @@ func (r *SecretAccess) Run(ctx context.Context) error {
 	var asking sync.WaitGroup
 	defer asking.Wait()
 	for {
-		for _, key := range r.takeDue() {
-			asking.Go(func() { r.ask(ctx, key) })
+		for key, api := range r.takeDue() {
+			asking.Go(func() { r.ask(ctx, key, api) })
 		}
 		select {
 		case <-ctx.Done():
@@ -201,11 +191,11 @@ func (r *SecretAccess) Run(ctx context.Context) error {
 	}
 }
 
-// takeDue returns the accounts to query now. It ends expired access and forgets
-// accounts without pods that look.
-func (r *SecretAccess) takeDue() []serviceAccount {
+// takeDue returns the accounts to query now, and the API servers to ask. It ends expired
+// access and forgets accounts without pods that look.
+func (r *SecretAccess) takeDue() map[serviceAccount]*kube.Client {
 	now := r.cfg.Now()
-	var due []serviceAccount
+	due := make(map[serviceAccount]*kube.Client)
 	var ended []string
 	r.mu.Lock()
 	for key, known := range r.accounts {
@@ -220,7 +210,7 @@ func (r *SecretAccess) takeDue() []serviceAccount {
 		default:
 			known.busy = true
 			r.asking++
-			due = append(due, key)
+			due[key] = r.clusters[key.cluster]
 		}
 	}
 	r.mu.Unlock()
@@ -236,16 +226,9 @@ func (a *accessAnswer) takePods() []string {
 
 // ask queries the access of one account and notifies its pods. Those that still exist
 // call MayRead again.
-func (r *SecretAccess) ask(ctx context.Context, key serviceAccount) {
-	r.mu.Lock()
-	c := r.clusters[key.cluster]
-	r.mu.Unlock()
+func (r *SecretAccess) ask(ctx context.Context, key serviceAccount, api *kube.Client) {
 	began := r.cfg.Now()
-	var status authorizationv1.SubjectAccessReviewStatus
-	err := fmt.Errorf("cluster %s is gone", key.cluster)
-	if c != nil {
-		status, err = c.review(ctx, key)
-	}
+	status, err := review(ctx, api, key)
 	r.mu.Lock()
 	r.asking--
 	known := r.accounts[key]
@@ -254,13 +237,15 @@ func (r *SecretAccess) ask(ctx context.Context, key serviceAccount) {
 		return
 	}
 	known.busy = false
-	if r.clusters[key.cluster] != c { // the cluster has another access: ask again
+	if r.clusters[key.cluster] != api { // the cluster has another access: ask again
 		r.mu.Unlock()
 		r.signal()
 		return
 	}
+	fault, faultBefore := "", r.faults[key.cluster]
 	switch {
 	case err != nil:
+		fault = err.Error()
 		// An earlier answer counts until it expires.
 		known.due = r.cfg.Now().Add(failedFor)
 		known.why = fmt.Errorf("the API server of cluster %s cannot be asked whether %s/%s may read secrets", key.cluster, key.name, key.namespace)
@@ -271,35 +256,20 @@ func (r *SecretAccess) ask(ctx context.Context, key serviceAccount) {
 		known.why = fmt.Errorf("%s/%s is not authorized to read secrets: %.200q", key.name, key.namespace, status.Reason)
 	}
 	pods := known.takePods()
-	fault := c.note(err)
+	r.faults[key.cluster] = fault
 	r.mu.Unlock()
-	if fault != "" && ctx.Err() == nil {
+	if fault != "" && fault != faultBefore && ctx.Err() == nil {
 		r.cfg.Log.Warn("permissions to read secrets cannot be checked: gateways of the cluster get no keys", "cluster", key.cluster, "error", fault)
 	}
 	r.notify(pods)
 	r.signal() // for accounts that wait because of maxAsking
 }
 
-// note returns the text to log for an error, empty if the last query had the same.
-func (c *accessAPI) note(err error) string {
-	switch {
-	case c == nil:
-		return ""
-	case err == nil:
-		c.fault = ""
-		return ""
-	case err.Error() == c.fault:
-		return ""
-	}
-	c.fault = err.Error()
-	return c.fault
-}
-
 // review asks the API server whether the account may list Secrets.
-func (c *accessAPI) review(ctx context.Context, a serviceAccount) (authorizationv1.SubjectAccessReviewStatus, error) {
+func review(ctx context.Context, api *kube.Client, a serviceAccount) (authorizationv1.SubjectAccessReviewStatus, error) {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
-	review, err := c.api.ReviewAccess(ctx, &authorizationv1.SubjectAccessReview{
+	answer, err := api.ReviewAccess(ctx, &authorizationv1.SubjectAccessReview{
 		Spec: authorizationv1.SubjectAccessReviewSpec{
 			User:   token.Subject(a.namespace, a.name),
 			Groups: []string{"system:serviceaccounts", "system:serviceaccounts:" + a.namespace, "system:authenticated"},
@@ -311,5 +281,5 @@ func (c *accessAPI) review(ctx context.Context, a serviceAccount) (authorization
 	if err != nil {
 		return authorizationv1.SubjectAccessReviewStatus{}, err
 	}
-	return review.Status, nil
+	return answer.Status, nil
 }

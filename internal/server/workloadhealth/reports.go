@@ -16,6 +16,7 @@ import (
 
 	"k8s.io/client-go/rest"
 
+	"github.com/meshctl/meshctl/internal/kube"
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 	"github.com/meshctl/meshctl/internal/server/xdsgen"
@@ -60,7 +61,7 @@ type Reports struct {
 	wake chan struct{} // capacity 1: something changed
 
 	mu      sync.Mutex
-	apis    map[mesh.ClusterID]*entryAPI
+	apis    map[mesh.ClusterID]*kube.Client
 	entries map[workloadKey]*workload
 	streams map[string]workloadKey
 	// look are the entries with work to do, now or later.
@@ -100,7 +101,7 @@ type workload struct {
 // New returns Reports without workloads. Run makes them work.
 func New(cfg Config) *Reports {
 	return &Reports{
-		cfg: cfg, wake: make(chan struct{}, 1), apis: make(map[mesh.ClusterID]*entryAPI),
+		cfg: cfg, wake: make(chan struct{}, 1), apis: make(map[mesh.ClusterID]*kube.Client),
 		entries: make(map[workloadKey]*workload), streams: make(map[string]workloadKey), look: make(map[workloadKey]*workload),
 		writing: make(map[mesh.ClusterID]int),
 	}
@@ -108,7 +109,7 @@ func New(cfg Config) *Reports {
 
 // SetCluster writes the objects of a cluster with the access from now on.
 func (r *Reports) SetCluster(id mesh.ClusterID, access *rest.Config) error {
-	made, err := newAPI(access)
+	made, err := kube.NewBoundedClient(access, maxAnswer) // maxWriting bounds the rate
 	if err != nil {
 		return fmt.Errorf("cluster %s: %w", id, err)
 	}
@@ -122,7 +123,7 @@ func (r *Reports) SetCluster(id mesh.ClusterID, access *rest.Config) error {
 		}
 	}
 	r.mu.Unlock()
-	old.close()
+	old.Close()
 	r.signal()
 	return nil
 }
@@ -133,7 +134,7 @@ func (r *Reports) RemoveCluster(id mesh.ClusterID) {
 	old := r.apis[id]
 	delete(r.apis, id)
 	r.mu.Unlock()
-	old.close()
+	old.Close()
 }
 
 // Report implements xds.Health. It ignores proxies that name no WorkloadEntry, which
@@ -254,7 +255,7 @@ func (r *Reports) Run(ctx context.Context) error {
 // entryWrite is one write: a condition to set, or one to remove.
 type entryWrite struct {
 	workloadKey
-	api         *entryAPI
+	api         *kube.Client
 	entry       *workload
 	set, remove *condition
 }
@@ -306,9 +307,9 @@ func (r *Reports) write(ctx context.Context, j entryWrite) {
 	var wrote *condition
 	var err error
 	if j.remove != nil {
-		err = j.api.removeCondition(ctx, j.workloadKey, j.remove)
+		err = removeCondition(ctx, j.api, j.workloadKey, j.remove)
 	} else {
-		wrote, err = j.api.setCondition(ctx, j.workloadKey, *j.set)
+		wrote, err = setCondition(ctx, j.api, j.workloadKey, *j.set)
 	}
 	if ctx.Err() != nil {
 		return

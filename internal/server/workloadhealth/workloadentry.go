@@ -5,15 +5,12 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net/http"
 	"path"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/rest"
 
-	"github.com/meshctl/meshctl/internal/dial"
 	"github.com/meshctl/meshctl/internal/kube"
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
@@ -29,25 +26,6 @@ const (
 
 // versions of the kind, in order of preference.
 var versions = [...]string{"v1", "v1beta1", "v1alpha3"}
-
-// entryAPI writes the status of the WorkloadEntries of one cluster.
-type entryAPI struct {
-	rest *kube.Client
-}
-
-func newAPI(access *rest.Config) (*entryAPI, error) {
-	access = rest.CopyConfig(access)
-	access.QPS = -1 // maxWriting bounds it
-	access.Wrap(func(next http.RoundTripper) http.RoundTripper { return dial.Bounded(next, maxAnswer) })
-	made, err := kube.NewClient(access)
-	return &entryAPI{made}, err
-}
-
-func (a *entryAPI) close() {
-	if a != nil {
-		a.rest.Close()
-	}
-}
 
 // condition is a condition in the status of an Istio object. Conditions of other types
 // stay as they are.
@@ -98,9 +76,9 @@ func (o *workloadEntry) healthyCondition() (is *condition, others []json.RawMess
 }
 
 // setCondition writes the condition and returns the written one.
-func (a *entryAPI) setCondition(ctx context.Context, of workloadKey, c condition) (*condition, error) {
+func setCondition(ctx context.Context, api *kube.Client, of workloadKey, c condition) (*condition, error) {
 	var wrote *condition
-	err := a.change(ctx, of.entry, func(o *workloadEntry) ([]json.RawMessage, error) {
+	err := change(ctx, api, of.entry, func(o *workloadEntry) ([]json.RawMessage, error) {
 		switch {
 		case o == nil:
 			return nil, errors.New("there is no such WorkloadEntry")
@@ -128,8 +106,8 @@ func (a *entryAPI) setCondition(ctx context.Context, of workloadKey, c condition
 }
 
 // removeCondition removes a condition, unless another writer has changed it.
-func (a *entryAPI) removeCondition(ctx context.Context, of workloadKey, c *condition) error {
-	return a.change(ctx, of.entry, func(o *workloadEntry) ([]json.RawMessage, error) {
+func removeCondition(ctx context.Context, api *kube.Client, of workloadKey, c *condition) error {
+	return change(ctx, api, of.entry, func(o *workloadEntry) ([]json.RawMessage, error) {
 		if o == nil {
 			return nil, nil
 		}
@@ -143,11 +121,13 @@ func (a *entryAPI) removeCondition(ctx context.Context, of workloadKey, c *condi
 
 // change replaces the conditions of an object by the result of edit, unless that is nil.
 // If there is no object, edit gets nil and must return nil.
-func (a *entryAPI) change(ctx context.Context, key snapshot.PodKey, edit func(*workloadEntry) ([]json.RawMessage, error)) error {
+func change(
+	ctx context.Context, api *kube.Client, key snapshot.PodKey, edit func(*workloadEntry) ([]json.RawMessage, error),
+) error {
 	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
 	defer cancel()
 	for range maxConflicts {
-		at, o, err := a.get(ctx, key)
+		at, o, err := get(ctx, api, key)
 		if err != nil {
 			return err
 		}
@@ -162,7 +142,7 @@ func (a *entryAPI) change(ctx context.Context, key snapshot.PodKey, edit func(*w
 		if err != nil {
 			return err
 		}
-		err = a.rest.Patch(types.MergePatchType).AbsPath(at, "status").Body(patch).Do(ctx).Error()
+		err = api.Patch(types.MergePatchType).AbsPath(at, "status").Body(patch).Do(ctx).Error()
 		if !apierrors.IsConflict(err) {
 			return err
 		}
@@ -171,10 +151,10 @@ func (a *entryAPI) change(ctx context.Context, key snapshot.PodKey, edit func(*w
 }
 
 // get returns the object and its path; nil if there is none.
-func (a *entryAPI) get(ctx context.Context, key snapshot.PodKey) (at string, o *workloadEntry, err error) {
+func get(ctx context.Context, api *kube.Client, key snapshot.PodKey) (at string, o *workloadEntry, err error) {
 	for _, version := range versions {
 		at = path.Join("/apis/networking.istio.io", version, "namespaces", key.Namespace, "workloadentries", key.Name)
-		text, err := a.rest.Get().AbsPath(at).DoRaw(ctx)
+		text, err := api.Get().AbsPath(at).DoRaw(ctx)
 		if apierrors.IsNotFound(err) {
 			continue
 		}
