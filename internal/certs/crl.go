@@ -36,9 +36,6 @@ const (
 	PrivilegeWithdrawn   Reason = 9
 )
 
-// reasonOID identifies the extension of an entry that holds the reason.
-func reasonOID() asn1.ObjectIdentifier { return asn1.ObjectIdentifier{2, 5, 29, 21} }
-
 // NewerCRL reports whether list a of an authority is newer than list b, by number or,
 // if that does not decide, by time.
 func NewerCRL(a, b *x509.RevocationList) bool {
@@ -117,22 +114,20 @@ func (a *Authority) maySignCRL(now time.Time) error {
 // plainCRL refuses a list with critical extensions, such as a delta list: the next
 // list would lose them.
 func plainCRL(l *x509.RevocationList) error {
-	for _, ext := range l.Extensions {
-		if ext.Critical {
-			return fmt.Errorf("the revocation list of %q has the critical extension %s, which only the program knows that made it: go on with that", l.Issuer, ext.Id)
-		}
-	}
+	extensions := slices.Clone(l.Extensions)
 	for _, e := range l.RevokedCertificateEntries {
-		if i := slices.IndexFunc(e.Extensions, func(x pkix.Extension) bool { return x.Critical }); i >= 0 {
-			return fmt.Errorf("the revocation list of %q has an entry with the critical extension %s, which only the program knows that made it: go on with that", l.Issuer, e.Extensions[i].Id)
-		}
+		extensions = append(extensions, e.Extensions...)
+	}
+	if i := slices.IndexFunc(extensions, func(x pkix.Extension) bool { return x.Critical }); i >= 0 {
+		return fmt.Errorf("the revocation list of %q has the critical extension %s, which only the program knows that made it: go on with that", l.Issuer, extensions[i].Id)
 	}
 	return nil
 }
 
 // again returns a copy of an entry for the next list.
 func again(e x509.RevocationListEntry) x509.RevocationListEntry {
-	others := slices.DeleteFunc(slices.Clone(e.Extensions), func(x pkix.Extension) bool { return x.Id.Equal(reasonOID()) })
+	reason := asn1.ObjectIdentifier{2, 5, 29, 21}
+	others := slices.DeleteFunc(slices.Clone(e.Extensions), func(x pkix.Extension) bool { return x.Id.Equal(reason) })
 	return x509.RevocationListEntry{
 		SerialNumber: e.SerialNumber, RevocationTime: e.RevocationTime, ReasonCode: e.ReasonCode, ExtraExtensions: others,
 	}

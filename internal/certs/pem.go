@@ -58,28 +58,24 @@ type Block struct {
 // writes it. Unlike encoding/pem, it takes time proportional to the text.
 func Scan(data []byte) []Block {
 	var blocks []Block
-	for raw := range splitPEM(data) {
-		if len(blocks) == MaxBlocks {
-			return append(blocks, Block{
-				Line: raw.line, Fault: FaultTooMany,
-				Err: fmt.Errorf("more than %d PEM blocks", MaxBlocks),
-			})
+	for b, raw := range splitPEM(data) {
+		switch {
+		case len(blocks) == MaxBlocks:
+			b = Block{Line: b.Line, Fault: FaultTooMany, Err: fmt.Errorf("more than %d PEM blocks", MaxBlocks)}
+			return append(blocks, b)
+		case raw == nil:
+			blocks = append(blocks, b)
+		case raw.Type != blockECParameters:
+			blocks = append(blocks, b.with(raw))
 		}
-		if raw.block != nil && raw.block.Type == blockECParameters {
-			continue
-		}
-		blocks = append(blocks, readBlock(raw))
 	}
 	return blocks
 }
 
-func readBlock(raw rawBlock) Block {
-	b := Block{Line: raw.line, Fault: raw.fault, Err: raw.err}
-	if raw.block == nil {
-		return b
-	}
-	b.Type = raw.block.Type
-	der := raw.block.Bytes
+// with returns the block with the parsed content.
+func (b Block) with(raw *pem.Block) Block {
+	b.Type = raw.Type
+	der := raw.Bytes
 	if len(der) > maxBlock {
 		return b.fail(FaultMalformed, fmt.Errorf("its content has %d bytes, more than the %d allowed", len(der), maxBlock))
 	}
@@ -93,14 +89,14 @@ func readBlock(raw rawBlock) Block {
 		b.CRL, err = x509.ParseRevocationList(der)
 	case b.Type == blockTrusted:
 		return b.fail(FaultTrusted, errTrusted)
-	case isEncrypted(raw.block):
+	case isEncrypted(raw):
 		return b.fail(FaultEncrypted, errEncrypted)
 	case isKey(b.Type):
 		if len(der) > maxKeyBlock {
 			return b.fail(FaultMalformed, fmt.Errorf("the private key has %d bytes, more than the %d allowed", len(der), maxKeyBlock))
 		}
 		var key crypto.Signer
-		if key, err = parseKeyBlock(raw.block); err == nil {
+		if key, err = parseKeyBlock(raw); err == nil {
 			b.KeyOf = key.Public()
 		}
 	default:
@@ -133,24 +129,16 @@ var (
 	errEncrypted = errors.New("the private key is encrypted; decrypt it with openssl pkey")
 )
 
-// rawBlock is a block before its content is parsed. block is nil if there is a
-// fault.
-type rawBlock struct {
-	line  int
-	block *pem.Block
-	fault Fault
-	err   error
-}
-
 var (
 	pemBegin = []byte("-----BEGIN ")
 	pemEnd   = []byte("-----END ")
 )
 
-// splitPEM splits a text into blocks, each from a BEGIN to the next END. It reads
-// every line once, so that many BEGINs cost no more than other text.
-func splitPEM(data []byte) iter.Seq[rawBlock] {
-	return func(yield func(rawBlock) bool) {
+// splitPEM splits a text into blocks, each from a BEGIN to the next END, and their lines
+// or faults. The content is nil if there is a fault. It reads every line once, so that
+// many BEGINs cost no more than other text.
+func splitPEM(data []byte) iter.Seq2[Block, *pem.Block] {
+	return func(yield func(Block, *pem.Block) bool) {
 		var (
 			start, startLine = -1, 0 // of the open block
 			pos, line        = 0, 1
@@ -158,7 +146,7 @@ func splitPEM(data []byte) iter.Seq[rawBlock] {
 		)
 		broken := func(line int, format string, args ...any) bool {
 			damaged = true
-			return yield(rawBlock{line: line, fault: FaultDamaged, err: fmt.Errorf(format, args...)})
+			return yield(Block{Line: line, Fault: FaultDamaged, Err: fmt.Errorf(format, args...)}, nil)
 		}
 		for ; pos < len(data); line++ {
 			end := len(data)
@@ -176,7 +164,7 @@ func splitPEM(data []byte) iter.Seq[rawBlock] {
 				block, _ := pem.Decode(data[start:end])
 				switch {
 				case block != nil:
-					if !yield(rawBlock{line: startLine, block: block}) {
+					if !yield(Block{Line: startLine}, block) {
 						return
 					}
 				case bytes.Contains(text, pemBegin):
@@ -200,7 +188,7 @@ func splitPEM(data []byte) iter.Seq[rawBlock] {
 		case start >= 0:
 			broken(startLine, "the PEM block has no END")
 		case stray > 0 && !damaged && bytes.Contains(data, pemBegin):
-			yield(rawBlock{line: stray, fault: FaultTrailing, err: errors.New("there is text behind the last PEM block")})
+			yield(Block{Line: stray, Fault: FaultTrailing, Err: errors.New("there is text behind the last PEM block")}, nil)
 		}
 	}
 }
@@ -210,11 +198,11 @@ func splitPEM(data []byte) iter.Seq[rawBlock] {
 func decodePEM(data []byte) ([]*pem.Block, error) {
 	var blocks []*pem.Block
 	damaged := 0
-	for raw := range splitPEM(data) {
+	for b, raw := range splitPEM(data) {
 		switch {
-		case raw.block != nil:
-			blocks = append(blocks, raw.block)
-		case raw.fault == FaultDamaged:
+		case raw != nil:
+			blocks = append(blocks, raw)
+		case b.Fault == FaultDamaged:
 			damaged++
 		}
 	}
@@ -242,7 +230,7 @@ func FromDER(data []byte) []byte {
 	}
 	for _, blockType := range []string{blockCSR, blockCRL, "PRIVATE KEY", "EC PRIVATE KEY", "RSA PRIVATE KEY"} {
 		block := &pem.Block{Type: blockType, Bytes: data}
-		if readBlock(rawBlock{block: block}).Err == nil {
+		if (Block{}).with(block).Err == nil {
 			return pem.EncodeToMemory(block)
 		}
 	}

@@ -16,9 +16,7 @@ import (
 func NewRoot(tb testing.TB) *certs.Authority {
 	tb.Helper()
 	root, err := certs.NewRoot(certs.CASpec{Algorithm: certs.ECDSAP256, CommonName: "Root CA", TTL: 24 * time.Hour}, time.Now(), rand.Reader)
-	if err != nil {
-		tb.Fatal(err)
-	}
+	check(tb, err)
 	return root
 }
 
@@ -28,9 +26,7 @@ func NewIntermediate(tb testing.TB, root *certs.Authority) *certs.Authority {
 	tb.Helper()
 	spec := certs.CASpec{Algorithm: certs.ECDSAP256, CommonName: "Intermediate CA", TTL: 23 * time.Hour}
 	a, err := root.NewIntermediate("cluster1", spec, time.Now(), rand.Reader)
-	if err != nil {
-		tb.Fatal(err)
-	}
+	check(tb, err)
 	return a
 }
 
@@ -49,9 +45,7 @@ func WithRoots(a *certs.Authority, roots ...*certs.Authority) *certs.Authority {
 func ServeTLS(tb testing.TB, config *tls.Config) (address string) {
 	tb.Helper()
 	listener, err := tls.Listen("tcp", "127.0.0.1:0", config)
-	if err != nil {
-		tb.Fatal(err)
-	}
+	check(tb, err)
 	done := make(chan struct{})
 	go func() {
 		defer close(done)

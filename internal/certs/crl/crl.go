@@ -45,13 +45,6 @@ type Target struct {
 	Serial *big.Int // of a certificate of the only CA
 }
 
-// Set is the CA of a cluster.
-type Set struct {
-	Material *store.Material
-	// Place and Lists are the places of the CA and of its lists, for people.
-	Place, Lists string
-}
-
 // Result of Next and Update.
 type Result struct {
 	PEM   []byte   // all lists
@@ -62,9 +55,9 @@ type Result struct {
 }
 
 // Next makes the next list of each CA, with all earlier revocations, and keeps the lists
-// of other CAs in the sets. It fails if a control plane or Envoy could not use the
-// result with one of the sets.
-func Next(sets []Set, o Options) (*Result, error) { return (&builder{}).make(sets, o) }
+// of other CAs. sets have the CAs of clusters with their lists. Next fails if a control
+// plane or Envoy could not use the result with one of the sets.
+func Next(sets []*store.Material, o Options) (*Result, error) { return (&builder{}).make(sets, o) }
 
 // Update makes the next lists for a directory with the CA of a cluster, or with a root
 // and the directories of clusters. It writes them into ca-crl.pem of each directory:
@@ -91,7 +84,6 @@ func Update(dir string, o Options) (_ *Result, err error) {
 	return result, err
 }
 
-// directory is a directory with CAs.
 type directory struct {
 	path string
 	root bool     // it has the key of a root
@@ -123,14 +115,7 @@ func find(path string) (*directory, error) {
 // lock prevents other processes from making lists of the same CAs: the revocations of
 // one process would be lost.
 func (d *directory) lock() (unlock func() error, err error) {
-	var held []func() error
-	unlock = func() error {
-		var errs []error
-		for _, u := range slices.Backward(held) {
-			errs = append(errs, u())
-		}
-		return errors.Join(errs...)
-	}
+	unlock = func() error { return nil }
 	paths := slices.Clone(d.sets)
 	if d.root {
 		paths = append(paths, d.path)
@@ -140,17 +125,17 @@ func (d *directory) lock() (unlock func() error, err error) {
 		if err != nil {
 			return nil, errors.Join(err, unlock())
 		}
-		u, err := files.Lock(filepath.Join(filepath.Dir(abs), "."+filepath.Base(abs)+".crl.lock"))
+		last, err := files.Lock(filepath.Join(filepath.Dir(abs), "."+filepath.Base(abs)+".crl.lock"))
 		if err != nil {
 			return nil, errors.Join(err, unlock())
 		}
-		held = append(held, u)
+		earlier := unlock
+		unlock = func() error { return errors.Join(last(), earlier()) }
 	}
 	return unlock, nil
 }
 
-// read reads the root with its lists, and the sets of the clusters.
-func (d *directory) read(now time.Time) (*builder, []Set, error) {
+func (d *directory) read(now time.Time) (*builder, []*store.Material, error) {
 	b := &builder{}
 	if d.root {
 		root, err := store.LoadRoot(d.path, now)
@@ -167,13 +152,13 @@ func (d *directory) read(now time.Time) (*builder, []Set, error) {
 			b.files = append(b.files, listFile{path, data})
 		}
 	}
-	var sets []Set
+	var sets []*store.Material
 	for _, path := range d.sets {
 		m, err := store.Read(path)
 		if err != nil {
 			return nil, nil, err
 		}
-		sets = append(sets, Set{m, path, filepath.Join(path, store.CRLFile)})
+		sets = append(sets, m)
 	}
 	return b, sets, nil
 }
@@ -208,7 +193,6 @@ func (d *directory) write(data []byte) (wrote []string, err error) {
 	return wrote, nil
 }
 
-// listFile is a file with lists.
 type listFile struct {
 	place string
 	data  []byte
@@ -225,17 +209,16 @@ type builder struct {
 	rest []*x509.RevocationList // the last lists of other CAs, in order of arrival
 }
 
-// make makes the next lists.
-func (b *builder) make(sets []Set, o Options) (*Result, error) {
+func (b *builder) make(sets []*store.Material, o Options) (*Result, error) {
 	for _, s := range sets {
-		a, err := s.Material.Signer(verify.Options{Now: o.Now})
+		a, err := s.Signer(verify.Options{Now: o.Now})
 		if err != nil {
 			return nil, fmt.Errorf("load CA: %w", err)
 		}
 		b.addSigner(a)
 		b.known = append(append(b.known, a.Chain...), a.Roots...)
-		if data, there := s.Material.CRL(); there {
-			b.files = append(b.files, listFile{s.Lists, data})
+		if data, there := s.CRL(); there {
+			b.files = append(b.files, listFile{s.CRLPlace, data})
 		}
 	}
 	b.single = len(b.signers) == 1
@@ -261,13 +244,13 @@ func (b *builder) make(sets []Set, o Options) (*Result, error) {
 }
 
 // check refuses lists that are unusable with one of the sets.
-func (b *builder) check(data []byte, sets []Set, now time.Time) error {
+func (b *builder) check(data []byte, sets []*store.Material, now time.Time) error {
 	judge := verify.Options{Now: now}
 	for _, a := range b.signers {
 		judge.Signers = append(judge.Signers, a.Cert)
 	}
 	for _, s := range sets {
-		r, err := s.Material.WithCRL(s.Lists, data).Revocations(judge)
+		r, err := s.WithCRL(data).Revocations(judge)
 		if err == nil {
 			err = verify.Refuse(r.Findings)
 		}
@@ -339,7 +322,6 @@ func (b *builder) knownSigner(l *x509.RevocationList) *x509.Certificate {
 	return nil
 }
 
-// next makes the next lists.
 func (b *builder) next(o Options) (*Result, error) {
 	r := &Result{}
 	revoked := make([][]certs.Revocation, len(b.signers))

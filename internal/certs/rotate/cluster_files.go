@@ -167,23 +167,14 @@ func lint(from Storage, dir string, set []files.File, o verify.Options, others .
 
 // facts returns the short SHA-256 of the signer and the roots of a set.
 func facts(set []files.File) (signer string, roots []string) {
-	first, _, list := store.FromFiles("", set).Certificates()
-	if len(first) > 0 {
-		signer = verify.Short(first[0])
+	cert, _, list := store.FromFiles("", set).Certificates()
+	if cert != nil {
+		signer = verify.Short(cert)
 	}
 	for _, r := range list {
 		roots = append(roots, verify.Short(r))
 	}
 	return signer, roots
-}
-
-// signerOf returns the SHA-256 of the signer of a set, if there is one.
-func signerOf(set []files.File) []string {
-	signer, _, _ := store.FromFiles("", set).Certificates()
-	if len(signer) == 0 {
-		return nil
-	}
-	return []string{certs.Fingerprint(signer[0])}
 }
 
 // parseOne reads a file with one certificate.

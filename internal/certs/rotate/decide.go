@@ -5,6 +5,9 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/meshctl/meshctl/internal/certs"
+	"github.com/meshctl/meshctl/internal/certs/store"
+	"github.com/meshctl/meshctl/internal/files"
 	"github.com/meshctl/meshctl/internal/mesh"
 )
 
@@ -111,16 +114,16 @@ func (r *rotation) requirement(to Phase) *Requirement {
 		out.Trusted = s.NewRoot
 	case s.Phase == Sign && to == Finished:
 		out.Trusted, out.Gone = s.NewRoot, s.OldRoot
-		for _, c := range r.clusters {
-			out.GoneSigners = append(out.GoneSigners, signerOf(c.old)...)
-		}
 	case s.Phase == Back && to == Aborted:
 		out.Trusted, out.Gone = s.OldRoot, s.NewRoot
-		for _, c := range r.clusters {
-			out.GoneSigners = append(out.GoneSigners, signerOf(c.fresh)...)
-		}
 	default:
 		return nil
+	}
+	for _, c := range r.clusters {
+		set := map[string][]files.File{s.OldRoot: c.old, s.NewRoot: c.fresh}[out.Gone]
+		if signer, _, _ := store.FromFiles("", set).Certificates(); signer != nil {
+			out.GoneSigners = append(out.GoneSigners, certs.Fingerprint(signer))
+		}
 	}
 	return out
 }

@@ -45,15 +45,18 @@ func (d *Dir) Plan(o StartOptions) (*Plan, error) {
 	if r == nil {
 		return d.planStart(o)
 	}
+	return d.plan(r.state), nil
+}
+
+func (d *Dir) plan(s *State) *Plan {
 	p := &Plan{
-		Phase: r.state.Phase, OldRoot: r.state.OldRoot, NewRoot: r.state.NewRoot,
-		LeafTTL: r.state.LeafTTL, Propagation: r.state.Propagation,
+		Phase: s.Phase, OldRoot: s.OldRoot, NewRoot: s.NewRoot,
+		LeafTTL: s.LeafTTL, Propagation: s.Propagation, Steps: d.steps(s),
 	}
-	for _, c := range r.clusters {
-		p.Clusters = append(p.Clusters, string(c.name))
+	for _, c := range s.Clusters {
+		p.Clusters = append(p.Clusters, string(c))
 	}
-	p.Steps = d.steps(r.state, p.Clusters)
-	return p, nil
+	return p
 }
 
 func (d *Dir) planStart(o StartOptions) (*Plan, error) {
@@ -64,11 +67,11 @@ func (d *Dir) planStart(o StartOptions) (*Plan, error) {
 	if _, err := complete(o.Root, root); err != nil {
 		return nil, err
 	}
-	p := &Plan{OldRoot: certs.Fingerprint(root), LeafTTL: Duration(o.LeafTTL), Propagation: Duration(o.Propagation)}
+	s := &State{OldRoot: certs.Fingerprint(root), LeafTTL: Duration(o.LeafTTL), Propagation: Duration(o.Propagation)}
 	for _, c := range clusters {
-		p.Clusters = append(p.Clusters, string(c.name))
+		s.Clusters = append(s.Clusters, c.name)
 	}
-	p.Steps = d.steps(&State{LeafTTL: p.LeafTTL, Propagation: p.Propagation}, p.Clusters)
+	p := d.plan(s)
 	end := p.Steps[len(p.Steps)-1].NotBefore
 	if root.NotAfter.Before(end) {
 		p.Notes = append(p.Notes, fmt.Sprintf("the old root ends at %s, before the rotation can: workloads lose each other then", stamp(root.NotAfter)))
@@ -88,10 +91,10 @@ func (d *Dir) planStart(o StartOptions) (*Plan, error) {
 func stamp(t time.Time) string { return t.UTC().Format(time.RFC3339) }
 
 // steps returns the steps of the rotation, the past ones included.
-func (d *Dir) steps(s *State, clusters []string) []Step {
+func (d *Dir) steps(s *State) []Step {
 	var dirs []string
-	for _, c := range clusters {
-		dirs = append(dirs, d.place(c))
+	for _, c := range s.Clusters {
+		dirs = append(dirs, d.place(string(c)))
 	}
 	later := "abort, then abort again after " + s.Wait().String()
 	steps := map[Phase]Step{

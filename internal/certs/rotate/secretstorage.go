@@ -187,7 +187,7 @@ func (s *SecretStorage) root(file string) ([]byte, error) {
 			continue
 		}
 		signer, chain, roots := store.FromSecret("", "", secret.Data).Certificates()
-		top := topOf(slices.Concat(signer, chain), roots)
+		top := topOf(append(chain, signer), roots)
 		switch {
 		case top == nil:
 			return nil, fmt.Errorf("%s: its signer leads to none of its roots", c.Place(store.CACerts))
@@ -207,7 +207,7 @@ func (s *SecretStorage) root(file string) ([]byte, error) {
 func topOf(list, roots []*x509.Certificate) *x509.Certificate {
 	for _, root := range roots {
 		for _, c := range list {
-			if c.Equal(root) || c.CheckSignatureFrom(root) == nil {
+			if c != nil && (c.Equal(root) || c.CheckSignatureFrom(root) == nil) {
 				return root
 			}
 		}

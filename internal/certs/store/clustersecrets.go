@@ -182,10 +182,7 @@ func (c *ClusterSecrets) CA(ctx context.Context) (*verify.ClusterCA, error) {
 			continue
 		}
 		ca := &verify.ClusterCA{Place: c.Place(name)}
-		signer, chain, roots := FromSecret("", "", found.Data).Certificates()
-		if len(signer) > 0 {
-			ca.Signer, ca.Chain, ca.Roots = signer[0], chain, roots
-		}
+		ca.Signer, ca.Chain, ca.Roots = FromSecret("", "", found.Data).Certificates()
 		return ca, nil
 	}
 	return nil, nil

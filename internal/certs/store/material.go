@@ -78,6 +78,10 @@ func stampOf(path string, content bool) string {
 // Material holds the files of a CA at one moment, valid or not.
 type Material struct {
 	Stamp Stamp
+	Place string // the directory or the Secret, for people
+	// CRLPlace is the place of the revocation lists, even if there are none.
+	CRLPlace string
+
 	set   verify.Set
 	data  map[string][]byte
 	again bool // reading again may succeed
@@ -107,7 +111,7 @@ func Read(dir string) (*Material, error) {
 }
 
 func read(dir string) *Material {
-	m := &Material{data: map[string][]byte{}}
+	m := &Material{Place: dir, CRLPlace: filepath.Join(dir, CRLFile), data: map[string][]byte{}}
 	var found []verify.File
 	for _, f := range materialFiles() {
 		path := filepath.Join(dir, f.name)
@@ -137,7 +141,7 @@ func read(dir string) *Material {
 // FromSecret returns the files of a CA in the data of a Secret. The place is the name of
 // the Secret for people. As in Istio's istio-ca-secret, the chain may be empty.
 func FromSecret(place, version string, data map[string][]byte) *Material {
-	m := &Material{Stamp: Stamp{Version: version}, data: map[string][]byte{}}
+	m := &Material{Stamp: Stamp{Version: version}, Place: place, CRLPlace: place + ", " + CRLFile, data: map[string][]byte{}}
 	var found []verify.File
 	for _, f := range materialFiles() {
 		value, ok := data[f.name]
@@ -181,22 +185,21 @@ func (m *Material) Check(o verify.Options) []verify.Finding { return verify.Chec
 // Empty reports whether there is no file of a CA.
 func (m *Material) Empty() bool { return len(m.data) == 0 }
 
-// Certificates returns all readable certificates: in the signer's file, in its chain,
-// and the roots.
-func (m *Material) Certificates() (signer, chain, roots []*x509.Certificate) {
+// Certificates returns the readable certificates: the signer, nil if there is none, its
+// chain and the roots.
+func (m *Material) Certificates() (signer *x509.Certificate, chain, roots []*x509.Certificate) {
 	for _, f := range m.set.Files {
 		list := f.Certificates()
-		switch f.Name {
-		case CertFile:
-			signer = list
-		case certChainFile:
-			chain = list
-		case RootCertFile, tlsRootsFile:
-			roots = list
-		case TLSCertFile:
-			if signer == nil {
-				signer, chain = list, list
+		switch {
+		case IsSigner(f.Name) && len(list) > 0 && signer == nil:
+			signer = list[0]
+			if f.Name == TLSCertFile {
+				chain = list
 			}
+		case f.Name == certChainFile:
+			chain = list
+		case IsRoots(f.Name):
+			roots = list
 		}
 	}
 	return signer, chain, roots
@@ -242,7 +245,7 @@ func (m *Material) signer(o verify.Options) (*certs.Authority, []verify.Finding,
 
 func (m *Material) fail(code verify.Code, reason, fix string) error {
 	return &verify.Failure{Findings: []verify.Finding{
-		{Severity: verify.Error, Code: code, Place: m.set.Place, Reason: reason, Fix: fix},
+		{Severity: verify.Error, Code: code, Place: m.Place, Reason: reason, Fix: fix},
 	}}
 }
 
@@ -271,13 +274,13 @@ func (m *Material) CRL() (data []byte, there bool) {
 	return data, there
 }
 
-// WithCRL returns a copy with other revocation lists. place names them for people.
-func (m *Material) WithCRL(place string, data []byte) *Material {
-	file := verify.NewFile(CRLFile, place, data)
-	next := &Material{Stamp: m.Stamp, data: maps.Clone(m.data)}
+// WithCRL returns a copy with other revocation lists.
+func (m *Material) WithCRL(data []byte) *Material {
+	next := *m
+	next.data = maps.Clone(m.data)
 	next.data[CRLFile] = data
-	next.set = verify.Arrange(m.set.Place, append(m.withoutCRL().Files, file))
-	return next
+	next.set = verify.Arrange(m.Place, append(m.withoutCRL().Files, verify.NewFile(CRLFile, m.CRLPlace, data)))
+	return &next
 }
 
 // Revocations are the revocation lists of a CA.

@@ -44,11 +44,9 @@ func (c *ClusterSecrets) PlanLists(ctx context.Context, name string) (*SecretCha
 	return p, nil
 }
 
-// Material returns the CA in the Secret before the change, with its place and the place
-// of its revocation lists.
-func (p *SecretChange) Material() (m *Material, place, lists string) {
-	place = p.cluster.Place(p.name)
-	return FromSecret(place, "", p.have.Data), place, place + ", " + CRLFile
+// Material returns the CA in the Secret before the change.
+func (p *SecretChange) Material() *Material {
+	return FromSecret(p.cluster.Place(p.name), "", p.have.Data)
 }
 
 // SetLists plans new revocation lists.
@@ -77,17 +75,11 @@ func (p *SecretChange) Refuse() error {
 // signers returns the signing certificates before and after the change, nil if there
 // is none.
 func (p *SecretChange) signers() (was, is *x509.Certificate) {
-	first := func(data map[string][]byte) *x509.Certificate {
-		signer, _, _ := FromSecret("", "", data).Certificates()
-		if len(signer) == 0 {
-			return nil
-		}
-		return signer[0]
-	}
 	if p.have != nil {
-		was = first(p.have.Data)
+		was, _, _ = FromSecret("", "", p.have.Data).Certificates()
 	}
-	return was, first(p.want)
+	is, _, _ = FromSecret("", "", p.want).Certificates()
+	return was, is
 }
 
 // Unchanged reports whether the change has no effect.

@@ -80,7 +80,7 @@ func TestListsConflict(t *testing.T) {
 		p.SetLists([]byte("lists"))
 		both = append(both, p)
 	}
-	if m, _, _ := both[0].Material(); len(both[0].have.Data) != len(both[0].want)-1 {
+	if m := both[0].Material(); len(both[0].have.Data) != len(both[0].want)-1 {
 		t.Errorf("it is to hold %d keys; %v", len(both[0].want), m)
 	}
 	if err := both[0].Write(t.Context(), true); err != nil {

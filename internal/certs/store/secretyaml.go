@@ -2,6 +2,7 @@ package store
 
 import (
 	"bytes"
+	"crypto/x509"
 	"encoding/base64"
 	"errors"
 	"fmt"
@@ -35,30 +36,17 @@ func SecretFiles(a *certs.Authority, crl []byte, layout Layout) ([]files.File, e
 		if len(crl) > 0 {
 			return nil, fmt.Errorf("there is %s, for which the layout %q has no place; use %q", CRLFile, layout, LayoutIstio)
 		}
-		return tlsFiles(set, a), nil
+		chain := a.Chain
+		if len(chain) == 0 {
+			chain = []*x509.Certificate{a.Cert}
+		}
+		return []files.File{
+			{Name: TLSCertFile, Data: certs.EncodeCerts(chain...), Mode: files.Public},
+			{Name: tlsKeyFile, Data: set[1].Data, Mode: files.Secret},
+			{Name: tlsRootsFile, Data: certs.EncodeCerts(a.Roots...), Mode: files.Public},
+		}, nil
 	}
 	return nil, fmt.Errorf("unknown layout %q: want %s or %s", layout, LayoutIstio, LayoutTLS)
-}
-
-// tlsFiles converts the files of a CA to LayoutTLS.
-func tlsFiles(set []files.File, a *certs.Authority) (out []files.File) {
-	for _, f := range set {
-		switch f.Name {
-		case CertFile:
-			f.Name = TLSCertFile
-			if len(a.Chain) > 0 {
-				f.Data = certs.EncodeCerts(a.Chain...)
-			}
-		case KeyFile:
-			f.Name = tlsKeyFile
-		case RootCertFile:
-			f.Name = tlsRootsFile
-		default:
-			continue
-		}
-		out = append(out, f)
-	}
-	return out
 }
 
 // EncodeSecret encodes files as a Kubernetes Secret in YAML.

@@ -141,17 +141,16 @@ func (c *checker) read() {
 		}
 		l := list{file: f, whole: true}
 		inFile := map[string]bool{}
-		exposed, replaceable := f.Exposed != "", f.Replaceable != ""
+		if slices.ContainsFunc(f.Blocks, certs.Block.IsKey) {
+			if f.Exposed != "" {
+				c.exposed(f)
+			}
+			if f.Replaceable != "" {
+				c.report(OpenDirectory, f.Place, cert{}, "others can replace the private key: %s", f.Replaceable)
+			}
+		}
 		for i, b := range f.Blocks {
 			place := f.At(i)
-			if b.IsKey() && exposed {
-				c.exposed(f)
-				exposed = false
-			}
-			if b.IsKey() && replaceable {
-				c.report(OpenDirectory, f.Place, cert{}, "others can replace the private key: %s", f.Replaceable)
-				replaceable = false
-			}
 			switch {
 			case b.Fault != "":
 				c.fault(b, place)

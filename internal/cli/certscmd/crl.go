@@ -140,14 +140,13 @@ func (o *certsCRLOptions) inClusters(ctx context.Context, env *cli.Env, opts crl
 	// In this order, the second of two concurrent runs is refused before it writes.
 	slices.SortFunc(clusters, func(a, b *store.ClusterSecrets) int { return strings.Compare(string(a.ID), string(b.ID)) })
 	var puts []*store.SecretChange
-	var sets []crl.Set
+	var sets []*store.Material
 	for _, c := range clusters {
 		put, err := c.PlanLists(ctx, store.CACerts)
 		if err != nil {
 			return err
 		}
-		m, place, lists := put.Material()
-		puts, sets = append(puts, put), append(sets, crl.Set{Material: m, Place: place, Lists: lists})
+		puts, sets = append(puts, put), append(sets, put.Material())
 	}
 	storage, err := rotate.OpenSecretStorage(ctx, clusters)
 	if err != nil {

@@ -54,12 +54,12 @@ func describe(s *Set) *Material {
 // are none. The signer may be missing.
 func describeSeen(read *store.Material) *Material {
 	signer, chain, roots := read.Certificates()
-	if len(signer)+len(chain)+len(roots) == 0 {
+	if signer == nil && len(chain)+len(roots) == 0 {
 		return nil
 	}
 	m := &Material{Chain: describeAll(chain), Roots: describeAll(roots)}
-	if len(signer) > 0 {
-		m.Signer = Describe(signer[0])
+	if signer != nil {
+		m.Signer = Describe(signer)
 	}
 	return m
 }
