@@ -47,7 +47,7 @@ status: {loadBalancer: {ingress: [{hostname: lb.example}, {hostname: gone.exampl
 	if len(list) != 1 || list[0].Address.String() != "192.0.2.1" {
 		t.Errorf("gateways %v", list)
 	}
-	refused := s.sources.Page(s.registry).Clusters[0].RefusedGateways
+	refused := s.sources.Page().Clusters[0].RefusedGateways
 	if len(refused) != 1 || refused[0].Address != "gone.example" {
 		t.Errorf("refused %v", refused)
 	}
@@ -88,7 +88,7 @@ spec: {type: LoadBalancer, clusterIP: 10.97.9.9, ports: [{name: tls, port: 15443
 	}()
 	waitFor(t, "readiness", s.ready.Load)
 	const want = "network n2: proxies in other networks get none of its endpoints: Service istio-system/eastwest of cluster away: it has no address"
-	if list := s.sources.Page(s.registry).UnreachableNetworks; len(list) != 1 || !strings.HasPrefix(list[0].String(), want) {
+	if list := s.sources.Page().UnreachableNetworks; len(list) != 1 || !strings.HasPrefix(list[0].String(), want) {
 		t.Errorf("the page has %v, want %s", list, want)
 	}
 	if notes := s.notes(); !slices.ContainsFunc(notes, func(line string) bool { return strings.HasPrefix(line, want) }) {

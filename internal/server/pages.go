@@ -66,7 +66,7 @@ func (s *Server) pages() map[string]debug.Page {
 	return map[string]debug.Page{
 		"bundles":  show("the bundles of other trust domains", func() any { return s.trust.Bundles.Status() }),
 		"certs":    show("the signing CA: on disk, in use, and in issued certificates", func() any { return s.caPage() }),
-		"clusters": show("the clusters, and the state of each", func() any { return s.sources.Page(s.registry) }),
+		"clusters": show("the clusters, and the state of each", func() any { return s.sources.Page() }),
 		"clusterz": show("the clusters, as istioctl reads them", func() any { return s.sources.SyncInfos() }),
 		"oidc":     show("the issuers of OIDC tokens", func() any { return s.oidcPage() }),
 		"tokens":   show("the clusters whose API servers review tokens", func() any { return s.apis.reviewers.Status() }),

@@ -115,7 +115,7 @@ func New(cfg Config) (_ *Server, err error) {
 	s.trust.PublishTo(s.registry.SetTrustBundle)
 	s.sources = s.newClusters()
 	s.debug = s.newDebug()
-	s.metrics.MustRegister(s.debug.Metrics(), clusters.GatewayMetrics{Clusters: s.sources, Registry: s.registry})
+	s.metrics.MustRegister(s.debug.Metrics())
 	if err := s.listen(); err != nil {
 		return nil, err
 	}

@@ -17,6 +17,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/meshctl/meshctl/internal/mesh"
+	"github.com/meshctl/meshctl/internal/server/registry"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 )
 
@@ -122,13 +123,18 @@ type Handler interface {
 	RemoveCluster(mesh.ClusterID)
 }
 
-// Registry receives the objects of all clusters.
+// Registry receives the objects of all clusters, and shows what it made of them.
 type Registry interface {
 	snapshot.Sink
 	Expect(mesh.ClusterID)
 	Replace(mesh.ClusterID, []snapshot.Event)
 	Remove(mesh.ClusterID)
 	SetBalancing(mesh.ClusterID, snapshot.Balancing)
+
+	Current() *snapshot.Snapshot
+	UnreachableNetworks() []registry.UnreachableNetwork
+	AddressConflicts() []registry.AddressConflict
+	RefusedGateways() map[mesh.ClusterID]registry.RefusedGateways
 }
 
 // Config configures a Manager.

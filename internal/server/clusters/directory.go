@@ -20,9 +20,6 @@ type Directory struct {
 	Now    func() time.Time
 }
 
-// Origin returns the directory as an origin.
-func (d Directory) Origin() Origin { return Origin{OriginDirectory, d.Dir} }
-
 // Access returns an access that reads the directory.
 func (d Directory) Access() Access {
 	return Access{NewSource: func() Source {
@@ -32,7 +29,7 @@ func (d Directory) Access() Access {
 
 // Static returns the directory as a cluster of the command line.
 func (d Directory) Static() StaticCluster {
-	return StaticCluster{Origin: d.Origin(), Spec: Spec{
+	return StaticCluster{Origin: Origin{OriginDirectory, d.Dir}, Spec: Spec{
 		ID: d.Cluster, Hash: d.Dir,
 		Open: func([]string) (*Access, error) {
 			access := d.Access()

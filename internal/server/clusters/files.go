@@ -2,6 +2,7 @@ package clusters
 
 import (
 	"context"
+	"crypto/sha256"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -11,8 +12,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/fsnotify/fsnotify"
-
 	"github.com/meshctl/meshctl/internal/files"
 	"github.com/meshctl/meshctl/internal/remotesecret"
 )
@@ -20,9 +19,9 @@ import (
 const (
 	// maxKubeconfigs bounds the files in the directory.
 	maxKubeconfigs = 1000
-	// filesCheck is the interval between checks without events, as another directory
-	// may have taken the path.
-	filesCheck = 2 * time.Second
+	// filesCheck is the interval between scans. They need no file events, so they find
+	// changes behind links and on every file system.
+	filesCheck = 500 * time.Millisecond
 )
 
 // Files finds kubeconfigs in a directory, with one cluster in each file. It ignores
@@ -36,36 +35,18 @@ type Files struct {
 
 // Run implements Finder.
 func (f *Files) Run(ctx context.Context, registrar Registrar) error {
-	watcher, err := fsnotify.NewWatcher()
-	if err != nil {
-		return fmt.Errorf("watch kubeconfigs: %w (is fs.inotify.max_user_instances too low?)", err)
-	}
-	defer func() { _ = watcher.Close() }()
 	s := &fileScan{Files: f, registrar: registrar, known: make(map[string]string)}
 	check := time.NewTicker(filesCheck)
 	defer check.Stop()
-	_ = watcher.Add(f.Dir) // if it does not exist yet, a check will find it
 	s.scan()
 	registrar.Listed()
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
-		case e, ok := <-watcher.Events:
-			if !ok {
-				return nil
-			}
-			if e.Op == fsnotify.Chmod {
-				continue
-			}
-		case _, ok := <-watcher.Errors:
-			if !ok {
-				return nil
-			}
 		case <-check.C:
-			_ = watcher.Add(f.Dir)
+			s.scan()
 		}
-		s.scan()
 	}
 }
 
@@ -73,7 +54,7 @@ func (f *Files) Run(ctx context.Context, registrar Registrar) error {
 type fileScan struct {
 	*Files
 	registrar Registrar
-	known     map[string]string // hash of each registered file
+	known     map[string]string // content of each registered file, as a hash, or its error
 	fault     string            // the logged error of reading the directory
 }
 
@@ -118,17 +99,14 @@ func (s *fileScan) take(name string) {
 	if err == nil && len(text) == 0 {
 		return // it is being written
 	}
-	c := remotesecret.Cluster{Place: name, Err: err}
-	if err == nil {
-		c = remotesecret.DecodeKubeconfig(name, text)
-	}
-	state := c.Hash
-	if c.Err != nil {
-		state = c.Err.Error()
-	}
+	state := fmt.Sprintf("%x %v", sha256.Sum256(text), err)
 	if s.known[name] == state {
 		return
 	}
 	s.known[name] = state
+	c := remotesecret.Cluster{Place: name, Err: err}
+	if err == nil {
+		c = remotesecret.DecodeKubeconfig(name, text)
+	}
 	s.registrar.Set(Origin{OriginFile, name}, []Spec{s.Spec(c)})
 }

@@ -29,7 +29,7 @@ func (m *Manager) setBalancing(c *cluster) {
 }
 
 func (m *Manager) balancingOf(c *cluster) snapshot.Balancing {
-	set := m.setting(c.id)
+	set := m.Setting(c.id)
 	standing := snapshot.Balancing{Drained: set.Drain, Weight: set.Weight}
 	since := m.lostSince(c)
 	if c.id == m.cfg.Own || since.IsZero() {

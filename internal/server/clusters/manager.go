@@ -162,9 +162,7 @@ func (m *Manager) setSettings(s *snapshot.ClusterSettings) {
 }
 
 // Setting returns the settings of a cluster. It may be called concurrently.
-func (m *Manager) Setting(id mesh.ClusterID) mesh.ClusterSetting { return m.setting(id) }
-
-func (m *Manager) setting(id mesh.ClusterID) mesh.ClusterSetting {
+func (m *Manager) Setting(id mesh.ClusterID) mesh.ClusterSetting {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.settings[id]
@@ -189,7 +187,7 @@ func (m *Manager) applySettings(ctx context.Context) {
 // affected reports whether changed permissions may affect a cluster of the origin.
 func (m *Manager) affected(o Origin) bool {
 	for id, c := range m.registrations[o] {
-		if !slices.Equal(c.allow, m.setting(id).Allow) {
+		if !slices.Equal(c.allow, m.Setting(id).Allow) {
 			return true
 		}
 	}

@@ -49,12 +49,14 @@ func (c collector) Collect(to chan<- prometheus.Metric) {
 	synced := metric("meshctl_cluster_synced", "Whether everything of a cluster was read once.", "cluster")
 	lost := metric("meshctl_cluster_lost", "Whether a cluster that was read is not followed now.", "cluster")
 	ends := metric("meshctl_cluster_token_expiry_timestamp", "When the token that a cluster is read with ends, in seconds since 1970.", "cluster")
+	refused := metric("meshctl_cluster_refused_gateways", "Addresses of gateways of a cluster that are not used.", "cluster")
 	flag := func(b bool) float64 {
 		if b {
 			return 1
 		}
 		return 0
 	}
+	gateways := c.m.cfg.Registry.RefusedGateways()
 	list, _ := c.m.Status()
 	number := map[string]int{"local": 0, "remote": 0}
 	for _, s := range list {
@@ -66,6 +68,7 @@ func (c collector) Collect(to chan<- prometheus.Metric) {
 		state(1, string(s.Cluster), kind, string(s.State))
 		synced(flag(s.State == Synced || s.State == Lost), string(s.Cluster))
 		lost(flag(s.State == Lost), string(s.Cluster))
+		refused(float64(gateways[s.Cluster].Number), string(s.Cluster))
 		if s.TokenEnds != nil {
 			ends(float64(s.TokenEnds.Unix()), string(s.Cluster))
 		}

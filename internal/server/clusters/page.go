@@ -5,8 +5,6 @@ import (
 	"net/netip"
 	"slices"
 
-	"github.com/prometheus/client_golang/prometheus"
-
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/server/registry"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
@@ -69,8 +67,9 @@ type PageCluster struct {
 }
 
 // Page returns the page /debug/clusters.
-func (m *Manager) Page(r *registry.Registry) Page {
+func (m *Manager) Page() Page {
 	list, problems := m.Status()
+	r := m.cfg.Registry
 	page := Page{Problems: problems, Clusters: make([]PageCluster, len(list)), UnreachableNetworks: r.UnreachableNetworks()}
 	conflicts := r.AddressConflicts()
 	page.AddressConflicts, page.AddressConflictCount = conflicts[:min(len(conflicts), maxShownConflicts)], len(conflicts)
@@ -117,28 +116,5 @@ func contribute(snap *snapshot.Snapshot, pages map[mesh.ClusterID]*PageCluster) 
 				page.Gateways = append(page.Gateways, netip.AddrPortFrom(g.Address, uint16(g.Port)).String())
 			}
 		}
-	}
-}
-
-// GatewayMetrics counts the gateway addresses of each cluster that are not used.
-type GatewayMetrics struct {
-	Clusters *Manager
-	Registry *registry.Registry
-}
-
-func (GatewayMetrics) refused() *prometheus.Desc {
-	return prometheus.NewDesc("meshctl_cluster_refused_gateways", "Addresses of gateways of a cluster that are not used.", []string{"cluster"}, nil)
-}
-
-// Describe implements prometheus.Collector.
-func (m GatewayMetrics) Describe(to chan<- *prometheus.Desc) { to <- m.refused() }
-
-// Collect implements prometheus.Collector.
-func (m GatewayMetrics) Collect(to chan<- prometheus.Metric) {
-	refused := m.Registry.RefusedGateways()
-	list, _ := m.Clusters.Status()
-	for i := range list {
-		number := refused[list[i].Cluster].Number
-		to <- prometheus.MustNewConstMetric(m.refused(), prometheus.GaugeValue, float64(number), string(list[i].Cluster))
 	}
 }

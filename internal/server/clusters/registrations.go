@@ -103,7 +103,7 @@ func (m *Manager) register(o Origin, s Spec) bool {
 	if s.Err != nil {
 		return refuse(s.Err)
 	}
-	next := &registration{origin: o, spec: s, allow: m.setting(s.ID).Allow}
+	next := &registration{origin: o, spec: s, allow: m.Setting(s.ID).Allow}
 	if old != nil && old.same(next) {
 		log.Info("skipping update (kubeconfig are identical)")
 		return false

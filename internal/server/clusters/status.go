@@ -111,7 +111,7 @@ func (m *Manager) entry(c *cluster) publishedCluster {
 	reg := c.reader.registration
 	e := publishedCluster{reader: c.reader, spec: reg.spec, Status: Status{
 		Cluster: c.id, Own: c.id == m.cfg.Own, Origin: reg.origin.Name, OriginKind: reg.origin.Kind,
-		State: Syncing, Since: c.since, Credential: reg.spec.Credential, Setting: m.setting(c.id),
+		State: Syncing, Since: c.since, Credential: reg.spec.Credential, Setting: m.Setting(c.id),
 		Drained: c.balancing.Drained, Demoted: c.balancing.Demoted, Notes: reg.access.Notes,
 	}}
 	if !reg.spec.TokenEnds.IsZero() {
