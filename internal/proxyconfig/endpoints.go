@@ -208,7 +208,7 @@ func EndpointTable(endpoints []Endpoint, wide bool) *output.Table {
 		case e.Unchecked:
 			outlier = "-"
 		}
-		row := []string{e.Address.String(), e.Status, outlier, e.Cluster}
+		row := []string{e.String(), e.Status, outlier, e.Cluster}
 		if wide {
 			row = append(row, e.cells()...)
 		}

@@ -38,7 +38,7 @@ func TestEndpointFilter(t *testing.T) {
 			t.Parallel()
 			var got []string
 			for _, e := range must[[]Endpoint](t)(ReadEndpoints(testdata(t, clustersDump), tc.filter)) {
-				got = append(got, e.Address.String())
+				got = append(got, e.String())
 			}
 			if diff := cmp.Diff(tc.want, got); diff != "" {
 				t.Error(diff)

@@ -2,6 +2,7 @@ package registry
 
 import (
 	"cmp"
+	"maps"
 	"reflect"
 	"slices"
 	"time"
@@ -57,9 +58,7 @@ func (t *tables) meshFacts(r *derive.Reads) *snapshot.Mesh {
 	if d := mc.GetConnectTimeout(); d.AsDuration() > 0 {
 		m.ConnectTimeout = d.AsDuration()
 	}
-	for id, network := range t.allNetworks.Lookup(r, struct{}{}) {
-		m.Networks[id] = network
-	}
+	maps.Insert(m.Networks, t.allNetworks.Lookup(r, struct{}{}))
 	return m
 }
 

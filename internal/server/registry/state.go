@@ -76,7 +76,7 @@ func (s *state) singles(next *snapshot.Snapshot, changes *snapshot.Changes) {
 		s.cfg.Log.Info("gateways changed, triggering push", "networks", len(s.meshGateways.Get(nil).ByNetwork))
 	}
 	next.Mesh, next.Gateways, next.GatewayConfigs = s.mesh.Get(nil), s.meshGateways.Get(nil), s.configs.Get(nil)
-	is := s.tables.traits.Get(nil)
+	is := s.traits.Get(nil)
 	next.Private, next.NodeLocal = is.private, is.nodeLocal
 }
 
@@ -158,7 +158,7 @@ func (s *state) reports() {
 		s.report.refused = found.refused
 		for _, w := range found.warnings {
 			if !slices.ContainsFunc(s.warnings, func(old warning) bool { return reflect.DeepEqual(old, w) }) {
-				s.cfg.Log.Warn(w.message, w.attrs...)
+				s.cfg.Log.Warn(w.message, w.attrs...) //nolint:sloglint // each call of warn has a constant
 			}
 		}
 		s.warnings = found.warnings
