@@ -232,7 +232,7 @@ func limitsFor(cause Cause) func(*Source) {
 	return func(s *Source) {
 		smallLimits(s)
 		if cause != CauseTimeout {
-			s.waits.answer, s.waits.list = time.Minute, time.Minute
+			s.waits.answer, s.waits.slow, s.waits.list = time.Minute, time.Minute, time.Minute
 		}
 	}
 }
