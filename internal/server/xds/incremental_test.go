@@ -504,8 +504,8 @@ func decoded(resources []*xdswire.Resource) map[string]any {
 }
 
 // interned gives equal facts from different registries the same address. It compares
-// contents, in which objects, which all registries share, and interned facts appear as
-// addresses.
+// contents, in which interned facts appear as addresses. Objects appear as contents: the
+// registry keeps an object if an equal one replaces it.
 type interned map[string]any
 
 func intern[V any](in interned, content string, v *V) *V {
@@ -590,7 +590,7 @@ func (in interned) snapshot(s *snapshot.Snapshot) *snapshot.Snapshot {
 	out.Namespaces = table(in, s.Namespaces, func(v *snapshot.NamespaceFacts) *snapshot.NamespaceFacts {
 		fact := *v
 		fact.Services = services(v.Services)
-		return intern(in, fmt.Sprint(v.Name, addressesOf(fact.Sidecars), "/", addressesOf(fact.PeerAuth), "/", addressesOf(fact.EnvoyFilters), "/", addressesOf(fact.Services)), &fact)
+		return intern(in, fmt.Sprint(v.Name, text(fact.Sidecars), "/", text(fact.PeerAuth), "/", text(fact.EnvoyFilters), "/", addressesOf(fact.Services)), &fact)
 	})
 	return &out
 }
