@@ -19,6 +19,7 @@ import (
 type benchmark struct {
 	options
 	dir, config string
+	mesh        services
 	report      report
 	starts      []float64 // seconds from start until ready
 	rss         []float64 // RSS at that time
@@ -57,8 +58,10 @@ func (b *benchmark) all(ctx context.Context) error {
 		return b.certificates(ctx)
 	case "kube":
 		return b.kube(ctx)
+	case "scale":
+		return b.scale(ctx)
 	default:
-		return fmt.Errorf("-only %q: want certificates or kube", b.only)
+		return fmt.Errorf("-only %q: want certificates, kube or scale", b.only)
 	}
 	for _, k := range kinds {
 		if !slices.Contains(strings.Split(b.kinds, ","), k.String()) {
@@ -244,7 +247,7 @@ func (b *benchmark) moveEndpoints(ctx context.Context, phase string, m *meshctl,
 	return b.changes(ctx, phase, m, f, xdswire.EndpointType, func(int) (int, error) {
 		b.changed++
 		service := b.changed % b.services
-		return service, writeSlice(b.config, service, b.endpoints, b.changed)
+		return service, b.mesh.writeSlice(b.config, service, b.changed)
 	})
 }
 
@@ -253,7 +256,7 @@ func (b *benchmark) newServices(ctx context.Context, k kind, m *meshctl, f *flee
 	const proxies = 200
 	f.shrink(min(proxies, f.size()))
 	c, err := b.changes(ctx, k.String()+" service", m, f, xdswire.ClusterType, func(round int) (int, error) {
-		return b.services + round, writeService(b.config, b.services+round, b.endpoints)
+		return b.services + round, b.mesh.writeService(b.config, b.services+round)
 	})
 	if err != nil {
 		return err
@@ -277,6 +280,14 @@ type changes struct{ first, half, last, cpu, generated, sent []float64 }
 // changes makes changes and waits after each until every proxy has a resource of the type for the
 // service that change returns.
 func (b *benchmark) changes(ctx context.Context, phase string, m *meshctl, f *fleet, typ string, change func(round int) (service int, err error)) (*changes, error) {
+	return b.changesSeen(ctx, phase, m, f, typ, seesAll, change)
+}
+
+// changesSeen waits like changes, but only for the proxies that see the service.
+func (b *benchmark) changesSeen(
+	ctx context.Context, phase string, m *meshctl, f *fleet, typ string,
+	sees func(proxy, service int) bool, change func(round int) (service int, err error),
+) (*changes, error) {
 	m.phase(phase)
 	defer m.phase("")
 	c := new(changes)
@@ -298,7 +309,9 @@ func (b *benchmark) changes(ctx context.Context, phase string, m *meshctl, f *fl
 		if err != nil {
 			return nil, err
 		}
-		at, err := f.all(ctx, func(e event) bool { return e.typ == typ && e.has(clusterName(service)) })
+		at, err := f.each(ctx, func(proxy int) bool { return sees(proxy, service) }, func(e event) bool {
+			return e.typ == typ && e.has(b.mesh.cluster(service))
+		})
 		if err != nil {
 			return nil, err
 		}

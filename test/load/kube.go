@@ -33,7 +33,7 @@ func (b *benchmark) kube(ctx context.Context) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, api.Close()) }()
-	if err := api.fill(ctx, 0, b.services, b.endpoints); err != nil {
+	if err := api.fill(ctx, b.mesh, 0, b.services); err != nil {
 		return err
 	}
 	m, err := b.kubeServer(api)
@@ -96,7 +96,7 @@ func (b *benchmark) kubeEndpoints(ctx context.Context, api *apiServer, m *meshct
 		return err
 	}
 	c, err := b.changes(ctx, "kube change", m, f, xdswire.EndpointType, func(round int) (int, error) {
-		return round, api.replaceSlice(ctx, round, b.endpoints, round+1)
+		return round, api.replaceSlice(ctx, b.mesh, round, round+1)
 	})
 	if err != nil {
 		return err
@@ -116,7 +116,7 @@ func (b *benchmark) remoteCluster(ctx context.Context, own *apiServer, m *meshct
 		return err
 	}
 	defer func() { err = errors.Join(err, remote.Close()) }()
-	if err := remote.fill(ctx, b.services, b.services, b.endpoints); err != nil {
+	if err := remote.fill(ctx, b.mesh, b.services, 2*b.services); err != nil {
 		return err
 	}
 	config := filepath.Join(b.dir, "remote-kubeconfig")
@@ -150,7 +150,7 @@ func (b *benchmark) remoteCluster(ctx context.Context, own *apiServer, m *meshct
 	if err := decode(string(text), secret); err != nil {
 		return err
 	}
-	name := clusterName(2*b.services - 1)
+	name := b.mesh.cluster(2*b.services - 1)
 	f.drain()
 	start := time.Now()
 	if _, err := own.client.Secrets(secret.Namespace).Create(ctx, secret, metav1.CreateOptions{}); err != nil {
@@ -226,10 +226,10 @@ func startAPI(ctx context.Context, name string) (*apiServer, error) {
 	return &apiServer{c, client}, nil
 }
 
-// fill writes a mesh of services, numbered from first.
-func (a *apiServer) fill(ctx context.Context, first, services, endpoints int) error {
+// fill writes the Services from first to before end.
+func (a *apiServer) fill(ctx context.Context, m services, first, end int) error {
 	namespaces := []string{mesh.DefaultSystemNamespace}
-	for i := range 10 {
+	for i := range m.namespaces {
 		namespaces = append(namespaces, fmt.Sprintf("ns-%d", i))
 	}
 	for _, name := range namespaces {
@@ -240,10 +240,10 @@ func (a *apiServer) fill(ctx context.Context, first, services, endpoints int) er
 	}
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(4)
-	for i := first; i < first+services; i++ {
+	for i := first; i < end; i++ {
 		g.Go(func() error {
 			service, slice := new(corev1.Service), new(discoveryv1.EndpointSlice)
-			if err := errors.Join(decode(serviceText(i), service), decode(sliceText(i, endpoints, 0), slice)); err != nil {
+			if err := errors.Join(decode(m.serviceText(i), service), decode(m.sliceText(i, 0), slice)); err != nil {
 				return err
 			}
 			service.Spec.Selector = nil // for a selector, the API would make an EndpointSlice itself
@@ -259,9 +259,9 @@ func (a *apiServer) fill(ctx context.Context, first, services, endpoints int) er
 
 func decode(text string, object any) error { return yaml.UnmarshalStrict([]byte(text), object) }
 
-func (a *apiServer) replaceSlice(ctx context.Context, i, endpoints, version int) error {
+func (a *apiServer) replaceSlice(ctx context.Context, m services, i, version int) error {
 	slice := new(discoveryv1.EndpointSlice)
-	if err := decode(sliceText(i, endpoints, version), slice); err != nil {
+	if err := decode(m.sliceText(i, version), slice); err != nil {
 		return err
 	}
 	_, err := a.client.EndpointSlices(slice.Namespace).Update(ctx, slice, metav1.UpdateOptions{})

@@ -43,7 +43,7 @@ func main() {
 	flag.IntVar(&o.rounds, "rounds", 5, "changes to take the median of")
 	flag.IntVar(&o.returning, "returning", 1000, "proxies that come back after kill -9; 0 leaves that out")
 	flag.StringVar(&o.kinds, "kinds", "sotw,delta,sotw tls,delta tls,sotw grpc,delta grpc", "how proxies connect, one run for each; grpc is with the gRPC library, as figures of other control planes were measured")
-	flag.StringVar(&o.only, "only", "", "measure nothing but \"certificates\" or \"kube\"")
+	flag.StringVar(&o.only, "only", "", "measure nothing but \"certificates\", \"kube\" or \"scale\"")
 	flag.BoolVar(&o.yardstick, "yardstick", true, "also measure a snapshot cache of go-control-plane")
 	flag.BoolVar(&o.others, "others", true, "also measure proxies that stop reading, the certificate authority, and a mesh in a Kubernetes API (make kube)")
 	flag.StringVar(&o.revision, "revision", "unknown", "what is measured, for the report")
@@ -81,7 +81,7 @@ func run(ctx context.Context, o options) (err error) {
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
 	b := &benchmark{
-		options: o, dir: dir, config: filepath.Join(dir, "config"),
+		options: o, dir: dir, config: filepath.Join(dir, "config"), mesh: services{namespaces: 10, endpoints: o.endpoints},
 		report: report{Revision: o.revision, Proxies: o.proxies, Services: o.services, Endpoints: o.endpoints},
 	}
 	if o.profiles != "" {
@@ -89,7 +89,7 @@ func run(ctx context.Context, o options) (err error) {
 			return err
 		}
 	}
-	if err := writeMesh(b.config, o.services, o.endpoints); err != nil {
+	if err := b.mesh.write(b.config, 0, o.services); err != nil {
 		return err
 	}
 	if err := b.all(ctx); err != nil {

@@ -8,22 +8,28 @@ import (
 	"strings"
 )
 
-// writeMesh writes Services with their EndpointSlices in ten namespaces.
-func writeMesh(dir string, services, endpoints int) error {
+// services describes Services, each with one EndpointSlice, that are spread over namespaces.
+type services struct{ namespaces, endpoints int }
+
+// write writes the Services from first to before end to a directory, which it creates.
+func (s services) write(dir string, first, end int) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
 	}
-	for i := range services {
-		if err := writeService(dir, i, endpoints); err != nil {
+	for i := first; i < end; i++ {
+		if err := s.writeService(dir, i); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// clusterName returns the name of a Service's cluster.
-func clusterName(i int) string {
-	return fmt.Sprintf("outbound|80||svc-%d.ns-%d.svc.cluster.local", i, i%10)
+// namespace returns the namespace of a Service.
+func (s services) namespace(i int) string { return fmt.Sprintf("ns-%d", i%s.namespaces) }
+
+// cluster returns the name of a Service's cluster.
+func (s services) cluster(i int) string {
+	return fmt.Sprintf("outbound|80||svc-%d.%s.svc.cluster.local", i, s.namespace(i))
 }
 
 func serviceFile(dir string, i int) string {
@@ -33,19 +39,19 @@ func serviceFile(dir string, i int) string {
 func sliceFile(dir string, i int) string { return filepath.Join(dir, fmt.Sprintf("slice-%d.yaml", i)) }
 
 // writeService writes a Service and its EndpointSlice to two files.
-func writeService(dir string, i, endpoints int) error {
-	if err := writeSlice(dir, i, endpoints, 0); err != nil {
+func (s services) writeService(dir string, i int) error {
+	if err := s.writeSlice(dir, i, 0); err != nil {
 		return err
 	}
-	return replace(serviceFile(dir, i), serviceText(i))
+	return replace(serviceFile(dir, i), s.serviceText(i))
 }
 
-func serviceText(i int) string {
+func (s services) serviceText(i int) string {
 	return fmt.Sprintf(`apiVersion: v1
 kind: Service
 metadata:
   name: svc-%[1]d
-  namespace: ns-%[2]d
+  namespace: %[2]s
 spec:
   clusterIP: 10.96.%[3]d.%[4]d
   selector: {app: svc-%[1]d}
@@ -53,7 +59,7 @@ spec:
   - name: http
     port: 80
     targetPort: 8080
-`, i, i%10, 1+i/250, i%250+1) // the API uses lower addresses itself
+`, i, s.namespace(i), 1+i/250, i%250+1) // the API uses lower addresses itself
 }
 
 func removeService(dir string, i int) error {
@@ -69,18 +75,18 @@ func replace(name, text string) error {
 }
 
 // writeSlice writes the EndpointSlice of a service.
-func writeSlice(dir string, i, endpoints, version int) error {
-	return replace(sliceFile(dir, i), sliceText(i, endpoints, version))
+func (s services) writeSlice(dir string, i, version int) error {
+	return replace(sliceFile(dir, i), s.sliceText(i, version))
 }
 
 // sliceText returns the EndpointSlice of a service; version moves its last endpoint.
-func sliceText(i, endpoints, version int) string {
+func (s services) sliceText(i, version int) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, `apiVersion: discovery.k8s.io/v1
 kind: EndpointSlice
 metadata:
   name: svc-%d-abc
-  namespace: ns-%d
+  namespace: %s
   labels:
     kubernetes.io/service-name: svc-%d
 addressType: IPv4
@@ -88,10 +94,10 @@ ports:
 - name: http
   port: 8080
 endpoints:
-`, i, i%10, i)
-	for e := range endpoints {
+`, i, s.namespace(i), i)
+	for e := range s.endpoints {
 		last := e
-		if e == endpoints-1 {
+		if e == s.endpoints-1 {
 			last = e + version
 		}
 		fmt.Fprintf(&b, "- addresses: [\"10.%d.%d.%d\"]\n  conditions: {ready: true}\n", 1+i/250, i%250, last+1)

@@ -26,6 +26,7 @@ import (
 type fleet struct {
 	kind
 	addr        string
+	namespace   func(proxy int) string
 	first       int           // number of the first proxy
 	stopReading chan struct{} // if set, its closing makes the proxies stop reading
 	creds       func(namespace string) credentials.TransportCredentials
@@ -56,7 +57,7 @@ func newFleet(addr string, k kind, creds func(string) credentials.TransportCrede
 	if creds == nil {
 		creds = func(string) credentials.TransportCredentials { return insecure.NewCredentials() }
 	}
-	return &fleet{kind: k, addr: addr, creds: creds, events: make(chan event, 1<<16), frames: newBatches(k.sotw)}
+	return &fleet{kind: k, addr: addr, namespace: loadNamespace, creds: creds, events: make(chan event, 1<<16), frames: newBatches(k.sotw)}
 }
 
 // size returns the number of proxies.
@@ -125,22 +126,32 @@ const patience = 2 * time.Minute
 // all waits until each proxy has had an event for which like returns true, and returns the
 // times of these events in their order.
 func (f *fleet) all(ctx context.Context, like func(event) bool) ([]time.Time, error) {
+	return f.each(ctx, func(int) bool { return true }, like)
+}
+
+// each waits like all, but only for some of the proxies.
+func (f *fleet) each(ctx context.Context, of func(proxy int) bool, like func(event) bool) ([]time.Time, error) {
 	timeout := time.NewTimer(patience)
 	defer timeout.Stop()
-	seen := make(map[int]bool, f.size())
+	missing := make(map[int]struct{}, f.size())
+	for i := range f.size() {
+		if of(i) {
+			missing[i] = struct{}{}
+		}
+	}
 	var at []time.Time
-	for len(seen) < f.size() {
+	for len(missing) > 0 {
 		select {
 		case e := <-f.events:
-			if e.proxy < f.size() && !seen[e.proxy] && like(e) {
-				seen[e.proxy] = true
+			if _, ok := missing[e.proxy]; ok && like(e) {
+				delete(missing, e.proxy)
 				at = append(at, e.at)
 			}
 		case <-ctx.Done():
 			return nil, ctx.Err()
 		case <-timeout.C:
 			_, errs := f.losses()
-			return nil, fmt.Errorf("%d of %d proxies have what they should after %v %v", len(seen), f.size(), patience, errs)
+			return nil, fmt.Errorf("%d of %d proxies do not have what they should after %v %v", len(missing), f.size(), patience, errs)
 		}
 	}
 	slices.SortFunc(at, time.Time.Compare)
@@ -171,11 +182,12 @@ func (p *proxy) run(ctx context.Context) {
 	}
 }
 
-func (p *proxy) namespace() string { return fmt.Sprintf("load-%d", p.number%10) }
+// loadNamespace returns the namespace of a proxy, where no Services are.
+func loadNamespace(proxy int) string { return fmt.Sprintf("load-%d", proxy%10) }
 
 // node returns the encoded node of the proxy.
 func (p *proxy) node() ([]byte, error) {
-	ns := p.namespace()
+	ns := p.namespace(p.number)
 	md, err := structpb.NewStruct(map[string]any{"CLUSTER_ID": "Kubernetes", "NAMESPACE": ns, "SERVICE_ACCOUNT": "default"})
 	if err != nil {
 		return nil, err
@@ -201,7 +213,7 @@ func (p *proxy) open(ctx context.Context) (xdsStream, error) {
 	if p.sotw {
 		method = "/envoy.service.discovery.v3.AggregatedDiscoveryService/StreamAggregatedResources"
 	}
-	creds := p.creds(p.namespace())
+	creds := p.creds(p.namespace(p.number))
 	if p.library {
 		return openLibraryStream(ctx, p.addr, p.dial, creds, method)
 	}

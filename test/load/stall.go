@@ -36,10 +36,10 @@ func (b *benchmark) stalled(ctx context.Context) (err error) {
 	const more = 3
 	for i := range more {
 		f.drain()
-		if err := writeService(b.config, b.services+i, b.endpoints); err != nil {
+		if err := b.mesh.writeService(b.config, b.services+i); err != nil {
 			return err
 		}
-		name := clusterName(b.services + i)
+		name := b.mesh.cluster(b.services + i)
 		if _, err := f.all(ctx, func(e event) bool { return e.has(name) }); err != nil {
 			return err
 		}

@@ -1,0 +1,338 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/meshctl/meshctl/internal/mesh"
+	"github.com/meshctl/meshctl/internal/xdswire"
+)
+
+// Sizes of the large meshes, whatever the flags say.
+const (
+	scaleServices   = 5000
+	scaleEndpoints  = 20
+	scaleNamespaces = 500
+	scaleProxies    = 4 * scaleNamespaces
+	scaleClusters   = 20
+	scalePods       = 100_000
+	sidecarReach    = 3 // namespaces that each namespace sees
+)
+
+// regime is a large mesh in which the proxies of each namespace differ from others.
+type regime struct {
+	name   string
+	write  func(b *benchmark, dir string) error
+	sees   func(proxy, service int) bool
+	memory float64 // limit for each proxy
+}
+
+var regimes = []regime{
+	{"Sidecars", writeSidecars, func(proxy, service int) bool {
+		return (service-proxy+scaleNamespaces)%scaleNamespaces < sidecarReach
+	}, 100e3},
+	{"no Sidecars", func(*benchmark, string) error { return nil }, seesAll, 120e3},
+	{"private Services", writePrivateServices, seesAll, 0},
+}
+
+func seesAll(int, int) bool { return true }
+
+// scale measures large meshes.
+func (b *benchmark) scale(ctx context.Context) error {
+	for _, r := range regimes {
+		if err := b.regime(ctx, r); err != nil {
+			return fmt.Errorf("%s: %w", r.name, err)
+		}
+	}
+	with, without := b.report.value(memoryRow("private Services")), b.report.value(memoryRow("no Sidecars"))
+	b.report.add("scale: memory with private Services, ratio to the memory without them", with/without, "ratio", 1.2)
+	if err := b.clusterAdded(ctx); err != nil {
+		return fmt.Errorf("a cluster is added: %w", err)
+	}
+	if err := b.manyPods(ctx); err != nil {
+		return fmt.Errorf("%d pods: %w", scalePods, err)
+	}
+	return nil
+}
+
+func memoryRow(regime string) string {
+	return "scale, " + regime + ": memory a proxy (RSS growth)"
+}
+
+// regime measures one large mesh.
+func (b *benchmark) regime(ctx context.Context, r regime) (err error) {
+	large := *b
+	large.mesh = services{namespaces: scaleNamespaces, endpoints: scaleEndpoints}
+	large.services, large.proxies = scaleServices, scaleProxies
+	large.config = filepath.Join(b.dir, strings.ReplaceAll(r.name, " ", "-"))
+	if err := large.mesh.write(large.config, 0, scaleServices); err != nil {
+		return err
+	}
+	if err := r.write(b, large.config); err != nil {
+		return err
+	}
+	m, err := large.serve(ctx)
+	if err != nil {
+		return err
+	}
+	defer m.end(&err)
+	f := newFleet(m.plain, kind{}, nil)
+	f.namespace = large.mesh.namespace
+	defer f.close()
+	what := "scale, " + r.name
+	if err := large.connect(ctx, what, m.process, f); err != nil {
+		return err
+	}
+	for i := range large.report.Figures {
+		if row := &large.report.Figures[i]; row.Name == memoryRow(r.name) {
+			row.Limit = r.memory
+		}
+	}
+	b.report.Figures = large.report.Figures
+	c, err := large.moveEndpointsSeen(ctx, what+" change", m, f, r.sees)
+	if err != nil {
+		return err
+	}
+	b.report.add(what+": one endpoint changes: half of the proxies have it", median(c.half), "seconds", 0.02)
+	b.report.add(what+": one endpoint changes: the last proxy has it", median(c.last), "seconds", 0)
+	b.report.add(what+": one endpoint changes: server CPU", median(c.cpu), "seconds", 0)
+	if r.name != "Sidecars" {
+		return nil
+	}
+	return b.meshChange(ctx, what, &large, m, f, r.sees)
+}
+
+// moveEndpointsSeen measures changes of one endpoint each, for the proxies that see it.
+func (b *benchmark) moveEndpointsSeen(ctx context.Context, phase string, m *meshctl, f *fleet, sees func(proxy, service int) bool) (*changes, error) {
+	return b.changesSeen(ctx, phase, m, f, xdswire.EndpointType, sees, func(int) (int, error) {
+		b.changed++
+		service := b.changed * 7 % b.services
+		return service, b.mesh.writeSlice(b.config, service, b.changed)
+	})
+}
+
+// meshChange changes a setting of all clusters, and one endpoint at the same time.
+func (b *benchmark) meshChange(ctx context.Context, what string, large *benchmark, m *meshctl, f *fleet, sees func(proxy, service int) bool) error {
+	quiet := b.report.value(what + ": one endpoint changes: the last proxy has it")
+	var all, late []float64
+	for round := range b.rounds {
+		if _, err := m.settled(ctx); err != nil {
+			return err
+		}
+		f.drain()
+		m.phase(what + " mesh")
+		start := time.Now()
+		if err := writeMeshConfig(large.config, fmt.Sprintf("connectTimeout: %ds", 11+round)); err != nil {
+			return err
+		}
+		time.Sleep(50 * time.Millisecond) // until the change is being generated
+		large.changed++
+		service := large.changed * 7 % large.services
+		moved := time.Now()
+		if err := large.mesh.writeSlice(large.config, service, large.changed); err != nil {
+			return err
+		}
+		var endpoint time.Time
+		need := 0
+		for p := range f.size() {
+			if sees(p, service) {
+				need++
+			}
+		}
+		have := make(map[int]bool)
+		at, err := f.all(ctx, func(e event) bool {
+			if e.typ == xdswire.EndpointType && e.has(large.mesh.cluster(service)) && sees(e.proxy, service) && !have[e.proxy] {
+				have[e.proxy] = true
+				if e.at.After(endpoint) {
+					endpoint = e.at
+				}
+			}
+			return e.typ == xdswire.ClusterType
+		})
+		if err != nil {
+			return err
+		}
+		if _, err := m.settled(ctx); err != nil {
+			return err
+		}
+		for len(have) < need { // the rest comes after the clusters
+			e := <-f.events
+			if e.typ == xdswire.EndpointType && e.has(large.mesh.cluster(service)) && sees(e.proxy, service) && !have[e.proxy] {
+				have[e.proxy], endpoint = true, e.at
+			}
+		}
+		all = append(all, at[len(at)-1].Sub(start).Seconds())
+		late = append(late, endpoint.Sub(moved).Seconds()-quiet)
+	}
+	m.phase("")
+	b.report.add(what+": MeshConfig changes all clusters: the last proxy has it", median(all), "seconds", 2.5)
+	b.report.add(what+": an endpoint that changes meanwhile is late by", max(0, median(late)), "seconds", 0.2)
+	return nil
+}
+
+func writeMeshConfig(dir, text string) error {
+	return replace(filepath.Join(dir, "mesh.yaml"), `apiVersion: v1
+kind: ConfigMap
+metadata: {name: istio, namespace: `+mesh.DefaultSystemNamespace+`}
+data:
+  mesh: |
+    `+text+"\n")
+}
+
+// writeSidecars gives each namespace a Sidecar that sees a few namespaces.
+func writeSidecars(_ *benchmark, dir string) error {
+	var text strings.Builder
+	for i := range scaleNamespaces {
+		var hosts []string
+		for j := range sidecarReach {
+			hosts = append(hosts, fmt.Sprintf("ns-%d/*", (i+j)%scaleNamespaces))
+		}
+		fmt.Fprintf(&text, `---
+apiVersion: networking.istio.io/v1
+kind: Sidecar
+metadata: {name: default, namespace: ns-%d}
+spec: {egress: [{hosts: [%s]}]}
+`, i, strings.Join(hosts, ", "))
+	}
+	return replace(filepath.Join(dir, "sidecars.yaml"), text.String())
+}
+
+// writePrivateServices gives each namespace a Service that only it sees.
+func writePrivateServices(_ *benchmark, dir string) error {
+	private := services{namespaces: scaleNamespaces, endpoints: scaleEndpoints}
+	for i := scaleServices; i < scaleServices+scaleNamespaces; i++ {
+		if err := private.writeSlice(dir, i, 0); err != nil {
+			return err
+		}
+		text := strings.Replace(private.serviceText(i), "metadata:\n", "metadata:\n  annotations: {networking.istio.io/exportTo: .}\n", 1)
+		if err := replace(serviceFile(dir, i), text); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// clusterAdded adds the last of many clusters, each with its own Services.
+func (b *benchmark) clusterAdded(ctx context.Context) (err error) {
+	const each = scaleServices / scaleClusters
+	large := *b
+	large.mesh = services{namespaces: scaleNamespaces, endpoints: scaleEndpoints}
+	root := filepath.Join(b.dir, "clusters")
+	large.config = filepath.Join(root, "0")
+	var args []string
+	for c := range scaleClusters {
+		dir := filepath.Join(root, fmt.Sprint(c))
+		if c == scaleClusters-1 {
+			if err := os.MkdirAll(dir, 0o700); err != nil {
+				return err
+			}
+			dir = filepath.Join(root, "added")
+		}
+		if err := large.mesh.write(dir, c*each, (c+1)*each); err != nil {
+			return err
+		}
+		if c > 0 {
+			args = append(args, "--remote-dir", fmt.Sprintf("cluster-%d=%s", c, filepath.Join(root, fmt.Sprint(c))))
+		}
+	}
+	m, err := large.serve(ctx, args...)
+	if err != nil {
+		return err
+	}
+	defer m.end(&err)
+	f := newFleet(m.plain, kind{}, nil)
+	f.namespace = large.mesh.namespace
+	defer f.close()
+	f.grow(ctx, 100)
+	if _, err := f.all(ctx, complete); err != nil {
+		return err
+	}
+	if _, err := m.settled(ctx); err != nil {
+		return err
+	}
+	f.drain()
+	before, err := m.counters()
+	if err != nil {
+		return err
+	}
+	m.phase("scale cluster")
+	start := time.Now()
+	last := filepath.Join(root, fmt.Sprint(scaleClusters-1))
+	if err := os.Rename(filepath.Join(root, "added"), filepath.Join(last, "added")); err != nil {
+		return err
+	}
+	at, err := f.all(ctx, func(e event) bool {
+		return e.typ == xdswire.ClusterType && e.has(large.mesh.cluster(scaleServices-1))
+	})
+	m.phase("")
+	if err != nil {
+		return err
+	}
+	after, err := m.counters()
+	if err != nil {
+		return err
+	}
+	what := fmt.Sprintf("scale, %d clusters: one is added, 100 proxies: ", scaleClusters)
+	b.report.add(what+"the last has its clusters", at[len(at)-1].Sub(start).Seconds(), "seconds", 0.3)
+	b.report.add(what+"resources generated", after["meshctl_xds_generated_total"]-before["meshctl_xds_generated_total"], "count", 0)
+	return nil
+}
+
+// manyPods measures a mesh with a pod for each of many endpoints.
+func (b *benchmark) manyPods(ctx context.Context) (err error) {
+	large := *b
+	large.mesh = services{namespaces: scaleNamespaces, endpoints: scaleEndpoints}
+	large.services, large.config = scalePods/scaleEndpoints, filepath.Join(b.dir, "pods")
+	if err := large.mesh.write(large.config, 0, large.services); err != nil {
+		return err
+	}
+	for i := range large.services {
+		if err := large.writePods(i); err != nil {
+			return err
+		}
+	}
+	m, err := large.serve(ctx)
+	if err != nil {
+		return err
+	}
+	defer m.end(&err)
+	f := newFleet(m.plain, kind{}, nil)
+	f.namespace = large.mesh.namespace
+	defer f.close()
+	f.grow(ctx, 1)
+	if _, err := f.all(ctx, complete); err != nil {
+		return err
+	}
+	used, err := m.settled(ctx)
+	if err != nil {
+		return err
+	}
+	what := fmt.Sprintf("scale, %d pods: ", scalePods)
+	b.report.add(what+"start until ready", m.ready.Seconds(), "seconds", 0)
+	b.report.add(what+"RSS", used.rss, "bytes", 900e6)
+	c, err := large.moveEndpointsSeen(ctx, "scale pods", m, f, seesAll)
+	if err != nil {
+		return err
+	}
+	b.report.add(what+"one endpoint changes: one proxy has it", median(c.last), "seconds", 0)
+	return nil
+}
+
+// writePods writes the pods of a Service's endpoints.
+func (b *benchmark) writePods(service int) error {
+	var text strings.Builder
+	for e := range scaleEndpoints {
+		fmt.Fprintf(&text, `---
+apiVersion: v1
+kind: Pod
+metadata: {name: svc-%[1]d-%[2]d, namespace: %[3]s, labels: {app: svc-%[1]d, version: v1}}
+spec: {serviceAccountName: svc-%[1]d, nodeName: node-%[4]d}
+status: {phase: Running, podIP: 10.%[5]d.%[6]d.%[7]d}
+`, service, e, b.mesh.namespace(service), service%100, 1+service/250, service%250, e+1)
+	}
+	return replace(filepath.Join(b.config, fmt.Sprintf("pods-%d.yaml", service)), text.String())
+}
