@@ -73,7 +73,7 @@ var meshFields = []apiField{
 	{Path: "defaultHttpRetryPolicy", Support: NoEffect, Meaning: "requests are retried as with Istio's default"},
 	{Path: "tlsDefaults", Support: NoEffect, Meaning: "only the TLS of the mesh is used"},
 	{Path: "defaultTrafficPolicy", Support: NoEffect, Meaning: "connections have no limits and there is no outlier detection"},
-	{Path: "serviceEntryVisibility", Support: NoEffect, Meaning: "ServiceEntries have no effect"},
+	{Path: "serviceEntryVisibility", Support: NoEffect, Meaning: "only `exportTo` of a ServiceEntry decides which namespaces see it"},
 }
 
 const noIngress = "Ingresses are not read"
