@@ -52,17 +52,22 @@ func (v clusterView) unit(s *snapshot.Snapshot, host string, yield func(string, 
 		return
 	}
 	yield(host, serviceClusters{
-		service: svc, router: v.router, passthrough: v.passthrough, families: v.familiesOf(svc),
+		service: svc, router: v.router, passthrough: v.passthrough, dns: v.dns(s, svc),
 		connectTimeout: s.Mesh.ConnectTimeout, autoMTLS: s.Mesh.AutoMTLS, exchange: curvesOf(s.Mesh),
 	})
 }
 
-// familiesOf returns the IP versions to which the names of a service are resolved.
-func (v clusterView) familiesOf(svc *snapshot.MeshService) families {
+// resolver holds the settings by which proxies resolve names; zero if they resolve none.
+type resolver struct {
+	families families
+	refresh  time.Duration
+}
+
+func (v clusterView) dns(s *snapshot.Snapshot, svc *snapshot.MeshService) resolver {
 	if svc.Resolution.DNS() {
-		return v.families
+		return resolver{v.families, s.Mesh.DNSRefresh}
 	}
-	return 0
+	return resolver{}
 }
 
 // serviceClusters generates the clusters of one service: one for each port, and for
@@ -74,7 +79,7 @@ type serviceClusters struct {
 	connectTimeout time.Duration
 	autoMTLS       bool
 	exchange       curves
-	families       families
+	dns            resolver
 }
 
 func (u serviceClusters) Type() string { return xdswire.ClusterType }
@@ -172,9 +177,9 @@ func (u serviceClusters) resolve(c *clusterv3.Cluster, port *snapshot.ServicePor
 		c.ClusterDiscoveryType = discovery(clusterv3.Cluster_LOGICAL_DNS)
 		list = list[:1] // Envoy refuses more
 	}
-	c.DnsRefreshRate = durationpb.New(dnsRefresh)
-	c.RespectDnsTtl = true
-	switch u.families {
+	c.DnsRefreshRate = durationpb.New(u.dns.refresh) //nolint:staticcheck // as in Istio, and every Envoy reads it
+	c.RespectDnsTtl = true                           //nolint:staticcheck // see above
+	switch u.dns.families {
 	case v4:
 		c.DnsLookupFamily = clusterv3.Cluster_V4_ONLY
 	case v6:
@@ -187,9 +192,6 @@ func (u serviceClusters) resolve(c *clusterv3.Cluster, port *snapshot.ServicePor
 	}
 	return true
 }
-
-// dnsRefresh is the interval between resolutions of a name without a time to live.
-const dnsRefresh = time.Minute
 
 // setTransportSocket sets the transport sockets: mTLS for endpoints that accept it, else
 // plaintext.
