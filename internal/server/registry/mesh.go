@@ -40,6 +40,7 @@ func (t *tables) meshFacts(r *derive.Reads) *snapshot.Mesh {
 		RootNamespace:  cmp.Or(mc.GetRootNamespace(), t.cfg.SystemNamespace),
 		RegistryOnly:   mc.GetOutboundTrafficPolicy() != nil && mc.GetOutboundTrafficPolicy().GetMode() == meshv1alpha1.MeshConfig_OutboundTrafficPolicy_REGISTRY_ONLY,
 		ConnectTimeout: 10 * time.Second,
+		DNSRefresh:     time.Minute,
 		AutoMTLS:       mc.GetEnableAutoMtls() == nil || mc.GetEnableAutoMtls().GetValue(),
 		KeyExchanges:   slices.Clone(mc.GetMeshMTLS().GetEcdhCurves()),
 		Listeners: snapshot.ListenerSettings{
@@ -57,6 +58,9 @@ func (t *tables) meshFacts(r *derive.Reads) *snapshot.Mesh {
 	}
 	if d := mc.GetConnectTimeout(); d.AsDuration() > 0 {
 		m.ConnectTimeout = d.AsDuration()
+	}
+	if d := mc.GetDnsRefreshRate(); d.AsDuration() > 0 {
+		m.DNSRefresh = d.AsDuration()
 	}
 	maps.Insert(m.Networks, t.allNetworks.Lookup(r, struct{}{}))
 	return m

@@ -40,6 +40,7 @@ type tables struct {
 	sidecars   objects[*snapshot.Sidecar]
 	peerAuth   objects[*snapshot.PeerAuthentication]
 	filters    objects[*snapshot.EnvoyFilter]
+	external   objects[*snapshot.ServiceEntry]
 
 	// Indexes of objects. An index by struct{} lists all of a kind.
 	allClusters  *derive.Index[struct{}, mesh.ClusterID, struct{}]
@@ -58,6 +59,9 @@ type tables struct {
 	peerAuthIn   *derive.Index[string, objectKey, *snapshot.PeerAuthentication]
 	filtersIn    *derive.Index[string, objectKey, *snapshot.EnvoyFilter]
 	allFilters   *derive.Index[struct{}, objectKey, *snapshot.EnvoyFilter]
+	entriesOf    *derive.Index[string, objectKey, *snapshot.ServiceEntry]   // by keys of services
+	allocating   *derive.Index[struct{}, objectKey, *snapshot.ServiceEntry] // those whose hosts get addresses
+	podsIn       *derive.Index[string, objectKey, *snapshot.Pod]            // of the local cluster, by namespace
 
 	// Facts.
 	meshSettings  *derive.Value[*snapshot.MeshSettings]
@@ -72,14 +76,19 @@ type tables struct {
 	found         *derive.Value[*foundGateways]
 	meshGateways  *derive.Value[*snapshot.Gateways]
 	configs       *derive.Value[[]*snapshot.Gateway]
-	joins         *derive.Table[string, *hostEndpoints] // by host
-	backends      *derive.Table[string, backends]       // by host
+	allocation    *derive.Value[map[string][]netip.Addr] // by host
+	allocated     *derive.Table[string, []netip.Addr]    // by keys of services
+	contended     *derive.Table[string, HostConflict]    // by host
+	allContended  *derive.Index[struct{}, string, HostConflict]
+	hostConflicts *derive.Value[[]HostConflict]
+	joins         *derive.Table[string, *hostEndpoints] // by keys of services
+	backends      *derive.Table[string, backends]       // by keys of services
 	backendsIn    *derive.Index[mesh.NetworkID, string, backends]
 	usedNetworks  *derive.Table[mesh.NetworkID, struct{}]
 	allUsed       *derive.Index[struct{}, mesh.NetworkID, struct{}]
 	unreachable   *derive.Value[[]UnreachableNetwork]
 	vipUsers      *derive.Table[netip.Addr, map[mesh.ClusterID]string] // hosts; only of shared addresses
-	meshServices  *derive.Table[string, *snapshot.MeshService]         // by host
+	meshServices  *derive.Table[string, *snapshot.MeshService]         // by MeshService.Key
 	servicesIn    *derive.Index[string, string, *snapshot.MeshService] // by namespace
 	servicesOn    *derive.Index[uint32, string, *snapshot.MeshService] // by port
 	special       *derive.Index[serviceTrait, string, *snapshot.MeshService]
@@ -115,7 +124,17 @@ func newTables(cfg Config) *tables {
 		return oldestFirst(t.allGateways.Lookup(r, struct{}{}))
 	})
 
-	t.joins = derive.New(g, "endpoints", strings.Compare, (*hostEndpoints).equal, t.join, t.servicesOf)
+	t.allocation = derive.Single(g, "allocation", equalAllocation, t.allocate)
+	t.allocated = derive.New(g, "allocated addresses", strings.Compare, slices.Equal[[]netip.Addr], func(r *derive.Reads, host string) ([]netip.Addr, bool) {
+		ips := t.allocation.Get(r)[host]
+		return ips, len(ips) > 0
+	}, t.entriesOf)
+	t.contended = derive.New(g, "contended hosts", strings.Compare, HostConflict.equal, t.hostConflict, t.entriesOf)
+	t.allContended = list(t.contended)
+	t.hostConflicts = derive.Single(g, "host conflicts", func(a, b []HostConflict) bool { return slices.EqualFunc(a, b, HostConflict.equal) },
+		func(r *derive.Reads) []HostConflict { return values(t.allContended.Lookup(r, struct{}{})) })
+
+	t.joins = derive.New(g, "endpoints", strings.Compare, (*hostEndpoints).equal, t.join, t.servicesOf, t.entriesOf)
 	t.backends = derive.New(g, "backends", strings.Compare, backends.equal, func(r *derive.Reads, host string) (backends, bool) {
 		j, ok := t.joins.Get(r, host)
 		if !ok {
@@ -129,7 +148,7 @@ func newTables(cfg Config) *tables {
 	t.unreachable = derive.Single(g, "unreachable networks", slices.Equal[[]UnreachableNetwork], t.findUnreachable)
 
 	t.vipUsers = derive.New(g, "users of addresses", netip.Addr.Compare, equalUsers, t.usersOf, t.servicesAt)
-	t.meshServices = derive.New(g, "services", strings.Compare, equalService, t.service, t.servicesOf)
+	t.meshServices = derive.New(g, "services", strings.Compare, equalService, t.service, t.servicesOf, t.entriesOf)
 	t.servicesIn = derive.NewIndex(t.meshServices, func(into []string, _ string, s *snapshot.MeshService) []string { return append(into, s.Namespace) })
 	t.servicesOn = derive.NewIndex(t.meshServices, tcpPorts)
 	t.special = derive.NewIndex(t.meshServices, traitsOf)
@@ -160,6 +179,7 @@ func (t *tables) addInputs() {
 	t.sidecars = localInput(t, snapshot.KindSidecar, equalConfig[*networkingv1alpha3.Sidecar])
 	t.peerAuth = localInput(t, snapshot.KindPeerAuthentication, equalConfig[*securityv1beta1.PeerAuthentication])
 	t.filters = localInput(t, snapshot.KindEnvoyFilter, equalFilter)
+	t.external = localInput(t, snapshot.KindServiceEntry, equalServiceEntry)
 }
 
 func (t *tables) addIndexes() {
@@ -197,6 +217,14 @@ func (t *tables) addIndexes() {
 	t.peerAuthIn = byNamespace(t.peerAuth)
 	t.filtersIn = byNamespace(t.filters)
 	t.allFilters = list(t.filters.Table)
+	t.entriesOf = derive.NewIndex(t.external.Table, serviceKeys)
+	t.allocating = derive.NewIndex(t.external.Table, func(into []struct{}, _ objectKey, e *snapshot.ServiceEntry) []struct{} {
+		if e.Allocate {
+			into = append(into, struct{}{})
+		}
+		return into
+	})
+	t.podsIn = derive.NewIndex(t.pods.Table, t.podNamespaces)
 }
 
 // list returns an index with all entries of a table.

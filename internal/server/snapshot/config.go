@@ -33,7 +33,7 @@ func (o *ClusterSettings) Key() Key { return o.key(KindClusterSettings) }
 type Spec interface {
 	proto.Message
 	*networkingv1alpha3.Gateway | *networkingv1alpha3.Sidecar | *securityv1beta1.PeerAuthentication |
-		*networkingv1alpha3.DestinationRule | *networkingv1alpha3.VirtualService | *networkingv1alpha3.ServiceEntry
+		*networkingv1alpha3.DestinationRule | *networkingv1alpha3.VirtualService
 }
 
 // Config is an Istio configuration object with a validated spec.
@@ -57,6 +57,4 @@ type (
 	DestinationRule = Config[*networkingv1alpha3.DestinationRule]
 	// VirtualService has no effect yet.
 	VirtualService = Config[*networkingv1alpha3.VirtualService]
-	// ServiceEntry has no effect yet.
-	ServiceEntry = Config[*networkingv1alpha3.ServiceEntry]
 )

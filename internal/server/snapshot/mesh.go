@@ -22,6 +22,8 @@ type Mesh struct {
 	// refuse connections to unknown destinations.
 	RegistryOnly   bool
 	ConnectTimeout time.Duration
+	// DNSRefresh is the interval between resolutions of a name without a time to live.
+	DNSRefresh time.Duration
 	// AutoMTLS is enableAutoMtls: proxies use mTLS where the endpoint supports it.
 	AutoMTLS bool
 	// KeyExchanges is meshMTLS.ecdhCurves: the key exchanges of mTLS between Envoys,

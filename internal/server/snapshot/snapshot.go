@@ -22,9 +22,9 @@ type Snapshot struct {
 	Mesh *Mesh
 	// Gateways holds the east-west gateways of all networks.
 	Gateways *Gateways
-	// Services holds the services by host name.
+	// Services holds the services by MeshService.Key.
 	Services *Table[string, MeshService]
-	// Endpoints holds the endpoints of services by host name.
+	// Endpoints holds the endpoints of services by MeshService.Key.
 	Endpoints *Table[string, Endpoints]
 	// Ports holds the services of each TCP port number.
 	Ports *Table[uint32, PortServices]
@@ -41,10 +41,13 @@ type Snapshot struct {
 	TrustBundle *TrustBundle
 	// Namespaces holds the policies and services of namespaces by name.
 	Namespaces *Table[string, NamespaceFacts]
-	// Private reports whether some service is not exported to all namespaces.
+	// Private reports whether some service is not visible in all namespaces.
 	Private bool
 	// NodeLocal reports whether some service is NodeLocal.
 	NodeLocal bool
+	// DNS reports whether proxies resolve the endpoints of some service, and Allocated
+	// whether some service has allocated addresses.
+	DNS, Allocated bool
 	// GatewayConfigs holds the Gateway objects of the local cluster, oldest first.
 	GatewayConfigs []*Gateway
 }
@@ -61,7 +64,7 @@ type Changes struct {
 	// TrustBundle reports whether Snapshot.TrustBundle changed.
 	TrustBundle bool
 	// Everywhere reports whether a fact changed on which all resources may depend:
-	// Mesh, Gateways, Private, NodeLocal or GatewayConfigs.
+	// Mesh, Gateways, Private, NodeLocal, DNS, Allocated or GatewayConfigs.
 	Everywhere bool
 	// Causes names a few of the objects behind the change, for logs and traces.
 	// Events is the number of all of them.

@@ -56,7 +56,7 @@ var meshFields = []apiField{
 	{Path: "defaultDestinationRuleExportTo", Support: NoEffect, Meaning: "DestinationRules have no effect"},
 	{Path: "localityLbSetting", Support: NoEffect, Meaning: "all localities receive a share of the requests"},
 	{Path: "zoneAwareLbSetting", Support: NoEffect, Meaning: "all localities receive a share of the requests"},
-	{Path: "dnsRefreshRate", Support: NoEffect, Meaning: "no cluster resolves names"},
+	{Path: "dnsRefreshRate", Support: Works},
 	{Path: "h2UpgradePolicy", Support: NoEffect, Meaning: "HTTP/1.1 is not upgraded to HTTP/2"},
 	{Path: "inboundClusterStatName", Support: NoEffect, Meaning: "statistics have the name of the cluster"},
 	{Path: "outboundClusterStatName", Support: NoEffect, Meaning: "statistics have the name of the cluster"},
@@ -73,7 +73,7 @@ var meshFields = []apiField{
 	{Path: "defaultHttpRetryPolicy", Support: NoEffect, Meaning: "requests are retried as with Istio's default"},
 	{Path: "tlsDefaults", Support: NoEffect, Meaning: "only the TLS of the mesh is used"},
 	{Path: "defaultTrafficPolicy", Support: NoEffect, Meaning: "connections have no limits and there is no outlier detection"},
-	{Path: "serviceEntryVisibility", Support: NoEffect, Meaning: "ServiceEntries have no effect"},
+	{Path: "serviceEntryVisibility", Support: NoEffect, Meaning: "only `exportTo` of a ServiceEntry decides which namespaces see it"},
 }
 
 const noIngress = "Ingresses are not read"

@@ -341,8 +341,12 @@ func (w *incremental) apply(number int, s step) {
 		w.registry.Remove(last)
 	}
 	for _, e := range s.events {
-		if w.objects[e.Key] = e.Object; e.Object == nil {
+		old, known := w.objects[e.Key]
+		switch {
+		case e.Object == nil:
 			delete(w.objects, e.Key)
+		case !known || text(old) != text(e.Object): // the registry keeps an equal object
+			w.objects[e.Key] = e.Object
 		}
 		if !slices.Contains(w.clusters, e.Key.Cluster) {
 			w.clusters = append(slices.Clip(w.clusters), e.Key.Cluster)

@@ -67,7 +67,7 @@ func (v endpointView) Touched(s *snapshot.Snapshot, c *snapshot.Changes, yield f
 
 func (v endpointView) unit(s *snapshot.Snapshot, host string, yield func(string, Unit)) {
 	svc := s.Services.Get(host)
-	if svc == nil || svc.NodeLocal != v.nodeLocal || svc.ExternalName != "" || svc.Headless && !v.router && !v.proxyless || !svc.VisibleTo(v.namespace) {
+	if svc == nil || svc.NodeLocal != v.nodeLocal || svc.ExternalName != "" || svc.Resolution.DNS() || toDestination(svc) && !v.router && !v.proxyless || !svc.VisibleTo(v.namespace) {
 		yield(host, nil)
 		return
 	}
@@ -76,7 +76,7 @@ func (v endpointView) unit(s *snapshot.Snapshot, host string, yield func(string,
 
 func (v endpointView) assignments(s *snapshot.Snapshot, svc *snapshot.MeshService) assignments {
 	u := assignments{
-		service: svc, endpoints: s.Endpoints.Get(svc.Host), gateways: s.Gateways,
+		service: svc, endpoints: s.Endpoints.Get(svc.Key), gateways: s.Gateways,
 		network: v.network, view: v.view, families: v.families, passthrough: v.passthrough, proxyless: v.proxyless,
 	}
 	if clusterLocal(svc) {
@@ -131,7 +131,7 @@ func (u assignments) endpointsOf(port *snapshot.ServicePort) []snapshot.Endpoint
 
 // passesThrough reports whether the gateway forwards calls by server name to the service.
 func (u assignments) passesThrough() bool {
-	return u.passthrough && !u.service.Headless && u.cluster == ""
+	return u.passthrough && passable(u.service)
 }
 
 func (u assignments) assignment(g *generator, name string, list []snapshot.Endpoint, mtlsOnly bool) {
@@ -149,6 +149,9 @@ func (u assignments) lbEndpoint(e *snapshot.Endpoint, weight uint32) *endpointv3
 		return endpointProto(e.Address, e.Port, weight, health, false, "")
 	}
 	lb := endpointProto(e.Address, e.Port, weight, health, e.MTLS, e.Workload)
+	if e.Target != "" {
+		lb.GetEndpoint().Address = address(e.Target, e.Port)
+	}
 	if u.network != "" && e.Network != u.network {
 		setNetwork(lb, e.Network)
 	}

@@ -137,7 +137,7 @@ func (u gatewayListeners) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, e
 func (u gatewayListeners) chains(g *generator, srv passthroughServer) []*listenerv3.FilterChain {
 	var out []*listenerv3.FilterChain
 	for _, svc := range u.services.All() {
-		if svc.ExternalName != "" || svc.Headless || clusterLocal(svc) || !u.scope.sees(svc) || !hostsMatch(srv.Hosts, svc, "") {
+		if svc.ExternalName != "" || !passable(svc) || !u.scope.sees(svc) || !hostsMatch(srv.Hosts, svc, "") {
 			continue
 		}
 		for i := range svc.Ports {

@@ -65,11 +65,11 @@ func (v grpcView) Touched(s *snapshot.Snapshot, c *snapshot.Changes, yield func(
 
 func (v grpcView) unit(s *snapshot.Snapshot, host string, yield func(string, Unit)) {
 	svc := s.Services.Get(host)
-	if svc == nil || svc.ExternalName != "" || !v.scope.sees(svc) {
+	if svc == nil || svc.ExternalName != "" || svc.Resolution != snapshot.ByEndpoints || svc.IsWildcard() || !v.scope.sees(svc) {
 		yield(host, nil)
 		return
 	}
-	yield(host, grpcService{typ: v.typ, service: svc, near: svc.Namespace == v.namespace, mtls: s.Mesh.AutoMTLS && svc.AllDirectTLS})
+	yield(host, grpcService{typ: v.typ, service: svc, near: isNear(svc, v.namespace), mtls: s.Mesh.AutoMTLS && svc.AllDirectTLS})
 }
 
 // grpcService generates the resources of one type with which gRPC calls a service.
@@ -107,10 +107,13 @@ func (u grpcService) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, error)
 // names returns the names by which clients may call the service. gRPC requests the
 // listener with the exact name in its target.
 func (u grpcService) names() []string {
-	short := u.service.Name + "." + u.service.Namespace
-	out := []string{u.service.Host, short, short + ".svc"}
-	if u.near {
-		out = append(out, u.service.Name)
+	out := []string{u.service.Host}
+	if name, namespace, ok := u.service.KubernetesName(); ok {
+		short := name + "." + namespace
+		out = append(out, short, short+".svc")
+		if u.near {
+			out = append(out, name)
+		}
 	}
 	return out
 }

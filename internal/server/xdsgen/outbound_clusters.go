@@ -6,6 +6,7 @@ import (
 
 	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	endpointv3 "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
 	httpv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/upstreams/http/v3"
 	typev3 "github.com/envoyproxy/go-control-plane/envoy/type/v3"
 	"google.golang.org/protobuf/types/known/anypb"
@@ -23,6 +24,8 @@ type clusterView struct {
 	scope       scope
 	router      bool
 	passthrough bool // for a gateway that passes TLS through by server name
+	// families are the IP versions to which names are resolved, if some service needs it.
+	families families
 }
 
 func (v clusterView) Type() string { return xdswire.ClusterType }
@@ -49,9 +52,22 @@ func (v clusterView) unit(s *snapshot.Snapshot, host string, yield func(string, 
 		return
 	}
 	yield(host, serviceClusters{
-		service: svc, router: v.router, passthrough: v.passthrough,
+		service: svc, router: v.router, passthrough: v.passthrough, dns: v.dns(s, svc),
 		connectTimeout: s.Mesh.ConnectTimeout, autoMTLS: s.Mesh.AutoMTLS, exchange: curvesOf(s.Mesh),
 	})
+}
+
+// resolver holds the settings by which proxies resolve names; zero if they resolve none.
+type resolver struct {
+	families families
+	refresh  time.Duration
+}
+
+func (v clusterView) dns(s *snapshot.Snapshot, svc *snapshot.MeshService) resolver {
+	if svc.Resolution.DNS() {
+		return resolver{v.families, s.Mesh.DNSRefresh}
+	}
+	return resolver{}
 }
 
 // serviceClusters generates the clusters of one service: one for each port, and for
@@ -63,6 +79,7 @@ type serviceClusters struct {
 	connectTimeout time.Duration
 	autoMTLS       bool
 	exchange       curves
+	dns            resolver
 }
 
 func (u serviceClusters) Type() string { return xdswire.ClusterType }
@@ -79,16 +96,20 @@ func (u serviceClusters) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, er
 		}
 		name := mesh.ClusterName{Direction: mesh.Outbound, Port: port.Number, Host: u.service.Host}
 		c := u.cluster(&g, name.String(), port)
+		if c == nil {
+			continue
+		}
 		u.setTransportSocket(&g, c, name, port)
 		g.cluster(c)
-		if u.passthrough && !u.service.Headless && !clusterLocal(u.service) {
+		if u.passthrough && passable(u.service) {
 			g.cluster(u.cluster(&g, name.SNI(), port)) // without a transport socket
 		}
 	}
 	return g.resources()
 }
 
-// cluster returns a cluster without its transport socket.
+// cluster returns a cluster without its transport socket. It returns nil if the cluster
+// would have no endpoint whose name to resolve.
 func (u serviceClusters) cluster(g *generator, name string, port *snapshot.ServicePort) *clusterv3.Cluster {
 	c := &clusterv3.Cluster{
 		Name:            name,
@@ -101,10 +122,23 @@ func (u serviceClusters) cluster(g *generator, name string, port *snapshot.Servi
 		CommonLbConfig: &clusterv3.Cluster_CommonLbConfig{HealthyPanicThreshold: &typev3.Percent{}},
 		Metadata:       serviceMetadata(u.service.Name, u.service.Namespace, u.service.Host),
 	}
-	if u.originalDst() {
+	if u.service.External {
+		c.Metadata.FilterMetadata["istio"].Fields["external"] = structpb.NewBoolValue(true)
+	}
+	switch {
+	case u.originalDst():
 		c.ClusterDiscoveryType = discovery(clusterv3.Cluster_ORIGINAL_DST)
 		c.LbPolicy = clusterv3.Cluster_CLUSTER_PROVIDED
-	} else {
+		if port.Target != port.Number && port.Target != 0 && u.service.Entry {
+			c.LbConfig = &clusterv3.Cluster_OriginalDstLbConfig_{OriginalDstLbConfig: &clusterv3.Cluster_OriginalDstLbConfig{
+				UpstreamPortOverride: wrapperspb.UInt32(port.Target),
+			}}
+		}
+	case u.service.Resolution.DNS():
+		if !u.resolve(c, port) {
+			return nil
+		}
+	default:
 		c.ClusterDiscoveryType = discovery(clusterv3.Cluster_EDS)
 		c.EdsClusterConfig = &clusterv3.Cluster_EdsClusterConfig{EdsConfig: adsSource(), ServiceName: name}
 	}
@@ -119,7 +153,45 @@ func (u serviceClusters) cluster(g *generator, name string, port *snapshot.Servi
 
 // originalDst reports whether connections go to the address that the client chose. For
 // headless services they do, except on gateways, whose clients choose none.
-func (u serviceClusters) originalDst() bool { return u.service.Headless && !u.router }
+func (u serviceClusters) originalDst() bool { return toDestination(u.service) && !u.router }
+
+// toDestination reports whether clients of a service choose the address of an endpoint.
+func toDestination(svc *snapshot.MeshService) bool {
+	return svc.Headless || svc.Resolution == snapshot.ByDestination
+}
+
+// passable reports whether gateways pass on calls by server name to a service.
+func passable(svc *snapshot.MeshService) bool {
+	return !svc.Headless && !clusterLocal(svc) && !svc.External && svc.Resolution == snapshot.ByEndpoints && !svc.IsWildcard()
+}
+
+// resolve makes the proxy resolve the names of a cluster's endpoints. It returns false if
+// there are none.
+func (u serviceClusters) resolve(c *clusterv3.Cluster, port *snapshot.ServicePort) bool {
+	if u.service.Targets == nil || len(u.service.Targets.ByPort[port.Name]) == 0 {
+		return false
+	}
+	list := u.service.Targets.ByPort[port.Name]
+	c.ClusterDiscoveryType = discovery(clusterv3.Cluster_STRICT_DNS)
+	if u.service.Resolution == snapshot.ByFirstOfDNS {
+		c.ClusterDiscoveryType = discovery(clusterv3.Cluster_LOGICAL_DNS)
+		list = list[:1] // Envoy refuses more
+	}
+	c.DnsRefreshRate = durationpb.New(u.dns.refresh) //nolint:staticcheck // as in Istio, and every Envoy reads it
+	c.RespectDnsTtl = true                           //nolint:staticcheck // see above
+	switch u.dns.families {
+	case v4:
+		c.DnsLookupFamily = clusterv3.Cluster_V4_ONLY
+	case v6:
+		c.DnsLookupFamily = clusterv3.Cluster_V6_ONLY
+	default:
+		c.DnsLookupFamily = clusterv3.Cluster_ALL
+	}
+	c.LoadAssignment = &endpointv3.ClusterLoadAssignment{
+		ClusterName: c.GetName(), Endpoints: assignments{service: u.service, gateways: &snapshot.Gateways{}}.localities(list, false),
+	}
+	return true
+}
 
 // setTransportSocket sets the transport sockets: mTLS for endpoints that accept it, else
 // plaintext.
@@ -221,5 +293,5 @@ func (g *generator) protocolOptions(c *clusterv3.Cluster, o *httpv3.HttpProtocol
 // clusterLocal reports whether clients call only endpoints of their own cluster, or of
 // their own node.
 func clusterLocal(svc *snapshot.MeshService) bool {
-	return svc.NodeLocal || snapshot.ClusterLocal(svc.Namespace, svc.Name)
+	return svc.NodeLocal || !svc.Entry && snapshot.ClusterLocal(svc.Namespace, svc.Name)
 }

@@ -109,13 +109,19 @@ func hasPort(svc *snapshot.MeshService, is func(*snapshot.ServicePort) bool) boo
 }
 
 func anyHTTP(ps *snapshot.PortServices, sc scope) bool {
-	return anyPort(ps, sc, func(p *snapshot.ServicePort) bool { return p.Protocol.IsHTTP() })
+	return anyPort(ps, sc, func(svc *snapshot.MeshService, p *snapshot.ServicePort) bool { return routedByPort(svc, p) })
+}
+
+// routedByPort reports whether requests to a port of a service are routed by host: it has
+// HTTP, or the protocol is detected and the service may have any address.
+func routedByPort(svc *snapshot.MeshService, p *snapshot.ServicePort) bool {
+	return p.Protocol.IsHTTP() || p.Protocol == mesh.Auto && atAnyAddress(svc)
 }
 
 // anyPort reports whether is holds for the port of some visible service.
-func anyPort(ps *snapshot.PortServices, sc scope, is func(*snapshot.ServicePort) bool) bool {
+func anyPort(ps *snapshot.PortServices, sc scope, is func(*snapshot.MeshService, *snapshot.ServicePort) bool) bool {
 	for _, svc := range ps.Services {
-		if svc.ExternalName == "" && is(svc.Port(ps.Number)) && sc.sees(svc) {
+		if svc.ExternalName == "" && is(svc, svc.Port(ps.Number)) && sc.sees(svc) {
 			return true
 		}
 	}
@@ -151,7 +157,7 @@ func (u portRoutes) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, error) 
 	hosts := newVirtualHosts(enc, len(u.services.Services))
 	for _, svc := range u.services.Services {
 		port := svc.Port(u.services.Number)
-		if svc.ExternalName != "" || !port.Protocol.IsHTTP() || !u.scope.sees(svc) {
+		if svc.ExternalName != "" || !routedByPort(svc, port) || !u.scope.sees(svc) {
 			continue
 		}
 		if err := hosts.add(u.host(svc, port, byName)); err != nil {

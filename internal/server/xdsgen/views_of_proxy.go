@@ -42,13 +42,14 @@ func Assign(s *snapshot.Snapshot, n Node) Assignment {
 	}
 	facts := encodeFacts(inbound(s, n, pod, labels, sc))
 	return Assignment{
-		xdswire.ClusterType:   {Shared: clusterView{scope: clusters}, Own: inboundView{typ: xdswire.ClusterType, facts: facts}},
+		xdswire.ClusterType:   {Shared: clusterView{scope: clusters, families: resolvedFamilies(s, n)}, Own: inboundView{typ: xdswire.ClusterType, facts: facts}},
 		xdswire.EndpointType:  eds.views(s, nodeOf(pod)),
 		xdswire.NameTableType: {Shared: eds.names(clusters)},
 		xdswire.ListenerType: {
 			Shared: listenerView{
 				scope: listeners, cluster: n.Cluster, network: eds.network, captured: n.Captured, families: n.families(), bind: bindOf(n, sc),
-				filters: encodeFilters(filters.outbound),
+				allocated: s.Allocated && n.ResolvesNames,
+				filters:   encodeFilters(filters.outbound),
 			},
 			Own: inboundView{typ: xdswire.ListenerType, facts: facts, filters: encodeFilters(filters.inbound), settings: s.Mesh.Listeners},
 		},
@@ -56,6 +57,15 @@ func Assign(s *snapshot.Snapshot, n Node) Assignment {
 		xdswire.ProxyConfigType: {Shared: trustView{}},
 		xdswire.RouteType:       {Shared: routeView{scope: routes, namespace: routes.namespace, cluster: n.Cluster, captured: n.Captured}},
 	}
+}
+
+// resolvedFamilies returns the IP versions to which the proxy resolves names of endpoints. If
+// there are none, it returns 0, so that proxies share the view.
+func resolvedFamilies(s *snapshot.Snapshot, n Node) families {
+	if s.DNS {
+		return n.families()
+	}
+	return 0
 }
 
 // endpointViewOf returns the endpoint view of a proxy whose workload has these labels.
@@ -78,7 +88,7 @@ func assignRouter(s *snapshot.Snapshot, n Node, pod *snapshot.Pod, labels map[st
 	}
 	facts := encodeFacts(gatewayServers(s, n, pod, labels))
 	return Assignment{
-		xdswire.ClusterType:     {Shared: clusterView{scope: sc, router: true, passthrough: eds.passthrough}},
+		xdswire.ClusterType:     {Shared: clusterView{scope: sc, router: true, passthrough: eds.passthrough, families: resolvedFamilies(s, n)}},
 		xdswire.EndpointType:    eds.views(s, nodeOf(pod)),
 		xdswire.NameTableType:   {Shared: eds.names(sc)},
 		xdswire.ListenerType:    {Shared: gatewayView{scope: sc, facts: facts}},

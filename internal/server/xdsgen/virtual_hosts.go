@@ -1,6 +1,7 @@
 package xdsgen
 
 import (
+	"net/netip"
 	"slices"
 	"strings"
 
@@ -33,11 +34,17 @@ type hostKey struct {
 }
 
 func (u routeFacts) host(svc *snapshot.MeshService, port *snapshot.ServicePort, names hostNames) hostKey {
-	k := hostKey{service: svc, port: port, near: svc.Namespace == u.namespace, in: svc.For(u.cluster), names: names}
+	k := hostKey{service: svc, port: port, near: isNear(svc, u.namespace), in: svc.For(u.cluster), names: names}
 	if len(svc.Aliases) > 0 {
 		k.client = u.namespace
 	}
 	return k
+}
+
+// isNear reports whether clients in a namespace may call a service by its first label.
+func isNear(svc *snapshot.MeshService, client string) bool {
+	_, namespace, ok := svc.KubernetesName()
+	return ok && namespace == client
 }
 
 // namesOf returns the full and the short names of a service.
@@ -52,13 +59,18 @@ func namesOf(host, name, namespace string, near bool) []string {
 // its addresses in the proxy's cluster, and the names of its aliases.
 func (k hostKey) domains() []string {
 	svc := k.service
-	out := namesOf(svc.Host, svc.Name, svc.Namespace, k.near)
+	var out []string
+	if name, namespace, ok := svc.KubernetesName(); ok {
+		out = namesOf(svc.Host, name, namespace, k.near)
+	} else if out = []string{svc.Host}; !svc.IsWildcard() {
+		out = append(out, svc.Host+".")
+	}
 	if svc.Headless {
 		for _, d := range out {
 			out = append(out, "*."+d)
 		}
 	}
-	for _, ip := range addresses(k.in) {
+	for _, ip := range slices.Concat(addresses(k.in), texts(svc.Allocated)) {
 		if strings.Contains(ip, ":") {
 			ip = "[" + ip + "]" // as in a Host header
 		}
@@ -99,8 +111,12 @@ func addresses(in *snapshot.ClusterService) []string {
 	if in == nil {
 		return nil
 	}
-	out := make([]string, len(in.VIPs))
-	for i, ip := range in.VIPs {
+	return texts(in.VIPs)
+}
+
+func texts(ips []netip.Addr) []string {
+	out := make([]string, len(ips))
+	for i, ip := range ips {
 		out[i] = ip.String()
 	}
 	return out
