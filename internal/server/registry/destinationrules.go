@@ -211,7 +211,10 @@ func (t *tables) rulesOf(r *derive.Reads, host string) (*snapshot.HostRules, boo
 			out.Own[client] = list
 		}
 	}
-	return out, len(out.Default)+len(out.Own) > 0
+	if len(out.Default)+len(out.Own) == 0 {
+		return nil, false
+	}
+	return out, true
 }
 
 func filter[T any](list []T, keep func(T) bool) (out []T) {

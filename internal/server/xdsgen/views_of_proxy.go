@@ -42,7 +42,7 @@ func Assign(s *snapshot.Snapshot, n Node) Assignment {
 	}
 	facts := encodeFacts(inbound(s, n, pod, labels, sc))
 	return Assignment{
-		xdswire.ClusterType:   {Shared: clusterView{scope: clusters}, Own: inboundView{typ: xdswire.ClusterType, facts: facts}},
+		xdswire.ClusterType:   {Shared: clusterView{scope: clusters, client: eds.client}, Own: inboundView{typ: xdswire.ClusterType, facts: facts}},
 		xdswire.EndpointType:  eds.views(s, nodeOf(pod)),
 		xdswire.NameTableType: {Shared: eds.names(clusters)},
 		xdswire.ListenerType: {
@@ -62,7 +62,7 @@ func Assign(s *snapshot.Snapshot, n Node) Assignment {
 func endpointViewOf(s *snapshot.Snapshot, n Node, labels map[string]string) endpointView {
 	v := endpointView{
 		router: n.ID.Type == mesh.Router, proxyless: n.Proxyless, cluster: n.Cluster, network: networkOf(s, n, labels),
-		view: joinNetworks(n.View), families: n.families(),
+		view: joinNetworks(n.View), families: n.families(), client: snapshot.RuleClientOf(s.Namespaces.Get(n.Namespace), labels),
 	}
 	if s.Private {
 		v.namespace = n.Namespace
@@ -78,10 +78,10 @@ func assignRouter(s *snapshot.Snapshot, n Node, pod *snapshot.Pod, labels map[st
 	}
 	facts := encodeFacts(gatewayServers(s, n, pod, labels))
 	return Assignment{
-		xdswire.ClusterType:     {Shared: clusterView{scope: sc, router: true, passthrough: eds.passthrough}},
+		xdswire.ClusterType:     {Shared: clusterView{scope: sc, client: eds.client, router: true, passthrough: eds.passthrough}},
 		xdswire.EndpointType:    eds.views(s, nodeOf(pod)),
 		xdswire.NameTableType:   {Shared: eds.names(sc)},
-		xdswire.ListenerType:    {Shared: gatewayView{scope: sc, facts: facts}},
+		xdswire.ListenerType:    {Shared: gatewayView{scope: sc, client: eds.client, facts: facts}},
 		xdswire.ProxyConfigType: {Shared: trustView{}},
 		xdswire.RouteType:       {},
 	}
