@@ -93,7 +93,7 @@ type tables struct {
 	conflicts     *derive.Value[[]AddressConflict]
 	mergedRules   *derive.Table[ruleKey, []hostRule]
 	ruleGroups    *derive.Index[string, ruleKey, []hostRule]         // by host
-	hostRules *derive.Table[string, *snapshot.HostRules]         // by the host of a service
+	hostRules     *derive.Table[string, *snapshot.HostRules]         // by the host of a service
 	ruledHosts    *derive.Index[string, string, *snapshot.HostRules] // by namespaces of clients
 	ruleScopes    *derive.Table[string, *snapshot.RuleScope]         // by namespace
 	facts         *derive.Table[string, *snapshot.NamespaceFacts]    // by namespace

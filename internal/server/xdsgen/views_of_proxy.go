@@ -37,7 +37,8 @@ func Assign(s *snapshot.Snapshot, n Node) Assignment {
 		listeners = sc
 	}
 	routes := sc
-	if s.Namespaces.Get(n.Namespace) == nil && !s.Private && len(sc.egress()) == 0 && sc.policy() == nil {
+	ns := s.Namespaces.Get(n.Namespace)
+	if (ns == nil || len(ns.Services) == 0) && !s.Private && len(sc.egress()) == 0 && sc.policy() == nil {
 		routes = scope{} // no service has a short name for this namespace
 	}
 	facts := encodeFacts(inbound(s, n, pod, labels, sc))
