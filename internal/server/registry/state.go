@@ -52,11 +52,12 @@ func (s *state) build(before *snapshot.Snapshot) (*snapshot.Snapshot, *snapshot.
 		next.Seq++
 	}
 	changes := &snapshot.Changes{
-		Services: map[string]struct{}{}, Endpoints: map[string]struct{}{},
+		Services: map[string]struct{}{}, Endpoints: map[string]struct{}{}, Rules: map[string]struct{}{},
 		Ports: map[uint32]struct{}{}, Pods: map[string]struct{}{}, Secrets: map[string]struct{}{}, Namespaces: map[string]struct{}{},
 	}
 	s.singles(next, changes)
 	next.Services = changed(next.Services, s.meshServices, changes.Services)
+	next.Rules = changed(next.Rules, s.hostRules, changes.Rules)
 	next.Ports = changed(next.Ports, s.ports, changes.Ports)
 	next.Namespaces = changed(next.Namespaces, s.facts, changes.Namespaces)
 	s.endpoints(next, changes)

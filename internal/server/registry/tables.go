@@ -2,6 +2,7 @@ package registry
 
 import (
 	"cmp"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -41,6 +42,7 @@ type tables struct {
 	peerAuth   objects[*snapshot.PeerAuthentication]
 	filters    objects[*snapshot.EnvoyFilter]
 	external   objects[*snapshot.ServiceEntry]
+	rules      objects[*snapshot.DestinationRule]
 
 	// Indexes of objects. An index by struct{} lists all of a kind.
 	allClusters  *derive.Index[struct{}, mesh.ClusterID, struct{}]
@@ -62,6 +64,9 @@ type tables struct {
 	entriesOf    *derive.Index[string, objectKey, *snapshot.ServiceEntry]   // by keys of services
 	allocating   *derive.Index[struct{}, objectKey, *snapshot.ServiceEntry] // those whose hosts get addresses
 	podsIn       *derive.Index[string, objectKey, *snapshot.Pod]            // of the local cluster, by namespace
+	rulesFor     *derive.Index[ruleKey, objectKey, *snapshot.DestinationRule]
+	// selectingRules finds the DestinationRules with a workload selector by namespace.
+	selectingRules *derive.Index[string, objectKey, *snapshot.DestinationRule]
 
 	// Facts.
 	meshSettings  *derive.Value[*snapshot.MeshSettings]
@@ -95,7 +100,12 @@ type tables struct {
 	ports         *derive.Table[uint32, *snapshot.PortServices]
 	traits        *derive.Value[traits]
 	conflicts     *derive.Value[[]AddressConflict]
-	facts         *derive.Table[string, *snapshot.NamespaceFacts] // by namespace
+	mergedRules   *derive.Table[ruleKey, []hostRule]
+	ruleGroups    *derive.Index[string, ruleKey, []hostRule]         // by host
+	hostRules     *derive.Table[string, *snapshot.HostRules]         // by the host of a service
+	ruledHosts    *derive.Index[string, string, *snapshot.HostRules] // by namespaces of clients
+	ruleScopes    *derive.Table[string, *snapshot.RuleScope]         // by namespace
+	facts         *derive.Table[string, *snapshot.NamespaceFacts]    // by namespace
 	duplicates    *derive.Value[[]duplicateExtension]
 }
 
@@ -155,7 +165,15 @@ func newTables(cfg Config) *tables {
 	t.ports = derive.New(g, "ports", cmp.Compare[uint32], equalPorts, t.portServices, t.servicesOn)
 	t.traits = derive.Single(g, "traits", same, t.findTraits)
 	t.conflicts = derive.Single(g, "address conflicts", equalConflicts, t.findConflicts)
-	t.facts = derive.New(g, "namespaces", strings.Compare, equalFacts, t.namespaceFacts, t.servicesIn, t.sidecarsIn, t.peerAuthIn, t.filtersIn)
+	t.mergedRules = derive.New(g, "merged rules", ruleKey.compare, equalMerged, t.mergeRules, t.rulesFor)
+	t.ruleGroups = derive.NewIndex(t.mergedRules, func(into []string, k ruleKey, _ []hostRule) []string { return append(into, k.host) })
+	t.hostRules = derive.New(g, "rules", strings.Compare, equalRules, t.rulesOf, t.servicesOf)
+	t.ruledHosts = derive.NewIndex(t.hostRules, func(into []string, _ string, h *snapshot.HostRules) []string {
+		return slices.AppendSeq(into, maps.Keys(h.Own))
+	})
+	t.ruleScopes = derive.New(g, "namespaces with own rules", strings.Compare, equalScope, t.ruleScope, t.ruledHosts)
+
+	t.facts = derive.New(g, "namespaces", strings.Compare, equalFacts, t.namespaceFacts, t.servicesIn, t.sidecarsIn, t.peerAuthIn, t.filtersIn, t.ruleScopes)
 	t.duplicates = derive.Single(g, "duplicate extensions", slices.Equal[[]duplicateExtension], t.findDuplicateExtensions)
 	return t
 }
@@ -178,6 +196,7 @@ func (t *tables) addInputs() {
 	t.gateways = localInput(t, snapshot.KindGateway, equalConfig[*networkingv1alpha3.Gateway])
 	t.sidecars = localInput(t, snapshot.KindSidecar, equalConfig[*networkingv1alpha3.Sidecar])
 	t.peerAuth = localInput(t, snapshot.KindPeerAuthentication, equalConfig[*securityv1beta1.PeerAuthentication])
+	t.rules = localInput(t, snapshot.KindDestinationRule, equalConfig[*networkingv1alpha3.DestinationRule])
 	t.filters = localInput(t, snapshot.KindEnvoyFilter, equalFilter)
 	t.external = localInput(t, snapshot.KindServiceEntry, equalServiceEntry)
 }
@@ -225,6 +244,15 @@ func (t *tables) addIndexes() {
 		return into
 	})
 	t.podsIn = derive.NewIndex(t.pods.Table, t.podNamespaces)
+	t.rulesFor = derive.NewIndex(t.rules.Table, func(into []ruleKey, k objectKey, d *snapshot.DestinationRule) []ruleKey {
+		return append(into, ruleKey{k.namespace, ruledHost(d)})
+	})
+	t.selectingRules = derive.NewIndex(t.rules.Table, func(into []string, k objectKey, d *snapshot.DestinationRule) []string {
+		if d.Spec.GetWorkloadSelector() != nil {
+			into = append(into, k.namespace)
+		}
+		return into
+	})
 }
 
 // list returns an index with all entries of a table.

@@ -53,7 +53,7 @@ type (
 	Sidecar = Config[*networkingv1alpha3.Sidecar]
 	// PeerAuthentication sets the mTLS mode of workloads.
 	PeerAuthentication = Config[*securityv1beta1.PeerAuthentication]
-	// DestinationRule has no effect yet.
+	// DestinationRule sets how clients call a host.
 	DestinationRule = Config[*networkingv1alpha3.DestinationRule]
 	// VirtualService has no effect yet.
 	VirtualService = Config[*networkingv1alpha3.VirtualService]

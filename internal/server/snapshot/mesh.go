@@ -75,4 +75,6 @@ type NamespaceFacts struct {
 	// EnvoyFilters are sorted by priority, then oldest first.
 	EnvoyFilters []*EnvoyFilter
 	Services     []*MeshService
+	// Rules is nil if the DestinationRules of most namespaces apply to this one, too.
+	Rules *RuleScope
 }

@@ -26,6 +26,8 @@ type Snapshot struct {
 	Services *Table[string, MeshService]
 	// Endpoints holds the endpoints of services by MeshService.Key.
 	Endpoints *Table[string, Endpoints]
+	// Rules holds the DestinationRules of services by host name.
+	Rules *Table[string, HostRules]
 	// Ports holds the services of each TCP port number.
 	Ports *Table[uint32, PortServices]
 	// Pods holds pods by PodKey.String, and the workloads of WorkloadEntries by
@@ -57,6 +59,7 @@ type Snapshot struct {
 type Changes struct {
 	Services   map[string]struct{} // keys of Snapshot.Services
 	Endpoints  map[string]struct{} // keys of Snapshot.Endpoints
+	Rules      map[string]struct{} // keys of Snapshot.Rules
 	Ports      map[uint32]struct{} // keys of Snapshot.Ports
 	Pods       map[string]struct{} // keys of Snapshot.Pods
 	Secrets    map[string]struct{} // keys of Snapshot.Secrets and ConfigMaps
@@ -90,6 +93,7 @@ type Kinds uint8
 const (
 	ServiceFacts Kinds = 1 << iota
 	EndpointFacts
+	RuleFacts
 	PortFacts
 	SecretFacts
 	TrustFacts
@@ -105,6 +109,7 @@ func (c *Changes) Kinds() Kinds {
 	}
 	add(ServiceFacts, len(c.Services) > 0)
 	add(EndpointFacts, len(c.Endpoints) > 0)
+	add(RuleFacts, len(c.Rules) > 0)
 	add(PortFacts, len(c.Ports) > 0)
 	add(SecretFacts, len(c.Secrets) > 0)
 	add(TrustFacts, c.TrustBundle)

@@ -53,7 +53,7 @@ var meshFields = []apiField{
 	{Path: "configSources", Support: NoEffect, Meaning: "the flags of serve select the sources of configuration"},
 	{Path: "defaultServiceExportTo", Support: NoEffect, Meaning: "a service without the annotation `networking.istio.io/exportTo` is visible in all namespaces"},
 	{Path: "defaultVirtualServiceExportTo", Support: NoEffect, Meaning: "VirtualServices have no effect"},
-	{Path: "defaultDestinationRuleExportTo", Support: NoEffect, Meaning: "DestinationRules have no effect"},
+	{Path: "defaultDestinationRuleExportTo", Support: Works},
 	{Path: "localityLbSetting", Support: NoEffect, Meaning: "all localities receive a share of the requests"},
 	{Path: "zoneAwareLbSetting", Support: NoEffect, Meaning: "all localities receive a share of the requests"},
 	{Path: "dnsRefreshRate", Support: Works},

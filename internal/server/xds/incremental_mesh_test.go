@@ -49,7 +49,7 @@ func (c meshGenerator) app() map[string]string { return map[string]string{"app":
 
 // object returns a random object of the cluster.
 func (c meshGenerator) object(cluster mesh.ClusterID) snapshot.Object {
-	switch c.IntN(36) {
+	switch c.IntN(39) {
 	case 0, 1, 2, 3, 4, 24:
 		return c.service(cluster)
 	case 5, 6, 7, 8, 9, 25, 26, 27:
@@ -78,6 +78,8 @@ func (c meshGenerator) object(cluster mesh.ClusterID) snapshot.Object {
 		return c.envoyFilter(cluster)
 	case 32, 33, 34, 35:
 		return c.serviceEntry(cluster)
+	case 36, 37, 38:
+		return c.destinationRule(cluster)
 	default:
 		return &snapshot.Secret{
 			Meta: c.meta(cluster, c.namespace(), pickOne(c, "cert", "other")), NoPair: "none",
@@ -302,18 +304,51 @@ func (c meshGenerator) encoded(m proto.Message) []byte {
 	return b
 }
 
+func (c meshGenerator) destinationRule(cluster mesh.ClusterID) snapshot.Object {
+	d := &networkingv1alpha3.DestinationRule{
+		Host: pickOne(c, "svc0", "svc1", "*", "*.local", "*.ns0.svc.cluster.local", fmt.Sprintf("svc%d.%s.svc.cluster.local", c.IntN(3), c.namespace())),
+	}
+	if c.once(2) {
+		d.TrafficPolicy = c.trafficPolicy()
+	}
+	if c.once(4) {
+		d.WorkloadSelector = &typev1beta1.WorkloadSelector{MatchLabels: c.app()}
+	}
+	if c.once(3) {
+		d.ExportTo = []string{pickOne(c, ".", "ns1", "*")}
+	}
+	for _, name := range []string{"v1", "v2"}[:c.IntN(3)] {
+		s := &networkingv1alpha3.Subset{Name: name, Labels: c.app()}
+		if c.once(2) {
+			s.TrafficPolicy = c.trafficPolicy()
+		}
+		d.Subsets = append(d.Subsets, s)
+	}
+	return &snapshot.DestinationRule{Meta: c.meta(cluster, c.namespace(), pickOne(c, "dr0", "dr1")), Kind: snapshot.KindDestinationRule, Spec: d}
+}
+
+func (c meshGenerator) trafficPolicy() *networkingv1alpha3.TrafficPolicy {
+	p := &networkingv1alpha3.TrafficPolicy{
+		ConnectionPool: &networkingv1alpha3.ConnectionPoolSettings{Tcp: &networkingv1alpha3.ConnectionPoolSettings_TCPSettings{MaxConnections: int32(c.IntN(3))}},
+	}
+	if c.once(3) {
+		p.LoadBalancer = &networkingv1alpha3.LoadBalancerSettings{LbPolicy: &networkingv1alpha3.LoadBalancerSettings_Simple{
+			Simple: pickOne(c, networkingv1alpha3.LoadBalancerSettings_PASSTHROUGH, networkingv1alpha3.LoadBalancerSettings_RANDOM),
+		}}
+	}
+	if c.once(3) {
+		p.Tls = &networkingv1alpha3.ClientTLSSettings{Mode: networkingv1alpha3.ClientTLSSettings_TLSmode(c.IntN(4))}
+	}
+	if c.once(3) {
+		p.PortLevelSettings = []*networkingv1alpha3.TrafficPolicy_PortTrafficPolicy{{Port: &networkingv1alpha3.PortSelector{Number: 80}}}
+	}
+	return p
+}
+
 // other returns an object of a kind that has no effect yet. Once the kind has one, it
 // needs its own generator.
 func (c meshGenerator) other(cluster mesh.ClusterID) snapshot.Object {
 	host := fmt.Sprintf("svc%d.%s.svc.cluster.local", c.IntN(3), c.namespace())
-	if c.once(2) {
-		return &snapshot.DestinationRule{
-			Meta: c.meta(cluster, c.namespace(), "dr"), Kind: snapshot.KindDestinationRule,
-			Spec: &networkingv1alpha3.DestinationRule{
-				Host: host, Subsets: []*networkingv1alpha3.Subset{{Name: pickOne(c, "v1", "v2"), Labels: c.app()}},
-			},
-		}
-	}
 	return &snapshot.VirtualService{
 		Meta: c.meta(cluster, c.namespace(), "vs"), Kind: snapshot.KindVirtualService,
 		Spec: &networkingv1alpha3.VirtualService{
