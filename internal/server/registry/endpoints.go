@@ -87,7 +87,7 @@ func (t *tables) join(r *derive.Reads, key string) (*hostEndpoints, bool) {
 		b.selectorless = b.selectorless || len(svc.Selector) == 0
 		j.collect(svc)
 	}
-	local := d.entry == nil && (snapshot.ClusterLocal(meta.Namespace, meta.Name) || d.services[0].NodeLocal)
+	local := d.entry == nil && (t.isClusterLocal(r, host) || d.services[0].NodeLocal)
 	if d.entry != nil {
 		j.collectEntry(host, d.entry)
 	}

@@ -34,13 +34,13 @@ func (t *tables) kubeService(r *derive.Reads, host string, services []*snapshot.
 	out := &snapshot.MeshService{
 		Key: host, Host: host, Name: first.Name, Namespace: first.Namespace, Created: first.Created,
 		Headless: first.Headless, NodeLocal: first.NodeLocal && !first.Headless, ExternalName: first.ExternalName,
-		Ports: first.Ports, ExportTo: first.ExportTo,
+		ClusterLocal: t.isClusterLocal(r, host), Ports: first.Ports, ExportTo: t.exportTo(r, first),
 		Accounts: backends.accounts, AllTLS: backends.allTLS, AllDirectTLS: backends.allDirectTLS,
 		Plaintext: snapshot.NamespaceMTLS(root, own) == snapshot.Disable,
 	}
 	for _, svc := range services {
 		out.Clusters = append(out.Clusters, snapshot.ClusterService{
-			Cluster: svc.Cluster, VIPs: svc.VIPs, Selector: svc.Selector, Ports: svc.Ports, ExportTo: svc.ExportTo,
+			Cluster: svc.Cluster, VIPs: svc.VIPs, Selector: svc.Selector, Ports: svc.Ports, ExportTo: t.exportTo(r, svc),
 		})
 	}
 	if out.ExternalName == "" {
@@ -52,7 +52,7 @@ func (t *tables) kubeService(r *derive.Reads, host string, services []*snapshot.
 }
 
 func equalService(a, b *snapshot.MeshService) bool {
-	return equalEntryService(a, b) && a.Host == b.Host && a.Created.Equal(b.Created) && a.Headless == b.Headless && a.NodeLocal == b.NodeLocal && a.ExternalName == b.ExternalName &&
+	return equalEntryService(a, b) && a.Host == b.Host && a.Created.Equal(b.Created) && a.Headless == b.Headless && a.NodeLocal == b.NodeLocal && a.ExternalName == b.ExternalName && a.ClusterLocal == b.ClusterLocal &&
 		a.Plaintext == b.Plaintext && a.AllTLS == b.AllTLS && a.AllDirectTLS == b.AllDirectTLS && slices.Equal(a.Ports, b.Ports) && slices.Equal(a.ExportTo, b.ExportTo) &&
 		slices.Equal(a.Accounts, b.Accounts) && slices.EqualFunc(a.Aliases, b.Aliases, equalAlias) &&
 		slices.EqualFunc(a.Clusters, b.Clusters, equalPart) && slices.EqualFunc(a.Contested, b.Contested, equalPart)

@@ -76,37 +76,40 @@ type tables struct {
 	trustDomains  *derive.Table[mesh.ClusterID, []string] // of the pods of a cluster
 	rootNamespace *derive.Value[string]
 	networkRules  *derive.Value[networkRules]
-	shares        *derive.Table[mesh.ClusterID, share]
-	policies      *derive.Table[string, *snapshot.NamespaceFacts] // only PeerAuth
-	found         *derive.Value[*foundGateways]
-	meshGateways  *derive.Value[*snapshot.Gateways]
-	configs       *derive.Value[[]*snapshot.Gateway]
-	allocation    *derive.Value[map[string][]netip.Addr] // by host
-	allocated     *derive.Table[string, []netip.Addr]    // by keys of services
-	contended     *derive.Table[string, HostConflict]    // by host
-	allContended  *derive.Index[struct{}, string, HostConflict]
-	hostConflicts *derive.Value[[]HostConflict]
-	joins         *derive.Table[string, *hostEndpoints] // by keys of services
-	backends      *derive.Table[string, backends]       // by keys of services
-	backendsIn    *derive.Index[mesh.NetworkID, string, backends]
-	usedNetworks  *derive.Table[mesh.NetworkID, struct{}]
-	allUsed       *derive.Index[struct{}, mesh.NetworkID, struct{}]
-	unreachable   *derive.Value[[]UnreachableNetwork]
-	vipUsers      *derive.Table[netip.Addr, map[mesh.ClusterID]string] // hosts; only of shared addresses
-	meshServices  *derive.Table[string, *snapshot.MeshService]         // by MeshService.Key
-	servicesIn    *derive.Index[string, string, *snapshot.MeshService] // by namespace
-	servicesOn    *derive.Index[uint32, string, *snapshot.MeshService] // by port
-	special       *derive.Index[serviceTrait, string, *snapshot.MeshService]
-	ports         *derive.Table[uint32, *snapshot.PortServices]
-	traits        *derive.Value[traits]
-	conflicts     *derive.Value[[]AddressConflict]
-	mergedRules   *derive.Table[ruleKey, []hostRule]
-	ruleGroups    *derive.Index[string, ruleKey, []hostRule]         // by host
-	hostRules     *derive.Table[string, *snapshot.HostRules]         // by the host of a service
-	ruledHosts    *derive.Index[string, string, *snapshot.HostRules] // by namespaces of clients
-	ruleScopes    *derive.Table[string, *snapshot.RuleScope]         // by namespace
-	facts         *derive.Table[string, *snapshot.NamespaceFacts]    // by namespace
-	duplicates    *derive.Value[[]duplicateExtension]
+	localHosts    *derive.Value[[]localRule]
+	// exportDefaults holds the visibility of services without an annotation.
+	exportDefaults *derive.Table[mesh.ClusterID, []string]
+	shares         *derive.Table[mesh.ClusterID, share]
+	policies       *derive.Table[string, *snapshot.NamespaceFacts] // only PeerAuth
+	found          *derive.Value[*foundGateways]
+	meshGateways   *derive.Value[*snapshot.Gateways]
+	configs        *derive.Value[[]*snapshot.Gateway]
+	allocation     *derive.Value[map[string][]netip.Addr] // by host
+	allocated      *derive.Table[string, []netip.Addr]    // by keys of services
+	contended      *derive.Table[string, HostConflict]    // by host
+	allContended   *derive.Index[struct{}, string, HostConflict]
+	hostConflicts  *derive.Value[[]HostConflict]
+	joins          *derive.Table[string, *hostEndpoints] // by keys of services
+	backends       *derive.Table[string, backends]       // by keys of services
+	backendsIn     *derive.Index[mesh.NetworkID, string, backends]
+	usedNetworks   *derive.Table[mesh.NetworkID, struct{}]
+	allUsed        *derive.Index[struct{}, mesh.NetworkID, struct{}]
+	unreachable    *derive.Value[[]UnreachableNetwork]
+	vipUsers       *derive.Table[netip.Addr, map[mesh.ClusterID]string] // hosts; only of shared addresses
+	meshServices   *derive.Table[string, *snapshot.MeshService]         // by MeshService.Key
+	servicesIn     *derive.Index[string, string, *snapshot.MeshService] // by namespace
+	servicesOn     *derive.Index[uint32, string, *snapshot.MeshService] // by port
+	special        *derive.Index[serviceTrait, string, *snapshot.MeshService]
+	ports          *derive.Table[uint32, *snapshot.PortServices]
+	traits         *derive.Value[traits]
+	conflicts      *derive.Value[[]AddressConflict]
+	mergedRules    *derive.Table[ruleKey, []hostRule]
+	ruleGroups     *derive.Index[string, ruleKey, []hostRule]         // by host
+	hostRules      *derive.Table[string, *snapshot.HostRules]         // by the host of a service
+	ruledHosts     *derive.Index[string, string, *snapshot.HostRules] // by namespaces of clients
+	ruleScopes     *derive.Table[string, *snapshot.RuleScope]         // by namespace
+	facts          *derive.Table[string, *snapshot.NamespaceFacts]    // by namespace
+	duplicates     *derive.Value[[]duplicateExtension]
 }
 
 // newTables returns the tables without objects.
@@ -123,6 +126,8 @@ func newTables(cfg Config) *tables {
 	t.trustDomains = derive.New(g, "trust domains", compareIDs, slices.Equal[[]string], t.clusterTrustDomains, t.clusters)
 	t.rootNamespace = derive.Single(g, "root namespace", same, func(r *derive.Reads) string { return t.mesh.Get(r).RootNamespace })
 	t.networkRules = derive.Single(g, "meshNetworks", networkRules.equal, t.meshNetworks)
+	t.localHosts = derive.Single(g, "cluster-local hosts", slices.Equal[[]localRule], t.localRules)
+	t.exportDefaults = derive.New(g, "export defaults", compareIDs, slices.Equal[[]string], t.exportDefault, t.clusters)
 	t.shares = derive.New(g, "shares", compareIDs, same, t.clusterShare, t.clusters)
 
 	t.policies = derive.New(g, "policies", strings.Compare, equalFacts, t.namespacePolicies, t.peerAuthIn)

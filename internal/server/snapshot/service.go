@@ -41,6 +41,8 @@ type MeshService struct {
 	// NodeLocal reports whether clients may call only endpoints on their own node
 	// (internalTrafficPolicy Local).
 	NodeLocal bool
+	// ClusterLocal reports whether clients call only endpoints of their own cluster.
+	ClusterLocal bool
 	// ExternalName is the host that an ExternalName service stands for. It may be
 	// outside the mesh. Such a service has no endpoints and no Envoy clusters.
 	ExternalName string
@@ -186,12 +188,6 @@ type Alias struct {
 // VisibleTo reports whether exportTo lets the namespace see the alias.
 func (a *Alias) VisibleTo(namespace string) bool {
 	return exported(a.ExportTo, a.Namespace, namespace)
-}
-
-// ClusterLocal reports whether a service has a different meaning in each cluster, so
-// that clients call only endpoints of their own cluster: Kubernetes' own services.
-func ClusterLocal(namespace, name string) bool {
-	return namespace == "kube-system" || namespace == "default" && name == "kubernetes"
 }
 
 // PortServices holds the services with a TCP port of one number, oldest first. If

@@ -395,5 +395,5 @@ func (g *generator) protocolOptions(c *clusterv3.Cluster, o *httpv3.HttpProtocol
 // clusterLocal reports whether clients call only endpoints of their own cluster, or of
 // their own node.
 func clusterLocal(svc *snapshot.MeshService) bool {
-	return svc.NodeLocal || !svc.Entry && snapshot.ClusterLocal(svc.Namespace, svc.Name)
+	return svc.NodeLocal || svc.ClusterLocal
 }

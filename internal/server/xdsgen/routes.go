@@ -53,7 +53,7 @@ func (v routeView) Touched(s *snapshot.Snapshot, c *snapshot.Changes, yield func
 func (v routeView) facts(s *snapshot.Snapshot) routeFacts {
 	return routeFacts{
 		namespace: v.namespace, cluster: v.cluster,
-		registryOnly: registryOnly(s.Mesh, v.scope),
+		registryOnly: registryOnly(s.Mesh, v.scope), retries: s.Mesh.Retries,
 	}
 }
 
@@ -142,6 +142,7 @@ type routeFacts struct {
 	namespace    string
 	cluster      mesh.ClusterID
 	registryOnly bool
+	retries      snapshot.RetryPolicy
 }
 
 // portRoutes generates the configuration that routes a port by host to HTTP services.
@@ -184,7 +185,7 @@ func (u detectedRoutes) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, err
 			continue
 		}
 		rc := baseRoutes(u.service.Host + ":" + portString(port.Number))
-		rc.VirtualHosts = []*routev3.VirtualHost{g.virtualHost(u.service, port, []string{"*"})}
+		rc.VirtualHosts = []*routev3.VirtualHost{g.virtualHost(u.service, port, []string{"*"}, u.retries)}
 		g.add(xdswire.RouteType, rc.Name, rc)
 	}
 	return g.resources()

@@ -6,9 +6,7 @@ import (
 	"strings"
 
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
-	previoushostsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/retry/host/previous_hosts/v3"
 	"google.golang.org/protobuf/types/known/durationpb"
-	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
@@ -31,10 +29,11 @@ type hostKey struct {
 	client  string // the client's namespace, for a service with aliases
 	in      *snapshot.ClusterService
 	names   hostNames
+	retries snapshot.RetryPolicy
 }
 
 func (u routeFacts) host(svc *snapshot.MeshService, port *snapshot.ServicePort, names hostNames) hostKey {
-	k := hostKey{service: svc, port: port, near: isNear(svc, u.namespace), in: svc.For(u.cluster), names: names}
+	k := hostKey{service: svc, port: port, near: isNear(svc, u.namespace), in: svc.For(u.cluster), names: names, retries: u.retries}
 	if len(svc.Aliases) > 0 {
 		k.client = u.namespace
 	}
@@ -172,7 +171,7 @@ func (h *virtualHosts) has(domain string) bool {
 
 func (k hostKey) encode(domains []string) (*virtualHost, error) {
 	var g generator
-	m := g.virtualHost(k.service, k.port, domains)
+	m := g.virtualHost(k.service, k.port, domains, k.retries)
 	if g.err != nil {
 		return nil, g.err
 	}
@@ -185,12 +184,12 @@ func (k hostKey) encode(domains []string) (*virtualHost, error) {
 }
 
 // virtualHost returns the virtual host of a service's port.
-func (g *generator) virtualHost(svc *snapshot.MeshService, port *snapshot.ServicePort, domains []string) *routev3.VirtualHost {
+func (g *generator) virtualHost(svc *snapshot.MeshService, port *snapshot.ServicePort, domains []string, retries snapshot.RetryPolicy) *routev3.VirtualHost {
 	name := svc.Host + ":" + portString(port.Number)
 	vh := &routev3.VirtualHost{
 		Name:                       name,
 		Domains:                    domains,
-		Routes:                     []*routev3.Route{g.serviceRoute(name, mesh.ClusterName{Direction: mesh.Outbound, Port: port.Number, Host: svc.Host}.String())},
+		Routes:                     []*routev3.Route{g.serviceRoute(name, mesh.ClusterName{Direction: mesh.Outbound, Port: port.Number, Host: svc.Host}.String(), retries)},
 		IncludeRequestAttemptCount: true,
 	}
 	if port.Protocol.IsHTTP2() {
@@ -199,8 +198,8 @@ func (g *generator) virtualHost(svc *snapshot.MeshService, port *snapshot.Servic
 	return vh
 }
 
-// serviceRoute returns the route of all requests to a cluster, with Istio's retries.
-func (g *generator) serviceRoute(name, cluster string) *routev3.Route {
+// serviceRoute returns the route of all requests to a cluster.
+func (g *generator) serviceRoute(name, cluster string, retries snapshot.RetryPolicy) *routev3.Route {
 	return &routev3.Route{
 		Name:      "default",
 		Match:     &routev3.RouteMatch{PathSpecifier: &routev3.RouteMatch_Prefix{Prefix: "/"}},
@@ -209,15 +208,7 @@ func (g *generator) serviceRoute(name, cluster string) *routev3.Route {
 			ClusterSpecifier: &routev3.RouteAction_Cluster{Cluster: cluster},
 			Timeout:          durationpb.New(0),
 			MaxGrpcTimeout:   durationpb.New(0), //nolint:staticcheck // Istio's routes have it and every Envoy reads it
-			RetryPolicy: &routev3.RetryPolicy{
-				RetryOn:                       "connect-failure,refused-stream,unavailable,cancelled,retriable-status-codes",
-				NumRetries:                    wrapperspb.UInt32(2),
-				HostSelectionRetryMaxAttempts: 5,
-				RetryHostPredicate: []*routev3.RetryPolicy_RetryHostPredicate{{
-					Name:       "envoy.retry_host_predicates.previous_hosts",
-					ConfigType: &routev3.RetryPolicy_RetryHostPredicate_TypedConfig{TypedConfig: g.any(&previoushostsv3.PreviousHostsPredicate{})},
-				}},
-			},
+			RetryPolicy:      g.retryPolicy(retries),
 		}},
 	}
 }
