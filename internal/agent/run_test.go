@@ -98,7 +98,7 @@ func fakeEnvoy() error {
 	}
 }
 
-const deadline = 30 * time.Second
+const deadline = 2 * time.Minute
 
 // agentTest is an agent with a fake Envoy.
 type agentTest struct {

@@ -36,7 +36,7 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-const deadline = 30 * time.Second
+const deadline = 2 * time.Minute
 
 // run starts a shell script.
 func run(t *testing.T, script string) (p *Process, stdout, stderr *bytes.Buffer) {

@@ -44,7 +44,7 @@ func addresses(a *endpointv3.ClusterLoadAssignment) []string {
 // TestEndpoints: the endpoints of a service come and go, become none, and become many.
 func TestEndpoints(t *testing.T) {
 	t.Parallel()
-	const slicesOfMany, many = 100, 1000
+	const slicesOfMany, many = 50, 1000
 	var dir string
 	s := start(t, func(c *Config) {
 		dir = c.ConfigDir

@@ -29,7 +29,7 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // patience bounds the wait for an event.
-const patience = 30 * time.Second
+const patience = 2 * time.Minute
 
 // start runs a control plane on free ports until the test ends.
 func start(t *testing.T, change func(*Config)) *Server {

@@ -29,7 +29,7 @@ func TestSharedPartsLiveAsLongAsResources(t *testing.T) {
 	}
 	runtime.KeepAlive(r)
 
-	deadline := time.Now().Add(30 * time.Second)
+	deadline := time.Now().Add(2 * time.Minute)
 	size := func() int {
 		e.shared.mu.Lock()
 		defer e.shared.mu.Unlock()

@@ -19,7 +19,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-const deadline = 30 * time.Second
+const deadline = 2 * time.Minute
 
 // ads is a control plane that answers each message with the same, or ends the
 // stream with an error.

@@ -30,7 +30,7 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // deadline is how long anything may take on a slow machine.
-const deadline = 30 * time.Second
+const deadline = 2 * time.Minute
 
 var (
 	first  = Secrets{Chain: []byte("chain 1"), Key: []byte("key 1"), Roots: []byte("roots")}

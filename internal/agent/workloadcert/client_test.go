@@ -28,7 +28,7 @@ func newClient(ca *certstest.IstioCA) *Client {
 // get requests a certificate and checks the response.
 func get(t *testing.T, c *Client, current *tls.Certificate) (*Certificate, error) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	key, err := certs.GenerateKey(certs.ECDSAP256)
 	if err != nil {

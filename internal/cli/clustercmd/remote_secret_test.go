@@ -123,9 +123,7 @@ func held(t *testing.T, in *kube.Cluster, namespace, id string) *remotesecret.Cl
 // ends checks that the API server refuses the credential.
 func ends(t *testing.T, c *remotesecret.Cluster, of *kube.Cluster) {
 	t.Helper()
-	if valid(t, of, c.User.Token) {
-		t.Errorf("%s still opens its cluster", c)
-	}
+	wantValid(t, of, false, map[string]string{"of " + c.String(): c.User.Token})
 }
 
 // accessOf returns the access of a remote secret.

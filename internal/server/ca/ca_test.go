@@ -29,7 +29,7 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // patience bounds the wait for an expected event.
-const patience = time.Minute
+const patience = 2 * time.Minute
 
 func waitFor(t *testing.T, what string, is func() bool) {
 	t.Helper()

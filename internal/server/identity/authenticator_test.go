@@ -170,7 +170,7 @@ func (s *testServer) result(t testing.TB) result {
 	select {
 	case r := <-s.results:
 		return r
-	case <-time.After(30 * time.Second):
+	case <-time.After(2 * time.Minute):
 		t.Fatal("the call reached no handler")
 		return result{}
 	}
@@ -234,7 +234,7 @@ func (w *testMesh) dial(t testing.TB, s *testServer, cert *tls.Certificate) *grp
 // call calls a method and returns the error that the client gets.
 func call(t testing.TB, conn *grpc.ClientConn, headers ...string) error {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	ctx = metadata.AppendToOutgoingContext(ctx, headers...)
 	return conn.Invoke(ctx, "/test.Who/AmI", &emptypb.Empty{}, &emptypb.Empty{})
@@ -585,7 +585,7 @@ func TestPathWithoutSlash(t *testing.T) {
 	w := newTestMesh(t)
 	s := w.serveTLS(t)
 	conn := w.dial(t, s, w.leaf(t, w.east, caller("cluster.local", "sample", "helloworld", "east")))
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	err := conn.Invoke(ctx, "test.Who/AmI", &emptypb.Empty{}, &emptypb.Empty{})
 	if err == nil {
@@ -660,7 +660,7 @@ func handshake(t *testing.T, server, client *tls.Config) (tls.ConnectionState, e
 	}()
 	raw := must(net.Dial("tcp", lis.Addr().String()))(t)
 	defer raw.Close()
-	if err := raw.SetDeadline(time.Now().Add(30 * time.Second)); err != nil {
+	if err := raw.SetDeadline(time.Now().Add(2 * time.Minute)); err != nil {
 		t.Fatal(err)
 	}
 	conn := tls.Client(raw, client)

@@ -223,7 +223,7 @@ func TestOIDCRun(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- w.cfg.OIDC.Run(ctx) }()
-	for end := time.Now().Add(30 * time.Second); w.cfg.OIDC.issuers[p.issuer.URL()].keys.get() == nil; time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(2 * time.Minute); w.cfg.OIDC.issuers[p.issuer.URL()].keys.get() == nil; time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatal("no keys")
 		}

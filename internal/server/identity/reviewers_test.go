@@ -182,7 +182,7 @@ func (r *reviewTest) ask(t testing.TB, raw, cluster string) (mesh.Caller, error)
 
 func (r *reviewTest) waitStatus(t testing.TB, want func(ReviewerStatus) bool) ReviewerStatus {
 	t.Helper()
-	deadline := time.Now().Add(30 * time.Second)
+	deadline := time.Now().Add(2 * time.Minute)
 	for {
 		st := r.reviewers.Status()
 		if len(st) == 1 && want(st[0]) {

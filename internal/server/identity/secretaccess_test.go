@@ -24,7 +24,7 @@ import (
 )
 
 // patience bounds the wait for an expected event.
-const patience = time.Minute
+const patience = 2 * time.Minute
 
 // accessTest is a SecretAccess with an API server and a clock that the test controls.
 type accessTest struct {

@@ -3,7 +3,6 @@ package registry
 import (
 	"cmp"
 	"fmt"
-	"maps"
 	"net/netip"
 	"slices"
 
@@ -99,8 +98,6 @@ func (o candidate) decides(c mesh.ClusterID) bool {
 	}
 	return o.service.Cluster == o.all[0].Cluster
 }
-
-func equalUsers(a, b map[mesh.ClusterID]string) bool { return maps.Equal(a, b) }
 
 // contested returns the parts of a service for the clusters whose proxies use some of
 // its addresses for another service.

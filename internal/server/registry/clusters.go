@@ -37,28 +37,24 @@ func (t *tables) apply(e snapshot.Event) {
 
 // ordered returns the clusters in the order of precedence: the local one, then by id.
 func (t *tables) ordered(r *derive.Reads) []mesh.ClusterID {
-	return t.byPrecedence(keys(t.allClusters.Lookup(r, struct{}{})))
+	return toFront(keys(t.allClusters.Lookup(r, struct{}{})), func(id mesh.ClusterID) bool { return id == t.cfg.Local })
 }
 
-// byPrecedence puts the local cluster first. The clusters are sorted by id.
-func (t *tables) byPrecedence(ids []mesh.ClusterID) []mesh.ClusterID {
-	if i := slices.Index(ids, t.cfg.Local); i > 0 {
-		copy(ids[1:i+1], ids[:i])
-		ids[0] = t.cfg.Local
+// toFront moves the first element for which is holds to the front. The others keep their
+// order.
+func toFront[T any](list []T, is func(T) bool) []T {
+	if i := slices.IndexFunc(list, is); i > 0 {
+		first := list[i]
+		copy(list[1:i+1], list[:i])
+		list[0] = first
 	}
-	return ids
+	return list
 }
 
 // servicesNamed returns the Services of a host, in the order of precedence of their
 // clusters.
 func (t *tables) servicesNamed(r *derive.Reads, host string) []*snapshot.Service {
-	out := values(t.servicesOf.Lookup(r, host))
-	if i := slices.IndexFunc(out, func(s *snapshot.Service) bool { return s.Cluster == t.cfg.Local }); i > 0 {
-		local := out[i]
-		copy(out[1:i+1], out[:i])
-		out[0] = local
-	}
-	return out
+	return toFront(values(t.servicesOf.Lookup(r, host)), func(s *snapshot.Service) bool { return s.Cluster == t.cfg.Local })
 }
 
 // decisive returns the Service that decides the fields of a host which do not differ by

@@ -115,7 +115,7 @@ func TestFirstSnapshotKnowsHostNames(t *testing.T) {
 			t.Error(err)
 		}
 	}()
-	within := time.After(30 * time.Second)
+	within := time.After(2 * time.Minute)
 	ask := func(want ...string) {
 		t.Helper()
 		select {

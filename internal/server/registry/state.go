@@ -19,6 +19,7 @@ type state struct {
 	report     report
 	duplicates []duplicateExtension
 	warnings   []warning // about gateways
+	faults     []derive.Fault
 }
 
 func newState(cfg Config) *state {
@@ -46,6 +47,7 @@ func (s *state) setHosts(of map[string][]netip.Addr) {
 // which is nil for the first one.
 func (s *state) build(before *snapshot.Snapshot) (*snapshot.Snapshot, *snapshot.Changes) {
 	s.graph.Commit()
+	s.logFaults()
 	next := &snapshot.Snapshot{Seq: 1}
 	if before != nil {
 		*next = *before
@@ -68,6 +70,17 @@ func (s *state) build(before *snapshot.Snapshot) (*snapshot.Snapshot, *snapshot.
 	}
 	s.reports()
 	return next, changes
+}
+
+// logFaults logs the facts that could not be computed, each once.
+func (s *state) logFaults() {
+	faults := s.graph.Faults()
+	for _, f := range faults {
+		if !slices.ContainsFunc(s.faults, func(old derive.Fault) bool { return old.Table == f.Table && old.Key == f.Key }) {
+			s.cfg.Log.Error("panic: the last good value of a fact stays", "table", f.Table, "key", f.Key, "panic", f.Panic, "stack", f.Stack)
+		}
+	}
+	s.faults = faults
 }
 
 // singles sets the facts without a key.

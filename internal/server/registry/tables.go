@@ -162,7 +162,7 @@ func newTables(cfg Config) *tables {
 	t.allUsed = list(t.usedNetworks)
 	t.unreachable = derive.Single(g, "unreachable networks", slices.Equal[[]UnreachableNetwork], t.findUnreachable)
 
-	t.vipUsers = derive.New(g, "users of addresses", netip.Addr.Compare, equalUsers, t.usersOf, t.servicesAt)
+	t.vipUsers = derive.New(g, "users of addresses", netip.Addr.Compare, maps.Equal[map[mesh.ClusterID]string], t.usersOf, t.servicesAt)
 	t.meshServices = derive.New(g, "services", strings.Compare, equalService, t.service, t.servicesOf, t.entriesOf)
 	t.servicesIn = derive.NewIndex(t.meshServices, func(into []string, _ string, s *snapshot.MeshService) []string { return append(into, s.Namespace) })
 	t.servicesOn = derive.NewIndex(t.meshServices, tcpPorts)

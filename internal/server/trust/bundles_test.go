@@ -32,7 +32,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-const patience = 30 * time.Second
+const patience = 2 * time.Minute
 
 // endpoint is a bundle endpoint; tests may change its responses.
 type endpoint struct {

@@ -25,7 +25,7 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // patience bounds the wait for an expected event.
-const patience = time.Minute
+const patience = 2 * time.Minute
 
 // reportsTest is Reports with a clock that the test controls, and an API server with one
 // WorkloadEntry and configurable faults.

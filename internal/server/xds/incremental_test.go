@@ -509,8 +509,8 @@ func decoded(resources []*xdswire.Resource) map[string]any {
 }
 
 // interned gives equal facts from different registries the same address. It compares
-// contents, in which objects, which all registries share, and interned facts appear as
-// addresses.
+// contents, in which interned facts appear as addresses. Objects appear as contents: the
+// registry keeps an object if an equal one replaces it.
 type interned map[string]any
 
 func intern[V any](in interned, content string, v *V) *V {
@@ -612,7 +612,7 @@ func (in interned) snapshot(s *snapshot.Snapshot) *snapshot.Snapshot {
 		fact := *v
 		fact.Rules = intern(in, text(v.Rules), v.Rules)
 		fact.Services = services(v.Services)
-		return intern(in, fmt.Sprint(v.Name, addressesOf(fact.Sidecars), "/", addressesOf(fact.PeerAuth), "/", addressesOf(fact.EnvoyFilters), "/", addressesOf(fact.Services), fmt.Sprintf("%p", fact.Rules)), &fact)
+		return intern(in, fmt.Sprint(v.Name, text(fact.Sidecars), "/", text(fact.PeerAuth), "/", text(fact.EnvoyFilters), "/", addressesOf(fact.Services), fmt.Sprintf("%p", fact.Rules)), &fact)
 	})
 	return &out
 }

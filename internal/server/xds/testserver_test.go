@@ -29,7 +29,7 @@ type testServer struct {
 
 type serverOption func(*Config, *Access)
 
-const patience = 30 * time.Second
+const patience = 2 * time.Minute
 
 // newUnstartedHub returns a hub without goroutines: the test delivers mail and flushes
 // sessions.

@@ -26,7 +26,7 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // deadline bounds the waits of tests, which normally take milliseconds.
-const deadline = 20 * time.Second
+const deadline = 2 * time.Minute
 
 // watchedDir is a directory with a running source and the objects that it delivered.
 type watchedDir struct {

@@ -80,7 +80,7 @@ func start(t *testing.T, z *zone, hosts ...string) (r *Resolver, want func(map[s
 			if diff := cmp.Diff(want, texts, cmpopts.EquateEmpty()); diff != "" {
 				t.Fatalf("published (-want +got):\n%s", diff)
 			}
-		case <-time.After(30 * time.Second):
+		case <-time.After(2 * time.Minute):
 			t.Fatalf("nothing was published, want %v", want)
 		}
 	}, log

@@ -23,7 +23,7 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // patience bounds the waits of tests.
-const patience = time.Minute
+const patience = 2 * time.Minute
 
 // record is a sink that records events and log lines.
 type record struct {

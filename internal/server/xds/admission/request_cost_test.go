@@ -19,7 +19,7 @@ import (
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
 
-const patience = time.Minute
+const patience = 2 * time.Minute
 
 // limited returns Conns with the limits, and large ones for the rest.
 func limited(l Limits) *Conns {
