@@ -152,14 +152,18 @@ func patterns(host string, yield func(string) bool) {
 	yield("*")
 }
 
-// rulesOf returns the DestinationRules of a service's host. It returns false if there
-// are none.
+// rulesOf returns the DestinationRules of the service with a key. It returns false if
+// there are none.
 //
 // A client gets the rules of its own namespace. If it has none for the host, the client
 // gets the exported rules of the service's namespace, else of the root namespace. In
 // each namespace only the most specific host counts. The own rules of the root namespace
 // precede only if they are private: most of them are defaults for the mesh.
-func (t *tables) rulesOf(r *derive.Reads, host string) (*snapshot.HostRules, bool) {
+func (t *tables) rulesOf(r *derive.Reads, key string) (*snapshot.HostRules, bool) {
+	d, host, _, ok := t.define(r, key)
+	if !ok {
+		return nil, false
+	}
 	own, exported := map[string][]hostRule{}, map[string][]hostRule{}
 	clients := set[string]{}
 	patterns(host, func(pattern string) bool {
@@ -178,11 +182,7 @@ func (t *tables) rulesOf(r *derive.Reads, host string) (*snapshot.HostRules, boo
 	if len(own)+len(exported) == 0 {
 		return nil, false
 	}
-	var service string
-	if first := t.decisive(r, host); first != nil {
-		service = first.Namespace
-	}
-	exporters := []string{service, t.rootNamespace.Get(r)}
+	exporters := []string{d.meta().Namespace, t.rootNamespace.Get(r)}
 	rulesFor := func(client string) []*snapshot.HostRule {
 		if list := own[client]; len(list) > 0 {
 			return pointers(list)
@@ -194,7 +194,7 @@ func (t *tables) rulesOf(r *derive.Reads, host string) (*snapshot.HostRules, boo
 		}
 		return nil
 	}
-	out := &snapshot.HostRules{Host: host, Default: rulesFor(""), Own: map[string][]*snapshot.HostRule{}}
+	out := &snapshot.HostRules{Default: rulesFor(""), Own: map[string][]*snapshot.HostRule{}}
 	for ns := range own {
 		clients.add(ns)
 	}

@@ -134,7 +134,7 @@ func TestRuleTouchesItsHosts(t *testing.T) {
 		t.Errorf("rules: %+v", rules)
 	}
 	b.apply(up(selecting(destinationRule("sample", "x", "db", 0), "a")))
-	if b.snap.Namespaces.Get("sample").Rules == nil || b.snap.Rules.Get(rules.Host) != rules {
+	if b.snap.Namespaces.Get("sample").Rules == nil || b.snap.Rules.Get(mesh.ServiceHost("web", "sample", mesh.DefaultDomain)) != rules {
 		t.Errorf("a private rule of another host changed %v", rules)
 	}
 }

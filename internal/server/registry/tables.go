@@ -105,7 +105,7 @@ type tables struct {
 	conflicts      *derive.Value[[]AddressConflict]
 	mergedRules    *derive.Table[ruleKey, []hostRule]
 	ruleGroups     *derive.Index[string, ruleKey, []hostRule]         // by host
-	hostRules      *derive.Table[string, *snapshot.HostRules]         // by the host of a service
+	hostRules      *derive.Table[string, *snapshot.HostRules]         // by MeshService.Key
 	ruledHosts     *derive.Index[string, string, *snapshot.HostRules] // by namespaces of clients
 	ruleScopes     *derive.Table[string, *snapshot.RuleScope]         // by namespace
 	facts          *derive.Table[string, *snapshot.NamespaceFacts]    // by namespace
@@ -172,7 +172,7 @@ func newTables(cfg Config) *tables {
 	t.conflicts = derive.Single(g, "address conflicts", equalConflicts, t.findConflicts)
 	t.mergedRules = derive.New(g, "merged rules", ruleKey.compare, equalMerged, t.mergeRules, t.rulesFor)
 	t.ruleGroups = derive.NewIndex(t.mergedRules, func(into []string, k ruleKey, _ []hostRule) []string { return append(into, k.host) })
-	t.hostRules = derive.New(g, "rules", strings.Compare, equalRules, t.rulesOf, t.servicesOf)
+	t.hostRules = derive.New(g, "rules", strings.Compare, equalRules, t.rulesOf, t.servicesOf, t.entriesOf)
 	t.ruledHosts = derive.NewIndex(t.hostRules, func(into []string, _ string, h *snapshot.HostRules) []string {
 		return slices.AppendSeq(into, maps.Keys(h.Own))
 	})

@@ -75,9 +75,8 @@ func orElse[T any](a, b *T) *T {
 	return b
 }
 
-// HostRules holds the DestinationRules of one host by the namespaces of clients.
+// HostRules holds the DestinationRules of one service by the namespaces of clients.
 type HostRules struct {
-	Host string
 	// Default holds the rules of all namespaces that are not in Own. If several rules
 	// select a client, the first one with a selector applies, else the first one.
 	Default []*HostRule

@@ -26,7 +26,7 @@ type Snapshot struct {
 	Services *Table[string, MeshService]
 	// Endpoints holds the endpoints of services by MeshService.Key.
 	Endpoints *Table[string, Endpoints]
-	// Rules holds the DestinationRules of services by host name.
+	// Rules holds the DestinationRules of services by MeshService.Key.
 	Rules *Table[string, HostRules]
 	// Ports holds the services of each TCP port number.
 	Ports *Table[uint32, PortServices]

@@ -600,8 +600,8 @@ func (in interned) snapshot(s *snapshot.Snapshot) *snapshot.Snapshot {
 		return out
 	}
 	out.Rules = table(in, s.Rules, func(v *snapshot.HostRules) *snapshot.HostRules {
-		fact := &snapshot.HostRules{Host: v.Host, Default: rules(v.Default), Own: make(map[string][]*snapshot.HostRule)}
-		key := fmt.Sprint(v.Host, addressesOf(fact.Default))
+		fact := &snapshot.HostRules{Default: rules(v.Default), Own: make(map[string][]*snapshot.HostRule)}
+		key := fmt.Sprint(addressesOf(fact.Default))
 		for _, ns := range slices.Sorted(maps.Keys(v.Own)) {
 			fact.Own[ns] = rules(v.Own[ns])
 			key += fmt.Sprint(" ", ns, addressesOf(fact.Own[ns]))

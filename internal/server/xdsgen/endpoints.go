@@ -85,7 +85,7 @@ func (v endpointView) assignments(s *snapshot.Snapshot, svc *snapshot.MeshServic
 	u := assignments{
 		service: svc, endpoints: s.Endpoints.Get(svc.Key), gateways: s.Gateways,
 		network: v.network, view: v.view, families: v.families, passthrough: v.passthrough, proxyless: v.proxyless,
-		subsets: encodeSubsets(svc, s.Rules.Get(svc.Host).For(v.client)),
+		subsets: encodeSubsets(svc, s.Rules.Get(svc.Key).For(v.client)),
 	}
 	if clusterLocal(svc) {
 		u.cluster = v.cluster

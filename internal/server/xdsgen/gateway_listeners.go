@@ -96,13 +96,13 @@ func (v gatewayView) Units(s *snapshot.Snapshot, yield func(string, Unit)) {
 	})
 }
 
-// subsets returns the names of the subsets of each host that has any, encoded.
+// subsets returns the names of the subsets of each service that has any, encoded.
 func (v gatewayView) subsets(s *snapshot.Snapshot) string {
 	out := make(map[string][]string)
-	for host, rules := range s.Rules.All() {
+	for key, rules := range s.Rules.All() {
 		if r := rules.For(v.client); r != nil {
 			for _, subset := range r.Subsets {
-				out[host] = append(out[host], subset.GetName())
+				out[key] = append(out[key], subset.GetName())
 			}
 		}
 	}
@@ -124,7 +124,7 @@ type gatewayListeners struct {
 	scope    scope
 	facts    string
 	services *snapshot.Table[string, snapshot.MeshService]
-	subsets  string // by host, encoded
+	subsets  string // by MeshService.Key, encoded
 	settings snapshot.ListenerSettings
 }
 
@@ -170,7 +170,7 @@ func (u gatewayListeners) chains(g *generator, srv passthroughServer, subsets ma
 			if port.Protocol == mesh.UDP {
 				continue
 			}
-			for _, subset := range append([]string{""}, subsets[svc.Host]...) {
+			for _, subset := range append([]string{""}, subsets[svc.Key]...) {
 				name := mesh.ClusterName{Direction: mesh.Outbound, Port: port.Number, Subset: subset, Host: svc.Host}.SNI()
 				out = append(out, &listenerv3.FilterChain{
 					FilterChainMatch:              &listenerv3.FilterChainMatch{ServerNames: []string{name}, ApplicationProtocols: alpnAll},
