@@ -148,6 +148,11 @@ type proxy struct {
 
 func connect(t *testing.T, s *Server, name string) *proxy {
 	t.Helper()
+	return connectIn(t, s, name, "apps")
+}
+
+func connectIn(t *testing.T, s *Server, name, namespace string) *proxy {
+	t.Helper()
 	conn, err := grpc.NewClient(s.plain.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(64<<20)))
 	if err != nil {
@@ -178,12 +183,12 @@ func connect(t *testing.T, s *Server, name string) *proxy {
 		_ = conn.Close()
 		<-done
 	})
-	md, err := structpb.NewStruct(map[string]any{"CLUSTER_ID": "cluster1", "NAMESPACE": "apps"})
+	md, err := structpb.NewStruct(map[string]any{"CLUSTER_ID": "cluster1", "NAMESPACE": namespace})
 	if err != nil {
 		t.Fatal(err)
 	}
 	p.send(t, &discoveryv3.DeltaDiscoveryRequest{
-		Node:    &corev3.Node{Id: "sidecar~10.0.0.1~" + name + ".apps~apps.svc.cluster.local", Metadata: md},
+		Node:    &corev3.Node{Id: "sidecar~10.0.0.1~" + name + "." + namespace + "~" + namespace + ".svc.cluster.local", Metadata: md},
 		TypeUrl: xdswire.ClusterType,
 	})
 	return p

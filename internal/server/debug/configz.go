@@ -106,17 +106,17 @@ func configz(s *snapshot.Snapshot, namespace string) ([]object, error) {
 // cluster, sorted by host, until it returns false. Headless services and external
 // names have no endpoints by their kind, so they do not count.
 func eachEmpty(s *snapshot.Snapshot, each func(mesh.ClusterName) bool) {
-	for host, svc := range s.Services.All() {
-		if svc.Headless || svc.ExternalName != "" {
+	for key, svc := range s.Services.All() {
+		if svc.Headless || svc.ExternalName != "" || svc.Resolution == snapshot.ByDestination {
 			continue
 		}
-		eps := s.Endpoints.Get(host)
+		eps := s.Endpoints.Get(key)
 		for i := range svc.Ports {
 			p := &svc.Ports[i]
 			if p.Protocol == mesh.UDP || eps != nil && len(eps.ByPort[p.Name]) > 0 {
 				continue
 			}
-			if !each(mesh.ClusterName{Direction: mesh.Outbound, Port: p.Number, Host: host}) {
+			if !each(mesh.ClusterName{Direction: mesh.Outbound, Port: p.Number, Host: svc.Host}) {
 				return
 			}
 		}

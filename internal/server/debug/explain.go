@@ -133,7 +133,7 @@ func (p *Pages) explain(s *snapshot.Snapshot, n xdsgen.Node, service string) *Ex
 	}
 	var omitted registry.Omitted
 	if p.cfg.Omitted != nil {
-		omitted = p.cfg.Omitted(svc.Host)
+		omitted = p.cfg.Omitted(svc.Key)
 	}
 	var ports []xdsgen.PortReach
 	ports, out.Missing = xdsgen.ReachOf(s, n, svc)
@@ -168,7 +168,7 @@ func (p *Pages) causeOf(n mesh.NetworkID) string {
 
 // unnamed returns the endpoints of ports that the service does not have.
 func unnamed(s *snapshot.Snapshot, svc *snapshot.MeshService) []registry.OmittedEndpoint {
-	endpoints := s.Endpoints.Get(svc.Host)
+	endpoints := s.Endpoints.Get(svc.Key)
 	if endpoints == nil {
 		return nil
 	}
@@ -204,7 +204,7 @@ func endpointOf(r xdsgen.Reach) ExplainedEndpoint {
 func serviceNamed(s *snapshot.Snapshot, named, namespace string) *snapshot.MeshService {
 	host := strings.TrimSuffix(named, ".")
 	if svc := s.Services.Get(host); svc != nil {
-		return svc
+		return seenBy(s, svc, namespace)
 	}
 	words := strings.Split(host, ".")
 	switch {
@@ -214,6 +214,20 @@ func serviceNamed(s *snapshot.Snapshot, named, namespace string) *snapshot.MeshS
 		return nil
 	}
 	return s.Services.Get(mesh.ServiceHost(words[0], words[1], s.Mesh.Domain))
+}
+
+// seenBy returns the service that a namespace sees of all services of a host, or the first
+// one.
+func seenBy(s *snapshot.Snapshot, first *snapshot.MeshService, namespace string) *snapshot.MeshService {
+	if first.VisibleTo(namespace) {
+		return first
+	}
+	for i := range first.Rivals {
+		if other := s.Services.Get(first.Host + "/" + first.Rivals[i].Namespace); other != nil && other.VisibleTo(namespace) {
+			return other
+		}
+	}
+	return first
 }
 
 // nearService suggests a similar name, if there is one.

@@ -57,8 +57,11 @@ type servicePort struct {
 	Protocol mesh.Protocol `json:"protocol"`
 }
 
-// registryKind is Istio's name for the source of all services.
-const registryKind = "Kubernetes"
+// Istio's names for the sources of services.
+const (
+	registryKind = "Kubernetes"
+	externalKind = "External" // ServiceEntries
+)
 
 func registryz(s *snapshot.Snapshot) any {
 	out := []service{}
@@ -71,6 +74,9 @@ func registryz(s *snapshot.Snapshot) any {
 func serviceOf(svc *snapshot.MeshService) service {
 	x := service{Hostname: svc.Host, CreationTime: svc.Created, ServiceAccounts: svc.Accounts, Headless: svc.Headless, ExternalName: svc.ExternalName}
 	x.Attributes.ServiceRegistry, x.Attributes.Name, x.Attributes.Namespace, x.Attributes.ExportTo = registryKind, svc.Name, svc.Namespace, svc.ExportTo
+	if svc.Entry {
+		x.Attributes.ServiceRegistry = externalKind
+	}
 	for _, port := range svc.Ports {
 		x.Ports = append(x.Ports, servicePort{port.Name, port.Number, port.Protocol})
 	}

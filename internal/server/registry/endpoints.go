@@ -60,8 +60,9 @@ type join struct {
 
 // portAddress is an address of a service port.
 type portAddress struct {
-	port string
-	addr netip.AddrPort
+	port   string
+	addr   netip.AddrPort
+	target string
 }
 
 // set is a set of keys.
@@ -69,31 +70,36 @@ type set[K comparable] map[K]struct{}
 
 func (s set[K]) add(k K) { s[k] = struct{}{} }
 
-// join joins the endpoints of one host in all clusters.
-func (t *tables) join(r *derive.Reads, host string) (*hostEndpoints, bool) {
-	services := t.servicesNamed(r, host)
-	if len(services) == 0 {
+// join joins the endpoints of the service with a key in all clusters.
+func (t *tables) join(r *derive.Reads, key string) (*hostEndpoints, bool) {
+	d, host, _, ok := t.define(r, key)
+	if !ok {
 		return nil, false
 	}
-	first := services[0]
+	meta := d.meta()
 	j := &join{
-		tables: t, r: r, service: first.Namespace + "/" + first.Name, accounts: set[string]{},
-		out: &hostEndpoints{Endpoints: &snapshot.Endpoints{Host: host, ByPort: make(map[string][]snapshot.Endpoint)}},
+		tables: t, r: r, service: meta.Namespace + "/" + meta.Name, accounts: set[string]{},
+		out: &hostEndpoints{Endpoints: &snapshot.Endpoints{Service: key, ByPort: make(map[string][]snapshot.Endpoint)}},
 	}
-	j.root, j.own = t.mtlsPolicies(r, first.Namespace)
+	j.root, j.own = t.mtlsPolicies(r, meta.Namespace)
 	b := &j.out.backends
-	for _, svc := range services {
+	for _, svc := range d.services {
 		b.selectorless = b.selectorless || len(svc.Selector) == 0
 		j.collect(svc)
 	}
+	local := d.entry == nil && (t.isClusterLocal(r, host) || d.services[0].NodeLocal)
+	if d.entry != nil {
+		j.collectEntry(host, d.entry)
+	}
 	byPort := j.out.ByPort
 	b.accounts, b.allTLS, b.allDirectTLS = slices.Sorted(maps.Keys(j.accounts)), len(byPort) > 0, len(byPort) > 0
-	if !snapshot.ClusterLocal(first.Namespace, first.Name) && !first.NodeLocal {
+	if !local {
 		b.networks = networksOf(j.out.Endpoints)
 	}
 	for _, list := range byPort {
 		slices.SortFunc(list, func(x, y snapshot.Endpoint) int {
-			return cmp.Or(cmp.Compare(x.Cluster, y.Cluster), x.Address.Compare(y.Address), cmp.Compare(x.Port, y.Port))
+			return cmp.Or(cmp.Compare(x.Cluster, y.Cluster), x.Address.Compare(y.Address), cmp.Compare(x.Target, y.Target),
+				cmp.Compare(x.Port, y.Port), cmp.Compare(x.Network, y.Network))
 		})
 		for i := range list {
 			b.allTLS = b.allTLS && list[i].TLSMode
@@ -103,17 +109,22 @@ func (t *tables) join(r *derive.Reads, host string) (*hostEndpoints, bool) {
 	return j.out, true
 }
 
-// collect adds the endpoints that a cluster has for its Service.
-func (j *join) collect(svc *snapshot.Service) {
-	c := svc.Cluster
+// enter starts with the endpoints of a cluster.
+func (j *join) enter(c mesh.ClusterID) {
 	j.cluster, j.seen = c, set[portAddress]{}
 	j.domains, _ = j.trustDomains.Get(j.r, c)
 	j.share, _ = j.shares.Get(j.r, c)
+}
+
+// collect adds the endpoints that a cluster has for its Service.
+func (j *join) collect(svc *snapshot.Service) {
+	c := svc.Cluster
+	j.enter(c)
 	for _, slice := range j.slicesOf.Lookup(j.r, objectKey{c, svc.Namespace, svc.Name}) {
 		j.slice(slice)
 	}
 	for _, w := range j.selected(j.r, svc) {
-		j.entry(svc, w)
+		j.entry(svc.Ports, w)
 	}
 }
 
@@ -160,11 +171,12 @@ func (j *join) refuses(e *snapshot.Endpoint) bool {
 // add adds an endpoint for a port, unless the cluster has it already. The number of the
 // port decides about mTLS. The pod may be nil.
 func (j *join) add(e snapshot.Endpoint, port string, number uint32, pod *snapshot.Pod) {
-	at := portAddress{port, netip.AddrPortFrom(e.Address, uint16(number))}
-	if _, dup := j.seen[at]; dup {
-		return
+	if at := (portAddress{port, netip.AddrPortFrom(e.Address, uint16(number)), e.Target}); e.Address.IsValid() || e.Target != "" {
+		if _, dup := j.seen[at]; dup {
+			return
+		}
+		j.seen.add(at)
 	}
-	j.seen.add(at)
 	e.Port = number
 	if e.TLSMode {
 		mode := snapshot.WorkloadMTLS(j.root, j.own, pod.Labels).Port(number)
@@ -272,7 +284,7 @@ func equalEndpoints(x, y *snapshot.Endpoints) bool {
 }
 
 func equalEndpoint(x, y snapshot.Endpoint) bool {
-	return x.Address == y.Address && x.Port == y.Port && x.Cluster == y.Cluster && x.Network == y.Network &&
+	return x.Address == y.Address && x.Target == y.Target && x.Port == y.Port && x.Cluster == y.Cluster && x.Network == y.Network &&
 		x.Locality == y.Locality && x.Health == y.Health && x.MTLS == y.MTLS && x.TLSMode == y.TLSMode && x.DirectTLS == y.DirectTLS &&
 		x.Workload == y.Workload && x.Pod == y.Pod && x.Node == y.Node && x.Hostname == y.Hostname &&
 		x.Drained == y.Drained && x.Demoted == y.Demoted && x.Weight == y.Weight && maps.Equal(x.Labels, y.Labels)

@@ -5,9 +5,12 @@ import (
 	"maps"
 	"reflect"
 	"slices"
+	"strconv"
+	"strings"
 	"time"
 
 	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
+	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
 
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/server/derive"
@@ -40,14 +43,18 @@ func (t *tables) meshFacts(r *derive.Reads) *snapshot.Mesh {
 		RootNamespace:  cmp.Or(mc.GetRootNamespace(), t.cfg.SystemNamespace),
 		RegistryOnly:   mc.GetOutboundTrafficPolicy() != nil && mc.GetOutboundTrafficPolicy().GetMode() == meshv1alpha1.MeshConfig_OutboundTrafficPolicy_REGISTRY_ONLY,
 		ConnectTimeout: 10 * time.Second,
+		DNSRefresh:     time.Minute,
 		AutoMTLS:       mc.GetEnableAutoMtls() == nil || mc.GetEnableAutoMtls().GetValue(),
 		KeyExchanges:   slices.Clone(mc.GetMeshMTLS().GetEcdhCurves()),
 		Listeners: snapshot.ListenerSettings{
 			AccessLogFile: mc.GetAccessLogFile(), AccessLogFormat: mc.GetAccessLogFormat(),
 			AccessLogJSON:    mc.GetAccessLogEncoding() == meshv1alpha1.MeshConfig_JSON,
+			NoListenerLog:    mc.GetDisableEnvoyListenerLog(),
+			Paths:            pathNormalization(mc.GetPathNormalization().GetNormalization()),
 			Tracing:          mc == nil || mc.GetEnableTracing(),
 			DetectionTimeout: mc.GetProtocolDetectionTimeout().AsDuration(),
 		},
+		Retries:  retryPolicy(mc.GetDefaultHttpRetryPolicy()),
 		Networks: make(map[mesh.ClusterID]mesh.NetworkID),
 	}
 	for _, c := range mc.GetCaCertificates() {
@@ -58,8 +65,49 @@ func (t *tables) meshFacts(r *derive.Reads) *snapshot.Mesh {
 	if d := mc.GetConnectTimeout(); d.AsDuration() > 0 {
 		m.ConnectTimeout = d.AsDuration()
 	}
+	if d := mc.GetDnsRefreshRate(); d.AsDuration() > 0 {
+		m.DNSRefresh = d.AsDuration()
+	}
 	maps.Insert(m.Networks, t.allNetworks.Lookup(r, struct{}{}))
 	return m
+}
+
+func pathNormalization(n meshv1alpha1.MeshConfig_ProxyPathNormalization_NormalizationType) snapshot.PathNormalization {
+	switch n {
+	case meshv1alpha1.MeshConfig_ProxyPathNormalization_NONE:
+		return snapshot.KeepPaths
+	case meshv1alpha1.MeshConfig_ProxyPathNormalization_MERGE_SLASHES:
+		return snapshot.MergeSlashes
+	case meshv1alpha1.MeshConfig_ProxyPathNormalization_DECODE_AND_MERGE_SLASHES:
+		return snapshot.DecodeAndMergeSlashes
+	}
+	return snapshot.NormalizePaths
+}
+
+// retryPolicy returns the policy of a message, which may be nil.
+func retryPolicy(m *networkingv1alpha3.HTTPRetry) snapshot.RetryPolicy {
+	if m == nil {
+		return snapshot.RetryPolicy{}
+	}
+	out := snapshot.RetryPolicy{
+		Off: m.GetAttempts() == 0, Attempts: uint32(m.GetAttempts()), Backoff: m.GetBackoff().AsDuration(),
+		SameHosts:       m.GetRetryIgnorePreviousHosts() != nil && !m.GetRetryIgnorePreviousHosts().GetValue(),
+		OtherLocalities: m.GetRetryRemoteLocalities().GetValue(),
+	}
+	var on []string
+	for _, condition := range strings.Split(m.GetRetryOn(), ",") {
+		condition = strings.TrimSpace(condition)
+		if code, err := strconv.ParseUint(condition, 10, 16); err == nil {
+			out.Codes += string([]byte{byte(code >> 8), byte(code)})
+		} else if condition != "" {
+			on = append(on, condition)
+		}
+	}
+	if out.Codes != "" && !slices.Contains(on, "retriable-status-codes") {
+		on = append(on, "retriable-status-codes")
+	}
+	out.On = strings.Join(on, ",")
+	return out
 }
 
 func equalMesh(a, b *snapshot.Mesh) bool { return reflect.DeepEqual(a, b) }

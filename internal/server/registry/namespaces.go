@@ -32,6 +32,7 @@ func (t *tables) namespaceFacts(r *derive.Reads, ns string) (*snapshot.Namespace
 		EnvoyFilters: t.envoyFilters(r, ns),
 		Services:     values(t.servicesIn.Lookup(r, ns)),
 	}
+	out.Rules, _ = t.ruleScopes.Get(r, ns)
 	sortServices(out.Services)
 	return out, true
 }
@@ -39,7 +40,7 @@ func (t *tables) namespaceFacts(r *derive.Reads, ns string) (*snapshot.Namespace
 // equalFacts compares pointers: an object or service that did not change keeps its address.
 func equalFacts(a, b *snapshot.NamespaceFacts) bool {
 	return slices.Equal(a.Sidecars, b.Sidecars) && slices.Equal(a.PeerAuth, b.PeerAuth) &&
-		slices.Equal(a.EnvoyFilters, b.EnvoyFilters) && slices.Equal(a.Services, b.Services)
+		slices.Equal(a.EnvoyFilters, b.EnvoyFilters) && slices.Equal(a.Services, b.Services) && a.Rules == b.Rules
 }
 
 func equalMeta(a, b *snapshot.Meta) bool {

@@ -95,6 +95,13 @@ func equalFilter(a, b *snapshot.EnvoyFilter) bool {
 	return equalMeta(&a.Meta, &b.Meta) && reflect.DeepEqual(&x, b)
 }
 
+// equalServiceEntry compares all fields that have an effect.
+func equalServiceEntry(a, b *snapshot.ServiceEntry) bool {
+	x, y := *a, *b
+	x.Place, y.Place = snapshot.Place{}, snapshot.Place{}
+	return reflect.DeepEqual(&x, &y)
+}
+
 func equalSettings(a, b *snapshot.MeshSettings) bool {
 	return proto.Equal(a.Mesh, b.Mesh) && proto.Equal(a.Networks, b.Networks)
 }

@@ -10,25 +10,37 @@ import (
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 )
 
-// service joins the Services of one host. It returns false if no cluster has one.
-func (t *tables) service(r *derive.Reads, host string) (*snapshot.MeshService, bool) {
-	services := t.servicesNamed(r, host)
-	if len(services) == 0 {
+// service returns the service with a key, or false if there is none.
+func (t *tables) service(r *derive.Reads, key string) (*snapshot.MeshService, bool) {
+	d, host, rivals, ok := t.define(r, key)
+	if !ok {
 		return nil, false
 	}
+	var out *snapshot.MeshService
+	if d.entry != nil {
+		out = t.entryService(r, key, host, d.entry)
+	} else {
+		out = t.kubeService(r, host, d.services)
+	}
+	out.Rivals = rivals
+	return out, true
+}
+
+// kubeService joins the Services of one host.
+func (t *tables) kubeService(r *derive.Reads, host string, services []*snapshot.Service) *snapshot.MeshService {
 	first := services[0]
 	root, own := t.mtlsPolicies(r, first.Namespace)
 	backends, _ := t.backends.Get(r, host)
 	out := &snapshot.MeshService{
-		Host: host, Name: first.Name, Namespace: first.Namespace, Created: first.Created,
+		Key: host, Host: host, Name: first.Name, Namespace: first.Namespace, Created: first.Created,
 		Headless: first.Headless, NodeLocal: first.NodeLocal && !first.Headless, ExternalName: first.ExternalName,
-		Ports: first.Ports, ExportTo: first.ExportTo,
+		ClusterLocal: t.isClusterLocal(r, host), Ports: first.Ports, ExportTo: t.exportTo(r, first),
 		Accounts: backends.accounts, AllTLS: backends.allTLS, AllDirectTLS: backends.allDirectTLS,
 		Plaintext: snapshot.NamespaceMTLS(root, own) == snapshot.Disable,
 	}
 	for _, svc := range services {
 		out.Clusters = append(out.Clusters, snapshot.ClusterService{
-			Cluster: svc.Cluster, VIPs: svc.VIPs, Selector: svc.Selector, Ports: svc.Ports, ExportTo: svc.ExportTo,
+			Cluster: svc.Cluster, VIPs: svc.VIPs, Selector: svc.Selector, Ports: svc.Ports, ExportTo: t.exportTo(r, svc),
 		})
 	}
 	if out.ExternalName == "" {
@@ -36,11 +48,11 @@ func (t *tables) service(r *derive.Reads, host string) (*snapshot.MeshService, b
 	}
 	slices.SortFunc(out.Clusters, func(x, y snapshot.ClusterService) int { return cmp.Compare(x.Cluster, y.Cluster) })
 	out.Contested = t.contested(r, out)
-	return out, true
+	return out
 }
 
 func equalService(a, b *snapshot.MeshService) bool {
-	return a.Host == b.Host && a.Created.Equal(b.Created) && a.Headless == b.Headless && a.NodeLocal == b.NodeLocal && a.ExternalName == b.ExternalName &&
+	return equalEntryService(a, b) && a.Host == b.Host && a.Created.Equal(b.Created) && a.Headless == b.Headless && a.NodeLocal == b.NodeLocal && a.ExternalName == b.ExternalName && a.ClusterLocal == b.ClusterLocal &&
 		a.Plaintext == b.Plaintext && a.AllTLS == b.AllTLS && a.AllDirectTLS == b.AllDirectTLS && slices.Equal(a.Ports, b.Ports) && slices.Equal(a.ExportTo, b.ExportTo) &&
 		slices.Equal(a.Accounts, b.Accounts) && slices.EqualFunc(a.Aliases, b.Aliases, equalAlias) &&
 		slices.EqualFunc(a.Clusters, b.Clusters, equalPart) && slices.EqualFunc(a.Contested, b.Contested, equalPart)
@@ -74,14 +86,16 @@ func equalPorts(a, b *snapshot.PortServices) bool { return slices.Equal(a.Servic
 type serviceTrait uint8
 
 const (
-	privateService   serviceTrait = iota // not exported to all namespaces
+	privateService   serviceTrait = iota // not visible in all namespaces
 	nodeLocalService                     // NodeLocal
 	contestedService                     // some proxies use an address for another service
+	dnsService                           // proxies resolve its endpoints
+	allocatedService                     // it has allocated addresses
 )
 
 // traitsOf indexes a service by its traits.
 func traitsOf(into []serviceTrait, _ string, s *snapshot.MeshService) []serviceTrait {
-	if len(s.ExportTo) > 0 && !slices.Contains(s.ExportTo, "*") {
+	if len(s.ExportTo) > 0 && !slices.Contains(s.ExportTo, "*") || len(s.Rivals) > 0 {
 		into = append(into, privateService)
 	}
 	if s.NodeLocal {
@@ -90,19 +104,26 @@ func traitsOf(into []serviceTrait, _ string, s *snapshot.MeshService) []serviceT
 	if len(s.Contested) > 0 {
 		into = append(into, contestedService)
 	}
+	if s.Resolution.DNS() {
+		into = append(into, dnsService)
+	}
+	if len(s.Allocated) > 0 {
+		into = append(into, allocatedService)
+	}
 	return into
 }
 
 // traits reports which traits some service has.
-type traits struct{ private, nodeLocal bool }
+type traits struct{ private, nodeLocal, dns, allocated bool }
 
 func (t *tables) findTraits(r *derive.Reads) traits {
-	return traits{t.special.Len(r, privateService) > 0, t.special.Len(r, nodeLocalService) > 0}
+	has := func(trait serviceTrait) bool { return t.special.Len(r, trait) > 0 }
+	return traits{has(privateService), has(nodeLocalService), has(dnsService), has(allocatedService)}
 }
 
 // sortServices sorts services by precedence in conflicts: oldest first, then by host.
 func sortServices(list []*snapshot.MeshService) {
 	slices.SortFunc(list, func(x, y *snapshot.MeshService) int {
-		return cmp.Or(x.Created.Compare(y.Created), cmp.Compare(x.Host, y.Host))
+		return cmp.Or(x.Created.Compare(y.Created), cmp.Compare(x.Key, y.Key))
 	})
 }

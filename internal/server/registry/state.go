@@ -54,11 +54,12 @@ func (s *state) build(before *snapshot.Snapshot) (*snapshot.Snapshot, *snapshot.
 		next.Seq++
 	}
 	changes := &snapshot.Changes{
-		Services: map[string]struct{}{}, Endpoints: map[string]struct{}{},
+		Services: map[string]struct{}{}, Endpoints: map[string]struct{}{}, Rules: map[string]struct{}{},
 		Ports: map[uint32]struct{}{}, Pods: map[string]struct{}{}, Secrets: map[string]struct{}{}, Namespaces: map[string]struct{}{},
 	}
 	s.singles(next, changes)
 	next.Services = changed(next.Services, s.meshServices, changes.Services)
+	next.Rules = changed(next.Rules, s.hostRules, changes.Rules)
 	next.Ports = changed(next.Ports, s.ports, changes.Ports)
 	next.Namespaces = changed(next.Namespaces, s.facts, changes.Namespaces)
 	s.endpoints(next, changes)
@@ -90,7 +91,7 @@ func (s *state) singles(next *snapshot.Snapshot, changes *snapshot.Changes) {
 	}
 	next.Mesh, next.Gateways, next.GatewayConfigs = s.mesh.Get(nil), s.meshGateways.Get(nil), s.configs.Get(nil)
 	is := s.traits.Get(nil)
-	next.Private, next.NodeLocal = is.private, is.nodeLocal
+	next.Private, next.NodeLocal, next.DNS, next.Allocated = is.private, is.nodeLocal, is.dns, is.allocated
 }
 
 // changed returns a table of the snapshot with the changes of a derived table.
@@ -132,7 +133,14 @@ func (s *state) endpoints(next *snapshot.Snapshot, changes *snapshot.Changes) {
 func (s *state) objects(next *snapshot.Snapshot, changes *snapshot.Changes) {
 	pods := make(map[string]*snapshot.Pod)
 	for k, c := range s.pods.Changed() {
-		pods[snapshot.PodKey{Cluster: k.cluster, Namespace: k.namespace, Name: k.name}.String()] = c.Value
+		key := snapshot.PodKey{Cluster: k.cluster, Namespace: k.namespace, Name: k.name}.String()
+		if old := next.Pods.Get(key); c.Present && old != nil { // not only its readiness
+			now := *c.Value
+			if now.Unready = old.Unready; reflect.DeepEqual(*old, now) {
+				continue
+			}
+		}
+		pods[key] = c.Value
 	}
 	for k, c := range s.entries.Changed() {
 		key := snapshot.WorkloadEntryKey(k.cluster, k.namespace, k.name)
@@ -185,6 +193,11 @@ func (s *state) reports() {
 		now := s.conflicts.Get(nil)
 		s.logConflicts(s.report.conflicts, now)
 		s.report.conflicts = now
+	}
+	if s.hostConflicts.Changed() {
+		now := s.hostConflicts.Get(nil)
+		s.logHostConflicts(s.report.hostConflicts, now)
+		s.report.hostConflicts = now
 	}
 	if now := s.tables.duplicates.Get(nil); s.tables.duplicates.Changed() {
 		s.report.duplicates = s.describeDuplicates(s.duplicates, now)

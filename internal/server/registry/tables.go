@@ -41,6 +41,8 @@ type tables struct {
 	sidecars   objects[*snapshot.Sidecar]
 	peerAuth   objects[*snapshot.PeerAuthentication]
 	filters    objects[*snapshot.EnvoyFilter]
+	external   objects[*snapshot.ServiceEntry]
+	rules      objects[*snapshot.DestinationRule]
 
 	// Indexes of objects. An index by struct{} lists all of a kind.
 	allClusters  *derive.Index[struct{}, mesh.ClusterID, struct{}]
@@ -59,6 +61,12 @@ type tables struct {
 	peerAuthIn   *derive.Index[string, objectKey, *snapshot.PeerAuthentication]
 	filtersIn    *derive.Index[string, objectKey, *snapshot.EnvoyFilter]
 	allFilters   *derive.Index[struct{}, objectKey, *snapshot.EnvoyFilter]
+	entriesOf    *derive.Index[string, objectKey, *snapshot.ServiceEntry]   // by keys of services
+	allocating   *derive.Index[struct{}, objectKey, *snapshot.ServiceEntry] // those whose hosts get addresses
+	podsIn       *derive.Index[string, objectKey, *snapshot.Pod]            // of the local cluster, by namespace
+	rulesFor     *derive.Index[ruleKey, objectKey, *snapshot.DestinationRule]
+	// selectingRules finds the DestinationRules with a workload selector by namespace.
+	selectingRules *derive.Index[string, objectKey, *snapshot.DestinationRule]
 
 	// Facts.
 	meshSettings  *derive.Value[*snapshot.MeshSettings]
@@ -68,27 +76,40 @@ type tables struct {
 	trustDomains  *derive.Table[mesh.ClusterID, []string] // of the pods of a cluster
 	rootNamespace *derive.Value[string]
 	networkRules  *derive.Value[networkRules]
-	shares        *derive.Table[mesh.ClusterID, share]
-	policies      *derive.Table[string, *snapshot.NamespaceFacts] // only PeerAuth
-	found         *derive.Value[*foundGateways]
-	meshGateways  *derive.Value[*snapshot.Gateways]
-	configs       *derive.Value[[]*snapshot.Gateway]
-	joins         *derive.Table[string, *hostEndpoints] // by host
-	backends      *derive.Table[string, backends]       // by host
-	backendsIn    *derive.Index[mesh.NetworkID, string, backends]
-	usedNetworks  *derive.Table[mesh.NetworkID, struct{}]
-	allUsed       *derive.Index[struct{}, mesh.NetworkID, struct{}]
-	unreachable   *derive.Value[[]UnreachableNetwork]
-	vipUsers      *derive.Table[netip.Addr, map[mesh.ClusterID]string] // hosts; only of shared addresses
-	meshServices  *derive.Table[string, *snapshot.MeshService]         // by host
-	servicesIn    *derive.Index[string, string, *snapshot.MeshService] // by namespace
-	servicesOn    *derive.Index[uint32, string, *snapshot.MeshService] // by port
-	special       *derive.Index[serviceTrait, string, *snapshot.MeshService]
-	ports         *derive.Table[uint32, *snapshot.PortServices]
-	traits        *derive.Value[traits]
-	conflicts     *derive.Value[[]AddressConflict]
-	facts         *derive.Table[string, *snapshot.NamespaceFacts] // by namespace
-	duplicates    *derive.Value[[]duplicateExtension]
+	localHosts    *derive.Value[[]localRule]
+	// exportDefaults holds the visibility of services without an annotation.
+	exportDefaults *derive.Table[mesh.ClusterID, []string]
+	shares         *derive.Table[mesh.ClusterID, share]
+	policies       *derive.Table[string, *snapshot.NamespaceFacts] // only PeerAuth
+	found          *derive.Value[*foundGateways]
+	meshGateways   *derive.Value[*snapshot.Gateways]
+	configs        *derive.Value[[]*snapshot.Gateway]
+	allocation     *derive.Value[map[string][]netip.Addr] // by host
+	allocated      *derive.Table[string, []netip.Addr]    // by keys of services
+	contended      *derive.Table[string, HostConflict]    // by host
+	allContended   *derive.Index[struct{}, string, HostConflict]
+	hostConflicts  *derive.Value[[]HostConflict]
+	joins          *derive.Table[string, *hostEndpoints] // by keys of services
+	backends       *derive.Table[string, backends]       // by keys of services
+	backendsIn     *derive.Index[mesh.NetworkID, string, backends]
+	usedNetworks   *derive.Table[mesh.NetworkID, struct{}]
+	allUsed        *derive.Index[struct{}, mesh.NetworkID, struct{}]
+	unreachable    *derive.Value[[]UnreachableNetwork]
+	vipUsers       *derive.Table[netip.Addr, map[mesh.ClusterID]string] // hosts; only of shared addresses
+	meshServices   *derive.Table[string, *snapshot.MeshService]         // by MeshService.Key
+	servicesIn     *derive.Index[string, string, *snapshot.MeshService] // by namespace
+	servicesOn     *derive.Index[uint32, string, *snapshot.MeshService] // by port
+	special        *derive.Index[serviceTrait, string, *snapshot.MeshService]
+	ports          *derive.Table[uint32, *snapshot.PortServices]
+	traits         *derive.Value[traits]
+	conflicts      *derive.Value[[]AddressConflict]
+	mergedRules    *derive.Table[ruleKey, []hostRule]
+	ruleGroups     *derive.Index[string, ruleKey, []hostRule]         // by host
+	hostRules      *derive.Table[string, *snapshot.HostRules]         // by MeshService.Key
+	ruledHosts     *derive.Index[string, string, *snapshot.HostRules] // by namespaces of clients
+	ruleScopes     *derive.Table[string, *snapshot.RuleScope]         // by namespace
+	facts          *derive.Table[string, *snapshot.NamespaceFacts]    // by namespace
+	duplicates     *derive.Value[[]duplicateExtension]
 }
 
 // newTables returns the tables without objects.
@@ -105,6 +126,8 @@ func newTables(cfg Config) *tables {
 	t.trustDomains = derive.New(g, "trust domains", compareIDs, slices.Equal[[]string], t.clusterTrustDomains, t.clusters)
 	t.rootNamespace = derive.Single(g, "root namespace", same, func(r *derive.Reads) string { return t.mesh.Get(r).RootNamespace })
 	t.networkRules = derive.Single(g, "meshNetworks", networkRules.equal, t.meshNetworks)
+	t.localHosts = derive.Single(g, "cluster-local hosts", slices.Equal[[]localRule], t.localRules)
+	t.exportDefaults = derive.New(g, "export defaults", compareIDs, slices.Equal[[]string], t.exportDefault, t.clusters)
 	t.shares = derive.New(g, "shares", compareIDs, same, t.clusterShare, t.clusters)
 
 	t.policies = derive.New(g, "policies", strings.Compare, equalFacts, t.namespacePolicies, t.peerAuthIn)
@@ -116,7 +139,17 @@ func newTables(cfg Config) *tables {
 		return oldestFirst(t.allGateways.Lookup(r, struct{}{}))
 	})
 
-	t.joins = derive.New(g, "endpoints", strings.Compare, (*hostEndpoints).equal, t.join, t.servicesOf)
+	t.allocation = derive.Single(g, "allocation", equalAllocation, t.allocate)
+	t.allocated = derive.New(g, "allocated addresses", strings.Compare, slices.Equal[[]netip.Addr], func(r *derive.Reads, host string) ([]netip.Addr, bool) {
+		ips := t.allocation.Get(r)[host]
+		return ips, len(ips) > 0
+	}, t.entriesOf)
+	t.contended = derive.New(g, "contended hosts", strings.Compare, HostConflict.equal, t.hostConflict, t.entriesOf)
+	t.allContended = list(t.contended)
+	t.hostConflicts = derive.Single(g, "host conflicts", func(a, b []HostConflict) bool { return slices.EqualFunc(a, b, HostConflict.equal) },
+		func(r *derive.Reads) []HostConflict { return values(t.allContended.Lookup(r, struct{}{})) })
+
+	t.joins = derive.New(g, "endpoints", strings.Compare, (*hostEndpoints).equal, t.join, t.servicesOf, t.entriesOf)
 	t.backends = derive.New(g, "backends", strings.Compare, backends.equal, func(r *derive.Reads, host string) (backends, bool) {
 		j, ok := t.joins.Get(r, host)
 		if !ok {
@@ -130,14 +163,22 @@ func newTables(cfg Config) *tables {
 	t.unreachable = derive.Single(g, "unreachable networks", slices.Equal[[]UnreachableNetwork], t.findUnreachable)
 
 	t.vipUsers = derive.New(g, "users of addresses", netip.Addr.Compare, maps.Equal[map[mesh.ClusterID]string], t.usersOf, t.servicesAt)
-	t.meshServices = derive.New(g, "services", strings.Compare, equalService, t.service, t.servicesOf)
+	t.meshServices = derive.New(g, "services", strings.Compare, equalService, t.service, t.servicesOf, t.entriesOf)
 	t.servicesIn = derive.NewIndex(t.meshServices, func(into []string, _ string, s *snapshot.MeshService) []string { return append(into, s.Namespace) })
 	t.servicesOn = derive.NewIndex(t.meshServices, tcpPorts)
 	t.special = derive.NewIndex(t.meshServices, traitsOf)
 	t.ports = derive.New(g, "ports", cmp.Compare[uint32], equalPorts, t.portServices, t.servicesOn)
 	t.traits = derive.Single(g, "traits", same, t.findTraits)
 	t.conflicts = derive.Single(g, "address conflicts", equalConflicts, t.findConflicts)
-	t.facts = derive.New(g, "namespaces", strings.Compare, equalFacts, t.namespaceFacts, t.servicesIn, t.sidecarsIn, t.peerAuthIn, t.filtersIn)
+	t.mergedRules = derive.New(g, "merged rules", ruleKey.compare, equalMerged, t.mergeRules, t.rulesFor)
+	t.ruleGroups = derive.NewIndex(t.mergedRules, func(into []string, k ruleKey, _ []hostRule) []string { return append(into, k.host) })
+	t.hostRules = derive.New(g, "rules", strings.Compare, equalRules, t.rulesOf, t.servicesOf, t.entriesOf)
+	t.ruledHosts = derive.NewIndex(t.hostRules, func(into []string, _ string, h *snapshot.HostRules) []string {
+		return slices.AppendSeq(into, maps.Keys(h.Own))
+	})
+	t.ruleScopes = derive.New(g, "namespaces with own rules", strings.Compare, equalScope, t.ruleScope, t.ruledHosts)
+
+	t.facts = derive.New(g, "namespaces", strings.Compare, equalFacts, t.namespaceFacts, t.servicesIn, t.sidecarsIn, t.peerAuthIn, t.filtersIn, t.ruleScopes)
 	t.duplicates = derive.Single(g, "duplicate extensions", slices.Equal[[]duplicateExtension], t.findDuplicateExtensions)
 	return t
 }
@@ -160,7 +201,9 @@ func (t *tables) addInputs() {
 	t.gateways = localInput(t, snapshot.KindGateway, equalConfig[*networkingv1alpha3.Gateway])
 	t.sidecars = localInput(t, snapshot.KindSidecar, equalConfig[*networkingv1alpha3.Sidecar])
 	t.peerAuth = localInput(t, snapshot.KindPeerAuthentication, equalConfig[*securityv1beta1.PeerAuthentication])
+	t.rules = localInput(t, snapshot.KindDestinationRule, equalConfig[*networkingv1alpha3.DestinationRule])
 	t.filters = localInput(t, snapshot.KindEnvoyFilter, equalFilter)
+	t.external = localInput(t, snapshot.KindServiceEntry, equalServiceEntry)
 }
 
 func (t *tables) addIndexes() {
@@ -198,6 +241,23 @@ func (t *tables) addIndexes() {
 	t.peerAuthIn = byNamespace(t.peerAuth)
 	t.filtersIn = byNamespace(t.filters)
 	t.allFilters = list(t.filters.Table)
+	t.entriesOf = derive.NewIndex(t.external.Table, serviceKeys)
+	t.allocating = derive.NewIndex(t.external.Table, func(into []struct{}, _ objectKey, e *snapshot.ServiceEntry) []struct{} {
+		if e.Allocate {
+			into = append(into, struct{}{})
+		}
+		return into
+	})
+	t.podsIn = derive.NewIndex(t.pods.Table, t.podNamespaces)
+	t.rulesFor = derive.NewIndex(t.rules.Table, func(into []ruleKey, k objectKey, d *snapshot.DestinationRule) []ruleKey {
+		return append(into, ruleKey{k.namespace, ruledHost(d)})
+	})
+	t.selectingRules = derive.NewIndex(t.rules.Table, func(into []string, k objectKey, d *snapshot.DestinationRule) []string {
+		if d.Spec.GetWorkloadSelector() != nil {
+			into = append(into, k.namespace)
+		}
+		return into
+	})
 }
 
 // list returns an index with all entries of a table.

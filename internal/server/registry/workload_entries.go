@@ -30,10 +30,16 @@ func (t *tables) selected(r *derive.Reads, svc *snapshot.Service) []*snapshot.Wo
 	if len(svc.Selector) == 0 || svc.ExternalName != "" {
 		return nil
 	}
-	name := slices.Min(slices.Collect(maps.Keys(svc.Selector)))
+	return t.selectedBy(r, svc.Cluster, svc.Namespace, svc.Selector)
+}
+
+// selectedBy returns the WorkloadEntries of a namespace that a selector selects, sorted by
+// name.
+func (t *tables) selectedBy(r *derive.Reads, c mesh.ClusterID, namespace string, selector map[string]string) []*snapshot.WorkloadEntry {
+	name := slices.Min(slices.Collect(maps.Keys(selector)))
 	var out []*snapshot.WorkloadEntry
-	for _, w := range t.entriesWith.Lookup(r, entryLabel{svc.Cluster, svc.Namespace, name, svc.Selector[name]}) {
-		if snapshot.Selects(svc.Selector, w.Labels) {
+	for _, w := range t.entriesWith.Lookup(r, entryLabel{c, namespace, name, selector[name]}) {
+		if snapshot.Selects(selector, w.Labels) {
 			out = append(out, w)
 		}
 	}
@@ -41,7 +47,7 @@ func (t *tables) selected(r *derive.Reads, svc *snapshot.Service) []*snapshot.Wo
 }
 
 // entry adds the endpoints of a WorkloadEntry, one for each port.
-func (j *join) entry(svc *snapshot.Service, w *snapshot.WorkloadEntry) {
+func (j *join) entry(ports []snapshot.ServicePort, w *snapshot.WorkloadEntry) {
 	e := j.endpoint(&snapshot.SliceEndpoint{Ready: j.isHealthy(j.r, w)}, &w.Pod, w.IPs[0])
 	e.Pod = snapshot.WorkloadEntryKey(j.cluster, w.Namespace, w.Name)
 	e.Network, e.Locality = cmp.Or(w.Network, e.Network), cmp.Or(w.Locality, e.Locality)
@@ -51,8 +57,8 @@ func (j *join) entry(svc *snapshot.Service, w *snapshot.WorkloadEntry) {
 	if j.refuses(&e) {
 		return
 	}
-	for i := range svc.Ports {
-		port := &svc.Ports[i]
+	for i := range ports {
+		port := &ports[i]
 		if number := w.TargetPort(port); number != 0 {
 			j.add(e, port.Name, number, &w.Pod)
 		}

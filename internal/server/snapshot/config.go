@@ -33,7 +33,7 @@ func (o *ClusterSettings) Key() Key { return o.key(KindClusterSettings) }
 type Spec interface {
 	proto.Message
 	*networkingv1alpha3.Gateway | *networkingv1alpha3.Sidecar | *securityv1beta1.PeerAuthentication |
-		*networkingv1alpha3.DestinationRule | *networkingv1alpha3.VirtualService | *networkingv1alpha3.ServiceEntry
+		*networkingv1alpha3.DestinationRule | *networkingv1alpha3.VirtualService
 }
 
 // Config is an Istio configuration object with a validated spec.
@@ -53,10 +53,8 @@ type (
 	Sidecar = Config[*networkingv1alpha3.Sidecar]
 	// PeerAuthentication sets the mTLS mode of workloads.
 	PeerAuthentication = Config[*securityv1beta1.PeerAuthentication]
-	// DestinationRule has no effect yet.
+	// DestinationRule sets how clients call a host.
 	DestinationRule = Config[*networkingv1alpha3.DestinationRule]
 	// VirtualService has no effect yet.
 	VirtualService = Config[*networkingv1alpha3.VirtualService]
-	// ServiceEntry has no effect yet.
-	ServiceEntry = Config[*networkingv1alpha3.ServiceEntry]
 )

@@ -8,7 +8,7 @@ import (
 
 // Endpoints holds the endpoints of one service in all clusters.
 type Endpoints struct {
-	Host string
+	Service string // key in Snapshot.Services
 	// ByPort holds the endpoints of each service port by the port's name, sorted by
 	// cluster and address.
 	ByPort map[string][]Endpoint
@@ -25,7 +25,11 @@ const (
 
 // Endpoint is one address of one service port.
 type Endpoint struct {
-	Address  netip.Addr
+	// Address is invalid if the endpoint has a Target, or if only a gateway of its
+	// network leads to it.
+	Address netip.Addr
+	// Target is the host name of an endpoint that proxies resolve. Usually empty.
+	Target   string
 	Port     uint32
 	Cluster  mesh.ClusterID
 	Network  mesh.NetworkID

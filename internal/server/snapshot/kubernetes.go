@@ -33,6 +33,9 @@ type Pod struct {
 	HostNetwork    bool
 	// Proxyless reports whether gRPC in the application takes the place of a proxy.
 	Proxyless bool
+	// Unready reports whether the pod is terminating or not ready. For the pods of Services,
+	// EndpointSlices decide that.
+	Unready bool
 	// Ports holds the ports that services may target by name.
 	Ports []PodPort
 	// External reports whether this is the workload of a WorkloadEntry. Its port of

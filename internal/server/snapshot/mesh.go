@@ -22,11 +22,15 @@ type Mesh struct {
 	// refuse connections to unknown destinations.
 	RegistryOnly   bool
 	ConnectTimeout time.Duration
+	// DNSRefresh is the interval between resolutions of a name without a time to live.
+	DNSRefresh time.Duration
 	// AutoMTLS is enableAutoMtls: proxies use mTLS where the endpoint supports it.
 	AutoMTLS bool
 	// KeyExchanges is meshMTLS.ecdhCurves: the key exchanges of mTLS between Envoys,
 	// by Envoy's names, the preferred one first. Empty means Envoy's defaults.
 	KeyExchanges []string
+	// Retries is defaultHttpRetryPolicy.
+	Retries RetryPolicy
 	// Listeners holds the settings of all listeners.
 	Listeners ListenerSettings
 	// Networks holds the network of each cluster: the network label of its system
@@ -43,11 +47,43 @@ type ListenerSettings struct {
 	// object. Empty means Istio's default.
 	AccessLogFormat string
 	AccessLogJSON   bool
+	// NoListenerLog is disableEnvoyListenerLog: connections without a matching filter
+	// chain are not logged.
+	NoListenerLog bool
+	// Paths is pathNormalization.
+	Paths PathNormalization
 	// Tracing is enableTracing.
 	Tracing bool
 	// DetectionTimeout is protocolDetectionTimeout: how long a listener waits for the
 	// first bytes of a connection. Zero means no limit.
 	DetectionTimeout time.Duration
+}
+
+// PathNormalization sets how proxies normalize the paths of requests.
+type PathNormalization uint8
+
+// The values of PathNormalization. Each does what those before it do.
+const (
+	NormalizePaths        PathNormalization = iota // "." and "..", as in RFC 3986
+	MergeSlashes                                   // and repeated slashes
+	DecodeAndMergeSlashes                          // and escaped slashes
+	KeepPaths             PathNormalization = 255  // nothing
+)
+
+// RetryPolicy sets how proxies repeat failed requests. The zero value is Istio's default:
+// two retries after errors that do no harm, on other hosts.
+type RetryPolicy struct {
+	Off bool
+	// Attempts is the number of retries; 0 means 2.
+	Attempts uint32
+	// On holds Envoy's conditions, joined by commas; empty means the default. Codes holds
+	// status codes, as bytes of big-endian numbers of two bytes.
+	On, Codes string
+	// SameHosts permits hosts that have failed.
+	SameHosts bool
+	// OtherLocalities prefers localities that have not failed.
+	OtherLocalities bool
+	Backoff         time.Duration // 0 means Envoy's
 }
 
 // CACertificate is a source of further roots.
@@ -73,4 +109,6 @@ type NamespaceFacts struct {
 	// EnvoyFilters are sorted by priority, then oldest first.
 	EnvoyFilters []*EnvoyFilter
 	Services     []*MeshService
+	// Rules is nil if the DestinationRules of most namespaces apply to this one, too.
+	Rules *RuleScope
 }

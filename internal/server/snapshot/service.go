@@ -3,24 +3,46 @@ package snapshot
 import (
 	"cmp"
 	"net/netip"
+	"strings"
 	"time"
 
 	"github.com/meshctl/meshctl/internal/mesh"
 )
 
 // MeshService is one service of the mesh: the Services of one name and namespace in
-// all clusters. The local cluster's Service, else the first one by cluster id,
-// decides the fields that do not differ by cluster.
+// all clusters, or a host of a ServiceEntry. The local cluster's Service, else the
+// first one by cluster id, decides the fields that do not differ by cluster.
 type MeshService struct {
+	// Key is the key in Snapshot.Services: the host. If several namespaces define a
+	// service of the host, all but the first have the key host/namespace.
+	Key string
+	// Host is a name in lower case. The host of a ServiceEntry may start with "*.".
 	Host      string
-	Name      string
+	Name      string // of a ServiceEntry: the host
 	Namespace string
 	Created   time.Time
+	// Rivals holds the other services of the host. A namespace sees at most one.
+	Rivals []Rival
+	// Entry reports whether the service comes from a ServiceEntry.
+	Entry bool
+	// External reports whether the service is outside the mesh, so that it has no
+	// automatic mTLS.
+	External   bool
+	Resolution Resolution
+	// Targets holds the endpoints if the Resolution is by DNS, else nil.
+	Targets *Endpoints
+	// CIDRs holds the address ranges of the service.
+	CIDRs []netip.Prefix
+	// Allocated holds the addresses to which only the DNS proxy of an agent resolves the
+	// host, because the service has no others.
+	Allocated []netip.Addr
 	// Headless reports whether the host resolves to the addresses of pods.
 	Headless bool
 	// NodeLocal reports whether clients may call only endpoints on their own node
 	// (internalTrafficPolicy Local).
 	NodeLocal bool
+	// ClusterLocal reports whether clients call only endpoints of their own cluster.
+	ClusterLocal bool
 	// ExternalName is the host that an ExternalName service stands for. It may be
 	// outside the mesh. Such a service has no endpoints and no Envoy clusters.
 	ExternalName string
@@ -82,9 +104,46 @@ func (s *MeshService) Port(number uint32) *ServicePort {
 	return nil
 }
 
-// VisibleTo reports whether exportTo lets the namespace see the service.
+// Rival is another service of the same host.
+type Rival struct {
+	Namespace string
+	ExportTo  []string
+	// Kubernetes reports whether the rival is a Service of Kubernetes.
+	Kubernetes bool
+	// Earlier reports whether the rival precedes this service.
+	Earlier bool
+}
+
+// VisibleTo reports whether the namespace sees the service: exportTo includes the
+// namespace, and no rival takes precedence. A Service of Kubernetes precedes all
+// rivals, then comes the client's own namespace, then the earlier service.
 func (s *MeshService) VisibleTo(namespace string) bool {
-	return exported(s.ExportTo, s.Namespace, namespace)
+	if !exported(s.ExportTo, s.Namespace, namespace) {
+		return false
+	}
+	for i := range s.Rivals {
+		r := &s.Rivals[i]
+		near := s.Namespace == namespace
+		wins := r.Kubernetes || r.Namespace == namespace && !near || r.Earlier && !near
+		if s.Entry && wins && exported(r.ExportTo, r.Namespace, namespace) {
+			return false
+		}
+	}
+	return true
+}
+
+// IsWildcard reports whether the host stands for all names below a domain.
+func (s *MeshService) IsWildcard() bool { return strings.HasPrefix(s.Host, "*") }
+
+// KubernetesName returns the name and namespace of a host that has the form of the hosts
+// of Kubernetes, so that clients may use short names.
+func (s *MeshService) KubernetesName() (name, namespace string, ok bool) {
+	if !s.Entry {
+		return s.Name, s.Namespace, true
+	}
+	short, ok := strings.CutSuffix(s.Host, ".svc."+mesh.DefaultDomain)
+	name, namespace, two := strings.Cut(short, ".")
+	return name, namespace, ok && two && name != "*" && !strings.Contains(namespace, ".")
 }
 
 // exported reports whether the exportTo of an object lets a namespace see it.
@@ -129,12 +188,6 @@ type Alias struct {
 // VisibleTo reports whether exportTo lets the namespace see the alias.
 func (a *Alias) VisibleTo(namespace string) bool {
 	return exported(a.ExportTo, a.Namespace, namespace)
-}
-
-// ClusterLocal reports whether a service has a different meaning in each cluster, so
-// that clients call only endpoints of their own cluster: Kubernetes' own services.
-func ClusterLocal(namespace, name string) bool {
-	return namespace == "kube-system" || namespace == "default" && name == "kubernetes"
 }
 
 // PortServices holds the services with a TCP port of one number, oldest first. If

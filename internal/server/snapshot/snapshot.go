@@ -22,10 +22,12 @@ type Snapshot struct {
 	Mesh *Mesh
 	// Gateways holds the east-west gateways of all networks.
 	Gateways *Gateways
-	// Services holds the services by host name.
+	// Services holds the services by MeshService.Key.
 	Services *Table[string, MeshService]
-	// Endpoints holds the endpoints of services by host name.
+	// Endpoints holds the endpoints of services by MeshService.Key.
 	Endpoints *Table[string, Endpoints]
+	// Rules holds the DestinationRules of services by MeshService.Key.
+	Rules *Table[string, HostRules]
 	// Ports holds the services of each TCP port number.
 	Ports *Table[uint32, PortServices]
 	// Pods holds pods by PodKey.String, and the workloads of WorkloadEntries by
@@ -41,10 +43,13 @@ type Snapshot struct {
 	TrustBundle *TrustBundle
 	// Namespaces holds the policies and services of namespaces by name.
 	Namespaces *Table[string, NamespaceFacts]
-	// Private reports whether some service is not exported to all namespaces.
+	// Private reports whether some service is not visible in all namespaces.
 	Private bool
 	// NodeLocal reports whether some service is NodeLocal.
 	NodeLocal bool
+	// DNS reports whether proxies resolve the endpoints of some service, and Allocated
+	// whether some service has allocated addresses.
+	DNS, Allocated bool
 	// GatewayConfigs holds the Gateway objects of the local cluster, oldest first.
 	GatewayConfigs []*Gateway
 }
@@ -54,6 +59,7 @@ type Snapshot struct {
 type Changes struct {
 	Services   map[string]struct{} // keys of Snapshot.Services
 	Endpoints  map[string]struct{} // keys of Snapshot.Endpoints
+	Rules      map[string]struct{} // keys of Snapshot.Rules
 	Ports      map[uint32]struct{} // keys of Snapshot.Ports
 	Pods       map[string]struct{} // keys of Snapshot.Pods
 	Secrets    map[string]struct{} // keys of Snapshot.Secrets and ConfigMaps
@@ -61,7 +67,7 @@ type Changes struct {
 	// TrustBundle reports whether Snapshot.TrustBundle changed.
 	TrustBundle bool
 	// Everywhere reports whether a fact changed on which all resources may depend:
-	// Mesh, Gateways, Private, NodeLocal or GatewayConfigs.
+	// Mesh, Gateways, Private, NodeLocal, DNS, Allocated or GatewayConfigs.
 	Everywhere bool
 	// Causes names a few of the objects behind the change, for logs and traces.
 	// Events is the number of all of them.
@@ -87,6 +93,7 @@ type Kinds uint8
 const (
 	ServiceFacts Kinds = 1 << iota
 	EndpointFacts
+	RuleFacts
 	PortFacts
 	SecretFacts
 	TrustFacts
@@ -102,6 +109,7 @@ func (c *Changes) Kinds() Kinds {
 	}
 	add(ServiceFacts, len(c.Services) > 0)
 	add(EndpointFacts, len(c.Endpoints) > 0)
+	add(RuleFacts, len(c.Rules) > 0)
 	add(PortFacts, len(c.Ports) > 0)
 	add(SecretFacts, len(c.Secrets) > 0)
 	add(TrustFacts, c.TrustBundle)

@@ -126,7 +126,7 @@ func decodeObject(v yamldoc.Value, object any) *FieldError {
 	if fault := decodeKube(v.Get("metadata"), "metadata", &istio.ObjectMeta); fault != nil {
 		return fault
 	}
-	if _, ok := istio.Spec.(*networkingv1alpha3.WorkloadEntry); ok && !v.Get("status").IsNull() {
+	if istio.hasStatus() && !v.Get("status").IsNull() {
 		if fault := decodeKube(v.Get("status"), "status", &istio.Status); fault != nil {
 			return fault
 		}
@@ -314,8 +314,17 @@ func (c *Converter) DecodeJSON(text []byte) (Result, error) {
 	return r, err
 }
 
-// decodeSpec decodes the spec, and the status of a WorkloadEntry. unknown reports
-// unknown fields.
+// hasStatus reports whether the status of the object is read.
+func (o *Istio) hasStatus() bool {
+	switch o.Spec.(type) {
+	case *networkingv1alpha3.WorkloadEntry, *networkingv1alpha3.ServiceEntry:
+		return true
+	}
+	return false
+}
+
+// decodeSpec decodes the spec, and the status if it is read. unknown reports unknown
+// fields.
 func decodeSpec(text []byte, istio *Istio) (unknown, fault *FieldError) {
 	var body struct {
 		Spec   stdjson.RawMessage `json:"spec"`
@@ -324,7 +333,7 @@ func decodeSpec(text []byte, istio *Istio) (unknown, fault *FieldError) {
 	if err := json.Unmarshal(text, &body); err != nil {
 		return nil, faultf("spec", "%s", kubeReason(err, ""))
 	}
-	if _, ok := istio.Spec.(*networkingv1alpha3.WorkloadEntry); ok && len(body.Status) > 0 {
+	if istio.hasStatus() && len(body.Status) > 0 {
 		if err := json.Unmarshal(body.Status, &istio.Status); err != nil {
 			return nil, faultf("status", "%s", kubeReason(err, ""))
 		}

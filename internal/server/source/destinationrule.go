@@ -1,8 +1,13 @@
 package source
 
 import (
+	"net/netip"
+	"path"
+	"slices"
 	"strings"
+	"time"
 
+	"google.golang.org/protobuf/types/known/durationpb"
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
 
 	"github.com/meshctl/meshctl/internal/mesh"
@@ -11,7 +16,7 @@ import (
 
 var destinationRuleKind = istioKind(kind{
 	group: groupNetworking, name: "DestinationRule", plural: "destinationrules", versions: istioVersions,
-	support: NoEffect, meaning: "there are no subsets; load balancing, connection limits, outlier detection and TLS keep their defaults",
+	support: Partly, meaning: "see [its fields](#destinationrule)", fields: destinationRuleFields,
 }, func(c *conversion, spec *networkingv1alpha3.DestinationRule) *FieldError {
 	c.object = &snapshot.DestinationRule{Meta: c.meta, Kind: snapshot.KindDestinationRule, Spec: spec}
 	return checkDestinationRule(spec)
@@ -19,6 +24,17 @@ var destinationRuleKind = istioKind(kind{
 
 func checkDestinationRule(d *networkingv1alpha3.DestinationRule) *FieldError {
 	if fault := hostFault("host", d.Host); fault != nil {
+		return fault
+	}
+	for i, ns := range d.ExportTo {
+		if ns != "*" && ns != "." && !mesh.IsDNSLabel(ns) {
+			return faultf(at("exportTo", i), "%q is neither a namespace nor one of * .", ns)
+		}
+	}
+	if fault := labelsFault("workloadSelector.matchLabels", d.WorkloadSelector.GetMatchLabels()); fault != nil {
+		return fault
+	}
+	if fault := checkTrafficPolicy("trafficPolicy", d.TrafficPolicy); fault != nil {
 		return fault
 	}
 	names := map[string]bool{}
@@ -30,6 +46,261 @@ func checkDestinationRule(d *networkingv1alpha3.DestinationRule) *FieldError {
 			return faultf(field+".name", "%q is given twice", s.Name)
 		}
 		names[s.Name] = true
-		return nil
+		if fault := labelsFault(field+".labels", s.Labels); fault != nil {
+			return fault
+		}
+		return checkTrafficPolicy(field+".trafficPolicy", s.TrafficPolicy)
 	})
+}
+
+func checkTrafficPolicy(field string, p *networkingv1alpha3.TrafficPolicy) *FieldError {
+	if p == nil {
+		return nil
+	}
+	if fault := checkPolicyParts(field, p.LoadBalancer, p.ConnectionPool, p.OutlierDetection, p.Tls); fault != nil {
+		return fault
+	}
+	if b := p.RetryBudget; b != nil {
+		if percent := b.GetPercent().GetValue(); percent < 0 || percent > 100 {
+			return faultf(field+".retryBudget.percent", "%v is not a percentage", percent)
+		}
+		if fault := durationFault(field+".retryBudget.budgetInterval", b.BudgetInterval, time.Millisecond); fault != nil {
+			return fault
+		}
+	}
+	ports := map[uint32]bool{}
+	return each(field+".portLevelSettings", p.PortLevelSettings, func(field string, l *networkingv1alpha3.TrafficPolicy_PortTrafficPolicy) *FieldError {
+		number := l.GetPort().GetNumber()
+		switch {
+		case !isPort(number):
+			return faultf(field+".port.number", "%d is not a port: want 1 to 65535", number)
+		case ports[number]:
+			return faultf(field+".port.number", "%d is given twice", number)
+		}
+		ports[number] = true
+		return checkPolicyParts(field, l.LoadBalancer, l.ConnectionPool, l.OutlierDetection, l.Tls)
+	})
+}
+
+func checkPolicyParts(
+	field string, lb *networkingv1alpha3.LoadBalancerSettings, pool *networkingv1alpha3.ConnectionPoolSettings,
+	outlier *networkingv1alpha3.OutlierDetection, tls *networkingv1alpha3.ClientTLSSettings,
+) *FieldError {
+	if fault := checkLoadBalancer(field+".loadBalancer", lb); fault != nil {
+		return fault
+	}
+	if fault := checkConnectionPool(field+".connectionPool", pool); fault != nil {
+		return fault
+	}
+	if fault := checkOutlierDetection(field+".outlierDetection", outlier); fault != nil {
+		return fault
+	}
+	return checkClientTLS(field+".tls", tls)
+}
+
+// durationFault checks a duration that may be missing.
+func durationFault(field string, d *durationpb.Duration, least time.Duration) *FieldError {
+	switch {
+	case d == nil:
+		return nil
+	case d.CheckValid() != nil || d.AsDuration() < least:
+		return faultf(field, "%v is too short: want at least %v", d.AsDuration(), least)
+	}
+	return nil
+}
+
+// countFault checks a number that may be missing, which is 0.
+func countFault(field string, n int32) *FieldError {
+	if n < 0 {
+		return faultf(field, "%d is negative", n)
+	}
+	return nil
+}
+
+// firstFault returns the first fault of a list, or nil.
+func firstFault(faults ...*FieldError) *FieldError {
+	for _, f := range faults {
+		if f != nil {
+			return f
+		}
+	}
+	return nil
+}
+
+// Envoy's limits of the sizes of hash tables.
+const (
+	maxRing   = 8 << 20
+	maxMaglev = 5000011
+)
+
+func checkLoadBalancer(field string, lb *networkingv1alpha3.LoadBalancerSettings) *FieldError {
+	if hash := lb.GetConsistentHash(); hash != nil {
+		field := field + ".consistentHash"
+		if hash.GetHashKey() == nil {
+			return faultf(field, "has no key: want one of httpHeaderName, httpCookie, useSourceIp and httpQueryParameterName")
+		}
+		if c := hash.GetHttpCookie(); c != nil && c.Name == "" {
+			return faultf(field+".httpCookie.name", "is missing")
+		}
+		if ttl := hash.GetHttpCookie().GetTtl(); ttl != nil && ttl.AsDuration() < 0 {
+			return faultf(field+".httpCookie.ttl", "%v is negative", ttl.AsDuration())
+		}
+		if n := max(hash.GetRingHash().GetMinimumRingSize(), hash.GetMinimumRingSize()); n > maxRing { //nolint:staticcheck // the older field
+			return faultf(field+".ringHash.minimumRingSize", "%d is more than %d", n, maxRing)
+		}
+		if n := hash.GetMaglev().GetTableSize(); n > maxMaglev || n > 0 && !isPrime(n) {
+			return faultf(field+".maglev.tableSize", "%d is not a prime number up to %d", n, maxMaglev)
+		}
+	}
+	if w := lb.GetWarmup(); w != nil {
+		field := field + ".warmup"
+		if w.Duration == nil {
+			return faultf(field+".duration", "is missing")
+		}
+		if p := w.GetMinimumPercent().GetValue(); p < 0 || p > 100 {
+			return faultf(field+".minimumPercent", "%v is not a percentage", p)
+		}
+		if a := w.GetAggression(); a != nil && a.GetValue() < 1 {
+			return faultf(field+".aggression", "%v is less than 1", a.GetValue())
+		}
+		return durationFault(field+".duration", w.Duration, time.Millisecond)
+	}
+	return durationFault(field+".warmupDurationSecs", lb.GetWarmupDurationSecs(), time.Millisecond)
+}
+
+func isPrime(n uint64) bool {
+	for d := uint64(2); d*d <= n; d++ {
+		if n%d == 0 {
+			return false
+		}
+	}
+	return n > 1
+}
+
+func checkConnectionPool(field string, p *networkingv1alpha3.ConnectionPoolSettings) *FieldError {
+	tcp, http := p.GetTcp(), p.GetHttp()
+	keep := tcp.GetTcpKeepalive()
+	alive := http.GetHttp2KeepAlive()
+	if alive != nil && (alive.Interval == nil || alive.Timeout == nil) {
+		return faultf(field+".http.http2KeepAlive", "needs an interval and a timeout")
+	}
+	return firstFault(
+		countFault(field+".tcp.maxConnections", tcp.GetMaxConnections()),
+		durationFault(field+".tcp.connectTimeout", tcp.GetConnectTimeout(), time.Millisecond),
+		durationFault(field+".tcp.maxConnectionDuration", tcp.GetMaxConnectionDuration(), time.Millisecond),
+		durationFault(field+".tcp.idleTimeout", tcp.GetIdleTimeout(), 0),
+		durationFault(field+".tcp.tcpKeepalive.time", keep.GetTime(), time.Second),
+		durationFault(field+".tcp.tcpKeepalive.interval", keep.GetInterval(), time.Second),
+		countFault(field+".http.http1MaxPendingRequests", http.GetHttp1MaxPendingRequests()),
+		countFault(field+".http.http2MaxRequests", http.GetHttp2MaxRequests()),
+		countFault(field+".http.maxRequestsPerConnection", http.GetMaxRequestsPerConnection()),
+		countFault(field+".http.maxRetries", http.GetMaxRetries()),
+		countFault(field+".http.maxConcurrentStreams", http.GetMaxConcurrentStreams()),
+		durationFault(field+".http.idleTimeout", http.GetIdleTimeout(), 0),
+		durationFault(field+".http.http2KeepAlive.interval", alive.GetInterval(), time.Millisecond),
+		durationFault(field+".http.http2KeepAlive.timeout", alive.GetTimeout(), time.Millisecond),
+	)
+}
+
+func checkOutlierDetection(field string, o *networkingv1alpha3.OutlierDetection) *FieldError {
+	percent := func(name string, n int32) *FieldError {
+		if n < 0 || n > 100 {
+			return faultf(field+"."+name, "%d is not a percentage", n)
+		}
+		return nil
+	}
+	for i, code := range o.GetOutlierDetectionHttpErrorCodes() {
+		if code < 100 || code > 599 {
+			return faultf(at(field+".outlierDetectionHttpErrorCodes", i), "%d is not a status of HTTP", code)
+		}
+	}
+	return firstFault(
+		durationFault(field+".interval", o.GetInterval(), time.Millisecond),
+		durationFault(field+".baseEjectionTime", o.GetBaseEjectionTime(), time.Millisecond),
+		percent("maxEjectionPercent", o.GetMaxEjectionPercent()),
+		percent("minHealthPercent", o.GetMinHealthPercent()),
+	)
+}
+
+func checkClientTLS(field string, t *networkingv1alpha3.ClientTLSSettings) *FieldError {
+	if t == nil {
+		return nil
+	}
+	pair := t.ClientCertificate != "" || t.PrivateKey != ""
+	switch t.Mode {
+	case networkingv1alpha3.ClientTLSSettings_ISTIO_MUTUAL:
+		if pair || t.CaCertificates != "" || t.CredentialName != "" {
+			return faultf(field, "ISTIO_MUTUAL uses the certificates of the mesh: it takes no others")
+		}
+	case networkingv1alpha3.ClientTLSSettings_MUTUAL:
+		if t.CredentialName == "" && (t.ClientCertificate == "" || t.PrivateKey == "") {
+			return faultf(field, "MUTUAL needs a credentialName, or clientCertificate and privateKey")
+		}
+	}
+	if t.CredentialName != "" {
+		if pair || t.CaCertificates != "" {
+			return faultf(field+".credentialName", "excludes files")
+		}
+		if !mesh.IsDNSName(t.CredentialName) {
+			return faultf(field+".credentialName", "%q is not the name of a Secret", t.CredentialName)
+		}
+	}
+	for _, f := range []struct{ name, path string }{
+		{"clientCertificate", t.ClientCertificate}, {"privateKey", t.PrivateKey}, {"caCertificates", t.CaCertificates}, {"caCrl", t.CaCrl},
+	} {
+		if f.path != "" && !path.IsAbs(f.path) {
+			return faultf(field+"."+f.name, "%q is not an absolute path", f.path)
+		}
+	}
+	if i := slices.Index(t.SubjectAltNames, ""); i >= 0 {
+		return faultf(at(field+".subjectAltNames", i), "is empty")
+	}
+	if _, err := netip.ParseAddr(t.Sni); t.Sni != "" && (err == nil || !mesh.IsDNSName(strings.ToLower(t.Sni))) {
+		return faultf(field+".sni", "%q is not a server name", t.Sni)
+	}
+	return nil
+}
+
+// destinationRuleFields has the same rows for each of the places of a policy.
+var destinationRuleFields = slices.Concat(
+	[]apiField{
+		{Path: "host", Support: Works},
+		{Path: "exportTo", Support: Works},
+		{Path: "workloadSelector", Support: Works},
+		{Path: "trafficPolicy", Support: Partly, Meaning: "`loadBalancer`, `connectionPool`, `outlierDetection`, `tls`, `proxyProtocol` and `retryBudget`"},
+	},
+	trafficPolicyFields("trafficPolicy"),
+	[]apiField{
+		{Path: "trafficPolicy.portLevelSettings", Support: Partly, Meaning: "its fields, as in `trafficPolicy`"},
+	},
+	policyPartFields("trafficPolicy.portLevelSettings"),
+	[]apiField{
+		{Path: "subsets", Support: Partly, Meaning: "`name`, `labels` and `trafficPolicy`"},
+		{Path: "subsets.trafficPolicy", Support: Partly, Meaning: "its fields, as in `trafficPolicy`"},
+	},
+	trafficPolicyFields("subsets.trafficPolicy"),
+	[]apiField{{Path: "subsets.trafficPolicy.portLevelSettings", Support: Partly, Meaning: "its fields, as in `trafficPolicy`"}},
+	policyPartFields("subsets.trafficPolicy.portLevelSettings"),
+)
+
+func trafficPolicyFields(path string) []apiField {
+	return append(policyPartFields(path),
+		apiField{Path: path + ".tunnel", Support: NoEffect, Meaning: "connections are not tunnelled"},
+	)
+}
+
+const allLocalities = "all localities receive a share of the requests"
+
+func policyPartFields(path string) []apiField {
+	return []apiField{
+		{Path: path + ".loadBalancer", Support: Partly, Meaning: "`simple`, `consistentHash` and `warmup`"},
+		{Path: path + ".loadBalancer.localityLbSetting", Support: NoEffect, Meaning: allLocalities},
+		{Path: path + ".loadBalancer.zoneAwareLbSetting", Support: NoEffect, Meaning: allLocalities},
+		{Path: path + ".connectionPool", Support: Partly, Meaning: "`tcp` and `http`; only for outbound connections"},
+		{Path: path + ".connectionPool.tcp", Support: Partly, Meaning: "`maxConnections`, `connectTimeout`, `tcpKeepalive` and, for HTTP, `maxConnectionDuration`"},
+		{Path: path + ".connectionPool.tcp.idleTimeout", Support: NoEffect, Meaning: "idle TCP connections end after an hour"},
+		{Path: path + ".outlierDetection", Support: Partly, Meaning: "counts of failures"},
+		{Path: path + ".outlierDetection.consecutiveErrors", Support: NoEffect, Meaning: "use `consecutive5xxErrors`"},
+		{Path: path + ".tls", Support: Works},
+	}
 }

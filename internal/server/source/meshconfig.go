@@ -190,6 +190,16 @@ func checkMeshConfig(m *meshv1alpha1.MeshConfig) *FieldError {
 	if d := m.ProtocolDetectionTimeout; d.CheckValid() != nil || d.AsDuration() < 0 || d.AsDuration() > time.Hour {
 		return faultf("protocolDetectionTimeout", "must be 0, for no timeout, or at most 1h")
 	}
+	if r := m.DefaultHttpRetryPolicy; r.GetAttempts() < 0 {
+		return faultf("defaultHttpRetryPolicy.attempts", "is negative")
+	} else if d := r.GetBackoff(); d != nil && (d.CheckValid() != nil || d.AsDuration() < time.Millisecond || d.AsDuration() > time.Hour) {
+		return faultf("defaultHttpRetryPolicy.backoff", "must be from 1ms to 1h")
+	}
+	for i, to := range m.DefaultServiceExportTo {
+		if fault := exportToFault(fmt.Sprintf("defaultServiceExportTo[%d]", i), to); fault != nil {
+			return fault
+		}
+	}
 	return checkKeyExchanges(m.GetMeshMTLS().GetEcdhCurves())
 }
 

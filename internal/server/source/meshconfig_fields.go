@@ -24,6 +24,17 @@ var meshFields = []apiField{
 	{Path: "accessLogFormat", Support: Works},
 	{Path: "accessLogEncoding", Support: Works},
 	{Path: "enableTracing", Support: Works, Meaning: "sampling and request ids; [no spans are sent](access-logs.md#tracing)"},
+	{Path: "disableEnvoyListenerLog", Support: Works},
+	{Path: "pathNormalization", Support: Works},
+	{Path: "defaultHttpRetryPolicy", Support: Partly, Meaning: "all fields but `perTryTimeout`, as with Istio"},
+	{Path: "defaultHttpRetryPolicy.attempts", Support: Works, Meaning: "0 disables retries"},
+	{Path: "defaultHttpRetryPolicy.retryOn", Support: Works},
+	{Path: "defaultHttpRetryPolicy.retryRemoteLocalities", Support: Works},
+	{Path: "defaultHttpRetryPolicy.retryIgnorePreviousHosts", Support: Works},
+	{Path: "defaultHttpRetryPolicy.backoff", Support: Works},
+	{Path: "defaultHttpRetryPolicy.perTryTimeout", Support: NoEffect, Meaning: "a try takes as long as the request may"},
+	{Path: "defaultServiceExportTo", Support: Works, Meaning: "each cluster's own setting counts for its services"},
+	{Path: "serviceSettings", Support: Works, Meaning: "the most specific host counts"},
 	{Path: "outboundTrafficPolicy", Support: Partly, Meaning: "`mode`"},
 	{Path: "outboundTrafficPolicy.mode", Support: Works},
 	{Path: "outboundTrafficPolicy.tls", Support: NoEffect, Meaning: "traffic to unknown hosts stays as the application sends it"},
@@ -47,21 +58,18 @@ var meshFields = []apiField{
 	{Path: "ingressControllerMode", Support: NoEffect, Meaning: noIngress},
 	{Path: "ingressSelector", Support: NoEffect, Meaning: noIngress},
 	{Path: "enableEnvoyAccessLogService", Support: NoEffect, Meaning: "no access log is sent to a service"},
-	{Path: "disableEnvoyListenerLog", Support: NoEffect, Meaning: "listeners log connections that match no filter chain"},
 	{Path: "defaultConfig", Support: NoEffect, Meaning: "an agent takes its settings only from its environment variable PROXY_CONFIG"},
 	{Path: "inboundTrafficPolicy", Support: NoEffect, Meaning: "connections to ports without a service reach the workload"},
 	{Path: "configSources", Support: NoEffect, Meaning: "the flags of serve select the sources of configuration"},
-	{Path: "defaultServiceExportTo", Support: NoEffect, Meaning: "a service without the annotation `networking.istio.io/exportTo` is visible in all namespaces"},
 	{Path: "defaultVirtualServiceExportTo", Support: NoEffect, Meaning: "VirtualServices have no effect"},
-	{Path: "defaultDestinationRuleExportTo", Support: NoEffect, Meaning: "DestinationRules have no effect"},
+	{Path: "defaultDestinationRuleExportTo", Support: Works},
 	{Path: "localityLbSetting", Support: NoEffect, Meaning: "all localities receive a share of the requests"},
 	{Path: "zoneAwareLbSetting", Support: NoEffect, Meaning: "all localities receive a share of the requests"},
-	{Path: "dnsRefreshRate", Support: NoEffect, Meaning: "no cluster resolves names"},
+	{Path: "dnsRefreshRate", Support: Works},
 	{Path: "h2UpgradePolicy", Support: NoEffect, Meaning: "HTTP/1.1 is not upgraded to HTTP/2"},
 	{Path: "inboundClusterStatName", Support: NoEffect, Meaning: "statistics have the name of the cluster"},
 	{Path: "outboundClusterStatName", Support: NoEffect, Meaning: "statistics have the name of the cluster"},
 	{Path: "certificates", Support: NoEffect, Meaning: "no certificates for DNS names are issued"},
-	{Path: "serviceSettings", Support: NoEffect, Meaning: "only services of kube-system, kubernetes.default and services with internalTrafficPolicy: Local are local to their cluster"},
 	{Path: "serviceScopeConfigs", Support: NoEffect, Meaning: "there is no ambient mode"},
 	{Path: "enablePrometheusMerge", Support: NoEffect, Meaning: "the metrics of application and proxy are not merged"},
 	{Path: "verifyCertificateAtClient", Support: NoEffect, Meaning: "proxies verify only certificates of the mesh"},
@@ -69,11 +77,9 @@ var meshFields = []apiField{
 	{Path: "extensionProviders", Support: NoEffect, Meaning: "no Telemetry and no AuthorizationPolicy can refer to one"},
 	{Path: "defaultProviders", Support: NoEffect, Meaning: "no provider is used by default"},
 	{Path: "discoverySelectors", Support: NoEffect, Meaning: "the services of all namespaces are in the mesh"},
-	{Path: "pathNormalization", Support: NoEffect, Meaning: "paths are normalized as with BASE"},
-	{Path: "defaultHttpRetryPolicy", Support: NoEffect, Meaning: "requests are retried as with Istio's default"},
 	{Path: "tlsDefaults", Support: NoEffect, Meaning: "only the TLS of the mesh is used"},
 	{Path: "defaultTrafficPolicy", Support: NoEffect, Meaning: "connections have no limits and there is no outlier detection"},
-	{Path: "serviceEntryVisibility", Support: NoEffect, Meaning: "ServiceEntries have no effect"},
+	{Path: "serviceEntryVisibility", Support: NoEffect, Meaning: "only `exportTo` of a ServiceEntry decides which namespaces see it"},
 }
 
 const noIngress = "Ingresses are not read"
@@ -84,7 +90,6 @@ func actualMeshConfig() *meshv1alpha1.MeshConfig {
 	m := DefaultMeshConfig()
 	m.EnablePrometheusMerge = wrapperspb.Bool(false)
 	m.IngressControllerMode = meshv1alpha1.MeshConfig_OFF
-	m.PathNormalization = &meshv1alpha1.MeshConfig_ProxyPathNormalization{Normalization: meshv1alpha1.MeshConfig_ProxyPathNormalization_BASE}
 	m.MeshMTLS = &meshv1alpha1.MeshConfig_TLSConfig{MinProtocolVersion: meshv1alpha1.MeshConfig_TLSConfig_TLSV1_3}
 	return m
 }

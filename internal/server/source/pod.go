@@ -1,6 +1,7 @@
 package source
 
 import (
+	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -49,9 +50,17 @@ func (c *conversion) pod(o *corev1.Pod) *FieldError {
 	c.object = &snapshot.Pod{
 		Meta: c.meta, IPs: ips, Node: o.Spec.NodeName, ServiceAccount: account,
 		Workload: workloadName(o), HostNetwork: o.Spec.HostNetwork, Ports: podPorts(o),
-		Proxyless: proxyless(o.Annotations[mesh.AnnotationTemplates]),
+		Proxyless: proxyless(o.Annotations[mesh.AnnotationTemplates]), Unready: unready(o),
 	}
 	return nil
+}
+
+// unready reports whether a pod that a ServiceEntry selects must get no requests. A pod in
+// a file may have no conditions.
+func unready(o *corev1.Pod) bool {
+	return o.DeletionTimestamp != nil || slices.ContainsFunc(o.Status.Conditions, func(c corev1.PodCondition) bool {
+		return c.Type == corev1.PodReady && c.Status != corev1.ConditionTrue
+	})
 }
 
 // ReadsAnnotation reports whether Convert reads the annotation of a Pod or a Service.

@@ -157,10 +157,17 @@ func exportTo(text string) ([]string, *FieldError) {
 	var out []string
 	for part := range strings.SplitSeq(text, ",") {
 		part = strings.TrimSpace(part)
-		if part != "*" && part != "." && part != "~" && !mesh.IsDNSLabel(part) {
-			return nil, faultf("metadata.annotations["+mesh.AnnotationExportTo+"]", "%q is neither a namespace nor one of * . ~", part)
+		if fault := exportToFault("metadata.annotations["+mesh.AnnotationExportTo+"]", part); fault != nil {
+			return nil, fault
 		}
 		out = append(out, part)
 	}
 	return out, nil
+}
+
+func exportToFault(field, namespace string) *FieldError {
+	if namespace != "*" && namespace != "." && namespace != "~" && !mesh.IsDNSLabel(namespace) {
+		return faultf(field, "%q is neither a namespace nor one of * . ~", namespace)
+	}
+	return nil
 }

@@ -1,20 +1,168 @@
 package source
 
 import (
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
 	"strings"
 
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
 
+	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 )
 
 var serviceEntryKind = istioKind(kind{
 	group: groupNetworking, name: "ServiceEntry", plural: "serviceentries", versions: istioVersions,
-	support: NoEffect, meaning: "its hosts are not services of the mesh: requests to them are treated as requests to unknown hosts",
-}, func(c *conversion, spec *networkingv1alpha3.ServiceEntry) *FieldError {
-	c.object = &snapshot.ServiceEntry{Meta: c.meta, Kind: snapshot.KindServiceEntry, Spec: spec}
-	return checkServiceEntry(spec)
-})
+	support: Partly, meaning: "see [its fields](#serviceentry)", fields: serviceEntryFields,
+}, (*conversion).serviceEntry)
+
+var serviceEntryFields = []apiField{
+	{Path: "hosts", Support: Works},
+	{Path: "addresses", Support: Works, Meaning: "hosts without addresses get one, to which the DNS proxy of an agent resolves them"},
+	{Path: "ports", Support: Works, Meaning: "proxies pass on no UDP"},
+	{Path: "location", Support: Works},
+	{Path: "resolution", Support: Partly, Meaning: "a ServiceEntry with `DYNAMIC_DNS` has no effect"},
+	{Path: "endpoints", Support: Partly, Meaning: "an endpoint with a path (`unix://`) has no effect, and neither has a network with resolution by DNS"},
+	{Path: "workloadSelector", Support: Works, Meaning: "it selects pods and WorkloadEntries of the cluster of the control plane"},
+	{Path: "exportTo", Support: Works},
+	{Path: "subjectAltNames", Support: Partly, Meaning: "only of services in the mesh: proxies make no TLS connections to others"},
+}
+
+// labelAllocate disables the allocation of addresses if it is false.
+const labelAllocate = "networking.istio.io/enable-autoallocate-ip"
+
+// serviceEntry delivers a ServiceEntry.
+func (c *conversion) serviceEntry(spec *networkingv1alpha3.ServiceEntry) *FieldError {
+	if fault := checkServiceEntry(spec); fault != nil {
+		return fault
+	}
+	if c.Remote {
+		return nil // only the configuration of the local cluster counts
+	}
+	e := &snapshot.ServiceEntry{
+		Meta: c.meta, External: spec.Location == networkingv1alpha3.ServiceEntry_MESH_EXTERNAL,
+		Selector: spec.WorkloadSelector.GetLabels(), SubjectAltNames: spec.SubjectAltNames, ExportTo: spec.ExportTo,
+	}
+	for _, host := range spec.Hosts {
+		if host = strings.ToLower(host); !slices.Contains(e.Hosts, host) {
+			e.Hosts = append(e.Hosts, host)
+		}
+	}
+	switch spec.Resolution {
+	case networkingv1alpha3.ServiceEntry_NONE:
+		e.Resolution = snapshot.ByDestination
+	case networkingv1alpha3.ServiceEntry_STATIC:
+		e.Resolution = snapshot.ByEndpoints
+	case networkingv1alpha3.ServiceEntry_DNS:
+		e.Resolution = snapshot.ByDNS
+	case networkingv1alpha3.ServiceEntry_DNS_ROUND_ROBIN:
+		e.Resolution = snapshot.ByFirstOfDNS
+	default:
+		c.warn(faultf("spec.resolution", "%s is not supported: the ServiceEntry has no effect", spec.Resolution))
+		return nil
+	}
+	for _, p := range spec.Ports {
+		protocol, _ := mesh.ParseProtocol(p.Protocol)
+		e.Ports = append(e.Ports, snapshot.ServicePort{Name: p.Name, Number: p.Number, Protocol: protocol, Target: p.TargetPort})
+	}
+	if fault := c.entryAddresses(e, spec.Addresses); fault != nil {
+		return fault
+	}
+	for i, endpoint := range spec.Endpoints {
+		c.entryEndpoint(e, at("spec.endpoints", i), endpoint)
+	}
+	if e.External && len(e.SubjectAltNames) > 0 {
+		c.warn(noEffect("spec.subjectAltNames", "proxies make no TLS connections to services outside the mesh"))
+	}
+	e.Allocate = len(spec.Addresses) == 0 && e.Resolution != snapshot.ByDestination && c.meta.Labels[labelAllocate] != "false"
+	for _, a := range c.istio.Status.Addresses {
+		if ip, err := parseAddr(a.Value); err == nil && c.refused(ip) == "" && e.Allocate {
+			if e.Allocated == nil {
+				e.Allocated = make(map[string][]netip.Addr)
+			}
+			host := strings.ToLower(a.Host)
+			e.Allocated[host] = append(e.Allocated[host], ip)
+		}
+	}
+	c.object = e
+	return nil
+}
+
+func (c *conversion) entryAddresses(e *snapshot.ServiceEntry, addresses []string) *FieldError {
+	for i, text := range addresses {
+		prefix, fault := entryAddress(at("addresses", i), text)
+		if fault != nil {
+			return fault
+		}
+		if why := c.refused(prefix.Addr()); why != "" && !prefix.Addr().IsUnspecified() {
+			c.warn(faultf(at("spec.addresses", i), "%s %s: it is not used", text, why))
+			continue
+		}
+		switch {
+		case !prefix.IsSingleIP():
+			e.CIDRs = append(e.CIDRs, prefix)
+		case !slices.Contains(e.VIPs, prefix.Addr()):
+			e.VIPs = append(e.VIPs, prefix.Addr())
+		}
+	}
+	return nil
+}
+
+// entryAddress parses an address or an address range.
+func entryAddress(field, text string) (netip.Prefix, *FieldError) {
+	if !strings.Contains(text, "/") {
+		ip, err := parseAddr(text)
+		if err != nil {
+			return netip.Prefix{}, &FieldError{Field: field, Err: err}
+		}
+		return netip.PrefixFrom(ip, ip.BitLen()), nil
+	}
+	prefix, err := netip.ParsePrefix(text)
+	if err != nil || prefix.Addr().Is4In6() {
+		return netip.Prefix{}, faultf(field, "%q is neither an IP address nor an address range", text)
+	}
+	return prefix.Masked(), nil
+}
+
+// entryEndpoint adds an endpoint that proxies can use.
+func (c *conversion) entryEndpoint(e *snapshot.ServiceEntry, field string, spec *networkingv1alpha3.WorkloadEntry) {
+	if strings.HasPrefix(spec.Address, "unix://") {
+		c.warn(noEffect(field+".address", "proxies use no paths of other programs"))
+		return
+	}
+	if why := c.refusedHost(spec.Address); why != "" {
+		c.warn(faultf(field+".address", "%s %s: it is not used", spec.Address, why))
+		return
+	}
+	endpoint := snapshot.EntryEndpoint{
+		Network: mesh.NetworkID(spec.Network), Locality: mesh.ParseLocality(spec.Locality), Weight: min(spec.Weight, mesh.MaxWeight),
+	}
+	if spec.Weight > mesh.MaxWeight {
+		c.warn(faultf(field+".weight", "%d counts as %d, the most there is", spec.Weight, mesh.MaxWeight))
+	}
+	if e.Resolution.DNS() && spec.Network != "" {
+		endpoint.Network = ""
+		c.warn(noEffect(field+".network", "proxies connect to the addresses of the name"))
+	}
+	w := &endpoint.Workload
+	w.Meta = snapshot.Meta{Cluster: c.meta.Cluster, Namespace: c.meta.Namespace, Name: c.meta.Name, Labels: entryLabels(spec, nil)}
+	w.External, w.ServiceAccount = true, spec.ServiceAccount
+	w.Workload = w.Labels[labelWorkloadName]
+	if w.Workload == "" {
+		w.Workload = c.meta.Name
+	}
+	for _, name := range slices.Sorted(maps.Keys(spec.Ports)) {
+		w.Ports = append(w.Ports, snapshot.PodPort{Name: name, Number: spec.Ports[name]})
+	}
+	if ip, err := parseAddr(spec.Address); err == nil {
+		w.IPs = []netip.Addr{ip}
+	} else {
+		endpoint.Target = strings.ToLower(strings.TrimSuffix(spec.Address, "."))
+	}
+	e.Endpoints = append(e.Endpoints, endpoint)
+}
 
 func checkServiceEntry(s *networkingv1alpha3.ServiceEntry) *FieldError {
 	if len(s.Hosts) == 0 {
@@ -28,8 +176,37 @@ func checkServiceEntry(s *networkingv1alpha3.ServiceEntry) *FieldError {
 			return fault
 		}
 	}
+	for i, namespace := range s.ExportTo {
+		if fault := exportToFault(at("exportTo", i), namespace); fault != nil {
+			return fault
+		}
+	}
+	if fault := entryPortsFault(s.Ports); fault != nil {
+		return fault
+	}
+	for i, text := range s.Addresses {
+		prefix, fault := entryAddress(at("addresses", i), text)
+		if fault != nil {
+			return fault
+		}
+		if !prefix.IsSingleIP() && s.Resolution != networkingv1alpha3.ServiceEntry_NONE && s.Resolution != networkingv1alpha3.ServiceEntry_STATIC {
+			return faultf(at("addresses", i), "%q is an address range, which resolution %s does not allow", text, s.Resolution)
+		}
+	}
+	if s.WorkloadSelector != nil {
+		if len(s.Endpoints) > 0 {
+			return faultf("workloadSelector", "does not go with endpoints: use one of them")
+		}
+		if fault := labelsFault("workloadSelector.labels", s.WorkloadSelector.Labels); fault != nil {
+			return fault
+		}
+	}
+	return resolutionFault(s)
+}
+
+func entryPortsFault(ports []*networkingv1alpha3.ServicePort) *FieldError {
 	names, numbers := map[string]bool{}, map[uint32]bool{}
-	if fault := each("ports", s.Ports, func(field string, p *networkingv1alpha3.ServicePort) *FieldError {
+	return each("ports", ports, func(field string, p *networkingv1alpha3.ServicePort) *FieldError {
 		if fault := portFault(field, p.Number, p.Protocol); fault != nil {
 			return fault
 		}
@@ -40,33 +217,52 @@ func checkServiceEntry(s *networkingv1alpha3.ServiceEntry) *FieldError {
 			return faultf(field+".name", "%q is given twice", p.Name)
 		case numbers[p.Number]:
 			return faultf(field+".number", "%d is given twice", p.Number)
+		case p.TargetPort != 0 && !isPort(p.TargetPort):
+			return faultf(field+".targetPort", "%d is not a port: want 1 to 65535", p.TargetPort)
 		}
 		names[p.Name], numbers[p.Number] = true, true
 		return nil
-	}); fault != nil {
-		return fault
-	}
-	return resolutionFault(s)
+	})
 }
 
 func resolutionFault(s *networkingv1alpha3.ServiceEntry) *FieldError {
-	switch s.Resolution {
-	case networkingv1alpha3.ServiceEntry_NONE:
-		if len(s.Endpoints) > 0 {
-			return faultf("endpoints", "needs a resolution other than NONE")
-		}
-	case networkingv1alpha3.ServiceEntry_DNS_ROUND_ROBIN:
-		if len(s.Endpoints) > 1 {
-			return faultf("endpoints", "has more than one entry, which resolution DNS_ROUND_ROBIN does not allow")
+	byDNS := s.Resolution == networkingv1alpha3.ServiceEntry_DNS || s.Resolution == networkingv1alpha3.ServiceEntry_DNS_ROUND_ROBIN
+	switch {
+	case s.Resolution == networkingv1alpha3.ServiceEntry_NONE && len(s.Endpoints) > 0:
+		return faultf("endpoints", "needs a resolution other than NONE")
+	case s.Resolution == networkingv1alpha3.ServiceEntry_DNS_ROUND_ROBIN && len(s.Endpoints) > 1:
+		return faultf("endpoints", "has more than one entry, which resolution DNS_ROUND_ROBIN does not allow")
+	case byDNS && len(s.Endpoints) == 0 && s.WorkloadSelector == nil:
+		for i, host := range s.Hosts {
+			if strings.HasPrefix(host, "*") {
+				return faultf(at("hosts", i), "%q stands for many names, which resolution %s does not allow without endpoints", host, s.Resolution)
+			}
 		}
 	}
 	return each("endpoints", s.Endpoints, func(field string, e *networkingv1alpha3.WorkloadEntry) *FieldError {
-		if s.Resolution != networkingv1alpha3.ServiceEntry_STATIC || strings.HasPrefix(e.Address, "unix://") || e.Address == "" && e.Network != "" {
-			return nil
-		}
-		if _, err := parseAddr(e.Address); err != nil {
-			return faultf(field+".address", "%q is not an IP address, which resolution STATIC needs", e.Address)
+		if fault := entryEndpointFault(s, e, byDNS); fault != nil {
+			return under(field, fault)
 		}
 		return nil
 	})
+}
+
+func entryEndpointFault(s *networkingv1alpha3.ServiceEntry, e *networkingv1alpha3.WorkloadEntry, byDNS bool) *FieldError {
+	if fault := checkWorkloadEntry(e); fault != nil {
+		return fault
+	}
+	_, err := parseAddr(e.Address)
+	isPath := strings.HasPrefix(e.Address, "unix://")
+	switch {
+	case s.Resolution == networkingv1alpha3.ServiceEntry_STATIC && err != nil && !isPath && e.Address != "":
+		return faultf("address", "%q is not an IP address, which resolution STATIC needs", e.Address)
+	case byDNS && err != nil && (strings.HasPrefix(e.Address, "*") || hostFault("", strings.TrimSuffix(e.Address, ".")) != nil):
+		return faultf("address", "%q is neither a host name nor an IP address", e.Address)
+	}
+	for _, name := range slices.Sorted(maps.Keys(e.Ports)) {
+		if !slices.ContainsFunc(s.Ports, func(p *networkingv1alpha3.ServicePort) bool { return p.GetName() == name }) {
+			return faultf(fmt.Sprintf("ports[%s]", name), "is not the name of a port of the ServiceEntry")
+		}
+	}
+	return nil
 }

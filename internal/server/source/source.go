@@ -39,8 +39,8 @@ type Istio struct {
 	kind *kind
 	metav1.ObjectMeta
 	Spec proto.Message
-	// Status is read of a WorkloadEntry only.
-	Status Conditions
+	// Status is read of a WorkloadEntry and a ServiceEntry only.
+	Status Status
 }
 
 // Result is the result of converting an object.

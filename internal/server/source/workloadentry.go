@@ -14,19 +14,24 @@ import (
 
 var workloadEntryKind = istioKind(kind{
 	group: groupNetworking, name: "WorkloadEntry", plural: "workloadentries", versions: istioVersions,
-	support: Partly, meaning: "an endpoint of the Services of Kubernetes that select it, if its address is an IP address; a ServiceEntry does not select it",
+	support: Partly, meaning: "an endpoint of the Services and ServiceEntries that select it, if its address is an IP address",
 	resources: []Resource{{Custom: true, Optional: true, Without: "workloads outside of Kubernetes are no endpoints"}},
 }, (*conversion).workloadEntry)
 
-// Conditions is the part of an Istio object's status that this package reads.
-type Conditions struct {
+// Status is the part of an Istio object's status that this package reads.
+type Status struct {
 	Conditions []struct {
 		Type   string `json:"type"`
 		Status string `json:"status"`
 	} `json:"conditions"`
+	// Addresses holds the addresses allocated to the hosts of a ServiceEntry.
+	Addresses []struct {
+		Value string `json:"value"`
+		Host  string `json:"host"`
+	} `json:"addresses"`
 }
 
-func (c *Conditions) of(typ string) snapshot.Condition {
+func (c *Status) of(typ string) snapshot.Condition {
 	for _, is := range c.Conditions {
 		if is.Type != typ {
 			continue

@@ -49,7 +49,7 @@ func (c meshGenerator) app() map[string]string { return map[string]string{"app":
 
 // object returns a random object of the cluster.
 func (c meshGenerator) object(cluster mesh.ClusterID) snapshot.Object {
-	switch c.IntN(32) {
+	switch c.IntN(39) {
 	case 0, 1, 2, 3, 4, 24:
 		return c.service(cluster)
 	case 5, 6, 7, 8, 9, 25, 26, 27:
@@ -76,6 +76,10 @@ func (c meshGenerator) object(cluster mesh.ClusterID) snapshot.Object {
 		return c.other(cluster)
 	case 29, 30, 31:
 		return c.envoyFilter(cluster)
+	case 32, 33, 34, 35:
+		return c.serviceEntry(cluster)
+	case 36, 37, 38:
+		return c.destinationRule(cluster)
 	default:
 		return &snapshot.Secret{
 			Meta: c.meta(cluster, c.namespace(), pickOne(c, "cert", "other")), NoPair: "none",
@@ -160,6 +164,7 @@ func (c meshGenerator) pod(cluster mesh.ClusterID) snapshot.Object {
 	if c.once(4) {
 		p.Labels[mesh.LabelLocality] = "r.z2"
 	}
+	p.Unready = c.once(6)
 	if c.once(2) {
 		p.Ports = []snapshot.PodPort{{Name: "named", Number: uint32(9000 + c.IntN(2))}}
 	}
@@ -299,35 +304,108 @@ func (c meshGenerator) encoded(m proto.Message) []byte {
 	return b
 }
 
+func (c meshGenerator) destinationRule(cluster mesh.ClusterID) snapshot.Object {
+	d := &networkingv1alpha3.DestinationRule{
+		Host: pickOne(c, "svc0", "svc1", "*", "*.local", "*.ns0.svc.cluster.local", fmt.Sprintf("svc%d.%s.svc.cluster.local", c.IntN(3), c.namespace())),
+	}
+	if c.once(2) {
+		d.TrafficPolicy = c.trafficPolicy()
+	}
+	if c.once(4) {
+		d.WorkloadSelector = &typev1beta1.WorkloadSelector{MatchLabels: c.app()}
+	}
+	if c.once(3) {
+		d.ExportTo = []string{pickOne(c, ".", "ns1", "*")}
+	}
+	for _, name := range []string{"v1", "v2"}[:c.IntN(3)] {
+		s := &networkingv1alpha3.Subset{Name: name, Labels: c.app()}
+		if c.once(2) {
+			s.TrafficPolicy = c.trafficPolicy()
+		}
+		d.Subsets = append(d.Subsets, s)
+	}
+	return &snapshot.DestinationRule{Meta: c.meta(cluster, c.namespace(), pickOne(c, "dr0", "dr1")), Kind: snapshot.KindDestinationRule, Spec: d}
+}
+
+func (c meshGenerator) trafficPolicy() *networkingv1alpha3.TrafficPolicy {
+	p := &networkingv1alpha3.TrafficPolicy{
+		ConnectionPool: &networkingv1alpha3.ConnectionPoolSettings{Tcp: &networkingv1alpha3.ConnectionPoolSettings_TCPSettings{MaxConnections: int32(c.IntN(3))}},
+	}
+	if c.once(3) {
+		p.LoadBalancer = &networkingv1alpha3.LoadBalancerSettings{LbPolicy: &networkingv1alpha3.LoadBalancerSettings_Simple{
+			Simple: pickOne(c, networkingv1alpha3.LoadBalancerSettings_PASSTHROUGH, networkingv1alpha3.LoadBalancerSettings_RANDOM),
+		}}
+	}
+	if c.once(3) {
+		p.Tls = &networkingv1alpha3.ClientTLSSettings{Mode: networkingv1alpha3.ClientTLSSettings_TLSmode(c.IntN(4))}
+	}
+	if c.once(3) {
+		p.PortLevelSettings = []*networkingv1alpha3.TrafficPolicy_PortTrafficPolicy{{Port: &networkingv1alpha3.PortSelector{Number: 80}}}
+	}
+	return p
+}
+
 // other returns an object of a kind that has no effect yet. Once the kind has one, it
 // needs its own generator.
 func (c meshGenerator) other(cluster mesh.ClusterID) snapshot.Object {
 	host := fmt.Sprintf("svc%d.%s.svc.cluster.local", c.IntN(3), c.namespace())
-	switch c.IntN(3) {
-	case 0:
-		return &snapshot.DestinationRule{
-			Meta: c.meta(cluster, c.namespace(), "dr"), Kind: snapshot.KindDestinationRule,
-			Spec: &networkingv1alpha3.DestinationRule{
-				Host: host, Subsets: []*networkingv1alpha3.Subset{{Name: pickOne(c, "v1", "v2"), Labels: c.app()}},
-			},
-		}
-	case 1:
-		return &snapshot.VirtualService{
-			Meta: c.meta(cluster, c.namespace(), "vs"), Kind: snapshot.KindVirtualService,
-			Spec: &networkingv1alpha3.VirtualService{
-				Hosts: []string{host}, Http: []*networkingv1alpha3.HTTPRoute{{
-					Route: []*networkingv1alpha3.HTTPRouteDestination{{Destination: &networkingv1alpha3.Destination{Host: host}}},
-				}},
-			},
-		}
-	}
-	return &snapshot.ServiceEntry{
-		Meta: c.meta(cluster, c.namespace(), "se"), Kind: snapshot.KindServiceEntry,
-		Spec: &networkingv1alpha3.ServiceEntry{
-			Hosts: []string{pickOne(c, "a.example.com", "b.example.com")}, Resolution: networkingv1alpha3.ServiceEntry_NONE,
-			Ports: []*networkingv1alpha3.ServicePort{{Number: 443, Name: "tls", Protocol: "TLS"}},
+	return &snapshot.VirtualService{
+		Meta: c.meta(cluster, c.namespace(), "vs"), Kind: snapshot.KindVirtualService,
+		Spec: &networkingv1alpha3.VirtualService{
+			Hosts: []string{host}, Http: []*networkingv1alpha3.HTTPRoute{{
+				Route: []*networkingv1alpha3.HTTPRouteDestination{{Destination: &networkingv1alpha3.Destination{Host: host}}},
+			}},
 		},
 	}
+}
+
+// serviceEntry returns a ServiceEntry with hosts that other objects have, too.
+func (c meshGenerator) serviceEntry(cluster mesh.ClusterID) snapshot.Object {
+	e := &snapshot.ServiceEntry{Meta: c.meta(cluster, c.namespace(), fmt.Sprint("e", c.IntN(2))), External: c.once(2)}
+	e.Hosts = []string{pickOne(c, "a.example.com", "b.example.com", "*.example.com", "svc0.ns0.svc.cluster.local", "host-0.svc0.ns0.svc.cluster.local")}
+	if c.once(3) {
+		e.Hosts = append(e.Hosts, "c.example.com")
+	}
+	for i, p := range []mesh.Protocol{mesh.HTTP, mesh.TCP, mesh.TLS, mesh.Auto}[c.IntN(3):] {
+		if e.Ports = append(e.Ports, snapshot.ServicePort{Name: string(p), Number: uint32(80 + i + c.IntN(2)*5), Protocol: p}); c.once(2) {
+			break
+		}
+	}
+	e.Resolution = snapshot.Resolution(c.IntN(4))
+	switch c.IntN(4) {
+	case 0:
+		e.VIPs = []netip.Addr{netip.AddrFrom4([4]byte{10, 9, meshClusters[0][1], byte(c.IntN(4))})}
+	case 1:
+		e.CIDRs = []netip.Prefix{netip.MustParsePrefix(pickOne(c, "10.50.0.0/16", "10.51.0.0/16"))}
+	default:
+		e.Allocate = e.Resolution != snapshot.ByDestination
+	}
+	if c.once(3) {
+		e.ExportTo = []string{pickOne(c, ".", "~", "ns1", "*")}
+	}
+	if c.once(4) {
+		e.SubjectAltNames = []string{"spiffe://td/x"}
+	}
+	switch {
+	case e.Resolution == snapshot.ByDestination:
+	case c.once(2):
+		e.Selector = c.app()
+	default:
+		for range c.IntN(3) {
+			listed := snapshot.EntryEndpoint{Network: pickOne[mesh.NetworkID](c, "", "", "n1"), Weight: uint32(c.IntN(3))}
+			listed.Workload.Meta = c.meta(cluster, e.Namespace, e.Name)
+			listed.Workload.Labels = map[string]string{mesh.LabelTLSMode: pickOne(c, mesh.TLSModeIstio, "")}
+			listed.Workload.ServiceAccount = pickOne(c, "", "vm")
+			switch {
+			case e.Resolution.DNS():
+				listed.Target, listed.Network = pickOne(c, "x.example.net", "y.example.net"), ""
+			case !c.once(4):
+				listed.Workload.IPs = []netip.Addr{c.address(cluster)}
+			}
+			e.Endpoints = append(e.Endpoints, listed)
+		}
+	}
+	return e
 }
 
 // incrementalNodes are proxies that differ in everything that an assignment reads.
@@ -348,7 +426,7 @@ func incrementalNodes() []xdsgen.Node {
 	bare := func(n *xdsgen.Node) { n.Captured = false }
 	return []xdsgen.Node{
 		node(mesh.Sidecar, "c1", "ns0", "p0", "10.0.1.1", nil),
-		node(mesh.Sidecar, "c1", "ns1", "p1", "10.0.1.2", nil),
+		node(mesh.Sidecar, "c1", "ns1", "p1", "10.0.1.2", func(n *xdsgen.Node) { n.ResolvesNames = true }),
 		node(mesh.Sidecar, "c2", "ns0", "p0", "10.0.2.1", nil),
 		node(mesh.Sidecar, "c1", "ns1", "p0", "10.0.1.3", bare),
 		node(mesh.Sidecar, "c1", "ns0", "p1", "10.0.1.3", bare),

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/testing/protocmp"
 
 	"github.com/meshctl/meshctl/internal/mesh"
@@ -341,8 +342,12 @@ func (w *incremental) apply(number int, s step) {
 		w.registry.Remove(last)
 	}
 	for _, e := range s.events {
-		if w.objects[e.Key] = e.Object; e.Object == nil {
+		old, known := w.objects[e.Key]
+		switch {
+		case e.Object == nil:
 			delete(w.objects, e.Key)
+		case !known || text(old) != text(e.Object): // the registry keeps an equal object
+			w.objects[e.Key] = e.Object
 		}
 		if !slices.Contains(w.clusters, e.Key.Cluster) {
 			w.clusters = append(slices.Clip(w.clusters), e.Key.Cluster)
@@ -587,12 +592,45 @@ func (in interned) snapshot(s *snapshot.Snapshot) *snapshot.Snapshot {
 		fact := &snapshot.PortServices{Number: v.Number, Services: services(v.Services)}
 		return intern(in, fmt.Sprint(v.Number, addressesOf(fact.Services)), fact)
 	})
+	rules := func(list []*snapshot.HostRule) []*snapshot.HostRule {
+		out := make([]*snapshot.HostRule, len(list))
+		for i, v := range list {
+			out[i] = intern(in, ruleText(v), v)
+		}
+		return out
+	}
+	out.Rules = table(in, s.Rules, func(v *snapshot.HostRules) *snapshot.HostRules {
+		fact := &snapshot.HostRules{Default: rules(v.Default), Own: make(map[string][]*snapshot.HostRule)}
+		key := fmt.Sprint(addressesOf(fact.Default))
+		for _, ns := range slices.Sorted(maps.Keys(v.Own)) {
+			fact.Own[ns] = rules(v.Own[ns])
+			key += fmt.Sprint(" ", ns, addressesOf(fact.Own[ns]))
+		}
+		return intern(in, key, fact)
+	})
 	out.Namespaces = table(in, s.Namespaces, func(v *snapshot.NamespaceFacts) *snapshot.NamespaceFacts {
 		fact := *v
+		fact.Rules = intern(in, text(v.Rules), v.Rules)
 		fact.Services = services(v.Services)
-		return intern(in, fmt.Sprint(v.Name, text(fact.Sidecars), "/", text(fact.PeerAuth), "/", text(fact.EnvoyFilters), "/", addressesOf(fact.Services)), &fact)
+		return intern(in, fmt.Sprint(v.Name, text(fact.Sidecars), "/", text(fact.PeerAuth), "/", text(fact.EnvoyFilters), "/", addressesOf(fact.Services), fmt.Sprintf("%p", fact.Rules)), &fact)
 	})
 	return &out
+}
+
+// ruleText returns a rule as text.
+func ruleText(r *snapshot.HostRule) string {
+	policy := func(m proto.Message) string {
+		b, err := proto.MarshalOptions{Deterministic: true}.Marshal(m)
+		if err != nil {
+			panic(err) // the messages are valid
+		}
+		return string(b)
+	}
+	out := fmt.Sprint(r.Namespace, "/", r.Name, "/", r.Selector, "/", r.Policy != nil, policy(r.Policy))
+	for _, s := range r.Subsets {
+		out += "\x00" + policy(s)
+	}
+	return out
 }
 
 // readable returns a snapshot as text, to show differences.
@@ -602,6 +640,18 @@ func readable(s *snapshot.Snapshot) map[string]any {
 	}
 	for k, v := range s.Services.All() {
 		out["service "+k] = text(v)
+	}
+	for k, v := range s.Rules.All() {
+		out["rules "+k] = fmt.Sprint(len(v.Default), len(v.Own))
+		for ns, list := range v.Own {
+			out[fmt.Sprint("rules ", k, ns)] = len(list)
+			for i, r := range list {
+				out[fmt.Sprint("rule ", k, ns, i)] = ruleText(r)
+			}
+		}
+		for i, r := range v.Default {
+			out[fmt.Sprint("rule ", k, i)] = ruleText(r)
+		}
 	}
 	for k, v := range s.Endpoints.All() {
 		out["endpoints "+k] = text(v)
@@ -613,7 +663,7 @@ func readable(s *snapshot.Snapshot) map[string]any {
 		out["pod "+k] = text(v)
 	}
 	for k, v := range s.Namespaces.All() {
-		out["namespace "+k] = fmt.Sprint(addressesOf(v.Sidecars), "/", addressesOf(v.PeerAuth), "/", addressesOf(v.EnvoyFilters), "/", text(v.Services))
+		out["namespace "+k] = fmt.Sprint(addressesOf(v.Sidecars), "/", addressesOf(v.PeerAuth), "/", addressesOf(v.EnvoyFilters), "/", text(v.Services), text(v.Rules))
 	}
 	return out
 }

@@ -174,6 +174,11 @@ func (h *Hub) publish(touched []*liveView, round *history.Round) []*liveView {
 	for _, v := range touched {
 		changes := make(map[string]*xdswire.Resource)
 		before := v.state.Load()
+		resources := before // by the names that units use
+		to, joined := v.view.(xdsgen.Joined)
+		if joined {
+			resources = v.pieces
+		}
 		// A resource may move from one unit to another: remove the resources of the
 		// old units first, then add the resources of the new ones.
 		for id, u := range v.want {
@@ -191,7 +196,7 @@ func (h *Hub) publish(touched []*liveView, round *history.Round) []*liveView {
 			}
 			for _, r := range u.resources {
 				other, known := changes[r.Name]
-				v.contested = v.contested || other != nil || !known && before.get(r.Name) != nil
+				v.contested = v.contested || other != nil || !known && resources.get(r.Name) != nil
 				changes[r.Name] = r
 			}
 			u.refs++
@@ -202,7 +207,7 @@ func (h *Hub) publish(touched []*liveView, round *history.Round) []*liveView {
 			v.contested = v.resolveContested(changes)
 		}
 		h.states++
-		if to, ok := v.view.(xdsgen.Joined); ok {
+		if joined {
 			changes = h.joined(v, to, changes)
 		}
 		if s := before.next(h.states, changes); s != before {

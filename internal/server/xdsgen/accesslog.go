@@ -98,6 +98,9 @@ func logFormat(s snapshot.ListenerSettings) (*corev3.SubstitutionFormatString, e
 // refusedConnections returns the access log of a listener that takes connections to any
 // port. It logs the connections without a matching filter chain.
 func (g *generator) refusedConnections(s snapshot.ListenerSettings) []*accesslogv3.AccessLog {
+	if s.NoListenerLog {
+		return nil
+	}
 	logs := g.accessLogs(s)
 	for _, l := range logs {
 		l.Filter = &accesslogv3.AccessLogFilter{FilterSpecifier: &accesslogv3.AccessLogFilter_ResponseFlagFilter{

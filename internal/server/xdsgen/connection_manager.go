@@ -78,8 +78,9 @@ func (g *generator) baseHCM(statPrefix string, o httpOptions) *hcmv3.HttpConnect
 		Proxy_100Continue:            true,
 		UpgradeConfigs:               []*hcmv3.HttpConnectionManager_UpgradeConfig{{UpgradeType: "websocket"}},
 		StreamIdleTimeout:            durationpb.New(0),
-		NormalizePath:                wrapperspb.Bool(true),
-		PathWithEscapedSlashesAction: hcmv3.HttpConnectionManager_KEEP_UNCHANGED,
+		NormalizePath:                wrapperspb.Bool(o.settings.Paths != snapshot.KeepPaths),
+		MergeSlashes:                 o.settings.Paths == snapshot.MergeSlashes || o.settings.Paths == snapshot.DecodeAndMergeSlashes,
+		PathWithEscapedSlashesAction: escapedSlashes(o.settings.Paths),
 		RequestIdExtension: &hcmv3.RequestIDExtension{
 			TypedConfig: g.any(&uuidv3.UuidRequestIdConfig{UseRequestIdForTraceSampling: wrapperspb.Bool(true)}),
 		},
@@ -99,6 +100,13 @@ func (g *generator) baseHCM(statPrefix string, o httpOptions) *hcmv3.HttpConnect
 		g.routerFilter(),
 	)
 	return h
+}
+
+func escapedSlashes(n snapshot.PathNormalization) hcmv3.HttpConnectionManager_PathWithEscapedSlashesAction {
+	if n == snapshot.DecodeAndMergeSlashes {
+		return hcmv3.HttpConnectionManager_UNESCAPE_AND_FORWARD
+	}
+	return hcmv3.HttpConnectionManager_KEEP_UNCHANGED
 }
 
 func (g *generator) httpFilter(name string, m proto.Message) *hcmv3.HttpFilter {

@@ -3,6 +3,8 @@ package xdsgen
 import (
 	"fmt"
 	"strings"
+
+	"github.com/meshctl/meshctl/internal/server/snapshot"
 )
 
 // Describe describes in a few words how a view differs from other views of its type, for
@@ -20,6 +22,9 @@ func Describe(v View) string { //nolint:funlen // a case for each view
 			add("sidecar", sc.sidecar.Namespace+"/"+sc.sidecar.Name)
 		}
 	}
+	of := func(c snapshot.RuleClient) {
+		add("DestinationRules of", c.Namespace)
+	}
 	router := func(is bool) {
 		if is {
 			words = append(words, "gateways")
@@ -29,9 +34,11 @@ func Describe(v View) string { //nolint:funlen // a case for each view
 	case clusterView:
 		router(v.router)
 		in(v.scope)
+		of(v.client)
 	case grpcView:
 		words = append(words, "gRPC")
 		in(v.scope)
+		of(v.client)
 		add("short names of", v.namespace)
 	case endpointView:
 		router(v.router)
@@ -39,12 +46,14 @@ func Describe(v View) string { //nolint:funlen // a case for each view
 			words = append(words, "gRPC")
 		}
 		add("namespace", v.namespace)
+		of(v.client)
 		add("cluster", string(v.cluster))
 		add("network", string(v.network))
 		add("of networks", v.view)
 	case gatewayView:
 		router(true)
 		in(v.scope)
+		of(v.client)
 	case listenerView:
 		in(v.scope)
 		add("cluster", string(v.cluster))

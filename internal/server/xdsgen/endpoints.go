@@ -7,6 +7,7 @@ import (
 	endpointv3 "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
 	"google.golang.org/protobuf/types/known/structpb"
 	"google.golang.org/protobuf/types/known/wrapperspb"
+	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
 
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
@@ -18,6 +19,7 @@ import (
 // by name, but no services that are not exported to the namespace.
 type endpointView struct {
 	namespace string // empty if it makes no difference
+	client    snapshot.RuleClient
 	router    bool
 	proxyless bool
 	cluster   mesh.ClusterID
@@ -48,7 +50,9 @@ func (v endpointView) on(node string) endpointView {
 
 func (v endpointView) Type() string { return xdswire.EndpointType }
 
-func (v endpointView) Reads() snapshot.Kinds { return snapshot.ServiceFacts | snapshot.EndpointFacts }
+func (v endpointView) Reads() snapshot.Kinds {
+	return snapshot.ServiceFacts | snapshot.EndpointFacts | snapshot.RuleFacts
+}
 
 func (v endpointView) Units(s *snapshot.Snapshot, yield func(string, Unit)) {
 	for host := range s.Services.All() {
@@ -63,11 +67,14 @@ func (v endpointView) Touched(s *snapshot.Snapshot, c *snapshot.Changes, yield f
 	for host := range c.Endpoints {
 		v.unit(s, host, yield)
 	}
+	for host := range c.Rules {
+		v.unit(s, host, yield)
+	}
 }
 
 func (v endpointView) unit(s *snapshot.Snapshot, host string, yield func(string, Unit)) {
 	svc := s.Services.Get(host)
-	if svc == nil || svc.NodeLocal != v.nodeLocal || svc.ExternalName != "" || svc.Headless && !v.router && !v.proxyless || !svc.VisibleTo(v.namespace) {
+	if svc == nil || svc.NodeLocal != v.nodeLocal || svc.ExternalName != "" || svc.Resolution.DNS() || toDestination(svc) && !v.router && !v.proxyless || !svc.VisibleTo(v.namespace) {
 		yield(host, nil)
 		return
 	}
@@ -76,8 +83,9 @@ func (v endpointView) unit(s *snapshot.Snapshot, host string, yield func(string,
 
 func (v endpointView) assignments(s *snapshot.Snapshot, svc *snapshot.MeshService) assignments {
 	u := assignments{
-		service: svc, endpoints: s.Endpoints.Get(svc.Host), gateways: s.Gateways,
+		service: svc, endpoints: s.Endpoints.Get(svc.Key), gateways: s.Gateways,
 		network: v.network, view: v.view, families: v.families, passthrough: v.passthrough, proxyless: v.proxyless,
+		subsets: encodeSubsets(svc, s.Rules.Get(svc.Key).For(v.client)),
 	}
 	if clusterLocal(svc) {
 		u.cluster = v.cluster
@@ -86,10 +94,80 @@ func (v endpointView) assignments(s *snapshot.Snapshot, svc *snapshot.MeshServic
 	return u
 }
 
-// assignments generates the load assignments of one service: one for each port, and for
-// gateways that pass TLS through another one for that.
+// endpointSubset is the part of a DestinationRule that decides which endpoints a cluster
+// has.
+type endpointSubset struct {
+	Name   string            `json:",omitempty"` // empty for the whole service
+	Labels map[string]string `json:",omitempty"`
+	// TLS holds, by port, whether the rule turns mTLS of the mesh on or off. Without an
+	// entry the endpoints decide.
+	TLS map[uint32]bool `json:",omitempty"`
+}
+
+// encodeSubsets makes the subsets of a service comparable by content, so that other
+// changes of a DestinationRule generate no assignments. A service without a rule that
+// matters has "".
+func encodeSubsets(svc *snapshot.MeshService, rule *snapshot.HostRule) string {
+	if rule == nil {
+		return ""
+	}
+	var out []endpointSubset
+	matters := false
+	for _, subset := range subsetsOf(rule) {
+		e := endpointSubset{Name: subset.GetName(), Labels: subset.GetLabels()}
+		for i := range svc.Ports {
+			number := svc.Ports[i].Number
+			if tls := rule.PolicyAt(number, subset).GetTls(); tls != nil {
+				if e.TLS == nil {
+					e.TLS = make(map[uint32]bool)
+				}
+				e.TLS[number] = tls.GetMode() == networkingv1alpha3.ClientTLSSettings_ISTIO_MUTUAL
+			}
+		}
+		matters = matters || subset != nil || e.TLS != nil
+		out = append(out, e)
+	}
+	if !matters {
+		return ""
+	}
+	return encodeFacts(out)
+}
+
+// decodeSubsets returns the subsets of a service, the whole service among them.
+func decodeSubsets(encoded string) []endpointSubset {
+	if encoded == "" {
+		return []endpointSubset{{}}
+	}
+	var out []endpointSubset
+	decodeFacts(encoded, &out)
+	return out
+}
+
+// of returns the endpoints of a port that belong to the subset.
+func (e *endpointSubset) of(list []snapshot.Endpoint, port uint32) []snapshot.Endpoint {
+	mtls, decides := e.TLS[port]
+	if len(e.Labels) == 0 && !decides {
+		return list
+	}
+	var out []snapshot.Endpoint
+	for i := range list {
+		if !snapshot.Selects(e.Labels, list[i].Labels) {
+			continue
+		}
+		one := list[i]
+		if decides {
+			one.MTLS = mtls
+		}
+		out = append(out, one)
+	}
+	return out
+}
+
+// assignments generates the load assignments of one service: one for each port and for
+// each subset of a port, and for gateways that pass TLS through another one for that.
 type assignments struct {
 	service   *snapshot.MeshService
+	subsets   string // []endpointSubset, encoded
 	endpoints *snapshot.Endpoints
 	gateways  *snapshot.Gateways
 	network   mesh.NetworkID
@@ -106,16 +184,18 @@ type assignments struct {
 func (u assignments) Type() string { return xdswire.EndpointType }
 
 func (u assignments) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, error) {
-	g := generator{enc: enc}
+	g, subsets := generator{enc: enc}, decodeSubsets(u.subsets)
 	for i := range u.service.Ports {
 		port := &u.service.Ports[i]
 		if port.Protocol == mesh.UDP {
 			continue
 		}
-		name, list := mesh.ClusterName{Direction: mesh.Outbound, Port: port.Number, Host: u.service.Host}, u.endpointsOf(port)
-		u.assignment(&g, name.String(), list, false)
-		if u.passesThrough() {
-			u.assignment(&g, name.SNI(), list, true)
+		for _, subset := range subsets {
+			name, list := mesh.ClusterName{Direction: mesh.Outbound, Port: port.Number, Subset: subset.Name, Host: u.service.Host}, u.endpointsOf(port)
+			u.assignment(&g, name.String(), subset.of(list, port.Number), false)
+			if u.passesThrough() {
+				u.assignment(&g, name.SNI(), (&endpointSubset{Labels: subset.Labels}).of(list, port.Number), true)
+			}
 		}
 	}
 	return g.resources()
@@ -131,7 +211,7 @@ func (u assignments) endpointsOf(port *snapshot.ServicePort) []snapshot.Endpoint
 
 // passesThrough reports whether the gateway forwards calls by server name to the service.
 func (u assignments) passesThrough() bool {
-	return u.passthrough && !u.service.Headless && u.cluster == ""
+	return u.passthrough && passable(u.service)
 }
 
 func (u assignments) assignment(g *generator, name string, list []snapshot.Endpoint, mtlsOnly bool) {
@@ -149,6 +229,9 @@ func (u assignments) lbEndpoint(e *snapshot.Endpoint, weight uint32) *endpointv3
 		return endpointProto(e.Address, e.Port, weight, health, false, "")
 	}
 	lb := endpointProto(e.Address, e.Port, weight, health, e.MTLS, e.Workload)
+	if e.Target != "" {
+		lb.GetEndpoint().Address = address(e.Target, e.Port)
+	}
 	if u.network != "" && e.Network != u.network {
 		setNetwork(lb, e.Network)
 	}

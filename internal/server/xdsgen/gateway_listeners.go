@@ -81,20 +81,39 @@ func gatewayPorts(s *snapshot.Snapshot, n Node, pod *snapshot.Pod, labels map[st
 
 // gatewayView is the view of the listeners of gateways with the same servers.
 type gatewayView struct {
-	scope scope
-	facts string // []passthroughServer, encoded
+	scope  scope
+	client snapshot.RuleClient
+	facts  string // []passthroughServer, encoded
 }
 
 func (v gatewayView) Type() string { return xdswire.ListenerType }
 
-func (v gatewayView) Reads() snapshot.Kinds { return snapshot.ServiceFacts }
+func (v gatewayView) Reads() snapshot.Kinds { return snapshot.ServiceFacts | snapshot.RuleFacts }
 
 func (v gatewayView) Units(s *snapshot.Snapshot, yield func(string, Unit)) {
-	yield("gateway", gatewayListeners{scope: v.scope, facts: v.facts, services: s.Services, settings: s.Mesh.Listeners})
+	yield("gateway", gatewayListeners{
+		scope: v.scope, facts: v.facts, services: s.Services, subsets: v.subsets(s), settings: s.Mesh.Listeners,
+	})
+}
+
+// subsets returns the names of the subsets of each service that has any, encoded.
+func (v gatewayView) subsets(s *snapshot.Snapshot) string {
+	out := make(map[string][]string)
+	for key, rules := range s.Rules.All() {
+		if r := rules.For(v.client); r != nil {
+			for _, subset := range r.Subsets {
+				out[key] = append(out[key], subset.GetName())
+			}
+		}
+	}
+	if len(out) == 0 {
+		return ""
+	}
+	return encodeFacts(out)
 }
 
 func (v gatewayView) Touched(s *snapshot.Snapshot, c *snapshot.Changes, yield func(string, Unit)) {
-	if len(c.Services) > 0 {
+	if len(c.Services)+len(c.Rules) > 0 {
 		v.Units(s, yield)
 	}
 }
@@ -105,6 +124,7 @@ type gatewayListeners struct {
 	scope    scope
 	facts    string
 	services *snapshot.Table[string, snapshot.MeshService]
+	subsets  string // by MeshService.Key, encoded
 	settings snapshot.ListenerSettings
 }
 
@@ -113,9 +133,13 @@ func (u gatewayListeners) Type() string { return xdswire.ListenerType }
 func (u gatewayListeners) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, error) {
 	var servers []passthroughServer
 	decodeFacts(u.facts, &servers)
+	var subsets map[string][]string
+	if u.subsets != "" {
+		decodeFacts(u.subsets, &subsets)
+	}
 	g := generator{enc: enc}
 	for _, srv := range servers {
-		chains := u.chains(&g, srv)
+		chains := u.chains(&g, srv, subsets)
 		if len(chains) == 0 {
 			continue // Envoy refuses a listener without chains
 		}
@@ -133,11 +157,12 @@ func (u gatewayListeners) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, e
 	return g.resources()
 }
 
-// chains returns a filter chain for each port of each service that the server exposes.
-func (u gatewayListeners) chains(g *generator, srv passthroughServer) []*listenerv3.FilterChain {
+// chains returns a filter chain for each port of each service that the server exposes,
+// and for each of their subsets.
+func (u gatewayListeners) chains(g *generator, srv passthroughServer, subsets map[string][]string) []*listenerv3.FilterChain {
 	var out []*listenerv3.FilterChain
 	for _, svc := range u.services.All() {
-		if svc.ExternalName != "" || svc.Headless || clusterLocal(svc) || !u.scope.sees(svc) || !hostsMatch(srv.Hosts, svc, "") {
+		if svc.ExternalName != "" || !passable(svc) || !u.scope.sees(svc) || !hostsMatch(srv.Hosts, svc, "") {
 			continue
 		}
 		for i := range svc.Ports {
@@ -145,12 +170,14 @@ func (u gatewayListeners) chains(g *generator, srv passthroughServer) []*listene
 			if port.Protocol == mesh.UDP {
 				continue
 			}
-			name := mesh.ClusterName{Direction: mesh.Outbound, Port: port.Number, Host: svc.Host}.SNI()
-			out = append(out, &listenerv3.FilterChain{
-				FilterChainMatch:              &listenerv3.FilterChainMatch{ServerNames: []string{name}, ApplicationProtocols: alpnAll},
-				Filters:                       []*listenerv3.Filter{g.tcpProxy(name, u.settings)},
-				TransportSocketConnectTimeout: durationpb.New(handshakeTimeout),
-			})
+			for _, subset := range append([]string{""}, subsets[svc.Key]...) {
+				name := mesh.ClusterName{Direction: mesh.Outbound, Port: port.Number, Subset: subset, Host: svc.Host}.SNI()
+				out = append(out, &listenerv3.FilterChain{
+					FilterChainMatch:              &listenerv3.FilterChainMatch{ServerNames: []string{name}, ApplicationProtocols: alpnAll},
+					Filters:                       []*listenerv3.Filter{g.tcpProxy(name, u.settings)},
+					TransportSocketConnectTimeout: durationpb.New(handshakeTimeout),
+				})
+			}
 		}
 	}
 	return out

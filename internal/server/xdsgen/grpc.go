@@ -9,6 +9,7 @@ import (
 	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
 	tlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
 	"google.golang.org/protobuf/types/known/wrapperspb"
+	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
 
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
@@ -27,7 +28,7 @@ func assignProxyless(s *snapshot.Snapshot, n Node, pod *snapshot.Pod, labels map
 		sc = scope{}
 	}
 	return Assignment{
-		xdswire.ClusterType:  {Shared: grpcView{typ: xdswire.ClusterType, scope: sc}},
+		xdswire.ClusterType:  {Shared: grpcView{typ: xdswire.ClusterType, scope: sc, client: eds.client}},
 		xdswire.EndpointType: eds.views(s, nodeOf(pod)),
 		xdswire.ListenerType: {
 			Shared: grpcView{typ: xdswire.ListenerType, scope: sc, namespace: n.Namespace},
@@ -44,12 +45,18 @@ func assignProxyless(s *snapshot.Snapshot, n Node, pod *snapshot.Pod, labels map
 type grpcView struct {
 	typ       string
 	scope     scope
-	namespace string // whose services have short names; for listeners only
+	namespace string              // whose services have short names; for listeners only
+	client    snapshot.RuleClient // for clusters only
 }
 
 func (v grpcView) Type() string { return v.typ }
 
-func (v grpcView) Reads() snapshot.Kinds { return snapshot.ServiceFacts }
+func (v grpcView) Reads() snapshot.Kinds {
+	if v.typ == xdswire.ClusterType {
+		return snapshot.ServiceFacts | snapshot.RuleFacts
+	}
+	return snapshot.ServiceFacts
+}
 
 func (v grpcView) Units(s *snapshot.Snapshot, yield func(string, Unit)) {
 	for host := range s.Services.All() {
@@ -61,15 +68,24 @@ func (v grpcView) Touched(s *snapshot.Snapshot, c *snapshot.Changes, yield func(
 	for host := range c.Services {
 		v.unit(s, host, yield)
 	}
+	if v.typ == xdswire.ClusterType {
+		for host := range c.Rules {
+			v.unit(s, host, yield)
+		}
+	}
 }
 
 func (v grpcView) unit(s *snapshot.Snapshot, host string, yield func(string, Unit)) {
 	svc := s.Services.Get(host)
-	if svc == nil || svc.ExternalName != "" || !v.scope.sees(svc) {
+	if svc == nil || svc.ExternalName != "" || svc.Resolution != snapshot.ByEndpoints || svc.IsWildcard() || !v.scope.sees(svc) {
 		yield(host, nil)
 		return
 	}
-	yield(host, grpcService{typ: v.typ, service: svc, near: svc.Namespace == v.namespace, mtls: s.Mesh.AutoMTLS && svc.AllDirectTLS})
+	u := grpcService{typ: v.typ, service: svc, near: isNear(svc, v.namespace)}
+	if v.typ == xdswire.ClusterType {
+		u.mtls, u.rule = s.Mesh.AutoMTLS && svc.AllDirectTLS, s.Rules.Get(host).For(v.client)
+	}
+	yield(host, u)
 }
 
 // grpcService generates the resources of one type with which gRPC calls a service.
@@ -77,7 +93,9 @@ type grpcService struct {
 	typ     string
 	service *snapshot.MeshService
 	near    bool // clients are in the service's namespace
-	mtls    bool
+	// For clusters only.
+	mtls bool
+	rule *snapshot.HostRule // or nil
 }
 
 func (u grpcService) Type() string { return u.typ }
@@ -98,7 +116,9 @@ func (u grpcService) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, error)
 		case xdswire.RouteType:
 			g.add(u.typ, name, grpcRoutes(name))
 		case xdswire.ClusterType:
-			g.cluster(u.cluster(&g, name))
+			for _, subset := range subsetsOf(u.rule) {
+				g.cluster(u.cluster(&g, port.Number, subset))
+			}
 		}
 	}
 	return g.resources()
@@ -107,10 +127,13 @@ func (u grpcService) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, error)
 // names returns the names by which clients may call the service. gRPC requests the
 // listener with the exact name in its target.
 func (u grpcService) names() []string {
-	short := u.service.Name + "." + u.service.Namespace
-	out := []string{u.service.Host, short, short + ".svc"}
-	if u.near {
-		out = append(out, u.service.Name)
+	out := []string{u.service.Host}
+	if name, namespace, ok := u.service.KubernetesName(); ok {
+		short := name + "." + namespace
+		out = append(out, short, short+".svc")
+		if u.near {
+			out = append(out, name)
+		}
 	}
 	return out
 }
@@ -142,19 +165,33 @@ func grpcRoutes(cluster string) *routev3.RouteConfiguration {
 }
 
 // cluster returns a cluster with round robin, the only policy that all gRPC libraries
-// support.
+// support. It has the limit of calls and the outlier detection of its DestinationRule.
 //
 // In gRPC all endpoints of a cluster use TLS or none, and the client offers only h2 by
-// ALPN. So the cluster has mTLS only if all endpoints accept it from such a client.
-func (u grpcService) cluster(g *generator, name string) *clusterv3.Cluster {
+// ALPN. So the cluster has mTLS only if its DestinationRule requires mTLS, or if all
+// endpoints accept it from such a client.
+func (u grpcService) cluster(g *generator, port uint32, subset *networkingv1alpha3.Subset) *clusterv3.Cluster {
+	policy := u.rule.PolicyAt(port, subset)
+	name := mesh.ClusterName{Direction: mesh.Outbound, Port: port, Subset: subset.GetName(), Host: u.service.Host}.String()
 	c := &clusterv3.Cluster{
 		Name:                 name,
 		ClusterDiscoveryType: discovery(clusterv3.Cluster_EDS),
 		EdsClusterConfig:     &clusterv3.Cluster_EdsClusterConfig{EdsConfig: adsSource(), ServiceName: name},
 		CircuitBreakers:      unlimited(), // the default is 1,024 concurrent calls
 	}
-	if u.mtls {
-		c.TransportSocket = g.transportSocket(tlsSocket, &tlsv3.UpstreamTlsContext{CommonTlsContext: grpcCommonTLS(u.service.Accounts)})
+	if n := policy.GetConnectionPool().GetHttp().GetHttp2MaxRequests(); n > 0 {
+		c.CircuitBreakers.Thresholds[0].MaxRequests = wrapperspb.UInt32(uint32(n))
+	}
+	c.OutlierDetection = outlierDetection(policy.GetOutlierDetection())
+	mtls, accounts, tls := u.mtls, u.service.Accounts, policy.GetTls()
+	if tls != nil {
+		mtls = tls.GetMode() == networkingv1alpha3.ClientTLSSettings_ISTIO_MUTUAL
+	}
+	if names := tls.GetSubjectAltNames(); len(names) > 0 {
+		accounts = names
+	}
+	if mtls {
+		c.TransportSocket = g.transportSocket(tlsSocket, &tlsv3.UpstreamTlsContext{CommonTlsContext: grpcCommonTLS(accounts)})
 	}
 	return c
 }

@@ -119,7 +119,7 @@ func eachServicePort(s *snapshot.Snapshot, n Node, pod *snapshot.Pod, labels map
 // eachSelectorlessPort yields the ports of a service without a selector whose endpoints
 // name the pod.
 func eachSelectorlessPort(s *snapshot.Snapshot, svc *snapshot.MeshService, in *snapshot.ClusterService, pod string, yield func(*snapshot.MeshService, *snapshot.ServicePort, uint32)) {
-	eps := s.Endpoints.Get(svc.Host)
+	eps := s.Endpoints.Get(svc.Key)
 	if eps == nil {
 		return
 	}

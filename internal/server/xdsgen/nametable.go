@@ -59,7 +59,7 @@ func (v nameView) unit(s *snapshot.Snapshot, host string, yield func(string, Uni
 		yield(host, nil)
 	case svc.Headless:
 		yield(host, headlessNames{
-			service: svc, endpoints: s.Endpoints.Get(host), cluster: v.cluster, network: v.network, families: v.families,
+			service: svc, endpoints: s.Endpoints.Get(svc.Key), cluster: v.cluster, network: v.network, families: v.families,
 		})
 	default:
 		yield(host, serviceName{service: svc, cluster: v.cluster, families: v.families})
@@ -75,7 +75,7 @@ func (v nameView) Join(e *xdswire.Encoder, pieces []*xdswire.Resource) *xdswire.
 	return e.Raw(xdswire.NameTableType, nameTable, entries...)
 }
 
-// serviceName generates the entry of a service with a cluster IP.
+// serviceName generates the entry of a service with addresses.
 type serviceName struct {
 	service  *snapshot.MeshService
 	cluster  mesh.ClusterID
@@ -90,9 +90,15 @@ func (u serviceName) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, error)
 		ips = ofFamilies(in.VIPs, u.families)
 	}
 	if len(ips) == 0 {
+		ips = ofFamilies(u.service.Allocated, u.families)
+	}
+	if len(ips) == 0 {
 		return nil, nil
 	}
-	return []*xdswire.Resource{nameEntry(enc, u.service.Host, u.service.Name, u.service.Namespace, ips)}, nil
+	if u.service.Entry {
+		return []*xdswire.Resource{nameEntry(enc, external, u.service.Host, u.service.Host, u.service.Namespace, ips)}, nil
+	}
+	return []*xdswire.Resource{nameEntry(enc, kubernetes, u.service.Host, u.service.Name, u.service.Namespace, ips)}, nil
 }
 
 // headlessNames generates the entries of a headless service: one with the addresses of
@@ -137,14 +143,14 @@ func (u headlessNames) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, erro
 	if len(all) == 0 {
 		return nil, nil
 	}
-	out := []*xdswire.Resource{nameEntry(enc, u.service.Host, u.service.Name, u.service.Namespace, all)}
+	out := []*xdswire.Resource{nameEntry(enc, kubernetes, u.service.Host, u.service.Name, u.service.Namespace, all)}
 	for pod, of := range pods {
 		ips := of[1] // a pod in the proxy's cluster hides pods of its name in other clusters
 		if len(ips) == 0 {
 			ips = of[0]
 		}
 		if ips = ofFamilies(ips, u.families); len(ips) > 0 {
-			out = append(out, nameEntry(enc, pod+"."+u.service.Host, pod+"."+u.service.Name, u.service.Namespace, ips))
+			out = append(out, nameEntry(enc, kubernetes, pod+"."+u.service.Host, pod+"."+u.service.Name, u.service.Namespace, ips))
 		}
 	}
 	return out, nil
@@ -169,11 +175,14 @@ const (
 	fieldNamespace = 4
 )
 
-// kubernetes is the registry of the services that agents also find by short names.
-const kubernetes = "Kubernetes"
+// The registries of services. Agents find only the services of Kubernetes by short names.
+const (
+	kubernetes = "Kubernetes"
+	external   = "External"
+)
 
 // nameEntry returns a part of the table: one entry, encoded as a field of the table.
-func nameEntry(enc *xdswire.Encoder, host, short, namespace string, ips []netip.Addr) *xdswire.Resource {
+func nameEntry(enc *xdswire.Encoder, registry, host, short, namespace string, ips []netip.Addr) *xdswire.Resource {
 	text := func(b []byte, num protowire.Number, s string) []byte {
 		return protowire.AppendString(protowire.AppendTag(b, num, protowire.BytesType), s)
 	}
@@ -184,7 +193,7 @@ func nameEntry(enc *xdswire.Encoder, host, short, namespace string, ips []netip.
 	for _, ip := range ips {
 		info = text(info, fieldIPs, ip.String())
 	}
-	info = text(info, fieldRegistry, kubernetes)
+	info = text(info, fieldRegistry, registry)
 	info = text(info, fieldShortName, short)
 	info = text(info, fieldNamespace, namespace)
 	entry := nested(text(nil, fieldKey, host), fieldValue, info)

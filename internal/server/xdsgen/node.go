@@ -31,6 +31,9 @@ type Node struct {
 	// Captured reports whether connections are redirected to the proxy. Otherwise
 	// (interceptionMode NONE) listeners bind the ports that a Sidecar declares.
 	Captured bool
+	// ResolvesNames reports whether the DNS proxy of the agent answers the workload
+	// (DNS_CAPTURE), so that it uses allocated addresses.
+	ResolvesNames bool
 	// Proxyless reports whether the node is gRPC in an application (GENERATOR grpc),
 	// which supports a part of Envoy's resources.
 	Proxyless bool
@@ -92,6 +95,7 @@ func ParseNode(n *corev3.Node, maxMetadata int) (Node, error) {
 		ServiceAccount: text("SERVICE_ACCOUNT"),
 		Network:        mesh.NetworkID(text("NETWORK")),
 		Captured:       text("INTERCEPTION_MODE") != "NONE",
+		ResolvesNames:  text("DNS_CAPTURE") == "true" || md["DNS_CAPTURE"].GetBoolValue(),
 		Proxyless:      text("GENERATOR") == generatorGRPC,
 		MeshID:         text("MESH_ID"),
 		TrustDomain:    text("TRUST_DOMAIN"),

@@ -1,33 +1,40 @@
 package xdsgen
 
 import (
+	"cmp"
 	"math"
 	"time"
 
 	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	endpointv3 "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
 	httpv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/upstreams/http/v3"
 	typev3 "github.com/envoyproxy/go-control-plane/envoy/type/v3"
 	"google.golang.org/protobuf/types/known/anypb"
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/structpb"
 	"google.golang.org/protobuf/types/known/wrapperspb"
+	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
 
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
 
-// clusterView is the view of the outbound clusters of proxies that see the same services.
+// clusterView is the view of the outbound clusters of proxies that see the same services
+// and have the same DestinationRules.
 type clusterView struct {
 	scope       scope
+	client      snapshot.RuleClient
 	router      bool
 	passthrough bool // for a gateway that passes TLS through by server name
+	// families are the IP versions to which names are resolved, if some service needs it.
+	families families
 }
 
 func (v clusterView) Type() string { return xdswire.ClusterType }
 
-func (v clusterView) Reads() snapshot.Kinds { return snapshot.ServiceFacts }
+func (v clusterView) Reads() snapshot.Kinds { return snapshot.ServiceFacts | snapshot.RuleFacts }
 
 func (v clusterView) Units(s *snapshot.Snapshot, yield func(string, Unit)) {
 	yield("", fixedClusters{router: v.router, connectTimeout: s.Mesh.ConnectTimeout})
@@ -40,6 +47,9 @@ func (v clusterView) Touched(s *snapshot.Snapshot, c *snapshot.Changes, yield fu
 	for host := range c.Services {
 		v.unit(s, host, yield)
 	}
+	for host := range c.Rules {
+		v.unit(s, host, yield)
+	}
 }
 
 func (v clusterView) unit(s *snapshot.Snapshot, host string, yield func(string, Unit)) {
@@ -49,20 +59,35 @@ func (v clusterView) unit(s *snapshot.Snapshot, host string, yield func(string, 
 		return
 	}
 	yield(host, serviceClusters{
-		service: svc, router: v.router, passthrough: v.passthrough,
+		service: svc, rule: s.Rules.Get(host).For(v.client), router: v.router, passthrough: v.passthrough, dns: v.dns(s, svc),
 		connectTimeout: s.Mesh.ConnectTimeout, autoMTLS: s.Mesh.AutoMTLS, exchange: curvesOf(s.Mesh),
 	})
 }
 
-// serviceClusters generates the clusters of one service: one for each port, and for
-// gateways that pass TLS through another one for that.
+// resolver holds the settings by which proxies resolve names; zero if they resolve none.
+type resolver struct {
+	families families
+	refresh  time.Duration
+}
+
+func (v clusterView) dns(s *snapshot.Snapshot, svc *snapshot.MeshService) resolver {
+	if svc.Resolution.DNS() {
+		return resolver{v.families, s.Mesh.DNSRefresh}
+	}
+	return resolver{}
+}
+
+// serviceClusters generates the clusters of one service: one for each port and for each
+// subset of a port, and for gateways that pass TLS through another one for that.
 type serviceClusters struct {
 	service        *snapshot.MeshService
+	rule           *snapshot.HostRule // or nil
 	router         bool
 	passthrough    bool
 	connectTimeout time.Duration
 	autoMTLS       bool
 	exchange       curves
+	dns            resolver
 }
 
 func (u serviceClusters) Type() string { return xdswire.ClusterType }
@@ -77,57 +102,178 @@ func (u serviceClusters) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, er
 		if port.Protocol == mesh.UDP {
 			continue
 		}
-		name := mesh.ClusterName{Direction: mesh.Outbound, Port: port.Number, Host: u.service.Host}
-		c := u.cluster(&g, name.String(), port)
-		u.setTransportSocket(&g, c, name, port)
-		g.cluster(c)
-		if u.passthrough && !u.service.Headless && !clusterLocal(u.service) {
-			g.cluster(u.cluster(&g, name.SNI(), port)) // without a transport socket
+		for _, subset := range subsetsOf(u.rule) {
+			of := clusterOf{u, port, subset, u.rule.PolicyAt(port.Number, subset)}
+			c := of.cluster(&g)
+			if c == nil {
+				continue
+			}
+			g.cluster(c)
+			if u.passthrough && passable(u.service) {
+				c := of.base(&g, of.name().SNI()) // without a transport socket
+				g.setHTTPOptions(c, of.httpOptions())
+				g.cluster(c)
+			}
 		}
 	}
 	return g.resources()
 }
 
-// cluster returns a cluster without its transport socket.
-func (u serviceClusters) cluster(g *generator, name string, port *snapshot.ServicePort) *clusterv3.Cluster {
+// subsetsOf returns the subsets of a rule, first nil for the whole service.
+func subsetsOf(r *snapshot.HostRule) []*networkingv1alpha3.Subset {
+	out := []*networkingv1alpha3.Subset{nil}
+	if r != nil {
+		out = append(out, r.Subsets...)
+	}
+	return out
+}
+
+// clusterOf is a cluster of a port: for a subset, or for the whole service if subset is
+// nil.
+type clusterOf struct {
+	serviceClusters
+	port   *snapshot.ServicePort
+	subset *networkingv1alpha3.Subset
+	policy *networkingv1alpha3.TrafficPolicy // may be nil
+}
+
+func (u clusterOf) name() mesh.ClusterName {
+	return mesh.ClusterName{Direction: mesh.Outbound, Port: u.port.Number, Subset: u.subset.GetName(), Host: u.service.Host}
+}
+
+// cluster returns the whole cluster. It returns nil if the cluster would have no endpoint
+// whose name to resolve.
+func (u clusterOf) cluster(g *generator) *clusterv3.Cluster {
+	c, options := u.base(g, u.name().String()), u.httpOptions()
+	if c == nil {
+		return nil
+	}
+	tls := u.policy.GetTls()
+	switch tls.GetMode() {
+	case networkingv1alpha3.ClientTLSSettings_SIMPLE, networkingv1alpha3.ClientTLSSettings_MUTUAL:
+		c.TransportSocket = g.policyTLS(tls, u.router || u.rule.Selector != "", u.http2())
+		if u.port.Protocol.IsHTTP() || u.port.Protocol == mesh.Auto {
+			options = autoSNI(options, tls)
+		}
+	case networkingv1alpha3.ClientTLSSettings_ISTIO_MUTUAL:
+		c.TransportSocket = u.meshTLS(g)
+	default: // DISABLE, or no TLS settings
+		if tls == nil {
+			u.setAutoTLS(g, c)
+		}
+	}
+	g.announceClient(c, u.policy.GetProxyProtocol())
+	g.setHTTPOptions(c, options)
+	return c
+}
+
+// base returns a cluster without its transport socket and its options of HTTP, or nil.
+func (u clusterOf) base(g *generator, name string) *clusterv3.Cluster {
 	c := &clusterv3.Cluster{
 		Name:            name,
 		AltStatName:     name + ";",
 		ConnectTimeout:  durationpb.New(u.connectTimeout),
-		LbPolicy:        clusterv3.Cluster_LEAST_REQUEST,
 		CircuitBreakers: unlimited(),
 		// By default Envoy also uses unhealthy endpoints as soon as half of all are
-		// unhealthy. EDS includes unhealthy endpoints, so this must be off.
-		CommonLbConfig: &clusterv3.Cluster_CommonLbConfig{HealthyPanicThreshold: &typev3.Percent{}},
-		Metadata:       serviceMetadata(u.service.Name, u.service.Namespace, u.service.Host),
+		// unhealthy. EDS includes unhealthy endpoints, so this is off by default.
+		CommonLbConfig: &clusterv3.Cluster_CommonLbConfig{HealthyPanicThreshold: &typev3.Percent{
+			Value: float64(u.policy.GetOutlierDetection().GetMinHealthPercent()),
+		}},
+		OutlierDetection: outlierDetection(u.policy.GetOutlierDetection()),
+		Metadata:         serviceMetadata(u.service.Name, u.service.Namespace, u.service.Host),
 	}
-	if u.originalDst() {
-		c.ClusterDiscoveryType = discovery(clusterv3.Cluster_ORIGINAL_DST)
-		c.LbPolicy = clusterv3.Cluster_CLUSTER_PROVIDED
-	} else {
-		c.ClusterDiscoveryType = discovery(clusterv3.Cluster_EDS)
-		c.EdsClusterConfig = &clusterv3.Cluster_EdsClusterConfig{EdsConfig: adsSource(), ServiceName: name}
+	addRuleMetadata(c.Metadata, u.rule, u.subset.GetName())
+	if u.service.External {
+		c.Metadata.FilterMetadata["istio"].Fields["external"] = structpb.NewBoolValue(true)
 	}
 	switch {
-	case port.Protocol.IsHTTP2():
-		g.protocolOptions(c, explicitHTTP2())
-	case port.Protocol == mesh.Auto && !u.router:
-		g.protocolOptions(c, downstreamProtocol(0))
+	case u.originalDst():
+		c.ClusterDiscoveryType = discovery(clusterv3.Cluster_ORIGINAL_DST)
+		c.LbPolicy = clusterv3.Cluster_CLUSTER_PROVIDED
+		if u.port.Target != u.port.Number && u.port.Target != 0 && u.service.Entry {
+			c.LbConfig = &clusterv3.Cluster_OriginalDstLbConfig_{OriginalDstLbConfig: &clusterv3.Cluster_OriginalDstLbConfig{
+				UpstreamPortOverride: wrapperspb.UInt32(u.port.Target),
+			}}
+		}
+	case u.service.Resolution.DNS():
+		if !u.resolve(c) {
+			return nil
+		}
+		g.setLoadBalancer(c, u.policy.GetLoadBalancer())
+	default:
+		c.ClusterDiscoveryType = discovery(clusterv3.Cluster_EDS)
+		c.EdsClusterConfig = &clusterv3.Cluster_EdsClusterConfig{EdsConfig: adsSource(), ServiceName: name}
+		g.setLoadBalancer(c, u.policy.GetLoadBalancer())
 	}
+	setConnectionPool(c, u.policy.GetConnectionPool(), u.policy.GetRetryBudget())
 	return c
 }
 
-// originalDst reports whether connections go to the address that the client chose. For
-// headless services they do, except on gateways, whose clients choose none.
-func (u serviceClusters) originalDst() bool { return u.service.Headless && !u.router }
+// toDestination reports whether clients of a service choose the address of an endpoint.
+func toDestination(svc *snapshot.MeshService) bool {
+	return svc.Headless || svc.Resolution == snapshot.ByDestination
+}
 
-// setTransportSocket sets the transport sockets: mTLS for endpoints that accept it, else
-// plaintext.
-func (u serviceClusters) setTransportSocket(g *generator, c *clusterv3.Cluster, name mesh.ClusterName, port *snapshot.ServicePort) {
+// passable reports whether gateways pass on calls by server name to a service.
+func passable(svc *snapshot.MeshService) bool {
+	return !svc.Headless && !clusterLocal(svc) && !svc.External && svc.Resolution == snapshot.ByEndpoints && !svc.IsWildcard()
+}
+
+// resolve makes the proxy resolve the names of a cluster's endpoints. It returns false if
+// there are none.
+func (u clusterOf) resolve(c *clusterv3.Cluster) bool {
+	if u.service.Targets == nil {
+		return false
+	}
+	var list []snapshot.Endpoint
+	for _, e := range u.service.Targets.ByPort[u.port.Name] {
+		if snapshot.Selects(u.subset.GetLabels(), e.Labels) {
+			list = append(list, e)
+		}
+	}
+	if len(list) == 0 {
+		return false
+	}
+	c.ClusterDiscoveryType = discovery(clusterv3.Cluster_STRICT_DNS)
+	if u.service.Resolution == snapshot.ByFirstOfDNS {
+		c.ClusterDiscoveryType = discovery(clusterv3.Cluster_LOGICAL_DNS)
+		list = list[:1] // Envoy refuses more
+	}
+	c.DnsRefreshRate = durationpb.New(u.dns.refresh) //nolint:staticcheck // as in Istio, and every Envoy reads it
+	c.RespectDnsTtl = true                           //nolint:staticcheck // see above
+	switch u.dns.families {
+	case v4:
+		c.DnsLookupFamily = clusterv3.Cluster_V4_ONLY
+	case v6:
+		c.DnsLookupFamily = clusterv3.Cluster_V6_ONLY
+	default:
+		c.DnsLookupFamily = clusterv3.Cluster_ALL
+	}
+	c.LoadAssignment = &endpointv3.ClusterLoadAssignment{
+		ClusterName: c.GetName(), Endpoints: assignments{service: u.service, gateways: &snapshot.Gateways{}}.localities(list, false),
+	}
+	return true
+}
+
+func (u clusterOf) http2() bool { return speaksHTTP2(u.port.Protocol, u.policy.GetConnectionPool()) }
+
+func (u clusterOf) httpOptions() *httpv3.HttpProtocolOptions {
+	return upstreamHTTP(u.port.Protocol, !u.router, u.policy.GetConnectionPool(), u.policy.GetOutlierDetection())
+}
+
+// originalDst reports whether connections go to the address that the client chose, as for
+// headless services. The clients of gateways choose none.
+func (u clusterOf) originalDst() bool {
+	return !u.router && (toDestination(u.service) || passesThrough(u.policy.GetLoadBalancer()))
+}
+
+// setAutoTLS sets the transport sockets of a cluster without TLS settings: mTLS for
+// endpoints that accept it, else plaintext.
+func (u clusterOf) setAutoTLS(g *generator, c *clusterv3.Cluster) {
 	if !u.autoMTLS || u.service.Plaintext || u.originalDst() && !u.service.AllTLS {
 		return
 	}
-	tls := g.upstreamTLS(u.exchange, u.service.Accounts, name.SNI(), port.Protocol.IsHTTP2())
+	tls := u.meshTLS(g)
 	if u.originalDst() {
 		c.TransportSocket = tls
 		return
@@ -135,6 +281,27 @@ func (u serviceClusters) setTransportSocket(g *generator, c *clusterv3.Cluster, 
 	c.TransportSocketMatches = []*clusterv3.Cluster_TransportSocketMatch{
 		{Name: "tlsMode-istio", Match: tlsModeMatch(), TransportSocket: tls},
 		{Name: "tlsMode-disabled", Match: &structpb.Struct{}, TransportSocket: g.rawBuffer()},
+	}
+}
+
+// meshTLS returns the transport socket for mTLS with the certificates of the mesh.
+func (u clusterOf) meshTLS(g *generator) *corev3.TransportSocket {
+	accounts, tls := u.service.Accounts, u.policy.GetTls()
+	if names := tls.GetSubjectAltNames(); len(names) > 0 {
+		accounts = names
+	}
+	return g.upstreamTLS(u.exchange, accounts, cmp.Or(tls.GetSni(), u.name().SNI()), u.http2())
+}
+
+// addRuleMetadata names the DestinationRule and the subset, which commands show.
+func addRuleMetadata(to *corev3.Metadata, r *snapshot.HostRule, subset string) {
+	if r == nil {
+		return
+	}
+	fields := to.GetFilterMetadata()["istio"].GetFields()
+	fields["config"] = structpb.NewStringValue("/apis/networking.istio.io/v1/namespaces/" + r.Namespace + "/destination-rule/" + r.Name)
+	if subset != "" {
+		fields["subset"] = structpb.NewStringValue(subset)
 	}
 }
 
@@ -212,6 +379,13 @@ func downstreamProtocol(idle time.Duration) *httpv3.HttpProtocolOptions {
 	return o
 }
 
+// setHTTPOptions sets the options of HTTP connections; nil means Envoy's defaults.
+func (g *generator) setHTTPOptions(c *clusterv3.Cluster, o *httpv3.HttpProtocolOptions) {
+	if o != nil {
+		g.protocolOptions(c, o)
+	}
+}
+
 func (g *generator) protocolOptions(c *clusterv3.Cluster, o *httpv3.HttpProtocolOptions) {
 	c.TypedExtensionProtocolOptions = map[string]*anypb.Any{
 		"envoy.extensions.upstreams.http.v3.HttpProtocolOptions": g.any(o),
@@ -221,5 +395,5 @@ func (g *generator) protocolOptions(c *clusterv3.Cluster, o *httpv3.HttpProtocol
 // clusterLocal reports whether clients call only endpoints of their own cluster, or of
 // their own node.
 func clusterLocal(svc *snapshot.MeshService) bool {
-	return svc.NodeLocal || snapshot.ClusterLocal(svc.Namespace, svc.Name)
+	return svc.NodeLocal || svc.ClusterLocal
 }

@@ -27,6 +27,8 @@ type listenerView struct {
 	families families // of the proxy's addresses
 	bind     string   // address of egress listeners without one
 	filters  string   // []snapshot.HTTPFilter, encoded
+	// allocated reports whether clients use the allocated addresses of services.
+	allocated bool
 }
 
 func (v listenerView) Type() string { return xdswire.ListenerType }
@@ -99,7 +101,7 @@ func (v listenerView) port(s *snapshot.Snapshot, number uint32, filters []snapsh
 		return
 	}
 	yield(id, portListeners{
-		services: services, scope: v.scope, cluster: v.cluster, families: v.families, registryOnly: registryOnly(s.Mesh, v.scope),
+		services: services, scope: v.scope, cluster: v.cluster, families: v.families, allocated: v.allocated, registryOnly: registryOnly(s.Mesh, v.scope),
 		settings: s.Mesh.Listeners, filters: filtersAt(filters, number),
 	})
 }
@@ -166,13 +168,14 @@ func unknownTCP(registryOnly bool) string {
 	return mesh.PassthroughCluster
 }
 
-// portListeners generates the outbound listeners of one port number: one for all HTTP
-// services, and one for each address of each other service.
+// portListeners generates the outbound listeners of one port number: one at any address,
+// and one for each address of each service that is not routed by host.
 type portListeners struct {
 	services     *snapshot.PortServices
 	scope        scope
 	cluster      mesh.ClusterID
 	families     families
+	allocated    bool
 	registryOnly bool
 	settings     snapshot.ListenerSettings
 	filters      string
@@ -184,24 +187,36 @@ func (u portListeners) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, erro
 	g := generator{enc: enc}
 	number := u.services.Number
 	o := httpOptions{port: number, settings: u.settings, filters: decodeFilters(u.filters)}
-	if anyHTTP(u.services, u.scope) && !reserved(number) {
-		web := o
-		web.grpcWeb = anyPort(u.services, u.scope, func(p *snapshot.ServicePort) bool { return p.Protocol == mesh.GRPCWeb })
-		g.listener(g.httpListener(u.families.wildcards(), u.registryOnly, web))
-	}
+	w := wildcard{g: &g, o: o, registryOnly: u.registryOnly, families: u.families}
 	taken := make(map[string]struct{})
 	for _, svc := range u.services.Services {
 		port := svc.Port(number)
-		if svc.ExternalName != "" || svc.Headless || port.Protocol.IsHTTP() || !u.scope.sees(svc) {
+		if svc.ExternalName != "" || svc.Headless || !u.scope.sees(svc) {
 			continue
 		}
-		for _, ip := range addresses(svc.For(u.cluster)) {
+		w.grpcWeb = w.grpcWeb || port.Protocol == mesh.GRPCWeb
+		if port.Protocol.IsHTTP() {
+			w.http = true
+			continue
+		}
+		ips := addresses(svc.For(u.cluster))
+		if u.allocated {
+			ips = append(ips, texts(svc.Allocated)...)
+		}
+		if svc.Entry && (len(svc.CIDRs) > 0 || len(ips) == 0) {
+			w.http = w.http || routedByPort(svc, port)
+			w.add(svc, port)
+		}
+		for _, ip := range ips {
 			if _, dup := taken[ip]; dup {
 				continue // the oldest of the services with the address has it
 			}
 			taken[ip] = struct{}{}
 			g.listener(g.serviceListener(svc, port, ip, o))
 		}
+	}
+	if !reserved(number) {
+		w.listener()
 	}
 	return g.resources()
 }
@@ -244,19 +259,6 @@ func (u headlessListeners) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, 
 		}
 	}
 	return g.resources()
-}
-
-// httpListener returns the listener for redirected HTTP connections to one port number
-// at any address.
-func (g *generator) httpListener(wildcards []string, registryOnly bool, o httpOptions) *listenerv3.Listener {
-	name := wildcards[0] + "_" + portString(o.port)
-	l := g.capturedListener(name, wildcards, o, true)
-	l.FilterChains = []*listenerv3.FilterChain{g.plainHTTPChain(name, portString(o.port), o)}
-	l.DefaultFilterChain = &listenerv3.FilterChain{
-		Name: "PassthroughFilterChain", FilterChainMatch: &listenerv3.FilterChainMatch{},
-		Filters: []*listenerv3.Filter{g.tcpProxy(unknownTCP(registryOnly), o.settings)},
-	}
-	return l
 }
 
 // serviceListener returns the listener for redirected connections to one address of a

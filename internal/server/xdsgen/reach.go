@@ -26,6 +26,7 @@ const (
 	ObstacleProxyless Obstacle = "grpc"
 	ObstacleTwin      Obstacle = "same-address"
 	ObstacleDrained   Obstacle = "drained"
+	ObstacleAddress   Obstacle = "no-address"
 )
 
 // String describes the obstacle of an endpoint, "it", and its fix.
@@ -55,6 +56,8 @@ func (o Obstacle) String() string {
 		return "another endpoint has the same address, which gRPC refuses"
 	case ObstacleDrained:
 		return "its cluster is drained, and others can take its load: see meshctl multicluster undrain"
+	case ObstacleAddress:
+		return "its ServiceEntry gives it no address, and no gateway leads to it"
 	}
 	return string(o)
 }
@@ -90,6 +93,10 @@ func ReachOf(s *snapshot.Snapshot, n Node, svc *snapshot.MeshService) (ports []P
 		return nil, "the egress hosts of Sidecar " + visible.Sidecar.Namespace + "/" + visible.Sidecar.Name + " do not have it"
 	case svc.Headless && n.ID.Type == mesh.Sidecar && !n.Proxyless:
 		return nil, "it is headless: calls go on to the address that the application has resolved"
+	case svc.Resolution == snapshot.ByDestination:
+		return nil, "its ServiceEntry has resolution NONE: calls go on to the address that the application has resolved"
+	case svc.Resolution.DNS():
+		return nil, "proxies resolve the names of its endpoints, which are in their clusters"
 	}
 	v := endpointViewOf(s, n, labels)
 	if svc.NodeLocal {
@@ -187,6 +194,8 @@ func (u assignments) path(e *snapshot.Endpoint, mtlsOnly bool) (path, Obstacle) 
 	}
 	gateways, obstacle := u.via(e)
 	switch {
+	case len(gateways) == 0 && obstacle == "" && !e.Address.IsValid() && e.Target == "":
+		return path{}, ObstacleAddress
 	case len(gateways) == 0 && obstacle == "":
 		return path{endpoint: e}, ""
 	case u.proxyless:

@@ -53,7 +53,7 @@ func (v routeView) Touched(s *snapshot.Snapshot, c *snapshot.Changes, yield func
 func (v routeView) facts(s *snapshot.Snapshot) routeFacts {
 	return routeFacts{
 		namespace: v.namespace, cluster: v.cluster,
-		registryOnly: registryOnly(s.Mesh, v.scope),
+		registryOnly: registryOnly(s.Mesh, v.scope), retries: s.Mesh.Retries,
 	}
 }
 
@@ -109,13 +109,19 @@ func hasPort(svc *snapshot.MeshService, is func(*snapshot.ServicePort) bool) boo
 }
 
 func anyHTTP(ps *snapshot.PortServices, sc scope) bool {
-	return anyPort(ps, sc, func(p *snapshot.ServicePort) bool { return p.Protocol.IsHTTP() })
+	return anyPort(ps, sc, func(svc *snapshot.MeshService, p *snapshot.ServicePort) bool { return routedByPort(svc, p) })
+}
+
+// routedByPort reports whether requests to a port of a service are routed by host: it has
+// HTTP, or the protocol is detected and the service may have any address.
+func routedByPort(svc *snapshot.MeshService, p *snapshot.ServicePort) bool {
+	return p.Protocol.IsHTTP() || p.Protocol == mesh.Auto && atAnyAddress(svc)
 }
 
 // anyPort reports whether is holds for the port of some visible service.
-func anyPort(ps *snapshot.PortServices, sc scope, is func(*snapshot.ServicePort) bool) bool {
+func anyPort(ps *snapshot.PortServices, sc scope, is func(*snapshot.MeshService, *snapshot.ServicePort) bool) bool {
 	for _, svc := range ps.Services {
-		if svc.ExternalName == "" && is(svc.Port(ps.Number)) && sc.sees(svc) {
+		if svc.ExternalName == "" && is(svc, svc.Port(ps.Number)) && sc.sees(svc) {
 			return true
 		}
 	}
@@ -136,6 +142,7 @@ type routeFacts struct {
 	namespace    string
 	cluster      mesh.ClusterID
 	registryOnly bool
+	retries      snapshot.RetryPolicy
 }
 
 // portRoutes generates the configuration that routes a port by host to HTTP services.
@@ -151,7 +158,7 @@ func (u portRoutes) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, error) 
 	hosts := newVirtualHosts(enc, len(u.services.Services))
 	for _, svc := range u.services.Services {
 		port := svc.Port(u.services.Number)
-		if svc.ExternalName != "" || !port.Protocol.IsHTTP() || !u.scope.sees(svc) {
+		if svc.ExternalName != "" || !routedByPort(svc, port) || !u.scope.sees(svc) {
 			continue
 		}
 		if err := hosts.add(u.host(svc, port, byName)); err != nil {
@@ -178,7 +185,7 @@ func (u detectedRoutes) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, err
 			continue
 		}
 		rc := baseRoutes(u.service.Host + ":" + portString(port.Number))
-		rc.VirtualHosts = []*routev3.VirtualHost{g.virtualHost(u.service, port, []string{"*"})}
+		rc.VirtualHosts = []*routev3.VirtualHost{g.virtualHost(u.service, port, []string{"*"}, u.retries)}
 		g.add(xdswire.RouteType, rc.Name, rc)
 	}
 	return g.resources()

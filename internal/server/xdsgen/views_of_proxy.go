@@ -37,18 +37,20 @@ func Assign(s *snapshot.Snapshot, n Node) Assignment {
 		listeners = sc
 	}
 	routes := sc
-	if s.Namespaces.Get(n.Namespace) == nil && !s.Private && len(sc.egress()) == 0 && sc.policy() == nil {
+	ns := s.Namespaces.Get(n.Namespace)
+	if (ns == nil || len(ns.Services) == 0) && !s.Private && len(sc.egress()) == 0 && sc.policy() == nil {
 		routes = scope{} // no service has a short name for this namespace
 	}
 	facts := encodeFacts(inbound(s, n, pod, labels, sc))
 	return Assignment{
-		xdswire.ClusterType:   {Shared: clusterView{scope: clusters}, Own: inboundView{typ: xdswire.ClusterType, facts: facts}},
+		xdswire.ClusterType:   {Shared: clusterView{scope: clusters, client: eds.client, families: resolvedFamilies(s, n)}, Own: inboundView{typ: xdswire.ClusterType, facts: facts}},
 		xdswire.EndpointType:  eds.views(s, nodeOf(pod)),
 		xdswire.NameTableType: {Shared: eds.names(clusters)},
 		xdswire.ListenerType: {
 			Shared: listenerView{
 				scope: listeners, cluster: n.Cluster, network: eds.network, captured: n.Captured, families: n.families(), bind: bindOf(n, sc),
-				filters: encodeFilters(filters.outbound),
+				allocated: s.Allocated && n.ResolvesNames,
+				filters:   encodeFilters(filters.outbound),
 			},
 			Own: inboundView{typ: xdswire.ListenerType, facts: facts, filters: encodeFilters(filters.inbound), settings: s.Mesh.Listeners},
 		},
@@ -58,11 +60,20 @@ func Assign(s *snapshot.Snapshot, n Node) Assignment {
 	}
 }
 
+// resolvedFamilies returns the IP versions to which the proxy resolves names of endpoints. If
+// there are none, it returns 0, so that proxies share the view.
+func resolvedFamilies(s *snapshot.Snapshot, n Node) families {
+	if s.DNS {
+		return n.families()
+	}
+	return 0
+}
+
 // endpointViewOf returns the endpoint view of a proxy whose workload has these labels.
 func endpointViewOf(s *snapshot.Snapshot, n Node, labels map[string]string) endpointView {
 	v := endpointView{
 		router: n.ID.Type == mesh.Router, proxyless: n.Proxyless, cluster: n.Cluster, network: networkOf(s, n, labels),
-		view: joinNetworks(n.View), families: n.families(),
+		view: joinNetworks(n.View), families: n.families(), client: snapshot.RuleClientOf(s.Namespaces.Get(n.Namespace), labels),
 	}
 	if s.Private {
 		v.namespace = n.Namespace
@@ -78,10 +89,10 @@ func assignRouter(s *snapshot.Snapshot, n Node, pod *snapshot.Pod, labels map[st
 	}
 	facts := encodeFacts(gatewayServers(s, n, pod, labels))
 	return Assignment{
-		xdswire.ClusterType:     {Shared: clusterView{scope: sc, router: true, passthrough: eds.passthrough}},
+		xdswire.ClusterType:     {Shared: clusterView{scope: sc, client: eds.client, router: true, passthrough: eds.passthrough, families: resolvedFamilies(s, n)}},
 		xdswire.EndpointType:    eds.views(s, nodeOf(pod)),
 		xdswire.NameTableType:   {Shared: eds.names(sc)},
-		xdswire.ListenerType:    {Shared: gatewayView{scope: sc, facts: facts}},
+		xdswire.ListenerType:    {Shared: gatewayView{scope: sc, client: eds.client, facts: facts}},
 		xdswire.ProxyConfigType: {Shared: trustView{}},
 		xdswire.RouteType:       {},
 	}

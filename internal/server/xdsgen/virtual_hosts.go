@@ -1,13 +1,12 @@
 package xdsgen
 
 import (
+	"net/netip"
 	"slices"
 	"strings"
 
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
-	previoushostsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/retry/host/previous_hosts/v3"
 	"google.golang.org/protobuf/types/known/durationpb"
-	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
@@ -30,14 +29,21 @@ type hostKey struct {
 	client  string // the client's namespace, for a service with aliases
 	in      *snapshot.ClusterService
 	names   hostNames
+	retries snapshot.RetryPolicy
 }
 
 func (u routeFacts) host(svc *snapshot.MeshService, port *snapshot.ServicePort, names hostNames) hostKey {
-	k := hostKey{service: svc, port: port, near: svc.Namespace == u.namespace, in: svc.For(u.cluster), names: names}
+	k := hostKey{service: svc, port: port, near: isNear(svc, u.namespace), in: svc.For(u.cluster), names: names, retries: u.retries}
 	if len(svc.Aliases) > 0 {
 		k.client = u.namespace
 	}
 	return k
+}
+
+// isNear reports whether clients in a namespace may call a service by its first label.
+func isNear(svc *snapshot.MeshService, client string) bool {
+	_, namespace, ok := svc.KubernetesName()
+	return ok && namespace == client
 }
 
 // namesOf returns the full and the short names of a service.
@@ -52,13 +58,18 @@ func namesOf(host, name, namespace string, near bool) []string {
 // its addresses in the proxy's cluster, and the names of its aliases.
 func (k hostKey) domains() []string {
 	svc := k.service
-	out := namesOf(svc.Host, svc.Name, svc.Namespace, k.near)
+	var out []string
+	if name, namespace, ok := svc.KubernetesName(); ok {
+		out = namesOf(svc.Host, name, namespace, k.near)
+	} else if out = []string{svc.Host}; !svc.IsWildcard() {
+		out = append(out, svc.Host+".")
+	}
 	if svc.Headless {
 		for _, d := range out {
 			out = append(out, "*."+d)
 		}
 	}
-	for _, ip := range addresses(k.in) {
+	for _, ip := range slices.Concat(addresses(k.in), texts(svc.Allocated)) {
 		if strings.Contains(ip, ":") {
 			ip = "[" + ip + "]" // as in a Host header
 		}
@@ -99,8 +110,12 @@ func addresses(in *snapshot.ClusterService) []string {
 	if in == nil {
 		return nil
 	}
-	out := make([]string, len(in.VIPs))
-	for i, ip := range in.VIPs {
+	return texts(in.VIPs)
+}
+
+func texts(ips []netip.Addr) []string {
+	out := make([]string, len(ips))
+	for i, ip := range ips {
 		out[i] = ip.String()
 	}
 	return out
@@ -156,7 +171,7 @@ func (h *virtualHosts) has(domain string) bool {
 
 func (k hostKey) encode(domains []string) (*virtualHost, error) {
 	var g generator
-	m := g.virtualHost(k.service, k.port, domains)
+	m := g.virtualHost(k.service, k.port, domains, k.retries)
 	if g.err != nil {
 		return nil, g.err
 	}
@@ -169,12 +184,12 @@ func (k hostKey) encode(domains []string) (*virtualHost, error) {
 }
 
 // virtualHost returns the virtual host of a service's port.
-func (g *generator) virtualHost(svc *snapshot.MeshService, port *snapshot.ServicePort, domains []string) *routev3.VirtualHost {
+func (g *generator) virtualHost(svc *snapshot.MeshService, port *snapshot.ServicePort, domains []string, retries snapshot.RetryPolicy) *routev3.VirtualHost {
 	name := svc.Host + ":" + portString(port.Number)
 	vh := &routev3.VirtualHost{
 		Name:                       name,
 		Domains:                    domains,
-		Routes:                     []*routev3.Route{g.serviceRoute(name, mesh.ClusterName{Direction: mesh.Outbound, Port: port.Number, Host: svc.Host}.String())},
+		Routes:                     []*routev3.Route{g.serviceRoute(name, mesh.ClusterName{Direction: mesh.Outbound, Port: port.Number, Host: svc.Host}.String(), retries)},
 		IncludeRequestAttemptCount: true,
 	}
 	if port.Protocol.IsHTTP2() {
@@ -183,8 +198,8 @@ func (g *generator) virtualHost(svc *snapshot.MeshService, port *snapshot.Servic
 	return vh
 }
 
-// serviceRoute returns the route of all requests to a cluster, with Istio's retries.
-func (g *generator) serviceRoute(name, cluster string) *routev3.Route {
+// serviceRoute returns the route of all requests to a cluster.
+func (g *generator) serviceRoute(name, cluster string, retries snapshot.RetryPolicy) *routev3.Route {
 	return &routev3.Route{
 		Name:      "default",
 		Match:     &routev3.RouteMatch{PathSpecifier: &routev3.RouteMatch_Prefix{Prefix: "/"}},
@@ -193,15 +208,7 @@ func (g *generator) serviceRoute(name, cluster string) *routev3.Route {
 			ClusterSpecifier: &routev3.RouteAction_Cluster{Cluster: cluster},
 			Timeout:          durationpb.New(0),
 			MaxGrpcTimeout:   durationpb.New(0), //nolint:staticcheck // Istio's routes have it and every Envoy reads it
-			RetryPolicy: &routev3.RetryPolicy{
-				RetryOn:                       "connect-failure,refused-stream,unavailable,cancelled,retriable-status-codes",
-				NumRetries:                    wrapperspb.UInt32(2),
-				HostSelectionRetryMaxAttempts: 5,
-				RetryHostPredicate: []*routev3.RetryPolicy_RetryHostPredicate{{
-					Name:       "envoy.retry_host_predicates.previous_hosts",
-					ConfigType: &routev3.RetryPolicy_RetryHostPredicate_TypedConfig{TypedConfig: g.any(&previoushostsv3.PreviousHostsPredicate{})},
-				}},
-			},
+			RetryPolicy:      g.retryPolicy(retries),
 		}},
 	}
 }

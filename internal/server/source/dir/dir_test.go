@@ -227,7 +227,7 @@ func service(name string, port int) string {
 	return fmt.Sprintf("apiVersion: v1\nkind: Service\nmetadata:\n  name: %s\n  namespace: n\nspec:\n  ports:\n  - port: %d\n", name, port)
 }
 
-const rule = "apiVersion: networking.istio.io/v1\nkind: DestinationRule\nmetadata: {name: r, namespace: n}\nspec: {host: a}\n"
+const rule = "apiVersion: networking.istio.io/v1\nkind: DestinationRule\nmetadata: {name: r, namespace: n}\nspec: {host: a, trafficPolicy: {tunnel: {targetHost: b, targetPort: 1}}}\n"
 
 func TestFirstReading(t *testing.T) {
 	t.Parallel()
@@ -250,14 +250,14 @@ func TestFirstReading(t *testing.T) {
 		"Service n/a": "a.yaml:1 port 1", "Service n/b": "a.yaml:10 port 2", "Namespace c": "sub/deeper/c.yml:1",
 		"Namespace d": "d.json:2", "DestinationRule n/r": "no-effect.yaml:2", "Secret default/s": "secret.yaml:1",
 	})
-	const noRule = ":2 DestinationRule n/r: has no effect: there are no subsets; load balancing, connection limits, outlier detection and TLS keep their defaults"
+	const noRule = ":5 DestinationRule n/r: spec.trafficPolicy.tunnel: has no effect: connections are not tunnelled"
 	w.problems("kustomization.yml:1 : kind: is missing: not a Kubernetes object", "no-effect.yaml"+noRule)
 	if n := len(w.seen()); n != 1 {
 		t.Errorf("first reading came in %d batches, want 1", n)
 	}
 	for _, want := range []string{
 		`skipped="Deployment 2, HorizontalPodAutoscaler 1"`,
-		`level=WARN msg="configuration is not used" cluster=c file=` + w.path("no-effect.yaml") + ` line=2 object="DestinationRule n/r" reason="has no effect: `,
+		`level=WARN msg="configuration is not used" cluster=c file=` + w.path("no-effect.yaml") + ` line=5 object="DestinationRule n/r" reason="spec.trafficPolicy.tunnel: has no effect: `,
 		`level=WARN msg="configuration is not used" cluster=c file=` + w.path("kustomization.yml") + " line=1",
 	} {
 		if !strings.Contains(w.logs.String(), want) {

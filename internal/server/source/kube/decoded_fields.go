@@ -18,10 +18,10 @@ var (
 	ownerFields = fields{1: nil, 3: nil, 6: nil}                  // kind, name, controller
 	container   = fields{6: {1: nil, 3: nil}, 24: nil}            // ports (name, containerPort), restartPolicy
 	podFields   = fields{
-		1: {1: nil, 3: nil, 6: nil, 8: nil, 11: nil, 12: readAnnotations, 13: ownerFields}, // and annotations, ownerReferences
+		1: {1: nil, 3: nil, 6: nil, 8: nil, 9: nil, 11: nil, 12: readAnnotations, 13: ownerFields}, // and deletionTimestamp, annotations, ownerReferences
 		// containers, serviceAccountName, serviceAccount, nodeName, hostNetwork, initContainers
 		2: {2: container, 8: nil, 9: nil, 10: nil, 11: nil, 20: container},
-		3: {1: nil, 6: nil, 12: nil}, // phase, podIP, podIPs
+		3: {1: nil, 2: {1: nil, 2: nil}, 6: nil, 12: nil}, // phase, conditions (type, status), podIP, podIPs
 	}
 	serviceFields = fields{
 		1: {1: nil, 3: nil, 6: nil, 8: nil, 11: nil, 12: readAnnotations}, // and annotations

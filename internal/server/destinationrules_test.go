@@ -1,0 +1,81 @@
+package server
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+
+	"github.com/meshctl/meshctl/internal/xdswire"
+)
+
+func ruleYAML(namespace, spec string) string {
+	return fmt.Sprintf(`apiVersion: networking.istio.io/v1
+kind: DestinationRule
+metadata: {name: rule, namespace: %s}
+spec: {host: svc-7.ns-7.svc.cluster.local, %s}
+`, namespace, spec)
+}
+
+// TestRuleIsGeneratedOnce: a changed DestinationRule generates the clusters and the
+// subsets of its host once for each different result, whatever the number of namespaces
+// and proxies.
+func TestRuleIsGeneratedOnce(t *testing.T) {
+	const services, namespaces = 50, 10
+	var dir string
+	s := start(t, func(c *Config) {
+		dir = c.ConfigDir
+		for i := range services {
+			write(t, dir, fmt.Sprintf("service-%d.yaml", i), serviceYAML(i))
+			write(t, dir, fmt.Sprintf("slice-%d.yaml", i), sliceYAML(i, "10.1.0.1", "10.1.0.2"))
+		}
+	})
+	var all []*proxy
+	for i := range 2 * namespaces {
+		p := connectIn(t, s, fmt.Sprint("proxy-", i), fmt.Sprint("apps-", i%namespaces))
+		p.subscribeAll(t)
+		all = append(all, p)
+	}
+	const cluster, subset = "outbound|80||svc-7.ns-7.svc.cluster.local", "outbound|80|v1|svc-7.ns-7.svc.cluster.local"
+	before := metrics(t, s)
+	check := func(when string, to []*proxy, generated map[string]float64, names ...string) {
+		t.Helper()
+		for _, p := range to {
+			r := p.next(t)
+			for r.TypeUrl == xdswire.EndpointType { // Envoy waits for the endpoints of a changed cluster
+				r = p.next(t)
+			}
+			var got []string
+			for _, r := range r.Resources {
+				got = append(got, r.Name)
+			}
+			if slices.Sort(got); r.TypeUrl != xdswire.ClusterType || !slices.Equal(got, names) {
+				t.Fatalf("%s: sent %s %v, want clusters %v", when, r.TypeUrl, got, names)
+			}
+		}
+		after := metrics(t, s)
+		for _, typ := range []string{"CDS", "EDS", "LDS", "RDS", "NDS"} {
+			name := fmt.Sprintf("meshctl_xds_generated_total{type=%q}", typ)
+			if got := after[name] - before[name]; got != generated[typ] {
+				t.Errorf("%s: generated %v of %s, want %v", when, got, typ, generated[typ])
+			}
+		}
+		before = after
+	}
+	write(t, dir, "shared.yaml", ruleYAML("ns-7", "trafficPolicy: {connectionPool: {tcp: {maxConnections: 1}}}"))
+	check("a rule for all", all, map[string]float64{"CDS": 1}, cluster)
+
+	write(t, dir, "shared.yaml", ruleYAML("ns-7", "subsets: [{name: v1, labels: {version: v1}}]"))
+	check("a subset", all, map[string]float64{"CDS": 2, "EDS": 2}, subset, cluster)
+
+	// Proxy 3 and 13 are in this namespace. Their other clusters are the shared ones.
+	write(t, dir, "private.yaml", ruleYAML("apps-3", "trafficPolicy: {connectionPool: {tcp: {maxConnections: 3}}}"))
+	own := []*proxy{all[3], all[13]}
+	check("a rule of one namespace", own, map[string]float64{"CDS": 1, "EDS": 1}, cluster)
+
+	write(t, dir, "private.yaml", ruleYAML("apps-3", "trafficPolicy: {connectionPool: {tcp: {maxConnections: 4}}}"))
+	check("a change of it", own, map[string]float64{"CDS": 1}, cluster)
+
+	shared := slices.DeleteFunc(slices.Clone(all), func(p *proxy) bool { return slices.Contains(own, p) })
+	write(t, dir, "shared.yaml", ruleYAML("ns-7", "subsets: [{name: v1, labels: {version: v1}, trafficPolicy: {loadBalancer: {simple: RANDOM}}}]"))
+	check("a change of the rule for the others", shared, map[string]float64{"CDS": 2}, subset)
+}

@@ -1,0 +1,258 @@
+package registry
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"strings"
+
+	"google.golang.org/protobuf/proto"
+	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
+
+	"github.com/meshctl/meshctl/internal/mesh"
+	"github.com/meshctl/meshctl/internal/server/derive"
+	"github.com/meshctl/meshctl/internal/server/snapshot"
+)
+
+// ruleKey names the DestinationRules of a namespace for a host, which may be "*" or start
+// with "*.".
+type ruleKey struct{ namespace, host string }
+
+func (k ruleKey) compare(other ruleKey) int {
+	return cmp.Or(strings.Compare(k.host, other.host), strings.Compare(k.namespace, other.namespace))
+}
+
+// ruledHost returns the host of a DestinationRule. A name without a dot is the name of a
+// service in the rule's namespace.
+func ruledHost(d *snapshot.DestinationRule) string {
+	host := strings.ToLower(d.Spec.GetHost())
+	if host == "*" || strings.Contains(host, ".") {
+		return host
+	}
+	return mesh.ServiceHost(host, d.Namespace, mesh.DefaultDomain)
+}
+
+// exports holds the namespaces to which rules are exported, sorted. The own namespace of
+// the rules is ".".
+type exports []string
+
+// exportsOf returns the exports of a rule. A rule with a selector is private.
+func exportsOf(d *snapshot.DestinationRule, byDefault []string) exports {
+	if d.Spec.GetWorkloadSelector() != nil {
+		return exports{"."}
+	}
+	to := d.Spec.GetExportTo()
+	if len(to) == 0 {
+		to = byDefault
+	}
+	if len(to) == 0 {
+		return exports{"*"}
+	}
+	out := slices.Clone(to)
+	for i := range out {
+		if out[i] == d.Namespace {
+			out[i] = "."
+		}
+	}
+	slices.Sort(out)
+	if out = slices.Compact(out); slices.Contains(out, "*") {
+		return exports{"*"}
+	}
+	return out
+}
+
+// private reports whether no other namespace gets the rules.
+func (e exports) private() bool { return len(e) == 1 && e[0] == "." }
+
+// to reports whether a namespace gets the rules of the namespace own.
+func (e exports) to(namespace, own string) bool {
+	return slices.Contains(e, "*") || slices.Contains(e, namespace) || namespace == own && slices.Contains(e, ".")
+}
+
+// hostRule is a rule with its exports.
+type hostRule struct {
+	*snapshot.HostRule
+	exports exports
+}
+
+func (r hostRule) equal(other hostRule) bool {
+	return slices.Equal(r.exports, other.exports) && r.Namespace == other.Namespace && r.Name == other.Name && r.Selector == other.Selector &&
+		proto.Equal(r.Policy, other.Policy) && slices.EqualFunc(r.Subsets, other.Subsets, func(a, b *networkingv1alpha3.Subset) bool { return proto.Equal(a, b) })
+}
+
+func equalMerged(a, b []hostRule) bool { return slices.EqualFunc(a, b, hostRule.equal) }
+
+// mergeRules merges the DestinationRules of a namespace for a host: the rules with the
+// same exports and the same selector become one. The rules without a selector also
+// complete each rule with one. In a merge the oldest policy wins, and the oldest subset
+// of a name. Rules with selectors are first.
+func (t *tables) mergeRules(r *derive.Reads, k ruleKey) ([]hostRule, bool) {
+	rules := oldestFirst(t.rulesFor.Lookup(r, k))
+	slices.SortStableFunc(rules, func(x, y *snapshot.DestinationRule) int {
+		return boolOrder(x.Spec.GetWorkloadSelector() == nil, y.Spec.GetWorkloadSelector() == nil)
+	})
+	byDefault := meshConfig(t.meshSettings.Get(r)).GetDefaultDestinationRuleExportTo()
+	var out []hostRule
+	for _, d := range rules {
+		to, selector := exportsOf(d, byDefault), snapshot.SelectorOf(d.Spec.GetWorkloadSelector().GetMatchLabels())
+		known := false
+		for _, h := range out {
+			same := h.Selector == selector && slices.Equal(h.exports, to)
+			if same || selector == "" && h.Selector != "" {
+				complete(h.HostRule, d)
+			}
+			known = known || same
+		}
+		if !known {
+			h := &snapshot.HostRule{Namespace: d.Namespace, Name: d.Name, Selector: selector}
+			complete(h, d)
+			out = append(out, hostRule{h, to})
+		}
+	}
+	return out, true
+}
+
+func boolOrder(a, b bool) int {
+	switch {
+	case a == b:
+		return 0
+	case b:
+		return -1
+	}
+	return 1
+}
+
+// complete adds to a rule what it lacks.
+func complete(h *snapshot.HostRule, d *snapshot.DestinationRule) {
+	if h.Policy == nil {
+		h.Policy = d.Spec.GetTrafficPolicy()
+	}
+	for _, s := range d.Spec.GetSubsets() {
+		if h.Subset(s.GetName()) == nil {
+			h.Subsets = append(h.Subsets, s)
+		}
+	}
+}
+
+// patterns yields the hosts of rules that match a host, the most specific one first.
+func patterns(host string, yield func(string) bool) {
+	if !yield(host) {
+		return
+	}
+	for rest := host; ; {
+		_, after, ok := strings.Cut(rest, ".")
+		if !ok {
+			break
+		}
+		if !yield("*." + after) {
+			return
+		}
+		rest = after
+	}
+	yield("*")
+}
+
+// rulesOf returns the DestinationRules of the service with a key. It returns false if
+// there are none.
+//
+// A client gets the rules of its own namespace. If it has none for the host, the client
+// gets the exported rules of the service's namespace, else of the root namespace. In
+// each namespace only the most specific host counts. The own rules of the root namespace
+// precede only if they are private: most of them are defaults for the mesh.
+func (t *tables) rulesOf(r *derive.Reads, key string) (*snapshot.HostRules, bool) {
+	d, host, _, ok := t.define(r, key)
+	if !ok {
+		return nil, false
+	}
+	own, exported := map[string][]hostRule{}, map[string][]hostRule{}
+	clients := set[string]{}
+	patterns(host, func(pattern string) bool {
+		for k, rules := range t.ruleGroups.Lookup(r, pattern) {
+			add := func(to map[string][]hostRule, keep func(hostRule) bool) {
+				if list := filter(rules, keep); to[k.namespace] == nil && len(list) > 0 {
+					to[k.namespace] = list
+				}
+			}
+			root := k.namespace == t.rootNamespace.Get(r)
+			add(own, func(h hostRule) bool { return h.exports.to(k.namespace, k.namespace) && (!root || h.exports.private()) })
+			add(exported, func(h hostRule) bool { return !h.exports.private() })
+		}
+		return true
+	})
+	if len(own)+len(exported) == 0 {
+		return nil, false
+	}
+	exporters := []string{d.meta().Namespace, t.rootNamespace.Get(r)}
+	rulesFor := func(client string) []*snapshot.HostRule {
+		if list := own[client]; len(list) > 0 {
+			return pointers(list)
+		}
+		for _, ns := range exporters {
+			if list := filter(exported[ns], func(h hostRule) bool { return h.exports.to(client, ns) }); len(list) > 0 {
+				return pointers(list)
+			}
+		}
+		return nil
+	}
+	out := &snapshot.HostRules{Default: rulesFor(""), Own: map[string][]*snapshot.HostRule{}}
+	for ns := range own {
+		clients.add(ns)
+	}
+	for _, ns := range exporters {
+		clients.add(ns)
+		for _, h := range exported[ns] {
+			for _, to := range h.exports {
+				clients.add(to)
+			}
+		}
+	}
+	for client := range clients {
+		if list := rulesFor(client); mesh.IsDNSLabel(client) && !slices.Equal(list, out.Default) {
+			out.Own[client] = list
+		}
+	}
+	if len(out.Default)+len(out.Own) == 0 {
+		return nil, false
+	}
+	return out, true
+}
+
+func filter[T any](list []T, keep func(T) bool) (out []T) {
+	for _, v := range list {
+		if keep(v) {
+			out = append(out, v)
+		}
+	}
+	return out
+}
+
+func pointers(list []hostRule) []*snapshot.HostRule {
+	out := make([]*snapshot.HostRule, len(list))
+	for i, h := range list {
+		out[i] = h.HostRule
+	}
+	return out
+}
+
+func equalRules(a, b *snapshot.HostRules) bool {
+	return slices.Equal(a.Default, b.Default) && maps.EqualFunc(a.Own, b.Own, slices.Equal[[]*snapshot.HostRule])
+}
+
+// ruleScope returns the facts of a namespace to which other rules apply than to most
+// namespaces.
+func (t *tables) ruleScope(r *derive.Reads, ns string) (*snapshot.RuleScope, bool) {
+	selectors := map[snapshot.LabelSelector]map[string]string{}
+	for _, d := range t.selectingRules.Lookup(r, ns) {
+		labels := d.Spec.GetWorkloadSelector().GetMatchLabels()
+		selectors[snapshot.SelectorOf(labels)] = labels
+	}
+	out := &snapshot.RuleScope{}
+	for _, k := range slices.Sorted(maps.Keys(selectors)) {
+		out.Selectors = append(out.Selectors, selectors[k])
+	}
+	return out, true
+}
+
+func equalScope(a, b *snapshot.RuleScope) bool {
+	return slices.EqualFunc(a.Selectors, b.Selectors, maps.Equal[map[string]string])
+}

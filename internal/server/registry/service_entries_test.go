@@ -1,0 +1,157 @@
+package registry
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/meshctl/meshctl/internal/mesh"
+	"github.com/meshctl/meshctl/internal/server/snapshot"
+)
+
+// outside returns a ServiceEntry with one TCP port, aged in days.
+func outside(namespace, name string, age int, hosts ...string) *snapshot.ServiceEntry {
+	e := &snapshot.ServiceEntry{Meta: meta("c1", namespace, name), Hosts: hosts, External: true, Resolution: snapshot.ByDNS}
+	e.Created = epoch.Add(time.Duration(-age) * 24 * time.Hour)
+	e.Ports = []snapshot.ServicePort{{Name: "tcp", Number: 7000, Protocol: mesh.TCP}}
+	return e
+}
+
+// seenBy returns the namespace of the service of a host that a namespace sees.
+func (b *testState) seenBy(client, host string) string {
+	b.t.Helper()
+	out := ""
+	for _, s := range b.snap.Services.All() {
+		if s.Host == host && s.VisibleTo(client) {
+			if out != "" {
+				b.t.Errorf("%s sees the host %s of %s and of %s", client, host, out, s.Namespace)
+			}
+			out = s.Namespace
+		}
+	}
+	return out
+}
+
+// TestNamespaceSeesOneServiceOfAHost: a Service of Kubernetes precedes ServiceEntries, then
+// the client's own namespace counts, then age. Only exported services count.
+func TestNamespaceSeesOneServiceOfAHost(t *testing.T) {
+	t.Parallel()
+	const host = "api.example.com"
+	old, middle, young := outside("old", "e", 3, host), outside("middle", "e", 2, host), outside("young", "e", 1, host)
+	old.ExportTo = []string{".", "friend"}
+	b := newTestState(t)
+	b.apply(up(young), up(middle), up(old), up(outside("young", "later", 0, host)))
+	want := map[string]string{"old": "old", "friend": "old", "middle": "middle", "young": "young", "elsewhere": "middle"}
+	check := func() {
+		t.Helper()
+		for client, namespace := range want {
+			if got := b.seenBy(client, host); got != namespace {
+				t.Errorf("%s sees the service of %q, want %q", client, got, namespace)
+			}
+		}
+	}
+	check()
+	if !b.snap.Private || b.snap.Services.Len() != 3 || b.snap.Endpoints.Len() != 3 {
+		t.Errorf("private %v, %d services, %d endpoints", b.snap.Private, b.snap.Services.Len(), b.snap.Endpoints.Len())
+	}
+	conflict := HostConflict{host, "ServiceEntry old/e", []string{"ServiceEntry middle/e", "ServiceEntry young/e", "ServiceEntry young/later"}}
+	if got := b.s.report.hostConflicts; len(got) != 1 || !got[0].equal(conflict) {
+		t.Errorf("conflicts %v", got)
+	}
+
+	b.apply(down(old))
+	want["old"], want["friend"] = "middle", "middle"
+	check()
+	b.apply(down(middle))
+	for client := range want {
+		want[client] = "young"
+	}
+	check()
+	if b.apply(down(outside("young", "later", 0, host))); b.snap.Private || len(b.s.report.hostConflicts) > 0 {
+		t.Errorf("private %v, conflicts %v", b.snap.Private, b.s.report.hostConflicts)
+	}
+}
+
+// TestServiceOfKubernetesPrecedesServiceEntry: namespaces that do not see the Service use the
+// ServiceEntry.
+func TestServiceOfKubernetesPrecedesServiceEntry(t *testing.T) {
+	t.Parallel()
+	b := newTestState(t)
+	entry, svc := outside("other", "e", 9, host), service("c1", "hello")
+	b.apply(up(entry), up(svc))
+	if got := b.seenBy("other", host); got != svc.Namespace || b.snap.Services.Len() != 1 {
+		t.Errorf("sees the service of %q, %d services", got, b.snap.Services.Len())
+	}
+	private := *svc
+	private.ExportTo = []string{"."}
+	b.apply(up(&private))
+	if own, other := b.seenBy(svc.Namespace, host), b.seenBy("other", host); own != svc.Namespace || other != "other" {
+		t.Errorf("see the services of %q and %q", own, other)
+	}
+}
+
+// TestAllocatedAddresses: hosts get different addresses, which later hosts do not change. An
+// address in the status takes precedence.
+func TestAllocatedAddresses(t *testing.T) {
+	t.Parallel()
+	b := newTestState(t)
+	entry := func(i int) *snapshot.ServiceEntry {
+		e := outside("shop", fmt.Sprint("e", i), 5000-i, fmt.Sprintf("h%d.example.com", i))
+		e.Allocate = true
+		return e
+	}
+	addresses := func(i int) []netip.Addr { return b.snap.Services.Get(fmt.Sprintf("h%d.example.com", i)).Allocated }
+	for i := range 2000 {
+		b.s.apply(up(entry(i)))
+	}
+	b.apply()
+	seen := make(map[netip.Addr]bool)
+	before := make(map[int][]netip.Addr)
+	for i := range 2000 {
+		before[i] = addresses(i)
+		if len(before[i]) != 2 || !netip.MustParsePrefix("240.240.0.0/16").Contains(before[i][0]) || !netip.MustParsePrefix("2001:2::/48").Contains(before[i][1]) {
+			t.Fatalf("host %d has %v", i, before[i])
+		}
+		for _, ip := range before[i] {
+			if seen[ip] {
+				t.Errorf("%s is given twice", ip)
+			}
+			seen[ip] = true
+		}
+	}
+	for i := 2000; i < 2500; i++ {
+		b.s.apply(up(entry(i)))
+	}
+	if c := b.apply(); len(c.Services) != 500 {
+		t.Errorf("%d services changed, want 500", len(c.Services))
+	}
+	given := entry(2500)
+	given.Allocated = map[string][]netip.Addr{given.Hosts[0]: before[7]}
+	c := b.apply(up(given))
+	if got := addresses(2500); !slices.Equal(got, before[7]) || slices.Equal(addresses(7), before[7]) || len(c.Services) > 4 {
+		t.Errorf("the status counts: %v, the other host has %v, %d services changed", got, addresses(7), len(c.Services))
+	}
+}
+
+// TestServiceEntrySelects: a selector finds pods and WorkloadEntries of its namespace in the
+// local cluster, each with its health.
+func TestServiceEntrySelects(t *testing.T) {
+	t.Parallel()
+	b := newTestState(t)
+	e := outside("sample", "e", 0, "stock.internal")
+	e.External, e.Resolution, e.Selector = false, snapshot.ByEndpoints, map[string]string{"app": "hello"}
+	ready, unready := pod("c1", "a", "10.1.0.1"), pod("c1", "b", "10.1.0.2")
+	unready.Unready = true
+	b.apply(up(e), up(ready), up(unready), up(pod("c2", "c", "10.2.0.1")), up(workloadEntry("c1", "vm", "192.0.2.7")))
+	eps := b.snap.Endpoints.Get("stock.internal").ByPort["tcp"]
+	if len(eps) != 3 || eps[0].Health != snapshot.Healthy || eps[1].Health != snapshot.Unhealthy || eps[2].Address != ips("192.0.2.7")[0] {
+		t.Errorf("endpoints %+v", eps)
+	}
+	now := *unready
+	now.Unready = false
+	if c := b.apply(up(&now)); len(c.Endpoints) != 1 || len(c.Pods) > 0 || len(c.Services) > 0 {
+		t.Errorf("after the pod is ready: %+v", c)
+	}
+}

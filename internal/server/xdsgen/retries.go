@@ -1,0 +1,49 @@
+package xdsgen
+
+import (
+	"cmp"
+
+	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
+	previoushostsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/retry/host/previous_hosts/v3"
+	previousprioritiesv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/retry/priority/previous_priorities/v3"
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+
+	"github.com/meshctl/meshctl/internal/server/snapshot"
+)
+
+// defaultRetryOn holds the conditions after which Istio repeats requests.
+const defaultRetryOn = "connect-failure,refused-stream,unavailable,cancelled,retriable-status-codes"
+
+// retryPolicy returns the retries of a route, or nil for none.
+func (g *generator) retryPolicy(p snapshot.RetryPolicy) *routev3.RetryPolicy {
+	if p.Off {
+		return nil
+	}
+	out := &routev3.RetryPolicy{
+		RetryOn:                       cmp.Or(p.On, defaultRetryOn),
+		NumRetries:                    wrapperspb.UInt32(cmp.Or(p.Attempts, 2)),
+		HostSelectionRetryMaxAttempts: 5,
+	}
+	for i := 0; i+1 < len(p.Codes); i += 2 {
+		out.RetriableStatusCodes = append(out.RetriableStatusCodes, uint32(p.Codes[i])<<8|uint32(p.Codes[i+1]))
+	}
+	if !p.SameHosts {
+		out.RetryHostPredicate = []*routev3.RetryPolicy_RetryHostPredicate{{
+			Name:       "envoy.retry_host_predicates.previous_hosts",
+			ConfigType: &routev3.RetryPolicy_RetryHostPredicate_TypedConfig{TypedConfig: g.any(&previoushostsv3.PreviousHostsPredicate{})},
+		}}
+	}
+	if p.OtherLocalities {
+		out.RetryPriority = &routev3.RetryPolicy_RetryPriority{
+			Name: "envoy.retry_priorities.previous_priorities",
+			ConfigType: &routev3.RetryPolicy_RetryPriority_TypedConfig{
+				TypedConfig: g.any(&previousprioritiesv3.PreviousPrioritiesConfig{UpdateFrequency: 2}),
+			},
+		}
+	}
+	if p.Backoff > 0 {
+		out.RetryBackOff = &routev3.RetryPolicy_RetryBackOff{BaseInterval: durationpb.New(p.Backoff)}
+	}
+	return out
+}

@@ -1,0 +1,101 @@
+package xdsgen
+
+import (
+	"cmp"
+
+	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	proxyprotocolv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/proxy_protocol/v3"
+	tlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
+	httpv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/upstreams/http/v3"
+	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
+)
+
+// systemRoots is the file with the CA certificates of the operating system, which most
+// images have there.
+const systemRoots = "/etc/ssl/certs/ca-certificates.crt"
+
+// policyTLS returns the transport socket for TLS by a policy, with certificates that are
+// not the mesh's own. credentials reports whether the proxy may use credentialName.
+func (g *generator) policyTLS(t *networkingv1alpha3.ClientTLSSettings, credentials, http2 bool) *corev3.TransportSocket {
+	common := &tlsv3.CommonTlsContext{TlsParams: &tlsv3.TlsParameters{
+		TlsMinimumProtocolVersion: tlsv3.TlsParameters_TLSv1_2, TlsMaximumProtocolVersion: tlsv3.TlsParameters_TLSv1_3,
+	}}
+	if http2 {
+		common.AlpnProtocols = []string{"h2"}
+	}
+	name := ""
+	if credentials {
+		name = t.GetCredentialName()
+	}
+	mutual := t.GetMode() == networkingv1alpha3.ClientTLSSettings_MUTUAL
+	switch {
+	case mutual && name != "":
+		common.TlsCertificateSdsSecretConfigs = []*tlsv3.SdsSecretConfig{{Name: secretPrefix + name, SdsConfig: adsSource()}}
+	case mutual && t.GetClientCertificate() != "":
+		common.TlsCertificates = []*tlsv3.TlsCertificate{{
+			CertificateChain: fileSource(t.GetClientCertificate()), PrivateKey: fileSource(t.GetPrivateKey()),
+		}}
+	}
+	if !t.GetInsecureSkipVerify().GetValue() {
+		rules := &tlsv3.CertificateValidationContext{
+			MatchSubjectAltNames: exactSANs(t.GetSubjectAltNames()), //nolint:staticcheck // see commonTLS
+		}
+		if crl := t.GetCaCrl(); crl != "" && name == "" {
+			rules.Crl = fileSource(crl)
+		}
+		if name != "" {
+			common.ValidationContextType = &tlsv3.CommonTlsContext_CombinedValidationContext{
+				CombinedValidationContext: &tlsv3.CommonTlsContext_CombinedCertificateValidationContext{
+					DefaultValidationContext:         rules,
+					ValidationContextSdsSecretConfig: &tlsv3.SdsSecretConfig{Name: secretPrefix + name + caSuffix, SdsConfig: adsSource()},
+				},
+			}
+		} else {
+			rules.TrustedCa = fileSource(cmp.Or(t.GetCaCertificates(), systemRoots))
+			common.ValidationContextType = &tlsv3.CommonTlsContext_ValidationContext{ValidationContext: rules}
+		}
+	}
+	return g.transportSocket(tlsSocket, &tlsv3.UpstreamTlsContext{CommonTlsContext: common, Sni: t.GetSni()})
+}
+
+func fileSource(path string) *corev3.DataSource {
+	return &corev3.DataSource{Specifier: &corev3.DataSource_Filename{Filename: path}}
+}
+
+// autoSNI makes HTTP requests to a server outside the mesh use their host as server name,
+// and check the server's certificate for it, unless the policy names something else.
+func autoSNI(o *httpv3.HttpProtocolOptions, t *networkingv1alpha3.ClientTLSSettings) *httpv3.HttpProtocolOptions {
+	verify := !t.GetInsecureSkipVerify().GetValue() && len(t.GetSubjectAltNames()) == 0
+	if t.GetSni() != "" && !verify {
+		return o
+	}
+	if o == nil {
+		o = explicitHTTP1()
+	}
+	o.UpstreamHttpProtocolOptions = &corev3.UpstreamHttpProtocolOptions{AutoSni: t.GetSni() == "", AutoSanValidation: verify}
+	return o
+}
+
+// announceClient wraps the transport sockets of a cluster so that connections start with
+// the address of the client in PROXY protocol.
+func (g *generator) announceClient(c *clusterv3.Cluster, p *networkingv1alpha3.TrafficPolicy_ProxyProtocol) {
+	if p == nil {
+		return
+	}
+	wrap := func(inner *corev3.TransportSocket) *corev3.TransportSocket {
+		if inner == nil {
+			inner = g.rawBuffer()
+		}
+		return g.transportSocket("envoy.transport_sockets.upstream_proxy_protocol", &proxyprotocolv3.ProxyProtocolUpstreamTransport{
+			Config:          &corev3.ProxyProtocolConfig{Version: corev3.ProxyProtocolConfig_Version(p.GetVersion())},
+			TransportSocket: inner,
+		})
+	}
+	for _, m := range c.GetTransportSocketMatches() {
+		m.TransportSocket = wrap(m.TransportSocket)
+	}
+	if len(c.GetTransportSocketMatches()) == 0 {
+		c.TransportSocket = wrap(c.GetTransportSocket())
+	}
+}
