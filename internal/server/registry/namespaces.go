@@ -33,7 +33,7 @@ func (t *tables) namespaceFacts(r *derive.Reads, ns string) (*snapshot.Namespace
 		Services:     values(t.servicesIn.Lookup(r, ns)),
 	}
 	out.Rules, _ = t.ruleScopes.Get(r, ns)
-	sortServices(out.Services)
+	slices.SortFunc(out.Services, snapshot.CompareServices)
 	return out, true
 }
 

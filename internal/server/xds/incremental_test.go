@@ -456,18 +456,16 @@ func (w *incremental) compare(s *snapshot.Snapshot, view xdsgen.View, live *live
 
 // generate returns all resources of a view by name. It generates once for equal facts.
 func (w *incremental) generate(s *snapshot.Snapshot, view xdsgen.View) (out []*xdswire.Resource, err error) {
-	units := make(map[string]xdsgen.Unit)
-	view.Units(s, func(id string, u xdsgen.Unit) {
-		if _, twice := units[id]; twice {
-			err = fmt.Errorf("two units of %+v have the id %q", view, id)
+	units := make(map[xdsgen.Key]xdsgen.Unit)
+	for key, u := range xdsgen.Units(view, s) {
+		if _, twice := units[key]; twice {
+			err = fmt.Errorf("two units of %+v have the key %v", view, key)
 		}
-		if units[id] = u; u == nil {
-			delete(units, id)
-		}
-	})
+		units[key] = u
+	}
 	names := make(map[string]struct{})
-	for _, id := range slices.Sorted(maps.Keys(units)) {
-		u := units[id]
+	for _, key := range slices.SortedFunc(maps.Keys(units), xdsgen.Key.Compare) {
+		u := units[key]
 		made, known := w.full[u]
 		if !known {
 			var fault error

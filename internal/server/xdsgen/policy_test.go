@@ -33,10 +33,7 @@ func TestSidecarPolicyCountsWithoutEgress(t *testing.T) {
 		n := Node{ID: mesh.NodeID{Type: mesh.Sidecar, IP: ip, Name: "p", Namespace: ns}, Namespace: ns, IPs: []netip.Addr{ip}, Captured: true}
 		views := Assign(s, n)
 		for _, typ := range []string{xdswire.ListenerType, xdswire.RouteType} {
-			views[typ].Shared.Units(s, func(_ string, u Unit) {
-				if u == nil {
-					return
-				}
+			for _, u := range Units(views[typ].Shared, s) {
 				resources, err := u.Generate(&xdswire.Encoder{})
 				if err != nil {
 					t.Fatal(err)
@@ -46,7 +43,7 @@ func TestSidecarPolicyCountsWithoutEgress(t *testing.T) {
 						t.Errorf("%s of %s passes unknown destinations on: %s", xdswire.ShortType(typ), ns, r.Name)
 					}
 				}
-			})
+			}
 		}
 	}
 }

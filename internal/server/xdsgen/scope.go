@@ -1,6 +1,7 @@
 package xdsgen
 
 import (
+	"slices"
 	"strings"
 
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
@@ -74,6 +75,29 @@ func (sc scope) sees(svc *snapshot.MeshService) bool {
 // seesThrough reports whether the proxy sees the service through these egress hosts.
 func (sc scope) seesThrough(hosts []string, svc *snapshot.MeshService) bool {
 	return svc.VisibleTo(sc.namespace) && hostsMatch(hosts, svc, sc.namespace)
+}
+
+// namespaces returns the namespaces that have all visible services, each once. It returns
+// nil if any namespace may have them.
+func (sc scope) namespaces() []string {
+	var out []string
+	for _, e := range sc.egress() {
+		for _, h := range e.GetHosts() {
+			ns, _, ok := strings.Cut(h, "/")
+			switch {
+			case !ok || ns == "*":
+				return nil
+			case ns == "~":
+				continue
+			case ns == ".":
+				ns = sc.namespace
+			}
+			if !slices.Contains(out, ns) {
+				out = append(out, ns)
+			}
+		}
+	}
+	return out
 }
 
 // hostsMatch reports whether a list of hosts of the form <namespace>/<host> includes the
