@@ -610,7 +610,7 @@ func (in interned) snapshot(s *snapshot.Snapshot) *snapshot.Snapshot {
 		fact := *v
 		fact.Rules = intern(in, text(v.Rules), v.Rules)
 		fact.Services = services(v.Services)
-		return intern(in, fmt.Sprint(v.Name, text(fact.Sidecars), "/", text(fact.PeerAuth), "/", text(fact.EnvoyFilters), "/", addressesOf(fact.Services), fmt.Sprintf("%p", fact.Rules)), &fact)
+		return intern(in, fmt.Sprint(v.Name, text(fact.Policies), "/", text(fact.EnvoyFilters), "/", addressesOf(fact.Services), fmt.Sprintf("%p", fact.Rules)), &fact)
 	})
 	return &out
 }
@@ -661,7 +661,7 @@ func readable(s *snapshot.Snapshot) map[string]any {
 		out["pod "+k] = text(v)
 	}
 	for k, v := range s.Namespaces.All() {
-		out["namespace "+k] = fmt.Sprint(addressesOf(v.Sidecars), "/", addressesOf(v.PeerAuth), "/", addressesOf(v.EnvoyFilters), "/", text(v.Services), text(v.Rules))
+		out["namespace "+k] = fmt.Sprint(text(v.Policies), "/", addressesOf(v.EnvoyFilters), "/", text(v.Services), text(v.Rules))
 	}
 	return out
 }

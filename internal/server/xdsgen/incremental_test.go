@@ -3,8 +3,8 @@ package xdsgen_test
 import (
 	"context"
 	"fmt"
-	"maps"
 	"log/slog"
+	"maps"
 	"math/rand/v2"
 	"net/netip"
 	"testing"

@@ -26,7 +26,7 @@ func TestSidecarPolicyCountsWithoutEgress(t *testing.T) {
 	s.Services = s.Services.With(map[string]*snapshot.MeshService{svc.Host: svc})
 	s.Ports = s.Ports.With(map[uint32]*snapshot.PortServices{80: {Number: 80, Services: []*snapshot.MeshService{svc}}})
 	s.Namespaces = s.Namespaces.With(map[string]*snapshot.NamespaceFacts{
-		"istio-system": {Name: "istio-system", Sidecars: []*snapshot.Sidecar{sidecar}},
+		"istio-system": {Name: "istio-system", Policies: map[snapshot.Kind][]snapshot.Policy{snapshot.KindSidecar: {sidecar}}},
 	})
 	ip := netip.MustParseAddr("10.0.0.1")
 	for _, ns := range []string{"istio-system", "empty"} {

@@ -1,6 +1,7 @@
 package xdsgen
 
 import (
+	"iter"
 	"slices"
 	"strings"
 
@@ -134,24 +135,23 @@ func hostMatches(pattern, host string) bool {
 // selector in the root namespace.
 func chooseSidecar(s *snapshot.Snapshot, namespace string, labels map[string]string) *snapshot.Sidecar {
 	ns := s.Namespaces.Get(namespace)
-	if ns != nil {
-		for _, sc := range ns.Sidecars {
-			if sel := sc.Spec.GetWorkloadSelector().GetLabels(); len(sel) > 0 && snapshot.Selects(sel, labels) {
-				return sc
-			}
+	for sc := range sidecars(ns) {
+		if sel := sc.Spec.GetWorkloadSelector().GetLabels(); len(sel) > 0 && snapshot.Selects(sel, labels) {
+			return sc
 		}
 	}
 	for _, facts := range []*snapshot.NamespaceFacts{ns, s.Namespaces.Get(s.Mesh.RootNamespace)} {
-		if facts == nil {
-			continue
-		}
-		for _, sc := range facts.Sidecars {
+		for sc := range sidecars(facts) {
 			if len(sc.Spec.GetWorkloadSelector().GetLabels()) == 0 {
 				return sc
 			}
 		}
 	}
 	return nil
+}
+
+func sidecars(ns *snapshot.NamespaceFacts) iter.Seq[*snapshot.Sidecar] {
+	return snapshot.Policies[*networkingv1alpha3.Sidecar](ns, snapshot.KindSidecar)
 }
 
 // Visibility determines the services that a proxy sees.
