@@ -21,19 +21,27 @@ func (v Variant) String() string {
 	return "sotw"
 }
 
-// Body holds encoded resources of responses. Any number of frames may share it. It must
-// not be modified.
-type Body []mem.Buffer
+// Body holds encoded resources of responses. Any number of frames may share it.
+type Body struct {
+	buffers   mem.BufferSlice
+	resources int
+}
+
+// Empty reports whether there are no resources.
+func (b Body) Empty() bool { return b.resources == 0 }
+
+// RawBody returns a resource that is already encoded as a field of a response.
+func RawBody(field []byte) Body { return Body{mem.BufferSlice{mem.SliceBuffer(field)}, 1} }
 
 // NewBody returns the resources in the encoding of the variant, without copying them.
 func NewBody(v Variant, resources ...*Resource) Body {
-	b := make(Body, len(resources))
-	for i, r := range resources {
+	b := Body{make(mem.BufferSlice, 0, len(resources)), len(resources)}
+	for _, r := range resources {
+		start := r.any
 		if v == Delta {
-			b[i] = mem.SliceBuffer(r.Delta())
-		} else {
-			b[i] = mem.SliceBuffer(r.SotW())
+			start = 0
 		}
+		b.buffers = r.buffers(b.buffers, start)
 	}
 	return b
 }
@@ -58,11 +66,12 @@ const (
 // Frame is one encoded response: a few bytes of its own and shared bodies. The order of
 // its fields is unusual, but valid.
 type Frame struct {
-	head   mem.SliceBuffer
-	bodies []Body
-	count  int
-	size   int
-	done   func()
+	head    mem.SliceBuffer
+	bodies  []Body
+	count   int // of resources
+	buffers int // of bodies
+	size    int
+	done    func()
 }
 
 // NewFrame makes a response from a header and bodies of one variant.
@@ -84,8 +93,9 @@ func NewFrame(h Header, bodies ...Body) *Frame {
 	}
 	f := &Frame{head: head, bodies: bodies, size: len(head)}
 	for _, b := range bodies {
-		f.count += len(b)
-		f.size += mem.BufferSlice(b).Len()
+		f.count += b.resources
+		f.buffers += len(b.buffers)
+		f.size += b.buffers.Len()
 	}
 	return f
 }
@@ -95,7 +105,7 @@ func (f *Frame) Size() int { return f.size }
 
 // Own returns the approximate number of bytes of the message without the shared
 // resources.
-func (f *Frame) Own() int { return len(f.head) + 64*f.count }
+func (f *Frame) Own() int { return len(f.head) + 64*f.buffers }
 
 // Resources returns the number of resources in the message.
 func (f *Frame) Resources() int { return f.count }
@@ -117,10 +127,10 @@ func (f *Frame) WhenWritten(done func()) {
 
 // Buffers returns the message as a new list of shared buffers.
 func (f *Frame) Buffers() mem.BufferSlice {
-	out := make(mem.BufferSlice, 0, 2+f.count)
+	out := make(mem.BufferSlice, 0, 2+f.buffers)
 	out = append(out, f.head)
 	for _, b := range f.bodies {
-		out = append(out, b...)
+		out = append(out, b.buffers...)
 	}
 	if f.done != nil {
 		end := endMark[:0]

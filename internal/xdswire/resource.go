@@ -5,9 +5,11 @@ package xdswire
 
 import (
 	"crypto/sha256"
+	"encoding/binary"
 	"encoding/hex"
 	"fmt"
 
+	"google.golang.org/grpc/mem"
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
@@ -25,8 +27,12 @@ type Resource struct {
 	wire []byte
 	any  int
 	body int // start of the encoded message
-	// parts keeps the shared parts alive from which the resource was made.
-	parts any
+	// parts and tail follow wire, in a resource made of parts. The lengths in wire include
+	// them.
+	parts *Parts
+	tail  mem.SliceBuffer
+	// kept keeps the shared parts alive from which the resource was made.
+	kept any
 }
 
 // Field numbers of the discovery messages.
@@ -38,16 +44,41 @@ const (
 )
 
 // Delta returns the resource as a field of a DeltaDiscoveryResponse.
-func (r *Resource) Delta() []byte { return r.wire }
+func (r *Resource) Delta() []byte { return r.from(0) }
 
 // SotW returns the resource as a field of a DiscoveryResponse.
-func (r *Resource) SotW() []byte { return r.wire[r.any:] }
+func (r *Resource) SotW() []byte { return r.from(r.any) }
 
 // Message returns the encoded message without its type. It must not be modified.
-func (r *Resource) Message() []byte { return r.wire[r.body:] }
+func (r *Resource) Message() []byte { return r.from(r.body) }
+
+// from returns the bytes from an offset in wire. It copies those of a resource of parts.
+func (r *Resource) from(start int) []byte {
+	if r.parts == nil {
+		return r.wire[start:]
+	}
+	return mem.BufferSlice(r.buffers(nil, start)).Materialize()
+}
+
+// buffers appends the bytes from an offset in wire, without copying them.
+func (r *Resource) buffers(to []mem.Buffer, start int) []mem.Buffer {
+	to = append(to, mem.SliceBuffer(r.wire[start:]))
+	if r.parts == nil {
+		return to
+	}
+	for _, c := range r.parts.chunks {
+		to = append(to, c.wire)
+	}
+	return append(to, r.tail)
+}
 
 // Size returns the number of bytes of the resource.
-func (r *Resource) Size() int { return len(r.wire) }
+func (r *Resource) Size() int {
+	if r.parts == nil {
+		return len(r.wire)
+	}
+	return len(r.wire) + r.parts.size + len(r.tail)
+}
 
 // Any decodes the resource, for status pages and tests.
 func (r *Resource) Any() (*anypb.Any, error) {
@@ -97,13 +128,36 @@ func (e *Encoder) Raw(typeURL, name string, body ...[]byte) *Resource {
 		size += len(b)
 		sum.Write(b)
 	}
-	version := hex.EncodeToString(sum.Sum(nil)[:8])
+	r := wrap(typeURL, name, hex.EncodeToString(sum.Sum(nil)[:8]), size, size)
+	for _, b := range body {
+		r.wire = append(r.wire, b...)
+	}
+	return r
+}
 
+// Parted makes a resource from the start of an encoded message, parts, and the end of the
+// message. Resources share the memory of equal parts.
+func (e *Encoder) Parted(typeURL, name string, head []byte, parts *Parts, tail []byte) *Resource {
+	if e.Encoded != nil {
+		e.Encoded(typeURL)
+	}
+	hash := sha256.New()
+	hash.Write(head)
+	hash.Write(binary.BigEndian.AppendUint64(binary.BigEndian.AppendUint64(nil, parts.sum[0]), parts.sum[1]))
+	hash.Write(tail)
+	r := wrap(typeURL, name, hex.EncodeToString(hash.Sum(nil)[:8]), len(head)+parts.size+len(tail), len(head))
+	r.wire, r.parts, r.tail = append(r.wire, head...), parts, tail
+	return r
+}
+
+// wrap returns a resource whose message of a size must be appended, with room for a part
+// of it.
+func wrap(typeURL, name, version string, size, room int) *Resource {
 	anySize := protowire.SizeTag(1) + protowire.SizeBytes(len(typeURL)) + protowire.SizeTag(2) + protowire.SizeBytes(size)
 	tail := protowire.SizeTag(fieldResourceBody) + protowire.SizeBytes(anySize)
 	inner := protowire.SizeTag(fieldResourceName) + protowire.SizeBytes(len(name)) +
 		protowire.SizeTag(fieldResourceVersion) + protowire.SizeBytes(len(version)) + tail
-	w := make([]byte, 0, protowire.SizeTag(fieldResources)+protowire.SizeBytes(inner))
+	w := make([]byte, 0, protowire.SizeTag(fieldResources)+protowire.SizeBytes(inner)-size+room)
 	w = protowire.AppendTag(w, fieldResources, protowire.BytesType)
 	w = protowire.AppendVarint(w, uint64(inner))
 	w = protowire.AppendTag(w, fieldResourceName, protowire.BytesType)
@@ -117,11 +171,7 @@ func (e *Encoder) Raw(typeURL, name string, body ...[]byte) *Resource {
 	w = protowire.AppendString(w, typeURL)
 	w = protowire.AppendTag(w, 2, protowire.BytesType)
 	w = protowire.AppendVarint(w, uint64(size))
-	message := len(w)
-	for _, b := range body {
-		w = append(w, b...)
-	}
-	return &Resource{Name: name, Version: version, wire: w, any: start, body: message}
+	return &Resource{Name: name, Version: version, wire: w, any: start, body: len(w)}
 }
 
 // Any packs a message with deterministic bytes. Generation must not use anypb.New, which

@@ -59,6 +59,6 @@ func dropPart[V any](l lapsed) {
 // Keeping makes the resource keep the parts from which it was made, so that Shared finds
 // them, and returns it. It must be called before the resource is shared.
 func (r *Resource) Keeping(parts any) *Resource {
-	r.parts = parts
+	r.kept = parts
 	return r
 }

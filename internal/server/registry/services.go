@@ -77,7 +77,13 @@ func tcpPorts(into []uint32, _ string, s *snapshot.MeshService) []uint32 {
 func (t *tables) portServices(r *derive.Reads, number uint32) (*snapshot.PortServices, bool) {
 	list := values(t.servicesOn.Lookup(r, number))
 	slices.SortFunc(list, snapshot.CompareServices)
-	return &snapshot.PortServices{Number: number, Services: list}, true
+	out := &snapshot.PortServices{Number: number, Services: list}
+	for _, s := range list {
+		if s.DiffersByClient() {
+			out.Different = append(out.Different, s)
+		}
+	}
+	return out, true
 }
 
 func equalPorts(a, b *snapshot.PortServices) bool { return slices.Equal(a.Services, b.Services) }
@@ -95,7 +101,7 @@ const (
 
 // traitsOf indexes a service by its traits.
 func traitsOf(into []serviceTrait, _ string, s *snapshot.MeshService) []serviceTrait {
-	if len(s.ExportTo) > 0 && !slices.Contains(s.ExportTo, "*") || len(s.Rivals) > 0 {
+	if s.Private() {
 		into = append(into, privateService)
 	}
 	if s.NodeLocal {

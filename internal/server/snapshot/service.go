@@ -3,6 +3,7 @@ package snapshot
 import (
 	"cmp"
 	"net/netip"
+	"slices"
 	"strings"
 	"time"
 
@@ -132,6 +133,15 @@ func (s *MeshService) VisibleTo(namespace string) bool {
 	return true
 }
 
+// Private reports whether not all namespaces see the service.
+func (s *MeshService) Private() bool {
+	return len(s.ExportTo) > 0 && !slices.Contains(s.ExportTo, "*") || len(s.Rivals) > 0
+}
+
+// DiffersByClient reports whether the visibility or the names of the service depend on the
+// client's namespace, apart from the short names in its own namespace.
+func (s *MeshService) DiffersByClient() bool { return s.Private() || len(s.Aliases) > 0 }
+
 // CompareServices orders services by precedence in conflicts: oldest first, then by key.
 func CompareServices(x, y *MeshService) int {
 	return cmp.Or(x.Created.Compare(y.Created), cmp.Compare(x.Key, y.Key))
@@ -200,4 +210,6 @@ func (a *Alias) VisibleTo(namespace string) bool {
 type PortServices struct {
 	Number   uint32
 	Services []*MeshService
+	// Different holds the services that DiffersByClient.
+	Different []*MeshService
 }

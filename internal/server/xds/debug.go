@@ -10,7 +10,6 @@ import (
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/mem"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
@@ -105,7 +104,7 @@ func (s *service) page(ctx context.Context, caller mesh.Caller, q pageRequest, n
 	if err != nil {
 		return nil, status.Error(codes.Internal, "the page cannot be encoded")
 	}
-	return xdswire.NewFrame(xdswire.Header{TypeURL: q.typeURL, Nonce: nonce}, xdswire.Body{mem.SliceBuffer(m.GetValue())}), nil
+	return xdswire.NewFrame(xdswire.Header{TypeURL: q.typeURL, Nonce: nonce}, xdswire.RawBody(m.GetValue())), nil
 }
 
 // answer returns the answer without its type and nonce.

@@ -587,7 +587,7 @@ func (in interned) snapshot(s *snapshot.Snapshot) *snapshot.Snapshot {
 	out.Secrets = table(in, s.Secrets, func(v *snapshot.Secret) *snapshot.Secret { return v })
 	out.ConfigMaps = table(in, s.ConfigMaps, func(v *snapshot.ConfigMap) *snapshot.ConfigMap { return v })
 	out.Ports = table(in, s.Ports, func(v *snapshot.PortServices) *snapshot.PortServices {
-		fact := &snapshot.PortServices{Number: v.Number, Services: services(v.Services)}
+		fact := &snapshot.PortServices{Number: v.Number, Services: services(v.Services), Different: services(v.Different)}
 		return intern(in, fmt.Sprint(v.Number, addressesOf(fact.Services)), fact)
 	})
 	rules := func(list []*snapshot.HostRule) []*snapshot.HostRule {

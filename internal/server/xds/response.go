@@ -24,7 +24,7 @@ type response struct {
 func (resp *response) empty() bool { return len(resp.bodies) == 0 && len(resp.removed) == 0 }
 
 func (resp *response) addBody(b xdswire.Body) {
-	if len(b) > 0 {
+	if !b.Empty() {
 		resp.bodies = append(resp.bodies, b)
 	}
 }

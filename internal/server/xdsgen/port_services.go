@@ -39,12 +39,17 @@ func (sc scope) at(s *snapshot.Snapshot, number uint32) portServices {
 			list = append(list, svc)
 		}
 	}
-	slices.SortFunc(list, snapshot.CompareServices)
-	few := noServices
-	for _, svc := range slices.Backward(list) {
-		few = unique.Make(serviceList{svc, few})
+	return portServices{number: number, few: listServices(list)}
+}
+
+// listServices returns the list of services in the order of precedence.
+func listServices(services []*snapshot.MeshService) unique.Handle[serviceList] {
+	slices.SortFunc(services, snapshot.CompareServices)
+	list := noServices
+	for _, svc := range slices.Backward(services) {
+		list = unique.Make(serviceList{svc, list})
 	}
-	return portServices{number: number, few: few}
+	return list
 }
 
 // all iterates over the services.

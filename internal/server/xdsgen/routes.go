@@ -1,8 +1,8 @@
 package xdsgen
 
 import (
-	"slices"
-	"strings"
+	"iter"
+	"unique"
 
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
 	"google.golang.org/protobuf/types/known/wrapperspb"
@@ -55,7 +55,28 @@ func (v routeView) port(s *snapshot.Snapshot, number uint32) Unit {
 	if v.scope.ownsPort(number) || reserved(number) || !services.any(routedByPort) {
 		return nil
 	}
-	return portRoutes{routeFacts: v.facts(s), services: services}
+	if len(v.scope.egress()) > 0 {
+		return portRoutes{routeFacts: v.facts(s), services: services}
+	}
+	return portRoutes{routeFacts: v.facts(s), services: portServices{number: number, few: v.different(s, services.of)}, common: services.of}
+}
+
+// different returns the services of a port that have a virtual host of their own for the
+// clients of the view: services that not all clients see, and services of the namespace,
+// which have short names there.
+func (v routeView) different(s *snapshot.Snapshot, all *snapshot.PortServices) unique.Handle[serviceList] {
+	var list []*snapshot.MeshService
+	for _, svc := range all.Different {
+		if svc.ExternalName == "" && v.scope.sees(svc) {
+			list = append(list, svc)
+		}
+	}
+	for svc := range servicesIn(s, []string{v.namespace}) {
+		if svc.ExternalName == "" && !svc.DiffersByClient() && svc.Port(all.Number) != nil && isNear(svc, v.namespace) {
+			list = append(list, svc)
+		}
+	}
+	return listServices(list)
 }
 
 // detected returns the configurations of a service's ports with protocol detection.
@@ -121,22 +142,61 @@ type routeFacts struct {
 type portRoutes struct {
 	routeFacts
 	services portServices
+	// common, which may be nil, holds further services, which have the same virtual hosts
+	// for all clients.
+	common *snapshot.PortServices
 }
 
 func (u portRoutes) Type() string { return xdswire.RouteType }
 
 func (u portRoutes) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, error) {
 	hosts := newVirtualHosts(enc, u.services.size())
-	for svc := range u.services.all {
-		port := svc.Port(u.services.number)
+	if u.common != nil {
+		key := commonHosts{u.common, routeFacts{cluster: u.cluster, retries: u.retries}}
+		base, err := xdswire.Shared(enc, key, func() (*virtualHosts, error) { return key.make(enc) })
+		if err != nil {
+			return nil, err
+		}
+		hosts = newVirtualHosts(enc, u.services.size()).on(base)
+	}
+	if err := hosts.addPort(u.routeFacts, u.services.number, u.services.all); err != nil {
+		return nil, err
+	}
+	return one(u.encode(baseRoutes(portString(u.services.number)), hosts))
+}
+
+// commonHosts are the virtual hosts of a port that are the same for all clients. They are
+// encoded once, and the route configurations of all namespaces share their memory.
+type commonHosts struct {
+	services *snapshot.PortServices
+	facts    routeFacts
+}
+
+func (c commonHosts) make(enc *xdswire.Encoder) (*virtualHosts, error) {
+	hosts := newVirtualHosts(enc, len(c.services.Services))
+	err := hosts.addPort(c.facts, c.services.Number, func(yield func(*snapshot.MeshService) bool) {
+		for _, svc := range c.services.Services {
+			if svc.ExternalName == "" && !svc.DiffersByClient() && !yield(svc) {
+				return
+			}
+		}
+	})
+	hosts.parts, hosts.changed = hosts.list(), nil
+	return hosts, err
+}
+
+// addPort adds the virtual hosts of services at a port number.
+func (h *virtualHosts) addPort(facts routeFacts, number uint32, services iter.Seq[*snapshot.MeshService]) error {
+	for svc := range services {
+		port := svc.Port(number)
 		if !routedByPort(svc, port) {
 			continue
 		}
-		if err := hosts.add(u.host(svc, port, byName)); err != nil {
-			return nil, err
+		if err := h.add(facts.host(svc, port, byName)); err != nil {
+			return err
 		}
 	}
-	return one(u.encode(baseRoutes(portString(u.services.number)), hosts))
+	return nil
 }
 
 // detectedRoutes generates the configurations of a service's ports with protocol
@@ -212,13 +272,7 @@ func (u routeFacts) encode(rc *routev3.RouteConfiguration, hosts *virtualHosts) 
 	if err != nil {
 		return nil, err
 	}
-	slices.SortFunc(hosts.list, func(a, b *virtualHost) int { return strings.Compare(a.name, b.name) })
-	parts := make([][]byte, 0, len(hosts.list)+2)
-	parts = append(parts, head)
-	for _, vh := range hosts.list {
-		parts = append(parts, vh.wire)
-	}
-	return hosts.enc.Raw(xdswire.RouteType, rc.GetName(), append(parts, rest)...).Keeping(hosts.list), nil
+	return hosts.enc.Parted(xdswire.RouteType, rc.GetName(), head, hosts.list(), rest).Keeping(hosts.base), nil
 }
 
 func baseRoutes(name string) *routev3.RouteConfiguration {

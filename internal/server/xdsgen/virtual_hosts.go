@@ -124,50 +124,102 @@ func texts(ips []netip.Addr) []string {
 // virtualHost is an encoded virtual host. Route configurations share it, so that after a
 // change of one service only its virtual hosts are encoded again.
 type virtualHost struct {
-	name    string
+	xdswire.Part
 	domains []string
 	lower   []string // domains in lower case, as Envoy compares them
-	wire    []byte   // as a field of a RouteConfiguration
 }
 
-// virtualHosts collects virtual hosts. If two have one domain, the first keeps it.
+// virtualHosts is a list of virtual hosts. If several have one domain, the one of the
+// first service has it.
 type virtualHosts struct {
-	enc   *xdswire.Encoder
-	list  []*virtualHost
-	taken map[string]struct{}
+	enc *xdswire.Encoder
+	// base holds the virtual hosts that all clients have, or is nil.
+	base    *virtualHosts
+	parts   *xdswire.Parts
+	changed map[string]*xdswire.Part // of parts, by name
+	owners  map[string]hostKey       // by domain, without the base
 }
 
 // newVirtualHosts returns an empty list with room for the domains of some services.
 func newVirtualHosts(enc *xdswire.Encoder, services int) *virtualHosts {
 	const domains = 5 // per service, usually
-	return &virtualHosts{enc: enc, taken: make(map[string]struct{}, domains*services)}
+	return &virtualHosts{enc: enc, changed: make(map[string]*xdswire.Part), owners: make(map[string]hostKey, domains*services)}
 }
 
+// on returns a list that starts with the virtual hosts of another one.
+func (h *virtualHosts) on(base *virtualHosts) *virtualHosts {
+	h.base, h.parts = base, base.parts
+	return h
+}
+
+// add adds the virtual host of a service's port. Services must be added in the order of
+// precedence. In a list with a base, it replaces the virtual host of the same port.
 func (h *virtualHosts) add(k hostKey) error {
 	vh, err := xdswire.Shared(h.enc, k, func() (*virtualHost, error) { return k.encode(k.domains()) })
 	if err != nil {
 		return err
 	}
-	if slices.ContainsFunc(vh.lower, h.has) {
-		free := slices.DeleteFunc(slices.Clone(vh.domains), func(d string) bool { return h.has(strings.ToLower(d)) })
-		if len(free) == 0 {
-			return nil
+	var free []string
+	for i, d := range vh.lower {
+		if _, taken := h.owners[d]; taken {
+			continue
 		}
+		owner, taken := h.base.owner(d)
+		taken = taken && owner.service != k.service
+		if taken && snapshot.CompareServices(owner.service, k.service) < 0 {
+			continue
+		}
+		h.owners[d] = k
+		if taken {
+			if err := h.shorten(owner); err != nil {
+				return err
+			}
+		}
+		free = append(free, vh.domains[i])
+	}
+	if len(free) == 0 {
+		h.changed[vh.Name] = nil
+		return nil
+	}
+	if len(free) < len(vh.domains) {
 		if vh, err = k.encode(free); err != nil {
 			return err
 		}
 	}
-	for _, d := range vh.lower {
-		h.taken[d] = struct{}{}
-	}
-	h.list = append(h.list, vh)
+	h.changed[vh.Name] = &vh.Part
 	return nil
 }
 
-func (h *virtualHosts) has(domain string) bool {
-	_, ok := h.taken[domain]
-	return ok
+// owner returns the port that has a domain. h may be nil, which is empty.
+func (h *virtualHosts) owner(domain string) (k hostKey, ok bool) {
+	if h != nil {
+		k, ok = h.owners[domain]
+	}
+	return k, ok
 }
+
+// shorten takes domains with another owner from a virtual host of the base.
+func (h *virtualHosts) shorten(k hostKey) error {
+	var free []string
+	for _, d := range k.domains() {
+		lower := strings.ToLower(d)
+		if _, lost := h.owners[lower]; !lost && h.base.owners[lower] == k {
+			free = append(free, d)
+		}
+	}
+	vh, err := k.encode(free)
+	if err != nil {
+		return err
+	}
+	h.changed[vh.Name] = &vh.Part
+	if len(free) == 0 {
+		h.changed[vh.Name] = nil
+	}
+	return nil
+}
+
+// list returns the virtual hosts.
+func (h *virtualHosts) list() *xdswire.Parts { return h.parts.With(h.changed) }
 
 func (k hostKey) encode(domains []string) (*virtualHost, error) {
 	var g generator
@@ -180,7 +232,7 @@ func (k hostKey) encode(domains []string) (*virtualHost, error) {
 	for i, d := range domains {
 		lower[i] = strings.ToLower(d)
 	}
-	return &virtualHost{name: m.GetName(), domains: domains, lower: lower, wire: wire}, err
+	return &virtualHost{Part: xdswire.NewPart(m.GetName(), wire), domains: domains, lower: lower}, err
 }
 
 // virtualHost returns the virtual host of a service's port.
