@@ -12,20 +12,18 @@ type assignment struct {
 }
 
 type typeViews struct {
-	served      bool
-	shared, own *liveView
-	demand      demand
+	served bool
+	views  [xdsgen.NumViews]*liveView // in the order of xdsgen.Views; some may be nil
+	demand demand
 }
 
 // pair returns the current states of the views; ok is false while one has none.
-func (t typeViews) pair() (p viewPair, ok bool) {
-	if t.shared != nil {
-		if p.shared = t.shared.state.Load(); p.shared == nil {
-			return p, false
+func (t typeViews) pair() (p viewSet, ok bool) {
+	for i, v := range t.views {
+		if v == nil {
+			continue
 		}
-	}
-	if t.own != nil {
-		if p.own = t.own.state.Load(); p.own == nil {
+		if p[i] = v.state.Load(); p[i] == nil {
 			return p, false
 		}
 	}
@@ -34,8 +32,10 @@ func (t typeViews) pair() (p viewPair, ok bool) {
 
 func (a *assignment) views(yield func(*liveView) bool) {
 	for _, t := range a.types {
-		if t.shared != nil && !yield(t.shared) || t.own != nil && !yield(t.own) {
-			return
+		for _, v := range t.views {
+			if v != nil && !yield(v) {
+				return
+			}
 		}
 	}
 }
@@ -122,7 +122,10 @@ func (h *Hub) liveViewsFor(sub *subscriber) *assignment {
 		}
 		a.types[i].demand = d
 		if d.asked && v.served {
-			a.types[i] = typeViews{served: true, shared: h.views.of(v.Shared), own: h.views.of(v.Own), demand: d}
+			a.types[i].served = true
+			for j, view := range v.List() {
+				a.types[i].views[j] = h.views.of(view)
+			}
 		}
 	}
 	return a

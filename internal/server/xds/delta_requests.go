@@ -96,13 +96,13 @@ func (s *session) unsubscribe(t *typeState, gone xdswire.Subscription) {
 
 // compareHeld compares the held versions with the views and keeps only the names that
 // differ, as names to send.
-func (s *session) compareHeld(t *typeState, now viewPair) {
+func (s *session) compareHeld(t *typeState, now viewSet) {
 	force := slices.Clip(t.force)
 	found := 0 // held resources that the views have
-	for _, state := range []*viewState{now.shared, now.own} {
+	for _, state := range now {
 		for _, r := range state.list() {
-			if state == now.own && now.shared.get(r.Name) != nil {
-				continue // the shared view comes first
+			if now.holder(r.Name) != state {
+				continue // another view comes first
 			}
 			version, held := t.held[r.Name]
 			if held {

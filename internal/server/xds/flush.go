@@ -40,7 +40,7 @@ func (s *session) flush() error {
 // shownViews are the views that the hub shows to a stream at one moment.
 type shownViews struct {
 	assigned *assignment
-	now      [numTypes]viewPair
+	now      [numTypes]viewSet
 	ok       [numTypes]bool // the type is watched and its views have a state
 }
 
@@ -134,7 +134,7 @@ func (s *session) order() [numTypes]int {
 }
 
 // wait notes the first publication that cannot be sent yet.
-func (t *typeState) wait(now viewPair) {
+func (t *typeState) wait(now viewSet) {
 	if t.waiting == nil {
 		t.waiting = now.round(t.sent)
 	}
@@ -142,7 +142,7 @@ func (t *typeState) wait(now viewPair) {
 
 // flushType sends one response if one is due. If it sends none, it reports whether
 // another try may send one.
-func (s *session) flushType(i int, now viewPair) (again bool, err error) {
+func (s *session) flushType(i int, now viewSet) (again bool, err error) {
 	t := &s.types[i]
 	if t.held != nil {
 		s.compareHeld(t, now)
@@ -187,12 +187,12 @@ func (s *session) flushType(i int, now viewPair) (again bool, err error) {
 // type. An empty list would then let it start with nothing.
 func (s *session) refusedAll(i int) bool {
 	t := &s.types[i]
-	return fullList(i) && t.quarantine != nil && t.acked == viewPair{}
+	return fullList(i) && t.quarantine != nil && t.acked == viewSet{}
 }
 
 // record begins the history entry of a response; asked is set if the proxy asked for
 // it.
-func (s *session) record(t *typeState, now viewPair, asked bool) history.SentResponse {
+func (s *session) record(t *typeState, now viewSet, asked bool) history.SentResponse {
 	r := history.SentResponse{Why: history.Request}
 	switch round := now.round(t.sent); {
 	case asked:

@@ -442,7 +442,10 @@ func (m *requestModel) judge(i int, r *modelResponse) {
 func (m *requestModel) shown(i int) map[string]string {
 	out := make(map[string]string)
 	a := m.sess.sub.assigned.Load().types[i]
-	for _, v := range []*liveView{a.shared, a.own} {
+	for _, v := range a.views {
+		if v == nil {
+			continue
+		}
 		for _, r := range v.state.Load().list() {
 			body, err := r.Any()
 			m.check(err)

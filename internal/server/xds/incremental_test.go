@@ -406,7 +406,8 @@ func (w *incremental) check(thorough bool) error {
 			if _, served := views[url]; served != held.served {
 				return fmt.Errorf("proxy %d: %s served: %v, want %v", i, xdswire.ShortType(url), held.served, served)
 			}
-			for _, pair := range [][2]any{{views[url].Shared, held.shared}, {views[url].Own, held.own}} {
+			for j, listed := range views[url].List() {
+				pair := [2]any{listed, held.views[j]}
 				if _, done := checked[pair]; done {
 					continue
 				}

@@ -376,7 +376,7 @@ func (p *modelProxy) checkSent(f *xdswire.Frame) {
 	}
 	typ := xdswire.ShortType(url)
 	views := p.sess.sub.assigned.Load().types[typeIndex(url)]
-	shared, _ := views.shared.view.(testView)
+	shared, _ := views.views[0].view.(testView)
 	for _, body := range bodies {
 		content := decode(p.t, body)
 		if p.ever[typ+"/"+content] {

@@ -24,7 +24,7 @@ type quarantine struct {
 	suspects [][]string
 	tries    int
 	// to is the rest of from, the last pair of the hub.
-	from, to viewPair
+	from, to viewSet
 }
 
 // quarantined is a resource in quarantine.
@@ -64,7 +64,7 @@ func (t *typeState) lastAccepted(i int, name string, of *viewState) lastGood {
 	if t.assumed && (slices.Contains(t.doubt, name) || t.quarantine.has(name)) {
 		return lastGood{} // the proxy held another version before, and refused this one
 	}
-	for _, s := range []*viewState{t.acked.shared, t.acked.own} {
+	for _, s := range t.acked {
 		if r := s.get(name); r != nil {
 			return t.usableWith(i, lastGood{r, s.view}, of.view)
 		}
@@ -73,7 +73,7 @@ func (t *typeState) lastAccepted(i int, name string, of *viewState) lastGood {
 }
 
 // changed drops the result of withoutQuarantined.
-func (q *quarantine) changed() { q.from, q.to = viewPair{}, viewPair{} }
+func (q *quarantine) changed() { q.from, q.to = viewSet{}, viewSet{} }
 
 // maxTries bounds the responses in the search for a refused resource. Afterwards the
 // remaining suspects stay in quarantine.
@@ -156,7 +156,7 @@ func (s *session) mayQuarantine(i int, name string) bool {
 	if s.sub.variant == xdswire.Delta || !fullList(i) {
 		return true
 	}
-	if t.acked == (viewPair{}) {
+	if t.acked == (viewSet{}) {
 		return t.fresh
 	}
 	good := t.acked.get(name)
@@ -205,7 +205,7 @@ func (t *typeState) release() bool {
 // withoutQuarantined returns the part of the hub's pair to send. A resource leaves the
 // quarantine when its version changes. It is then in doubt and sent even if the proxy
 // had the new version before, because the proxy may have applied the refused one.
-func (s *session) withoutQuarantined(i int, now viewPair) viewPair {
+func (s *session) withoutQuarantined(i int, now viewSet) viewSet {
 	t := &s.types[i]
 	q := t.quarantine
 	switch {
@@ -226,7 +226,7 @@ func (s *session) withoutQuarantined(i int, now viewPair) viewPair {
 	}
 	if gone > 0 {
 		s.showQuarantine(i)
-		t.sent = viewPair{} // or the hub's pair may become the refused one again, unnoticed
+		t.sent = viewSet{} // or the hub's pair may become the refused one again, unnoticed
 	}
 	if len(q.names) == 0 && len(q.suspects) == 0 {
 		t.quarantine = nil
@@ -238,7 +238,9 @@ func (s *session) withoutQuarantined(i int, now viewPair) viewPair {
 		// The proxy may use another view since.
 		replaced[name] = t.usableWith(i, r.good, now.holder(name).view).resource
 	}
-	q.to = viewPair{s.hub.overlay(now.shared, replaced), s.hub.overlay(now.own, replaced)}
+	for i, state := range now {
+		q.to[i] = s.hub.overlay(state, replaced)
+	}
 	return q.to
 }
 

@@ -17,7 +17,7 @@ type response struct {
 	extra []string
 	// diffs lead from the pair acknowledged last to this one; fromNothing is set
 	// when none was acknowledged.
-	diffs       [2]*diff
+	diffs       diffs
 	fromNothing bool
 }
 
@@ -32,11 +32,11 @@ func (resp *response) addBody(b xdswire.Body) {
 // response selects what to send of the pair, as far as it is subscribed to: the
 // differences from the pair acknowledged last, the names in doubt and the forced
 // names; with namesOnly just the latter.
-func (s *session) response(i int, now viewPair, namesOnly bool) *response {
+func (s *session) response(i int, now viewSet, namesOnly bool) *response {
 	t := &s.types[i]
-	resp := &response{fromNothing: t.acked == viewPair{}}
+	resp := &response{fromNothing: t.acked == viewSet{}}
 	if namesOnly {
-		resp.diffs = [2]*diff{{}, {}}
+		resp.diffs = viewSet{}.since(viewSet{})
 		s.addNames(i, resp, now, t.force, nil)
 		return resp
 	}
@@ -63,15 +63,16 @@ func (s *session) response(i int, now viewPair, namesOnly bool) *response {
 func (s *session) concerned(t *typeState, resp *response) bool {
 	has := t.want.Has
 	return slices.ContainsFunc(t.doubt, has) || slices.ContainsFunc(t.force, has) ||
-		slices.ContainsFunc(resp.diffs[0].names(), has) || slices.ContainsFunc(resp.diffs[0].removed, has) ||
-		slices.ContainsFunc(resp.diffs[1].names(), has) || slices.ContainsFunc(resp.diffs[1].removed, has)
+		slices.ContainsFunc(resp.diffs[:], func(d *diff) bool {
+			return slices.ContainsFunc(d.names(), has) || slices.ContainsFunc(d.removed, has)
+		})
 }
 
 // addAll adds all subscribed resources.
-func (s *session) addAll(i int, resp *response, now viewPair) {
+func (s *session) addAll(i int, resp *response, now viewSet) {
 	t := &s.types[i]
 	found := 0
-	for _, state := range []*viewState{now.shared, now.own} {
+	for _, state := range now {
 		if state == nil {
 			continue
 		}
@@ -84,7 +85,7 @@ func (s *session) addAll(i int, resp *response, now viewPair) {
 		found += s.addPicked(resp, t.want, full.changed, full.body)
 	}
 	if t.all && !resp.fromNothing {
-		resp.extra = slices.Concat(now.shared.since(nil).names(), now.own.since(nil).names())
+		resp.extra = namesOf(now.all())
 	}
 	if s.sub.variant == xdswire.SotW && fullList(i) {
 		return // absence from the list is the answer
@@ -150,7 +151,7 @@ func pick(set *xdswire.NameSet, resources []*xdswire.Resource) []*xdswire.Resour
 
 // addNames adds single names that the differences do not contain. A requested name
 // gets an answer even if no view has it.
-func (s *session) addNames(i int, resp *response, now viewPair, asked, doubt []string) {
+func (s *session) addNames(i int, resp *response, now viewSet, asked, doubt []string) {
 	if len(asked) == 0 && len(doubt) == 0 {
 		return
 	}
@@ -207,7 +208,7 @@ func (s *session) addMissing(i int, resp *response, name string, loose []*xdswir
 }
 
 // addRemoved adds the removed names that the proxy may still hold.
-func (s *session) addRemoved(t *typeState, resp *response, now viewPair) {
+func (s *session) addRemoved(t *typeState, resp *response, now viewSet) {
 	gone := func(names []string) {
 		for _, name := range names {
 			if _, empty := slices.BinarySearch(resp.empties, name); !empty && t.want.Has(name) && now.get(name) == nil && !t.quarantine.has(name) {

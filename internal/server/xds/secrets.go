@@ -10,7 +10,7 @@ import (
 
 // secretsBasis is the state that determines the warning about a stream's secrets.
 type secretsBasis struct {
-	now viewPair
+	now viewSet
 	of  demand
 }
 
@@ -19,7 +19,7 @@ const maxNamed = 3
 
 // checkSecrets logs a warning about requested secrets that the stream does not get, or
 // gets expired; once for each set of them.
-func (s *session) checkSecrets(now viewPair) {
+func (s *session) checkSecrets(now viewSet) {
 	basis := secretsBasis{now, s.demanded[sds]}
 	if basis == s.checkedSecrets {
 		return

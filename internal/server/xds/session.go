@@ -61,7 +61,7 @@ type typeState struct {
 	// acked is the last pair that the proxy is known to hold, sent the last pair
 	// sent. They differ while a response is in flight and, with refused set, after
 	// a NACK.
-	acked, sent viewPair
+	acked, sent viewSet
 	refused     bool
 	// namesOnly is set if the response in flight contains only requested names
 	// while sent stays refused: its ACK does not accept sent.

@@ -81,7 +81,7 @@ func (h *Hub) inspect() []LiveView {
 	for sub := range h.subs.all {
 		if a := sub.assigned.Load(); a != nil {
 			for _, t := range a.types {
-				own[t.own] = true
+				own[t.views[len(t.views)-1]] = true
 			}
 		}
 	}
@@ -185,10 +185,10 @@ func (h *Hub) Sent(id string) map[string]history.SentConfig {
 			continue
 		}
 		sent := history.SentConfig{Wildcard: want.Wildcard, Names: want.Names.Names()}
-		if pairs[i] != (viewPair{}) {
+		if pairs[i] != (viewSet{}) {
 			sent.Version = versionInfo(pairs[i].version())
 		}
-		for _, r := range slices.Concat(pairs[i].shared.list(), pairs[i].own.list()) {
+		for _, r := range pairs[i].all() {
 			if want.Has(r.Name) {
 				sent.Resources = append(sent.Resources, r)
 			}
@@ -212,17 +212,17 @@ func (h *Hub) Accepted(typeURL string) map[string][]*xdswire.Resource {
 			continue
 		}
 		_, pairs := s.session.sentNow()
-		if pairs[i] == (viewPair{}) || pairs[i].version() != st.ackedVersion {
+		if pairs[i] == (viewSet{}) || pairs[i].version() != st.ackedVersion {
 			continue // another response was sent in between
 		}
-		out[s.id] = slices.Concat(pairs[i].shared.list(), pairs[i].own.list())
+		out[s.id] = pairs[i].all()
 	}
 	return out
 }
 
 // sentNow returns the subscriptions of the stream, nil for types that it does not watch,
 // and the pairs sent last.
-func (s *session) sentNow() (wants [numTypes]*xdswire.Subscription, pairs [numTypes]viewPair) {
+func (s *session) sentNow() (wants [numTypes]*xdswire.Subscription, pairs [numTypes]viewSet) {
 	s.mu.Lock()
 	for i := range s.types {
 		if t := &s.types[i]; t.watched {

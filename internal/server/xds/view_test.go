@@ -45,7 +45,7 @@ func TestContestedNameHasOneOwner(t *testing.T) {
 		h.Update(w.take())
 		h.deliver()
 		got := ""
-		if r := s.sub.assigned.Load().types[lds].shared.state.Load().get("x"); r != nil {
+		if r := s.sub.assigned.Load().types[lds].views[0].state.Load().get("x"); r != nil {
 			a, err := r.Any()
 			if err != nil {
 				t.Fatal(err)
@@ -66,14 +66,14 @@ func TestAbandonedViewDoesNotChange(t *testing.T) {
 	h.Update(w.set("CDS", "shared", "a", "1").set("CDS", "other", "a", "2").take())
 	s := newTestSession(t, h, "p", xdswire.SotW, nil)
 	h.deliver()
-	left := s.sub.assigned.Load().types[cds].shared
+	left := s.sub.assigned.Load().types[cds].views[0]
 	before := left.state.Load()
 	h.Update(w.set("CDS", "shared", "a", "").view("p", "other").take())
 	h.deliver()
 	if left.state.Load() != before {
 		t.Error("the view that the stream left changed")
 	}
-	now := s.sub.assigned.Load().types[cds].shared
+	now := s.sub.assigned.Load().types[cds].views[0]
 	if now == left || now.state.Load().get("a") == nil {
 		t.Error("the stream's new view lacks its cluster")
 	}

@@ -218,18 +218,17 @@ func hash(r *xdswire.Resource) uint64 {
 	return binary.BigEndian.Uint64(h.Sum(nil))
 }
 
-// viewPair holds what a proxy gets of one type: the state of the view that it shares with
-// other proxies, and the state of its own view. Pairs are compared by pointers.
-type viewPair struct{ shared, own *viewState }
+// viewSet holds what a proxy gets of one type: the states of its views, in the order of
+// xdsgen.Views. Sets are compared by pointers.
+type viewSet [xdsgen.NumViews]*viewState
 
 // version returns the sum of the hashes of all resources.
-func (p viewPair) version() uint64 {
+func (p viewSet) version() uint64 {
 	var v uint64
-	if p.shared != nil {
-		v += p.shared.sum
-	}
-	if p.own != nil {
-		v += p.own.sum
+	for _, s := range p {
+		if s != nil {
+			v += s.sum
+		}
 	}
 	return v
 }
@@ -241,40 +240,49 @@ func versionInfo(v uint64) string {
 }
 
 // holder returns the state that has the name, or nil.
-func (p viewPair) holder(name string) *viewState {
-	if p.shared.get(name) != nil {
-		return p.shared
-	}
-	if p.own.get(name) != nil {
-		return p.own
+func (p viewSet) holder(name string) *viewState {
+	for _, s := range p {
+		if s.get(name) != nil {
+			return s
+		}
 	}
 	return nil
 }
 
 // get returns the resource with the name, or nil.
-func (p viewPair) get(name string) *xdswire.Resource {
-	if r := p.shared.get(name); r != nil {
-		return r
+func (p viewSet) get(name string) *xdswire.Resource { return p.holder(name).get(name) }
+
+// all returns the resources of all states.
+func (p viewSet) all() []*xdswire.Resource {
+	var out []*xdswire.Resource
+	for _, s := range p {
+		out = append(out, s.list()...)
 	}
-	return p.own.get(name)
+	return out
 }
 
-// since returns the differences from another pair, view by view. A name that moved
+// diffs holds a difference for each view.
+type diffs [xdsgen.NumViews]*diff
+
+// since returns the differences from another set, view by view. A name that moved
 // between the views is removed in one difference and changed in the other, so readers
 // of removed names must check get.
-func (p viewPair) since(from viewPair) [2]*diff {
-	return [2]*diff{p.shared.since(from.shared), p.own.since(from.own)}
+func (p viewSet) since(from viewSet) (out diffs) {
+	for i := range p {
+		out[i] = p[i].since(from[i])
+	}
+	return out
 }
 
 // round returns the newest publication behind the differences of two pairs, or nil.
-func (p viewPair) round(from viewPair) *history.Round {
+func (p viewSet) round(from viewSet) *history.Round {
 	var newest *history.Round
-	for _, s := range [][2]*viewState{{p.shared, from.shared}, {p.own, from.own}} {
-		if s[0] == nil || s[0] == s[1] || s[0].round == nil {
+	for i, s := range p {
+		if s == nil || s == from[i] || s.round == nil {
 			continue
 		}
-		if newest == nil || newest.Snapshot < s[0].round.Snapshot {
-			newest = s[0].round
+		if newest == nil || newest.Snapshot < s.round.Snapshot {
+			newest = s.round
 		}
 	}
 	return newest

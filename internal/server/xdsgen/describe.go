@@ -17,6 +17,9 @@ func Describe(v View) string { //nolint:funlen // a case for each view
 		}
 	}
 	in := func(sc scope) {
+		if sc.only == privateServices {
+			words = append(words, "private services")
+		}
 		add("namespace", sc.namespace)
 		if sc.sidecar != nil {
 			add("sidecar", sc.sidecar.Namespace+"/"+sc.sidecar.Name)
@@ -45,7 +48,7 @@ func Describe(v View) string { //nolint:funlen // a case for each view
 		if v.proxyless {
 			words = append(words, "gRPC")
 		}
-		add("namespace", v.namespace)
+		in(v.scope)
 		of(v.client)
 		add("cluster", string(v.cluster))
 		add("network", string(v.network))

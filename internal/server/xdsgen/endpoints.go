@@ -18,7 +18,7 @@ import (
 // same way to endpoints. It has services that a Sidecar hides, because proxies subscribe
 // by name, but no services that are not exported to the namespace.
 type endpointView struct {
-	namespace string // empty if it makes no difference
+	scope     scope
 	client    snapshot.RuleClient
 	router    bool
 	proxyless bool
@@ -33,9 +33,15 @@ type endpointView struct {
 	node      string
 }
 
-// views returns v, which proxies on all nodes share, and the view for the node.
+// views returns the view of public services, which proxies on all nodes and in all
+// namespaces share, the view of private services, and the view for the node.
 func (v endpointView) views(s *snapshot.Snapshot, node string) Views {
-	out := Views{Shared: v}
+	public, private := v, v
+	public.scope, private.scope.only = scope{only: publicServices}, privateServices
+	out := Views{Shared: public}
+	if s.Private {
+		out.Private = private
+	}
 	if s.NodeLocal {
 		out.Own = v.on(node)
 	}
@@ -51,12 +57,12 @@ func (v endpointView) on(node string) endpointView {
 func (v endpointView) Type() string { return xdswire.EndpointType }
 
 func (v endpointView) Keys() Keys {
-	return Keys{ServiceFacts: snapshot.ServiceFacts | snapshot.EndpointFacts | snapshot.RuleFacts, scope: scope{namespace: v.namespace}}
+	return Keys{ServiceFacts: snapshot.ServiceFacts | snapshot.EndpointFacts | snapshot.RuleFacts, scope: v.scope}
 }
 
 func (v endpointView) Unit(s *snapshot.Snapshot, k Key) Unit {
 	svc := s.Services.Get(k.Name)
-	if svc == nil || svc.NodeLocal != v.nodeLocal || svc.ExternalName != "" || svc.Resolution.DNS() || toDestination(svc) && !v.router && !v.proxyless || !svc.VisibleTo(v.namespace) {
+	if svc == nil || svc.NodeLocal != v.nodeLocal || svc.ExternalName != "" || svc.Resolution.DNS() || toDestination(svc) && !v.router && !v.proxyless || !v.scope.sees(svc) {
 		return nil
 	}
 	return v.assignments(s, svc)

@@ -113,7 +113,7 @@ func generate(t testing.TB, s *snapshot.Snapshot, n xdsgen.Node) map[string][]*x
 			continue
 		}
 		out[typ] = nil
-		for _, v := range []xdsgen.View{views.Shared, views.Own} {
+		for _, v := range views.List() {
 			if v == nil {
 				continue
 			}

@@ -144,7 +144,7 @@ func ids(m map[xdsgen.Key]xdsgen.Unit) []string {
 func viewsOf(a xdsgen.Assignment) []xdsgen.View {
 	var out []xdsgen.View
 	for _, v := range a {
-		for _, one := range []xdsgen.View{v.Shared, v.Own} {
+		for _, one := range v.List() {
 			if one != nil {
 				out = append(out, one)
 			}

@@ -32,10 +32,30 @@ type clusterView struct {
 	families families
 }
 
+// views returns the view with its private services apart from the public ones, which all
+// namespaces share, and the own view. A Sidecar that limits the services keeps them
+// together.
+func (v clusterView) views(s *snapshot.Snapshot, own View) Views {
+	if len(v.scope.egress()) > 0 {
+		return Views{Shared: v, Own: own}
+	}
+	public, private := v, v
+	public.scope, private.scope.only = scope{only: publicServices}, privateServices
+	out := Views{Shared: public, Own: own}
+	if s.Private {
+		out.Private = private
+	}
+	return out
+}
+
 func (v clusterView) Type() string { return xdswire.ClusterType }
 
 func (v clusterView) Keys() Keys {
-	return Keys{Fixed: 1, ServiceFacts: snapshot.ServiceFacts | snapshot.RuleFacts, scope: v.scope}
+	k := Keys{Fixed: 1, ServiceFacts: snapshot.ServiceFacts | snapshot.RuleFacts, scope: v.scope}
+	if v.scope.only == privateServices {
+		k.Fixed = 0
+	}
+	return k
 }
 
 func (v clusterView) Unit(s *snapshot.Snapshot, k Key) Unit {

@@ -23,7 +23,11 @@ func TestAssignmentsOfPrivateServicesStayPrivate(t *testing.T) {
 		for ns, want := range map[string]bool{"ns0": true, "ns1": false} {
 			ip := netip.MustParseAddr("10.0.0.1")
 			n := Node{ID: mesh.NodeID{Type: typ, IP: ip, Name: "p", Namespace: ns}, Namespace: ns, IPs: []netip.Addr{ip}}
-			view := Assign(s, n)[xdswire.EndpointType].Shared
+			views := Assign(s, n)[xdswire.EndpointType]
+			if key := (Key{Kind: ServiceKey, Name: host}); views.Shared.Unit(s, key) != nil {
+				t.Errorf("%s of %s: the private service is in the view that all namespaces share", typ, ns)
+			}
+			view := views.Private
 			for how, keys := range map[string]iter.Seq[Key]{
 				"all":     view.Keys().All(s),
 				"touched": view.Keys().Touched(&snapshot.Changes{Endpoints: map[string]struct{}{host: {}}}),

@@ -16,7 +16,17 @@ import (
 type scope struct {
 	namespace string
 	sidecar   *snapshot.Sidecar
+	only      visibility
 }
+
+// visibility restricts a scope to some services.
+type visibility uint8
+
+const (
+	allServices     visibility = iota
+	publicServices             // those that all namespaces see
+	privateServices            // all others
+)
 
 // egress returns the Sidecar's egress listeners.
 func (sc scope) egress() []*networkingv1alpha3.IstioEgressListener {
@@ -58,6 +68,16 @@ func reserved(port uint32) bool {
 
 // sees reports whether the proxy sees the service through any egress listener.
 func (sc scope) sees(svc *snapshot.MeshService) bool {
+	switch sc.only {
+	case publicServices:
+		if svc.Private() {
+			return false
+		}
+	case privateServices:
+		if !svc.Private() {
+			return false
+		}
+	}
 	if !svc.VisibleTo(sc.namespace) {
 		return false
 	}

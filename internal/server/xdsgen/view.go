@@ -45,12 +45,19 @@ type Joined interface {
 }
 
 // Views holds the resources of one type for one proxy: the union of a view that many
-// proxies share and a view for its own workload. Either may be nil. They have no names
-// in common.
+// proxies share, a view of the private services that its namespace sees, and a view for
+// its own workload. Each may be nil. They have no names in common.
 type Views struct {
-	Shared View
-	Own    View
+	Shared  View
+	Private View
+	Own     View
 }
+
+// NumViews is the number of views of a type.
+const NumViews = 3
+
+// List returns the views. Some may be nil.
+func (v Views) List() [NumViews]View { return [NumViews]View{v.Shared, v.Private, v.Own} }
 
 // Assignment holds the views of one proxy by type URL.
 type Assignment map[string]Views

@@ -43,7 +43,7 @@ func Assign(s *snapshot.Snapshot, n Node) Assignment {
 	}
 	facts := encodeFacts(inbound(s, n, pod, labels, sc))
 	return Assignment{
-		xdswire.ClusterType:   {Shared: clusterView{scope: clusters, client: eds.client, families: resolvedFamilies(s, n)}, Own: inboundView{typ: xdswire.ClusterType, facts: facts}},
+		xdswire.ClusterType:   clusterView{scope: clusters, client: eds.client, families: resolvedFamilies(s, n)}.views(s, inboundView{typ: xdswire.ClusterType, facts: facts}),
 		xdswire.EndpointType:  eds.views(s, nodeOf(pod)),
 		xdswire.NameTableType: {Shared: eds.names(clusters)},
 		xdswire.ListenerType: {
@@ -76,7 +76,7 @@ func endpointViewOf(s *snapshot.Snapshot, n Node, labels map[string]string) endp
 		view: joinNetworks(n.View), families: n.families(), client: snapshot.RuleClientOf(s.Namespaces.Get(n.Namespace), labels),
 	}
 	if s.Private {
-		v.namespace = n.Namespace
+		v.scope.namespace = n.Namespace
 	}
 	v.passthrough = v.router && len(gatewayServers(s, n, nil, labels)) > 0 // whichever ports
 	return v
@@ -89,7 +89,7 @@ func assignRouter(s *snapshot.Snapshot, n Node, pod *snapshot.Pod, labels map[st
 	}
 	facts := encodeFacts(gatewayServers(s, n, pod, labels))
 	return Assignment{
-		xdswire.ClusterType:     {Shared: clusterView{scope: sc, client: eds.client, router: true, passthrough: eds.passthrough, families: resolvedFamilies(s, n)}},
+		xdswire.ClusterType:     clusterView{scope: sc, client: eds.client, router: true, passthrough: eds.passthrough, families: resolvedFamilies(s, n)}.views(s, nil),
 		xdswire.EndpointType:    eds.views(s, nodeOf(pod)),
 		xdswire.NameTableType:   {Shared: eds.names(sc)},
 		xdswire.ListenerType:    {Shared: gatewayView{scope: sc, client: eds.client, facts: facts}},
