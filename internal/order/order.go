@@ -15,6 +15,9 @@ import (
 
 // Sort sorts a list like slices.SortFunc.
 func Sort[E any](list []E, compare func(a, b E) int) {
+	if len(list) < 2 {
+		return // without allocations
+	}
 	sort.Slice(list, func(i, j int) bool { return compare(list[i], list[j]) < 0 })
 }
 

@@ -146,18 +146,18 @@ func values(l *library) map[string]string {
 // that has neither a value nor readers.
 func checkReaders(t *testing.T, l *library) {
 	t.Helper()
-	for k, e := range l.books.entries {
-		if e.value == nil && !e.read() {
+	for k, e := range l.books.rows.entries {
+		if e.value == nil && !e.node.read() {
 			t.Errorf("book %s is kept for nothing", k)
 		}
 	}
-	for k, g := range l.authors.groups {
-		if len(g.entries) == 0 && !g.read() {
+	for k, g := range l.authors.index.groups {
+		if len(g.entries) == 0 && !g.node.read() {
 			t.Errorf("author %s is kept for nothing", k)
 		}
 	}
-	for k, e := range l.shelves.entries {
-		if e.value == nil && !l.shelves.wanted(k) && !e.read() {
+	for k, e := range l.shelves.rows.entries {
+		if e.value == nil && !l.shelves.rows.wanted(k) && !e.node.read() {
 			t.Errorf("shelf %s is kept for nothing", k)
 		}
 		for _, s := range e.cell.reads {
@@ -276,8 +276,8 @@ func TestManyReaders(t *testing.T) {
 	}
 	common.Delete(0)
 	g.Commit()
-	if sum.Len() != 0 || len(sum.entries) != 0 || len(common.entries) != 0 {
-		t.Errorf("left: %d values, %d and %d entries", sum.Len(), len(sum.entries), len(common.entries))
+	if sum.Len() != 0 || len(sum.rows.entries) != 0 || len(common.rows.entries) != 0 {
+		t.Errorf("left: %d values, %d and %d entries", sum.Len(), len(sum.rows.entries), len(common.rows.entries))
 	}
 }
 

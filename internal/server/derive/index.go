@@ -6,7 +6,7 @@ import (
 )
 
 // Index finds the entries of a table by other keys.
-type Index[I, K comparable, V any] struct{ index[I, K] }
+type Index[I, K comparable, V any] struct{ index index[I, K] }
 
 // index is an index without the type of the values, like rows.
 type index[I, K comparable] struct {
@@ -27,7 +27,7 @@ type indexer[K comparable] interface {
 
 // group holds the entries of a key of an index, sorted by their keys.
 type group[I, K comparable] struct {
-	node
+	node    node
 	index   *index[I, K]
 	key     I
 	entries []*entry[K]
@@ -37,8 +37,8 @@ type group[I, K comparable] struct {
 // entry is found.
 func NewIndex[I, K comparable, V any](t *Table[K, V], keys func(into []I, k K, v V) []I) *Index[I, K, V] {
 	x := &Index[I, K, V]{index[I, K]{table: &t.rows, groups: make(map[I]*group[I, K])}}
-	x.keys = func(into []I, k K, value any) []I { return keys(into, k, as[V](value)) }
-	x.fill()
+	x.index.keys = func(into []I, k K, value any) []I { return keys(into, k, as[V](value)) }
+	x.index.fill()
 	return x
 }
 
@@ -55,7 +55,7 @@ func (x *index[I, K]) fill() {
 // Lookup iterates over the entries of a key, sorted by their keys. A change of any of them
 // is a change of the lookup.
 func (x *Index[I, K, V]) Lookup(r *Reads, i I) iter.Seq2[K, V] {
-	g := x.read(r, i)
+	g := x.index.read(r, i)
 	return func(yield func(K, V) bool) {
 		if g == nil {
 			return
@@ -69,8 +69,8 @@ func (x *Index[I, K, V]) Lookup(r *Reads, i I) iter.Seq2[K, V] {
 }
 
 // Len returns the number of entries of a key.
-func (x *index[I, K]) Len(r *Reads, i I) int {
-	if g := x.read(r, i); g != nil {
+func (x *Index[I, K, V]) Len(r *Reads, i I) int {
+	if g := x.index.read(r, i); g != nil {
 		return len(g.entries)
 	}
 	return 0
@@ -109,14 +109,14 @@ func (x *index[I, K]) move(e *entry[K], old any) {
 		if !slices.Contains(x.after, i) {
 			g.remove(e)
 		}
-		g.notify()
+		g.node.notify()
 		g.drop()
 	}
 	for _, i := range x.after {
 		if !slices.Contains(x.before, i) {
 			g := x.group(i)
 			g.insert(e)
-			g.notify()
+			g.node.notify()
 		}
 	}
 }
@@ -151,7 +151,7 @@ func (g *group[I, K]) at() *node { return &g.node }
 
 // drop implements source.
 func (g *group[I, K]) drop() {
-	if len(g.entries) == 0 && !g.read() {
+	if len(g.entries) == 0 && !g.node.read() {
 		delete(g.index.groups, g.key)
 	}
 }
@@ -164,6 +164,8 @@ func (x *index[I, K]) announce(i I) {
 }
 
 // The keys of an index are Keys.
+
+func (x *Index[I, K, V]) keys() keySet[I] { return &x.index }
 
 func (x *index[I, K]) has(i I) bool {
 	g := x.groups[i]

@@ -7,7 +7,7 @@ import (
 )
 
 // Table maps keys to values. Values must not change.
-type Table[K comparable, V any] struct{ rows[K] }
+type Table[K comparable, V any] struct{ rows rows[K] }
 
 // rows is a table without the type of its values: the compiler copies its code only for
 // each type of keys.
@@ -28,7 +28,7 @@ type rows[K comparable] struct {
 
 	// Only for derived tables.
 	derive func(*Reads, K) any
-	keys   []Keys[K]
+	keys   []keySet[K]
 	queue  []*entry[K]
 	result any // of the current computation
 	calls  uint64
@@ -36,7 +36,9 @@ type rows[K comparable] struct {
 
 // Keys is a set of keys, such as the keys of a table or an index. The keys of a derived
 // table are in the Keys from which it was made.
-type Keys[K comparable] interface {
+type Keys[K comparable] interface{ keys() keySet[K] }
+
+type keySet[K comparable] interface {
 	has(K) bool
 	each(func(K))
 	// watch calls f with each key that is added or removed.
@@ -45,7 +47,7 @@ type Keys[K comparable] interface {
 
 // entry is a key of a table: with a value, or only with readers.
 type entry[K comparable] struct {
-	node
+	node   node
 	table  *rows[K]
 	cell   *cell // of a derived table
 	key    K
@@ -78,15 +80,15 @@ func NewInput[K comparable, V any](g *Graph, name string, compare func(a, b K) i
 }
 
 // Set sets the value of a key. It reports whether the value changed.
-func (t Input[K, V]) Set(k K, v V) bool { return t.set(t.entry(k), v) }
+func (t Input[K, V]) Set(k K, v V) bool { return t.rows.set(t.rows.entry(k), v) }
 
 // Delete removes a key. It reports whether the key had a value.
 func (t Input[K, V]) Delete(k K) bool {
-	e := t.entries[k]
+	e := t.rows.entries[k]
 	if e == nil || e.value == nil {
 		return false
 	}
-	t.set(e, nil)
+	t.rows.set(e, nil)
 	e.drop()
 	return true
 }
@@ -97,7 +99,7 @@ func New[K comparable, V any](
 	g *Graph, name string, compare func(a, b K) int, equal func(a, b V) bool, f func(*Reads, K) (V, bool), keys ...Keys[K],
 ) *Table[K, V] {
 	t := newTable(g, name, compare, equal)
-	t.deriveFrom(keys, func(r *Reads, k K) any {
+	t.rows.deriveFrom(keys, func(r *Reads, k K) any {
 		if v, ok := f(r, k); ok {
 			return v
 		}
@@ -108,8 +110,10 @@ func New[K comparable, V any](
 
 // deriveFrom makes a new table a derived one.
 func (t *rows[K]) deriveFrom(keys []Keys[K], f func(*Reads, K) any) {
-	t.derive, t.keys = f, keys
-	for _, set := range keys {
+	t.derive = f
+	for _, k := range keys {
+		set := k.keys()
+		t.keys = append(t.keys, set)
 		set.watch(t.touch)
 		set.each(t.touch)
 	}
@@ -132,18 +136,19 @@ func (v *Value[V]) Get(r *Reads) V {
 }
 
 // Changed reports whether the last Commit changed the value.
-func (v *Value[V]) Changed() bool { return v.table.changes() > 0 }
+func (v *Value[V]) Changed() bool { return v.table.rows.changes() > 0 }
 
 // always is the set of keys of a Value.
 type always struct{}
 
-func (always) has(struct{}) bool     { return true }
-func (always) each(f func(struct{})) { f(struct{}{}) }
-func (always) watch(func(struct{}))  {}
+func (a always) keys() keySet[struct{}] { return a }
+func (always) has(struct{}) bool        { return true }
+func (always) each(f func(struct{}))    { f(struct{}{}) }
+func (always) watch(func(struct{}))     {}
 
 // Get returns the value of a key.
 func (t *Table[K, V]) Get(r *Reads, k K) (V, bool) {
-	value := t.read(r, k)
+	value := t.rows.read(r, k)
 	return as[V](value), value != nil
 }
 
@@ -163,16 +168,16 @@ func (t *rows[K]) read(r *Reads, k K) any {
 }
 
 // Computed returns the number of calls of the table's function so far.
-func (t *rows[K]) Computed() uint64 { return t.calls }
+func (t *Table[K, V]) Computed() uint64 { return t.rows.calls }
 
 // Len returns the number of keys with a value.
-func (t *rows[K]) Len() int { return t.size }
+func (t *Table[K, V]) Len() int { return t.rows.size }
 
 // All iterates over the keys and values in no order, for callers that are no functions of
 // derived tables. Those use an index.
 func (t *Table[K, V]) All() iter.Seq2[K, V] {
 	return func(yield func(K, V) bool) {
-		for k, e := range t.entries {
+		for k, e := range t.rows.entries {
 			if e.value != nil && !yield(k, as[V](e.value)) {
 				return
 			}
@@ -184,10 +189,10 @@ func (t *Table[K, V]) All() iter.Seq2[K, V] {
 // each with its value, or false if it has none any longer.
 func (t *Table[K, V]) Changed() iter.Seq2[K, Change[V]] {
 	return func(yield func(K, Change[V]) bool) {
-		if t.changes() == 0 {
+		if t.rows.changes() == 0 {
 			return
 		}
-		for _, e := range t.changed {
+		for _, e := range t.rows.changed {
 			if !yield(e.key, Change[V]{as[V](e.value), e.value != nil}) {
 				return
 			}
@@ -238,7 +243,7 @@ func (t *rows[K]) set(e *entry[K], v any) bool {
 	for _, x := range t.indexes {
 		x.move(e, old)
 	}
-	e.notify()
+	e.node.notify()
 	if (old != nil) != (v != nil) {
 		if v != nil {
 			t.size++
@@ -257,7 +262,7 @@ func (t *rows[K]) touch(k K) { t.entry(k).wake() }
 
 // wanted reports whether a set has the key.
 func (t *rows[K]) wanted(k K) bool {
-	return slices.ContainsFunc(t.keys, func(set Keys[K]) bool { return set.has(k) })
+	return slices.ContainsFunc(t.keys, func(set keySet[K]) bool { return set.has(k) })
 }
 
 // update computes the queued keys.
@@ -297,13 +302,15 @@ func (e *entry[K]) wake() {
 
 // drop implements source.
 func (e *entry[K]) drop() {
-	if e.value != nil || e.read() || e.cell != nil && (e.cell.queued || e.table.wanted(e.key)) {
+	if e.value != nil || e.node.read() || e.cell != nil && (e.cell.queued || e.table.wanted(e.key)) {
 		return
 	}
 	delete(e.table.entries, e.key)
 }
 
 // The keys of a table are Keys.
+
+func (t *Table[K, V]) keys() keySet[K] { return &t.rows }
 
 func (t *rows[K]) has(k K) bool {
 	e := t.entries[k]
