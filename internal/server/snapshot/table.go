@@ -61,23 +61,36 @@ func (t *Table[K, V]) With(changes map[K]*V) *Table[K, V] {
 	if len(changes) == 0 {
 		return t
 	}
-	out := &Table[K, V]{}
-	if t != nil {
-		out.tree = t.tree.Clone()
-	} else {
-		out.tree = btree.New(degree, func(a, b *row[K]) bool { return a.key < b.key })
-	}
 	keys := make([]K, 0, len(changes))
 	for k := range changes {
 		keys = append(keys, k)
 	}
+	var tree *btree.BTree[*row[K]]
+	if t != nil {
+		tree = t.tree
+	}
+	return &Table[K, V]{changed(tree, keys, func(k K) any {
+		if fact := changes[k]; fact != nil {
+			return fact
+		}
+		return nil
+	})}
+}
+
+// changed returns a tree, which may be nil, with the facts of the keys.
+func changed[K cmp.Ordered](tree *btree.BTree[*row[K]], keys []K, fact func(K) any) *btree.BTree[*row[K]] {
+	if tree == nil {
+		tree = btree.New(degree, func(a, b *row[K]) bool { return a.key < b.key })
+	} else {
+		tree = tree.Clone()
+	}
 	slices.Sort(keys) // neighbours change the same nodes
 	for _, k := range keys {
-		if fact := changes[k]; fact != nil {
-			out.tree.ReplaceOrInsert(&row[K]{k, fact})
+		if f := fact(k); f != nil {
+			tree.ReplaceOrInsert(&row[K]{k, f})
 		} else {
-			out.tree.Delete(&row[K]{key: k})
+			tree.Delete(&row[K]{key: k})
 		}
 	}
-	return out
+	return tree
 }
