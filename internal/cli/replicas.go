@@ -116,19 +116,26 @@ func AskPages[T any](ctx context.Context, f *ReplicaFlags, found []*replicas.Rep
 		return nil, err // not the errors of replicas
 	}
 	var answers []Answer[T]
-	var lines []string
-	var silent []error
+	errs := make([]error, len(found))
 	for i, r := range found {
-		x := results[i]
-		refusal, refused := errors.AsType[*replicas.AnswerError](x.err)
-		switch {
-		case x.err == nil:
-			answers = append(answers, Answer[T]{r.Name, x.page})
-		case !refused || absent == nil || !absent(refusal):
-			lines, silent = append(lines, r.Name+": "+x.err.Error()), append(silent, x.err)
+		if errs[i] = results[i].err; errs[i] == nil {
+			answers = append(answers, Answer[T]{r.Name, results[i].page})
 		}
 	}
-	return answers, f.Silent(lines, silent, len(found))
+	return answers, f.unanswered(found, errs, absent)
+}
+
+// unanswered returns the error about the replicas that did not answer.
+func (f *ReplicaFlags) unanswered(found []*replicas.Replica, errs []error, absent func(*replicas.AnswerError) bool) error {
+	var lines []string
+	var silent []error
+	for i, err := range errs {
+		refusal, refused := errors.AsType[*replicas.AnswerError](err)
+		if err != nil && (!refused || absent == nil || !absent(refusal)) {
+			lines, silent = append(lines, found[i].Name+": "+err.Error()), append(silent, err)
+		}
+	}
+	return f.Silent(lines, silent, len(found))
 }
 
 // Ask finds the replicas, asks them for a status page as AskPages does, and reports

@@ -11,6 +11,7 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/meshctl/meshctl/internal/mesh"
+	"github.com/meshctl/meshctl/internal/order"
 	"github.com/meshctl/meshctl/internal/output"
 )
 
@@ -74,7 +75,7 @@ func ReadAssignments(r io.Reader, f EndpointFilter, resources bool) ([]Assignmen
 	for i := range found {
 		found[i].inNetwork(own)
 	}
-	slices.SortStableFunc(found, compareAssignments)
+	order.Stable(found, compareAssignments)
 	return found, nil
 }
 

@@ -12,6 +12,7 @@ import (
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
 	"github.com/go-json-experiment/json/jsontext"
 
+	"github.com/meshctl/meshctl/internal/order"
 	"github.com/meshctl/meshctl/internal/output"
 )
 
@@ -120,7 +121,7 @@ func NewListener(m *listenerv3.Listener) Listener {
 	default:
 		l.Type = ListenerUnknown
 	}
-	slices.SortStableFunc(l.Chains, func(a, b Chain) int { return cmp.Compare(b.Destination, a.Destination) })
+	order.Stable(l.Chains, func(a, b Chain) int { return cmp.Compare(b.Destination, a.Destination) })
 	return l
 }
 

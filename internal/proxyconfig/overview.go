@@ -5,12 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"slices"
 	"time"
 
 	adminv3 "github.com/envoyproxy/go-control-plane/envoy/admin/v3"
 	"github.com/go-json-experiment/json/jsontext"
 
+	"github.com/meshctl/meshctl/internal/order"
 	"github.com/meshctl/meshctl/internal/output"
 )
 
@@ -76,10 +76,10 @@ func ReadOverview(r io.Reader, f OverviewFilter) (*Overview, error) {
 	}
 	secrets.sort()
 	o.Secrets = secrets.Items
-	slices.SortStableFunc(o.Clusters, compareClusters)
-	slices.SortStableFunc(o.Listeners, compareListeners)
-	slices.SortStableFunc(o.Routes, compareRoutes)
-	slices.SortStableFunc(o.Assignments, compareAssignments)
+	order.Stable(o.Clusters, compareClusters)
+	order.Stable(o.Listeners, compareListeners)
+	order.Stable(o.Routes, compareRoutes)
+	order.Stable(o.Assignments, compareAssignments)
 	return o, nil
 }
 

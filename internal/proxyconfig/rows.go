@@ -8,6 +8,7 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/meshctl/meshctl/internal/order"
 	"github.com/meshctl/meshctl/internal/output"
 )
 
@@ -49,7 +50,7 @@ func readRows[T any](r io.Reader, s *section, compare func(a, b T) int, add func
 	if err != nil {
 		return nil, err
 	}
-	slices.SortStableFunc(rows, compare)
+	order.Stable(rows, compare)
 	return rows, nil
 }
 

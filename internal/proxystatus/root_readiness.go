@@ -8,6 +8,7 @@ import (
 
 	"github.com/meshctl/meshctl/internal/certs"
 	"github.com/meshctl/meshctl/internal/mesh"
+	"github.com/meshctl/meshctl/internal/order"
 )
 
 // RootStep is the requirement of a step in the replacement of a root. Roots are named
@@ -56,10 +57,10 @@ func (s *RootStep) Judge(reports []Report, now time.Time) Readiness {
 		}
 	}
 	out := Readiness{Proxies: len(proxies), Behind: []Behind{}}
-	order := func(a, b key) int {
+	compare := func(a, b key) int {
 		return cmp.Or(cmp.Compare(a.name, b.name), cmp.Compare(a.cluster, b.cluster), cmp.Compare(a.identity, b.identity))
 	}
-	for _, k := range slices.SortedFunc(maps.Keys(proxies), order) {
+	for _, k := range order.Collect(maps.Keys(proxies), compare) {
 		switch why, ready := s.judge(proxies[k], now); {
 		case why != "":
 			out.Behind = append(out.Behind, Behind{k.name, mesh.ClusterID(k.cluster), why})

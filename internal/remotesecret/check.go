@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/meshctl/meshctl/internal/mesh"
+	"github.com/meshctl/meshctl/internal/order"
 )
 
 // soon is the time before its end from which Check warns of a credential.
@@ -44,7 +45,7 @@ func Check(c *Cluster, o Options) []Finding {
 	j.files()
 	j.plugins()
 	j.credential()
-	slices.SortStableFunc(j.findings, func(a, b Finding) int {
+	order.Stable(j.findings, func(a, b Finding) int {
 		return cmp.Or(cmp.Compare(a.Line, b.Line), cmp.Compare(a.Field, b.Field))
 	})
 	return j.findings

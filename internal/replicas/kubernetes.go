@@ -12,6 +12,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/meshctl/meshctl/internal/kube"
+	"github.com/meshctl/meshctl/internal/order"
 )
 
 const (
@@ -66,7 +67,7 @@ func podsIn(ctx context.Context, api *kube.Client, namespace string) ([]pod, err
 			}
 		}
 	}
-	slices.SortFunc(out, func(a, b pod) int { return cmp.Compare(a.name, b.name) })
+	order.Sort(out, func(a, b pod) int { return cmp.Compare(a.name, b.name) })
 	return slices.CompactFunc(out, func(a, b pod) bool { return a.name == b.name }), nil
 }
 

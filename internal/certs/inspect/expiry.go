@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/meshctl/meshctl/internal/order"
 	"github.com/meshctl/meshctl/internal/output"
 )
 
@@ -63,7 +64,7 @@ func Expiry(contents *Contents, within time.Duration, now time.Time) []Ending {
 		e.State, e.Places = stateOf(item, within, now), []string{item.Place}
 		endings = append(endings, e)
 	}
-	slices.SortStableFunc(endings, compare)
+	order.Stable(endings, compare)
 	return endings
 }
 

@@ -5,7 +5,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"slices"
 	"strings"
 	"sync"
 
@@ -13,6 +12,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/meshctl/meshctl/internal/cli"
+	"github.com/meshctl/meshctl/internal/order"
 	"github.com/meshctl/meshctl/internal/output"
 	"github.com/meshctl/meshctl/internal/proxystatus"
 )
@@ -136,7 +136,7 @@ func countVersions(reports []proxystatus.Report) []proxyVersion {
 		v.Number = n
 		out = append(out, v)
 	}
-	slices.SortFunc(out, func(a, b proxyVersion) int {
+	order.Sort(out, func(a, b proxyVersion) int {
 		return cmp.Or(-cmp.Compare(a.Number, b.Number), cmp.Compare(a.Version, b.Version), cmp.Compare(a.Envoy, b.Envoy))
 	})
 	return out

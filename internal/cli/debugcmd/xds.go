@@ -16,6 +16,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/meshctl/meshctl/internal/cli"
+	"github.com/meshctl/meshctl/internal/order"
 	"github.com/meshctl/meshctl/internal/output"
 	"github.com/meshctl/meshctl/internal/replicas"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
@@ -152,7 +153,7 @@ func showTimeline(ctx context.Context, env *cli.Env, o *cli.PageFlags) error {
 		return err
 	}
 	line := cli.EachItem(answers)
-	slices.SortStableFunc(line, func(a, b cli.Answer[history.Publication]) int { return a.Value.Started.Compare(b.Value.Started) })
+	order.Stable(line, func(a, b cli.Answer[history.Publication]) int { return a.Value.Started.Compare(b.Value.Started) })
 	table := cli.NewReplicaTable(several, "ARRIVED", "SNAPSHOT", "EVENTS", "BATCH", "GENERATE", "RESOURCES", "PUSHES", "ACK", "NACK", "BYTES", "TOTAL", "CAUSE")
 	for i := range line {
 		p := &line[i].Value

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/meshctl/meshctl/internal/dial"
+	"github.com/meshctl/meshctl/internal/order"
 	"github.com/meshctl/meshctl/internal/remotesecret"
 )
 
@@ -139,7 +140,7 @@ func RankAddresses(candidates []Address) {
 		}
 		return 0
 	}
-	slices.SortStableFunc(candidates, func(a, b Address) int { return badness(a) - badness(b) })
+	order.Stable(candidates, func(a, b Address) int { return badness(a) - badness(b) })
 }
 
 // Errors of BestAddress.

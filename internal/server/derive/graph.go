@@ -15,6 +15,8 @@ import (
 	"runtime/debug"
 	"slices"
 	"strings"
+
+	"github.com/meshctl/meshctl/internal/order"
 )
 
 // Graph is a set of tables. One goroutine owns a graph and its tables.
@@ -55,7 +57,7 @@ func (g *Graph) Faults() []Fault {
 	for _, f := range g.faults {
 		out = append(out, f)
 	}
-	slices.SortFunc(out, func(a, b Fault) int {
+	order.Sort(out, func(a, b Fault) int {
 		return strings.Compare(a.Table+"\x00"+a.Key, b.Table+"\x00"+b.Key)
 	})
 	return out
@@ -110,6 +112,15 @@ const fewReaders = 32
 // reader is a key of a derived table. wake queues it to be computed again.
 type reader interface{ wake() }
 
+// derived is a key of a derived table while its value is computed.
+type derived interface {
+	source
+	reader
+	compute(*Reads)
+	// fault returns a Fault with the names of the table and the key.
+	fault() Fault
+}
+
 func (n *node) read() bool { return len(n.few)+len(n.many) > 0 }
 
 func (n *node) add(r reader) {
@@ -148,20 +159,22 @@ func (n *node) notify() {
 	}
 }
 
-// compute calls f with the recorded reads of a reader, and replaces them. It reports
-// whether f returned; otherwise the fault is kept.
-func (g *Graph) compute(c *cell, self source, name string, key any, r reader, level int, f func(*Reads)) (ok bool) {
+// compute computes a value with the recorded reads of its cell, and replaces them. It
+// reports whether the function returned; otherwise the fault is kept.
+func (g *Graph) compute(c *cell, key derived, level int) (ok bool) {
 	g.stamp++
 	g.reads.level, g.reads.stamp, g.reads.list = level, g.stamp, g.reads.list[:0]
 	defer func() {
 		if p := recover(); p != nil {
-			g.faults[self] = Fault{name, fmt.Sprint(key), p, string(debug.Stack())}
+			fault := key.fault()
+			fault.Panic, fault.Stack = p, string(debug.Stack())
+			g.faults[key] = fault
 		} else {
-			delete(g.faults, self)
+			delete(g.faults, key)
 		}
-		g.replace(c, r)
+		g.replace(c, key)
 	}()
-	f(&g.reads)
+	key.compute(&g.reads)
 	return true
 }
 
@@ -191,11 +204,11 @@ func (g *Graph) replace(c *cell, r reader) {
 }
 
 // forget removes all reads of a cell.
-func (g *Graph) forget(c *cell, self source, r reader) {
+func (g *Graph) forget(c *cell, key derived) {
 	g.stamp++
 	g.reads.list = g.reads.list[:0]
-	g.replace(c, r)
-	delete(g.faults, self)
+	g.replace(c, key)
+	delete(g.faults, key)
 }
 
 // cell is the part of a key that only derived tables have.

@@ -6,54 +6,62 @@ import (
 )
 
 // Index finds the entries of a table by other keys.
-type Index[I, K comparable, V any] struct {
-	table  *Table[K, V]
-	keys   func(into []I, k K, v V) []I
-	groups map[I]*group[I, K, V]
+type Index[I, K comparable, V any] struct{ index index[I, K] }
+
+// index is an index without the type of the values, like rows.
+type index[I, K comparable] struct {
+	table  *rows[K]
+	keys   func(into []I, k K, value any) []I
+	groups map[I]*group[I, K]
 	follow []func(I)
 	before []I // reused
 	after  []I
 }
 
 // indexer is an index of a table, whatever its keys.
-type indexer[K comparable, V any] interface {
-	// move brings the index up to date after a change of an entry, which had a value
-	// before if had is true.
-	move(e *entry[K, V], old V, had bool)
+type indexer[K comparable] interface {
+	// move brings the index up to date after a change of an entry from an old value,
+	// or from nil.
+	move(e *entry[K], old any)
 }
 
 // group holds the entries of a key of an index, sorted by their keys.
-type group[I, K comparable, V any] struct {
-	node
-	index   *Index[I, K, V]
+type group[I, K comparable] struct {
+	node    node
+	index   *index[I, K]
 	key     I
-	entries []*entry[K, V]
+	entries []*entry[K]
 }
 
 // NewIndex returns an index of a table. keys appends the keys of the index under which an
 // entry is found.
 func NewIndex[I, K comparable, V any](t *Table[K, V], keys func(into []I, k K, v V) []I) *Index[I, K, V] {
-	x := &Index[I, K, V]{table: t, keys: keys, groups: make(map[I]*group[I, K, V])}
-	for _, e := range t.entries {
-		if e.present {
-			var none V
-			x.move(e, none, false)
+	x := &Index[I, K, V]{index[I, K]{table: &t.rows, groups: make(map[I]*group[I, K])}}
+	x.index.keys = func(into []I, k K, value any) []I { return keys(into, k, as[V](value)) }
+	x.index.fill()
+	return x
+}
+
+// fill adds the entries of the table, and follows its changes.
+func (x *index[I, K]) fill() {
+	for _, e := range x.table.entries {
+		if e.value != nil {
+			x.move(e, nil)
 		}
 	}
-	t.indexes = append(t.indexes, x)
-	return x
+	x.table.indexes = append(x.table.indexes, x)
 }
 
 // Lookup iterates over the entries of a key, sorted by their keys. A change of any of them
 // is a change of the lookup.
 func (x *Index[I, K, V]) Lookup(r *Reads, i I) iter.Seq2[K, V] {
-	g := x.read(r, i)
+	g := x.index.read(r, i)
 	return func(yield func(K, V) bool) {
 		if g == nil {
 			return
 		}
 		for _, e := range g.entries {
-			if !yield(e.key, e.value) {
+			if !yield(e.key, as[V](e.value)) {
 				return
 			}
 		}
@@ -62,7 +70,7 @@ func (x *Index[I, K, V]) Lookup(r *Reads, i I) iter.Seq2[K, V] {
 
 // Len returns the number of entries of a key.
 func (x *Index[I, K, V]) Len(r *Reads, i I) int {
-	if g := x.read(r, i); g != nil {
+	if g := x.index.read(r, i); g != nil {
 		return len(g.entries)
 	}
 	return 0
@@ -70,7 +78,7 @@ func (x *Index[I, K, V]) Len(r *Reads, i I) int {
 
 // read returns the group of a key and records that it is read. Without reads, the group of
 // an absent key is nil.
-func (x *Index[I, K, V]) read(r *Reads, i I) *group[I, K, V] {
+func (x *index[I, K]) read(r *Reads, i I) *group[I, K] {
 	if r == nil {
 		return x.groups[i]
 	}
@@ -79,21 +87,21 @@ func (x *Index[I, K, V]) read(r *Reads, i I) *group[I, K, V] {
 	return g
 }
 
-func (x *Index[I, K, V]) group(i I) *group[I, K, V] {
+func (x *index[I, K]) group(i I) *group[I, K] {
 	g := x.groups[i]
 	if g == nil {
-		g = &group[I, K, V]{index: x, key: i}
+		g = &group[I, K]{index: x, key: i}
 		x.groups[i] = g
 	}
 	return g
 }
 
-func (x *Index[I, K, V]) move(e *entry[K, V], old V, had bool) {
+func (x *index[I, K]) move(e *entry[K], old any) {
 	x.before, x.after = x.before[:0], x.after[:0]
-	if had {
+	if old != nil {
 		x.before = x.keys(x.before, e.key, old)
 	}
-	if e.present {
+	if e.value != nil {
 		x.after = x.keys(x.after, e.key, e.value)
 	}
 	for _, i := range x.before {
@@ -101,23 +109,23 @@ func (x *Index[I, K, V]) move(e *entry[K, V], old V, had bool) {
 		if !slices.Contains(x.after, i) {
 			g.remove(e)
 		}
-		g.notify()
+		g.node.notify()
 		g.drop()
 	}
 	for _, i := range x.after {
 		if !slices.Contains(x.before, i) {
 			g := x.group(i)
 			g.insert(e)
-			g.notify()
+			g.node.notify()
 		}
 	}
 }
 
-func (g *group[I, K, V]) find(e *entry[K, V]) (int, bool) {
-	return slices.BinarySearchFunc(g.entries, e, func(a, b *entry[K, V]) int { return g.index.table.compare(a.key, b.key) })
+func (g *group[I, K]) find(e *entry[K]) (int, bool) {
+	return slices.BinarySearchFunc(g.entries, e, func(a, b *entry[K]) int { return g.index.table.compare(a.key, b.key) })
 }
 
-func (g *group[I, K, V]) insert(e *entry[K, V]) {
+func (g *group[I, K]) insert(e *entry[K]) {
 	at, found := g.find(e)
 	if found {
 		return // keys appended the key twice
@@ -128,7 +136,7 @@ func (g *group[I, K, V]) insert(e *entry[K, V]) {
 	}
 }
 
-func (g *group[I, K, V]) remove(e *entry[K, V]) {
+func (g *group[I, K]) remove(e *entry[K]) {
 	at, found := g.find(e)
 	if !found {
 		return
@@ -139,17 +147,17 @@ func (g *group[I, K, V]) remove(e *entry[K, V]) {
 	}
 }
 
-func (g *group[I, K, V]) at() *node { return &g.node }
+func (g *group[I, K]) at() *node { return &g.node }
 
 // drop implements source.
-func (g *group[I, K, V]) drop() {
-	if len(g.entries) == 0 && !g.read() {
+func (g *group[I, K]) drop() {
+	if len(g.entries) == 0 && !g.node.read() {
 		delete(g.index.groups, g.key)
 	}
 }
 
 // announce reports that a key of the index has got or lost its entries.
-func (x *Index[I, K, V]) announce(i I) {
+func (x *index[I, K]) announce(i I) {
 	for _, f := range x.follow {
 		f(i)
 	}
@@ -157,12 +165,14 @@ func (x *Index[I, K, V]) announce(i I) {
 
 // The keys of an index are Keys.
 
-func (x *Index[I, K, V]) has(i I) bool {
+func (x *Index[I, K, V]) keys() keySet[I] { return &x.index }
+
+func (x *index[I, K]) has(i I) bool {
 	g := x.groups[i]
 	return g != nil && len(g.entries) > 0
 }
 
-func (x *Index[I, K, V]) each(f func(I)) {
+func (x *index[I, K]) each(f func(I)) {
 	for i := range x.groups {
 		if x.has(i) {
 			f(i)
@@ -170,4 +180,4 @@ func (x *Index[I, K, V]) each(f func(I)) {
 	}
 }
 
-func (x *Index[I, K, V]) watch(f func(I)) { x.follow = append(x.follow, f) }
+func (x *index[I, K]) watch(f func(I)) { x.follow = append(x.follow, f) }

@@ -1,36 +1,44 @@
 package derive
 
 import (
+	"fmt"
 	"iter"
 	"slices"
 )
 
 // Table maps keys to values. Values must not change.
-type Table[K comparable, V any] struct {
+type Table[K comparable, V any] struct{ rows rows[K] }
+
+// rows is a table without the type of its values: the compiler copies its code only for
+// each type of keys.
+type rows[K comparable] struct {
 	graph   *Graph
 	name    string
 	level   int
 	compare func(a, b K) int
-	equal   func(a, b V) bool
-	entries map[K]*entry[K, V]
+	equal   func(a, b any) bool
+	entries map[K]*entry[K]
 	size    int // entries with a value
 
-	indexes []indexer[K, V]
+	indexes []indexer[K]
 	follow  []func(K) // called with keys that got or lost a value
 
 	period  uint64
-	changed []*entry[K, V] // in the period
+	changed []*entry[K] // in the period
 
 	// Only for derived tables.
-	derive func(*Reads, K) (V, bool)
-	keys   []Keys[K]
-	queue  []*entry[K, V]
+	derive func(*Reads, K) any
+	keys   []keySet[K]
+	queue  []*entry[K]
+	result any // of the current computation
 	calls  uint64
 }
 
 // Keys is a set of keys, such as the keys of a table or an index. The keys of a derived
 // table are in the Keys from which it was made.
-type Keys[K comparable] interface {
+type Keys[K comparable] interface{ keys() keySet[K] }
+
+type keySet[K comparable] interface {
 	has(K) bool
 	each(func(K))
 	// watch calls f with each key that is added or removed.
@@ -38,20 +46,26 @@ type Keys[K comparable] interface {
 }
 
 // entry is a key of a table: with a value, or only with readers.
-type entry[K comparable, V any] struct {
-	node
-	table   *Table[K, V]
-	cell    *cell // of a derived table
-	key     K
-	value   V
-	present bool
-	period  uint64 // of the last change
+type entry[K comparable] struct {
+	node   node
+	table  *rows[K]
+	cell   *cell // of a derived table
+	key    K
+	value  any    // nil if there is none
+	period uint64 // of the last change
+}
+
+// as returns a value with its type, and the zero value for nil.
+func as[V any](value any) V {
+	v, _ := value.(V)
+	return v
 }
 
 func newTable[K comparable, V any](g *Graph, name string, compare func(a, b K) int, equal func(a, b V) bool) *Table[K, V] {
-	return &Table[K, V]{
-		graph: g, name: name, level: len(g.stages), compare: compare, equal: equal, entries: make(map[K]*entry[K, V]),
-	}
+	return &Table[K, V]{rows[K]{
+		graph: g, name: name, level: len(g.stages), compare: compare, entries: make(map[K]*entry[K]),
+		equal: func(a, b any) bool { return equal(as[V](a), as[V](b)) },
+	}}
 }
 
 // Input is a table whose values are set from outside.
@@ -61,21 +75,20 @@ type Input[K comparable, V any] struct{ *Table[K, V] }
 // new value changes nothing.
 func NewInput[K comparable, V any](g *Graph, name string, compare func(a, b K) int, equal func(a, b V) bool) Input[K, V] {
 	t := newTable(g, name, compare, equal)
-	g.stages = append(g.stages, t)
+	g.stages = append(g.stages, &t.rows)
 	return Input[K, V]{t}
 }
 
 // Set sets the value of a key. It reports whether the value changed.
-func (t Input[K, V]) Set(k K, v V) bool { return t.set(t.entry(k), v, true) }
+func (t Input[K, V]) Set(k K, v V) bool { return t.rows.set(t.rows.entry(k), v) }
 
 // Delete removes a key. It reports whether the key had a value.
 func (t Input[K, V]) Delete(k K) bool {
-	e := t.entries[k]
-	if e == nil || !e.present {
+	e := t.rows.entries[k]
+	if e == nil || e.value == nil {
 		return false
 	}
-	var none V
-	t.set(e, none, false)
+	t.rows.set(e, nil)
 	e.drop()
 	return true
 }
@@ -86,13 +99,25 @@ func New[K comparable, V any](
 	g *Graph, name string, compare func(a, b K) int, equal func(a, b V) bool, f func(*Reads, K) (V, bool), keys ...Keys[K],
 ) *Table[K, V] {
 	t := newTable(g, name, compare, equal)
-	t.derive, t.keys = f, keys
-	for _, set := range keys {
+	t.rows.deriveFrom(keys, func(r *Reads, k K) any {
+		if v, ok := f(r, k); ok {
+			return v
+		}
+		return nil
+	})
+	return t
+}
+
+// deriveFrom makes a new table a derived one.
+func (t *rows[K]) deriveFrom(keys []Keys[K], f func(*Reads, K) any) {
+	t.derive = f
+	for _, k := range keys {
+		set := k.keys()
+		t.keys = append(t.keys, set)
 		set.watch(t.touch)
 		set.each(t.touch)
 	}
-	g.stages = append(g.stages, t)
-	return t
+	t.graph.stages = append(t.graph.stages, t)
 }
 
 // Single returns a derived table with one value.
@@ -111,17 +136,24 @@ func (v *Value[V]) Get(r *Reads) V {
 }
 
 // Changed reports whether the last Commit changed the value.
-func (v *Value[V]) Changed() bool { return v.table.changes() > 0 }
+func (v *Value[V]) Changed() bool { return v.table.rows.changes() > 0 }
 
 // always is the set of keys of a Value.
 type always struct{}
 
-func (always) has(struct{}) bool     { return true }
-func (always) each(f func(struct{})) { f(struct{}{}) }
-func (always) watch(func(struct{}))  {}
+func (a always) keys() keySet[struct{}] { return a }
+func (always) has(struct{}) bool        { return true }
+func (always) each(f func(struct{}))    { f(struct{}{}) }
+func (always) watch(func(struct{}))     {}
 
 // Get returns the value of a key.
 func (t *Table[K, V]) Get(r *Reads, k K) (V, bool) {
+	value := t.rows.read(r, k)
+	return as[V](value), value != nil
+}
+
+// read returns the value of a key or nil, and records that it is read.
+func (t *rows[K]) read(r *Reads, k K) any {
 	e := t.entries[k]
 	if r != nil {
 		if e == nil {
@@ -130,24 +162,23 @@ func (t *Table[K, V]) Get(r *Reads, k K) (V, bool) {
 		r.record(e, t.level)
 	}
 	if e == nil {
-		var none V
-		return none, false
+		return nil
 	}
-	return e.value, e.present
+	return e.value
 }
 
 // Computed returns the number of calls of the table's function so far.
-func (t *Table[K, V]) Computed() uint64 { return t.calls }
+func (t *Table[K, V]) Computed() uint64 { return t.rows.calls }
 
 // Len returns the number of keys with a value.
-func (t *Table[K, V]) Len() int { return t.size }
+func (t *Table[K, V]) Len() int { return t.rows.size }
 
 // All iterates over the keys and values in no order, for callers that are no functions of
 // derived tables. Those use an index.
 func (t *Table[K, V]) All() iter.Seq2[K, V] {
 	return func(yield func(K, V) bool) {
-		for k, e := range t.entries {
-			if e.present && !yield(k, e.value) {
+		for k, e := range t.rows.entries {
+			if e.value != nil && !yield(k, as[V](e.value)) {
 				return
 			}
 		}
@@ -158,11 +189,11 @@ func (t *Table[K, V]) All() iter.Seq2[K, V] {
 // each with its value, or false if it has none any longer.
 func (t *Table[K, V]) Changed() iter.Seq2[K, Change[V]] {
 	return func(yield func(K, Change[V]) bool) {
-		if t.changes() == 0 {
+		if t.rows.changes() == 0 {
 			return
 		}
-		for _, e := range t.changed {
-			if !yield(e.key, Change[V]{e.value, e.present}) {
+		for _, e := range t.rows.changed {
+			if !yield(e.key, Change[V]{as[V](e.value), e.value != nil}) {
 				return
 			}
 		}
@@ -175,17 +206,17 @@ type Change[V any] struct {
 	Present bool
 }
 
-func (t *Table[K, V]) changes() int {
+func (t *rows[K]) changes() int {
 	if t.period != t.graph.period {
 		return 0
 	}
 	return len(t.changed)
 }
 
-func (t *Table[K, V]) entry(k K) *entry[K, V] {
+func (t *rows[K]) entry(k K) *entry[K] {
 	e := t.entries[k]
 	if e == nil {
-		e = &entry[K, V]{table: t, key: k}
+		e = &entry[K]{table: t, key: k}
 		if t.derive != nil {
 			e.cell = &cell{}
 		}
@@ -194,9 +225,9 @@ func (t *Table[K, V]) entry(k K) *entry[K, V] {
 	return e
 }
 
-// set sets or removes a value. It reports whether anything changed.
-func (t *Table[K, V]) set(e *entry[K, V], v V, present bool) bool {
-	if e.present == present && (!present || t.equal(e.value, v)) {
+// set sets a value, or removes it if v is nil. It reports whether anything changed.
+func (t *rows[K]) set(e *entry[K], v any) bool {
+	if e.value == nil && v == nil || e.value != nil && v != nil && t.equal(e.value, v) {
 		return false
 	}
 	t.graph.change()
@@ -207,14 +238,14 @@ func (t *Table[K, V]) set(e *entry[K, V], v V, present bool) bool {
 		e.period = t.period
 		t.changed = append(t.changed, e)
 	}
-	old, had := e.value, e.present
-	e.value, e.present = v, present
+	old := e.value
+	e.value = v
 	for _, x := range t.indexes {
-		x.move(e, old, had)
+		x.move(e, old)
 	}
-	e.notify()
-	if had != present {
-		if present {
+	e.node.notify()
+	if (old != nil) != (v != nil) {
+		if v != nil {
 			t.size++
 		} else {
 			t.size--
@@ -227,39 +258,42 @@ func (t *Table[K, V]) set(e *entry[K, V], v V, present bool) bool {
 }
 
 // touch queues a key that a set of keys has got or lost.
-func (t *Table[K, V]) touch(k K) { t.entry(k).wake() }
+func (t *rows[K]) touch(k K) { t.entry(k).wake() }
 
 // wanted reports whether a set has the key.
-func (t *Table[K, V]) wanted(k K) bool {
-	return slices.ContainsFunc(t.keys, func(set Keys[K]) bool { return set.has(k) })
+func (t *rows[K]) wanted(k K) bool {
+	return slices.ContainsFunc(t.keys, func(set keySet[K]) bool { return set.has(k) })
 }
 
 // update computes the queued keys.
-func (t *Table[K, V]) update() {
+func (t *rows[K]) update() {
 	for _, e := range t.queue {
 		e.cell.queued = false
 		if !t.wanted(e.key) {
-			t.graph.forget(e.cell, e, e)
-			var none V
-			t.set(e, none, false)
+			t.graph.forget(e.cell, e)
+			t.set(e, nil)
 			e.drop()
 			continue
 		}
 		t.calls++
-		var v V
-		var present bool
-		if t.graph.compute(e.cell, e, t.name, e.key, e, t.level, func(r *Reads) { v, present = t.derive(r, e.key) }) {
-			t.set(e, v, present)
+		if t.graph.compute(e.cell, e, t.level) {
+			t.set(e, t.result)
 		}
 	}
 	clear(t.queue)
-	t.queue = t.queue[:0]
+	t.queue, t.result = t.queue[:0], nil
 }
 
-func (e *entry[K, V]) at() *node { return &e.node }
+// compute implements derived.
+func (e *entry[K]) compute(r *Reads) { e.table.result = e.table.derive(r, e.key) }
+
+// fault implements derived.
+func (e *entry[K]) fault() Fault { return Fault{Table: e.table.name, Key: fmt.Sprint(e.key)} }
+
+func (e *entry[K]) at() *node { return &e.node }
 
 // wake implements reader.
-func (e *entry[K, V]) wake() {
+func (e *entry[K]) wake() {
 	if !e.cell.queued {
 		e.cell.queued = true
 		e.table.queue = append(e.table.queue, e)
@@ -267,8 +301,8 @@ func (e *entry[K, V]) wake() {
 }
 
 // drop implements source.
-func (e *entry[K, V]) drop() {
-	if e.present || e.read() || e.cell != nil && (e.cell.queued || e.table.wanted(e.key)) {
+func (e *entry[K]) drop() {
+	if e.value != nil || e.node.read() || e.cell != nil && (e.cell.queued || e.table.wanted(e.key)) {
 		return
 	}
 	delete(e.table.entries, e.key)
@@ -276,15 +310,19 @@ func (e *entry[K, V]) drop() {
 
 // The keys of a table are Keys.
 
-func (t *Table[K, V]) has(k K) bool {
+func (t *Table[K, V]) keys() keySet[K] { return &t.rows }
+
+func (t *rows[K]) has(k K) bool {
 	e := t.entries[k]
-	return e != nil && e.present
+	return e != nil && e.value != nil
 }
 
-func (t *Table[K, V]) each(f func(K)) {
-	for k := range t.All() {
-		f(k)
+func (t *rows[K]) each(f func(K)) {
+	for k, e := range t.entries {
+		if e.value != nil {
+			f(k)
+		}
 	}
 }
 
-func (t *Table[K, V]) watch(f func(K)) { t.follow = append(t.follow, f) }
+func (t *rows[K]) watch(f func(K)) { t.follow = append(t.follow, f) }

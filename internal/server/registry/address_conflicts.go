@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/meshctl/meshctl/internal/mesh"
+	"github.com/meshctl/meshctl/internal/order"
 	"github.com/meshctl/meshctl/internal/server/derive"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 )
@@ -55,7 +56,7 @@ func (t *tables) usersOf(r *derive.Reads, vip netip.Addr) (map[mesh.ClusterID]st
 		host := mesh.ServiceHost(s.Name, s.Namespace, mesh.DefaultDomain)
 		candidates[i] = candidate{s, host, t.decisive(r, host), values(t.servicesOf.Lookup(r, host))}
 	}
-	slices.SortFunc(candidates, candidate.compare)
+	order.Sort(candidates, candidate.compare)
 	out := make(map[mesh.ClusterID]string)
 	for _, c := range t.ordered(r) {
 		user := ""
@@ -148,7 +149,7 @@ func (t *tables) findConflicts(r *derive.Reads) []AddressConflict {
 			}
 		}
 	}
-	slices.SortFunc(out, func(x, y AddressConflict) int {
+	order.Sort(out, func(x, y AddressConflict) int {
 		return cmp.Or(x.Address.Compare(y.Address), cmp.Compare(x.Used, y.Used), cmp.Compare(x.Unused, y.Unused))
 	})
 	return out

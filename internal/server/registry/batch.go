@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/meshctl/meshctl/internal/mesh"
+	"github.com/meshctl/meshctl/internal/order"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 )
 
@@ -133,7 +134,7 @@ func (b *batch) into(s *state) []snapshot.Cause {
 }
 
 func sortCauses(causes []snapshot.Cause) []snapshot.Cause {
-	slices.SortFunc(causes, func(a, b snapshot.Cause) int { return strings.Compare(a.String(), b.String()) })
+	order.Sort(causes, func(a, b snapshot.Cause) int { return strings.Compare(a.String(), b.String()) })
 	return slices.Compact(causes)
 }
 

@@ -10,6 +10,7 @@ import (
 	"strconv"
 
 	"github.com/meshctl/meshctl/internal/mesh"
+	"github.com/meshctl/meshctl/internal/order"
 	"github.com/meshctl/meshctl/internal/server/derive"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 )
@@ -166,7 +167,7 @@ const maxGateways = 64
 func (s *gatewaySearch) choose() []snapshot.NetworkGateway {
 	number := make(map[mesh.ClusterID]int)
 	var out []snapshot.NetworkGateway
-	sorted := slices.CompactFunc(slices.SortedFunc(maps.Keys(s.all), compareGateways), func(x, y snapshot.NetworkGateway) bool {
+	sorted := slices.CompactFunc(order.Collect(maps.Keys(s.all), compareGateways), func(x, y snapshot.NetworkGateway) bool {
 		x.Namespace = y.Namespace
 		return x == y // a Service and a Gateway in two namespaces may have one address
 	})

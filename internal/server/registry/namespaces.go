@@ -63,11 +63,13 @@ func equalMeta(a, b *snapshot.Meta) bool {
 }
 
 // oldestFirst sorts objects by creation time, namespace and name.
-func oldestFirst[P snapshot.Policy](all iter.Seq2[objectKey, P]) []P {
+func oldestFirst[O interface{ Info() *snapshot.Meta }](all iter.Seq2[objectKey, O]) []O {
 	out := values(all)
-	slices.SortFunc(out, func(x, y P) int {
-		a, b := x.Info(), y.Info()
-		return cmp.Or(a.Created.Compare(b.Created), cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
-	})
+	slices.SortFunc(out, compareAge)
 	return out
+}
+
+func compareAge[O interface{ Info() *snapshot.Meta }](a, b O) int {
+	x, y := a.Info(), b.Info()
+	return cmp.Or(x.Created.Compare(y.Created), cmp.Compare(x.Namespace, y.Namespace), cmp.Compare(x.Name, y.Name))
 }

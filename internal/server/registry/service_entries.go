@@ -64,10 +64,6 @@ func (t *tables) definitions(r *derive.Reads, host string) []definition {
 	return out
 }
 
-func compareAge(x, y *snapshot.ServiceEntry) int {
-	return cmp.Or(x.Created.Compare(y.Created), cmp.Compare(x.Namespace, y.Namespace), cmp.Compare(x.Name, y.Name))
-}
-
 // define returns the definition of the service with a key, with its rivals.
 func (t *tables) define(r *derive.Reads, key string) (d definition, host string, rivals []snapshot.Rival, ok bool) {
 	host, namespace, further := strings.Cut(key, "/")

@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"github.com/meshctl/meshctl/internal/mesh"
+	"github.com/meshctl/meshctl/internal/order"
 	"github.com/meshctl/meshctl/internal/server/derive"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 )
@@ -45,7 +46,7 @@ func (t *tables) localRules(r *derive.Reads) []localRule {
 	out = append(out,
 		localRule{"*.kube-system.svc." + mesh.DefaultDomain, true},
 		localRule{mesh.ServiceHost("kubernetes", "default", mesh.DefaultDomain), true})
-	slices.SortStableFunc(out, func(a, b localRule) int {
+	order.Stable(out, func(a, b localRule) int {
 		if len(a.pattern) != len(b.pattern) {
 			return len(b.pattern) - len(a.pattern)
 		}

@@ -38,6 +38,9 @@ func (t *tables) kubeService(r *derive.Reads, host string, services []*snapshot.
 		Accounts: backends.accounts, AllTLS: backends.allTLS, AllDirectTLS: backends.allDirectTLS,
 		Plaintext: snapshot.NamespaceMTLS(root, own) == snapshot.Disable,
 	}
+	services = slices.Clone(services)
+	slices.SortFunc(services, func(x, y *snapshot.Service) int { return cmp.Compare(x.Cluster, y.Cluster) })
+	out.Clusters = make([]snapshot.ClusterService, 0, len(services))
 	for _, svc := range services {
 		out.Clusters = append(out.Clusters, snapshot.ClusterService{
 			Cluster: svc.Cluster, VIPs: svc.VIPs, Selector: svc.Selector, Ports: svc.Ports, ExportTo: t.exportTo(r, svc),
@@ -46,7 +49,6 @@ func (t *tables) kubeService(r *derive.Reads, host string, services []*snapshot.
 	if out.ExternalName == "" {
 		out.Aliases = t.aliases(r, host)
 	}
-	slices.SortFunc(out.Clusters, func(x, y snapshot.ClusterService) int { return cmp.Compare(x.Cluster, y.Cluster) })
 	out.Contested = t.contested(r, out)
 	return out
 }

@@ -2,9 +2,9 @@ package source
 
 import (
 	"cmp"
-	"slices"
 
 	"github.com/meshctl/meshctl/internal/mesh"
+	"github.com/meshctl/meshctl/internal/order"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 )
 
@@ -105,7 +105,7 @@ func Watched() []Resource {
 		Kind: KindCustomResource, KubeKind: "CustomResourceDefinition", Group: groupExtensions, Versions: v1, Name: "customresourcedefinitions",
 		Optional: true, Without: "resources that are installed later are found within a minute, not at once",
 	})
-	slices.SortStableFunc(out, func(a, b Resource) int {
+	order.Stable(out, func(a, b Resource) int {
 		if a.Unread != b.Unread {
 			if a.Unread {
 				return 1

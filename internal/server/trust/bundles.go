@@ -20,6 +20,7 @@ import (
 	"github.com/meshctl/meshctl/internal/certs"
 	"github.com/meshctl/meshctl/internal/certs/bundle"
 	"github.com/meshctl/meshctl/internal/dial"
+	"github.com/meshctl/meshctl/internal/order"
 )
 
 // Config configures Bundles. Now and Log are required.
@@ -297,7 +298,7 @@ func (f *Bundles) Status() []Status {
 	for s, e := range f.sources {
 		out = append(out, e.status(s, now))
 	}
-	slices.SortFunc(out, func(a, b Status) int {
+	order.Sort(out, func(a, b Status) int {
 		return cmp.Or(cmp.Compare(a.TrustDomain, b.TrustDomain), cmp.Compare(a.Source, b.Source))
 	})
 	return out

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/meshctl/meshctl/internal/order"
 	"github.com/meshctl/meshctl/internal/server/xds/history"
 	"github.com/meshctl/meshctl/internal/server/xdsgen"
 	"github.com/meshctl/meshctl/internal/xdswire"
@@ -115,7 +116,7 @@ func (h *Hub) inspect() []LiveView {
 	for _, f := range folded {
 		out = append(out, *f)
 	}
-	slices.SortFunc(out, func(a, b LiveView) int {
+	order.Sort(out, func(a, b LiveView) int {
 		return cmp.Or(cmp.Compare(b.Streams, a.Streams), cmp.Compare(a.Type, b.Type), cmp.Compare(a.Of, b.Of))
 	})
 	return out
@@ -128,7 +129,7 @@ func (h *Hub) Proxies() []history.Proxy {
 	for i, s := range subs {
 		out[i] = s.proxy()
 	}
-	slices.SortFunc(out, func(a, b history.Proxy) int { return cmp.Compare(a.ID, b.ID) })
+	order.Sort(out, func(a, b history.Proxy) int { return cmp.Compare(a.ID, b.ID) })
 	return out
 }
 

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"slices"
 
+	"github.com/meshctl/meshctl/internal/order"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 )
 
@@ -90,7 +91,7 @@ func (x *index) take() ([]snapshot.Event, delta) {
 		x.delivered[key] = now
 	}
 	clear(x.touched)
-	slices.SortFunc(events, func(a, b snapshot.Event) int {
+	order.Sort(events, func(a, b snapshot.Event) int {
 		return cmp.Or(cmp.Compare(a.Key.Kind, b.Key.Kind), cmp.Compare(a.Key.Namespace, b.Key.Namespace), cmp.Compare(a.Key.Name, b.Key.Name))
 	})
 	return events, d

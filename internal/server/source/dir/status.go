@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/meshctl/meshctl/internal/order"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 	"github.com/meshctl/meshctl/internal/server/source"
 )
@@ -147,7 +148,7 @@ func (r *reader) report() {
 			}
 		}
 	}
-	slices.SortFunc(gone, byPlaceInFile)
+	order.Sort(gone, byPlaceInFile)
 	for _, p := range gone {
 		if !isTransient(p.Reason) {
 			r.log.Info("problem of the configuration is gone", p.attrs()...)
@@ -198,7 +199,7 @@ func (r *reader) problems() []Problem {
 			})
 		}
 	}
-	slices.SortFunc(all, byPlaceInFile)
+	order.Sort(all, byPlaceInFile)
 	return all
 }
 
@@ -217,7 +218,7 @@ func (f *file) problems(name string) []Problem {
 		}
 	}
 	// Security policies come first, so that they are never left out.
-	slices.SortStableFunc(all, func(a, b Problem) int { return -cmp.Compare(rank(&a), rank(&b)) })
+	order.Stable(all, func(a, b Problem) int { return -cmp.Compare(rank(&a), rank(&b)) })
 	if more := len(all) - maxProblems; more > 0 {
 		all = append(all[:maxProblems], Problem{File: name, Reason: fmt.Sprintf("%d more problems are not shown", more)})
 	}

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/meshctl/meshctl/internal/order"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 	"github.com/meshctl/meshctl/internal/server/source"
 )
@@ -98,7 +99,7 @@ func (s *Source) Status() Status {
 		st.Resources = append(st.Resources, r)
 		st.Problems = append(st.Problems, problems...)
 	}
-	slices.SortFunc(st.Problems, func(a, b Problem) int { return cmp.Compare(a.Object, b.Object) })
+	order.Sort(st.Problems, func(a, b Problem) int { return cmp.Compare(a.Object, b.Object) })
 	return st
 }
 
