@@ -5,12 +5,15 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"google.golang.org/protobuf/encoding/protowire"
+	"k8s.io/client-go/rest"
 
 	"github.com/meshctl/meshctl/internal/xdswire"
+	"github.com/meshctl/meshctl/test/kube"
 )
 
 // nextTable returns the first address of each name in the next DNS table. It skips
@@ -121,5 +124,64 @@ spec: {clusterIP: None, ports: [{name: http, port: 80}]}
 				check("no entry", "10.1.0.3", "10.1.0.4")
 			}
 		})
+	}
+}
+
+// TestAddressesInStatus: the control plane writes the addresses that it allocates to the
+// status of ServiceEntries, with the rights of deploy/rbac.yaml. It changes nothing else
+// there, and uses the addresses that other writers give.
+func TestAddressesInStatus(t *testing.T) {
+	if testing.Short() {
+		t.Skip("needs Kubernetes")
+	}
+	rights, err := os.ReadFile("../../deploy/rbac.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := kube.Start(t)
+	const entry = `apiVersion: networking.istio.io/v1
+kind: ServiceEntry
+metadata: {name: entry, namespace: apps}
+spec: {hosts: [a.example.com, b.example.com], resolution: DNS, ports: [{name: tls, number: 443, protocol: TLS}]}
+`
+	definition := strings.NewReplacer("WorkloadEntry", "ServiceEntry", "workloadentries", "serviceentries", "workloadentry", "serviceentry").Replace(workloadEntries)
+	c.Apply(t, "apiVersion: v1\nkind: Namespace\nmetadata: {name: istio-system}\n---\n"+string(rights)+"---\n"+definition+entry)
+	c.Kubectl(t, "", "-n", "apps", "patch", "serviceentry", "entry", "--subresource=status", "--type=merge", "-p",
+		`{"status":{"conditions":[{"type":"Other","status":"True"}],"addresses":[{"value":"240.240.7.7","host":"b.example.com"}]}}`)
+	access := rest.AnonymousClientConfig(c.Config())
+	access.BearerToken = strings.TrimSpace(c.Kubectl(t, "", "-n", "istio-system", "create", "token", "meshctl"))
+	serve := func() *Server {
+		return start(t, func(cfg *Config) { cfg.ConfigDir, cfg.KubeAccess = "", access })
+	}
+	s := serve()
+	allocated := func(s *Server, host string) string {
+		if svc := s.registry.Current().Services.Get(host); svc != nil {
+			return fmt.Sprint(svc.Allocated)
+		}
+		return "no service"
+	}
+	status := func() string {
+		return c.Kubectl(t, "", "-n", "apps", "get", "serviceentry", "entry", "-o",
+			`jsonpath={range .status.conditions[*]}{.type} {end}{range .status.addresses[*]}{.host}={.value} {end}`)
+	}
+	own := s.registry.Current().Services.Get("a.example.com").Allocated
+	want := fmt.Sprintf("Other b.example.com=240.240.7.7 a.example.com=%s a.example.com=%s ", own[0], own[1])
+	waitFor(t, "addresses in the status", func() bool { return status() == want })
+	waitFor(t, "the written status", func() bool { return len(s.registry.UnwrittenAddresses()) == 0 })
+	if a, b := allocated(s, "a.example.com"), allocated(s, "b.example.com"); a != fmt.Sprint(own) || b != "[240.240.7.7]" {
+		t.Errorf("the hosts have %s and %s", a, b)
+	}
+
+	c.Kubectl(t, "", "-n", "apps", "patch", "serviceentry", "entry", "--subresource=status", "--type=merge", "-p",
+		`{"status":{"addresses":[{"value":"240.240.9.9","host":"a.example.com"},{"value":"240.240.7.7","host":"b.example.com"}]}}`)
+	waitFor(t, "the address of another writer", func() bool { return allocated(s, "a.example.com") == "[240.240.9.9]" })
+	if got := allocated(serve(), "a.example.com"); got != "[240.240.9.9]" {
+		t.Errorf("after a restart the host has %s", got)
+	}
+	if got := metrics(t, s)[`meshctl_address_writes_total{cluster="cluster1",result="updated"}`]; got != 1 {
+		t.Errorf("%v writes, want 1", got)
+	}
+	if problem := s.apis.addresses.Problem(); problem != "" {
+		t.Error(problem)
 	}
 }

@@ -266,6 +266,53 @@ func (t *tables) allocate(r *derive.Reads) map[string][]netip.Addr {
 	return out
 }
 
+// UnwrittenAddresses holds the allocated addresses that the status of a ServiceEntry lacks, by
+// host.
+type UnwrittenAddresses struct {
+	Namespace, Name string
+	Hosts           map[string][]netip.Addr
+}
+
+func (u UnwrittenAddresses) equal(other UnwrittenAddresses) bool {
+	return u.Namespace == other.Namespace && u.Name == other.Name && equalAllocation(u.Hosts, other.Hosts)
+}
+
+// UnwrittenAddresses returns the addresses that must be written for hosts to keep them. The
+// caller must not change the result.
+func (r *Registry) UnwrittenAddresses() []UnwrittenAddresses { return r.report.Load().unwritten }
+
+// findUnwritten returns the addresses of hosts that no ServiceEntry has in its status, each
+// for the oldest one.
+func (t *tables) findUnwritten(r *derive.Reads) []UnwrittenAddresses {
+	entries := values(t.allocating.Lookup(r, struct{}{}))
+	slices.SortFunc(entries, compareAge)
+	written := set[string]{}
+	for _, e := range entries {
+		for host := range e.Allocated {
+			written.add(host)
+		}
+	}
+	var out []UnwrittenAddresses
+	for _, e := range entries {
+		u := UnwrittenAddresses{Namespace: e.Namespace, Name: e.Name}
+		for _, host := range e.Hosts {
+			ips := t.allocation.Get(r)[host]
+			if _, done := written[host]; done || len(ips) == 0 {
+				continue
+			}
+			written.add(host)
+			if u.Hosts == nil {
+				u.Hosts = make(map[string][]netip.Addr)
+			}
+			u.Hosts[host] = ips
+		}
+		if u.Hosts != nil {
+			out = append(out, u)
+		}
+	}
+	return out
+}
+
 // hashOf returns the FNV-1a hash of a host as the number of an allocatable address.
 func hashOf(host string) uint32 {
 	hash := uint32(2166136261)
