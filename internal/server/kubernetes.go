@@ -20,6 +20,7 @@ import (
 	"github.com/meshctl/meshctl/internal/server/clusters"
 	"github.com/meshctl/meshctl/internal/server/identity"
 	"github.com/meshctl/meshctl/internal/server/publish"
+	"github.com/meshctl/meshctl/internal/server/registry"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 	"github.com/meshctl/meshctl/internal/server/workloadhealth"
 )
@@ -33,6 +34,7 @@ type apiParts struct {
 	keyReviews *identity.SecretAccess
 	roots      *publish.Roots
 	tokens     *publish.Tokens
+	addresses  *publish.Addresses
 	health     *workloadhealth.Reports
 	lease      *publish.Lease
 	announcer  *replicas.Announcer
@@ -50,6 +52,7 @@ func (s *Server) newAPIParts() {
 	rootWrites := counter("meshctl_root_configmap_writes_total", "Writes of the ConfigMaps with the roots of the mesh, by result: created, updated, deleted or error.")
 	renewals := counter("meshctl_remote_token_renewals_total", "Renewals of the tokens of remote secrets, by result: updated or error.")
 	healthWrites := counter("meshctl_workload_health_writes_total", "Writes of the health of workloads to their WorkloadEntries, by result: updated or error.")
+	addressWrites := counter("meshctl_address_writes_total", "Writes of allocated addresses to ServiceEntries, by result: updated or error.")
 	writing := prometheus.NewGauge(prometheus.GaugeOpts{
 		Name: "meshctl_writer", Help: "Whether this replica holds the Lease, and so writes to Kubernetes.",
 	})
@@ -67,6 +70,10 @@ func (s *Server) newAPIParts() {
 			return s.kubernetes.Reach(c, s.sources.Setting(c.ID))
 		},
 		Now: s.cfg.Now, Log: s.cfg.log(logWriters),
+	})
+	k.addresses = publish.NewAddresses(publish.AddressesConfig{
+		API: s.cfg.KubeAccess, Cluster: s.cfg.ClusterID, Written: counted(addressWrites), Now: s.cfg.Now, Log: s.cfg.log(logWriters),
+		Unwritten: func() []registry.UnwrittenAddresses { return s.registry.UnwrittenAddresses() },
 	})
 	k.health = workloadhealth.New(workloadhealth.Config{
 		Set: func(entry snapshot.PodKey, account string, is snapshot.Condition) {
@@ -163,7 +170,11 @@ func (s *Server) runAPIParts(ctx context.Context, g *errgroup.Group) {
 	})
 	g.Go(func() error { return s.apis.health.Run(ctx) })
 	if s.cfg.KubeAccess != nil {
-		g.Go(func() error { return s.apis.lease.Run(ctx, s.apis.roots.Run, s.apis.tokens.Run) })
+		tasks := []publish.Task{s.apis.roots.Run, s.apis.tokens.Run}
+		if s.cfg.ConfigDir == "" { // else the ServiceEntries are files
+			tasks = append(tasks, s.apis.addresses.Run)
+		}
+		g.Go(func() error { return s.apis.lease.Run(ctx, tasks...) })
 		g.Go(func() error { return s.apis.announcer.Run(ctx) })
 	}
 }
@@ -193,6 +204,7 @@ func (s *Server) apiNotes() []string {
 	}
 	if s.cfg.KubeAccess != nil {
 		note("writing to Kubernetes", s.apis.lease.Status().Problem)
+		note("addresses of hosts", s.apis.addresses.Problem())
 		note("being found by others", s.apis.announcer.Problem())
 	}
 	for _, st := range s.apis.roots.Status() {

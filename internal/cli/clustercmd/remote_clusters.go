@@ -72,6 +72,10 @@ type replicaView struct {
 	// Services share.
 	AddressConflicts     []registry.AddressConflict `json:"addressConflicts,omitzero"`
 	AddressConflictCount int                        `json:"addressConflictCount,omitzero"`
+	// HostConflicts lists the first of HostConflictCount hosts that several objects
+	// define. The first object has the host.
+	HostConflicts     []registry.HostConflict `json:"hostConflicts,omitzero"`
+	HostConflictCount int                     `json:"hostConflictCount,omitzero"`
 
 	err error // behind Error
 }
@@ -139,6 +143,7 @@ func askClusters(ctx context.Context, r *replicas.Replica) replicaView {
 	view := replicaView{
 		Server: r.Name, Via: r.Via, Clusters: page.Clusters, Problems: page.Problems, UnreachableNetworks: page.UnreachableNetworks,
 		AddressConflicts: page.AddressConflicts, AddressConflictCount: page.AddressConflictCount,
+		HostConflicts: page.HostConflicts, HostConflictCount: page.HostConflictCount,
 	}
 	if err == nil {
 		return view

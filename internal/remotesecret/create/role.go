@@ -164,6 +164,10 @@ func serveGrants(a Account) []grant {
 			metav1.NamespaceAll, ruleFor("networking.istio.io", "workloadentries/status", "patch"),
 			"the health of virtual machines is known to the control plane alone that their proxies talk to",
 		},
+		{
+			metav1.NamespaceAll, ruleFor("networking.istio.io", "serviceentries/status", "patch"),
+			"the allocated addresses of hosts may change when the control plane restarts",
+		},
 	}
 }
 

@@ -134,6 +134,7 @@ type Registry interface {
 	Current() *snapshot.Snapshot
 	UnreachableNetworks() []registry.UnreachableNetwork
 	AddressConflicts() []registry.AddressConflict
+	HostConflicts() []registry.HostConflict
 	RefusedGateways() map[mesh.ClusterID]registry.RefusedGateways
 }
 

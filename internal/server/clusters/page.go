@@ -46,9 +46,13 @@ type Page struct {
 	// AddressConflictCount counts all of them.
 	AddressConflicts     []registry.AddressConflict `json:",omitempty"`
 	AddressConflictCount int                        `json:",omitempty"`
+	// HostConflicts are the first hosts that several objects define, HostConflictCount
+	// counts all of them.
+	HostConflicts     []registry.HostConflict `json:",omitempty"`
+	HostConflictCount int                     `json:",omitempty"`
 }
 
-// maxShownConflicts bounds AddressConflicts.
+// maxShownConflicts bounds AddressConflicts and HostConflicts.
 const maxShownConflicts = 100
 
 // PageCluster is the status of one cluster and its contribution to the mesh.
@@ -73,6 +77,8 @@ func (m *Manager) Page() Page {
 	page := Page{Problems: problems, Clusters: make([]PageCluster, len(list)), UnreachableNetworks: r.UnreachableNetworks()}
 	conflicts := r.AddressConflicts()
 	page.AddressConflicts, page.AddressConflictCount = conflicts[:min(len(conflicts), maxShownConflicts)], len(conflicts)
+	hosts := r.HostConflicts()
+	page.HostConflicts, page.HostConflictCount = hosts[:min(len(hosts), maxShownConflicts)], len(hosts)
 	byID := make(map[mesh.ClusterID]*PageCluster, len(list))
 	for i := range list {
 		page.Clusters[i].Status = list[i]

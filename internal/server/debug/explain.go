@@ -1,6 +1,7 @@
 package debug
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -189,7 +190,7 @@ func unnamed(s *snapshot.Snapshot, svc *snapshot.MeshService) []registry.Omitted
 func endpointOf(r xdsgen.Reach) ExplainedEndpoint {
 	e := r.Endpoint
 	out := ExplainedEndpoint{
-		Address: netip.AddrPortFrom(e.Address, uint16(e.Port)).String(), Cluster: e.Cluster, Network: e.Network,
+		Address: cmp.Or(e.Target, netip.AddrPortFrom(e.Address, uint16(e.Port)).String()), Cluster: e.Cluster, Network: e.Network,
 		Locality: e.Locality.String(), Pod: e.Pod, Healthy: e.Health == snapshot.Healthy, MTLS: e.MTLS, Demoted: e.Demoted,
 		Obstacle: r.Obstacle, Why: r.Obstacle.String(), Passthrough: r.Passthrough,
 	}

@@ -1,6 +1,6 @@
 // Package publish writes to Kubernetes on behalf of the control plane: the ConfigMap
-// with the roots of the mesh, into every namespace, and renewed tokens of remote
-// secrets. Only the replica that holds the Lease writes.
+// with the roots of the mesh, into every namespace, renewed tokens of remote secrets, and
+// the allocated addresses of ServiceEntries. Only the replica that holds the Lease writes.
 package publish
 
 import (

@@ -37,7 +37,7 @@ func (t *tables) aliases(r *derive.Reads, host string) []snapshot.Alias {
 			}
 			seen[alias] = struct{}{}
 			next = append(next, alias)
-			out = append(out, snapshot.Alias{Host: alias, Name: s.Name, Namespace: s.Namespace, ExportTo: t.exportTo(r, s)})
+			out = append(out, snapshot.Alias{Host: alias, Name: s.Name, Namespace: s.Namespace, ExportTo: t.exportTo(r, s.Cluster, s.ExportTo)})
 		}
 	}
 	order.Sort(out, func(x, y snapshot.Alias) int {

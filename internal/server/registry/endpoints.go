@@ -124,7 +124,7 @@ func (j *join) collect(svc *snapshot.Service) {
 		j.slice(slice)
 	}
 	for _, w := range j.selected(j.r, svc) {
-		j.entry(svc.Ports, w)
+		j.entry(svc.Ports, snapshot.ByEndpoints, w)
 	}
 }
 

@@ -72,6 +72,7 @@ type report struct {
 	// hostConflicts is sorted by host.
 	hostConflicts []HostConflict
 	unreachable   []UnreachableNetwork
+	unwritten     []UnwrittenAddresses
 }
 
 // New returns a Registry. Run does its work.

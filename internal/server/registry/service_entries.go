@@ -16,6 +16,7 @@ import (
 type definition struct {
 	services []*snapshot.Service
 	entry    *snapshot.ServiceEntry
+	exportTo []string // nil means all namespaces
 }
 
 // meta returns the metadata of the object that decides.
@@ -24,13 +25,6 @@ func (d *definition) meta() *snapshot.Meta {
 		return &d.entry.Meta
 	}
 	return &d.services[0].Meta
-}
-
-func (d *definition) exportTo() []string {
-	if d.entry != nil {
-		return d.entry.ExportTo
-	}
-	return d.services[0].ExportTo
 }
 
 // serviceKeys indexes a ServiceEntry by the keys of services that it may define, see
@@ -49,8 +43,9 @@ func furtherKey(host, namespace string) string { return host + "/" + namespace }
 func (t *tables) definitions(r *derive.Reads, host string) []definition {
 	var out []definition
 	if services := t.servicesNamed(r, host); len(services) > 0 {
-		out = append(out, definition{services: services})
-		if to := services[0].ExportTo; len(to) == 0 || slices.Contains(to, "*") {
+		to := t.exportTo(r, services[0].Cluster, services[0].ExportTo)
+		out = append(out, definition{services: services, exportTo: to})
+		if len(to) == 0 || slices.Contains(to, "*") {
 			return out // no namespace sees a ServiceEntry
 		}
 	}
@@ -58,7 +53,7 @@ func (t *tables) definitions(r *derive.Reads, host string) []definition {
 	slices.SortFunc(entries, compareAge)
 	for _, e := range entries {
 		if !slices.ContainsFunc(out, func(d definition) bool { return d.meta().Namespace == e.Namespace }) {
-			out = append(out, definition{entry: e})
+			out = append(out, definition{entry: e, exportTo: t.exportTo(r, e.Cluster, e.ExportTo)})
 		}
 	}
 	return out
@@ -78,7 +73,7 @@ func (t *tables) define(r *derive.Reads, key string) (d definition, host string,
 	for i := range list {
 		if i != at {
 			rivals = append(rivals, snapshot.Rival{
-				Namespace: list[i].meta().Namespace, ExportTo: list[i].exportTo(), Kubernetes: list[i].entry == nil, Earlier: i < at,
+				Namespace: list[i].meta().Namespace, ExportTo: list[i].exportTo, Kubernetes: list[i].entry == nil, Earlier: i < at,
 			})
 		}
 	}
@@ -86,14 +81,15 @@ func (t *tables) define(r *derive.Reads, key string) (d definition, host string,
 }
 
 // entryService returns the service of a host of a ServiceEntry.
-func (t *tables) entryService(r *derive.Reads, key, host string, e *snapshot.ServiceEntry) *snapshot.MeshService {
+func (t *tables) entryService(r *derive.Reads, key, host string, d definition) *snapshot.MeshService {
+	e := d.entry
 	j, _ := t.joins.Get(r, key)
 	root, own := t.mtlsPolicies(r, e.Namespace)
 	out := &snapshot.MeshService{
 		Key: key, Host: host, Name: host, Namespace: e.Namespace, Created: e.Created,
-		Entry: true, External: e.External, Resolution: e.Resolution, CIDRs: e.CIDRs, Ports: e.Ports, ExportTo: e.ExportTo,
+		Entry: true, External: e.External, Resolution: e.Resolution, CIDRs: e.CIDRs, Ports: e.Ports, ExportTo: d.exportTo,
 		Plaintext: e.External || snapshot.NamespaceMTLS(root, own) == snapshot.Disable,
-		Clusters:  []snapshot.ClusterService{{Cluster: e.Cluster, VIPs: e.VIPs, Selector: e.Selector, Ports: e.Ports, ExportTo: e.ExportTo}},
+		Clusters:  []snapshot.ClusterService{{Cluster: e.Cluster, VIPs: e.VIPs, Selector: e.Selector, Ports: e.Ports, ExportTo: d.exportTo}},
 	}
 	if e.Allocate {
 		out.Allocated, _ = t.allocated.Get(r, host)
@@ -105,10 +101,30 @@ func (t *tables) entryService(r *derive.Reads, key, host string, e *snapshot.Ser
 		out.Targets = j.Endpoints
 	}
 	if !e.External {
-		out.Accounts = slices.Compact(slices.Sorted(slices.Values(slices.Concat(j.backends.accounts, e.SubjectAltNames))))
+		out.Accounts = withNames(j.backends.accounts, e.SubjectAltNames)
 		out.AllTLS, out.AllDirectTLS = j.backends.allTLS, j.backends.allDirectTLS
 	}
 	return out
+}
+
+// accounts adds the subject alternative names of a Service's host to the accounts of its
+// pods. Only ServiceEntries of its own namespace give it names: another namespace must not
+// decide which servers its clients accept.
+func (t *tables) accounts(r *derive.Reads, host, namespace string, ofPods []string) []string {
+	for _, e := range t.entriesOf.Lookup(r, furtherKey(host, namespace)) {
+		if !e.External {
+			ofPods = withNames(ofPods, e.SubjectAltNames)
+		}
+	}
+	return ofPods
+}
+
+// withNames returns the union of sorted accounts and further names, sorted.
+func withNames(accounts, names []string) []string {
+	if len(names) == 0 {
+		return accounts
+	}
+	return slices.Compact(slices.Sorted(slices.Values(slices.Concat(accounts, names))))
 }
 
 // collectEntry adds the endpoints of a host of a ServiceEntry.
@@ -120,7 +136,7 @@ func (j *join) collectEntry(host string, e *snapshot.ServiceEntry) {
 		return
 	case len(e.Selector) > 0:
 		for _, w := range j.selectedBy(j.r, e.Cluster, e.Namespace, e.Selector) {
-			j.entry(e.Ports, w)
+			j.entry(e.Ports, e.Resolution, w)
 		}
 		for _, p := range j.podsIn.Lookup(j.r, e.Namespace) {
 			if snapshot.Selects(e.Selector, p.Labels) {
@@ -241,6 +257,53 @@ func (t *tables) allocate(r *derive.Reads) map[string][]netip.Addr {
 				out[host] = ips
 				break
 			}
+		}
+	}
+	return out
+}
+
+// UnwrittenAddresses holds the allocated addresses that the status of a ServiceEntry lacks, by
+// host.
+type UnwrittenAddresses struct {
+	Namespace, Name string
+	Hosts           map[string][]netip.Addr
+}
+
+func (u UnwrittenAddresses) equal(other UnwrittenAddresses) bool {
+	return u.Namespace == other.Namespace && u.Name == other.Name && equalAllocation(u.Hosts, other.Hosts)
+}
+
+// UnwrittenAddresses returns the addresses that must be written for hosts to keep them. The
+// caller must not change the result.
+func (r *Registry) UnwrittenAddresses() []UnwrittenAddresses { return r.report.Load().unwritten }
+
+// findUnwritten returns the addresses of hosts that no ServiceEntry has in its status, each
+// for the oldest one.
+func (t *tables) findUnwritten(r *derive.Reads) []UnwrittenAddresses {
+	entries := values(t.allocating.Lookup(r, struct{}{}))
+	slices.SortFunc(entries, compareAge)
+	written := set[string]{}
+	for _, e := range entries {
+		for host := range e.Allocated {
+			written.add(host)
+		}
+	}
+	var out []UnwrittenAddresses
+	for _, e := range entries {
+		u := UnwrittenAddresses{Namespace: e.Namespace, Name: e.Name}
+		for _, host := range e.Hosts {
+			ips := t.allocation.Get(r)[host]
+			if _, done := written[host]; done || len(ips) == 0 {
+				continue
+			}
+			written.add(host)
+			if u.Hosts == nil {
+				u.Hosts = make(map[string][]netip.Addr)
+			}
+			u.Hosts[host] = ips
+		}
+		if u.Hosts != nil {
+			out = append(out, u)
 		}
 	}
 	return out

@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
+
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 )
@@ -153,5 +155,77 @@ func TestServiceEntrySelects(t *testing.T) {
 	now.Unready = false
 	if c := b.apply(up(&now)); len(c.Endpoints) != 1 || len(c.Pods) > 0 || len(c.Services) > 0 {
 		t.Errorf("after the pod is ready: %+v", c)
+	}
+}
+
+// TestDefaultExportOfServiceEntries: a ServiceEntry without exportTo has the default of the
+// mesh, and so has the Service that precedes it.
+func TestDefaultExportOfServiceEntries(t *testing.T) {
+	t.Parallel()
+	const api = "api.example.com"
+	b := newTestState(t)
+	open := outside("open", "e", 1, api)
+	open.ExportTo = []string{"*"}
+	b.apply(up(outside("shop", "e", 2, api)), up(open), up(service("c1", "hello")), up(outside("other", "e", 1, host)))
+	for client, want := range map[string]string{"shop": "shop", "open": "open", "elsewhere": "shop"} {
+		if got := b.seenBy(client, api); got != want {
+			t.Errorf("%s sees the service of %q, want %q", client, got, want)
+		}
+	}
+	if got := b.seenBy("other", host); got != "sample" {
+		t.Errorf("other sees the service of %q, want the Service of sample", got)
+	}
+
+	b.apply(up(&snapshot.MeshSettings{Meta: meta("c1", "istio-system", "istio"), Mesh: &meshv1alpha1.MeshConfig{DefaultServiceExportTo: []string{"."}}}))
+	for client, want := range map[string]string{"shop": "shop", "open": "open", "elsewhere": "open"} {
+		if got := b.seenBy(client, api); got != want {
+			t.Errorf("by default private: %s sees the service of %q, want %q", client, got, want)
+		}
+	}
+	if got := b.seenBy("other", host); got != "other" {
+		t.Errorf("by default private: other sees the service of %q, want its own", got)
+	}
+}
+
+// TestServiceHasNamesOfServiceEntry: ServiceEntries of the namespace of a Service add subject
+// alternative names to it. Those of other namespaces, and of services outside the mesh, do
+// not.
+func TestServiceHasNamesOfServiceEntry(t *testing.T) {
+	t.Parallel()
+	b := newTestState(t)
+	p := pod("c1", "a", "10.1.0.1")
+	named := func(namespace, name string, external bool) *snapshot.ServiceEntry {
+		e := outside(namespace, name, 1, host)
+		e.External, e.SubjectAltNames = external, []string{"spiffe://td/" + namespace + "/" + name}
+		return e
+	}
+	own := named("sample", "own", false)
+	b.apply(up(service("c1", "hello")), up(p), up(slice("c1", "hello", "x", p)), up(own), up(named("sample", "external", true)), up(named("other", "e", false)))
+	account := "spiffe://cluster.local/ns/sample/sa/hello"
+	if got, want := b.snap.Services.Get(host).Accounts, []string{account, "spiffe://td/sample/own"}; !slices.Equal(got, want) {
+		t.Errorf("names %q, want %q", got, want)
+	}
+	if c := b.apply(down(own)); len(c.Services) != 1 || !slices.Equal(b.snap.Services.Get(host).Accounts, []string{account}) {
+		t.Errorf("without the ServiceEntry: names %q, %d services changed", b.snap.Services.Get(host).Accounts, len(c.Services))
+	}
+}
+
+// TestWorkloadEntryWithHostName: an entry with a host name is an endpoint of services that
+// proxies resolve by DNS, and of no others.
+func TestWorkloadEntryWithHostName(t *testing.T) {
+	t.Parallel()
+	b := newTestState(t)
+	byDNS, byAddress := outside("sample", "dns", 0, "dns.internal"), outside("sample", "static", 0, "static.internal")
+	byDNS.Selector, byAddress.Selector = map[string]string{"app": "hello"}, map[string]string{"app": "hello"}
+	byAddress.Resolution = snapshot.ByEndpoints
+	w := workloadEntry("c1", "vm", "192.0.2.7")
+	w.IPs, w.Target, w.Network = nil, "vm.example.net", "elsewhere"
+	b.apply(up(byDNS), up(byAddress), up(service("c1", "hello")), up(w))
+	eps := b.snap.Endpoints.Get("dns.internal").ByPort["tcp"]
+	if len(eps) != 1 || eps[0].Target != "vm.example.net" || eps[0].Network != "" {
+		t.Errorf("endpoints by DNS %+v", eps)
+	}
+	if got := b.snap.Endpoints.Get("static.internal").ByPort; len(got) > 0 || len(b.endpoints()) > 0 {
+		t.Errorf("endpoints by address %v and of the Service %v, want none", got, b.endpoints())
 	}
 }

@@ -7,7 +7,6 @@ import (
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/order"
 	"github.com/meshctl/meshctl/internal/server/derive"
-	"github.com/meshctl/meshctl/internal/server/snapshot"
 )
 
 // exportDefault returns defaultServiceExportTo of a cluster, or nil for all namespaces.
@@ -19,12 +18,13 @@ func (t *tables) exportDefault(r *derive.Reads, id mesh.ClusterID) ([]string, bo
 	return to, true
 }
 
-// exportTo returns the namespaces that see a Service; nil means all.
-func (t *tables) exportTo(r *derive.Reads, svc *snapshot.Service) []string {
-	if svc.ExportTo != nil {
-		return svc.ExportTo
+// exportTo returns the namespaces that see a service of a cluster, whose object has this
+// exportTo; nil means all.
+func (t *tables) exportTo(r *derive.Reads, c mesh.ClusterID, own []string) []string {
+	if own != nil {
+		return own
 	}
-	to, _ := t.exportDefaults.Get(r, svc.Cluster)
+	to, _ := t.exportDefaults.Get(r, c)
 	return to
 }
 

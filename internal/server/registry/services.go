@@ -18,32 +18,32 @@ func (t *tables) service(r *derive.Reads, key string) (*snapshot.MeshService, bo
 	}
 	var out *snapshot.MeshService
 	if d.entry != nil {
-		out = t.entryService(r, key, host, d.entry)
+		out = t.entryService(r, key, host, d)
 	} else {
-		out = t.kubeService(r, host, d.services)
+		out = t.kubeService(r, host, d)
 	}
 	out.Rivals = rivals
 	return out, true
 }
 
 // kubeService joins the Services of one host.
-func (t *tables) kubeService(r *derive.Reads, host string, services []*snapshot.Service) *snapshot.MeshService {
-	first := services[0]
+func (t *tables) kubeService(r *derive.Reads, host string, d definition) *snapshot.MeshService {
+	first := d.services[0]
 	root, own := t.mtlsPolicies(r, first.Namespace)
 	backends, _ := t.backends.Get(r, host)
 	out := &snapshot.MeshService{
 		Key: host, Host: host, Name: first.Name, Namespace: first.Namespace, Created: first.Created,
 		Headless: first.Headless, NodeLocal: first.NodeLocal && !first.Headless, ExternalName: first.ExternalName,
-		ClusterLocal: t.isClusterLocal(r, host), Ports: first.Ports, ExportTo: t.exportTo(r, first),
-		Accounts: backends.accounts, AllTLS: backends.allTLS, AllDirectTLS: backends.allDirectTLS,
+		ClusterLocal: t.isClusterLocal(r, host), Ports: first.Ports, ExportTo: d.exportTo,
+		Accounts: t.accounts(r, host, first.Namespace, backends.accounts), AllTLS: backends.allTLS, AllDirectTLS: backends.allDirectTLS,
 		Plaintext: snapshot.NamespaceMTLS(root, own) == snapshot.Disable,
 	}
-	services = slices.Clone(services)
+	services := slices.Clone(d.services)
 	slices.SortFunc(services, func(x, y *snapshot.Service) int { return cmp.Compare(x.Cluster, y.Cluster) })
 	out.Clusters = make([]snapshot.ClusterService, 0, len(services))
 	for _, svc := range services {
 		out.Clusters = append(out.Clusters, snapshot.ClusterService{
-			Cluster: svc.Cluster, VIPs: svc.VIPs, Selector: svc.Selector, Ports: svc.Ports, ExportTo: t.exportTo(r, svc),
+			Cluster: svc.Cluster, VIPs: svc.VIPs, Selector: svc.Selector, Ports: svc.Ports, ExportTo: t.exportTo(r, svc.Cluster, svc.ExportTo),
 		})
 	}
 	if out.ExternalName == "" {

@@ -199,6 +199,7 @@ func (s *state) reports() {
 		s.logHostConflicts(s.report.hostConflicts, now)
 		s.report.hostConflicts = now
 	}
+	s.report.unwritten = s.unwritten.Get(nil)
 	if now := s.tables.duplicates.Get(nil); s.tables.duplicates.Changed() {
 		s.report.duplicates = s.describeDuplicates(s.duplicates, now)
 		s.duplicates = now

@@ -82,7 +82,8 @@ type tables struct {
 	configs        *derive.Value[[]*snapshot.Gateway]
 	allocation     *derive.Value[map[string][]netip.Addr] // by host
 	allocated      *derive.Table[string, []netip.Addr]    // by keys of services
-	contended      *derive.Table[string, HostConflict]    // by host
+	unwritten      *derive.Value[[]UnwrittenAddresses]
+	contended      *derive.Table[string, HostConflict] // by host
 	allContended   *derive.Index[struct{}, string, HostConflict]
 	hostConflicts  *derive.Value[[]HostConflict]
 	joins          *derive.Table[string, *hostEndpoints] // by keys of services
@@ -140,6 +141,7 @@ func newTables(cfg Config) *tables {
 		ips := t.allocation.Get(r)[host]
 		return ips, len(ips) > 0
 	}, t.entriesOf)
+	t.unwritten = derive.Single(g, "unwritten addresses", func(a, b []UnwrittenAddresses) bool { return slices.EqualFunc(a, b, UnwrittenAddresses.equal) }, t.findUnwritten)
 	t.contended = derive.New(g, "contended hosts", strings.Compare, HostConflict.equal, t.hostConflict, t.entriesOf)
 	t.allContended = list(t.contended)
 	t.hostConflicts = derive.Single(g, "host conflicts", func(a, b []HostConflict) bool { return slices.EqualFunc(a, b, HostConflict.equal) },

@@ -3,6 +3,7 @@ package registry
 import (
 	"cmp"
 	"maps"
+	"net/netip"
 	"slices"
 
 	"github.com/meshctl/meshctl/internal/mesh"
@@ -46,11 +47,22 @@ func (t *tables) selectedBy(r *derive.Reads, c mesh.ClusterID, namespace string,
 	return out
 }
 
-// entry adds the endpoints of a WorkloadEntry, one for each port.
-func (j *join) entry(ports []snapshot.ServicePort, w *snapshot.WorkloadEntry) {
-	e := j.endpoint(&snapshot.SliceEndpoint{Ready: j.isHealthy(j.r, w)}, &w.Pod, w.IPs[0])
-	e.Pod = snapshot.WorkloadEntryKey(j.cluster, w.Namespace, w.Name)
+// entry adds the endpoints of a WorkloadEntry, one for each port. A host name is an endpoint
+// only of services that proxies resolve by DNS.
+func (j *join) entry(ports []snapshot.ServicePort, by snapshot.Resolution, w *snapshot.WorkloadEntry) {
+	var address netip.Addr
+	switch {
+	case w.Target == "":
+		address = w.IPs[0]
+	case !by.DNS():
+		return
+	}
+	e := j.endpoint(&snapshot.SliceEndpoint{Ready: j.isHealthy(j.r, w)}, &w.Pod, address)
+	e.Target, e.Pod = w.Target, snapshot.WorkloadEntryKey(j.cluster, w.Namespace, w.Name)
 	e.Network, e.Locality = cmp.Or(w.Network, e.Network), cmp.Or(w.Locality, e.Locality)
+	if e.Target != "" {
+		e.Network = "" // every proxy connects to the addresses of the name
+	}
 	if w.Weight > 1 {
 		e.Weight = w.Weight * max(e.Weight, 1)
 	}

@@ -28,7 +28,8 @@ type Endpoint struct {
 	// Address is invalid if the endpoint has a Target, or if only a gateway of its
 	// network leads to it.
 	Address netip.Addr
-	// Target is the host name of an endpoint that proxies resolve. Usually empty.
+	// Target is the host name of an endpoint that proxies resolve, or the path of its
+	// socket as unix://PATH. Usually empty.
 	Target   string
 	Port     uint32
 	Cluster  mesh.ClusterID

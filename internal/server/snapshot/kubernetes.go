@@ -76,6 +76,9 @@ func (o *Pod) TargetPort(s *ServicePort) uint32 {
 // select its Pod like any other.
 type WorkloadEntry struct {
 	Pod
+	// Target is the host name of the workload if its IP address is unknown. Only a
+	// ServiceEntry that is resolved by DNS has such an endpoint.
+	Target   string
 	Network  mesh.NetworkID // from the spec; may be empty
 	Locality mesh.Locality  // from the spec; may be empty
 	// Weight is the weight relative to other endpoints; 0 means 1.

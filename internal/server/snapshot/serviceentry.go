@@ -33,8 +33,9 @@ func (o *ServiceEntry) Key() Key { return o.key(KindServiceEntry) }
 
 // EntryEndpoint is an endpoint that a ServiceEntry lists.
 type EntryEndpoint struct {
-	// Target is the host name of the endpoint. Empty means the address of Workload, or
-	// an unknown address behind the gateways of its network if Workload has none.
+	// Target is the host name of the endpoint, or its socket as unix://PATH. Empty means
+	// the address of Workload, or an unknown address behind the gateways of its network
+	// if Workload has none.
 	Target   string
 	Network  mesh.NetworkID
 	Locality mesh.Locality

@@ -24,7 +24,7 @@ var serviceEntryFields = []apiField{
 	{Path: "ports", Support: Works, Meaning: "proxies pass on no UDP"},
 	{Path: "location", Support: Works},
 	{Path: "resolution", Support: Partly, Meaning: "a ServiceEntry with `DYNAMIC_DNS` has no effect"},
-	{Path: "endpoints", Support: Partly, Meaning: "an endpoint with a path (`unix://`) has no effect, and neither has a network with resolution by DNS"},
+	{Path: "endpoints", Support: Partly, Meaning: "a network has no effect with resolution by DNS; a Kubernetes API may give no path (`unix://`)"},
 	{Path: "workloadSelector", Support: Works, Meaning: "it selects pods and WorkloadEntries of the cluster of the control plane"},
 	{Path: "exportTo", Support: Works},
 	{Path: "subjectAltNames", Support: Partly, Meaning: "only of services in the mesh: proxies make no TLS connections to others"},
@@ -72,6 +72,11 @@ func (c *conversion) serviceEntry(spec *networkingv1alpha3.ServiceEntry) *FieldE
 	}
 	for i, endpoint := range spec.Endpoints {
 		c.entryEndpoint(e, at("spec.endpoints", i), endpoint)
+	}
+	if e.Resolution.DNS() && len(e.Endpoints) == 0 && len(spec.Endpoints) > 0 {
+		// Without endpoints proxies would resolve the hosts themselves.
+		c.warn(faultf("spec.endpoints", "no endpoint is used: the ServiceEntry has no effect"))
+		return nil
 	}
 	if e.External && len(e.SubjectAltNames) > 0 {
 		c.warn(noEffect("spec.subjectAltNames", "proxies make no TLS connections to services outside the mesh"))
@@ -128,8 +133,8 @@ func entryAddress(field, text string) (netip.Prefix, *FieldError) {
 
 // entryEndpoint adds an endpoint that proxies can use.
 func (c *conversion) entryEndpoint(e *snapshot.ServiceEntry, field string, spec *networkingv1alpha3.WorkloadEntry) {
-	if strings.HasPrefix(spec.Address, "unix://") {
-		c.warn(noEffect(field+".address", "proxies use no paths of other programs"))
+	if c.RefuseLocal && isPath(spec.Address) {
+		c.warn(faultf(field+".address", "%s is a path on the machine of the proxy: it is not used", spec.Address))
 		return
 	}
 	if why := c.refusedHost(spec.Address); why != "" {
@@ -156,12 +161,31 @@ func (c *conversion) entryEndpoint(e *snapshot.ServiceEntry, field string, spec 
 	for _, name := range slices.Sorted(maps.Keys(spec.Ports)) {
 		w.Ports = append(w.Ports, snapshot.PodPort{Name: name, Number: spec.Ports[name]})
 	}
-	if ip, err := parseAddr(spec.Address); err == nil {
-		w.IPs = []netip.Addr{ip}
-	} else {
-		endpoint.Target = strings.ToLower(strings.TrimSuffix(spec.Address, "."))
+	if endpoint.Target = spec.Address; !isPath(spec.Address) {
+		w.IPs, endpoint.Target = endpointAddress(spec.Address)
 	}
 	e.Endpoints = append(e.Endpoints, endpoint)
+}
+
+// isPath reports whether an address is the path of a socket.
+func isPath(address string) bool { return strings.HasPrefix(address, "unix://") }
+
+// maxPath is the length of the longest path of a socket. Envoy refuses all endpoints
+// because of a longer one.
+const maxPath = 107
+
+// pathFault checks an endpoint with the path of a socket, which may be abstract.
+func pathFault(e *networkingv1alpha3.WorkloadEntry) *FieldError {
+	path := strings.TrimPrefix(e.Address, "unix://")
+	switch {
+	case !strings.HasPrefix(path, "/") && !strings.HasPrefix(path, "@"):
+		return faultf("address", "%q is not an absolute path", e.Address)
+	case len(path) > maxPath:
+		return faultf("address", "is a path of more than %d bytes", maxPath)
+	case len(e.Ports) > 0:
+		return faultf("ports", "does not go with a path")
+	}
+	return nil
 }
 
 func checkServiceEntry(s *networkingv1alpha3.ServiceEntry) *FieldError {
@@ -251,13 +275,20 @@ func entryEndpointFault(s *networkingv1alpha3.ServiceEntry, e *networkingv1alpha
 	if fault := checkWorkloadEntry(e); fault != nil {
 		return fault
 	}
-	_, err := parseAddr(e.Address)
-	isPath := strings.HasPrefix(e.Address, "unix://")
+	static := s.Resolution == networkingv1alpha3.ServiceEntry_STATIC
+	_, target := endpointAddress(e.Address)
 	switch {
-	case s.Resolution == networkingv1alpha3.ServiceEntry_STATIC && err != nil && !isPath && e.Address != "":
+	case static && isPath(e.Address):
+		return pathFault(e)
+	case static && target != "":
 		return faultf("address", "%q is not an IP address, which resolution STATIC needs", e.Address)
-	case byDNS && err != nil && (strings.HasPrefix(e.Address, "*") || hostFault("", strings.TrimSuffix(e.Address, ".")) != nil):
-		return faultf("address", "%q is neither a host name nor an IP address", e.Address)
+	case byDNS:
+		if e.Address == "" {
+			return faultf("address", "is missing, which resolution %s needs", s.Resolution)
+		}
+		if fault := targetFault(target); fault != nil {
+			return fault
+		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(e.Ports)) {
 		if !slices.ContainsFunc(s.Ports, func(p *networkingv1alpha3.ServicePort) bool { return p.GetName() == name }) {

@@ -3,6 +3,7 @@ package source
 import (
 	"fmt"
 	"maps"
+	"net/netip"
 	"slices"
 	"strings"
 
@@ -14,7 +15,7 @@ import (
 
 var workloadEntryKind = istioKind(kind{
 	group: groupNetworking, name: "WorkloadEntry", plural: "workloadentries", versions: istioVersions,
-	support: Partly, meaning: "an endpoint of the Services and ServiceEntries that select it, if its address is an IP address",
+	support: Partly, meaning: "an endpoint of the Services and ServiceEntries that select it; an entry with a host name only of ServiceEntries with `DNS` or `DNS_ROUND_ROBIN`",
 	resources: []Resource{{Custom: true, Optional: true, Without: "workloads outside of Kubernetes are no endpoints"}},
 }, (*conversion).workloadEntry)
 
@@ -55,16 +56,20 @@ func (c *conversion) workloadEntry(spec *networkingv1alpha3.WorkloadEntry) *Fiel
 		c.warn(faultf("spec.address", "is missing: a workload behind the gateways of its network is no endpoint, so the entry has no effect"))
 		return nil
 	}
-	address, err := parseAddr(spec.Address)
-	if err != nil {
-		c.warn(faultf("spec.address", "%q is not an IP address: services of Kubernetes have no such endpoint, so the entry has no effect", spec.Address))
+	if isPath(spec.Address) {
+		c.warn(noEffect("spec.address", "only an endpoint that a ServiceEntry lists may be a path"))
 		return nil
 	}
-	if why := c.refused(address); why != "" {
-		c.warn(faultf("spec.address", "%s %s: it is not used", address, why))
+	address, target := endpointAddress(spec.Address)
+	if fault := targetFault(target); fault != nil {
+		return fault
+	}
+	if why := c.refusedHost(spec.Address); why != "" {
+		c.warn(faultf("spec.address", "%s %s: it is not used", spec.Address, why))
 		return nil
 	}
 	w := &snapshot.WorkloadEntry{
+		Target:  target,
 		Network: mesh.NetworkID(spec.Network), Locality: mesh.ParseLocality(spec.Locality), Weight: spec.Weight,
 		HealthChecked: snapshot.HealthChecked(c.istio.Annotations),
 		Health:        c.istio.Status.of(mesh.ConditionHealthy),
@@ -78,7 +83,7 @@ func (c *conversion) workloadEntry(spec *networkingv1alpha3.WorkloadEntry) *Fiel
 	}
 	w.Meta, w.External = c.meta, true
 	w.Labels = entryLabels(spec, c.meta.Labels)
-	w.IPs = append(w.IPs, address)
+	w.IPs = address
 	w.ServiceAccount = spec.ServiceAccount
 	w.Workload = w.Labels[labelWorkloadName]
 	if w.Workload == "" {
@@ -101,6 +106,23 @@ func entryLabels(spec *networkingv1alpha3.WorkloadEntry, object map[string]strin
 	maps.Copy(labels, spec.Labels)
 	maps.Copy(labels, object)
 	return labels
+}
+
+// endpointAddress returns the IP address of an endpoint, or the host name that proxies
+// resolve.
+func endpointAddress(text string) (ips []netip.Addr, target string) {
+	if ip, err := parseAddr(text); err == nil {
+		return []netip.Addr{ip}, ""
+	}
+	return nil, strings.ToLower(strings.TrimSuffix(text, "."))
+}
+
+// targetFault checks the host name of an endpoint, if it has one.
+func targetFault(target string) *FieldError {
+	if target == "" || mesh.IsDNSName(target) {
+		return nil
+	}
+	return faultf("address", "%q is neither a host name nor an IP address", target)
 }
 
 func checkWorkloadEntry(spec *networkingv1alpha3.WorkloadEntry) *FieldError {

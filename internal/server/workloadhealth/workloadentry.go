@@ -5,27 +5,15 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"path"
 	"time"
-
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/meshctl/meshctl/internal/kube"
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 )
 
-const (
-	// writeTimeout bounds one write, maxAnswer its response, in bytes.
-	writeTimeout = 10 * time.Second
-	maxAnswer    = 2 << 20
-	// maxConflicts bounds the attempts to write an object with other writers.
-	maxConflicts = 5
-)
-
-// versions of the kind, in order of preference.
-var versions = [...]string{"v1", "v1beta1", "v1alpha3"}
+// maxAnswer bounds a response of an API server, in bytes.
+const maxAnswer = 2 << 20
 
 // condition is a condition in the status of an Istio object. Conditions of other types
 // stay as they are.
@@ -49,8 +37,7 @@ func newCondition(problem string, at time.Time) *condition {
 // workloadEntry has the needed fields of a WorkloadEntry.
 type workloadEntry struct {
 	Metadata struct {
-		ResourceVersion string            `json:"resourceVersion"`
-		Annotations     map[string]string `json:"annotations"`
+		Annotations map[string]string `json:"annotations"`
 	} `json:"metadata"`
 	Spec struct {
 		ServiceAccount string `json:"serviceAccount"`
@@ -124,48 +111,18 @@ func removeCondition(ctx context.Context, api *kube.Client, of workloadKey, c *c
 func change(
 	ctx context.Context, api *kube.Client, key snapshot.PodKey, edit func(*workloadEntry) ([]json.RawMessage, error),
 ) error {
-	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
-	defer cancel()
-	for range maxConflicts {
-		at, o, err := get(ctx, api, key)
-		if err != nil {
-			return err
+	return api.EditStatus(ctx, "workloadentries", key.Namespace, key.Name, "conditions", func(object []byte) (any, error) {
+		var o *workloadEntry
+		if object != nil {
+			o = new(workloadEntry)
+			if err := json.Unmarshal(object, o); err != nil {
+				return nil, fmt.Errorf("it is not a WorkloadEntry: %w", err)
+			}
 		}
 		conditions, err := edit(o)
-		if err != nil || conditions == nil {
-			return err
+		if conditions == nil {
+			return nil, err // not an interface with a nil slice
 		}
-		patch, err := json.Marshal(map[string]any{
-			"metadata": map[string]string{"resourceVersion": o.Metadata.ResourceVersion},
-			"status":   map[string]any{"conditions": conditions},
-		})
-		if err != nil {
-			return err
-		}
-		err = api.Patch(types.MergePatchType).AbsPath(at, "status").Body(patch).Do(ctx).Error()
-		if !apierrors.IsConflict(err) {
-			return err
-		}
-	}
-	return errors.New("other writers change it all the time")
-}
-
-// get returns the object and its path; nil if there is none.
-func get(ctx context.Context, api *kube.Client, key snapshot.PodKey) (at string, o *workloadEntry, err error) {
-	for _, version := range versions {
-		at = path.Join("/apis/networking.istio.io", version, "namespaces", key.Namespace, "workloadentries", key.Name)
-		text, err := api.Get().AbsPath(at).DoRaw(ctx)
-		if apierrors.IsNotFound(err) {
-			continue
-		}
-		if err != nil {
-			return "", nil, err
-		}
-		o = new(workloadEntry)
-		if err := json.Unmarshal(text, o); err != nil {
-			return "", nil, fmt.Errorf("%s is not a WorkloadEntry: %w", at, err)
-		}
-		return at, o, nil
-	}
-	return "", nil, nil
+		return conditions, err
+	})
 }

@@ -2,6 +2,7 @@ package xdsgen
 
 import (
 	"net/netip"
+	"strings"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	endpointv3 "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
@@ -217,12 +218,20 @@ func (u assignments) lbEndpoint(e *snapshot.Endpoint, weight uint32) *endpointv3
 	}
 	lb := endpointProto(e.Address, e.Port, weight, health, e.MTLS, e.Workload)
 	if e.Target != "" {
-		lb.GetEndpoint().Address = address(e.Target, e.Port)
+		lb.GetEndpoint().Address = targetAddress(e.Target, e.Port)
 	}
 	if u.network != "" && e.Network != u.network {
 		setNetwork(lb, e.Network)
 	}
 	return lb
+}
+
+// targetAddress returns the address of an endpoint with a host name or a path.
+func targetAddress(target string, port uint32) *corev3.Address {
+	if path, ok := strings.CutPrefix(target, "unix://"); ok {
+		return pipe(path)
+	}
+	return address(target, port)
 }
 
 func gatewayEndpoint(g snapshot.NetworkGateway, weight uint32) *endpointv3.LbEndpoint {

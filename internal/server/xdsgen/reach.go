@@ -194,7 +194,7 @@ func (u assignments) path(e *snapshot.Endpoint, mtlsOnly bool) (path, Obstacle) 
 	}
 	gateways, obstacle := u.via(e)
 	switch {
-	case len(gateways) == 0 && obstacle == "" && !e.Address.IsValid() && e.Target == "":
+	case len(gateways) == 0 && obstacle == "" && !e.Address.IsValid() && (e.Target == "" || u.proxyless):
 		return path{}, ObstacleAddress
 	case len(gateways) == 0 && obstacle == "":
 		return path{endpoint: e}, ""
