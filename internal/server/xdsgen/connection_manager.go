@@ -129,16 +129,30 @@ func (g *generator) http2ALPN() map[string]*anypb.Any {
 	return map[string]*anypb.Any{filterSetState: g.any(alpnState("istio-h2", "istio"))}
 }
 
+// alpnState returns the configuration of alpnFilter. The metadata of a cluster may name
+// other protocols, as TLS settings of a DestinationRule need.
 func alpnState(alpn ...string) *httpstatev3.Config {
-	return &httpstatev3.Config{OnRequestHeaders: []*setfilterstatev3.FilterStateValue{{
+	return &httpstatev3.Config{OnRequestHeaders: []*setfilterstatev3.FilterStateValue{
+		alpnValue(strings.Join(alpn, ",")),
+		alpnValue("%METADATA(CLUSTER:" + mesh.MetadataNamespace + ":" + metadataALPN + ")%"),
+	}}
+}
+
+// metadataALPN is the key of ALPN protocols in the metadata of a cluster.
+const metadataALPN = "alpn"
+
+func alpnValue(format string) *setfilterstatev3.FilterStateValue {
+	return &setfilterstatev3.FilterStateValue{
 		Key: &setfilterstatev3.FilterStateValue_ObjectKey{ObjectKey: "envoy.network.application_protocols"},
 		Value: &setfilterstatev3.FilterStateValue_FormatString{FormatString: &corev3.SubstitutionFormatString{
 			Format: &corev3.SubstitutionFormatString_TextFormatSource{TextFormatSource: &corev3.DataSource{
-				Specifier: &corev3.DataSource_InlineString{InlineString: strings.Join(alpn, ",")},
+				Specifier: &corev3.DataSource_InlineString{InlineString: format},
 			}},
+			OmitEmptyValues: true,
 		}},
 		SharedWithUpstream: setfilterstatev3.FilterStateValue_ONCE,
-	}}}
+		SkipIfEmpty:        true,
+	}
 }
 
 // tcpProxy returns the filter that passes connections on to a cluster.

@@ -154,6 +154,7 @@ func (u clusterOf) cluster(g *generator) *clusterv3.Cluster {
 		c.TransportSocket = g.policyTLS(tls, u.router || u.rule.Selector != "", u.http2())
 		if u.port.Protocol.IsHTTP() || u.port.Protocol == mesh.Auto {
 			options = autoSNI(options, tls)
+			setALPN(c, u.http2())
 		}
 	case networkingv1alpha3.ClientTLSSettings_ISTIO_MUTUAL:
 		c.TransportSocket = u.meshTLS(g)

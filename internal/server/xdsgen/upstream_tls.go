@@ -8,7 +8,10 @@ import (
 	proxyprotocolv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/proxy_protocol/v3"
 	tlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
 	httpv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/upstreams/http/v3"
+	"google.golang.org/protobuf/types/known/structpb"
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
+
+	"github.com/meshctl/meshctl/internal/mesh"
 )
 
 // systemRoots is the file with the CA certificates of the operating system, which most
@@ -57,6 +60,18 @@ func (g *generator) policyTLS(t *networkingv1alpha3.ClientTLSSettings, credentia
 		}
 	}
 	return g.transportSocket(tlsSocket, &tlsv3.UpstreamTlsContext{CommonTlsContext: common, Sni: t.GetSni()})
+}
+
+// setALPN makes HTTP connections of a cluster use ALPN protocols that every server knows,
+// not Istio's: see alpnFilter.
+func setALPN(c *clusterv3.Cluster, http2 bool) {
+	alpn := "http/1.1"
+	if http2 {
+		alpn = "h2"
+	}
+	c.Metadata.FilterMetadata[mesh.MetadataNamespace] = &structpb.Struct{Fields: map[string]*structpb.Value{
+		metadataALPN: structpb.NewStringValue(alpn),
+	}}
 }
 
 func fileSource(path string) *corev3.DataSource {
