@@ -20,6 +20,8 @@ const (
 	LabelSubzone           = "topology.istio.io/subzone"
 	LabelRegion            = "topology.kubernetes.io/region"
 	LabelZone              = "topology.kubernetes.io/zone"
+	LabelCluster           = "topology.istio.io/cluster"
+	LabelHostname          = "kubernetes.io/hostname"
 	LabelTLSMode           = "security.istio.io/tlsMode"
 	LabelGatewayPort       = "networking.istio.io/gatewayPort"
 	LabelLocality          = "istio-locality"

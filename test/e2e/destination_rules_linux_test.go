@@ -13,6 +13,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/meshctl/meshctl/internal/certs"
@@ -27,13 +28,24 @@ func ruledMesh(certificates, tlsPort string, ca []byte) string {
 	var out strings.Builder
 	fmt.Fprint(&out, `
 apiVersion: v1
+kind: Node
+metadata: {name: near, labels: {topology.kubernetes.io/region: r1, topology.kubernetes.io/zone: z1}}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: client, namespace: shop, labels: {app: client}}
+spec: {nodeName: near, serviceAccountName: client}
+status: {podIP: 10.11.0.77}
+---
+apiVersion: v1
 kind: Pod
 metadata: {name: v1, namespace: shop, labels: {version: v1}}
+spec: {nodeName: near}
 status: {podIP: 10.11.0.1}
 ---
 apiVersion: v1
 kind: Pod
-metadata: {name: v2, namespace: shop, labels: {version: v2}}
+metadata: {name: v2, namespace: shop, labels: {version: v2, istio-locality: r2.z1}}
 status: {podIP: 10.11.0.2}
 `)
 	service := func(name, vip, port, addresses, spec string) {
@@ -64,8 +76,13 @@ spec: {host: %[1]s, %[5]s}
   trafficPolicy: {loadBalancer: {consistentHash: {httpHeaderName: x-user}}}`)
 	service("limited", "10.96.0.2", "8081", "[{addresses: [10.11.0.1]}]", `
   trafficPolicy: {connectionPool: {tcp: {maxConnections: 1}, http: {http1MaxPendingRequests: 1}}}`)
+	const outlier = "outlierDetection: {consecutive5xxErrors: 1, baseEjectionTime: 300s, maxEjectionPercent: 100}"
 	service("outlier", "10.96.0.3", "8082", versions, `
-  trafficPolicy: {outlierDetection: {consecutive5xxErrors: 1, baseEjectionTime: 300s, maxEjectionPercent: 100}}`)
+  trafficPolicy: {`+outlier+`, loadBalancer: {localityLbSetting: {enabled: false}}}`)
+	service("failover", "10.96.0.10", "8083", versions, `
+  trafficPolicy: {`+outlier+`}`)
+	service("distributed", "10.96.0.11", "8084", versions, `
+  trafficPolicy: {loadBalancer: {localityLbSetting: {distribute: [{from: r1/*, to: {r2/z1: 100}}]}}}`)
 	server := "[{addresses: [127.0.0.1]}]"
 	service("simple", "10.96.0.4", tlsPort, server, fmt.Sprintf(`
   trafficPolicy: {tls: {mode: SIMPLE, sni: example.com, subjectAltNames: [example.com], caCertificates: %s/server.pem}}`, certificates))
@@ -131,7 +148,7 @@ func TestDestinationRules(t *testing.T) {
 	for _, ip := range []string{"10.11.0.1", "10.11.0.2"} {
 		p.address(t, ip)
 	}
-	for i := range 9 {
+	for i := range 11 {
 		p.address(t, fmt.Sprint("10.96.0.", i+1))
 	}
 
@@ -203,6 +220,37 @@ func TestDestinationRules(t *testing.T) {
 		}
 		if failed != 1 { // the first failure ejects the endpoint
 			t.Errorf("%d requests failed, want 1", failed)
+		}
+	})
+	t.Run("failover", func(t *testing.T) {
+		var broken atomic.Bool
+		serves(t, "10.11.0.1:8083", func(w http.ResponseWriter, _ *http.Request) {
+			if broken.Load() {
+				w.WriteHeader(http.StatusInternalServerError)
+			}
+			_, _ = io.WriteString(w, "near")
+		})
+		answers(t, "10.11.0.2:8083", "far")
+		for range 20 {
+			if got := requested(t, "http://10.96.0.10", ""); got.body != "near" {
+				t.Errorf("the response is %+v, want one of the near endpoint", got)
+			}
+		}
+		broken.Store(true)
+		requested(t, "http://10.96.0.10", "") // ejects the near endpoint
+		for range 5 {
+			if got := requested(t, "http://10.96.0.10", ""); got.body != "far" {
+				t.Errorf("the response is %+v, want one of the far endpoint", got)
+			}
+		}
+	})
+	t.Run("distribution", func(t *testing.T) {
+		answers(t, "10.11.0.1:8084", "near")
+		answers(t, "10.11.0.2:8084", "far")
+		for range 10 {
+			if got := requested(t, "http://10.96.0.11", ""); got.body != "far" {
+				t.Errorf("the response is %+v, want one of the far endpoint", got)
+			}
 		}
 	})
 	t.Run("TLS", func(t *testing.T) {

@@ -67,6 +67,7 @@ type tables struct {
 	rulesFor     *derive.Index[ruleKey, objectKey, *snapshot.DestinationRule]
 	// selectingRules finds the DestinationRules with a workload selector by namespace.
 	selectingRules *derive.Index[string, objectKey, *snapshot.DestinationRule]
+	rulesUsing     *derive.Index[ruleUse, objectKey, *snapshot.DestinationRule]
 
 	// Facts.
 	meshSettings  *derive.Value[*snapshot.MeshSettings]
@@ -108,7 +109,8 @@ type tables struct {
 	hostRules      *derive.Table[string, *snapshot.HostRules]         // by MeshService.Key
 	ruledHosts     *derive.Index[string, string, *snapshot.HostRules] // by namespaces of clients
 	ruleScopes     *derive.Table[string, *snapshot.RuleScope]         // by namespace
-	facts          *derive.Table[string, *snapshot.NamespaceFacts]    // by namespace
+	ruleTraits     *derive.Value[snapshot.RuleTraits]
+	facts          *derive.Table[string, *snapshot.NamespaceFacts] // by namespace
 	duplicates     *derive.Value[[]duplicateExtension]
 }
 
@@ -178,6 +180,7 @@ func newTables(cfg Config) *tables {
 	})
 	t.ruleScopes = derive.New(g, "namespaces with own rules", strings.Compare, equalScope, t.ruleScope, t.ruledHosts)
 
+	t.ruleTraits = derive.Single(g, "rule traits", same, t.findRuleTraits)
 	t.facts = derive.New(g, "namespaces", strings.Compare, equalFacts, t.namespaceFacts, t.servicesIn, t.sidecarsIn, t.peerAuthIn, t.filtersIn, t.ruleScopes)
 	t.duplicates = derive.Single(g, "duplicate extensions", slices.Equal[[]duplicateExtension], t.findDuplicateExtensions)
 	return t
@@ -258,6 +261,7 @@ func (t *tables) addIndexes() {
 		}
 		return into
 	})
+	t.rulesUsing = derive.NewIndex(t.rules.Table, ruleUses)
 }
 
 // list returns an index with all entries of a table.

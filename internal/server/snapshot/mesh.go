@@ -3,6 +3,8 @@ package snapshot
 import (
 	"time"
 
+	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
+
 	"github.com/meshctl/meshctl/internal/mesh"
 )
 
@@ -31,6 +33,8 @@ type Mesh struct {
 	KeyExchanges []string
 	// Retries is defaultHttpRetryPolicy.
 	Retries RetryPolicy
+	// LocalityLB is localityLbSetting.
+	LocalityLB *networkingv1alpha3.LocalityLoadBalancerSetting
 	// Listeners holds the settings of all listeners.
 	Listeners ListenerSettings
 	// Networks holds the network of each cluster: the network label of its system

@@ -10,7 +10,11 @@
 // stages read only this package. A published value is never written again.
 package snapshot
 
-import "time"
+import (
+	"time"
+
+	"github.com/meshctl/meshctl/internal/mesh"
+)
 
 // Snapshot holds the facts about the whole mesh at one moment. It is immutable, and
 // so is everything that it points to. A fact that did not change keeps its address
@@ -50,6 +54,11 @@ type Snapshot struct {
 	// DNS reports whether proxies resolve the endpoints of some service, and Allocated
 	// whether some service has allocated addresses.
 	DNS, Allocated bool
+	// RuleTraits reports which settings of DestinationRules are in use.
+	RuleTraits RuleTraits
+	// Localities holds the localities of Kubernetes nodes by NodeKey, and of
+	// WorkloadEntries by WorkloadEntryKey.
+	Localities *Table[string, mesh.Locality]
 	// GatewayConfigs holds the Gateway objects of the local cluster, oldest first.
 	GatewayConfigs []*Gateway
 }
@@ -67,7 +76,7 @@ type Changes struct {
 	// TrustBundle reports whether Snapshot.TrustBundle changed.
 	TrustBundle bool
 	// Everywhere reports whether a fact changed on which all resources may depend:
-	// Mesh, Gateways, Private, NodeLocal, DNS, Allocated or GatewayConfigs.
+	// Mesh, Gateways, Private, NodeLocal, DNS, Allocated, RuleTraits or GatewayConfigs.
 	Everywhere bool
 	// Causes names a few of the objects behind the change, for logs and traces.
 	// Events is the number of all of them.

@@ -134,6 +134,9 @@ const (
 )
 
 func checkLoadBalancer(field string, lb *networkingv1alpha3.LoadBalancerSettings) *FieldError {
+	if fault := checkLocalities(field+".localityLbSetting", lb.GetLocalityLbSetting()); fault != nil {
+		return fault
+	}
 	if hash := lb.GetConsistentHash(); hash != nil {
 		field := field + ".consistentHash"
 		if hash.GetHashKey() == nil {
@@ -289,13 +292,12 @@ func trafficPolicyFields(path string) []apiField {
 	)
 }
 
-const allLocalities = "all localities receive a share of the requests"
+const noZoneAware = "use `localityLbSetting`"
 
 func policyPartFields(path string) []apiField {
 	return []apiField{
-		{Path: path + ".loadBalancer", Support: Partly, Meaning: "`simple`, `consistentHash` and `warmup`"},
-		{Path: path + ".loadBalancer.localityLbSetting", Support: NoEffect, Meaning: allLocalities},
-		{Path: path + ".loadBalancer.zoneAwareLbSetting", Support: NoEffect, Meaning: allLocalities},
+		{Path: path + ".loadBalancer", Support: Partly, Meaning: "`simple`, `consistentHash`, `localityLbSetting` and `warmup`"},
+		{Path: path + ".loadBalancer.zoneAwareLbSetting", Support: NoEffect, Meaning: noZoneAware},
 		{Path: path + ".connectionPool", Support: Partly, Meaning: "`tcp` and `http`; only for outbound connections"},
 		{Path: path + ".connectionPool.tcp", Support: Partly, Meaning: "`maxConnections`, `connectTimeout`, `tcpKeepalive` and, for HTTP, `maxConnectionDuration`"},
 		{Path: path + ".connectionPool.tcp.idleTimeout", Support: NoEffect, Meaning: "idle TCP connections end after an hour"},

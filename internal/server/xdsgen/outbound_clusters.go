@@ -3,6 +3,7 @@ package xdsgen
 import (
 	"cmp"
 	"math"
+	"slices"
 	"time"
 
 	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
@@ -30,6 +31,7 @@ type clusterView struct {
 	passthrough bool // for a gateway that passes TLS through by server name
 	// families are the IP versions to which names are resolved, if some service needs it.
 	families families
+	place    place // zero if no name is resolved
 }
 
 func (v clusterView) Type() string { return xdswire.ClusterType }
@@ -59,8 +61,9 @@ func (v clusterView) unit(s *snapshot.Snapshot, host string, yield func(string, 
 		return
 	}
 	yield(host, serviceClusters{
-		service: svc, rule: s.Rules.Get(host).For(v.client), router: v.router, passthrough: v.passthrough, dns: v.dns(s, svc),
+		service: svc, rule: s.Rules.Get(host).For(v.client), router: v.router, passthrough: v.passthrough, dns: v.dns(s, svc, s.Rules.Get(host).For(v.client)),
 		connectTimeout: s.Mesh.ConnectTimeout, autoMTLS: s.Mesh.AutoMTLS, exchange: curvesOf(s.Mesh),
+		localityWeights: localityWeightsOf(localitySetting(s.Mesh, nil)),
 	})
 }
 
@@ -68,11 +71,12 @@ func (v clusterView) unit(s *snapshot.Snapshot, host string, yield func(string, 
 type resolver struct {
 	families families
 	refresh  time.Duration
+	subsets  string // []endpointSubset, encoded
 }
 
-func (v clusterView) dns(s *snapshot.Snapshot, svc *snapshot.MeshService) resolver {
+func (v clusterView) dns(s *snapshot.Snapshot, svc *snapshot.MeshService, rule *snapshot.HostRule) resolver {
 	if svc.Resolution.DNS() {
-		return resolver{v.families, s.Mesh.DNSRefresh}
+		return resolver{v.families, s.Mesh.DNSRefresh, encodeSubsets(s.Mesh, svc, rule, v.place)}
 	}
 	return resolver{}
 }
@@ -88,6 +92,8 @@ type serviceClusters struct {
 	autoMTLS       bool
 	exchange       curves
 	dns            resolver
+	// localityWeights is the default of the mesh.
+	localityWeights localityWeights
 }
 
 func (u serviceClusters) Type() string { return xdswire.ClusterType }
@@ -184,6 +190,12 @@ func (u clusterOf) base(g *generator, name string) *clusterv3.Cluster {
 		Metadata:         serviceMetadata(u.service.Name, u.service.Namespace, u.service.Host),
 	}
 	addRuleMetadata(c.Metadata, u.rule, u.subset.GetName())
+	weighted := weighsLocalities(u.localityWeights, u.policy)
+	if weighted {
+		c.CommonLbConfig.LocalityConfigSpecifier = &clusterv3.Cluster_CommonLbConfig_LocalityWeightedLbConfig_{
+			LocalityWeightedLbConfig: &clusterv3.Cluster_CommonLbConfig_LocalityWeightedLbConfig{},
+		}
+	}
 	if u.service.External {
 		c.Metadata.FilterMetadata["istio"].Fields["external"] = structpb.NewBoolValue(true)
 	}
@@ -200,11 +212,11 @@ func (u clusterOf) base(g *generator, name string) *clusterv3.Cluster {
 		if !u.resolve(c) {
 			return nil
 		}
-		g.setLoadBalancer(c, u.policy.GetLoadBalancer())
+		g.setLoadBalancer(c, u.policy.GetLoadBalancer(), weighted)
 	default:
 		c.ClusterDiscoveryType = discovery(clusterv3.Cluster_EDS)
 		c.EdsClusterConfig = &clusterv3.Cluster_EdsClusterConfig{EdsConfig: adsSource(), ServiceName: name}
-		g.setLoadBalancer(c, u.policy.GetLoadBalancer())
+		g.setLoadBalancer(c, u.policy.GetLoadBalancer(), weighted)
 	}
 	setConnectionPool(c, u.policy.GetConnectionPool(), u.policy.GetRetryBudget())
 	return c
@@ -226,12 +238,9 @@ func (u clusterOf) resolve(c *clusterv3.Cluster) bool {
 	if u.service.Targets == nil {
 		return false
 	}
-	var list []snapshot.Endpoint
-	for _, e := range u.service.Targets.ByPort[u.port.Name] {
-		if snapshot.Selects(u.subset.GetLabels(), e.Labels) {
-			list = append(list, e)
-		}
-	}
+	subsets := decodeSubsets(u.dns.subsets)
+	subset := &subsets[slices.IndexFunc(subsets, func(s endpointSubset) bool { return s.Name == u.subset.GetName() })]
+	list := subset.of(u.service.Targets.ByPort[u.port.Name], u.port.Number)
 	if len(list) == 0 {
 		return false
 	}
@@ -251,7 +260,7 @@ func (u clusterOf) resolve(c *clusterv3.Cluster) bool {
 		c.DnsLookupFamily = clusterv3.Cluster_ALL
 	}
 	c.LoadAssignment = &endpointv3.ClusterLoadAssignment{
-		ClusterName: c.GetName(), Endpoints: assignments{service: u.service, gateways: &snapshot.Gateways{}}.localities(list, false),
+		ClusterName: c.GetName(), Endpoints: assignments{service: u.service, gateways: &snapshot.Gateways{}}.localities(list, false, subset.Ports[u.port.Number].Locality),
 	}
 	return true
 }

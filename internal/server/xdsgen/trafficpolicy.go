@@ -180,10 +180,11 @@ func passesThrough(lb *networkingv1alpha3.LoadBalancerSettings) bool {
 	return lb.GetSimple() == networkingv1alpha3.LoadBalancerSettings_PASSTHROUGH
 }
 
-// setLoadBalancer sets the policy by which the proxy chooses endpoints.
-func (g *generator) setLoadBalancer(c *clusterv3.Cluster, lb *networkingv1alpha3.LoadBalancerSettings) {
+// setLoadBalancer sets the policy by which the proxy chooses endpoints. weighted reports
+// whether it chooses a locality first.
+func (g *generator) setLoadBalancer(c *clusterv3.Cluster, lb *networkingv1alpha3.LoadBalancerSettings, weighted bool) {
 	if hash := lb.GetConsistentHash(); hash != nil {
-		g.setConsistentHash(c, hash)
+		g.setConsistentHash(c, hash, weighted)
 		return
 	}
 	switch lb.GetSimple() {
@@ -226,7 +227,11 @@ const minRing = 1024
 
 // setConsistentHash makes requests with equal keys go to the same endpoint. The cluster
 // has the hash policy, not its routes, so that it applies to all of them and to TCP.
-func (g *generator) setConsistentHash(c *clusterv3.Cluster, hash *networkingv1alpha3.LoadBalancerSettings_ConsistentHashLB) {
+func (g *generator) setConsistentHash(c *clusterv3.Cluster, hash *networkingv1alpha3.LoadBalancerSettings_ConsistentHashLB, weighted bool) {
+	var localities *lbcommonv3.LocalityLbConfig_LocalityWeightedLbConfig
+	if weighted {
+		localities = &lbcommonv3.LocalityLbConfig_LocalityWeightedLbConfig{}
+	}
 	config := &lbcommonv3.ConsistentHashingLbConfig{HashPolicy: hashPolicy(hash)}
 	size := func(n uint64) *wrapperspb.UInt64Value {
 		if n == 0 {
@@ -238,7 +243,7 @@ func (g *generator) setConsistentHash(c *clusterv3.Cluster, hash *networkingv1al
 	if m := hash.GetMaglev(); m != nil {
 		c.LbPolicy = clusterv3.Cluster_MAGLEV
 		policy.Name = "envoy.load_balancing_policies.maglev"
-		policy.TypedConfig = g.any(&maglevv3.Maglev{TableSize: size(m.GetTableSize()), ConsistentHashingLbConfig: config})
+		policy.TypedConfig = g.any(&maglevv3.Maglev{TableSize: size(m.GetTableSize()), ConsistentHashingLbConfig: config, LocalityWeightedLbConfig: localities})
 	} else {
 		n := hash.GetRingHash().GetMinimumRingSize()
 		if hash.GetRingHash() == nil {
@@ -246,7 +251,7 @@ func (g *generator) setConsistentHash(c *clusterv3.Cluster, hash *networkingv1al
 		}
 		c.LbPolicy = clusterv3.Cluster_RING_HASH
 		policy.Name = "envoy.load_balancing_policies.ring_hash"
-		policy.TypedConfig = g.any(&ringhashv3.RingHash{MinimumRingSize: size(n), ConsistentHashingLbConfig: config})
+		policy.TypedConfig = g.any(&ringhashv3.RingHash{MinimumRingSize: size(n), ConsistentHashingLbConfig: config, LocalityWeightedLbConfig: localities})
 	}
 	c.LoadBalancingPolicy = &clusterv3.LoadBalancingPolicy{Policies: []*clusterv3.LoadBalancingPolicy_Policy{{TypedExtensionConfig: policy}}}
 }
