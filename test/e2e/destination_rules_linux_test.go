@@ -5,8 +5,10 @@ import (
 	"crypto/x509"
 	"encoding/base64"
 	"encoding/pem"
+	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -49,26 +51,30 @@ metadata: {name: v2, namespace: shop, labels: {version: v2, istio-locality: r2.z
 status: {podIP: 10.11.0.2}
 `)
 	service := func(name, vip, port, addresses, spec string) {
+		protocol := "http"
+		if name == "idle" {
+			protocol = "tcp"
+		}
 		fmt.Fprintf(&out, `---
 apiVersion: v1
 kind: Service
 metadata: {name: %[1]s, namespace: shop}
 spec:
   clusterIP: %[2]s
-  ports: [{name: http, port: 80, targetPort: %[3]s}]
+  ports: [{name: %[6]s, port: 80, targetPort: %[3]s}]
 ---
 apiVersion: discovery.k8s.io/v1
 kind: EndpointSlice
 metadata: {name: %[1]s, namespace: shop, labels: {kubernetes.io/service-name: %[1]s}}
 addressType: IPv4
-ports: [{name: http, port: %[3]s}]
+ports: [{name: %[6]s, port: %[3]s}]
 endpoints: %[4]s
 ---
 apiVersion: networking.istio.io/v1
 kind: DestinationRule
 metadata: {name: %[1]s, namespace: shop}
 spec: {host: %[1]s, %[5]s}
-`, name, vip, port, addresses, spec)
+`, name, vip, port, addresses, spec, protocol)
 	}
 	versions := "[{addresses: [10.11.0.1], targetRef: {kind: Pod, name: v1}}, {addresses: [10.11.0.2], targetRef: {kind: Pod, name: v2}}]"
 	service("hash", "10.96.0.1", "8080", versions, `
@@ -83,6 +89,10 @@ spec: {host: %[1]s, %[5]s}
   trafficPolicy: {`+outlier+`}`)
 	service("distributed", "10.96.0.11", "8084", versions, `
   trafficPolicy: {loadBalancer: {localityLbSetting: {distribute: [{from: r1/*, to: {r2/z1: 100}}]}}}`)
+	service("idle", "10.96.0.12", "8086", "[{addresses: [10.11.0.1]}]", `
+  trafficPolicy: {connectionPool: {tcp: {idleTimeout: 0.2s}}}`)
+	service("own", "10.96.0.13", "8085", "[{addresses: [10.11.0.77], targetRef: {kind: Pod, name: client}}]", `
+  trafficPolicy: {connectionPool: {tcp: {maxConnections: 1}, http: {http1MaxPendingRequests: 1}}}`)
 	server := "[{addresses: [127.0.0.1]}]"
 	service("simple", "10.96.0.4", tlsPort, server, fmt.Sprintf(`
   trafficPolicy: {tls: {mode: SIMPLE, sni: example.com, subjectAltNames: [example.com], caCertificates: %s/server.pem}}`, certificates))
@@ -148,7 +158,7 @@ func TestDestinationRules(t *testing.T) {
 	for _, ip := range []string{"10.11.0.1", "10.11.0.2"} {
 		p.address(t, ip)
 	}
-	for i := range 11 {
+	for i := range 13 {
 		p.address(t, fmt.Sprint("10.96.0.", i+1))
 	}
 
@@ -187,26 +197,27 @@ func TestDestinationRules(t *testing.T) {
 		}
 	})
 	t.Run("connection pool", func(t *testing.T) {
-		arrived, release := make(chan struct{}, 8), make(chan struct{})
-		serves(t, "10.11.0.1:8081", func(http.ResponseWriter, *http.Request) {
-			arrived <- struct{}{}
-			<-release
-		})
-		got := make(chan response, 3)
-		ask := func() { got <- requested(t, "http://10.96.0.2", "") }
-		go ask()
-		<-arrived // it has the only connection
-		go ask()
-		go ask()
-		// One waits for the connection, the other has no place in the queue.
-		if r := <-got; r.status != http.StatusServiceUnavailable || r.header.Get("X-Envoy-Overloaded") != "true" {
-			t.Errorf("the response beyond the limits is %+v", r)
+		limits(t, "10.11.0.1:8081", "http://10.96.0.2")
+	})
+	t.Run("inbound connection pool", func(t *testing.T) {
+		limits(t, "10.11.0.77:8085", "http://10.11.0.77:8085")
+	})
+	t.Run("idle timeout", func(t *testing.T) {
+		l, err := net.Listen("tcp", "10.11.0.1:8086")
+		if err != nil {
+			t.Fatal(err)
 		}
-		close(release)
-		for range 2 {
-			if r := <-got; r.status != http.StatusOK {
-				t.Errorf("a response within the limits is %+v", r)
-			}
+		t.Cleanup(func() { _ = l.Close() })
+		conn, err := net.Dial("tcp", "10.96.0.12:80")
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = conn.Close() })
+		if _, err := l.Accept(); err != nil { // the server keeps the connection open
+			t.Fatal(err)
+		}
+		if n, err := conn.Read(make([]byte, 1)); n > 0 || !errors.Is(err, io.EOF) {
+			t.Errorf("read %d bytes, %v, want the end of the connection", n, err)
 		}
 	})
 	t.Run("outlier detection", func(t *testing.T) {
@@ -272,6 +283,33 @@ func TestDestinationRules(t *testing.T) {
 			}
 		}
 	})
+}
+
+// limits sends three requests at a time to an address that permits one connection and one
+// waiting request. The server listens at the address at.
+func limits(t *testing.T, at, url string) {
+	t.Helper()
+	arrived, release := make(chan struct{}, 8), make(chan struct{})
+	serves(t, at, func(http.ResponseWriter, *http.Request) {
+		arrived <- struct{}{}
+		<-release
+	})
+	got := make(chan response, 3)
+	ask := func() { got <- requested(t, url, "") }
+	go ask()
+	<-arrived // it has the only connection
+	go ask()
+	go ask()
+	// One waits for the connection, the other has no place in the queue.
+	if r := <-got; r.status != http.StatusServiceUnavailable || r.header.Get("X-Envoy-Overloaded") != "true" {
+		t.Errorf("the response beyond the limits is %+v", r)
+	}
+	close(release)
+	for range 2 {
+		if r := <-got; r.status != http.StatusOK {
+			t.Errorf("a response within the limits is %+v", r)
+		}
+	}
 }
 
 // writeCertificate writes the certificate of a server, with which it is also a client, and

@@ -56,6 +56,11 @@ func (t *tables) meshFacts(r *derive.Reads) *snapshot.Mesh {
 			DetectionTimeout: mc.GetProtocolDetectionTimeout().AsDuration(),
 		},
 		LocalityLB: mc.GetLocalityLbSetting(),
+		KeepAlive: snapshot.KeepAlive{
+			On: mc.GetTcpKeepalive() != nil, Probes: mc.GetTcpKeepalive().GetProbes(),
+			Time: mc.GetTcpKeepalive().GetTime().AsDuration(), Interval: mc.GetTcpKeepalive().GetInterval().AsDuration(),
+		},
+		H2Upgrade: mc.GetH2UpgradePolicy() == meshv1alpha1.MeshConfig_UPGRADE,
 
 		Retries:  retryPolicy(mc.GetDefaultHttpRetryPolicy()),
 		Networks: make(map[mesh.ClusterID]mesh.NetworkID),

@@ -19,6 +19,7 @@ type ruleUse uint8
 const (
 	usesLocality ruleUse = iota // localityLbSetting
 	usesOutlier                 // outlierDetection
+	usesTimeouts                // idleTimeout or maxConnectionDuration of TCP
 )
 
 // ruleUses indexes a DestinationRule by its uses.
@@ -27,6 +28,8 @@ func ruleUses(into []ruleUse, _ objectKey, d *snapshot.DestinationRule) []ruleUs
 	for p := range policyParts(d.Spec) {
 		uses[usesLocality] = uses[usesLocality] || p.GetLoadBalancer().GetLocalityLbSetting() != nil
 		uses[usesOutlier] = uses[usesOutlier] || p.GetOutlierDetection() != nil
+		tcp := p.GetConnectionPool().GetTcp()
+		uses[usesTimeouts] = uses[usesTimeouts] || tcp.GetIdleTimeout() != nil || tcp.GetMaxConnectionDuration() != nil
 	}
 	for use, is := range uses {
 		if is {
@@ -67,7 +70,7 @@ func (t *tables) findRuleTraits(r *derive.Reads) snapshot.RuleTraits {
 			}
 		}
 	}
-	out := snapshot.RuleTraits{Localities: has(usesLocality)}
+	out := snapshot.RuleTraits{Localities: has(usesLocality), Timeouts: has(usesTimeouts)}
 	if s := t.mesh.Get(r).LocalityLB; s.GetEnabled() == nil || s.GetEnabled().GetValue() {
 		out.Localities = out.Localities || len(s.GetDistribute()) > 0 || has(usesOutlier)
 		add(s)

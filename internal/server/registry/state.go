@@ -60,7 +60,13 @@ func (s *state) build(before *snapshot.Snapshot) (*snapshot.Snapshot, *snapshot.
 	}
 	s.singles(next, changes)
 	next.Services = changed(next.Services, s.meshServices, changes.Services)
+	oldRules := next.Rules
 	next.Rules = changed(next.Rules, s.hostRules, changes.Rules)
+	for key := range changes.Rules { // a connection pool also limits the service's own workloads
+		if svc := next.Services.Get(key); svc != nil && (limitsInbound(oldRules.Get(key)) || limitsInbound(next.Rules.Get(key))) {
+			changes.Namespaces[svc.Namespace] = struct{}{}
+		}
+	}
 	next.Ports = changed(next.Ports, s.ports, changes.Ports)
 	next.Namespaces = changed(next.Namespaces, s.facts, changes.Namespaces)
 	s.endpoints(next, changes)
@@ -185,6 +191,7 @@ func (s *state) localities(next *snapshot.Snapshot, changes *snapshot.Changes) {
 			old = *known
 		}
 		if l == old {
+			delete(update, key) // a key that was removed and added occurs twice
 			return false
 		}
 		if update[key] = nil; l != (mesh.Locality{}) {
@@ -199,7 +206,7 @@ func (s *state) localities(next *snapshot.Snapshot, changes *snapshot.Changes) {
 		}
 		set(snapshot.NodeKey(k.cluster, k.name), now)
 	}
-	nodes := len(update) > 0
+	moved := len(update) > 0
 	for k, c := range s.entries.Changed() {
 		var now mesh.Locality
 		if c.Present {
@@ -210,11 +217,11 @@ func (s *state) localities(next *snapshot.Snapshot, changes *snapshot.Changes) {
 		}
 	}
 	next.Localities = next.Localities.With(update)
-	if !nodes || !next.RuleTraits.Localities {
+	if !moved || !next.RuleTraits.Localities {
 		return
 	}
 	for key, pod := range next.Pods.All() {
-		if _, moved := update[snapshot.NodeKey(pod.Cluster, pod.Node)]; moved && pod.Node != "" {
+		if _, differs := update[snapshot.NodeKey(pod.Cluster, pod.Node)]; differs && pod.Node != "" {
 			changes.Pods[key] = struct{}{}
 		}
 	}

@@ -140,6 +140,8 @@ type RuleScope struct {
 type RuleTraits struct {
 	// Localities reports whether clients may prefer endpoints by their own place.
 	Localities bool
+	// Timeouts reports whether listeners end TCP connections as a rule sets it.
+	Timeouts bool
 	// Labels holds the labels of failoverPriority, sorted and joined by commas.
 	Labels string
 }

@@ -298,9 +298,7 @@ func policyPartFields(path string) []apiField {
 	return []apiField{
 		{Path: path + ".loadBalancer", Support: Partly, Meaning: "`simple`, `consistentHash`, `localityLbSetting` and `warmup`"},
 		{Path: path + ".loadBalancer.zoneAwareLbSetting", Support: NoEffect, Meaning: noZoneAware},
-		{Path: path + ".connectionPool", Support: Partly, Meaning: "`tcp` and `http`; only for outbound connections"},
-		{Path: path + ".connectionPool.tcp", Support: Partly, Meaning: "`maxConnections`, `connectTimeout`, `tcpKeepalive` and, for HTTP, `maxConnectionDuration`"},
-		{Path: path + ".connectionPool.tcp.idleTimeout", Support: NoEffect, Meaning: "idle TCP connections end after an hour"},
+		{Path: path + ".connectionPool", Support: Works, Meaning: "`tcp` and `http`; also for inbound connections of the service's workloads"},
 		{Path: path + ".outlierDetection", Support: Partly, Meaning: "counts of failures"},
 		{Path: path + ".outlierDetection.consecutiveErrors", Support: NoEffect, Meaning: "use `consecutive5xxErrors`"},
 		{Path: path + ".tls", Support: Works},

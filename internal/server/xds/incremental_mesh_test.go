@@ -182,6 +182,10 @@ func (c meshGenerator) settings(cluster mesh.ClusterID) snapshot.Object {
 		TrustDomainAliases:    []string{"old", "older"}[:c.IntN(3)],
 		MeshMTLS:              &meshv1alpha1.MeshConfig_TLSConfig{EcdhCurves: []string{"X25519MLKEM768", "X25519"}[:c.IntN(3)]},
 	}
+	if c.once(3) {
+		s.Mesh.TcpKeepalive = &networkingv1alpha3.ConnectionPoolSettings_TCPSettings_TcpKeepalive{Probes: uint32(c.IntN(3))}
+		s.Mesh.H2UpgradePolicy = meshv1alpha1.MeshConfig_UPGRADE
+	}
 	if c.once(2) {
 		s.Mesh.LocalityLbSetting = c.localities()
 	}
@@ -212,6 +216,9 @@ func (c meshGenerator) sidecar(cluster mesh.ClusterID) snapshot.Object {
 	if c.once(3) {
 		sc.Spec.OutboundTrafficPolicy = &networkingv1alpha3.OutboundTrafficPolicy{Mode: pickOne(c,
 			networkingv1alpha3.OutboundTrafficPolicy_REGISTRY_ONLY, networkingv1alpha3.OutboundTrafficPolicy_ALLOW_ANY)}
+	}
+	if c.once(4) {
+		sc.Spec.InboundConnectionPool = c.trafficPolicy().ConnectionPool
 	}
 	if c.once(2) {
 		in := &networkingv1alpha3.IstioIngressListener{
@@ -338,6 +345,9 @@ func (c meshGenerator) trafficPolicy() *networkingv1alpha3.TrafficPolicy {
 		p.LoadBalancer = &networkingv1alpha3.LoadBalancerSettings{LbPolicy: &networkingv1alpha3.LoadBalancerSettings_Simple{
 			Simple: pickOne(c, networkingv1alpha3.LoadBalancerSettings_PASSTHROUGH, networkingv1alpha3.LoadBalancerSettings_RANDOM),
 		}}
+	}
+	if c.once(4) {
+		p.ConnectionPool.Tcp.IdleTimeout = durationpb.New(time.Duration(c.IntN(2)) * time.Hour)
 	}
 	if c.once(3) {
 		p.OutlierDetection = &networkingv1alpha3.OutlierDetection{MinHealthPercent: int32(c.IntN(2) * 50)}

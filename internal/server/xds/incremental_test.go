@@ -660,6 +660,9 @@ func readable(s *snapshot.Snapshot) map[string]any {
 	for k, v := range s.Ports.All() {
 		out[fmt.Sprint("port ", k)] = text(v)
 	}
+	for k, v := range s.Localities.All() {
+		out["locality "+k] = *v
+	}
 	for k, v := range s.Pods.All() {
 		out["pod "+k] = text(v)
 	}

@@ -40,6 +40,7 @@ type httpOptions struct {
 	settings snapshot.ListenerSettings
 	filters  []snapshot.HTTPFilter // filters for other ports are ignored
 	grpcWeb  bool                  // translate gRPC-Web to gRPC
+	timeouts portTimeouts          // of connections that are not HTTP
 }
 
 // outboundHTTP returns the connection manager of an outbound listener. Its routes come
@@ -157,11 +158,17 @@ func alpnValue(format string) *setfilterstatev3.FilterStateValue {
 
 // tcpProxy returns the filter that passes connections on to a cluster.
 func (g *generator) tcpProxy(cluster string, s snapshot.ListenerSettings) *listenerv3.Filter {
-	return g.networkFilter(filterTCP, &tcpv3.TcpProxy{
+	return g.timedTCPProxy(cluster, s, tcpTimeouts{})
+}
+
+func (g *generator) timedTCPProxy(cluster string, s snapshot.ListenerSettings, t tcpTimeouts) *listenerv3.Filter {
+	p := &tcpv3.TcpProxy{
 		AccessLog:        g.accessLogs(s),
 		StatPrefix:       cluster,
 		ClusterSpecifier: &tcpv3.TcpProxy_Cluster{Cluster: cluster},
-	})
+	}
+	t.set(p)
+	return g.networkFilter(filterTCP, p)
 }
 
 // blackHole returns the filter that closes connections without a log line.

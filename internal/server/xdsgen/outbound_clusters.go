@@ -39,7 +39,7 @@ func (v clusterView) Type() string { return xdswire.ClusterType }
 func (v clusterView) Reads() snapshot.Kinds { return snapshot.ServiceFacts | snapshot.RuleFacts }
 
 func (v clusterView) Units(s *snapshot.Snapshot, yield func(string, Unit)) {
-	yield("", fixedClusters{router: v.router, connectTimeout: s.Mesh.ConnectTimeout})
+	yield("", fixedClusters{router: v.router, connectTimeout: s.Mesh.ConnectTimeout, keepAlive: s.Mesh.KeepAlive})
 	for host := range s.Services.All() {
 		v.unit(s, host, yield)
 	}
@@ -63,7 +63,7 @@ func (v clusterView) unit(s *snapshot.Snapshot, host string, yield func(string, 
 	yield(host, serviceClusters{
 		service: svc, rule: s.Rules.Get(host).For(v.client), router: v.router, passthrough: v.passthrough, dns: v.dns(s, svc, s.Rules.Get(host).For(v.client)),
 		connectTimeout: s.Mesh.ConnectTimeout, autoMTLS: s.Mesh.AutoMTLS, exchange: curvesOf(s.Mesh),
-		localityWeights: localityWeightsOf(localitySetting(s.Mesh, nil)),
+		keepAlive: s.Mesh.KeepAlive, h2Upgrade: s.Mesh.H2Upgrade, localityWeights: localityWeightsOf(localitySetting(s.Mesh, nil)),
 	})
 }
 
@@ -92,7 +92,9 @@ type serviceClusters struct {
 	autoMTLS       bool
 	exchange       curves
 	dns            resolver
-	// localityWeights is the default of the mesh.
+	// Defaults of the mesh.
+	keepAlive       snapshot.KeepAlive
+	h2Upgrade       bool
 	localityWeights localityWeights
 }
 
@@ -218,7 +220,7 @@ func (u clusterOf) base(g *generator, name string) *clusterv3.Cluster {
 		c.EdsClusterConfig = &clusterv3.Cluster_EdsClusterConfig{EdsConfig: adsSource(), ServiceName: name}
 		g.setLoadBalancer(c, u.policy.GetLoadBalancer(), weighted)
 	}
-	setConnectionPool(c, u.policy.GetConnectionPool(), u.policy.GetRetryBudget())
+	setConnectionPool(c, u.policy.GetConnectionPool(), u.keepAlive, u.policy.GetRetryBudget())
 	return c
 }
 
@@ -265,10 +267,12 @@ func (u clusterOf) resolve(c *clusterv3.Cluster) bool {
 	return true
 }
 
-func (u clusterOf) http2() bool { return speaksHTTP2(u.port.Protocol, u.policy.GetConnectionPool()) }
+func (u clusterOf) http2() bool {
+	return speaksHTTP2(u.port.Protocol, u.h2Upgrade, u.policy.GetConnectionPool())
+}
 
 func (u clusterOf) httpOptions() *httpv3.HttpProtocolOptions {
-	return upstreamHTTP(u.port.Protocol, !u.router, u.policy.GetConnectionPool(), u.policy.GetOutlierDetection())
+	return upstreamHTTP(u.port.Protocol, !u.router, u.http2(), u.policy.GetConnectionPool(), u.policy.GetOutlierDetection())
 }
 
 // originalDst reports whether connections go to the address that the client chose, as for
@@ -319,6 +323,7 @@ func addRuleMetadata(to *corev3.Metadata, r *snapshot.HostRule, subset string) {
 type fixedClusters struct {
 	router         bool
 	connectTimeout time.Duration
+	keepAlive      snapshot.KeepAlive
 }
 
 func (u fixedClusters) Type() string { return xdswire.ClusterType }
@@ -332,13 +337,13 @@ func (u fixedClusters) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, erro
 		ConnectTimeout:       durationpb.New(u.connectTimeout),
 	})
 	if !u.router {
-		g.cluster(g.passthroughCluster(mesh.PassthroughCluster, u.connectTimeout))
+		g.cluster(g.passthroughCluster(mesh.PassthroughCluster, u.connectTimeout, u.keepAlive))
 	}
 	return g.resources()
 }
 
 // passthroughCluster returns a cluster that connects to the original destination.
-func (g *generator) passthroughCluster(name string, connectTimeout time.Duration) *clusterv3.Cluster {
+func (g *generator) passthroughCluster(name string, connectTimeout time.Duration, alive snapshot.KeepAlive) *clusterv3.Cluster {
 	c := &clusterv3.Cluster{
 		Name:                 name,
 		AltStatName:          mesh.PassthroughCluster + ";",
@@ -347,6 +352,7 @@ func (g *generator) passthroughCluster(name string, connectTimeout time.Duration
 		LbPolicy:             clusterv3.Cluster_CLUSTER_PROVIDED,
 		CircuitBreakers:      unlimited(),
 	}
+	setKeepAlive(c, alive)
 	g.protocolOptions(c, downstreamProtocol(passthroughIdle))
 	return c
 }

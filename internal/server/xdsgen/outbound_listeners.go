@@ -29,12 +29,13 @@ type listenerView struct {
 	filters  string   // []snapshot.HTTPFilter, encoded
 	// allocated reports whether clients use the allocated addresses of services.
 	allocated bool
+	timeouts  timeoutRules
 }
 
 func (v listenerView) Type() string { return xdswire.ListenerType }
 
 func (v listenerView) Reads() snapshot.Kinds {
-	return snapshot.PortFacts | snapshot.ServiceFacts | snapshot.EndpointFacts
+	return snapshot.PortFacts | snapshot.ServiceFacts | snapshot.EndpointFacts | v.timeouts.reads()
 }
 
 func (v listenerView) Units(s *snapshot.Snapshot, yield func(string, Unit)) {
@@ -58,6 +59,17 @@ func (v listenerView) Touched(s *snapshot.Snapshot, c *snapshot.Changes, yield f
 	}
 	for host := range c.Endpoints {
 		v.headless(s, host, filters, yield)
+	}
+	if !v.timeouts.used {
+		return
+	}
+	for host := range c.Rules {
+		v.headless(s, host, filters, yield)
+		if svc := s.Services.Get(host); svc != nil {
+			for i := range svc.Ports {
+				v.port(s, svc.Ports[i].Number, filters, yield)
+			}
+		}
 	}
 }
 
@@ -102,7 +114,7 @@ func (v listenerView) port(s *snapshot.Snapshot, number uint32, filters []snapsh
 	}
 	yield(id, portListeners{
 		services: services, scope: v.scope, cluster: v.cluster, families: v.families, allocated: v.allocated, registryOnly: registryOnly(s.Mesh, v.scope),
-		settings: s.Mesh.Listeners, filters: filtersAt(filters, number),
+		settings: s.Mesh.Listeners, filters: filtersAt(filters, number), timeouts: v.timeouts.encode(s, services.Services, number),
 	})
 }
 
@@ -121,7 +133,7 @@ func (v listenerView) headless(s *snapshot.Snapshot, host string, filters []snap
 	}
 	yield(id, headlessListeners{
 		service: svc, endpoints: s.Endpoints.Get(host), cluster: v.cluster, network: v.network,
-		settings: s.Mesh.Listeners, filters: filtersAt(filters, ports...),
+		settings: s.Mesh.Listeners, filters: filtersAt(filters, ports...), timeouts: v.timeouts.encode(s, []*snapshot.MeshService{svc}, ports...),
 	})
 }
 
@@ -179,6 +191,7 @@ type portListeners struct {
 	registryOnly bool
 	settings     snapshot.ListenerSettings
 	filters      string
+	timeouts     string // portTimeouts, encoded
 }
 
 func (u portListeners) Type() string { return xdswire.ListenerType }
@@ -186,7 +199,7 @@ func (u portListeners) Type() string { return xdswire.ListenerType }
 func (u portListeners) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, error) {
 	g := generator{enc: enc}
 	number := u.services.Number
-	o := httpOptions{port: number, settings: u.settings, filters: decodeFilters(u.filters)}
+	o := httpOptions{port: number, settings: u.settings, filters: decodeFilters(u.filters), timeouts: decodeTimeouts(u.timeouts)}
 	w := wildcard{g: &g, o: o, registryOnly: u.registryOnly, families: u.families}
 	taken := make(map[string]struct{})
 	for _, svc := range u.services.Services {
@@ -230,6 +243,7 @@ type headlessListeners struct {
 	network   mesh.NetworkID
 	settings  snapshot.ListenerSettings
 	filters   string
+	timeouts  string // portTimeouts, encoded
 }
 
 func (u headlessListeners) Type() string { return xdswire.ListenerType }
@@ -239,7 +253,7 @@ func (u headlessListeners) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, 
 		return nil, nil
 	}
 	g := generator{enc: enc}
-	filters := decodeFilters(u.filters)
+	o := httpOptions{settings: u.settings, filters: decodeFilters(u.filters), timeouts: decodeTimeouts(u.timeouts)}
 	taken := make(map[string]struct{})
 	for i := range u.service.Ports {
 		port := &u.service.Ports[i]
@@ -251,7 +265,8 @@ func (u headlessListeners) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, 
 			if !headlessReaches(u.service, e, u.cluster, u.network) {
 				continue
 			}
-			l := g.serviceListener(u.service, port, e.Address.String(), httpOptions{port: port.Number, settings: u.settings, filters: filters})
+			o.port = port.Number
+			l := g.serviceListener(u.service, port, e.Address.String(), o)
 			if _, dup := taken[l.Name]; !dup {
 				taken[l.Name] = struct{}{}
 				g.listener(l)
@@ -268,7 +283,8 @@ func (g *generator) serviceListener(svc *snapshot.MeshService, port *snapshot.Se
 	name := ip + "_" + number
 	detect := port.Protocol == mesh.Auto
 	l := g.capturedListener(name, []string{ip}, o, detect)
-	tcp := g.tcpProxy(mesh.ClusterName{Direction: mesh.Outbound, Port: port.Number, Host: svc.Host}.String(), o.settings)
+	cluster := mesh.ClusterName{Direction: mesh.Outbound, Port: port.Number, Host: svc.Host}.String()
+	tcp := g.timedTCPProxy(cluster, o.settings, o.timeouts.of(svc, port.Number))
 	chain := &listenerv3.FilterChain{Filters: []*listenerv3.Filter{tcp}, TransportSocketConnectTimeout: durationpb.New(handshakeTimeout)}
 	if !detect {
 		l.FilterChains = []*listenerv3.FilterChain{chain}
