@@ -191,6 +191,14 @@ func trustDomains(m *snapshot.Mesh) []string {
 	return append([]string{m.TrustDomain}, m.Aliases...)
 }
 
+// RulesOf returns a function that returns the DestinationRules of a service for a proxy,
+// merged, or nil.
+func RulesOf(s *snapshot.Snapshot, n Node) func(*snapshot.MeshService) *snapshot.HostRule {
+	_, labels := podOf(s, n)
+	client := snapshot.RuleClientOf(s.Namespaces.Get(n.Namespace), labels)
+	return func(svc *snapshot.MeshService) *snapshot.HostRule { return s.Rules.Get(svc.Key).For(client) }
+}
+
 // NetworkOf returns the network of a proxy.
 func NetworkOf(s *snapshot.Snapshot, n Node) mesh.NetworkID {
 	_, labels := podOf(s, n)
