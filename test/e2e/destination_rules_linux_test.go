@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/base64"
@@ -17,6 +18,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/meshctl/meshctl/internal/certs"
 	"github.com/meshctl/meshctl/internal/dial"
@@ -99,6 +101,8 @@ spec: {host: %[1]s, %[5]s}
 	service("mutual", "10.96.0.5", tlsPort, server, fmt.Sprintf(`
   trafficPolicy: {tls: {mode: MUTUAL, sni: example.com, subjectAltNames: [example.com],
     caCertificates: %[1]s/server.pem, clientCertificate: %[1]s/server.pem, privateKey: %[1]s/key.pem}}`, certificates))
+	service("late", "10.96.0.14", tlsPort, server, fmt.Sprintf(`
+  trafficPolicy: {connectionPool: {http: {maxRequestsPerConnection: 1}}, tls: {mode: SIMPLE, sni: example.com, subjectAltNames: [example.com], caCertificates: %s/late.pem}}`, certificates))
 	service("stranger", "10.96.0.6", tlsPort, server, fmt.Sprintf(`
   trafficPolicy: {tls: {mode: SIMPLE, sni: example.com, subjectAltNames: [example.org], caCertificates: %s/server.pem}}`, certificates))
 	service("unchecked", "10.96.0.7", tlsPort, server, `
@@ -154,11 +158,12 @@ func TestDestinationRules(t *testing.T) {
 	}
 	files := harness.ShortDir(t)
 	writeCertificate(t, files, &secure.TLS.Certificates[0])
+	otherCA := string(certs.EncodeCerts(otherRoot(t)))
 	p := startPod(t, ruledMesh(files, at.Port(), certs.EncodeCerts(secure.Certificate())), "10.11.0.77")
 	for _, ip := range []string{"10.11.0.1", "10.11.0.2"} {
 		p.address(t, ip)
 	}
-	for i := range 13 {
+	for i := range 14 {
 		p.address(t, fmt.Sprint("10.96.0.", i+1))
 	}
 
@@ -283,6 +288,24 @@ func TestDestinationRules(t *testing.T) {
 			}
 		}
 	})
+	t.Run("files that come later", func(t *testing.T) {
+		if got := requested(t, "http://10.96.0.14", ""); got.status != http.StatusServiceUnavailable {
+			t.Errorf("without CA certificates: %+v", got)
+		}
+		for _, ca := range [][]byte{certs.EncodeCerts(secure.Certificate()), []byte(otherCA), certs.EncodeCerts(secure.Certificate())} {
+			replace(t, filepath.Join(files, "late.pem"), string(ca))
+			want := http.StatusOK
+			if string(ca) == otherCA {
+				want = http.StatusServiceUnavailable
+			}
+			eventually(t, fmt.Sprint("Envoy has read the file: status ", want), func() error {
+				if got := requested(t, "http://10.96.0.14", ""); got.status != want {
+					return fmt.Errorf("%+v", got)
+				}
+				return nil
+			})
+		}
+	})
 }
 
 // limits sends three requests at a time to an address that permits one connection and one
@@ -310,6 +333,16 @@ func limits(t *testing.T, at, url string) {
 			t.Errorf("a response within the limits is %+v", r)
 		}
 	}
+}
+
+// otherRoot returns a CA certificate that signed nothing.
+func otherRoot(t *testing.T) *x509.Certificate {
+	t.Helper()
+	root, err := certs.NewRoot(certs.CASpec{Algorithm: certs.ECDSAP256, CommonName: "other", TTL: time.Hour}, time.Now(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return root.Cert
 }
 
 // writeCertificate writes the certificate of a server, with which it is also a client, and

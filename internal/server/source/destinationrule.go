@@ -254,6 +254,9 @@ func checkClientTLS(field string, t *networkingv1alpha3.ClientTLSSettings) *Fiel
 		if f.path != "" && !path.IsAbs(f.path) {
 			return faultf(field+"."+f.name, "%q is not an absolute path", f.path)
 		}
+		if strings.Contains(f.path, "~") { // it separates paths in names of secrets
+			return faultf(field+"."+f.name, "%q contains ~", f.path)
+		}
 	}
 	if i := slices.Index(t.SubjectAltNames, ""); i >= 0 {
 		return faultf(at(field+".subjectAltNames", i), "is empty")

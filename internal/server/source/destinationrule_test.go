@@ -63,6 +63,7 @@ func TestDestinationRuleRefusals(t *testing.T) {
 		"Secret and files":   {tls + "{mode: SIMPLE, credentialName: a, caCertificates: /a}", "spec.trafficPolicy.tls.credentialName: excludes files"},
 		"Secret":             {tls + "{mode: SIMPLE, credentialName: a/b}", `spec.trafficPolicy.tls.credentialName: "a/b" is not the name of a Secret`},
 		"relative path":      {tls + "{mode: SIMPLE, caCertificates: a}", `spec.trafficPolicy.tls.caCertificates: "a" is not an absolute path`},
+		"tilde":              {tls + "{mode: SIMPLE, caCertificates: /a~}", `spec.trafficPolicy.tls.caCertificates: "/a~" contains ~`},
 		"empty SAN":          {tls + "{mode: SIMPLE, subjectAltNames: [a, '']}", "spec.trafficPolicy.tls.subjectAltNames[1]: is empty"},
 		"server name":        {tls + "{mode: SIMPLE, sni: 10.0.0.1}", `spec.trafficPolicy.tls.sni: "10.0.0.1" is not a server name`},
 		"both kinds":         {localities + "{distribute: [{from: a, to: {b: 100}}], failover: [{from: a, to: b}]}}", "spec.trafficPolicy.loadBalancer.localityLbSetting: has distribute and failover: want one of them"},

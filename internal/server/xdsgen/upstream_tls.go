@@ -14,10 +14,6 @@ import (
 	"github.com/meshctl/meshctl/internal/mesh"
 )
 
-// systemRoots is the file with the CA certificates of the operating system, which most
-// images have there.
-const systemRoots = "/etc/ssl/certs/ca-certificates.crt"
-
 // policyTLS returns the transport socket for TLS by a policy, with certificates that are
 // not the mesh's own. credentials reports whether the proxy may use credentialName.
 func (g *generator) policyTLS(t *networkingv1alpha3.ClientTLSSettings, credentials, http2 bool) *corev3.TransportSocket {
@@ -36,9 +32,9 @@ func (g *generator) policyTLS(t *networkingv1alpha3.ClientTLSSettings, credentia
 	case mutual && name != "":
 		common.TlsCertificateSdsSecretConfigs = []*tlsv3.SdsSecretConfig{{Name: secretPrefix + name, SdsConfig: adsSource()}}
 	case mutual && t.GetClientCertificate() != "":
-		common.TlsCertificates = []*tlsv3.TlsCertificate{{
-			CertificateChain: fileSource(t.GetClientCertificate()), PrivateKey: fileSource(t.GetPrivateKey()),
-		}}
+		common.TlsCertificateSdsSecretConfigs = []*tlsv3.SdsSecretConfig{
+			agentSecret(mesh.SecretFileCertificate + t.GetClientCertificate() + "~" + t.GetPrivateKey()),
+		}
 	}
 	if !t.GetInsecureSkipVerify().GetValue() {
 		rules := &tlsv3.CertificateValidationContext{
@@ -47,16 +43,14 @@ func (g *generator) policyTLS(t *networkingv1alpha3.ClientTLSSettings, credentia
 		if crl := t.GetCaCrl(); crl != "" && name == "" {
 			rules.Crl = fileSource(crl)
 		}
+		roots := agentSecret(mesh.SecretFileRoots + cmp.Or(t.GetCaCertificates(), "system"))
 		if name != "" {
-			common.ValidationContextType = &tlsv3.CommonTlsContext_CombinedValidationContext{
-				CombinedValidationContext: &tlsv3.CommonTlsContext_CombinedCertificateValidationContext{
-					DefaultValidationContext:         rules,
-					ValidationContextSdsSecretConfig: &tlsv3.SdsSecretConfig{Name: secretPrefix + name + caSuffix, SdsConfig: adsSource()},
-				},
-			}
-		} else {
-			rules.TrustedCa = fileSource(cmp.Or(t.GetCaCertificates(), systemRoots))
-			common.ValidationContextType = &tlsv3.CommonTlsContext_ValidationContext{ValidationContext: rules}
+			roots = &tlsv3.SdsSecretConfig{Name: secretPrefix + name + caSuffix, SdsConfig: adsSource()}
+		}
+		common.ValidationContextType = &tlsv3.CommonTlsContext_CombinedValidationContext{
+			CombinedValidationContext: &tlsv3.CommonTlsContext_CombinedCertificateValidationContext{
+				DefaultValidationContext: rules, ValidationContextSdsSecretConfig: roots,
+			},
 		}
 	}
 	return g.transportSocket(tlsSocket, &tlsv3.UpstreamTlsContext{CommonTlsContext: common, Sni: t.GetSni()})
