@@ -194,10 +194,10 @@ func (b *benchmark) connect(ctx context.Context, what string, p *process, f *fle
 	}
 	f.bytes.Store(0)
 	p.phase(what + " connect")
-	start := time.Now()
-	f.grow(ctx, b.proxies+1)
 	f.drain()
 	f.events <- event{complete: true} // of the first proxy
+	start := time.Now()
+	f.grow(ctx, b.proxies+1)
 	at, err := f.all(ctx, complete)
 	if err != nil {
 		return err

@@ -131,8 +131,6 @@ func (f *fleet) all(ctx context.Context, like func(event) bool) ([]time.Time, er
 
 // each waits like all, but only for some of the proxies.
 func (f *fleet) each(ctx context.Context, of func(proxy int) bool, like func(event) bool) ([]time.Time, error) {
-	timeout := time.NewTimer(patience)
-	defer timeout.Stop()
 	missing := make(map[int]struct{}, f.size())
 	for i := range f.size() {
 		if of(i) {
@@ -140,22 +138,33 @@ func (f *fleet) each(ctx context.Context, of func(proxy int) bool, like func(eve
 		}
 	}
 	var at []time.Time
-	for len(missing) > 0 {
+	err := f.watch(ctx, func(e event) int {
+		if _, ok := missing[e.proxy]; ok && like(e) {
+			delete(missing, e.proxy)
+			at = append(at, e.at)
+		}
+		return len(missing)
+	})
+	slices.SortFunc(at, time.Time.Compare)
+	return at, err
+}
+
+// watch passes events to take until it returns 0, the number of proxies that it waits for.
+func (f *fleet) watch(ctx context.Context, take func(event) (missing int)) error {
+	timeout := time.NewTimer(patience)
+	defer timeout.Stop()
+	for missing := f.size(); missing > 0; {
 		select {
 		case e := <-f.events:
-			if _, ok := missing[e.proxy]; ok && like(e) {
-				delete(missing, e.proxy)
-				at = append(at, e.at)
-			}
+			missing = take(e)
 		case <-ctx.Done():
-			return nil, ctx.Err()
+			return ctx.Err()
 		case <-timeout.C:
 			_, errs := f.losses()
-			return nil, fmt.Errorf("%d of %d proxies do not have what they should after %v %v", len(missing), f.size(), patience, errs)
+			return fmt.Errorf("%d of %d proxies do not have what they should after %v %v", missing, f.size(), patience, errs)
 		}
 	}
-	slices.SortFunc(at, time.Time.Compare)
-	return at, nil
+	return nil
 }
 
 func complete(e event) bool { return e.complete }

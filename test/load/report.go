@@ -31,7 +31,9 @@ type figure struct {
 	Limit float64 `json:"limit,omitempty"` // what must be reached; 0 is nothing
 }
 
+// add records a figure, and prints it as progress.
 func (r *report) add(name string, value float64, unit string, limit float64) {
+	fmt.Fprintf(os.Stderr, "%s: %s\n", name, show(value, unit))
 	r.Figures = append(r.Figures, figure{name, value, unit, limit})
 }
 

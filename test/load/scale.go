@@ -3,8 +3,10 @@ package main
 import (
 	"context"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -33,7 +35,7 @@ type regime struct {
 
 var regimes = []regime{
 	{"Sidecars", writeSidecars, func(proxy, service int) bool {
-		return (service-proxy+scaleNamespaces)%scaleNamespaces < sidecarReach
+		return (service+scaleProxies+scaleNamespaces-proxy)%scaleNamespaces < sidecarReach
 	}, 100e3},
 	{"no Sidecars", func(*benchmark, string) error { return nil }, seesAll, 120e3},
 	{"private Services", writePrivateServices, seesAll, 0},
@@ -69,7 +71,7 @@ func (b *benchmark) regime(ctx context.Context, r regime) (err error) {
 	large.mesh = services{namespaces: scaleNamespaces, endpoints: scaleEndpoints}
 	large.services, large.proxies = scaleServices, scaleProxies
 	large.config = filepath.Join(b.dir, strings.ReplaceAll(r.name, " ", "-"))
-	if err := large.mesh.write(large.config, 0, scaleServices); err != nil {
+	if err := large.mesh.writeLarge(large.config, 0, scaleServices); err != nil {
 		return err
 	}
 	if err := r.write(b, large.config); err != nil {
@@ -136,42 +138,36 @@ func (b *benchmark) meshChange(ctx context.Context, what string, large *benchmar
 		if err := large.mesh.writeSlice(large.config, service, large.changed); err != nil {
 			return err
 		}
-		var endpoint time.Time
-		need := 0
+		clusters, endpoints := make(map[int]time.Time), make(map[int]time.Time)
+		need := f.size()
 		for p := range f.size() {
 			if sees(p, service) {
 				need++
 			}
 		}
-		have := make(map[int]bool)
-		at, err := f.all(ctx, func(e event) bool {
-			if e.typ == xdswire.EndpointType && e.has(large.mesh.cluster(service)) && sees(e.proxy, service) && !have[e.proxy] {
-				have[e.proxy] = true
-				if e.at.After(endpoint) {
-					endpoint = e.at
-				}
+		err := f.watch(ctx, func(e event) int {
+			switch {
+			case e.typ == xdswire.ClusterType && clusters[e.proxy].IsZero():
+				clusters[e.proxy] = e.at
+			case e.typ == xdswire.EndpointType && e.has(large.mesh.cluster(service)) && sees(e.proxy, service) && endpoints[e.proxy].IsZero():
+				endpoints[e.proxy] = e.at
 			}
-			return e.typ == xdswire.ClusterType
+			return need - len(clusters) - len(endpoints)
 		})
 		if err != nil {
 			return err
 		}
-		if _, err := m.settled(ctx); err != nil {
-			return err
-		}
-		for len(have) < need { // the rest comes after the clusters
-			e := <-f.events
-			if e.typ == xdswire.EndpointType && e.has(large.mesh.cluster(service)) && sees(e.proxy, service) && !have[e.proxy] {
-				have[e.proxy], endpoint = true, e.at
-			}
-		}
-		all = append(all, at[len(at)-1].Sub(start).Seconds())
-		late = append(late, endpoint.Sub(moved).Seconds()-quiet)
+		all = append(all, latest(clusters).Sub(start).Seconds())
+		late = append(late, latest(endpoints).Sub(moved).Seconds()-quiet)
 	}
 	m.phase("")
 	b.report.add(what+": MeshConfig changes all clusters: the last proxy has it", median(all), "seconds", 2.5)
 	b.report.add(what+": an endpoint that changes meanwhile is late by", max(0, median(late)), "seconds", 0.2)
 	return nil
+}
+
+func latest(times map[int]time.Time) time.Time {
+	return slices.MaxFunc(slices.Collect(maps.Values(times)), time.Time.Compare)
 }
 
 func writeMeshConfig(dir, text string) error {
@@ -204,14 +200,34 @@ spec: {egress: [{hosts: [%s]}]}
 // writePrivateServices gives each namespace a Service that only it sees.
 func writePrivateServices(_ *benchmark, dir string) error {
 	private := services{namespaces: scaleNamespaces, endpoints: scaleEndpoints}
+	var text strings.Builder
 	for i := scaleServices; i < scaleServices+scaleNamespaces; i++ {
-		if err := private.writeSlice(dir, i, 0); err != nil {
+		service := strings.Replace(private.serviceText(i), "metadata:\n", "metadata:\n  annotations: {networking.istio.io/exportTo: .}\n", 1)
+		text.WriteString(service + "---\n" + private.sliceText(i, 0) + "---\n")
+	}
+	return replace(filepath.Join(dir, "private.yaml"), text.String())
+}
+
+// writeLarge writes like write, but several Services to a file, as a directory may have at
+// most 10,000 files.
+func (s services) writeLarge(dir string, first, end int) error {
+	const each = 100
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	var text strings.Builder
+	for i := first; i < end; i++ {
+		if err := s.writeSlice(dir, i, 0); err != nil {
 			return err
 		}
-		text := strings.Replace(private.serviceText(i), "metadata:\n", "metadata:\n  annotations: {networking.istio.io/exportTo: .}\n", 1)
-		if err := replace(serviceFile(dir, i), text); err != nil {
+		text.WriteString(s.serviceText(i) + "---\n")
+		if (i+1)%each != 0 && i+1 < end {
+			continue
+		}
+		if err := replace(serviceFile(dir, i), text.String()); err != nil {
 			return err
 		}
+		text.Reset()
 	}
 	return nil
 }
@@ -232,7 +248,7 @@ func (b *benchmark) clusterAdded(ctx context.Context) (err error) {
 			}
 			dir = filepath.Join(root, "added")
 		}
-		if err := large.mesh.write(dir, c*each, (c+1)*each); err != nil {
+		if err := large.mesh.writeLarge(dir, c*each, (c+1)*each); err != nil {
 			return err
 		}
 		if c > 0 {
@@ -287,7 +303,7 @@ func (b *benchmark) manyPods(ctx context.Context) (err error) {
 	large := *b
 	large.mesh = services{namespaces: scaleNamespaces, endpoints: scaleEndpoints}
 	large.services, large.config = scalePods/scaleEndpoints, filepath.Join(b.dir, "pods")
-	if err := large.mesh.write(large.config, 0, large.services); err != nil {
+	if err := large.mesh.writeLarge(large.config, 0, large.services); err != nil {
 		return err
 	}
 	for i := range large.services {

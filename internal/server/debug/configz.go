@@ -82,8 +82,10 @@ func configz(s *snapshot.Snapshot, namespace string) ([]object, error) {
 		add(snapshot.KindGateway, g.Meta, g.Spec)
 	}
 	for _, facts := range s.Namespaces.All() {
-		for _, x := range facts.Sidecars {
-			add(snapshot.KindSidecar, x.Meta, x.Spec)
+		for _, kind := range snapshot.PolicyKinds {
+			for _, p := range facts.Policies[kind] {
+				add(kind, *p.Info(), p.Content())
+			}
 		}
 		for _, x := range facts.EnvoyFilters {
 			spec := filterSpec{Priority: x.Priority}
@@ -91,9 +93,6 @@ func configz(s *snapshot.Snapshot, namespace string) ([]object, error) {
 				spec.WorkloadSelector = &labelSelector{x.Selector}
 			}
 			add(snapshot.KindEnvoyFilter, x.Meta, spec)
-		}
-		for _, x := range facts.PeerAuth {
-			add(snapshot.KindPeerAuthentication, x.Meta, x.Spec)
 		}
 		if len(out) > maxEntries {
 			return nil, tooMany("objects", "?namespace=")

@@ -12,7 +12,7 @@ import (
 
 // namespacePolicies returns the policies of a namespace that decide about mTLS.
 func (t *tables) namespacePolicies(r *derive.Reads, ns string) (*snapshot.NamespaceFacts, bool) {
-	return &snapshot.NamespaceFacts{Name: ns, PeerAuth: oldestFirst(t.peerAuthIn.Lookup(r, ns))}, true
+	return &snapshot.NamespaceFacts{Name: ns, Policies: t.policiesIn(r, ns, snapshot.KindPeerAuthentication)}, true
 }
 
 // mtlsPolicies returns the policies of the root namespace and of a namespace; either may
@@ -27,19 +27,34 @@ func (t *tables) mtlsPolicies(r *derive.Reads, ns string) (root, own *snapshot.N
 func (t *tables) namespaceFacts(r *derive.Reads, ns string) (*snapshot.NamespaceFacts, bool) {
 	out := &snapshot.NamespaceFacts{
 		Name:         ns,
-		Sidecars:     oldestFirst(t.sidecarsIn.Lookup(r, ns)),
-		PeerAuth:     oldestFirst(t.peerAuthIn.Lookup(r, ns)),
+		Policies:     t.policiesIn(r, ns, slices.Collect(maps.Keys(t.policyIndex))...),
 		EnvoyFilters: t.envoyFilters(r, ns),
 		Services:     values(t.servicesIn.Lookup(r, ns)),
 	}
 	out.Rules, _ = t.ruleScopes.Get(r, ns)
-	sortServices(out.Services)
+	slices.SortFunc(out.Services, snapshot.CompareServices)
 	return out, true
+}
+
+// policiesIn returns the policies of some kinds in a namespace.
+func (t *tables) policiesIn(r *derive.Reads, ns string, kinds ...snapshot.Kind) map[snapshot.Kind][]snapshot.Policy {
+	var out map[snapshot.Kind][]snapshot.Policy
+	for _, kind := range kinds {
+		list := oldestFirst(t.policyIndex[kind].Lookup(r, ns))
+		if len(list) == 0 {
+			continue
+		}
+		if out == nil {
+			out = make(map[snapshot.Kind][]snapshot.Policy)
+		}
+		out[kind] = list
+	}
+	return out
 }
 
 // equalFacts compares pointers: an object or service that did not change keeps its address.
 func equalFacts(a, b *snapshot.NamespaceFacts) bool {
-	return slices.Equal(a.Sidecars, b.Sidecars) && slices.Equal(a.PeerAuth, b.PeerAuth) &&
+	return maps.EqualFunc(a.Policies, b.Policies, slices.Equal[[]snapshot.Policy]) &&
 		slices.Equal(a.EnvoyFilters, b.EnvoyFilters) && slices.Equal(a.Services, b.Services) && a.Rules == b.Rules
 }
 
@@ -48,10 +63,11 @@ func equalMeta(a, b *snapshot.Meta) bool {
 }
 
 // oldestFirst sorts objects by creation time, namespace and name.
-func oldestFirst[S snapshot.Spec](all iter.Seq2[objectKey, *snapshot.Config[S]]) []*snapshot.Config[S] {
+func oldestFirst[P snapshot.Policy](all iter.Seq2[objectKey, P]) []P {
 	out := values(all)
-	slices.SortFunc(out, func(x, y *snapshot.Config[S]) int {
-		return cmp.Or(x.Created.Compare(y.Created), cmp.Compare(x.Namespace, y.Namespace), cmp.Compare(x.Name, y.Name))
+	slices.SortFunc(out, func(x, y P) int {
+		a, b := x.Info(), y.Info()
+		return cmp.Or(a.Created.Compare(b.Created), cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
 	})
 	return out
 }

@@ -85,9 +85,7 @@ func (t localTable) apply(e snapshot.Event) {
 // unchanged objects, and many changes concern fields that objects do not keep.
 func equalObject[O snapshot.Object](a, b O) bool { return reflect.DeepEqual(a, b) }
 
-func equalConfig[S snapshot.Spec](a, b *snapshot.Config[S]) bool {
-	return equalMeta(&a.Meta, &b.Meta) && proto.Equal(a.Spec, b.Spec)
-}
+func equalConfig[S proto.Message](a, b *snapshot.Config[S]) bool { return a.Equal(b) }
 
 func equalFilter(a, b *snapshot.EnvoyFilter) bool {
 	x := *a

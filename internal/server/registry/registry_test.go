@@ -409,7 +409,7 @@ func noEmptyNamespaces() cmp.Option {
 	return cmp.Transformer("namespaces", func(t *snapshot.Table[string, snapshot.NamespaceFacts]) map[string]*snapshot.NamespaceFacts {
 		out := make(map[string]*snapshot.NamespaceFacts)
 		for k, v := range t.All() {
-			if len(v.PeerAuth)+len(v.Sidecars)+len(v.EnvoyFilters)+len(v.Services) > 0 {
+			if len(v.Policies)+len(v.EnvoyFilters)+len(v.Services) > 0 {
 				out[k] = v
 			}
 		}

@@ -76,7 +76,7 @@ func tcpPorts(into []uint32, _ string, s *snapshot.MeshService) []uint32 {
 // portServices returns the services with a TCP port of a number.
 func (t *tables) portServices(r *derive.Reads, number uint32) (*snapshot.PortServices, bool) {
 	list := values(t.servicesOn.Lookup(r, number))
-	sortServices(list)
+	slices.SortFunc(list, snapshot.CompareServices)
 	return &snapshot.PortServices{Number: number, Services: list}, true
 }
 
@@ -119,11 +119,4 @@ type traits struct{ private, nodeLocal, dns, allocated bool }
 func (t *tables) findTraits(r *derive.Reads) traits {
 	has := func(trait serviceTrait) bool { return t.special.Len(r, trait) > 0 }
 	return traits{has(privateService), has(nodeLocalService), has(dnsService), has(allocatedService)}
-}
-
-// sortServices sorts services by precedence in conflicts: oldest first, then by host.
-func sortServices(list []*snapshot.MeshService) {
-	slices.SortFunc(list, func(x, y *snapshot.MeshService) int {
-		return cmp.Or(x.Created.Compare(y.Created), cmp.Compare(x.Key, y.Key))
-	})
 }

@@ -62,10 +62,8 @@ func (s *state) build(before *snapshot.Snapshot) (*snapshot.Snapshot, *snapshot.
 	next.Services = changed(next.Services, s.meshServices, changes.Services)
 	oldRules := next.Rules
 	next.Rules = changed(next.Rules, s.hostRules, changes.Rules)
-	for key := range changes.Rules { // a connection pool also limits the service's own workloads
-		if svc := next.Services.Get(key); svc != nil && (limitsInbound(oldRules.Get(key)) || limitsInbound(next.Rules.Get(key))) {
-			changes.Namespaces[svc.Namespace] = struct{}{}
-		}
+	for key := range changes.Rules {
+		s.rulesBeyondClusters(key, oldRules.Get(key), next, changes)
 	}
 	next.Ports = changed(next.Ports, s.ports, changes.Ports)
 	next.Namespaces = changed(next.Namespaces, s.facts, changes.Namespaces)
@@ -78,6 +76,22 @@ func (s *state) build(before *snapshot.Snapshot) (*snapshot.Snapshot, *snapshot.
 	}
 	s.reports()
 	return next, changes
+}
+
+// rulesBeyondClusters records what changed rules of a service concern besides its clusters.
+func (s *state) rulesBeyondClusters(key string, old *snapshot.HostRules, next *snapshot.Snapshot, changes *snapshot.Changes) {
+	svc := next.Services.Get(key)
+	if svc == nil {
+		return
+	}
+	if limitsInbound(old) || limitsInbound(next.Rules.Get(key)) { // a connection pool also limits the service's own workloads
+		changes.Namespaces[svc.Namespace] = struct{}{}
+	}
+	if next.RuleTraits.Timeouts { // of listeners
+		for i := range svc.Ports {
+			changes.Ports[svc.Ports[i].Number] = struct{}{}
+		}
+	}
 }
 
 // logFaults logs the facts that could not be computed, each once.

@@ -8,7 +8,6 @@ import (
 	"strings"
 
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
-	securityv1beta1 "istio.io/api/security/v1beta1"
 
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/server/derive"
@@ -38,8 +37,6 @@ type tables struct {
 	kubeGW     objects[*snapshot.KubeGateway]
 	settings   objects[*snapshot.MeshSettings]
 	gateways   objects[*snapshot.Gateway]
-	sidecars   objects[*snapshot.Sidecar]
-	peerAuth   objects[*snapshot.PeerAuthentication]
 	filters    objects[*snapshot.EnvoyFilter]
 	external   objects[*snapshot.ServiceEntry]
 	rules      objects[*snapshot.DestinationRule]
@@ -57,8 +54,7 @@ type tables struct {
 	entriesWith  *derive.Index[entryLabel, objectKey, *snapshot.WorkloadEntry]
 	allKubeGW    *derive.Index[struct{}, objectKey, *snapshot.KubeGateway]
 	allGateways  *derive.Index[struct{}, objectKey, *snapshot.Gateway]
-	sidecarsIn   *derive.Index[string, objectKey, *snapshot.Sidecar]
-	peerAuthIn   *derive.Index[string, objectKey, *snapshot.PeerAuthentication]
+	policyIndex  map[snapshot.Kind]*derive.Index[string, objectKey, snapshot.Policy] // by namespace
 	filtersIn    *derive.Index[string, objectKey, *snapshot.EnvoyFilter]
 	allFilters   *derive.Index[struct{}, objectKey, *snapshot.EnvoyFilter]
 	entriesOf    *derive.Index[string, objectKey, *snapshot.ServiceEntry]   // by keys of services
@@ -132,7 +128,7 @@ func newTables(cfg Config) *tables {
 	t.exportDefaults = derive.New(g, "export defaults", compareIDs, slices.Equal[[]string], t.exportDefault, t.clusters)
 	t.shares = derive.New(g, "shares", compareIDs, same, t.clusterShare, t.clusters)
 
-	t.policies = derive.New(g, "policies", strings.Compare, equalFacts, t.namespacePolicies, t.peerAuthIn)
+	t.policies = derive.New(g, "policies", strings.Compare, equalFacts, t.namespacePolicies, t.policyIndex[snapshot.KindPeerAuthentication])
 	t.found = derive.Single(g, "found gateways", (*foundGateways).equal, t.findGateways)
 	t.meshGateways = derive.Single(g, "gateways", equalGateways, func(r *derive.Reads) *snapshot.Gateways {
 		return &snapshot.Gateways{ByNetwork: t.found.Get(r).usable}
@@ -180,8 +176,12 @@ func newTables(cfg Config) *tables {
 	})
 	t.ruleScopes = derive.New(g, "namespaces with own rules", strings.Compare, equalScope, t.ruleScope, t.ruledHosts)
 
+	namespaces := []derive.Keys[string]{t.servicesIn, t.filtersIn, t.ruleScopes}
+	for _, x := range t.policyIndex {
+		namespaces = append(namespaces, x)
+	}
 	t.ruleTraits = derive.Single(g, "rule traits", same, t.findRuleTraits)
-	t.facts = derive.New(g, "namespaces", strings.Compare, equalFacts, t.namespaceFacts, t.servicesIn, t.sidecarsIn, t.peerAuthIn, t.filtersIn, t.ruleScopes)
+	t.facts = derive.New(g, "namespaces", strings.Compare, equalFacts, t.namespaceFacts, namespaces...)
 	t.duplicates = derive.Single(g, "duplicate extensions", slices.Equal[[]duplicateExtension], t.findDuplicateExtensions)
 	return t
 }
@@ -202,8 +202,6 @@ func (t *tables) addInputs() {
 	t.settings = input(t, snapshot.KindMeshSettings, equalSettings)
 	t.configMaps = localInput(t, snapshot.KindConfigMap, equalObject[*snapshot.ConfigMap])
 	t.gateways = localInput(t, snapshot.KindGateway, equalConfig[*networkingv1alpha3.Gateway])
-	t.sidecars = localInput(t, snapshot.KindSidecar, equalConfig[*networkingv1alpha3.Sidecar])
-	t.peerAuth = localInput(t, snapshot.KindPeerAuthentication, equalConfig[*securityv1beta1.PeerAuthentication])
 	t.rules = localInput(t, snapshot.KindDestinationRule, equalConfig[*networkingv1alpha3.DestinationRule])
 	t.filters = localInput(t, snapshot.KindEnvoyFilter, equalFilter)
 	t.external = localInput(t, snapshot.KindServiceEntry, equalServiceEntry)
@@ -240,8 +238,10 @@ func (t *tables) addIndexes() {
 	t.entriesWith = derive.NewIndex(t.entries.Table, entryLabels)
 	t.allKubeGW = list(t.kubeGW.Table)
 	t.allGateways = list(t.gateways.Table)
-	t.sidecarsIn = byNamespace(t.sidecars)
-	t.peerAuthIn = byNamespace(t.peerAuth)
+	t.policyIndex = make(map[snapshot.Kind]*derive.Index[string, objectKey, snapshot.Policy])
+	for _, kind := range snapshot.PolicyKinds {
+		t.policyIndex[kind] = byNamespace(localInput(t, kind, snapshot.Policy.Equal))
+	}
 	t.filtersIn = byNamespace(t.filters)
 	t.allFilters = list(t.filters.Table)
 	t.entriesOf = derive.NewIndex(t.external.Table, serviceKeys)

@@ -1,6 +1,9 @@
 package snapshot
 
 import (
+	"iter"
+	"maps"
+
 	"google.golang.org/protobuf/proto"
 	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
@@ -29,15 +32,8 @@ type ClusterSettings struct {
 // Key implements Object.
 func (o *ClusterSettings) Key() Key { return o.key(KindClusterSettings) }
 
-// Spec is the content of an Istio configuration object.
-type Spec interface {
-	proto.Message
-	*networkingv1alpha3.Gateway | *networkingv1alpha3.Sidecar | *securityv1beta1.PeerAuthentication |
-		*networkingv1alpha3.DestinationRule | *networkingv1alpha3.VirtualService
-}
-
 // Config is an Istio configuration object with a validated spec.
-type Config[S Spec] struct {
+type Config[S proto.Message] struct {
 	Meta
 	Kind Kind
 	Spec S
@@ -45,6 +41,53 @@ type Config[S Spec] struct {
 
 // Key implements Object.
 func (o *Config[S]) Key() Key { return o.key(o.Kind) }
+
+// Equal implements Policy. The places of equal objects may differ.
+func (o *Config[S]) Equal(other Policy) bool {
+	p, ok := other.(*Config[S])
+	return ok && o.Namespace == p.Namespace && o.Name == p.Name && o.Created.Equal(p.Created) &&
+		maps.Equal(o.Labels, p.Labels) && proto.Equal(o.Spec, p.Spec)
+}
+
+// Content implements Policy.
+func (o *Config[S]) Content() proto.Message { return o.Spec }
+
+// Policy is a *Config that applies to workloads of its namespace or, in the root
+// namespace, of all namespaces. Only policies of the local cluster count.
+type Policy interface {
+	Object
+	Equal(other Policy) bool
+	// Info returns the metadata, Content the spec.
+	Info() *Meta
+	Content() proto.Message
+}
+
+// PolicyKinds lists the kinds of policies. Their objects are in NamespaceFacts.Policies.
+var PolicyKinds = []Kind{KindSidecar, KindPeerAuthentication}
+
+// Policies iterates over the policies of a kind in a namespace, oldest first. ns may be
+// nil.
+func Policies[S proto.Message](ns *NamespaceFacts, kind Kind) iter.Seq[*Config[S]] {
+	return func(yield func(*Config[S]) bool) {
+		if ns == nil {
+			return
+		}
+		for _, p := range ns.Policies[kind] {
+			if c, ok := p.(*Config[S]); ok && !yield(c) {
+				return
+			}
+		}
+	}
+}
+
+// The kinds of Config.
+const (
+	KindGateway            Kind = "Gateway"
+	KindSidecar            Kind = "Sidecar"
+	KindPeerAuthentication Kind = "PeerAuthentication"
+	KindDestinationRule    Kind = "DestinationRule"
+	KindVirtualService     Kind = "VirtualService"
+)
 
 type (
 	// Gateway opens ports of gateway proxies.

@@ -118,9 +118,9 @@ type TrustBundle struct {
 // NamespaceFacts holds the policies of a namespace of the local cluster and the
 // services of that namespace in all clusters, both oldest first.
 type NamespaceFacts struct {
-	Name     string
-	Sidecars []*Sidecar
-	PeerAuth []*PeerAuthentication
+	Name string
+	// Policies holds the objects of PolicyKinds.
+	Policies map[Kind][]Policy
 	// EnvoyFilters are sorted by priority, then oldest first.
 	EnvoyFilters []*EnvoyFilter
 	Services     []*MeshService

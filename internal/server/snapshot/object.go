@@ -10,26 +10,22 @@ import (
 // Kind is a kind of object, or of another cause of a change.
 type Kind string
 
-// The kinds of objects that sources read, and below them kinds without objects.
+// The kinds of objects that sources read, and below them kinds without objects. The kinds
+// of Config are in config.go.
 const (
-	KindNamespace          Kind = "Namespace"
-	KindNode               Kind = "Node"
-	KindPod                Kind = "Pod"
-	KindService            Kind = "Service"
-	KindEndpointSlice      Kind = "EndpointSlice"
-	KindWorkloadEntry      Kind = "WorkloadEntry"
-	KindMeshSettings       Kind = "ConfigMap" // the ConfigMap istio of the system namespace
-	KindGateway            Kind = "Gateway"
-	KindSidecar            Kind = "Sidecar"
-	KindPeerAuthentication Kind = "PeerAuthentication"
-	KindDestinationRule    Kind = "DestinationRule"
-	KindVirtualService     Kind = "VirtualService"
-	KindServiceEntry       Kind = "ServiceEntry"
-	KindEnvoyFilter        Kind = "EnvoyFilter"
-	KindKubeGateway        Kind = "KubernetesGateway" // Gateway of gateway.networking.k8s.io
-	KindClusterSettings    Kind = "ClusterSettings"   // the ConfigMap meshctl-clusters of the system namespace
-	KindSecret             Kind = "Secret"            // a Secret with a certificate, CA certificates or both
-	KindConfigMap          Kind = "CAConfigMap"       // a ConfigMap with CA certificates
+	KindNamespace       Kind = "Namespace"
+	KindNode            Kind = "Node"
+	KindPod             Kind = "Pod"
+	KindService         Kind = "Service"
+	KindEndpointSlice   Kind = "EndpointSlice"
+	KindWorkloadEntry   Kind = "WorkloadEntry"
+	KindMeshSettings    Kind = "ConfigMap" // the ConfigMap istio of the system namespace
+	KindServiceEntry    Kind = "ServiceEntry"
+	KindEnvoyFilter     Kind = "EnvoyFilter"
+	KindKubeGateway     Kind = "KubernetesGateway" // Gateway of gateway.networking.k8s.io
+	KindClusterSettings Kind = "ClusterSettings"   // the ConfigMap meshctl-clusters of the system namespace
+	KindSecret          Kind = "Secret"            // a Secret with a certificate, CA certificates or both
+	KindConfigMap       Kind = "CAConfigMap"       // a ConfigMap with CA certificates
 
 	KindCluster     Kind = "Cluster"     // a cluster that was added, removed or changed
 	KindTrustBundle Kind = "TrustBundle" // the roots of the mesh
@@ -105,6 +101,9 @@ type Sink interface {
 	// Synced reports that Apply got all objects of the cluster once.
 	Synced(cluster mesh.ClusterID)
 }
+
+// Info returns the metadata.
+func (m *Meta) Info() *Meta { return m }
 
 // ReadFrom implements Object.
 func (m *Meta) ReadFrom() Place { return m.Place }

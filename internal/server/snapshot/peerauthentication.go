@@ -1,6 +1,8 @@
 package snapshot
 
 import (
+	"iter"
+
 	securityv1beta1 "istio.io/api/security/v1beta1"
 )
 
@@ -51,7 +53,7 @@ func WorkloadMTLS(root, ns *NamespaceFacts, labels map[string]string) MTLS {
 	if ns == nil || root != nil && ns.Name == root.Name {
 		return out
 	}
-	for _, p := range ns.PeerAuth {
+	for p := range peerAuthentications(ns) {
 		sel := p.Spec.GetSelector().GetMatchLabels()
 		if len(sel) == 0 || !Selects(sel, labels) {
 			continue
@@ -78,11 +80,12 @@ func Selects(selector, labels map[string]string) bool {
 	return true
 }
 
+func peerAuthentications(ns *NamespaceFacts) iter.Seq[*PeerAuthentication] {
+	return Policies[*securityv1beta1.PeerAuthentication](ns, KindPeerAuthentication)
+}
+
 func namespacePolicy(ns *NamespaceFacts) *securityv1beta1.PeerAuthentication {
-	if ns == nil {
-		return nil
-	}
-	for _, p := range ns.PeerAuth {
+	for p := range peerAuthentications(ns) {
 		if len(p.Spec.GetSelector().GetMatchLabels()) == 0 {
 			return p.Spec
 		}

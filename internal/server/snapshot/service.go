@@ -132,6 +132,11 @@ func (s *MeshService) VisibleTo(namespace string) bool {
 	return true
 }
 
+// CompareServices orders services by precedence in conflicts: oldest first, then by key.
+func CompareServices(x, y *MeshService) int {
+	return cmp.Or(x.Created.Compare(y.Created), cmp.Compare(x.Key, y.Key))
+}
+
 // IsWildcard reports whether the host stands for all names below a domain.
 func (s *MeshService) IsWildcard() bool { return strings.HasPrefix(s.Host, "*") }
 

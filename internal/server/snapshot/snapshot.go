@@ -11,6 +11,9 @@
 package snapshot
 
 import (
+	"iter"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/meshctl/meshctl/internal/mesh"
@@ -123,6 +126,71 @@ func (c *Changes) Kinds() Kinds {
 	add(SecretFacts, len(c.Secrets) > 0)
 	add(TrustFacts, c.TrustBundle)
 	return k
+}
+
+// ServiceKeys iterates over the keys of services with changed facts of some kinds, each
+// once.
+func (c *Changes) ServiceKeys(kinds Kinds) iter.Seq[string] {
+	return func(yield func(string) bool) {
+		var before []map[string]struct{}
+		for _, of := range []struct {
+			kind Kinds
+			keys map[string]struct{}
+		}{{ServiceFacts, c.Services}, {EndpointFacts, c.Endpoints}, {RuleFacts, c.Rules}} {
+			if kinds&of.kind == 0 {
+				continue
+			}
+			for key := range of.keys {
+				known := slices.ContainsFunc(before, func(m map[string]struct{}) bool { _, ok := m[key]; return ok })
+				if !known && !yield(key) {
+					return
+				}
+			}
+			before = append(before, of.keys)
+		}
+	}
+}
+
+// maxCauses is the largest number of causes in a merged change.
+const maxCauses = 16
+
+// Merge combines the changes with later ones and modifies neither. Nil changes are
+// empty.
+func (c *Changes) Merge(later *Changes) *Changes {
+	if c == nil {
+		return later
+	}
+	causes := append(slices.Clip(c.Causes), later.Causes...)
+	out := &Changes{
+		Services:    union(c.Services, later.Services),
+		Endpoints:   union(c.Endpoints, later.Endpoints),
+		Rules:       union(c.Rules, later.Rules),
+		Ports:       union(c.Ports, later.Ports),
+		Pods:        union(c.Pods, later.Pods),
+		Secrets:     union(c.Secrets, later.Secrets),
+		Namespaces:  union(c.Namespaces, later.Namespaces),
+		TrustBundle: c.TrustBundle || later.TrustBundle,
+		Everywhere:  c.Everywhere || later.Everywhere,
+		Causes:      causes[:min(len(causes), maxCauses)],
+		Events:      c.Events + later.Events,
+		Since:       c.Since, Taken: c.Taken, Built: later.Built,
+	}
+	if c.Since.IsZero() || !later.Since.IsZero() && later.Since.Before(c.Since) {
+		out.Since, out.Taken = later.Since, later.Taken
+	}
+	return out
+}
+
+func union[K comparable](a, b map[K]struct{}) map[K]struct{} {
+	if len(a) == 0 {
+		return b
+	}
+	if len(b) == 0 {
+		return a
+	}
+	out := maps.Clone(a)
+	maps.Copy(out, b)
+	return out
 }
 
 // Empty reports whether nothing changed.

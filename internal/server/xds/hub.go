@@ -8,7 +8,6 @@ package xds
 import (
 	"context"
 	"log/slog"
-	"maps"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -164,7 +163,7 @@ func (h *Hub) Update(s *snapshot.Snapshot, c *snapshot.Changes) {
 	h.cfg.Metrics.istio.published(c)
 	h.post(func(m *mail) {
 		m.snapshot = s
-		m.changes = mergeChanges(m.changes, c)
+		m.changes = m.changes.Merge(c)
 	})
 	h.ready.Store(true)
 }
@@ -200,46 +199,6 @@ func signal(c chan struct{}) {
 	case c <- struct{}{}:
 	default:
 	}
-}
-
-// maxCauses is the largest number of causes in a merged change.
-const maxCauses = 16
-
-// mergeChanges combines two changes and modifies neither.
-func mergeChanges(a, b *snapshot.Changes) *snapshot.Changes {
-	if a == nil {
-		return b
-	}
-	causes := append(slices.Clip(a.Causes), b.Causes...)
-	out := &snapshot.Changes{
-		Services:    union(a.Services, b.Services),
-		Endpoints:   union(a.Endpoints, b.Endpoints),
-		Ports:       union(a.Ports, b.Ports),
-		Pods:        union(a.Pods, b.Pods),
-		Secrets:     union(a.Secrets, b.Secrets),
-		Namespaces:  union(a.Namespaces, b.Namespaces),
-		TrustBundle: a.TrustBundle || b.TrustBundle,
-		Everywhere:  a.Everywhere || b.Everywhere,
-		Causes:      causes[:min(len(causes), maxCauses)],
-		Events:      a.Events + b.Events,
-		Since:       a.Since, Taken: a.Taken, Built: b.Built,
-	}
-	if a.Since.IsZero() || !b.Since.IsZero() && b.Since.Before(a.Since) {
-		out.Since, out.Taken = b.Since, b.Taken
-	}
-	return out
-}
-
-func union[K comparable](a, b map[K]struct{}) map[K]struct{} {
-	if len(a) == 0 {
-		return b
-	}
-	if len(b) == 0 {
-		return a
-	}
-	out := maps.Clone(a)
-	maps.Copy(out, b)
-	return out
 }
 
 // Run runs the hub until ctx ends, then ends every stream. It returns nil.

@@ -456,18 +456,16 @@ func (w *incremental) compare(s *snapshot.Snapshot, view xdsgen.View, live *live
 
 // generate returns all resources of a view by name. It generates once for equal facts.
 func (w *incremental) generate(s *snapshot.Snapshot, view xdsgen.View) (out []*xdswire.Resource, err error) {
-	units := make(map[string]xdsgen.Unit)
-	view.Units(s, func(id string, u xdsgen.Unit) {
-		if _, twice := units[id]; twice {
-			err = fmt.Errorf("two units of %+v have the id %q", view, id)
+	units := make(map[xdsgen.Key]xdsgen.Unit)
+	for key, u := range xdsgen.Units(view, s) {
+		if _, twice := units[key]; twice {
+			err = fmt.Errorf("two units of %+v have the key %v", view, key)
 		}
-		if units[id] = u; u == nil {
-			delete(units, id)
-		}
-	})
+		units[key] = u
+	}
 	names := make(map[string]struct{})
-	for _, id := range slices.Sorted(maps.Keys(units)) {
-		u := units[id]
+	for _, key := range slices.SortedFunc(maps.Keys(units), xdsgen.Key.Compare) {
+		u := units[key]
 		made, known := w.full[u]
 		if !known {
 			var fault error
@@ -613,7 +611,7 @@ func (in interned) snapshot(s *snapshot.Snapshot) *snapshot.Snapshot {
 		fact := *v
 		fact.Rules = intern(in, text(v.Rules), v.Rules)
 		fact.Services = services(v.Services)
-		return intern(in, fmt.Sprint(v.Name, text(fact.Sidecars), "/", text(fact.PeerAuth), "/", text(fact.EnvoyFilters), "/", addressesOf(fact.Services), fmt.Sprintf("%p", fact.Rules)), &fact)
+		return intern(in, fmt.Sprint(v.Name, text(fact.Policies), "/", text(fact.EnvoyFilters), "/", addressesOf(fact.Services), fmt.Sprintf("%p", fact.Rules)), &fact)
 	})
 	return &out
 }
@@ -667,7 +665,7 @@ func readable(s *snapshot.Snapshot) map[string]any {
 		out["pod "+k] = text(v)
 	}
 	for k, v := range s.Namespaces.All() {
-		out["namespace "+k] = fmt.Sprint(addressesOf(v.Sidecars), "/", addressesOf(v.PeerAuth), "/", addressesOf(v.EnvoyFilters), "/", text(v.Services), text(v.Rules))
+		out["namespace "+k] = fmt.Sprint(text(v.Policies), "/", addressesOf(v.EnvoyFilters), "/", text(v.Services), text(v.Rules))
 	}
 	return out
 }

@@ -101,9 +101,9 @@ func (l *viewIndex) of(v xdsgen.View) *liveView {
 	}
 	lv := l.all[v]
 	if lv == nil {
-		lv = &liveView{view: v, streams: make(map[*subscriber]struct{}), entries: make(map[string]*unit)}
+		lv = &liveView{view: v, streams: make(map[*subscriber]struct{}), entries: make(map[xdsgen.Key]*unit)}
 		l.all[v] = lv
-		l.readers.add(v.Reads(), lv)
+		l.readers.add(v.Keys().Reads(), lv)
 		l.stale[lv], l.unused[lv] = struct{}{}, struct{}{}
 	}
 	return lv
@@ -111,7 +111,7 @@ func (l *viewIndex) of(v xdsgen.View) *liveView {
 
 func (l *viewIndex) remove(lv *liveView) {
 	delete(l.all, lv.view)
-	l.readers.remove(lv.view.Reads(), lv)
+	l.readers.remove(lv.view.Keys().Reads(), lv)
 	delete(l.stale, lv)
 	delete(l.unused, lv)
 }

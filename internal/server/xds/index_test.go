@@ -147,7 +147,7 @@ type kindView struct {
 	kinds snapshot.Kinds
 }
 
-func (v kindView) Reads() snapshot.Kinds { return v.kinds }
+func (v kindView) Keys() xdsgen.Keys { return xdsgen.Keys{FixedFacts: v.kinds} }
 
 // BenchmarkUnconcerned changes an endpoint that one of many streams sees.
 func BenchmarkUnconcerned(b *testing.B) {

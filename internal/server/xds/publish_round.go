@@ -79,7 +79,6 @@ func (h *Hub) collect(changes *snapshot.Changes) []*liveView {
 	var touched []*liveView
 	l := &listing{hub: h, changes: changes}
 	run := l.run // bound once, as there may be many views
-	l.yield = l.note
 	list := func(v *liveView) bool {
 		if len(v.streams) == 0 {
 			return false // unused: sweep removes it, or it lists everything when used again
@@ -117,55 +116,54 @@ func (h *Hub) collect(changes *snapshot.Changes) []*liveView {
 type listing struct {
 	hub     *Hub
 	changes *snapshot.Changes
-	yield   func(id string, key xdsgen.Unit) // note
 	view    *liveView
-	whole   bool                // list all units
-	seen    map[string]struct{} // the ids listed, if whole
+	whole   bool // list all units
 }
 
 func (l *listing) run() {
-	v := l.view
-	l.seen = nil
+	v, s := l.view, l.hub.current.Load()
 	if !l.whole {
-		v.view.Touched(l.hub.current.Load(), l.changes, l.yield)
+		for key := range v.view.Keys().Touched(l.changes) {
+			l.note(key, v.view.Unit(s, key))
+		}
 		return
 	}
-	l.seen = make(map[string]struct{})
-	v.view.Units(l.hub.current.Load(), l.yield)
-	for id := range v.entries {
-		if _, ok := l.seen[id]; !ok {
-			l.want(id, nil)
+	seen := make(map[xdsgen.Key]struct{}, len(v.entries))
+	for key, u := range xdsgen.Units(v.view, s) {
+		seen[key] = struct{}{}
+		l.note(key, u)
+	}
+	for key := range v.entries {
+		if _, ok := seen[key]; !ok {
+			l.want(key, nil)
 		}
 	}
 }
 
-func (l *listing) want(id string, u *unit) {
+func (l *listing) want(key xdsgen.Key, u *unit) {
 	if l.view.want == nil {
-		l.view.want = make(map[string]*unit)
+		l.view.want = make(map[xdsgen.Key]*unit)
 	}
-	l.view.want[id] = u
+	l.view.want[key] = u
 }
 
-func (l *listing) note(id string, key xdsgen.Unit) {
-	if l.seen != nil {
-		l.seen[id] = struct{}{}
-	}
-	old := l.view.entries[id]
+// note records the unit that the view has now for a key. It may be nil.
+func (l *listing) note(key xdsgen.Key, now xdsgen.Unit) {
+	old := l.view.entries[key]
 	switch {
-	case key == nil && old == nil, key != nil && old != nil && old.key == key:
-		delete(l.view.want, id)
+	case now == nil && old == nil, now != nil && old != nil && old.key == now:
 		return
-	case key == nil:
-		l.want(id, nil)
+	case now == nil:
+		l.want(key, nil)
 		return
 	}
-	u := l.hub.units[key]
+	u := l.hub.units[now]
 	if u == nil {
-		u = &unit{key: key}
-		l.hub.units[key] = u
+		u = &unit{key: now}
+		l.hub.units[now] = u
 		l.hub.missing = append(l.hub.missing, u)
 	}
-	l.want(id, u)
+	l.want(key, u)
 }
 
 // publish makes the next states of the views and returns the views that changed.

@@ -73,38 +73,19 @@ func (w *testMesh) take() (*snapshot.Snapshot, *snapshot.Changes) {
 type testView struct{ typ, name string }
 
 func (v testView) Type() string { return v.typ }
-func (v testView) Reads() snapshot.Kinds {
+func (v testView) Keys() xdsgen.Keys {
 	if v.typ == xdswire.EndpointType {
-		return snapshot.EndpointFacts
+		return xdsgen.Keys{ServiceFacts: snapshot.EndpointFacts}
 	}
-	return snapshot.ServiceFacts
+	return xdsgen.Keys{ServiceFacts: snapshot.ServiceFacts}
 }
 
-func (v testView) prefix() string { return xdswire.ShortType(v.typ) + "/" + v.name + "/" }
-
-func (v testView) Units(s *snapshot.Snapshot, yield func(string, xdsgen.Unit)) {
-	for key, svc := range s.Services.All() {
-		if strings.HasPrefix(key, v.prefix()) {
-			yield(key, testUnit{v.typ, svc})
-		}
+func (v testView) Unit(s *snapshot.Snapshot, k xdsgen.Key) xdsgen.Unit {
+	svc := s.Services.Get(k.Name)
+	if svc == nil || !strings.HasPrefix(k.Name, xdswire.ShortType(v.typ)+"/"+v.name+"/") {
+		return nil
 	}
-}
-
-func (v testView) Touched(s *snapshot.Snapshot, c *snapshot.Changes, yield func(string, xdsgen.Unit)) {
-	changed := c.Services
-	if v.typ == xdswire.EndpointType {
-		changed = c.Endpoints
-	}
-	for key := range changed {
-		if !strings.HasPrefix(key, v.prefix()) {
-			continue
-		}
-		if svc := s.Services.Get(key); svc != nil {
-			yield(key, testUnit{v.typ, svc})
-		} else {
-			yield(key, nil)
-		}
-	}
+	return testUnit{v.typ, svc}
 }
 
 type testUnit struct {

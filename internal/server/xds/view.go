@@ -22,9 +22,9 @@ type unit struct {
 type liveView struct {
 	view    xdsgen.View
 	streams map[*subscriber]struct{}
-	entries map[string]*unit // the units of the view, by id
+	entries map[xdsgen.Key]*unit
 	// want holds the entries that the current round replaces; nil removes one.
-	want map[string]*unit
+	want map[xdsgen.Key]*unit
 	// contested is set while several units make resources of the same name.
 	contested bool
 	// pieces are the parts of the resource of a Joined view.
@@ -36,14 +36,14 @@ type liveView struct {
 
 // resolveContested decides which unit provides a resource that several units of the
 // view make, such as the listeners of two headless services with one pod and one
-// port: the unit with the first id, so that the result depends neither on the order
+// port: the unit with the first key, so that the result depends neither on the order
 // of changes nor on chance. It corrects changes accordingly, and reports whether
 // several units still make some resource.
 func (v *liveView) resolveContested(changes map[string]*xdswire.Resource) bool {
 	first := make(map[string]*xdswire.Resource)
 	contested := false
-	for _, id := range slices.Sorted(maps.Keys(v.entries)) {
-		for _, r := range v.entries[id].resources {
+	for _, key := range slices.SortedFunc(maps.Keys(v.entries), xdsgen.Key.Compare) {
+		for _, r := range v.entries[key].resources {
 			if first[r.Name] != nil {
 				contested = true
 				continue

@@ -5,12 +5,10 @@ import (
 	"math/rand/v2"
 	"slices"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
-	"github.com/meshctl/meshctl/internal/server/snapshot"
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
 
@@ -70,38 +68,4 @@ func versions(resources []*xdswire.Resource) []string {
 		out[i] = r.Name + "=" + r.Version
 	}
 	return out
-}
-
-func TestMergeChanges(t *testing.T) {
-	set := func(names ...string) map[string]struct{} {
-		m := make(map[string]struct{})
-		for _, n := range names {
-			m[n] = struct{}{}
-		}
-		return m
-	}
-	early, late := time.Unix(1, 0), time.Unix(2, 0)
-	a := &snapshot.Changes{
-		Services: set("a"), Endpoints: set("e"), Ports: map[uint32]struct{}{1: {}}, Everywhere: true, Since: late,
-		Causes: []snapshot.Cause{{Key: snapshot.Key{Name: "one"}}}, Events: 1,
-	}
-	b := &snapshot.Changes{
-		Services: set("b"), Pods: set("p"), Secrets: set("s"), Namespaces: set("n"), Ports: map[uint32]struct{}{2: {}}, Since: early,
-		Causes: slices.Repeat([]snapshot.Cause{{Key: snapshot.Key{Name: "more"}}}, maxCauses), Events: 20,
-	}
-	want := &snapshot.Changes{
-		Services: set("a", "b"), Endpoints: set("e"), Pods: set("p"), Secrets: set("s"), Namespaces: set("n"),
-		Ports: map[uint32]struct{}{1: {}, 2: {}}, Everywhere: true, Since: early,
-		Causes: append([]snapshot.Cause{{Key: snapshot.Key{Name: "one"}}}, slices.Repeat([]snapshot.Cause{{Key: snapshot.Key{Name: "more"}}}, maxCauses-1)...),
-		Events: 21,
-	}
-	if d := cmp.Diff(want, mergeChanges(a, b)); d != "" {
-		t.Errorf("-want +got:\n%s", d)
-	}
-	if len(a.Services) != 1 || len(b.Services) != 1 || len(a.Causes) != 1 {
-		t.Error("merging writes to what it merges")
-	}
-	if mergeChanges(nil, a) != a {
-		t.Error("the first changes are not taken as they are")
-	}
 }

@@ -53,14 +53,11 @@ func BenchmarkGenerate(b *testing.B) {
 				b.ReportAllocs()
 				for b.Loop() {
 					var enc xdswire.Encoder
-					view.Units(s, func(id string, u xdsgen.Unit) {
-						if u == nil {
-							return
-						}
+					for key, u := range xdsgen.Units(view, s) {
 						if _, err := u.Generate(&enc); err != nil {
-							b.Fatalf("%s: %v", id, err)
+							b.Fatalf("%v: %v", key, err)
 						}
-					})
+					}
 				}
 			})
 		}
@@ -78,16 +75,13 @@ func BenchmarkNewService(b *testing.B) {
 		for i := range 10 {
 			node := testNodes()[0]
 			node.Namespace = fmt.Sprintf("ns-%d", i)
-			xdsgen.Assign(s, node)[xdswire.RouteType].Shared.Units(s, func(id string, u xdsgen.Unit) {
-				if u == nil {
-					return
-				}
+			for key, u := range xdsgen.Units(xdsgen.Assign(s, node)[xdswire.RouteType].Shared, s) {
 				out, err := u.Generate(&enc)
 				if err != nil {
-					b.Fatalf("%s: %v", id, err)
+					b.Fatalf("%v: %v", key, err)
 				}
 				keep = append(keep, out...)
-			})
+			}
 		}
 	}
 	generate()

@@ -51,35 +51,16 @@ func (v endpointView) on(node string) endpointView {
 
 func (v endpointView) Type() string { return xdswire.EndpointType }
 
-func (v endpointView) Reads() snapshot.Kinds {
-	return snapshot.ServiceFacts | snapshot.EndpointFacts | snapshot.RuleFacts
+func (v endpointView) Keys() Keys {
+	return Keys{ServiceFacts: snapshot.ServiceFacts | snapshot.EndpointFacts | snapshot.RuleFacts, scope: scope{namespace: v.namespace}}
 }
 
-func (v endpointView) Units(s *snapshot.Snapshot, yield func(string, Unit)) {
-	for host := range s.Services.All() {
-		v.unit(s, host, yield)
-	}
-}
-
-func (v endpointView) Touched(s *snapshot.Snapshot, c *snapshot.Changes, yield func(string, Unit)) {
-	for host := range c.Services {
-		v.unit(s, host, yield)
-	}
-	for host := range c.Endpoints {
-		v.unit(s, host, yield)
-	}
-	for host := range c.Rules {
-		v.unit(s, host, yield)
-	}
-}
-
-func (v endpointView) unit(s *snapshot.Snapshot, host string, yield func(string, Unit)) {
-	svc := s.Services.Get(host)
+func (v endpointView) Unit(s *snapshot.Snapshot, k Key) Unit {
+	svc := s.Services.Get(k.Name)
 	if svc == nil || svc.NodeLocal != v.nodeLocal || svc.ExternalName != "" || svc.Resolution.DNS() || toDestination(svc) && !v.router && !v.proxyless || !svc.VisibleTo(v.namespace) {
-		yield(host, nil)
-		return
+		return nil
 	}
-	yield(host, v.assignments(s, svc))
+	return v.assignments(s, svc)
 }
 
 func (v endpointView) assignments(s *snapshot.Snapshot, svc *snapshot.MeshService) assignments {

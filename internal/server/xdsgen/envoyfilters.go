@@ -52,17 +52,14 @@ func chooseFilters(s *snapshot.Snapshot, namespace string, labels map[string]str
 // extensionView is the view of the extension configurations (ECDS) of proxies with the
 // same extensions.
 type extensionView struct {
-	constantView
 	facts string // []snapshot.Extension, encoded
 }
 
 func (v extensionView) Type() string { return xdswire.ExtensionType }
 
-func (v extensionView) Units(_ *snapshot.Snapshot, yield func(string, Unit)) {
-	for _, e := range v.extensions() {
-		yield(e.Name, extension{e.Name, string(e.Body)})
-	}
-}
+func (v extensionView) Keys() Keys { return Keys{Fixed: 1} }
+
+func (v extensionView) Unit(*snapshot.Snapshot, Key) Unit { return extensionUnit(v) }
 
 func (v extensionView) extensions() []snapshot.Extension {
 	var list []snapshot.Extension
@@ -70,16 +67,16 @@ func (v extensionView) extensions() []snapshot.Extension {
 	return list
 }
 
-// extension generates one extension configuration.
-type extension struct {
-	name string
-	body string // encoded
-}
+type extensionUnit extensionView
 
-func (u extension) Type() string { return xdswire.ExtensionType }
+func (u extensionUnit) Type() string { return xdswire.ExtensionType }
 
-func (u extension) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, error) {
-	return []*xdswire.Resource{enc.Raw(xdswire.ExtensionType, u.name, []byte(u.body))}, nil
+func (u extensionUnit) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, error) {
+	var out []*xdswire.Resource
+	for _, e := range extensionView(u).extensions() {
+		out = append(out, enc.Raw(xdswire.ExtensionType, e.Name, []byte(e.Body)))
+	}
+	return out, nil
 }
 
 // encodeFilters makes a list of filters comparable. An empty list becomes "".

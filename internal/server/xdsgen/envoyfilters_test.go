@@ -47,9 +47,9 @@ func TestFiltersKeepSharing(t *testing.T) {
 		t.Errorf("a workload of another namespace has the extensions %+v", v)
 	}
 	has, had := list(s, with[xdswire.ListenerType].Shared), list(s, without[xdswire.ListenerType].Shared)
-	for id, unit := range had {
-		if (has[id] != unit) != (id == "port 5000") {
-			t.Errorf("listeners of %s: %+v with filters and %+v without", id, has[id], unit)
+	for key, unit := range had {
+		if (has[key] != unit) != (key == xdsgen.Key{Kind: xdsgen.PortKey, Number: 5000}) {
+			t.Errorf("listeners of %v: %+v with filters and %+v without", key, has[key], unit)
 		}
 	}
 	if len(has) != len(had) || len(had) < 3 {

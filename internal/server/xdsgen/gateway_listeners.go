@@ -88,12 +88,14 @@ type gatewayView struct {
 
 func (v gatewayView) Type() string { return xdswire.ListenerType }
 
-func (v gatewayView) Reads() snapshot.Kinds { return snapshot.ServiceFacts | snapshot.RuleFacts }
+func (v gatewayView) Keys() Keys {
+	return Keys{Fixed: 1, FixedFacts: snapshot.ServiceFacts | snapshot.RuleFacts}
+}
 
-func (v gatewayView) Units(s *snapshot.Snapshot, yield func(string, Unit)) {
-	yield("gateway", gatewayListeners{
+func (v gatewayView) Unit(s *snapshot.Snapshot, _ Key) Unit {
+	return gatewayListeners{
 		scope: v.scope, facts: v.facts, services: s.Services, subsets: v.subsets(s), settings: s.Mesh.Listeners,
-	})
+	}
 }
 
 // subsets returns the names of the subsets of each service that has any, encoded.
@@ -110,12 +112,6 @@ func (v gatewayView) subsets(s *snapshot.Snapshot) string {
 		return ""
 	}
 	return encodeFacts(out)
-}
-
-func (v gatewayView) Touched(s *snapshot.Snapshot, c *snapshot.Changes, yield func(string, Unit)) {
-	if len(c.Services)+len(c.Rules) > 0 {
-		v.Units(s, yield)
-	}
 }
 
 // gatewayListeners generates the listeners of a gateway. The filter chain of a service

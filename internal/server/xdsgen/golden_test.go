@@ -118,16 +118,13 @@ func generate(t testing.TB, s *snapshot.Snapshot, n xdsgen.Node) map[string][]*x
 				continue
 			}
 			first := len(out[typ])
-			v.Units(s, func(id string, u xdsgen.Unit) {
-				if u == nil {
-					return
-				}
+			for key, u := range xdsgen.Units(v, s) {
 				rs, err := u.Generate(&enc)
 				if err != nil {
-					t.Fatalf("%s of %s: %v", id, typ, err)
+					t.Fatalf("%v of %s: %v", key, typ, err)
 				}
 				out[typ] = append(out[typ], rs...)
-			})
+			}
 			if j, ok := v.(xdsgen.Joined); ok {
 				pieces := slices.Clone(out[typ][first:])
 				slices.SortFunc(pieces, func(a, b *xdswire.Resource) int { return strings.Compare(a.Name, b.Name) })

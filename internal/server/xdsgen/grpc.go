@@ -51,41 +51,24 @@ type grpcView struct {
 
 func (v grpcView) Type() string { return v.typ }
 
-func (v grpcView) Reads() snapshot.Kinds {
+func (v grpcView) Keys() Keys {
+	k := Keys{ServiceFacts: snapshot.ServiceFacts, scope: v.scope}
 	if v.typ == xdswire.ClusterType {
-		return snapshot.ServiceFacts | snapshot.RuleFacts
+		k.ServiceFacts |= snapshot.RuleFacts
 	}
-	return snapshot.ServiceFacts
+	return k
 }
 
-func (v grpcView) Units(s *snapshot.Snapshot, yield func(string, Unit)) {
-	for host := range s.Services.All() {
-		v.unit(s, host, yield)
-	}
-}
-
-func (v grpcView) Touched(s *snapshot.Snapshot, c *snapshot.Changes, yield func(string, Unit)) {
-	for host := range c.Services {
-		v.unit(s, host, yield)
-	}
-	if v.typ == xdswire.ClusterType {
-		for host := range c.Rules {
-			v.unit(s, host, yield)
-		}
-	}
-}
-
-func (v grpcView) unit(s *snapshot.Snapshot, host string, yield func(string, Unit)) {
-	svc := s.Services.Get(host)
+func (v grpcView) Unit(s *snapshot.Snapshot, k Key) Unit {
+	svc := s.Services.Get(k.Name)
 	if svc == nil || svc.ExternalName != "" || svc.Resolution != snapshot.ByEndpoints || svc.IsWildcard() || !v.scope.sees(svc) {
-		yield(host, nil)
-		return
+		return nil
 	}
 	u := grpcService{typ: v.typ, service: svc, near: isNear(svc, v.namespace)}
 	if v.typ == xdswire.ClusterType {
-		u.mtls, u.rule = s.Mesh.AutoMTLS && svc.AllDirectTLS, s.Rules.Get(host).For(v.client)
+		u.mtls, u.rule = s.Mesh.AutoMTLS && svc.AllDirectTLS, s.Rules.Get(svc.Key).For(v.client)
 	}
-	yield(host, u)
+	return u
 }
 
 // grpcService generates the resources of one type with which gRPC calls a service.
@@ -249,15 +232,14 @@ func grpcServer(s *snapshot.Snapshot, n Node, pod *snapshot.Pod, labels map[stri
 // grpcServerView is the view of the listeners of a gRPC server, one for each address on
 // which it may listen. The server requests one by name.
 type grpcServerView struct {
-	constantView
 	facts string // grpcServerFacts, encoded
 }
 
 func (v grpcServerView) Type() string { return xdswire.ListenerType }
 
-func (v grpcServerView) Units(_ *snapshot.Snapshot, yield func(string, Unit)) {
-	yield("server", grpcServerUnit(v))
-}
+func (v grpcServerView) Keys() Keys { return Keys{Fixed: 1} }
+
+func (v grpcServerView) Unit(*snapshot.Snapshot, Key) Unit { return grpcServerUnit(v) }
 
 type grpcServerUnit grpcServerView
 

@@ -209,7 +209,6 @@ func ingressPorts(sc *snapshot.Sidecar, n Node, services []inboundPort) []inboun
 // inboundView is the view of the own clusters or the own listeners of workloads with
 // equal facts.
 type inboundView struct {
-	constantView
 	typ      string
 	facts    string                    // inboundFacts, encoded
 	filters  string                    // []snapshot.HTTPFilter, encoded; for listeners only
@@ -218,9 +217,9 @@ type inboundView struct {
 
 func (v inboundView) Type() string { return v.typ }
 
-func (v inboundView) Units(_ *snapshot.Snapshot, yield func(string, Unit)) {
-	yield("inbound", inboundUnit(v))
-}
+func (v inboundView) Keys() Keys { return Keys{Fixed: 1} }
+
+func (v inboundView) Unit(*snapshot.Snapshot, Key) Unit { return inboundUnit(v) }
 
 type inboundUnit inboundView
 

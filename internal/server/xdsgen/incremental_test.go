@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"maps"
 	"math/rand/v2"
 	"net/netip"
 	"testing"
@@ -20,7 +21,7 @@ import (
 )
 
 // units holds the units of views by view and id.
-type units map[xdsgen.View]map[string]xdsgen.Unit
+type units map[xdsgen.View]map[xdsgen.Key]xdsgen.Unit
 
 // TestTouchedFindsEveryChange: after random changes of a mesh, views that were updated
 // only by Touched, and only for the kinds that they read, equal newly listed views. A
@@ -90,12 +91,12 @@ func TestTouchedFindsEveryChange(t *testing.T) {
 				held[v] = list(p.s, v)
 				continue
 			}
-			if v.Reads()&p.c.Kinds() != 0 {
-				v.Touched(p.s, p.c, func(id string, u xdsgen.Unit) {
-					if have[id] = u; u == nil {
-						delete(have, id)
+			if v.Keys().Reads()&p.c.Kinds() != 0 {
+				for key := range v.Keys().Touched(p.c) {
+					if have[key] = v.Unit(p.s, key); have[key] == nil {
+						delete(have, key)
 					}
-				})
+				}
 			}
 			if want := list(p.s, v); !equalUnits(want, have) {
 				t.Fatalf("step %d, %s view %+v: touched units differ from all units\nbatch: %v\nhave %v\nwant %v", step, xdswire.ShortType(v.Type()), v, batch, ids(have), ids(want))
@@ -116,17 +117,11 @@ func TestTouchedFindsEveryChange(t *testing.T) {
 	}
 }
 
-func list(s *snapshot.Snapshot, v xdsgen.View) map[string]xdsgen.Unit {
-	out := make(map[string]xdsgen.Unit)
-	v.Units(s, func(id string, u xdsgen.Unit) {
-		if u != nil {
-			out[id] = u
-		}
-	})
-	return out
+func list(s *snapshot.Snapshot, v xdsgen.View) map[xdsgen.Key]xdsgen.Unit {
+	return maps.Collect(xdsgen.Units(v, s))
 }
 
-func equalUnits(a, b map[string]xdsgen.Unit) bool {
+func equalUnits(a, b map[xdsgen.Key]xdsgen.Unit) bool {
 	if len(a) != len(b) {
 		return false
 	}
@@ -138,10 +133,10 @@ func equalUnits(a, b map[string]xdsgen.Unit) bool {
 	return true
 }
 
-func ids(m map[string]xdsgen.Unit) []string {
+func ids(m map[xdsgen.Key]xdsgen.Unit) []string {
 	var out []string
 	for id, u := range m {
-		out = append(out, fmt.Sprintf("%s=%T", id, u))
+		out = append(out, fmt.Sprintf("%v=%T", id, u))
 	}
 	return out
 }

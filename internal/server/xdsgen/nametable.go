@@ -33,37 +33,21 @@ func (v endpointView) names(sc scope) nameView {
 
 func (v nameView) Type() string { return xdswire.NameTableType }
 
-func (v nameView) Reads() snapshot.Kinds { return snapshot.ServiceFacts | snapshot.EndpointFacts }
-
-func (v nameView) Units(s *snapshot.Snapshot, yield func(string, Unit)) {
-	for host := range s.Services.All() {
-		v.unit(s, host, yield)
-	}
+func (v nameView) Keys() Keys {
+	return Keys{ServiceFacts: snapshot.ServiceFacts | snapshot.EndpointFacts, scope: v.scope}
 }
 
-func (v nameView) Touched(s *snapshot.Snapshot, c *snapshot.Changes, yield func(string, Unit)) {
-	for host := range c.Services {
-		v.unit(s, host, yield)
-	}
-	for host := range c.Endpoints {
-		if _, too := c.Services[host]; !too {
-			v.unit(s, host, yield)
-		}
-	}
-}
-
-func (v nameView) unit(s *snapshot.Snapshot, host string, yield func(string, Unit)) {
-	svc := s.Services.Get(host)
+func (v nameView) Unit(s *snapshot.Snapshot, k Key) Unit {
+	svc := s.Services.Get(k.Name)
 	switch {
 	case svc == nil || svc.ExternalName != "" || !v.scope.sees(svc):
-		yield(host, nil)
+		return nil
 	case svc.Headless:
-		yield(host, headlessNames{
+		return headlessNames{
 			service: svc, endpoints: s.Endpoints.Get(svc.Key), cluster: v.cluster, network: v.network, families: v.families,
-		})
-	default:
-		yield(host, serviceName{service: svc, cluster: v.cluster, families: v.families})
+		}
 	}
+	return serviceName{service: svc, cluster: v.cluster, families: v.families}
 }
 
 // Join returns the table. Its encoding is the concatenation of its encoded entries.

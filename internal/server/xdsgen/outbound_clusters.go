@@ -36,35 +36,23 @@ type clusterView struct {
 
 func (v clusterView) Type() string { return xdswire.ClusterType }
 
-func (v clusterView) Reads() snapshot.Kinds { return snapshot.ServiceFacts | snapshot.RuleFacts }
-
-func (v clusterView) Units(s *snapshot.Snapshot, yield func(string, Unit)) {
-	yield("", fixedClusters{router: v.router, connectTimeout: s.Mesh.ConnectTimeout, keepAlive: s.Mesh.KeepAlive})
-	for host := range s.Services.All() {
-		v.unit(s, host, yield)
-	}
+func (v clusterView) Keys() Keys {
+	return Keys{Fixed: 1, ServiceFacts: snapshot.ServiceFacts | snapshot.RuleFacts, scope: v.scope}
 }
 
-func (v clusterView) Touched(s *snapshot.Snapshot, c *snapshot.Changes, yield func(string, Unit)) {
-	for host := range c.Services {
-		v.unit(s, host, yield)
+func (v clusterView) Unit(s *snapshot.Snapshot, k Key) Unit {
+	if k.Kind == FixedKey {
+		return fixedClusters{router: v.router, connectTimeout: s.Mesh.ConnectTimeout, keepAlive: s.Mesh.KeepAlive}
 	}
-	for host := range c.Rules {
-		v.unit(s, host, yield)
-	}
-}
-
-func (v clusterView) unit(s *snapshot.Snapshot, host string, yield func(string, Unit)) {
-	svc := s.Services.Get(host)
+	svc := s.Services.Get(k.Name)
 	if svc == nil || !v.scope.sees(svc) {
-		yield(host, nil)
-		return
+		return nil
 	}
-	yield(host, serviceClusters{
-		service: svc, rule: s.Rules.Get(host).For(v.client), router: v.router, passthrough: v.passthrough, dns: v.dns(s, svc, s.Rules.Get(host).For(v.client)),
+	return serviceClusters{
+		service: svc, rule: s.Rules.Get(svc.Key).For(v.client), router: v.router, passthrough: v.passthrough, dns: v.dns(s, svc, s.Rules.Get(svc.Key).For(v.client)),
 		connectTimeout: s.Mesh.ConnectTimeout, autoMTLS: s.Mesh.AutoMTLS, exchange: curvesOf(s.Mesh),
 		keepAlive: s.Mesh.KeepAlive, h2Upgrade: s.Mesh.H2Upgrade, localityWeights: localityWeightsOf(localitySetting(s.Mesh, nil)),
-	})
+	}
 }
 
 // resolver holds the settings by which proxies resolve names; zero if they resolve none.

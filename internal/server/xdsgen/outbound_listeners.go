@@ -1,7 +1,7 @@
 package xdsgen
 
 import (
-	"strconv"
+	"slices"
 	"strings"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
@@ -34,59 +34,37 @@ type listenerView struct {
 
 func (v listenerView) Type() string { return xdswire.ListenerType }
 
-func (v listenerView) Reads() snapshot.Kinds {
-	return snapshot.PortFacts | snapshot.ServiceFacts | snapshot.EndpointFacts | v.timeouts.reads()
-}
-
-func (v listenerView) Units(s *snapshot.Snapshot, yield func(string, Unit)) {
-	filters := decodeFilters(v.filters)
-	v.fixed(s, filters, yield)
-	for number := range s.Ports.All() {
-		v.port(s, number, filters, yield)
-	}
-	for host := range s.Services.All() {
-		v.headless(s, host, filters, yield)
+func (v listenerView) Keys() Keys {
+	return Keys{
+		Fixed: 1 + len(v.scope.egress()), ServiceFacts: snapshot.ServiceFacts | snapshot.EndpointFacts | v.timeouts.reads(), Ports: true, scope: v.scope,
 	}
 }
 
-func (v listenerView) Touched(s *snapshot.Snapshot, c *snapshot.Changes, yield func(string, Unit)) {
-	filters := decodeFilters(v.filters)
-	for number := range c.Ports {
-		v.port(s, number, filters, yield)
-	}
-	for host := range c.Services {
-		v.headless(s, host, filters, yield)
-	}
-	for host := range c.Endpoints {
-		v.headless(s, host, filters, yield)
-	}
-	if !v.timeouts.used {
-		return
-	}
-	for host := range c.Rules {
-		v.headless(s, host, filters, yield)
-		if svc := s.Services.Get(host); svc != nil {
-			for i := range svc.Ports {
-				v.port(s, svc.Ports[i].Number, filters, yield)
-			}
-		}
-	}
-}
-
-// fixed yields the listeners that do not depend on services.
-func (v listenerView) fixed(s *snapshot.Snapshot, filters []snapshot.HTTPFilter, yield func(string, Unit)) {
-	if v.captured {
-		yield("virtualOutbound", virtualOutbound{
+func (v listenerView) Unit(s *snapshot.Snapshot, k Key) Unit {
+	switch {
+	case k.Kind == PortKey:
+		return v.port(s, k.Number)
+	case k.Kind == ServiceKey:
+		return v.headless(s, k.Name)
+	case k.Number > 0:
+		return v.egress(s, int(k.Number)-1)
+	case v.captured:
+		return virtualOutbound{
 			registryOnly: registryOnly(s.Mesh, v.scope), families: v.families, settings: s.Mesh.Listeners,
-		})
-	}
-	for i, e := range v.scope.egress() {
-		if number := e.GetPort().GetNumber(); number != 0 {
-			yield("egress "+strconv.Itoa(i), egressListener{
-				sidecar: v.scope.sidecar, listener: i, captured: v.captured, families: v.families, bind: v.bind,
-				settings: s.Mesh.Listeners, filters: filtersAt(filters, number),
-			})
 		}
+	}
+	return nil
+}
+
+// egress returns the listener of an egress listener of the Sidecar that names a port.
+func (v listenerView) egress(s *snapshot.Snapshot, i int) Unit {
+	number := v.scope.egress()[i].GetPort().GetNumber()
+	if number == 0 {
+		return nil
+	}
+	return egressListener{
+		sidecar: v.scope.sidecar, listener: i, captured: v.captured, families: v.families, bind: v.bind,
+		settings: s.Mesh.Listeners, filters: filtersAt(decodeFilters(v.filters), number),
 	}
 }
 
@@ -105,36 +83,34 @@ func (v listenerView) catchesAll() bool {
 	return len(egress) == 0
 }
 
-func (v listenerView) port(s *snapshot.Snapshot, number uint32, filters []snapshot.HTTPFilter, yield func(string, Unit)) {
-	id := "port " + portString(number)
-	services := s.Ports.Get(number)
-	if services == nil || !v.catchesAll() || v.scope.ownsPort(number) {
-		yield(id, nil)
-		return
+// port returns the listeners of a port number.
+func (v listenerView) port(s *snapshot.Snapshot, number uint32) Unit {
+	services := v.scope.at(s, number)
+	if services.none() || !v.catchesAll() || v.scope.ownsPort(number) {
+		return nil
 	}
-	yield(id, portListeners{
-		services: services, scope: v.scope, cluster: v.cluster, families: v.families, allocated: v.allocated, registryOnly: registryOnly(s.Mesh, v.scope),
-		settings: s.Mesh.Listeners, filters: filtersAt(filters, number), timeouts: v.timeouts.encode(s, services.Services, number),
-	})
+	return portListeners{
+		services: services, cluster: v.cluster, families: v.families, allocated: v.allocated, registryOnly: registryOnly(s.Mesh, v.scope),
+		settings: s.Mesh.Listeners, filters: filtersAt(decodeFilters(v.filters), number),
+		timeouts: v.timeouts.encode(s, services.all, number),
+	}
 }
 
-// headless yields the listeners for the TCP ports of a headless service. Clients connect
+// headless returns the listeners for the TCP ports of a headless service. Clients connect
 // to the addresses of its pods, so each pod has a listener.
-func (v listenerView) headless(s *snapshot.Snapshot, host string, filters []snapshot.HTTPFilter, yield func(string, Unit)) {
-	id := "headless " + host
-	svc := s.Services.Get(host)
+func (v listenerView) headless(s *snapshot.Snapshot, key string) Unit {
+	svc := s.Services.Get(key)
 	if svc == nil || !svc.Headless || !v.catchesAll() || !v.scope.sees(svc) {
-		yield(id, nil)
-		return
+		return nil
 	}
 	ports := make([]uint32, len(svc.Ports))
 	for i := range svc.Ports {
 		ports[i] = svc.Ports[i].Number
 	}
-	yield(id, headlessListeners{
-		service: svc, endpoints: s.Endpoints.Get(host), cluster: v.cluster, network: v.network,
-		settings: s.Mesh.Listeners, filters: filtersAt(filters, ports...), timeouts: v.timeouts.encode(s, []*snapshot.MeshService{svc}, ports...),
-	})
+	return headlessListeners{
+		service: svc, endpoints: s.Endpoints.Get(key), cluster: v.cluster, network: v.network,
+		settings: s.Mesh.Listeners, filters: filtersAt(decodeFilters(v.filters), ports...), timeouts: v.timeouts.encode(s, slices.Values([]*snapshot.MeshService{svc}), ports...),
+	}
 }
 
 // virtualOutbound is the listener that takes the redirected connections without another
@@ -183,8 +159,7 @@ func unknownTCP(registryOnly bool) string {
 // portListeners generates the outbound listeners of one port number: one at any address,
 // and one for each address of each service that is not routed by host.
 type portListeners struct {
-	services     *snapshot.PortServices
-	scope        scope
+	services     portServices
 	cluster      mesh.ClusterID
 	families     families
 	allocated    bool
@@ -198,13 +173,13 @@ func (u portListeners) Type() string { return xdswire.ListenerType }
 
 func (u portListeners) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, error) {
 	g := generator{enc: enc}
-	number := u.services.Number
+	number := u.services.number
 	o := httpOptions{port: number, settings: u.settings, filters: decodeFilters(u.filters), timeouts: decodeTimeouts(u.timeouts)}
 	w := wildcard{g: &g, o: o, registryOnly: u.registryOnly, families: u.families}
 	taken := make(map[string]struct{})
-	for _, svc := range u.services.Services {
+	for svc := range u.services.all {
 		port := svc.Port(number)
-		if svc.ExternalName != "" || svc.Headless || !u.scope.sees(svc) {
+		if svc.Headless {
 			continue
 		}
 		w.grpcWeb = w.grpcWeb || port.Protocol == mesh.GRPCWeb

@@ -26,17 +26,14 @@ func TestSidecarPolicyCountsWithoutEgress(t *testing.T) {
 	s.Services = s.Services.With(map[string]*snapshot.MeshService{svc.Host: svc})
 	s.Ports = s.Ports.With(map[uint32]*snapshot.PortServices{80: {Number: 80, Services: []*snapshot.MeshService{svc}}})
 	s.Namespaces = s.Namespaces.With(map[string]*snapshot.NamespaceFacts{
-		"istio-system": {Name: "istio-system", Sidecars: []*snapshot.Sidecar{sidecar}},
+		"istio-system": {Name: "istio-system", Policies: map[snapshot.Kind][]snapshot.Policy{snapshot.KindSidecar: {sidecar}}},
 	})
 	ip := netip.MustParseAddr("10.0.0.1")
 	for _, ns := range []string{"istio-system", "empty"} {
 		n := Node{ID: mesh.NodeID{Type: mesh.Sidecar, IP: ip, Name: "p", Namespace: ns}, Namespace: ns, IPs: []netip.Addr{ip}, Captured: true}
 		views := Assign(s, n)
 		for _, typ := range []string{xdswire.ListenerType, xdswire.RouteType} {
-			views[typ].Shared.Units(s, func(_ string, u Unit) {
-				if u == nil {
-					return
-				}
+			for _, u := range Units(views[typ].Shared, s) {
 				resources, err := u.Generate(&xdswire.Encoder{})
 				if err != nil {
 					t.Fatal(err)
@@ -46,7 +43,7 @@ func TestSidecarPolicyCountsWithoutEgress(t *testing.T) {
 						t.Errorf("%s of %s passes unknown destinations on: %s", xdswire.ShortType(typ), ns, r.Name)
 					}
 				}
-			})
+			}
 		}
 	}
 }

@@ -1,6 +1,7 @@
 package xdsgen
 
 import (
+	"iter"
 	"net/netip"
 	"testing"
 
@@ -23,14 +24,14 @@ func TestAssignmentsOfPrivateServicesStayPrivate(t *testing.T) {
 			ip := netip.MustParseAddr("10.0.0.1")
 			n := Node{ID: mesh.NodeID{Type: typ, IP: ip, Name: "p", Namespace: ns}, Namespace: ns, IPs: []netip.Addr{ip}}
 			view := Assign(s, n)[xdswire.EndpointType].Shared
-			for how, list := range map[string]func(func(string, Unit)){
-				"all": func(yield func(string, Unit)) { view.Units(s, yield) },
-				"touched": func(yield func(string, Unit)) {
-					view.Touched(s, &snapshot.Changes{Endpoints: map[string]struct{}{host: {}}}, yield)
-				},
+			for how, keys := range map[string]iter.Seq[Key]{
+				"all":     view.Keys().All(s),
+				"touched": view.Keys().Touched(&snapshot.Changes{Endpoints: map[string]struct{}{host: {}}}),
 			} {
 				got := false
-				list(func(_ string, u Unit) { got = got || u != nil })
+				for key := range keys {
+					got = got || view.Unit(s, key) != nil
+				}
 				if got != want {
 					t.Errorf("%s of %s, %s units: assignments of %s there: %v, want %v", typ, ns, how, host, got, want)
 				}

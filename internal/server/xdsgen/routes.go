@@ -2,7 +2,6 @@ package xdsgen
 
 import (
 	"slices"
-	"strconv"
 	"strings"
 
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
@@ -26,28 +25,21 @@ type routeView struct {
 
 func (v routeView) Type() string { return xdswire.RouteType }
 
-func (v routeView) Reads() snapshot.Kinds { return snapshot.PortFacts | snapshot.ServiceFacts }
-
-func (v routeView) Units(s *snapshot.Snapshot, yield func(string, Unit)) {
-	for number := range s.Ports.All() {
-		v.port(s, number, yield)
+func (v routeView) Keys() Keys {
+	return Keys{
+		Fixed: len(v.scope.egress()), FixedFacts: snapshot.ServiceFacts,
+		ServiceFacts: snapshot.ServiceFacts, Ports: true, scope: v.scope,
 	}
-	for host := range s.Services.All() {
-		v.detected(s, host, yield)
-	}
-	v.egress(s, yield)
 }
 
-func (v routeView) Touched(s *snapshot.Snapshot, c *snapshot.Changes, yield func(string, Unit)) {
-	for number := range c.Ports {
-		v.port(s, number, yield)
+func (v routeView) Unit(s *snapshot.Snapshot, k Key) Unit {
+	switch k.Kind {
+	case FixedKey:
+		return v.egress(s, int(k.Number))
+	case PortKey:
+		return v.port(s, k.Number)
 	}
-	for host := range c.Services {
-		v.detected(s, host, yield)
-	}
-	if len(c.Services) > 0 {
-		v.egress(s, yield)
-	}
+	return v.detected(s, k.Name)
 }
 
 func (v routeView) facts(s *snapshot.Snapshot) routeFacts {
@@ -57,44 +49,38 @@ func (v routeView) facts(s *snapshot.Snapshot) routeFacts {
 	}
 }
 
-// port yields the configuration of a port number, which all HTTP services share.
-func (v routeView) port(s *snapshot.Snapshot, number uint32, yield func(string, Unit)) {
-	id := portString(number)
-	services := s.Ports.Get(number)
-	if services == nil || !anyHTTP(services, v.scope) || v.scope.ownsPort(number) || reserved(number) {
-		yield(id, nil)
-		return
+// port returns the configuration of a port number, which all HTTP services share.
+func (v routeView) port(s *snapshot.Snapshot, number uint32) Unit {
+	services := v.scope.at(s, number)
+	if v.scope.ownsPort(number) || reserved(number) || !services.any(routedByPort) {
+		return nil
 	}
-	yield(id, portRoutes{routeFacts: v.facts(s), services: services, scope: v.scope})
+	return portRoutes{routeFacts: v.facts(s), services: services}
 }
 
-// detected yields the configurations of a service's ports with protocol detection.
-func (v routeView) detected(s *snapshot.Snapshot, host string, yield func(string, Unit)) {
-	svc := s.Services.Get(host)
+// detected returns the configurations of a service's ports with protocol detection.
+func (v routeView) detected(s *snapshot.Snapshot, key string) Unit {
+	svc := s.Services.Get(key)
 	if svc == nil || !v.scope.sees(svc) || !hasPort(svc, isDetected) {
-		yield(host, nil)
-		return
+		return nil
 	}
-	yield(host, detectedRoutes{routeFacts: v.facts(s), service: svc})
+	return detectedRoutes{routeFacts: v.facts(s), service: svc}
 }
 
-// egress yields the configurations of the Sidecar's egress listeners with an HTTP port.
-func (v routeView) egress(s *snapshot.Snapshot, yield func(string, Unit)) {
-	for i, e := range v.scope.egress() {
-		p, ok := mesh.ParseProtocol(e.GetPort().GetProtocol())
-		if !ok || !p.IsHTTP() {
-			continue
-		}
-		facts := v.facts(s)
-		if !v.captured || e.GetCaptureMode() == networkingv1alpha3.CaptureMode_NONE || p == mesh.HTTPProxy {
-			// Clients connect to the listener itself. Passing requests for unknown
-			// hosts on to the original destination would be a loop.
-			facts.registryOnly = true
-		}
-		yield("egress "+strconv.Itoa(i), egressRoutes{
-			routeFacts: facts, services: s.Services, scope: v.scope, listener: i,
-		})
+// egress returns the configuration of an egress listener of the Sidecar with an HTTP port.
+func (v routeView) egress(s *snapshot.Snapshot, i int) Unit {
+	e := v.scope.egress()[i]
+	p, ok := mesh.ParseProtocol(e.GetPort().GetProtocol())
+	if !ok || !p.IsHTTP() {
+		return nil
 	}
+	facts := v.facts(s)
+	if !v.captured || e.GetCaptureMode() == networkingv1alpha3.CaptureMode_NONE || p == mesh.HTTPProxy {
+		// Clients connect to the listener itself. Passing requests for unknown
+		// hosts on to the original destination would be a loop.
+		facts.registryOnly = true
+	}
+	return egressRoutes{routeFacts: facts, services: s.Services, scope: v.scope, listener: i}
 }
 
 func isDetected(p *snapshot.ServicePort) bool { return p.Protocol == mesh.Auto }
@@ -108,24 +94,10 @@ func hasPort(svc *snapshot.MeshService, is func(*snapshot.ServicePort) bool) boo
 	return false
 }
 
-func anyHTTP(ps *snapshot.PortServices, sc scope) bool {
-	return anyPort(ps, sc, func(svc *snapshot.MeshService, p *snapshot.ServicePort) bool { return routedByPort(svc, p) })
-}
-
 // routedByPort reports whether requests to a port of a service are routed by host: it has
 // HTTP, or the protocol is detected and the service may have any address.
 func routedByPort(svc *snapshot.MeshService, p *snapshot.ServicePort) bool {
 	return p.Protocol.IsHTTP() || p.Protocol == mesh.Auto && atAnyAddress(svc)
-}
-
-// anyPort reports whether is holds for the port of some visible service.
-func anyPort(ps *snapshot.PortServices, sc scope, is func(*snapshot.MeshService, *snapshot.ServicePort) bool) bool {
-	for _, svc := range ps.Services {
-		if svc.ExternalName == "" && is(svc, svc.Port(ps.Number)) && sc.sees(svc) {
-			return true
-		}
-	}
-	return false
 }
 
 // registryOnly reports whether proxies refuse unknown destinations. The Sidecar's policy
@@ -148,24 +120,23 @@ type routeFacts struct {
 // portRoutes generates the configuration that routes a port by host to HTTP services.
 type portRoutes struct {
 	routeFacts
-	services *snapshot.PortServices
-	scope    scope
+	services portServices
 }
 
 func (u portRoutes) Type() string { return xdswire.RouteType }
 
 func (u portRoutes) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, error) {
-	hosts := newVirtualHosts(enc, len(u.services.Services))
-	for _, svc := range u.services.Services {
-		port := svc.Port(u.services.Number)
-		if svc.ExternalName != "" || !routedByPort(svc, port) || !u.scope.sees(svc) {
+	hosts := newVirtualHosts(enc, u.services.size())
+	for svc := range u.services.all {
+		port := svc.Port(u.services.number)
+		if !routedByPort(svc, port) {
 			continue
 		}
 		if err := hosts.add(u.host(svc, port, byName)); err != nil {
 			return nil, err
 		}
 	}
-	return one(u.encode(baseRoutes(portString(u.services.Number)), hosts))
+	return one(u.encode(baseRoutes(portString(u.services.number)), hosts))
 }
 
 // detectedRoutes generates the configurations of a service's ports with protocol

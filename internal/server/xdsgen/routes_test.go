@@ -30,11 +30,10 @@ func TestUnknownHostsDoNotLoop(t *testing.T) {
 				Port: &networkingv1alpha3.SidecarPort{Number: 15080, Protocol: tc.protocol}, CaptureMode: tc.mode, Hosts: []string{"*/*"},
 			}}}}
 			v := routeView{scope: scope{sidecar: sidecar}, captured: tc.captured}
-			v.egress(&snapshot.Snapshot{Mesh: &snapshot.Mesh{}}, func(_ string, u Unit) {
-				if got := u.(egressRoutes).registryOnly; got != tc.blocked {
-					t.Errorf("unknown hosts blocked: %v, want %v", got, tc.blocked)
-				}
-			})
+			u, _ := v.egress(&snapshot.Snapshot{Mesh: &snapshot.Mesh{}}, 0).(egressRoutes)
+			if u.registryOnly != tc.blocked {
+				t.Errorf("unknown hosts blocked: %v, want %v", u.registryOnly, tc.blocked)
+			}
 		})
 	}
 }
@@ -46,17 +45,13 @@ func TestReservedPorts(t *testing.T) {
 		svc := &snapshot.MeshService{Host: "a.b.svc.cluster.local", Ports: []snapshot.ServicePort{{Number: number, Protocol: mesh.HTTP}}}
 		s := &snapshot.Snapshot{Mesh: &snapshot.Mesh{}}
 		s.Ports = s.Ports.With(map[uint32]*snapshot.PortServices{number: {Number: number, Services: []*snapshot.MeshService{svc}}})
-		listenerView{captured: true}.port(s, number, nil, func(_ string, u Unit) {
-			out, err := u.Generate(&xdswire.Encoder{})
-			if err != nil || len(out) != 0 {
-				t.Errorf("port %d: listeners %v, error %v", number, out, err)
-			}
-		})
-		routeView{captured: true}.port(s, number, func(id string, u Unit) {
-			if u != nil {
-				t.Errorf("port %d: route configuration %s for a listener that does not exist", number, id)
-			}
-		})
+		out, err := listenerView{captured: true}.port(s, number).Generate(&xdswire.Encoder{})
+		if err != nil || len(out) != 0 {
+			t.Errorf("port %d: listeners %v, error %v", number, out, err)
+		}
+		if u := (routeView{captured: true}).port(s, number); u != nil {
+			t.Errorf("port %d: a route configuration for a listener that does not exist", number)
+		}
 	}
 }
 
@@ -69,26 +64,20 @@ func TestSidecarOwnsItsPort(t *testing.T) {
 		{Port: &networkingv1alpha3.SidecarPort{Number: 9080, Protocol: "HTTP"}, Hosts: []string{"*/*"}},
 		{Hosts: []string{"*/*"}},
 	}}}
-	units := make(map[string]Unit)
-	listenerView{scope: scope{sidecar: sidecar}, captured: true}.Units(s, func(id string, u Unit) {
-		if u != nil {
-			units[id] = u
-		}
-	})
-	names := make(map[string]string)
-	for id, u := range units {
+	names := make(map[string]Key)
+	for key, u := range Units(listenerView{scope: scope{sidecar: sidecar}, captured: true}, s) {
 		out, err := u.Generate(&xdswire.Encoder{})
 		if err != nil {
 			t.Fatal(err)
 		}
 		for _, r := range out {
 			if other, dup := names[r.Name]; dup {
-				t.Errorf("listener %s comes from %q and %q", r.Name, id, other)
+				t.Errorf("listener %s comes from %v and %v", r.Name, key, other)
 			}
-			names[r.Name] = id
+			names[r.Name] = key
 		}
 	}
-	if names["0.0.0.0_9080"] != "egress 0" {
+	if names["0.0.0.0_9080"] != (Key{Number: 1}) {
 		t.Errorf("listeners %v, want 0.0.0.0_9080 of the Sidecar", names)
 	}
 }

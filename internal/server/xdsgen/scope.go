@@ -1,6 +1,8 @@
 package xdsgen
 
 import (
+	"iter"
+	"slices"
 	"strings"
 
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
@@ -76,6 +78,29 @@ func (sc scope) seesThrough(hosts []string, svc *snapshot.MeshService) bool {
 	return svc.VisibleTo(sc.namespace) && hostsMatch(hosts, svc, sc.namespace)
 }
 
+// namespaces returns the namespaces that have all visible services, each once. It returns
+// nil if any namespace may have them.
+func (sc scope) namespaces() []string {
+	var out []string
+	for _, e := range sc.egress() {
+		for _, h := range e.GetHosts() {
+			ns, _, ok := strings.Cut(h, "/")
+			switch {
+			case !ok || ns == "*":
+				return nil
+			case ns == "~":
+				continue
+			case ns == ".":
+				ns = sc.namespace
+			}
+			if !slices.Contains(out, ns) {
+				out = append(out, ns)
+			}
+		}
+	}
+	return out
+}
+
 // hostsMatch reports whether a list of hosts of the form <namespace>/<host> includes the
 // service. The namespace "." stands for own.
 func hostsMatch(hosts []string, svc *snapshot.MeshService, own string) bool {
@@ -110,24 +135,23 @@ func hostMatches(pattern, host string) bool {
 // selector in the root namespace.
 func chooseSidecar(s *snapshot.Snapshot, namespace string, labels map[string]string) *snapshot.Sidecar {
 	ns := s.Namespaces.Get(namespace)
-	if ns != nil {
-		for _, sc := range ns.Sidecars {
-			if sel := sc.Spec.GetWorkloadSelector().GetLabels(); len(sel) > 0 && snapshot.Selects(sel, labels) {
-				return sc
-			}
+	for sc := range sidecars(ns) {
+		if sel := sc.Spec.GetWorkloadSelector().GetLabels(); len(sel) > 0 && snapshot.Selects(sel, labels) {
+			return sc
 		}
 	}
 	for _, facts := range []*snapshot.NamespaceFacts{ns, s.Namespaces.Get(s.Mesh.RootNamespace)} {
-		if facts == nil {
-			continue
-		}
-		for _, sc := range facts.Sidecars {
+		for sc := range sidecars(facts) {
 			if len(sc.Spec.GetWorkloadSelector().GetLabels()) == 0 {
 				return sc
 			}
 		}
 	}
 	return nil
+}
+
+func sidecars(ns *snapshot.NamespaceFacts) iter.Seq[*snapshot.Sidecar] {
+	return snapshot.Policies[*networkingv1alpha3.Sidecar](ns, snapshot.KindSidecar)
 }
 
 // Visibility determines the services that a proxy sees.

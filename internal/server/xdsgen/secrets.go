@@ -3,6 +3,7 @@ package xdsgen
 import (
 	"errors"
 	"fmt"
+	"iter"
 	"slices"
 	"strings"
 	"time"
@@ -47,51 +48,40 @@ func AssignSecrets(s *snapshot.Snapshot, caller mesh.Caller, keys bool, names *x
 // Type implements View.
 func (v Secrets) Type() string { return xdswire.SecretType }
 
-// Reads implements View.
-func (v Secrets) Reads() snapshot.Kinds { return snapshot.SecretFacts }
+// Keys implements View.
+func (v Secrets) Keys() Keys { return Keys{secrets: &v} }
 
-// Units implements View.
-func (v Secrets) Units(s *snapshot.Snapshot, yield func(string, Unit)) {
-	for _, name := range v.names.Names() {
-		v.unit(s, name, yield)
-	}
-}
-
-// Touched implements View.
-func (v Secrets) Touched(s *snapshot.Snapshot, c *snapshot.Changes, yield func(string, Unit)) {
+// touched iterates over the requested names that changes may concern.
+func (v Secrets) touched(c *snapshot.Changes) iter.Seq[string] {
 	own := snapshot.SecretKey(v.cluster, v.namespace, "")
-	for key := range c.Secrets {
-		if strings.HasPrefix(key, snapshot.ConfigMapPrefix) {
-			v.touch(s, key, yield)
-			continue
-		}
-		object, ok := strings.CutPrefix(key, own)
-		if !ok {
-			continue
-		}
-		for _, prefix := range []string{secretPrefix, secretPrefix + v.namespace + "/", gatewaySecretPrefix + v.namespace + "/"} {
-			v.touch(s, prefix+object, yield)
-		}
-	}
-}
-
-// touch yields the units with a name and with the name of its CA certificates, as far
-// as they were requested.
-func (v Secrets) touch(s *snapshot.Snapshot, name string, yield func(string, Unit)) {
-	for _, name := range []string{name, name + caSuffix} {
-		if v.names.Has(name) {
-			v.unit(s, name, yield)
+	return func(yield func(string) bool) {
+		for key := range c.Secrets {
+			names := []string{key}
+			if !strings.HasPrefix(key, snapshot.ConfigMapPrefix) {
+				object, ok := strings.CutPrefix(key, own)
+				if !ok {
+					continue
+				}
+				names = []string{secretPrefix + object, secretPrefix + v.namespace + "/" + object, gatewaySecretPrefix + v.namespace + "/" + object}
+			}
+			for _, name := range names {
+				for _, name := range []string{name, name + caSuffix} {
+					if v.names.Has(name) && !yield(name) {
+						return
+					}
+				}
+			}
 		}
 	}
 }
 
-func (v Secrets) unit(s *snapshot.Snapshot, name string, yield func(string, Unit)) {
-	c, err := v.find(s, name)
+// Unit implements View.
+func (v Secrets) Unit(s *snapshot.Snapshot, k Key) Unit {
+	c, err := v.find(s, k.Name)
 	if err != nil {
-		yield(name, nil)
-		return
+		return nil
 	}
-	yield(name, secretUnit{name: name, pair: c.pair, ca: c.ca})
+	return secretUnit{name: k.Name, pair: c.pair, ca: c.ca}
 }
 
 // Check returns why a name is not served, or the fault of the certificates that are

@@ -57,10 +57,7 @@ func given(t *testing.T, s *snapshot.Snapshot, v xdsgen.View) map[string]string 
 	t.Helper()
 	out := make(map[string]string)
 	var enc xdswire.Encoder
-	v.Units(s, func(_ string, u xdsgen.Unit) {
-		if u == nil {
-			return
-		}
+	for _, u := range xdsgen.Units(v, s) {
 		resources, err := u.Generate(&enc)
 		if err != nil {
 			t.Fatal(err)
@@ -80,7 +77,7 @@ func given(t *testing.T, s *snapshot.Snapshot, v xdsgen.View) map[string]string 
 				out[r.Name] = string(c.GetTrustedCa().GetInlineBytes()) + ", " + string(c.GetCrl().GetInlineBytes())
 			}
 		}
-	})
+	}
 	return out
 }
 

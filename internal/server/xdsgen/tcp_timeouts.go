@@ -1,6 +1,7 @@
 package xdsgen
 
 import (
+	"iter"
 	"time"
 
 	tcpv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/tcp_proxy/v3"
@@ -54,12 +55,12 @@ func (p portTimeouts) of(svc *snapshot.MeshService, number uint32) tcpTimeouts {
 }
 
 // encode returns the timeouts of ports that have not HTTP, in a comparable form.
-func (r timeoutRules) encode(s *snapshot.Snapshot, services []*snapshot.MeshService, numbers ...uint32) string {
+func (r timeoutRules) encode(s *snapshot.Snapshot, services iter.Seq[*snapshot.MeshService], numbers ...uint32) string {
 	if !r.used {
 		return ""
 	}
 	out := make(portTimeouts)
-	for _, svc := range services {
+	for svc := range services {
 		rules := s.Rules.Get(svc.Key)
 		if rules == nil {
 			continue

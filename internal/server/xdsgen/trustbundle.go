@@ -19,18 +19,13 @@ type trustView struct{}
 
 func (v trustView) Type() string { return xdswire.ProxyConfigType }
 
-func (v trustView) Reads() snapshot.Kinds { return snapshot.TrustFacts }
+func (v trustView) Keys() Keys { return Keys{Fixed: 1, FixedFacts: snapshot.TrustFacts} }
 
-func (v trustView) Units(s *snapshot.Snapshot, yield func(string, Unit)) {
-	if s.TrustBundle != nil {
-		yield(proxyConfig, trustUnit{s.TrustBundle})
+func (v trustView) Unit(s *snapshot.Snapshot, _ Key) Unit {
+	if s.TrustBundle == nil {
+		return nil
 	}
-}
-
-func (v trustView) Touched(s *snapshot.Snapshot, c *snapshot.Changes, yield func(string, Unit)) {
-	if c.TrustBundle {
-		v.Units(s, yield)
-	}
+	return trustUnit{s.TrustBundle}
 }
 
 type trustUnit struct{ bundle *snapshot.TrustBundle }

@@ -4,6 +4,8 @@
 // Proxies share resources. A View is a list of resources for all proxies that need the
 // same list, and consists of Units, which are generated one by one. The types of both
 // hold everything that generation depends on, so that equal values mean equal resources.
+// A view names its units by Keys, such as a service or a port; the caller lists them and
+// finds the units that a change concerns.
 package xdsgen
 
 import (
@@ -28,15 +30,10 @@ type Unit interface {
 type View interface {
 	// Type returns the type URL of the resources.
 	Type() string
-	// Reads returns the kinds of facts on which the view's units depend. For changes of
-	// other kinds Touched yields nothing.
-	Reads() snapshot.Kinds
-	// Units yields all units of the view, each under an id that is unique in the view.
-	Units(s *snapshot.Snapshot, yield func(id string, u Unit))
-	// Touched yields the units that the changes may have changed. A nil Unit means that
-	// the view has no unit with that id. After changes with Everywhere, the caller uses
-	// Units instead.
-	Touched(s *snapshot.Snapshot, c *snapshot.Changes, yield func(id string, u Unit))
+	// Keys describes the keys of the view's units.
+	Keys() Keys
+	// Unit returns the unit with a key, or nil if the view has none.
+	Unit(s *snapshot.Snapshot, k Key) Unit
 }
 
 // Joined is a View with a single resource, which consists of the parts that its units
@@ -57,13 +54,3 @@ type Views struct {
 
 // Assignment holds the views of one proxy by type URL.
 type Assignment map[string]Views
-
-// constantView is embedded in views that depend only on their own fields. A proxy with
-// other facts gets another view.
-type constantView struct{}
-
-// Reads implements View.
-func (constantView) Reads() snapshot.Kinds { return 0 }
-
-// Touched implements View.
-func (constantView) Touched(*snapshot.Snapshot, *snapshot.Changes, func(string, Unit)) {}

@@ -1,0 +1,49 @@
+package snapshot
+
+import (
+	"reflect"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+func TestMergeChanges(t *testing.T) {
+	set := func(names ...string) map[string]struct{} {
+		m := make(map[string]struct{})
+		for _, n := range names {
+			m[n] = struct{}{}
+		}
+		return m
+	}
+	early, late := time.Unix(1, 0), time.Unix(2, 0)
+	a := &Changes{
+		Services: set("a"), Rules: set("r"), TrustBundle: true, Endpoints: set("e"), Ports: map[uint32]struct{}{1: {}}, Everywhere: true, Since: late,
+		Causes: []Cause{{Key: Key{Name: "one"}}}, Events: 1,
+	}
+	b := &Changes{
+		Services: set("b"), Pods: set("p"), Secrets: set("s"), Namespaces: set("n"), Ports: map[uint32]struct{}{2: {}}, Since: early,
+		Causes: slices.Repeat([]Cause{{Key: Key{Name: "more"}}}, maxCauses), Events: 20,
+	}
+	want := &Changes{
+		Services: set("a", "b"), Rules: set("r"), TrustBundle: true, Endpoints: set("e"), Pods: set("p"), Secrets: set("s"), Namespaces: set("n"),
+		Ports: map[uint32]struct{}{1: {}, 2: {}}, Everywhere: true, Since: early,
+		Causes: append([]Cause{{Key: Key{Name: "one"}}}, slices.Repeat([]Cause{{Key: Key{Name: "more"}}}, maxCauses-1)...),
+		Events: 21,
+	}
+	for _, f := range reflect.VisibleFields(reflect.TypeFor[Changes]()) {
+		if f.Type.Kind() == reflect.Map && reflect.ValueOf(*want).FieldByIndex(f.Index).Len() == 0 {
+			t.Errorf("the test merges no %s", f.Name)
+		}
+	}
+	if d := cmp.Diff(want, a.Merge(b)); d != "" {
+		t.Errorf("-want +got:\n%s", d)
+	}
+	if len(a.Services) != 1 || len(b.Services) != 1 || len(a.Causes) != 1 {
+		t.Error("merging writes to what it merges")
+	}
+	if (*Changes)(nil).Merge(a) != a {
+		t.Error("the first changes are not taken as they are")
+	}
+}

@@ -1,0 +1,186 @@
+package xdsgen
+
+import (
+	"cmp"
+	"iter"
+
+	"github.com/meshctl/meshctl/internal/server/snapshot"
+)
+
+// Key identifies a unit in its view.
+type Key struct {
+	Kind KeyKind
+	// Name is the MeshService.Key of a service or the requested name of a secret.
+	Name string
+	// Number is the number of a port or of a fixed unit.
+	Number uint32
+}
+
+// KeyKind is a kind of keys.
+type KeyKind uint8
+
+// The kinds of keys.
+const (
+	FixedKey   KeyKind = iota // units that every view of the type has, numbered from 0
+	ServiceKey                // a service
+	PortKey                   // a TCP port number
+	SecretKey                 // a requested secret
+)
+
+// Compare orders keys.
+func (k Key) Compare(other Key) int {
+	return cmp.Or(cmp.Compare(k.Kind, other.Kind), cmp.Compare(k.Name, other.Name), cmp.Compare(k.Number, other.Number))
+}
+
+// Keys describes the keys of a view's units, and the facts that the units read.
+type Keys struct {
+	// Fixed is the number of fixed units. FixedFacts holds the kinds of facts that they
+	// read, whichever the keys of the facts.
+	Fixed      int
+	FixedFacts snapshot.Kinds
+	// ServiceFacts holds the kinds of facts of its service that the unit of a service
+	// reads. Without any, there are no such units.
+	ServiceFacts snapshot.Kinds
+	// Ports reports whether each port number has a unit, which reads the services of the
+	// port.
+	Ports bool
+
+	scope   scope    // the services that a unit may read
+	secrets *Secrets // for SecretKey
+}
+
+// Reads returns the kinds of facts that the units read. Changes of other kinds do not
+// concern the view.
+func (k Keys) Reads() snapshot.Kinds {
+	reads := k.FixedFacts | k.ServiceFacts
+	if k.Ports {
+		reads |= snapshot.PortFacts
+	}
+	if k.secrets != nil {
+		reads |= snapshot.SecretFacts
+	}
+	return reads
+}
+
+// All iterates over the keys of all units, and maybe of some that the view does not have.
+func (k Keys) All(s *snapshot.Snapshot) iter.Seq[Key] {
+	return func(yield func(Key) bool) {
+		for i := range k.Fixed {
+			if !yield(Key{Number: uint32(i)}) {
+				return
+			}
+		}
+		if k.secrets != nil {
+			for _, name := range k.secrets.names.Names() {
+				if !yield(Key{Kind: SecretKey, Name: name}) {
+					return
+				}
+			}
+		}
+		if k.ServiceFacts == 0 && !k.Ports {
+			return
+		}
+		if namespaces := k.scope.namespaces(); namespaces != nil {
+			k.within(s, namespaces, yield)
+			return
+		}
+		if k.ServiceFacts != 0 {
+			for key := range s.Services.All() {
+				if !yield(Key{Kind: ServiceKey, Name: key}) {
+					return
+				}
+			}
+		}
+		if k.Ports {
+			for number := range s.Ports.All() {
+				if !yield(Key{Kind: PortKey, Number: number}) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// Units iterates over all units of a view.
+func Units(v View, s *snapshot.Snapshot) iter.Seq2[Key, Unit] {
+	return func(yield func(Key, Unit) bool) {
+		for key := range v.Keys().All(s) {
+			if u := v.Unit(s, key); u != nil && !yield(key, u) {
+				return
+			}
+		}
+	}
+}
+
+// within yields the keys for the services of some namespaces.
+func (k Keys) within(s *snapshot.Snapshot, namespaces []string, yield func(Key) bool) {
+	ports := make(map[uint32]struct{})
+	for svc := range servicesIn(s, namespaces) {
+		if k.ServiceFacts != 0 && !yield(Key{Kind: ServiceKey, Name: svc.Key}) {
+			return
+		}
+		if k.Ports {
+			for i := range svc.Ports {
+				ports[svc.Ports[i].Number] = struct{}{}
+			}
+		}
+	}
+	for number := range ports {
+		if !yield(Key{Kind: PortKey, Number: number}) {
+			return
+		}
+	}
+}
+
+// servicesIn iterates over the services of namespaces.
+func servicesIn(s *snapshot.Snapshot, namespaces []string) iter.Seq[*snapshot.MeshService] {
+	return func(yield func(*snapshot.MeshService) bool) {
+		for _, namespace := range namespaces {
+			facts := s.Namespaces.Get(namespace)
+			if facts == nil {
+				continue
+			}
+			for _, svc := range facts.Services {
+				if !yield(svc) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// Touched iterates over the keys of the units that changes may concern, each once, and
+// maybe over keys that the view does not have. After changes with Everywhere, the caller
+// uses All instead.
+func (k Keys) Touched(c *snapshot.Changes) iter.Seq[Key] {
+	return func(yield func(Key) bool) {
+		if k.FixedFacts&c.Kinds() != 0 {
+			for i := range k.Fixed {
+				if !yield(Key{Number: uint32(i)}) {
+					return
+				}
+			}
+		}
+		if k.secrets != nil {
+			for name := range k.secrets.touched(c) {
+				if !yield(Key{Kind: SecretKey, Name: name}) {
+					return
+				}
+			}
+		}
+		if k.ServiceFacts != 0 {
+			for key := range c.ServiceKeys(k.ServiceFacts) {
+				if !yield(Key{Kind: ServiceKey, Name: key}) {
+					return
+				}
+			}
+		}
+		if k.Ports {
+			for number := range c.Ports {
+				if !yield(Key{Kind: PortKey, Number: number}) {
+					return
+				}
+			}
+		}
+	}
+}

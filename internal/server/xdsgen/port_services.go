@@ -1,0 +1,95 @@
+package xdsgen
+
+import (
+	"slices"
+	"unique"
+
+	"github.com/meshctl/meshctl/internal/server/snapshot"
+)
+
+// portServices holds the visible services with a TCP port of a number, in the order of
+// precedence. It is comparable. If a scope sees few services, it holds them alone, so that
+// changes of other services do not matter, and scopes that see the same services share
+// the result.
+type portServices struct {
+	number uint32
+	few    unique.Handle[serviceList]
+	// Otherwise it holds all services of the port, of which the scope sees some.
+	of    *snapshot.PortServices
+	scope scope
+}
+
+// serviceList is a list of services whose handles are equal if the lists are.
+type serviceList struct {
+	first *snapshot.MeshService // nil: the list is empty
+	rest  unique.Handle[serviceList]
+}
+
+var noServices = unique.Make(serviceList{})
+
+// at returns the visible services with a TCP port of a number.
+func (sc scope) at(s *snapshot.Snapshot, number uint32) portServices {
+	namespaces := sc.namespaces()
+	if namespaces == nil {
+		return portServices{number: number, of: s.Ports.Get(number), scope: sc}
+	}
+	var list []*snapshot.MeshService
+	for svc := range servicesIn(s, namespaces) {
+		if p := svc.Port(number); p != nil && svc.ExternalName == "" && sc.sees(svc) {
+			list = append(list, svc)
+		}
+	}
+	slices.SortFunc(list, snapshot.CompareServices)
+	few := noServices
+	for _, svc := range slices.Backward(list) {
+		few = unique.Make(serviceList{svc, few})
+	}
+	return portServices{number: number, few: few}
+}
+
+// all iterates over the services.
+func (p portServices) all(yield func(*snapshot.MeshService) bool) {
+	if p.of != nil {
+		for _, svc := range p.of.Services {
+			if svc.ExternalName == "" && p.scope.sees(svc) && !yield(svc) {
+				return
+			}
+		}
+		return
+	}
+	if p.few == (unique.Handle[serviceList]{}) {
+		return
+	}
+	for l := p.few.Value(); l.first != nil; l = l.rest.Value() {
+		if !yield(l.first) {
+			return
+		}
+	}
+}
+
+// any reports whether is holds for the port of some service.
+func (p portServices) any(is func(*snapshot.MeshService, *snapshot.ServicePort) bool) bool {
+	for svc := range p.all {
+		if is(svc, svc.Port(p.number)) {
+			return true
+		}
+	}
+	return false
+}
+
+// none reports whether there are no services.
+func (p portServices) none() bool {
+	return !p.any(func(*snapshot.MeshService, *snapshot.ServicePort) bool { return true })
+}
+
+// size returns the number of services, or more.
+func (p portServices) size() int {
+	if p.of != nil {
+		return len(p.of.Services)
+	}
+	n := 0
+	for range p.all {
+		n++
+	}
+	return n
+}
