@@ -20,6 +20,8 @@ const (
 	LabelSubzone           = "topology.istio.io/subzone"
 	LabelRegion            = "topology.kubernetes.io/region"
 	LabelZone              = "topology.kubernetes.io/zone"
+	LabelCluster           = "topology.istio.io/cluster"
+	LabelHostname          = "kubernetes.io/hostname"
 	LabelTLSMode           = "security.istio.io/tlsMode"
 	LabelGatewayPort       = "networking.istio.io/gatewayPort"
 	LabelLocality          = "istio-locality"
@@ -43,6 +45,10 @@ const TLSModeIstio = "istio"
 const (
 	SecretCertificate = "default"
 	SecretRoots       = "ROOTCA" // with the revocation lists
+	// SecretFileCertificate precedes the paths of a certificate and its key, which a "~"
+	// separates. SecretFileRoots precedes the path of CA certificates, or "system".
+	SecretFileCertificate = "file-cert:"
+	SecretFileRoots       = "file-root:"
 )
 
 // GRPCServerListener is the prefix of the listener that a gRPC server requests. The

@@ -59,6 +59,11 @@ spec:
   selector: {istio: eastwestgateway}
   servers: [{port: {number: 15443, name: tls, protocol: TLS}, tls: {mode: AUTO_PASSTHROUGH}, hosts: ["*.local"]}]
 ---
+apiVersion: networking.istio.io/v1
+kind: DestinationRule
+metadata: {name: web, namespace: apps}
+spec: {host: web, trafficPolicy: {connectionPool: {tcp: {maxConnections: 3}}}, subsets: [{name: v1, labels: {version: v1}}]}
+---
 apiVersion: security.istio.io/v1
 kind: PeerAuthentication
 metadata: {name: default, namespace: istio-system}

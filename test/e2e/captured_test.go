@@ -181,17 +181,20 @@ func backgroundAs(t *testing.T, attributes *syscall.SysProcAttr, log, work strin
 	}
 }
 
-// answers serves HTTP with one answer at an address and port until the test
-// ends.
+// answers serves HTTP with one answer at an address and port until the test ends.
 func answers(t *testing.T, at, answer string) {
+	t.Helper()
+	serves(t, at, func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, answer) })
+}
+
+// serves serves HTTP at an address and port until the test ends.
+func serves(t *testing.T, at string, handler http.HandlerFunc) {
 	t.Helper()
 	l, err := net.Listen("tcp", at)
 	if err != nil {
 		t.Fatal(err)
 	}
-	server := &http.Server{ReadHeaderTimeout: deadline, Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		_, _ = io.WriteString(w, answer)
-	})}
+	server := &http.Server{ReadHeaderTimeout: deadline, Handler: handler}
 	done := make(chan struct{})
 	go func() {
 		defer close(done)

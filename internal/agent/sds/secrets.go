@@ -45,18 +45,27 @@ func (s Secrets) encode() (map[string]*secret, error) {
 	}
 	out := make(map[string]*secret, len(messages))
 	for _, m := range messages {
-		value, err := proto.MarshalOptions{Deterministic: true}.Marshal(m)
-		if err != nil {
-			return nil, fmt.Errorf("encode secret %s: %w", m.GetName(), err)
+		s := encode(m)
+		if s == nil {
+			return nil, fmt.Errorf("secret %s cannot be encoded", m.GetName())
 		}
-		sum := sha256.Sum256(value)
-		out[m.GetName()] = &secret{
-			name:    m.GetName(),
-			version: hex.EncodeToString(sum[:8]),
-			body:    &anypb.Any{TypeUrl: xdswire.SecretType, Value: value},
-		}
+		out[m.GetName()] = s
 	}
 	return out, nil
+}
+
+// encode returns nil for a message that cannot be encoded.
+func encode(m *tlsv3.Secret) *secret {
+	value, err := proto.MarshalOptions{Deterministic: true}.Marshal(m)
+	if err != nil {
+		return nil
+	}
+	sum := sha256.Sum256(value)
+	return &secret{
+		name:    m.GetName(),
+		version: hex.EncodeToString(sum[:8]),
+		body:    &anypb.Any{TypeUrl: xdswire.SecretType, Value: value},
+	}
 }
 
 func inline(data []byte) *corev3.DataSource {

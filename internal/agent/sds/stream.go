@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"slices"
+	"time"
 
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	secretv3 "github.com/envoyproxy/go-control-plane/envoy/service/secret/v3"
@@ -74,7 +75,12 @@ func serve[Request any](ctx context.Context, s *Server, sub *subscription,
 				return err
 			}
 		}
+		var files <-chan time.Time
+		if sub.lacksFile() {
+			files = time.After(fileInterval)
+		}
 		select {
+		case <-files:
 		case req := <-requests:
 			if err := handle(req); err != nil {
 				return err
@@ -102,12 +108,30 @@ type subscription struct {
 func (u *subscription) due(secrets map[string]*secret) []*secret {
 	var due []*secret
 	for _, name := range u.order {
-		if s := secrets[name]; s != nil && s.version != u.names[name] {
+		s := secrets[name]
+		if u.mayLack(name) {
+			s = fileSecret(name)
+		}
+		if s != nil && s.version != u.names[name] {
 			u.names[name] = s.version
 			due = append(due, s)
 		}
 	}
 	return due
+}
+
+// fileInterval is the interval between looks for files that are missing.
+const fileInterval = time.Second
+
+// lacksFile reports whether files of a subscribed secret are missing.
+func (u *subscription) lacksFile() bool {
+	return slices.ContainsFunc(u.order, u.mayLack)
+}
+
+// mayLack reports whether a file of a secret was missing when it was sent, or the secret
+// was not sent.
+func (u *subscription) mayLack(name string) bool {
+	return isFile(name) && (u.names[name] == "" || u.names[name] == missing)
 }
 
 // request handles a state-of-the-world request, whose names replace the subscription. It
@@ -161,7 +185,7 @@ func (u *subscription) add(name, version string) error {
 	if len(u.order) == maxNames {
 		return status.Errorf(codes.ResourceExhausted, "more than %d secrets on one stream", maxNames)
 	}
-	if name != mesh.SecretCertificate && name != mesh.SecretRoots && version == "" {
+	if name != mesh.SecretCertificate && name != mesh.SecretRoots && version == "" && !isFile(name) {
 		u.log.Warn("envoy asks for a secret that the agent does not have", "secret", name)
 	}
 	u.names[name] = version

@@ -4,6 +4,8 @@ import (
 	"context"
 	"strconv"
 
+	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
+
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 	"github.com/meshctl/meshctl/internal/server/xds/history"
 	"github.com/meshctl/meshctl/internal/server/xdsgen"
@@ -64,11 +66,19 @@ type sidecarScope struct {
 	OutboundTrafficPolicy outboundTrafficPolicy `json:"outboundTrafficPolicy"`
 	Services              []service             `json:"services"`
 	Sidecar               any                   `json:"sidecar"`
-	DestinationRules      struct{}              `json:"destinationRules"` // they have no effect
+	// DestinationRules holds the rules that apply to the proxy, merged, by host.
+	DestinationRules map[string]scopedRule `json:"destinationRules"`
 }
 
-// sidecarz makes the page of the services that ?proxyID= may reach, and of the Sidecar
-// that decides it.
+// scopedRule is a DestinationRule, which the first one of a merge names.
+type scopedRule struct {
+	Name      string `json:"name"`
+	Namespace string `json:"namespace"`
+	Rule      any    `json:"rule"`
+}
+
+// sidecarz makes the page of the services that ?proxyID= may reach, with their
+// DestinationRules, and of the Sidecar that decides it.
 func (p *Pages) sidecarz(_ context.Context, q Query) (any, error) {
 	s, err := p.snapshot()
 	if err != nil {
@@ -81,8 +91,9 @@ func (p *Pages) sidecarz(_ context.Context, q Query) (any, error) {
 	sight := xdsgen.VisibilityOf(s, x.Node)
 	out := sidecarScope{
 		Version: strconv.FormatUint(s.Seq, 10), RootNamespace: s.Mesh.RootNamespace, Name: defaultSidecar, Namespace: x.Node.Namespace,
-		OutboundTrafficPolicy: meshPolicy(s), Services: []service{},
+		OutboundTrafficPolicy: meshPolicy(s), Services: []service{}, DestinationRules: make(map[string]scopedRule),
 	}
+	rules := xdsgen.RulesOf(s, x.Node)
 	if c := sight.Sidecar; c != nil {
 		out.Name, out.Namespace, out.Sidecar = c.Name, c.Namespace, c.Spec
 		if policy := c.Spec.GetOutboundTrafficPolicy(); policy != nil {
@@ -92,6 +103,11 @@ func (p *Pages) sidecarz(_ context.Context, q Query) (any, error) {
 	for _, svc := range s.Services.All() {
 		if sight.Sees(svc) {
 			out.Services = append(out.Services, serviceOf(svc))
+			if r := rules(svc); r != nil {
+				out.DestinationRules[svc.Host] = scopedRule{r.Name, r.Namespace, &networkingv1alpha3.DestinationRule{
+					Host: svc.Host, TrafficPolicy: r.Policy, Subsets: r.Subsets,
+				}}
+			}
 		}
 	}
 	return out, nil

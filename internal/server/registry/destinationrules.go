@@ -256,3 +256,22 @@ func (t *tables) ruleScope(r *derive.Reads, ns string) (*snapshot.RuleScope, boo
 func equalScope(a, b *snapshot.RuleScope) bool {
 	return slices.EqualFunc(a.Selectors, b.Selectors, maps.Equal[map[string]string])
 }
+
+// limitsInbound reports whether some rule limits the connections of the service's own
+// workloads. It may be nil.
+func limitsInbound(h *snapshot.HostRules) bool {
+	limits := func(list []*snapshot.HostRule) bool {
+		return slices.ContainsFunc(list, func(r *snapshot.HostRule) bool {
+			return r.Policy.GetConnectionPool() != nil || len(r.Policy.GetPortLevelSettings()) > 0
+		})
+	}
+	if h == nil {
+		return false
+	}
+	for _, list := range h.Own {
+		if limits(list) {
+			return true
+		}
+	}
+	return limits(h.Default)
+}

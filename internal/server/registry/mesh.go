@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"google.golang.org/protobuf/proto"
 	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
 
@@ -54,6 +55,13 @@ func (t *tables) meshFacts(r *derive.Reads) *snapshot.Mesh {
 			Tracing:          mc == nil || mc.GetEnableTracing(),
 			DetectionTimeout: mc.GetProtocolDetectionTimeout().AsDuration(),
 		},
+		LocalityLB: mc.GetLocalityLbSetting(),
+		KeepAlive: snapshot.KeepAlive{
+			On: mc.GetTcpKeepalive() != nil, Probes: mc.GetTcpKeepalive().GetProbes(),
+			Time: mc.GetTcpKeepalive().GetTime().AsDuration(), Interval: mc.GetTcpKeepalive().GetInterval().AsDuration(),
+		},
+		H2Upgrade: mc.GetH2UpgradePolicy() == meshv1alpha1.MeshConfig_UPGRADE,
+
 		Retries:  retryPolicy(mc.GetDefaultHttpRetryPolicy()),
 		Networks: make(map[mesh.ClusterID]mesh.NetworkID),
 	}
@@ -110,7 +118,11 @@ func retryPolicy(m *networkingv1alpha3.HTTPRetry) snapshot.RetryPolicy {
 	return out
 }
 
-func equalMesh(a, b *snapshot.Mesh) bool { return reflect.DeepEqual(a, b) }
+func equalMesh(a, b *snapshot.Mesh) bool {
+	x, y := *a, *b
+	x.LocalityLB, y.LocalityLB = nil, nil
+	return reflect.DeepEqual(x, y) && proto.Equal(a.LocalityLB, b.LocalityLB)
+}
 
 func trustDomain(flag string, mc *meshv1alpha1.MeshConfig) string {
 	return cmp.Or(flag, mc.GetTrustDomain(), mesh.DefaultTrustDomain)

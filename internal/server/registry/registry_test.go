@@ -394,7 +394,7 @@ func TestOrderDoesNotMatter(t *testing.T) {
 func compareTables() cmp.Option {
 	return cmp.Options{
 		tableOption[string, snapshot.MeshService](), tableOption[string, snapshot.Endpoints](),
-		tableOption[uint32, snapshot.PortServices](), tableOption[string, snapshot.Pod](),
+		tableOption[uint32, snapshot.PortServices](), tableOption[string, snapshot.Pod](), tableOption[string, mesh.Locality](),
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"reflect"
 	"slices"
 
+	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/server/derive"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 )
@@ -59,17 +60,38 @@ func (s *state) build(before *snapshot.Snapshot) (*snapshot.Snapshot, *snapshot.
 	}
 	s.singles(next, changes)
 	next.Services = changed(next.Services, s.meshServices, changes.Services)
+	oldRules := next.Rules
 	next.Rules = changed(next.Rules, s.hostRules, changes.Rules)
+	for key := range changes.Rules {
+		s.rulesBeyondClusters(key, oldRules.Get(key), next, changes)
+	}
 	next.Ports = changed(next.Ports, s.ports, changes.Ports)
 	next.Namespaces = changed(next.Namespaces, s.facts, changes.Namespaces)
 	s.endpoints(next, changes)
 	s.objects(next, changes)
+	s.localities(next, changes)
 	if old := next.TrustBundle; s.trust != nil && (old == nil || !slices.Equal(old.Roots, s.trust.Roots)) {
 		next.TrustBundle = s.trust
 		changes.TrustBundle = true
 	}
 	s.reports()
 	return next, changes
+}
+
+// rulesBeyondClusters records what changed rules of a service concern besides its clusters.
+func (s *state) rulesBeyondClusters(key string, old *snapshot.HostRules, next *snapshot.Snapshot, changes *snapshot.Changes) {
+	svc := next.Services.Get(key)
+	if svc == nil {
+		return
+	}
+	if limitsInbound(old) || limitsInbound(next.Rules.Get(key)) { // a connection pool also limits the service's own workloads
+		changes.Namespaces[svc.Namespace] = struct{}{}
+	}
+	if next.RuleTraits.Timeouts { // of listeners
+		for i := range svc.Ports {
+			changes.Ports[svc.Ports[i].Number] = struct{}{}
+		}
+	}
 }
 
 // logFaults logs the facts that could not be computed, each once.
@@ -85,11 +107,12 @@ func (s *state) logFaults() {
 
 // singles sets the facts without a key.
 func (s *state) singles(next *snapshot.Snapshot, changes *snapshot.Changes) {
-	changes.Everywhere = s.mesh.Changed() || s.meshGateways.Changed() || s.configs.Changed() || s.traits.Changed()
+	changes.Everywhere = s.mesh.Changed() || s.meshGateways.Changed() || s.configs.Changed() || s.traits.Changed() || s.ruleTraits.Changed()
 	if s.meshGateways.Changed() && next.Gateways != nil {
 		s.cfg.Log.Info("gateways changed, triggering push", "networks", len(s.meshGateways.Get(nil).ByNetwork))
 	}
 	next.Mesh, next.Gateways, next.GatewayConfigs = s.mesh.Get(nil), s.meshGateways.Get(nil), s.configs.Get(nil)
+	next.RuleTraits = s.ruleTraits.Get(nil)
 	is := s.traits.Get(nil)
 	next.Private, next.NodeLocal, next.DNS, next.Allocated = is.private, is.nodeLocal, is.dns, is.allocated
 }
@@ -169,6 +192,52 @@ func (s *state) objects(next *snapshot.Snapshot, changes *snapshot.Changes) {
 	}
 	for k := range configMaps {
 		changes.Secrets[k] = struct{}{}
+	}
+}
+
+// localities sets the localities of nodes and WorkloadEntries. If clients prefer endpoints
+// by their own place, their pods count as changed.
+func (s *state) localities(next *snapshot.Snapshot, changes *snapshot.Changes) {
+	update := make(map[string]*mesh.Locality)
+	set := func(key string, l mesh.Locality) (differs bool) {
+		var old mesh.Locality
+		if known := next.Localities.Get(key); known != nil {
+			old = *known
+		}
+		if l == old {
+			delete(update, key) // a key that was removed and added occurs twice
+			return false
+		}
+		if update[key] = nil; l != (mesh.Locality{}) {
+			update[key] = &l
+		}
+		return true
+	}
+	for k, c := range s.nodes.Changed() {
+		var now mesh.Locality
+		if c.Present {
+			now = c.Value.Locality
+		}
+		set(snapshot.NodeKey(k.cluster, k.name), now)
+	}
+	moved := len(update) > 0
+	for k, c := range s.entries.Changed() {
+		var now mesh.Locality
+		if c.Present {
+			now = c.Value.Locality
+		}
+		if key := snapshot.WorkloadEntryKey(k.cluster, k.namespace, k.name); set(key, now) {
+			changes.Pods[key] = struct{}{}
+		}
+	}
+	next.Localities = next.Localities.With(update)
+	if !moved || !next.RuleTraits.Localities {
+		return
+	}
+	for key, pod := range next.Pods.All() {
+		if _, differs := update[snapshot.NodeKey(pod.Cluster, pod.Node)]; differs && pod.Node != "" {
+			changes.Pods[key] = struct{}{}
+		}
 	}
 }
 

@@ -63,6 +63,7 @@ type tables struct {
 	rulesFor     *derive.Index[ruleKey, objectKey, *snapshot.DestinationRule]
 	// selectingRules finds the DestinationRules with a workload selector by namespace.
 	selectingRules *derive.Index[string, objectKey, *snapshot.DestinationRule]
+	rulesUsing     *derive.Index[ruleUse, objectKey, *snapshot.DestinationRule]
 
 	// Facts.
 	meshSettings  *derive.Value[*snapshot.MeshSettings]
@@ -105,7 +106,8 @@ type tables struct {
 	hostRules      *derive.Table[string, *snapshot.HostRules]         // by MeshService.Key
 	ruledHosts     *derive.Index[string, string, *snapshot.HostRules] // by namespaces of clients
 	ruleScopes     *derive.Table[string, *snapshot.RuleScope]         // by namespace
-	facts          *derive.Table[string, *snapshot.NamespaceFacts]    // by namespace
+	ruleTraits     *derive.Value[snapshot.RuleTraits]
+	facts          *derive.Table[string, *snapshot.NamespaceFacts] // by namespace
 	duplicates     *derive.Value[[]duplicateExtension]
 }
 
@@ -180,6 +182,7 @@ func newTables(cfg Config) *tables {
 	for _, x := range t.policyIndex {
 		namespaces = append(namespaces, x)
 	}
+	t.ruleTraits = derive.Single(g, "rule traits", same, t.findRuleTraits)
 	t.facts = derive.New(g, "namespaces", strings.Compare, equalFacts, t.namespaceFacts, namespaces...)
 	t.duplicates = derive.Single(g, "duplicate extensions", slices.Equal[[]duplicateExtension], t.findDuplicateExtensions)
 	return t
@@ -260,6 +263,7 @@ func (t *tables) addIndexes() {
 		}
 		return into
 	})
+	t.rulesUsing = derive.NewIndex(t.rules.Table, ruleUses)
 }
 
 // list returns an index with all entries of a table.

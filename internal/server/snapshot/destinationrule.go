@@ -135,6 +135,17 @@ type RuleScope struct {
 	Selectors []map[string]string
 }
 
+// RuleTraits reports which settings are in use in DestinationRules or MeshConfig, so that
+// proxies share resources that do not depend on them.
+type RuleTraits struct {
+	// Localities reports whether clients may prefer endpoints by their own place.
+	Localities bool
+	// Timeouts reports whether listeners end TCP connections as a rule sets it.
+	Timeouts bool
+	// Labels holds the labels of failoverPriority, sorted and joined by commas.
+	Labels string
+}
+
 // RuleClientOf returns the client for a workload of a namespace. The facts may be nil.
 func RuleClientOf(facts *NamespaceFacts, labels map[string]string) RuleClient {
 	if facts == nil || facts.Rules == nil {

@@ -120,6 +120,9 @@ func (k PodKey) String() string {
 	return string(k.Cluster) + "/" + k.Namespace + "/" + k.Name
 }
 
+// NodeKey returns the key of a Kubernetes node in Snapshot.Localities.
+func NodeKey(c mesh.ClusterID, node string) string { return PodKey{Cluster: c, Name: node}.String() }
+
 // WorkloadEntryKey returns the key of a WorkloadEntry in Snapshot.Pods. It differs
 // from the key of every pod by a colon.
 func WorkloadEntryKey(c mesh.ClusterID, namespace, name string) string {

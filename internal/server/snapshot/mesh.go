@@ -3,6 +3,8 @@ package snapshot
 import (
 	"time"
 
+	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
+
 	"github.com/meshctl/meshctl/internal/mesh"
 )
 
@@ -31,11 +33,24 @@ type Mesh struct {
 	KeyExchanges []string
 	// Retries is defaultHttpRetryPolicy.
 	Retries RetryPolicy
+	// KeepAlive is tcpKeepalive, and H2Upgrade whether h2UpgradePolicy is UPGRADE.
+	KeepAlive KeepAlive
+	H2Upgrade bool
+	// LocalityLB is localityLbSetting.
+	LocalityLB *networkingv1alpha3.LocalityLoadBalancerSetting
 	// Listeners holds the settings of all listeners.
 	Listeners ListenerSettings
 	// Networks holds the network of each cluster: the network label of its system
 	// namespace, else a flag of the control plane.
 	Networks map[mesh.ClusterID]mesh.NetworkID
+}
+
+// KeepAlive sets how proxies probe idle TCP connections. Zero fields mean the settings of
+// the operating system.
+type KeepAlive struct {
+	On             bool
+	Probes         uint32
+	Time, Interval time.Duration
 }
 
 // ListenerSettings holds the settings of MeshConfig that apply to all listeners.

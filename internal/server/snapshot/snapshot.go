@@ -15,6 +15,8 @@ import (
 	"maps"
 	"slices"
 	"time"
+
+	"github.com/meshctl/meshctl/internal/mesh"
 )
 
 // Snapshot holds the facts about the whole mesh at one moment. It is immutable, and
@@ -55,6 +57,11 @@ type Snapshot struct {
 	// DNS reports whether proxies resolve the endpoints of some service, and Allocated
 	// whether some service has allocated addresses.
 	DNS, Allocated bool
+	// RuleTraits reports which settings of DestinationRules are in use.
+	RuleTraits RuleTraits
+	// Localities holds the localities of Kubernetes nodes by NodeKey, and of
+	// WorkloadEntries by WorkloadEntryKey.
+	Localities *Table[string, mesh.Locality]
 	// GatewayConfigs holds the Gateway objects of the local cluster, oldest first.
 	GatewayConfigs []*Gateway
 }
@@ -72,7 +79,7 @@ type Changes struct {
 	// TrustBundle reports whether Snapshot.TrustBundle changed.
 	TrustBundle bool
 	// Everywhere reports whether a fact changed on which all resources may depend:
-	// Mesh, Gateways, Private, NodeLocal, DNS, Allocated or GatewayConfigs.
+	// Mesh, Gateways, Private, NodeLocal, DNS, Allocated, RuleTraits or GatewayConfigs.
 	Everywhere bool
 	// Causes names a few of the objects behind the change, for logs and traces.
 	// Events is the number of all of them.

@@ -134,6 +134,9 @@ const (
 )
 
 func checkLoadBalancer(field string, lb *networkingv1alpha3.LoadBalancerSettings) *FieldError {
+	if fault := checkLocalities(field+".localityLbSetting", lb.GetLocalityLbSetting()); fault != nil {
+		return fault
+	}
 	if hash := lb.GetConsistentHash(); hash != nil {
 		field := field + ".consistentHash"
 		if hash.GetHashKey() == nil {
@@ -251,6 +254,9 @@ func checkClientTLS(field string, t *networkingv1alpha3.ClientTLSSettings) *Fiel
 		if f.path != "" && !path.IsAbs(f.path) {
 			return faultf(field+"."+f.name, "%q is not an absolute path", f.path)
 		}
+		if strings.Contains(f.path, "~") { // it separates paths in names of secrets
+			return faultf(field+"."+f.name, "%q contains ~", f.path)
+		}
 	}
 	if i := slices.Index(t.SubjectAltNames, ""); i >= 0 {
 		return faultf(at(field+".subjectAltNames", i), "is empty")
@@ -289,16 +295,13 @@ func trafficPolicyFields(path string) []apiField {
 	)
 }
 
-const allLocalities = "all localities receive a share of the requests"
+const noZoneAware = "use `localityLbSetting`"
 
 func policyPartFields(path string) []apiField {
 	return []apiField{
-		{Path: path + ".loadBalancer", Support: Partly, Meaning: "`simple`, `consistentHash` and `warmup`"},
-		{Path: path + ".loadBalancer.localityLbSetting", Support: NoEffect, Meaning: allLocalities},
-		{Path: path + ".loadBalancer.zoneAwareLbSetting", Support: NoEffect, Meaning: allLocalities},
-		{Path: path + ".connectionPool", Support: Partly, Meaning: "`tcp` and `http`; only for outbound connections"},
-		{Path: path + ".connectionPool.tcp", Support: Partly, Meaning: "`maxConnections`, `connectTimeout`, `tcpKeepalive` and, for HTTP, `maxConnectionDuration`"},
-		{Path: path + ".connectionPool.tcp.idleTimeout", Support: NoEffect, Meaning: "idle TCP connections end after an hour"},
+		{Path: path + ".loadBalancer", Support: Partly, Meaning: "`simple`, `consistentHash`, `localityLbSetting` and `warmup`"},
+		{Path: path + ".loadBalancer.zoneAwareLbSetting", Support: NoEffect, Meaning: noZoneAware},
+		{Path: path + ".connectionPool", Support: Works, Meaning: "`tcp` and `http`; also for inbound connections of the service's workloads"},
 		{Path: path + ".outlierDetection", Support: Partly, Meaning: "counts of failures"},
 		{Path: path + ".outlierDetection.consecutiveErrors", Support: NoEffect, Meaning: "use `consecutive5xxErrors`"},
 		{Path: path + ".tls", Support: Works},

@@ -195,6 +195,14 @@ func checkMeshConfig(m *meshv1alpha1.MeshConfig) *FieldError {
 	} else if d := r.GetBackoff(); d != nil && (d.CheckValid() != nil || d.AsDuration() < time.Millisecond || d.AsDuration() > time.Hour) {
 		return faultf("defaultHttpRetryPolicy.backoff", "must be from 1ms to 1h")
 	}
+	if k := m.TcpKeepalive; k != nil {
+		if fault := firstFault(durationFault("tcpKeepalive.time", k.Time, time.Second), durationFault("tcpKeepalive.interval", k.Interval, time.Second)); fault != nil {
+			return fault
+		}
+	}
+	if fault := checkLocalities("localityLbSetting", m.LocalityLbSetting); fault != nil {
+		return fault
+	}
 	for i, to := range m.DefaultServiceExportTo {
 		if fault := exportToFault(fmt.Sprintf("defaultServiceExportTo[%d]", i), to); fault != nil {
 			return fault

@@ -25,6 +25,9 @@ func checkSidecar(s *networkingv1alpha3.Sidecar) *FieldError {
 			return fault
 		}
 	}
+	if fault := checkConnectionPool("inboundConnectionPool", s.InboundConnectionPool); fault != nil {
+		return fault
+	}
 	seen := map[uint32]int{}
 	for i, in := range s.Ingress {
 		field := at("ingress", i)
@@ -47,6 +50,9 @@ func checkIngress(field string, in *networkingv1alpha3.IstioIngressListener) *Fi
 		return fault
 	}
 	if fault := bindFault(field+".bind", in.Bind); fault != nil {
+		return fault
+	}
+	if fault := checkConnectionPool(field+".connectionPool", in.ConnectionPool); fault != nil {
 		return fault
 	}
 	if in.DefaultEndpoint == "" {
@@ -107,17 +113,16 @@ func checkEgress(field string, e *networkingv1alpha3.IstioEgressListener) *Field
 
 var sidecarFields = []apiField{
 	{Path: "workloadSelector", Support: Works},
-	{Path: "ingress", Support: Partly, Meaning: "`port`, `bind` and `defaultEndpoint`"},
+	{Path: "ingress", Support: Partly, Meaning: "`port`, `bind`, `defaultEndpoint` and `connectionPool`"},
 	{Path: "ingress.captureMode", Support: NoEffect, Meaning: "the proxy's own settings determine which connections are captured"},
 	{Path: "ingress.tls", Support: NoEffect, Meaning: "PeerAuthentication determines the TLS of the port"},
-	{Path: "ingress.connectionPool", Support: NoEffect, Meaning: "connections and requests have no limit"},
 	{Path: "egress", Support: Partly, Meaning: "`hosts`, `bind`, `captureMode` and ports of HTTP"},
 	{Path: "egress.port", Support: Partly, Meaning: "only a port of HTTP gets a listener", lacks: func(value proto.Message) bool {
 		port, _ := value.(*networkingv1alpha3.SidecarPort)
 		p, known := mesh.ParseProtocol(port.GetProtocol())
 		return !known || !p.IsHTTP()
 	}},
-	{Path: "inboundConnectionPool", Support: NoEffect, Meaning: "connections and requests have no limit"},
+	{Path: "inboundConnectionPool", Support: Works, Meaning: "as `connectionPool` of a DestinationRule for the service; `h2UpgradePolicy` does not matter"},
 	{Path: "outboundTrafficPolicy", Support: Partly, Meaning: "`mode`"},
 	{Path: "outboundTrafficPolicy.egressProxy", Support: NoEffect, Meaning: "traffic to unknown hosts goes to them directly"},
 }

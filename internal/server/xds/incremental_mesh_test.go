@@ -182,6 +182,13 @@ func (c meshGenerator) settings(cluster mesh.ClusterID) snapshot.Object {
 		TrustDomainAliases:    []string{"old", "older"}[:c.IntN(3)],
 		MeshMTLS:              &meshv1alpha1.MeshConfig_TLSConfig{EcdhCurves: []string{"X25519MLKEM768", "X25519"}[:c.IntN(3)]},
 	}
+	if c.once(3) {
+		s.Mesh.TcpKeepalive = &networkingv1alpha3.ConnectionPoolSettings_TCPSettings_TcpKeepalive{Probes: uint32(c.IntN(3))}
+		s.Mesh.H2UpgradePolicy = meshv1alpha1.MeshConfig_UPGRADE
+	}
+	if c.once(2) {
+		s.Mesh.LocalityLbSetting = c.localities()
+	}
 	if !c.once(2) {
 		return s
 	}
@@ -209,6 +216,9 @@ func (c meshGenerator) sidecar(cluster mesh.ClusterID) snapshot.Object {
 	if c.once(3) {
 		sc.Spec.OutboundTrafficPolicy = &networkingv1alpha3.OutboundTrafficPolicy{Mode: pickOne(c,
 			networkingv1alpha3.OutboundTrafficPolicy_REGISTRY_ONLY, networkingv1alpha3.OutboundTrafficPolicy_ALLOW_ANY)}
+	}
+	if c.once(4) {
+		sc.Spec.InboundConnectionPool = c.trafficPolicy().ConnectionPool
 	}
 	if c.once(2) {
 		in := &networkingv1alpha3.IstioIngressListener{
@@ -336,6 +346,18 @@ func (c meshGenerator) trafficPolicy() *networkingv1alpha3.TrafficPolicy {
 			Simple: pickOne(c, networkingv1alpha3.LoadBalancerSettings_PASSTHROUGH, networkingv1alpha3.LoadBalancerSettings_RANDOM),
 		}}
 	}
+	if c.once(4) {
+		p.ConnectionPool.Tcp.IdleTimeout = durationpb.New(time.Duration(c.IntN(2)) * time.Hour)
+	}
+	if c.once(3) {
+		p.OutlierDetection = &networkingv1alpha3.OutlierDetection{MinHealthPercent: int32(c.IntN(2) * 50)}
+	}
+	if c.once(4) {
+		if p.LoadBalancer == nil {
+			p.LoadBalancer = &networkingv1alpha3.LoadBalancerSettings{}
+		}
+		p.LoadBalancer.LocalityLbSetting = c.localities()
+	}
 	if c.once(3) {
 		p.Tls = &networkingv1alpha3.ClientTLSSettings{Mode: networkingv1alpha3.ClientTLSSettings_TLSmode(c.IntN(4))}
 	}
@@ -343,6 +365,24 @@ func (c meshGenerator) trafficPolicy() *networkingv1alpha3.TrafficPolicy {
 		p.PortLevelSettings = []*networkingv1alpha3.TrafficPolicy_PortTrafficPolicy{{Port: &networkingv1alpha3.PortSelector{Number: 80}}}
 	}
 	return p
+}
+
+func (c meshGenerator) localities() *networkingv1alpha3.LocalityLoadBalancerSetting {
+	s := &networkingv1alpha3.LocalityLoadBalancerSetting{}
+	switch c.IntN(4) {
+	case 0:
+		s.Enabled = wrapperspb.Bool(false)
+	case 1:
+		s.Distribute = []*networkingv1alpha3.LocalityLoadBalancerSetting_Distribute{
+			{From: pickOne(c, "r/z0/*", "r/z1", "*"), To: map[string]uint32{"r/z0": 30, "r/z1/*": 60, "*/z9": 10}},
+		}
+	case 2:
+		s.FailoverPriority = []string{pickOne(c, mesh.LabelNetwork, "app", mesh.LabelZone), "app=a", mesh.LabelCluster}
+	}
+	if c.once(2) && s.Distribute == nil {
+		s.Failover = []*networkingv1alpha3.LocalityLoadBalancerSetting_Failover{{From: "r", To: "other"}}
+	}
+	return s
 }
 
 // other returns an object of a kind that has no effect yet. Once the kind has one, it

@@ -583,6 +583,7 @@ func (in interned) snapshot(s *snapshot.Snapshot) *snapshot.Snapshot {
 	out.Mesh, out.Gateways = intern(in, text(s.Mesh), s.Mesh), intern(in, text(s.Gateways), s.Gateways)
 	out.TrustBundle = intern(in, text(s.TrustBundle), s.TrustBundle)
 	out.Services = table(in, s.Services, service)
+	out.Localities = table(in, s.Localities, func(v *mesh.Locality) *mesh.Locality { return intern(in, text(v), v) })
 	out.Endpoints = table(in, s.Endpoints, func(v *snapshot.Endpoints) *snapshot.Endpoints { return intern(in, text(v), v) })
 	out.Pods = table(in, s.Pods, func(v *snapshot.Pod) *snapshot.Pod { return v })
 	out.Secrets = table(in, s.Secrets, func(v *snapshot.Secret) *snapshot.Secret { return v })
@@ -635,7 +636,7 @@ func ruleText(r *snapshot.HostRule) string {
 // readable returns a snapshot as text, to show differences.
 func readable(s *snapshot.Snapshot) map[string]any {
 	out := map[string]any{
-		"trust bundle": text(s.TrustBundle), "mesh": text(s.Mesh), "gateways": text(s.Gateways), "private": s.Private, "gateway configs": addressesOf(s.GatewayConfigs),
+		"trust bundle": text(s.TrustBundle), "mesh": text(s.Mesh), "gateways": text(s.Gateways), "private": s.Private, "rule traits": s.RuleTraits, "gateway configs": addressesOf(s.GatewayConfigs),
 	}
 	for k, v := range s.Services.All() {
 		out["service "+k] = text(v)
@@ -657,6 +658,9 @@ func readable(s *snapshot.Snapshot) map[string]any {
 	}
 	for k, v := range s.Ports.All() {
 		out[fmt.Sprint("port ", k)] = text(v)
+	}
+	for k, v := range s.Localities.All() {
+		out["locality "+k] = *v
 	}
 	for k, v := range s.Pods.All() {
 		out["pod "+k] = text(v)

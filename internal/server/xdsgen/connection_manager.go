@@ -40,6 +40,7 @@ type httpOptions struct {
 	settings snapshot.ListenerSettings
 	filters  []snapshot.HTTPFilter // filters for other ports are ignored
 	grpcWeb  bool                  // translate gRPC-Web to gRPC
+	timeouts portTimeouts          // of connections that are not HTTP
 }
 
 // outboundHTTP returns the connection manager of an outbound listener. Its routes come
@@ -129,25 +130,45 @@ func (g *generator) http2ALPN() map[string]*anypb.Any {
 	return map[string]*anypb.Any{filterSetState: g.any(alpnState("istio-h2", "istio"))}
 }
 
+// alpnState returns the configuration of alpnFilter. The metadata of a cluster may name
+// other protocols, as TLS settings of a DestinationRule need.
 func alpnState(alpn ...string) *httpstatev3.Config {
-	return &httpstatev3.Config{OnRequestHeaders: []*setfilterstatev3.FilterStateValue{{
+	return &httpstatev3.Config{OnRequestHeaders: []*setfilterstatev3.FilterStateValue{
+		alpnValue(strings.Join(alpn, ",")),
+		alpnValue("%METADATA(CLUSTER:" + mesh.MetadataNamespace + ":" + metadataALPN + ")%"),
+	}}
+}
+
+// metadataALPN is the key of ALPN protocols in the metadata of a cluster.
+const metadataALPN = "alpn"
+
+func alpnValue(format string) *setfilterstatev3.FilterStateValue {
+	return &setfilterstatev3.FilterStateValue{
 		Key: &setfilterstatev3.FilterStateValue_ObjectKey{ObjectKey: "envoy.network.application_protocols"},
 		Value: &setfilterstatev3.FilterStateValue_FormatString{FormatString: &corev3.SubstitutionFormatString{
 			Format: &corev3.SubstitutionFormatString_TextFormatSource{TextFormatSource: &corev3.DataSource{
-				Specifier: &corev3.DataSource_InlineString{InlineString: strings.Join(alpn, ",")},
+				Specifier: &corev3.DataSource_InlineString{InlineString: format},
 			}},
+			OmitEmptyValues: true,
 		}},
 		SharedWithUpstream: setfilterstatev3.FilterStateValue_ONCE,
-	}}}
+		SkipIfEmpty:        true,
+	}
 }
 
 // tcpProxy returns the filter that passes connections on to a cluster.
 func (g *generator) tcpProxy(cluster string, s snapshot.ListenerSettings) *listenerv3.Filter {
-	return g.networkFilter(filterTCP, &tcpv3.TcpProxy{
+	return g.timedTCPProxy(cluster, s, tcpTimeouts{})
+}
+
+func (g *generator) timedTCPProxy(cluster string, s snapshot.ListenerSettings, t tcpTimeouts) *listenerv3.Filter {
+	p := &tcpv3.TcpProxy{
 		AccessLog:        g.accessLogs(s),
 		StatPrefix:       cluster,
 		ClusterSpecifier: &tcpv3.TcpProxy_Cluster{Cluster: cluster},
-	})
+	}
+	t.set(p)
+	return g.networkFilter(filterTCP, p)
 }
 
 // blackHole returns the filter that closes connections without a log line.

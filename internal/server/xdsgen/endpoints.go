@@ -27,6 +27,7 @@ type endpointView struct {
 	network   mesh.NetworkID
 	view      string // requested networks, joined by commas; empty means all
 	families  families
+	place     place
 	// passthrough reports whether this is for gateways that pass TLS through.
 	passthrough bool
 	// The view has either the NodeLocal services, for one node, or all other services.
@@ -73,7 +74,7 @@ func (v endpointView) assignments(s *snapshot.Snapshot, svc *snapshot.MeshServic
 	u := assignments{
 		service: svc, endpoints: s.Endpoints.Get(svc.Key), gateways: s.Gateways,
 		network: v.network, view: v.view, families: v.families, passthrough: v.passthrough, proxyless: v.proxyless,
-		subsets: encodeSubsets(svc, s.Rules.Get(svc.Key).For(v.client)),
+		subsets: encodeSubsets(s.Mesh, svc, s.Rules.Get(svc.Key).For(v.client), v.place),
 	}
 	if clusterLocal(svc) {
 		u.cluster = v.cluster
@@ -83,20 +84,38 @@ func (v endpointView) assignments(s *snapshot.Snapshot, svc *snapshot.MeshServic
 }
 
 // endpointSubset is the part of a DestinationRule that decides which endpoints a cluster
-// has.
+// has, and which a client prefers.
 type endpointSubset struct {
 	Name   string            `json:",omitempty"` // empty for the whole service
 	Labels map[string]string `json:",omitempty"`
-	// TLS holds, by port, whether the rule turns mTLS of the mesh on or off. Without an
-	// entry the endpoints decide.
-	TLS map[uint32]bool `json:",omitempty"`
+	// Ports holds the policies of ports that have one.
+	Ports map[uint32]endpointPolicy `json:",omitempty"`
+}
+
+type endpointPolicy struct {
+	// TLS reports whether the rule turns mTLS of the mesh on or off. Nil means that the
+	// endpoints decide.
+	TLS *bool `json:",omitempty"`
+	// Ready reports whether endpoints that are not ready are left out.
+	Ready    bool            `json:",omitempty"`
+	Locality *localityPolicy `json:",omitempty"`
+}
+
+func endpointPolicyOf(m *snapshot.Mesh, p *networkingv1alpha3.TrafficPolicy, client place) endpointPolicy {
+	outlier := p.GetOutlierDetection()
+	out := endpointPolicy{Ready: outlier.GetMinHealthPercent() > 0, Locality: client.policy(localitySetting(m, p), outlier != nil)}
+	if tls := p.GetTls(); tls != nil {
+		mtls := tls.GetMode() == networkingv1alpha3.ClientTLSSettings_ISTIO_MUTUAL
+		out.TLS = &mtls
+	}
+	return out
 }
 
 // encodeSubsets makes the subsets of a service comparable by content, so that other
 // changes of a DestinationRule generate no assignments. A service without a rule that
 // matters has "".
-func encodeSubsets(svc *snapshot.MeshService, rule *snapshot.HostRule) string {
-	if rule == nil {
+func encodeSubsets(m *snapshot.Mesh, svc *snapshot.MeshService, rule *snapshot.HostRule, client place) string {
+	if rule == nil && len(localitySetting(m, nil).GetDistribute()) == 0 {
 		return ""
 	}
 	var out []endpointSubset
@@ -105,14 +124,14 @@ func encodeSubsets(svc *snapshot.MeshService, rule *snapshot.HostRule) string {
 		e := endpointSubset{Name: subset.GetName(), Labels: subset.GetLabels()}
 		for i := range svc.Ports {
 			number := svc.Ports[i].Number
-			if tls := rule.PolicyAt(number, subset).GetTls(); tls != nil {
-				if e.TLS == nil {
-					e.TLS = make(map[uint32]bool)
+			if p := endpointPolicyOf(m, rule.PolicyAt(number, subset), client); p != (endpointPolicy{}) {
+				if e.Ports == nil {
+					e.Ports = make(map[uint32]endpointPolicy)
 				}
-				e.TLS[number] = tls.GetMode() == networkingv1alpha3.ClientTLSSettings_ISTIO_MUTUAL
+				e.Ports[number] = p
 			}
 		}
-		matters = matters || subset != nil || e.TLS != nil
+		matters = matters || subset != nil || e.Ports != nil
 		out = append(out, e)
 	}
 	if !matters {
@@ -133,22 +152,29 @@ func decodeSubsets(encoded string) []endpointSubset {
 
 // of returns the endpoints of a port that belong to the subset.
 func (e *endpointSubset) of(list []snapshot.Endpoint, port uint32) []snapshot.Endpoint {
-	mtls, decides := e.TLS[port]
-	if len(e.Labels) == 0 && !decides {
+	p := e.Ports[port]
+	if len(e.Labels) == 0 && p.TLS == nil && !p.Ready {
 		return list
 	}
 	var out []snapshot.Endpoint
 	for i := range list {
-		if !snapshot.Selects(e.Labels, list[i].Labels) {
+		if !snapshot.Selects(e.Labels, list[i].Labels) || p.Ready && list[i].Health != snapshot.Healthy {
 			continue
 		}
 		one := list[i]
-		if decides {
-			one.MTLS = mtls
+		if p.TLS != nil {
+			one.MTLS = *p.TLS
 		}
 		out = append(out, one)
 	}
 	return out
+}
+
+// withoutTLS returns the subset with the mTLS of its endpoints.
+func (e *endpointSubset) withoutTLS(port uint32) *endpointSubset {
+	p := e.Ports[port]
+	p.TLS = nil
+	return &endpointSubset{Labels: e.Labels, Ports: map[uint32]endpointPolicy{port: p}}
 }
 
 // assignments generates the load assignments of one service: one for each port and for
@@ -180,9 +206,10 @@ func (u assignments) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, error)
 		}
 		for _, subset := range subsets {
 			name, list := mesh.ClusterName{Direction: mesh.Outbound, Port: port.Number, Subset: subset.Name, Host: u.service.Host}, u.endpointsOf(port)
-			u.assignment(&g, name.String(), subset.of(list, port.Number), false)
+			near := subset.Ports[port.Number].Locality
+			u.assignment(&g, name.String(), subset.of(list, port.Number), false, near)
 			if u.passesThrough() {
-				u.assignment(&g, name.SNI(), (&endpointSubset{Labels: subset.Labels}).of(list, port.Number), true)
+				u.assignment(&g, name.SNI(), subset.withoutTLS(port.Number).of(list, port.Number), true, near)
 			}
 		}
 	}
@@ -202,9 +229,9 @@ func (u assignments) passesThrough() bool {
 	return u.passthrough && passable(u.service)
 }
 
-func (u assignments) assignment(g *generator, name string, list []snapshot.Endpoint, mtlsOnly bool) {
+func (u assignments) assignment(g *generator, name string, list []snapshot.Endpoint, mtlsOnly bool, policy *localityPolicy) {
 	g.add(xdswire.EndpointType, name, &endpointv3.ClusterLoadAssignment{
-		ClusterName: name, Endpoints: u.localities(list, mtlsOnly),
+		ClusterName: name, Endpoints: u.localities(list, mtlsOnly, policy),
 	})
 }
 

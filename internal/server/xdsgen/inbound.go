@@ -5,6 +5,9 @@ import (
 	"slices"
 	"time"
 
+	"google.golang.org/protobuf/proto"
+	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
+
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 	"github.com/meshctl/meshctl/internal/xdswire"
@@ -17,7 +20,8 @@ type inboundFacts struct {
 	Ports          []inboundPort
 	TrustDomains   []string
 	ConnectTimeout time.Duration
-	KeyExchanges   curves `json:",omitempty"`
+	KeyExchanges   curves             `json:",omitempty"`
+	KeepAlive      snapshot.KeepAlive `json:",omitzero"`
 	// Passthrough is the mTLS mode of ports without a service. PortModes overrides it
 	// for single ports.
 	Passthrough snapshot.MTLSMode
@@ -43,6 +47,25 @@ type inboundPort struct {
 	// Endpoint is the address of the application, such as "127.0.0.1:8080". Empty means
 	// the original destination of the connection.
 	Endpoint string
+	// Pool holds the limits of connections to the application:
+	// ConnectionPoolSettings, encoded. Empty means none.
+	Pool []byte `json:",omitempty"`
+}
+
+func encodePool(pool *networkingv1alpha3.ConnectionPoolSettings) []byte {
+	b, err := proto.MarshalOptions{Deterministic: true}.Marshal(pool)
+	if err != nil {
+		panic("xdsgen: settings that do not encode: " + err.Error()) // they came from YAML
+	}
+	return b
+}
+
+func (p *inboundPort) pool() *networkingv1alpha3.ConnectionPoolSettings {
+	var out networkingv1alpha3.ConnectionPoolSettings
+	if err := proto.Unmarshal(p.Pool, &out); err != nil {
+		panic("xdsgen: " + err.Error()) // encodePool made it
+	}
+	return &out
 }
 
 // inbound returns the facts of a workload. Its ports are the ingress ports of its
@@ -51,7 +74,7 @@ func inbound(s *snapshot.Snapshot, n Node, pod *snapshot.Pod, labels map[string]
 	mtls := snapshot.WorkloadMTLS(s.Namespaces.Get(s.Mesh.RootNamespace), s.Namespaces.Get(n.Namespace), labels)
 	f := inboundFacts{
 		Captured: n.Captured, TrustDomains: trustDomains(s.Mesh), ConnectTimeout: s.Mesh.ConnectTimeout,
-		KeyExchanges: curvesOf(s.Mesh), Passthrough: mtls.Default, Families: n.families(),
+		KeyExchanges: curvesOf(s.Mesh), KeepAlive: s.Mesh.KeepAlive, Passthrough: mtls.Default, Families: n.families(),
 	}
 	services := servicePorts(s, n, pod, labels)
 	if sc.sidecar != nil && len(sc.sidecar.Spec.GetIngress()) > 0 {
@@ -60,12 +83,30 @@ func inbound(s *snapshot.Snapshot, n Node, pod *snapshot.Pod, labels map[string]
 		f.Ports = services
 	}
 	for i := range f.Ports {
-		f.Ports[i].Mode = mtls.Port(f.Ports[i].Number)
+		p := &f.Ports[i]
+		p.Mode = mtls.Port(p.Number)
+		if pool := sidecarPool(sc.sidecar, p.Number); pool != nil {
+			p.Pool = encodePool(pool)
+		}
 	}
 	if n.Captured {
 		f.PortModes = mtls.Ports
 	}
 	return f
+}
+
+// sidecarPool returns the connection pool that a Sidecar sets for a port, or nil. The
+// Sidecar may be nil.
+func sidecarPool(sc *snapshot.Sidecar, number uint32) *networkingv1alpha3.ConnectionPoolSettings {
+	if sc == nil {
+		return nil
+	}
+	for _, in := range sc.Spec.GetIngress() {
+		if in.GetPort().GetNumber() == number && in.GetConnectionPool() != nil {
+			return in.GetConnectionPool()
+		}
+	}
+	return sc.Spec.GetInboundConnectionPool()
 }
 
 // servicePorts returns the workload's ports of the services in the proxy's own cluster
@@ -78,6 +119,13 @@ func servicePorts(s *snapshot.Snapshot, n Node, pod *snapshot.Pod, labels map[st
 		}
 		taken[number] = inboundPort{
 			Number: number, Service: p.Number, Name: svc.Name, Space: svc.Namespace, Host: svc.Host, Protocol: p.Protocol,
+		}
+		// As with Istio, rules with a workload selector are for outbound connections.
+		rule := s.Rules.Get(svc.Key).For(snapshot.RuleClient{Namespace: n.Namespace})
+		if pool := rule.PolicyAt(p.Number, nil).GetConnectionPool(); pool != nil {
+			own := taken[number]
+			own.Pool = encodePool(pool)
+			taken[number] = own
 		}
 	})
 	out := make([]inboundPort, 0, len(taken))
@@ -141,7 +189,7 @@ func ingressPorts(sc *snapshot.Sidecar, n Node, services []inboundPort) []inboun
 		p := inboundPort{Number: in.GetPort().GetNumber(), Service: in.GetPort().GetNumber(), Protocol: protocol, Name: sc.Name, Space: sc.Namespace}
 		if i := slices.IndexFunc(services, func(s inboundPort) bool { return s.Number == p.Number }); i >= 0 {
 			s := services[i]
-			p.Service, p.Name, p.Space, p.Host = s.Service, s.Name, s.Space, s.Host
+			p.Service, p.Name, p.Space, p.Host, p.Pool = s.Service, s.Name, s.Space, s.Host, s.Pool
 		}
 		p.Endpoint = in.GetDefaultEndpoint()
 		if ap, err := netip.ParseAddrPort(p.Endpoint); err == nil && ap.Addr().IsUnspecified() {

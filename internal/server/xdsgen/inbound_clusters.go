@@ -23,7 +23,7 @@ func (f *inboundFacts) clusters(g *generator) {
 		g.cluster(f.cluster(g, &f.Ports[i]))
 	}
 	if f.Captured {
-		c := g.passthroughCluster(mesh.InboundPassthroughCluster, f.ConnectTimeout)
+		c := g.passthroughCluster(mesh.InboundPassthroughCluster, f.ConnectTimeout, f.KeepAlive)
 		c.UpstreamBindConfig = f.loopbackSource()
 		g.cluster(c)
 	}
@@ -39,12 +39,10 @@ func (f *inboundFacts) cluster(g *generator, p *inboundPort) *clusterv3.Cluster 
 		CommonLbConfig:  &clusterv3.Cluster_CommonLbConfig{},
 		Metadata:        serviceMetadata(p.Name, p.Space, p.Host),
 	}
-	switch {
-	case p.Protocol.IsHTTP2():
-		g.protocolOptions(c, explicitHTTP2())
-	case p.Protocol == mesh.Auto:
-		g.protocolOptions(c, downstreamProtocol(0))
-	}
+	pool := p.pool()
+	setConnectionPool(c, pool, f.KeepAlive, nil)
+	http2 := p.Protocol.IsHTTP2() && !pool.GetHttp().GetUseClientProtocol()
+	g.setHTTPOptions(c, upstreamHTTP(p.Protocol, true, http2, pool, nil))
 	addr := p.address(g)
 	if addr == nil {
 		c.ClusterDiscoveryType = discovery(clusterv3.Cluster_ORIGINAL_DST)

@@ -22,6 +22,8 @@ type Node struct {
 	Namespace      string
 	ServiceAccount string
 	Network        mesh.NetworkID
+	// Locality is the locality that the proxy itself knows. Usually empty.
+	Locality mesh.Locality
 	// View holds the networks whose endpoints the proxy requests, sorted. Empty means
 	// all.
 	View   []mesh.NetworkID
@@ -87,6 +89,9 @@ func ParseNode(n *corev3.Node, maxMetadata int) (Node, error) {
 			return Node{}, fmt.Errorf("node %s: metadata %s has %d bytes, at most %d are accepted", id.ProxyID(), key, size, maxText)
 		}
 	}
+	if l := n.GetLocality(); max(len(l.GetRegion()), len(l.GetZone()), len(l.GetSubZone())) > maxText {
+		return Node{}, fmt.Errorf("node %s: a part of the locality has more than %d bytes", id.ProxyID(), maxText)
+	}
 	text := func(key string) string { return md[key].GetStringValue() }
 	out := Node{
 		ID:             id,
@@ -94,6 +99,7 @@ func ParseNode(n *corev3.Node, maxMetadata int) (Node, error) {
 		Namespace:      cmp.Or(text("NAMESPACE"), id.Namespace),
 		ServiceAccount: text("SERVICE_ACCOUNT"),
 		Network:        mesh.NetworkID(text("NETWORK")),
+		Locality:       mesh.Locality{Region: n.GetLocality().GetRegion(), Zone: n.GetLocality().GetZone(), Subzone: n.GetLocality().GetSubZone()},
 		Captured:       text("INTERCEPTION_MODE") != "NONE",
 		ResolvesNames:  text("DNS_CAPTURE") == "true" || md["DNS_CAPTURE"].GetBoolValue(),
 		Proxyless:      text("GENERATOR") == generatorGRPC,

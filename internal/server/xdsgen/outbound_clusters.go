@@ -3,6 +3,7 @@ package xdsgen
 import (
 	"cmp"
 	"math"
+	"slices"
 	"time"
 
 	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
@@ -30,6 +31,7 @@ type clusterView struct {
 	passthrough bool // for a gateway that passes TLS through by server name
 	// families are the IP versions to which names are resolved, if some service needs it.
 	families families
+	place    place // zero if no name is resolved
 }
 
 // views returns the view with its private services apart from the public ones, which all
@@ -60,15 +62,16 @@ func (v clusterView) Keys() Keys {
 
 func (v clusterView) Unit(s *snapshot.Snapshot, k Key) Unit {
 	if k.Kind == FixedKey {
-		return fixedClusters{router: v.router, connectTimeout: s.Mesh.ConnectTimeout}
+		return fixedClusters{router: v.router, connectTimeout: s.Mesh.ConnectTimeout, keepAlive: s.Mesh.KeepAlive}
 	}
 	svc := s.Services.Get(k.Name)
 	if svc == nil || !v.scope.sees(svc) {
 		return nil
 	}
 	return serviceClusters{
-		service: svc, rule: s.Rules.Get(svc.Key).For(v.client), router: v.router, passthrough: v.passthrough, dns: v.dns(s, svc),
+		service: svc, rule: s.Rules.Get(svc.Key).For(v.client), router: v.router, passthrough: v.passthrough, dns: v.dns(s, svc, s.Rules.Get(svc.Key).For(v.client)),
 		connectTimeout: s.Mesh.ConnectTimeout, autoMTLS: s.Mesh.AutoMTLS, exchange: curvesOf(s.Mesh),
+		keepAlive: s.Mesh.KeepAlive, h2Upgrade: s.Mesh.H2Upgrade, localityWeights: localityWeightsOf(localitySetting(s.Mesh, nil)),
 	}
 }
 
@@ -76,11 +79,12 @@ func (v clusterView) Unit(s *snapshot.Snapshot, k Key) Unit {
 type resolver struct {
 	families families
 	refresh  time.Duration
+	subsets  string // []endpointSubset, encoded
 }
 
-func (v clusterView) dns(s *snapshot.Snapshot, svc *snapshot.MeshService) resolver {
+func (v clusterView) dns(s *snapshot.Snapshot, svc *snapshot.MeshService, rule *snapshot.HostRule) resolver {
 	if svc.Resolution.DNS() {
-		return resolver{v.families, s.Mesh.DNSRefresh}
+		return resolver{v.families, s.Mesh.DNSRefresh, encodeSubsets(s.Mesh, svc, rule, v.place)}
 	}
 	return resolver{}
 }
@@ -96,6 +100,10 @@ type serviceClusters struct {
 	autoMTLS       bool
 	exchange       curves
 	dns            resolver
+	// Defaults of the mesh.
+	keepAlive       snapshot.KeepAlive
+	h2Upgrade       bool
+	localityWeights localityWeights
 }
 
 func (u serviceClusters) Type() string { return xdswire.ClusterType }
@@ -162,6 +170,7 @@ func (u clusterOf) cluster(g *generator) *clusterv3.Cluster {
 		c.TransportSocket = g.policyTLS(tls, u.router || u.rule.Selector != "", u.http2())
 		if u.port.Protocol.IsHTTP() || u.port.Protocol == mesh.Auto {
 			options = autoSNI(options, tls)
+			setALPN(c, u.http2())
 		}
 	case networkingv1alpha3.ClientTLSSettings_ISTIO_MUTUAL:
 		c.TransportSocket = u.meshTLS(g)
@@ -191,6 +200,12 @@ func (u clusterOf) base(g *generator, name string) *clusterv3.Cluster {
 		Metadata:         serviceMetadata(u.service.Name, u.service.Namespace, u.service.Host),
 	}
 	addRuleMetadata(c.Metadata, u.rule, u.subset.GetName())
+	weighted := weighsLocalities(u.localityWeights, u.policy)
+	if weighted {
+		c.CommonLbConfig.LocalityConfigSpecifier = &clusterv3.Cluster_CommonLbConfig_LocalityWeightedLbConfig_{
+			LocalityWeightedLbConfig: &clusterv3.Cluster_CommonLbConfig_LocalityWeightedLbConfig{},
+		}
+	}
 	if u.service.External {
 		c.Metadata.FilterMetadata["istio"].Fields["external"] = structpb.NewBoolValue(true)
 	}
@@ -207,13 +222,13 @@ func (u clusterOf) base(g *generator, name string) *clusterv3.Cluster {
 		if !u.resolve(c) {
 			return nil
 		}
-		g.setLoadBalancer(c, u.policy.GetLoadBalancer())
+		g.setLoadBalancer(c, u.policy.GetLoadBalancer(), weighted)
 	default:
 		c.ClusterDiscoveryType = discovery(clusterv3.Cluster_EDS)
 		c.EdsClusterConfig = &clusterv3.Cluster_EdsClusterConfig{EdsConfig: adsSource(), ServiceName: name}
-		g.setLoadBalancer(c, u.policy.GetLoadBalancer())
+		g.setLoadBalancer(c, u.policy.GetLoadBalancer(), weighted)
 	}
-	setConnectionPool(c, u.policy.GetConnectionPool(), u.policy.GetRetryBudget())
+	setConnectionPool(c, u.policy.GetConnectionPool(), u.keepAlive, u.policy.GetRetryBudget())
 	return c
 }
 
@@ -233,12 +248,9 @@ func (u clusterOf) resolve(c *clusterv3.Cluster) bool {
 	if u.service.Targets == nil {
 		return false
 	}
-	var list []snapshot.Endpoint
-	for _, e := range u.service.Targets.ByPort[u.port.Name] {
-		if snapshot.Selects(u.subset.GetLabels(), e.Labels) {
-			list = append(list, e)
-		}
-	}
+	subsets := decodeSubsets(u.dns.subsets)
+	subset := &subsets[slices.IndexFunc(subsets, func(s endpointSubset) bool { return s.Name == u.subset.GetName() })]
+	list := subset.of(u.service.Targets.ByPort[u.port.Name], u.port.Number)
 	if len(list) == 0 {
 		return false
 	}
@@ -258,15 +270,17 @@ func (u clusterOf) resolve(c *clusterv3.Cluster) bool {
 		c.DnsLookupFamily = clusterv3.Cluster_ALL
 	}
 	c.LoadAssignment = &endpointv3.ClusterLoadAssignment{
-		ClusterName: c.GetName(), Endpoints: assignments{service: u.service, gateways: &snapshot.Gateways{}}.localities(list, false),
+		ClusterName: c.GetName(), Endpoints: assignments{service: u.service, gateways: &snapshot.Gateways{}}.localities(list, false, subset.Ports[u.port.Number].Locality),
 	}
 	return true
 }
 
-func (u clusterOf) http2() bool { return speaksHTTP2(u.port.Protocol, u.policy.GetConnectionPool()) }
+func (u clusterOf) http2() bool {
+	return speaksHTTP2(u.port.Protocol, u.h2Upgrade, u.policy.GetConnectionPool())
+}
 
 func (u clusterOf) httpOptions() *httpv3.HttpProtocolOptions {
-	return upstreamHTTP(u.port.Protocol, !u.router, u.policy.GetConnectionPool(), u.policy.GetOutlierDetection())
+	return upstreamHTTP(u.port.Protocol, !u.router, u.http2(), u.policy.GetConnectionPool(), u.policy.GetOutlierDetection())
 }
 
 // originalDst reports whether connections go to the address that the client chose, as for
@@ -317,6 +331,7 @@ func addRuleMetadata(to *corev3.Metadata, r *snapshot.HostRule, subset string) {
 type fixedClusters struct {
 	router         bool
 	connectTimeout time.Duration
+	keepAlive      snapshot.KeepAlive
 }
 
 func (u fixedClusters) Type() string { return xdswire.ClusterType }
@@ -330,13 +345,13 @@ func (u fixedClusters) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, erro
 		ConnectTimeout:       durationpb.New(u.connectTimeout),
 	})
 	if !u.router {
-		g.cluster(g.passthroughCluster(mesh.PassthroughCluster, u.connectTimeout))
+		g.cluster(g.passthroughCluster(mesh.PassthroughCluster, u.connectTimeout, u.keepAlive))
 	}
 	return g.resources()
 }
 
 // passthroughCluster returns a cluster that connects to the original destination.
-func (g *generator) passthroughCluster(name string, connectTimeout time.Duration) *clusterv3.Cluster {
+func (g *generator) passthroughCluster(name string, connectTimeout time.Duration, alive snapshot.KeepAlive) *clusterv3.Cluster {
 	c := &clusterv3.Cluster{
 		Name:                 name,
 		AltStatName:          mesh.PassthroughCluster + ";",
@@ -345,6 +360,7 @@ func (g *generator) passthroughCluster(name string, connectTimeout time.Duration
 		LbPolicy:             clusterv3.Cluster_CLUSTER_PROVIDED,
 		CircuitBreakers:      unlimited(),
 	}
+	setKeepAlive(c, alive)
 	g.protocolOptions(c, downstreamProtocol(passthroughIdle))
 	return c
 }

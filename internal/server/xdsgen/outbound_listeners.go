@@ -1,6 +1,7 @@
 package xdsgen
 
 import (
+	"slices"
 	"strings"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
@@ -28,13 +29,14 @@ type listenerView struct {
 	filters  string   // []snapshot.HTTPFilter, encoded
 	// allocated reports whether clients use the allocated addresses of services.
 	allocated bool
+	timeouts  timeoutRules
 }
 
 func (v listenerView) Type() string { return xdswire.ListenerType }
 
 func (v listenerView) Keys() Keys {
 	return Keys{
-		Fixed: 1 + len(v.scope.egress()), ServiceFacts: snapshot.ServiceFacts | snapshot.EndpointFacts, Ports: true, scope: v.scope,
+		Fixed: 1 + len(v.scope.egress()), ServiceFacts: snapshot.ServiceFacts | snapshot.EndpointFacts | v.timeouts.reads(), Ports: true, scope: v.scope,
 	}
 }
 
@@ -90,6 +92,7 @@ func (v listenerView) port(s *snapshot.Snapshot, number uint32) Unit {
 	return portListeners{
 		services: services, cluster: v.cluster, families: v.families, allocated: v.allocated, registryOnly: registryOnly(s.Mesh, v.scope),
 		settings: s.Mesh.Listeners, filters: filtersAt(decodeFilters(v.filters), number),
+		timeouts: v.timeouts.encode(s, services.all, number),
 	}
 }
 
@@ -106,7 +109,7 @@ func (v listenerView) headless(s *snapshot.Snapshot, key string) Unit {
 	}
 	return headlessListeners{
 		service: svc, endpoints: s.Endpoints.Get(key), cluster: v.cluster, network: v.network,
-		settings: s.Mesh.Listeners, filters: filtersAt(decodeFilters(v.filters), ports...),
+		settings: s.Mesh.Listeners, filters: filtersAt(decodeFilters(v.filters), ports...), timeouts: v.timeouts.encode(s, slices.Values([]*snapshot.MeshService{svc}), ports...),
 	}
 }
 
@@ -163,6 +166,7 @@ type portListeners struct {
 	registryOnly bool
 	settings     snapshot.ListenerSettings
 	filters      string
+	timeouts     string // portTimeouts, encoded
 }
 
 func (u portListeners) Type() string { return xdswire.ListenerType }
@@ -170,7 +174,7 @@ func (u portListeners) Type() string { return xdswire.ListenerType }
 func (u portListeners) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, error) {
 	g := generator{enc: enc}
 	number := u.services.number
-	o := httpOptions{port: number, settings: u.settings, filters: decodeFilters(u.filters)}
+	o := httpOptions{port: number, settings: u.settings, filters: decodeFilters(u.filters), timeouts: decodeTimeouts(u.timeouts)}
 	w := wildcard{g: &g, o: o, registryOnly: u.registryOnly, families: u.families}
 	taken := make(map[string]struct{})
 	for svc := range u.services.all {
@@ -214,6 +218,7 @@ type headlessListeners struct {
 	network   mesh.NetworkID
 	settings  snapshot.ListenerSettings
 	filters   string
+	timeouts  string // portTimeouts, encoded
 }
 
 func (u headlessListeners) Type() string { return xdswire.ListenerType }
@@ -223,7 +228,7 @@ func (u headlessListeners) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, 
 		return nil, nil
 	}
 	g := generator{enc: enc}
-	filters := decodeFilters(u.filters)
+	o := httpOptions{settings: u.settings, filters: decodeFilters(u.filters), timeouts: decodeTimeouts(u.timeouts)}
 	taken := make(map[string]struct{})
 	for i := range u.service.Ports {
 		port := &u.service.Ports[i]
@@ -235,7 +240,8 @@ func (u headlessListeners) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, 
 			if !headlessReaches(u.service, e, u.cluster, u.network) {
 				continue
 			}
-			l := g.serviceListener(u.service, port, e.Address.String(), httpOptions{port: port.Number, settings: u.settings, filters: filters})
+			o.port = port.Number
+			l := g.serviceListener(u.service, port, e.Address.String(), o)
 			if _, dup := taken[l.Name]; !dup {
 				taken[l.Name] = struct{}{}
 				g.listener(l)
@@ -252,7 +258,8 @@ func (g *generator) serviceListener(svc *snapshot.MeshService, port *snapshot.Se
 	name := ip + "_" + number
 	detect := port.Protocol == mesh.Auto
 	l := g.capturedListener(name, []string{ip}, o, detect)
-	tcp := g.tcpProxy(mesh.ClusterName{Direction: mesh.Outbound, Port: port.Number, Host: svc.Host}.String(), o.settings)
+	cluster := mesh.ClusterName{Direction: mesh.Outbound, Port: port.Number, Host: svc.Host}.String()
+	tcp := g.timedTCPProxy(cluster, o.settings, o.timeouts.of(svc, port.Number))
 	chain := &listenerv3.FilterChain{Filters: []*listenerv3.Filter{tcp}, TransportSocketConnectTimeout: durationpb.New(handshakeTimeout)}
 	if !detect {
 		l.FilterChains = []*listenerv3.FilterChain{chain}

@@ -27,6 +27,8 @@ const (
 	ObstacleTwin      Obstacle = "same-address"
 	ObstacleDrained   Obstacle = "drained"
 	ObstacleAddress   Obstacle = "no-address"
+	ObstacleUnready   Obstacle = "not-ready"
+	ObstacleLocality  Obstacle = "locality"
 )
 
 // String describes the obstacle of an endpoint, "it", and its fix.
@@ -40,7 +42,7 @@ func (o Obstacle) String() string {
 		return "its network is not in the proxy's ISTIO_META_REQUESTED_NETWORK_VIEW"
 	case ObstaclePlaintext:
 		return "it does not accept mTLS, which gateways require: its pod has no label " + mesh.LabelTLSMode + "=" + mesh.TLSModeIstio +
-			", or a PeerAuthentication disables mTLS"
+			", or a PeerAuthentication or a DestinationRule disables mTLS"
 	case ObstacleHealth:
 		return "it is not ready, and its gateway would not use it"
 	case ObstacleNoGateway:
@@ -58,6 +60,10 @@ func (o Obstacle) String() string {
 		return "its cluster is drained, and others can take its load: see meshctl multicluster undrain"
 	case ObstacleAddress:
 		return "its ServiceEntry gives it no address, and no gateway leads to it"
+	case ObstacleUnready:
+		return "it is not ready, and minHealthPercent of a DestinationRule leaves such endpoints out"
+	case ObstacleLocality:
+		return "a localityLbSetting distributes the load of the proxy's locality to other localities"
 	}
 	return string(o)
 }
@@ -98,7 +104,7 @@ func ReachOf(s *snapshot.Snapshot, n Node, svc *snapshot.MeshService) (ports []P
 	case svc.Resolution.DNS():
 		return nil, "proxies resolve the names of its endpoints, which are in their clusters"
 	}
-	v := endpointViewOf(s, n, labels)
+	v := endpointViewOf(s, n, pod, labels)
 	if svc.NodeLocal {
 		v = v.on(nodeOf(pod))
 	}
@@ -108,8 +114,19 @@ func ReachOf(s *snapshot.Snapshot, n Node, svc *snapshot.MeshService) (ports []P
 		if port.Protocol == mesh.UDP {
 			continue
 		}
+		policy := decodeSubsets(u.subsets)[0].Ports[port.Number] // of the whole service
+		withTLS := endpointSubset{Ports: map[uint32]endpointPolicy{port.Number: {TLS: policy.TLS}}}
 		list := u.endpointsOf(port)
-		reach := u.reach(list, false)
+		reach := u.reach(withTLS.of(list, port.Number), false)
+		for i := range reach {
+			switch r := &reach[i]; {
+			case r.Obstacle != "":
+			case policy.Ready && r.Endpoint.Health != snapshot.Healthy:
+				r.Obstacle = ObstacleUnready
+			case policy.Locality.excludes(r.Endpoint.Locality):
+				r.Obstacle = ObstacleLocality
+			}
+		}
 		if u.passesThrough() {
 			for i, r := range u.reach(list, true) {
 				reach[i].Passthrough = r.Obstacle

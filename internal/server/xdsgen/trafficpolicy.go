@@ -1,8 +1,10 @@
 package xdsgen
 
 import (
+	"cmp"
 	"math"
 	"strconv"
+	"time"
 
 	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
 	matcherv3 "github.com/envoyproxy/go-control-plane/envoy/config/common/matcher/v3"
@@ -14,35 +16,42 @@ import (
 	httpv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/upstreams/http/v3"
 	stringv3 "github.com/envoyproxy/go-control-plane/envoy/type/matcher/v3"
 	typev3 "github.com/envoyproxy/go-control-plane/envoy/type/v3"
-	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
 
 	"github.com/meshctl/meshctl/internal/mesh"
+	"github.com/meshctl/meshctl/internal/server/snapshot"
 )
 
-const h2Upgrade = networkingv1alpha3.ConnectionPoolSettings_HTTPSettings_UPGRADE
-
-// speaksHTTP2 reports whether connections to a port are always HTTP/2.
-func speaksHTTP2(p mesh.Protocol, pool *networkingv1alpha3.ConnectionPoolSettings) bool {
+// speaksHTTP2 reports whether connections to a port are always HTTP/2. upgrade reports
+// whether the mesh upgrades HTTP by default.
+func speaksHTTP2(p mesh.Protocol, upgrade bool, pool *networkingv1alpha3.ConnectionPoolSettings) bool {
 	http := pool.GetHttp()
-	return !http.GetUseClientProtocol() && (p.IsHTTP2() || p == mesh.HTTP && http.GetH2UpgradePolicy() == h2Upgrade)
+	upgrade = upgrade && p == mesh.HTTP
+	switch http.GetH2UpgradePolicy() {
+	case networkingv1alpha3.ConnectionPoolSettings_HTTPSettings_UPGRADE:
+		upgrade = p == mesh.HTTP || p == mesh.Auto
+	case networkingv1alpha3.ConnectionPoolSettings_HTTPSettings_DO_NOT_UPGRADE:
+		upgrade = false
+	}
+	return !http.GetUseClientProtocol() && (p.IsHTTP2() || upgrade)
 }
 
 // upstreamHTTP returns the options of HTTP connections to a port, or nil for Envoy's
-// defaults. detect reports whether the proxy detects the protocol of an Auto port.
-func upstreamHTTP(p mesh.Protocol, detect bool, pool *networkingv1alpha3.ConnectionPoolSettings, outlier *networkingv1alpha3.OutlierDetection) *httpv3.HttpProtocolOptions {
+// defaults. detect reports whether the proxy detects the protocol of an Auto port, and http2
+// whether connections are always HTTP/2.
+func upstreamHTTP(p mesh.Protocol, detect, http2 bool, pool *networkingv1alpha3.ConnectionPoolSettings, outlier *networkingv1alpha3.OutlierDetection) *httpv3.HttpProtocolOptions {
 	http, tcp := pool.GetHttp(), pool.GetTcp()
 	var o *httpv3.HttpProtocolOptions
 	switch {
-	case speaksHTTP2(p, pool):
+	case http2:
 		o = explicitHTTP2()
 		setHTTP2(o.GetExplicitHttpConfig().GetHttp2ProtocolOptions(), http)
 	case p == mesh.Auto && detect, http.GetUseClientProtocol():
 		o = downstreamProtocol(0)
 		setHTTP2(o.GetUseDownstreamProtocolConfig().GetHttp2ProtocolOptions(), http)
 	}
-	common := &corev3.HttpProtocolOptions{IdleTimeout: http.GetIdleTimeout(), MaxConnectionDuration: tcp.GetMaxConnectionDuration()}
+	common := &corev3.HttpProtocolOptions{IdleTimeout: cmp.Or(http.GetIdleTimeout(), tcp.GetIdleTimeout()), MaxConnectionDuration: tcp.GetMaxConnectionDuration()}
 	if n := http.GetMaxRequestsPerConnection(); n > 0 {
 		common.MaxRequestsPerConnection = wrapperspb.UInt32(uint32(n))
 	}
@@ -100,7 +109,7 @@ func statusMatcher(codes []uint32) *matcherv3.MatchPredicate {
 }
 
 // setConnectionPool sets the limits of a connection pool, except the options of HTTP.
-func setConnectionPool(c *clusterv3.Cluster, pool *networkingv1alpha3.ConnectionPoolSettings, budget *networkingv1alpha3.TrafficPolicy_RetryBudget) {
+func setConnectionPool(c *clusterv3.Cluster, pool *networkingv1alpha3.ConnectionPoolSettings, alive snapshot.KeepAlive, budget *networkingv1alpha3.TrafficPolicy_RetryBudget) {
 	limits := c.GetCircuitBreakers().GetThresholds()[0]
 	set := func(to **wrapperspb.UInt32Value, n int32) {
 		if n > 0 {
@@ -124,21 +133,31 @@ func setConnectionPool(c *clusterv3.Cluster, pool *networkingv1alpha3.Connection
 		c.ConnectTimeout = d
 	}
 	if k := pool.GetTcp().GetTcpKeepalive(); k != nil {
-		alive := &corev3.TcpKeepalive{}
-		if k.GetProbes() > 0 {
-			alive.KeepaliveProbes = wrapperspb.UInt32(k.GetProbes())
-		}
-		alive.KeepaliveTime, alive.KeepaliveInterval = seconds(k.GetTime()), seconds(k.GetInterval())
-		c.UpstreamConnectionOptions = &clusterv3.UpstreamConnectionOptions{TcpKeepalive: alive}
+		alive.On, alive.Probes = true, cmp.Or(k.GetProbes(), alive.Probes)
+		alive.Time = cmp.Or(k.GetTime().AsDuration(), alive.Time)
+		alive.Interval = cmp.Or(k.GetInterval().AsDuration(), alive.Interval)
 	}
+	setKeepAlive(c, alive)
 }
 
-// seconds returns a duration in whole seconds, at least one, or nil for nil.
-func seconds(d *durationpb.Duration) *wrapperspb.UInt32Value {
-	if d == nil {
+// setKeepAlive sets how the proxy probes idle connections.
+func setKeepAlive(c *clusterv3.Cluster, k snapshot.KeepAlive) {
+	if !k.On {
+		return
+	}
+	out := &corev3.TcpKeepalive{KeepaliveTime: seconds(k.Time), KeepaliveInterval: seconds(k.Interval)}
+	if k.Probes > 0 {
+		out.KeepaliveProbes = wrapperspb.UInt32(k.Probes)
+	}
+	c.UpstreamConnectionOptions = &clusterv3.UpstreamConnectionOptions{TcpKeepalive: out}
+}
+
+// seconds returns a duration in whole seconds, at least one, or nil for 0.
+func seconds(d time.Duration) *wrapperspb.UInt32Value {
+	if d == 0 {
 		return nil
 	}
-	return wrapperspb.UInt32(uint32(min(max(d.GetSeconds(), 1), math.MaxInt32)))
+	return wrapperspb.UInt32(uint32(min(max(d/time.Second, 1), math.MaxInt32)))
 }
 
 // outlierDetection returns the settings by which the proxy leaves out endpoints that
@@ -180,10 +199,11 @@ func passesThrough(lb *networkingv1alpha3.LoadBalancerSettings) bool {
 	return lb.GetSimple() == networkingv1alpha3.LoadBalancerSettings_PASSTHROUGH
 }
 
-// setLoadBalancer sets the policy by which the proxy chooses endpoints.
-func (g *generator) setLoadBalancer(c *clusterv3.Cluster, lb *networkingv1alpha3.LoadBalancerSettings) {
+// setLoadBalancer sets the policy by which the proxy chooses endpoints. weighted reports
+// whether it chooses a locality first.
+func (g *generator) setLoadBalancer(c *clusterv3.Cluster, lb *networkingv1alpha3.LoadBalancerSettings, weighted bool) {
 	if hash := lb.GetConsistentHash(); hash != nil {
-		g.setConsistentHash(c, hash)
+		g.setConsistentHash(c, hash, weighted)
 		return
 	}
 	switch lb.GetSimple() {
@@ -226,7 +246,11 @@ const minRing = 1024
 
 // setConsistentHash makes requests with equal keys go to the same endpoint. The cluster
 // has the hash policy, not its routes, so that it applies to all of them and to TCP.
-func (g *generator) setConsistentHash(c *clusterv3.Cluster, hash *networkingv1alpha3.LoadBalancerSettings_ConsistentHashLB) {
+func (g *generator) setConsistentHash(c *clusterv3.Cluster, hash *networkingv1alpha3.LoadBalancerSettings_ConsistentHashLB, weighted bool) {
+	var localities *lbcommonv3.LocalityLbConfig_LocalityWeightedLbConfig
+	if weighted {
+		localities = &lbcommonv3.LocalityLbConfig_LocalityWeightedLbConfig{}
+	}
 	config := &lbcommonv3.ConsistentHashingLbConfig{HashPolicy: hashPolicy(hash)}
 	size := func(n uint64) *wrapperspb.UInt64Value {
 		if n == 0 {
@@ -238,7 +262,7 @@ func (g *generator) setConsistentHash(c *clusterv3.Cluster, hash *networkingv1al
 	if m := hash.GetMaglev(); m != nil {
 		c.LbPolicy = clusterv3.Cluster_MAGLEV
 		policy.Name = "envoy.load_balancing_policies.maglev"
-		policy.TypedConfig = g.any(&maglevv3.Maglev{TableSize: size(m.GetTableSize()), ConsistentHashingLbConfig: config})
+		policy.TypedConfig = g.any(&maglevv3.Maglev{TableSize: size(m.GetTableSize()), ConsistentHashingLbConfig: config, LocalityWeightedLbConfig: localities})
 	} else {
 		n := hash.GetRingHash().GetMinimumRingSize()
 		if hash.GetRingHash() == nil {
@@ -246,7 +270,7 @@ func (g *generator) setConsistentHash(c *clusterv3.Cluster, hash *networkingv1al
 		}
 		c.LbPolicy = clusterv3.Cluster_RING_HASH
 		policy.Name = "envoy.load_balancing_policies.ring_hash"
-		policy.TypedConfig = g.any(&ringhashv3.RingHash{MinimumRingSize: size(n), ConsistentHashingLbConfig: config})
+		policy.TypedConfig = g.any(&ringhashv3.RingHash{MinimumRingSize: size(n), ConsistentHashingLbConfig: config, LocalityWeightedLbConfig: localities})
 	}
 	c.LoadBalancingPolicy = &clusterv3.LoadBalancingPolicy{Policies: []*clusterv3.LoadBalancingPolicy_Policy{{TypedExtensionConfig: policy}}}
 }

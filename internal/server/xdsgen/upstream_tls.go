@@ -8,12 +8,11 @@ import (
 	proxyprotocolv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/proxy_protocol/v3"
 	tlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
 	httpv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/upstreams/http/v3"
+	"google.golang.org/protobuf/types/known/structpb"
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
-)
 
-// systemRoots is the file with the CA certificates of the operating system, which most
-// images have there.
-const systemRoots = "/etc/ssl/certs/ca-certificates.crt"
+	"github.com/meshctl/meshctl/internal/mesh"
+)
 
 // policyTLS returns the transport socket for TLS by a policy, with certificates that are
 // not the mesh's own. credentials reports whether the proxy may use credentialName.
@@ -33,9 +32,9 @@ func (g *generator) policyTLS(t *networkingv1alpha3.ClientTLSSettings, credentia
 	case mutual && name != "":
 		common.TlsCertificateSdsSecretConfigs = []*tlsv3.SdsSecretConfig{{Name: secretPrefix + name, SdsConfig: adsSource()}}
 	case mutual && t.GetClientCertificate() != "":
-		common.TlsCertificates = []*tlsv3.TlsCertificate{{
-			CertificateChain: fileSource(t.GetClientCertificate()), PrivateKey: fileSource(t.GetPrivateKey()),
-		}}
+		common.TlsCertificateSdsSecretConfigs = []*tlsv3.SdsSecretConfig{
+			agentSecret(mesh.SecretFileCertificate + t.GetClientCertificate() + "~" + t.GetPrivateKey()),
+		}
 	}
 	if !t.GetInsecureSkipVerify().GetValue() {
 		rules := &tlsv3.CertificateValidationContext{
@@ -44,19 +43,29 @@ func (g *generator) policyTLS(t *networkingv1alpha3.ClientTLSSettings, credentia
 		if crl := t.GetCaCrl(); crl != "" && name == "" {
 			rules.Crl = fileSource(crl)
 		}
+		roots := agentSecret(mesh.SecretFileRoots + cmp.Or(t.GetCaCertificates(), "system"))
 		if name != "" {
-			common.ValidationContextType = &tlsv3.CommonTlsContext_CombinedValidationContext{
-				CombinedValidationContext: &tlsv3.CommonTlsContext_CombinedCertificateValidationContext{
-					DefaultValidationContext:         rules,
-					ValidationContextSdsSecretConfig: &tlsv3.SdsSecretConfig{Name: secretPrefix + name + caSuffix, SdsConfig: adsSource()},
-				},
-			}
-		} else {
-			rules.TrustedCa = fileSource(cmp.Or(t.GetCaCertificates(), systemRoots))
-			common.ValidationContextType = &tlsv3.CommonTlsContext_ValidationContext{ValidationContext: rules}
+			roots = &tlsv3.SdsSecretConfig{Name: secretPrefix + name + caSuffix, SdsConfig: adsSource()}
+		}
+		common.ValidationContextType = &tlsv3.CommonTlsContext_CombinedValidationContext{
+			CombinedValidationContext: &tlsv3.CommonTlsContext_CombinedCertificateValidationContext{
+				DefaultValidationContext: rules, ValidationContextSdsSecretConfig: roots,
+			},
 		}
 	}
 	return g.transportSocket(tlsSocket, &tlsv3.UpstreamTlsContext{CommonTlsContext: common, Sni: t.GetSni()})
+}
+
+// setALPN makes HTTP connections of a cluster use ALPN protocols that every server knows,
+// not Istio's: see alpnFilter.
+func setALPN(c *clusterv3.Cluster, http2 bool) {
+	alpn := "http/1.1"
+	if http2 {
+		alpn = "h2"
+	}
+	c.Metadata.FilterMetadata[mesh.MetadataNamespace] = &structpb.Struct{Fields: map[string]*structpb.Value{
+		metadataALPN: structpb.NewStringValue(alpn),
+	}}
 }
 
 func fileSource(path string) *corev3.DataSource {

@@ -17,7 +17,7 @@ import (
 // views.
 func Assign(s *snapshot.Snapshot, n Node) Assignment {
 	pod, labels := podOf(s, n)
-	eds := endpointViewOf(s, n, labels)
+	eds := endpointViewOf(s, n, pod, labels)
 	if n.Proxyless {
 		return assignProxyless(s, n, pod, labels, eds)
 	}
@@ -43,14 +43,14 @@ func Assign(s *snapshot.Snapshot, n Node) Assignment {
 	}
 	facts := encodeFacts(inbound(s, n, pod, labels, sc))
 	return Assignment{
-		xdswire.ClusterType:   clusterView{scope: clusters, client: eds.client, families: resolvedFamilies(s, n)}.views(s, inboundView{typ: xdswire.ClusterType, facts: facts}),
+		xdswire.ClusterType:   clusterView{scope: clusters, client: eds.client, families: resolvedFamilies(s, n), place: resolverPlace(s, eds)}.views(s, inboundView{typ: xdswire.ClusterType, facts: facts}),
 		xdswire.EndpointType:  eds.views(s, nodeOf(pod)),
 		xdswire.NameTableType: {Shared: eds.names(clusters)},
 		xdswire.ListenerType: {
 			Shared: listenerView{
 				scope: listeners, cluster: n.Cluster, network: eds.network, captured: n.Captured, families: n.families(), bind: bindOf(n, sc),
 				allocated: s.Allocated && n.ResolvesNames,
-				filters:   encodeFilters(filters.outbound),
+				filters:   encodeFilters(filters.outbound), timeouts: timeoutRulesOf(s, eds.client),
 			},
 			Own: inboundView{typ: xdswire.ListenerType, facts: facts, filters: encodeFilters(filters.inbound), settings: s.Mesh.Listeners},
 		},
@@ -69,11 +69,21 @@ func resolvedFamilies(s *snapshot.Snapshot, n Node) families {
 	return 0
 }
 
+// resolverPlace returns the place of a proxy that resolves names of endpoints. If there are
+// none, it returns a zero place, so that proxies share the view.
+func resolverPlace(s *snapshot.Snapshot, eds endpointView) place {
+	if s.DNS {
+		return eds.place
+	}
+	return place{}
+}
+
 // endpointViewOf returns the endpoint view of a proxy whose workload has these labels.
-func endpointViewOf(s *snapshot.Snapshot, n Node, labels map[string]string) endpointView {
+func endpointViewOf(s *snapshot.Snapshot, n Node, pod *snapshot.Pod, labels map[string]string) endpointView {
 	v := endpointView{
 		router: n.ID.Type == mesh.Router, proxyless: n.Proxyless, cluster: n.Cluster, network: networkOf(s, n, labels),
 		view: joinNetworks(n.View), families: n.families(), client: snapshot.RuleClientOf(s.Namespaces.Get(n.Namespace), labels),
+		place: clientPlace(s, n, pod, labels),
 	}
 	if s.Private {
 		v.scope.namespace = n.Namespace
@@ -89,7 +99,7 @@ func assignRouter(s *snapshot.Snapshot, n Node, pod *snapshot.Pod, labels map[st
 	}
 	facts := encodeFacts(gatewayServers(s, n, pod, labels))
 	return Assignment{
-		xdswire.ClusterType:     clusterView{scope: sc, client: eds.client, router: true, passthrough: eds.passthrough, families: resolvedFamilies(s, n)}.views(s, nil),
+		xdswire.ClusterType:     clusterView{scope: sc, client: eds.client, router: true, passthrough: eds.passthrough, families: resolvedFamilies(s, n), place: resolverPlace(s, eds)}.views(s, nil),
 		xdswire.EndpointType:    eds.views(s, nodeOf(pod)),
 		xdswire.NameTableType:   {Shared: eds.names(sc)},
 		xdswire.ListenerType:    {Shared: gatewayView{scope: sc, client: eds.client, facts: facts}},
@@ -179,6 +189,14 @@ func encodeFacts(facts any) string {
 // trustDomains returns the trust domains that the mesh accepts, its own first.
 func trustDomains(m *snapshot.Mesh) []string {
 	return append([]string{m.TrustDomain}, m.Aliases...)
+}
+
+// RulesOf returns a function that returns the DestinationRules of a service for a proxy,
+// merged, or nil.
+func RulesOf(s *snapshot.Snapshot, n Node) func(*snapshot.MeshService) *snapshot.HostRule {
+	_, labels := podOf(s, n)
+	client := snapshot.RuleClientOf(s.Namespaces.Get(n.Namespace), labels)
+	return func(svc *snapshot.MeshService) *snapshot.HostRule { return s.Rules.Get(svc.Key).For(client) }
 }
 
 // NetworkOf returns the network of a proxy.

@@ -1,6 +1,7 @@
 package xdsgen
 
 import (
+	"cmp"
 	"maps"
 	"math"
 	"net/netip"
@@ -17,52 +18,77 @@ import (
 // An endpoint that the proxy calls directly keeps its address. An endpoint in another
 // network gives its weight, in equal parts, to the gateways that lead to it. All weights
 // are multiplied by a common factor so that the parts are whole numbers and each endpoint
-// keeps its share of the load.
+// keeps its share of the load. The policy, which may be nil, sets the priorities and the
+// shares of localities.
 //
 // Envoy keeps only the first of two hosts with one address. So in each priority a gateway
 // occurs once, in the first locality (by name) of the endpoints behind it, with the weight
 // of all of them. A gateway of two priorities has only the load of the first. With
 // mtlsOnly, endpoints that cannot be called by server name are left out.
-func (u assignments) localities(list []snapshot.Endpoint, mtlsOnly bool) []*endpointv3.LocalityLbEndpoints {
+func (u assignments) localities(list []snapshot.Endpoint, mtlsOnly bool, policy *localityPolicy) []*endpointv3.LocalityLbEndpoints {
 	paths := withoutDrained(u.paths(list, mtlsOnly))
-	factor := divisible(paths)
-	byLocality := make(map[localityGroup][]*endpointv3.LbEndpoint)
+	paths = slices.DeleteFunc(paths, func(p path) bool { return policy.excludes(p.endpoint.Locality) })
+	factor, shares := divisible(paths), policy.shareOf(paths)
+	byLocality := make(map[localityGroup]*localityLoad)
 	gateways := make(map[gatewayKey]*gatewayLoad)
+	priorities := make(map[uint32]uint32)
 	for _, p := range paths {
-		e, at := p.endpoint, localityGroup{p.endpoint.Demoted, p.endpoint.Locality}
-		weight := clip(uint64(factor) * uint64(max(e.Weight, 1)))
+		e, at := p.endpoint, localityGroup{policy.priority(p), p.endpoint.Locality}
+		if e.Demoted {
+			at.priority += demotion
+		}
+		priorities[at.priority] = 0
+		weight, share := clip(uint64(factor)*uint64(max(e.Weight, 1))), shares[e.Locality]*float64(max(e.Weight, 1))
 		if p.gateways == nil {
-			byLocality[at] = append(byLocality[at], u.lbEndpoint(e, weight))
+			byLocality[at] = byLocality[at].add(u.lbEndpoint(e, weight), share)
 		}
 		for _, g := range p.gateways {
-			k := gatewayKey{at.demoted, netip.AddrPortFrom(g.Address, uint16(g.Port))}
-			gateways[k] = gateways[k].add(g, at, max(uint64(weight)/uint64(len(p.gateways)), 1))
+			k := gatewayKey{at.priority, netip.AddrPortFrom(g.Address, uint16(g.Port))}
+			n := len(p.gateways)
+			gateways[k] = gateways[k].add(g, at, max(uint64(weight)/uint64(n), 1), share/float64(n))
 		}
 	}
 	for _, k := range slices.SortedFunc(maps.Keys(gateways), gatewayKey.compare) {
 		l := gateways[k]
-		byLocality[l.at] = append(byLocality[l.at], gatewayEndpoint(l.gateway, clip(l.weight)))
+		byLocality[l.at] = byLocality[l.at].add(gatewayEndpoint(l.gateway, clip(l.weight)), l.share)
 	}
+	compact(priorities)
 	var out []*endpointv3.LocalityLbEndpoints
-	some := false // there are endpoints that are not demoted
 	for _, at := range slices.SortedFunc(maps.Keys(byLocality), localityGroup.compare) {
-		var total uint64
-		for _, lb := range byLocality[at] {
-			total += uint64(lb.GetLoadBalancingWeight().GetValue())
+		l := byLocality[at]
+		if shares != nil {
+			l.weight = wholeWeight(l.share)
 		}
-		l := &endpointv3.LocalityLbEndpoints{
+		out = append(out, &endpointv3.LocalityLbEndpoints{
 			Locality:            localityProto(at.locality),
-			LbEndpoints:         byLocality[at],
-			LoadBalancingWeight: wrapperspb.UInt32(clip(total)),
-		}
-		some = some || !at.demoted
-		if at.demoted && some { // Envoy requires priorities without gaps
-			l.Priority = 1
-		}
-		out = append(out, l)
+			LbEndpoints:         l.endpoints,
+			LoadBalancingWeight: wrapperspb.UInt32(clip(l.weight)),
+			Priority:            priorities[at.priority],
+		})
 	}
 	return out
 }
+
+// localityLoad holds the endpoints of a group, and their weight and share of the load.
+type localityLoad struct {
+	endpoints []*endpointv3.LbEndpoint
+	weight    uint64
+	share     float64
+}
+
+// add adds an endpoint. l may be nil.
+func (l *localityLoad) add(lb *endpointv3.LbEndpoint, share float64) *localityLoad {
+	if l == nil {
+		l = &localityLoad{}
+	}
+	l.endpoints = append(l.endpoints, lb)
+	l.weight += uint64(lb.GetLoadBalancingWeight().GetValue())
+	l.share += share
+	return l
+}
+
+// demotion is more than all priorities of a localityPolicy.
+const demotion = 1 << 16
 
 // maxFactor keeps multiplied weights far from overflow.
 const maxFactor = 1 << 16
@@ -88,18 +114,12 @@ func divisible(paths []path) uint32 {
 
 // localityGroup is a group of endpoints with the same priority and locality.
 type localityGroup struct {
-	demoted  bool
+	priority uint32 // with gaps
 	locality mesh.Locality
 }
 
 func (g localityGroup) compare(other localityGroup) int {
-	switch {
-	case g.demoted == other.demoted:
-		return g.locality.Compare(other.locality)
-	case g.demoted:
-		return 1
-	}
-	return -1
+	return cmp.Or(cmp.Compare(g.priority, other.priority), g.locality.Compare(other.locality))
 }
 
 // withoutDrained leaves out drained endpoints if another endpoint is healthy.
@@ -115,8 +135,8 @@ func withoutDrained(paths []path) []path {
 
 // gatewayKey is the address of a gateway in one priority.
 type gatewayKey struct {
-	demoted bool
-	address netip.AddrPort
+	priority uint32
+	address  netip.AddrPort
 }
 
 // compare compares addresses: the order of priorities does not matter.
@@ -127,17 +147,19 @@ type gatewayLoad struct {
 	gateway snapshot.NetworkGateway
 	at      localityGroup
 	weight  uint64
+	share   float64
 }
 
-// add adds the weight of an endpoint. l may be nil.
-func (l *gatewayLoad) add(g snapshot.NetworkGateway, at localityGroup, weight uint64) *gatewayLoad {
+// add adds the weight and the share of an endpoint. l may be nil.
+func (l *gatewayLoad) add(g snapshot.NetworkGateway, at localityGroup, weight uint64, share float64) *gatewayLoad {
 	if l == nil {
-		return &gatewayLoad{g, at, weight}
+		return &gatewayLoad{g, at, weight, share}
 	}
 	if at.compare(l.at) < 0 {
 		l.at = at
 	}
 	l.weight += weight
+	l.share += share
 	return l
 }
 

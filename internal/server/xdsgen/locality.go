@@ -1,0 +1,290 @@
+package xdsgen
+
+import (
+	"math"
+	"slices"
+	"strings"
+
+	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
+
+	"github.com/meshctl/meshctl/internal/mesh"
+	"github.com/meshctl/meshctl/internal/server/snapshot"
+)
+
+// place is everything about a client that decides which endpoints it prefers. It is zero
+// if no client prefers any, so that clients of all localities share assignments.
+type place struct {
+	locality mesh.Locality
+	labels   string // the labels that failoverPriority compares, encoded
+}
+
+func clientPlace(s *snapshot.Snapshot, n Node, pod *snapshot.Pod, labels map[string]string) place {
+	if !s.RuleTraits.Localities {
+		return place{}
+	}
+	p := place{locality: localityOf(s, n, pod, labels)}
+	if s.RuleTraits.Labels == "" {
+		return p
+	}
+	values := make(map[string]string)
+	for name := range strings.SplitSeq(s.RuleTraits.Labels, ",") {
+		values[name] = labels[name]
+		if v, ok := topology(name, n.Cluster, networkOf(s, n, labels), p.locality, nodeOf(pod)); ok {
+			values[name] = v
+		}
+	}
+	p.labels = encodeFacts(values)
+	return p
+}
+
+// localityOf returns the locality in a proxy's node, else in the label of its workload,
+// else of its WorkloadEntry or its Kubernetes node.
+func localityOf(s *snapshot.Snapshot, n Node, pod *snapshot.Pod, labels map[string]string) mesh.Locality {
+	if n.Locality != (mesh.Locality{}) {
+		return n.Locality
+	}
+	if l := labels[mesh.LabelLocality]; l != "" {
+		return mesh.ParseLocality(strings.ReplaceAll(l, ".", "/"))
+	}
+	for _, key := range []string{podKey(n), snapshot.NodeKey(n.Cluster, nodeOf(pod))} {
+		if l := s.Localities.Get(key); l != nil {
+			return *l
+		}
+	}
+	return mesh.Locality{}
+}
+
+// topology returns the value of a label that a workload has because of its place. ok is
+// false for other labels.
+func topology(label string, c mesh.ClusterID, n mesh.NetworkID, l mesh.Locality, node string) (value string, ok bool) {
+	switch label {
+	case mesh.LabelCluster:
+		return string(c), true
+	case mesh.LabelNetwork:
+		return string(n), true
+	case mesh.LabelRegion:
+		return l.Region, true
+	case mesh.LabelZone:
+		return l.Zone, true
+	case mesh.LabelSubzone:
+		return l.Subzone, true
+	case mesh.LabelHostname:
+		return node, true
+	}
+	return "", false
+}
+
+// localitySetting returns the setting that applies to a policy: its own, else the mesh's.
+// It returns nil if the setting is disabled.
+func localitySetting(m *snapshot.Mesh, policy *networkingv1alpha3.TrafficPolicy) *networkingv1alpha3.LocalityLoadBalancerSetting {
+	setting := policy.GetLoadBalancer().GetLocalityLbSetting()
+	if setting == nil {
+		setting = m.LocalityLB
+	}
+	if setting == nil {
+		return &networkingv1alpha3.LocalityLoadBalancerSetting{} // it is enabled by default
+	}
+	return enabledSetting(setting)
+}
+
+func enabledSetting(s *networkingv1alpha3.LocalityLoadBalancerSetting) *networkingv1alpha3.LocalityLoadBalancerSetting {
+	if s.GetEnabled() != nil && !s.GetEnabled().GetValue() {
+		return nil
+	}
+	return s
+}
+
+// localityWeights sets whether the load is spread over localities by weight, before an
+// endpoint is chosen.
+type localityWeights uint8
+
+const (
+	noLocalityWeights localityWeights = iota
+	withOutlierDetection
+	alwaysWeighted
+)
+
+func localityWeightsOf(s *networkingv1alpha3.LocalityLoadBalancerSetting) localityWeights {
+	switch {
+	case len(s.GetDistribute()) > 0:
+		return alwaysWeighted
+	case len(s.GetFailover())+len(s.GetFailoverPriority()) > 0:
+		return withOutlierDetection
+	}
+	return noLocalityWeights
+}
+
+// weighsLocalities reports whether a cluster spreads its load over localities by weight.
+// mesh is the default of the mesh.
+func weighsLocalities(mesh localityWeights, policy *networkingv1alpha3.TrafficPolicy) bool {
+	if own := policy.GetLoadBalancer().GetLocalityLbSetting(); own != nil {
+		mesh = localityWeightsOf(enabledSetting(own))
+	}
+	return mesh == alwaysWeighted || mesh == withOutlierDetection && policy.GetOutlierDetection() != nil
+}
+
+// localityPolicy sets which endpoints a client prefers.
+type localityPolicy struct {
+	// Shares holds the percentages of the load by patterns of localities. Other
+	// localities get no load. Nil means that no locality has a fixed share.
+	Shares map[string]uint32 `json:",omitempty"`
+	// Labels holds the labels that an endpoint should have, the most important one first.
+	Labels []labelValue `json:",omitempty"`
+	// Near is the locality of the client if near endpoints are preferred.
+	Near *mesh.Locality `json:",omitempty"`
+	// To is the region that is preferred after the client's own.
+	To string `json:",omitempty"`
+}
+
+type labelValue struct{ Name, Value string }
+
+// policy returns the policy of a client under a setting, or nil if it prefers no
+// endpoints. outlier reports whether there is outlier detection: without it, Envoy would
+// never leave endpoints of the first priority.
+func (p place) policy(setting *networkingv1alpha3.LocalityLoadBalancerSetting, outlier bool) *localityPolicy {
+	if len(setting.GetDistribute()) > 0 {
+		for _, d := range setting.GetDistribute() {
+			if inLocality(p.locality, d.GetFrom()) {
+				return &localityPolicy{Shares: d.GetTo()}
+			}
+		}
+		return nil
+	}
+	if setting == nil || !outlier {
+		return nil
+	}
+	out := &localityPolicy{}
+	if len(setting.GetFailoverPriority()) > 0 {
+		var own map[string]string
+		decodeFacts(p.labels, &own)
+		for _, label := range setting.GetFailoverPriority() {
+			name, value, fixed := strings.Cut(label, "=")
+			if !fixed {
+				value = own[name]
+			}
+			out.Labels = append(out.Labels, labelValue{name, value})
+		}
+		if len(setting.GetFailover()) == 0 {
+			return out
+		}
+	}
+	out.Near = &p.locality
+	for _, f := range setting.GetFailover() {
+		if f.GetFrom() == p.locality.Region {
+			out.To = f.GetTo()
+			break
+		}
+	}
+	return out
+}
+
+// inLocality reports whether a locality matches a pattern such as "region/zone/*".
+func inLocality(l mesh.Locality, pattern string) bool {
+	p := mesh.ParseLocality(pattern)
+	match := func(pattern, part string) bool { return pattern == "*" || pattern == part }
+	return match(p.Region, l.Region) && (p.Zone == "" || match(p.Zone, l.Zone)) && (p.Subzone == "" || match(p.Subzone, l.Subzone))
+}
+
+// maxNear is the number of levels of nearness.
+const maxNear = 5
+
+// priority returns the priority of an endpoint, from 0, with gaps. The policy may be nil.
+// A gateway stands for the endpoints behind it: of their labels only cluster and network
+// count.
+func (l *localityPolicy) priority(p path) uint32 {
+	if l == nil {
+		return 0
+	}
+	return l.byLabels(p)*maxNear + l.nearness(p.endpoint.Locality)
+}
+
+// byLabels counts the labels from the first one that differs. Another network, if it is
+// the first label, comes after all endpoints of the own one, and the other labels count
+// there, too.
+func (l *localityPolicy) byLabels(p path) uint32 {
+	e, offset := p.endpoint, 0
+	for i, want := range l.Labels {
+		value := e.Labels[want.Name]
+		if v, ok := topology(want.Name, e.Cluster, e.Network, e.Locality, e.Node); ok {
+			value = v
+		}
+		if p.gateways != nil && want.Name != mesh.LabelCluster && want.Name != mesh.LabelNetwork {
+			value = ""
+		}
+		switch {
+		case value == want.Value:
+		case i == 0 && want.Name == mesh.LabelNetwork:
+			offset = len(l.Labels)
+		default:
+			return uint32(offset + len(l.Labels) - i)
+		}
+	}
+	return uint32(offset)
+}
+
+func (l *localityPolicy) nearness(at mesh.Locality) uint32 {
+	switch {
+	case l.Near == nil, *l.Near == at:
+		return 0
+	case l.Near.Region == at.Region && l.Near.Zone == at.Zone:
+		return 1
+	case l.Near.Region == at.Region:
+		return 2
+	case l.To == "" || l.To == at.Region:
+		return 3
+	}
+	return maxNear - 1
+}
+
+// excludes reports whether endpoints of a locality get no load.
+func (l *localityPolicy) excludes(at mesh.Locality) bool {
+	return l != nil && l.Shares != nil && l.patternOf(at) == ""
+}
+
+// patternOf returns the pattern of Shares that a locality matches, or "".
+func (l *localityPolicy) patternOf(at mesh.Locality) string {
+	found := ""
+	for pattern := range l.Shares {
+		if inLocality(at, pattern) && (found == "" || pattern < found) {
+			found = pattern
+		}
+	}
+	return found
+}
+
+// shareOf returns the part of a locality's weight that endpoints in each locality give it
+// by one unit of their own weight. It returns nil without Shares.
+func (l *localityPolicy) shareOf(paths []path) map[mesh.Locality]float64 {
+	if l == nil || l.Shares == nil {
+		return nil
+	}
+	totals := make(map[string]uint64)
+	for _, p := range paths {
+		totals[l.patternOf(p.endpoint.Locality)] += uint64(max(p.endpoint.Weight, 1))
+	}
+	out := make(map[mesh.Locality]float64)
+	for _, p := range paths {
+		at := p.endpoint.Locality
+		pattern := l.patternOf(at)
+		out[at] = float64(l.Shares[pattern]) / float64(totals[pattern])
+	}
+	return out
+}
+
+// wholeWeight rounds a sum of parts up, except for errors of rounding.
+func wholeWeight(sum float64) uint64 { return uint64(max(math.Ceil(sum-1e-6), 1)) }
+
+// maxPriority is Envoy's limit.
+const maxPriority = 128
+
+// compact replaces priorities by 0, 1, 2 …, as Envoy requires.
+func compact(priorities map[uint32]uint32) {
+	list := make([]uint32, 0, len(priorities))
+	for p := range priorities {
+		list = append(list, p)
+	}
+	slices.Sort(list)
+	for i, p := range list {
+		priorities[p] = min(uint32(i), maxPriority)
+	}
+}
