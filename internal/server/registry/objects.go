@@ -85,7 +85,7 @@ func (t localTable) apply(e snapshot.Event) {
 // unchanged objects, and many changes concern fields that objects do not keep.
 func equalObject[O snapshot.Object](a, b O) bool { return reflect.DeepEqual(a, b) }
 
-func equalConfig[S proto.Message](a, b *snapshot.Config[S]) bool { return a.Equal(b) }
+func equalConfig[S proto.Message](a, b *snapshot.Config[S]) bool { return a.SameAs(b) }
 
 func equalFilter(a, b *snapshot.EnvoyFilter) bool {
 	x := *a

@@ -242,7 +242,7 @@ func (t *tables) addIndexes() {
 	t.allGateways = list(t.gateways.Table)
 	t.policyIndex = make(map[snapshot.Kind]*derive.Index[string, objectKey, snapshot.Policy])
 	for _, kind := range snapshot.PolicyKinds {
-		t.policyIndex[kind] = byNamespace(localInput(t, kind, snapshot.Policy.Equal))
+		t.policyIndex[kind] = byNamespace(localInput(t, kind, snapshot.Policy.SameAs))
 	}
 	t.filtersIn = byNamespace(t.filters)
 	t.allFilters = list(t.filters.Table)

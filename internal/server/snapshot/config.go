@@ -42,8 +42,8 @@ type Config[S proto.Message] struct {
 // Key implements Object.
 func (o *Config[S]) Key() Key { return o.key(o.Kind) }
 
-// Equal implements Policy. The places of equal objects may differ.
-func (o *Config[S]) Equal(other Policy) bool {
+// SameAs implements Policy. The places of equal objects may differ.
+func (o *Config[S]) SameAs(other Policy) bool {
 	p, ok := other.(*Config[S])
 	return ok && o.Namespace == p.Namespace && o.Name == p.Name && o.Created.Equal(p.Created) &&
 		maps.Equal(o.Labels, p.Labels) && proto.Equal(o.Spec, p.Spec)
@@ -56,7 +56,8 @@ func (o *Config[S]) Content() proto.Message { return o.Spec }
 // namespace, of all namespaces. Only policies of the local cluster count.
 type Policy interface {
 	Object
-	Equal(other Policy) bool
+	// SameAs reports whether two objects mean the same.
+	SameAs(other Policy) bool
 	// Info returns the metadata, Content the spec.
 	Info() *Meta
 	Content() proto.Message
