@@ -128,7 +128,7 @@ func TestServiceEntries(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer conn.Close()
+	defer func() { _ = conn.Close() }()
 	if got := conn.ConnectionState().PeerCertificates[0]; !got.Equal(secure.Certificate()) {
 		t.Errorf("the certificate is of %s", got.Subject)
 	}

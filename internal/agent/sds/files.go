@@ -29,7 +29,8 @@ const missing = "missing"
 // fileSecret returns the secret with the paths in a name. Envoy reads the files, and again
 // when they are replaced.
 func fileSecret(name string) *secret {
-	m, ready := &tlsv3.Secret{Name: name}, true
+	m := &tlsv3.Secret{Name: name}
+	var ready bool
 	if path, ok := strings.CutPrefix(name, mesh.SecretFileRoots); ok {
 		if path == "system" {
 			path = systemRoots[max(slices.IndexFunc(systemRoots, readable), 0)]

@@ -103,7 +103,7 @@ func retryPolicy(m *networkingv1alpha3.HTTPRetry) snapshot.RetryPolicy {
 		OtherLocalities: m.GetRetryRemoteLocalities().GetValue(),
 	}
 	var on []string
-	for _, condition := range strings.Split(m.GetRetryOn(), ",") {
+	for condition := range strings.SplitSeq(m.GetRetryOn(), ",") {
 		condition = strings.TrimSpace(condition)
 		if code, err := strconv.ParseUint(condition, 10, 16); err == nil {
 			out.Codes += string([]byte{byte(code >> 8), byte(code)})

@@ -74,7 +74,7 @@ func (u extensionUnit) Type() string { return xdswire.ExtensionType }
 func (u extensionUnit) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, error) {
 	var out []*xdswire.Resource
 	for _, e := range extensionView(u).extensions() {
-		out = append(out, enc.Raw(xdswire.ExtensionType, e.Name, []byte(e.Body)))
+		out = append(out, enc.Raw(xdswire.ExtensionType, e.Name, e.Body))
 	}
 	return out, nil
 }

@@ -58,7 +58,8 @@ func TestLocalityPolicy(t *testing.T) {
 			[]string{"0 r1/z1/s1 1: 10.0.0.1", "1 r1/z1/s2 1: 10.0.0.2", "2 r1/z2 1: 10.0.0.3", "3 r2 1: 10.0.0.4", "3 r3 1: 10.0.0.5"},
 		},
 		{
-			"no gaps", &networkingv1alpha3.LocalityLoadBalancerSetting{}, true, []snapshot.Endpoint{everywhere[2], everywhere[4]},
+			"no gaps", &networkingv1alpha3.LocalityLoadBalancerSetting{}, true,
+			[]snapshot.Endpoint{everywhere[2], everywhere[4]},
 			[]string{"0 r1/z2 1: 10.0.0.3", "1 r3 1: 10.0.0.5"},
 		},
 		{
@@ -67,7 +68,8 @@ func TestLocalityPolicy(t *testing.T) {
 		},
 		{
 			"demoted clusters last", &networkingv1alpha3.LocalityLoadBalancerSetting{}, true,
-			[]snapshot.Endpoint{ep(1, "r1/z1/s1", demoted), ep(2, "r2")}, []string{"0 r2 1: 10.0.0.2", "1 r1/z1/s1 1: 10.0.0.1"},
+			[]snapshot.Endpoint{ep(1, "r1/z1/s1", demoted), ep(2, "r2")},
+			[]string{"0 r2 1: 10.0.0.2", "1 r1/z1/s1 1: 10.0.0.1"},
 		},
 		{
 			"by labels", priority(mesh.LabelRegion, "version"), true,
@@ -75,12 +77,14 @@ func TestLocalityPolicy(t *testing.T) {
 			[]string{"0 r1/z1/s1 1: 10.0.0.2", "1 r1/z1/s1 1: 10.0.0.1", "2 r2 1: 10.0.0.3"},
 		},
 		{
-			"by a fixed value", priority("version=v2"), true, []snapshot.Endpoint{ep(1, "r1", label("v1")), ep(2, "r1", label("v2"))},
+			"by a fixed value", priority("version=v2"), true,
+			[]snapshot.Endpoint{ep(1, "r1", label("v1")), ep(2, "r1", label("v2"))},
 			[]string{"0 r1 1: 10.0.0.2", "1 r1 1: 10.0.0.1"},
 		},
 		{
 			"another network after the whole own one", priority(mesh.LabelNetwork, mesh.LabelRegion), true,
-			[]snapshot.Endpoint{ep(1, "r2"), ep(2, "r1", remote)}, []string{"0 r2 1: 10.0.0.1", "1 r1 1: 192.0.2.2"},
+			[]snapshot.Endpoint{ep(1, "r2"), ep(2, "r1", remote)},
+			[]string{"0 r2 1: 10.0.0.1", "1 r1 1: 192.0.2.2"},
 		},
 		{
 			"labels, then localities",
