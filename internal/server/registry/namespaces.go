@@ -1,8 +1,6 @@
 package registry
 
 import (
-	"cmp"
-	"iter"
 	"maps"
 	"slices"
 
@@ -60,16 +58,4 @@ func equalFacts(a, b *snapshot.NamespaceFacts) bool {
 
 func equalMeta(a, b *snapshot.Meta) bool {
 	return a.Namespace == b.Namespace && a.Name == b.Name && a.Created.Equal(b.Created) && maps.Equal(a.Labels, b.Labels)
-}
-
-// oldestFirst sorts objects by creation time, namespace and name.
-func oldestFirst[O interface{ Info() *snapshot.Meta }](all iter.Seq2[objectKey, O]) []O {
-	out := values(all)
-	slices.SortFunc(out, compareAge)
-	return out
-}
-
-func compareAge[O interface{ Info() *snapshot.Meta }](a, b O) int {
-	x, y := a.Info(), b.Info()
-	return cmp.Or(x.Created.Compare(y.Created), cmp.Compare(x.Namespace, y.Namespace), cmp.Compare(x.Name, y.Name))
 }

@@ -1,6 +1,7 @@
 package xdsgen
 
 import (
+	"iter"
 	"net/netip"
 	"slices"
 	"strings"
@@ -187,6 +188,40 @@ func (h *virtualHosts) add(k hostKey) error {
 		}
 	}
 	h.changed[vh.Name] = &vh.Part
+	return nil
+}
+
+// commonHosts are the virtual hosts of a port that are the same for all clients. They are
+// encoded once, and the route configurations of all namespaces share their memory.
+type commonHosts struct {
+	services *snapshot.PortServices
+	facts    routeFacts
+}
+
+func (c commonHosts) make(enc *xdswire.Encoder) (*virtualHosts, error) {
+	hosts := newVirtualHosts(enc, len(c.services.Services))
+	err := hosts.addPort(c.facts, c.services.Number, func(yield func(*snapshot.MeshService) bool) {
+		for _, svc := range c.services.Services {
+			if svc.ExternalName == "" && !svc.DiffersByClient() && !yield(svc) {
+				return
+			}
+		}
+	})
+	hosts.parts, hosts.changed = hosts.list(), nil
+	return hosts, err
+}
+
+// addPort adds the virtual hosts of services at a port number.
+func (h *virtualHosts) addPort(facts routeFacts, number uint32, services iter.Seq[*snapshot.MeshService]) error {
+	for svc := range services {
+		port := svc.Port(number)
+		if !routedByPort(svc, port) {
+			continue
+		}
+		if err := h.add(facts.host(svc, port, byName)); err != nil {
+			return err
+		}
+	}
 	return nil
 }
 

@@ -28,16 +28,6 @@ import (
 	"github.com/meshctl/meshctl/internal/server/source"
 )
 
-// Bounds of a directory.
-const (
-	// MaxFileSize bounds the size of a file, in bytes.
-	MaxFileSize = 8 << 20
-	// MaxDocuments bounds the documents of a file, and the objects of a document.
-	MaxDocuments = 20_000
-	// MaxFiles bounds the number of files and folders.
-	MaxFiles = 10_000
-)
-
 const (
 	// eventBuffer is the number of file events that may wait.
 	eventBuffer = 4096

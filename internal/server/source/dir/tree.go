@@ -24,9 +24,6 @@ import (
 // ConfigMap or Secret at once: file -> ..data/file, ..data -> ..2026_….
 const kubeletData = "..data"
 
-// maxPending bounds the text of files that are not parsed yet, in bytes.
-const maxPending = 64 << 20
-
 // tree holds the known files and folders, by slash path within the directory.
 type tree struct {
 	files   map[string]*file

@@ -7,6 +7,19 @@ import (
 	"strings"
 )
 
+// Bounds of a directory.
+const (
+	// MaxFileSize bounds the size of a file, in bytes.
+	MaxFileSize = 8 << 20
+	// MaxDocuments bounds the documents of a file, and the objects of a document.
+	MaxDocuments = 20_000
+	// MaxFiles bounds the number of files and folders.
+	MaxFiles = 10_000
+)
+
+// maxPending bounds the text of files that are not parsed yet, in bytes.
+const maxPending = 64 << 20
+
 // Faults of a directory that exceeds maxFiles, and of its folders.
 const (
 	overfull = "holds more than "
