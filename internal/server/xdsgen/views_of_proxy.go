@@ -51,6 +51,7 @@ func Assign(s *snapshot.Snapshot, n Node) Assignment {
 				scope: listeners, cluster: n.Cluster, network: eds.network, captured: n.Captured, families: n.families(), bind: bindOf(n, sc),
 				allocated: s.Allocated && n.ResolvesNames,
 				filters:   encodeFilters(filters.outbound), timeouts: timeoutRulesOf(s, eds.client),
+				settings:  s.Mesh.Listeners,
 			},
 			Own: inboundView{typ: xdswire.ListenerType, facts: facts, filters: encodeFilters(filters.inbound), settings: s.Mesh.Listeners},
 		},
@@ -102,7 +103,7 @@ func assignRouter(s *snapshot.Snapshot, n Node, pod *snapshot.Pod, labels map[st
 		xdswire.ClusterType:     clusterView{scope: sc, client: eds.client, router: true, passthrough: eds.passthrough, families: resolvedFamilies(s, n), place: resolverPlace(s, eds)}.views(s, nil),
 		xdswire.EndpointType:    eds.views(s, nodeOf(pod)),
 		xdswire.NameTableType:   {Shared: eds.names(sc)},
-		xdswire.ListenerType:    {Shared: gatewayView{scope: sc, client: eds.client, facts: facts}},
+		xdswire.ListenerType:    {Shared: gatewayView{scope: sc, client: eds.client, facts: facts, settings: s.Mesh.Listeners}},
 		xdswire.ProxyConfigType: {Shared: trustView{}},
 		xdswire.RouteType:       {},
 	}
