@@ -48,7 +48,7 @@ func (v listenerView) Unit(s *snapshot.Snapshot, k Key) Unit {
 	case k.Kind == ServiceKey:
 		return v.headless(s, k.Name)
 	case k.Number > 0:
-		return v.egress(s, int(k.Number)-1)
+		return v.egress(int(k.Number) - 1)
 	case v.captured:
 		return virtualOutbound{
 			registryOnly: registryOnly(s.Mesh, v.scope), families: v.families, settings: v.settings,
@@ -58,7 +58,7 @@ func (v listenerView) Unit(s *snapshot.Snapshot, k Key) Unit {
 }
 
 // egress returns the listener of an egress listener of the Sidecar that names a port.
-func (v listenerView) egress(s *snapshot.Snapshot, i int) Unit {
+func (v listenerView) egress(i int) Unit {
 	number := v.scope.egress()[i].GetPort().GetNumber()
 	if number == 0 {
 		return nil
