@@ -64,3 +64,35 @@ static_resources:
 		}
 	}
 }
+
+// TestExpressionFunctions checks that Envoy has every function that the filter of a Telemetry
+// may call: for one that it lacks it refuses all listeners.
+func TestExpressionFunctions(t *testing.T) {
+	t.Parallel()
+	bootstrap := filepath.Join(t.TempDir(), "bootstrap.yaml")
+	write(t, bootstrap, fmt.Appendf(nil, `
+static_resources:
+  listeners:
+  - name: listener
+    address: {socket_address: {address: 127.0.0.1, port_value: 0}}
+    filter_chains:
+    - filters:
+      - name: tcp
+        typed_config:
+          "@type": type.googleapis.com/envoy.extensions.filters.network.tcp_proxy.v3.TcpProxy
+          stat_prefix: tcp
+          cluster: none
+          access_log:
+          - name: file
+            filter:
+              extension_filter:
+                name: cel
+                typed_config:
+                  "@type": type.googleapis.com/envoy.extensions.access_loggers.filters.cel.v3.ExpressionFilter
+                  expression: %q
+            typed_config:
+              "@type": type.googleapis.com/envoy.extensions.access_loggers.file.v3.FileAccessLog
+              path: /dev/null
+`, source.ExpressionFunctions()))
+	Start(t, bootstrap)
+}

@@ -168,9 +168,9 @@ func meshConfig(s *snapshot.Snapshot) any {
 	if curves := s.Mesh.KeyExchanges; len(curves) > 0 {
 		mtls = &tls{curves}
 	}
-	l := s.Mesh.Listeners
+	log := s.Mesh.AccessLog
 	encoding := "TEXT"
-	if l.AccessLogJSON {
+	if log.JSON {
 		encoding = "JSON"
 	}
 	return struct {
@@ -189,7 +189,7 @@ func meshConfig(s *snapshot.Snapshot) any {
 		Networks                 map[mesh.ClusterID]mesh.NetworkID `json:"networks"`
 	}{
 		s.Mesh.TrustDomain, s.Mesh.Aliases, s.Mesh.RootNamespace, s.Mesh.AutoMTLS, meshPolicy(s), s.Mesh.ConnectTimeout.String(),
-		l.DetectionTimeout.String(), l.AccessLogFile, encoding, l.AccessLogFormat, l.Tracing, mtls, s.Mesh.Networks,
+		s.Mesh.Listeners.DetectionTimeout.String(), log.File, encoding, log.Format, s.Mesh.Listeners.Tracing, mtls, s.Mesh.Networks,
 	}
 }
 

@@ -2,6 +2,7 @@ package registry
 
 import (
 	"cmp"
+	"encoding/json"
 	"maps"
 	"reflect"
 	"slices"
@@ -48,8 +49,6 @@ func (t *tables) meshFacts(r *derive.Reads) *snapshot.Mesh {
 		AutoMTLS:       mc.GetEnableAutoMtls() == nil || mc.GetEnableAutoMtls().GetValue(),
 		KeyExchanges:   slices.Clone(mc.GetMeshMTLS().GetEcdhCurves()),
 		Listeners: snapshot.ListenerSettings{
-			AccessLogFile: mc.GetAccessLogFile(), AccessLogFormat: mc.GetAccessLogFormat(),
-			AccessLogJSON:    mc.GetAccessLogEncoding() == meshv1alpha1.MeshConfig_JSON,
 			NoListenerLog:    mc.GetDisableEnvoyListenerLog(),
 			Paths:            pathNormalization(mc.GetPathNormalization().GetNormalization()),
 			Tracing:          mc == nil || mc.GetEnableTracing(),
@@ -61,10 +60,14 @@ func (t *tables) meshFacts(r *derive.Reads) *snapshot.Mesh {
 			Time: mc.GetTcpKeepalive().GetTime().AsDuration(), Interval: mc.GetTcpKeepalive().GetInterval().AsDuration(),
 		},
 		H2Upgrade: mc.GetH2UpgradePolicy() == meshv1alpha1.MeshConfig_UPGRADE,
-
-		Retries:  retryPolicy(mc.GetDefaultHttpRetryPolicy()),
-		Networks: make(map[mesh.ClusterID]mesh.NetworkID),
+		AccessLog: snapshot.AccessLog{
+			File: mc.GetAccessLogFile(), Format: mc.GetAccessLogFormat(), JSON: mc.GetAccessLogEncoding() == meshv1alpha1.MeshConfig_JSON,
+		},
+		LogDefaults: slices.Clone(mc.GetDefaultProviders().GetAccessLogging()),
+		Retries:     retryPolicy(mc.GetDefaultHttpRetryPolicy()),
+		Networks:    make(map[mesh.ClusterID]mesh.NetworkID),
 	}
+	m.LogProviders = logProviders(mc.GetExtensionProviders(), m.AccessLog)
 	for _, c := range mc.GetCaCertificates() {
 		m.CACertificates = append(m.CACertificates, snapshot.CACertificate{
 			PEM: c.GetPem(), BundleURL: c.GetSpiffeBundleUrl(), TrustDomains: c.GetTrustDomains(),
@@ -78,6 +81,41 @@ func (t *tables) meshFacts(r *derive.Reads) *snapshot.Mesh {
 	}
 	maps.Insert(m.Networks, t.allNetworks.Lookup(r, struct{}{}))
 	return m
+}
+
+// logProviders returns the access logs of the providers, by name in lower case. Unless a
+// provider is named envoy, this name stands for the access log of MeshConfig, and for the
+// standard output if MeshConfig has no file.
+func logProviders(providers []*meshv1alpha1.MeshConfig_ExtensionProvider, own snapshot.AccessLog) map[string]snapshot.AccessLog {
+	const builtIn, stdout = "envoy", "/dev/stdout"
+	out := make(map[string]snapshot.AccessLog)
+	for _, p := range providers {
+		name, file := strings.ToLower(p.GetName()), p.GetEnvoyFileAccessLog()
+		if _, dup := out[name]; dup || file == nil {
+			continue // the first of a name counts
+		}
+		log := snapshot.AccessLog{File: cmp.Or(file.GetPath(), stdout), OmitEmpty: file.GetOmitEmptyValues()}
+		switch format := file.GetLogFormat().GetLogFormat().(type) {
+		case *meshv1alpha1.MeshConfig_ExtensionProvider_EnvoyFileAccessLogProvider_LogFormat_Text:
+			log.Format = format.Text
+		case *meshv1alpha1.MeshConfig_ExtensionProvider_EnvoyFileAccessLogProvider_LogFormat_Labels:
+			log.JSON = true
+			if len(format.Labels.GetFields()) > 0 {
+				b, _ := json.Marshal(format.Labels.AsMap()) // a JSON object always encodes
+				log.Format = string(b)
+			}
+		default:
+			if name == builtIn && !log.OmitEmpty {
+				log.Format, log.JSON = own.Format, own.JSON
+			}
+		}
+		out[name] = log
+	}
+	if _, ok := out[builtIn]; !ok {
+		own.File = cmp.Or(own.File, stdout)
+		out[builtIn] = own
+	}
+	return out
 }
 
 func pathNormalization(n meshv1alpha1.MeshConfig_ProxyPathNormalization_NormalizationType) snapshot.PathNormalization {

@@ -8,6 +8,7 @@ import (
 	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
 	securityv1beta1 "istio.io/api/security/v1beta1"
+	telemetryv1alpha1 "istio.io/api/telemetry/v1alpha1"
 
 	"github.com/meshctl/meshctl/internal/mesh"
 )
@@ -64,7 +65,7 @@ type Policy interface {
 }
 
 // PolicyKinds lists the kinds of policies. Their objects are in NamespaceFacts.Policies.
-var PolicyKinds = []Kind{KindSidecar, KindPeerAuthentication}
+var PolicyKinds = []Kind{KindSidecar, KindPeerAuthentication, KindTelemetry}
 
 // Policies iterates over the policies of a kind in a namespace, oldest first. ns may be
 // nil.
@@ -88,6 +89,7 @@ const (
 	KindPeerAuthentication Kind = "PeerAuthentication"
 	KindDestinationRule    Kind = "DestinationRule"
 	KindVirtualService     Kind = "VirtualService"
+	KindTelemetry          Kind = "Telemetry"
 )
 
 type (
@@ -97,6 +99,8 @@ type (
 	Sidecar = Config[*networkingv1alpha3.Sidecar]
 	// PeerAuthentication sets the mTLS mode of workloads.
 	PeerAuthentication = Config[*securityv1beta1.PeerAuthentication]
+	// Telemetry sets the access logs of workloads.
+	Telemetry = Config[*telemetryv1alpha1.Telemetry]
 	// DestinationRule sets how clients call a host.
 	DestinationRule = Config[*networkingv1alpha3.DestinationRule]
 	// VirtualService has no effect yet.

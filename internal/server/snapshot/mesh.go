@@ -38,8 +38,15 @@ type Mesh struct {
 	H2Upgrade bool
 	// LocalityLB is localityLbSetting.
 	LocalityLB *networkingv1alpha3.LocalityLoadBalancerSetting
-	// Listeners holds the settings of all listeners.
+	// Listeners holds the settings of all listeners, without access logs.
 	Listeners ListenerSettings
+	// AccessLog is the access log of workloads without a Telemetry. Without a file there
+	// is none.
+	AccessLog AccessLog
+	// LogProviders holds the access logs that a Telemetry can name, by name in lower case.
+	// LogDefaults is defaultProviders.accessLogging.
+	LogProviders map[string]AccessLog
+	LogDefaults  []string
 	// Networks holds the network of each cluster: the network label of its system
 	// namespace, else a flag of the control plane.
 	Networks map[mesh.ClusterID]mesh.NetworkID
@@ -53,15 +60,23 @@ type KeepAlive struct {
 	Time, Interval time.Duration
 }
 
-// ListenerSettings holds the settings of MeshConfig that apply to all listeners.
+// AccessLog is a file to which Envoy logs requests and connections.
+type AccessLog struct {
+	File string // path
+	// Format is the line of a request or, with JSON, an object. Empty means Istio's default.
+	Format string `json:",omitempty"`
+	JSON   bool   `json:",omitempty"`
+	// OmitEmpty leaves out values that a request does not have.
+	OmitEmpty bool `json:",omitempty"`
+	// Filter is the CEL expression that selects the requests. Empty means all.
+	Filter string `json:",omitempty"`
+}
+
+// ListenerSettings holds settings that apply to all listeners of a direction.
 type ListenerSettings struct {
-	// AccessLogFile is the path to which Envoy logs requests and connections. Empty
+	// AccessLogs is a []AccessLog, encoded so that ListenerSettings is comparable. Empty
 	// means no access log.
-	AccessLogFile string
-	// AccessLogFormat is the line of the access log or, with AccessLogJSON, a JSON
-	// object. Empty means Istio's default.
-	AccessLogFormat string
-	AccessLogJSON   bool
+	AccessLogs string
 	// NoListenerLog is disableEnvoyListenerLog: connections without a matching filter
 	// chain are not logged.
 	NoListenerLog bool

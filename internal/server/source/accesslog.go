@@ -35,6 +35,37 @@ func (c *conversion) checkAccessLog(m *meshv1alpha1.MeshConfig, doc yamldoc.Valu
 		c.warn(inText(keyMesh, doc, faultf("accessLogFormat", "%w: the default format is used", err)))
 		m.AccessLogFormat = ""
 	}
+	var used []*meshv1alpha1.MeshConfig_ExtensionProvider
+	for i, p := range m.ExtensionProviders {
+		if fault := logProviderFault(at("extensionProviders", i), p); fault != nil {
+			if !c.Remote {
+				c.warn(inText(keyMesh, doc, fault))
+			}
+			continue
+		}
+		used = append(used, p)
+	}
+	m.ExtensionProviders = used
+}
+
+// logProviderFault returns the reason why a provider is not used.
+func logProviderFault(field string, p *meshv1alpha1.MeshConfig_ExtensionProvider) *FieldError {
+	file := p.GetEnvoyFileAccessLog()
+	if file == nil {
+		return noEffect(field, otherProvider)
+	}
+	field += ".envoyFileAccessLog"
+	if err := checkLogFile(file.GetPath()); err != nil {
+		return faultf(field+".path", "%w: the provider is not used", err)
+	}
+	err := checkTextFormat(file.GetLogFormat().GetText())
+	if labels := file.GetLogFormat().GetLabels(); labels != nil {
+		err = checkFormats(structpb.NewStructValue(labels))
+	}
+	if err != nil {
+		return faultf(field+".logFormat", "%w: the provider is not used", err)
+	}
+	return nil
 }
 
 func checkLogFile(path string) error {

@@ -23,6 +23,27 @@ var meshFields = []apiField{
 	{Path: "accessLogFile", Support: Works, Meaning: "see [access-logs.md](access-logs.md)"},
 	{Path: "accessLogFormat", Support: Works},
 	{Path: "accessLogEncoding", Support: Works},
+	{Path: "extensionProviders", Support: Partly, Meaning: "the providers with `envoyFileAccessLog`, see [access-logs.md](access-logs.md#telemetry)"},
+	{Path: "extensionProviders.name", Support: Works},
+	{Path: "extensionProviders.envoyFileAccessLog", Support: Works},
+	{Path: "extensionProviders.envoyExtAuthzHttp", Support: NoEffect, Meaning: otherProvider},
+	{Path: "extensionProviders.envoyExtAuthzGrpc", Support: NoEffect, Meaning: otherProvider},
+	{Path: "extensionProviders.zipkin", Support: NoEffect, Meaning: otherProvider},
+	{Path: "extensionProviders.lightstep", Support: NoEffect, Meaning: otherProvider},
+	{Path: "extensionProviders.datadog", Support: NoEffect, Meaning: otherProvider},
+	{Path: "extensionProviders.stackdriver", Support: NoEffect, Meaning: otherProvider},
+	{Path: "extensionProviders.opencensus", Support: NoEffect, Meaning: otherProvider},
+	{Path: "extensionProviders.skywalking", Support: NoEffect, Meaning: otherProvider},
+	{Path: "extensionProviders.opentelemetry", Support: NoEffect, Meaning: otherProvider},
+	{Path: "extensionProviders.prometheus", Support: NoEffect, Meaning: otherProvider},
+	{Path: "extensionProviders.envoyHttpAls", Support: NoEffect, Meaning: otherProvider},
+	{Path: "extensionProviders.envoyTcpAls", Support: NoEffect, Meaning: otherProvider},
+	{Path: "extensionProviders.envoyOtelAls", Support: NoEffect, Meaning: otherProvider},
+	{Path: "extensionProviders.sds", Support: NoEffect, Meaning: otherProvider},
+	{Path: "defaultProviders", Support: Partly, Meaning: "`accessLogging`"},
+	{Path: "defaultProviders.accessLogging", Support: Works},
+	{Path: "defaultProviders.metrics", Support: NoEffect, Meaning: "the metrics of proxies are Envoy's own"},
+	{Path: "defaultProviders.tracing", Support: NoEffect, Meaning: "no spans are sent"},
 	{Path: "enableTracing", Support: Works, Meaning: "sampling and request ids; [no spans are sent](access-logs.md#tracing)"},
 	{Path: "disableEnvoyListenerLog", Support: Works},
 	{Path: "pathNormalization", Support: Works},
@@ -74,15 +95,16 @@ var meshFields = []apiField{
 	{Path: "enablePrometheusMerge", Support: NoEffect, Meaning: "the metrics of application and proxy are not merged"},
 	{Path: "verifyCertificateAtClient", Support: NoEffect, Meaning: "proxies verify only certificates of the mesh"},
 	{Path: "ca", Support: NoEffect, Meaning: "serve signs certificates itself"},
-	{Path: "extensionProviders", Support: NoEffect, Meaning: "no Telemetry and no AuthorizationPolicy can refer to one"},
-	{Path: "defaultProviders", Support: NoEffect, Meaning: "no provider is used by default"},
 	{Path: "discoverySelectors", Support: NoEffect, Meaning: "the services of all namespaces are in the mesh"},
 	{Path: "tlsDefaults", Support: NoEffect, Meaning: "only the TLS of the mesh is used"},
 	{Path: "defaultTrafficPolicy", Support: NoEffect, Meaning: "connections have no limits and there is no outlier detection"},
 	{Path: "serviceEntryVisibility", Support: NoEffect, Meaning: "only `exportTo` of a ServiceEntry decides which namespaces see it"},
 }
 
-const noIngress = "Ingresses are not read"
+const (
+	noIngress     = "Ingresses are not read"
+	otherProvider = "only a provider with `envoyFileAccessLog` is used"
+)
 
 // actualMeshConfig returns a MeshConfig that describes the fixed behaviour of the mesh:
 // settings that ask for it are satisfied although they have no effect.
@@ -110,11 +132,16 @@ func meshWithoutEffect(given *meshv1alpha1.MeshConfig, doc yamldoc.Value) []*Fie
 	return out
 }
 
-// valueAt returns the value of the field at the path, which must lead through messages.
+// valueAt returns the value of the field at the path. For a field of a list's items, which
+// the conversion of the list checks, it returns no value.
 func valueAt(m protoreflect.Message, path string) protoreflect.Value {
 	name, rest, deeper := strings.Cut(path, ".")
-	value := m.Get(m.Descriptor().Fields().ByJSONName(name))
-	if deeper {
+	fd := m.Descriptor().Fields().ByJSONName(name)
+	value := m.Get(fd)
+	switch {
+	case deeper && fd.IsList():
+		return protoreflect.Value{}
+	case deeper:
 		return valueAt(value.Message(), rest)
 	}
 	return value

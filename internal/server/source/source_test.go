@@ -178,6 +178,7 @@ func objects(t *testing.T, text string) []yamldoc.Value {
 const (
 	gatewayHead  = "apiVersion: networking.istio.io/v1\nkind: Gateway\nmetadata: {name: g, namespace: n}\nspec:\n"
 	sidecarHead  = "apiVersion: networking.istio.io/v1\nkind: Sidecar\nmetadata: {name: s, namespace: n}\nspec:\n"
+	telemetry    = "apiVersion: telemetry.istio.io/v1\nkind: Telemetry\nmetadata: {name: t, namespace: n}\nspec:\n"
 	peerHead     = "apiVersion: security.istio.io/v1\nkind: PeerAuthentication\nmetadata: {name: p, namespace: n}\nspec:\n"
 	ruleHead     = "apiVersion: networking.istio.io/v1\nkind: DestinationRule\nmetadata: {name: d, namespace: n}\nspec:\n"
 	routeHead    = "apiVersion: networking.istio.io/v1\nkind: VirtualService\nmetadata: {name: v, namespace: n}\nspec:\n"
@@ -317,6 +318,16 @@ func TestRefusals(t *testing.T) {
 		"entry other port":        {entryHead + "  hosts: [a]\n  ports: [{number: 1, name: a}]\n  resolution: STATIC\n  endpoints:\n  - address: 10.0.0.1\n    ports: {b: 1}", 10, "spec.endpoints[0].ports[b]: is not the name of a port of the ServiceEntry"},
 		"entry account":           {entryHead + "  hosts: [a]\n  resolution: STATIC\n  endpoints:\n  - address: 10.0.0.1\n    serviceAccount: a/b", 9, `spec.endpoints[0].serviceAccount: "a/b" is not a DNS name`},
 		"entry null endpoint":     {entryHead + "  hosts: [a]\n  resolution: STATIC\n  endpoints:\n  -\n", 8, "spec.endpoints[0]: "},
+		"telemetry selector":      {telemetry + "  selector: {matchLabels: {app: '*'}}", 5, "spec.selector.matchLabels[app]: wildcards and empty names are not allowed"},
+		"telemetry provider":      {telemetry + "  accessLogging:\n  - providers: [{}]", 6, "spec.accessLogging[0].providers[0].name: is missing"},
+		"no expression":           {telemetry + "  accessLogging:\n  - filter: {}", 6, "spec.accessLogging[0].filter.expression: "},
+		"expression syntax":       {telemetry + "  accessLogging:\n  - filter: {expression: 'response.code >='}", 6, "spec.accessLogging[0].filter.expression: "},
+		"expression function":     {telemetry + "  accessLogging:\n  - filter: {expression: 'request.path.lowerAscii() == \"a\"'}", 6, "spec.accessLogging[0].filter.expression: calls lowerAscii(): Envoy has no such function with 0 arguments"},
+		"expression macro":        {telemetry + "  accessLogging:\n  - filter: {expression: '[1].all(x, x == 1)'}", 6, "spec.accessLogging[0].filter.expression: calls all(): Envoy has no such function with 2 arguments"},
+		"expression structure":    {telemetry + "  accessLogging:\n  - filter: {expression: 'google.rpc.Status{code: 1} == 1'}", 6, "spec.accessLogging[0].filter.expression: makes a structure, which Envoy does not support"},
+		"expression pattern":      {telemetry + "  accessLogging:\n  - filter: {expression: 'request.path.matches(\"(\")'}", 6, `spec.accessLogging[0].filter.expression: "(" is not a regular expression`},
+		"expression depth":        {telemetry + "  accessLogging:\n  - filter: {expression: '" + strings.Repeat("(", 33) + "true" + strings.Repeat(")", 33) + "'}", 6, "spec.accessLogging[0].filter.expression: "},
+		"expression length":       {telemetry + "  accessLogging:\n  - filter: {expression: '" + strings.Repeat("a", 5000) + "'}", 6, "spec.accessLogging[0].filter.expression: has 5000 bytes, at most 4096 are accepted"},
 
 		"workload host":      {workloadHead + "  address: a_b", 5, `spec.address: "a_b" is neither a host name nor an IP address`},
 		"workload address":   {workloadHead + "  labels: {}", 4, "spec.address: is missing"},
@@ -417,7 +428,7 @@ func TestUnreadKinds(t *testing.T) {
 		"authentication":     {"security.istio.io/v1beta1", "RequestAuthentication", "unenforced: has no effect: the tokens of requests are not checked"},
 		"misspelt policy":    {"security.istio.io/v1", "PeerAuthentification", "unenforced: PeerAuthentification is not read, did you mean PeerAuthentication?"},
 		"workload group":     {"networking.istio.io/v1", "WorkloadGroup", "has no effect: no WorkloadEntry is made of it"},
-		"telemetry":          {"telemetry.istio.io/v1", "Telemetry", "has no effect: metrics, traces and access logs stay as they are"},
+		"plugin":             {"extensions.istio.io/v1alpha1", "WasmPlugin", "has no effect: no proxy runs the plugin, so its checks do not happen"},
 		"route":              {"gateway.networking.k8s.io/v1", "HTTPRoute", "shared: has no effect: no route is made of it"},
 		"class":              {"gateway.networking.k8s.io/v1", "GatewayClass", ""},
 		"misspelt":           {"networking.istio.io/v1", "Sidecarr", "Sidecarr is not read, did you mean Sidecar?"},

@@ -15,6 +15,7 @@ import (
 	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
 	securityv1beta1 "istio.io/api/security/v1beta1"
+	telemetryv1alpha1 "istio.io/api/telemetry/v1alpha1"
 	typev1beta1 "istio.io/api/type/v1beta1"
 
 	"github.com/meshctl/meshctl/internal/mesh"
@@ -49,7 +50,7 @@ func (c meshGenerator) app() map[string]string { return map[string]string{"app":
 
 // object returns a random object of the cluster.
 func (c meshGenerator) object(cluster mesh.ClusterID) snapshot.Object {
-	switch c.IntN(39) {
+	switch c.IntN(42) {
 	case 0, 1, 2, 3, 4, 24:
 		return c.service(cluster)
 	case 5, 6, 7, 8, 9, 25, 26, 27:
@@ -80,6 +81,8 @@ func (c meshGenerator) object(cluster mesh.ClusterID) snapshot.Object {
 		return c.serviceEntry(cluster)
 	case 36, 37, 38:
 		return c.destinationRule(cluster)
+	case 39, 40, 41:
+		return c.telemetry(cluster)
 	default:
 		return &snapshot.Secret{
 			Meta: c.meta(cluster, c.namespace(), pickOne(c, "cert", "other")), NoPair: "none",
@@ -189,6 +192,15 @@ func (c meshGenerator) settings(cluster mesh.ClusterID) snapshot.Object {
 	if c.once(2) {
 		s.Mesh.LocalityLbSetting = c.localities()
 	}
+	if c.once(2) {
+		s.Mesh.AccessLogFile = "/dev/stdout"
+		s.Mesh.DefaultProviders = &meshv1alpha1.MeshConfig_DefaultProviders{AccessLogging: []string{"file", "envoy"}[:c.IntN(3)]}
+		s.Mesh.ExtensionProviders = []*meshv1alpha1.MeshConfig_ExtensionProvider{{
+			Name: "file", Provider: &meshv1alpha1.MeshConfig_ExtensionProvider_EnvoyFileAccessLog{
+				EnvoyFileAccessLog: &meshv1alpha1.MeshConfig_ExtensionProvider_EnvoyFileAccessLogProvider{Path: pickOne(c, "", "/a", "/b")},
+			},
+		}}
+	}
 	if !c.once(2) {
 		return s
 	}
@@ -264,6 +276,35 @@ func (c meshGenerator) peerAuthentication(cluster mesh.ClusterID) snapshot.Objec
 		}
 	}
 	return p
+}
+
+func (c meshGenerator) telemetry(cluster mesh.ClusterID) snapshot.Object {
+	t := &snapshot.Telemetry{
+		Meta: c.meta(cluster, c.namespace(), fmt.Sprint("t", c.IntN(2))), Kind: snapshot.KindTelemetry, Spec: &telemetryv1alpha1.Telemetry{},
+	}
+	if c.once(2) {
+		t.Spec.Selector = &typev1beta1.WorkloadSelector{MatchLabels: c.app()}
+	}
+	for range c.IntN(3) {
+		l := &telemetryv1alpha1.AccessLogging{}
+		if !c.once(3) {
+			l.Providers = []*telemetryv1alpha1.ProviderRef{{Name: pickOne(c, "envoy", "file", "unknown")}}
+		}
+		if c.once(3) {
+			l.Disabled = wrapperspb.Bool(c.once(2))
+		}
+		if c.once(3) {
+			l.Match = &telemetryv1alpha1.AccessLogging_LogSelector{Mode: telemetryv1alpha1.WorkloadMode(c.IntN(3))}
+		}
+		if c.once(3) {
+			l.Filter = &telemetryv1alpha1.AccessLogging_Filter{Expression: pickOne(c, "response.code >= 400", "true")}
+		}
+		t.Spec.AccessLogging = append(t.Spec.AccessLogging, l)
+	}
+	if c.once(8) {
+		t.Spec.TargetRefs = []*typev1beta1.PolicyTargetReference{{Name: "gw"}}
+	}
+	return t
 }
 
 func (c meshGenerator) gateway(cluster mesh.ClusterID) snapshot.Object {

@@ -7,6 +7,7 @@ import (
 	accesslogv3 "github.com/envoyproxy/go-control-plane/envoy/config/accesslog/v3"
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	filelogv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/access_loggers/file/v3"
+	celv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/access_loggers/filters/cel/v3"
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/types/known/structpb"
 
@@ -54,58 +55,100 @@ func defaultJSONLog() *structpb.Struct {
 	return out
 }
 
-// accessLogs returns the access log of a filter, or none if no file is set.
-func (g *generator) accessLogs(s snapshot.ListenerSettings) []*accesslogv3.AccessLog {
-	if s.AccessLogFile == "" {
+// meshAccessLogs returns the access log of workloads without a Telemetry.
+func meshAccessLogs(m *snapshot.Mesh) []snapshot.AccessLog {
+	if m.AccessLog.File == "" {
 		return nil
 	}
-	format, err := logFormat(s)
-	g.fail(err)
-	file := g.any(&filelogv3.FileAccessLog{
-		Path: s.AccessLogFile, AccessLogFormat: &filelogv3.FileAccessLog_LogFormat{LogFormat: format},
-	})
-	return []*accesslogv3.AccessLog{{
-		Name: "envoy.access_loggers.file", ConfigType: &accesslogv3.AccessLog_TypedConfig{TypedConfig: file},
+	return []snapshot.AccessLog{m.AccessLog}
+}
+
+// withAccessLogs returns the settings with access logs.
+func withAccessLogs(s snapshot.ListenerSettings, logs []snapshot.AccessLog) snapshot.ListenerSettings {
+	if len(logs) > 0 {
+		s.AccessLogs = encodeFacts(logs)
+	}
+	return s
+}
+
+// accessLogs returns the access logs of a filter.
+func (g *generator) accessLogs(s snapshot.ListenerSettings) []*accesslogv3.AccessLog {
+	if s.AccessLogs == "" {
+		return nil
+	}
+	var logs []snapshot.AccessLog
+	decodeFacts(s.AccessLogs, &logs)
+	out := make([]*accesslogv3.AccessLog, len(logs))
+	for i, log := range logs {
+		format, err := logFormat(log)
+		g.fail(err)
+		file := g.any(&filelogv3.FileAccessLog{
+			Path: log.File, AccessLogFormat: &filelogv3.FileAccessLog_LogFormat{LogFormat: format},
+		})
+		out[i] = &accesslogv3.AccessLog{
+			Name: "envoy.access_loggers.file", ConfigType: &accesslogv3.AccessLog_TypedConfig{TypedConfig: file},
+		}
+		if log.Filter != "" {
+			out[i].Filter = g.expressionFilter(log.Filter)
+		}
+	}
+	return out
+}
+
+// expressionFilter returns the filter of the requests that a CEL expression selects.
+func (g *generator) expressionFilter(expression string) *accesslogv3.AccessLogFilter {
+	return &accesslogv3.AccessLogFilter{FilterSpecifier: &accesslogv3.AccessLogFilter_ExtensionFilter{
+		ExtensionFilter: &accesslogv3.ExtensionFilter{
+			Name:       "envoy.access_loggers.extension_filters.cel",
+			ConfigType: &accesslogv3.ExtensionFilter_TypedConfig{TypedConfig: g.any(&celv3.ExpressionFilter{Expression: expression})},
+		},
 	}}
 }
 
-func logFormat(s snapshot.ListenerSettings) (*corev3.SubstitutionFormatString, error) {
-	if s.AccessLogJSON {
+func logFormat(log snapshot.AccessLog) (*corev3.SubstitutionFormatString, error) {
+	if log.JSON {
 		object := defaultJSONLog()
-		if s.AccessLogFormat != "" {
+		if log.Format != "" {
 			object = new(structpb.Struct)
-			if err := protojson.Unmarshal([]byte(s.AccessLogFormat), object); err != nil {
-				return nil, fmt.Errorf("decode accessLogFormat: %w", err)
+			if err := protojson.Unmarshal([]byte(log.Format), object); err != nil {
+				return nil, fmt.Errorf("decode the format of an access log: %w", err)
 			}
 		}
 		return &corev3.SubstitutionFormatString{
 			Format:            &corev3.SubstitutionFormatString_JsonFormat{JsonFormat: object},
 			JsonFormatOptions: &corev3.JsonFormatOptions{},
+			OmitEmptyValues:   log.OmitEmpty,
 		}, nil
 	}
-	line := s.AccessLogFormat
+	line := log.Format
 	if line == "" {
 		line = defaultTextLog
 	}
 	if !strings.HasSuffix(line, "\n") {
 		line += "\n"
 	}
-	return &corev3.SubstitutionFormatString{Format: &corev3.SubstitutionFormatString_TextFormatSource{
+	return &corev3.SubstitutionFormatString{OmitEmptyValues: log.OmitEmpty, Format: &corev3.SubstitutionFormatString_TextFormatSource{
 		TextFormatSource: &corev3.DataSource{Specifier: &corev3.DataSource_InlineString{InlineString: line}},
 	}}, nil
 }
 
-// refusedConnections returns the access log of a listener that takes connections to any
-// port. It logs the connections without a matching filter chain.
+// refusedConnections returns the access logs of a listener that takes connections to any
+// port. They log the connections without a matching filter chain.
 func (g *generator) refusedConnections(s snapshot.ListenerSettings) []*accesslogv3.AccessLog {
 	if s.NoListenerLog {
 		return nil
 	}
 	logs := g.accessLogs(s)
 	for _, l := range logs {
-		l.Filter = &accesslogv3.AccessLogFilter{FilterSpecifier: &accesslogv3.AccessLogFilter_ResponseFlagFilter{
+		refused := &accesslogv3.AccessLogFilter{FilterSpecifier: &accesslogv3.AccessLogFilter_ResponseFlagFilter{
 			ResponseFlagFilter: &accesslogv3.ResponseFlagFilter{Flags: []string{"NR"}},
 		}}
+		if l.Filter != nil {
+			refused = &accesslogv3.AccessLogFilter{FilterSpecifier: &accesslogv3.AccessLogFilter_AndFilter{
+				AndFilter: &accesslogv3.AndFilter{Filters: []*accesslogv3.AccessLogFilter{refused, l.Filter}},
+			}}
+		}
+		l.Filter = refused
 	}
 	return logs
 }

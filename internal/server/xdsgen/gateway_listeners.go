@@ -81,9 +81,10 @@ func gatewayPorts(s *snapshot.Snapshot, n Node, pod *snapshot.Pod, labels map[st
 
 // gatewayView is the view of the listeners of gateways with the same servers.
 type gatewayView struct {
-	scope  scope
-	client snapshot.RuleClient
-	facts  string // []passthroughServer, encoded
+	scope    scope
+	client   snapshot.RuleClient
+	facts    string // []passthroughServer, encoded
+	settings snapshot.ListenerSettings
 }
 
 func (v gatewayView) Type() string { return xdswire.ListenerType }
@@ -94,7 +95,7 @@ func (v gatewayView) Keys() Keys {
 
 func (v gatewayView) Unit(s *snapshot.Snapshot, _ Key) Unit {
 	return gatewayListeners{
-		scope: v.scope, facts: v.facts, services: s.Services, subsets: v.subsets(s), settings: s.Mesh.Listeners,
+		scope: v.scope, facts: v.facts, services: s.Services, subsets: v.subsets(s), settings: v.settings,
 	}
 }
 

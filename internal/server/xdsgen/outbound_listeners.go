@@ -30,6 +30,7 @@ type listenerView struct {
 	// allocated reports whether clients use the allocated addresses of services.
 	allocated bool
 	timeouts  timeoutRules
+	settings  snapshot.ListenerSettings
 }
 
 func (v listenerView) Type() string { return xdswire.ListenerType }
@@ -47,24 +48,24 @@ func (v listenerView) Unit(s *snapshot.Snapshot, k Key) Unit {
 	case k.Kind == ServiceKey:
 		return v.headless(s, k.Name)
 	case k.Number > 0:
-		return v.egress(s, int(k.Number)-1)
+		return v.egress(int(k.Number) - 1)
 	case v.captured:
 		return virtualOutbound{
-			registryOnly: registryOnly(s.Mesh, v.scope), families: v.families, settings: s.Mesh.Listeners,
+			registryOnly: registryOnly(s.Mesh, v.scope), families: v.families, settings: v.settings,
 		}
 	}
 	return nil
 }
 
 // egress returns the listener of an egress listener of the Sidecar that names a port.
-func (v listenerView) egress(s *snapshot.Snapshot, i int) Unit {
+func (v listenerView) egress(i int) Unit {
 	number := v.scope.egress()[i].GetPort().GetNumber()
 	if number == 0 {
 		return nil
 	}
 	return egressListener{
 		sidecar: v.scope.sidecar, listener: i, captured: v.captured, families: v.families, bind: v.bind,
-		settings: s.Mesh.Listeners, filters: filtersAt(decodeFilters(v.filters), number),
+		settings: v.settings, filters: filtersAt(decodeFilters(v.filters), number),
 	}
 }
 
@@ -91,7 +92,7 @@ func (v listenerView) port(s *snapshot.Snapshot, number uint32) Unit {
 	}
 	return portListeners{
 		services: services, cluster: v.cluster, families: v.families, allocated: v.allocated, registryOnly: registryOnly(s.Mesh, v.scope),
-		settings: s.Mesh.Listeners, filters: filtersAt(decodeFilters(v.filters), number),
+		settings: v.settings, filters: filtersAt(decodeFilters(v.filters), number),
 		timeouts: v.timeouts.encode(s, services.all, number),
 	}
 }
@@ -109,7 +110,7 @@ func (v listenerView) headless(s *snapshot.Snapshot, key string) Unit {
 	}
 	return headlessListeners{
 		service: svc, endpoints: s.Endpoints.Get(key), cluster: v.cluster, network: v.network,
-		settings: s.Mesh.Listeners, filters: filtersAt(decodeFilters(v.filters), ports...), timeouts: v.timeouts.encode(s, slices.Values([]*snapshot.MeshService{svc}), ports...),
+		settings: v.settings, filters: filtersAt(decodeFilters(v.filters), ports...), timeouts: v.timeouts.encode(s, slices.Values([]*snapshot.MeshService{svc}), ports...),
 	}
 }
 

@@ -41,6 +41,7 @@ func Assign(s *snapshot.Snapshot, n Node) Assignment {
 	if (ns == nil || len(ns.Services) == 0) && !s.Private && len(sc.egress()) == 0 && sc.policy() == nil {
 		routes = scope{} // no service has a short name for this namespace
 	}
+	client, server := listenerSettings(s, n.Namespace, labels)
 	facts := encodeFacts(inbound(s, n, pod, labels, sc))
 	return Assignment{
 		xdswire.ClusterType:   clusterView{scope: clusters, client: eds.client, families: resolvedFamilies(s, n), place: resolverPlace(s, eds)}.views(s, inboundView{typ: xdswire.ClusterType, facts: facts}),
@@ -51,8 +52,9 @@ func Assign(s *snapshot.Snapshot, n Node) Assignment {
 				scope: listeners, cluster: n.Cluster, network: eds.network, captured: n.Captured, families: n.families(), bind: bindOf(n, sc),
 				allocated: s.Allocated && n.ResolvesNames,
 				filters:   encodeFilters(filters.outbound), timeouts: timeoutRulesOf(s, eds.client),
+				settings:  client,
 			},
-			Own: inboundView{typ: xdswire.ListenerType, facts: facts, filters: encodeFilters(filters.inbound), settings: s.Mesh.Listeners},
+			Own: inboundView{typ: xdswire.ListenerType, facts: facts, filters: encodeFilters(filters.inbound), settings: server},
 		},
 		xdswire.ExtensionType:   filters.extensions,
 		xdswire.ProxyConfigType: {Shared: trustView{}},
@@ -98,11 +100,12 @@ func assignRouter(s *snapshot.Snapshot, n Node, pod *snapshot.Pod, labels map[st
 		sc.namespace = n.Namespace
 	}
 	facts := encodeFacts(gatewayServers(s, n, pod, labels))
+	settings, _ := listenerSettings(s, n.Namespace, labels)
 	return Assignment{
 		xdswire.ClusterType:     clusterView{scope: sc, client: eds.client, router: true, passthrough: eds.passthrough, families: resolvedFamilies(s, n), place: resolverPlace(s, eds)}.views(s, nil),
 		xdswire.EndpointType:    eds.views(s, nodeOf(pod)),
 		xdswire.NameTableType:   {Shared: eds.names(sc)},
-		xdswire.ListenerType:    {Shared: gatewayView{scope: sc, client: eds.client, facts: facts}},
+		xdswire.ListenerType:    {Shared: gatewayView{scope: sc, client: eds.client, facts: facts, settings: settings}},
 		xdswire.ProxyConfigType: {Shared: trustView{}},
 		xdswire.RouteType:       {},
 	}
