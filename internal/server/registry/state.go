@@ -231,6 +231,7 @@ func (s *state) localities(next *snapshot.Snapshot, changes *snapshot.Changes) {
 		}
 	}
 	next.Localities = next.Localities.With(update)
+	changes.Localities = len(update) > 0
 	if !moved || !next.RuleTraits.Localities {
 		return
 	}

@@ -19,7 +19,7 @@ func TestMergeChanges(t *testing.T) {
 	}
 	early, late := time.Unix(1, 0), time.Unix(2, 0)
 	a := &Changes{
-		Services: set("a"), Rules: set("r"), TrustBundle: true, Endpoints: set("e"), Ports: map[uint32]struct{}{1: {}}, Everywhere: true, Since: late,
+		Services: set("a"), Rules: set("r"), TrustBundle: true, Localities: true, Endpoints: set("e"), Ports: map[uint32]struct{}{1: {}}, Everywhere: true, Since: late,
 		Causes: []Cause{{Key: Key{Name: "one"}}}, Events: 1,
 	}
 	b := &Changes{
@@ -27,7 +27,7 @@ func TestMergeChanges(t *testing.T) {
 		Causes: slices.Repeat([]Cause{{Key: Key{Name: "more"}}}, maxCauses), Events: 20,
 	}
 	want := &Changes{
-		Services: set("a", "b"), Rules: set("r"), TrustBundle: true, Endpoints: set("e"), Pods: set("p"), Secrets: set("s"), Namespaces: set("n"),
+		Services: set("a", "b"), Rules: set("r"), TrustBundle: true, Localities: true, Endpoints: set("e"), Pods: set("p"), Secrets: set("s"), Namespaces: set("n"),
 		Ports: map[uint32]struct{}{1: {}, 2: {}}, Everywhere: true, Since: early,
 		Causes: append([]Cause{{Key: Key{Name: "one"}}}, slices.Repeat([]Cause{{Key: Key{Name: "more"}}}, maxCauses-1)...),
 		Events: 21,

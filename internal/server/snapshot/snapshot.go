@@ -76,8 +76,9 @@ type Changes struct {
 	Pods       map[string]struct{} // keys of Snapshot.Pods
 	Secrets    map[string]struct{} // keys of Snapshot.Secrets and ConfigMaps
 	Namespaces map[string]struct{} // keys of Snapshot.Namespaces
-	// TrustBundle reports whether Snapshot.TrustBundle changed.
-	TrustBundle bool
+	// TrustBundle reports whether Snapshot.TrustBundle changed, and Localities whether
+	// Snapshot.Localities did. The pods that these concern are in Pods.
+	TrustBundle, Localities bool
 	// Everywhere reports whether a fact changed on which all resources may depend:
 	// Mesh, Gateways, Private, NodeLocal, DNS, Allocated, RuleTraits or GatewayConfigs.
 	Everywhere bool
@@ -170,6 +171,7 @@ func (c *Changes) Merge(later *Changes) *Changes {
 		Secrets:     union(c.Secrets, later.Secrets),
 		Namespaces:  union(c.Namespaces, later.Namespaces),
 		TrustBundle: c.TrustBundle || later.TrustBundle,
+		Localities:  c.Localities || later.Localities,
 		Everywhere:  c.Everywhere || later.Everywhere,
 		Causes:      causes[:min(len(causes), maxCauses)],
 		Events:      c.Events + later.Events,
@@ -195,5 +197,5 @@ func union[K comparable](a, b map[K]struct{}) map[K]struct{} {
 
 // Empty reports whether nothing changed.
 func (c *Changes) Empty() bool {
-	return !c.Everywhere && c.Kinds() == 0 && len(c.Pods) == 0 && len(c.Namespaces) == 0
+	return !c.Everywhere && !c.Localities && c.Kinds() == 0 && len(c.Pods) == 0 && len(c.Namespaces) == 0
 }
