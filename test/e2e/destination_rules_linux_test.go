@@ -234,8 +234,9 @@ func TestDestinationRules(t *testing.T) {
 				failed++
 			}
 		}
-		if failed != 1 { // the first failure ejects the endpoint
-			t.Errorf("%d requests failed, want 1", failed)
+		// The first failure ejects the endpoint, for which workers need a moment.
+		if failed < 1 || failed > 10 {
+			t.Errorf("%d of 40 requests failed, want 1 or a few", failed)
 		}
 	})
 	t.Run("failover", func(t *testing.T) {
@@ -253,7 +254,13 @@ func TestDestinationRules(t *testing.T) {
 			}
 		}
 		broken.Store(true)
-		requested(t, "http://10.96.0.10", "") // ejects the near endpoint
+		// The near endpoint is ejected after its first response. Workers hear of that later.
+		harness.Eventually(t, deadline, "a response of the far endpoint", func() error {
+			if got := requested(t, "http://10.96.0.10", ""); got.body != "far" {
+				return fmt.Errorf("the response is %+v", got)
+			}
+			return nil
+		})
 		for range 5 {
 			if got := requested(t, "http://10.96.0.10", ""); got.body != "far" {
 				t.Errorf("the response is %+v, want one of the far endpoint", got)
