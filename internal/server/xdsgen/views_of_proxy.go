@@ -52,7 +52,7 @@ func Assign(s *snapshot.Snapshot, n Node) Assignment {
 				scope: listeners, cluster: n.Cluster, network: eds.network, captured: n.Captured, families: n.families(), bind: bindOf(n, sc),
 				allocated: s.Allocated && n.ResolvesNames,
 				filters:   encodeFilters(filters.outbound), timeouts: timeoutRulesOf(s, eds.client),
-				settings:  client,
+				settings: client,
 			},
 			Own: inboundView{typ: xdswire.ListenerType, facts: facts, filters: encodeFilters(filters.inbound), settings: server},
 		},
