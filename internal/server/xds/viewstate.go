@@ -113,6 +113,9 @@ func (s *viewState) nameSet(sets *xdswire.NameSets) *xdswire.NameSet {
 // since returns the difference from an older state to this one. Either may be nil; nil
 // is empty.
 func (s *viewState) since(from *viewState) *diff {
+	if s == nil && from == nil {
+		return noDiff
+	}
 	if s == nil {
 		d := &diff{}
 		for _, r := range from.list() {
@@ -129,6 +132,9 @@ func (s *viewState) since(from *viewState) *diff {
 	}
 	return d
 }
+
+// noDiff is the difference between two absent states.
+var noDiff = new(diff)
 
 // compare computes a difference by walking both sorted lists.
 func compare(from, to *viewState) *diff {
