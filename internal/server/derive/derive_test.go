@@ -198,6 +198,25 @@ func TestEqualResultsStop(t *testing.T) {
 	}
 }
 
+// TestRemovedAndAdded: a key that is removed and added before a Commit changed once, to its
+// new value.
+func TestRemovedAndAdded(t *testing.T) {
+	g := NewGraph()
+	in := NewInput(g, "in", cmp.Compare[string], same[int])
+	in.Set("a", 1)
+	g.Commit()
+	in.Delete("a")
+	in.Set("a", 1)
+	g.Commit()
+	var got []Change[int]
+	for _, c := range in.Changed() {
+		got = append(got, c)
+	}
+	if want := []Change[int]{{1, true}}; !slices.Equal(got, want) {
+		t.Errorf("got changes %v, want %v", got, want)
+	}
+}
+
 // TestPanicKeepsTheValue: after a panic the last value stays, the fault is reported with
 // its key, and a later change computes the value again.
 func TestPanicKeepsTheValue(t *testing.T) {
@@ -289,7 +308,7 @@ func changedKeys2(t *Table[int, int]) (out []int) {
 }
 
 // BenchmarkChange changes one of 100,000 inputs on which one of 1,000 values depends. The
-// values are pointers, as those of most tables are: others cost an allocation each.
+// values are pointers, as in most tables: other values cost an allocation each.
 func BenchmarkChange(b *testing.B) {
 	g := NewGraph()
 	in := NewInput(g, "in", cmp.Compare[int], same[*int])

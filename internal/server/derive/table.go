@@ -186,13 +186,17 @@ func (t *Table[K, V]) All() iter.Seq2[K, V] {
 }
 
 // Changed iterates over the keys that the last Commit and the changes before it changed,
-// each with its value, or false if it has none any longer.
+// each with its value, or false if it has none any longer. A key that was removed and added
+// again has its new value.
 func (t *Table[K, V]) Changed() iter.Seq2[K, Change[V]] {
 	return func(yield func(K, Change[V]) bool) {
 		if t.rows.changes() == 0 {
 			return
 		}
 		for _, e := range t.rows.changed {
+			if now := t.rows.entries[e.key]; now != nil && now != e && now.period == t.rows.period {
+				continue // of another entry, which follows
+			}
 			if !yield(e.key, Change[V]{as[V](e.value), e.value != nil}) {
 				return
 			}

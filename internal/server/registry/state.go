@@ -205,7 +205,6 @@ func (s *state) localities(next *snapshot.Snapshot, changes *snapshot.Changes) {
 			old = *known
 		}
 		if l == old {
-			delete(update, key) // a key that was removed and added occurs twice
 			return false
 		}
 		if update[key] = nil; l != (mesh.Locality{}) {
