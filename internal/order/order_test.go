@@ -20,7 +20,7 @@ func pairs() []pair {
 	return out
 }
 
-// TestStable: the result equals that of slices.SortStableFunc.
+// TestStable: the result equals the result of slices.SortStableFunc.
 func TestStable(t *testing.T) {
 	got, want := pairs(), pairs()
 	Stable(got, byKey)

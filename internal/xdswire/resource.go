@@ -52,7 +52,7 @@ func (r *Resource) SotW() []byte { return r.from(r.any) }
 // Message returns the encoded message without its type. It must not be modified.
 func (r *Resource) Message() []byte { return r.from(r.body) }
 
-// from returns the bytes from an offset in wire. It copies those of a resource of parts.
+// from returns the bytes from an offset in wire. It copies the bytes of a resource of parts.
 func (r *Resource) from(start int) []byte {
 	if r.parts == nil {
 		return r.wire[start:]

@@ -65,12 +65,25 @@ func memoryRow(regime string) string {
 	return "scale, " + regime + ": memory a proxy (RSS growth)"
 }
 
-// regime measures one large mesh.
-func (b *benchmark) regime(ctx context.Context, r regime) (err error) {
+// large returns a benchmark of a large mesh in a directory.
+func (b *benchmark) large(dir string) *benchmark {
 	large := *b
 	large.mesh = services{namespaces: scaleNamespaces, endpoints: scaleEndpoints}
 	large.services, large.proxies = scaleServices, scaleProxies
-	large.config = filepath.Join(b.dir, strings.ReplaceAll(r.name, " ", "-"))
+	large.config = filepath.Join(b.dir, dir)
+	return &large
+}
+
+// residents returns proxies in the namespaces of the Services.
+func (b *benchmark) residents(m *meshctl) *fleet {
+	f := newFleet(m.plain, kind{}, nil)
+	f.namespace = b.mesh.namespace
+	return f
+}
+
+// regime measures one large mesh.
+func (b *benchmark) regime(ctx context.Context, r regime) (err error) {
+	large := b.large(strings.ReplaceAll(r.name, " ", "-"))
 	if err := large.mesh.writeLarge(large.config, 0, scaleServices); err != nil {
 		return err
 	}
@@ -82,8 +95,7 @@ func (b *benchmark) regime(ctx context.Context, r regime) (err error) {
 		return err
 	}
 	defer m.end(&err)
-	f := newFleet(m.plain, kind{}, nil)
-	f.namespace = large.mesh.namespace
+	f := large.residents(m)
 	defer f.close()
 	what := "scale, " + r.name
 	if err := large.connect(ctx, what, m.process, f); err != nil {
@@ -105,7 +117,7 @@ func (b *benchmark) regime(ctx context.Context, r regime) (err error) {
 	if r.name != "Sidecars" {
 		return nil
 	}
-	return b.meshChange(ctx, what, &large, m, f, r.sees)
+	return b.meshChange(ctx, what, large, m, f, r.sees)
 }
 
 // moveEndpointsSeen measures changes of one endpoint each, for the proxies that see it.
@@ -235,10 +247,8 @@ func (s services) writeLarge(dir string, first, end int) error {
 // clusterAdded adds the last of many clusters, each with its own Services.
 func (b *benchmark) clusterAdded(ctx context.Context) (err error) {
 	const each = scaleServices / scaleClusters
-	large := *b
-	large.mesh = services{namespaces: scaleNamespaces, endpoints: scaleEndpoints}
 	root := filepath.Join(b.dir, "clusters")
-	large.config = filepath.Join(root, "0")
+	large := b.large(filepath.Join("clusters", "0"))
 	var args []string
 	for c := range scaleClusters {
 		dir := filepath.Join(root, fmt.Sprint(c))
@@ -260,8 +270,7 @@ func (b *benchmark) clusterAdded(ctx context.Context) (err error) {
 		return err
 	}
 	defer m.end(&err)
-	f := newFleet(m.plain, kind{}, nil)
-	f.namespace = large.mesh.namespace
+	f := large.residents(m)
 	defer f.close()
 	f.grow(ctx, 100)
 	if _, err := f.all(ctx, complete); err != nil {
@@ -300,9 +309,8 @@ func (b *benchmark) clusterAdded(ctx context.Context) (err error) {
 
 // manyPods measures a mesh with a pod for each of many endpoints.
 func (b *benchmark) manyPods(ctx context.Context) (err error) {
-	large := *b
-	large.mesh = services{namespaces: scaleNamespaces, endpoints: scaleEndpoints}
-	large.services, large.config = scalePods/scaleEndpoints, filepath.Join(b.dir, "pods")
+	large := b.large("pods")
+	large.services = scalePods / scaleEndpoints
 	if err := large.mesh.writeLarge(large.config, 0, large.services); err != nil {
 		return err
 	}
@@ -316,8 +324,7 @@ func (b *benchmark) manyPods(ctx context.Context) (err error) {
 		return err
 	}
 	defer m.end(&err)
-	f := newFleet(m.plain, kind{}, nil)
-	f.namespace = large.mesh.namespace
+	f := large.residents(m)
 	defer f.close()
 	f.grow(ctx, 1)
 	if _, err := f.all(ctx, complete); err != nil {

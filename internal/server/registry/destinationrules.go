@@ -122,7 +122,7 @@ func boolOrder(a, b bool) int {
 	return 1
 }
 
-// complete adds to a rule what it lacks.
+// complete adds the policy and the subsets that a rule lacks.
 func complete(h *snapshot.HostRule, d *snapshot.DestinationRule) {
 	if h.Policy == nil {
 		h.Policy = d.Spec.GetTrafficPolicy()

@@ -188,8 +188,8 @@ func TestDefaultExportOfServiceEntries(t *testing.T) {
 }
 
 // TestServiceHasNamesOfServiceEntry: ServiceEntries of the namespace of a Service add subject
-// alternative names to it. Those of other namespaces, and of services outside the mesh, do
-// not.
+// alternative names to it. ServiceEntries of other namespaces do not, nor do services outside
+// the mesh.
 func TestServiceHasNamesOfServiceEntry(t *testing.T) {
 	t.Parallel()
 	b := newTestState(t)

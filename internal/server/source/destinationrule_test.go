@@ -90,8 +90,8 @@ func TestDestinationRuleRefusals(t *testing.T) {
 	}
 }
 
-// TestMeshTrafficPolicyRefusals checks the settings of MeshConfig that DestinationRules
-// have, too, and those of Sidecars.
+// TestMeshTrafficPolicyRefusals checks the settings of MeshConfig and of Sidecars that
+// DestinationRules have, too.
 func TestMeshTrafficPolicyRefusals(t *testing.T) {
 	t.Parallel()
 	c := &source.Converter{Cluster: "c"}

@@ -11,8 +11,8 @@ import (
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 )
 
-// listenerSettings returns the settings of a workload's listeners: those of clients, which
-// gateways have, too, and those of servers.
+// listenerSettings returns the settings of a workload's outbound listeners, which listeners
+// of gateways have, too, and of its inbound listeners.
 func listenerSettings(s *snapshot.Snapshot, namespace string, labels map[string]string) (client, server snapshot.ListenerSettings) {
 	logging := chooseLogging(s, namespace, labels)
 	client = withAccessLogs(s.Mesh.Listeners, accessLogsOf(s.Mesh, logging, telemetryv1alpha1.WorkloadMode_CLIENT))
