@@ -195,6 +195,11 @@ func union[K comparable](a, b map[K]struct{}) map[K]struct{} {
 	return out
 }
 
+// OnlyEndpoints reports whether no facts changed but endpoints, and pods behind them.
+func (c *Changes) OnlyEndpoints() bool {
+	return !c.Everywhere && c.Kinds() == EndpointFacts && len(c.Namespaces) == 0
+}
+
 // Empty reports whether nothing changed.
 func (c *Changes) Empty() bool {
 	return !c.Everywhere && !c.Localities && c.Kinds() == 0 && len(c.Pods) == 0 && len(c.Namespaces) == 0

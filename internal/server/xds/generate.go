@@ -10,19 +10,21 @@ import (
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
 
-// generate generates units on all processors.
-func (h *Hub) generate(units []*unit) {
+// generate generates units on all processors. It calls between after each unit that the
+// calling goroutine generates.
+func (h *Hub) generate(units []*unit, between func()) {
 	var next atomic.Int64
 	var wg sync.WaitGroup
-	work := func() {
+	work := func(between func()) {
 		for i := next.Add(1) - 1; int(i) < len(units); i = next.Add(1) - 1 {
 			h.generateOne(units[i])
+			between()
 		}
 	}
 	for range min(runtime.GOMAXPROCS(0), len(units)) - 1 {
-		wg.Go(work)
+		wg.Go(func() { work(func() {}) })
 	}
-	work()
+	work(between)
 	wg.Wait()
 }
 

@@ -113,9 +113,10 @@ type Hub struct {
 	subs    streamIndex
 	views   viewIndex
 	units   map[xdsgen.Unit]*unit
-	missing []*unit // to generate in this round
-	idle    []*unit // units that lost a view since the last sweep
-	states  uint64  // view states so far, to number them
+	missing []*unit           // to generate in this round
+	early   *snapshot.Changes // the last changes that publishEndpoints handled
+	idle    []*unit           // units that lost a view since the last sweep
+	states  uint64            // view states so far, to number them
 }
 
 // mail collects the work for the hub's goroutine.

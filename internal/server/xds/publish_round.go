@@ -19,21 +19,10 @@ func (h *Hub) round(m mail) {
 	}
 	chosen := h.choose(m, changes)
 	touched := h.collect(changes)
-	h.generate(h.missing)
-	changed := h.publish(touched, h.record(changes, started))
-	h.show(changed, chosen)
-	var sessions []*session
-	for sub := range chosen {
-		sessions = append(sessions, sub.session)
-	}
-	for _, v := range changed {
-		for sub := range v.streams {
-			sessions = append(sessions, sub.session)
-		}
-	}
-	h.queue.add(sessions...)
-	if s := h.current.Load(); s != nil {
-		h.seq.Store(s.Seq)
+	h.generate(h.missing, h.publishEndpoints)
+	h.show(h.publish(touched, h.record(changes, m.snapshot, started)), chosen)
+	if m.snapshot != nil {
+		h.seq.Store(m.snapshot.Seq)
 	}
 	h.idle = append(h.idle, h.missing...)
 	h.missing = nil
@@ -43,13 +32,14 @@ func (h *Hub) round(m mail) {
 	}
 }
 
-// record adds the publication to the history. It returns nil without changes.
-func (h *Hub) record(changes *snapshot.Changes, started time.Time) *history.Round {
+// record adds the publication of a snapshot to the history. It returns nil without
+// changes.
+func (h *Hub) record(changes *snapshot.Changes, s *snapshot.Snapshot, started time.Time) *history.Round {
 	if changes == nil {
 		return nil
 	}
 	r := &history.Round{
-		Snapshot: h.current.Load().Seq, Causes: changes.Causes, Events: changes.Events,
+		Snapshot: s.Seq, Causes: changes.Causes, Events: changes.Events,
 		Arrived: changes.Since, Started: started, Generated: h.cfg.Now(),
 	}
 	for _, u := range h.missing {
@@ -60,16 +50,22 @@ func (h *Hub) record(changes *snapshot.Changes, started time.Time) *history.Roun
 }
 
 // show stores the new view states and assignments, so that streams see all of them at
-// once.
+// once, and queues the sessions that they concern.
 func (h *Hub) show(changed []*liveView, chosen map[*subscriber]*assignment) {
+	var sessions []*session
 	h.showing.Lock()
-	defer h.showing.Unlock()
 	for _, v := range changed {
 		v.state.Store(v.next)
+		for sub := range v.streams {
+			sessions = append(sessions, sub.session)
+		}
 	}
 	for sub, a := range chosen {
 		sub.assigned.Store(a)
+		sessions = append(sessions, sub.session)
 	}
+	h.showing.Unlock()
+	h.queue.add(sessions...)
 }
 
 // collect lists the units of stale views and the units of other views that the changes
@@ -77,21 +73,19 @@ func (h *Hub) show(changed []*liveView, chosen map[*subscriber]*assignment) {
 // missing.
 func (h *Hub) collect(changes *snapshot.Changes) []*liveView {
 	var touched []*liveView
-	l := &listing{hub: h, changes: changes}
-	run := l.run // bound once, as there may be many views
+	l := h.newListing(changes)
 	list := func(v *liveView) bool {
 		if len(v.streams) == 0 {
 			return false // unused: sweep removes it, or it lists everything when used again
 		}
-		h.cfg.Metrics.listed.Inc()
-		l.view, l.whole = v, h.views.isStale(v) || changes.Everywhere
-		if err := h.guard("list units", v.view.Type(), run); err != nil {
-			v.want = nil // the last good state remains
+		stale := h.views.isStale(v)
+		if !l.list(v, stale || changes.Everywhere) {
 			return false
 		}
-		if v.want != nil || h.views.isStale(v) {
+		if v.want != nil || stale {
 			touched = append(touched, v)
 		}
+		h.publishEndpoints()
 		return true
 	}
 	var failed []*liveView
@@ -117,10 +111,29 @@ type listing struct {
 	hub     *Hub
 	changes *snapshot.Changes
 	view    *liveView
-	whole   bool // list all units
+	whole   bool   // list all units
+	run     func() // units, bound once as there may be many views
 }
 
-func (l *listing) run() {
+func (h *Hub) newListing(changes *snapshot.Changes) *listing {
+	l := &listing{hub: h, changes: changes}
+	l.run = l.units
+	return l
+}
+
+// list lists the units of a view: all, or those that the changes concern. It returns
+// false after a panic, which guard logs: the last good state of the view remains.
+func (l *listing) list(v *liveView, whole bool) bool {
+	l.hub.cfg.Metrics.listed.Inc()
+	l.view, l.whole = v, whole
+	if err := l.hub.guard("list units", v.view.Type(), l.run); err != nil {
+		v.want = nil
+		return false
+	}
+	return true
+}
+
+func (l *listing) units() {
 	v, s := l.view, l.hub.current.Load()
 	if !l.whole {
 		for key := range v.view.Keys().Touched(l.changes) {
