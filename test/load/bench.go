@@ -52,14 +52,14 @@ func (k kind) String() string {
 }
 
 func (b *benchmark) all(ctx context.Context) error {
-	switch b.only {
+	switch only, part, _ := strings.Cut(b.only, "/"); only {
 	case "":
 	case "certificates":
 		return b.certificates(ctx)
 	case "kube":
 		return b.kube(ctx)
 	case "scale":
-		return b.scale(ctx)
+		return b.scale(ctx, part)
 	default:
 		return fmt.Errorf("-only %q: want certificates, kube or scale", b.only)
 	}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"os"
@@ -43,22 +44,32 @@ var regimes = []regime{
 
 func seesAll(int, int) bool { return true }
 
-// scale measures large meshes.
-func (b *benchmark) scale(ctx context.Context) error {
-	for _, r := range regimes {
-		if err := b.regime(ctx, r); err != nil {
-			return fmt.Errorf("%s: %w", r.name, err)
+// scale measures large meshes: all, or the one with a name.
+func (b *benchmark) scale(ctx context.Context, only string) error {
+	known := only == ""
+	measure := func(name string, of func(context.Context) error) error {
+		if only != "" && only != name {
+			return nil
 		}
+		known = true
+		if err := of(ctx); err != nil {
+			return fmt.Errorf("scale/%s: %w", name, err)
+		}
+		return nil
 	}
-	with, without := b.report.value(memoryRow("private Services")), b.report.value(memoryRow("no Sidecars"))
-	b.report.add("scale: memory with private Services, ratio to the memory without them", with/without, "ratio", 1.2)
-	if err := b.clusterAdded(ctx); err != nil {
-		return fmt.Errorf("a cluster is added: %w", err)
+	var err error
+	for _, r := range regimes {
+		err = errors.Join(err, measure(r.name, func(ctx context.Context) error { return b.regime(ctx, r) }))
 	}
-	if err := b.manyPods(ctx); err != nil {
-		return fmt.Errorf("%d pods: %w", scalePods, err)
+	if only == "" && err == nil {
+		with, without := b.report.value(memoryRow("private Services")), b.report.value(memoryRow("no Sidecars"))
+		b.report.add("scale: memory with private Services, ratio to the memory without them", with/without, "ratio", 1.2)
 	}
-	return nil
+	err = errors.Join(err, measure("clusters", b.clusterAdded), measure("pods", b.manyPods))
+	if !known {
+		return fmt.Errorf("there is no scale/%s", only)
+	}
+	return err
 }
 
 func memoryRow(regime string) string {
