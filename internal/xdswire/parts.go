@@ -33,7 +33,7 @@ func sumOf(wire []byte) sum {
 func (s sum) plus(other sum) sum { return sum{s[0] + other[0], s[1] + other[1]} }
 
 // Parts is an immutable list of parts, sorted by name. Lists that differ in few parts share
-// the memory of the rest.
+// the memory of the rest. A list that grew by many changes is in many chunks.
 type Parts struct {
 	chunks []*chunk
 	size   int // bytes
@@ -47,21 +47,18 @@ type chunk struct {
 	sum   sum
 }
 
-// chunkParts is the number of parts of a new chunk. Lists share whole chunks, and each
-// chunk is a buffer of responses.
+// chunkParts is the number of parts of a new chunk. Each chunk is a buffer of responses.
 const chunkParts = 16
 
-func newChunk(parts []*Part) *chunk {
+// chunkOf returns a chunk of parts whose encoding is at the start of wire.
+func chunkOf(parts []*Part, wire []byte) *chunk {
 	c := &chunk{parts: parts}
 	size := 0
 	for _, p := range parts {
 		size += len(p.Wire)
-	}
-	c.wire = make([]byte, 0, size)
-	for _, p := range parts {
-		c.wire = append(c.wire, p.Wire...)
 		c.sum = c.sum.plus(p.sum)
 	}
+	c.wire = wire[:size:size]
 	return c
 }
 
@@ -84,10 +81,10 @@ func (p *Parts) With(changes map[string]*Part) *Parts {
 			out.chunks = append(out.chunks, c)
 			continue
 		}
-		out.add(merge(c.parts, names[:n], changes))
+		out.replace(c, names[:n], changes)
 		names = names[n:]
 	}
-	out.add(merge(nil, names, changes)) // only if there were no chunks
+	out.replace(&chunk{}, names, changes) // only if there were no chunks
 	for _, c := range out.chunks {
 		out.size += len(c.wire)
 		out.sum = out.sum.plus(c.sum)
@@ -95,30 +92,54 @@ func (p *Parts) With(changes map[string]*Part) *Parts {
 	return out
 }
 
-// merge applies changes to sorted parts.
-func merge(parts []*Part, names []string, changes map[string]*Part) []*Part {
-	out := make([]*Part, 0, len(parts)+len(names))
-	for _, name := range names {
-		for len(parts) > 0 && parts[0].Name < name {
-			out, parts = append(out, parts[0]), parts[1:]
+// replace adds the parts of a chunk with changes applied. Parts that stay keep the memory
+// of the chunk.
+func (p *Parts) replace(c *chunk, names []string, changes map[string]*Part) {
+	parts, wire := c.parts, c.wire
+	var fresh []*Part
+	keep := func(n int) {
+		if n == 0 {
+			return
 		}
+		p.add(fresh)
+		fresh = nil
+		kept := chunkOf(parts[:n], wire)
+		p.chunks = append(p.chunks, kept)
+		parts, wire = parts[n:], wire[len(kept.wire):]
+	}
+	for _, name := range names {
+		keep(sort.Search(len(parts), func(i int) bool { return parts[i].Name >= name }))
 		if len(parts) > 0 && parts[0].Name == name {
-			parts = parts[1:]
+			parts, wire = parts[1:], wire[len(parts[0].Wire):]
 		}
 		if changed := changes[name]; changed != nil {
-			out = append(out, changed)
+			fresh = append(fresh, changed)
 		}
 	}
-	return append(out, parts...)
+	keep(len(parts))
+	p.add(fresh)
 }
 
-// add adds parts in chunks.
+// add adds parts in chunks. A single part keeps its memory.
 func (p *Parts) add(parts []*Part) {
-	if len(parts) <= 2*chunkParts && len(parts) > 0 {
-		p.chunks = append(p.chunks, newChunk(parts))
-		return
+	for chunk := range slices.Chunk(parts, chunkParts) {
+		wire := chunk[0].Wire
+		if len(chunk) > 1 {
+			wire = encoded(chunk)
+		}
+		p.chunks = append(p.chunks, chunkOf(chunk, wire))
 	}
-	for part := range slices.Chunk(parts, chunkParts) {
-		p.chunks = append(p.chunks, newChunk(part))
+}
+
+// encoded returns the encoding of parts.
+func encoded(parts []*Part) []byte {
+	size := 0
+	for _, p := range parts {
+		size += len(p.Wire)
 	}
+	wire := make([]byte, 0, size)
+	for _, p := range parts {
+		wire = append(wire, p.Wire...)
+	}
+	return wire
 }

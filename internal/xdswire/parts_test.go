@@ -47,8 +47,8 @@ func TestPartsEqualSortedList(t *testing.T) {
 	}
 }
 
-// TestPartsShareChunks: a list with one other part shares all chunks but one.
-func TestPartsShareChunks(t *testing.T) {
+// TestPartsShareMemory: a list with one other part shares the memory of the rest.
+func TestPartsShareMemory(t *testing.T) {
 	parts := make(map[string]*Part)
 	for i := range 1000 {
 		p := NewPart(fmt.Sprintf("%04d", i), []byte("text"))
@@ -57,14 +57,20 @@ func TestPartsShareChunks(t *testing.T) {
 	list := (*Parts)(nil).With(parts)
 	p := NewPart("0500", []byte("other text"))
 	next := list.With(map[string]*Part{p.Name: &p})
-	shared := 0
-	for i := range next.chunks {
-		if next.chunks[i] == list.chunks[i] {
-			shared++
+	shared := make(map[*byte]bool)
+	for _, c := range list.chunks {
+		for i := range c.wire {
+			shared[&c.wire[i]] = true
 		}
 	}
-	if shared != len(list.chunks)-1 || list.sum == next.sum {
-		t.Errorf("%d of %d chunks are shared, sums %x and %x", shared, len(list.chunks), list.sum, next.sum)
+	own := 0
+	for _, c := range next.chunks {
+		if !shared[&c.wire[0]] {
+			own += len(c.wire)
+		}
+	}
+	if own != len(p.Wire) || list.sum == next.sum {
+		t.Errorf("%d of %d bytes are not shared, want %d; sums %x and %x", own, next.size, len(p.Wire), list.sum, next.sum)
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"runtime"
 	"runtime/pprof"
 	"strings"
 	"time"
@@ -58,6 +59,7 @@ func startProfile(base string) (end func() error, err error) {
 		if err != nil {
 			return errors.Join(err, f.Close())
 		}
+		runtime.GC() // the profile shows the last collection
 		return errors.Join(pprof.WriteHeapProfile(heap), heap.Close(), f.Close())
 	}, nil
 }
