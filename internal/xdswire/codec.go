@@ -17,8 +17,9 @@ import (
 //
 // It also decodes long lists of names quickly. In the state-of-the-world variant a proxy
 // repeats all its names in every ACK, in an order of its own: the codec compares the
-// encoded list with earlier ones. In the delta variant a proxy reports the versions of
-// all its resources when it connects, which all proxies do after a control plane restarts.
+// encoded list with earlier ones. In the delta variant a proxy subscribes to all its names
+// and reports the versions of its resources when it connects, which all proxies do after
+// a control plane restarts.
 type ServerCodec struct {
 	names *NameSets
 	max   RequestLimits
@@ -98,12 +99,12 @@ func (c ServerCodec) decode(b []byte, m protobuf.Message) error {
 	}
 	switch req := m.(type) {
 	case *discoveryv3.DiscoveryRequest:
-		if err := c.check(b, fieldResourceNames, fieldResourceNames); err != nil {
+		if err := c.check(b, fieldNames, fieldNames); err != nil {
 			return err
 		}
 		return c.sotw(b, req)
 	case *discoveryv3.DeltaDiscoveryRequest:
-		if err := c.check(b, fieldSubscribe, fieldHeldVersions); err != nil {
+		if err := c.check(b, fieldNames, fieldHeldVersions); err != nil {
 			return err
 		}
 		return c.delta(b, req)

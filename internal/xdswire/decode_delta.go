@@ -1,29 +1,31 @@
 package xdswire
 
 import (
+	"slices"
 	"unicode/utf8"
 
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
-// Fields of DeltaDiscoveryRequest. Field 4, between them, holds unsubscribed names.
-const (
-	fieldSubscribe    = 3
-	fieldHeldVersions = 5
-)
+// fieldHeldVersions is a field of DeltaDiscoveryRequest. Field 4 holds unsubscribed names.
+const fieldHeldVersions = 5
 
 // delta decodes the held versions without protobuf's reflection, which would take ten
 // times as long.
 func (c ServerCodec) delta(b []byte, req *discoveryv3.DeltaDiscoveryRequest) error {
 	rest, versions := heldVersions(b)
 	if versions == nil {
-		return c.unmarshal(b, req)
+		rest = b
 	}
-	if err := c.unmarshal(rest, req); err != nil {
+	set, err := c.unmarshalNames(rest, req, req.GetResourceNamesSubscribe)
+	if err != nil {
 		return err
 	}
-	req.InitialResourceVersions = versions
+	req.ResourceNamesSubscribe = slices.AppendSeq(make([]string, 0, set.Len()), set.All())
+	if versions != nil {
+		req.InitialResourceVersions = versions
+	}
 	return nil
 }
 

@@ -5,37 +5,46 @@ import (
 
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"google.golang.org/protobuf/encoding/protowire"
+	protobuf "google.golang.org/protobuf/proto"
 )
 
 func (c ServerCodec) sotw(b []byte, req *discoveryv3.DiscoveryRequest) error {
-	names, rest, ok := split(b)
-	if !ok {
-		if err := c.unmarshal(b, req); err != nil { // a malformed request gets its error here
-			return err
-		}
-		req.ResourceNames = c.names.Of(req.GetResourceNames()).Names()
-		return nil
-	}
-	sum := maphash.Bytes(c.names.seed, names)
-	set := c.names.known(sum)
-	if set == nil {
-		if err := c.unmarshal(b, req); err != nil {
-			return err
-		}
-		set = c.names.Of(req.GetResourceNames())
-		c.names.know(sum, set)
-	} else if err := c.unmarshal(rest, req); err != nil {
+	set, err := c.unmarshalNames(b, req, req.GetResourceNames)
+	if err != nil {
 		return err
 	}
 	req.ResourceNames = set.Names()
 	return nil
 }
 
-const fieldResourceNames = 3 // of DiscoveryRequest
+// unmarshalNames decodes a request and returns the set of its names, which it only decodes
+// if it does not know their encoding. names returns the decoded names of the request.
+func (c ServerCodec) unmarshalNames(b []byte, req protobuf.Message, names func() []string) (*NameSet, error) {
+	encoded, rest, ok := split(b)
+	if !ok {
+		if err := c.unmarshal(b, req); err != nil { // a malformed request gets its error here
+			return nil, err
+		}
+		return c.names.Of(names()), nil
+	}
+	sum := maphash.Bytes(c.names.seed, encoded)
+	if set := c.names.known(sum); set != nil {
+		return set, c.unmarshal(rest, req)
+	}
+	if err := c.unmarshal(b, req); err != nil {
+		return nil, err
+	}
+	set := c.names.Of(names())
+	c.names.know(sum, set)
+	return set, nil
+}
 
-// split cuts the names, which are consecutive, out of an encoded DiscoveryRequest; rest is
-// a copy of its other fields. It reports false for a malformed request, and for an
-// encoding that no encoder writes.
+// fieldNames holds the names in requests of both variants.
+const fieldNames = 3
+
+// split cuts the names, which are consecutive, out of an encoded request; rest is a copy of
+// its other fields. It reports false for a malformed request, and for an encoding that no
+// encoder writes.
 func split(b []byte) (names, rest []byte, ok bool) {
 	for len(b) > 0 {
 		if b[0] == nameTag {
@@ -50,7 +59,7 @@ func split(b []byte) (names, rest []byte, ok bool) {
 			continue
 		}
 		num, _, n := protowire.ConsumeField(b)
-		if n < 0 || num == fieldResourceNames { // the tag is not encoded as usual
+		if n < 0 || num == fieldNames { // the tag is not encoded as usual
 			return nil, nil, false
 		}
 		rest = append(rest, b[:n]...)
@@ -59,7 +68,7 @@ func split(b []byte) (names, rest []byte, ok bool) {
 	return names, rest, true
 }
 
-const nameTag = fieldResourceNames<<3 | byte(protowire.BytesType)
+const nameTag = fieldNames<<3 | byte(protowire.BytesType)
 
 // skipNames returns the end of the names at the start of b, or -1 if one is truncated. It
 // reads the usual length of one byte itself, as every ACK may have a thousand names.

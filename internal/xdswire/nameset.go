@@ -2,25 +2,43 @@ package xdswire
 
 import (
 	"hash/maphash"
+	"iter"
 	"runtime"
 	"slices"
+	"sort"
 	"sync"
+	"sync/atomic"
 	"weak"
 )
 
 // NameSet is an immutable set of resource names. A NameSets makes sets and keeps only one
-// of equal content, so equal sets have equal pointers. Nil is the empty set.
+// of equal content, so equal sets have equal pointers. Sets that differ in few names share
+// the chunks of the rest. Nil is the empty set.
 type NameSet struct {
+	chunks []*NameChunk
+	key    setKey
+	list   atomic.Pointer[[]string] // the result of Names
+}
+
+// NameChunk holds consecutive names of sets. Their hashes decide where it ends, so equal
+// ranges of sets are equal chunks. It is never empty.
+type NameChunk struct {
 	names []string // sorted
 	key   setKey
 }
+
+// Len returns the number of names.
+func (c *NameChunk) Len() int { return c.key.len }
+
+// Bytes returns the total length of the names.
+func (c *NameChunk) Bytes() int { return c.key.bytes }
 
 // Len returns the number of names.
 func (s *NameSet) Len() int {
 	if s == nil {
 		return 0
 	}
-	return len(s.names)
+	return s.key.len
 }
 
 // Bytes returns the total length of the names.
@@ -31,27 +49,58 @@ func (s *NameSet) Bytes() int {
 	return s.key.bytes
 }
 
+// Chunks returns the chunks of the set. The list must not be modified.
+func (s *NameSet) Chunks() []*NameChunk {
+	if s == nil {
+		return nil
+	}
+	return s.chunks
+}
+
 // Has reports whether the name is in the set.
 func (s *NameSet) Has(name string) bool {
-	if s == nil {
+	chunks := s.Chunks()
+	i := sort.Search(len(chunks), func(i int) bool { return chunks[i].names[0] > name })
+	if i == 0 {
 		return false
 	}
-	_, ok := slices.BinarySearch(s.names, name)
+	_, ok := slices.BinarySearch(chunks[i-1].names, name)
 	return ok
 }
 
-// Names returns the sorted names. The list must not be modified.
+// All iterates over the sorted names.
+func (s *NameSet) All() iter.Seq[string] {
+	return func(yield func(string) bool) {
+		for _, c := range s.Chunks() {
+			for _, name := range c.names {
+				if !yield(name) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// Names returns the sorted names, always as the same list. It must not be modified. The set
+// keeps the list, which All does not need.
 func (s *NameSet) Names() []string {
 	if s == nil {
 		return nil
 	}
-	return s.names
+	if len(s.chunks) == 1 {
+		return s.chunks[0].names
+	}
+	if s.list.Load() == nil {
+		names := slices.AppendSeq(make([]string, 0, s.key.len), s.All())
+		s.list.CompareAndSwap(nil, &names)
+	}
+	return *s.list.Load()
 }
 
 // Is reports whether the list is the very list that Names returns. The check costs
 // nothing; it is false for a copy of the list.
 func (s *NameSet) Is(names []string) bool {
-	return len(names) > 0 && len(names) == s.Len() && &names[0] == &s.names[0]
+	return len(names) > 0 && len(names) == s.Len() && &names[0] == &s.Names()[0]
 }
 
 // setKey identifies a set by content. The seed of the hashes never leaves the process, so
@@ -62,12 +111,22 @@ type setKey struct {
 	bytes int
 }
 
+func (k setKey) plus(other setKey) setKey {
+	return setKey{k.sum + other.sum, k.len + other.len, k.bytes + other.bytes}
+}
+
+func (k setKey) minus(other setKey) setKey {
+	return setKey{k.sum - other.sum, k.len - other.len, k.bytes - other.bytes}
+}
+
 // NameSets makes name sets and lets equal sets be one as long as it is in use. Several
 // goroutines may use it.
 type NameSets struct {
 	seed maphash.Seed
 	mu   sync.Mutex
 	sets map[setKey]weak.Pointer[NameSet]
+	// chunks holds the chunks of all sets.
+	chunks map[setKey]weak.Pointer[NameChunk]
 	// lists maps the hashes of encoded lists to their sets, see ServerCodec.
 	lists map[uint64]weak.Pointer[NameSet]
 }
@@ -76,7 +135,7 @@ type NameSets struct {
 func NewNameSets() *NameSets {
 	return &NameSets{
 		seed: maphash.MakeSeed(), sets: make(map[setKey]weak.Pointer[NameSet]),
-		lists: make(map[uint64]weak.Pointer[NameSet]),
+		chunks: make(map[setKey]weak.Pointer[NameChunk]), lists: make(map[uint64]weak.Pointer[NameSet]),
 	}
 }
 
@@ -86,33 +145,17 @@ func (t *NameSets) Of(names []string) *NameSet {
 	if s, ok := t.find(t.key(names)); ok {
 		return s
 	}
-	sorted := slices.Clone(names)
-	slices.Sort(sorted)
-	sorted = slices.Compact(sorted)
-	return t.intern(t.key(sorted), sorted)
+	return t.With(nil, names)
 }
 
 // With returns the set with the names added. The cost depends on the number of names
-// only, plus a copy of the set if the result does not exist yet.
+// only, plus the chunks that they change if the result does not exist yet.
 func (t *NameSets) With(s *NameSet, names []string) *NameSet {
 	added := sortedNames(names, func(n string) bool { return !s.Has(n) })
 	if len(added) == 0 {
 		return s
 	}
-	if s == nil {
-		return t.intern(t.key(added), added)
-	}
-	k := t.key(added)
-	k.sum, k.len, k.bytes = s.key.sum+k.sum, s.key.len+k.len, s.key.bytes+k.bytes
-	if found, ok := t.find(k); ok {
-		return found
-	}
-	all, rest := make([]string, 0, k.len), s.names
-	for _, n := range added {
-		i, _ := slices.BinarySearch(rest, n)
-		all, rest = append(append(all, rest[:i]...), n), rest[i:]
-	}
-	return t.intern(k, append(all, rest...))
+	return t.edit(s, s.id().plus(t.key(added)), added, nil)
 }
 
 // Without returns the set with the names removed, at the same cost as With.
@@ -121,17 +164,88 @@ func (t *NameSets) Without(s *NameSet, names []string) *NameSet {
 	if len(gone) == 0 {
 		return s
 	}
-	k := t.key(gone)
-	k.sum, k.len, k.bytes = s.key.sum-k.sum, s.key.len-k.len, s.key.bytes-k.bytes
+	return t.edit(s, s.id().minus(t.key(gone)), nil, gone)
+}
+
+func (s *NameSet) id() setKey {
+	if s == nil {
+		return setKey{}
+	}
+	return s.key
+}
+
+// edit returns the set with a key, which is s with some names added and others removed.
+// Both lists are sorted; s has none of the first and all of the second.
+func (t *NameSets) edit(s *NameSet, k setKey, added, gone []string) *NameSet {
 	if found, ok := t.find(k); ok {
 		return found
 	}
-	left, rest := make([]string, 0, k.len), s.names
-	for _, n := range gone {
-		i, _ := slices.BinarySearch(rest, n)
-		left, rest = append(left, rest[:i]...), rest[i+1:]
+	out := &NameSet{key: k}
+	var names []string // of the next chunk
+	end := func() {
+		if len(names) > 0 {
+			out.chunks = append(out.chunks, &NameChunk{slices.Clip(names), t.key(names)})
+		}
+		names = nil
 	}
-	return t.intern(k, append(left, rest...))
+	add := func(name string) {
+		if names = append(names, name); maphash.String(t.seed, name)%chunkNames == 0 {
+			end()
+		}
+	}
+	chunks := s.Chunks()
+	for i, c := range chunks {
+		last := c.names[len(c.names)-1]
+		more, less := len(added), len(gone)
+		if i+1 < len(chunks) {
+			more, less = sort.SearchStrings(added, last), sort.Search(len(gone), func(i int) bool { return gone[i] > last })
+		}
+		if len(names) == 0 && more == 0 && less == 0 {
+			out.chunks = append(out.chunks, c)
+			continue
+		}
+		merge(c.names, added[:more], gone[:less], add)
+		added, gone = added[more:], gone[less:]
+	}
+	merge(nil, added, nil, add) // only if there were no chunks
+	end()
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if found := t.sets[k].Value(); found != nil {
+		return found
+	}
+	for i, c := range out.chunks {
+		if known := t.chunks[c.key].Value(); known != nil {
+			out.chunks[i] = known
+			continue
+		}
+		t.chunks[c.key] = weak.Make(c)
+		runtime.AddCleanup(c, t.dropChunk, c.key)
+	}
+	t.sets[k] = weak.Make(out)
+	runtime.AddCleanup(out, t.drop, k)
+	return out
+}
+
+// chunkNames is the usual number of names in a chunk.
+const chunkNames = 64
+
+// merge calls add for sorted names with others added and some removed, in order.
+func merge(names, added, gone []string, add func(string)) {
+	for _, n := range names {
+		for len(added) > 0 && added[0] < n {
+			add(added[0])
+			added = added[1:]
+		}
+		if len(gone) > 0 && gone[0] == n {
+			gone = gone[1:]
+			continue
+		}
+		add(n)
+	}
+	for _, n := range added {
+		add(n)
+	}
 }
 
 // sortedNames returns the wanted names, sorted and without repetition.
@@ -172,25 +286,15 @@ func (t *NameSets) find(k setKey) (*NameSet, bool) {
 	return s, s != nil
 }
 
-// intern returns the set of sorted names, and takes over the list.
-func (t *NameSets) intern(k setKey, names []string) *NameSet {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if s := t.sets[k].Value(); s != nil {
-		return s
-	}
-	s := &NameSet{names: names, key: k}
-	t.sets[k] = weak.Make(s)
-	runtime.AddCleanup(s, t.drop, k)
-	return s
-}
+func (t *NameSets) drop(k setKey)      { drop(t, t.sets, k) }
+func (t *NameSets) dropChunk(k setKey) { drop(t, t.chunks, k) }
 
-// drop removes a set that is not in use, unless an equal one was made since.
-func (t *NameSets) drop(k setKey) {
+// drop removes a value that is not in use, unless an equal one was made since.
+func drop[T any](t *NameSets, of map[setKey]weak.Pointer[T], k setKey) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.sets[k].Value() == nil {
-		delete(t.sets, k)
+	if of[k].Value() == nil {
+		delete(of, k)
 	}
 }
 

@@ -16,6 +16,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/meshctl/meshctl/internal/mesh"
+	"github.com/meshctl/meshctl/internal/xdswire"
 )
 
 // Conns bounds the connections of one server: their number, the time until they
@@ -105,6 +106,7 @@ func NewConns(cfg Config) *Conns {
 	return &Conns{
 		cfg: cfg, addresses: make(map[netip.Prefix]int),
 		peers: make(map[peerKey]*peerState),
+		total: usage{names: holdings{chunks: make(map[*xdswire.NameChunk]int)}},
 	}
 }
 

@@ -16,23 +16,50 @@ const nameOverhead = 256
 type holdings struct {
 	sets  map[*xdswire.NameSet]int // number of holders
 	bytes int
+	// chunks holds the number of sets with a chunk, so that a chunk counts once. If it
+	// is nil, sets count whole, which takes less memory.
+	chunks map[*xdswire.NameChunk]int
 }
 
-func sizeOf(s *xdswire.NameSet) int { return s.Bytes() + nameOverhead*s.Len() }
+func sizeOf(names interface {
+	Len() int
+	Bytes() int
+}) int {
+	return names.Bytes() + nameOverhead*names.Len()
+}
 
 func (h *holdings) add(s *xdswire.NameSet) {
 	if h.sets == nil {
 		h.sets = make(map[*xdswire.NameSet]int)
 	}
-	if h.sets[s]++; h.sets[s] == 1 {
+	if h.sets[s]++; h.sets[s] > 1 {
+		return
+	}
+	if h.chunks == nil {
 		h.bytes += sizeOf(s)
+		return
+	}
+	for _, c := range s.Chunks() {
+		if h.chunks[c]++; h.chunks[c] == 1 {
+			h.bytes += sizeOf(c)
+		}
 	}
 }
 
 func (h *holdings) remove(s *xdswire.NameSet) {
-	if h.sets[s]--; h.sets[s] == 0 {
-		delete(h.sets, s)
+	if h.sets[s]--; h.sets[s] > 0 {
+		return
+	}
+	delete(h.sets, s)
+	if h.chunks == nil {
 		h.bytes -= sizeOf(s)
+		return
+	}
+	for _, c := range s.Chunks() {
+		if h.chunks[c]--; h.chunks[c] == 0 {
+			delete(h.chunks, c)
+			h.bytes -= sizeOf(c)
+		}
 	}
 }
 
