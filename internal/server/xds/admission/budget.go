@@ -226,7 +226,13 @@ func (c *Conn) reserve(bytes int, done <-chan struct{}) (held bool) {
 // fits reports whether a request of a connection fits both budgets. The lock must be
 // held.
 func (c *Conns) fits(n *Conn, h *peerState, bytes int) bool {
-	return c.total.fits(n, bytes, c.cfg.Limits.TotalBytes) && h.fits(n, bytes, c.cfg.Limits.PeerBytes)
+	return c.fitsTotal(n, bytes) && h.fits(n, bytes, c.cfg.Limits.PeerBytes)
+}
+
+// fitsTotal reports whether a request fits the budget of all peers. A quarter of it is kept
+// for the names that admitted requests add, for which relieve would close a connection.
+func (c *Conns) fitsTotal(n *Conn, bytes int) bool {
+	return c.total.fits(n, bytes, c.cfg.Limits.TotalBytes/4*3)
 }
 
 // grant admits the waiting requests that fit. Requests of connections that have started
@@ -240,7 +246,7 @@ func (c *Conns) grant() {
 			e := turns.Front()
 			h, _ := e.Value.(*peerState)
 			r, _ := h.queues[class].reservations.Front().Value.(*reservation)
-			if !c.total.fits(r.conn, r.bytes, c.cfg.Limits.TotalBytes) {
+			if !c.fitsTotal(r.conn, r.bytes) {
 				if c.full = true; !full {
 					c.granted = c.cfg.Now()
 				}

@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/netip"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/time/rate"
@@ -34,6 +35,8 @@ type Conns struct {
 	turns   [classes]list.List // of *peerState: the peers with waiting requests, in order
 	full    bool               // the next waiting request exceeds the budget of all peers
 	granted time.Time          // when a waiting request was last admitted, or full became true
+	arrived atomic.Int64       // bytes of requests so far
+	checked int64              // arrived at the last stall
 }
 
 // peerKey identifies the peer that streams and connections count for: an identity, or an

@@ -5,8 +5,13 @@ import (
 )
 
 // stall is the time after which the largest connection is closed if the budget of all
-// peers admits no waiting request: the memory that it holds does not move.
+// peers admits no waiting request: the memory that it holds does not move. If many peers
+// send large requests over a slow network, it moves, as bytes of admitted requests arrive:
+// then the waiting ones wait.
 const stall = 2 * time.Second
+
+// moves is the part of the budget that must arrive in the time of a stall.
+const moves = 1. / 64
 
 // endStall closes the largest connection of the largest peer if the budget of all peers
 // has admitted no request for a while.
@@ -15,7 +20,9 @@ func (c *Conns) endStall() {
 	now := c.cfg.Now()
 	stalled := c.full && now.Sub(c.granted) >= stall
 	if stalled {
-		c.granted = now
+		arrived := c.arrived.Load()
+		stalled = float64(arrived-c.checked) < moves*float64(c.cfg.Limits.TotalBytes)
+		c.granted, c.checked = now, arrived
 	}
 	c.mu.Unlock()
 	if stalled {

@@ -144,6 +144,7 @@ func (i *inboundStream) take(b []byte, overhead int) (n int, ok bool) {
 	} else {
 		n = min(i.left, len(b))
 		i.left -= n
+		i.conn.conns.arrived.Add(int64(n))
 	}
 	if i.have == messageHeader && i.left == 0 {
 		i.have = 0

@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"net"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -351,7 +352,7 @@ func TestRequestsWaitForTheBudget(t *testing.T) {
 func TestRequestsWaitForTheBudgetOfAllPeers(t *testing.T) {
 	t.Parallel()
 	const size, cost = 1 << 20, 2<<20 + 1<<20/usualFrame*frameOverhead + frameOverhead + requestOverhead
-	c := limited(Limits{PeerBytes: 1 << 30, TotalBytes: 4 * cost, RequestBytes: 4 << 20, RequestTime: patience})
+	c := limited(Limits{PeerBytes: 1 << 30, TotalBytes: 6 * cost, RequestBytes: 4 << 20, RequestTime: patience})
 	waiting := func(ofStarted, ofEarly int) func() bool {
 		return func() bool {
 			c.mu.Lock()
@@ -435,7 +436,7 @@ func TestRequestsAreFinishedInTime(t *testing.T) {
 // connection of the largest peer is closed, not the latest.
 func TestLargestHolderIsClosedFirst(t *testing.T) {
 	t.Parallel()
-	c := limited(Limits{PeerBytes: 1 << 30, TotalBytes: 10 << 20, RequestBytes: 4 << 20, RequestTime: patience})
+	c := limited(Limits{PeerBytes: 1 << 30, TotalBytes: 12 << 20, RequestBytes: 4 << 20, RequestTime: patience})
 	small, large, last := c.dial(t, "127.0.0.1"), c.dial(t, "127.0.0.2"), c.dial(t, "127.0.0.3")
 	for _, next := range []struct {
 		*wire
@@ -444,7 +445,7 @@ func TestLargestHolderIsClosedFirst(t *testing.T) {
 		next.conn.Start()
 		next.open(1)
 		next.send(1, message(next.size, 0), 1<<14)
-		eventually(t, "a request", func() bool { n := c.counted(); return n >= next.held && n < 10<<20 })
+		eventually(t, "a request", func() bool { n := c.counted(); return n >= next.held && n < 9<<20 })
 	}
 	if why := <-large.goAway; why != "all peers together hold too much" {
 		t.Errorf("GOAWAY says %q", why)
@@ -455,6 +456,38 @@ func TestLargestHolderIsClosedFirst(t *testing.T) {
 			t.Error("another connection is closed")
 		default:
 		}
+	}
+}
+
+// TestSlowRequestsAreNoStall: While bytes of admitted requests arrive, no connection is
+// closed for the requests that wait.
+func TestSlowRequestsAreNoStall(t *testing.T) {
+	t.Parallel()
+	c := limited(Limits{PeerBytes: 1 << 30, TotalBytes: 10 << 20, RequestBytes: 4 << 20, RequestTime: patience})
+	var seconds atomic.Int64
+	c.cfg.Now = func() time.Time { return time.Unix(seconds.Load(), 0) }
+	slow, next := c.dial(t, "127.0.0.1"), c.dial(t, "127.0.0.2")
+	for _, w := range []*wire{slow, next} {
+		w.conn.Start()
+		w.open(1)
+		w.send(1, message(3<<20, 100), 1<<14)
+		eventually(t, "the first request", func() bool { return c.counted() > 6<<20 })
+	}
+	eventually(t, "full", func() bool { c.mu.Lock(); defer c.mu.Unlock(); return c.full })
+	for range 5 {
+		c.arrived.Add(1 << 20)
+		seconds.Add(10)
+		c.endStall()
+	}
+	select {
+	case why := <-slow.goAway:
+		t.Fatalf("closed although bytes arrive: %s", why)
+	default:
+	}
+	seconds.Add(10)
+	c.endStall()
+	if why := <-slow.goAway; why != "all peers together hold too much" {
+		t.Errorf("GOAWAY says %q", why)
 	}
 }
 
