@@ -134,24 +134,36 @@ func TestImportRules(t *testing.T) {
 	}
 }
 
-// TestLinked: the program does not link large indirect dependencies: the kinds and
-// clients of all of Kubernetes, and packages for tests.
+// TestLinked: the program links all of the Envoy API. It does not link large indirect
+// dependencies: the kinds and clients of all of Kubernetes, and packages for tests.
 func TestLinked(t *testing.T) {
 	t.Parallel()
-	list := exec.CommandContext(t.Context(), "go", "list", "-deps", "./cmd/meshctl")
+	linked := goList(t, "-deps", "./cmd/meshctl")
+	fat := regexp.MustCompile(`(?m)^(k8s\.io/client-go/(kubernetes|informers|listers|applyconfigurations|discovery|testing|gentype|` +
+		`tools/leaderelection)|k8s\.io/kube-openapi/pkg/validation|github\.com/google/gnostic-models|testing$).*`)
+	for _, path := range fat.FindAllString(linked, -1) {
+		t.Errorf("cmd/meshctl links %s", path)
+	}
+	if !strings.Contains(linked, "k8s.io/client-go/rest\n") {
+		t.Error("cmd/meshctl does not link client-go: this test looks at the wrong thing")
+	}
+	for line := range strings.Lines(goList(t, "github.com/envoyproxy/go-control-plane/envoy/...")) {
+		if strings.HasSuffix(line, "/v3\n") && !strings.Contains("\n"+linked, "\n"+line) {
+			t.Errorf("not linked: import %s in internal/xdswire/protos/protos.go", strings.TrimSpace(line))
+		}
+	}
+}
+
+// goList returns the packages that go list prints, one a line.
+func goList(t *testing.T, args ...string) string {
+	t.Helper()
+	list := exec.CommandContext(t.Context(), "go", append([]string{"list"}, args...)...)
 	list.Dir = root
-	linked, err := list.Output()
+	out, err := list.Output()
 	if err != nil {
 		t.Fatal(err)
 	}
-	fat := regexp.MustCompile(`(?m)^(k8s\.io/client-go/(kubernetes|informers|listers|applyconfigurations|discovery|testing|gentype|` +
-		`tools/leaderelection)|k8s\.io/kube-openapi/pkg/validation|github\.com/google/gnostic-models|testing$).*`)
-	for _, path := range fat.FindAllString(string(linked), -1) {
-		t.Errorf("cmd/meshctl links %s", path)
-	}
-	if !strings.Contains(string(linked), "k8s.io/client-go/rest\n") {
-		t.Error("cmd/meshctl does not link client-go: this test looks at the wrong thing")
-	}
+	return string(out)
 }
 
 // TestModules: docs/rationale.md has a reason for each direct module.

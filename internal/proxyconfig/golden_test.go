@@ -17,6 +17,7 @@ import (
 	"google.golang.org/protobuf/encoding/protojson"
 
 	"github.com/meshctl/meshctl/internal/output"
+	_ "github.com/meshctl/meshctl/internal/xdswire/protos"
 )
 
 const (

@@ -13,8 +13,6 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/reflect/protoregistry"
-
-	_ "github.com/meshctl/meshctl/internal/xdswire/protos" // every extension that a dump may hold
 )
 
 // decode reads a resource of a dump into its message. A resource of another type is an

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/lua/v3" // the filter of an EnvoyFilter
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/meshctl/meshctl/internal/xdswire"

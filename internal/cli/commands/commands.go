@@ -12,6 +12,7 @@ import (
 	"github.com/meshctl/meshctl/internal/cli/debugcmd"
 	"github.com/meshctl/meshctl/internal/cli/proxycmd"
 	"github.com/meshctl/meshctl/internal/cli/servecmd"
+	_ "github.com/meshctl/meshctl/internal/xdswire/protos" // for EnvoyFilters and dumps
 )
 
 // Run executes the command that args name and returns the exit code: 0 done,

@@ -14,7 +14,7 @@ import (
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
 
 	"github.com/meshctl/meshctl/internal/server/snapshot"
-	_ "github.com/meshctl/meshctl/internal/xdswire/protos" // messages of patches
+	"github.com/meshctl/meshctl/internal/xdswire/rules"
 	"github.com/meshctl/meshctl/internal/yamldoc"
 )
 
@@ -210,14 +210,20 @@ func patchValue(p *networkingv1alpha3.EnvoyFilter_EnvoyConfigObjectPatch, messag
 		if part.message.ProtoReflect().Descriptor().FullName() == routerMessage {
 			return nil, faultf(at+"."+part.path, "is a router, which every filter chain already has at its end")
 		}
-		if err := breaksRules(part.message); err != nil {
-			return nil, &FieldError{Field: at + "." + part.path, Err: err}
+		if v := rules.Check(part.message); v != nil {
+			return nil, under(at, under(part.path, brokenRule(v)))
 		}
 	}
-	if err := breaksRules(m); err != nil {
-		return nil, &FieldError{Field: at, Err: err}
+	if v := rules.Check(m); v != nil {
+		return nil, under(at, brokenRule(v))
 	}
 	return m, nil
+}
+
+// brokenRule describes a violation of the rules of Envoy's API, because of which Envoy would
+// refuse the message.
+func brokenRule(v *rules.Violation) *FieldError {
+	return faultf(v.Path, "breaks Envoy's rules: %s", v.Reason)
 }
 
 // fill decodes fields into a message.
@@ -280,19 +286,6 @@ func typedParts(value *structpb.Struct) ([]typed, *FieldError) {
 		}
 	}
 	return out, nil
-}
-
-// breaksRules returns an error if the message violates the validation rules of Envoy's
-// API, so that Envoy would refuse it.
-func breaksRules(m proto.Message) error {
-	v, ok := m.(interface{ Validate() error })
-	if !ok {
-		return nil
-	}
-	if err := v.Validate(); err != nil {
-		return fmt.Errorf("breaks Envoy's rules: %w", err)
-	}
-	return nil
 }
 
 var envoyFilterFields = []apiField{

@@ -13,6 +13,8 @@ import (
 	"time"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/buffer/v3" // of EnvoyFilters, as the next
+	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/lua/v3"
 	"github.com/google/go-cmp/cmp"
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
@@ -25,7 +27,6 @@ import (
 	"github.com/meshctl/meshctl/internal/server/source"
 	"github.com/meshctl/meshctl/internal/server/xdsgen"
 	"github.com/meshctl/meshctl/internal/xdswire"
-	_ "github.com/meshctl/meshctl/internal/xdswire/protos"
 	"github.com/meshctl/meshctl/internal/yamldoc"
 )
 
