@@ -168,6 +168,10 @@ func meshConfig(s *snapshot.Snapshot) any {
 	if curves := s.Mesh.KeyExchanges; len(curves) > 0 {
 		mtls = &tls{curves}
 	}
+	networks := make(map[mesh.ClusterID]mesh.NetworkID)
+	for id, network := range s.Networks.All() {
+		networks[id] = *network
+	}
 	log := s.Mesh.AccessLog
 	encoding := "TEXT"
 	if log.JSON {
@@ -189,7 +193,7 @@ func meshConfig(s *snapshot.Snapshot) any {
 		Networks                 map[mesh.ClusterID]mesh.NetworkID `json:"networks"`
 	}{
 		s.Mesh.TrustDomain, s.Mesh.Aliases, s.Mesh.RootNamespace, s.Mesh.AutoMTLS, meshPolicy(s), s.Mesh.ConnectTimeout.String(),
-		s.Mesh.Listeners.DetectionTimeout.String(), log.File, encoding, log.Format, s.Mesh.Listeners.Tracing, mtls, s.Mesh.Networks,
+		s.Mesh.Listeners.DetectionTimeout.String(), log.File, encoding, log.Format, s.Mesh.Listeners.Tracing, mtls, networks,
 	}
 }
 

@@ -3,7 +3,6 @@ package registry
 import (
 	"cmp"
 	"encoding/json"
-	"maps"
 	"reflect"
 	"slices"
 	"strconv"
@@ -65,7 +64,6 @@ func (t *tables) meshFacts(r *derive.Reads) *snapshot.Mesh {
 		},
 		LogDefaults: slices.Clone(mc.GetDefaultProviders().GetAccessLogging()),
 		Retries:     retryPolicy(mc.GetDefaultHttpRetryPolicy()),
-		Networks:    make(map[mesh.ClusterID]mesh.NetworkID),
 	}
 	m.LogProviders = logProviders(mc.GetExtensionProviders(), m.AccessLog)
 	for _, c := range mc.GetCaCertificates() {
@@ -79,7 +77,6 @@ func (t *tables) meshFacts(r *derive.Reads) *snapshot.Mesh {
 	if d := mc.GetDnsRefreshRate(); d.AsDuration() > 0 {
 		m.DNSRefresh = d.AsDuration()
 	}
-	maps.Insert(m.Networks, t.allNetworks.Lookup(r, struct{}{}))
 	return m
 }
 

@@ -47,9 +47,6 @@ type Mesh struct {
 	// LogDefaults is defaultProviders.accessLogging.
 	LogProviders map[string]AccessLog
 	LogDefaults  []string
-	// Networks holds the network of each cluster: the network label of its system
-	// namespace, else a flag of the control plane.
-	Networks map[mesh.ClusterID]mesh.NetworkID
 }
 
 // KeepAlive sets how proxies probe idle TCP connections. Zero fields mean the settings of

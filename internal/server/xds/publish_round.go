@@ -123,7 +123,7 @@ type listing struct {
 func (l *listing) run() {
 	v, s := l.view, l.hub.current.Load()
 	if !l.whole {
-		for key := range v.view.Keys().Touched(l.changes) {
+		for key := range v.view.Keys().Touched(s, l.changes) {
 			l.note(key, v.view.Unit(s, key))
 		}
 		return

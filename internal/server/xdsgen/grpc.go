@@ -54,7 +54,7 @@ func (v grpcView) Type() string { return v.typ }
 func (v grpcView) Keys() Keys {
 	k := Keys{ServiceFacts: snapshot.ServiceFacts, scope: v.scope}
 	if v.typ == xdswire.ClusterType {
-		k.ServiceFacts |= snapshot.RuleFacts
+		k.ServiceFacts |= snapshot.RuleFacts | snapshot.MeshFacts
 	}
 	return k
 }

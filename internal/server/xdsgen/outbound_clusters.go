@@ -53,7 +53,7 @@ func (v clusterView) views(s *snapshot.Snapshot, own View) Views {
 func (v clusterView) Type() string { return xdswire.ClusterType }
 
 func (v clusterView) Keys() Keys {
-	k := Keys{Fixed: 1, ServiceFacts: snapshot.ServiceFacts | snapshot.RuleFacts, scope: v.scope}
+	k := Keys{Fixed: 1, FixedFacts: snapshot.MeshFacts, ServiceFacts: snapshot.ServiceFacts | snapshot.RuleFacts | snapshot.MeshFacts, scope: v.scope}
 	if v.scope.only == privateServices {
 		k.Fixed = 0
 	}
@@ -270,7 +270,7 @@ func (u clusterOf) resolve(c *clusterv3.Cluster) bool {
 		c.DnsLookupFamily = clusterv3.Cluster_ALL
 	}
 	c.LoadAssignment = &endpointv3.ClusterLoadAssignment{
-		ClusterName: c.GetName(), Endpoints: assignments{service: u.service, gateways: &snapshot.Gateways{}}.localities(list, false, subset.Ports[u.port.Number].Locality),
+		ClusterName: c.GetName(), Endpoints: assignments{service: u.service}.localities(list, false, subset.Ports[u.port.Number].Locality),
 	}
 	return true
 }

@@ -37,7 +37,9 @@ func (v listenerView) Type() string { return xdswire.ListenerType }
 
 func (v listenerView) Keys() Keys {
 	return Keys{
-		Fixed: 1 + len(v.scope.egress()), ServiceFacts: snapshot.ServiceFacts | snapshot.EndpointFacts | v.timeouts.reads(), Ports: true, scope: v.scope,
+		Fixed: 1 + len(v.scope.egress()), FixedFacts: snapshot.MeshFacts,
+		ServiceFacts: snapshot.ServiceFacts | snapshot.EndpointFacts | v.timeouts.reads(),
+		PortFacts:    snapshot.PortFacts | snapshot.MeshFacts | v.timeouts.reads(), scope: v.scope,
 	}
 }
 
