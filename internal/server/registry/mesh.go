@@ -37,12 +37,16 @@ func meshConfig(s *snapshot.MeshSettings) *meshv1alpha1.MeshConfig {
 func (t *tables) meshFacts(r *derive.Reads) *snapshot.Mesh {
 	mc := meshConfig(t.meshSettings.Get(r))
 	m := &snapshot.Mesh{
-		LocalCluster:   t.cfg.Local,
-		TrustDomain:    trustDomain(t.cfg.TrustDomain, mc),
-		Aliases:        slices.Sorted(slices.Values(mc.GetTrustDomainAliases())),
-		Domain:         mesh.DefaultDomain,
-		RootNamespace:  cmp.Or(mc.GetRootNamespace(), t.cfg.SystemNamespace),
-		RegistryOnly:   mc.GetOutboundTrafficPolicy() != nil && mc.GetOutboundTrafficPolicy().GetMode() == meshv1alpha1.MeshConfig_OutboundTrafficPolicy_REGISTRY_ONLY,
+		LocalCluster:     t.cfg.Local,
+		TrustDomain:      trustDomain(t.cfg.TrustDomain, mc),
+		Aliases:          slices.Sorted(slices.Values(mc.GetTrustDomainAliases())),
+		Domain:           mesh.DefaultDomain,
+		RootNamespace:    cmp.Or(mc.GetRootNamespace(), t.cfg.SystemNamespace),
+		RegistryOnly:     mc.GetOutboundTrafficPolicy() != nil && mc.GetOutboundTrafficPolicy().GetMode() == meshv1alpha1.MeshConfig_OutboundTrafficPolicy_REGISTRY_ONLY,
+		InboundLocalhost: mc.GetInboundTrafficPolicy().GetMode() == meshv1alpha1.MeshConfig_InboundTrafficPolicy_LOCALHOST,
+		OutboundPort:     cmp.Or(uint32(mc.GetProxyListenPort()), mesh.PortOutbound),
+		InboundPort:      cmp.Or(uint32(mc.GetProxyInboundListenPort()), mesh.PortInbound),
+		OutboundStats:    mc.GetOutboundClusterStatName(), InboundStats: mc.GetInboundClusterStatName(),
 		ConnectTimeout: 10 * time.Second,
 		DNSRefresh:     time.Minute,
 		AutoMTLS:       mc.GetEnableAutoMtls() == nil || mc.GetEnableAutoMtls().GetValue(),

@@ -22,8 +22,15 @@ type Mesh struct {
 	RootNamespace string
 	// RegistryOnly reports whether outboundTrafficPolicy is REGISTRY_ONLY: proxies
 	// refuse connections to unknown destinations.
-	RegistryOnly   bool
-	ConnectTimeout time.Duration
+	RegistryOnly bool
+	// InboundLocalhost reports whether inboundTrafficPolicy is LOCALHOST: proxies pass
+	// calls on to the loopback address.
+	InboundLocalhost bool
+	// OutboundPort is proxyListenPort, and InboundPort proxyInboundListenPort.
+	OutboundPort, InboundPort uint32
+	// OutboundStats is outboundClusterStatName, and InboundStats inboundClusterStatName.
+	OutboundStats, InboundStats string
+	ConnectTimeout              time.Duration
 	// DNSRefresh is the interval between resolutions of a name without a time to live.
 	DNSRefresh time.Duration
 	// AutoMTLS is enableAutoMtls: proxies use mTLS where the endpoint supports it.
@@ -81,6 +88,8 @@ type ListenerSettings struct {
 	Paths PathNormalization
 	// Tracing is enableTracing.
 	Tracing bool
+	// Stats is Mesh.OutboundStats, for outbound listeners.
+	Stats string
 	// DetectionTimeout is protocolDetectionTimeout: how long a listener waits for the
 	// first bytes of a connection. Zero means no limit.
 	DetectionTimeout time.Duration

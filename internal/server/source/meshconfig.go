@@ -187,6 +187,14 @@ func checkMeshConfig(m *meshv1alpha1.MeshConfig) *FieldError {
 	if d := m.ConnectTimeout; d.CheckValid() != nil || d.AsDuration() <= 0 || d.AsDuration() > time.Hour {
 		return faultf("connectTimeout", "must be more than 0 and at most 1h")
 	}
+	for field, port := range map[string]int32{"proxyListenPort": m.ProxyListenPort, "proxyInboundListenPort": m.ProxyInboundListenPort} {
+		if !isPort(port) {
+			return faultf(field, "%d is not a port: want 1 to 65535", port)
+		}
+	}
+	if m.ProxyListenPort == m.ProxyInboundListenPort {
+		return faultf("proxyInboundListenPort", "is the same as proxyListenPort")
+	}
 	if d := m.ProtocolDetectionTimeout; d.CheckValid() != nil || d.AsDuration() < 0 || d.AsDuration() > time.Hour {
 		return faultf("protocolDetectionTimeout", "must be 0, for no timeout, or at most 1h")
 	}

@@ -394,6 +394,8 @@ func TestRefusals(t *testing.T) {
 		"mesh type":            {meshHead + "  mesh: |\n    accessLogFile: a\n    connectTimeout: soon\n", 7, "data.mesh: connectTimeout: invalid google.protobuf.Duration value \"soon\""},
 		"mesh trust domain":    {meshHead + "  mesh: |\n    # comment\n    trustDomain: A/b\n", 7, `data.mesh: trustDomain: "A/b" is not a SPIFFE trust domain`},
 		"mesh folded":          {meshHead + "  mesh: \"trustDomain: A/b\"\n", 5, `data.mesh: trustDomain: "A/b" is not a SPIFFE trust domain`},
+		"proxy port":           {meshHead + "  mesh: |\n    proxyListenPort: 70000\n", 6, "data.mesh: proxyListenPort: 70000 is not a port: want 1 to 65535"},
+		"proxy ports":          {meshHead + "  mesh: |\n    proxyInboundListenPort: 15001\n", 6, "data.mesh: proxyInboundListenPort: is the same as proxyListenPort"},
 		"mesh timeout":         {meshHead + "  mesh: |\n    connectTimeout: 0s\n", 6, "data.mesh: connectTimeout: must be more than 0 and at most 1h"},
 		"mesh curve":           {meshHead + "  mesh: |\n    meshMTLS:\n      ecdhCurves:\n      - P-256\n      - P-512\n", 9, `data.mesh: meshMTLS.ecdhCurves[1]: "P-512" is none of X25519MLKEM768, X25519, P-256, P-384, P-521`},
 		"mesh curve twice":     {meshHead + "  mesh: |\n    meshMTLS: {ecdhCurves: [P-256, P-256]}\n", 6, `data.mesh: meshMTLS.ecdhCurves[1]: "P-256" is there twice`},

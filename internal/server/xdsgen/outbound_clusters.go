@@ -72,6 +72,7 @@ func (v clusterView) Unit(s *snapshot.Snapshot, k Key) Unit {
 		service: svc, rule: s.Rules.Get(svc.Key).For(v.client), router: v.router, passthrough: v.passthrough, dns: v.dns(s, svc, s.Rules.Get(svc.Key).For(v.client)),
 		connectTimeout: s.Mesh.ConnectTimeout, autoMTLS: s.Mesh.AutoMTLS, exchange: curvesOf(s.Mesh),
 		keepAlive: s.Mesh.KeepAlive, h2Upgrade: s.Mesh.H2Upgrade, localityWeights: localityWeightsOf(localitySetting(s.Mesh, nil)),
+		stats: s.Mesh.OutboundStats,
 	}
 }
 
@@ -104,6 +105,7 @@ type serviceClusters struct {
 	keepAlive       snapshot.KeepAlive
 	h2Upgrade       bool
 	localityWeights localityWeights
+	stats           string // Mesh.OutboundStats
 }
 
 func (u serviceClusters) Type() string { return xdswire.ClusterType }
@@ -188,7 +190,7 @@ func (u clusterOf) cluster(g *generator) *clusterv3.Cluster {
 func (u clusterOf) base(g *generator, name string) *clusterv3.Cluster {
 	c := &clusterv3.Cluster{
 		Name:            name,
-		AltStatName:     name + ";",
+		AltStatName:     cmp.Or(statName(u.stats, u.service, u.port, u.subset.GetName(), 0), name) + ";",
 		ConnectTimeout:  durationpb.New(u.connectTimeout),
 		CircuitBreakers: unlimited(),
 		// By default Envoy also uses unhealthy endpoints as soon as half of all are

@@ -49,7 +49,7 @@ func (v routeView) facts(s *snapshot.Snapshot) routeFacts {
 // port returns the configuration of a port number, which all HTTP services share.
 func (v routeView) port(s *snapshot.Snapshot, number uint32) Unit {
 	services := v.scope.at(s, number)
-	if v.scope.ownsPort(number) || reserved(number) || !services.any(routedByPort) {
+	if v.scope.ownsPort(number) || reserved(s.Mesh, number) || !services.any(routedByPort) {
 		return nil
 	}
 	if len(v.scope.egress()) > 0 {
