@@ -20,6 +20,7 @@ type tables struct {
 	cfg    Config
 	graph  *derive.Graph
 	inputs map[snapshot.Kind]inputTable
+	discovery
 
 	// Input.
 	clusters   derive.Input[mesh.ClusterID, struct{}]

@@ -216,7 +216,36 @@ func checkMeshConfig(m *meshv1alpha1.MeshConfig) *FieldError {
 			return fault
 		}
 	}
+	for i, s := range m.DiscoverySelectors {
+		if fault := selectorFault(fmt.Sprintf("discoverySelectors[%d]", i), s); fault != nil {
+			return fault
+		}
+	}
 	return checkKeyExchanges(m.GetMeshMTLS().GetEcdhCurves())
+}
+
+// selectorFault refuses an unknown operator: with it, a namespace could be in the mesh
+// against the will of the user.
+func selectorFault(field string, s *meshv1alpha1.LabelSelector) *FieldError {
+	for i, e := range s.GetMatchExpressions() {
+		field := fmt.Sprintf("%s.matchExpressions[%d]", field, i)
+		switch e.GetOperator() {
+		case "In", "NotIn":
+			if len(e.GetValues()) == 0 {
+				return faultf(field+".values", "is missing")
+			}
+		case "Exists", "DoesNotExist":
+			if len(e.GetValues()) > 0 {
+				return faultf(field+".values", "operator %s has no values", e.GetOperator())
+			}
+		default:
+			return faultf(field+".operator", "%q is none of In, NotIn, Exists, DoesNotExist", e.GetOperator())
+		}
+		if e.GetKey() == "" {
+			return faultf(field+".key", "is missing")
+		}
+	}
+	return nil
 }
 
 // KeyExchanges returns the valid values of meshMTLS.ecdhCurves, which are Envoy's names.

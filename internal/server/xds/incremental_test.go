@@ -358,10 +358,10 @@ func (w *incremental) apply(number int, s step) {
 	} else {
 		w.registry.Apply(s.events)
 	}
-	tick := &snapshot.Pod{Meta: snapshot.Meta{Cluster: "c1", Namespace: "tick", Name: "tick", Labels: map[string]string{"step": fmt.Sprint(number)}}}
+	tick := &snapshot.Pod{Meta: snapshot.Meta{Cluster: "c1", Namespace: "istio-system", Name: "tick", Labels: map[string]string{"step": fmt.Sprint(number)}}}
 	w.objects[tick.Key()] = tick
 	w.registry.Apply([]snapshot.Event{{Key: tick.Key(), Object: tick}})
-	for w.now.Pods.Get("c1/tick/tick") != tick {
+	for w.now.Pods.Get("c1/istio-system/tick") != tick {
 		w.take()
 	}
 	w.hub.deliver()
