@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/netip"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/meshctl/meshctl/internal/mesh"
@@ -165,8 +166,8 @@ func meshConfig(s *snapshot.Snapshot) any {
 		ECDHCurves []string `json:"ecdhCurves"`
 	}
 	var mtls *tls
-	if curves := s.Mesh.KeyExchanges; len(curves) > 0 {
-		mtls = &tls{curves}
+	if curves := s.Mesh.MeshTLS.Curves; curves != "" {
+		mtls = &tls{strings.Split(curves, ":")}
 	}
 	networks := make(map[mesh.ClusterID]mesh.NetworkID)
 	for id, network := range s.Networks.All() {

@@ -2,6 +2,7 @@ package registry
 
 import (
 	"cmp"
+	"crypto/tls"
 	"encoding/json"
 	"reflect"
 	"slices"
@@ -50,7 +51,7 @@ func (t *tables) meshFacts(r *derive.Reads) *snapshot.Mesh {
 		ConnectTimeout: 10 * time.Second,
 		DNSRefresh:     time.Minute,
 		AutoMTLS:       mc.GetEnableAutoMtls() == nil || mc.GetEnableAutoMtls().GetValue(),
-		KeyExchanges:   slices.Clone(mc.GetMeshMTLS().GetEcdhCurves()),
+		MeshTLS:        tlsLimits(mc.GetMeshMTLS()), TLSDefaults: tlsLimits(mc.GetTlsDefaults()),
 		Listeners: snapshot.ListenerSettings{
 			NoListenerLog:    mc.GetDisableEnvoyListenerLog(),
 			Paths:            pathNormalization(mc.GetPathNormalization().GetNormalization()),
@@ -82,6 +83,17 @@ func (t *tables) meshFacts(r *derive.Reads) *snapshot.Mesh {
 		m.DNSRefresh = d.AsDuration()
 	}
 	return m
+}
+
+func tlsLimits(c *meshv1alpha1.MeshConfig_TLSConfig) snapshot.TLSLimits {
+	out := snapshot.TLSLimits{Curves: strings.Join(c.GetEcdhCurves(), ":"), Ciphers: strings.Join(c.GetCipherSuites(), ":")}
+	switch c.GetMinProtocolVersion() {
+	case meshv1alpha1.MeshConfig_TLSConfig_TLSV1_2:
+		out.MinVersion = tls.VersionTLS12
+	case meshv1alpha1.MeshConfig_TLSConfig_TLSV1_3:
+		out.MinVersion = tls.VersionTLS13
+	}
+	return out
 }
 
 // logProviders returns the access logs of the providers, by name in lower case. Unless a

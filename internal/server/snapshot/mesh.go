@@ -35,9 +35,9 @@ type Mesh struct {
 	DNSRefresh time.Duration
 	// AutoMTLS is enableAutoMtls: proxies use mTLS where the endpoint supports it.
 	AutoMTLS bool
-	// KeyExchanges is meshMTLS.ecdhCurves: the key exchanges of mTLS between Envoys,
-	// by Envoy's names, the preferred one first. Empty means Envoy's defaults.
-	KeyExchanges []string
+	// MeshTLS is meshMTLS, for mTLS between Envoys of the mesh. TLSDefaults is tlsDefaults,
+	// for other TLS.
+	MeshTLS, TLSDefaults TLSLimits
 	// Retries is defaultHttpRetryPolicy.
 	Retries RetryPolicy
 	// KeepAlive is tcpKeepalive, and H2Upgrade whether h2UpgradePolicy is UPGRADE.
@@ -54,6 +54,16 @@ type Mesh struct {
 	// LogDefaults is defaultProviders.accessLogging.
 	LogProviders map[string]AccessLog
 	LogDefaults  []string
+}
+
+// TLSLimits limits what TLS may use. It is comparable.
+type TLSLimits struct {
+	// MinVersion is a version of package crypto/tls; 0 means the default.
+	MinVersion uint16 `json:",omitempty"`
+	// Curves and Ciphers hold Envoy's names, joined by colons, the preferred one first.
+	// Empty means Envoy's defaults. Ciphers are only for TLS 1.2.
+	Curves  string `json:",omitempty"`
+	Ciphers string `json:",omitempty"`
 }
 
 // KeepAlive sets how proxies probe idle TCP connections. Zero fields mean the settings of

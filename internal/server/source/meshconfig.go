@@ -221,7 +221,7 @@ func checkMeshConfig(m *meshv1alpha1.MeshConfig) *FieldError {
 			return fault
 		}
 	}
-	return checkKeyExchanges(m.GetMeshMTLS().GetEcdhCurves())
+	return firstFault(tlsFault("meshMTLS", m.MeshMTLS), tlsFault("tlsDefaults", m.TlsDefaults))
 }
 
 // selectorFault refuses an unknown operator: with it, a namespace could be in the mesh
@@ -248,19 +248,24 @@ func selectorFault(field string, s *meshv1alpha1.LabelSelector) *FieldError {
 	return nil
 }
 
-// KeyExchanges returns the valid values of meshMTLS.ecdhCurves, which are Envoy's names.
+// KeyExchanges returns the valid values of ecdhCurves, which are Envoy's names.
 func KeyExchanges() []string { return []string{"X25519MLKEM768", "X25519", "P-256", "P-384", "P-521"} }
 
-// checkKeyExchanges refuses unknown names. Envoy would refuse all clusters and
-// listeners because of one, and ignoring a name could weaken the protection.
-func checkKeyExchanges(names []string) *FieldError {
-	for i, name := range names {
-		field := fmt.Sprintf("meshMTLS.ecdhCurves[%d]", i)
+// tlsFault refuses unknown names. Envoy would refuse all clusters and listeners because of
+// one, and ignoring a name could weaken the protection.
+func tlsFault(field string, c *meshv1alpha1.MeshConfig_TLSConfig) *FieldError {
+	for i, name := range c.GetEcdhCurves() {
+		field := fmt.Sprintf("%s.ecdhCurves[%d]", field, i)
 		switch {
 		case !slices.Contains(KeyExchanges(), name):
 			return faultf(field, "%q is none of %s", name, strings.Join(KeyExchanges(), ", "))
-		case slices.Contains(names[:i], name):
+		case slices.Contains(c.EcdhCurves[:i], name):
 			return faultf(field, "%q is there twice", name)
+		}
+	}
+	for i, name := range c.GetCipherSuites() {
+		if !mesh.IsCipherSuite(name) {
+			return faultf(fmt.Sprintf("%s.cipherSuites[%d]", field, i), "%q is no cipher suite of Envoy", name)
 		}
 	}
 	return nil

@@ -59,10 +59,7 @@ var meshFields = []apiField{
 	{Path: "outboundTrafficPolicy", Support: Partly, Meaning: "`mode`"},
 	{Path: "outboundTrafficPolicy.mode", Support: Works},
 	{Path: "outboundTrafficPolicy.tls", Support: NoEffect, Meaning: "traffic to unknown hosts stays as the application sends it"},
-	{Path: "meshMTLS", Support: Partly, Meaning: "`ecdhCurves`"},
-	{Path: "meshMTLS.ecdhCurves", Support: Works, Meaning: "see [serve.md](serve.md#key-exchange-between-envoys)"},
-	{Path: "meshMTLS.minProtocolVersion", Support: NoEffect, Meaning: "proxies use only TLS 1.3 among themselves"},
-	{Path: "meshMTLS.cipherSuites", Support: NoEffect, Meaning: "the cipher suites of TLS 1.3 are fixed"},
+	{Path: "meshMTLS", Support: Works, Meaning: "for mTLS between proxies, see [serve.md](serve.md#key-exchange-between-envoys)"},
 	{Path: "caCertificates", Support: Partly, Meaning: "entries without `certSigners`"},
 	{Path: "caCertificates.pem", Support: Works},
 	{Path: "caCertificates.spiffeBundleUrl", Support: Works},
@@ -93,10 +90,10 @@ var meshFields = []apiField{
 	{Path: "certificates", Support: NoEffect, Meaning: "no certificates for DNS names are issued"},
 	{Path: "serviceScopeConfigs", Support: NoEffect, Meaning: "there is no ambient mode"},
 	{Path: "enablePrometheusMerge", Support: NoEffect, Meaning: "the metrics of application and proxy are not merged"},
-	{Path: "verifyCertificateAtClient", Support: NoEffect, Meaning: "proxies verify only certificates of the mesh"},
+	{Path: "verifyCertificateAtClient", Support: NoEffect, Meaning: "proxies verify all certificates, unless a DestinationRule has `insecureSkipVerify`"},
 	{Path: "ca", Support: NoEffect, Meaning: "serve signs certificates itself"},
 	{Path: "discoverySelectors", Support: Works, Meaning: "they select namespaces of all clusters. The system namespace and `rootNamespace` are always in the mesh"},
-	{Path: "tlsDefaults", Support: NoEffect, Meaning: "only the TLS of the mesh is used"},
+	{Path: "tlsDefaults", Support: Works, Meaning: "for TLS by DestinationRules"},
 	{Path: "defaultTrafficPolicy", Support: NoEffect, Meaning: "connections have no limits and there is no outlier detection"},
 	{Path: "serviceEntryVisibility", Support: NoEffect, Meaning: "only `exportTo` of a ServiceEntry decides which namespaces see it"},
 }
@@ -112,7 +109,7 @@ func actualMeshConfig() *meshv1alpha1.MeshConfig {
 	m := DefaultMeshConfig()
 	m.EnablePrometheusMerge = wrapperspb.Bool(false)
 	m.IngressControllerMode = meshv1alpha1.MeshConfig_OFF
-	m.MeshMTLS = &meshv1alpha1.MeshConfig_TLSConfig{MinProtocolVersion: meshv1alpha1.MeshConfig_TLSConfig_TLSV1_3}
+	m.VerifyCertificateAtClient = wrapperspb.Bool(true)
 	return m
 }
 

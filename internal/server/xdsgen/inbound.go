@@ -22,7 +22,7 @@ type inboundFacts struct {
 	Ports          []inboundPort
 	TrustDomains   []string
 	ConnectTimeout time.Duration
-	KeyExchanges   curves             `json:",omitempty"`
+	TLS            snapshot.TLSLimits `json:",omitzero"`
 	KeepAlive      snapshot.KeepAlive `json:",omitzero"`
 	// Passthrough is the mTLS mode of ports without a service. PortModes overrides it
 	// for single ports.
@@ -78,7 +78,7 @@ func inbound(s *snapshot.Snapshot, n Node, pod *snapshot.Pod, labels map[string]
 	mtls := snapshot.WorkloadMTLS(s.Namespaces.Get(s.Mesh.RootNamespace), s.Namespaces.Get(n.Namespace), labels)
 	f := inboundFacts{
 		Captured: n.Captured, Listen: s.Mesh.InboundPort, TrustDomains: trustDomains(s.Mesh), ConnectTimeout: s.Mesh.ConnectTimeout,
-		KeyExchanges: curvesOf(s.Mesh), KeepAlive: s.Mesh.KeepAlive, Passthrough: mtls.Default, Families: n.families(),
+		TLS: s.Mesh.MeshTLS, KeepAlive: s.Mesh.KeepAlive, Passthrough: mtls.Default, Families: n.families(),
 	}
 	services := servicePorts(s, n, pod, labels)
 	if sc.sidecar != nil && len(sc.sidecar.Spec.GetIngress()) > 0 {

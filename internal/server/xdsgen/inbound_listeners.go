@@ -206,7 +206,7 @@ func (f *inboundFacts) chains(g *generator, p *inboundPort, filterPort uint32) [
 			c.FilterChainMatch.DestinationPort = wrapperspb.UInt32(p.Number)
 		}
 		if kind.mtls {
-			c.TransportSocket = g.downstreamTLS(f.KeyExchanges, f.TrustDomains)
+			c.TransportSocket = g.downstreamTLS(f.TLS, f.TrustDomains)
 		}
 		var filter *listenerv3.Filter
 		if kind.http {

@@ -70,7 +70,7 @@ func (v clusterView) Unit(s *snapshot.Snapshot, k Key) Unit {
 	}
 	return serviceClusters{
 		service: svc, rule: s.Rules.Get(svc.Key).For(v.client), router: v.router, passthrough: v.passthrough, dns: v.dns(s, svc, s.Rules.Get(svc.Key).For(v.client)),
-		connectTimeout: s.Mesh.ConnectTimeout, autoMTLS: s.Mesh.AutoMTLS, exchange: curvesOf(s.Mesh),
+		connectTimeout: s.Mesh.ConnectTimeout, autoMTLS: s.Mesh.AutoMTLS, mtlsLimits: s.Mesh.MeshTLS, tlsLimits: s.Mesh.TLSDefaults,
 		keepAlive: s.Mesh.KeepAlive, h2Upgrade: s.Mesh.H2Upgrade, localityWeights: localityWeightsOf(localitySetting(s.Mesh, nil)),
 		stats: s.Mesh.OutboundStats,
 	}
@@ -93,14 +93,14 @@ func (v clusterView) dns(s *snapshot.Snapshot, svc *snapshot.MeshService, rule *
 // serviceClusters generates the clusters of one service: one for each port and for each
 // subset of a port, and for gateways that pass TLS through another one for that.
 type serviceClusters struct {
-	service        *snapshot.MeshService
-	rule           *snapshot.HostRule // or nil
-	router         bool
-	passthrough    bool
-	connectTimeout time.Duration
-	autoMTLS       bool
-	exchange       curves
-	dns            resolver
+	service               *snapshot.MeshService
+	rule                  *snapshot.HostRule // or nil
+	router                bool
+	passthrough           bool
+	connectTimeout        time.Duration
+	autoMTLS              bool
+	mtlsLimits, tlsLimits snapshot.TLSLimits
+	dns                   resolver
 	// Defaults of the mesh.
 	keepAlive       snapshot.KeepAlive
 	h2Upgrade       bool
@@ -169,7 +169,7 @@ func (u clusterOf) cluster(g *generator) *clusterv3.Cluster {
 	tls := u.policy.GetTls()
 	switch tls.GetMode() {
 	case networkingv1alpha3.ClientTLSSettings_SIMPLE, networkingv1alpha3.ClientTLSSettings_MUTUAL:
-		c.TransportSocket = g.policyTLS(tls, u.router || u.rule.Selector != "", u.http2())
+		c.TransportSocket = g.policyTLS(tls, u.tlsLimits, u.router || u.rule.Selector != "", u.http2())
 		if u.port.Protocol.IsHTTP() || u.port.Protocol == mesh.Auto {
 			options = autoSNI(options, tls)
 			setALPN(c, u.http2())
@@ -314,7 +314,7 @@ func (u clusterOf) meshTLS(g *generator) *corev3.TransportSocket {
 	if names := tls.GetSubjectAltNames(); len(names) > 0 {
 		accounts = names
 	}
-	return g.upstreamTLS(u.exchange, accounts, cmp.Or(tls.GetSni(), u.name().SNI()), u.http2())
+	return g.upstreamTLS(u.mtlsLimits, accounts, cmp.Or(tls.GetSni(), u.name().SNI()), u.http2())
 }
 
 // addRuleMetadata names the DestinationRule and the subset, which commands show.
