@@ -58,7 +58,7 @@ func (t *tables) meshFacts(r *derive.Reads) *snapshot.Mesh {
 			Tracing:          mc == nil || mc.GetEnableTracing(),
 			DetectionTimeout: mc.GetProtocolDetectionTimeout().AsDuration(),
 		},
-		LocalityLB: mc.GetLocalityLbSetting(),
+		DefaultPolicy: t.defaultPolicy.Get(r), LocalityLB: mc.GetLocalityLbSetting(),
 		KeepAlive: snapshot.KeepAlive{
 			On: mc.GetTcpKeepalive() != nil, Probes: mc.GetTcpKeepalive().GetProbes(),
 			Time: mc.GetTcpKeepalive().GetTime().AsDuration(), Interval: mc.GetTcpKeepalive().GetInterval().AsDuration(),
@@ -84,6 +84,17 @@ func (t *tables) meshFacts(r *derive.Reads) *snapshot.Mesh {
 	}
 	return m
 }
+
+// defaultTrafficPolicy returns the policy of outbound connections by default, or nil.
+func (t *tables) defaultTrafficPolicy(r *derive.Reads) *networkingv1alpha3.TrafficPolicy {
+	p := meshConfig(t.meshSettings.Get(r)).GetDefaultTrafficPolicy()
+	if p == nil {
+		return nil
+	}
+	return &networkingv1alpha3.TrafficPolicy{ConnectionPool: p.ConnectionPool, OutlierDetection: p.OutlierDetection}
+}
+
+func equalPolicy(a, b *networkingv1alpha3.TrafficPolicy) bool { return proto.Equal(a, b) }
 
 func tlsLimits(c *meshv1alpha1.MeshConfig_TLSConfig) snapshot.TLSLimits {
 	out := snapshot.TLSLimits{Curves: strings.Join(c.GetEcdhCurves(), ":"), Ciphers: strings.Join(c.GetCipherSuites(), ":")}

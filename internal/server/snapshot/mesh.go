@@ -43,6 +43,8 @@ type Mesh struct {
 	// KeepAlive is tcpKeepalive, and H2Upgrade whether h2UpgradePolicy is UPGRADE.
 	KeepAlive KeepAlive
 	H2Upgrade bool
+	// DefaultPolicy is defaultTrafficPolicy, or nil. It keeps its address until it changes.
+	DefaultPolicy *networkingv1alpha3.TrafficPolicy
 	// LocalityLB is localityLbSetting.
 	LocalityLB *networkingv1alpha3.LocalityLoadBalancerSetting
 	// Listeners holds the settings of all listeners, without access logs.

@@ -221,7 +221,12 @@ func checkMeshConfig(m *meshv1alpha1.MeshConfig) *FieldError {
 			return fault
 		}
 	}
-	return firstFault(tlsFault("meshMTLS", m.MeshMTLS), tlsFault("tlsDefaults", m.TlsDefaults))
+	policy := m.GetDefaultTrafficPolicy()
+	return firstFault(
+		checkConnectionPool("defaultTrafficPolicy.connectionPool", policy.GetConnectionPool()),
+		checkOutlierDetection("defaultTrafficPolicy.outlierDetection", policy.GetOutlierDetection()),
+		tlsFault("meshMTLS", m.MeshMTLS), tlsFault("tlsDefaults", m.TlsDefaults),
+	)
 }
 
 // selectorFault refuses an unknown operator: with it, a namespace could be in the mesh

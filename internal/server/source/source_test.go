@@ -402,6 +402,7 @@ func TestRefusals(t *testing.T) {
 		"selector key":         {meshHead + "  mesh: |\n    discoverySelectors: [{matchExpressions: [{operator: Exists}]}]\n", 6, "data.mesh: discoverySelectors[0].matchExpressions[0].key: is missing"},
 		"mesh timeout":         {meshHead + "  mesh: |\n    connectTimeout: 0s\n", 6, "data.mesh: connectTimeout: must be more than 0 and at most 1h"},
 		"mesh curve":           {meshHead + "  mesh: |\n    meshMTLS:\n      ecdhCurves:\n      - P-256\n      - P-512\n", 9, `data.mesh: meshMTLS.ecdhCurves[1]: "P-512" is none of X25519MLKEM768, X25519, P-256, P-384, P-521`},
+		"default policy":       {meshHead + "  mesh: |\n    defaultTrafficPolicy: {outlierDetection: {maxEjectionPercent: 101}}\n", 6, "data.mesh: defaultTrafficPolicy.outlierDetection.maxEjectionPercent: 101 is not a percentage"},
 		"cipher suite":         {meshHead + "  mesh: |\n    tlsDefaults:\n      cipherSuites: [AES128-SHA, RC4]\n", 7, `data.mesh: tlsDefaults.cipherSuites[1]: "RC4" is no cipher suite of Envoy`},
 		"mesh curve twice":     {meshHead + "  mesh: |\n    meshMTLS: {ecdhCurves: [P-256, P-256]}\n", 6, `data.mesh: meshMTLS.ecdhCurves[1]: "P-256" is there twice`},
 		"mesh is a list":       {meshHead + "  mesh: |\n    - a\n", 6, "data.mesh: "},

@@ -242,7 +242,7 @@ func TestMeshConfigWithoutEffectIsReported(t *testing.T) {
 	c := &Converter{Cluster: "c"}
 	for i := range meshFields {
 		row := &meshFields[i]
-		if row.Support == Partly || strings.HasPrefix(row.Path, "caCertificates.") || strings.HasPrefix(row.Path, "extensionProviders.") || slices.Contains([]string{"trustDomain", "meshMTLS", "tlsDefaults", "defaultServiceExportTo", "defaultDestinationRuleExportTo", "localityLbSetting"}, row.Path) {
+		if row.Support == Partly || strings.HasPrefix(row.Path, "caCertificates.") || strings.HasPrefix(row.Path, "extensionProviders.") || slices.Contains([]string{"trustDomain", "meshMTLS", "tlsDefaults", "defaultTrafficPolicy", "defaultServiceExportTo", "defaultDestinationRuleExportTo", "localityLbSetting"}, row.Path) {
 			continue // these need good values, which TestConvert has
 		}
 		m := actualMeshConfig()

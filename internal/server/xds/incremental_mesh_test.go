@@ -230,6 +230,10 @@ func (c meshGenerator) settings(cluster mesh.ClusterID) snapshot.Object {
 	}
 	s.Mesh.MeshMTLS.MinProtocolVersion = meshv1alpha1.MeshConfig_TLSConfig_TLSProtocol(c.IntN(3))
 	s.Mesh.TlsDefaults = &meshv1alpha1.MeshConfig_TLSConfig{CipherSuites: []string{"AES128-SHA", "AES256-SHA"}[:c.IntN(3)]}
+	if c.once(3) {
+		p := c.trafficPolicy()
+		s.Mesh.DefaultTrafficPolicy = &meshv1alpha1.MeshConfig_DefaultTrafficPolicy{ConnectionPool: p.ConnectionPool, OutlierDetection: p.OutlierDetection}
+	}
 	if c.once(4) {
 		s.Mesh.DefaultServiceExportTo = []string{pickOne(c, "*", ".", "ns1")}
 	}

@@ -130,7 +130,7 @@ func endpointPolicyOf(m *snapshot.Mesh, p *networkingv1alpha3.TrafficPolicy, cli
 // changes of a DestinationRule generate no assignments. A service without a rule that
 // matters has "".
 func encodeSubsets(m *snapshot.Mesh, svc *snapshot.MeshService, rule *snapshot.HostRule, client place) string {
-	if rule == nil && len(localitySetting(m, nil).GetDistribute()) == 0 {
+	if rule == nil && m.DefaultPolicy == nil && len(localitySetting(m, nil).GetDistribute()) == 0 {
 		return ""
 	}
 	var out []endpointSubset
@@ -139,7 +139,7 @@ func encodeSubsets(m *snapshot.Mesh, svc *snapshot.MeshService, rule *snapshot.H
 		e := endpointSubset{Name: subset.GetName(), Labels: subset.GetLabels()}
 		for i := range svc.Ports {
 			number := svc.Ports[i].Number
-			if p := endpointPolicyOf(m, rule.PolicyAt(number, subset), client); p != (endpointPolicy{}) {
+			if p := endpointPolicyOf(m, rule.PolicyOver(m.DefaultPolicy, number, subset), client); p != (endpointPolicy{}) {
 				if e.Ports == nil {
 					e.Ports = make(map[uint32]endpointPolicy)
 				}

@@ -72,7 +72,7 @@ func (v clusterView) Unit(s *snapshot.Snapshot, k Key) Unit {
 		service: svc, rule: s.Rules.Get(svc.Key).For(v.client), router: v.router, passthrough: v.passthrough, dns: v.dns(s, svc, s.Rules.Get(svc.Key).For(v.client)),
 		connectTimeout: s.Mesh.ConnectTimeout, autoMTLS: s.Mesh.AutoMTLS, mtlsLimits: s.Mesh.MeshTLS, tlsLimits: s.Mesh.TLSDefaults,
 		keepAlive: s.Mesh.KeepAlive, h2Upgrade: s.Mesh.H2Upgrade, localityWeights: localityWeightsOf(localitySetting(s.Mesh, nil)),
-		stats: s.Mesh.OutboundStats,
+		stats: s.Mesh.OutboundStats, defaults: s.Mesh.DefaultPolicy,
 	}
 }
 
@@ -102,6 +102,7 @@ type serviceClusters struct {
 	mtlsLimits, tlsLimits snapshot.TLSLimits
 	dns                   resolver
 	// Defaults of the mesh.
+	defaults        *networkingv1alpha3.TrafficPolicy
 	keepAlive       snapshot.KeepAlive
 	h2Upgrade       bool
 	localityWeights localityWeights
@@ -121,7 +122,7 @@ func (u serviceClusters) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, er
 			continue
 		}
 		for _, subset := range subsetsOf(u.rule) {
-			of := clusterOf{u, port, subset, u.rule.PolicyAt(port.Number, subset)}
+			of := clusterOf{u, port, subset, u.rule.PolicyOver(u.defaults, port.Number, subset)}
 			c := of.cluster(&g)
 			if c == nil {
 				continue
