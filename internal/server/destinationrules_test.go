@@ -2,6 +2,7 @@ package server
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"testing"
 
@@ -36,8 +37,8 @@ func TestRuleIsGeneratedOnce(t *testing.T) {
 		all = append(all, p)
 	}
 	const cluster, subset = "outbound|80||svc-7.ns-7.svc.cluster.local", "outbound|80|v1|svc-7.ns-7.svc.cluster.local"
-	before := metrics(t, s)
-	check := func(when string, to []*proxy, generated map[string]float64, names ...string) {
+	before := generated(t, s, nil)
+	check := func(when string, to []*proxy, want map[string]float64, names ...string) {
 		t.Helper()
 		for _, p := range to {
 			r := p.next(t)
@@ -52,14 +53,10 @@ func TestRuleIsGeneratedOnce(t *testing.T) {
 				t.Fatalf("%s: sent %s %v, want clusters %v", when, r.TypeUrl, got, names)
 			}
 		}
-		after := metrics(t, s)
-		for _, typ := range []string{"CDS", "EDS", "LDS", "RDS", "NDS"} {
-			name := fmt.Sprintf("meshctl_xds_generated_total{type=%q}", typ)
-			if got := after[name] - before[name]; got != generated[typ] {
-				t.Errorf("%s: generated %v of %s, want %v", when, got, typ, generated[typ])
-			}
+		if got := generated(t, s, before); !maps.Equal(got, want) {
+			t.Errorf("%s: generated %v, want %v", when, got, want)
 		}
-		before = after
+		before = generated(t, s, nil)
 	}
 	write(t, dir, "shared.yaml", ruleYAML("ns-7", "trafficPolicy: {connectionPool: {tcp: {maxConnections: 1}}}"))
 	check("a rule for all", all, map[string]float64{"CDS": 1}, cluster)

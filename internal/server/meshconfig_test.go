@@ -49,18 +49,8 @@ spec: {hosts: [api.example.com], resolution: DNS, location: MESH_EXTERNAL, ports
 				p.send(t, &discoveryv3.DeltaDiscoveryRequest{TypeUrl: typ, ResourceNamesSubscribe: names})
 				p.next(t)
 			}
-			before := metrics(t, s)
-			got := func() map[string]float64 {
-				out := make(map[string]float64)
-				after := metrics(t, s)
-				for _, typ := range []string{"CDS", "EDS", "LDS", "RDS", "NDS"} {
-					metric := fmt.Sprintf("meshctl_xds_generated_total{type=%q}", typ)
-					if n := after[metric] - before[metric]; n > 0 {
-						out[typ] = n
-					}
-				}
-				return out
-			}
+			before := generated(t, s, nil)
+			got := func() map[string]float64 { return generated(t, s, before) }
 			write(t, dir, "mesh.yaml", meshConfig(tt.fields))
 			if tt.want != nil {
 				waitFor(t, "generation", func() bool { return len(got()) > 0 })

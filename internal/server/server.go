@@ -92,7 +92,7 @@ func New(cfg Config) (_ *Server, err error) {
 	s.hub = xds.NewHub(xds.Config{
 		Generator: xds.Generator{
 			ParseNode: xdsgen.ParseNode, Assign: xdsgen.Assign,
-			AssignReads: xdsgen.AssignReads, AssignAll: xdsgen.AssignAll, Fallback: xdsgen.Fallback, Secrets: xdsgen.AssignSecrets,
+			AssignReads: xdsgen.AssignReads, Concerned: xdsgen.Concerned, Fallback: xdsgen.Fallback, Secrets: xdsgen.AssignSecrets,
 		},
 		MayReadKeys: s.mayReadKeys,
 		Metrics:     xds.NewMetrics(s.metrics), Log: cfg.log(logXDS), Now: cfg.Now,

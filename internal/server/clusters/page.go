@@ -98,7 +98,7 @@ func (m *Manager) Page() Page {
 // contribute counts what each cluster adds to the snapshot.
 func contribute(snap *snapshot.Snapshot, pages map[mesh.ClusterID]*PageCluster) {
 	for id, page := range pages {
-		page.Network = snap.Mesh.Networks[id]
+		page.Network = snap.NetworkOf(id)
 	}
 	for _, svc := range snap.Services.All() {
 		for i := range svc.Clusters {

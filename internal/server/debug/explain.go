@@ -117,8 +117,8 @@ func (p *Pages) explain(s *snapshot.Snapshot, n xdsgen.Node, service string) *Ex
 		Proxy: n.ID.ProxyID(), Cluster: n.Cluster, Network: xdsgen.NetworkOf(s, n), Service: service, Clusters: []ExplainedCluster{},
 	}
 	svc := serviceNamed(s, service, n.Namespace)
-	for _, id := range slices.Sorted(maps.Keys(s.Mesh.Networks)) {
-		out.Clusters = append(out.Clusters, ExplainedCluster{id, s.Mesh.Networks[id], svc != nil && svc.In(id) != nil})
+	for id, network := range s.Networks.All() {
+		out.Clusters = append(out.Clusters, ExplainedCluster{id, *network, svc != nil && svc.In(id) != nil})
 	}
 	if svc == nil {
 		out.Missing = "no cluster has such a service" + nearService(s, service, n.Namespace)

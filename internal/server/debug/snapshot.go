@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/netip"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/meshctl/meshctl/internal/mesh"
@@ -165,8 +166,12 @@ func meshConfig(s *snapshot.Snapshot) any {
 		ECDHCurves []string `json:"ecdhCurves"`
 	}
 	var mtls *tls
-	if curves := s.Mesh.KeyExchanges; len(curves) > 0 {
-		mtls = &tls{curves}
+	if curves := s.Mesh.MeshTLS.Curves; curves != "" {
+		mtls = &tls{strings.Split(curves, ":")}
+	}
+	networks := make(map[mesh.ClusterID]mesh.NetworkID)
+	for id, network := range s.Networks.All() {
+		networks[id] = *network
 	}
 	log := s.Mesh.AccessLog
 	encoding := "TEXT"
@@ -189,7 +194,7 @@ func meshConfig(s *snapshot.Snapshot) any {
 		Networks                 map[mesh.ClusterID]mesh.NetworkID `json:"networks"`
 	}{
 		s.Mesh.TrustDomain, s.Mesh.Aliases, s.Mesh.RootNamespace, s.Mesh.AutoMTLS, meshPolicy(s), s.Mesh.ConnectTimeout.String(),
-		s.Mesh.Listeners.DetectionTimeout.String(), log.File, encoding, log.Format, s.Mesh.Listeners.Tracing, mtls, s.Mesh.Networks,
+		s.Mesh.Listeners.DetectionTimeout.String(), log.File, encoding, log.Format, s.Mesh.Listeners.Tracing, mtls, networks,
 	}
 }
 

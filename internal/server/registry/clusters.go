@@ -3,6 +3,7 @@ package registry
 import (
 	"cmp"
 	"iter"
+	"maps"
 	"slices"
 
 	"github.com/meshctl/meshctl/internal/mesh"
@@ -13,8 +14,9 @@ import (
 // remove removes a cluster and its objects.
 func (t *tables) remove(id mesh.ClusterID) {
 	for _, k := range t.keys(id) {
-		t.apply(snapshot.Event{Key: k})
+		t.enter(snapshot.Event{Key: k})
 	}
+	maps.DeleteFunc(t.discovery.held, func(at clusterNamespace, _ map[snapshot.Key]snapshot.Event) bool { return at.cluster == id })
 	t.clusters.Delete(id)
 }
 
@@ -22,14 +24,22 @@ func (t *tables) remove(id mesh.ClusterID) {
 func (t *tables) keys(id mesh.ClusterID) []snapshot.Key {
 	var out []snapshot.Key
 	for _, input := range t.inputs {
-		input.keys(id, func(k snapshot.Key) { out = append(out, k) })
+		for e := range input.events {
+			if e.Key.Cluster == id {
+				out = append(out, e.Key)
+			}
+		}
+	}
+	for at, held := range t.discovery.held {
+		if at.cluster == id {
+			out = slices.AppendSeq(out, maps.Keys(held))
+		}
 	}
 	return out
 }
 
-// apply enters one event.
-func (t *tables) apply(e snapshot.Event) {
-	t.clusters.Set(e.Key.Cluster, struct{}{})
+// enter sets the object of an event in its table, or removes it.
+func (t *tables) enter(e snapshot.Event) {
 	if input := t.inputs[e.Key.Kind]; input != nil {
 		input.apply(e)
 	}

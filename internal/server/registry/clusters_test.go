@@ -2,7 +2,9 @@ package registry
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
+	"maps"
 	"slices"
 	"testing"
 	"time"
@@ -97,13 +99,13 @@ func TestClustersComeAndGo(t *testing.T) {
 	}
 	r.Expect("c3")
 	r.Apply(helloIn("c3", "10.3.0.1"))
-	for r.next(t).Mesh.Networks["c3"] != "n-c3" {
+	for r.next(t).NetworkOf("c3") != "n-c3" {
 	}
 
 	r.Remove("c2")
 	for {
 		s := r.next(t)
-		if _, there := s.Mesh.Networks["c2"]; there {
+		if s.Networks.Get("c2") != nil {
 			continue
 		}
 		if got, want := addresses(s), []string{"10.1.0.1", "10.3.0.1"}; !slices.Equal(got, want) {
@@ -227,5 +229,29 @@ func TestFirstSnapshotNamesAllCauses(t *testing.T) {
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Errorf("snapshot %d: %s", i+1, diff)
 		}
+	}
+}
+
+// TestNewClusterJoinsItsHosts: a new cluster computes only the services that it has, and
+// changes nothing else that services or proxies of other clusters read.
+func TestNewClusterJoinsItsHosts(t *testing.T) {
+	t.Parallel()
+	b := newTestState(t)
+	for i := range 20 {
+		b.apply(up(service("c1", fmt.Sprint("svc-", i))), up(service("c2", fmt.Sprint("svc-", i))))
+	}
+	p := pod("c3", "p", "10.3.0.1")
+	joined, changes := b.joins(
+		up(&snapshot.Namespace{Meta: meta("c3", "", "istio-system", mesh.LabelNetwork, "n3")}),
+		up(service("c3", "svc-7")), up(p), up(slice("c3", "svc-7", "svc-7", p)),
+	)
+	if joined != 2 { // its endpoints and the service itself
+		t.Errorf("%d facts were computed, want 2", joined)
+	}
+	if len(changes.Services)+len(changes.Endpoints) != 2 || changes.Kinds() != snapshot.ServiceFacts|snapshot.EndpointFacts|snapshot.PortFacts {
+		t.Errorf("changes %+v", changes)
+	}
+	if changes.Traits || !maps.Equal(changes.Networks, map[mesh.ClusterID]struct{}{"c3": {}}) {
+		t.Errorf("changes %+v, want those of one cluster", changes)
 	}
 }

@@ -126,7 +126,7 @@ func TestRuleTouchesItsHosts(t *testing.T) {
 	b.apply(up(service("c1", "web")), up(service("c1", "db")))
 	d := destinationRule("sample", "s", "web", 0)
 	c := b.apply(up(d))
-	if _, ok := c.Rules["web.sample.svc.cluster.local"]; !ok || len(c.Rules) != 1 || len(c.Services)+len(c.Endpoints)+len(c.Ports)+len(c.Namespaces) > 0 || c.Everywhere {
+	if _, ok := c.Rules["web.sample.svc.cluster.local"]; !ok || len(c.Rules) != 1 || c.Kinds() != snapshot.RuleFacts || len(c.Namespaces) > 0 || c.Everywhere {
 		t.Errorf("changes: %+v", c)
 	}
 	rules := b.snap.Rules.Get(mesh.ServiceHost("web", "sample", mesh.DefaultDomain))

@@ -93,8 +93,9 @@ func (t *tables) join(r *derive.Reads, key string) (*hostEndpoints, bool) {
 	}
 	byPort := j.out.ByPort
 	b.accounts, b.allTLS, b.allDirectTLS = slices.Sorted(maps.Keys(j.accounts)), len(byPort) > 0, len(byPort) > 0
+	j.out.Networks = networksOf(byPort)
 	if !local {
-		b.networks = networksOf(j.out.Endpoints)
+		b.networks = j.out.Networks
 	}
 	for _, list := range byPort {
 		slices.SortFunc(list, func(x, y snapshot.Endpoint) int {

@@ -57,7 +57,7 @@ func TestEnvoyFilterTouchesNoService(t *testing.T) {
 	b.apply(up(service("c1", "web")))
 	before := b.snap
 	c := b.apply(up(envoyFilter("istio-system", "f", "e")))
-	if len(c.Services)+len(c.Endpoints)+len(c.Ports) > 0 || c.Everywhere {
+	if c.Kinds() != 0 || c.Traits || c.Everywhere {
 		t.Errorf("changes are %+v", c)
 	}
 	if _, ok := c.Namespaces["istio-system"]; !ok || before.Services != b.snap.Services {

@@ -71,8 +71,8 @@ func TestHostNamesOfGateways(t *testing.T) {
 		t.Errorf("nothing new changes something: %+v", c)
 	}
 	resolved(map[string][]netip.Addr{"lb.example": ips("192.0.2.2")})
-	if c := b.apply(); !c.Everywhere {
-		t.Error("a changed address led to no snapshot")
+	if c := b.apply(); c.Kinds() != snapshot.GatewayFacts {
+		t.Errorf("a changed address changed %+v", c)
 	}
 	want("n1", "192.0.2.2:15443 of c1")
 	var many []string

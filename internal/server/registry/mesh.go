@@ -2,8 +2,8 @@ package registry
 
 import (
 	"cmp"
+	"crypto/tls"
 	"encoding/json"
-	"maps"
 	"reflect"
 	"slices"
 	"strconv"
@@ -38,23 +38,27 @@ func meshConfig(s *snapshot.MeshSettings) *meshv1alpha1.MeshConfig {
 func (t *tables) meshFacts(r *derive.Reads) *snapshot.Mesh {
 	mc := meshConfig(t.meshSettings.Get(r))
 	m := &snapshot.Mesh{
-		LocalCluster:   t.cfg.Local,
-		TrustDomain:    trustDomain(t.cfg.TrustDomain, mc),
-		Aliases:        slices.Sorted(slices.Values(mc.GetTrustDomainAliases())),
-		Domain:         mesh.DefaultDomain,
-		RootNamespace:  cmp.Or(mc.GetRootNamespace(), t.cfg.SystemNamespace),
-		RegistryOnly:   mc.GetOutboundTrafficPolicy() != nil && mc.GetOutboundTrafficPolicy().GetMode() == meshv1alpha1.MeshConfig_OutboundTrafficPolicy_REGISTRY_ONLY,
+		LocalCluster:     t.cfg.Local,
+		TrustDomain:      trustDomain(t.cfg.TrustDomain, mc),
+		Aliases:          slices.Sorted(slices.Values(mc.GetTrustDomainAliases())),
+		Domain:           mesh.DefaultDomain,
+		RootNamespace:    cmp.Or(mc.GetRootNamespace(), t.cfg.SystemNamespace),
+		RegistryOnly:     mc.GetOutboundTrafficPolicy() != nil && mc.GetOutboundTrafficPolicy().GetMode() == meshv1alpha1.MeshConfig_OutboundTrafficPolicy_REGISTRY_ONLY,
+		InboundLocalhost: mc.GetInboundTrafficPolicy().GetMode() == meshv1alpha1.MeshConfig_InboundTrafficPolicy_LOCALHOST,
+		OutboundPort:     cmp.Or(uint32(mc.GetProxyListenPort()), mesh.PortOutbound),
+		InboundPort:      cmp.Or(uint32(mc.GetProxyInboundListenPort()), mesh.PortInbound),
+		OutboundStats:    mc.GetOutboundClusterStatName(), InboundStats: mc.GetInboundClusterStatName(),
 		ConnectTimeout: 10 * time.Second,
 		DNSRefresh:     time.Minute,
 		AutoMTLS:       mc.GetEnableAutoMtls() == nil || mc.GetEnableAutoMtls().GetValue(),
-		KeyExchanges:   slices.Clone(mc.GetMeshMTLS().GetEcdhCurves()),
+		MeshTLS:        tlsLimits(mc.GetMeshMTLS()), TLSDefaults: tlsLimits(mc.GetTlsDefaults()),
 		Listeners: snapshot.ListenerSettings{
 			NoListenerLog:    mc.GetDisableEnvoyListenerLog(),
 			Paths:            pathNormalization(mc.GetPathNormalization().GetNormalization()),
 			Tracing:          mc == nil || mc.GetEnableTracing(),
 			DetectionTimeout: mc.GetProtocolDetectionTimeout().AsDuration(),
 		},
-		LocalityLB: mc.GetLocalityLbSetting(),
+		DefaultPolicy: t.defaultPolicy.Get(r), LocalityLB: mc.GetLocalityLbSetting(),
 		KeepAlive: snapshot.KeepAlive{
 			On: mc.GetTcpKeepalive() != nil, Probes: mc.GetTcpKeepalive().GetProbes(),
 			Time: mc.GetTcpKeepalive().GetTime().AsDuration(), Interval: mc.GetTcpKeepalive().GetInterval().AsDuration(),
@@ -65,7 +69,6 @@ func (t *tables) meshFacts(r *derive.Reads) *snapshot.Mesh {
 		},
 		LogDefaults: slices.Clone(mc.GetDefaultProviders().GetAccessLogging()),
 		Retries:     retryPolicy(mc.GetDefaultHttpRetryPolicy()),
-		Networks:    make(map[mesh.ClusterID]mesh.NetworkID),
 	}
 	m.LogProviders = logProviders(mc.GetExtensionProviders(), m.AccessLog)
 	for _, c := range mc.GetCaCertificates() {
@@ -79,8 +82,29 @@ func (t *tables) meshFacts(r *derive.Reads) *snapshot.Mesh {
 	if d := mc.GetDnsRefreshRate(); d.AsDuration() > 0 {
 		m.DNSRefresh = d.AsDuration()
 	}
-	maps.Insert(m.Networks, t.allNetworks.Lookup(r, struct{}{}))
 	return m
+}
+
+// defaultTrafficPolicy returns the policy of outbound connections by default, or nil.
+func (t *tables) defaultTrafficPolicy(r *derive.Reads) *networkingv1alpha3.TrafficPolicy {
+	p := meshConfig(t.meshSettings.Get(r)).GetDefaultTrafficPolicy()
+	if p == nil {
+		return nil
+	}
+	return &networkingv1alpha3.TrafficPolicy{ConnectionPool: p.ConnectionPool, OutlierDetection: p.OutlierDetection}
+}
+
+func equalPolicy(a, b *networkingv1alpha3.TrafficPolicy) bool { return proto.Equal(a, b) }
+
+func tlsLimits(c *meshv1alpha1.MeshConfig_TLSConfig) snapshot.TLSLimits {
+	out := snapshot.TLSLimits{Curves: strings.Join(c.GetEcdhCurves(), ":"), Ciphers: strings.Join(c.GetCipherSuites(), ":")}
+	switch c.GetMinProtocolVersion() {
+	case meshv1alpha1.MeshConfig_TLSConfig_TLSV1_2:
+		out.MinVersion = tls.VersionTLS12
+	case meshv1alpha1.MeshConfig_TLSConfig_TLSV1_3:
+		out.MinVersion = tls.VersionTLS13
+	}
+	return out
 }
 
 // logProviders returns the access logs of the providers, by name in lower case. Unless a

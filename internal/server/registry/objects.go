@@ -34,8 +34,8 @@ type objects[O snapshot.Object] struct {
 type inputTable interface {
 	// apply sets the object of an event, or removes it.
 	apply(snapshot.Event)
-	// keys yields the keys of all objects of a cluster.
-	keys(c mesh.ClusterID, yield func(snapshot.Key))
+	// events yields all objects, as events that set them.
+	events(yield func(snapshot.Event) bool)
 }
 
 // input adds the input table of a kind. equal reports whether two objects mean the same;
@@ -61,10 +61,10 @@ func (o objects[O]) apply(e snapshot.Event) {
 	o.Delete(keyOf(e.Key))
 }
 
-func (o objects[O]) keys(c mesh.ClusterID, yield func(snapshot.Key)) {
-	for k := range o.All() {
-		if k.cluster == c {
-			yield(snapshot.Key{Kind: o.kind, Cluster: c, Namespace: k.namespace, Name: k.name})
+func (o objects[O]) events(yield func(snapshot.Event) bool) {
+	for k, object := range o.All() {
+		if !yield(snapshot.Event{Key: snapshot.Key{Kind: o.kind, Cluster: k.cluster, Namespace: k.namespace, Name: k.name}, Object: object}) {
+			return
 		}
 	}
 }

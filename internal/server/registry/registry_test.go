@@ -172,7 +172,7 @@ func TestOneSliceTouchesOneService(t *testing.T) {
 	if want := map[string]struct{}{"svc-7.sample.svc.cluster.local": {}}; !cmp.Equal(c.Endpoints, want) {
 		t.Errorf("endpoints changed: %v", c.Endpoints)
 	}
-	if len(c.Services) != 0 || len(c.Ports) != 0 || len(c.Namespaces) != 0 || c.Everywhere {
+	if c.Kinds() != snapshot.EndpointFacts || len(c.Namespaces) != 0 || c.Traits || c.Everywhere {
 		t.Errorf("more changed than endpoints: %+v", c)
 	}
 	if before.Services != b.snap.Services {
@@ -255,7 +255,7 @@ func TestGateways(t *testing.T) {
 		t.Errorf("gateways %v, want %v", got, want)
 	}
 	c := b.apply(up(gateway("c2", "n2"))) // loses every address: no stale gateways
-	if got := b.snap.Gateways.For("n2", "c2"); len(got) != 0 || !c.Everywhere {
+	if got := b.snap.Gateways.For("n2", "c2"); len(got) != 0 || c.Kinds() != snapshot.GatewayFacts || !maps.Equal(c.Gateways, map[mesh.NetworkID]struct{}{"n2": {}}) {
 		t.Errorf("gateways %v after all addresses went, changes %+v", got, c)
 	}
 	noPort := gateway("c2", "n2", "192.0.2.1")
@@ -395,6 +395,7 @@ func compareTables() cmp.Option {
 	return cmp.Options{
 		tableOption[string, snapshot.MeshService](), tableOption[string, snapshot.Endpoints](),
 		tableOption[uint32, snapshot.PortServices](), tableOption[string, snapshot.Pod](), tableOption[string, mesh.Locality](),
+		tableOption[mesh.ClusterID, mesh.NetworkID](),
 	}
 }
 

@@ -28,8 +28,7 @@ func ruleUses(into []ruleUse, _ objectKey, d *snapshot.DestinationRule) []ruleUs
 	for p := range policyParts(d.Spec) {
 		uses[usesLocality] = uses[usesLocality] || p.GetLoadBalancer().GetLocalityLbSetting() != nil
 		uses[usesOutlier] = uses[usesOutlier] || p.GetOutlierDetection() != nil
-		tcp := p.GetConnectionPool().GetTcp()
-		uses[usesTimeouts] = uses[usesTimeouts] || tcp.GetIdleTimeout() != nil || tcp.GetMaxConnectionDuration() != nil
+		uses[usesTimeouts] = uses[usesTimeouts] || setsTimeouts(p.GetConnectionPool().GetTcp())
 	}
 	for use, is := range uses {
 		if is {
@@ -37,6 +36,10 @@ func ruleUses(into []ruleUse, _ objectKey, d *snapshot.DestinationRule) []ruleUs
 		}
 	}
 	return into
+}
+
+func setsTimeouts(tcp *networkingv1alpha3.ConnectionPoolSettings_TCPSettings) bool {
+	return tcp.GetIdleTimeout() != nil || tcp.GetMaxConnectionDuration() != nil
 }
 
 // policyParts yields all policies of a DestinationRule: of the host, of its subsets and of
@@ -70,9 +73,11 @@ func (t *tables) findRuleTraits(r *derive.Reads) snapshot.RuleTraits {
 			}
 		}
 	}
-	out := snapshot.RuleTraits{Localities: has(usesLocality), Timeouts: has(usesTimeouts)}
+	byDefault := t.defaultPolicy.Get(r)
+	tcp := byDefault.GetConnectionPool().GetTcp()
+	out := snapshot.RuleTraits{Localities: has(usesLocality), Timeouts: has(usesTimeouts) || setsTimeouts(tcp)}
 	if s := t.mesh.Get(r).LocalityLB; s.GetEnabled() == nil || s.GetEnabled().GetValue() {
-		out.Localities = out.Localities || len(s.GetDistribute()) > 0 || has(usesOutlier)
+		out.Localities = out.Localities || len(s.GetDistribute()) > 0 || has(usesOutlier) || byDefault.GetOutlierDetection() != nil
 		add(s)
 	}
 	for _, d := range t.rulesUsing.Lookup(r, usesLocality) {

@@ -57,13 +57,19 @@ func (s *state) build(before *snapshot.Snapshot) (*snapshot.Snapshot, *snapshot.
 	changes := &snapshot.Changes{
 		Services: map[string]struct{}{}, Endpoints: map[string]struct{}{}, Rules: map[string]struct{}{},
 		Ports: map[uint32]struct{}{}, Pods: map[string]struct{}{}, Secrets: map[string]struct{}{}, Namespaces: map[string]struct{}{},
+		Networks: map[mesh.ClusterID]struct{}{}, Gateways: map[mesh.NetworkID]struct{}{},
 	}
+	changes.Everywhere = before == nil
 	s.singles(next, changes)
+	s.networks(next, changes)
 	next.Services = changed(next.Services, s.meshServices, changes.Services)
 	oldRules := next.Rules
 	next.Rules = changed(next.Rules, s.hostRules, changes.Rules)
 	for key := range changes.Rules {
-		s.rulesBeyondClusters(key, oldRules.Get(key), next, changes)
+		// A connection pool also limits the service's own workloads.
+		if svc := next.Services.Get(key); svc != nil && (limitsInbound(oldRules.Get(key)) || limitsInbound(next.Rules.Get(key))) {
+			changes.Namespaces[svc.Namespace] = struct{}{}
+		}
 	}
 	next.Ports = changed(next.Ports, s.ports, changes.Ports)
 	next.Namespaces = changed(next.Namespaces, s.facts, changes.Namespaces)
@@ -76,22 +82,6 @@ func (s *state) build(before *snapshot.Snapshot) (*snapshot.Snapshot, *snapshot.
 	}
 	s.reports()
 	return next, changes
-}
-
-// rulesBeyondClusters records what changed rules of a service concern besides its clusters.
-func (s *state) rulesBeyondClusters(key string, old *snapshot.HostRules, next *snapshot.Snapshot, changes *snapshot.Changes) {
-	svc := next.Services.Get(key)
-	if svc == nil {
-		return
-	}
-	if limitsInbound(old) || limitsInbound(next.Rules.Get(key)) { // a connection pool also limits the service's own workloads
-		changes.Namespaces[svc.Namespace] = struct{}{}
-	}
-	if next.RuleTraits.Timeouts { // of listeners
-		for i := range svc.Ports {
-			changes.Ports[svc.Ports[i].Number] = struct{}{}
-		}
-	}
 }
 
 // logFaults logs the facts that could not be computed, each once.
@@ -107,14 +97,40 @@ func (s *state) logFaults() {
 
 // singles sets the facts without a key.
 func (s *state) singles(next *snapshot.Snapshot, changes *snapshot.Changes) {
-	changes.Everywhere = s.mesh.Changed() || s.meshGateways.Changed() || s.configs.Changed() || s.traits.Changed() || s.ruleTraits.Changed()
-	if s.meshGateways.Changed() && next.Gateways != nil {
-		s.cfg.Log.Info("gateways changed, triggering push", "networks", len(s.meshGateways.Get(nil).ByNetwork))
-	}
-	next.Mesh, next.Gateways, next.GatewayConfigs = s.mesh.Get(nil), s.meshGateways.Get(nil), s.configs.Get(nil)
-	next.RuleTraits = s.ruleTraits.Get(nil)
+	changes.Mesh, changes.GatewayConfigs = s.mesh.Changed(), s.configs.Changed()
+	changes.Traits = s.traits.Changed() || s.ruleTraits.Changed()
+	next.Mesh, next.GatewayConfigs, next.RuleTraits = s.mesh.Get(nil), s.configs.Get(nil), s.ruleTraits.Get(nil)
 	is := s.traits.Get(nil)
 	next.Private, next.NodeLocal, next.DNS, next.Allocated = is.private, is.nodeLocal, is.dns, is.allocated
+}
+
+// networks sets the networks of clusters, and the gateways of networks.
+func (s *state) networks(next *snapshot.Snapshot, changes *snapshot.Changes) {
+	update := make(map[mesh.ClusterID]*mesh.NetworkID)
+	for id, c := range s.tables.networks.Changed() {
+		changes.Networks[id] = struct{}{}
+		if update[id] = nil; c.Present {
+			update[id] = &c.Value
+		}
+	}
+	next.Networks = next.Networks.With(update)
+	if !s.meshGateways.Changed() {
+		return
+	}
+	old, now := next.Gateways, s.meshGateways.Get(nil)
+	next.Gateways = now
+	if old == nil {
+		old = &snapshot.Gateways{}
+	} else {
+		s.cfg.Log.Info("gateways changed, triggering push", "networks", len(now.ByNetwork))
+	}
+	for _, networks := range []*snapshot.Gateways{old, now} {
+		for n := range networks.ByNetwork {
+			if !slices.Equal(old.ByNetwork[n], now.ByNetwork[n]) {
+				changes.Gateways[n] = struct{}{}
+			}
+		}
+	}
 }
 
 // changed returns a table of the snapshot with the changes of a derived table.

@@ -20,6 +20,7 @@ type tables struct {
 	cfg    Config
 	graph  *derive.Graph
 	inputs map[snapshot.Kind]inputTable
+	discovery
 
 	// Input.
 	clusters   derive.Input[mesh.ClusterID, struct{}]
@@ -67,6 +68,7 @@ type tables struct {
 
 	// Facts.
 	meshSettings  *derive.Value[*snapshot.MeshSettings]
+	defaultPolicy *derive.Value[*networkingv1alpha3.TrafficPolicy]
 	networks      *derive.Table[mesh.ClusterID, mesh.NetworkID]
 	allNetworks   *derive.Index[struct{}, mesh.ClusterID, mesh.NetworkID]
 	mesh          *derive.Value[*snapshot.Mesh]
@@ -119,6 +121,7 @@ func newTables(cfg Config) *tables {
 	g := t.graph
 
 	t.meshSettings = derive.Single(g, "settings", same, func(r *derive.Reads) *snapshot.MeshSettings { return t.settingsOf(r, cfg.Local) })
+	t.defaultPolicy = derive.Single(g, "default traffic policy", equalPolicy, t.defaultTrafficPolicy)
 	t.networks = derive.New(g, "networks", compareIDs, same, t.clusterNetwork, t.clusters)
 	t.allNetworks = list(t.networks)
 	t.mesh = derive.Single(g, "mesh", equalMesh, t.meshFacts)

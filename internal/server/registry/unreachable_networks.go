@@ -53,9 +53,9 @@ func (f *foundGateways) faultsOf(network mesh.NetworkID) *gatewayFaults {
 }
 
 // networksOf returns the known networks of endpoints, sorted.
-func networksOf(e *snapshot.Endpoints) []mesh.NetworkID {
+func networksOf(byPort map[string][]snapshot.Endpoint) []mesh.NetworkID {
 	var out []mesh.NetworkID
-	for _, list := range e.ByPort {
+	for _, list := range byPort {
 		for i := range list {
 			if n := list[i].Network; n != "" && !slices.Contains(out, n) {
 				out = append(out, n)

@@ -40,6 +40,12 @@ func (r *HostRule) PolicyAt(port uint32, subset *networkingv1alpha3.Subset) *net
 	return override(override(nil, r.Policy, port), subset.GetTrafficPolicy(), port)
 }
 
+// PolicyOver returns the policy of a port, with the parts of defaults that it lacks. All
+// may be nil.
+func (r *HostRule) PolicyOver(defaults *networkingv1alpha3.TrafficPolicy, port uint32, subset *networkingv1alpha3.Subset) *networkingv1alpha3.TrafficPolicy {
+	return override(defaults, r.PolicyAt(port, subset), port)
+}
+
 // override returns the policy of a port that results from a base and a more specific
 // policy. The settings of a port replace all others, even by nothing.
 func override(base, by *networkingv1alpha3.TrafficPolicy, port uint32) *networkingv1alpha3.TrafficPolicy {

@@ -12,6 +12,8 @@ type Endpoints struct {
 	// ByPort holds the endpoints of each service port by the port's name, sorted by
 	// cluster and address.
 	ByPort map[string][]Endpoint
+	// Networks holds the known networks of the endpoints, sorted.
+	Networks []mesh.NetworkID
 }
 
 // Health is the health of an endpoint. Terminating endpoints are not in the facts.

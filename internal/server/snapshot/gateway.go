@@ -1,7 +1,9 @@
 package snapshot
 
 import (
+	"iter"
 	"net/netip"
+	"slices"
 
 	"github.com/meshctl/meshctl/internal/mesh"
 )
@@ -24,22 +26,28 @@ type NetworkGateway struct {
 	Port      uint32
 }
 
-// For returns the gateways that lead to an endpoint in network n and cluster c: the
-// gateways of its cluster, or all gateways of the network if the cluster has none.
-// g may be nil.
+// For returns the gateways that lead to an endpoint in network n and cluster c. g may be
+// nil.
 func (g *Gateways) For(n mesh.NetworkID, c mesh.ClusterID) []NetworkGateway {
 	if g == nil {
 		return nil
 	}
-	all := g.ByNetwork[n]
-	var own []NetworkGateway
-	for _, gw := range all {
-		if gw.Cluster == c {
-			own = append(own, gw)
+	return GatewaysFor(slices.Values(g.ByNetwork[n]), n, c)
+}
+
+// GatewaysFor returns the gateways that lead to an endpoint in network n and cluster c:
+// the gateways of its cluster, or all gateways of the network if the cluster has none.
+func GatewaysFor(all iter.Seq[NetworkGateway], n mesh.NetworkID, c mesh.ClusterID) []NetworkGateway {
+	var out []NetworkGateway
+	own := false
+	for g := range all {
+		if g.Network != n || own && g.Cluster != c {
+			continue
 		}
+		if !own && g.Cluster == c {
+			own, out = true, out[:0]
+		}
+		out = append(out, g)
 	}
-	if len(own) > 0 {
-		return own
-	}
-	return all
+	return out
 }

@@ -22,20 +22,29 @@ type Mesh struct {
 	RootNamespace string
 	// RegistryOnly reports whether outboundTrafficPolicy is REGISTRY_ONLY: proxies
 	// refuse connections to unknown destinations.
-	RegistryOnly   bool
-	ConnectTimeout time.Duration
+	RegistryOnly bool
+	// InboundLocalhost reports whether inboundTrafficPolicy is LOCALHOST: proxies pass
+	// calls on to the loopback address.
+	InboundLocalhost bool
+	// OutboundPort is proxyListenPort, and InboundPort proxyInboundListenPort.
+	OutboundPort, InboundPort uint32
+	// OutboundStats is outboundClusterStatName, and InboundStats inboundClusterStatName.
+	OutboundStats, InboundStats string
+	ConnectTimeout              time.Duration
 	// DNSRefresh is the interval between resolutions of a name without a time to live.
 	DNSRefresh time.Duration
 	// AutoMTLS is enableAutoMtls: proxies use mTLS where the endpoint supports it.
 	AutoMTLS bool
-	// KeyExchanges is meshMTLS.ecdhCurves: the key exchanges of mTLS between Envoys,
-	// by Envoy's names, the preferred one first. Empty means Envoy's defaults.
-	KeyExchanges []string
+	// MeshTLS is meshMTLS, for mTLS between Envoys of the mesh. TLSDefaults is tlsDefaults,
+	// for other TLS.
+	MeshTLS, TLSDefaults TLSLimits
 	// Retries is defaultHttpRetryPolicy.
 	Retries RetryPolicy
 	// KeepAlive is tcpKeepalive, and H2Upgrade whether h2UpgradePolicy is UPGRADE.
 	KeepAlive KeepAlive
 	H2Upgrade bool
+	// DefaultPolicy is defaultTrafficPolicy, or nil. It keeps its address until it changes.
+	DefaultPolicy *networkingv1alpha3.TrafficPolicy
 	// LocalityLB is localityLbSetting.
 	LocalityLB *networkingv1alpha3.LocalityLoadBalancerSetting
 	// Listeners holds the settings of all listeners, without access logs.
@@ -47,9 +56,16 @@ type Mesh struct {
 	// LogDefaults is defaultProviders.accessLogging.
 	LogProviders map[string]AccessLog
 	LogDefaults  []string
-	// Networks holds the network of each cluster: the network label of its system
-	// namespace, else a flag of the control plane.
-	Networks map[mesh.ClusterID]mesh.NetworkID
+}
+
+// TLSLimits limits what TLS may use. It is comparable.
+type TLSLimits struct {
+	// MinVersion is a version of package crypto/tls; 0 means the default.
+	MinVersion uint16 `json:",omitempty"`
+	// Curves and Ciphers hold Envoy's names, joined by colons, the preferred one first.
+	// Empty means Envoy's defaults. Ciphers are only for TLS 1.2.
+	Curves  string `json:",omitempty"`
+	Ciphers string `json:",omitempty"`
 }
 
 // KeepAlive sets how proxies probe idle TCP connections. Zero fields mean the settings of
@@ -84,6 +100,8 @@ type ListenerSettings struct {
 	Paths PathNormalization
 	// Tracing is enableTracing.
 	Tracing bool
+	// Stats is Mesh.OutboundStats, for outbound listeners.
+	Stats string
 	// DetectionTimeout is protocolDetectionTimeout: how long a listener waits for the
 	// first bytes of a connection. Zero means no limit.
 	DetectionTimeout time.Duration

@@ -27,6 +27,9 @@ type Snapshot struct {
 	Seq uint64
 	// Mesh holds the facts without a narrower scope.
 	Mesh *Mesh
+	// Networks holds the network of each cluster: the network label of its system
+	// namespace, else a flag of the control plane, else "".
+	Networks *Table[mesh.ClusterID, mesh.NetworkID]
 	// Gateways holds the east-west gateways of all networks.
 	Gateways *Gateways
 	// Services holds the services by MeshService.Key.
@@ -66,21 +69,34 @@ type Snapshot struct {
 	GatewayConfigs []*Gateway
 }
 
+// NetworkOf returns the network of a cluster, or "".
+func (s *Snapshot) NetworkOf(c mesh.ClusterID) mesh.NetworkID {
+	if n := s.Networks.Get(c); n != nil {
+		return *n
+	}
+	return ""
+}
+
 // Changes names the facts that differ between a snapshot and the one before. A key
 // stands for a fact that was added, changed or removed.
 type Changes struct {
-	Services   map[string]struct{} // keys of Snapshot.Services
-	Endpoints  map[string]struct{} // keys of Snapshot.Endpoints
-	Rules      map[string]struct{} // keys of Snapshot.Rules
-	Ports      map[uint32]struct{} // keys of Snapshot.Ports
-	Pods       map[string]struct{} // keys of Snapshot.Pods
-	Secrets    map[string]struct{} // keys of Snapshot.Secrets and ConfigMaps
-	Namespaces map[string]struct{} // keys of Snapshot.Namespaces
+	Services   map[string]struct{}         // keys of Snapshot.Services
+	Endpoints  map[string]struct{}         // keys of Snapshot.Endpoints
+	Rules      map[string]struct{}         // keys of Snapshot.Rules
+	Ports      map[uint32]struct{}         // keys of Snapshot.Ports
+	Pods       map[string]struct{}         // keys of Snapshot.Pods
+	Secrets    map[string]struct{}         // keys of Snapshot.Secrets and ConfigMaps
+	Namespaces map[string]struct{}         // keys of Snapshot.Namespaces
+	Networks   map[mesh.ClusterID]struct{} // keys of Snapshot.Networks
+	Gateways   map[mesh.NetworkID]struct{} // keys of Snapshot.Gateways
 	// TrustBundle reports whether Snapshot.TrustBundle changed, and Localities whether
 	// Snapshot.Localities did. The pods that these concern are in Pods.
 	TrustBundle, Localities bool
-	// Everywhere reports whether a fact changed on which all resources may depend:
-	// Mesh, Gateways, Private, NodeLocal, DNS, Allocated, RuleTraits or GatewayConfigs.
+	// Mesh reports whether Snapshot.Mesh changed, GatewayConfigs whether
+	// Snapshot.GatewayConfigs did, and Traits whether Private, NodeLocal, DNS, Allocated or
+	// RuleTraits did.
+	Mesh, GatewayConfigs, Traits bool
+	// Everywhere reports whether any fact may have changed.
 	Everywhere bool
 	// Causes names a few of the objects behind the change, for logs and traces.
 	// Events is the number of all of them.
@@ -99,17 +115,20 @@ type Cause struct {
 }
 
 // Kinds is a set of kinds of facts.
-type Kinds uint8
+type Kinds uint16
 
-// The kinds of facts from which resources are generated. Pods and namespaces are
-// missing: they only decide which resources a proxy gets.
+// The kinds of facts from which resources are generated. Other facts, such as pods and
+// namespaces, only decide which resources a proxy gets.
 const (
 	ServiceFacts Kinds = 1 << iota
 	EndpointFacts
 	RuleFacts
 	PortFacts
 	SecretFacts
+	GatewayFacts // east-west gateways
+	// These have no keys.
 	TrustFacts
+	MeshFacts
 )
 
 // Kinds returns the kinds of facts that changed, without those behind Everywhere.
@@ -125,15 +144,16 @@ func (c *Changes) Kinds() Kinds {
 	add(RuleFacts, len(c.Rules) > 0)
 	add(PortFacts, len(c.Ports) > 0)
 	add(SecretFacts, len(c.Secrets) > 0)
+	add(GatewayFacts, len(c.Gateways) > 0)
 	add(TrustFacts, c.TrustBundle)
+	add(MeshFacts, c.Mesh)
 	return k
 }
 
-// ServiceKeys iterates over the keys of services with changed facts of some kinds, each
-// once.
-func (c *Changes) ServiceKeys(kinds Kinds) iter.Seq[string] {
+// ServiceKeys iterates over the keys of services with changed facts of some kinds. It may
+// repeat a key. s is the snapshot after the changes.
+func (c *Changes) ServiceKeys(s *Snapshot, kinds Kinds) iter.Seq[string] {
 	return func(yield func(string) bool) {
-		var before []map[string]struct{}
 		for _, of := range []struct {
 			kind Kinds
 			keys map[string]struct{}
@@ -142,12 +162,44 @@ func (c *Changes) ServiceKeys(kinds Kinds) iter.Seq[string] {
 				continue
 			}
 			for key := range of.keys {
-				known := slices.ContainsFunc(before, func(m map[string]struct{}) bool { _, ok := m[key]; return ok })
-				if !known && !yield(key) {
+				if !yield(key) {
 					return
 				}
 			}
-			before = append(before, of.keys)
+		}
+		if kinds&GatewayFacts == 0 || len(c.Gateways) == 0 {
+			return
+		}
+		changed := func(n mesh.NetworkID) bool { _, ok := c.Gateways[n]; return ok }
+		for key, e := range s.Endpoints.All() {
+			if slices.ContainsFunc(e.Networks, changed) && !yield(key) {
+				return
+			}
+		}
+	}
+}
+
+// PortNumbers iterates over the port numbers of services with changed facts of some kinds.
+// It may repeat a number. s is the snapshot after the changes.
+func (c *Changes) PortNumbers(s *Snapshot, kinds Kinds) iter.Seq[uint32] {
+	return func(yield func(uint32) bool) {
+		if kinds&PortFacts != 0 {
+			for number := range c.Ports {
+				if !yield(number) {
+					return
+				}
+			}
+		}
+		for key := range c.ServiceKeys(s, kinds) {
+			svc := s.Services.Get(key)
+			if svc == nil {
+				continue // its ports have changed
+			}
+			for i := range svc.Ports {
+				if !yield(svc.Ports[i].Number) {
+					return
+				}
+			}
 		}
 	}
 }
@@ -163,19 +215,24 @@ func (c *Changes) Merge(later *Changes) *Changes {
 	}
 	causes := append(slices.Clip(c.Causes), later.Causes...)
 	out := &Changes{
-		Services:    union(c.Services, later.Services),
-		Endpoints:   union(c.Endpoints, later.Endpoints),
-		Rules:       union(c.Rules, later.Rules),
-		Ports:       union(c.Ports, later.Ports),
-		Pods:        union(c.Pods, later.Pods),
-		Secrets:     union(c.Secrets, later.Secrets),
-		Namespaces:  union(c.Namespaces, later.Namespaces),
-		TrustBundle: c.TrustBundle || later.TrustBundle,
-		Localities:  c.Localities || later.Localities,
-		Everywhere:  c.Everywhere || later.Everywhere,
-		Causes:      causes[:min(len(causes), maxCauses)],
-		Events:      c.Events + later.Events,
-		Since:       c.Since, Taken: c.Taken, Built: later.Built,
+		Services:       union(c.Services, later.Services),
+		Endpoints:      union(c.Endpoints, later.Endpoints),
+		Rules:          union(c.Rules, later.Rules),
+		Ports:          union(c.Ports, later.Ports),
+		Pods:           union(c.Pods, later.Pods),
+		Secrets:        union(c.Secrets, later.Secrets),
+		Namespaces:     union(c.Namespaces, later.Namespaces),
+		Networks:       union(c.Networks, later.Networks),
+		Gateways:       union(c.Gateways, later.Gateways),
+		TrustBundle:    c.TrustBundle || later.TrustBundle,
+		Localities:     c.Localities || later.Localities,
+		Mesh:           c.Mesh || later.Mesh,
+		GatewayConfigs: c.GatewayConfigs || later.GatewayConfigs,
+		Traits:         c.Traits || later.Traits,
+		Everywhere:     c.Everywhere || later.Everywhere,
+		Causes:         causes[:min(len(causes), maxCauses)],
+		Events:         c.Events + later.Events,
+		Since:          c.Since, Taken: c.Taken, Built: later.Built,
 	}
 	if c.Since.IsZero() || !later.Since.IsZero() && later.Since.Before(c.Since) {
 		out.Since, out.Taken = later.Since, later.Taken
@@ -202,5 +259,6 @@ func (c *Changes) OnlyEndpoints() bool {
 
 // Empty reports whether nothing changed.
 func (c *Changes) Empty() bool {
-	return !c.Everywhere && !c.Localities && c.Kinds() == 0 && len(c.Pods) == 0 && len(c.Namespaces) == 0
+	return !c.Everywhere && !c.Localities && !c.GatewayConfigs && !c.Traits && c.Kinds() == 0 &&
+		len(c.Pods)+len(c.Namespaces)+len(c.Networks) == 0
 }

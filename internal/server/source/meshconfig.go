@@ -187,6 +187,14 @@ func checkMeshConfig(m *meshv1alpha1.MeshConfig) *FieldError {
 	if d := m.ConnectTimeout; d.CheckValid() != nil || d.AsDuration() <= 0 || d.AsDuration() > time.Hour {
 		return faultf("connectTimeout", "must be more than 0 and at most 1h")
 	}
+	for field, port := range map[string]int32{"proxyListenPort": m.ProxyListenPort, "proxyInboundListenPort": m.ProxyInboundListenPort} {
+		if !isPort(port) {
+			return faultf(field, "%d is not a port: want 1 to 65535", port)
+		}
+	}
+	if m.ProxyListenPort == m.ProxyInboundListenPort {
+		return faultf("proxyInboundListenPort", "is the same as proxyListenPort")
+	}
 	if d := m.ProtocolDetectionTimeout; d.CheckValid() != nil || d.AsDuration() < 0 || d.AsDuration() > time.Hour {
 		return faultf("protocolDetectionTimeout", "must be 0, for no timeout, or at most 1h")
 	}
@@ -208,22 +216,61 @@ func checkMeshConfig(m *meshv1alpha1.MeshConfig) *FieldError {
 			return fault
 		}
 	}
-	return checkKeyExchanges(m.GetMeshMTLS().GetEcdhCurves())
+	for i, s := range m.DiscoverySelectors {
+		if fault := selectorFault(fmt.Sprintf("discoverySelectors[%d]", i), s); fault != nil {
+			return fault
+		}
+	}
+	policy := m.GetDefaultTrafficPolicy()
+	return firstFault(
+		checkConnectionPool("defaultTrafficPolicy.connectionPool", policy.GetConnectionPool()),
+		checkOutlierDetection("defaultTrafficPolicy.outlierDetection", policy.GetOutlierDetection()),
+		tlsFault("meshMTLS", m.MeshMTLS), tlsFault("tlsDefaults", m.TlsDefaults),
+	)
 }
 
-// KeyExchanges returns the valid values of meshMTLS.ecdhCurves, which are Envoy's names.
+// selectorFault refuses an unknown operator: with it, a namespace could be in the mesh
+// against the will of the user.
+func selectorFault(field string, s *meshv1alpha1.LabelSelector) *FieldError {
+	for i, e := range s.GetMatchExpressions() {
+		field := fmt.Sprintf("%s.matchExpressions[%d]", field, i)
+		switch e.GetOperator() {
+		case "In", "NotIn":
+			if len(e.GetValues()) == 0 {
+				return faultf(field+".values", "is missing")
+			}
+		case "Exists", "DoesNotExist":
+			if len(e.GetValues()) > 0 {
+				return faultf(field+".values", "operator %s has no values", e.GetOperator())
+			}
+		default:
+			return faultf(field+".operator", "%q is none of In, NotIn, Exists, DoesNotExist", e.GetOperator())
+		}
+		if e.GetKey() == "" {
+			return faultf(field+".key", "is missing")
+		}
+	}
+	return nil
+}
+
+// KeyExchanges returns the valid values of ecdhCurves, which are Envoy's names.
 func KeyExchanges() []string { return []string{"X25519MLKEM768", "X25519", "P-256", "P-384", "P-521"} }
 
-// checkKeyExchanges refuses unknown names. Envoy would refuse all clusters and
-// listeners because of one, and ignoring a name could weaken the protection.
-func checkKeyExchanges(names []string) *FieldError {
-	for i, name := range names {
-		field := fmt.Sprintf("meshMTLS.ecdhCurves[%d]", i)
+// tlsFault refuses unknown names. Envoy would refuse all clusters and listeners because of
+// one, and ignoring a name could weaken the protection.
+func tlsFault(field string, c *meshv1alpha1.MeshConfig_TLSConfig) *FieldError {
+	for i, name := range c.GetEcdhCurves() {
+		field := fmt.Sprintf("%s.ecdhCurves[%d]", field, i)
 		switch {
 		case !slices.Contains(KeyExchanges(), name):
 			return faultf(field, "%q is none of %s", name, strings.Join(KeyExchanges(), ", "))
-		case slices.Contains(names[:i], name):
+		case slices.Contains(c.EcdhCurves[:i], name):
 			return faultf(field, "%q is there twice", name)
+		}
+	}
+	for i, name := range c.GetCipherSuites() {
+		if !mesh.IsCipherSuite(name) {
+			return faultf(fmt.Sprintf("%s.cipherSuites[%d]", field, i), "%q is no cipher suite of Envoy", name)
 		}
 	}
 	return nil

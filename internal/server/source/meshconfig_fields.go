@@ -59,18 +59,15 @@ var meshFields = []apiField{
 	{Path: "outboundTrafficPolicy", Support: Partly, Meaning: "`mode`"},
 	{Path: "outboundTrafficPolicy.mode", Support: Works},
 	{Path: "outboundTrafficPolicy.tls", Support: NoEffect, Meaning: "traffic to unknown hosts stays as the application sends it"},
-	{Path: "meshMTLS", Support: Partly, Meaning: "`ecdhCurves`"},
-	{Path: "meshMTLS.ecdhCurves", Support: Works, Meaning: "see [serve.md](serve.md#key-exchange-between-envoys)"},
-	{Path: "meshMTLS.minProtocolVersion", Support: NoEffect, Meaning: "proxies use only TLS 1.3 among themselves"},
-	{Path: "meshMTLS.cipherSuites", Support: NoEffect, Meaning: "the cipher suites of TLS 1.3 are fixed"},
+	{Path: "meshMTLS", Support: Works, Meaning: "for mTLS between proxies, see [serve.md](serve.md#key-exchange-between-envoys)"},
 	{Path: "caCertificates", Support: Partly, Meaning: "entries without `certSigners`"},
 	{Path: "caCertificates.pem", Support: Works},
 	{Path: "caCertificates.spiffeBundleUrl", Support: Works},
 	{Path: "caCertificates.trustDomains", Support: Works},
 	{Path: "caCertificates.certSigners", Support: Partly, Meaning: "an entry with it is ignored and reported"},
 
-	{Path: "proxyListenPort", Support: NoEffect, Meaning: "it is 15001"},
-	{Path: "proxyInboundListenPort", Support: NoEffect, Meaning: "it is 15006"},
+	{Path: "proxyListenPort", Support: Works, Meaning: "the redirection rules of pods must lead there"},
+	{Path: "proxyInboundListenPort", Support: Works},
 	{Path: "proxyHttpPort", Support: NoEffect, Meaning: "there is no HTTP proxy port"},
 	{Path: "hboneIdleTimeout", Support: NoEffect, Meaning: "there is no HBONE"},
 	{Path: "tcpKeepalive", Support: Works},
@@ -80,7 +77,7 @@ var meshFields = []apiField{
 	{Path: "ingressSelector", Support: NoEffect, Meaning: noIngress},
 	{Path: "enableEnvoyAccessLogService", Support: NoEffect, Meaning: "no access log is sent to a service"},
 	{Path: "defaultConfig", Support: NoEffect, Meaning: "an agent takes its settings only from its environment variable PROXY_CONFIG"},
-	{Path: "inboundTrafficPolicy", Support: NoEffect, Meaning: "connections to ports without a service reach the workload"},
+	{Path: "inboundTrafficPolicy", Support: Works},
 	{Path: "configSources", Support: NoEffect, Meaning: "the flags of serve select the sources of configuration"},
 	{Path: "defaultVirtualServiceExportTo", Support: NoEffect, Meaning: "VirtualServices have no effect"},
 	{Path: "defaultDestinationRuleExportTo", Support: Works},
@@ -88,16 +85,16 @@ var meshFields = []apiField{
 	{Path: "zoneAwareLbSetting", Support: NoEffect, Meaning: noZoneAware},
 	{Path: "dnsRefreshRate", Support: Works},
 	{Path: "h2UpgradePolicy", Support: Works, Meaning: "for ports of HTTP"},
-	{Path: "inboundClusterStatName", Support: NoEffect, Meaning: "statistics have the name of the cluster"},
-	{Path: "outboundClusterStatName", Support: NoEffect, Meaning: "statistics have the name of the cluster"},
+	{Path: "inboundClusterStatName", Support: Works, Meaning: "for ports of services"},
+	{Path: "outboundClusterStatName", Support: Works},
 	{Path: "certificates", Support: NoEffect, Meaning: "no certificates for DNS names are issued"},
 	{Path: "serviceScopeConfigs", Support: NoEffect, Meaning: "there is no ambient mode"},
 	{Path: "enablePrometheusMerge", Support: NoEffect, Meaning: "the metrics of application and proxy are not merged"},
-	{Path: "verifyCertificateAtClient", Support: NoEffect, Meaning: "proxies verify only certificates of the mesh"},
+	{Path: "verifyCertificateAtClient", Support: NoEffect, Meaning: "proxies verify all certificates, unless a DestinationRule has `insecureSkipVerify`"},
 	{Path: "ca", Support: NoEffect, Meaning: "serve signs certificates itself"},
-	{Path: "discoverySelectors", Support: NoEffect, Meaning: "the services of all namespaces are in the mesh"},
-	{Path: "tlsDefaults", Support: NoEffect, Meaning: "only the TLS of the mesh is used"},
-	{Path: "defaultTrafficPolicy", Support: NoEffect, Meaning: "connections have no limits and there is no outlier detection"},
+	{Path: "discoverySelectors", Support: Works, Meaning: "they select namespaces of all clusters. The system namespace and `rootNamespace` are always in the mesh"},
+	{Path: "tlsDefaults", Support: Works, Meaning: "for TLS by DestinationRules"},
+	{Path: "defaultTrafficPolicy", Support: Works, Meaning: "for outbound connections, where a DestinationRule has no `connectionPool` or no `outlierDetection`"},
 	{Path: "serviceEntryVisibility", Support: NoEffect, Meaning: "only `exportTo` of a ServiceEntry decides which namespaces see it"},
 }
 
@@ -112,7 +109,7 @@ func actualMeshConfig() *meshv1alpha1.MeshConfig {
 	m := DefaultMeshConfig()
 	m.EnablePrometheusMerge = wrapperspb.Bool(false)
 	m.IngressControllerMode = meshv1alpha1.MeshConfig_OFF
-	m.MeshMTLS = &meshv1alpha1.MeshConfig_TLSConfig{MinProtocolVersion: meshv1alpha1.MeshConfig_TLSConfig_TLSV1_3}
+	m.VerifyCertificateAtClient = wrapperspb.Bool(true)
 	return m
 }
 

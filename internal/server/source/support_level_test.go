@@ -242,7 +242,7 @@ func TestMeshConfigWithoutEffectIsReported(t *testing.T) {
 	c := &Converter{Cluster: "c"}
 	for i := range meshFields {
 		row := &meshFields[i]
-		if row.Support == Partly || strings.HasPrefix(row.Path, "caCertificates.") || strings.HasPrefix(row.Path, "extensionProviders.") || slices.Contains([]string{"trustDomain", "meshMTLS.ecdhCurves", "defaultServiceExportTo", "defaultDestinationRuleExportTo", "localityLbSetting"}, row.Path) {
+		if row.Support == Partly || strings.HasPrefix(row.Path, "caCertificates.") || strings.HasPrefix(row.Path, "extensionProviders.") || slices.Contains([]string{"trustDomain", "meshMTLS", "tlsDefaults", "defaultTrafficPolicy", "defaultServiceExportTo", "defaultDestinationRuleExportTo", "localityLbSetting"}, row.Path) {
 			continue // these need good values, which TestConvert has
 		}
 		m := actualMeshConfig()
@@ -282,7 +282,7 @@ func TestMeshConfigWithoutEffectIsReported(t *testing.T) {
 		// A mesh that asks for what there is gets it.
 		"proxyListenPort: 15001\nenablePrometheusMerge: false\ningressControllerMode: \"OFF\"\nrootNamespace: istio-system": 0,
 		"defaultConfig: {discoveryAddress: \"istiod.istio-system.svc:15012\"}":                                              0,
-		"tcpKeepalive: {probes: 3}\ndefaultConfig: {concurrency: 2}\ndiscoverySelectors: [{matchLabels: {a: b}}]":           2,
+		"tcpKeepalive: {probes: 3}\ndefaultConfig: {concurrency: 2}\ncertificates: [{secretName: a}]":                       2,
 	} {
 		if got := meshWarnings(t, c, text); len(got) != want {
 			t.Errorf("%s: %q", text, got)

@@ -45,14 +45,14 @@ func (a *assignment) views(yield func(*liveView) bool) {
 func (h *Hub) choose(m mail, changes *snapshot.Changes) map[*subscriber]*assignment {
 	chosen := make(map[*subscriber]*assignment)
 	if changes != nil {
-		all := h.cfg.Generator.AssignAll(h.current.Load(), changes)
-		for sub := range h.subs.concerned(changes, all) {
+		others := h.cfg.Generator.Concerned(h.current.Load(), changes)
+		for sub := range h.subs.concerned(changes, others) {
 			if chosen[sub] == nil && h.assign(sub) == nil {
 				chosen[sub] = h.liveViewsFor(sub)
 			} // After a panic, which guard logs, the stream keeps its views.
 		}
 	}
-	for sub := range h.subs.concerned(&snapshot.Changes{Pods: m.reconsider}, false) {
+	for sub := range h.subs.concerned(&snapshot.Changes{Pods: m.reconsider}, nil) {
 		if chosen[sub] == nil {
 			chosen[sub] = h.liveViewsFor(sub)
 		}

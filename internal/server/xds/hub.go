@@ -28,10 +28,10 @@ import (
 type Generator struct {
 	ParseNode func(n *corev3.Node, maxMetadata int) (xdsgen.Node, error)
 	Assign    func(*snapshot.Snapshot, xdsgen.Node) xdsgen.Assignment
-	// AssignReads returns the only facts about a proxy that Assign reads. AssignAll
-	// reports whether changes concern every proxy.
+	// AssignReads returns the only facts about a proxy that Assign reads. Concerned reports
+	// which proxies the changes of other facts concern; nil means none.
 	AssignReads func(xdsgen.Node) (pod, namespace string)
-	AssignAll   func(*snapshot.Snapshot, *snapshot.Changes) bool
+	Concerned   func(*snapshot.Snapshot, *snapshot.Changes) func(xdsgen.Node) bool
 	// Fallback makes the answer for an EDS or RDS name that no view has. It may
 	// return nil: then there is no answer.
 	Fallback func(typeURL, name string, e *xdswire.Encoder) (*xdswire.Resource, error)

@@ -50,7 +50,7 @@ func (c meshGenerator) app() map[string]string { return map[string]string{"app":
 
 // object returns a random object of the cluster.
 func (c meshGenerator) object(cluster mesh.ClusterID) snapshot.Object {
-	switch c.IntN(42) {
+	switch c.IntN(45) {
 	case 0, 1, 2, 3, 4, 24:
 		return c.service(cluster)
 	case 5, 6, 7, 8, 9, 25, 26, 27:
@@ -62,8 +62,9 @@ func (c meshGenerator) object(cluster mesh.ClusterID) snapshot.Object {
 		n.Locality = mesh.Locality{Region: "r", Zone: pickOne(c, "z0", "z1")}
 		return n
 	case 14:
-		n := &snapshot.Namespace{Meta: c.meta(cluster, "", pickOne(c, "istio-system", "istio-system", "ns0"))}
+		n := &snapshot.Namespace{Meta: c.meta(cluster, "", pickOne(c, "istio-system", "istio-system", "ns0", "ns1"))}
 		n.Labels[mesh.LabelNetwork] = pickOne(c, "", "n1", "n2")
+		n.Labels["env"] = pickOne(c, "prod", "test")
 		return n
 	case 15:
 		return c.settings(cluster)
@@ -83,6 +84,8 @@ func (c meshGenerator) object(cluster mesh.ClusterID) snapshot.Object {
 		return c.destinationRule(cluster)
 	case 39, 40, 41:
 		return c.telemetry(cluster)
+	case 42, 43, 44:
+		return c.workloadEntry(cluster)
 	default:
 		return &snapshot.Secret{
 			Meta: c.meta(cluster, c.namespace(), pickOne(c, "cert", "other")), NoPair: "none",
@@ -174,6 +177,25 @@ func (c meshGenerator) pod(cluster mesh.ClusterID) snapshot.Object {
 	return p
 }
 
+func (c meshGenerator) workloadEntry(cluster mesh.ClusterID) snapshot.Object {
+	w := &snapshot.WorkloadEntry{
+		Network: pickOne[mesh.NetworkID](c, "", "", "n1"), Locality: mesh.Locality{Region: pickOne(c, "", "r")}, Weight: uint32(c.IntN(3)),
+		HealthChecked: c.once(3), Health: snapshot.Condition(c.IntN(3)),
+	}
+	w.Meta, w.External, w.Workload, w.ServiceAccount = c.meta(cluster, c.namespace(), pickOne(c, "vm", "host")), true, "vm", pickOne(c, "", "vm")
+	w.Labels = c.app()
+	w.Labels[mesh.LabelTLSMode] = pickOne(c, mesh.TLSModeIstio, "")
+	if c.once(3) {
+		w.Target = pickOne(c, "x.example.net", "y.example.net")
+	} else {
+		w.IPs = []netip.Addr{c.address(cluster)}
+	}
+	if c.once(2) {
+		w.Ports = []snapshot.PodPort{{Name: string(mesh.HTTP), Number: uint32(9000 + c.IntN(2))}}
+	}
+	return w
+}
+
 func (c meshGenerator) settings(cluster mesh.ClusterID) snapshot.Object {
 	allow, only := meshv1alpha1.MeshConfig_OutboundTrafficPolicy_ALLOW_ANY, meshv1alpha1.MeshConfig_OutboundTrafficPolicy_REGISTRY_ONLY
 	s := &snapshot.MeshSettings{Meta: c.meta(cluster, "istio-system", "istio"), Networks: &meshv1alpha1.MeshNetworks{}}
@@ -200,6 +222,23 @@ func (c meshGenerator) settings(cluster mesh.ClusterID) snapshot.Object {
 				EnvoyFileAccessLog: &meshv1alpha1.MeshConfig_ExtensionProvider_EnvoyFileAccessLogProvider{Path: pickOne(c, "", "/a", "/b")},
 			},
 		}}
+	}
+	if c.once(3) {
+		s.Mesh.ProxyListenPort, s.Mesh.ProxyInboundListenPort = pickOne[int32](c, 15001, 80), pickOne[int32](c, 15006, 85)
+		s.Mesh.InboundTrafficPolicy = &meshv1alpha1.MeshConfig_InboundTrafficPolicy{Mode: meshv1alpha1.MeshConfig_InboundTrafficPolicy_Mode(c.IntN(2))}
+		s.Mesh.OutboundClusterStatName, s.Mesh.InboundClusterStatName = pickOne(c, "", "%SERVICE%_%SUBSET_NAME%"), pickOne(c, "", "%SERVICE_NAME%_%TARGET_PORT%")
+	}
+	s.Mesh.MeshMTLS.MinProtocolVersion = meshv1alpha1.MeshConfig_TLSConfig_TLSProtocol(c.IntN(3))
+	s.Mesh.TlsDefaults = &meshv1alpha1.MeshConfig_TLSConfig{CipherSuites: []string{"AES128-SHA", "AES256-SHA"}[:c.IntN(3)]}
+	if c.once(3) {
+		p := c.trafficPolicy()
+		s.Mesh.DefaultTrafficPolicy = &meshv1alpha1.MeshConfig_DefaultTrafficPolicy{ConnectionPool: p.ConnectionPool, OutlierDetection: p.OutlierDetection}
+	}
+	if c.once(4) {
+		s.Mesh.DefaultServiceExportTo = []string{pickOne(c, "*", ".", "ns1")}
+	}
+	if c.once(4) {
+		s.Mesh.DiscoverySelectors = []*meshv1alpha1.LabelSelector{{MatchLabels: map[string]string{"env": pickOne(c, "prod", "test")}}}
 	}
 	if !c.once(2) {
 		return s
@@ -478,6 +517,8 @@ func (c meshGenerator) serviceEntry(cluster mesh.ClusterID) snapshot.Object {
 			listed.Workload.Labels = map[string]string{mesh.LabelTLSMode: pickOne(c, mesh.TLSModeIstio, "")}
 			listed.Workload.ServiceAccount = pickOne(c, "", "vm")
 			switch {
+			case e.Resolution == snapshot.ByEndpoints && c.once(3):
+				listed.Target, listed.Network = pickOne(c, "unix:///a", "unix:///b"), ""
 			case e.Resolution.DNS():
 				listed.Target, listed.Network = pickOne(c, "x.example.net", "y.example.net"), ""
 			case !c.once(4):
@@ -517,6 +558,7 @@ func incrementalNodes() []xdsgen.Node {
 		node(mesh.Sidecar, "c1", "ns0", "other", "fd00::1", nil),
 		node(mesh.Sidecar, "c3", "ns1", "p1", "10.0.3.1", func(n *xdsgen.Node) { n.Network = "n2" }),
 		node(mesh.Sidecar, "c1", "istio-system", "p1", "10.0.1.7", nil),
+		node(mesh.Sidecar, "c1", "ns0", "vm", "10.0.1.1", func(n *xdsgen.Node) { n.WorkloadEntry = "vm" }),
 		node(mesh.Sidecar, "c1", "ns0", "p0", "10.0.1.1", proxyless),
 		node(mesh.Sidecar, "c2", "ns1", "p1", "10.0.2.2", proxyless),
 	}

@@ -282,7 +282,7 @@ type incremental struct {
 func newIncremental() *incremental {
 	h := newUnstartedHub()
 	h.cfg.Generator = Generator{
-		ParseNode: xdsgen.ParseNode, Assign: xdsgen.Assign, AssignReads: xdsgen.AssignReads, AssignAll: xdsgen.AssignAll, Fallback: xdsgen.Fallback,
+		ParseNode: xdsgen.ParseNode, Assign: xdsgen.Assign, AssignReads: xdsgen.AssignReads, Concerned: xdsgen.Concerned, Fallback: xdsgen.Fallback,
 	}
 	w := &incremental{
 		registry: runRegistry(meshClusters), hub: h, nodes: incrementalNodes(),
@@ -358,10 +358,10 @@ func (w *incremental) apply(number int, s step) {
 	} else {
 		w.registry.Apply(s.events)
 	}
-	tick := &snapshot.Pod{Meta: snapshot.Meta{Cluster: "c1", Namespace: "tick", Name: "tick", Labels: map[string]string{"step": fmt.Sprint(number)}}}
+	tick := &snapshot.Pod{Meta: snapshot.Meta{Cluster: "c1", Namespace: "istio-system", Name: "tick", Labels: map[string]string{"step": fmt.Sprint(number)}}}
 	w.objects[tick.Key()] = tick
 	w.registry.Apply([]snapshot.Event{{Key: tick.Key(), Object: tick}})
-	for w.now.Pods.Get("c1/tick/tick") != tick {
+	for w.now.Pods.Get("c1/istio-system/tick") != tick {
 		w.take()
 	}
 	w.hub.deliver()
@@ -581,6 +581,7 @@ func (in interned) snapshot(s *snapshot.Snapshot) *snapshot.Snapshot {
 	out := *s
 	out.Seq = 0
 	out.Mesh, out.Gateways = intern(in, text(s.Mesh), s.Mesh), intern(in, text(s.Gateways), s.Gateways)
+	out.Networks = table(in, s.Networks, func(v *mesh.NetworkID) *mesh.NetworkID { return intern(in, text(v), v) })
 	out.TrustBundle = intern(in, text(s.TrustBundle), s.TrustBundle)
 	out.Services = table(in, s.Services, service)
 	out.Localities = table(in, s.Localities, func(v *mesh.Locality) *mesh.Locality { return intern(in, text(v), v) })
@@ -636,7 +637,7 @@ func ruleText(r *snapshot.HostRule) string {
 // readable returns a snapshot as text, to show differences.
 func readable(s *snapshot.Snapshot) map[string]any {
 	out := map[string]any{
-		"trust bundle": text(s.TrustBundle), "mesh": text(s.Mesh), "gateways": text(s.Gateways), "private": s.Private, "rule traits": s.RuleTraits, "gateway configs": addressesOf(s.GatewayConfigs),
+		"trust bundle": text(s.TrustBundle), "mesh": text(s.Mesh), "networks": text(maps.Collect(s.Networks.All())), "gateways": text(s.Gateways), "private": s.Private, "rule traits": s.RuleTraits, "gateway configs": addressesOf(s.GatewayConfigs),
 	}
 	for k, v := range s.Services.All() {
 		out["service "+k] = text(v)

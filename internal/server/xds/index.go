@@ -2,7 +2,6 @@ package xds
 
 import (
 	"iter"
-	"maps"
 
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 	"github.com/meshctl/meshctl/internal/server/xdsgen"
@@ -51,13 +50,17 @@ func (s *streamIndex) remove(sub *subscriber) {
 	s.byNamespace.remove(sub.namespace, sub)
 }
 
-// concerned yields the streams whose choice of views the changes may affect: all
-// streams, or those that read a changed pod or namespace. It may repeat a stream.
-func (s *streamIndex) concerned(c *snapshot.Changes, all bool) iter.Seq[*subscriber] {
+// concerned yields the streams whose choice of views the changes may affect: those that
+// read a changed pod or namespace, and others that a function, which may be nil, names. It
+// may repeat a stream.
+func (s *streamIndex) concerned(c *snapshot.Changes, others func(xdsgen.Node) bool) iter.Seq[*subscriber] {
 	return func(yield func(*subscriber) bool) {
-		if all {
-			maps.Keys(s.all)(yield)
-			return
+		if others != nil {
+			for sub := range s.all {
+				if others(sub.node) && !yield(sub) {
+					return
+				}
+			}
 		}
 		for pod := range c.Pods {
 			for sub := range s.byPod[pod] {

@@ -9,6 +9,7 @@ import (
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	dto "github.com/prometheus/client_model/go"
 
+	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 	"github.com/meshctl/meshctl/internal/server/xdsgen"
 	"github.com/meshctl/meshctl/internal/xdswire"
@@ -114,7 +115,7 @@ func TestViewsOfOtherKindsAreNotVisited(t *testing.T) {
 	l := newViewIndex()
 	reads := map[string]snapshot.Kinds{
 		"services": snapshot.ServiceFacts, "endpoints": snapshot.ServiceFacts | snapshot.EndpointFacts,
-		"ports": snapshot.PortFacts, "secrets": snapshot.SecretFacts, "nothing": 0,
+		"clusters": snapshot.ServiceFacts | snapshot.MeshFacts, "ports": snapshot.PortFacts, "secrets": snapshot.SecretFacts, "nothing": 0,
 	}
 	for name, kinds := range reads {
 		delete(l.stale, l.of(kindView{testView{xdswire.ClusterType, name}, kinds}))
@@ -127,9 +128,11 @@ func TestViewsOfOtherKindsAreNotVisited(t *testing.T) {
 		{nil, nil},
 		{&snapshot.Changes{Pods: some, Namespaces: some}, nil},
 		{&snapshot.Changes{Endpoints: some}, []string{"endpoints"}},
-		{&snapshot.Changes{Services: some}, []string{"endpoints", "services"}},
+		{&snapshot.Changes{Services: some}, []string{"clusters", "endpoints", "services"}},
 		{&snapshot.Changes{Secrets: some, Ports: map[uint32]struct{}{1: {}}}, []string{"ports", "secrets"}},
-		{&snapshot.Changes{Everywhere: true}, []string{"endpoints", "nothing", "ports", "secrets", "services"}},
+		{&snapshot.Changes{Traits: true, GatewayConfigs: true, Networks: map[mesh.ClusterID]struct{}{"c": {}}}, nil},
+		{&snapshot.Changes{Mesh: true}, []string{"clusters"}},
+		{&snapshot.Changes{Everywhere: true}, []string{"clusters", "endpoints", "nothing", "ports", "secrets", "services"}},
 	} {
 		var got []string
 		for v := range l.touched(tc.changes) {

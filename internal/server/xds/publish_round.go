@@ -136,7 +136,7 @@ func (l *listing) list(v *liveView, whole bool) bool {
 func (l *listing) units() {
 	v, s := l.view, l.hub.current.Load()
 	if !l.whole {
-		for key := range v.view.Keys().Touched(l.changes) {
+		for key := range v.view.Keys().Touched(s, l.changes) {
 			l.note(key, v.view.Unit(s, key))
 		}
 		return

@@ -99,7 +99,7 @@ func (a *secretClient) next() map[string][]byte {
 // the caller: <namespace>/<service account>@<cluster>. Routers may read keys.
 func realGenerator(cfg *Config, a *Access) {
 	cfg.Generator = Generator{
-		ParseNode: xdsgen.ParseNode, Assign: xdsgen.Assign, AssignReads: xdsgen.AssignReads, AssignAll: xdsgen.AssignAll,
+		ParseNode: xdsgen.ParseNode, Assign: xdsgen.Assign, AssignReads: xdsgen.AssignReads, Concerned: xdsgen.Concerned,
 		Fallback: xdsgen.Fallback, Secrets: xdsgen.AssignSecrets,
 	}
 	cfg.MayReadKeys = func(_ *snapshot.Snapshot, _ mesh.Caller, n xdsgen.Node) error {

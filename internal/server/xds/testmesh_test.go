@@ -134,7 +134,12 @@ func generatorOf(more ...string) Generator {
 			return a
 		},
 		AssignReads: func(n xdsgen.Node) (pod, namespace string) { return n.ID.Name, n.Namespace },
-		AssignAll:   func(_ *snapshot.Snapshot, c *snapshot.Changes) bool { return c.Everywhere },
+		Concerned: func(_ *snapshot.Snapshot, c *snapshot.Changes) func(xdsgen.Node) bool {
+			if c.Everywhere {
+				return func(xdsgen.Node) bool { return true }
+			}
+			return nil
+		},
 		Fallback: func(t, name string, e *xdswire.Encoder) (*xdswire.Resource, error) {
 			return e.Resource(t, name, wrapperspb.String(name+":fallback"))
 		},

@@ -31,17 +31,17 @@ func TestClusterBalancing(t *testing.T) {
 	plaintext := func(e *snapshot.Endpoint) { e.MTLS = false }
 	weight := func(w uint32) func(*snapshot.Endpoint) { return func(e *snapshot.Endpoint) { e.Weight = w } }
 	on := func(n mesh.NetworkID) func(*snapshot.Endpoint) { return func(e *snapshot.Endpoint) { e.Network = n } }
-	two := &snapshot.Gateways{ByNetwork: map[mesh.NetworkID][]snapshot.NetworkGateway{
-		"n1": {{Network: "n1", Cluster: "c1", Address: netip.MustParseAddr("192.0.2.1"), Port: 15443}},
-		"n2": {{Network: "n2", Cluster: "c2", Address: netip.MustParseAddr("192.0.2.2"), Port: 15443}},
-	}}
+	two := listOf([]snapshot.NetworkGateway{
+		{Network: "n1", Cluster: "c1", Address: netip.MustParseAddr("192.0.2.1"), Port: 15443},
+		{Network: "n2", Cluster: "c2", Address: netip.MustParseAddr("192.0.2.2"), Port: 15443},
+	})
 	near := assignments{service: public, families: v4}
 	n1 := assignments{service: public, families: v4, gateways: two, network: "n1"}
-	dual := assignments{service: public, families: v4, network: "n1", gateways: &snapshot.Gateways{ByNetwork: map[mesh.NetworkID][]snapshot.NetworkGateway{"n2": {
+	dual := assignments{service: public, families: v4, network: "n1", gateways: listOf([]snapshot.NetworkGateway{
 		{Network: "n2", Cluster: "c2", Address: netip.MustParseAddr("192.0.2.2"), Port: 15443},
 		{Network: "n2", Cluster: "c2", Address: netip.MustParseAddr("192.0.2.3"), Port: 15443},
 		{Network: "n2", Cluster: "c2", Address: netip.MustParseAddr("2001:db8::2"), Port: 15443},
-	}}}}
+	})}
 	tests := []struct {
 		name string
 		from assignments

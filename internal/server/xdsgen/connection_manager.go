@@ -1,6 +1,7 @@
 package xdsgen
 
 import (
+	"cmp"
 	"slices"
 	"strings"
 
@@ -158,13 +159,20 @@ func alpnValue(format string) *setfilterstatev3.FilterStateValue {
 
 // tcpProxy returns the filter that passes connections on to a cluster.
 func (g *generator) tcpProxy(cluster string, s snapshot.ListenerSettings) *listenerv3.Filter {
-	return g.timedTCPProxy(cluster, s, tcpTimeouts{})
+	return g.namedTCPProxy(cluster, cluster, s, tcpTimeouts{})
 }
 
-func (g *generator) timedTCPProxy(cluster string, s snapshot.ListenerSettings, t tcpTimeouts) *listenerv3.Filter {
+// serviceTCP returns the filter that passes connections on to a port of a service.
+func (g *generator) serviceTCP(svc *snapshot.MeshService, port *snapshot.ServicePort, o httpOptions) *listenerv3.Filter {
+	cluster := mesh.ClusterName{Direction: mesh.Outbound, Port: port.Number, Host: svc.Host}.String()
+	stats := cmp.Or(statName(o.settings.Stats, svc, port, "", 0), cluster)
+	return g.namedTCPProxy(cluster, stats, o.settings, o.timeouts.of(svc, port.Number))
+}
+
+func (g *generator) namedTCPProxy(cluster, stats string, s snapshot.ListenerSettings, t tcpTimeouts) *listenerv3.Filter {
 	p := &tcpv3.TcpProxy{
 		AccessLog:        g.accessLogs(s),
-		StatPrefix:       cluster,
+		StatPrefix:       stats,
 		ClusterSpecifier: &tcpv3.TcpProxy_Cluster{Cluster: cluster},
 	}
 	t.set(p)

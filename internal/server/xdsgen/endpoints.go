@@ -59,7 +59,7 @@ func (v endpointView) on(node string) endpointView {
 func (v endpointView) Type() string { return xdswire.EndpointType }
 
 func (v endpointView) Keys() Keys {
-	return Keys{ServiceFacts: snapshot.ServiceFacts | snapshot.EndpointFacts | snapshot.RuleFacts, scope: v.scope}
+	return Keys{ServiceFacts: snapshot.ServiceFacts | snapshot.EndpointFacts | snapshot.RuleFacts | snapshot.GatewayFacts | snapshot.MeshFacts, scope: v.scope}
 }
 
 func (v endpointView) Unit(s *snapshot.Snapshot, k Key) Unit {
@@ -72,7 +72,7 @@ func (v endpointView) Unit(s *snapshot.Snapshot, k Key) Unit {
 
 func (v endpointView) assignments(s *snapshot.Snapshot, svc *snapshot.MeshService) assignments {
 	u := assignments{
-		service: svc, endpoints: s.Endpoints.Get(svc.Key), gateways: s.Gateways,
+		service: svc, endpoints: s.Endpoints.Get(svc.Key),
 		network: v.network, view: v.view, families: v.families, passthrough: v.passthrough, proxyless: v.proxyless,
 		subsets: encodeSubsets(s.Mesh, svc, s.Rules.Get(svc.Key).For(v.client), v.place),
 	}
@@ -80,7 +80,22 @@ func (v endpointView) assignments(s *snapshot.Snapshot, svc *snapshot.MeshServic
 		u.cluster = v.cluster
 	}
 	u.nodeLocal, u.node = svc.NodeLocal, v.node
+	u.gateways = v.gateways(s, u.endpoints)
 	return u
+}
+
+// gateways returns the gateways of the endpoints' networks, without those of the proxy's
+// own network.
+func (v endpointView) gateways(s *snapshot.Snapshot, e *snapshot.Endpoints) list[snapshot.NetworkGateway] {
+	var out []snapshot.NetworkGateway
+	if e != nil {
+		for _, n := range e.Networks {
+			if n != v.network {
+				out = append(out, s.Gateways.ByNetwork[n]...)
+			}
+		}
+	}
+	return listOf(out)
 }
 
 // endpointSubset is the part of a DestinationRule that decides which endpoints a cluster
@@ -115,7 +130,7 @@ func endpointPolicyOf(m *snapshot.Mesh, p *networkingv1alpha3.TrafficPolicy, cli
 // changes of a DestinationRule generate no assignments. A service without a rule that
 // matters has "".
 func encodeSubsets(m *snapshot.Mesh, svc *snapshot.MeshService, rule *snapshot.HostRule, client place) string {
-	if rule == nil && len(localitySetting(m, nil).GetDistribute()) == 0 {
+	if rule == nil && m.DefaultPolicy == nil && len(localitySetting(m, nil).GetDistribute()) == 0 {
 		return ""
 	}
 	var out []endpointSubset
@@ -124,7 +139,7 @@ func encodeSubsets(m *snapshot.Mesh, svc *snapshot.MeshService, rule *snapshot.H
 		e := endpointSubset{Name: subset.GetName(), Labels: subset.GetLabels()}
 		for i := range svc.Ports {
 			number := svc.Ports[i].Number
-			if p := endpointPolicyOf(m, rule.PolicyAt(number, subset), client); p != (endpointPolicy{}) {
+			if p := endpointPolicyOf(m, rule.PolicyOver(m.DefaultPolicy, number, subset), client); p != (endpointPolicy{}) {
 				if e.Ports == nil {
 					e.Ports = make(map[uint32]endpointPolicy)
 				}
@@ -183,7 +198,7 @@ type assignments struct {
 	service   *snapshot.MeshService
 	subsets   string // []endpointSubset, encoded
 	endpoints *snapshot.Endpoints
-	gateways  *snapshot.Gateways
+	gateways  list[snapshot.NetworkGateway] // of other networks
 	network   mesh.NetworkID
 	view      string
 	families  families

@@ -1,6 +1,7 @@
 package xdsgen
 
 import (
+	"cmp"
 	"slices"
 	"strings"
 
@@ -171,7 +172,7 @@ func (u gatewayListeners) chains(g *generator, srv passthroughServer, subsets ma
 				name := mesh.ClusterName{Direction: mesh.Outbound, Port: port.Number, Subset: subset, Host: svc.Host}.SNI()
 				out = append(out, &listenerv3.FilterChain{
 					FilterChainMatch:              &listenerv3.FilterChainMatch{ServerNames: []string{name}, ApplicationProtocols: alpnAll},
-					Filters:                       []*listenerv3.Filter{g.tcpProxy(name, u.settings)},
+					Filters:                       []*listenerv3.Filter{g.namedTCPProxy(name, cmp.Or(statName(u.settings.Stats, svc, port, subset, 0), name), u.settings, tcpTimeouts{})},
 					TransportSocketConnectTimeout: durationpb.New(handshakeTimeout),
 				})
 			}

@@ -54,7 +54,7 @@ func (v grpcView) Type() string { return v.typ }
 func (v grpcView) Keys() Keys {
 	k := Keys{ServiceFacts: snapshot.ServiceFacts, scope: v.scope}
 	if v.typ == xdswire.ClusterType {
-		k.ServiceFacts |= snapshot.RuleFacts
+		k.ServiceFacts |= snapshot.RuleFacts | snapshot.MeshFacts
 	}
 	return k
 }
@@ -67,6 +67,7 @@ func (v grpcView) Unit(s *snapshot.Snapshot, k Key) Unit {
 	u := grpcService{typ: v.typ, service: svc, near: isNear(svc, v.namespace)}
 	if v.typ == xdswire.ClusterType {
 		u.mtls, u.rule = s.Mesh.AutoMTLS && svc.AllDirectTLS, s.Rules.Get(svc.Key).For(v.client)
+		u.defaults = s.Mesh.DefaultPolicy
 	}
 	return u
 }
@@ -77,8 +78,9 @@ type grpcService struct {
 	service *snapshot.MeshService
 	near    bool // clients are in the service's namespace
 	// For clusters only.
-	mtls bool
-	rule *snapshot.HostRule // or nil
+	mtls     bool
+	rule     *snapshot.HostRule // or nil
+	defaults *networkingv1alpha3.TrafficPolicy
 }
 
 func (u grpcService) Type() string { return u.typ }
@@ -154,7 +156,7 @@ func grpcRoutes(cluster string) *routev3.RouteConfiguration {
 // ALPN. So the cluster has mTLS only if its DestinationRule requires mTLS, or if all
 // endpoints accept it from such a client.
 func (u grpcService) cluster(g *generator, port uint32, subset *networkingv1alpha3.Subset) *clusterv3.Cluster {
-	policy := u.rule.PolicyAt(port, subset)
+	policy := u.rule.PolicyOver(u.defaults, port, subset)
 	name := mesh.ClusterName{Direction: mesh.Outbound, Port: port, Subset: subset.GetName(), Host: u.service.Host}.String()
 	c := &clusterv3.Cluster{
 		Name:                 name,

@@ -1,6 +1,7 @@
 package xdsgen
 
 import (
+	"net"
 	"net/netip"
 	"slices"
 	"time"
@@ -17,10 +18,11 @@ import (
 // Workloads with equal facts share them.
 type inboundFacts struct {
 	Captured       bool
+	Listen         uint32 // Mesh.InboundPort
 	Ports          []inboundPort
 	TrustDomains   []string
 	ConnectTimeout time.Duration
-	KeyExchanges   curves             `json:",omitempty"`
+	TLS            snapshot.TLSLimits `json:",omitzero"`
 	KeepAlive      snapshot.KeepAlive `json:",omitzero"`
 	// Passthrough is the mTLS mode of ports without a service. PortModes overrides it
 	// for single ports.
@@ -44,6 +46,8 @@ type inboundPort struct {
 	Mode     snapshot.MTLSMode
 	// Bind is the address of the listener. It is empty if connections are captured.
 	Bind string
+	// Stats is the name of the statistics. It is empty for the name of the cluster.
+	Stats string `json:",omitempty"`
 	// Endpoint is the address of the application, such as "127.0.0.1:8080". Empty means
 	// the original destination of the connection.
 	Endpoint string
@@ -73,8 +77,8 @@ func (p *inboundPort) pool() *networkingv1alpha3.ConnectionPoolSettings {
 func inbound(s *snapshot.Snapshot, n Node, pod *snapshot.Pod, labels map[string]string, sc scope) inboundFacts {
 	mtls := snapshot.WorkloadMTLS(s.Namespaces.Get(s.Mesh.RootNamespace), s.Namespaces.Get(n.Namespace), labels)
 	f := inboundFacts{
-		Captured: n.Captured, TrustDomains: trustDomains(s.Mesh), ConnectTimeout: s.Mesh.ConnectTimeout,
-		KeyExchanges: curvesOf(s.Mesh), KeepAlive: s.Mesh.KeepAlive, Passthrough: mtls.Default, Families: n.families(),
+		Captured: n.Captured, Listen: s.Mesh.InboundPort, TrustDomains: trustDomains(s.Mesh), ConnectTimeout: s.Mesh.ConnectTimeout,
+		TLS: s.Mesh.MeshTLS, KeepAlive: s.Mesh.KeepAlive, Passthrough: mtls.Default, Families: n.families(),
 	}
 	services := servicePorts(s, n, pod, labels)
 	if sc.sidecar != nil && len(sc.sidecar.Spec.GetIngress()) > 0 {
@@ -87,6 +91,9 @@ func inbound(s *snapshot.Snapshot, n Node, pod *snapshot.Pod, labels map[string]
 		p.Mode = mtls.Port(p.Number)
 		if pool := sidecarPool(sc.sidecar, p.Number); pool != nil {
 			p.Pool = encodePool(pool)
+		}
+		if s.Mesh.InboundLocalhost && n.Captured && p.Endpoint == "" {
+			p.Endpoint = net.JoinHostPort(loopback(n.families().wildcards()[0]), portString(p.Number))
 		}
 	}
 	if n.Captured {
@@ -119,6 +126,7 @@ func servicePorts(s *snapshot.Snapshot, n Node, pod *snapshot.Pod, labels map[st
 		}
 		taken[number] = inboundPort{
 			Number: number, Service: p.Number, Name: svc.Name, Space: svc.Namespace, Host: svc.Host, Protocol: p.Protocol,
+			Stats: statName(s.Mesh.InboundStats, svc, p, "", number),
 		}
 		// As with Istio, rules with a workload selector are for outbound connections.
 		rule := s.Rules.Get(svc.Key).For(snapshot.RuleClient{Namespace: n.Namespace})
@@ -189,7 +197,7 @@ func ingressPorts(sc *snapshot.Sidecar, n Node, services []inboundPort) []inboun
 		p := inboundPort{Number: in.GetPort().GetNumber(), Service: in.GetPort().GetNumber(), Protocol: protocol, Name: sc.Name, Space: sc.Namespace}
 		if i := slices.IndexFunc(services, func(s inboundPort) bool { return s.Number == p.Number }); i >= 0 {
 			s := services[i]
-			p.Service, p.Name, p.Space, p.Host, p.Pool = s.Service, s.Name, s.Space, s.Host, s.Pool
+			p.Service, p.Name, p.Space, p.Host, p.Pool, p.Stats = s.Service, s.Name, s.Space, s.Host, s.Pool, s.Stats
 		}
 		p.Endpoint = in.GetDefaultEndpoint()
 		if ap, err := netip.ParseAddrPort(p.Endpoint); err == nil && ap.Addr().IsUnspecified() {

@@ -1,6 +1,7 @@
 package xdsgen
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"strings"
@@ -18,6 +19,9 @@ func (p *inboundPort) cluster() string {
 	return mesh.ClusterName{Direction: mesh.Inbound, Port: p.Number}.String()
 }
 
+// stats returns the name of the statistics.
+func (p *inboundPort) stats() string { return cmp.Or(p.Stats, p.cluster()) }
+
 func (f *inboundFacts) clusters(g *generator) {
 	for i := range f.Ports {
 		g.cluster(f.cluster(g, &f.Ports[i]))
@@ -33,7 +37,7 @@ func (f *inboundFacts) clusters(g *generator) {
 func (f *inboundFacts) cluster(g *generator, p *inboundPort) *clusterv3.Cluster {
 	c := &clusterv3.Cluster{
 		Name:            p.cluster(),
-		AltStatName:     p.cluster() + ";",
+		AltStatName:     p.stats() + ";",
 		ConnectTimeout:  durationpb.New(f.ConnectTimeout),
 		CircuitBreakers: unlimited(),
 		CommonLbConfig:  &clusterv3.Cluster_CommonLbConfig{},

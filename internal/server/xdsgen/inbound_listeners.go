@@ -35,7 +35,7 @@ func (f *inboundFacts) listeners(g *generator) {
 func (f *inboundFacts) virtualInbound(g *generator) *listenerv3.Listener {
 	chains := []*listenerv3.FilterChain{{
 		Name:             "virtualInbound-blackhole",
-		FilterChainMatch: &listenerv3.FilterChainMatch{DestinationPort: wrapperspb.UInt32(mesh.PortInbound)},
+		FilterChainMatch: &listenerv3.FilterChainMatch{DestinationPort: wrapperspb.UInt32(f.Listen)},
 		Filters:          []*listenerv3.Filter{g.blackHole()},
 	}}
 	served := make(map[uint32]bool)
@@ -61,7 +61,7 @@ func (f *inboundFacts) virtualInbound(g *generator) *listenerv3.Listener {
 		ContinueOnListenerFiltersTimeout:     true,
 		MaxConnectionsToAcceptPerSocketEvent: wrapperspb.UInt32(1),
 	}
-	listenAt(l, mesh.PortInbound, f.Families.wildcards())
+	listenAt(l, f.Listen, f.Families.wildcards())
 	return l
 }
 
@@ -71,8 +71,8 @@ func (f *inboundFacts) virtualInbound(g *generator) *listenerv3.Listener {
 func (f *inboundFacts) inspectors(g *generator) []*listenerv3.ListenerFilter {
 	original := g.listenerFilter("envoy.filters.listener.original_dst", &originaldstv3.OriginalDst{})
 	tls, http := g.tlsInspector(), g.httpInspector()
-	tls.FilterDisabled = portRange(mesh.PortInbound)
-	declared := []uint32{mesh.PortInbound}
+	tls.FilterDisabled = portRange(f.Listen)
+	declared := []uint32{f.Listen}
 	for i := range f.Ports {
 		if f.Ports[i].Protocol != mesh.Auto {
 			declared = append(declared, f.Ports[i].Number)
@@ -186,9 +186,9 @@ func (f *inboundFacts) passthroughChains(g *generator, number uint32) []*listene
 // inboundPort without a number stands for all ports without chains of their own.
 func (f *inboundFacts) chains(g *generator, p *inboundPort, filterPort uint32) []*listenerv3.FilterChain {
 	cluster, vhost, operation := mesh.InboundPassthroughCluster, "inbound|http|0", ":0/*"
-	name, stat := "", mesh.InboundPassthroughCluster+";"
+	name, stat, tcpStats := "", mesh.InboundPassthroughCluster+";", cluster
 	if p.Number != 0 {
-		cluster = p.cluster()
+		cluster, tcpStats = p.cluster(), p.stats()
 		vhost = "inbound|http|" + portString(p.Service)
 		operation = p.Host + ":" + portString(p.Service) + "/*"
 		name = cmp.Or(p.Bind, f.Families.wildcards()[0]) + "_" + portString(p.Number)
@@ -206,7 +206,7 @@ func (f *inboundFacts) chains(g *generator, p *inboundPort, filterPort uint32) [
 			c.FilterChainMatch.DestinationPort = wrapperspb.UInt32(p.Number)
 		}
 		if kind.mtls {
-			c.TransportSocket = g.downstreamTLS(f.KeyExchanges, f.TrustDomains)
+			c.TransportSocket = g.downstreamTLS(f.TLS, f.TrustDomains)
 		}
 		var filter *listenerv3.Filter
 		if kind.http {
@@ -215,7 +215,7 @@ func (f *inboundFacts) chains(g *generator, p *inboundPort, filterPort uint32) [
 				port: filterPort, settings: f.settings, filters: f.filters, grpcWeb: p.Protocol == mesh.GRPCWeb,
 			})
 		} else {
-			filter = g.tcpProxy(cluster, f.settings)
+			filter = g.namedTCPProxy(cluster, tcpStats, f.settings, tcpTimeouts{})
 		}
 		c.Filters = []*listenerv3.Filter{filter}
 		if name == "" {

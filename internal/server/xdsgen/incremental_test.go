@@ -25,7 +25,7 @@ type units map[xdsgen.View]map[xdsgen.Key]xdsgen.Unit
 
 // TestTouchedFindsEveryChange: after random changes of a mesh, views that were updated
 // only by Touched, and only for the kinds that they read, equal newly listed views. A
-// proxy keeps its views unless facts changed that AssignReads and AssignAll name.
+// proxy keeps its views unless facts changed that AssignReads and Concerned name.
 func TestTouchedFindsEveryChange(t *testing.T) {
 	type publication struct {
 		s *snapshot.Snapshot
@@ -92,7 +92,7 @@ func TestTouchedFindsEveryChange(t *testing.T) {
 				continue
 			}
 			if v.Keys().Reads()&p.c.Kinds() != 0 {
-				for key := range v.Keys().Touched(p.c) {
+				for key := range v.Keys().Touched(p.s, p.c) {
 					if have[key] = v.Unit(p.s, key); have[key] == nil {
 						delete(have, key)
 					}
@@ -106,11 +106,12 @@ func TestTouchedFindsEveryChange(t *testing.T) {
 			pod, namespace := xdsgen.AssignReads(n)
 			_, podChanged := p.c.Pods[pod]
 			_, namespaceChanged := p.c.Namespaces[namespace]
-			if podChanged || namespaceChanged || xdsgen.AssignAll(p.s, p.c) {
+			others := xdsgen.Concerned(p.s, p.c)
+			if podChanged || namespaceChanged || others != nil && others(n) {
 				continue
 			}
 			if fmt.Sprint(xdsgen.Assign(p.s, n)) != fmt.Sprint(assigned[i]) {
-				t.Fatalf("step %d: %s has other views, but nothing changed that AssignReads names\nbatch: %v", step, n.ID, batch)
+				t.Fatalf("step %d: %s has other views, but nothing changed that AssignReads or Concerned names\nbatch: %v", step, n.ID, batch)
 			}
 		}
 		refresh()

@@ -41,9 +41,9 @@ type Keys struct {
 	// ServiceFacts holds the kinds of facts of its service that the unit of a service
 	// reads. Without any, there are no such units.
 	ServiceFacts snapshot.Kinds
-	// Ports reports whether each port number has a unit, which reads the services of the
-	// port.
-	Ports bool
+	// PortFacts holds the kinds of facts of its services that the unit of a port number
+	// reads. Without any, there are no such units.
+	PortFacts snapshot.Kinds
 
 	scope   scope    // the services that a unit may read
 	secrets *Secrets // for SecretKey
@@ -52,10 +52,7 @@ type Keys struct {
 // Reads returns the kinds of facts that the units read. Changes of other kinds do not
 // concern the view.
 func (k Keys) Reads() snapshot.Kinds {
-	reads := k.FixedFacts | k.ServiceFacts
-	if k.Ports {
-		reads |= snapshot.PortFacts
-	}
+	reads := k.FixedFacts | k.ServiceFacts | k.PortFacts
 	if k.secrets != nil {
 		reads |= snapshot.SecretFacts
 	}
@@ -77,7 +74,7 @@ func (k Keys) All(s *snapshot.Snapshot) iter.Seq[Key] {
 				}
 			}
 		}
-		if k.ServiceFacts == 0 && !k.Ports {
+		if k.ServiceFacts|k.PortFacts == 0 {
 			return
 		}
 		if namespaces := k.scope.namespaces(); namespaces != nil {
@@ -91,7 +88,7 @@ func (k Keys) All(s *snapshot.Snapshot) iter.Seq[Key] {
 				}
 			}
 		}
-		if k.Ports {
+		if k.PortFacts != 0 {
 			for number := range s.Ports.All() {
 				if !yield(Key{Kind: PortKey, Number: number}) {
 					return
@@ -119,7 +116,7 @@ func (k Keys) within(s *snapshot.Snapshot, namespaces []string, yield func(Key) 
 		if k.ServiceFacts != 0 && !yield(Key{Kind: ServiceKey, Name: svc.Key}) {
 			return
 		}
-		if k.Ports {
+		if k.PortFacts != 0 {
 			for i := range svc.Ports {
 				ports[svc.Ports[i].Number] = struct{}{}
 			}
@@ -149,12 +146,21 @@ func servicesIn(s *snapshot.Snapshot, namespaces []string) iter.Seq[*snapshot.Me
 	}
 }
 
-// Touched iterates over the keys of the units that changes may concern, each once, and
-// maybe over keys that the view does not have. After changes with Everywhere, the caller
-// uses All instead.
-func (k Keys) Touched(c *snapshot.Changes) iter.Seq[Key] {
+// unkeyed holds the kinds of facts that concern all units that read them.
+const unkeyed = snapshot.TrustFacts | snapshot.MeshFacts
+
+// Touched iterates over the keys of the units that changes may concern, and maybe over
+// keys that the view does not have. It may repeat a key. After changes with Everywhere, the
+// caller uses All instead.
+func (k Keys) Touched(s *snapshot.Snapshot, c *snapshot.Changes) iter.Seq[Key] {
 	return func(yield func(Key) bool) {
-		if k.FixedFacts&c.Kinds() != 0 {
+		if (k.ServiceFacts|k.PortFacts)&c.Kinds()&unkeyed != 0 {
+			for key := range k.All(s) {
+				if !yield(key) {
+					return
+				}
+			}
+		} else if k.FixedFacts&c.Kinds() != 0 {
 			for i := range k.Fixed {
 				if !yield(Key{Number: uint32(i)}) {
 					return
@@ -169,14 +175,14 @@ func (k Keys) Touched(c *snapshot.Changes) iter.Seq[Key] {
 			}
 		}
 		if k.ServiceFacts != 0 {
-			for key := range c.ServiceKeys(k.ServiceFacts) {
+			for key := range c.ServiceKeys(s, k.ServiceFacts) {
 				if !yield(Key{Kind: ServiceKey, Name: key}) {
 					return
 				}
 			}
 		}
-		if k.Ports {
-			for number := range c.Ports {
+		if k.PortFacts != 0 {
+			for number := range c.PortNumbers(s, k.PortFacts) {
 				if !yield(Key{Kind: PortKey, Number: number}) {
 					return
 				}

@@ -41,9 +41,9 @@ func TestLocalityPolicy(t *testing.T) {
 	}
 	failover := []*networkingv1alpha3.LocalityLoadBalancerSetting_Failover{{From: "r2", To: "r9"}, {From: "r1", To: "r3"}}
 	everywhere := []snapshot.Endpoint{ep(1, "r1/z1/s1"), ep(2, "r1/z1/s2"), ep(3, "r1/z2"), ep(4, "r2"), ep(5, "r3")}
-	u := assignments{service: public, families: v4, network: "n1", gateways: &snapshot.Gateways{ByNetwork: map[mesh.NetworkID][]snapshot.NetworkGateway{
-		"n2": {{Network: "n2", Cluster: "c2", Address: netip.MustParseAddr("192.0.2.2"), Port: 15443}},
-	}}}
+	u := assignments{service: public, families: v4, network: "n1", gateways: listOf([]snapshot.NetworkGateway{
+		{Network: "n2", Cluster: "c2", Address: netip.MustParseAddr("192.0.2.2"), Port: 15443},
+	})}
 	for _, tt := range []struct {
 		name    string
 		setting *networkingv1alpha3.LocalityLoadBalancerSetting
@@ -185,7 +185,7 @@ func TestReachByRules(t *testing.T) {
 			RuleTraits: snapshot.RuleTraits{Localities: true},
 		}
 		svc := &snapshot.MeshService{Key: "web", Host: "web", Ports: []snapshot.ServicePort{{Name: "http", Number: 80, Protocol: mesh.HTTP}}}
-		s.Endpoints = s.Endpoints.With(map[string]*snapshot.Endpoints{"web": {ByPort: map[string][]snapshot.Endpoint{"http": list}}})
+		s.Endpoints = s.Endpoints.With(map[string]*snapshot.Endpoints{"web": {ByPort: map[string][]snapshot.Endpoint{"http": list}, Networks: []mesh.NetworkID{"n2"}}})
 		if tt.policy != nil {
 			s.Rules = s.Rules.With(map[string]*snapshot.HostRules{"web": {Default: []*snapshot.HostRule{{Policy: tt.policy}}}})
 		}

@@ -53,7 +53,7 @@ func (v clusterView) views(s *snapshot.Snapshot, own View) Views {
 func (v clusterView) Type() string { return xdswire.ClusterType }
 
 func (v clusterView) Keys() Keys {
-	k := Keys{Fixed: 1, ServiceFacts: snapshot.ServiceFacts | snapshot.RuleFacts, scope: v.scope}
+	k := Keys{Fixed: 1, FixedFacts: snapshot.MeshFacts, ServiceFacts: snapshot.ServiceFacts | snapshot.RuleFacts | snapshot.MeshFacts, scope: v.scope}
 	if v.scope.only == privateServices {
 		k.Fixed = 0
 	}
@@ -70,8 +70,9 @@ func (v clusterView) Unit(s *snapshot.Snapshot, k Key) Unit {
 	}
 	return serviceClusters{
 		service: svc, rule: s.Rules.Get(svc.Key).For(v.client), router: v.router, passthrough: v.passthrough, dns: v.dns(s, svc, s.Rules.Get(svc.Key).For(v.client)),
-		connectTimeout: s.Mesh.ConnectTimeout, autoMTLS: s.Mesh.AutoMTLS, exchange: curvesOf(s.Mesh),
+		connectTimeout: s.Mesh.ConnectTimeout, autoMTLS: s.Mesh.AutoMTLS, mtlsLimits: s.Mesh.MeshTLS, tlsLimits: s.Mesh.TLSDefaults,
 		keepAlive: s.Mesh.KeepAlive, h2Upgrade: s.Mesh.H2Upgrade, localityWeights: localityWeightsOf(localitySetting(s.Mesh, nil)),
+		stats: s.Mesh.OutboundStats, defaults: s.Mesh.DefaultPolicy,
 	}
 }
 
@@ -92,18 +93,20 @@ func (v clusterView) dns(s *snapshot.Snapshot, svc *snapshot.MeshService, rule *
 // serviceClusters generates the clusters of one service: one for each port and for each
 // subset of a port, and for gateways that pass TLS through another one for that.
 type serviceClusters struct {
-	service        *snapshot.MeshService
-	rule           *snapshot.HostRule // or nil
-	router         bool
-	passthrough    bool
-	connectTimeout time.Duration
-	autoMTLS       bool
-	exchange       curves
-	dns            resolver
+	service               *snapshot.MeshService
+	rule                  *snapshot.HostRule // or nil
+	router                bool
+	passthrough           bool
+	connectTimeout        time.Duration
+	autoMTLS              bool
+	mtlsLimits, tlsLimits snapshot.TLSLimits
+	dns                   resolver
 	// Defaults of the mesh.
+	defaults        *networkingv1alpha3.TrafficPolicy
 	keepAlive       snapshot.KeepAlive
 	h2Upgrade       bool
 	localityWeights localityWeights
+	stats           string // Mesh.OutboundStats
 }
 
 func (u serviceClusters) Type() string { return xdswire.ClusterType }
@@ -119,7 +122,7 @@ func (u serviceClusters) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, er
 			continue
 		}
 		for _, subset := range subsetsOf(u.rule) {
-			of := clusterOf{u, port, subset, u.rule.PolicyAt(port.Number, subset)}
+			of := clusterOf{u, port, subset, u.rule.PolicyOver(u.defaults, port.Number, subset)}
 			c := of.cluster(&g)
 			if c == nil {
 				continue
@@ -167,7 +170,7 @@ func (u clusterOf) cluster(g *generator) *clusterv3.Cluster {
 	tls := u.policy.GetTls()
 	switch tls.GetMode() {
 	case networkingv1alpha3.ClientTLSSettings_SIMPLE, networkingv1alpha3.ClientTLSSettings_MUTUAL:
-		c.TransportSocket = g.policyTLS(tls, u.router || u.rule.Selector != "", u.http2())
+		c.TransportSocket = g.policyTLS(tls, u.tlsLimits, u.router || u.rule.Selector != "", u.http2())
 		if u.port.Protocol.IsHTTP() || u.port.Protocol == mesh.Auto {
 			options = autoSNI(options, tls)
 			setALPN(c, u.http2())
@@ -188,7 +191,7 @@ func (u clusterOf) cluster(g *generator) *clusterv3.Cluster {
 func (u clusterOf) base(g *generator, name string) *clusterv3.Cluster {
 	c := &clusterv3.Cluster{
 		Name:            name,
-		AltStatName:     name + ";",
+		AltStatName:     cmp.Or(statName(u.stats, u.service, u.port, u.subset.GetName(), 0), name) + ";",
 		ConnectTimeout:  durationpb.New(u.connectTimeout),
 		CircuitBreakers: unlimited(),
 		// By default Envoy also uses unhealthy endpoints as soon as half of all are
@@ -270,7 +273,7 @@ func (u clusterOf) resolve(c *clusterv3.Cluster) bool {
 		c.DnsLookupFamily = clusterv3.Cluster_ALL
 	}
 	c.LoadAssignment = &endpointv3.ClusterLoadAssignment{
-		ClusterName: c.GetName(), Endpoints: assignments{service: u.service, gateways: &snapshot.Gateways{}}.localities(list, false, subset.Ports[u.port.Number].Locality),
+		ClusterName: c.GetName(), Endpoints: assignments{service: u.service}.localities(list, false, subset.Ports[u.port.Number].Locality),
 	}
 	return true
 }
@@ -312,7 +315,7 @@ func (u clusterOf) meshTLS(g *generator) *corev3.TransportSocket {
 	if names := tls.GetSubjectAltNames(); len(names) > 0 {
 		accounts = names
 	}
-	return g.upstreamTLS(u.exchange, accounts, cmp.Or(tls.GetSni(), u.name().SNI()), u.http2())
+	return g.upstreamTLS(u.mtlsLimits, accounts, cmp.Or(tls.GetSni(), u.name().SNI()), u.http2())
 }
 
 // addRuleMetadata names the DestinationRule and the subset, which commands show.

@@ -37,7 +37,9 @@ func (v listenerView) Type() string { return xdswire.ListenerType }
 
 func (v listenerView) Keys() Keys {
 	return Keys{
-		Fixed: 1 + len(v.scope.egress()), ServiceFacts: snapshot.ServiceFacts | snapshot.EndpointFacts | v.timeouts.reads(), Ports: true, scope: v.scope,
+		Fixed: 1 + len(v.scope.egress()), FixedFacts: snapshot.MeshFacts,
+		ServiceFacts: snapshot.ServiceFacts | snapshot.EndpointFacts | v.timeouts.reads(),
+		PortFacts:    snapshot.PortFacts | snapshot.MeshFacts | v.timeouts.reads(), scope: v.scope,
 	}
 }
 
@@ -48,24 +50,24 @@ func (v listenerView) Unit(s *snapshot.Snapshot, k Key) Unit {
 	case k.Kind == ServiceKey:
 		return v.headless(s, k.Name)
 	case k.Number > 0:
-		return v.egress(int(k.Number) - 1)
+		return v.egress(s, int(k.Number)-1)
 	case v.captured:
 		return virtualOutbound{
-			registryOnly: registryOnly(s.Mesh, v.scope), families: v.families, settings: v.settings,
+			port: s.Mesh.OutboundPort, registryOnly: registryOnly(s.Mesh, v.scope), families: v.families, settings: v.settings,
 		}
 	}
 	return nil
 }
 
 // egress returns the listener of an egress listener of the Sidecar that names a port.
-func (v listenerView) egress(i int) Unit {
+func (v listenerView) egress(s *snapshot.Snapshot, i int) Unit {
 	number := v.scope.egress()[i].GetPort().GetNumber()
 	if number == 0 {
 		return nil
 	}
 	return egressListener{
 		sidecar: v.scope.sidecar, listener: i, captured: v.captured, families: v.families, bind: v.bind,
-		settings: v.settings, filters: filtersAt(decodeFilters(v.filters), number),
+		settings: v.settings, filters: filtersAt(decodeFilters(v.filters), number), reserved: reserved(s.Mesh, number),
 	}
 }
 
@@ -93,7 +95,7 @@ func (v listenerView) port(s *snapshot.Snapshot, number uint32) Unit {
 	return portListeners{
 		services: services, cluster: v.cluster, families: v.families, allocated: v.allocated, registryOnly: registryOnly(s.Mesh, v.scope),
 		settings: v.settings, filters: filtersAt(decodeFilters(v.filters), number),
-		timeouts: v.timeouts.encode(s, services.all, number),
+		timeouts: v.timeouts.encode(s, services.all, number), reserved: reserved(s.Mesh, number),
 	}
 }
 
@@ -117,6 +119,7 @@ func (v listenerView) headless(s *snapshot.Snapshot, key string) Unit {
 // virtualOutbound is the listener that takes the redirected connections without another
 // listener.
 type virtualOutbound struct {
+	port         uint32
 	registryOnly bool
 	families     families
 	settings     snapshot.ListenerSettings
@@ -135,7 +138,7 @@ func (u virtualOutbound) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, er
 		FilterChains: []*listenerv3.FilterChain{
 			{
 				Name:             "virtualOutbound-blackhole",
-				FilterChainMatch: &listenerv3.FilterChainMatch{DestinationPort: wrapperspb.UInt32(mesh.PortOutbound)},
+				FilterChainMatch: &listenerv3.FilterChainMatch{DestinationPort: wrapperspb.UInt32(u.port)},
 				Filters:          []*listenerv3.Filter{g.blackHole()},
 			},
 			{
@@ -144,7 +147,7 @@ func (u virtualOutbound) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, er
 			},
 		},
 	}
-	listenAt(l, mesh.PortOutbound, u.families.wildcards())
+	listenAt(l, u.port, u.families.wildcards())
 	g.listener(l)
 	return g.resources()
 }
@@ -168,6 +171,7 @@ type portListeners struct {
 	settings     snapshot.ListenerSettings
 	filters      string
 	timeouts     string // portTimeouts, encoded
+	reserved     bool   // there is no listener at any address
 }
 
 func (u portListeners) Type() string { return xdswire.ListenerType }
@@ -204,7 +208,7 @@ func (u portListeners) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, erro
 			g.listener(g.serviceListener(svc, port, ip, o))
 		}
 	}
-	if !reserved(number) {
+	if !u.reserved {
 		w.listener()
 	}
 	return g.resources()
@@ -259,9 +263,7 @@ func (g *generator) serviceListener(svc *snapshot.MeshService, port *snapshot.Se
 	name := ip + "_" + number
 	detect := port.Protocol == mesh.Auto
 	l := g.capturedListener(name, []string{ip}, o, detect)
-	cluster := mesh.ClusterName{Direction: mesh.Outbound, Port: port.Number, Host: svc.Host}.String()
-	tcp := g.timedTCPProxy(cluster, o.settings, o.timeouts.of(svc, port.Number))
-	chain := &listenerv3.FilterChain{Filters: []*listenerv3.Filter{tcp}, TransportSocketConnectTimeout: durationpb.New(handshakeTimeout)}
+	chain := &listenerv3.FilterChain{Filters: []*listenerv3.Filter{g.serviceTCP(svc, port, o)}, TransportSocketConnectTimeout: durationpb.New(handshakeTimeout)}
 	if !detect {
 		l.FilterChains = []*listenerv3.FilterChain{chain}
 		return l
@@ -308,6 +310,7 @@ type egressListener struct {
 	bind     string
 	settings snapshot.ListenerSettings
 	filters  string
+	reserved bool // the port is not usable at any address
 }
 
 func (u egressListener) Type() string { return xdswire.ListenerType }
@@ -328,7 +331,7 @@ func (u egressListener) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, err
 		at = u.families.wildcards()
 	}
 	number := e.GetPort().GetNumber()
-	if (at[0] == "0.0.0.0" || at[0] == "::") && reserved(number) {
+	if (at[0] == "0.0.0.0" || at[0] == "::") && u.reserved {
 		return nil, nil
 	}
 	g := generator{enc: enc}

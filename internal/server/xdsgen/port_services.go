@@ -2,7 +2,6 @@ package xdsgen
 
 import (
 	"slices"
-	"unique"
 
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 )
@@ -13,19 +12,11 @@ import (
 // the result.
 type portServices struct {
 	number uint32
-	few    unique.Handle[serviceList]
+	few    list[*snapshot.MeshService]
 	// Otherwise it holds all services of the port, of which the scope sees some.
 	of    *snapshot.PortServices
 	scope scope
 }
-
-// serviceList is a list of services whose handles are equal if the lists are.
-type serviceList struct {
-	first *snapshot.MeshService // nil: the list is empty
-	rest  unique.Handle[serviceList]
-}
-
-var noServices = unique.Make(serviceList{})
 
 // at returns the visible services with a TCP port of a number.
 func (sc scope) at(s *snapshot.Snapshot, number uint32) portServices {
@@ -33,23 +24,19 @@ func (sc scope) at(s *snapshot.Snapshot, number uint32) portServices {
 	if namespaces == nil {
 		return portServices{number: number, of: s.Ports.Get(number), scope: sc}
 	}
-	var list []*snapshot.MeshService
+	var services []*snapshot.MeshService
 	for svc := range servicesIn(s, namespaces) {
 		if p := svc.Port(number); p != nil && svc.ExternalName == "" && sc.sees(svc) {
-			list = append(list, svc)
+			services = append(services, svc)
 		}
 	}
-	return portServices{number: number, few: listServices(list)}
+	return portServices{number: number, few: listServices(services)}
 }
 
 // listServices returns the list of services in the order of precedence.
-func listServices(services []*snapshot.MeshService) unique.Handle[serviceList] {
+func listServices(services []*snapshot.MeshService) list[*snapshot.MeshService] {
 	slices.SortFunc(services, snapshot.CompareServices)
-	list := noServices
-	for _, svc := range slices.Backward(services) {
-		list = unique.Make(serviceList{svc, list})
-	}
-	return list
+	return listOf(services)
 }
 
 // all iterates over the services.
@@ -62,14 +49,7 @@ func (p portServices) all(yield func(*snapshot.MeshService) bool) {
 		}
 		return
 	}
-	if p.few == (unique.Handle[serviceList]{}) {
-		return
-	}
-	for l := p.few.Value(); l.first != nil; l = l.rest.Value() {
-		if !yield(l.first) {
-			return
-		}
-	}
+	p.few.all(yield)
 }
 
 // any reports whether is holds for the port of some service.

@@ -30,7 +30,7 @@ func TestAssignmentsOfPrivateServicesStayPrivate(t *testing.T) {
 			view := views.Private
 			for how, keys := range map[string]iter.Seq[Key]{
 				"all":     view.Keys().All(s),
-				"touched": view.Keys().Touched(&snapshot.Changes{Endpoints: map[string]struct{}{host: {}}}),
+				"touched": view.Keys().Touched(s, &snapshot.Changes{Endpoints: map[string]struct{}{host: {}}}),
 			} {
 				got := false
 				for key := range keys {

@@ -1,8 +1,6 @@
 package xdsgen
 
 import (
-	"unique"
-
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
@@ -26,8 +24,8 @@ func (v routeView) Type() string { return xdswire.RouteType }
 
 func (v routeView) Keys() Keys {
 	return Keys{
-		Fixed: len(v.scope.egress()), FixedFacts: snapshot.ServiceFacts,
-		ServiceFacts: snapshot.ServiceFacts, Ports: true, scope: v.scope,
+		Fixed: len(v.scope.egress()), FixedFacts: snapshot.ServiceFacts | snapshot.MeshFacts,
+		ServiceFacts: snapshot.ServiceFacts | snapshot.MeshFacts, PortFacts: snapshot.PortFacts | snapshot.MeshFacts, scope: v.scope,
 	}
 }
 
@@ -51,7 +49,7 @@ func (v routeView) facts(s *snapshot.Snapshot) routeFacts {
 // port returns the configuration of a port number, which all HTTP services share.
 func (v routeView) port(s *snapshot.Snapshot, number uint32) Unit {
 	services := v.scope.at(s, number)
-	if v.scope.ownsPort(number) || reserved(number) || !services.any(routedByPort) {
+	if v.scope.ownsPort(number) || reserved(s.Mesh, number) || !services.any(routedByPort) {
 		return nil
 	}
 	if len(v.scope.egress()) > 0 {
@@ -63,19 +61,19 @@ func (v routeView) port(s *snapshot.Snapshot, number uint32) Unit {
 // different returns the services of a port that have a virtual host of their own for the
 // clients of the view: services that not all clients see, and services of the namespace,
 // which have short names there.
-func (v routeView) different(s *snapshot.Snapshot, all *snapshot.PortServices) unique.Handle[serviceList] {
-	var list []*snapshot.MeshService
+func (v routeView) different(s *snapshot.Snapshot, all *snapshot.PortServices) list[*snapshot.MeshService] {
+	var services []*snapshot.MeshService
 	for _, svc := range all.Different {
 		if svc.ExternalName == "" && v.scope.sees(svc) {
-			list = append(list, svc)
+			services = append(services, svc)
 		}
 	}
 	for svc := range servicesIn(s, []string{v.namespace}) {
 		if svc.ExternalName == "" && !svc.DiffersByClient() && svc.Port(all.Number) != nil && isNear(svc, v.namespace) {
-			list = append(list, svc)
+			services = append(services, svc)
 		}
 	}
-	return listServices(list)
+	return listServices(services)
 }
 
 // detected returns the configurations of a service's ports with protocol detection.

@@ -43,7 +43,7 @@ func TestUnknownHostsDoNotLoop(t *testing.T) {
 func TestReservedPorts(t *testing.T) {
 	for _, number := range []uint32{mesh.PortOutbound, mesh.PortInbound, mesh.PortEnvoyReadiness, mesh.PortEnvoyPrometheus} {
 		svc := &snapshot.MeshService{Host: "a.b.svc.cluster.local", Ports: []snapshot.ServicePort{{Number: number, Protocol: mesh.HTTP}}}
-		s := &snapshot.Snapshot{Mesh: &snapshot.Mesh{}}
+		s := &snapshot.Snapshot{Mesh: &snapshot.Mesh{OutboundPort: mesh.PortOutbound, InboundPort: mesh.PortInbound}}
 		s.Ports = s.Ports.With(map[uint32]*snapshot.PortServices{number: {Number: number, Services: []*snapshot.MeshService{svc}}})
 		out, err := listenerView{captured: true}.port(s, number).Generate(&xdswire.Encoder{})
 		if err != nil || len(out) != 0 {

@@ -58,9 +58,9 @@ func (sc scope) ownsPort(number uint32) bool {
 
 // reserved reports whether a wildcard listener at the port would conflict with a listener
 // of every captured proxy.
-func reserved(port uint32) bool {
+func reserved(m *snapshot.Mesh, port uint32) bool {
 	switch port {
-	case mesh.PortOutbound, mesh.PortInbound, mesh.PortEnvoyReadiness, mesh.PortEnvoyPrometheus:
+	case m.OutboundPort, m.InboundPort, mesh.PortEnvoyReadiness, mesh.PortEnvoyPrometheus:
 		return true
 	}
 	return false

@@ -41,8 +41,8 @@ func TestSplitHorizonKeepsShares(t *testing.T) {
 				Locality: mesh.Locality{Region: fmt.Sprint("r", r.IntN(2))}, Demoted: r.IntN(4) == 0,
 			}
 			list = append(list, e)
-			all := u.gateways.ByNetwork[e.Network]
-			usable := slices.ContainsFunc(u.gateways.For(e.Network, e.Cluster), func(g snapshot.NetworkGateway) bool { return familyOf(g.Address)&u.families != 0 })
+			all := snapshot.GatewaysFor(u.gateways.all, e.Network, e.Cluster)
+			usable := slices.ContainsFunc(all, func(g snapshot.NetworkGateway) bool { return familyOf(g.Address)&u.families != 0 })
 			switch {
 			case e.Network == u.network, len(all) == 0 && (e.Network == "" || u.network == ""):
 				direct[e.Address.String()] = true
@@ -95,8 +95,8 @@ func TestSplitHorizonKeepsShares(t *testing.T) {
 	}
 }
 
-func randomGateways(r *rand.Rand) *snapshot.Gateways {
-	g := &snapshot.Gateways{ByNetwork: make(map[mesh.NetworkID][]snapshot.NetworkGateway)}
+func randomGateways(r *rand.Rand) list[snapshot.NetworkGateway] {
+	var out []snapshot.NetworkGateway
 	for n := range 3 {
 		for i := range r.IntN(4) {
 			id := mesh.NetworkID(fmt.Sprint("n", n))
@@ -104,13 +104,13 @@ func randomGateways(r *rand.Rand) *snapshot.Gateways {
 			if r.IntN(4) == 0 {
 				address = netip.AddrFrom16([16]byte{0: 0x20, 1: 1, 14: byte(n), 15: byte(i)})
 			}
-			g.ByNetwork[id] = append(g.ByNetwork[id], snapshot.NetworkGateway{
+			out = append(out, snapshot.NetworkGateway{
 				Network: id, Cluster: mesh.ClusterID(fmt.Sprint("c", r.IntN(3))),
 				Address: address, Port: mesh.PortEastWest,
 			})
 		}
 	}
-	return g
+	return listOf(out)
 }
 
 func TestNetworkViewAndMTLSOnly(t *testing.T) {
@@ -120,9 +120,7 @@ func TestNetworkViewAndMTLSOnly(t *testing.T) {
 		{Address: netip.MustParseAddr("10.0.0.3"), Network: "n2", MTLS: true},
 		{Address: netip.MustParseAddr("10.0.0.4"), MTLS: true},
 	}
-	gateways := &snapshot.Gateways{ByNetwork: map[mesh.NetworkID][]snapshot.NetworkGateway{
-		"n2": {{Network: "n2", Address: netip.MustParseAddr("192.0.2.1"), Port: 15443}},
-	}}
+	gateways := listOf([]snapshot.NetworkGateway{{Network: "n2", Address: netip.MustParseAddr("192.0.2.1"), Port: 15443}})
 	for _, tc := range []struct {
 		name     string
 		view     string
@@ -150,19 +148,17 @@ func TestNetworkViewAndMTLSOnly(t *testing.T) {
 // TestNetworkWithoutGateways: if both networks are known, a proxy never gets an
 // endpoint of another network at its own address.
 func TestNetworkWithoutGateways(t *testing.T) {
-	of := func(network mesh.NetworkID) *snapshot.Gateways {
-		return &snapshot.Gateways{ByNetwork: map[mesh.NetworkID][]snapshot.NetworkGateway{
-			network: {{Network: network, Address: netip.MustParseAddr("192.0.2.1"), Port: 15443}},
-		}}
+	of := func(network mesh.NetworkID) list[snapshot.NetworkGateway] {
+		return listOf([]snapshot.NetworkGateway{{Network: network, Address: netip.MustParseAddr("192.0.2.1"), Port: 15443}})
 	}
 	for _, tc := range []struct {
 		name            string
-		gateways        *snapshot.Gateways
+		gateways        list[snapshot.NetworkGateway]
 		proxy, endpoint mesh.NetworkID
 		want            []string
 	}{
 		{"one network", of("n2"), "n1", "n1", []string{"10.0.0.3 1"}},
-		{"no gateways in the mesh", &snapshot.Gateways{}, "n1", "n2", nil},
+		{"no gateways in the mesh", list[snapshot.NetworkGateway]{}, "n1", "n2", nil},
 		{"gateways of the proxy's network alone", of("n1"), "n1", "n2", nil},
 		{"gateways of a third network alone", of("n3"), "n1", "n2", nil},
 		{"a gateway", of("n2"), "n1", "n2", []string{"192.0.2.1 1"}},
@@ -204,10 +200,10 @@ func TestServiceThatGatewaysDoNotPassOn(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			u := assignments{
 				service: &snapshot.MeshService{Namespace: "ns", ExportTo: tc.parts[0].ExportTo, Clusters: tc.parts}, network: "n1", families: v4,
-				gateways: &snapshot.Gateways{ByNetwork: map[mesh.NetworkID][]snapshot.NetworkGateway{"n2": {
+				gateways: listOf([]snapshot.NetworkGateway{
 					{Network: "n2", Cluster: "c2", Namespace: "istio-system", Address: netip.MustParseAddr("192.0.2.1"), Port: 15443},
 					{Network: "n2", Cluster: "c2", Namespace: "gateways", Address: netip.MustParseAddr("192.0.2.2"), Port: 15443},
-				}}},
+				}),
 			}
 			list := []snapshot.Endpoint{{Address: netip.MustParseAddr("10.0.0.3"), Network: "n2", Cluster: "c2", MTLS: true}}
 			got := balance(u.localities(list, false, nil))
@@ -222,9 +218,7 @@ func TestServiceThatGatewaysDoNotPassOn(t *testing.T) {
 }
 
 func TestGatewayOfAnotherFamily(t *testing.T) {
-	gateways := &snapshot.Gateways{ByNetwork: map[mesh.NetworkID][]snapshot.NetworkGateway{
-		"n2": {{Network: "n2", Address: netip.MustParseAddr("2001:db8::1"), Port: 15443}},
-	}}
+	gateways := listOf([]snapshot.NetworkGateway{{Network: "n2", Address: netip.MustParseAddr("2001:db8::1"), Port: 15443}})
 	list := []snapshot.Endpoint{{Address: netip.MustParseAddr("10.0.0.3"), Network: "n2", MTLS: true}}
 	if got := (assignments{service: public, gateways: gateways, network: "n1", families: v4}).localities(list, false, nil); len(got) != 0 {
 		t.Errorf("an IPv4 proxy was given %v", got)

@@ -61,14 +61,13 @@ func (r timeoutRules) encode(s *snapshot.Snapshot, services iter.Seq[*snapshot.M
 	}
 	out := make(portTimeouts)
 	for svc := range services {
-		rules := s.Rules.Get(svc.Key)
-		if rules == nil {
+		rule := s.Rules.Get(svc.Key).For(r.client)
+		if rule == nil && s.Mesh.DefaultPolicy == nil {
 			continue
 		}
-		rule := rules.For(r.client)
 		for _, number := range numbers {
 			port := svc.Port(number)
-			tcp := rule.PolicyAt(number, nil).GetConnectionPool().GetTcp()
+			tcp := rule.PolicyOver(s.Mesh.DefaultPolicy, number, nil).GetConnectionPool().GetTcp()
 			if port == nil || port.Protocol.IsHTTP() || tcp.GetIdleTimeout() == nil && tcp.GetMaxConnectionDuration() == nil {
 				continue
 			}

@@ -17,6 +17,7 @@ func listenerSettings(s *snapshot.Snapshot, namespace string, labels map[string]
 	logging := chooseLogging(s, namespace, labels)
 	client = withAccessLogs(s.Mesh.Listeners, accessLogsOf(s.Mesh, logging, telemetryv1alpha1.WorkloadMode_CLIENT))
 	server = withAccessLogs(s.Mesh.Listeners, accessLogsOf(s.Mesh, logging, telemetryv1alpha1.WorkloadMode_SERVER))
+	client.Stats = s.Mesh.OutboundStats
 	return client, server
 }
 

@@ -1,6 +1,8 @@
 package xdsgen
 
 import (
+	"cmp"
+	"crypto/tls"
 	"strings"
 	"time"
 
@@ -29,36 +31,41 @@ var (
 	alpnPlain    = []string{"http/1.1", "h2c"}
 )
 
-// curves holds the key exchanges of mTLS in a comparable form. Empty means Envoy's
-// defaults.
-type curves string
+// tlsParameters returns the parameters of TLS with these limits. The oldest version is
+// oldest unless the limits set another one.
+func tlsParameters(l snapshot.TLSLimits, oldest uint16) *tlsv3.TlsParameters {
+	p := &tlsv3.TlsParameters{TlsMinimumProtocolVersion: tlsv3.TlsParameters_TLSv1_3, TlsMaximumProtocolVersion: tlsv3.TlsParameters_TLSv1_3}
+	if cmp.Or(l.MinVersion, oldest) == tls.VersionTLS12 {
+		p.TlsMinimumProtocolVersion = tlsv3.TlsParameters_TLSv1_2
+		p.CipherSuites = namesIn(l.Ciphers)
+	}
+	p.EcdhCurves = namesIn(l.Curves)
+	return p
+}
 
-const curveSeparator = ":"
-
-func curvesOf(m *snapshot.Mesh) curves { return curves(strings.Join(m.KeyExchanges, curveSeparator)) }
-
-func (c curves) list() []string {
-	if c == "" {
+// namesIn splits a field of TLSLimits.
+func namesIn(joined string) []string {
+	if joined == "" {
 		return nil
 	}
-	return strings.Split(string(c), curveSeparator)
+	return strings.Split(joined, ":")
 }
 
 // upstreamTLS returns the transport socket for mTLS to a service. The server's
 // certificate must chain to the mesh's roots and have one of the accounts as identity.
 // If there are no accounts, any identity is accepted.
-func (g *generator) upstreamTLS(exchange curves, accounts []string, sni string, http2 bool) *corev3.TransportSocket {
+func (g *generator) upstreamTLS(limits snapshot.TLSLimits, accounts []string, sni string, http2 bool) *corev3.TransportSocket {
 	alpn := []string{"istio"}
 	if http2 {
 		alpn = append(alpn, "h2")
 	}
-	common := commonTLS(exchange, alpn, exactSANs(accounts))
+	common := commonTLS(limits, alpn, exactSANs(accounts))
 	return g.transportSocket(tlsSocket, &tlsv3.UpstreamTlsContext{CommonTlsContext: common, Sni: sni})
 }
 
 // downstreamTLS returns the transport socket that terminates mTLS. It requires a client
 // certificate of one of the trust domains.
-func (g *generator) downstreamTLS(exchange curves, trustDomains []string) *corev3.TransportSocket {
+func (g *generator) downstreamTLS(limits snapshot.TLSLimits, trustDomains []string) *corev3.TransportSocket {
 	var sans []*matcherv3.StringMatcher
 	for _, td := range trustDomains {
 		sans = append(sans, &matcherv3.StringMatcher{
@@ -66,20 +73,16 @@ func (g *generator) downstreamTLS(exchange curves, trustDomains []string) *corev
 		})
 	}
 	return g.transportSocket(tlsSocket, &tlsv3.DownstreamTlsContext{
-		CommonTlsContext:         commonTLS(exchange, []string{"h2", "http/1.1"}, sans),
+		CommonTlsContext:         commonTLS(limits, []string{"h2", "http/1.1"}, sans),
 		RequireClientCertificate: wrapperspb.Bool(true),
 	})
 }
 
 // commonTLS returns the common part of both ends. Both are proxies of the mesh, which
 // support TLS 1.3.
-func commonTLS(exchange curves, alpn []string, sans []*matcherv3.StringMatcher) *tlsv3.CommonTlsContext {
+func commonTLS(limits snapshot.TLSLimits, alpn []string, sans []*matcherv3.StringMatcher) *tlsv3.CommonTlsContext {
 	return &tlsv3.CommonTlsContext{
-		TlsParams: &tlsv3.TlsParameters{
-			EcdhCurves:                exchange.list(),
-			TlsMinimumProtocolVersion: tlsv3.TlsParameters_TLSv1_3,
-			TlsMaximumProtocolVersion: tlsv3.TlsParameters_TLSv1_3,
-		},
+		TlsParams:                      tlsParameters(limits, tls.VersionTLS13),
 		AlpnProtocols:                  alpn,
 		TlsCertificateSdsSecretConfigs: []*tlsv3.SdsSecretConfig{agentSecret("default")},
 		ValidationContextType: &tlsv3.CommonTlsContext_CombinedValidationContext{

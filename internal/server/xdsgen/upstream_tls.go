@@ -2,6 +2,7 @@ package xdsgen
 
 import (
 	"cmp"
+	"crypto/tls"
 
 	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
@@ -12,14 +13,13 @@ import (
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
 
 	"github.com/meshctl/meshctl/internal/mesh"
+	"github.com/meshctl/meshctl/internal/server/snapshot"
 )
 
 // policyTLS returns the transport socket for TLS by a policy, with certificates that are
 // not the mesh's own. credentials reports whether the proxy may use credentialName.
-func (g *generator) policyTLS(t *networkingv1alpha3.ClientTLSSettings, credentials, http2 bool) *corev3.TransportSocket {
-	common := &tlsv3.CommonTlsContext{TlsParams: &tlsv3.TlsParameters{
-		TlsMinimumProtocolVersion: tlsv3.TlsParameters_TLSv1_2, TlsMaximumProtocolVersion: tlsv3.TlsParameters_TLSv1_3,
-	}}
+func (g *generator) policyTLS(t *networkingv1alpha3.ClientTLSSettings, limits snapshot.TLSLimits, credentials, http2 bool) *corev3.TransportSocket {
+	common := &tlsv3.CommonTlsContext{TlsParams: tlsParameters(limits, tls.VersionTLS12)}
 	if http2 {
 		common.AlpnProtocols = []string{"h2"}
 	}

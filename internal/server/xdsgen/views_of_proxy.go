@@ -113,13 +113,23 @@ func assignRouter(s *snapshot.Snapshot, n Node, pod *snapshot.Pod, labels map[st
 
 // AssignReads returns the facts that Assign reads for a single proxy: the key of its
 // pod and its namespace. The views of the proxy depend on changes of these facts and on
-// changes that AssignAll reports.
+// changes that Concerned reports.
 func AssignReads(n Node) (pod, namespace string) { return podKey(n), n.Namespace }
 
-// AssignAll reports whether the changes may change the views of any proxy.
-func AssignAll(s *snapshot.Snapshot, c *snapshot.Changes) bool {
+// Concerned returns a function that reports whether changes of facts that many proxies
+// read may change the views of a proxy. It returns nil if they change the views of none.
+func Concerned(s *snapshot.Snapshot, c *snapshot.Changes) func(Node) bool {
 	_, root := c.Namespaces[s.Mesh.RootNamespace]
-	return c.Everywhere || root
+	switch {
+	case c.Everywhere || c.Mesh || c.Traits || root:
+		return func(Node) bool { return true }
+	case c.GatewayConfigs || len(c.Networks) > 0:
+		return func(n Node) bool {
+			_, network := c.Networks[n.Cluster]
+			return network || c.GatewayConfigs && n.ID.Type == mesh.Router
+		}
+	}
+	return nil
 }
 
 // Fallback returns the resource for a name that no view has, so that Envoy does not
@@ -168,7 +178,7 @@ func networkOf(s *snapshot.Snapshot, n Node, labels map[string]string) mesh.Netw
 	if l := labels[mesh.LabelNetwork]; l != "" {
 		return mesh.NetworkID(l)
 	}
-	return s.Mesh.Networks[n.Cluster]
+	return s.NetworkOf(n.Cluster)
 }
 
 func joinNetworks(list []mesh.NetworkID) string {

@@ -47,9 +47,8 @@ func (w *wildcard) add(svc *snapshot.MeshService, port *snapshot.ServicePort) {
 	for _, r := range svc.CIDRs {
 		match.PrefixRanges = append(match.PrefixRanges, cidrRange(r))
 	}
-	cluster := mesh.ClusterName{Direction: mesh.Outbound, Port: port.Number, Host: svc.Host}.String()
 	chain := &listenerv3.FilterChain{
-		Filters:                       []*listenerv3.Filter{w.g.timedTCPProxy(cluster, w.o.settings, w.o.timeouts.of(svc, port.Number))},
+		Filters:                       []*listenerv3.Filter{w.g.serviceTCP(svc, port, w.o)},
 		TransportSocketConnectTimeout: durationpb.New(handshakeTimeout),
 	}
 	if len(match.GetServerNames())+len(match.GetPrefixRanges()) == 0 {
