@@ -41,6 +41,7 @@ type tables struct {
 	filters    objects[*snapshot.EnvoyFilter]
 	external   objects[*snapshot.ServiceEntry]
 	rules      objects[*snapshot.DestinationRule]
+	virtual    objects[*snapshot.VirtualService]
 
 	// Indexes of objects. An index by struct{} lists all of a kind.
 	allClusters  *derive.Index[struct{}, mesh.ClusterID, struct{}]
@@ -208,6 +209,7 @@ func (t *tables) addInputs() {
 	t.configMaps = localInput(t, snapshot.KindConfigMap, equalObject[*snapshot.ConfigMap])
 	t.gateways = localInput(t, snapshot.KindGateway, equalConfig[*networkingv1alpha3.Gateway])
 	t.rules = localInput(t, snapshot.KindDestinationRule, equalConfig[*networkingv1alpha3.DestinationRule])
+	t.virtual = localInput(t, snapshot.KindVirtualService, (*snapshot.VirtualService).SameAs)
 	t.filters = localInput(t, snapshot.KindEnvoyFilter, equalFilter)
 	t.external = localInput(t, snapshot.KindServiceEntry, equalServiceEntry)
 }

@@ -88,7 +88,6 @@ const (
 	KindSidecar            Kind = "Sidecar"
 	KindPeerAuthentication Kind = "PeerAuthentication"
 	KindDestinationRule    Kind = "DestinationRule"
-	KindVirtualService     Kind = "VirtualService"
 	KindTelemetry          Kind = "Telemetry"
 )
 
@@ -103,6 +102,4 @@ type (
 	Telemetry = Config[*telemetryv1alpha1.Telemetry]
 	// DestinationRule sets how clients call a host.
 	DestinationRule = Config[*networkingv1alpha3.DestinationRule]
-	// VirtualService has no effect yet.
-	VirtualService = Config[*networkingv1alpha3.VirtualService]
 )

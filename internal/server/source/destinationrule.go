@@ -27,8 +27,8 @@ func checkDestinationRule(d *networkingv1alpha3.DestinationRule) *FieldError {
 		return fault
 	}
 	for i, ns := range d.ExportTo {
-		if ns != "*" && ns != "." && !mesh.IsDNSLabel(ns) {
-			return faultf(at("exportTo", i), "%q is neither a namespace nor one of * .", ns)
+		if fault := ruleExportFault(at("exportTo", i), ns); fault != nil {
+			return fault
 		}
 	}
 	if fault := labelsFault("workloadSelector.matchLabels", d.WorkloadSelector.GetMatchLabels()); fault != nil {

@@ -1,23 +1,145 @@
 package source
 
 import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
 
+	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 )
 
 var virtualServiceKind = istioKind(kind{
 	group: groupNetworking, name: "VirtualService", plural: "virtualservices", versions: istioVersions,
-	support: NoEffect, meaning: "requests go to all endpoints of their service, without its routes, timeouts, retries, faults and mirrors",
-}, func(c *conversion, spec *networkingv1alpha3.VirtualService) *FieldError {
-	c.object = &snapshot.VirtualService{Meta: c.meta, Kind: snapshot.KindVirtualService, Spec: spec}
-	return checkVirtualService(spec)
-})
+	support: Partly, meaning: "see [its fields](#virtualservice)", fields: virtualServiceFields,
+}, (*conversion).virtualService)
+
+// Bounds of a VirtualService. Each host gets all routes, so their product counts, too.
+const (
+	maxRouteHosts  = 1000
+	maxRoutes      = 5000 // one for each match
+	maxHostRoutes  = 100_000
+	maxRouteParts  = 500 // destinations, mirrors, conditions and header operations of a route
+	maxSubnets     = 1000
+	maxTotalWeight = 1<<32 - 1
+)
+
+func (c *conversion) virtualService(spec *networkingv1alpha3.VirtualService) *FieldError {
+	if fault := checkVirtualService(spec); fault != nil {
+		return fault
+	}
+	out := &snapshot.VirtualService{Meta: c.meta, ExportTo: spec.ExportTo, HTTP: spec.Http, TLS: spec.Tls, TCP: spec.Tcp}
+	for _, host := range spec.Hosts {
+		if full := c.fullHost(host); !slices.Contains(out.Hosts, full) {
+			out.Hosts = append(out.Hosts, full)
+		}
+	}
+	out.Gateways = c.fullGateways(spec.Gateways)
+	if len(out.Gateways) == 0 {
+		out.Gateways = []string{snapshot.MeshGateway}
+	}
+	if !slices.Contains(out.Gateways, snapshot.MeshGateway) && !c.Remote {
+		c.warn(noEffect("spec.gateways", onlyMesh))
+	}
+	c.resolveRoutes(spec)
+	c.object = out
+	return nil
+}
+
+const onlyMesh = "gateways pass TLS through and route nothing"
+
+// fullHost returns a host in lower case. A name without a dot is the name of a service in
+// the object's namespace.
+func (c *conversion) fullHost(host string) string {
+	host = strings.ToLower(host)
+	if _, err := parseAddr(host); err == nil || host == "*" || strings.Contains(host, ".") {
+		return host
+	}
+	return mesh.ServiceHost(host, c.meta.Namespace, mesh.DefaultDomain)
+}
+
+// fullGateways returns the names of gateways with their namespaces. A name with a dot is
+// the older form <name>.<namespace>.svc.cluster.local.
+func (c *conversion) fullGateways(names []string) []string {
+	var out []string
+	for _, name := range names {
+		switch namespace, rest, slash := strings.Cut(name, "/"); {
+		case name == snapshot.MeshGateway:
+		case slash && namespace == ".":
+			name = c.meta.Namespace + "/" + rest
+		case slash:
+		case strings.Contains(name, "."):
+			parts := strings.SplitN(name, ".", 3)
+			name = parts[1] + "/" + parts[0]
+		default:
+			name = c.meta.Namespace + "/" + name
+		}
+		if !slices.Contains(out, name) {
+			out = append(out, name)
+		}
+	}
+	return out
+}
+
+// resolveRoutes replaces the names in routes by full names.
+func (c *conversion) resolveRoutes(spec *networkingv1alpha3.VirtualService) {
+	resolve := func(d *networkingv1alpha3.Destination) {
+		if d != nil {
+			d.Host = c.fullHost(d.Host)
+		}
+	}
+	for _, r := range spec.Http {
+		for _, m := range r.Match {
+			m.Gateways = c.fullGateways(m.Gateways)
+		}
+		for _, d := range r.Route {
+			resolve(d.Destination)
+		}
+		resolve(r.Mirror)
+		for _, m := range r.Mirrors {
+			resolve(m.Destination)
+		}
+		if r.Delegate != nil && r.Delegate.Namespace == "" {
+			r.Delegate.Namespace = c.meta.Namespace
+		}
+	}
+	for _, r := range spec.Tls {
+		for _, m := range r.Match {
+			m.Gateways = c.fullGateways(m.Gateways)
+			for i, sni := range m.SniHosts {
+				m.SniHosts[i] = strings.ToLower(sni)
+			}
+		}
+		for _, d := range r.Route {
+			resolve(d.Destination)
+		}
+	}
+	for _, r := range spec.Tcp {
+		for _, m := range r.Match {
+			m.Gateways = c.fullGateways(m.Gateways)
+		}
+		for _, d := range r.Route {
+			resolve(d.Destination)
+		}
+	}
+}
 
 func checkVirtualService(v *networkingv1alpha3.VirtualService) *FieldError {
-	if len(v.Hosts) == 0 && len(v.Gateways) > 0 {
+	isDelegate := len(v.Hosts) == 0
+	switch {
+	case isDelegate && len(v.Gateways) > 0:
 		return faultf("hosts", "is empty") // without gateways it may be the target of a delegate
+	case isDelegate && len(v.Tls)+len(v.Tcp) > 0:
+		return faultf("hosts", "is empty: only HTTP routes can be delegated to")
+	case len(v.Hosts) > maxRouteHosts:
+		return faultf("hosts", "has %d entries, at most %d are accepted", len(v.Hosts), maxRouteHosts)
+	case len(v.Http)+len(v.Tls)+len(v.Tcp) == 0:
+		return faultf("", "has no routes: want http, tls or tcp")
 	}
+	inMesh := len(v.Gateways) == 0 || slices.Contains(v.Gateways, snapshot.MeshGateway)
 	for i, host := range v.Hosts {
 		if _, err := parseAddr(host); err == nil {
 			continue
@@ -25,22 +147,72 @@ func checkVirtualService(v *networkingv1alpha3.VirtualService) *FieldError {
 		if fault := hostFault(at("hosts", i), host); fault != nil {
 			return fault
 		}
+		if host == "*" && inMesh {
+			return faultf(at("hosts", i), `"*" would take the requests to every host of all workloads: name gateways, or hosts`)
+		}
 	}
-	if len(v.Http)+len(v.Tls)+len(v.Tcp) == 0 {
-		return faultf("", "has no routes: want http, tls or tcp")
-	}
-	if fault := each("http", v.Http, checkHTTPRoute); fault != nil {
+	if fault := gatewaysFault("gateways", v.Gateways); fault != nil {
 		return fault
 	}
-	if fault := each("tls", v.Tls, checkTLSRoute); fault != nil {
+	for i, ns := range v.ExportTo {
+		if fault := ruleExportFault(at("exportTo", i), ns); fault != nil {
+			return fault
+		}
+	}
+	if fault := checkHTTPRoutes(v.Http, len(v.Hosts), isDelegate); fault != nil {
 		return fault
 	}
-	return each("tcp", v.Tcp, func(field string, r *networkingv1alpha3.TCPRoute) *FieldError {
-		return destinationsFault(field+".route", r.Route)
-	})
+	if len(v.Tls)+len(v.Tcp) > maxRoutes {
+		return faultf("", "has %d routes, at most %d are accepted", len(v.Tls)+len(v.Tcp), maxRoutes)
+	}
+	if fault := each("tls", v.Tls, func(field string, r *networkingv1alpha3.TLSRoute) *FieldError {
+		return checkTLSRoute(field, r, v.Hosts)
+	}); fault != nil {
+		return fault
+	}
+	return each("tcp", v.Tcp, checkTCPRoute)
 }
 
-func checkTLSRoute(field string, r *networkingv1alpha3.TLSRoute) *FieldError {
+// ruleExportFault checks a namespace to which a VirtualService or a DestinationRule is
+// exported.
+func ruleExportFault(field, namespace string) *FieldError {
+	if namespace != "*" && namespace != "." && !mesh.IsDNSLabel(namespace) {
+		return faultf(field, "%q is neither a namespace nor one of * .", namespace)
+	}
+	return nil
+}
+
+func gatewaysFault(field string, names []string) *FieldError {
+	if len(names) > maxRouteParts {
+		return faultf(field, "has %d entries, at most %d are accepted", len(names), maxRouteParts)
+	}
+	for i, name := range names {
+		namespace, rest, slash := strings.Cut(name, "/")
+		if !slash {
+			namespace, rest = ".", name
+		}
+		if namespace != "." && !mesh.IsDNSLabel(namespace) || !mesh.IsDNSName(rest) {
+			return faultf(at(field, i), "%q is neither mesh nor the name of a Gateway", name)
+		}
+	}
+	return nil
+}
+
+// sourceFault checks the conditions of a match on clients.
+func sourceFault(field string, labels map[string]string, namespace string, gateways []string, port uint32) *FieldError {
+	if fault := labelsFault(field+".sourceLabels", labels); fault != nil {
+		return fault
+	}
+	switch {
+	case namespace != "" && !mesh.IsDNSLabel(namespace):
+		return faultf(field+".sourceNamespace", "%q is not a namespace", namespace)
+	case port > 65535:
+		return faultf(field+".port", "%d is not a port: want 1 to 65535", port)
+	}
+	return gatewaysFault(field+".gateways", gateways)
+}
+
+func checkTLSRoute(field string, r *networkingv1alpha3.TLSRoute, hosts []string) *FieldError {
 	if len(r.Match) == 0 {
 		return faultf(field+".match", "is empty")
 	}
@@ -48,42 +220,121 @@ func checkTLSRoute(field string, r *networkingv1alpha3.TLSRoute) *FieldError {
 		if len(m.SniHosts) == 0 {
 			return faultf(field+".sniHosts", "is empty")
 		}
-		return nil
+		if len(m.SniHosts) > maxRouteHosts {
+			return faultf(field+".sniHosts", "has %d entries, at most %d are accepted", len(m.SniHosts), maxRouteHosts)
+		}
+		for i, sni := range m.SniHosts {
+			if fault := hostFault(at(field+".sniHosts", i), sni); fault != nil {
+				return fault
+			}
+			if !slices.ContainsFunc(hosts, func(host string) bool { return isSubset(strings.ToLower(sni), strings.ToLower(host)) }) {
+				return faultf(at(field+".sniHosts", i), "%q is in none of the hosts", sni)
+			}
+		}
+		if fault := subnetsFault(field+".destinationSubnets", m.DestinationSubnets); fault != nil {
+			return fault
+		}
+		return sourceFault(field, m.SourceLabels, m.SourceNamespace, m.Gateways, m.Port)
 	}); fault != nil {
 		return fault
 	}
 	return destinationsFault(field+".route", r.Route)
 }
 
-func checkHTTPRoute(field string, r *networkingv1alpha3.HTTPRoute) *FieldError {
-	if len(r.Route) == 0 && r.Redirect == nil && r.DirectResponse == nil && r.Delegate == nil {
-		return faultf(field, "has none of route, redirect, directResponse and delegate")
-	}
-	if fault := each(field+".match", r.Match, func(string, *networkingv1alpha3.HTTPMatchRequest) *FieldError { return nil }); fault != nil {
+// isSubset reports whether every name of a host, which may be a wildcard, is one of
+// another.
+func isSubset(host, of string) bool {
+	suffix, wild := strings.CutPrefix(of, "*")
+	return host == of || wild && strings.HasSuffix(host, suffix)
+}
+
+func checkTCPRoute(field string, r *networkingv1alpha3.TCPRoute) *FieldError {
+	if fault := each(field+".match", r.Match, func(field string, m *networkingv1alpha3.L4MatchAttributes) *FieldError {
+		if fault := subnetsFault(field+".destinationSubnets", m.DestinationSubnets); fault != nil {
+			return fault
+		}
+		return sourceFault(field, m.SourceLabels, m.SourceNamespace, m.Gateways, m.Port)
+	}); fault != nil {
 		return fault
 	}
-	return each(field+".route", r.Route, func(field string, d *networkingv1alpha3.HTTPRouteDestination) *FieldError {
-		return destinationFault(field, d.Destination, d.Weight)
-	})
+	return destinationsFault(field+".route", r.Route)
+}
+
+func subnetsFault(field string, subnets []string) *FieldError {
+	if len(subnets) > maxSubnets {
+		return faultf(field, "has %d entries, at most %d are accepted", len(subnets), maxSubnets)
+	}
+	for i, s := range subnets {
+		_, notIP := parseAddr(s)
+		if p, err := netip.ParsePrefix(s); notIP != nil && (err != nil || p.Addr().Zone() != "") {
+			return faultf(at(field, i), "%q is neither an IP address nor an address range", s)
+		}
+	}
+	return nil
 }
 
 func destinationsFault(field string, routes []*networkingv1alpha3.RouteDestination) *FieldError {
 	if len(routes) == 0 {
 		return faultf(field, "is empty")
 	}
-	return each(field, routes, func(field string, d *networkingv1alpha3.RouteDestination) *FieldError {
-		return destinationFault(field, d.Destination, d.Weight)
-	})
+	weights := make([]int32, 0, len(routes))
+	if fault := each(field, routes, func(field string, d *networkingv1alpha3.RouteDestination) *FieldError {
+		weights = append(weights, d.Weight)
+		return destinationFault(field+".destination", d.Destination)
+	}); fault != nil {
+		return fault
+	}
+	return weightsFault(field, weights)
 }
 
-func destinationFault(field string, d *networkingv1alpha3.Destination, weight int32) *FieldError {
+func weightsFault(field string, weights []int32) *FieldError {
+	if len(weights) > maxRouteParts {
+		return faultf(field, "has %d entries, at most %d are accepted", len(weights), maxRouteParts)
+	}
+	var total int64
+	for i, w := range weights {
+		if w < 0 {
+			return faultf(at(field, i)+".weight", "%d is negative", w)
+		}
+		total += int64(w)
+	}
+	switch {
+	case len(weights) > 1 && total == 0:
+		return faultf(field, "has several destinations, and none has a weight")
+	case total > maxTotalWeight:
+		return faultf(field, "has weights with a sum of more than %d", maxTotalWeight)
+	}
+	return nil
+}
+
+func destinationFault(field string, d *networkingv1alpha3.Destination) *FieldError {
 	switch {
 	case d.GetHost() == "":
-		return faultf(field+".destination.host", "is missing")
-	case weight < 0:
-		return faultf(field+".weight", "%d is negative", weight)
+		return faultf(field+".host", "is missing")
+	case d.Host == "*":
+		return faultf(field+".host", `"*" is not a host`)
 	case d.Port != nil && !isPort(d.Port.Number):
-		return faultf(field+".destination.port.number", "%d is not a port: want 1 to 65535", d.Port.Number)
+		return faultf(field+".port.number", "%d is not a port: want 1 to 65535", d.Port.Number)
+	case d.Subset != "" && !mesh.IsDNSName(strings.ToLower(d.Subset)):
+		return faultf(field+".subset", "%q is not a DNS name", d.Subset)
 	}
-	return hostFault(field+".destination.host", d.Host)
+	if _, err := parseAddr(d.Host); err == nil {
+		return nil
+	}
+	return hostFault(field+".host", d.Host)
 }
+
+var virtualServiceFields = slices.Concat(
+	[]apiField{
+		{Path: "hosts", Support: Works, Meaning: fmt.Sprintf("at most %d; a host without a service has routes at port 80, and at the ports of the other hosts' services", maxRouteHosts)},
+		{Path: "gateways", Support: Partly, Meaning: "only `mesh` has an effect: " + onlyMesh},
+		{Path: "exportTo", Support: Works},
+	},
+	httpRouteFields,
+	[]apiField{
+		{Path: "tls", Support: Works, Meaning: "for services with protocol TLS or HTTPS"},
+		{Path: "tcp", Support: Partly, Meaning: "for services without HTTP and TLS"},
+		{Path: "tcp.match", Support: Partly, Meaning: "`destinationSubnets`, `port`, `sourceLabels`, `sourceNamespace` and `gateways`"},
+		{Path: "tcp.match.sourceSubnet", Support: NoEffect, Meaning: "as with Istio; use `sourceLabels`"},
+	},
+)

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
+	"slices"
 	"time"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
@@ -75,7 +76,7 @@ func (c meshGenerator) object(cluster mesh.ClusterID) snapshot.Object {
 	case 21, 22:
 		return c.gateway(cluster)
 	case 23:
-		return c.other(cluster)
+		return c.virtualService(cluster)
 	case 29, 30, 31:
 		return c.envoyFilter(cluster)
 	case 32, 33, 34, 35:
@@ -465,18 +466,64 @@ func (c meshGenerator) localities() *networkingv1alpha3.LocalityLoadBalancerSett
 	return s
 }
 
-// other returns an object of a kind that has no effect yet. Once the kind has one, it
-// needs its own generator.
-func (c meshGenerator) other(cluster mesh.ClusterID) snapshot.Object {
-	host := fmt.Sprintf("svc%d.%s.svc.cluster.local", c.IntN(3), c.namespace())
-	return &snapshot.VirtualService{
-		Meta: c.meta(cluster, c.namespace(), "vs"), Kind: snapshot.KindVirtualService,
-		Spec: &networkingv1alpha3.VirtualService{
-			Hosts: []string{host}, Http: []*networkingv1alpha3.HTTPRoute{{
-				Route: []*networkingv1alpha3.HTTPRouteDestination{{Destination: &networkingv1alpha3.Destination{Host: host}}},
-			}},
-		},
+// virtualService returns a VirtualService with hosts that others and services have, too.
+func (c meshGenerator) virtualService(cluster mesh.ClusterID) snapshot.Object {
+	v := &snapshot.VirtualService{Meta: c.meta(cluster, c.namespace(), fmt.Sprint("v", c.IntN(3))), Gateways: []string{snapshot.MeshGateway}}
+	if c.once(3) {
+		v.ExportTo = []string{pickOne(c, ".", "ns0", "ns1", "*")}
 	}
+	for range 1 + c.IntN(2) {
+		v.Hosts = append(v.Hosts, pickOne(c, "a.example.com", "*.example.com", "d.example.com", "*.ns0.svc.cluster.local",
+			fmt.Sprintf("svc%d.%s.svc.cluster.local", c.IntN(3), c.namespace())))
+	}
+	v.Hosts = slices.Compact(v.Hosts)
+	destination := func() *networkingv1alpha3.Destination {
+		d := &networkingv1alpha3.Destination{Host: fmt.Sprintf("svc%d.%s.svc.cluster.local", c.IntN(3), c.namespace()), Subset: pickOne(c, "", "v1")}
+		if c.once(3) {
+			d.Port = &networkingv1alpha3.PortSelector{Number: 81}
+		}
+		return d
+	}
+	labels := func() map[string]string {
+		if c.once(3) {
+			return c.app()
+		}
+		return nil
+	}
+	namespace := func() string { return pickOne(c, "", "", "", "ns0", "ns1") }
+	port := func() uint32 { return pickOne[uint32](c, 0, 0, 80, 82) }
+	for range c.IntN(3) {
+		r := &networkingv1alpha3.HTTPRoute{Name: pickOne(c, "", "r")}
+		if c.once(2) {
+			r.Match = []*networkingv1alpha3.HTTPMatchRequest{{
+				Uri:  &networkingv1alpha3.StringMatch{MatchType: &networkingv1alpha3.StringMatch_Prefix{Prefix: pickOne(c, "/", "/a")}},
+				Port: port(), SourceLabels: labels(), SourceNamespace: namespace(),
+			}}
+		}
+		if r.Delegate = nil; c.once(5) {
+			r.Delegate = &networkingv1alpha3.Delegate{Name: fmt.Sprint("v", c.IntN(3)), Namespace: c.namespace()}
+		} else {
+			r.Route = []*networkingv1alpha3.HTTPRouteDestination{{Destination: destination()}}
+		}
+		v.HTTP = append(v.HTTP, r)
+	}
+	to := func() []*networkingv1alpha3.RouteDestination {
+		return []*networkingv1alpha3.RouteDestination{{Destination: destination()}}
+	}
+	if c.once(3) {
+		v.TCP = []*networkingv1alpha3.TCPRoute{{Route: to(), Match: []*networkingv1alpha3.L4MatchAttributes{{
+			Port: port(), SourceLabels: labels(), SourceNamespace: namespace(), DestinationSubnets: []string{"10.9.0.0/16"}[c.IntN(2):],
+		}}}}
+	}
+	if c.once(3) {
+		v.TLS = []*networkingv1alpha3.TLSRoute{{Route: to(), Match: []*networkingv1alpha3.TLSMatchAttributes{{
+			SniHosts: v.Hosts, Port: port(), SourceLabels: labels(), SourceNamespace: namespace(),
+		}}}}
+	}
+	if c.once(4) {
+		v.Hosts, v.TCP, v.TLS = nil, nil, nil // others delegate to it
+	}
+	return v
 }
 
 // serviceEntry returns a ServiceEntry with hosts that other objects have, too.
