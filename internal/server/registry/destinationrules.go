@@ -41,7 +41,11 @@ func exportsOf(d *snapshot.DestinationRule, byDefault []string) exports {
 	if d.Spec.GetWorkloadSelector() != nil {
 		return exports{"."}
 	}
-	to := d.Spec.GetExportTo()
+	return newExports(d.Spec.GetExportTo(), byDefault, d.Namespace)
+}
+
+// newExports returns the exports of an object of the namespace own.
+func newExports(to, byDefault []string, own string) exports {
 	if len(to) == 0 {
 		to = byDefault
 	}
@@ -50,7 +54,7 @@ func exportsOf(d *snapshot.DestinationRule, byDefault []string) exports {
 	}
 	out := slices.Clone(to)
 	for i := range out {
-		if out[i] == d.Namespace {
+		if out[i] == own {
 			out[i] = "."
 		}
 	}

@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"reflect"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -68,8 +67,9 @@ func (t *tables) meshFacts(r *derive.Reads) *snapshot.Mesh {
 			File: mc.GetAccessLogFile(), Format: mc.GetAccessLogFormat(), JSON: mc.GetAccessLogEncoding() == meshv1alpha1.MeshConfig_JSON,
 		},
 		LogDefaults: slices.Clone(mc.GetDefaultProviders().GetAccessLogging()),
-		Retries:     retryPolicy(mc.GetDefaultHttpRetryPolicy()),
+		Retries:     snapshot.RetryPolicyOf(mc.GetDefaultHttpRetryPolicy()),
 	}
+	m.Retries.PerTry = 0 // it has no effect
 	m.LogProviders = logProviders(mc.GetExtensionProviders(), m.AccessLog)
 	for _, c := range mc.GetCaCertificates() {
 		m.CACertificates = append(m.CACertificates, snapshot.CACertificate{
@@ -152,32 +152,6 @@ func pathNormalization(n meshv1alpha1.MeshConfig_ProxyPathNormalization_Normaliz
 		return snapshot.DecodeAndMergeSlashes
 	}
 	return snapshot.NormalizePaths
-}
-
-// retryPolicy returns the policy of a message, which may be nil.
-func retryPolicy(m *networkingv1alpha3.HTTPRetry) snapshot.RetryPolicy {
-	if m == nil {
-		return snapshot.RetryPolicy{}
-	}
-	out := snapshot.RetryPolicy{
-		Off: m.GetAttempts() == 0, Attempts: uint32(m.GetAttempts()), Backoff: m.GetBackoff().AsDuration(),
-		SameHosts:       m.GetRetryIgnorePreviousHosts() != nil && !m.GetRetryIgnorePreviousHosts().GetValue(),
-		OtherLocalities: m.GetRetryRemoteLocalities().GetValue(),
-	}
-	var on []string
-	for condition := range strings.SplitSeq(m.GetRetryOn(), ",") {
-		condition = strings.TrimSpace(condition)
-		if code, err := strconv.ParseUint(condition, 10, 16); err == nil {
-			out.Codes += string([]byte{byte(code >> 8), byte(code)})
-		} else if condition != "" {
-			on = append(on, condition)
-		}
-	}
-	if out.Codes != "" && !slices.Contains(on, "retriable-status-codes") {
-		on = append(on, "retriable-status-codes")
-	}
-	out.On = strings.Join(on, ",")
-	return out
 }
 
 func equalMesh(a, b *snapshot.Mesh) bool {

@@ -30,6 +30,7 @@ func (t *tables) namespaceFacts(r *derive.Reads, ns string) (*snapshot.Namespace
 		Services:     values(t.servicesIn.Lookup(r, ns)),
 	}
 	out.Rules, _ = t.ruleScopes.Get(r, ns)
+	out.Routes, _ = t.routeScopes.Get(r, ns)
 	slices.SortFunc(out.Services, snapshot.CompareServices)
 	return out, true
 }
@@ -53,7 +54,7 @@ func (t *tables) policiesIn(r *derive.Reads, ns string, kinds ...snapshot.Kind) 
 // equalFacts compares pointers: an object or service that did not change keeps its address.
 func equalFacts(a, b *snapshot.NamespaceFacts) bool {
 	return maps.EqualFunc(a.Policies, b.Policies, slices.Equal[[]snapshot.Policy]) &&
-		slices.Equal(a.EnvoyFilters, b.EnvoyFilters) && slices.Equal(a.Services, b.Services) && a.Rules == b.Rules
+		slices.Equal(a.EnvoyFilters, b.EnvoyFilters) && slices.Equal(a.Services, b.Services) && a.Rules == b.Rules && a.Routes == b.Routes
 }
 
 func equalMeta(a, b *snapshot.Meta) bool {

@@ -72,7 +72,9 @@ type report struct {
 	// hostConflicts is sorted by host.
 	hostConflicts []HostConflict
 	unreachable   []UnreachableNetwork
-	unwritten     []UnwrittenAddresses
+	// routes is sorted.
+	routes    []RouteProblem
+	unwritten []UnwrittenAddresses
 }
 
 // New returns a Registry. Run does its work.

@@ -2,6 +2,7 @@ package registry
 
 import (
 	"cmp"
+	"maps"
 	"net/netip"
 	"reflect"
 	"slices"
@@ -56,6 +57,7 @@ func (s *state) build(before *snapshot.Snapshot) (*snapshot.Snapshot, *snapshot.
 	}
 	changes := &snapshot.Changes{
 		Services: map[string]struct{}{}, Endpoints: map[string]struct{}{}, Rules: map[string]struct{}{},
+		Routes: map[string]struct{}{}, RoutePorts: map[uint32]struct{}{},
 		Ports: map[uint32]struct{}{}, Pods: map[string]struct{}{}, Secrets: map[string]struct{}{}, Namespaces: map[string]struct{}{},
 		Networks: map[mesh.ClusterID]struct{}{}, Gateways: map[mesh.NetworkID]struct{}{},
 	}
@@ -71,6 +73,10 @@ func (s *state) build(before *snapshot.Snapshot) (*snapshot.Snapshot, *snapshot.
 			changes.Namespaces[svc.Namespace] = struct{}{}
 		}
 	}
+	oldRoutes := next.Routes
+	next.Routes = changed(next.Routes, s.hostRoutes, changes.Routes)
+	next.PortRoutes = changed(next.PortRoutes, s.portRoutes, changes.RoutePorts)
+	routesOfServices(oldRoutes, next, changes)
 	next.Ports = changed(next.Ports, s.ports, changes.Ports)
 	next.Namespaces = changed(next.Namespaces, s.facts, changes.Namespaces)
 	s.endpoints(next, changes)
@@ -82,6 +88,26 @@ func (s *state) build(before *snapshot.Snapshot) (*snapshot.Snapshot, *snapshot.
 	}
 	s.reports()
 	return next, changes
+}
+
+// routesOfServices records the ports of the hosts with changed VirtualServices, and the
+// further services of these hosts.
+func routesOfServices(old *snapshot.Table[string, snapshot.HostRoutes], next *snapshot.Snapshot, changes *snapshot.Changes) {
+	for _, host := range slices.Collect(maps.Keys(changes.Routes)) {
+		for _, h := range []*snapshot.HostRoutes{old.Get(host), next.Routes.Get(host)} {
+			if h == nil {
+				continue
+			}
+			for _, number := range h.Ports {
+				changes.RoutePorts[number] = struct{}{}
+			}
+		}
+		if svc := next.Services.Get(host); svc != nil {
+			for i := range svc.Rivals {
+				changes.Routes[furtherKey(host, svc.Rivals[i].Namespace)] = struct{}{}
+			}
+		}
+	}
 }
 
 // logFaults logs the facts that could not be computed, each once.
@@ -98,8 +124,9 @@ func (s *state) logFaults() {
 // singles sets the facts without a key.
 func (s *state) singles(next *snapshot.Snapshot, changes *snapshot.Changes) {
 	changes.Mesh, changes.GatewayConfigs = s.mesh.Changed(), s.configs.Changed()
-	changes.Traits = s.traits.Changed() || s.ruleTraits.Changed()
+	changes.Traits = s.traits.Changed() || s.ruleTraits.Changed() || s.routeClients.Changed()
 	next.Mesh, next.GatewayConfigs, next.RuleTraits = s.mesh.Get(nil), s.configs.Get(nil), s.ruleTraits.Get(nil)
+	next.RouteClients = s.routeClients.Get(nil)
 	is := s.traits.Get(nil)
 	next.Private, next.NodeLocal, next.DNS, next.Allocated = is.private, is.nodeLocal, is.dns, is.allocated
 }
@@ -283,6 +310,10 @@ func (s *state) reports() {
 		now := s.hostConflicts.Get(nil)
 		s.logHostConflicts(s.report.hostConflicts, now)
 		s.report.hostConflicts = now
+	}
+	if now := s.routeProblems.Get(nil); s.routeProblems.Changed() {
+		s.logRouteProblems(s.report.routes, now)
+		s.report.routes = now
 	}
 	s.report.unwritten = s.unwritten.Get(nil)
 	if now := s.tables.duplicates.Get(nil); s.tables.duplicates.Changed() {

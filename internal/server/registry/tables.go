@@ -110,8 +110,24 @@ type tables struct {
 	ruledHosts     *derive.Index[string, string, *snapshot.HostRules] // by namespaces of clients
 	ruleScopes     *derive.Table[string, *snapshot.RuleScope]         // by namespace
 	ruleTraits     *derive.Value[snapshot.RuleTraits]
-	facts          *derive.Table[string, *snapshot.NamespaceFacts] // by namespace
-	duplicates     *derive.Value[[]duplicateExtension]
+
+	destinations    *derive.Table[string, destination] // by host
+	allDestinations *derive.Index[struct{}, string, destination]
+	routed          *derive.Table[objectKey, routedService]
+	allRouted       *derive.Index[struct{}, objectKey, routedService]
+	routedTo        *derive.Index[string, objectKey, routedService] // by host, and with TLS or TCP by wildcards that match one
+	expanded        *derive.Table[string, []string]                 // hosts of services by wildcard
+	expandedTo      *derive.Index[string, string, []string]         // by host of a service
+	hostRoutes      *derive.Table[string, *snapshot.HostRoutes]     // by host
+	routesAt        *derive.Index[uint32, string, *snapshot.HostRoutes]
+	portRoutes      *derive.Table[uint32, *snapshot.PortRoutes]
+	routedHosts     *derive.Index[string, string, *snapshot.HostRoutes] // by namespaces of clients
+	routeScopes     *derive.Table[string, *snapshot.RouteScope]         // by namespace
+	routeClients    *derive.Value[*snapshot.ClientMatches]
+	routeProblems   *derive.Value[[]RouteProblem]
+
+	facts      *derive.Table[string, *snapshot.NamespaceFacts] // by namespace
+	duplicates *derive.Value[[]duplicateExtension]
 }
 
 // newTables returns the tables without objects.
@@ -182,7 +198,9 @@ func newTables(cfg Config) *tables {
 	})
 	t.ruleScopes = derive.New(g, "namespaces with own rules", strings.Compare, equalScope, t.ruleScope, t.ruledHosts)
 
-	namespaces := []derive.Keys[string]{t.servicesIn, t.filtersIn, t.ruleScopes}
+	t.addRoutes()
+
+	namespaces := []derive.Keys[string]{t.servicesIn, t.filtersIn, t.ruleScopes, t.routeScopes}
 	for _, x := range t.policyIndex {
 		namespaces = append(namespaces, x)
 	}

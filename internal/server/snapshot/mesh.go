@@ -1,6 +1,9 @@
 package snapshot
 
 import (
+	"slices"
+	"strconv"
+	"strings"
 	"time"
 
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
@@ -132,6 +135,33 @@ type RetryPolicy struct {
 	// OtherLocalities prefers localities that have not failed.
 	OtherLocalities bool
 	Backoff         time.Duration // 0 means Envoy's
+	PerTry          time.Duration // the timeout of each try; 0 means none
+}
+
+// RetryPolicyOf returns the policy of a message, which may be nil.
+func RetryPolicyOf(m *networkingv1alpha3.HTTPRetry) RetryPolicy {
+	if m == nil {
+		return RetryPolicy{}
+	}
+	out := RetryPolicy{
+		Off: m.GetAttempts() == 0, Attempts: uint32(m.GetAttempts()), Backoff: m.GetBackoff().AsDuration(), PerTry: m.GetPerTryTimeout().AsDuration(),
+		SameHosts:       m.GetRetryIgnorePreviousHosts() != nil && !m.GetRetryIgnorePreviousHosts().GetValue(),
+		OtherLocalities: m.GetRetryRemoteLocalities().GetValue(),
+	}
+	var on []string
+	for condition := range strings.SplitSeq(m.GetRetryOn(), ",") {
+		condition = strings.TrimSpace(condition)
+		if code, err := strconv.ParseUint(condition, 10, 16); err == nil {
+			out.Codes += string([]byte{byte(code >> 8), byte(code)})
+		} else if condition != "" {
+			on = append(on, condition)
+		}
+	}
+	if out.Codes != "" && !slices.Contains(on, "retriable-status-codes") {
+		on = append(on, "retriable-status-codes")
+	}
+	out.On = strings.Join(on, ",")
+	return out
 }
 
 // CACertificate is a source of further roots.
@@ -159,4 +189,6 @@ type NamespaceFacts struct {
 	Services     []*MeshService
 	// Rules is nil if the DestinationRules of most namespaces apply to this one, too.
 	Rules *RuleScope
+	// Routes is nil if the VirtualServices of most namespaces apply to this one, too.
+	Routes *RouteScope
 }

@@ -38,6 +38,12 @@ type Snapshot struct {
 	Endpoints *Table[string, Endpoints]
 	// Rules holds the DestinationRules of services by MeshService.Key.
 	Rules *Table[string, HostRules]
+	// Routes holds the VirtualServices of hosts by HostRoutes.Host, and PortRoutes by port
+	// number.
+	Routes     *Table[string, HostRoutes]
+	PortRoutes *Table[uint32, PortRoutes]
+	// RouteClients holds the conditions of VirtualServices on clients.
+	RouteClients *ClientMatches
 	// Ports holds the services of each TCP port number.
 	Ports *Table[uint32, PortServices]
 	// Pods holds pods by PodKey.String, and the workloads of WorkloadEntries by
@@ -83,6 +89,8 @@ type Changes struct {
 	Services   map[string]struct{}         // keys of Snapshot.Services
 	Endpoints  map[string]struct{}         // keys of Snapshot.Endpoints
 	Rules      map[string]struct{}         // keys of Snapshot.Rules
+	Routes     map[string]struct{}         // keys of Snapshot.Routes, and of the services of these hosts
+	RoutePorts map[uint32]struct{}         // port numbers at which VirtualServices changed
 	Ports      map[uint32]struct{}         // keys of Snapshot.Ports
 	Pods       map[string]struct{}         // keys of Snapshot.Pods
 	Secrets    map[string]struct{}         // keys of Snapshot.Secrets and ConfigMaps
@@ -93,8 +101,8 @@ type Changes struct {
 	// Snapshot.Localities did. The pods that these concern are in Pods.
 	TrustBundle, Localities bool
 	// Mesh reports whether Snapshot.Mesh changed, GatewayConfigs whether
-	// Snapshot.GatewayConfigs did, and Traits whether Private, NodeLocal, DNS, Allocated or
-	// RuleTraits did.
+	// Snapshot.GatewayConfigs did, and Traits whether Private, NodeLocal, DNS, Allocated,
+	// RuleTraits or RouteClients did.
 	Mesh, GatewayConfigs, Traits bool
 	// Everywhere reports whether any fact may have changed.
 	Everywhere bool
@@ -123,6 +131,7 @@ const (
 	ServiceFacts Kinds = 1 << iota
 	EndpointFacts
 	RuleFacts
+	RouteFacts // VirtualServices
 	PortFacts
 	SecretFacts
 	GatewayFacts // east-west gateways
@@ -142,6 +151,7 @@ func (c *Changes) Kinds() Kinds {
 	add(ServiceFacts, len(c.Services) > 0)
 	add(EndpointFacts, len(c.Endpoints) > 0)
 	add(RuleFacts, len(c.Rules) > 0)
+	add(RouteFacts, len(c.Routes) > 0)
 	add(PortFacts, len(c.Ports) > 0)
 	add(SecretFacts, len(c.Secrets) > 0)
 	add(GatewayFacts, len(c.Gateways) > 0)
@@ -157,7 +167,7 @@ func (c *Changes) ServiceKeys(s *Snapshot, kinds Kinds) iter.Seq[string] {
 		for _, of := range []struct {
 			kind Kinds
 			keys map[string]struct{}
-		}{{ServiceFacts, c.Services}, {EndpointFacts, c.Endpoints}, {RuleFacts, c.Rules}} {
+		}{{ServiceFacts, c.Services}, {EndpointFacts, c.Endpoints}, {RuleFacts, c.Rules}, {RouteFacts, c.Routes}} {
 			if kinds&of.kind == 0 {
 				continue
 			}
@@ -190,7 +200,14 @@ func (c *Changes) PortNumbers(s *Snapshot, kinds Kinds) iter.Seq[uint32] {
 				}
 			}
 		}
-		for key := range c.ServiceKeys(s, kinds) {
+		if kinds&RouteFacts != 0 {
+			for number := range c.RoutePorts {
+				if !yield(number) {
+					return
+				}
+			}
+		}
+		for key := range c.ServiceKeys(s, kinds&^RouteFacts) {
 			svc := s.Services.Get(key)
 			if svc == nil {
 				continue // its ports have changed
@@ -218,6 +235,8 @@ func (c *Changes) Merge(later *Changes) *Changes {
 		Services:       union(c.Services, later.Services),
 		Endpoints:      union(c.Endpoints, later.Endpoints),
 		Rules:          union(c.Rules, later.Rules),
+		Routes:         union(c.Routes, later.Routes),
+		RoutePorts:     union(c.RoutePorts, later.RoutePorts),
 		Ports:          union(c.Ports, later.Ports),
 		Pods:           union(c.Pods, later.Pods),
 		Secrets:        union(c.Secrets, later.Secrets),

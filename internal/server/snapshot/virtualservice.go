@@ -1,6 +1,7 @@
 package snapshot
 
 import (
+	"maps"
 	"slices"
 	"strings"
 
@@ -61,4 +62,165 @@ func HostsOverlap(a, b string) bool {
 		return strings.HasSuffix(a, y)
 	}
 	return a == b
+}
+
+// HostRoutes holds the VirtualServices of one host for sidecars.
+type HostRoutes struct {
+	Host string
+	// Ports holds the port numbers at which the host has routes, sorted.
+	Ports []uint32
+	// HTTP holds the VirtualServices for requests: the first one with a route for the port
+	// and the client applies. Streams holds those for TLS and TCP connections, whose routes
+	// all apply.
+	HTTP, Streams ClientRoutes
+	// Unserved stands for the host at the ports where no service has it. It may be nil.
+	Unserved *MeshService
+}
+
+// ClientRoutes holds VirtualServices by the namespaces of clients, in the order of
+// precedence.
+type ClientRoutes struct {
+	// Default holds the VirtualServices for all namespaces that are not in Own.
+	Default []*VirtualService
+	Own     map[string][]*VirtualService
+}
+
+// For returns the VirtualServices for clients in a namespace.
+func (r ClientRoutes) For(namespace string) []*VirtualService {
+	if own, ok := r.Own[namespace]; ok {
+		return own
+	}
+	return r.Default
+}
+
+// Same reports whether both hold the same VirtualServices.
+func (r ClientRoutes) Same(other ClientRoutes) bool {
+	return slices.Equal(r.Default, other.Default) && maps.EqualFunc(r.Own, other.Own, slices.Equal[[]*VirtualService])
+}
+
+// PortRoutes holds the VirtualServices at one port number for the clients to which no others
+// apply, sorted by host.
+type PortRoutes struct {
+	Number        uint32
+	HTTP, Streams []RoutedHost
+}
+
+// RoutedHost is a host with its VirtualServices in the order of precedence.
+type RoutedHost struct {
+	Host     string
+	Services []*VirtualService
+	// Unserved is HostRoutes.Unserved, if it has the port.
+	Unserved *MeshService
+}
+
+// Same reports whether both hold the same VirtualServices.
+func (h RoutedHost) Same(other RoutedHost) bool {
+	return h.Host == other.Host && h.Unserved == other.Unserved && slices.Equal(h.Services, other.Services)
+}
+
+// RouteScope names the hosts to which other VirtualServices apply for clients in a
+// namespace than in most namespaces, sorted.
+type RouteScope struct{ HTTP, Streams []string }
+
+// ClientMatch is the condition of a route on the workload of a client.
+type ClientMatch struct {
+	Namespace string            // "" means any
+	Labels    map[string]string // of which the workload has all
+}
+
+// Key returns a comparable form, which is "" for a condition that always holds.
+func (m ClientMatch) Key() string {
+	if m.Namespace == "" && len(m.Labels) == 0 {
+		return ""
+	}
+	return m.Namespace + "/" + string(SelectorOf(m.Labels))
+}
+
+// ClientMatches holds the conditions on clients in the VirtualServices of the mesh, each
+// once and sorted by key: of routes for requests and for connections.
+type ClientMatches struct{ HTTP, Streams []ClientMatch }
+
+// RouteClient is everything about a client that decides which routes apply to it. It is
+// comparable. The zero value is a client in a namespace without VirtualServices of its own
+// for which no condition holds.
+type RouteClient struct {
+	Namespace string
+	holds     string // the keys of the conditions that hold, each between line breaks
+}
+
+// RouteClientOf returns the client for a workload. own reports whether its namespace has
+// VirtualServices of its own.
+func RouteClientOf(namespace string, labels map[string]string, own bool, conditions []ClientMatch) RouteClient {
+	var c RouteClient
+	if own {
+		c.Namespace = namespace
+	}
+	for _, m := range conditions {
+		if (m.Namespace == "" || m.Namespace == namespace) && Selects(m.Labels, labels) {
+			c.hold(m.Key())
+		}
+	}
+	return c
+}
+
+func (c *RouteClient) hold(key string) {
+	if c.holds == "" {
+		c.holds = "\n"
+	}
+	c.holds += key + "\n"
+}
+
+// Selected reports whether some condition holds for the client.
+func (c RouteClient) Selected() bool { return c.holds != "" }
+
+// Holds reports whether a condition holds for the client.
+func (c RouteClient) Holds(m ClientMatch) bool {
+	if m.Namespace == "" && len(m.Labels) == 0 {
+		return true
+	}
+	return c.holds != "" && strings.Contains(c.holds, "\n"+m.Key()+"\n")
+}
+
+// Narrow returns the part of the client that the routes of a VirtualService read.
+func (c RouteClient) Narrow(v *VirtualService) RouteClient {
+	var out RouteClient
+	if c.holds == "" {
+		return out
+	}
+	for m := range v.ClientMatches {
+		if key := m.Key(); key != "" && c.Holds(m) && !out.Holds(m) {
+			out.hold(key)
+		}
+	}
+	return out
+}
+
+// ClientMatches iterates over the conditions of all routes on clients.
+func (v *VirtualService) ClientMatches(yield func(ClientMatch) bool) {
+	for _, r := range v.HTTP {
+		for _, m := range r.GetMatch() {
+			if !yield(ClientMatch{m.GetSourceNamespace(), m.GetSourceLabels()}) {
+				return
+			}
+		}
+	}
+	v.StreamMatches(yield)
+}
+
+// StreamMatches iterates over the conditions of the routes for connections on clients.
+func (v *VirtualService) StreamMatches(yield func(ClientMatch) bool) {
+	for _, r := range v.TLS {
+		for _, m := range r.GetMatch() {
+			if !yield(ClientMatch{m.GetSourceNamespace(), m.GetSourceLabels()}) {
+				return
+			}
+		}
+	}
+	for _, r := range v.TCP {
+		for _, m := range r.GetMatch() {
+			if !yield(ClientMatch{m.GetSourceNamespace(), m.GetSourceLabels()}) {
+				return
+			}
+		}
+	}
 }

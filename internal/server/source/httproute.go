@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/types/known/durationpb"
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
 
@@ -360,10 +361,6 @@ func retriesFault(field string, r *networkingv1alpha3.HTTPRetry) *FieldError {
 	return firstFault(timeFault(field+".perTryTimeout", r.GetPerTryTimeout(), time.Millisecond), timeFault(field+".backoff", r.GetBackoff(), time.Millisecond))
 }
 
-// grpcStatuses are the names of the status codes of gRPC, by number.
-var grpcStatuses = strings.Fields(`OK CANCELLED UNKNOWN INVALID_ARGUMENT DEADLINE_EXCEEDED NOT_FOUND ALREADY_EXISTS PERMISSION_DENIED
-	RESOURCE_EXHAUSTED FAILED_PRECONDITION ABORTED OUT_OF_RANGE UNIMPLEMENTED INTERNAL UNAVAILABLE DATA_LOSS UNAUTHENTICATED`)
-
 func faultsFault(field string, f *networkingv1alpha3.HTTPFaultInjection) *FieldError {
 	if f == nil {
 		return nil
@@ -394,7 +391,7 @@ func faultsFault(field string, f *networkingv1alpha3.HTTPFaultInjection) *FieldE
 				return faultf(field+".httpStatus", "%d is not a status from 200 to 599", t.HttpStatus)
 			}
 		case *networkingv1alpha3.HTTPFaultInjection_Abort_GrpcStatus:
-			if !slices.Contains(grpcStatuses, t.GrpcStatus) {
+			if new(codes.Code).UnmarshalJSON([]byte(strconv.Quote(t.GrpcStatus))) != nil {
 				return faultf(field+".grpcStatus", "%q is not a status of gRPC, such as UNAVAILABLE", t.GrpcStatus)
 			}
 		}

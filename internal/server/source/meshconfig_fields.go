@@ -79,7 +79,7 @@ var meshFields = []apiField{
 	{Path: "defaultConfig", Support: NoEffect, Meaning: "an agent takes its settings only from its environment variable PROXY_CONFIG"},
 	{Path: "inboundTrafficPolicy", Support: Works},
 	{Path: "configSources", Support: NoEffect, Meaning: "the flags of serve select the sources of configuration"},
-	{Path: "defaultVirtualServiceExportTo", Support: NoEffect, Meaning: "VirtualServices have no effect"},
+	{Path: "defaultVirtualServiceExportTo", Support: Works},
 	{Path: "defaultDestinationRuleExportTo", Support: Works},
 	{Path: "localityLbSetting", Support: Works, Meaning: "failover needs `outlierDetection` in a DestinationRule; see [traffic-policy.md](traffic-policy.md#near-endpoints-first)"},
 	{Path: "zoneAwareLbSetting", Support: NoEffect, Meaning: noZoneAware},

@@ -609,13 +609,61 @@ func (in interned) snapshot(s *snapshot.Snapshot) *snapshot.Snapshot {
 		}
 		return intern(in, key, fact)
 	})
+	in.routes(&out, service)
 	out.Namespaces = table(in, s.Namespaces, func(v *snapshot.NamespaceFacts) *snapshot.NamespaceFacts {
 		fact := *v
-		fact.Rules = intern(in, text(v.Rules), v.Rules)
+		fact.Rules, fact.Routes = intern(in, text(v.Rules), v.Rules), intern(in, text(v.Routes), v.Routes)
 		fact.Services = services(v.Services)
-		return intern(in, fmt.Sprint(v.Name, text(fact.Policies), "/", text(fact.EnvoyFilters), "/", addressesOf(fact.Services), fmt.Sprintf("%p", fact.Rules)), &fact)
+		return intern(in, fmt.Sprint(v.Name, text(fact.Policies), "/", text(fact.EnvoyFilters), "/", addressesOf(fact.Services), fmt.Sprintf("%p %p", fact.Rules, fact.Routes)), &fact)
 	})
 	return &out
+}
+
+// routes interns the VirtualServices of a snapshot.
+func (in interned) routes(s *snapshot.Snapshot, service func(*snapshot.MeshService) *snapshot.MeshService) {
+	list := func(services []*snapshot.VirtualService) []*snapshot.VirtualService {
+		var out []*snapshot.VirtualService
+		for _, v := range services {
+			out = append(out, intern(in, text(v), v))
+		}
+		return out
+	}
+	clients := func(r snapshot.ClientRoutes) (out snapshot.ClientRoutes, key string) {
+		out.Default, out.Own = list(r.Default), make(map[string][]*snapshot.VirtualService)
+		key = addressesOf(out.Default)
+		for _, ns := range slices.Sorted(maps.Keys(r.Own)) {
+			out.Own[ns] = list(r.Own[ns])
+			key += ns + addressesOf(out.Own[ns])
+		}
+		return out, key
+	}
+	unserved := func(v *snapshot.MeshService) *snapshot.MeshService {
+		if v == nil {
+			return nil
+		}
+		return service(v)
+	}
+	s.RouteClients = intern(in, text(s.RouteClients), s.RouteClients)
+	s.Routes = table(in, s.Routes, func(v *snapshot.HostRoutes) *snapshot.HostRoutes {
+		fact := &snapshot.HostRoutes{Host: v.Host, Ports: v.Ports, Unserved: unserved(v.Unserved)}
+		var http, streams string
+		fact.HTTP, http = clients(v.HTTP)
+		fact.Streams, streams = clients(v.Streams)
+		return intern(in, fmt.Sprintf("%s %v %p %s/%s", v.Host, v.Ports, fact.Unserved, http, streams), fact)
+	})
+	s.PortRoutes = table(in, s.PortRoutes, func(v *snapshot.PortRoutes) *snapshot.PortRoutes {
+		fact, key := &snapshot.PortRoutes{Number: v.Number}, fmt.Sprint(v.Number)
+		hosts := func(of []snapshot.RoutedHost) (out []snapshot.RoutedHost) {
+			for _, h := range of {
+				out = append(out, snapshot.RoutedHost{Host: h.Host, Services: list(h.Services), Unserved: unserved(h.Unserved)})
+				key += fmt.Sprintf(" %s %s %p", h.Host, addressesOf(out[len(out)-1].Services), out[len(out)-1].Unserved)
+			}
+			key += "/"
+			return out
+		}
+		fact.HTTP, fact.Streams = hosts(v.HTTP), hosts(v.Streams)
+		return intern(in, key, fact)
+	})
 }
 
 // ruleText returns a rule as text.
@@ -654,6 +702,13 @@ func readable(s *snapshot.Snapshot) map[string]any {
 			out[fmt.Sprint("rule ", k, i)] = ruleText(r)
 		}
 	}
+	for k, v := range s.Routes.All() {
+		out["routes "+k] = text(v)
+	}
+	for k, v := range s.PortRoutes.All() {
+		out[fmt.Sprint("routes ", k)] = text(v)
+	}
+	out["clients of routes"] = text(s.RouteClients)
 	for k, v := range s.Endpoints.All() {
 		out["endpoints "+k] = text(v)
 	}
@@ -667,7 +722,7 @@ func readable(s *snapshot.Snapshot) map[string]any {
 		out["pod "+k] = text(v)
 	}
 	for k, v := range s.Namespaces.All() {
-		out["namespace "+k] = fmt.Sprint(text(v.Policies), "/", addressesOf(v.EnvoyFilters), "/", text(v.Services), text(v.Rules))
+		out["namespace "+k] = fmt.Sprint(text(v.Policies), "/", addressesOf(v.EnvoyFilters), "/", text(v.Services), text(v.Rules), text(v.Routes))
 	}
 	return out
 }

@@ -42,6 +42,7 @@ type httpOptions struct {
 	filters  []snapshot.HTTPFilter // filters for other ports are ignored
 	grpcWeb  bool                  // translate gRPC-Web to gRPC
 	timeouts portTimeouts          // of connections that are not HTTP
+	streams  map[string][]stream   // routes of these, by host
 }
 
 // outboundHTTP returns the connection manager of an outbound listener. Its routes come

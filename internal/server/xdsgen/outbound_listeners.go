@@ -31,6 +31,7 @@ type listenerView struct {
 	allocated bool
 	timeouts  timeoutRules
 	settings  snapshot.ListenerSettings
+	client    snapshot.RouteClient // of routes for TLS and TCP
 }
 
 func (v listenerView) Type() string { return xdswire.ListenerType }
@@ -38,8 +39,8 @@ func (v listenerView) Type() string { return xdswire.ListenerType }
 func (v listenerView) Keys() Keys {
 	return Keys{
 		Fixed: 1 + len(v.scope.egress()), FixedFacts: snapshot.MeshFacts,
-		ServiceFacts: snapshot.ServiceFacts | snapshot.EndpointFacts | v.timeouts.reads(),
-		PortFacts:    snapshot.PortFacts | snapshot.MeshFacts | v.timeouts.reads(), scope: v.scope,
+		ServiceFacts: snapshot.ServiceFacts | snapshot.EndpointFacts | snapshot.RouteFacts | v.timeouts.reads(),
+		PortFacts:    snapshot.PortFacts | snapshot.RouteFacts | snapshot.MeshFacts | v.timeouts.reads(), scope: v.scope,
 	}
 }
 
@@ -95,7 +96,7 @@ func (v listenerView) port(s *snapshot.Snapshot, number uint32) Unit {
 	return portListeners{
 		services: services, cluster: v.cluster, families: v.families, allocated: v.allocated, registryOnly: registryOnly(s.Mesh, v.scope),
 		settings: v.settings, filters: filtersAt(decodeFilters(v.filters), number),
-		timeouts: v.timeouts.encode(s, services.all, number), reserved: reserved(s.Mesh, number),
+		timeouts: v.timeouts.encode(s, services.all, number), reserved: reserved(s.Mesh, number), streams: listOf(v.streams(s, number)),
 	}
 }
 
@@ -107,12 +108,17 @@ func (v listenerView) headless(s *snapshot.Snapshot, key string) Unit {
 		return nil
 	}
 	ports := make([]uint32, len(svc.Ports))
+	var streams []stream
 	for i := range svc.Ports {
 		ports[i] = svc.Ports[i].Number
+	}
+	if h := s.Routes.Get(svc.Host); h != nil {
+		streams = v.streamsOf(h.Host, h.Streams.For(v.client.Namespace))
 	}
 	return headlessListeners{
 		service: svc, endpoints: s.Endpoints.Get(key), cluster: v.cluster, network: v.network,
 		settings: v.settings, filters: filtersAt(decodeFilters(v.filters), ports...), timeouts: v.timeouts.encode(s, slices.Values([]*snapshot.MeshService{svc}), ports...),
+		streams: listOf(streams),
 	}
 }
 
@@ -172,6 +178,7 @@ type portListeners struct {
 	filters      string
 	timeouts     string // portTimeouts, encoded
 	reserved     bool   // there is no listener at any address
+	streams      list[stream]
 }
 
 func (u portListeners) Type() string { return xdswire.ListenerType }
@@ -179,7 +186,7 @@ func (u portListeners) Type() string { return xdswire.ListenerType }
 func (u portListeners) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, error) {
 	g := generator{enc: enc}
 	number := u.services.number
-	o := httpOptions{port: number, settings: u.settings, filters: decodeFilters(u.filters), timeouts: decodeTimeouts(u.timeouts)}
+	o := httpOptions{port: number, settings: u.settings, filters: decodeFilters(u.filters), timeouts: decodeTimeouts(u.timeouts), streams: streamsByHost(u.streams)}
 	w := wildcard{g: &g, o: o, registryOnly: u.registryOnly, families: u.families}
 	taken := make(map[string]struct{})
 	for svc := range u.services.all {
@@ -224,6 +231,7 @@ type headlessListeners struct {
 	settings  snapshot.ListenerSettings
 	filters   string
 	timeouts  string // portTimeouts, encoded
+	streams   list[stream]
 }
 
 func (u headlessListeners) Type() string { return xdswire.ListenerType }
@@ -233,7 +241,7 @@ func (u headlessListeners) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, 
 		return nil, nil
 	}
 	g := generator{enc: enc}
-	o := httpOptions{settings: u.settings, filters: decodeFilters(u.filters), timeouts: decodeTimeouts(u.timeouts)}
+	o := httpOptions{settings: u.settings, filters: decodeFilters(u.filters), timeouts: decodeTimeouts(u.timeouts), streams: streamsByHost(u.streams)}
 	taken := make(map[string]struct{})
 	for i := range u.service.Ports {
 		port := &u.service.Ports[i]
@@ -263,13 +271,18 @@ func (g *generator) serviceListener(svc *snapshot.MeshService, port *snapshot.Se
 	name := ip + "_" + number
 	detect := port.Protocol == mesh.Auto
 	l := g.capturedListener(name, []string{ip}, o, detect)
-	chain := &listenerv3.FilterChain{Filters: []*listenerv3.Filter{g.serviceTCP(svc, port, o)}, TransportSocketConnectTimeout: durationpb.New(handshakeTimeout)}
-	if !detect {
-		l.FilterChains = []*listenerv3.FilterChain{chain}
-		return l
+	chains, rest := g.streamChains(svc, port, o)
+	if slices.ContainsFunc(chains, func(c *listenerv3.FilterChain) bool { return len(c.GetFilterChainMatch().GetServerNames()) > 0 }) {
+		l.ListenerFilters = append([]*listenerv3.ListenerFilter{g.tlsInspector()}, l.GetListenerFilters()...)
 	}
-	l.FilterChains = []*listenerv3.FilterChain{g.plainHTTPChain(name, svc.Host+":"+number, o)}
-	l.DefaultFilterChain = chain
+	if detect {
+		chains = append([]*listenerv3.FilterChain{g.plainHTTPChain(name, svc.Host+":"+number, o)}, chains...)
+	}
+	if l.FilterChains = chains; len(chains) == 0 {
+		l.FilterChains = []*listenerv3.FilterChain{rest}
+	} else {
+		l.DefaultFilterChain = rest
+	}
 	return l
 }
 

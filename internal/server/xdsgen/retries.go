@@ -45,5 +45,8 @@ func (g *generator) retryPolicy(p snapshot.RetryPolicy) *routev3.RetryPolicy {
 	if p.Backoff > 0 {
 		out.RetryBackOff = &routev3.RetryPolicy_RetryBackOff{BaseInterval: durationpb.New(p.Backoff)}
 	}
+	if p.PerTry > 0 {
+		out.PerTryTimeout = durationpb.New(p.PerTry)
+	}
 	return out
 }

@@ -1,6 +1,8 @@
 package xdsgen
 
 import (
+	"slices"
+
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
@@ -18,14 +20,16 @@ type routeView struct {
 	namespace string // whose services have short names
 	cluster   mesh.ClusterID
 	captured  bool // connections are redirected to the proxy
+	client    snapshot.RouteClient
 }
 
 func (v routeView) Type() string { return xdswire.RouteType }
 
 func (v routeView) Keys() Keys {
 	return Keys{
-		Fixed: len(v.scope.egress()), FixedFacts: snapshot.ServiceFacts | snapshot.MeshFacts,
-		ServiceFacts: snapshot.ServiceFacts | snapshot.MeshFacts, PortFacts: snapshot.PortFacts | snapshot.MeshFacts, scope: v.scope,
+		Fixed: len(v.scope.egress()), FixedFacts: snapshot.ServiceFacts | snapshot.RouteFacts | snapshot.MeshFacts,
+		ServiceFacts: snapshot.ServiceFacts | snapshot.RouteFacts | snapshot.MeshFacts,
+		PortFacts:    snapshot.PortFacts | snapshot.RouteFacts | snapshot.MeshFacts, scope: v.scope,
 	}
 }
 
@@ -52,16 +56,23 @@ func (v routeView) port(s *snapshot.Snapshot, number uint32) Unit {
 	if v.scope.ownsPort(number) || reserved(s.Mesh, number) || !services.any(routedByPort) {
 		return nil
 	}
-	if len(v.scope.egress()) > 0 {
-		return portRoutes{routeFacts: v.facts(s), services: services}
+	out := portRoutes{routeFacts: v.facts(s), services: services}
+	if hosts := v.scope.egressHosts(); len(v.scope.egress()) > 0 && !slices.Contains(hosts, "*/*") {
+		out.own = listOf(v.importedRoutes(s, number, services.all, hosts))
+		return out
 	}
-	return portRoutes{routeFacts: v.facts(s), services: portServices{number: number, few: v.different(s, services.of)}, common: services.of}
+	own := v.ownRoutes(s, number)
+	out.own, out.commonRoutes = listOf(own), s.PortRoutes.Get(number)
+	if len(v.scope.egress()) == 0 {
+		out.services, out.common = portServices{number: number, few: v.different(s, services.of, own)}, services.of
+	}
+	return out
 }
 
 // different returns the services of a port that have a virtual host of their own for the
 // clients of the view: services that not all clients see, and services of the namespace,
-// which have short names there.
-func (v routeView) different(s *snapshot.Snapshot, all *snapshot.PortServices) list[*snapshot.MeshService] {
+// which have short names there, or whose routes differ.
+func (v routeView) different(s *snapshot.Snapshot, all *snapshot.PortServices, own []routedHost) list[*snapshot.MeshService] {
 	var services []*snapshot.MeshService
 	for _, svc := range all.Different {
 		if svc.ExternalName == "" && v.scope.sees(svc) {
@@ -70,6 +81,12 @@ func (v routeView) different(s *snapshot.Snapshot, all *snapshot.PortServices) l
 	}
 	for svc := range servicesIn(s, []string{v.namespace}) {
 		if svc.ExternalName == "" && !svc.DiffersByClient() && svc.Port(all.Number) != nil && isNear(svc, v.namespace) {
+			services = append(services, svc)
+		}
+	}
+	for _, h := range own {
+		svc := s.Services.Get(h.host)
+		if svc != nil && svc.ExternalName == "" && !svc.DiffersByClient() && svc.Port(all.Number) != nil && !slices.Contains(services, svc) {
 			services = append(services, svc)
 		}
 	}
@@ -82,7 +99,23 @@ func (v routeView) detected(s *snapshot.Snapshot, key string) Unit {
 	if svc == nil || !v.scope.sees(svc) || !hasPort(svc, isDetected) {
 		return nil
 	}
-	return detectedRoutes{routeFacts: v.facts(s), service: svc}
+	out := detectedRoutes{routeFacts: v.facts(s), service: svc}
+	h := s.Routes.Get(svc.Host)
+	if h == nil {
+		return out
+	}
+	list := h.HTTP.For(v.client.Namespace)
+	if hosts := v.scope.egressHosts(); len(v.scope.egress()) > 0 {
+		list = slices.DeleteFunc(slices.Clone(list), func(vs *snapshot.VirtualService) bool { return !imports(hosts, vs, v.scope.namespace) })
+	}
+	var routed []routedHost
+	for i := range svc.Ports {
+		if isDetected(&svc.Ports[i]) {
+			routed = append(routed, routesOf(h, list, v.client, svc.Ports[i].Number))
+		}
+	}
+	out.routed = listOf(routed)
+	return out
 }
 
 // egress returns the configuration of an egress listener of the Sidecar with an HTTP port.
@@ -98,7 +131,29 @@ func (v routeView) egress(s *snapshot.Snapshot, i int) Unit {
 		// hosts on to the original destination would be a loop.
 		facts.registryOnly = true
 	}
-	return egressRoutes{routeFacts: facts, services: s.Services, scope: v.scope, listener: i}
+	out := egressRoutes{routeFacts: facts, services: s.Services, scope: v.scope, listener: i}
+	var routed []routedHost
+	visible := func(yield func(*snapshot.MeshService) bool) {
+		for _, svc := range s.Services.All() {
+			if v.scope.seesThrough(e.GetHosts(), svc) && !yield(svc) {
+				return
+			}
+		}
+	}
+	numbers := []uint32{e.GetPort().GetNumber()}
+	if p == mesh.HTTPProxy {
+		numbers = nil
+		for _, h := range s.Routes.All() {
+			numbers = append(numbers, h.Ports...)
+		}
+		slices.Sort(numbers)
+		numbers = slices.Compact(numbers)
+	}
+	for _, number := range numbers {
+		routed = append(routed, v.importedRoutes(s, number, visible, e.GetHosts())...)
+	}
+	out.routed = listOf(routed)
+	return out
 }
 
 func isDetected(p *snapshot.ServicePort) bool { return p.Protocol == mesh.Auto }
@@ -142,21 +197,32 @@ type portRoutes struct {
 	// common, which may be nil, holds further services, which have the same virtual hosts
 	// for all clients.
 	common *snapshot.PortServices
+	// own holds the hosts whose routes differ from commonRoutes, which may be nil.
+	own          list[routedHost]
+	commonRoutes *snapshot.PortRoutes
 }
 
 func (u portRoutes) Type() string { return xdswire.RouteType }
 
 func (u portRoutes) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, error) {
+	routed := routedHosts{number: u.services.number, own: byHost(u.own), common: u.commonRoutes}
 	hosts := newVirtualHosts(enc, u.services.size())
 	if u.common != nil {
-		key := commonHosts{u.common, routeFacts{cluster: u.cluster, retries: u.retries}}
+		key := commonHosts{u.common, u.commonRoutes, routeFacts{cluster: u.cluster, retries: u.retries}}
 		base, err := xdswire.Shared(enc, key, func() (*virtualHosts, error) { return key.make(enc) })
 		if err != nil {
 			return nil, err
 		}
 		hosts = newVirtualHosts(enc, u.services.size()).on(base)
 	}
-	if err := hosts.addPort(u.routeFacts, u.services.number, u.services.all); err != nil {
+	if err := hosts.addPort(u.routeFacts, routed, u.services.all); err != nil {
+		return nil, err
+	}
+	unserved := slices.Collect(u.own.all)
+	if u.common == nil {
+		unserved = append(unserved, routed.unserved()...)
+	}
+	if err := hosts.addUnserved(u.routeFacts, unserved, byName); err != nil {
 		return nil, err
 	}
 	return one(u.encode(baseRoutes(portString(u.services.number)), hosts))
@@ -167,19 +233,24 @@ func (u portRoutes) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, error) 
 type detectedRoutes struct {
 	routeFacts
 	service *snapshot.MeshService
+	routed  list[routedHost] // by port
 }
 
 func (u detectedRoutes) Type() string { return xdswire.RouteType }
 
 func (u detectedRoutes) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, error) {
 	g := generator{enc: enc}
+	routed := make(map[uint32]routedHost)
+	for h := range u.routed.all {
+		routed[h.number] = h
+	}
 	for i := range u.service.Ports {
 		port := &u.service.Ports[i]
 		if !isDetected(port) || u.service.ExternalName != "" {
 			continue
 		}
 		rc := baseRoutes(u.service.Host + ":" + portString(port.Number))
-		rc.VirtualHosts = []*routev3.VirtualHost{g.virtualHost(u.service, port, []string{"*"}, u.retries)}
+		rc.VirtualHosts = []*routev3.VirtualHost{g.virtualHost(u.host(u.service, port, byName, routed[port.Number]), []string{"*"})}
 		g.add(xdswire.RouteType, rc.Name, rc)
 	}
 	return g.resources()
@@ -193,6 +264,7 @@ type egressRoutes struct {
 	services *snapshot.Table[string, snapshot.MeshService]
 	scope    scope
 	listener int
+	routed   list[routedHost]
 }
 
 func (u egressRoutes) Type() string { return xdswire.RouteType }
@@ -205,6 +277,14 @@ func (u egressRoutes) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, error
 		names = byNameAndPort
 	}
 	hosts := newVirtualHosts(enc, u.services.Len())
+	type hostPort struct {
+		host   string
+		number uint32
+	}
+	routed := make(map[hostPort]routedHost)
+	for h := range u.routed.all {
+		routed[hostPort{h.host, h.number}] = h
+	}
 	for _, svc := range u.services.All() {
 		if svc.ExternalName != "" || !u.scope.seesThrough(e.GetHosts(), svc) {
 			continue
@@ -214,10 +294,13 @@ func (u egressRoutes) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, error
 			if names == byName && port.Number != e.GetPort().GetNumber() || !port.Protocol.IsHTTP() && port.Protocol != mesh.Auto {
 				continue
 			}
-			if err := hosts.add(u.host(svc, port, names)); err != nil {
+			if err := hosts.add(u.host(svc, port, names, routed[hostPort{svc.Host, port.Number}])); err != nil {
 				return nil, err
 			}
 		}
+	}
+	if err := hosts.addUnserved(u.routeFacts, slices.Collect(u.routed.all), names); err != nil {
+		return nil, err
 	}
 	rc := baseRoutes(portString(e.GetPort().GetNumber()))
 	rc.IgnorePortInHostMatching = names == byName

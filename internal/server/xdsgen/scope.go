@@ -36,6 +36,15 @@ func (sc scope) egress() []*networkingv1alpha3.IstioEgressListener {
 	return sc.sidecar.Spec.GetEgress()
 }
 
+// egressHosts returns the hosts of all egress listeners, as <namespace>/<host>.
+func (sc scope) egressHosts() []string {
+	var out []string
+	for _, e := range sc.egress() {
+		out = append(out, e.GetHosts()...)
+	}
+	return out
+}
+
 // policy returns the Sidecar's policy for unknown destinations. Nil means the mesh's
 // policy.
 func (sc scope) policy() *networkingv1alpha3.OutboundTrafficPolicy {

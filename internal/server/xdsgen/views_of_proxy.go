@@ -41,6 +41,7 @@ func Assign(s *snapshot.Snapshot, n Node) Assignment {
 	if (ns == nil || len(ns.Services) == 0) && !s.Private && len(sc.egress()) == 0 && sc.policy() == nil {
 		routes = scope{} // no service has a short name for this namespace
 	}
+	httpClient, streamClient := routeClients(s, n.Namespace, labels)
 	client, server := listenerSettings(s, n.Namespace, labels)
 	facts := encodeFacts(inbound(s, n, pod, labels, sc))
 	return Assignment{
@@ -52,13 +53,13 @@ func Assign(s *snapshot.Snapshot, n Node) Assignment {
 				scope: listeners, cluster: n.Cluster, network: eds.network, captured: n.Captured, families: n.families(), bind: bindOf(n, sc),
 				allocated: s.Allocated && n.ResolvesNames,
 				filters:   encodeFilters(filters.outbound), timeouts: timeoutRulesOf(s, eds.client),
-				settings: client,
+				settings: client, client: streamClient,
 			},
 			Own: inboundView{typ: xdswire.ListenerType, facts: facts, filters: encodeFilters(filters.inbound), settings: server},
 		},
 		xdswire.ExtensionType:   filters.extensions,
 		xdswire.ProxyConfigType: {Shared: trustView{}},
-		xdswire.RouteType:       {Shared: routeView{scope: routes, namespace: routes.namespace, cluster: n.Cluster, captured: n.Captured}},
+		xdswire.RouteType:       {Shared: routeView{scope: routes, namespace: routes.namespace, cluster: n.Cluster, captured: n.Captured, client: httpClient}},
 	}
 }
 

@@ -31,10 +31,16 @@ type hostKey struct {
 	in      *snapshot.ClusterService
 	names   hostNames
 	retries snapshot.RetryPolicy
+	// virtual has the routes, or is nil. routes is the part of the client that it reads.
+	virtual *snapshot.VirtualService
+	routes  snapshot.RouteClient
 }
 
-func (u routeFacts) host(svc *snapshot.MeshService, port *snapshot.ServicePort, names hostNames) hostKey {
-	k := hostKey{service: svc, port: port, near: isNear(svc, u.namespace), in: svc.For(u.cluster), names: names, retries: u.retries}
+func (u routeFacts) host(svc *snapshot.MeshService, port *snapshot.ServicePort, names hostNames, routed routedHost) hostKey {
+	k := hostKey{
+		service: svc, port: port, near: isNear(svc, u.namespace), in: svc.For(u.cluster), names: names, retries: u.retries,
+		virtual: routed.virtual, routes: routed.client,
+	}
 	if len(svc.Aliases) > 0 {
 		k.client = u.namespace
 	}
@@ -195,30 +201,53 @@ func (h *virtualHosts) add(k hostKey) error {
 // encoded once, and the route configurations of all namespaces share their memory.
 type commonHosts struct {
 	services *snapshot.PortServices
+	routes   *snapshot.PortRoutes // or nil
 	facts    routeFacts
 }
 
 func (c commonHosts) make(enc *xdswire.Encoder) (*virtualHosts, error) {
 	hosts := newVirtualHosts(enc, len(c.services.Services))
-	err := hosts.addPort(c.facts, c.services.Number, func(yield func(*snapshot.MeshService) bool) {
+	routed := routedHosts{number: c.services.Number, common: c.routes}
+	err := hosts.addPort(c.facts, routed, func(yield func(*snapshot.MeshService) bool) {
 		for _, svc := range c.services.Services {
 			if svc.ExternalName == "" && !svc.DiffersByClient() && !yield(svc) {
 				return
 			}
 		}
 	})
+	if err == nil {
+		err = hosts.addUnserved(c.facts, routed.unserved(), byName)
+	}
 	hosts.parts, hosts.changed = hosts.list(), nil
 	return hosts, err
 }
 
 // addPort adds the virtual hosts of services at a port number.
-func (h *virtualHosts) addPort(facts routeFacts, number uint32, services iter.Seq[*snapshot.MeshService]) error {
+func (h *virtualHosts) addPort(facts routeFacts, routed routedHosts, services iter.Seq[*snapshot.MeshService]) error {
 	for svc := range services {
-		port := svc.Port(number)
+		port := svc.Port(routed.number)
 		if !routedByPort(svc, port) {
 			continue
 		}
-		if err := h.add(facts.host(svc, port, byName)); err != nil {
+		if err := h.add(facts.host(svc, port, byName, routed.of(svc.Host))); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// addUnserved adds the virtual hosts of hosts without a service. In a list with a base it
+// removes the virtual host of a host without routes.
+func (h *virtualHosts) addUnserved(facts routeFacts, list []routedHost, names hostNames) error {
+	for _, r := range list {
+		if r.unserved == nil {
+			continue
+		}
+		if r.virtual == nil {
+			h.changed[hostName(r.host, r.number)] = nil
+			continue
+		}
+		if err := h.add(facts.host(r.unserved, r.unserved.Port(r.number), names, r)); err != nil {
 			return err
 		}
 	}
@@ -258,7 +287,7 @@ func (h *virtualHosts) list() *xdswire.Parts { return h.parts.With(h.changed) }
 
 func (k hostKey) encode(domains []string) (*virtualHost, error) {
 	var g generator
-	m := g.virtualHost(k.service, k.port, domains, k.retries)
+	m := g.virtualHost(k, domains)
 	if g.err != nil {
 		return nil, g.err
 	}
@@ -270,16 +299,19 @@ func (k hostKey) encode(domains []string) (*virtualHost, error) {
 	return &virtualHost{Part: xdswire.NewPart(m.GetName(), wire), domains: domains, lower: lower}, err
 }
 
+// hostName returns the name of the virtual host of a host at a port.
+func hostName(host string, number uint32) string { return host + ":" + portString(number) }
+
 // virtualHost returns the virtual host of a service's port.
-func (g *generator) virtualHost(svc *snapshot.MeshService, port *snapshot.ServicePort, domains []string, retries snapshot.RetryPolicy) *routev3.VirtualHost {
-	name := svc.Host + ":" + portString(port.Number)
-	vh := &routev3.VirtualHost{
-		Name:                       name,
-		Domains:                    domains,
-		Routes:                     []*routev3.Route{g.serviceRoute(name, mesh.ClusterName{Direction: mesh.Outbound, Port: port.Number, Host: svc.Host}.String(), retries)},
-		IncludeRequestAttemptCount: true,
+func (g *generator) virtualHost(k hostKey, domains []string) *routev3.VirtualHost {
+	name := hostName(k.service.Host, k.port.Number)
+	vh := &routev3.VirtualHost{Name: name, Domains: domains, IncludeRequestAttemptCount: true}
+	if k.virtual != nil {
+		vh.Routes = g.virtualServiceRoutes(k.virtual, routeContext{gateway: snapshot.MeshGateway, port: k.port.Number, client: k.routes, retries: k.retries})
+	} else {
+		vh.Routes = []*routev3.Route{g.serviceRoute(name, mesh.ClusterName{Direction: mesh.Outbound, Port: k.port.Number, Host: k.service.Host}.String(), k.retries)}
 	}
-	if port.Protocol.IsHTTP2() {
+	if k.port.Protocol.IsHTTP2() {
 		vh.TypedPerFilterConfig = g.http2ALPN()
 	}
 	return vh

@@ -2,11 +2,10 @@ package xdsgen
 
 import (
 	"net/netip"
-	"strings"
+	"slices"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
-	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/meshctl/meshctl/internal/mesh"
@@ -40,6 +39,13 @@ func atAnyAddress(svc *snapshot.MeshService) bool {
 // add adds a chain for a port that has not HTTP. If an older service has the same match, it
 // keeps it.
 func (w *wildcard) add(svc *snapshot.MeshService, port *snapshot.ServicePort) {
+	chains, rest := w.g.streamChains(svc, port, w.o)
+	for _, chain := range chains {
+		w.addChain(chain)
+	}
+	if rest == nil {
+		return
+	}
 	match := &listenerv3.FilterChainMatch{}
 	if byServerName(port) {
 		match.ServerNames = []string{svc.Host}
@@ -47,31 +53,24 @@ func (w *wildcard) add(svc *snapshot.MeshService, port *snapshot.ServicePort) {
 	for _, r := range svc.CIDRs {
 		match.PrefixRanges = append(match.PrefixRanges, cidrRange(r))
 	}
-	chain := &listenerv3.FilterChain{
-		Filters:                       []*listenerv3.Filter{w.g.serviceTCP(svc, port, w.o)},
-		TransportSocketConnectTimeout: durationpb.New(handshakeTimeout),
+	if len(match.GetServerNames())+len(match.GetPrefixRanges()) > 0 {
+		rest.FilterChainMatch = match
+		w.addChain(rest)
+	} else if w.rest == nil {
+		w.rest = rest
 	}
-	if len(match.GetServerNames())+len(match.GetPrefixRanges()) == 0 {
-		if w.rest == nil {
-			w.rest = chain
-		}
-		return
-	}
+}
+
+// addChain adds a chain with a match, unless an older one has it: Envoy refuses a listener
+// with equal matches.
+func (w *wildcard) addChain(chain *listenerv3.FilterChain) {
 	if w.taken == nil {
 		w.taken = make(map[string]struct{})
 	}
-	matches := matchKeys(match.GetServerNames(), svc.CIDRs)
-	for _, m := range matches {
-		if _, dup := w.taken[m]; dup {
-			return // Envoy refuses a listener with equal matches
-		}
+	if takeMatch(w.taken, chain.GetFilterChainMatch()) {
+		w.tls = w.tls || len(chain.GetFilterChainMatch().GetServerNames()) > 0
+		w.chains = append(w.chains, chain)
 	}
-	for _, m := range matches {
-		w.taken[m] = struct{}{}
-	}
-	w.tls = w.tls || len(match.GetServerNames()) > 0
-	chain.FilterChainMatch = match
-	w.chains = append(w.chains, chain)
 }
 
 // byServerName reports whether the clients of a port send the host as the server name of
@@ -80,17 +79,32 @@ func byServerName(p *snapshot.ServicePort) bool {
 	return p.Protocol == mesh.TLS || p.Protocol == mesh.HTTPS
 }
 
-// matchKeys returns the combinations of a server name and an address range.
-func matchKeys(names []string, ranges []netip.Prefix) []string {
-	name := strings.Join(names, "")
-	if len(ranges) == 0 {
-		return []string{name}
+// takeMatch takes the combinations of a server name and an address range, and removes from
+// the match those that are taken. It returns false if none is left.
+func takeMatch(taken map[string]struct{}, m *listenerv3.FilterChainMatch) bool {
+	// takes reports whether it took all ranges for a name.
+	takes := func(name string, ranges ...*corev3.CidrRange) bool {
+		keys := []string{name}
+		if len(ranges) > 0 {
+			keys = nil
+		}
+		for _, r := range ranges {
+			keys = append(keys, name+" "+r.GetAddressPrefix()+"/"+portString(r.GetPrefixLen().GetValue()))
+		}
+		if slices.ContainsFunc(keys, func(key string) bool { _, dup := taken[key]; return dup }) {
+			return false
+		}
+		for _, key := range keys {
+			taken[key] = struct{}{}
+		}
+		return true
 	}
-	out := make([]string, len(ranges))
-	for i, r := range ranges {
-		out[i] = name + " " + r.String()
+	if len(m.GetServerNames()) == 0 {
+		m.PrefixRanges = slices.DeleteFunc(m.GetPrefixRanges(), func(r *corev3.CidrRange) bool { return !takes("", r) })
+		return len(m.GetPrefixRanges()) > 0
 	}
-	return out
+	m.ServerNames = slices.DeleteFunc(slices.Clone(m.GetServerNames()), func(name string) bool { return !takes(name, m.GetPrefixRanges()...) })
+	return len(m.GetServerNames()) > 0
 }
 
 func cidrRange(p netip.Prefix) *corev3.CidrRange {

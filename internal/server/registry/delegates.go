@@ -1,0 +1,160 @@
+package registry
+
+import (
+	"maps"
+	"strings"
+
+	"google.golang.org/protobuf/proto"
+	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
+
+	"github.com/meshctl/meshctl/internal/server/derive"
+	"github.com/meshctl/meshctl/internal/server/snapshot"
+)
+
+// delegated returns the HTTP routes of a VirtualService, in which the routes of others
+// replace the delegating ones. A route without a usable delegate is left out. The result
+// shares messages with v. why holds the reason for each route that is left out.
+func (t *tables) delegated(r *derive.Reads, v *snapshot.VirtualService) (routes []*networkingv1alpha3.HTTPRoute, why []string) {
+	for _, root := range v.HTTP {
+		d := root.GetDelegate()
+		if d == nil {
+			routes = append(routes, root)
+			continue
+		}
+		name := d.GetNamespace() + "/" + d.GetName()
+		to, ok := t.virtual.Get(r, objectKey{v.Cluster, d.GetNamespace(), d.GetName()})
+		switch {
+		case !ok:
+			why = append(why, "delegate "+name+" does not exist")
+		case len(to.Hosts) > 0:
+			why = append(why, "delegate "+name+" has hosts, which only the delegating VirtualService may have")
+		case !t.virtualExports(r, to).to(v.Namespace, to.Namespace):
+			why = append(why, "delegate "+name+" is not exported to namespace "+v.Namespace)
+		default:
+			for _, part := range to.HTTP {
+				if merged := mergeRoutes(root, part); merged != nil {
+					routes = append(routes, merged)
+				} else {
+					why = append(why, "a route of delegate "+name+" matches requests that the delegating route does not")
+				}
+			}
+		}
+	}
+	return routes, why
+}
+
+// mergeRoutes returns a route of a delegate, completed by the delegating route. It returns
+// nil if their matches exclude each other.
+func mergeRoutes(root, part *networkingv1alpha3.HTTPRoute) *networkingv1alpha3.HTTPRoute {
+	out, _ := proto.Clone(part).(*networkingv1alpha3.HTTPRoute)
+	switch {
+	case len(root.Match) == 0:
+	case len(part.Match) == 0:
+		out.Match = root.Match
+	default:
+		out.Match = nil
+		for _, m := range part.Match {
+			found := false
+			for _, of := range root.Match {
+				if merged := mergeMatches(of, m); merged != nil {
+					out.Match, found = append(out.Match, merged), true
+				}
+			}
+			if !found {
+				return nil
+			}
+		}
+	}
+	out.Name = joinNames(root.Name, part.Name)
+	out.Rewrite = orElse(out.Rewrite, root.Rewrite)
+	out.Timeout = orElse(out.Timeout, root.Timeout)
+	out.Retries = orElse(out.Retries, root.Retries)
+	out.Fault = orElse(out.Fault, root.Fault)
+	if out.Mirror == nil && len(out.Mirrors) == 0 {
+		out.Mirror, out.Mirrors = root.Mirror, root.Mirrors
+	}
+	out.MirrorPercent = orElse(out.MirrorPercent, root.MirrorPercent) //nolint:staticcheck // the older field
+	out.MirrorPercentage = orElse(out.MirrorPercentage, root.MirrorPercentage)
+	out.CorsPolicy = orElse(out.CorsPolicy, root.CorsPolicy)
+	out.Headers = orElse(out.Headers, root.Headers)
+	if len(out.Route) == 0 { // with which these do not go
+		out.Rewrite, out.Fault = part.Rewrite, part.Fault
+	}
+	return out
+}
+
+func orElse[T any](a, b *T) *T {
+	if a != nil {
+		return a
+	}
+	return b
+}
+
+func joinNames(root, part string) string {
+	if root == "" || part == "" {
+		return root + part
+	}
+	return root + "-" + part
+}
+
+// mergeMatches returns the condition that both hold, or nil if the condition of the
+// delegate is not within the other one, as far as that can be known.
+func mergeMatches(root, part *networkingv1alpha3.HTTPMatchRequest) *networkingv1alpha3.HTTPMatchRequest {
+	ok := within(root.Uri, part.Uri) && within(root.Scheme, part.Scheme) && within(root.Method, part.Method) && within(root.Authority, part.Authority) &&
+		allWithin(root.Headers, part.Headers) && allWithin(root.WithoutHeaders, part.WithoutHeaders) && allWithin(root.QueryParams, part.QueryParams) &&
+		root.IgnoreUriCase == part.IgnoreUriCase && (root.Port == 0 || part.Port == 0 || root.Port == part.Port)
+	if !ok {
+		return nil
+	}
+	out, _ := proto.Clone(part).(*networkingv1alpha3.HTTPMatchRequest)
+	out.Name = joinNames(root.Name, part.Name)
+	out.Uri = orElse(out.Uri, root.Uri)
+	out.Scheme = orElse(out.Scheme, root.Scheme)
+	out.Method = orElse(out.Method, root.Method)
+	out.Authority = orElse(out.Authority, root.Authority)
+	out.Headers = union(root.Headers, part.Headers)
+	out.WithoutHeaders = union(root.WithoutHeaders, part.WithoutHeaders)
+	out.QueryParams = union(root.QueryParams, part.QueryParams)
+	if out.Port == 0 {
+		out.Port = root.Port
+	}
+	if out.StatPrefix == "" {
+		out.StatPrefix = root.StatPrefix
+	}
+	return out
+}
+
+// union returns the entries of both maps. Those of b win.
+func union[V any](a, b map[string]V) map[string]V {
+	if len(a) == 0 {
+		return b
+	}
+	out := maps.Clone(a)
+	maps.Copy(out, b)
+	return out
+}
+
+func allWithin(root, part map[string]*networkingv1alpha3.StringMatch) bool {
+	for name, m := range part {
+		if !within(root[name], m) {
+			return false
+		}
+	}
+	return true
+}
+
+// within reports whether every text that matches part is known to match root. A condition
+// that is not set goes with any other, and a regular expression with none.
+func within(root, part *networkingv1alpha3.StringMatch) bool {
+	switch {
+	case root == nil || part == nil:
+		return true
+	case root.GetRegex() != "" || part.GetRegex() != "":
+		return false
+	case root.GetExact() != "":
+		return part.GetExact() == root.GetExact()
+	case root.GetPrefix() != "":
+		return strings.HasPrefix(part.GetExact()+part.GetPrefix(), root.GetPrefix()) // one of them is set
+	}
+	return false
+}

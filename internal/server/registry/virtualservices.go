@@ -1,0 +1,482 @@
+package registry
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"strings"
+
+	"google.golang.org/protobuf/proto"
+	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
+
+	"github.com/meshctl/meshctl/internal/mesh"
+	"github.com/meshctl/meshctl/internal/server/derive"
+	"github.com/meshctl/meshctl/internal/server/snapshot"
+)
+
+// addRoutes adds the tables of VirtualServices for sidecars.
+func (t *tables) addRoutes() {
+	g := t.graph
+	t.destinations = derive.New(g, "destinations", strings.Compare, destination.equal, t.destination, t.meshServices)
+	t.allDestinations = list(t.destinations)
+	t.routed = derive.New(g, "routed virtual services", objectKey.compare, routedService.equal, t.routedService, t.virtual.Table)
+	t.allRouted = list(t.routed)
+	t.routedTo = derive.NewIndex(t.routed, func(into []string, _ objectKey, v routedService) []string {
+		if !slices.Contains(v.Gateways, snapshot.MeshGateway) {
+			return into
+		}
+		into = append(into, v.Hosts...)
+		if len(v.TLS)+len(v.TCP) == 0 {
+			return into
+		}
+		for _, host := range v.Hosts { // a service may stand for all names of a domain
+			patterns(host, func(pattern string) bool {
+				if !slices.Contains(into, pattern) && pattern != "*" {
+					into = append(into, pattern)
+				}
+				return true
+			})
+		}
+		return into
+	})
+	t.expanded = derive.New(g, "hosts of wildcards", strings.Compare, slices.Equal[[]string], t.expand, t.routedTo)
+	t.expandedTo = derive.NewIndex(t.expanded, func(into []string, _ string, hosts []string) []string { return append(into, hosts...) })
+	t.hostRoutes = derive.New(g, "routes", strings.Compare, equalRoutes, t.routesTo, t.routedTo, t.expandedTo)
+	t.routesAt = derive.NewIndex(t.hostRoutes, func(into []uint32, _ string, h *snapshot.HostRoutes) []uint32 { return append(into, h.Ports...) })
+	t.portRoutes = derive.New(g, "routes of ports", cmp.Compare[uint32], equalPortRoutes, t.routesOfPort, t.routesAt)
+	t.routedHosts = derive.NewIndex(t.hostRoutes, func(into []string, _ string, h *snapshot.HostRoutes) []string {
+		into = slices.AppendSeq(into, maps.Keys(h.HTTP.Own))
+		for ns := range h.Streams.Own {
+			if _, known := h.HTTP.Own[ns]; !known {
+				into = append(into, ns)
+			}
+		}
+		return into
+	})
+	t.routeScopes = derive.New(g, "namespaces with own routes", strings.Compare, equalRouteScope, t.routeScope, t.routedHosts)
+	t.routeClients = derive.Single(g, "clients of routes", equalClients, t.findRouteClients)
+	t.routeProblems = derive.Single(g, "problems of routes", slices.Equal[[]RouteProblem], t.findRouteProblems)
+}
+
+// destination holds the facts about a service that the routes to it read.
+type destination struct {
+	// alias is the host that an ExternalName service stands for.
+	alias string
+	// tcp holds the numbers of its TCP ports, and http those whose requests may be routed.
+	tcp, http []uint32
+}
+
+func (d destination) equal(other destination) bool {
+	return d.alias == other.alias && slices.Equal(d.tcp, other.tcp) && slices.Equal(d.http, other.http)
+}
+
+func (t *tables) destination(r *derive.Reads, key string) (destination, bool) {
+	svc, ok := t.meshServices.Get(r, key)
+	if !ok || key != svc.Host {
+		return destination{}, false
+	}
+	out := destination{alias: svc.ExternalName}
+	for i := range svc.Ports {
+		p := &svc.Ports[i]
+		if p.Protocol == mesh.UDP {
+			continue
+		}
+		out.tcp = append(out.tcp, p.Number)
+		if p.Protocol.IsHTTP() || p.Protocol == mesh.Auto {
+			out.http = append(out.http, p.Number)
+		}
+	}
+	return out, true
+}
+
+// routedService is a VirtualService with its routes complete: routes of delegates are
+// included, and destinations have the host that they stand for and, if that has only one
+// port, its number.
+type routedService struct {
+	*snapshot.VirtualService
+	problems string // joined by line breaks
+}
+
+func (v routedService) equal(other routedService) bool {
+	return v.problems == other.problems && v.SameAs(other.VirtualService)
+}
+
+// routedService returns the VirtualService with a key, or false if it has no hosts.
+func (t *tables) routedService(r *derive.Reads, key objectKey) (routedService, bool) {
+	v, ok := t.virtual.Get(r, key)
+	if !ok || len(v.Hosts) == 0 {
+		return routedService{}, false
+	}
+	out := *v
+	var problems []string
+	out.HTTP, problems = t.delegated(r, v)
+	unknown := set[string]{}
+	complete := func(d *networkingv1alpha3.Destination) {
+		if !t.completeDestination(r, d) {
+			unknown.add(d.GetHost())
+		}
+	}
+	out.HTTP = cloneAll(out.HTTP)
+	for _, route := range out.HTTP {
+		for _, d := range route.Route {
+			complete(d.Destination)
+		}
+		if route.Mirror != nil {
+			complete(route.Mirror)
+		}
+		for _, m := range route.Mirrors {
+			complete(m.Destination)
+		}
+	}
+	out.TLS, out.TCP = cloneAll(out.TLS), cloneAll(out.TCP)
+	for _, route := range out.TLS {
+		for _, d := range route.Route {
+			complete(d.Destination)
+		}
+	}
+	for _, route := range out.TCP {
+		for _, d := range route.Route {
+			complete(d.Destination)
+		}
+	}
+	for _, host := range slices.Sorted(maps.Keys(unknown)) {
+		problems = append(problems, "destination "+host+" is no service: requests to it fail")
+	}
+	return routedService{&out, strings.Join(problems, "\n")}, true
+}
+
+func cloneAll[M proto.Message](list []M) []M {
+	out := make([]M, len(list))
+	for i, m := range list {
+		out[i], _ = proto.Clone(m).(M)
+	}
+	return out
+}
+
+// completeDestination completes a destination. It returns false if no service has the host.
+func (t *tables) completeDestination(r *derive.Reads, d *networkingv1alpha3.Destination) bool {
+	to, ok := t.destinations.Get(r, d.GetHost())
+	if ok && to.alias != "" {
+		d.Host = to.alias
+		to, ok = t.destinations.Get(r, d.GetHost())
+	}
+	if ok && d.GetPort() == nil && len(to.tcp) == 1 {
+		d.Port = &networkingv1alpha3.PortSelector{Number: to.tcp[0]}
+	}
+	if !ok { // a service may stand for all names of a domain
+		patterns(d.GetHost(), func(pattern string) bool {
+			_, ok = t.destinations.Get(r, pattern)
+			return !ok
+		})
+	}
+	return ok
+}
+
+// virtualExports returns the exports of a VirtualService.
+func (t *tables) virtualExports(r *derive.Reads, v *snapshot.VirtualService) exports {
+	return newExports(v.ExportTo, meshConfig(t.meshSettings.Get(r)).GetDefaultVirtualServiceExportTo(), v.Namespace)
+}
+
+// expand returns the hosts of services that a wildcard matches.
+func (t *tables) expand(r *derive.Reads, wildcard string) ([]string, bool) {
+	if !strings.HasPrefix(wildcard, "*") {
+		return nil, false
+	}
+	var out []string
+	for host := range t.allDestinations.Lookup(r, struct{}{}) {
+		if host != wildcard && snapshot.HostsOverlap(wildcard, host) && len(host) > len(wildcard) {
+			out = append(out, host)
+		}
+	}
+	slices.Sort(out)
+	return out, len(out) > 0
+}
+
+// exportedService is a VirtualService with its exports.
+type exportedService struct {
+	*snapshot.VirtualService
+	exports exports
+}
+
+// routesTo returns the VirtualServices of a host for sidecars.
+func (t *tables) routesTo(r *derive.Reads, host string) (*snapshot.HostRoutes, bool) {
+	var all []exportedService
+	patterns(host, func(pattern string) bool {
+		for _, v := range t.routedTo.Lookup(r, pattern) {
+			known := slices.ContainsFunc(all, func(e exportedService) bool { return e.VirtualService == v.VirtualService })
+			if !known && v.HostMatches(host) {
+				all = append(all, exportedService{v.VirtualService, t.virtualExports(r, v.VirtualService)})
+			}
+		}
+		return true
+	})
+	slices.SortFunc(all, compareAge)
+	out := &snapshot.HostRoutes{
+		Host:    host,
+		HTTP:    clientRoutes(all, func(list []*snapshot.VirtualService) []*snapshot.VirtualService { return mostSpecific(list, host) }),
+		Streams: clientRoutes(all, withStreams),
+	}
+	if !anyRoutes(out.HTTP) && !anyRoutes(out.Streams) {
+		return nil, false
+	}
+	to, served := t.destinations.Get(r, host)
+	out.Ports = slices.Clone(to.tcp)
+	if slices.ContainsFunc(all, func(v exportedService) bool { return slices.Contains(v.Hosts, host) }) && to.alias == "" {
+		out.Unserved = t.unserved(r, host, all, to.tcp)
+	}
+	if !served && out.Unserved == nil {
+		return nil, false
+	}
+	if out.Unserved != nil {
+		for i := range out.Unserved.Ports {
+			out.Ports = append(out.Ports, out.Unserved.Ports[i].Number)
+		}
+	}
+	slices.Sort(out.Ports)
+	return out, true
+}
+
+// unserved returns what stands for a host of VirtualServices at the ports where no service
+// has it: 80, and the ports of services that the VirtualServices name as other hosts.
+func (t *tables) unserved(r *derive.Reads, host string, all []exportedService, served []uint32) *snapshot.MeshService {
+	const always = 80
+	ports := set[uint32]{}
+	ports.add(always)
+	var created exportedService
+	for _, v := range all {
+		if !slices.Contains(v.Hosts, host) {
+			continue
+		}
+		if created.VirtualService == nil {
+			created = v
+		}
+		for _, other := range v.Hosts {
+			if d, ok := t.destinations.Get(r, other); ok && other != host {
+				for _, number := range d.http {
+					ports.add(number)
+				}
+			}
+		}
+	}
+	below, _ := t.expanded.Get(r, host)
+	for _, h := range below {
+		d, _ := t.destinations.Get(r, h)
+		served = append(slices.Clip(served), d.tcp...)
+	}
+	for _, number := range served {
+		delete(ports, number)
+	}
+	if len(ports) == 0 {
+		return nil
+	}
+	out := &snapshot.MeshService{Key: host, Host: host, Name: host, Namespace: created.Namespace, Created: created.Created, Entry: true}
+	for _, number := range slices.Sorted(maps.Keys(ports)) {
+		out.Ports = append(out.Ports, snapshot.ServicePort{Number: number, Protocol: mesh.HTTP})
+	}
+	return out
+}
+
+func anyRoutes(c snapshot.ClientRoutes) bool { return len(c.Default)+len(c.Own) > 0 }
+
+// clientRoutes returns the VirtualServices by the namespaces of clients. all are ordered by
+// age; choose returns those of a list that count.
+func clientRoutes(all []exportedService, choose func([]*snapshot.VirtualService) []*snapshot.VirtualService) snapshot.ClientRoutes {
+	out := snapshot.ClientRoutes{Default: choose(visibleTo("", all))}
+	clients := set[string]{}
+	for _, v := range all {
+		for _, to := range v.exports {
+			if to == "." {
+				to = v.Namespace
+			}
+			clients.add(to)
+		}
+	}
+	for client := range clients {
+		if list := choose(visibleTo(client, all)); mesh.IsDNSLabel(client) && !slices.Equal(list, out.Default) {
+			if out.Own == nil {
+				out.Own = make(map[string][]*snapshot.VirtualService)
+			}
+			out.Own[client] = list
+		}
+	}
+	return out
+}
+
+// visibleTo returns the VirtualServices that clients in a namespace see: first those that
+// only their own namespace exports to itself, then those exported to it by name, then those
+// for all.
+func visibleTo(client string, all []exportedService) []*snapshot.VirtualService {
+	var own, named, public []*snapshot.VirtualService
+	for _, v := range all {
+		switch {
+		case slices.Contains(v.exports, "*"):
+			public = append(public, v.VirtualService)
+		case client == v.Namespace && slices.Contains(v.exports, "."):
+			own = append(own, v.VirtualService)
+		case slices.Contains(v.exports, client):
+			named = append(named, v.VirtualService)
+		}
+	}
+	return slices.Concat(own, named, public)
+}
+
+// mostSpecific returns the VirtualServices with HTTP routes for a host: all that name it,
+// else the first with the longest wildcard that matches it.
+func mostSpecific(list []*snapshot.VirtualService, host string) []*snapshot.VirtualService {
+	var exact []*snapshot.VirtualService
+	var best *snapshot.VirtualService
+	longest := 0
+	for _, v := range list {
+		if slices.Contains(v.Hosts, host) {
+			exact = append(exact, v)
+			continue
+		}
+		for _, pattern := range v.Hosts {
+			if strings.HasPrefix(pattern, "*") && len(pattern) > longest && len(pattern) < len(host) && snapshot.HostsOverlap(pattern, host) {
+				best, longest = v, len(pattern)
+			}
+		}
+	}
+	if exact == nil && best != nil {
+		exact = []*snapshot.VirtualService{best}
+	}
+	return slices.DeleteFunc(exact, func(v *snapshot.VirtualService) bool { return len(v.HTTP) == 0 })
+}
+
+func withStreams(list []*snapshot.VirtualService) []*snapshot.VirtualService {
+	return slices.DeleteFunc(list, func(v *snapshot.VirtualService) bool { return len(v.TLS)+len(v.TCP) == 0 })
+}
+
+func equalRoutes(a, b *snapshot.HostRoutes) bool {
+	return slices.Equal(a.Ports, b.Ports) && a.HTTP.Same(b.HTTP) && a.Streams.Same(b.Streams) &&
+		(a.Unserved == nil) == (b.Unserved == nil) && (a.Unserved == nil || equalService(a.Unserved, b.Unserved))
+}
+
+// routesOfPort returns the VirtualServices at a port number for most clients.
+func (t *tables) routesOfPort(r *derive.Reads, number uint32) (*snapshot.PortRoutes, bool) {
+	out := &snapshot.PortRoutes{Number: number}
+	for _, h := range values(t.routesAt.Lookup(r, number)) {
+		host := snapshot.RoutedHost{Host: h.Host, Services: h.HTTP.Default}
+		if h.Unserved != nil && h.Unserved.Port(number) != nil {
+			host.Unserved = h.Unserved
+		}
+		if len(host.Services) > 0 {
+			out.HTTP = append(out.HTTP, host)
+		}
+		if host.Services = h.Streams.Default; len(host.Services) > 0 {
+			out.Streams = append(out.Streams, host)
+		}
+	}
+	slices.SortFunc(out.HTTP, compareHosts)
+	slices.SortFunc(out.Streams, compareHosts)
+	return out, len(out.HTTP)+len(out.Streams) > 0
+}
+
+func compareHosts(a, b snapshot.RoutedHost) int { return strings.Compare(a.Host, b.Host) }
+
+func equalPortRoutes(a, b *snapshot.PortRoutes) bool {
+	return slices.EqualFunc(a.HTTP, b.HTTP, snapshot.RoutedHost.Same) && slices.EqualFunc(a.Streams, b.Streams, snapshot.RoutedHost.Same)
+}
+
+// routeScope returns the hosts with VirtualServices of their own for clients in a namespace.
+func (t *tables) routeScope(r *derive.Reads, ns string) (*snapshot.RouteScope, bool) {
+	out := &snapshot.RouteScope{}
+	for host, h := range t.routedHosts.Lookup(r, ns) {
+		if _, own := h.HTTP.Own[ns]; own {
+			out.HTTP = append(out.HTTP, host)
+		}
+		if _, own := h.Streams.Own[ns]; own {
+			out.Streams = append(out.Streams, host)
+		}
+	}
+	slices.Sort(out.HTTP)
+	slices.Sort(out.Streams)
+	return out, true
+}
+
+func equalRouteScope(a, b *snapshot.RouteScope) bool {
+	return slices.Equal(a.HTTP, b.HTTP) && slices.Equal(a.Streams, b.Streams)
+}
+
+// findRouteClients returns the conditions on clients in VirtualServices for sidecars.
+func (t *tables) findRouteClients(r *derive.Reads) *snapshot.ClientMatches {
+	http, streams := map[string]snapshot.ClientMatch{}, map[string]snapshot.ClientMatch{}
+	for _, v := range t.allRouted.Lookup(r, struct{}{}) {
+		if !slices.Contains(v.Gateways, snapshot.MeshGateway) {
+			continue
+		}
+		for m := range v.ClientMatches {
+			http[m.Key()] = m
+		}
+		for m := range v.StreamMatches {
+			streams[m.Key()] = m
+		}
+	}
+	sorted := func(of map[string]snapshot.ClientMatch) (out []snapshot.ClientMatch) {
+		delete(of, "")
+		for _, key := range slices.Sorted(maps.Keys(of)) {
+			out = append(out, of[key])
+		}
+		return out
+	}
+	return &snapshot.ClientMatches{HTTP: sorted(http), Streams: sorted(streams)}
+}
+
+func equalClients(a, b *snapshot.ClientMatches) bool {
+	same := func(x, y snapshot.ClientMatch) bool { return x.Key() == y.Key() }
+	return slices.EqualFunc(a.HTTP, b.HTTP, same) && slices.EqualFunc(a.Streams, b.Streams, same)
+}
+
+// RouteProblem is a fault of a VirtualService that only other objects show, such as a
+// destination that does not exist.
+type RouteProblem struct {
+	Namespace string `json:"namespace"`
+	Name      string `json:"name"`
+	Problem   string `json:"problem"`
+}
+
+func (p RouteProblem) String() string {
+	return "VirtualService " + p.Namespace + "/" + p.Name + ": " + p.Problem
+}
+
+// maxRouteProblems bounds the number of problems that are kept.
+const maxRouteProblems = 1000
+
+// RouteProblems returns the problems of VirtualServices, sorted. The caller must not change
+// the result.
+func (r *Registry) RouteProblems() []RouteProblem { return r.report.Load().routes }
+
+// findRouteProblems returns the problems of all VirtualServices.
+func (t *tables) findRouteProblems(r *derive.Reads) []RouteProblem {
+	var out []RouteProblem
+	for _, v := range t.allRouted.Lookup(r, struct{}{}) {
+		if v.problems == "" {
+			continue
+		}
+		for problem := range strings.SplitSeq(v.problems, "\n") {
+			out = append(out, RouteProblem{v.Namespace, v.Name, problem})
+		}
+	}
+	slices.SortFunc(out, RouteProblem.compare)
+	return out[:min(len(out), maxRouteProblems)]
+}
+
+func (p RouteProblem) compare(other RouteProblem) int {
+	return cmp.Or(strings.Compare(p.Namespace, other.Namespace), strings.Compare(p.Name, other.Name), strings.Compare(p.Problem, other.Problem))
+}
+
+// logRouteProblems logs the problems that were not there before.
+func (s *state) logRouteProblems(before, now []RouteProblem) {
+	logged := 0
+	for _, p := range now {
+		if _, old := slices.BinarySearchFunc(before, p, RouteProblem.compare); old {
+			continue
+		}
+		if logged++; logged <= maxConflicts {
+			s.cfg.Log.Warn("VirtualService with a problem", "namespace", p.Namespace, "name", p.Name, "problem", p.Problem)
+		}
+	}
+	if more := logged - maxConflicts; more > 0 {
+		s.cfg.Log.Warn("more problems of VirtualServices", "more", more)
+	}
+}

@@ -1,0 +1,184 @@
+package xdsgen
+
+import (
+	"net/netip"
+	"slices"
+
+	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
+	tcpv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/tcp_proxy/v3"
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/structpb"
+	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
+
+	"github.com/meshctl/meshctl/internal/server/snapshot"
+)
+
+// stream is a VirtualService with routes for TLS or TCP connections to a host.
+type stream struct {
+	host    string
+	virtual *snapshot.VirtualService
+	client  snapshot.RouteClient // the part of the client that the routes read
+}
+
+// streams returns the VirtualServices with routes for connections at a port, in the order of
+// precedence.
+func (v listenerView) streams(s *snapshot.Snapshot, number uint32) []stream {
+	var out []stream
+	ownHosts := map[string]bool{}
+	if scope := ownScope(s, v.client); scope != nil {
+		for _, host := range scope.Streams {
+			ownHosts[host] = true
+			if h := s.Routes.Get(host); h != nil && slices.Contains(h.Ports, number) {
+				out = append(out, v.streamsOf(host, h.Streams.For(v.client.Namespace))...)
+			}
+		}
+	}
+	if common := s.PortRoutes.Get(number); common != nil {
+		for _, h := range common.Streams {
+			if !ownHosts[h.Host] {
+				out = append(out, v.streamsOf(h.Host, h.Services)...)
+			}
+		}
+	}
+	return out
+}
+
+func (v listenerView) streamsOf(host string, list []*snapshot.VirtualService) []stream {
+	var out []stream
+	for _, vs := range list {
+		if hosts := v.scope.egressHosts(); len(v.scope.egress()) == 0 || imports(hosts, vs, v.scope.namespace) {
+			out = append(out, stream{host, vs, v.client.Narrow(vs)})
+		}
+	}
+	return out
+}
+
+func streamsByHost(list list[stream]) map[string][]stream {
+	out := make(map[string][]stream)
+	for s := range list.all {
+		out[s.host] = append(out[s.host], s)
+	}
+	return out
+}
+
+// streamChains returns the filter chains for connections to a port of a service that are not
+// HTTP: those that match a server name or an address range, and the one for the rest, or nil
+// if there is none.
+func (g *generator) streamChains(svc *snapshot.MeshService, port *snapshot.ServicePort, o httpOptions) (chains []*listenerv3.FilterChain, rest *listenerv3.FilterChain) {
+	taken := make(map[string]struct{})
+	add := func(match *listenerv3.FilterChainMatch, chain *listenerv3.FilterChain) {
+		if takeMatch(taken, match) {
+			chain.FilterChainMatch = match
+			chains = append(chains, chain)
+		}
+	}
+	tls := byServerName(port)
+	for _, s := range o.streams[svc.Host] {
+		c := routeContext{gateway: snapshot.MeshGateway, port: port.Number, client: s.client}
+		if tls {
+			c.tlsRoutes(s.virtual, func(r *networkingv1alpha3.TLSRoute, names, subnets []string) {
+				match := &listenerv3.FilterChainMatch{ServerNames: names}
+				if len(subnets) == 0 {
+					for _, r := range svc.CIDRs {
+						match.PrefixRanges = append(match.PrefixRanges, cidrRange(r))
+					}
+				}
+				setSubnets(match, subnets)
+				add(match, g.streamChain(s.virtual, r.GetRoute(), svc, port, o))
+			})
+			continue
+		}
+		r := c.tcpRoutes(s.virtual, func(r *networkingv1alpha3.TCPRoute, subnets []string) {
+			match := &listenerv3.FilterChainMatch{}
+			setSubnets(match, subnets)
+			add(match, g.streamChain(s.virtual, r.GetRoute(), svc, port, o))
+		})
+		if r != nil {
+			return chains, g.streamChain(s.virtual, r.GetRoute(), svc, port, o)
+		}
+	}
+	if tls && len(chains) > 0 {
+		return chains, nil // as in Istio, no other server name is known
+	}
+	return chains, tcpChain(g.serviceTCP(svc, port, o))
+}
+
+func tcpChain(filter *listenerv3.Filter) *listenerv3.FilterChain {
+	return &listenerv3.FilterChain{Filters: []*listenerv3.Filter{filter}, TransportSocketConnectTimeout: durationpb.New(handshakeTimeout)}
+}
+
+func setSubnets(m *listenerv3.FilterChainMatch, subnets []string) {
+	for _, s := range subnets {
+		p, err := netip.ParsePrefix(s)
+		if err != nil {
+			ip, err := netip.ParseAddr(s)
+			if err != nil {
+				continue // the source has checked it
+			}
+			p = netip.PrefixFrom(ip, ip.BitLen())
+		}
+		m.PrefixRanges = append(m.PrefixRanges, cidrRange(p.Masked()))
+	}
+}
+
+// tlsRoutes yields the TLS routes of a VirtualService in the context, with the server names
+// and address ranges of each match.
+func (c routeContext) tlsRoutes(v *snapshot.VirtualService, yield func(r *networkingv1alpha3.TLSRoute, names, subnets []string)) {
+	for _, r := range v.TLS {
+		for _, m := range r.GetMatch() {
+			if c.applies(m.GetGateways(), m.GetPort(), snapshot.ClientMatch{Namespace: m.GetSourceNamespace(), Labels: m.GetSourceLabels()}) {
+				yield(r, m.GetSniHosts(), m.GetDestinationSubnets())
+			}
+		}
+	}
+}
+
+// tcpRoutes yields the TCP routes of a VirtualService in the context that are for address
+// ranges. It returns the first route for all connections, or nil. Routes behind it are left
+// out.
+func (c routeContext) tcpRoutes(v *snapshot.VirtualService, yield func(r *networkingv1alpha3.TCPRoute, subnets []string)) *networkingv1alpha3.TCPRoute {
+	for _, r := range v.TCP {
+		if len(r.GetMatch()) == 0 {
+			return r
+		}
+		var subnets []string
+		for _, m := range r.GetMatch() {
+			if !c.applies(m.GetGateways(), m.GetPort(), snapshot.ClientMatch{Namespace: m.GetSourceNamespace(), Labels: m.GetSourceLabels()}) {
+				continue
+			}
+			if len(m.GetDestinationSubnets()) == 0 {
+				return r
+			}
+			subnets = append(subnets, m.GetDestinationSubnets()...)
+		}
+		if len(subnets) > 0 {
+			yield(r, subnets)
+		}
+	}
+	return nil
+}
+
+// streamChain returns the filter chain that passes connections on to destinations.
+func (g *generator) streamChain(
+	v *snapshot.VirtualService, to []*networkingv1alpha3.RouteDestination, svc *snapshot.MeshService, port *snapshot.ServicePort, o httpOptions,
+) *listenerv3.FilterChain {
+	p := &tcpv3.TcpProxy{AccessLog: g.accessLogs(o.settings), StatPrefix: v.Name + "." + v.Namespace}
+	if len(to) == 1 {
+		p.StatPrefix = destinationCluster(to[0].GetDestination(), port.Number)
+		p.ClusterSpecifier = &tcpv3.TcpProxy_Cluster{Cluster: p.GetStatPrefix()}
+	} else {
+		weighted := &tcpv3.TcpProxy_WeightedCluster{}
+		for _, d := range to {
+			if d.GetWeight() > 0 {
+				weighted.Clusters = append(weighted.Clusters, &tcpv3.TcpProxy_WeightedCluster_ClusterWeight{
+					Name: destinationCluster(d.GetDestination(), port.Number), Weight: uint32(d.GetWeight()),
+				})
+			}
+		}
+		p.ClusterSpecifier = &tcpv3.TcpProxy_WeightedClusters{WeightedClusters: weighted}
+	}
+	o.timeouts.of(svc, port.Number).set(p)
+	chain := tcpChain(g.networkFilter(filterTCP, p))
+	chain.Metadata = istioMetadata("config", structpb.NewStringValue(configPath(v)))
+	return chain
+}

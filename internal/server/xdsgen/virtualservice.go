@@ -1,0 +1,452 @@
+package xdsgen
+
+import (
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
+	commonfaultv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/common/fault/v3"
+	corsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/cors/v3"
+	faultv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/fault/v3"
+	matcherv3 "github.com/envoyproxy/go-control-plane/envoy/type/matcher/v3"
+	typev3 "github.com/envoyproxy/go-control-plane/envoy/type/v3"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/protobuf/types/known/anypb"
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/structpb"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
+
+	"github.com/meshctl/meshctl/internal/mesh"
+	"github.com/meshctl/meshctl/internal/server/snapshot"
+)
+
+// routeContext is what routes of a VirtualService depend on besides the VirtualService.
+type routeContext struct {
+	gateway string // snapshot.MeshGateway, or <namespace>/<name> of a Gateway object
+	port    uint32 // of the listener
+	tls     bool   // requests come over TLS that the proxy terminates
+	client  snapshot.RouteClient
+	retries snapshot.RetryPolicy // of routes without their own
+}
+
+// applies reports whether requests or connections to the proxy can meet a condition.
+func (c routeContext) applies(gateways []string, port uint32, m snapshot.ClientMatch) bool {
+	if port != 0 && port != c.port {
+		return false
+	}
+	named := slices.Contains(gateways, c.gateway)
+	if c.gateway != snapshot.MeshGateway && named {
+		return true // the condition on clients is for sidecars
+	}
+	return (named || len(gateways) == 0) && c.client.Holds(m)
+}
+
+// matches iterates over the HTTP routes of a VirtualService in the context, with the match
+// that leads to each, which is nil if all requests match. Routes behind a catch-all are
+// left out.
+func (c routeContext) matches(v *snapshot.VirtualService, yield func(*networkingv1alpha3.HTTPRoute, *networkingv1alpha3.HTTPMatchRequest) bool) {
+	for _, r := range v.HTTP {
+		if len(r.GetMatch()) == 0 {
+			yield(r, nil)
+			return
+		}
+		for _, m := range r.GetMatch() {
+			if !c.applies(m.GetGateways(), m.GetPort(), snapshot.ClientMatch{Namespace: m.GetSourceNamespace(), Labels: m.GetSourceLabels()}) {
+				continue
+			}
+			if !yield(r, m) || isCatchAll(routeMatch(m)) {
+				return
+			}
+		}
+	}
+}
+
+// choose returns the first VirtualService with a route in the context, or nil.
+func (c routeContext) choose(list []*snapshot.VirtualService) *snapshot.VirtualService {
+	for _, v := range list {
+		found := false
+		c.matches(v, func(*networkingv1alpha3.HTTPRoute, *networkingv1alpha3.HTTPMatchRequest) bool {
+			found = true
+			return false
+		})
+		if found {
+			return v
+		}
+	}
+	return nil
+}
+
+// virtualServiceRoutes returns the HTTP routes of a VirtualService in a context.
+func (g *generator) virtualServiceRoutes(v *snapshot.VirtualService, c routeContext) []*routev3.Route {
+	var out []*routev3.Route
+	c.matches(v, func(r *networkingv1alpha3.HTTPRoute, m *networkingv1alpha3.HTTPMatchRequest) bool {
+		out = append(out, g.route(v, r, m, c))
+		return true
+	})
+	return out
+}
+
+func (g *generator) route(v *snapshot.VirtualService, r *networkingv1alpha3.HTTPRoute, m *networkingv1alpha3.HTTPMatchRequest, c routeContext) *routev3.Route {
+	out := &routev3.Route{
+		Name:       r.GetName(),
+		Match:      routeMatch(m),
+		Metadata:   istioMetadata("config", structpb.NewStringValue(configPath(v))),
+		StatPrefix: m.GetStatPrefix(),
+	}
+	if m.GetName() != "" {
+		out.Name += "." + m.GetName()
+	}
+	headers := headerOperations(r.GetHeaders())
+	headers.set(out)
+	out.Decorator = &routev3.Decorator{Operation: v.Name + ":" + portString(c.port) + pathOf(out.GetMatch())}
+	switch {
+	case r.GetRedirect() != nil:
+		out.Action = &routev3.Route_Redirect{Redirect: redirect(r.GetRedirect(), c)}
+	case r.GetDirectResponse() != nil:
+		out.Action = &routev3.Route_DirectResponse{DirectResponse: directResponse(r.GetDirectResponse())}
+	default:
+		action := g.routeAction(r, c)
+		if len(r.GetRoute()) == 1 {
+			only := headerOperations(r.GetRoute()[0].GetHeaders())
+			only.set(out)
+			if headers.host == "" {
+				headers.host = only.host
+			}
+			d := r.GetRoute()[0].GetDestination()
+			out.Decorator.Operation = d.GetHost() + ":" + portString(destinationPort(d, c.port)) + pathOf(out.GetMatch())
+		}
+		if host := r.GetRewrite().GetAuthority(); host != "" {
+			headers.host = host
+		}
+		if headers.host != "" {
+			action.HostRewriteSpecifier = &routev3.RouteAction_HostRewriteLiteral{HostRewriteLiteral: headers.host}
+		}
+		out.Action = &routev3.Route_Route{Route: action}
+	}
+	filters := make(map[string]*anypb.Any)
+	if f := faults(r.GetFault()); f != nil {
+		filters["envoy.filters.http.fault"] = g.any(f)
+	}
+	if p := r.GetCorsPolicy(); p != nil {
+		filters["envoy.filters.http.cors"] = g.any(corsPolicy(p))
+	}
+	if len(filters) > 0 {
+		out.TypedPerFilterConfig = filters
+	}
+	return out
+}
+
+// configPath names a VirtualService in metadata, which commands show.
+func configPath(v *snapshot.VirtualService) string {
+	return "/apis/networking.istio.io/v1/namespaces/" + v.Namespace + "/virtual-service/" + v.Name
+}
+
+// routeMatch returns the condition of a match, which may be nil.
+func routeMatch(m *networkingv1alpha3.HTTPMatchRequest) *routev3.RouteMatch {
+	out := &routev3.RouteMatch{PathSpecifier: &routev3.RouteMatch_Prefix{Prefix: "/"}}
+	if m == nil {
+		return out
+	}
+	switch u := m.GetUri().GetMatchType().(type) {
+	case *networkingv1alpha3.StringMatch_Exact:
+		out.PathSpecifier = &routev3.RouteMatch_Path{Path: u.Exact}
+	case *networkingv1alpha3.StringMatch_Prefix:
+		out.PathSpecifier = &routev3.RouteMatch_Prefix{Prefix: u.Prefix}
+	case *networkingv1alpha3.StringMatch_Regex:
+		out.PathSpecifier = &routev3.RouteMatch_SafeRegex{SafeRegex: &matcherv3.RegexMatcher{Regex: u.Regex}}
+	}
+	out.CaseSensitive = wrapperspb.Bool(!m.GetIgnoreUriCase())
+	for _, name := range slices.Sorted(maps.Keys(m.GetHeaders())) {
+		out.Headers = append(out.Headers, headerMatch(name, m.GetHeaders()[name]))
+	}
+	for _, name := range slices.Sorted(maps.Keys(m.GetWithoutHeaders())) {
+		h := headerMatch(name, m.GetWithoutHeaders()[name])
+		h.InvertMatch = true
+		h.TreatMissingHeaderAsEmpty = h.GetStringMatch() != nil
+		out.Headers = append(out.Headers, h)
+	}
+	for _, of := range []struct {
+		name  string
+		match *networkingv1alpha3.StringMatch
+	}{{":method", m.GetMethod()}, {":authority", m.GetAuthority()}, {":scheme", m.GetScheme()}} {
+		if of.match != nil {
+			out.Headers = append(out.Headers, headerMatch(of.name, of.match))
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(m.GetQueryParams())) {
+		q := &routev3.QueryParameterMatcher{Name: name, QueryParameterMatchSpecifier: &routev3.QueryParameterMatcher_PresentMatch{PresentMatch: true}}
+		if s := stringMatcher(m.GetQueryParams()[name]); s != nil {
+			q.QueryParameterMatchSpecifier = &routev3.QueryParameterMatcher_StringMatch{StringMatch: s}
+		}
+		out.QueryParameters = append(out.QueryParameters, q)
+	}
+	return out
+}
+
+// isCatchAll reports whether every request meets a condition.
+func isCatchAll(m *routev3.RouteMatch) bool {
+	return (m.GetPrefix() == "/" || m.GetSafeRegex().GetRegex() == ".*") && len(m.GetHeaders())+len(m.GetQueryParameters()) == 0
+}
+
+func pathOf(m *routev3.RouteMatch) string {
+	switch p := m.GetPathSpecifier().(type) {
+	case *routev3.RouteMatch_Prefix:
+		return p.Prefix + "*"
+	case *routev3.RouteMatch_Path:
+		return p.Path
+	}
+	return m.GetSafeRegex().GetRegex()
+}
+
+func headerMatch(name string, m *networkingv1alpha3.StringMatch) *routev3.HeaderMatcher {
+	out := &routev3.HeaderMatcher{Name: name, HeaderMatchSpecifier: &routev3.HeaderMatcher_PresentMatch{PresentMatch: true}}
+	if s := stringMatcher(m); s != nil {
+		out.HeaderMatchSpecifier = &routev3.HeaderMatcher_StringMatch{StringMatch: s}
+	}
+	return out
+}
+
+// stringMatcher returns the condition on a text, or nil if any text meets it. The regular
+// expression "*" is Istio's word for any.
+func stringMatcher(m *networkingv1alpha3.StringMatch) *matcherv3.StringMatcher {
+	switch t := m.GetMatchType().(type) {
+	case *networkingv1alpha3.StringMatch_Exact:
+		return &matcherv3.StringMatcher{MatchPattern: &matcherv3.StringMatcher_Exact{Exact: t.Exact}}
+	case *networkingv1alpha3.StringMatch_Prefix:
+		return &matcherv3.StringMatcher{MatchPattern: &matcherv3.StringMatcher_Prefix{Prefix: t.Prefix}}
+	case *networkingv1alpha3.StringMatch_Regex:
+		if t.Regex != "*" {
+			return &matcherv3.StringMatcher{MatchPattern: &matcherv3.StringMatcher_SafeRegex{SafeRegex: &matcherv3.RegexMatcher{Regex: t.Regex}}}
+		}
+	}
+	return nil
+}
+
+// headerChanges holds operations on headers.
+type headerChanges struct {
+	addRequest, addResponse       []*corev3.HeaderValueOption
+	removeRequest, removeResponse []string
+	host                          string // replaces the host of requests
+}
+
+func headerOperations(h *networkingv1alpha3.Headers) headerChanges {
+	var out headerChanges
+	add := func(to []*corev3.HeaderValueOption, headers map[string]string, action corev3.HeaderValueOption_HeaderAppendAction, request bool) []*corev3.HeaderValueOption {
+		for _, name := range slices.Sorted(maps.Keys(headers)) {
+			if strings.EqualFold(name, ":authority") || strings.EqualFold(name, "host") {
+				if request {
+					out.host = headers[name]
+				}
+				continue
+			}
+			to = append(to, &corev3.HeaderValueOption{Header: &corev3.HeaderValue{Key: name, Value: headers[name]}, AppendAction: action})
+		}
+		return to
+	}
+	const set, extend = corev3.HeaderValueOption_OVERWRITE_IF_EXISTS_OR_ADD, corev3.HeaderValueOption_APPEND_IF_EXISTS_OR_ADD
+	added := add(nil, h.GetRequest().GetAdd(), extend, true)
+	out.addRequest = append(add(nil, h.GetRequest().GetSet(), set, true), added...) // the host to set wins
+	out.addResponse = add(add(nil, h.GetResponse().GetSet(), set, false), h.GetResponse().GetAdd(), extend, false)
+	out.removeRequest, out.removeResponse = h.GetRequest().GetRemove(), h.GetResponse().GetRemove()
+	return out
+}
+
+// set adds the operations to those of a route.
+func (h headerChanges) set(r *routev3.Route) {
+	r.RequestHeadersToAdd = slices.Concat(r.GetRequestHeadersToAdd(), h.addRequest)
+	r.ResponseHeadersToAdd = slices.Concat(r.GetResponseHeadersToAdd(), h.addResponse)
+	r.RequestHeadersToRemove = slices.Concat(r.GetRequestHeadersToRemove(), h.removeRequest)
+	r.ResponseHeadersToRemove = slices.Concat(r.GetResponseHeadersToRemove(), h.removeResponse)
+}
+
+func redirect(r *networkingv1alpha3.HTTPRedirect, c routeContext) *routev3.RedirectAction {
+	out := &routev3.RedirectAction{HostRedirect: r.GetAuthority()}
+	switch {
+	case r.GetUri() != "":
+		out.PathRewriteSpecifier = &routev3.RedirectAction_PathRedirect{PathRedirect: r.GetUri()}
+	case r.GetPrefixRewrite() != "":
+		out.PathRewriteSpecifier = &routev3.RedirectAction_PrefixRewrite{PrefixRewrite: r.GetPrefixRewrite()}
+	}
+	scheme := "http"
+	if c.tls {
+		scheme = "https"
+	}
+	if s := r.GetScheme(); s != "" {
+		scheme = s
+		out.SchemeRewriteSpecifier = &routev3.RedirectAction_SchemeRedirect{SchemeRedirect: s}
+	}
+	switch p := r.GetRedirectPort().(type) {
+	case *networkingv1alpha3.HTTPRedirect_Port:
+		out.PortRedirect = p.Port
+	case *networkingv1alpha3.HTTPRedirect_DerivePort:
+		if p.DerivePort == networkingv1alpha3.HTTPRedirect_FROM_REQUEST_PORT {
+			out.PortRedirect = c.port
+		}
+	}
+	if out.GetPortRedirect() == 80 && scheme == "http" || out.GetPortRedirect() == 443 && scheme == "https" {
+		out.PortRedirect = 0 // the default of the scheme
+	}
+	switch r.GetRedirectCode() {
+	case 302:
+		out.ResponseCode = routev3.RedirectAction_FOUND
+	case 303:
+		out.ResponseCode = routev3.RedirectAction_SEE_OTHER
+	case 307:
+		out.ResponseCode = routev3.RedirectAction_TEMPORARY_REDIRECT
+	case 308:
+		out.ResponseCode = routev3.RedirectAction_PERMANENT_REDIRECT
+	}
+	return out
+}
+
+func directResponse(r *networkingv1alpha3.HTTPDirectResponse) *routev3.DirectResponseAction {
+	out := &routev3.DirectResponseAction{Status: r.GetStatus()}
+	switch b := r.GetBody().GetSpecifier().(type) {
+	case *networkingv1alpha3.HTTPBody_String_:
+		out.Body = &corev3.DataSource{Specifier: &corev3.DataSource_InlineString{InlineString: b.String_}}
+	case *networkingv1alpha3.HTTPBody_Bytes:
+		out.Body = &corev3.DataSource{Specifier: &corev3.DataSource_InlineBytes{InlineBytes: b.Bytes}}
+	}
+	return out
+}
+
+// routeAction returns the action of a route to destinations.
+func (g *generator) routeAction(r *networkingv1alpha3.HTTPRoute, c routeContext) *routev3.RouteAction {
+	out := &routev3.RouteAction{Timeout: durationpb.New(0), RequestMirrorPolicies: mirrors(r, c.port)}
+	if r.GetTimeout() != nil {
+		out.Timeout = r.GetTimeout()
+	}
+	out.MaxGrpcTimeout = out.GetTimeout() //nolint:staticcheck // see serviceRoute
+	retries := c.retries
+	if r.GetRetries() != nil {
+		retries = snapshot.RetryPolicyOf(r.GetRetries())
+	}
+	out.RetryPolicy = g.retryPolicy(retries)
+	if x := r.GetRewrite().GetUriRegexRewrite(); x != nil {
+		out.RegexRewrite = &matcherv3.RegexMatchAndSubstitute{Pattern: &matcherv3.RegexMatcher{Regex: x.GetMatch()}, Substitution: x.GetRewrite()}
+	}
+	out.PrefixRewrite = r.GetRewrite().GetUri()
+	if len(r.GetRoute()) == 1 {
+		out.ClusterSpecifier = &routev3.RouteAction_Cluster{Cluster: destinationCluster(r.GetRoute()[0].GetDestination(), c.port)}
+		return out
+	}
+	weighted := &routev3.WeightedCluster{}
+	for _, d := range r.GetRoute() {
+		if d.GetWeight() == 0 {
+			continue
+		}
+		headers := headerOperations(d.GetHeaders())
+		w := &routev3.WeightedCluster_ClusterWeight{
+			Name: destinationCluster(d.GetDestination(), c.port), Weight: wrapperspb.UInt32(uint32(d.GetWeight())),
+			RequestHeadersToAdd: headers.addRequest, RequestHeadersToRemove: headers.removeRequest,
+			ResponseHeadersToAdd: headers.addResponse, ResponseHeadersToRemove: headers.removeResponse,
+		}
+		if headers.host != "" {
+			w.HostRewriteSpecifier = &routev3.WeightedCluster_ClusterWeight_HostRewriteLiteral{HostRewriteLiteral: headers.host}
+		}
+		weighted.Clusters = append(weighted.Clusters, w)
+	}
+	out.ClusterSpecifier = &routev3.RouteAction_WeightedClusters{WeightedClusters: weighted}
+	return out
+}
+
+// destinationPort returns the port of a destination. The registry has set it if the service
+// has only one port. Otherwise it is the port of the listener.
+func destinationPort(d *networkingv1alpha3.Destination, listener uint32) uint32 {
+	if p := d.GetPort(); p != nil {
+		return p.GetNumber()
+	}
+	return listener
+}
+
+func destinationCluster(d *networkingv1alpha3.Destination, listener uint32) string {
+	return mesh.ClusterName{Direction: mesh.Outbound, Port: destinationPort(d, listener), Subset: d.GetSubset(), Host: d.GetHost()}.String()
+}
+
+// mirrors returns the destinations that get copies of requests.
+func mirrors(r *networkingv1alpha3.HTTPRoute, listener uint32) []*routev3.RouteAction_RequestMirrorPolicy {
+	var out []*routev3.RouteAction_RequestMirrorPolicy
+	add := func(d *networkingv1alpha3.Destination, percent float64) {
+		if d != nil && percent > 0 {
+			out = append(out, &routev3.RouteAction_RequestMirrorPolicy{
+				Cluster: destinationCluster(d, listener), TraceSampled: wrapperspb.Bool(false),
+				RuntimeFraction: &corev3.RuntimeFractionalPercent{DefaultValue: fraction(percent)},
+			})
+		}
+	}
+	percent := 100.0
+	switch older := r.GetMirrorPercent(); { //nolint:staticcheck // the older field
+	case r.GetMirrorPercentage() != nil:
+		percent = r.GetMirrorPercentage().GetValue()
+	case older != nil:
+		percent = float64(older.GetValue())
+	}
+	add(r.GetMirror(), percent)
+	for _, m := range r.GetMirrors() {
+		percent := 100.0
+		if m.GetPercentage() != nil {
+			percent = m.GetPercentage().GetValue()
+		}
+		add(m.GetDestination(), percent)
+	}
+	return out
+}
+
+func fraction(percent float64) *typev3.FractionalPercent {
+	return &typev3.FractionalPercent{Numerator: uint32(percent * 10000), Denominator: typev3.FractionalPercent_MILLION}
+}
+
+// faults returns the faults to inject, or nil.
+func faults(f *networkingv1alpha3.HTTPFaultInjection) *faultv3.HTTPFault {
+	out := &faultv3.HTTPFault{}
+	if d, fixed := f.GetDelay().GetHttpDelayType().(*networkingv1alpha3.HTTPFaultInjection_Delay_FixedDelay); fixed {
+		percent := float64(f.GetDelay().GetPercent()) //nolint:staticcheck // the older field
+		if p := f.GetDelay().GetPercentage(); p != nil {
+			percent = p.GetValue()
+		}
+		out.Delay = &commonfaultv3.FaultDelay{
+			Percentage: fraction(percent), FaultDelaySecifier: &commonfaultv3.FaultDelay_FixedDelay{FixedDelay: d.FixedDelay},
+		}
+	}
+	abort := &faultv3.FaultAbort{Percentage: fraction(f.GetAbort().GetPercentage().GetValue())}
+	switch a := f.GetAbort().GetErrorType().(type) {
+	case *networkingv1alpha3.HTTPFaultInjection_Abort_HttpStatus:
+		abort.ErrorType = &faultv3.FaultAbort_HttpStatus{HttpStatus: uint32(a.HttpStatus)}
+		out.Abort = abort
+	case *networkingv1alpha3.HTTPFaultInjection_Abort_GrpcStatus:
+		var code codes.Code
+		if code.UnmarshalJSON([]byte(strconv.Quote(a.GrpcStatus))) == nil { // the source has checked it
+			abort.ErrorType = &faultv3.FaultAbort_GrpcStatus{GrpcStatus: uint32(code)}
+			out.Abort = abort
+		}
+	}
+	if out.Delay == nil && out.Abort == nil {
+		return nil
+	}
+	return out
+}
+
+func corsPolicy(p *networkingv1alpha3.CorsPolicy) *corsv3.CorsPolicy {
+	out := &corsv3.CorsPolicy{
+		AllowMethods: strings.Join(p.GetAllowMethods(), ","), AllowHeaders: strings.Join(p.GetAllowHeaders(), ","),
+		ExposeHeaders: strings.Join(p.GetExposeHeaders(), ","), AllowCredentials: p.GetAllowCredentials(),
+		FilterEnabled:                &corev3.RuntimeFractionalPercent{DefaultValue: &typev3.FractionalPercent{Numerator: 100}},
+		ForwardNotMatchingPreflights: wrapperspb.Bool(p.GetUnmatchedPreflights() != networkingv1alpha3.CorsPolicy_IGNORE),
+	}
+	for _, origin := range p.GetAllowOrigins() {
+		out.AllowOriginStringMatch = append(out.AllowOriginStringMatch, stringMatcher(origin))
+	}
+	if len(p.GetAllowOrigins()) == 0 {
+		for _, origin := range p.GetAllowOrigin() { //nolint:staticcheck // the older field
+			out.AllowOriginStringMatch = append(out.AllowOriginStringMatch, &matcherv3.StringMatcher{MatchPattern: &matcherv3.StringMatcher_Exact{Exact: origin}})
+		}
+	}
+	if p.GetMaxAge() != nil {
+		out.MaxAge = strconv.FormatInt(p.GetMaxAge().GetSeconds(), 10)
+	}
+	return out
+}
