@@ -390,6 +390,7 @@ func requested(t *testing.T, url, host string, headers ...string) response {
 		req.Header.Set(headers[i], headers[i+1])
 	}
 	client := dial.HTTPClient(deadline, nil)
+	client.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 	defer client.CloseIdleConnections()
 	resp, err := client.Do(req)
 	if err != nil {
