@@ -37,27 +37,7 @@ func TestRuleIsGeneratedOnce(t *testing.T) {
 		all = append(all, p)
 	}
 	const cluster, subset = "outbound|80||svc-7.ns-7.svc.cluster.local", "outbound|80|v1|svc-7.ns-7.svc.cluster.local"
-	before := generated(t, s, nil)
-	check := func(when string, to []*proxy, want map[string]float64, names ...string) {
-		t.Helper()
-		for _, p := range to {
-			r := p.next(t)
-			for r.TypeUrl == xdswire.EndpointType { // Envoy waits for the endpoints of a changed cluster
-				r = p.next(t)
-			}
-			var got []string
-			for _, r := range r.Resources {
-				got = append(got, r.Name)
-			}
-			if slices.Sort(got); r.TypeUrl != xdswire.ClusterType || !slices.Equal(got, names) {
-				t.Fatalf("%s: sent %s %v, want clusters %v", when, r.TypeUrl, got, names)
-			}
-		}
-		if got := generated(t, s, before); !maps.Equal(got, want) {
-			t.Errorf("%s: generated %v, want %v", when, got, want)
-		}
-		before = generated(t, s, nil)
-	}
+	check := generationCheck(t, s, xdswire.ClusterType)
 	write(t, dir, "shared.yaml", ruleYAML("ns-7", "trafficPolicy: {connectionPool: {tcp: {maxConnections: 1}}}"))
 	check("a rule for all", all, map[string]float64{"CDS": 1}, cluster)
 
@@ -75,4 +55,32 @@ func TestRuleIsGeneratedOnce(t *testing.T) {
 	shared := slices.DeleteFunc(slices.Clone(all), func(p *proxy) bool { return slices.Contains(own, p) })
 	write(t, dir, "shared.yaml", ruleYAML("ns-7", "subsets: [{name: v1, labels: {version: v1}, trafficPolicy: {loadBalancer: {simple: RANDOM}}}]"))
 	check("a change of the rule for the others", shared, map[string]float64{"CDS": 2}, subset)
+}
+
+// generationCheck returns a function that checks what a change sends to proxies, one response
+// with resources of a type and these names, and how many resources it generates. It counts
+// from its last call.
+func generationCheck(t *testing.T, s *Server, typeURL string) func(when string, to []*proxy, want map[string]float64, names ...string) {
+	t.Helper()
+	before := generated(t, s, nil)
+	return func(when string, to []*proxy, want map[string]float64, names ...string) {
+		t.Helper()
+		for _, p := range to {
+			r := p.next(t)
+			for typeURL == xdswire.ClusterType && r.TypeUrl == xdswire.EndpointType { // Envoy waits for the endpoints of a changed cluster
+				r = p.next(t)
+			}
+			var got []string
+			for _, r := range r.Resources {
+				got = append(got, r.Name)
+			}
+			if slices.Sort(got); r.TypeUrl != typeURL || !slices.Equal(got, names) {
+				t.Fatalf("%s: sent %s %v, want %s %v", when, r.TypeUrl, got, typeURL, names)
+			}
+		}
+		if got := generated(t, s, before); !maps.Equal(got, want) {
+			t.Errorf("%s: generated %v, want %v", when, got, want)
+		}
+		before = generated(t, s, nil)
+	}
 }

@@ -356,15 +356,12 @@ func equalRoutes(a, b *snapshot.HostRoutes) bool {
 func (t *tables) routesOfPort(r *derive.Reads, number uint32) (*snapshot.PortRoutes, bool) {
 	out := &snapshot.PortRoutes{Number: number}
 	for _, h := range values(t.routesAt.Lookup(r, number)) {
-		host := snapshot.RoutedHost{Host: h.Host, Services: h.HTTP.Default}
-		if h.Unserved != nil && h.Unserved.Port(number) != nil {
-			host.Unserved = h.Unserved
-		}
+		host := snapshot.RoutedHost{Host: h.Host, Services: h.HTTP.Default, Unserved: h.UnservedAt(number, h.HTTP.Default)}
 		if len(host.Services) > 0 {
 			out.HTTP = append(out.HTTP, host)
 		}
-		if host.Services = h.Streams.Default; len(host.Services) > 0 {
-			out.Streams = append(out.Streams, host)
+		if len(h.Streams.Default) > 0 {
+			out.Streams = append(out.Streams, snapshot.RoutedHost{Host: h.Host, Services: h.Streams.Default})
 		}
 	}
 	slices.SortFunc(out.HTTP, compareHosts)

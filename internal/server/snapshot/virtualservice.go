@@ -77,6 +77,16 @@ type HostRoutes struct {
 	Unserved *MeshService
 }
 
+// UnservedAt returns what stands for the host at a port if list routes its requests. It
+// returns nil if a service has the port, or if list only has wildcards, which are hosts of
+// their own.
+func (h *HostRoutes) UnservedAt(number uint32, list []*VirtualService) *MeshService {
+	if h.Unserved == nil || h.Unserved.Port(number) == nil || len(list) == 0 || !slices.Contains(list[0].Hosts, h.Host) {
+		return nil
+	}
+	return h.Unserved
+}
+
 // ClientRoutes holds VirtualServices by the namespaces of clients, in the order of
 // precedence.
 type ClientRoutes struct {

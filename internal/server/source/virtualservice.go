@@ -203,6 +203,11 @@ func sourceFault(field string, labels map[string]string, namespace string, gatew
 	if fault := labelsFault(field+".sourceLabels", labels); fault != nil {
 		return fault
 	}
+	for key, value := range labels {
+		if strings.ContainsAny(key+value, "=,\n") { // they separate labels in comparable conditions
+			return faultf(field+".sourceLabels["+key+"]", "%q is not the value of a label", value)
+		}
+	}
 	switch {
 	case namespace != "" && !mesh.IsDNSLabel(namespace):
 		return faultf(field+".sourceNamespace", "%q is not a namespace", namespace)

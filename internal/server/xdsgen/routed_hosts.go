@@ -23,10 +23,7 @@ type routedHost struct {
 // routesOf returns the route of a host to clients at a port. There is none if list has no
 // VirtualService for them.
 func routesOf(h *snapshot.HostRoutes, list []*snapshot.VirtualService, client snapshot.RouteClient, number uint32) routedHost {
-	out := routedHost{host: h.Host, number: number}
-	if h.Unserved != nil && h.Unserved.Port(number) != nil {
-		out.unserved = h.Unserved
-	}
+	out := routedHost{host: h.Host, number: number, unserved: h.UnservedAt(number, list)}
 	out.choose(list, client)
 	return out
 }

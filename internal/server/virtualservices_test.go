@@ -1,0 +1,92 @@
+package server
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+
+	"github.com/meshctl/meshctl/internal/xdswire"
+)
+
+func virtualServiceYAML(namespace, name, spec string) string {
+	return fmt.Sprintf(`apiVersion: networking.istio.io/v1
+kind: VirtualService
+metadata: {name: %s, namespace: %s}
+spec: {hosts: [svc-7.ns-7.svc.cluster.local], %s}
+`, name, namespace, spec)
+}
+
+// TestVirtualServiceIsGeneratedOnce: a changed VirtualService generates the routes of a port
+// once for each different result, whatever the number of namespaces and proxies, and nothing
+// else.
+func TestVirtualServiceIsGeneratedOnce(t *testing.T) {
+	const services, namespaces = 50, 10
+	var dir string
+	s := start(t, func(c *Config) {
+		dir = c.ConfigDir
+		for i := range services {
+			write(t, dir, fmt.Sprintf("service-%d.yaml", i), serviceYAML(i))
+			write(t, dir, fmt.Sprintf("slice-%d.yaml", i), sliceYAML(i, "10.1.0.1", "10.1.0.2"))
+		}
+	})
+	var all []*proxy
+	for i := range 2 * namespaces {
+		p := connectIn(t, s, fmt.Sprint("proxy-", i), fmt.Sprint("apps-", i%namespaces))
+		p.subscribeAll(t)
+		all = append(all, p)
+	}
+	check := generationCheck(t, s, xdswire.RouteType)
+	const route = "route: [{destination: {host: svc-8.ns-8.svc.cluster.local}}]"
+	once := map[string]float64{"RDS": 1}
+	write(t, dir, "shared.yaml", virtualServiceYAML("ns-7", "shared", "http: [{"+route+"}]"))
+	check("a VirtualService for all", all, once, "80")
+
+	write(t, dir, "shared.yaml", virtualServiceYAML("ns-7", "shared", "http: [{timeout: 1s, "+route+"}]"))
+	check("a change of it", all, once, "80")
+
+	// Proxy 3 and 13 are in this namespace.
+	own := []*proxy{all[3], all[13]}
+	others := slices.DeleteFunc(slices.Clone(all), func(p *proxy) bool { return slices.Contains(own, p) })
+	write(t, dir, "private.yaml", virtualServiceYAML("apps-3", "private", "exportTo: [.], http: [{timeout: 3s, "+route+"}]"))
+	check("a private one", own, once, "80")
+
+	write(t, dir, "private.yaml", virtualServiceYAML("apps-3", "private", "exportTo: [.], http: [{timeout: 4s, "+route+"}]"))
+	check("a change of the private one", own, once, "80")
+
+	write(t, dir, "shared.yaml", virtualServiceYAML("ns-7", "shared", "http: [{timeout: 2s, "+route+"}]"))
+	// The host's routes are private in apps-3, but its list of all hosts changes, too.
+	check("a change for the others", others, map[string]float64{"RDS": 2}, "80")
+
+	write(t, dir, "private.yaml", virtualServiceYAML("apps-3", "private", "exportTo: [.], tcp: [{route: [{destination: {host: svc-8.ns-8.svc.cluster.local}}]}]"))
+	check("no private routes for requests", own, map[string]float64{"LDS": 1}, "80") // the namespace shares the routes again
+}
+
+// TestRoutesForSomeClients: a VirtualService with a condition on clients sends other routes
+// only to them.
+func TestRoutesForSomeClients(t *testing.T) {
+	var dir string
+	s := start(t, func(c *Config) {
+		dir = c.ConfigDir
+		write(t, dir, "service.yaml", serviceYAML(7))
+		write(t, dir, "slice.yaml", sliceYAML(7, "10.1.0.1"))
+	})
+	var all []*proxy
+	for i := range 6 {
+		p := connectIn(t, s, fmt.Sprint("proxy-", i), fmt.Sprint("apps-", i%3))
+		p.subscribeAll(t)
+		all = append(all, p)
+	}
+	check := generationCheck(t, s, xdswire.RouteType)
+	spec := func(timeout string) string {
+		return "http: [{match: [{sourceNamespace: apps-1}], timeout: " + timeout + ", route: [{destination: {host: svc-7.ns-7.svc.cluster.local}}]}]"
+	}
+	some := []*proxy{all[1], all[4]}
+	write(t, dir, "routes.yaml", virtualServiceYAML("ns-7", "some", spec("1s")))
+	p := some[0].next(t)
+	if q := some[1].next(t); p.TypeUrl != xdswire.RouteType || q.TypeUrl != xdswire.RouteType {
+		t.Fatalf("sent %s and %s", p.TypeUrl, q.TypeUrl)
+	}
+	check("nobody", nil, map[string]float64{"RDS": 2})
+	write(t, dir, "routes.yaml", virtualServiceYAML("ns-7", "some", spec("2s")))
+	check("a change", some, map[string]float64{"RDS": 2}, "80")
+}
