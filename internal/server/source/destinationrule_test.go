@@ -107,10 +107,18 @@ func TestMeshTrafficPolicyRefusals(t *testing.T) {
 	}
 }
 
-// TestTrafficPolicyPage: all objects of the page are valid, and have an effect.
-func TestTrafficPolicyPage(t *testing.T) {
+// TestTrafficPages: the objects in docs/traffic-policy.md and docs/traffic.md are valid.
+func TestTrafficPages(t *testing.T) {
 	t.Parallel()
-	page, err := os.ReadFile("../../../docs/traffic-policy.md")
+	for _, name := range []string{"traffic-policy.md", "traffic.md"} {
+		t.Run(name, func(t *testing.T) { validPage(t, "../../../docs/"+name) })
+	}
+}
+
+// validPage checks that the objects of a page are valid and have an effect.
+func validPage(t *testing.T, file string) {
+	t.Helper()
+	page, err := os.ReadFile(file)
 	if err != nil {
 		t.Fatal(err)
 	}
