@@ -18,6 +18,8 @@ import (
 	"testing"
 	"time"
 
+	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/buffer/v3" // in an EnvoyFilter
+	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 	"google.golang.org/protobuf/testing/protocmp"
