@@ -1,6 +1,8 @@
 package xdswire
 
 import (
+	"sync"
+
 	"google.golang.org/grpc/mem"
 	"google.golang.org/protobuf/encoding/protowire"
 )
@@ -127,16 +129,32 @@ func (f *Frame) WhenWritten(done func()) {
 
 // Buffers returns the message as a new list of shared buffers.
 func (f *Frame) Buffers() mem.BufferSlice {
-	out := make(mem.BufferSlice, 0, 2+f.buffers)
-	out = append(out, f.head)
+	list, end := newBufferList(2+f.buffers), endMark[:0]
+	*list = append(*list, f.head)
 	for _, b := range f.bodies {
-		out = append(out, b.buffers...)
+		*list = append(*list, b.buffers...)
 	}
 	if f.done != nil {
-		end := endMark[:0]
-		out = append(out, mem.NewBuffer(&end, written(f.done)))
+		*list = append(*list, mem.NewBuffer(&end, &written{f.done, list}))
 	}
-	return out
+	return *list
+}
+
+// longList is the length from which lists of buffers are used again. A proxy that connects
+// gets ten thousand buffers.
+const longList = 64
+
+var longLists sync.Pool // of *mem.BufferSlice
+
+// newBufferList returns an empty list with a capacity.
+func newBufferList(n int) *mem.BufferSlice {
+	if n >= longList {
+		if list, ok := longLists.Get().(*mem.BufferSlice); ok && cap(*list) >= n {
+			return list
+		}
+	}
+	list := make(mem.BufferSlice, 0, n)
+	return &list
 }
 
 // endMark lends its capacity to empty buffers, because gRPC returns only large buffers to
@@ -145,13 +163,23 @@ var endMark [1<<10 + 1]byte
 
 // written is the pool of the empty buffer at the end of a message. gRPC returns the buffer
 // when it no longer needs the message.
-type written func()
+type written struct {
+	done func()
+	list *mem.BufferSlice // of the message
+}
 
 // Get implements mem.BufferPool.
-func (written) Get(n int) *[]byte {
+func (*written) Get(n int) *[]byte {
 	b := make([]byte, n)
 	return &b
 }
 
 // Put implements mem.BufferPool.
-func (w written) Put(*[]byte) { w() }
+func (w *written) Put(*[]byte) {
+	w.done()
+	if cap(*w.list) >= longList {
+		clear(*w.list)
+		*w.list = (*w.list)[:0]
+		longLists.Put(w.list)
+	}
+}

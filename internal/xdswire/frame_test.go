@@ -2,6 +2,7 @@ package xdswire
 
 import (
 	"bytes"
+	"fmt"
 	"testing"
 
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
@@ -149,5 +150,48 @@ func TestWhenWritten(t *testing.T) {
 	}
 	if err := reader.Close(); err != nil || calls != 1 {
 		t.Errorf("%d calls, want 1; error %v", calls, err)
+	}
+}
+
+// TestListsOfBuffersAreUsedAgain: Long messages in flight keep their content while the lists
+// of earlier ones are used again.
+func TestListsOfBuffersAreUsedAgain(t *testing.T) {
+	var resources []*Resource
+	for i := range longList {
+		resources = append(resources, resource(t, fmt.Sprint(i), "text"))
+	}
+	message := func(nonce string, n int) *Frame {
+		f := NewFrame(Header{TypeURL: ClusterType, Nonce: nonce}, NewBody(Delta, resources[:n]...))
+		f.WhenWritten(func() {})
+		return f
+	}
+	var flying []mem.BufferSlice
+	var want [][]byte
+	for i := range 20 {
+		f := message(fmt.Sprint(i), longList-i%3)
+		b := f.Buffers()
+		flying, want = append(flying, b), append(want, b.Materialize())
+		if len(flying) < 4 {
+			continue
+		}
+		if got := flying[0].Materialize(); !bytes.Equal(got, want[0]) {
+			t.Fatalf("message %d changed in flight", i-3)
+		}
+		flying[0].Free()
+		flying, want = flying[1:], want[1:]
+	}
+}
+
+// BenchmarkBuffers sends a message with 10,000 buffers.
+func BenchmarkBuffers(b *testing.B) {
+	body := Body{buffers: make(mem.BufferSlice, 10_000)}
+	for i := range body.buffers {
+		body.buffers[i] = mem.SliceBuffer("text")
+	}
+	f := NewFrame(Header{TypeURL: ClusterType}, body)
+	f.WhenWritten(func() {})
+	b.ReportAllocs()
+	for b.Loop() {
+		f.Buffers().Free()
 	}
 }
