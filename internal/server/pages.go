@@ -163,6 +163,7 @@ func (s *Server) notes() []string {
 	lines = append(lines, bounded(texts(s.registry.AddressConflicts()), "addresses that two services have, which this command shows: meshctl remote-clusters -o json")...)
 	lines = append(lines, bounded(texts(s.registry.HostConflicts()), "hosts that several objects define, which this command shows: meshctl remote-clusters -o json")...)
 	lines = append(lines, bounded(texts(s.registry.RouteProblems()), "problems of VirtualServices: see the log")...)
+	lines = append(lines, bounded(texts(s.registry.Faults()), "facts that could not be computed and keep their last good values: see the log")...)
 	lines = append(lines, s.apiNotes()...)
 	lines = append(lines, s.bundleNotes()...)
 	lines = append(lines, s.ownNotes()...)

@@ -36,6 +36,10 @@ type Fault struct {
 	Stack      string
 }
 
+func (f Fault) String() string {
+	return fmt.Sprintf("the last good value of %s %s stays: panic: %v", f.Table, f.Key, f.Panic)
+}
+
 // stage is a table whose values a Commit brings up to date.
 type stage interface{ update() }
 

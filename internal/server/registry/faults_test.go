@@ -23,6 +23,9 @@ func TestFaultsAreLogged(t *testing.T) {
 	if eps := b.snap.Endpoints.Get(host); eps == nil || len(eps.ByPort["http"]) != 1 {
 		t.Errorf("got %+v, want the endpoint from before", eps)
 	}
+	if faults := b.s.report.faults; len(faults) != 1 || !strings.Contains(faults[0].String(), host) {
+		t.Errorf("reported %v, want one that names %s", faults, host)
+	}
 	if n := strings.Count(log.String(), "the last good value of a fact stays"); n != 1 || !strings.Contains(log.String(), "key="+host) {
 		t.Errorf("got %d lines, want one that names %s:\n%s", n, host, &log)
 	}

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/meshctl/meshctl/internal/mesh"
+	"github.com/meshctl/meshctl/internal/server/derive"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 )
 
@@ -75,6 +76,7 @@ type report struct {
 	// routes is sorted.
 	routes    []RouteProblem
 	unwritten []UnwrittenAddresses
+	faults    []derive.Fault
 }
 
 // New returns a Registry. Run does its work.
@@ -93,6 +95,9 @@ func New(cfg Config) *Registry {
 	}
 	return r
 }
+
+// Faults returns the facts that could not be computed. Each keeps its last good value.
+func (r *Registry) Faults() []derive.Fault { return r.report.Load().faults }
 
 // Current returns the newest snapshot, or nil before the first.
 func (r *Registry) Current() *snapshot.Snapshot { return r.current.Load() }

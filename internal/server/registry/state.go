@@ -21,7 +21,6 @@ type state struct {
 	report     report
 	duplicates []duplicateExtension
 	warnings   []warning // about gateways
-	faults     []derive.Fault
 }
 
 func newState(cfg Config) *state {
@@ -114,11 +113,11 @@ func routesOfServices(old *snapshot.Table[string, snapshot.HostRoutes], next *sn
 func (s *state) logFaults() {
 	faults := s.graph.Faults()
 	for _, f := range faults {
-		if !slices.ContainsFunc(s.faults, func(old derive.Fault) bool { return old.Table == f.Table && old.Key == f.Key }) {
+		if !slices.ContainsFunc(s.report.faults, func(old derive.Fault) bool { return old.Table == f.Table && old.Key == f.Key }) {
 			s.cfg.Log.Error("panic: the last good value of a fact stays", "table", f.Table, "key", f.Key, "panic", f.Panic, "stack", f.Stack)
 		}
 	}
-	s.faults = faults
+	s.report.faults = faults
 }
 
 // singles sets the facts without a key.
