@@ -129,57 +129,60 @@ func (f *Frame) WhenWritten(done func()) {
 
 // Buffers returns the message as a new list of shared buffers.
 func (f *Frame) Buffers() mem.BufferSlice {
-	list, end := newBufferList(2+f.buffers), endMark[:0]
-	*list = append(*list, f.head)
+	m := newMessage(2 + f.buffers)
+	list := append(m.list, f.head)
 	for _, b := range f.bodies {
-		*list = append(*list, b.buffers...)
+		list = append(list, b.buffers...)
 	}
 	if f.done != nil {
-		*list = append(*list, mem.NewBuffer(&end, &written{f.done, list}))
+		m.done, m.end = f.done, endMark[:0]
+		list = append(list, mem.NewBuffer(&m.end, m))
 	}
-	return *list
+	m.list = list
+	return list
 }
 
-// longList is the length from which lists of buffers are used again. A proxy that connects
-// gets ten thousand buffers.
-const longList = 64
-
-var longLists sync.Pool // of *mem.BufferSlice
-
-// newBufferList returns an empty list with a capacity.
-func newBufferList(n int) *mem.BufferSlice {
-	if n >= longList {
-		if list, ok := longLists.Get().(*mem.BufferSlice); ok && cap(*list) >= n {
-			return list
-		}
-	}
-	list := make(mem.BufferSlice, 0, n)
-	return &list
+// message is a list of buffers that gRPC holds, and the pool of the empty buffer at its end.
+// gRPC returns that buffer when it no longer needs the list.
+type message struct {
+	list mem.BufferSlice
+	end  []byte
+	done func()
 }
 
 // endMark lends its capacity to empty buffers, because gRPC returns only large buffers to
 // their pool. Nothing is written to it.
 var endMark [1<<10 + 1]byte
 
-// written is the pool of the empty buffer at the end of a message. gRPC returns the buffer
-// when it no longer needs the message.
-type written struct {
-	done func()
-	list *mem.BufferSlice // of the message
+// longList is the length from which lists of buffers are used again. A proxy that connects
+// gets ten thousand buffers.
+const longList = 64
+
+var longMessages sync.Pool // of *message
+
+// newMessage returns a message with an empty list of a capacity.
+func newMessage(n int) *message {
+	if n >= longList {
+		if m, ok := longMessages.Get().(*message); ok && cap(m.list) >= n {
+			return m
+		}
+	}
+	return &message{list: make(mem.BufferSlice, 0, n)}
 }
 
 // Get implements mem.BufferPool.
-func (*written) Get(n int) *[]byte {
+func (*message) Get(n int) *[]byte {
 	b := make([]byte, n)
 	return &b
 }
 
 // Put implements mem.BufferPool.
-func (w *written) Put(*[]byte) {
-	w.done()
-	if cap(*w.list) >= longList {
-		clear(*w.list)
-		*w.list = (*w.list)[:0]
-		longLists.Put(w.list)
+func (m *message) Put(*[]byte) {
+	m.done()
+	if cap(m.list) < longList {
+		return
 	}
+	clear(m.list)
+	m.list, m.done = m.list[:0], nil
+	longMessages.Put(m)
 }

@@ -10,7 +10,7 @@ import (
 // Table is an immutable map of facts, sorted by key. A nil Table is empty. A new version
 // shares all that did not change with the old one: a change costs the logarithm of the
 // size.
-type Table[K cmp.Ordered, V any] struct{ tree *btree.BTree[*row[K]] }
+type Table[K cmp.Ordered, V any] struct{ tree *btree.BTree[row[K]] }
 
 // row is a fact with its key. A search has no fact. It leaves out the type of the fact, as
 // the compiler would copy the tree for each.
@@ -35,7 +35,7 @@ func (t *Table[K, V]) Get(key K) *V {
 	if t == nil {
 		return nil
 	}
-	if found, ok := t.tree.Get(&row[K]{key: key}); ok {
+	if found, ok := t.tree.Get(row[K]{key: key}); ok {
 		return factOf[V](found.fact)
 	}
 	return nil
@@ -45,7 +45,7 @@ func (t *Table[K, V]) Get(key K) *V {
 func (t *Table[K, V]) All() func(yield func(K, *V) bool) {
 	return func(yield func(K, *V) bool) {
 		if t != nil {
-			t.tree.Ascend(func(r *row[K]) bool { return yield(r.key, factOf[V](r.fact)) })
+			t.tree.Ascend(func(r row[K]) bool { return yield(r.key, factOf[V](r.fact)) })
 		}
 	}
 }
@@ -65,7 +65,7 @@ func (t *Table[K, V]) With(changes map[K]*V) *Table[K, V] {
 	for k := range changes {
 		keys = append(keys, k)
 	}
-	var tree *btree.BTree[*row[K]]
+	var tree *btree.BTree[row[K]]
 	if t != nil {
 		tree = t.tree
 	}
@@ -78,18 +78,18 @@ func (t *Table[K, V]) With(changes map[K]*V) *Table[K, V] {
 }
 
 // changed returns a tree, which may be nil, with the facts of the keys.
-func changed[K cmp.Ordered](tree *btree.BTree[*row[K]], keys []K, fact func(K) any) *btree.BTree[*row[K]] {
+func changed[K cmp.Ordered](tree *btree.BTree[row[K]], keys []K, fact func(K) any) *btree.BTree[row[K]] {
 	if tree == nil {
-		tree = btree.New(degree, func(a, b *row[K]) bool { return a.key < b.key })
+		tree = btree.New(degree, func(a, b row[K]) bool { return a.key < b.key })
 	} else {
 		tree = tree.Clone()
 	}
 	slices.Sort(keys) // neighbours change the same nodes
 	for _, k := range keys {
 		if f := fact(k); f != nil {
-			tree.ReplaceOrInsert(&row[K]{k, f})
+			tree.ReplaceOrInsert(row[K]{k, f})
 		} else {
-			tree.Delete(&row[K]{key: k})
+			tree.Delete(row[K]{key: k})
 		}
 	}
 	return tree
