@@ -242,9 +242,12 @@ func (u assignments) wants(n mesh.NetworkID) bool {
 // via returns the gateways that lead to an endpoint, or the obstacle if no gateway of its
 // network is usable. It returns neither if the proxy calls the endpoint directly.
 func (u assignments) via(e *snapshot.Endpoint) ([]snapshot.NetworkGateway, Obstacle) {
-	all := snapshot.GatewaysFor(u.gateways.all, e.Network, e.Cluster)
+	var all []snapshot.NetworkGateway
+	if u.network != e.Network && u.gateways != (list[snapshot.NetworkGateway]{}) {
+		all = snapshot.GatewaysFor(u.gateways.all, e.Network, e.Cluster)
+	}
 	switch {
-	case u.network == e.Network, len(all) == 0 && sameNetwork(u.network, e.Network):
+	case len(all) == 0 && sameNetwork(u.network, e.Network):
 		return nil, ""
 	case len(all) == 0:
 		return nil, ObstacleNoGateway
