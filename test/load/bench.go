@@ -88,6 +88,9 @@ func (b *benchmark) all(ctx context.Context) error {
 		if err := b.kube(ctx); err != nil {
 			return fmt.Errorf("mesh in a Kubernetes API: %w", err)
 		}
+		if err := b.scale(ctx, ""); err != nil {
+			return err
+		}
 	}
 	if len(b.starts) == 0 {
 		return fmt.Errorf("-kinds %q has nothing that can be measured", b.kinds)

@@ -45,7 +45,7 @@ func main() {
 	flag.StringVar(&o.kinds, "kinds", "sotw,delta,sotw tls,delta tls,sotw grpc,delta grpc", "how proxies connect, one run for each; grpc is with the gRPC library, as figures of other control planes were measured")
 	flag.StringVar(&o.only, "only", "", "measure nothing but \"certificates\", \"kube\", \"scale\" or a part of it, such as \"scale/Sidecars\"")
 	flag.BoolVar(&o.yardstick, "yardstick", true, "also measure a snapshot cache of go-control-plane")
-	flag.BoolVar(&o.others, "others", true, "also measure proxies that stop reading, the certificate authority, and a mesh in a Kubernetes API (make kube)")
+	flag.BoolVar(&o.others, "others", true, "also measure proxies that stop reading, the certificate authority, a mesh in a Kubernetes API (make kube), and large meshes")
 	flag.StringVar(&o.revision, "revision", "unknown", "what is measured, for the report")
 	flag.StringVar(&o.out, "out", "", "also write the figures as JSON to this `file`")
 	flag.StringVar(&o.profiles, "profiles", "", "keep CPU and heap profiles of the server by phase in this `directory`; the server is then this command itself")
