@@ -50,7 +50,7 @@ demo: build envoy ## Run a two-cluster mesh on this machine (ARGS=--once checks 
 
 .PHONY: unit
 unit: ## Run the fast tests: offline, without Envoy
-	go test -short -p $(JOBS) -parallel $(JOBS) ./cmd/... ./internal/...
+	go test -short -tags $(TAGS) -p $(JOBS) -parallel $(JOBS) ./cmd/... ./internal/...
 
 .PHONY: test
 test: ## Get what is missing and run all tests

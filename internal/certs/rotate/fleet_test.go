@@ -264,6 +264,9 @@ func TestNoHandshakeEverFails(t *testing.T) {
 // TestEachGateIsNeeded: without the gate of a step, some handshake fails, so
 // TestNoHandshakeEverFails would find a missing gate.
 func TestEachGateIsNeeded(t *testing.T) {
+	if testing.Short() {
+		t.Skip("tests a test")
+	}
 	for _, open := range []Phase{Sign, Finished, Aborted} {
 		t.Run(string(open), func(t *testing.T) {
 			for seed := range uint64(200) {

@@ -43,6 +43,8 @@ func TestMain(m *testing.M) {
 // `exitcode N meshctl …` runs meshctl and checks the exit code, `eventually N REGEXP
 // meshctl …` repeats it until exit code and output match, `addresses NAME…` sets variables
 // to free addresses, and `followhint NAME=VALUE…` runs the command in the last error.
+// With -short, a story of many commands is skipped if the packages of the commands have
+// tests: each command is a process, and starts in 20 ms of CPU.
 func TestStories(t *testing.T) {
 	testscript.Run(t, testscript.Params{
 		Dir: "testdata/script",

@@ -3,6 +3,8 @@ package kube
 import (
 	"bytes"
 	"compress/gzip"
+	"crypto/rand"
+	"crypto/tls"
 	"encoding/binary"
 	"encoding/pem"
 	"fmt"
@@ -20,6 +22,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/rest"
 
+	"github.com/meshctl/meshctl/internal/certs"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 	"github.com/meshctl/meshctl/internal/server/source"
 )
@@ -39,10 +42,30 @@ type api struct {
 func newAPI(t *testing.T, path string, list http.HandlerFunc) *api {
 	t.Helper()
 	a := &api{path: path, list: list, expired: make(chan struct{})}
-	a.Server = httptest.NewTLSServer(a)
+	a.Server = httptest.NewUnstartedServer(a)
+	a.TLS = &tls.Config{Certificates: []tls.Certificate{apiCertificate()}, MinVersion: tls.VersionTLS13}
+	a.StartTLS()
 	t.Cleanup(a.Close)
 	return a
 }
+
+// apiCertificate makes an ECDSA certificate. A test makes a connection for each resource,
+// and httptest's RSA key signs slowly.
+var apiCertificate = sync.OnceValue(func() tls.Certificate {
+	root, err := certs.NewRoot(certs.CASpec{Algorithm: certs.ECDSAP256, CommonName: "API", TTL: time.Hour}, time.Now(), rand.Reader)
+	if err != nil {
+		panic(err)
+	}
+	key, err := certs.GenerateKey(certs.ECDSAP256)
+	if err != nil {
+		panic(err)
+	}
+	leaf, err := root.SignServer(key.Public(), []string{"127.0.0.1"}, time.Hour, time.Now(), rand.Reader)
+	if err != nil {
+		panic(err)
+	}
+	return tls.Certificate{Certificate: [][]byte{leaf.Raw}, PrivateKey: key}
+})
 
 func (a *api) config() *rest.Config {
 	ca := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: a.Certificate().Raw})
