@@ -356,7 +356,10 @@ func equalRoutes(a, b *snapshot.HostRoutes) bool {
 func (t *tables) routesOfPort(r *derive.Reads, number uint32) (*snapshot.PortRoutes, bool) {
 	out := &snapshot.PortRoutes{Number: number}
 	for _, h := range values(t.routesAt.Lookup(r, number)) {
-		host := snapshot.RoutedHost{Host: h.Host, Services: h.HTTP.Default, Unserved: h.UnservedAt(number, h.HTTP.Default)}
+		host := snapshot.RoutedHost{
+			Host: h.Host, Services: h.HTTP.Default, Unserved: h.UnservedAt(number, h.HTTP.Default),
+			ByClient: slices.ContainsFunc(h.HTTP.Default, (*snapshot.VirtualService).ByClient),
+		}
 		if len(host.Services) > 0 {
 			out.HTTP = append(out.HTTP, host)
 		}
