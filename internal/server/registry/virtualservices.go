@@ -242,13 +242,13 @@ func (t *tables) unserved(r *derive.Reads, host string, all []exportedService, s
 	const always = 80
 	ports := set[uint32]{}
 	ports.add(always)
-	var created exportedService
+	var oldest *snapshot.VirtualService
 	for _, v := range all {
 		if !slices.Contains(v.Hosts, host) {
 			continue
 		}
-		if created.VirtualService == nil {
-			created = v
+		if oldest == nil {
+			oldest = v.VirtualService
 		}
 		for _, other := range v.Hosts {
 			if d, ok := t.destinations.Get(r, other); ok && other != host {
@@ -269,7 +269,7 @@ func (t *tables) unserved(r *derive.Reads, host string, all []exportedService, s
 	if len(ports) == 0 {
 		return nil
 	}
-	out := &snapshot.MeshService{Key: host, Host: host, Name: host, Namespace: created.Namespace, Created: created.Created, Entry: true}
+	out := &snapshot.MeshService{Key: host, Host: host, Name: host, Namespace: oldest.Namespace, Created: oldest.Created, Entry: true}
 	for _, number := range slices.Sorted(maps.Keys(ports)) {
 		out.Ports = append(out.Ports, snapshot.ServicePort{Number: number, Protocol: mesh.HTTP})
 	}
