@@ -14,6 +14,19 @@ import (
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 )
 
+// addRules adds the tables of DestinationRules.
+func (t *tables) addRules() {
+	g := t.graph
+	t.mergedRules = derive.New(g, "merged rules", ruleKey.compare, equalMerged, t.mergeRules, t.rulesFor)
+	t.ruleGroups = derive.NewIndex(t.mergedRules, func(into []string, k ruleKey, _ []hostRule) []string { return append(into, k.host) })
+	t.hostRules = derive.New(g, "rules", strings.Compare, equalRules, t.rulesOf, t.servicesOf, t.entriesOf)
+	t.ruledHosts = derive.NewIndex(t.hostRules, func(into []string, _ string, h *snapshot.HostRules) []string {
+		return slices.AppendSeq(into, maps.Keys(h.Own))
+	})
+	t.ruleScopes = derive.New(g, "namespaces with own rules", strings.Compare, equalScope, t.ruleScope, t.ruledHosts)
+	t.ruleTraits = derive.Single(g, "rule traits", same, t.findRuleTraits)
+}
+
 // ruleKey names the DestinationRules of a namespace for a host, which may be "*" or start
 // with "*.".
 type ruleKey struct{ namespace, host string }

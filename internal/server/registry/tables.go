@@ -190,21 +190,13 @@ func newTables(cfg Config) *tables {
 	t.ports = derive.New(g, "ports", cmp.Compare[uint32], equalPorts, t.portServices, t.servicesOn)
 	t.traits = derive.Single(g, "traits", same, t.findTraits)
 	t.conflicts = derive.Single(g, "address conflicts", equalConflicts, t.findConflicts)
-	t.mergedRules = derive.New(g, "merged rules", ruleKey.compare, equalMerged, t.mergeRules, t.rulesFor)
-	t.ruleGroups = derive.NewIndex(t.mergedRules, func(into []string, k ruleKey, _ []hostRule) []string { return append(into, k.host) })
-	t.hostRules = derive.New(g, "rules", strings.Compare, equalRules, t.rulesOf, t.servicesOf, t.entriesOf)
-	t.ruledHosts = derive.NewIndex(t.hostRules, func(into []string, _ string, h *snapshot.HostRules) []string {
-		return slices.AppendSeq(into, maps.Keys(h.Own))
-	})
-	t.ruleScopes = derive.New(g, "namespaces with own rules", strings.Compare, equalScope, t.ruleScope, t.ruledHosts)
-
+	t.addRules()
 	t.addRoutes()
 
 	namespaces := []derive.Keys[string]{t.servicesIn, t.filtersIn, t.ruleScopes, t.routeScopes}
 	for _, x := range t.policyIndex {
 		namespaces = append(namespaces, x)
 	}
-	t.ruleTraits = derive.Single(g, "rule traits", same, t.findRuleTraits)
 	t.facts = derive.New(g, "namespaces", strings.Compare, equalFacts, t.namespaceFacts, namespaces...)
 	t.duplicates = derive.Single(g, "duplicate extensions", slices.Equal[[]duplicateExtension], t.findDuplicateExtensions)
 	return t

@@ -242,13 +242,13 @@ func (t *tables) unserved(r *derive.Reads, host string, all []exportedService, s
 	const always = 80
 	ports := set[uint32]{}
 	ports.add(always)
-	var created exportedService
+	var oldest *snapshot.VirtualService
 	for _, v := range all {
 		if !slices.Contains(v.Hosts, host) {
 			continue
 		}
-		if created.VirtualService == nil {
-			created = v
+		if oldest == nil {
+			oldest = v.VirtualService
 		}
 		for _, other := range v.Hosts {
 			if d, ok := t.destinations.Get(r, other); ok && other != host {
@@ -269,7 +269,7 @@ func (t *tables) unserved(r *derive.Reads, host string, all []exportedService, s
 	if len(ports) == 0 {
 		return nil
 	}
-	out := &snapshot.MeshService{Key: host, Host: host, Name: host, Namespace: created.Namespace, Created: created.Created, Entry: true}
+	out := &snapshot.MeshService{Key: host, Host: host, Name: host, Namespace: oldest.Namespace, Created: oldest.Created, Entry: true}
 	for _, number := range slices.Sorted(maps.Keys(ports)) {
 		out.Ports = append(out.Ports, snapshot.ServicePort{Number: number, Protocol: mesh.HTTP})
 	}
@@ -356,7 +356,10 @@ func equalRoutes(a, b *snapshot.HostRoutes) bool {
 func (t *tables) routesOfPort(r *derive.Reads, number uint32) (*snapshot.PortRoutes, bool) {
 	out := &snapshot.PortRoutes{Number: number}
 	for _, h := range values(t.routesAt.Lookup(r, number)) {
-		host := snapshot.RoutedHost{Host: h.Host, Services: h.HTTP.Default, Unserved: h.UnservedAt(number, h.HTTP.Default)}
+		host := snapshot.RoutedHost{
+			Host: h.Host, Services: h.HTTP.Default, Unserved: h.UnservedAt(number, h.HTTP.Default),
+			ByClient: slices.ContainsFunc(h.HTTP.Default, (*snapshot.VirtualService).ByClient),
+		}
 		if len(host.Services) > 0 {
 			out.HTTP = append(out.HTTP, host)
 		}

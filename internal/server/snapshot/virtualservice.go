@@ -121,6 +121,8 @@ type RoutedHost struct {
 	Services []*VirtualService
 	// Unserved is HostRoutes.Unserved, if it has the port.
 	Unserved *MeshService
+	// ByClient reports whether some route depends on the client.
+	ByClient bool
 }
 
 // Same reports whether both hold the same VirtualServices.
@@ -215,6 +217,16 @@ func (v *VirtualService) ClientMatches(yield func(ClientMatch) bool) {
 		}
 	}
 	v.StreamMatches(yield)
+}
+
+// ByClient reports whether some route depends on the workload of the client.
+func (v *VirtualService) ByClient() bool {
+	for m := range v.ClientMatches {
+		if m.Namespace != "" || len(m.Labels) > 0 {
+			return true
+		}
+	}
+	return false
 }
 
 // StreamMatches iterates over the conditions of the routes for connections on clients.

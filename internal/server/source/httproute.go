@@ -20,11 +20,11 @@ import (
 
 // Bounds of the parts of an HTTP route.
 const (
-	maxRegex        = 4 << 10
-	maxRegexProgram = 50_000  // instructions
-	maxBody         = 1 << 20 // of a direct response; as in route configurations
-	maxText         = 16 << 10
-	maxRouteTime    = 365 * 24 * time.Hour
+	maxRegex     = 4 << 10
+	maxRegexSize = 32_000  // instructions; the bootstrap of the agent allows 32768
+	maxBody      = 1 << 20 // of a direct response; as in route configurations
+	maxText      = 16 << 10
+	maxRouteTime = 365 * 24 * time.Hour
 )
 
 // checkHTTPRoutes checks the routes of a VirtualService with a number of hosts. isDelegate
@@ -184,18 +184,35 @@ func regexFault(field, text string) *FieldError {
 	if err != nil {
 		return faultf(field, "%q is not a regular expression of RE2: %w", text, err)
 	}
-	program, err := syntax.Compile(tree.Simplify())
-	if err != nil {
-		return faultf(field, "%q is not a regular expression of RE2: %w", text, err)
+	for _, escape := range regexEscape.FindAllStringSubmatch(text, -1) {
+		if escape[1] != "" {
+			return faultf(field, "%s is no byte, and Envoy matches bytes: write the character itself", escape[0])
+		}
 	}
-	size := 0
-	for i := range program.Inst {
-		size += 1 + 2*len(program.Inst[i].Rune) // RE2 matches bytes: a range of runes takes several instructions
-	}
-	if size > maxRegexProgram {
-		return faultf(field, "is too large a regular expression: it needs about %d instructions, at most %d are accepted", size, maxRegexProgram)
+	if regexSize(tree) > maxRegexSize {
+		return faultf(field, "is too large a regular expression: its repetitions need more than %d instructions", maxRegexSize)
 	}
 	return nil
+}
+
+// regexEscape matches an escape sequence. Its group matches a number above 255.
+var regexEscape = regexp.MustCompile(`(?s)\\(?:(x\{0*[1-9A-Fa-f][0-9A-Fa-f]{2,}\}|[4-7][0-7]{2})|.)`)
+
+// regexSize returns the number of RE2's instructions for an expression, or more. It stops
+// counting above maxRegexSize.
+func regexSize(re *syntax.Regexp) int {
+	n := 2
+	switch re.Op {
+	case syntax.OpLiteral, syntax.OpCharClass: // ranges of runes take several instructions, as RE2 matches bytes
+		n += len(re.Rune)
+	}
+	for _, sub := range re.Sub {
+		n = min(n+regexSize(sub), maxRegexSize+1)
+	}
+	if re.Op == syntax.OpRepeat {
+		n *= max(re.Min, re.Max, 1)
+	}
+	return min(n, maxRegexSize+1)
 }
 
 // isHeaderName reports whether s is the name of an HTTP header.

@@ -101,7 +101,7 @@ func (v routeView) ownRoutes(s *snapshot.Snapshot, number uint32) []routedHost {
 		return out
 	}
 	for _, h := range common.HTTP {
-		if ownHosts[h.Host] || !slices.ContainsFunc(h.Services, func(vs *snapshot.VirtualService) bool { return v.client.Narrow(vs).Selected() }) {
+		if ownHosts[h.Host] || !h.ByClient || !slices.ContainsFunc(h.Services, func(vs *snapshot.VirtualService) bool { return v.client.Narrow(vs).Selected() }) {
 			continue
 		}
 		host := routedHost{host: h.Host, number: number, unserved: h.Unserved}

@@ -31,15 +31,15 @@ type hostKey struct {
 	in      *snapshot.ClusterService
 	names   hostNames
 	retries snapshot.RetryPolicy
-	// virtual has the routes, or is nil. routes is the part of the client that it reads.
-	virtual *snapshot.VirtualService
-	routes  snapshot.RouteClient
+	// virtual has the routes, or is nil. routeClient is the part of the client that they read.
+	virtual     *snapshot.VirtualService
+	routeClient snapshot.RouteClient
 }
 
 func (u routeFacts) host(svc *snapshot.MeshService, port *snapshot.ServicePort, names hostNames, routed routedHost) hostKey {
 	k := hostKey{
 		service: svc, port: port, near: isNear(svc, u.namespace), in: svc.For(u.cluster), names: names, retries: u.retries,
-		virtual: routed.virtual, routes: routed.client,
+		virtual: routed.virtual, routeClient: routed.client,
 	}
 	if len(svc.Aliases) > 0 {
 		k.client = u.namespace
@@ -307,7 +307,7 @@ func (g *generator) virtualHost(k hostKey, domains []string) *routev3.VirtualHos
 	name := hostName(k.service.Host, k.port.Number)
 	vh := &routev3.VirtualHost{Name: name, Domains: domains, IncludeRequestAttemptCount: true}
 	if k.virtual != nil {
-		vh.Routes = g.virtualServiceRoutes(k.virtual, routeContext{gateway: snapshot.MeshGateway, port: k.port.Number, client: k.routes, retries: k.retries})
+		vh.Routes = g.virtualServiceRoutes(k.virtual, routeContext{gateway: snapshot.MeshGateway, port: k.port.Number, client: k.routeClient, retries: k.retries})
 	} else {
 		vh.Routes = []*routev3.Route{g.serviceRoute(name, mesh.ClusterName{Direction: mesh.Outbound, Port: k.port.Number, Host: k.service.Host}.String(), k.retries)}
 	}
