@@ -125,9 +125,13 @@ type tables struct {
 	routeScopes     *derive.Table[string, *snapshot.RouteScope]         // by namespace
 	routeClients    *derive.Value[*snapshot.ClientMatches]
 	routeProblems   *derive.Value[[]RouteProblem]
+	routedBy        *derive.Index[string, objectKey, routedService] // by the names of Gateways
+	gatewayRoutes   *derive.Table[string, *snapshot.ClientRoutes]   // by the names of Gateways
 
 	facts      *derive.Table[string, *snapshot.NamespaceFacts] // by namespace
 	duplicates *derive.Value[[]duplicateExtension]
+	// serverConflicts holds the conflicts between servers of Gateways.
+	serverConflicts *derive.Value[[]serverConflict]
 }
 
 // newTables returns the tables without objects.
@@ -199,6 +203,7 @@ func newTables(cfg Config) *tables {
 	t.ruleScopes = derive.New(g, "namespaces with own rules", strings.Compare, equalScope, t.ruleScope, t.ruledHosts)
 
 	t.addRoutes()
+	t.addGateways()
 
 	namespaces := []derive.Keys[string]{t.servicesIn, t.filtersIn, t.ruleScopes, t.routeScopes}
 	for _, x := range t.policyIndex {

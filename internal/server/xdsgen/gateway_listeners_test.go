@@ -44,7 +44,7 @@ func TestGatewayListensOnTargetPorts(t *testing.T) {
 		{"another port", []*snapshot.MeshService{service(number(8443))}, []string{"0.0.0.0_8443"}},
 		{"a named port", []*snapshot.MeshService{service(name("passthrough"))}, []string{"0.0.0.0_9443"}},
 		{"a name that the pod does not have", []*snapshot.MeshService{service(name("other"))}, []string{"0.0.0.0_15443"}},
-		{"two Services", []*snapshot.MeshService{service(number(8443)), service(name("passthrough"))}, []string{"0.0.0.0_8443", "0.0.0.0_9443"}},
+		{"two Services", []*snapshot.MeshService{service(number(8443)), service(name("passthrough"))}, []string{"0.0.0.0_8443"}},
 		{"two Services with one target", []*snapshot.MeshService{service(number(8443)), service(number(8443))}, []string{"0.0.0.0_8443"}},
 		{"a Service of another cluster", []*snapshot.MeshService{service(number(8443), of("c2"))}, []string{"0.0.0.0_15443"}},
 		{"a Service of other pods", []*snapshot.MeshService{service(number(8443), selects("ingress"))}, []string{"0.0.0.0_15443"}},
@@ -71,8 +71,9 @@ func TestGatewayListensOnTargetPorts(t *testing.T) {
 			s.Namespaces = s.Namespaces.With(map[string]*snapshot.NamespaceFacts{"istio-system": {Name: "istio-system", Services: tc.services}})
 			n := Node{ID: mesh.NodeID{Type: mesh.Router, IP: ip, Name: "gw", Namespace: "istio-system"}, Cluster: "c1", Namespace: "istio-system", IPs: []netip.Addr{ip}}
 			var got []string
-			for _, srv := range gatewayServers(s, n, pod, pod.Labels) {
-				got = append(got, srv.name())
+			for _, p := range gatewayPorts(s, n, pod, pod.Labels) {
+				facts := listenerFactsOf(p, v4)
+				got = append(got, facts.name())
 			}
 			if !slices.Equal(got, tc.want) {
 				t.Errorf("it listens on %q, want %q", got, tc.want)
