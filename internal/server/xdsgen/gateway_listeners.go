@@ -53,7 +53,7 @@ func (v gatewayView) Keys() Keys {
 func (v gatewayView) Unit(s *snapshot.Snapshot, k Key) Unit {
 	u := gatewayListener{facts: k.Name, filters: v.filters, settings: v.settings, limits: v.limits}
 	if k.Number != httpListener {
-		u.bound = listOf(v.streamServices(s, k.Name))
+		u.bound = v.streamServices(s, k.Name)
 	}
 	if k.Number == passingListener {
 		u.scope, u.services, u.subsets = v.scope, s.Services, v.subsets(s)
@@ -83,7 +83,7 @@ type gatewayListener struct {
 	filters  string
 	settings snapshot.ListenerSettings
 	limits   tlsLimits
-	bound    list[*snapshot.VirtualService] // for servers without route configurations
+	bound    list[boundService] // for servers without route configurations
 	// For servers with mode AUTO_PASSTHROUGH.
 	scope    scope
 	services *snapshot.Table[string, snapshot.MeshService]

@@ -1,7 +1,6 @@
 package xdsgen
 
 import (
-	"iter"
 	"slices"
 	"strings"
 
@@ -27,32 +26,52 @@ func (v gatewayRouteView) Keys() Keys {
 func (v gatewayRouteView) Unit(s *snapshot.Snapshot, k Key) Unit {
 	var f gatewayRouteFacts
 	decodeFacts(k.Name, &f)
-	var bound []*snapshot.VirtualService
+	var servers serverHosts
 	for i := range f.Servers {
-		srv := &f.Servers[i]
-		for vs := range boundTo(s, srv.Gateway, v.namespace, srv.Hosts) {
-			if len(vs.HTTP) > 0 && !slices.Contains(bound, vs) {
-				bound = append(bound, vs)
-			}
-		}
+		servers.add(f.Servers[i].Gateway, f.Servers[i].Hosts)
 	}
-	return gatewayRoutes{facts: k.Name, bound: listOf(bound), retries: s.Mesh.Retries}
+	bound := servers.bound(s, v.namespace, func(vs *snapshot.VirtualService) bool { return len(vs.HTTP) > 0 })
+	return gatewayRoutes{facts: k.Name, bound: bound, retries: s.Mesh.Retries}
 }
 
-// boundTo iterates over the VirtualServices that gateways in a namespace use for a server of
-// a Gateway object, in the order of precedence.
-func boundTo(s *snapshot.Snapshot, gateway, namespace string, hosts []string) iter.Seq[*snapshot.VirtualService] {
-	return func(yield func(*snapshot.VirtualService) bool) {
-		routes := s.GatewayRoutes.Get(gateway)
-		if routes == nil {
-			return
+// boundService is a VirtualService that a Gateway object uses.
+type boundService struct {
+	gateway string
+	*snapshot.VirtualService
+}
+
+// serverHosts holds the hosts of the servers of Gateway objects, by Gateway.
+type serverHosts struct {
+	gateways []string // in the order of the servers
+	hosts    map[string][]string
+}
+
+func (h *serverHosts) add(gateway string, hosts []string) {
+	if h.hosts == nil {
+		h.hosts = make(map[string][]string)
+	}
+	if _, known := h.hosts[gateway]; !known {
+		h.gateways = append(h.gateways, gateway)
+	}
+	h.hosts[gateway] = append(h.hosts[gateway], hosts...)
+}
+
+// bound returns the VirtualServices with certain routes that gateways in a namespace use for
+// the servers. Those of each Gateway are in the order of precedence.
+func (h *serverHosts) bound(s *snapshot.Snapshot, namespace string, routes func(*snapshot.VirtualService) bool) list[boundService] {
+	var out []boundService
+	for _, gateway := range h.gateways {
+		all := s.GatewayRoutes.Get(gateway)
+		if all == nil {
+			continue
 		}
-		for _, vs := range routes.For(namespace) {
-			if len(hostsInCommon(hosts, vs)) > 0 && !yield(vs) {
-				return
+		for _, v := range all.For(namespace) {
+			if routes(v) && len(hostsInCommon(h.hosts[gateway], v)) > 0 {
+				out = append(out, boundService{gateway, v})
 			}
 		}
 	}
+	return listOf(out)
 }
 
 // hostsInCommon returns the hosts that a server and a VirtualService have in common: of two
@@ -88,7 +107,7 @@ func isWild(host string) bool { return strings.HasPrefix(host, "*") }
 // gatewayRoutes generates a route configuration of a gateway.
 type gatewayRoutes struct {
 	facts   string // gatewayRouteFacts, encoded
-	bound   list[*snapshot.VirtualService]
+	bound   list[boundService]
 	retries snapshot.RetryPolicy
 }
 
@@ -151,12 +170,12 @@ func (u gatewayRoutes) hosts(f *gatewayRouteFacts) []*gatewayHost {
 		s := &f.Servers[i]
 		c := routeContext{gateway: s.Gateway, port: s.Port, tls: s.TLS, retries: u.retries}
 		for v := range u.bound.all {
-			if !slices.Contains(v.Gateways, s.Gateway) || c.choose([]*snapshot.VirtualService{v}) == nil {
+			if v.gateway != s.Gateway || c.choose([]*snapshot.VirtualService{v.VirtualService}) == nil {
 				continue
 			}
-			for _, host := range hostsInCommon(s.Hosts, v) {
+			for _, host := range hostsInCommon(s.Hosts, v.VirtualService) {
 				h := at(host, s.Port)
-				if b := (boundRoutes{v, c}); !slices.Contains(h.routes, b) {
+				if b := (boundRoutes{v.VirtualService, c}); !slices.Contains(h.routes, b) {
 					h.routes = append(h.routes, b)
 				}
 				h.redirect = h.redirect || s.Redirect

@@ -10,28 +10,24 @@ import (
 )
 
 // streamServices returns the VirtualServices with routes for connections to the servers of
-// a listener, in the order of precedence.
-func (v gatewayView) streamServices(s *snapshot.Snapshot, facts string) []*snapshot.VirtualService {
+// a listener.
+func (v gatewayView) streamServices(s *snapshot.Snapshot, facts string) list[boundService] {
 	var f gatewayListenerFacts
 	decodeFacts(facts, &f)
-	var out []*snapshot.VirtualService
+	var servers serverHosts
 	for i := range f.Servers {
-		srv := &f.Servers[i]
-		for vs := range boundTo(s, srv.Gateway, v.namespace, srv.Hosts) {
-			if len(vs.TCP)+len(vs.TLS) > 0 && !slices.Contains(out, vs) {
-				out = append(out, vs)
-			}
-		}
+		servers.add(f.Servers[i].Gateway, f.Servers[i].Hosts)
 	}
-	return out
+	return servers.bound(s, v.namespace, func(vs *snapshot.VirtualService) bool { return len(vs.TCP)+len(vs.TLS) > 0 })
 }
 
 // routedChains returns the filter chains of a server that VirtualServices route: by server
 // name if the server passes TLS through, else all connections to one place.
 func (u gatewayListener) routedChains(g *generator, s *gatewayServerFacts, t *networkingv1alpha3.ServerTLSSettings) []*listenerv3.FilterChain {
 	var out []*listenerv3.FilterChain
-	for v := range u.bound.all {
-		if !slices.Contains(v.Gateways, s.Gateway) || len(hostsInCommon(s.Hosts, v)) == 0 {
+	for b := range u.bound.all {
+		v := b.VirtualService
+		if b.gateway != s.Gateway || len(hostsInCommon(s.Hosts, v)) == 0 {
 			continue
 		}
 		if snapshot.PassesTLS(t) {
