@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"context"
 	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
@@ -62,6 +63,7 @@ spec:
   - {port: {number: 443, name: pass, protocol: TLS}, hosts: [pass.example.com], tls: {mode: PASSTHROUGH}}
   - {port: {number: 443, name: end, protocol: TLS}, hosts: [end.example.com], tls: {mode: SIMPLE, credentialName: simple}}
   - {port: {number: 9000, name: tcp, protocol: TCP}, hosts: ["*"]}
+  - {port: {number: 0, name: socket, protocol: HTTP}, bind: "unix://FILES/socket", hosts: [plain.example.com]}
 ---
 apiVersion: networking.istio.io/v1
 kind: VirtualService
@@ -253,6 +255,17 @@ func TestGateways(t *testing.T) {
 		}
 		if got := requested(t, "http://"+gatewayAt+":9000/a", "anything"); got.body != `/a of anything, certificate ""` && got.status != http.StatusOK {
 			t.Errorf("TCP: %+v", got)
+		}
+		local := dial.HTTPClientVia(deadline, func(context.Context, string, string) (net.Conn, error) {
+			return net.Dial("unix", filepath.Join(files, "socket"))
+		})
+		defer local.CloseIdleConnections()
+		resp, err := local.Get("http://plain.example.com/a")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _ = resp.Body.Close(); resp.StatusCode != http.StatusOK {
+			t.Errorf("over a Unix socket: %s", resp.Status)
 		}
 		conn, err := net.Dial("tcp", gatewayAt+":8880")
 		if err != nil {

@@ -11,6 +11,23 @@ import (
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 )
 
+// TestUnprivilegedGateway: a gateway that may not open ports below 1024 gets none of them.
+func TestUnprivilegedGateway(t *testing.T) {
+	gw := &snapshot.Gateway{Spec: &networkingv1alpha3.Gateway{}}
+	for i, number := range []uint32{80, 1023, 1024} {
+		gw.Spec.Servers = append(gw.Spec.Servers, &networkingv1alpha3.Server{
+			Port: &networkingv1alpha3.Port{Number: number, Protocol: "HTTP", Name: string(rune('a' + i))}, Hosts: []string{"*"},
+		})
+	}
+	s := &snapshot.Snapshot{Mesh: &snapshot.Mesh{}, GatewayConfigs: []*snapshot.Gateway{gw}}
+	if got := gatewayPorts(s, Node{Unprivileged: true}, nil, nil); len(got) != 1 || got[0].Number != 1024 {
+		t.Errorf("an unprivileged gateway opens %d ports, want only 1024", len(got))
+	}
+	if got := gatewayPorts(s, Node{}, nil, nil); len(got) != 3 {
+		t.Errorf("another gateway opens %d ports, want 3", len(got))
+	}
+}
+
 // TestGatewayListensOnTargetPorts: a server of a Gateway names a port of the gateway's
 // Service. The gateway listens on the target port.
 func TestGatewayListensOnTargetPorts(t *testing.T) {
