@@ -158,9 +158,6 @@ func newTables(cfg Config) *tables {
 	t.meshGateways = derive.Single(g, "gateways", equalGateways, func(r *derive.Reads) *snapshot.Gateways {
 		return &snapshot.Gateways{ByNetwork: t.found.Get(r).usable}
 	})
-	t.configs = derive.Single(g, "gateway configs", slices.Equal[[]*snapshot.Gateway], func(r *derive.Reads) []*snapshot.Gateway {
-		return oldestFirst(t.allGateways.Lookup(r, struct{}{}))
-	})
 
 	t.allocation = derive.Single(g, "allocation", equalAllocation, t.allocate)
 	t.allocated = derive.New(g, "allocated addresses", strings.Compare, slices.Equal[[]netip.Addr], func(r *derive.Reads, host string) ([]netip.Addr, bool) {
