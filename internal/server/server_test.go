@@ -153,6 +153,12 @@ func connect(t *testing.T, s *Server, name string) *proxy {
 
 func connectIn(t *testing.T, s *Server, name, namespace string) *proxy {
 	t.Helper()
+	return connectTyped(t, s, "sidecar", name, namespace)
+}
+
+// connectTyped connects a proxy of a type.
+func connectTyped(t *testing.T, s *Server, typ, name, namespace string) *proxy {
+	t.Helper()
 	conn, err := grpc.NewClient(s.plain.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(64<<20)))
 	if err != nil {
@@ -188,7 +194,7 @@ func connectIn(t *testing.T, s *Server, name, namespace string) *proxy {
 		t.Fatal(err)
 	}
 	p.send(t, &discoveryv3.DeltaDiscoveryRequest{
-		Node:    &corev3.Node{Id: "sidecar~10.0.0.1~" + name + "." + namespace + "~" + namespace + ".svc.cluster.local", Metadata: md},
+		Node:    &corev3.Node{Id: typ + "~10.0.0.1~" + name + "." + namespace + "~" + namespace + ".svc.cluster.local", Metadata: md},
 		TypeUrl: xdswire.ClusterType,
 	})
 	return p

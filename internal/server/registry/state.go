@@ -20,6 +20,7 @@ type state struct {
 	resolved   bool
 	report     report
 	duplicates []duplicateExtension
+	servers    []serverConflict
 	warnings   []warning // about gateways
 }
 
@@ -56,7 +57,7 @@ func (s *state) build(before *snapshot.Snapshot) (*snapshot.Snapshot, *snapshot.
 	}
 	changes := &snapshot.Changes{
 		Services: map[string]struct{}{}, Endpoints: map[string]struct{}{}, Rules: map[string]struct{}{},
-		Routes: map[string]struct{}{}, RoutePorts: map[uint32]struct{}{},
+		Routes: map[string]struct{}{}, RoutePorts: map[uint32]struct{}{}, GatewayRoutes: map[string]struct{}{},
 		Ports: map[uint32]struct{}{}, Pods: map[string]struct{}{}, Secrets: map[string]struct{}{}, Namespaces: map[string]struct{}{},
 		Networks: map[mesh.ClusterID]struct{}{}, Gateways: map[mesh.NetworkID]struct{}{},
 	}
@@ -76,6 +77,7 @@ func (s *state) build(before *snapshot.Snapshot) (*snapshot.Snapshot, *snapshot.
 	next.Routes = changed(next.Routes, s.hostRoutes, changes.Routes)
 	next.PortRoutes = changed(next.PortRoutes, s.portRoutes, changes.RoutePorts)
 	routesOfServices(oldRoutes, next, changes)
+	next.GatewayRoutes = changed(next.GatewayRoutes, s.gatewayRoutes, changes.GatewayRoutes)
 	next.Ports = changed(next.Ports, s.ports, changes.Ports)
 	next.Namespaces = changed(next.Namespaces, s.facts, changes.Namespaces)
 	s.endpoints(next, changes)
@@ -315,6 +317,10 @@ func (s *state) reports() {
 		s.report.routes = now
 	}
 	s.report.unwritten = s.unwritten.Get(nil)
+	if now := s.serverConflicts.Get(nil); s.serverConflicts.Changed() {
+		s.report.serverConflicts = s.describeServerConflicts(s.servers, now)
+		s.servers = now
+	}
 	if now := s.tables.duplicates.Get(nil); s.tables.duplicates.Changed() {
 		s.report.duplicates = s.describeDuplicates(s.duplicates, now)
 		s.duplicates = now

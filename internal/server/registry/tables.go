@@ -125,9 +125,13 @@ type tables struct {
 	routeScopes     *derive.Table[string, *snapshot.RouteScope]         // by namespace
 	routeClients    *derive.Value[*snapshot.ClientMatches]
 	routeProblems   *derive.Value[[]RouteProblem]
+	routedBy        *derive.Index[string, objectKey, routedService] // by the names of Gateways
+	gatewayRoutes   *derive.Table[string, *snapshot.ClientRoutes]   // by the names of Gateways
 
 	facts      *derive.Table[string, *snapshot.NamespaceFacts] // by namespace
 	duplicates *derive.Value[[]duplicateExtension]
+	// serverConflicts holds the conflicts between servers of Gateways.
+	serverConflicts *derive.Value[[]serverConflict]
 }
 
 // newTables returns the tables without objects.
@@ -153,9 +157,6 @@ func newTables(cfg Config) *tables {
 	t.found = derive.Single(g, "found gateways", (*foundGateways).equal, t.findGateways)
 	t.meshGateways = derive.Single(g, "gateways", equalGateways, func(r *derive.Reads) *snapshot.Gateways {
 		return &snapshot.Gateways{ByNetwork: t.found.Get(r).usable}
-	})
-	t.configs = derive.Single(g, "gateway configs", slices.Equal[[]*snapshot.Gateway], func(r *derive.Reads) []*snapshot.Gateway {
-		return oldestFirst(t.allGateways.Lookup(r, struct{}{}))
 	})
 
 	t.allocation = derive.Single(g, "allocation", equalAllocation, t.allocate)
@@ -192,6 +193,7 @@ func newTables(cfg Config) *tables {
 	t.conflicts = derive.Single(g, "address conflicts", equalConflicts, t.findConflicts)
 	t.addRules()
 	t.addRoutes()
+	t.addGateways()
 
 	namespaces := []derive.Keys[string]{t.servicesIn, t.filtersIn, t.ruleScopes, t.routeScopes}
 	for _, x := range t.policyIndex {

@@ -449,7 +449,13 @@ func (r *Registry) RouteProblems() []RouteProblem { return r.report.Load().route
 // findRouteProblems returns the problems of all VirtualServices.
 func (t *tables) findRouteProblems(r *derive.Reads) []RouteProblem {
 	var out []RouteProblem
-	for _, v := range t.allRouted.Lookup(r, struct{}{}) {
+	for key, v := range t.allRouted.Lookup(r, struct{}{}) {
+		for _, name := range v.Gateways {
+			namespace, gateway, _ := strings.Cut(name, "/")
+			if _, ok := t.gateways.Get(r, objectKey{key.cluster, namespace, gateway}); !ok && name != snapshot.MeshGateway {
+				out = append(out, RouteProblem{v.Namespace, v.Name, "Gateway " + name + " does not exist"})
+			}
+		}
 		if v.problems == "" {
 			continue
 		}

@@ -40,11 +40,12 @@ type HTTPFilter struct {
 // Context is the direction of the connections to which a filter applies.
 type Context uint8
 
-// The values of Context. Gateways have none, as they have no HTTP connection managers.
+// The values of Context. The connections of gateways are neither inbound nor outbound.
 const (
 	AnyContext Context = iota
 	InboundContext
 	OutboundContext
+	GatewayContext
 )
 
 // Insertion is a position in the list of HTTP filters. The router remains the last

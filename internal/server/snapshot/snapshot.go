@@ -42,6 +42,8 @@ type Snapshot struct {
 	// number.
 	Routes     *Table[string, HostRoutes]
 	PortRoutes *Table[uint32, PortRoutes]
+	// GatewayRoutes holds the VirtualServices of Gateway objects by GatewayServer.GatewayName.
+	GatewayRoutes *Table[string, ClientRoutes]
 	// RouteClients holds the conditions of VirtualServices on clients.
 	RouteClients *ClientMatches
 	// Ports holds the services of each TCP port number.
@@ -86,17 +88,18 @@ func (s *Snapshot) NetworkOf(c mesh.ClusterID) mesh.NetworkID {
 // Changes names the facts that differ between a snapshot and the one before. A key
 // stands for a fact that was added, changed or removed.
 type Changes struct {
-	Services   map[string]struct{}         // keys of Snapshot.Services
-	Endpoints  map[string]struct{}         // keys of Snapshot.Endpoints
-	Rules      map[string]struct{}         // keys of Snapshot.Rules
-	Routes     map[string]struct{}         // keys of Snapshot.Routes, and of the services of these hosts
-	RoutePorts map[uint32]struct{}         // port numbers at which VirtualServices changed
-	Ports      map[uint32]struct{}         // keys of Snapshot.Ports
-	Pods       map[string]struct{}         // keys of Snapshot.Pods
-	Secrets    map[string]struct{}         // keys of Snapshot.Secrets and ConfigMaps
-	Namespaces map[string]struct{}         // keys of Snapshot.Namespaces
-	Networks   map[mesh.ClusterID]struct{} // keys of Snapshot.Networks
-	Gateways   map[mesh.NetworkID]struct{} // keys of Snapshot.Gateways
+	Services      map[string]struct{}         // keys of Snapshot.Services
+	Endpoints     map[string]struct{}         // keys of Snapshot.Endpoints
+	Rules         map[string]struct{}         // keys of Snapshot.Rules
+	Routes        map[string]struct{}         // keys of Snapshot.Routes, and of the services of these hosts
+	RoutePorts    map[uint32]struct{}         // port numbers at which VirtualServices changed
+	GatewayRoutes map[string]struct{}         // keys of Snapshot.GatewayRoutes
+	Ports         map[uint32]struct{}         // keys of Snapshot.Ports
+	Pods          map[string]struct{}         // keys of Snapshot.Pods
+	Secrets       map[string]struct{}         // keys of Snapshot.Secrets and ConfigMaps
+	Namespaces    map[string]struct{}         // keys of Snapshot.Namespaces
+	Networks      map[mesh.ClusterID]struct{} // keys of Snapshot.Networks
+	Gateways      map[mesh.NetworkID]struct{} // keys of Snapshot.Gateways
 	// TrustBundle reports whether Snapshot.TrustBundle changed, and Localities whether
 	// Snapshot.Localities did. The pods that these concern are in Pods.
 	TrustBundle, Localities bool
@@ -131,7 +134,8 @@ const (
 	ServiceFacts Kinds = 1 << iota
 	EndpointFacts
 	RuleFacts
-	RouteFacts // VirtualServices
+	RouteFacts        // VirtualServices
+	GatewayRouteFacts // VirtualServices of gateways
 	PortFacts
 	SecretFacts
 	GatewayFacts // east-west gateways
@@ -152,6 +156,7 @@ func (c *Changes) Kinds() Kinds {
 	add(EndpointFacts, len(c.Endpoints) > 0)
 	add(RuleFacts, len(c.Rules) > 0)
 	add(RouteFacts, len(c.Routes) > 0)
+	add(GatewayRouteFacts, len(c.GatewayRoutes) > 0)
 	add(PortFacts, len(c.Ports) > 0)
 	add(SecretFacts, len(c.Secrets) > 0)
 	add(GatewayFacts, len(c.Gateways) > 0)
@@ -236,6 +241,7 @@ func (c *Changes) Merge(later *Changes) *Changes {
 		Endpoints:      union(c.Endpoints, later.Endpoints),
 		Rules:          union(c.Rules, later.Rules),
 		Routes:         union(c.Routes, later.Routes),
+		GatewayRoutes:  union(c.GatewayRoutes, later.GatewayRoutes),
 		RoutePorts:     union(c.RoutePorts, later.RoutePorts),
 		Ports:          union(c.Ports, later.Ports),
 		Pods:           union(c.Pods, later.Pods),

@@ -20,7 +20,7 @@ import (
 
 var envoyFilterKind = istioKind(kind{
 	group: groupNetworking, name: "EnvoyFilter", plural: "envoyfilters", versions: []string{"v1alpha3"},
-	support: Partly, meaning: "HTTP filters of sidecars and extension configurations: see [its fields](#envoyfilter)", fields: envoyFilterFields,
+	support: Partly, meaning: "HTTP filters and extension configurations: see [its fields](#envoyfilter)", fields: envoyFilterFields,
 }, (*conversion).envoyFilter)
 
 // Messages of Envoy's API that a patch holds or must not hold, and the network filter
@@ -93,8 +93,6 @@ func unsupported(p *networkingv1alpha3.EnvoyFilter_EnvoyConfigObjectPatch) *Fiel
 		return faultf("match.proxy", noEffect, "a match by proxy")
 	case !isFilter:
 		return nil // extensions have no other match
-	case p.GetMatch().GetContext() == networkingv1alpha3.EnvoyFilter_GATEWAY:
-		return faultf("match.context", noEffect, "an HTTP filter of gateways")
 	case p.GetMatch().GetObjectTypes() != nil && p.GetMatch().GetListener() == nil:
 		return faultf("match", noEffect, "a match other than by listener")
 	case !sameBut(p.GetMatch().GetListener(), "port_number", "filter_chain"):
@@ -140,6 +138,8 @@ func filterPatch(p *networkingv1alpha3.EnvoyFilter_EnvoyConfigObjectPatch) (snap
 		out.Context = snapshot.InboundContext
 	case networkingv1alpha3.EnvoyFilter_SIDECAR_OUTBOUND:
 		out.Context = snapshot.OutboundContext
+	case networkingv1alpha3.EnvoyFilter_GATEWAY:
+		out.Context = snapshot.GatewayContext
 	}
 	near := match.GetListener().GetFilterChain().GetFilter().GetSubFilter()
 	if near != nil && near.Name == "" {

@@ -50,11 +50,16 @@ func portFault(field string, number uint32, protocol string, refused ...mesh.Pro
 	if !isPort(number) {
 		return faultf(field+".number", "%d is not a port: want 1 to 65535", number)
 	}
+	return protocolFault(field, protocol, refused...)
+}
+
+// protocolFault checks the protocol of a port. None means detection.
+func protocolFault(field, protocol string, refused ...mesh.Protocol) *FieldError {
 	p, known := mesh.ParseProtocol(protocol)
 	if protocol != "" && !known || slices.Contains(refused, p) {
 		return faultf(field+".protocol", "%q is not a protocol that this port can have", protocol)
 	}
-	return nil // no protocol means detection
+	return nil
 }
 
 func bindFault(field, bind string) *FieldError {

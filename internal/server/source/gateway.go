@@ -1,10 +1,13 @@
 package source
 
 import (
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/hex"
 	"strings"
 
-	"google.golang.org/protobuf/proto"
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
@@ -12,10 +15,16 @@ import (
 
 var gatewayKind = istioKind(kind{
 	group: groupNetworking, name: "Gateway", plural: "gateways", versions: istioVersions,
-	support: Partly, meaning: "only east-west gateways: see [its fields](#gateway)", fields: gatewayFields,
+	support: Partly, meaning: "see [its fields](#gateway)", fields: gatewayFields,
 }, func(c *conversion, spec *networkingv1alpha3.Gateway) *FieldError {
 	c.object = &snapshot.Gateway{Meta: c.meta, Kind: snapshot.KindGateway, Spec: spec}
-	return checkGateway(spec)
+	if fault := checkGateway(spec); fault != nil {
+		return fault
+	}
+	for i, s := range spec.Servers {
+		c.warnUnused(at("spec.servers", i), s)
+	}
+	return nil
 })
 
 func checkGateway(g *networkingv1alpha3.Gateway) *FieldError {
@@ -29,16 +38,7 @@ func checkGateway(g *networkingv1alpha3.Gateway) *FieldError {
 }
 
 func checkServer(field string, s *networkingv1alpha3.Server) *FieldError {
-	switch {
-	case s.Port == nil:
-		return faultf(field+".port", "is missing")
-	case s.Port.Protocol == "":
-		return faultf(field+".port.protocol", "is missing")
-	}
-	if fault := portFault(field+".port", s.Port.Number, s.Port.Protocol, mesh.UDP, mesh.HTTPProxy); fault != nil {
-		return fault
-	}
-	if fault := bindFault(field+".bind", s.Bind); fault != nil {
+	if fault := serverPortFault(field, s); fault != nil {
 		return fault
 	}
 	if len(s.Hosts) == 0 {
@@ -58,19 +58,179 @@ func checkServer(field string, s *networkingv1alpha3.Server) *FieldError {
 	switch {
 	case isTLS && s.Tls == nil:
 		return faultf(field+".tls", "is missing: protocol %s needs it", s.Port.Protocol)
-	case !isTLS && s.Tls != nil && !s.Tls.HttpsRedirect && p.IsHTTP():
-		return faultf(field+".tls", "does not go with protocol %s: use HTTPS or TLS", s.Port.Protocol)
-	case !isTLS && s.Tls != nil && s.Tls.Mode == networkingv1alpha3.ServerTLSSettings_AUTO_PASSTHROUGH:
-		return faultf(field+".tls.mode", "AUTO_PASSTHROUGH needs protocol TLS, not %s", s.Port.Protocol)
+	case isTLS:
+		return serverTLSFault(field+".tls", s.Tls)
+	case s.Tls == nil, p.IsHTTP() && isRedirectOnly(s.Tls):
+		return nil
+	}
+	return faultf(field+".tls", "does not go with protocol %s: use HTTPS or TLS", s.Port.Protocol)
+}
+
+// isRedirectOnly reports whether settings have nothing but httpsRedirect.
+func isRedirectOnly(t *networkingv1alpha3.ServerTLSSettings) bool {
+	return snapshot.PassesTLS(t) && len(certificatesOf(t)) == 0 && t.CaCertificates == ""
+}
+
+func serverPortFault(field string, s *networkingv1alpha3.Server) *FieldError {
+	switch {
+	case s.Port == nil:
+		return faultf(field+".port", "is missing")
+	case s.Port.Protocol == "":
+		return faultf(field+".port.protocol", "is missing")
+	}
+	if path, ok := strings.CutPrefix(s.Bind, snapshot.UnixScheme); ok {
+		switch {
+		case !strings.HasPrefix(path, "/") && !strings.HasPrefix(path, "@"):
+			return faultf(field+".bind", "%q has no absolute path", s.Bind)
+		case s.Port.Number != 0:
+			return faultf(field+".port.number", "%d: a Unix socket has no port, use 0", s.Port.Number)
+		}
+		return protocolFault(field+".port", s.Port.Protocol, mesh.UDP, mesh.HTTPProxy)
+	}
+	if fault := portFault(field+".port", s.Port.Number, s.Port.Protocol, mesh.UDP, mesh.HTTPProxy); fault != nil {
+		return fault
+	}
+	return bindFault(field+".bind", s.Bind)
+}
+
+// certificatesOf returns the names of the fields that name certificates of the server.
+func certificatesOf(t *networkingv1alpha3.ServerTLSSettings) []string {
+	var out []string
+	for _, f := range []struct {
+		name string
+		set  bool
+	}{
+		{"credentialName", t.CredentialName != ""},
+		{"credentialNames", len(t.CredentialNames) > 0},
+		{"serverCertificate", t.ServerCertificate != "" || t.PrivateKey != ""},
+		{"tlsCertificates", len(t.TlsCertificates) > 0},
+	} {
+		if f.set {
+			out = append(out, f.name)
+		}
+	}
+	return out
+}
+
+// maxServerCertificates is the number of certificates of one server: one for each type of key.
+const maxServerCertificates = 2
+
+func serverTLSFault(field string, t *networkingv1alpha3.ServerTLSSettings) *FieldError {
+	if snapshot.PassesTLS(t) {
+		return nil
+	}
+	certificates := certificatesOf(t)
+	if t.Mode == networkingv1alpha3.ServerTLSSettings_ISTIO_MUTUAL {
+		if len(certificates) > 0 || t.CaCertificates != "" {
+			return faultf(field+"."+append(certificates, "caCertificates")[0], "does not go with mode ISTIO_MUTUAL, which uses the certificate of the workload")
+		}
+		return nil
+	}
+	mutual := t.Mode != networkingv1alpha3.ServerTLSSettings_SIMPLE
+	secrets := t.CredentialName != "" || len(t.CredentialNames) > 0
+	switch {
+	case len(certificates) == 0:
+		return faultf(field, "has no certificate: mode %s needs credentialName, or serverCertificate and privateKey", t.Mode)
+	case len(certificates) > 1:
+		return faultf(field+"."+certificates[1], "does not go with %s: use one of them", certificates[0])
+	case max(len(t.CredentialNames), len(t.TlsCertificates)) > maxServerCertificates:
+		return faultf(field+"."+certificates[0], "has more than %d certificates", maxServerCertificates)
+	case mutual && !secrets && t.CaCertificates == "":
+		return faultf(field+".caCertificates", "is missing: mode %s needs it to verify clients", t.Mode)
+	case t.CaCrl != "" && (secrets || !mutual):
+		return faultf(field+".caCrl", "is for caCertificates: a Secret has its list in the key ca.crl")
+	case t.ServerCertificate == "" != (t.PrivateKey == ""):
+		return faultf(field, "needs both serverCertificate and privateKey")
+	}
+	if fault := each(field+".tlsCertificates", t.TlsCertificates, func(field string, c *networkingv1alpha3.ServerTLSSettings_TLSCertificate) *FieldError {
+		if c.ServerCertificate == "" || c.PrivateKey == "" {
+			return faultf(field, "needs both serverCertificate and privateKey")
+		}
+		return nil
+	}); fault != nil {
+		return fault
+	}
+	if fault := credentialsFault(field, t); fault != nil {
+		return fault
+	}
+	return clientHashesFault(field, t)
+}
+
+// credentialsFault checks the names of Secrets and ConfigMaps.
+func credentialsFault(field string, t *networkingv1alpha3.ServerTLSSettings) *FieldError {
+	if t.CredentialName != "" && !isCredential(t.CredentialName) {
+		return faultf(field+".credentialName", "%q is not the name of a Secret", t.CredentialName)
+	}
+	for i, name := range t.CredentialNames {
+		if !isCredential(name) {
+			return faultf(at(field+".credentialNames", i), "%q is not the name of a Secret", name)
+		}
+	}
+	if name := strings.TrimPrefix(t.CaCertCredentialName, snapshot.ConfigMapPrefix); name != "" && !isCredential(name) {
+		return faultf(field+".caCertCredentialName", "%q is not the name of a Secret or ConfigMap", t.CaCertCredentialName)
 	}
 	return nil
 }
 
+// isCredential reports whether a text names a Secret: name or namespace/name, maybe with the
+// scheme kubernetes://.
+func isCredential(text string) bool {
+	namespace, name, two := strings.Cut(strings.TrimPrefix(text, "kubernetes://"), "/")
+	if !two {
+		namespace, name = metav1.NamespaceDefault, namespace
+	}
+	return mesh.IsDNSLabel(namespace) && mesh.IsDNSName(name)
+}
+
+// clientHashesFault checks the hashes of client certificates. Envoy refuses malformed ones.
+func clientHashesFault(field string, t *networkingv1alpha3.ServerTLSSettings) *FieldError {
+	for i, text := range t.VerifyCertificateSpki {
+		if b, err := base64.StdEncoding.DecodeString(text); err != nil || len(b) != sha256.Size {
+			return faultf(at(field+".verifyCertificateSpki", i), "%q is not a SHA-256 hash in base64", text)
+		}
+	}
+	for i, text := range t.VerifyCertificateHash {
+		if b, err := hex.DecodeString(strings.ReplaceAll(text, ":", "")); err != nil || len(b) != sha256.Size {
+			return faultf(at(field+".verifyCertificateHash", i), "%q is not a SHA-256 hash in hexadecimal", text)
+		}
+	}
+	return nil
+}
+
+// warnUnused warns about settings of a server that have no effect with its protocol and mode.
+func (c *conversion) warnUnused(field string, s *networkingv1alpha3.Server) {
+	t := s.GetTls()
+	if t == nil || c.Remote {
+		return
+	}
+	field += ".tls"
+	p, _ := mesh.ParseProtocol(s.Port.Protocol)
+	if t.HttpsRedirect && !p.IsHTTP() {
+		c.warn(noEffect(field+".httpsRedirect", "only servers with protocol HTTP redirect"))
+	}
+	certificates := certificatesOf(t)
+	if snapshot.PassesTLS(t) && len(certificates) > 0 {
+		c.warn(noEffect(field+"."+certificates[0], "mode "+t.Mode.String()+" uses no certificate"))
+	}
+	verifies := t.Mode == networkingv1alpha3.ServerTLSSettings_MUTUAL || t.Mode == networkingv1alpha3.ServerTLSSettings_OPTIONAL_MUTUAL
+	if !verifies && (len(t.VerifyCertificateSpki) > 0 || len(t.VerifyCertificateHash) > 0) {
+		c.warn(noEffect(field, "mode "+t.Mode.String()+" compares no hashes of client certificates"))
+	}
+	if !verifies && t.Mode != networkingv1alpha3.ServerTLSSettings_ISTIO_MUTUAL && len(t.SubjectAltNames) > 0 {
+		c.warn(noEffect(field+".subjectAltNames", "mode "+t.Mode.String()+" verifies no client"))
+	}
+	for i, suite := range t.CipherSuites {
+		if !mesh.IsCipherSuite(suite) {
+			c.warn(noEffect(at(field+".cipherSuites", i), "Envoy has no cipher suite "+suite))
+		}
+	}
+}
+
 var gatewayFields = []apiField{
-	{Path: "selector", Support: Works},
-	{Path: "servers", Support: Partly, Meaning: "only servers with `tls.mode: AUTO_PASSTHROUGH` are opened, on `port` and `bind`, for `hosts`", lacks: func(value proto.Message) bool {
-		server, _ := value.(*networkingv1alpha3.Server)
-		return server.GetTls().GetMode() != networkingv1alpha3.ServerTLSSettings_AUTO_PASSTHROUGH
-	}},
-	{Path: "servers.defaultEndpoint", Support: NoEffect, Meaning: "the server name of a connection selects its destination"},
+	{Path: "selector", Support: Works, Meaning: "proxies of type `router` of all namespaces"},
+	{Path: "servers", Support: Partly, Meaning: "`port`, `bind`, `hosts`, `tls` and `name`"},
+	{Path: "servers.port", Support: Partly, Meaning: "`number`, `name` and `protocol`: HTTP, HTTP2, GRPC, GRPC-WEB, HTTPS, TLS, TCP, MONGO, MYSQL, REDIS"},
+	{Path: "servers.port.targetPort", Support: NoEffect, Meaning: "the Service of the gateway determines the port of the pod"},
+	{Path: "servers.tls", Support: Works, Meaning: "all modes; a setting that the mode does not use is reported"},
+	{Path: "servers.defaultEndpoint", Support: NoEffect, Meaning: "VirtualServices route requests and connections"},
 }

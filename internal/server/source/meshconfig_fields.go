@@ -93,7 +93,7 @@ var meshFields = []apiField{
 	{Path: "verifyCertificateAtClient", Support: NoEffect, Meaning: "proxies verify all certificates, unless a DestinationRule has `insecureSkipVerify`"},
 	{Path: "ca", Support: NoEffect, Meaning: "serve signs certificates itself"},
 	{Path: "discoverySelectors", Support: Works, Meaning: "they select namespaces of all clusters. The system namespace and `rootNamespace` are always in the mesh"},
-	{Path: "tlsDefaults", Support: Works, Meaning: "for TLS by DestinationRules"},
+	{Path: "tlsDefaults", Support: Works, Meaning: "for TLS by DestinationRules and of servers of Gateways"},
 	{Path: "defaultTrafficPolicy", Support: Works, Meaning: "for outbound connections, where a DestinationRule has no `connectionPool` or no `outlierDetection`"},
 	{Path: "serviceEntryVisibility", Support: NoEffect, Meaning: "only `exportTo` of a ServiceEntry decides which namespaces see it"},
 }

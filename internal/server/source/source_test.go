@@ -202,6 +202,11 @@ const (
 )
 
 // TestRefusals: invalid objects are refused with the line of the faulty field. Heads
+// gatewayTLS returns a Gateway with a server of HTTPS, and further fields of its TLS settings.
+func gatewayTLS(mode, fields string) string {
+	return gatewayHead + "  servers:\n  - port: {number: 1, protocol: HTTPS}\n    hosts: [a]\n    tls:\n      mode: " + mode + "\n      " + fields
+}
+
 // have four lines, the head of pods has three.
 func TestRefusals(t *testing.T) {
 	t.Parallel()
@@ -246,24 +251,39 @@ func TestRefusals(t *testing.T) {
 		"pod account":                {podHead + "spec:\n  serviceAccountName: a/b\nstatus:\n  podIP: 10.0.0.1", 5, `spec.serviceAccountName: "a/b" is not a DNS name`},
 		"pod resources":              {podHead + "spec:\n  containers:\n  - name: a\n    resources:\n      limits:\n        cpu: many", 9, "spec.containers[0].resources.limits.cpu: quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'"},
 
-		"unknown field":           {gatewayHead + "  servers:\n  - port: {number: 1, protocol: TLS}\n    host: ['*']", 7, `spec.servers[0].host: unknown field "host"`},
-		"unknown enum":            {gatewayHead + "  servers:\n  - tls:\n      mode: AUTO", 7, `spec.servers[0].tls.mode: "AUTO" is none of PASSTHROUGH, SIMPLE, MUTUAL, AUTO_PASSTHROUGH, ISTIO_MUTUAL, OPTIONAL_MUTUAL`},
-		"port number is text":     {gatewayHead + "  servers:\n  - port:\n      number: x", 7, `spec.servers[0].port.number: invalid value for uint32 field number: "x"`},
-		"no servers":              {gatewayHead + "  selector: {a: b}", 4, "spec.servers: is empty: a gateway needs at least one"},
-		"no spec":                 {"apiVersion: networking.istio.io/v1\nkind: Gateway\nmetadata: {name: g}", 1, "spec.servers: is empty: a gateway needs at least one"},
-		"selector":                {gatewayHead + "  selector:\n    a: '*'\n  servers: [{}]", 6, "spec.selector[a]: wildcards and empty names are not allowed"},
-		"server without port":     {gatewayHead + "  servers:\n  - hosts: ['*']", 6, "spec.servers[0].port: is missing"},
-		"server port number":      {gatewayHead + "  servers:\n  - port:\n      protocol: TLS\n      number: 65536", 8, "spec.servers[0].port.number: 65536 is not a port: want 1 to 65535"},
-		"server protocol missing": {gatewayHead + "  servers:\n  - port:\n      number: 1", 6, "spec.servers[0].port.protocol: is missing"},
-		"server protocol":         {gatewayHead + "  servers:\n  - port:\n      number: 1\n      protocol: UDP", 8, `spec.servers[0].port.protocol: "UDP" is not a protocol that this port can have`},
-		"server bind":             {gatewayHead + "  servers:\n  - port: {number: 1, protocol: HTTP}\n    bind: x", 7, `spec.servers[0].bind: "x" is not an IP address`},
-		"server hosts":            {gatewayHead + "  servers:\n  - port: {number: 1, protocol: HTTP}", 6, `spec.servers[0].hosts: is empty: use "*" for every host`},
-		"server host":             {gatewayHead + "  servers:\n  - port: {number: 1, protocol: HTTP}\n    hosts:\n    - a\n    - a b", 9, `spec.servers[0].hosts[1]: "a b" is not a host name`},
-		"server host namespace":   {gatewayHead + "  servers:\n  - port: {number: 1, protocol: HTTP}\n    hosts: ['~/a']", 7, `spec.servers[0].hosts[0]: "~/a": "~" is neither a namespace nor one of * .`},
-		"server without tls":      {gatewayHead + "  servers:\n  - port: {number: 1, protocol: TLS}\n    hosts: [a]", 6, "spec.servers[0].tls: is missing: protocol TLS needs it"},
-		"tls on HTTP":             {gatewayHead + "  servers:\n  - port: {number: 1, protocol: HTTP}\n    hosts: [a]\n    tls: {mode: SIMPLE}", 8, "spec.servers[0].tls: does not go with protocol HTTP: use HTTPS or TLS"},
-		"pass-through on TCP":     {gatewayHead + "  servers:\n  - port: {number: 1, protocol: TCP}\n    hosts: [a]\n    tls:\n      mode: AUTO_PASSTHROUGH", 9, "spec.servers[0].tls.mode: AUTO_PASSTHROUGH needs protocol TLS, not TCP"},
-		"null server":             {gatewayHead + "  servers:\n  -\n", 6, "spec.servers[0]: "},
+		"unknown field":                 {gatewayHead + "  servers:\n  - port: {number: 1, protocol: TLS}\n    host: ['*']", 7, `spec.servers[0].host: unknown field "host"`},
+		"unknown enum":                  {gatewayHead + "  servers:\n  - tls:\n      mode: AUTO", 7, `spec.servers[0].tls.mode: "AUTO" is none of PASSTHROUGH, SIMPLE, MUTUAL, AUTO_PASSTHROUGH, ISTIO_MUTUAL, OPTIONAL_MUTUAL`},
+		"port number is text":           {gatewayHead + "  servers:\n  - port:\n      number: x", 7, `spec.servers[0].port.number: invalid value for uint32 field number: "x"`},
+		"no servers":                    {gatewayHead + "  selector: {a: b}", 4, "spec.servers: is empty: a gateway needs at least one"},
+		"no spec":                       {"apiVersion: networking.istio.io/v1\nkind: Gateway\nmetadata: {name: g}", 1, "spec.servers: is empty: a gateway needs at least one"},
+		"selector":                      {gatewayHead + "  selector:\n    a: '*'\n  servers: [{}]", 6, "spec.selector[a]: wildcards and empty names are not allowed"},
+		"server without port":           {gatewayHead + "  servers:\n  - hosts: ['*']", 6, "spec.servers[0].port: is missing"},
+		"server port number":            {gatewayHead + "  servers:\n  - port:\n      protocol: TLS\n      number: 65536", 8, "spec.servers[0].port.number: 65536 is not a port: want 1 to 65535"},
+		"server protocol missing":       {gatewayHead + "  servers:\n  - port:\n      number: 1", 6, "spec.servers[0].port.protocol: is missing"},
+		"server protocol":               {gatewayHead + "  servers:\n  - port:\n      number: 1\n      protocol: UDP", 8, `spec.servers[0].port.protocol: "UDP" is not a protocol that this port can have`},
+		"server bind":                   {gatewayHead + "  servers:\n  - port: {number: 1, protocol: HTTP}\n    bind: x", 7, `spec.servers[0].bind: "x" is not an IP address`},
+		"server hosts":                  {gatewayHead + "  servers:\n  - port: {number: 1, protocol: HTTP}", 6, `spec.servers[0].hosts: is empty: use "*" for every host`},
+		"server host":                   {gatewayHead + "  servers:\n  - port: {number: 1, protocol: HTTP}\n    hosts:\n    - a\n    - a b", 9, `spec.servers[0].hosts[1]: "a b" is not a host name`},
+		"server host namespace":         {gatewayHead + "  servers:\n  - port: {number: 1, protocol: HTTP}\n    hosts: ['~/a']", 7, `spec.servers[0].hosts[0]: "~/a": "~" is neither a namespace nor one of * .`},
+		"server without tls":            {gatewayHead + "  servers:\n  - port: {number: 1, protocol: TLS}\n    hosts: [a]", 6, "spec.servers[0].tls: is missing: protocol TLS needs it"},
+		"tls on HTTP":                   {gatewayHead + "  servers:\n  - port: {number: 1, protocol: HTTP}\n    hosts: [a]\n    tls: {mode: SIMPLE}", 8, "spec.servers[0].tls: does not go with protocol HTTP: use HTTPS or TLS"},
+		"pass-through on TCP":           {gatewayHead + "  servers:\n  - port: {number: 1, protocol: TCP}\n    hosts: [a]\n    tls:\n      mode: AUTO_PASSTHROUGH", 8, "spec.servers[0].tls: does not go with protocol TCP: use HTTPS or TLS"},
+		"no certificate":                {gatewayTLS("SIMPLE", "caCertificates: /ca"), 8, `spec.servers[0].tls: has no certificate: mode SIMPLE needs credentialName, or serverCertificate and privateKey`},
+		"two kinds of certificates":     {gatewayTLS("SIMPLE", "credentialName: a\n      credentialNames: [a]"), 11, `spec.servers[0].tls.credentialNames: does not go with credentialName: use one of them`},
+		"three certificates":            {gatewayTLS("SIMPLE", "credentialNames: [a, b, c]"), 10, `spec.servers[0].tls.credentialNames: has more than 2 certificates`},
+		"certificate without key":       {gatewayTLS("SIMPLE", "serverCertificate: /a"), 8, `spec.servers[0].tls: needs both serverCertificate and privateKey`},
+		"listed file without key":       {gatewayTLS("SIMPLE", "tlsCertificates:\n      - serverCertificate: /a"), 11, `spec.servers[0].tls.tlsCertificates[0]: needs both serverCertificate and privateKey`},
+		"mutual without roots":          {gatewayTLS("MUTUAL", "serverCertificate: /a\n      privateKey: /b"), 8, `spec.servers[0].tls.caCertificates: is missing: mode MUTUAL needs it to verify clients`},
+		"list without roots":            {gatewayTLS("SIMPLE", "credentialName: a\n      caCrl: /crl"), 11, `spec.servers[0].tls.caCrl: is for caCertificates: a Secret has its list in the key ca.crl`},
+		"mesh certificate and a Secret": {gatewayTLS("ISTIO_MUTUAL", "credentialName: a"), 10, `spec.servers[0].tls.credentialName: does not go with mode ISTIO_MUTUAL, which uses the certificate of the workload`},
+		"name of a Secret":              {gatewayTLS("SIMPLE", "credentialName: a_b"), 10, `spec.servers[0].tls.credentialName: "a_b" is not the name of a Secret`},
+		"scheme of a Secret":            {gatewayTLS("SIMPLE", "credentialNames: [a, 'sds://a']"), 10, `spec.servers[0].tls.credentialNames[1]: "sds://a" is not the name of a Secret`},
+		"name of roots":                 {gatewayTLS("MUTUAL", "credentialName: a\n      caCertCredentialName: configmap://a_b/c"), 11, `spec.servers[0].tls.caCertCredentialName: "configmap://a_b/c" is not the name of a Secret or ConfigMap`},
+		"hash of a key":                 {gatewayTLS("MUTUAL", "credentialName: a\n      verifyCertificateSpki: [AAAA]"), 11, `spec.servers[0].tls.verifyCertificateSpki[0]: "AAAA" is not a SHA-256 hash in base64`},
+		"hash of a certificate":         {gatewayTLS("MUTUAL", "credentialName: a\n      verifyCertificateHash: ['ab:cd']"), 11, `spec.servers[0].tls.verifyCertificateHash[0]: "ab:cd" is not a SHA-256 hash in hexadecimal`},
+		"server on a socket":            {gatewayHead + "  servers:\n  - port: {number: 1, protocol: HTTP}\n    bind: unix:///x", 6, "spec.servers[0].port.number: 1: a Unix socket has no port, use 0"},
+		"path of a socket":              {gatewayHead + "  servers:\n  - port: {number: 0, protocol: HTTP}\n    bind: unix://x", 7, `spec.servers[0].bind: "unix://x" has no absolute path`},
+		"null server":                   {gatewayHead + "  servers:\n  -\n", 6, "spec.servers[0]: "},
 
 		"ingress without port":  {sidecarHead + "  ingress:\n  - defaultEndpoint: 127.0.0.1:1", 6, "spec.ingress[0].port: is missing"},
 		"ingress port":          {sidecarHead + "  ingress:\n  - port: {number: 0}", 6, "spec.ingress[0].port.number: 0 is not a port: want 1 to 65535"},

@@ -41,15 +41,10 @@ func (c *conversion) virtualService(spec *networkingv1alpha3.VirtualService) *Fi
 	if len(out.Gateways) == 0 {
 		out.Gateways = []string{snapshot.MeshGateway}
 	}
-	if !slices.Contains(out.Gateways, snapshot.MeshGateway) && !c.Remote {
-		c.warn(noEffect("spec.gateways", onlyMesh))
-	}
 	c.resolveRoutes(spec)
 	c.object = out
 	return nil
 }
-
-const onlyMesh = "gateways pass TLS through and route nothing"
 
 // fullHost returns a host in lower case. A name without a dot is the name of a service in
 // the object's namespace.
@@ -332,13 +327,13 @@ func destinationFault(field string, d *networkingv1alpha3.Destination) *FieldErr
 var virtualServiceFields = slices.Concat(
 	[]apiField{
 		{Path: "hosts", Support: Works, Meaning: fmt.Sprintf("at most %d; a host without a service has routes at port 80, and at the ports of the other hosts' services", maxRouteHosts)},
-		{Path: "gateways", Support: Partly, Meaning: "only `mesh` has an effect: " + onlyMesh},
+		{Path: "gateways", Support: Works, Meaning: "`mesh`, and Gateways as `<namespace>/<name>`"},
 		{Path: "exportTo", Support: Works},
 	},
 	httpRouteFields,
 	[]apiField{
-		{Path: "tls", Support: Works, Meaning: "for services with protocol TLS or HTTPS"},
-		{Path: "tcp", Support: Partly, Meaning: "for services without HTTP and TLS"},
+		{Path: "tls", Support: Works, Meaning: "for services with protocol TLS or HTTPS, and servers of Gateways with mode PASSTHROUGH"},
+		{Path: "tcp", Support: Partly, Meaning: "for services without HTTP and TLS, and servers of Gateways with protocol TCP or that terminate protocol TLS"},
 		{Path: "tcp.match", Support: Partly, Meaning: "`destinationSubnets`, `port`, `sourceLabels`, `sourceNamespace` and `gateways`"},
 		{Path: "tcp.match.sourceSubnet", Support: NoEffect, Meaning: "as with Istio; use `sourceLabels`"},
 	},

@@ -352,16 +352,28 @@ func (c meshGenerator) gateway(cluster mesh.ClusterID) snapshot.Object {
 		Meta: c.meta(cluster, c.namespace(), fmt.Sprint("g", c.IntN(2))), Kind: snapshot.KindGateway,
 		Spec: &networkingv1alpha3.Gateway{Selector: map[string]string{"istio": "gw"}},
 	}
-	mode := pickOne(c, networkingv1alpha3.ServerTLSSettings_AUTO_PASSTHROUGH, networkingv1alpha3.ServerTLSSettings_AUTO_PASSTHROUGH,
-		networkingv1alpha3.ServerTLSSettings_PASSTHROUGH)
-	for range 1 + c.IntN(2) {
-		g.Spec.Servers = append(g.Spec.Servers, &networkingv1alpha3.Server{
-			Port:  &networkingv1alpha3.Port{Number: uint32(15443 + c.IntN(2)), Protocol: "TLS"},
-			Hosts: []string{pickOne(c, "*.local", "ns0/*", "./*", "svc0.ns1.svc.cluster.local")},
-			Tls:   &networkingv1alpha3.ServerTLSSettings{Mode: mode},
-		})
+	for i := range 1 + c.IntN(3) {
+		g.Spec.Servers = append(g.Spec.Servers, c.server(i))
 	}
 	return g
+}
+
+// server returns a server of a Gateway, which may conflict with others.
+func (c meshGenerator) server(i int) *networkingv1alpha3.Server {
+	s := &networkingv1alpha3.Server{
+		Port:  &networkingv1alpha3.Port{Number: uint32(15443 + c.IntN(3)), Name: fmt.Sprint("p", i), Protocol: pickOne(c, "TLS", "TLS", "HTTP", "HTTPS", "TCP")},
+		Hosts: []string{pickOne(c, "*.local", "ns0/*", "./*", "svc0.ns1.svc.cluster.local")},
+		Bind:  pickOne(c, "", "", "", "127.0.0.1"),
+	}
+	switch s.Port.Protocol {
+	case "TLS":
+		s.Tls = &networkingv1alpha3.ServerTLSSettings{Mode: pickOne(c, networkingv1alpha3.ServerTLSSettings_AUTO_PASSTHROUGH, networkingv1alpha3.ServerTLSSettings_PASSTHROUGH)}
+	case "HTTPS":
+		s.Tls = &networkingv1alpha3.ServerTLSSettings{Mode: networkingv1alpha3.ServerTLSSettings_MUTUAL, CredentialName: pickOne(c, "a", "b")}
+	case "HTTP":
+		s.Tls = &networkingv1alpha3.ServerTLSSettings{HttpsRedirect: c.once(2)}
+	}
+	return s
 }
 
 // envoyFilter returns extensions with colliding names, and filters for every place.
@@ -379,7 +391,7 @@ func (c meshGenerator) envoyFilter(cluster mesh.ClusterID) snapshot.Object {
 	}
 	if c.once(2) {
 		f.Filters = append(f.Filters, snapshot.HTTPFilter{
-			Context: snapshot.Context(c.IntN(3)), Port: pickOne[uint32](c, 0, 80, 85, 8080), Insert: snapshot.Insertion(c.IntN(4)),
+			Context: snapshot.Context(c.IntN(4)), Port: pickOne[uint32](c, 0, 80, 85, 8080), Insert: snapshot.Insertion(c.IntN(4)),
 			Near: pickOne(c, "", "envoy.filters.http.router", "nowhere"),
 			Body: c.encoded(&hcmv3.HttpFilter{Name: pickOne(c, "x", "y"), IsOptional: c.once(2)}),
 		})
@@ -469,6 +481,12 @@ func (c meshGenerator) localities() *networkingv1alpha3.LocalityLoadBalancerSett
 // virtualService returns a VirtualService with hosts that others and services have, too.
 func (c meshGenerator) virtualService(cluster mesh.ClusterID) snapshot.Object {
 	v := &snapshot.VirtualService{Meta: c.meta(cluster, c.namespace(), fmt.Sprint("v", c.IntN(3))), Gateways: []string{snapshot.MeshGateway}}
+	switch c.IntN(3) {
+	case 0:
+		v.Gateways = append(v.Gateways, fmt.Sprint(c.namespace(), "/g", c.IntN(2)))
+	case 1:
+		v.Gateways = []string{fmt.Sprint(c.namespace(), "/g", c.IntN(2)), fmt.Sprint(c.namespace(), "/g2")}
+	}
 	if c.once(3) {
 		v.ExportTo = []string{pickOne(c, ".", "ns0", "ns1", "*")}
 	}

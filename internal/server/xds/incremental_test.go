@@ -644,6 +644,10 @@ func (in interned) routes(s *snapshot.Snapshot, service func(*snapshot.MeshServi
 		return service(v)
 	}
 	s.RouteClients = intern(in, text(s.RouteClients), s.RouteClients)
+	s.GatewayRoutes = table(in, s.GatewayRoutes, func(v *snapshot.ClientRoutes) *snapshot.ClientRoutes {
+		fact, key := clients(*v)
+		return intern(in, key, &fact)
+	})
 	s.Routes = table(in, s.Routes, func(v *snapshot.HostRoutes) *snapshot.HostRoutes {
 		fact := &snapshot.HostRoutes{Host: v.Host, Ports: v.Ports, Unserved: unserved(v.Unserved)}
 		var http, streams string
@@ -707,6 +711,9 @@ func readable(s *snapshot.Snapshot) map[string]any {
 	}
 	for k, v := range s.PortRoutes.All() {
 		out[fmt.Sprint("routes ", k)] = text(v)
+	}
+	for k, v := range s.GatewayRoutes.All() {
+		out["routes of gateway "+k] = text(v)
 	}
 	out["clients of routes"] = text(s.RouteClients)
 	for k, v := range s.Endpoints.All() {

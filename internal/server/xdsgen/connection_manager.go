@@ -35,6 +35,9 @@ const (
 	filterSetState = "envoy.filters.http.set_filter_state"
 )
 
+// serverName is the header "server" of responses to clients of a workload or gateway.
+const serverName = "istio-envoy"
+
 // httpOptions holds the options of the connection managers of one port.
 type httpOptions struct {
 	port     uint32
@@ -48,11 +51,15 @@ type httpOptions struct {
 // outboundHTTP returns the connection manager of an outbound listener. Its routes come
 // by RDS.
 func (g *generator) outboundHTTP(statPrefix, routeName string, o httpOptions) *listenerv3.Filter {
+	return g.networkFilter(filterHCM, g.outboundHCM(statPrefix, routeName, o))
+}
+
+func (g *generator) outboundHCM(statPrefix, routeName string, o httpOptions) *hcmv3.HttpConnectionManager {
 	h := g.baseHCM(statPrefix, o)
 	h.HttpFilters = slices.Insert(h.HttpFilters, len(h.HttpFilters)-1, g.alpnFilter())
 	g.insertFilters(h, o.filters, o.port)
 	h.RouteSpecifier = &hcmv3.HttpConnectionManager_Rds{Rds: &hcmv3.Rds{ConfigSource: adsSource(), RouteConfigName: routeName}}
-	return g.networkFilter(filterHCM, h)
+	return h
 }
 
 // inboundHTTP returns the connection manager of an inbound chain. In the header
@@ -62,7 +69,7 @@ func (g *generator) inboundHTTP(statPrefix string, routes *routev3.RouteConfigur
 	h := g.baseHCM(statPrefix, o)
 	g.insertFilters(h, o.filters, o.port)
 	h.RouteSpecifier = &hcmv3.HttpConnectionManager_RouteConfig{RouteConfig: routes}
-	h.ServerName = "istio-envoy"
+	h.ServerName = serverName
 	h.ForwardClientCertDetails = hcmv3.HttpConnectionManager_APPEND_FORWARD
 	h.SetCurrentClientCertDetails = &hcmv3.HttpConnectionManager_SetCurrentClientCertDetails{
 		Subject: wrapperspb.Bool(true), Dns: true, Uri: true,

@@ -57,6 +57,8 @@ func Describe(v View) string { //nolint:funlen // a case for each view
 		router(true)
 		in(v.scope)
 		of(v.client)
+	case gatewayRouteView:
+		router(true)
 	case listenerView:
 		in(v.scope)
 		add("cluster", string(v.cluster))

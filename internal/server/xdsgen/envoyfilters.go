@@ -18,6 +18,7 @@ import (
 type chosenFilters struct {
 	inbound    []snapshot.HTTPFilter
 	outbound   []snapshot.HTTPFilter
+	gateway    []snapshot.HTTPFilter
 	extensions Views
 }
 
@@ -34,11 +35,12 @@ func chooseFilters(s *snapshot.Snapshot, namespace string, labels map[string]str
 			}
 		}
 		for _, p := range f.Filters {
-			if p.Context != snapshot.OutboundContext {
-				out.inbound = append(out.inbound, p)
-			}
-			if p.Context != snapshot.InboundContext {
-				out.outbound = append(out.outbound, p)
+			for context, into := range map[snapshot.Context]*[]snapshot.HTTPFilter{
+				snapshot.InboundContext: &out.inbound, snapshot.OutboundContext: &out.outbound, snapshot.GatewayContext: &out.gateway,
+			} {
+				if p.Context == context || p.Context == snapshot.AnyContext {
+					*into = append(*into, p)
+				}
 			}
 		}
 	}

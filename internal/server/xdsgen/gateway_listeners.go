@@ -7,7 +7,7 @@ import (
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
-	"google.golang.org/protobuf/types/known/durationpb"
+	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
 
@@ -16,88 +16,49 @@ import (
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
 
-// passthroughServer is a port of a gateway that passes TLS through by server name.
-type passthroughServer struct {
-	Binds []string // addresses of the listener
-	Port  uint32
-	Hosts []string // exposed hosts, "<namespace>/<host>" or "<host>"
-}
-
-// name returns the name of the listener.
-func (p *passthroughServer) name() string { return p.Binds[0] + "_" + portString(p.Port) }
-
-// gatewayServers returns the AUTO_PASSTHROUGH servers of the Gateway objects that select
-// the proxy, one for each address and port of a listener.
-func gatewayServers(s *snapshot.Snapshot, n Node, pod *snapshot.Pod, labels map[string]string) []passthroughServer {
-	var out []passthroughServer
-	index := make(map[string]int)
-	ports := gatewayPorts(s, n, pod, labels)
-	for _, gw := range s.GatewayConfigs {
-		if !snapshot.Selects(gw.Spec.GetSelector(), labels) {
-			continue
-		}
-		for _, srv := range gw.Spec.GetServers() {
-			if srv.GetTls().GetMode() != networkingv1alpha3.ServerTLSSettings_AUTO_PASSTHROUGH {
-				continue
-			}
-			binds := n.families().wildcards()
-			if bind := srv.GetBind(); bind != "" {
-				binds = []string{bind}
-			}
-			listening := ports[srv.GetPort().GetNumber()]
-			if len(listening) == 0 {
-				listening = []uint32{srv.GetPort().GetNumber()}
-			}
-			for _, port := range listening {
-				ps := passthroughServer{Binds: binds, Port: port}
-				i, known := index[ps.name()]
-				if !known {
-					i = len(out)
-					index[ps.name()] = i
-					out = append(out, ps)
-				}
-				for _, h := range srv.GetHosts() {
-					if ns, host, ok := strings.Cut(h, "/"); ok && ns == "." {
-						h = gw.Namespace + "/" + host
-					}
-					out[i].Hosts = append(out[i].Hosts, h)
-				}
-			}
-		}
-	}
-	return out
-}
-
-// gatewayPorts maps ports of the Services that select a gateway, as the servers of
-// Gateway objects name them, to the ports of its pod, sorted.
-func gatewayPorts(s *snapshot.Snapshot, n Node, pod *snapshot.Pod, labels map[string]string) map[uint32][]uint32 {
-	out := make(map[uint32][]uint32)
-	eachServicePort(s, n, pod, labels, func(_ *snapshot.MeshService, p *snapshot.ServicePort, number uint32) {
-		if i, known := slices.BinarySearch(out[p.Number], number); !known {
-			out[p.Number] = slices.Insert(out[p.Number], i, number)
-		}
-	})
-	return out
-}
-
 // gatewayView is the view of the listeners of gateways with the same servers.
 type gatewayView struct {
-	scope    scope
-	client   snapshot.RuleClient
-	facts    string // []passthroughServer, encoded
-	settings snapshot.ListenerSettings
+	scope     scope
+	client    snapshot.RuleClient
+	namespace string       // of the gateway
+	facts     gatewayFacts // without routes
+	filters   string       // []snapshot.HTTPFilter, encoded
+	settings  snapshot.ListenerSettings
+	limits    tlsLimits
 }
+
+// tlsLimits limits the TLS of servers: with the mesh's certificates, and with others.
+type tlsLimits struct{ mesh, others snapshot.TLSLimits }
+
+// The numbers of the keys of gatewayView.
+const (
+	httpListener    = iota // depends only on the Gateway objects
+	streamListener         // has servers of TCP or TLS, which VirtualServices route
+	passingListener        // has servers with mode AUTO_PASSTHROUGH, too, which depend on services
+)
 
 func (v gatewayView) Type() string { return xdswire.ListenerType }
 
 func (v gatewayView) Keys() Keys {
-	return Keys{Fixed: 1, FixedFacts: snapshot.ServiceFacts | snapshot.RuleFacts}
+	k := Keys{Listed: slices.Concat(listKeys(v.facts.http, httpListener), listKeys(v.facts.streams, streamListener), listKeys(v.facts.passing, passingListener))}
+	if v.facts.streams+v.facts.passing != "" {
+		k.FixedFacts = snapshot.GatewayRouteFacts
+	}
+	if v.facts.passing != "" {
+		k.FixedFacts |= snapshot.ServiceFacts | snapshot.RuleFacts
+	}
+	return k
 }
 
-func (v gatewayView) Unit(s *snapshot.Snapshot, _ Key) Unit {
-	return gatewayListeners{
-		scope: v.scope, facts: v.facts, services: s.Services, subsets: v.subsets(s), settings: v.settings,
+func (v gatewayView) Unit(s *snapshot.Snapshot, k Key) Unit {
+	u := gatewayListener{facts: k.Name, filters: v.filters, settings: v.settings, limits: v.limits}
+	if k.Number != httpListener {
+		u.bound = v.streamServices(s, k.Name)
 	}
+	if k.Number == passingListener {
+		u.scope, u.services, u.subsets = v.scope, s.Services, v.subsets(s)
+	}
+	return u
 }
 
 // subsets returns the names of the subsets of each service that has any, encoded.
@@ -116,51 +77,141 @@ func (v gatewayView) subsets(s *snapshot.Snapshot) string {
 	return encodeFacts(out)
 }
 
-// gatewayListeners generates the listeners of a gateway. The filter chain of a service
-// port, chosen by server name, forwards the connection without terminating its TLS.
-type gatewayListeners struct {
+// gatewayListener generates a listener of a gateway.
+type gatewayListener struct {
+	facts    string // gatewayListenerFacts, encoded
+	filters  string
+	settings snapshot.ListenerSettings
+	limits   tlsLimits
+	bound    list[boundService] // for servers without route configurations
+	// For servers with mode AUTO_PASSTHROUGH.
 	scope    scope
-	facts    string
 	services *snapshot.Table[string, snapshot.MeshService]
 	subsets  string // by MeshService.Key, encoded
-	settings snapshot.ListenerSettings
 }
 
-func (u gatewayListeners) Type() string { return xdswire.ListenerType }
+func (u gatewayListener) Type() string { return xdswire.ListenerType }
 
-func (u gatewayListeners) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, error) {
-	var servers []passthroughServer
-	decodeFacts(u.facts, &servers)
+func (u gatewayListener) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, error) {
+	var f gatewayListenerFacts
+	decodeFacts(u.facts, &f)
+	g := generator{enc: enc}
+	l := &listenerv3.Listener{
+		Name:                                 f.name(),
+		TrafficDirection:                     corev3.TrafficDirection_OUTBOUND,
+		MaxConnectionsToAcceptPerSocketEvent: wrapperspb.UInt32(1),
+		AccessLog:                            g.refusedConnections(u.settings),
+	}
+	o := httpOptions{port: f.Port, settings: u.settings, filters: decodeFilters(u.filters), grpcWeb: f.GRPCWeb}
+	if f.Routes != "" {
+		l.FilterChains = []*listenerv3.FilterChain{filterChain(g.gatewayHTTP("outbound_"+l.Name+";", f.Routes, o))}
+	} else if u.addServers(&g, l, &f, o) {
+		l.ListenerFilters = []*listenerv3.ListenerFilter{g.tlsInspector()}
+	}
+	if len(l.FilterChains) == 0 {
+		return nil, g.err // Envoy refuses a listener without chains
+	}
+	if path, ok := strings.CutPrefix(f.Binds[0], snapshot.UnixScheme); ok {
+		l.Address = pipe(path)
+	} else {
+		listenAt(l, f.Port, f.Binds)
+	}
+	g.listener(l)
+	return g.resources()
+}
+
+// addServers adds the filter chains of the servers with TCP or TLS. It reports whether the
+// server name of a connection decides. If several chains match the same server name, only
+// the first stays, because Envoy would refuse the listener.
+func (u gatewayListener) addServers(g *generator, l *listenerv3.Listener, f *gatewayListenerFacts, o httpOptions) (byName bool) {
+	taken := make(map[string]struct{})
+	for i := range f.Servers {
+		s := &f.Servers[i]
+		byName = byName || !s.Plain
+		for _, chain := range u.chains(g, l.Name, s, o) {
+			names := chain.GetFilterChainMatch().GetServerNames()
+			if len(names) == 0 {
+				names = []string{""} // all names
+			}
+			if anyTaken(taken, names) {
+				continue
+			}
+			l.FilterChains = append(l.FilterChains, chain)
+		}
+	}
+	return byName
+}
+
+// anyTaken reports whether any of the names is taken. Otherwise it takes all of them.
+func anyTaken(taken map[string]struct{}, names []string) bool {
+	for _, name := range names {
+		if _, is := taken[name]; is {
+			return true
+		}
+	}
+	for _, name := range names {
+		taken[name] = struct{}{}
+	}
+	return false
+}
+
+// chains returns the filter chains of a server.
+func (u gatewayListener) chains(g *generator, listener string, s *gatewayServerFacts, o httpOptions) []*listenerv3.FilterChain {
+	t := s.settings()
+	switch {
+	case t.GetMode() == networkingv1alpha3.ServerTLSSettings_AUTO_PASSTHROUGH:
+		return u.serviceChains(g, s.Hosts)
+	case s.Routes != "":
+		chain := filterChain(g.gatewayHTTP(cmp.Or(s.Name, "outbound_"+listener+";"), s.Routes, o))
+		chain.FilterChainMatch = serverNames(s.Hosts)
+		chain.TransportSocket = g.serverTLS(t, u.limits)
+		return []*listenerv3.FilterChain{chain}
+	}
+	return u.routedChains(g, s, t)
+}
+
+// serverNames matches the connections with one of the hosts as server name. They may
+// have namespaces, which do not matter.
+func serverNames(hosts []string) *listenerv3.FilterChainMatch {
+	m := &listenerv3.FilterChainMatch{}
+	taken := make(map[string]struct{})
+	for _, h := range hosts {
+		h = strings.ToLower(h[strings.Index(h, "/")+1:])
+		if h == "*" {
+			return nil
+		}
+		if !anyTaken(taken, []string{h}) {
+			m.ServerNames = append(m.ServerNames, h)
+		}
+	}
+	return m
+}
+
+// gatewayHTTP returns the connection manager for clients outside the mesh. It appends their
+// addresses to x-forwarded-for, and replaces x-forwarded-client-cert.
+func (g *generator) gatewayHTTP(statPrefix, routeName string, o httpOptions) *listenerv3.Filter {
+	h := g.outboundHCM(statPrefix, routeName, o)
+	h.UseRemoteAddress = wrapperspb.Bool(true)
+	h.ServerName = serverName
+	h.ForwardClientCertDetails = hcmv3.HttpConnectionManager_SANITIZE_SET
+	h.SetCurrentClientCertDetails = &hcmv3.HttpConnectionManager_SetCurrentClientCertDetails{
+		Subject: wrapperspb.Bool(true), Cert: true, Dns: true, Uri: true,
+	}
+	h.HttpProtocolOptions = &corev3.Http1ProtocolOptions{}
+	return g.networkFilter(filterHCM, h)
+}
+
+// serviceChains returns a filter chain for each port of each service that a server with
+// mode AUTO_PASSTHROUGH exposes, and for each of their subsets. The server name of a
+// connection selects the chain, which forwards the connection without terminating its TLS.
+func (u gatewayListener) serviceChains(g *generator, hosts []string) []*listenerv3.FilterChain {
 	var subsets map[string][]string
 	if u.subsets != "" {
 		decodeFacts(u.subsets, &subsets)
 	}
-	g := generator{enc: enc}
-	for _, srv := range servers {
-		chains := u.chains(&g, srv, subsets)
-		if len(chains) == 0 {
-			continue // Envoy refuses a listener without chains
-		}
-		l := &listenerv3.Listener{
-			Name:                                 srv.name(),
-			TrafficDirection:                     corev3.TrafficDirection_OUTBOUND,
-			MaxConnectionsToAcceptPerSocketEvent: wrapperspb.UInt32(1),
-			ListenerFilters:                      []*listenerv3.ListenerFilter{g.tlsInspector()},
-			FilterChains:                         chains,
-			AccessLog:                            g.refusedConnections(u.settings),
-		}
-		listenAt(l, srv.Port, srv.Binds)
-		g.listener(l)
-	}
-	return g.resources()
-}
-
-// chains returns a filter chain for each port of each service that the server exposes,
-// and for each of their subsets.
-func (u gatewayListeners) chains(g *generator, srv passthroughServer, subsets map[string][]string) []*listenerv3.FilterChain {
 	var out []*listenerv3.FilterChain
 	for _, svc := range u.services.All() {
-		if svc.ExternalName != "" || !passable(svc) || !u.scope.sees(svc) || !hostsMatch(srv.Hosts, svc, "") {
+		if svc.ExternalName != "" || !passable(svc) || !u.scope.sees(svc) || !hostsMatch(hosts, svc, "") {
 			continue
 		}
 		for i := range svc.Ports {
@@ -170,11 +221,9 @@ func (u gatewayListeners) chains(g *generator, srv passthroughServer, subsets ma
 			}
 			for _, subset := range append([]string{""}, subsets[svc.Key]...) {
 				name := mesh.ClusterName{Direction: mesh.Outbound, Port: port.Number, Subset: subset, Host: svc.Host}.SNI()
-				out = append(out, &listenerv3.FilterChain{
-					FilterChainMatch:              &listenerv3.FilterChainMatch{ServerNames: []string{name}, ApplicationProtocols: alpnAll},
-					Filters:                       []*listenerv3.Filter{g.namedTCPProxy(name, cmp.Or(statName(u.settings.Stats, svc, port, subset, 0), name), u.settings, tcpTimeouts{})},
-					TransportSocketConnectTimeout: durationpb.New(handshakeTimeout),
-				})
+				chain := filterChain(g.namedTCPProxy(name, cmp.Or(statName(u.settings.Stats, svc, port, subset, 0), name), u.settings, tcpTimeouts{}))
+				chain.FilterChainMatch = &listenerv3.FilterChainMatch{ServerNames: []string{name}, ApplicationProtocols: alpnAll}
+				out = append(out, chain)
 			}
 		}
 	}

@@ -11,6 +11,23 @@ import (
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 )
 
+// TestUnprivilegedGateway: a gateway that may not open ports below 1024 gets none of them.
+func TestUnprivilegedGateway(t *testing.T) {
+	gw := &snapshot.Gateway{Spec: &networkingv1alpha3.Gateway{}}
+	for i, number := range []uint32{80, 1023, 1024} {
+		gw.Spec.Servers = append(gw.Spec.Servers, &networkingv1alpha3.Server{
+			Port: &networkingv1alpha3.Port{Number: number, Protocol: "HTTP", Name: string(rune('a' + i))}, Hosts: []string{"*"},
+		})
+	}
+	s := &snapshot.Snapshot{Mesh: &snapshot.Mesh{}, GatewayConfigs: []*snapshot.Gateway{gw}}
+	if got := gatewayPorts(s, Node{Unprivileged: true}, nil, nil); len(got) != 1 || got[0].Number != 1024 {
+		t.Errorf("an unprivileged gateway opens %d ports, want only 1024", len(got))
+	}
+	if got := gatewayPorts(s, Node{}, nil, nil); len(got) != 3 {
+		t.Errorf("another gateway opens %d ports, want 3", len(got))
+	}
+}
+
 // TestGatewayListensOnTargetPorts: a server of a Gateway names a port of the gateway's
 // Service. The gateway listens on the target port.
 func TestGatewayListensOnTargetPorts(t *testing.T) {
@@ -44,7 +61,7 @@ func TestGatewayListensOnTargetPorts(t *testing.T) {
 		{"another port", []*snapshot.MeshService{service(number(8443))}, []string{"0.0.0.0_8443"}},
 		{"a named port", []*snapshot.MeshService{service(name("passthrough"))}, []string{"0.0.0.0_9443"}},
 		{"a name that the pod does not have", []*snapshot.MeshService{service(name("other"))}, []string{"0.0.0.0_15443"}},
-		{"two Services", []*snapshot.MeshService{service(number(8443)), service(name("passthrough"))}, []string{"0.0.0.0_8443", "0.0.0.0_9443"}},
+		{"two Services", []*snapshot.MeshService{service(number(8443)), service(name("passthrough"))}, []string{"0.0.0.0_8443"}},
 		{"two Services with one target", []*snapshot.MeshService{service(number(8443)), service(number(8443))}, []string{"0.0.0.0_8443"}},
 		{"a Service of another cluster", []*snapshot.MeshService{service(number(8443), of("c2"))}, []string{"0.0.0.0_15443"}},
 		{"a Service of other pods", []*snapshot.MeshService{service(number(8443), selects("ingress"))}, []string{"0.0.0.0_15443"}},
@@ -71,8 +88,9 @@ func TestGatewayListensOnTargetPorts(t *testing.T) {
 			s.Namespaces = s.Namespaces.With(map[string]*snapshot.NamespaceFacts{"istio-system": {Name: "istio-system", Services: tc.services}})
 			n := Node{ID: mesh.NodeID{Type: mesh.Router, IP: ip, Name: "gw", Namespace: "istio-system"}, Cluster: "c1", Namespace: "istio-system", IPs: []netip.Addr{ip}}
 			var got []string
-			for _, srv := range gatewayServers(s, n, pod, pod.Labels) {
-				got = append(got, srv.name())
+			for _, p := range gatewayPorts(s, n, pod, pod.Labels) {
+				facts := listenerFactsOf(p, v4)
+				got = append(got, facts.name())
 			}
 			if !slices.Equal(got, tc.want) {
 				t.Errorf("it listens on %q, want %q", got, tc.want)

@@ -56,10 +56,11 @@ type inboundPort struct {
 	Pool []byte `json:",omitempty"`
 }
 
-func encodePool(pool *networkingv1alpha3.ConnectionPoolSettings) []byte {
-	b, err := proto.MarshalOptions{Deterministic: true}.Marshal(pool)
+// encodeSettings encodes settings of an object, which came from YAML.
+func encodeSettings(settings proto.Message) []byte {
+	b, err := proto.MarshalOptions{Deterministic: true}.Marshal(settings)
 	if err != nil {
-		panic("xdsgen: settings that do not encode: " + err.Error()) // they came from YAML
+		panic("xdsgen: settings that do not encode: " + err.Error())
 	}
 	return b
 }
@@ -67,7 +68,7 @@ func encodePool(pool *networkingv1alpha3.ConnectionPoolSettings) []byte {
 func (p *inboundPort) pool() *networkingv1alpha3.ConnectionPoolSettings {
 	var out networkingv1alpha3.ConnectionPoolSettings
 	if err := proto.Unmarshal(p.Pool, &out); err != nil {
-		panic("xdsgen: " + err.Error()) // encodePool made it
+		panic("xdsgen: " + err.Error()) // encodeSettings made it
 	}
 	return &out
 }
@@ -90,7 +91,7 @@ func inbound(s *snapshot.Snapshot, n Node, pod *snapshot.Pod, labels map[string]
 		p := &f.Ports[i]
 		p.Mode = mtls.Port(p.Number)
 		if pool := sidecarPool(sc.sidecar, p.Number); pool != nil {
-			p.Pool = encodePool(pool)
+			p.Pool = encodeSettings(pool)
 		}
 		if s.Mesh.InboundLocalhost && n.Captured && p.Endpoint == "" {
 			p.Endpoint = net.JoinHostPort(loopback(n.families().wildcards()[0]), portString(p.Number))
@@ -132,7 +133,7 @@ func servicePorts(s *snapshot.Snapshot, n Node, pod *snapshot.Pod, labels map[st
 		rule := s.Rules.Get(svc.Key).For(snapshot.RuleClient{Namespace: n.Namespace})
 		if pool := rule.PolicyAt(p.Number, nil).GetConnectionPool(); pool != nil {
 			own := taken[number]
-			own.Pool = encodePool(pool)
+			own.Pool = encodeSettings(pool)
 			taken[number] = own
 		}
 	})

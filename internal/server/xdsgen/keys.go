@@ -21,7 +21,7 @@ type KeyKind uint8
 
 // The kinds of keys.
 const (
-	FixedKey   KeyKind = iota // units that every view of the type has, numbered from 0
+	FixedKey   KeyKind = iota // units that every view of the type has, numbered from 0, and listed ones
 	ServiceKey                // a service
 	PortKey                   // a TCP port number
 	SecretKey                 // a requested secret
@@ -38,6 +38,8 @@ type Keys struct {
 	// read, whichever the keys of the facts.
 	Fixed      int
 	FixedFacts snapshot.Kinds
+	// Listed holds the keys of further units, which read FixedFacts, too.
+	Listed []Key
 	// ServiceFacts holds the kinds of facts of its service that the unit of a service
 	// reads. Without any, there are no such units.
 	ServiceFacts snapshot.Kinds
@@ -62,10 +64,8 @@ func (k Keys) Reads() snapshot.Kinds {
 // All iterates over the keys of all units, and maybe of some that the view does not have.
 func (k Keys) All(s *snapshot.Snapshot) iter.Seq[Key] {
 	return func(yield func(Key) bool) {
-		for i := range k.Fixed {
-			if !yield(Key{Number: uint32(i)}) {
-				return
-			}
+		if !k.fixed(yield) {
+			return
 		}
 		if k.secrets != nil {
 			for _, name := range k.secrets.names.Names() {
@@ -96,6 +96,21 @@ func (k Keys) All(s *snapshot.Snapshot) iter.Seq[Key] {
 			}
 		}
 	}
+}
+
+// fixed yields the keys of fixed and of listed units.
+func (k Keys) fixed(yield func(Key) bool) bool {
+	for i := range k.Fixed {
+		if !yield(Key{Number: uint32(i)}) {
+			return false
+		}
+	}
+	for _, key := range k.Listed {
+		if !yield(key) {
+			return false
+		}
+	}
+	return true
 }
 
 // Units iterates over all units of a view.
@@ -160,12 +175,8 @@ func (k Keys) Touched(s *snapshot.Snapshot, c *snapshot.Changes) iter.Seq[Key] {
 					return
 				}
 			}
-		} else if k.FixedFacts&c.Kinds() != 0 {
-			for i := range k.Fixed {
-				if !yield(Key{Number: uint32(i)}) {
-					return
-				}
-			}
+		} else if k.FixedFacts&c.Kinds() != 0 && !k.fixed(yield) {
+			return
 		}
 		if k.secrets != nil {
 			for name := range k.secrets.touched(c) {

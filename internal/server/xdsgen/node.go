@@ -39,6 +39,8 @@ type Node struct {
 	// Proxyless reports whether the node is gRPC in an application (GENERATOR grpc),
 	// which supports a part of Envoy's resources.
 	Proxyless bool
+	// Unprivileged reports whether the proxy may not open ports below 1024.
+	Unprivileged bool
 	// MeshID is the mesh to which the proxy claims to belong.
 	MeshID string
 	// TrustDomain is the trust domain that the proxy claims. Usually empty.
@@ -103,6 +105,7 @@ func ParseNode(n *corev3.Node, maxMetadata int) (Node, error) {
 		Captured:       text("INTERCEPTION_MODE") != "NONE",
 		ResolvesNames:  text("DNS_CAPTURE") == "true" || md["DNS_CAPTURE"].GetBoolValue(),
 		Proxyless:      text("GENERATOR") == generatorGRPC,
+		Unprivileged:   text("UNPRIVILEGED_POD") == "true",
 		MeshID:         text("MESH_ID"),
 		TrustDomain:    text("TRUST_DOMAIN"),
 		WorkloadEntry:  text("WORKLOAD_ENTRY"),

@@ -100,10 +100,10 @@ func (g *generator) streamChains(svc *snapshot.MeshService, port *snapshot.Servi
 	if tls && len(chains) > 0 {
 		return chains, nil // as in Istio, no other server name is known
 	}
-	return chains, tcpChain(g.serviceTCP(svc, port, o))
+	return chains, filterChain(g.serviceTCP(svc, port, o))
 }
 
-func tcpChain(filter *listenerv3.Filter) *listenerv3.FilterChain {
+func filterChain(filter *listenerv3.Filter) *listenerv3.FilterChain {
 	return &listenerv3.FilterChain{Filters: []*listenerv3.Filter{filter}, TransportSocketConnectTimeout: durationpb.New(handshakeTimeout)}
 }
 
@@ -162,23 +162,31 @@ func (c routeContext) tcpRoutes(v *snapshot.VirtualService, yield func(r *networ
 func (g *generator) streamChain(
 	v *snapshot.VirtualService, to []*networkingv1alpha3.RouteDestination, svc *snapshot.MeshService, port *snapshot.ServicePort, o httpOptions,
 ) *listenerv3.FilterChain {
-	p := &tcpv3.TcpProxy{AccessLog: g.accessLogs(o.settings), StatPrefix: v.Name + "." + v.Namespace}
+	return g.routedChain(v, to, port.Number, o.settings, o.timeouts.of(svc, port.Number))
+}
+
+// routedChain returns the filter chain that passes connections at a port on to destinations
+// of a VirtualService.
+func (g *generator) routedChain(
+	v *snapshot.VirtualService, to []*networkingv1alpha3.RouteDestination, port uint32, s snapshot.ListenerSettings, timeouts tcpTimeouts,
+) *listenerv3.FilterChain {
+	p := &tcpv3.TcpProxy{AccessLog: g.accessLogs(s), StatPrefix: v.Name + "." + v.Namespace}
 	if len(to) == 1 {
-		p.StatPrefix = destinationCluster(to[0].GetDestination(), port.Number)
+		p.StatPrefix = destinationCluster(to[0].GetDestination(), port)
 		p.ClusterSpecifier = &tcpv3.TcpProxy_Cluster{Cluster: p.GetStatPrefix()}
 	} else {
 		weighted := &tcpv3.TcpProxy_WeightedCluster{}
 		for _, d := range to {
 			if d.GetWeight() > 0 {
 				weighted.Clusters = append(weighted.Clusters, &tcpv3.TcpProxy_WeightedCluster_ClusterWeight{
-					Name: destinationCluster(d.GetDestination(), port.Number), Weight: uint32(d.GetWeight()),
+					Name: destinationCluster(d.GetDestination(), port), Weight: uint32(d.GetWeight()),
 				})
 			}
 		}
 		p.ClusterSpecifier = &tcpv3.TcpProxy_WeightedClusters{WeightedClusters: weighted}
 	}
-	o.timeouts.of(svc, port.Number).set(p)
-	chain := tcpChain(g.networkFilter(filterTCP, p))
+	timeouts.set(p)
+	chain := filterChain(g.networkFilter(filterTCP, p))
 	chain.Metadata = istioMetadata("config", structpb.NewStringValue(configPath(v)))
 	return chain
 }

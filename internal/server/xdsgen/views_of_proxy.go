@@ -23,9 +23,7 @@ func Assign(s *snapshot.Snapshot, n Node) Assignment {
 	}
 	filters := chooseFilters(s, n.Namespace, labels)
 	if n.ID.Type == mesh.Router {
-		a := assignRouter(s, n, pod, labels, eds)
-		a[xdswire.ExtensionType] = filters.extensions
-		return a
+		return assignRouter(s, n, pod, labels, eds, filters)
 	}
 	sc := scope{namespace: n.Namespace, sidecar: chooseSidecar(s, n.Namespace, labels)}
 	clusters := sc
@@ -91,24 +89,34 @@ func endpointViewOf(s *snapshot.Snapshot, n Node, pod *snapshot.Pod, labels map[
 	if s.Private {
 		v.scope.namespace = n.Namespace
 	}
-	v.passthrough = v.router && len(gatewayServers(s, n, nil, labels)) > 0 // whichever ports
+	v.passthrough = v.router && passesByName(s, labels)
 	return v
 }
 
-func assignRouter(s *snapshot.Snapshot, n Node, pod *snapshot.Pod, labels map[string]string, eds endpointView) Assignment {
+func assignRouter(s *snapshot.Snapshot, n Node, pod *snapshot.Pod, labels map[string]string, eds endpointView, filters chosenFilters) Assignment {
 	sc := scope{}
 	if s.Private {
 		sc.namespace = n.Namespace
 	}
-	facts := encodeFacts(gatewayServers(s, n, pod, labels))
+	facts := gatewayFactsOf(s, n, pod, labels)
 	settings, _ := listenerSettings(s, n.Namespace, labels)
+	listeners := gatewayView{
+		scope: sc, client: eds.client, namespace: n.Namespace, facts: facts, filters: encodeFilters(filters.gateway), settings: settings,
+		limits: tlsLimits{s.Mesh.MeshTLS, s.Mesh.TLSDefaults},
+	}
+	listeners.facts.routes = ""
+	var routes Views
+	if facts.routes != "" {
+		routes.Shared = gatewayRouteView{facts: facts.routes, namespace: n.Namespace}
+	}
 	return Assignment{
 		xdswire.ClusterType:     clusterView{scope: sc, client: eds.client, router: true, passthrough: eds.passthrough, families: resolvedFamilies(s, n), place: resolverPlace(s, eds)}.views(s, nil),
 		xdswire.EndpointType:    eds.views(s, nodeOf(pod)),
 		xdswire.NameTableType:   {Shared: eds.names(sc)},
-		xdswire.ListenerType:    {Shared: gatewayView{scope: sc, client: eds.client, facts: facts, settings: settings}},
+		xdswire.ListenerType:    {Shared: listeners},
+		xdswire.ExtensionType:   filters.extensions,
 		xdswire.ProxyConfigType: {Shared: trustView{}},
-		xdswire.RouteType:       {},
+		xdswire.RouteType:       routes,
 	}
 }
 

@@ -1,0 +1,99 @@
+package registry
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/meshctl/meshctl/internal/server/derive"
+	"github.com/meshctl/meshctl/internal/server/snapshot"
+)
+
+// addGateways adds the tables of Gateway objects and their VirtualServices.
+func (t *tables) addGateways() {
+	t.configs = derive.Single(t.graph, "gateway configs", slices.Equal[[]*snapshot.Gateway], func(r *derive.Reads) []*snapshot.Gateway {
+		return oldestFirst(t.allGateways.Lookup(r, struct{}{}))
+	})
+	t.serverConflicts = derive.Single(t.graph, "conflicts of gateways", slices.Equal[[]serverConflict], t.findServerConflicts)
+	t.routedBy = derive.NewIndex(t.routed, func(into []string, _ objectKey, v routedService) []string {
+		for _, name := range v.Gateways {
+			if name != snapshot.MeshGateway {
+				into = append(into, name)
+			}
+		}
+		return into
+	})
+	t.gatewayRoutes = derive.New(t.graph, "routes of gateways", strings.Compare, func(a, b *snapshot.ClientRoutes) bool { return a.Same(*b) }, t.routesOfGateway, t.routedBy)
+}
+
+// routesOfGateway returns the VirtualServices that name a Gateway object.
+func (t *tables) routesOfGateway(r *derive.Reads, name string) (*snapshot.ClientRoutes, bool) {
+	var all []exportedService
+	for _, v := range t.routedBy.Lookup(r, name) {
+		all = append(all, exportedService{v.VirtualService, t.virtualExports(r, v.VirtualService)})
+	}
+	slices.SortFunc(all, compareAge)
+	routes := clientRoutes(all, func(list []*snapshot.VirtualService) []*snapshot.VirtualService { return list })
+	return &routes, true
+}
+
+// serverConflict is a server of a Gateway that proxies do not open because of another.
+type serverConflict struct {
+	gateway snapshot.Key
+	at      snapshot.Place
+	index   int
+	reason  string
+}
+
+func (c serverConflict) String() string {
+	return fmt.Sprintf("%s: spec.servers[%d] is not opened: %s", c.gateway, c.index, c.reason)
+}
+
+// ServerConflicts describes the servers of Gateways that proxies do not open because of
+// others, sorted.
+func (r *Registry) ServerConflicts() []string { return r.report.Load().serverConflicts }
+
+// findServerConflicts finds the conflicts on workloads that have the labels of a Gateway's
+// selector. It does not know the labels of the workloads, and not the Services that
+// give several ports one target port.
+func (t *tables) findServerConflicts(r *derive.Reads) []serverConflict {
+	all := t.configs.Get(r)
+	var out []serverConflict
+	done := make(map[snapshot.LabelSelector]struct{})
+	for _, gw := range all {
+		selector := gw.Spec.GetSelector()
+		key := snapshot.SelectorOf(selector)
+		if _, is := done[key]; is {
+			continue
+		}
+		done[key] = struct{}{}
+		var together []*snapshot.Gateway
+		for _, other := range all {
+			if snapshot.Selects(other.Spec.GetSelector(), selector) {
+				together = append(together, other)
+			}
+		}
+		_, conflicts := snapshot.MergeGateways(together, func(port uint32) uint32 { return port })
+		for _, c := range conflicts {
+			found := serverConflict{c.Gateway.Key(), c.Gateway.Place, c.Index, c.Reason}
+			if !slices.Contains(out, found) {
+				out = append(out, found)
+			}
+		}
+	}
+	return out
+}
+
+// describeServerConflicts returns a line for each conflict, sorted, and logs those that were
+// not there before.
+func (s *state) describeServerConflicts(before, now []serverConflict) []string {
+	lines := make([]string, len(now))
+	for i, c := range now {
+		lines[i] = c.String()
+		if !slices.Contains(before, c) && i < maxConflicts {
+			s.cfg.Log.Warn("a server of a Gateway is not opened", "gateway", c.gateway.String(), "at", c.at.String(), "server", c.index, "reason", c.reason)
+		}
+	}
+	slices.Sort(lines)
+	return lines
+}

@@ -1,0 +1,224 @@
+package xdsgen
+
+import (
+	"slices"
+	"strings"
+
+	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
+
+	"github.com/meshctl/meshctl/internal/server/snapshot"
+	"github.com/meshctl/meshctl/internal/xdswire"
+)
+
+// gatewayRouteView is the view of the route configurations of gateways with the same servers
+// and VirtualServices.
+type gatewayRouteView struct {
+	facts     string // a gatewayRouteFacts per line, encoded
+	namespace string // of the gateway; empty if it makes no difference
+}
+
+func (v gatewayRouteView) Type() string { return xdswire.RouteType }
+
+func (v gatewayRouteView) Keys() Keys {
+	return Keys{Listed: listKeys(v.facts, 0), FixedFacts: snapshot.GatewayRouteFacts | snapshot.MeshFacts}
+}
+
+func (v gatewayRouteView) Unit(s *snapshot.Snapshot, k Key) Unit {
+	var f gatewayRouteFacts
+	decodeFacts(k.Name, &f)
+	var servers serverHosts
+	for i := range f.Servers {
+		servers.add(f.Servers[i].Gateway, f.Servers[i].Hosts)
+	}
+	bound := servers.bound(s, v.namespace, func(vs *snapshot.VirtualService) bool { return len(vs.HTTP) > 0 })
+	return gatewayRoutes{facts: k.Name, bound: bound, retries: s.Mesh.Retries}
+}
+
+// boundService is a VirtualService that a Gateway object uses.
+type boundService struct {
+	gateway string
+	*snapshot.VirtualService
+}
+
+// serverHosts holds the hosts of the servers of Gateway objects, by Gateway.
+type serverHosts struct {
+	gateways []string // in the order of the servers
+	hosts    map[string][]string
+}
+
+func (h *serverHosts) add(gateway string, hosts []string) {
+	if h.hosts == nil {
+		h.hosts = make(map[string][]string)
+	}
+	if _, known := h.hosts[gateway]; !known {
+		h.gateways = append(h.gateways, gateway)
+	}
+	h.hosts[gateway] = append(h.hosts[gateway], hosts...)
+}
+
+// bound returns the VirtualServices with certain routes that gateways in a namespace use for
+// the servers. Those of each Gateway are in the order of precedence.
+func (h *serverHosts) bound(s *snapshot.Snapshot, namespace string, routes func(*snapshot.VirtualService) bool) list[boundService] {
+	var out []boundService
+	for _, gateway := range h.gateways {
+		all := s.GatewayRoutes.Get(gateway)
+		if all == nil {
+			continue
+		}
+		for _, v := range all.For(namespace) {
+			if routes(v) && len(hostsInCommon(h.hosts[gateway], v)) > 0 {
+				out = append(out, boundService{gateway, v})
+			}
+		}
+	}
+	return listOf(out)
+}
+
+// hostsInCommon returns the hosts that a server and a VirtualService have in common: of two
+// hosts that overlap the more specific one. The hosts of a server may be only for the
+// VirtualServices of a namespace.
+func hostsInCommon(server []string, vs *snapshot.VirtualService) []string {
+	var out []string
+	for _, h := range server {
+		namespace, host, two := strings.Cut(h, "/")
+		if !two {
+			host = h
+		} else if namespace != vs.Namespace {
+			continue
+		}
+		for _, other := range vs.Hosts {
+			if !snapshot.HostsOverlap(host, other) {
+				continue
+			}
+			common := host
+			if isWild(host) && (!isWild(other) || len(other) > len(host)) {
+				common = other
+			}
+			if !slices.Contains(out, common) {
+				out = append(out, common)
+			}
+		}
+	}
+	return out
+}
+
+func isWild(host string) bool { return strings.HasPrefix(host, "*") }
+
+// gatewayRoutes generates a route configuration of a gateway.
+type gatewayRoutes struct {
+	facts   string // gatewayRouteFacts, encoded
+	bound   list[boundService]
+	retries snapshot.RetryPolicy
+}
+
+func (u gatewayRoutes) Type() string { return xdswire.RouteType }
+
+// gatewayHost is a virtual host of a gateway.
+type gatewayHost struct {
+	domains  []string
+	port     uint32 // of the first server
+	routes   []boundRoutes
+	redirect bool // to HTTPS
+}
+
+// boundRoutes are the routes of a VirtualService for a server.
+type boundRoutes struct {
+	*snapshot.VirtualService
+	context routeContext
+}
+
+func (u gatewayRoutes) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, error) {
+	var f gatewayRouteFacts
+	decodeFacts(u.facts, &f)
+	g := generator{enc: enc}
+	rc := baseRoutes(f.Name)
+	made := make(map[boundRoutes][]*routev3.Route)
+	for _, h := range u.hosts(&f) {
+		vh := &routev3.VirtualHost{Name: h.domains[0] + ":" + portString(h.port), Domains: h.domains, IncludeRequestAttemptCount: true}
+		if h.redirect {
+			vh.RequireTls = routev3.VirtualHost_ALL
+		}
+		for _, b := range h.routes {
+			if _, known := made[b]; !known {
+				made[b] = g.virtualServiceRoutes(b.VirtualService, b.context)
+			}
+			vh.Routes = append(vh.Routes, made[b]...)
+		}
+		vh.Routes = catchAllsLast(vh.Routes)
+		rc.VirtualHosts = append(rc.VirtualHosts, vh)
+	}
+	if len(rc.VirtualHosts) == 0 {
+		rc.VirtualHosts = []*routev3.VirtualHost{{Name: "blackhole:" + portString(f.Servers[0].Port), Domains: []string{"*"}}}
+	}
+	g.add(xdswire.RouteType, rc.Name, rc)
+	return g.resources()
+}
+
+// hosts returns the virtual hosts. Hosts with the same routes share one. The order of
+// servers and VirtualServices is the order of the routes of a host.
+func (u gatewayRoutes) hosts(f *gatewayRouteFacts) []*gatewayHost {
+	var out []*gatewayHost
+	byName := make(map[string]*gatewayHost)
+	at := func(host string, port uint32) *gatewayHost {
+		if byName[host] == nil {
+			byName[host] = &gatewayHost{domains: []string{host}, port: port}
+			out = append(out, byName[host])
+		}
+		return byName[host]
+	}
+	for i := range f.Servers {
+		s := &f.Servers[i]
+		c := routeContext{gateway: s.Gateway, port: s.Port, tls: s.TLS, retries: u.retries}
+		for v := range u.bound.all {
+			if v.gateway != s.Gateway || c.choose([]*snapshot.VirtualService{v.VirtualService}) == nil {
+				continue
+			}
+			for _, host := range hostsInCommon(s.Hosts, v.VirtualService) {
+				h := at(host, s.Port)
+				if b := (boundRoutes{v.VirtualService, c}); !slices.Contains(h.routes, b) {
+					h.routes = append(h.routes, b)
+				}
+				h.redirect = h.redirect || s.Redirect
+			}
+		}
+		if s.Redirect {
+			for _, host := range s.Hosts {
+				at(host[strings.Index(host, "/")+1:], s.Port).redirect = true
+			}
+		}
+	}
+	return joinHosts(out)
+}
+
+// joinHosts joins the hosts with the same routes and sorts them.
+func joinHosts(hosts []*gatewayHost) []*gatewayHost {
+	slices.SortFunc(hosts, func(a, b *gatewayHost) int { return strings.Compare(a.domains[0], b.domains[0]) })
+	type key struct {
+		first    boundRoutes
+		redirect bool
+	}
+	known := make(map[key][]*gatewayHost)
+	out := hosts[:0]
+	for _, h := range hosts {
+		k := key{redirect: h.redirect}
+		if len(h.routes) > 0 {
+			k.first = h.routes[0]
+		}
+		i := slices.IndexFunc(known[k], func(other *gatewayHost) bool { return slices.Equal(other.routes, h.routes) })
+		if i >= 0 {
+			known[k][i].domains = append(known[k][i].domains, h.domains...)
+			continue
+		}
+		known[k] = append(known[k], h)
+		out = append(out, h)
+	}
+	return out
+}
+
+// catchAllsLast moves the routes that every request meets behind the others. Each of several
+// VirtualServices of a host may have one.
+func catchAllsLast(routes []*routev3.Route) []*routev3.Route {
+	catches := func(r *routev3.Route) bool { return isCatchAll(r.GetMatch()) }
+	last := slices.Clone(routes)
+	return append(slices.DeleteFunc(routes, catches), slices.DeleteFunc(last, func(r *routev3.Route) bool { return !catches(r) })...)
+}

@@ -1,0 +1,134 @@
+package xdsgen
+
+import (
+	"crypto/tls"
+	"slices"
+	"strings"
+	"time"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	tlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
+
+	"github.com/meshctl/meshctl/internal/mesh"
+	"github.com/meshctl/meshctl/internal/server/snapshot"
+)
+
+// serverTLS returns the transport socket of a server that terminates TLS.
+func (g *generator) serverTLS(t *networkingv1alpha3.ServerTLSSettings, limits tlsLimits) *corev3.TransportSocket {
+	mode := t.GetMode()
+	d := &tlsv3.DownstreamTlsContext{RequireClientCertificate: wrapperspb.Bool(
+		mode == networkingv1alpha3.ServerTLSSettings_MUTUAL || mode == networkingv1alpha3.ServerTLSSettings_ISTIO_MUTUAL,
+	)}
+	alpn := []string{"h2", "http/1.1"}
+	if mode == networkingv1alpha3.ServerTLSSettings_ISTIO_MUTUAL {
+		d.CommonTlsContext = commonTLS(limits.mesh, alpn, exactSANs(t.GetSubjectAltNames()))
+		return g.transportSocket(tlsSocket, d)
+	}
+	d.CommonTlsContext = &tlsv3.CommonTlsContext{AlpnProtocols: alpn, TlsParams: serverTLSParams(t, limits.others), TlsCertificateSdsSecretConfigs: serverCertificates(t)}
+	if mode != networkingv1alpha3.ServerTLSSettings_SIMPLE {
+		rules := &tlsv3.CertificateValidationContext{
+			MatchSubjectAltNames:  exactSANs(t.GetSubjectAltNames()), //nolint:staticcheck // see commonTLS
+			VerifyCertificateSpki: t.GetVerifyCertificateSpki(),
+			VerifyCertificateHash: t.GetVerifyCertificateHash(),
+		}
+		if t.GetCaCrl() != "" {
+			rules.Crl = fileSource(t.GetCaCrl())
+		}
+		if t.GetInsecureSkipVerify().GetValue() {
+			rules.TrustChainVerification = tlsv3.CertificateValidationContext_ACCEPT_UNTRUSTED
+		}
+		d.CommonTlsContext.ValidationContextType = &tlsv3.CommonTlsContext_CombinedValidationContext{
+			CombinedValidationContext: &tlsv3.CommonTlsContext_CombinedCertificateValidationContext{
+				DefaultValidationContext: rules, ValidationContextSdsSecretConfig: clientRoots(t),
+			},
+		}
+	}
+	return g.transportSocket(tlsSocket, d)
+}
+
+// serverTLSParams returns the versions and cipher suites of a server, which override those
+// of the mesh.
+func serverTLSParams(t *networkingv1alpha3.ServerTLSSettings, limits snapshot.TLSLimits) *tlsv3.TlsParameters {
+	p := tlsParameters(limits, tls.VersionTLS12)
+	if v := t.GetMinProtocolVersion(); v != networkingv1alpha3.ServerTLSSettings_TLS_AUTO {
+		p.TlsMinimumProtocolVersion = tlsv3.TlsParameters_TlsProtocol(v) // the numbers are the same
+	}
+	if v := t.GetMaxProtocolVersion(); v != networkingv1alpha3.ServerTLSSettings_TLS_AUTO {
+		p.TlsMaximumProtocolVersion = tlsv3.TlsParameters_TlsProtocol(v)
+	}
+	var suites []string
+	for _, suite := range t.GetCipherSuites() {
+		if mesh.IsCipherSuite(suite) && !slices.Contains(suites, suite) {
+			suites = append(suites, suite)
+		}
+	}
+	if len(suites) > 0 {
+		p.CipherSuites = suites
+	}
+	return p
+}
+
+// serverCertificates returns the references to the certificates of a server: Secrets, or
+// files that the agent serves.
+func serverCertificates(t *networkingv1alpha3.ServerTLSSettings) []*tlsv3.SdsSecretConfig {
+	names := t.GetCredentialNames()
+	if t.GetCredentialName() != "" {
+		names = []string{t.GetCredentialName()}
+	}
+	var out []*tlsv3.SdsSecretConfig
+	for _, name := range names {
+		out = append(out, serverSecret(sdsName(name)))
+	}
+	if len(out) > 0 {
+		return out
+	}
+	files := t.GetTlsCertificates()
+	if len(files) == 0 {
+		files = []*networkingv1alpha3.ServerTLSSettings_TLSCertificate{{ServerCertificate: t.GetServerCertificate(), PrivateKey: t.GetPrivateKey()}}
+	}
+	for _, f := range files {
+		out = append(out, agentSecret(mesh.SecretFileCertificate+f.GetServerCertificate()+"~"+f.GetPrivateKey()))
+	}
+	return out
+}
+
+// clientRoots returns the reference to the CA certificates with which a server verifies its
+// clients.
+func clientRoots(t *networkingv1alpha3.ServerTLSSettings) *tlsv3.SdsSecretConfig {
+	name := t.GetCaCertCredentialName()
+	switch {
+	case name != "":
+	case t.GetCredentialName() != "":
+		name = t.GetCredentialName()
+	case len(t.GetCredentialNames()) > 0:
+		name = t.GetCredentialNames()[0]
+	default:
+		return agentSecret(mesh.SecretFileRoots + t.GetCaCertificates())
+	}
+	if name = sdsName(name); !strings.HasPrefix(name, configMapPrefix) && !strings.HasSuffix(name, caSuffix) {
+		name += caSuffix
+	}
+	return serverSecret(name)
+}
+
+// sdsName returns the name of a credential with its scheme.
+func sdsName(credential string) string {
+	if strings.Contains(credential, "://") {
+		return credential
+	}
+	return secretPrefix + credential
+}
+
+// secretTimeout is how long a listener waits for a secret. Without the secret it opens, and
+// refuses only the connections that need the secret until it arrives.
+const secretTimeout = 5 * time.Second
+
+// serverSecret returns the reference to a secret of a server.
+func serverSecret(name string) *tlsv3.SdsSecretConfig {
+	source := adsSource()
+	source.InitialFetchTimeout = durationpb.New(secretTimeout)
+	return &tlsv3.SdsSecretConfig{Name: name, SdsConfig: source}
+}

@@ -1,0 +1,377 @@
+package e2e
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/meshctl/meshctl/internal/certs"
+	"github.com/meshctl/meshctl/internal/dial"
+	"github.com/meshctl/meshctl/test/harness"
+)
+
+// gatewayAt is the address of the ports of the gateway.
+const gatewayAt = "127.3.0.1"
+
+// gatewayMesh has a gateway with a server for each mode of TLS. The folder files has a
+// certificate.
+const gatewayMesh = `apiVersion: v1
+kind: Pod
+metadata: {name: ingress, namespace: edge, labels: {istio: ingress}}
+spec: {serviceAccountName: ingress, containers: [{name: proxy}]}
+status: {podIP: 10.11.0.9, phase: Running}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: ingress, namespace: edge}
+spec:
+  selector: {istio: ingress}
+  ports: [{name: http, port: 80, targetPort: 8880}, {name: https, port: 443, targetPort: 8443}]
+---
+apiVersion: networking.istio.io/v1
+kind: Gateway
+metadata: {name: shop, namespace: edge}
+spec:
+  selector: {istio: ingress}
+  servers:
+  - {port: {number: 80, name: http, protocol: HTTP}, hosts: [plain.example.com]}
+  - {port: {number: 80, name: old, protocol: HTTP2}, hosts: [old.example.com], tls: {httpsRedirect: true}}
+  - {port: {number: 443, name: simple, protocol: HTTPS}, hosts: [simple.example.com], tls: {mode: SIMPLE, credentialName: simple}}
+  - {port: {number: 443, name: mutual, protocol: HTTPS}, hosts: [mutual.example.com], tls: {mode: MUTUAL, credentialName: mutual}}
+  - port: {number: 443, name: optional, protocol: HTTPS}
+    hosts: [optional.example.com]
+    tls: {mode: OPTIONAL_MUTUAL, credentialName: simple, caCertCredentialName: mutual}
+  - {port: {number: 443, name: named, protocol: HTTPS}, hosts: [named.example.com], tls: {mode: MUTUAL, credentialName: mutual, subjectAltNames: [client.example.com]}}
+  - {port: {number: 443, name: mesh, protocol: HTTPS}, hosts: [mesh.example.com], tls: {mode: ISTIO_MUTUAL}}
+  - {port: {number: 443, name: both, protocol: HTTPS}, hosts: [both.example.com], tls: {mode: SIMPLE, credentialNames: [simple, rsa]}}
+  - {port: {number: 443, name: files, protocol: HTTPS}, hosts: [files.example.com], tls: {mode: SIMPLE, serverCertificate: FILES/cert-chain.pem, privateKey: FILES/key.pem}}
+  - {port: {number: 443, name: older, protocol: HTTPS}, hosts: [older.example.com], tls: {mode: SIMPLE, credentialName: rsa, maxProtocolVersion: TLSV1_2, cipherSuites: [ECDHE-RSA-AES256-GCM-SHA384]}}
+  - {port: {number: 443, name: missing, protocol: HTTPS}, hosts: [missing.example.com], tls: {mode: SIMPLE, credentialName: missing}}
+  - {port: {number: 443, name: pass, protocol: TLS}, hosts: [pass.example.com], tls: {mode: PASSTHROUGH}}
+  - {port: {number: 443, name: end, protocol: TLS}, hosts: [end.example.com], tls: {mode: SIMPLE, credentialName: simple}}
+  - {port: {number: 9000, name: tcp, protocol: TCP}, hosts: ["*"]}
+  - {port: {number: 0, name: socket, protocol: HTTP}, bind: "unix://FILES/socket", hosts: [plain.example.com]}
+---
+apiVersion: networking.istio.io/v1
+kind: VirtualService
+metadata: {name: web, namespace: apps}
+spec:
+  hosts: [plain.example.com, old.example.com, simple.example.com]
+  gateways: [edge/shop]
+  http:
+  - match: [{uri: {prefix: /moved}}]
+    redirect: {uri: /}
+  - route: [{destination: {host: web, port: {number: 18000}}}]
+---
+apiVersion: networking.istio.io/v1
+kind: VirtualService
+metadata: {name: streams, namespace: apps}
+spec:
+  hosts: ["*"]
+  gateways: [edge/shop]
+  tls:
+  - match: [{sniHosts: [pass.example.com]}]
+    route: [{destination: {host: web, port: {number: 18443}}}]
+  tcp:
+  - route: [{destination: {host: web, port: {number: 18000}}}]
+---
+apiVersion: v1
+kind: Service
+metadata: {name: web, namespace: apps}
+spec:
+  clusterIP: 10.96.0.1
+  ports: [{name: http, port: 18000}, {name: tls, port: 18443}]
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: web, namespace: apps, labels: {kubernetes.io/service-name: web}}
+addressType: IPv4
+ports: [{name: http, port: 18000}, {name: tls, port: 18443}]
+endpoints: [{addresses: [127.3.0.3]}]
+---
+apiVersion: networking.istio.io/v1
+kind: Gateway
+metadata: {name: other, namespace: other}
+spec:
+  selector: {istio: ingress}
+  servers:
+  - {port: {number: 443, name: foreign, protocol: HTTPS}, hosts: [foreign.example.com], tls: {mode: SIMPLE, credentialName: other/simple}}
+  - {port: {number: 443, name: twice, protocol: HTTPS}, hosts: [simple.example.com], tls: {mode: SIMPLE, credentialName: rsa}}
+  - {port: {number: 8444, name: alone, protocol: HTTPS}, hosts: ["*"], tls: {mode: SIMPLE, credentialName: simple}}
+`
+
+// keyPair is a certificate with its key, of one CA.
+type keyPair struct {
+	chain, key, roots []byte // PEM
+}
+
+// issue returns a certificate with a name.
+func issue(t *testing.T, ca *certs.Authority, kind certs.Algorithm, name string) keyPair {
+	t.Helper()
+	key, err := certs.GenerateKey(kind)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cert, err := ca.SignNames(key.Public(), certs.LeafSpec{DNSNames: []string{name}, TTL: time.Hour}, time.Now(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := certs.EncodeKey(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return keyPair{certs.EncodeCerts(cert), text, certs.EncodeCerts(ca.Cert)}
+}
+
+func (p keyPair) client(t *testing.T) *tls.Certificate {
+	t.Helper()
+	c, err := tls.X509KeyPair(p.chain, p.key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &c
+}
+
+// secret returns a Secret with the certificate of a server and the roots of its clients.
+func (p keyPair) secret(namespace, name string, roots []byte) string {
+	encode := base64.StdEncoding.EncodeToString
+	return fmt.Sprintf("---\napiVersion: v1\nkind: Secret\ntype: kubernetes.io/tls\nmetadata: {name: %s, namespace: %s}\ndata: {tls.crt: %s, tls.key: %s, ca.crt: %s}\n",
+		name, namespace, encode(p.chain), encode(p.key), encode(roots))
+}
+
+// authority returns a CA of its own.
+func authority(t *testing.T, name string) *certs.Authority {
+	t.Helper()
+	ca, err := certs.NewRoot(certs.CASpec{Algorithm: certs.ECDSAP256, CommonName: name, TTL: time.Hour}, time.Now(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return ca
+}
+
+// tlsCall describes a request over TLS.
+type tlsCall struct {
+	port, host string
+	client     *tls.Certificate
+	modify     func(*tls.Config)
+}
+
+// tlsAnswer is the response to a tlsCall, or an error.
+type tlsAnswer struct {
+	status int
+	body   string
+	server *x509.Certificate
+	state  *tls.ConnectionState
+	err    error
+}
+
+// send sends the request on a connection of its own. It does not verify the server.
+func (c tlsCall) send(t *testing.T) (out tlsAnswer) {
+	t.Helper()
+	config := dial.UnverifiedTLSConfig(c.host)
+	config.MinVersion = tls.VersionTLS12
+	if c.client != nil {
+		config.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return c.client, nil }
+	}
+	if c.modify != nil {
+		c.modify(config)
+	}
+	conn, err := tls.Dial("tcp", net.JoinHostPort(gatewayAt, c.port), config)
+	if err != nil {
+		return tlsAnswer{err: err}
+	}
+	defer func() { _ = conn.Close() }()
+	state := conn.ConnectionState()
+	out.state, out.server = &state, state.PeerCertificates[0]
+	client := dial.HTTPClientOver(&http.Transport{DialTLS: func(string, string) (net.Conn, error) { return conn, nil }}) //nolint:staticcheck // one connection
+	defer client.CloseIdleConnections()
+	resp, err := client.Get("https://" + c.host)
+	if err != nil {
+		out.err = err
+		return out
+	}
+	defer func() { _ = resp.Body.Close() }()
+	body, err := io.ReadAll(resp.Body)
+	out.status, out.body, out.err = resp.StatusCode, string(body), err
+	return out
+}
+
+// TestGateways sends requests to each server of a gateway.
+func TestGateways(t *testing.T) {
+	dir := harness.ShortDir(t)
+	servers, clients := authority(t, "servers"), authority(t, "clients")
+	simple, rsa := issue(t, servers, certs.ECDSAP256, "*.example.com"), issue(t, servers, certs.RSA2048, "*.example.com")
+	client, named, stranger := issue(t, clients, certs.ECDSAP256, "anybody.example.com"), issue(t, clients, certs.ECDSAP256, "client.example.com"), issue(t, authority(t, "strangers"), certs.ECDSAP256, "client.example.com")
+
+	mesh := filepath.Join(dir, "mesh")
+	files := filepath.Join(dir, "files")
+	for _, d := range []string{filepath.Join(mesh, "cluster1"), filepath.Join(mesh, "cluster2"), files} {
+		if err := os.MkdirAll(d, 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	config := filepath.Join(mesh, "cluster1", "gateway.yaml")
+	secrets := filepath.Join(mesh, "cluster1", "secrets.yaml")
+	replace(t, config, strings.ReplaceAll(gatewayMesh, "FILES", files))
+	roots := certs.EncodeCerts(clients.Cert)
+	replace(t, secrets, simple.secret("edge", "simple", nil)+rsa.secret("edge", "rsa", nil)+simple.secret("edge", "mutual", roots)+simple.secret("other", "simple", nil))
+	replace(t, filepath.Join(files, "cert-chain.pem"), string(rsa.chain))
+	replace(t, filepath.Join(files, "key.pem"), string(rsa.key))
+
+	web := func(w http.ResponseWriter, r *http.Request) {
+		fmt.Fprintf(w, "%s of %s, certificate %q", r.URL.Path, r.Host, r.Header.Get("X-Forwarded-Client-Cert"))
+	}
+	serves(t, "127.3.0.3:18000", web)
+	servesTLS(t, "127.3.0.3:18443", rsa.client(t), web)
+	_, secure := controlPlane(t, dir, mesh)
+	gateway := proxy{"ingress", "router", "edge", "ingress", "10.11.0.9", map[string]string{"istio": "ingress"}}
+	stop := gateway.start(t, dir, secure)
+	defer stop()
+	mustRun(t, "certs", "leaf", "--ca", filepath.Join(dir, "ca", "cluster1"), "--namespace", "a", "--service-account", "b", "--out", filepath.Join(dir, "leaf"))
+	workload, err := tls.LoadX509KeyPair(filepath.Join(dir, "leaf", "cert-chain.pem"), filepath.Join(dir, "leaf", "key.pem"))
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	t.Run("HTTP", func(t *testing.T) {
+		if got := requested(t, "http://"+gatewayAt+":8880", "unknown.example.com"); got.status != http.StatusNotFound {
+			t.Errorf("a host of no server: %+v, want 404", got)
+		}
+		if got := requested(t, "http://"+gatewayAt+":8880/a", "plain.example.com", "X-Forwarded-Client-Cert", "forged"); got.body != `/a of plain.example.com, certificate ""` {
+			t.Errorf("a VirtualService: %+v", got)
+		}
+		if got := requested(t, "http://"+gatewayAt+":9000/a", "anything"); got.body != `/a of anything, certificate ""` && got.status != http.StatusOK {
+			t.Errorf("TCP: %+v", got)
+		}
+		local := dial.HTTPClientVia(deadline, func(context.Context, string, string) (net.Conn, error) {
+			return net.Dial("unix", filepath.Join(files, "socket"))
+		})
+		defer local.CloseIdleConnections()
+		resp, err := local.Get("http://plain.example.com/a")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _ = resp.Body.Close(); resp.StatusCode != http.StatusOK {
+			t.Errorf("over a Unix socket: %s", resp.Status)
+		}
+		conn, err := net.Dial("tcp", gatewayAt+":8880")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = conn.Close() }()
+		fmt.Fprint(conn, "GET /a HTTP/1.1\r\nHost: old.example.com\r\nConnection: close\r\n\r\n")
+		answer, err := io.ReadAll(conn)
+		if err != nil || !strings.Contains(string(answer), "301 ") || !strings.Contains(string(answer), "location: https://old.example.com/a\r\n") {
+			t.Errorf("redirect: %q, %v", answer, err)
+		}
+	})
+	t.Run("TLS", func(t *testing.T) {
+		refused := func(a tlsAnswer) error {
+			if a.err == nil {
+				return fmt.Errorf("status %d, want an error", a.status)
+			}
+			return nil
+		}
+		served := func(a tlsAnswer) error {
+			if a.err != nil || a.status != http.StatusNotFound { // no VirtualService
+				return fmt.Errorf("status %d, want 404: %w", a.status, a.err)
+			}
+			return nil
+		}
+		routed := func(a tlsAnswer) error {
+			if a.err != nil || a.status != http.StatusOK {
+				return fmt.Errorf("status %d, %q, want 200: %w", a.status, a.body, a.err)
+			}
+			return nil
+		}
+		for _, row := range []struct {
+			name string
+			call tlsCall
+			want func(tlsAnswer) error
+		}{
+			{"simple", tlsCall{host: "simple.example.com"}, routed},
+			{"passed through", tlsCall{host: "pass.example.com"}, func(a tlsAnswer) error { return errors.Join(routed(a), keyIs(a, x509.RSA)) }},
+			{"ended for TCP", tlsCall{host: "end.example.com"}, func(a tlsAnswer) error { return errors.Join(routed(a), keyIs(a, x509.ECDSA)) }},
+			{"server name of no server", tlsCall{host: "unknown.example.com"}, refused},
+			{"mutual", tlsCall{host: "mutual.example.com", client: client.client(t)}, served},
+			{"mutual, no certificate", tlsCall{host: "mutual.example.com"}, refused},
+			{"mutual, other CA", tlsCall{host: "mutual.example.com", client: stranger.client(t)}, refused},
+			{"optional", tlsCall{host: "optional.example.com", client: client.client(t)}, served},
+			{"optional, no certificate", tlsCall{host: "optional.example.com"}, served},
+			{"optional, other CA", tlsCall{host: "optional.example.com", client: stranger.client(t)}, refused},
+			{"name of the client", tlsCall{host: "named.example.com", client: named.client(t)}, served},
+			{"other name of the client", tlsCall{host: "named.example.com", client: client.client(t)}, refused},
+			{"mesh", tlsCall{host: "mesh.example.com", client: &workload}, served},
+			{"mesh, no certificate", tlsCall{host: "mesh.example.com"}, refused},
+			{"mesh, other CA", tlsCall{host: "mesh.example.com", client: client.client(t)}, refused},
+			{"files", tlsCall{host: "files.example.com"}, func(a tlsAnswer) error { return errors.Join(served(a), keyIs(a, x509.RSA)) }},
+			{"two certificates", tlsCall{host: "both.example.com"}, func(a tlsAnswer) error { return errors.Join(served(a), keyIs(a, x509.ECDSA)) }},
+			{"version and cipher suite", tlsCall{host: "older.example.com"}, func(a tlsAnswer) error {
+				if err := served(a); err != nil {
+					return err
+				}
+				if a.state.Version != tls.VersionTLS12 || a.state.CipherSuite != tls.TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384 {
+					return fmt.Errorf("version %x, suite %x", a.state.Version, a.state.CipherSuite)
+				}
+				return nil
+			}},
+			{"too new a version", tlsCall{host: "older.example.com", modify: func(c *tls.Config) { c.MinVersion = tls.VersionTLS13 }}, refused},
+			{"missing Secret", tlsCall{host: "missing.example.com"}, refused},
+			{"Secret of another namespace", tlsCall{host: "foreign.example.com"}, refused},
+			{"first Gateway of a host", tlsCall{host: "simple.example.com"}, func(a tlsAnswer) error { return keyIs(a, x509.ECDSA) }},
+			{"any server name", tlsCall{host: "anything.example.com", port: "8444"}, served},
+		} {
+			if row.call.port == "" {
+				row.call.port = "8443"
+			}
+			if err := row.want(row.call.send(t)); err != nil {
+				t.Errorf("%s: %v", row.name, err)
+			}
+		}
+	})
+	t.Run("Secrets change", func(t *testing.T) {
+		call := tlsCall{port: "8443", host: "missing.example.com"}
+		replace(t, filepath.Join(mesh, "cluster1", "late.yaml"), rsa.secret("edge", "missing", nil))
+		eventually(t, "the missing Secret arrives", func() error { return keyIs(call.send(t), x509.RSA) })
+		replace(t, filepath.Join(mesh, "cluster1", "late.yaml"), simple.secret("edge", "missing", nil))
+		eventually(t, "the Secret is replaced", func() error { return keyIs(call.send(t), x509.ECDSA) })
+	})
+}
+
+// servesTLS is serves with TLS.
+func servesTLS(t *testing.T, at string, certificate *tls.Certificate, handler http.HandlerFunc) {
+	t.Helper()
+	l, err := net.Listen("tcp", at)
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := httptest.NewUnstartedServer(handler)
+	_ = server.Listener.Close()
+	server.Listener, server.TLS = l, &tls.Config{Certificates: []tls.Certificate{*certificate}}
+	server.StartTLS()
+	t.Cleanup(server.Close)
+}
+
+// keyIs checks the kind of key of the server.
+func keyIs(a tlsAnswer, want x509.PublicKeyAlgorithm) error {
+	if a.server == nil {
+		return a.err
+	}
+	if got := a.server.PublicKeyAlgorithm; got != want {
+		return fmt.Errorf("the certificate has a key of kind %v, want %v", got, want)
+	}
+	return nil
+}
