@@ -66,9 +66,11 @@ type Registry struct {
 // report holds the problems that status pages show. It is immutable once published.
 type report struct {
 	duplicates []string
-	refused    map[mesh.ClusterID]RefusedGateways
-	omitted    *snapshot.Table[string, Omitted]
-	conflicts  []AddressConflict
+	// unknownProviders is sorted.
+	unknownProviders []string
+	refused          map[mesh.ClusterID]RefusedGateways
+	omitted          *snapshot.Table[string, Omitted]
+	conflicts        []AddressConflict
 	// hostConflicts is sorted by host.
 	hostConflicts []HostConflict
 	unreachable   []UnreachableNetwork

@@ -320,4 +320,7 @@ func (s *state) reports() {
 		s.report.duplicates = s.describeDuplicates(s.duplicates, now)
 		s.duplicates = now
 	}
+	if s.unknownProviders.Changed() {
+		s.report.unknownProviders = s.describeUnknownProviders(s.report.unknownProviders, s.unknownProviders.Get(nil))
+	}
 }
