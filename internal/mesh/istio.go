@@ -46,7 +46,8 @@ const (
 	SecretCertificate = "default"
 	SecretRoots       = "ROOTCA" // with the revocation lists
 	// SecretFileCertificate precedes the paths of a certificate and its key, which a "~"
-	// separates. SecretFileRoots precedes the path of CA certificates, or "system".
+	// separates. SecretFileRoots precedes the path of CA certificates, or "system"; the path
+	// of revocation lists may follow after a "~".
 	SecretFileCertificate = "file-cert:"
 	SecretFileRoots       = "file-root:"
 )

@@ -40,10 +40,11 @@ func (g *generator) policyTLS(t *networkingv1alpha3.ClientTLSSettings, limits sn
 		rules := &tlsv3.CertificateValidationContext{
 			MatchSubjectAltNames: exactSANs(t.GetSubjectAltNames()), //nolint:staticcheck // see commonTLS
 		}
-		if crl := t.GetCaCrl(); crl != "" && name == "" {
-			rules.Crl = fileSource(crl)
+		paths := cmp.Or(t.GetCaCertificates(), "system")
+		if crl := t.GetCaCrl(); crl != "" {
+			paths += "~" + crl
 		}
-		roots := agentSecret(mesh.SecretFileRoots + cmp.Or(t.GetCaCertificates(), "system"))
+		roots := agentSecret(mesh.SecretFileRoots + paths)
 		if name != "" {
 			roots = &tlsv3.SdsSecretConfig{Name: secretPrefix + name + caSuffix, SdsConfig: adsSource()}
 		}
@@ -66,10 +67,6 @@ func setALPN(c *clusterv3.Cluster, http2 bool) {
 	c.Metadata.FilterMetadata[mesh.MetadataNamespace] = &structpb.Struct{Fields: map[string]*structpb.Value{
 		metadataALPN: structpb.NewStringValue(alpn),
 	}}
-}
-
-func fileSource(path string) *corev3.DataSource {
-	return &corev3.DataSource{Specifier: &corev3.DataSource_Filename{Filename: path}}
 }
 
 // autoSNI makes HTTP requests to a server outside the mesh use their host as server name,
