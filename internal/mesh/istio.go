@@ -31,6 +31,8 @@ const (
 	LabelMCSServiceName    = "multicluster.kubernetes.io/service-name"
 
 	AnnotationExportTo  = "networking.istio.io/exportTo"
+	// AnnotationDistribution precedes trafficDistribution of a Service.
+	AnnotationDistribution = "networking.istio.io/traffic-distribution"
 	AnnotationTemplates = "inject.istio.io/templates"
 	// AnnotationHealthChecks set to "true" makes a WorkloadEntry healthy only while
 	// its condition ConditionHealthy is true.
