@@ -23,7 +23,7 @@ import (
 func (s *Server) newDebug() *debug.Pages {
 	return debug.New(debug.Config{
 		Proxies: s.hub.Proxies, Sent: s.hub.Sent, Accepted: s.hub.Accepted, Versions: s.hub.Versions,
-		Snapshot: s.registry.Current, Omitted: s.registry.Omitted,
+		Snapshot: s.registry.Current, Omitted: s.registry.Omitted, Rules: s.registry.Rules,
 		Unreachable: s.registry.UnreachableNetworks, Conflicts: s.registry.AddressConflicts, Hints: s.configurationHints,
 		Pages: s.pages(), Changes: s.changes(),
 		SystemNamespace: s.cfg.systemNamespace(), Namespaces: s.cfg.DebugNamespaces,
