@@ -31,6 +31,8 @@ const (
 	LabelMCSServiceName    = "multicluster.kubernetes.io/service-name"
 
 	AnnotationExportTo  = "networking.istio.io/exportTo"
+	// AnnotationDistribution precedes trafficDistribution of a Service.
+	AnnotationDistribution = "networking.istio.io/traffic-distribution"
 	AnnotationTemplates = "inject.istio.io/templates"
 	// AnnotationHealthChecks set to "true" makes a WorkloadEntry healthy only while
 	// its condition ConditionHealthy is true.
@@ -46,7 +48,8 @@ const (
 	SecretCertificate = "default"
 	SecretRoots       = "ROOTCA" // with the revocation lists
 	// SecretFileCertificate precedes the paths of a certificate and its key, which a "~"
-	// separates. SecretFileRoots precedes the path of CA certificates, or "system".
+	// separates. SecretFileRoots precedes the path of CA certificates, or "system"; the path
+	// of revocation lists may follow after a "~".
 	SecretFileCertificate = "file-cert:"
 	SecretFileRoots       = "file-root:"
 )

@@ -23,7 +23,7 @@ import (
 func (s *Server) newDebug() *debug.Pages {
 	return debug.New(debug.Config{
 		Proxies: s.hub.Proxies, Sent: s.hub.Sent, Accepted: s.hub.Accepted, Versions: s.hub.Versions,
-		Snapshot: s.registry.Current, Omitted: s.registry.Omitted,
+		Snapshot: s.registry.Current, Omitted: s.registry.Omitted, Rules: s.registry.Rules,
 		Unreachable: s.registry.UnreachableNetworks, Conflicts: s.registry.AddressConflicts, Hints: s.configurationHints,
 		Pages: s.pages(), Changes: s.changes(),
 		SystemNamespace: s.cfg.systemNamespace(), Namespaces: s.cfg.DebugNamespaces,
@@ -160,6 +160,7 @@ func (s *Server) notes() []string {
 	}
 	lines = append(lines, bounded(s.registry.DuplicateExtensions(), "extensions that are configured twice: see the log")...)
 	lines = append(lines, bounded(s.registry.ServerConflicts(), "servers of Gateways that are not opened: see the log")...)
+	lines = append(lines, bounded(s.registry.UnknownProviders(), "access log providers that MeshConfig lacks: see the log")...)
 	lines = append(lines, bounded(texts(s.registry.UnreachableNetworks()), "networks that cannot be reached, which this command shows: meshctl remote-clusters")...)
 	lines = append(lines, bounded(texts(s.registry.AddressConflicts()), "addresses that two services have, which this command shows: meshctl remote-clusters -o json")...)
 	lines = append(lines, bounded(texts(s.registry.HostConflicts()), "hosts that several objects define, which this command shows: meshctl remote-clusters -o json")...)

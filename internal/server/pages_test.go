@@ -1,6 +1,8 @@
 package server
 
 import (
+	"bytes"
+	"encoding/json"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -71,4 +73,69 @@ spec:
 		_, body := get(t, s, "/ready?verbose")
 		return !strings.Contains(body, "greeting")
 	})
+}
+
+// TestUnknownProvidersAreShown: /ready?verbose names an access log provider of a Telemetry
+// that MeshConfig lacks, until MeshConfig has it.
+func TestUnknownProvidersAreShown(t *testing.T) {
+	var dir string
+	s := start(t, func(c *Config) {
+		dir = c.ConfigDir
+		write(t, dir, "telemetry.yaml", `apiVersion: telemetry.istio.io/v1
+kind: Telemetry
+metadata: {name: logs, namespace: sample}
+spec: {accessLogging: [{providers: [{name: envoy}, {name: files}]}, {providers: [{name: files}]}]}
+`)
+	})
+	const want = "Telemetry sample/logs (cluster cluster1): the access log provider files has no effect, as MeshConfig has no such provider with envoyFileAccessLog\n"
+	if _, body := get(t, s, "/ready?verbose"); strings.Count(body, want) != 1 || strings.Contains(body, "provider envoy") {
+		t.Errorf("/ready?verbose returns %s, want once %s", body, want)
+	}
+	write(t, dir, "mesh.yaml", `apiVersion: v1
+kind: ConfigMap
+metadata: {name: istio, namespace: istio-system}
+data: {mesh: "extensionProviders: [{name: Files, envoyFileAccessLog: {path: /dev/stdout}}]"}
+`)
+	waitFor(t, "the end of it", func() bool {
+		_, body := get(t, s, "/ready?verbose")
+		return !strings.Contains(body, "provider files")
+	})
+}
+
+// TestHostConflictsAreShown: the status page and /ready?verbose name a host that several
+// objects define.
+func TestHostConflictsAreShown(t *testing.T) {
+	entry := func(namespace string) string {
+		return fmt.Sprintf(`apiVersion: networking.istio.io/v1
+kind: ServiceEntry
+metadata: {name: api, namespace: %s}
+spec: {hosts: [api.example.com], resolution: DNS, ports: [{number: 443, name: tls, protocol: TLS}]}
+`, namespace)
+	}
+	s := start(t, func(c *Config) {
+		write(t, c.ConfigDir, "a.yaml", entry("a"))
+		write(t, c.ConfigDir, "b.yaml", entry("b"))
+	})
+	_, body := get(t, s, "/debug/clusters")
+	var page struct {
+		HostConflicts     []json.RawMessage
+		HostConflictCount int
+	}
+	if err := json.Unmarshal([]byte(body), &page); err != nil {
+		t.Fatal(err)
+	}
+	var got bytes.Buffer
+	for _, c := range page.HostConflicts {
+		if err := json.Compact(&got, c); err != nil {
+			t.Fatal(err)
+		}
+	}
+	const want = `{"host":"api.example.com","first":"ServiceEntry a/api","others":["ServiceEntry b/api"]}`
+	if page.HostConflictCount != 1 || got.String() != want {
+		t.Errorf("the page has %d conflicts, %s, want %s", page.HostConflictCount, got.String(), want)
+	}
+	const line = "host api.example.com: several objects define it, proxies use ServiceEntry a/api before ServiceEntry b/api\n"
+	if _, body := get(t, s, "/ready?verbose"); !strings.Contains(body, line) {
+		t.Errorf("/ready?verbose returns %s, want %s", body, line)
+	}
 }

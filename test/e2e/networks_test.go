@@ -34,6 +34,7 @@ func TestNetworks(t *testing.T) {
 	t.Run("address of a local Service", func(t *testing.T) { addressOfLocalService(t, m) })
 	t.Run("private service", func(t *testing.T) { privateService(t, m) })
 	t.Run("gateways of two IP versions", func(t *testing.T) { gatewaysOfTwoVersions(t, m) })
+	t.Run("subsets", func(t *testing.T) { subsets(t, m) })
 	t.Run("everything sent is accepted", func(t *testing.T) { everythingAccepted(t, m) })
 	t.Run("target port of a gateway", func(t *testing.T) { targetPortOfGateway(t, m) })
 	t.Run("gateway of a demoted cluster and of another", func(t *testing.T) { gatewayOfDemotedCluster(t, m) })
@@ -190,6 +191,55 @@ func gatewaysOfTwoVersions(t *testing.T, m *demo.Mesh) {
 	})
 	awaitHosts(t, client, map[string]host{local1: {Weight: 2}, gateway2: {Weight: 1}, second: {Weight: 1}})
 	halfEach(t, client)
+}
+
+// subsets routes the calls of the client to one version after the other. The calls to the
+// second one pass through the gateway, by the server name of the subset.
+func subsets(t *testing.T, m *demo.Mesh) {
+	create := func(cluster mesh.ClusterID, text string) {
+		file := filepath.Join(m.Dir(cluster), "subsets.yaml")
+		replace(t, file, text)
+		t.Cleanup(func() { _ = os.Remove(file) })
+	}
+	const rule = `
+apiVersion: networking.istio.io/v1
+kind: DestinationRule
+metadata: {name: helloworld, namespace: sample}
+spec: {host: helloworld, subsets: [{name: one, labels: {version: v1}}, {name: two, labels: {version: v2}}]}
+`
+	create("cluster1", rule)
+	create("cluster2", rule)
+	eventually(t, "the gateway's filter chain of the subset", func() error {
+		const chain = "outbound_.5000_.two_.helloworld.sample.svc.cluster.local"
+		if dump := adminGet(t, "127.2.0.3:15000", "/config_dump?resource=dynamic_listeners"); !strings.Contains(dump, chain) {
+			return errors.New("it is not there")
+		}
+		return nil
+	})
+	client := m.Clients()[0]
+	eventually(t, "the client's endpoints of the subsets", func() error {
+		for subset, address := range map[string]string{"one": local1, "two": gateway2} {
+			want := "outbound|5000|" + subset + "|helloworld.sample.svc.cluster.local::" + address + "::"
+			if page := adminGet(t, client.Admin(), "/clusters"); !strings.Contains(page, want) {
+				return fmt.Errorf("no %s", want)
+			}
+		}
+		return nil
+	})
+	for subset, version := range map[string]string{"one": "v1", "two": "v2"} {
+		create("cluster1", rule+fmt.Sprintf(`---
+apiVersion: networking.istio.io/v1
+kind: VirtualService
+metadata: {name: helloworld, namespace: sample}
+spec: {hosts: [helloworld], http: [{route: [{destination: {host: helloworld, subset: %s}}]}]}
+`, subset))
+		eventually(t, "answers of subset "+subset, func() error {
+			if got := versionsOf(t, client, 50); got[version] != 50 {
+				return fmt.Errorf("answers %v, want all of %s", got, version)
+			}
+			return nil
+		})
+	}
 }
 
 // targetPortOfGateway has the Service of the gateway lead from its port 15443 to port

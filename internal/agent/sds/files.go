@@ -31,12 +31,18 @@ const missing = "missing"
 func fileSecret(name string) *secret {
 	m := &tlsv3.Secret{Name: name}
 	var ready bool
-	if path, ok := strings.CutPrefix(name, mesh.SecretFileRoots); ok {
+	if paths, ok := strings.CutPrefix(name, mesh.SecretFileRoots); ok {
+		path, crl, revokes := strings.Cut(paths, "~")
 		if path == "system" {
 			path = systemRoots[max(slices.IndexFunc(systemRoots, readable), 0)]
 		}
 		ready = readable(path)
-		m.Type = &tlsv3.Secret_ValidationContext{ValidationContext: &tlsv3.CertificateValidationContext{TrustedCa: file(path)}}
+		rules := &tlsv3.CertificateValidationContext{TrustedCa: file(path)}
+		if revokes {
+			ready = ready && readable(crl)
+			rules.Crl = file(crl)
+		}
+		m.Type = &tlsv3.Secret_ValidationContext{ValidationContext: rules}
 	} else {
 		chain, key, _ := strings.Cut(strings.TrimPrefix(name, mesh.SecretFileCertificate), "~")
 		ready = readable(chain) && readable(key)

@@ -10,10 +10,17 @@ import (
 // again.
 func TestFileSecret(t *testing.T) {
 	dir := t.TempDir()
-	chain, key := filepath.Join(dir, "tls.crt"), filepath.Join(dir, "tls.key")
-	name := "file-cert:" + chain + "~" + key
+	for _, prefix := range []string{"file-cert:", "file-root:"} {
+		testFileSecret(t, prefix, filepath.Join(dir, prefix+"1"), filepath.Join(dir, prefix+"2"))
+	}
+}
+
+// testFileSecret checks the secret of two files.
+func testFileSecret(t *testing.T, prefix, first, second string) {
+	t.Helper()
+	name := prefix + first + "~" + second
 	sub := &subscription{names: map[string]string{name: ""}, order: []string{name}}
-	for step, file := range []string{"", chain, key} {
+	for step, file := range []string{"", first, second} {
 		if file != "" {
 			if err := os.WriteFile(file, []byte("x"), 0o600); err != nil {
 				t.Fatal(err)
@@ -21,10 +28,10 @@ func TestFileSecret(t *testing.T) {
 		}
 		due, lacks := len(sub.due(nil)), sub.lacksFile()
 		if wantDue, wantLacks := step != 1, step < 2; due > 0 != wantDue || lacks != wantLacks {
-			t.Errorf("step %d: %d secrets are due, files are missing: %v", step, due, lacks)
+			t.Errorf("%s, step %d: %d secrets are due, files are missing: %v", prefix, step, due, lacks)
 		}
 	}
 	if due := sub.due(nil); len(due) > 0 {
-		t.Error("an unchanged secret is sent again")
+		t.Errorf("%s: an unchanged secret is sent again", prefix)
 	}
 }

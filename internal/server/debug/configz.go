@@ -65,7 +65,7 @@ type labelSelector struct {
 
 // configz returns the configuration objects that have an effect: objects of the own
 // cluster, of kinds that have one.
-func configz(s *snapshot.Snapshot, namespace string) ([]object, error) {
+func configz(s *snapshot.Snapshot, rules *snapshot.Table[string, snapshot.DestinationRule], namespace string) ([]object, error) {
 	versions := make(map[string]string)
 	for _, r := range source.Watched() {
 		if r.Custom && r.Use == source.ForConfiguration {
@@ -97,6 +97,12 @@ func configz(s *snapshot.Snapshot, namespace string) ([]object, error) {
 		if len(out) > maxEntries {
 			return nil, tooMany("objects", "?namespace=")
 		}
+	}
+	for _, r := range rules.All() {
+		add(snapshot.KindDestinationRule, r.Meta, r.Spec)
+	}
+	if len(out) > maxEntries {
+		return nil, tooMany("objects", "?namespace=")
 	}
 	return out, nil
 }

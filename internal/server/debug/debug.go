@@ -35,6 +35,8 @@ type Config struct {
 	Sent    func(id string) map[string]history.SentConfig
 	// Snapshot returns the newest snapshot, nil before the first.
 	Snapshot func() *snapshot.Snapshot
+	// Rules returns the DestinationRules. May be nil.
+	Rules func() *snapshot.Table[string, snapshot.DestinationRule]
 	// Omitted returns the endpoints of a service, by its host, that no proxy gets. May be
 	// nil.
 	Omitted func(host string) registry.Omitted
@@ -144,7 +146,11 @@ func New(cfg Config) *Pages {
 			if err != nil {
 				return nil, err
 			}
-			return configz(s, q.Get("namespace"))
+			var rules *snapshot.Table[string, snapshot.DestinationRule]
+			if p.cfg.Rules != nil {
+				rules = p.cfg.Rules()
+			}
+			return configz(s, rules, q.Get("namespace"))
 		}},
 		"resourcesz":  {Help: "the kinds of configuration objects that are read", Make: func(context.Context, Query) (any, error) { return resourcesz(), nil }},
 		"instancesz":  {Help: "the services that lead to each proxy, or to those in ?namespace=, or to ?proxyID=", Make: p.instancesz},

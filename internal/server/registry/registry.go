@@ -64,14 +64,17 @@ type Registry struct {
 	asked   []string           // host names of the last call of Resolve
 }
 
-// report holds the problems that status pages show. It is immutable once published.
+// report holds the problems and objects that only status pages show. It is immutable once
+// published.
 type report struct {
+	// rules holds the DestinationRules by Key.String.
+	rules      *snapshot.Table[string, snapshot.DestinationRule]
 	duplicates []string
-	// serverConflicts is sorted.
-	serverConflicts []string
-	refused         map[mesh.ClusterID]RefusedGateways
-	omitted         *snapshot.Table[string, Omitted]
-	conflicts       []AddressConflict
+	// serverConflicts and unknownProviders are sorted.
+	serverConflicts, unknownProviders []string
+	refused                           map[mesh.ClusterID]RefusedGateways
+	omitted                           *snapshot.Table[string, Omitted]
+	conflicts                         []AddressConflict
 	// hostConflicts is sorted by host.
 	hostConflicts []HostConflict
 	unreachable   []UnreachableNetwork
@@ -103,6 +106,11 @@ func (r *Registry) Faults() []derive.Fault { return r.report.Load().faults }
 
 // Current returns the newest snapshot, or nil before the first.
 func (r *Registry) Current() *snapshot.Snapshot { return r.current.Load() }
+
+// Rules returns the DestinationRules by Key.String, also those that concern no service.
+func (r *Registry) Rules() *snapshot.Table[string, snapshot.DestinationRule] {
+	return r.report.Load().rules
+}
 
 // Ready is closed when the first snapshot is published.
 func (r *Registry) Ready() <-chan struct{} { return r.ready }

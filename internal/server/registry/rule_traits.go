@@ -85,6 +85,14 @@ func (t *tables) findRuleTraits(r *derive.Reads) snapshot.RuleTraits {
 			add(p.GetLoadBalancer().GetLocalityLbSetting())
 		}
 	}
+	for d := snapshot.PreferSameZone; d <= snapshot.PreferSameNode; d++ {
+		if t.special.Len(r, distributedService+serviceTrait(d)) > 0 {
+			out.Localities = true
+			for _, label := range d.Labels() {
+				labels.add(label)
+			}
+		}
+	}
 	out.Labels = strings.Join(slices.Sorted(maps.Keys(labels)), ",")
 	return out
 }

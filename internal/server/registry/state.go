@@ -287,6 +287,11 @@ func (s *state) localities(next *snapshot.Snapshot, changes *snapshot.Changes) {
 
 // reports updates the problems that status pages show, and logs new ones.
 func (s *state) reports() {
+	rules := make(map[string]*snapshot.DestinationRule)
+	for k, c := range s.rules.Changed() {
+		rules[snapshot.Key{Kind: snapshot.KindDestinationRule, Cluster: k.cluster, Namespace: k.namespace, Name: k.name}.String()] = c.Value
+	}
+	s.report.rules = s.report.rules.With(rules)
 	if s.found.Changed() {
 		found := s.found.Get(nil)
 		s.report.refused = found.refused
@@ -324,5 +329,8 @@ func (s *state) reports() {
 	if now := s.tables.duplicates.Get(nil); s.tables.duplicates.Changed() {
 		s.report.duplicates = s.describeDuplicates(s.duplicates, now)
 		s.duplicates = now
+	}
+	if s.unknownProviders.Changed() {
+		s.report.unknownProviders = s.describeUnknownProviders(s.report.unknownProviders, s.unknownProviders.Get(nil))
 	}
 }

@@ -57,12 +57,14 @@ type tables struct {
 	allKubeGW    *derive.Index[struct{}, objectKey, *snapshot.KubeGateway]
 	allGateways  *derive.Index[struct{}, objectKey, *snapshot.Gateway]
 	policyIndex  map[snapshot.Kind]*derive.Index[string, objectKey, snapshot.Policy] // by namespace
-	filtersIn    *derive.Index[string, objectKey, *snapshot.EnvoyFilter]
-	allFilters   *derive.Index[struct{}, objectKey, *snapshot.EnvoyFilter]
-	entriesOf    *derive.Index[string, objectKey, *snapshot.ServiceEntry]   // by keys of services
-	allocating   *derive.Index[struct{}, objectKey, *snapshot.ServiceEntry] // those whose hosts get addresses
-	podsIn       *derive.Index[string, objectKey, *snapshot.Pod]            // of the local cluster, by namespace
-	rulesFor     *derive.Index[ruleKey, objectKey, *snapshot.DestinationRule]
+	// allTelemetries lists the Telemetries.
+	allTelemetries *derive.Index[struct{}, objectKey, snapshot.Policy]
+	filtersIn      *derive.Index[string, objectKey, *snapshot.EnvoyFilter]
+	allFilters     *derive.Index[struct{}, objectKey, *snapshot.EnvoyFilter]
+	entriesOf      *derive.Index[string, objectKey, *snapshot.ServiceEntry]   // by keys of services
+	allocating     *derive.Index[struct{}, objectKey, *snapshot.ServiceEntry] // those whose hosts get addresses
+	podsIn         *derive.Index[string, objectKey, *snapshot.Pod]            // of the local cluster, by namespace
+	rulesFor       *derive.Index[ruleKey, objectKey, *snapshot.DestinationRule]
 	// selectingRules finds the DestinationRules with a workload selector by namespace.
 	selectingRules *derive.Index[string, objectKey, *snapshot.DestinationRule]
 	rulesUsing     *derive.Index[ruleUse, objectKey, *snapshot.DestinationRule]
@@ -131,7 +133,8 @@ type tables struct {
 	facts      *derive.Table[string, *snapshot.NamespaceFacts] // by namespace
 	duplicates *derive.Value[[]duplicateExtension]
 	// serverConflicts holds the conflicts between servers of Gateways.
-	serverConflicts *derive.Value[[]serverConflict]
+	serverConflicts  *derive.Value[[]serverConflict]
+	unknownProviders *derive.Value[[]unknownProvider]
 }
 
 // newTables returns the tables without objects.
@@ -201,6 +204,7 @@ func newTables(cfg Config) *tables {
 	}
 	t.facts = derive.New(g, "namespaces", strings.Compare, equalFacts, t.namespaceFacts, namespaces...)
 	t.duplicates = derive.Single(g, "duplicate extensions", slices.Equal[[]duplicateExtension], t.findDuplicateExtensions)
+	t.unknownProviders = derive.Single(g, "unknown providers", slices.Equal[[]unknownProvider], t.findUnknownProviders)
 	return t
 }
 
@@ -259,7 +263,11 @@ func (t *tables) addIndexes() {
 	t.allGateways = list(t.gateways.Table)
 	t.policyIndex = make(map[snapshot.Kind]*derive.Index[string, objectKey, snapshot.Policy])
 	for _, kind := range snapshot.PolicyKinds {
-		t.policyIndex[kind] = byNamespace(localInput(t, kind, snapshot.Policy.SameAs))
+		policies := localInput(t, kind, snapshot.Policy.SameAs)
+		t.policyIndex[kind] = byNamespace(policies)
+		if kind == snapshot.KindTelemetry {
+			t.allTelemetries = list(policies.Table)
+		}
 	}
 	t.filtersIn = byNamespace(t.filters)
 	t.allFilters = list(t.filters.Table)

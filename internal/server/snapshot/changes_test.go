@@ -52,3 +52,29 @@ func TestMergeChanges(t *testing.T) {
 		t.Error("the first changes are not taken as they are")
 	}
 }
+
+// TestEveryChangeCounts: changes of any kind are not empty, and only those of pods and
+// localities may come with OnlyEndpoints.
+func TestEveryChangeCounts(t *testing.T) {
+	for _, f := range reflect.VisibleFields(reflect.TypeFor[Changes]()) {
+		c := &Changes{}
+		field := reflect.ValueOf(c).Elem().FieldByIndex(f.Index)
+		switch f.Type.Kind() {
+		case reflect.Map:
+			m := reflect.MakeMap(f.Type)
+			m.SetMapIndex(reflect.Zero(f.Type.Key()), reflect.Zero(f.Type.Elem()))
+			field.Set(m)
+		case reflect.Bool:
+			field.SetBool(true)
+		default:
+			continue
+		}
+		if c.Empty() {
+			t.Errorf("changes of %s are empty", f.Name)
+		}
+		c.Endpoints = map[string]struct{}{"e": {}}
+		if want := slices.Contains([]string{"Endpoints", "Pods", "Localities"}, f.Name); c.OnlyEndpoints() != want {
+			t.Errorf("changes of endpoints and %s are only endpoints: %v, want %v", f.Name, !want, want)
+		}
+	}
+}

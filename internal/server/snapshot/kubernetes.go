@@ -135,6 +135,7 @@ type Service struct {
 	VIPs         []netip.Addr // cluster IPs
 	Headless     bool
 	NodeLocal    bool // internalTrafficPolicy Local
+	Distribution Distribution
 	ExternalName string
 	Selector     map[string]string
 	Ports        []ServicePort

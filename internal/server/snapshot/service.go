@@ -42,6 +42,9 @@ type MeshService struct {
 	// NodeLocal reports whether clients may call only endpoints on their own node
 	// (internalTrafficPolicy Local).
 	NodeLocal bool
+	// Distribution sets which endpoints clients prefer by their place, unless a
+	// DestinationRule does.
+	Distribution Distribution
 	// ClusterLocal reports whether clients call only endpoints of their own cluster.
 	ClusterLocal bool
 	// ExternalName is the host that an ExternalName service stands for. It may be
@@ -66,6 +69,32 @@ type MeshService struct {
 	// Plaintext reports whether PeerAuthentication disables mTLS in the service's
 	// namespace.
 	Plaintext bool
+}
+
+// Distribution is a preference for endpoints by their place.
+type Distribution uint8
+
+// The values of Distribution.
+const (
+	AnyPlace Distribution = iota
+	PreferSameZone
+	PreferClose
+	PreferSameNode
+)
+
+// Labels returns the labels that a client and an endpoint should share, the most important
+// one first.
+func (d Distribution) Labels() []string {
+	all := []string{mesh.LabelNetwork, mesh.LabelRegion, mesh.LabelZone, mesh.LabelSubzone, mesh.LabelHostname}
+	switch d {
+	case PreferSameZone:
+		return all[:3]
+	case PreferClose:
+		return all[:4]
+	case PreferSameNode:
+		return all
+	}
+	return nil
 }
 
 // In returns the part of a cluster, or nil.

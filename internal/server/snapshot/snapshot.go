@@ -155,7 +155,7 @@ func (c *Changes) Kinds() Kinds {
 	add(ServiceFacts, len(c.Services) > 0)
 	add(EndpointFacts, len(c.Endpoints) > 0)
 	add(RuleFacts, len(c.Rules) > 0)
-	add(RouteFacts, len(c.Routes) > 0)
+	add(RouteFacts, len(c.Routes)+len(c.RoutePorts) > 0)
 	add(GatewayRouteFacts, len(c.GatewayRoutes) > 0)
 	add(PortFacts, len(c.Ports) > 0)
 	add(SecretFacts, len(c.Secrets) > 0)
@@ -279,7 +279,7 @@ func union[K comparable](a, b map[K]struct{}) map[K]struct{} {
 
 // OnlyEndpoints reports whether no facts changed but endpoints, and pods behind them.
 func (c *Changes) OnlyEndpoints() bool {
-	return !c.Everywhere && c.Kinds() == EndpointFacts && len(c.Namespaces) == 0
+	return !c.Everywhere && !c.GatewayConfigs && !c.Traits && c.Kinds() == EndpointFacts && len(c.Namespaces)+len(c.Networks) == 0
 }
 
 // Empty reports whether nothing changed.

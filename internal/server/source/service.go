@@ -43,8 +43,31 @@ func (c *conversion) service(o *corev1.Service) *FieldError {
 	if s.ExportTo, fault = exportTo(o.Annotations[mesh.AnnotationExportTo]); fault != nil {
 		return fault
 	}
+	c.distribution(s, o)
 	c.object = s
 	return nil
+}
+
+// distribution reads the preference for near endpoints.
+func (c *conversion) distribution(s *snapshot.Service, o *corev1.Service) {
+	field, value := "spec.trafficDistribution", ""
+	if o.Spec.TrafficDistribution != nil {
+		value = *o.Spec.TrafficDistribution
+	}
+	if annotation := o.Annotations[mesh.AnnotationDistribution]; annotation != "" {
+		field, value = "metadata.annotations["+mesh.AnnotationDistribution+"]", annotation
+	}
+	switch strings.ToLower(value) {
+	case "", "any":
+	case "preferclose":
+		s.Distribution = snapshot.PreferClose
+	case "prefersamezone":
+		s.Distribution = snapshot.PreferSameZone
+	case "prefersamenode":
+		s.Distribution = snapshot.PreferSameNode
+	default:
+		c.warn(noEffect(field, fmt.Sprintf("%q is none of PreferClose, PreferSameZone, PreferSameNode and Any", value)))
+	}
 }
 
 func (c *conversion) clusterIPs(s *snapshot.Service, o *corev1.Service) *FieldError {

@@ -107,20 +107,6 @@ const celFunctions = `size/1 .size/0 bool/1 int/1 uint/1 double/1 bytes/1 dyn/1 
 	`.getFullYear/1 .getMonth/1 .getDate/1 .getDayOfMonth/1 .getDayOfWeek/1 .getDayOfYear/1 ` +
 	`.getHours/1 .getMinutes/1 .getSeconds/1 .getMilliseconds/1`
 
-// ExpressionFunctions returns an expression that calls every function that is allowed.
-func ExpressionFunctions() string {
-	var calls []string
-	for signature := range strings.FieldsSeq(celFunctions) {
-		name, count, _ := strings.Cut(signature, "/")
-		args := strings.TrimPrefix(strings.Repeat(", a", int(count[0]-'0')), ", ")
-		if strings.HasPrefix(name, ".") {
-			name = "a" + name
-		}
-		calls = append(calls, name+"("+args+") == a")
-	}
-	return strings.Join(calls, " || ")
-}
-
 const noTarget = "the Telemetry applies to no proxy"
 
 var telemetryFields = []apiField{

@@ -107,7 +107,7 @@ func (c meshGenerator) service(cluster mesh.ClusterID) snapshot.Object {
 		if c.once(4) {
 			s.VIPs = append(s.VIPs, netip.MustParseAddr("fd00::9"))
 		}
-		s.NodeLocal = c.once(8)
+		s.NodeLocal, s.Distribution = c.once(8), pickOne(c, snapshot.AnyPlace, snapshot.AnyPlace, snapshot.PreferSameZone, snapshot.PreferClose, snapshot.PreferSameNode)
 	}
 	if !c.once(4) {
 		s.Selector = c.app()

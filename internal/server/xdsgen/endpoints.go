@@ -116,9 +116,10 @@ type endpointPolicy struct {
 	Locality *localityPolicy `json:",omitempty"`
 }
 
-func endpointPolicyOf(m *snapshot.Mesh, p *networkingv1alpha3.TrafficPolicy, client place) endpointPolicy {
+func endpointPolicyOf(m *snapshot.Mesh, of snapshot.Distribution, p *networkingv1alpha3.TrafficPolicy, client place) endpointPolicy {
 	outlier := p.GetOutlierDetection()
-	out := endpointPolicy{Ready: outlier.GetMinHealthPercent() > 0, Locality: client.policy(localitySetting(m, p), outlier != nil)}
+	failover := outlier != nil || of != snapshot.AnyPlace && p.GetLoadBalancer().GetLocalityLbSetting() == nil
+	out := endpointPolicy{Ready: outlier.GetMinHealthPercent() > 0, Locality: client.policy(localitySetting(m, of, p), failover)}
 	if tls := p.GetTls(); tls != nil {
 		mtls := tls.GetMode() == networkingv1alpha3.ClientTLSSettings_ISTIO_MUTUAL
 		out.TLS = &mtls
@@ -130,7 +131,7 @@ func endpointPolicyOf(m *snapshot.Mesh, p *networkingv1alpha3.TrafficPolicy, cli
 // changes of a DestinationRule generate no assignments. A service without a rule that
 // matters has "".
 func encodeSubsets(m *snapshot.Mesh, svc *snapshot.MeshService, rule *snapshot.HostRule, client place) string {
-	if rule == nil && m.DefaultPolicy == nil && len(localitySetting(m, nil).GetDistribute()) == 0 {
+	if rule == nil && m.DefaultPolicy == nil && svc.Distribution == snapshot.AnyPlace && len(localitySetting(m, snapshot.AnyPlace, nil).GetDistribute()) == 0 {
 		return ""
 	}
 	var out []endpointSubset
@@ -139,7 +140,7 @@ func encodeSubsets(m *snapshot.Mesh, svc *snapshot.MeshService, rule *snapshot.H
 		e := endpointSubset{Name: subset.GetName(), Labels: subset.GetLabels()}
 		for i := range svc.Ports {
 			number := svc.Ports[i].Number
-			if p := endpointPolicyOf(m, rule.PolicyOver(m.DefaultPolicy, number, subset), client); p != (endpointPolicy{}) {
+			if p := endpointPolicyOf(m, svc.Distribution, rule.PolicyOver(m.DefaultPolicy, number, subset), client); p != (endpointPolicy{}) {
 				if e.Ports == nil {
 					e.Ports = make(map[uint32]endpointPolicy)
 				}

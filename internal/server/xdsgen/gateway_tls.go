@@ -34,9 +34,6 @@ func (g *generator) serverTLS(t *networkingv1alpha3.ServerTLSSettings, limits tl
 			VerifyCertificateSpki: t.GetVerifyCertificateSpki(),
 			VerifyCertificateHash: t.GetVerifyCertificateHash(),
 		}
-		if t.GetCaCrl() != "" {
-			rules.Crl = fileSource(t.GetCaCrl())
-		}
 		if t.GetInsecureSkipVerify().GetValue() {
 			rules.TrustChainVerification = tlsv3.CertificateValidationContext_ACCEPT_UNTRUSTED
 		}
@@ -106,7 +103,7 @@ func clientRoots(t *networkingv1alpha3.ServerTLSSettings) *tlsv3.SdsSecretConfig
 	case len(t.GetCredentialNames()) > 0:
 		name = t.GetCredentialNames()[0]
 	default:
-		return agentSecret(mesh.SecretFileRoots + t.GetCaCertificates())
+		return fileRoots(t.GetCaCertificates(), t.GetCaCrl())
 	}
 	if name = sdsName(name); !strings.HasPrefix(name, configMapPrefix) && !strings.HasSuffix(name, caSuffix) {
 		name += caSuffix

@@ -215,7 +215,7 @@ func (f *inboundFacts) chains(g *generator, p *inboundPort, filterPort uint32) [
 				port: filterPort, settings: f.settings, filters: f.filters, grpcWeb: p.Protocol == mesh.GRPCWeb,
 			})
 		} else {
-			filter = g.namedTCPProxy(cluster, tcpStats, f.settings, tcpTimeouts{})
+			filter = g.namedTCPProxy(cluster, tcpStats, f.settings, timeoutsOf(p.pool().GetTcp()))
 		}
 		c.Filters = []*listenerv3.Filter{filter}
 		if name == "" {

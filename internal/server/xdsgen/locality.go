@@ -74,10 +74,13 @@ func topology(label string, c mesh.ClusterID, n mesh.NetworkID, l mesh.Locality,
 	return "", false
 }
 
-// localitySetting returns the setting that applies to a policy: its own, else the mesh's.
-// It returns nil if the setting is disabled.
-func localitySetting(m *snapshot.Mesh, policy *networkingv1alpha3.TrafficPolicy) *networkingv1alpha3.LocalityLoadBalancerSetting {
+// localitySetting returns the setting that applies to a policy of a service: its own, else
+// the service's, else the mesh's. It returns nil if the setting is disabled.
+func localitySetting(m *snapshot.Mesh, of snapshot.Distribution, policy *networkingv1alpha3.TrafficPolicy) *networkingv1alpha3.LocalityLoadBalancerSetting {
 	setting := policy.GetLoadBalancer().GetLocalityLbSetting()
+	if setting == nil && of != snapshot.AnyPlace {
+		return &networkingv1alpha3.LocalityLoadBalancerSetting{FailoverPriority: of.Labels()}
+	}
 	if setting == nil {
 		setting = m.LocalityLB
 	}
@@ -139,9 +142,9 @@ type localityPolicy struct {
 type labelValue struct{ Name, Value string }
 
 // policy returns the policy of a client under a setting, or nil if it prefers no
-// endpoints. outlier reports whether there is outlier detection: without it, Envoy would
-// never leave endpoints of the first priority.
-func (p place) policy(setting *networkingv1alpha3.LocalityLoadBalancerSetting, outlier bool) *localityPolicy {
+// endpoints. failover reports whether the first priority may fail: there is outlier
+// detection, or users want to rely on the readiness of endpoints.
+func (p place) policy(setting *networkingv1alpha3.LocalityLoadBalancerSetting, failover bool) *localityPolicy {
 	if len(setting.GetDistribute()) > 0 {
 		for _, d := range setting.GetDistribute() {
 			if inLocality(p.locality, d.GetFrom()) {
@@ -150,7 +153,7 @@ func (p place) policy(setting *networkingv1alpha3.LocalityLoadBalancerSetting, o
 		}
 		return nil
 	}
-	if setting == nil || !outlier {
+	if setting == nil || !failover {
 		return nil
 	}
 	out := &localityPolicy{}

@@ -71,7 +71,7 @@ func (v clusterView) Unit(s *snapshot.Snapshot, k Key) Unit {
 	return serviceClusters{
 		service: svc, rule: s.Rules.Get(svc.Key).For(v.client), router: v.router, passthrough: v.passthrough, dns: v.dns(s, svc, s.Rules.Get(svc.Key).For(v.client)),
 		connectTimeout: s.Mesh.ConnectTimeout, autoMTLS: s.Mesh.AutoMTLS, mtlsLimits: s.Mesh.MeshTLS, tlsLimits: s.Mesh.TLSDefaults,
-		keepAlive: s.Mesh.KeepAlive, h2Upgrade: s.Mesh.H2Upgrade, localityWeights: localityWeightsOf(localitySetting(s.Mesh, nil)),
+		keepAlive: s.Mesh.KeepAlive, h2Upgrade: s.Mesh.H2Upgrade, localityWeights: localityWeightsOf(localitySetting(s.Mesh, snapshot.AnyPlace, nil)),
 		stats: s.Mesh.OutboundStats, defaults: s.Mesh.DefaultPolicy,
 	}
 }
@@ -203,7 +203,11 @@ func (u clusterOf) base(g *generator, name string) *clusterv3.Cluster {
 		Metadata:         serviceMetadata(u.service.Name, u.service.Namespace, u.service.Host),
 	}
 	addRuleMetadata(c.Metadata, u.rule, u.subset.GetName())
-	weighted := weighsLocalities(u.localityWeights, u.policy)
+	byDefault := u.localityWeights
+	if u.service.Distribution != snapshot.AnyPlace {
+		byDefault = alwaysWeighted
+	}
+	weighted := weighsLocalities(byDefault, u.policy)
 	if weighted {
 		c.CommonLbConfig.LocalityConfigSpecifier = &clusterv3.Cluster_CommonLbConfig_LocalityWeightedLbConfig_{
 			LocalityWeightedLbConfig: &clusterv3.Cluster_CommonLbConfig_LocalityWeightedLbConfig{},

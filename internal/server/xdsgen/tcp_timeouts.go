@@ -6,6 +6,7 @@ import (
 
 	tcpv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/tcp_proxy/v3"
 	"google.golang.org/protobuf/types/known/durationpb"
+	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
 
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 )
@@ -36,6 +37,15 @@ func (r timeoutRules) reads() snapshot.Kinds {
 type tcpTimeouts struct {
 	Idle *time.Duration `json:",omitempty"` // 0 means no limit, nil Envoy's default
 	Max  time.Duration  `json:",omitempty"`
+}
+
+func timeoutsOf(tcp *networkingv1alpha3.ConnectionPoolSettings_TCPSettings) tcpTimeouts {
+	t := tcpTimeouts{Max: tcp.GetMaxConnectionDuration().AsDuration()}
+	if d := tcp.GetIdleTimeout(); d != nil {
+		idle := d.AsDuration()
+		t.Idle = &idle
+	}
+	return t
 }
 
 func (t tcpTimeouts) set(p *tcpv3.TcpProxy) {
@@ -71,15 +81,10 @@ func (r timeoutRules) encode(s *snapshot.Snapshot, services iter.Seq[*snapshot.M
 			if port == nil || port.Protocol.IsHTTP() || tcp.GetIdleTimeout() == nil && tcp.GetMaxConnectionDuration() == nil {
 				continue
 			}
-			t := tcpTimeouts{Max: tcp.GetMaxConnectionDuration().AsDuration()}
-			if d := tcp.GetIdleTimeout(); d != nil {
-				idle := d.AsDuration()
-				t.Idle = &idle
-			}
 			if out[svc.Key] == nil {
 				out[svc.Key] = make(map[uint32]tcpTimeouts)
 			}
-			out[svc.Key][number] = t
+			out[svc.Key][number] = timeoutsOf(tcp)
 		}
 	}
 	if len(out) == 0 {

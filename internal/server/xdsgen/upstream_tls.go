@@ -40,10 +40,7 @@ func (g *generator) policyTLS(t *networkingv1alpha3.ClientTLSSettings, limits sn
 		rules := &tlsv3.CertificateValidationContext{
 			MatchSubjectAltNames: exactSANs(t.GetSubjectAltNames()), //nolint:staticcheck // see commonTLS
 		}
-		if crl := t.GetCaCrl(); crl != "" && name == "" {
-			rules.Crl = fileSource(crl)
-		}
-		roots := agentSecret(mesh.SecretFileRoots + cmp.Or(t.GetCaCertificates(), "system"))
+		roots := fileRoots(cmp.Or(t.GetCaCertificates(), "system"), t.GetCaCrl())
 		if name != "" {
 			roots = &tlsv3.SdsSecretConfig{Name: secretPrefix + name + caSuffix, SdsConfig: adsSource()}
 		}
@@ -66,10 +63,6 @@ func setALPN(c *clusterv3.Cluster, http2 bool) {
 	c.Metadata.FilterMetadata[mesh.MetadataNamespace] = &structpb.Struct{Fields: map[string]*structpb.Value{
 		metadataALPN: structpb.NewStringValue(alpn),
 	}}
-}
-
-func fileSource(path string) *corev3.DataSource {
-	return &corev3.DataSource{Specifier: &corev3.DataSource_Filename{Filename: path}}
 }
 
 // autoSNI makes HTTP requests to a server outside the mesh use their host as server name,
@@ -107,4 +100,14 @@ func (g *generator) announceClient(c *clusterv3.Cluster, p *networkingv1alpha3.T
 	if len(c.GetTransportSocketMatches()) == 0 {
 		c.TransportSocket = wrap(c.GetTransportSocket())
 	}
+}
+
+// fileRoots returns the reference to the CA certificates in a file, with the revocation
+// list in another one, if any.
+func fileRoots(certificates, crl string) *tlsv3.SdsSecretConfig {
+	name := mesh.SecretFileRoots + certificates
+	if crl != "" {
+		name += "~" + crl
+	}
+	return agentSecret(name)
 }
