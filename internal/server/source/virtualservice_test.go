@@ -35,7 +35,7 @@ func TestVirtualServiceRefusals(t *testing.T) {
 		match("uri: {regex: '*'}"):                                         `spec.http[0].match[0].uri.regex: "*" is not a regular expression of RE2: error parsing regexp: missing argument to repetition operator: ` + "`*`",
 		match("uri: {regex: '" + strings.Repeat("a", 4097) + "'}"):         "spec.http[0].match[0].uri.regex: has 4097 bytes, at most 4096 are accepted",
 		match(`uri: {regex: '(\pL{100}){9}'}`):                             "spec.http[0].match[0].uri.regex: is too large a regular expression: ",
-		match(`uri: {regex: '\x{100}'}`):                                  `spec.http[0].match[0].uri.regex: \x{100} is no byte, and Envoy matches bytes: write the character itself`,
+		match(`uri: {regex: '\x{100}'}`):                                   `spec.http[0].match[0].uri.regex: \x{100} is no byte, and Envoy matches bytes: write the character itself`,
 		match(`uri: {regex: 'a[\400b]'}`):                                  `spec.http[0].match[0].uri.regex: \400 is no byte, and Envoy matches bytes: write the character itself`,
 		match("uri: {exact: ''}"):                                          "spec.http[0].match[0].uri.exact: is empty",
 		match("uri: {prefix: ''}"):                                         "spec.http[0].match[0].uri.prefix: is empty",

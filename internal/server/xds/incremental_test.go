@@ -659,8 +659,9 @@ func (in interned) routes(s *snapshot.Snapshot, service func(*snapshot.MeshServi
 		fact, key := &snapshot.PortRoutes{Number: v.Number}, fmt.Sprint(v.Number)
 		hosts := func(of []snapshot.RoutedHost) (out []snapshot.RoutedHost) {
 			for _, h := range of {
-				out = append(out, snapshot.RoutedHost{Host: h.Host, Services: list(h.Services), Unserved: unserved(h.Unserved)})
-				key += fmt.Sprintf(" %s %s %p", h.Host, addressesOf(out[len(out)-1].Services), out[len(out)-1].Unserved)
+				h.Services, h.Unserved = list(h.Services), unserved(h.Unserved)
+				out = append(out, h)
+				key += fmt.Sprintf(" %s %s %p", h.Host, addressesOf(h.Services), h.Unserved)
 			}
 			key += "/"
 			return out
