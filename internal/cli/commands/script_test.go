@@ -94,7 +94,7 @@ func eventually(ts *testscript.TestScript, neg bool, args []string) {
 		ts.Fatalf("usage: eventually N REGEXP program [args...]")
 	}
 	want := regexp.MustCompile("(?m)" + args[1])
-	for end := time.Now().Add(clitest.Patience); ; time.Sleep(50 * time.Millisecond) {
+	for end := time.Now().Add(clitest.Patience); ; time.Sleep(100 * time.Millisecond) {
 		got := run(ts, args[2:])
 		if got == args[0] && want.MatchString(ts.ReadFile("stdout")) {
 			return
