@@ -30,10 +30,10 @@ const (
 	LabelServiceName       = "kubernetes.io/service-name"
 	LabelMCSServiceName    = "multicluster.kubernetes.io/service-name"
 
-	AnnotationExportTo  = "networking.istio.io/exportTo"
+	AnnotationExportTo = "networking.istio.io/exportTo"
 	// AnnotationDistribution precedes trafficDistribution of a Service.
 	AnnotationDistribution = "networking.istio.io/traffic-distribution"
-	AnnotationTemplates = "inject.istio.io/templates"
+	AnnotationTemplates    = "inject.istio.io/templates"
 	// AnnotationHealthChecks set to "true" makes a WorkloadEntry healthy only while
 	// its condition ConditionHealthy is true.
 	AnnotationHealthChecks = "proxy.istio.io/health-checks-enabled"

@@ -17,10 +17,10 @@ import (
 // tables holds the objects of all clusters and the facts that are derived from them. A
 // table reads only tables above it.
 type tables struct {
-	cfg    Config
-	graph  *derive.Graph
-	inputs map[snapshot.Kind]inputTable
-	discovery
+	cfg       Config
+	graph     *derive.Graph
+	inputs    map[snapshot.Kind]inputTable
+	discovery discovery
 
 	// Input.
 	clusters   derive.Input[mesh.ClusterID, struct{}]

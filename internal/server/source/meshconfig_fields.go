@@ -109,7 +109,7 @@ func actualMeshConfig() *meshv1alpha1.MeshConfig {
 	m := DefaultMeshConfig()
 	m.EnablePrometheusMerge = wrapperspb.Bool(false)
 	m.IngressControllerMode = meshv1alpha1.MeshConfig_OFF
-	m.VerifyCertificateAtClient = wrapperspb.Bool(true)
+	m.VerifyCertificateAtClient = wrapperspb.Bool(true) //nolint:staticcheck // old configurations have it
 	return m
 }
 
