@@ -24,7 +24,8 @@ type holdings struct {
 func sizeOf(names interface {
 	Len() int
 	Bytes() int
-}) int {
+},
+) int {
 	return names.Bytes() + nameOverhead*names.Len()
 }
 
