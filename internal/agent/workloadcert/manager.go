@@ -156,12 +156,15 @@ func (m *Manager) note(current *Certificate, err error) {
 	}
 }
 
+// keyAlgorithm is the algorithm of workloads' keys.
+const keyAlgorithm = certs.ECDSAP256
+
 // renew gets one certificate with a new key and publishes it. After failures, every second
 // attempt uses the token alone: the server refuses a revoked certificate.
 func (m *Manager) renew(ctx context.Context, current *Certificate, failures int) (*Certificate, error) {
 	ctx, cancel := context.WithTimeout(ctx, attemptTimeout)
 	defer cancel()
-	key, err := certs.GenerateKey(certs.ECDSAP256)
+	key, err := certs.GenerateKey(keyAlgorithm)
 	if err != nil {
 		return nil, fmt.Errorf("make a key: %w", err)
 	}

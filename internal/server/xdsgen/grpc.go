@@ -1,6 +1,7 @@
 package xdsgen
 
 import (
+	"cmp"
 	"net"
 
 	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
@@ -53,8 +54,11 @@ func (v grpcView) Type() string { return v.typ }
 
 func (v grpcView) Keys() Keys {
 	k := Keys{ServiceFacts: snapshot.ServiceFacts, scope: v.scope}
-	if v.typ == xdswire.ClusterType {
+	switch v.typ {
+	case xdswire.ClusterType:
 		k.ServiceFacts |= snapshot.RuleFacts | snapshot.MeshFacts
+	case xdswire.RouteType:
+		k.ServiceFacts |= snapshot.MeshFacts
 	}
 	return k
 }
@@ -65,7 +69,10 @@ func (v grpcView) Unit(s *snapshot.Snapshot, k Key) Unit {
 		return nil
 	}
 	u := grpcService{typ: v.typ, service: svc, near: isNear(svc, v.namespace)}
-	if v.typ == xdswire.ClusterType {
+	switch v.typ {
+	case xdswire.RouteType:
+		u.retries = s.Mesh.Retries
+	case xdswire.ClusterType:
 		u.mtls, u.rule = s.Mesh.AutoMTLS && svc.AllDirectTLS, s.Rules.Get(svc.Key).For(v.client)
 		u.defaults = s.Mesh.DefaultPolicy
 	}
@@ -76,7 +83,8 @@ func (v grpcView) Unit(s *snapshot.Snapshot, k Key) Unit {
 type grpcService struct {
 	typ     string
 	service *snapshot.MeshService
-	near    bool // clients are in the service's namespace
+	near    bool                 // clients are in the service's namespace
+	retries snapshot.RetryPolicy // of routes
 	// For clusters only.
 	mtls     bool
 	rule     *snapshot.HostRule // or nil
@@ -99,7 +107,7 @@ func (u grpcService) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, error)
 				g.listener(g.grpcListener(net.JoinHostPort(host, portString(port.Number)), name))
 			}
 		case xdswire.RouteType:
-			g.add(u.typ, name, grpcRoutes(name))
+			g.add(u.typ, name, grpcRoutes(name, u.retries))
 		case xdswire.ClusterType:
 			for _, subset := range subsetsOf(u.rule) {
 				g.cluster(u.cluster(&g, port.Number, subset))
@@ -132,8 +140,13 @@ func (g *generator) grpcListener(name, routes string) *listenerv3.Listener {
 }
 
 // grpcRoutes returns the routes of all calls to the cluster of the same name. They match
-// all hosts, as clients may use several. Retries are as on sidecars.
-func grpcRoutes(cluster string) *routev3.RouteConfiguration {
+// all hosts, as clients may use several. Calls are repeated as often as by sidecars, after
+// the states that gRPC knows.
+func grpcRoutes(cluster string, retries snapshot.RetryPolicy) *routev3.RouteConfiguration {
+	var policy *routev3.RetryPolicy
+	if !retries.Off {
+		policy = &routev3.RetryPolicy{RetryOn: "unavailable,cancelled", NumRetries: wrapperspb.UInt32(cmp.Or(retries.Attempts, defaultAttempts))}
+	}
 	return &routev3.RouteConfiguration{
 		Name: cluster,
 		VirtualHosts: []*routev3.VirtualHost{{
@@ -142,7 +155,7 @@ func grpcRoutes(cluster string) *routev3.RouteConfiguration {
 				Match: &routev3.RouteMatch{PathSpecifier: &routev3.RouteMatch_Prefix{}},
 				Action: &routev3.Route_Route{Route: &routev3.RouteAction{
 					ClusterSpecifier: &routev3.RouteAction_Cluster{Cluster: cluster},
-					RetryPolicy:      &routev3.RetryPolicy{RetryOn: "unavailable,cancelled", NumRetries: wrapperspb.UInt32(2)},
+					RetryPolicy:      policy,
 				}},
 			}},
 		}},

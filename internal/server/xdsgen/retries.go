@@ -15,6 +15,9 @@ import (
 // defaultRetryOn holds the conditions after which Istio repeats requests.
 const defaultRetryOn = "connect-failure,refused-stream,unavailable,cancelled,retriable-status-codes"
 
+// defaultAttempts is the number of times that Istio repeats a request.
+const defaultAttempts = 2
+
 // retryPolicy returns the retries of a route, or nil for none.
 func (g *generator) retryPolicy(p snapshot.RetryPolicy) *routev3.RetryPolicy {
 	if p.Off {
@@ -22,7 +25,7 @@ func (g *generator) retryPolicy(p snapshot.RetryPolicy) *routev3.RetryPolicy {
 	}
 	out := &routev3.RetryPolicy{
 		RetryOn:                       cmp.Or(p.On, defaultRetryOn),
-		NumRetries:                    wrapperspb.UInt32(cmp.Or(p.Attempts, 2)),
+		NumRetries:                    wrapperspb.UInt32(cmp.Or(p.Attempts, defaultAttempts)),
 		HostSelectionRetryMaxAttempts: 5,
 	}
 	for i := 0; i+1 < len(p.Codes); i += 2 {

@@ -3,39 +3,10 @@ package registry
 import (
 	"fmt"
 	"slices"
-	"strings"
 
 	"github.com/meshctl/meshctl/internal/server/derive"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 )
-
-// addGateways adds the tables of Gateway objects and their VirtualServices.
-func (t *tables) addGateways() {
-	t.configs = derive.Single(t.graph, "gateway configs", slices.Equal[[]*snapshot.Gateway], func(r *derive.Reads) []*snapshot.Gateway {
-		return oldestFirst(t.allGateways.Lookup(r, struct{}{}))
-	})
-	t.serverConflicts = derive.Single(t.graph, "conflicts of gateways", slices.Equal[[]serverConflict], t.findServerConflicts)
-	t.routedBy = derive.NewIndex(t.routed, func(into []string, _ objectKey, v routedService) []string {
-		for _, name := range v.Gateways {
-			if name != snapshot.MeshGateway {
-				into = append(into, name)
-			}
-		}
-		return into
-	})
-	t.gatewayRoutes = derive.New(t.graph, "routes of gateways", strings.Compare, func(a, b *snapshot.ClientRoutes) bool { return a.Same(*b) }, t.routesOfGateway, t.routedBy)
-}
-
-// routesOfGateway returns the VirtualServices that name a Gateway object.
-func (t *tables) routesOfGateway(r *derive.Reads, name string) (*snapshot.ClientRoutes, bool) {
-	var all []exportedService
-	for _, v := range t.routedBy.Lookup(r, name) {
-		all = append(all, exportedService{v.VirtualService, t.virtualExports(r, v.VirtualService)})
-	}
-	slices.SortFunc(all, compareAge)
-	routes := clientRoutes(all, func(list []*snapshot.VirtualService) []*snapshot.VirtualService { return list })
-	return &routes, true
-}
 
 // serverConflict is a server of a Gateway that proxies do not open because of another.
 type serverConflict struct {
