@@ -25,7 +25,6 @@ import (
 	"github.com/meshctl/meshctl/internal/agent/probe"
 	"github.com/meshctl/meshctl/internal/agent/relay"
 	"github.com/meshctl/meshctl/internal/agent/sds"
-	"github.com/meshctl/meshctl/internal/files"
 )
 
 // Options of Run. All fields are needed.
@@ -139,28 +138,6 @@ func runAlone(ctx, serving context.Context, cfg *config.Config, opts Options, st
 
 // errServing reports that the agent ends because one of its tasks failed.
 var errServing = errors.New("a server of the agent failed")
-
-// checkDirectories makes the directory of the bootstrap and refuses directories in which
-// other users could replace the agent's files. In a pod, where a volume belongs to its
-// containers alone, any mode is good.
-func checkDirectories(c *config.Config) error {
-	if err := os.MkdirAll(c.ConfigPath, 0o700); err != nil {
-		return fmt.Errorf("make directory for the bootstrap: %w", err)
-	}
-	if c.InPod {
-		return nil
-	}
-	dirs := [][2]string{{c.ConfigPath, "--config-path"}, {c.CertDir, "--output-certs"}}
-	if c.GRPCBootstrap != "" {
-		dirs = append(dirs, [2]string{filepath.Dir(c.GRPCBootstrap), "--grpc-bootstrap"})
-	}
-	for _, dir := range dirs {
-		if err := files.CheckDirectory(dir[0]); dir[0] != "" && err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return fmt.Errorf("refuse the directory %s (%s): %w", dir[0], dir[1], err)
-		}
-	}
-	return nil
-}
 
 // startProbing probes the application until ctx ends or stop is called; stop waits for the
 // last report. health holds the newest unread report. It is nil when p is nil.

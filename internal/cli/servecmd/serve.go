@@ -10,14 +10,11 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
-	"math"
 	"os"
 	"path/filepath"
-	"runtime/debug"
 	"strings"
 	"time"
 
-	"github.com/KimMachineGun/automemlimit/memlimit"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
@@ -148,16 +145,7 @@ func (o *serveOptions) run(ctx context.Context, env *cli.Env) error {
 	if err := placeState(env, &cfg); err != nil {
 		return err
 	}
-	// Most allocations are short-lived requests: collecting garbage twice as often as
-	// by default costs little CPU and halves their memory. Before it is ready, the
-	// server allocates mostly long-lived objects and must start fast. GOGC and
-	// GOMEMLIMIT override both.
-	if _, set := env.LookupEnv("GOGC"); !set {
-		cfg.OnReady = func() { debug.SetGCPercent(50) }
-	}
-	if _, set := env.LookupEnv("GOMEMLIMIT"); !set {
-		limitMemory(cfg.Log)
-	}
+	boundMemory(env, &cfg)
 	s, err := server.New(cfg)
 	if err == nil {
 		err = s.Run(ctx)
@@ -255,23 +243,6 @@ func withFix(err error) error {
 		return fmt.Errorf("%w: delete them, or start with --ignore-security-policies to serve the mesh without them (%s)", err, APISupportPage)
 	}
 	return err
-}
-
-// limitMemory sets the limit of the garbage collector to nine tenths of the memory limit
-// of the cgroup, if any. Beyond the latter the kernel kills the process, although most
-// of its memory may be garbage.
-func limitMemory(log *slog.Logger) {
-	limit, err := memlimit.FromCgroup()
-	switch {
-	case errors.Is(err, memlimit.ErrNoLimit), errors.Is(err, memlimit.ErrNoCgroup), errors.Is(err, memlimit.ErrCgroupsNotSupported):
-		log.Debug("no memory limit", "error", err)
-	case err != nil:
-		log.Warn("the memory limit of the cgroup cannot be read: set GOMEMLIMIT", "error", err)
-	case limit < math.MaxInt64:
-		limit = limit / 10 * 9
-		debug.SetMemoryLimit(int64(limit))
-		log.Info("memory limited by the cgroup", "GOMEMLIMIT", limit)
-	}
 }
 
 // APISupportPage lists the supported kinds and fields of Istio and Kubernetes.

@@ -133,18 +133,6 @@ func (m *Manager) advance(ctx context.Context, c *cluster) {
 	}
 }
 
-// refused ends the manager if the own cluster has security policies that are not
-// enforced.
-func (m *Manager) refused(c *cluster) bool {
-	list := c.reader.report().Unenforced
-	if m.cfg.IgnorePolicies || len(list) == 0 {
-		m.reminded = m.cfg.Now()
-		return false
-	}
-	m.fail(&UnenforcedError{Cluster: c.id, Policies: list})
-	return true
-}
-
 // giveUp serves the mesh without a cluster that was not read in time.
 func (m *Manager) giveUp(c *cluster) {
 	c.overdue = true

@@ -234,18 +234,6 @@ func (m *Manager) fail(err error) {
 	m.queue.ShutDown()
 }
 
-// remind logs unenforced security policies of the own cluster from time to time.
-func (m *Manager) remind() {
-	own, now := m.clusters[m.cfg.Own], m.cfg.Now()
-	if own == nil || !own.synced || now.Sub(m.reminded) < m.cfg.timing.remind {
-		return
-	}
-	m.reminded = now
-	if list := own.reader.report().Unenforced; len(list) > 0 {
-		m.cfg.Log.Warn("security policies are not enforced", "cluster", own.id, "policies", names(list))
-	}
-}
-
 // search starts the finders.
 func (m *Manager) search(ctx context.Context) {
 	if m.searched {

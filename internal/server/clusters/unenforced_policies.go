@@ -47,3 +47,27 @@ func (s *Status) Hints() []string {
 	}
 	return lines
 }
+
+// refused ends the manager if the own cluster has security policies that are not
+// enforced.
+func (m *Manager) refused(c *cluster) bool {
+	list := c.reader.report().Unenforced
+	if m.cfg.IgnorePolicies || len(list) == 0 {
+		m.reminded = m.cfg.Now()
+		return false
+	}
+	m.fail(&UnenforcedError{Cluster: c.id, Policies: list})
+	return true
+}
+
+// remind logs unenforced security policies of the own cluster from time to time.
+func (m *Manager) remind() {
+	own, now := m.clusters[m.cfg.Own], m.cfg.Now()
+	if own == nil || !own.synced || now.Sub(m.reminded) < m.cfg.timing.remind {
+		return
+	}
+	m.reminded = now
+	if list := own.reader.report().Unenforced; len(list) > 0 {
+		m.cfg.Log.Warn("security policies are not enforced", "cluster", own.id, "policies", names(list))
+	}
+}
