@@ -68,6 +68,24 @@ func (s *NameSet) Has(name string) bool {
 	return ok
 }
 
+// HasAll reports whether all names of another set are in the set. It costs little for
+// chunks that the sets share.
+func (s *NameSet) HasAll(other *NameSet) bool {
+	chunks := s.Chunks()
+	for _, c := range other.Chunks() {
+		for len(chunks) > 0 && chunks[0].names[0] < c.names[0] {
+			chunks = chunks[1:]
+		}
+		if len(chunks) > 0 && chunks[0] == c {
+			continue
+		}
+		if slices.ContainsFunc(c.names, func(name string) bool { return !s.Has(name) }) {
+			return false
+		}
+	}
+	return true
+}
+
 // All iterates over the sorted names.
 func (s *NameSet) All() iter.Seq[string] {
 	return func(yield func(string) bool) {
@@ -250,7 +268,7 @@ func merge(names, added, gone []string, add func(string)) {
 
 // sortedNames returns the wanted names, sorted and without repetition.
 func sortedNames(names []string, wanted func(string) bool) []string {
-	var out []string
+	out := make([]string, 0, len(names))
 	for _, n := range names {
 		if wanted(n) {
 			out = append(out, n)

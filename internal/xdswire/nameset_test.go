@@ -87,6 +87,11 @@ func TestNameSetsAddAndRemoveLikeSets(t *testing.T) {
 		if !slices.Equal(s.Names(), want) || s.Bytes() != len(strings.Join(want, "")) || s != sets.Of(want) {
 			t.Fatalf("got %v of %d bytes, want %v", s.Names(), s.Bytes(), want)
 		}
+		other := sets.Of(names)
+		lacking := slices.ContainsFunc(names, func(n string) bool { return !model[n] })
+		if s.HasAll(other) == lacking || !s.HasAll(s) || !s.HasAll(nil) || !sets.With(s, names).HasAll(s) {
+			t.Fatalf("HasAll(%v) is %v for %v", names, !lacking, want)
+		}
 	}
 }
 

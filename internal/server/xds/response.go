@@ -77,7 +77,7 @@ func (s *session) addAll(i int, resp *response, now viewSet) {
 			continue
 		}
 		full := state.since(nil)
-		if t.want.Names == state.nameSet(s.hub.names) {
+		if t.want.Names.HasAll(state.nameSet(s.hub.names)) {
 			resp.addBody(full.body(s.sub.variant))
 			found += len(full.changed)
 			continue
