@@ -23,16 +23,16 @@ func (a *usage) add(c *Conn, bytes int) {
 	}
 }
 
-// fits reports whether a request of a connection fits the budget. A single request
-// always fits, so that names never keep all requests out.
-func (a *usage) fits(c *Conn, bytes, budget int) bool {
+// fits reports whether a request of a connection fits the budget, and what requests may
+// take of it. A single request always fits, so that names never keep all requests out.
+func (a *usage) fits(c *Conn, bytes, requests, budget int) bool {
 	if a.requests == 0 {
 		return true
 	}
-	if !c.started && a.early > 0 && a.early+bytes > budget/2 {
+	if !c.started && a.early > 0 && a.early+bytes > requests/2 {
 		return false
 	}
-	return a.held()+bytes <= budget
+	return a.requests+bytes <= requests && a.held()+bytes <= budget
 }
 
 // peerState holds a peer's open connections and streams, and counts its memory.
@@ -114,8 +114,8 @@ func (c *Conns) withdraw(r *reservation) bool {
 
 // Start records that a stream of the connection has its turn (see Turns). From now on
 // the connection's requests come before requests of connections that wait for a turn.
-// The latter may hold at most half of each budget; otherwise they could fill it, and
-// streams that have their turn would wait for them. Start may be called on a nil Conn.
+// The latter may hold at most half of what requests may take; otherwise they could fill it,
+// and streams that have their turn would wait for them. Start may be called on a nil Conn.
 func (c *Conn) Start() {
 	if c == nil {
 		return
@@ -226,13 +226,18 @@ func (c *Conn) reserve(bytes int, done <-chan struct{}) (held bool) {
 // fits reports whether a request of a connection fits both budgets. The lock must be
 // held.
 func (c *Conns) fits(n *Conn, h *peerState, bytes int) bool {
-	return c.fitsTotal(n, bytes) && h.fits(n, bytes, c.cfg.Limits.PeerBytes)
+	return c.fitsTotal(n, bytes) && c.fitsPeer(n, h, bytes)
 }
 
-// fitsTotal reports whether a request fits the budget of all peers. A quarter of it is kept
-// for the names that admitted requests add, for which relieve would close a connection.
+// fitsTotal reports whether a request fits the budget of all peers. Requests may take a
+// quarter of it: the rest is for names, which stay.
 func (c *Conns) fitsTotal(n *Conn, bytes int) bool {
-	return c.total.fits(n, bytes, c.cfg.Limits.TotalBytes/4*3)
+	return c.total.fits(n, bytes, c.cfg.Limits.TotalBytes/4, c.cfg.Limits.TotalBytes)
+}
+
+// fitsPeer reports whether a request fits the budget of its peer.
+func (c *Conns) fitsPeer(n *Conn, h *peerState, bytes int) bool {
+	return h.fits(n, bytes, c.cfg.Limits.PeerBytes, c.cfg.Limits.PeerBytes)
 }
 
 // grant admits the waiting requests that fit. Requests of connections that have started
@@ -253,7 +258,7 @@ func (c *Conns) grant() {
 				return
 			}
 			turns.MoveToBack(e)
-			if class == early && h.queues[started].turn != nil || !h.fits(r.conn, r.bytes, c.cfg.Limits.PeerBytes) {
+			if class == early && h.queues[started].turn != nil || !c.fitsPeer(r.conn, h, r.bytes) {
 				continue
 			}
 			c.dequeue(r)

@@ -352,7 +352,7 @@ func TestRequestsWaitForTheBudget(t *testing.T) {
 func TestRequestsWaitForTheBudgetOfAllPeers(t *testing.T) {
 	t.Parallel()
 	const size, cost = 1 << 20, 2<<20 + 1<<20/usualFrame*frameOverhead + frameOverhead + requestOverhead
-	c := limited(Limits{PeerBytes: 1 << 30, TotalBytes: 6 * cost, RequestBytes: 4 << 20, RequestTime: patience})
+	c := limited(Limits{PeerBytes: 1 << 30, TotalBytes: 16 * cost, RequestBytes: 4 << 20, RequestTime: patience})
 	waiting := func(ofStarted, ofEarly int) func() bool {
 		return func() bool {
 			c.mu.Lock()
@@ -436,7 +436,7 @@ func TestRequestsAreFinishedInTime(t *testing.T) {
 // connection of the largest peer is closed, not the latest.
 func TestLargestHolderIsClosedFirst(t *testing.T) {
 	t.Parallel()
-	c := limited(Limits{PeerBytes: 1 << 30, TotalBytes: 12 << 20, RequestBytes: 4 << 20, RequestTime: patience})
+	c := limited(Limits{PeerBytes: 1 << 30, TotalBytes: 36 << 20, RequestBytes: 4 << 20, RequestTime: patience})
 	small, large, last := c.dial(t, "127.0.0.1"), c.dial(t, "127.0.0.2"), c.dial(t, "127.0.0.3")
 	for _, next := range []struct {
 		*wire
@@ -463,7 +463,7 @@ func TestLargestHolderIsClosedFirst(t *testing.T) {
 // closed for the requests that wait.
 func TestSlowRequestsAreNoStall(t *testing.T) {
 	t.Parallel()
-	c := limited(Limits{PeerBytes: 1 << 30, TotalBytes: 10 << 20, RequestBytes: 4 << 20, RequestTime: patience})
+	c := limited(Limits{PeerBytes: 1 << 30, TotalBytes: 30 << 20, RequestBytes: 4 << 20, RequestTime: patience})
 	var seconds atomic.Int64
 	c.cfg.Now = func() time.Time { return time.Unix(seconds.Load(), 0) }
 	slow, next := c.dial(t, "127.0.0.1"), c.dial(t, "127.0.0.2")
