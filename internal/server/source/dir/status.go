@@ -197,14 +197,19 @@ func (r *reader) problems() []Problem {
 	for key := range r.doubles {
 		first := r.givers[key][0]
 		for _, e := range r.givers[key][1:] {
-			all = append(all, Problem{
-				Kind: source.Repeated, File: r.fileName(e.path), Line: e.line, Object: source.ObjectName(key), Key: key,
-				Reason: fmt.Sprintf("is given twice: the one at %s:%d counts", r.fileName(first.path), first.line),
-			})
+			all = append(all, repeated(r.fileName(e.path), e, r.fileName(first.path), first.line))
 		}
 	}
 	order.Sort(all, byPlaceInFile)
 	return all
+}
+
+// repeated returns the problem of an object in a file that is given before, too.
+func repeated(file string, o *fileObject, firstFile string, firstLine int) Problem {
+	return Problem{
+		Kind: source.Repeated, File: file, Line: o.line, Object: source.ObjectName(o.key), Key: o.key,
+		Reason: fmt.Sprintf("is given twice: the one at %s:%d counts", firstFile, firstLine),
+	}
 }
 
 func (f *file) problems(name string) []Problem {
