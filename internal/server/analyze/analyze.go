@@ -31,16 +31,10 @@ type Finding struct {
 	Field string
 	// Message states the fault, without the field.
 	Message string
+	// Logged is set if the registry logs the fault.
+	Logged bool
 
 	suppress string // see snapshot.Meta
-}
-
-// Text returns the message with the field.
-func (f *Finding) Text() string {
-	if f.Field == "" {
-		return f.Message
-	}
-	return f.Field + ": " + f.Message
 }
 
 // Options configures Check.

@@ -2,6 +2,7 @@ package analyze_test
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"flag"
 	"fmt"
@@ -22,7 +23,6 @@ import (
 	"github.com/meshctl/meshctl/internal/output"
 	"github.com/meshctl/meshctl/internal/server/analyze"
 	"github.com/meshctl/meshctl/internal/server/load"
-	"github.com/meshctl/meshctl/internal/server/source"
 	"github.com/meshctl/meshctl/internal/server/source/dir"
 )
 
@@ -41,7 +41,7 @@ func TestCodes(t *testing.T) {
 }
 
 // example checks the example of a code. It returns the finding, and the files of both forms.
-func example(t *testing.T, code analyze.Code) (finding analyze.Finding, broken, mended []load.Cluster) {
+func example(t *testing.T, code analyze.Code) (finding analyze.Report, broken, mended []load.Cluster) {
 	t.Helper()
 	broken, mended = clusters(t, code, ""), clusters(t, code, ".mended")
 	if code == analyze.Unreadable { // an example has no room for so many documents
@@ -55,7 +55,7 @@ func example(t *testing.T, code analyze.Code) (finding analyze.Finding, broken, 
 	if left := check(t, mended); len(left) > 0 {
 		t.Fatalf("mended, but found %s", texts(left))
 	}
-	return found[0], broken, mended
+	return analyze.Reports(found)[0], broken, mended
 }
 
 // clusters returns the files of an example: CODE.yaml of the cluster east, and CODE.west.yaml
@@ -107,9 +107,8 @@ func check(t *testing.T, of []load.Cluster) []analyze.Finding {
 
 func texts(findings []analyze.Finding) string {
 	var out strings.Builder
-	for i := range findings {
-		f := &findings[i]
-		fmt.Fprintf(&out, "\n%s %s %s: %s", f.Code, f.Place, f.Object, f.Text())
+	for _, r := range analyze.Reports(findings) {
+		fmt.Fprintf(&out, "\n%s %s", r.Reference, r)
 	}
 	return out.String()
 }
@@ -126,7 +125,7 @@ func TestPage(t *testing.T) {
 		if k.Code == analyze.Unreadable {
 			continue
 		}
-		fmt.Fprintf(&want, "```text\n%s: %s\n```\n\n", kindAndName(found), found.Text())
+		fmt.Fprintf(&want, "```text\n%s: %s\n```\n\n", cmp.Or(found.Origin, "the mesh"), found.Text())
 		want.WriteString("```diff\n" + changeOf(broken, mended) + "```\n\n")
 	}
 	text, err := os.ReadFile(page)
@@ -149,13 +148,6 @@ func TestPage(t *testing.T) {
 	if err := os.WriteFile(page, []byte(now), 0o600); err != nil {
 		t.Fatal(err)
 	}
-}
-
-func kindAndName(f analyze.Finding) string {
-	if f.Object.Name == "" {
-		return "the mesh"
-	}
-	return source.ObjectName(f.Object)
 }
 
 // changeOf returns the changes that mend an example, without their line numbers.

@@ -246,4 +246,3 @@ func (m *checker) precludedRule(first, second *snapshot.DestinationRule) {
 		}
 	}
 }
-

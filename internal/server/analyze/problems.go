@@ -70,6 +70,7 @@ func (m *checker) problems() {
 			field = fieldOfName(v, p.Refers)
 		}
 		m.findKey(codes[p.Kind], p.Object, field, p.Text)
+		m.found[len(m.found)-1].Logged = true
 	}
 }
 

@@ -36,7 +36,7 @@ func (m *checker) portNames(svc *snapshot.Service) {
 		return
 	}
 	for i := range svc.Ports {
-		if p := &svc.Ports[i]; p.Protocol == mesh.Auto {
+		if p := &svc.Ports[i]; p.Protocol == mesh.Auto && p.Number != mesh.PortEnvoyReadiness {
 			m.find(PortNameIsNotUnderNamingConvention, svc, at("spec.ports", i), "port %d names no protocol: proxies detect it from the first bytes of each connection", p.Number)
 		}
 	}
@@ -53,7 +53,7 @@ func (m *checker) withoutEndpoints(svc *snapshot.Service) {
 	if whole == nil || whole.Entry || len(m.endpoints(whole, 0)) > 0 || len(svc.Ports) == 0 {
 		return
 	}
-	if slices.ContainsFunc(m.selected(svc.Namespace, svc.Selector), func(*snapshot.Pod) bool { return true }) {
+	if len(m.selected(svc.Namespace, svc.Selector)) > 0 {
 		return // EndpointSlices may be missing in a directory
 	}
 	m.find(ServiceWithoutEndpoints, svc, "spec.selector", "selects no workload in any cluster: requests to %s fail", host)

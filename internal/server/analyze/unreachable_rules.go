@@ -178,7 +178,9 @@ func coversClient(gateways, of []string, labels, ofLabels map[string]string, nam
 // coversTLS reports whether every connection that matches b is known to match a.
 func coversTLS(a, b *networkingv1alpha3.TLSMatchAttributes) bool {
 	for _, sni := range b.GetSniHosts() {
-		covered := func(of string) bool { return of == sni || strings.HasPrefix(of, "*") && snapshot.HostsOverlap(of, sni) && len(of) <= len(sni) }
+		covered := func(of string) bool {
+			return of == sni || strings.HasPrefix(of, "*") && snapshot.HostsOverlap(of, sni) && len(of) <= len(sni)
+		}
 		if len(a.GetSniHosts()) > 0 && !slices.ContainsFunc(a.GetSniHosts(), covered) {
 			return false
 		}

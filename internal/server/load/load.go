@@ -31,8 +31,8 @@ type Cluster struct {
 	ID mesh.ClusterID
 	// Config is the access to the Kubernetes API of the cluster, or nil.
 	Config *rest.Config
-	// Dirs and Files hold further objects. They replace those of the API that have the same
-	// names.
+	// Dirs and Files hold further objects. Those of files replace objects of the same names
+	// in directories, and both replace objects of the API.
 	Dirs  []string
 	Files []File
 	// SecretNamespaces are the namespaces whose Secrets are read from the API; "*" means
@@ -143,32 +143,37 @@ func newReader(cfg *Config, c *Cluster, remote bool, reg *registry.Registry) *re
 	return r
 }
 
-// start reads the API and then the files and directories, whose objects so replace others.
+// start reads the API, then the directories and then the files: later objects replace
+// earlier ones.
 func (r *reader) start(ctx context.Context, running *errgroup.Group) {
 	if r.api == nil {
-		r.readFiles(ctx, running)
+		r.readDirs(ctx, running)
 		return
 	}
 	running.Go(func() error {
-		return r.api.Run(ctx, apiSink{r.Registry, func() { r.readFiles(ctx, running) }})
+		return r.api.Run(ctx, apiSink{r.Registry, func() { r.readDirs(ctx, running) }})
 	})
 }
 
-func (r *reader) readFiles(ctx context.Context, running *errgroup.Group) {
-	r.Apply(r.events)
+func (r *reader) readDirs(ctx context.Context, running *errgroup.Group) {
 	for _, d := range r.dirs {
 		running.Go(func() error { return d.Run(ctx, r) })
 	}
 	if len(r.dirs) == 0 {
-		r.Registry.Synced(r.cluster.ID)
+		r.readFiles()
 	}
 }
 
-// Synced implements snapshot.Sink. The cluster is read when all its directories are.
-func (r *reader) Synced(id mesh.ClusterID) {
+// Synced implements snapshot.Sink, for a directory.
+func (r *reader) Synced(mesh.ClusterID) {
 	if r.left.Add(-1) == 0 {
-		r.Registry.Synced(id)
+		r.readFiles()
 	}
+}
+
+func (r *reader) readFiles() {
+	r.Apply(r.events)
+	r.Registry.Synced(r.cluster.ID)
 }
 
 // apiSink is the sink of a Kubernetes API. It calls synced when everything was read.
