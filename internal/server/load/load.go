@@ -87,6 +87,7 @@ func Read(ctx context.Context, cfg Config) (*Mesh, error) {
 		readers[i] = newReader(&cfg, &cfg.Clusters[i], i > 0, reg)
 		readers[i].start(inner, running)
 	}
+	running.Go(func() error { return watch(inner, readers) })
 	contents, err := reg.Contents(inner)
 	for _, r := range readers {
 		err = r.explain(err)
@@ -101,6 +102,27 @@ func Read(ctx context.Context, cfg Config) (*Mesh, error) {
 	}
 	return out, nil
 }
+
+// watch returns an error as soon as an API server refuses to be read, nil when ctx ends.
+func watch(ctx context.Context, readers []*reader) error {
+	ticks := time.NewTicker(watchInterval)
+	defer ticks.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-ticks.C:
+		}
+		for _, r := range readers {
+			if err := r.failure(func(s *kube.ResourceStatus) bool { return s.Cause == kube.CauseForbidden && !s.Optional }); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// watchInterval is the interval between looks at the state of API servers.
+const watchInterval = 200 * time.Millisecond
 
 // resolvable returns an address for each host name of a gateway: whether a name can be
 // resolved is no property of the configuration.
@@ -187,13 +209,38 @@ func (s apiSink) Synced(mesh.ClusterID) { s.synced() }
 
 // explain returns the error of the API in place of the end of the wait for it.
 func (r *reader) explain(err error) error {
-	if r.api == nil || !errors.Is(err, context.DeadlineExceeded) {
-		return err
-	}
-	if st := r.api.Status(); !st.Synced && len(st.Errors()) > 0 {
-		return fmt.Errorf("cluster %s: %s", r.cluster.ID, strings.Join(st.Errors(), "; "))
+	if errors.Is(err, context.DeadlineExceeded) {
+		return cmp.Or(r.failure(func(s *kube.ResourceStatus) bool { return s.Error != "" }), err)
 	}
 	return err
+}
+
+// failure returns an error with the first selected resources that are not read, nil if
+// there are none.
+func (r *reader) failure(selects func(*kube.ResourceStatus) bool) error {
+	if r.api == nil {
+		return nil
+	}
+	const most = 3
+	var texts []string
+	more := 0
+	st := r.api.Status()
+	for i := range st.Resources {
+		switch s := &st.Resources[i]; {
+		case st.Synced || !selects(s) || slices.Contains(texts, s.Error):
+		case len(texts) == most:
+			more++
+		default:
+			texts = append(texts, s.Error)
+		}
+	}
+	if more > 0 {
+		texts = append(texts, fmt.Sprintf("and %d more resources", more))
+	}
+	if len(texts) == 0 {
+		return nil
+	}
+	return fmt.Errorf("cluster %s: %s", r.cluster.ID, strings.Join(texts, "; "))
 }
 
 // add adds the problems of a cluster. Objects in files replace those of the API.
