@@ -10,6 +10,7 @@ package analyze
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -83,10 +84,14 @@ type checker struct {
 	workloads map[string][]*snapshot.Pod
 	// services holds the Services of Kubernetes by namespace.
 	services map[string][]*snapshot.Service
-	virtual  []*snapshot.VirtualService
-	rules    []*snapshot.DestinationRule
-	entries  []*snapshot.ServiceEntry
-	clusters map[mesh.ClusterID]bool
+	// labelled holds the workloads with a label, and selecting the Services of Kubernetes
+	// whose first label it is.
+	labelled  map[label][]*snapshot.Pod
+	selecting map[label][]*snapshot.Service
+	virtual   []*snapshot.VirtualService
+	rules     []*snapshot.DestinationRule
+	entries   []*snapshot.ServiceEntry
+	clusters  map[mesh.ClusterID]bool
 	// wildcards holds the hosts of services that begin with "*".
 	wildcards []string
 	found     []Finding
@@ -96,6 +101,7 @@ func newChecker(c *registry.Contents, o Options) *checker {
 	m := &checker{
 		Contents: c, Options: o, objects: make(map[snapshot.Key]snapshot.Object), workloads: make(map[string][]*snapshot.Pod),
 		services: make(map[string][]*snapshot.Service), clusters: make(map[mesh.ClusterID]bool),
+		labelled: make(map[label][]*snapshot.Pod), selecting: make(map[label][]*snapshot.Service),
 	}
 	for _, list := range c.Objects {
 		for _, object := range list {
@@ -103,11 +109,15 @@ func newChecker(c *registry.Contents, o Options) *checker {
 			m.objects[key], m.clusters[key.Cluster] = object, true
 			switch o := object.(type) {
 			case *snapshot.Pod:
-				m.workloads[o.Namespace] = append(m.workloads[o.Namespace], o)
+				m.addWorkload(o)
 			case *snapshot.WorkloadEntry:
-				m.workloads[o.Namespace] = append(m.workloads[o.Namespace], &o.Pod)
+				m.addWorkload(&o.Pod)
 			case *snapshot.Service:
 				m.services[o.Namespace] = append(m.services[o.Namespace], o)
+				if len(o.Selector) > 0 {
+					l := firstLabel(o.Namespace, o.Selector)
+					m.selecting[l] = append(m.selecting[l], o)
+				}
 			case *snapshot.VirtualService:
 				m.virtual = append(m.virtual, o)
 			case *snapshot.DestinationRule:
@@ -126,6 +136,23 @@ func newChecker(c *registry.Contents, o Options) *checker {
 		}
 	}
 	return m
+}
+
+// label is a label of an object in a namespace.
+type label struct{ namespace, key, value string }
+
+// firstLabel returns one of the labels, always the same one.
+func firstLabel(namespace string, labels map[string]string) label {
+	key := slices.Min(slices.Collect(maps.Keys(labels)))
+	return label{namespace, key, labels[key]}
+}
+
+func (m *checker) addWorkload(w *snapshot.Pod) {
+	m.workloads[w.Namespace] = append(m.workloads[w.Namespace], w)
+	for k, v := range w.Labels {
+		l := label{w.Namespace, k, v}
+		m.labelled[l] = append(m.labelled[l], w)
+	}
 }
 
 // find adds a finding about an object.
@@ -160,9 +187,10 @@ func list[O snapshot.Object](m *checker, kind snapshot.Kind) []O {
 // selects.
 func (m *checker) selected(namespace string, selector map[string]string) []*snapshot.Pod {
 	var out []*snapshot.Pod
-	for ns, all := range m.workloads {
-		if namespace != "" && ns != namespace {
-			continue
+	in := func(ns string) {
+		all := m.workloads[ns]
+		if len(selector) > 0 {
+			all = m.labelled[firstLabel(ns, selector)]
 		}
 		for _, w := range all {
 			if snapshot.Selects(selector, w.Labels) {
@@ -170,7 +198,13 @@ func (m *checker) selected(namespace string, selector map[string]string) []*snap
 			}
 		}
 	}
-	order.Sort(out, func(a, b *snapshot.Pod) int { return compareObjects(a.Key(), b.Key()) })
+	if namespace != "" {
+		in(namespace)
+	} else {
+		for _, ns := range slices.Sorted(maps.Keys(m.workloads)) {
+			in(ns)
+		}
+	}
 	return out
 }
 

@@ -1,6 +1,7 @@
 package analyze
 
 import (
+	"cmp"
 	"slices"
 	"strings"
 
@@ -54,14 +55,19 @@ func (m *checker) exposed(gw *snapshot.Gateway, field string, s *snapshot.Gatewa
 	}
 }
 
-// servicesOf returns the Services of Kubernetes that select a workload.
+// servicesOf returns the Services of Kubernetes that select a workload, oldest first.
 func (m *checker) servicesOf(w *snapshot.Pod) []*snapshot.Service {
 	var out []*snapshot.Service
-	for _, svc := range m.services[w.Namespace] {
-		if svc.Cluster == w.Cluster && len(svc.Selector) > 0 && snapshot.Selects(svc.Selector, w.Labels) {
-			out = append(out, svc)
+	for k, v := range w.Labels {
+		for _, svc := range m.selecting[label{w.Namespace, k, v}] {
+			if svc.Cluster == w.Cluster && snapshot.Selects(svc.Selector, w.Labels) {
+				out = append(out, svc)
+			}
 		}
 	}
+	slices.SortFunc(out, func(a, b *snapshot.Service) int {
+		return cmp.Or(a.Created.Compare(b.Created), strings.Compare(a.Name, b.Name))
+	})
 	return out
 }
 
