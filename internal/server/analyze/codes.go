@@ -101,7 +101,7 @@ func Kinds() []Kind {
 	return []Kind{
 		{
 			ReferencedResourceNotFound, "ReferencedResourceNotFound", Error,
-			"An object names another one that does not exist: a Gateway, a delegate, a destination or its port or subset of a VirtualService, a Secret of a Gateway or a DestinationRule, a provider of a Telemetry, or the workloads of a Gateway or a Sidecar.",
+			"An object names another one that does not exist: a Gateway, a delegate, a destination or its port or subset of a VirtualService, a Secret of a Gateway or a DestinationRule, a provider of a Telemetry, or the workloads of a Gateway, a Sidecar or a Telemetry. A destination that is not exported to the namespace does not exist there.",
 			"Correct the name, or create what it names.",
 		},
 		{
@@ -146,7 +146,7 @@ func Kinds() []Kind {
 		},
 		{
 			NoMatchingWorkloadsFound, "NoMatchingWorkloadsFound", Warning,
-			"The selector of a policy, a filter, a DestinationRule or a ServiceEntry selects no workload.",
+			"The selector of a PeerAuthentication, an EnvoyFilter, a DestinationRule or a ServiceEntry selects no workload. In a mesh without any pod, such as a directory of configuration only, selectors are not checked.",
 			"Correct the labels.",
 		},
 		{
@@ -201,7 +201,7 @@ func Kinds() []Kind {
 		},
 		{
 			InvalidGatewayCredential, "InvalidGatewayCredential", Error,
-			"The Secret of a Gateway has no certificate with its key, or no CA certificates although clients must show certificates.",
+			"The Secret of a Gateway has no certificate with its key, an expired one, or no CA certificates although clients must show certificates.",
 			"Add the keys `tls.crt` and `tls.key`, or `ca.crt`.",
 		},
 		{

@@ -44,7 +44,7 @@ var policyKinds = []policyKind{
 			s, _ := p.Content().(*telemetryv1alpha1.Telemetry)
 			return s.GetSelector().GetMatchLabels()
 		},
-		NoMatchingWorkloadsFound, MultipleTelemetriesWithoutWorkloadSelectors, ConflictingTelemetryWorkloadSelectors,
+		ReferencedResourceNotFound, MultipleTelemetriesWithoutWorkloadSelectors, ConflictingTelemetryWorkloadSelectors,
 	},
 }
 
