@@ -28,9 +28,9 @@ func TestFindingsAreLoggedOnce(t *testing.T) {
 		want  string
 		hints int
 	}{
-		{[]analyze.Finding{fault, known, remark}, `level=WARN msg="fault of the configuration" area=registry code=IST0101 name=ReferencedResourceNotFound object="Gateway shop/public" at=mesh.yaml:3 fault="spec.selector: selects no workload"`, 1},
+		{[]analyze.Finding{fault, known, remark}, `level=WARN msg="fault of the configuration" code=IST0101 name=ReferencedResourceNotFound object="Gateway shop/public" at=mesh.yaml:3 fault="spec.selector: selects no workload"`, 1},
 		{[]analyze.Finding{moved, known}, "", 1},
-		{[]analyze.Finding{remark}, `level=INFO msg="fault of the configuration is gone" area=registry code=IST0101 name=ReferencedResourceNotFound object="Gateway shop/public" fault="spec.selector: selects no workload"`, 0},
+		{[]analyze.Finding{remark}, `level=INFO msg="fault of the configuration is gone" code=IST0101 name=ReferencedResourceNotFound object="Gateway shop/public" fault="spec.selector: selects no workload"`, 0},
 	} {
 		text.Reset()
 		s.noteFindings(round.found)
