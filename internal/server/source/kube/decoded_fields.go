@@ -25,7 +25,8 @@ var (
 	}
 	serviceFields = fields{
 		1: {1: nil, 3: nil, 6: nil, 8: nil, 11: nil, 12: readAnnotations}, // and annotations
-		2: {1: nil, 2: nil, 3: nil, 4: nil, 5: nil, 10: nil, 18: nil},
+		// ports, selector, clusterIP, type, externalIPs, externalName, clusterIPs, internalTrafficPolicy, trafficDistribution
+		2: {1: nil, 2: nil, 3: nil, 4: nil, 5: nil, 10: nil, 18: nil, 22: nil, 23: nil},
 		3: {1: nil}, // loadBalancer
 	}
 	sliceFields = fields{
