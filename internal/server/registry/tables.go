@@ -126,6 +126,8 @@ type tables struct {
 	routedHosts     *derive.Index[string, string, *snapshot.HostRoutes] // by namespaces of clients
 	routeScopes     *derive.Table[string, *snapshot.RouteScope]         // by namespace
 	routeClients    *derive.Value[*snapshot.ClientMatches]
+	referrersOf     *derive.Index[string, objectKey, routedService] // by host of a destination
+	referrers       *derive.Table[string, *snapshot.Referrers]      // by host of a destination
 	routeProblems   *derive.Value[[]RouteProblem]
 	routedBy        *derive.Index[string, objectKey, routedService] // by the names of Gateways
 	gatewayRoutes   *derive.Table[string, *snapshot.ClientRoutes]   // by the names of Gateways

@@ -55,6 +55,8 @@ func (t *tables) addRoutes() {
 	})
 	t.routeScopes = derive.New(g, "namespaces with own routes", strings.Compare, equalRouteScope, t.routeScope, t.routedHosts)
 	t.routeClients = derive.Single(g, "clients of routes", equalClients, t.findRouteClients)
+	t.referrersOf = derive.NewIndex(t.routed, destinationsOf)
+	t.referrers = derive.New(g, "referrers", strings.Compare, equalReferrers, t.findReferrers, t.referrersOf)
 	t.routeProblems = derive.Single(g, "problems of routes", slices.Equal[[]RouteProblem], t.findRouteProblems)
 }
 
@@ -111,34 +113,13 @@ func (t *tables) routedService(r *derive.Reads, key objectKey) (routedService, b
 	var problems []string
 	out.HTTP, problems = t.delegated(r, v)
 	unknown := set[string]{}
-	complete := func(d *networkingv1alpha3.Destination) {
+	out.HTTP = cloneAll(out.HTTP)
+	out.TLS, out.TCP = cloneAll(out.TLS), cloneAll(out.TCP)
+	routedService{VirtualService: &out}.eachDestination(func(d *networkingv1alpha3.Destination) {
 		if !t.completeDestination(r, d) {
 			unknown.add(d.GetHost())
 		}
-	}
-	out.HTTP = cloneAll(out.HTTP)
-	for _, route := range out.HTTP {
-		for _, d := range route.Route {
-			complete(d.Destination)
-		}
-		if route.Mirror != nil {
-			complete(route.Mirror)
-		}
-		for _, m := range route.Mirrors {
-			complete(m.Destination)
-		}
-	}
-	out.TLS, out.TCP = cloneAll(out.TLS), cloneAll(out.TCP)
-	for _, route := range out.TLS {
-		for _, d := range route.Route {
-			complete(d.Destination)
-		}
-	}
-	for _, route := range out.TCP {
-		for _, d := range route.Route {
-			complete(d.Destination)
-		}
-	}
+	})
 	for _, host := range slices.Sorted(maps.Keys(unknown)) {
 		problems = append(problems, "destination "+host+" is no service: requests to it fail")
 	}
