@@ -95,6 +95,10 @@ func (s *gatewaySearch) service(network mesh.NetworkID, svc *snapshot.Service, p
 			return
 		}
 	}
+	if svc.NodePorts != nil {
+		s.nodes(network, svc, port)
+		return
+	}
 	if len(svc.External) == 0 {
 		s.refuse(c, RefusedGateway{network, "Service " + svc.Namespace + "/" + svc.Name, refusedServiceAddress})
 	}
@@ -102,6 +106,30 @@ func (s *gatewaySearch) service(network mesh.NetworkID, svc *snapshot.Service, p
 		for _, addr := range s.addressesOf(c, network, ext) {
 			s.all.add(snapshot.NetworkGateway{Network: network, Cluster: c, Namespace: svc.Namespace, Address: addr, Port: port})
 		}
+	}
+}
+
+// nodes adds the external addresses of the nodes that a Service selects.
+func (s *gatewaySearch) nodes(network mesh.NetworkID, svc *snapshot.Service, port uint32) {
+	var addresses []netip.Addr
+	for _, n := range s.nodesIn.Lookup(s.r, svc.Cluster) {
+		if snapshot.Selects(svc.NodePorts.Selector, n.Labels) {
+			addresses = append(addresses, n.External...)
+		}
+	}
+	nodePort, reason := svc.NodePorts.Ports[port], ""
+	switch {
+	case len(addresses) == 0:
+		reason = refusedNodes
+	case nodePort == 0:
+		reason = fmt.Sprintf("port %d has no nodePort", port)
+	}
+	if reason != "" {
+		s.refuse(svc.Cluster, RefusedGateway{network, "Service " + svc.Namespace + "/" + svc.Name, reason})
+		return
+	}
+	for _, addr := range addresses {
+		s.all.add(snapshot.NetworkGateway{Network: network, Cluster: svc.Cluster, Namespace: svc.Namespace, Address: addr, Port: nodePort})
 	}
 }
 

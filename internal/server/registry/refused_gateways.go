@@ -26,6 +26,7 @@ type RefusedGateway struct {
 // Reasons of refused gateways. Reasons that depend on values are functions.
 const (
 	refusedServiceAddress = "it has no address: neither its load balancer nor its externalIPs have one"
+	refusedNodes          = "none of the nodes that its annotation " + mesh.AnnotationNodeSelector + " selects has an address of type ExternalIP"
 	refusedGatewayAddress = "it has no address in spec.addresses"
 	refusedNotHost        = "it is neither an IP address nor a host name"
 	refusedNotResolved    = "it is a host name, and host names are not resolved"

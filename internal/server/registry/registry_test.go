@@ -216,6 +216,7 @@ func TestNetworkOfEndpoint(t *testing.T) {
 		Networks: &meshv1alpha1.MeshNetworks{Networks: map[string]*meshv1alpha1.Network{
 			"by-registry": {Endpoints: []*meshv1alpha1.Network_NetworkEndpoints{{Ne: &meshv1alpha1.Network_NetworkEndpoints_FromRegistry{FromRegistry: "c2"}}}},
 			"by-cidr":     {Endpoints: []*meshv1alpha1.Network_NetworkEndpoints{{Ne: &meshv1alpha1.Network_NetworkEndpoints_FromCidr{FromCidr: "10.1.0.0/16"}}}},
+			"a-wider-one": {Endpoints: []*meshv1alpha1.Network_NetworkEndpoints{{Ne: &meshv1alpha1.Network_NetworkEndpoints_FromCidr{FromCidr: "10.0.0.0/8"}}}},
 		}},
 	}
 	for _, tc := range []struct {
@@ -230,7 +231,7 @@ func TestNetworkOfEndpoint(t *testing.T) {
 		{"pod label wins", []snapshot.Event{up(system("c1", "n1"))}, []string{mesh.LabelNetwork, "own"}, "c1", "own"},
 		{"label before meshNetworks", []snapshot.Event{up(system("c2", "n2")), up(settings)}, nil, "c2", "n2"},
 		{"fromRegistry", []snapshot.Event{up(settings)}, nil, "c2", "by-registry"},
-		{"fromCidr", []snapshot.Event{up(settings)}, nil, "c1", "by-cidr"},
+		{"fromCidr, the longest prefix", []snapshot.Event{up(settings)}, nil, "c1", "by-cidr"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			b := newTestState(t)
@@ -264,6 +265,52 @@ func TestGateways(t *testing.T) {
 	if got := b.snap.Gateways.For("n2", "c2"); len(got) != 0 {
 		t.Errorf("gateway without the port: %v", got)
 	}
+}
+
+// TestNodePortGateways: the external addresses of selected nodes, with the port of nodes, are
+// the gateways of a Service with a node selector.
+func TestNodePortGateways(t *testing.T) {
+	b := newTestState(t)
+	at := func(name, address, role string) *snapshot.Node {
+		n := &snapshot.Node{Meta: meta("c2", "", name, "role", role)}
+		if address != "" {
+			n.External = []netip.Addr{netip.MustParseAddr(address)}
+		}
+		return n
+	}
+	gw := gateway("c2", "n2", "203.0.113.9") // which nodes replace
+	gw.NodePorts = &snapshot.NodePorts{Selector: map[string]string{"role": "edge"}, Ports: map[uint32]uint32{15443: 30443}}
+	b.apply(up(gw), up(at("a", "192.0.2.1", "edge")), up(at("b", "192.0.2.2", "inner")), up(at("c", "", "edge")))
+	want := func(addresses ...string) {
+		t.Helper()
+		var got []string
+		for _, g := range b.snap.Gateways.For("n2", "c2") {
+			got = append(got, netip.AddrPortFrom(g.Address, uint16(g.Port)).String())
+		}
+		if !slices.Equal(got, addresses) {
+			t.Errorf("gateways %v, want %v", got, addresses)
+		}
+	}
+	refused := func(reason string) {
+		t.Helper()
+		if all := b.s.report.refused["c2"]; all.Number != 1 || all.First[0].Reason != reason {
+			t.Errorf("refused %+v, want %q", all, reason)
+		}
+	}
+	want("192.0.2.1:30443")
+	b.apply(up(at("b", "192.0.2.2", "edge")))
+	want("192.0.2.1:30443", "192.0.2.2:30443")
+	if c := b.apply(up(at("c", "", "inner"))); !c.Empty() {
+		t.Errorf("a node without an external address changed %+v", c)
+	}
+	b.apply(down(at("a", "", "")), down(at("b", "", "")))
+	want()
+	refused(refusedNodes)
+	noPort := *gw
+	noPort.NodePorts = &snapshot.NodePorts{Selector: gw.NodePorts.Selector}
+	b.apply(up(&noPort), up(at("a", "192.0.2.1", "edge")))
+	want()
+	refused("port 15443 has no nodePort")
 }
 
 func TestKubernetesGateways(t *testing.T) {
