@@ -313,6 +313,54 @@ func TestNodePortGateways(t *testing.T) {
 	refused("port 15443 has no nodePort")
 }
 
+// TestDescribedGateways: the description of a gateway has its source, the addresses that
+// proxies get or a reason, and the time of its last change.
+func TestDescribedGateways(t *testing.T) {
+	b := newTestState(t)
+	now := epoch
+	b.s.cfg.Now = func() time.Time { return now }
+	b.s.cfg.Resolve = func([]string) {}
+	named := gateway("c2", "n2", "192.0.2.1", "gw.example.com")
+	settings := &snapshot.MeshSettings{
+		Meta: meta("c1", "istio-system", "istio"), Mesh: &meshv1alpha1.MeshConfig{},
+		Networks: &meshv1alpha1.MeshNetworks{Networks: map[string]*meshv1alpha1.Network{"n3": {Gateways: []*meshv1alpha1.Network_IstioNetworkGateway{
+			{Port: 443, Gw: &meshv1alpha1.Network_IstioNetworkGateway_Address{Address: "192.0.2.3"}},
+			{Port: 443, Gw: &meshv1alpha1.Network_IstioNetworkGateway_RegistryServiceName{RegistryServiceName: "gone.ns.svc.cluster.local"}},
+		}}}},
+	}
+	b.apply(up(named), up(settings), up(gateway("c1", "n1")))
+	used := func(texts ...string) (out []netip.AddrPort) {
+		for _, text := range texts {
+			out = append(out, netip.MustParseAddrPort(text))
+		}
+		return out
+	}
+	const eastwest = "Service istio-system/eastwest"
+	want := []Gateway{
+		{Network: "n1", Cluster: "c1", Source: eastwest, Problem: refusedServiceAddress, Changed: epoch},
+		{Network: "n2", Cluster: "c2", Source: eastwest, Address: "192.0.2.1", Used: used("192.0.2.1:15443"), Changed: epoch},
+		{Network: "n2", Cluster: "c2", Source: eastwest, Address: "gw.example.com", Problem: refusedUnknownHost, Changed: epoch},
+		{Network: "n3", Cluster: "c1", Source: "meshNetworks", Address: "192.0.2.3", Used: used("192.0.2.3:443"), Changed: epoch},
+		{Network: "n3", Cluster: "c1", Source: "meshNetworks", Address: "gone.ns.svc.cluster.local", Problem: "meshNetworks names the Service gone.ns.svc.cluster.local, which no cluster of the network has", Changed: epoch},
+	}
+	check := func() {
+		t.Helper()
+		if d := cmp.Diff(want, b.s.report.gateways, cmp.Comparer(func(x, y netip.AddrPort) bool { return x == y })); d != "" {
+			t.Errorf("gateways differ (-want +got):\n%s", d)
+		}
+	}
+	check()
+	now = epoch.Add(time.Minute)
+	b.s.setHosts(map[string][]netip.Addr{"gw.example.com": ips("192.0.2.8", "192.0.2.9")})
+	b.apply()
+	want[2].Used, want[2].Problem, want[2].Changed = used("192.0.2.8:15443", "192.0.2.9:15443"), "", now
+	check()
+	now = now.Add(time.Minute)
+	b.apply(down(gateway("c1", "n1")))
+	want = want[1:]
+	check()
+}
+
 func TestKubernetesGateways(t *testing.T) {
 	b := newTestState(t)
 	of := func(c mesh.ClusterID, network mesh.NetworkID, remote bool, addresses ...string) *snapshot.KubeGateway {

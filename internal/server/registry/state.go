@@ -303,6 +303,7 @@ func (s *state) reports() {
 	if s.found.Changed() {
 		found := s.found.Get(nil)
 		s.report.refused = found.refused
+		s.report.gateways = describeGateways(s.report.gateways, found.described, s.cfg.Now())
 		for _, w := range found.warnings {
 			if !slices.ContainsFunc(s.warnings, func(old warning) bool { return reflect.DeepEqual(old, w) }) {
 				s.cfg.Log.Warn(w.message, w.attrs...) //nolint:sloglint // each call of warn has a constant

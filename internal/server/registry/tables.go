@@ -48,10 +48,10 @@ type tables struct {
 	allBalancing *derive.Index[struct{}, mesh.ClusterID, snapshot.Balancing]
 	settingsIn   *derive.Index[mesh.ClusterID, objectKey, *snapshot.MeshSettings]
 	nodesIn      *derive.Index[mesh.ClusterID, objectKey, *snapshot.Node] // with external addresses
-	servicesOf   *derive.Index[string, objectKey, *snapshot.Service]     // by host
-	servicesAt   *derive.Index[netip.Addr, objectKey, *snapshot.Service] // by cluster IP
-	aliasesOf    *derive.Index[string, objectKey, *snapshot.Service]     // ExternalName services by the host they stand for
-	labelled     *derive.Index[struct{}, objectKey, *snapshot.Service]   // services with a network label
+	servicesOf   *derive.Index[string, objectKey, *snapshot.Service]      // by host
+	servicesAt   *derive.Index[netip.Addr, objectKey, *snapshot.Service]  // by cluster IP
+	aliasesOf    *derive.Index[string, objectKey, *snapshot.Service]      // ExternalName services by the host they stand for
+	labelled     *derive.Index[struct{}, objectKey, *snapshot.Service]    // services with a network label
 	slicesOf     *derive.Index[objectKey, objectKey, *snapshot.EndpointSlice]
 	podsAt       *derive.Index[clusterAddress, objectKey, *snapshot.Pod]
 	entriesWith  *derive.Index[entryLabel, objectKey, *snapshot.WorkloadEntry]
