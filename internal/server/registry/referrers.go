@@ -5,8 +5,6 @@ import (
 	"slices"
 	"strings"
 
-	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
-
 	"github.com/meshctl/meshctl/internal/server/derive"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 )
@@ -14,38 +12,13 @@ import (
 // destinationsOf indexes a VirtualService for sidecars by the hosts that it routes to.
 func destinationsOf(into []string, _ objectKey, v routedService) []string {
 	if slices.Contains(v.Gateways, snapshot.MeshGateway) {
-		v.eachDestination(func(d *networkingv1alpha3.Destination) {
+		for d := range v.Destinations {
 			if !slices.Contains(into, d.GetHost()) {
 				into = append(into, d.GetHost())
 			}
-		})
+		}
 	}
 	return into
-}
-
-// eachDestination yields the destinations of all routes and mirrors.
-func (v routedService) eachDestination(yield func(*networkingv1alpha3.Destination)) {
-	for _, route := range v.HTTP {
-		for _, d := range route.Route {
-			yield(d.Destination)
-		}
-		if route.Mirror != nil {
-			yield(route.Mirror)
-		}
-		for _, m := range route.Mirrors {
-			yield(m.Destination)
-		}
-	}
-	for _, route := range v.TLS {
-		for _, d := range route.Route {
-			yield(d.Destination)
-		}
-	}
-	for _, route := range v.TCP {
-		for _, d := range route.Route {
-			yield(d.Destination)
-		}
-	}
 }
 
 // findReferrers returns the VirtualServices that route to a host.
