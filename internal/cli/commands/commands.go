@@ -44,6 +44,7 @@ func groups() []cli.Group {
 			clustercmd.NewCreateRemoteSecret,
 			clustercmd.NewRemoteSecret,
 			clustercmd.NewRemoteClusters,
+			clustercmd.NewGateways,
 		}},
 		{Title: "Manage identities:", Commands: []cli.Command{
 			certscmd.NewCerts,

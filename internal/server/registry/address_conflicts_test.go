@@ -213,7 +213,7 @@ func TestAddressesOfOthers(t *testing.T) {
 	noPort.Ports = nil
 	b.apply(up(noPort))
 	if got, want := b.s.report.refused["c2"], (RefusedGateways{1, []RefusedGateway{
-		{"n2", "192.0.2.1", "service istio-system/eastwest does not expose port 15443"},
+		{"n2", "192.0.2.1", "Service istio-system/eastwest does not expose port 15443"},
 	}}); !reflect.DeepEqual(got, want) {
 		t.Errorf("refused %+v, want %+v", got, want)
 	}

@@ -31,12 +31,10 @@ func (d *definition) meta() *snapshot.Meta {
 // MeshService.Key.
 func serviceKeys(into []string, k objectKey, e *snapshot.ServiceEntry) []string {
 	for _, host := range e.Hosts {
-		into = append(into, host, furtherKey(host, k.namespace))
+		into = append(into, host, snapshot.FurtherKey(host, k.namespace))
 	}
 	return into
 }
-
-func furtherKey(host, namespace string) string { return host + "/" + namespace }
 
 // definitions returns the services of a host in the order of precedence, at most one for
 // each namespace: the Service of Kubernetes, then ServiceEntries, oldest first.
@@ -111,7 +109,7 @@ func (t *tables) entryService(r *derive.Reads, key, host string, d definition) *
 // pods. Only ServiceEntries of its own namespace give it names: another namespace must not
 // decide which servers its clients accept.
 func (t *tables) accounts(r *derive.Reads, host, namespace string, ofPods []string) []string {
-	for _, e := range t.entriesOf.Lookup(r, furtherKey(host, namespace)) {
+	for _, e := range t.entriesOf.Lookup(r, snapshot.FurtherKey(host, namespace)) {
 		if !e.External {
 			ofPods = withNames(ofPods, e.SubjectAltNames)
 		}

@@ -55,6 +55,8 @@ func (t *tables) addRoutes() {
 	})
 	t.routeScopes = derive.New(g, "namespaces with own routes", strings.Compare, equalRouteScope, t.routeScope, t.routedHosts)
 	t.routeClients = derive.Single(g, "clients of routes", equalClients, t.findRouteClients)
+	t.referrersOf = derive.NewIndex(t.routed, destinationsOf)
+	t.referrers = derive.New(g, "referrers", strings.Compare, equalReferrers, t.findReferrers, t.referrersOf)
 	t.routeProblems = derive.Single(g, "problems of routes", slices.Equal[[]RouteProblem], t.findRouteProblems)
 }
 

@@ -94,6 +94,21 @@ func HostsOverlap(a, b string) bool {
 	return a == b
 }
 
+// Referrers holds the VirtualServices for sidecars with a route to one host, sorted and each
+// once. A Sidecar that imports one of them also imports the services of the host.
+type Referrers struct{ Services []Referrer }
+
+// Referrer holds what decides which Sidecars import a VirtualService.
+type Referrer struct {
+	Namespace       string
+	Hosts, ExportTo []string
+}
+
+// VisibleTo reports whether exportTo lets the namespace see the VirtualService.
+func (f *Referrer) VisibleTo(namespace string) bool {
+	return exported(f.ExportTo, f.Namespace, namespace)
+}
+
 // HostRoutes holds the VirtualServices of one host for sidecars.
 type HostRoutes struct {
 	Host string

@@ -57,6 +57,9 @@ func (v clusterView) Keys() Keys {
 	if v.scope.only == privateServices {
 		k.Fixed = 0
 	}
+	if len(v.scope.egress()) > 0 {
+		k.ServiceFacts |= snapshot.ReferrerFacts
+	}
 	return k
 }
 
@@ -65,7 +68,7 @@ func (v clusterView) Unit(s *snapshot.Snapshot, k Key) Unit {
 		return fixedClusters{router: v.router, connectTimeout: s.Mesh.ConnectTimeout, keepAlive: s.Mesh.KeepAlive}
 	}
 	svc := s.Services.Get(k.Name)
-	if svc == nil || !v.scope.sees(svc) {
+	if svc == nil || !v.scope.sees(svc) && !v.scope.imports(s, svc) {
 		return nil
 	}
 	return serviceClusters{
