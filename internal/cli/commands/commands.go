@@ -33,6 +33,7 @@ func groups() []cli.Group {
 			proxycmd.NewProxyConfig,
 			proxycmd.NewProxyStatus,
 			proxycmd.NewExplain,
+			proxycmd.NewRender,
 			debugcmd.NewXDS,
 			debugcmd.NewLogLevel,
 		}},
