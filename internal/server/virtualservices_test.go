@@ -20,21 +20,7 @@ spec: {hosts: [svc-7.ns-7.svc.cluster.local], %s}
 // once for each different result, whatever the number of namespaces and proxies, and nothing
 // else.
 func TestVirtualServiceIsGeneratedOnce(t *testing.T) {
-	const services, namespaces = 50, 10
-	var dir string
-	s := start(t, func(c *Config) {
-		dir = c.ConfigDir
-		for i := range services {
-			write(t, dir, fmt.Sprintf("service-%d.yaml", i), serviceYAML(i))
-			write(t, dir, fmt.Sprintf("slice-%d.yaml", i), sliceYAML(i, "10.1.0.1", "10.1.0.2"))
-		}
-	})
-	var all []*proxy
-	for i := range 2 * namespaces {
-		p := connectIn(t, s, fmt.Sprint("proxy-", i), fmt.Sprint("apps-", i%namespaces))
-		p.subscribeAll(t)
-		all = append(all, p)
-	}
+	s, dir, all := connectTwenty(t)
 	check := generationCheck(t, s, xdswire.RouteType)
 	const route = "route: [{destination: {host: svc-8.ns-8.svc.cluster.local}}]"
 	once := map[string]float64{"RDS": 1}

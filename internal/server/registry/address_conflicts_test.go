@@ -136,7 +136,7 @@ func TestManyAddressConflicts(t *testing.T) {
 	if got := b.used("c1"); !slices.Equal(got, []string{"victim 10.96.0.7"}) {
 		t.Errorf("proxies of c1 use %d addresses", len(got))
 	}
-	if n := strings.Count(log.String(), "\n"); n != maxConflicts+1 || !strings.Contains(log.String(), "more services share addresses") {
+	if n := strings.Count(log.String(), "\n"); n != maxLogged+1 || !strings.Contains(log.String(), "more services share addresses") {
 		t.Errorf("%d lines", n)
 	}
 }

@@ -369,18 +369,14 @@ func (t *tables) hostConflict(r *derive.Reads, host string) (HostConflict, bool)
 
 // logHostConflicts logs the conflicts that were not there before.
 func (s *state) logHostConflicts(before, now []HostConflict) {
-	logged := 0
-	for _, c := range now {
-		if _, old := slices.BinarySearchFunc(before, c.Host, func(b HostConflict, host string) int { return cmp.Compare(b.Host, host) }); old {
-			continue
-		}
-		if logged++; logged <= maxConflicts {
-			s.cfg.Log.Warn("several objects define one host: proxies use the first one", "host", c.Host, "first", c.First, "others", c.Others)
-		}
-	}
-	if more := logged - maxConflicts; more > 0 {
+	logNew(now, func(c HostConflict) bool {
+		_, old := slices.BinarySearchFunc(before, c.Host, func(b HostConflict, host string) int { return cmp.Compare(b.Host, host) })
+		return old
+	}, func(c HostConflict) {
+		s.cfg.Log.Warn("several objects define one host: proxies use the first one", "host", c.Host, "first", c.First, "others", c.Others)
+	}, func(more int) {
 		s.cfg.Log.Warn("more hosts are defined several times", "more", more)
-	}
+	})
 }
 
 // podNamespaces indexes the pods of the local cluster by namespace.

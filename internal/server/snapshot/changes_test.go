@@ -53,7 +53,7 @@ func TestMergeChanges(t *testing.T) {
 	}
 }
 
-// TestEveryChangeCounts: changes of any kind are not empty, and only those of pods and
+// TestEveryChangeCounts: changes of any kind are not empty, and only changes of pods and
 // localities may come with OnlyEndpoints.
 func TestEveryChangeCounts(t *testing.T) {
 	for _, f := range reflect.VisibleFields(reflect.TypeFor[Changes]()) {

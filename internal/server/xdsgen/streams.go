@@ -126,7 +126,7 @@ func setSubnets(m *listenerv3.FilterChainMatch, subnets []string) {
 func (c routeContext) tlsRoutes(v *snapshot.VirtualService, yield func(r *networkingv1alpha3.TLSRoute, names, subnets []string)) {
 	for _, r := range v.TLS {
 		for _, m := range r.GetMatch() {
-			if c.applies(m.GetGateways(), m.GetPort(), snapshot.ClientMatch{Namespace: m.GetSourceNamespace(), Labels: m.GetSourceLabels()}) {
+			if c.applies(m.GetGateways(), m.GetPort(), snapshot.ClientMatchOf(m)) {
 				yield(r, m.GetSniHosts(), m.GetDestinationSubnets())
 			}
 		}
@@ -143,7 +143,7 @@ func (c routeContext) tcpRoutes(v *snapshot.VirtualService, yield func(r *networ
 		}
 		var subnets []string
 		for _, m := range r.GetMatch() {
-			if !c.applies(m.GetGateways(), m.GetPort(), snapshot.ClientMatch{Namespace: m.GetSourceNamespace(), Labels: m.GetSourceLabels()}) {
+			if !c.applies(m.GetGateways(), m.GetPort(), snapshot.ClientMatchOf(m)) {
 				continue
 			}
 			if len(m.GetDestinationSubnets()) == 0 {

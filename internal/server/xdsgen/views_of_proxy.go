@@ -104,9 +104,9 @@ func assignRouter(s *snapshot.Snapshot, n Node, pod *snapshot.Pod, labels map[st
 		scope: sc, client: eds.client, namespace: n.Namespace, facts: facts, filters: encodeFilters(filters.gateway), settings: settings,
 		limits: tlsLimits{s.Mesh.MeshTLS, s.Mesh.TLSDefaults},
 	}
-	listeners.facts.routes = ""
+	listeners.facts.routes = list[string]{}
 	var routes Views
-	if facts.routes != "" {
+	if facts.routes != (list[string]{}) {
 		routes.Shared = gatewayRouteView{facts: facts.routes, namespace: n.Namespace}
 	}
 	return Assignment{
