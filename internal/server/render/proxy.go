@@ -104,6 +104,9 @@ func (r *Resources) of(name string) *[]Resource {
 	}[name]
 }
 
+// Of returns the resources of a type.
+func (r *Resources) Of(name string) []Resource { return *r.of(name) }
+
 // Resource is a resource of Envoy.
 type Resource struct {
 	Name string
