@@ -33,6 +33,9 @@ const (
 	AnnotationExportTo = "networking.istio.io/exportTo"
 	// AnnotationDistribution precedes trafficDistribution of a Service.
 	AnnotationDistribution = "networking.istio.io/traffic-distribution"
+	// AnnotationNodeSelector makes the nodes with these labels, in JSON, the addresses of a
+	// NodePort Service that is a gateway.
+	AnnotationNodeSelector = "traffic.istio.io/nodeSelector"
 	AnnotationTemplates    = "inject.istio.io/templates"
 	// AnnotationHealthChecks set to "true" makes a WorkloadEntry healthy only while
 	// its condition ConditionHealthy is true.

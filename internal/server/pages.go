@@ -69,6 +69,7 @@ func (s *Server) pages() map[string]debug.Page {
 		"certs":    show("the signing CA: on disk, in use, and in issued certificates", func() any { return s.caPage() }),
 		"clusters": show("the clusters, and the state of each", func() any { return s.sources.Page() }),
 		"clusterz": show("the clusters, as istioctl reads them", func() any { return s.sources.SyncInfos() }),
+		"gateways": show("the gateways of networks, and why some are not used", func() any { return s.gatewaysPage() }),
 		"oidc":     show("the issuers of OIDC tokens", func() any { return s.oidcPage() }),
 		"tokens":   show("the clusters whose API servers review tokens", func() any { return s.apis.reviewers.Status() }),
 		"writers":  show("the writes to Kubernetes", func() any { return s.writersPage() }),

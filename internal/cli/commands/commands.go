@@ -36,6 +36,7 @@ func groups() []cli.Group {
 			proxycmd.NewExplain,
 			checkcmd.NewAnalyze,
 			checkcmd.NewValidate,
+			proxycmd.NewRender,
 			debugcmd.NewXDS,
 			debugcmd.NewLogLevel,
 		}},
@@ -44,6 +45,7 @@ func groups() []cli.Group {
 			clustercmd.NewCreateRemoteSecret,
 			clustercmd.NewRemoteSecret,
 			clustercmd.NewRemoteClusters,
+			clustercmd.NewGateways,
 		}},
 		{Title: "Manage identities:", Commands: []cli.Command{
 			certscmd.NewCerts,

@@ -1,6 +1,7 @@
 package registry
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"strings"
@@ -70,28 +71,21 @@ func mergeRoutes(root, part *networkingv1alpha3.HTTPRoute) *networkingv1alpha3.H
 		}
 	}
 	out.Name = joinNames(root.Name, part.Name)
-	out.Rewrite = orElse(out.Rewrite, root.Rewrite)
-	out.Timeout = orElse(out.Timeout, root.Timeout)
-	out.Retries = orElse(out.Retries, root.Retries)
-	out.Fault = orElse(out.Fault, root.Fault)
+	out.Rewrite = cmp.Or(out.Rewrite, root.Rewrite)
+	out.Timeout = cmp.Or(out.Timeout, root.Timeout)
+	out.Retries = cmp.Or(out.Retries, root.Retries)
+	out.Fault = cmp.Or(out.Fault, root.Fault)
 	if out.Mirror == nil && len(out.Mirrors) == 0 {
 		out.Mirror, out.Mirrors = root.Mirror, root.Mirrors
 	}
-	out.MirrorPercent = orElse(out.MirrorPercent, root.MirrorPercent) //nolint:staticcheck // the older field
-	out.MirrorPercentage = orElse(out.MirrorPercentage, root.MirrorPercentage)
-	out.CorsPolicy = orElse(out.CorsPolicy, root.CorsPolicy)
-	out.Headers = orElse(out.Headers, root.Headers)
+	out.MirrorPercent = cmp.Or(out.MirrorPercent, root.MirrorPercent) //nolint:staticcheck // the older field
+	out.MirrorPercentage = cmp.Or(out.MirrorPercentage, root.MirrorPercentage)
+	out.CorsPolicy = cmp.Or(out.CorsPolicy, root.CorsPolicy)
+	out.Headers = cmp.Or(out.Headers, root.Headers)
 	if len(out.Route) == 0 { // with which these do not go
 		out.Rewrite, out.Fault = part.Rewrite, part.Fault
 	}
 	return out
-}
-
-func orElse[T any](a, b *T) *T {
-	if a != nil {
-		return a
-	}
-	return b
 }
 
 func joinNames(root, part string) string {
@@ -112,19 +106,15 @@ func mergeMatches(root, part *networkingv1alpha3.HTTPMatchRequest) *networkingv1
 	}
 	out, _ := proto.Clone(part).(*networkingv1alpha3.HTTPMatchRequest)
 	out.Name = joinNames(root.Name, part.Name)
-	out.Uri = orElse(out.Uri, root.Uri)
-	out.Scheme = orElse(out.Scheme, root.Scheme)
-	out.Method = orElse(out.Method, root.Method)
-	out.Authority = orElse(out.Authority, root.Authority)
+	out.Uri = cmp.Or(out.Uri, root.Uri)
+	out.Scheme = cmp.Or(out.Scheme, root.Scheme)
+	out.Method = cmp.Or(out.Method, root.Method)
+	out.Authority = cmp.Or(out.Authority, root.Authority)
 	out.Headers = union(root.Headers, part.Headers)
 	out.WithoutHeaders = union(root.WithoutHeaders, part.WithoutHeaders)
 	out.QueryParams = union(root.QueryParams, part.QueryParams)
-	if out.Port == 0 {
-		out.Port = root.Port
-	}
-	if out.StatPrefix == "" {
-		out.StatPrefix = root.StatPrefix
-	}
+	out.Port = cmp.Or(out.Port, root.Port)
+	out.StatPrefix = cmp.Or(out.StatPrefix, root.StatPrefix)
 	return out
 }
 

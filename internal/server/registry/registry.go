@@ -74,6 +74,7 @@ type report struct {
 	// serverConflicts and unknownProviders are sorted.
 	serverConflicts, unknownProviders []string
 	refused                           map[mesh.ClusterID]RefusedGateways
+	gateways                          []Gateway
 	omitted                           *snapshot.Table[string, Omitted]
 	conflicts                         []AddressConflict
 	// hostConflicts is sorted by host.

@@ -56,6 +56,8 @@ func (t *tables) addRoutes() {
 	})
 	t.routeScopes = derive.New(g, "namespaces with own routes", strings.Compare, equalRouteScope, t.routeScope, t.routedHosts)
 	t.routeClients = derive.Single(g, "clients of routes", equalClients, t.findRouteClients)
+	t.referrersOf = derive.NewIndex(t.routed, destinationsOf)
+	t.referrers = derive.New(g, "referrers", strings.Compare, equalReferrers, t.findReferrers, t.referrersOf)
 	t.routeProblems = derive.Single(g, "problems of routes", slices.Equal[[]RouteProblem], t.findRouteProblems)
 }
 
@@ -112,32 +114,10 @@ func (t *tables) routedService(r *derive.Reads, key objectKey) (routedService, b
 	var problems []routeFault
 	out.HTTP, problems = t.delegated(r, v)
 	unknown := set[string]{}
-	complete := func(d *networkingv1alpha3.Destination) {
+	out.HTTP, out.TLS, out.TCP = cloneAll(out.HTTP), cloneAll(out.TLS), cloneAll(out.TCP)
+	for d := range out.Destinations {
 		if !t.completeDestination(r, d) {
 			unknown.add(d.GetHost())
-		}
-	}
-	out.HTTP = cloneAll(out.HTTP)
-	for _, route := range out.HTTP {
-		for _, d := range route.Route {
-			complete(d.Destination)
-		}
-		if route.Mirror != nil {
-			complete(route.Mirror)
-		}
-		for _, m := range route.Mirrors {
-			complete(m.Destination)
-		}
-	}
-	out.TLS, out.TCP = cloneAll(out.TLS), cloneAll(out.TCP)
-	for _, route := range out.TLS {
-		for _, d := range route.Route {
-			complete(d.Destination)
-		}
-	}
-	for _, route := range out.TCP {
-		for _, d := range route.Route {
-			complete(d.Destination)
 		}
 	}
 	for _, host := range slices.Sorted(maps.Keys(unknown)) {
@@ -280,7 +260,7 @@ func (t *tables) unserved(r *derive.Reads, host string, all []exportedService, s
 func anyRoutes(c snapshot.ClientRoutes) bool { return len(c.Default)+len(c.Own) > 0 }
 
 // clientRoutes returns the VirtualServices by the namespaces of clients. all are ordered by
-// age; choose returns those of a list that count.
+// age; choose returns the ones in a list that count.
 func clientRoutes(all []exportedService, choose func([]*snapshot.VirtualService) []*snapshot.VirtualService) snapshot.ClientRoutes {
 	out := snapshot.ClientRoutes{Default: choose(visibleTo("", all))}
 	clients := set[string]{}
@@ -480,16 +460,12 @@ func (p RouteProblem) compare(other RouteProblem) int {
 
 // logRouteProblems logs the problems that were not there before.
 func (s *state) logRouteProblems(before, now []RouteProblem) {
-	logged := 0
-	for _, p := range now {
-		if _, old := slices.BinarySearchFunc(before, p, RouteProblem.compare); old {
-			continue
-		}
-		if logged++; logged <= maxConflicts {
-			s.cfg.Log.Warn("VirtualService with a problem", "namespace", p.Namespace, "name", p.Name, "problem", p.Problem)
-		}
-	}
-	if more := logged - maxConflicts; more > 0 {
+	logNew(now, func(p RouteProblem) bool {
+		_, old := slices.BinarySearchFunc(before, p, RouteProblem.compare)
+		return old
+	}, func(p RouteProblem) {
+		s.cfg.Log.Warn("VirtualService with a problem", "namespace", p.Namespace, "name", p.Name, "problem", p.Problem)
+	}, func(more int) {
 		s.cfg.Log.Warn("more problems of VirtualServices", "more", more)
-	}
+	})
 }
