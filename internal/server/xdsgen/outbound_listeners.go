@@ -118,7 +118,7 @@ func (v listenerView) headless(s *snapshot.Snapshot, key string) Unit {
 	return headlessListeners{
 		service: svc, endpoints: s.Endpoints.Get(key), cluster: v.cluster, network: v.network,
 		settings: v.settings, filters: filtersAt(decodeFilters(v.filters), ports...), timeouts: v.timeouts.encode(s, slices.Values([]*snapshot.MeshService{svc}), ports...),
-		streams: listOf(streams),
+		streams: listOf(streams), registryOnly: registryOnly(s.Mesh, v.scope),
 	}
 }
 
@@ -186,8 +186,8 @@ func (u portListeners) Type() string { return xdswire.ListenerType }
 func (u portListeners) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, error) {
 	g := generator{enc: enc}
 	number := u.services.number
-	o := httpOptions{port: number, settings: u.settings, filters: decodeFilters(u.filters), timeouts: decodeTimeouts(u.timeouts), streams: streamsByHost(u.streams)}
-	w := wildcard{g: &g, o: o, registryOnly: u.registryOnly, families: u.families}
+	o := httpOptions{port: number, settings: u.settings, filters: decodeFilters(u.filters), timeouts: decodeTimeouts(u.timeouts), streams: streamsByHost(u.streams), registryOnly: u.registryOnly}
+	w := wildcard{g: &g, o: o, families: u.families}
 	taken := make(map[string]struct{})
 	for svc := range u.services.all {
 		port := svc.Port(number)
@@ -232,6 +232,8 @@ type headlessListeners struct {
 	filters   string
 	timeouts  string // portTimeouts, encoded
 	streams   list[stream]
+	// registryOnly reports whether connections without a route are refused.
+	registryOnly bool
 }
 
 func (u headlessListeners) Type() string { return xdswire.ListenerType }
@@ -241,7 +243,7 @@ func (u headlessListeners) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, 
 		return nil, nil
 	}
 	g := generator{enc: enc}
-	o := httpOptions{settings: u.settings, filters: decodeFilters(u.filters), timeouts: decodeTimeouts(u.timeouts), streams: streamsByHost(u.streams)}
+	o := httpOptions{settings: u.settings, filters: decodeFilters(u.filters), timeouts: decodeTimeouts(u.timeouts), streams: streamsByHost(u.streams), registryOnly: u.registryOnly}
 	taken := make(map[string]struct{})
 	for i := range u.service.Ports {
 		port := &u.service.Ports[i]
@@ -283,7 +285,19 @@ func (g *generator) serviceListener(svc *snapshot.MeshService, port *snapshot.Se
 	} else {
 		l.DefaultFilterChain = rest
 	}
+	if rest == nil {
+		l.DefaultFilterChain = g.passthroughChain(o)
+	}
 	return l
+}
+
+// passthroughChain returns the default filter chain of a listener for connections that no
+// other chain matches.
+func (g *generator) passthroughChain(o httpOptions) *listenerv3.FilterChain {
+	return &listenerv3.FilterChain{
+		Name: "PassthroughFilterChain", FilterChainMatch: &listenerv3.FilterChainMatch{},
+		Filters: []*listenerv3.Filter{g.tcpProxy(unknownTCP(o.registryOnly), o.settings)},
+	}
 }
 
 // plainHTTPChain returns the filter chain of a listener for connections with HTTP in
