@@ -42,10 +42,9 @@ const serverName = "istio-envoy"
 type httpOptions struct {
 	port     uint32
 	settings snapshot.ListenerSettings
-	filters  []snapshot.HTTPFilter // filters for other ports are ignored
-	grpcWeb  bool                  // translate gRPC-Web to gRPC
-	timeouts portTimeouts          // of connections that are not HTTP
-	streams  map[string][]stream   // routes of these, by host
+	grpcWeb  bool                // translate gRPC-Web to gRPC
+	timeouts portTimeouts        // of connections that are not HTTP
+	streams  map[string][]stream // routes of these, by host
 }
 
 // outboundHTTP returns the connection manager of an outbound listener. Its routes come
@@ -57,7 +56,6 @@ func (g *generator) outboundHTTP(statPrefix, routeName string, o httpOptions) *l
 func (g *generator) outboundHCM(statPrefix, routeName string, o httpOptions) *hcmv3.HttpConnectionManager {
 	h := g.baseHCM(statPrefix, o)
 	h.HttpFilters = slices.Insert(h.HttpFilters, len(h.HttpFilters)-1, g.alpnFilter())
-	g.insertFilters(h, o.filters, o.port)
 	h.RouteSpecifier = &hcmv3.HttpConnectionManager_Rds{Rds: &hcmv3.Rds{ConfigSource: adsSource(), RouteConfigName: routeName}}
 	return h
 }
@@ -67,7 +65,6 @@ func (g *generator) outboundHCM(statPrefix, routeName string, o httpOptions) *hc
 // application.
 func (g *generator) inboundHTTP(statPrefix string, routes *routev3.RouteConfiguration, http2 bool, o httpOptions) *listenerv3.Filter {
 	h := g.baseHCM(statPrefix, o)
-	g.insertFilters(h, o.filters, o.port)
 	h.RouteSpecifier = &hcmv3.HttpConnectionManager_RouteConfig{RouteConfig: routes}
 	h.ServerName = serverName
 	h.ForwardClientCertDetails = hcmv3.HttpConnectionManager_APPEND_FORWARD
