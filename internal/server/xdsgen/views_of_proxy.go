@@ -40,7 +40,7 @@ func Assign(s *snapshot.Snapshot, n Node) Assignment {
 		routes = scope{} // no service has a short name for this namespace
 	}
 	httpClient, streamClient := routeClients(s, n.Namespace, labels)
-	client, server := listenerSettings(s, n.Namespace, labels)
+	client, server := listenerSettings(s, n, labels, sc)
 	own := inbound(s, n, pod, labels, sc)
 	filters.leaveOut(own.names())
 	facts := encodeFacts(own)
@@ -100,7 +100,7 @@ func assignRouter(s *snapshot.Snapshot, n Node, pod *snapshot.Pod, labels map[st
 		sc.namespace = n.Namespace
 	}
 	facts := gatewayFactsOf(s, n, pod, labels)
-	settings, _ := listenerSettings(s, n.Namespace, labels)
+	settings, _ := listenerSettings(s, n, labels, sc)
 	listeners := gatewayView{
 		scope: sc, client: eds.client, namespace: n.Namespace, facts: facts, settings: settings,
 		limits: tlsLimits{s.Mesh.MeshTLS, s.Mesh.TLSDefaults},
