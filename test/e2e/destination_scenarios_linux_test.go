@@ -184,6 +184,36 @@ func destinationServices(failoverTo string) []testService {
 	return out
 }
 
+// samePort has services without an address at one port.
+const samePort = `---
+apiVersion: networking.istio.io/v1
+kind: ServiceEntry
+metadata: {name: same-http, namespace: shop, creationTimestamp: "2024-01-03T00:00:00Z"}
+spec:
+  hosts: [http.same.test]
+  resolution: STATIC
+  ports: [{number: 95, name: http, protocol: HTTP, targetPort: 9001}]
+  endpoints: [{address: 10.11.0.1}]
+---
+apiVersion: networking.istio.io/v1
+kind: ServiceEntry
+metadata: {name: same-newer, namespace: shop, creationTimestamp: "2024-01-02T00:00:00Z"}
+spec:
+  hosts: [newer.same.test]
+  resolution: STATIC
+  ports: [{number: 95, name: tcp, protocol: TCP, targetPort: 9002}]
+  endpoints: [{address: 10.11.0.3}]
+---
+apiVersion: networking.istio.io/v1
+kind: ServiceEntry
+metadata: {name: same-older, namespace: shop, creationTimestamp: "2024-01-01T00:00:00Z"}
+spec:
+  hosts: [older.same.test]
+  resolution: STATIC
+  ports: [{number: 95, name: tcp, protocol: TCP, targetPort: 9002}]
+  endpoints: [{address: 10.11.0.2}]
+`
+
 // grpcRoutes routes calls of gRPC by method and header.
 const grpcRoutes = `---
 apiVersion: networking.istio.io/v1
@@ -352,7 +382,7 @@ func TestDestinationScenarios(t *testing.T) {
 	partner := issue(t, authority(t, "partner"), certs.ECDSAP256, "example.com")
 	vips := map[string]string{}
 	objects := func(endpoints string) string {
-		out := destinationMesh + grpcRoutes
+		out := destinationMesh + samePort + grpcRoutes
 		for _, s := range destinationServices(endpoints) {
 			out += s.objects()
 			vips[s.name] = s.vip
@@ -563,6 +593,14 @@ func TestDestinationScenarios(t *testing.T) {
 			}
 			return nil
 		})
+	})
+	t.Run("HTTP and TCP without an address at one port", func(t *testing.T) {
+		if got := requested(t, "http://10.97.0.1:95", "http.same.test").body; got != "v1" {
+			t.Errorf("HTTP: %q", got)
+		}
+		if got := streamed(t, "", "10.97.0.1:95", ""); got != "v2" {
+			t.Errorf("TCP: %q, want the older service", got)
+		}
 	})
 	t.Run("default retries of refused connections", func(t *testing.T) {
 		if got := shares(t, web("half"), 50); got["v1"] != 50 {
