@@ -106,7 +106,7 @@ func (o *analyzeOptions) run(ctx context.Context, env *cli.Env) error {
 	} else if err != nil {
 		return err
 	}
-	checks := analyze.Options{}
+	checks := analyze.Options{Now: env.Now()}
 	if clusters[0].Config != nil {
 		checks.SecretsRead = func(namespace string) bool {
 			return slices.Contains(o.secretNamespaces, "*") || slices.Contains(o.secretNamespaces, namespace)

@@ -13,6 +13,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/order"
@@ -40,6 +41,8 @@ type Finding struct {
 
 // Options configures Check.
 type Options struct {
+	// Now is the time at which certificates are checked.
+	Now time.Time
 	// SecretsRead reports whether the Secrets of a namespace are known. Nil means all.
 	SecretsRead func(namespace string) bool
 }
@@ -103,8 +106,8 @@ func newChecker(c *registry.Contents, o Options) *checker {
 		services: make(map[string][]*snapshot.Service), clusters: make(map[mesh.ClusterID]bool),
 		labelled: make(map[label][]*snapshot.Pod), selecting: make(map[label][]*snapshot.Service),
 	}
-	for _, list := range c.Objects {
-		for _, object := range list {
+	for _, kind := range slices.Sorted(maps.Keys(c.Objects)) {
+		for _, object := range c.Objects[kind] {
 			key := object.Key()
 			m.objects[key], m.clusters[key.Cluster] = object, true
 			switch o := object.(type) {

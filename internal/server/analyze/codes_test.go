@@ -102,7 +102,7 @@ func check(t *testing.T, of []load.Cluster) []analyze.Finding {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return analyze.Sort(append(analyze.Check(m.Contents, analyze.Options{}), analyze.OfFiles(m.Files)...))
+	return analyze.Sort(append(analyze.Check(m.Contents, analyze.Options{Now: time.Now()}), analyze.OfFiles(m.Files)...))
 }
 
 func texts(findings []analyze.Finding) string {

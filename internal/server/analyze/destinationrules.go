@@ -34,13 +34,24 @@ func (m *checker) subsets(d *snapshot.DestinationRule, host string) {
 	if svc == nil {
 		return
 	}
-	all := m.endpoints(svc, 0)
+	var all []map[string]string // the labels of endpoints
+	for _, e := range m.endpoints(svc, 0) {
+		all = append(all, e.Labels)
+	}
+	if len(all) == 0 { // a directory may have no EndpointSlices
+		for i := range svc.Clusters {
+			for _, w := range m.selected(svc.Namespace, svc.Clusters[i].Selector) {
+				if len(svc.Clusters[i].Selector) > 0 && w.Cluster == svc.Clusters[i].Cluster {
+					all = append(all, w.Labels)
+				}
+			}
+		}
+	}
 	if len(all) == 0 {
 		return
 	}
 	for i, s := range d.Spec.GetSubsets() {
-		has := func(e *snapshot.Endpoint) bool { return snapshot.Selects(s.GetLabels(), e.Labels) }
-		if !slices.ContainsFunc(all, has) {
+		if !slices.ContainsFunc(all, func(labels map[string]string) bool { return snapshot.Selects(s.GetLabels(), labels) }) {
 			m.find(DestinationRuleSubsetNotSelectPods, d, at("spec.subsets", i)+".labels", "no endpoint of %s has the labels %s: requests to subset %s fail",
 				svc.Host, labelText(s.GetLabels()), s.GetName())
 		}

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"slices"
 	"strings"
+	"time"
 
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
 
@@ -117,6 +118,8 @@ func (m *checker) credential(gw *snapshot.Gateway, field, credential string, cli
 			m.find(ReferencedResourceNotFound, gw, field, "there is no Secret %s/%s in cluster %s, where the gateway is", namespace, name, l.cluster)
 		case secret.Pair == nil:
 			m.find(InvalidGatewayCredential, gw, field, "Secret %s/%s of cluster %s has no certificate: %s", namespace, name, l.cluster, secret.NoPair)
+		case m.Now.After(secret.Pair.NotAfter):
+			m.find(InvalidGatewayCredential, gw, field, "the certificate in Secret %s/%s of cluster %s expired at %s", namespace, name, l.cluster, secret.Pair.NotAfter.UTC().Format(time.RFC3339))
 		case clients && ca.CA == nil:
 			m.find(InvalidGatewayCredential, gw, field, "Secret %s/%s of cluster %s has no CA certificates for clients: %s", namespace, name, l.cluster, ca.NoCA)
 		}

@@ -1,7 +1,6 @@
 package analyze
 
 import (
-	"slices"
 	"strings"
 
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
@@ -67,26 +66,17 @@ func (m *checker) problems() {
 		p := &m.Problems[i]
 		field := p.Field
 		if v, ok := m.objects[p.Object].(*snapshot.VirtualService); ok && field == "" {
-			field = fieldOfName(v, p.Refers)
+			field = fieldOfHost(v, p.Refers)
 		}
 		m.findKey(codes[p.Kind], p.Object, field, p.Text)
 		m.found[len(m.found)-1].Logged = true
 	}
 }
 
-// fieldOfName returns the first field of a VirtualService that has the name of a Gateway, a
-// delegate or a destination.
-func fieldOfName(v *snapshot.VirtualService, name string) string {
-	if i := slices.Index(v.Gateways, name); i >= 0 {
-		return at("spec.gateways", i)
-	}
-	for i, r := range v.HTTP {
-		if d := r.GetDelegate(); d != nil && d.GetNamespace()+"/"+d.GetName() == name {
-			return at("spec.http", i) + ".delegate"
-		}
-	}
+// fieldOfHost returns the first field of a VirtualService that has a destination's host.
+func fieldOfHost(v *snapshot.VirtualService, host string) string {
 	for field, d := range destinations(v) {
-		if d.GetHost() == name {
+		if d.GetHost() == host {
 			return field + ".host"
 		}
 	}

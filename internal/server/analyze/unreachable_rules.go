@@ -193,7 +193,7 @@ func coversTLS(a, b *networkingv1alpha3.TLSMatchAttributes) bool {
 // coversTCP reports whether every connection that matches b is known to match a.
 func coversTCP(a, b *networkingv1alpha3.L4MatchAttributes) bool {
 	return coversPort(a.GetPort(), b.GetPort()) && coversSubnets(a.GetDestinationSubnets(), b.GetDestinationSubnets()) &&
-		(a.GetSourceSubnet() == "" || a.GetSourceSubnet() == b.GetSourceSubnet()) && //nolint:staticcheck // the older field
+		(a.GetSourceSubnet() == "" || a.GetSourceSubnet() == b.GetSourceSubnet()) &&
 		coversClient(a.GetGateways(), b.GetGateways(), a.GetSourceLabels(), b.GetSourceLabels(), a.GetSourceNamespace(), b.GetSourceNamespace())
 }
 

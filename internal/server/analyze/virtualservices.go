@@ -28,6 +28,9 @@ func (m *checker) destinationsOf(v *snapshot.VirtualService) {
 	for field, d := range destinations(v) {
 		svc := m.service(d.GetHost(), v.Namespace)
 		if svc == nil {
+			if hidden := m.Snapshot.Services.Get(d.GetHost()); hidden != nil {
+				m.find(ReferencedResourceNotFound, v, field+".host", "%s is not exported to namespace %s: requests to it from there fail", hidden.Host, v.Namespace)
+			}
 			continue
 		}
 		var ports []string

@@ -52,6 +52,15 @@ type Config struct {
 	Clusters []Cluster
 	// SystemNamespace is the namespace of the ConfigMap istio; default istio-system.
 	SystemNamespace string
+	// Network and TrustDomain are settings of the control plane of the first cluster, as in
+	// server.Config.
+	Network     mesh.NetworkID
+	TrustDomain string
+	// Resolve returns the addresses of the host names of gateways. Default: each has some
+	// address.
+	Resolve func(hosts []string) map[string][]netip.Addr
+	// Log is the logger; default: nothing is logged.
+	Log *slog.Logger
 	// Now is the clock; required.
 	Now func() time.Time
 }
@@ -71,12 +80,19 @@ func Read(ctx context.Context, cfg Config) (*Mesh, error) {
 	for i, c := range cfg.Clusters {
 		ids[i] = c.ID
 	}
+	if cfg.Resolve == nil {
+		cfg.Resolve = resolvable
+	}
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
+	}
 	var reg *registry.Registry
 	reg = registry.New(registry.Config{
-		Local: ids[0], Clusters: ids, SystemNamespace: source.SystemNamespaceOf(cfg.SystemNamespace),
+		Local: ids[0], Clusters: ids, Network: map[mesh.ClusterID]mesh.NetworkID{ids[0]: cfg.Network},
+		TrustDomain: cfg.TrustDomain, SystemNamespace: source.SystemNamespaceOf(cfg.SystemNamespace),
 		Publish: func(*snapshot.Snapshot, *snapshot.Changes) {},
-		Resolve: func(hosts []string) { reg.SetAddresses(resolvable(hosts)) },
-		Log:     slog.New(slog.DiscardHandler), Now: cfg.Now,
+		Resolve: func(hosts []string) { reg.SetAddresses(cfg.Resolve(hosts)) },
+		Log:     cfg.Log, Now: cfg.Now,
 	})
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
@@ -150,7 +166,7 @@ func newReader(cfg *Config, c *Cluster, remote bool, reg *registry.Registry) *re
 	if c.Config != nil {
 		r.api = &kube.Source{
 			Cluster: c.ID, Config: c.Config, SystemNamespace: cfg.SystemNamespace, Configuration: !remote,
-			SecretNamespaces: c.SecretNamespaces, Now: cfg.Now,
+			SecretNamespaces: c.SecretNamespaces, Log: cfg.Log, Now: cfg.Now,
 		}
 	}
 	conv := source.Converter{Cluster: c.ID, SystemNamespace: cfg.SystemNamespace, Remote: remote}
@@ -159,7 +175,7 @@ func newReader(cfg *Config, c *Cluster, remote bool, reg *registry.Registry) *re
 		r.events, r.faults = append(r.events, events...), append(r.faults, faults...)
 	}
 	for _, path := range c.Dirs {
-		r.dirs = append(r.dirs, &dir.Source{Cluster: c.ID, Dir: path, SystemNamespace: cfg.SystemNamespace, Remote: remote, Now: cfg.Now})
+		r.dirs = append(r.dirs, &dir.Source{Cluster: c.ID, Dir: path, SystemNamespace: cfg.SystemNamespace, Remote: remote, Log: cfg.Log, Now: cfg.Now})
 	}
 	r.left.Store(int64(len(r.dirs)))
 	return r

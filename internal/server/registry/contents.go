@@ -78,8 +78,8 @@ type Problem struct {
 	Kind ProblemKind
 	// Object is the object at fault. It is zero for a fault of the whole mesh.
 	Object snapshot.Key
-	// Field is the path of the faulty field, or "". Refers is the missing name of a
-	// MissingReference.
+	// Field is the path of the faulty field, or "". Refers is a missing host of
+	// destinations, whose field is not known.
 	Field, Refers string
 	Text          string
 }
@@ -91,7 +91,7 @@ func (s *state) problems() []Problem {
 		return snapshot.Key{Kind: kind, Cluster: s.cfg.Local, Namespace: namespace, Name: name}
 	}
 	for _, p := range s.report.routes {
-		out = append(out, Problem{Kind: p.kind, Object: local(snapshot.KindVirtualService, p.Namespace, p.Name), Refers: p.refers, Text: p.Problem})
+		out = append(out, Problem{Kind: p.kind, Object: local(snapshot.KindVirtualService, p.Namespace, p.Name), Field: p.field, Refers: p.refers, Text: p.Problem})
 	}
 	for _, c := range s.servers {
 		out = append(out, Problem{Kind: UnopenedServer, Object: c.gateway, Field: c.field(), Text: c.text()})
@@ -110,7 +110,7 @@ func (s *state) problems() []Problem {
 		out = append(out, Problem{Kind: RepeatedExtension, Object: d.second, Text: d.text()})
 	}
 	for _, u := range s.providers {
-		out = append(out, Problem{Kind: MissingReference, Object: u.telemetry, Refers: u.provider, Text: u.text()})
+		out = append(out, Problem{Kind: MissingReference, Object: u.telemetry, Text: u.text()})
 	}
 	for _, u := range s.report.unreachable {
 		out = append(out, Problem{Kind: ClosedNetwork, Text: u.String()})

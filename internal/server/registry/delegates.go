@@ -2,6 +2,7 @@ package registry
 
 import (
 	"cmp"
+	"fmt"
 	"maps"
 	"strings"
 
@@ -16,7 +17,7 @@ import (
 // replace the delegating ones. A route without a usable delegate is left out. The result
 // shares messages with v. why holds the reason for each route that is left out.
 func (t *tables) delegated(r *derive.Reads, v *snapshot.VirtualService) (routes []*networkingv1alpha3.HTTPRoute, why []routeFault) {
-	for _, root := range v.HTTP {
+	for i, root := range v.HTTP {
 		d := root.GetDelegate()
 		if d == nil {
 			routes = append(routes, root)
@@ -24,20 +25,22 @@ func (t *tables) delegated(r *derive.Reads, v *snapshot.VirtualService) (routes 
 		}
 		name := d.GetNamespace() + "/" + d.GetName()
 		to, ok := t.virtual.Get(r, objectKey{v.Cluster, d.GetNamespace(), d.GetName()})
-		unusable := func(text string) { why = append(why, routeFault{UnusableDelegate, name, text}) }
+		fault := func(kind ProblemKind, text string) {
+			why = append(why, routeFault{kind: kind, field: fmt.Sprintf("spec.http[%d].delegate", i), text: text})
+		}
 		switch {
 		case !ok:
-			why = append(why, routeFault{MissingReference, name, "delegate " + name + " does not exist"})
+			fault(MissingReference, "delegate "+name+" does not exist")
 		case len(to.Hosts) > 0:
-			unusable("delegate " + name + " has hosts, which only the delegating VirtualService may have")
+			fault(UnusableDelegate, "delegate "+name+" has hosts, which only the delegating VirtualService may have")
 		case !t.virtualExports(r, to).to(v.Namespace, to.Namespace):
-			unusable("delegate " + name + " is not exported to namespace " + v.Namespace)
+			fault(UnusableDelegate, "delegate "+name+" is not exported to namespace "+v.Namespace)
 		default:
 			for _, part := range to.HTTP {
 				if merged := mergeRoutes(root, part); merged != nil {
 					routes = append(routes, merged)
 				} else {
-					unusable("a route of delegate " + name + " matches requests that the delegating route does not")
+					fault(UnusableDelegate, "a route of delegate "+name+" matches requests that the delegating route does not")
 				}
 			}
 		}

@@ -2,6 +2,7 @@ package registry
 
 import (
 	"cmp"
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -120,7 +121,7 @@ func (t *tables) routedService(r *derive.Reads, key objectKey) (routedService, b
 		}
 	}
 	for _, host := range slices.Sorted(maps.Keys(unknown)) {
-		problems = append(problems, routeFault{MissingReference, host, "destination " + host + " is no service: requests to it fail"})
+		problems = append(problems, routeFault{kind: MissingReference, refers: host, text: "destination " + host + " is no service: requests to it fail"})
 	}
 	return routedService{&out, problems}, true
 }
@@ -414,14 +415,14 @@ type RouteProblem struct {
 	Name      string `json:"name"`
 	Problem   string `json:"problem"`
 
-	kind   ProblemKind
-	refers string // the missing name
+	kind          ProblemKind
+	field, refers string // see Problem
 }
 
 // routeFault is the part of a RouteProblem that one VirtualService shows.
 type routeFault struct {
-	kind         ProblemKind
-	refers, text string
+	kind                ProblemKind
+	field, refers, text string
 }
 
 func (p RouteProblem) String() string {
@@ -439,14 +440,14 @@ func (r *Registry) RouteProblems() []RouteProblem { return r.report.Load().route
 func (t *tables) findRouteProblems(r *derive.Reads) []RouteProblem {
 	var out []RouteProblem
 	for key, v := range t.allRouted.Lookup(r, struct{}{}) {
-		for _, name := range v.Gateways {
+		for i, name := range v.Gateways {
 			namespace, gateway, _ := strings.Cut(name, "/")
 			if _, ok := t.gateways.Get(r, objectKey{key.cluster, namespace, gateway}); !ok && name != snapshot.MeshGateway {
-				out = append(out, RouteProblem{v.Namespace, v.Name, "Gateway " + name + " does not exist", MissingReference, name})
+				out = append(out, RouteProblem{v.Namespace, v.Name, "Gateway " + name + " does not exist", MissingReference, fmt.Sprintf("spec.gateways[%d]", i), ""})
 			}
 		}
 		for _, p := range v.problems {
-			out = append(out, RouteProblem{v.Namespace, v.Name, p.text, p.kind, p.refers})
+			out = append(out, RouteProblem{v.Namespace, v.Name, p.text, p.kind, p.field, p.refers})
 		}
 	}
 	slices.SortFunc(out, RouteProblem.compare)

@@ -4,23 +4,18 @@
 package render
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"log/slog"
 	"net/netip"
-	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
 
-	"golang.org/x/sync/errgroup"
-
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/server/identity"
-	"github.com/meshctl/meshctl/internal/server/registry"
+	"github.com/meshctl/meshctl/internal/server/load"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
-	"github.com/meshctl/meshctl/internal/server/source/dir"
 	"github.com/meshctl/meshctl/internal/server/xds"
 	"github.com/meshctl/meshctl/internal/server/xdsgen"
 )
@@ -79,51 +74,34 @@ func (c faultCounter) WithGroup(name string) slog.Handler {
 func Read(ctx context.Context, cfg Config) (*Mesh, error) {
 	m := &Mesh{faults: new(atomic.Int64)}
 	cfg.Log = slog.New(faultCounter{cfg.Log.Handler(), m.faults})
-	own := cfg.Dirs[0].Cluster
-	var r *registry.Registry
-	r = registry.New(registry.Config{
-		Local: own, Clusters: clusters(cfg.Dirs), Network: map[mesh.ClusterID]mesh.NetworkID{own: cfg.Network},
-		TrustDomain: cfg.TrustDomain, SystemNamespace: cfg.SystemNamespace,
-		Publish: func(*snapshot.Snapshot, *snapshot.Changes) {},
-		Resolve: func(hosts []string) {
+	var clusters []load.Cluster
+	for _, d := range cfg.Dirs {
+		if n := len(clusters); n == 0 || clusters[n-1].ID != d.Cluster {
+			clusters = append(clusters, load.Cluster{ID: d.Cluster})
+		}
+		last := &clusters[len(clusters)-1]
+		last.Dirs = append(last.Dirs, d.Dir)
+	}
+	read, err := load.Read(ctx, load.Config{
+		Clusters: clusters, SystemNamespace: cfg.SystemNamespace, Network: cfg.Network, TrustDomain: cfg.TrustDomain,
+		Resolve: func(hosts []string) map[string][]netip.Addr {
 			if len(hosts) > 0 {
 				cfg.Log.Warn("host names of gateways are not resolved: networks behind them are unreachable", "hosts", strings.Join(hosts, ", "))
 			}
-			r.SetAddresses(map[string][]netip.Addr{})
+			return map[string][]netip.Addr{}
 		},
 		Log: cfg.Log, Now: cfg.Now,
 	})
-	running, stop := context.WithCancel(ctx)
-	defer stop()
-	work, failed := errgroup.WithContext(running)
-	work.Go(func() error { return r.Run(failed) })
-	for _, d := range cfg.Dirs {
-		src := dir.Source{Cluster: d.Cluster, Dir: d.Dir, SystemNamespace: cfg.SystemNamespace, Remote: d.Cluster != own, Log: cfg.Log, Now: cfg.Now}
-		work.Go(func() error { return src.Run(failed, r) })
-	}
-	select {
-	case <-r.Ready():
-	case <-failed.Done():
-	}
-	stop()
-	if err := cmp.Or(work.Wait(), ctx.Err()); err != nil {
+	if err != nil {
 		return nil, err
 	}
 	if m.faults.Load() > 0 {
 		return nil, errors.New("the configuration cannot be computed: the log has the reason")
 	}
-	m.snapshot = r.Current()
+	m.snapshot = read.Snapshot
 	m.offline = xds.NewOffline(xds.Generator{
 		ParseNode: xdsgen.ParseNode, Assign: xdsgen.Assign, AssignReads: xdsgen.AssignReads, Concerned: xdsgen.Concerned,
 		Fallback: xdsgen.Fallback, Secrets: xdsgen.AssignSecrets,
 	}, m.snapshot, identity.ConfiguredGateway, cfg.Log, cfg.Now)
 	return m, nil
-}
-
-func clusters(dirs []ClusterDir) []mesh.ClusterID {
-	var out []mesh.ClusterID
-	for _, d := range dirs {
-		out = append(out, d.Cluster)
-	}
-	return slices.Compact(out)
 }

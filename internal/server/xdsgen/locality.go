@@ -159,7 +159,7 @@ func (p place) policy(setting *networkingv1alpha3.LocalityLoadBalancerSetting, f
 	out := &localityPolicy{}
 	if len(setting.GetFailoverPriority()) > 0 {
 		var own map[string]string
-		if p.labels != "" { // with values for all labels the client's own do not matter
+		if p.labels != "" { // otherwise all labels have fixed values
 			decodeFacts(p.labels, &own)
 		}
 		for _, label := range setting.GetFailoverPriority() {
