@@ -207,4 +207,3 @@ func streamed(t *testing.T, from, to, text string) string {
 	}
 	return string(got)
 }
-
