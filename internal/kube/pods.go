@@ -28,8 +28,6 @@ const (
 	podsAtOnce = 1000
 	// maxObject bounds the object that owns pods, in bytes.
 	maxObject = 4 << 20
-	// gatewayName is the label of the pods of a Gateway.
-	gatewayName = "gateway.networking.k8s.io/gateway-name"
 )
 
 // Workload names a pod, or an object that owns pods, such as a Deployment. The zero Kind
@@ -312,5 +310,5 @@ func serviceLabels(o *owner) (labels.Selector, error) {
 }
 
 func gatewayLabels(o *owner) (labels.Selector, error) {
-	return labels.ValidatedSelectorFromSet(labels.Set{gatewayName: o.Metadata.Name})
+	return labels.ValidatedSelectorFromSet(labels.Set{mesh.LabelGatewayName: o.Metadata.Name})
 }

@@ -17,6 +17,7 @@ const (
 // Labels and annotations of Istio's contracts.
 const (
 	LabelNetwork           = "topology.istio.io/network"
+	LabelGatewayName       = "gateway.networking.k8s.io/gateway-name" // of the pods of a Gateway of the Kubernetes Gateway API
 	LabelSubzone           = "topology.istio.io/subzone"
 	LabelRegion            = "topology.kubernetes.io/region"
 	LabelZone              = "topology.kubernetes.io/zone"

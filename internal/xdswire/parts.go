@@ -92,6 +92,20 @@ func (p *Parts) With(changes map[string]*Part) *Parts {
 	return out
 }
 
+// All iterates over the parts.
+func (p *Parts) All(yield func(*Part) bool) {
+	if p == nil {
+		return
+	}
+	for _, c := range p.chunks {
+		for _, part := range c.parts {
+			if !yield(part) {
+				return
+			}
+		}
+	}
+}
+
 // replace adds the parts of a chunk with changes applied. Parts that stay keep the memory
 // of the chunk.
 func (p *Parts) replace(c *chunk, names []string, changes map[string]*Part) {

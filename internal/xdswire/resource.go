@@ -52,6 +52,12 @@ func (r *Resource) SotW() []byte { return r.from(r.any) }
 // Message returns the encoded message without its type. It must not be modified.
 func (r *Resource) Message() []byte { return r.from(r.body) }
 
+// Parted returns what Encoder.Parted made the resource from; ok is false for others. The
+// caller must not change it.
+func (r *Resource) Parted() (head []byte, parts *Parts, tail []byte, ok bool) {
+	return r.wire[r.body:], r.parts, r.tail, r.parts != nil
+}
+
 // from returns the bytes from an offset in wire. It copies the bytes of a resource of parts.
 func (r *Resource) from(start int) []byte {
 	if r.parts == nil {

@@ -76,6 +76,8 @@ spec:
   http:
   - match: [{uri: {prefix: /moved}}]
     redirect: {uri: /}
+  - match: [{uri: {prefix: /partner}}]
+    route: [{destination: {host: partner}}]
   - route: [{destination: {host: web, port: {number: 18000}}}]
 ---
 apiVersion: networking.istio.io/v1
@@ -89,6 +91,20 @@ spec:
     route: [{destination: {host: web, port: {number: 18443}}}]
   tcp:
   - route: [{destination: {host: web, port: {number: 18000}}}]
+---
+apiVersion: networking.istio.io/v1
+kind: ServiceEntry
+metadata: {name: partner, namespace: apps}
+spec:
+  hosts: [partner.apps.svc.cluster.local]
+  resolution: STATIC
+  ports: [{number: 443, name: http, protocol: HTTP, targetPort: 18444}]
+  endpoints: [{address: 127.3.0.3}]
+---
+apiVersion: networking.istio.io/v1
+kind: DestinationRule
+metadata: {name: partner, namespace: apps}
+spec: {host: partner, trafficPolicy: {tls: {mode: MUTUAL, credentialName: mutual-client, sni: a.example.com, subjectAltNames: ["*.example.com"]}}}
 ---
 apiVersion: v1
 kind: Service
@@ -229,7 +245,8 @@ func TestGateways(t *testing.T) {
 	secrets := filepath.Join(mesh, "cluster1", "secrets.yaml")
 	replace(t, config, strings.ReplaceAll(gatewayMesh, "FILES", files))
 	roots := certs.EncodeCerts(clients.Cert)
-	replace(t, secrets, simple.secret("edge", "simple", nil)+rsa.secret("edge", "rsa", nil)+simple.secret("edge", "mutual", roots)+simple.secret("other", "simple", nil))
+	replace(t, secrets, simple.secret("edge", "simple", nil)+rsa.secret("edge", "rsa", nil)+simple.secret("edge", "mutual", roots)+simple.secret("other", "simple", nil)+
+		named.secret("edge", "mutual-client", certs.EncodeCerts(servers.Cert)))
 	replace(t, filepath.Join(files, "cert-chain.pem"), string(rsa.chain))
 	replace(t, filepath.Join(files, "key.pem"), string(rsa.key))
 
@@ -237,7 +254,10 @@ func TestGateways(t *testing.T) {
 		fmt.Fprintf(w, "%s of %s, certificate %q", r.URL.Path, r.Host, r.Header.Get("X-Forwarded-Client-Cert"))
 	}
 	serves(t, "127.3.0.3:18000", web)
-	servesTLS(t, "127.3.0.3:18443", rsa.client(t), web)
+	servesTLS(t, "127.3.0.3:18443", &tls.Config{Certificates: []tls.Certificate{*rsa.client(t)}}, web)
+	servesTLS(t, "127.3.0.3:18444", &tls.Config{Certificates: []tls.Certificate{*simple.client(t)}, ClientAuth: tls.RequireAnyClientCert}, func(w http.ResponseWriter, r *http.Request) {
+		fmt.Fprintf(w, "%s as %s", r.TLS.PeerCertificates[0].DNSNames[0], r.TLS.ServerName)
+	})
 	_, secure := controlPlane(t, dir, mesh)
 	gateway := proxy{"ingress", "router", "edge", "ingress", "10.11.0.9", map[string]string{"istio": "ingress"}}
 	stop := gateway.start(t, dir, secure)
@@ -254,6 +274,9 @@ func TestGateways(t *testing.T) {
 		}
 		if got := requested(t, "http://"+gatewayAt+":8880/a", "plain.example.com", "X-Forwarded-Client-Cert", "forged"); got.body != `/a of plain.example.com, certificate ""` {
 			t.Errorf("a VirtualService: %+v", got)
+		}
+		if got := requested(t, "http://"+gatewayAt+":8880/partner", "plain.example.com"); got.body != "client.example.com as a.example.com" {
+			t.Errorf("a destination that requires a certificate: %+v", got)
 		}
 		if got := requested(t, "http://"+gatewayAt+":9000/a", "anything"); got.body != `/a of anything, certificate ""` && got.status != http.StatusOK {
 			t.Errorf("TCP: %+v", got)
@@ -364,7 +387,7 @@ func TestGateways(t *testing.T) {
 }
 
 // servesTLS is serves with TLS.
-func servesTLS(t *testing.T, at string, certificate *tls.Certificate, handler http.HandlerFunc) {
+func servesTLS(t *testing.T, at string, config *tls.Config, handler http.HandlerFunc) {
 	t.Helper()
 	l, err := net.Listen("tcp", at)
 	if err != nil {
@@ -372,7 +395,7 @@ func servesTLS(t *testing.T, at string, certificate *tls.Certificate, handler ht
 	}
 	server := httptest.NewUnstartedServer(handler)
 	_ = server.Listener.Close()
-	server.Listener, server.TLS = l, &tls.Config{Certificates: []tls.Certificate{*certificate}}
+	server.Listener, server.TLS = l, config
 	server.StartTLS()
 	t.Cleanup(server.Close)
 }

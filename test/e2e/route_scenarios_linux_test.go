@@ -164,7 +164,7 @@ func (s routeScenario) virtualService() string {
 	return fmt.Sprintf("---\napiVersion: networking.istio.io/v1\nkind: VirtualService\nmetadata: {name: %s, namespace: shop}\nspec: {%s, http: %s}\n", s.host(), spec, routes)
 }
 
-// scenarioMesh has the pod of the client and a service with two versions.
+// scenarioMesh has the pods of a client and of two versions of a service, and a delegate.
 const scenarioMesh = `
 apiVersion: v1
 kind: Pod
@@ -181,25 +181,6 @@ apiVersion: v1
 kind: Pod
 metadata: {name: v2, namespace: shop, labels: {version: v2}}
 status: {podIP: 10.11.0.2}
----
-apiVersion: v1
-kind: Service
-metadata: {name: api, namespace: shop}
-spec:
-  clusterIP: 10.96.1.1
-  ports: [{name: http, port: 80, targetPort: 9001}]
----
-apiVersion: discovery.k8s.io/v1
-kind: EndpointSlice
-metadata: {name: api, namespace: shop, labels: {kubernetes.io/service-name: api}}
-addressType: IPv4
-ports: [{name: http, port: 9001}]
-endpoints: [{addresses: [10.11.0.1], targetRef: {kind: Pod, name: v1}}, {addresses: [10.11.0.2], targetRef: {kind: Pod, name: v2}}]
----
-apiVersion: networking.istio.io/v1
-kind: DestinationRule
-metadata: {name: api, namespace: shop}
-spec: {host: api, subsets: [{name: v1, labels: {version: v1}}, {name: v2, labels: {version: v2}}]}
 ---
 apiVersion: networking.istio.io/v1
 kind: VirtualService
@@ -291,7 +272,10 @@ func TestRouteScenarios(t *testing.T) {
 	if !inPod(t) {
 		return
 	}
-	objects := scenarioMesh
+	objects := scenarioMesh + testService{
+		name: "api", vip: "10.96.1.1", protocol: "http", port: 80, target: 9001,
+		rule: "subsets: [{name: v1, labels: {version: v1}}, {name: v2, labels: {version: v2}}]",
+	}.objects()
 	for _, s := range routeScenarios {
 		objects += s.virtualService()
 	}

@@ -194,7 +194,7 @@ func meshConfig(s *snapshot.Snapshot) any {
 		Networks                 map[mesh.ClusterID]mesh.NetworkID `json:"networks"`
 	}{
 		s.Mesh.TrustDomain, s.Mesh.Aliases, s.Mesh.RootNamespace, s.Mesh.AutoMTLS, meshPolicy(s), s.Mesh.ConnectTimeout.String(),
-		s.Mesh.Listeners.DetectionTimeout.String(), log.File, encoding, log.Format, s.Mesh.Listeners.Tracing, mtls, networks,
+		s.Mesh.Listeners.DetectionTimeout.String(), log.File, encoding, log.Format, s.Mesh.Listeners.Tracing.On, mtls, networks,
 	}
 }
 

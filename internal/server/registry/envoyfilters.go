@@ -57,10 +57,11 @@ func (t *tables) findDuplicateExtensions(r *derive.Reads) []duplicateExtension {
 		list := inOrder(byNamespace[ns])
 		if ns != root {
 			list = slices.Concat(inOrder(byNamespace[root]), list)
+			slices.SortStableFunc(list, func(x, y *snapshot.EnvoyFilter) int { return cmp.Compare(x.Priority, y.Priority) })
 		}
 		for i, second := range list {
 			for _, first := range list[:i] {
-				if second.Namespace == ns && mayOverlap(first.Selector, second.Selector) {
+				if (first.Namespace == ns || second.Namespace == ns) && mayOverlap(first, second) {
 					out = appendDuplicates(out, first, second)
 				}
 			}
@@ -94,10 +95,13 @@ func (s *state) describeDuplicates(before, now []duplicateExtension) []string {
 	return slices.Compact(lines)
 }
 
-// mayOverlap reports whether a proxy may have the labels of both selectors.
-func mayOverlap(a, b map[string]string) bool {
-	for k, v := range a {
-		if w, ok := b[k]; ok && w != v {
+// mayOverlap reports whether both objects may select a proxy.
+func mayOverlap(a, b *snapshot.EnvoyFilter) bool {
+	if a.Gateways != nil && b.Gateways != nil {
+		return slices.ContainsFunc(a.Gateways, func(name string) bool { return slices.Contains(b.Gateways, name) })
+	}
+	for k, v := range a.Selector {
+		if w, ok := b.Selector[k]; ok && w != v {
 			return false
 		}
 	}

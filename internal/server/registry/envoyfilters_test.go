@@ -20,20 +20,21 @@ func envoyFilter(ns, n string, extensions ...string) *snapshot.EnvoyFilter {
 	return f
 }
 
-// TestEnvoyFilterOrder: the EnvoyFilters that select a proxy are sorted: the root
-// namespace first, then by priority, age and name.
+// TestEnvoyFilterOrder: the EnvoyFilters that select a proxy are sorted by priority, and of
+// one priority the root namespace's first, then by age and name.
 func TestEnvoyFilterOrder(t *testing.T) {
 	t.Parallel()
 	late, first, old, root, other := envoyFilter("sample", "z"), envoyFilter("sample", "y"), envoyFilter("sample", "x"),
 		envoyFilter("istio-system", "root"), envoyFilter("other", "other")
-	root.Priority, first.Priority = 7, -1
+	last := envoyFilter("istio-system", "last")
+	last.Priority, first.Priority = 7, -1
 	old.Created = epoch.Add(-time.Hour)
 	some, elsewhere := envoyFilter("sample", "a"), envoyFilter("sample", "b")
 	some.Selector, elsewhere.Selector = map[string]string{"app": "web"}, map[string]string{"app": "db"}
 	remote := envoyFilter("sample", "remote")
 	remote.Cluster = "c2"
 	b := newTestState(t)
-	b.apply(up(late), up(first), up(old), up(root), up(other), up(some), up(elsewhere), up(remote))
+	b.apply(up(late), up(first), up(old), up(root), up(last), up(other), up(some), up(elsewhere), up(remote))
 	filters := func() string {
 		var names []string
 		for _, f := range snapshot.EnvoyFiltersFor(b.snap.Namespaces.Get("istio-system"), b.snap.Namespaces.Get("sample"), map[string]string{"app": "web"}) {
@@ -41,11 +42,11 @@ func TestEnvoyFilterOrder(t *testing.T) {
 		}
 		return strings.Join(names, " ")
 	}
-	if got, want := filters(), "root y x a z"; got != want {
+	if got, want := filters(), "y root x a z last"; got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}
 	b.apply(down(first))
-	if got, want := filters(), "root x a z"; got != want {
+	if got, want := filters(), "root x a z last"; got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}
 }

@@ -54,7 +54,7 @@ func (t *tables) meshFacts(r *derive.Reads) *snapshot.Mesh {
 		Listeners: snapshot.ListenerSettings{
 			NoListenerLog:    mc.GetDisableEnvoyListenerLog(),
 			Paths:            pathNormalization(mc.GetPathNormalization().GetNormalization()),
-			Tracing:          mc == nil || mc.GetEnableTracing(),
+			Tracing:          meshTracing(mc),
 			DetectionTimeout: mc.GetProtocolDetectionTimeout().AsDuration(),
 		},
 		NetworkRanges: t.networkRules.Get(r).ranges,
@@ -72,6 +72,13 @@ func (t *tables) meshFacts(r *derive.Reads) *snapshot.Mesh {
 	}
 	m.Retries.PerTry = 0 // it has no effect
 	m.LogProviders = logProviders(mc.GetExtensionProviders(), m.AccessLog)
+	m.Tracers = tracers(mc)
+	m.TraceDefaults = slices.Clone(mc.GetDefaultProviders().GetTracing())
+	if len(m.TraceDefaults) == 0 && m.Tracers[ownZipkin].Service != "" {
+		m.TraceDefaults = []string{ownZipkin}
+	}
+	tags := mc.GetDefaultConfig().GetTracing().GetEnableIstioTags()
+	m.IstioTags = tags == nil || tags.GetValue()
 	for _, c := range mc.GetCaCertificates() {
 		m.CACertificates = append(m.CACertificates, snapshot.CACertificate{
 			PEM: c.GetPem(), BundleURL: c.GetSpiffeBundleUrl(), TrustDomains: c.GetTrustDomains(),
@@ -116,8 +123,14 @@ func logProviders(providers []*meshv1alpha1.MeshConfig_ExtensionProvider, own sn
 	out := make(map[string]snapshot.AccessLog)
 	for _, p := range providers {
 		name, file := strings.ToLower(p.GetName()), p.GetEnvoyFileAccessLog()
-		if _, dup := out[name]; dup || file == nil {
+		if _, dup := out[name]; dup {
 			continue // the first of a name counts
+		}
+		if otlp := p.GetEnvoyOtelAls(); otlp != nil {
+			out[name] = otlpLog(otlp, own)
+		}
+		if file == nil {
+			continue
 		}
 		log := snapshot.AccessLog{File: cmp.Or(file.GetPath(), stdout), OmitEmpty: file.GetOmitEmptyValues()}
 		switch format := file.GetLogFormat().GetLogFormat().(type) {

@@ -3,6 +3,7 @@ package registry
 import (
 	"cmp"
 	"reflect"
+	"slices"
 	"strings"
 
 	"google.golang.org/protobuf/proto"
@@ -89,8 +90,8 @@ func equalConfig[S proto.Message](a, b *snapshot.Config[S]) bool { return a.Same
 
 func equalFilter(a, b *snapshot.EnvoyFilter) bool {
 	x := *a
-	x.Meta = b.Meta
-	return equalMeta(&a.Meta, &b.Meta) && reflect.DeepEqual(&x, b)
+	x.Meta, x.Patches = b.Meta, b.Patches
+	return equalMeta(&a.Meta, &b.Meta) && slices.EqualFunc(a.Patches, b.Patches, (*snapshot.Patch).SameAs) && reflect.DeepEqual(&x, b)
 }
 
 // equalServiceEntry compares all fields that have an effect.

@@ -126,9 +126,13 @@ func traitsOf(into []serviceTrait, _ string, s *snapshot.MeshService) []serviceT
 }
 
 // traits reports which traits some service has.
-type traits struct{ private, nodeLocal, dns, allocated bool }
+type traits struct {
+	private, nodeLocal, dns, allocated bool
+	// collectors names the services that take spans and logs and exist, with their visibility.
+	collectors string
+}
 
 func (t *tables) findTraits(r *derive.Reads) traits {
 	has := func(trait serviceTrait) bool { return t.special.Len(r, trait) > 0 }
-	return traits{has(privateService), has(nodeLocalService), has(dnsService), has(allocatedService)}
+	return traits{has(privateService), has(nodeLocalService), has(dnsService), has(allocatedService), t.foundCollectors(r)}
 }

@@ -8,19 +8,23 @@ import (
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 )
 
-// unknownProvider is a provider of access logs that a Telemetry names and MeshConfig lacks.
+// unknownProvider is a provider that a Telemetry names and MeshConfig lacks.
 type unknownProvider struct {
 	telemetry snapshot.Key
 	provider  string
+	tracing   bool // the provider is for tracing, else for access logs
 	at        snapshot.Place
 }
 
 func (u unknownProvider) String() string {
+	if u.tracing {
+		return u.telemetry.String() + ": the tracing provider " + u.provider + " has no effect, as MeshConfig has no such provider with opentelemetry or zipkin"
+	}
 	return u.telemetry.String() + ": " + u.text()
 }
 
 func (u unknownProvider) text() string {
-	return "the access log provider " + u.provider + " has no effect, as MeshConfig has no such provider with envoyFileAccessLog"
+	return "the access log provider " + u.provider + " has no effect, as MeshConfig has no such provider with envoyFileAccessLog or envoyOtelAls"
 }
 
 // UnknownProviders describes the providers that Telemetries name and that have no effect,
@@ -28,8 +32,13 @@ func (u unknownProvider) text() string {
 func (r *Registry) UnknownProviders() []string { return r.report.Load().unknownProviders }
 
 func (t *tables) findUnknownProviders(r *derive.Reads) []unknownProvider {
-	known := t.mesh.Get(r).LogProviders
+	m := t.mesh.Get(r)
 	var out []unknownProvider
+	add := func(u unknownProvider, known bool) {
+		if !known && !slices.Contains(out, u) {
+			out = append(out, u)
+		}
+	}
 	for _, policy := range t.allTelemetries.Lookup(r, struct{}{}) {
 		telemetry, ok := policy.(*snapshot.Telemetry)
 		if !ok {
@@ -37,10 +46,14 @@ func (t *tables) findUnknownProviders(r *derive.Reads) []unknownProvider {
 		}
 		for _, entry := range telemetry.Spec.GetAccessLogging() {
 			for _, p := range entry.GetProviders() {
-				u := unknownProvider{telemetry.Key(), p.GetName(), telemetry.Place}
-				if _, ok := known[strings.ToLower(p.GetName())]; !ok && !slices.Contains(out, u) {
-					out = append(out, u)
-				}
+				_, known := m.LogProviders[strings.ToLower(p.GetName())]
+				add(unknownProvider{telemetry.Key(), p.GetName(), false, telemetry.Place}, known)
+			}
+		}
+		for _, entry := range telemetry.Spec.GetTracing() {
+			for _, p := range entry.GetProviders() {
+				_, known := m.Tracers[strings.ToLower(p.GetName())]
+				add(unknownProvider{telemetry.Key(), p.GetName(), true, telemetry.Place}, known)
 			}
 		}
 	}
@@ -54,7 +67,7 @@ func (s *state) describeUnknownProviders(before []string, now []unknownProvider)
 	for _, u := range now {
 		lines = append(lines, u.String())
 		if !slices.Contains(before, u.String()) {
-			s.cfg.Log.Warn("a Telemetry names an access log provider that MeshConfig lacks", "telemetry", u.telemetry.String(),
+			s.cfg.Log.Warn("a Telemetry names a provider that MeshConfig lacks", "telemetry", u.telemetry.String(),
 				"at", u.at.String(), "provider", u.provider)
 		}
 	}

@@ -1,73 +1,120 @@
 package snapshot
 
-// EnvoyFilter holds the supported parts of an EnvoyFilter object. Its Envoy
-// configuration is validated and encoded.
+import (
+	"cmp"
+	"maps"
+	"regexp"
+	"slices"
+
+	"google.golang.org/protobuf/proto"
+	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
+
+	"github.com/meshctl/meshctl/internal/mesh"
+)
+
+// EnvoyFilter holds the supported patches of an EnvoyFilter object. Their values are
+// validated.
 type EnvoyFilter struct {
 	Meta
 	// Selector selects proxies of the namespace by their labels. If it is empty, it
 	// selects all of them.
 	Selector map[string]string
-	// Priority orders the objects of one namespace, the lowest first.
+	// Gateways holds the names of the Gateways of the Kubernetes Gateway API whose proxies
+	// the object selects. If it is set, Selector is not used. Nil means not set.
+	Gateways []string
+	// Priority orders the objects, the lowest first.
 	Priority   int32
 	Extensions []Extension
-	Filters    []HTTPFilter
+	Patches    []*Patch
 }
 
 // Key implements Object.
 func (o *EnvoyFilter) Key() Key { return o.key(KindEnvoyFilter) }
 
+// Selects reports whether the object selects a proxy with these labels, if it counts in the
+// namespace of the proxy.
+func (o *EnvoyFilter) Selects(labels map[string]string) bool {
+	if o.Gateways != nil {
+		return slices.Contains(o.Gateways, labels[mesh.LabelGatewayName])
+	}
+	return Selects(o.Selector, labels)
+}
+
 // Extension is the configuration of a filter. Proxies request it by name (ECDS).
 type Extension struct {
 	Name string
 	// Body is an encoded envoy.config.core.v3.TypedExtensionConfig.
-	Body []byte
+	Body  []byte
+	Proxy ProxyMatch `json:",omitzero"`
 }
 
-// HTTPFilter is a filter to insert into HTTP connection managers.
-type HTTPFilter struct {
-	Context Context
-	// Port is the port of the listener or, if connections are captured, their
-	// original destination port. Zero matches all ports.
-	Port   uint32
-	Insert Insertion
-	// Near is the name of the filter that Insert refers to. A list without that
-	// filter stays as it is.
-	Near string
-	// Body is an encoded HttpFilter of envoy.extensions.filters.network.http_connection_manager.v3.
-	Body []byte
+// Patch is a patch of an EnvoyFilter for listeners, routes or clusters. It is immutable.
+type Patch struct {
+	// Of is the EnvoyFilter, and Index the place of the patch in its list.
+	Of    Key
+	Index int
+	// Spec has no value. Value holds that as a message of Envoy's API; nil for REMOVE.
+	Spec  *networkingv1alpha3.EnvoyFilter_EnvoyConfigObjectPatch
+	Value proto.Message
+	Proxy ProxyMatch
 }
 
-// Context is the direction of the connections to which a filter applies.
-type Context uint8
+// SameAs reports whether both patches do the same.
+func (p *Patch) SameAs(other *Patch) bool {
+	return p.Of == other.Of && p.Index == other.Index && proto.Equal(p.Spec, other.Spec) && proto.Equal(p.Value, other.Value)
+}
 
-// The values of Context. The connections of gateways are neither inbound nor outbound.
-const (
-	AnyContext Context = iota
-	InboundContext
-	OutboundContext
-	GatewayContext
-)
+// AppliesIn reports whether the patch is for proxies in a context.
+func (p *Patch) AppliesIn(context networkingv1alpha3.EnvoyFilter_PatchContext) bool {
+	c := p.Spec.GetMatch().GetContext()
+	return c == context || c == networkingv1alpha3.EnvoyFilter_ANY
+}
 
-// Insertion is a position in the list of HTTP filters. The router remains the last
-// filter of the list.
-type Insertion uint8
+// ProxyMatch selects proxies by what they report of themselves. The zero value selects all.
+type ProxyMatch struct {
+	// Version is a regular expression that matches a part of ISTIO_VERSION. Empty means any.
+	Version  string            `json:",omitempty"`
+	Metadata map[string]string `json:",omitempty"`
+	version  *regexp.Regexp    // of Version
+}
 
-// The values of Insertion.
-const (
-	InsertFirst Insertion = iota
-	InsertLast
-	InsertBefore // Near
-	InsertAfter  // Near
-)
+// NewProxyMatch compiles a match. The error is about the version.
+func NewProxyMatch(version string, metadata map[string]string) (ProxyMatch, error) {
+	m := ProxyMatch{Version: version, Metadata: metadata}
+	if version == "" {
+		return m, nil
+	}
+	var err error
+	m.version, err = regexp.Compile(version)
+	return m, err
+}
 
-// EnvoyFiltersFor returns the EnvoyFilters that select a workload with these labels,
-// in the order in which they apply: first the root namespace's, then its own
-// namespace's. Either namespace may be nil.
+// Equal reports whether both select the same proxies.
+func (m ProxyMatch) Equal(other ProxyMatch) bool {
+	return m.Version == other.Version && maps.Equal(m.Metadata, other.Metadata)
+}
+
+// Matches reports whether a proxy with this version and metadata is selected.
+func (m ProxyMatch) Matches(version string, metadata map[string]string) bool {
+	if m.version != nil && (version == "" || !m.version.MatchString(version)) {
+		return false
+	}
+	for k, v := range m.Metadata {
+		if is, ok := metadata[k]; !ok || is != v {
+			return false
+		}
+	}
+	return true
+}
+
+// EnvoyFiltersFor returns the EnvoyFilters that select a workload with these labels, in the
+// order in which they apply: by priority, and of one priority first those of the root
+// namespace, then those of its own. Either namespace may be nil.
 func EnvoyFiltersFor(root, ns *NamespaceFacts, labels map[string]string) []*EnvoyFilter {
 	var out []*EnvoyFilter
 	add := func(facts *NamespaceFacts) {
 		for _, f := range facts.EnvoyFilters {
-			if Selects(f.Selector, labels) {
+			if f.Selects(labels) {
 				out = append(out, f)
 			}
 		}
@@ -78,5 +125,6 @@ func EnvoyFiltersFor(root, ns *NamespaceFacts, labels map[string]string) []*Envo
 	if ns != nil && ns != root {
 		add(ns)
 	}
+	slices.SortStableFunc(out, func(a, b *EnvoyFilter) int { return cmp.Compare(a.Priority, b.Priority) })
 	return out
 }

@@ -63,6 +63,12 @@ type Mesh struct {
 	// LogDefaults is defaultProviders.accessLogging.
 	LogProviders map[string]AccessLog
 	LogDefaults  []string
+	// Tracers holds the collectors of spans that a Telemetry can name, by name in lower case.
+	// TraceDefaults is defaultProviders.tracing.
+	Tracers       map[string]Collector
+	TraceDefaults []string
+	// IstioTags reports whether spans have tags with the workload, unless a Telemetry decides.
+	IstioTags bool
 }
 
 // NetworkRange is a range of addresses in a network.
@@ -99,9 +105,14 @@ type KeepAlive struct {
 	Time, Interval time.Duration
 }
 
-// AccessLog is a file to which Envoy logs requests and connections.
+// AccessLog is a file or a collector to which Envoy logs requests and connections.
 type AccessLog struct {
-	File string // path
+	File string // path; empty for a collector
+	// Collector takes the logs by OTLP, through a cluster of its service at Host.
+	Collector     Collector `json:",omitzero"`
+	Cluster, Host string    `json:",omitempty"`
+	LogName       string    `json:",omitempty"`
+	Labels        string    `json:",omitempty"` // attributes of a log by OTLP: a JSON object
 	// Format is the line of a request or, with JSON, an object. Empty means Istio's default.
 	Format string `json:",omitempty"`
 	JSON   bool   `json:",omitempty"`
@@ -121,8 +132,8 @@ type ListenerSettings struct {
 	NoListenerLog bool
 	// Paths is pathNormalization.
 	Paths PathNormalization
-	// Tracing is enableTracing.
-	Tracing bool
+	// Tracing sets how requests are traced.
+	Tracing Tracing
 	// Stats is Mesh.OutboundStats, for outbound listeners.
 	Stats string
 	// DetectionTimeout is protocolDetectionTimeout: how long a listener waits for the

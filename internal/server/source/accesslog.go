@@ -37,7 +37,7 @@ func (c *conversion) checkAccessLog(m *meshv1alpha1.MeshConfig, doc yamldoc.Valu
 	}
 	var used []*meshv1alpha1.MeshConfig_ExtensionProvider
 	for i, p := range m.ExtensionProviders {
-		if fault := logProviderFault(at("extensionProviders", i), p); fault != nil {
+		if fault := providerFault(at("extensionProviders", i), p); fault != nil {
 			if !c.Remote {
 				c.warn(inText(keyMesh, doc, fault))
 			}
@@ -48,8 +48,21 @@ func (c *conversion) checkAccessLog(m *meshv1alpha1.MeshConfig, doc yamldoc.Valu
 	m.ExtensionProviders = used
 }
 
-// logProviderFault returns the reason why a provider is not used.
-func logProviderFault(field string, p *meshv1alpha1.MeshConfig_ExtensionProvider) *FieldError {
+// providerFault returns the reason why a provider is not used.
+func providerFault(field string, p *meshv1alpha1.MeshConfig_ExtensionProvider) *FieldError {
+	if z := p.GetZipkin(); z != nil {
+		return collectorFault(field+".zipkin", z, z.GetPath(), z.GetHeaders())
+	}
+	if o := p.GetOpentelemetry(); o != nil {
+		return openTelemetryFault(field+".opentelemetry", o)
+	}
+	if otlp := p.GetEnvoyOtelAls(); otlp != nil {
+		field += ".envoyOtelAls"
+		if fault := collectorFault(field, otlp, "", nil); fault != nil {
+			return fault
+		}
+		return logFormatFault(field, otlp.GetLogFormat().GetText(), otlp.GetLogFormat().GetLabels())
+	}
 	file := p.GetEnvoyFileAccessLog()
 	if file == nil {
 		return noEffect(field, otherProvider)
@@ -58,8 +71,13 @@ func logProviderFault(field string, p *meshv1alpha1.MeshConfig_ExtensionProvider
 	if err := checkLogFile(file.GetPath()); err != nil {
 		return faultf(field+".path", "%w: the provider is not used", err)
 	}
-	err := checkTextFormat(file.GetLogFormat().GetText())
-	if labels := file.GetLogFormat().GetLabels(); labels != nil {
+	return logFormatFault(field, file.GetLogFormat().GetText(), file.GetLogFormat().GetLabels())
+}
+
+// logFormatFault checks the format of a provider.
+func logFormatFault(field, text string, labels *structpb.Struct) *FieldError {
+	err := checkTextFormat(text)
+	if labels != nil && err == nil {
 		err = checkFormats(structpb.NewStructValue(labels))
 	}
 	if err != nil {

@@ -86,6 +86,7 @@ func (c *conversion) configMap(o *corev1.ConfigMap) *FieldError {
 		return fault
 	}
 	c.checkAccessLog(s.Mesh, doc)
+	c.checkTracing(s.Mesh, doc)
 	if !c.Remote {
 		for _, w := range meshWithoutEffect(given, doc) {
 			c.warn(inText(keyMesh, doc, w))

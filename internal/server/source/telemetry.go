@@ -9,14 +9,16 @@ import (
 	"github.com/google/cel-go/common/ast"
 	"github.com/google/cel-go/common/operators"
 	"github.com/google/cel-go/parser"
+	"google.golang.org/protobuf/proto"
 	telemetryv1alpha1 "istio.io/api/telemetry/v1alpha1"
+	typev1beta1 "istio.io/api/type/v1beta1"
 
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 )
 
 var telemetryKind = istioKind(kind{
 	group: groupTelemetry, name: "Telemetry", plural: "telemetries", versions: []string{"v1", "v1alpha1"},
-	support: Partly, meaning: "access logs; see [its fields](#telemetry)", fields: telemetryFields,
+	support: Partly, meaning: "access logs and tracing; see [its fields](#telemetry)", fields: telemetryFields,
 }, func(c *conversion, spec *telemetryv1alpha1.Telemetry) *FieldError {
 	c.object = &snapshot.Telemetry{Meta: c.meta, Kind: snapshot.KindTelemetry, Spec: spec}
 	return checkTelemetry(spec)
@@ -26,13 +28,11 @@ func checkTelemetry(t *telemetryv1alpha1.Telemetry) *FieldError {
 	if fault := labelsFault("selector.matchLabels", t.GetSelector().GetMatchLabels()); fault != nil {
 		return fault
 	}
+	if fault := each("tracing", t.Tracing, tracingFault); fault != nil {
+		return fault
+	}
 	return each("accessLogging", t.AccessLogging, func(field string, l *telemetryv1alpha1.AccessLogging) *FieldError {
-		fault := each(field+".providers", l.Providers, func(field string, p *telemetryv1alpha1.ProviderRef) *FieldError {
-			if p.Name == "" {
-				return faultf(field+".name", "is missing")
-			}
-			return nil
-		})
+		fault := each(field+".providers", l.Providers, providerNameFault)
 		if fault == nil && l.Filter != nil {
 			if err := checkExpression(l.Filter.Expression); err != nil {
 				fault = faultf(field+".filter.expression", "%w", err)
@@ -107,13 +107,19 @@ const celFunctions = `size/1 .size/0 bool/1 int/1 uint/1 double/1 bytes/1 dyn/1 
 	`.getFullYear/1 .getMonth/1 .getDate/1 .getDayOfMonth/1 .getDayOfWeek/1 .getDayOfYear/1 ` +
 	`.getHours/1 .getMinutes/1 .getSeconds/1 .getMilliseconds/1`
 
-const noTarget = "the Telemetry applies to no proxy"
+const targetGateway = "a Gateway of the Kubernetes Gateway API; a Telemetry with another reference applies to no proxy"
 
 var telemetryFields = []apiField{
 	{Path: "selector", Support: Works},
-	{Path: "targetRef", Support: NoEffect, Meaning: noTarget},
-	{Path: "targetRefs", Support: NoEffect, Meaning: noTarget},
+	{Path: "targetRef", Support: Partly, Meaning: targetGateway, lacks: otherTarget},
+	{Path: "targetRefs", Support: Partly, Meaning: targetGateway, lacks: otherTarget},
 	{Path: "accessLogging", Support: Works, Meaning: "see [access-logs.md](access-logs.md#telemetry)"},
 	{Path: "metrics", Support: NoEffect, Meaning: "the metrics of proxies are Envoy's own"},
-	{Path: "tracing", Support: NoEffect, Meaning: "no spans are sent; MeshConfig sets the sampling"},
+	{Path: "tracing", Support: Works, Meaning: "see [access-logs.md](access-logs.md#tracing)"},
+}
+
+// otherTarget reports whether a reference selects no proxy.
+func otherTarget(m proto.Message) bool {
+	r, ok := m.(*typev1beta1.PolicyTargetReference)
+	return !ok || r.GetKind() != "Gateway" || r.GetGroup() != groupGatewayAPI
 }

@@ -32,6 +32,10 @@ func (h *Hub) generateOne(u *unit) {
 	if err := h.guard("generate", u.key.Type(), func() { u.resources, u.err = u.key.Generate(&h.encoder) }); err != nil {
 		u.err = err
 	}
+	for _, f := range h.patchFaults.take(u) {
+		h.cfg.Log.Warn("a patch has no effect on a resource, because the result would be invalid",
+			"object", f.Filter.String(), "patch", fmt.Sprintf("spec.configPatches[%d]", f.Patch), "resource", f.Resource, "reason", f.Reason)
+	}
 	if u.err != nil {
 		u.resources = nil
 		h.cfg.Metrics.failures.Inc()

@@ -109,6 +109,8 @@ type Hub struct {
 
 	overlays atomic.Uint64 // view states that streams made so far
 
+	patchFaults patchFaults
+
 	// The fields below belong to the goroutine of Run.
 	subs    streamIndex
 	views   viewIndex

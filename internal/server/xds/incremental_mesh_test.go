@@ -7,7 +7,10 @@ import (
 	"slices"
 	"time"
 
+	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
+	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
 	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
@@ -396,14 +399,80 @@ func (c meshGenerator) envoyFilter(cluster mesh.ClusterID) snapshot.Object {
 			})
 		}
 	}
-	if c.once(2) {
-		f.Filters = append(f.Filters, snapshot.HTTPFilter{
-			Context: snapshot.Context(c.IntN(4)), Port: pickOne[uint32](c, 0, 80, 85, 8080), Insert: snapshot.Insertion(c.IntN(4)),
-			Near: pickOne(c, "", "envoy.filters.http.router", "nowhere"),
-			Body: c.encoded(&hcmv3.HttpFilter{Name: pickOne(c, "x", "y"), IsOptional: c.once(2)}),
-		})
+	for range c.IntN(4) {
+		p := c.patch()
+		p.Of, p.Index = f.Key(), len(f.Patches)
+		f.Patches = append(f.Patches, p)
 	}
 	return f
+}
+
+// patch returns a patch for any place, with any operation that is possible there.
+func (c meshGenerator) patch() *snapshot.Patch {
+	spec := &networkingv1alpha3.EnvoyFilter_EnvoyConfigObjectPatch{
+		ApplyTo: networkingv1alpha3.EnvoyFilter_ApplyTo(pickOne(c, 1, 2, 3, 4, 5, 6, 7, 8, 11)),
+		Match:   &networkingv1alpha3.EnvoyFilter_EnvoyConfigObjectMatch{Context: networkingv1alpha3.EnvoyFilter_PatchContext(c.IntN(4))},
+		Patch:   &networkingv1alpha3.EnvoyFilter_Patch{Operation: networkingv1alpha3.EnvoyFilter_Patch_Operation(1 + c.IntN(8))},
+	}
+	switch spec.ApplyTo {
+	case networkingv1alpha3.EnvoyFilter_LISTENER, networkingv1alpha3.EnvoyFilter_FILTER_CHAIN, networkingv1alpha3.EnvoyFilter_CLUSTER:
+		spec.Patch.Operation = networkingv1alpha3.EnvoyFilter_Patch_Operation(1 + c.IntN(3))
+	case networkingv1alpha3.EnvoyFilter_ROUTE_CONFIGURATION:
+		spec.Patch.Operation = networkingv1alpha3.EnvoyFilter_Patch_MERGE
+	case networkingv1alpha3.EnvoyFilter_VIRTUAL_HOST:
+		spec.Patch.Operation = networkingv1alpha3.EnvoyFilter_Patch_Operation(pickOne(c, 1, 2, 3, 7))
+	}
+	p := &snapshot.Patch{Spec: spec}
+	name := pickOne(c, "x", "y", "default")
+	switch spec.ApplyTo {
+	case networkingv1alpha3.EnvoyFilter_LISTENER:
+		p.Value = &listenerv3.Listener{Name: pickOne(c, "x", "10.1.0.1_80"), StatPrefix: name}
+	case networkingv1alpha3.EnvoyFilter_LISTENER_FILTER:
+		p.Value = &listenerv3.ListenerFilter{Name: name}
+	case networkingv1alpha3.EnvoyFilter_FILTER_CHAIN:
+		p.Value = &listenerv3.FilterChain{Name: name}
+	case networkingv1alpha3.EnvoyFilter_NETWORK_FILTER:
+		p.Value = &listenerv3.Filter{Name: name}
+	case networkingv1alpha3.EnvoyFilter_HTTP_FILTER:
+		p.Value = &hcmv3.HttpFilter{Name: name, IsOptional: c.once(2)}
+	case networkingv1alpha3.EnvoyFilter_ROUTE_CONFIGURATION:
+		p.Value = &routev3.RouteConfiguration{RequestHeadersToRemove: []string{name}}
+	case networkingv1alpha3.EnvoyFilter_VIRTUAL_HOST:
+		p.Value = &routev3.VirtualHost{Name: name, Domains: []string{name}}
+	case networkingv1alpha3.EnvoyFilter_HTTP_ROUTE:
+		p.Value = &routev3.Route{Name: name}
+	case networkingv1alpha3.EnvoyFilter_CLUSTER:
+		p.Value = &clusterv3.Cluster{Name: name, AltStatName: name}
+	}
+	if c.once(2) {
+		c.patchMatch(spec)
+	}
+	return p
+}
+
+// patchMatch lets a patch apply only to some resources.
+func (c meshGenerator) patchMatch(p *networkingv1alpha3.EnvoyFilter_EnvoyConfigObjectPatch) {
+	number := pickOne[uint32](c, 0, 80, 85, 8080)
+	switch p.ApplyTo {
+	case networkingv1alpha3.EnvoyFilter_CLUSTER:
+		p.Match.ObjectTypes = &networkingv1alpha3.EnvoyFilter_EnvoyConfigObjectMatch_Cluster{Cluster: &networkingv1alpha3.EnvoyFilter_ClusterMatch{
+			PortNumber: number, Service: fmt.Sprintf("svc%d.%s.svc.cluster.local", c.IntN(3), c.namespace()),
+		}}
+	case networkingv1alpha3.EnvoyFilter_ROUTE_CONFIGURATION, networkingv1alpha3.EnvoyFilter_VIRTUAL_HOST, networkingv1alpha3.EnvoyFilter_HTTP_ROUTE:
+		m := &networkingv1alpha3.EnvoyFilter_RouteConfigurationMatch{PortNumber: number}
+		if c.once(2) {
+			m.Vhost = &networkingv1alpha3.EnvoyFilter_RouteConfigurationMatch_VirtualHostMatch{Name: fmt.Sprintf("svc%d.%s.svc.cluster.local:80", c.IntN(3), c.namespace())}
+		}
+		p.Match.ObjectTypes = &networkingv1alpha3.EnvoyFilter_EnvoyConfigObjectMatch_RouteConfiguration{RouteConfiguration: m}
+	default:
+		m := &networkingv1alpha3.EnvoyFilter_ListenerMatch{PortNumber: number}
+		if c.once(2) {
+			m.FilterChain = &networkingv1alpha3.EnvoyFilter_ListenerMatch_FilterChainMatch{Filter: &networkingv1alpha3.EnvoyFilter_ListenerMatch_FilterMatch{
+				Name: "envoy.filters.network.http_connection_manager", SubFilter: &networkingv1alpha3.EnvoyFilter_ListenerMatch_SubFilterMatch{Name: "envoy.filters.http.cors"},
+			}}
+		}
+		p.Match.ObjectTypes = &networkingv1alpha3.EnvoyFilter_EnvoyConfigObjectMatch_Listener{Listener: m}
+	}
 }
 
 func (c meshGenerator) encoded(m proto.Message) []byte {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"flag"
 	"fmt"
 	"log/slog"
@@ -470,7 +471,7 @@ func (w *incremental) generate(s *snapshot.Snapshot, view xdsgen.View) (out []*x
 		made, known := w.full[u]
 		if !known {
 			var fault error
-			if made, fault = u.Generate(&w.encoder); fault != nil {
+			if made, fault = u.Generate(&w.encoder); fault != nil && !errors.As(fault, new(xdsgen.PatchFaults)) {
 				return nil, fault
 			}
 			w.full[u] = made

@@ -251,6 +251,7 @@ func (h *Hub) sweep() {
 	for _, u := range h.idle {
 		if u.refs == 0 {
 			delete(h.units, u.key)
+			h.patchFaults.drop(u)
 		}
 	}
 	h.idle = nil

@@ -1,13 +1,20 @@
 package xdsgen
 
 import (
+	"cmp"
+	"encoding/json"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 
 	accesslogv3 "github.com/envoyproxy/go-control-plane/envoy/config/accesslog/v3"
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	filelogv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/access_loggers/file/v3"
 	celv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/access_loggers/filters/cel/v3"
+	grpclogv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/access_loggers/grpc/v3"
+	otlplogv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/access_loggers/open_telemetry/v3"
+	commonv1 "go.opentelemetry.io/proto/otlp/common/v1"
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/types/known/structpb"
 
@@ -80,6 +87,13 @@ func (g *generator) accessLogs(s snapshot.ListenerSettings) []*accesslogv3.Acces
 	decodeFacts(s.AccessLogs, &logs)
 	out := make([]*accesslogv3.AccessLog, len(logs))
 	for i, log := range logs {
+		if log.Cluster != "" {
+			out[i] = g.otlpLog(log)
+			if log.Filter != "" {
+				out[i].Filter = g.expressionFilter(log.Filter)
+			}
+			continue
+		}
 		format, err := logFormat(log)
 		g.fail(err)
 		file := g.any(&filelogv3.FileAccessLog{
@@ -93,6 +107,37 @@ func (g *generator) accessLogs(s snapshot.ListenerSettings) []*accesslogv3.Acces
 		}
 	}
 	return out
+}
+
+// otlpLog returns the access log of a collector. Its body is the line of a text log.
+func (g *generator) otlpLog(log snapshot.AccessLog) *accesslogv3.AccessLog {
+	text := func(s string) *commonv1.AnyValue {
+		return &commonv1.AnyValue{Value: &commonv1.AnyValue_StringValue{StringValue: s}}
+	}
+	c := &otlplogv3.OpenTelemetryAccessLogConfig{
+		CommonConfig: &grpclogv3.CommonGrpcAccessLogConfig{
+			LogName: log.LogName, GrpcService: collectorGRPC(log.Cluster, log.Host), TransportApiVersion: corev3.ApiVersion_V3,
+		},
+		DisableBuiltinLabels: true,
+		Body:                 text(strings.TrimSuffix(cmp.Or(log.Format, defaultTextLog), "\n")),
+	}
+	if log.Labels != "" {
+		var labels map[string]any
+		decodeFacts(log.Labels, &labels)
+		c.Attributes = new(commonv1.KeyValueList)
+		for _, name := range slices.Sorted(maps.Keys(labels)) {
+			value, ok := labels[name].(string)
+			if !ok {
+				b, err := json.Marshal(labels[name])
+				g.fail(err)
+				value = string(b)
+			}
+			c.Attributes.Values = append(c.Attributes.Values, &commonv1.KeyValue{Key: name, Value: text(value)})
+		}
+	}
+	return &accesslogv3.AccessLog{
+		Name: "envoy.access_loggers.open_telemetry", ConfigType: &accesslogv3.AccessLog_TypedConfig{TypedConfig: g.any(c)},
+	}
 }
 
 // expressionFilter returns the filter of the requests that a CEL expression selects.

@@ -18,7 +18,6 @@ import (
 	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
 	tcpv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/tcp_proxy/v3"
 	uuidv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/request_id/uuid/v3"
-	typev3 "github.com/envoyproxy/go-control-plane/envoy/type/v3"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
 	"google.golang.org/protobuf/types/known/durationpb"
@@ -42,10 +41,11 @@ const serverName = "istio-envoy"
 type httpOptions struct {
 	port     uint32
 	settings snapshot.ListenerSettings
-	filters  []snapshot.HTTPFilter // filters for other ports are ignored
-	grpcWeb  bool                  // translate gRPC-Web to gRPC
-	timeouts portTimeouts          // of connections that are not HTTP
-	streams  map[string][]stream   // routes of these, by host
+	grpcWeb  bool                // translate gRPC-Web to gRPC
+	timeouts portTimeouts        // of connections that are not HTTP
+	streams  map[string][]stream // routes of these, by host
+	// registryOnly reports whether connections without a route are refused.
+	registryOnly bool
 }
 
 // outboundHTTP returns the connection manager of an outbound listener. Its routes come
@@ -57,7 +57,6 @@ func (g *generator) outboundHTTP(statPrefix, routeName string, o httpOptions) *l
 func (g *generator) outboundHCM(statPrefix, routeName string, o httpOptions) *hcmv3.HttpConnectionManager {
 	h := g.baseHCM(statPrefix, o)
 	h.HttpFilters = slices.Insert(h.HttpFilters, len(h.HttpFilters)-1, g.alpnFilter())
-	g.insertFilters(h, o.filters, o.port)
 	h.RouteSpecifier = &hcmv3.HttpConnectionManager_Rds{Rds: &hcmv3.Rds{ConfigSource: adsSource(), RouteConfigName: routeName}}
 	return h
 }
@@ -67,7 +66,6 @@ func (g *generator) outboundHCM(statPrefix, routeName string, o httpOptions) *hc
 // application.
 func (g *generator) inboundHTTP(statPrefix string, routes *routev3.RouteConfiguration, http2 bool, o httpOptions) *listenerv3.Filter {
 	h := g.baseHCM(statPrefix, o)
-	g.insertFilters(h, o.filters, o.port)
 	h.RouteSpecifier = &hcmv3.HttpConnectionManager_RouteConfig{RouteConfig: routes}
 	h.ServerName = serverName
 	h.ForwardClientCertDetails = hcmv3.HttpConnectionManager_APPEND_FORWARD
@@ -92,10 +90,10 @@ func (g *generator) baseHCM(statPrefix string, o httpOptions) *hcmv3.HttpConnect
 		MergeSlashes:                 o.settings.Paths == snapshot.MergeSlashes || o.settings.Paths == snapshot.DecodeAndMergeSlashes,
 		PathWithEscapedSlashesAction: escapedSlashes(o.settings.Paths),
 		RequestIdExtension: &hcmv3.RequestIDExtension{
-			TypedConfig: g.any(&uuidv3.UuidRequestIdConfig{UseRequestIdForTraceSampling: wrapperspb.Bool(true)}),
+			TypedConfig: g.any(&uuidv3.UuidRequestIdConfig{UseRequestIdForTraceSampling: wrapperspb.Bool(!o.settings.Tracing.NoRequestID)}),
 		},
 		AccessLog: g.accessLogs(o.settings),
-		Tracing:   tracing(o.settings),
+		Tracing:   g.tracing(o.settings.Tracing),
 	}
 	if o.grpcWeb {
 		h.HttpFilters = append(h.HttpFilters, g.httpFilter("envoy.filters.http.grpc_web", &grpcwebv3.GrpcWeb{}))
@@ -190,17 +188,4 @@ func (g *generator) namedTCPProxy(cluster, stats string, s snapshot.ListenerSett
 // blackHole returns the filter that closes connections without a log line.
 func (g *generator) blackHole() *listenerv3.Filter {
 	return g.tcpProxy(mesh.BlackHoleCluster, snapshot.ListenerSettings{})
-}
-
-// tracing returns the sampling of requests. It names no provider: Envoy uses the one in
-// its bootstrap, and sends no spans without one.
-func tracing(s snapshot.ListenerSettings) *hcmv3.HttpConnectionManager_Tracing {
-	if !s.Tracing {
-		return nil
-	}
-	return &hcmv3.HttpConnectionManager_Tracing{
-		ClientSampling:  &typev3.Percent{Value: 100},
-		RandomSampling:  &typev3.Percent{Value: 1},
-		OverallSampling: &typev3.Percent{Value: 100},
-	}
 }

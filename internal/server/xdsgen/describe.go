@@ -64,9 +64,8 @@ func Describe(v View) string { //nolint:funlen // a case for each view
 		add("cluster", string(v.cluster))
 		add("network", string(v.network))
 		add("bind", v.bind)
-		if v.filters != "" {
-			words = append(words, "HTTP filters")
-		}
+	case patchedView:
+		words = append(words, Describe(v.View), "EnvoyFilters")
 	case extensionView:
 		for _, e := range v.extensions() {
 			add("extension", e.Name)

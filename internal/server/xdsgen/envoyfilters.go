@@ -2,13 +2,13 @@ package xdsgen
 
 import (
 	"encoding/json"
-	"fmt"
 	"slices"
 	"strings"
 
-	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
-	"google.golang.org/protobuf/proto"
+	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
+	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
 
+	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
@@ -16,30 +16,42 @@ import (
 // chosenFilters holds the result of the EnvoyFilters for one workload. Its parts are empty
 // if none selects the workload, so that such workloads share their views.
 type chosenFilters struct {
-	inbound    []snapshot.HTTPFilter
-	outbound   []snapshot.HTTPFilter
-	gateway    []snapshot.HTTPFilter
-	extensions Views
+	// inbound and outbound hold the patches of a sidecar, outbound those of a gateway, in
+	// the order in which they apply. added holds the clusters and listeners to add.
+	inbound, outbound, added []*snapshot.Patch
+	extensions               Views
 }
 
 // chooseFilters applies the EnvoyFilters that select a workload, in order. If two have an
 // extension of one name, the first wins.
-func chooseFilters(s *snapshot.Snapshot, namespace string, labels map[string]string) chosenFilters {
+func chooseFilters(s *snapshot.Snapshot, n Node, labels map[string]string) chosenFilters {
+	outbound := networkingv1alpha3.EnvoyFilter_SIDECAR_OUTBOUND
+	if n.ID.Type == mesh.Router {
+		outbound = networkingv1alpha3.EnvoyFilter_GATEWAY
+	}
+	inbound := func(p *snapshot.Patch) bool {
+		return n.ID.Type != mesh.Router && p.AppliesIn(networkingv1alpha3.EnvoyFilter_SIDECAR_INBOUND)
+	}
 	var out chosenFilters
 	var extensions []snapshot.Extension
-	for _, f := range snapshot.EnvoyFiltersFor(s.Namespaces.Get(s.Mesh.RootNamespace), s.Namespaces.Get(namespace), labels) {
+	for _, f := range snapshot.EnvoyFiltersFor(s.Namespaces.Get(s.Mesh.RootNamespace), s.Namespaces.Get(n.Namespace), labels) {
 		for _, e := range f.Extensions {
 			taken := func(other snapshot.Extension) bool { return other.Name == e.Name }
-			if !slices.ContainsFunc(extensions, taken) {
-				extensions = append(extensions, e)
+			if e.Proxy.Matches(n.Version, n.Metadata) && !slices.ContainsFunc(extensions, taken) {
+				extensions = append(extensions, snapshot.Extension{Name: e.Name, Body: e.Body})
 			}
 		}
-		for _, p := range f.Filters {
-			for context, into := range map[snapshot.Context]*[]snapshot.HTTPFilter{
-				snapshot.InboundContext: &out.inbound, snapshot.OutboundContext: &out.outbound, snapshot.GatewayContext: &out.gateway,
-			} {
-				if p.Context == context || p.Context == snapshot.AnyContext {
-					*into = append(*into, p)
+		for _, p := range f.Patches {
+			switch {
+			case !p.Proxy.Matches(n.Version, n.Metadata):
+			case isAdded(p) && (p.AppliesIn(outbound) || inbound(p)):
+				out.added = append(out.added, p)
+			case !isAdded(p):
+				if p.AppliesIn(outbound) {
+					out.outbound = append(out.outbound, p)
+				}
+				if inbound(p) {
+					out.inbound = append(out.inbound, p)
 				}
 			}
 		}
@@ -49,6 +61,35 @@ func chooseFilters(s *snapshot.Snapshot, namespace string, labels map[string]str
 		out.extensions.Shared = extensionView{facts: encodeFacts(extensions)}
 	}
 	return out
+}
+
+// isAdded reports whether a patch adds a cluster or a listener.
+func isAdded(p *snapshot.Patch) bool {
+	at := p.Spec.GetApplyTo()
+	return p.Spec.GetPatch().GetOperation() == networkingv1alpha3.EnvoyFilter_Patch_ADD &&
+		(at == networkingv1alpha3.EnvoyFilter_CLUSTER || at == networkingv1alpha3.EnvoyFilter_LISTENER)
+}
+
+// leaveOut removes added listeners with the names of the workload's own. They are in another
+// view, so that nothing else resolves the conflict.
+func (f *chosenFilters) leaveOut(own []string) {
+	f.added = slices.DeleteFunc(f.added, func(p *snapshot.Patch) bool {
+		l, ok := p.Value.(*listenerv3.Listener)
+		return ok && slices.Contains(own, l.GetName())
+	})
+}
+
+// apply returns the assignment with the patches.
+func (f *chosenFilters) apply(a Assignment) Assignment {
+	if len(f.inbound)+len(f.outbound)+len(f.added) == 0 {
+		return a
+	}
+	for _, typ := range []string{xdswire.ClusterType, xdswire.ListenerType, xdswire.RouteType} {
+		v := a[typ]
+		v.Shared, v.Private, v.Own = patched(v.Shared, f.outbound, f.added), patched(v.Private, f.outbound, nil), patched(v.Own, f.inbound, nil)
+		a[typ] = v
+	}
+	return a
 }
 
 // extensionView is the view of the extension configurations (ECDS) of proxies with the
@@ -81,73 +122,9 @@ func (u extensionUnit) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, erro
 	return out, nil
 }
 
-// encodeFilters makes a list of filters comparable. An empty list becomes "".
-func encodeFilters(list []snapshot.HTTPFilter) string {
-	if len(list) == 0 {
-		return ""
-	}
-	return encodeFacts(list)
-}
-
-func decodeFilters(facts string) []snapshot.HTTPFilter {
-	var list []snapshot.HTTPFilter
-	if facts != "" {
-		decodeFacts(facts, &list)
-	}
-	return list
-}
-
 // decodeFacts decodes the result of encodeFacts.
 func decodeFacts(facts string, into any) {
 	if err := json.Unmarshal([]byte(facts), into); err != nil {
 		panic("xdsgen: facts that do not decode: " + err.Error())
 	}
-}
-
-// filtersAt returns the filters for any of the ports, encoded. Listeners of other ports
-// remain shared with proxies that have no filters.
-func filtersAt(list []snapshot.HTTPFilter, ports ...uint32) string {
-	var out []snapshot.HTTPFilter
-	for _, f := range list {
-		if f.Port == 0 || slices.Contains(ports, f.Port) {
-			out = append(out, f)
-		}
-	}
-	return encodeFilters(out)
-}
-
-// insertFilters inserts the filters for the port.
-func (g *generator) insertFilters(h *hcmv3.HttpConnectionManager, list []snapshot.HTTPFilter, port uint32) {
-	for i := range list {
-		f := &list[i]
-		if f.Port != 0 && f.Port != port {
-			continue
-		}
-		at := placeOf(f, h.HttpFilters)
-		if at < 0 {
-			continue
-		}
-		filter := new(hcmv3.HttpFilter)
-		if err := proto.Unmarshal(f.Body, filter); err != nil {
-			g.fail(fmt.Errorf("decode an HTTP filter: %w", err))
-		}
-		h.HttpFilters = slices.Insert(h.HttpFilters, at, filter)
-	}
-}
-
-// placeOf returns the index at which to insert the filter, or -1. The router remains the
-// last filter of the list.
-func placeOf(f *snapshot.HTTPFilter, list []*hcmv3.HttpFilter) int {
-	last := len(list) - 1
-	switch f.Insert {
-	case snapshot.InsertFirst:
-		return 0
-	case snapshot.InsertLast:
-		return last
-	}
-	near := slices.IndexFunc(list, func(h *hcmv3.HttpFilter) bool { return h.GetName() == f.Near })
-	if near >= 0 && f.Insert == snapshot.InsertAfter {
-		near = min(near+1, last)
-	}
-	return near
 }

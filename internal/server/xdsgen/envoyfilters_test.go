@@ -4,6 +4,9 @@ import (
 	"path/filepath"
 	"testing"
 
+	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
+	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
+
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 	"github.com/meshctl/meshctl/internal/server/xdsgen"
@@ -18,7 +21,16 @@ func TestFiltersKeepSharing(t *testing.T) {
 	filter := func(namespace string) snapshot.Event {
 		f := &snapshot.EnvoyFilter{Meta: metaOf("cluster1", namespace, "f"), Selector: map[string]string{"app": "web"}}
 		f.Extensions = []snapshot.Extension{{Name: "e", Body: []byte("b")}}
-		f.Filters = []snapshot.HTTPFilter{{Context: snapshot.OutboundContext, Port: 5000}}
+		f.Patches = []*snapshot.Patch{{Of: f.Key(), Spec: &networkingv1alpha3.EnvoyFilter_EnvoyConfigObjectPatch{
+			ApplyTo: networkingv1alpha3.EnvoyFilter_HTTP_FILTER,
+			Match: &networkingv1alpha3.EnvoyFilter_EnvoyConfigObjectMatch{
+				Context: networkingv1alpha3.EnvoyFilter_SIDECAR_OUTBOUND,
+				ObjectTypes: &networkingv1alpha3.EnvoyFilter_EnvoyConfigObjectMatch_Listener{
+					Listener: &networkingv1alpha3.EnvoyFilter_ListenerMatch{PortNumber: 5000},
+				},
+			},
+			Patch: &networkingv1alpha3.EnvoyFilter_Patch{Operation: networkingv1alpha3.EnvoyFilter_Patch_INSERT_FIRST},
+		}, Value: &hcmv3.HttpFilter{Name: "f"}}}
 		return put(f)
 	}
 	s := build(t, []mesh.ClusterID{"cluster1"}, append(events, filter("other"), filter("another")))

@@ -22,7 +22,6 @@ type gatewayView struct {
 	client    snapshot.RuleClient
 	namespace string       // of the gateway
 	facts     gatewayFacts // without routes
-	filters   string       // []snapshot.HTTPFilter, encoded
 	settings  snapshot.ListenerSettings
 	limits    tlsLimits
 }
@@ -52,7 +51,7 @@ func (v gatewayView) Keys() Keys {
 }
 
 func (v gatewayView) Unit(s *snapshot.Snapshot, k Key) Unit {
-	u := gatewayListener{facts: k.Name, filters: v.filters, settings: v.settings, limits: v.limits}
+	u := gatewayListener{facts: k.Name, settings: v.settings, limits: v.limits}
 	if k.Number != httpListener {
 		u.bound = v.streamServices(s, k.Name)
 	}
@@ -81,7 +80,6 @@ func (v gatewayView) subsets(s *snapshot.Snapshot) string {
 // gatewayListener generates a listener of a gateway.
 type gatewayListener struct {
 	facts    string // gatewayListenerFacts, encoded
-	filters  string
 	settings snapshot.ListenerSettings
 	limits   tlsLimits
 	bound    list[boundService] // for servers without route configurations
@@ -103,7 +101,7 @@ func (u gatewayListener) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, er
 		MaxConnectionsToAcceptPerSocketEvent: wrapperspb.UInt32(1),
 		AccessLog:                            g.refusedConnections(u.settings),
 	}
-	o := httpOptions{port: f.Port, settings: u.settings, filters: decodeFilters(u.filters), grpcWeb: f.GRPCWeb}
+	o := httpOptions{settings: u.settings, grpcWeb: f.GRPCWeb}
 	if f.Routes != "" {
 		l.FilterChains = []*listenerv3.FilterChain{filterChain(g.gatewayHTTP("outbound_"+l.Name+";", f.Routes, o))}
 	} else if u.addServers(&g, l, &f, o) {

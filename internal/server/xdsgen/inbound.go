@@ -31,7 +31,6 @@ type inboundFacts struct {
 	Families    families // of the proxy's addresses
 
 	// For listeners only, not encoded.
-	filters  []snapshot.HTTPFilter
 	settings snapshot.ListenerSettings
 }
 
@@ -102,6 +101,17 @@ func inbound(s *snapshot.Snapshot, n Node, pod *snapshot.Pod, labels map[string]
 		f.PortModes = mtls.Ports
 	}
 	return f
+}
+
+// names returns the names of the listeners that bind ports of their own.
+func (f *inboundFacts) names() []string {
+	var out []string
+	for i := range f.Ports {
+		if p := &f.Ports[i]; p.Bind != "" {
+			out = append(out, p.Bind+"_"+portString(p.Number))
+		}
+	}
+	return out
 }
 
 // sidecarPool returns the connection pool that a Sidecar sets for a port, or nil. The
@@ -225,7 +235,6 @@ func ingressPorts(sc *snapshot.Sidecar, n Node, services []inboundPort) []inboun
 type inboundView struct {
 	typ      string
 	facts    string                    // inboundFacts, encoded
-	filters  string                    // []snapshot.HTTPFilter, encoded; for listeners only
 	settings snapshot.ListenerSettings // for listeners only
 }
 
@@ -246,7 +255,7 @@ func (u inboundUnit) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, error)
 	if u.typ == xdswire.ClusterType {
 		f.clusters(&g)
 	} else {
-		f.filters, f.settings = decodeFilters(u.filters), u.settings
+		f.settings = u.settings
 		f.listeners(&g)
 	}
 	return g.resources()

@@ -42,14 +42,14 @@ func (f *inboundFacts) virtualInbound(g *generator) *listenerv3.Listener {
 	for i := range f.Ports {
 		served[f.Ports[i].Number] = true
 	}
-	chains = append(chains, f.chains(g, &inboundPort{Protocol: mesh.Auto, Mode: f.Passthrough}, 0)...)
+	chains = append(chains, f.chains(g, &inboundPort{Protocol: mesh.Auto, Mode: f.Passthrough})...)
 	for _, number := range sortedPorts(f.PortModes) {
 		if !served[number] {
 			chains = append(chains, f.passthroughChains(g, number)...)
 		}
 	}
 	for i := range f.Ports {
-		chains = append(chains, f.chains(g, &f.Ports[i], f.Ports[i].Number)...)
+		chains = append(chains, f.chains(g, &f.Ports[i])...)
 	}
 	l := &listenerv3.Listener{
 		Name:                                 "virtualInbound",
@@ -115,7 +115,7 @@ func portRange(ports ...uint32) *listenerv3.ListenerFilterChainMatchPredicate {
 
 // boundListener returns a listener that binds the address which a Sidecar declares.
 func (f *inboundFacts) boundListener(g *generator, p *inboundPort) *listenerv3.Listener {
-	chains := f.chains(g, p, p.Number)
+	chains := f.chains(g, p)
 	for _, c := range chains {
 		c.FilterChainMatch.DestinationPort = nil // the listener has only one
 	}
@@ -175,16 +175,16 @@ func chainKinds(p mesh.Protocol, mode snapshot.MTLSMode) []chainKind {
 // passthroughChains returns the chains of a port without a service whose mTLS mode a
 // policy overrides.
 func (f *inboundFacts) passthroughChains(g *generator, number uint32) []*listenerv3.FilterChain {
-	chains := f.chains(g, &inboundPort{Protocol: mesh.Auto, Mode: f.PortModes[number]}, number)
+	chains := f.chains(g, &inboundPort{Protocol: mesh.Auto, Mode: f.PortModes[number]})
 	for _, c := range chains {
 		c.FilterChainMatch.DestinationPort = wrapperspb.UInt32(number)
 	}
 	return chains
 }
 
-// chains returns the filter chains of a port, with the HTTP filters for filterPort. An
-// inboundPort without a number stands for all ports without chains of their own.
-func (f *inboundFacts) chains(g *generator, p *inboundPort, filterPort uint32) []*listenerv3.FilterChain {
+// chains returns the filter chains of a port. An inboundPort without a number stands for all
+// ports without chains of their own.
+func (f *inboundFacts) chains(g *generator, p *inboundPort) []*listenerv3.FilterChain {
 	cluster, vhost, operation := mesh.InboundPassthroughCluster, "inbound|http|0", ":0/*"
 	name, stat, tcpStats := "", mesh.InboundPassthroughCluster+";", cluster
 	if p.Number != 0 {
@@ -212,7 +212,7 @@ func (f *inboundFacts) chains(g *generator, p *inboundPort, filterPort uint32) [
 		if kind.http {
 			grpc := p.Protocol == mesh.GRPC || p.Protocol == mesh.GRPCWeb
 			filter = g.inboundHTTP(stat, inboundRoutes(cluster, vhost, operation, grpc), p.Protocol.IsHTTP2(), httpOptions{
-				port: filterPort, settings: f.settings, filters: f.filters, grpcWeb: p.Protocol == mesh.GRPCWeb,
+				settings: f.settings, grpcWeb: p.Protocol == mesh.GRPCWeb,
 			})
 		} else {
 			filter = g.namedTCPProxy(cluster, tcpStats, f.settings, timeoutsOf(p.pool().GetTcp()))

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
 	securityv1beta1 "istio.io/api/security/v1beta1"
 
@@ -237,7 +238,16 @@ func randomChange(r *rand.Rand) snapshot.Event {
 			f.Selector = map[string]string{"app": []string{"a", "b"}[r.IntN(2)]}
 		}
 		f.Extensions = []snapshot.Extension{{Name: "e", Body: []byte{byte(r.IntN(2))}}}
-		f.Filters = []snapshot.HTTPFilter{{Context: snapshot.Context(r.IntN(3)), Port: uint32(r.IntN(2) * 80)}}
+		f.Patches = []*snapshot.Patch{{Of: f.Key(), Spec: &networkingv1alpha3.EnvoyFilter_EnvoyConfigObjectPatch{
+			ApplyTo: networkingv1alpha3.EnvoyFilter_HTTP_FILTER,
+			Match: &networkingv1alpha3.EnvoyFilter_EnvoyConfigObjectMatch{
+				Context: networkingv1alpha3.EnvoyFilter_PatchContext(r.IntN(4)),
+				ObjectTypes: &networkingv1alpha3.EnvoyFilter_EnvoyConfigObjectMatch_Listener{
+					Listener: &networkingv1alpha3.EnvoyFilter_ListenerMatch{PortNumber: uint32(r.IntN(2) * 80)},
+				},
+			},
+			Patch: &networkingv1alpha3.EnvoyFilter_Patch{Operation: networkingv1alpha3.EnvoyFilter_Patch_INSERT_FIRST},
+		}, Value: &hcmv3.HttpFilter{Name: "f"}}}
 		o = f
 	case 7:
 		sc := &snapshot.Sidecar{Meta: metaOf("c1", ns, "s"), Kind: snapshot.KindSidecar, Spec: &networkingv1alpha3.Sidecar{}}

@@ -26,6 +26,7 @@ const (
 	ServiceKey                // a service
 	PortKey                   // a TCP port number
 	SecretKey                 // a requested secret
+	AddedKey                  // what EnvoyFilters add; the last, so that the names of others go before
 )
 
 // Compare orders keys.

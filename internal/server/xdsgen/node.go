@@ -48,8 +48,11 @@ type Node struct {
 	// WorkloadEntry is the name of the proxy's WorkloadEntry. It is empty for a proxy
 	// in a pod.
 	WorkloadEntry string
-	// Version is the proxy's ISTIO_VERSION, for tables.
+	// Version is the proxy's ISTIO_VERSION, for tables and EnvoyFilters.
 	Version string
+	// Metadata holds the metadata entries that are text, which EnvoyFilters may match.
+	// Longer entries than maxText are left out.
+	Metadata map[string]string
 	// Envoy is the version of Envoy as major.minor.patch, or "" if it is not known.
 	Envoy string
 }
@@ -110,6 +113,7 @@ func ParseNode(n *corev3.Node, maxMetadata int) (Node, error) {
 		TrustDomain:    text("TRUST_DOMAIN"),
 		WorkloadEntry:  text("WORKLOAD_ENTRY"),
 		Version:        text("ISTIO_VERSION"),
+		Metadata:       textsOf(md),
 		Envoy:          envoyVersion(n),
 	}
 	if out.Namespace != id.Namespace {
@@ -145,6 +149,16 @@ func ParseNode(n *corev3.Node, maxMetadata int) (Node, error) {
 		}
 	}
 	return out, nil
+}
+
+func textsOf(md map[string]*structpb.Value) map[string]string {
+	out := make(map[string]string, len(md))
+	for k, v := range md {
+		if text, ok := v.GetKind().(*structpb.Value_StringValue); ok && len(text.StringValue) <= maxText && len(k) <= maxText {
+			out[k] = text.StringValue
+		}
+	}
+	return out
 }
 
 // maxVersion is the maximum length of a version of Envoy in bytes.

@@ -26,7 +26,6 @@ type listenerView struct {
 	captured bool
 	families families // of the proxy's addresses
 	bind     string   // address of egress listeners without one
-	filters  string   // []snapshot.HTTPFilter, encoded
 	// allocated reports whether clients use the allocated addresses of services.
 	allocated bool
 	timeouts  timeoutRules
@@ -68,7 +67,7 @@ func (v listenerView) egress(s *snapshot.Snapshot, i int) Unit {
 	}
 	return egressListener{
 		sidecar: v.scope.sidecar, listener: i, captured: v.captured, families: v.families, bind: v.bind,
-		settings: v.settings, filters: filtersAt(decodeFilters(v.filters), number), reserved: reserved(s.Mesh, number),
+		settings: v.settings, reserved: reserved(s.Mesh, number),
 	}
 }
 
@@ -95,7 +94,7 @@ func (v listenerView) port(s *snapshot.Snapshot, number uint32) Unit {
 	}
 	return portListeners{
 		services: services, cluster: v.cluster, families: v.families, allocated: v.allocated, registryOnly: registryOnly(s.Mesh, v.scope),
-		settings: v.settings, filters: filtersAt(decodeFilters(v.filters), number),
+		settings: v.settings,
 		timeouts: v.timeouts.encode(s, services.all, number), reserved: reserved(s.Mesh, number), streams: listOf(v.streams(s, number)),
 	}
 }
@@ -117,8 +116,8 @@ func (v listenerView) headless(s *snapshot.Snapshot, key string) Unit {
 	}
 	return headlessListeners{
 		service: svc, endpoints: s.Endpoints.Get(key), cluster: v.cluster, network: v.network,
-		settings: v.settings, filters: filtersAt(decodeFilters(v.filters), ports...), timeouts: v.timeouts.encode(s, slices.Values([]*snapshot.MeshService{svc}), ports...),
-		streams: listOf(streams),
+		settings: v.settings, timeouts: v.timeouts.encode(s, slices.Values([]*snapshot.MeshService{svc}), ports...),
+		streams: listOf(streams), registryOnly: registryOnly(s.Mesh, v.scope),
 	}
 }
 
@@ -175,7 +174,6 @@ type portListeners struct {
 	allocated    bool
 	registryOnly bool
 	settings     snapshot.ListenerSettings
-	filters      string
 	timeouts     string // portTimeouts, encoded
 	reserved     bool   // there is no listener at any address
 	streams      list[stream]
@@ -186,8 +184,8 @@ func (u portListeners) Type() string { return xdswire.ListenerType }
 func (u portListeners) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, error) {
 	g := generator{enc: enc}
 	number := u.services.number
-	o := httpOptions{port: number, settings: u.settings, filters: decodeFilters(u.filters), timeouts: decodeTimeouts(u.timeouts), streams: streamsByHost(u.streams)}
-	w := wildcard{g: &g, o: o, registryOnly: u.registryOnly, families: u.families}
+	o := httpOptions{port: number, settings: u.settings, timeouts: decodeTimeouts(u.timeouts), streams: streamsByHost(u.streams), registryOnly: u.registryOnly}
+	w := wildcard{g: &g, o: o, families: u.families}
 	taken := make(map[string]struct{})
 	for svc := range u.services.all {
 		port := svc.Port(number)
@@ -229,9 +227,10 @@ type headlessListeners struct {
 	cluster   mesh.ClusterID
 	network   mesh.NetworkID
 	settings  snapshot.ListenerSettings
-	filters   string
 	timeouts  string // portTimeouts, encoded
 	streams   list[stream]
+	// registryOnly reports whether connections without a route are refused.
+	registryOnly bool
 }
 
 func (u headlessListeners) Type() string { return xdswire.ListenerType }
@@ -241,7 +240,7 @@ func (u headlessListeners) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, 
 		return nil, nil
 	}
 	g := generator{enc: enc}
-	o := httpOptions{settings: u.settings, filters: decodeFilters(u.filters), timeouts: decodeTimeouts(u.timeouts), streams: streamsByHost(u.streams)}
+	o := httpOptions{settings: u.settings, timeouts: decodeTimeouts(u.timeouts), streams: streamsByHost(u.streams), registryOnly: u.registryOnly}
 	taken := make(map[string]struct{})
 	for i := range u.service.Ports {
 		port := &u.service.Ports[i]
@@ -283,7 +282,19 @@ func (g *generator) serviceListener(svc *snapshot.MeshService, port *snapshot.Se
 	} else {
 		l.DefaultFilterChain = rest
 	}
+	if rest == nil {
+		l.DefaultFilterChain = g.passthroughChain(o)
+	}
 	return l
+}
+
+// passthroughChain returns the default filter chain of a listener for connections that no
+// other chain matches.
+func (g *generator) passthroughChain(o httpOptions) *listenerv3.FilterChain {
+	return &listenerv3.FilterChain{
+		Name: "PassthroughFilterChain", FilterChainMatch: &listenerv3.FilterChainMatch{},
+		Filters: []*listenerv3.Filter{g.tcpProxy(unknownTCP(o.registryOnly), o.settings)},
+	}
 }
 
 // plainHTTPChain returns the filter chain of a listener for connections with HTTP in
@@ -322,7 +333,6 @@ type egressListener struct {
 	families families
 	bind     string
 	settings snapshot.ListenerSettings
-	filters  string
 	reserved bool // the port is not usable at any address
 }
 
@@ -350,7 +360,7 @@ func (u egressListener) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, err
 	g := generator{enc: enc}
 	name := at[0] + "_" + portString(number)
 	http := g.outboundHTTP("outbound_"+name+";", portString(number), httpOptions{
-		port: number, settings: u.settings, filters: decodeFilters(u.filters), grpcWeb: protocol == mesh.GRPCWeb,
+		port: number, settings: u.settings, grpcWeb: protocol == mesh.GRPCWeb,
 	})
 	l := &listenerv3.Listener{
 		Name:             name,

@@ -1,60 +1,106 @@
 package xdsgen
 
 import (
-	"iter"
 	"maps"
 	"slices"
 	"strings"
 
 	telemetryv1alpha1 "istio.io/api/telemetry/v1alpha1"
+	typev1beta1 "istio.io/api/type/v1beta1"
 
+	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 )
 
 // listenerSettings returns the settings of a workload's outbound listeners, which listeners
-// of gateways have, too, and of its inbound listeners.
-func listenerSettings(s *snapshot.Snapshot, namespace string, labels map[string]string) (client, server snapshot.ListenerSettings) {
-	logging := chooseLogging(s, namespace, labels)
-	client = withAccessLogs(s.Mesh.Listeners, accessLogsOf(s.Mesh, logging, telemetryv1alpha1.WorkloadMode_CLIENT))
-	server = withAccessLogs(s.Mesh.Listeners, accessLogsOf(s.Mesh, logging, telemetryv1alpha1.WorkloadMode_SERVER))
+// of gateways have, too, and of its inbound listeners. The scope has the services that the
+// proxy sees.
+func listenerSettings(s *snapshot.Snapshot, n Node, labels map[string]string, sc scope) (client, server snapshot.ListenerSettings) {
+	chosen := chooseTelemetries(s, n.Namespace, labels)
+	var logging [][]*telemetryv1alpha1.AccessLogging
+	var tracing []*telemetryv1alpha1.Tracing
+	for _, t := range chosen {
+		if list := t.Spec.GetAccessLogging(); len(list) > 0 {
+			logging = append(logging, list)
+		}
+		tracing = append(tracing, t.Spec.GetTracing()...)
+	}
+	of := func(mode telemetryv1alpha1.WorkloadMode) snapshot.ListenerSettings {
+		out := withAccessLogs(s.Mesh.Listeners, collected(s, sc, accessLogsOf(s.Mesh, logging, mode)))
+		out.Tracing = tracingOf(s, n, labels, sc, tracing, mode)
+		return out
+	}
+	client, server = of(telemetryv1alpha1.WorkloadMode_CLIENT), of(telemetryv1alpha1.WorkloadMode_SERVER)
 	client.Stats = s.Mesh.OutboundStats
 	return client, server
 }
 
-// chooseLogging returns the access logging of the Telemetries that apply to a workload: the
-// oldest without a selector in the root namespace, the oldest without one in the workload's
-// namespace, and the oldest there that selects it. The later ones override the earlier ones.
-func chooseLogging(s *snapshot.Snapshot, namespace string, labels map[string]string) [][]*telemetryv1alpha1.AccessLogging {
-	var out [][]*telemetryv1alpha1.AccessLogging
-	add := func(namespace string, applies func(selector map[string]string) bool) {
-		for t := range telemetries(s.Namespaces.Get(namespace)) {
-			if applies(t.Spec.GetSelector().GetMatchLabels()) {
-				if logging := t.Spec.GetAccessLogging(); len(logging) > 0 {
-					out = append(out, logging)
-				}
+// chooseTelemetries returns the Telemetries that apply to a workload: the oldest without a
+// selector in the root namespace, the oldest without one in the workload's namespace, and the
+// oldest there that selects it. The later ones override the earlier ones.
+func chooseTelemetries(s *snapshot.Snapshot, namespace string, labels map[string]string) []*snapshot.Telemetry {
+	var out []*snapshot.Telemetry
+	add := func(namespace string, applies func(*telemetryv1alpha1.Telemetry) bool) {
+		for t := range snapshot.Policies[*telemetryv1alpha1.Telemetry](s.Namespaces.Get(namespace), snapshot.KindTelemetry) {
+			if applies(t.Spec) {
+				out = append(out, t)
 				return
 			}
 		}
 	}
-	whole := func(selector map[string]string) bool { return len(selector) == 0 }
+	whole := func(t *telemetryv1alpha1.Telemetry) bool {
+		return len(targetsOf(t)) == 0 && len(t.GetSelector().GetMatchLabels()) == 0
+	}
 	add(s.Mesh.RootNamespace, whole)
 	if namespace != s.Mesh.RootNamespace {
 		add(namespace, whole)
 	}
-	add(namespace, func(selector map[string]string) bool { return len(selector) > 0 && snapshot.Selects(selector, labels) })
+	add(namespace, func(t *telemetryv1alpha1.Telemetry) bool {
+		if targets := targetsOf(t); len(targets) > 0 {
+			return slices.ContainsFunc(targets, func(r *typev1beta1.PolicyTargetReference) bool {
+				return r.GetKind() == "Gateway" && r.GetGroup() == groupGateway && r.GetName() == labels[mesh.LabelGatewayName]
+			})
+		}
+		selector := t.GetSelector().GetMatchLabels()
+		return len(selector) > 0 && snapshot.Selects(selector, labels)
+	})
 	return out
 }
 
-// telemetries iterates over the Telemetries of a namespace. Those with a target apply to no
-// workload.
-func telemetries(ns *snapshot.NamespaceFacts) iter.Seq[*snapshot.Telemetry] {
-	return func(yield func(*snapshot.Telemetry) bool) {
-		for t := range snapshot.Policies[*telemetryv1alpha1.Telemetry](ns, snapshot.KindTelemetry) {
-			if t.Spec.GetTargetRef() == nil && len(t.Spec.GetTargetRefs()) == 0 && !yield(t) {
-				return
-			}
+// groupGateway is the API group of a Gateway of the Kubernetes Gateway API.
+const groupGateway = "gateway.networking.k8s.io"
+
+func targetsOf(t *telemetryv1alpha1.Telemetry) []*typev1beta1.PolicyTargetReference {
+	if r := t.GetTargetRef(); r != nil {
+		return append(slices.Clip(t.GetTargetRefs()), r)
+	}
+	return t.GetTargetRefs()
+}
+
+// collected returns the access logs without those of collectors that the proxy cannot reach.
+func collected(s *snapshot.Snapshot, sc scope, logs []snapshot.AccessLog) []snapshot.AccessLog {
+	var out []snapshot.AccessLog
+	for _, log := range logs {
+		ok := true
+		if log.Collector.Service != "" {
+			log.Host = log.Collector.Host()
+			log.Cluster, ok = collectorCluster(s, sc, log.Collector)
+		}
+		if ok {
+			out = append(out, log)
 		}
 	}
+	return out
+}
+
+// collectorCluster returns the name of the cluster of a collector. Envoy refuses listeners
+// that name an absent cluster, so ok is false if the proxy does not have it.
+func collectorCluster(s *snapshot.Snapshot, sc scope, c snapshot.Collector) (name string, ok bool) {
+	svc := s.Services.Get(c.Host())
+	if svc == nil || !c.Is(svc) || !sc.sees(svc) || svc.ExternalName != "" {
+		return "", false
+	}
+	return mesh.ClusterName{Direction: mesh.Outbound, Port: c.Port, Host: svc.Host}.String(), true
 }
 
 // accessLogsOf returns the access logs of the listeners of a mode. As with Istio, the last

@@ -22,7 +22,7 @@ func Assign(s *snapshot.Snapshot, n Node) Assignment {
 	if n.Proxyless {
 		return assignProxyless(s, n, pod, labels, eds)
 	}
-	filters := chooseFilters(s, n.Namespace, labels)
+	filters := chooseFilters(s, n, labels)
 	if n.ID.Type == mesh.Router {
 		return assignRouter(s, n, pod, labels, eds, filters)
 	}
@@ -41,9 +41,11 @@ func Assign(s *snapshot.Snapshot, n Node) Assignment {
 		routes = scope{} // no service has a short name for this namespace
 	}
 	httpClient, streamClient := routeClients(s, n.Namespace, labels)
-	client, server := listenerSettings(s, n.Namespace, labels)
-	facts := encodeFacts(inbound(s, n, pod, labels, sc))
-	return Assignment{
+	client, server := listenerSettings(s, n, labels, sc)
+	own := inbound(s, n, pod, labels, sc)
+	filters.leaveOut(own.names())
+	facts := encodeFacts(own)
+	return filters.apply(Assignment{
 		xdswire.ClusterType:   clusterView{scope: clusters, client: eds.client, families: resolvedFamilies(s, n), place: resolverPlace(s, eds)}.views(s, inboundView{typ: xdswire.ClusterType, facts: facts}),
 		xdswire.EndpointType:  eds.views(s, nodeOf(pod)),
 		xdswire.NameTableType: {Shared: eds.names(clusters)},
@@ -51,15 +53,14 @@ func Assign(s *snapshot.Snapshot, n Node) Assignment {
 			Shared: listenerView{
 				scope: listeners, cluster: n.Cluster, network: eds.network, captured: n.Captured, families: n.families(), bind: bindOf(n, sc),
 				allocated: s.Allocated && n.ResolvesNames,
-				filters:   encodeFilters(filters.outbound), timeouts: timeoutRulesOf(s, eds.client),
-				settings: client, client: streamClient,
+				timeouts:  timeoutRulesOf(s, eds.client), settings: client, client: streamClient,
 			},
-			Own: inboundView{typ: xdswire.ListenerType, facts: facts, filters: encodeFilters(filters.inbound), settings: server},
+			Own: inboundView{typ: xdswire.ListenerType, facts: facts, settings: server},
 		},
 		xdswire.ExtensionType:   filters.extensions,
 		xdswire.ProxyConfigType: {Shared: trustView{}},
 		xdswire.RouteType:       {Shared: routeView{scope: routes, namespace: routes.namespace, cluster: n.Cluster, captured: n.Captured, client: httpClient}},
-	}
+	})
 }
 
 // resolvedFamilies returns the IP versions to which the proxy resolves names of endpoints. If
@@ -100,9 +101,9 @@ func assignRouter(s *snapshot.Snapshot, n Node, pod *snapshot.Pod, labels map[st
 		sc.namespace = n.Namespace
 	}
 	facts := gatewayFactsOf(s, n, pod, labels)
-	settings, _ := listenerSettings(s, n.Namespace, labels)
+	settings, _ := listenerSettings(s, n, labels, sc)
 	listeners := gatewayView{
-		scope: sc, client: eds.client, namespace: n.Namespace, facts: facts, filters: encodeFilters(filters.gateway), settings: settings,
+		scope: sc, client: eds.client, namespace: n.Namespace, facts: facts, settings: settings,
 		limits: tlsLimits{s.Mesh.MeshTLS, s.Mesh.TLSDefaults},
 	}
 	listeners.facts.routes = list[string]{}
@@ -110,7 +111,7 @@ func assignRouter(s *snapshot.Snapshot, n Node, pod *snapshot.Pod, labels map[st
 	if facts.routes != (list[string]{}) {
 		routes.Shared = gatewayRouteView{facts: facts.routes, namespace: n.Namespace}
 	}
-	return Assignment{
+	return filters.apply(Assignment{
 		xdswire.ClusterType:     clusterView{scope: sc, client: eds.client, router: true, passthrough: eds.passthrough, families: resolvedFamilies(s, n), place: resolverPlace(s, eds)}.views(s, nil),
 		xdswire.EndpointType:    eds.views(s, nodeOf(pod)),
 		xdswire.NameTableType:   {Shared: eds.names(sc)},
@@ -118,7 +119,7 @@ func assignRouter(s *snapshot.Snapshot, n Node, pod *snapshot.Pod, labels map[st
 		xdswire.ExtensionType:   filters.extensions,
 		xdswire.ProxyConfigType: {Shared: trustView{}},
 		xdswire.RouteType:       routes,
-	}
+	})
 }
 
 // AssignReads returns the facts that Assign reads for a single proxy: the key of its

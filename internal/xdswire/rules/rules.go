@@ -17,6 +17,7 @@ import (
 	"github.com/envoyproxy/protoc-gen-validate/validate"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/types/known/anypb"
 	"google.golang.org/protobuf/types/known/durationpb"
 )
 
@@ -32,6 +33,63 @@ type Violation struct {
 // Check returns the first violation in a message and the messages in it, nil if there is
 // none. It does not decode values of type Any.
 func Check(m proto.Message) *Violation { return checkMessage(m.ProtoReflect()) }
+
+// CheckAll is Check, and also checks the values of type Any whose type is linked into the
+// program.
+func CheckAll(m proto.Message) *Violation {
+	if v := Check(m); v != nil {
+		return v
+	}
+	return checkPacked(m.ProtoReflect())
+}
+
+// checkPacked checks the values of type Any in a message.
+func checkPacked(m protoreflect.Message) *Violation {
+	if a, ok := m.Interface().(*anypb.Any); ok {
+		if value, err := a.UnmarshalNew(); err == nil {
+			return CheckAll(value)
+		}
+		return nil
+	}
+	fields := m.Descriptor().Fields()
+	for i := range fields.Len() {
+		fd := fields.Get(i)
+		if !m.Has(fd) {
+			continue
+		}
+		var found *Violation
+		value := m.Get(fd)
+		switch {
+		case fd.IsMap():
+			found = checkPackedMap(fd, value.Map())
+		case fd.Message() == nil:
+		case fd.IsList():
+			for i := range value.List().Len() {
+				if found = checkPacked(value.List().Get(i).Message()).under("[" + strconv.Itoa(i) + "]"); found != nil {
+					break
+				}
+			}
+		default:
+			found = checkPacked(value.Message())
+		}
+		if found != nil {
+			return found.under(string(fd.Name()))
+		}
+	}
+	return nil
+}
+
+func checkPackedMap(fd protoreflect.FieldDescriptor, m protoreflect.Map) *Violation {
+	if fd.MapValue().Message() == nil {
+		return nil
+	}
+	for _, key := range sortedKeys(m) {
+		if v := checkPacked(m.Get(key).Message()); v != nil {
+			return v.under("[" + key.String() + "]")
+		}
+	}
+	return nil
+}
 
 func checkMessage(m protoreflect.Message) *Violation {
 	fields := m.Descriptor().Fields()
@@ -97,13 +155,7 @@ func checkMap(fd protoreflect.FieldDescriptor, m protoreflect.Map, rules *valida
 	if reason := brokenRule(fd, protoreflect.ValueOfMap(m), rules); reason != "" {
 		return &Violation{Reason: reason}
 	}
-	keys := make([]protoreflect.MapKey, 0, m.Len())
-	m.Range(func(key protoreflect.MapKey, _ protoreflect.Value) bool {
-		keys = append(keys, key)
-		return true
-	})
-	slices.SortFunc(keys, func(a, b protoreflect.MapKey) int { return cmp.Compare(a.String(), b.String()) })
-	for _, key := range keys {
+	for _, key := range sortedKeys(m) {
 		v := checkValue(fd.MapKey(), key.Value(), rules.GetMap().GetKeys())
 		if v == nil {
 			v = checkValue(fd.MapValue(), m.Get(key), rules.GetMap().GetValues())
@@ -113,6 +165,16 @@ func checkMap(fd protoreflect.FieldDescriptor, m protoreflect.Map, rules *valida
 		}
 	}
 	return nil
+}
+
+func sortedKeys(m protoreflect.Map) []protoreflect.MapKey {
+	keys := make([]protoreflect.MapKey, 0, m.Len())
+	m.Range(func(key protoreflect.MapKey, _ protoreflect.Value) bool {
+		keys = append(keys, key)
+		return true
+	})
+	slices.SortFunc(keys, func(a, b protoreflect.MapKey) int { return cmp.Compare(a.String(), b.String()) })
+	return keys
 }
 
 // checkValue checks a value that is not a list or a map, and the message in it.

@@ -1,0 +1,145 @@
+package source
+
+import (
+	"maps"
+	"net"
+	"slices"
+	"strconv"
+	"strings"
+
+	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
+	telemetryv1alpha1 "istio.io/api/telemetry/v1alpha1"
+
+	"github.com/meshctl/meshctl/internal/yamldoc"
+)
+
+// collectorFault checks where a provider sends spans or logs.
+func collectorFault(field string, at interface {
+	GetService() string
+	GetPort() uint32
+}, path string, headers []*meshv1alpha1.MeshConfig_ExtensionProvider_HttpHeader) *FieldError {
+	host := at.GetService()[strings.Index(at.GetService(), "/")+1:]
+	switch {
+	case host == "":
+		return faultf(field+".service", "is missing: the provider is not used")
+	case !isPort(at.GetPort()):
+		return faultf(field+".port", "%d is not a port, want 1 to 65535: the provider is not used", at.GetPort())
+	case path != "" && path[0] != '/':
+		return faultf(field+".path", "%q does not begin with a slash: the provider is not used", path)
+	}
+	return collectorHeadersFault(field+".headers", headers)
+}
+
+// collectorHeadersFault checks the headers of calls to a collector.
+func collectorHeadersFault(field string, headers []*meshv1alpha1.MeshConfig_ExtensionProvider_HttpHeader) *FieldError {
+	for i, h := range headers {
+		switch {
+		case !isHeaderName(h.GetName()):
+			return faultf(at(field, i)+".name", "%q is not the name of a header: the provider is not used", h.GetName())
+		case h.GetEnvName() != "":
+			return faultf(at(field, i)+".envName", "is not supported, use value: the provider is not used")
+		case strings.ContainsAny(h.GetValue(), "\x00\r\n"):
+			return faultf(at(field, i)+".value", "has a line break: the provider is not used")
+		}
+	}
+	return nil
+}
+
+func openTelemetryFault(field string, o *meshv1alpha1.MeshConfig_ExtensionProvider_OpenTelemetryTracingProvider) *FieldError {
+	const notUsed = "is not supported: the provider is not used"
+	if fault := collectorFault(field, o, "", nil); fault != nil {
+		return fault
+	}
+	switch {
+	case o.GetDynatraceSampler() != nil:
+		return faultf(field+".dynatraceSampler", notUsed)
+	case o.GetResourceDetectors().GetDynatrace() != nil:
+		return faultf(field+".resourceDetectors.dynatrace", notUsed)
+	case o.GetServiceAttributeEnrichment() != meshv1alpha1.MeshConfig_ExtensionProvider_ISTIO_CANONICAL:
+		return faultf(field+".serviceAttributeEnrichment", notUsed)
+	case o.GetHttp() != nil && o.GetGrpc() != nil:
+		return faultf(field+".grpc", "http is set, too: the provider is not used")
+	}
+	if h := o.GetHttp(); h != nil && (h.GetPath() == "" || h.GetPath()[0] != '/') {
+		return faultf(field+".http.path", "%q does not begin with a slash: the provider is not used", h.GetPath())
+	}
+	if fault := collectorHeadersFault(field+".http.headers", o.GetHttp().GetHeaders()); fault != nil {
+		return fault
+	}
+	return collectorHeadersFault(field+".grpc.initialMetadata", o.GetGrpc().GetInitialMetadata())
+}
+
+// checkTracing replaces invalid settings of defaultConfig.tracing by their defaults, with a
+// warning.
+func (c *conversion) checkTracing(m *meshv1alpha1.MeshConfig, doc yamldoc.Value) {
+	const field = "defaultConfig.tracing"
+	own := m.GetDefaultConfig().GetTracing()
+	if own == nil {
+		return
+	}
+	refuse := func(name, reason string) { c.warn(inText(keyMesh, doc, faultf(field+name, "%s", reason))) }
+	if s := own.GetSampling(); s < 0 || s > 100 {
+		refuse(".sampling", "is not a percentage: the default is used")
+		own.Sampling = 0
+	}
+	if address := own.GetZipkin().GetAddress(); address != "" {
+		_, number, err := net.SplitHostPort(address)
+		if port, wrong := strconv.ParseUint(number, 10, 16); err != nil || wrong != nil || port == 0 {
+			refuse(".zipkin.address", "is not host:port: no spans are sent")
+			own.Tracer = nil
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(own.GetCustomTags())) {
+		tag := own.GetCustomTags()[name]
+		if tag.GetLiteral().GetValue() == "" && tag.GetEnvironment().GetName() == "" && !isHeaderName(tag.GetHeader().GetName()) {
+			refuse(".customTags."+name, "has no literal value, no name of a variable and no name of a header: it is left out")
+			delete(own.CustomTags, name)
+		}
+	}
+}
+
+// tracingFault checks an entry of a Telemetry.
+func tracingFault(field string, t *telemetryv1alpha1.Tracing) *FieldError {
+	fault := each(field+".providers", t.Providers, providerNameFault)
+	if fault != nil {
+		return fault
+	}
+	if s := t.GetRandomSamplingPercentage(); s != nil && (s.GetValue() < 0 || s.GetValue() > 100) {
+		return faultf(field+".randomSamplingPercentage", "%g is not a percentage: want 0 to 100", s.GetValue())
+	}
+	for _, name := range slices.Sorted(maps.Keys(t.GetCustomTags())) {
+		if fault := tagFault(field+".customTags."+fieldOf(name), name, t.GetCustomTags()[name]); fault != nil {
+			return fault
+		}
+	}
+	return nil
+}
+
+func tagFault(field, name string, t *telemetryv1alpha1.Tracing_CustomTag) *FieldError {
+	if name == "" {
+		return faultf(field, "the name of a tag is empty")
+	}
+	switch {
+	case t.GetLiteral() != nil && t.GetLiteral().GetValue() == "":
+		return faultf(field+".literal.value", "is missing")
+	case t.GetEnvironment() != nil && t.GetEnvironment().GetName() == "":
+		return faultf(field+".environment.name", "is missing")
+	case t.GetHeader() != nil && !isHeaderName(t.GetHeader().GetName()):
+		return faultf(field+".header.name", "%q is not the name of a header", t.GetHeader().GetName())
+	case t.GetFormatter() != nil && t.GetFormatter().GetValue() == "":
+		return faultf(field+".formatter.value", "is missing")
+	case t.GetType() == nil:
+		return faultf(field, "has none of literal, environment, header and formatter")
+	}
+	if err := checkTextFormat(t.GetFormatter().GetValue()); err != nil {
+		return faultf(field+".formatter.value", "%w", err)
+	}
+	return nil
+}
+
+func providerNameFault(field string, p *telemetryv1alpha1.ProviderRef) *FieldError {
+	if p.Name == "" {
+		return faultf(field+".name", "is missing")
+	}
+	return nil
+}
