@@ -2,18 +2,15 @@
 package checkcmd
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/meshctl/meshctl/internal/cli"
-	"github.com/meshctl/meshctl/internal/kube"
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/output"
 	"github.com/meshctl/meshctl/internal/server/analyze"
@@ -117,48 +114,4 @@ func (o *analyzeOptions) run(ctx context.Context, env *cli.Env) error {
 		return o.namespace != "" && f.Object.Namespace != o.namespace || ignored.match(&f) || !analyze.KindOf(f.Code).Level.AtLeast(o.shown)
 	})
 	return report(env, o.output, found, o.failing)
-}
-
-// clusters returns the sources of the clusters.
-func (o *analyzeOptions) clusters(env *cli.Env) ([]load.Cluster, error) {
-	own := load.Cluster{SecretNamespaces: o.secretNamespaces}
-	contexts := o.contexts
-	if len(o.paths) == 0 && len(contexts) == 0 {
-		contexts = []string{""}
-	}
-	var out []load.Cluster
-	for _, text := range contexts {
-		c := own
-		id, name, named := strings.Cut(text, "=")
-		if !named {
-			id, name = text, text
-		}
-		access, err := kube.Load(o.Options(env, name))
-		if err != nil {
-			return nil, err
-		}
-		c.Config, c.ID = access.Config, mesh.ClusterID(cmp.Or(id, access.Context))
-		out = append(out, c)
-	}
-	if len(out) == 0 {
-		out = append(out, load.Cluster{ID: mesh.ClusterID(cmp.Or(env.Getenv("CLUSTER_ID"), "Kubernetes"))})
-	}
-	out[0].ID = cmp.Or(mesh.ClusterID(o.clusterID), out[0].ID)
-	var err error
-	if out[0].Dirs, out[0].Files, err = readPaths(env, o.paths); err != nil {
-		return nil, err
-	}
-	for _, text := range o.remoteDirs {
-		id, dir, ok := strings.Cut(text, "=")
-		if !ok || id == "" || dir == "" {
-			return nil, cli.Usagef("--remote-dir: %q is not CLUSTER=DIR", text)
-		}
-		out = append(out, load.Cluster{ID: mesh.ClusterID(id), Dirs: []string{dir}})
-	}
-	for i, c := range out {
-		if slices.ContainsFunc(out[:i], func(other load.Cluster) bool { return other.ID == c.ID }) {
-			return nil, cli.Usagef("two clusters have the name %q: name one of them with CLUSTER=", c.ID)
-		}
-	}
-	return out, nil
 }

@@ -74,6 +74,16 @@ func Sort(findings []Finding) []Finding {
 	return slices.Compact(findings)
 }
 
+// suppresses reports whether a list of codes, separated by commas, contains a code or "*".
+func suppresses(codes string, code Code) bool {
+	for c := range strings.SplitSeq(codes, ",") {
+		if c = strings.TrimSpace(c); c == "*" || strings.EqualFold(c, string(code)) {
+			return true
+		}
+	}
+	return false
+}
+
 func compareObjects(a, b snapshot.Key) int {
 	return cmp.Or(cmp.Compare(a.Cluster, b.Cluster), cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
 }

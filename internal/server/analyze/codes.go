@@ -9,7 +9,7 @@ import (
 // codes IST… are those of istioctl analyze, where the meaning is the same.
 type Code string
 
-// The codes. Codes describes each.
+// The codes. Kinds describes each.
 const (
 	ReferencedResourceNotFound                      Code = "IST0101"
 	SchemaValidationError                           Code = "IST0106"

@@ -111,7 +111,7 @@ func (m *checker) credential(gw *snapshot.Gateway, field, credential string, cli
 			continue
 		}
 		secret := m.secret(l.cluster, namespace, name)
-		ca := cmpSecret(m.secret(l.cluster, namespace, name+"-cacert"), secret)
+		ca := cmp.Or(m.secret(l.cluster, namespace, name+"-cacert"), secret)
 		switch {
 		case secret == nil && len(proxies) == 0 && m.anySecret(name):
 		case secret == nil:
@@ -124,13 +124,6 @@ func (m *checker) credential(gw *snapshot.Gateway, field, credential string, cli
 			m.find(InvalidGatewayCredential, gw, field, "Secret %s/%s of cluster %s has no CA certificates for clients: %s", namespace, name, l.cluster, ca.NoCA)
 		}
 	}
-}
-
-func cmpSecret(first, second *snapshot.Secret) *snapshot.Secret {
-	if first != nil {
-		return first
-	}
-	return second
 }
 
 func (m *checker) secret(c mesh.ClusterID, namespace, name string) *snapshot.Secret {

@@ -1,8 +1,6 @@
 package analyze
 
 import (
-	"strings"
-
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
 
 	"github.com/meshctl/meshctl/internal/server/registry"
@@ -119,14 +117,4 @@ func destinations(v *snapshot.VirtualService) func(yield func(string, *networkin
 			}
 		}
 	}
-}
-
-// suppresses reports whether a list of codes, separated by commas, contains a code or "*".
-func suppresses(codes string, code Code) bool {
-	for c := range strings.SplitSeq(codes, ",") {
-		if c = strings.TrimSpace(c); c == "*" || strings.EqualFold(c, string(code)) {
-			return true
-		}
-	}
-	return false
 }
