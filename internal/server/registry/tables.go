@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
 
 	"github.com/meshctl/meshctl/internal/mesh"
@@ -81,38 +82,39 @@ type tables struct {
 	rootNamespace *derive.Value[string]
 	localHosts    *derive.Value[[]localRule]
 	// exportDefaults holds the visibility of services without an annotation.
-	exportDefaults *derive.Table[mesh.ClusterID, []string]
-	shares         *derive.Table[mesh.ClusterID, share]
-	policies       *derive.Table[string, *snapshot.NamespaceFacts] // only PeerAuth
-	found          *derive.Value[*foundGateways]
-	meshGateways   *derive.Value[*snapshot.Gateways]
-	configs        *derive.Value[[]*snapshot.Gateway]
-	allocation     *derive.Value[map[string][]netip.Addr] // by host
-	allocated      *derive.Table[string, []netip.Addr]    // by keys of services
-	unwritten      *derive.Value[[]UnwrittenAddresses]
-	contended      *derive.Table[string, HostConflict] // by host
-	allContended   *derive.Index[struct{}, string, HostConflict]
-	hostConflicts  *derive.Value[[]HostConflict]
-	joins          *derive.Table[string, *hostEndpoints] // by keys of services
-	backends       *derive.Table[string, backends]       // by keys of services
-	backendsIn     *derive.Index[mesh.NetworkID, string, backends]
-	usedNetworks   *derive.Table[mesh.NetworkID, struct{}]
-	allUsed        *derive.Index[struct{}, mesh.NetworkID, struct{}]
-	unreachable    *derive.Value[[]UnreachableNetwork]
-	vipUsers       *derive.Table[netip.Addr, map[mesh.ClusterID]string] // hosts; only of shared addresses
-	meshServices   *derive.Table[string, *snapshot.MeshService]         // by MeshService.Key
-	servicesIn     *derive.Index[string, string, *snapshot.MeshService] // by namespace
-	servicesOn     *derive.Index[uint32, string, *snapshot.MeshService] // by port
-	special        *derive.Index[serviceTrait, string, *snapshot.MeshService]
-	ports          *derive.Table[uint32, *snapshot.PortServices]
-	traits         *derive.Value[traits]
-	conflicts      *derive.Value[[]AddressConflict]
-	mergedRules    *derive.Table[ruleKey, []hostRule]
-	ruleGroups     *derive.Index[string, ruleKey, []hostRule]         // by host
-	hostRules      *derive.Table[string, *snapshot.HostRules]         // by MeshService.Key
-	ruledHosts     *derive.Index[string, string, *snapshot.HostRules] // by namespaces of clients
-	ruleScopes     *derive.Table[string, *snapshot.RuleScope]         // by namespace
-	ruleTraits     *derive.Value[snapshot.RuleTraits]
+	exportDefaults  *derive.Table[mesh.ClusterID, []string]
+	entryVisibility *derive.Value[*meshv1alpha1.ServiceEntryVisibility] // of the mesh, or nil
+	shares          *derive.Table[mesh.ClusterID, share]
+	policies        *derive.Table[string, *snapshot.NamespaceFacts] // only PeerAuth
+	found           *derive.Value[*foundGateways]
+	meshGateways    *derive.Value[*snapshot.Gateways]
+	configs         *derive.Value[[]*snapshot.Gateway]
+	allocation      *derive.Value[map[string][]netip.Addr] // by host
+	allocated       *derive.Table[string, []netip.Addr]    // by keys of services
+	unwritten       *derive.Value[[]UnwrittenAddresses]
+	contended       *derive.Table[string, HostConflict] // by host
+	allContended    *derive.Index[struct{}, string, HostConflict]
+	hostConflicts   *derive.Value[[]HostConflict]
+	joins           *derive.Table[string, *hostEndpoints] // by keys of services
+	backends        *derive.Table[string, backends]       // by keys of services
+	backendsIn      *derive.Index[mesh.NetworkID, string, backends]
+	usedNetworks    *derive.Table[mesh.NetworkID, struct{}]
+	allUsed         *derive.Index[struct{}, mesh.NetworkID, struct{}]
+	unreachable     *derive.Value[[]UnreachableNetwork]
+	vipUsers        *derive.Table[netip.Addr, map[mesh.ClusterID]string] // hosts; only of shared addresses
+	meshServices    *derive.Table[string, *snapshot.MeshService]         // by MeshService.Key
+	servicesIn      *derive.Index[string, string, *snapshot.MeshService] // by namespace
+	servicesOn      *derive.Index[uint32, string, *snapshot.MeshService] // by port
+	special         *derive.Index[serviceTrait, string, *snapshot.MeshService]
+	ports           *derive.Table[uint32, *snapshot.PortServices]
+	traits          *derive.Value[traits]
+	conflicts       *derive.Value[[]AddressConflict]
+	mergedRules     *derive.Table[ruleKey, []hostRule]
+	ruleGroups      *derive.Index[string, ruleKey, []hostRule]         // by host
+	hostRules       *derive.Table[string, *snapshot.HostRules]         // by MeshService.Key
+	ruledHosts      *derive.Index[string, string, *snapshot.HostRules] // by namespaces of clients
+	ruleScopes      *derive.Table[string, *snapshot.RuleScope]         // by namespace
+	ruleTraits      *derive.Value[snapshot.RuleTraits]
 
 	destinations    *derive.Table[string, destination] // by host
 	allDestinations *derive.Index[struct{}, string, destination]
@@ -157,6 +159,9 @@ func newTables(cfg Config) *tables {
 	t.rootNamespace = derive.Single(g, "root namespace", same, func(r *derive.Reads) string { return t.mesh.Get(r).RootNamespace })
 	t.localHosts = derive.Single(g, "cluster-local hosts", slices.Equal[[]localRule], t.localRules)
 	t.exportDefaults = derive.New(g, "export defaults", compareIDs, slices.Equal[[]string], t.exportDefault, t.clusters)
+	t.entryVisibility = derive.Single(g, "visibility of service entries", equalVisibility, func(r *derive.Reads) *meshv1alpha1.ServiceEntryVisibility {
+		return meshConfig(t.meshSettings.Get(r)).GetServiceEntryVisibility()
+	})
 	t.shares = derive.New(g, "shares", compareIDs, same, t.clusterShare, t.clusters)
 
 	t.policies = derive.New(g, "policies", strings.Compare, equalFacts, t.namespacePolicies, t.policyIndex[snapshot.KindPeerAuthentication])

@@ -242,6 +242,17 @@ func (c meshGenerator) settings(cluster mesh.ClusterID) snapshot.Object {
 		s.Mesh.DefaultTrafficPolicy = &meshv1alpha1.MeshConfig_DefaultTrafficPolicy{ConnectionPool: p.ConnectionPool, OutlierDetection: p.OutlierDetection}
 	}
 	if c.once(4) {
+		s.Mesh.ServiceEntryVisibility = &meshv1alpha1.ServiceEntryVisibility{
+			ApplyToSidecars: c.once(2), DefaultVisibility: meshv1alpha1.ServiceEntryVisibility_Visibility(c.IntN(4)),
+			Policies: []*meshv1alpha1.ServiceEntryVisibility_Policy{{
+				Visibility: meshv1alpha1.ServiceEntryVisibility_Visibility(c.IntN(4)),
+				MatchingRules: []*meshv1alpha1.ServiceEntryVisibility_MatchRule{{Matcher: &meshv1alpha1.ServiceEntryVisibility_MatchRule_NamespaceSelector{
+					NamespaceSelector: &meshv1alpha1.LabelSelector{MatchLabels: map[string]string{"env": pickOne(c, "prod", "test")}},
+				}}},
+			}},
+		}
+	}
+	if c.once(4) {
 		s.Mesh.DefaultServiceExportTo = []string{pickOne(c, "*", ".", "ns1")}
 	}
 	if c.once(4) {
@@ -277,12 +288,22 @@ func (c meshGenerator) sidecar(cluster mesh.ClusterID) snapshot.Object {
 			networkingv1alpha3.OutboundTrafficPolicy_REGISTRY_ONLY, networkingv1alpha3.OutboundTrafficPolicy_ALLOW_ANY)}
 	}
 	if c.once(4) {
+		sc.Spec.OutboundTrafficPolicy = &networkingv1alpha3.OutboundTrafficPolicy{
+			Mode:        networkingv1alpha3.OutboundTrafficPolicy_ALLOW_ANY,
+			EgressProxy: &networkingv1alpha3.Destination{Host: "svc0.ns0.svc.cluster.local", Port: &networkingv1alpha3.PortSelector{Number: 80}},
+		}
+	}
+	if c.once(4) {
 		sc.Spec.InboundConnectionPool = c.trafficPolicy().ConnectionPool
 	}
 	if c.once(2) {
 		in := &networkingv1alpha3.IstioIngressListener{
 			Port:            &networkingv1alpha3.SidecarPort{Number: uint32(8080 + c.IntN(2)), Protocol: pickOne(c, "HTTP", "TCP", "GRPC")},
 			DefaultEndpoint: pickOne(c, "127.0.0.1:9000", "0.0.0.0:9000", "unix:///a"),
+		}
+		in.CaptureMode = pickOne(c, networkingv1alpha3.CaptureMode_DEFAULT, networkingv1alpha3.CaptureMode_NONE)
+		if c.once(2) {
+			in.Tls = &networkingv1alpha3.ServerTLSSettings{Mode: networkingv1alpha3.ServerTLSSettings_SIMPLE, ServerCertificate: pickOne(c, "/a", "/b"), PrivateKey: "/k"}
 		}
 		sc.Spec.Ingress = append(sc.Spec.Ingress, in)
 	}
@@ -298,7 +319,7 @@ func (c meshGenerator) sidecar(cluster mesh.ClusterID) snapshot.Object {
 	}
 	if c.once(3) {
 		sc.Spec.Egress = append(sc.Spec.Egress, &networkingv1alpha3.IstioEgressListener{
-			Port: &networkingv1alpha3.SidecarPort{Number: 80, Protocol: "HTTP"}, Hosts: hosts(),
+			Port: &networkingv1alpha3.SidecarPort{Number: uint32(80 + c.IntN(2)), Protocol: pickOne(c, "HTTP", "HTTP", "TCP")}, Hosts: hosts(),
 			CaptureMode: networkingv1alpha3.CaptureMode(c.IntN(3)),
 		})
 	}
