@@ -42,6 +42,9 @@ type MeshService struct {
 	// NodeLocal reports whether clients may call only endpoints on their own node
 	// (internalTrafficPolicy Local).
 	NodeLocal bool
+	// Sticky reports whether all connections of a client go to one endpoint
+	// (sessionAffinity ClientIP), unless a DestinationRule sets a load balancer.
+	Sticky bool
 	// Distribution sets which endpoints clients prefer by their place, unless a
 	// DestinationRule does.
 	Distribution Distribution

@@ -110,6 +110,7 @@ func (c meshGenerator) service(cluster mesh.ClusterID) snapshot.Object {
 		if c.once(4) {
 			s.VIPs = append(s.VIPs, netip.MustParseAddr("fd00::9"))
 		}
+		s.Sticky = c.once(6)
 		s.NodeLocal, s.Distribution = c.once(8), pickOne(c, snapshot.AnyPlace, snapshot.AnyPlace, snapshot.PreferSameZone, snapshot.PreferClose, snapshot.PreferSameNode)
 	}
 	if !c.once(4) {
