@@ -38,18 +38,28 @@ func (t *tables) kubeService(r *derive.Reads, host string, d definition) *snapsh
 		Accounts: t.accounts(r, host, first.Namespace, backends.accounts), AllTLS: backends.allTLS, AllDirectTLS: backends.allDirectTLS,
 		Plaintext: snapshot.NamespaceMTLS(root, own) == snapshot.Disable,
 	}
-	services := slices.Clone(d.services)
-	slices.SortFunc(services, func(x, y *snapshot.Service) int { return cmp.Compare(x.Cluster, y.Cluster) })
-	out.Clusters = make([]snapshot.ClusterService, 0, len(services))
-	for _, svc := range services {
-		out.Clusters = append(out.Clusters, snapshot.ClusterService{
-			Cluster: svc.Cluster, VIPs: svc.VIPs, Selector: svc.Selector, Ports: svc.Ports, ExportTo: t.exportTo(r, svc.Cluster, svc.ExportTo),
-		})
+	if _, _, out.Imported = snapshot.ExportedName(host); out.Imported {
+		out.Clusters = t.importedParts(r, host, d)
+	} else {
+		out.Clusters = t.serviceParts(r, d.services)
 	}
 	if out.ExternalName == "" {
 		out.Aliases = t.aliases(r, host)
 	}
 	out.Contested = t.contested(r, out)
+	return out
+}
+
+// serviceParts returns the parts of a service that differ by cluster.
+func (t *tables) serviceParts(r *derive.Reads, services []*snapshot.Service) []snapshot.ClusterService {
+	services = slices.Clone(services)
+	slices.SortFunc(services, func(x, y *snapshot.Service) int { return cmp.Compare(x.Cluster, y.Cluster) })
+	out := make([]snapshot.ClusterService, 0, len(services))
+	for _, svc := range services {
+		out = append(out, snapshot.ClusterService{
+			Cluster: svc.Cluster, VIPs: svc.VIPs, Selector: svc.Selector, Ports: svc.Ports, ExportTo: t.exportTo(r, svc.Cluster, svc.ExportTo),
+		})
+	}
 	return out
 }
 

@@ -37,6 +37,8 @@ type tables struct {
 	secrets    objects[*snapshot.Secret]
 	configMaps objects[*snapshot.ConfigMap]
 	kubeGW     objects[*snapshot.KubeGateway]
+	exports    objects[*snapshot.ServiceExport]
+	imports    objects[*snapshot.ServiceImport]
 	settings   objects[*snapshot.MeshSettings]
 	gateways   objects[*snapshot.Gateway]
 	filters    objects[*snapshot.EnvoyFilter]
@@ -48,11 +50,12 @@ type tables struct {
 	allClusters  *derive.Index[struct{}, mesh.ClusterID, struct{}]
 	allBalancing *derive.Index[struct{}, mesh.ClusterID, snapshot.Balancing]
 	settingsIn   *derive.Index[mesh.ClusterID, objectKey, *snapshot.MeshSettings]
-	nodesIn      *derive.Index[mesh.ClusterID, objectKey, *snapshot.Node] // with external addresses
-	servicesOf   *derive.Index[string, objectKey, *snapshot.Service]      // by host
-	servicesAt   *derive.Index[netip.Addr, objectKey, *snapshot.Service]  // by cluster IP
-	aliasesOf    *derive.Index[string, objectKey, *snapshot.Service]      // ExternalName services by the host they stand for
-	labelled     *derive.Index[struct{}, objectKey, *snapshot.Service]    // services with a network label
+	nodesIn      *derive.Index[mesh.ClusterID, objectKey, *snapshot.Node]  // with external addresses
+	servicesOf   *derive.Index[string, objectKey, *snapshot.Service]       // by host
+	importsOf    *derive.Index[string, objectKey, *snapshot.ServiceImport] // by host
+	servicesAt   *derive.Index[netip.Addr, objectKey, *snapshot.Service]   // by cluster IP
+	aliasesOf    *derive.Index[string, objectKey, *snapshot.Service]       // ExternalName services by the host they stand for
+	labelled     *derive.Index[struct{}, objectKey, *snapshot.Service]     // services with a network label
 	slicesOf     *derive.Index[objectKey, objectKey, *snapshot.EndpointSlice]
 	podsAt       *derive.Index[clusterAddress, objectKey, *snapshot.Pod]
 	entriesWith  *derive.Index[entryLabel, objectKey, *snapshot.WorkloadEntry]
@@ -181,7 +184,7 @@ func newTables(cfg Config) *tables {
 	t.hostConflicts = derive.Single(g, "host conflicts", func(a, b []HostConflict) bool { return slices.EqualFunc(a, b, HostConflict.equal) },
 		func(r *derive.Reads) []HostConflict { return values(t.allContended.Lookup(r, struct{}{})) })
 
-	t.joins = derive.New(g, "endpoints", strings.Compare, (*hostEndpoints).equal, t.join, t.servicesOf, t.entriesOf)
+	t.joins = derive.New(g, "endpoints", strings.Compare, (*hostEndpoints).equal, t.join, t.servicesOf, t.entriesOf, t.importsOf)
 	t.backends = derive.New(g, "backends", strings.Compare, backends.equal, func(r *derive.Reads, host string) (backends, bool) {
 		j, ok := t.joins.Get(r, host)
 		if !ok {
@@ -195,7 +198,7 @@ func newTables(cfg Config) *tables {
 	t.unreachable = derive.Single(g, "unreachable networks", slices.Equal[[]UnreachableNetwork], t.findUnreachable)
 
 	t.vipUsers = derive.New(g, "users of addresses", netip.Addr.Compare, maps.Equal[map[mesh.ClusterID]string], t.usersOf, t.servicesAt)
-	t.meshServices = derive.New(g, "services", strings.Compare, equalService, t.service, t.servicesOf, t.entriesOf)
+	t.meshServices = derive.New(g, "services", strings.Compare, equalService, t.service, t.servicesOf, t.entriesOf, t.importsOf)
 	t.servicesIn = derive.NewIndex(t.meshServices, func(into []string, _ string, s *snapshot.MeshService) []string { return append(into, s.Namespace) })
 	t.servicesOn = derive.NewIndex(t.meshServices, tcpPorts)
 	t.special = derive.NewIndex(t.meshServices, traitsOf)
@@ -231,6 +234,8 @@ func (t *tables) addInputs() {
 	t.entries = input(t, snapshot.KindWorkloadEntry, equalObject[*snapshot.WorkloadEntry])
 	t.secrets = input(t, snapshot.KindSecret, equalObject[*snapshot.Secret])
 	t.kubeGW = input(t, snapshot.KindKubeGateway, equalObject[*snapshot.KubeGateway])
+	t.exports = input(t, snapshot.KindServiceExport, equalObject[*snapshot.ServiceExport])
+	t.imports = input(t, snapshot.KindServiceImport, equalObject[*snapshot.ServiceImport])
 	t.settings = input(t, snapshot.KindMeshSettings, equalSettings)
 	t.configMaps = localInput(t, snapshot.KindConfigMap, equalObject[*snapshot.ConfigMap])
 	t.gateways = localInput(t, snapshot.KindGateway, equalConfig[*networkingv1alpha3.Gateway])
@@ -254,6 +259,9 @@ func (t *tables) addIndexes() {
 	})
 	t.servicesOf = derive.NewIndex(t.services.Table, func(into []string, k objectKey, _ *snapshot.Service) []string {
 		return append(into, mesh.ServiceHost(k.name, k.namespace, mesh.DefaultDomain))
+	})
+	t.importsOf = derive.NewIndex(t.imports.Table, func(into []string, _ objectKey, i *snapshot.ServiceImport) []string {
+		return append(into, i.Host())
 	})
 	t.servicesAt = derive.NewIndex(t.services.Table, func(into []netip.Addr, _ objectKey, s *snapshot.Service) []netip.Addr {
 		return append(into, s.VIPs...)

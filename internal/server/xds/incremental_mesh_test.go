@@ -51,7 +51,15 @@ func (c meshGenerator) app() map[string]string { return map[string]string{"app":
 
 // object returns a random object of the cluster.
 func (c meshGenerator) object(cluster mesh.ClusterID) snapshot.Object {
-	switch c.IntN(45) {
+	switch c.IntN(49) {
+	case 45, 46:
+		return &snapshot.ServiceExport{Meta: c.meta(cluster, c.namespace(), pickOne(c, "svc0", "svc1"))}
+	case 47, 48:
+		i := &snapshot.ServiceImport{Meta: c.meta(cluster, c.namespace(), pickOne(c, "svc0", "svc1"))}
+		if !c.once(3) {
+			i.VIPs = []netip.Addr{netip.AddrFrom4([4]byte{10, 9, 9, byte(c.IntN(3))})}
+		}
+		return i
 	case 0, 1, 2, 3, 4, 24:
 		return c.service(cluster)
 	case 5, 6, 7, 8, 9, 25, 26, 27:

@@ -199,7 +199,7 @@ func eachServicePort(s *snapshot.Snapshot, n Node, pod *snapshot.Pod, labels map
 	}
 	for _, svc := range ns.Services {
 		in := svc.In(n.Cluster)
-		if in == nil {
+		if in == nil || svc.Imported { // its own Service has the port
 			continue
 		}
 		if len(in.Selector) == 0 {
