@@ -41,6 +41,8 @@ const (
 	// its condition ConditionHealthy is true.
 	AnnotationHealthChecks = "proxy.istio.io/health-checks-enabled"
 	ConditionHealthy       = "Healthy"
+	// AnnotationSuppress lists the codes of findings that are not reported of the object.
+	AnnotationSuppress = "galley.istio.io/analyze-suppress"
 )
 
 // TLSModeIstio is the value of LabelTLSMode on pods that accept mesh mTLS.

@@ -13,6 +13,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -57,6 +58,7 @@ spec:
   - {port: {number: 443, name: named, protocol: HTTPS}, hosts: [named.example.com], tls: {mode: MUTUAL, credentialName: mutual, subjectAltNames: [client.example.com]}}
   - {port: {number: 443, name: mesh, protocol: HTTPS}, hosts: [mesh.example.com], tls: {mode: ISTIO_MUTUAL}}
   - {port: {number: 443, name: both, protocol: HTTPS}, hosts: [both.example.com], tls: {mode: SIMPLE, credentialNames: [simple, rsa]}}
+  - {port: {number: 443, name: both-older, protocol: HTTPS}, hosts: [both-older.example.com], tls: {mode: SIMPLE, credentialNames: [simple, rsa], maxProtocolVersion: TLSV1_2}}
   - {port: {number: 443, name: files, protocol: HTTPS}, hosts: [files.example.com], tls: {mode: SIMPLE, serverCertificate: FILES/cert-chain.pem, privateKey: FILES/key.pem}}
   - {port: {number: 443, name: older, protocol: HTTPS}, hosts: [older.example.com], tls: {mode: SIMPLE, credentialName: rsa, maxProtocolVersion: TLSV1_2, cipherSuites: [ECDHE-RSA-AES256-GCM-SHA384]}}
   - {port: {number: 443, name: missing, protocol: HTTPS}, hosts: [missing.example.com], tls: {mode: SIMPLE, credentialName: missing}}
@@ -319,6 +321,9 @@ func TestGateways(t *testing.T) {
 			{"mesh, other CA", tlsCall{host: "mesh.example.com", client: client.client(t)}, refused},
 			{"files", tlsCall{host: "files.example.com"}, func(a tlsAnswer) error { return errors.Join(served(a), keyIs(a, x509.RSA)) }},
 			{"two certificates", tlsCall{host: "both.example.com"}, func(a tlsAnswer) error { return errors.Join(served(a), keyIs(a, x509.ECDSA)) }},
+			{"two certificates up to TLS 1.2, client without ECDSA", tlsCall{host: "both-older.example.com", modify: func(c *tls.Config) {
+				c.CipherSuites = []uint16{tls.TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256}
+			}}, func(a tlsAnswer) error { return errors.Join(served(a), keyIs(a, x509.RSA)) }},
 			{"version and cipher suite", tlsCall{host: "older.example.com"}, func(a tlsAnswer) error {
 				if err := served(a); err != nil {
 					return err
@@ -340,6 +345,13 @@ func TestGateways(t *testing.T) {
 			if err := row.want(row.call.send(t)); err != nil {
 				t.Errorf("%s: %v", row.name, err)
 			}
+		}
+	})
+	t.Run("client of TLS 1.2 without ECDSA", func(t *testing.T) {
+		cmd := exec.CommandContext(t.Context(), "openssl", "s_client", "-connect", net.JoinHostPort(gatewayAt, "8443"), "-servername", "both.example.com",
+			"-tls1_2", "-cipher", "ECDHE-RSA-AES128-GCM-SHA256")
+		if out, err := cmd.CombinedOutput(); err != nil || !strings.Contains(string(out), "Cipher is ECDHE-RSA-AES128-GCM-SHA256") {
+			t.Errorf("%v\n%s", err, out)
 		}
 	})
 	t.Run("Secrets change", func(t *testing.T) {

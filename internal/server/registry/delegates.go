@@ -15,7 +15,7 @@ import (
 // delegated returns the HTTP routes of a VirtualService, in which the routes of others
 // replace the delegating ones. A route without a usable delegate is left out. The result
 // shares messages with v. why holds the reason for each route that is left out.
-func (t *tables) delegated(r *derive.Reads, v *snapshot.VirtualService) (routes []*networkingv1alpha3.HTTPRoute, why []string) {
+func (t *tables) delegated(r *derive.Reads, v *snapshot.VirtualService) (routes []*networkingv1alpha3.HTTPRoute, why []routeFault) {
 	for _, root := range v.HTTP {
 		d := root.GetDelegate()
 		if d == nil {
@@ -24,19 +24,20 @@ func (t *tables) delegated(r *derive.Reads, v *snapshot.VirtualService) (routes 
 		}
 		name := d.GetNamespace() + "/" + d.GetName()
 		to, ok := t.virtual.Get(r, objectKey{v.Cluster, d.GetNamespace(), d.GetName()})
+		unusable := func(text string) { why = append(why, routeFault{UnusableDelegate, name, text}) }
 		switch {
 		case !ok:
-			why = append(why, "delegate "+name+" does not exist")
+			why = append(why, routeFault{MissingReference, name, "delegate " + name + " does not exist"})
 		case len(to.Hosts) > 0:
-			why = append(why, "delegate "+name+" has hosts, which only the delegating VirtualService may have")
+			unusable("delegate " + name + " has hosts, which only the delegating VirtualService may have")
 		case !t.virtualExports(r, to).to(v.Namespace, to.Namespace):
-			why = append(why, "delegate "+name+" is not exported to namespace "+v.Namespace)
+			unusable("delegate " + name + " is not exported to namespace " + v.Namespace)
 		default:
 			for _, part := range to.HTTP {
 				if merged := mergeRoutes(root, part); merged != nil {
 					routes = append(routes, merged)
 				} else {
-					why = append(why, "a route of delegate "+name+" matches requests that the delegating route does not")
+					unusable("a route of delegate " + name + " matches requests that the delegating route does not")
 				}
 			}
 		}

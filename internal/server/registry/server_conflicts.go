@@ -17,8 +17,12 @@ type serverConflict struct {
 }
 
 func (c serverConflict) String() string {
-	return fmt.Sprintf("%s: spec.servers[%d] is not opened: %s", c.gateway, c.index, c.reason)
+	return fmt.Sprintf("%s: %s %s", c.gateway, c.field(), c.text())
 }
+
+func (c serverConflict) field() string { return fmt.Sprintf("spec.servers[%d]", c.index) }
+
+func (c serverConflict) text() string { return "is not opened: " + c.reason }
 
 // ServerConflicts describes the servers of Gateways that proxies do not open because of
 // others, sorted.

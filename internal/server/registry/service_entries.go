@@ -328,6 +328,8 @@ type HostConflict struct {
 	First string `json:"first"`
 	// Others are the other objects, in the order of precedence.
 	Others []string `json:"others"`
+
+	losers []snapshot.Key // the keys of Others
 }
 
 func (c HostConflict) String() string {
@@ -353,16 +355,17 @@ func (t *tables) hostConflict(r *derive.Reads, host string) (HostConflict, bool)
 	entries := values(t.entriesOf.Lookup(r, host))
 	slices.SortFunc(entries, compareAge)
 	var names []string
+	var keys []snapshot.Key
 	if s := t.decisive(r, host); s != nil {
-		names = append(names, "Service "+s.Namespace+"/"+s.Name)
+		names, keys = append(names, "Service "+s.Namespace+"/"+s.Name), append(keys, s.Key())
 	}
 	for _, e := range entries[:min(len(entries), maxRivals+1)] {
-		names = append(names, "ServiceEntry "+e.Namespace+"/"+e.Name)
+		names, keys = append(names, "ServiceEntry "+e.Namespace+"/"+e.Name), append(keys, e.Key())
 	}
 	if len(names) < 2 {
 		return HostConflict{}, false
 	}
-	return HostConflict{host, names[0], names[1:]}, true
+	return HostConflict{host, names[0], names[1:], keys[1:]}, true
 }
 
 // logHostConflicts logs the conflicts that were not there before.

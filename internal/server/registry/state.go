@@ -21,6 +21,7 @@ type state struct {
 	report     report
 	duplicates []duplicateExtension
 	servers    []serverConflict
+	providers  []unknownProvider
 	warnings   []warning // about gateways
 }
 
@@ -340,6 +341,7 @@ func (s *state) reports() {
 		s.duplicates = now
 	}
 	if s.unknownProviders.Changed() {
-		s.report.unknownProviders = s.describeUnknownProviders(s.report.unknownProviders, s.unknownProviders.Get(nil))
+		s.providers = s.unknownProviders.Get(nil)
+		s.report.unknownProviders = s.describeUnknownProviders(s.report.unknownProviders, s.providers)
 	}
 }

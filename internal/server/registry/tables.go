@@ -304,7 +304,7 @@ func (t *tables) addIndexes() {
 	})
 	t.podsIn = derive.NewIndex(t.pods.Table, t.podNamespaces)
 	t.rulesFor = derive.NewIndex(t.rules.Table, func(into []ruleKey, k objectKey, d *snapshot.DestinationRule) []ruleKey {
-		return append(into, ruleKey{k.namespace, ruledHost(d)})
+		return append(into, ruleKey{k.namespace, snapshot.RuledHost(d)})
 	})
 	t.selectingRules = derive.NewIndex(t.rules.Table, func(into []string, k objectKey, d *snapshot.DestinationRule) []string {
 		if d.Spec.GetWorkloadSelector() != nil {

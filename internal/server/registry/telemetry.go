@@ -16,7 +16,11 @@ type unknownProvider struct {
 }
 
 func (u unknownProvider) String() string {
-	return u.telemetry.String() + ": the access log provider " + u.provider + " has no effect, as MeshConfig has no such provider with envoyFileAccessLog"
+	return u.telemetry.String() + ": " + u.text()
+}
+
+func (u unknownProvider) text() string {
+	return "the access log provider " + u.provider + " has no effect, as MeshConfig has no such provider with envoyFileAccessLog"
 }
 
 // UnknownProviders describes the providers that Telemetries name and that have no effect,

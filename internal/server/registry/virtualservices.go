@@ -96,11 +96,11 @@ func (t *tables) destination(r *derive.Reads, key string) (destination, bool) {
 // port, its number.
 type routedService struct {
 	*snapshot.VirtualService
-	problems string // joined by line breaks
+	problems []routeFault
 }
 
 func (v routedService) equal(other routedService) bool {
-	return v.problems == other.problems && v.SameAs(other.VirtualService)
+	return slices.Equal(v.problems, other.problems) && v.SameAs(other.VirtualService)
 }
 
 // routedService returns the VirtualService with a key, or false if it has no hosts.
@@ -110,7 +110,7 @@ func (t *tables) routedService(r *derive.Reads, key objectKey) (routedService, b
 		return routedService{}, false
 	}
 	out := *v
-	var problems []string
+	var problems []routeFault
 	out.HTTP, problems = t.delegated(r, v)
 	unknown := set[string]{}
 	out.HTTP, out.TLS, out.TCP = cloneAll(out.HTTP), cloneAll(out.TLS), cloneAll(out.TCP)
@@ -120,9 +120,9 @@ func (t *tables) routedService(r *derive.Reads, key objectKey) (routedService, b
 		}
 	}
 	for _, host := range slices.Sorted(maps.Keys(unknown)) {
-		problems = append(problems, "destination "+host+" is no service: requests to it fail")
+		problems = append(problems, routeFault{MissingReference, host, "destination " + host + " is no service: requests to it fail"})
 	}
-	return routedService{&out, strings.Join(problems, "\n")}, true
+	return routedService{&out, problems}, true
 }
 
 func cloneAll[M proto.Message](list []M) []M {
@@ -413,6 +413,15 @@ type RouteProblem struct {
 	Namespace string `json:"namespace"`
 	Name      string `json:"name"`
 	Problem   string `json:"problem"`
+
+	kind   ProblemKind
+	refers string // the missing name
+}
+
+// routeFault is the part of a RouteProblem that one VirtualService shows.
+type routeFault struct {
+	kind         ProblemKind
+	refers, text string
 }
 
 func (p RouteProblem) String() string {
@@ -433,14 +442,11 @@ func (t *tables) findRouteProblems(r *derive.Reads) []RouteProblem {
 		for _, name := range v.Gateways {
 			namespace, gateway, _ := strings.Cut(name, "/")
 			if _, ok := t.gateways.Get(r, objectKey{key.cluster, namespace, gateway}); !ok && name != snapshot.MeshGateway {
-				out = append(out, RouteProblem{v.Namespace, v.Name, "Gateway " + name + " does not exist"})
+				out = append(out, RouteProblem{v.Namespace, v.Name, "Gateway " + name + " does not exist", MissingReference, name})
 			}
 		}
-		if v.problems == "" {
-			continue
-		}
-		for problem := range strings.SplitSeq(v.problems, "\n") {
-			out = append(out, RouteProblem{v.Namespace, v.Name, problem})
+		for _, p := range v.problems {
+			out = append(out, RouteProblem{v.Namespace, v.Name, p.text, p.kind, p.refers})
 		}
 	}
 	slices.SortFunc(out, RouteProblem.compare)

@@ -6,7 +6,19 @@ import (
 	"strings"
 
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
+
+	"github.com/meshctl/meshctl/internal/mesh"
 )
+
+// RuledHost returns the host of a DestinationRule, in lower case. A name without a dot is
+// the name of a service in the rule's namespace.
+func RuledHost(d *DestinationRule) string {
+	host := strings.ToLower(d.Spec.GetHost())
+	if host == "*" || strings.Contains(host, ".") {
+		return host
+	}
+	return mesh.ServiceHost(host, d.Namespace, mesh.DefaultDomain)
+}
 
 // HostRule is the policy for one host that the DestinationRules of one namespace give to
 // the same clients, merged.

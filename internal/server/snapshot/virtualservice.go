@@ -35,7 +35,7 @@ func (v *VirtualService) Key() Key { return v.key(KindVirtualService) }
 
 // SameAs reports whether two objects mean the same. Their places may differ.
 func (v *VirtualService) SameAs(other *VirtualService) bool {
-	return v.Namespace == other.Namespace && v.Name == other.Name && v.Created.Equal(other.Created) &&
+	return v.Namespace == other.Namespace && v.Name == other.Name && v.Created.Equal(other.Created) && v.Suppress == other.Suppress &&
 		slices.Equal(v.Hosts, other.Hosts) && slices.Equal(v.Gateways, other.Gateways) && slices.Equal(v.ExportTo, other.ExportTo) &&
 		slices.EqualFunc(v.HTTP, other.HTTP, equalMessages) && slices.EqualFunc(v.TLS, other.TLS, equalMessages) &&
 		slices.EqualFunc(v.TCP, other.TCP, equalMessages)

@@ -67,7 +67,7 @@ func unready(o *corev1.Pod) bool {
 // Sources may drop all others.
 func ReadsAnnotation(key string) bool {
 	switch key {
-	case mesh.AnnotationTemplates, mesh.AnnotationExportTo, mesh.AnnotationDistribution, mesh.AnnotationNodeSelector:
+	case mesh.AnnotationTemplates, mesh.AnnotationExportTo, mesh.AnnotationDistribution, mesh.AnnotationNodeSelector, mesh.AnnotationSuppress:
 		return true
 	}
 	return false

@@ -203,7 +203,7 @@ func (u clusterOf) base(g *generator, name string) *clusterv3.Cluster {
 			Value: float64(u.policy.GetOutlierDetection().GetMinHealthPercent()),
 		}},
 		OutlierDetection: outlierDetection(u.policy.GetOutlierDetection()),
-		Metadata:         serviceMetadata(u.service.Name, u.service.Namespace, u.service.Host),
+		Metadata:         serviceMetadata(serviceID{u.service.Name, u.service.Namespace, u.service.Host}),
 	}
 	addRuleMetadata(c.Metadata, u.rule, u.subset.GetName())
 	byDefault := u.localityWeights

@@ -199,13 +199,13 @@ func (u portListeners) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, erro
 	taken := make(map[string]struct{})
 	for svc := range u.services.all {
 		port := svc.Port(number)
-		if svc.Headless {
-			continue
-		}
 		w.grpcWeb = w.grpcWeb || port.Protocol == mesh.GRPCWeb
 		if port.Protocol.IsHTTP() && !u.streamsOnly {
 			w.http = true
 			continue
+		}
+		if svc.Headless {
+			continue // headlessListeners
 		}
 		ips := addresses(svc.For(u.cluster))
 		if u.allocated {
