@@ -10,7 +10,7 @@ import (
 // an effect.
 type serviceExport struct {
 	metav1.TypeMeta   `json:",inline"`
-	metav1.ObjectMeta `json:"metadata,omitempty"`
+	metav1.ObjectMeta `json:"metadata,omitzero"`
 	Spec              map[string]any `json:"spec,omitempty"`
 	Status            map[string]any `json:"status,omitempty"`
 }
@@ -18,7 +18,7 @@ type serviceExport struct {
 // serviceImport is a ServiceImport of the multi-cluster services API.
 type serviceImport struct {
 	metav1.TypeMeta   `json:",inline"`
-	metav1.ObjectMeta `json:"metadata,omitempty"`
+	metav1.ObjectMeta `json:"metadata,omitzero"`
 	Spec              struct {
 		Type                  string           `json:"type"`
 		IPs                   []string         `json:"ips,omitempty"`
@@ -28,7 +28,7 @@ type serviceImport struct {
 		SessionAffinityConfig map[string]any   `json:"sessionAffinityConfig,omitempty"`
 		InternalTrafficPolicy string           `json:"internalTrafficPolicy,omitempty"`
 		TrafficDistribution   string           `json:"trafficDistribution,omitempty"`
-	} `json:"spec,omitempty"`
+	} `json:"spec,omitzero"`
 	Status map[string]any `json:"status,omitempty"`
 }
 
