@@ -64,7 +64,11 @@ func toFront[T any](list []T, is func(T) bool) []T {
 // servicesNamed returns the Services of a host, in the order of precedence of their
 // clusters.
 func (t *tables) servicesNamed(r *derive.Reads, host string) []*snapshot.Service {
-	return toFront(values(t.servicesOf.Lookup(r, host)), func(s *snapshot.Service) bool { return s.Cluster == t.cfg.Local })
+	list := values(t.servicesOf.Lookup(r, host))
+	if name, namespace, ok := snapshot.ExportedName(host); ok {
+		list = t.exported(r, name, namespace, host)
+	}
+	return toFront(list, func(s *snapshot.Service) bool { return s.Cluster == t.cfg.Local })
 }
 
 // decisive returns the Service that decides the fields of a host which do not differ by

@@ -133,7 +133,7 @@ func (j *join) collect(svc *snapshot.Service) {
 func (j *join) slice(slice *snapshot.EndpointSlice) {
 	for i := range slice.Endpoints {
 		ep := &slice.Endpoints[i]
-		if ep.Terminating {
+		if ep.Terminating && !ep.Ready { // with publishNotReadyAddresses it is ready until it ends
 			j.out.omitted.add(j.cluster, ep, OmittedTerminating)
 			continue
 		}

@@ -11,6 +11,19 @@ import (
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 )
 
+// TestReadyWhileTerminating: an endpoint that is ready although its pod terminates, as those of
+// Services with publishNotReadyAddresses are, stays.
+func TestReadyWhileTerminating(t *testing.T) {
+	b := newTestState(t)
+	p := pod("c1", "a", "10.0.0.1")
+	s := slice("c1", "hello", "x", p)
+	s.Endpoints[0].Ready, s.Endpoints[0].Terminating = true, true
+	b.apply(up(service("c1", "hello")), up(p), up(s))
+	if eps := b.endpoints(); len(eps) != 1 || eps[0].Health != snapshot.Healthy {
+		t.Errorf("endpoints %+v, want a healthy one", eps)
+	}
+}
+
 // TestOmitted: omitted endpoints are listed as long as no proxy gets them.
 func TestOmitted(t *testing.T) {
 	r := run(t, "c1")

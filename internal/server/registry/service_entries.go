@@ -51,7 +51,7 @@ func (t *tables) definitions(r *derive.Reads, host string) []definition {
 	slices.SortFunc(entries, compareAge)
 	for _, e := range entries {
 		if !slices.ContainsFunc(out, func(d definition) bool { return d.meta().Namespace == e.Namespace }) {
-			out = append(out, definition{entry: e, exportTo: t.exportTo(r, e.Cluster, e.ExportTo)})
+			out = append(out, definition{entry: e, exportTo: t.entryExportTo(r, e)})
 		}
 	}
 	return out

@@ -36,6 +36,53 @@ func (b *testState) seenBy(client, host string) string {
 	return out
 }
 
+// TestServiceEntryVisibility: with applyToSidecars, serviceEntryVisibility replaces exportTo.
+func TestServiceEntryVisibility(t *testing.T) {
+	t.Parallel()
+	b := newTestState(t)
+	policy := func(visibility meshv1alpha1.ServiceEntryVisibility_Visibility, team string) *meshv1alpha1.ServiceEntryVisibility_Policy {
+		return &meshv1alpha1.ServiceEntryVisibility_Policy{Visibility: visibility, MatchingRules: []*meshv1alpha1.ServiceEntryVisibility_MatchRule{{
+			Matcher: &meshv1alpha1.ServiceEntryVisibility_MatchRule_NamespaceSelector{
+				NamespaceSelector: &meshv1alpha1.LabelSelector{MatchLabels: map[string]string{"team": team}},
+			},
+		}}}
+	}
+	settings := func(apply bool) *snapshot.MeshSettings {
+		return &snapshot.MeshSettings{Meta: meta("c1", "istio-system", "istio"), Mesh: &meshv1alpha1.MeshConfig{ServiceEntryVisibility: &meshv1alpha1.ServiceEntryVisibility{
+			ApplyToSidecars: apply, DefaultVisibility: meshv1alpha1.ServiceEntryVisibility_NAMESPACE,
+			Policies: []*meshv1alpha1.ServiceEntryVisibility_Policy{
+				policy(meshv1alpha1.ServiceEntryVisibility_PUBLIC, "open"), policy(meshv1alpha1.ServiceEntryVisibility_NONE, "closed"),
+			},
+		}}}
+	}
+	team := func(name, team string) *snapshot.Namespace {
+		return &snapshot.Namespace{Meta: meta("c1", "", name, "team", team)}
+	}
+	open := outside("open", "e", 0, "open.example.com")
+	open.ExportTo = []string{"."}
+	b.apply(up(team("open", "open")), up(team("closed", "closed")), up(open), up(outside("closed", "e", 0, "closed.example.com")), up(outside("other", "e", 0, "other.example.com")), up(settings(false)))
+	check := func(when string, want map[string][]string) {
+		t.Helper()
+		for host, clients := range want {
+			var got []string
+			for _, client := range []string{"open", "closed", "other"} {
+				if b.seenBy(client, host) != "" {
+					got = append(got, client)
+				}
+			}
+			if !slices.Equal(got, clients) {
+				t.Errorf("%s: %s is visible in %v, want %v", when, host, got, clients)
+			}
+		}
+	}
+	all := []string{"open", "closed", "other"}
+	check("not for sidecars", map[string][]string{"open.example.com": {"open"}, "closed.example.com": all, "other.example.com": all})
+	b.apply(up(settings(true)))
+	check("for sidecars", map[string][]string{"open.example.com": all, "closed.example.com": nil, "other.example.com": {"other"}})
+	b.apply(up(team("closed", "open")))
+	check("another label", map[string][]string{"closed.example.com": all})
+}
+
 // TestNamespaceSeesOneServiceOfAHost: a Service of Kubernetes precedes ServiceEntries, then
 // the client's own namespace counts, then age. Only exported services count.
 func TestNamespaceSeesOneServiceOfAHost(t *testing.T) {

@@ -33,18 +33,15 @@ func (t *tables) kubeService(r *derive.Reads, host string, d definition) *snapsh
 	backends, _ := t.backends.Get(r, host)
 	out := &snapshot.MeshService{
 		Key: host, Host: host, Name: first.Name, Namespace: first.Namespace, Created: first.Created,
-		Headless: first.Headless, NodeLocal: first.NodeLocal && !first.Headless, Distribution: first.Distribution, ExternalName: first.ExternalName,
+		Headless: first.Headless, NodeLocal: first.NodeLocal && !first.Headless, Sticky: first.Sticky, Distribution: first.Distribution, ExternalName: first.ExternalName,
 		ClusterLocal: t.isClusterLocal(r, host), Ports: first.Ports, ExportTo: d.exportTo,
 		Accounts: t.accounts(r, host, first.Namespace, backends.accounts), AllTLS: backends.allTLS, AllDirectTLS: backends.allDirectTLS,
 		Plaintext: snapshot.NamespaceMTLS(root, own) == snapshot.Disable,
 	}
-	services := slices.Clone(d.services)
-	slices.SortFunc(services, func(x, y *snapshot.Service) int { return cmp.Compare(x.Cluster, y.Cluster) })
-	out.Clusters = make([]snapshot.ClusterService, 0, len(services))
-	for _, svc := range services {
-		out.Clusters = append(out.Clusters, snapshot.ClusterService{
-			Cluster: svc.Cluster, VIPs: svc.VIPs, Selector: svc.Selector, Ports: svc.Ports, ExportTo: t.exportTo(r, svc.Cluster, svc.ExportTo),
-		})
+	if _, _, out.Imported = snapshot.ExportedName(host); out.Imported {
+		out.Clusters = t.importedParts(r, host, d)
+	} else {
+		out.Clusters = t.serviceParts(r, d.services)
 	}
 	if out.ExternalName == "" {
 		out.Aliases = t.aliases(r, host)
@@ -53,8 +50,21 @@ func (t *tables) kubeService(r *derive.Reads, host string, d definition) *snapsh
 	return out
 }
 
+// serviceParts returns the parts of a service that differ by cluster.
+func (t *tables) serviceParts(r *derive.Reads, services []*snapshot.Service) []snapshot.ClusterService {
+	services = slices.Clone(services)
+	slices.SortFunc(services, func(x, y *snapshot.Service) int { return cmp.Compare(x.Cluster, y.Cluster) })
+	out := make([]snapshot.ClusterService, 0, len(services))
+	for _, svc := range services {
+		out = append(out, snapshot.ClusterService{
+			Cluster: svc.Cluster, VIPs: svc.VIPs, Selector: svc.Selector, Ports: svc.Ports, ExportTo: t.exportTo(r, svc.Cluster, svc.ExportTo),
+		})
+	}
+	return out
+}
+
 func equalService(a, b *snapshot.MeshService) bool {
-	return equalEntryService(a, b) && a.Host == b.Host && a.Created.Equal(b.Created) && a.Headless == b.Headless && a.NodeLocal == b.NodeLocal && a.Distribution == b.Distribution && a.ExternalName == b.ExternalName && a.ClusterLocal == b.ClusterLocal &&
+	return equalEntryService(a, b) && a.Host == b.Host && a.Created.Equal(b.Created) && a.Headless == b.Headless && a.NodeLocal == b.NodeLocal && a.Sticky == b.Sticky && a.Distribution == b.Distribution && a.ExternalName == b.ExternalName && a.ClusterLocal == b.ClusterLocal &&
 		a.Plaintext == b.Plaintext && a.AllTLS == b.AllTLS && a.AllDirectTLS == b.AllDirectTLS && slices.Equal(a.Ports, b.Ports) && slices.Equal(a.ExportTo, b.ExportTo) &&
 		slices.Equal(a.Accounts, b.Accounts) && slices.EqualFunc(a.Aliases, b.Aliases, equalAlias) &&
 		slices.EqualFunc(a.Clusters, b.Clusters, equalPart) && slices.EqualFunc(a.Contested, b.Contested, equalPart)

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
 
 	"github.com/meshctl/meshctl/internal/mesh"
@@ -36,6 +37,8 @@ type tables struct {
 	secrets    objects[*snapshot.Secret]
 	configMaps objects[*snapshot.ConfigMap]
 	kubeGW     objects[*snapshot.KubeGateway]
+	exports    objects[*snapshot.ServiceExport]
+	imports    objects[*snapshot.ServiceImport]
 	settings   objects[*snapshot.MeshSettings]
 	gateways   objects[*snapshot.Gateway]
 	filters    objects[*snapshot.EnvoyFilter]
@@ -47,11 +50,12 @@ type tables struct {
 	allClusters  *derive.Index[struct{}, mesh.ClusterID, struct{}]
 	allBalancing *derive.Index[struct{}, mesh.ClusterID, snapshot.Balancing]
 	settingsIn   *derive.Index[mesh.ClusterID, objectKey, *snapshot.MeshSettings]
-	nodesIn      *derive.Index[mesh.ClusterID, objectKey, *snapshot.Node] // with external addresses
-	servicesOf   *derive.Index[string, objectKey, *snapshot.Service]      // by host
-	servicesAt   *derive.Index[netip.Addr, objectKey, *snapshot.Service]  // by cluster IP
-	aliasesOf    *derive.Index[string, objectKey, *snapshot.Service]      // ExternalName services by the host they stand for
-	labelled     *derive.Index[struct{}, objectKey, *snapshot.Service]    // services with a network label
+	nodesIn      *derive.Index[mesh.ClusterID, objectKey, *snapshot.Node]  // with external addresses
+	servicesOf   *derive.Index[string, objectKey, *snapshot.Service]       // by host
+	importsOf    *derive.Index[string, objectKey, *snapshot.ServiceImport] // by host
+	servicesAt   *derive.Index[netip.Addr, objectKey, *snapshot.Service]   // by cluster IP
+	aliasesOf    *derive.Index[string, objectKey, *snapshot.Service]       // ExternalName services by the host they stand for
+	labelled     *derive.Index[struct{}, objectKey, *snapshot.Service]     // services with a network label
 	slicesOf     *derive.Index[objectKey, objectKey, *snapshot.EndpointSlice]
 	podsAt       *derive.Index[clusterAddress, objectKey, *snapshot.Pod]
 	entriesWith  *derive.Index[entryLabel, objectKey, *snapshot.WorkloadEntry]
@@ -81,38 +85,39 @@ type tables struct {
 	rootNamespace *derive.Value[string]
 	localHosts    *derive.Value[[]localRule]
 	// exportDefaults holds the visibility of services without an annotation.
-	exportDefaults *derive.Table[mesh.ClusterID, []string]
-	shares         *derive.Table[mesh.ClusterID, share]
-	policies       *derive.Table[string, *snapshot.NamespaceFacts] // only PeerAuth
-	found          *derive.Value[*foundGateways]
-	meshGateways   *derive.Value[*snapshot.Gateways]
-	configs        *derive.Value[[]*snapshot.Gateway]
-	allocation     *derive.Value[map[string][]netip.Addr] // by host
-	allocated      *derive.Table[string, []netip.Addr]    // by keys of services
-	unwritten      *derive.Value[[]UnwrittenAddresses]
-	contended      *derive.Table[string, HostConflict] // by host
-	allContended   *derive.Index[struct{}, string, HostConflict]
-	hostConflicts  *derive.Value[[]HostConflict]
-	joins          *derive.Table[string, *hostEndpoints] // by keys of services
-	backends       *derive.Table[string, backends]       // by keys of services
-	backendsIn     *derive.Index[mesh.NetworkID, string, backends]
-	usedNetworks   *derive.Table[mesh.NetworkID, struct{}]
-	allUsed        *derive.Index[struct{}, mesh.NetworkID, struct{}]
-	unreachable    *derive.Value[[]UnreachableNetwork]
-	vipUsers       *derive.Table[netip.Addr, map[mesh.ClusterID]string] // hosts; only of shared addresses
-	meshServices   *derive.Table[string, *snapshot.MeshService]         // by MeshService.Key
-	servicesIn     *derive.Index[string, string, *snapshot.MeshService] // by namespace
-	servicesOn     *derive.Index[uint32, string, *snapshot.MeshService] // by port
-	special        *derive.Index[serviceTrait, string, *snapshot.MeshService]
-	ports          *derive.Table[uint32, *snapshot.PortServices]
-	traits         *derive.Value[traits]
-	conflicts      *derive.Value[[]AddressConflict]
-	mergedRules    *derive.Table[ruleKey, []hostRule]
-	ruleGroups     *derive.Index[string, ruleKey, []hostRule]         // by host
-	hostRules      *derive.Table[string, *snapshot.HostRules]         // by MeshService.Key
-	ruledHosts     *derive.Index[string, string, *snapshot.HostRules] // by namespaces of clients
-	ruleScopes     *derive.Table[string, *snapshot.RuleScope]         // by namespace
-	ruleTraits     *derive.Value[snapshot.RuleTraits]
+	exportDefaults  *derive.Table[mesh.ClusterID, []string]
+	entryVisibility *derive.Value[*meshv1alpha1.ServiceEntryVisibility] // of the mesh, or nil
+	shares          *derive.Table[mesh.ClusterID, share]
+	policies        *derive.Table[string, *snapshot.NamespaceFacts] // only PeerAuth
+	found           *derive.Value[*foundGateways]
+	meshGateways    *derive.Value[*snapshot.Gateways]
+	configs         *derive.Value[[]*snapshot.Gateway]
+	allocation      *derive.Value[map[string][]netip.Addr] // by host
+	allocated       *derive.Table[string, []netip.Addr]    // by keys of services
+	unwritten       *derive.Value[[]UnwrittenAddresses]
+	contended       *derive.Table[string, HostConflict] // by host
+	allContended    *derive.Index[struct{}, string, HostConflict]
+	hostConflicts   *derive.Value[[]HostConflict]
+	joins           *derive.Table[string, *hostEndpoints] // by keys of services
+	backends        *derive.Table[string, backends]       // by keys of services
+	backendsIn      *derive.Index[mesh.NetworkID, string, backends]
+	usedNetworks    *derive.Table[mesh.NetworkID, struct{}]
+	allUsed         *derive.Index[struct{}, mesh.NetworkID, struct{}]
+	unreachable     *derive.Value[[]UnreachableNetwork]
+	vipUsers        *derive.Table[netip.Addr, map[mesh.ClusterID]string] // hosts; only of shared addresses
+	meshServices    *derive.Table[string, *snapshot.MeshService]         // by MeshService.Key
+	servicesIn      *derive.Index[string, string, *snapshot.MeshService] // by namespace
+	servicesOn      *derive.Index[uint32, string, *snapshot.MeshService] // by port
+	special         *derive.Index[serviceTrait, string, *snapshot.MeshService]
+	ports           *derive.Table[uint32, *snapshot.PortServices]
+	traits          *derive.Value[traits]
+	conflicts       *derive.Value[[]AddressConflict]
+	mergedRules     *derive.Table[ruleKey, []hostRule]
+	ruleGroups      *derive.Index[string, ruleKey, []hostRule]         // by host
+	hostRules       *derive.Table[string, *snapshot.HostRules]         // by MeshService.Key
+	ruledHosts      *derive.Index[string, string, *snapshot.HostRules] // by namespaces of clients
+	ruleScopes      *derive.Table[string, *snapshot.RuleScope]         // by namespace
+	ruleTraits      *derive.Value[snapshot.RuleTraits]
 
 	destinations    *derive.Table[string, destination] // by host
 	allDestinations *derive.Index[struct{}, string, destination]
@@ -157,6 +162,9 @@ func newTables(cfg Config) *tables {
 	t.rootNamespace = derive.Single(g, "root namespace", same, func(r *derive.Reads) string { return t.mesh.Get(r).RootNamespace })
 	t.localHosts = derive.Single(g, "cluster-local hosts", slices.Equal[[]localRule], t.localRules)
 	t.exportDefaults = derive.New(g, "export defaults", compareIDs, slices.Equal[[]string], t.exportDefault, t.clusters)
+	t.entryVisibility = derive.Single(g, "visibility of service entries", equalVisibility, func(r *derive.Reads) *meshv1alpha1.ServiceEntryVisibility {
+		return meshConfig(t.meshSettings.Get(r)).GetServiceEntryVisibility()
+	})
 	t.shares = derive.New(g, "shares", compareIDs, same, t.clusterShare, t.clusters)
 
 	t.policies = derive.New(g, "policies", strings.Compare, equalFacts, t.namespacePolicies, t.policyIndex[snapshot.KindPeerAuthentication])
@@ -176,7 +184,7 @@ func newTables(cfg Config) *tables {
 	t.hostConflicts = derive.Single(g, "host conflicts", func(a, b []HostConflict) bool { return slices.EqualFunc(a, b, HostConflict.equal) },
 		func(r *derive.Reads) []HostConflict { return values(t.allContended.Lookup(r, struct{}{})) })
 
-	t.joins = derive.New(g, "endpoints", strings.Compare, (*hostEndpoints).equal, t.join, t.servicesOf, t.entriesOf)
+	t.joins = derive.New(g, "endpoints", strings.Compare, (*hostEndpoints).equal, t.join, t.servicesOf, t.entriesOf, t.importsOf)
 	t.backends = derive.New(g, "backends", strings.Compare, backends.equal, func(r *derive.Reads, host string) (backends, bool) {
 		j, ok := t.joins.Get(r, host)
 		if !ok {
@@ -190,7 +198,7 @@ func newTables(cfg Config) *tables {
 	t.unreachable = derive.Single(g, "unreachable networks", slices.Equal[[]UnreachableNetwork], t.findUnreachable)
 
 	t.vipUsers = derive.New(g, "users of addresses", netip.Addr.Compare, maps.Equal[map[mesh.ClusterID]string], t.usersOf, t.servicesAt)
-	t.meshServices = derive.New(g, "services", strings.Compare, equalService, t.service, t.servicesOf, t.entriesOf)
+	t.meshServices = derive.New(g, "services", strings.Compare, equalService, t.service, t.servicesOf, t.entriesOf, t.importsOf)
 	t.servicesIn = derive.NewIndex(t.meshServices, func(into []string, _ string, s *snapshot.MeshService) []string { return append(into, s.Namespace) })
 	t.servicesOn = derive.NewIndex(t.meshServices, tcpPorts)
 	t.special = derive.NewIndex(t.meshServices, traitsOf)
@@ -226,6 +234,8 @@ func (t *tables) addInputs() {
 	t.entries = input(t, snapshot.KindWorkloadEntry, equalObject[*snapshot.WorkloadEntry])
 	t.secrets = input(t, snapshot.KindSecret, equalObject[*snapshot.Secret])
 	t.kubeGW = input(t, snapshot.KindKubeGateway, equalObject[*snapshot.KubeGateway])
+	t.exports = input(t, snapshot.KindServiceExport, equalObject[*snapshot.ServiceExport])
+	t.imports = input(t, snapshot.KindServiceImport, equalObject[*snapshot.ServiceImport])
 	t.settings = input(t, snapshot.KindMeshSettings, equalSettings)
 	t.configMaps = localInput(t, snapshot.KindConfigMap, equalObject[*snapshot.ConfigMap])
 	t.gateways = localInput(t, snapshot.KindGateway, equalConfig[*networkingv1alpha3.Gateway])
@@ -249,6 +259,9 @@ func (t *tables) addIndexes() {
 	})
 	t.servicesOf = derive.NewIndex(t.services.Table, func(into []string, k objectKey, _ *snapshot.Service) []string {
 		return append(into, mesh.ServiceHost(k.name, k.namespace, mesh.DefaultDomain))
+	})
+	t.importsOf = derive.NewIndex(t.imports.Table, func(into []string, _ objectKey, i *snapshot.ServiceImport) []string {
+		return append(into, i.Host())
 	})
 	t.servicesAt = derive.NewIndex(t.services.Table, func(into []netip.Addr, _ objectKey, s *snapshot.Service) []netip.Addr {
 		return append(into, s.VIPs...)

@@ -136,6 +136,7 @@ type Service struct {
 	VIPs         []netip.Addr // cluster IPs
 	Headless     bool
 	NodeLocal    bool // internalTrafficPolicy Local
+	Sticky       bool // sessionAffinity ClientIP
 	Distribution Distribution
 	ExternalName string
 	Selector     map[string]string

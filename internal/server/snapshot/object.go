@@ -22,6 +22,8 @@ const (
 	KindMeshSettings    Kind = "ConfigMap" // the ConfigMap istio of the system namespace
 	KindServiceEntry    Kind = "ServiceEntry"
 	KindVirtualService  Kind = "VirtualService"
+	KindServiceExport   Kind = "ServiceExport"
+	KindServiceImport   Kind = "ServiceImport"
 	KindEnvoyFilter     Kind = "EnvoyFilter"
 	KindKubeGateway     Kind = "KubernetesGateway" // Gateway of gateway.networking.k8s.io
 	KindClusterSettings Kind = "ClusterSettings"   // the ConfigMap meshctl-clusters of the system namespace
@@ -83,7 +85,7 @@ type Meta struct {
 
 // Object is one object of one cluster: *Namespace, *Node, *Pod, *Service,
 // *EndpointSlice, *WorkloadEntry, *KubeGateway, *MeshSettings, *ClusterSettings,
-// *ServiceEntry, *VirtualService, *EnvoyFilter, *Secret, *ConfigMap or a *Config.
+// *ServiceEntry, *ServiceExport, *ServiceImport, *VirtualService, *EnvoyFilter, *Secret, *ConfigMap or a *Config.
 type Object interface {
 	Key() Key
 	// ReadFrom returns the place where a source read the object.

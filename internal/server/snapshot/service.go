@@ -42,6 +42,12 @@ type MeshService struct {
 	// NodeLocal reports whether clients may call only endpoints on their own node
 	// (internalTrafficPolicy Local).
 	NodeLocal bool
+	// Imported reports whether this is a service of clusterset.local, whose endpoints are those
+	// of Services in the clusters that export them.
+	Imported bool
+	// Sticky reports whether all connections of a client go to one endpoint
+	// (sessionAffinity ClientIP), unless a DestinationRule sets a load balancer.
+	Sticky bool
 	// Distribution sets which endpoints clients prefer by their place, unless a
 	// DestinationRule does.
 	Distribution Distribution
@@ -186,7 +192,7 @@ func (s *MeshService) IsWildcard() bool { return strings.HasPrefix(s.Host, "*") 
 // KubernetesName returns the name and namespace of a host that has the form of the hosts
 // of Kubernetes, so that clients may use short names.
 func (s *MeshService) KubernetesName() (name, namespace string, ok bool) {
-	if !s.Entry {
+	if !s.Entry && !s.Imported {
 		return s.Name, s.Namespace, true
 	}
 	short, ok := strings.CutSuffix(s.Host, ".svc."+mesh.DefaultDomain)

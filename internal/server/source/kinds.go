@@ -20,6 +20,7 @@ const (
 	groupIstioPlugins = "extensions.istio.io"
 	groupGatewayAPI   = "gateway.networking.k8s.io"
 	groupGatewayXAPI  = "gateway.networking.x-k8s.io"
+	groupMultiCluster = "multicluster.x-k8s.io"
 	groupExtensions   = "apiextensions.k8s.io"
 )
 
@@ -125,6 +126,8 @@ var kinds = []*kind{
 	podKind,
 	nodeKind,
 	kubeGatewayKind,
+	serviceExportKind,
+	serviceImportKind,
 	workloadEntryKind,
 	secretKind,
 	configMapKind,

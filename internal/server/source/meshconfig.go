@@ -222,6 +222,17 @@ func checkMeshConfig(m *meshv1alpha1.MeshConfig) *FieldError {
 			return fault
 		}
 	}
+	for i, p := range m.GetServiceEntryVisibility().GetPolicies() {
+		for j, rule := range p.GetMatchingRules() {
+			field := fmt.Sprintf("serviceEntryVisibility.policies[%d].matchingRules[%d].namespaceSelector", i, j)
+			if rule.GetNamespaceSelector() == nil {
+				return faultf(field, "is missing")
+			}
+			if fault := selectorFault(field, rule.GetNamespaceSelector()); fault != nil {
+				return fault
+			}
+		}
+	}
 	policy := m.GetDefaultTrafficPolicy()
 	return firstFault(
 		checkConnectionPool("defaultTrafficPolicy.connectionPool", policy.GetConnectionPool()),

@@ -57,8 +57,8 @@ var meshFields = []apiField{
 	{Path: "defaultServiceExportTo", Support: Works, Meaning: "each cluster's own setting counts for its services"},
 	{Path: "serviceSettings", Support: Works, Meaning: "the most specific host counts"},
 	{Path: "outboundTrafficPolicy", Support: Partly, Meaning: "`mode`"},
-	{Path: "outboundTrafficPolicy.mode", Support: Works},
-	{Path: "outboundTrafficPolicy.tls", Support: NoEffect, Meaning: "traffic to unknown hosts stays as the application sends it"},
+	{Path: "outboundTrafficPolicy.mode", Support: Partly, Meaning: "`ALLOW_ANY_DYNAMIC_DNS` means `ALLOW_ANY`: connections go on to the address that the application has resolved"},
+	{Path: "outboundTrafficPolicy.tls", Support: NoEffect, Meaning: "it is for `ALLOW_ANY_DYNAMIC_DNS`; to make TLS connections, use a ServiceEntry and a DestinationRule"},
 	{Path: "meshMTLS", Support: Works, Meaning: "for mTLS between proxies, see [serve.md](serve.md#key-exchange-between-envoys)"},
 	{Path: "caCertificates", Support: Partly, Meaning: "entries without `certSigners`"},
 	{Path: "caCertificates.pem", Support: Works},
@@ -139,13 +139,13 @@ var meshFields = []apiField{
 	{Path: "outboundClusterStatName", Support: Works},
 	{Path: "certificates", Support: NoEffect, Meaning: "no certificates for DNS names are issued"},
 	{Path: "serviceScopeConfigs", Support: NoEffect, Meaning: "there is no ambient mode"},
-	{Path: "enablePrometheusMerge", Support: NoEffect, Meaning: "the metrics of application and proxy are not merged"},
-	{Path: "verifyCertificateAtClient", Support: NoEffect, Meaning: "proxies verify all certificates, unless a DestinationRule has `insecureSkipVerify`"},
+	{Path: "enablePrometheusMerge", Support: NoEffect, Meaning: "scrape the application and its proxy, at port 15090, separately: there is no injector that redirects the scrapes of pods"},
+	{Path: "verifyCertificateAtClient", Support: NoEffect, Meaning: "proxies verify all certificates; to permit any, use `insecureSkipVerify` of a DestinationRule"},
 	{Path: "ca", Support: NoEffect, Meaning: "serve signs certificates itself"},
 	{Path: "discoverySelectors", Support: Works, Meaning: "they select namespaces of all clusters. The system namespace and `rootNamespace` are always in the mesh"},
 	{Path: "tlsDefaults", Support: Works, Meaning: "for TLS by DestinationRules and of servers of Gateways"},
 	{Path: "defaultTrafficPolicy", Support: Works, Meaning: "for outbound connections, where a DestinationRule has no `connectionPool` or no `outlierDetection`"},
-	{Path: "serviceEntryVisibility", Support: NoEffect, Meaning: "only `exportTo` of a ServiceEntry decides which namespaces see it"},
+	{Path: "serviceEntryVisibility", Support: Works, Meaning: "with `applyToSidecars`, it replaces `exportTo` of ServiceEntries"},
 }
 
 const (

@@ -23,6 +23,7 @@ func (c *conversion) service(o *corev1.Service) *FieldError {
 	if policy := o.Spec.InternalTrafficPolicy; policy != nil {
 		s.NodeLocal = *policy == corev1.ServiceInternalTrafficPolicyLocal
 	}
+	s.Sticky = o.Spec.SessionAffinity == corev1.ServiceAffinityClientIP
 	if o.Spec.Type == corev1.ServiceTypeExternalName {
 		s.ExternalName = strings.TrimSuffix(o.Spec.ExternalName, ".")
 		if fault := hostFault("spec.externalName", s.ExternalName); fault != nil {

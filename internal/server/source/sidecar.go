@@ -4,7 +4,6 @@ import (
 	"net/netip"
 	"strings"
 
-	"google.golang.org/protobuf/proto"
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
 
 	"github.com/meshctl/meshctl/internal/mesh"
@@ -13,10 +12,16 @@ import (
 
 var sidecarKind = istioKind(kind{
 	group: groupNetworking, name: "Sidecar", plural: "sidecars", versions: istioVersions,
-	support: Partly, meaning: "see [its fields](#sidecar)", fields: sidecarFields,
+	support: Works, meaning: "see [its fields](#sidecar)", fields: sidecarFields,
 }, func(c *conversion, spec *networkingv1alpha3.Sidecar) *FieldError {
 	c.object = &snapshot.Sidecar{Meta: c.meta, Kind: snapshot.KindSidecar, Spec: spec}
-	return checkSidecar(spec)
+	if fault := checkSidecar(spec); fault != nil {
+		return fault
+	}
+	if proxy := spec.GetOutboundTrafficPolicy().GetEgressProxy(); proxy != nil {
+		proxy.Host = c.fullHost(proxy.Host)
+	}
+	return nil
 })
 
 func checkSidecar(s *networkingv1alpha3.Sidecar) *FieldError {
@@ -42,7 +47,26 @@ func checkSidecar(s *networkingv1alpha3.Sidecar) *FieldError {
 		}
 		seen[in.Port.Number] = i
 	}
+	if fault := checkEgressProxy(s.OutboundTrafficPolicy); fault != nil {
+		return fault
+	}
 	return each("egress", s.Egress, checkEgress)
+}
+
+func checkEgressProxy(p *networkingv1alpha3.OutboundTrafficPolicy) *FieldError {
+	const field = "outboundTrafficPolicy.egressProxy"
+	proxy := p.GetEgressProxy()
+	switch {
+	case proxy == nil:
+		return nil
+	case p.Mode != networkingv1alpha3.OutboundTrafficPolicy_ALLOW_ANY:
+		return faultf(field, "needs mode ALLOW_ANY")
+	case proxy.Host == "" || strings.HasPrefix(proxy.Host, "*"):
+		return faultf(field+".host", "%q is not the host of a service", proxy.Host)
+	case !isPort(proxy.GetPort().GetNumber()):
+		return faultf(field+".port.number", "%d is not a port: want 1 to 65535", proxy.GetPort().GetNumber())
+	}
+	return hostFault(field+".host", proxy.Host)
 }
 
 func checkIngress(field string, in *networkingv1alpha3.IstioIngressListener) *FieldError {
@@ -55,10 +79,32 @@ func checkIngress(field string, in *networkingv1alpha3.IstioIngressListener) *Fi
 	if fault := checkConnectionPool(field+".connectionPool", in.ConnectionPool); fault != nil {
 		return fault
 	}
+	if fault := checkIngressTLS(field, in); fault != nil {
+		return fault
+	}
 	if in.DefaultEndpoint == "" {
 		return nil
 	}
 	return defaultEndpointFault(field+".defaultEndpoint", in.DefaultEndpoint)
+}
+
+// checkIngressTLS allows what Istio allows: sidecars get no Secrets.
+func checkIngressTLS(field string, in *networkingv1alpha3.IstioIngressListener) *FieldError {
+	t := in.Tls
+	field += ".tls"
+	switch {
+	case t == nil:
+		return nil
+	case t.Mode != networkingv1alpha3.ServerTLSSettings_SIMPLE && t.Mode != networkingv1alpha3.ServerTLSSettings_MUTUAL:
+		return faultf(field+".mode", "%s is not a mode of sidecars: use SIMPLE or MUTUAL", t.Mode)
+	case t.HttpsRedirect:
+		return faultf(field+".httpsRedirect", "is only for gateways")
+	case t.CredentialName != "" || len(t.CredentialNames) > 0 || t.CaCertCredentialName != "":
+		return faultf(field, "names Secrets, which sidecars do not get: use serverCertificate, privateKey and caCertificates")
+	case in.Port.Protocol == "":
+		return faultf(field, "needs a protocol of the port: HTTPS if the application gets HTTP, TLS if it gets TCP")
+	}
+	return serverTLSFault(field, t)
 }
 
 // defaultEndpointFault allows only endpoints on the proxy's own machine: a Sidecar
@@ -113,16 +159,8 @@ func checkEgress(field string, e *networkingv1alpha3.IstioEgressListener) *Field
 
 var sidecarFields = []apiField{
 	{Path: "workloadSelector", Support: Works},
-	{Path: "ingress", Support: Partly, Meaning: "`port`, `bind`, `defaultEndpoint` and `connectionPool`"},
-	{Path: "ingress.captureMode", Support: NoEffect, Meaning: "the proxy's own settings determine which connections are captured"},
-	{Path: "ingress.tls", Support: NoEffect, Meaning: "PeerAuthentication determines the TLS of the port"},
-	{Path: "egress", Support: Partly, Meaning: "`hosts`, `bind`, `captureMode` and ports of HTTP"},
-	{Path: "egress.port", Support: Partly, Meaning: "only a port of HTTP gets a listener", lacks: func(value proto.Message) bool {
-		port, _ := value.(*networkingv1alpha3.SidecarPort)
-		p, known := mesh.ParseProtocol(port.GetProtocol())
-		return !known || !p.IsHTTP()
-	}},
+	{Path: "ingress", Support: Works, Meaning: "`tls` where PeerAuthentication disables mTLS at the port, as with Istio, and with certificates in files; a listener that is not captured has the address of the pod, unless `bind` gives another"},
+	{Path: "egress", Support: Works, Meaning: "a port of another protocol than HTTP leads to the services with this port number"},
 	{Path: "inboundConnectionPool", Support: Works, Meaning: "as `connectionPool` of a DestinationRule for the service; `h2UpgradePolicy` does not matter"},
-	{Path: "outboundTrafficPolicy", Support: Partly, Meaning: "`mode`"},
-	{Path: "outboundTrafficPolicy.egressProxy", Support: NoEffect, Meaning: "traffic to unknown hosts goes to them directly"},
+	{Path: "outboundTrafficPolicy", Support: Works, Meaning: "`egressProxy` must be a service that the egress hosts include"},
 }

@@ -54,7 +54,15 @@ func (c meshGenerator) app() map[string]string { return map[string]string{"app":
 
 // object returns a random object of the cluster.
 func (c meshGenerator) object(cluster mesh.ClusterID) snapshot.Object {
-	switch c.IntN(45) {
+	switch c.IntN(49) {
+	case 45, 46:
+		return &snapshot.ServiceExport{Meta: c.meta(cluster, c.namespace(), pickOne(c, "svc0", "svc1"))}
+	case 47, 48:
+		i := &snapshot.ServiceImport{Meta: c.meta(cluster, c.namespace(), pickOne(c, "svc0", "svc1"))}
+		if !c.once(3) {
+			i.VIPs = []netip.Addr{netip.AddrFrom4([4]byte{10, 9, 9, byte(c.IntN(3))})}
+		}
+		return i
 	case 0, 1, 2, 3, 4, 24:
 		return c.service(cluster)
 	case 5, 6, 7, 8, 9, 25, 26, 27:
@@ -113,6 +121,7 @@ func (c meshGenerator) service(cluster mesh.ClusterID) snapshot.Object {
 		if c.once(4) {
 			s.VIPs = append(s.VIPs, netip.MustParseAddr("fd00::9"))
 		}
+		s.Sticky = c.once(6)
 		s.NodeLocal, s.Distribution = c.once(8), pickOne(c, snapshot.AnyPlace, snapshot.AnyPlace, snapshot.PreferSameZone, snapshot.PreferClose, snapshot.PreferSameNode)
 	}
 	if !c.once(4) {
@@ -245,6 +254,17 @@ func (c meshGenerator) settings(cluster mesh.ClusterID) snapshot.Object {
 		s.Mesh.DefaultTrafficPolicy = &meshv1alpha1.MeshConfig_DefaultTrafficPolicy{ConnectionPool: p.ConnectionPool, OutlierDetection: p.OutlierDetection}
 	}
 	if c.once(4) {
+		s.Mesh.ServiceEntryVisibility = &meshv1alpha1.ServiceEntryVisibility{
+			ApplyToSidecars: c.once(2), DefaultVisibility: meshv1alpha1.ServiceEntryVisibility_Visibility(c.IntN(4)),
+			Policies: []*meshv1alpha1.ServiceEntryVisibility_Policy{{
+				Visibility: meshv1alpha1.ServiceEntryVisibility_Visibility(c.IntN(4)),
+				MatchingRules: []*meshv1alpha1.ServiceEntryVisibility_MatchRule{{Matcher: &meshv1alpha1.ServiceEntryVisibility_MatchRule_NamespaceSelector{
+					NamespaceSelector: &meshv1alpha1.LabelSelector{MatchLabels: map[string]string{"env": pickOne(c, "prod", "test")}},
+				}}},
+			}},
+		}
+	}
+	if c.once(4) {
 		s.Mesh.DefaultServiceExportTo = []string{pickOne(c, "*", ".", "ns1")}
 	}
 	if c.once(4) {
@@ -280,12 +300,22 @@ func (c meshGenerator) sidecar(cluster mesh.ClusterID) snapshot.Object {
 			networkingv1alpha3.OutboundTrafficPolicy_REGISTRY_ONLY, networkingv1alpha3.OutboundTrafficPolicy_ALLOW_ANY)}
 	}
 	if c.once(4) {
+		sc.Spec.OutboundTrafficPolicy = &networkingv1alpha3.OutboundTrafficPolicy{
+			Mode:        networkingv1alpha3.OutboundTrafficPolicy_ALLOW_ANY,
+			EgressProxy: &networkingv1alpha3.Destination{Host: "svc0.ns0.svc.cluster.local", Port: &networkingv1alpha3.PortSelector{Number: 80}},
+		}
+	}
+	if c.once(4) {
 		sc.Spec.InboundConnectionPool = c.trafficPolicy().ConnectionPool
 	}
 	if c.once(2) {
 		in := &networkingv1alpha3.IstioIngressListener{
 			Port:            &networkingv1alpha3.SidecarPort{Number: uint32(8080 + c.IntN(2)), Protocol: pickOne(c, "HTTP", "TCP", "GRPC")},
 			DefaultEndpoint: pickOne(c, "127.0.0.1:9000", "0.0.0.0:9000", "unix:///a"),
+		}
+		in.CaptureMode = pickOne(c, networkingv1alpha3.CaptureMode_DEFAULT, networkingv1alpha3.CaptureMode_NONE)
+		if c.once(2) {
+			in.Tls = &networkingv1alpha3.ServerTLSSettings{Mode: networkingv1alpha3.ServerTLSSettings_SIMPLE, ServerCertificate: pickOne(c, "/a", "/b"), PrivateKey: "/k"}
 		}
 		sc.Spec.Ingress = append(sc.Spec.Ingress, in)
 	}
@@ -301,7 +331,7 @@ func (c meshGenerator) sidecar(cluster mesh.ClusterID) snapshot.Object {
 	}
 	if c.once(3) {
 		sc.Spec.Egress = append(sc.Spec.Egress, &networkingv1alpha3.IstioEgressListener{
-			Port: &networkingv1alpha3.SidecarPort{Number: 80, Protocol: "HTTP"}, Hosts: hosts(),
+			Port: &networkingv1alpha3.SidecarPort{Number: uint32(80 + c.IntN(2)), Protocol: pickOne(c, "HTTP", "HTTP", "TCP")}, Hosts: hosts(),
 			CaptureMode: networkingv1alpha3.CaptureMode(c.IntN(3)),
 		})
 	}

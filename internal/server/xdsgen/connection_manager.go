@@ -44,8 +44,7 @@ type httpOptions struct {
 	grpcWeb  bool                // translate gRPC-Web to gRPC
 	timeouts portTimeouts        // of connections that are not HTTP
 	streams  map[string][]stream // routes of these, by host
-	// registryOnly reports whether connections without a route are refused.
-	registryOnly bool
+	unknown  string              // cluster of connections without a route
 }
 
 // outboundHTTP returns the connection manager of an outbound listener. Its routes come

@@ -23,6 +23,7 @@ type inboundFacts struct {
 	TrustDomains   []string
 	ConnectTimeout time.Duration
 	TLS            snapshot.TLSLimits `json:",omitzero"`
+	ServerTLS      snapshot.TLSLimits `json:",omitzero"` // of TLS by a Sidecar; zero if there is none
 	KeepAlive      snapshot.KeepAlive `json:",omitzero"`
 	// Passthrough is the mTLS mode of ports without a service. PortModes overrides it
 	// for single ports.
@@ -44,6 +45,9 @@ type inboundPort struct {
 	Others   []serviceID `json:",omitempty"` // further services of the port
 	Protocol mesh.Protocol
 	Mode     snapshot.MTLSMode
+	// TLS holds the ServerTLSSettings of a Sidecar, encoded. Empty means that mTLS by Mode
+	// is the only TLS.
+	TLS []byte `json:",omitempty"`
 	// Bind is the address of the listener. It is empty if connections are captured.
 	Bind string
 	// Stats is the name of the statistics. It is empty for the name of the cluster.
@@ -65,11 +69,26 @@ func encodeSettings(settings proto.Message) []byte {
 	return b
 }
 
+// decodeSettings decodes what encodeSettings made.
+func decodeSettings(encoded []byte, settings proto.Message) {
+	if err := proto.Unmarshal(encoded, settings); err != nil {
+		panic("xdsgen: " + err.Error())
+	}
+}
+
 func (p *inboundPort) pool() *networkingv1alpha3.ConnectionPoolSettings {
 	var out networkingv1alpha3.ConnectionPoolSettings
-	if err := proto.Unmarshal(p.Pool, &out); err != nil {
-		panic("xdsgen: " + err.Error()) // encodeSettings made it
+	decodeSettings(p.Pool, &out)
+	return &out
+}
+
+// serverTLS returns the settings by which a Sidecar terminates TLS, or nil.
+func (p *inboundPort) serverTLS() *networkingv1alpha3.ServerTLSSettings {
+	if len(p.TLS) == 0 {
+		return nil
 	}
+	var out networkingv1alpha3.ServerTLSSettings
+	decodeSettings(p.TLS, &out)
 	return &out
 }
 
@@ -90,6 +109,10 @@ func inbound(s *snapshot.Snapshot, n Node, pod *snapshot.Pod, labels map[string]
 	for i := range f.Ports {
 		p := &f.Ports[i]
 		p.Mode = mtls.Port(p.Number)
+		if in := ingressAt(sc.sidecar, p.Number); in.GetTls() != nil && p.Mode == snapshot.Disable {
+			p.TLS, p.Protocol = encodeSettings(in.GetTls()), withoutTLS(p.Protocol)
+			f.ServerTLS = s.Mesh.TLSDefaults
+		}
 		if pool := sidecarPool(sc.sidecar, p.Number); pool != nil {
 			p.Pool = encodeSettings(pool)
 		}
@@ -114,16 +137,34 @@ func (f *inboundFacts) names() []string {
 	return out
 }
 
+// ingressAt returns the ingress listener of a Sidecar, which may be nil, at a port, or nil.
+func ingressAt(sc *snapshot.Sidecar, number uint32) *networkingv1alpha3.IstioIngressListener {
+	if sc != nil {
+		for _, in := range sc.Spec.GetIngress() {
+			if in.GetPort().GetNumber() == number {
+				return in
+			}
+		}
+	}
+	return nil
+}
+
+// withoutTLS returns the protocol of a port whose TLS the proxy terminates.
+func withoutTLS(p mesh.Protocol) mesh.Protocol {
+	switch p {
+	case mesh.HTTPS:
+		return mesh.HTTP
+	case mesh.TLS:
+		return mesh.TCP
+	}
+	return p
+}
+
 // sidecarPool returns the connection pool that a Sidecar sets for a port, or nil. The
 // Sidecar may be nil.
 func sidecarPool(sc *snapshot.Sidecar, number uint32) *networkingv1alpha3.ConnectionPoolSettings {
-	if sc == nil {
-		return nil
-	}
-	for _, in := range sc.Spec.GetIngress() {
-		if in.GetPort().GetNumber() == number && in.GetConnectionPool() != nil {
-			return in.GetConnectionPool()
-		}
+	if pool := ingressAt(sc, number).GetConnectionPool(); pool != nil || sc == nil {
+		return pool
 	}
 	return sc.Spec.GetInboundConnectionPool()
 }
@@ -173,7 +214,7 @@ func eachServicePort(s *snapshot.Snapshot, n Node, pod *snapshot.Pod, labels map
 	}
 	for _, svc := range ns.Services {
 		in := svc.In(n.Cluster)
-		if in == nil {
+		if in == nil || svc.Imported { // its own Service has the port
 			continue
 		}
 		if len(in.Selector) == 0 {
@@ -220,7 +261,7 @@ func ingressPorts(sc *snapshot.Sidecar, n Node, services []inboundPort) []inboun
 			// In Istio an unspecified address stands for the address of the pod.
 			p.Endpoint = netip.AddrPortFrom(n.ID.IP, ap.Port()).String()
 		}
-		if !n.Captured {
+		if !n.Captured || in.GetCaptureMode() == networkingv1alpha3.CaptureMode_NONE {
 			if p.Bind = in.GetBind(); p.Bind == "" {
 				p.Bind = n.ID.IP.String()
 			}

@@ -18,15 +18,18 @@ import (
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 )
 
-// listeners adds virtualInbound if connections are captured, else one listener for each
-// declared port.
+// listeners adds virtualInbound if connections are captured, and one listener for each port
+// whose connections are not.
 func (f *inboundFacts) listeners(g *generator) {
-	if f.Captured {
-		g.listener(f.virtualInbound(g))
-		return
-	}
+	bound := func(p inboundPort) bool { return p.Bind != "" }
 	for i := range f.Ports {
-		g.listener(f.boundListener(g, &f.Ports[i]))
+		if p := &f.Ports[i]; bound(*p) {
+			g.listener(f.boundListener(g, p))
+		}
+	}
+	if f.Captured {
+		f.Ports = slices.DeleteFunc(f.Ports, bound)
+		g.listener(f.virtualInbound(g))
 	}
 }
 
@@ -139,7 +142,8 @@ func (f *inboundFacts) boundListener(g *generator, p *inboundPort) *listenerv3.L
 type chainKind struct {
 	tls  bool // matches TLS, else plaintext
 	alpn []string
-	mtls bool // terminates mTLS, else passes TLS through
+	mtls bool // terminates mTLS, else passes TLS through unless own
+	own  bool // terminates TLS by the settings of a Sidecar
 	http bool // handles HTTP, else TCP
 }
 
@@ -194,8 +198,12 @@ func (f *inboundFacts) chains(g *generator, p *inboundPort) []*listenerv3.Filter
 		name = cmp.Or(p.Bind, f.Families.wildcards()[0]) + "_" + portString(p.Number)
 		stat = "inbound_" + name + ";"
 	}
+	kinds, server := chainKinds(p.Protocol, p.Mode), p.serverTLS()
+	if server != nil {
+		kinds = []chainKind{{tls: true, own: true, http: p.Protocol.IsHTTP()}}
+	}
 	var out []*listenerv3.FilterChain
-	for _, kind := range chainKinds(p.Protocol, p.Mode) {
+	for _, kind := range kinds {
 		c := &listenerv3.FilterChain{Name: name, FilterChainMatch: &listenerv3.FilterChainMatch{
 			TransportProtocol: "raw_buffer", ApplicationProtocols: kind.alpn,
 		}}
@@ -205,8 +213,11 @@ func (f *inboundFacts) chains(g *generator, p *inboundPort) []*listenerv3.Filter
 		if p.Number != 0 {
 			c.FilterChainMatch.DestinationPort = wrapperspb.UInt32(p.Number)
 		}
-		if kind.mtls {
+		switch {
+		case kind.mtls:
 			c.TransportSocket = g.downstreamTLS(f.TLS, f.TrustDomains)
+		case kind.own:
+			c.TransportSocket = g.serverTLS(server, tlsLimits{f.TLS, f.ServerTLS})
 		}
 		var filter *listenerv3.Filter
 		if kind.http {

@@ -79,10 +79,7 @@ func (u serviceName) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, error)
 	if len(ips) == 0 {
 		return nil, nil
 	}
-	if u.service.Entry {
-		return []*xdswire.Resource{nameEntry(enc, external, u.service.Host, u.service.Host, u.service.Namespace, ips)}, nil
-	}
-	return []*xdswire.Resource{nameEntry(enc, kubernetes, u.service.Host, u.service.Name, u.service.Namespace, ips)}, nil
+	return []*xdswire.Resource{nameEntry(enc, u.service, "", ips)}, nil
 }
 
 // headlessNames generates the entries of a headless service: one with the addresses of
@@ -127,14 +124,14 @@ func (u headlessNames) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, erro
 	if len(all) == 0 {
 		return nil, nil
 	}
-	out := []*xdswire.Resource{nameEntry(enc, kubernetes, u.service.Host, u.service.Name, u.service.Namespace, all)}
+	out := []*xdswire.Resource{nameEntry(enc, u.service, "", all)}
 	for pod, of := range pods {
 		ips := of[1] // a pod in the proxy's cluster hides pods of its name in other clusters
 		if len(ips) == 0 {
 			ips = of[0]
 		}
 		if ips = ofFamilies(ips, u.families); len(ips) > 0 {
-			out = append(out, nameEntry(enc, kubernetes, pod+"."+u.service.Host, pod+"."+u.service.Name, u.service.Namespace, ips))
+			out = append(out, nameEntry(enc, u.service, pod+".", ips))
 		}
 	}
 	return out, nil
@@ -165,8 +162,13 @@ const (
 	external   = "External"
 )
 
-// nameEntry returns a part of the table: one entry, encoded as a field of the table.
-func nameEntry(enc *xdswire.Encoder, registry, host, short, namespace string, ips []netip.Addr) *xdswire.Resource {
+// nameEntry returns a part of the table: one entry, encoded as a field of the table. It is for
+// a service or, with the prefix "<pod>.", for a pod of it.
+func nameEntry(enc *xdswire.Encoder, svc *snapshot.MeshService, prefix string, ips []netip.Addr) *xdswire.Resource {
+	registry, host, short := kubernetes, prefix+svc.Host, prefix+svc.Name
+	if svc.Entry || svc.Imported {
+		registry, short = external, host
+	}
 	text := func(b []byte, num protowire.Number, s string) []byte {
 		return protowire.AppendString(protowire.AppendTag(b, num, protowire.BytesType), s)
 	}
@@ -179,7 +181,7 @@ func nameEntry(enc *xdswire.Encoder, registry, host, short, namespace string, ip
 	}
 	info = text(info, fieldRegistry, registry)
 	info = text(info, fieldShortName, short)
-	info = text(info, fieldNamespace, namespace)
+	info = text(info, fieldNamespace, svc.Namespace)
 	entry := nested(text(nil, fieldKey, host), fieldValue, info)
 	return enc.Raw(xdswire.NameTableType, host, nested(nil, fieldTable, entry))
 }

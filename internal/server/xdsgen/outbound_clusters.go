@@ -232,14 +232,28 @@ func (u clusterOf) base(g *generator, name string) *clusterv3.Cluster {
 		if !u.resolve(c) {
 			return nil
 		}
-		g.setLoadBalancer(c, u.policy.GetLoadBalancer(), weighted)
+		g.setLoadBalancer(c, u.loadBalancer(), weighted)
 	default:
 		c.ClusterDiscoveryType = discovery(clusterv3.Cluster_EDS)
 		c.EdsClusterConfig = &clusterv3.Cluster_EdsClusterConfig{EdsConfig: adsSource(), ServiceName: name}
-		g.setLoadBalancer(c, u.policy.GetLoadBalancer(), weighted)
+		g.setLoadBalancer(c, u.loadBalancer(), weighted)
 	}
 	setConnectionPool(c, u.policy.GetConnectionPool(), u.keepAlive, u.policy.GetRetryBudget())
 	return c
+}
+
+// loadBalancer returns the settings of the policy or, if they choose no load balancer, of the
+// Service.
+func (u clusterOf) loadBalancer() *networkingv1alpha3.LoadBalancerSettings {
+	lb := u.policy.GetLoadBalancer()
+	if !u.service.Sticky || lb.GetLbPolicy() != nil {
+		return lb
+	}
+	return &networkingv1alpha3.LoadBalancerSettings{LbPolicy: &networkingv1alpha3.LoadBalancerSettings_ConsistentHash{
+		ConsistentHash: &networkingv1alpha3.LoadBalancerSettings_ConsistentHashLB{
+			HashKey: &networkingv1alpha3.LoadBalancerSettings_ConsistentHashLB_UseSourceIp{UseSourceIp: true},
+		},
+	}}
 }
 
 // toDestination reports whether clients of a service choose the address of an endpoint.

@@ -8,7 +8,6 @@ import (
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/wrapperspb"
-	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
 
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
@@ -53,7 +52,7 @@ func (v listenerView) Unit(s *snapshot.Snapshot, k Key) Unit {
 		return v.egress(s, int(k.Number)-1)
 	case v.captured:
 		return virtualOutbound{
-			port: s.Mesh.OutboundPort, registryOnly: registryOnly(s.Mesh, v.scope), families: v.families, settings: v.settings,
+			port: s.Mesh.OutboundPort, unknown: unknownCluster(s.Mesh, v.scope), families: v.families, settings: v.settings,
 		}
 	}
 	return nil
@@ -88,12 +87,21 @@ func (v listenerView) catchesAll() bool {
 
 // port returns the listeners of a port number.
 func (v listenerView) port(s *snapshot.Snapshot, number uint32) Unit {
+	if v.scope.ownsPort(number) {
+		return v.egressStreams(s, number)
+	}
 	services := v.scope.at(s, number)
-	if services.none() || !v.catchesAll() || v.scope.ownsPort(number) {
+	if services.none() || !v.catchesAll() {
 		return nil
 	}
+	return v.listeners(s, services)
+}
+
+// listeners returns the listeners of services with a port number.
+func (v listenerView) listeners(s *snapshot.Snapshot, services portServices) portListeners {
+	number := services.number
 	return portListeners{
-		services: services, cluster: v.cluster, families: v.families, allocated: v.allocated, registryOnly: registryOnly(s.Mesh, v.scope),
+		services: services, cluster: v.cluster, families: v.families, allocated: v.allocated, unknown: unknownCluster(s.Mesh, v.scope),
 		settings: v.settings,
 		timeouts: v.timeouts.encode(s, services.all, number), reserved: reserved(s.Mesh, number), streams: listOf(v.streams(s, number)),
 	}
@@ -117,17 +125,17 @@ func (v listenerView) headless(s *snapshot.Snapshot, key string) Unit {
 	return headlessListeners{
 		service: svc, endpoints: s.Endpoints.Get(key), cluster: v.cluster, network: v.network,
 		settings: v.settings, timeouts: v.timeouts.encode(s, slices.Values([]*snapshot.MeshService{svc}), ports...),
-		streams: listOf(streams), registryOnly: registryOnly(s.Mesh, v.scope),
+		streams: listOf(streams), unknown: unknownCluster(s.Mesh, v.scope),
 	}
 }
 
 // virtualOutbound is the listener that takes the redirected connections without another
 // listener.
 type virtualOutbound struct {
-	port         uint32
-	registryOnly bool
-	families     families
-	settings     snapshot.ListenerSettings
+	port     uint32
+	unknown  string // cluster of unknown destinations
+	families families
+	settings snapshot.ListenerSettings
 }
 
 func (u virtualOutbound) Type() string { return xdswire.ListenerType }
@@ -148,7 +156,7 @@ func (u virtualOutbound) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, er
 			},
 			{
 				Name:    "virtualOutbound-catchall-tcp",
-				Filters: []*listenerv3.Filter{g.tcpProxy(unknownTCP(u.registryOnly), u.settings)},
+				Filters: []*listenerv3.Filter{g.tcpProxy(u.unknown, u.settings)},
 			},
 		},
 	}
@@ -157,40 +165,40 @@ func (u virtualOutbound) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, er
 	return g.resources()
 }
 
-// unknownTCP returns the cluster of TCP connections to unknown destinations.
-func unknownTCP(registryOnly bool) string {
-	if registryOnly {
-		return mesh.BlackHoleCluster
-	}
-	return mesh.PassthroughCluster
-}
-
 // portListeners generates the outbound listeners of one port number: one at any address,
 // and one for each address of each service that is not routed by host.
 type portListeners struct {
-	services     portServices
-	cluster      mesh.ClusterID
-	families     families
-	allocated    bool
-	registryOnly bool
-	settings     snapshot.ListenerSettings
-	timeouts     string // portTimeouts, encoded
-	reserved     bool   // there is no listener at any address
-	streams      list[stream]
+	services  portServices
+	cluster   mesh.ClusterID
+	families  families
+	allocated bool
+	unknown   string // cluster of unknown destinations
+	settings  snapshot.ListenerSettings
+	timeouts  string // portTimeouts, encoded
+	reserved  bool   // there is no listener at any address
+	streams   list[stream]
+	// streamsOnly reports whether HTTP is handled as TCP.
+	streamsOnly bool
 }
 
 func (u portListeners) Type() string { return xdswire.ListenerType }
 
+func (u portListeners) options() httpOptions {
+	return httpOptions{
+		port: u.services.number, settings: u.settings,
+		timeouts: decodeTimeouts(u.timeouts), streams: streamsByHost(u.streams), unknown: u.unknown,
+	}
+}
+
 func (u portListeners) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, error) {
 	g := generator{enc: enc}
-	number := u.services.number
-	o := httpOptions{port: number, settings: u.settings, timeouts: decodeTimeouts(u.timeouts), streams: streamsByHost(u.streams), registryOnly: u.registryOnly}
+	number, o := u.services.number, u.options()
 	w := wildcard{g: &g, o: o, families: u.families}
 	taken := make(map[string]struct{})
 	for svc := range u.services.all {
 		port := svc.Port(number)
 		w.grpcWeb = w.grpcWeb || port.Protocol == mesh.GRPCWeb
-		if port.Protocol.IsHTTP() {
+		if port.Protocol.IsHTTP() && !u.streamsOnly {
 			w.http = true
 			continue
 		}
@@ -202,7 +210,7 @@ func (u portListeners) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, erro
 			ips = append(ips, texts(svc.Allocated)...)
 		}
 		if svc.Entry && (len(svc.CIDRs) > 0 || len(ips) == 0) {
-			w.http = w.http || routedByPort(svc, port)
+			w.http = w.http || routedByPort(svc, port) && !u.streamsOnly
 			w.add(svc, port)
 		}
 		for _, ip := range ips {
@@ -229,8 +237,7 @@ type headlessListeners struct {
 	settings  snapshot.ListenerSettings
 	timeouts  string // portTimeouts, encoded
 	streams   list[stream]
-	// registryOnly reports whether connections without a route are refused.
-	registryOnly bool
+	unknown   string // cluster of unknown destinations
 }
 
 func (u headlessListeners) Type() string { return xdswire.ListenerType }
@@ -240,7 +247,7 @@ func (u headlessListeners) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, 
 		return nil, nil
 	}
 	g := generator{enc: enc}
-	o := httpOptions{settings: u.settings, timeouts: decodeTimeouts(u.timeouts), streams: streamsByHost(u.streams), registryOnly: u.registryOnly}
+	o := httpOptions{settings: u.settings, timeouts: decodeTimeouts(u.timeouts), streams: streamsByHost(u.streams), unknown: u.unknown}
 	taken := make(map[string]struct{})
 	for i := range u.service.Ports {
 		port := &u.service.Ports[i]
@@ -293,7 +300,7 @@ func (g *generator) serviceListener(svc *snapshot.MeshService, port *snapshot.Se
 func (g *generator) passthroughChain(o httpOptions) *listenerv3.FilterChain {
 	return &listenerv3.FilterChain{
 		Name: "PassthroughFilterChain", FilterChainMatch: &listenerv3.FilterChainMatch{},
-		Filters: []*listenerv3.Filter{g.tcpProxy(unknownTCP(o.registryOnly), o.settings)},
+		Filters: []*listenerv3.Filter{g.tcpProxy(o.unknown, o.settings)},
 	}
 }
 
@@ -342,9 +349,9 @@ func (u egressListener) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, err
 	e := u.sidecar.Spec.GetEgress()[u.listener]
 	protocol, _ := mesh.ParseProtocol(e.GetPort().GetProtocol())
 	if !protocol.IsHTTP() {
-		return nil, nil // the source reports that it has no effect
+		return nil, nil // see egressStreams
 	}
-	binds := !u.captured || e.GetCaptureMode() == networkingv1alpha3.CaptureMode_NONE
+	binds := bindsPort(e, u.captured)
 	at := []string{e.GetBind()}
 	switch {
 	case at[0] != "":
@@ -368,20 +375,25 @@ func (u egressListener) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, err
 		BindToPort:       wrapperspb.Bool(binds),
 		FilterChains:     []*listenerv3.FilterChain{{Filters: []*listenerv3.Filter{http}}},
 	}
+	setAddress(l, number, at...)
+	g.listener(l)
+	return g.resources()
+}
+
+// setAddress sets the addresses of a listener. A single one may be a path: unix://PATH.
+func setAddress(l *listenerv3.Listener, number uint32, at ...string) {
 	if path, ok := strings.CutPrefix(at[0], "unix://"); ok {
 		l.Address = pipe(path)
 	} else {
 		listenAt(l, number, at)
 	}
-	g.listener(l)
-	return g.resources()
 }
 
 // bindOf returns the address of egress listeners without one, which is the proxy's own.
 // If no egress listener needs it, bindOf returns "", so that proxies share the view.
 func bindOf(n Node, sc scope) string {
 	for _, e := range sc.egress() {
-		if e.GetPort().GetNumber() != 0 && e.GetBind() == "" && (!n.Captured || e.GetCaptureMode() == networkingv1alpha3.CaptureMode_NONE) {
+		if e.GetPort().GetNumber() != 0 && e.GetBind() == "" && bindsPort(e, n.Captured) {
 			return n.ID.IP.String()
 		}
 	}

@@ -46,7 +46,7 @@ func (v routeView) Unit(s *snapshot.Snapshot, k Key) Unit {
 func (v routeView) facts(s *snapshot.Snapshot) routeFacts {
 	return routeFacts{
 		namespace: v.namespace, cluster: v.cluster,
-		registryOnly: registryOnly(s.Mesh, v.scope), retries: s.Mesh.Retries,
+		unknown: unknownCluster(s.Mesh, v.scope), retries: s.Mesh.Retries,
 	}
 }
 
@@ -128,10 +128,10 @@ func (v routeView) egress(s *snapshot.Snapshot, i int) Unit {
 		return nil
 	}
 	facts := v.facts(s)
-	if !v.captured || e.GetCaptureMode() == networkingv1alpha3.CaptureMode_NONE || p == mesh.HTTPProxy {
+	if facts.unknown == mesh.PassthroughCluster && (!v.captured || e.GetCaptureMode() == networkingv1alpha3.CaptureMode_NONE || p == mesh.HTTPProxy) {
 		// Clients connect to the listener itself. Passing requests for unknown
 		// hosts on to the original destination would be a loop.
-		facts.registryOnly = true
+		facts.unknown = mesh.BlackHoleCluster
 	}
 	out := egressRoutes{routeFacts: facts, services: s.Services, scope: v.scope, listener: i}
 	var routed []routedHost
@@ -175,21 +175,28 @@ func routedByPort(svc *snapshot.MeshService, p *snapshot.ServicePort) bool {
 	return p.Protocol.IsHTTP() || p.Protocol == mesh.Auto && atAnyAddress(svc)
 }
 
-// registryOnly reports whether proxies refuse unknown destinations. The Sidecar's policy
-// overrides the mesh's.
-func registryOnly(m *snapshot.Mesh, sc scope) bool {
+// unknownCluster returns the cluster of unknown destinations. The Sidecar's policy overrides
+// the mesh's.
+func unknownCluster(m *snapshot.Mesh, sc scope) string {
+	only, proxy := m.RegistryOnly, (*networkingv1alpha3.Destination)(nil)
 	if policy := sc.policy(); policy != nil {
-		return policy.GetMode() == networkingv1alpha3.OutboundTrafficPolicy_REGISTRY_ONLY
+		only, proxy = policy.GetMode() == networkingv1alpha3.OutboundTrafficPolicy_REGISTRY_ONLY, policy.GetEgressProxy()
 	}
-	return m.RegistryOnly
+	switch {
+	case only:
+		return mesh.BlackHoleCluster
+	case proxy != nil:
+		return destinationCluster(proxy, 0)
+	}
+	return mesh.PassthroughCluster
 }
 
 // routeFacts holds the facts of all outbound route configurations.
 type routeFacts struct {
-	namespace    string
-	cluster      mesh.ClusterID
-	registryOnly bool
-	retries      snapshot.RetryPolicy
+	namespace string
+	cluster   mesh.ClusterID
+	unknown   string // cluster of unknown hosts
+	retries   snapshot.RetryPolicy
 }
 
 // portRoutes generates the configuration that routes a port by host to HTTP services.
@@ -316,7 +323,7 @@ func (u routeFacts) encode(rc *routev3.RouteConfiguration, hosts *virtualHosts) 
 	if err != nil {
 		return nil, err
 	}
-	rest, err := xdswire.Marshal(&routev3.RouteConfiguration{VirtualHosts: []*routev3.VirtualHost{catchAll(u.registryOnly)}})
+	rest, err := xdswire.Marshal(&routev3.RouteConfiguration{VirtualHosts: []*routev3.VirtualHost{catchAll(u.unknown)}})
 	if err != nil {
 		return nil, err
 	}

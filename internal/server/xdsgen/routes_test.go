@@ -31,8 +31,8 @@ func TestUnknownHostsDoNotLoop(t *testing.T) {
 			}}}}
 			v := routeView{scope: scope{sidecar: sidecar}, captured: tc.captured}
 			u, _ := v.egress(&snapshot.Snapshot{Mesh: &snapshot.Mesh{}}, 0).(egressRoutes)
-			if u.registryOnly != tc.blocked {
-				t.Errorf("unknown hosts blocked: %v, want %v", u.registryOnly, tc.blocked)
+			if got := u.unknown == mesh.BlackHoleCluster; got != tc.blocked {
+				t.Errorf("unknown hosts blocked: %v, want %v", got, tc.blocked)
 			}
 		})
 	}

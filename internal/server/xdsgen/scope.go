@@ -17,6 +17,8 @@ type scope struct {
 	namespace string
 	sidecar   *snapshot.Sidecar
 	only      visibility
+	// listener is the number of the only egress listener that counts, from 1; 0 means all.
+	listener int
 }
 
 // visibility restricts a scope to some services.
@@ -33,7 +35,16 @@ func (sc scope) egress() []*networkingv1alpha3.IstioEgressListener {
 	if sc.sidecar == nil {
 		return nil
 	}
+	if sc.listener > 0 {
+		return sc.sidecar.Spec.GetEgress()[sc.listener-1 : sc.listener]
+	}
 	return sc.sidecar.Spec.GetEgress()
+}
+
+// through returns the scope of an egress listener of the Sidecar.
+func (sc scope) through(listener int) scope {
+	sc.listener = listener + 1
+	return sc
 }
 
 // egressHosts returns the hosts of all egress listeners, as <namespace>/<host>.

@@ -332,17 +332,17 @@ func (g *generator) serviceRoute(name, cluster string, retries snapshot.RetryPol
 	}
 }
 
-// catchAll returns the virtual host for unknown hosts. It passes requests on or, with
-// registryOnly, refuses them.
-func catchAll(registryOnly bool) *routev3.VirtualHost {
+// catchAll returns the virtual host for unknown hosts. It passes requests on to a cluster, or
+// refuses them if that is BlackHoleCluster.
+func catchAll(cluster string) *routev3.VirtualHost {
 	name := "allow_any"
 	route := &routev3.Route{Match: &routev3.RouteMatch{PathSpecifier: &routev3.RouteMatch_Prefix{Prefix: "/"}}}
-	if registryOnly {
+	if cluster == mesh.BlackHoleCluster {
 		name = "block_all"
 		route.Action = &routev3.Route_DirectResponse{DirectResponse: &routev3.DirectResponseAction{Status: 502}}
 	} else {
 		route.Action = &routev3.Route_Route{Route: &routev3.RouteAction{
-			ClusterSpecifier: &routev3.RouteAction_Cluster{Cluster: mesh.PassthroughCluster},
+			ClusterSpecifier: &routev3.RouteAction_Cluster{Cluster: cluster},
 			Timeout:          durationpb.New(0),
 			MaxGrpcTimeout:   durationpb.New(0), //nolint:staticcheck // see serviceRoute
 		}}

@@ -1,0 +1,108 @@
+package xdsgen
+
+import (
+	"cmp"
+	"strings"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
+
+	"github.com/meshctl/meshctl/internal/mesh"
+	"github.com/meshctl/meshctl/internal/server/snapshot"
+	"github.com/meshctl/meshctl/internal/xdswire"
+)
+
+// egressStreams returns the listeners of the Sidecar's egress listeners at a port number that
+// have another protocol than HTTP.
+func (v listenerView) egressStreams(s *snapshot.Snapshot, number uint32) Unit {
+	var units []Unit
+	for i, e := range v.scope.egress() {
+		protocol, _ := mesh.ParseProtocol(e.GetPort().GetProtocol())
+		services := v.scope.through(i).at(s, number)
+		if e.GetPort().GetNumber() != number || protocol.IsHTTP() || services.none() {
+			continue
+		}
+		listeners := v.listeners(s, services)
+		listeners.streamsOnly = true
+		if !v.captured || e.GetBind() != "" || bindsPort(e, v.captured) {
+			units = append(units, boundStreams{listeners, cmp.Or(e.GetBind(), v.bind), bindsPort(e, v.captured)})
+		} else {
+			units = append(units, listeners)
+		}
+	}
+	switch len(units) {
+	case 0:
+		return nil
+	case 1:
+		return units[0]
+	}
+	return joinedUnits{xdswire.ListenerType, listOf(units)}
+}
+
+// bindsPort reports whether the proxy listens for an egress listener itself. Otherwise it takes
+// connections that are redirected to the proxy.
+func bindsPort(e *networkingv1alpha3.IstioEgressListener, captured bool) bool {
+	return !captured || e.GetCaptureMode() == networkingv1alpha3.CaptureMode_NONE || strings.HasPrefix(e.GetBind(), snapshot.UnixScheme)
+}
+
+// boundStreams generates the listener at one address for connections to services. It chooses
+// a service by the server name of TLS or an address range; the oldest other service gets all
+// other connections.
+type boundStreams struct {
+	portListeners
+	bind  string
+	binds bool // see bindsPort
+}
+
+func (u boundStreams) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, error) {
+	g := generator{enc: enc}
+	w := wildcard{g: &g, o: u.options()}
+	for svc := range u.services.all {
+		if !toDestination(svc) { // the destination would be this listener
+			w.add(svc, svc.Port(u.services.number))
+		}
+	}
+	if w.rest != nil {
+		w.chains, w.rest = append(w.chains, w.rest), nil // its match is empty
+	}
+	if len(w.chains) == 0 || u.reserved && (u.bind == "0.0.0.0" || u.bind == "::") {
+		return nil, nil
+	}
+	l := &listenerv3.Listener{
+		Name:                             u.bind + "_" + portString(w.o.port),
+		TrafficDirection:                 corev3.TrafficDirection_OUTBOUND,
+		FilterChains:                     w.chains,
+		ContinueOnListenerFiltersTimeout: true,
+		ListenerFiltersTimeout:           durationpb.New(u.settings.DetectionTimeout),
+		BindToPort:                       wrapperspb.Bool(u.binds),
+	}
+	if w.tls {
+		l.ListenerFilters = []*listenerv3.ListenerFilter{g.tlsInspector()}
+	}
+	setAddress(l, w.o.port, u.bind)
+	g.listener(l)
+	return g.resources()
+}
+
+// joinedUnits generates the resources of several units.
+type joinedUnits struct {
+	typ   string
+	units list[Unit]
+}
+
+func (u joinedUnits) Type() string { return u.typ }
+
+func (u joinedUnits) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, error) {
+	var out []*xdswire.Resource
+	for unit := range u.units.all {
+		resources, err := unit.Generate(enc)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, resources...)
+	}
+	return out, nil
+}

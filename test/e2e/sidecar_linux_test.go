@@ -1,0 +1,127 @@
+package e2e
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/meshctl/meshctl/test/harness"
+)
+
+// sidecarMesh has a Sidecar with TLS at ports of the pod, an egress listener for TCP and an
+// egress proxy. FILES has the certificate of the ports.
+const sidecarMesh = `
+apiVersion: networking.istio.io/v1
+kind: Sidecar
+metadata: {name: default, namespace: shop}
+spec:
+  outboundTrafficPolicy:
+    mode: ALLOW_ANY
+    egressProxy: {host: egress, port: {number: 3128}}
+  ingress:
+  - port: {number: 9443, protocol: HTTPS, name: https}
+    defaultEndpoint: 127.0.0.1:8080
+    tls: {mode: SIMPLE, serverCertificate: FILES/server.pem, privateKey: FILES/key.pem}
+  - port: {number: 9444, protocol: TLS, name: tls}
+    defaultEndpoint: 127.0.0.1:8080
+    tls: {mode: MUTUAL, serverCertificate: FILES/server.pem, privateKey: FILES/key.pem, caCertificates: FILES/server.pem}
+  - port: {number: 9446, protocol: HTTP, name: own}
+    captureMode: NONE
+    bind: 127.0.0.9
+    defaultEndpoint: 127.0.0.1:8080
+  egress:
+  - port: {number: 3306, protocol: MYSQL, name: mysql}
+    bind: 127.0.0.1
+    captureMode: NONE
+    hosts: ["*/mysql.example.com"]
+  - hosts: ["./*"]
+---
+apiVersion: security.istio.io/v1
+kind: PeerAuthentication
+metadata: {name: plain, namespace: shop}
+spec:
+  selector: {matchLabels: {app: client}}
+  portLevelMtls: {"9443": {mode: DISABLE}, "9444": {mode: DISABLE}}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: egress, namespace: shop}
+spec: {clusterIP: 10.96.0.1, ports: [{name: http, port: 3128}]}
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: egress, namespace: shop, labels: {kubernetes.io/service-name: egress}}
+addressType: IPv4
+ports: [{name: http, port: 8300}]
+endpoints: [{addresses: [10.11.0.5]}]
+---
+apiVersion: networking.istio.io/v1
+kind: ServiceEntry
+metadata: {name: mysql, namespace: data}
+spec:
+  hosts: [mysql.example.com]
+  location: MESH_EXTERNAL
+  resolution: STATIC
+  ports: [{number: 3306, name: mysql, protocol: MYSQL, targetPort: 8306}]
+  endpoints: [{address: 10.11.0.5}]
+`
+
+// TestSidecarListeners: the proxy terminates TLS at ingress ports by a Sidecar, binds the
+// listeners that are not captured, and sends unknown traffic to the egress proxy.
+func TestSidecarListeners(t *testing.T) {
+	if !inPod(t) {
+		return
+	}
+	runTool(t, "", "ip", "link", "set", "lo", "up")
+	certificate := httptest.NewUnstartedServer(nil)
+	certificate.StartTLS()
+	certificate.Close()
+	files := harness.ShortDir(t)
+	writeCertificate(t, files, &certificate.TLS.Certificates[0])
+	p := startPod(t, strings.ReplaceAll(sidecarMesh, "FILES", files), "10.11.0.77")
+	for _, ip := range []string{"10.11.0.5", "10.77.0.1"} {
+		p.address(t, ip)
+	}
+	answers(t, "127.0.0.1:8080", "application")
+	answers(t, "10.11.0.5:8300", "egress proxy")
+	answers(t, "10.11.0.5:8306", "database")
+	answers(t, "10.77.0.1:9000", "stranger")
+	answers(t, "10.77.0.1:3128", "stranger")
+
+	roots := x509.NewCertPool()
+	roots.AddCert(certificate.Certificate())
+	// over returns the answer at a port with TLS, and the server that it names.
+	over := func(port string, own ...tls.Certificate) (body, server string, err error) {
+		client := &http.Client{Timeout: deadline, Transport: &http.Transport{TLSClientConfig: &tls.Config{
+			RootCAs: roots, ServerName: "example.com", Certificates: own,
+		}}}
+		defer client.CloseIdleConnections()
+		resp, err := client.Get("https://10.11.0.77:" + port)
+		if err != nil {
+			return "", "", err
+		}
+		defer resp.Body.Close()
+		b, err := io.ReadAll(resp.Body)
+		return string(b), resp.Header.Get("Server"), err
+	}
+	if body, server, err := over("9443"); body != "application" || server != inboundHTTP {
+		t.Errorf("TLS SIMPLE: %q of server %q, error %v", body, server, err)
+	}
+	if _, _, err := get("http://10.11.0.77:9443"); err == nil {
+		t.Error("a port with TLS takes plaintext")
+	}
+	if body, server, err := over("9444", certificate.TLS.Certificates[0]); body != "application" || server != overTCP {
+		t.Errorf("TLS MUTUAL: %q of server %q, error %v", body, server, err)
+	}
+	if body, _, err := over("9444"); err == nil {
+		t.Errorf("TLS MUTUAL without a certificate: %q", body)
+	}
+	served(t, "http://127.0.0.9:9446", inboundHTTP, "application")
+	served(t, "http://127.0.0.1:3306", overTCP, "database")
+	served(t, "http://10.77.0.1:9000", overTCP, "egress proxy")
+	served(t, "http://10.77.0.1:3128", outboundHTTP, "egress proxy") // a port of HTTP, an unknown host
+}
