@@ -46,8 +46,10 @@ func TestCorpusIsAccepted(t *testing.T) {
 			stop := w.proxy.start(t, work, secure, "ISTIO_META_INSTANCE_IPS="+w.ips, "ISTIO_META_NETWORK=")
 			defer stop()
 			for _, c := range w.cases {
-				setCase(t, mesh, files, c)
-				t.Run(c.Name, func(t *testing.T) { takes(t, plain, markerOf(c)) })
+				t.Run(c.Name, func(t *testing.T) {
+					setCase(t, mesh, files, c)
+					takes(t, plain, markerOf(c))
+				})
 			}
 		})
 	}

@@ -6,8 +6,8 @@
 //
 // Each line with show selects resources of a proxy for the golden file: those of a type
 // (as in expectations of meshctl render) whose names match a pattern, whole or the values
-// at JSONPaths. The type table selects rows of the tables of meshctl pc all. A line
-// "# cluster: NAME" starts the objects of another cluster than c1.
+// at JSONPaths. The type table selects rows of the tables of meshctl pc all. A proxy with
+// the type names has an agent that answers DNS. A line "# cluster: NAME" starts the objects of another cluster than c1.
 //
 // The objects of testdata/base.yaml are in c1 of every case, except those that the case
 // defines itself.
