@@ -82,7 +82,7 @@ func (c *Case) parse(data, base []byte) error {
 		if show, ok := strings.CutPrefix(text, "# show: "); ok {
 			words := strings.Fields(show)
 			if len(words) < 3 || words[1] != "table" && !slices.Contains(render.Types(), words[1]) {
-				return fmt.Errorf("%q: want PROXY TYPE NAME [PATH]...", show)
+				return fmt.Errorf("%q: want a proxy, a type, a name and maybe paths", show)
 			}
 			c.Shows = append(c.Shows, Show{words[0], words[1], words[2], words[3:]})
 			continue
