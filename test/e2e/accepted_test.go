@@ -177,7 +177,12 @@ func dumpOf(t *testing.T, admin string) (_ *corev3.Node, _ names, faults []strin
 		case *adminv3.ListenersConfigDump:
 			for _, l := range part.GetDynamicListeners() {
 				accepted(l)
-				if l.GetWarmingState() != nil || l.GetActiveState() == nil {
+				switch {
+				case l.GetActiveState() != nil && l.GetWarmingState() == nil:
+				case l.GetWarmingState() == nil && l.GetDrainingState() != nil:
+					fault("listener %s%s", l.GetName(), isDraining)
+					continue
+				default:
 					fault("listener %s is not active", l.GetName())
 				}
 				got.add(xdswire.ListenerType, l.GetName())
@@ -206,6 +211,9 @@ func dumpOf(t *testing.T, admin string) (_ *corev3.Node, _ names, faults []strin
 	}
 	return node, got.sorted(), faults
 }
+
+// isDraining ends the fault of a listener that was removed and still has connections.
+const isDraining = " is draining"
 
 // assignmentName is the name of an EDS cluster's assignment.
 func assignmentName(c *clusterv3.Cluster) string {

@@ -9,11 +9,13 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"google.golang.org/protobuf/types/known/structpb"
 	"sigs.k8s.io/yaml"
 
 	"github.com/meshctl/meshctl/internal/output"
@@ -102,6 +104,9 @@ func rendered(t *testing.T, c *corpus.Case) []byte {
 			node, err := m.Node(s.Proxy, "")
 			if err != nil {
 				t.Fatal(err)
+			}
+			if slices.ContainsFunc(c.Shows, func(o corpus.Show) bool { return o.Proxy == s.Proxy && o.Type == "names" }) {
+				node.Metadata.Fields["DNS_CAPTURE"] = structpb.NewStringValue("true")
 			}
 			if proxies[s.Proxy], err = m.Proxy(node); err != nil {
 				t.Fatalf("%v\n%s", err, log.String())

@@ -6,8 +6,8 @@
 //
 // Each line with show selects resources of a proxy for the golden file: those of a type
 // (as in expectations of meshctl render) whose names match a pattern, whole or the values
-// at JSONPaths. The type table selects rows of the tables of meshctl pc all. A line
-// "# cluster: NAME" starts the objects of another cluster than c1.
+// at JSONPaths. The type table selects rows of the tables of meshctl pc all. A proxy with
+// the type names has an agent that answers DNS. A line "# cluster: NAME" starts the objects of another cluster than c1.
 //
 // The objects of testdata/base.yaml are in c1 of every case, except those that the case
 // defines itself.
@@ -82,7 +82,7 @@ func (c *Case) parse(data, base []byte) error {
 		if show, ok := strings.CutPrefix(text, "# show: "); ok {
 			words := strings.Fields(show)
 			if len(words) < 3 || words[1] != "table" && !slices.Contains(render.Types(), words[1]) {
-				return fmt.Errorf("%q: want PROXY TYPE NAME [PATH]...", show)
+				return fmt.Errorf("%q: want a proxy, a type, a name and maybe paths", show)
 			}
 			c.Shows = append(c.Shows, Show{words[0], words[1], words[2], words[3:]})
 			continue
