@@ -11,8 +11,6 @@ func counterpart(name string) string {
 	switch name {
 	case "admin", "istiod":
 		return "to show and set the log levels of control planes: meshctl log-level"
-	case "analyze", "validate", "v":
-		return "there is no such command; serve reports objects that it cannot use in its log and at /ready?verbose"
 	case "authz":
 		return "there is no such command; to show the filters of a proxy: meshctl pc listeners POD -o json"
 	case "bug-report":

@@ -16,8 +16,8 @@ import (
 func TableVar(fs *pflag.FlagSet, f *output.Format, more ...string) { outputVar(fs, f, true, more) }
 
 // TextVar defines --output of a command that prints a text, which is its format table,
-// or a value.
-func TextVar(fs *pflag.FlagSet, f *output.Format) { outputVar(fs, f, false, nil) }
+// or a value. more are formats of only this command.
+func TextVar(fs *pflag.FlagSet, f *output.Format, more ...string) { outputVar(fs, f, false, more) }
 
 func outputVar(fs *pflag.FlagSet, f *output.Format, tables bool, more []string) {
 	*f = output.FormatTable

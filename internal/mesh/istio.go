@@ -34,11 +34,16 @@ const (
 	AnnotationExportTo = "networking.istio.io/exportTo"
 	// AnnotationDistribution precedes trafficDistribution of a Service.
 	AnnotationDistribution = "networking.istio.io/traffic-distribution"
+	// AnnotationNodeSelector makes the nodes with these labels, in JSON, the addresses of a
+	// NodePort Service that is a gateway.
+	AnnotationNodeSelector = "traffic.istio.io/nodeSelector"
 	AnnotationTemplates    = "inject.istio.io/templates"
 	// AnnotationHealthChecks set to "true" makes a WorkloadEntry healthy only while
 	// its condition ConditionHealthy is true.
 	AnnotationHealthChecks = "proxy.istio.io/health-checks-enabled"
 	ConditionHealthy       = "Healthy"
+	// AnnotationSuppress lists the codes of findings that are not reported of the object.
+	AnnotationSuppress = "galley.istio.io/analyze-suppress"
 )
 
 // TLSModeIstio is the value of LabelTLSMode on pods that accept mesh mTLS.

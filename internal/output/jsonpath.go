@@ -28,6 +28,25 @@ func parseJSONPath(template string) (*jsonpath.JSONPath, error) {
 	return p, nil
 }
 
+// Find returns the values at a path of kubectl's JSONPath in a JSON value.
+func Find(path string, v any) ([]any, error) {
+	p, err := parseJSONPath(path)
+	if err != nil {
+		return nil, err
+	}
+	lists, err := p.FindResults(v)
+	if err != nil {
+		return nil, fmt.Errorf("jsonpath %q: %w", path, err)
+	}
+	var out []any
+	for _, list := range lists {
+		for _, found := range list {
+			out = append(out, found.Interface())
+		}
+	}
+	return out, nil
+}
+
 // writeJSONPath writes the output of a template for a JSON value, with a line end. It
 // escapes strings of the value (see Escape), but not the template.
 func writeJSONPath(w io.Writer, template string, text []byte) error {

@@ -21,21 +21,7 @@ spec: {host: svc-7.ns-7.svc.cluster.local, %s}
 // subsets of its host once for each different result, whatever the number of namespaces
 // and proxies.
 func TestRuleIsGeneratedOnce(t *testing.T) {
-	const services, namespaces = 50, 10
-	var dir string
-	s := start(t, func(c *Config) {
-		dir = c.ConfigDir
-		for i := range services {
-			write(t, dir, fmt.Sprintf("service-%d.yaml", i), serviceYAML(i))
-			write(t, dir, fmt.Sprintf("slice-%d.yaml", i), sliceYAML(i, "10.1.0.1", "10.1.0.2"))
-		}
-	})
-	var all []*proxy
-	for i := range 2 * namespaces {
-		p := connectIn(t, s, fmt.Sprint("proxy-", i), fmt.Sprint("apps-", i%namespaces))
-		p.subscribeAll(t)
-		all = append(all, p)
-	}
+	s, dir, all := connectTwenty(t)
 	const cluster, subset = "outbound|80||svc-7.ns-7.svc.cluster.local", "outbound|80|v1|svc-7.ns-7.svc.cluster.local"
 	check := generationCheck(t, s, xdswire.ClusterType)
 	write(t, dir, "shared.yaml", ruleYAML("ns-7", "trafficPolicy: {connectionPool: {tcp: {maxConnections: 1}}}"))
@@ -55,6 +41,26 @@ func TestRuleIsGeneratedOnce(t *testing.T) {
 	shared := slices.DeleteFunc(slices.Clone(all), func(p *proxy) bool { return slices.Contains(own, p) })
 	write(t, dir, "shared.yaml", ruleYAML("ns-7", "subsets: [{name: v1, labels: {version: v1}, trafficPolicy: {loadBalancer: {simple: RANDOM}}}]"))
 	check("a change of the rule for the others", shared, map[string]float64{"CDS": 2}, subset)
+}
+
+// connectTwenty starts a server with 50 services and connects 20 proxies, two in each of the
+// namespaces apps-0 to apps-9: apps-3 has proxies 3 and 13.
+func connectTwenty(t *testing.T) (s *Server, dir string, all []*proxy) {
+	t.Helper()
+	const services, namespaces = 50, 10
+	s = start(t, func(c *Config) {
+		dir = c.ConfigDir
+		for i := range services {
+			write(t, dir, fmt.Sprintf("service-%d.yaml", i), serviceYAML(i))
+			write(t, dir, fmt.Sprintf("slice-%d.yaml", i), sliceYAML(i, "10.1.0.1", "10.1.0.2"))
+		}
+	})
+	for i := range 2 * namespaces {
+		p := connectIn(t, s, fmt.Sprint("proxy-", i), fmt.Sprint("apps-", i%namespaces))
+		p.subscribeAll(t)
+		all = append(all, p)
+	}
+	return s, dir, all
 }
 
 // generationCheck returns a function that checks what a change sends to proxies, one response

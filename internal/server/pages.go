@@ -64,10 +64,12 @@ func (s *Server) pages() map[string]debug.Page {
 	}
 	views := func(ctx context.Context, _ debug.Query) (any, error) { return s.hub.Views(ctx) }
 	return map[string]debug.Page{
+		"analysis": {Help: "the faults between objects, as meshctl analyze finds them", Make: s.analysisPage},
 		"bundles":  show("the bundles of other trust domains", func() any { return s.trust.Bundles.Status() }),
 		"certs":    show("the signing CA: on disk, in use, and in issued certificates", func() any { return s.caPage() }),
 		"clusters": show("the clusters, and the state of each", func() any { return s.sources.Page() }),
 		"clusterz": show("the clusters, as istioctl reads them", func() any { return s.sources.SyncInfos() }),
+		"gateways": show("the gateways of networks, and why some are not used", func() any { return s.gatewaysPage() }),
 		"oidc":     show("the issuers of OIDC tokens", func() any { return s.oidcPage() }),
 		"tokens":   show("the clusters whose API servers review tokens", func() any { return s.apis.reviewers.Status() }),
 		"writers":  show("the writes to Kubernetes", func() any { return s.writersPage() }),
@@ -166,6 +168,7 @@ func (s *Server) notes() []string {
 	lines = append(lines, bounded(texts(s.registry.AddressConflicts()), "addresses that two services have, which this command shows: meshctl remote-clusters -o json")...)
 	lines = append(lines, bounded(texts(s.registry.HostConflicts()), "hosts that several objects define, which this command shows: meshctl remote-clusters -o json")...)
 	lines = append(lines, bounded(texts(s.registry.RouteProblems()), "problems of VirtualServices: see the log")...)
+	lines = append(lines, bounded(texts(s.findings.Load().unlogged), "faults of the configuration, which this command shows: meshctl x internal-debug analysis")...)
 	lines = append(lines, bounded(texts(s.registry.Faults()), "facts that could not be computed and keep their last good values: see the log")...)
 	lines = append(lines, s.apiNotes()...)
 	lines = append(lines, s.bundleNotes()...)
@@ -206,10 +209,11 @@ func (s *Server) policyNotes() []string {
 
 // configurationHints returns remarks on the configuration for the reader of proxies.
 func (s *Server) configurationHints() []string {
+	hints := s.analysisHint()
 	if own := s.ownCluster(); own != nil {
-		return own.Hints()
+		hints = append(own.Hints(), hints...)
 	}
-	return nil
+	return hints
 }
 
 // ownFaults returns why the own cluster is not read.

@@ -58,8 +58,12 @@ type Server struct {
 	// it.
 	operator    localtoken.Token
 	forgetToken func()
-	ready       atomic.Bool
-	draining    atomic.Bool
+	// changed gets a value when the mesh has changed since the last checks. findings are the
+	// faults that they found.
+	changed  chan struct{}
+	findings atomic.Pointer[knownFaults]
+	ready    atomic.Bool
+	draining atomic.Bool
 
 	http, monitoring, plain, secure, bundle net.Listener
 
@@ -77,7 +81,8 @@ func New(cfg Config) (_ *Server, err error) {
 	if err := checkConfigDir(&cfg); err != nil {
 		return nil, err
 	}
-	s := &Server{cfg: cfg, metrics: prometheus.NewRegistry(), fit: fitness{changed: make(chan struct{}, 1)}}
+	s := &Server{cfg: cfg, metrics: prometheus.NewRegistry(), fit: fitness{changed: make(chan struct{}, 1)}, changed: make(chan struct{}, 1)}
+	s.findings.Store(&knownFaults{})
 	s.metrics.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	s.newAPIParts()
 	if err := s.newTrust(); err != nil {
@@ -148,6 +153,10 @@ func (s *Server) publish(snap *snapshot.Snapshot, changes *snapshot.Changes) {
 		s.cfg.Log.Error("keeping the previous trust domains", "error", err)
 	}
 	s.hub.Update(snap, changes)
+	select {
+	case s.changed <- struct{}{}:
+	default:
+	}
 }
 
 // listen listens on all addresses, or on none.
@@ -197,6 +206,7 @@ func (s *Server) Run(ctx context.Context) error {
 		g.Go(func() error { return s.oidc.Run(ctx) })
 	}
 	g.Go(func() error { return s.recheckCallers(ctx) })
+	g.Go(func() error { return s.runAnalysis(ctx) })
 	// The hub outlives the context, to ask its streams to reconnect elsewhere.
 	hubCtx, stopHub := context.WithCancel(context.WithoutCancel(ctx))
 	g.Go(func() error { return s.hub.Run(hubCtx) })

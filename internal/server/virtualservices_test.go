@@ -2,6 +2,7 @@ package server
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"testing"
 
@@ -20,21 +21,7 @@ spec: {hosts: [svc-7.ns-7.svc.cluster.local], %s}
 // once for each different result, whatever the number of namespaces and proxies, and nothing
 // else.
 func TestVirtualServiceIsGeneratedOnce(t *testing.T) {
-	const services, namespaces = 50, 10
-	var dir string
-	s := start(t, func(c *Config) {
-		dir = c.ConfigDir
-		for i := range services {
-			write(t, dir, fmt.Sprintf("service-%d.yaml", i), serviceYAML(i))
-			write(t, dir, fmt.Sprintf("slice-%d.yaml", i), sliceYAML(i, "10.1.0.1", "10.1.0.2"))
-		}
-	})
-	var all []*proxy
-	for i := range 2 * namespaces {
-		p := connectIn(t, s, fmt.Sprint("proxy-", i), fmt.Sprint("apps-", i%namespaces))
-		p.subscribeAll(t)
-		all = append(all, p)
-	}
+	s, dir, all := connectTwenty(t)
 	check := generationCheck(t, s, xdswire.RouteType)
 	const route = "route: [{destination: {host: svc-8.ns-8.svc.cluster.local}}]"
 	once := map[string]float64{"RDS": 1}
@@ -89,4 +76,55 @@ func TestRoutesForSomeClients(t *testing.T) {
 	check("nobody", nil, map[string]float64{"RDS": 2})
 	write(t, dir, "routes.yaml", virtualServiceYAML("ns-7", "some", spec("2s")))
 	check("a change", some, map[string]float64{"RDS": 2}, "80")
+}
+
+// TestSidecarImportsDestinations: a Sidecar that imports a VirtualService gets the clusters of
+// the services that it routes to, from any namespace. They are the clusters of all proxies, so
+// nothing is generated for it, and only changed destinations send any.
+func TestSidecarImportsDestinations(t *testing.T) {
+	var dir string
+	s := start(t, func(c *Config) {
+		dir = c.ConfigDir
+		for i := range 10 {
+			write(t, dir, fmt.Sprintf("service-%d.yaml", i), serviceYAML(i))
+			write(t, dir, fmt.Sprintf("slice-%d.yaml", i), sliceYAML(i, "10.1.0.1"))
+		}
+		write(t, dir, "sidecar.yaml", `apiVersion: networking.istio.io/v1
+kind: Sidecar
+metadata: {name: default, namespace: apps}
+spec: {egress: [{hosts: [ns-7/*]}]}
+`)
+	})
+	limited := connectIn(t, s, "limited", "apps")
+	limited.subscribeAll(t)
+	connectIn(t, s, "free", "others").subscribeAll(t)
+	before := generated(t, s, nil)
+	const route, cluster = "http: [{%s route: [{destination: {host: svc-%d.ns-%d.svc.cluster.local}}]}]", "outbound|80||svc-%d.ns-%d.svc.cluster.local"
+	expect := func(typeURL string, names, removed []string) {
+		t.Helper()
+		r := limited.next(t)
+		for typeURL == xdswire.RouteType && r.TypeUrl == xdswire.EndpointType { // of the new cluster
+			r = limited.next(t)
+		}
+		var got []string
+		for _, r := range r.Resources {
+			got = append(got, r.Name)
+		}
+		if r.TypeUrl != typeURL || !slices.Equal(got, names) || !slices.Equal(r.RemovedResources, removed) {
+			t.Fatalf("sent %s %v without %v, want %s %v without %v", r.TypeUrl, got, r.RemovedResources, typeURL, names, removed)
+		}
+	}
+
+	write(t, dir, "virtual.yaml", virtualServiceYAML("ns-7", "v", fmt.Sprintf(route, "", 8, 8)))
+	expect(xdswire.ClusterType, []string{fmt.Sprintf(cluster, 8, 8)}, nil)
+	expect(xdswire.RouteType, []string{"80"}, nil)
+	write(t, dir, "virtual.yaml", virtualServiceYAML("ns-7", "v", fmt.Sprintf(route, "timeout: 1s,", 8, 8)))
+	expect(xdswire.RouteType, []string{"80"}, nil)
+	write(t, dir, "virtual.yaml", virtualServiceYAML("ns-7", "v", fmt.Sprintf(route, "timeout: 1s,", 9, 9)))
+	expect(xdswire.ClusterType, []string{fmt.Sprintf(cluster, 9, 9)}, []string{fmt.Sprintf(cluster, 8, 8)})
+	expect(xdswire.RouteType, []string{"80"}, nil)
+	// Two views have the routes: of the Sidecar, and of all other proxies.
+	if got, want := generated(t, s, before), map[string]float64{"RDS": 6}; !maps.Equal(got, want) {
+		t.Errorf("generated %v, want %v", got, want)
+	}
 }

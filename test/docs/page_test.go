@@ -43,7 +43,7 @@ var (
 )
 
 // languages are the languages of blocks without commands.
-var languages = []string{"text", "yaml", "json", "go", "python"}
+var languages = []string{"text", "yaml", "json", "go", "python", "diff"}
 
 // parse reads a page. Each fence names its language; sh and console are commands. An
 // HTML comment on the line before says how a block runs:

@@ -128,6 +128,26 @@ func adminGet(t *testing.T, admin, path string) string {
 // test.
 func readDump(t *testing.T, admin string) (*corev3.Node, names) {
 	t.Helper()
+	node, got, faults := dumpOf(t, admin)
+	for _, fault := range faults {
+		t.Error(fault)
+	}
+	return node, got
+}
+
+// dumpOf returns an Envoy's node, the names of its active dynamic resources, and those
+// that are warming, draining or were refused.
+func dumpOf(t *testing.T, admin string) (_ *corev3.Node, _ names, faults []string) {
+	t.Helper()
+	fault := func(format string, args ...any) { faults = append(faults, fmt.Sprintf(format, args...)) }
+	accepted := func(r interface {
+		GetErrorState() *adminv3.UpdateFailureState
+	},
+	) {
+		if state := r.GetErrorState(); state != nil {
+			fault("a resource was refused: %s", state.GetDetails())
+		}
+	}
 	var dump adminv3.ConfigDump
 	if err := protojson.Unmarshal([]byte(adminGet(t, admin, "/config_dump?include_eds")), &dump); err != nil {
 		t.Fatal(err)
@@ -144,10 +164,10 @@ func readDump(t *testing.T, admin string) (*corev3.Node, names) {
 			node = part.GetBootstrap().GetNode()
 		case *adminv3.ClustersConfigDump:
 			for _, c := range part.GetDynamicWarmingClusters() {
-				t.Errorf("a cluster is warming: %v", c)
+				fault("a cluster is warming: %v", c)
 			}
 			for _, c := range part.GetDynamicActiveClusters() {
-				accepted(t, c)
+				accepted(c)
 				cluster := unpack(t, c.GetCluster(), &clusterv3.Cluster{})
 				got.add(xdswire.ClusterType, cluster.GetName())
 				if cluster.GetType() == clusterv3.Cluster_EDS {
@@ -156,25 +176,25 @@ func readDump(t *testing.T, admin string) (*corev3.Node, names) {
 			}
 		case *adminv3.ListenersConfigDump:
 			for _, l := range part.GetDynamicListeners() {
-				accepted(t, l)
+				accepted(l)
 				if l.GetWarmingState() != nil || l.GetActiveState() == nil {
-					t.Errorf("listener %s is not active", l.GetName())
+					fault("listener %s is not active", l.GetName())
 				}
 				got.add(xdswire.ListenerType, l.GetName())
 			}
 		case *adminv3.RoutesConfigDump:
 			for _, r := range part.GetDynamicRouteConfigs() {
-				accepted(t, r)
+				accepted(r)
 				got.add(xdswire.RouteType, unpack(t, r.GetRouteConfig(), &routev3.RouteConfiguration{}).GetName())
 			}
 		case *adminv3.EndpointsConfigDump:
 			for _, e := range part.GetDynamicEndpointConfigs() {
-				accepted(t, e)
+				accepted(e)
 				assignments = append(assignments, unpack(t, e.GetEndpointConfig(), &endpointv3.ClusterLoadAssignment{}).GetClusterName())
 			}
 		case *adminv3.SecretsConfigDump:
 			for _, s := range part.GetDynamicWarmingSecrets() {
-				t.Errorf("secret %s is warming", s.GetName())
+				fault("secret %s is warming", s.GetName())
 			}
 		}
 	}
@@ -184,23 +204,12 @@ func readDump(t *testing.T, admin string) (*corev3.Node, names) {
 			got.add(xdswire.EndpointType, name)
 		}
 	}
-	return node, got.sorted()
+	return node, got.sorted(), faults
 }
 
 // assignmentName is the name of an EDS cluster's assignment.
 func assignmentName(c *clusterv3.Cluster) string {
 	return cmp.Or(c.GetEdsClusterConfig().GetServiceName(), c.GetName())
-}
-
-// accepted fails when the last version of a resource was refused.
-func accepted(t *testing.T, r interface {
-	GetErrorState() *adminv3.UpdateFailureState
-},
-) {
-	t.Helper()
-	if state := r.GetErrorState(); state != nil {
-		t.Errorf("a resource was refused: %s", state.GetDetails())
-	}
 }
 
 func unpack[M proto.Message](t *testing.T, from *anypb.Any, to M) M {

@@ -12,7 +12,6 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
-	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
@@ -28,7 +27,7 @@ import (
 // ruledMesh has services with two versions, and services for TLS settings, in front of one
 // TLS server. Each has a DestinationRule. ca is the content of server.pem in the folder
 // certificates.
-func ruledMesh(certificates, tlsPort string, ca []byte) string {
+func ruledMesh(certificates string, tlsPort int, ca []byte) string {
 	var out strings.Builder
 	fmt.Fprint(&out, `
 apiVersion: v1
@@ -52,50 +51,31 @@ kind: Pod
 metadata: {name: v2, namespace: shop, labels: {version: v2, istio-locality: r2.z1}}
 status: {podIP: 10.11.0.2}
 `)
-	service := func(name, vip, port, addresses, spec string) {
+	service := func(name, vip string, port int, addresses, spec string) {
 		protocol := "http"
 		if name == "idle" {
 			protocol = "tcp"
 		}
-		fmt.Fprintf(&out, `---
-apiVersion: v1
-kind: Service
-metadata: {name: %[1]s, namespace: shop}
-spec:
-  clusterIP: %[2]s
-  ports: [{name: %[6]s, port: 80, targetPort: %[3]s}]
----
-apiVersion: discovery.k8s.io/v1
-kind: EndpointSlice
-metadata: {name: %[1]s, namespace: shop, labels: {kubernetes.io/service-name: %[1]s}}
-addressType: IPv4
-ports: [{name: %[6]s, port: %[3]s}]
-endpoints: %[4]s
----
-apiVersion: networking.istio.io/v1
-kind: DestinationRule
-metadata: {name: %[1]s, namespace: shop}
-spec: {host: %[1]s, %[5]s}
-`, name, vip, port, addresses, spec, protocol)
+		out.WriteString(testService{name: name, vip: vip, protocol: protocol, port: 80, target: port, endpoints: addresses, rule: spec}.objects())
 	}
-	versions := "[{addresses: [10.11.0.1], targetRef: {kind: Pod, name: v1}}, {addresses: [10.11.0.2], targetRef: {kind: Pod, name: v2}}]"
-	service("hash", "10.96.0.1", "8080", versions, `
+	versions := endpointsOf("v1", "v2")
+	service("hash", "10.96.0.1", 8080, versions, `
   subsets: [{name: one, labels: {version: v1}}, {name: two, labels: {version: v2}}, {name: none, labels: {version: v3}}],
   trafficPolicy: {loadBalancer: {consistentHash: {httpHeaderName: x-user}}}`)
-	service("limited", "10.96.0.2", "8081", "[{addresses: [10.11.0.1]}]", `
+	service("limited", "10.96.0.2", 8081, "{addresses: [10.11.0.1]}", `
   trafficPolicy: {connectionPool: {tcp: {maxConnections: 1}, http: {http1MaxPendingRequests: 1}}}`)
 	const outlier = "outlierDetection: {consecutive5xxErrors: 1, baseEjectionTime: 300s, maxEjectionPercent: 100}"
-	service("outlier", "10.96.0.3", "8082", versions, `
+	service("outlier", "10.96.0.3", 8082, versions, `
   trafficPolicy: {`+outlier+`, loadBalancer: {localityLbSetting: {enabled: false}}}`)
-	service("failover", "10.96.0.10", "8083", versions, `
+	service("failover", "10.96.0.10", 8083, versions, `
   trafficPolicy: {`+outlier+`}`)
-	service("distributed", "10.96.0.11", "8084", versions, `
+	service("distributed", "10.96.0.11", 8084, versions, `
   trafficPolicy: {loadBalancer: {localityLbSetting: {distribute: [{from: r1/*, to: {r2/z1: 100}}]}}}`)
-	service("idle", "10.96.0.12", "8086", "[{addresses: [10.11.0.1]}]", `
+	service("idle", "10.96.0.12", 8086, "{addresses: [10.11.0.1]}", `
   trafficPolicy: {connectionPool: {tcp: {idleTimeout: 0.2s}}}`)
-	service("own", "10.96.0.13", "8085", "[{addresses: [10.11.0.77], targetRef: {kind: Pod, name: client}}]", `
+	service("own", "10.96.0.13", 8085, "{addresses: [10.11.0.77], targetRef: {kind: Pod, name: client}}", `
   trafficPolicy: {connectionPool: {tcp: {maxConnections: 1}, http: {http1MaxPendingRequests: 1}}}`)
-	server := "[{addresses: [127.0.0.1]}]"
+	server := "{addresses: [127.0.0.1]}"
 	service("simple", "10.96.0.4", tlsPort, server, fmt.Sprintf(`
   trafficPolicy: {tls: {mode: SIMPLE, sni: example.com, subjectAltNames: [example.com], caCertificates: %s/server.pem}}`, certificates))
 	service("mutual", "10.96.0.5", tlsPort, server, fmt.Sprintf(`
@@ -125,7 +105,7 @@ spec:
   addresses: [10.96.0.8]
   location: MESH_EXTERNAL
   resolution: STATIC
-  ports: [{number: 80, name: http, protocol: HTTP, targetPort: %s}]
+  ports: [{number: 80, name: http, protocol: HTTP, targetPort: %d}]
   endpoints: [{address: 127.0.0.1}]
 ---
 apiVersion: networking.istio.io/v1
@@ -152,14 +132,10 @@ func TestDestinationRules(t *testing.T) {
 	secure.TLS = &tls.Config{ClientAuth: tls.RequestClientCert}
 	secure.StartTLS()
 	t.Cleanup(secure.Close)
-	at, err := url.Parse(secure.URL)
-	if err != nil {
-		t.Fatal(err)
-	}
 	files := harness.ShortDir(t)
 	writeCertificate(t, files, &secure.TLS.Certificates[0])
 	otherCA := string(certs.EncodeCerts(otherRoot(t)))
-	p := startPod(t, ruledMesh(files, at.Port(), certs.EncodeCerts(secure.Certificate())), "10.11.0.77")
+	p := startPod(t, ruledMesh(files, secure.Listener.Addr().(*net.TCPAddr).Port, certs.EncodeCerts(secure.Certificate())), "10.11.0.77")
 	for _, ip := range []string{"10.11.0.1", "10.11.0.2"} {
 		p.address(t, ip)
 	}

@@ -13,6 +13,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -57,6 +58,7 @@ spec:
   - {port: {number: 443, name: named, protocol: HTTPS}, hosts: [named.example.com], tls: {mode: MUTUAL, credentialName: mutual, subjectAltNames: [client.example.com]}}
   - {port: {number: 443, name: mesh, protocol: HTTPS}, hosts: [mesh.example.com], tls: {mode: ISTIO_MUTUAL}}
   - {port: {number: 443, name: both, protocol: HTTPS}, hosts: [both.example.com], tls: {mode: SIMPLE, credentialNames: [simple, rsa]}}
+  - {port: {number: 443, name: both-older, protocol: HTTPS}, hosts: [both-older.example.com], tls: {mode: SIMPLE, credentialNames: [simple, rsa], maxProtocolVersion: TLSV1_2}}
   - {port: {number: 443, name: files, protocol: HTTPS}, hosts: [files.example.com], tls: {mode: SIMPLE, serverCertificate: FILES/cert-chain.pem, privateKey: FILES/key.pem}}
   - {port: {number: 443, name: older, protocol: HTTPS}, hosts: [older.example.com], tls: {mode: SIMPLE, credentialName: rsa, maxProtocolVersion: TLSV1_2, cipherSuites: [ECDHE-RSA-AES256-GCM-SHA384]}}
   - {port: {number: 443, name: missing, protocol: HTTPS}, hosts: [missing.example.com], tls: {mode: SIMPLE, credentialName: missing}}
@@ -74,6 +76,8 @@ spec:
   http:
   - match: [{uri: {prefix: /moved}}]
     redirect: {uri: /}
+  - match: [{uri: {prefix: /partner}}]
+    route: [{destination: {host: partner}}]
   - route: [{destination: {host: web, port: {number: 18000}}}]
 ---
 apiVersion: networking.istio.io/v1
@@ -87,6 +91,20 @@ spec:
     route: [{destination: {host: web, port: {number: 18443}}}]
   tcp:
   - route: [{destination: {host: web, port: {number: 18000}}}]
+---
+apiVersion: networking.istio.io/v1
+kind: ServiceEntry
+metadata: {name: partner, namespace: apps}
+spec:
+  hosts: [partner.apps.svc.cluster.local]
+  resolution: STATIC
+  ports: [{number: 443, name: http, protocol: HTTP, targetPort: 18444}]
+  endpoints: [{address: 127.3.0.3}]
+---
+apiVersion: networking.istio.io/v1
+kind: DestinationRule
+metadata: {name: partner, namespace: apps}
+spec: {host: partner, trafficPolicy: {tls: {mode: MUTUAL, credentialName: mutual-client, sni: a.example.com, subjectAltNames: ["*.example.com"]}}}
 ---
 apiVersion: v1
 kind: Service
@@ -227,7 +245,8 @@ func TestGateways(t *testing.T) {
 	secrets := filepath.Join(mesh, "cluster1", "secrets.yaml")
 	replace(t, config, strings.ReplaceAll(gatewayMesh, "FILES", files))
 	roots := certs.EncodeCerts(clients.Cert)
-	replace(t, secrets, simple.secret("edge", "simple", nil)+rsa.secret("edge", "rsa", nil)+simple.secret("edge", "mutual", roots)+simple.secret("other", "simple", nil))
+	replace(t, secrets, simple.secret("edge", "simple", nil)+rsa.secret("edge", "rsa", nil)+simple.secret("edge", "mutual", roots)+simple.secret("other", "simple", nil)+
+		named.secret("edge", "mutual-client", certs.EncodeCerts(servers.Cert)))
 	replace(t, filepath.Join(files, "cert-chain.pem"), string(rsa.chain))
 	replace(t, filepath.Join(files, "key.pem"), string(rsa.key))
 
@@ -235,7 +254,10 @@ func TestGateways(t *testing.T) {
 		fmt.Fprintf(w, "%s of %s, certificate %q", r.URL.Path, r.Host, r.Header.Get("X-Forwarded-Client-Cert"))
 	}
 	serves(t, "127.3.0.3:18000", web)
-	servesTLS(t, "127.3.0.3:18443", rsa.client(t), web)
+	servesTLS(t, "127.3.0.3:18443", &tls.Config{Certificates: []tls.Certificate{*rsa.client(t)}}, web)
+	servesTLS(t, "127.3.0.3:18444", &tls.Config{Certificates: []tls.Certificate{*simple.client(t)}, ClientAuth: tls.RequireAnyClientCert}, func(w http.ResponseWriter, r *http.Request) {
+		fmt.Fprintf(w, "%s as %s", r.TLS.PeerCertificates[0].DNSNames[0], r.TLS.ServerName)
+	})
 	_, secure := controlPlane(t, dir, mesh)
 	gateway := proxy{"ingress", "router", "edge", "ingress", "10.11.0.9", map[string]string{"istio": "ingress"}}
 	stop := gateway.start(t, dir, secure)
@@ -252,6 +274,9 @@ func TestGateways(t *testing.T) {
 		}
 		if got := requested(t, "http://"+gatewayAt+":8880/a", "plain.example.com", "X-Forwarded-Client-Cert", "forged"); got.body != `/a of plain.example.com, certificate ""` {
 			t.Errorf("a VirtualService: %+v", got)
+		}
+		if got := requested(t, "http://"+gatewayAt+":8880/partner", "plain.example.com"); got.body != "client.example.com as a.example.com" {
+			t.Errorf("a destination that requires a certificate: %+v", got)
 		}
 		if got := requested(t, "http://"+gatewayAt+":9000/a", "anything"); got.body != `/a of anything, certificate ""` && got.status != http.StatusOK {
 			t.Errorf("TCP: %+v", got)
@@ -319,6 +344,9 @@ func TestGateways(t *testing.T) {
 			{"mesh, other CA", tlsCall{host: "mesh.example.com", client: client.client(t)}, refused},
 			{"files", tlsCall{host: "files.example.com"}, func(a tlsAnswer) error { return errors.Join(served(a), keyIs(a, x509.RSA)) }},
 			{"two certificates", tlsCall{host: "both.example.com"}, func(a tlsAnswer) error { return errors.Join(served(a), keyIs(a, x509.ECDSA)) }},
+			{"two certificates up to TLS 1.2, client without ECDSA", tlsCall{host: "both-older.example.com", modify: func(c *tls.Config) {
+				c.CipherSuites = []uint16{tls.TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256}
+			}}, func(a tlsAnswer) error { return errors.Join(served(a), keyIs(a, x509.RSA)) }},
 			{"version and cipher suite", tlsCall{host: "older.example.com"}, func(a tlsAnswer) error {
 				if err := served(a); err != nil {
 					return err
@@ -342,6 +370,13 @@ func TestGateways(t *testing.T) {
 			}
 		}
 	})
+	t.Run("client of TLS 1.2 without ECDSA", func(t *testing.T) {
+		cmd := exec.CommandContext(t.Context(), "openssl", "s_client", "-connect", net.JoinHostPort(gatewayAt, "8443"), "-servername", "both.example.com",
+			"-tls1_2", "-cipher", "ECDHE-RSA-AES128-GCM-SHA256")
+		if out, err := cmd.CombinedOutput(); err != nil || !strings.Contains(string(out), "Cipher is ECDHE-RSA-AES128-GCM-SHA256") {
+			t.Errorf("%v\n%s", err, out)
+		}
+	})
 	t.Run("Secrets change", func(t *testing.T) {
 		call := tlsCall{port: "8443", host: "missing.example.com"}
 		replace(t, filepath.Join(mesh, "cluster1", "late.yaml"), rsa.secret("edge", "missing", nil))
@@ -352,7 +387,7 @@ func TestGateways(t *testing.T) {
 }
 
 // servesTLS is serves with TLS.
-func servesTLS(t *testing.T, at string, certificate *tls.Certificate, handler http.HandlerFunc) {
+func servesTLS(t *testing.T, at string, config *tls.Config, handler http.HandlerFunc) {
 	t.Helper()
 	l, err := net.Listen("tcp", at)
 	if err != nil {
@@ -360,7 +395,7 @@ func servesTLS(t *testing.T, at string, certificate *tls.Certificate, handler ht
 	}
 	server := httptest.NewUnstartedServer(handler)
 	_ = server.Listener.Close()
-	server.Listener, server.TLS = l, &tls.Config{Certificates: []tls.Certificate{*certificate}}
+	server.Listener, server.TLS = l, config
 	server.StartTLS()
 	t.Cleanup(server.Close)
 }

@@ -38,26 +38,10 @@ metadata: {name: v2, namespace: shop, labels: {version: v2}}
 status: {podIP: 10.11.0.2}
 `)
 	service := func(name, namespace, vip, protocol string, port, target int, policy string) {
-		fmt.Fprintf(&out, `---
-apiVersion: v1
-kind: Service
-metadata: {name: %[1]s, namespace: %[2]s}
-spec:
-  clusterIP: %[3]s
-  ports: [{name: %[4]s, port: %[5]d, targetPort: %[6]d}]
----
-apiVersion: discovery.k8s.io/v1
-kind: EndpointSlice
-metadata: {name: %[1]s, namespace: %[2]s, labels: {kubernetes.io/service-name: %[1]s}}
-addressType: IPv4
-ports: [{name: %[4]s, port: %[6]d}]
-endpoints: [{addresses: [10.11.0.1], targetRef: {kind: Pod, name: v1, namespace: shop}}, {addresses: [10.11.0.2], targetRef: {kind: Pod, name: v2, namespace: shop}}]
----
-apiVersion: networking.istio.io/v1
-kind: DestinationRule
-metadata: {name: %[1]s, namespace: %[2]s}
-spec: {host: %[1]s, subsets: [{name: v1, labels: {version: v1}}, {name: v2, labels: {version: v2}}]%[7]s}
-`, name, namespace, vip, protocol, port, target, policy)
+		out.WriteString(testService{
+			name: name, namespace: namespace, vip: vip, protocol: protocol, port: port, target: target,
+			rule: "subsets: [{name: v1, labels: {version: v1}}, {name: v2, labels: {version: v2}}]" + policy,
+		}.objects())
 	}
 	service("api", "shop", "10.96.1.1", "http", 80, 9001, "")
 	service("shadow", "other", "10.96.1.2", "http", 8080, 9002, "")
@@ -346,20 +330,7 @@ func TestVirtualServices(t *testing.T) {
 	t.Run("TCP", func(t *testing.T) {
 		for ip, banner := range map[string]string{"10.11.0.1": "1", "10.11.0.2": "2"} {
 			l, err := net.Listen("tcp", ip+":9003")
-			if err != nil {
-				t.Fatal(err)
-			}
-			t.Cleanup(func() { _ = l.Close() })
-			go func() {
-				for {
-					conn, err := l.Accept()
-					if err != nil {
-						return
-					}
-					_, _ = io.WriteString(conn, banner)
-					_ = conn.Close()
-				}
-			}()
+			servesEach(t, l, err, sendsFirst(banner))
 		}
 		var second int64
 		for range many {
@@ -382,22 +353,7 @@ func TestVirtualServices(t *testing.T) {
 		t.Cleanup(template.Close)
 		for ip, name := range map[string]string{"10.11.0.1": "one", "10.11.0.2": "two"} {
 			l, err := tls.Listen("tcp", ip+":9004", &tls.Config{Certificates: template.TLS.Certificates})
-			if err != nil {
-				t.Fatal(err)
-			}
-			t.Cleanup(func() { _ = l.Close() })
-			go func() {
-				for {
-					conn, err := l.Accept()
-					if err != nil {
-						return
-					}
-					go func() {
-						_, _ = io.WriteString(conn, name)
-						_ = conn.Close()
-					}()
-				}
-			}()
+			servesEach(t, l, err, sendsFirst(name))
 		}
 		for sni, want := range map[string]string{"one.secure.example": "one", "two.secure.example": "two"} {
 			conn, err := tls.Dial("tcp", "10.97.0.1:443", &tls.Config{ServerName: sni, InsecureSkipVerify: true})

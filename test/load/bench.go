@@ -58,10 +58,12 @@ func (b *benchmark) all(ctx context.Context) error {
 		return b.certificates(ctx)
 	case "kube":
 		return b.kube(ctx)
+	case "policies":
+		return b.policies(ctx)
 	case "scale":
 		return b.scale(ctx, part)
 	default:
-		return fmt.Errorf("-only %q: want certificates, kube or scale", b.only)
+		return fmt.Errorf("-only %q: want certificates, kube, policies or scale", b.only)
 	}
 	for _, k := range kinds {
 		if !slices.Contains(strings.Split(b.kinds, ","), k.String()) {
@@ -87,6 +89,9 @@ func (b *benchmark) all(ctx context.Context) error {
 		}
 		if err := b.kube(ctx); err != nil {
 			return fmt.Errorf("mesh in a Kubernetes API: %w", err)
+		}
+		if err := b.policies(ctx); err != nil {
+			return fmt.Errorf("policies: %w", err)
 		}
 		if err := b.scale(ctx, ""); err != nil {
 			return err
@@ -313,7 +318,7 @@ func (b *benchmark) changesSeen(
 			return nil, err
 		}
 		at, err := f.each(ctx, func(proxy int) bool { return sees(proxy, service) }, func(e event) bool {
-			return e.typ == typ && e.has(b.mesh.cluster(service))
+			return e.typ == typ && e.has(b.mesh.resource(typ, service))
 		})
 		if err != nil {
 			return nil, err

@@ -6,6 +6,8 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+
+	"github.com/meshctl/meshctl/internal/xdswire"
 )
 
 // services describes Services, each with one EndpointSlice, that are spread over namespaces.
@@ -30,6 +32,14 @@ func (s services) namespace(i int) string { return fmt.Sprintf("ns-%d", i%s.name
 // cluster returns the name of a Service's cluster.
 func (s services) cluster(i int) string {
 	return fmt.Sprintf("outbound|80||svc-%d.%s.svc.cluster.local", i, s.namespace(i))
+}
+
+// resource returns the name of the resource of a type that holds a Service.
+func (s services) resource(typ string, i int) string {
+	if typ == xdswire.RouteType {
+		return "80"
+	}
+	return s.cluster(i)
 }
 
 func serviceFile(dir string, i int) string {

@@ -37,6 +37,15 @@ func (r *report) add(name string, value float64, unit string, limit float64) {
 	r.Figures = append(r.Figures, figure{name, value, unit, limit})
 }
 
+// limit sets the limit of a figure.
+func (r *report) limit(name string, limit float64) {
+	for i := range r.Figures {
+		if r.Figures[i].Name == name {
+			r.Figures[i].Limit = limit
+		}
+	}
+}
+
 // value returns the figure with the name, or 0.
 func (r *report) value(name string) float64 {
 	for _, f := range r.Figures {

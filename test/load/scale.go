@@ -113,11 +113,7 @@ func (b *benchmark) regime(ctx context.Context, r regime) (err error) {
 	if err := large.connect(ctx, what, m.process, f); err != nil {
 		return err
 	}
-	for i := range large.report.Figures {
-		if row := &large.report.Figures[i]; row.Name == memoryRow(r.name) {
-			row.Limit = r.memory
-		}
-	}
+	large.report.limit(memoryRow(r.name), r.memory)
 	b.report.Figures = large.report.Figures
 	c, err := large.moveEndpointsSeen(ctx, what+" change", m, f, r.sees)
 	if err != nil {

@@ -8,7 +8,7 @@ import (
 
 // group returns the commands of this package.
 func group() cli.Group {
-	return cli.Group{Commands: []cli.Command{NewMulticluster, NewCreateRemoteSecret, NewRemoteSecret, NewRemoteClusters}}
+	return cli.Group{Commands: []cli.Command{NewMulticluster, NewCreateRemoteSecret, NewRemoteSecret, NewRemoteClusters, NewGateways}}
 }
 
 // run runs a command of this package and returns its exit code.

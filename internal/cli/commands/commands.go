@@ -8,6 +8,7 @@ import (
 
 	"github.com/meshctl/meshctl/internal/cli"
 	"github.com/meshctl/meshctl/internal/cli/certscmd"
+	"github.com/meshctl/meshctl/internal/cli/checkcmd"
 	"github.com/meshctl/meshctl/internal/cli/clustercmd"
 	"github.com/meshctl/meshctl/internal/cli/debugcmd"
 	"github.com/meshctl/meshctl/internal/cli/proxycmd"
@@ -33,6 +34,9 @@ func groups() []cli.Group {
 			proxycmd.NewProxyConfig,
 			proxycmd.NewProxyStatus,
 			proxycmd.NewExplain,
+			checkcmd.NewAnalyze,
+			checkcmd.NewValidate,
+			proxycmd.NewRender,
 			debugcmd.NewXDS,
 			debugcmd.NewLogLevel,
 		}},
@@ -41,6 +45,7 @@ func groups() []cli.Group {
 			clustercmd.NewCreateRemoteSecret,
 			clustercmd.NewRemoteSecret,
 			clustercmd.NewRemoteClusters,
+			clustercmd.NewGateways,
 		}},
 		{Title: "Manage identities:", Commands: []cli.Command{
 			certscmd.NewCerts,

@@ -20,6 +20,7 @@ func TestWithoutToken(t *testing.T) {
 		{"explain", "endpoints", "web.apps", "--from", "client-1.apps"},
 		{"log-level"},
 		{"remote-clusters"},
+		{"gateways"},
 		{"xds", "views"},
 	} {
 		code, stdout, stderr := m.Run(args...)

@@ -46,7 +46,13 @@ func (p *Pages) configDump(_ context.Context, q Query) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	configs, err := p.dump(x, q.Has("include_eds"))
+	return ConfigDump(p.cfg.Sent(x.ID), q.Has("include_eds"))
+}
+
+// ConfigDump returns responses to a proxy, by type URL, as JSON in the form of Envoy's dump
+// and without private keys.
+func ConfigDump(sent map[string]history.SentConfig, endpoints bool) (any, error) {
+	configs, err := dump(sent, endpoints)
 	if err != nil {
 		return nil, err
 	}
@@ -87,6 +93,12 @@ func (p *Pages) ofTypes(q Query, types ...string) (any, error) {
 	return out, nil
 }
 
+// Resource returns a resource as JSON, without private keys.
+func Resource(r *xdswire.Resource) (any, error) {
+	a, err := shown(r)
+	return message{a}, err
+}
+
 // shown returns a resource without private keys.
 func shown(r *xdswire.Resource) (*anypb.Any, error) {
 	a, err := r.Any()
@@ -112,8 +124,7 @@ func shown(r *xdswire.Resource) (*anypb.Any, error) {
 }
 
 // dump returns the last responses to a proxy, in the messages of Envoy's dump.
-func (p *Pages) dump(x *history.Proxy, endpoints bool) ([]*anypb.Any, error) {
-	sent := p.cfg.Sent(x.ID)
+func dump(sent map[string]history.SentConfig, endpoints bool) ([]*anypb.Any, error) {
 	var failed error
 	each := func(url string, add func(version, name string, a *anypb.Any)) {
 		for _, r := range sent[url].Resources {

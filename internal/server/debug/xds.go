@@ -92,7 +92,7 @@ func (p *Pages) dumpOf(who mesh.Caller, rights Rights, name string) ([]*anypb.An
 	case err != nil:
 		return nil, status.Error(codes.InvalidArgument, err.Error())
 	case x != nil:
-		return p.dump(x, false)
+		return dump(p.cfg.Sent(x.ID), false)
 	case !rights.mayBeOf(name):
 		return nil, unavailableTo(who)
 	}

@@ -155,9 +155,6 @@ func (t *tables) findConflicts(r *derive.Reads) []AddressConflict {
 	return out
 }
 
-// maxConflicts is the number of new conflicts of one change that are logged.
-const maxConflicts = 16
-
 // logConflicts logs the conflicts that were not there before.
 func (s *state) logConflicts(before, now []AddressConflict) {
 	known := make(map[[3]string]struct{}, len(before))
@@ -165,17 +162,13 @@ func (s *state) logConflicts(before, now []AddressConflict) {
 	for _, c := range before {
 		known[id(c)] = struct{}{}
 	}
-	logged := 0
-	for _, c := range now {
-		if _, old := known[id(c)]; old {
-			continue
-		}
-		if logged++; logged <= maxConflicts {
-			s.cfg.Log.Warn("two services have one address: proxies use it for the first one only", "address", c.Address.String(),
-				"first", c.Used, "second", c.Unused, "proxies_of", c.Clusters)
-		}
-	}
-	if more := logged - maxConflicts; more > 0 {
+	logNew(now, func(c AddressConflict) bool {
+		_, old := known[id(c)]
+		return old
+	}, func(c AddressConflict) {
+		s.cfg.Log.Warn("two services have one address: proxies use it for the first one only", "address", c.Address.String(),
+			"first", c.Used, "second", c.Unused, "proxies_of", c.Clusters)
+	}, func(more int) {
 		s.cfg.Log.Warn("more services share addresses: see the status page clusters", "more", more)
-	}
+	})
 }

@@ -136,7 +136,7 @@ func TestManyAddressConflicts(t *testing.T) {
 	if got := b.used("c1"); !slices.Equal(got, []string{"victim 10.96.0.7"}) {
 		t.Errorf("proxies of c1 use %d addresses", len(got))
 	}
-	if n := strings.Count(log.String(), "\n"); n != maxConflicts+1 || !strings.Contains(log.String(), "more services share addresses") {
+	if n := strings.Count(log.String(), "\n"); n != maxLogged+1 || !strings.Contains(log.String(), "more services share addresses") {
 		t.Errorf("%d lines", n)
 	}
 }
@@ -213,7 +213,7 @@ func TestAddressesOfOthers(t *testing.T) {
 	noPort.Ports = nil
 	b.apply(up(noPort))
 	if got, want := b.s.report.refused["c2"], (RefusedGateways{1, []RefusedGateway{
-		{"n2", "192.0.2.1", "service istio-system/eastwest does not expose port 15443"},
+		{"n2", "192.0.2.1", "Service istio-system/eastwest does not expose port 15443"},
 	}}); !reflect.DeepEqual(got, want) {
 		t.Errorf("refused %+v, want %+v", got, want)
 	}

@@ -1,6 +1,8 @@
 package registry
 
 import (
+	"cmp"
+	"fmt"
 	"maps"
 	"strings"
 
@@ -14,8 +16,8 @@ import (
 // delegated returns the HTTP routes of a VirtualService, in which the routes of others
 // replace the delegating ones. A route without a usable delegate is left out. The result
 // shares messages with v. why holds the reason for each route that is left out.
-func (t *tables) delegated(r *derive.Reads, v *snapshot.VirtualService) (routes []*networkingv1alpha3.HTTPRoute, why []string) {
-	for _, root := range v.HTTP {
+func (t *tables) delegated(r *derive.Reads, v *snapshot.VirtualService) (routes []*networkingv1alpha3.HTTPRoute, why []routeFault) {
+	for i, root := range v.HTTP {
 		d := root.GetDelegate()
 		if d == nil {
 			routes = append(routes, root)
@@ -23,19 +25,22 @@ func (t *tables) delegated(r *derive.Reads, v *snapshot.VirtualService) (routes 
 		}
 		name := d.GetNamespace() + "/" + d.GetName()
 		to, ok := t.virtual.Get(r, objectKey{v.Cluster, d.GetNamespace(), d.GetName()})
+		fault := func(kind ProblemKind, text string) {
+			why = append(why, routeFault{kind: kind, field: fmt.Sprintf("spec.http[%d].delegate", i), text: text})
+		}
 		switch {
 		case !ok:
-			why = append(why, "delegate "+name+" does not exist")
+			fault(MissingReference, "delegate "+name+" does not exist")
 		case len(to.Hosts) > 0:
-			why = append(why, "delegate "+name+" has hosts, which only the delegating VirtualService may have")
+			fault(UnusableDelegate, "delegate "+name+" has hosts, which only the delegating VirtualService may have")
 		case !t.virtualExports(r, to).to(v.Namespace, to.Namespace):
-			why = append(why, "delegate "+name+" is not exported to namespace "+v.Namespace)
+			fault(UnusableDelegate, "delegate "+name+" is not exported to namespace "+v.Namespace)
 		default:
 			for _, part := range to.HTTP {
 				if merged := mergeRoutes(root, part); merged != nil {
 					routes = append(routes, merged)
 				} else {
-					why = append(why, "a route of delegate "+name+" matches requests that the delegating route does not")
+					fault(UnusableDelegate, "a route of delegate "+name+" matches requests that the delegating route does not")
 				}
 			}
 		}
@@ -66,28 +71,21 @@ func mergeRoutes(root, part *networkingv1alpha3.HTTPRoute) *networkingv1alpha3.H
 		}
 	}
 	out.Name = joinNames(root.Name, part.Name)
-	out.Rewrite = orElse(out.Rewrite, root.Rewrite)
-	out.Timeout = orElse(out.Timeout, root.Timeout)
-	out.Retries = orElse(out.Retries, root.Retries)
-	out.Fault = orElse(out.Fault, root.Fault)
+	out.Rewrite = cmp.Or(out.Rewrite, root.Rewrite)
+	out.Timeout = cmp.Or(out.Timeout, root.Timeout)
+	out.Retries = cmp.Or(out.Retries, root.Retries)
+	out.Fault = cmp.Or(out.Fault, root.Fault)
 	if out.Mirror == nil && len(out.Mirrors) == 0 {
 		out.Mirror, out.Mirrors = root.Mirror, root.Mirrors
 	}
-	out.MirrorPercent = orElse(out.MirrorPercent, root.MirrorPercent) //nolint:staticcheck // the older field
-	out.MirrorPercentage = orElse(out.MirrorPercentage, root.MirrorPercentage)
-	out.CorsPolicy = orElse(out.CorsPolicy, root.CorsPolicy)
-	out.Headers = orElse(out.Headers, root.Headers)
+	out.MirrorPercent = cmp.Or(out.MirrorPercent, root.MirrorPercent) //nolint:staticcheck // the older field
+	out.MirrorPercentage = cmp.Or(out.MirrorPercentage, root.MirrorPercentage)
+	out.CorsPolicy = cmp.Or(out.CorsPolicy, root.CorsPolicy)
+	out.Headers = cmp.Or(out.Headers, root.Headers)
 	if len(out.Route) == 0 { // with which these do not go
 		out.Rewrite, out.Fault = part.Rewrite, part.Fault
 	}
 	return out
-}
-
-func orElse[T any](a, b *T) *T {
-	if a != nil {
-		return a
-	}
-	return b
 }
 
 func joinNames(root, part string) string {
@@ -108,19 +106,15 @@ func mergeMatches(root, part *networkingv1alpha3.HTTPMatchRequest) *networkingv1
 	}
 	out, _ := proto.Clone(part).(*networkingv1alpha3.HTTPMatchRequest)
 	out.Name = joinNames(root.Name, part.Name)
-	out.Uri = orElse(out.Uri, root.Uri)
-	out.Scheme = orElse(out.Scheme, root.Scheme)
-	out.Method = orElse(out.Method, root.Method)
-	out.Authority = orElse(out.Authority, root.Authority)
+	out.Uri = cmp.Or(out.Uri, root.Uri)
+	out.Scheme = cmp.Or(out.Scheme, root.Scheme)
+	out.Method = cmp.Or(out.Method, root.Method)
+	out.Authority = cmp.Or(out.Authority, root.Authority)
 	out.Headers = union(root.Headers, part.Headers)
 	out.WithoutHeaders = union(root.WithoutHeaders, part.WithoutHeaders)
 	out.QueryParams = union(root.QueryParams, part.QueryParams)
-	if out.Port == 0 {
-		out.Port = root.Port
-	}
-	if out.StatPrefix == "" {
-		out.StatPrefix = root.StatPrefix
-	}
+	out.Port = cmp.Or(out.Port, root.Port)
+	out.StatPrefix = cmp.Or(out.StatPrefix, root.StatPrefix)
 	return out
 }
 

@@ -35,16 +35,6 @@ func (k ruleKey) compare(other ruleKey) int {
 	return cmp.Or(strings.Compare(k.host, other.host), strings.Compare(k.namespace, other.namespace))
 }
 
-// ruledHost returns the host of a DestinationRule. A name without a dot is the name of a
-// service in the rule's namespace.
-func ruledHost(d *snapshot.DestinationRule) string {
-	host := strings.ToLower(d.Spec.GetHost())
-	if host == "*" || strings.Contains(host, ".") {
-		return host
-	}
-	return mesh.ServiceHost(host, d.Namespace, mesh.DefaultDomain)
-}
-
 // exports holds the namespaces to which rules are exported, sorted. The own namespace of
 // the rules is ".".
 type exports []string

@@ -33,7 +33,11 @@ type duplicateExtension struct {
 }
 
 func (d duplicateExtension) String() string {
-	return fmt.Sprintf("%s: proxies that %s also selects get extension %q from there", d.second, d.first, d.extension)
+	return d.second.String() + ": " + d.text()
+}
+
+func (d duplicateExtension) text() string {
+	return fmt.Sprintf("proxies that %s also selects get extension %q from there", d.first, d.extension)
 }
 
 // DuplicateExtensions describes, sorted, the extensions of EnvoyFilters that some

@@ -23,20 +23,19 @@ func (f *foundGateways) hostNames() []string {
 	return slices.Compact(out)
 }
 
-// addressesOf returns the address in text, or the addresses of the host name in text,
-// for a gateway of a cluster. It refuses a text that gives no usable address.
-func (s *gatewaySearch) addressesOf(c mesh.ClusterID, network mesh.NetworkID, text string) []netip.Addr {
-	if addr, err := netip.ParseAddr(text); err == nil {
+// addressesOf returns the address of a gateway, or the addresses of its host name. It
+// refuses a gateway without a usable address.
+func (s *gatewaySearch) addressesOf(g *Gateway) []netip.Addr {
+	if addr, err := netip.ParseAddr(g.Address); err == nil {
 		return []netip.Addr{addr.Unmap()}
 	}
-	refuse := func(reason string) { s.refuse(c, RefusedGateway{network, text, reason}) }
-	host := strings.ToLower(text)
+	c, host := g.Cluster, strings.ToLower(g.Address)
 	switch {
 	case !mesh.IsDNSName(strings.TrimSuffix(host, ".")):
-		refuse(refusedNotHost)
+		s.refuse(g, refusedNotHost)
 		return nil
 	case s.cfg.Resolve == nil:
-		refuse(refusedNotResolved)
+		s.refuse(g, refusedNotResolved)
 		return nil
 	}
 	if s.named[c] == nil {
@@ -45,9 +44,9 @@ func (s *gatewaySearch) addressesOf(c mesh.ClusterID, network mesh.NetworkID, te
 	s.named[c].add(host)
 	addresses, asked := s.hosts.Get(s.r, host)
 	if len(addresses) == 0 {
-		refuse(refusedUnknownHost)
+		s.refuse(g, refusedUnknownHost)
 		if !asked {
-			s.faultsOf(network).pending = true
+			s.faultsOf(g.Network).pending = true
 		}
 		return nil
 	}
@@ -55,7 +54,7 @@ func (s *gatewaySearch) addressesOf(c mesh.ClusterID, network mesh.NetworkID, te
 	for _, addr := range addresses {
 		// Remote clusters, and the owners of their DNS zones, are not trusted.
 		if kind := mesh.AddressKindOf(addr); kind != mesh.AddressOrdinary && c != s.cfg.Local {
-			refuse(refusedAddressKind(addr, kind))
+			s.refuse(g, refusedAddressKind(addr, kind))
 			continue
 		}
 		out = append(out, addr)

@@ -57,6 +57,7 @@ func (t *tables) meshFacts(r *derive.Reads) *snapshot.Mesh {
 			Tracing:          meshTracing(mc),
 			DetectionTimeout: mc.GetProtocolDetectionTimeout().AsDuration(),
 		},
+		NetworkRanges: t.networkRules.Get(r).ranges,
 		DefaultPolicy: t.defaultPolicy.Get(r), LocalityLB: mc.GetLocalityLbSetting(),
 		KeepAlive: snapshot.KeepAlive{
 			On: mc.GetTcpKeepalive() != nil, Probes: mc.GetTcpKeepalive().GetProbes(),

@@ -58,5 +58,5 @@ func equalFacts(a, b *snapshot.NamespaceFacts) bool {
 }
 
 func equalMeta(a, b *snapshot.Meta) bool {
-	return a.Namespace == b.Namespace && a.Name == b.Name && a.Created.Equal(b.Created) && maps.Equal(a.Labels, b.Labels)
+	return a.Namespace == b.Namespace && a.Name == b.Name && a.Created.Equal(b.Created) && a.Suppress == b.Suppress && maps.Equal(a.Labels, b.Labels)
 }

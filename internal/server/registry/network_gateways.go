@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"maps"
 	"net/netip"
-	"reflect"
 	"slices"
 	"strconv"
 
@@ -22,8 +21,9 @@ type foundGateways struct {
 	refused map[mesh.ClusterID]RefusedGateways
 	faults  map[mesh.NetworkID]*gatewayFaults
 	// named holds the host names of gateways by cluster.
-	named    map[mesh.ClusterID]set[string]
-	warnings []warning
+	named     map[mesh.ClusterID]set[string]
+	warnings  []warning
+	described []*Gateway // sorted
 }
 
 // warning is a line to log.
@@ -36,8 +36,6 @@ func (f *foundGateways) warn(message string, attrs ...any) {
 	f.warnings = append(f.warnings, warning{message, attrs})
 }
 
-func (f *foundGateways) equal(other *foundGateways) bool { return reflect.DeepEqual(f, other) }
-
 func equalGateways(a, b *snapshot.Gateways) bool {
 	return maps.EqualFunc(a.ByNetwork, b.ByNetwork, slices.Equal[[]snapshot.NetworkGateway])
 }
@@ -46,14 +44,15 @@ func equalGateways(a, b *snapshot.Gateways) bool {
 type gatewaySearch struct {
 	*tables
 	*foundGateways
-	r   *derive.Reads
-	all set[snapshot.NetworkGateway]
+	r *derive.Reads
+	// all holds the gateways with their descriptions.
+	all map[snapshot.NetworkGateway][]*Gateway
 }
 
 // findGateways finds all east-west gateways: labelled Services and Kubernetes Gateways of
 // all clusters, and the gateways in meshNetworks.
 func (t *tables) findGateways(r *derive.Reads) *foundGateways {
-	s := &gatewaySearch{tables: t, r: r, all: set[snapshot.NetworkGateway]{}, foundGateways: &foundGateways{
+	s := &gatewaySearch{tables: t, r: r, all: make(map[snapshot.NetworkGateway][]*Gateway), foundGateways: &foundGateways{
 		usable: make(map[mesh.NetworkID][]snapshot.NetworkGateway), refused: make(map[mesh.ClusterID]RefusedGateways),
 		faults: make(map[mesh.NetworkID]*gatewayFaults), named: make(map[mesh.ClusterID]set[string]),
 	}}
@@ -65,6 +64,7 @@ func (t *tables) findGateways(r *derive.Reads) *foundGateways {
 	for _, g := range s.choose() {
 		s.usable[g.Network] = append(s.usable[g.Network], g)
 	}
+	s.sortDescribed()
 	return s.foundGateways
 }
 
@@ -73,10 +73,15 @@ func compareGateways(x, y snapshot.NetworkGateway) int {
 		cmp.Compare(x.Port, y.Port), cmp.Compare(x.Cluster, y.Cluster), cmp.Compare(x.Namespace, y.Namespace))
 }
 
+func sameAddress(x, y snapshot.NetworkGateway) bool {
+	x.Namespace = y.Namespace
+	return x == y
+}
+
 // service adds the external addresses of a Service. Port 0 stands for the port in the
 // Service's label, or for 15443, which the Service must expose.
 func (s *gatewaySearch) service(network mesh.NetworkID, svc *snapshot.Service, port uint32) {
-	c := svc.Cluster
+	source := "Service " + svc.Namespace + "/" + svc.Name
 	if port == 0 {
 		port = mesh.PortEastWest
 		if label := svc.Labels[mesh.LabelGatewayPort]; label != "" {
@@ -84,23 +89,63 @@ func (s *gatewaySearch) service(network mesh.NetworkID, svc *snapshot.Service, p
 			if err != nil || n == 0 {
 				reason := fmt.Sprintf("its label %s: %q is not a port", mesh.LabelGatewayPort, label)
 				s.warnUnusable(svc, reason)
-				s.fault(network, "Service "+svc.Namespace+"/"+svc.Name, c, reason)
+				s.gateway(network, svc.Cluster, source, "").Problem = reason
+				s.fault(network, source, svc.Cluster, reason)
 				return
 			}
 			port = uint32(n)
 		}
 		if !slices.ContainsFunc(svc.Ports, func(p snapshot.ServicePort) bool { return p.Number == port }) {
 			s.warnUnusable(svc, fmt.Sprintf("it is labelled as the gateway of network %s but does not expose port %d", network, port))
-			s.noPort(svc, network, port)
+			addresses := svc.External
+			if len(addresses) == 0 {
+				addresses = []string{""}
+			}
+			for _, address := range addresses {
+				s.refuse(s.gateway(network, svc.Cluster, source, address), fmt.Sprintf("%s does not expose port %d", source, port))
+			}
 			return
 		}
 	}
-	if len(svc.External) == 0 {
-		s.refuse(c, RefusedGateway{network, "Service " + svc.Namespace + "/" + svc.Name, refusedServiceAddress})
+	if svc.NodePorts != nil {
+		s.nodes(network, svc, source, port)
+		return
 	}
-	for _, ext := range svc.External {
-		for _, addr := range s.addressesOf(c, network, ext) {
-			s.all.add(snapshot.NetworkGateway{Network: network, Cluster: c, Namespace: svc.Namespace, Address: addr, Port: port})
+	if len(svc.External) == 0 {
+		s.refuse(s.gateway(network, svc.Cluster, source, ""), refusedServiceAddress)
+	}
+	for _, address := range svc.External {
+		s.add(s.gateway(network, svc.Cluster, source, address), svc.Cluster, svc.Namespace, port)
+	}
+}
+
+// add adds the addresses of a gateway, which is in a cluster and a namespace, with ports.
+func (s *gatewaySearch) add(g *Gateway, c mesh.ClusterID, namespace string, ports ...uint32) {
+	for _, addr := range s.addressesOf(g) {
+		for _, port := range ports {
+			at := snapshot.NetworkGateway{Network: g.Network, Cluster: c, Namespace: namespace, Address: addr, Port: port}
+			s.all[at] = append(s.all[at], g)
+		}
+	}
+}
+
+// nodes adds the external addresses of the nodes that a Service selects.
+func (s *gatewaySearch) nodes(network mesh.NetworkID, svc *snapshot.Service, source string, port uint32) {
+	var addresses []netip.Addr
+	for _, n := range s.nodesIn.Lookup(s.r, svc.Cluster) {
+		if snapshot.Selects(svc.NodePorts.Selector, n.Labels) {
+			addresses = append(addresses, n.External...)
+		}
+	}
+	nodePort, ok := svc.NodePorts.Ports[port]
+	switch {
+	case len(addresses) == 0:
+		s.refuse(s.gateway(network, svc.Cluster, source, ""), refusedNodes)
+	case !ok:
+		s.refuse(s.gateway(network, svc.Cluster, source, ""), fmt.Sprintf("port %d has no nodePort", port))
+	default:
+		for _, addr := range addresses {
+			s.add(s.gateway(network, svc.Cluster, source, addr.String()), svc.Cluster, svc.Namespace, nodePort)
 		}
 	}
 }
@@ -117,15 +162,12 @@ func (s *gatewaySearch) kubeGateways() {
 		if g.Remote && k.cluster != s.cfg.Local {
 			continue
 		}
+		source := "Gateway " + g.Namespace + "/" + g.Name
 		if len(g.Addresses) == 0 {
-			s.refuse(k.cluster, RefusedGateway{g.Network, "Gateway " + g.Namespace + "/" + g.Name, refusedGatewayAddress})
+			s.refuse(s.gateway(g.Network, k.cluster, source, ""), refusedGatewayAddress)
 		}
 		for _, address := range g.Addresses {
-			for _, addr := range s.addressesOf(k.cluster, g.Network, address) {
-				for _, port := range g.Ports {
-					s.all.add(snapshot.NetworkGateway{Network: g.Network, Cluster: k.cluster, Namespace: g.Namespace, Address: addr, Port: port})
-				}
-			}
+			s.add(s.gateway(g.Network, k.cluster, source, address), k.cluster, g.Namespace, g.Ports...)
 		}
 	}
 }
@@ -138,9 +180,7 @@ func (s *gatewaySearch) settingsGateways() {
 		for _, g := range settings.GetGateways() {
 			host := g.GetRegistryServiceName()
 			if host == "" {
-				for _, addr := range s.addressesOf(s.cfg.Local, id, g.GetAddress()) {
-					s.all.add(snapshot.NetworkGateway{Network: id, Address: addr, Port: g.GetPort()})
-				}
+				s.add(s.gateway(id, s.cfg.Local, sourceSettings, g.GetAddress()), "", "", g.GetPort())
 				continue
 			}
 			known := false
@@ -153,11 +193,16 @@ func (s *gatewaySearch) settingsGateways() {
 				}
 			}
 			if !known {
-				s.faultsOf(id).texts.add("meshNetworks names the Service " + host + ", which no cluster of the network has")
+				reason := "meshNetworks names the Service " + host + ", which no cluster of the network has"
+				s.gateway(id, s.cfg.Local, sourceSettings, host).Problem = reason
+				s.faultsOf(id).texts.add(reason)
 			}
 		}
 	}
 }
+
+// sourceSettings is the source of gateways in meshNetworks.
+const sourceSettings = "meshNetworks"
 
 // maxGateways is the number of gateway addresses that a remote cluster may have.
 const maxGateways = 64
@@ -167,21 +212,28 @@ const maxGateways = 64
 func (s *gatewaySearch) choose() []snapshot.NetworkGateway {
 	number := make(map[mesh.ClusterID]int)
 	var out []snapshot.NetworkGateway
-	sorted := slices.CompactFunc(order.Collect(maps.Keys(s.all), compareGateways), func(x, y snapshot.NetworkGateway) bool {
-		x.Namespace = y.Namespace
-		return x == y // a Service and a Gateway in two namespaces may have one address
-	})
-	for _, g := range sorted {
+	sorted := order.Collect(maps.Keys(s.all), compareGateways)
+	for i := 0; i < len(sorted); {
+		g := sorted[i]
+		described := s.all[g]
+		// A Service and a Gateway in two namespaces may have one address.
+		for i++; i < len(sorted) && sameAddress(g, sorted[i]); i++ {
+			described = append(described, s.all[sorted[i]]...)
+		}
+		at := netip.AddrPortFrom(g.Address, uint16(g.Port))
 		remote := g.Cluster != "" && g.Cluster != s.cfg.Local
 		if remote && s.isLocalVIP(s.r, g.Address) {
 			s.warn("gateway of a remote cluster has the address of a local service: it is not used",
 				"cluster", g.Cluster, "network", g.Network, "address", g.Address.String())
-			s.refuseFound(g, refusedLocalService)
+			s.refuseAt(at, described, refusedLocalService)
 			continue
 		}
 		if number[g.Cluster]++; remote && number[g.Cluster] > maxGateways {
-			s.refuseFound(g, refusedTooMany())
+			s.refuseAt(at, described, refusedTooMany())
 			continue
+		}
+		for _, d := range described {
+			d.Used = append(d.Used, at)
 		}
 		out = append(out, g)
 	}

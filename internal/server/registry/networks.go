@@ -1,6 +1,7 @@
 package registry
 
 import (
+	"cmp"
 	"maps"
 	"net/netip"
 	"slices"
@@ -13,16 +14,18 @@ import (
 )
 
 // clusterNetwork returns the network of a cluster: the label of its system namespace, else
-// the network of the configuration, which may be empty.
+// the network of the configuration, else the one to which meshNetworks assigns the cluster.
+// It may be empty.
 func (t *tables) clusterNetwork(r *derive.Reads, id mesh.ClusterID) (mesh.NetworkID, bool) {
 	if ns, ok := t.namespaces.Get(r, objectKey{id, "", t.cfg.SystemNamespace}); ok && ns.Labels[mesh.LabelNetwork] != "" {
 		return mesh.NetworkID(ns.Labels[mesh.LabelNetwork]), true
 	}
-	return t.cfg.Network[id], true
+	return cmp.Or(t.cfg.Network[id], t.networkRules.Get(r).registry[id]), true
 }
 
-// networkOf returns the network of an endpoint: the pod's label, else the network of
-// its cluster, else the one that meshNetworks assigns. It returns "" if there is none.
+// networkOf returns the network of an endpoint: the pod's label, else the network of its
+// cluster, else the one to which meshNetworks assigns its address. It returns "" if there is
+// none.
 func (t *tables) networkOf(r *derive.Reads, c mesh.ClusterID, pod *snapshot.Pod, addr netip.Addr) mesh.NetworkID {
 	if pod != nil && pod.Labels[mesh.LabelNetwork] != "" {
 		return mesh.NetworkID(pod.Labels[mesh.LabelNetwork])
@@ -30,31 +33,17 @@ func (t *tables) networkOf(r *derive.Reads, c mesh.ClusterID, pod *snapshot.Pod,
 	if n, _ := t.networks.Get(r, c); n != "" {
 		return n
 	}
-	rules := t.networkRules.Get(r)
-	if n, ok := rules.registry[c]; ok {
-		return n
-	}
-	for _, rule := range rules.cidrs {
-		if rule.prefix.Contains(addr) {
-			return rule.network
-		}
-	}
-	return ""
+	return snapshot.NetworkAt(t.networkRules.Get(r).ranges, addr)
 }
 
 // networkRules holds the rules of meshNetworks that assign endpoints to networks.
 type networkRules struct {
 	registry map[mesh.ClusterID]mesh.NetworkID
-	cidrs    []cidrRule
-}
-
-type cidrRule struct {
-	prefix  netip.Prefix
-	network mesh.NetworkID
+	ranges   []snapshot.NetworkRange
 }
 
 // meshNetworks returns the rules in the local cluster's settings. If two networks
-// claim a cluster, the first by name gets it.
+// claim a cluster or a range, the first by name gets it.
 func (t *tables) meshNetworks(r *derive.Reads) networkRules {
 	out := networkRules{registry: make(map[mesh.ClusterID]mesh.NetworkID)}
 	settings := t.networkSettings(r)
@@ -67,10 +56,11 @@ func (t *tables) meshNetworks(r *derive.Reads) networkRules {
 				}
 			}
 			if p, err := netip.ParsePrefix(e.GetFromCidr()); err == nil {
-				out.cidrs = append(out.cidrs, cidrRule{p.Masked(), id})
+				out.ranges = append(out.ranges, snapshot.NetworkRange{Prefix: p.Masked(), Network: id})
 			}
 		}
 	}
+	slices.SortStableFunc(out.ranges, func(a, b snapshot.NetworkRange) int { return cmp.Compare(b.Prefix.Bits(), a.Prefix.Bits()) })
 	return out
 }
 
@@ -82,5 +72,5 @@ func (t *tables) networkSettings(r *derive.Reads) map[string]*meshv1alpha1.Netwo
 }
 
 func (r networkRules) equal(other networkRules) bool {
-	return maps.Equal(r.registry, other.registry) && slices.Equal(r.cidrs, other.cidrs)
+	return maps.Equal(r.registry, other.registry) && slices.Equal(r.ranges, other.ranges)
 }

@@ -1,12 +1,11 @@
 package registry
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
-	"strconv"
 
 	"github.com/meshctl/meshctl/internal/mesh"
-	"github.com/meshctl/meshctl/internal/server/snapshot"
 )
 
 // RefusedGateways holds the gateway addresses of one cluster that are not used.
@@ -26,6 +25,7 @@ type RefusedGateway struct {
 // Reasons of refused gateways. Reasons that depend on values are functions.
 const (
 	refusedServiceAddress = "it has no address: neither its load balancer nor its externalIPs have one"
+	refusedNodes          = "none of the nodes that its annotation " + mesh.AnnotationNodeSelector + " selects has an address of type ExternalIP"
 	refusedGatewayAddress = "it has no address in spec.addresses"
 	refusedNotHost        = "it is neither an IP address nor a host name"
 	refusedNotResolved    = "it is a host name, and host names are not resolved"
@@ -50,25 +50,25 @@ func (r *Registry) RefusedGateways() map[mesh.ClusterID]RefusedGateways {
 	return r.report.Load().refused
 }
 
-// refuse notes that a gateway address of a cluster is not used.
-func (f *foundGateways) refuse(id mesh.ClusterID, g RefusedGateway) {
-	all := f.refused[id]
+// refuse notes that a gateway is not used, or not at all of its addresses.
+func (f *foundGateways) refuse(g *Gateway, reason string) {
+	f.refuseText(g, cmp.Or(g.Address, g.Source), reason)
+}
+
+// refuseAt notes that an address of gateways is not used.
+func (f *foundGateways) refuseAt(at netip.AddrPort, gateways []*Gateway, reason string) {
+	f.refuseText(gateways[0], at.String(), reason)
+	for _, g := range gateways {
+		g.Problem = reason
+	}
+}
+
+func (f *foundGateways) refuseText(g *Gateway, text, reason string) {
+	g.Problem = reason
+	all := f.refused[g.Cluster]
 	if all.Number++; len(all.First) < maxRefused {
-		all.First = append(all.First, g)
+		all.First = append(all.First, RefusedGateway{g.Network, text, reason})
 	}
-	f.refused[id] = all
-	f.fault(g.Network, g.Address, id, g.Reason)
-}
-
-func (f *foundGateways) refuseFound(g snapshot.NetworkGateway, reason string) {
-	f.refuse(g.Cluster, RefusedGateway{g.Network, netip.AddrPortFrom(g.Address, uint16(g.Port)).String(), reason})
-}
-
-// noPort refuses all addresses of a Service that does not expose the gateway port.
-func (f *foundGateways) noPort(svc *snapshot.Service, network mesh.NetworkID, port uint32) {
-	for _, address := range svc.External {
-		f.refuse(svc.Cluster, RefusedGateway{
-			network, address, "service " + svc.Namespace + "/" + svc.Name + " does not expose port " + strconv.Itoa(int(port)),
-		})
-	}
+	f.refused[g.Cluster] = all
+	f.fault(g.Network, text, g.Cluster, reason)
 }

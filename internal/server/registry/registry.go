@@ -50,7 +50,8 @@ type Registry struct {
 	cfg     Config
 	current atomic.Pointer[snapshot.Snapshot]
 	report  atomic.Pointer[report]
-	ready   chan struct{} // closed with the first snapshot
+	ready   chan struct{}       // closed with the first snapshot
+	asks    chan chan *Contents // answered by Run
 
 	mu      sync.Mutex
 	pending batch
@@ -73,6 +74,7 @@ type report struct {
 	// serverConflicts and unknownProviders are sorted.
 	serverConflicts, unknownProviders []string
 	refused                           map[mesh.ClusterID]RefusedGateways
+	gateways                          []Gateway
 	omitted                           *snapshot.Table[string, Omitted]
 	conflicts                         []AddressConflict
 	// hostConflicts is sorted by host.
@@ -89,6 +91,7 @@ func New(cfg Config) *Registry {
 	r := &Registry{
 		cfg:     cfg,
 		ready:   make(chan struct{}),
+		asks:    make(chan chan *Contents),
 		pending: newBatch(),
 		waiting: make(map[mesh.ClusterID]struct{}),
 		wake:    make(chan struct{}, 1),
@@ -200,15 +203,18 @@ func (r *Registry) signal() {
 	}
 }
 
-// Run builds snapshots until the context ends, and then returns nil.
+// Run builds snapshots and answers Contents until the context ends, and then returns
+// nil.
 func (r *Registry) Run(ctx context.Context) error {
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-r.wake:
+			r.turn()
+		case answer := <-r.asks:
+			answer <- r.state.contents(r.current.Load())
 		}
-		r.turn()
 	}
 }
 

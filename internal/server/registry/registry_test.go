@@ -216,6 +216,7 @@ func TestNetworkOfEndpoint(t *testing.T) {
 		Networks: &meshv1alpha1.MeshNetworks{Networks: map[string]*meshv1alpha1.Network{
 			"by-registry": {Endpoints: []*meshv1alpha1.Network_NetworkEndpoints{{Ne: &meshv1alpha1.Network_NetworkEndpoints_FromRegistry{FromRegistry: "c2"}}}},
 			"by-cidr":     {Endpoints: []*meshv1alpha1.Network_NetworkEndpoints{{Ne: &meshv1alpha1.Network_NetworkEndpoints_FromCidr{FromCidr: "10.1.0.0/16"}}}},
+			"a-wider-one": {Endpoints: []*meshv1alpha1.Network_NetworkEndpoints{{Ne: &meshv1alpha1.Network_NetworkEndpoints_FromCidr{FromCidr: "10.0.0.0/8"}}}},
 		}},
 	}
 	for _, tc := range []struct {
@@ -230,7 +231,7 @@ func TestNetworkOfEndpoint(t *testing.T) {
 		{"pod label wins", []snapshot.Event{up(system("c1", "n1"))}, []string{mesh.LabelNetwork, "own"}, "c1", "own"},
 		{"label before meshNetworks", []snapshot.Event{up(system("c2", "n2")), up(settings)}, nil, "c2", "n2"},
 		{"fromRegistry", []snapshot.Event{up(settings)}, nil, "c2", "by-registry"},
-		{"fromCidr", []snapshot.Event{up(settings)}, nil, "c1", "by-cidr"},
+		{"fromCidr, the longest prefix", []snapshot.Event{up(settings)}, nil, "c1", "by-cidr"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			b := newTestState(t)
@@ -264,6 +265,100 @@ func TestGateways(t *testing.T) {
 	if got := b.snap.Gateways.For("n2", "c2"); len(got) != 0 {
 		t.Errorf("gateway without the port: %v", got)
 	}
+}
+
+// TestNodePortGateways: the external addresses of selected nodes, with the port of nodes, are
+// the gateways of a Service with a node selector.
+func TestNodePortGateways(t *testing.T) {
+	b := newTestState(t)
+	at := func(name, address, role string) *snapshot.Node {
+		n := &snapshot.Node{Meta: meta("c2", "", name, "role", role)}
+		if address != "" {
+			n.External = []netip.Addr{netip.MustParseAddr(address)}
+		}
+		return n
+	}
+	gw := gateway("c2", "n2", "203.0.113.9") // which nodes replace
+	gw.NodePorts = &snapshot.NodePorts{Selector: map[string]string{"role": "edge"}, Ports: map[uint32]uint32{15443: 30443}}
+	b.apply(up(gw), up(at("a", "192.0.2.1", "edge")), up(at("b", "192.0.2.2", "inner")), up(at("c", "", "edge")))
+	want := func(addresses ...string) {
+		t.Helper()
+		var got []string
+		for _, g := range b.snap.Gateways.For("n2", "c2") {
+			got = append(got, netip.AddrPortFrom(g.Address, uint16(g.Port)).String())
+		}
+		if !slices.Equal(got, addresses) {
+			t.Errorf("gateways %v, want %v", got, addresses)
+		}
+	}
+	refused := func(reason string) {
+		t.Helper()
+		if all := b.s.report.refused["c2"]; all.Number != 1 || all.First[0].Reason != reason {
+			t.Errorf("refused %+v, want %q", all, reason)
+		}
+	}
+	want("192.0.2.1:30443")
+	b.apply(up(at("b", "192.0.2.2", "edge")))
+	want("192.0.2.1:30443", "192.0.2.2:30443")
+	if c := b.apply(up(at("c", "", "inner"))); !c.Empty() {
+		t.Errorf("a node without an external address changed %+v", c)
+	}
+	b.apply(down(at("a", "", "")), down(at("b", "", "")))
+	want()
+	refused(refusedNodes)
+	noPort := *gw
+	noPort.NodePorts = &snapshot.NodePorts{Selector: gw.NodePorts.Selector}
+	b.apply(up(&noPort), up(at("a", "192.0.2.1", "edge")))
+	want()
+	refused("port 15443 has no nodePort")
+}
+
+// TestDescribedGateways: the description of a gateway has its source, the addresses that
+// proxies get or a reason, and the time of its last change.
+func TestDescribedGateways(t *testing.T) {
+	b := newTestState(t)
+	now := epoch
+	b.s.cfg.Now = func() time.Time { return now }
+	b.s.cfg.Resolve = func([]string) {}
+	named := gateway("c2", "n2", "192.0.2.1", "gw.example.com")
+	settings := &snapshot.MeshSettings{
+		Meta: meta("c1", "istio-system", "istio"), Mesh: &meshv1alpha1.MeshConfig{},
+		Networks: &meshv1alpha1.MeshNetworks{Networks: map[string]*meshv1alpha1.Network{"n3": {Gateways: []*meshv1alpha1.Network_IstioNetworkGateway{
+			{Port: 443, Gw: &meshv1alpha1.Network_IstioNetworkGateway_Address{Address: "192.0.2.3"}},
+			{Port: 443, Gw: &meshv1alpha1.Network_IstioNetworkGateway_RegistryServiceName{RegistryServiceName: "gone.ns.svc.cluster.local"}},
+		}}}},
+	}
+	b.apply(up(named), up(settings), up(gateway("c1", "n1")))
+	used := func(texts ...string) (out []netip.AddrPort) {
+		for _, text := range texts {
+			out = append(out, netip.MustParseAddrPort(text))
+		}
+		return out
+	}
+	const eastwest = "Service istio-system/eastwest"
+	want := []Gateway{
+		{Network: "n1", Cluster: "c1", Source: eastwest, Problem: refusedServiceAddress, Changed: epoch},
+		{Network: "n2", Cluster: "c2", Source: eastwest, Address: "192.0.2.1", Used: used("192.0.2.1:15443"), Changed: epoch},
+		{Network: "n2", Cluster: "c2", Source: eastwest, Address: "gw.example.com", Problem: refusedUnknownHost, Changed: epoch},
+		{Network: "n3", Cluster: "c1", Source: "meshNetworks", Address: "192.0.2.3", Used: used("192.0.2.3:443"), Changed: epoch},
+		{Network: "n3", Cluster: "c1", Source: "meshNetworks", Address: "gone.ns.svc.cluster.local", Problem: "meshNetworks names the Service gone.ns.svc.cluster.local, which no cluster of the network has", Changed: epoch},
+	}
+	check := func() {
+		t.Helper()
+		if d := cmp.Diff(want, b.s.report.gateways, cmp.Comparer(func(x, y netip.AddrPort) bool { return x == y })); d != "" {
+			t.Errorf("gateways differ (-want +got):\n%s", d)
+		}
+	}
+	check()
+	now = epoch.Add(time.Minute)
+	b.s.setHosts(map[string][]netip.Addr{"gw.example.com": ips("192.0.2.8", "192.0.2.9")})
+	b.apply()
+	want[2].Used, want[2].Problem, want[2].Changed = used("192.0.2.8:15443", "192.0.2.9:15443"), "", now
+	check()
+	now = now.Add(time.Minute)
+	b.apply(down(gateway("c1", "n1")))
+	want = want[1:]
+	check()
 }
 
 func TestKubernetesGateways(t *testing.T) {

@@ -17,16 +17,20 @@ type serverConflict struct {
 }
 
 func (c serverConflict) String() string {
-	return fmt.Sprintf("%s: spec.servers[%d] is not opened: %s", c.gateway, c.index, c.reason)
+	return fmt.Sprintf("%s: %s %s", c.gateway, c.field(), c.text())
 }
+
+func (c serverConflict) field() string { return fmt.Sprintf("spec.servers[%d]", c.index) }
+
+func (c serverConflict) text() string { return "is not opened: " + c.reason }
 
 // ServerConflicts describes the servers of Gateways that proxies do not open because of
 // others, sorted.
 func (r *Registry) ServerConflicts() []string { return r.report.Load().serverConflicts }
 
 // findServerConflicts finds the conflicts on workloads that have the labels of a Gateway's
-// selector. It does not know the labels of the workloads, and not the Services that
-// give several ports one target port.
+// selector. It knows neither the other labels of the workloads nor the Services that give
+// several ports one target port.
 func (t *tables) findServerConflicts(r *derive.Reads) []serverConflict {
 	all := t.configs.Get(r)
 	var out []serverConflict
@@ -61,10 +65,12 @@ func (s *state) describeServerConflicts(before, now []serverConflict) []string {
 	lines := make([]string, len(now))
 	for i, c := range now {
 		lines[i] = c.String()
-		if !slices.Contains(before, c) && i < maxConflicts {
-			s.cfg.Log.Warn("a server of a Gateway is not opened", "gateway", c.gateway.String(), "at", c.at.String(), "server", c.index, "reason", c.reason)
-		}
 	}
+	logNew(now, func(c serverConflict) bool { return slices.Contains(before, c) }, func(c serverConflict) {
+		s.cfg.Log.Warn("a server of a Gateway is not opened", "gateway", c.gateway.String(), "at", c.at.String(), "server", c.index, "reason", c.reason)
+	}, func(more int) {
+		s.cfg.Log.Warn("more servers of Gateways are not opened: see /ready?verbose", "more", more)
+	})
 	slices.Sort(lines)
 	return lines
 }

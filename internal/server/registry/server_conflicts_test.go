@@ -37,8 +37,8 @@ func TestServerConflicts(t *testing.T) {
 }
 
 // TestGatewayRoutes: a Gateway has the VirtualServices that name it and are exported to the
-// namespace of a proxy: first those of the namespace alone, then those exported to it by
-// name, then those for all, each oldest first.
+// namespace of a proxy: first the private ones of the namespace, then the ones exported to
+// it by name, then the public ones, each group oldest first.
 func TestGatewayRoutes(t *testing.T) {
 	t.Parallel()
 	virtual := func(namespace, name string, age time.Duration, gateway string, exportTo ...string) *snapshot.VirtualService {

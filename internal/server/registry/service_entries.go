@@ -31,12 +31,10 @@ func (d *definition) meta() *snapshot.Meta {
 // MeshService.Key.
 func serviceKeys(into []string, k objectKey, e *snapshot.ServiceEntry) []string {
 	for _, host := range e.Hosts {
-		into = append(into, host, furtherKey(host, k.namespace))
+		into = append(into, host, snapshot.FurtherKey(host, k.namespace))
 	}
 	return into
 }
-
-func furtherKey(host, namespace string) string { return host + "/" + namespace }
 
 // definitions returns the services of a host in the order of precedence, at most one for
 // each namespace: the Service of Kubernetes, then ServiceEntries, oldest first.
@@ -111,7 +109,7 @@ func (t *tables) entryService(r *derive.Reads, key, host string, d definition) *
 // pods. Only ServiceEntries of its own namespace give it names: another namespace must not
 // decide which servers its clients accept.
 func (t *tables) accounts(r *derive.Reads, host, namespace string, ofPods []string) []string {
-	for _, e := range t.entriesOf.Lookup(r, furtherKey(host, namespace)) {
+	for _, e := range t.entriesOf.Lookup(r, snapshot.FurtherKey(host, namespace)) {
 		if !e.External {
 			ofPods = withNames(ofPods, e.SubjectAltNames)
 		}
@@ -330,6 +328,8 @@ type HostConflict struct {
 	First string `json:"first"`
 	// Others are the other objects, in the order of precedence.
 	Others []string `json:"others"`
+
+	losers []snapshot.Key // the keys of Others
 }
 
 func (c HostConflict) String() string {
@@ -355,32 +355,29 @@ func (t *tables) hostConflict(r *derive.Reads, host string) (HostConflict, bool)
 	entries := values(t.entriesOf.Lookup(r, host))
 	slices.SortFunc(entries, compareAge)
 	var names []string
+	var keys []snapshot.Key
 	if s := t.decisive(r, host); s != nil {
-		names = append(names, "Service "+s.Namespace+"/"+s.Name)
+		names, keys = append(names, "Service "+s.Namespace+"/"+s.Name), append(keys, s.Key())
 	}
 	for _, e := range entries[:min(len(entries), maxRivals+1)] {
-		names = append(names, "ServiceEntry "+e.Namespace+"/"+e.Name)
+		names, keys = append(names, "ServiceEntry "+e.Namespace+"/"+e.Name), append(keys, e.Key())
 	}
 	if len(names) < 2 {
 		return HostConflict{}, false
 	}
-	return HostConflict{host, names[0], names[1:]}, true
+	return HostConflict{host, names[0], names[1:], keys[1:]}, true
 }
 
 // logHostConflicts logs the conflicts that were not there before.
 func (s *state) logHostConflicts(before, now []HostConflict) {
-	logged := 0
-	for _, c := range now {
-		if _, old := slices.BinarySearchFunc(before, c.Host, func(b HostConflict, host string) int { return cmp.Compare(b.Host, host) }); old {
-			continue
-		}
-		if logged++; logged <= maxConflicts {
-			s.cfg.Log.Warn("several objects define one host: proxies use the first one", "host", c.Host, "first", c.First, "others", c.Others)
-		}
-	}
-	if more := logged - maxConflicts; more > 0 {
+	logNew(now, func(c HostConflict) bool {
+		_, old := slices.BinarySearchFunc(before, c.Host, func(b HostConflict, host string) int { return cmp.Compare(b.Host, host) })
+		return old
+	}, func(c HostConflict) {
+		s.cfg.Log.Warn("several objects define one host: proxies use the first one", "host", c.Host, "first", c.First, "others", c.Others)
+	}, func(more int) {
 		s.cfg.Log.Warn("more hosts are defined several times", "more", more)
-	}
+	})
 }
 
 // podNamespaces indexes the pods of the local cluster by namespace.

@@ -58,7 +58,7 @@ func TestNamespaceSeesOneServiceOfAHost(t *testing.T) {
 	if !b.snap.Private || b.snap.Services.Len() != 3 || b.snap.Endpoints.Len() != 3 {
 		t.Errorf("private %v, %d services, %d endpoints", b.snap.Private, b.snap.Services.Len(), b.snap.Endpoints.Len())
 	}
-	conflict := HostConflict{host, "ServiceEntry old/e", []string{"ServiceEntry middle/e", "ServiceEntry young/e", "ServiceEntry young/later"}}
+	conflict := HostConflict{Host: host, First: "ServiceEntry old/e", Others: []string{"ServiceEntry middle/e", "ServiceEntry young/e", "ServiceEntry young/later"}}
 	if got := b.s.report.hostConflicts; len(got) != 1 || !got[0].equal(conflict) {
 		t.Errorf("conflicts %v", got)
 	}

@@ -21,6 +21,7 @@ type state struct {
 	report     report
 	duplicates []duplicateExtension
 	servers    []serverConflict
+	providers  []unknownProvider
 	warnings   []warning // about gateways
 }
 
@@ -57,7 +58,7 @@ func (s *state) build(before *snapshot.Snapshot) (*snapshot.Snapshot, *snapshot.
 	}
 	changes := &snapshot.Changes{
 		Services: map[string]struct{}{}, Endpoints: map[string]struct{}{}, Rules: map[string]struct{}{},
-		Routes: map[string]struct{}{}, RoutePorts: map[uint32]struct{}{}, GatewayRoutes: map[string]struct{}{},
+		Routes: map[string]struct{}{}, RoutePorts: map[uint32]struct{}{}, Referrers: map[string]struct{}{}, GatewayRoutes: map[string]struct{}{},
 		Ports: map[uint32]struct{}{}, Pods: map[string]struct{}{}, Secrets: map[string]struct{}{}, Namespaces: map[string]struct{}{},
 		Networks: map[mesh.ClusterID]struct{}{}, Gateways: map[mesh.NetworkID]struct{}{},
 	}
@@ -76,7 +77,10 @@ func (s *state) build(before *snapshot.Snapshot) (*snapshot.Snapshot, *snapshot.
 	oldRoutes := next.Routes
 	next.Routes = changed(next.Routes, s.hostRoutes, changes.Routes)
 	next.PortRoutes = changed(next.PortRoutes, s.portRoutes, changes.RoutePorts)
+	next.Referrers = changed(next.Referrers, s.referrers, changes.Referrers)
 	routesOfServices(oldRoutes, next, changes)
+	addRivals(next, changes.Routes)
+	addRivals(next, changes.Referrers)
 	next.GatewayRoutes = changed(next.GatewayRoutes, s.gatewayRoutes, changes.GatewayRoutes)
 	next.Ports = changed(next.Ports, s.ports, changes.Ports)
 	next.Namespaces = changed(next.Namespaces, s.facts, changes.Namespaces)
@@ -91,10 +95,9 @@ func (s *state) build(before *snapshot.Snapshot) (*snapshot.Snapshot, *snapshot.
 	return next, changes
 }
 
-// routesOfServices records the ports of the hosts with changed VirtualServices, and the
-// further services of these hosts.
+// routesOfServices records the ports of the hosts with changed VirtualServices.
 func routesOfServices(old *snapshot.Table[string, snapshot.HostRoutes], next *snapshot.Snapshot, changes *snapshot.Changes) {
-	for _, host := range slices.Collect(maps.Keys(changes.Routes)) {
+	for host := range changes.Routes {
 		for _, h := range []*snapshot.HostRoutes{old.Get(host), next.Routes.Get(host)} {
 			if h == nil {
 				continue
@@ -103,9 +106,15 @@ func routesOfServices(old *snapshot.Table[string, snapshot.HostRoutes], next *sn
 				changes.RoutePorts[number] = struct{}{}
 			}
 		}
-		if svc := next.Services.Get(host); svc != nil {
+	}
+}
+
+// addRivals adds to hosts the keys of their further services.
+func addRivals(s *snapshot.Snapshot, hosts map[string]struct{}) {
+	for _, host := range slices.Collect(maps.Keys(hosts)) {
+		if svc := s.Services.Get(host); svc != nil {
 			for i := range svc.Rivals {
-				changes.Routes[furtherKey(host, svc.Rivals[i].Namespace)] = struct{}{}
+				hosts[snapshot.FurtherKey(host, svc.Rivals[i].Namespace)] = struct{}{}
 			}
 		}
 	}
@@ -295,6 +304,7 @@ func (s *state) reports() {
 	if s.found.Changed() {
 		found := s.found.Get(nil)
 		s.report.refused = found.refused
+		s.report.gateways = describeGateways(s.report.gateways, found.described, s.cfg.Now())
 		for _, w := range found.warnings {
 			if !slices.ContainsFunc(s.warnings, func(old warning) bool { return reflect.DeepEqual(old, w) }) {
 				s.cfg.Log.Warn(w.message, w.attrs...) //nolint:sloglint // each call of warn has a constant
@@ -331,6 +341,7 @@ func (s *state) reports() {
 		s.duplicates = now
 	}
 	if s.unknownProviders.Changed() {
-		s.report.unknownProviders = s.describeUnknownProviders(s.report.unknownProviders, s.unknownProviders.Get(nil))
+		s.providers = s.unknownProviders.Get(nil)
+		s.report.unknownProviders = s.describeUnknownProviders(s.report.unknownProviders, s.providers)
 	}
 }

@@ -47,10 +47,11 @@ type tables struct {
 	allClusters  *derive.Index[struct{}, mesh.ClusterID, struct{}]
 	allBalancing *derive.Index[struct{}, mesh.ClusterID, snapshot.Balancing]
 	settingsIn   *derive.Index[mesh.ClusterID, objectKey, *snapshot.MeshSettings]
-	servicesOf   *derive.Index[string, objectKey, *snapshot.Service]     // by host
-	servicesAt   *derive.Index[netip.Addr, objectKey, *snapshot.Service] // by cluster IP
-	aliasesOf    *derive.Index[string, objectKey, *snapshot.Service]     // ExternalName services by the host they stand for
-	labelled     *derive.Index[struct{}, objectKey, *snapshot.Service]   // services with a network label
+	nodesIn      *derive.Index[mesh.ClusterID, objectKey, *snapshot.Node] // with external addresses
+	servicesOf   *derive.Index[string, objectKey, *snapshot.Service]      // by host
+	servicesAt   *derive.Index[netip.Addr, objectKey, *snapshot.Service]  // by cluster IP
+	aliasesOf    *derive.Index[string, objectKey, *snapshot.Service]      // ExternalName services by the host they stand for
+	labelled     *derive.Index[struct{}, objectKey, *snapshot.Service]    // services with a network label
 	slicesOf     *derive.Index[objectKey, objectKey, *snapshot.EndpointSlice]
 	podsAt       *derive.Index[clusterAddress, objectKey, *snapshot.Pod]
 	entriesWith  *derive.Index[entryLabel, objectKey, *snapshot.WorkloadEntry]
@@ -72,12 +73,12 @@ type tables struct {
 	// Facts.
 	meshSettings  *derive.Value[*snapshot.MeshSettings]
 	defaultPolicy *derive.Value[*networkingv1alpha3.TrafficPolicy]
+	networkRules  *derive.Value[networkRules]
 	networks      *derive.Table[mesh.ClusterID, mesh.NetworkID]
 	allNetworks   *derive.Index[struct{}, mesh.ClusterID, mesh.NetworkID]
 	mesh          *derive.Value[*snapshot.Mesh]
 	trustDomains  *derive.Table[mesh.ClusterID, []string] // of the pods of a cluster
 	rootNamespace *derive.Value[string]
-	networkRules  *derive.Value[networkRules]
 	localHosts    *derive.Value[[]localRule]
 	// exportDefaults holds the visibility of services without an annotation.
 	exportDefaults *derive.Table[mesh.ClusterID, []string]
@@ -126,6 +127,8 @@ type tables struct {
 	routedHosts     *derive.Index[string, string, *snapshot.HostRoutes] // by namespaces of clients
 	routeScopes     *derive.Table[string, *snapshot.RouteScope]         // by namespace
 	routeClients    *derive.Value[*snapshot.ClientMatches]
+	referrersOf     *derive.Index[string, objectKey, routedService] // by host of a destination
+	referrers       *derive.Table[string, *snapshot.Referrers]      // by host of a destination
 	routeProblems   *derive.Value[[]RouteProblem]
 	routedBy        *derive.Index[string, objectKey, routedService] // by the names of Gateways
 	gatewayRoutes   *derive.Table[string, *snapshot.ClientRoutes]   // by the names of Gateways
@@ -146,12 +149,12 @@ func newTables(cfg Config) *tables {
 
 	t.meshSettings = derive.Single(g, "settings", same, func(r *derive.Reads) *snapshot.MeshSettings { return t.settingsOf(r, cfg.Local) })
 	t.defaultPolicy = derive.Single(g, "default traffic policy", equalPolicy, t.defaultTrafficPolicy)
+	t.networkRules = derive.Single(g, "meshNetworks", networkRules.equal, t.meshNetworks)
 	t.networks = derive.New(g, "networks", compareIDs, same, t.clusterNetwork, t.clusters)
 	t.allNetworks = list(t.networks)
 	t.mesh = derive.Single(g, "mesh", equalMesh, t.meshFacts)
 	t.trustDomains = derive.New(g, "trust domains", compareIDs, slices.Equal[[]string], t.clusterTrustDomains, t.clusters)
 	t.rootNamespace = derive.Single(g, "root namespace", same, func(r *derive.Reads) string { return t.mesh.Get(r).RootNamespace })
-	t.networkRules = derive.Single(g, "meshNetworks", networkRules.equal, t.meshNetworks)
 	t.localHosts = derive.Single(g, "cluster-local hosts", slices.Equal[[]localRule], t.localRules)
 	t.exportDefaults = derive.New(g, "export defaults", compareIDs, slices.Equal[[]string], t.exportDefault, t.clusters)
 	t.shares = derive.New(g, "shares", compareIDs, same, t.clusterShare, t.clusters)
@@ -214,7 +217,9 @@ func (t *tables) addInputs() {
 	t.health = derive.NewInput(t.graph, "health", healthReporter.compare, same[snapshot.Condition])
 	t.hosts = derive.NewInput(t.graph, "resolved hosts", strings.Compare, slices.Equal[[]netip.Addr])
 	t.namespaces = input(t, snapshot.KindNamespace, equalObject[*snapshot.Namespace])
-	t.nodes = input(t, snapshot.KindNode, func(a, b *snapshot.Node) bool { return a.Locality == b.Locality })
+	t.nodes = input(t, snapshot.KindNode, func(a, b *snapshot.Node) bool {
+		return a.Locality == b.Locality && slices.Equal(a.External, b.External) && (len(a.External) == 0 || maps.Equal(a.Labels, b.Labels))
+	})
 	t.pods = input(t, snapshot.KindPod, equalObject[*snapshot.Pod])
 	t.services = input(t, snapshot.KindService, equalObject[*snapshot.Service])
 	t.slices = input(t, snapshot.KindEndpointSlice, equalObject[*snapshot.EndpointSlice])
@@ -235,6 +240,12 @@ func (t *tables) addIndexes() {
 	t.allBalancing = list(t.balancing.Table)
 	t.settingsIn = derive.NewIndex(t.settings.Table, func(into []mesh.ClusterID, k objectKey, _ *snapshot.MeshSettings) []mesh.ClusterID {
 		return append(into, k.cluster)
+	})
+	t.nodesIn = derive.NewIndex(t.nodes.Table, func(into []mesh.ClusterID, k objectKey, n *snapshot.Node) []mesh.ClusterID {
+		if len(n.External) > 0 {
+			into = append(into, k.cluster)
+		}
+		return into
 	})
 	t.servicesOf = derive.NewIndex(t.services.Table, func(into []string, k objectKey, _ *snapshot.Service) []string {
 		return append(into, mesh.ServiceHost(k.name, k.namespace, mesh.DefaultDomain))
@@ -280,7 +291,7 @@ func (t *tables) addIndexes() {
 	})
 	t.podsIn = derive.NewIndex(t.pods.Table, t.podNamespaces)
 	t.rulesFor = derive.NewIndex(t.rules.Table, func(into []ruleKey, k objectKey, d *snapshot.DestinationRule) []ruleKey {
-		return append(into, ruleKey{k.namespace, ruledHost(d)})
+		return append(into, ruleKey{k.namespace, snapshot.RuledHost(d)})
 	})
 	t.selectingRules = derive.NewIndex(t.rules.Table, func(into []string, k objectKey, d *snapshot.DestinationRule) []string {
 		if d.Spec.GetWorkloadSelector() != nil {

@@ -20,7 +20,11 @@ func (u unknownProvider) String() string {
 	if u.tracing {
 		return u.telemetry.String() + ": the tracing provider " + u.provider + " has no effect, as MeshConfig has no such provider with opentelemetry or zipkin"
 	}
-	return u.telemetry.String() + ": the access log provider " + u.provider + " has no effect, as MeshConfig has no such provider with envoyFileAccessLog or envoyOtelAls"
+	return u.telemetry.String() + ": " + u.text()
+}
+
+func (u unknownProvider) text() string {
+	return "the access log provider " + u.provider + " has no effect, as MeshConfig has no such provider with envoyFileAccessLog or envoyOtelAls"
 }
 
 // UnknownProviders describes the providers that Telemetries name and that have no effect,

@@ -60,7 +60,7 @@ func TestUnreachableNetworks(t *testing.T) {
 		{
 			"no port",
 			[]snapshot.Event{up(noPort)},
-			"192.0.2.1 of cluster c2: service istio-system/eastwest does not expose port 15443",
+			"192.0.2.1 of cluster c2: Service istio-system/eastwest does not expose port 15443",
 		},
 		{
 			"a port that is none",

@@ -2,6 +2,7 @@ package registry
 
 import (
 	"cmp"
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -55,6 +56,8 @@ func (t *tables) addRoutes() {
 	})
 	t.routeScopes = derive.New(g, "namespaces with own routes", strings.Compare, equalRouteScope, t.routeScope, t.routedHosts)
 	t.routeClients = derive.Single(g, "clients of routes", equalClients, t.findRouteClients)
+	t.referrersOf = derive.NewIndex(t.routed, destinationsOf)
+	t.referrers = derive.New(g, "referrers", strings.Compare, equalReferrers, t.findReferrers, t.referrersOf)
 	t.routeProblems = derive.Single(g, "problems of routes", slices.Equal[[]RouteProblem], t.findRouteProblems)
 }
 
@@ -94,11 +97,11 @@ func (t *tables) destination(r *derive.Reads, key string) (destination, bool) {
 // port, its number.
 type routedService struct {
 	*snapshot.VirtualService
-	problems string // joined by line breaks
+	problems []routeFault
 }
 
 func (v routedService) equal(other routedService) bool {
-	return v.problems == other.problems && v.SameAs(other.VirtualService)
+	return slices.Equal(v.problems, other.problems) && v.SameAs(other.VirtualService)
 }
 
 // routedService returns the VirtualService with a key, or false if it has no hosts.
@@ -108,41 +111,19 @@ func (t *tables) routedService(r *derive.Reads, key objectKey) (routedService, b
 		return routedService{}, false
 	}
 	out := *v
-	var problems []string
+	var problems []routeFault
 	out.HTTP, problems = t.delegated(r, v)
 	unknown := set[string]{}
-	complete := func(d *networkingv1alpha3.Destination) {
+	out.HTTP, out.TLS, out.TCP = cloneAll(out.HTTP), cloneAll(out.TLS), cloneAll(out.TCP)
+	for d := range out.Destinations {
 		if !t.completeDestination(r, d) {
 			unknown.add(d.GetHost())
 		}
 	}
-	out.HTTP = cloneAll(out.HTTP)
-	for _, route := range out.HTTP {
-		for _, d := range route.Route {
-			complete(d.Destination)
-		}
-		if route.Mirror != nil {
-			complete(route.Mirror)
-		}
-		for _, m := range route.Mirrors {
-			complete(m.Destination)
-		}
-	}
-	out.TLS, out.TCP = cloneAll(out.TLS), cloneAll(out.TCP)
-	for _, route := range out.TLS {
-		for _, d := range route.Route {
-			complete(d.Destination)
-		}
-	}
-	for _, route := range out.TCP {
-		for _, d := range route.Route {
-			complete(d.Destination)
-		}
-	}
 	for _, host := range slices.Sorted(maps.Keys(unknown)) {
-		problems = append(problems, "destination "+host+" is no service: requests to it fail")
+		problems = append(problems, routeFault{kind: MissingReference, refers: host, text: "destination " + host + " is no service: requests to it fail"})
 	}
-	return routedService{&out, strings.Join(problems, "\n")}, true
+	return routedService{&out, problems}, true
 }
 
 func cloneAll[M proto.Message](list []M) []M {
@@ -279,7 +260,7 @@ func (t *tables) unserved(r *derive.Reads, host string, all []exportedService, s
 func anyRoutes(c snapshot.ClientRoutes) bool { return len(c.Default)+len(c.Own) > 0 }
 
 // clientRoutes returns the VirtualServices by the namespaces of clients. all are ordered by
-// age; choose returns those of a list that count.
+// age; choose returns the ones in a list that count.
 func clientRoutes(all []exportedService, choose func([]*snapshot.VirtualService) []*snapshot.VirtualService) snapshot.ClientRoutes {
 	out := snapshot.ClientRoutes{Default: choose(visibleTo("", all))}
 	clients := set[string]{}
@@ -433,6 +414,15 @@ type RouteProblem struct {
 	Namespace string `json:"namespace"`
 	Name      string `json:"name"`
 	Problem   string `json:"problem"`
+
+	kind          ProblemKind
+	field, refers string // see Problem
+}
+
+// routeFault is the part of a RouteProblem that one VirtualService shows.
+type routeFault struct {
+	kind                ProblemKind
+	field, refers, text string
 }
 
 func (p RouteProblem) String() string {
@@ -450,17 +440,14 @@ func (r *Registry) RouteProblems() []RouteProblem { return r.report.Load().route
 func (t *tables) findRouteProblems(r *derive.Reads) []RouteProblem {
 	var out []RouteProblem
 	for key, v := range t.allRouted.Lookup(r, struct{}{}) {
-		for _, name := range v.Gateways {
+		for i, name := range v.Gateways {
 			namespace, gateway, _ := strings.Cut(name, "/")
 			if _, ok := t.gateways.Get(r, objectKey{key.cluster, namespace, gateway}); !ok && name != snapshot.MeshGateway {
-				out = append(out, RouteProblem{v.Namespace, v.Name, "Gateway " + name + " does not exist"})
+				out = append(out, RouteProblem{v.Namespace, v.Name, "Gateway " + name + " does not exist", MissingReference, fmt.Sprintf("spec.gateways[%d]", i), ""})
 			}
 		}
-		if v.problems == "" {
-			continue
-		}
-		for problem := range strings.SplitSeq(v.problems, "\n") {
-			out = append(out, RouteProblem{v.Namespace, v.Name, problem})
+		for _, p := range v.problems {
+			out = append(out, RouteProblem{v.Namespace, v.Name, p.text, p.kind, p.field, p.refers})
 		}
 	}
 	slices.SortFunc(out, RouteProblem.compare)
@@ -473,16 +460,12 @@ func (p RouteProblem) compare(other RouteProblem) int {
 
 // logRouteProblems logs the problems that were not there before.
 func (s *state) logRouteProblems(before, now []RouteProblem) {
-	logged := 0
-	for _, p := range now {
-		if _, old := slices.BinarySearchFunc(before, p, RouteProblem.compare); old {
-			continue
-		}
-		if logged++; logged <= maxConflicts {
-			s.cfg.Log.Warn("VirtualService with a problem", "namespace", p.Namespace, "name", p.Name, "problem", p.Problem)
-		}
-	}
-	if more := logged - maxConflicts; more > 0 {
+	logNew(now, func(p RouteProblem) bool {
+		_, old := slices.BinarySearchFunc(before, p, RouteProblem.compare)
+		return old
+	}, func(p RouteProblem) {
+		s.cfg.Log.Warn("VirtualService with a problem", "namespace", p.Namespace, "name", p.Name, "problem", p.Problem)
+	}, func(more int) {
 		s.cfg.Log.Warn("more problems of VirtualServices", "more", more)
-	}
+	})
 }

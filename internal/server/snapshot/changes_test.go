@@ -22,7 +22,7 @@ func TestMergeChanges(t *testing.T) {
 	networks, gateways := map[mesh.ClusterID]struct{}{"c": {}}, map[mesh.NetworkID]struct{}{"n": {}}
 	early, late := time.Unix(1, 0), time.Unix(2, 0)
 	a := &Changes{
-		Services: set("a"), Rules: set("r"), Routes: set("v"), GatewayRoutes: set("g"), TrustBundle: true, Localities: true, Endpoints: set("e"), Ports: map[uint32]struct{}{1: {}},
+		Services: set("a"), Rules: set("r"), Routes: set("v"), Referrers: set("d"), GatewayRoutes: set("g"), TrustBundle: true, Localities: true, Endpoints: set("e"), Ports: map[uint32]struct{}{1: {}},
 		Networks: networks, Gateways: gateways, Mesh: true, Everywhere: true, Since: late,
 		Causes: []Cause{{Key: Key{Name: "one"}}}, Events: 1,
 	}
@@ -31,7 +31,7 @@ func TestMergeChanges(t *testing.T) {
 		Causes: slices.Repeat([]Cause{{Key: Key{Name: "more"}}}, maxCauses), Events: 20,
 	}
 	want := &Changes{
-		Services: set("a", "b"), Rules: set("r"), Routes: set("v"), RoutePorts: map[uint32]struct{}{3: {}}, GatewayRoutes: set("g", "h"), TrustBundle: true, Localities: true, Endpoints: set("e"), Pods: set("p"), Secrets: set("s"), Namespaces: set("n"),
+		Services: set("a", "b"), Rules: set("r"), Routes: set("v"), RoutePorts: map[uint32]struct{}{3: {}}, Referrers: set("d"), GatewayRoutes: set("g", "h"), TrustBundle: true, Localities: true, Endpoints: set("e"), Pods: set("p"), Secrets: set("s"), Namespaces: set("n"),
 		Ports: map[uint32]struct{}{1: {}, 2: {}}, Networks: networks, Gateways: gateways, Mesh: true, GatewayConfigs: true, Traits: true,
 		Everywhere: true, Since: early,
 		Causes: append([]Cause{{Key: Key{Name: "one"}}}, slices.Repeat([]Cause{{Key: Key{Name: "more"}}}, maxCauses-1)...),
@@ -53,7 +53,7 @@ func TestMergeChanges(t *testing.T) {
 	}
 }
 
-// TestEveryChangeCounts: changes of any kind are not empty, and only those of pods and
+// TestEveryChangeCounts: changes of any kind are not empty, and only changes of pods and
 // localities may come with OnlyEndpoints.
 func TestEveryChangeCounts(t *testing.T) {
 	for _, f := range reflect.VisibleFields(reflect.TypeFor[Changes]()) {

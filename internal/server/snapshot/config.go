@@ -47,7 +47,7 @@ func (o *Config[S]) Key() Key { return o.key(o.Kind) }
 func (o *Config[S]) SameAs(other Policy) bool {
 	p, ok := other.(*Config[S])
 	return ok && o.Namespace == p.Namespace && o.Name == p.Name && o.Created.Equal(p.Created) &&
-		maps.Equal(o.Labels, p.Labels) && proto.Equal(o.Spec, p.Spec)
+		o.Suppress == p.Suppress && maps.Equal(o.Labels, p.Labels) && proto.Equal(o.Spec, p.Spec)
 }
 
 // Content implements Policy.

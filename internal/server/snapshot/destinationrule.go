@@ -1,11 +1,24 @@
 package snapshot
 
 import (
+	"cmp"
 	"slices"
 	"strings"
 
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
+
+	"github.com/meshctl/meshctl/internal/mesh"
 )
+
+// RuledHost returns the host of a DestinationRule, in lower case. A name without a dot is
+// the name of a service in the rule's namespace.
+func RuledHost(d *DestinationRule) string {
+	host := strings.ToLower(d.Spec.GetHost())
+	if host == "*" || strings.Contains(host, ".") {
+		return host
+	}
+	return mesh.ServiceHost(host, d.Namespace, mesh.DefaultDomain)
+}
 
 // HostRule is the policy for one host that the DestinationRules of one namespace give to
 // the same clients, merged.
@@ -57,13 +70,13 @@ func override(base, by *networkingv1alpha3.TrafficPolicy, port uint32) *networki
 		Tls: by.Tls, Tunnel: by.Tunnel, ProxyProtocol: by.ProxyProtocol, RetryBudget: by.RetryBudget,
 	}
 	if base != nil {
-		out.LoadBalancer = orElse(out.LoadBalancer, base.LoadBalancer)
-		out.ConnectionPool = orElse(out.ConnectionPool, base.ConnectionPool)
-		out.OutlierDetection = orElse(out.OutlierDetection, base.OutlierDetection)
-		out.Tls = orElse(out.Tls, base.Tls)
-		out.Tunnel = orElse(out.Tunnel, base.Tunnel)
-		out.ProxyProtocol = orElse(out.ProxyProtocol, base.ProxyProtocol)
-		out.RetryBudget = orElse(out.RetryBudget, base.RetryBudget)
+		out.LoadBalancer = cmp.Or(out.LoadBalancer, base.LoadBalancer)
+		out.ConnectionPool = cmp.Or(out.ConnectionPool, base.ConnectionPool)
+		out.OutlierDetection = cmp.Or(out.OutlierDetection, base.OutlierDetection)
+		out.Tls = cmp.Or(out.Tls, base.Tls)
+		out.Tunnel = cmp.Or(out.Tunnel, base.Tunnel)
+		out.ProxyProtocol = cmp.Or(out.ProxyProtocol, base.ProxyProtocol)
+		out.RetryBudget = cmp.Or(out.RetryBudget, base.RetryBudget)
 	}
 	for _, p := range by.PortLevelSettings {
 		if p.GetPort().GetNumber() == port {
@@ -72,13 +85,6 @@ func override(base, by *networkingv1alpha3.TrafficPolicy, port uint32) *networki
 		}
 	}
 	return out
-}
-
-func orElse[T any](a, b *T) *T {
-	if a != nil {
-		return a
-	}
-	return b
 }
 
 // HostRules holds the DestinationRules of one service by the namespaces of clients.

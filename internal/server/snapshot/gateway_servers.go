@@ -113,8 +113,7 @@ func (m *gatewayMerge) add(gw *Gateway, spec *networkingv1alpha3.Server, target 
 		bind = ""
 	}
 	p := m.port(number, bind)
-	protocol, _ := mesh.ParseProtocol(spec.GetPort().GetProtocol())
-	s := GatewayServer{Gateway: gw, Server: spec, Protocol: protocol, Hosts: serverHosts(gw, spec)}
+	s := newGatewayServer(gw, spec)
 	s.Routes = routesName(&s, &p.GatewayPort)
 	if _, taken := m.routes[s.Routes]; taken {
 		return fmt.Sprintf("port %d has another server with the port name %q", number, s.Port.GetName())
@@ -127,6 +126,20 @@ func (m *gatewayMerge) add(gw *Gateway, spec *networkingv1alpha3.Server, target 
 	}
 	p.Servers = append(p.Servers, s)
 	return ""
+}
+
+func newGatewayServer(gw *Gateway, spec *networkingv1alpha3.Server) GatewayServer {
+	protocol, _ := mesh.ParseProtocol(spec.GetPort().GetProtocol())
+	return GatewayServer{Gateway: gw, Server: spec, Protocol: protocol, Hosts: serverHosts(gw, spec)}
+}
+
+// GatewayServers returns the servers of a Gateway object, without their Routes.
+func GatewayServers(gw *Gateway) []GatewayServer {
+	out := make([]GatewayServer, len(gw.Spec.GetServers()))
+	for i, spec := range gw.Spec.GetServers() {
+		out[i] = newGatewayServer(gw, spec)
+	}
+	return out
 }
 
 // conflict returns the reason why a server cannot share the port with its servers, or "".

@@ -16,8 +16,9 @@ func (o *Namespace) Key() Key { return o.key(KindNamespace) }
 
 // Node is a Kubernetes Node.
 type Node struct {
-	Meta
+	Meta     // with labels only if External has addresses
 	Locality mesh.Locality
+	External []netip.Addr // addresses for clients outside the cluster
 }
 
 // Key implements Object.
@@ -142,11 +143,19 @@ type Service struct {
 	// External holds the addresses for clients outside the cluster: the IP addresses
 	// and host names of the load balancer, and externalIPs.
 	External []string
-	ExportTo []string // from the annotation; nil means all namespaces
+	// NodePorts replaces External if nodes are the addresses of the service.
+	NodePorts *NodePorts
+	ExportTo  []string // from the annotation; nil means all namespaces
 }
 
 // Key implements Object.
 func (o *Service) Key() Key { return o.key(KindService) }
+
+// NodePorts describes how clients outside the cluster reach a Service at nodes.
+type NodePorts struct {
+	Selector map[string]string // labels of the nodes
+	Ports    map[uint32]uint32 // ports of nodes by the number of the service's port
+}
 
 // ServicePort is one port of a Service.
 type ServicePort struct {

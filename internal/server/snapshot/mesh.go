@@ -1,6 +1,7 @@
 package snapshot
 
 import (
+	"net/netip"
 	"slices"
 	"strconv"
 	"strings"
@@ -23,6 +24,9 @@ type Mesh struct {
 	Domain         string // DNS suffix of services
 	// RootNamespace is the namespace whose policies apply to all namespaces.
 	RootNamespace string
+	// NetworkRanges holds the address ranges of networks in meshNetworks, the longest prefix
+	// first.
+	NetworkRanges []NetworkRange
 	// RegistryOnly reports whether outboundTrafficPolicy is REGISTRY_ONLY: proxies
 	// refuse connections to unknown destinations.
 	RegistryOnly bool
@@ -67,6 +71,22 @@ type Mesh struct {
 	Topology Topology
 	// IstioTags reports whether spans have tags with the workload, unless a Telemetry decides.
 	IstioTags bool
+}
+
+// NetworkRange is a range of addresses in a network.
+type NetworkRange struct {
+	Prefix  netip.Prefix
+	Network mesh.NetworkID
+}
+
+// NetworkAt returns the network of the first range with an address, or "".
+func NetworkAt(ranges []NetworkRange, addr netip.Addr) mesh.NetworkID {
+	for _, r := range ranges {
+		if r.Prefix.Contains(addr) {
+			return r.Network
+		}
+	}
+	return ""
 }
 
 // TLSLimits limits what TLS may use. It is comparable.

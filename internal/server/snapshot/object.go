@@ -76,6 +76,9 @@ type Meta struct {
 	Labels    map[string]string
 	Created   time.Time // zero if not known
 	Place     Place
+	// Suppress holds the codes of findings that are not reported of the object, separated
+	// by commas; "*" stands for all. It is mostly empty.
+	Suppress string `json:",omitempty"`
 }
 
 // Object is one object of one cluster: *Namespace, *Node, *Pod, *Service,

@@ -144,6 +144,10 @@ type Rival struct {
 	Earlier bool
 }
 
+// FurtherKey returns the key of the service of a host that a namespace defines, if it is not
+// the first one of the host.
+func FurtherKey(host, namespace string) string { return host + "/" + namespace }
+
 // VisibleTo reports whether the namespace sees the service: exportTo includes the
 // namespace, and no rival takes precedence. A Service of Kubernetes precedes all
 // rivals, then comes the client's own namespace, then the earlier service.

@@ -42,6 +42,8 @@ type Snapshot struct {
 	// number.
 	Routes     *Table[string, HostRoutes]
 	PortRoutes *Table[uint32, PortRoutes]
+	// Referrers holds the VirtualServices that route to a host, by host.
+	Referrers *Table[string, Referrers]
 	// GatewayRoutes holds the VirtualServices of Gateway objects by GatewayServer.GatewayName.
 	GatewayRoutes *Table[string, ClientRoutes]
 	// RouteClients holds the conditions of VirtualServices on clients.
@@ -93,6 +95,7 @@ type Changes struct {
 	Rules         map[string]struct{}         // keys of Snapshot.Rules
 	Routes        map[string]struct{}         // keys of Snapshot.Routes, and of the services of these hosts
 	RoutePorts    map[uint32]struct{}         // port numbers at which VirtualServices changed
+	Referrers     map[string]struct{}         // keys of Snapshot.Referrers, and of the services of these hosts
 	GatewayRoutes map[string]struct{}         // keys of Snapshot.GatewayRoutes
 	Ports         map[uint32]struct{}         // keys of Snapshot.Ports
 	Pods          map[string]struct{}         // keys of Snapshot.Pods
@@ -135,6 +138,7 @@ const (
 	EndpointFacts
 	RuleFacts
 	RouteFacts        // VirtualServices
+	ReferrerFacts     // VirtualServices that route to a service
 	GatewayRouteFacts // VirtualServices of gateways
 	PortFacts
 	SecretFacts
@@ -156,6 +160,7 @@ func (c *Changes) Kinds() Kinds {
 	add(EndpointFacts, len(c.Endpoints) > 0)
 	add(RuleFacts, len(c.Rules) > 0)
 	add(RouteFacts, len(c.Routes)+len(c.RoutePorts) > 0)
+	add(ReferrerFacts, len(c.Referrers) > 0)
 	add(GatewayRouteFacts, len(c.GatewayRoutes) > 0)
 	add(PortFacts, len(c.Ports) > 0)
 	add(SecretFacts, len(c.Secrets) > 0)
@@ -172,7 +177,7 @@ func (c *Changes) ServiceKeys(s *Snapshot, kinds Kinds) iter.Seq[string] {
 		for _, of := range []struct {
 			kind Kinds
 			keys map[string]struct{}
-		}{{ServiceFacts, c.Services}, {EndpointFacts, c.Endpoints}, {RuleFacts, c.Rules}, {RouteFacts, c.Routes}} {
+		}{{ServiceFacts, c.Services}, {EndpointFacts, c.Endpoints}, {RuleFacts, c.Rules}, {RouteFacts, c.Routes}, {ReferrerFacts, c.Referrers}} {
 			if kinds&of.kind == 0 {
 				continue
 			}
@@ -241,6 +246,7 @@ func (c *Changes) Merge(later *Changes) *Changes {
 		Endpoints:      union(c.Endpoints, later.Endpoints),
 		Rules:          union(c.Rules, later.Rules),
 		Routes:         union(c.Routes, later.Routes),
+		Referrers:      union(c.Referrers, later.Referrers),
 		GatewayRoutes:  union(c.GatewayRoutes, later.GatewayRoutes),
 		RoutePorts:     union(c.RoutePorts, later.RoutePorts),
 		Ports:          union(c.Ports, later.Ports),

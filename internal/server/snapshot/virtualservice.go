@@ -35,10 +35,40 @@ func (v *VirtualService) Key() Key { return v.key(KindVirtualService) }
 
 // SameAs reports whether two objects mean the same. Their places may differ.
 func (v *VirtualService) SameAs(other *VirtualService) bool {
-	return v.Namespace == other.Namespace && v.Name == other.Name && v.Created.Equal(other.Created) &&
+	return v.Namespace == other.Namespace && v.Name == other.Name && v.Created.Equal(other.Created) && v.Suppress == other.Suppress &&
 		slices.Equal(v.Hosts, other.Hosts) && slices.Equal(v.Gateways, other.Gateways) && slices.Equal(v.ExportTo, other.ExportTo) &&
 		slices.EqualFunc(v.HTTP, other.HTTP, equalMessages) && slices.EqualFunc(v.TLS, other.TLS, equalMessages) &&
 		slices.EqualFunc(v.TCP, other.TCP, equalMessages)
+}
+
+// Destinations iterates over the destinations of all routes and mirrors.
+func (v *VirtualService) Destinations(yield func(*networkingv1alpha3.Destination) bool) {
+	var all []*networkingv1alpha3.Destination
+	for _, r := range v.HTTP {
+		for _, d := range r.GetRoute() {
+			all = append(all, d.GetDestination())
+		}
+		all = append(all, r.GetMirror())
+		for _, m := range r.GetMirrors() {
+			all = append(all, m.GetDestination())
+		}
+	}
+	streams := func(routes []*networkingv1alpha3.RouteDestination) {
+		for _, d := range routes {
+			all = append(all, d.GetDestination())
+		}
+	}
+	for _, r := range v.TLS {
+		streams(r.GetRoute())
+	}
+	for _, r := range v.TCP {
+		streams(r.GetRoute())
+	}
+	for _, d := range all {
+		if d != nil && !yield(d) {
+			return
+		}
+	}
 }
 
 func equalMessages[M proto.Message](a, b M) bool { return proto.Equal(a, b) }
@@ -62,6 +92,21 @@ func HostsOverlap(a, b string) bool {
 		return strings.HasSuffix(a, y)
 	}
 	return a == b
+}
+
+// Referrers holds the VirtualServices for sidecars with a route to one host, sorted and each
+// once. A Sidecar that imports one of them also imports the services of the host.
+type Referrers struct{ Services []Referrer }
+
+// Referrer holds what decides which Sidecars import a VirtualService.
+type Referrer struct {
+	Namespace       string
+	Hosts, ExportTo []string
+}
+
+// VisibleTo reports whether exportTo lets the namespace see the VirtualService.
+func (f *Referrer) VisibleTo(namespace string) bool {
+	return exported(f.ExportTo, f.Namespace, namespace)
 }
 
 // HostRoutes holds the VirtualServices of one host for sidecars.
@@ -140,6 +185,15 @@ type ClientMatch struct {
 	Labels    map[string]string // of which the workload has all
 }
 
+// ClientMatchOf returns the condition on clients of a match.
+func ClientMatchOf(m interface {
+	GetSourceNamespace() string
+	GetSourceLabels() map[string]string
+},
+) ClientMatch {
+	return ClientMatch{m.GetSourceNamespace(), m.GetSourceLabels()}
+}
+
 // Key returns a comparable form, which is "" for a condition that always holds.
 func (m ClientMatch) Key() string {
 	if m.Namespace == "" && len(m.Labels) == 0 {
@@ -211,7 +265,7 @@ func (c RouteClient) Narrow(v *VirtualService) RouteClient {
 func (v *VirtualService) ClientMatches(yield func(ClientMatch) bool) {
 	for _, r := range v.HTTP {
 		for _, m := range r.GetMatch() {
-			if !yield(ClientMatch{m.GetSourceNamespace(), m.GetSourceLabels()}) {
+			if !yield(ClientMatchOf(m)) {
 				return
 			}
 		}
@@ -233,14 +287,14 @@ func (v *VirtualService) ByClient() bool {
 func (v *VirtualService) StreamMatches(yield func(ClientMatch) bool) {
 	for _, r := range v.TLS {
 		for _, m := range r.GetMatch() {
-			if !yield(ClientMatch{m.GetSourceNamespace(), m.GetSourceLabels()}) {
+			if !yield(ClientMatchOf(m)) {
 				return
 			}
 		}
 	}
 	for _, r := range v.TCP {
 		for _, m := range r.GetMatch() {
-			if !yield(ClientMatch{m.GetSourceNamespace(), m.GetSourceLabels()}) {
+			if !yield(ClientMatchOf(m)) {
 				return
 			}
 		}

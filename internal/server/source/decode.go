@@ -17,6 +17,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/json"
 
+	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/output"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 	"github.com/meshctl/meshctl/internal/yamldoc"
@@ -26,6 +27,7 @@ import (
 // value. Errors are of type *FieldError with the line of the field.
 func (c *Converter) Decode(v yamldoc.Value, place snapshot.Place) (Result, error) {
 	r, err := c.decode(v, place)
+	r.Suppress = v.Get("metadata").Get("annotations").Get(mesh.AnnotationSuppress).Text()
 	for _, w := range r.Warnings {
 		w.Line = lineOf(v, w)
 	}
@@ -305,7 +307,9 @@ func (c *Converter) DecodeJSON(text []byte) (Result, error) {
 	istio.ObjectMeta = head.ObjectMeta
 	unknown, fault := decodeSpec(text, istio)
 	if fault != nil {
-		return c.resultOf(k, head.Namespace, head.Name), fault
+		r := c.resultOf(k, head.Namespace, head.Name)
+		r.Suppress = head.Annotations[mesh.AnnotationSuppress]
+		return r, fault
 	}
 	r, err := c.Convert(istio, snapshot.Place{})
 	if unknown != nil {

@@ -142,6 +142,16 @@ func checkLoadBalancer(field string, lb *networkingv1alpha3.LoadBalancerSettings
 		if hash.GetHashKey() == nil {
 			return faultf(field, "has no key: want one of httpHeaderName, httpCookie, useSourceIp and httpQueryParameterName")
 		}
+		switch key := hash.GetHashKey().(type) {
+		case *networkingv1alpha3.LoadBalancerSettings_ConsistentHashLB_HttpHeaderName:
+			if name := key.HttpHeaderName; !isHeaderName(strings.TrimPrefix(name, ":")) {
+				return faultf(field+".httpHeaderName", "%q is not the name of a header", name)
+			}
+		case *networkingv1alpha3.LoadBalancerSettings_ConsistentHashLB_HttpQueryParameterName:
+			if key.HttpQueryParameterName == "" {
+				return faultf(field+".httpQueryParameterName", "is empty")
+			}
+		}
 		if c := hash.GetHttpCookie(); c != nil && c.Name == "" {
 			return faultf(field+".httpCookie.name", "is missing")
 		}

@@ -1,6 +1,8 @@
 package source
 
 import (
+	"net/netip"
+
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/meshctl/meshctl/internal/mesh"
@@ -19,10 +21,37 @@ var nodeKind = kubeKind(kind{
 	name: "Node", plural: "nodes", versions: v1, clusterWide: true,
 	resources: []Resource{{Optional: true, Without: "endpoints have no localities"}},
 }, func(c *conversion, o *corev1.Node) *FieldError {
-	c.meta.Labels = nil // a cluster may have many nodes with many labels
-	c.object = &snapshot.Node{Meta: c.meta, Locality: nodeLocality(o.Labels)}
+	external, fault := c.nodeAddresses(o.Status.Addresses)
+	if fault != nil {
+		return fault
+	}
+	if len(external) == 0 {
+		c.meta.Labels = nil // a cluster may have many nodes with many labels
+	}
+	c.object = &snapshot.Node{Meta: c.meta, Locality: nodeLocality(o.Labels), External: external}
 	return nil
 })
+
+// nodeAddresses returns the external IP addresses of a node.
+func (c *conversion) nodeAddresses(list []corev1.NodeAddress) ([]netip.Addr, *FieldError) {
+	var out []netip.Addr
+	for i, a := range list {
+		if a.Type != corev1.NodeExternalIP {
+			continue
+		}
+		field := at("status.addresses", i) + ".address"
+		ip, err := parseAddr(a.Address)
+		if err != nil {
+			return nil, &FieldError{Field: field, Err: err}
+		}
+		if why := c.refused(ip); why != "" {
+			c.warn(faultf(field, "%s %s: it is not used", ip, why))
+			continue
+		}
+		out = append(out, ip)
+	}
+	return out, nil
+}
 
 func nodeLocality(labels map[string]string) mesh.Locality {
 	first := func(keys ...string) string {

@@ -66,7 +66,11 @@ func unready(o *corev1.Pod) bool {
 // ReadsAnnotation reports whether Convert reads the annotation of a Pod or a Service.
 // Sources may drop all others.
 func ReadsAnnotation(key string) bool {
-	return key == mesh.AnnotationTemplates || key == mesh.AnnotationExportTo
+	switch key {
+	case mesh.AnnotationTemplates, mesh.AnnotationExportTo, mesh.AnnotationDistribution, mesh.AnnotationNodeSelector, mesh.AnnotationSuppress:
+		return true
+	}
+	return false
 }
 
 // proxyless reports whether a template in the comma-separated list is for

@@ -6,6 +6,17 @@ import (
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 )
 
+// ProblemKind is the kind of a problem of one object or one file.
+type ProblemKind uint8
+
+// The kinds of problems.
+const (
+	Unused     ProblemKind = iota // an object, or a part of it, has no effect
+	Refused                       // an object is invalid
+	Repeated                      // another object has the same name
+	Unreadable                    // a file, or a part of a cluster, cannot be read
+)
+
 // ObjectName returns the name of an object for people: kind and namespace/name, or
 // the known parts of them.
 func ObjectName(k snapshot.Key) string {

@@ -1,6 +1,7 @@
 package source
 
 import (
+	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
@@ -38,6 +39,9 @@ func (c *conversion) service(o *corev1.Service) *FieldError {
 		return fault
 	}
 	if fault = c.external(s, o); fault != nil {
+		return fault
+	}
+	if s.NodePorts, fault = c.nodePorts(o); fault != nil {
 		return fault
 	}
 	if s.ExportTo, fault = exportTo(o.Annotations[mesh.AnnotationExportTo]); fault != nil {
@@ -170,6 +174,29 @@ func (c *conversion) external(s *snapshot.Service, o *corev1.Service) *FieldErro
 		}
 	}
 	return nil
+}
+
+// nodePorts returns how clients reach a Service at nodes, or nil if they do not.
+func (c *conversion) nodePorts(o *corev1.Service) (*snapshot.NodePorts, *FieldError) {
+	text, ok := o.Annotations[mesh.AnnotationNodeSelector]
+	if !ok {
+		return nil, nil
+	}
+	const field = "metadata.annotations[" + mesh.AnnotationNodeSelector + "]"
+	if o.Spec.Type != corev1.ServiceTypeNodePort {
+		c.warn(noEffect(field, "the type of the Service is not NodePort"))
+		return nil, nil
+	}
+	out := &snapshot.NodePorts{Ports: make(map[uint32]uint32)}
+	if err := json.Unmarshal([]byte(text), &out.Selector); err != nil {
+		return nil, faultf(field, "%q is no JSON object of labels, such as {\"kubernetes.io/hostname\": \"node-1\"}", text)
+	}
+	for _, p := range o.Spec.Ports {
+		if p.NodePort != 0 && p.Protocol != corev1.ProtocolUDP && p.Protocol != corev1.ProtocolSCTP {
+			out.Ports[uint32(p.Port)] = uint32(p.NodePort)
+		}
+	}
+	return out, nil
 }
 
 // exportTo parses the annotation; nil means all namespaces.

@@ -60,6 +60,8 @@ type Result struct {
 	Shared bool
 	// Warnings name the parts of the object that are not used.
 	Warnings []*FieldError
+	// Suppress is snapshot.Meta.Suppress, also of an object that is refused or skipped.
+	Suppress string
 }
 
 // Unenforced reports whether the object is a security policy that is not fully
@@ -112,6 +114,7 @@ func (c *Converter) Convert(object any, place snapshot.Place) (Result, error) {
 	}
 	m := c.meta(metaOf(object), k, place)
 	r := c.resultOf(k, m.Namespace, m.Name)
+	r.Suppress = m.Suppress
 	if err := checkMeta(m, k); err != nil {
 		return r, err
 	}
@@ -162,7 +165,7 @@ func (c *Converter) deliveredKind(kind snapshot.Kind, namespace, name string) sn
 func (c *Converter) meta(o *metav1.ObjectMeta, k *kind, place snapshot.Place) snapshot.Meta {
 	m := snapshot.Meta{
 		Cluster: c.Cluster, Namespace: o.Namespace, Name: o.Name,
-		Labels: o.Labels, Created: o.CreationTimestamp.Time, Place: place,
+		Labels: o.Labels, Created: o.CreationTimestamp.Time, Place: place, Suppress: o.Annotations[mesh.AnnotationSuppress],
 	}
 	switch {
 	case k.clusterWide:

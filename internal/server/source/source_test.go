@@ -248,6 +248,8 @@ func TestRefusals(t *testing.T) {
 		"external name":              {serviceHead + "  type: ExternalName\n  externalName: a b", 6, `spec.externalName: "a b" is not a host name`},
 		"external IP":                {serviceHead + "  externalIPs:\n  - 10.0.0.1\n  - a_b", 7, `spec.externalIPs[1]: "a_b" is not a host name`},
 		"exportTo":                   {"kind: Service\napiVersion: v1\nmetadata:\n  name: x\n  annotations:\n    networking.istio.io/exportTo: a,B", 6, `metadata.annotations[networking.istio.io/exportTo]: "B" is neither a namespace nor one of * . ~`},
+		"nodeSelector":               {"kind: Service\napiVersion: v1\nmetadata:\n  name: x\n  annotations:\n    traffic.istio.io/nodeSelector: a=b\nspec: {type: NodePort}", 6, `metadata.annotations[traffic.istio.io/nodeSelector]: "a=b" is no JSON object of labels, such as {"kubernetes.io/hostname": "node-1"}`},
+		"node address":               {"kind: Node\napiVersion: v1\nmetadata:\n  name: x\nstatus:\n  addresses:\n  - type: ExternalIP\n    address: x", 8, `status.addresses[0].address: "x" is not an IP address`},
 		"slice port":                 {sliceHead + "ports:\n- port: 0", 6, "ports[0].port: 0 is not a port: want 1 to 65535"},
 		"slice address":              {sliceHead + "endpoints:\n- addresses:\n  - 10.0.0.1\n  - 10.0.0.300", 8, `endpoints[0].addresses[1]: "10.0.0.300" is not an IP address`},
 		"slice address and zone":     {sliceHead + "endpoints:\n- addresses: ['fe80::1%eth0']", 6, `endpoints[0].addresses[0]: "fe80::1%eth0" is not an IP address`},

@@ -41,7 +41,10 @@ func (c *conversion) virtualService(spec *networkingv1alpha3.VirtualService) *Fi
 	if len(out.Gateways) == 0 {
 		out.Gateways = []string{snapshot.MeshGateway}
 	}
-	c.resolveRoutes(spec)
+	c.resolveMatches(spec)
+	for d := range out.Destinations {
+		d.Host = c.fullHost(d.Host)
+	}
 	c.object = out
 	return nil
 }
@@ -79,23 +82,11 @@ func (c *conversion) fullGateways(names []string) []string {
 	return out
 }
 
-// resolveRoutes replaces the names in routes by full names.
-func (c *conversion) resolveRoutes(spec *networkingv1alpha3.VirtualService) {
-	resolve := func(d *networkingv1alpha3.Destination) {
-		if d != nil {
-			d.Host = c.fullHost(d.Host)
-		}
-	}
+// resolveMatches replaces the names in matches and delegates by full names.
+func (c *conversion) resolveMatches(spec *networkingv1alpha3.VirtualService) {
 	for _, r := range spec.Http {
 		for _, m := range r.Match {
 			m.Gateways = c.fullGateways(m.Gateways)
-		}
-		for _, d := range r.Route {
-			resolve(d.Destination)
-		}
-		resolve(r.Mirror)
-		for _, m := range r.Mirrors {
-			resolve(m.Destination)
 		}
 		if r.Delegate != nil && r.Delegate.Namespace == "" {
 			r.Delegate.Namespace = c.meta.Namespace
@@ -108,16 +99,10 @@ func (c *conversion) resolveRoutes(spec *networkingv1alpha3.VirtualService) {
 				m.SniHosts[i] = strings.ToLower(sni)
 			}
 		}
-		for _, d := range r.Route {
-			resolve(d.Destination)
-		}
 	}
 	for _, r := range spec.Tcp {
 		for _, m := range r.Match {
 			m.Gateways = c.fullGateways(m.Gateways)
-		}
-		for _, d := range r.Route {
-			resolve(d.Destination)
 		}
 	}
 }

@@ -60,7 +60,6 @@ func TestNackedClustersAreRepaired(t *testing.T) {
 		} else {
 			c.wantAck("CDS", "", "a")
 		}
-		c.quiet()
 		b.mesh.set("CDS", "shared", "a", "a:1").set("CDS", "shared", "x", "")
 		b.push()
 		if v == xdswire.SotW {

@@ -12,8 +12,7 @@ import (
 )
 
 // flush sends the responses that are due, in push order. A type with a response in
-// flight waits. Routes and listeners also wait while newer clusters do, because they
-// may refer to clusters that the proxy does not know yet.
+// flight waits. Routes and listeners also wait for clusters, see clusterOrder.
 func (s *session) flush() error {
 	if err := s.flushPages(); err != nil {
 		return err
@@ -74,7 +73,7 @@ func (s *session) flushAll(seen shownViews) (again bool, err error) {
 	}
 	// The hub has not provided the requested clusters yet.
 	clustersMissing := s.types[cds].watched && !seen.assigned.types[cds].demand.asked
-	clustersWait := false
+	keep := s.keepClusters(now, ok)
 	order := s.order()
 	for n, i := range order {
 		t := &s.types[i]
@@ -82,11 +81,10 @@ func (s *session) flushAll(seen shownViews) (again bool, err error) {
 			continue
 		}
 		if t.inflight {
-			clustersWait = clustersWait || i == cds && now[i] != t.sent
 			t.wait(now[i])
 			continue
 		}
-		if clustersWait && !t.due && (i == lds || i == rds) || clustersMissing && (i == eds || i == lds || i == rds) {
+		if (i == lds || i == rds) && !t.due && ok[cds] && s.clustersWait(now[cds]) || clustersMissing && (i == eds || i == lds || i == rds) {
 			t.wait(now[i])
 			continue
 		}
@@ -99,7 +97,7 @@ func (s *session) flushAll(seen shownViews) (again bool, err error) {
 			}
 			return false, nil
 		}
-		more, err := s.flushType(i, now[i])
+		more, err := s.flushType(i, now[i], keep && i == cds)
 		if err != nil {
 			return false, err
 		}
@@ -140,9 +138,9 @@ func (t *typeState) wait(now viewSet) {
 	}
 }
 
-// flushType sends one response if one is due. If it sends none, it reports whether
-// another try may send one.
-func (s *session) flushType(i int, now viewSet) (again bool, err error) {
+// flushType sends one response if one is due, without removals if keep is set. If it sends
+// none, it reports whether another try may send one.
+func (s *session) flushType(i int, now viewSet, keep bool) (again bool, err error) {
 	t := &s.types[i]
 	if t.held != nil {
 		s.compareHeld(t, now)
@@ -155,6 +153,9 @@ func (s *session) flushType(i int, now viewSet) (again bool, err error) {
 	asked := t.due
 	namesOnly := t.refused && !moved && !t.all
 	resp := s.response(i, now, namesOnly)
+	if keep {
+		s.removeLater(resp)
+	}
 	refusedAll := resp.empty() && s.refusedAll(i)
 	if resp.empty() && (i == sds || refusedAll) {
 		t.due, t.all = false, false // the proxy waits for its secrets, or for other resources
@@ -172,6 +173,7 @@ func (s *session) flushType(i int, now viewSet) (again bool, err error) {
 	}
 	if i == cds {
 		s.warm(resp, t)
+		s.clustersSent(resp)
 	}
 	record := s.record(t, now, asked)
 	t.namesOnly, t.extra, t.sentFor = namesOnly, resp.extra, t.want

@@ -64,6 +64,9 @@ func (c meshGenerator) object(cluster mesh.ClusterID) snapshot.Object {
 	case 13:
 		n := &snapshot.Node{Meta: c.meta(cluster, "", "node")}
 		n.Locality = mesh.Locality{Region: "r", Zone: pickOne(c, "z0", "z1")}
+		if c.once(2) {
+			n.External, n.Labels["edge"] = []netip.Addr{netip.MustParseAddr("192.0.2.7")}, pickOne(c, "a", "b")
+		}
 		return n
 	case 14:
 		n := &snapshot.Namespace{Meta: c.meta(cluster, "", pickOne(c, "istio-system", "istio-system", "ns0", "ns1"))}
@@ -130,6 +133,9 @@ func (c meshGenerator) service(cluster mesh.ClusterID) snapshot.Object {
 	if c.once(6) {
 		s.Labels[mesh.LabelNetwork] = pickOne(c, "n1", "n2")
 		s.External = []string{"192.0.2.1", "192.0.2.2", "2001:db8::1"}[:c.IntN(4)]
+		if c.once(4) {
+			s.NodePorts = &snapshot.NodePorts{Selector: map[string]string{"edge": "a"}, Ports: map[uint32]uint32{15443: 30443}}
+		}
 		s.Ports = append(s.Ports, snapshot.ServicePort{Name: "tls", Number: 15443, Protocol: mesh.TLS, Target: pickOne[uint32](c, 15443, 15443, 8443)})
 	}
 	return s
@@ -258,6 +264,7 @@ func (c meshGenerator) settings(cluster mesh.ClusterID) snapshot.Object {
 		Endpoints: []*meshv1alpha1.Network_NetworkEndpoints{
 			{Ne: &meshv1alpha1.Network_NetworkEndpoints_FromRegistry{FromRegistry: "c2"}},
 			{Ne: &meshv1alpha1.Network_NetworkEndpoints_FromCidr{FromCidr: "10.0.1.0/31"}},
+			{Ne: &meshv1alpha1.Network_NetworkEndpoints_FromCidr{FromCidr: "10.0.0.0/8"}},
 		},
 		Gateways: []*meshv1alpha1.Network_IstioNetworkGateway{gateway},
 	}}

@@ -645,6 +645,7 @@ func (in interned) routes(s *snapshot.Snapshot, service func(*snapshot.MeshServi
 		return service(v)
 	}
 	s.RouteClients = intern(in, text(s.RouteClients), s.RouteClients)
+	s.Referrers = table(in, s.Referrers, func(v *snapshot.Referrers) *snapshot.Referrers { return intern(in, text(v), v) })
 	s.GatewayRoutes = table(in, s.GatewayRoutes, func(v *snapshot.ClientRoutes) *snapshot.ClientRoutes {
 		fact, key := clients(*v)
 		return intern(in, key, &fact)
@@ -716,6 +717,9 @@ func readable(s *snapshot.Snapshot) map[string]any {
 	}
 	for k, v := range s.GatewayRoutes.All() {
 		out["routes of gateway "+k] = text(v)
+	}
+	for k, v := range s.Referrers.All() {
+		out["referrers of "+k] = text(v)
 	}
 	out["clients of routes"] = text(s.RouteClients)
 	for k, v := range s.Endpoints.All() {

@@ -41,6 +41,10 @@ type Limits struct {
 	// means no limit.
 	ConnectionAge time.Duration
 
+	// ClusterWait is the time that routes wait until a proxy has accepted new clusters,
+	// and clusters that are gone until it has accepted newer routes. Default 5 s.
+	ClusterWait time.Duration
+
 	// ConnStreams is the number of streams on one connection. Default 100.
 	ConnStreams int
 
@@ -83,6 +87,7 @@ func (l Limits) withDefaults() Limits {
 	l.Handshake = cmp.Or(l.Handshake, 10*time.Second)
 	l.Write = cmp.Or(l.Write, 30*time.Second)
 	l.ConnectionAge = cmp.Or(l.ConnectionAge, 30*time.Minute)
+	l.ClusterWait = cmp.Or(l.ClusterWait, 5*time.Second)
 	l.AddressConns = cmp.Or(l.AddressConns, 5_000)
 	l.PendingConns = cmp.Or(l.PendingConns, 2_048)
 	l.IdentityConns = cmp.Or(l.IdentityConns, 5_000)

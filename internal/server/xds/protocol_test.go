@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"testing"
+	"time"
 
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"google.golang.org/grpc/codes"
@@ -358,15 +359,75 @@ func TestPushOrder(t *testing.T) {
 		b.mesh.set("RDS", "shared", "r", "r:2").set("LDS", "shared", "l", "l:2").
 			set("EDS", "shared", "a", "a:2").set("CDS", "shared", "a", "a:2").set("CDS", "shared", "b", "")
 		b.push()
-		if v == xdswire.SotW {
-			c.wantAck("CDS", "a=a:2")
-		} else {
-			c.wantAck("CDS", "a=a:2", "b")
-		}
+		c.wantAck("CDS", "a=a:2")
 		c.wantAck("EDS", "a=a:2")
 		c.wantAck("LDS", "l=l:2")
 		c.wantAck("RDS", "r=r:2")
+		if v == xdswire.Delta {
+			c.wantAck("CDS", "", "b")
+		}
 	})
+}
+
+// TestRoutesFollowNewClusters: Routes wait until the proxy has accepted new clusters.
+func TestRoutesFollowNewClusters(t *testing.T) {
+	both(t, func(t *testing.T, v xdswire.Variant) {
+		b, c := clustersAndRoute(t, v, Limits{})
+		b.mesh.set("CDS", "shared", "b", "b:1").set("RDS", "shared", "r", "r:2")
+		b.push()
+		clusters := c.recv()
+		if clusters.typ != "CDS" || clusters.resources["b"] != "b:1" {
+			t.Fatalf("got %s {%s}", clusters.typ, contents(clusters.resources))
+		}
+		c.subscribe("EDS", "b") // its answer comes before the routes
+		c.wantAck("EDS", "b=b:1")
+		c.ack(clusters)
+		c.wantAck("RDS", "r=r:2")
+	})
+}
+
+// TestRemovedClustersFollowRoutes: A cluster goes after the routes, and stays if it comes back
+// meanwhile.
+func TestRemovedClustersFollowRoutes(t *testing.T) {
+	b, c := clustersAndRoute(t, xdswire.Delta, Limits{})
+	b.mesh.set("CDS", "shared", "a", "").set("RDS", "shared", "r", "r:2")
+	b.push()
+	routes := c.want("RDS", "r=r:2")
+	b.mesh.set("CDS", "shared", "a", "a:1")
+	b.push()
+	c.wantAck("CDS", "a=a:1")
+	c.ack(routes)
+	c.wantAck("CDS", "a=a:1")
+	b.mesh.set("CDS", "shared", "a", "").set("RDS", "shared", "r", "r:3")
+	b.push()
+	c.wantAck("RDS", "r=r:3")
+	c.wantAck("CDS", "", "a")
+}
+
+// TestClusterWaitEnds: Routes follow new clusters that the proxy does not accept, and
+// removed clusters follow routes that it does not accept.
+func TestClusterWaitEnds(t *testing.T) {
+	b, c := clustersAndRoute(t, xdswire.Delta, Limits{ClusterWait: 100 * time.Millisecond})
+	b.mesh.set("CDS", "shared", "b", "b:1").set("RDS", "shared", "r", "r:2")
+	b.push()
+	clusters := c.want("CDS", "b=b:1")
+	c.wantAck("RDS", "r=r:2")
+	c.ack(clusters)
+	b.mesh.set("CDS", "shared", "a", "").set("RDS", "shared", "r", "r:3")
+	b.push()
+	c.want("RDS", "r=r:3")
+	c.wantAck("CDS", "", "a")
+}
+
+// clustersAndRoute returns a proxy that has a cluster and a route.
+func clustersAndRoute(t *testing.T, v xdswire.Variant, limits Limits) (*testServer, *client) {
+	b := startServer(t, newTestMesh().set("CDS", "shared", "a", "a:1").set("EDS", "shared", "b", "b:1").set("RDS", "shared", "r", "r:1"), func(c *Config, _ *Access) { c.Limits = limits })
+	c := b.connect(v, "p")
+	c.subscribe("CDS")
+	c.wantAck("CDS", "a=a:1")
+	c.subscribe("RDS", "r")
+	c.wantAck("RDS", "r=r:1")
+	return b, c
 }
 
 func TestRoutesWaitForClusters(t *testing.T) {

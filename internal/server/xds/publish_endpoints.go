@@ -42,8 +42,10 @@ func (h *Hub) publishEndpoints() {
 		}
 		touched = append(touched, v)
 	}
-	h.generate(h.missing, func() {})
-	h.show(h.publish(touched, h.record(changes, s, started)), nil)
+	h.generate(h.missing, func() {}) // the round may list these units, too
+	if len(touched) > 0 {
+		h.show(h.publish(touched, h.record(changes, s, started)), nil)
+	}
 	h.idle = append(h.idle, h.missing...)
 	h.missing = missing
 }

@@ -170,6 +170,9 @@ func TestSeparateStreamsEndAsADS(t *testing.T) {
 			follow("ADS", ads, typ)
 			follow("separate", separate[typ], typ)
 		}
+		if v == xdswire.Delta {
+			follow("ADS", ads, "CDS") // the removal
+		}
 		if diff := cmp.Diff(held["ADS"], held["separate"]); diff != "" {
 			t.Errorf("separate streams end otherwise than ADS (-ADS +separate):\n%s", diff)
 		}

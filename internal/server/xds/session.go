@@ -37,6 +37,7 @@ type session struct {
 	nonces   xdswire.Nonces
 	types    [numTypes]typeState
 	lastType int // the type of the last request
+	clusters clusterOrder
 	// demanded holds the demands that the hub knows; demandedBy is their basis.
 	demanded   [numTypes]demand
 	demandedBy demandBasis

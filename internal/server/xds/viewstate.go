@@ -40,6 +40,7 @@ type viewState struct {
 type diff struct {
 	changed []*xdswire.Resource // new or with new content, sorted by name
 	removed []string            // sorted
+	added   bool                // a changed resource is new
 	bodies  [2]lazyBody
 	once    sync.Once
 	list    []string
@@ -142,7 +143,7 @@ func compare(from, to *viewState) *diff {
 		return &diff{}
 	}
 	if from == nil {
-		return &diff{changed: to.resources}
+		return &diff{changed: to.resources, added: len(to.resources) > 0}
 	}
 	d := &diff{}
 	old := from.resources
@@ -158,7 +159,7 @@ func compare(from, to *viewState) *diff {
 			old = old[1:]
 			continue
 		}
-		d.changed = append(d.changed, r)
+		d.changed, d.added = append(d.changed, r), true
 	}
 	for _, r := range old {
 		d.removed = append(d.removed, r.Name)
@@ -183,7 +184,7 @@ func (s *viewState) next(id uint64, changes map[string]*xdswire.Resource) *viewS
 		case r == nil:
 			d.removed = append(d.removed, name)
 		default:
-			d.changed = append(d.changed, r)
+			d.changed, d.added = append(d.changed, r), d.added || old == nil
 			sum += hash(r)
 		}
 		if old != nil {

@@ -45,6 +45,8 @@ type httpOptions struct {
 	topology snapshot.Topology   // of a gateway
 	timeouts portTimeouts        // of connections that are not HTTP
 	streams  map[string][]stream // routes of these, by host
+	// registryOnly reports whether connections without a route are refused.
+	registryOnly bool
 }
 
 // outboundHTTP returns the connection manager of an outbound listener. Its routes come

@@ -84,8 +84,7 @@ func (v endpointView) assignments(s *snapshot.Snapshot, svc *snapshot.MeshServic
 	return u
 }
 
-// gateways returns the gateways of the endpoints' networks, without those of the proxy's
-// own network.
+// gateways returns the gateways of the endpoints' networks other than the proxy's own.
 func (v endpointView) gateways(s *snapshot.Snapshot, e *snapshot.Endpoints) list[snapshot.NetworkGateway] {
 	var out []snapshot.NetworkGateway
 	if e != nil {

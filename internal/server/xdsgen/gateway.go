@@ -2,7 +2,6 @@ package xdsgen
 
 import (
 	"slices"
-	"strings"
 
 	"google.golang.org/protobuf/proto"
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
@@ -158,12 +157,12 @@ func routeFactsOf(p *snapshot.GatewayPort) []gatewayRouteFacts {
 }
 
 // gatewayFacts holds the facts of the listeners and route configurations of a gateway, each
-// encoded, one per line.
+// encoded.
 type gatewayFacts struct {
 	// The facts of listeners, each a gatewayListenerFacts: those with only HTTP, those with
 	// servers of TCP or TLS, and those with mode AUTO_PASSTHROUGH.
-	http, streams, passing string
-	routes                 string // a gatewayRouteFacts per line
+	http, streams, passing list[string]
+	routes                 list[string] // of gatewayRouteFacts
 }
 
 func gatewayFactsOf(s *snapshot.Snapshot, n Node, pod *snapshot.Pod, labels map[string]string) gatewayFacts {
@@ -184,18 +183,14 @@ func gatewayFactsOf(s *snapshot.Snapshot, n Node, pod *snapshot.Pod, labels map[
 			routes = append(routes, encodeFacts(f))
 		}
 	}
-	lines := func(list []string) string { return strings.Join(list, "\n") }
-	return gatewayFacts{lines(listeners[httpListener]), lines(listeners[streamListener]), lines(listeners[passingListener]), lines(routes)}
+	return gatewayFacts{listOf(listeners[httpListener]), listOf(listeners[streamListener]), listOf(listeners[passingListener]), listOf(routes)}
 }
 
-// listKeys returns a key for each line.
-func listKeys(lines string, number uint32) []Key {
-	if lines == "" {
-		return nil
-	}
+// listKeys returns a key for each of some facts.
+func listKeys(facts list[string], number uint32) []Key {
 	var out []Key
-	for line := range strings.SplitSeq(lines, "\n") {
-		out = append(out, Key{Name: line, Number: number})
+	for f := range facts.all {
+		out = append(out, Key{Name: f, Number: number})
 	}
 	return out
 }

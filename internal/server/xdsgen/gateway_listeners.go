@@ -42,11 +42,12 @@ const (
 func (v gatewayView) Type() string { return xdswire.ListenerType }
 
 func (v gatewayView) Keys() Keys {
+	var none list[string]
 	k := Keys{Listed: slices.Concat(listKeys(v.facts.http, httpListener), listKeys(v.facts.streams, streamListener), listKeys(v.facts.passing, passingListener))}
-	if v.facts.streams+v.facts.passing != "" {
+	if v.facts.streams != none || v.facts.passing != none {
 		k.FixedFacts = snapshot.GatewayRouteFacts
 	}
-	if v.facts.passing != "" {
+	if v.facts.passing != none {
 		k.FixedFacts |= snapshot.ServiceFacts | snapshot.RuleFacts
 	}
 	return k

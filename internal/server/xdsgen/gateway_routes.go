@@ -13,8 +13,8 @@ import (
 // gatewayRouteView is the view of the route configurations of gateways with the same servers
 // and VirtualServices.
 type gatewayRouteView struct {
-	facts     string // a gatewayRouteFacts per line, encoded
-	namespace string // of the gateway; empty if it makes no difference
+	facts     list[string] // of gatewayRouteFacts, encoded
+	namespace string       // of the gateway; empty if it makes no difference
 }
 
 func (v gatewayRouteView) Type() string { return xdswire.RouteType }
@@ -170,7 +170,7 @@ func (u gatewayRoutes) hosts(f *gatewayRouteFacts) []*gatewayHost {
 		s := &f.Servers[i]
 		c := routeContext{gateway: s.Gateway, port: s.Port, tls: s.TLS, retries: u.retries}
 		for v := range u.bound.all {
-			if v.gateway != s.Gateway || c.choose([]*snapshot.VirtualService{v.VirtualService}) == nil {
+			if v.gateway != s.Gateway || !c.routes(v.VirtualService) {
 				continue
 			}
 			for _, host := range hostsInCommon(s.Hosts, v.VirtualService) {

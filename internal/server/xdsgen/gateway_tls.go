@@ -77,7 +77,7 @@ func serverCertificates(t *networkingv1alpha3.ServerTLSSettings) []*tlsv3.SdsSec
 	}
 	var out []*tlsv3.SdsSecretConfig
 	for _, name := range names {
-		out = append(out, serverSecret(sdsName(name)))
+		out = append(out, namedSecret(sdsName(name)))
 	}
 	if len(out) > 0 {
 		return out
@@ -108,7 +108,7 @@ func clientRoots(t *networkingv1alpha3.ServerTLSSettings) *tlsv3.SdsSecretConfig
 	if name = sdsName(name); !strings.HasPrefix(name, configMapPrefix) && !strings.HasSuffix(name, caSuffix) {
 		name += caSuffix
 	}
-	return serverSecret(name)
+	return namedSecret(name)
 }
 
 // sdsName returns the name of a credential with its scheme.
@@ -119,12 +119,12 @@ func sdsName(credential string) string {
 	return secretPrefix + credential
 }
 
-// secretTimeout is how long a listener waits for a secret. Without the secret it opens, and
-// refuses only the connections that need the secret until it arrives.
+// secretTimeout bounds the time that listeners and clusters wait for a secret. Without the
+// secret they start, and only the connections that need it fail until it arrives.
 const secretTimeout = 5 * time.Second
 
-// serverSecret returns the reference to a secret of a server.
-func serverSecret(name string) *tlsv3.SdsSecretConfig {
+// namedSecret returns the reference to a secret that the control plane serves.
+func namedSecret(name string) *tlsv3.SdsSecretConfig {
 	source := adsSource()
 	source.InitialFetchTimeout = durationpb.New(secretTimeout)
 	return &tlsv3.SdsSecretConfig{Name: name, SdsConfig: source}

@@ -146,9 +146,27 @@ func generate(t testing.TB, s *snapshot.Snapshot, n xdsgen.Node) map[string][]*x
 
 // render prints resources as YAML, sorted by name, independent of protobuf's JSON
 // printer, whose output varies on purpose.
-func render(t *testing.T, resources []*xdswire.Resource) []byte {
+func render(t testing.TB, resources []*xdswire.Resource) []byte {
 	t.Helper()
 	var out bytes.Buffer
+	for _, m := range checkRules(t, resources) {
+		j, err := protojson.MarshalOptions{UseProtoNames: true}.Marshal(m)
+		if err != nil {
+			t.Fatal(err)
+		}
+		y, err := yaml.JSONToYAML(j)
+		if err != nil {
+			t.Fatal(err)
+		}
+		out.WriteString("---\n")
+		out.Write(y)
+	}
+	return out.Bytes()
+}
+
+// checkRules decodes resources and checks the rules of Envoy's API.
+func checkRules(t testing.TB, resources []*xdswire.Resource) (out []proto.Message) {
+	t.Helper()
 	for _, r := range resources {
 		a, err := r.Any()
 		if err != nil {
@@ -163,18 +181,9 @@ func render(t *testing.T, resources []*xdswire.Resource) []byte {
 				t.Errorf("%s breaks Envoy's rules: %v", r.Name, err)
 			}
 		}
-		j, err := protojson.MarshalOptions{UseProtoNames: true}.Marshal(m)
-		if err != nil {
-			t.Fatal(err)
-		}
-		y, err := yaml.JSONToYAML(j)
-		if err != nil {
-			t.Fatal(err)
-		}
-		out.WriteString("---\n")
-		out.Write(y)
+		out = append(out, m)
 	}
-	return out.Bytes()
+	return out
 }
 
 func readNode(t testing.TB, file string) xdsgen.Node {

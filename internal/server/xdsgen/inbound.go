@@ -41,6 +41,7 @@ type inboundPort struct {
 	Name     string
 	Space    string // namespace of the service
 	Host     string
+	Others   []serviceID `json:",omitempty"` // further services of the port
 	Protocol mesh.Protocol
 	Mode     snapshot.MTLSMode
 	// Bind is the address of the listener. It is empty if connections are captured.
@@ -132,7 +133,11 @@ func sidecarPool(sc *snapshot.Sidecar, number uint32) *networkingv1alpha3.Connec
 func servicePorts(s *snapshot.Snapshot, n Node, pod *snapshot.Pod, labels map[string]string) []inboundPort {
 	taken := make(map[uint32]inboundPort)
 	eachServicePort(s, n, pod, labels, func(svc *snapshot.MeshService, p *snapshot.ServicePort, number uint32) {
-		if _, dup := taken[number]; dup {
+		if first, dup := taken[number]; dup {
+			if id := (serviceID{svc.Name, svc.Namespace, svc.Host}); svc.Host != first.Host && !slices.Contains(first.Others, id) {
+				first.Others = append(first.Others, id)
+				taken[number] = first
+			}
 			return
 		}
 		taken[number] = inboundPort{

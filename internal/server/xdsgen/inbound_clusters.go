@@ -41,7 +41,7 @@ func (f *inboundFacts) cluster(g *generator, p *inboundPort) *clusterv3.Cluster 
 		ConnectTimeout:  durationpb.New(f.ConnectTimeout),
 		CircuitBreakers: unlimited(),
 		CommonLbConfig:  &clusterv3.Cluster_CommonLbConfig{},
-		Metadata:        serviceMetadata(p.Name, p.Space, p.Host),
+		Metadata:        serviceMetadata(append([]serviceID{{p.Name, p.Space, p.Host}}, p.Others...)...),
 	}
 	pool := p.pool()
 	setConnectionPool(c, pool, f.KeepAlive, nil)

@@ -3,6 +3,7 @@ package xdsgen
 import (
 	"cmp"
 	"iter"
+	"slices"
 
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 )
@@ -79,7 +80,9 @@ func (k Keys) All(s *snapshot.Snapshot) iter.Seq[Key] {
 			return
 		}
 		if namespaces := k.scope.namespaces(); namespaces != nil {
-			k.within(s, namespaces, yield)
+			if k.within(s, namespaces, yield) && k.ServiceFacts&snapshot.ReferrerFacts != 0 {
+				destinations(s, namespaces, yield)
+			}
 			return
 		}
 		if k.ServiceFacts != 0 {
@@ -126,11 +129,11 @@ func Units(v View, s *snapshot.Snapshot) iter.Seq2[Key, Unit] {
 }
 
 // within yields the keys for the services of some namespaces.
-func (k Keys) within(s *snapshot.Snapshot, namespaces []string, yield func(Key) bool) {
+func (k Keys) within(s *snapshot.Snapshot, namespaces []string, yield func(Key) bool) bool {
 	ports := make(map[uint32]struct{})
 	for svc := range servicesIn(s, namespaces) {
 		if k.ServiceFacts != 0 && !yield(Key{Kind: ServiceKey, Name: svc.Key}) {
-			return
+			return false
 		}
 		if k.PortFacts != 0 {
 			for i := range svc.Ports {
@@ -140,7 +143,28 @@ func (k Keys) within(s *snapshot.Snapshot, namespaces []string, yield func(Key) 
 	}
 	for number := range ports {
 		if !yield(Key{Kind: PortKey, Number: number}) {
+			return false
+		}
+	}
+	return true
+}
+
+// destinations yields the keys of the services outside some namespaces that VirtualServices
+// route to.
+func destinations(s *snapshot.Snapshot, except []string, yield func(Key) bool) {
+	for host := range s.Referrers.All() {
+		svc := s.Services.Get(host)
+		if svc == nil {
+			continue
+		}
+		if !slices.Contains(except, svc.Namespace) && !yield(Key{Kind: ServiceKey, Name: host}) {
 			return
+		}
+		for i := range svc.Rivals {
+			ns := svc.Rivals[i].Namespace
+			if !slices.Contains(except, ns) && !yield(Key{Kind: ServiceKey, Name: snapshot.FurtherKey(host, ns)}) {
+				return
+			}
 		}
 	}
 }

@@ -159,7 +159,9 @@ func (p place) policy(setting *networkingv1alpha3.LocalityLoadBalancerSetting, f
 	out := &localityPolicy{}
 	if len(setting.GetFailoverPriority()) > 0 {
 		var own map[string]string
-		decodeFacts(p.labels, &own)
+		if p.labels != "" { // otherwise all labels have fixed values
+			decodeFacts(p.labels, &own)
+		}
 		for _, label := range setting.GetFailoverPriority() {
 			name, value, fixed := strings.Cut(label, "=")
 			if !fixed {

@@ -125,6 +125,14 @@ func TestLocalityPolicy(t *testing.T) {
 	}
 }
 
+// TestPolicyWithoutOwnLabels: a policy with values for all labels reads none of the client.
+func TestPolicyWithoutOwnLabels(t *testing.T) {
+	setting := &networkingv1alpha3.LocalityLoadBalancerSetting{FailoverPriority: []string{"version=v2"}}
+	if got := (place{}).policy(setting, true); len(got.Labels) != 1 || got.Labels[0] != (labelValue{"version", "v2"}) {
+		t.Errorf("got %+v", got)
+	}
+}
+
 // TestPlaceIsShared: clients of all localities share views unless a rule needs localities.
 func TestPlaceIsShared(t *testing.T) {
 	s := &snapshot.Snapshot{Mesh: &snapshot.Mesh{}, Localities: (*snapshot.Table[string, mesh.Locality])(nil).With(map[string]*mesh.Locality{

@@ -76,14 +76,19 @@ func statName(pattern string, svc *snapshot.MeshService, port *snapshot.ServiceP
 	).Replace(pattern)
 }
 
-func serviceMetadata(name, namespace, host string) *corev3.Metadata {
-	return istioMetadata("services", structpb.NewListValue(&structpb.ListValue{Values: []*structpb.Value{
-		structpb.NewStructValue(&structpb.Struct{Fields: map[string]*structpb.Value{
-			"host":      structpb.NewStringValue(host),
-			"name":      structpb.NewStringValue(name),
-			"namespace": structpb.NewStringValue(namespace),
-		}}),
-	}}))
+// serviceID names a service in metadata.
+type serviceID struct{ Name, Space, Host string }
+
+func serviceMetadata(services ...serviceID) *corev3.Metadata {
+	list := &structpb.ListValue{}
+	for _, svc := range services {
+		list.Values = append(list.Values, structpb.NewStructValue(&structpb.Struct{Fields: map[string]*structpb.Value{
+			"host":      structpb.NewStringValue(svc.Host),
+			"name":      structpb.NewStringValue(svc.Name),
+			"namespace": structpb.NewStringValue(svc.Space),
+		}}))
+	}
+	return istioMetadata("services", structpb.NewListValue(list))
 }
 
 func tlsModeMatch() *structpb.Struct {

@@ -57,6 +57,9 @@ func (v clusterView) Keys() Keys {
 	if v.scope.only == privateServices {
 		k.Fixed = 0
 	}
+	if len(v.scope.egress()) > 0 {
+		k.ServiceFacts |= snapshot.ReferrerFacts
+	}
 	return k
 }
 
@@ -65,7 +68,7 @@ func (v clusterView) Unit(s *snapshot.Snapshot, k Key) Unit {
 		return fixedClusters{router: v.router, connectTimeout: s.Mesh.ConnectTimeout, keepAlive: s.Mesh.KeepAlive}
 	}
 	svc := s.Services.Get(k.Name)
-	if svc == nil || !v.scope.sees(svc) {
+	if svc == nil || !v.scope.sees(svc) && !v.scope.imports(s, svc) {
 		return nil
 	}
 	return serviceClusters{
@@ -200,7 +203,7 @@ func (u clusterOf) base(g *generator, name string) *clusterv3.Cluster {
 			Value: float64(u.policy.GetOutlierDetection().GetMinHealthPercent()),
 		}},
 		OutlierDetection: outlierDetection(u.policy.GetOutlierDetection()),
-		Metadata:         serviceMetadata(u.service.Name, u.service.Namespace, u.service.Host),
+		Metadata:         serviceMetadata(serviceID{u.service.Name, u.service.Namespace, u.service.Host}),
 	}
 	addRuleMetadata(c.Metadata, u.rule, u.subset.GetName())
 	byDefault := u.localityWeights

@@ -117,7 +117,7 @@ func (v listenerView) headless(s *snapshot.Snapshot, key string) Unit {
 	return headlessListeners{
 		service: svc, endpoints: s.Endpoints.Get(key), cluster: v.cluster, network: v.network,
 		settings: v.settings, timeouts: v.timeouts.encode(s, slices.Values([]*snapshot.MeshService{svc}), ports...),
-		streams: listOf(streams),
+		streams: listOf(streams), registryOnly: registryOnly(s.Mesh, v.scope),
 	}
 }
 
@@ -184,18 +184,18 @@ func (u portListeners) Type() string { return xdswire.ListenerType }
 func (u portListeners) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, error) {
 	g := generator{enc: enc}
 	number := u.services.number
-	o := httpOptions{port: number, settings: u.settings, timeouts: decodeTimeouts(u.timeouts), streams: streamsByHost(u.streams)}
-	w := wildcard{g: &g, o: o, registryOnly: u.registryOnly, families: u.families}
+	o := httpOptions{port: number, settings: u.settings, timeouts: decodeTimeouts(u.timeouts), streams: streamsByHost(u.streams), registryOnly: u.registryOnly}
+	w := wildcard{g: &g, o: o, families: u.families}
 	taken := make(map[string]struct{})
 	for svc := range u.services.all {
 		port := svc.Port(number)
-		if svc.Headless {
-			continue
-		}
 		w.grpcWeb = w.grpcWeb || port.Protocol == mesh.GRPCWeb
 		if port.Protocol.IsHTTP() {
 			w.http = true
 			continue
+		}
+		if svc.Headless {
+			continue // headlessListeners
 		}
 		ips := addresses(svc.For(u.cluster))
 		if u.allocated {
@@ -229,6 +229,8 @@ type headlessListeners struct {
 	settings  snapshot.ListenerSettings
 	timeouts  string // portTimeouts, encoded
 	streams   list[stream]
+	// registryOnly reports whether connections without a route are refused.
+	registryOnly bool
 }
 
 func (u headlessListeners) Type() string { return xdswire.ListenerType }
@@ -238,7 +240,7 @@ func (u headlessListeners) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, 
 		return nil, nil
 	}
 	g := generator{enc: enc}
-	o := httpOptions{settings: u.settings, timeouts: decodeTimeouts(u.timeouts), streams: streamsByHost(u.streams)}
+	o := httpOptions{settings: u.settings, timeouts: decodeTimeouts(u.timeouts), streams: streamsByHost(u.streams), registryOnly: u.registryOnly}
 	taken := make(map[string]struct{})
 	for i := range u.service.Ports {
 		port := &u.service.Ports[i]
@@ -280,7 +282,19 @@ func (g *generator) serviceListener(svc *snapshot.MeshService, port *snapshot.Se
 	} else {
 		l.DefaultFilterChain = rest
 	}
+	if rest == nil {
+		l.DefaultFilterChain = g.passthroughChain(o)
+	}
 	return l
+}
+
+// passthroughChain returns the default filter chain of a listener for connections that no
+// other chain matches.
+func (g *generator) passthroughChain(o httpOptions) *listenerv3.FilterChain {
+	return &listenerv3.FilterChain{
+		Name: "PassthroughFilterChain", FilterChainMatch: &listenerv3.FilterChainMatch{},
+		Filters: []*listenerv3.Filter{g.tcpProxy(unknownTCP(o.registryOnly), o.settings)},
+	}
 }
 
 // plainHTTPChain returns the filter chain of a listener for connections with HTTP in

@@ -148,7 +148,7 @@ func (v routeView) importedRoutes(s *snapshot.Snapshot, number uint32, services 
 			continue
 		}
 		list := slices.DeleteFunc(slices.Clone(h.HTTP.For(v.client.Namespace)), func(vs *snapshot.VirtualService) bool {
-			return !imports(egress, vs, v.scope.namespace)
+			return !imports(egress, vs.Namespace, vs.Hosts, v.scope.namespace)
 		})
 		if routed := routesOf(h, list, v.client, number); routed.virtual != nil {
 			out = append(out, routed)
@@ -171,9 +171,9 @@ func routeClients(s *snapshot.Snapshot, namespace string, labels map[string]stri
 }
 
 // imports reports whether egress hosts of a Sidecar in the namespace own include a
-// VirtualService.
-func imports(hosts []string, v *snapshot.VirtualService, own string) bool {
-	return slices.ContainsFunc(hosts, func(h string) bool {
+// VirtualService with hosts.
+func imports(egress []string, namespace string, hosts []string, own string) bool {
+	return slices.ContainsFunc(egress, func(h string) bool {
 		ns, host, ok := strings.Cut(h, "/")
 		if !ok {
 			ns, host = "*", h
@@ -181,6 +181,6 @@ func imports(hosts []string, v *snapshot.VirtualService, own string) bool {
 		if ns == "." {
 			ns = own
 		}
-		return (ns == "*" || ns == v.Namespace) && v.HostMatches(host)
+		return (ns == "*" || ns == namespace) && slices.ContainsFunc(hosts, func(of string) bool { return snapshot.HostsOverlap(of, host) })
 	})
 }

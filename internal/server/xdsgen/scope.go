@@ -102,6 +102,23 @@ func (sc scope) sees(svc *snapshot.MeshService) bool {
 	return false
 }
 
+// imports reports whether the Sidecar imports a VirtualService that routes to the service.
+// The proxy then has clusters of the service, without seeing it.
+func (sc scope) imports(s *snapshot.Snapshot, svc *snapshot.MeshService) bool {
+	r := s.Referrers.Get(svc.Host)
+	if len(sc.egress()) == 0 || r == nil || !svc.VisibleTo(sc.namespace) {
+		return false
+	}
+	hosts := sc.egressHosts()
+	for i := range r.Services {
+		vs := &r.Services[i]
+		if vs.VisibleTo(sc.namespace) && imports(hosts, vs.Namespace, vs.Hosts, sc.namespace) {
+			return true
+		}
+	}
+	return false
+}
+
 // seesThrough reports whether the proxy sees the service through these egress hosts.
 func (sc scope) seesThrough(hosts []string, svc *snapshot.MeshService) bool {
 	return svc.VisibleTo(sc.namespace) && hostsMatch(hosts, svc, sc.namespace)
@@ -187,7 +204,8 @@ func sidecars(ns *snapshot.NamespaceFacts) iter.Seq[*snapshot.Sidecar] {
 type Visibility struct {
 	// Sidecar is the proxy's Sidecar, or nil.
 	Sidecar *snapshot.Sidecar
-	// Sees reports whether the proxy sees a service.
+	// Sees reports whether the proxy sees a service, or gets it as the destination of a
+	// VirtualService.
 	Sees func(*snapshot.MeshService) bool
 }
 
@@ -198,5 +216,5 @@ func VisibilityOf(s *snapshot.Snapshot, n Node) Visibility {
 		_, labels := podOf(s, n)
 		sc.sidecar = chooseSidecar(s, n.Namespace, labels)
 	}
-	return Visibility{Sidecar: sc.sidecar, Sees: sc.sees}
+	return Visibility{Sidecar: sc.sidecar, Sees: func(svc *snapshot.MeshService) bool { return sc.sees(svc) || sc.imports(s, svc) }}
 }

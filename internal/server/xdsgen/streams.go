@@ -46,7 +46,7 @@ func (v listenerView) streams(s *snapshot.Snapshot, number uint32) []stream {
 func (v listenerView) streamsOf(host string, list []*snapshot.VirtualService) []stream {
 	var out []stream
 	for _, vs := range list {
-		if hosts := v.scope.egressHosts(); len(v.scope.egress()) == 0 || imports(hosts, vs, v.scope.namespace) {
+		if hosts := v.scope.egressHosts(); len(v.scope.egress()) == 0 || imports(hosts, vs.Namespace, vs.Hosts, v.scope.namespace) {
 			out = append(out, stream{host, vs, v.client.Narrow(vs)})
 		}
 	}
@@ -126,7 +126,7 @@ func setSubnets(m *listenerv3.FilterChainMatch, subnets []string) {
 func (c routeContext) tlsRoutes(v *snapshot.VirtualService, yield func(r *networkingv1alpha3.TLSRoute, names, subnets []string)) {
 	for _, r := range v.TLS {
 		for _, m := range r.GetMatch() {
-			if c.applies(m.GetGateways(), m.GetPort(), snapshot.ClientMatch{Namespace: m.GetSourceNamespace(), Labels: m.GetSourceLabels()}) {
+			if c.applies(m.GetGateways(), m.GetPort(), snapshot.ClientMatchOf(m)) {
 				yield(r, m.GetSniHosts(), m.GetDestinationSubnets())
 			}
 		}
@@ -143,7 +143,7 @@ func (c routeContext) tcpRoutes(v *snapshot.VirtualService, yield func(r *networ
 		}
 		var subnets []string
 		for _, m := range r.GetMatch() {
-			if !c.applies(m.GetGateways(), m.GetPort(), snapshot.ClientMatch{Namespace: m.GetSourceNamespace(), Labels: m.GetSourceLabels()}) {
+			if !c.applies(m.GetGateways(), m.GetPort(), snapshot.ClientMatchOf(m)) {
 				continue
 			}
 			if len(m.GetDestinationSubnets()) == 0 {

@@ -30,7 +30,7 @@ func (g *generator) policyTLS(t *networkingv1alpha3.ClientTLSSettings, limits sn
 	mutual := t.GetMode() == networkingv1alpha3.ClientTLSSettings_MUTUAL
 	switch {
 	case mutual && name != "":
-		common.TlsCertificateSdsSecretConfigs = []*tlsv3.SdsSecretConfig{{Name: secretPrefix + name, SdsConfig: adsSource()}}
+		common.TlsCertificateSdsSecretConfigs = []*tlsv3.SdsSecretConfig{namedSecret(secretPrefix + name)}
 	case mutual && t.GetClientCertificate() != "":
 		common.TlsCertificateSdsSecretConfigs = []*tlsv3.SdsSecretConfig{
 			agentSecret(mesh.SecretFileCertificate + t.GetClientCertificate() + "~" + t.GetPrivateKey()),
@@ -42,7 +42,7 @@ func (g *generator) policyTLS(t *networkingv1alpha3.ClientTLSSettings, limits sn
 		}
 		roots := fileRoots(cmp.Or(t.GetCaCertificates(), "system"), t.GetCaCrl())
 		if name != "" {
-			roots = &tlsv3.SdsSecretConfig{Name: secretPrefix + name + caSuffix, SdsConfig: adsSource()}
+			roots = namedSecret(secretPrefix + name + caSuffix)
 		}
 		common.ValidationContextType = &tlsv3.CommonTlsContext_CombinedValidationContext{
 			CombinedValidationContext: &tlsv3.CommonTlsContext_CombinedCertificateValidationContext{

@@ -1,6 +1,7 @@
 package xdsgen
 
 import (
+	"cmp"
 	"encoding/json"
 	"strings"
 
@@ -108,9 +109,9 @@ func assignRouter(s *snapshot.Snapshot, n Node, pod *snapshot.Pod, labels map[st
 	if n.Topology != nil {
 		listeners.topology = *n.Topology
 	}
-	listeners.facts.routes = ""
+	listeners.facts.routes = list[string]{}
 	var routes Views
-	if facts.routes != "" {
+	if facts.routes != (list[string]{}) {
 		routes.Shared = gatewayRouteView{facts: facts.routes, namespace: n.Namespace}
 	}
 	return filters.apply(Assignment{
@@ -183,7 +184,7 @@ func podKey(n Node) string {
 }
 
 // networkOf returns the network in a proxy's node metadata, else in its label, else the
-// network of its cluster.
+// network of its cluster, else the one to which meshNetworks assigns its address.
 func networkOf(s *snapshot.Snapshot, n Node, labels map[string]string) mesh.NetworkID {
 	if n.Network != "" {
 		return n.Network
@@ -191,7 +192,7 @@ func networkOf(s *snapshot.Snapshot, n Node, labels map[string]string) mesh.Netw
 	if l := labels[mesh.LabelNetwork]; l != "" {
 		return mesh.NetworkID(l)
 	}
-	return s.NetworkOf(n.Cluster)
+	return cmp.Or(s.NetworkOf(n.Cluster), snapshot.NetworkAt(s.Mesh.NetworkRanges, n.ID.IP))
 }
 
 func joinNetworks(list []mesh.NetworkID) string {

@@ -24,7 +24,7 @@ import (
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 )
 
-// routeContext is what routes of a VirtualService depend on besides the VirtualService.
+// routeContext holds everything besides a VirtualService on which its routes depend.
 type routeContext struct {
 	gateway string // snapshot.MeshGateway, or <namespace>/<name> of a Gateway object
 	port    uint32 // of the listener
@@ -55,7 +55,7 @@ func (c routeContext) matches(v *snapshot.VirtualService, yield func(*networking
 			return
 		}
 		for _, m := range r.GetMatch() {
-			if !c.applies(m.GetGateways(), m.GetPort(), snapshot.ClientMatch{Namespace: m.GetSourceNamespace(), Labels: m.GetSourceLabels()}) {
+			if !c.applies(m.GetGateways(), m.GetPort(), snapshot.ClientMatchOf(m)) {
 				continue
 			}
 			if !yield(r, m) || isCatchAll(routeMatch(m)) {
@@ -67,17 +67,20 @@ func (c routeContext) matches(v *snapshot.VirtualService, yield func(*networking
 
 // choose returns the first VirtualService with a route in the context, or nil.
 func (c routeContext) choose(list []*snapshot.VirtualService) *snapshot.VirtualService {
-	for _, v := range list {
-		found := false
-		c.matches(v, func(*networkingv1alpha3.HTTPRoute, *networkingv1alpha3.HTTPMatchRequest) bool {
-			found = true
-			return false
-		})
-		if found {
-			return v
-		}
+	i := slices.IndexFunc(list, c.routes)
+	if i < 0 {
+		return nil
 	}
-	return nil
+	return list[i]
+}
+
+// routes reports whether a VirtualService has a route in the context.
+func (c routeContext) routes(v *snapshot.VirtualService) (found bool) {
+	c.matches(v, func(*networkingv1alpha3.HTTPRoute, *networkingv1alpha3.HTTPMatchRequest) bool {
+		found = true
+		return false
+	})
+	return found
 }
 
 // virtualServiceRoutes returns the HTTP routes of a VirtualService in a context.
@@ -255,7 +258,7 @@ func headerOperations(h *networkingv1alpha3.Headers) headerChanges {
 	return out
 }
 
-// set adds the operations to those of a route.
+// set adds the operations to the operations of a route.
 func (h headerChanges) set(r *routev3.Route) {
 	r.RequestHeadersToAdd = slices.Concat(r.GetRequestHeadersToAdd(), h.addRequest)
 	r.ResponseHeadersToAdd = slices.Concat(r.GetResponseHeadersToAdd(), h.addResponse)

@@ -17,13 +17,12 @@ import (
 // no address of their own are recognized by the server name of TLS or by an address
 // range; at most one service gets all other connections.
 type wildcard struct {
-	g            *generator
-	o            httpOptions
-	families     families
-	registryOnly bool
-	grpcWeb      bool // some service has gRPC-Web
-	http         bool // requests are routed by host
-	tls          bool // some chain matches a server name
+	g        *generator
+	o        httpOptions
+	families families
+	grpcWeb  bool // some service has gRPC-Web
+	http     bool // requests are routed by host
+	tls      bool // some chain matches a server name
 
 	chains []*listenerv3.FilterChain
 	taken  map[string]struct{}     // matches of chains
@@ -130,10 +129,7 @@ func (w *wildcard) listener() {
 	l.FilterChains = append(l.FilterChains, w.chains...)
 	switch {
 	case w.rest == nil:
-		l.DefaultFilterChain = &listenerv3.FilterChain{
-			Name: "PassthroughFilterChain", FilterChainMatch: &listenerv3.FilterChainMatch{},
-			Filters: []*listenerv3.Filter{w.g.tcpProxy(unknownTCP(w.registryOnly), o.settings)},
-		}
+		l.DefaultFilterChain = w.g.passthroughChain(o)
 	case len(l.GetFilterChains()) == 0:
 		l.FilterChains = []*listenerv3.FilterChain{w.rest}
 	default:

@@ -1,7 +1,8 @@
 // Package rules checks messages of Envoy's API by the rules for the values of their fields.
 // Envoy refuses messages that violate them. The descriptions of the messages contain the
 // rules, as options of protoc-gen-validate. The methods that protoc-gen-validate generates
-// are not called: through an interface, the linker would keep those of all messages, 11 MB.
+// are not called: through an interface, the linker would keep the methods of all messages,
+// 11 MB.
 package rules
 
 import (

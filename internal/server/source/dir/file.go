@@ -78,6 +78,7 @@ type fault struct {
 	// security is set for a security policy, shared for an object that may be meant
 	// for another program.
 	security, shared bool
+	suppress         string // see snapshot.Meta
 }
 
 // parsedFile is a new version of a file, before or after parsing.
@@ -194,7 +195,7 @@ func (c *chunk) addObject(conv *source.Converter, v yamldoc.Value, p, place stri
 	var fe *source.FieldError
 	switch {
 	case errors.As(err, &fe):
-		c.broken = append(c.broken, fault{line: fe.Line, key: r.Key, reason: fe.Error(), security: r.Security})
+		c.broken = append(c.broken, fault{line: fe.Line, key: r.Key, reason: fe.Error(), security: r.Security, suppress: r.Suppress})
 		return
 	case r.Skipped:
 		if c.skipped == nil {
@@ -203,7 +204,7 @@ func (c *chunk) addObject(conv *source.Converter, v yamldoc.Value, p, place stri
 		c.skipped[r.Key.Kind]++
 	}
 	for _, w := range r.Warnings {
-		c.notes = append(c.notes, fault{w.Line, r.Key, w.Error(), r.Security, r.Shared})
+		c.notes = append(c.notes, fault{w.Line, r.Key, w.Error(), r.Security, r.Shared, r.Suppress})
 	}
 	if r.Skipped {
 		return

@@ -19,8 +19,12 @@ type Problem struct {
 	File string
 	// Line is the line of the faulty field, from 1; 0 for the whole file.
 	Line int
-	// Object is kind and namespace/name; empty if unknown.
+	// Object is kind and namespace/name; empty if unknown. Key holds the known parts.
 	Object string
+	Key    snapshot.Key
+	Kind   source.ProblemKind
+	// Suppress holds codes of findings, see snapshot.Meta.
+	Suppress string
 	// Reason states the fault and the version in use.
 	Reason string
 	// Since is the time when the problem was first seen.
@@ -185,7 +189,7 @@ func isTransient(reason string) bool { return strings.HasPrefix(reason, emptyFil
 func (r *reader) problems() []Problem {
 	var all []Problem
 	for p, why := range r.faults {
-		all = append(all, Problem{File: r.fileName(p), Reason: why})
+		all = append(all, Problem{Kind: source.Unreadable, File: r.fileName(p), Reason: why})
 	}
 	for _, f := range r.odd {
 		all = append(all, f.problems(r.fileName(f.path))...)
@@ -193,36 +197,51 @@ func (r *reader) problems() []Problem {
 	for key := range r.doubles {
 		first := r.givers[key][0]
 		for _, e := range r.givers[key][1:] {
-			all = append(all, Problem{
-				File: r.fileName(e.path), Line: e.line, Object: source.ObjectName(key),
-				Reason: fmt.Sprintf("is given twice: the one at %s:%d counts", r.fileName(first.path), first.line),
-			})
+			all = append(all, repeated(r.fileName(e.path), e, r.fileName(first.path), first.line))
 		}
 	}
 	order.Sort(all, byPlaceInFile)
 	return all
 }
 
+// repeated returns the problem of an object in a file that is given before, too.
+func repeated(file string, o *fileObject, firstFile string, firstLine int) Problem {
+	return Problem{
+		Kind: source.Repeated, File: file, Line: o.line, Object: source.ObjectName(o.key), Key: o.key,
+		Reason: fmt.Sprintf("is given twice: the one at %s:%d counts", firstFile, firstLine),
+	}
+}
+
 func (f *file) problems(name string) []Problem {
 	var all []Problem
 	if f.fault != "" {
-		all = append(all, Problem{File: name, Reason: f.fault + keptText(len(f.fileObjects()))})
+		all = append(all, Problem{Kind: source.Unreadable, File: name, Reason: f.fault + keptText(len(f.fileObjects()))})
 	}
 	for _, c := range f.chunks {
 		for _, b := range c.broken {
 			kept := f.keptInstead(b.key)
-			all = append(all, Problem{File: name, Line: b.line, Object: source.ObjectName(b.key), Reason: b.reason + kept, Unenforced: b.security && kept == ""})
+			p := b.problem(name)
+			p.Kind, p.Reason, p.Unenforced = source.Refused, b.reason+kept, b.security && kept == ""
+			all = append(all, p)
 		}
 		for _, n := range c.notes {
-			all = append(all, Problem{File: name, Line: n.line, Object: source.ObjectName(n.key), Reason: n.reason, Unenforced: n.security, Shared: n.shared})
+			all = append(all, n.problem(name))
 		}
 	}
 	// Security policies come first, so that they are never left out.
 	order.Stable(all, func(a, b Problem) int { return -cmp.Compare(rank(&a), rank(&b)) })
 	if more := len(all) - maxProblems; more > 0 {
-		all = append(all[:maxProblems], Problem{File: name, Reason: fmt.Sprintf("%d more problems are not shown", more)})
+		all = append(all[:maxProblems], Problem{Kind: source.Unreadable, File: name, Reason: fmt.Sprintf("%d more problems are not shown", more)})
 	}
 	return all
+}
+
+// problem returns the problem of a fault without effect on other parts of the object.
+func (f *fault) problem(file string) Problem {
+	return Problem{
+		File: file, Line: f.line, Object: source.ObjectName(f.key), Key: f.key, Reason: f.reason,
+		Unenforced: f.security, Shared: f.shared, Suppress: f.suppress,
+	}
 }
 
 // rank returns the importance of a problem; higher is more important.

@@ -54,6 +54,7 @@ type Resolver struct {
 
 	mu   sync.Mutex
 	want []string
+	due  map[string]time.Time // of the next lookups; never changed after it is set
 }
 
 // New returns a Resolver. Run makes it work.
@@ -71,6 +72,13 @@ func (r *Resolver) Want(hosts []string) {
 	case r.wake <- struct{}{}:
 	default:
 	}
+}
+
+// Due returns when each host is looked up again. The caller must not change the result.
+func (r *Resolver) Due() map[string]time.Time {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.due
 }
 
 // hostAddresses is the result of the last lookup of a host.
@@ -156,6 +164,13 @@ func (r *Resolver) round(ctx context.Context, known map[string]hostAddresses) (c
 		changed = changed || !asked || !slices.Equal(before.addresses, results[i].addresses)
 		known[host] = results[i]
 	}
+	next := make(map[string]time.Time, len(known))
+	for host, a := range known {
+		next[host] = a.due
+	}
+	r.mu.Lock()
+	r.due = next
+	r.mu.Unlock()
 	return changed
 }
 

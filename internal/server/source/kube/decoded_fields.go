@@ -25,7 +25,9 @@ var (
 	}
 	serviceFields = fields{
 		1: {1: nil, 3: nil, 6: nil, 8: nil, 11: nil, 12: readAnnotations}, // and annotations
-		2: {1: nil, 2: nil, 3: nil, 4: nil, 5: nil, 10: nil, 18: nil},
+		// ports, selector, clusterIP, type, externalIPs, sessionAffinity, externalName, clusterIPs,
+		// internalTrafficPolicy, trafficDistribution
+		2: {1: nil, 2: nil, 3: nil, 4: nil, 5: nil, 7: nil, 10: nil, 18: nil, 22: nil, 23: nil},
 		3: {1: nil}, // loadBalancer
 	}
 	sliceFields = fields{
@@ -34,6 +36,7 @@ var (
 		3: nil,
 		4: nil,
 	}
+	nodeFields      = fields{1: metaFields, 3: {5: nil}} // status.addresses
 	onlyMeta        = fields{1: metaFields}
 	secretFields    = fields{1: metaFields, 2: nil, 3: nil} // data, type
 	configMapFields = fields{1: metaFields, 2: nil}         // data

@@ -98,7 +98,7 @@ func (f *follower) report(key objectKey, r *source.Result, err error, used bool)
 	}
 	k := f.key(key)
 	f.health.report(k, Problem{
-		Object: source.ObjectName(k), Reasons: out, Since: f.Now(), Unenforced: r.Unenforced(err, used), Shared: r.Shared,
+		Object: source.ObjectName(k), Key: k, Refused: err != nil, Suppress: r.Suppress, Reasons: out, Since: f.Now(), Unenforced: r.Unenforced(err, used), Shared: r.Shared,
 	}, f.Log)
 }
 

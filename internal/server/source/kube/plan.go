@@ -50,7 +50,7 @@ func planOf(r *source.Resource) readPlan {
 	case snapshot.KindNamespace:
 		return readPlan{func() message { return &corev1.Namespace{} }, onlyMeta, "", pageSize}
 	case snapshot.KindNode:
-		return readPlan{func() message { return &corev1.Node{} }, onlyMeta, "", pageSize}
+		return readPlan{func() message { return &corev1.Node{} }, nodeFields, "", pageSize}
 	case snapshot.KindPod:
 		return readPlan{func() message { return &corev1.Pod{} }, podFields, "status.phase!=" + string(corev1.PodFailed), pageSize}
 	case snapshot.KindService:

@@ -68,6 +68,12 @@ type ResourceStatus struct {
 type Problem struct {
 	// Object is kind and namespace/name.
 	Object string
+	Key    snapshot.Key `json:"-"`
+	// Refused is set if the first reason is why the object, or its new version, is not
+	// used.
+	Refused bool `json:"-"`
+	// Suppress holds codes of findings, see snapshot.Meta.
+	Suppress string `json:"-"`
 	// Reasons state the faults and the version in use.
 	Reasons []string
 	// Since is the time when they were first seen.

@@ -1,0 +1,164 @@
+// Package checkcmd holds the commands that check configuration: analyze and validate.
+package checkcmd
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/meshctl/meshctl/internal/cli"
+	"github.com/meshctl/meshctl/internal/kube"
+	"github.com/meshctl/meshctl/internal/mesh"
+	"github.com/meshctl/meshctl/internal/output"
+	"github.com/meshctl/meshctl/internal/server/analyze"
+	"github.com/meshctl/meshctl/internal/server/load"
+)
+
+type analyzeOptions struct {
+	cli.KubeFlags
+	paths, contexts, remoteDirs []string
+	clusterID, systemNamespace  string
+	secretNamespaces            []string
+	namespace                   string
+	suppress                    []string
+	shown, failing              analyze.Level
+	timeout                     time.Duration
+	output                      output.Format
+}
+
+// NewAnalyze returns the command analyze.
+func NewAnalyze(env *cli.Env) *cobra.Command {
+	o := &analyzeOptions{}
+	cmd := &cobra.Command{
+		Use:   "analyze [FILE | DIR]...",
+		Short: "Find faults between the objects of a mesh",
+		Long: `Find what is wrong in the configuration of a mesh: invalid objects, references to
+objects that do not exist, conflicts, rules that are never used, selectors that select
+nothing. The control plane makes the same checks.
+
+The mesh is read from files and directories (- is standard input) or, with --context,
+from Kubernetes APIs; without both, from the API of the current context. The
+configuration counts in the first cluster. With --context, FILE and DIR replace the
+objects of the same names in the first cluster: analyze shows the mesh as it would be
+after they are applied.
+
+Each finding has a stable code, which docs/analyze.md explains. istioctl's codes have
+the same meaning as there. An object suppresses findings by the annotation
+galley.istio.io/analyze-suppress: codes separated by commas, or *. The exit code is 3
+when there are warnings or errors.`,
+		Example: `  # Check a directory, and one with a second cluster
+  meshctl analyze ./mesh
+  meshctl analyze ./east --remote-dir west=./west
+
+  # Check the clusters of two contexts, and the result of a change
+  meshctl analyze --context east,west
+  kubectl kustomize . | meshctl analyze --context east,west -
+
+  # Ignore a finding, and fail only on errors
+  meshctl analyze ./mesh --suppress "IST0118=Service *.legacy" --failure-threshold Error`,
+		Args: cobra.ArbitraryArgs,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			o.paths = args
+			return o.run(cmd.Context(), env)
+		},
+	}
+	f := cmd.Flags()
+	o.Bind(f)
+	o.MeshContextsVar(env, cmd, &o.contexts, "Kubeconfig `contexts` of the clusters, as CONTEXT or CLUSTER=CONTEXT; may be repeated")
+	f.StringArrayVar(&o.remoteDirs, "remote-dir", nil, "Another cluster and its directory, as `CLUSTER=DIR`; may be repeated")
+	f.StringVar(&o.clusterID, "cluster-id", "", "`Name` of the first cluster (default the name of the context, else $CLUSTER_ID, else Kubernetes)")
+	f.StringVar(&o.systemNamespace, "system-namespace", mesh.DefaultSystemNamespace, "`Namespace` of the control plane and of the ConfigMap istio")
+	f.StringSliceVar(&o.secretNamespaces, "credential-namespaces", nil, "`Namespaces` in which Secrets are read from a Kubernetes API, to check the certificates of gateways; * for all (default none)")
+	f.StringVarP(&o.namespace, "namespace", "n", "", "Show only the findings about objects of a `namespace`")
+	f.BoolP("all-namespaces", "A", true, "Show the findings about objects of all namespaces, as without --namespace")
+	cli.Rivals(f, "namespace", "all-namespaces")
+	f.BoolP("recursive", "R", true, "Read the folders of a directory, too, which is always done")
+	_ = f.MarkHidden("all-namespaces") // fails for an unknown flag only
+	_ = f.MarkHidden("recursive")
+	f.StringArrayVarP(&o.suppress, "suppress", "S", nil, "Ignore a finding, as `CODE=KIND NAME.NAMESPACE`, in which * stands for any text; may be repeated")
+	cli.ChoiceVar(f, &o.shown, "output-threshold", "Lowest level of findings that are shown", analyze.Info, analyze.Warning, analyze.Error)
+	cli.ChoiceVar(f, &o.failing, "failure-threshold", "Lowest level of findings for which the exit code is 3", analyze.Warning, analyze.Error, analyze.Info)
+	cli.DurationVar(f, &o.timeout, "timeout", 30*time.Second, "Time to read all clusters")
+	cli.TableVar(f, &o.output)
+	return cmd
+}
+
+func (o *analyzeOptions) run(ctx context.Context, env *cli.Env) error {
+	ignored, err := parseSuppressions(o.suppress)
+	if err != nil {
+		return err
+	}
+	clusters, err := o.clusters(env)
+	if err != nil {
+		return err
+	}
+	ctx, stop := context.WithTimeout(ctx, o.timeout)
+	defer stop()
+	m, err := load.Read(ctx, load.Config{Clusters: clusters, SystemNamespace: o.systemNamespace, Now: env.Now})
+	if errors.Is(err, context.DeadlineExceeded) {
+		return fmt.Errorf("the mesh was not read within %s: raise --timeout", o.timeout)
+	} else if err != nil {
+		return err
+	}
+	checks := analyze.Options{Now: env.Now()}
+	if clusters[0].Config != nil {
+		checks.SecretsRead = func(namespace string) bool {
+			return slices.Contains(o.secretNamespaces, "*") || slices.Contains(o.secretNamespaces, namespace)
+		}
+	}
+	found := slices.Concat(analyze.OfFiles(m.Files), analyze.OfAPIs(m.APIs), analyze.Check(m.Contents, checks))
+	found = slices.DeleteFunc(analyze.Sort(newLines(clusters).exact(found)), func(f analyze.Finding) bool {
+		return o.namespace != "" && f.Object.Namespace != o.namespace || ignored.match(&f) || !analyze.KindOf(f.Code).Level.AtLeast(o.shown)
+	})
+	return report(env, o.output, found, o.failing)
+}
+
+// clusters returns the sources of the clusters.
+func (o *analyzeOptions) clusters(env *cli.Env) ([]load.Cluster, error) {
+	own := load.Cluster{SecretNamespaces: o.secretNamespaces}
+	contexts := o.contexts
+	if len(o.paths) == 0 && len(contexts) == 0 {
+		contexts = []string{""}
+	}
+	var out []load.Cluster
+	for _, text := range contexts {
+		c := own
+		id, name, named := strings.Cut(text, "=")
+		if !named {
+			id, name = text, text
+		}
+		access, err := kube.Load(o.Options(env, name))
+		if err != nil {
+			return nil, err
+		}
+		c.Config, c.ID = access.Config, mesh.ClusterID(cmp.Or(id, access.Context))
+		out = append(out, c)
+	}
+	if len(out) == 0 {
+		out = append(out, load.Cluster{ID: mesh.ClusterID(cmp.Or(env.Getenv("CLUSTER_ID"), "Kubernetes"))})
+	}
+	out[0].ID = cmp.Or(mesh.ClusterID(o.clusterID), out[0].ID)
+	var err error
+	if out[0].Dirs, out[0].Files, err = readPaths(env, o.paths); err != nil {
+		return nil, err
+	}
+	for _, text := range o.remoteDirs {
+		id, dir, ok := strings.Cut(text, "=")
+		if !ok || id == "" || dir == "" {
+			return nil, cli.Usagef("--remote-dir: %q is not CLUSTER=DIR", text)
+		}
+		out = append(out, load.Cluster{ID: mesh.ClusterID(id), Dirs: []string{dir}})
+	}
+	for i, c := range out {
+		if slices.ContainsFunc(out[:i], func(other load.Cluster) bool { return other.ID == c.ID }) {
+			return nil, cli.Usagef("two clusters have the name %q: name one of them with CLUSTER=", c.ID)
+		}
+	}
+	return out, nil
+}

@@ -1,0 +1,62 @@
+package checkcmd
+
+import (
+	"context"
+	"slices"
+
+	"github.com/spf13/cobra"
+
+	"github.com/meshctl/meshctl/internal/cli"
+	"github.com/meshctl/meshctl/internal/output"
+	"github.com/meshctl/meshctl/internal/server/analyze"
+	"github.com/meshctl/meshctl/internal/server/load"
+)
+
+type validateOptions struct {
+	paths  []string
+	output output.Format
+}
+
+// NewValidate returns the command validate.
+func NewValidate(env *cli.Env) *cobra.Command {
+	var o validateOptions
+	cmd := &cobra.Command{
+		Use:     "validate -f FILE|DIR...",
+		Aliases: []string{"v"},
+		Short:   "Check each object by itself",
+		Long: `Check each object of files and directories (- is standard input) by itself, as the
+control plane does before it uses the object. It refuses what Istio's API would refuse,
+and what Envoy would refuse later. The exit code is 3 when it refuses an object. Fields
+without effect are listed, too. Objects of other programs are ignored.
+
+meshctl analyze also checks the objects together.`,
+		Example: `  meshctl validate -f mesh/route.yaml
+  kubectl kustomize . | meshctl validate -f -`,
+		Args: cobra.ArbitraryArgs,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			o.paths = append(o.paths, args...)
+			return o.run(cmd.Context(), env)
+		},
+	}
+	f := cmd.Flags()
+	f.StringSliceVarP(&o.paths, "filename", "f", nil, "`File` or directory to check, - for standard input; may be repeated")
+	cli.TableVar(f, &o.output)
+	return cmd
+}
+
+func (o *validateOptions) run(ctx context.Context, env *cli.Env) error {
+	if len(o.paths) == 0 {
+		return cli.Usagef("name the files to check with -f")
+	}
+	own := load.Cluster{ID: "Kubernetes"}
+	var err error
+	if own.Dirs, own.Files, err = readPaths(env, o.paths); err != nil {
+		return err
+	}
+	m, err := load.Read(ctx, load.Config{Clusters: []load.Cluster{own}, Now: env.Now})
+	if err != nil {
+		return err
+	}
+	found := slices.DeleteFunc(analyze.OfFiles(m.Files), func(f analyze.Finding) bool { return f.Code == analyze.RepeatedObject })
+	return report(env, o.output, analyze.Sort(found), analyze.Error)
+}

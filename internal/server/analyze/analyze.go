@@ -1,0 +1,276 @@
+// Package analyze finds faults that only several objects of a mesh together show, such
+// as references to objects that do not exist, and conflicts. It also turns the problems
+// that sources and the registry report into findings, so that every fault of a mesh has a
+// code, a severity and a place.
+//
+// The checks are pure functions of the contents of the registry. Each file holds the checks
+// of one subject, and codes.go the codes.
+package analyze
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/meshctl/meshctl/internal/mesh"
+	"github.com/meshctl/meshctl/internal/order"
+	"github.com/meshctl/meshctl/internal/server/registry"
+	"github.com/meshctl/meshctl/internal/server/snapshot"
+)
+
+// Finding is one fault.
+type Finding struct {
+	Code Code
+	// Object is the object at fault. It is zero for a fault of the whole mesh or of a file.
+	Object snapshot.Key
+	// Place is the file and line of the object or, if Exact, of the fault.
+	Place snapshot.Place
+	Exact bool
+	// Field is the path of the faulty field, such as spec.gateways[0], or "".
+	Field string
+	// Message states the fault, without the field.
+	Message string
+	// Logged is set if the registry logs the fault.
+	Logged bool
+
+	suppress string // see snapshot.Meta
+}
+
+// Options configures Check.
+type Options struct {
+	// Now is the time at which certificates are checked.
+	Now time.Time
+	// SecretsRead reports whether the Secrets of a namespace are known. Nil means all.
+	SecretsRead func(namespace string) bool
+}
+
+// Check returns the faults between the objects of a mesh, sorted, without those that the
+// objects suppress.
+func Check(c *registry.Contents, o Options) []Finding {
+	m := newChecker(c, o)
+	m.problems()
+	m.virtualServices()
+	m.gateways()
+	m.destinationRules()
+	m.sidecars()
+	m.policies()
+	m.kubernetesServices()
+	m.serviceEntries()
+	m.exports()
+	m.networks()
+	return Sort(m.found)
+}
+
+// Sort returns the findings in order, each once, without those that the objects suppress.
+func Sort(findings []Finding) []Finding {
+	findings = slices.DeleteFunc(findings, func(f Finding) bool { return suppresses(f.suppress, f.Code) })
+	order.Sort(findings, func(a, b Finding) int {
+		return cmp.Or(cmp.Compare(a.Place.File, b.Place.File), cmp.Compare(a.Place.Line, b.Place.Line), compareObjects(a.Object, b.Object),
+			cmp.Compare(a.Code, b.Code), cmp.Compare(a.Field, b.Field), cmp.Compare(a.Message, b.Message))
+	})
+	return slices.Compact(findings)
+}
+
+func compareObjects(a, b snapshot.Key) int {
+	return cmp.Or(cmp.Compare(a.Cluster, b.Cluster), cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
+}
+
+// checker holds the contents of the registry, and indexes for the checks.
+type checker struct {
+	*registry.Contents
+	Options
+	objects map[snapshot.Key]snapshot.Object
+	// workloads holds the pods and the workloads of WorkloadEntries by namespace.
+	workloads map[string][]*snapshot.Pod
+	// services holds the Services of Kubernetes by namespace.
+	services map[string][]*snapshot.Service
+	// labelled holds the workloads with a label, and selecting the Services of Kubernetes
+	// whose first label it is.
+	labelled  map[label][]*snapshot.Pod
+	selecting map[label][]*snapshot.Service
+	virtual   []*snapshot.VirtualService
+	rules     []*snapshot.DestinationRule
+	entries   []*snapshot.ServiceEntry
+	clusters  map[mesh.ClusterID]bool
+	// wildcards holds the hosts of services that begin with "*".
+	wildcards []string
+	found     []Finding
+}
+
+func newChecker(c *registry.Contents, o Options) *checker {
+	m := &checker{
+		Contents: c, Options: o, objects: make(map[snapshot.Key]snapshot.Object), workloads: make(map[string][]*snapshot.Pod),
+		services: make(map[string][]*snapshot.Service), clusters: make(map[mesh.ClusterID]bool),
+		labelled: make(map[label][]*snapshot.Pod), selecting: make(map[label][]*snapshot.Service),
+	}
+	for _, kind := range slices.Sorted(maps.Keys(c.Objects)) {
+		for _, object := range c.Objects[kind] {
+			key := object.Key()
+			m.objects[key], m.clusters[key.Cluster] = object, true
+			switch o := object.(type) {
+			case *snapshot.Pod:
+				m.addWorkload(o)
+			case *snapshot.WorkloadEntry:
+				m.addWorkload(&o.Pod)
+			case *snapshot.Service:
+				m.services[o.Namespace] = append(m.services[o.Namespace], o)
+				if len(o.Selector) > 0 {
+					l := firstLabel(o.Namespace, o.Selector)
+					m.selecting[l] = append(m.selecting[l], o)
+				}
+			case *snapshot.VirtualService:
+				m.virtual = append(m.virtual, o)
+			case *snapshot.DestinationRule:
+				m.rules = append(m.rules, o)
+			case *snapshot.ServiceEntry:
+				m.entries = append(m.entries, o)
+			}
+		}
+	}
+	for id := range c.Snapshot.Networks.All() {
+		m.clusters[id] = true
+	}
+	for _, svc := range c.Snapshot.Services.All() {
+		if svc.IsWildcard() {
+			m.wildcards = append(m.wildcards, svc.Host)
+		}
+	}
+	return m
+}
+
+// label is a label of an object in a namespace.
+type label struct{ namespace, key, value string }
+
+// firstLabel returns one of the labels, always the same one.
+func firstLabel(namespace string, labels map[string]string) label {
+	key := slices.Min(slices.Collect(maps.Keys(labels)))
+	return label{namespace, key, labels[key]}
+}
+
+func (m *checker) addWorkload(w *snapshot.Pod) {
+	m.workloads[w.Namespace] = append(m.workloads[w.Namespace], w)
+	for k, v := range w.Labels {
+		l := label{w.Namespace, k, v}
+		m.labelled[l] = append(m.labelled[l], w)
+	}
+}
+
+// find adds a finding about an object.
+func (m *checker) find(code Code, object snapshot.Object, field, format string, args ...any) {
+	m.findKey(code, object.Key(), field, fmt.Sprintf(format, args...))
+}
+
+// findKey is find for an object that may not be known, or for the whole mesh.
+func (m *checker) findKey(code Code, key snapshot.Key, field, message string) {
+	f := Finding{Code: code, Object: key, Field: field, Message: message}
+	if object := m.objects[key]; object != nil {
+		f.Place = object.ReadFrom()
+		if meta, ok := object.(interface{ Info() *snapshot.Meta }); ok {
+			f.suppress = meta.Info().Suppress
+		}
+	}
+	m.found = append(m.found, f)
+}
+
+// list returns the objects of a kind.
+func list[O snapshot.Object](m *checker, kind snapshot.Kind) []O {
+	out := make([]O, 0, len(m.Objects[kind]))
+	for _, object := range m.Objects[kind] {
+		if o, ok := object.(O); ok {
+			out = append(out, o)
+		}
+	}
+	return out
+}
+
+// selected returns the workloads in a namespace, or in all if it is "", that a selector
+// selects.
+func (m *checker) selected(namespace string, selector map[string]string) []*snapshot.Pod {
+	var out []*snapshot.Pod
+	in := func(ns string) {
+		all := m.workloads[ns]
+		if len(selector) > 0 {
+			all = m.labelled[firstLabel(ns, selector)]
+		}
+		for _, w := range all {
+			if snapshot.Selects(selector, w.Labels) {
+				out = append(out, w)
+			}
+		}
+	}
+	if namespace != "" {
+		in(namespace)
+	} else {
+		for _, ns := range slices.Sorted(maps.Keys(m.workloads)) {
+			in(ns)
+		}
+	}
+	return out
+}
+
+// service returns the service of a host that a namespace sees, or nil. It follows
+// ExternalName services.
+func (m *checker) service(host, namespace string) *snapshot.MeshService {
+	services := m.Snapshot.Services
+	svc := services.Get(host)
+	if svc != nil && svc.ExternalName != "" && services.Get(svc.ExternalName) != nil {
+		svc = services.Get(svc.ExternalName)
+	}
+	if svc == nil || svc.VisibleTo(namespace) {
+		return svc
+	}
+	for _, r := range svc.Rivals {
+		if other := services.Get(host + "/" + r.Namespace); other != nil && other.VisibleTo(namespace) {
+			return other
+		}
+	}
+	return nil
+}
+
+// served reports whether a service has the host, or a wildcard that matches it. host may be
+// a wildcard itself, which then must match a service.
+func (m *checker) served(host string) bool {
+	if m.Snapshot.Services.Get(host) != nil {
+		return true
+	}
+	for i := range m.wildcards {
+		if snapshot.HostsOverlap(m.wildcards[i], host) {
+			return true
+		}
+	}
+	if !strings.HasPrefix(host, "*") {
+		return false
+	}
+	for _, svc := range m.Snapshot.Services.All() {
+		if snapshot.HostsOverlap(host, svc.Host) {
+			return true
+		}
+	}
+	return false
+}
+
+// nameOf returns namespace/name of an object.
+func nameOf(o snapshot.Object) string {
+	k := o.Key()
+	if k.Namespace == "" {
+		return k.Name
+	}
+	return k.Namespace + "/" + k.Name
+}
+
+// labelText returns labels as kubectl prints them.
+func labelText(labels map[string]string) string { return string(snapshot.SelectorOf(labels)) }
+
+func at(field string, i int) string { return fmt.Sprintf("%s[%d]", field, i) }
+
+// listed joins names, at most eight of them.
+func listed(names []string) string {
+	const most = 8
+	if more := len(names) - most; more > 0 {
+		return fmt.Sprintf("%s and %d more", strings.Join(names[:most], ", "), more)
+	}
+	return strings.Join(names, ", ")
+}

@@ -1,0 +1,317 @@
+package analyze
+
+import (
+	"slices"
+	"strings"
+)
+
+// Code names a kind of finding. Codes are stable: scripts and annotations name them. The
+// codes IST… are those of istioctl analyze, where the meaning is the same.
+type Code string
+
+// The codes. Codes describes each.
+const (
+	ReferencedResourceNotFound                      Code = "IST0101"
+	SchemaValidationError                           Code = "IST0106"
+	ConflictingMeshGatewayVirtualServiceHosts       Code = "IST0109"
+	ConflictingSidecarWorkloadSelectors             Code = "IST0110"
+	MultipleSidecarsWithoutWorkloadSelectors        Code = "IST0111"
+	VirtualServiceDestinationPortSelectorRequired   Code = "IST0112"
+	DeploymentAssociatedToMultipleServices          Code = "IST0116"
+	PortNameIsNotUnderNamingConvention              Code = "IST0118"
+	UnknownMeshNetworksServiceRegistry              Code = "IST0126"
+	NoMatchingWorkloadsFound                        Code = "IST0127"
+	NoServerCertificateVerificationDestinationLevel Code = "IST0128"
+	NoServerCertificateVerificationPortLevel        Code = "IST0129"
+	VirtualServiceUnreachableRule                   Code = "IST0130"
+	VirtualServiceIneffectiveMatch                  Code = "IST0131"
+	VirtualServiceHostNotFoundInGateway             Code = "IST0132"
+	ServiceEntryAddressesRequired                   Code = "IST0134"
+	GatewayDuplicateCertificate                     Code = "IST0138"
+	ConflictingGateways                             Code = "IST0145"
+	ConflictingTelemetryWorkloadSelectors           Code = "IST0159"
+	MultipleTelemetriesWithoutWorkloadSelectors     Code = "IST0160"
+	InvalidGatewayCredential                        Code = "IST0161"
+	GatewayPortNotDefinedOnService                  Code = "IST0162"
+	MultiClusterInconsistentService                 Code = "IST0170"
+	DestinationRuleSubsetNotSelectPods              Code = "IST0173"
+	UnknownDestinationRuleHost                      Code = "IST0174"
+	ConflictingServiceEntryProtocol                 Code = "IST0177"
+
+	NoEffect                       Code = "MSH0101"
+	RepeatedObject                 Code = "MSH0102"
+	Unreadable                     Code = "MSH0103"
+	SharedHost                     Code = "MSH0104"
+	SharedAddress                  Code = "MSH0105"
+	RepeatedExtension              Code = "MSH0106"
+	UnreachableNetwork             Code = "MSH0107"
+	UnusableDelegate               Code = "MSH0108"
+	TLSModeConflict                Code = "MSH0109"
+	ShadowedVirtualService         Code = "MSH0110"
+	UnknownNamespace               Code = "MSH0111"
+	GatewayServerWithoutRoutes     Code = "MSH0112"
+	HostWithoutService             Code = "MSH0113"
+	ConflictingDestinationRules    Code = "MSH0114"
+	SidecarHostWithoutService      Code = "MSH0115"
+	ServiceWithoutEndpoints        Code = "MSH0116"
+	ConflictingPeerAuthentications Code = "MSH0117"
+)
+
+// Level is the severity of a finding, in istioctl's words.
+type Level string
+
+// The levels, the most severe one first.
+const (
+	Error   Level = "Error"
+	Warning Level = "Warning"
+	Info    Level = "Info"
+)
+
+// Levels lists the levels, the most severe one first.
+func Levels() []Level { return []Level{Error, Warning, Info} }
+
+// AtLeast reports whether a level is as severe as another one.
+func (l Level) AtLeast(other Level) bool {
+	return slices.Index(Levels(), l) <= slices.Index(Levels(), other)
+}
+
+// Kind describes the findings of a code.
+type Kind struct {
+	Code  Code
+	Name  string
+	Level Level
+	// Cause and Fix are sentences for docs/analyze.md, in Markdown.
+	Cause, Fix string
+}
+
+// Documentation returns the place of the code in the documentation.
+func (c Code) Documentation() string { return "docs/analyze.md#" + strings.ToLower(string(c)) }
+
+// KindOf returns the description of a code. It returns the zero Kind for an unknown one.
+func KindOf(c Code) Kind {
+	if i := slices.IndexFunc(kinds, func(k Kind) bool { return strings.EqualFold(string(k.Code), string(c)) }); i >= 0 {
+		return kinds[i]
+	}
+	return Kind{}
+}
+
+// Kinds returns the descriptions of all codes, in their order.
+func Kinds() []Kind { return slices.Clone(kinds) }
+
+var kinds = []Kind{
+	{
+		ReferencedResourceNotFound, "ReferencedResourceNotFound", Error,
+		"An object names another one that does not exist: a Gateway, a delegate, a destination or its port or subset of a VirtualService, a Secret of a Gateway or a DestinationRule, a provider of a Telemetry, or the workloads of a Gateway, a Sidecar or a Telemetry. A destination that is not exported to the namespace does not exist there.",
+		"Correct the name, or create what it names.",
+	},
+	{
+		SchemaValidationError, "SchemaValidationError", Error,
+		"An object is invalid. The control plane keeps its last good version, if it has one.",
+		"Correct the field that the message names.",
+	},
+	{
+		ConflictingMeshGatewayVirtualServiceHosts, "ConflictingMeshGatewayVirtualServiceHosts", Error,
+		"Two VirtualServices for sidecars have one host. Sidecars use only the oldest one that has a route.",
+		"Put the routes of the host into one VirtualService.",
+	},
+	{
+		ConflictingSidecarWorkloadSelectors, "ConflictingSidecarWorkloadSelectors", Error,
+		"Two Sidecars select one workload. Its proxy uses the older one.",
+		"Narrow one of the selectors.",
+	},
+	{
+		MultipleSidecarsWithoutWorkloadSelectors, "MultipleSidecarsWithoutWorkloadSelectors", Error,
+		"Two Sidecars of a namespace have no selector. Proxies use the older one.",
+		"Delete one of them, or give it a selector.",
+	},
+	{
+		VirtualServiceDestinationPortSelectorRequired, "VirtualServiceDestinationPortSelectorRequired", Error,
+		"A destination names no port, and its service has several. Requests go to the port to which the client sent them, if the service has it.",
+		"Name the port.",
+	},
+	{
+		DeploymentAssociatedToMultipleServices, "DeploymentAssociatedToMultipleServices", Warning,
+		"Two Services send different protocols to one port of a workload. Its proxy expects the protocol of one of them.",
+		"Give both ports the same protocol, by name or `appProtocol`.",
+	},
+	{
+		PortNameIsNotUnderNamingConvention, "PortNameIsNotUnderNamingConvention", Info,
+		"The name of a port does not begin with a protocol, and the port has no `appProtocol`. Proxies detect HTTP, which is slower, and they wait if the server speaks first.",
+		"Name the port after its protocol, as in `http-web`, or set `appProtocol`.",
+	},
+	{
+		UnknownMeshNetworksServiceRegistry, "UnknownMeshNetworksServiceRegistry", Error,
+		"`meshNetworks` names a cluster that is no part of the mesh. The network has none of its endpoints.",
+		"Correct the name of the cluster, or add the cluster to the mesh.",
+	},
+	{
+		NoMatchingWorkloadsFound, "NoMatchingWorkloadsFound", Warning,
+		"The selector of a PeerAuthentication, an EnvoyFilter, a DestinationRule or a ServiceEntry selects no workload. In a mesh without any pod, such as a directory of configuration only, selectors are not checked.",
+		"Correct the labels.",
+	},
+	{
+		NoServerCertificateVerificationDestinationLevel, "NoServerCertificateVerificationDestinationLevel", Warning,
+		"Clients accept the certificate of every server. Without `insecureSkipVerify` they verify it, by the roots of the system if `caCertificates` names no others.",
+		"Remove `insecureSkipVerify`, and set `caCertificates` or `credentialName` if the server has a private CA.",
+	},
+	{
+		NoServerCertificateVerificationPortLevel, "NoServerCertificateVerificationPortLevel", Warning,
+		"As [IST0128](#ist0128), for the settings of one port.",
+		"Remove `insecureSkipVerify`.",
+	},
+	{
+		VirtualServiceUnreachableRule, "VirtualServiceUnreachableRule", Warning,
+		"An earlier route of the VirtualService takes everything that a route matches.",
+		"Put the more specific route first, or delete it.",
+	},
+	{
+		VirtualServiceIneffectiveMatch, "VirtualServiceIneffectiveMatch", Info,
+		"An earlier route takes everything that one of several matches of a route matches.",
+		"Delete the match, or put its route first.",
+	},
+	{
+		VirtualServiceHostNotFoundInGateway, "VirtualServiceHostNotFoundInGateway", Warning,
+		"No server of a Gateway has a host of a VirtualService that names the Gateway, or none admits its namespace.",
+		"Add the host to a server, or remove the Gateway from the VirtualService.",
+	},
+	{
+		ServiceEntryAddressesRequired, "ServiceEntryAddressesRequired", Warning,
+		"A port of TCP has no address by which proxies could recognize the connections to the host, and the ServiceEntry gets none. All unknown addresses at that port then belong to it.",
+		"Set `addresses`, or a resolution with which the host gets an address.",
+	},
+	{
+		GatewayDuplicateCertificate, "GatewayDuplicateCertificate", Warning,
+		"Two Gateways of the same workloads use one certificate. A browser uses a connection for all hosts of its certificate, also for the hosts that only the other Gateway knows, and gets 404.",
+		"Put the servers into one Gateway, or use a certificate for each.",
+	},
+	{
+		ConflictingGateways, "ConflictingGateways", Error,
+		"Two servers of Gateways cannot share a port, as they have one host, or different protocols. Proxies open the older one.",
+		"Give the servers different hosts or ports, or delete one of them.",
+	},
+	{
+		ConflictingTelemetryWorkloadSelectors, "ConflictingTelemetryWorkloadSelectors", Error,
+		"Two Telemetries select one workload. Its proxy uses the older one.",
+		"Narrow one of the selectors.",
+	},
+	{
+		MultipleTelemetriesWithoutWorkloadSelectors, "MultipleTelemetriesWithoutWorkloadSelectors", Error,
+		"Two Telemetries of a namespace have no selector. Proxies use the older one.",
+		"Delete one of them, or give it a selector.",
+	},
+	{
+		InvalidGatewayCredential, "InvalidGatewayCredential", Error,
+		"The Secret of a Gateway has no certificate with its key, an expired one, or no CA certificates although clients must show certificates.",
+		"Add the keys `tls.crt` and `tls.key`, or `ca.crt`.",
+	},
+	{
+		GatewayPortNotDefinedOnService, "GatewayPortNotDefinedOnService", Warning,
+		"No Service of the workloads of a Gateway has the port of a server. Clients do not reach the server through these Services.",
+		"Add the port to the Service, or change the port of the server.",
+	},
+	{
+		MultiClusterInconsistentService, "MultiClusterInconsistentService", Warning,
+		"The Services of one name differ between clusters. Clients use the definition of their own cluster for the endpoints of all.",
+		"Apply the same Service in all clusters.",
+	},
+	{
+		DestinationRuleSubsetNotSelectPods, "DestinationRuleSubsetNotSelectPods", Error,
+		"A service has endpoints, but none of them has the labels of a subset. Requests to the subset get status 503.",
+		"Correct the labels, or delete the subset.",
+	},
+	{
+		UnknownDestinationRuleHost, "UnknownDestinationRuleHost", Warning,
+		"No service has the host of a DestinationRule. A short name means a service in the namespace of the rule.",
+		"Correct the host, or write it with its namespace.",
+	},
+	{
+		ConflictingServiceEntryProtocol, "ConflictingServiceEntryProtocol", Warning,
+		"Two ServiceEntries give a port of one host different protocols. Proxies use one of them.",
+		"Define the host once.",
+	},
+	{
+		NoEffect, "NoEffect", Warning,
+		"An object, or a field, has no effect. [api-support.md](api-support.md) lists the support of every field.",
+		"Remove it, or suppress the finding if another program uses it.",
+	},
+	{
+		RepeatedObject, "RepeatedObject", Warning,
+		"A directory has two objects of one name. The first one counts.",
+		"Delete one of them.",
+	},
+	{
+		Unreadable, "Unreadable", Error,
+		"A file, or a part of a cluster, cannot be read, or exceeds a limit.",
+		"Do what the message asks for.",
+	},
+	{
+		SharedHost, "SharedHost", Warning,
+		"Several objects define one host. Proxies use a Service before a ServiceEntry, then the ServiceEntry of their own namespace, then the oldest one.",
+		"Give one of the objects another host, or export each only to its own namespace.",
+	},
+	{
+		SharedAddress, "SharedAddress", Warning,
+		"Two Services have one address, as the address ranges of clusters overlap. Calls by the address reach only one of them.",
+		"Give the clusters separate ranges, or call the service by its name, over HTTP.",
+	},
+	{
+		RepeatedExtension, "RepeatedExtension", Warning,
+		"Two EnvoyFilters for the same proxies have an extension of one name. Proxies use the first one.",
+		"Rename the extension.",
+	},
+	{
+		UnreachableNetwork, "UnreachableNetwork", Warning,
+		"A network has endpoints and no usable gateway. Proxies in other networks get none of its endpoints.",
+		"Label the Service of its east-west gateway, as in [multicluster.md](multicluster.md).",
+	},
+	{
+		UnusableDelegate, "UnusableDelegate", Error,
+		"A VirtualService delegates to one that has hosts, that is not exported to it, or whose routes match what the delegating route does not. The route is left out.",
+		"Correct the delegate as the message states.",
+	},
+	{
+		TLSModeConflict, "TLSModeConflict", Error,
+		"A DestinationRule makes clients use a TLS mode that the endpoints refuse: plain text or TLS of their own where PeerAuthentication requires mTLS of the mesh, or mTLS of the mesh where endpoints have no proxy.",
+		"Use `ISTIO_MUTUAL`, or remove the mode so that clients use what each endpoint accepts.",
+	},
+	{
+		ShadowedVirtualService, "ShadowedVirtualService", Warning,
+		"An older VirtualService of the same Gateway and host has a route for every request.",
+		"Put the routes into one VirtualService, or give the route for every request to the youngest one.",
+	},
+	{
+		UnknownNamespace, "UnknownNamespace", Warning,
+		"An object is exported to a namespace that does not exist.",
+		"Correct the name of the namespace.",
+	},
+	{
+		GatewayServerWithoutRoutes, "GatewayServerWithoutRoutes", Warning,
+		"No VirtualService routes the calls to a server of a Gateway.",
+		"Add a VirtualService with the host and the Gateway, or delete the server.",
+	},
+	{
+		HostWithoutService, "HostWithoutService", Info,
+		"A VirtualService for sidecars has a host that no service has. Names are not resolved by it.",
+		"Correct the host, or add a ServiceEntry for it.",
+	},
+	{
+		ConflictingDestinationRules, "ConflictingDestinationRules", Warning,
+		"Two DestinationRules of a namespace are for one host. The policy and the subsets of the older one count.",
+		"Put the settings of the host into one DestinationRule.",
+	},
+	{
+		SidecarHostWithoutService, "SidecarHostWithoutService", Warning,
+		"A host in `egress` of a Sidecar matches no service.",
+		"Correct the host: `<namespace>/<host>`, with the full name of the service.",
+	},
+	{
+		ServiceWithoutEndpoints, "ServiceWithoutEndpoints", Warning,
+		"The selector of a Service selects no workload in any cluster.",
+		"Correct the selector, or start the workload.",
+	},
+	{
+		ConflictingPeerAuthentications, "ConflictingPeerAuthentications", Warning,
+		"Two PeerAuthentications are for the same workloads. The older one counts.",
+		"Delete one of them, or narrow its selector.",
+	},
+}

@@ -1,0 +1,259 @@
+package analyze
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
+
+	"github.com/meshctl/meshctl/internal/server/snapshot"
+)
+
+// destinationRules checks the DestinationRules.
+func (m *checker) destinationRules() {
+	for _, d := range m.rules {
+		host := snapshot.RuledHost(d)
+		if host != "*" && !m.served(host) {
+			m.find(UnknownDestinationRuleHost, d, "spec.host", "no service has the host %s: the rule has no effect", host)
+			continue
+		}
+		m.subsets(d, host)
+		for _, p := range policies(d) {
+			m.verifies(d, p)
+			m.clientCredential(d, p)
+			m.tlsMode(d, host, p)
+		}
+	}
+	m.sharedRules()
+}
+
+// subsets finds the subsets without endpoints, if the service has some.
+func (m *checker) subsets(d *snapshot.DestinationRule, host string) {
+	svc := m.service(host, d.Namespace)
+	if svc == nil {
+		return
+	}
+	var all []map[string]string // the labels of endpoints
+	for _, e := range m.endpoints(svc, 0) {
+		all = append(all, e.Labels)
+	}
+	if len(all) == 0 { // a directory may have no EndpointSlices
+		for i := range svc.Clusters {
+			for _, w := range m.selected(svc.Namespace, svc.Clusters[i].Selector) {
+				if len(svc.Clusters[i].Selector) > 0 && w.Cluster == svc.Clusters[i].Cluster {
+					all = append(all, w.Labels)
+				}
+			}
+		}
+	}
+	if len(all) == 0 {
+		return
+	}
+	for i, s := range d.Spec.GetSubsets() {
+		if !slices.ContainsFunc(all, func(labels map[string]string) bool { return snapshot.Selects(s.GetLabels(), labels) }) {
+			m.find(DestinationRuleSubsetNotSelectPods, d, at("spec.subsets", i)+".labels", "no endpoint of %s has the labels %s: requests to subset %s fail",
+				svc.Host, labelText(s.GetLabels()), s.GetName())
+		}
+	}
+}
+
+// endpoints returns the endpoints of a service at a port; 0 stands for all ports.
+func (m *checker) endpoints(svc *snapshot.MeshService, number uint32) []*snapshot.Endpoint {
+	eps := m.Snapshot.Endpoints.Get(svc.Key)
+	if eps == nil {
+		return nil
+	}
+	var out []*snapshot.Endpoint
+	for i := range svc.Ports {
+		if number != 0 && svc.Ports[i].Number != number {
+			continue
+		}
+		list := eps.ByPort[svc.Ports[i].Name]
+		for j := range list {
+			out = append(out, &list[j])
+		}
+	}
+	return out
+}
+
+// policy is a part of a DestinationRule with TLS settings.
+type policy struct {
+	field  string
+	tls    *networkingv1alpha3.ClientTLSSettings
+	port   uint32 // 0 means all ports without a policy of their own
+	but    []uint32
+	labels map[string]string // of a subset
+}
+
+// policies returns the parts of a DestinationRule with TLS settings.
+func policies(d *snapshot.DestinationRule) []policy {
+	var out []policy
+	add := func(field string, p *networkingv1alpha3.TrafficPolicy, labels map[string]string) {
+		var ports []uint32
+		for i, s := range p.GetPortLevelSettings() {
+			ports = append(ports, s.GetPort().GetNumber())
+			if s.GetTls() != nil {
+				out = append(out, policy{at(field+".portLevelSettings", i) + ".tls", s.GetTls(), s.GetPort().GetNumber(), nil, labels})
+			}
+		}
+		if p.GetTls() != nil {
+			out = append(out, policy{field + ".tls", p.GetTls(), 0, ports, labels})
+		}
+	}
+	add("spec.trafficPolicy", d.Spec.GetTrafficPolicy(), nil)
+	for i, s := range d.Spec.GetSubsets() {
+		add(at("spec.subsets", i)+".trafficPolicy", s.GetTrafficPolicy(), s.GetLabels())
+	}
+	return out
+}
+
+// originates reports whether clients make TLS of their own with the settings.
+func originates(t *networkingv1alpha3.ClientTLSSettings) bool {
+	return t.GetMode() == networkingv1alpha3.ClientTLSSettings_SIMPLE || t.GetMode() == networkingv1alpha3.ClientTLSSettings_MUTUAL
+}
+
+// verifies finds TLS that accepts every certificate.
+func (m *checker) verifies(d *snapshot.DestinationRule, p policy) {
+	if !originates(p.tls) || !p.tls.GetInsecureSkipVerify().GetValue() {
+		return
+	}
+	code := NoServerCertificateVerificationDestinationLevel
+	if p.port != 0 {
+		code = NoServerCertificateVerificationPortLevel
+	}
+	m.find(code, d, p.field+".insecureSkipVerify", "is true: clients accept the certificate of any server")
+}
+
+// clientCredential checks the Secret of TLS settings, which a client needs in its own
+// namespace.
+func (m *checker) clientCredential(d *snapshot.DestinationRule, p policy) {
+	name := strings.TrimPrefix(p.tls.GetCredentialName(), "kubernetes://")
+	if name == "" || !originates(p.tls) || m.SecretsRead != nil && !m.SecretsRead(d.Namespace) {
+		return
+	}
+	if namespace, object, two := strings.Cut(name, "/"); two && m.secret(d.Cluster, namespace, object) != nil {
+		return
+	}
+	if !m.anySecret(name) && !m.anySecret(name+"-cacert") {
+		m.find(ReferencedResourceNotFound, d, p.field+".credentialName", "there is no Secret %s: connections fail", name)
+	}
+}
+
+// tlsMode compares the TLS of clients with the TLS that the endpoints accept.
+func (m *checker) tlsMode(d *snapshot.DestinationRule, host string, p policy) {
+	for _, svc := range m.ruled(d, host) {
+		var all, wrong int
+		for i := range svc.Ports {
+			number := svc.Ports[i].Number
+			if p.port != 0 && p.port != number || slices.Contains(p.but, number) {
+				continue
+			}
+			for _, e := range m.endpoints(svc, number) {
+				if !snapshot.Selects(p.labels, e.Labels) {
+					continue
+				}
+				all++
+				if !m.accepts(e, p.tls.GetMode()) {
+					wrong++
+				}
+			}
+		}
+		if wrong == 0 {
+			continue
+		}
+		number := "the endpoints"
+		if wrong < all {
+			number = fmt.Sprintf("%d of %d endpoints", wrong, all)
+		}
+		why := "require mTLS of the mesh, by PeerAuthentication STRICT"
+		if p.tls.GetMode() == networkingv1alpha3.ClientTLSSettings_ISTIO_MUTUAL {
+			why = "accept no mTLS of the mesh: they have no proxy, or PeerAuthentication DISABLE"
+		}
+		m.find(TLSModeConflict, d, p.field+".mode", "%s does not go with %s of %s, which %s", p.tls.GetMode(), number, svc.Host, why)
+		return
+	}
+}
+
+// ruled returns the services to whose host a DestinationRule applies, a few of them for a
+// wildcard.
+func (m *checker) ruled(d *snapshot.DestinationRule, host string) []*snapshot.MeshService {
+	if !strings.HasPrefix(host, "*") {
+		if svc := m.service(host, d.Namespace); svc != nil {
+			return []*snapshot.MeshService{svc}
+		}
+		return nil
+	}
+	const most = 1000
+	var out []*snapshot.MeshService
+	for key, svc := range m.Snapshot.Services.All() {
+		if snapshot.HostsOverlap(host, svc.Host) && m.appliesTo(key, d) {
+			if out = append(out, svc); len(out) == most {
+				break
+			}
+		}
+	}
+	return out
+}
+
+// appliesTo reports whether a DestinationRule is the first one of a service for some
+// client.
+func (m *checker) appliesTo(key string, d *snapshot.DestinationRule) bool {
+	rules := m.Snapshot.Rules.Get(key)
+	if rules == nil {
+		return false
+	}
+	is := func(r *snapshot.HostRule) bool { return r.Namespace == d.Namespace && r.Name == d.Name }
+	for _, own := range rules.Own {
+		if slices.ContainsFunc(own, is) {
+			return true
+		}
+	}
+	return slices.ContainsFunc(rules.Default, is)
+}
+
+// accepts reports whether an endpoint accepts connections in a mode.
+func (m *checker) accepts(e *snapshot.Endpoint, mode networkingv1alpha3.ClientTLSSettings_TLSmode) bool {
+	if mode == networkingv1alpha3.ClientTLSSettings_ISTIO_MUTUAL {
+		return e.MTLS
+	}
+	pod := m.Snapshot.Pods.Get(e.Pod)
+	if !e.TLSMode || pod == nil {
+		return true
+	}
+	namespaces := m.Snapshot.Namespaces
+	modes := snapshot.WorkloadMTLS(namespaces.Get(m.Snapshot.Mesh.RootNamespace), namespaces.Get(pod.Namespace), pod.Labels)
+	return modes.Port(e.Port) != snapshot.Strict
+}
+
+// sharedRules finds the parts of DestinationRules that an earlier one of the same host,
+// namespace and selector precludes.
+func (m *checker) sharedRules() {
+	type group struct {
+		namespace, host string
+		selector        snapshot.LabelSelector
+		exports         string
+	}
+	rules := slices.Clone(m.rules)
+	slices.SortStableFunc(rules, func(a, b *snapshot.DestinationRule) int { return a.Created.Compare(b.Created) })
+	before := map[group][]*snapshot.DestinationRule{}
+	for _, d := range rules {
+		exports := slices.Sorted(slices.Values(d.Spec.GetExportTo()))
+		g := group{d.Namespace, snapshot.RuledHost(d), snapshot.SelectorOf(d.Spec.GetWorkloadSelector().GetMatchLabels()), strings.Join(exports, ",")}
+		for _, first := range before[g] {
+			m.precludedRule(first, d)
+		}
+		before[g] = append(before[g], d)
+	}
+}
+
+func (m *checker) precludedRule(first, second *snapshot.DestinationRule) {
+	if first.Spec.GetTrafficPolicy() != nil && second.Spec.GetTrafficPolicy() != nil {
+		m.find(ConflictingDestinationRules, second, "spec.trafficPolicy", "has no effect: the policy of DestinationRule %s for the same host counts", nameOf(first))
+	}
+	for i, s := range second.Spec.GetSubsets() {
+		if slices.ContainsFunc(first.Spec.GetSubsets(), func(o *networkingv1alpha3.Subset) bool { return o.GetName() == s.GetName() }) {
+			m.find(ConflictingDestinationRules, second, at("spec.subsets", i), "has no effect: DestinationRule %s defines subset %s for the same host", nameOf(first), s.GetName())
+		}
+	}
+}

@@ -1,0 +1,192 @@
+package analyze
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+	"time"
+
+	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
+
+	"github.com/meshctl/meshctl/internal/mesh"
+	"github.com/meshctl/meshctl/internal/server/snapshot"
+)
+
+// gateways checks the Gateways.
+func (m *checker) gateways() {
+	for _, gw := range m.Snapshot.GatewayConfigs {
+		proxies := m.selected("", gw.Spec.GetSelector())
+		if len(proxies) == 0 && len(m.workloads) > 0 {
+			m.find(ReferencedResourceNotFound, gw, "spec.selector", "selects no workload: there is none with the labels %s", labelText(gw.Spec.GetSelector()))
+		}
+		servers := snapshot.GatewayServers(gw)
+		for i := range servers {
+			field := at("spec.servers", i)
+			m.exposed(gw, field, &servers[i], proxies)
+			m.credentials(gw, field+".tls", servers[i].GetTls(), proxies)
+			m.routed(gw, field, &servers[i])
+		}
+	}
+	m.sharedCertificates()
+}
+
+// exposed checks that a Service of the gateway's workloads exposes the port of a server.
+// Without any Service, clients reach the workloads in another way.
+func (m *checker) exposed(gw *snapshot.Gateway, field string, s *snapshot.GatewayServer, proxies []*snapshot.Pod) {
+	number := s.GetPort().GetNumber()
+	if snapshot.IsUnixSocket(s.GetBind()) {
+		return
+	}
+	var names []string
+	for _, p := range proxies {
+		for _, svc := range m.servicesOf(p) {
+			for i := range svc.Ports {
+				port := &svc.Ports[i]
+				if port.Protocol != mesh.UDP && (port.Number == number || p.TargetPort(port) == number) {
+					return
+				}
+			}
+			if name := nameOf(svc); !slices.Contains(names, name) {
+				names = append(names, name)
+			}
+		}
+	}
+	if len(names) > 0 {
+		m.find(GatewayPortNotDefinedOnService, gw, field+".port.number", "%d is no port of the Services of its workloads: %s", number, listed(names))
+	}
+}
+
+// servicesOf returns the Services of Kubernetes that select a workload, oldest first.
+func (m *checker) servicesOf(w *snapshot.Pod) []*snapshot.Service {
+	var out []*snapshot.Service
+	for k, v := range w.Labels {
+		for _, svc := range m.selecting[label{w.Namespace, k, v}] {
+			if svc.Cluster == w.Cluster && snapshot.Selects(svc.Selector, w.Labels) {
+				out = append(out, svc)
+			}
+		}
+	}
+	slices.SortFunc(out, func(a, b *snapshot.Service) int {
+		return cmp.Or(a.Created.Compare(b.Created), strings.Compare(a.Name, b.Name))
+	})
+	return out
+}
+
+// credentials checks the Secrets of a server. Each workload of the gateway needs them in its
+// own cluster and namespace.
+func (m *checker) credentials(gw *snapshot.Gateway, field string, t *networkingv1alpha3.ServerTLSSettings, proxies []*snapshot.Pod) {
+	if t == nil || snapshot.PassesTLS(t) {
+		return
+	}
+	clients := t.GetMode() == networkingv1alpha3.ServerTLSSettings_MUTUAL || t.GetMode() == networkingv1alpha3.ServerTLSSettings_OPTIONAL_MUTUAL
+	if name := t.GetCredentialName(); name != "" {
+		m.credential(gw, field+".credentialName", name, clients && t.GetCaCertCredentialName() == "", proxies)
+	}
+	for i, name := range t.GetCredentialNames() {
+		m.credential(gw, at(field+".credentialNames", i), name, clients && i == 0 && t.GetCaCertCredentialName() == "", proxies)
+	}
+}
+
+// credential checks one Secret. clients reports whether it must have CA certificates, too.
+func (m *checker) credential(gw *snapshot.Gateway, field, credential string, clients bool, proxies []*snapshot.Pod) {
+	type location struct {
+		cluster   mesh.ClusterID
+		namespace string
+	}
+	var places []location
+	for _, p := range proxies {
+		if l := (location{p.Cluster, p.Namespace}); !slices.Contains(places, l) {
+			places = append(places, l)
+		}
+	}
+	if len(proxies) == 0 { // most gateways are in the namespace of their Gateway
+		places = append(places, location{gw.Cluster, gw.Namespace})
+	}
+	namespace, name, qualified := strings.Cut(strings.TrimPrefix(credential, "kubernetes://"), "/")
+	for _, l := range places {
+		if !qualified {
+			namespace, name = l.namespace, strings.TrimPrefix(credential, "kubernetes://")
+		}
+		if m.SecretsRead != nil && !m.SecretsRead(namespace) {
+			continue
+		}
+		secret := m.secret(l.cluster, namespace, name)
+		ca := cmpSecret(m.secret(l.cluster, namespace, name+"-cacert"), secret)
+		switch {
+		case secret == nil && len(proxies) == 0 && m.anySecret(name):
+		case secret == nil:
+			m.find(ReferencedResourceNotFound, gw, field, "there is no Secret %s/%s in cluster %s, where the gateway is", namespace, name, l.cluster)
+		case secret.Pair == nil:
+			m.find(InvalidGatewayCredential, gw, field, "Secret %s/%s of cluster %s has no certificate: %s", namespace, name, l.cluster, secret.NoPair)
+		case m.Now.After(secret.Pair.NotAfter):
+			m.find(InvalidGatewayCredential, gw, field, "the certificate in Secret %s/%s of cluster %s expired at %s", namespace, name, l.cluster, secret.Pair.NotAfter.UTC().Format(time.RFC3339))
+		case clients && ca.CA == nil:
+			m.find(InvalidGatewayCredential, gw, field, "Secret %s/%s of cluster %s has no CA certificates for clients: %s", namespace, name, l.cluster, ca.NoCA)
+		}
+	}
+}
+
+func cmpSecret(first, second *snapshot.Secret) *snapshot.Secret {
+	if first != nil {
+		return first
+	}
+	return second
+}
+
+func (m *checker) secret(c mesh.ClusterID, namespace, name string) *snapshot.Secret {
+	return m.Snapshot.Secrets.Get(snapshot.SecretKey(c, namespace, name))
+}
+
+// anySecret reports whether some namespace has a Secret of the name.
+func (m *checker) anySecret(name string) bool {
+	for _, s := range list[*snapshot.Secret](m, snapshot.KindSecret) {
+		if s.Name == name {
+			return true
+		}
+	}
+	return false
+}
+
+// routed checks that some VirtualService has routes for a server. A server that redirects,
+// or passes mTLS on by its server name, needs none.
+func (m *checker) routed(gw *snapshot.Gateway, field string, s *snapshot.GatewayServer) {
+	if s.GetTls().GetHttpsRedirect() || s.GetTls().GetMode() == networkingv1alpha3.ServerTLSSettings_AUTO_PASSTHROUGH {
+		return
+	}
+	for _, v := range m.virtual {
+		if slices.Contains(v.Gateways, s.GatewayName()) && serves(s, v) {
+			return
+		}
+	}
+	m.find(GatewayServerWithoutRoutes, gw, field, "no VirtualService routes the calls to %s: clients get no answer", hostsText(s.Hosts))
+}
+
+// sharedCertificates finds the servers of different Gateways of the same workloads with the
+// same certificate. Clients may reuse a connection for both, and one Gateway does not know
+// the hosts of the other.
+func (m *checker) sharedCertificates() {
+	type use struct {
+		gateway *snapshot.Gateway
+		number  uint32
+	}
+	uses := map[string][]use{}
+	for _, gw := range m.Snapshot.GatewayConfigs {
+		servers := snapshot.GatewayServers(gw)
+		for i := range servers {
+			s := &servers[i]
+			name := s.GetTls().GetCredentialName()
+			if name == "" || s.Protocol != mesh.HTTPS || snapshot.PassesTLS(s.GetTls()) {
+				continue
+			}
+			first := slices.IndexFunc(uses[name], func(u use) bool {
+				return u.gateway != gw && u.number == s.GetPort().GetNumber() &&
+					(snapshot.Selects(u.gateway.Spec.GetSelector(), gw.Spec.GetSelector()) || snapshot.Selects(gw.Spec.GetSelector(), u.gateway.Spec.GetSelector()))
+			})
+			if first >= 0 {
+				m.find(GatewayDuplicateCertificate, gw, at("spec.servers", i)+".tls.credentialName",
+					"Gateway %s uses the certificate, too: browsers that reuse a connection for both get 404", nameOf(uses[name][first].gateway))
+			}
+			uses[name] = append(uses[name], use{gw, s.GetPort().GetNumber()})
+		}
+	}
+}

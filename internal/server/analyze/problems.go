@@ -1,0 +1,132 @@
+package analyze
+
+import (
+	"strings"
+
+	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
+
+	"github.com/meshctl/meshctl/internal/server/registry"
+	"github.com/meshctl/meshctl/internal/server/snapshot"
+	"github.com/meshctl/meshctl/internal/server/source"
+	"github.com/meshctl/meshctl/internal/server/source/dir"
+	"github.com/meshctl/meshctl/internal/server/source/kube"
+)
+
+// OfFiles returns findings for the problems of files.
+func OfFiles(problems []dir.Problem) []Finding {
+	var out []Finding
+	for i := range problems {
+		p := &problems[i]
+		out = append(out, Finding{
+			Code: codeOf(p.Kind), Object: p.Key, Place: snapshot.Place{File: p.File, Line: p.Line}, Exact: true,
+			Message: p.Reason, suppress: p.Suppress,
+		})
+	}
+	return out
+}
+
+// OfAPIs returns findings for the problems of Kubernetes APIs.
+func OfAPIs(problems []kube.Problem) []Finding {
+	var out []Finding
+	for _, p := range problems {
+		for i, reason := range p.Reasons {
+			kind := source.Unused
+			switch {
+			case p.Key.Name == "":
+				kind, reason = source.Unreadable, p.Object+": "+reason
+			case i == 0 && p.Refused:
+				kind = source.Refused
+			}
+			out = append(out, Finding{Code: codeOf(kind), Object: p.Key, Message: reason, suppress: p.Suppress})
+		}
+	}
+	return out
+}
+
+func codeOf(kind source.ProblemKind) Code {
+	switch kind {
+	case source.Refused:
+		return SchemaValidationError
+	case source.Repeated:
+		return RepeatedObject
+	case source.Unreadable:
+		return Unreadable
+	}
+	return NoEffect
+}
+
+// problems adds the problems of the registry.
+func (m *checker) problems() {
+	codes := map[registry.ProblemKind]Code{
+		registry.MissingReference: ReferencedResourceNotFound, registry.UnusableDelegate: UnusableDelegate,
+		registry.UnopenedServer: ConflictingGateways, registry.SharedHost: SharedHost, registry.SharedAddress: SharedAddress,
+		registry.RepeatedExtension: RepeatedExtension, registry.ClosedNetwork: UnreachableNetwork,
+	}
+	for i := range m.Problems {
+		p := &m.Problems[i]
+		field := p.Field
+		if v, ok := m.objects[p.Object].(*snapshot.VirtualService); ok && field == "" {
+			field = fieldOfHost(v, p.Refers)
+		}
+		m.findKey(codes[p.Kind], p.Object, field, p.Text)
+		m.found[len(m.found)-1].Logged = true
+	}
+}
+
+// fieldOfHost returns the first field of a VirtualService that has a destination's host.
+func fieldOfHost(v *snapshot.VirtualService, host string) string {
+	for field, d := range destinations(v) {
+		if d.GetHost() == host {
+			return field + ".host"
+		}
+	}
+	return ""
+}
+
+// destinations iterates over the destinations and mirrors of a VirtualService, with their
+// fields.
+func destinations(v *snapshot.VirtualService) func(yield func(string, *networkingv1alpha3.Destination) bool) {
+	return func(yield func(string, *networkingv1alpha3.Destination) bool) {
+		each := func(field string, d *networkingv1alpha3.Destination) bool { return d == nil || yield(field, d) }
+		for i, r := range v.HTTP {
+			field := at("spec.http", i)
+			for j, to := range r.GetRoute() {
+				if !each(at(field+".route", j)+".destination", to.GetDestination()) {
+					return
+				}
+			}
+			if !each(field+".mirror", r.GetMirror()) {
+				return
+			}
+			for j, to := range r.GetMirrors() {
+				if !each(at(field+".mirrors", j)+".destination", to.GetDestination()) {
+					return
+				}
+			}
+		}
+		for i, r := range v.TLS {
+			for j, to := range r.GetRoute() {
+				if !each(at(at("spec.tls", i)+".route", j)+".destination", to.GetDestination()) {
+					return
+				}
+			}
+		}
+		for i, r := range v.TCP {
+			for j, to := range r.GetRoute() {
+				if !each(at(at("spec.tcp", i)+".route", j)+".destination", to.GetDestination()) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// suppresses reports whether a list of codes, separated by commas, contains a code or "*".
+func suppresses(codes string, code Code) bool {
+	for c := range strings.SplitSeq(codes, ",") {
+		if c = strings.TrimSpace(c); c == "*" || strings.EqualFold(c, string(code)) {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,188 @@
+package analyze
+
+import (
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/meshctl/meshctl/internal/mesh"
+	"github.com/meshctl/meshctl/internal/server/snapshot"
+)
+
+// virtualServices checks the VirtualServices.
+func (m *checker) virtualServices() {
+	for _, v := range m.virtual {
+		m.destinationsOf(v)
+		m.unreachableRules(v)
+		m.unusedGateways(v)
+		m.hostsWithoutService(v)
+	}
+	m.sharedMeshHosts()
+	m.shadowed()
+}
+
+// destinationsOf checks the ports and subsets of destinations. The registry reports hosts
+// that no service has.
+func (m *checker) destinationsOf(v *snapshot.VirtualService) {
+	for field, d := range destinations(v) {
+		svc := m.service(d.GetHost(), v.Namespace)
+		if svc == nil {
+			if hidden := m.Snapshot.Services.Get(d.GetHost()); hidden != nil {
+				m.find(ReferencedResourceNotFound, v, field+".host", "%s is not exported to namespace %s: requests to it from there fail", hidden.Host, v.Namespace)
+			}
+			continue
+		}
+		var ports []string
+		for i := range svc.Ports {
+			if svc.Ports[i].Protocol != mesh.UDP {
+				ports = append(ports, strconv.FormatUint(uint64(svc.Ports[i].Number), 10))
+			}
+		}
+		switch number := d.GetPort().GetNumber(); {
+		case d.GetPort() == nil && len(ports) > 1:
+			m.find(VirtualServiceDestinationPortSelectorRequired, v, field+".port", "is missing: %s has the ports %s", svc.Host, listed(ports))
+		case d.GetPort() != nil && svc.Port(number) == nil:
+			m.find(ReferencedResourceNotFound, v, field+".port.number", "%d is no port of %s, which has %s", number, svc.Host, listed(ports))
+		}
+		if subset := d.GetSubset(); subset != "" && !m.hasSubset(svc, subset) {
+			m.find(ReferencedResourceNotFound, v, field+".subset", "%q is defined by no DestinationRule for %s: requests to it fail", subset, svc.Host)
+		}
+	}
+}
+
+// hasSubset reports whether a DestinationRule gives some client the subset of a service.
+func (m *checker) hasSubset(svc *snapshot.MeshService, subset string) bool {
+	rules := m.Snapshot.Rules.Get(svc.Key)
+	if rules == nil {
+		return false
+	}
+	has := func(r *snapshot.HostRule) bool { return r.Subset(subset) != nil }
+	if slices.ContainsFunc(rules.Default, has) {
+		return true
+	}
+	for _, own := range rules.Own {
+		if slices.ContainsFunc(own, has) {
+			return true
+		}
+	}
+	return false
+}
+
+// unusedGateways finds the Gateways that have none of the hosts.
+func (m *checker) unusedGateways(v *snapshot.VirtualService) {
+	for i, name := range v.Gateways {
+		gw := m.gatewayNamed(name)
+		if gw == nil || len(v.Hosts) == 0 {
+			continue
+		}
+		used := slices.ContainsFunc(snapshot.GatewayServers(gw), func(s snapshot.GatewayServer) bool { return serves(&s, v) })
+		if !used {
+			m.find(VirtualServiceHostNotFoundInGateway, v, at("spec.gateways", i), "no server of Gateway %s has %s", name, hostsText(v.Hosts))
+		}
+	}
+}
+
+func hostsText(hosts []string) string {
+	if len(hosts) == 1 {
+		return "the host " + hosts[0]
+	}
+	return "any of the hosts " + listed(hosts)
+}
+
+// gatewayNamed returns the Gateway with the name that VirtualServices use, or nil.
+func (m *checker) gatewayNamed(name string) *snapshot.Gateway {
+	namespace, name, _ := strings.Cut(name, "/")
+	gw, _ := m.objects[snapshot.Key{Kind: snapshot.KindGateway, Cluster: m.Snapshot.Mesh.LocalCluster, Namespace: namespace, Name: name}].(*snapshot.Gateway)
+	return gw
+}
+
+// serves reports whether a server has a host of the VirtualService.
+func serves(s *snapshot.GatewayServer, v *snapshot.VirtualService) bool {
+	return slices.ContainsFunc(s.Hosts, func(h string) bool {
+		namespace, host, two := strings.Cut(h, "/")
+		if !two {
+			namespace, host = v.Namespace, h
+		}
+		return namespace == v.Namespace && v.HostMatches(host)
+	})
+}
+
+// hostsWithoutService finds the hosts for sidecars that no service has. Proxies serve them
+// only over HTTP, at port 80 and at ports of other hosts of the VirtualService.
+func (m *checker) hostsWithoutService(v *snapshot.VirtualService) {
+	if !slices.Contains(v.Gateways, snapshot.MeshGateway) || len(v.Gateways) > 1 {
+		return // a gateway serves the host
+	}
+	for i, host := range v.Hosts {
+		if strings.HasPrefix(host, "*") {
+			continue
+		}
+		if !m.served(host) {
+			m.find(HostWithoutService, v, at("spec.hosts", i), "no service has the host %s: proxies route requests to it only at port 80, and resolve no name", host)
+		}
+	}
+}
+
+// sharedMeshHosts finds the VirtualServices for sidecars that name the host of an earlier
+// one. Only the first one with a route applies.
+func (m *checker) sharedMeshHosts() {
+	type pair struct{ first, second *snapshot.VirtualService }
+	known := map[pair]bool{}
+	for host, routes := range m.Snapshot.Routes.All() {
+		lists := append([][]*snapshot.VirtualService{routes.HTTP.Default}, sortedValues(routes.HTTP.Own)...)
+		for _, all := range lists {
+			named := slices.DeleteFunc(slices.Clone(all), func(v *snapshot.VirtualService) bool { return !slices.Contains(v.Hosts, host) })
+			for i := 1; i < len(named); i++ {
+				p := pair{named[0], named[i]}
+				if known[p] {
+					continue
+				}
+				known[p] = true
+				m.find(ConflictingMeshGatewayVirtualServiceHosts, p.second, at("spec.hosts", slices.Index(p.second.Hosts, host)),
+					"VirtualService %s has the host %s, too, and precedes: proxies use its routes only", nameOf(p.first), host)
+			}
+		}
+	}
+}
+
+func sortedValues[V any](of map[string]V) []V {
+	var out []V
+	for _, k := range slices.Sorted(maps.Keys(of)) {
+		out = append(out, of[k])
+	}
+	return out
+}
+
+// shadowed finds the VirtualServices of Gateways whose host has a route for every request in
+// an earlier one.
+func (m *checker) shadowed() {
+	for name, routes := range m.Snapshot.GatewayRoutes.All() {
+		for j, second := range routes.Default {
+			for _, first := range routes.Default[:j] {
+				i := slices.IndexFunc(second.Hosts, func(h string) bool { return slices.Contains(first.Hosts, h) })
+				if i < 0 || len(second.HTTP) == 0 || !takesAll(first, name) {
+					continue
+				}
+				m.find(ShadowedVirtualService, second, at("spec.hosts", i),
+					"VirtualService %s has a route for all requests to %s at Gateway %s: no request reaches this one", nameOf(first), second.Hosts[i], name)
+				break
+			}
+		}
+	}
+}
+
+// takesAll reports whether a VirtualService has a route for every request at a gateway.
+func takesAll(v *snapshot.VirtualService, gateway string) bool {
+	for _, r := range v.HTTP {
+		if len(r.GetMatch()) == 0 {
+			return true
+		}
+		for _, m := range r.GetMatch() {
+			if of := m.GetGateways(); (len(of) == 0 || slices.Contains(of, gateway)) && coversRequest(withoutGateways(m), anyRequest) {
+				return true
+			}
+		}
+	}
+	return false
+}

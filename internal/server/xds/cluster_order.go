@@ -1,0 +1,78 @@
+package xds
+
+import (
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/meshctl/meshctl/internal/xdswire"
+)
+
+// clusterOrder keeps clusters at a proxy for as long as its listeners and routes refer to
+// them: Envoy answers requests for clusters that it lacks with errors. Listeners and routes
+// wait until the proxy has accepted new clusters, which Envoy does once it has their
+// endpoints. Clusters that are gone are removed after the proxy has accepted newer listeners
+// and routes, unless the proxy uses the state-of-the-world variant.
+type clusterOrder struct {
+	added boundedWait // begins with a response with new clusters
+	gone  []string    // clusters to remove later
+	stay  boundedWait // begins with the first of gone
+}
+
+// boundedWait is a wait that ends after Limits.ClusterWait: a cluster may wait for a name
+// that no resolver knows. The zero value is none.
+type boundedWait struct{ over *atomic.Bool }
+
+// newWait begins a wait. At its end the session flushes.
+func (s *session) newWait() boundedWait {
+	w := boundedWait{new(atomic.Bool)}
+	time.AfterFunc(s.hub.cfg.Limits.ClusterWait, func() {
+		w.over.Store(true)
+		s.hub.queue.add(s)
+	})
+	return w
+}
+
+func (w boundedWait) waits() bool { return w.over != nil && !w.over.Load() }
+
+// clustersWait reports whether the proxy has not accepted the newest clusters: a response
+// is in flight, and others are newer or it has new clusters.
+func (s *session) clustersWait(now viewSet) bool {
+	t := &s.types[cds]
+	return t.inflight && (now != t.sent || s.clusters.added.waits())
+}
+
+// clustersSent notes the clusters of a response.
+func (s *session) clustersSent(resp *response) {
+	s.clusters.added = boundedWait{}
+	if slices.ContainsFunc(resp.diffs[:], func(d *diff) bool { return d.added }) {
+		s.clusters.added = s.newWait()
+	}
+}
+
+// keepClusters reports whether clusters that are gone must stay for now, and otherwise makes
+// the removal of those that stayed due.
+func (s *session) keepClusters(now [numTypes]viewSet, ok [numTypes]bool) bool {
+	behind := func(i int) bool { return ok[i] && (s.types[i].inflight || s.types[i].sent != now[i]) }
+	keep := s.sub.variant == xdswire.Delta && (behind(lds) || behind(rds))
+	c, t := &s.clusters, &s.types[cds]
+	if len(c.gone) == 0 || t.inflight || keep && c.stay.waits() {
+		return keep
+	}
+	t.doubt = sortedUnique(t.doubt, c.gone)
+	t.addForce(c.gone[:1])
+	c.gone = nil
+	return false
+}
+
+// removeLater takes the removals out of a response.
+func (s *session) removeLater(resp *response) {
+	if len(resp.removed) == 0 {
+		return
+	}
+	if len(s.clusters.gone) == 0 {
+		s.clusters.stay = s.newWait()
+	}
+	s.clusters.gone = sortedUnique(s.clusters.gone, resp.removed)
+	resp.removed = nil
+}

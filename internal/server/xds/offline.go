@@ -1,0 +1,105 @@
+package xds
+
+import (
+	"cmp"
+	"log/slog"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/meshctl/meshctl/internal/mesh"
+	"github.com/meshctl/meshctl/internal/server/snapshot"
+	"github.com/meshctl/meshctl/internal/server/xds/history"
+	"github.com/meshctl/meshctl/internal/server/xdsgen"
+	"github.com/meshctl/meshctl/internal/xdswire"
+)
+
+// Offline answers proxies that are not connected. It chooses their views and generates
+// them in the hub's rounds, so that they get what a stream would send. Only one goroutine
+// at a time may use it.
+type Offline struct {
+	hub   *Hub
+	first mail // with the snapshot, for the first round
+}
+
+// NewOffline returns an Offline for one snapshot. mayReadKeys is Config.MayReadKeys.
+func NewOffline(g Generator, s *snapshot.Snapshot, mayReadKeys func(*snapshot.Snapshot, mesh.Caller, xdsgen.Node) error, log *slog.Logger, now func() time.Time) *Offline {
+	return &Offline{
+		hub: NewHub(Config{
+			Generator: g, MayReadKeys: mayReadKeys, Metrics: NewMetrics(prometheus.NewRegistry()), Log: log, Now: now,
+		}),
+		first: mail{snapshot: s, changes: &snapshot.Changes{Everywhere: true}},
+	}
+}
+
+// Sent returns what a proxy gets, by type URL. All clusters and listeners are sent, and
+// of the other types the names that requested returns: those that Envoy requests for the
+// clusters and listeners. For a type without names, everything is sent.
+func (o *Offline) Sent(n xdsgen.Node, caller mesh.Caller, requested func(clusters, listeners []*xdswire.Resource) map[string][]string) (map[string]history.SentConfig, error) {
+	h := o.hub
+	sub := &subscriber{id: n.ID.ProxyID(), node: n, caller: caller, session: &session{queued: true}} // as if queued: nothing is sent
+	sub.pod, sub.namespace = h.cfg.Generator.AssignReads(n)
+	for i := range sub.demands {
+		sub.demands[i].asked = i != sds
+	}
+	m := o.first
+	o.first = mail{}
+	m.attach = append(m.attach, sub)
+	h.round(m)
+	if sub.err != nil {
+		return nil, sub.err
+	}
+	clusters, listeners := o.view(sub, cds), o.view(sub, lds)
+	names := requested(clusters.all(), listeners.all())
+	if secrets := h.names.Of(names[xdswire.SecretType]); h.cfg.Generator.Secrets != nil {
+		snap := h.current.Load()
+		keys := h.cfg.MayReadKeys != nil && h.cfg.MayReadKeys(snap, caller, n) == nil
+		h.round(mail{demands: map[demandKey]demand{
+			{sub, sds}: {asked: true, names: secrets, secrets: h.cfg.Generator.Secrets(snap, caller, keys, secrets)},
+		}})
+	}
+	out := map[string]history.SentConfig{
+		xdswire.ClusterType:  sentWhole(clusters),
+		xdswire.ListenerType: sentWhole(listeners),
+	}
+	for _, url := range slices.Sorted(maps.Keys(names)) {
+		i := typeIndex(url)
+		if i < 0 {
+			continue
+		}
+		view := o.view(sub, i)
+		if len(names[url]) == 0 {
+			out[url] = sentWhole(view)
+			continue
+		}
+		sent := history.SentConfig{Version: versionInfo(view.version()), Names: names[url]}
+		for _, name := range names[url] {
+			r := view.get(name)
+			if r == nil {
+				var err error
+				if r, err = h.cfg.Generator.Fallback(url, name, &h.encoder); err != nil {
+					return nil, err
+				}
+			}
+			if r != nil {
+				sent.Resources = append(sent.Resources, r)
+			}
+		}
+		out[url] = sent
+	}
+	return out, nil
+}
+
+// view returns the states of the views of a type.
+func (o *Offline) view(sub *subscriber, i int) viewSet {
+	now, _ := sub.assigned.Load().types[i].pair()
+	return now
+}
+
+func sentWhole(of viewSet) history.SentConfig {
+	out := history.SentConfig{Version: versionInfo(of.version()), Wildcard: true, Resources: of.all()}
+	slices.SortFunc(out.Resources, func(a, b *xdswire.Resource) int { return cmp.Compare(a.Name, b.Name) })
+	return out
+}

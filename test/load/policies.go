@@ -1,0 +1,89 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+	"strings"
+
+	"github.com/meshctl/meshctl/internal/xdswire"
+)
+
+// policies measures a mesh in which each Service has a VirtualService and a
+// DestinationRule, with as many proxies and Services as the ordinary rows.
+func (b *benchmark) policies(ctx context.Context) (err error) {
+	routed := *b
+	routed.config = filepath.Join(b.dir, "policies")
+	routed.starts, routed.rss = nil, nil
+	if err := routed.mesh.write(routed.config, 0, b.services); err != nil {
+		return err
+	}
+	for i := range b.services {
+		if err := routed.writePolicies(i, 0); err != nil {
+			return err
+		}
+	}
+	m, err := routed.serve(ctx)
+	if err != nil {
+		return err
+	}
+	defer m.end(&err)
+	f, err := routed.fleet(m, kind{})
+	if err != nil {
+		return err
+	}
+	defer f.close()
+	const what = "policies"
+	if err := routed.connect(ctx, what, m.process, f); err != nil {
+		return err
+	}
+	b.report.Figures = routed.report.Figures
+	b.report.limit(what+": all proxies have everything", b.limit(3))
+	b.report.add(what+": start until ready", median(routed.starts), "seconds", b.limit(0.6))
+	b.report.add(what+": RSS then", median(routed.rss), "bytes", b.limit(140e6))
+	c, err := routed.moveEndpoints(ctx, what+" change", m, f)
+	if err != nil {
+		return err
+	}
+	b.report.add(what+": one endpoint changes: half of the proxies have it", median(c.half), "seconds", b.limit(0.015))
+	c, err = routed.changes(ctx, what+" route", m, f, xdswire.RouteType, func(round int) (int, error) {
+		return round, routed.writePolicies(round, 1)
+	})
+	if err != nil {
+		return err
+	}
+	b.report.add(what+": a VirtualService changes: half of the proxies have it", median(c.half), "seconds", b.limit(0.02))
+	b.report.add(what+": a VirtualService changes: the last proxy has it", median(c.last), "seconds", 0)
+	b.report.add(what+": a VirtualService changes: server CPU", median(c.cpu), "seconds", b.limit(0.06))
+	b.report.add(what+": a VirtualService changes: resources generated", median(c.generated), "count", 0)
+	return nil
+}
+
+// writePolicies writes the VirtualService and the DestinationRule of a Service; version
+// changes the route.
+func (b *benchmark) writePolicies(i, version int) error {
+	host := strings.TrimPrefix(b.mesh.cluster(i), "outbound|80||")
+	return replace(filepath.Join(b.config, fmt.Sprintf("policies-%d.yaml", i)), fmt.Sprintf(`apiVersion: networking.istio.io/v1
+kind: VirtualService
+metadata: {name: svc-%[1]d, namespace: %[2]s}
+spec:
+  hosts: [%[3]s]
+  http:
+  - match: [{uri: {prefix: /v2/}, headers: {x-version: {exact: "2"}}}]
+    rewrite: {uri: /}
+    route: [{destination: {host: %[3]s}}]
+  - timeout: %[4]ds
+    retries: {attempts: 3, perTryTimeout: 2s, retryOn: "5xx,reset"}
+    route: [{destination: {host: %[3]s}}]
+---
+apiVersion: networking.istio.io/v1
+kind: DestinationRule
+metadata: {name: svc-%[1]d, namespace: %[2]s}
+spec:
+  host: %[3]s
+  trafficPolicy:
+    connectionPool: {tcp: {maxConnections: 100}, http: {http2MaxRequests: 1000}}
+    outlierDetection: {consecutive5xxErrors: 5, interval: 10s, baseEjectionTime: 30s}
+    loadBalancer: {simple: LEAST_REQUEST}
+`, i, b.mesh.namespace(i), host, 10+version))
+}
