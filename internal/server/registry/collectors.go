@@ -87,10 +87,13 @@ func fullHost(host string) string {
 	return host
 }
 
-func collector(p *meshv1alpha1.MeshConfig_ExtensionProvider, at interface {
+// addressed is a provider with the service that it uses.
+type addressed interface {
 	GetService() string
 	GetPort() uint32
-}) snapshot.Collector {
+}
+
+func collector(p *meshv1alpha1.MeshConfig_ExtensionProvider, at addressed) snapshot.Collector {
 	spec, err := proto.MarshalOptions{Deterministic: true}.Marshal(p)
 	if err != nil {
 		panic("registry: " + err.Error()) // it came from YAML

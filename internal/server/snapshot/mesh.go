@@ -67,6 +67,8 @@ type Mesh struct {
 	// TraceDefaults is defaultProviders.tracing.
 	Tracers       map[string]Collector
 	TraceDefaults []string
+	// Topology is gatewayTopology of defaultConfig, for gateways that report none.
+	Topology Topology
 	// IstioTags reports whether spans have tags with the workload, unless a Telemetry decides.
 	IstioTags bool
 }

@@ -13,11 +13,14 @@ import (
 	"github.com/meshctl/meshctl/internal/yamldoc"
 )
 
-// collectorFault checks where a provider sends spans or logs.
-func collectorFault(field string, at interface {
+// addressed is a provider with the service that it uses.
+type addressed interface {
 	GetService() string
 	GetPort() uint32
-}, path string, headers []*meshv1alpha1.MeshConfig_ExtensionProvider_HttpHeader) *FieldError {
+}
+
+// collectorFault checks where a provider sends spans or logs.
+func collectorFault(field string, at addressed, path string, headers []*meshv1alpha1.MeshConfig_ExtensionProvider_HttpHeader) *FieldError {
 	host := at.GetService()[strings.Index(at.GetService(), "/")+1:]
 	switch {
 	case host == "":

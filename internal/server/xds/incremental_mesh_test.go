@@ -242,6 +242,9 @@ func (c meshGenerator) settings(cluster mesh.ClusterID) snapshot.Object {
 			},
 		}}
 	}
+	if c.once(2) {
+		s.Mesh.ExtensionProviders = append(s.Mesh.ExtensionProviders, c.collectors()...)
+	}
 	if c.once(3) {
 		s.Mesh.ProxyListenPort, s.Mesh.ProxyInboundListenPort = pickOne[int32](c, 15001, 80), pickOne[int32](c, 15006, 85)
 		s.Mesh.InboundTrafficPolicy = &meshv1alpha1.MeshConfig_InboundTrafficPolicy{Mode: meshv1alpha1.MeshConfig_InboundTrafficPolicy_Mode(c.IntN(2))}
@@ -358,6 +361,22 @@ func (c meshGenerator) peerAuthentication(cluster mesh.ClusterID) snapshot.Objec
 	return p
 }
 
+// collectors returns providers whose services may exist.
+func (c meshGenerator) collectors() []*meshv1alpha1.MeshConfig_ExtensionProvider {
+	host := func() string { return fmt.Sprintf("svc%d.%s.svc.cluster.local", c.IntN(3), c.namespace()) }
+	return []*meshv1alpha1.MeshConfig_ExtensionProvider{
+		{Name: "otel", Provider: &meshv1alpha1.MeshConfig_ExtensionProvider_Opentelemetry{
+			Opentelemetry: &meshv1alpha1.MeshConfig_ExtensionProvider_OpenTelemetryTracingProvider{Service: host(), Port: 80},
+		}},
+		{Name: "zipkin", Provider: &meshv1alpha1.MeshConfig_ExtensionProvider_Zipkin{
+			Zipkin: &meshv1alpha1.MeshConfig_ExtensionProvider_ZipkinTracingProvider{Service: host(), Port: pickOne[uint32](c, 80, 85)},
+		}},
+		{Name: "logs", Provider: &meshv1alpha1.MeshConfig_ExtensionProvider_EnvoyOtelAls{
+			EnvoyOtelAls: &meshv1alpha1.MeshConfig_ExtensionProvider_EnvoyOpenTelemetryLogProvider{Service: host(), Port: 80},
+		}},
+	}
+}
+
 func (c meshGenerator) telemetry(cluster mesh.ClusterID) snapshot.Object {
 	t := &snapshot.Telemetry{
 		Meta: c.meta(cluster, c.namespace(), fmt.Sprint("t", c.IntN(2))), Kind: snapshot.KindTelemetry, Spec: &telemetryv1alpha1.Telemetry{},
@@ -368,7 +387,7 @@ func (c meshGenerator) telemetry(cluster mesh.ClusterID) snapshot.Object {
 	for range c.IntN(3) {
 		l := &telemetryv1alpha1.AccessLogging{}
 		if !c.once(3) {
-			l.Providers = []*telemetryv1alpha1.ProviderRef{{Name: pickOne(c, "envoy", "file", "unknown")}}
+			l.Providers = []*telemetryv1alpha1.ProviderRef{{Name: pickOne(c, "envoy", "file", "unknown", "logs")}}
 		}
 		if c.once(3) {
 			l.Disabled = wrapperspb.Bool(c.once(2))
@@ -380,6 +399,19 @@ func (c meshGenerator) telemetry(cluster mesh.ClusterID) snapshot.Object {
 			l.Filter = &telemetryv1alpha1.AccessLogging_Filter{Expression: pickOne(c, "response.code >= 400", "true")}
 		}
 		t.Spec.AccessLogging = append(t.Spec.AccessLogging, l)
+	}
+	for range c.IntN(3) {
+		e := &telemetryv1alpha1.Tracing{}
+		if !c.once(3) {
+			e.Providers = []*telemetryv1alpha1.ProviderRef{{Name: pickOne(c, "otel", "zipkin", "unknown")}}
+		}
+		if c.once(3) {
+			e.DisableSpanReporting = wrapperspb.Bool(c.once(2))
+		}
+		if c.once(3) {
+			e.Match = &telemetryv1alpha1.Tracing_TracingSelector{Mode: telemetryv1alpha1.WorkloadMode(c.IntN(3))}
+		}
+		t.Spec.Tracing = append(t.Spec.Tracing, e)
 	}
 	if c.once(8) {
 		t.Spec.TargetRefs = []*typev1beta1.PolicyTargetReference{{Name: "gw"}}

@@ -115,7 +115,7 @@ func (g *generator) otlpLog(log snapshot.AccessLog) *accesslogv3.AccessLog {
 		return &commonv1.AnyValue{Value: &commonv1.AnyValue_StringValue{StringValue: s}}
 	}
 	c := &otlplogv3.OpenTelemetryAccessLogConfig{
-		CommonConfig: &grpclogv3.CommonGrpcAccessLogConfig{
+		CommonConfig: &grpclogv3.CommonGrpcAccessLogConfig{ //nolint:staticcheck // every Envoy reads it
 			LogName: log.LogName, GrpcService: collectorGRPC(log.Cluster, log.Host), TransportApiVersion: corev3.ApiVersion_V3,
 		},
 		DisableBuiltinLabels: true,

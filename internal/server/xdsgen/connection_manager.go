@@ -42,6 +42,7 @@ type httpOptions struct {
 	port     uint32
 	settings snapshot.ListenerSettings
 	grpcWeb  bool                // translate gRPC-Web to gRPC
+	topology snapshot.Topology   // of a gateway
 	timeouts portTimeouts        // of connections that are not HTTP
 	streams  map[string][]stream // routes of these, by host
 	unknown  string              // cluster of connections without a route

@@ -7,8 +7,10 @@ import (
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
+	proxyprotocolv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/listener/proxy_protocol/v3"
 	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
 	"google.golang.org/protobuf/types/known/wrapperspb"
+	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
 
 	"github.com/meshctl/meshctl/internal/mesh"
@@ -24,6 +26,7 @@ type gatewayView struct {
 	facts     gatewayFacts // without routes
 	settings  snapshot.ListenerSettings
 	limits    tlsLimits
+	topology  snapshot.Topology
 }
 
 // tlsLimits limits the TLS of servers: with the mesh's certificates, and with others.
@@ -51,7 +54,7 @@ func (v gatewayView) Keys() Keys {
 }
 
 func (v gatewayView) Unit(s *snapshot.Snapshot, k Key) Unit {
-	u := gatewayListener{facts: k.Name, settings: v.settings, limits: v.limits}
+	u := gatewayListener{facts: k.Name, settings: v.settings, limits: v.limits, topology: v.topology}
 	if k.Number != httpListener {
 		u.bound = v.streamServices(s, k.Name)
 	}
@@ -82,6 +85,7 @@ type gatewayListener struct {
 	facts    string // gatewayListenerFacts, encoded
 	settings snapshot.ListenerSettings
 	limits   tlsLimits
+	topology snapshot.Topology
 	bound    list[boundService] // for servers without route configurations
 	// For servers with mode AUTO_PASSTHROUGH.
 	scope    scope
@@ -101,11 +105,14 @@ func (u gatewayListener) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, er
 		MaxConnectionsToAcceptPerSocketEvent: wrapperspb.UInt32(1),
 		AccessLog:                            g.refusedConnections(u.settings),
 	}
-	o := httpOptions{settings: u.settings, grpcWeb: f.GRPCWeb}
+	o := httpOptions{settings: u.settings, grpcWeb: f.GRPCWeb, topology: u.topology}
 	if f.Routes != "" {
 		l.FilterChains = []*listenerv3.FilterChain{filterChain(g.gatewayHTTP("outbound_"+l.Name+";", f.Routes, o))}
 	} else if u.addServers(&g, l, &f, o) {
 		l.ListenerFilters = []*listenerv3.ListenerFilter{g.tlsInspector()}
+	}
+	if u.topology.ProxyProtocol {
+		l.ListenerFilters = append([]*listenerv3.ListenerFilter{g.listenerFilter("envoy.filters.listener.proxy_protocol", &proxyprotocolv3.ProxyProtocol{})}, l.ListenerFilters...)
 	}
 	if len(l.FilterChains) == 0 {
 		return nil, g.err // Envoy refuses a listener without chains
@@ -192,7 +199,11 @@ func (g *generator) gatewayHTTP(statPrefix, routeName string, o httpOptions) *li
 	h := g.outboundHCM(statPrefix, routeName, o)
 	h.UseRemoteAddress = wrapperspb.Bool(true)
 	h.ServerName = serverName
+	h.XffNumTrustedHops = o.topology.TrustedProxies
 	h.ForwardClientCertDetails = hcmv3.HttpConnectionManager_SANITIZE_SET
+	if t := o.topology.ClientCert; t != meshv1alpha1.ForwardClientCertDetails_UNDEFINED {
+		h.ForwardClientCertDetails = hcmv3.HttpConnectionManager_ForwardClientCertDetails(t - 1) // Envoy has the same values from 0
+	}
 	h.SetCurrentClientCertDetails = &hcmv3.HttpConnectionManager_SetCurrentClientCertDetails{
 		Subject: wrapperspb.Bool(true), Cert: true, Dns: true, Uri: true,
 	}

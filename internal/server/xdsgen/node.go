@@ -8,10 +8,13 @@ import (
 	"strings"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/structpb"
+	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
 
 	"github.com/meshctl/meshctl/internal/mesh"
+	"github.com/meshctl/meshctl/internal/server/snapshot"
 )
 
 // Node holds the content of a proxy's xDS node. Its form is checked, but its claims are
@@ -45,6 +48,8 @@ type Node struct {
 	MeshID string
 	// TrustDomain is the trust domain that the proxy claims. Usually empty.
 	TrustDomain string
+	// Topology is gatewayTopology of the proxy's PROXY_CONFIG, or nil.
+	Topology *snapshot.Topology
 	// WorkloadEntry is the name of the proxy's WorkloadEntry. It is empty for a proxy
 	// in a pod.
 	WorkloadEntry string
@@ -114,6 +119,7 @@ func ParseNode(n *corev3.Node, maxMetadata int) (Node, error) {
 		WorkloadEntry:  text("WORKLOAD_ENTRY"),
 		Version:        text("ISTIO_VERSION"),
 		Metadata:       textsOf(md),
+		Topology:       topologyOf(md["PROXY_CONFIG"].GetStructValue().GetFields()["gatewayTopology"]),
 		Envoy:          envoyVersion(n),
 	}
 	if out.Namespace != id.Namespace {
@@ -149,6 +155,21 @@ func ParseNode(n *corev3.Node, maxMetadata int) (Node, error) {
 		}
 	}
 	return out, nil
+}
+
+// topologyOf returns the topology that a proxy reports; nil if it reports none, or an invalid
+// one.
+func topologyOf(v *structpb.Value) *snapshot.Topology {
+	if v.GetStructValue() == nil {
+		return nil
+	}
+	var t meshv1alpha1.Topology
+	text, err := protojson.Marshal(v)
+	if err != nil || (protojson.UnmarshalOptions{DiscardUnknown: true}).Unmarshal(text, &t) != nil {
+		return nil
+	}
+	out := snapshot.TopologyOf(&t)
+	return &out
 }
 
 func textsOf(md map[string]*structpb.Value) map[string]string {

@@ -104,7 +104,10 @@ func assignRouter(s *snapshot.Snapshot, n Node, pod *snapshot.Pod, labels map[st
 	settings, _ := listenerSettings(s, n, labels, sc)
 	listeners := gatewayView{
 		scope: sc, client: eds.client, namespace: n.Namespace, facts: facts, settings: settings,
-		limits: tlsLimits{s.Mesh.MeshTLS, s.Mesh.TLSDefaults},
+		limits: tlsLimits{s.Mesh.MeshTLS, s.Mesh.TLSDefaults}, topology: s.Mesh.Topology,
+	}
+	if n.Topology != nil {
+		listeners.topology = *n.Topology
 	}
 	listeners.facts.routes = list[string]{}
 	var routes Views
