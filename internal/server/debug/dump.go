@@ -49,8 +49,8 @@ func (p *Pages) configDump(_ context.Context, q Query) (any, error) {
 	return ConfigDump(p.cfg.Sent(x.ID), q.Has("include_eds"))
 }
 
-// ConfigDump returns responses to a proxy, by type URL, as JSON in the form of Envoy's dump
-// and without private keys.
+// ConfigDump returns the last responses to a proxy, which sent holds by type URL, as JSON in
+// the form of Envoy's dump and without private keys.
 func ConfigDump(sent map[string]history.SentConfig, endpoints bool) (any, error) {
 	configs, err := dump(sent, endpoints)
 	if err != nil {

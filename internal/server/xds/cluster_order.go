@@ -20,7 +20,7 @@ type clusterOrder struct {
 }
 
 // boundedWait is a wait that ends after Limits.ClusterWait: a cluster may wait for a name
-// that no resolver knows. The zero value is none.
+// that no resolver knows. The zero value does not wait.
 type boundedWait struct{ over *atomic.Bool }
 
 // newWait begins a wait. At its end the session flushes.
@@ -35,14 +35,14 @@ func (s *session) newWait() boundedWait {
 
 func (w boundedWait) waits() bool { return w.over != nil && !w.over.Load() }
 
-// clustersWait reports whether the proxy has not accepted the newest clusters: a response
-// is in flight, and others are newer or it has new clusters.
+// clustersWait reports whether the proxy has not accepted the newest clusters yet: a response
+// is in flight, and either it has new clusters or a newer response is due.
 func (s *session) clustersWait(now viewSet) bool {
 	t := &s.types[cds]
 	return t.inflight && (now != t.sent || s.clusters.added.waits())
 }
 
-// clustersSent notes the clusters of a response.
+// clustersSent begins the wait for the new clusters of a response, if it has any.
 func (s *session) clustersSent(resp *response) {
 	s.clusters.added = boundedWait{}
 	if slices.ContainsFunc(resp.diffs[:], func(d *diff) bool { return d.added }) {
@@ -50,8 +50,8 @@ func (s *session) clustersSent(resp *response) {
 	}
 }
 
-// keepClusters reports whether clusters that are gone must stay for now, and otherwise makes
-// the removal of those that stayed due.
+// keepClusters reports whether clusters that are gone must stay for now. Otherwise it makes
+// the removals due that waited.
 func (s *session) keepClusters(now [numTypes]viewSet, ok [numTypes]bool) bool {
 	behind := func(i int) bool { return ok[i] && (s.types[i].inflight || s.types[i].sent != now[i]) }
 	keep := s.sub.variant == xdswire.Delta && (behind(lds) || behind(rds))

@@ -51,7 +51,7 @@ func (o *Offline) Sent(n xdsgen.Node, caller mesh.Caller, requested func(cluster
 	if sub.err != nil {
 		return nil, sub.err
 	}
-	clusters, listeners := o.view(sub, cds), o.view(sub, lds)
+	clusters, listeners := sentViews(sub, cds), sentViews(sub, lds)
 	names := requested(clusters.all(), listeners.all())
 	if secrets := h.names.Of(names[xdswire.SecretType]); h.cfg.Generator.Secrets != nil {
 		snap := h.current.Load()
@@ -69,7 +69,7 @@ func (o *Offline) Sent(n xdsgen.Node, caller mesh.Caller, requested func(cluster
 		if i < 0 {
 			continue
 		}
-		view := o.view(sub, i)
+		view := sentViews(sub, i)
 		if len(names[url]) == 0 {
 			out[url] = sentWhole(view)
 			continue
@@ -92,8 +92,8 @@ func (o *Offline) Sent(n xdsgen.Node, caller mesh.Caller, requested func(cluster
 	return out, nil
 }
 
-// view returns the states of the views of a type.
-func (o *Offline) view(sub *subscriber, i int) viewSet {
+// sentViews returns the states of a subscriber's views of a type.
+func sentViews(sub *subscriber, i int) viewSet {
 	now, _ := sub.assigned.Load().types[i].pair()
 	return now
 }

@@ -12,12 +12,17 @@ import (
 
 // patchFaults holds the patches of EnvoyFilters that have no effect on resources, by unit.
 type patchFaults struct {
-	mu sync.Mutex
-	of map[*unit]xdsgen.PatchFaults
+	mu    sync.Mutex
+	of    map[*unit]xdsgen.PatchFaults
+	units map[xdsgen.PatchFault]int // number of units with a fault
 }
 
-// take takes the faults out of a unit's error, and returns those that were not known.
+// take moves the faults from a unit's error into p, and returns the faults that no other unit
+// has.
 func (p *patchFaults) take(u *unit) (fresh xdsgen.PatchFaults) {
+	if u.err == nil {
+		return nil // without an allocation
+	}
 	var faults xdsgen.PatchFaults
 	if !errors.As(u.err, &faults) {
 		return nil
@@ -25,45 +30,35 @@ func (p *patchFaults) take(u *unit) (fresh xdsgen.PatchFaults) {
 	u.err = nil
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if p.of == nil {
+		p.of, p.units = make(map[*unit]xdsgen.PatchFaults), make(map[xdsgen.PatchFault]int)
+	}
+	p.of[u] = faults
 	for _, f := range faults {
-		if !p.knows(f) {
+		if p.units[f]++; p.units[f] == 1 {
 			fresh = append(fresh, f)
 		}
 	}
-	if p.of == nil {
-		p.of = make(map[*unit]xdsgen.PatchFaults)
-	}
-	p.of[u] = faults
 	return fresh
-}
-
-func (p *patchFaults) knows(f xdsgen.PatchFault) bool {
-	for _, faults := range p.of {
-		if slices.Contains(faults, f) {
-			return true
-		}
-	}
-	return false
 }
 
 // drop removes the faults of a unit that no view has.
 func (p *patchFaults) drop(u *unit) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	for _, f := range p.of[u] {
+		if p.units[f]--; p.units[f] == 0 {
+			delete(p.units, f)
+		}
+	}
 	delete(p.of, u)
 }
 
-// list returns the faults, each once, sorted.
+// list returns the faults, sorted.
 func (p *patchFaults) list() []xdsgen.PatchFault {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	found := make(map[xdsgen.PatchFault]struct{})
-	for _, faults := range p.of {
-		for _, f := range faults {
-			found[f] = struct{}{}
-		}
-	}
-	return slices.SortedFunc(maps.Keys(found), func(a, b xdsgen.PatchFault) int { return cmp.Compare(a.String(), b.String()) })
+	return slices.SortedFunc(maps.Keys(p.units), func(a, b xdsgen.PatchFault) int { return cmp.Compare(a.String(), b.String()) })
 }
 
 // PatchFaults returns the patches of EnvoyFilters that have no effect on resources of

@@ -89,24 +89,26 @@ func (g *generator) accessLogs(s snapshot.ListenerSettings) []*accesslogv3.Acces
 	for i, log := range logs {
 		if log.Cluster != "" {
 			out[i] = g.otlpLog(log)
-			if log.Filter != "" {
-				out[i].Filter = g.expressionFilter(log.Filter)
-			}
-			continue
-		}
-		format, err := logFormat(log)
-		g.fail(err)
-		file := g.any(&filelogv3.FileAccessLog{
-			Path: log.File, AccessLogFormat: &filelogv3.FileAccessLog_LogFormat{LogFormat: format},
-		})
-		out[i] = &accesslogv3.AccessLog{
-			Name: "envoy.access_loggers.file", ConfigType: &accesslogv3.AccessLog_TypedConfig{TypedConfig: file},
+		} else {
+			out[i] = g.fileLog(log)
 		}
 		if log.Filter != "" {
 			out[i].Filter = g.expressionFilter(log.Filter)
 		}
 	}
 	return out
+}
+
+// fileLog returns the access log of a file.
+func (g *generator) fileLog(log snapshot.AccessLog) *accesslogv3.AccessLog {
+	format, err := logFormat(log)
+	g.fail(err)
+	file := g.any(&filelogv3.FileAccessLog{
+		Path: log.File, AccessLogFormat: &filelogv3.FileAccessLog_LogFormat{LogFormat: format},
+	})
+	return &accesslogv3.AccessLog{
+		Name: "envoy.access_loggers.file", ConfigType: &accesslogv3.AccessLog_TypedConfig{TypedConfig: file},
+	}
 }
 
 // otlpLog returns the access log of a collector. Its body is the line of a text log.

@@ -21,14 +21,17 @@ func (v listenerView) egressStreams(s *snapshot.Snapshot, number uint32) Unit {
 	var units []Unit
 	for i, e := range v.scope.egress() {
 		protocol, _ := mesh.ParseProtocol(e.GetPort().GetProtocol())
+		if e.GetPort().GetNumber() != number || protocol.IsHTTP() {
+			continue
+		}
 		services := v.scope.through(i).at(s, number)
-		if e.GetPort().GetNumber() != number || protocol.IsHTTP() || services.none() {
+		if services.none() {
 			continue
 		}
 		listeners := v.listeners(s, services)
 		listeners.streamsOnly = true
-		if !v.captured || e.GetBind() != "" || bindsPort(e, v.captured) {
-			units = append(units, boundStreams{listeners, cmp.Or(e.GetBind(), v.bind), bindsPort(e, v.captured)})
+		if binds := bindsPort(e, v.captured); binds || e.GetBind() != "" {
+			units = append(units, boundStreams{listeners, cmp.Or(e.GetBind(), v.bind), binds})
 		} else {
 			units = append(units, listeners)
 		}
@@ -39,7 +42,7 @@ func (v listenerView) egressStreams(s *snapshot.Snapshot, number uint32) Unit {
 	case 1:
 		return units[0]
 	}
-	return joinedUnits{xdswire.ListenerType, listOf(units)}
+	return joinedListeners{listOf(units)}
 }
 
 // bindsPort reports whether the proxy listens for an egress listener itself. Otherwise it takes
@@ -87,15 +90,12 @@ func (u boundStreams) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, error
 	return g.resources()
 }
 
-// joinedUnits generates the resources of several units.
-type joinedUnits struct {
-	typ   string
-	units list[Unit]
-}
+// joinedListeners generates the listeners of several units.
+type joinedListeners struct{ units list[Unit] }
 
-func (u joinedUnits) Type() string { return u.typ }
+func (u joinedListeners) Type() string { return xdswire.ListenerType }
 
-func (u joinedUnits) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, error) {
+func (u joinedListeners) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, error) {
 	var out []*xdswire.Resource
 	for unit := range u.units.all {
 		resources, err := unit.Generate(enc)

@@ -270,7 +270,7 @@ func (u assignments) lbEndpoint(e *snapshot.Endpoint, weight uint32) *endpointv3
 
 // targetAddress returns the address of an endpoint with a host name or a path.
 func targetAddress(target string, port uint32) *corev3.Address {
-	if path, ok := strings.CutPrefix(target, "unix://"); ok {
+	if path, ok := strings.CutPrefix(target, snapshot.UnixScheme); ok {
 		return pipe(path)
 	}
 	return address(target, port)

@@ -1,7 +1,6 @@
 package xdsgen
 
 import (
-	"encoding/json"
 	"slices"
 	"strings"
 
@@ -16,8 +15,8 @@ import (
 // chosenFilters holds the result of the EnvoyFilters for one workload. Its parts are empty
 // if none selects the workload, so that such workloads share their views.
 type chosenFilters struct {
-	// inbound and outbound hold the patches of a sidecar, outbound those of a gateway, in
-	// the order in which they apply. added holds the clusters and listeners to add.
+	// inbound and outbound hold patches in the order in which they apply; for a gateway,
+	// inbound is empty. added holds the patches that add clusters and listeners.
 	inbound, outbound, added []*snapshot.Patch
 	extensions               Views
 }
@@ -70,8 +69,8 @@ func isAdded(p *snapshot.Patch) bool {
 		(at == networkingv1alpha3.EnvoyFilter_CLUSTER || at == networkingv1alpha3.EnvoyFilter_LISTENER)
 }
 
-// leaveOut removes added listeners with the names of the workload's own. They are in another
-// view, so that nothing else resolves the conflict.
+// leaveOut removes added listeners with the names of the workload's own. Listeners
+// of its own are in another view, and nothing else resolves conflicts between views.
 func (f *chosenFilters) leaveOut(own []string) {
 	f.added = slices.DeleteFunc(f.added, func(p *snapshot.Patch) bool {
 		l, ok := p.Value.(*listenerv3.Listener)
@@ -120,11 +119,4 @@ func (u extensionUnit) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, erro
 		out = append(out, enc.Raw(xdswire.ExtensionType, e.Name, e.Body))
 	}
 	return out, nil
-}
-
-// decodeFacts decodes the result of encodeFacts.
-func decodeFacts(facts string, into any) {
-	if err := json.Unmarshal([]byte(facts), into); err != nil {
-		panic("xdsgen: facts that do not decode: " + err.Error())
-	}
 }

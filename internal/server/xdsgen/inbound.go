@@ -69,7 +69,7 @@ func encodeSettings(settings proto.Message) []byte {
 	return b
 }
 
-// decodeSettings decodes what encodeSettings made.
+// decodeSettings decodes the result of encodeSettings.
 func decodeSettings(encoded []byte, settings proto.Message) {
 	if err := proto.Unmarshal(encoded, settings); err != nil {
 		panic("xdsgen: " + err.Error())

@@ -13,6 +13,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/meshctl/meshctl/internal/mesh"
+	"github.com/meshctl/meshctl/internal/server/snapshot"
 )
 
 func (p *inboundPort) cluster() string {
@@ -78,7 +79,7 @@ func (p *inboundPort) address(g *generator) *corev3.Address {
 		}
 		return address(loopback(p.Bind), p.Number)
 	}
-	if path, ok := strings.CutPrefix(p.Endpoint, "unix://"); ok {
+	if path, ok := strings.CutPrefix(p.Endpoint, snapshot.UnixScheme); ok {
 		return pipe(path)
 	}
 	ap, err := netip.ParseAddrPort(p.Endpoint)

@@ -26,7 +26,7 @@ const (
 	ServiceKey                // a service
 	PortKey                   // a TCP port number
 	SecretKey                 // a requested secret
-	AddedKey                  // what EnvoyFilters add; the last, so that the names of others go before
+	AddedKey                  // additions of EnvoyFilters; the last, so that resources of other keys win their names
 )
 
 // Compare orders keys.
@@ -128,7 +128,7 @@ func Units(v View, s *snapshot.Snapshot) iter.Seq2[Key, Unit] {
 	}
 }
 
-// within yields the keys for the services of some namespaces.
+// within yields the keys for the services of some namespaces. It reports whether to go on.
 func (k Keys) within(s *snapshot.Snapshot, namespaces []string, yield func(Key) bool) bool {
 	ports := make(map[uint32]struct{})
 	for svc := range servicesIn(s, namespaces) {

@@ -367,7 +367,7 @@ func (u egressListener) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, err
 	g := generator{enc: enc}
 	name := at[0] + "_" + portString(number)
 	http := g.outboundHTTP("outbound_"+name+";", portString(number), httpOptions{
-		port: number, settings: u.settings, grpcWeb: protocol == mesh.GRPCWeb,
+		settings: u.settings, grpcWeb: protocol == mesh.GRPCWeb,
 	})
 	l := &listenerv3.Listener{
 		Name:             name,
@@ -382,7 +382,7 @@ func (u egressListener) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, err
 
 // setAddress sets the addresses of a listener. A single one may be a path: unix://PATH.
 func setAddress(l *listenerv3.Listener, number uint32, at ...string) {
-	if path, ok := strings.CutPrefix(at[0], "unix://"); ok {
+	if path, ok := strings.CutPrefix(at[0], snapshot.UnixScheme); ok {
 		l.Address = pipe(path)
 	} else {
 		listenAt(l, number, at)

@@ -77,7 +77,8 @@ func targetsOf(t *telemetryv1alpha1.Telemetry) []*typev1beta1.PolicyTargetRefere
 	return t.GetTargetRefs()
 }
 
-// collected returns the access logs without those of collectors that the proxy cannot reach.
+// collected returns the access logs, except logs of collectors that the proxy cannot reach. It
+// sets the clusters of the collectors.
 func collected(s *snapshot.Snapshot, sc scope, logs []snapshot.AccessLog) []snapshot.AccessLog {
 	var out []snapshot.AccessLog
 	for _, log := range logs {
@@ -135,7 +136,7 @@ func accessLogsOf(m *snapshot.Mesh, telemetries [][]*telemetryv1alpha1.AccessLog
 			}
 		}
 		for _, name := range providers {
-			if slices.Contains(counting, name) && modeMatches(e.GetMatch(), mode) {
+			if slices.Contains(counting, name) && modeMatches(e.GetMatch().GetMode(), mode) {
 				enabled[name] = !e.GetDisabled().GetValue()
 			}
 		}
@@ -155,6 +156,7 @@ func accessLogsOf(m *snapshot.Mesh, telemetries [][]*telemetryv1alpha1.AccessLog
 	return out
 }
 
-func modeMatches(match *telemetryv1alpha1.AccessLogging_LogSelector, mode telemetryv1alpha1.WorkloadMode) bool {
-	return match.GetMode() == telemetryv1alpha1.WorkloadMode_CLIENT_AND_SERVER || match.GetMode() == mode
+// modeMatches reports whether an entry with the mode of is for listeners of a mode.
+func modeMatches(of, mode telemetryv1alpha1.WorkloadMode) bool {
+	return of == telemetryv1alpha1.WorkloadMode_CLIENT_AND_SERVER || of == mode
 }

@@ -20,6 +20,7 @@ import (
 	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
 	telemetryv1alpha1 "istio.io/api/telemetry/v1alpha1"
 
+	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 )
 
@@ -35,7 +36,7 @@ func tracingOf(s *snapshot.Snapshot, n Node, labels map[string]string, sc scope,
 		provider = s.Mesh.TraceDefaults[0]
 	}
 	for _, e := range entries {
-		if m := e.GetMatch().GetMode(); m != telemetryv1alpha1.WorkloadMode_CLIENT_AND_SERVER && m != mode {
+		if !modeMatches(e.GetMatch().GetMode(), mode) {
 			continue
 		}
 		if len(e.GetProviders()) > 0 {
@@ -98,7 +99,7 @@ func workloadName(n Node, labels map[string]string) string {
 // canonicalName returns the canonical name of a workload: by its labels, else the name of
 // its pod.
 func canonicalName(n Node, labels map[string]string) string {
-	return cmp.Or(labels["service.istio.io/canonical-name"], labels["app.kubernetes.io/name"], labels["app"], n.Metadata["WORKLOAD_NAME"], n.ID.Name)
+	return cmp.Or(labels[mesh.LabelCanonicalName], labels["app.kubernetes.io/name"], labels["app"], n.Metadata["WORKLOAD_NAME"], n.ID.Name)
 }
 
 // withIstioTags adds tags with the workload.
@@ -109,7 +110,7 @@ func withIstioTags(tags string, n Node, labels map[string]string) string {
 	}
 	for name, value := range map[string]string{
 		"istio.canonical_service":  canonicalName(n, labels),
-		"istio.canonical_revision": cmp.Or(labels["service.istio.io/canonical-revision"], labels["app.kubernetes.io/version"], labels["version"], "latest"),
+		"istio.canonical_revision": cmp.Or(labels[mesh.LabelCanonicalRevision], labels["app.kubernetes.io/version"], labels["version"], "latest"),
 		"istio.cluster_id":         string(n.Cluster),
 		"istio.mesh_id":            cmp.Or(n.MeshID, "unknown"),
 		"istio.namespace":          n.Namespace,

@@ -213,6 +213,13 @@ func encodeFacts(facts any) string {
 	return string(b)
 }
 
+// decodeFacts decodes the result of encodeFacts.
+func decodeFacts(facts string, into any) {
+	if err := json.Unmarshal([]byte(facts), into); err != nil {
+		panic("xdsgen: facts that do not decode: " + err.Error())
+	}
+}
+
 // trustDomains returns the trust domains that the mesh accepts, its own first.
 func trustDomains(m *snapshot.Mesh) []string {
 	return append([]string{m.TrustDomain}, m.Aliases...)
