@@ -92,7 +92,7 @@ func (p *Parts) With(changes map[string]*Part) *Parts {
 	return out
 }
 
-// All iterates over the parts.
+// All iterates over the parts, sorted by name.
 func (p *Parts) All(yield func(*Part) bool) {
 	if p == nil {
 		return

@@ -133,6 +133,6 @@ func TestViews(t *testing.T) {
 	b.stop()
 	<-b.hub.done
 	if _, err := b.hub.Views(context.Background()); err == nil {
-		t.Error("a hub that ended tells its views")
+		t.Error("a hub that ended returns its views")
 	}
 }

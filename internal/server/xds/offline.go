@@ -17,8 +17,7 @@ import (
 )
 
 // Offline answers proxies that are not connected. It chooses their views and generates
-// them in the hub's rounds, so that they get what a stream would send. Only one goroutine
-// at a time may use it.
+// them in the hub's rounds, as for streams. Only one goroutine at a time may use it.
 type Offline struct {
 	hub   *Hub
 	first mail // with the snapshot, for the first round
@@ -34,9 +33,9 @@ func NewOffline(g Generator, s *snapshot.Snapshot, mayReadKeys func(*snapshot.Sn
 	}
 }
 
-// Sent returns what a proxy gets, by type URL. All clusters and listeners are sent, and
-// of the other types the names that requested returns: those that Envoy requests for the
-// clusters and listeners. For a type without names, everything is sent.
+// Sent returns the responses to a proxy, by type URL: all clusters and listeners, and of the
+// types that requested returns, the resources with these names. requested returns the names
+// that Envoy requests for the clusters and listeners; a type without names means all resources.
 func (o *Offline) Sent(n xdsgen.Node, caller mesh.Caller, requested func(clusters, listeners []*xdswire.Resource) map[string][]string) (map[string]history.SentConfig, error) {
 	h := o.hub
 	sub := &subscriber{id: n.ID.ProxyID(), node: n, caller: caller, session: &session{queued: true}} // as if queued: nothing is sent

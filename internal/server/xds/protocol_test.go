@@ -369,10 +369,10 @@ func TestPushOrder(t *testing.T) {
 	})
 }
 
-// TestRoutesFollowNewClusters: Routes wait until the proxy has accepted new clusters.
+// TestRoutesFollowNewClusters: routes wait until the proxy has accepted new clusters.
 func TestRoutesFollowNewClusters(t *testing.T) {
 	both(t, func(t *testing.T, v xdswire.Variant) {
-		b, c := clustersAndRoute(t, v, Limits{})
+		b, c := clustersAndRoute(t, v, Limits{ClusterWait: time.Minute})
 		b.mesh.set("CDS", "shared", "b", "b:1").set("RDS", "shared", "r", "r:2")
 		b.push()
 		clusters := c.recv()
@@ -386,10 +386,10 @@ func TestRoutesFollowNewClusters(t *testing.T) {
 	})
 }
 
-// TestRemovedClustersFollowRoutes: A cluster goes after the routes, and stays if it comes back
-// meanwhile.
+// TestRemovedClustersFollowRoutes: a cluster is removed after the routes, and stays if it comes
+// back meanwhile.
 func TestRemovedClustersFollowRoutes(t *testing.T) {
-	b, c := clustersAndRoute(t, xdswire.Delta, Limits{})
+	b, c := clustersAndRoute(t, xdswire.Delta, Limits{ClusterWait: time.Minute})
 	b.mesh.set("CDS", "shared", "a", "").set("RDS", "shared", "r", "r:2")
 	b.push()
 	routes := c.want("RDS", "r=r:2")
@@ -404,7 +404,7 @@ func TestRemovedClustersFollowRoutes(t *testing.T) {
 	c.wantAck("CDS", "", "a")
 }
 
-// TestClusterWaitEnds: Routes follow new clusters that the proxy does not accept, and
+// TestClusterWaitEnds: routes follow new clusters that the proxy does not accept, and
 // removed clusters follow routes that it does not accept.
 func TestClusterWaitEnds(t *testing.T) {
 	b, c := clustersAndRoute(t, xdswire.Delta, Limits{ClusterWait: 100 * time.Millisecond})

@@ -37,7 +37,7 @@ type demandBasis struct {
 }
 
 // demand sends the stream's demands to the hub if they have changed. Each time it
-// decides anew which secrets the caller may have.
+// decides again which secrets the caller may have.
 func (s *session) demand(a *assignment) {
 	basis := demandBasis{by: a, secrets: s.types[sds].want.Names}
 	for i := range s.types {

@@ -192,9 +192,9 @@ func (c *choices) next(n int) int {
 	return int(b) % n
 }
 
-// texts, numbers and fractions hold plausible values, of texts by the name of the field,
-// which may follow the name of its message.
-// anyText, anyNumber and anyFraction hold others.
+// texts, numbers and fractions hold plausible values; anyText, anyNumber and anyFraction hold
+// other ones. The keys of texts are names of fields, some with the name of the message in
+// front.
 var (
 	texts = map[string][]string{
 		"host":                      {"a", "e.example", "a.ns0.svc.cluster.local", "a.ns0", "headless", "*.example"},
@@ -227,7 +227,7 @@ var (
 	anyFraction = []float64{0, 100.5, -1, math.Inf(1)}
 )
 
-// share returns how many of 32 messages have a field: most specs need some fields, and some
+// share returns the number of messages with a field, of 32: most specs need some fields, and some
 // fields exclude others.
 func share(field protoreflect.FieldDescriptor) int {
 	if field.ContainingOneof() != nil {

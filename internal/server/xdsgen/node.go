@@ -172,6 +172,7 @@ func topologyOf(v *structpb.Value) *snapshot.Topology {
 	return &out
 }
 
+// textsOf returns the entries that are text, without entries longer than maxText.
 func textsOf(md map[string]*structpb.Value) map[string]string {
 	out := make(map[string]string, len(md))
 	for k, v := range md {

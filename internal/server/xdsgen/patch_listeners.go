@@ -41,8 +41,8 @@ func (p *patcher) listener(l *listenerv3.Listener) bool {
 	return len(l.GetFilterChains()) > 0 || l.GetDefaultFilterChain() != nil || l.GetUdpListenerConfig() != nil
 }
 
-// patchFilters applies the patches for a list of filters: first those that change the list, then
-// those that merge into filters.
+// patchFilters applies the patches for a list of filters. Patches that change the list go before
+// patches that merge into filters.
 func patchFilters[M proto.Message](p *patcher, at applyTo, list []M, of items[M]) []M {
 	return patchItems(p, p.of(at, isMerge), patchItems(p, p.of(at, isNoMerge), list, of), of)
 }

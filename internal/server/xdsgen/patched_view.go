@@ -95,6 +95,8 @@ func concerns(p *snapshot.Patch, u Unit) bool {
 		return (virtual || l.GetName() == "") && (number == 0 || number == u.port)
 	case portListeners:
 		return !virtual && (number == 0 || number == u.services.number)
+	case boundStreams:
+		return !virtual && (number == 0 || number == u.services.number)
 	case headlessListeners:
 		return !virtual && (number == 0 || u.service.Port(number) != nil)
 	case egressListener:
