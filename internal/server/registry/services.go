@@ -23,6 +23,7 @@ func (t *tables) service(r *derive.Reads, key string) (*snapshot.MeshService, bo
 		out = t.kubeService(r, host, d)
 	}
 	out.Rivals = rivals
+	t.setHashed(r, out)
 	return out, true
 }
 
@@ -64,7 +65,7 @@ func (t *tables) serviceParts(r *derive.Reads, services []*snapshot.Service) []s
 }
 
 func equalService(a, b *snapshot.MeshService) bool {
-	return equalEntryService(a, b) && a.Host == b.Host && a.Created.Equal(b.Created) && a.Headless == b.Headless && a.NodeLocal == b.NodeLocal && a.Sticky == b.Sticky && a.Distribution == b.Distribution && a.ExternalName == b.ExternalName && a.ClusterLocal == b.ClusterLocal &&
+	return equalEntryService(a, b) && a.Host == b.Host && a.Created.Equal(b.Created) && a.Headless == b.Headless && a.NodeLocal == b.NodeLocal && a.Sticky == b.Sticky && equalHashed(a, b) && a.Distribution == b.Distribution && a.ExternalName == b.ExternalName && a.ClusterLocal == b.ClusterLocal &&
 		a.Plaintext == b.Plaintext && a.AllTLS == b.AllTLS && a.AllDirectTLS == b.AllDirectTLS && slices.Equal(a.Ports, b.Ports) && slices.Equal(a.ExportTo, b.ExportTo) &&
 		slices.Equal(a.Accounts, b.Accounts) && slices.EqualFunc(a.Aliases, b.Aliases, equalAlias) &&
 		slices.EqualFunc(a.Clusters, b.Clusters, equalPart) && slices.EqualFunc(a.Contested, b.Contested, equalPart)

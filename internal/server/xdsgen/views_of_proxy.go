@@ -37,8 +37,8 @@ func Assign(s *snapshot.Snapshot, n Node) Assignment {
 	}
 	routes := sc
 	ns := s.Namespaces.Get(n.Namespace)
-	if (ns == nil || len(ns.Services) == 0) && !s.Private && len(sc.egress()) == 0 && sc.policy() == nil {
-		routes = scope{} // no service has a short name for this namespace
+	if (ns == nil || len(ns.Services) == 0 && (ns.Rules == nil || !ns.Rules.Hashes)) && !s.Private && len(sc.egress()) == 0 && sc.policy() == nil {
+		routes = scope{} // no service has a short name or other retries for this namespace
 	}
 	httpClient, streamClient := routeClients(s, n.Namespace, labels)
 	client, server := listenerSettings(s, n, labels, sc)
