@@ -105,6 +105,7 @@ func assignRouter(s *snapshot.Snapshot, n Node, pod *snapshot.Pod, labels map[st
 	listeners := gatewayView{
 		scope: sc, client: eds.client, namespace: n.Namespace, facts: facts, settings: settings,
 		limits: tlsLimits{s.Mesh.MeshTLS, s.Mesh.TLSDefaults}, topology: s.Mesh.Topology,
+		timeouts: timeoutRulesOf(s, eds.client),
 	}
 	if n.Topology != nil {
 		listeners.topology = *n.Topology
