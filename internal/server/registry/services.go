@@ -3,12 +3,30 @@ package registry
 import (
 	"cmp"
 	"maps"
+	"net/netip"
 	"slices"
+	"strings"
 
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/server/derive"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 )
+
+// addServices adds the tables of services.
+func (t *tables) addServices() {
+	g := t.graph
+	t.vipUsers = derive.New(g, "users of addresses", netip.Addr.Compare, maps.Equal[map[mesh.ClusterID]string], t.usersOf, t.servicesAt)
+	t.meshServices = derive.New(g, "services", strings.Compare, equalService, t.service, t.servicesOf, t.entriesOf, t.importsOf)
+	t.servicesIn = derive.NewIndex(t.meshServices, func(into []string, _ string, s *snapshot.MeshService) []string { return append(into, s.Namespace) })
+	t.servicesOn = derive.NewIndex(t.meshServices, tcpPorts)
+	t.special = derive.NewIndex(t.meshServices, traitsOf)
+	t.hashedIn = derive.NewIndex(t.meshServices, func(into []string, _ string, s *snapshot.MeshService) []string {
+		return slices.AppendSeq(into, maps.Keys(s.HashedIn))
+	})
+	t.ports = derive.New(g, "ports", cmp.Compare[uint32], equalPorts, t.portServices, t.servicesOn)
+	t.traits = derive.Single(g, "traits", same, t.findTraits)
+	t.conflicts = derive.Single(g, "address conflicts", equalConflicts, t.findConflicts)
+}
 
 // service returns the service with a key, or false if there is none.
 func (t *tables) service(r *derive.Reads, key string) (*snapshot.MeshService, bool) {
