@@ -43,6 +43,32 @@ func TestRuleIsGeneratedOnce(t *testing.T) {
 	check("a change of the rule for the others", shared, map[string]float64{"CDS": 2}, subset)
 }
 
+// TestHashGeneratesRoutes: a DestinationRule generates routes when it starts to hash
+// requests, and not when it changes otherwise.
+func TestHashGeneratesRoutes(t *testing.T) {
+	s, dir, all := connectTwenty(t)
+	const cluster = "outbound|80||svc-7.ns-7.svc.cluster.local"
+	rule := func(header string, limit int) string {
+		return ruleYAML("ns-7", fmt.Sprintf("trafficPolicy: {connectionPool: {tcp: {maxConnections: %d}}, loadBalancer: {consistentHash: {httpHeaderName: %s}}}", limit, header))
+	}
+	before := generated(t, s, nil)
+	write(t, dir, "shared.yaml", rule("a", 1))
+	for _, p := range all {
+		var got []string
+		for !slices.Contains(got, xdswire.RouteType) {
+			got = append(got, p.next(t).TypeUrl)
+		}
+	}
+	if got := generated(t, s, before); got["RDS"] != 1 {
+		t.Errorf("a hash: generated %v, want one route configuration", got)
+	}
+	check := generationCheck(t, s, xdswire.ClusterType)
+	write(t, dir, "shared.yaml", rule("b", 1))
+	check("another header", all, map[string]float64{"CDS": 1}, cluster)
+	write(t, dir, "shared.yaml", rule("b", 2))
+	check("another limit", all, map[string]float64{"CDS": 1}, cluster)
+}
+
 // connectTwenty starts a server with 50 services and connects 20 proxies, two in each of the
 // namespaces apps-0 to apps-9: apps-3 has proxies 3 and 13.
 func connectTwenty(t *testing.T) (s *Server, dir string, all []*proxy) {

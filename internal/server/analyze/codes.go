@@ -38,23 +38,24 @@ const (
 	UnknownDestinationRuleHost                      Code = "IST0174"
 	ConflictingServiceEntryProtocol                 Code = "IST0177"
 
-	NoEffect                       Code = "MSH0101"
-	RepeatedObject                 Code = "MSH0102"
-	Unreadable                     Code = "MSH0103"
-	SharedHost                     Code = "MSH0104"
-	SharedAddress                  Code = "MSH0105"
-	RepeatedExtension              Code = "MSH0106"
-	UnreachableNetwork             Code = "MSH0107"
-	UnusableDelegate               Code = "MSH0108"
-	TLSModeConflict                Code = "MSH0109"
-	ShadowedVirtualService         Code = "MSH0110"
-	UnknownNamespace               Code = "MSH0111"
-	GatewayServerWithoutRoutes     Code = "MSH0112"
-	HostWithoutService             Code = "MSH0113"
-	ConflictingDestinationRules    Code = "MSH0114"
-	SidecarHostWithoutService      Code = "MSH0115"
-	ServiceWithoutEndpoints        Code = "MSH0116"
-	ConflictingPeerAuthentications Code = "MSH0117"
+	NoEffect                         Code = "MSH0101"
+	RepeatedObject                   Code = "MSH0102"
+	Unreadable                       Code = "MSH0103"
+	SharedHost                       Code = "MSH0104"
+	SharedAddress                    Code = "MSH0105"
+	RepeatedExtension                Code = "MSH0106"
+	UnreachableNetwork               Code = "MSH0107"
+	UnusableDelegate                 Code = "MSH0108"
+	TLSModeConflict                  Code = "MSH0109"
+	ShadowedVirtualService           Code = "MSH0110"
+	UnknownNamespace                 Code = "MSH0111"
+	GatewayServerWithoutRoutes       Code = "MSH0112"
+	HostWithoutService               Code = "MSH0113"
+	ConflictingDestinationRules      Code = "MSH0114"
+	SidecarHostWithoutService        Code = "MSH0115"
+	ServiceWithoutEndpoints          Code = "MSH0116"
+	ConflictingPeerAuthentications   Code = "MSH0117"
+	ConflictingServiceEntryAddresses Code = "MSH0118"
 )
 
 // Level is the severity of a finding, in istioctl's words.
@@ -313,5 +314,10 @@ var kinds = []Kind{
 		ConflictingPeerAuthentications, "ConflictingPeerAuthentications", Warning,
 		"Two PeerAuthentications are for the same workloads. The older one counts.",
 		"Delete one of them, or narrow its selector.",
+	},
+	{
+		ConflictingServiceEntryAddresses, "ConflictingServiceEntryAddresses", Warning,
+		"Two ServiceEntries have one port, without HTTP, at the same addresses or both without addresses. Proxies pass all connections on to the older one.",
+		"Give each its own addresses or port, or the protocol TLS, so that the server name decides.",
 	},
 }

@@ -31,6 +31,7 @@ func (m *checker) serviceEntries() {
 		}
 	}
 	m.dropSharedHosts()
+	m.conflictingAddresses()
 }
 
 // dropSharedHosts removes the findings about hosts of ServiceEntries whose protocols conflict,

@@ -23,8 +23,6 @@ func (t *tables) addRules() {
 	t.ruledHosts = derive.NewIndex(t.hostRules, func(into []string, _ string, h *snapshot.HostRules) []string {
 		return slices.AppendSeq(into, maps.Keys(h.Own))
 	})
-	t.ruleScopes = derive.New(g, "namespaces with own rules", strings.Compare, equalScope, t.ruleScope, t.ruledHosts)
-	t.ruleTraits = derive.Single(g, "rule traits", same, t.findRuleTraits)
 }
 
 // ruleKey names the DestinationRules of a namespace for a host, which may be "*" or start
@@ -253,7 +251,7 @@ func (t *tables) ruleScope(r *derive.Reads, ns string) (*snapshot.RuleScope, boo
 		labels := d.Spec.GetWorkloadSelector().GetMatchLabels()
 		selectors[snapshot.SelectorOf(labels)] = labels
 	}
-	out := &snapshot.RuleScope{}
+	out := &snapshot.RuleScope{Hashes: t.hashedIn.Len(r, ns) > 0}
 	for _, k := range slices.Sorted(maps.Keys(selectors)) {
 		out.Selectors = append(out.Selectors, selectors[k])
 	}
@@ -261,7 +259,40 @@ func (t *tables) ruleScope(r *derive.Reads, ns string) (*snapshot.RuleScope, boo
 }
 
 func equalScope(a, b *snapshot.RuleScope) bool {
-	return slices.EqualFunc(a.Selectors, b.Selectors, maps.Equal[map[string]string])
+	return a.Hashes == b.Hashes && slices.EqualFunc(a.Selectors, b.Selectors, maps.Equal[map[string]string])
+}
+
+// setHashed sets the ports of a service at which DestinationRules hash requests. A rule with
+// a selector counts for all clients of its namespace.
+func (t *tables) setHashed(r *derive.Reads, svc *snapshot.MeshService) {
+	rules, ok := t.hostRules.Get(r, svc.Key)
+	if !ok {
+		return
+	}
+	ports := func(list []*snapshot.HostRule) (out []uint32) {
+		for i := range svc.Ports {
+			port := &svc.Ports[i]
+			if port.Protocol != mesh.UDP && slices.ContainsFunc(list, func(h *snapshot.HostRule) bool {
+				return h.PolicyAt(port.Number, nil).GetLoadBalancer().GetConsistentHash().GetHashKey() != nil
+			}) {
+				out = append(out, port.Number)
+			}
+		}
+		return out
+	}
+	svc.Hashed = ports(rules.Default)
+	for client, list := range rules.Own {
+		if own := ports(list); !slices.Equal(own, svc.Hashed) {
+			if svc.HashedIn == nil {
+				svc.HashedIn = make(map[string][]uint32)
+			}
+			svc.HashedIn[client] = own
+		}
+	}
+}
+
+func equalHashed(a, b *snapshot.MeshService) bool {
+	return slices.Equal(a.Hashed, b.Hashed) && maps.EqualFunc(a.HashedIn, b.HashedIn, slices.Equal[[]uint32])
 }
 
 // limitsInbound reports whether some rule limits the connections of the service's own

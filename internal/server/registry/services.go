@@ -3,12 +3,30 @@ package registry
 import (
 	"cmp"
 	"maps"
+	"net/netip"
 	"slices"
+	"strings"
 
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/server/derive"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 )
+
+// addServices adds the tables of services.
+func (t *tables) addServices() {
+	g := t.graph
+	t.vipUsers = derive.New(g, "users of addresses", netip.Addr.Compare, maps.Equal[map[mesh.ClusterID]string], t.usersOf, t.servicesAt)
+	t.meshServices = derive.New(g, "services", strings.Compare, equalService, t.service, t.servicesOf, t.entriesOf, t.importsOf)
+	t.servicesIn = derive.NewIndex(t.meshServices, func(into []string, _ string, s *snapshot.MeshService) []string { return append(into, s.Namespace) })
+	t.servicesOn = derive.NewIndex(t.meshServices, tcpPorts)
+	t.special = derive.NewIndex(t.meshServices, traitsOf)
+	t.hashedIn = derive.NewIndex(t.meshServices, func(into []string, _ string, s *snapshot.MeshService) []string {
+		return slices.AppendSeq(into, maps.Keys(s.HashedIn))
+	})
+	t.ports = derive.New(g, "ports", cmp.Compare[uint32], equalPorts, t.portServices, t.servicesOn)
+	t.traits = derive.Single(g, "traits", same, t.findTraits)
+	t.conflicts = derive.Single(g, "address conflicts", equalConflicts, t.findConflicts)
+}
 
 // service returns the service with a key, or false if there is none.
 func (t *tables) service(r *derive.Reads, key string) (*snapshot.MeshService, bool) {
@@ -23,6 +41,7 @@ func (t *tables) service(r *derive.Reads, key string) (*snapshot.MeshService, bo
 		out = t.kubeService(r, host, d)
 	}
 	out.Rivals = rivals
+	t.setHashed(r, out)
 	return out, true
 }
 
@@ -64,7 +83,7 @@ func (t *tables) serviceParts(r *derive.Reads, services []*snapshot.Service) []s
 }
 
 func equalService(a, b *snapshot.MeshService) bool {
-	return equalEntryService(a, b) && a.Host == b.Host && a.Created.Equal(b.Created) && a.Headless == b.Headless && a.NodeLocal == b.NodeLocal && a.Sticky == b.Sticky && a.Distribution == b.Distribution && a.ExternalName == b.ExternalName && a.ClusterLocal == b.ClusterLocal &&
+	return equalEntryService(a, b) && a.Host == b.Host && a.Created.Equal(b.Created) && a.Headless == b.Headless && a.NodeLocal == b.NodeLocal && a.Sticky == b.Sticky && equalHashed(a, b) && a.Distribution == b.Distribution && a.ExternalName == b.ExternalName && a.ClusterLocal == b.ClusterLocal &&
 		a.Plaintext == b.Plaintext && a.AllTLS == b.AllTLS && a.AllDirectTLS == b.AllDirectTLS && slices.Equal(a.Ports, b.Ports) && slices.Equal(a.ExportTo, b.ExportTo) &&
 		slices.Equal(a.Accounts, b.Accounts) && slices.EqualFunc(a.Aliases, b.Aliases, equalAlias) &&
 		slices.EqualFunc(a.Clusters, b.Clusters, equalPart) && slices.EqualFunc(a.Contested, b.Contested, equalPart)

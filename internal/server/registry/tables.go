@@ -109,6 +109,7 @@ type tables struct {
 	servicesIn      *derive.Index[string, string, *snapshot.MeshService] // by namespace
 	servicesOn      *derive.Index[uint32, string, *snapshot.MeshService] // by port
 	special         *derive.Index[serviceTrait, string, *snapshot.MeshService]
+	hashedIn        *derive.Index[string, string, *snapshot.MeshService] // by namespaces in HashedIn
 	ports           *derive.Table[uint32, *snapshot.PortServices]
 	traits          *derive.Value[traits]
 	conflicts       *derive.Value[[]AddressConflict]
@@ -197,15 +198,10 @@ func newTables(cfg Config) *tables {
 	t.allUsed = list(t.usedNetworks)
 	t.unreachable = derive.Single(g, "unreachable networks", slices.Equal[[]UnreachableNetwork], t.findUnreachable)
 
-	t.vipUsers = derive.New(g, "users of addresses", netip.Addr.Compare, maps.Equal[map[mesh.ClusterID]string], t.usersOf, t.servicesAt)
-	t.meshServices = derive.New(g, "services", strings.Compare, equalService, t.service, t.servicesOf, t.entriesOf, t.importsOf)
-	t.servicesIn = derive.NewIndex(t.meshServices, func(into []string, _ string, s *snapshot.MeshService) []string { return append(into, s.Namespace) })
-	t.servicesOn = derive.NewIndex(t.meshServices, tcpPorts)
-	t.special = derive.NewIndex(t.meshServices, traitsOf)
-	t.ports = derive.New(g, "ports", cmp.Compare[uint32], equalPorts, t.portServices, t.servicesOn)
-	t.traits = derive.Single(g, "traits", same, t.findTraits)
-	t.conflicts = derive.Single(g, "address conflicts", equalConflicts, t.findConflicts)
 	t.addRules()
+	t.addServices()
+	t.ruleScopes = derive.New(g, "namespaces with own rules", strings.Compare, equalScope, t.ruleScope, t.ruledHosts)
+	t.ruleTraits = derive.Single(g, "rule traits", same, t.findRuleTraits)
 	t.addRoutes()
 	t.addGateways()
 

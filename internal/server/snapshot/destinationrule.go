@@ -145,6 +145,8 @@ type RuleScope struct {
 	// Selectors holds the workload selectors of the namespace's DestinationRules, sorted
 	// by LabelSelector.
 	Selectors []map[string]string
+	// Hashes reports whether the namespace is in HashedIn of some service.
+	Hashes bool
 }
 
 // RuleTraits reports which settings are in use in DestinationRules or MeshConfig, so that

@@ -48,6 +48,10 @@ type MeshService struct {
 	// Sticky reports whether all connections of a client go to one endpoint
 	// (sessionAffinity ClientIP), unless a DestinationRule sets a load balancer.
 	Sticky bool
+	// Hashed holds the ports at which a DestinationRule sends requests with the same hash to
+	// the same endpoint. HashedIn holds those of the clients' namespaces that differ.
+	Hashed   []uint32
+	HashedIn map[string][]uint32
 	// Distribution sets which endpoints clients prefer by their place, unless a
 	// DestinationRule does.
 	Distribution Distribution
@@ -177,9 +181,21 @@ func (s *MeshService) Private() bool {
 	return len(s.ExportTo) > 0 && !slices.Contains(s.ExportTo, "*") || len(s.Rivals) > 0
 }
 
-// DiffersByClient reports whether the visibility or the names of the service depend on the
-// client's namespace, apart from the short names in its own namespace.
-func (s *MeshService) DiffersByClient() bool { return s.Private() || len(s.Aliases) > 0 }
+// DiffersByClient reports whether the visibility, the names or the hashed ports of the
+// service depend on the client's namespace, apart from the short names in its own namespace.
+func (s *MeshService) DiffersByClient() bool {
+	return s.Private() || len(s.Aliases) > 0 || len(s.HashedIn) > 0
+}
+
+// HashedFor reports whether requests of clients in a namespace to a port go to the endpoint
+// of their hash.
+func (s *MeshService) HashedFor(client string, port uint32) bool {
+	ports, own := s.HashedIn[client]
+	if !own {
+		ports = s.Hashed
+	}
+	return slices.Contains(ports, port)
+}
 
 // CompareServices orders services by precedence in conflicts: oldest first, then by key.
 func CompareServices(x, y *MeshService) int {

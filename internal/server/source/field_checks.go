@@ -95,6 +95,8 @@ func parseAddr(s string) (netip.Addr, error) {
 // a link-local address in IPv6.
 const metadataIPv6 = "fd00:ec2::254"
 
+const unspecifiedAddress = "is the unspecified address"
+
 // refused returns the reason why an address is not used, "" if it is used.
 func (c *Converter) refused(a netip.Addr) string {
 	switch {
@@ -105,11 +107,20 @@ func (c *Converter) refused(a netip.Addr) string {
 	case a.IsLinkLocalUnicast(), a.String() == metadataIPv6:
 		return "is a link-local or metadata address"
 	case a.IsUnspecified():
-		return "is the unspecified address"
+		return unspecifiedAddress
 	case a.IsMulticast():
 		return "is a multicast address"
 	}
 	return ""
+}
+
+// refusedGateway returns the reason why the address or host name of a gateway is not used, ""
+// if it is used. To a proxy, the unspecified address is its own host.
+func (c *Converter) refusedGateway(host string) string {
+	if a, err := parseAddr(host); err == nil && a.IsUnspecified() {
+		return unspecifiedAddress
+	}
+	return c.refusedHost(host)
 }
 
 // refusedHost returns the reason why an address or host name is not used, "" if it

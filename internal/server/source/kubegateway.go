@@ -81,7 +81,7 @@ func (c *conversion) gatewayAddresses(g *snapshot.KubeGateway, addresses []gatew
 		} else if fault := hostFault(field, address); fault != nil {
 			return fault
 		}
-		if why := c.refusedHost(address); why != "" {
+		if why := c.refusedGateway(address); why != "" {
 			c.warn(faultf(field, "%s %s: it is not used", address, why))
 			continue
 		}

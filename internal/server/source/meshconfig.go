@@ -311,7 +311,7 @@ func (c *conversion) checkMeshNetworks(n *meshv1alpha1.MeshNetworks, doc yamldoc
 		}
 		kept := network.Gateways[:0]
 		for i, g := range network.Gateways {
-			if why := c.refusedHost(g.GetAddress()); why != "" {
+			if why := c.refusedGateway(g.GetAddress()); why != "" {
 				at := fmt.Sprintf("%s.gateways[%d].address", field, i)
 				c.warn(inText(keyMeshNetworks, doc, faultf(at, "%s %s: it is not used", g.GetAddress(), why)))
 				continue

@@ -149,7 +149,7 @@ func (c *conversion) external(s *snapshot.Service, o *corev1.Service) *FieldErro
 		} else if fault := hostFault(field, address); fault != nil {
 			return fault
 		}
-		if why := c.refusedHost(address); why != "" {
+		if why := c.refusedGateway(address); why != "" {
 			c.warn(faultf(field, "%s %s: it is not used", address, why))
 		} else if !slices.Contains(s.External, address) {
 			s.External = append(s.External, address)

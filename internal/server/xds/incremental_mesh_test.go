@@ -578,6 +578,13 @@ func (c meshGenerator) trafficPolicy() *networkingv1alpha3.TrafficPolicy {
 		}}
 	}
 	if c.once(4) {
+		p.LoadBalancer = &networkingv1alpha3.LoadBalancerSettings{LbPolicy: &networkingv1alpha3.LoadBalancerSettings_ConsistentHash{
+			ConsistentHash: &networkingv1alpha3.LoadBalancerSettings_ConsistentHashLB{
+				HashKey: &networkingv1alpha3.LoadBalancerSettings_ConsistentHashLB_HttpHeaderName{HttpHeaderName: pickOne(c, "a", "b")},
+			},
+		}}
+	}
+	if c.once(4) {
 		p.ConnectionPool.Tcp.IdleTimeout = durationpb.New(time.Duration(c.IntN(2)) * time.Hour)
 	}
 	if c.once(3) {

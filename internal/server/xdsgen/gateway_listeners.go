@@ -27,6 +27,7 @@ type gatewayView struct {
 	settings  snapshot.ListenerSettings
 	limits    tlsLimits
 	topology  snapshot.Topology
+	timeouts  timeoutRules
 }
 
 // tlsLimits limits the TLS of servers: with the mesh's certificates, and with others.
@@ -46,6 +47,9 @@ func (v gatewayView) Keys() Keys {
 	k := Keys{Listed: slices.Concat(listKeys(v.facts.http, httpListener), listKeys(v.facts.streams, streamListener), listKeys(v.facts.passing, passingListener))}
 	if v.facts.streams != none || v.facts.passing != none {
 		k.FixedFacts = snapshot.GatewayRouteFacts
+		if v.timeouts.used {
+			k.FixedFacts |= snapshot.RuleFacts | snapshot.MeshFacts
+		}
 	}
 	if v.facts.passing != none {
 		k.FixedFacts |= snapshot.ServiceFacts | snapshot.RuleFacts
@@ -57,6 +61,7 @@ func (v gatewayView) Unit(s *snapshot.Snapshot, k Key) Unit {
 	u := gatewayListener{facts: k.Name, settings: v.settings, limits: v.limits, topology: v.topology}
 	if k.Number != httpListener {
 		u.bound = v.streamServices(s, k.Name)
+		u.timeouts = v.destinationTimeouts(s, k.Name, u.bound, k.Number == passingListener)
 	}
 	if k.Number == passingListener {
 		u.scope, u.services, u.subsets = v.scope, s.Services, v.subsets(s)
@@ -87,6 +92,7 @@ type gatewayListener struct {
 	limits   tlsLimits
 	topology snapshot.Topology
 	bound    list[boundService] // for servers without route configurations
+	timeouts string             // portTimeouts of destinations, encoded
 	// For servers with mode AUTO_PASSTHROUGH.
 	scope    scope
 	services *snapshot.Table[string, snapshot.MeshService]
@@ -219,6 +225,7 @@ func (u gatewayListener) serviceChains(g *generator, hosts []string) []*listener
 	if u.subsets != "" {
 		decodeFacts(u.subsets, &subsets)
 	}
+	timeouts := decodeTimeouts(u.timeouts)
 	var out []*listenerv3.FilterChain
 	for _, svc := range u.services.All() {
 		if svc.ExternalName != "" || !passable(svc) || !u.scope.sees(svc) || !hostsMatch(hosts, svc, "") {
@@ -231,7 +238,7 @@ func (u gatewayListener) serviceChains(g *generator, hosts []string) []*listener
 			}
 			for _, subset := range append([]string{""}, subsets[svc.Key]...) {
 				name := mesh.ClusterName{Direction: mesh.Outbound, Port: port.Number, Subset: subset, Host: svc.Host}.SNI()
-				chain := filterChain(g.namedTCPProxy(name, cmp.Or(statName(u.settings.Stats, svc, port, subset, 0), name), u.settings, tcpTimeouts{}))
+				chain := filterChain(g.namedTCPProxy(name, cmp.Or(statName(u.settings.Stats, svc, port, subset, 0), name), u.settings, timeouts.of(svc, port.Number)))
 				chain.FilterChainMatch = &listenerv3.FilterChainMatch{ServerNames: []string{name}, ApplicationProtocols: alpnAll}
 				out = append(out, chain)
 			}

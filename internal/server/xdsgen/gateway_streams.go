@@ -21,10 +21,58 @@ func (v gatewayView) streamServices(s *snapshot.Snapshot, facts string) list[bou
 	return servers.bound(s, v.namespace, func(vs *snapshot.VirtualService) bool { return len(vs.TCP)+len(vs.TLS) > 0 })
 }
 
+// destinationTimeouts returns the timeouts of the destinations of VirtualServices and, for a
+// listener that passes TLS on to services, of all services.
+func (v gatewayView) destinationTimeouts(s *snapshot.Snapshot, facts string, bound list[boundService], passing bool) string {
+	if !v.timeouts.used {
+		return ""
+	}
+	var f gatewayListenerFacts
+	decodeFacts(facts, &f)
+	out := make(portTimeouts)
+	for i := range f.Servers {
+		server := f.Servers[i].Port
+		add := func(to []*networkingv1alpha3.RouteDestination) {
+			d := decisive(to)
+			out.add(s, v.timeouts, d.GetHost(), destinationPort(d, server))
+		}
+		for b := range bound.all {
+			for _, r := range b.TCP {
+				add(r.GetRoute())
+			}
+			for _, r := range b.TLS {
+				add(r.GetRoute())
+			}
+		}
+	}
+	if passing {
+		for key, svc := range s.Services.All() {
+			for i := range svc.Ports {
+				out.add(s, v.timeouts, key, svc.Ports[i].Number)
+			}
+		}
+	}
+	return out.encoded()
+}
+
+// decisive returns the destination of a route whose DestinationRule decides, as in Istio: the
+// first one.
+func decisive(to []*networkingv1alpha3.RouteDestination) *networkingv1alpha3.Destination {
+	if len(to) == 0 {
+		return nil
+	}
+	return to[0].GetDestination()
+}
+
 // routedChains returns the filter chains of a server that VirtualServices route: by server
 // name if the server passes TLS through, else all connections to one place.
 func (u gatewayListener) routedChains(g *generator, s *gatewayServerFacts, t *networkingv1alpha3.ServerTLSSettings) []*listenerv3.FilterChain {
 	var out []*listenerv3.FilterChain
+	timeouts := decodeTimeouts(u.timeouts)
+	routed := func(v *snapshot.VirtualService, to []*networkingv1alpha3.RouteDestination) *listenerv3.FilterChain {
+		d := decisive(to)
+		return g.routedChain(v, to, s.Port, u.settings, timeouts[d.GetHost()][destinationPort(d, s.Port)])
+	}
 	for b := range u.bound.all {
 		v := b.VirtualService
 		if b.gateway != s.Gateway || len(hostsInCommon(s.Hosts, v)) == 0 {
@@ -34,7 +82,7 @@ func (u gatewayListener) routedChains(g *generator, s *gatewayServerFacts, t *ne
 			for _, r := range v.TLS {
 				for _, m := range r.GetMatch() {
 					if s.meets(m.GetPort(), m.GetGateways()) {
-						chain := g.routedChain(v, r.GetRoute(), s.Port, u.settings, tcpTimeouts{})
+						chain := routed(v, r.GetRoute())
 						chain.FilterChainMatch = serverNames(m.GetSniHosts())
 						out = append(out, chain)
 					}
@@ -46,7 +94,7 @@ func (u gatewayListener) routedChains(g *generator, s *gatewayServerFacts, t *ne
 			return len(r.GetMatch()) == 0 || slices.ContainsFunc(r.GetMatch(), func(m *networkingv1alpha3.L4MatchAttributes) bool { return s.meets(m.GetPort(), m.GetGateways()) })
 		})
 		if i >= 0 {
-			chain := g.routedChain(v, v.TCP[i].GetRoute(), s.Port, u.settings, tcpTimeouts{})
+			chain := routed(v, v.TCP[i].GetRoute())
 			if t != nil {
 				chain.FilterChainMatch, chain.TransportSocket = serverNames(s.Hosts), g.serverTLS(t, u.limits)
 			}

@@ -48,6 +48,10 @@ func timeoutsOf(tcp *networkingv1alpha3.ConnectionPoolSettings_TCPSettings) tcpT
 	return t
 }
 
+func setsTimeouts(tcp *networkingv1alpha3.ConnectionPoolSettings_TCPSettings) bool {
+	return tcp.GetIdleTimeout() != nil || tcp.GetMaxConnectionDuration() != nil
+}
+
 func (t tcpTimeouts) set(p *tcpv3.TcpProxy) {
 	if t.Idle != nil {
 		p.IdleTimeout = durationpb.New(*t.Idle)
@@ -64,6 +68,26 @@ func (p portTimeouts) of(svc *snapshot.MeshService, number uint32) tcpTimeouts {
 	return p[svc.Key][number]
 }
 
+// add adds the timeouts of a port of the service with a key, if it has any.
+func (p portTimeouts) add(s *snapshot.Snapshot, r timeoutRules, key string, number uint32) {
+	tcp := s.Rules.Get(key).For(r.client).PolicyOver(s.Mesh.DefaultPolicy, number, nil).GetConnectionPool().GetTcp()
+	if !setsTimeouts(tcp) {
+		return
+	}
+	if p[key] == nil {
+		p[key] = make(map[uint32]tcpTimeouts)
+	}
+	p[key][number] = timeoutsOf(tcp)
+}
+
+// encoded returns the timeouts in a comparable form.
+func (p portTimeouts) encoded() string {
+	if len(p) == 0 {
+		return ""
+	}
+	return encodeFacts(p)
+}
+
 // encode returns the timeouts of ports that have not HTTP, in a comparable form.
 func (r timeoutRules) encode(s *snapshot.Snapshot, services iter.Seq[*snapshot.MeshService], numbers ...uint32) string {
 	if !r.used {
@@ -71,26 +95,16 @@ func (r timeoutRules) encode(s *snapshot.Snapshot, services iter.Seq[*snapshot.M
 	}
 	out := make(portTimeouts)
 	for svc := range services {
-		rule := s.Rules.Get(svc.Key).For(r.client)
-		if rule == nil && s.Mesh.DefaultPolicy == nil {
+		if s.Mesh.DefaultPolicy == nil && s.Rules.Get(svc.Key) == nil {
 			continue
 		}
 		for _, number := range numbers {
-			port := svc.Port(number)
-			tcp := rule.PolicyOver(s.Mesh.DefaultPolicy, number, nil).GetConnectionPool().GetTcp()
-			if port == nil || port.Protocol.IsHTTP() || tcp.GetIdleTimeout() == nil && tcp.GetMaxConnectionDuration() == nil {
-				continue
+			if port := svc.Port(number); port != nil && !port.Protocol.IsHTTP() {
+				out.add(s, r, svc.Key, number)
 			}
-			if out[svc.Key] == nil {
-				out[svc.Key] = make(map[uint32]tcpTimeouts)
-			}
-			out[svc.Key][number] = timeoutsOf(tcp)
 		}
 	}
-	if len(out) == 0 {
-		return ""
-	}
-	return encodeFacts(out)
+	return out.encoded()
 }
 
 func decodeTimeouts(encoded string) (out portTimeouts) {

@@ -37,8 +37,8 @@ func Assign(s *snapshot.Snapshot, n Node) Assignment {
 	}
 	routes := sc
 	ns := s.Namespaces.Get(n.Namespace)
-	if (ns == nil || len(ns.Services) == 0) && !s.Private && len(sc.egress()) == 0 && sc.policy() == nil {
-		routes = scope{} // no service has a short name for this namespace
+	if (ns == nil || len(ns.Services) == 0 && (ns.Rules == nil || !ns.Rules.Hashes)) && !s.Private && len(sc.egress()) == 0 && sc.policy() == nil {
+		routes = scope{} // no service has a short name or other retries for this namespace
 	}
 	httpClient, streamClient := routeClients(s, n.Namespace, labels)
 	client, server := listenerSettings(s, n, labels, sc)
@@ -105,6 +105,7 @@ func assignRouter(s *snapshot.Snapshot, n Node, pod *snapshot.Pod, labels map[st
 	listeners := gatewayView{
 		scope: sc, client: eds.client, namespace: n.Namespace, facts: facts, settings: settings,
 		limits: tlsLimits{s.Mesh.MeshTLS, s.Mesh.TLSDefaults}, topology: s.Mesh.Topology,
+		timeouts: timeoutRulesOf(s, eds.client),
 	}
 	if n.Topology != nil {
 		listeners.topology = *n.Topology

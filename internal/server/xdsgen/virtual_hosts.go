@@ -44,6 +44,9 @@ func (u routeFacts) host(svc *snapshot.MeshService, port *snapshot.ServicePort, 
 	if len(svc.Aliases) > 0 {
 		k.client = u.namespace
 	}
+	if k.virtual == nil && svc.HashedFor(u.namespace, port.Number) {
+		k.retries.SameHosts = true // the hash chooses the host of retries too
+	}
 	return k
 }
 

@@ -1,0 +1,98 @@
+package analyze
+
+import (
+	"slices"
+
+	"github.com/meshctl/meshctl/internal/mesh"
+	"github.com/meshctl/meshctl/internal/server/snapshot"
+)
+
+// conflictingAddresses finds the ports of ServiceEntries whose connections go to an older
+// ServiceEntry, because it has the same port at the same addresses. For Services of
+// Kubernetes, see SharedAddress.
+func (m *checker) conflictingAddresses() {
+	for _, all := range m.Snapshot.Ports.All() {
+		first := map[string][]*snapshot.MeshService{} // by place
+		for _, svc := range all.Services {
+			if !svc.Entry {
+				continue
+			}
+			e, i := m.entryPort(svc, all.Number)
+			for _, place := range placesOf(svc, svc.Port(all.Number)) {
+				winner := slices.IndexFunc(first[place], func(w *snapshot.MeshService) bool { return seenTogether(w, svc) })
+				if winner < 0 {
+					first[place] = append(first[place], svc)
+					continue
+				}
+				w := first[place][winner]
+				if other, _ := m.entryPort(w, all.Number); e == nil || other == e {
+					continue
+				}
+				if place == anyAddress && svc.Port(all.Number).Protocol == mesh.Auto {
+					continue // HTTP, which most such ports have, goes by host
+				}
+				m.find(ConflictingServiceEntryAddresses, e, at("spec.ports", i), "port %d at %s: proxies pass connections on to %s, not to %s", all.Number, place, w.Host, svc.Host)
+				break
+			}
+		}
+	}
+	m.dropAddresses()
+}
+
+// dropAddresses removes the findings about missing addresses of ServiceEntries that get no
+// connections, too: one finding suffices.
+func (m *checker) dropAddresses() {
+	conflict := map[snapshot.Key]bool{}
+	for i := range m.found {
+		if m.found[i].Code == ConflictingServiceEntryAddresses {
+			conflict[m.found[i].Object] = true
+		}
+	}
+	m.found = slices.DeleteFunc(m.found, func(f Finding) bool { return f.Code == ServiceEntryAddressesRequired && conflict[f.Object] })
+}
+
+// anyAddress is the place of services without addresses.
+const anyAddress = "any address"
+
+// placesOf returns the addresses at which a port of a ServiceEntry's host takes
+// connections without regard to their host or server name.
+func placesOf(svc *snapshot.MeshService, port *snapshot.ServicePort) []string {
+	if port.Protocol.IsHTTP() {
+		return nil
+	}
+	var out []string
+	for _, ip := range svc.Clusters[0].VIPs {
+		out = append(out, ip.String())
+	}
+	if port.Protocol == mesh.TLS || port.Protocol == mesh.HTTPS {
+		return out
+	}
+	for _, r := range svc.CIDRs {
+		out = append(out, r.String())
+	}
+	if len(out) == 0 && len(svc.Allocated) == 0 {
+		out = []string{anyAddress}
+	}
+	return out
+}
+
+// entryPort returns the ServiceEntry of a service, with the index of a port, or nil.
+func (m *checker) entryPort(svc *snapshot.MeshService, number uint32) (entry *snapshot.ServiceEntry, port int) {
+	for _, e := range m.entries {
+		if e.Namespace != svc.Namespace || e.Cluster != svc.Clusters[0].Cluster || !slices.Contains(e.Hosts, svc.Host) {
+			continue
+		}
+		if i := slices.IndexFunc(e.Ports, func(p snapshot.ServicePort) bool { return p.Number == number && p.Protocol != mesh.UDP }); i >= 0 {
+			return e, i
+		}
+	}
+	return nil, 0
+}
+
+// seenTogether reports whether some namespace sees both services.
+func seenTogether(a, b *snapshot.MeshService) bool {
+	namespaces := slices.Concat([]string{a.Namespace, b.Namespace}, a.ExportTo, b.ExportTo)
+	return slices.ContainsFunc(namespaces, func(ns string) bool {
+		return mesh.IsDNSLabel(ns) && a.VisibleTo(ns) && b.VisibleTo(ns)
+	})
+}
