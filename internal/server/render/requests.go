@@ -4,6 +4,7 @@ import (
 	"cmp"
 
 	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
+	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
 	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
 	tlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
 	"google.golang.org/protobuf/reflect/protoreflect"
@@ -51,6 +52,10 @@ func (r requests) message(m protoreflect.Message) {
 			r.add(xdswire.SecretType, m.GetName())
 		}
 	case *hcmv3.HttpFilter:
+		if m.GetConfigDiscovery() != nil {
+			r.add(xdswire.ExtensionType, m.GetName())
+		}
+	case *listenerv3.Filter:
 		if m.GetConfigDiscovery() != nil {
 			r.add(xdswire.ExtensionType, m.GetName())
 		}

@@ -138,6 +138,8 @@ type ListenerSettings struct {
 	Tracing Tracing
 	// Stats is Mesh.OutboundStats, for outbound listeners.
 	Stats string
+	// Plugins holds the filters of WasmPlugins, encoded. Empty means none.
+	Plugins string
 	// DetectionTimeout is protocolDetectionTimeout: how long a listener waits for the
 	// first bytes of a connection. Zero means no limit.
 	DetectionTimeout time.Duration

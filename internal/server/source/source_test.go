@@ -189,6 +189,7 @@ func objects(t *testing.T, text string) []yamldoc.Value {
 const (
 	gatewayHead  = "apiVersion: networking.istio.io/v1\nkind: Gateway\nmetadata: {name: g, namespace: n}\nspec:\n"
 	sidecarHead  = "apiVersion: networking.istio.io/v1\nkind: Sidecar\nmetadata: {name: s, namespace: n}\nspec:\n"
+	wasmPlugin   = "apiVersion: extensions.istio.io/v1alpha1\nkind: WasmPlugin\nmetadata: {name: w, namespace: n}\nspec:\n"
 	telemetry    = "apiVersion: telemetry.istio.io/v1\nkind: Telemetry\nmetadata: {name: t, namespace: n}\nspec:\n"
 	peerHead     = "apiVersion: security.istio.io/v1\nkind: PeerAuthentication\nmetadata: {name: p, namespace: n}\nspec:\n"
 	ruleHead     = "apiVersion: networking.istio.io/v1\nkind: DestinationRule\nmetadata: {name: d, namespace: n}\nspec:\n"
@@ -362,6 +363,18 @@ func TestRefusals(t *testing.T) {
 		"entry null endpoint":     {entryHead + "  hosts: [a]\n  resolution: STATIC\n  endpoints:\n  -\n", 8, "spec.endpoints[0]: "},
 		"telemetry selector":      {telemetry + "  selector: {matchLabels: {app: '*'}}", 5, "spec.selector.matchLabels[app]: wildcards and empty names are not allowed"},
 		"telemetry provider":      {telemetry + "  accessLogging:\n  - providers: [{}]", 6, "spec.accessLogging[0].providers[0].name: is missing"},
+		"plugin selector":         {wasmPlugin + "  url: file:///a\n  selector: {matchLabels: {app: '*'}}", 6, "spec.selector.matchLabels[app]: wildcards and empty names are not allowed"},
+		"plugin targets":          {wasmPlugin + "  url: file:///a\n  selector: {}\n  targetRefs: [{kind: Gateway, name: g}]", 6, "spec.selector: cannot be used with targetRefs: use one of both"},
+		"plugin target":           {wasmPlugin + "  url: file:///a\n  selector: {}\n  targetRef: {kind: Gateway, name: g}", 6, "spec.selector: cannot be used with targetRefs: use one of both"},
+		"plugin URL":              {wasmPlugin + "  phase: AUTHN", 4, "spec.url: is missing"},
+		"plugin URL syntax":       {wasmPlugin + "  url: 'file://%zz'", 5, `spec.url: "file://%zz" is not a URL`},
+		"plugin file":             {wasmPlugin + "  url: file://a.wasm", 5, `spec.url: "file://a.wasm" does not name a file: use file:///, followed by its path`},
+		"plugin scheme":           {wasmPlugin + "  url: ftp://a/b", 5, `spec.url: scheme "ftp" is not supported: use file, http, https or oci`},
+		"plugin checksum":         {wasmPlugin + "  url: file:///a\n  sha256: abc", 6, "spec.sha256: is not a SHA-256 checksum: want 64 hexadecimal digits"},
+		"plugin variable":         {wasmPlugin + "  url: file:///a\n  vmConfig: {env: [{value: a}]}", 6, "spec.vmConfig.env[0].name: is missing"},
+		"plugin variables":        {wasmPlugin + "  url: file:///a\n  vmConfig: {env: [{name: A}, {name: A}]}", 6, `spec.vmConfig.env[1].name: "A" is given twice`},
+		"plugin host value":       {wasmPlugin + "  url: file:///a\n  vmConfig: {env: [{name: A, value: a, valueFrom: HOST}]}", 6, "spec.vmConfig.env[0].value: cannot be used with valueFrom: HOST"},
+		"plugin port":             {wasmPlugin + "  url: file:///a\n  match: [{ports: [{number: 70000}]}]", 6, "spec.match[0].ports[0].number: 70000 is not a port: want 1 to 65535"},
 		"no expression":           {telemetry + "  accessLogging:\n  - filter: {}", 6, "spec.accessLogging[0].filter.expression: "},
 		"expression syntax":       {telemetry + "  accessLogging:\n  - filter: {expression: 'response.code >='}", 6, "spec.accessLogging[0].filter.expression: "},
 		"expression function":     {telemetry + "  accessLogging:\n  - filter: {expression: 'request.path.lowerAscii() == \"a\"'}", 6, "spec.accessLogging[0].filter.expression: calls lowerAscii(): Envoy has no such function with 0 arguments"},
@@ -432,7 +445,7 @@ func TestUnreadKinds(t *testing.T) {
 		"authentication":     {"security.istio.io/v1beta1", "RequestAuthentication", "unenforced: has no effect: the tokens of requests are not checked"},
 		"misspelt policy":    {"security.istio.io/v1", "PeerAuthentification", "unenforced: PeerAuthentification is not read, did you mean PeerAuthentication?"},
 		"workload group":     {"networking.istio.io/v1", "WorkloadGroup", "has no effect: no WorkloadEntry is made of it"},
-		"plugin":             {"extensions.istio.io/v1alpha1", "WasmPlugin", "has no effect: no proxy runs the plugin, so its checks do not happen"},
+		"plugin":             {"extensions.istio.io/v1alpha1", "TrafficExtension", "has no effect: no proxy runs the extension, so its checks do not happen"},
 		"route":              {"gateway.networking.k8s.io/v1", "HTTPRoute", "shared: has no effect: no route is made of it"},
 		"class":              {"gateway.networking.k8s.io/v1", "GatewayClass", ""},
 		"misspelt":           {"networking.istio.io/v1", "Sidecarr", "Sidecarr is not read, did you mean Sidecar?"},

@@ -16,6 +16,7 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/wrapperspb"
+	extensionsv1alpha1 "istio.io/api/extensions/v1alpha1"
 	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
 	securityv1beta1 "istio.io/api/security/v1beta1"
@@ -54,7 +55,7 @@ func (c meshGenerator) app() map[string]string { return map[string]string{"app":
 
 // object returns a random object of the cluster.
 func (c meshGenerator) object(cluster mesh.ClusterID) snapshot.Object {
-	switch c.IntN(49) {
+	switch c.IntN(52) {
 	case 45, 46:
 		return &snapshot.ServiceExport{Meta: c.meta(cluster, c.namespace(), pickOne(c, "svc0", "svc1"))}
 	case 47, 48:
@@ -101,6 +102,8 @@ func (c meshGenerator) object(cluster mesh.ClusterID) snapshot.Object {
 		return c.telemetry(cluster)
 	case 42, 43, 44:
 		return c.workloadEntry(cluster)
+	case 49, 50, 51:
+		return c.wasmPlugin(cluster)
 	default:
 		return &snapshot.Secret{
 			Meta: c.meta(cluster, c.namespace(), pickOne(c, "cert", "other")), NoPair: "none",
@@ -375,6 +378,30 @@ func (c meshGenerator) collectors() []*meshv1alpha1.MeshConfig_ExtensionProvider
 			EnvoyOtelAls: &meshv1alpha1.MeshConfig_ExtensionProvider_EnvoyOpenTelemetryLogProvider{Service: host(), Port: 80},
 		}},
 	}
+}
+
+func (c meshGenerator) wasmPlugin(cluster mesh.ClusterID) snapshot.Object {
+	p := &snapshot.WasmPlugin{
+		Meta: c.meta(cluster, c.namespace(), fmt.Sprint("w", c.IntN(2))), Kind: snapshot.KindWasmPlugin,
+		Spec: &extensionsv1alpha1.WasmPlugin{
+			Url:          pickOne(c, "file:///a", "file:///b", "oci://a"),
+			Phase:        extensionsv1alpha1.PluginPhase(c.IntN(4)),
+			Priority:     wrapperspb.Int32(int32(c.IntN(2))),
+			FailStrategy: extensionsv1alpha1.FailStrategy(c.IntN(3)),
+			Type:         extensionsv1alpha1.PluginType(c.IntN(3)),
+		},
+	}
+	if c.once(2) {
+		p.Spec.Selector = &typev1beta1.WorkloadSelector{MatchLabels: c.app()}
+	}
+	if c.once(2) {
+		m := &extensionsv1alpha1.WasmPlugin_TrafficSelector{Mode: typev1beta1.WorkloadMode(c.IntN(4))}
+		if c.once(2) {
+			m.Ports = []*typev1beta1.PortSelector{{Number: pickOne[uint32](c, 80, 85)}}
+		}
+		p.Spec.Match = []*extensionsv1alpha1.WasmPlugin_TrafficSelector{m}
+	}
+	return p
 }
 
 func (c meshGenerator) telemetry(cluster mesh.ClusterID) snapshot.Object {

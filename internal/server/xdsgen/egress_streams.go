@@ -86,7 +86,7 @@ func (u boundStreams) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, error
 		l.ListenerFilters = []*listenerv3.ListenerFilter{g.tlsInspector()}
 	}
 	setAddress(l, w.o.port, u.bind)
-	g.listener(l)
+	g.clientListener(l, u.settings, w.o.port)
 	return g.resources()
 }
 

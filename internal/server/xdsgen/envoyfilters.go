@@ -22,7 +22,7 @@ type chosenFilters struct {
 }
 
 // chooseFilters applies the EnvoyFilters that select a workload, in order. If two have an
-// extension of one name, the first wins.
+// extension of one name, the first wins. They cannot replace the extensions of WasmPlugins.
 func chooseFilters(s *snapshot.Snapshot, n Node, labels map[string]string) chosenFilters {
 	outbound := networkingv1alpha3.EnvoyFilter_SIDECAR_OUTBOUND
 	if n.ID.Type == mesh.Router {
@@ -32,7 +32,7 @@ func chooseFilters(s *snapshot.Snapshot, n Node, labels map[string]string) chose
 		return n.ID.Type != mesh.Router && p.AppliesIn(networkingv1alpha3.EnvoyFilter_SIDECAR_INBOUND)
 	}
 	var out chosenFilters
-	var extensions []snapshot.Extension
+	extensions := pluginExtensions(s, n.Namespace, labels)
 	for _, f := range snapshot.EnvoyFiltersFor(s.Namespaces.Get(s.Mesh.RootNamespace), s.Namespaces.Get(n.Namespace), labels) {
 		for _, e := range f.Extensions {
 			taken := func(other snapshot.Extension) bool { return other.Name == e.Name }

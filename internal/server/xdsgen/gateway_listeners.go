@@ -111,7 +111,7 @@ func (u gatewayListener) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, er
 		MaxConnectionsToAcceptPerSocketEvent: wrapperspb.UInt32(1),
 		AccessLog:                            g.refusedConnections(u.settings),
 	}
-	o := httpOptions{settings: u.settings, grpcWeb: f.GRPCWeb, topology: u.topology}
+	o := httpOptions{port: f.Port, settings: u.settings, grpcWeb: f.GRPCWeb, topology: u.topology}
 	if f.Routes != "" {
 		l.FilterChains = []*listenerv3.FilterChain{filterChain(g.gatewayHTTP("outbound_"+l.Name+";", f.Routes, o))}
 	} else if u.addServers(&g, l, &f, o) {
@@ -128,7 +128,7 @@ func (u gatewayListener) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, er
 	} else {
 		listenAt(l, f.Port, f.Binds)
 	}
-	g.listener(l)
+	g.clientListener(l, u.settings, f.Port)
 	return g.resources()
 }
 

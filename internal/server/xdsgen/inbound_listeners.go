@@ -223,7 +223,7 @@ func (f *inboundFacts) chains(g *generator, p *inboundPort) []*listenerv3.Filter
 		if kind.http {
 			grpc := p.Protocol == mesh.GRPC || p.Protocol == mesh.GRPCWeb
 			filter = g.inboundHTTP(stat, inboundRoutes(cluster, vhost, operation, grpc), p.Protocol.IsHTTP2(), httpOptions{
-				settings: f.settings, grpcWeb: p.Protocol == mesh.GRPCWeb,
+				port: p.Number, settings: f.settings, grpcWeb: p.Protocol == mesh.GRPCWeb,
 			})
 		} else {
 			filter = g.namedTCPProxy(cluster, tcpStats, f.settings, timeoutsOf(p.pool().GetTcp()))
@@ -237,6 +237,7 @@ func (f *inboundFacts) chains(g *generator, p *inboundPort) []*listenerv3.Filter
 		}
 		out = append(out, c)
 	}
+	g.addPlugins(f.settings, p.Number, out...)
 	return out
 }
 

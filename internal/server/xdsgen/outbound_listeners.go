@@ -161,7 +161,7 @@ func (u virtualOutbound) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, er
 		},
 	}
 	listenAt(l, u.port, u.families.wildcards())
-	g.listener(l)
+	g.clientListener(l, u.settings, 0)
 	return g.resources()
 }
 
@@ -218,7 +218,7 @@ func (u portListeners) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, erro
 				continue // the oldest of the services with the address has it
 			}
 			taken[ip] = struct{}{}
-			g.listener(g.serviceListener(svc, port, ip, o))
+			g.clientListener(g.serviceListener(svc, port, ip, o), o.settings, o.port)
 		}
 	}
 	if !u.reserved {
@@ -263,7 +263,7 @@ func (u headlessListeners) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, 
 			l := g.serviceListener(u.service, port, e.Address.String(), o)
 			if _, dup := taken[l.Name]; !dup {
 				taken[l.Name] = struct{}{}
-				g.listener(l)
+				g.clientListener(l, o.settings, o.port)
 			}
 		}
 	}
@@ -376,7 +376,7 @@ func (u egressListener) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, err
 		FilterChains:     []*listenerv3.FilterChain{{Filters: []*listenerv3.Filter{http}}},
 	}
 	setAddress(l, number, at...)
-	g.listener(l)
+	g.clientListener(l, u.settings, number)
 	return g.resources()
 }
 

@@ -135,5 +135,5 @@ func (w *wildcard) listener() {
 	default:
 		l.DefaultFilterChain = w.rest
 	}
-	w.g.listener(l)
+	w.g.clientListener(l, o.settings, o.port)
 }

@@ -1,0 +1,118 @@
+package source
+
+import (
+	"encoding/hex"
+	"net/url"
+	"path"
+
+	extensionsv1alpha1 "istio.io/api/extensions/v1alpha1"
+
+	"github.com/meshctl/meshctl/internal/server/snapshot"
+)
+
+var wasmPluginKind = istioKind(kind{
+	group: groupIstioPlugins, name: "WasmPlugin", plural: "wasmplugins", versions: []string{"v1alpha1"},
+	support: Partly, meaning: "modules in files; see [its fields](#wasmplugin)", fields: wasmPluginFields,
+}, func(c *conversion, spec *extensionsv1alpha1.WasmPlugin) *FieldError {
+	c.object = &snapshot.WasmPlugin{Meta: c.meta, Kind: snapshot.KindWasmPlugin, Spec: spec}
+	if fault := checkWasmPlugin(spec); fault != nil || c.Remote {
+		return fault
+	}
+	if _, isFile := snapshot.ModuleFile(spec); !isFile {
+		consequence := "so the requests and connections that need it are refused"
+		if spec.FailStrategy == extensionsv1alpha1.FailStrategy_FAIL_OPEN {
+			consequence = "so proxies work without it"
+		}
+		c.warn(under("spec", noEffect("url", "no proxy fetches the module, "+consequence+": put it into a file of the proxies, and use file://")))
+	}
+	return nil
+})
+
+func checkWasmPlugin(p *extensionsv1alpha1.WasmPlugin) *FieldError {
+	if fault := labelsFault("selector.matchLabels", p.GetSelector().GetMatchLabels()); fault != nil {
+		return fault
+	}
+	targets := len(p.TargetRefs)
+	if p.TargetRef != nil {
+		targets++
+	}
+	if p.Selector != nil && targets > 0 {
+		return faultf("selector", "cannot be used with targetRefs: use one of both")
+	}
+	if fault := moduleFault(p.Url); fault != nil {
+		return fault
+	}
+	if sum, err := hex.DecodeString(p.Sha256); p.Sha256 != "" && (err != nil || len(sum) != 32) {
+		return faultf("sha256", "is not a SHA-256 checksum: want 64 hexadecimal digits")
+	}
+	names := make(map[string]bool)
+	fault := each("vmConfig.env", p.GetVmConfig().GetEnv(), func(field string, e *extensionsv1alpha1.EnvVar) *FieldError {
+		switch {
+		case e.Name == "":
+			return faultf(field+".name", "is missing")
+		case names[e.Name]:
+			return faultf(field+".name", "%q is given twice", e.Name)
+		case e.ValueFrom == extensionsv1alpha1.EnvValueSource_HOST && e.Value != "":
+			return faultf(field+".value", "cannot be used with valueFrom: HOST")
+		}
+		names[e.Name] = true
+		return nil
+	})
+	if fault != nil {
+		return fault
+	}
+	return each("match", p.Match, func(field string, m *extensionsv1alpha1.WasmPlugin_TrafficSelector) *FieldError {
+		for i, port := range m.Ports {
+			if !isPort(port.GetNumber()) {
+				return faultf(at(field+".ports", i)+".number", "%d is not a port: want 1 to 65535", port.GetNumber())
+			}
+		}
+		return nil
+	})
+}
+
+// moduleFault checks the URL of a module.
+func moduleFault(text string) *FieldError {
+	if text == "" {
+		return faultf("url", "is missing")
+	}
+	u, err := url.Parse(text)
+	if err != nil {
+		return faultf("url", "%q is not a URL", text)
+	}
+	switch u.Scheme {
+	case "", "oci", "http", "https":
+	case "file":
+		if u.Host != "" || !path.IsAbs(u.Path) {
+			return faultf("url", "%q does not name a file: use file:///, followed by its path", text)
+		}
+	default:
+		return faultf("url", "scheme %q is not supported: use file, http, https or oci", u.Scheme)
+	}
+	return nil
+}
+
+const (
+	wasmTarget  = "a Gateway of the Kubernetes Gateway API; a WasmPlugin with only other references applies to no proxy"
+	unfetched   = "no proxy fetches modules"
+	failsClosed = "a plugin with another URL follows `failStrategy`: its requests are refused, or proxies work without it"
+)
+
+var wasmPluginFields = []apiField{
+	{Path: "selector", Support: Works},
+	{Path: "targetRef", Support: Partly, Meaning: wasmTarget, lacks: otherTarget},
+	{Path: "targetRefs", Support: Partly, Meaning: wasmTarget, lacks: otherTarget},
+	{Path: "url", Support: Partly, Meaning: "`file://`; " + failsClosed},
+	{Path: "sha256", Support: NoEffect, Meaning: "Envoy does not compare the module of a file with it"},
+	{Path: "imagePullPolicy", Support: NoEffect, Meaning: unfetched},
+	{Path: "imagePullSecret", Support: NoEffect, Meaning: unfetched},
+	{Path: "verificationKey", Support: NoEffect, Meaning: "signatures of modules are not checked, as in Istio"},
+	{Path: "pluginConfig", Support: Works},
+	{Path: "pluginName", Support: Works},
+	{Path: "phase", Support: Works, Meaning: "see [wasm.md](wasm.md#order)"},
+	{Path: "priority", Support: Works},
+	{Path: "failStrategy", Support: Works},
+	{Path: "vmConfig", Support: Works},
+	{Path: "match", Support: Works, Meaning: "see [wasm.md](wasm.md#listeners)"},
+	{Path: "type", Support: Works},
+}

@@ -1,0 +1,272 @@
+package xdsgen
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
+	rbacconfigv3 "github.com/envoyproxy/go-control-plane/envoy/config/rbac/v3"
+	httprbacv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/rbac/v3"
+	httpwasmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/wasm/v3"
+	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
+	networkrbacv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/rbac/v3"
+	networkwasmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/wasm/v3"
+	wasmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/wasm/v3"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/anypb"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+	extensionsv1alpha1 "istio.io/api/extensions/v1alpha1"
+	typev1beta1 "istio.io/api/type/v1beta1"
+
+	"github.com/meshctl/meshctl/internal/server/snapshot"
+	"github.com/meshctl/meshctl/internal/xdswire"
+)
+
+// choosePlugins returns the WasmPlugins of a workload, in the order of their filters: by
+// phase, by priority, and by name. Plugins of the root namespace count in all namespaces.
+func choosePlugins(s *snapshot.Snapshot, namespace string, labels map[string]string) []*snapshot.WasmPlugin {
+	var out []*snapshot.WasmPlugin
+	add := func(from string) {
+		for p := range snapshot.Policies[*extensionsv1alpha1.WasmPlugin](s.Namespaces.Get(from), snapshot.KindWasmPlugin) {
+			_, isFile := snapshot.ModuleFile(p.Spec)
+			leftOut := !isFile && p.Spec.GetFailStrategy() == extensionsv1alpha1.FailStrategy_FAIL_OPEN
+			if !leftOut && pluginApplies(p, namespace, labels) {
+				out = append(out, p)
+			}
+		}
+	}
+	add(s.Mesh.RootNamespace)
+	if namespace != s.Mesh.RootNamespace {
+		add(namespace)
+	}
+	slices.SortFunc(out, func(a, b *snapshot.WasmPlugin) int {
+		return cmp.Or(
+			cmp.Compare(phaseOf(a.Spec), phaseOf(b.Spec)),
+			cmp.Compare(b.Spec.GetPriority().GetValue(), a.Spec.GetPriority().GetValue()),
+			strings.Compare(a.Name, b.Name), strings.Compare(a.Namespace, b.Namespace),
+		)
+	})
+	return out
+}
+
+// phaseOf returns the place of a plugin's phase. Plugins without a phase come last.
+func phaseOf(p *extensionsv1alpha1.WasmPlugin) extensionsv1alpha1.PluginPhase {
+	if phase := p.GetPhase(); phase != extensionsv1alpha1.PluginPhase_UNSPECIFIED_PHASE {
+		return phase
+	}
+	return extensionsv1alpha1.PluginPhase_STATS + 1
+}
+
+func pluginApplies(p *snapshot.WasmPlugin, namespace string, labels map[string]string) bool {
+	if targets := targetsOf(p.Spec); len(targets) > 0 {
+		return p.Namespace == namespace && targetsGateway(targets, labels)
+	}
+	return snapshot.Selects(p.Spec.GetSelector().GetMatchLabels(), labels)
+}
+
+// pluginFilter describes the filter of a plugin, whose configuration comes by ECDS.
+type pluginFilter struct {
+	Name    string
+	Network bool     // not HTTP
+	Open    bool     // requests pass if the configuration is invalid
+	Ports   []uint32 `json:",omitempty"` // empty means all
+}
+
+// pluginFilters returns the filters of plugins in listeners of a mode, encoded. It returns
+// "" if there are none.
+func pluginFilters(plugins []*snapshot.WasmPlugin, mode typev1beta1.WorkloadMode) string {
+	var out []pluginFilter
+	for _, p := range plugins {
+		if ports, ok := pluginPorts(p.Spec, mode); ok {
+			out = append(out, pluginFilter{
+				Name: pluginName(p), Network: isNetwork(p.Spec), Ports: ports,
+				Open: p.Spec.GetFailStrategy() == extensionsv1alpha1.FailStrategy_FAIL_OPEN,
+			})
+		}
+	}
+	if len(out) == 0 {
+		return ""
+	}
+	return encodeFacts(out)
+}
+
+// pluginPorts returns the ports to which a plugin applies in listeners of a mode; none means
+// all. ok is false if the plugin does not apply there.
+func pluginPorts(p *extensionsv1alpha1.WasmPlugin, mode typev1beta1.WorkloadMode) (ports []uint32, ok bool) {
+	if len(p.GetMatch()) == 0 {
+		return nil, true
+	}
+	for _, m := range p.GetMatch() {
+		if m.GetMode() == typev1beta1.WorkloadMode_CLIENT && mode == typev1beta1.WorkloadMode_SERVER ||
+			m.GetMode() == typev1beta1.WorkloadMode_SERVER && mode == typev1beta1.WorkloadMode_CLIENT {
+			continue
+		}
+		if len(m.GetPorts()) == 0 {
+			return nil, true
+		}
+		for _, port := range m.GetPorts() {
+			ports = append(ports, port.GetNumber())
+		}
+	}
+	return ports, len(ports) > 0
+}
+
+func isNetwork(p *extensionsv1alpha1.WasmPlugin) bool {
+	return p.GetType() == extensionsv1alpha1.PluginType_NETWORK
+}
+
+// pluginName returns the name of a plugin's filter and extension, as with Istio.
+func pluginName(p *snapshot.WasmPlugin) string {
+	return "extensions.istio.io/wasmplugin/" + p.Namespace + "." + p.Name
+}
+
+// pluginExtensions returns the configuration of the filters of a workload's plugins.
+func pluginExtensions(s *snapshot.Snapshot, namespace string, labels map[string]string) []snapshot.Extension {
+	var out []snapshot.Extension
+	for _, p := range choosePlugins(s, namespace, labels) {
+		out = append(out, snapshot.Extension{Name: pluginName(p), Body: encodeSettings(pluginExtension(p))})
+	}
+	return out
+}
+
+// pluginExtension returns the configuration of a plugin's filter. If Envoy cannot load the
+// module, the filter refuses everything.
+func pluginExtension(p *snapshot.WasmPlugin) *corev3.TypedExtensionConfig {
+	out := &corev3.TypedExtensionConfig{Name: pluginName(p)}
+	file, isFile := snapshot.ModuleFile(p.Spec)
+	switch network := isNetwork(p.Spec); {
+	case !isFile:
+		out.TypedConfig = mustAny(rbacFilter(network, true))
+	case network:
+		out.TypedConfig = mustAny(&networkwasmv3.Wasm{Config: pluginConfig(p, file)})
+	default:
+		out.TypedConfig = mustAny(&httpwasmv3.Wasm{Config: pluginConfig(p, file)})
+	}
+	return out
+}
+
+// mustAny packs a message whose strings come from YAML, so that it always encodes.
+func mustAny(m proto.Message) *anypb.Any {
+	a, err := xdswire.Any(m)
+	if err != nil {
+		panic("xdsgen: a plugin that does not encode: " + err.Error())
+	}
+	return a
+}
+
+// pluginConfig returns how Envoy runs a plugin whose module is in a file.
+func pluginConfig(p *snapshot.WasmPlugin, file string) *wasmv3.PluginConfig {
+	vm := &wasmv3.VmConfig{
+		Runtime: "envoy.wasm.runtime.v8",
+		Code: &corev3.AsyncDataSource{Specifier: &corev3.AsyncDataSource_Local{
+			Local: &corev3.DataSource{Specifier: &corev3.DataSource_Filename{Filename: file}},
+		}},
+	}
+	if env := p.Spec.GetVmConfig().GetEnv(); len(env) > 0 {
+		vm.EnvironmentVariables = &wasmv3.EnvironmentVariables{KeyValues: make(map[string]string)}
+		for _, e := range env {
+			if e.GetValueFrom() == extensionsv1alpha1.EnvValueSource_HOST {
+				vm.EnvironmentVariables.HostEnvKeys = append(vm.EnvironmentVariables.HostEnvKeys, e.GetName())
+			} else {
+				vm.EnvironmentVariables.KeyValues[e.GetName()] = e.GetValue()
+			}
+		}
+	}
+	out := &wasmv3.PluginConfig{
+		Name: pluginName(p), RootId: p.Spec.GetPluginName(), Vm: &wasmv3.PluginConfig_VmConfig{VmConfig: vm},
+		FailurePolicy: failurePolicy(p.Spec.GetFailStrategy()),
+	}
+	if p.Spec.GetPluginConfig() != nil {
+		// Unlike protojson, encodeFacts has the same output for the same value.
+		out.Configuration = mustAny(wrapperspb.String(encodeFacts(p.Spec.GetPluginConfig().AsMap())))
+	}
+	return out
+}
+
+func failurePolicy(s extensionsv1alpha1.FailStrategy) wasmv3.FailurePolicy {
+	switch s {
+	case extensionsv1alpha1.FailStrategy_FAIL_OPEN:
+		return wasmv3.FailurePolicy_FAIL_OPEN
+	case extensionsv1alpha1.FailStrategy_FAIL_RELOAD:
+		return wasmv3.FailurePolicy_FAIL_RELOAD
+	default:
+		return wasmv3.FailurePolicy_FAIL_CLOSED
+	}
+}
+
+// rbacFilter returns the configuration of a filter that refuses or permits everything.
+func rbacFilter(network, refuse bool) proto.Message {
+	var rules *rbacconfigv3.RBAC
+	if refuse {
+		rules = &rbacconfigv3.RBAC{Action: rbacconfigv3.RBAC_ALLOW} // nothing
+	}
+	if network {
+		return &networkrbacv3.RBAC{StatPrefix: "wasm.", Rules: rules}
+	}
+	return &httprbacv3.RBAC{Rules: rules}
+}
+
+// discovery returns the source of a plugin's configuration. Without a valid one, Envoy
+// refuses requests, unless the plugin fails open.
+func (p *pluginFilter) discovery(g *generator) *corev3.ExtensionConfigSource {
+	source := &corev3.ExtensionConfigSource{ConfigSource: adsSource()}
+	messages := []proto.Message{&httpwasmv3.Wasm{}, &httprbacv3.RBAC{}}
+	if p.Network {
+		messages = []proto.Message{&networkwasmv3.Wasm{}, &networkrbacv3.RBAC{}}
+	}
+	for _, m := range messages {
+		source.TypeUrls = append(source.TypeUrls, "type.googleapis.com/"+string(m.ProtoReflect().Descriptor().FullName()))
+	}
+	if p.Open {
+		source.DefaultConfig = g.any(rbacFilter(p.Network, false))
+	}
+	return source
+}
+
+// eachPlugin calls yield for each plugin of a type at a port.
+func eachPlugin(s snapshot.ListenerSettings, port uint32, network bool, yield func(*pluginFilter)) {
+	if s.Plugins == "" {
+		return
+	}
+	var list []pluginFilter
+	decodeFacts(s.Plugins, &list)
+	for i := range list {
+		if p := &list[i]; p.Network == network && (len(p.Ports) == 0 || slices.Contains(p.Ports, port)) {
+			yield(p)
+		}
+	}
+}
+
+// httpPlugins returns the HTTP filters of plugins at a port.
+func (g *generator) httpPlugins(s snapshot.ListenerSettings, port uint32) []*hcmv3.HttpFilter {
+	var out []*hcmv3.HttpFilter
+	eachPlugin(s, port, false, func(p *pluginFilter) {
+		out = append(out, &hcmv3.HttpFilter{Name: p.Name, ConfigType: &hcmv3.HttpFilter_ConfigDiscovery{ConfigDiscovery: p.discovery(g)}})
+	})
+	return out
+}
+
+// addPlugins adds the network filters of plugins at a port to filter chains.
+func (g *generator) addPlugins(s snapshot.ListenerSettings, port uint32, chains ...*listenerv3.FilterChain) {
+	var filters []*listenerv3.Filter
+	eachPlugin(s, port, true, func(p *pluginFilter) {
+		filters = append(filters, &listenerv3.Filter{Name: p.Name, ConfigType: &listenerv3.Filter_ConfigDiscovery{ConfigDiscovery: p.discovery(g)}})
+	})
+	if len(filters) == 0 {
+		return
+	}
+	for _, c := range chains {
+		c.Filters = slices.Concat(filters, c.GetFilters())
+	}
+}
+
+// clientListener adds an outbound listener, or one of a gateway, for connections to a port.
+func (g *generator) clientListener(l *listenerv3.Listener, s snapshot.ListenerSettings, port uint32) {
+	g.addPlugins(s, port, l.GetFilterChains()...)
+	if rest := l.GetDefaultFilterChain(); rest != nil {
+		g.addPlugins(s, port, rest)
+	}
+	g.listener(l)
+}
