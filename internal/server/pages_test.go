@@ -87,7 +87,7 @@ metadata: {name: logs, namespace: sample}
 spec: {accessLogging: [{providers: [{name: envoy}, {name: files}]}, {providers: [{name: files}]}]}
 `)
 	})
-	const want = "Telemetry sample/logs (cluster cluster1): the access log provider files has no effect, as MeshConfig has no such provider with envoyFileAccessLog\n"
+	const want = "Telemetry sample/logs (cluster cluster1): the access log provider files has no effect, as MeshConfig has no such provider with envoyFileAccessLog or envoyOtelAls\n"
 	if _, body := get(t, s, "/ready?verbose"); strings.Count(body, want) != 1 || strings.Contains(body, "provider envoy") {
 		t.Errorf("/ready?verbose returns %s, want once %s", body, want)
 	}

@@ -121,8 +121,9 @@ spec: {egress: [{hosts: [ns-7/*]}]}
 	write(t, dir, "virtual.yaml", virtualServiceYAML("ns-7", "v", fmt.Sprintf(route, "timeout: 1s,", 8, 8)))
 	expect(xdswire.RouteType, []string{"80"}, nil)
 	write(t, dir, "virtual.yaml", virtualServiceYAML("ns-7", "v", fmt.Sprintf(route, "timeout: 1s,", 9, 9)))
-	expect(xdswire.ClusterType, []string{fmt.Sprintf(cluster, 9, 9)}, []string{fmt.Sprintf(cluster, 8, 8)})
+	expect(xdswire.ClusterType, []string{fmt.Sprintf(cluster, 9, 9)}, nil)
 	expect(xdswire.RouteType, []string{"80"}, nil)
+	expect(xdswire.ClusterType, nil, []string{fmt.Sprintf(cluster, 8, 8)}) // no route refers to it now
 	// Two views have the routes: of the Sidecar, and of all other proxies.
 	if got, want := generated(t, s, before), map[string]float64{"RDS": 6}; !maps.Equal(got, want) {
 		t.Errorf("generated %v, want %v", got, want)

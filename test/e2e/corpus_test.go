@@ -46,7 +46,7 @@ func TestCorpusIsAccepted(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			stop := w.proxy.start(t, work, secure, "ISTIO_META_INSTANCE_IPS="+w.ips, "ISTIO_META_NETWORK=")
+			stop := w.proxy.start(t, work, secure, "INSTANCE_IP="+w.ips, "ISTIO_META_NETWORK=")
 			defer stop()
 			for _, c := range w.cases {
 				t.Run(c.Name, func(t *testing.T) {

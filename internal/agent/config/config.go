@@ -227,14 +227,18 @@ func (r *resolver) addresses(cfg *Config, interfaces []netip.Addr) {
 	if bound && bind.IsUnspecified() {
 		r.errorf("--bind-address=%s: want one address; without the flag, the agent listens on all", bind)
 	}
-	if ip, ok := r.addr(r.pick("instance-ip", r.flags.InstanceIP, "INSTANCE_IP", "")); ok {
-		own = append(own, ip)
-	} else if bound {
+	instance := r.pick("instance-ip", r.flags.InstanceIP, "INSTANCE_IP", "")
+	for text := range strings.SplitSeq(instance.value, ",") { // as status.podIPs gives them
+		if ip, ok := r.addr(setting{text, instance.from}); ok && !slices.Contains(own, ip) {
+			own = append(own, ip)
+		}
+	}
+	if len(own) == 0 && bound {
 		own = append(own, bind)
 	}
 	if !bound {
 		for _, a := range interfaces {
-			if a.IsGlobalUnicast() && (len(own) == 0 || own[0] != a) {
+			if a.IsGlobalUnicast() && !slices.Contains(own, a) {
 				own = append(own, a)
 			}
 		}

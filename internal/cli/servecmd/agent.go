@@ -70,7 +70,7 @@ cause when Envoy fails.`,
 	cli.Suggest(fs, "type", "sidecar", "router")
 	fs.StringVar(&f.PodName, "pod-name", "", "`Name` of the pod (POD_NAME)")
 	fs.StringVar(&f.PodNamespace, "pod-namespace", "", "`Namespace` of the pod (POD_NAMESPACE)")
-	fs.StringVar(&f.InstanceIP, "instance-ip", "", "IP `address` of the pod (INSTANCE_IP)")
+	fs.StringVar(&f.InstanceIP, "instance-ip", "", "IP `address` of the pod, or several separated by commas, as status.podIPs gives them (INSTANCE_IP)")
 	fs.StringVar(&f.ServiceAccount, "service-account", "", "Service `account` of the pod (SERVICE_ACCOUNT)")
 	fs.StringVar(&f.TrustDomain, "trust-domain", "", "Trust `domain` of the mesh (TRUST_DOMAIN, default cluster.local)")
 	fs.StringVar(&f.ClusterID, "cluster-id", "", "`Name` of the cluster of the pod (ISTIO_META_CLUSTER_ID)")
