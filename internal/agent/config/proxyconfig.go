@@ -19,6 +19,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/meshctl/meshctl/internal/agent/bootstrap"
+	"github.com/meshctl/meshctl/internal/istiojson"
 	"github.com/meshctl/meshctl/internal/mesh"
 )
 
@@ -88,7 +89,7 @@ func (r *resolver) overlayProxyConfig(pc *meshv1alpha1.ProxyConfig, text string)
 		return
 	}
 	given := &meshv1alpha1.ProxyConfig{}
-	if err := (protojson.UnmarshalOptions{DiscardUnknown: true}).Unmarshal(data, given); err != nil {
+	if err := istiojson.Unmarshal(protojson.UnmarshalOptions{DiscardUnknown: true}, data, given); err != nil {
 		r.errorf("PROXY_CONFIG: %w", err)
 		return
 	}
@@ -97,7 +98,7 @@ func (r *resolver) overlayProxyConfig(pc *meshv1alpha1.ProxyConfig, text string)
 		r.warnf("PROXY_CONFIG: field %s is not known and has no effect", name)
 	}
 	for _, name := range slices.Sorted(maps.Keys(fields)) {
-		fd := fieldNamed(from.Descriptor(), name)
+		fd := istiojson.FieldNamed(from.Descriptor(), name)
 		if fd == nil || fields[name] == nil {
 			continue
 		}
@@ -123,7 +124,7 @@ var withoutEffect = []string{
 func unknownFields(md protoreflect.MessageDescriptor, fields map[string]any, prefix string) []string {
 	var out []string
 	for _, key := range slices.Sorted(maps.Keys(fields)) {
-		fd := fieldNamed(md, key)
+		fd := istiojson.FieldNamed(md, key)
 		if fd == nil {
 			out = append(out, prefix+key)
 			continue
@@ -142,14 +143,6 @@ func unknownFields(md protoreflect.MessageDescriptor, fields map[string]any, pre
 		}
 	}
 	return out
-}
-
-// fieldNamed finds a field by either of its names in JSON.
-func fieldNamed(md protoreflect.MessageDescriptor, name string) protoreflect.FieldDescriptor {
-	if fd := md.Fields().ByJSONName(name); fd != nil {
-		return fd
-	}
-	return md.Fields().ByTextName(name)
 }
 
 func (r *resolver) ports(cfg *Config, pc *meshv1alpha1.ProxyConfig) {

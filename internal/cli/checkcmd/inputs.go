@@ -2,6 +2,7 @@ package checkcmd
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -58,7 +59,10 @@ func (o *analyzeOptions) clusters(env *cli.Env) ([]load.Cluster, error) {
 			id, name = text, text
 		}
 		access, err := kube.Load(o.Options(env, name))
-		if err != nil {
+		switch {
+		case errors.Is(err, kube.ErrNoAccess) && len(o.contexts) == 0:
+			return nil, fmt.Errorf("%w, or name files and directories to check", err)
+		case err != nil:
 			return nil, err
 		}
 		c.Config, c.ID = access.Config, mesh.ClusterID(cmp.Or(id, access.Context))

@@ -54,7 +54,9 @@ func ReadExpectations(data []byte) ([]Expectation, error) {
 		if err == nil {
 			d := json.NewDecoder(bytes.NewReader(text))
 			d.DisallowUnknownFields()
-			err = d.Decode(&e)
+			if err = d.Decode(&e); err != nil {
+				err = errors.New(strings.TrimPrefix(err.Error(), "json: "))
+			}
 		}
 		if err == nil {
 			err = e.validate()

@@ -93,7 +93,11 @@ func (m *Mesh) Node(name string, cluster mesh.ClusterID) (Node, error) {
 	case len(found) == 0 && !strings.Contains(name, "."):
 		return nil, fmt.Errorf("proxy %q has no namespace: want name.namespace", name)
 	case len(found) == 0:
-		return nil, fmt.Errorf("no pod or WorkloadEntry %q with an address%s", name, output.DidYouMean(name, known))
+		in := ""
+		if cluster != "" {
+			in = " in cluster " + string(cluster)
+		}
+		return nil, fmt.Errorf("no pod or WorkloadEntry %q with an address%s%s", name, in, output.DidYouMean(name, known))
 	case len(slices.Compact(clusters)) > 1:
 		return nil, fmt.Errorf("%s is in clusters %s: name one with --cluster", name, strings.Join(clusters, " "))
 	}

@@ -17,6 +17,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/json"
 
+	"github.com/meshctl/meshctl/internal/istiojson"
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/output"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
@@ -181,12 +182,12 @@ func decodeProto(v yamldoc.Value, into proto.Message, discardUnknown bool) *Fiel
 	opts := protojson.UnmarshalOptions{DiscardUnknown: discardUnknown}
 	data, err := v.JSON()
 	if err == nil {
-		err = opts.Unmarshal(data, into)
+		err = istiojson.Unmarshal(opts, data, into)
 	}
 	if err == nil {
 		return nil
 	}
-	at := v.Fault(func(b []byte) error { return opts.Unmarshal(b, into.ProtoReflect().New().Interface()) })
+	at := v.Fault(func(b []byte) error { return istiojson.Unmarshal(opts, b, into.ProtoReflect().New().Interface()) })
 	return &FieldError{Field: at, Err: errors.New(protoReason(err, at, into.ProtoReflect().Descriptor()))}
 }
 
@@ -194,6 +195,8 @@ var (
 	kubeMismatch = regexp.MustCompile(`cannot unmarshal (\S+).* of type (.+)$`)
 	protoPrefix  = regexp.MustCompile(`^proto:[\s\x{00a0}]*(syntax error )?\(line \d+:\d+\): `)
 	protoEnum    = regexp.MustCompile(`^invalid value for enum field \S+: ([^{\[].*)$`)
+	protoTime    = regexp.MustCompile(`^invalid google\.protobuf\.Duration value (".*")$`)
+	protoToken   = regexp.MustCompile(`^unexpected token (.*)$`)
 )
 
 // kubeReason translates an error of the JSON decoder from terms of Go to terms of
@@ -236,47 +239,67 @@ func typeWord(goType string) string {
 	return "a string"
 }
 
-// protoReason returns the reason of the decoder. For an enum it adds the valid values.
+// protoReason returns the reason of the decoder, with the values that are valid for an enum,
+// a duration, a list or a mapping.
 func protoReason(err error, field string, message protoreflect.MessageDescriptor) string {
+	const duration = "a duration, such as 5s, 100ms or 1m"
 	reason := protoPrefix.ReplaceAllString(err.Error(), "")
+	at, whole := fieldAt(message, field)
+	if m := protoTime.FindStringSubmatch(reason); m != nil {
+		return m[1] + " is not " + duration
+	}
+	if at == nil {
+		return reason
+	}
+	if m := protoToken.FindStringSubmatch(reason); m != nil {
+		is := cmp.Or(map[string]string{"[": "a list", "{": "a mapping"}[m[1]], m[1])
+		switch {
+		case whole && at.IsList():
+			return "is " + is + ", want a list"
+		case at.Message() == nil || whole && at.IsMap():
+		case at.Message().FullName() == "google.protobuf.Duration":
+			return "is " + is + ", want " + duration
+		case !strings.HasPrefix(string(at.Message().FullName()), "google.protobuf."):
+			return "is " + is + ", want a mapping"
+		}
+		return reason
+	}
 	m := protoEnum.FindStringSubmatch(reason)
-	enum := enumAt(message, field)
-	if m == nil || enum == nil {
+	if m == nil || at.Enum() == nil {
 		return reason
 	}
 	var names []string
-	for i := range enum.Values().Len() {
-		names = append(names, string(enum.Values().Get(i).Name()))
+	for i := range at.Enum().Values().Len() {
+		names = append(names, string(at.Enum().Values().Get(i).Name()))
 	}
 	return fmt.Sprintf("%s is none of %s", m[1], strings.Join(names, ", "))
 }
 
-// enumAt returns the enum type of the field at the path, nil for other fields.
-func enumAt(message protoreflect.MessageDescriptor, path string) protoreflect.EnumDescriptor {
-	var enum protoreflect.EnumDescriptor
+// fieldAt returns the field at the path, or nil. whole reports whether the path names a whole
+// list or map.
+func fieldAt(message protoreflect.MessageDescriptor, path string) (at protoreflect.FieldDescriptor, whole bool) {
 	isKey := false // the part is an index or a map key
 	for _, part := range strings.FieldsFunc(path, func(r rune) bool { return strings.ContainsRune(".[]", r) }) {
 		if isKey {
-			isKey = false
+			if isKey = false; at.IsMap() {
+				at = at.MapValue()
+			}
 			continue
 		}
 		if message == nil {
-			return nil
+			return nil, false
 		}
-		fd := message.Fields().ByJSONName(part)
+		fd := istiojson.FieldNamed(message, part)
 		if fd == nil {
-			fd = message.Fields().ByTextName(part)
-		}
-		if fd == nil {
-			return nil
+			return nil, false
 		}
 		isKey = fd.IsList() || fd.IsMap()
-		if fd.IsMap() {
+		if at = fd; fd.IsMap() {
 			fd = fd.MapValue()
 		}
-		message, enum = fd.Message(), fd.Enum()
+		message = fd.Message()
 	}
-	return enum
+	return at, isKey
 }
 
 // DecodeJSON decodes and converts one object from a Kubernetes API. Unknown fields of
@@ -345,7 +368,7 @@ func decodeSpec(text []byte, istio *Istio) (unknown, fault *FieldError) {
 	if len(body.Spec) == 0 || string(body.Spec) == "null" {
 		return nil, nil
 	}
-	if (protojson.UnmarshalOptions{}).Unmarshal(body.Spec, istio.Spec) == nil {
+	if istiojson.Unmarshal(protojson.UnmarshalOptions{}, body.Spec, istio.Spec) == nil {
 		return nil, nil
 	}
 	doc, err := yamldoc.Parse(yamldoc.Chunk{Text: body.Spec, Line: 1}) // to find the field

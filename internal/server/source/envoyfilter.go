@@ -14,6 +14,7 @@ import (
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
 	typev1beta1 "istio.io/api/type/v1beta1"
 
+	"github.com/meshctl/meshctl/internal/istiojson"
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 	"github.com/meshctl/meshctl/internal/xdswire/rules"
@@ -332,11 +333,11 @@ func fill(m proto.Message, fields *structpb.Struct) *FieldError {
 	if err != nil {
 		return faultf("", "%w", err)
 	}
-	if err = protojson.Unmarshal(text, m); err == nil {
+	if err = istiojson.Unmarshal(protojson.UnmarshalOptions{}, text, m); err == nil {
 		return nil
 	}
 	at := doc.Fault(func(b []byte) error {
-		err := protojson.Unmarshal(b, m.ProtoReflect().New().Interface())
+		err := istiojson.Unmarshal(protojson.UnmarshalOptions{}, b, m.ProtoReflect().New().Interface())
 		if err != nil && strings.Contains(err.Error(), `missing "@type"`) {
 			return nil // Fault left it out
 		}

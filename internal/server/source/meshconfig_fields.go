@@ -75,7 +75,7 @@ var meshFields = []apiField{
 	{Path: "ingressService", Support: NoEffect, Meaning: noIngress},
 	{Path: "ingressControllerMode", Support: NoEffect, Meaning: noIngress},
 	{Path: "ingressSelector", Support: NoEffect, Meaning: noIngress},
-	{Path: "enableEnvoyAccessLogService", Support: NoEffect, Meaning: "no access log is sent to a service"},
+	{Path: "enableEnvoyAccessLogService", Support: NoEffect, Meaning: "use a provider with `envoyOtelAls`"},
 	{Path: "defaultConfig", Support: Partly, Meaning: "`tracing`, see [access-logs.md](access-logs.md#tracing), and `gatewayTopology`"},
 	{Path: "defaultConfig.tracing", Support: Partly, Meaning: "tags, sampling, and Zipkin at a Service of the mesh"},
 	{Path: "defaultConfig.tracing.zipkin", Support: Works, Meaning: "`host:port` of a Service, such as `zipkin.istio-system:9411`"},

@@ -400,7 +400,7 @@ func TestRefusals(t *testing.T) {
 
 		"mesh syntax":          {meshHead + "  mesh: |\n    a: 1\n    b: [\n    c: 1\n", 8, "data.mesh: "},
 		"mesh key twice":       {meshHead + "  mesh: |\n    accessLogFile: a\n    rootNamespace: b\n    accessLogFile: c\n", 8, `data.mesh: key "accessLogFile" is given twice, first in line 6`},
-		"mesh type":            {meshHead + "  mesh: |\n    accessLogFile: a\n    connectTimeout: soon\n", 7, "data.mesh: connectTimeout: invalid google.protobuf.Duration value \"soon\""},
+		"mesh type":            {meshHead + "  mesh: |\n    accessLogFile: a\n    connectTimeout: soon\n", 7, "data.mesh: connectTimeout: \"soon\" is not a duration, such as 5s, 100ms or 1m"},
 		"mesh trust domain":    {meshHead + "  mesh: |\n    # comment\n    trustDomain: A/b\n", 7, `data.mesh: trustDomain: "A/b" is not a SPIFFE trust domain`},
 		"mesh folded":          {meshHead + "  mesh: \"trustDomain: A/b\"\n", 5, `data.mesh: trustDomain: "A/b" is not a SPIFFE trust domain`},
 		"proxy port":           {meshHead + "  mesh: |\n    proxyListenPort: 70000\n", 6, "data.mesh: proxyListenPort: 70000 is not a port: want 1 to 65535"},
