@@ -325,12 +325,9 @@ func (u clusterOf) setAutoTLS(g *generator, c *clusterv3.Cluster) {
 	}
 	c.TransportSocketMatches = []*clusterv3.Cluster_TransportSocketMatch{
 		{Name: "tlsMode-istio", Match: tlsModeMatch, TransportSocket: tls},
-		plaintextMatch,
+		{Name: "tlsMode-disabled", Match: &structpb.Struct{}, TransportSocket: rawBuffer},
 	}
 }
-
-// plaintextMatch chooses plaintext for all other endpoints. It must not be changed.
-var plaintextMatch = &clusterv3.Cluster_TransportSocketMatch{Name: "tlsMode-disabled", Match: &structpb.Struct{}, TransportSocket: rawBuffer}
 
 // meshTLS returns the transport socket for mTLS with the certificates of the mesh.
 func (u clusterOf) meshTLS(g *generator) *corev3.TransportSocket {
