@@ -31,16 +31,16 @@ const (
 type Result struct {
 	Verdict  Verdict `json:"verdict"`
 	Listener string  `json:"listener"`
-	Chain    string  `json:"chain,omitempty"`
+	Chain    string  `json:"chain,omitzero"`
 	// TLS reports whether the chain terminates the client's TLS.
 	TLS bool `json:"tls"`
 	// Path is the path that filters see, if it is not the path of the request.
-	Path string `json:"path,omitempty"`
+	Path string `json:"path,omitzero"`
 	// By is the name of the step that decides, Rule the name of its rule; empty if none.
-	By   string `json:"by,omitempty"`
-	Rule string `json:"rule,omitempty"`
+	By   string `json:"by,omitzero"`
+	Rule string `json:"rule,omitzero"`
 	// Status is the HTTP status of a denied request.
-	Status int `json:"status,omitempty"`
+	Status int `json:"status,omitzero"`
 	// Why states the reason in one sentence.
 	Why   string `json:"why"`
 	Steps []Step `json:"steps"`
@@ -50,13 +50,13 @@ type Result struct {
 type Step struct {
 	Name    string  `json:"name"`
 	Verdict Verdict `json:"verdict"`
-	Why     string  `json:"why,omitempty"`
+	Why     string  `json:"why,omitzero"`
 	// Shadow reports whether the step only records what it would decide.
-	Shadow bool   `json:"shadow,omitempty"`
-	Action string `json:"action,omitempty"`
-	Rule   string `json:"rule,omitempty"`
-	Status int    `json:"status,omitempty"`
-	Rules  []Rule `json:"rules,omitempty"`
+	Shadow bool   `json:"shadow,omitzero"`
+	Action string `json:"action,omitzero"`
+	Rule   string `json:"rule,omitzero"`
+	Status int    `json:"status,omitzero"`
+	Rules  []Rule `json:"rules,omitzero"`
 }
 
 func (t truth) verdict() Verdict { return [...]Verdict{Denied, Undecided, Allowed}[t] }
@@ -65,7 +65,7 @@ func (t truth) verdict() Verdict { return [...]Verdict{Denied, Undecided, Allowe
 func Check(c *Config, r *Request) (*Result, error) {
 	l := c.listener(r)
 	if l == nil {
-		return nil, fmt.Errorf("no listener receives connections to port %d", r.Port)
+		return nil, fmt.Errorf("no listener of the proxy receives connections to port %d", r.Port)
 	}
 	out := &Result{Listener: l.GetName()}
 	request := *r

@@ -64,7 +64,7 @@ func TestCheck(t *testing.T) {
 	}{
 		"allowed by the first rule": {as(web, get("/shop/cart")), Allowed, "ns[apps]-policy[web]-rule[0]", `identity "` + web + `" is`},
 		"another path":              {as(web, get("/admin")), Denied, "", `path "/admin" is not "/shop/*"`},
-		"another identity":          {as("spiffe://cluster.local/ns/web/sa/other", get("/shop/")), Denied, "", `the nearest, ns[apps]-policy[web]-rule[0], does not match: identity "spiffe://cluster.local/ns/web/sa/other" is not`},
+		"another identity":          {as("spiffe://cluster.local/ns/web/sa/other", get("/shop/")), Denied, "", `the nearest, rule 0 of AuthorizationPolicy web.apps, does not match: identity "spiffe://cluster.local/ns/web/sa/other" is not`},
 		"another trust domain":      {as("spiffe://other/ns/web/sa/web", get("/shop/")), Denied, "", `identity "spiffe://other/ns/web/sa/web" is not "spiffe://cluster.local/*"`},
 		"plaintext":                 {get("/shop/"), Denied, "", "the client has no certificate"},
 		"the DENY rule":             {as(web, Request{Port: 8080, Method: "DELETE", Path: "/shop/"}), Denied, "ns[apps]-policy[no-delete]-rule[0]", `method "DELETE" is "DELETE"`},

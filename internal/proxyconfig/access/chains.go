@@ -20,11 +20,11 @@ func (c *Config) listener(r *Request) *listenerv3.Listener {
 	for _, l := range c.Listeners {
 		bound := l.GetBindToPort() == nil || l.GetBindToPort().GetValue()
 		inbound := l.GetTrafficDirection() == corev3.TrafficDirection_INBOUND
-		if !bound && !inbound {
-			continue
-		}
-		if inbound && takesCaptured(l) {
+		switch capturing := takesCaptured(l); {
+		case capturing && inbound:
 			captured = l
+		case capturing, !bound && !inbound:
+			continue // for calls of the workload itself
 		}
 		address := l.GetAddress().GetSocketAddress()
 		if address.GetPortValue() != r.Port || address == nil {
@@ -54,7 +54,10 @@ func takesCaptured(l *listenerv3.Listener) bool {
 func (c *Config) Ports() []uint32 {
 	var out []uint32
 	for _, l := range c.Listeners {
-		if l.GetTrafficDirection() == corev3.TrafficDirection_INBOUND && takesCaptured(l) {
+		if takesCaptured(l) {
+			if l.GetTrafficDirection() != corev3.TrafficDirection_INBOUND {
+				continue
+			}
 			for _, chain := range l.GetFilterChains() {
 				if port := chain.GetFilterChainMatch().GetDestinationPort().GetValue(); port != 0 && port != l.GetAddress().GetSocketAddress().GetPortValue() {
 					out = append(out, port)
@@ -161,9 +164,13 @@ func (s *state) rankALPN(m *listenerv3.FilterChainMatch) int {
 	if len(m.GetApplicationProtocols()) == 0 {
 		return 1
 	}
-	for i, offered := range s.ALPN {
+	offers := s.ALPN
+	if !s.TLS && s.Method != "" {
+		offers = []string{"http/1.1"} // the HTTP inspector finds it
+	}
+	for i, offered := range offers {
 		if slices.Contains(m.GetApplicationProtocols(), offered) {
-			return 1 + len(s.ALPN) - i
+			return 1 + len(offers) - i
 		}
 	}
 	return 0
@@ -182,7 +189,11 @@ func (e *evaluation) connection(l *listenerv3.Listener) {
 	}
 	chain := e.chain(l)
 	if chain == nil {
-		e.step(Step{Name: "filter chains", Verdict: Denied, Why: "no filter chain matches the connection"})
+		why := "no filter chain matches the connection"
+		if e.wantsTLS(l) {
+			why = "the port accepts only mTLS, and the client sends plaintext"
+		}
+		e.step(Step{Name: "filter chains", Verdict: Denied, Why: why})
 		return
 	}
 	e.result.Chain = chain.GetName()
@@ -204,6 +215,14 @@ func (e *evaluation) connection(l *listenerv3.Listener) {
 			return
 		}
 	}
+}
+
+// wantsTLS reports whether a client that sends plaintext would be accepted with mTLS.
+func (e *evaluation) wantsTLS(l *listenerv3.Listener) bool {
+	request := *e.Request
+	request.TLS, request.ALPN = true, []string{"istio"}
+	withTLS := state{Request: &request}
+	return !e.TLS && withTLS.chain(l) != nil
 }
 
 // handshake evaluates the TLS that a filter chain terminates.

@@ -132,7 +132,7 @@ func (e *evaluation) rbac(name string, rules, shadow *rbacv3.RBAC, prefix string
 	if rules.GetAction() == rbacv3.RBAC_ALLOW && f.truth == no {
 		s.Rule = ""
 		if miss := Nearest(judged); miss != nil {
-			s.Why = "no rule allows it; the nearest, " + miss.Name + ", does not match: " + miss.Why
+			s.Why = "no rule allows it; the nearest, " + RuleTitle(miss.Name) + ", does not match: " + miss.Why
 		} else {
 			s.Why = "no rule allows it"
 		}

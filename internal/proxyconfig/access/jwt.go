@@ -99,14 +99,19 @@ func (c *tokenCheck) provider(name string, audiences []string) finding {
 	case c.Claims == nil:
 		return finding{no, "a token of " + p.GetIssuer() + " is required"}
 	}
-	issuer, _ := c.Claims["iss"].(string)
-	if p.GetIssuer() != "" && issuer != p.GetIssuer() {
+	issuer, stated := c.Claims["iss"].(string)
+	switch {
+	case !stated && len(c.filter.GetProviders()) > 1:
+		return undecidable("the proxy accepts several issuers, and the claim iss is not given")
+	case !stated:
+		issuer = p.GetIssuer()
+	case p.GetIssuer() != "" && issuer != p.GetIssuer():
 		return compared("issuer", issuer, no, strconv.Quote(p.GetIssuer()))
 	}
 	if audiences == nil {
 		audiences = p.GetAudiences()
 	}
-	if len(audiences) > 0 && !slices.ContainsFunc(texts(c.Claims["aud"]), func(aud string) bool { return slices.Contains(audiences, aud) }) {
+	if c.Claims["aud"] != nil && len(audiences) > 0 && !slices.ContainsFunc(texts(c.Claims["aud"]), func(aud string) bool { return slices.Contains(audiences, aud) }) {
 		return finding{no, fmt.Sprintf("audience %q is not one of %s", texts(c.Claims["aud"]), strings.Join(audiences, ", "))}
 	}
 	if m := p.GetSubjects(); m != nil {
@@ -140,6 +145,11 @@ func texts(claim any) []string {
 func (e *evaluation) accept(p *jwtv3.JwtProvider) {
 	if key := p.GetPayloadInMetadata(); key != "" {
 		claims := maps.Clone(e.Claims)
+		for name, values := range map[string][]string{"iss": {p.GetIssuer()}, "aud": p.GetAudiences()} {
+			if _, stated := claims[name]; !stated && len(values) > 0 && values[0] != "" {
+				claims[name] = values[0]
+			}
+		}
 		for _, name := range p.GetNormalizePayloadInMetadata().GetSpaceDelimitedClaims() {
 			if text, ok := claims[name].(string); ok {
 				var items []any

@@ -28,8 +28,8 @@ type Match string
 
 // The values of Match.
 const (
-	Matches    Match = "yes"
-	MatchesNot Match = "no"
+	Matches    Match = "match"
+	MatchesNot Match = "no match"
 	MayMatch   Match = "unknown"
 )
 
@@ -182,11 +182,11 @@ func (s *state) matchPeer(m *matcherv3.StringMatcher) finding {
 	case m == nil:
 		return finding{yes, "the client has a certificate"}
 	}
-	// Envoy compares the subject after the alternative names.
-	return anyOf(slices.Concat(peer.URIs, peer.DNS, []string{peer.Subject}), func(name string) finding {
-		if name == "" && len(peer.URIs)+len(peer.DNS) > 0 {
-			return finding{matchString(m, name), "subject \"\" of the certificate is not " + describe(m)}
-		}
+	names := slices.Concat(peer.URIs, peer.DNS)
+	if peer.Subject != "" || len(names) == 0 || matchString(m, "") != no {
+		names = append(names, peer.Subject) // Envoy compares it last
+	}
+	return anyOf(names, func(name string) finding {
 		return compared("identity", name, matchString(m, name), describe(m))
 	})
 }

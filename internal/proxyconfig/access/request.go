@@ -18,10 +18,11 @@ type Request struct {
 	SNI  string
 	ALPN []string
 
-	// Method is empty for a connection without HTTP.
+	// Method is empty for a connection without HTTP. Host is empty if it is unknown.
 	Method, Host, Path string
 	Headers            []Header
 	// Claims are the claims of the valid token that the request has. Nil means no token.
+	// Without iss or aud, the token is one for which the only provider has the value.
 	Claims map[string]any
 
 	// Open makes everything unknown that is empty: source, method, host, path, headers and
@@ -78,7 +79,7 @@ func (s *state) header(name string) (values []string, known bool) {
 	case ":path":
 		return pseudo(s.path)
 	case ":authority", "host":
-		return pseudo(s.host)
+		return []string{s.host}, s.host != ""
 	}
 	if c, ok := s.changed[name]; ok {
 		return c.values, !c.unknown
