@@ -255,7 +255,7 @@ func TestRunWithoutEnvoy(t *testing.T) {
 	a.cfg.GRPCBootstrap, a.cfg.CertDir = filepath.Join(a.cfg.ConfigPath, "grpc.json"), filepath.Join(a.cfg.ConfigPath, "certs")
 	a.start(t)
 	a.waitReady(t)
-	for _, file := range []string{a.cfg.GRPCBootstrap, filepath.Join(a.cfg.CertDir, "key.pem"), a.cfg.XDSSocket()} {
+	for _, file := range []string{a.cfg.GRPCBootstrap, filepath.Join(a.cfg.CertDir, "key.pem"), a.cfg.XDSSocket} {
 		info, err := os.Stat(file)
 		if err != nil {
 			t.Fatal(err)
@@ -268,7 +268,7 @@ func TestRunWithoutEnvoy(t *testing.T) {
 	if err := a.ended(t); err != nil {
 		t.Errorf("ended with %v", err)
 	}
-	if _, err := os.Stat(a.cfg.XDSSocket()); !errors.Is(err, fs.ErrNotExist) {
+	if _, err := os.Stat(a.cfg.XDSSocket); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("the socket stays: %v", err)
 	}
 	if _, err := os.Stat(a.cfg.GRPCBootstrap); err != nil {

@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -60,10 +59,6 @@ type Config struct {
 	GRPCBootstrap, CertDir string
 }
 
-// XDSSocket returns the path of the Unix socket that forwards the xDS streams of
-// applications.
-func (c *Config) XDSSocket() string { return filepath.Join(c.ConfigPath, "XDS") }
-
 // Flags are the values of the command line. A zero value or nil is a flag not given.
 type Flags struct {
 	Type                                            string
@@ -77,7 +72,7 @@ type Flags struct {
 	AdminPort, StatusPort, ReadyPort, StatsPort     int
 	Concurrency                                     int
 	Delta                                           string // a boolean
-	NoEnvoy                                         string // a boolean
+	NoEnvoy, NoRelay                                string // booleans
 	GRPCBootstrap, OutputCerts                      string
 	DrainDuration, TerminationDrainDuration         *time.Duration
 	LogLevel                                        string

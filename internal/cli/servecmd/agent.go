@@ -88,6 +88,8 @@ cause when Envoy fails.`,
 	fs.StringVar(&f.Envoy, "envoy", "", "`Path` of Envoy (binaryPath, default envoy on PATH)")
 	fs.StringVar(&f.NoEnvoy, "no-envoy", "", "Start no Envoy, only serve applications with gRPC, a `boolean` (DISABLE_ENVOY, default false)")
 	fs.Lookup("no-envoy").NoOptDefVal = "true"
+	fs.StringVar(&f.NoRelay, "no-relay", "", "Let Envoy connect to the control plane itself instead of through the agent, a `boolean` (default false)")
+	fs.Lookup("no-relay").NoOptDefVal = "true"
 	fs.StringVar(&f.GRPCBootstrap, "grpc-bootstrap", "",
 		"Write the gRPC bootstrap of applications to this `file` (GRPC_XDS_BOOTSTRAP, default with --no-envoy grpc-bootstrap.json in --config-path)")
 	fs.StringVar(&f.OutputCerts, "output-certs", "",
