@@ -342,7 +342,7 @@ func TestReadiness(t *testing.T) {
 	defer admin.close()
 	cert := workloadcert.Status{Certificate: new(workloadcert.Certificate)}
 	newServer := func() *statusServer {
-		return newStatus(admin, func() workloadcert.Status { return cert }, func() revocation.Status { return revocation.Status{} }, Options{Log: slog.New(slog.DiscardHandler), Now: time.Now})
+		return newStatus(admin, nil, func() workloadcert.Status { return cert }, func() revocation.Status { return revocation.Status{} }, Options{Log: slog.New(slog.DiscardHandler), Now: time.Now})
 	}
 	for name, tc := range map[string]struct{ stats, want string }{
 		"ready":     {good, ""},

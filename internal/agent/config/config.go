@@ -52,6 +52,8 @@ type Config struct {
 	// Probe checks the application, whose health is reported to the control plane; nil is
 	// for none.
 	Probe *probe.Config
+	// DNS configures the DNS server of the agent; nil is for none.
+	DNS *DNS
 	// NoEnvoy runs no Envoy: applications are xDS clients themselves.
 	NoEnvoy bool
 	// GRPCBootstrap is the path of the gRPC bootstrap of applications, and CertDir the
@@ -73,6 +75,7 @@ type Flags struct {
 	Concurrency                                     int
 	Delta                                           string // a boolean
 	NoEnvoy, NoRelay                                string // booleans
+	DNSForwardParallel                              string // a boolean
 	GRPCBootstrap, OutputCerts                      string
 	DrainDuration, TerminationDrainDuration         *time.Duration
 	LogLevel                                        string
@@ -125,6 +128,7 @@ func Resolve(in Input) (cfg Config, warnings []string, err error) {
 	r.envoy(&cfg, pc)
 	r.proxyless(&cfg)
 	r.nodeMetadata(&cfg, pc, in.PodLabels)
+	r.dns(&cfg)
 	r.probe(&cfg, pc.GetReadinessProbe())
 	return cfg, r.warnings, errors.Join(r.errs...)
 }
