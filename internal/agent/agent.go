@@ -67,7 +67,7 @@ func Run(ctx context.Context, cfg config.Config, opts Options) error {
 		admin = newAdmin(&cfg)
 		defer admin.close()
 	}
-	status := newStatus(admin, manager.Status, publisher.lists.Status, opts)
+	status := newStatus(&cfg, admin, manager.Status, publisher.lists.Status, opts)
 
 	// The servers of Envoy go on while Envoy drains, and end after it.
 	serving, stop := context.WithCancel(context.WithoutCancel(ctx))
@@ -130,6 +130,7 @@ func runAlone(ctx, serving context.Context, cfg *config.Config, opts Options, st
 	select {
 	case <-serving.Done():
 		return errServing
+	case <-status.control.quit:
 	case <-ctx.Done():
 	}
 	status.terminate()

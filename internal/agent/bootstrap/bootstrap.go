@@ -58,8 +58,10 @@ type Config struct {
 	// Delta selects incremental xDS instead of state of the world.
 	Delta bool
 
-	Stats         StatsInclusion
-	RuntimeValues map[string]string
+	Stats StatsInclusion
+	// CountConnections keeps the number of connections of each listener.
+	CountConnections bool
+	RuntimeValues    map[string]string
 }
 
 // Server is a TLS server with the DNS name that its certificate must hold.
@@ -134,7 +136,7 @@ func build(c Config) (*bootstrapv3.Bootstrap, error) {
 			Address:     socketAddress(c.Local.String(), c.AdminPort),
 			ProfilePath: "/dev/null",
 		},
-		StatsConfig:    statsConfig(c.Node.Type, c.Stats),
+		StatsConfig:    statsConfig(&c),
 		LayeredRuntime: layeredRuntime(c.RuntimeValues),
 		BootstrapExtensions: []*corev3.TypedExtensionConfig{{
 			Name: "envoy.bootstrap.internal_listener",

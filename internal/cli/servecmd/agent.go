@@ -126,7 +126,10 @@ func (o *agentOptions) run(ctx context.Context, env *cli.Env) error {
 		in.Environ = env.Environ()
 	}
 	var err error
-	if in.PodLabels, err = podLabels(); err != nil {
+	if in.PodLabels, err = podFile(agentconfig.DefaultPodLabelsFile); err != nil {
+		return err
+	}
+	if in.PodAnnotations, err = podFile(agentconfig.DefaultPodAnnotationsFile); err != nil {
 		return err
 	}
 	if in.Interfaces, err = interfaceAddrs(); err != nil {
@@ -149,12 +152,12 @@ func (o *agentOptions) run(ctx context.Context, env *cli.Env) error {
 	})
 }
 
-// maxPodLabels bounds the file of pod labels, in bytes.
-const maxPodLabels = 1 << 20
+// maxPodFile bounds a file of labels or annotations, in bytes.
+const maxPodFile = 1 << 20
 
-// podLabels returns the file of pod labels that Kubernetes mounts, nil without it.
-func podLabels() ([]byte, error) {
-	data, err := files.Read(agentconfig.DefaultPodLabelsFile, maxPodLabels)
+// podFile returns a file of the pod's metadata that Kubernetes mounts, nil without it.
+func podFile(name string) ([]byte, error) {
+	data, err := files.Read(name, maxPodFile)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
