@@ -95,7 +95,7 @@ func Run(ctx context.Context, cfg config.Config, opts Options) error {
 		if cfg.NoEnvoy {
 			err = runAlone(ctx, serving, &cfg, opts, status)
 		} else {
-			err = runEnvoy(ctx, serving, &cfg, opts, admin, status)
+			err = runEnvoy(ctx, serving, &cfg, opts, status)
 		}
 	}
 	stopProbing() // its last report is sent before serving ends

@@ -27,7 +27,7 @@ const (
 )
 
 // runEnvoy writes the bootstrap and runs Envoy until ctx or serving ends, or Envoy does.
-func runEnvoy(ctx, serving context.Context, cfg *config.Config, opts Options, admin *adminClient, status *statusServer) (err error) {
+func runEnvoy(ctx, serving context.Context, cfg *config.Config, opts Options, status *statusServer) (err error) {
 	data, err := bootstrap.Marshal(cfg.Config)
 	if err != nil {
 		return err

@@ -105,6 +105,10 @@ type Input struct {
 	PodAnnotations []byte
 	// Interfaces are the addresses of this machine.
 	Interfaces []netip.Addr
+	// CPULimit is the number of processors that the agent and Envoy may use, and MemoryLimit
+	// their memory in bytes; 0 means no limit.
+	CPULimit    int
+	MemoryLimit uint64
 	// Version is the version of meshctl, empty when it is not known.
 	Version string
 }
@@ -142,7 +146,7 @@ func Resolve(in Input) (cfg Config, warnings []string, err error) {
 	r.secrets(&cfg)
 	r.keyExchange(&cfg)
 	r.envoy(&cfg, pc)
-	r.lifecycle(&cfg)
+	r.lifecycle(&cfg, pc, &in)
 	r.proxyless(&cfg)
 	r.nodeMetadata(&cfg, pc, in.PodLabels)
 	r.probe(&cfg, pc.GetReadinessProbe())

@@ -6,7 +6,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 )
@@ -121,23 +120,6 @@ func TestScrapes(t *testing.T) {
 		_, _, err := Resolve(Input{Environ: append(base(), "ISTIO_PROMETHEUS_ANNOTATIONS="+text)})
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%.60s: got %v, want %q", text, err, want)
-		}
-	}
-}
-
-func TestLifecycle(t *testing.T) {
-	cfg := resolve(t, Flags{})
-	if cfg.ExitOnZeroConnections || cfg.CountConnections || cfg.MinimumDrain != 5*time.Second || cfg.Metadata[exitOnZero] != nil {
-		t.Errorf("defaults: %v %v %v %v", cfg.ExitOnZeroConnections, cfg.CountConnections, cfg.MinimumDrain, cfg.Metadata)
-	}
-	cfg = resolve(t, Flags{}, "EXIT_ON_ZERO_ACTIVE_CONNECTIONS=true", "MINIMUM_DRAIN_DURATION=7s")
-	if !cfg.ExitOnZeroConnections || !cfg.CountConnections || cfg.MinimumDrain != 7*time.Second || cfg.Metadata[exitOnZero] != "true" {
-		t.Errorf("got %v %v %v %v", cfg.ExitOnZeroConnections, cfg.CountConnections, cfg.MinimumDrain, cfg.Metadata)
-	}
-	for _, env := range []string{"EXIT_ON_ZERO_ACTIVE_CONNECTIONS=perhaps", "MINIMUM_DRAIN_DURATION=-1s", "MINIMUM_DRAIN_DURATION=5"} {
-		name, _, _ := strings.Cut(env, "=")
-		if _, _, err := Resolve(Input{Environ: append(base(), env)}); err == nil || !strings.Contains(err.Error(), name) {
-			t.Errorf("%s: got %v", env, err)
 		}
 	}
 }

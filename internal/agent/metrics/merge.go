@@ -100,7 +100,7 @@ func (m *Merger) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		_ = http.NewResponseController(w).SetWriteDeadline(deadline.Add(time.Second))
 	}
 	m.scrapes.Inc()
-	contentType, applications := m.ask(ctx, r.Header.Values("Accept"))
+	contentType, applications := m.ask(ctx, r.Header)
 	out := &sink{w: bufio.NewWriterSize(w, 64<<10), openMetrics: contentType != textType}
 	w.Header().Set("Content-Type", contentType)
 
@@ -133,15 +133,19 @@ func scrapeTimeout(header string) time.Duration {
 // ask requests the metrics of all applications at a time, and returns the format of the
 // merged metrics. Metrics of OpenMetrics cannot follow each other, so several applications
 // are asked for the text format.
-func (m *Merger) ask(ctx context.Context, accepted []string) (contentType string, all []response) {
+func (m *Merger) ask(ctx context.Context, from http.Header) (contentType string, all []response) {
 	accept := acceptText
-	if len(m.Applications) == 1 && strings.Contains(strings.Join(accepted, ","), openMetricsType) {
+	if len(m.Applications) == 1 && strings.Contains(strings.Join(from.Values("Accept"), ","), openMetricsType) {
 		accept = acceptOpenMetrics
+	}
+	header := http.Header{"Accept": {accept}}
+	if wait := from.Get(timeoutHeader); wait != "" {
+		header.Set(timeoutHeader, wait)
 	}
 	all = make([]response, len(m.Applications))
 	done := make(chan struct{})
 	for i := range m.Applications {
-		go func() { all[i] = m.askOne(ctx, m.Applications[i], accept); done <- struct{}{} }()
+		go func() { all[i] = m.askOne(ctx, m.Applications[i], header); done <- struct{}{} }()
 	}
 	for range m.Applications {
 		<-done
@@ -160,15 +164,12 @@ func (m *Merger) ask(ctx context.Context, accepted []string) (contentType string
 	return contentType, all
 }
 
-func (m *Merger) askOne(ctx context.Context, target url.URL, accept string) response {
+func (m *Merger) askOne(ctx context.Context, target url.URL, header http.Header) response {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, target.String(), http.NoBody)
 	if err != nil {
 		return response{err: err}
 	}
-	req.Header.Set("Accept", accept)
-	if deadline, ok := ctx.Deadline(); ok {
-		req.Header.Set(timeoutHeader, strconv.FormatFloat(time.Until(deadline).Seconds(), 'f', 3, 64))
-	}
+	req.Header = header
 	resp, err := m.client.Do(req)
 	if err != nil {
 		return response{err: err}

@@ -98,7 +98,7 @@ func TestMerge(t *testing.T) {
 		"application fails":   {envoyText, "*/*", []http.HandlerFunc{http.NotFound}, textType, ownText + envoyIn, "application"},
 		"protobuf":            {envoyText, "*/*", []http.HandlerFunc{text("application/vnd.google.protobuf", "\x01")}, textType, ownText + envoyIn, "application"},
 		"no content type":     {envoyText, "*/*", []http.HandlerFunc{text("", "app 3\n")}, textType, ownText + envoyIn + "app 3\n", ""},
-		"redirect":            {envoyText, "*/*", []http.HandlerFunc{http.RedirectHandler("http://203.0.113.1/", 302).ServeHTTP}, textType, ownText + envoyIn, "application"},
+		"redirect":            {envoyText, "*/*", []http.HandlerFunc{http.RedirectHandler("http://203.0.113.1/", http.StatusFound).ServeHTTP}, textType, ownText + envoyIn, "application"},
 		"breaks off":          {envoyText, "*/*", []http.HandlerFunc{breaksOff}, textType, ownText + envoyIn + "whole 1\n", "application"},
 		"endless":             {"", "*/*", []http.HandlerFunc{endless}, textType, "", "application"},
 		"a line without end":  {envoyText, "*/*", []http.HandlerFunc{text("text/plain", "a 1\n"+strings.Repeat("x", 2*maxLine))}, textType, ownText + envoyIn + "a 1\n", "application"},

@@ -121,7 +121,10 @@ func optionalDuration(fs *pflag.FlagSet, p **time.Duration, name, usage string) 
 func (o *agentOptions) run(ctx context.Context, env *cli.Env) error {
 	env.IgnoreSIGPIPE() // the traffic goes on without a reader of the log
 	log := slog.New(logs.Limit(slog.NewTextHandler(env.Stderr, nil), env.Now))
-	in := agentconfig.Input{Flags: o.flags, Version: cli.CurrentBuild().Version}
+	in := agentconfig.Input{
+		Flags: o.flags, Version: cli.CurrentBuild().Version,
+		CPULimit: cpuLimit(env), MemoryLimit: memoryLimit(log),
+	}
 	if env.Environ != nil {
 		in.Environ = env.Environ()
 	}
