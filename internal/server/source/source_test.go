@@ -314,6 +314,9 @@ func TestRefusals(t *testing.T) {
 		"egress host":           {sidecarHead + "  egress:\n  - hosts:\n    - a.b", 7, `spec.egress[0].hosts[0]: "a.b" is not of the form namespace/host`},
 		"egress namespace":      {sidecarHead + "  egress:\n  - hosts:\n    - A/*", 7, `spec.egress[0].hosts[0]: "A/*": "A" is neither a namespace nor one of * . ~`},
 		"egress bind":           {sidecarHead + "  egress:\n  - bind: 127.0.0.1\n    hosts: ['*/*']", 6, "spec.egress[0].bind: needs a port"},
+		"egress port twice":     {sidecarHead + "  egress:\n  - {port: {number: 1, protocol: TCP}, hosts: ['*/*']}\n  - {port: {number: 1, protocol: HTTP}, bind: 127.0.0.1, hosts: ['*/*']}", 7, "spec.egress[1].port.number: 1 is the port of egress[0], too"},
+		"egress socket twice":   {sidecarHead + "  egress:\n  - {port: {protocol: HTTP}, bind: 'unix:///a', hosts: ['*/*']}\n  - {port: {protocol: HTTP}, bind: 'unix:///a', hosts: ['*/*']}", 7, `spec.egress[1].bind: "unix:///a" is the socket of egress[0], too`},
+		"two without port":      {sidecarHead + "  egress:\n  - {hosts: ['a/*']}\n  - {hosts: ['b/*']}", 7, "spec.egress[1]: has no port, like egress[0]: only one listener may have none"},
 		"egress protocol":       {sidecarHead + "  egress:\n  - port: {number: 1, protocol: FTP}\n    hosts: ['*/*']", 6, `spec.egress[0].port.protocol: "FTP" is not a protocol that this port can have`},
 
 		"mTLS mode":               {peerHead + "  mtls:\n    mode: ON", 6, `spec.mtls.mode: "ON" is none of UNSET, DISABLE, PERMISSIVE, STRICT`},

@@ -16,13 +16,11 @@ import (
 	networkwasmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/wasm/v3"
 	wasmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/wasm/v3"
 	"google.golang.org/protobuf/proto"
-	"google.golang.org/protobuf/types/known/anypb"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 	extensionsv1alpha1 "istio.io/api/extensions/v1alpha1"
 	typev1beta1 "istio.io/api/type/v1beta1"
 
 	"github.com/meshctl/meshctl/internal/server/snapshot"
-	"github.com/meshctl/meshctl/internal/xdswire"
 )
 
 // choosePlugins returns the WasmPlugins of a workload, in the order of their filters: by
@@ -145,15 +143,6 @@ func pluginExtension(p *snapshot.WasmPlugin) *corev3.TypedExtensionConfig {
 	return out
 }
 
-// mustAny packs a message whose strings come from YAML, so that it always encodes.
-func mustAny(m proto.Message) *anypb.Any {
-	a, err := xdswire.Any(m)
-	if err != nil {
-		panic("xdsgen: a plugin that does not encode: " + err.Error())
-	}
-	return a
-}
-
 // pluginConfig returns how Envoy runs a plugin whose module is in a file.
 func pluginConfig(p *snapshot.WasmPlugin, file string) *wasmv3.PluginConfig {
 	vm := &wasmv3.VmConfig{
@@ -209,7 +198,7 @@ func rbacFilter(network, refuse bool) proto.Message {
 // discovery returns the source of a plugin's configuration. Without a valid one, Envoy
 // refuses requests, unless the plugin fails open.
 func (p *pluginFilter) discovery(g *generator) *corev3.ExtensionConfigSource {
-	source := &corev3.ExtensionConfigSource{ConfigSource: adsSource()}
+	source := &corev3.ExtensionConfigSource{ConfigSource: adsSource}
 	messages := []proto.Message{&httpwasmv3.Wasm{}, &httprbacv3.RBAC{}}
 	switch {
 	case p.Name == filterJWT:
