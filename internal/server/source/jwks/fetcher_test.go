@@ -224,13 +224,13 @@ func TestHostileServers(t *testing.T) {
 	t.Cleanup(client.CloseIdleConnections)
 	get := Getter(client)
 	for url, want := range map[string]string{
-		server.URL + "/good":    "",
-		server.URL + "/endless": "is larger than 1048576 bytes",
-		server.URL + "/drip":    "deadline exceeded",
-		server.URL + "/error":   "answers 500 Internal Server Error",
-		server.URL + "/html":    "is not a JSON Web Key Set",
-		server.URL + "/away":    "redirects to another address, which is not followed",
-		server.URL + "/near":    "redirects to another address, which is not followed",
+		server.URL + "/good":                      "",
+		server.URL + "/endless":                   "is larger than 1048576 bytes",
+		server.URL + "/drip":                      "deadline exceeded",
+		server.URL + "/error":                     "answers 500 Internal Server Error",
+		server.URL + "/html":                      "is not a JSON Web Key Set",
+		server.URL + "/away":                      "redirects to another address, which is not followed",
+		server.URL + "/near":                      "redirects to another address, which is not followed",
 		"http://169.254.169.254/latest/meta-data": "is link-local or a metadata service",
 		"http://[fd00:ec2::254]/":                 "is link-local or a metadata service",
 		"http://metadata.example.com/":            "is link-local or a metadata service",
