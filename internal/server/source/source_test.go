@@ -441,7 +441,6 @@ func TestRefusals(t *testing.T) {
 func TestUnreadKinds(t *testing.T) {
 	t.Parallel()
 	tests := map[string]struct{ apiVersion, kind, want string }{
-		"policy":             {"security.istio.io/v1", "AuthorizationPolicy", "unenforced: has no effect: every request that reaches the workload is permitted"},
 		"authentication":     {"security.istio.io/v1beta1", "RequestAuthentication", "unenforced: has no effect: the tokens of requests are not checked"},
 		"misspelt policy":    {"security.istio.io/v1", "PeerAuthentification", "unenforced: PeerAuthentification is not read, did you mean PeerAuthentication?"},
 		"workload group":     {"networking.istio.io/v1", "WorkloadGroup", "has no effect: no WorkloadEntry is made of it"},

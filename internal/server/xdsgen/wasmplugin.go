@@ -69,7 +69,8 @@ func pluginApplies(p *snapshot.WasmPlugin, namespace string, labels map[string]s
 // pluginFilter describes the filter of a plugin, whose configuration comes by ECDS.
 type pluginFilter struct {
 	Name    string
-	Network bool     // not HTTP
+	Network bool // not HTTP
+	Phase   extensionsv1alpha1.PluginPhase
 	Open    bool     // requests pass if the configuration is invalid
 	Ports   []uint32 `json:",omitempty"` // empty means all
 }
@@ -81,7 +82,7 @@ func pluginFilters(plugins []*snapshot.WasmPlugin, mode typev1beta1.WorkloadMode
 	for _, p := range plugins {
 		if ports, ok := pluginPorts(p.Spec, mode); ok {
 			out = append(out, pluginFilter{
-				Name: pluginName(p), Network: isNetwork(p.Spec), Ports: ports,
+				Name: pluginName(p), Network: isNetwork(p.Spec), Phase: phaseOf(p.Spec), Ports: ports,
 				Open: p.Spec.GetFailStrategy() == extensionsv1alpha1.FailStrategy_FAIL_OPEN,
 			})
 		}
@@ -225,48 +226,55 @@ func (p *pluginFilter) discovery(g *generator) *corev3.ExtensionConfigSource {
 	return source
 }
 
-// eachPlugin calls yield for each plugin of a type at a port.
-func eachPlugin(s snapshot.ListenerSettings, port uint32, network bool, yield func(*pluginFilter)) {
+// The phases of plugins, between which other filters are.
+var (
+	phaseAuthn  = phases{extensionsv1alpha1.PluginPhase_AUTHN, extensionsv1alpha1.PluginPhase_AUTHN}
+	phaseAuthz  = phases{extensionsv1alpha1.PluginPhase_AUTHZ, extensionsv1alpha1.PluginPhase_AUTHZ}
+	phasesAfter = phases{extensionsv1alpha1.PluginPhase_STATS, extensionsv1alpha1.PluginPhase_STATS + 1}
+)
+
+// phases is a range of phases.
+type phases struct {
+	first, last extensionsv1alpha1.PluginPhase
+}
+
+// eachPlugin calls yield for each plugin of a type and of some phases at a port.
+func eachPlugin(s snapshot.ListenerSettings, port uint32, network bool, of phases, yield func(*pluginFilter)) {
 	if s.Plugins == "" {
 		return
 	}
 	var list []pluginFilter
 	decodeFacts(s.Plugins, &list)
 	for i := range list {
-		if p := &list[i]; p.Network == network && (len(p.Ports) == 0 || slices.Contains(p.Ports, port)) {
+		if p := &list[i]; p.Network == network && p.Phase >= of.first && p.Phase <= of.last && (len(p.Ports) == 0 || slices.Contains(p.Ports, port)) {
 			yield(p)
 		}
 	}
 }
 
-// httpPlugins returns the HTTP filters of plugins at a port.
-func (g *generator) httpPlugins(s snapshot.ListenerSettings, port uint32) []*hcmv3.HttpFilter {
+// httpPlugins returns the HTTP filters of plugins of some phases at a port.
+func (g *generator) httpPlugins(s snapshot.ListenerSettings, port uint32, of phases) []*hcmv3.HttpFilter {
 	var out []*hcmv3.HttpFilter
-	eachPlugin(s, port, false, func(p *pluginFilter) {
+	eachPlugin(s, port, false, of, func(p *pluginFilter) {
 		out = append(out, &hcmv3.HttpFilter{Name: p.Name, ConfigType: &hcmv3.HttpFilter_ConfigDiscovery{ConfigDiscovery: p.discovery(g)}})
 	})
 	return out
 }
 
-// addPlugins adds the network filters of plugins at a port to filter chains.
-func (g *generator) addPlugins(s snapshot.ListenerSettings, port uint32, chains ...*listenerv3.FilterChain) {
-	var filters []*listenerv3.Filter
-	eachPlugin(s, port, true, func(p *pluginFilter) {
-		filters = append(filters, &listenerv3.Filter{Name: p.Name, ConfigType: &listenerv3.Filter_ConfigDiscovery{ConfigDiscovery: p.discovery(g)}})
+// networkPlugins returns the network filters of plugins of some phases at a port.
+func (g *generator) networkPlugins(s snapshot.ListenerSettings, port uint32, of phases) []*listenerv3.Filter {
+	var out []*listenerv3.Filter
+	eachPlugin(s, port, true, of, func(p *pluginFilter) {
+		out = append(out, &listenerv3.Filter{Name: p.Name, ConfigType: &listenerv3.Filter_ConfigDiscovery{ConfigDiscovery: p.discovery(g)}})
 	})
-	if len(filters) == 0 {
-		return
-	}
-	for _, c := range chains {
-		c.Filters = slices.Concat(filters, c.GetFilters())
-	}
+	return out
 }
 
 // clientListener adds an outbound listener, or one of a gateway, for connections to a port.
 func (g *generator) clientListener(l *listenerv3.Listener, s snapshot.ListenerSettings, port uint32) {
-	g.addPlugins(s, port, l.GetFilterChains()...)
+	g.addNetworkFilters(s, port, l.GetFilterChains()...)
 	if rest := l.GetDefaultFilterChain(); rest != nil {
-		g.addPlugins(s, port, rest)
+		g.addNetworkFilters(s, port, rest)
 	}
 	g.listener(l)
 }
