@@ -352,7 +352,6 @@ func TestSecurityPoliciesThatAreNotEnforced(t *testing.T) {
 	for text, want := range map[string]bool{
 		"apiVersion: security.istio.io/v1\nkind: AuthorizationPolicy":                                 false,
 		"apiVersion: security.istio.io/v1\nkind: AuthorizationPolicy\nspec: {action: DENI}":           false,
-		"apiVersion: security.istio.io/v1\nkind: RequestAuthentication":                               true,
 		"apiVersion: security.istio.io/v1\nkind: AuthorisationPolicy":                                 true,
 		"apiVersion: networking.istio.io/v1\nkind: AuthorizationPolicy":                               true,
 		"apiVersion: networking.istio.io/v1\nkind: PeerAuthentication":                                true,

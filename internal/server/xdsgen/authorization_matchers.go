@@ -185,12 +185,6 @@ func rangeOf(value string) *corev3.CidrRange {
 	return cidrRange(p.Masked())
 }
 
-// The filter that checks tokens, and the key of its metadata with the payload.
-const (
-	filterJWT  = "envoy.filters.http.jwt_authn"
-	jwtPayload = "payload"
-)
-
 // claim matches a claim of the token that is a string, or a list that has the string.
 func claim(m *matcherv3.StringMatcher, path ...string) *rbacv3.Principal {
 	text := stringValue(m)
@@ -208,7 +202,7 @@ func stringValue(m *matcherv3.StringMatcher) *matcherv3.ValueMatcher {
 
 func tokenPrincipal(m *matcherv3.ValueMatcher, path ...string) *rbacv3.Principal {
 	return &rbacv3.Principal{Identifier: &rbacv3.Principal_Metadata{
-		Metadata: metadataMatcher(filterJWT, m, append([]string{jwtPayload}, path...)...),
+		Metadata: metadataMatcher(filterJWT, m, append([]string{metadataClaims}, path...)...),
 	}}
 }
 

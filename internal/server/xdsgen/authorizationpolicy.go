@@ -39,7 +39,7 @@ func chooseAuthorizations(s *snapshot.Snapshot, namespace string, labels map[str
 	byProvider := make(map[string][]*snapshot.AuthorizationPolicy)
 	add := func(from string) {
 		for p := range snapshot.AuthorizationPolicies(s.Namespaces.Get(from)) {
-			if !policyApplies(p, namespace, labels) {
+			if !isAttached(p.Namespace, p.Spec, namespace, labels) {
 				continue
 			}
 			if action := p.Spec.GetAction(); action == securityv1beta1.AuthorizationPolicy_CUSTOM {
@@ -75,15 +75,6 @@ func chooseAuthorizations(s *snapshot.Snapshot, namespace string, labels map[str
 		}
 	}
 	return out
-}
-
-// policyApplies reports whether a policy of the workload's namespace or of the root namespace
-// applies to the workload.
-func policyApplies(p *snapshot.AuthorizationPolicy, namespace string, labels map[string]string) bool {
-	if targets := targetsOf(p.Spec); len(targets) > 0 {
-		return p.Namespace == namespace && targetsGateway(targets, labels)
-	}
-	return snapshot.Selects(p.Spec.GetSelector().GetMatchLabels(), labels)
 }
 
 // The names of the filters, before a dot and the action.
@@ -166,7 +157,7 @@ func (f *authorizationFilter) discovery() *corev3.ExtensionConfigSource {
 		m = &httprbacv3.RBAC{}
 	}
 	return &corev3.ExtensionConfigSource{
-		ConfigSource: adsSource(), TypeUrls: []string{"type.googleapis.com/" + string(m.ProtoReflect().Descriptor().FullName())},
+		ConfigSource: adsSource, TypeUrls: []string{"type.googleapis.com/" + string(m.ProtoReflect().Descriptor().FullName())},
 	}
 }
 
@@ -189,15 +180,14 @@ func networkAuthorization(s snapshot.ListenerSettings, early bool) []*listenerv3
 	return out
 }
 
-// securityFilters returns the HTTP filters of plugins and authorizations at a port, in the
-// order of Istio.
+// securityFilters returns the HTTP filters of plugins, tokens and authorizations at a port, in
+// the order of Istio.
 func (g *generator) securityFilters(s snapshot.ListenerSettings, port uint32) []*hcmv3.HttpFilter {
 	return slices.Concat(
 		httpAuthorization(s, true),
-		g.httpPlugins(s, port, phaseAuthn),
-		g.httpPlugins(s, port, phaseAuthz),
+		g.httpPlugins(s, port, false),
 		httpAuthorization(s, false),
-		g.httpPlugins(s, port, phasesAfter),
+		g.httpPlugins(s, port, true),
 	)
 }
 
@@ -208,7 +198,7 @@ func (g *generator) addNetworkFilters(s snapshot.ListenerSettings, port uint32, 
 		return
 	}
 	early, late := networkAuthorization(s, true), networkAuthorization(s, false)
-	before, after := slices.Concat(g.networkPlugins(s, port, phaseAuthn), g.networkPlugins(s, port, phaseAuthz)), g.networkPlugins(s, port, phasesAfter)
+	before, after := g.networkPlugins(s, port, false), g.networkPlugins(s, port, true)
 	for _, c := range chains {
 		if filters := c.GetFilters(); filters[len(filters)-1].GetName() == filterHCM {
 			c.Filters = slices.Concat(before, after, filters)
