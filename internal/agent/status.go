@@ -16,6 +16,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
+	"github.com/meshctl/meshctl/internal/agent/dns"
 	"github.com/meshctl/meshctl/internal/agent/revocation"
 	"github.com/meshctl/meshctl/internal/agent/workloadcert"
 	"github.com/meshctl/meshctl/internal/serving"
@@ -23,6 +24,7 @@ import (
 
 type statusServer struct {
 	admin *adminClient // nil without an Envoy
+	names *dns.Server  // nil without a DNS server
 	cert  func() workloadcert.Status
 	log   *slog.Logger
 
@@ -32,8 +34,11 @@ type statusServer struct {
 	lastReason  atomic.Value // string, to log each reason once
 }
 
-func newStatus(admin *adminClient, cert func() workloadcert.Status, lists func() revocation.Status, opts Options) *statusServer {
+func newStatus(admin *adminClient, names *dns.Server, cert func() workloadcert.Status, lists func() revocation.Status, opts Options) *statusServer {
 	registry := prometheus.NewRegistry()
+	if names != nil {
+		registry.MustRegister(names.Collectors()...)
+	}
 	gauge := func(name, help string, labels prometheus.Labels, value func() float64) {
 		registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help, ConstLabels: labels}, value))
 	}
@@ -68,7 +73,7 @@ func newStatus(admin *adminClient, cert func() workloadcert.Status, lists func()
 			}
 			return 0
 		})
-	s := &statusServer{admin: admin, cert: cert, log: opts.Log, metrics: promhttp.HandlerFor(registry, promhttp.HandlerOpts{})}
+	s := &statusServer{admin: admin, names: names, cert: cert, log: opts.Log, metrics: promhttp.HandlerFor(registry, promhttp.HandlerOpts{})}
 	s.lastReason.Store("")
 	return s
 }
@@ -81,6 +86,9 @@ func (s *statusServer) serve(ctx context.Context, listener net.Listener) error {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz/ready", s.ready)
 	mux.Handle("GET /metrics", s.metrics)
+	if s.names != nil {
+		mux.HandleFunc("GET /debug/ndsz", s.names.ServeTable)
+	}
 	server := &http.Server{
 		Handler:           mux,
 		ReadHeaderTimeout: 5 * time.Second,
@@ -125,6 +133,11 @@ func (s *statusServer) check(ctx context.Context) error {
 			return fmt.Errorf("no certificate yet: %w", c.Err)
 		}
 		return errors.New("no certificate yet")
+	}
+	if s.names != nil {
+		if err := s.names.Ready(); err != nil {
+			return err
+		}
 	}
 	if s.admin == nil { // no Envoy: the files of applications were written with the certificate
 		return nil

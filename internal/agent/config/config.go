@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -53,16 +52,14 @@ type Config struct {
 	// Probe checks the application, whose health is reported to the control plane; nil is
 	// for none.
 	Probe *probe.Config
+	// DNS configures the DNS server of the agent; nil is for none.
+	DNS *DNS
 	// NoEnvoy runs no Envoy: applications are xDS clients themselves.
 	NoEnvoy bool
 	// GRPCBootstrap is the path of the gRPC bootstrap of applications, and CertDir the
 	// directory of their certificate files. Empty writes none.
 	GRPCBootstrap, CertDir string
 }
-
-// XDSSocket returns the path of the Unix socket that forwards the xDS streams of
-// applications.
-func (c *Config) XDSSocket() string { return filepath.Join(c.ConfigPath, "XDS") }
 
 // Flags are the values of the command line. A zero value or nil is a flag not given.
 type Flags struct {
@@ -77,7 +74,8 @@ type Flags struct {
 	AdminPort, StatusPort, ReadyPort, StatsPort     int
 	Concurrency                                     int
 	Delta                                           string // a boolean
-	NoEnvoy                                         string // a boolean
+	NoEnvoy, NoRelay                                string // booleans
+	DNSForwardParallel                              string // a boolean
 	GRPCBootstrap, OutputCerts                      string
 	DrainDuration, TerminationDrainDuration         *time.Duration
 	LogLevel                                        string
@@ -130,6 +128,7 @@ func Resolve(in Input) (cfg Config, warnings []string, err error) {
 	r.envoy(&cfg, pc)
 	r.proxyless(&cfg)
 	r.nodeMetadata(&cfg, pc, in.PodLabels)
+	r.dns(&cfg)
 	r.probe(&cfg, pc.GetReadinessProbe())
 	return cfg, r.warnings, errors.Join(r.errs...)
 }

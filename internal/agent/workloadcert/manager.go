@@ -47,6 +47,8 @@ type Config struct {
 type Manager struct {
 	cfg   Config
 	again chan struct{} // capacity 1: renew now
+	// obtained is closed with the first certificate.
+	obtained chan struct{}
 
 	mu      sync.Mutex
 	status  Status
@@ -64,7 +66,12 @@ type Status struct {
 }
 
 // NewManager returns a manager that does nothing before Run.
-func NewManager(cfg Config) *Manager { return &Manager{cfg: cfg, again: make(chan struct{}, 1)} }
+func NewManager(cfg Config) *Manager {
+	return &Manager{cfg: cfg, again: make(chan struct{}, 1), obtained: make(chan struct{})}
+}
+
+// Obtained returns a channel that is closed when there is a certificate.
+func (m *Manager) Obtained() <-chan struct{} { return m.obtained }
 
 // Status returns the state. It may be called at any time.
 func (m *Manager) Status() Status {
@@ -149,6 +156,9 @@ func (m *Manager) Run(ctx context.Context) {
 func (m *Manager) note(current *Certificate, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	if m.status.Certificate == nil && current != nil {
+		close(m.obtained)
+	}
 	m.status.Certificate, m.status.Err = current, err
 	m.status.Requests++
 	if err != nil {
