@@ -45,7 +45,7 @@ func newStreams(c *config.Config, opts Options, manager *workloadcert.Manager, h
 				return ctx.Err()
 			}
 		},
-		Log: opts.Log, Now: opts.Now, Jitter: rand.Float64,
+		Log: opts.Log, Jitter: rand.Float64,
 	}
 	if relaysEnvoy(c) {
 		r.Handlers, handlers = handlers, nil
