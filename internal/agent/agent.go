@@ -66,7 +66,8 @@ func Run(ctx context.Context, cfg config.Config, opts Options) error {
 		admin = newAdmin(&cfg)
 		defer admin.close()
 	}
-	status := newStatus(admin, manager.Status, publisher.lists.Status, opts)
+	names := newNames(&cfg, opts)
+	status := newStatus(&cfg, admin, names, manager.Status, publisher.lists.Status, opts)
 
 	// The servers of Envoy go on while Envoy drains, and end after it.
 	serving, stop := context.WithCancel(context.WithoutCancel(ctx))
@@ -79,8 +80,8 @@ func Run(ctx context.Context, cfg config.Config, opts Options) error {
 	tasks.Go(func() error { return status.serve(serving, statusListener) })
 
 	health, stopProbing := startProbing(ctx, cfg.Probe, opts.Log, status.check)
-	streams, stream := newStreams(&cfg, opts, manager, handlers(&cfg, opts.Log, publisher), health)
-	sockets, err := openSockets(&cfg, opts.Log, secrets, streams)
+	streams, stream := newStreams(&cfg, opts, manager, handlers(&cfg, opts.Log, publisher, names), health)
+	sockets, err := openSockets(ctx, &cfg, opts.Log, secrets, streams, names)
 	if err == nil {
 		for _, s := range sockets {
 			tasks.Go(func() error { return s.serve(serving, s.listener) })
@@ -93,7 +94,7 @@ func Run(ctx context.Context, cfg config.Config, opts Options) error {
 		if cfg.NoEnvoy {
 			err = runAlone(ctx, serving, &cfg, opts, status)
 		} else {
-			err = runEnvoy(ctx, serving, &cfg, opts, admin, status)
+			err = runEnvoy(ctx, serving, &cfg, opts, status)
 		}
 	}
 	stopProbing() // its last report is sent before serving ends
@@ -115,6 +116,7 @@ func runAlone(ctx, serving context.Context, cfg *config.Config, opts Options, st
 	select {
 	case <-serving.Done():
 		return errServing
+	case <-status.control.quit:
 	case <-ctx.Done():
 	}
 	status.terminate()

@@ -7,17 +7,18 @@ import (
 	"net"
 
 	"github.com/meshctl/meshctl/internal/agent/config"
+	"github.com/meshctl/meshctl/internal/agent/dns"
 	"github.com/meshctl/meshctl/internal/agent/relay"
 	"github.com/meshctl/meshctl/internal/agent/sds"
 )
 
 type socket struct {
-	listener net.Listener
+	listener net.Listener // nil for the sockets of the DNS server
 	serve    func(context.Context, net.Listener) error
 }
 
 // openSockets listens on the sockets that Envoy and applications need: on all, or none.
-func openSockets(c *config.Config, log *slog.Logger, secrets *sds.Server, r *relay.Relay) ([]socket, error) {
+func openSockets(ctx context.Context, c *config.Config, log *slog.Logger, secrets *sds.Server, r *relay.Relay, names *dns.Server) ([]socket, error) {
 	var out []socket
 	listen := func(listen func(string, *slog.Logger) (net.Listener, error), path string, serve func(context.Context, net.Listener) error) error {
 		l, err := listen(path, log)
@@ -36,6 +37,11 @@ func openSockets(c *config.Config, log *slog.Logger, secrets *sds.Server, r *rel
 			in = sds.ListenInVolume
 		}
 		err = listen(in, c.XDSSocket, r.Serve)
+	}
+	if err == nil && names != nil {
+		if err = names.Listen(ctx); err == nil {
+			out = append(out, socket{serve: func(ctx context.Context, _ net.Listener) error { return names.Serve(ctx) }})
+		}
 	}
 	if err == nil {
 		return out, nil

@@ -11,19 +11,23 @@ import (
 
 	"github.com/meshctl/meshctl/internal/agent/bootstrap"
 	"github.com/meshctl/meshctl/internal/agent/config"
+	"github.com/meshctl/meshctl/internal/agent/dns"
 	"github.com/meshctl/meshctl/internal/agent/relay"
 	"github.com/meshctl/meshctl/internal/agent/workloadcert"
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
 
 // handlers returns the handlers for types of resources that the agent itself needs, by URL.
-func handlers(c *config.Config, log *slog.Logger, p *publisher) map[string]relay.Handler {
+func handlers(c *config.Config, log *slog.Logger, p *publisher, names *dns.Server) map[string]relay.Handler {
 	out := map[string]relay.Handler{}
 	if c.FollowRoots {
 		out[xdswire.ProxyConfigType] = relay.Roots(func(roots []*x509.Certificate) error {
 			log.Info("received roots from the control plane", "roots", len(roots))
 			return p.useBundle(roots)
 		})
+	}
+	if names != nil {
+		out[xdswire.NameTableType] = names
 	}
 	return out
 }

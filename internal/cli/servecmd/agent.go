@@ -86,10 +86,9 @@ cause when Envoy fails.`,
 	cli.MarkWeakening(fs, "tls-key-exchange", "classic")
 	cli.DirVar(fs, &f.ConfigPath, "config-path", "`Directory` for the bootstrap and the SDS socket (configPath, default "+agentconfig.DefaultConfigPath+")")
 	fs.StringVar(&f.Envoy, "envoy", "", "`Path` of Envoy (binaryPath, default envoy on PATH)")
-	fs.StringVar(&f.NoEnvoy, "no-envoy", "", "Start no Envoy, only serve applications with gRPC, a `boolean` (DISABLE_ENVOY, default false)")
-	fs.Lookup("no-envoy").NoOptDefVal = "true"
-	fs.StringVar(&f.NoRelay, "no-relay", "", "Let Envoy connect to the control plane itself instead of through the agent, a `boolean` (default false)")
-	fs.Lookup("no-relay").NoOptDefVal = "true"
+	optionalBool(fs, &f.NoEnvoy, "no-envoy", "Start no Envoy, only serve applications with gRPC, a `boolean` (DISABLE_ENVOY, default false)")
+	optionalBool(fs, &f.NoRelay, "no-relay", "Let Envoy connect to the control plane itself instead of through the agent, a `boolean` (default false)")
+	optionalBool(fs, &f.DNSForwardParallel, "dns-forward-parallel", "Ask all name servers of the machine at once, a `boolean` (DNS_FORWARD_PARALLEL, default false)")
 	fs.StringVar(&f.GRPCBootstrap, "grpc-bootstrap", "",
 		"Write the gRPC bootstrap of applications to this `file` (GRPC_XDS_BOOTSTRAP, default with --no-envoy grpc-bootstrap.json in --config-path)")
 	fs.StringVar(&f.OutputCerts, "output-certs", "",
@@ -105,7 +104,15 @@ cause when Envoy fails.`,
 	optionalDuration(fs, &f.TerminationDrainDuration, "termination-drain-duration",
 		"Drain connections for this `duration` before the end (terminationDrainDuration, default 5s)")
 	fs.StringVar(&f.LogLevel, "proxy-log-level", "", "Log `level` of Envoy, with levels of components, such as info,misc:error (default warning)")
+	cmd.AddCommand(newAgentWait(env), newAgentRequest(env))
 	return cmd
+}
+
+// optionalBool defines a boolean flag that the environment may set instead. Empty means not
+// given.
+func optionalBool(fs *pflag.FlagSet, p *string, name, usage string) {
+	fs.StringVar(p, name, "", usage)
+	fs.Lookup(name).NoOptDefVal = "true"
 }
 
 // optionalDuration defines a duration flag that PROXY_CONFIG may set instead. Nil means
@@ -123,12 +130,18 @@ func optionalDuration(fs *pflag.FlagSet, p **time.Duration, name, usage string) 
 func (o *agentOptions) run(ctx context.Context, env *cli.Env) error {
 	env.IgnoreSIGPIPE() // the traffic goes on without a reader of the log
 	log := slog.New(logs.Limit(slog.NewTextHandler(env.Stderr, nil), env.Now))
-	in := agentconfig.Input{Flags: o.flags, Version: cli.CurrentBuild().Version}
+	in := agentconfig.Input{
+		Flags: o.flags, Version: cli.CurrentBuild().Version,
+		CPULimit: cpuLimit(env), MemoryLimit: memoryLimit(log),
+	}
 	if env.Environ != nil {
 		in.Environ = env.Environ()
 	}
 	var err error
-	if in.PodLabels, err = podLabels(); err != nil {
+	if in.PodLabels, err = podFile(agentconfig.DefaultPodLabelsFile); err != nil {
+		return err
+	}
+	if in.PodAnnotations, err = podFile(agentconfig.DefaultPodAnnotationsFile); err != nil {
 		return err
 	}
 	if in.Interfaces, err = interfaceAddrs(); err != nil {
@@ -151,12 +164,12 @@ func (o *agentOptions) run(ctx context.Context, env *cli.Env) error {
 	})
 }
 
-// maxPodLabels bounds the file of pod labels, in bytes.
-const maxPodLabels = 1 << 20
+// maxPodFile bounds a file of labels or annotations, in bytes.
+const maxPodFile = 1 << 20
 
-// podLabels returns the file of pod labels that Kubernetes mounts, nil without it.
-func podLabels() ([]byte, error) {
-	data, err := files.Read(agentconfig.DefaultPodLabelsFile, maxPodLabels)
+// podFile returns a file of the pod's metadata that Kubernetes mounts, nil without it.
+func podFile(name string) ([]byte, error) {
+	data, err := files.Read(name, maxPodFile)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
