@@ -85,7 +85,7 @@ func endpointsOf(pods ...string) string {
 const (
 	webPort    = 9001 // HTTP/1.1 and HTTP/2
 	bannerPort = 9002 // sends the version first
-	headerPort = 9003 // sends the first line that it receives
+	headerPort = 9003 // sends the first line that it receives, after a line that ends with x
 	grpcPort   = 9004 // health of gRPC
 	securePort = 9005 // TLS
 )
@@ -169,8 +169,12 @@ func startPodServers(t *testing.T, version, ip string) {
 	servesEach(t, l, err, sendsFirst(version))
 	l, err = net.Listen("tcp", at(headerPort))
 	servesEach(t, l, err, func(conn net.Conn) {
-		line, _ := bufio.NewReader(conn).ReadString('\n')
-		_, _ = io.WriteString(conn, line)
+		in := bufio.NewReader(conn)
+		first, err := in.ReadString('\n')
+		for line := first; err == nil && !strings.HasSuffix(line, "x\n"); {
+			line, err = in.ReadString('\n') // a close with unread bytes would reset the connection
+		}
+		_, _ = io.WriteString(conn, first)
 	})
 	if l, err = net.Listen("tcp", at(grpcPort)); err != nil {
 		t.Fatal(err)

@@ -372,6 +372,8 @@ rules:
 - {apiGroups: [networking.x-k8s.io, gateway.networking.k8s.io], resources: [gateways], verbs: [get, watch, list]}
 - {apiGroups: [apiextensions.k8s.io], resources: [customresourcedefinitions], verbs: [get, list, watch]}
 - {apiGroups: [discovery.k8s.io], resources: [endpointslices], verbs: [get, list, watch]}
+- {apiGroups: [multicluster.x-k8s.io], resources: [serviceexports], verbs: [get, list, watch, create, delete]}
+- {apiGroups: [multicluster.x-k8s.io], resources: [serviceimports], verbs: [get, list, watch]}
 - {apiGroups: [apps], resources: [replicasets], verbs: [get, list, watch]}
 - {apiGroups: [authentication.k8s.io], resources: [tokenreviews], verbs: [create]}
 - {apiGroups: [authorization.k8s.io], resources: [subjectaccessreviews], verbs: [create]}

@@ -119,7 +119,8 @@ func Read(ctx context.Context, cfg Config) (*Mesh, error) {
 	return out, nil
 }
 
-// watch returns an error as soon as an API server refuses to be read, nil when ctx ends.
+// watch returns an error if an API server refuses to be read, nil when ctx ends. It waits for
+// an answer about each resource, so that the error lists the same resources each time.
 func watch(ctx context.Context, readers []*reader) error {
 	ticks := time.NewTicker(watchInterval)
 	defer ticks.Stop()
@@ -130,6 +131,9 @@ func watch(ctx context.Context, readers []*reader) error {
 		case <-ticks.C:
 		}
 		for _, r := range readers {
+			if !r.answered() {
+				continue
+			}
 			if err := r.failure(func(s *kube.ResourceStatus) bool { return s.Cause == kube.CauseForbidden && !s.Optional }); err != nil {
 				return err
 			}
@@ -222,6 +226,15 @@ type apiSink struct {
 
 // Synced implements snapshot.Sink.
 func (s apiSink) Synced(mesh.ClusterID) { s.synced() }
+
+// answered reports whether the API was read, or refused to be read, for each resource.
+func (r *reader) answered() bool {
+	if r.api == nil {
+		return true
+	}
+	st := r.api.Status()
+	return !slices.ContainsFunc(st.Resources, func(s kube.ResourceStatus) bool { return !s.Synced && !s.Optional && s.Error == "" })
+}
 
 // explain returns the error of the API in place of the end of the wait for it.
 func (r *reader) explain(err error) error {

@@ -50,7 +50,36 @@ func checkSidecar(s *networkingv1alpha3.Sidecar) *FieldError {
 	if fault := checkEgressProxy(s.OutboundTrafficPolicy); fault != nil {
 		return fault
 	}
-	return each("egress", s.Egress, checkEgress)
+	return checkEgresses(s.Egress)
+}
+
+// checkEgresses requires that each port number or Unix socket has one listener: it names the
+// route configuration, too.
+func checkEgresses(egress []*networkingv1alpha3.IstioEgressListener) *FieldError {
+	if fault := each("egress", egress, checkEgress); fault != nil {
+		return fault
+	}
+	ports, sockets, all := map[uint32]int{}, map[string]int{}, -1
+	for i, e := range egress {
+		field := at("egress", i)
+		switch isUnix := strings.HasPrefix(e.Bind, snapshot.UnixScheme); {
+		case isUnix:
+			if first, twice := sockets[e.Bind]; twice {
+				return faultf(field+".bind", "%q is the socket of %s, too", e.Bind, at("egress", first))
+			}
+			sockets[e.Bind] = i
+		case e.Port.GetNumber() != 0:
+			if first, twice := ports[e.Port.Number]; twice {
+				return faultf(field+".port.number", "%d is the port of %s, too", e.Port.Number, at("egress", first))
+			}
+			ports[e.Port.Number] = i
+		case all >= 0:
+			return faultf(field, "has no port, like %s: only one listener may have none", at("egress", all))
+		default:
+			all = i
+		}
+	}
+	return nil
 }
 
 func checkEgressProxy(p *networkingv1alpha3.OutboundTrafficPolicy) *FieldError {

@@ -57,7 +57,7 @@ func (g *generator) outboundHTTP(statPrefix, routeName string, o httpOptions) *l
 func (g *generator) outboundHCM(statPrefix, routeName string, o httpOptions) *hcmv3.HttpConnectionManager {
 	h := g.baseHCM(statPrefix, o)
 	h.HttpFilters = slices.Insert(h.HttpFilters, len(h.HttpFilters)-1, g.alpnFilter())
-	h.RouteSpecifier = &hcmv3.HttpConnectionManager_Rds{Rds: &hcmv3.Rds{ConfigSource: adsSource(), RouteConfigName: routeName}}
+	h.RouteSpecifier = &hcmv3.HttpConnectionManager_Rds{Rds: &hcmv3.Rds{ConfigSource: adsSource, RouteConfigName: routeName}}
 	return h
 }
 

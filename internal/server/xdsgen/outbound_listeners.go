@@ -366,7 +366,7 @@ func (u egressListener) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, err
 	}
 	g := generator{enc: enc}
 	name := at[0] + "_" + portString(number)
-	http := g.outboundHTTP("outbound_"+name+";", portString(number), httpOptions{
+	http := g.outboundHTTP("outbound_"+name+";", egressRoutesName(e), httpOptions{
 		settings: u.settings, grpcWeb: protocol == mesh.GRPCWeb,
 	})
 	l := &listenerv3.Listener{

@@ -2,6 +2,7 @@ package xdsgen
 
 import (
 	"slices"
+	"strings"
 
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
 	"google.golang.org/protobuf/types/known/wrapperspb"
@@ -128,7 +129,7 @@ func (v routeView) egress(s *snapshot.Snapshot, i int) Unit {
 		return nil
 	}
 	facts := v.facts(s)
-	if facts.unknown == mesh.PassthroughCluster && (!v.captured || e.GetCaptureMode() == networkingv1alpha3.CaptureMode_NONE || p == mesh.HTTPProxy) {
+	if facts.unknown == mesh.PassthroughCluster && (bindsPort(e, v.captured) || p == mesh.HTTPProxy) {
 		// Clients connect to the listener itself. Passing requests for unknown
 		// hosts on to the original destination would be a loop.
 		facts.unknown = mesh.BlackHoleCluster
@@ -311,9 +312,18 @@ func (u egressRoutes) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, error
 	if err := hosts.addUnserved(u.routeFacts, slices.Collect(u.routed.all), names); err != nil {
 		return nil, err
 	}
-	rc := baseRoutes(portString(e.GetPort().GetNumber()))
+	rc := baseRoutes(egressRoutesName(e))
 	rc.IgnorePortInHostMatching = names == byName
 	return one(u.encode(rc, hosts))
+}
+
+// egressRoutesName returns the name of the route configuration of an egress listener: its
+// Unix socket or its port.
+func egressRoutesName(e *networkingv1alpha3.IstioEgressListener) string {
+	if strings.HasPrefix(e.GetBind(), snapshot.UnixScheme) {
+		return e.GetBind()
+	}
+	return portString(e.GetPort().GetNumber())
 }
 
 // encode encodes a configuration with its virtual hosts and catchAll. The encoding of a
