@@ -39,7 +39,7 @@ func Flags() []Flag {
 			o.Inbound.All = s == all
 			return parseListOrAll(&o.Inbound.List, s, parseOnePort)
 		}},
-		{Name: "istio-local-exclude-ports", Short: "d", Annotation: annotations + "excludeInboundPorts", Default: "15090,15021,15020", Usage: "`Ports` whose inbound connections are not redirected; the annotation adds to them", set: func(o *Options, s string) error { return parseList(&o.InboundExclude, s, parseOnePort) }},
+		{Name: excludeInbound, Short: "d", Annotation: annotations + "excludeInboundPorts", Default: "15090,15021,15020", Usage: "`Ports` whose inbound connections are not redirected; the annotation adds to them", set: func(o *Options, s string) error { return parseList(&o.InboundExclude, s, parseOnePort) }},
 		{Name: "istio-exclude-interfaces", Short: "c", Annotation: annotations + "excludeInterfaces", Usage: "`Interfaces` whose connections are not redirected", set: func(o *Options, s string) error { return parseList(&o.ExcludeInterfaces, s, parseInterface) }},
 		{Name: "istio-service-cidr", Short: "i", Annotation: annotations + "includeOutboundIPRanges", Default: "*", Usage: "`Ranges` of addresses to which outbound connections are redirected, * for all", set: func(o *Options, s string) error {
 			o.Outbound.All = s == all
@@ -161,3 +161,14 @@ func parseLoopback(o *Options, s string) error {
 	o.Loopback = p
 	return err
 }
+
+// FromAnnotation returns the value of the flag for the value of its annotation. Ports of Envoy
+// and the agent are never redirected.
+func (f *Flag) FromAnnotation(value string) string {
+	if f.Name == excludeInbound {
+		return f.Default + "," + value
+	}
+	return value
+}
+
+const excludeInbound = "istio-local-exclude-ports"

@@ -215,7 +215,7 @@ func (o *Options) proxy(c *chain, proxy match) {
 	// connection to an address of this machine, where the inbound one takes it. Queries for
 	// names do not come back to the proxy.
 	for _, local := range []netip.Prefix{o.Loopback, localhost6} {
-		matches := []match{out(loopback), not(to(local)), tcp, not(port(tcpDport, o.TunnelPort))}
+		matches := []match{out(loopback), not(to(local)), not(port(tcpDport, o.TunnelPort))}
 		if o.DNS != 0 {
 			matches = append(matches, not(port(tcpDport, portDNS)))
 		}
@@ -225,7 +225,7 @@ func (o *Options) proxy(c *chain, proxy match) {
 	if !o.redirectsLoopback() {
 		matches := []match{out(loopback), not(proxy)}
 		if o.DNS != 0 {
-			matches = []match{out(loopback), tcp, not(port(tcpDport, portDNS)), not(proxy)}
+			matches = []match{out(loopback), not(port(tcpDport, portDNS)), not(proxy)}
 		}
 		c.add(leave, matches...)
 	}
