@@ -45,8 +45,9 @@ type Config struct {
 
 // Manager gets and renews one certificate.
 type Manager struct {
-	cfg   Config
-	again chan struct{} // capacity 1: renew now
+	cfg    Config
+	again  chan struct{} // capacity 1: renew now
+	failed chan struct{} // closed when the first request fails
 
 	mu      sync.Mutex
 	status  Status
@@ -64,7 +65,12 @@ type Status struct {
 }
 
 // NewManager returns a manager that does nothing before Run.
-func NewManager(cfg Config) *Manager { return &Manager{cfg: cfg, again: make(chan struct{}, 1)} }
+func NewManager(cfg Config) *Manager {
+	return &Manager{cfg: cfg, again: make(chan struct{}, 1), failed: make(chan struct{})}
+}
+
+// Failed returns a channel that is closed if the first request fails.
+func (m *Manager) Failed() <-chan struct{} { return m.failed }
 
 // Status returns the state. It may be called at any time.
 func (m *Manager) Status() Status {
@@ -152,6 +158,9 @@ func (m *Manager) note(current *Certificate, err error) {
 	m.status.Certificate, m.status.Err = current, err
 	m.status.Requests++
 	if err != nil {
+		if m.status.Requests == 1 {
+			close(m.failed)
+		}
 		m.status.Failures++
 	}
 }
@@ -164,29 +173,34 @@ const keyAlgorithm = certs.ECDSAP256
 func (m *Manager) renew(ctx context.Context, current *Certificate, failures int) (*Certificate, error) {
 	ctx, cancel := context.WithTimeout(ctx, attemptTimeout)
 	defer cancel()
-	key, err := certs.GenerateKey(keyAlgorithm)
-	if err != nil {
-		return nil, fmt.Errorf("make a key: %w", err)
-	}
-	csr, err := certs.NewCSR(key, m.cfg.Identity)
-	if err != nil {
-		return nil, err
-	}
 	m.mu.Lock()
 	have := m.usable(current)
 	m.mu.Unlock()
 	if failures%2 == 1 {
 		have.Certificate = nil
 	}
-	response, err := m.cfg.Signer.Sign(ctx, csr, m.cfg.TTL, have)
-	if err != nil {
-		return nil, err
-	}
-	cert, err := check(m.cfg.Identity, key, response, m.cfg.Now())
+	cert, err := Request(ctx, m.cfg.Signer, m.cfg.Identity, m.cfg.TTL, have, m.cfg.Now())
 	if err != nil {
 		return nil, err
 	}
 	return cert, m.cfg.Publish(ctx, cert)
+}
+
+// Request gets one certificate with a new key.
+func Request(ctx context.Context, signer Signer, id mesh.Identity, ttl time.Duration, current Current, now time.Time) (*Certificate, error) {
+	key, err := certs.GenerateKey(keyAlgorithm)
+	if err != nil {
+		return nil, fmt.Errorf("make a key: %w", err)
+	}
+	csr, err := certs.NewCSR(key, id)
+	if err != nil {
+		return nil, err
+	}
+	response, err := signer.Sign(ctx, csr, ttl, current)
+	if err != nil {
+		return nil, err
+	}
+	return check(id, key, response, now)
 }
 
 // renewIn returns how long to use cert. It fails when cert has expired by this machine's
