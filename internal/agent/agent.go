@@ -86,9 +86,11 @@ func Run(ctx context.Context, cfg config.Config, opts Options) error {
 		for _, s := range sockets {
 			tasks.Go(func() error { return s.serve(serving, s.listener) })
 		}
-		tasks.Go(func() error { manager.Run(serving); return nil })
-		tasks.Go(func() error { explainFailure(serving, &cfg, opts, manager.Failed()); return nil })
-		tasks.Go(func() error { return publisher.lists.Run(serving) })
+		if cfg.WorkloadSocket == "" {
+			tasks.Go(func() error { manager.Run(serving); return nil })
+			tasks.Go(func() error { explainFailure(serving, &cfg, opts, manager.Failed()); return nil })
+			tasks.Go(func() error { return publisher.lists.Run(serving) })
+		}
 		if cfg.FollowRoots || health != nil {
 			stream := newStream(&cfg, opts, call, health, publisher)
 			tasks.Go(func() error { return stream.Run(serving) })

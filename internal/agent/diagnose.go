@@ -56,16 +56,29 @@ func explainFailure(ctx context.Context, cfg *config.Config, opts Options, faile
 
 // examination returns the checks of the way to a certificate.
 func examination(cfg *config.Config, opts Options) *doctor.Config {
-	client := newClient(cfg, cfg.CA)
-	return &doctor.Config{
-		TokenFile: cfg.TokenFile, Namespace: cfg.Identity.Namespace, ServiceAccount: cfg.Identity.ServiceAccount, Audience: tokenAudience,
-		RootFile: cfg.CARootFile, Addr: cfg.CA.Addr(), ServerName: cfg.CA.Name,
-		Sign: func(ctx context.Context) error {
-			_, err := workloadcert.Request(ctx, client, cfg.Identity, cfg.SecretTTL, workloadcert.Current{}, opts.Now())
+	c := &doctor.Config{RootFile: cfg.CARootFile, Addr: cfg.CA.Addr(), ServerName: cfg.CA.Name, Now: opts.Now}
+	switch {
+	case cfg.WorkloadSocket != "": // another SPIFFE agent has the certificate
+	case cfg.CertFiles != nil:
+		c.Files = func() error {
+			_, err := cfg.CertFiles.Load(opts.Now())
 			return err
-		},
-		Now: opts.Now,
+		}
+	default:
+		client, current := newClient(cfg, cfg.CA), workloadcert.Current{}
+		if cfg.ProvisionedFiles != nil {
+			current.Certificate = cfg.ProvisionedFiles.Client(opts.Now())
+		}
+		if current.Certificate == nil {
+			c.TokenFile, c.Audience = cfg.TokenFile, tokenAudience
+			c.Namespace, c.ServiceAccount = cfg.Identity.Namespace, cfg.Identity.ServiceAccount
+		}
+		c.Sign = func(ctx context.Context) error {
+			_, err := workloadcert.Request(ctx, client, cfg.Identity, cfg.SecretTTL, current, opts.Now())
+			return err
+		}
 	}
+	return c
 }
 
 // runs reports whether an agent with this configuration runs.

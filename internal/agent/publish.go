@@ -31,7 +31,7 @@ func newPublisher(cfg *config.Config, opts Options, secrets *sds.Server, apps *a
 	client := newClient(cfg, cfg.CA)
 	p := &publisher{secrets: secrets, apps: apps}
 	manager := workloadcert.NewManager(workloadcert.Config{
-		Identity: cfg.Identity, Signer: client,
+		Identity: cfg.Identity, Signer: client, Files: cfg.CertFiles, Provisioned: cfg.ProvisionedFiles,
 		TTL: cfg.SecretTTL, Grace: cfg.Grace, Jitter: cfg.Jitter,
 		Publish: p.useCertificate, Log: opts.Log, Now: opts.Now, Rand: opts.Rand,
 	})

@@ -22,7 +22,9 @@ import (
 type statusServer struct {
 	admin *adminClient // nil without an Envoy
 	cert  func() workloadcert.Status
-	log   *slog.Logger
+	// otherCert means that Envoy gets its certificate from another SPIFFE agent.
+	otherCert bool
+	log       *slog.Logger
 
 	metrics     http.Handler
 	kubelet     http.Handler
@@ -73,7 +75,7 @@ func newStatus(cfg *config.Config, admin *adminClient, cert func() workloadcert.
 		merger.Envoy = admin.metrics
 	}
 	s := &statusServer{
-		admin: admin, cert: cert, log: opts.Log,
+		admin: admin, cert: cert, otherCert: cfg.WorkloadSocket != "", log: opts.Log,
 		metrics: metrics.New(merger, registry),
 		kubelet: probe.Handler(cfg.KubeletProbes),
 		control: newControl(admin, opts.Log),

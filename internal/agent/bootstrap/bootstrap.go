@@ -5,6 +5,7 @@ package bootstrap
 
 import (
 	"bytes"
+	"cmp"
 	"crypto/tls"
 	"encoding/json"
 	"fmt"
@@ -44,6 +45,9 @@ type Config struct {
 	// SDSSocket is the path of the Unix socket that serves Envoy's secrets. Its directory
 	// holds nothing else, so that it can be closed to other users.
 	SDSSocket string
+	// WorkloadSocket, if set, is the path of the Unix socket of another SPIFFE agent, which
+	// serves the certificate of the workload instead.
+	WorkloadSocket string
 
 	// Discovery is the control plane.
 	Discovery Server
@@ -128,7 +132,7 @@ func build(c Config) (*bootstrapv3.Bootstrap, error) {
 			Clusters: []*clusterv3.Cluster{
 				localCluster(clusterStats, c.Local, c.AdminPort),
 				localCluster(clusterAgent, c.Local, c.StatusPort),
-				p.sdsCluster(c.SDSSocket),
+				p.sdsCluster(cmp.Or(c.WorkloadSocket, c.SDSSocket)),
 				p.xdsCluster(c),
 			},
 		},

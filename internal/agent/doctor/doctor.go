@@ -25,6 +25,9 @@ type Config struct {
 	Namespace, ServiceAccount string
 	Audience                  string
 
+	// Files checks the files that hold the certificate.
+	Files func() error
+
 	// RootFile holds the roots that sign the certificate of the control plane at Addr,
 	// host:port, which must be for ServerName.
 	RootFile, Addr, ServerName string
@@ -72,6 +75,7 @@ func (c *Config) Examine(ctx context.Context) []Finding {
 			detail, held, err = c.token()
 			return detail, err
 		}},
+		{"files", c.Files == nil, func(context.Context) (string, error) { return "", c.Files() }},
 		{"roots", c.RootFile == "", func(context.Context) (detail string, err error) {
 			detail, roots, err = c.roots()
 			return detail, err

@@ -27,8 +27,14 @@ type Signer interface {
 	Sign(ctx context.Context, csr []byte, ttl time.Duration, current Current) (Response, error)
 }
 
-// Config of a Manager. All fields are needed.
+// Config of a Manager. All fields are needed, except Files and Provisioned.
 type Config struct {
+	// Files, if set, hold the certificate, and the manager requests none.
+	Files *Files
+	// Provisioned, if set, hold a certificate that proves the identity in requests until there
+	// is another.
+	Provisioned *Files
+
 	Identity mesh.Identity
 	Signer   Signer
 	// TTL is the requested lifetime.
@@ -117,6 +123,10 @@ func (m *Manager) Revoked(leaf *x509.Certificate) {
 // Run gets a certificate and renews it until ctx ends. It logs failures, keeps the last one
 // in the status, and never gives up.
 func (m *Manager) Run(ctx context.Context) {
+	if m.cfg.Files != nil {
+		m.follow(ctx)
+		return
+	}
 	var (
 		current  *Certificate
 		failures int
@@ -176,6 +186,9 @@ func (m *Manager) renew(ctx context.Context, current *Certificate, failures int)
 	m.mu.Lock()
 	have := m.usable(current)
 	m.mu.Unlock()
+	if have.Certificate == nil && m.cfg.Provisioned != nil {
+		have.Certificate = m.cfg.Provisioned.Client(m.cfg.Now())
+	}
 	if failures%2 == 1 {
 		have.Certificate = nil
 	}

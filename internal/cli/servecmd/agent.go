@@ -9,6 +9,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/netip"
+	"os"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -19,6 +20,7 @@ import (
 	"github.com/meshctl/meshctl/internal/cli"
 	"github.com/meshctl/meshctl/internal/files"
 	"github.com/meshctl/meshctl/internal/logs"
+	"github.com/meshctl/meshctl/internal/serving"
 )
 
 type agentOptions struct {
@@ -139,6 +141,8 @@ func (o *agentOptions) resolve(env *cli.Env) (cfg agentconfig.Config, opts agent
 	in := agentconfig.Input{
 		Flags: o.flags, Version: cli.CurrentBuild().Version,
 		CPULimit: cpuLimit(env), MemoryLimit: memoryLimit(log),
+		Exists: func(path string) bool { _, err := os.Stat(path); return err == nil },
+		Live:   func(path string) bool { _, err := serving.ProbeSocket(path); return errors.Is(err, serving.ErrInUse) },
 	}
 	if env.Environ != nil {
 		in.Environ = env.Environ()
