@@ -42,11 +42,11 @@ func TestFiles(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, f := &signer{ca: certstest.NewIstioCA(t)}, inFiles(t)
 		go func() {
-			time.Sleep(10 * time.Second) //nolint:forbidigo // of fake time
+			time.Sleep(10 * time.Second)
 			writeCertificate(t, s.ca, f, time.Hour)
-			time.Sleep(10 * time.Second) //nolint:forbidigo // of fake time
+			time.Sleep(10 * time.Second)
 			noError(t, os.WriteFile(f.Key, []byte("junk"), 0o600))
-			time.Sleep(10 * time.Second) //nolint:forbidigo // of fake time
+			time.Sleep(10 * time.Second)
 			writeCertificate(t, s.ca, f, time.Hour)
 		}()
 		m, published, log := runManager(t, s, time.Minute, func(c *Config) { c.Files = f })
