@@ -43,6 +43,11 @@ func (s *statusServer) check(ctx context.Context) error {
 		}
 		return errors.New("no certificate yet")
 	}
+	if s.names != nil {
+		if err := s.names.Ready(); err != nil {
+			return err
+		}
+	}
 	if s.admin == nil { // no Envoy: the files of applications were written with the certificate
 		return nil
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/meshctl/meshctl/internal/agent/config"
+	"github.com/meshctl/meshctl/internal/agent/dns"
 	"github.com/meshctl/meshctl/internal/agent/metrics"
 	"github.com/meshctl/meshctl/internal/agent/probe"
 	"github.com/meshctl/meshctl/internal/agent/revocation"
@@ -21,6 +22,7 @@ import (
 
 type statusServer struct {
 	admin *adminClient // nil without an Envoy
+	names *dns.Server  // nil without a DNS server
 	cert  func() workloadcert.Status
 	// otherCert means that Envoy gets its certificate from another SPIFFE agent.
 	otherCert bool
@@ -34,8 +36,11 @@ type statusServer struct {
 	lastReason  atomic.Value // string, to log each reason once
 }
 
-func newStatus(cfg *config.Config, admin *adminClient, cert func() workloadcert.Status, lists func() revocation.Status, opts Options) *statusServer {
+func newStatus(cfg *config.Config, admin *adminClient, names *dns.Server, cert func() workloadcert.Status, lists func() revocation.Status, opts Options) *statusServer {
 	registry := prometheus.NewRegistry()
+	if names != nil {
+		registry.MustRegister(names.Collectors()...)
+	}
 	gauge := func(name, help string, labels prometheus.Labels, value func() float64) {
 		registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help, ConstLabels: labels}, value))
 	}
@@ -75,7 +80,7 @@ func newStatus(cfg *config.Config, admin *adminClient, cert func() workloadcert.
 		merger.Envoy = admin.metrics
 	}
 	s := &statusServer{
-		admin: admin, cert: cert, otherCert: cfg.WorkloadSocket != "", log: opts.Log,
+		admin: admin, names: names, cert: cert, otherCert: cfg.WorkloadSocket != "", log: opts.Log,
 		metrics: metrics.New(merger, registry),
 		kubelet: probe.Handler(cfg.KubeletProbes),
 		control: newControl(admin, opts.Log),
@@ -89,6 +94,9 @@ func (s *statusServer) serve(ctx context.Context, listener net.Listener) error {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz/ready", s.ready)
 	mux.Handle("GET /metrics", s.metrics)
+	if s.names != nil {
+		mux.HandleFunc("GET /debug/ndsz", s.names.ServeTable)
+	}
 	mux.Handle("GET /stats/prometheus", s.metrics)
 	mux.Handle("GET /app-health/", s.kubelet)
 	mux.Handle("GET /app-lifecycle/", s.kubelet)

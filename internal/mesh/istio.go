@@ -10,6 +10,7 @@ const (
 	PortMonitoring      = 15014
 	PortAgentStatus     = 15020
 	PortEnvoyReadiness  = 15021
+	PortAgentDNS        = 15053
 	PortEnvoyPrometheus = 15090
 	PortEastWest        = 15443
 )

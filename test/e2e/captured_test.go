@@ -106,16 +106,18 @@ func (p *proxy) start(t *testing.T, dir, secure string, env ...string) (stop fun
 
 // controlPlane runs meshctl serve as cluster1 of a mesh of two directories,
 // with a CA and a token issuer in dir, and returns its two xDS addresses.
-func controlPlane(t *testing.T, dir, mesh string) (plain, secure string) {
+func controlPlane(t *testing.T, dir, mesh string, flags ...string) (plain, secure string) {
 	t.Helper()
 	mustRun(t, "certs", "root-ca", "--out", filepath.Join(dir, "root"))
 	mustRun(t, "certs", "intermediate-ca", "--root", filepath.Join(dir, "root"), "--out", filepath.Join(dir, "ca"), "cluster1")
 	mustRun(t, "token", "issuer", "--out", filepath.Join(dir, "issuer"))
 	plain, secure = "127.3.0.2:15010", "127.3.0.2:15012"
-	stop := background(t, filepath.Join(dir, "serve.log"), dir, nil, "serve", "--cluster-id", "cluster1",
-		"--config-dir", absolute(t, filepath.Join(mesh, "cluster1")), "--remote-dir", "cluster2="+absolute(t, filepath.Join(mesh, "cluster2")),
-		"--ca-dir", filepath.Join(dir, "ca", "cluster1"), "--token-issuer", "cluster1="+filepath.Join(dir, "issuer"),
-		"--grpc-addr", plain, "--secure-grpc-addr", secure, "--http-addr", "127.3.0.2:8080", "--monitoring-addr", "127.3.0.2:15014")
+	stop := background(t, filepath.Join(dir, "serve.log"), dir, nil, append([]string{
+		"serve", "--cluster-id", "cluster1",
+		"--config-dir", absolute(t, filepath.Join(mesh, "cluster1")), "--remote-dir", "cluster2=" + absolute(t, filepath.Join(mesh, "cluster2")),
+		"--ca-dir", filepath.Join(dir, "ca", "cluster1"), "--token-issuer", "cluster1=" + filepath.Join(dir, "issuer"),
+		"--grpc-addr", plain, "--secure-grpc-addr", secure, "--http-addr", "127.3.0.2:8080", "--monitoring-addr", "127.3.0.2:15014",
+	}, flags...)...)
 	t.Cleanup(stop)
 	eventually(t, "the control plane listens", func() error {
 		conn, err := net.Dial("tcp", secure)

@@ -49,6 +49,11 @@ type Config struct {
 	// serves the certificate of the workload instead.
 	WorkloadSocket string
 
+	// XDSSocket is the path of the Unix socket that relays xDS streams. Direct
+	// makes Envoy connect to the control plane itself.
+	XDSSocket string
+	Direct    bool
+
 	// Discovery is the control plane.
 	Discovery Server
 	// XDSRootFile holds the roots of the control plane's certificate, PEM. If it is empty,
@@ -117,6 +122,10 @@ func build(c Config) (*bootstrapv3.Bootstrap, error) {
 		return nil, fmt.Errorf("node metadata: %w", err)
 	}
 	var p packer
+	xds := p.socketCluster(ClusterXDS, c.XDSSocket)
+	if c.Direct {
+		xds = p.xdsCluster(c)
+	}
 	b := &bootstrapv3.Bootstrap{
 		Node: &corev3.Node{
 			Id:       c.Node.String(),
@@ -132,8 +141,8 @@ func build(c Config) (*bootstrapv3.Bootstrap, error) {
 			Clusters: []*clusterv3.Cluster{
 				localCluster(clusterStats, c.Local, c.AdminPort),
 				localCluster(clusterAgent, c.Local, c.StatusPort),
-				p.sdsCluster(cmp.Or(c.WorkloadSocket, c.SDSSocket)),
-				p.xdsCluster(c),
+				p.socketCluster(ClusterSDS, cmp.Or(c.WorkloadSocket, c.SDSSocket)),
+				xds,
 			},
 		},
 		DynamicResources: dynamicResources(c.Delta),

@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"net/netip"
 	"net/url"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -62,6 +61,8 @@ type Config struct {
 	// Probe checks the application, whose health is reported to the control plane; nil is
 	// for none.
 	Probe *probe.Config
+	// DNS configures the DNS server of the agent; nil is for none.
+	DNS *DNS
 	// KubeletProbes are the probes of the application that the agent answers, by path.
 	KubeletProbes map[string]probe.Kubelet
 	// Scrapes are the URLs of the application's metrics, which the agent merges with its own
@@ -73,10 +74,6 @@ type Config struct {
 	// directory of their certificate files. Empty writes none.
 	GRPCBootstrap, CertDir string
 }
-
-// XDSSocket returns the path of the Unix socket that forwards the xDS streams of
-// applications.
-func (c *Config) XDSSocket() string { return filepath.Join(c.ConfigPath, "XDS") }
 
 // Flags are the values of the command line. A zero value or nil is a flag not given.
 type Flags struct {
@@ -91,7 +88,8 @@ type Flags struct {
 	AdminPort, StatusPort, ReadyPort, StatsPort     int
 	Concurrency                                     int
 	Delta                                           string // a boolean
-	NoEnvoy                                         string // a boolean
+	NoEnvoy, NoRelay                                string // booleans
+	DNSForwardParallel                              string // a boolean
 	GRPCBootstrap, OutputCerts                      string
 	DrainDuration, TerminationDrainDuration         *time.Duration
 	LogLevel                                        string
@@ -157,6 +155,7 @@ func Resolve(in Input) (cfg Config, warnings []string, err error) {
 	r.proxyless(&cfg)
 	r.identitySource(&cfg, &in)
 	r.nodeMetadata(&cfg, pc, in.PodLabels)
+	r.dns(&cfg)
 	r.probe(&cfg, pc.GetReadinessProbe())
 	r.kubeletProbes(&cfg)
 	r.scrapes(&cfg, r.podFile(DefaultPodAnnotationsFile, in.PodAnnotations))

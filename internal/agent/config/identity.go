@@ -57,7 +57,7 @@ func (r *resolver) identitySource(cfg *Config, in *Input) {
 		if cfg.NoEnvoy {
 			r.errorf("the certificates at the socket %s are only for Envoy: leave out --no-envoy (or DISABLE_ENVOY)", socket)
 		}
-		cfg.WorkloadSocket = socket
+		cfg.WorkloadSocket, cfg.Direct = socket, true // only Envoy has this certificate
 	case name != "" && name != workloadSocketName:
 		r.errorf("%s=%q: agent configured for non-default SDS socket path: %s but no socket found", socketVariable, name, socket)
 	case exists(files(workloadCertDir)):
@@ -91,7 +91,10 @@ func (r *resolver) unsupportedIdentity() {
 		r.errorf("PILOT_CERT_PROVIDER=none is not supported: the agent verifies the control plane; name its roots with --root-ca")
 	}
 	for _, s := range [][2]string{
-		{"ECC_CURVE", "P256"}, {"ECC_SIGNATURE_ALGORITHM", "ECDSA"}, {"PKCS8_KEY", "true"}, {"WORKLOAD_RSA_KEY_SIZE", ""},
+		{"ECC_CURVE", "P256"},
+		{"ECC_SIGNATURE_ALGORITHM", "ECDSA"},
+		{"PKCS8_KEY", "true"},
+		{"WORKLOAD_RSA_KEY_SIZE", ""},
 		{"ISTIO_META_CERT_SIGNER", ""},
 	} {
 		if v := r.lookup(s[0]); v != "" && !strings.EqualFold(v, s[1]) && !slices.Contains([]string{"false", "0"}, v) {

@@ -266,6 +266,8 @@ func (r *resolver) server(s setting) bootstrap.Server {
 func (r *resolver) envoy(cfg *Config, pc *meshv1alpha1.ProxyConfig) {
 	cfg.ConfigPath = pc.GetConfigPath()
 	cfg.SDSSocket = filepath.Join(cfg.ConfigPath, "sds", "socket")
+	cfg.XDSSocket = filepath.Join(cfg.ConfigPath, "XDS")
+	cfg.Direct = r.boolean(setting{cmp.Or(r.flags.NoRelay, "false"), "--no-relay"})
 	cfg.InPod = r.lookup("KUBERNETES_SERVICE_HOST") != ""
 	cfg.EnvoyPath = cmp.Or(pc.GetBinaryPath(), "envoy")
 	cfg.Concurrency = int(pc.GetConcurrency().GetValue())

@@ -51,9 +51,10 @@ type Config struct {
 
 // Manager gets and renews one certificate.
 type Manager struct {
-	cfg    Config
-	again  chan struct{} // capacity 1: renew now
-	failed chan struct{} // closed when the first request fails
+	cfg   Config
+	again chan struct{} // capacity 1: renew now
+	// obtained is closed with the first certificate, and failed when the first request fails.
+	obtained, failed chan struct{}
 
 	mu      sync.Mutex
 	status  Status
@@ -72,8 +73,11 @@ type Status struct {
 
 // NewManager returns a manager that does nothing before Run.
 func NewManager(cfg Config) *Manager {
-	return &Manager{cfg: cfg, again: make(chan struct{}, 1), failed: make(chan struct{})}
+	return &Manager{cfg: cfg, again: make(chan struct{}, 1), obtained: make(chan struct{}), failed: make(chan struct{})}
 }
+
+// Obtained returns a channel that is closed when there is a certificate.
+func (m *Manager) Obtained() <-chan struct{} { return m.obtained }
 
 // Failed returns a channel that is closed if the first request fails.
 func (m *Manager) Failed() <-chan struct{} { return m.failed }
@@ -165,6 +169,9 @@ func (m *Manager) Run(ctx context.Context) {
 func (m *Manager) note(current *Certificate, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	if m.status.Certificate == nil && current != nil {
+		close(m.obtained)
+	}
 	m.status.Certificate, m.status.Err = current, err
 	m.status.Requests++
 	if err != nil {

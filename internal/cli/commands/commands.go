@@ -36,6 +36,7 @@ func groups() []cli.Group {
 			proxycmd.NewExplain,
 			checkcmd.NewAnalyze,
 			checkcmd.NewValidate,
+			proxycmd.NewAuthz,
 			proxycmd.NewRender,
 			debugcmd.NewXDS,
 			debugcmd.NewLogLevel,

@@ -95,8 +95,9 @@ func (o *agentOptions) bind(fs *pflag.FlagSet) {
 	cli.MarkWeakening(fs, "tls-key-exchange", "classic")
 	cli.DirVar(fs, &f.ConfigPath, "config-path", "`Directory` for the bootstrap and the SDS socket (configPath, default "+agentconfig.DefaultConfigPath+")")
 	fs.StringVar(&f.Envoy, "envoy", "", "`Path` of Envoy (binaryPath, default envoy on PATH)")
-	fs.StringVar(&f.NoEnvoy, "no-envoy", "", "Start no Envoy, only serve applications with gRPC, a `boolean` (DISABLE_ENVOY, default false)")
-	fs.Lookup("no-envoy").NoOptDefVal = "true"
+	optionalBool(fs, &f.NoEnvoy, "no-envoy", "Start no Envoy, only serve applications with gRPC, a `boolean` (DISABLE_ENVOY, default false)")
+	optionalBool(fs, &f.NoRelay, "no-relay", "Let Envoy connect to the control plane itself instead of through the agent, a `boolean` (default false)")
+	optionalBool(fs, &f.DNSForwardParallel, "dns-forward-parallel", "Ask all name servers of the machine at once, a `boolean` (DNS_FORWARD_PARALLEL, default false)")
 	fs.StringVar(&f.GRPCBootstrap, "grpc-bootstrap", "",
 		"Write the gRPC bootstrap of applications to this `file` (GRPC_XDS_BOOTSTRAP, default with --no-envoy grpc-bootstrap.json in --config-path)")
 	fs.StringVar(&f.OutputCerts, "output-certs", "",
@@ -112,6 +113,13 @@ func (o *agentOptions) bind(fs *pflag.FlagSet) {
 	optionalDuration(fs, &f.TerminationDrainDuration, "termination-drain-duration",
 		"Drain connections for this `duration` before the end (terminationDrainDuration, default 5s)")
 	fs.StringVar(&f.LogLevel, "proxy-log-level", "", "Log `level` of Envoy, with levels of components, such as info,misc:error (default warning)")
+}
+
+// optionalBool defines a boolean flag that the environment may set instead. Empty means not
+// given.
+func optionalBool(fs *pflag.FlagSet, p *string, name, usage string) {
+	fs.StringVar(p, name, "", usage)
+	fs.Lookup(name).NoOptDefVal = "true"
 }
 
 // optionalDuration defines a duration flag that PROXY_CONFIG may set instead. Nil means

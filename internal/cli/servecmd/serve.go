@@ -100,7 +100,7 @@ start while its own cluster has security policies that are not enforced, unless
 	f.StringVar(&o.cfg.HTTPAddr, "http-addr", ":8080", "`Address` of /ready, /version and status pages; empty turns it off")
 	f.StringVar(&o.cfg.MonitoringAddr, "monitoring-addr", fmt.Sprintf(":%d", mesh.PortMonitoring), "`Address` of /metrics, and of the pages that istioctl reads; empty turns it off")
 	o.federation.bind(f, &o.cfg)
-	o.callers.bind(f)
+	o.callers.bind(f, &o.cfg)
 	bindLimits(f, &o.cfg)
 	cli.ChoiceVar(f, &o.logFormat, "log-format", "Format of the log on standard error", "text", "json")
 	f.StringVar(&o.logLevel, "log-level", "info", "Lowest `level` in the log, debug, info, warn or error, or a level for each area, as in default:info,xds:debug; the areas are "+strings.Join(server.LogAreas(), ", "))

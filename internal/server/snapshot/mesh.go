@@ -219,6 +219,8 @@ type NamespaceFacts struct {
 	Name string
 	// Policies holds the objects of PolicyKinds.
 	Policies map[Kind][]Policy
+	// KeySets holds the fetched key sets of RequestAuthentications, each a JWKS.
+	KeySets map[KeySource]string
 	// EnvoyFilters are sorted by priority, then oldest first.
 	EnvoyFilters []*EnvoyFilter
 	Services     []*MeshService

@@ -33,12 +33,13 @@ const (
 	KindCluster     Kind = "Cluster"     // a cluster that was added, removed or changed
 	KindTrustBundle Kind = "TrustBundle" // the roots of the mesh
 	KindHostName    Kind = "HostName"    // the resolved host names of gateways
+	KindKeySet      Kind = "KeySet"      // the fetched key sets of RequestAuthentications
 )
 
 // IsObject reports whether the kind has objects. The other kinds only name causes of
 // changes.
 func (k Kind) IsObject() bool {
-	return k != KindCluster && k != KindTrustBundle && k != KindHostName
+	return k != KindCluster && k != KindTrustBundle && k != KindHostName && k != KindKeySet
 }
 
 // Key names one object of the mesh.

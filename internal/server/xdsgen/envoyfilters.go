@@ -22,7 +22,8 @@ type chosenFilters struct {
 }
 
 // chooseFilters applies the EnvoyFilters that select a workload, in order. If two have an
-// extension of one name, the first wins. They cannot replace the extensions of WasmPlugins.
+// extension of one name, the first wins. They cannot replace the extensions of WasmPlugins and
+// RequestAuthentications.
 func chooseFilters(s *snapshot.Snapshot, n Node, labels map[string]string) chosenFilters {
 	outbound := networkingv1alpha3.EnvoyFilter_SIDECAR_OUTBOUND
 	if n.ID.Type == mesh.Router {
@@ -33,6 +34,9 @@ func chooseFilters(s *snapshot.Snapshot, n Node, labels map[string]string) chose
 	}
 	var out chosenFilters
 	extensions := pluginExtensions(s, n.Namespace, labels)
+	if rules := tokenRules(s, n.Namespace, labels); len(rules) > 0 {
+		extensions = append(extensions, tokenExtension(rules, n.ID.Type == mesh.Router))
+	}
 	for _, f := range snapshot.EnvoyFiltersFor(s.Namespaces.Get(s.Mesh.RootNamespace), s.Namespaces.Get(n.Namespace), labels) {
 		for _, e := range f.Extensions {
 			taken := func(other snapshot.Extension) bool { return other.Name == e.Name }

@@ -8,6 +8,7 @@ import (
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
 	rbacconfigv3 "github.com/envoyproxy/go-control-plane/envoy/config/rbac/v3"
+	jwtauthnv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/jwt_authn/v3"
 	httprbacv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/rbac/v3"
 	httpwasmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/wasm/v3"
 	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
@@ -26,19 +27,13 @@ import (
 // phase, by priority, and by name. Plugins of the root namespace count in all namespaces.
 func choosePlugins(s *snapshot.Snapshot, namespace string, labels map[string]string) []*snapshot.WasmPlugin {
 	var out []*snapshot.WasmPlugin
-	add := func(from string) {
-		for p := range snapshot.Policies[*extensionsv1alpha1.WasmPlugin](s.Namespaces.Get(from), snapshot.KindWasmPlugin) {
-			_, isFile := snapshot.ModuleFile(p.Spec)
-			leftOut := !isFile && p.Spec.GetFailStrategy() == extensionsv1alpha1.FailStrategy_FAIL_OPEN
-			if !leftOut && pluginApplies(p, namespace, labels) {
-				out = append(out, p)
-			}
+	eachPolicy(s, namespace, snapshot.KindWasmPlugin, func(_ *snapshot.NamespaceFacts, p *snapshot.WasmPlugin) {
+		_, isFile := snapshot.ModuleFile(p.Spec)
+		leftOut := !isFile && p.Spec.GetFailStrategy() == extensionsv1alpha1.FailStrategy_FAIL_OPEN
+		if !leftOut && isAttached(p.Namespace, p.Spec, namespace, labels) {
+			out = append(out, p)
 		}
-	}
-	add(s.Mesh.RootNamespace)
-	if namespace != s.Mesh.RootNamespace {
-		add(namespace)
-	}
+	})
 	slices.SortFunc(out, func(a, b *snapshot.WasmPlugin) int {
 		return cmp.Or(
 			cmp.Compare(phaseOf(a.Spec), phaseOf(b.Spec)),
@@ -57,26 +52,28 @@ func phaseOf(p *extensionsv1alpha1.WasmPlugin) extensionsv1alpha1.PluginPhase {
 	return extensionsv1alpha1.PluginPhase_STATS + 1
 }
 
-func pluginApplies(p *snapshot.WasmPlugin, namespace string, labels map[string]string) bool {
-	if targets := targetsOf(p.Spec); len(targets) > 0 {
-		return p.Namespace == namespace && targetsGateway(targets, labels)
-	}
-	return snapshot.Selects(p.Spec.GetSelector().GetMatchLabels(), labels)
-}
-
-// pluginFilter describes the filter of a plugin, whose configuration comes by ECDS.
+// pluginFilter describes the filter of a plugin, or the one that checks tokens, whose
+// configuration comes by ECDS.
 type pluginFilter struct {
-	Name    string
+	Name    string   // filterJWT, or of a plugin
 	Network bool     // not HTTP
 	Open    bool     // requests pass if the configuration is invalid
 	Ports   []uint32 `json:",omitempty"` // empty means all
 }
 
-// pluginFilters returns the filters of plugins in listeners of a mode, encoded. It returns
-// "" if there are none.
-func pluginFilters(plugins []*snapshot.WasmPlugin, mode typev1beta1.WorkloadMode) string {
+// pluginFilters returns the filters of plugins in listeners of a mode, and the one that checks
+// tokens, encoded. It returns "" if there are none.
+func pluginFilters(plugins []*snapshot.WasmPlugin, mode typev1beta1.WorkloadMode, checksTokens bool) string {
 	var out []pluginFilter
+	tokens := func() {
+		if checksTokens {
+			out, checksTokens = append(out, pluginFilter{Name: filterJWT}), false
+		}
+	}
 	for _, p := range plugins {
+		if phaseOf(p.Spec) > extensionsv1alpha1.PluginPhase_AUTHN {
+			tokens()
+		}
 		if ports, ok := pluginPorts(p.Spec, mode); ok {
 			out = append(out, pluginFilter{
 				Name: pluginName(p), Network: isNetwork(p.Spec), Ports: ports,
@@ -84,6 +81,7 @@ func pluginFilters(plugins []*snapshot.WasmPlugin, mode typev1beta1.WorkloadMode
 			})
 		}
 	}
+	tokens()
 	if len(out) == 0 {
 		return ""
 	}
@@ -202,7 +200,10 @@ func rbacFilter(network, refuse bool) proto.Message {
 func (p *pluginFilter) discovery(g *generator) *corev3.ExtensionConfigSource {
 	source := &corev3.ExtensionConfigSource{ConfigSource: adsSource}
 	messages := []proto.Message{&httpwasmv3.Wasm{}, &httprbacv3.RBAC{}}
-	if p.Network {
+	switch {
+	case p.Name == filterJWT:
+		messages = []proto.Message{&jwtauthnv3.JwtAuthentication{}}
+	case p.Network:
 		messages = []proto.Message{&networkwasmv3.Wasm{}, &networkrbacv3.RBAC{}}
 	}
 	for _, m := range messages {

@@ -362,6 +362,7 @@ func TestSameAsDirectory(t *testing.T) {
 	}
 	definitions.WriteString(crd("networking.istio.io", "EnvoyFilter", "envoyfilters", "v1alpha3"))
 	definitions.WriteString(crd("security.istio.io", "PeerAuthentication", "peerauthentications", "v1"))
+	definitions.WriteString(crd("security.istio.io", "RequestAuthentication", "requestauthentications", "v1"))
 	definitions.WriteString(crd("telemetry.istio.io", "Telemetry", "telemetries", "v1", "v1alpha1"))
 	definitions.WriteString(crd("extensions.istio.io", "WasmPlugin", "wasmplugins", "v1alpha1"))
 	definitions.WriteString(crd("gateway.networking.k8s.io", "Gateway", "gateways", "v1"))
