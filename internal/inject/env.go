@@ -38,7 +38,7 @@ func (p *injection) network() string {
 
 // trustDomain returns the trust domain of the mesh.
 func (i *Injector) trustDomain() string {
-	return cmp.Or(i.Mesh.GetTrustDomain(), mesh.DefaultTrustDomain)
+	return cmp.Or(i.TrustDomain, i.Mesh.GetTrustDomain(), mesh.DefaultTrustDomain)
 }
 
 // proxyEnv returns the environment of the agent, in the order of Istio.
@@ -74,7 +74,7 @@ func (p *injection) proxyEnv() ([]corev1.EnvVar, error) {
 	if w := p.workload; w.Name != "" {
 		env = append(env, value("ISTIO_META_WORKLOAD_NAME", w.Name), value("ISTIO_META_OWNER", w.uri(p.namespace)))
 	}
-	env = append(env, value("ISTIO_META_MESH_ID", cmp.Or(p.Values.Global.MeshID, p.trustDomain())), value("TRUST_DOMAIN", p.trustDomain()))
+	env = append(env, value("ISTIO_META_MESH_ID", cmp.Or(p.Values.Global.MeshID, p.MeshID, p.trustDomain())), value("TRUST_DOMAIN", p.trustDomain()))
 	for _, name := range slices.Sorted(maps.Keys(p.in.Metadata)) {
 		env = append(env, value(name, p.in.Metadata[name]))
 	}

@@ -33,9 +33,12 @@ type Settings struct {
 	Values Values
 	// SystemNamespace is the namespace of the control plane; default istio-system.
 	SystemNamespace string
-	// Cluster and Network are for pods whose Values name none.
+	// TrustDomain, if not empty, overrides MeshConfig.
+	TrustDomain string
+	// Cluster, Network and MeshID are for pods whose Values name none.
 	Cluster mesh.ClusterID
 	Network mesh.NetworkID
+	MeshID  string
 	// Image is the image of the proxy if Values name none; default meshctl:latest.
 	Image string
 }
@@ -185,6 +188,10 @@ func (p *injection) apply(object map[string]any) error {
 	}
 	if err := overrideContainers(object, own); err != nil {
 		return err
+	}
+	if len(containersOf(object, appContainers)) == 0 {
+		return fmt.Errorf("spec.containers: %s is the only container: for a gateway set the annotation %s: %s",
+			proxyContainer, mesh.AnnotationTemplates, gatewayTemplate)
 	}
 	p.orderContainers(object)
 	if err := p.moveProbes(object); err != nil {

@@ -3,7 +3,9 @@ package inject
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"maps"
 	"reflect"
 	"slices"
 )
@@ -13,6 +15,48 @@ func unmarshal(text []byte, into any) error {
 	d := json.NewDecoder(bytes.NewReader(text))
 	d.UseNumber()
 	return d.Decode(into)
+}
+
+// Decode returns the JSON of a pod as an Object of Pod.
+func Decode(text []byte) (map[string]any, error) {
+	var object map[string]any
+	err := unmarshal(text, &object)
+	if err == nil && object == nil {
+		err = errors.New("want a JSON object")
+	}
+	return object, err
+}
+
+// change is an operation of a JSON patch.
+type change struct {
+	Op    string `json:"op"`
+	Path  string `json:"path"`
+	Value any    `json:"value,omitempty"`
+}
+
+// Patch returns the JSON patch that makes the injected pod of a pod. It replaces fields of
+// metadata and spec as a whole.
+func Patch(pod, injected map[string]any) ([]byte, error) {
+	var out []change
+	for _, part := range []string{"metadata", "spec"} {
+		before, _ := pod[part].(map[string]any)
+		after, _ := injected[part].(map[string]any)
+		if before == nil && after != nil {
+			out = append(out, change{"add", "/" + part, after})
+			continue
+		}
+		for _, name := range slices.Sorted(maps.Keys(after)) {
+			if !reflect.DeepEqual(before[name], after[name]) {
+				out = append(out, change{"add", "/" + part + "/" + name, after[name]})
+			}
+		}
+		for _, name := range slices.Sorted(maps.Keys(before)) {
+			if _, stays := after[name]; !stays {
+				out = append(out, change{Op: "remove", Path: "/" + part + "/" + name})
+			}
+		}
+	}
+	return json.Marshal(out)
 }
 
 // decoded returns a value as decoded JSON.

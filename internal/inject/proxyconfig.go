@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"strconv"
 
@@ -68,7 +69,7 @@ func overlayProxyConfig(pc *meshv1alpha1.ProxyConfig, text string) error {
 	}
 	given := &meshv1alpha1.ProxyConfig{}
 	if err := istiojson.Unmarshal(protojson.UnmarshalOptions{}, data, given); err != nil {
-		return err
+		return errors.New(istiojson.Reason(err))
 	}
 	metadata := pc.GetProxyMetadata()
 	from, to := given.ProtoReflect(), pc.ProtoReflect()

@@ -49,7 +49,7 @@ func (p *injection) skip() (reason string, asked bool, err error) {
 	case text == "false":
 		reason = place + " is \"false\""
 	case p.annotation(annotationStatus) != "":
-		reason = "it is injected already (annotation " + annotationStatus + ")"
+		reason, asked = "it is injected already (annotation "+annotationStatus+")", false
 	case asked:
 	case selected(p.never):
 		reason = "neverInjectSelector selects it"

@@ -16,14 +16,6 @@ import (
 	"github.com/meshctl/meshctl/internal/server/source"
 )
 
-// ConfigMap is the name of the ConfigMap with the Values, in the system namespace. A
-// revision other than default follows after a "-".
-const (
-	ConfigMap = "istio-sidecar-injector"
-	KeyValues = "values" // of the ConfigMap
-	KeyConfig = "config"
-)
-
 // Values are the Helm values of Istio that concern injection. Zero fields mean Istio's
 // defaults.
 type Values struct {
@@ -112,11 +104,11 @@ type config struct {
 func ParseValues(values, webhook string) (Values, error) {
 	var v Values
 	if err := yaml.Unmarshal([]byte(values), &v); err != nil {
-		return v, fmt.Errorf("%s: %w", KeyValues, err)
+		return v, fmt.Errorf("%s: %w", mesh.InjectorKeyValues, err)
 	}
 	var c config
 	if err := yaml.Unmarshal([]byte(webhook), &c); err != nil {
-		return v, fmt.Errorf("%s: %w", KeyConfig, err)
+		return v, fmt.Errorf("%s: %w", mesh.InjectorKeyConfig, err)
 	}
 	own := &v.SidecarInjectorWebhook
 	if c.Policy != "" {
@@ -192,14 +184,20 @@ func (i *Injector) checkValues() error {
 	if _, err := boolean(v.Pilot.Env.NativeSidecars, true); err != nil {
 		bad("pilot.env.ENABLE_NATIVE_SIDECARS", "%w", err)
 	}
-	for field, check := range map[string]error{
-		"includeIPRanges": checkRanges(proxy.IncludeIPRanges), "excludeIPRanges": checkRanges(proxy.ExcludeIPRanges),
-		"includeInboundPorts": checkPorts(proxy.IncludeInboundPorts), "excludeInboundPorts": checkPortList(proxy.ExcludeInboundPorts),
-		"includeOutboundPorts": checkPorts(proxy.IncludeOutboundPorts), "excludeOutboundPorts": checkPortList(proxy.ExcludeOutboundPorts),
-		"logLevel": checkLogLevels(proxy.LogLevel),
+	for _, f := range []struct {
+		field string
+		fault error
+	}{
+		{"includeIPRanges", checkRanges(proxy.IncludeIPRanges)},
+		{"excludeIPRanges", checkRanges(proxy.ExcludeIPRanges)},
+		{"includeInboundPorts", checkPorts(proxy.IncludeInboundPorts)},
+		{"excludeInboundPorts", checkPortList(proxy.ExcludeInboundPorts)},
+		{"includeOutboundPorts", checkPorts(proxy.IncludeOutboundPorts)},
+		{"excludeOutboundPorts", checkPortList(proxy.ExcludeOutboundPorts)},
+		{"logLevel", checkLogLevels(proxy.LogLevel)},
 	} {
-		if check != nil {
-			bad("global.proxy."+field, "%w", check)
+		if f.fault != nil {
+			bad("global.proxy."+f.field, "%w", f.fault)
 		}
 	}
 	if id := v.Global.MultiCluster.ClusterName; id != "" && !mesh.ClusterID(id).Valid() {

@@ -221,10 +221,10 @@ func (o *injectOptions) clusterSettings(ctx context.Context, env *cli.Env) (s se
 		return s, err
 	}
 	s.mesh = data["mesh"]
-	if data, err = read(inject.ConfigMap); err != nil {
+	if data, err = read(mesh.InjectorConfigMap); err != nil {
 		return s, err
 	}
-	s.values, s.config = data[inject.KeyValues], data[inject.KeyConfig]
+	s.values, s.config = data[mesh.InjectorKeyValues], data[mesh.InjectorKeyConfig]
 	ns, err := client.Namespaces().Get(ctx, o.system)
 	if err != nil && !apierrors.IsNotFound(err) {
 		return s, fmt.Errorf("namespace %s: %w", o.system, err)
