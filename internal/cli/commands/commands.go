@@ -11,6 +11,7 @@ import (
 	"github.com/meshctl/meshctl/internal/cli/checkcmd"
 	"github.com/meshctl/meshctl/internal/cli/clustercmd"
 	"github.com/meshctl/meshctl/internal/cli/debugcmd"
+	"github.com/meshctl/meshctl/internal/cli/installcmd"
 	"github.com/meshctl/meshctl/internal/cli/proxycmd"
 	"github.com/meshctl/meshctl/internal/cli/servecmd"
 	_ "github.com/meshctl/meshctl/internal/xdswire/protos" // for EnvoyFilters and dumps
@@ -29,6 +30,9 @@ func groups() []cli.Group {
 			servecmd.NewDemo,
 			servecmd.NewServe,
 			servecmd.NewAgent,
+		}},
+		{Title: "Install it in clusters:", Commands: []cli.Command{
+			installcmd.NewManifest,
 		}},
 		{Title: "See what it does:", Commands: []cli.Command{
 			proxycmd.NewProxyConfig,
