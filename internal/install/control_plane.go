@@ -2,8 +2,10 @@ package install
 
 import (
 	"cmp"
+	"encoding/json"
 	"fmt"
 	"maps"
+	"path"
 	"slices"
 	"strings"
 
@@ -25,6 +27,10 @@ const istiod = "istiod"
 
 // meshConfigMap is the name of the ConfigMap with the MeshConfig.
 const meshConfigMap = "istio"
+
+// injectorConfigMap is the name of the ConfigMap with the values of the injector, without
+// the revision.
+const injectorConfigMap = "istio-sidecar-injector"
 
 // portWebhook is the port of the injector and of the validation of the control plane.
 const portWebhook = 15017
@@ -64,6 +70,7 @@ func (s *set) addControlPlane() {
 		s.add(o)
 	}
 	s.addMeshConfig()
+	s.addInjectorConfig()
 
 	// The selector must not change. Istio selects its unrevisioned pods by istio: pilot.
 	selector := map[string]string{"app": istiod, labelRevision: v.revision()}
@@ -94,29 +101,18 @@ func (s *set) addControlPlane() {
 // source.DefaultMeshConfig.
 func (s *set) addMeshConfig() {
 	v := s.values
-	config := maps.Clone(v.MeshConfig)
-	if config == nil {
-		config = map[string]any{}
-	}
-	proxy := map[string]any{}
-	if given, ok := config["defaultConfig"].(map[string]any); ok {
-		proxy = maps.Clone(given)
-	}
-	if v.MeshID != "" && proxy["meshId"] == nil {
+	config, proxy := map[string]any{}, map[string]any{}
+	if v.MeshID != "" {
 		proxy["meshId"] = v.MeshID
 	}
 	if v.Namespace != mesh.DefaultSystemNamespace {
-		if config["rootNamespace"] == nil {
-			config["rootNamespace"] = v.Namespace
-		}
-		if proxy["discoveryAddress"] == nil {
-			proxy["discoveryAddress"] = fmt.Sprintf("istiod.%s.svc:%d", v.Namespace, mesh.PortSecureXDS)
-		}
+		config["rootNamespace"] = v.Namespace
+		proxy["discoveryAddress"] = fmt.Sprintf("istiod.%s.svc:%d", v.Namespace, mesh.PortSecureXDS)
 	}
 	if len(proxy) > 0 {
 		config["defaultConfig"] = proxy
 	}
-	text, err := yaml.Marshal(config)
+	text, err := yaml.Marshal(merged(config, v.MeshConfig))
 	if err != nil {
 		s.err = fmt.Errorf("meshConfig: %w", err)
 	}
@@ -124,6 +120,48 @@ func (s *set) addMeshConfig() {
 		TypeMeta: kindOf(corev1.SchemeGroupVersion, "ConfigMap"), ObjectMeta: s.meta(meshConfigMap, nil),
 		Data: map[string]string{"mesh": string(text)},
 	})
+}
+
+// addInjectorConfig adds the ConfigMap with the Helm values of the injector.
+func (s *set) addInjectorConfig() {
+	v := s.values
+	name, tag := splitImage(v.Image)
+	global := map[string]any{
+		"hub": path.Dir(name), "tag": tag, "imagePullPolicy": v.PullPolicy, "proxy": map[string]any{"image": v.Image},
+		"multiCluster": map[string]any{"clusterName": v.ClusterID},
+	}
+	for name, value := range map[string]string{"meshID": v.MeshID, "network": v.Network} {
+		if value != "" {
+			global[name] = value
+		}
+	}
+	if len(v.PullSecrets) > 0 {
+		global["imagePullSecrets"] = v.PullSecrets
+	}
+	text, err := json.MarshalIndent(merged(map[string]any{"global": global, "revision": v.revision()}, v.Injector), "", "  ")
+	if err != nil {
+		s.err = fmt.Errorf("values of the injector: %w", err)
+	}
+	s.add(&corev1.ConfigMap{
+		TypeMeta: kindOf(corev1.SchemeGroupVersion, "ConfigMap"), ObjectMeta: s.meta(v.suffixed(injectorConfigMap), nil),
+		Data: map[string]string{"values": string(text) + "\n"},
+	})
+}
+
+// merged returns the fields of both objects, at all levels; b precedes.
+func merged(a, b map[string]any) map[string]any {
+	out := maps.Clone(a)
+	if out == nil {
+		out = map[string]any{}
+	}
+	for name, value := range b {
+		below, ok := value.(map[string]any)
+		if at, both := out[name].(map[string]any); ok && both {
+			value = merged(at, below)
+		}
+		out[name] = value
+	}
+	return out
 }
 
 // controlPlanePod returns the pod template of the control plane, without labels.

@@ -136,7 +136,7 @@ func TestSet(t *testing.T) {
 	var unsupported []string
 	for _, s := range []string{
 		"values.global.meshID=mesh1", "values.global.multiCluster.clusterName=east", "values.pilot.autoscaleEnabled=false",
-		`meshConfig.defaultConfig.proxyMetadata.A\.B=1`, "meshConfig.accessLogFile=/dev/stdout", "values.global.proxy.privileged=true",
+		`meshConfig.defaultConfig.proxyMetadata.A\.B=1`, "meshConfig.accessLogFile=/dev/stdout", "values.global.proxy.privileged=true", "values.global.proxy.logLevel=debug",
 		"tag=v2", "hub=registry.example/mesh",
 	} {
 		more, err := v.Set(s)
@@ -154,7 +154,7 @@ func TestSet(t *testing.T) {
 	if got := fmt.Sprint(v.MeshConfig); got != want {
 		t.Errorf("meshConfig %s, want %s", got, want)
 	}
-	if want := []string{"--set: values.global.proxy"}; !slices.Equal(want, unsupported) {
+	if want := []string{"--set: values.global.proxy.privileged"}; !slices.Equal(want, unsupported) {
 		t.Errorf("unsupported %q, want %q", unsupported, want)
 	}
 	for _, s := range []string{"a", "=1", "a..b=1", "components.ingressGateways[0].name=a", "a={"} {

@@ -2,7 +2,6 @@ package install
 
 import (
 	"cmp"
-	"maps"
 	"slices"
 	"strings"
 
@@ -62,7 +61,16 @@ func (r *reader) helmValues() map[string]field {
 
 			"imagePullPolicy":  decoded(r, &v.PullPolicy),
 			"imagePullSecrets": decoded(r, &v.PullSecrets),
+
+			"caAddress": r.injector("global", "caAddress"),
+			"proxy": r.injectorFields([]string{"global", "proxy"}, "autoInject", "componentLogLevel", "excludeIPRanges",
+				"excludeInboundPorts", "excludeOutboundPorts", "holdApplicationUntilProxyStarts", "image", "includeIPRanges",
+				"includeInboundPorts", "includeOutboundPorts", "lifecycle", "logLevel", "readinessFailureThreshold",
+				"readinessInitialDelaySeconds", "readinessPeriodSeconds", "resources", "seccompProfile", "startupProbe"),
+			"proxy_init": r.injectorFields([]string{"global", "proxy_init"}, "forceApplyIptables"),
 		}),
+		"sidecarInjectorWebhook": r.injectorFields([]string{"sidecarInjectorWebhook"}, "alwaysInjectSelector", "defaultTemplates",
+			"injectedAnnotations", "neverInjectSelector", "rewriteAppHTTPProbe", "templates"),
 		"pilot": r.in(map[string]field{
 			"env":              r.env,
 			"autoscaleEnabled": r.boolean(&w.Autoscale),
@@ -152,30 +160,33 @@ func splitImage(image string) (name, tag string) {
 	return image, "latest"
 }
 
-// meshConfig adds fields to the MeshConfig. Those of defaultConfig are added one by one,
-// too.
+// meshConfig adds fields to the MeshConfig, at all levels.
 func (r *reader) meshConfig(at yamldoc.Value, path string) {
 	var given map[string]any
 	decoded(r, &given)(at, path)
-	config := maps.Clone(r.values.MeshConfig)
-	if config == nil {
-		config = map[string]any{}
-	}
-	for name, value := range given {
-		before, both := config[name].(map[string]any)
-		after, ok := value.(map[string]any)
-		if name == "defaultConfig" && both && ok {
-			value = joinedAny(before, after)
-		}
-		config[name] = value
-	}
-	r.values.MeshConfig = config
+	r.values.MeshConfig = merged(r.values.MeshConfig, given)
 }
 
-func joinedAny(a, b map[string]any) map[string]any {
-	out := maps.Clone(a)
-	maps.Copy(out, b)
-	return out
+// injector returns the field that keeps a value of the injector, at a path of Helm values.
+func (r *reader) injector(names ...string) field {
+	return func(at yamldoc.Value, path string) {
+		var value any
+		decoded(r, &value)(at, path)
+		for i := len(names) - 1; i >= 0; i-- {
+			value = map[string]any{names[i]: value}
+		}
+		given, _ := value.(map[string]any)
+		r.values.Injector = merged(r.values.Injector, given)
+	}
+}
+
+// injectorFields returns the fields that the injector reads, below a path of Helm values.
+func (r *reader) injectorFields(path []string, names ...string) field {
+	known := map[string]field{}
+	for _, name := range names {
+		known[name] = r.injector(append(slices.Clone(path), name)...)
+	}
+	return r.in(known)
 }
 
 // runtimeVariables are the variables of Go that the control plane obeys.

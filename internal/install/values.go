@@ -41,7 +41,10 @@ type Values struct {
 	ControlPlane ControlPlane
 	// MeshConfig is the content of the ConfigMap istio.
 	MeshConfig map[string]any
-	Gateways   []Gateway
+	// Injector are Helm values of the injector, which precede those that follow from the
+	// other fields.
+	Injector map[string]any
+	Gateways []Gateway
 
 	CRDs bool
 	// ExposeServices lets other networks call all services through the east-west gateway.

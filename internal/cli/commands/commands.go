@@ -32,6 +32,8 @@ func groups() []cli.Group {
 			servecmd.NewAgent,
 		}},
 		{Title: "Install it in clusters:", Commands: []cli.Command{
+			installcmd.NewInstall,
+			installcmd.NewUninstall,
 			installcmd.NewManifest,
 		}},
 		{Title: "See what it does:", Commands: []cli.Command{
