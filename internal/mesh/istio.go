@@ -61,6 +61,11 @@ const (
 	SecretFileRoots       = "file-root:"
 )
 
+// MetadataRelay is the metadata of a node whose stream an agent of meshctl relays, with value
+// "true". It resumes streams with the endpoints that Envoy holds, unless a cluster waits for
+// endpoints.
+const MetadataRelay = "MESHCTL_RELAY"
+
 // GRPCServerListener is the prefix of the listener that a gRPC server requests. The
 // address on which the server listens follows.
 const GRPCServerListener = "xds.istio.io/grpc/lds/inbound/"
