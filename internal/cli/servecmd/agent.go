@@ -104,7 +104,7 @@ cause when Envoy fails.`,
 	optionalDuration(fs, &f.TerminationDrainDuration, "termination-drain-duration",
 		"Drain connections for this `duration` before the end (terminationDrainDuration, default 5s)")
 	fs.StringVar(&f.LogLevel, "proxy-log-level", "", "Log `level` of Envoy, with levels of components, such as info,misc:error (default warning)")
-	cmd.AddCommand(newAgentWait(env), newAgentRequest(env))
+	cmd.AddCommand(newAgentWait(env), newAgentRequest(env), newAgentRedirect(env))
 	return cmd
 }
 
