@@ -165,7 +165,7 @@ func (s *state) rankALPN(m *listenerv3.FilterChainMatch) int {
 		return 1
 	}
 	offers := s.ALPN
-	if !s.TLS && s.Method != "" {
+	if !s.TLS && (s.Method != "" || s.Open) {
 		offers = []string{"http/1.1"} // the HTTP inspector finds it
 	}
 	for i, offered := range offers {
