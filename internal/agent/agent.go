@@ -67,7 +67,7 @@ func Run(ctx context.Context, cfg config.Config, opts Options) error {
 		defer admin.close()
 	}
 	names := newNames(&cfg, opts)
-	status := newStatus(admin, names, manager.Status, publisher.lists.Status, opts)
+	status := newStatus(&cfg, admin, names, manager.Status, publisher.lists.Status, opts)
 
 	// The servers of Envoy go on while Envoy drains, and end after it.
 	serving, stop := context.WithCancel(context.WithoutCancel(ctx))
@@ -94,7 +94,7 @@ func Run(ctx context.Context, cfg config.Config, opts Options) error {
 		if cfg.NoEnvoy {
 			err = runAlone(ctx, serving, &cfg, opts, status)
 		} else {
-			err = runEnvoy(ctx, serving, &cfg, opts, admin, status)
+			err = runEnvoy(ctx, serving, &cfg, opts, status)
 		}
 	}
 	stopProbing() // its last report is sent before serving ends
@@ -116,6 +116,7 @@ func runAlone(ctx, serving context.Context, cfg *config.Config, opts Options, st
 	select {
 	case <-serving.Done():
 		return errServing
+	case <-status.control.quit:
 	case <-ctx.Done():
 	}
 	status.terminate()

@@ -225,7 +225,7 @@ func TestRunDrainsAndEnds(t *testing.T) {
 			if _, metrics := a.get("/metrics"); !strings.Contains(metrics, `istio_agent_num_outgoing_requests{request_type="csr"} 1`) {
 				t.Errorf("metrics: %s", metrics)
 			}
-			if status, _ := a.get("/quitquitquit"); status != http.StatusNotFound {
+			if status, _ := a.get("/quitquitquit"); status != http.StatusMethodNotAllowed {
 				t.Errorf("/quitquitquit: status %d", status)
 			}
 			a.stop()
@@ -342,7 +342,7 @@ func TestReadiness(t *testing.T) {
 	defer admin.close()
 	cert := workloadcert.Status{Certificate: new(workloadcert.Certificate)}
 	newServer := func() *statusServer {
-		return newStatus(admin, nil, func() workloadcert.Status { return cert }, func() revocation.Status { return revocation.Status{} }, Options{Log: slog.New(slog.DiscardHandler), Now: time.Now})
+		return newStatus(&config.Config{}, admin, nil, func() workloadcert.Status { return cert }, func() revocation.Status { return revocation.Status{} }, Options{Log: slog.New(slog.DiscardHandler), Now: time.Now})
 	}
 	for name, tc := range map[string]struct{ stats, want string }{
 		"ready":     {good, ""},

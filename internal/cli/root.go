@@ -161,11 +161,13 @@ func prepare(cmd *cobra.Command) {
 	}
 	completeFlagValues(cmd)
 	if cmd.HasSubCommands() {
-		if !cmd.Runnable() {
+		if cmd.Args == nil {
 			cmd.Args = unknownCommand
-			cmd.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
 		}
-		return
+		if !cmd.Runnable() {
+			cmd.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
+			return
+		}
 	}
 	if run := cmd.RunE; run != nil {
 		if cmd.Args == nil {

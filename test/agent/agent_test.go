@@ -25,7 +25,6 @@ import (
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
 	tlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
-	"go.uber.org/goleak"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/peer"
@@ -42,7 +41,10 @@ import (
 	"github.com/meshctl/meshctl/test/harness"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+// meshctl is the path of the program.
+var meshctl string
+
+func TestMain(m *testing.M) { os.Exit(harness.Main(m, &meshctl)) }
 
 // deadline is how long anything may take on a slow machine.
 const deadline = 2 * time.Minute
@@ -188,9 +190,9 @@ type running struct {
 	http *http.Client
 }
 
-func start(t *testing.T, flags agentconfig.Flags) *running {
+func start(t *testing.T, flags agentconfig.Flags, environ ...string) *running {
 	t.Helper()
-	cfg, warnings, err := agentconfig.Resolve(agentconfig.Input{Flags: flags, Environ: []string{"SECRET_TTL=20s"}})
+	cfg, warnings, err := agentconfig.Resolve(agentconfig.Input{Flags: flags, Environ: append(environ, "SECRET_TTL=20s")})
 	if err != nil || len(warnings) > 0 {
 		t.Fatal(err, warnings)
 	}

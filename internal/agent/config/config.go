@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"net/url"
 	"slices"
 	"strconv"
 	"strings"
@@ -47,6 +48,10 @@ type Config struct {
 	// Drain is the time that Envoy takes to drain a changed listener. TerminationDrain is the
 	// time that connections may go on after SIGTERM.
 	Drain, TerminationDrain time.Duration
+	// ExitOnZeroConnections ends the drain when no connection is left, but not before
+	// MinimumDrain, instead of after TerminationDrain.
+	ExitOnZeroConnections bool
+	MinimumDrain          time.Duration
 	// FollowRoots subscribes to the roots of the mesh at the control plane.
 	FollowRoots bool
 	// Probe checks the application, whose health is reported to the control plane; nil is
@@ -54,6 +59,11 @@ type Config struct {
 	Probe *probe.Config
 	// DNS configures the DNS server of the agent; nil is for none.
 	DNS *DNS
+	// KubeletProbes are the probes of the application that the agent answers, by path.
+	KubeletProbes map[string]probe.Kubelet
+	// Scrapes are the URLs of the application's metrics, which the agent merges with its own
+	// and Envoy's.
+	Scrapes []url.URL
 	// NoEnvoy runs no Envoy: applications are xDS clients themselves.
 	NoEnvoy bool
 	// GRPCBootstrap is the path of the gRPC bootstrap of applications, and CertDir the
@@ -88,8 +98,15 @@ type Input struct {
 	Environ []string
 	// PodLabels is the content of the file with the pod's labels, nil when there is none.
 	PodLabels []byte
+	// PodAnnotations is the content of the file with the pod's annotations, nil when there is
+	// none.
+	PodAnnotations []byte
 	// Interfaces are the addresses of this machine.
 	Interfaces []netip.Addr
+	// CPULimit is the number of processors that the agent and Envoy may use, and MemoryLimit
+	// their memory in bytes; 0 means no limit.
+	CPULimit    int
+	MemoryLimit uint64
 	// Version is the version of meshctl, empty when it is not known.
 	Version string
 }
@@ -97,12 +114,13 @@ type Input struct {
 // Defaults of Istio's agent. Paths are relative to the working directory, which is / in a
 // container.
 const (
-	DefaultTokenFile     = "./var/run/secrets/tokens/istio-token"
-	DefaultRootFile      = "./var/run/secrets/istio/root-cert.pem"
-	DefaultCRLFile       = "./var/run/secrets/istio/crl/ca-crl.pem"
-	DefaultConfigPath    = "./etc/istio/proxy"
-	DefaultPodLabelsFile = "./etc/istio/pod/labels"
-	DefaultDiscovery     = "istiod.istio-system.svc:15012"
+	DefaultTokenFile          = "./var/run/secrets/tokens/istio-token"
+	DefaultRootFile           = "./var/run/secrets/istio/root-cert.pem"
+	DefaultCRLFile            = "./var/run/secrets/istio/crl/ca-crl.pem"
+	DefaultConfigPath         = "./etc/istio/proxy"
+	DefaultPodLabelsFile      = "./etc/istio/pod/labels"
+	DefaultPodAnnotationsFile = "./etc/istio/pod/annotations"
+	DefaultDiscovery          = "istiod.istio-system.svc:15012"
 
 	defaultServerName = "istiod." + mesh.DefaultSystemNamespace + ".svc"
 	DefaultLogLevel   = "warning"
@@ -126,10 +144,13 @@ func Resolve(in Input) (cfg Config, warnings []string, err error) {
 	r.secrets(&cfg)
 	r.keyExchange(&cfg)
 	r.envoy(&cfg, pc)
+	r.lifecycle(&cfg, pc, &in)
 	r.proxyless(&cfg)
 	r.nodeMetadata(&cfg, pc, in.PodLabels)
 	r.dns(&cfg)
 	r.probe(&cfg, pc.GetReadinessProbe())
+	r.kubeletProbes(&cfg)
+	r.scrapes(&cfg, r.podFile(DefaultPodAnnotationsFile, in.PodAnnotations))
 	return cfg, r.warnings, errors.Join(r.errs...)
 }
 

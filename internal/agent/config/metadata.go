@@ -1,8 +1,6 @@
 package config
 
 import (
-	"bufio"
-	"bytes"
 	"encoding/json"
 	"maps"
 	"reflect"
@@ -101,22 +99,8 @@ func (r *resolver) givenMetadata() (given map[string]any, from map[string]string
 // the labels from the variable alone.
 func (r *resolver) labels(file []byte) (all, static map[string]any) {
 	all, static = map[string]any{}, map[string]any{}
-	lines := bufio.NewScanner(bytes.NewReader(file))
-	for n := 1; lines.Scan(); n++ {
-		line := strings.TrimSpace(lines.Text())
-		if line == "" {
-			continue
-		}
-		key, quoted, _ := strings.Cut(line, "=")
-		value, err := strconv.Unquote(quoted)
-		if err != nil {
-			r.errorf("%s:%d: want key=\"value\"", DefaultPodLabelsFile, n)
-			continue
-		}
+	for key, value := range r.podFile(DefaultPodLabelsFile, file) {
 		all[key] = value
-	}
-	if err := lines.Err(); err != nil {
-		r.errorf("%s: %w", DefaultPodLabelsFile, err)
 	}
 	if text := r.lookup(labelsVariable); text != "" {
 		var given map[string]string
@@ -130,6 +114,26 @@ func (r *resolver) labels(file []byte) (all, static map[string]any) {
 	// It changes with each rollout and has no meaning in the mesh.
 	delete(all, "pod-template-hash")
 	return all, static
+}
+
+// podFile reads a file of labels or annotations that Kubernetes mounts: lines key="value".
+func (r *resolver) podFile(name string, content []byte) map[string]string {
+	out := map[string]string{}
+	n := 0
+	for line := range strings.Lines(string(content)) {
+		n++
+		if line = strings.TrimSpace(line); line == "" {
+			continue
+		}
+		key, quoted, _ := strings.Cut(line, "=")
+		value, err := strconv.Unquote(quoted)
+		if err != nil {
+			r.errorf("%s:%d: want key=\"value\"", name, n)
+			continue
+		}
+		out[key] = value
+	}
+	return out
 }
 
 func (r *resolver) proxyConfigObject(pc *meshv1alpha1.ProxyConfig) map[string]any {

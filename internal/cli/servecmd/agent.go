@@ -104,6 +104,7 @@ cause when Envoy fails.`,
 	optionalDuration(fs, &f.TerminationDrainDuration, "termination-drain-duration",
 		"Drain connections for this `duration` before the end (terminationDrainDuration, default 5s)")
 	fs.StringVar(&f.LogLevel, "proxy-log-level", "", "Log `level` of Envoy, with levels of components, such as info,misc:error (default warning)")
+	cmd.AddCommand(newAgentWait(env), newAgentRequest(env))
 	return cmd
 }
 
@@ -129,12 +130,18 @@ func optionalDuration(fs *pflag.FlagSet, p **time.Duration, name, usage string) 
 func (o *agentOptions) run(ctx context.Context, env *cli.Env) error {
 	env.IgnoreSIGPIPE() // the traffic goes on without a reader of the log
 	log := slog.New(logs.Limit(slog.NewTextHandler(env.Stderr, nil), env.Now))
-	in := agentconfig.Input{Flags: o.flags, Version: cli.CurrentBuild().Version}
+	in := agentconfig.Input{
+		Flags: o.flags, Version: cli.CurrentBuild().Version,
+		CPULimit: cpuLimit(env), MemoryLimit: memoryLimit(log),
+	}
 	if env.Environ != nil {
 		in.Environ = env.Environ()
 	}
 	var err error
-	if in.PodLabels, err = podLabels(); err != nil {
+	if in.PodLabels, err = podFile(agentconfig.DefaultPodLabelsFile); err != nil {
+		return err
+	}
+	if in.PodAnnotations, err = podFile(agentconfig.DefaultPodAnnotationsFile); err != nil {
 		return err
 	}
 	if in.Interfaces, err = interfaceAddrs(); err != nil {
@@ -157,12 +164,12 @@ func (o *agentOptions) run(ctx context.Context, env *cli.Env) error {
 	})
 }
 
-// maxPodLabels bounds the file of pod labels, in bytes.
-const maxPodLabels = 1 << 20
+// maxPodFile bounds a file of labels or annotations, in bytes.
+const maxPodFile = 1 << 20
 
-// podLabels returns the file of pod labels that Kubernetes mounts, nil without it.
-func podLabels() ([]byte, error) {
-	data, err := files.Read(agentconfig.DefaultPodLabelsFile, maxPodLabels)
+// podFile returns a file of the pod's metadata that Kubernetes mounts, nil without it.
+func podFile(name string) ([]byte, error) {
+	data, err := files.Read(name, maxPodFile)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
