@@ -258,7 +258,7 @@ func (e *evaluation) handshake(context *tlsv3.DownstreamTlsContext) {
 		accepted = anyOf(typed, func(m *tlsv3.SubjectAltNameMatcher) finding { return matchName(e.Peer, m) })
 	} else {
 		accepted = anyOf(untyped, func(m *matcherv3.StringMatcher) finding {
-			return anyOf(names, func(name string) finding { return compared("identity", name, matchString(m, name), describe(m)) })
+			return anyOf(names, func(name string) finding { return e.Peer.match(name, m) })
 		})
 	}
 	if accepted.truth != yes {

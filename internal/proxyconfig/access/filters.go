@@ -132,7 +132,7 @@ func (e *evaluation) rbac(name string, rules, shadow *rbacv3.RBAC, prefix string
 	if rules.GetAction() == rbacv3.RBAC_ALLOW && f.truth == no {
 		s.Rule = ""
 		if miss := Nearest(judged); miss != nil {
-			s.Why = "no rule allows it; the nearest, " + RuleTitle(miss.Name) + ", does not match: " + miss.Why
+			s.Why = "no rule allows it" + nearest + RuleTitle(miss.Name) + ", does not match: " + miss.Why
 		} else {
 			s.Why = "no rule allows it"
 		}
@@ -142,6 +142,9 @@ func (e *evaluation) rbac(name string, rules, shadow *rbacv3.RBAC, prefix string
 	}
 	e.step(s)
 }
+
+// nearest introduces the rule that comes nearest.
+const nearest = "; the nearest, "
 
 // recordShadow sets the metadata that Envoy derives from shadow rules. Other filters read it.
 func (e *evaluation) recordShadow(prefix string, f finding, effective string, judged []Rule) {
@@ -267,6 +270,9 @@ func (e *evaluation) setFilterState(values []*statev3.FilterStateValue) {
 			value.why = ""
 			if p := e.peer(); p != nil {
 				value.why = strings.Join(p.URIs, ",")
+				if p.Except != nil {
+					value = undecidable("it depends on the identity")
+				}
 			}
 		case format == "%REQUESTED_SERVER_NAME%":
 			value.why = e.SNI

@@ -12,6 +12,8 @@ type Caller struct {
 	Name string
 	// Identity is the identity of the client's certificate; zero for plaintext.
 	Identity mesh.Identity
+	// Except, if not nil, makes the caller any workload but these.
+	Except []mesh.Identity
 }
 
 // Names of the classes of clients that stand for all others.
@@ -37,7 +39,7 @@ func Callers(known []mesh.Identity, trustDomain string) []Caller {
 		out = append(out, Caller{Name: ns + "/*", Identity: mesh.Identity{TrustDomain: trustDomain, Namespace: ns, ServiceAccount: stranger}})
 	}
 	return append(out,
-		Caller{Name: OtherIdentities, Identity: mesh.Identity{TrustDomain: trustDomain, Namespace: stranger, ServiceAccount: stranger}},
+		Caller{Name: OtherIdentities, Identity: mesh.Identity{TrustDomain: trustDomain, Namespace: stranger, ServiceAccount: stranger}, Except: append([]mesh.Identity{}, known...)},
 		Caller{Name: Plaintext})
 }
 
@@ -57,14 +59,15 @@ func Row(c *Config, port uint32, callers []Caller) ([]Cell, error) {
 	for _, caller := range callers {
 		r := &Request{Port: port, Open: true}
 		if caller.Identity != (mesh.Identity{}) {
-			r.TLS, r.ALPN, r.Peer = true, []string{"istio"}, &Peer{URIs: []string{caller.Identity.String()}}
+			r.TLS, r.ALPN, r.Peer = true, []string{"istio"}, &Peer{URIs: []string{caller.Identity.String()}, Except: caller.Except}
 		}
 		result, err := Check(c, r)
 		if err != nil {
 			return nil, err
 		}
 		calls := map[Verdict]string{Allowed: "allow", Denied: "deny", Undecided: "depends"}[result.Verdict]
-		out = append(out, Cell{Caller: caller.Name, Calls: calls, Rules: result.deciding(), Why: result.Why})
+		why, _, _ := strings.Cut(result.Why, nearest) // it is about the sample
+		out = append(out, Cell{Caller: caller.Name, Calls: calls, Rules: result.deciding(), Why: why})
 	}
 	return out, nil
 }
