@@ -16,6 +16,6 @@ for one request, by the filters that an Envoy has or would have (check), or for 
 of a namespace, by the policies of a cluster or a directory (matrix).`,
 		Example: `  meshctl authz check web-1.apps --from clients/web --path /cart --port 8080`,
 	}
-	cmd.AddCommand(newAuthzCheckCmd(env), newAuthzMatrixCmd(env))
+	cmd.AddCommand(newAuthzCheckCmd(env), newAuthzMatrixCmd(env), newAuthzListCmd(env))
 	return cmd
 }

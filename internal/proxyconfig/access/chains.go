@@ -11,7 +11,11 @@ import (
 	matcherv3 "github.com/envoyproxy/go-control-plane/envoy/type/matcher/v3"
 )
 
-const originalDestination = "envoy.filters.listener.original_dst"
+// Names of Envoy's extensions.
+const (
+	originalDestination = "envoy.filters.listener.original_dst"
+	rawBuffer           = "envoy.transport_sockets.raw_buffer"
+)
 
 // listener returns the listener that receives a request: the one that binds its port, else
 // the one that takes captured inbound connections. It returns nil if there is none.
@@ -202,7 +206,7 @@ func (e *evaluation) connection(l *listenerv3.Listener) {
 		switch err := ts.GetTypedConfig().UnmarshalTo(context); {
 		case err == nil:
 			e.handshake(context)
-		case ts.GetName() != "envoy.transport_sockets.raw_buffer":
+		case ts.GetName() != rawBuffer:
 			e.step(Step{Name: "TLS", Verdict: Undecided, Why: "transport socket " + ts.GetName() + " is not evaluated"})
 		}
 	}

@@ -1,6 +1,7 @@
 package access
 
 import (
+	"cmp"
 	"slices"
 	"strings"
 
@@ -289,15 +290,18 @@ func (e *evaluation) setFilterState(values []*statev3.FilterStateValue) {
 	}
 }
 
+// provider returns the cluster or address of an external authorizer.
+func provider(m *extauthzv3.ExtAuthz) string {
+	if http := m.GetHttpService(); http != nil {
+		return http.GetServerUri().GetCluster()
+	}
+	grpc := m.GetGrpcService()
+	return cmp.Or(grpc.GetEnvoyGrpc().GetClusterName(), grpc.GetGoogleGrpc().GetTargetUri())
+}
+
 // extAuthz evaluates whether Envoy asks an external authorizer.
 func (e *evaluation) extAuthz(name string, m *extauthzv3.ExtAuthz) {
-	provider := m.GetGrpcService().GetEnvoyGrpc().GetClusterName()
-	if provider == "" {
-		provider = m.GetGrpcService().GetGoogleGrpc().GetTargetUri()
-	}
-	if http := m.GetHttpService(); http != nil {
-		provider = http.GetServerUri().GetCluster()
-	}
+	asks := "asks " + provider(m)
 	asked := finding{yes, ""}
 	if match := m.GetFilterEnabledMetadata(); match != nil {
 		asked = e.matchMetadata(match)
@@ -312,10 +316,10 @@ func (e *evaluation) extAuthz(name string, m *extauthzv3.ExtAuthz) {
 	}
 	switch {
 	case m.GetShadowMode():
-		e.step(Step{Name: name, Verdict: Undecided, Shadow: true, Why: "asks " + provider + ", but ignores its answer"})
+		e.step(Step{Name: name, Verdict: Undecided, Shadow: true, Why: asks + ", but ignores its answer"})
 	case asked.truth == no:
-		e.step(Step{Name: name, Verdict: Allowed, Why: "does not ask " + provider + ": " + asked.why})
+		e.step(Step{Name: name, Verdict: Allowed, Why: "does not ask " + provider(m) + ": " + asked.why})
 	default:
-		e.step(Step{Name: name, Verdict: Undecided, Why: "asks " + provider})
+		e.step(Step{Name: name, Verdict: Undecided, Why: asks})
 	}
 }
