@@ -24,7 +24,9 @@ type statusServer struct {
 	admin *adminClient // nil without an Envoy
 	names *dns.Server  // nil without a DNS server
 	cert  func() workloadcert.Status
-	log   *slog.Logger
+	// otherCert means that Envoy gets its certificate from another SPIFFE agent.
+	otherCert bool
+	log       *slog.Logger
 
 	metrics     http.Handler
 	kubelet     http.Handler
@@ -78,7 +80,7 @@ func newStatus(cfg *config.Config, admin *adminClient, names *dns.Server, cert f
 		merger.Envoy = admin.metrics
 	}
 	s := &statusServer{
-		admin: admin, names: names, cert: cert, log: opts.Log,
+		admin: admin, names: names, cert: cert, otherCert: cfg.WorkloadSocket != "", log: opts.Log,
 		metrics: metrics.New(merger, registry),
 		kubelet: probe.Handler(cfg.KubeletProbes),
 		control: newControl(admin, opts.Log),
@@ -92,14 +94,14 @@ func (s *statusServer) serve(ctx context.Context, listener net.Listener) error {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz/ready", s.ready)
 	mux.Handle("GET /metrics", s.metrics)
-	if s.names != nil {
-		mux.HandleFunc("GET /debug/ndsz", s.names.ServeTable)
-	}
 	mux.Handle("GET /stats/prometheus", s.metrics)
 	mux.Handle("GET /app-health/", s.kubelet)
 	mux.Handle("GET /app-lifecycle/", s.kubelet)
-	mux.Handle("/quitquitquit", local(s.control.quitNow))
-	mux.Handle("/drain", local(s.control.drain))
+	mux.Handle("/quitquitquit", local(http.MethodPost, s.control.quitNow))
+	mux.Handle("/drain", local(http.MethodPost, s.control.drain))
+	if s.names != nil {
+		mux.Handle("/debug/ndsz", local(http.MethodGet, s.names.ServeTable))
+	}
 	server := &http.Server{
 		Handler:           http.NewCrossOriginProtection().Handler(mux),
 		ReadHeaderTimeout: 5 * time.Second,
