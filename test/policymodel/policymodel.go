@@ -307,14 +307,13 @@ func (m matcher) path(v string, inDoubt bool) bool {
 	if climbs(m.Path) {
 		return inDoubt
 	}
-	path := m.Path
-	if inDoubt {
-		v, path = plain(v), plain(path)
+	matches := func(v, path string) bool {
+		if !strings.Contains(v, "{*}") && !strings.Contains(v, "{**}") {
+			return wild(v, path)
+		}
+		return template(strings.Split(v, "/"), path, inDoubt)
 	}
-	if !strings.Contains(v, "{*}") && !strings.Contains(v, "{**}") {
-		return wild(v, path)
-	}
-	return template(strings.Split(v, "/"), path, inDoubt)
+	return matches(v, m.Path) || inDoubt && matches(plain(v), plain(m.Path))
 }
 
 // template compares a path with the segments of a template.
