@@ -81,7 +81,7 @@ func envoyArgs(cfg *config.Config, bootstrapFile string) []string {
 		"--drain-time-s", strconv.Itoa(int((cfg.Drain + time.Second - 1) / time.Second)),
 		"--drain-strategy", "immediate",
 		"--local-address-ip-version", family,
-		"--file-flush-interval-msec", "1000",
+		"--file-flush-interval-msec", strconv.FormatInt(cfg.FileFlushInterval.Milliseconds(), 10),
 		"--disable-hot-restart",
 		"--allow-unknown-static-fields",
 		"-l", level,
@@ -90,6 +90,9 @@ func envoyArgs(cfg *config.Config, bootstrapFile string) []string {
 		args = append(args, "--component-log-level", components)
 	}
 	args = append(args, "--skip-deprecated-logs")
+	if cfg.FileFlushMinKB > 0 {
+		args = append(args, "--file-flush-min-size-kb", strconv.Itoa(int(cfg.FileFlushMinKB)))
+	}
 	if cfg.Concurrency > 0 {
 		args = append(args, "--concurrency", strconv.Itoa(cfg.Concurrency))
 	}

@@ -51,6 +51,10 @@ type Config struct {
 	// Drain is the time that Envoy takes to drain a changed listener. TerminationDrain is the
 	// time that connections may go on after SIGTERM.
 	Drain, TerminationDrain time.Duration
+	// FileFlushInterval is the interval at which Envoy writes access logs, and FileFlushMinKB
+	// the size from which it writes them before, in KiB; 0 means Envoy's.
+	FileFlushInterval time.Duration
+	FileFlushMinKB    uint32
 	// ExitOnZeroConnections ends the drain when no connection is left, but not before
 	// MinimumDrain, instead of after TerminationDrain.
 	ExitOnZeroConnections bool
@@ -104,6 +108,9 @@ type Input struct {
 	// PodAnnotations is the content of the file with the pod's annotations, nil when there is
 	// none.
 	PodAnnotations []byte
+	// MeshConfig is the content of the mesh file, and BootstrapOverride that of the file of
+	// BootstrapOverrideFile; nil when there is none.
+	MeshConfig, BootstrapOverride []byte
 	// Interfaces are the addresses of this machine.
 	Interfaces []netip.Addr
 	// CPULimit is the number of processors that the agent and Envoy may use, and MemoryLimit
@@ -123,6 +130,7 @@ const (
 	DefaultConfigPath         = "./etc/istio/proxy"
 	DefaultPodLabelsFile      = "./etc/istio/pod/labels"
 	DefaultPodAnnotationsFile = "./etc/istio/pod/annotations"
+	DefaultMeshConfigFile     = "./etc/istio/config/mesh"
 	DefaultDiscovery          = "istiod.istio-system.svc:15012"
 
 	defaultServerName = "istiod." + mesh.DefaultSystemNamespace + ".svc"
@@ -133,11 +141,12 @@ const (
 )
 
 // Resolve returns the configuration. Flags override the environment that Istio's agent reads,
-// which overrides PROXY_CONFIG, which overrides defaults. The error lists all problems, each
+// which overrides the pod's annotations, PROXY_CONFIG and the mesh file, which override defaults. The error lists all problems, each
 // with the name of its variable; warnings list settings without effect.
 func Resolve(in Input) (cfg Config, warnings []string, err error) {
 	r := &resolver{flags: in.Flags, version: in.Version, environ: in.Environ, env: environment(in.Environ)}
-	pc := r.proxyConfig()
+	annotations := r.podFile(DefaultPodAnnotationsFile, in.PodAnnotations)
+	pc := r.proxyConfig(in.MeshConfig, annotations)
 	r.metadata = pc.GetProxyMetadata()
 
 	r.identity(&cfg)
@@ -149,11 +158,13 @@ func Resolve(in Input) (cfg Config, warnings []string, err error) {
 	r.envoy(&cfg, pc)
 	r.lifecycle(&cfg, pc, &in)
 	r.proxyless(&cfg)
-	r.nodeMetadata(&cfg, pc, in.PodLabels)
+	r.nodeMetadata(&cfg, pc, in.PodLabels, annotations)
+	r.override(&cfg, in.BootstrapOverride)
+	r.unused()
 	r.dns(&cfg)
 	r.probe(&cfg, pc.GetReadinessProbe())
 	r.kubeletProbes(&cfg)
-	r.scrapes(&cfg, r.podFile(DefaultPodAnnotationsFile, in.PodAnnotations))
+	r.scrapes(&cfg, annotations)
 	return cfg, r.warnings, errors.Join(r.errs...)
 }
 
