@@ -16,6 +16,7 @@ import (
 
 	"github.com/meshctl/meshctl/internal/agent/bootstrap"
 	"github.com/meshctl/meshctl/internal/agent/probe"
+	"github.com/meshctl/meshctl/internal/agent/workloadcert"
 	"github.com/meshctl/meshctl/internal/mesh"
 )
 
@@ -38,6 +39,9 @@ type Config struct {
 	CRLFile   string
 	TokenFile string
 	SecretTTL time.Duration
+	// CertFiles, if set, hold the certificate of the workload, which is then not requested.
+	// ProvisionedFiles hold a certificate that proves the identity in the first request.
+	CertFiles, ProvisionedFiles *workloadcert.Files
 	// Grace is the share of a certificate's lifetime that is left at renewal, plus or minus
 	// Jitter.
 	Grace, Jitter float64
@@ -113,6 +117,9 @@ type Input struct {
 	MeshConfig, BootstrapOverride []byte
 	// Interfaces are the addresses of this machine.
 	Interfaces []netip.Addr
+	// Exists reports whether a file exists, and Live whether a process serves the Unix socket at
+	// a path. Nil means that there are none.
+	Exists, Live func(path string) bool
 	// CPULimit is the number of processors that the agent and Envoy may use, and MemoryLimit
 	// their memory in bytes; 0 means no limit.
 	CPULimit    int
@@ -158,6 +165,7 @@ func Resolve(in Input) (cfg Config, warnings []string, err error) {
 	r.envoy(&cfg, pc)
 	r.lifecycle(&cfg, pc, &in)
 	r.proxyless(&cfg)
+	r.identitySource(&cfg, &in)
 	r.nodeMetadata(&cfg, pc, in.PodLabels, annotations)
 	r.override(&cfg, in.BootstrapOverride)
 	r.unused()

@@ -86,7 +86,8 @@ type Meta struct {
 
 // Object is one object of one cluster: *Namespace, *Node, *Pod, *Service,
 // *EndpointSlice, *WorkloadEntry, *KubeGateway, *MeshSettings, *ClusterSettings,
-// *ServiceEntry, *ServiceExport, *ServiceImport, *VirtualService, *EnvoyFilter, *Secret, *ConfigMap or a *Config.
+// *ServiceEntry, *ServiceExport, *ServiceImport, *VirtualService, *EnvoyFilter,
+// *AuthorizationPolicy, *Secret, *ConfigMap or a *Config.
 type Object interface {
 	Key() Key
 	// ReadFrom returns the place where a source read the object.
