@@ -28,12 +28,8 @@ const (
 
 // runEnvoy writes the bootstrap and runs Envoy until ctx or serving ends, or Envoy does.
 func runEnvoy(ctx, serving context.Context, cfg *config.Config, opts Options, status *statusServer) (err error) {
-	data, err := bootstrap.Marshal(cfg.Config)
+	file, err := writeBootstrap(cfg)
 	if err != nil {
-		return err
-	}
-	file := filepath.Join(cfg.ConfigPath, "envoy-rev.json")
-	if err := files.Write(file, data, files.Secret); err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, os.Remove(file)) }()
@@ -67,6 +63,24 @@ func runEnvoy(ctx, serving context.Context, cfg *config.Config, opts Options, st
 	}
 	opts.Log.Info("envoy has ended")
 	return nil
+}
+
+// WriteBootstrap writes Envoy's bootstrap and nothing else.
+func WriteBootstrap(cfg *config.Config) error {
+	if err := checkDirectories(cfg); err != nil {
+		return err
+	}
+	_, err := writeBootstrap(cfg)
+	return err
+}
+
+func writeBootstrap(cfg *config.Config) (file string, err error) {
+	data, err := bootstrap.Marshal(cfg.Config)
+	if err != nil {
+		return "", err
+	}
+	file = filepath.Join(cfg.ConfigPath, "envoy-rev.json")
+	return file, files.Write(file, data, files.Secret)
 }
 
 // envoyArgs returns the arguments that Istio's agent starts Envoy with.

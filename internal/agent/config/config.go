@@ -87,6 +87,7 @@ type Flags struct {
 	Type                                            string
 	PodName, PodNamespace, InstanceIP               string
 	ServiceAccount, TrustDomain, ClusterID, Network string
+	Domain, ServiceCluster                          string
 	DiscoveryAddress, CAAddress                     string
 	RootCA, CRL, Token                              string
 	KeyExchange                                     string
@@ -247,7 +248,10 @@ func (r *resolver) identity(cfg *Config) {
 		Type:      kind,
 		Name:      name.value,
 		Namespace: namespace.value,
-		Domain:    namespace.value + ".svc." + mesh.DefaultDomain,
+		Domain:    cmp.Or(f.Domain, namespace.value+".svc."+mesh.DefaultDomain),
+	}
+	if !mesh.IsDNSName(cfg.Node.Domain) && namespace.value != "" {
+		r.errorf("--domain=%q is not a DNS name", cfg.Node.Domain)
 	}
 	cfg.Identity = mesh.Identity{TrustDomain: domain.value, Namespace: namespace.value, ServiceAccount: account.value}
 	cfg.Cluster = mesh.ClusterID(r.pick("cluster-id", f.ClusterID, "ISTIO_META_CLUSTER_ID", "").value)

@@ -262,6 +262,7 @@ func TestMetadata(t *testing.T) {
 		"LABELS":        map[string]any{"app": "client", "version": "v2", "quote": `a "b"`},
 		"STATIC_LABELS": map[string]any{"version": "v2", "pod-template-hash": "x"},
 		"WORKLOAD_NAME": "client", "CLUSTER_ID": "cluster1", "REQUESTED_NETWORK_VIEW": "n1,n2", "MORE": "more", "MESHCTL_RELAY": "true",
+		"ENVOY_SKIP_DEPRECATED_LOGS": "true", "METADATA_DISCOVERY": "false", "WORKLOAD_IDENTITY_SOCKET_FILE": "socket",
 		"A": "1", "B": []any{true, 2.0}, "ISTIO_VERSION": "meshctl-v1.4.0",
 		"PROXY_CONFIG": map[string]any{
 			"configPath": "./etc/istio/proxy", "serviceCluster": "istio-proxy", "drainDuration": "45s", "terminationDrainDuration": "5s",

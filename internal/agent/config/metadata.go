@@ -60,6 +60,10 @@ func (r *resolver) nodeMetadata(cfg *Config, pc *meshv1alpha1.ProxyConfig, podLa
 	}
 	// Control planes of Istio compare ISTIO_VERSION with versions if it begins with a number.
 	setDefault("ISTIO_VERSION", "meshctl-"+r.version, r.version != "")
+	// Istio's agent always reports these settings.
+	setDefault("ENVOY_SKIP_DEPRECATED_LOGS", "true", true)
+	setDefault("METADATA_DISCOVERY", "false", true)
+	setDefault("WORKLOAD_IDENTITY_SOCKET_FILE", workloadSocketName, true)
 	setDefault("MESH_ID", pc.GetMeshId(), pc.GetMeshId() != "")
 	setDefault("INTERCEPTION_MODE", pc.GetInterceptionMode().String(), pc.GetInterceptionMode() != meshv1alpha1.ProxyConfig_REDIRECT)
 	if mode, ok := given["INTERCEPTION_MODE"]; ok && !slices.Contains([]any{"REDIRECT", "TPROXY", "NONE"}, mode) {

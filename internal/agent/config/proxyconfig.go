@@ -26,6 +26,9 @@ func (r *resolver) overlayFlags(pc *meshv1alpha1.ProxyConfig) {
 	pc.StatusPort = cmp.Or(int32(clampPort(f.StatusPort)), pc.GetStatusPort())
 	pc.DiscoveryAddress = cmp.Or(f.DiscoveryAddress, pc.GetDiscoveryAddress())
 	pc.ConfigPath = cmp.Or(f.ConfigPath, pc.GetConfigPath())
+	if f.ServiceCluster != "" && f.ServiceCluster != anonymousCluster {
+		pc.ClusterName = &meshv1alpha1.ProxyConfig_ServiceCluster{ServiceCluster: f.ServiceCluster}
+	}
 	pc.BinaryPath = cmp.Or(f.Envoy, pc.GetBinaryPath())
 	if f.Concurrency != 0 {
 		pc.Concurrency = wrapperspb.Int32(int32(min(max(f.Concurrency, -1), maxConcurrency+1)))
