@@ -28,12 +28,8 @@ const (
 
 // runEnvoy writes the bootstrap and runs Envoy until ctx or serving ends, or Envoy does.
 func runEnvoy(ctx, serving context.Context, cfg *config.Config, opts Options, status *statusServer) (err error) {
-	data, err := bootstrap.Marshal(cfg.Config)
+	file, err := writeBootstrap(cfg)
 	if err != nil {
-		return err
-	}
-	file := filepath.Join(cfg.ConfigPath, "envoy-rev.json")
-	if err := files.Write(file, data, files.Secret); err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, os.Remove(file)) }()
@@ -69,6 +65,24 @@ func runEnvoy(ctx, serving context.Context, cfg *config.Config, opts Options, st
 	return nil
 }
 
+// WriteBootstrap writes Envoy's bootstrap and nothing else.
+func WriteBootstrap(cfg *config.Config) error {
+	if err := checkDirectories(cfg); err != nil {
+		return err
+	}
+	_, err := writeBootstrap(cfg)
+	return err
+}
+
+func writeBootstrap(cfg *config.Config) (file string, err error) {
+	data, err := bootstrap.Marshal(cfg.Config)
+	if err != nil {
+		return "", err
+	}
+	file = filepath.Join(cfg.ConfigPath, "envoy-rev.json")
+	return file, files.Write(file, data, files.Secret)
+}
+
 // envoyArgs returns the arguments that Istio's agent starts Envoy with.
 func envoyArgs(cfg *config.Config, bootstrapFile string) []string {
 	family := "v4"
@@ -81,7 +95,7 @@ func envoyArgs(cfg *config.Config, bootstrapFile string) []string {
 		"--drain-time-s", strconv.Itoa(int((cfg.Drain + time.Second - 1) / time.Second)),
 		"--drain-strategy", "immediate",
 		"--local-address-ip-version", family,
-		"--file-flush-interval-msec", "1000",
+		"--file-flush-interval-msec", strconv.FormatInt(cfg.FileFlushInterval.Milliseconds(), 10),
 		"--disable-hot-restart",
 		"--allow-unknown-static-fields",
 		"-l", level,
@@ -90,6 +104,9 @@ func envoyArgs(cfg *config.Config, bootstrapFile string) []string {
 		args = append(args, "--component-log-level", components)
 	}
 	args = append(args, "--skip-deprecated-logs")
+	if cfg.FileFlushMinKB > 0 {
+		args = append(args, "--file-flush-min-size-kb", strconv.Itoa(int(cfg.FileFlushMinKB)))
+	}
 	if cfg.Concurrency > 0 {
 		args = append(args, "--concurrency", strconv.Itoa(cfg.Concurrency))
 	}

@@ -457,11 +457,11 @@ func chmod(t *testing.T, dir string, mode os.FileMode) {
 }
 
 func TestEnvoyArgs(t *testing.T) {
-	cfg := &config.Config{LogLevel: "info,misc:error,upstream:debug", Concurrency: 2, Drain: 45 * time.Second}
+	cfg := &config.Config{LogLevel: "info,misc:error,upstream:debug", Concurrency: 2, Drain: 45 * time.Second, FileFlushInterval: time.Second, FileFlushMinKB: 8}
 	cfg.Local = netip.IPv6Loopback()
 	want := "-c f --drain-time-s 45 --drain-strategy immediate --local-address-ip-version v6 --file-flush-interval-msec 1000 " +
 		"--disable-hot-restart --allow-unknown-static-fields -l info --component-log-level misc:error,upstream:debug " +
-		"--skip-deprecated-logs --concurrency 2"
+		"--skip-deprecated-logs --file-flush-min-size-kb 8 --concurrency 2"
 	if got := strings.Join(envoyArgs(cfg, "f"), " "); got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}

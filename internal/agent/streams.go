@@ -77,6 +77,11 @@ func controlPlane(c *config.Config, manager *workloadcert.Manager) relay.Call {
 	}
 }
 
+// authority returns a client of the certificate authority.
+func authority(c *config.Config) *workloadcert.Client {
+	return newClient(c, "certificate authority", c.CA, c.MoreCA)
+}
+
 // newClient returns a client of one of the servers that proves the workload's identity.
 func newClient(c *config.Config, kind string, first bootstrap.Server, more []bootstrap.Server) *workloadcert.Client {
 	servers := []workloadcert.Server{{Addr: first.Addr(), Name: first.Name}}

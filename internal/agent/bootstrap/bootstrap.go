@@ -65,6 +65,10 @@ type Config struct {
 	// Delta selects incremental xDS instead of state of the world.
 	Delta bool
 
+	// Override is a part of a bootstrap, YAML or JSON, that is merged into the result: lists are
+	// appended, other fields replaced.
+	Override []byte
+
 	Stats StatsInclusion
 	// MaxHeap is the size of Envoy's heap, in bytes, near which it refuses requests; 0 is for
 	// no limit.
@@ -102,6 +106,9 @@ func Marshal(c Config) ([]byte, error) {
 	b, err := build(c)
 	if err != nil {
 		return nil, fmt.Errorf("build bootstrap: %w", err)
+	}
+	if err := merge(b, c.Override); err != nil {
+		return nil, err
 	}
 	raw, err := protojson.MarshalOptions{UseProtoNames: true}.Marshal(b)
 	if err != nil {

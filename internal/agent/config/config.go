@@ -55,6 +55,10 @@ type Config struct {
 	// Drain is the time that Envoy takes to drain a changed listener. TerminationDrain is the
 	// time that connections may go on after SIGTERM.
 	Drain, TerminationDrain time.Duration
+	// FileFlushInterval is the interval at which Envoy writes access logs, and FileFlushMinKB
+	// the size from which it writes them before, in KiB; 0 means Envoy's.
+	FileFlushInterval time.Duration
+	FileFlushMinKB    uint32
 	// ExitOnZeroConnections ends the drain when no connection is left, but not before
 	// MinimumDrain, instead of after TerminationDrain.
 	ExitOnZeroConnections bool
@@ -83,6 +87,7 @@ type Flags struct {
 	Type                                            string
 	PodName, PodNamespace, InstanceIP               string
 	ServiceAccount, TrustDomain, ClusterID, Network string
+	Domain, ServiceCluster                          string
 	DiscoveryAddress, CAAddress                     string
 	RootCA, CRL, Token                              string
 	KeyExchange                                     string
@@ -108,6 +113,9 @@ type Input struct {
 	// PodAnnotations is the content of the file with the pod's annotations, nil when there is
 	// none.
 	PodAnnotations []byte
+	// MeshConfig is the content of the mesh file, and BootstrapOverride that of the file of
+	// BootstrapOverrideFile; nil when there is none.
+	MeshConfig, BootstrapOverride []byte
 	// Interfaces are the addresses of this machine.
 	Interfaces []netip.Addr
 	// Exists reports whether a file exists, and Live whether a process serves the Unix socket at
@@ -130,6 +138,7 @@ const (
 	DefaultConfigPath         = "./etc/istio/proxy"
 	DefaultPodLabelsFile      = "./etc/istio/pod/labels"
 	DefaultPodAnnotationsFile = "./etc/istio/pod/annotations"
+	DefaultMeshConfigFile     = "./etc/istio/config/mesh"
 	DefaultDiscovery          = "istiod.istio-system.svc:15012"
 
 	defaultServerName = "istiod." + mesh.DefaultSystemNamespace + ".svc"
@@ -140,11 +149,12 @@ const (
 )
 
 // Resolve returns the configuration. Flags override the environment that Istio's agent reads,
-// which overrides PROXY_CONFIG, which overrides defaults. The error lists all problems, each
+// which overrides the pod's annotations, PROXY_CONFIG and the mesh file, which override defaults. The error lists all problems, each
 // with the name of its variable; warnings list settings without effect.
 func Resolve(in Input) (cfg Config, warnings []string, err error) {
 	r := &resolver{flags: in.Flags, version: in.Version, environ: in.Environ, env: environment(in.Environ)}
-	pc := r.proxyConfig()
+	annotations := r.podFile(DefaultPodAnnotationsFile, in.PodAnnotations)
+	pc := r.proxyConfig(in.MeshConfig, annotations)
 	r.metadata = pc.GetProxyMetadata()
 
 	r.identity(&cfg)
@@ -157,11 +167,13 @@ func Resolve(in Input) (cfg Config, warnings []string, err error) {
 	r.lifecycle(&cfg, pc, &in)
 	r.proxyless(&cfg)
 	r.identitySource(&cfg, &in)
-	r.nodeMetadata(&cfg, pc, in.PodLabels)
+	r.nodeMetadata(&cfg, pc, in.PodLabels, annotations)
+	r.override(&cfg, in.BootstrapOverride)
+	r.unused()
 	r.dns(&cfg)
 	r.probe(&cfg, pc.GetReadinessProbe())
 	r.kubeletProbes(&cfg)
-	r.scrapes(&cfg, r.podFile(DefaultPodAnnotationsFile, in.PodAnnotations))
+	r.scrapes(&cfg, annotations)
 	return cfg, r.warnings, errors.Join(r.errs...)
 }
 
@@ -236,7 +248,10 @@ func (r *resolver) identity(cfg *Config) {
 		Type:      kind,
 		Name:      name.value,
 		Namespace: namespace.value,
-		Domain:    namespace.value + ".svc." + mesh.DefaultDomain,
+		Domain:    cmp.Or(f.Domain, namespace.value+".svc."+mesh.DefaultDomain),
+	}
+	if !mesh.IsDNSName(cfg.Node.Domain) && namespace.value != "" {
+		r.errorf("--domain=%q is not a DNS name", cfg.Node.Domain)
 	}
 	cfg.Identity = mesh.Identity{TrustDomain: domain.value, Namespace: namespace.value, ServiceAccount: account.value}
 	cfg.Cluster = mesh.ClusterID(r.pick("cluster-id", f.ClusterID, "ISTIO_META_CLUSTER_ID", "").value)

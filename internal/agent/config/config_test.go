@@ -262,6 +262,7 @@ func TestMetadata(t *testing.T) {
 		"LABELS":        map[string]any{"app": "client", "version": "v2", "quote": `a "b"`},
 		"STATIC_LABELS": map[string]any{"version": "v2", "pod-template-hash": "x"},
 		"WORKLOAD_NAME": "client", "CLUSTER_ID": "cluster1", "REQUESTED_NETWORK_VIEW": "n1,n2", "MORE": "more", "MESHCTL_RELAY": "true",
+		"ENVOY_SKIP_DEPRECATED_LOGS": "true", "METADATA_DISCOVERY": "false", "WORKLOAD_IDENTITY_SOCKET_FILE": "socket",
 		"A": "1", "B": []any{true, 2.0}, "ISTIO_VERSION": "meshctl-v1.4.0",
 		"PROXY_CONFIG": map[string]any{
 			"configPath": "./etc/istio/proxy", "serviceCluster": "istio-proxy", "drainDuration": "45s", "terminationDrainDuration": "5s",
@@ -362,7 +363,7 @@ image: {imageType: distroless}
 	want := []string{
 		"PROXY_CONFIG: field newField is not known and has no effect",
 		"PROXY_CONFIG: field tracing.zipkin.color is not known and has no effect",
-		"PROXY_CONFIG: field tracing has no effect here",
+		"PROXY_CONFIG: field tracing has no effect here: use Telemetry and extensionProviders of the mesh configuration",
 	}
 	if diff := cmp.Diff(want, warnings); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)

@@ -26,7 +26,7 @@ const (
 
 // nodeMetadata completes cfg.Metadata. Variables cannot contradict values that the agent sets
 // itself.
-func (r *resolver) nodeMetadata(cfg *Config, pc *meshv1alpha1.ProxyConfig, podLabels []byte) {
+func (r *resolver) nodeMetadata(cfg *Config, pc *meshv1alpha1.ProxyConfig, podLabels []byte, annotations map[string]string) {
 	labels, static := r.labels(podLabels)
 	known := cfg.Metadata
 	known["NAME"] = cfg.Node.Name
@@ -41,6 +41,9 @@ func (r *resolver) nodeMetadata(cfg *Config, pc *meshv1alpha1.ProxyConfig, podLa
 	}
 	if !cfg.Direct && !cfg.NoEnvoy {
 		known[mesh.MetadataRelay] = "true"
+	}
+	if shown := shownAnnotations(annotations); len(shown) > 0 {
+		known["ANNOTATIONS"] = shown
 	}
 	known["PROXY_CONFIG"] = r.proxyConfigObject(pc)
 
@@ -59,6 +62,10 @@ func (r *resolver) nodeMetadata(cfg *Config, pc *meshv1alpha1.ProxyConfig, podLa
 	}
 	// Control planes of Istio compare ISTIO_VERSION with versions if it begins with a number.
 	setDefault("ISTIO_VERSION", "meshctl-"+r.version, r.version != "")
+	// Istio's agent always reports these settings.
+	setDefault("ENVOY_SKIP_DEPRECATED_LOGS", "true", true)
+	setDefault("METADATA_DISCOVERY", "false", true)
+	setDefault("WORKLOAD_IDENTITY_SOCKET_FILE", workloadSocketName, true)
 	setDefault("MESH_ID", pc.GetMeshId(), pc.GetMeshId() != "")
 	setDefault("INTERCEPTION_MODE", pc.GetInterceptionMode().String(), pc.GetInterceptionMode() != meshv1alpha1.ProxyConfig_REDIRECT)
 	if mode, ok := given["INTERCEPTION_MODE"]; ok && !slices.Contains([]any{"REDIRECT", "TPROXY", "NONE"}, mode) {
@@ -72,6 +79,18 @@ func (r *resolver) nodeMetadata(cfg *Config, pc *meshv1alpha1.ProxyConfig, podLa
 	maps.Copy(given, known)
 	cfg.Metadata = given
 	cfg.NodeCluster = nodeCluster(cfg, pc.GetServiceCluster(), labels)
+}
+
+// shownAnnotations returns the annotations for the node. The configuration that kubectl applied
+// last may be as large as the object.
+func shownAnnotations(annotations map[string]string) map[string]any {
+	out := map[string]any{}
+	for key, value := range annotations {
+		if key != "kubectl.kubernetes.io/last-applied-configuration" {
+			out[key] = value
+		}
+	}
+	return out
 }
 
 // givenMetadata returns the metadata of ISTIO_META_X and of the fields of ISTIO_METAJSON_X,

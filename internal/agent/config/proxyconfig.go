@@ -2,54 +2,23 @@ package config
 
 import (
 	"cmp"
-	"maps"
 	"net"
 	"net/netip"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
 
-	"google.golang.org/protobuf/encoding/protojson"
-	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
-	"sigs.k8s.io/yaml"
 
 	"github.com/meshctl/meshctl/internal/agent/bootstrap"
-	"github.com/meshctl/meshctl/internal/istiojson"
 	"github.com/meshctl/meshctl/internal/mesh"
 )
 
 // anonymousCluster is Istio's default of serviceCluster.
 const anonymousCluster = "istio-proxy"
-
-// proxyConfig returns Istio's defaults overlaid with PROXY_CONFIG, then with the environment
-// and flags of the same meaning, field by field. The node's metadata contains the result.
-func (r *resolver) proxyConfig() *meshv1alpha1.ProxyConfig {
-	pc := &meshv1alpha1.ProxyConfig{
-		ConfigPath:               DefaultConfigPath,
-		ClusterName:              &meshv1alpha1.ProxyConfig_ServiceCluster{ServiceCluster: anonymousCluster},
-		DrainDuration:            durationpb.New(45 * time.Second),
-		TerminationDrainDuration: durationpb.New(5 * time.Second),
-		DiscoveryAddress:         DefaultDiscovery,
-		ProxyAdminPort:           mesh.PortEnvoyAdmin,
-		StatusPort:               mesh.PortAgentStatus,
-		ControlPlaneAuthPolicy:   meshv1alpha1.AuthenticationPolicy_MUTUAL_TLS,
-	}
-	if text := r.env["PROXY_CONFIG"]; text != "" {
-		r.overlayProxyConfig(pc, text)
-	}
-	if pc.GetConcurrency() == nil {
-		if n, err := strconv.Atoi(r.env["ISTIO_CPU_LIMIT"]); err == nil && n > 0 {
-			pc.Concurrency = wrapperspb.Int32(int32(min(n, maxConcurrency)))
-		}
-	}
-	r.overlayFlags(pc)
-	return pc
-}
 
 func (r *resolver) overlayFlags(pc *meshv1alpha1.ProxyConfig) {
 	f := r.flags
@@ -57,6 +26,9 @@ func (r *resolver) overlayFlags(pc *meshv1alpha1.ProxyConfig) {
 	pc.StatusPort = cmp.Or(int32(clampPort(f.StatusPort)), pc.GetStatusPort())
 	pc.DiscoveryAddress = cmp.Or(f.DiscoveryAddress, pc.GetDiscoveryAddress())
 	pc.ConfigPath = cmp.Or(f.ConfigPath, pc.GetConfigPath())
+	if f.ServiceCluster != "" && f.ServiceCluster != anonymousCluster {
+		pc.ClusterName = &meshv1alpha1.ProxyConfig_ServiceCluster{ServiceCluster: f.ServiceCluster}
+	}
 	pc.BinaryPath = cmp.Or(f.Envoy, pc.GetBinaryPath())
 	if f.Concurrency != 0 {
 		pc.Concurrency = wrapperspb.Int32(int32(min(max(f.Concurrency, -1), maxConcurrency+1)))
@@ -74,76 +46,6 @@ const maxConcurrency = 1024
 
 // clampPort fits a port into 32 bits; an invalid port stays invalid.
 func clampPort(port int) int { return min(max(port, -1), 1<<16) }
-
-// overlayProxyConfig replaces the fields of pc that PROXY_CONFIG, YAML or JSON, contains. An
-// unknown field is only a warning: it may come from a newer control plane.
-func (r *resolver) overlayProxyConfig(pc *meshv1alpha1.ProxyConfig, text string) {
-	var fields map[string]any
-	if err := yaml.Unmarshal([]byte(text), &fields); err != nil {
-		r.errorf("PROXY_CONFIG: %w", err)
-		return
-	}
-	data, err := yaml.YAMLToJSON([]byte(text))
-	if err != nil {
-		r.errorf("PROXY_CONFIG: %w", err)
-		return
-	}
-	given := &meshv1alpha1.ProxyConfig{}
-	if err := istiojson.Unmarshal(protojson.UnmarshalOptions{DiscardUnknown: true}, data, given); err != nil {
-		r.errorf("PROXY_CONFIG: %w", err)
-		return
-	}
-	from, to := given.ProtoReflect(), pc.ProtoReflect()
-	for _, name := range unknownFields(from.Descriptor(), fields, "") {
-		r.warnf("PROXY_CONFIG: field %s is not known and has no effect", name)
-	}
-	for _, name := range slices.Sorted(maps.Keys(fields)) {
-		fd := istiojson.FieldNamed(from.Descriptor(), name)
-		if fd == nil || fields[name] == nil {
-			continue
-		}
-		if from.Has(fd) {
-			to.Set(fd, from.Get(fd))
-		} else { // given as zero
-			to.Clear(fd)
-		}
-		if slices.Contains(withoutEffect, fd.JSONName()) {
-			r.warnf("PROXY_CONFIG: field %s has no effect here", name)
-		}
-	}
-}
-
-// withoutEffect lists the fields that Istio's agent reads and this agent does not.
-var withoutEffect = []string{
-	"customConfigFile", "proxyBootstrapTemplatePath", "tracing", "zipkinAddress", "statsdUdpAddress",
-	"envoyMetricsService", "envoyAccessLogService", "extraStatTags", "caCertificatesPem",
-	"privateKeyProvider", "fileFlushInterval", "fileFlushMinSizeKb", "statsCompression", "connectionSettings",
-}
-
-// unknownFields returns the paths of the keys of decoded JSON that the message lacks.
-func unknownFields(md protoreflect.MessageDescriptor, fields map[string]any, prefix string) []string {
-	var out []string
-	for _, key := range slices.Sorted(maps.Keys(fields)) {
-		fd := istiojson.FieldNamed(md, key)
-		if fd == nil {
-			out = append(out, prefix+key)
-			continue
-		}
-		if fd.Message() == nil || fd.IsMap() || strings.HasPrefix(string(fd.Message().FullName()), "google.protobuf.") {
-			continue
-		}
-		items, ok := fields[key].([]any)
-		if !ok {
-			items = []any{fields[key]}
-		}
-		for _, item := range items {
-			if object, ok := item.(map[string]any); ok {
-				out = append(out, unknownFields(fd.Message(), object, prefix+key+".")...)
-			}
-		}
-	}
-	return out
-}
 
 func (r *resolver) ports(cfg *Config, pc *meshv1alpha1.ProxyConfig) {
 	f := r.flags
@@ -290,6 +192,10 @@ func (r *resolver) envoy(cfg *Config, pc *meshv1alpha1.ProxyConfig) {
 	cfg.Drain = r.duration("drainDuration", "drain-duration", pc.GetDrainDuration())
 	cfg.TerminationDrain = r.duration("terminationDrainDuration", "termination-drain-duration", pc.GetTerminationDrainDuration())
 	cfg.LogLevel = cmp.Or(r.flags.LogLevel, DefaultLogLevel)
+	cfg.FileFlushInterval, cfg.FileFlushMinKB = time.Second, pc.GetFileFlushMinSizeKb()
+	if d := pc.GetFileFlushInterval(); d != nil {
+		cfg.FileFlushInterval = r.duration("fileFlushInterval", "", d)
+	}
 	cfg.RuntimeValues = pc.GetRuntimeValues()
 	m := pc.GetProxyStatsMatcher()
 	cfg.Stats = bootstrap.StatsInclusion{

@@ -20,11 +20,16 @@ import (
 	"github.com/meshctl/meshctl/internal/cli"
 	"github.com/meshctl/meshctl/internal/files"
 	"github.com/meshctl/meshctl/internal/logs"
+	"github.com/meshctl/meshctl/internal/output"
 	"github.com/meshctl/meshctl/internal/serving"
 )
 
 type agentOptions struct {
-	flags agentconfig.Flags
+	flags       agentconfig.Flags
+	meshConfig  string // path
+	dryRun      bool
+	printConfig bool
+	unused      []string // flags without effect
 }
 
 // NewAgent returns the command agent.
@@ -68,8 +73,15 @@ cause when Envoy fails.`,
 		},
 	}
 	o.bind(cmd.Flags())
-	cmd.AddCommand(newAgentWait(env), newAgentRequest(env), newAgentRedirect(env), newAgentDoctor(env))
+	o.bindDry(cmd.Flags())
+	cmd.AddCommand(newAgentWait(env), newAgentRequest(env), newAgentRedirect(env), newAgentDoctor(env), newAgentProxy(env))
 	return cmd
+}
+
+// bindDry defines the flags with which no agent runs.
+func (o *agentOptions) bindDry(fs *pflag.FlagSet) {
+	fs.BoolVar(&o.dryRun, "dry-run", false, "Only write Envoy's bootstrap into --config-path")
+	fs.BoolVar(&o.printConfig, "print-config", false, "Only print the configuration that flags, environment, annotations and files give, as YAML")
 }
 
 // bind defines the flags.
@@ -102,6 +114,8 @@ func (o *agentOptions) bind(fs *pflag.FlagSet) {
 		"Write the gRPC bootstrap of applications to this `file` (GRPC_XDS_BOOTSTRAP, default with --no-envoy grpc-bootstrap.json in --config-path)")
 	fs.StringVar(&f.OutputCerts, "output-certs", "",
 		"Write certificate, key and roots to this `directory` (OUTPUT_CERTS, default with a gRPC bootstrap certs in --config-path)")
+	fs.StringVar(&o.meshConfig, "mesh-config", agentconfig.DefaultMeshConfigFile, "`File` with a MeshConfig, whose defaultConfig PROXY_CONFIG overrides")
+	fs.StringVar(&f.Domain, "domain", "", "DNS `domain` of the proxy (default <pod-namespace>.svc.cluster.local)")
 	fs.StringVar(&f.BindAddress, "bind-address", "", "Listen `address` for all ports (default loopback for the admin interface, all addresses for other ports)")
 	fs.IntVar(&f.AdminPort, "admin-port", 0, "`Port` of Envoy's admin interface (proxyAdminPort, default 15000)")
 	fs.IntVar(&f.StatusPort, "status-port", 0, "`Port` of the agent's readiness and metrics (statusPort, default 15020)")
@@ -137,8 +151,13 @@ func optionalDuration(fs *pflag.FlagSet, p **time.Duration, name, usage string) 
 func (o *agentOptions) run(ctx context.Context, env *cli.Env) error {
 	env.IgnoreSIGPIPE() // the traffic goes on without a reader of the log
 	cfg, opts, err := o.resolve(env)
-	if err != nil {
+	switch {
+	case err != nil:
 		return err
+	case o.printConfig:
+		return output.Write(env.Stdout, output.FormatYAML, cfg.Summary())
+	case o.dryRun:
+		return agent.WriteBootstrap(&cfg)
 	}
 	return agent.Run(ctx, cfg, opts)
 }
@@ -155,16 +174,27 @@ func (o *agentOptions) resolve(env *cli.Env) (cfg agentconfig.Config, opts agent
 	if env.Environ != nil {
 		in.Environ = env.Environ()
 	}
-	if in.PodLabels, err = podFile(agentconfig.DefaultPodLabelsFile); err != nil {
-		return cfg, opts, err
+	for name, content := range map[string]*[]byte{
+		agentconfig.DefaultPodLabelsFile:      &in.PodLabels,
+		agentconfig.DefaultPodAnnotationsFile: &in.PodAnnotations,
+		o.meshConfig:                          &in.MeshConfig,
+	} {
+		if *content, err = optionalFile(name); err != nil {
+			return cfg, opts, err
+		}
 	}
-	if in.PodAnnotations, err = podFile(agentconfig.DefaultPodAnnotationsFile); err != nil {
-		return cfg, opts, err
+	if name := agentconfig.BootstrapOverrideFile(in.Environ); name != "" {
+		if in.BootstrapOverride, err = files.Read(name, maxFile); err != nil {
+			return cfg, opts, fmt.Errorf("ISTIO_BOOTSTRAP_OVERRIDE: %w", err)
+		}
 	}
 	if in.Interfaces, err = interfaceAddrs(); err != nil {
 		return cfg, opts, err
 	}
 	cfg, warnings, err := agentconfig.Resolve(in)
+	for _, name := range o.unused {
+		warnings = append(warnings, "--"+name+" has no effect here")
+	}
 	for _, w := range warnings {
 		log.Warn("configuration", "warning", w)
 	}
@@ -181,12 +211,12 @@ func (o *agentOptions) resolve(env *cli.Env) (cfg agentconfig.Config, opts agent
 	}, nil
 }
 
-// maxPodFile bounds a file of labels or annotations, in bytes.
-const maxPodFile = 1 << 20
+// maxFile bounds a file of the pod's metadata or of configuration, in bytes.
+const maxFile = 1 << 20
 
-// podFile returns a file of the pod's metadata that Kubernetes mounts, nil without it.
-func podFile(name string) ([]byte, error) {
-	data, err := files.Read(name, maxPodFile)
+// optionalFile returns a file that Kubernetes may mount, nil without it.
+func optionalFile(name string) ([]byte, error) {
+	data, err := files.Read(name, maxFile)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
