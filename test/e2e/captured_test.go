@@ -108,17 +108,23 @@ func (p *proxy) start(t *testing.T, dir, secure string, env ...string) (stop fun
 // with a CA and a token issuer in dir, and returns its two xDS addresses.
 func controlPlane(t *testing.T, dir, mesh string, flags ...string) (plain, secure string) {
 	t.Helper()
+	plain, secure = "127.3.0.2:15010", "127.3.0.2:15012"
+	t.Cleanup(startControlPlane(t, dir, mesh, plain, secure, flags...))
+	return plain, secure
+}
+
+// startControlPlane is controlPlane at two addresses, until stop is called.
+func startControlPlane(t *testing.T, dir, mesh, plain, secure string, flags ...string) (stop func()) {
+	t.Helper()
 	mustRun(t, "certs", "root-ca", "--out", filepath.Join(dir, "root"))
 	mustRun(t, "certs", "intermediate-ca", "--root", filepath.Join(dir, "root"), "--out", filepath.Join(dir, "ca"), "cluster1")
 	mustRun(t, "token", "issuer", "--out", filepath.Join(dir, "issuer"))
-	plain, secure = "127.3.0.2:15010", "127.3.0.2:15012"
-	stop := background(t, filepath.Join(dir, "serve.log"), dir, nil, append([]string{
+	stop = background(t, filepath.Join(dir, "serve.log"), dir, nil, append([]string{
 		"serve", "--cluster-id", "cluster1",
 		"--config-dir", absolute(t, filepath.Join(mesh, "cluster1")), "--remote-dir", "cluster2=" + absolute(t, filepath.Join(mesh, "cluster2")),
 		"--ca-dir", filepath.Join(dir, "ca", "cluster1"), "--token-issuer", "cluster1=" + filepath.Join(dir, "issuer"),
 		"--grpc-addr", plain, "--secure-grpc-addr", secure, "--http-addr", "127.3.0.2:8080", "--monitoring-addr", "127.3.0.2:15014",
 	}, flags...)...)
-	t.Cleanup(stop)
 	eventually(t, "the control plane listens", func() error {
 		conn, err := net.Dial("tcp", secure)
 		if err != nil {
@@ -126,7 +132,7 @@ func controlPlane(t *testing.T, dir, mesh string, flags ...string) (plain, secur
 		}
 		return conn.Close()
 	})
-	return plain, secure
+	return stop
 }
 
 func absolute(t *testing.T, path string) string {
@@ -156,29 +162,36 @@ func background(t *testing.T, log, work string, env []string, args ...string) (s
 // backgroundAs is background with attributes of the process.
 func backgroundAs(t *testing.T, attributes *syscall.SysProcAttr, log, work string, env []string, args ...string) (stop func()) {
 	t.Helper()
+	cmd := exec.Command(meshctl, args...)
+	cmd.SysProcAttr = attributes
+	return backgroundCommand(t, cmd, log, work, env)
+}
+
+// backgroundCommand is background for any command.
+func backgroundCommand(t *testing.T, cmd *exec.Cmd, log, work string, env []string) (stop func()) {
+	t.Helper()
 	// Envoy may append to it, too.
 	out, err := os.OpenFile(log, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
 	if err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.Command(meshctl, args...)
+	name := strings.TrimSuffix(filepath.Base(log), ".log")
 	cmd.Stdout, cmd.Stderr, cmd.Dir = out, out, work
 	cmd.Env = append([]string{"PATH=" + os.Getenv("PATH"), "HOME=" + work}, env...)
-	cmd.SysProcAttr = attributes
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
 	return func() {
 		if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
-			t.Errorf("meshctl %s ended by itself: %v", args[0], err)
+			t.Errorf("%s ended by itself: %v", name, err)
 		}
 		if err := cmd.Wait(); err != nil {
-			t.Errorf("meshctl %s: %v", args[0], err)
+			t.Errorf("%s: %v", name, err)
 		}
 		_ = out.Close()
 		if t.Failed() {
 			text, _ := os.ReadFile(log)
-			t.Logf("log of meshctl %s:\n%s", args[0], text)
+			t.Logf("log of %s:\n%s", name, text)
 		}
 	}
 }
@@ -196,12 +209,18 @@ func serves(t *testing.T, at string, handler http.HandlerFunc) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	servesOn(t, l, handler)
+}
+
+// servesOn is serves on a listener.
+func servesOn(t *testing.T, l net.Listener, handler http.HandlerFunc) {
+	t.Helper()
 	server := &http.Server{ReadHeaderTimeout: deadline, Handler: handler}
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
 		if err := server.Serve(l); !errors.Is(err, http.ErrServerClosed) {
-			t.Errorf("server at %s: %v", at, err)
+			t.Errorf("server at %s: %v", l.Addr(), err)
 		}
 	}()
 	t.Cleanup(func() {

@@ -58,7 +58,7 @@ func add(conn *nftables.Conn, table *nftables.Table, c chain) {
 	accept := nftables.ChainPolicyAccept
 	to := conn.AddChain(&nftables.Chain{
 		Name: c.name, Table: table, Type: nftables.ChainType(c.kind), Hooknum: hook,
-		Priority: nftables.ChainPriorityRef(nftables.ChainPriority(c.priority)), Policy: &accept,
+		Priority: new(nftables.ChainPriority(c.priority)), Policy: &accept,
 	})
 	for _, r := range c.rules {
 		conn.AddRule(&nftables.Rule{Table: table, Chain: to, Exprs: r.exprs()})
