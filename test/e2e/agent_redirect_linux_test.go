@@ -143,8 +143,12 @@ func (n *node) startPod(t *testing.T, name, v4, v6 string) *agentPod {
 	if err := os.WriteFile(conf, []byte(text), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	holder := exec.Command("sh", "-c", `mount --bind "$1" /etc/resolv.conf && echo && exec sleep 1000000`, "sh", conf)
-	holder.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNET | syscall.CLONE_NEWNS, Pdeathsig: syscall.SIGKILL}
+	holder := exec.Command("sh", "-c", `mount --bind "$1" /etc/resolv.conf && echo && exec cat`, "sh", conf)
+	holder.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNET | syscall.CLONE_NEWNS}
+	held, err := holder.StdinPipe() // it ends with the test
+	if err != nil {
+		t.Fatal(err)
+	}
 	started, err := holder.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -153,8 +157,9 @@ func (n *node) startPod(t *testing.T, name, v4, v6 string) *agentPod {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		_ = holder.Process.Kill()
-		_ = holder.Wait()
+		if err := errors.Join(held.Close(), holder.Wait()); err != nil {
+			t.Error(err)
+		}
 	})
 	if _, err := started.Read(make([]byte, 1)); err != nil {
 		t.Fatalf("no namespaces: %v", err)
@@ -164,7 +169,7 @@ func (n *node) startPod(t *testing.T, name, v4, v6 string) *agentPod {
 	runTool(t, "", "ip", "link", "set", "v-"+name, "master", "br0", "up")
 	for _, line := range []string{
 		"link set lo up", "link set eth0 up", "address add " + v4 + "/24 dev eth0", "address add " + v6 + "/64 dev eth0 nodad",
-		"address add ::6/128 dev lo nodad", "route add default via " + n.bridge, "-6 route add default via " + n.bridge6,
+		"route add default via " + n.bridge, "-6 route add default via " + n.bridge6,
 	} {
 		p.run(t, "0", append([]string{"ip"}, strings.Fields(line)...)...)
 	}
@@ -224,14 +229,10 @@ func (p *agentPod) startProxy(t *testing.T) {
 	})
 }
 
-// listen returns a listener in the network namespace of the pod.
-func (p *agentPod) listen(t *testing.T, port string) net.Listener {
+// inside calls f in the network namespace of the pod, as a user.
+func (p *agentPod) inside(t *testing.T, user int, f func() error) {
 	t.Helper()
-	type result struct {
-		net.Listener
-		err error
-	}
-	opened := make(chan result)
+	done := make(chan error)
 	go func() {
 		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
 		ns, err := os.Open("/proc/" + p.pid + "/ns/net")
@@ -239,17 +240,42 @@ func (p *agentPod) listen(t *testing.T, port string) net.Listener {
 			defer ns.Close()
 			err = unix.Setns(int(ns.Fd()), unix.CLONE_NEWNET)
 		}
-		var l net.Listener
-		if err == nil {
-			l, err = net.Listen("tcp", ":"+port)
+		// Of this thread alone, unlike syscall.Setuid.
+		if _, _, errno := syscall.RawSyscall(syscall.SYS_SETUID, uintptr(user), 0, 0); err == nil && errno != 0 {
+			err = errno
 		}
-		opened <- result{l, err}
+		if err == nil {
+			err = f()
+		}
+		done <- err
 	}()
-	r := <-opened
-	if r.err != nil {
-		t.Fatal(r.err)
+	if err := <-done; err != nil {
+		t.Fatal(err)
 	}
-	return r.Listener
+}
+
+// listen returns a listener in the network namespace of the pod.
+func (p *agentPod) listen(t *testing.T, port string) (l net.Listener) {
+	t.Helper()
+	p.inside(t, 0, func() (err error) {
+		l, err = net.Listen("tcp", ":"+port)
+		return err
+	})
+	return l
+}
+
+// ask returns the code of the answer to a query that a user of the pod sends from a port.
+func (p *agentPod) ask(t *testing.T, user, port int, name string) (code string) {
+	t.Helper()
+	p.inside(t, user, func() error {
+		client := dns.Client{Timeout: deadline, Dialer: &net.Dialer{LocalAddr: &net.UDPAddr{Port: port}}}
+		r, _, err := client.Exchange(new(dns.Msg).SetQuestion(name, dns.TypeA), net.JoinHostPort(p.node.bridge, "53"))
+		if err == nil {
+			code = dns.RcodeToString[r.Rcode]
+		}
+		return err
+	})
+	return code
 }
 
 // curl returns the answer to a GET request that an application of the pod sends with libc's
@@ -408,6 +434,15 @@ func TestAgentRedirects(t *testing.T) {
 	}
 	if out, err := client.curl("http://none.shop/"); err == nil || !strings.Contains(out, "not resolve") {
 		t.Errorf("a name that nobody knows: %v, %s", err, out)
+	}
+	// The proxy's own queries reach the name server, also from a port of which a query was
+	// redirected before.
+	const port = 40053
+	for _, user := range []int{2000, 1337, 2000, 1337} {
+		got := client.ask(t, user, port, "web.shop.svc.cluster.local.")
+		if want := map[int]string{2000: "NOERROR", 1337: "NXDOMAIN"}[user]; got != want {
+			t.Errorf("a query of user %d: %s, want %s", user, got, want)
+		}
 	}
 	// The kubelet's probes come without mTLS, the rest does not.
 	for _, address := range []string{"10.11.0.5:15020", "10.11.0.5:15021", "[fd00:a::5]:15021"} {
