@@ -122,7 +122,7 @@ func (o *agentRedirectOptions) run(env *cli.Env) error {
 
 // options returns what to redirect.
 func (o *agentRedirectOptions) options(env *cli.Env) (*redirect.Options, error) {
-	content, err := podFile(o.annotations)
+	content, err := optionalFile(o.annotations)
 	if err != nil {
 		return nil, err
 	}
