@@ -65,7 +65,7 @@ func examination(cfg *config.Config, opts Options) *doctor.Config {
 			return err
 		}
 	default:
-		client, current := newClient(cfg, cfg.CA), workloadcert.Current{}
+		client, current := newClient(cfg, "certificate authority", cfg.CA, cfg.MoreCA), workloadcert.Current{}
 		if cfg.ProvisionedFiles != nil {
 			current.Certificate = cfg.ProvisionedFiles.Client(opts.Now())
 		}

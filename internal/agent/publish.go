@@ -29,7 +29,7 @@ type publisher struct {
 
 // newPublisher returns a publisher and the manager whose certificates it publishes.
 func newPublisher(cfg *config.Config, opts Options, secrets *sds.Server, apps *applicationFiles) (*workloadcert.Manager, *publisher) {
-	client := newClient(cfg, cfg.CA)
+	client := newClient(cfg, "certificate authority", cfg.CA, cfg.MoreCA)
 	p := &publisher{secrets: secrets, apps: apps}
 	manager := workloadcert.NewManager(workloadcert.Config{
 		Identity: cfg.Identity, Signer: client, Files: cfg.CertFiles, Provisioned: cfg.ProvisionedFiles,

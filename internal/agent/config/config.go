@@ -29,6 +29,9 @@ type Config struct {
 	Identity mesh.Identity
 	Cluster  mesh.ClusterID
 	CA       bootstrap.Server
+	// MoreDiscovery and MoreCA are further addresses of the control plane and of the
+	// certificate authority, used in turn when one is unavailable.
+	MoreDiscovery, MoreCA []bootstrap.Server
 	// CARootFile holds the roots of the certificate authority, PEM.
 	CARootFile string
 	// CRLFile holds revocation lists, PEM. While it does not exist, the lists come from the

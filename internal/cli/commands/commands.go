@@ -11,6 +11,7 @@ import (
 	"github.com/meshctl/meshctl/internal/cli/checkcmd"
 	"github.com/meshctl/meshctl/internal/cli/clustercmd"
 	"github.com/meshctl/meshctl/internal/cli/debugcmd"
+	"github.com/meshctl/meshctl/internal/cli/injectcmd"
 	"github.com/meshctl/meshctl/internal/cli/proxycmd"
 	"github.com/meshctl/meshctl/internal/cli/servecmd"
 	_ "github.com/meshctl/meshctl/internal/xdswire/protos" // for EnvoyFilters and dumps
@@ -29,6 +30,7 @@ func groups() []cli.Group {
 			servecmd.NewDemo,
 			servecmd.NewServe,
 			servecmd.NewAgent,
+			injectcmd.NewInject,
 		}},
 		{Title: "See what it does:", Commands: []cli.Command{
 			proxycmd.NewProxyConfig,

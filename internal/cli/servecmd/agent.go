@@ -68,7 +68,7 @@ cause when Envoy fails.`,
 		},
 	}
 	o.bind(cmd.Flags())
-	cmd.AddCommand(newAgentWait(env), newAgentRequest(env), newAgentDoctor(env))
+	cmd.AddCommand(newAgentWait(env), newAgentRequest(env), newAgentRedirect(env), newAgentDoctor(env))
 	return cmd
 }
 
@@ -85,7 +85,7 @@ func (o *agentOptions) bind(fs *pflag.FlagSet) {
 	fs.StringVar(&f.ClusterID, "cluster-id", "", "`Name` of the cluster of the pod (ISTIO_META_CLUSTER_ID)")
 	fs.StringVar(&f.Network, "network", "", "`Network` of the pod (ISTIO_META_NETWORK)")
 	fs.StringVar(&f.DiscoveryAddress, "discovery-address", "",
-		"`host:port` of the control plane (discoveryAddress of PROXY_CONFIG, default "+agentconfig.DefaultDiscovery+")")
+		"`host:port` of the control plane, or several separated by commas, used in turn (discoveryAddress of PROXY_CONFIG, default "+agentconfig.DefaultDiscovery+")")
 	fs.StringVar(&f.CAAddress, "ca-address", "", "`host:port` of the certificate authority (CA_ADDR, default the control plane)")
 	fs.StringVar(&f.RootCA, "root-ca", "", "PEM `file` with the roots that verify control plane and certificate authority (CA_ROOT_CA, XDS_ROOT_CA, default "+agentconfig.DefaultRootFile+")")
 	fs.StringVar(&f.CRL, "crl", "", "PEM `file` with revocation lists, watched; without it the lists come from the control plane (default "+agentconfig.DefaultCRLFile+")")
