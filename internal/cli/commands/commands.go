@@ -30,6 +30,7 @@ func groups() []cli.Group {
 			servecmd.NewDemo,
 			servecmd.NewServe,
 			servecmd.NewAgent,
+			servecmd.NewWorkload,
 			injectcmd.NewInject,
 		}},
 		{Title: "See what it does:", Commands: []cli.Command{
