@@ -81,7 +81,7 @@ func Run(ctx context.Context, cfg config.Config, opts Options) error {
 
 	health, stopProbing := startProbing(ctx, cfg.Probe, opts.Log, status.check)
 	streams, stream := newStreams(&cfg, opts, manager, handlers(&cfg, opts.Log, publisher, names), health)
-	sockets, err := openSockets(ctx, &cfg, opts.Log, secrets, streams, names)
+	sockets, err := openSockets(ctx, &cfg, opts, secrets, streams, names)
 	if err == nil {
 		for _, s := range sockets {
 			tasks.Go(func() error { return s.serve(serving, s.listener) })

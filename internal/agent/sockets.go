@@ -18,10 +18,10 @@ type socket struct {
 }
 
 // openSockets listens on the sockets that Envoy and applications need: on all, or none.
-func openSockets(ctx context.Context, c *config.Config, log *slog.Logger, secrets *sds.Server, r *relay.Relay, names *dns.Server) ([]socket, error) {
+func openSockets(ctx context.Context, c *config.Config, opts Options, secrets *sds.Server, r *relay.Relay, names *dns.Server) ([]socket, error) {
 	var out []socket
 	listen := func(listen func(string, *slog.Logger) (net.Listener, error), path string, serve func(context.Context, net.Listener) error) error {
-		l, err := listen(path, log)
+		l, err := listen(path, opts.Log)
 		if err == nil {
 			out = append(out, socket{l, serve})
 		}
@@ -37,6 +37,12 @@ func openSockets(ctx context.Context, c *config.Config, log *slog.Logger, secret
 			in = sds.ListenInVolume
 		}
 		err = listen(in, c.XDSSocket, r.Serve)
+	}
+	if err == nil && c.STS != nil {
+		var s socket
+		if s, err = listenSTS(c.STS, opts); err == nil {
+			out = append(out, s)
+		}
 	}
 	if err == nil && names != nil {
 		if err = names.Listen(ctx); err == nil {

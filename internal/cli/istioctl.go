@@ -29,8 +29,8 @@ func counterpart(name string) string {
 		return "there is no such command; control planes serve metrics at --monitoring-addr, Envoys at /stats/prometheus"
 	case "precheck":
 		return "there is no such command; to check a CA: meshctl certs verify DIR"
-	case "vm", "workload":
-		return "there is no such command; docs/virtual-machines.md has the steps"
+	case "vm":
+		return "to write the files of a virtual machine: meshctl workload entry configure"
 	case "wait":
 		return "to wait until all clusters are synced: meshctl remote-clusters --wait"
 	case "waypoint", "ztunnel-config", "zc":

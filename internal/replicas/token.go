@@ -3,6 +3,7 @@ package replicas
 import (
 	"context"
 	"fmt"
+	"time"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
 	"k8s.io/client-go/rest"
@@ -13,8 +14,8 @@ const (
 	// The token is of the service account tokenAccount, for tokenAudience.
 	tokenAccount  = "default"
 	tokenAudience = "istio-ca"
-	// tokenSeconds is its lifetime.
-	tokenSeconds = int64(3600)
+	// tokenTTL is its lifetime.
+	tokenTTL = time.Hour
 )
 
 // rootsConfigMap is the ConfigMap in which control planes publish the roots of the
@@ -44,16 +45,21 @@ func MeshRoots(ctx context.Context, access *rest.Config, namespace string) ([]by
 
 // Mint makes a token that the control planes of a namespace accept for status pages.
 func Mint(ctx context.Context, access *rest.Config, namespace string) (string, error) {
+	return MintFor(ctx, access, namespace, tokenAccount, tokenTTL)
+}
+
+// MintFor makes a token of a service account that control planes accept.
+func MintFor(ctx context.Context, access *rest.Config, namespace, account string, ttl time.Duration) (string, error) {
 	api, err := newAPI(access)
 	if err != nil {
 		return "", err
 	}
 	defer api.Close()
-	made, err := api.CreateToken(ctx, namespace, tokenAccount, &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{
-		Audiences: []string{tokenAudience}, ExpirationSeconds: new(tokenSeconds),
+	made, err := api.CreateToken(ctx, namespace, account, &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{
+		Audiences: []string{tokenAudience}, ExpirationSeconds: new(int64(ttl / time.Second)),
 	}})
 	if err != nil {
-		return "", fmt.Errorf("make a token of service account %s/%s (or give one with --token-file): %w", namespace, tokenAccount, err)
+		return "", fmt.Errorf("make a token of service account %s/%s (or give one with --token-file): %w", namespace, account, err)
 	}
 	return made.Status.Token, nil
 }

@@ -38,6 +38,13 @@ func run(t *testing.T, f agentconfig.Flags, dir string) *program {
 		"--bind-address", f.BindAddress, "--discovery-address", f.DiscoveryAddress, "--root-ca", f.RootCA, "--token", f.Token,
 		"--config-path", f.ConfigPath, "--envoy", f.Envoy, "--concurrency", "1", "--termination-drain-duration", "0s")
 	p.cmd.Dir = dir
+	p.start(t)
+	return p
+}
+
+// start starts the program, and waits until its proxy is ready.
+func (p *program) start(t *testing.T) {
+	t.Helper()
 	p.cmd.Stdout, p.cmd.Stderr = &p.log, &p.log
 	if err := p.cmd.Start(); err != nil {
 		t.Fatal(err)
@@ -52,7 +59,6 @@ func run(t *testing.T, f agentconfig.Flags, dir string) *program {
 		}
 	})
 	p.waitReady(t)
-	return p
 }
 
 var startedEnvoy = regexp.MustCompile(`msg="started envoy" pid=(\d+)`)

@@ -75,6 +75,8 @@ type Config struct {
 	// Scrapes are the URLs of the application's metrics, which the agent merges with its own
 	// and Envoy's.
 	Scrapes []url.URL
+	// STS configures the exchange of tokens; nil is for none.
+	STS *STS
 	// NoEnvoy runs no Envoy: applications are xDS clients themselves.
 	NoEnvoy bool
 	// GRPCBootstrap is the path of the gRPC bootstrap of applications, and CertDir the
@@ -101,6 +103,8 @@ type Flags struct {
 	GRPCBootstrap, OutputCerts                      string
 	DrainDuration, TerminationDrainDuration         *time.Duration
 	LogLevel                                        string
+	STSPort                                         int
+	STSEndpoint, STSRootCA, STSFile                 string
 }
 
 // Input is the input of Resolve.
@@ -167,6 +171,7 @@ func Resolve(in Input) (cfg Config, warnings []string, err error) {
 	r.lifecycle(&cfg, pc, &in)
 	r.proxyless(&cfg)
 	r.identitySource(&cfg, &in)
+	r.sts(&cfg)
 	r.nodeMetadata(&cfg, pc, in.PodLabels, annotations)
 	r.override(&cfg, in.BootstrapOverride)
 	r.unused()

@@ -31,6 +31,7 @@ func groups() []cli.Group {
 			servecmd.NewDemo,
 			servecmd.NewServe,
 			servecmd.NewAgent,
+			servecmd.NewWorkload,
 			injectcmd.NewInject,
 		}},
 		{Title: "Install it in clusters:", Commands: []cli.Command{

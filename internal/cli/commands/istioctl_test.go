@@ -38,7 +38,7 @@ func TestCommandsOfIstioctl(t *testing.T) {
 		"x precheck":                       "to check a CA: meshctl certs verify",
 		"x envoy-stats web-1 -o prom":      "Envoy serves its statistics at /stats",
 		"x metrics web":                    "control planes serve metrics",
-		"x workload group create":          "docs/virtual-machines.md",
+		"x workload group create":          "it is meshctl workload",
 		"x config list":                    ": meshctl environment",
 		"x wait --for=distribution vs web": ": meshctl remote-clusters --wait",
 		"x proxy-status":                   `unknown command "proxy-status" for "meshctl experimental", it is meshctl proxy-status`,
