@@ -7,11 +7,10 @@ import (
 	"strconv"
 	"strings"
 
+	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/util/intstr"
-
-	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
 
 	"github.com/meshctl/meshctl/internal/mesh"
 )

@@ -120,10 +120,10 @@ func (p *injection) fill(value any) any {
 		return expression.ReplaceAllStringFunc(v, func(text string) string {
 			r := reference.FindStringSubmatch(expression.FindStringSubmatch(text)[1])
 			out := ""
-			switch {
-			case r[1] == "Labels":
+			switch r[1] {
+			case "Labels":
 				out = p.pod.Labels[r[2]]
-			case r[1] == "Annotations":
+			case "Annotations":
 				out = p.annotation(r[2])
 			default:
 				out = knownFields[r[3]](p)

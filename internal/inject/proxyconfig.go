@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"strconv"
 
 	"google.golang.org/protobuf/encoding/protojson"
@@ -85,13 +86,8 @@ func overlayProxyConfig(pc *meshv1alpha1.ProxyConfig, text string) error {
 		}
 	}
 	if len(metadata) > 0 && len(given.GetProxyMetadata()) > 0 {
-		merged := map[string]string{}
-		for _, of := range []map[string]string{metadata, given.GetProxyMetadata()} {
-			for name, value := range of {
-				merged[name] = value
-			}
-		}
-		pc.ProxyMetadata = merged
+		pc.ProxyMetadata = maps.Clone(metadata)
+		maps.Copy(pc.ProxyMetadata, given.GetProxyMetadata())
 	}
 	return nil
 }
