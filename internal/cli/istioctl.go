@@ -11,8 +11,6 @@ func counterpart(name string) string {
 	switch name {
 	case "admin", "istiod":
 		return "to show and set the log levels of control planes: meshctl log-level"
-	case "authz":
-		return "there is no such command; to show the filters of a proxy: meshctl pc listeners POD -o json"
 	case "bug-report":
 		return "there is no such command; for a dump without private keys: meshctl pc all POD -o json"
 	case "config", "options":

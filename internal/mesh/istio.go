@@ -11,6 +11,7 @@ const (
 	PortMonitoring      = 15014
 	PortAgentStatus     = 15020
 	PortEnvoyReadiness  = 15021
+	PortAgentDNS        = 15053
 	PortEnvoyPrometheus = 15090
 	PortEastWest        = 15443
 )
@@ -67,6 +68,11 @@ const (
 	SecretFileCertificate = "file-cert:"
 	SecretFileRoots       = "file-root:"
 )
+
+// MetadataRelay is the metadata of a node whose stream an agent of meshctl relays, with value
+// "true". It resumes streams with the endpoints that Envoy holds, unless a cluster waits for
+// endpoints.
+const MetadataRelay = "MESHCTL_RELAY"
 
 // GRPCServerListener is the prefix of the listener that a gRPC server requests. The
 // address on which the server listens follows.

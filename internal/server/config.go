@@ -117,6 +117,11 @@ type Config struct {
 	// to OIDCRoots, PEM; default: the roots of the system.
 	OIDC      []identity.OIDCRule
 	OIDCRoots []byte
+	// The key sets of RequestAuthentications are fetched at least once in KeyRefresh;
+	// default 5 min. Their servers must lead to OIDCRoots, too, and must not be in
+	// KeyNetworksRefused.
+	KeyRefresh         time.Duration
+	KeyNetworksRefused []netip.Prefix
 	// XFCCSources are the addresses of gateways that may report the certificates of
 	// their clients.
 	XFCCSources []netip.Prefix

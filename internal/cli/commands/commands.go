@@ -12,6 +12,7 @@ import (
 	"github.com/meshctl/meshctl/internal/cli/clustercmd"
 	"github.com/meshctl/meshctl/internal/cli/debugcmd"
 	"github.com/meshctl/meshctl/internal/cli/injectcmd"
+	"github.com/meshctl/meshctl/internal/cli/installcmd"
 	"github.com/meshctl/meshctl/internal/cli/proxycmd"
 	"github.com/meshctl/meshctl/internal/cli/servecmd"
 	_ "github.com/meshctl/meshctl/internal/xdswire/protos" // for EnvoyFilters and dumps
@@ -32,12 +33,18 @@ func groups() []cli.Group {
 			servecmd.NewAgent,
 			injectcmd.NewInject,
 		}},
+		{Title: "Install it in clusters:", Commands: []cli.Command{
+			installcmd.NewInstall,
+			installcmd.NewUninstall,
+			installcmd.NewManifest,
+		}},
 		{Title: "See what it does:", Commands: []cli.Command{
 			proxycmd.NewProxyConfig,
 			proxycmd.NewProxyStatus,
 			proxycmd.NewExplain,
 			checkcmd.NewAnalyze,
 			checkcmd.NewValidate,
+			proxycmd.NewAuthz,
 			proxycmd.NewRender,
 			debugcmd.NewXDS,
 			debugcmd.NewLogLevel,

@@ -34,7 +34,7 @@ func TestCommandsOfIstioctl(t *testing.T) {
 		"options":                          ": meshctl environment",
 		"x describe pod web-1":             ": meshctl explain endpoints",
 		"experimental describe svc web":    ": meshctl explain endpoints",
-		"x authz check web-1":              "filters of a proxy: meshctl pc listeners",
+		"x authz check web-1":              `it is meshctl authz`,
 		"x precheck":                       "to check a CA: meshctl certs verify",
 		"x envoy-stats web-1 -o prom":      "Envoy serves its statistics at /stats",
 		"x metrics web":                    "control planes serve metrics",

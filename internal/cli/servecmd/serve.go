@@ -102,7 +102,7 @@ start while its own cluster has security policies that are not enforced, unless
 	f.StringVar(&o.cfg.HTTPSAddr, "https-addr", "", fmt.Sprintf("`Address` of the webhooks of the Kubernetes API, /inject and /validate, over TLS; off turns them off (default :%d in a pod, else off)", mesh.PortWebhooks))
 	f.StringVar(&o.cfg.Revision, "revision", "", "Value of the label istio.io/rev that selects this control plane (default $REVISION, else default)")
 	o.federation.bind(f, &o.cfg)
-	o.callers.bind(f)
+	o.callers.bind(f, &o.cfg)
 	bindLimits(f, &o.cfg)
 	cli.ChoiceVar(f, &o.logFormat, "log-format", "Format of the log on standard error", "text", "json")
 	f.StringVar(&o.logLevel, "log-level", "info", "Lowest `level` in the log, debug, info, warn or error, or a level for each area, as in default:info,xds:debug; the areas are "+strings.Join(server.LogAreas(), ", "))

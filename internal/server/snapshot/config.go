@@ -74,7 +74,7 @@ type Policy interface {
 }
 
 // PolicyKinds lists the kinds of policies. Their objects are in NamespaceFacts.Policies.
-var PolicyKinds = []Kind{KindSidecar, KindPeerAuthentication, KindTelemetry, KindWasmPlugin}
+var PolicyKinds = []Kind{KindSidecar, KindPeerAuthentication, KindRequestAuthentication, KindTelemetry, KindWasmPlugin, KindAuthorizationPolicy}
 
 // Policies iterates over the policies of a kind in a namespace, oldest first. ns may be
 // nil.

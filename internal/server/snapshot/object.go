@@ -35,12 +35,13 @@ const (
 	KindCluster     Kind = "Cluster"     // a cluster that was added, removed or changed
 	KindTrustBundle Kind = "TrustBundle" // the roots of the mesh
 	KindHostName    Kind = "HostName"    // the resolved host names of gateways
+	KindKeySet      Kind = "KeySet"      // the fetched key sets of RequestAuthentications
 )
 
 // IsObject reports whether the kind has objects. The other kinds only name causes of
 // changes.
 func (k Kind) IsObject() bool {
-	return k != KindCluster && k != KindTrustBundle && k != KindHostName
+	return k != KindCluster && k != KindTrustBundle && k != KindHostName && k != KindKeySet
 }
 
 // Key names one object of the mesh.
@@ -87,7 +88,8 @@ type Meta struct {
 
 // Object is one object of one cluster: *Namespace, *Node, *Pod, *Service,
 // *EndpointSlice, *WorkloadEntry, *KubeGateway, *MeshSettings, *ClusterSettings, *InjectorSettings,
-// *ServiceEntry, *ServiceExport, *ServiceImport, *VirtualService, *EnvoyFilter, *Secret, *ConfigMap or a *Config.
+// *ServiceEntry, *ServiceExport, *ServiceImport, *VirtualService, *EnvoyFilter,
+// *AuthorizationPolicy, *Secret, *ConfigMap or a *Config.
 type Object interface {
 	Key() Key
 	// ReadFrom returns the place where a source read the object.
