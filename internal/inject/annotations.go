@@ -73,7 +73,7 @@ func anything(string) error { return nil }
 var annotations = []annotationKind{
 	{name: annotationConfig, check: anything, meaning: "fields of `defaultConfig` of MeshConfig for this pod, YAML; `proxyMetadata` is merged"},
 	{name: annotationDiscovery, check: checkAddress, meaning: "address of the control plane, host:port"},
-	{name: annotationInterception, check: oneOf("REDIRECT", "TPROXY", "NONE"), meaning: "`REDIRECT`, `TPROXY` or `NONE`"},
+	{name: annotationInterception, check: oneOf("REDIRECT", "NONE"), meaning: "`REDIRECT` (default), or `NONE` without an init container"},
 	{name: annotationLogLevel, check: checkLogLevels, meaning: "log level of Envoy"},
 	{name: annotationComponentLevel, check: checkComponentLevels, meaning: "log levels of components of Envoy, such as `rbac:debug,misc:error`"},
 	{name: annotationNative, check: oneOf("true", "false"), meaning: "`false` makes the sidecar a container next to the application"},
@@ -96,7 +96,7 @@ var annotations = []annotationKind{
 	{name: annotationExRanges, check: checkRanges, meaning: "destinations not to redirect"},
 	{name: annotationInInbound, check: checkPorts, meaning: "ports whose inbound connections are redirected, or `*` (default); empty redirects none"},
 	{name: annotationExInbound, check: checkPortList, meaning: "ports whose inbound connections are not redirected"},
-	{name: annotationInOutbound, check: checkPorts, meaning: "ports whose outbound connections are redirected whatever their address, or `*`"},
+	{name: annotationInOutbound, check: checkPortList, meaning: "ports whose outbound connections are redirected whatever their address"},
 	{name: annotationExOutbound, check: checkPortList, meaning: "ports whose outbound connections are not redirected"},
 	{name: annotationExInterfaces, check: checkInterfaces, meaning: "interfaces whose connections are not redirected"},
 	{name: annotationKubevirt, check: checkInterfaces, meaning: "older name of `istio.io/reroute-virtual-interfaces`"},

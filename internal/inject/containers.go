@@ -11,8 +11,6 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
-	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
-
 	"github.com/meshctl/meshctl/internal/mesh"
 )
 
@@ -164,10 +162,6 @@ func (p *injection) sidecarContainer() (corev1.Container, error) {
 			ProbeHandler: readyHandler(), PeriodSeconds: 1, TimeoutSeconds: probeTimeout,
 			FailureThreshold: cmp.Or(startup.FailureThreshold, startupFailures),
 		}
-	}
-	if p.proxy.GetInterceptionMode() == meshv1alpha1.ProxyConfig_TPROXY {
-		c.SecurityContext.Capabilities.Add = []corev1.Capability{"NET_ADMIN"}
-		c.SecurityContext.RunAsUser, c.SecurityContext.RunAsNonRoot = new(int64(0)), new(false)
 	}
 	c.Lifecycle = p.Values.Global.Proxy.Lifecycle
 	switch {

@@ -122,9 +122,13 @@ func mergeList(field string, have any, patch []any) []any {
 			list = append(list, value)
 			continue
 		}
+		var same map[string]any // the item of the list with the identity
 		at := slices.IndexFunc(list, func(own any) bool {
 			o, ok := own.(map[string]any)
-			return ok && key != "" && o[key] != nil && sameID(o[key], item[key])
+			if ok = ok && key != "" && o[key] != nil && sameID(o[key], item[key]); ok {
+				same = o
+			}
+			return ok
 		})
 		switch {
 		case item["$patch"] == "delete":
@@ -138,7 +142,7 @@ func mergeList(field string, have any, patch []any) []any {
 		case slices.Contains(wholeItems, field):
 			list[at] = item
 		default:
-			merge(list[at].(map[string]any), item) //nolint:forcetypeassert // IndexFunc has checked it
+			merge(same, item)
 		}
 	}
 	return list

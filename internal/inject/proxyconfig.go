@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"strconv"
 
 	"google.golang.org/protobuf/encoding/protojson"
@@ -40,6 +41,9 @@ func (p *injection) proxyConfig() (*meshv1alpha1.ProxyConfig, error) {
 	}
 	if text := p.annotation(annotationInterception); text != "" {
 		pc.InterceptionMode = meshv1alpha1.ProxyConfig_InboundInterceptionMode(meshv1alpha1.ProxyConfig_InboundInterceptionMode_value[text])
+	}
+	if pc.GetInterceptionMode() == meshv1alpha1.ProxyConfig_TPROXY {
+		return nil, errors.New("interceptionMode of ProxyConfig is TPROXY, which is not supported: use REDIRECT")
 	}
 	for name, list := range map[string]func(*meshv1alpha1.ProxyConfig_ProxyStatsMatcher) *[]string{
 		annotationStatsPrefixes: func(m *meshv1alpha1.ProxyConfig_ProxyStatsMatcher) *[]string { return &m.InclusionPrefixes },
@@ -85,13 +89,8 @@ func overlayProxyConfig(pc *meshv1alpha1.ProxyConfig, text string) error {
 		}
 	}
 	if len(metadata) > 0 && len(given.GetProxyMetadata()) > 0 {
-		merged := map[string]string{}
-		for _, of := range []map[string]string{metadata, given.GetProxyMetadata()} {
-			for name, value := range of {
-				merged[name] = value
-			}
-		}
-		pc.ProxyMetadata = merged
+		pc.ProxyMetadata = maps.Clone(metadata)
+		maps.Copy(pc.ProxyMetadata, given.GetProxyMetadata())
 	}
 	return nil
 }

@@ -192,7 +192,7 @@ func (i *Injector) checkValues() error {
 		{"excludeIPRanges", checkRanges(proxy.ExcludeIPRanges)},
 		{"includeInboundPorts", checkPorts(proxy.IncludeInboundPorts)},
 		{"excludeInboundPorts", checkPortList(proxy.ExcludeInboundPorts)},
-		{"includeOutboundPorts", checkPorts(proxy.IncludeOutboundPorts)},
+		{"includeOutboundPorts", checkPortList(proxy.IncludeOutboundPorts)},
 		{"excludeOutboundPorts", checkPortList(proxy.ExcludeOutboundPorts)},
 		{"logLevel", checkLogLevels(proxy.LogLevel)},
 	} {

@@ -76,7 +76,7 @@ var meshFields = []apiField{
 	{Path: "ingressControllerMode", Support: NoEffect, Meaning: noIngress},
 	{Path: "ingressSelector", Support: NoEffect, Meaning: noIngress},
 	{Path: "enableEnvoyAccessLogService", Support: NoEffect, Meaning: "use a provider with `envoyOtelAls`"},
-	{Path: "defaultConfig", Support: Partly, Meaning: "`tracing`, see [access-logs.md](access-logs.md#tracing), and `gatewayTopology`"},
+	{Path: "defaultConfig", Support: Partly, Meaning: "`tracing`, see [access-logs.md](access-logs.md#tracing), `gatewayTopology`, and settings of injected pods"},
 	{Path: "defaultConfig.tracing", Support: Partly, Meaning: "tags, sampling, and Zipkin at a Service of the mesh"},
 	{Path: "defaultConfig.tracing.zipkin", Support: Works, Meaning: "`host:port` of a Service, such as `zipkin.istio-system:9411`"},
 	{Path: "defaultConfig.tracing.customTags", Support: Works},
@@ -88,37 +88,37 @@ var meshFields = []apiField{
 	{Path: "defaultConfig.tracing.datadog", Support: NoEffect, Meaning: "no spans are sent there"},
 	{Path: "defaultConfig.tracing.stackdriver", Support: NoEffect, Meaning: "no spans are sent there"},
 	{Path: "defaultConfig.tracing.openCensusAgent", Support: NoEffect, Meaning: "no spans are sent there"},
-	{Path: "defaultConfig.configPath", Support: NoEffect, Meaning: fromProxyConfig},
-	{Path: "defaultConfig.binaryPath", Support: NoEffect, Meaning: fromProxyConfig},
-	{Path: "defaultConfig.serviceCluster", Support: NoEffect, Meaning: fromProxyConfig},
+	{Path: "defaultConfig.configPath", Support: Works, Meaning: ofInjected},
+	{Path: "defaultConfig.binaryPath", Support: Works, Meaning: ofInjected},
+	{Path: "defaultConfig.serviceCluster", Support: Works, Meaning: ofInjected},
 	{Path: "defaultConfig.tracingServiceName", Support: NoEffect, Meaning: fromProxyConfig},
-	{Path: "defaultConfig.drainDuration", Support: NoEffect, Meaning: fromProxyConfig},
-	{Path: "defaultConfig.discoveryAddress", Support: NoEffect, Meaning: fromProxyConfig},
+	{Path: "defaultConfig.drainDuration", Support: Works, Meaning: ofInjected},
+	{Path: "defaultConfig.discoveryAddress", Support: Works, Meaning: ofInjected},
 	{Path: "defaultConfig.discoveryRefreshDelay", Support: NoEffect, Meaning: fromProxyConfig},
 	{Path: "defaultConfig.zipkinAddress", Support: NoEffect, Meaning: fromProxyConfig},
 	{Path: "defaultConfig.statsdUdpAddress", Support: NoEffect, Meaning: fromProxyConfig},
 	{Path: "defaultConfig.envoyMetricsServiceAddress", Support: NoEffect, Meaning: fromProxyConfig},
-	{Path: "defaultConfig.proxyAdminPort", Support: NoEffect, Meaning: fromProxyConfig},
+	{Path: "defaultConfig.proxyAdminPort", Support: Works, Meaning: ofInjected},
 	{Path: "defaultConfig.availabilityZone", Support: NoEffect, Meaning: fromProxyConfig},
 	{Path: "defaultConfig.controlPlaneAuthPolicy", Support: NoEffect, Meaning: fromProxyConfig},
 	{Path: "defaultConfig.customConfigFile", Support: NoEffect, Meaning: fromProxyConfig},
 	{Path: "defaultConfig.statNameLength", Support: NoEffect, Meaning: fromProxyConfig},
-	{Path: "defaultConfig.concurrency", Support: NoEffect, Meaning: fromProxyConfig},
+	{Path: "defaultConfig.concurrency", Support: Works, Meaning: ofInjected},
 	{Path: "defaultConfig.proxyBootstrapTemplatePath", Support: NoEffect, Meaning: fromProxyConfig},
-	{Path: "defaultConfig.interceptionMode", Support: NoEffect, Meaning: fromProxyConfig},
+	{Path: "defaultConfig.interceptionMode", Support: Works, Meaning: ofInjected},
 	{Path: "defaultConfig.sds", Support: NoEffect, Meaning: fromProxyConfig},
 	{Path: "defaultConfig.envoyAccessLogService", Support: NoEffect, Meaning: fromProxyConfig},
 	{Path: "defaultConfig.envoyMetricsService", Support: NoEffect, Meaning: fromProxyConfig},
-	{Path: "defaultConfig.proxyMetadata", Support: NoEffect, Meaning: fromProxyConfig},
-	{Path: "defaultConfig.runtimeValues", Support: NoEffect, Meaning: fromProxyConfig},
-	{Path: "defaultConfig.statusPort", Support: NoEffect, Meaning: fromProxyConfig},
+	{Path: "defaultConfig.proxyMetadata", Support: Works, Meaning: ofInjected},
+	{Path: "defaultConfig.runtimeValues", Support: Works, Meaning: ofInjected},
+	{Path: "defaultConfig.statusPort", Support: Works, Meaning: ofInjected},
 	{Path: "defaultConfig.extraStatTags", Support: NoEffect, Meaning: fromProxyConfig},
 	{Path: "defaultConfig.gatewayTopology", Support: Works, Meaning: "for gateways without one in `PROXY_CONFIG`, see [gateways.md](gateways.md#proxies-in-front-of-a-gateway)"},
-	{Path: "defaultConfig.terminationDrainDuration", Support: NoEffect, Meaning: fromProxyConfig},
-	{Path: "defaultConfig.meshId", Support: NoEffect, Meaning: fromProxyConfig},
-	{Path: "defaultConfig.readinessProbe", Support: NoEffect, Meaning: fromProxyConfig},
-	{Path: "defaultConfig.proxyStatsMatcher", Support: NoEffect, Meaning: fromProxyConfig},
-	{Path: "defaultConfig.holdApplicationUntilProxyStarts", Support: NoEffect, Meaning: fromProxyConfig},
+	{Path: "defaultConfig.terminationDrainDuration", Support: Works, Meaning: ofInjected},
+	{Path: "defaultConfig.meshId", Support: Works, Meaning: ofInjected},
+	{Path: "defaultConfig.readinessProbe", Support: Works, Meaning: ofInjected},
+	{Path: "defaultConfig.proxyStatsMatcher", Support: Works, Meaning: ofInjected},
+	{Path: "defaultConfig.holdApplicationUntilProxyStarts", Support: Works, Meaning: ofInjected},
 	{Path: "defaultConfig.caCertificatesPem", Support: NoEffect, Meaning: fromProxyConfig},
 	{Path: "defaultConfig.image", Support: NoEffect, Meaning: fromProxyConfig},
 	{Path: "defaultConfig.privateKeyProvider", Support: NoEffect, Meaning: fromProxyConfig},
@@ -139,7 +139,7 @@ var meshFields = []apiField{
 	{Path: "outboundClusterStatName", Support: Works},
 	{Path: "certificates", Support: NoEffect, Meaning: "no certificates for DNS names are issued"},
 	{Path: "serviceScopeConfigs", Support: NoEffect, Meaning: "there is no ambient mode"},
-	{Path: "enablePrometheusMerge", Support: NoEffect, Meaning: "scrape the application and its proxy, at port 15090, separately: there is no injector that redirects the scrapes of pods"},
+	{Path: "enablePrometheusMerge", Support: Works, Meaning: ofInjected},
 	{Path: "verifyCertificateAtClient", Support: NoEffect, Meaning: "proxies verify all certificates; to permit any, use `insecureSkipVerify` of a DestinationRule"},
 	{Path: "ca", Support: NoEffect, Meaning: "serve signs certificates itself"},
 	{Path: "discoverySelectors", Support: Works, Meaning: "they select namespaces of all clusters. The system namespace and `rootNamespace` are always in the mesh"},
@@ -149,16 +149,17 @@ var meshFields = []apiField{
 }
 
 const (
-	fromProxyConfig = "an agent takes its settings only from its environment variable PROXY_CONFIG"
-	noIngress       = "Ingresses are not read"
-	otherProvider   = "only providers with `envoyFileAccessLog`, `envoyOtelAls`, `opentelemetry` and `zipkin` are used"
+	fromProxyConfig = "no agent reads it"
+	// ofInjected is the meaning of settings that the injector gives to agents.
+	ofInjected    = "for pods that are injected afterwards, see [injection.md](injection.md)"
+	noIngress     = "Ingresses are not read"
+	otherProvider = "only providers with `envoyFileAccessLog`, `envoyOtelAls`, `opentelemetry` and `zipkin` are used"
 )
 
 // actualMeshConfig returns a MeshConfig that describes the fixed behaviour of the mesh:
 // settings that ask for it are satisfied although they have no effect.
 func actualMeshConfig() *meshv1alpha1.MeshConfig {
 	m := DefaultMeshConfig()
-	m.EnablePrometheusMerge = wrapperspb.Bool(false)
 	m.IngressControllerMode = meshv1alpha1.MeshConfig_OFF
 	m.VerifyCertificateAtClient = wrapperspb.Bool(true) //nolint:staticcheck // old configurations have it
 	return m

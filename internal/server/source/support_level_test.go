@@ -286,7 +286,7 @@ func TestMeshConfigWithoutEffectIsReported(t *testing.T) {
 		// A mesh that asks for what there is gets it.
 		"proxyListenPort: 15001\nenablePrometheusMerge: false\ningressControllerMode: \"OFF\"\nrootNamespace: istio-system": 0,
 		"defaultConfig: {discoveryAddress: \"istiod.istio-system.svc:15012\"}":                                              0,
-		"tcpKeepalive: {probes: 3}\ndefaultConfig: {concurrency: 2}\ncertificates: [{secretName: a}]":                       2,
+		"tcpKeepalive: {probes: 3}\ndefaultConfig: {statNameLength: 5}\ncertificates: [{secretName: a}]":                    2,
 	} {
 		if got := meshWarnings(t, c, text); len(got) != want {
 			t.Errorf("%s: %q", text, got)
