@@ -25,8 +25,8 @@ import (
 // istiod is the name of the control plane's objects, without the revision.
 const istiod = "istiod"
 
-// meshConfigMap is the name of the ConfigMap with the MeshConfig.
-const meshConfigMap = "istio"
+// MeshConfigMap is the name of the ConfigMap with the MeshConfig.
+const MeshConfigMap = "istio"
 
 // injectorConfigMap is the name of the ConfigMap with the values of the injector, without
 // the revision.
@@ -97,10 +97,9 @@ func (s *set) addControlPlane() {
 	})
 }
 
-// addMeshConfig adds the ConfigMap istio. Its values precede the defaults of
-// source.DefaultMeshConfig.
-func (s *set) addMeshConfig() {
-	v := s.values
+// MeshConfigYAML returns the content of the ConfigMap istio. The control plane adds the
+// defaults.
+func (v *Values) MeshConfigYAML() string {
 	config, proxy := map[string]any{}, map[string]any{}
 	if v.MeshID != "" {
 		proxy["meshId"] = v.MeshID
@@ -114,11 +113,15 @@ func (s *set) addMeshConfig() {
 	}
 	text, err := yaml.Marshal(merged(config, v.MeshConfig))
 	if err != nil {
-		s.err = fmt.Errorf("meshConfig: %w", err)
+		panic(err) // the values come from JSON
 	}
+	return string(text)
+}
+
+func (s *set) addMeshConfig() {
 	s.addTo(Shared, &corev1.ConfigMap{
-		TypeMeta: kindOf(corev1.SchemeGroupVersion, "ConfigMap"), ObjectMeta: s.meta(meshConfigMap, nil),
-		Data: map[string]string{"mesh": string(text)},
+		TypeMeta: kindOf(corev1.SchemeGroupVersion, "ConfigMap"), ObjectMeta: s.meta(MeshConfigMap, nil),
+		Data: map[string]string{"mesh": s.values.MeshConfigYAML()},
 	})
 }
 

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-
 	"slices"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
