@@ -23,7 +23,6 @@ import (
 
 	"github.com/meshctl/meshctl/internal/agent/config"
 	"github.com/meshctl/meshctl/internal/agent/probe"
-	"github.com/meshctl/meshctl/internal/agent/relay"
 	"github.com/meshctl/meshctl/internal/agent/sds"
 )
 
@@ -67,7 +66,8 @@ func Run(ctx context.Context, cfg config.Config, opts Options) error {
 		admin = newAdmin(&cfg)
 		defer admin.close()
 	}
-	status := newStatus(admin, manager.Status, publisher.lists.Status, opts)
+	names := newNames(&cfg, opts)
+	status := newStatus(&cfg, admin, names, manager.Status, publisher.lists.Status, opts)
 
 	// The servers of Envoy go on while Envoy drains, and end after it.
 	serving, stop := context.WithCancel(context.WithoutCancel(ctx))
@@ -80,22 +80,22 @@ func Run(ctx context.Context, cfg config.Config, opts Options) error {
 	tasks.Go(func() error { return status.serve(serving, statusListener) })
 
 	health, stopProbing := startProbing(ctx, cfg.Probe, opts.Log, status.check)
-	call := controlPlane(&cfg, manager)
-	sockets, err := openSockets(&cfg, opts.Log, secrets, call)
+	streams, stream := newStreams(&cfg, opts, manager, handlers(&cfg, opts.Log, publisher, names), health)
+	sockets, err := openSockets(ctx, &cfg, opts.Log, secrets, streams, names)
 	if err == nil {
 		for _, s := range sockets {
 			tasks.Go(func() error { return s.serve(serving, s.listener) })
 		}
-		tasks.Go(func() error { manager.Run(serving); return nil })
-		tasks.Go(func() error { return publisher.lists.Run(serving) })
-		if cfg.FollowRoots || health != nil {
-			stream := newStream(&cfg, opts, call, health, publisher)
+		if cfg.WorkloadSocket == "" {
+			tasks.Go(func() error { return runCertificate(serving, &cfg, opts, manager, publisher) })
+		}
+		if stream != nil {
 			tasks.Go(func() error { return stream.Run(serving) })
 		}
 		if cfg.NoEnvoy {
 			err = runAlone(ctx, serving, &cfg, opts, status)
 		} else {
-			err = runEnvoy(ctx, serving, &cfg, opts, admin, status)
+			err = runEnvoy(ctx, serving, &cfg, opts, status)
 		}
 	}
 	stopProbing() // its last report is sent before serving ends
@@ -111,25 +111,13 @@ func Run(ctx context.Context, cfg config.Config, opts Options) error {
 	return err
 }
 
-// newStream returns the agent's own stream to the control plane, which reports the health
-// of the application and follows the roots of the mesh, as far as they are configured.
-func newStream(cfg *config.Config, opts Options, call relay.Call, health <-chan string, p *publisher) *relay.Stream {
-	stream := &relay.Stream{
-		Call: call, Node: cfg.Node, Metadata: cfg.Metadata, Health: health,
-		Log: opts.Log, Now: opts.Now, Rand: opts.newRand(),
-	}
-	if cfg.FollowRoots {
-		stream.Roots = p.useBundle
-	}
-	return stream
-}
-
 // runAlone waits until ctx or serving ends.
 func runAlone(ctx, serving context.Context, cfg *config.Config, opts Options, status *statusServer) error {
 	opts.Log.Info("serving applications without Envoy", "node", cfg.Node.String(), "bootstrap", cfg.GRPCBootstrap)
 	select {
 	case <-serving.Done():
 		return errServing
+	case <-status.control.quit:
 	case <-ctx.Done():
 	}
 	status.terminate()

@@ -32,7 +32,7 @@ func newApplicationFiles(c *config.Config) (*applicationFiles, error) {
 	if c.GRPCBootstrap == "" {
 		return f, nil
 	}
-	socket, err := filepath.Abs(c.XDSSocket())
+	socket, err := filepath.Abs(c.XDSSocket)
 	if err != nil {
 		return nil, fmt.Errorf("path of the xDS socket: %w", err)
 	}

@@ -27,7 +27,7 @@ const (
 )
 
 // runEnvoy writes the bootstrap and runs Envoy until ctx or serving ends, or Envoy does.
-func runEnvoy(ctx, serving context.Context, cfg *config.Config, opts Options, admin *adminClient, status *statusServer) (err error) {
+func runEnvoy(ctx, serving context.Context, cfg *config.Config, opts Options, status *statusServer) (err error) {
 	data, err := bootstrap.Marshal(cfg.Config)
 	if err != nil {
 		return err
@@ -56,17 +56,11 @@ func runEnvoy(ctx, serving context.Context, cfg *config.Config, opts Options, ad
 	case <-serving.Done():
 		_, err := envoy.Stop(afterwards, stopTimeout)
 		return errors.Join(errServing, err)
+	case <-status.control.quit:
+		status.terminate()
 	case <-ctx.Done():
-	}
-	status.terminate()
-	opts.Log.Info("draining envoy", "for", cfg.TerminationDrain.String())
-	if _, err := admin.do(afterwards, http.MethodPost, admin.drainPath); err != nil {
-		opts.Log.Warn("envoy does not drain; connections will be cut", "error", err)
-	} else {
-		select {
-		case <-time.After(cfg.TerminationDrain):
-		case <-envoy.Done():
-		}
+		status.terminate()
+		drainEnvoy(afterwards, cfg, opts.Log, status.control, envoy.Done())
 	}
 	if _, err := envoy.Stop(afterwards, stopTimeout); err != nil {
 		return err
@@ -125,7 +119,7 @@ type adminClient struct {
 
 func newAdmin(cfg *config.Config) *adminClient {
 	a := &adminClient{
-		http:      dial.HTTPClient(adminTimeout, nil),
+		http:      dial.HTTPClient(0, nil), // requests have bounds of their own
 		base:      "http://" + netip.AddrPortFrom(cfg.Local, cfg.AdminPort).String(),
 		drainPath: "/drain_listeners?graceful",
 	}
@@ -138,10 +132,28 @@ func newAdmin(cfg *config.Config) *adminClient {
 
 func (a *adminClient) close() { a.http.CloseIdleConnections() }
 
+// metrics opens Envoy's metrics in the text format of Prometheus.
+func (a *adminClient) metrics(ctx context.Context, query string) (io.ReadCloser, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, a.base+"/stats/prometheus?"+query, http.NoBody)
+	if err != nil {
+		return nil, fmt.Errorf("ask envoy: %w", err)
+	}
+	resp, err := a.http.Do(req)
+	if err != nil {
+		return nil, fmt.Errorf("ask envoy: %w", err)
+	}
+	if resp.StatusCode != http.StatusOK {
+		return nil, errors.Join(fmt.Errorf("ask envoy: metrics: status %s", resp.Status), resp.Body.Close())
+	}
+	return resp.Body, nil
+}
+
 // maxAdminBody bounds a response of the admin port: a few statistics.
 const maxAdminBody = 64 << 10
 
 func (a *adminClient) do(ctx context.Context, method, path string) (body string, err error) {
+	ctx, cancel := context.WithTimeout(ctx, adminTimeout)
+	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, method, a.base+path, http.NoBody)
 	if err != nil {
 		return "", fmt.Errorf("ask envoy: %w", err)

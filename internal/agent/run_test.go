@@ -225,7 +225,7 @@ func TestRunDrainsAndEnds(t *testing.T) {
 			if _, metrics := a.get("/metrics"); !strings.Contains(metrics, `istio_agent_num_outgoing_requests{request_type="csr"} 1`) {
 				t.Errorf("metrics: %s", metrics)
 			}
-			if status, _ := a.get("/quitquitquit"); status != http.StatusNotFound {
+			if status, _ := a.get("/quitquitquit"); status != http.StatusMethodNotAllowed {
 				t.Errorf("/quitquitquit: status %d", status)
 			}
 			a.stop()
@@ -255,7 +255,7 @@ func TestRunWithoutEnvoy(t *testing.T) {
 	a.cfg.GRPCBootstrap, a.cfg.CertDir = filepath.Join(a.cfg.ConfigPath, "grpc.json"), filepath.Join(a.cfg.ConfigPath, "certs")
 	a.start(t)
 	a.waitReady(t)
-	for _, file := range []string{a.cfg.GRPCBootstrap, filepath.Join(a.cfg.CertDir, "key.pem"), a.cfg.XDSSocket()} {
+	for _, file := range []string{a.cfg.GRPCBootstrap, filepath.Join(a.cfg.CertDir, "key.pem"), a.cfg.XDSSocket} {
 		info, err := os.Stat(file)
 		if err != nil {
 			t.Fatal(err)
@@ -268,7 +268,7 @@ func TestRunWithoutEnvoy(t *testing.T) {
 	if err := a.ended(t); err != nil {
 		t.Errorf("ended with %v", err)
 	}
-	if _, err := os.Stat(a.cfg.XDSSocket()); !errors.Is(err, fs.ErrNotExist) {
+	if _, err := os.Stat(a.cfg.XDSSocket); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("the socket stays: %v", err)
 	}
 	if _, err := os.Stat(a.cfg.GRPCBootstrap); err != nil {
@@ -342,7 +342,7 @@ func TestReadiness(t *testing.T) {
 	defer admin.close()
 	cert := workloadcert.Status{Certificate: new(workloadcert.Certificate)}
 	newServer := func() *statusServer {
-		return newStatus(admin, func() workloadcert.Status { return cert }, func() revocation.Status { return revocation.Status{} }, Options{Log: slog.New(slog.DiscardHandler), Now: time.Now})
+		return newStatus(&config.Config{}, admin, nil, func() workloadcert.Status { return cert }, func() revocation.Status { return revocation.Status{} }, Options{Log: slog.New(slog.DiscardHandler), Now: time.Now})
 	}
 	for name, tc := range map[string]struct{ stats, want string }{
 		"ready":     {good, ""},

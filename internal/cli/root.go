@@ -86,9 +86,8 @@ func Run(ctx context.Context, env *Env, args []string, groups ...Group) int {
 }
 
 // WithoutEffectHelp names the Istio kinds without effect.
-const WithoutEffectHelp = `AuthorizationPolicy and RequestAuthentication
-are not enforced; WorkloadGroup, ProxyConfig and TrafficExtension
-change nothing.`
+const WithoutEffectHelp = `AuthorizationPolicy is not enforced; WorkloadGroup,
+ProxyConfig and TrafficExtension change nothing.`
 
 // NewRoot returns the root command with the commands of the groups.
 func NewRoot(env *Env, groups ...Group) *cobra.Command {
@@ -162,11 +161,13 @@ func prepare(cmd *cobra.Command) {
 	}
 	completeFlagValues(cmd)
 	if cmd.HasSubCommands() {
-		if !cmd.Runnable() {
+		if cmd.Args == nil {
 			cmd.Args = unknownCommand
-			cmd.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
 		}
-		return
+		if !cmd.Runnable() {
+			cmd.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
+			return
+		}
 	}
 	if run := cmd.RunE; run != nil {
 		if cmd.Args == nil {

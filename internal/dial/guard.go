@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"slices"
 	"syscall"
 	"time"
 
@@ -25,6 +26,8 @@ type Guard struct {
 	Loopback bool
 	// LinkLocal allows link-local addresses and metadata services.
 	LinkLocal bool
+	// Refused holds further networks whose addresses are refused.
+	Refused []netip.Prefix
 	// Lookup resolves a host name. Nil means the system's resolver.
 	Lookup func(ctx context.Context, host string) ([]netip.Addr, error)
 }
@@ -53,6 +56,10 @@ func (g Guard) Check(addr netip.Addr) error {
 		reason, allowed = "is link-local or a metadata service", g.LinkLocal
 	case mesh.AddressOrdinary:
 		allowed = true
+	}
+	plain := addr.WithZone("").Unmap()
+	if slices.ContainsFunc(g.Refused, func(n netip.Prefix) bool { return n.Contains(plain) }) {
+		reason, allowed = "is in a network that is refused", false
 	}
 	if allowed {
 		return nil

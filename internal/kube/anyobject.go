@@ -51,7 +51,7 @@ func (c *Client) GetAny(ctx context.Context, o *unstructured.Unstructured) (*uns
 }
 
 func (c *Client) anyObject(ctx context.Context, r *rest.Request) (*unstructured.Unstructured, error) {
-	text, err := r.SetHeader("Accept", jsonType).Do(ctx).Raw()
+	text, err := raw(r.SetHeader("Accept", jsonType).Do(ctx))
 	if err != nil {
 		return nil, err
 	}
@@ -60,6 +60,15 @@ func (c *Client) anyObject(ctx context.Context, r *rest.Request) (*unstructured.
 		return nil, fmt.Errorf("object of the API server: %w", err)
 	}
 	return o, nil
+}
+
+// raw returns the body of an answer, or the error with the text of the API server, which
+// Result.Raw leaves out.
+func raw(r rest.Result) ([]byte, error) {
+	if err := r.Error(); err != nil {
+		return nil, err
+	}
+	return r.Raw()
 }
 
 // ListAny returns the objects of a kind in a namespace, with "" in all, that a label
@@ -71,8 +80,8 @@ func (c *Client) ListAny(ctx context.Context, kind schema.GroupVersionKind, name
 func (c *Client) listResource(
 	ctx context.Context, resource schema.GroupVersionResource, namespace, selector string, limit int64,
 ) ([]unstructured.Unstructured, error) {
-	text, err := c.request(http.MethodGet, resource.GroupVersion(), resource.Resource, namespace).SetHeader("Accept", jsonType).
-		VersionedParams(&metav1.ListOptions{LabelSelector: selector, Limit: limit}, c.parameters).Do(ctx).Raw()
+	text, err := raw(c.request(http.MethodGet, resource.GroupVersion(), resource.Resource, namespace).SetHeader("Accept", jsonType).
+		VersionedParams(&metav1.ListOptions{LabelSelector: selector, Limit: limit}, c.parameters).Do(ctx))
 	if apierrors.IsNotFound(err) {
 		return nil, nil
 	}

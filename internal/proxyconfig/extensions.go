@@ -6,7 +6,6 @@ import (
 	"strings"
 
 	adminv3 "github.com/envoyproxy/go-control-plane/envoy/admin/v3"
-	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/meshctl/meshctl/internal/order"
@@ -45,19 +44,13 @@ func ReadExtensions(r io.Reader) (*Extensions, error) {
 	e := &Extensions{Resource: ExtensionsResource{Filters: []jsontext.Value{}}}
 	whole := &section{typeURL: bootstrapSection.typeURL}
 	found, err := readSections(r, extensionSection.what, []*section{&extensionSection, whole}, func(_ *section, _ string, raw jsontext.Value) error {
-		m := new(adminv3.EcdsConfigDump_EcdsFilterConfig)
-		resource, err := protoJSON(raw, m)
+		resource, err := protoJSON(raw, new(adminv3.EcdsConfigDump_EcdsFilterConfig))
 		if err != nil {
 			return err
 		}
-		if err := decode(raw, m); err != nil {
+		config, err := readExtension(raw)
+		if err != nil {
 			return err
-		}
-		config := new(corev3.TypedExtensionConfig)
-		if m.GetEcdsFilter() != nil {
-			if err := m.GetEcdsFilter().UnmarshalTo(config); err != nil {
-				return err
-			}
 		}
 		url := config.GetTypedConfig().GetTypeUrl()
 		e.Resource.Filters = append(e.Resource.Filters, resource)

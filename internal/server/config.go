@@ -117,6 +117,11 @@ type Config struct {
 	// to OIDCRoots, PEM; default: the roots of the system.
 	OIDC      []identity.OIDCRule
 	OIDCRoots []byte
+	// The key sets of RequestAuthentications are fetched at least once in KeyRefresh;
+	// default 5 min. Their servers must lead to OIDCRoots, too, and must not be in
+	// KeyNetworksRefused.
+	KeyRefresh         time.Duration
+	KeyNetworksRefused []netip.Prefix
 	// XFCCSources are the addresses of gateways that may report the certificates of
 	// their clients.
 	XFCCSources []netip.Prefix
@@ -134,6 +139,10 @@ type Config struct {
 	KeyExchanges   []tls.CurveID
 	HTTPAddr       string // readiness, version, status
 	MonitoringAddr string // metrics
+	HTTPSAddr      string // webhooks of the Kubernetes API; empty turns them off
+	// Revision is the value of the label istio.io/rev that selects this control plane; default
+	// default.
+	Revision string
 
 	// Profiling serves runtime profiles to commands of the same machine and user.
 	Profiling bool

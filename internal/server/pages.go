@@ -70,6 +70,7 @@ func (s *Server) pages() map[string]debug.Page {
 		"clusters": show("the clusters, and the state of each", func() any { return s.sources.Page() }),
 		"clusterz": show("the clusters, as istioctl reads them", func() any { return s.sources.SyncInfos() }),
 		"gateways": show("the gateways of networks, and why some are not used", func() any { return s.gatewaysPage() }),
+		"keysets":  show("the key sets of RequestAuthentications", func() any { return s.keySets.Status() }),
 		"oidc":     show("the issuers of OIDC tokens", func() any { return s.oidcPage() }),
 		"tokens":   show("the clusters whose API servers review tokens", func() any { return s.apis.reviewers.Status() }),
 		"writers":  show("the writes to Kubernetes", func() any { return s.writersPage() }),
@@ -173,6 +174,7 @@ func (s *Server) notes() []string {
 	lines = append(lines, s.apiNotes()...)
 	lines = append(lines, s.bundleNotes()...)
 	lines = append(lines, s.ownNotes()...)
+	lines = append(lines, s.keySetNotes()...)
 	return append(lines, nackNotes(s.hub.NACKs())...)
 }
 

@@ -25,6 +25,7 @@ import (
 	"github.com/meshctl/meshctl/internal/server/registry"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 	"github.com/meshctl/meshctl/internal/server/source/dns"
+	"github.com/meshctl/meshctl/internal/server/source/jwks"
 	"github.com/meshctl/meshctl/internal/server/trust"
 	"github.com/meshctl/meshctl/internal/server/xds"
 	"github.com/meshctl/meshctl/internal/server/xds/admission"
@@ -47,6 +48,8 @@ type Server struct {
 	trust      *trust.Peers
 	registry   *registry.Registry
 	hosts      *dns.Resolver
+	keySets    *jwks.Fetcher
+	keyClient  *http.Client
 	hub        *xds.Hub
 	sources    *clusters.Manager
 	// kubernetes makes the access to clusters of remote secrets.
@@ -65,7 +68,10 @@ type Server struct {
 	ready    atomic.Bool
 	draining atomic.Bool
 
-	http, monitoring, plain, secure, bundle net.Listener
+	http, monitoring, plain, secure, bundle, webhooks net.Listener
+
+	injection injection
+	reviews   *prometheus.CounterVec // requests of API servers
 
 	bundleEndpoint *ca.BundleEndpoint
 
@@ -84,6 +90,7 @@ func New(cfg Config) (_ *Server, err error) {
 	s := &Server{cfg: cfg, metrics: prometheus.NewRegistry(), fit: fitness{changed: make(chan struct{}, 1)}, changed: make(chan struct{}, 1)}
 	s.findings.Store(&knownFaults{})
 	s.metrics.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	s.reviews = newReviews(s.metrics)
 	s.newAPIParts()
 	if err := s.newTrust(); err != nil {
 		return nil, err
@@ -110,13 +117,17 @@ func New(cfg Config) (_ *Server, err error) {
 		Local: cfg.ClusterID, Clusters: []mesh.ClusterID{cfg.ClusterID},
 		Network:     map[mesh.ClusterID]mesh.NetworkID{cfg.ClusterID: cfg.Network},
 		TrustDomain: cfg.TrustDomain, SystemNamespace: cfg.systemNamespace(),
-		Publish: s.publish, Resolve: func(hosts []string) { s.hosts.Want(hosts) }, Log: cfg.log(logRegistry), Now: cfg.Now,
+		Publish: s.publish, Resolve: func(hosts []string) { s.hosts.Want(hosts) },
+		FetchKeys: func(want []snapshot.WantedKeys) { s.keySets.Want(want) }, Log: cfg.log(logRegistry), Now: cfg.Now,
 	})
 	s.hosts = dns.New(dns.Config{
 		Lookup: cfg.lookupHost(), Publish: s.registry.SetAddresses, Log: cfg.log(logRegistry),
 		Jitter: func(d time.Duration) time.Duration { return rand.N(d + 1) }, //nolint:gosec // spreads waits, guards nothing
 		Now:    cfg.Now,
 	})
+	if err := s.newKeySets(); err != nil {
+		return nil, err
+	}
 	s.trust.PublishTo(s.registry.SetTrustBundle)
 	s.sources = s.newClusters()
 	s.debug = s.newDebug()
@@ -171,6 +182,7 @@ func (s *Server) listen() error {
 		{"--grpc-addr", s.cfg.GRPCAddr, &s.plain},
 		{"--secure-grpc-addr", s.cfg.SecureGRPCAddr, &s.secure},
 		{"--bundle-addr", s.cfg.BundleAddr, &s.bundle},
+		{"--https-addr", s.cfg.HTTPSAddr, &s.webhooks},
 	} {
 		if l.addr == "" {
 			continue
@@ -199,6 +211,10 @@ func (s *Server) Run(ctx context.Context) error {
 	g.Go(func() error { return s.sources.Run(ctx) })
 	g.Go(func() error { return s.registry.Run(ctx) })
 	g.Go(func() error { return s.hosts.Run(ctx) })
+	g.Go(func() error {
+		defer s.keyClient.CloseIdleConnections()
+		return s.keySets.Run(ctx)
+	})
 	g.Go(func() error { return s.apis.keyReviews.Run(ctx) })
 	g.Go(func() error { return s.ca.Run(ctx) })
 	g.Go(func() error { return s.trust.Bundles.Run(ctx) })

@@ -2,7 +2,6 @@ package token
 
 import (
 	"crypto/ecdsa"
-	"crypto/ed25519"
 	"crypto/rsa"
 	"encoding/base64"
 	"errors"
@@ -16,17 +15,16 @@ import (
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
 
+	"github.com/meshctl/meshctl/internal/keyset"
 	"github.com/meshctl/meshctl/internal/mesh"
 )
 
 // Limits of a key set.
 const (
 	// MaxKeySetSize is the size limit of JWKS documents in bytes.
-	MaxKeySetSize = 1 << 20
+	MaxKeySetSize = keyset.MaxSize
 	maxKeys       = 100
 	maxKeyID      = 256
-	minRSABits    = 2048
-	maxRSABits    = 8192
 )
 
 // ErrUnknownKey is in the error of Verify if the key set lacks the token's key id. The
@@ -73,34 +71,15 @@ func ParseKeys(doc []byte) (jose.JSONWebKeySet, error) {
 // algorithm returns the only signature algorithm for tokens of the key. The token does
 // not choose it, so a public key can never serve as an HMAC secret.
 func algorithm(k jose.JSONWebKey) (jose.SignatureAlgorithm, error) {
-	if k.Use != "" && k.Use != "sig" {
-		return "", fmt.Errorf("use is %q: want sig", k.Use)
+	if err := keyset.Check(&k); err != nil {
+		return "", err
 	}
-	var alg jose.SignatureAlgorithm
+	alg := jose.EdDSA
 	switch key := k.Key.(type) {
 	case *ecdsa.PublicKey:
-		switch key.Curve.Params().Name {
-		case "P-256":
-			alg = jose.ES256
-		case "P-384":
-			alg = jose.ES384
-		case "P-521":
-			alg = jose.ES512
-		default:
-			return "", fmt.Errorf("curve %s is not supported", key.Curve.Params().Name)
-		}
+		alg = map[string]jose.SignatureAlgorithm{"P-256": jose.ES256, "P-384": jose.ES384, "P-521": jose.ES512}[key.Curve.Params().Name]
 	case *rsa.PublicKey:
-		if bits := key.N.BitLen(); bits < minRSABits || bits > maxRSABits {
-			return "", fmt.Errorf("RSA key of %d bits: want %d to %d", bits, minRSABits, maxRSABits)
-		}
 		alg = jose.RS256
-	case ed25519.PublicKey:
-		if len(key) != ed25519.PublicKeySize {
-			return "", fmt.Errorf("Ed25519 key of %d bytes", len(key))
-		}
-		alg = jose.EdDSA
-	default:
-		return "", errors.New("want a public ECDSA, RSA or Ed25519 key")
 	}
 	if k.Algorithm != "" && k.Algorithm != string(alg) {
 		return "", fmt.Errorf("alg is %q: want %s", k.Algorithm, alg)
@@ -214,6 +193,37 @@ func UnverifiedIssuer(raw string) (string, error) {
 		return "", errors.New("token: its claims are not those of a JWT")
 	}
 	return claims.Issuer, nil
+}
+
+// Unverified holds claims of a token whose signature was not checked, to explain why a token is
+// refused. A missing time is zero.
+type Unverified struct {
+	Issuer, Subject              string
+	Audiences                    []string
+	IssuedAt, NotBefore, Expires time.Time
+}
+
+// ParseUnverified returns the claims of a token in compact form. Errors never contain the
+// token.
+func ParseUnverified(raw string) (Unverified, error) {
+	_, text, err := split(raw)
+	if err != nil {
+		return Unverified{}, fmt.Errorf("token: %w", err)
+	}
+	var p payload
+	if err := json.Unmarshal(text, &p); err != nil {
+		return Unverified{}, errors.New("token: its claims are not the claims of a JWT")
+	}
+	at := func(d *jwt.NumericDate) time.Time {
+		if d == nil {
+			return time.Time{}
+		}
+		return d.Time()
+	}
+	return Unverified{
+		Issuer: p.Issuer, Subject: p.Subject, Audiences: p.Audience,
+		IssuedAt: at(p.IssuedAt), NotBefore: at(p.NotBefore), Expires: at(p.Expiry),
+	}, nil
 }
 
 func signedClaims(raw string, key jose.JSONWebKey, alg jose.SignatureAlgorithm) ([]byte, error) {

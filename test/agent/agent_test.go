@@ -21,9 +21,10 @@ import (
 	"time"
 
 	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
+	tlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
-	"go.uber.org/goleak"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/peer"
@@ -34,12 +35,16 @@ import (
 	agentconfig "github.com/meshctl/meshctl/internal/agent/config"
 	"github.com/meshctl/meshctl/internal/certs/certstest"
 	"github.com/meshctl/meshctl/internal/dial"
+	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/xdswire"
 	"github.com/meshctl/meshctl/test/envoy"
 	"github.com/meshctl/meshctl/test/harness"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+// meshctl is the path of the program.
+var meshctl string
+
+func TestMain(m *testing.M) { os.Exit(harness.Main(m, &meshctl)) }
 
 // deadline is how long anything may take on a slow machine.
 const deadline = 2 * time.Minute
@@ -49,11 +54,13 @@ const bind = "127.77.0.9"
 
 func TestAgentRunsEnvoy(t *testing.T) {
 	for _, delta := range []string{"true", "false"} {
-		t.Run("delta="+delta, func(t *testing.T) { testAgentRunsEnvoy(t, delta) })
+		for _, direct := range []string{"true", "false"} {
+			t.Run("delta="+delta+" no-relay="+direct, func(t *testing.T) { testAgentRunsEnvoy(t, delta, direct) })
+		}
 	}
 }
 
-func testAgentRunsEnvoy(t *testing.T, delta string) {
+func testAgentRunsEnvoy(t *testing.T, delta, direct string) {
 	t.Helper()
 	ca, plane := certstest.NewIstioCA(t), &controlPlane{}
 	ca.KeyExchanges = []tls.CurveID{tls.X25519, tls.CurveP256}
@@ -63,7 +70,7 @@ func testAgentRunsEnvoy(t *testing.T, delta string) {
 	ca.Serve(t, func(s *grpc.Server) { discoveryv3.RegisterAggregatedDiscoveryServiceServer(s, plane) })
 	dir := harness.ShortDir(t)
 	flags := flagsFor(t, ca, dir)
-	flags.Delta = delta
+	flags.Delta, flags.NoRelay = delta, direct
 	if delta == "false" {
 		flags.KeyExchange = "classic"
 	} else {
@@ -132,6 +139,7 @@ func TestBootstrapIsValid(t *testing.T) {
 				ca := certstest.NewIstioCA(t)
 				flags := flagsFor(t, ca, t.TempDir())
 				flags.Type, flags.DiscoveryAddress = kind, "istiod.istio-system.svc:15012"
+				flags.NoRelay = "true"
 				env := []string{"CA_ROOT_CA=" + ca.RootFile}
 				if xdsRoot {
 					flags.RootCA = ""
@@ -182,9 +190,9 @@ type running struct {
 	http *http.Client
 }
 
-func start(t *testing.T, flags agentconfig.Flags) *running {
+func start(t *testing.T, flags agentconfig.Flags, environ ...string) *running {
 	t.Helper()
-	cfg, warnings, err := agentconfig.Resolve(agentconfig.Input{Flags: flags, Environ: []string{"SECRET_TTL=20s"}})
+	cfg, warnings, err := agentconfig.Resolve(agentconfig.Input{Flags: flags, Environ: append(environ, "SECRET_TTL=20s")})
 	if err != nil || len(warnings) > 0 {
 		t.Fatal(err, warnings)
 	}
@@ -284,9 +292,31 @@ func (c *controlPlane) notePeer(ctx context.Context) {
 	}
 }
 
+// secret is a secret of the agent.
+func secret(name string) *tlsv3.SdsSecretConfig {
+	return &tlsv3.SdsSecretConfig{Name: name, SdsConfig: &corev3.ConfigSource{
+		ConfigSourceSpecifier: &corev3.ConfigSource_ApiConfigSource{ApiConfigSource: &corev3.ApiConfigSource{
+			ApiType: corev3.ApiConfigSource_GRPC, TransportApiVersion: corev3.ApiVersion_V3,
+			GrpcServices: []*corev3.GrpcService{{TargetSpecifier: &corev3.GrpcService_EnvoyGrpc_{
+				EnvoyGrpc: &corev3.GrpcService_EnvoyGrpc{ClusterName: bootstrap.ClusterSDS},
+			}}},
+		}},
+		ResourceApiVersion: corev3.ApiVersion_V3,
+	}}
+}
+
 func resource(typeURL string) (*anypb.Any, string, error) {
 	if typeURL == xdswire.ClusterType {
-		a, err := anypb.New(&clusterv3.Cluster{Name: "one"})
+		tls, err := anypb.New(&tlsv3.UpstreamTlsContext{CommonTlsContext: &tlsv3.CommonTlsContext{
+			TlsCertificateSdsSecretConfigs: []*tlsv3.SdsSecretConfig{secret(mesh.SecretCertificate)},
+			ValidationContextType:          &tlsv3.CommonTlsContext_ValidationContextSdsSecretConfig{ValidationContextSdsSecretConfig: secret(mesh.SecretRoots)},
+		}})
+		if err != nil {
+			return nil, "", err
+		}
+		a, err := anypb.New(&clusterv3.Cluster{Name: "one", TransportSocket: &corev3.TransportSocket{
+			Name: "envoy.transport_sockets.tls", ConfigType: &corev3.TransportSocket_TypedConfig{TypedConfig: tls},
+		}})
 		return a, "one", err
 	}
 	a, err := anypb.New(&listenerv3.Listener{})

@@ -106,25 +106,42 @@ func (p *proxy) start(t *testing.T, dir, secure string, env ...string) (stop fun
 
 // controlPlane runs meshctl serve as cluster1 of a mesh of two directories,
 // with a CA and a token issuer in dir, and returns its two xDS addresses.
-func controlPlane(t *testing.T, dir, mesh string) (plain, secure string) {
+func controlPlane(t *testing.T, dir, mesh string, flags ...string) (plain, secure string) {
+	t.Helper()
+	makeAuthorities(t, dir)
+	t.Cleanup(serveMesh(t, dir, mesh))
+	return plainXDS, secureXDS
+}
+
+// makeAuthorities makes the CA and the token issuer of a control plane in dir.
+func makeAuthorities(t *testing.T, dir string) {
 	t.Helper()
 	mustRun(t, "certs", "root-ca", "--out", filepath.Join(dir, "root"))
 	mustRun(t, "certs", "intermediate-ca", "--root", filepath.Join(dir, "root"), "--out", filepath.Join(dir, "ca"), "cluster1")
 	mustRun(t, "token", "issuer", "--out", filepath.Join(dir, "issuer"))
-	plain, secure = "127.3.0.2:15010", "127.3.0.2:15012"
-	stop := background(t, filepath.Join(dir, "serve.log"), dir, nil, "serve", "--cluster-id", "cluster1",
-		"--config-dir", absolute(t, filepath.Join(mesh, "cluster1")), "--remote-dir", "cluster2="+absolute(t, filepath.Join(mesh, "cluster2")),
-		"--ca-dir", filepath.Join(dir, "ca", "cluster1"), "--token-issuer", "cluster1="+filepath.Join(dir, "issuer"),
-		"--grpc-addr", plain, "--secure-grpc-addr", secure, "--http-addr", "127.3.0.2:8080", "--monitoring-addr", "127.3.0.2:15014")
-	t.Cleanup(stop)
+}
+
+// Addresses of the control plane that serveMesh starts.
+const plainXDS, secureXDS = "127.3.0.2:15010", "127.3.0.2:15012"
+
+// serveMesh runs meshctl serve as cluster1 of a mesh of two directories, with the CA and the
+// issuer in dir.
+func serveMesh(t *testing.T, dir, mesh string) (stop func()) {
+	t.Helper()
+	stop = background(t, filepath.Join(dir, "serve.log"), dir, nil, append([]string{
+		"serve", "--cluster-id", "cluster1",
+		"--config-dir", absolute(t, filepath.Join(mesh, "cluster1")), "--remote-dir", "cluster2=" + absolute(t, filepath.Join(mesh, "cluster2")),
+		"--ca-dir", filepath.Join(dir, "ca", "cluster1"), "--token-issuer", "cluster1=" + filepath.Join(dir, "issuer"),
+		"--grpc-addr", plainXDS, "--secure-grpc-addr", secureXDS, "--http-addr", "127.3.0.2:8080", "--monitoring-addr", "127.3.0.2:15014",
+	}, flags...)...)
 	eventually(t, "the control plane listens", func() error {
-		conn, err := net.Dial("tcp", secure)
+		conn, err := net.Dial("tcp", secureXDS)
 		if err != nil {
 			return err
 		}
 		return conn.Close()
 	})
-	return plain, secure
+	return stop
 }
 
 func absolute(t *testing.T, path string) string {

@@ -5,6 +5,7 @@ package bootstrap
 
 import (
 	"bytes"
+	"cmp"
 	"crypto/tls"
 	"encoding/json"
 	"fmt"
@@ -16,9 +17,7 @@ import (
 	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
-	overloadv3 "github.com/envoyproxy/go-control-plane/envoy/config/overload/v3"
 	internallistenerv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/bootstrap/internal_listener/v3"
-	downstreamv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/resource_monitors/downstream_connections/v3"
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/structpb"
@@ -46,6 +45,14 @@ type Config struct {
 	// SDSSocket is the path of the Unix socket that serves Envoy's secrets. Its directory
 	// holds nothing else, so that it can be closed to other users.
 	SDSSocket string
+	// WorkloadSocket, if set, is the path of the Unix socket of another SPIFFE agent, which
+	// serves the certificate of the workload instead.
+	WorkloadSocket string
+
+	// XDSSocket is the path of the Unix socket that relays xDS streams. Direct
+	// makes Envoy connect to the control plane itself.
+	XDSSocket string
+	Direct    bool
 
 	// Discovery is the control plane.
 	Discovery Server
@@ -58,8 +65,13 @@ type Config struct {
 	// Delta selects incremental xDS instead of state of the world.
 	Delta bool
 
-	Stats         StatsInclusion
-	RuntimeValues map[string]string
+	Stats StatsInclusion
+	// MaxHeap is the size of Envoy's heap, in bytes, near which it refuses requests; 0 is for
+	// no limit.
+	MaxHeap uint64
+	// CountConnections keeps the number of connections of each listener.
+	CountConnections bool
+	RuntimeValues    map[string]string
 }
 
 // Server is a TLS server with the DNS name that its certificate must hold.
@@ -110,6 +122,10 @@ func build(c Config) (*bootstrapv3.Bootstrap, error) {
 		return nil, fmt.Errorf("node metadata: %w", err)
 	}
 	var p packer
+	xds := p.socketCluster(ClusterXDS, c.XDSSocket)
+	if c.Direct {
+		xds = p.xdsCluster(c)
+	}
 	b := &bootstrapv3.Bootstrap{
 		Node: &corev3.Node{
 			Id:       c.Node.String(),
@@ -125,8 +141,8 @@ func build(c Config) (*bootstrapv3.Bootstrap, error) {
 			Clusters: []*clusterv3.Cluster{
 				localCluster(clusterStats, c.Local, c.AdminPort),
 				localCluster(clusterAgent, c.Local, c.StatusPort),
-				p.sdsCluster(c.SDSSocket),
-				p.xdsCluster(c),
+				p.socketCluster(ClusterSDS, cmp.Or(c.WorkloadSocket, c.SDSSocket)),
+				xds,
 			},
 		},
 		DynamicResources: dynamicResources(c.Delta),
@@ -134,7 +150,7 @@ func build(c Config) (*bootstrapv3.Bootstrap, error) {
 			Address:     socketAddress(c.Local.String(), c.AdminPort),
 			ProfilePath: "/dev/null",
 		},
-		StatsConfig:    statsConfig(c.Node.Type, c.Stats),
+		StatsConfig:    statsConfig(&c),
 		LayeredRuntime: layeredRuntime(c.RuntimeValues),
 		BootstrapExtensions: []*corev3.TypedExtensionConfig{{
 			Name: "envoy.bootstrap.internal_listener",
@@ -142,11 +158,7 @@ func build(c Config) (*bootstrapv3.Bootstrap, error) {
 				BufferSizeKb: wrapperspb.UInt32(64),
 			}),
 		}},
-		OverloadManager: &overloadv3.OverloadManager{ResourceMonitors: []*overloadv3.ResourceMonitor{{
-			Name: "envoy.resource_monitors.global_downstream_max_connections",
-			ConfigType: &overloadv3.ResourceMonitor_TypedConfig{TypedConfig: p.any(
-				&downstreamv3.DownstreamConnectionsConfig{MaxActiveDownstreamConnections: 1<<31 - 1})},
-		}}},
+		OverloadManager: p.overloadManager(c.MaxHeap),
 		ApplicationLogConfig: &bootstrapv3.Bootstrap_ApplicationLogConfig{
 			LogFormat: &bootstrapv3.Bootstrap_ApplicationLogConfig_LogFormat{
 				LogFormat: &bootstrapv3.Bootstrap_ApplicationLogConfig_LogFormat_TextFormat{

@@ -29,7 +29,7 @@ func TestMarshal(t *testing.T) {
 		},
 		Listen: netip.MustParseAddr("0.0.0.0"), Local: netip.MustParseAddr("127.0.0.1"),
 		AdminPort: 15000, StatusPort: 15020, ReadyPort: 15021, StatsPort: 15090,
-		SDSSocket: "etc/istio/proxy/sds/socket",
+		SDSSocket: "etc/istio/proxy/sds/socket", XDSSocket: "etc/istio/proxy/XDS",
 		Discovery: Server{Host: "istiod.istio-system.svc", Port: 15012, Name: "istiod.istio-system.svc"},
 		Delta:     true,
 	}
@@ -37,8 +37,10 @@ func TestMarshal(t *testing.T) {
 	router.Node.Type = mesh.Router
 	router.Listen, router.Local = netip.MustParseAddr("127.1.0.3"), netip.MustParseAddr("127.1.0.3")
 	router.Discovery.Host, router.XDSRootFile, router.Delta = "127.1.0.2", "root.pem", false
+	router.Direct = true
 	router.KeyExchanges = []tls.CurveID{tls.X25519MLKEM768, tls.X25519, tls.CurveP256}
 	router.Stats = StatsInclusion{Prefixes: []string{"p"}, Suffixes: []string{"s"}, Regexps: []string{"r.*"}}
+	router.MaxHeap, router.CountConnections = 1<<30, true
 	router.RuntimeValues = map[string]string{"a.b": "1", "re2.max_program_size.error_level": ""}
 
 	for name, c := range map[string]Config{"sidecar.json": sidecar, "router.json": router} {

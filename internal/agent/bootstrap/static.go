@@ -81,15 +81,16 @@ func localCluster(name string, addr netip.Addr, port uint16) *clusterv3.Cluster 
 	return staticCluster(name, clusterv3.Cluster_STATIC, 250*time.Millisecond, socketAddress(addr.String(), port))
 }
 
-func (p *packer) sdsCluster(socket string) *clusterv3.Cluster {
-	c := staticCluster(ClusterSDS, clusterv3.Cluster_STATIC, time.Second, &corev3.Address{
+// socketCluster returns the cluster of a service of the agent on a Unix socket.
+func (p *packer) socketCluster(name, socket string) *clusterv3.Cluster {
+	c := staticCluster(name, clusterv3.Cluster_STATIC, time.Second, &corev3.Address{
 		Address: &corev3.Address_Pipe{Pipe: &corev3.Pipe{Path: socket}},
 	})
 	c.TypedExtensionProtocolOptions = p.http2()
 	return c
 }
 
-// xdsCluster returns the cluster of the control plane. Envoy connects over TLS 1.3 with the
+// xdsCluster returns the cluster of the control plane for direct streams. Envoy connects over TLS 1.3 with the
 // workload's certificate, and waits for the certificate before it opens the stream.
 func (p *packer) xdsCluster(c Config) *clusterv3.Cluster {
 	discovery := clusterv3.Cluster_STRICT_DNS

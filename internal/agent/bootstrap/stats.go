@@ -11,13 +11,13 @@ import (
 // statsConfig keeps few of Envoy's statistics: with thousands of clusters, all statistics
 // would take most of its memory. Counters of single hosts, which /clusters shows, always
 // exist.
-func statsConfig(node mesh.NodeType, extra StatsInclusion) *metricsv3.StatsConfig {
+func statsConfig(c *Config) *metricsv3.StatsConfig {
 	keep := StatsInclusion{
 		Prefixes: []string{"cluster_manager", "listener_manager", "server", "cluster." + ClusterXDS, "wasm", "component", "istio", "reporter="},
 		Suffixes: []string{"rbac.allowed", "rbac.denied", "shadow_allowed", "shadow_denied"},
 		Regexps:  []string{`vhost\..*\.route\..*`},
 	}
-	if node == mesh.Router {
+	if c.Node.Type == mesh.Router {
 		// A gateway passes connections through, so only its statistics show traffic
 		// between networks.
 		keep.Prefixes = append(keep.Prefixes, "listener.")
@@ -26,14 +26,17 @@ func statsConfig(node mesh.NodeType, extra StatsInclusion) *metricsv3.StatsConfi
 			"upstream_cx_rx_bytes_total", "upstream_cx_tx_bytes_total", "upstream_rq_total",
 			"downstream_cx_total", "downstream_cx_rx_bytes_total", "downstream_cx_tx_bytes_total")
 	}
+	if c.CountConnections {
+		keep.Suffixes = append(keep.Suffixes, "downstream_cx_active")
+	}
 	var patterns []*matcherv3.StringMatcher
-	for _, s := range append(keep.Prefixes, extra.Prefixes...) {
+	for _, s := range append(keep.Prefixes, c.Stats.Prefixes...) {
 		patterns = append(patterns, &matcherv3.StringMatcher{MatchPattern: &matcherv3.StringMatcher_Prefix{Prefix: s}})
 	}
-	for _, s := range append(keep.Suffixes, extra.Suffixes...) {
+	for _, s := range append(keep.Suffixes, c.Stats.Suffixes...) {
 		patterns = append(patterns, &matcherv3.StringMatcher{MatchPattern: &matcherv3.StringMatcher_Suffix{Suffix: s}})
 	}
-	for _, s := range append(keep.Regexps, extra.Regexps...) {
+	for _, s := range append(keep.Regexps, c.Stats.Regexps...) {
 		patterns = append(patterns, &matcherv3.StringMatcher{MatchPattern: &matcherv3.StringMatcher_SafeRegex{
 			SafeRegex: &matcherv3.RegexMatcher{Regex: s},
 		}})

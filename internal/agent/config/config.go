@@ -8,7 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"path/filepath"
+	"net/url"
 	"slices"
 	"strconv"
 	"strings"
@@ -16,6 +16,7 @@ import (
 
 	"github.com/meshctl/meshctl/internal/agent/bootstrap"
 	"github.com/meshctl/meshctl/internal/agent/probe"
+	"github.com/meshctl/meshctl/internal/agent/workloadcert"
 	"github.com/meshctl/meshctl/internal/mesh"
 )
 
@@ -28,6 +29,9 @@ type Config struct {
 	Identity mesh.Identity
 	Cluster  mesh.ClusterID
 	CA       bootstrap.Server
+	// MoreDiscovery and MoreCA are further addresses of the control plane and of the
+	// certificate authority, used in turn when one is unavailable.
+	MoreDiscovery, MoreCA []bootstrap.Server
 	// CARootFile holds the roots of the certificate authority, PEM.
 	CARootFile string
 	// CRLFile holds revocation lists, PEM. While it does not exist, the lists come from the
@@ -35,6 +39,9 @@ type Config struct {
 	CRLFile   string
 	TokenFile string
 	SecretTTL time.Duration
+	// CertFiles, if set, hold the certificate of the workload, which is then not requested.
+	// ProvisionedFiles hold a certificate that proves the identity in the first request.
+	CertFiles, ProvisionedFiles *workloadcert.Files
 	// Grace is the share of a certificate's lifetime that is left at renewal, plus or minus
 	// Jitter.
 	Grace, Jitter float64
@@ -48,21 +55,28 @@ type Config struct {
 	// Drain is the time that Envoy takes to drain a changed listener. TerminationDrain is the
 	// time that connections may go on after SIGTERM.
 	Drain, TerminationDrain time.Duration
+	// ExitOnZeroConnections ends the drain when no connection is left, but not before
+	// MinimumDrain, instead of after TerminationDrain.
+	ExitOnZeroConnections bool
+	MinimumDrain          time.Duration
 	// FollowRoots subscribes to the roots of the mesh at the control plane.
 	FollowRoots bool
 	// Probe checks the application, whose health is reported to the control plane; nil is
 	// for none.
 	Probe *probe.Config
+	// DNS configures the DNS server of the agent; nil is for none.
+	DNS *DNS
+	// KubeletProbes are the probes of the application that the agent answers, by path.
+	KubeletProbes map[string]probe.Kubelet
+	// Scrapes are the URLs of the application's metrics, which the agent merges with its own
+	// and Envoy's.
+	Scrapes []url.URL
 	// NoEnvoy runs no Envoy: applications are xDS clients themselves.
 	NoEnvoy bool
 	// GRPCBootstrap is the path of the gRPC bootstrap of applications, and CertDir the
 	// directory of their certificate files. Empty writes none.
 	GRPCBootstrap, CertDir string
 }
-
-// XDSSocket returns the path of the Unix socket that forwards the xDS streams of
-// applications.
-func (c *Config) XDSSocket() string { return filepath.Join(c.ConfigPath, "XDS") }
 
 // Flags are the values of the command line. A zero value or nil is a flag not given.
 type Flags struct {
@@ -77,7 +91,8 @@ type Flags struct {
 	AdminPort, StatusPort, ReadyPort, StatsPort     int
 	Concurrency                                     int
 	Delta                                           string // a boolean
-	NoEnvoy                                         string // a boolean
+	NoEnvoy, NoRelay                                string // booleans
+	DNSForwardParallel                              string // a boolean
 	GRPCBootstrap, OutputCerts                      string
 	DrainDuration, TerminationDrainDuration         *time.Duration
 	LogLevel                                        string
@@ -90,8 +105,18 @@ type Input struct {
 	Environ []string
 	// PodLabels is the content of the file with the pod's labels, nil when there is none.
 	PodLabels []byte
+	// PodAnnotations is the content of the file with the pod's annotations, nil when there is
+	// none.
+	PodAnnotations []byte
 	// Interfaces are the addresses of this machine.
 	Interfaces []netip.Addr
+	// Exists reports whether a file exists, and Live whether a process serves the Unix socket at
+	// a path. Nil means that there are none.
+	Exists, Live func(path string) bool
+	// CPULimit is the number of processors that the agent and Envoy may use, and MemoryLimit
+	// their memory in bytes; 0 means no limit.
+	CPULimit    int
+	MemoryLimit uint64
 	// Version is the version of meshctl, empty when it is not known.
 	Version string
 }
@@ -99,12 +124,13 @@ type Input struct {
 // Defaults of Istio's agent. Paths are relative to the working directory, which is / in a
 // container.
 const (
-	DefaultTokenFile     = "./var/run/secrets/tokens/istio-token"
-	DefaultRootFile      = "./var/run/secrets/istio/root-cert.pem"
-	DefaultCRLFile       = "./var/run/secrets/istio/crl/ca-crl.pem"
-	DefaultConfigPath    = "./etc/istio/proxy"
-	DefaultPodLabelsFile = "./etc/istio/pod/labels"
-	DefaultDiscovery     = "istiod.istio-system.svc:15012"
+	DefaultTokenFile          = "./var/run/secrets/tokens/istio-token"
+	DefaultRootFile           = "./var/run/secrets/istio/root-cert.pem"
+	DefaultCRLFile            = "./var/run/secrets/istio/crl/ca-crl.pem"
+	DefaultConfigPath         = "./etc/istio/proxy"
+	DefaultPodLabelsFile      = "./etc/istio/pod/labels"
+	DefaultPodAnnotationsFile = "./etc/istio/pod/annotations"
+	DefaultDiscovery          = "istiod.istio-system.svc:15012"
 
 	defaultServerName = "istiod." + mesh.DefaultSystemNamespace + ".svc"
 	DefaultLogLevel   = "warning"
@@ -128,9 +154,14 @@ func Resolve(in Input) (cfg Config, warnings []string, err error) {
 	r.secrets(&cfg)
 	r.keyExchange(&cfg)
 	r.envoy(&cfg, pc)
+	r.lifecycle(&cfg, pc, &in)
 	r.proxyless(&cfg)
+	r.identitySource(&cfg, &in)
 	r.nodeMetadata(&cfg, pc, in.PodLabels)
+	r.dns(&cfg)
 	r.probe(&cfg, pc.GetReadinessProbe())
+	r.kubeletProbes(&cfg)
+	r.scrapes(&cfg, r.podFile(DefaultPodAnnotationsFile, in.PodAnnotations))
 	return cfg, r.warnings, errors.Join(r.errs...)
 }
 

@@ -1,9 +1,9 @@
 package config
 
 import (
-	"bufio"
-	"bytes"
 	"encoding/json"
+	"errors"
+	"fmt"
 	"maps"
 	"reflect"
 	"slices"
@@ -12,6 +12,8 @@ import (
 
 	"google.golang.org/protobuf/encoding/protojson"
 	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
+
+	"github.com/meshctl/meshctl/internal/mesh"
 )
 
 // Prefixes of the environment variables that become node metadata, as text and as the fields
@@ -36,6 +38,9 @@ func (r *resolver) nodeMetadata(cfg *Config, pc *meshv1alpha1.ProxyConfig, podLa
 	known["LABELS"] = labels
 	if len(static) > 0 {
 		known["STATIC_LABELS"] = static
+	}
+	if !cfg.Direct && !cfg.NoEnvoy {
+		known[mesh.MetadataRelay] = "true"
 	}
 	known["PROXY_CONFIG"] = r.proxyConfigObject(pc)
 
@@ -101,22 +106,8 @@ func (r *resolver) givenMetadata() (given map[string]any, from map[string]string
 // the labels from the variable alone.
 func (r *resolver) labels(file []byte) (all, static map[string]any) {
 	all, static = map[string]any{}, map[string]any{}
-	lines := bufio.NewScanner(bytes.NewReader(file))
-	for n := 1; lines.Scan(); n++ {
-		line := strings.TrimSpace(lines.Text())
-		if line == "" {
-			continue
-		}
-		key, quoted, _ := strings.Cut(line, "=")
-		value, err := strconv.Unquote(quoted)
-		if err != nil {
-			r.errorf("%s:%d: want key=\"value\"", DefaultPodLabelsFile, n)
-			continue
-		}
+	for key, value := range r.podFile(DefaultPodLabelsFile, file) {
 		all[key] = value
-	}
-	if err := lines.Err(); err != nil {
-		r.errorf("%s: %w", DefaultPodLabelsFile, err)
 	}
 	if text := r.lookup(labelsVariable); text != "" {
 		var given map[string]string
@@ -130,6 +121,37 @@ func (r *resolver) labels(file []byte) (all, static map[string]any) {
 	// It changes with each rollout and has no meaning in the mesh.
 	delete(all, "pod-template-hash")
 	return all, static
+}
+
+// podFile reads a file of labels or annotations that Kubernetes mounts.
+func (r *resolver) podFile(name string, content []byte) map[string]string {
+	out, err := ParsePodFile(name, content)
+	if err != nil {
+		r.errs = append(r.errs, err)
+	}
+	return out
+}
+
+// ParsePodFile returns the labels or annotations in a file that Kubernetes mounts: lines
+// key="value". The error names all wrong lines.
+func ParsePodFile(name string, content []byte) (map[string]string, error) {
+	out := map[string]string{}
+	var errs []error
+	n := 0
+	for line := range strings.Lines(string(content)) {
+		n++
+		if line = strings.TrimSpace(line); line == "" {
+			continue
+		}
+		key, quoted, _ := strings.Cut(line, "=")
+		value, err := strconv.Unquote(quoted)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("%s:%d: want key=\"value\"", name, n))
+			continue
+		}
+		out[key] = value
+	}
+	return out, errors.Join(errs...)
 }
 
 func (r *resolver) proxyConfigObject(pc *meshv1alpha1.ProxyConfig) map[string]any {

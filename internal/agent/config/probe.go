@@ -61,65 +61,79 @@ func (r *resolver) probe(cfg *Config, p *networkingv1alpha3.ReadinessProbe) {
 
 // applicationCheck resolves the check of the application, by default at the address own.
 func (r *resolver) applicationCheck(own netip.Addr, p *networkingv1alpha3.ReadinessProbe) func(context.Context) error {
+	f := probeFields{r, readinessProbe}
 	switch m := p.GetHealthCheckMethod().(type) {
 	case *networkingv1alpha3.ReadinessProbe_HttpGet:
-		return r.httpCheck(own, m.HttpGet)
-	case *networkingv1alpha3.ReadinessProbe_TcpSocket:
-		return probe.TCP(r.target("tcpSocket", own, m.TcpSocket.GetHost(), m.TcpSocket.GetPort()))
-	case *networkingv1alpha3.ReadinessProbe_Grpc:
-		return probe.GRPC(r.target("grpc", own, "", m.Grpc.GetPort()), m.Grpc.GetService())
-	case *networkingv1alpha3.ReadinessProbe_Exec:
-		command := m.Exec.GetCommand()
-		if len(command) == 0 || command[0] == "" {
-			r.errorf("exec.command%s names no program", readinessProbe)
-			return nil
+		if target, header, ok := f.http(own, m.HttpGet); ok {
+			return probe.HTTP(target, header)
 		}
-		return probe.Exec(command, r.environ)
+	case *networkingv1alpha3.ReadinessProbe_TcpSocket:
+		return probe.TCP(f.target("tcpSocket", own, m.TcpSocket.GetHost(), m.TcpSocket.GetPort()))
+	case *networkingv1alpha3.ReadinessProbe_Grpc:
+		return probe.GRPC(f.target("grpc", own, "", m.Grpc.GetPort()), m.Grpc.GetService())
+	case *networkingv1alpha3.ReadinessProbe_Exec:
+		if command := m.Exec.GetCommand(); len(command) > 0 && command[0] != "" {
+			return probe.Exec(command, r.environ)
+		}
+		r.errorf("exec.command%s names no program", readinessProbe)
 	default:
 		r.errorf("readinessProbe of PROXY_CONFIG has no check: want httpGet, tcpSocket, grpc or exec")
-		return nil
 	}
+	return nil
 }
 
-// target returns the host:port of the check with that name.
-func (r *resolver) target(check string, own netip.Addr, host string, port uint32) string {
+// probeFields resolves the fields of a probe. of names the probe in errors.
+type probeFields struct {
+	r  *resolver
+	of string
+}
+
+// target returns host:port of a check. An empty host is the address own.
+func (f probeFields) target(check string, own netip.Addr, host string, port uint32) string {
 	if port == 0 || port > 65535 {
-		r.errorf("%s.port%s is %d, want 1 to 65535", check, readinessProbe, port)
+		f.r.errorf("%s.port%s is %d, want 1 to 65535", check, f.of, port)
 	}
 	host = cmp.Or(host, own.String())
 	if _, err := netip.ParseAddr(host); err != nil && !mesh.IsDNSName(strings.ToLower(host)) {
-		r.errorf("%s.host%s is %q, neither a DNS name nor an IP address", check, readinessProbe, host)
+		f.r.errorf("%s.host%s is %q, neither a DNS name nor an IP address", check, f.of, host)
 	}
 	return net.JoinHostPort(host, strconv.FormatUint(uint64(port), 10))
 }
 
-func (r *resolver) httpCheck(own netip.Addr, get *networkingv1alpha3.HTTPHealthCheckConfig) func(context.Context) error {
-	target, err := url.Parse("/" + strings.TrimPrefix(get.GetPath(), "/"))
-	if err != nil || target.Host != "" {
-		r.errorf("httpGet.path%s is not the path of a URL", readinessProbe) // which may hold a secret
-		return nil
+// http returns the URL and the headers of a request to the application.
+func (f probeFields) http(own netip.Addr, get *networkingv1alpha3.HTTPHealthCheckConfig) (target url.URL, header http.Header, ok bool) {
+	path, ok := urlPath(get.GetPath())
+	if !ok {
+		f.r.errorf("httpGet.path%s is not the path of a URL", f.of) // which may hold a secret
+		return url.URL{}, nil, false
 	}
-	target.Scheme = "http"
+	path.Scheme = "http"
 	switch scheme := strings.ToLower(get.GetScheme()); scheme {
 	case "":
 	case "http", "https":
-		target.Scheme = scheme
+		path.Scheme = scheme
 	default:
-		r.errorf("httpGet.scheme%s is %q, want HTTP or HTTPS", readinessProbe, get.GetScheme())
+		f.r.errorf("httpGet.scheme%s is %q, want HTTP or HTTPS", f.of, get.GetScheme())
 	}
-	target.Host = r.target("httpGet", own, get.GetHost(), get.GetPort())
-	headers := http.Header{}
+	path.Host = f.target("httpGet", own, get.GetHost(), get.GetPort())
+	header = http.Header{}
 	for _, h := range get.GetHttpHeaders() {
 		if h.GetName() == "" || strings.Trim(h.GetName(), headerLetters) != "" {
-			r.errorf("httpGet.httpHeaders%s: %q is not the name of a header", readinessProbe, h.GetName())
+			f.r.errorf("httpGet.httpHeaders%s: %q is not the name of a header", f.of, h.GetName())
 			continue
 		}
 		if strings.ContainsFunc(h.GetValue(), func(c rune) bool { return c < ' ' && c != '\t' || c == 0x7f }) {
-			r.errorf("httpGet.httpHeaders%s: the value of %s has characters that no header may have", readinessProbe, h.GetName())
+			f.r.errorf("httpGet.httpHeaders%s: the value of %s has characters that no header may have", f.of, h.GetName())
 		}
-		headers.Add(h.GetName(), h.GetValue())
+		header.Add(h.GetName(), h.GetValue())
 	}
-	return probe.HTTP(*target, headers)
+	return *path, header, true
+}
+
+// urlPath returns a URL of only the path, which may lack its slash, and its query.
+func urlPath(path string) (*url.URL, bool) {
+	u, err := url.Parse("/" + strings.TrimPrefix(path, "/"))
+	return u, err == nil && u.Host == ""
 }
 
 const headerLetters = "-_ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789"

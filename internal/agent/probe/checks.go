@@ -46,10 +46,7 @@ func HTTP(target url.URL, headers http.Header) func(context.Context) error {
 		req.Header, req.Host = sent, cmp.Or(sent.Get("Host"), req.Host)
 		resp, err := client.Do(req)
 		if err != nil {
-			if wrapped, ok := errors.AsType[*url.Error](err); ok {
-				err = wrapped.Err // which repeats the URL otherwise
-			}
-			return fmt.Errorf("%s: %w", what, timedOut(ctx, err))
+			return fmt.Errorf("%s: %w", what, timedOut(ctx, withoutURL(err)))
 		}
 		if err := resp.Body.Close(); err != nil {
 			return fmt.Errorf("%s: %w", what, err)

@@ -2,11 +2,11 @@ package relay
 
 import (
 	"context"
-	"crypto/x509"
-	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
@@ -14,32 +14,25 @@ import (
 	rpcstatus "google.golang.org/genproto/googleapis/rpc/status"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/protobuf/types/known/anypb"
 	"google.golang.org/protobuf/types/known/structpb"
-	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
 
-	"github.com/meshctl/meshctl/internal/certs"
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
 
-const (
-	minRetry = time.Second
-	maxRetry = 30 * time.Second
-	// lastReport bounds the wait, at the end, until the control plane has taken the
-	// last health report.
-	lastReport = time.Second
-	maxRoots   = 1000
-)
+// lastReport bounds the wait, at the end, until the control plane has taken the last health
+// report.
+const lastReport = time.Second
 
-// Stream is the agent's own xDS stream. It receives the roots of the mesh (PCDS) and
-// reports the health of the workload. All fields but Roots or Health are needed.
+// Stream is the agent's own xDS stream. It receives resources for handlers, where no stream
+// of Envoy passes through a relay, and reports the health of the workload. All fields but
+// Handlers or Health are needed.
 type Stream struct {
 	Call     Call
 	Node     mesh.NodeID
 	Metadata map[string]any
-	// Roots is called with all roots of the mesh at each change. nil subscribes to none.
-	Roots func([]*x509.Certificate) error
+	// Handlers take the resources of types by URL, to which the stream subscribes.
+	Handlers map[string]Handler
 	// Health receives, at each change, the problem of the workload, or "" when it is
 	// healthy. nil reports nothing.
 	Health <-chan string
@@ -53,36 +46,27 @@ type Stream struct {
 // holds when ctx ends is still sent.
 func (s *Stream) Run(ctx context.Context) error {
 	var last *string // the last health report
-	wait := minRetry
-	for {
+	retry(ctx, s.Rand.Float64, func(ctx context.Context) (worked bool, err error) {
 		opened := s.Now()
-		err := s.Call(ctx, func(ctx context.Context, conn grpc.ClientConnInterface) error {
+		err = s.Call(ctx, func(ctx context.Context, conn grpc.ClientConnInterface) error {
 			return s.converse(ctx, conn, &last)
 		})
-		if s.Now().Sub(opened) > wait {
-			wait = minRetry
-		}
-		if ctx.Err() == nil {
-			s.Log.Warn("the agent has no stream to the control plane at the moment: known roots stay, health is reported later", "error", err)
-		}
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-time.After(wait/2 + time.Duration(s.Rand.Float64()*float64(wait/2))):
-		}
-		wait = min(2*wait, maxRetry)
-	}
+		return s.Now().Sub(opened) > maxRetry, err // health has no responses
+	}, func(err error, _ time.Duration) {
+		s.Log.Warn("the agent has no stream to the control plane at the moment: known resources stay, health is reported later", "error", err)
+	})
+	return nil
 }
 
 // conversation is one opened stream. Only the goroutine that made it sends.
 type conversation struct {
 	*Stream
 	stream    discoveryv3.AggregatedDiscoveryService_StreamAggregatedResourcesClient
-	responses <-chan response // closed after the first with an error
-	accepted  string          // version of the roots
+	responses <-chan received   // closed after the first with an error
+	accepted  map[string]string // versions by type
 }
 
-type response struct {
+type received struct {
 	*discoveryv3.DiscoveryResponse
 	err error
 }
@@ -107,9 +91,9 @@ func (s *Stream) converse(ctx context.Context, conn grpc.ClientConnInterface, la
 			cancel()
 		}
 	})()
-	responses := make(chan response)
+	responses := make(chan received)
 	go receive(streaming, stream, responses)
-	c := &conversation{Stream: s, stream: stream, responses: responses}
+	c := &conversation{Stream: s, stream: stream, responses: responses, accepted: map[string]string{}}
 	err = c.begin(*last)
 	for err == nil {
 		select {
@@ -131,12 +115,12 @@ func (s *Stream) converse(ctx context.Context, conn grpc.ClientConnInterface, la
 }
 
 // receive passes on responses until the stream ends.
-func receive(ctx context.Context, stream discoveryv3.AggregatedDiscoveryService_StreamAggregatedResourcesClient, responses chan<- response) {
+func receive(ctx context.Context, stream discoveryv3.AggregatedDiscoveryService_StreamAggregatedResourcesClient, responses chan<- received) {
 	defer close(responses)
 	for {
 		r, err := stream.Recv()
 		select {
-		case responses <- response{r, err}:
+		case responses <- received{r, err}:
 		case <-ctx.Done():
 			return
 		}
@@ -147,20 +131,25 @@ func receive(ctx context.Context, stream discoveryv3.AggregatedDiscoveryService_
 }
 
 // begin sends the node and the last health report. The control plane takes health only
-// after a request: for the roots, or for nothing.
+// after a request: for the types of the handlers, or for nothing.
 func (c *conversation) begin(last *string) error {
 	metadata, err := structpb.NewStruct(c.Metadata)
 	if err != nil {
 		return fmt.Errorf("node metadata: %w", err)
 	}
-	first := &discoveryv3.DiscoveryRequest{
-		Node: &corev3.Node{Id: c.Node.String(), Metadata: metadata}, TypeUrl: xdswire.ExtensionType,
+	types := slices.Sorted(maps.Keys(c.Handlers))
+	if len(types) == 0 {
+		types = []string{xdswire.ExtensionType}
 	}
-	if c.Roots != nil {
-		first.TypeUrl = xdswire.ProxyConfigType
+	node := &corev3.Node{Id: c.Node.String(), Metadata: metadata}
+	for _, typeURL := range types {
+		if err := c.send(&discoveryv3.DiscoveryRequest{Node: node, TypeUrl: typeURL}); err != nil {
+			return err
+		}
+		node = nil
 	}
-	if err := c.send(first); err != nil || last == nil {
-		return err
+	if last == nil {
+		return nil
 	}
 	return c.report(*last)
 }
@@ -190,21 +179,16 @@ func (c *conversation) take(r *discoveryv3.DiscoveryResponse) error {
 	reply := &discoveryv3.DiscoveryRequest{
 		TypeUrl: r.GetTypeUrl(), VersionInfo: r.GetVersionInfo(), ResponseNonce: r.GetNonce(),
 	}
-	if r.GetTypeUrl() != xdswire.ProxyConfigType || c.Roots == nil {
+	handler := c.Handlers[r.GetTypeUrl()]
+	if handler == nil {
 		return c.send(reply)
 	}
-	roots, err := rootsOf(r.GetResources())
-	if err != nil {
-		c.Log.Error("the roots from the control plane cannot be used, the known roots stay", "error", err)
-		reply.VersionInfo = c.accepted
-		reply.ErrorDetail = &rpcstatus.Status{Code: int32(codes.InvalidArgument), Message: err.Error()}
+	if err := handler.Handle(r.GetTypeUrl(), r.GetResources()); err != nil {
+		reply.VersionInfo = c.accepted[r.GetTypeUrl()]
+		reply.ErrorDetail = refusal(c.Log, r.GetTypeUrl(), err)
 		return c.send(reply)
 	}
-	if err := c.Roots(roots); err != nil {
-		return fmt.Errorf("use the roots: %w", err)
-	}
-	c.accepted = r.GetVersionInfo()
-	c.Log.Info("received roots from the control plane", "roots", len(roots))
+	c.accepted[r.GetTypeUrl()] = r.GetVersionInfo()
 	return c.send(reply)
 }
 
@@ -224,34 +208,4 @@ func (c *conversation) end() error {
 		continue
 	}
 	return nil
-}
-
-// rootsOf returns the roots in a PCDS response.
-func rootsOf(resources []*anypb.Any) ([]*x509.Certificate, error) {
-	if len(resources) == 0 {
-		return nil, errors.New("there are none")
-	}
-	var m meshv1alpha1.ProxyConfig
-	if err := resources[0].UnmarshalTo(&m); err != nil {
-		return nil, err
-	}
-	var roots []*x509.Certificate
-	for i, text := range m.GetCaCertificatesPem() {
-		parsed, err := certs.ParseCerts([]byte(text))
-		if err != nil {
-			return nil, fmt.Errorf("certificate %d: %w", i+1, err)
-		}
-		for _, r := range parsed {
-			if !r.BasicConstraintsValid || !r.IsCA {
-				return nil, fmt.Errorf("certificate %d, %s, is no CA's", i+1, r.Subject)
-			}
-		}
-		if roots = append(roots, parsed...); len(roots) > maxRoots {
-			return nil, fmt.Errorf("there are more than %d", maxRoots)
-		}
-	}
-	if len(roots) == 0 {
-		return nil, errors.New("there are none")
-	}
-	return roots, nil
 }

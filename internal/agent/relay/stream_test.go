@@ -24,11 +24,11 @@ import (
 // plane is a control plane that shows every stream to the test.
 type plane struct {
 	discoveryv3.UnimplementedAggregatedDiscoveryServiceServer
-	streams chan *session
+	streams chan *planeStream
 }
 
-// session is a stream as the control plane has it.
-type session struct {
+// planeStream is a stream as the control plane has it.
+type planeStream struct {
 	discoveryv3.AggregatedDiscoveryService_StreamAggregatedResourcesServer
 	t   *testing.T
 	end chan struct{} // closed by the test to end the stream
@@ -36,7 +36,7 @@ type session struct {
 }
 
 func (p *plane) StreamAggregatedResources(stream discoveryv3.AggregatedDiscoveryService_StreamAggregatedResourcesServer) error {
-	s := &session{stream, nil, make(chan struct{}), make(chan *discoveryv3.DiscoveryRequest, 10)}
+	s := &planeStream{stream, nil, make(chan struct{}), make(chan *discoveryv3.DiscoveryRequest, 10)}
 	p.streams <- s
 	go func() {
 		defer close(s.got)
@@ -68,7 +68,7 @@ type upstreamTest struct {
 
 func start(t *testing.T, change func(*Stream)) *upstreamTest {
 	t.Helper()
-	u := &upstreamTest{t, &plane{streams: make(chan *session, 10)}, nil, make(chan error, 1)}
+	u := &upstreamTest{t, &plane{streams: make(chan *planeStream, 10)}, nil, make(chan error, 1)}
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	check(t, err)
 	server := grpc.NewServer(grpc.WaitForHandlers(true))
@@ -101,7 +101,7 @@ func start(t *testing.T, change func(*Stream)) *upstreamTest {
 	return u
 }
 
-func (u *upstreamTest) accept() *session {
+func (u *upstreamTest) accept() *planeStream {
 	u.t.Helper()
 	select {
 	case s := <-u.plane.streams:
@@ -114,7 +114,7 @@ func (u *upstreamTest) accept() *session {
 }
 
 // next is the next request, nil when the agent has said all.
-func (s *session) next() *discoveryv3.DiscoveryRequest {
+func (s *planeStream) next() *discoveryv3.DiscoveryRequest {
 	s.t.Helper()
 	select {
 	case r := <-s.got:
@@ -125,7 +125,7 @@ func (s *session) next() *discoveryv3.DiscoveryRequest {
 	}
 }
 
-func (s *session) wantHealth(want string) {
+func (s *planeStream) wantHealth(want string) {
 	s.t.Helper()
 	r := s.next()
 	if r.GetTypeUrl() != xdswire.HealthType || r.GetErrorDetail().GetMessage() != want || (r.GetErrorDetail() == nil) != (want == "") {
@@ -133,7 +133,7 @@ func (s *session) wantHealth(want string) {
 	}
 }
 
-func (s *session) wantFirst(typ string) {
+func (s *planeStream) wantFirst(typ string) {
 	s.t.Helper()
 	r := s.next()
 	if r.GetTypeUrl() != typ || r.GetNode().GetMetadata().GetFields()["WORKLOAD_ENTRY"].GetStringValue() != "vm-1" || len(r.GetResourceNames()) > 0 {
@@ -189,7 +189,7 @@ func TestRoots(t *testing.T) {
 	root := certstest.NewRoot(t)
 	used := make(chan int, 10)
 	u := start(t, func(c *Stream) {
-		c.Roots = func(roots []*x509.Certificate) error { used <- len(roots); return nil }
+		c.Handlers = map[string]Handler{xdswire.ProxyConfigType: Roots(func(roots []*x509.Certificate) error { used <- len(roots); return nil })}
 	})
 	s := u.accept()
 	s.wantFirst(xdswire.ProxyConfigType)

@@ -17,12 +17,18 @@ import (
 // socket is replaced. A socket in use, and anything that is no socket, is an error. Closing
 // the listener removes the socket.
 func Listen(path string, log *slog.Logger) (net.Listener, error) {
+	if err := ownDirectory(filepath.Dir(path)); err != nil {
+		return nil, err
+	}
+	return ListenInVolume(path, log)
+}
+
+// ListenInVolume is Listen for a volume of a pod: its directory keeps its mode and its owner,
+// because only containers of the pod can reach it.
+func ListenInVolume(path string, log *slog.Logger) (net.Listener, error) {
 	if len(path) > serving.MaxSocketPath {
 		return nil, fmt.Errorf("socket path %s is %d bytes long, the system allows %d; choose a shorter directory",
 			path, len(path), serving.MaxSocketPath)
-	}
-	if err := ownDirectory(filepath.Dir(path)); err != nil {
-		return nil, err
 	}
 	if err := removeStale(path); err != nil {
 		return nil, err
@@ -31,7 +37,7 @@ func Listen(path string, log *slog.Logger) (net.Listener, error) {
 	if err != nil {
 		return nil, fmt.Errorf("listen on socket: %w", err)
 	}
-	// Until now, the mode of the directory has protected the socket.
+	// Until now, the mode of the directory has protected the socket, and the check of peers.
 	if err := os.Chmod(path, 0o600); err != nil {
 		return nil, errors.Join(fmt.Errorf("listen on socket: %w", err), listener.Close())
 	}

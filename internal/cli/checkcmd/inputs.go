@@ -4,45 +4,14 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"io"
-	"os"
 	"slices"
 	"strings"
 
 	"github.com/meshctl/meshctl/internal/cli"
-	"github.com/meshctl/meshctl/internal/files"
 	"github.com/meshctl/meshctl/internal/kube"
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/server/load"
-	"github.com/meshctl/meshctl/internal/server/source/dir"
 )
-
-// readPaths returns the directories, and the content of files; - is standard input.
-func readPaths(env *cli.Env, paths []string) (dirs []string, read []load.File, err error) {
-	for _, p := range paths {
-		if p == "-" {
-			text, err := io.ReadAll(io.LimitReader(env.Stdin, dir.MaxFileSize+1))
-			switch {
-			case err != nil:
-				return nil, nil, fmt.Errorf("read standard input: %w", err)
-			case len(text) > dir.MaxFileSize:
-				return nil, nil, fmt.Errorf("standard input has more than %d bytes", dir.MaxFileSize)
-			}
-			read = append(read, load.File{Name: "standard input", Text: text})
-			continue
-		}
-		if info, err := os.Stat(p); err == nil && info.IsDir() {
-			dirs = append(dirs, p)
-			continue
-		}
-		text, err := files.Read(p, dir.MaxFileSize)
-		if err != nil {
-			return nil, nil, err
-		}
-		read = append(read, load.File{Name: p, Text: text})
-	}
-	return dirs, read, nil
-}
 
 // clusters returns the sources of the clusters.
 func (o *analyzeOptions) clusters(env *cli.Env) ([]load.Cluster, error) {
@@ -73,7 +42,7 @@ func (o *analyzeOptions) clusters(env *cli.Env) ([]load.Cluster, error) {
 	}
 	out[0].ID = cmp.Or(mesh.ClusterID(o.clusterID), out[0].ID)
 	var err error
-	if out[0].Dirs, out[0].Files, err = readPaths(env, o.paths); err != nil {
+	if out[0].Dirs, out[0].Files, err = cli.ReadPaths(env, o.paths); err != nil {
 		return nil, err
 	}
 	for _, text := range o.remoteDirs {

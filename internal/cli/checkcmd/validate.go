@@ -50,7 +50,7 @@ func (o *validateOptions) run(ctx context.Context, env *cli.Env) error {
 	}
 	own := load.Cluster{ID: "Kubernetes"}
 	var err error
-	if own.Dirs, own.Files, err = readPaths(env, o.paths); err != nil {
+	if own.Dirs, own.Files, err = cli.ReadPaths(env, o.paths); err != nil {
 		return err
 	}
 	m, err := load.Read(ctx, load.Config{Clusters: []load.Cluster{own}, Now: env.Now})

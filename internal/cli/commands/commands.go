@@ -11,6 +11,7 @@ import (
 	"github.com/meshctl/meshctl/internal/cli/checkcmd"
 	"github.com/meshctl/meshctl/internal/cli/clustercmd"
 	"github.com/meshctl/meshctl/internal/cli/debugcmd"
+	"github.com/meshctl/meshctl/internal/cli/injectcmd"
 	"github.com/meshctl/meshctl/internal/cli/installcmd"
 	"github.com/meshctl/meshctl/internal/cli/proxycmd"
 	"github.com/meshctl/meshctl/internal/cli/servecmd"
@@ -30,6 +31,7 @@ func groups() []cli.Group {
 			servecmd.NewDemo,
 			servecmd.NewServe,
 			servecmd.NewAgent,
+			injectcmd.NewInject,
 		}},
 		{Title: "Install it in clusters:", Commands: []cli.Command{
 			installcmd.NewInstall,
@@ -42,6 +44,7 @@ func groups() []cli.Group {
 			proxycmd.NewExplain,
 			checkcmd.NewAnalyze,
 			checkcmd.NewValidate,
+			proxycmd.NewAuthz,
 			proxycmd.NewRender,
 			debugcmd.NewXDS,
 			debugcmd.NewLogLevel,

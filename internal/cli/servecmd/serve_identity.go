@@ -15,6 +15,7 @@ import (
 	"github.com/meshctl/meshctl/internal/order"
 	"github.com/meshctl/meshctl/internal/server"
 	"github.com/meshctl/meshctl/internal/server/identity"
+	"github.com/meshctl/meshctl/internal/server/source/jwks"
 	"github.com/meshctl/meshctl/internal/server/trust"
 )
 
@@ -24,11 +25,14 @@ type callerOptions struct {
 	rules    []string
 	caFile   string
 	gateways []string
+	refused  []string
 }
 
-func (o *callerOptions) bind(f *pflag.FlagSet) {
+func (o *callerOptions) bind(f *pflag.FlagSet, cfg *server.Config) {
 	f.StringArrayVar(&o.rules, "jwt-rule", nil, `OIDC issuer of accepted tokens, as JSON: {"issuer":…,"jwks_uri":… or "jwks_file":…,"audiences":[…]}; may be repeated`)
-	f.StringVar(&o.caFile, "jwks-ca-file", "", "PEM `file` of roots for the servers of jwks_uri (default the roots of the system)")
+	f.StringVar(&o.caFile, "jwks-ca-file", "", "PEM `file` of roots for the servers of jwks_uri and of the jwksUri of RequestAuthentications (default the roots of the system)")
+	cli.DurationVar(f, &cfg.KeyRefresh, "jwks-refresh-interval", jwks.DefaultEvery, "Longest interval between two fetches of a key set of a RequestAuthentication, from 1s to 24h")
+	f.StringSliceVar(&o.refused, "jwks-refused-cidr", nil, "Addresses (`CIDR`) from which no key set of a RequestAuthentication is fetched; link-local addresses and metadata services always are refused")
 	f.StringSliceVar(&o.gateways, "trusted-gateway-cidr", nil, "Addresses (`CIDR`) of gateways whose header x-forwarded-client-cert is trusted (default none)")
 	cli.MarkWeakening(f, "trusted-gateway-cidr")
 }
@@ -47,16 +51,31 @@ func (o *callerOptions) apply(cfg *server.Config) error {
 		}
 		cfg.OIDC = append(cfg.OIDC, r)
 	}
-	for _, text := range o.gateways {
-		n, err := netip.ParsePrefix(text)
-		if err != nil || n != n.Masked() || n.Bits() == 0 {
-			return cli.Usagef("--trusted-gateway-cidr %q: want a range of addresses such as 10.0.0.0/24", text)
-		}
-		cfg.XFCCSources = append(cfg.XFCCSources, n)
+	if d := cfg.KeyRefresh; d < time.Second || d > 24*time.Hour {
+		return cli.Usagef("--jwks-refresh-interval %s: want 1s to 24h", d)
 	}
 	var err error
+	if cfg.KeyNetworksRefused, err = networks("--jwks-refused-cidr", o.refused); err != nil {
+		return err
+	}
+	if cfg.XFCCSources, err = networks("--trusted-gateway-cidr", o.gateways); err != nil {
+		return err
+	}
 	cfg.OIDCRoots, err = readRoots("--jwks-ca-file", o.caFile)
 	return err
+}
+
+// networks parses the ranges of addresses of a flag.
+func networks(flag string, texts []string) ([]netip.Prefix, error) {
+	var out []netip.Prefix
+	for _, text := range texts {
+		n, err := netip.ParsePrefix(text)
+		if err != nil || n != n.Masked() || n.Bits() == 0 {
+			return nil, cli.Usagef("%s %q: want a range of addresses such as 10.0.0.0/24", flag, text)
+		}
+		out = append(out, n)
+	}
+	return out, nil
 }
 
 // readRoots reads the file of a flag, if any.

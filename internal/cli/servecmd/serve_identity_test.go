@@ -32,13 +32,16 @@ func TestIdentityFlags(t *testing.T) {
 		{[]string{"--trusted-gateway-cidr=10.0.0.0/24,127.0.0.1/32"}, ""},
 		{[]string{"--trusted-gateway-cidr=0.0.0.0/0"}, "--trusted-gateway-cidr"},
 		{[]string{"--trusted-gateway-cidr=10.0.0.1"}, "--trusted-gateway-cidr"},
+		{[]string{"--jwks-refused-cidr=10.0.0.0/8,fd00::/8", "--jwks-refresh-interval=1m"}, ""},
+		{[]string{"--jwks-refused-cidr=10.0.0.1/8"}, "--jwks-refused-cidr"},
+		{[]string{"--jwks-refresh-interval=1ms"}, "--jwks-refresh-interval"},
 	} {
 		cfg := server.Config{TokenAudiences: []string{"istio-ca"}}
 		var federation federationOptions
 		var callers callerOptions
 		f := pflag.NewFlagSet("serve", pflag.ContinueOnError)
 		federation.bind(f, &cfg)
-		callers.bind(f)
+		callers.bind(f, &cfg)
 		if err := f.Parse(tc.args); err != nil {
 			t.Fatal(err)
 		}

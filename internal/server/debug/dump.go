@@ -12,7 +12,6 @@ import (
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	tlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
 	"google.golang.org/protobuf/encoding/protojson"
-	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
 
@@ -183,47 +182,14 @@ func dump(sent map[string]history.SentConfig, endpoints bool) ([]*anypb.Any, err
 	return out, nil
 }
 
-// nameInfo is one name of a name table.
-type nameInfo struct {
-	IPs       []string `json:"ips"`
-	Registry  string   `json:"registry,omitempty"`
-	Shortname string   `json:"shortname,omitempty"`
-	Namespace string   `json:"namespace,omitempty"`
-}
-
 // nameTable returns an encoded name table as JSON.
 func nameTable(b []byte) ([]byte, error) {
-	table := map[string]nameInfo{}
-	err := xdswire.Fields(b, func(_ protowire.Number, entry []byte) error {
-		var name string
-		var info nameInfo
-		err := xdswire.Fields(entry, func(number protowire.Number, value []byte) error {
-			if number == 1 {
-				name = string(value)
-				return nil
-			}
-			return xdswire.Fields(value, func(number protowire.Number, v []byte) error {
-				switch number {
-				case 1:
-					info.IPs = append(info.IPs, string(v))
-				case 2:
-					info.Registry = string(v)
-				case 3:
-					info.Shortname = string(v)
-				case 4:
-					info.Namespace = string(v)
-				}
-				return nil
-			})
-		})
-		table[name] = info
-		return err
-	})
+	table, err := xdswire.NameTable(b)
 	if err != nil {
-		return nil, fmt.Errorf("name table: %w", err)
+		return nil, err
 	}
 	return json.Marshal(struct {
-		Type  string              `json:"@type"`
-		Table map[string]nameInfo `json:"table"`
+		Type  string                      `json:"@type"`
+		Table map[string]xdswire.NameInfo `json:"table"`
 	}{xdswire.NameTableType, table})
 }

@@ -22,8 +22,9 @@ type batch struct {
 	replaced  map[mesh.ClusterID]struct{} // the events hold all objects
 	expected  map[mesh.ClusterID]struct{}
 	balancing map[mesh.ClusterID]snapshot.Balancing
-	trust     *snapshot.TrustBundle   // nil if unchanged
-	hosts     map[string][]netip.Addr // nil if unchanged
+	trust     *snapshot.TrustBundle         // nil if unchanged
+	hosts     map[string][]netip.Addr       // nil if unchanged
+	keySets   map[snapshot.KeySource]string // nil if unchanged
 	health    map[healthReporter]snapshot.Condition
 }
 
@@ -44,6 +45,9 @@ func (b *batch) len() int {
 		n++
 	}
 	if b.hosts != nil {
+		n++
+	}
+	if b.keySets != nil {
 		n++
 	}
 	return n
@@ -116,6 +120,10 @@ func (b *batch) into(s *state) []snapshot.Cause {
 	if b.hosts != nil {
 		s.setHosts(b.hosts)
 		cause(snapshot.Cause{Key: snapshot.Key{Kind: snapshot.KindHostName, Cluster: s.cfg.Local, Name: "gateways"}})
+	}
+	if b.keySets != nil {
+		s.setKeySets(b.keySets)
+		cause(snapshot.Cause{Key: snapshot.Key{Kind: snapshot.KindKeySet, Cluster: s.cfg.Local, Name: "fetched"}})
 	}
 	for by, health := range b.health {
 		s.setHealth(by, health)

@@ -41,8 +41,12 @@ type Config struct {
 	// answer comes by SetAddresses; the first snapshot waits for the first answer.
 	// Resolve must not block. If it is nil, host names are not used.
 	Resolve func(hosts []string)
-	Log     *slog.Logger
-	Now     func() time.Time
+	// FetchKeys gets the sources of key sets, sorted, whenever they change. The answer
+	// comes by SetKeySets; the first snapshot waits for the first answer. FetchKeys must
+	// not block. If it is nil, no key set is fetched.
+	FetchKeys func([]snapshot.WantedKeys)
+	Log       *slog.Logger
+	Now       func() time.Time
 }
 
 // Registry implements snapshot.Sink.
@@ -60,9 +64,10 @@ type Registry struct {
 
 	// Owned by Run.
 	state   *state
-	changes changeLog          // since the last snapshot
-	held    *snapshot.Snapshot // the first one, until host names are resolved
-	asked   []string           // host names of the last call of Resolve
+	changes changeLog             // since the last snapshot
+	held    *snapshot.Snapshot    // the first one, until host names are resolved and keys fetched
+	asked   []string              // host names of the last call of Resolve
+	wanted  []snapshot.WantedKeys // of the last call of FetchKeys
 }
 
 // report holds the problems and objects that only status pages show. It is immutable once
@@ -83,6 +88,7 @@ type report struct {
 	// routes is sorted.
 	routes    []RouteProblem
 	unwritten []UnwrittenAddresses
+	injection Injection
 	faults    []derive.Fault
 }
 
@@ -178,6 +184,12 @@ func (r *Registry) SetAddresses(of map[string][]netip.Addr) {
 	r.change(func(b *batch) { b.hosts = of })
 }
 
+// SetKeySets sets the fetched key sets, each a JWKS. The caller must not change the map
+// afterwards.
+func (r *Registry) SetKeySets(of map[snapshot.KeySource]string) {
+	r.change(func(b *batch) { b.keySets = of })
+}
+
 // SetHealth sets the health of a WorkloadEntry as reported by its own proxy, which runs
 // as the service account. If the entry has that account, the report overrides the
 // status of the object. Unknown withdraws the report.
@@ -231,6 +243,19 @@ func (r *Registry) resolve() bool {
 	return len(r.asked) > 0 && !r.state.resolved
 }
 
+// fetchKeys calls FetchKeys if the sources of key sets changed. It reports whether there are
+// sources and no answer has come so far.
+func (r *Registry) fetchKeys() bool {
+	if r.cfg.FetchKeys == nil {
+		return false
+	}
+	if wanted := r.state.tables.wanted.Get(nil); !slices.Equal(wanted, r.wanted) {
+		r.wanted = wanted
+		r.cfg.FetchKeys(wanted)
+	}
+	return len(r.wanted) > 0 && !r.state.fetched
+}
+
 // turn applies the pending batch and publishes a snapshot if facts changed.
 func (r *Registry) turn() {
 	r.mu.Lock()
@@ -247,7 +272,8 @@ func (r *Registry) turn() {
 	next, changes := r.state.build(cmp.Or(before, r.held))
 	report := r.state.report
 	r.report.Store(&report)
-	if r.resolve() && before == nil {
+	waits := r.resolve()
+	if waits = r.fetchKeys() || waits; waits && before == nil {
 		r.held = next
 		return
 	}

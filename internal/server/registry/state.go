@@ -16,8 +16,10 @@ import (
 type state struct {
 	*tables
 	trust *snapshot.TrustBundle
-	// resolved reports whether the addresses of host names have come once.
-	resolved   bool
+	// resolved reports whether the addresses of host names have come once, and fetched
+	// whether key sets have.
+	resolved, fetched bool
+
 	report     report
 	duplicates []duplicateExtension
 	servers    []serverConflict
@@ -36,14 +38,7 @@ func newState(cfg Config) *state {
 // setHosts sets the addresses of all host names of gateways.
 func (s *state) setHosts(of map[string][]netip.Addr) {
 	s.resolved = true
-	for host := range s.hosts.All() {
-		if _, stays := of[host]; !stays {
-			s.hosts.Delete(host)
-		}
-	}
-	for host, addresses := range of {
-		s.hosts.Set(host, addresses)
-	}
+	replaceAll(s.hosts, of)
 }
 
 // build computes the facts. It returns the next snapshot and its differences from before,
@@ -332,6 +327,7 @@ func (s *state) reports() {
 		s.report.routes = now
 	}
 	s.report.unwritten = s.unwritten.Get(nil)
+	s.report.injection = s.injection.Get(nil)
 	if now := s.serverConflicts.Get(nil); s.serverConflicts.Changed() {
 		s.report.serverConflicts = s.describeServerConflicts(s.servers, now)
 		s.servers = now

@@ -27,7 +27,8 @@ type tables struct {
 	clusters   derive.Input[mesh.ClusterID, struct{}]
 	balancing  derive.Input[mesh.ClusterID, snapshot.Balancing]
 	health     derive.Input[healthReporter, snapshot.Condition]
-	hosts      derive.Input[string, []netip.Addr] // resolved host names
+	hosts      derive.Input[string, []netip.Addr]       // resolved host names
+	keySets    derive.Input[snapshot.KeySource, string] // fetched
 	namespaces objects[*snapshot.Namespace]
 	nodes      objects[*snapshot.Node]
 	pods       objects[*snapshot.Pod]
@@ -40,6 +41,7 @@ type tables struct {
 	exports    objects[*snapshot.ServiceExport]
 	imports    objects[*snapshot.ServiceImport]
 	settings   objects[*snapshot.MeshSettings]
+	injectors  objects[*snapshot.InjectorSettings]
 	gateways   objects[*snapshot.Gateway]
 	filters    objects[*snapshot.EnvoyFilter]
 	external   objects[*snapshot.ServiceEntry]
@@ -48,6 +50,7 @@ type tables struct {
 
 	// Indexes of objects. An index by struct{} lists all of a kind.
 	allClusters  *derive.Index[struct{}, mesh.ClusterID, struct{}]
+	allInjectors *derive.Index[struct{}, objectKey, *snapshot.InjectorSettings]
 	allBalancing *derive.Index[struct{}, mesh.ClusterID, snapshot.Balancing]
 	settingsIn   *derive.Index[mesh.ClusterID, objectKey, *snapshot.MeshSettings]
 	nodesIn      *derive.Index[mesh.ClusterID, objectKey, *snapshot.Node]  // with external addresses
@@ -62,20 +65,22 @@ type tables struct {
 	allKubeGW    *derive.Index[struct{}, objectKey, *snapshot.KubeGateway]
 	allGateways  *derive.Index[struct{}, objectKey, *snapshot.Gateway]
 	policyIndex  map[snapshot.Kind]*derive.Index[string, objectKey, snapshot.Policy] // by namespace
-	// allTelemetries lists the Telemetries.
-	allTelemetries *derive.Index[struct{}, objectKey, snapshot.Policy]
-	filtersIn      *derive.Index[string, objectKey, *snapshot.EnvoyFilter]
-	allFilters     *derive.Index[struct{}, objectKey, *snapshot.EnvoyFilter]
-	entriesOf      *derive.Index[string, objectKey, *snapshot.ServiceEntry]   // by keys of services
-	allocating     *derive.Index[struct{}, objectKey, *snapshot.ServiceEntry] // those whose hosts get addresses
-	podsIn         *derive.Index[string, objectKey, *snapshot.Pod]            // of the local cluster, by namespace
-	rulesFor       *derive.Index[ruleKey, objectKey, *snapshot.DestinationRule]
+	// allTelemetries lists the Telemetries, allRequestAuthentications those objects.
+	allTelemetries, allRequestAuthentications *derive.Index[struct{}, objectKey, snapshot.Policy]
+
+	filtersIn  *derive.Index[string, objectKey, *snapshot.EnvoyFilter]
+	allFilters *derive.Index[struct{}, objectKey, *snapshot.EnvoyFilter]
+	entriesOf  *derive.Index[string, objectKey, *snapshot.ServiceEntry]   // by keys of services
+	allocating *derive.Index[struct{}, objectKey, *snapshot.ServiceEntry] // those whose hosts get addresses
+	podsIn     *derive.Index[string, objectKey, *snapshot.Pod]            // of the local cluster, by namespace
+	rulesFor   *derive.Index[ruleKey, objectKey, *snapshot.DestinationRule]
 	// selectingRules finds the DestinationRules with a workload selector by namespace.
 	selectingRules *derive.Index[string, objectKey, *snapshot.DestinationRule]
 	rulesUsing     *derive.Index[ruleUse, objectKey, *snapshot.DestinationRule]
 
 	// Facts.
 	meshSettings  *derive.Value[*snapshot.MeshSettings]
+	injection     *derive.Value[Injection]
 	defaultPolicy *derive.Value[*networkingv1alpha3.TrafficPolicy]
 	networkRules  *derive.Value[networkRules]
 	networks      *derive.Table[mesh.ClusterID, mesh.NetworkID]
@@ -144,6 +149,7 @@ type tables struct {
 	// serverConflicts holds the conflicts between servers of Gateways.
 	serverConflicts  *derive.Value[[]serverConflict]
 	unknownProviders *derive.Value[[]unknownProvider]
+	wanted           *derive.Value[[]snapshot.WantedKeys]
 }
 
 // newTables returns the tables without objects.
@@ -158,6 +164,7 @@ func newTables(cfg Config) *tables {
 	t.networkRules = derive.Single(g, "meshNetworks", networkRules.equal, t.meshNetworks)
 	t.networks = derive.New(g, "networks", compareIDs, same, t.clusterNetwork, t.clusters)
 	t.allNetworks = list(t.networks)
+	t.injection = derive.Single(g, "injection", same, t.findInjection)
 	t.mesh = derive.Single(g, "mesh", equalMesh, t.meshFacts)
 	t.trustDomains = derive.New(g, "trust domains", compareIDs, slices.Equal[[]string], t.clusterTrustDomains, t.clusters)
 	t.rootNamespace = derive.Single(g, "root namespace", same, func(r *derive.Reads) string { return t.mesh.Get(r).RootNamespace })
@@ -210,6 +217,7 @@ func newTables(cfg Config) *tables {
 		namespaces = append(namespaces, x)
 	}
 	t.facts = derive.New(g, "namespaces", strings.Compare, equalFacts, t.namespaceFacts, namespaces...)
+	t.wanted = derive.Single(g, "wanted key sets", slices.Equal[[]snapshot.WantedKeys], t.wantedKeys)
 	t.duplicates = derive.Single(g, "duplicate extensions", slices.Equal[[]duplicateExtension], t.findDuplicateExtensions)
 	t.unknownProviders = derive.Single(g, "unknown providers", slices.Equal[[]unknownProvider], t.findUnknownProviders)
 	return t
@@ -220,6 +228,7 @@ func (t *tables) addInputs() {
 	t.balancing = derive.NewInput(t.graph, "balancing", compareIDs[mesh.ClusterID], same[snapshot.Balancing])
 	t.health = derive.NewInput(t.graph, "health", healthReporter.compare, same[snapshot.Condition])
 	t.hosts = derive.NewInput(t.graph, "resolved hosts", strings.Compare, slices.Equal[[]netip.Addr])
+	t.keySets = derive.NewInput(t.graph, "key sets", snapshot.KeySource.Compare, same[string])
 	t.namespaces = input(t, snapshot.KindNamespace, equalObject[*snapshot.Namespace])
 	t.nodes = input(t, snapshot.KindNode, func(a, b *snapshot.Node) bool {
 		return a.Locality == b.Locality && slices.Equal(a.External, b.External) && (len(a.External) == 0 || maps.Equal(a.Labels, b.Labels))
@@ -233,6 +242,7 @@ func (t *tables) addInputs() {
 	t.exports = input(t, snapshot.KindServiceExport, equalObject[*snapshot.ServiceExport])
 	t.imports = input(t, snapshot.KindServiceImport, equalObject[*snapshot.ServiceImport])
 	t.settings = input(t, snapshot.KindMeshSettings, equalSettings)
+	t.injectors = localInput(t, snapshot.KindInjectorSettings, equalObject[*snapshot.InjectorSettings])
 	t.configMaps = localInput(t, snapshot.KindConfigMap, equalObject[*snapshot.ConfigMap])
 	t.gateways = localInput(t, snapshot.KindGateway, equalConfig[*networkingv1alpha3.Gateway])
 	t.rules = localInput(t, snapshot.KindDestinationRule, equalConfig[*networkingv1alpha3.DestinationRule])
@@ -243,6 +253,7 @@ func (t *tables) addInputs() {
 
 func (t *tables) addIndexes() {
 	t.allClusters = list(t.clusters.Table)
+	t.allInjectors = list(t.injectors.Table)
 	t.allBalancing = list(t.balancing.Table)
 	t.settingsIn = derive.NewIndex(t.settings.Table, func(into []mesh.ClusterID, k objectKey, _ *snapshot.MeshSettings) []mesh.ClusterID {
 		return append(into, k.cluster)
@@ -285,8 +296,11 @@ func (t *tables) addIndexes() {
 	for _, kind := range snapshot.PolicyKinds {
 		policies := localInput(t, kind, snapshot.Policy.SameAs)
 		t.policyIndex[kind] = byNamespace(policies)
-		if kind == snapshot.KindTelemetry {
+		switch kind {
+		case snapshot.KindTelemetry:
 			t.allTelemetries = list(policies.Table)
+		case snapshot.KindRequestAuthentication:
+			t.allRequestAuthentications = list(policies.Table)
 		}
 	}
 	t.filtersIn = byNamespace(t.filters)

@@ -72,8 +72,6 @@ func (c faultCounter) WithGroup(name string) slog.Handler {
 
 // Read reads the directories.
 func Read(ctx context.Context, cfg Config) (*Mesh, error) {
-	m := &Mesh{faults: new(atomic.Int64)}
-	cfg.Log = slog.New(faultCounter{cfg.Log.Handler(), m.faults})
 	var clusters []load.Cluster
 	for _, d := range cfg.Dirs {
 		if n := len(clusters); n == 0 || clusters[n-1].ID != d.Cluster {
@@ -82,6 +80,14 @@ func Read(ctx context.Context, cfg Config) (*Mesh, error) {
 		last := &clusters[len(clusters)-1]
 		last.Dirs = append(last.Dirs, d.Dir)
 	}
+	return ReadClusters(ctx, cfg, clusters)
+}
+
+// ReadClusters reads the sources of clusters, instead of the directories of the
+// configuration. Configuration counts in the first cluster.
+func ReadClusters(ctx context.Context, cfg Config, clusters []load.Cluster) (*Mesh, error) {
+	m := &Mesh{faults: new(atomic.Int64)}
+	cfg.Log = slog.New(faultCounter{cfg.Log.Handler(), m.faults})
 	read, err := load.Read(ctx, load.Config{
 		Clusters: clusters, SystemNamespace: cfg.SystemNamespace, Network: cfg.Network, TrustDomain: cfg.TrustDomain,
 		Resolve: func(hosts []string) map[string][]netip.Addr {

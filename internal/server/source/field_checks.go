@@ -8,6 +8,8 @@ import (
 	"strconv"
 	"strings"
 
+	typev1beta1 "istio.io/api/type/v1beta1"
+
 	"github.com/meshctl/meshctl/internal/mesh"
 )
 
@@ -77,6 +79,24 @@ func labelsFault(field string, labels map[string]string) *FieldError {
 		if key == "" || strings.Contains(key, "*") || strings.Contains(labels[key], "*") {
 			return faultf(field+"["+key+"]", "wildcards and empty names are not allowed")
 		}
+	}
+	return nil
+}
+
+// attached is the spec of a policy that names its workloads by labels or by references.
+type attached interface {
+	GetSelector() *typev1beta1.WorkloadSelector
+	GetTargetRef() *typev1beta1.PolicyTargetReference
+	GetTargetRefs() []*typev1beta1.PolicyTargetReference
+}
+
+// attachmentFault checks the selector and the references of a policy.
+func attachmentFault(spec attached) *FieldError {
+	if fault := labelsFault("selector.matchLabels", spec.GetSelector().GetMatchLabels()); fault != nil {
+		return fault
+	}
+	if spec.GetSelector() != nil && (spec.GetTargetRef() != nil || len(spec.GetTargetRefs()) > 0) {
+		return faultf("selector", "cannot be used with targetRefs: use one of both")
 	}
 	return nil
 }

@@ -16,6 +16,7 @@ import (
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
 
 	"github.com/meshctl/meshctl/internal/mesh"
+	"github.com/meshctl/meshctl/internal/server/snapshot"
 )
 
 // Bounds of the parts of an HTTP route.
@@ -115,10 +116,11 @@ func checkMatches(field string, r *networkingv1alpha3.HTTPRoute, isDelegate bool
 
 func headerMatchesFault(field string, matches map[string]*networkingv1alpha3.StringMatch) *FieldError {
 	for _, name := range slices.Sorted(maps.Keys(matches)) {
-		if strings.HasPrefix(name, "@request.auth.claims") {
-			return faultf(field+"["+name+"]", "claims of tokens cannot be matched: the tokens of requests are not checked")
-		}
-		if !isHeaderName(strings.TrimPrefix(name, ":")) {
+		claim, isClaim := snapshot.ClaimPath(name)
+		switch {
+		case isClaim && claim == nil:
+			return faultf(field+"["+name+"]", "does not name a claim: write @request.auth.claims.NAME or @request.auth.claims[NAME]")
+		case !isClaim && !isHeaderName(strings.TrimPrefix(name, ":")):
 			return faultf(field+"["+name+"]", "%q is not the name of a header", name)
 		}
 		if fault := stringMatchFault(field+"["+name+"]", matches[name]); fault != nil {

@@ -192,6 +192,7 @@ const (
 	wasmPlugin   = "apiVersion: extensions.istio.io/v1alpha1\nkind: WasmPlugin\nmetadata: {name: w, namespace: n}\nspec:\n"
 	telemetry    = "apiVersion: telemetry.istio.io/v1\nkind: Telemetry\nmetadata: {name: t, namespace: n}\nspec:\n"
 	peerHead     = "apiVersion: security.istio.io/v1\nkind: PeerAuthentication\nmetadata: {name: p, namespace: n}\nspec:\n"
+	tokenHead    = "apiVersion: security.istio.io/v1\nkind: RequestAuthentication\nmetadata: {name: r, namespace: n}\nspec:\n"
 	ruleHead     = "apiVersion: networking.istio.io/v1\nkind: DestinationRule\nmetadata: {name: d, namespace: n}\nspec:\n"
 	routeHead    = "apiVersion: networking.istio.io/v1\nkind: VirtualService\nmetadata: {name: v, namespace: n}\nspec:\n"
 	entryHead    = "apiVersion: networking.istio.io/v1\nkind: ServiceEntry\nmetadata: {name: e, namespace: n}\nspec:\n"
@@ -366,6 +367,27 @@ func TestRefusals(t *testing.T) {
 		"entry null endpoint":     {entryHead + "  hosts: [a]\n  resolution: STATIC\n  endpoints:\n  -\n", 8, "spec.endpoints[0]: "},
 		"telemetry selector":      {telemetry + "  selector: {matchLabels: {app: '*'}}", 5, "spec.selector.matchLabels[app]: wildcards and empty names are not allowed"},
 		"telemetry provider":      {telemetry + "  accessLogging:\n  - providers: [{}]", 6, "spec.accessLogging[0].providers[0].name: is missing"},
+		"token targets":           {tokenHead + "  selector: {}\n  targetRefs: [{kind: Gateway, name: g}]", 5, "spec.selector: cannot be used with targetRefs: use one of both"},
+		"token selector":          {tokenHead + "  selector: {matchLabels: {app: '*'}}", 5, "spec.selector.matchLabels[app]: wildcards and empty names are not allowed"},
+		"token rule":              {tokenHead + "  jwtRules: [null]", 5, "spec.jwtRules[0]: "},
+		"token issuer":            {tokenHead + "  jwtRules:\n  - jwksUri: https://a", 6, "spec.jwtRules[0].issuer: is missing"},
+		"token discovery":         {tokenHead + "  jwtRules:\n  - issuer: a@example.com", 6, `spec.jwtRules[0].issuer: "a@example.com" is not a URL from which its keys could be discovered: give jwksUri or jwks`},
+		"token audience":          {tokenHead + "  jwtRules:\n  - issuer: https://a\n    audiences: ['']", 7, "spec.jwtRules[0].audiences[0]: is empty"},
+		"token keys twice":        {tokenHead + "  jwtRules:\n  - issuer: a\n    jwks: '{}'\n    jwksUri: https://a", 8, "spec.jwtRules[0].jwksUri: cannot be used with jwks: use one of both"},
+		"token key URL":           {tokenHead + "  jwtRules:\n  - issuer: a\n    jwksUri: file:///etc/passwd", 7, "spec.jwtRules[0].jwksUri: is not a URL of http or https, of at most 2048 bytes and without user"},
+		"token key user":          {tokenHead + "  jwtRules:\n  - issuer: a\n    jwksUri: https://a:b@c", 7, "spec.jwtRules[0].jwksUri: is not a URL of http or https, of at most 2048 bytes and without user"},
+		"token keys":              {tokenHead + "  jwtRules:\n  - issuer: a\n    jwks: a", 7, "spec.jwtRules[0].jwks: is not a JSON Web Key Set"},
+		"token no keys":           {tokenHead + "  jwtRules:\n  - issuer: a\n    jwks: '{\"keys\":[]}'", 7, "spec.jwtRules[0].jwks: has 0 keys: want 1 to 100"},
+		"token weak key":          {tokenHead + "  jwtRules:\n  - issuer: a\n    jwks: '{\"keys\":[{\"kty\":\"RSA\",\"n\":\"AQ\",\"e\":\"AQAB\"}]}'", 7, "spec.jwtRules[0].jwks: has no usable key: key 0: RSA key of 1 bits: want 2048 to 8192"},
+		"token header":            {tokenHead + "  jwtRules:\n  - issuer: https://a\n    fromHeaders: [{name: 'a b'}]", 7, `spec.jwtRules[0].fromHeaders[0].name: "a b" is not the name of a header`},
+		"token parameter":         {tokenHead + "  jwtRules:\n  - issuer: https://a\n    fromParams: ['']", 7, "spec.jwtRules[0].fromParams[0]: is empty"},
+		"token cookie":            {tokenHead + "  jwtRules:\n  - issuer: https://a\n    fromCookies: ['a;b']", 7, `spec.jwtRules[0].fromCookies[0]: "a;b" is not the name of a cookie`},
+		"token payload":           {tokenHead + "  jwtRules:\n  - issuer: https://a\n    outputPayloadToHeader: ':path'", 7, `spec.jwtRules[0].outputPayloadToHeader: ":path" is not the name of a header that can be set`},
+		"token claim header":      {tokenHead + "  jwtRules:\n  - issuer: https://a\n    outputClaimToHeaders: [{header: Host, claim: a}]", 7, `spec.jwtRules[0].outputClaimToHeaders[0].header: "Host" is not the name of a header that can be set`},
+		"token claim twice":       {tokenHead + "  jwtRules:\n  - issuer: https://a\n    outputClaimToHeaders: [{header: a, claim: a}, {header: A, claim: b}]", 7, `spec.jwtRules[0].outputClaimToHeaders[1].header: "A" is given twice`},
+		"token claim":             {tokenHead + "  jwtRules:\n  - issuer: https://a\n    outputClaimToHeaders: [{header: a}]", 7, "spec.jwtRules[0].outputClaimToHeaders[0].claim: is missing"},
+		"token timeout":           {tokenHead + "  jwtRules:\n  - issuer: https://a\n    timeout: 1m", 7, "spec.jwtRules[0].timeout: 1m0s: want more than 0 and at most 30s"},
+		"token claims":            {tokenHead + "  jwtRules:\n  - issuer: https://a\n    spaceDelimitedClaims: ['']", 7, "spec.jwtRules[0].spaceDelimitedClaims[0]: is empty"},
 		"plugin selector":         {wasmPlugin + "  url: file:///a\n  selector: {matchLabels: {app: '*'}}", 6, "spec.selector.matchLabels[app]: wildcards and empty names are not allowed"},
 		"plugin targets":          {wasmPlugin + "  url: file:///a\n  selector: {}\n  targetRefs: [{kind: Gateway, name: g}]", 6, "spec.selector: cannot be used with targetRefs: use one of both"},
 		"plugin target":           {wasmPlugin + "  url: file:///a\n  selector: {}\n  targetRef: {kind: Gateway, name: g}", 6, "spec.selector: cannot be used with targetRefs: use one of both"},
@@ -444,8 +466,6 @@ func TestRefusals(t *testing.T) {
 func TestUnreadKinds(t *testing.T) {
 	t.Parallel()
 	tests := map[string]struct{ apiVersion, kind, want string }{
-		"policy":             {"security.istio.io/v1", "AuthorizationPolicy", "unenforced: has no effect: every request that reaches the workload is permitted"},
-		"authentication":     {"security.istio.io/v1beta1", "RequestAuthentication", "unenforced: has no effect: the tokens of requests are not checked"},
 		"misspelt policy":    {"security.istio.io/v1", "PeerAuthentification", "unenforced: PeerAuthentification is not read, did you mean PeerAuthentication?"},
 		"workload group":     {"networking.istio.io/v1", "WorkloadGroup", "has no effect: no WorkloadEntry is made of it"},
 		"plugin":             {"extensions.istio.io/v1alpha1", "TrafficExtension", "has no effect: no proxy runs the extension, so its checks do not happen"},

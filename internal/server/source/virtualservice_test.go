@@ -41,7 +41,7 @@ func TestVirtualServiceRefusals(t *testing.T) {
 		match("uri: {prefix: ''}"):                                         "spec.http[0].match[0].uri.prefix: is empty",
 		match("headers: {'a b': {exact: a}}"):                              `spec.http[0].match[0].headers[a b]: "a b" is not the name of a header`,
 		match(`headers: {a: {exact: "a\nb"}}`):                             "spec.http[0].match[0].headers[a].exact: contains a line break or a zero byte",
-		match("headers: {'@request.auth.claims.a': {exact: a}}"):           "spec.http[0].match[0].headers[@request.auth.claims.a]: claims of tokens cannot be matched: the tokens of requests are not checked",
+		match("headers: {'@request.auth.claims': {exact: a}}"):             "spec.http[0].match[0].headers[@request.auth.claims]: does not name a claim: write @request.auth.claims.NAME or @request.auth.claims[NAME]",
 		match("withoutHeaders: {a: {regex: '['}}"):                         `spec.http[0].match[0].withoutHeaders[a].regex: "[" is not a regular expression of RE2: `,
 		match("queryParams: {'': {exact: a}}"):                             "spec.http[0].match[0].queryParams[]: has a name of 0 bytes: want 1 to 1024",
 		match("port: 70000"):                                               "spec.http[0].match[0].port: 70000 is not a port: want 1 to 65535",

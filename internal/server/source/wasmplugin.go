@@ -29,15 +29,8 @@ var wasmPluginKind = istioKind(kind{
 })
 
 func checkWasmPlugin(p *extensionsv1alpha1.WasmPlugin) *FieldError {
-	if fault := labelsFault("selector.matchLabels", p.GetSelector().GetMatchLabels()); fault != nil {
+	if fault := attachmentFault(p); fault != nil {
 		return fault
-	}
-	targets := len(p.TargetRefs)
-	if p.TargetRef != nil {
-		targets++
-	}
-	if p.Selector != nil && targets > 0 {
-		return faultf("selector", "cannot be used with targetRefs: use one of both")
 	}
 	if fault := moduleFault(p.Url); fault != nil {
 		return fault

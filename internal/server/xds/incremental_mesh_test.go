@@ -23,6 +23,7 @@ import (
 	telemetryv1alpha1 "istio.io/api/telemetry/v1alpha1"
 	typev1beta1 "istio.io/api/type/v1beta1"
 
+	"github.com/meshctl/meshctl/internal/keyset"
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 	"github.com/meshctl/meshctl/internal/server/xdsgen"
@@ -55,7 +56,7 @@ func (c meshGenerator) app() map[string]string { return map[string]string{"app":
 
 // object returns a random object of the cluster.
 func (c meshGenerator) object(cluster mesh.ClusterID) snapshot.Object {
-	switch c.IntN(52) {
+	switch c.IntN(55) {
 	case 45, 46:
 		return &snapshot.ServiceExport{Meta: c.meta(cluster, c.namespace(), pickOne(c, "svc0", "svc1"))}
 	case 47, 48:
@@ -104,6 +105,8 @@ func (c meshGenerator) object(cluster mesh.ClusterID) snapshot.Object {
 		return c.workloadEntry(cluster)
 	case 49, 50, 51:
 		return c.wasmPlugin(cluster)
+	case 52, 53, 54:
+		return c.requestAuthentication(cluster)
 	default:
 		return &snapshot.Secret{
 			Meta: c.meta(cluster, c.namespace(), pickOne(c, "cert", "other")), NoPair: "none",
@@ -402,6 +405,38 @@ func (c meshGenerator) wasmPlugin(cluster mesh.ClusterID) snapshot.Object {
 		p.Spec.Match = []*extensionsv1alpha1.WasmPlugin_TrafficSelector{m}
 	}
 	return p
+}
+
+func (c meshGenerator) requestAuthentication(cluster mesh.ClusterID) snapshot.Object {
+	p := &snapshot.RequestAuthentication{
+		Meta: c.meta(cluster, c.namespace(), fmt.Sprint("r", c.IntN(2))), Kind: snapshot.KindRequestAuthentication,
+		Spec: &securityv1beta1.RequestAuthentication{},
+	}
+	if c.once(2) {
+		p.Spec.Selector = &typev1beta1.WorkloadSelector{MatchLabels: c.app()}
+	}
+	for range c.IntN(3) {
+		r := &securityv1beta1.JWTRule{Issuer: pickOne(c, "https://a", "https://b"), ForwardOriginalToken: c.once(2)}
+		switch c.IntN(3) {
+		case 0:
+			r.Jwks = keyset.Nobodys
+		case 1:
+			r.JwksUri = pickOne(c, "https://a/keys", "https://b/keys")
+		}
+		p.Spec.JwtRules = append(p.Spec.JwtRules, r)
+	}
+	return p
+}
+
+// keySets returns random results of fetches.
+func (c meshGenerator) keySets() map[snapshot.KeySource]string {
+	out := make(map[snapshot.KeySource]string)
+	for _, source := range []snapshot.KeySource{{URL: "https://a/keys"}, {URL: "https://b/keys"}, {Issuer: "https://a"}} {
+		if !c.once(3) {
+			out[source] = pickOne(c, "keys", "other keys")
+		}
+	}
+	return out
 }
 
 func (c meshGenerator) telemetry(cluster mesh.ClusterID) snapshot.Object {

@@ -80,7 +80,8 @@ type step struct {
 	// cluster is removed first.
 	replace, remove bool
 	standings       map[mesh.ClusterID]snapshot.Balancing
-	roots           []string // nil: unchanged
+	roots           []string                      // nil: unchanged
+	keySets         map[snapshot.KeySource]string // nil: unchanged
 }
 
 func (s step) String() string {
@@ -96,6 +97,9 @@ func (s step) String() string {
 	}
 	if s.roots != nil {
 		fmt.Fprintf(&b, "\n  the roots are %q", s.roots)
+	}
+	if s.keySets != nil {
+		fmt.Fprintf(&b, "\n  the key sets are %v", s.keySets)
 	}
 	for _, e := range s.events {
 		if e.Object == nil {
@@ -136,6 +140,9 @@ func randomSteps(seed uint64, n int) []step {
 		}
 		if c.once(30) {
 			s.roots = []string{"a", "b", "c"}[:c.IntN(4)]
+		}
+		if c.once(15) {
+			s.keySets = c.keySets()
 		}
 		last := meshClusters[len(meshClusters)-1]
 		if c.once(40) {
@@ -273,6 +280,7 @@ type incremental struct {
 	clusters []mesh.ClusterID // present clusters
 	standing map[mesh.ClusterID]snapshot.Balancing
 	roots    []string
+	keySets  map[snapshot.KeySource]string
 
 	same interned
 	// full holds the resources of units of interned facts.
@@ -334,6 +342,10 @@ func (w *incremental) apply(number int, s step) {
 		w.roots = s.roots
 		w.registry.SetTrustBundle(s.roots)
 	}
+	if s.keySets != nil {
+		w.keySets = s.keySets
+		w.registry.SetKeySets(s.keySets)
+	}
 	last := meshClusters[len(meshClusters)-1]
 	if s.remove || s.replace {
 		maps.DeleteFunc(w.objects, func(k snapshot.Key, _ snapshot.Object) bool { return k.Cluster == last })
@@ -382,6 +394,9 @@ func (w *incremental) rebuilt() *snapshot.Snapshot {
 	}
 	if w.roots != nil {
 		r.SetTrustBundle(w.roots)
+	}
+	if w.keySets != nil {
+		r.SetKeySets(w.keySets)
 	}
 	r.synced()
 	return (<-r.published).snapshot
@@ -615,7 +630,7 @@ func (in interned) snapshot(s *snapshot.Snapshot) *snapshot.Snapshot {
 		fact := *v
 		fact.Rules, fact.Routes = intern(in, text(v.Rules), v.Rules), intern(in, text(v.Routes), v.Routes)
 		fact.Services = services(v.Services)
-		return intern(in, fmt.Sprint(v.Name, text(fact.Policies), "/", text(fact.EnvoyFilters), "/", addressesOf(fact.Services), fmt.Sprintf("%p %p", fact.Rules, fact.Routes)), &fact)
+		return intern(in, fmt.Sprint(v.Name, text(fact.Policies), "/", fact.KeySets, "/", text(fact.EnvoyFilters), "/", addressesOf(fact.Services), fmt.Sprintf("%p %p", fact.Rules, fact.Routes)), &fact)
 	})
 	return &out
 }

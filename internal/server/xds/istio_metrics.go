@@ -44,7 +44,7 @@ func triggerOf(k snapshot.Kind) string {
 		return byNamespace
 	case snapshot.KindSecret:
 		return bySecret
-	case snapshot.KindMeshSettings, snapshot.KindTrustBundle, snapshot.KindHostName:
+	case snapshot.KindMeshSettings, snapshot.KindTrustBundle, snapshot.KindHostName, snapshot.KindKeySet:
 		return byGlobal
 	case snapshot.KindCluster, snapshot.KindClusterSettings:
 		return byCluster

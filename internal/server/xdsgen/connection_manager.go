@@ -57,7 +57,7 @@ func (g *generator) outboundHTTP(statPrefix, routeName string, o httpOptions) *l
 func (g *generator) outboundHCM(statPrefix, routeName string, o httpOptions) *hcmv3.HttpConnectionManager {
 	h := g.baseHCM(statPrefix, o)
 	h.HttpFilters = slices.Insert(h.HttpFilters, len(h.HttpFilters)-1, g.alpnFilter())
-	h.RouteSpecifier = &hcmv3.HttpConnectionManager_Rds{Rds: &hcmv3.Rds{ConfigSource: adsSource(), RouteConfigName: routeName}}
+	h.RouteSpecifier = &hcmv3.HttpConnectionManager_Rds{Rds: &hcmv3.Rds{ConfigSource: adsSource, RouteConfigName: routeName}}
 	return h
 }
 
@@ -95,7 +95,7 @@ func (g *generator) baseHCM(statPrefix string, o httpOptions) *hcmv3.HttpConnect
 		AccessLog: g.accessLogs(o.settings),
 		Tracing:   g.tracing(o.settings.Tracing),
 	}
-	h.HttpFilters = g.httpPlugins(o.settings, o.port)
+	h.HttpFilters = g.securityFilters(o.settings, o.port)
 	if o.grpcWeb {
 		h.HttpFilters = append(h.HttpFilters, g.httpFilter("envoy.filters.http.grpc_web", &grpcwebv3.GrpcWeb{}))
 	}

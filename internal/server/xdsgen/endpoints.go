@@ -298,7 +298,7 @@ func setNetwork(lb *endpointv3.LbEndpoint, network mesh.NetworkID) {
 func endpointProto(addr netip.Addr, port, weight uint32, health corev3.HealthStatus, mtls bool, workload string) *endpointv3.LbEndpoint {
 	md := &corev3.Metadata{FilterMetadata: make(map[string]*structpb.Struct)}
 	if mtls {
-		md.FilterMetadata["envoy.transport_socket_match"] = tlsModeMatch()
+		md.FilterMetadata["envoy.transport_socket_match"] = tlsModeMatch
 	}
 	if workload != "" {
 		md.FilterMetadata["istio"] = &structpb.Struct{Fields: map[string]*structpb.Value{

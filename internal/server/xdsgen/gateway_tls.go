@@ -125,7 +125,9 @@ const secretTimeout = 5 * time.Second
 
 // namedSecret returns the reference to a secret that the control plane serves.
 func namedSecret(name string) *tlsv3.SdsSecretConfig {
-	source := adsSource()
-	source.InitialFetchTimeout = durationpb.New(secretTimeout)
-	return &tlsv3.SdsSecretConfig{Name: name, SdsConfig: source}
+	return &tlsv3.SdsSecretConfig{Name: name, SdsConfig: &corev3.ConfigSource{
+		ConfigSourceSpecifier: adsSource.GetConfigSourceSpecifier(),
+		InitialFetchTimeout:   durationpb.New(secretTimeout),
+		ResourceApiVersion:    corev3.ApiVersion_V3,
+	}}
 }

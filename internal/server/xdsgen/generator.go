@@ -54,6 +54,15 @@ func (g *generator) any(m proto.Message) *anypb.Any {
 	return a
 }
 
+// mustAny packs a message of constants and valid UTF-8, which always encodes.
+func mustAny(m proto.Message) *anypb.Any {
+	a, err := xdswire.Any(m)
+	if err != nil {
+		panic("xdsgen: a message that does not encode: " + err.Error())
+	}
+	return a
+}
+
 func (g *generator) networkFilter(name string, m proto.Message) *listenerv3.Filter {
 	return &listenerv3.Filter{Name: name, ConfigType: &listenerv3.Filter_TypedConfig{TypedConfig: g.any(m)}}
 }

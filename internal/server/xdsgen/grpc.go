@@ -134,7 +134,7 @@ func (u grpcService) names() []string {
 // grpcListener returns the listener of a target, which names its route configuration.
 func (g *generator) grpcListener(name, routes string) *listenerv3.Listener {
 	return &listenerv3.Listener{Name: name, ApiListener: &listenerv3.ApiListener{ApiListener: g.any(&hcmv3.HttpConnectionManager{
-		RouteSpecifier: &hcmv3.HttpConnectionManager_Rds{Rds: &hcmv3.Rds{ConfigSource: adsSource(), RouteConfigName: routes}},
+		RouteSpecifier: &hcmv3.HttpConnectionManager_Rds{Rds: &hcmv3.Rds{ConfigSource: adsSource, RouteConfigName: routes}},
 		HttpFilters:    []*hcmv3.HttpFilter{g.routerFilter()},
 	})}}
 }
@@ -174,7 +174,7 @@ func (u grpcService) cluster(g *generator, port uint32, subset *networkingv1alph
 	c := &clusterv3.Cluster{
 		Name:                 name,
 		ClusterDiscoveryType: discovery(clusterv3.Cluster_EDS),
-		EdsClusterConfig:     &clusterv3.Cluster_EdsClusterConfig{EdsConfig: adsSource(), ServiceName: name},
+		EdsClusterConfig:     &clusterv3.Cluster_EdsClusterConfig{EdsConfig: adsSource, ServiceName: name},
 		CircuitBreakers:      unlimited(), // the default is 1,024 concurrent calls
 	}
 	if n := policy.GetConnectionPool().GetHttp().GetHttp2MaxRequests(); n > 0 {

@@ -2,6 +2,7 @@ package xdsgen
 
 import (
 	"maps"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -11,19 +12,26 @@ import (
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/structpb"
+	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
 
-func adsSource() *corev3.ConfigSource {
-	return &corev3.ConfigSource{
+// Messages that many resources contain. They must not be changed.
+var (
+	adsSource = &corev3.ConfigSource{
 		ConfigSourceSpecifier: &corev3.ConfigSource_Ads{Ads: &corev3.AggregatedConfigSource{}},
-		InitialFetchTimeout:   durationpb.New(0),
+		InitialFetchTimeout:   noTime,
 		ResourceApiVersion:    corev3.ApiVersion_V3,
 	}
-}
+	tlsModeMatch = &structpb.Struct{Fields: map[string]*structpb.Value{
+		"tlsMode": structpb.NewStringValue(mesh.TLSModeIstio),
+	}}
+	noTime   = durationpb.New(0)
+	maxCount = wrapperspb.UInt32(math.MaxUint32)
+)
 
 func discovery(t clusterv3.Cluster_DiscoveryType) *clusterv3.Cluster_Type {
 	return &clusterv3.Cluster_Type{Type: t}
@@ -89,12 +97,6 @@ func serviceMetadata(services ...serviceID) *corev3.Metadata {
 		}}))
 	}
 	return istioMetadata("services", structpb.NewListValue(list))
-}
-
-func tlsModeMatch() *structpb.Struct {
-	return &structpb.Struct{Fields: map[string]*structpb.Value{
-		"tlsMode": structpb.NewStringValue(mesh.TLSModeIstio),
-	}}
 }
 
 // one returns a single resource as a list.

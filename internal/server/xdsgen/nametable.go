@@ -172,16 +172,16 @@ func nameEntry(enc *xdswire.Encoder, svc *snapshot.MeshService, prefix string, i
 	text := func(b []byte, num protowire.Number, s string) []byte {
 		return protowire.AppendString(protowire.AppendTag(b, num, protowire.BytesType), s)
 	}
-	nested := func(b []byte, num protowire.Number, message []byte) []byte {
-		return protowire.AppendBytes(protowire.AppendTag(b, num, protowire.BytesType), message)
-	}
-	var info []byte
+	info := make([]byte, 0, 128) // enough for most services
 	for _, ip := range ips {
 		info = text(info, fieldIPs, ip.String())
 	}
 	info = text(info, fieldRegistry, registry)
 	info = text(info, fieldShortName, short)
 	info = text(info, fieldNamespace, svc.Namespace)
-	entry := nested(text(nil, fieldKey, host), fieldValue, info)
-	return enc.Raw(xdswire.NameTableType, host, nested(nil, fieldTable, entry))
+	entry := make([]byte, 0, len(host)+len(info)+16)
+	entry = text(entry, fieldKey, host)
+	entry = protowire.AppendBytes(protowire.AppendTag(entry, fieldValue, protowire.BytesType), info)
+	head := protowire.AppendVarint(protowire.AppendTag(make([]byte, 0, 8), fieldTable, protowire.BytesType), uint64(len(entry)))
+	return enc.Raw(xdswire.NameTableType, host, head, entry)
 }

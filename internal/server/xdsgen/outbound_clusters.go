@@ -2,7 +2,6 @@ package xdsgen
 
 import (
 	"cmp"
-	"math"
 	"slices"
 	"time"
 
@@ -235,7 +234,7 @@ func (u clusterOf) base(g *generator, name string) *clusterv3.Cluster {
 		g.setLoadBalancer(c, u.loadBalancer(), weighted)
 	default:
 		c.ClusterDiscoveryType = discovery(clusterv3.Cluster_EDS)
-		c.EdsClusterConfig = &clusterv3.Cluster_EdsClusterConfig{EdsConfig: adsSource(), ServiceName: name}
+		c.EdsClusterConfig = &clusterv3.Cluster_EdsClusterConfig{EdsConfig: adsSource, ServiceName: name}
 		g.setLoadBalancer(c, u.loadBalancer(), weighted)
 	}
 	setConnectionPool(c, u.policy.GetConnectionPool(), u.keepAlive, u.policy.GetRetryBudget())
@@ -316,8 +315,11 @@ func (u clusterOf) originalDst() bool {
 // setAutoTLS sets the transport sockets of a cluster without TLS settings: mTLS for
 // endpoints that accept it, else plaintext.
 func (u clusterOf) setAutoTLS(g *generator, c *clusterv3.Cluster) {
-	if !u.autoMTLS || u.service.Plaintext || u.originalDst() && !u.service.AllTLS {
+	if !u.autoMTLS || u.service.Plaintext {
 		return
+	}
+	if u.originalDst() && (!u.service.AllTLS || slices.Contains(u.service.PlainPorts, u.port.Name)) {
+		return // the endpoints' own modes do not count
 	}
 	tls := u.meshTLS(g)
 	if u.originalDst() {
@@ -325,8 +327,8 @@ func (u clusterOf) setAutoTLS(g *generator, c *clusterv3.Cluster) {
 		return
 	}
 	c.TransportSocketMatches = []*clusterv3.Cluster_TransportSocketMatch{
-		{Name: "tlsMode-istio", Match: tlsModeMatch(), TransportSocket: tls},
-		{Name: "tlsMode-disabled", Match: &structpb.Struct{}, TransportSocket: g.rawBuffer()},
+		{Name: "tlsMode-istio", Match: tlsModeMatch, TransportSocket: tls},
+		{Name: "tlsMode-disabled", Match: &structpb.Struct{}, TransportSocket: rawBuffer},
 	}
 }
 
@@ -395,10 +397,10 @@ const passthroughIdle = 5 * time.Minute
 // unlimited returns circuit breakers without Envoy's default limits (1024 connections …).
 func unlimited() *clusterv3.CircuitBreakers {
 	return &clusterv3.CircuitBreakers{Thresholds: []*clusterv3.CircuitBreakers_Thresholds{{
-		MaxConnections:     wrapperspb.UInt32(math.MaxUint32),
-		MaxPendingRequests: wrapperspb.UInt32(math.MaxUint32),
-		MaxRequests:        wrapperspb.UInt32(math.MaxUint32),
-		MaxRetries:         wrapperspb.UInt32(math.MaxUint32),
+		MaxConnections:     maxCount,
+		MaxPendingRequests: maxCount,
+		MaxRequests:        maxCount,
+		MaxRetries:         maxCount,
 	}}}
 }
 

@@ -32,10 +32,7 @@ func (g *generator) retryPolicy(p snapshot.RetryPolicy) *routev3.RetryPolicy {
 		out.RetriableStatusCodes = append(out.RetriableStatusCodes, uint32(p.Codes[i])<<8|uint32(p.Codes[i+1]))
 	}
 	if !p.SameHosts {
-		out.RetryHostPredicate = []*routev3.RetryPolicy_RetryHostPredicate{{
-			Name:       "envoy.retry_host_predicates.previous_hosts",
-			ConfigType: &routev3.RetryPolicy_RetryHostPredicate_TypedConfig{TypedConfig: g.any(&previoushostsv3.PreviousHostsPredicate{})},
-		}}
+		out.RetryHostPredicate = otherHosts
 	}
 	if p.OtherLocalities {
 		out.RetryPriority = &routev3.RetryPolicy_RetryPriority{
@@ -53,3 +50,11 @@ func (g *generator) retryPolicy(p snapshot.RetryPolicy) *routev3.RetryPolicy {
 	}
 	return out
 }
+
+// otherHosts chooses another endpoint for each retry. It must not be changed.
+var otherHosts = []*routev3.RetryPolicy_RetryHostPredicate{{
+	Name: "envoy.retry_host_predicates.previous_hosts",
+	ConfigType: &routev3.RetryPolicy_RetryHostPredicate_TypedConfig{
+		TypedConfig: mustAny(&previoushostsv3.PreviousHostsPredicate{}),
+	},
+}}

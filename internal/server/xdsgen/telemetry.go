@@ -33,8 +33,10 @@ func listenerSettings(s *snapshot.Snapshot, n Node, labels map[string]string, sc
 	client, server = of(telemetryv1alpha1.WorkloadMode_CLIENT), of(telemetryv1alpha1.WorkloadMode_SERVER)
 	client.Stats = s.Mesh.OutboundStats
 	plugins := choosePlugins(s, n.Namespace, labels)
-	client.Plugins = pluginFilters(plugins, typev1beta1.WorkloadMode_CLIENT)
-	server.Plugins = pluginFilters(plugins, typev1beta1.WorkloadMode_SERVER)
+	checksTokens := len(tokenRules(s, n.Namespace, labels)) > 0
+	isGateway := n.ID.Type == mesh.Router
+	client.Plugins = pluginFilters(plugins, typev1beta1.WorkloadMode_CLIENT, checksTokens && isGateway)
+	server.Plugins = pluginFilters(plugins, typev1beta1.WorkloadMode_SERVER, checksTokens)
 	return client, server
 }
 
@@ -66,30 +68,6 @@ func chooseTelemetries(s *snapshot.Snapshot, namespace string, labels map[string
 		return len(selector) > 0 && snapshot.Selects(selector, labels)
 	})
 	return out
-}
-
-// groupGateway is the API group of a Gateway of the Kubernetes Gateway API.
-const groupGateway = "gateway.networking.k8s.io"
-
-// targeting is a policy that may refer to the objects to which it applies.
-type targeting interface {
-	GetTargetRef() *typev1beta1.PolicyTargetReference
-	GetTargetRefs() []*typev1beta1.PolicyTargetReference
-}
-
-// targetsOf returns the references of a policy to the objects to which it applies.
-func targetsOf(t targeting) []*typev1beta1.PolicyTargetReference {
-	if r := t.GetTargetRef(); r != nil {
-		return append(slices.Clip(t.GetTargetRefs()), r)
-	}
-	return t.GetTargetRefs()
-}
-
-// targetsGateway reports whether one of the references names the Gateway of a workload.
-func targetsGateway(targets []*typev1beta1.PolicyTargetReference, labels map[string]string) bool {
-	return slices.ContainsFunc(targets, func(r *typev1beta1.PolicyTargetReference) bool {
-		return r.GetKind() == "Gateway" && r.GetGroup() == groupGateway && r.GetName() == labels[mesh.LabelGatewayName]
-	})
 }
 
 // collected returns the access logs, except logs of collectors that the proxy cannot reach. It

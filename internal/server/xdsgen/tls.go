@@ -10,7 +10,6 @@ import (
 	rawbufferv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/raw_buffer/v3"
 	tlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
 	matcherv3 "github.com/envoyproxy/go-control-plane/envoy/type/matcher/v3"
-	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/meshctl/meshctl/internal/server/snapshot"
@@ -84,7 +83,7 @@ func commonTLS(limits snapshot.TLSLimits, alpn []string, sans []*matcherv3.Strin
 	return &tlsv3.CommonTlsContext{
 		TlsParams:                      tlsParameters(limits, tls.VersionTLS13),
 		AlpnProtocols:                  alpn,
-		TlsCertificateSdsSecretConfigs: []*tlsv3.SdsSecretConfig{agentSecret("default")},
+		TlsCertificateSdsSecretConfigs: workloadCertificate,
 		ValidationContextType: &tlsv3.CommonTlsContext_CombinedValidationContext{
 			CombinedValidationContext: &tlsv3.CommonTlsContext_CombinedCertificateValidationContext{
 				DefaultValidationContext: &tlsv3.CertificateValidationContext{
@@ -92,11 +91,18 @@ func commonTLS(limits snapshot.TLSLimits, alpn []string, sans []*matcherv3.Strin
 					// field, which leaves the type of the SAN open.
 					MatchSubjectAltNames: sans, //nolint:staticcheck // see above
 				},
-				ValidationContextSdsSecretConfig: agentSecret("ROOTCA"),
+				ValidationContextSdsSecretConfig: meshRoots,
 			},
 		},
 	}
 }
+
+// References to the certificate of the workload and the roots of the mesh. They must not be
+// changed.
+var (
+	workloadCertificate = []*tlsv3.SdsSecretConfig{agentSecret("default")}
+	meshRoots           = agentSecret("ROOTCA")
+)
 
 // agentSecret returns the reference to a secret that the agent serves through the
 // bootstrap's cluster sds-grpc.
@@ -110,7 +116,7 @@ func agentSecret(name string) *tlsv3.SdsSecretConfig {
 				EnvoyGrpc: &corev3.GrpcService_EnvoyGrpc{ClusterName: "sds-grpc"},
 			}}},
 		}},
-		InitialFetchTimeout: durationpb.New(0),
+		InitialFetchTimeout: noTime,
 		ResourceApiVersion:  corev3.ApiVersion_V3,
 	}}
 }
@@ -124,6 +130,8 @@ func exactSANs(accounts []string) []*matcherv3.StringMatcher {
 	return out
 }
 
-func (g *generator) rawBuffer() *corev3.TransportSocket {
-	return g.transportSocket("envoy.transport_sockets.raw_buffer", &rawbufferv3.RawBuffer{})
+// rawBuffer is the transport socket without encryption. It must not be changed.
+var rawBuffer = &corev3.TransportSocket{
+	Name:       "envoy.transport_sockets.raw_buffer",
+	ConfigType: &corev3.TransportSocket_TypedConfig{TypedConfig: mustAny(&rawbufferv3.RawBuffer{})},
 }

@@ -7,7 +7,6 @@ import (
 	"strings"
 
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
-	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
@@ -328,8 +327,8 @@ func (g *generator) serviceRoute(name, cluster string, retries snapshot.RetryPol
 		Decorator: &routev3.Decorator{Operation: name + "/*"},
 		Action: &routev3.Route_Route{Route: &routev3.RouteAction{
 			ClusterSpecifier: &routev3.RouteAction_Cluster{Cluster: cluster},
-			Timeout:          durationpb.New(0),
-			MaxGrpcTimeout:   durationpb.New(0), //nolint:staticcheck // Istio's routes have it and every Envoy reads it
+			Timeout:          noTime,
+			MaxGrpcTimeout:   noTime, //nolint:staticcheck // Istio's routes have it and every Envoy reads it
 			RetryPolicy:      g.retryPolicy(retries),
 		}},
 	}
@@ -346,8 +345,8 @@ func catchAll(cluster string) *routev3.VirtualHost {
 	} else {
 		route.Action = &routev3.Route_Route{Route: &routev3.RouteAction{
 			ClusterSpecifier: &routev3.RouteAction_Cluster{Cluster: cluster},
-			Timeout:          durationpb.New(0),
-			MaxGrpcTimeout:   durationpb.New(0), //nolint:staticcheck // see serviceRoute
+			Timeout:          noTime,
+			MaxGrpcTimeout:   noTime, //nolint:staticcheck // see serviceRoute
 		}}
 	}
 	route.Name = name

@@ -164,9 +164,17 @@ func routeMatch(m *networkingv1alpha3.HTTPMatchRequest) *routev3.RouteMatch {
 	}
 	out.CaseSensitive = wrapperspb.Bool(!m.GetIgnoreUriCase())
 	for _, name := range slices.Sorted(maps.Keys(m.GetHeaders())) {
+		if claim, ok := snapshot.ClaimPath(name); ok {
+			out.DynamicMetadata = append(out.DynamicMetadata, claimMatch(claim, m.GetHeaders()[name], false))
+			continue
+		}
 		out.Headers = append(out.Headers, headerMatch(name, m.GetHeaders()[name]))
 	}
 	for _, name := range slices.Sorted(maps.Keys(m.GetWithoutHeaders())) {
+		if claim, ok := snapshot.ClaimPath(name); ok {
+			out.DynamicMetadata = append(out.DynamicMetadata, claimMatch(claim, m.GetWithoutHeaders()[name], true))
+			continue
+		}
 		h := headerMatch(name, m.GetWithoutHeaders()[name])
 		h.InvertMatch = true
 		h.TreatMissingHeaderAsEmpty = h.GetStringMatch() != nil
@@ -192,7 +200,7 @@ func routeMatch(m *networkingv1alpha3.HTTPMatchRequest) *routev3.RouteMatch {
 
 // isCatchAll reports whether every request meets a condition.
 func isCatchAll(m *routev3.RouteMatch) bool {
-	return (m.GetPrefix() == "/" || m.GetSafeRegex().GetRegex() == ".*") && len(m.GetHeaders())+len(m.GetQueryParameters()) == 0
+	return (m.GetPrefix() == "/" || m.GetSafeRegex().GetRegex() == ".*") && len(m.GetHeaders())+len(m.GetQueryParameters())+len(m.GetDynamicMetadata()) == 0
 }
 
 func pathOf(m *routev3.RouteMatch) string {

@@ -8,6 +8,7 @@ import (
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
 	rbacconfigv3 "github.com/envoyproxy/go-control-plane/envoy/config/rbac/v3"
+	jwtauthnv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/jwt_authn/v3"
 	httprbacv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/rbac/v3"
 	httpwasmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/wasm/v3"
 	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
@@ -15,32 +16,24 @@ import (
 	networkwasmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/wasm/v3"
 	wasmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/wasm/v3"
 	"google.golang.org/protobuf/proto"
-	"google.golang.org/protobuf/types/known/anypb"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 	extensionsv1alpha1 "istio.io/api/extensions/v1alpha1"
 	typev1beta1 "istio.io/api/type/v1beta1"
 
 	"github.com/meshctl/meshctl/internal/server/snapshot"
-	"github.com/meshctl/meshctl/internal/xdswire"
 )
 
 // choosePlugins returns the WasmPlugins of a workload, in the order of their filters: by
 // phase, by priority, and by name. Plugins of the root namespace count in all namespaces.
 func choosePlugins(s *snapshot.Snapshot, namespace string, labels map[string]string) []*snapshot.WasmPlugin {
 	var out []*snapshot.WasmPlugin
-	add := func(from string) {
-		for p := range snapshot.Policies[*extensionsv1alpha1.WasmPlugin](s.Namespaces.Get(from), snapshot.KindWasmPlugin) {
-			_, isFile := snapshot.ModuleFile(p.Spec)
-			leftOut := !isFile && p.Spec.GetFailStrategy() == extensionsv1alpha1.FailStrategy_FAIL_OPEN
-			if !leftOut && pluginApplies(p, namespace, labels) {
-				out = append(out, p)
-			}
+	eachPolicy(s, namespace, snapshot.KindWasmPlugin, func(_ *snapshot.NamespaceFacts, p *snapshot.WasmPlugin) {
+		_, isFile := snapshot.ModuleFile(p.Spec)
+		leftOut := !isFile && p.Spec.GetFailStrategy() == extensionsv1alpha1.FailStrategy_FAIL_OPEN
+		if !leftOut && isAttached(p.Namespace, p.Spec, namespace, labels) {
+			out = append(out, p)
 		}
-	}
-	add(s.Mesh.RootNamespace)
-	if namespace != s.Mesh.RootNamespace {
-		add(namespace)
-	}
+	})
 	slices.SortFunc(out, func(a, b *snapshot.WasmPlugin) int {
 		return cmp.Or(
 			cmp.Compare(phaseOf(a.Spec), phaseOf(b.Spec)),
@@ -59,33 +52,37 @@ func phaseOf(p *extensionsv1alpha1.WasmPlugin) extensionsv1alpha1.PluginPhase {
 	return extensionsv1alpha1.PluginPhase_STATS + 1
 }
 
-func pluginApplies(p *snapshot.WasmPlugin, namespace string, labels map[string]string) bool {
-	if targets := targetsOf(p.Spec); len(targets) > 0 {
-		return p.Namespace == namespace && targetsGateway(targets, labels)
-	}
-	return snapshot.Selects(p.Spec.GetSelector().GetMatchLabels(), labels)
-}
-
-// pluginFilter describes the filter of a plugin, whose configuration comes by ECDS.
+// pluginFilter describes the filter of a plugin, or the one that checks tokens, whose
+// configuration comes by ECDS.
 type pluginFilter struct {
-	Name    string
-	Network bool     // not HTTP
+	Name    string // filterJWT, or of a plugin
+	Network bool   // not HTTP
+	Phase   extensionsv1alpha1.PluginPhase
 	Open    bool     // requests pass if the configuration is invalid
 	Ports   []uint32 `json:",omitempty"` // empty means all
 }
 
-// pluginFilters returns the filters of plugins in listeners of a mode, encoded. It returns
-// "" if there are none.
-func pluginFilters(plugins []*snapshot.WasmPlugin, mode typev1beta1.WorkloadMode) string {
+// pluginFilters returns the filters of plugins in listeners of a mode, and the one that checks
+// tokens, encoded. It returns "" if there are none.
+func pluginFilters(plugins []*snapshot.WasmPlugin, mode typev1beta1.WorkloadMode, checksTokens bool) string {
 	var out []pluginFilter
+	tokens := func() {
+		if checksTokens {
+			out, checksTokens = append(out, pluginFilter{Name: filterJWT, Phase: extensionsv1alpha1.PluginPhase_AUTHN}), false
+		}
+	}
 	for _, p := range plugins {
+		if phaseOf(p.Spec) > extensionsv1alpha1.PluginPhase_AUTHN {
+			tokens()
+		}
 		if ports, ok := pluginPorts(p.Spec, mode); ok {
 			out = append(out, pluginFilter{
-				Name: pluginName(p), Network: isNetwork(p.Spec), Ports: ports,
+				Name: pluginName(p), Network: isNetwork(p.Spec), Phase: phaseOf(p.Spec), Ports: ports,
 				Open: p.Spec.GetFailStrategy() == extensionsv1alpha1.FailStrategy_FAIL_OPEN,
 			})
 		}
 	}
+	tokens()
 	if len(out) == 0 {
 		return ""
 	}
@@ -147,15 +144,6 @@ func pluginExtension(p *snapshot.WasmPlugin) *corev3.TypedExtensionConfig {
 	return out
 }
 
-// mustAny packs a message whose strings come from YAML, so that it always encodes.
-func mustAny(m proto.Message) *anypb.Any {
-	a, err := xdswire.Any(m)
-	if err != nil {
-		panic("xdsgen: a plugin that does not encode: " + err.Error())
-	}
-	return a
-}
-
 // pluginConfig returns how Envoy runs a plugin whose module is in a file.
 func pluginConfig(p *snapshot.WasmPlugin, file string) *wasmv3.PluginConfig {
 	vm := &wasmv3.VmConfig{
@@ -211,9 +199,12 @@ func rbacFilter(network, refuse bool) proto.Message {
 // discovery returns the source of a plugin's configuration. Without a valid one, Envoy
 // refuses requests, unless the plugin fails open.
 func (p *pluginFilter) discovery(g *generator) *corev3.ExtensionConfigSource {
-	source := &corev3.ExtensionConfigSource{ConfigSource: adsSource()}
+	source := &corev3.ExtensionConfigSource{ConfigSource: adsSource}
 	messages := []proto.Message{&httpwasmv3.Wasm{}, &httprbacv3.RBAC{}}
-	if p.Network {
+	switch {
+	case p.Name == filterJWT:
+		messages = []proto.Message{&jwtauthnv3.JwtAuthentication{}}
+	case p.Network:
 		messages = []proto.Message{&networkwasmv3.Wasm{}, &networkrbacv3.RBAC{}}
 	}
 	for _, m := range messages {
@@ -225,48 +216,44 @@ func (p *pluginFilter) discovery(g *generator) *corev3.ExtensionConfigSource {
 	return source
 }
 
-// eachPlugin calls yield for each plugin of a type at a port.
-func eachPlugin(s snapshot.ListenerSettings, port uint32, network bool, yield func(*pluginFilter)) {
+// eachPlugin calls yield for each plugin of a type at a port: for those that come before
+// AuthorizationPolicies, or for those behind them.
+func eachPlugin(s snapshot.ListenerSettings, port uint32, network, behind bool, yield func(*pluginFilter)) {
 	if s.Plugins == "" {
 		return
 	}
 	var list []pluginFilter
 	decodeFacts(s.Plugins, &list)
 	for i := range list {
-		if p := &list[i]; p.Network == network && (len(p.Ports) == 0 || slices.Contains(p.Ports, port)) {
+		if p := &list[i]; p.Network == network && p.Phase > extensionsv1alpha1.PluginPhase_AUTHZ == behind && (len(p.Ports) == 0 || slices.Contains(p.Ports, port)) {
 			yield(p)
 		}
 	}
 }
 
 // httpPlugins returns the HTTP filters of plugins at a port.
-func (g *generator) httpPlugins(s snapshot.ListenerSettings, port uint32) []*hcmv3.HttpFilter {
+func (g *generator) httpPlugins(s snapshot.ListenerSettings, port uint32, behind bool) []*hcmv3.HttpFilter {
 	var out []*hcmv3.HttpFilter
-	eachPlugin(s, port, false, func(p *pluginFilter) {
+	eachPlugin(s, port, false, behind, func(p *pluginFilter) {
 		out = append(out, &hcmv3.HttpFilter{Name: p.Name, ConfigType: &hcmv3.HttpFilter_ConfigDiscovery{ConfigDiscovery: p.discovery(g)}})
 	})
 	return out
 }
 
-// addPlugins adds the network filters of plugins at a port to filter chains.
-func (g *generator) addPlugins(s snapshot.ListenerSettings, port uint32, chains ...*listenerv3.FilterChain) {
-	var filters []*listenerv3.Filter
-	eachPlugin(s, port, true, func(p *pluginFilter) {
-		filters = append(filters, &listenerv3.Filter{Name: p.Name, ConfigType: &listenerv3.Filter_ConfigDiscovery{ConfigDiscovery: p.discovery(g)}})
+// networkPlugins returns the network filters of plugins at a port.
+func (g *generator) networkPlugins(s snapshot.ListenerSettings, port uint32, behind bool) []*listenerv3.Filter {
+	var out []*listenerv3.Filter
+	eachPlugin(s, port, true, behind, func(p *pluginFilter) {
+		out = append(out, &listenerv3.Filter{Name: p.Name, ConfigType: &listenerv3.Filter_ConfigDiscovery{ConfigDiscovery: p.discovery(g)}})
 	})
-	if len(filters) == 0 {
-		return
-	}
-	for _, c := range chains {
-		c.Filters = slices.Concat(filters, c.GetFilters())
-	}
+	return out
 }
 
 // clientListener adds an outbound listener, or one of a gateway, for connections to a port.
 func (g *generator) clientListener(l *listenerv3.Listener, s snapshot.ListenerSettings, port uint32) {
-	g.addPlugins(s, port, l.GetFilterChains()...)
+	g.addNetworkFilters(s, port, l.GetFilterChains()...)
 	if rest := l.GetDefaultFilterChain(); rest != nil {
-		g.addPlugins(s, port, rest)
+		g.addNetworkFilters(s, port, rest)
 	}
 	g.listener(l)
 }

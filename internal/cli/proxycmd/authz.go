@@ -1,0 +1,20 @@
+package proxycmd
+
+import (
+	"github.com/spf13/cobra"
+
+	"github.com/meshctl/meshctl/internal/cli"
+)
+
+// NewAuthz returns the command authz.
+func NewAuthz(env *cli.Env) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "authz",
+		Short: "Find out who may call what, and why",
+		Long: `Find out which requests a proxy lets through, and which rule of which policy decides:
+for one request, by the filters that an Envoy has or would have (check).`,
+		Example: `  meshctl authz check web-1.apps --from clients/web --path /cart --port 8080`,
+	}
+	cmd.AddCommand(newAuthzCheckCmd(env))
+	return cmd
+}

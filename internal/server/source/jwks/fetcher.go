@@ -1,0 +1,283 @@
+// Package jwks fetches the key sets of RequestAuthentications again and again, so that
+// proxies need not connect to addresses that the objects name.
+package jwks
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"log/slog"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/meshctl/meshctl/internal/order"
+	"github.com/meshctl/meshctl/internal/server/snapshot"
+)
+
+// Config configures a Fetcher. All fields but Every are required.
+type Config struct {
+	// Get fetches a document of a URL, of at most keyset.MaxSize bytes. Client makes one.
+	Get func(ctx context.Context, url string) ([]byte, error)
+	// Publish gets the key sets after the first fetch of all wanted ones, at the latest
+	// after firstWait, and after each change. A key set that was never fetched is missing.
+	// Publish must neither block nor change the map.
+	Publish func(map[snapshot.KeySource]string)
+	// Fetched gets the result of each fetch.
+	Fetched func(ok bool)
+	Log     *slog.Logger
+	// Every is the longest interval between two fetches of a key set; the shortest is half
+	// of it. The default is DefaultEvery.
+	Every time.Duration
+	// Jitter returns a random duration between 0 and its argument.
+	Jitter func(time.Duration) time.Duration
+	Now    func() time.Time
+}
+
+// DefaultEvery is the default of Config.Every.
+const DefaultEvery = 5 * time.Minute
+
+// Limits of fetches.
+const (
+	atOnce    = 16
+	firstWait = 5 * time.Second
+	retry     = 5 * time.Second // after the first failure; it doubles up to Every
+)
+
+// Fetcher fetches key sets periodically. If a fetch fails, the last keys stay.
+type Fetcher struct {
+	cfg  Config
+	wake chan struct{}
+
+	mu     sync.Mutex
+	want   []snapshot.WantedKeys
+	status []Status // never changed after it is set
+}
+
+// Status describes a key set.
+type Status struct {
+	Source string
+	Keys   int // number of keys in use
+	// Fetched is the time of the last success, Next the time of the next fetch.
+	Fetched time.Time `json:",omitzero"`
+	Next    time.Time `json:",omitzero"`
+	Problem string    `json:",omitempty"`
+	Since   time.Time `json:",omitzero"` // of the problem
+	// LeftOut holds the reasons why keys of the set are not used.
+	LeftOut []string `json:",omitempty"`
+}
+
+// New returns a Fetcher. Run makes it work.
+func New(cfg Config) *Fetcher {
+	cfg.Every = cmp.Or(cfg.Every, DefaultEvery)
+	return &Fetcher{cfg: cfg, wake: make(chan struct{}, 1)}
+}
+
+// Want sets the key sets to fetch. It never blocks.
+func (f *Fetcher) Want(want []snapshot.WantedKeys) {
+	f.mu.Lock()
+	f.want = slices.Clone(want)
+	f.mu.Unlock()
+	select {
+	case f.wake <- struct{}{}:
+	default:
+	}
+}
+
+// Status returns the state of all key sets, by source. The caller must not change it.
+func (f *Fetcher) Status() []Status {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.status
+}
+
+// entry is the state of a key set.
+type entry struct {
+	snapshot.WantedKeys
+	keys     keys
+	running  bool
+	asked    bool // fetched at least once, with or without success
+	failures int
+	status   Status
+}
+
+// answer is the result of a fetch.
+type answer struct {
+	of   *entry
+	keys keys
+	err  error
+}
+
+// run is the state of Run.
+type run struct {
+	*Fetcher
+	known   map[snapshot.KeySource]*entry
+	answers chan answer
+	running int
+	// published reports whether key sets were published, changed whether they changed
+	// since.
+	published, changed bool
+}
+
+// Run fetches until ctx ends; then it returns nil.
+func (f *Fetcher) Run(ctx context.Context) error {
+	r := &run{Fetcher: f, known: make(map[snapshot.KeySource]*entry), answers: make(chan answer)}
+	var fetches sync.WaitGroup
+	defer fetches.Wait()
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	select {
+	case <-ctx.Done():
+		return nil
+	case <-f.wake: // the first Want
+	}
+	late := time.After(firstWait)
+	for {
+		r.follow()
+		r.start(ctx, &fetches)
+		r.publish(false)
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-f.wake:
+		case <-late:
+			r.publish(true)
+		case a := <-r.answers:
+			r.take(a)
+		case <-time.After(r.pause()):
+		}
+	}
+}
+
+// follow adds the wanted key sets and forgets the others.
+func (r *run) follow() {
+	r.mu.Lock()
+	want := r.want
+	r.mu.Unlock()
+	wanted := make(map[snapshot.KeySource]bool, len(want))
+	for _, w := range want {
+		wanted[w.KeySource] = true
+		if e := r.known[w.KeySource]; e != nil {
+			e.Timeout = w.Timeout
+			continue
+		}
+		r.known[w.KeySource] = &entry{WantedKeys: w, status: Status{Source: w.String(), Next: r.cfg.Now()}}
+	}
+	maps.DeleteFunc(r.known, func(s snapshot.KeySource, e *entry) bool {
+		r.changed = r.changed || !wanted[s] && e.keys.text != ""
+		return !wanted[s]
+	})
+}
+
+// start starts the fetches that are due, the oldest first.
+func (r *run) start(ctx context.Context, fetches *sync.WaitGroup) {
+	var due []*entry
+	for _, e := range r.known {
+		if !e.running && !r.cfg.Now().Before(e.status.Next) {
+			due = append(due, e)
+		}
+	}
+	order.Sort(due, func(a, b *entry) int { return a.status.Next.Compare(b.status.Next) })
+	for _, e := range due[:min(len(due), atOnce-r.running)] {
+		e.running = true
+		r.running++
+		wanted := e.WantedKeys
+		fetches.Go(func() {
+			limited, cancel := context.WithTimeout(ctx, wanted.Timeout)
+			defer cancel()
+			got, err := fetch(limited, r.cfg.Get, wanted.KeySource)
+			if errors.Is(limited.Err(), context.DeadlineExceeded) {
+				err = errors.New("no answer within " + wanted.Timeout.String())
+			}
+			select {
+			case r.answers <- answer{e, got, err}:
+			case <-ctx.Done():
+			}
+		})
+	}
+}
+
+// take records the result of a fetch.
+func (r *run) take(a answer) {
+	e, now := a.of, r.cfg.Now()
+	r.running--
+	e.running, e.asked = false, true
+	r.cfg.Fetched(a.err == nil)
+	if r.known[e.KeySource] != e {
+		return // it is not wanted any more
+	}
+	if a.err != nil {
+		r.fail(e, a.err, now)
+		return
+	}
+	if e.status.Problem != "" {
+		r.cfg.Log.Info("key set is fetched again", "source", e.KeySource)
+	}
+	e.failures = 0
+	e.status = Status{
+		Source: e.status.Source, Keys: a.keys.number, Fetched: now, Next: now.Add(r.cfg.Every/2 + r.cfg.Jitter(r.cfg.Every/2)),
+		LeftOut: a.keys.leftOut,
+	}
+	if a.keys.text == e.keys.text {
+		return
+	}
+	e.keys, r.changed = a.keys, true
+	r.cfg.Log.Info("key set changed", "source", e.KeySource, "keys", a.keys.number, "left_out", a.keys.leftOut)
+}
+
+// fail records a failure. The last keys stay.
+func (r *run) fail(e *entry, err error, now time.Time) {
+	if e.status.Problem == "" {
+		e.status.Since = now
+		if e.keys.text == "" {
+			r.cfg.Log.Warn("key set cannot be fetched, tokens that need it are refused", "source", e.KeySource, "error", err)
+		} else {
+			r.cfg.Log.Warn("key set cannot be fetched, its last keys stay", "source", e.KeySource, "error", err)
+		}
+	}
+	e.status.Problem = err.Error()
+	pause := r.cfg.Every
+	if e.failures < 16 {
+		pause = min(pause, retry<<e.failures)
+		e.failures++
+	}
+	e.status.Next = now.Add(pause/2 + r.cfg.Jitter(pause/2))
+}
+
+// publish publishes changed key sets. The first time, it waits until all were asked for,
+// unless it is late.
+func (r *run) publish(late bool) {
+	list := make([]Status, 0, len(r.known))
+	complete := true
+	for _, e := range r.known {
+		list = append(list, e.status)
+		complete = complete && e.asked
+	}
+	order.Sort(list, func(a, b Status) int { return cmp.Compare(a.Source, b.Source) })
+	r.mu.Lock()
+	r.status = list
+	r.mu.Unlock()
+	if r.published && !r.changed || !r.published && !complete && !late {
+		return
+	}
+	out := make(map[snapshot.KeySource]string, len(r.known))
+	for source, e := range r.known {
+		if e.keys.text != "" {
+			out[source] = e.keys.text
+		}
+	}
+	r.published, r.changed = true, false
+	r.cfg.Publish(out)
+}
+
+// pause returns the time until the next fetch.
+func (r *run) pause() time.Duration {
+	pause := r.cfg.Every
+	for _, e := range r.known {
+		if !e.running && r.running < atOnce {
+			pause = min(pause, e.status.Next.Sub(r.cfg.Now()))
+		}
+	}
+	return max(pause, 0)
+}

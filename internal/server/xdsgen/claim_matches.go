@@ -1,0 +1,30 @@
+package xdsgen
+
+import (
+	matcherv3 "github.com/envoyproxy/go-control-plane/envoy/type/matcher/v3"
+	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
+)
+
+// claimMatch returns the condition on a claim of a request's valid token, which is a text or
+// a list of texts. The filter that checks tokens keeps the claims in metadata.
+func claimMatch(path []string, m *networkingv1alpha3.StringMatch, invert bool) *matcherv3.MetadataMatcher {
+	out := &matcherv3.MetadataMatcher{Filter: filterJWT, Value: claimValue(m), Invert: invert}
+	for _, key := range append([]string{metadataClaims}, path...) {
+		out.Path = append(out.Path, &matcherv3.MetadataMatcher_PathSegment{Segment: &matcherv3.MetadataMatcher_PathSegment_Key{Key: key}})
+	}
+	return out
+}
+
+func claimValue(m *networkingv1alpha3.StringMatch) *matcherv3.ValueMatcher {
+	text := stringMatcher(m)
+	if text == nil {
+		return &matcherv3.ValueMatcher{MatchPattern: &matcherv3.ValueMatcher_PresentMatch{PresentMatch: true}}
+	}
+	one := &matcherv3.ValueMatcher{MatchPattern: &matcherv3.ValueMatcher_StringMatch{StringMatch: text}}
+	list := &matcherv3.ValueMatcher{MatchPattern: &matcherv3.ValueMatcher_ListMatch{ListMatch: &matcherv3.ListMatcher{
+		MatchPattern: &matcherv3.ListMatcher_OneOf{OneOf: one},
+	}}}
+	return &matcherv3.ValueMatcher{MatchPattern: &matcherv3.ValueMatcher_OrMatch{OrMatch: &matcherv3.OrMatcher{
+		ValueMatchers: []*matcherv3.ValueMatcher{one, list},
+	}}}
+}

@@ -1,0 +1,167 @@
+package agent
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+
+	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"google.golang.org/grpc"
+
+	agentconfig "github.com/meshctl/meshctl/internal/agent/config"
+	"github.com/meshctl/meshctl/internal/certs/certstest"
+	"github.com/meshctl/meshctl/internal/dial"
+	"github.com/meshctl/meshctl/test/harness"
+)
+
+// program is a running meshctl agent.
+type program struct {
+	running
+	cmd *exec.Cmd
+	log harness.LogBuffer
+}
+
+// run starts meshctl agent with the flags, in the directory dir or, if it is empty, in the
+// directory of the test.
+func run(t *testing.T, f agentconfig.Flags, dir string) *program {
+	t.Helper()
+	p := &program{running: running{done: make(chan error, 1), http: dial.HTTPClient(deadline, nil)}}
+	p.cmd = exec.CommandContext(t.Context(), meshctl, "agent",
+		"--pod-name", f.PodName, "--pod-namespace", f.PodNamespace, "--service-account", f.ServiceAccount,
+		"--bind-address", f.BindAddress, "--discovery-address", f.DiscoveryAddress, "--root-ca", f.RootCA, "--token", f.Token,
+		"--config-path", f.ConfigPath, "--envoy", f.Envoy, "--concurrency", "1", "--termination-drain-duration", "0s")
+	p.cmd.Dir = dir
+	p.cmd.Stdout, p.cmd.Stderr = &p.log, &p.log
+	if err := p.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	go func() { p.done <- p.cmd.Wait(); close(p.done) }()
+	t.Cleanup(func() {
+		_ = p.cmd.Process.Kill()
+		<-p.done
+		p.http.CloseIdleConnections()
+		if t.Failed() {
+			t.Log(p.log.String())
+		}
+	})
+	p.waitReady(t)
+	return p
+}
+
+var startedEnvoy = regexp.MustCompile(`msg="started envoy" pid=(\d+)`)
+
+// envoy returns the process ID of Envoy.
+func (p *program) envoy(t *testing.T) int {
+	t.Helper()
+	found := startedEnvoy.FindStringSubmatch(p.log.String())
+	if found == nil {
+		t.Fatal("the log has no process ID of Envoy")
+	}
+	pid, err := strconv.Atoi(found[1])
+	if err != nil {
+		t.Fatal(err)
+	}
+	return pid
+}
+
+// TestKilled: when Envoy is killed, the agent ends with the reason; when the agent is killed,
+// Envoy ends, and the next agent starts with the files that it left.
+func TestKilled(t *testing.T) {
+	ca := certstest.NewIstioCA(t)
+	ca.Serve(t, func(s *grpc.Server) {
+		discoveryv3.RegisterAggregatedDiscoveryServiceServer(s, &controlPlane{})
+	})
+	dir := harness.ShortDir(t)
+	flags := flagsFor(t, ca, dir)
+
+	p := run(t, flags, "")
+	if err := syscall.Kill(p.envoy(t), syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.ended(t); p.cmd.ProcessState.ExitCode() != 1 {
+		t.Errorf("the agent ended with %v, want exit code 1", err)
+	}
+	if log := p.log.String(); !strings.Contains(log, "Error: envoy ended: signal: killed") {
+		t.Errorf("the agent does not report why it ends: %s", log)
+	}
+	wantEmpty(t, flags.ConfigPath)
+
+	p = run(t, flags, "")
+	orphan := p.envoy(t)
+	if err := p.cmd.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.ended(t); err == nil {
+		t.Error("a killed agent ended well")
+	}
+	harness.Eventually(t, deadline, "the end of Envoy", func() error {
+		if err := syscall.Kill(orphan, 0); !errors.Is(err, syscall.ESRCH) && !isZombie(orphan) {
+			return errors.New("Envoy lives")
+		}
+		return nil
+	})
+
+	p = run(t, flags, "")
+	if err := p.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.ended(t); err != nil {
+		t.Errorf("the agent ended with %v on SIGTERM", err)
+	}
+	wantEmpty(t, flags.ConfigPath)
+}
+
+// TestRequest: agent wait ends when the proxy is ready, and agent request changes the log level
+// of the running Envoy and ends the agent.
+func TestRequest(t *testing.T) {
+	ca := certstest.NewIstioCA(t)
+	ca.Serve(t, func(s *grpc.Server) {
+		discoveryv3.RegisterAggregatedDiscoveryServiceServer(s, &controlPlane{})
+	})
+	p := run(t, flagsFor(t, ca, harness.ShortDir(t)), "")
+	command := func(want int, args ...string) string {
+		t.Helper()
+		cmd := exec.CommandContext(t.Context(), meshctl, append([]string{"agent"}, args...)...)
+		out, err := cmd.CombinedOutput()
+		if cmd.ProcessState.ExitCode() != want {
+			t.Fatalf("%v: %v\n%s", args, err, out)
+		}
+		return string(out)
+	}
+	command(0, "wait", "--url", "http://"+bind+":15021/healthz/ready")
+	if out := command(0, "request", "--bind-address", bind, "POST", "logging?paths=http:debug"); !strings.Contains(out, "http: debug") {
+		t.Errorf("log levels: %s", out)
+	}
+	if out := command(1, "request", "--bind-address", bind, "GET", "/none"); !strings.Contains(out, "received unsuccessful status code 404") {
+		t.Errorf("a page that does not exist: %s", out)
+	}
+	command(0, "request", "--bind-address", bind, "--debug-port", "15020", "post", "/quitquitquit")
+	if err := p.ended(t); err != nil {
+		t.Errorf("the agent ended with %v on /quitquitquit", err)
+	}
+}
+
+// isZombie reports whether a process has ended, in a container whose first process does not
+// collect it.
+func isZombie(pid int) bool {
+	stat, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "stat"))
+	return err != nil || strings.Contains(string(stat), ") Z ")
+}
+
+func wantEmpty(t *testing.T, dir string) {
+	t.Helper()
+	left, err := os.ReadDir(dir)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		t.Fatal(err)
+	}
+	for _, f := range left {
+		t.Errorf("left behind: %s", f.Name())
+	}
+}
