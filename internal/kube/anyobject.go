@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/version"
 	"k8s.io/client-go/rest"
 )
 
@@ -74,7 +75,7 @@ func raw(r rest.Result) ([]byte, error) {
 // ListAny returns the objects of a kind in a namespace, with "" in all, that a label
 // selector selects, at most limit. It returns none if the kind is not installed.
 func (c *Client) ListAny(ctx context.Context, kind schema.GroupVersionKind, namespace, selector string, limit int64) ([]unstructured.Unstructured, error) {
-	return c.listResource(ctx, resourceOf(kind), namespace, selector, limit)
+	return c.listResource(ctx, ResourceOf(kind), namespace, selector, limit)
 }
 
 func (c *Client) listResource(
@@ -93,6 +94,19 @@ func (c *Client) listResource(
 		return nil, fmt.Errorf("list of %s: %w", resource.Resource, err)
 	}
 	return list.Items, nil
+}
+
+// Version returns the version of the API server.
+func (c *Client) Version(ctx context.Context) (version.Info, error) {
+	var info version.Info
+	text, err := raw(c.Get().AbsPath("/version").SetHeader("Accept", jsonType).Do(ctx))
+	if err == nil {
+		err = json.Unmarshal(text, &info)
+	}
+	if err != nil {
+		return info, fmt.Errorf("read the version of the API server: %w", err)
+	}
+	return info, nil
 }
 
 // Resource is a resource that an API server serves, in its preferred version.
