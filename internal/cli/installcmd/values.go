@@ -47,7 +47,7 @@ func (o *valueFlags) bind(f *pflag.FlagSet) {
 	f.StringVar(&o.cluster, "cluster-id", "", "`Name` of the cluster in the mesh (default Kubernetes)")
 	f.StringVar(&o.network, "network", "", "`Network` of the cluster, which becomes a label of the namespace")
 	f.StringVar(&o.mesh, "mesh-id", "", "`Name` of the mesh; proxies with another MESH_ID are refused (default any)")
-	f.StringVar(&o.image, "image", "", "`Image` of the control plane and of proxies (default localhost/meshctl with the version of this program)")
+	f.StringVar(&o.image, "image", "", "`Image` of the control plane and of proxies (default localhost/meshctl:VERSION of this program)")
 	f.BoolVar(&o.crds, "crds", false, "Also the CustomResourceDefinitions of Istio's kinds")
 	f.BoolVar(&o.eastWest, "east-west-gateway", false, "Also the gateway through which other networks call the services of this one; needs --network")
 	f.BoolVar(&o.ingress, "ingress-gateway", false, "Also a gateway for callers from outside the mesh, in the namespace istio-ingress")
