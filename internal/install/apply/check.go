@@ -120,7 +120,7 @@ func rights(objects []*unstructured.Unstructured) []create.Right {
 // the control plane does not start with.
 func (c *Cluster) checkKinds(ctx context.Context, v *install.Values, served []kube.Resource, out *findings) error {
 	find := func(group, resource string) *kube.Resource {
-		i := slices.IndexFunc(served, func(r kube.Resource) bool { return r.Group == group && r.GroupVersionResource.Resource == resource })
+		i := slices.IndexFunc(served, func(r kube.Resource) bool { return r.Group == group && r.Resource == resource })
 		if i < 0 {
 			return nil
 		}
