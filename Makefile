@@ -44,6 +44,19 @@ envoy: ## Get the pinned Envoy into .cache/envoy (with ENVOY=path: check that on
 kube: ## Build the pinned Kubernetes API into .cache/kube
 	@hack/kube.sh
 
+# The name of the image; install's default is localhost/meshctl:VERSION.
+IMAGE ?= localhost/meshctl:$(VERSION)
+# The socket of the containerd that make image-load imports into.
+CONTAINERD ?= /run/containerd/containerd.sock
+
+.PHONY: image
+image: build envoy ## Build the container image IMAGE as the OCI archive bin/image.tar
+	@go -C tools/image run . -root ../.. -out bin/image.tar -name '$(IMAGE)'
+
+.PHONY: image-load
+image-load: image ## Import the image into the containerd at CONTAINERD
+	ctr -a '$(CONTAINERD)' -n k8s.io images import bin/image.tar
+
 .PHONY: demo
 demo: build envoy ## Run a two-cluster mesh on this machine (ARGS=--once checks it and stops)
 	bin/meshctl demo --envoy $(if $(ENVOY),"$(ENVOY)",.cache/envoy/envoy) $(ARGS)
@@ -60,6 +73,7 @@ test: ## Get what is missing and run all tests
 	go test $(RACE) -shuffle=on -count=1 -timeout=20m -p $(JOBS) -parallel $(JOBS) ./...
 	@# A thousand clients: too slow with the race detector, which would watch them and not the server.
 	$(if $(RACE),go test -count=1 -timeout=10m ./test/stall)
+	go -C tools/image test -count=1 ./...
 	@# The models in full: above, each ran for a few seeds.
 	go test -count=1 -timeout=10m -run '^TestIncrementalEqualsFull$$' ./internal/server/xds -seeds 50
 	go test -count=1 -timeout=10m -run '^TestModel$$' ./internal/server -seeds 100

@@ -18,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"sigs.k8s.io/yaml"
 
+	"github.com/meshctl/meshctl/internal/inject"
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/remotesecret/create"
 )
@@ -25,15 +26,8 @@ import (
 // istiod is the name of the control plane's objects, without the revision.
 const istiod = "istiod"
 
-// meshConfigMap is the name of the ConfigMap with the MeshConfig.
-const meshConfigMap = "istio"
-
-// injectorConfigMap is the name of the ConfigMap with the values of the injector, without
-// the revision.
-const injectorConfigMap = "istio-sidecar-injector"
-
-// portWebhook is the port of the injector and of the validation of the control plane.
-const portWebhook = 15017
+// MeshConfigMap is the name of the ConfigMap with the MeshConfig.
+const MeshConfigMap = "istio"
 
 // portStatus is the port of readiness and status pages of the control plane.
 const portStatus = 8080
@@ -65,6 +59,7 @@ func (s *set) addControlPlane() {
 	name := v.suffixed(istiod)
 	scope := create.Scope{
 		Style: create.Minimal, Authenticate: true, Configuration: true, Serve: true, CredentialNamespaces: v.credentialNamespaces(),
+		Webhooks: v.webhookNames(),
 	}
 	for _, o := range scope.Objects(create.Account{Namespace: v.Namespace, Name: name}) {
 		s.add(o)
@@ -90,17 +85,16 @@ func (s *set) addControlPlane() {
 			Ports: []corev1.ServicePort{
 				servicePort("grpc-xds", mesh.PortPlaintextXDS, mesh.PortPlaintextXDS),
 				servicePort("https-dns", mesh.PortSecureXDS, mesh.PortSecureXDS),
-				servicePort("https-webhook", 443, portWebhook),
+				servicePort("https-webhook", 443, mesh.PortWebhooks),
 				servicePort("http-monitoring", mesh.PortMonitoring, mesh.PortMonitoring),
 			},
 		},
 	})
 }
 
-// addMeshConfig adds the ConfigMap istio. Its values precede the defaults of
-// source.DefaultMeshConfig.
-func (s *set) addMeshConfig() {
-	v := s.values
+// MeshConfigYAML returns the content of the ConfigMap istio. The control plane adds the
+// defaults.
+func (v *Values) MeshConfigYAML() string {
 	config, proxy := map[string]any{}, map[string]any{}
 	if v.MeshID != "" {
 		proxy["meshId"] = v.MeshID
@@ -114,15 +108,20 @@ func (s *set) addMeshConfig() {
 	}
 	text, err := yaml.Marshal(merged(config, v.MeshConfig))
 	if err != nil {
-		s.err = fmt.Errorf("meshConfig: %w", err)
+		panic(err) // the values come from JSON
 	}
+	return string(text)
+}
+
+func (s *set) addMeshConfig() {
 	s.addTo(Shared, &corev1.ConfigMap{
-		TypeMeta: kindOf(corev1.SchemeGroupVersion, "ConfigMap"), ObjectMeta: s.meta(meshConfigMap, nil),
-		Data: map[string]string{"mesh": string(text)},
+		TypeMeta: kindOf(corev1.SchemeGroupVersion, "ConfigMap"), ObjectMeta: s.meta(MeshConfigMap, nil),
+		Data: map[string]string{"mesh": s.values.MeshConfigYAML()},
 	})
 }
 
-// addInjectorConfig adds the ConfigMap with the Helm values of the injector.
+// addInjectorConfig adds the ConfigMap with the Helm values of the injector, which control
+// planes of all revisions read.
 func (s *set) addInjectorConfig() {
 	v := s.values
 	name, tag := splitImage(v.Image)
@@ -138,13 +137,20 @@ func (s *set) addInjectorConfig() {
 	if len(v.PullSecrets) > 0 {
 		global["imagePullSecrets"] = v.PullSecrets
 	}
-	text, err := json.MarshalIndent(merged(map[string]any{"global": global, "revision": v.revision()}, v.Injector), "", "  ")
+	text, err := json.MarshalIndent(merged(map[string]any{"global": global}, v.Injector), "", "  ")
+	var values inject.Values
+	if err == nil {
+		values, err = inject.ParseValues(string(text), "")
+	}
+	if err == nil {
+		_, err = inject.New(inject.Settings{Values: values, SystemNamespace: v.Namespace})
+	}
 	if err != nil {
 		s.err = fmt.Errorf("values of the injector: %w", err)
 	}
-	s.add(&corev1.ConfigMap{
-		TypeMeta: kindOf(corev1.SchemeGroupVersion, "ConfigMap"), ObjectMeta: s.meta(v.suffixed(injectorConfigMap), nil),
-		Data: map[string]string{"values": string(text) + "\n"},
+	s.addTo(Shared, &corev1.ConfigMap{
+		TypeMeta: kindOf(corev1.SchemeGroupVersion, "ConfigMap"), ObjectMeta: s.meta(mesh.InjectorConfigMap, nil),
+		Data: map[string]string{mesh.InjectorKeyValues: string(text) + "\n"},
 	})
 }
 
@@ -190,7 +196,7 @@ func (s *set) controlPlanePod(account string) corev1.PodTemplateSpec {
 			{Name: "http-debug", ContainerPort: portStatus, Protocol: corev1.ProtocolTCP},
 			{Name: "grpc-xds", ContainerPort: mesh.PortPlaintextXDS, Protocol: corev1.ProtocolTCP},
 			{Name: "tls-xds", ContainerPort: mesh.PortSecureXDS, Protocol: corev1.ProtocolTCP},
-			{Name: "https-webhooks", ContainerPort: portWebhook, Protocol: corev1.ProtocolTCP},
+			{Name: "https-webhooks", ContainerPort: mesh.PortWebhooks, Protocol: corev1.ProtocolTCP},
 			{Name: "http-monitoring", ContainerPort: mesh.PortMonitoring, Protocol: corev1.ProtocolTCP},
 		},
 		ReadinessProbe: probe("/ready", portStatus, 2, 5),

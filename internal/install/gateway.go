@@ -110,7 +110,7 @@ func (s *set) addExposed() {
 	s.custom(networkingV1, "Gateway", name, map[string]any{
 		"selector": eastWest(),
 		"servers": []any{
-			server(mesh.PortSecureXDS, "tls-istiod", "PASSTHROUGH", "*"), server(portWebhook, "tls-istiodwebhook", "PASSTHROUGH", "*"),
+			server(mesh.PortSecureXDS, "tls-istiod", "PASSTHROUGH", "*"), server(mesh.PortWebhooks, "tls-istiodwebhook", "PASSTHROUGH", "*"),
 		},
 	})
 	route := func(at, to int64) map[string]any {
@@ -122,6 +122,6 @@ func (s *set) addExposed() {
 		}
 	}
 	s.custom(networkingV1, "VirtualService", s.values.suffixed("istiod-vs"), map[string]any{
-		"hosts": []any{"*"}, "gateways": []any{name}, "tls": []any{route(mesh.PortSecureXDS, mesh.PortSecureXDS), route(portWebhook, 443)},
+		"hosts": []any{"*"}, "gateways": []any{name}, "tls": []any{route(mesh.PortSecureXDS, mesh.PortSecureXDS), route(mesh.PortWebhooks, 443)},
 	})
 }

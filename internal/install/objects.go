@@ -25,7 +25,8 @@ const (
 )
 
 // Shared is the value of LabelInstallation for objects that all installations of a
-// cluster use: the namespace, the MeshConfig and CustomResourceDefinitions.
+// cluster use: the namespace, the MeshConfig, the settings of the injector and
+// CustomResourceDefinitions.
 const Shared = "shared"
 
 // Objects returns the objects of an installation in the order to apply.

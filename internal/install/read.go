@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -62,15 +63,15 @@ func (v *Values) Set(assignment string) (unsupported []Place, err error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
-	for i := len(names) - 1; i >= 0; i-- {
-		if names[i] == "" || strings.Contains(names[i], "[") {
+	for _, name := range slices.Backward(names) {
+		if name == "" || strings.Contains(name, "[") {
 			return nil, fmt.Errorf("%s: it has an empty name or an index; set lists in a file", path)
 		}
-		name, err := json.Marshal(names[i])
+		quoted, err := json.Marshal(name)
 		if err != nil {
 			return nil, err
 		}
-		value = fmt.Appendf(nil, "{%s: %s}", name, value)
+		value = fmt.Appendf(nil, "{%s: %s}", quoted, value)
 	}
 	doc, err := yamldoc.ParseOnly(value)
 	if err != nil {

@@ -172,8 +172,8 @@ func (r *reader) injector(names ...string) field {
 	return func(at yamldoc.Value, path string) {
 		var value any
 		decoded(r, &value)(at, path)
-		for i := len(names) - 1; i >= 0; i-- {
-			value = map[string]any{names[i]: value}
+		for _, name := range slices.Backward(names) {
+			value = map[string]any{name: value}
 		}
 		given, _ := value.(map[string]any)
 		r.values.Injector = merged(r.values.Injector, given)

@@ -148,7 +148,7 @@ func eastWestPorts() []corev1.ServicePort {
 		servicePort("status-port", mesh.PortEnvoyReadiness, mesh.PortEnvoyReadiness),
 		servicePort("tls", mesh.PortEastWest, mesh.PortEastWest),
 		servicePort("tls-istiod", mesh.PortSecureXDS, mesh.PortSecureXDS),
-		servicePort("tls-webhook", portWebhook, portWebhook),
+		servicePort("tls-webhook", mesh.PortWebhooks, mesh.PortWebhooks),
 	}
 }
 

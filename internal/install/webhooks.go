@@ -21,13 +21,13 @@ func (s *set) addWebhooks() {
 	if v.Revision == "" {
 		hooks = append(hooks, s.defaultInjectors()...)
 	}
-	s.addInjector(s.ofNamespace(v.suffixed("istio-sidecar-injector")), hooks, nil)
+	s.addInjector(v.injectorName(), hooks, nil)
 	for _, tag := range v.Tags {
 		hooks := s.injectors(tag)
 		if tag == DefaultRevision {
 			hooks = append(hooks, s.defaultInjectors()...)
 		}
-		s.addInjector(s.ofNamespace("istio-revision-tag-"+tag), hooks, map[string]string{"istio.io/tag": tag})
+		s.addInjector(v.tagName(tag), hooks, map[string]string{"istio.io/tag": tag})
 	}
 	rev := exists(labelRevision, metav1.LabelSelectorOpIn, v.revision())
 	if v.Revision == "" {
@@ -38,7 +38,7 @@ func (s *set) addWebhooks() {
 	}
 	s.add(&admissionv1.ValidatingWebhookConfiguration{
 		TypeMeta:   kindOf(admissionv1.SchemeGroupVersion, "ValidatingWebhookConfiguration"),
-		ObjectMeta: metav1.ObjectMeta{Name: v.suffixed("istio-validator") + "-" + v.Namespace, Labels: s.webhookLabels(nil)},
+		ObjectMeta: metav1.ObjectMeta{Name: v.validatorName(), Labels: s.webhookLabels(nil)},
 		Webhooks: []admissionv1.ValidatingWebhook{{
 			Name: "rev.validation.istio.io", ClientConfig: s.client("/validate"),
 			Rules: []admissionv1.RuleWithOperations{{
@@ -49,17 +49,30 @@ func (s *set) addWebhooks() {
 				},
 			}},
 			ObjectSelector: selector(rev), NamespaceSelector: selector(), MatchPolicy: new(admissionv1.Equivalent),
-			// The control plane checks each object that it reads, so nothing is lost without it.
+			// Nothing answers yet. The control plane, which then owns the field, makes it Fail.
 			FailurePolicy: new(admissionv1.Ignore), SideEffects: new(admissionv1.SideEffectClassNone),
 			AdmissionReviewVersions: []string{"v1"}, TimeoutSeconds: new(int32(10)),
 		}},
 	})
 }
 
+// webhookNames returns the names of all webhook configurations.
+func (v *Values) webhookNames() []string {
+	names := []string{v.injectorName(), v.validatorName()}
+	for _, tag := range v.Tags {
+		names = append(names, v.tagName(tag))
+	}
+	return names
+}
+
+func (v *Values) injectorName() string      { return v.ofNamespace(v.suffixed(mesh.InjectorConfigMap)) }
+func (v *Values) tagName(tag string) string { return v.ofNamespace("istio-revision-tag-" + tag) }
+func (v *Values) validatorName() string     { return v.suffixed("istio-validator") + "-" + v.Namespace }
+
 // ofNamespace returns the name of a webhook configuration, which has no namespace.
-func (s *set) ofNamespace(name string) string {
-	if s.values.Namespace != mesh.DefaultSystemNamespace {
-		name += "-" + s.values.Namespace
+func (v *Values) ofNamespace(name string) string {
+	if v.Namespace != mesh.DefaultSystemNamespace {
+		name += "-" + v.Namespace
 	}
 	return name
 }

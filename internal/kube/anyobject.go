@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-
 	"slices"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -14,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/version"
 	"k8s.io/client-go/rest"
 )
 
@@ -52,7 +52,7 @@ func (c *Client) GetAny(ctx context.Context, o *unstructured.Unstructured) (*uns
 }
 
 func (c *Client) anyObject(ctx context.Context, r *rest.Request) (*unstructured.Unstructured, error) {
-	text, err := r.SetHeader("Accept", jsonType).Do(ctx).Raw()
+	text, err := raw(r.SetHeader("Accept", jsonType).Do(ctx))
 	if err != nil {
 		return nil, err
 	}
@@ -63,17 +63,26 @@ func (c *Client) anyObject(ctx context.Context, r *rest.Request) (*unstructured.
 	return o, nil
 }
 
+// raw returns the body of an answer, or the error with the text of the API server, which
+// Result.Raw leaves out.
+func raw(r rest.Result) ([]byte, error) {
+	if err := r.Error(); err != nil {
+		return nil, err
+	}
+	return r.Raw()
+}
+
 // ListAny returns the objects of a kind in a namespace, with "" in all, that a label
 // selector selects, at most limit. It returns none if the kind is not installed.
 func (c *Client) ListAny(ctx context.Context, kind schema.GroupVersionKind, namespace, selector string, limit int64) ([]unstructured.Unstructured, error) {
-	return c.listResource(ctx, resourceOf(kind), namespace, selector, limit)
+	return c.listResource(ctx, ResourceOf(kind), namespace, selector, limit)
 }
 
 func (c *Client) listResource(
 	ctx context.Context, resource schema.GroupVersionResource, namespace, selector string, limit int64,
 ) ([]unstructured.Unstructured, error) {
-	text, err := c.request(http.MethodGet, resource.GroupVersion(), resource.Resource, namespace).SetHeader("Accept", jsonType).
-		VersionedParams(&metav1.ListOptions{LabelSelector: selector, Limit: limit}, c.parameters).Do(ctx).Raw()
+	text, err := raw(c.request(http.MethodGet, resource.GroupVersion(), resource.Resource, namespace).SetHeader("Accept", jsonType).
+		VersionedParams(&metav1.ListOptions{LabelSelector: selector, Limit: limit}, c.parameters).Do(ctx))
 	if apierrors.IsNotFound(err) {
 		return nil, nil
 	}
@@ -85,6 +94,19 @@ func (c *Client) listResource(
 		return nil, fmt.Errorf("list of %s: %w", resource.Resource, err)
 	}
 	return list.Items, nil
+}
+
+// Version returns the version of the API server.
+func (c *Client) Version(ctx context.Context) (version.Info, error) {
+	var info version.Info
+	text, err := raw(c.Get().AbsPath("/version").SetHeader("Accept", jsonType).Do(ctx))
+	if err == nil {
+		err = json.Unmarshal(text, &info)
+	}
+	if err != nil {
+		return info, fmt.Errorf("read the version of the API server: %w", err)
+	}
+	return info, nil
 }
 
 // Resource is a resource that an API server serves, in its preferred version.

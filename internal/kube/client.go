@@ -126,12 +126,12 @@ func (c *Client) Delete(ctx context.Context, o Object) error {
 
 // one begins a request for one object, by its kind and name.
 func (c *Client) one(verb string, o Object) *rest.Request {
-	kind := resourceOf(o.GetObjectKind().GroupVersionKind())
+	kind := ResourceOf(o.GetObjectKind().GroupVersionKind())
 	return c.request(verb, kind.GroupVersion(), kind.Resource, o.GetNamespace()).Name(o.GetName())
 }
 
-// resourceOf guesses the resource of a kind, without a request.
-func resourceOf(kind schema.GroupVersionKind) schema.GroupVersionResource {
+// ResourceOf guesses the resource of a kind, without a request.
+func ResourceOf(kind schema.GroupVersionKind) schema.GroupVersionResource {
 	resource, singular := meta.UnsafeGuessKindToResource(kind)
 	if strings.HasSuffix(singular.Resource, "way") {
 		resource.Resource = singular.Resource + "s" // gateways, unlike policies

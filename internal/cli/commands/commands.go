@@ -37,6 +37,7 @@ func groups() []cli.Group {
 		{Title: "Install it in clusters:", Commands: []cli.Command{
 			installcmd.NewInstall,
 			installcmd.NewUninstall,
+			installcmd.NewCheck,
 			installcmd.NewManifest,
 		}},
 		{Title: "See what it does:", Commands: []cli.Command{

@@ -93,7 +93,7 @@ value that has no effect is an error. docs/install.md lists the values.`,
 }
 
 func (o *installOptions) run(ctx context.Context, env *cli.Env, f *pflag.FlagSet) error {
-	v, err := o.values.values(env, f)
+	v, err := o.values.values(ctx, env, f)
 	if err != nil {
 		return err
 	}

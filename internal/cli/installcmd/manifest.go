@@ -1,6 +1,8 @@
 package installcmd
 
 import (
+	"context"
+
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
@@ -31,14 +33,14 @@ func newManifestGenerate(env *cli.Env) *cobra.Command {
 command asks no cluster.`,
 		Example: `  meshctl manifest generate --cluster-id cluster1 --network network1 --east-west-gateway
   meshctl manifest generate -f cluster1.yaml --crds > mesh.yaml`,
-		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(env, cmd.Flags()) },
+		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context(), env, cmd.Flags()) },
 	}
 	o.values.bind(cmd.Flags())
 	return cmd
 }
 
-func (o *generateOptions) run(env *cli.Env, f *pflag.FlagSet) error {
-	v, err := o.values.values(env, f)
+func (o *generateOptions) run(ctx context.Context, env *cli.Env, f *pflag.FlagSet) error {
+	v, err := o.values.values(ctx, env, f)
 	if err != nil {
 		return err
 	}

@@ -3,15 +3,21 @@
 package installcmd
 
 import (
+	"context"
 	"errors"
 	"fmt"
-	"strings"
+	"regexp"
 
 	"github.com/spf13/pflag"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/yaml"
 
 	"github.com/meshctl/meshctl/internal/cli"
 	"github.com/meshctl/meshctl/internal/install"
 	"github.com/meshctl/meshctl/internal/mesh"
+	"github.com/meshctl/meshctl/internal/server/load"
+	"github.com/meshctl/meshctl/internal/server/source"
 )
 
 // maxValues bounds a file of values, in bytes.
@@ -41,17 +47,21 @@ func (o *valueFlags) bind(f *pflag.FlagSet) {
 	f.StringVar(&o.cluster, "cluster-id", "", "`Name` of the cluster in the mesh (default Kubernetes)")
 	f.StringVar(&o.network, "network", "", "`Network` of the cluster, which becomes a label of the namespace")
 	f.StringVar(&o.mesh, "mesh-id", "", "`Name` of the mesh; proxies with another MESH_ID are refused (default any)")
-	f.StringVar(&o.image, "image", "", "`Image` of the control plane and of proxies (default "+defaultImage()+")")
+	f.StringVar(&o.image, "image", "", "`Image` of the control plane and of proxies (default localhost/meshctl:VERSION of this program)")
 	f.BoolVar(&o.crds, "crds", false, "Also the CustomResourceDefinitions of Istio's kinds")
 	f.BoolVar(&o.eastWest, "east-west-gateway", false, "Also the gateway through which other networks call the services of this one; needs --network")
 	f.BoolVar(&o.ingress, "ingress-gateway", false, "Also a gateway for callers from outside the mesh, in the namespace istio-ingress")
 	f.BoolVar(&o.istiod, "expose-istiod", false, "Let other clusters use this control plane through the east-west gateway")
 }
 
-// defaultImage returns the image of this build, which make image-load gives to nodes. No
-// registry serves localhost.
+// defaultImage returns the image that make image builds of this version. No registry has
+// the name localhost, so nodes take it only from their own images.
 func defaultImage() string {
-	return "localhost/meshctl:" + strings.ReplaceAll(cli.CurrentBuild().Version, "+", "-")
+	version := cli.CurrentBuild().Version
+	if !regexp.MustCompile(`^\w[\w.-]{0,127}$`).MatchString(version) {
+		version = "latest"
+	}
+	return "localhost/meshctl:" + version
 }
 
 // ingressNamespace is the namespace of --ingress-gateway: gateways must not read the
@@ -59,7 +69,7 @@ func defaultImage() string {
 const ingressNamespace = "istio-ingress"
 
 // values returns the values of the files and the flags.
-func (o *valueFlags) values(env *cli.Env, f *pflag.FlagSet) (*install.Values, error) {
+func (o *valueFlags) values(ctx context.Context, env *cli.Env, f *pflag.FlagSet) (*install.Values, error) {
 	v := install.Default(defaultImage())
 	var errs []error
 	var unsupported []install.Place
@@ -95,7 +105,40 @@ func (o *valueFlags) values(env *cli.Env, f *pflag.FlagSet) (*install.Values, er
 	if err := v.Check(); err != nil {
 		return nil, cli.Usagef("%w", err)
 	}
-	return &v, nil
+	return &v, checkMeshConfig(ctx, env, &v)
+}
+
+// checkMeshConfig refuses a MeshConfig that the control plane would refuse, and warns of
+// fields without effect.
+func checkMeshConfig(ctx context.Context, env *cli.Env, v *install.Values) error {
+	text, err := yaml.Marshal(&corev1.ConfigMap{
+		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "ConfigMap"},
+		ObjectMeta: metav1.ObjectMeta{Name: install.MeshConfigMap, Namespace: v.Namespace},
+		Data:       map[string]string{"mesh": v.MeshConfigYAML()},
+	})
+	if err != nil {
+		return err
+	}
+	m, err := load.Read(ctx, load.Config{
+		Clusters:        []load.Cluster{{ID: mesh.ClusterID(v.ClusterID), Files: []load.File{{Name: "meshConfig", Text: text}}}},
+		SystemNamespace: v.Namespace, Now: env.Now,
+	})
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for i := range m.Files {
+		p := &m.Files[i]
+		if p.Kind == source.Refused {
+			errs = append(errs, fmt.Errorf("meshConfig: %s", p.Reason))
+		} else {
+			env.Warnf("meshConfig: %s", p.Reason)
+		}
+	}
+	if err := errors.Join(errs...); err != nil {
+		return cli.Usagef("%w", err)
+	}
+	return nil
 }
 
 // apply sets the values of the flags, which precede files.

@@ -131,10 +131,27 @@ func (c *Cluster) plan(ctx context.Context, v *install.Values, objects []*unstru
 	return steps, nil
 }
 
+// leaveFailurePolicy leaves the failure policy of a validation to the control plane, which
+// makes it Fail once it serves.
+func (s *step) leaveFailurePolicy() {
+	was, _, _ := unstructured.NestedSlice(s.have.Object, "webhooks")
+	hooks, _, _ := unstructured.NestedSlice(s.want.Object, "webhooks")
+	for i := range min(len(hooks), len(was)) {
+		before, _ := was[i].(map[string]any)
+		hook, _ := hooks[i].(map[string]any)
+		if before["failurePolicy"] == "Fail" {
+			delete(hook, "failurePolicy")
+		}
+	}
+	s.want.Object["webhooks"] = hooks
+}
+
 // claim decides whether the installation may write an object that exists.
 func (s *step) claim(v *install.Values) error {
 	owner, want := s.have.GetLabels()[install.LabelInstallation], s.want.GetLabels()[install.LabelInstallation]
 	switch {
+	case s.want.GetKind() == "ValidatingWebhookConfiguration" && owner == want:
+		s.leaveFailurePolicy()
 	case s.want.GetKind() == "Namespace":
 		if owner == "" {
 			labels := s.want.GetLabels()

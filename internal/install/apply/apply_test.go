@@ -117,6 +117,19 @@ func TestInstall(t *testing.T) {
 	}
 	l.reported(t, "deleted VirtualService istio-system/istiod-vs")
 
+	l.Apply(t, "{apiVersion: networking.istio.io/v1, kind: VirtualService, metadata: {name: mine}, spec: {hosts: [a.example]}}")
+	// The control plane owns these fields.
+	for _, patch := range [][]string{
+		{"mutatingwebhookconfiguration", "istio-sidecar-injector", `[{"op":"add","path":"/webhooks/0/clientConfig/caBundle","value":"Cg=="}]`},
+		{"validatingwebhookconfiguration", "istio-validator-istio-system", `[{"op":"replace","path":"/webhooks/0/failurePolicy","value":"Fail"}]`},
+	} {
+		l.Kubectl(t, "", "patch", patch[0], patch[1], "--type=json", "-p", patch[2])
+	}
+	changed.Gateways, changed.ExposeServices = nil, false // no control plane validates them
+	if r := l.install(t, changed); r.Created+r.Changed > 0 || r.Deleted < 5 {
+		t.Errorf("a change beside the control plane: %+v\n%s", r, strings.Join(l.said, "\n"))
+	}
+
 	canary := values()
 	canary.Revision, canary.Gateways, canary.ExposeServices, canary.ExposeControlPlane = "canary", nil, false, false
 	l.install(t, canary)
@@ -129,9 +142,7 @@ func TestInstall(t *testing.T) {
 	}
 
 	// Objects of users, and of control planes.
-	l.Apply(t, `{apiVersion: networking.istio.io/v1, kind: VirtualService, metadata: {name: mine}, spec: {hosts: [a.example]}}
----
-{apiVersion: v1, kind: Secret, metadata: {name: cacerts, namespace: istio-system}}
+	l.Apply(t, `{apiVersion: v1, kind: Secret, metadata: {name: cacerts, namespace: istio-system}}
 ---
 {apiVersion: v1, kind: ConfigMap, metadata: {name: istio-ca-root-cert, labels: {istio.io/config: "true"}}}
 ---

@@ -71,11 +71,8 @@ func (c *Cluster) unavailable(ctx context.Context, want *unstructured.Unstructur
 		number("status", "replicas") == replicas && number("status", "availableReplicas") == replicas {
 		return "", nil
 	}
-	reason := fmt.Sprintf("%d of %d replicas are available", number("status", "availableReplicas"), replicas)
-	for _, text := range append(conditions(d), c.podFaults(ctx, d)...) {
-		reason += "; " + text
-	}
-	return reason, nil
+	reasons := append([]string{fmt.Sprintf("%d of %d replicas are available", number("status", "availableReplicas"), replicas)}, conditions(d)...)
+	return strings.Join(append(reasons, c.podFaults(ctx, d)...), "; "), nil
 }
 
 // conditions returns the messages of the conditions that report a fault.

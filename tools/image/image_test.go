@@ -1,0 +1,150 @@
+package main
+
+import (
+	"archive/tar"
+	"encoding/json"
+	"errors"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/mutate"
+)
+
+// clone returns a folder with the parts of the image: the Envoy of make envoy, and a small
+// program in place of meshctl.
+func clone(t *testing.T) string {
+	t.Helper()
+	root := t.TempDir()
+	above, err := filepath.Abs("../..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	build := exec.CommandContext(t.Context(), "go", "build", "-trimpath", "-buildvcs=false", "-o", filepath.Join(root, "bin/meshctl"), "./testdata/meshctl")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	if err := os.MkdirAll(filepath.Join(root, ".cache/envoy"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"LICENSE", ".cache/envoy/envoy"} {
+		if _, err := os.Stat(filepath.Join(above, name)); err != nil {
+			t.Fatalf("%v: make envoy", err)
+		}
+		if err := os.Symlink(filepath.Join(above, name), filepath.Join(root, name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return root
+}
+
+// extract writes the files of an image to a folder and returns their paths.
+func extract(t *testing.T, img v1.Image, dir string) (paths []string) {
+	t.Helper()
+	content := mutate.Extract(img)
+	defer content.Close()
+	for r := tar.NewReader(content); ; {
+		h, err := r.Next()
+		if errors.Is(err, io.EOF) {
+			return paths
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		paths = append(paths, h.Name)
+		path := filepath.Join(dir, h.Name)
+		if h.Typeflag == tar.TypeDir {
+			err = os.MkdirAll(path, 0o755)
+		} else {
+			var f *os.File
+			if f, err = os.OpenFile(path, os.O_CREATE|os.O_WRONLY, os.FileMode(h.Mode)); err == nil {
+				_, err = io.Copy(f, r)
+				err = errors.Join(err, f.Close())
+			}
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// TestImage: two builds have one digest. The image has no shell and no root, Envoy finds its
+// libraries in it, and the SBOM names all parts, whose licences are in the image.
+func TestImage(t *testing.T) {
+	root := clone(t)
+	o := options{root: root, out: "image.tar", name: "localhost/meshctl:v1"}
+	first, err := run(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	archive, err := os.ReadFile(filepath.Join(root, o.out))
+	if err != nil {
+		t.Fatal(err)
+	}
+	second, err := run(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	again, err := os.ReadFile(filepath.Join(root, o.out))
+	if err != nil || first != second || string(archive) != string(again) {
+		t.Errorf("%s, then %s, %v: the bytes differ: %v", first, second, err, string(archive) != string(again))
+	}
+	img, err := build(root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	config, err := img.ConfigFile()
+	if err != nil || config.Config.User != "1337:1337" || config.OS != "linux" {
+		t.Errorf("%+v %v", config, err)
+	}
+	rootfs := t.TempDir()
+	paths := extract(t, img, rootfs)
+	for _, path := range paths {
+		if base := filepath.Base(path); base == "sh" || base == "bash" || base == "busybox" {
+			t.Errorf("the image has %s", path)
+		}
+	}
+	text, err := os.ReadFile(filepath.Join(rootfs, documents, "sbom.spdx.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var document struct {
+		SPDXVersion string
+		Packages    []struct{ Name, VersionInfo, Comment string }
+	}
+	if err := json.Unmarshal(text, &document); err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	for _, p := range document.Packages {
+		names = append(names, p.Name)
+		licence := strings.TrimPrefix(p.Comment, "licence: /")
+		if p.VersionInfo == "" || !slices.Contains(paths, licence) {
+			t.Errorf("%+v: its licence is not in the image", p)
+		}
+	}
+	for _, want := range []string{"meshctl", "envoy", "go", "libc6", "ca-certificates"} {
+		if !slices.Contains(names, want) {
+			t.Errorf("the SBOM names %q, without %s", names, want)
+		}
+	}
+	if os.Getuid() != 0 {
+		t.Skip("needs root to run Envoy in the image")
+	}
+	envoy := exec.CommandContext(t.Context(), "/usr/local/bin/envoy", "--version")
+	envoy.Dir = "/"
+	envoy.SysProcAttr = &syscall.SysProcAttr{Chroot: rootfs, Credential: &syscall.Credential{Uid: user, Gid: user}}
+	if err := os.Chmod(rootfs, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := envoy.CombinedOutput(); err != nil || !strings.Contains(string(out), "version: ") {
+		t.Errorf("%v: %s", err, out)
+	}
+}
