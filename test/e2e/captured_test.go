@@ -125,7 +125,7 @@ func makeAuthorities(t *testing.T, dir string) {
 const plainXDS, secureXDS = "127.3.0.2:15010", "127.3.0.2:15012"
 
 // serveMesh runs meshctl serve as cluster1 of a mesh of two directories, with the CA and the
-// issuer in dir, and further flags.
+// issuer in dir, until stop is called.
 func serveMesh(t *testing.T, dir, mesh string, flags ...string) (stop func()) {
 	t.Helper()
 	stop = background(t, filepath.Join(dir, "serve.log"), dir, nil, append([]string{

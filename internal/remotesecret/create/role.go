@@ -83,7 +83,7 @@ func (a Account) roleName() string { return "meshctl-reader-" + a.Namespace + "-
 
 func (s Scope) roleName(a Account) string {
 	if s.Serve {
-		return "meshctl-" + a.Namespace
+		return a.Name + "-" + a.Namespace
 	}
 	return a.roleName()
 }
