@@ -249,7 +249,7 @@ func (r *Registry) fetchKeys() bool {
 	if r.cfg.FetchKeys == nil {
 		return false
 	}
-	if wanted := r.state.tables.wanted.Get(nil); !slices.Equal(wanted, r.wanted) {
+	if wanted := r.state.wanted.Get(nil); !slices.Equal(wanted, r.wanted) {
 		r.wanted = wanted
 		r.cfg.FetchKeys(wanted)
 	}
