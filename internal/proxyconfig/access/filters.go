@@ -22,8 +22,8 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 )
 
-// passive are the filters that neither refuse requests nor change what others see, by
-// the message name of their configuration.
+// passive are the filters that do not look at the caller and change nothing that other
+// filters evaluate, by the message name of their configuration.
 var passive = map[string]bool{
 	"envoy.extensions.filters.network.sni_cluster.v3.SniCluster": true,
 	"envoy.tcp.metadataexchange.config.MetadataExchange":         true,

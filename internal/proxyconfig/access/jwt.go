@@ -47,6 +47,9 @@ func (e *evaluation) jwt(name string, m *jwtv3.JwtAuthentication) {
 		}
 		break
 	}
+	if m.GetBypassCorsPreflight() && e.Method == "OPTIONS" && step.Verdict == Denied {
+		step.Verdict, step.Why = Undecided, "CORS preflights need no token, and this may be one"
+	}
 	if m.GetFilterStateRules() != nil {
 		step.Verdict, step.Why = Undecided, "rules by filter state are not evaluated"
 	}
