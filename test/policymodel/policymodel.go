@@ -276,10 +276,9 @@ func (m matcher) host(v string, inDoubt bool) bool {
 	if !inDoubt {
 		return false
 	}
-	_, behind, _ := strings.Cut("@"+host, "@")
-	bare, port, _ := strings.Cut(behind, ":")
+	bare, port, hasPort := strings.Cut(host[strings.LastIndex(host, "@")+1:], ":")
 	bare = strings.TrimSuffix(bare, ".")
-	return wild(v, bare) || wild(v, bare+":"+port)
+	return wild(v, bare) || hasPort && wild(v, bare+":"+port)
 }
 
 var slashes = strings.NewReplacer(`\`, "/", "%2f", "/", "%2F", "/", "%5c", "/", "%5C", "/")

@@ -84,7 +84,7 @@ start while its own cluster has security policies that are not enforced, unless
 	f.StringVar(&o.kubeContext, "context", "", "Kubeconfig `context` of the own cluster, instead of a directory (default the current one)")
 	f.StringVar(&o.cfg.SystemNamespace, "system-namespace", "", "`Namespace` of the control plane and of the ConfigMap istio (default the namespace of the pod, else istio-system)")
 	f.StringSliceVar(&o.cfg.SecretNamespaces, "credential-namespaces", nil, "`Namespaces` in which Secrets are read for gateways, and ConfigMaps for CA certificates, with a Kubernetes API; * for all (default none)")
-	f.BoolVar(&o.cfg.IgnorePolicies, "ignore-security-policies", false, "Start although the own cluster has security policies that are not enforced, such as AuthorizationPolicies")
+	f.BoolVar(&o.cfg.IgnorePolicies, "ignore-security-policies", false, "Start although the own cluster has security policies that are not enforced")
 	cli.MarkWeakening(f, "ignore-security-policies")
 	f.StringVar((*string)(&o.cfg.ClusterID), "cluster-id", "", "`Name` of the own cluster (default $CLUSTER_ID, else Kubernetes)")
 	f.StringVar((*string)(&o.cfg.Network), "network", "", "`Network` of the own cluster if its system namespace has no label topology.istio.io/network")

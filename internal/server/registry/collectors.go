@@ -132,12 +132,15 @@ func otlpLog(p *meshv1alpha1.MeshConfig_ExtensionProvider_EnvoyOpenTelemetryLogP
 	return log
 }
 
-// foundCollectors describes the collectors whose services have the port, and the namespaces
-// that see them.
+// foundCollectors describes the collectors and the providers of external authorization whose
+// services have the port, and the namespaces that see them.
 func (t *tables) foundCollectors(r *derive.Reads) string {
 	m := t.mesh.Get(r)
 	at := make(map[snapshot.Collector]bool)
 	for _, c := range m.Tracers {
+		at[snapshot.Collector{Service: c.Service, Port: c.Port}] = true
+	}
+	for _, c := range m.Authorizers {
 		at[snapshot.Collector{Service: c.Service, Port: c.Port}] = true
 	}
 	for _, log := range m.LogProviders {

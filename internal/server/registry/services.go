@@ -157,7 +157,8 @@ func traitsOf(into []serviceTrait, _ string, s *snapshot.MeshService) []serviceT
 // traits reports which traits some service has.
 type traits struct {
 	private, nodeLocal, dns, allocated bool
-	// collectors names the services that take spans and logs and exist, with their visibility.
+	// collectors names the services that take spans and logs, or authorize requests, and exist,
+	// with their visibility.
 	collectors string
 }
 

@@ -1,0 +1,357 @@
+package xdsgen
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	rbacv3 "github.com/envoyproxy/go-control-plane/envoy/config/rbac/v3"
+	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
+	matcherv3 "github.com/envoyproxy/go-control-plane/envoy/type/matcher/v3"
+	securityv1beta1 "istio.io/api/security/v1beta1"
+
+	"github.com/meshctl/meshctl/internal/server/snapshot"
+	"github.com/meshctl/meshctl/internal/xdswire/rules"
+	"github.com/meshctl/meshctl/test/policymodel"
+)
+
+// TestRandomPolicies: for random policies and requests, Envoy's rules decide as the model
+// does. One DENY policy more permits nothing more, and neither does one ALLOW rule less.
+func TestRandomPolicies(t *testing.T) { //nolint:paralleltest // shares patterns
+	var allowed, refused int
+	for seed := range uint64(1000) {
+		r := randomPolicies{rand.New(rand.NewPCG(seed, 18))}
+		policies := r.policies()
+		with := append(slices.Clip(policies), r.policy(len(policies), securityv1beta1.AuthorizationPolicy_DENY))
+		less := withoutRule(policies, r.IntN(10))
+		for range 40 {
+			req := r.request()
+			got := permits(t, policies, req)
+			if want := policymodel.Allowed(modelOf(policies), testDomains, req); got != want {
+				t.Fatalf("seed %d: %+v: permitted %t, the model wants %t, by %v", seed, req, got, want, modelOf(policies))
+			}
+			if got {
+				allowed++
+			} else {
+				refused++
+			}
+			if !got && permits(t, with, req) {
+				t.Fatalf("seed %d: %+v is permitted with a DENY policy more: %v", seed, req, with)
+			}
+			if !got && permits(t, less, req) {
+				t.Fatalf("seed %d: %+v is permitted with an ALLOW rule less: %v", seed, req, less)
+			}
+		}
+	}
+	if allowed < 1000 || refused < 1000 {
+		t.Errorf("%d requests are permitted, %d refused", allowed, refused)
+	}
+}
+
+// TestDoubtfulRules: a rule of an ALLOW policy that is not understood permits nothing.
+func TestDoubtfulRules(t *testing.T) { //nolint:paralleltest // shares patterns
+	p := &snapshot.AuthorizationPolicy{
+		Meta:     snapshot.Meta{Namespace: "ns", Name: "p"},
+		Spec:     &securityv1beta1.AuthorizationPolicy{Rules: []*securityv1beta1.Rule{{}}},
+		Doubtful: []int{0},
+	}
+	if r := (randomPolicies{rand.New(rand.NewPCG(1, 1))}).request(); permits(t, []*snapshot.AuthorizationPolicy{p}, r) {
+		t.Errorf("%+v is permitted", r)
+	}
+}
+
+var testDomains = []string{"cluster.local", "old.example.com"}
+
+// withoutRule returns the policies without one rule of an ALLOW policy.
+func withoutRule(policies []*snapshot.AuthorizationPolicy, nth int) []*snapshot.AuthorizationPolicy {
+	out := slices.Clone(policies)
+	for i, p := range out {
+		if n := len(p.Spec.GetRules()); p.Spec.GetAction() == securityv1beta1.AuthorizationPolicy_ALLOW && n > 0 {
+			less := *p
+			less.Spec = &securityv1beta1.AuthorizationPolicy{Rules: slices.Delete(slices.Clone(p.Spec.GetRules()), nth%n, nth%n+1)}
+			out[i] = &less
+			break
+		}
+	}
+	return out
+}
+
+func modelOf(policies []*snapshot.AuthorizationPolicy) []policymodel.Policy {
+	var out []policymodel.Policy
+	for _, p := range policies {
+		out = append(out, policymodel.Policy{Namespace: p.Namespace, DryRun: p.DryRun, Spec: p.Spec})
+	}
+	return out
+}
+
+// permits reports whether Envoy's rules of the policies permit a request.
+func permits(t *testing.T, policies []*snapshot.AuthorizationPolicy, r *policymodel.Request) bool {
+	t.Helper()
+	for _, action := range []securityv1beta1.AuthorizationPolicy_Action{securityv1beta1.AuthorizationPolicy_DENY, securityv1beta1.AuthorizationPolicy_ALLOW} {
+		var of []*snapshot.AuthorizationPolicy
+		for _, p := range policies {
+			if p.Spec.GetAction() == action {
+				of = append(of, p)
+			}
+		}
+		a := authorization{action: action, policies: listOf(of), domains: listOf(testDomains)}
+		enforced, _ := a.rules(r.TCP)
+		if enforced == nil {
+			continue
+		}
+		if err := rules.Check(enforced); err != nil {
+			t.Fatal(err)
+		}
+		matches := false
+		for _, p := range enforced.GetPolicies() {
+			e := envoy{t, r}
+			matches = matches || slices.ContainsFunc(p.GetPermissions(), e.permission) && slices.ContainsFunc(p.GetPrincipals(), e.principal)
+		}
+		if matches != (action == securityv1beta1.AuthorizationPolicy_ALLOW) {
+			return false
+		}
+	}
+	return true
+}
+
+// patterns holds the compiled regular expressions of the tests here, which run one by one.
+var patterns = make(map[string]*regexp.Regexp)
+
+// envoy evaluates Envoy's rules.
+type envoy struct {
+	t *testing.T
+	*policymodel.Request
+}
+
+func (e envoy) permission(p *rbacv3.Permission) bool {
+	switch r := p.GetRule().(type) {
+	case *rbacv3.Permission_Any:
+		return true
+	case *rbacv3.Permission_AndRules:
+		return !slices.ContainsFunc(r.AndRules.GetRules(), func(p *rbacv3.Permission) bool { return !e.permission(p) })
+	case *rbacv3.Permission_OrRules:
+		return slices.ContainsFunc(r.OrRules.GetRules(), e.permission)
+	case *rbacv3.Permission_NotRule:
+		return !e.permission(r.NotRule)
+	case *rbacv3.Permission_Header:
+		return e.header(r.Header)
+	case *rbacv3.Permission_UrlPath:
+		return e.text(r.UrlPath.GetPath(), e.Path)
+	case *rbacv3.Permission_DestinationIp:
+		return contains(r.DestinationIp, e.To)
+	case *rbacv3.Permission_DestinationPort:
+		return fmt.Sprint(r.DestinationPort) == e.Port
+	case *rbacv3.Permission_RequestedServerName:
+		return e.text(r.RequestedServerName, e.ServerName)
+	}
+	e.t.Fatalf("permission %v", p)
+	return false
+}
+
+func (e envoy) principal(p *rbacv3.Principal) bool {
+	switch id := p.GetIdentifier().(type) {
+	case *rbacv3.Principal_Any:
+		return true
+	case *rbacv3.Principal_AndIds:
+		return !slices.ContainsFunc(id.AndIds.GetIds(), func(p *rbacv3.Principal) bool { return !e.principal(p) })
+	case *rbacv3.Principal_OrIds:
+		return slices.ContainsFunc(id.OrIds.GetIds(), e.principal)
+	case *rbacv3.Principal_NotId:
+		return !e.principal(id.NotId)
+	case *rbacv3.Principal_Header:
+		return e.header(id.Header)
+	case *rbacv3.Principal_Authenticated_:
+		return e.Principal != "" && e.text(id.Authenticated.GetPrincipalName(), "spiffe://"+e.Principal)
+	case *rbacv3.Principal_DirectRemoteIp:
+		return contains(id.DirectRemoteIp, e.Source)
+	case *rbacv3.Principal_RemoteIp:
+		return contains(id.RemoteIp, e.Remote)
+	case *rbacv3.Principal_Metadata:
+		return e.metadata(id.Metadata)
+	}
+	e.t.Fatalf("principal %v", p)
+	return false
+}
+
+func (e envoy) metadata(m *matcherv3.MetadataMatcher) bool {
+	if m.GetFilter() != "envoy.filters.http.jwt_authn" || m.GetPath()[0].GetKey() != "payload" {
+		e.t.Fatalf("metadata %v", m)
+	}
+	var at any = e.Claims
+	for _, segment := range m.GetPath()[1:] {
+		object, _ := at.(map[string]any)
+		at = object[segment.GetKey()]
+	}
+	return e.value(m.GetValue(), at)
+}
+
+func (e envoy) value(m *matcherv3.ValueMatcher, at any) bool {
+	switch m := m.GetMatchPattern().(type) {
+	case *matcherv3.ValueMatcher_StringMatch:
+		text, ok := at.(string)
+		return ok && e.text(m.StringMatch, text)
+	case *matcherv3.ValueMatcher_ListMatch:
+		list, _ := at.([]any)
+		return slices.ContainsFunc(list, func(item any) bool { return e.value(m.ListMatch.GetOneOf(), item) })
+	case *matcherv3.ValueMatcher_OrMatch:
+		return slices.ContainsFunc(m.OrMatch.GetValueMatchers(), func(m *matcherv3.ValueMatcher) bool { return e.value(m, at) })
+	}
+	e.t.Fatalf("value %v", m)
+	return false
+}
+
+func (e envoy) header(h *routev3.HeaderMatcher) bool {
+	values, ok := e.Headers[strings.ToLower(h.GetName())]
+	switch h.GetName() {
+	case ":authority":
+		values, ok = []string{e.Host}, true
+	case ":method":
+		values, ok = []string{e.Method}, true
+	}
+	if h.GetPresentMatch() {
+		return ok
+	}
+	return ok && e.text(h.GetStringMatch(), strings.Join(values, ","))
+}
+
+func (e envoy) text(m *matcherv3.StringMatcher, text string) bool {
+	if regex := m.GetSafeRegex(); regex != nil {
+		pattern := "^(?:" + regex.GetRegex() + ")$"
+		re, ok := patterns[pattern]
+		if !ok {
+			re = regexp.MustCompile(pattern)
+			patterns[pattern] = re
+		}
+		return re.MatchString(text)
+	}
+	fold := func(s string) string { return s }
+	if m.GetIgnoreCase() {
+		fold = strings.ToLower
+	}
+	switch m := m.GetMatchPattern().(type) {
+	case *matcherv3.StringMatcher_Exact:
+		return fold(text) == fold(m.Exact)
+	case *matcherv3.StringMatcher_Prefix:
+		return strings.HasPrefix(fold(text), fold(m.Prefix))
+	case *matcherv3.StringMatcher_Suffix:
+		return strings.HasSuffix(fold(text), fold(m.Suffix))
+	}
+	e.t.Fatalf("text %v", m)
+	return false
+}
+
+func contains(r *corev3.CidrRange, addr netip.Addr) bool {
+	p, err := netip.ParseAddr(r.GetAddressPrefix())
+	return err == nil && netip.PrefixFrom(p, int(r.GetPrefixLen().GetValue())).Contains(addr)
+}
+
+// randomPolicies makes policies and requests from few values, so that they often meet.
+type randomPolicies struct{ *rand.Rand }
+
+func (r randomPolicies) some(of ...string) []string {
+	if r.IntN(4) > 0 {
+		return nil
+	}
+	return []string{of[r.IntN(len(of))], of[r.IntN(len(of))]}
+}
+
+func (r randomPolicies) one(of ...string) string { return of[r.IntN(len(of))] }
+
+func (r randomPolicies) policies() []*snapshot.AuthorizationPolicy {
+	var out []*snapshot.AuthorizationPolicy
+	for i := range r.IntN(4) {
+		out = append(out, r.policy(i, securityv1beta1.AuthorizationPolicy_Action(r.IntN(2))))
+	}
+	return out
+}
+
+var (
+	somePrincipals = []string{"cluster.local/ns/a/sa/x", "old.example.com/ns/a/sa/x", "other/ns/a/sa/x", "*/sa/x", "cluster.local/ns/a/*", "*", "*.com/ns/b/sa/y"}
+	somePaths      = []string{"/a", "/a/*", "*/b", "*", "/{*}/b", "/a/{**}", "/a.b", "/a/{*}"}
+	someHosts      = []string{"a.example.com", "A.example.com", "*.example.com", "a.*", "a.example.com:80", "a.example.com:*", "*"}
+	someTokens     = []string{"https://i/s", "https://i/*", "*/s", "*", "i/x/s"}
+)
+
+func (r randomPolicies) policy(i int, action securityv1beta1.AuthorizationPolicy_Action) *snapshot.AuthorizationPolicy {
+	p := &snapshot.AuthorizationPolicy{
+		Meta: snapshot.Meta{Namespace: "a", Name: fmt.Sprint("p", i)}, DryRun: r.IntN(8) == 0,
+		Spec: &securityv1beta1.AuthorizationPolicy{Action: action},
+	}
+	for range r.IntN(4) {
+		rule := &securityv1beta1.Rule{}
+		for range r.IntN(3) {
+			rule.From = append(rule.From, &securityv1beta1.Rule_From{Source: &securityv1beta1.Source{
+				Principals: r.some(somePrincipals...), NotPrincipals: r.some(somePrincipals...),
+				Namespaces: r.some("a", "b", "*", "a*"), NotNamespaces: r.some("a", "*b"), ServiceAccounts: r.some("x", "b/y"), TrustDomains: r.some("other", "*.com"),
+				IpBlocks: r.some("10.0.0.0/8", "10.0.0.1"), NotIpBlocks: r.some("10.0.0.1/32"), RemoteIpBlocks: r.some("1.0.0.0/8"),
+				RequestPrincipals: r.some(someTokens...), NotRequestPrincipals: r.some(someTokens...),
+			}})
+		}
+		for range r.IntN(3) {
+			rule.To = append(rule.To, &securityv1beta1.Rule_To{Operation: &securityv1beta1.Operation{
+				Hosts: r.some(someHosts...), NotHosts: r.some(someHosts...), Methods: r.some("GET", "G*", "*"), NotMethods: r.some("PUT"),
+				Paths: r.some(somePaths...), NotPaths: r.some(somePaths...), Ports: r.some("80", "81"), NotPorts: r.some("81"),
+			}})
+		}
+		if r.IntN(3) == 0 {
+			rule.When = append(rule.When, r.condition())
+		}
+		p.Spec.Rules = append(p.Spec.Rules, rule)
+	}
+	return p
+}
+
+func (r randomPolicies) condition() *securityv1beta1.Condition {
+	w := &securityv1beta1.Condition{}
+	values := []string{"a", "a*", "*a", "*"}
+	switch r.IntN(7) {
+	case 0:
+		w.Key = "request.headers[X]"
+	case 1:
+		w.Key = "request.auth.claims[r][s]"
+	case 2:
+		w.Key, values = "connection.sni", someHosts
+	case 3:
+		w.Key, values = "source.principal", somePrincipals
+	case 4:
+		w.Key, values = "destination.ip", []string{"10.0.0.9", "10.0.0.0/30"}
+	case 5:
+		w.Key = "request.auth.audiences"
+	case 6:
+		w.Key, values = "request.auth.principal", someTokens
+	}
+	w.Values, w.NotValues = r.some(values...), r.some(values...)
+	if len(w.Values)+len(w.NotValues) == 0 {
+		w.Values = values[:1]
+	}
+	return w
+}
+
+func (r randomPolicies) request() *policymodel.Request {
+	addr := func(of ...string) netip.Addr { return netip.MustParseAddr(r.one(of...)) }
+	out := &policymodel.Request{
+		Principal: r.one("", "cluster.local/ns/a/sa/x", "old.example.com/ns/a/sa/x", "old.example.com/ns/b/sa/y", "other/ns/ab/sa/x"),
+		Source:    addr("10.0.0.1", "10.0.0.2", "11.0.0.1"), Remote: addr("1.2.3.4", "10.0.0.1"), To: addr("10.0.0.9", "10.0.0.1"), Port: r.one("80", "81"),
+		ServerName: r.one("", "a.example.com", "b.example.com", "a.example.com."),
+	}
+	if out.TCP = r.IntN(4) == 0; out.TCP {
+		return out
+	}
+	out.Host, out.Method = r.one("a.example.com", "A.EXAMPLE.COM", "a.example.com:80", "a.example.com.", "u@a.example.com", "b"), r.one("GET", "get", "PUT", "G")
+	out.Path = r.one("/a", "//a", "/a/b", "/x/b", "/a%2fb", `/a\b`, "/a/..%2fb", "/x/%2e%2e%5Cb", "/a.b", "/aXb", "/", "/a/", "/a/b/c")
+	out.Headers = map[string][]string{}
+	if r.IntN(2) == 0 {
+		out.Headers["x"] = [][]string{{"a"}, {"b"}, {"b", "a"}, {"ab, ca"}, {""}}[r.IntN(5)]
+	}
+	if r.IntN(2) == 0 {
+		out.Claims = map[string]any{
+			"iss": r.one("https://i", "i", "i/x"), "sub": r.one("s", "x/s"), "aud": []any{r.one("a", "b"), "c"}, "r": map[string]any{"s": r.one("a", "b")},
+		}
+	}
+	return out
+}
