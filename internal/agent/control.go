@@ -49,13 +49,13 @@ func (c *control) drain(w http.ResponseWriter, r *http.Request) {
 
 func ok(w http.ResponseWriter) { _, _ = w.Write([]byte("OK")) } // a client that left needs no answer
 
-// local passes on POST requests of processes of this machine or pod alone.
-func local(next http.HandlerFunc) http.Handler {
+// local passes on requests of a method from processes of this machine or pod alone.
+func local(method string, next http.HandlerFunc) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch {
 		case !isLocal(r):
 			http.Error(w, "Only requests from localhost are allowed", http.StatusForbidden)
-		case r.Method != http.MethodPost:
+		case r.Method != method:
 			http.Error(w, "Method Not Allowed", http.StatusMethodNotAllowed)
 		default:
 			next(w, r)

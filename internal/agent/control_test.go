@@ -32,7 +32,7 @@ func TestLocal(t *testing.T) {
 			w := httptest.NewRecorder()
 			r := httptest.NewRequest(tc.method, "/quitquitquit", http.NoBody)
 			r.RemoteAddr, r.Host = tc.from, tc.host
-			local(func(w http.ResponseWriter, _ *http.Request) { ok(w) }).ServeHTTP(w, r)
+			local(http.MethodPost, func(w http.ResponseWriter, _ *http.Request) { ok(w) }).ServeHTTP(w, r)
 			if w.Code != tc.want {
 				t.Errorf("status %d, want %d", w.Code, tc.want)
 			}

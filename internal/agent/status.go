@@ -94,14 +94,14 @@ func (s *statusServer) serve(ctx context.Context, listener net.Listener) error {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz/ready", s.ready)
 	mux.Handle("GET /metrics", s.metrics)
-	if s.names != nil {
-		mux.HandleFunc("GET /debug/ndsz", s.names.ServeTable)
-	}
 	mux.Handle("GET /stats/prometheus", s.metrics)
 	mux.Handle("GET /app-health/", s.kubelet)
 	mux.Handle("GET /app-lifecycle/", s.kubelet)
-	mux.Handle("/quitquitquit", local(s.control.quitNow))
-	mux.Handle("/drain", local(s.control.drain))
+	mux.Handle("/quitquitquit", local(http.MethodPost, s.control.quitNow))
+	mux.Handle("/drain", local(http.MethodPost, s.control.drain))
+	if s.names != nil {
+		mux.Handle("/debug/ndsz", local(http.MethodGet, s.names.ServeTable))
+	}
 	server := &http.Server{
 		Handler:           http.NewCrossOriginProtection().Handler(mux),
 		ReadHeaderTimeout: 5 * time.Second,

@@ -2,6 +2,7 @@ package mesh
 
 // Ports of Istio's contracts.
 const (
+	PortWebhooks        = 15017
 	PortEnvoyAdmin      = 15000
 	PortOutbound        = 15001
 	PortInbound         = 15006
@@ -45,6 +46,13 @@ const (
 	ConditionHealthy       = "Healthy"
 	// AnnotationSuppress lists the codes of findings that are not reported of the object.
 	AnnotationSuppress = "galley.istio.io/analyze-suppress"
+)
+
+// The ConfigMap with the settings of the injector, in the system namespace, and its keys.
+const (
+	InjectorConfigMap = "istio-sidecar-injector"
+	InjectorKeyValues = "values"
+	InjectorKeyConfig = "config"
 )
 
 // TLSModeIstio is the value of LabelTLSMode on pods that accept mesh mTLS.

@@ -2,6 +2,8 @@ package config
 
 import (
 	"encoding/json"
+	"errors"
+	"fmt"
 	"maps"
 	"reflect"
 	"slices"
@@ -140,9 +142,20 @@ func (r *resolver) labels(file []byte) (all, static map[string]any) {
 	return all, static
 }
 
-// podFile reads a file of labels or annotations that Kubernetes mounts: lines key="value".
+// podFile reads a file of labels or annotations that Kubernetes mounts.
 func (r *resolver) podFile(name string, content []byte) map[string]string {
+	out, err := ParsePodFile(name, content)
+	if err != nil {
+		r.errs = append(r.errs, err)
+	}
+	return out
+}
+
+// ParsePodFile returns the labels or annotations in a file that Kubernetes mounts: lines
+// key="value". The error names all wrong lines.
+func ParsePodFile(name string, content []byte) (map[string]string, error) {
 	out := map[string]string{}
+	var errs []error
 	n := 0
 	for line := range strings.Lines(string(content)) {
 		n++
@@ -152,12 +165,12 @@ func (r *resolver) podFile(name string, content []byte) map[string]string {
 		key, quoted, _ := strings.Cut(line, "=")
 		value, err := strconv.Unquote(quoted)
 		if err != nil {
-			r.errorf("%s:%d: want key=\"value\"", name, n)
+			errs = append(errs, fmt.Errorf("%s:%d: want key=\"value\"", name, n))
 			continue
 		}
 		out[key] = value
 	}
-	return out
+	return out, errors.Join(errs...)
 }
 
 func (r *resolver) proxyConfigObject(pc *meshv1alpha1.ProxyConfig) map[string]any {

@@ -59,6 +59,19 @@ func readResolvConf(paths []string, own []netip.AddrPort) (*resolvConf, error) {
 	return c, nil
 }
 
+// NameServers returns the name servers in a resolv.conf.
+func NameServers(path string) ([]netip.Addr, error) {
+	c, err := readResolvConf([]string{path}, nil)
+	if err != nil {
+		return nil, err
+	}
+	var out []netip.Addr
+	for _, s := range c.servers {
+		out = append(out, s.Addr())
+	}
+	return out, nil
+}
+
 // follow keeps s.conf up to date until ctx ends. The last readable content stays in use.
 func (s *Server) follow(ctx context.Context) error {
 	tick := time.NewTicker(lookInterval)

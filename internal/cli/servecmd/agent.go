@@ -74,7 +74,7 @@ cause when Envoy fails.`,
 	}
 	o.bind(cmd.Flags())
 	o.bindDry(cmd.Flags())
-	cmd.AddCommand(newAgentWait(env), newAgentRequest(env), newAgentDoctor(env), newAgentProxy(env))
+	cmd.AddCommand(newAgentWait(env), newAgentRequest(env), newAgentRedirect(env), newAgentDoctor(env), newAgentProxy(env))
 	return cmd
 }
 

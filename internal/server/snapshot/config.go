@@ -33,6 +33,15 @@ type ClusterSettings struct {
 // Key implements Object.
 func (o *ClusterSettings) Key() Key { return o.key(KindClusterSettings) }
 
+// InjectorSettings is the content of the ConfigMap istio-sidecar-injector, as text.
+type InjectorSettings struct {
+	Meta
+	Values, Config string
+}
+
+// Key implements Object.
+func (o *InjectorSettings) Key() Key { return o.key(KindInjectorSettings) }
+
 // Config is an Istio configuration object with a validated spec.
 type Config[S proto.Message] struct {
 	Meta

@@ -201,7 +201,6 @@ func decodeProto(v yamldoc.Value, into proto.Message, discardUnknown bool) *Fiel
 
 var (
 	kubeMismatch = regexp.MustCompile(`cannot unmarshal (\S+).* of type (.+)$`)
-	protoPrefix  = regexp.MustCompile(`^proto:[\s\x{00a0}]*(syntax error )?\(line \d+:\d+\): `)
 	protoEnum    = regexp.MustCompile(`^invalid value for enum field \S+: ([^{\[].*)$`)
 	protoTime    = regexp.MustCompile(`^invalid google\.protobuf\.Duration value (".*")$`)
 	protoToken   = regexp.MustCompile(`^unexpected token (.*)$`)
@@ -251,7 +250,7 @@ func typeWord(goType string) string {
 // a duration, a list or a mapping.
 func protoReason(err error, field string, message protoreflect.MessageDescriptor) string {
 	const duration = "a duration, such as 5s, 100ms or 1m"
-	reason := protoPrefix.ReplaceAllString(err.Error(), "")
+	reason := istiojson.Reason(err)
 	at, whole := fieldAt(message, field)
 	if m := protoTime.FindStringSubmatch(reason); m != nil {
 		return m[1] + " is not " + duration

@@ -151,7 +151,7 @@ type conversion struct {
 
 func (c *conversion) warn(w *FieldError) { c.warnings = append(c.warnings, w) }
 
-// deliveredKind returns the kind under which an object is delivered: two
+// deliveredKind returns the kind under which an object is delivered: three
 // ConfigMaps are settings.
 func (c *Converter) deliveredKind(kind snapshot.Kind, namespace, name string) snapshot.Kind {
 	if kind != snapshot.KindConfigMap || namespace != SystemNamespaceOf(c.SystemNamespace) {
@@ -162,6 +162,8 @@ func (c *Converter) deliveredKind(kind snapshot.Kind, namespace, name string) sn
 		return snapshot.KindMeshSettings
 	case clustersettings.ConfigMap:
 		return snapshot.KindClusterSettings
+	case mesh.InjectorConfigMap:
+		return snapshot.KindInjectorSettings
 	}
 	return kind
 }
