@@ -18,7 +18,7 @@ func counterpart(name string) string {
 	case "dashboard", "dash", "d":
 		return "there are no dashboards; for a live view of the proxies: meshctl ps -w"
 	case "describe", "des":
-		return "to show how a proxy reaches a service: meshctl explain endpoints SERVICE --from PROXY"
+		return "to show how a proxy reaches a service: meshctl explain endpoints SERVICE --from PROXY; to show the policies of its ports: meshctl authz list POD"
 	case "envoy-stats", "es":
 		return "there is no such command; Envoy serves its statistics at /stats of its admin interface"
 	case "install", "manifest", "operator", "profile", "upgrade", "uninstall", "post-install", "tag", "revision":

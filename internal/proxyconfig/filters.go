@@ -23,31 +23,39 @@ type Filters struct {
 // ReadFilters reads the listeners of a config dump, with the routes and extension
 // configurations that they refer to. A dump without any listener is an error.
 func ReadFilters(r io.Reader) (*Filters, error) {
-	out := &Filters{Routes: map[string]*routev3.RouteConfiguration{}, Extensions: map[string]*corev3.TypedExtensionConfig{}}
-	sections := []*section{&listenerSection, &routeSection, &extensionSection}
-	found, err := readSections(r, listenerSection.what, sections, func(s *section, list string, raw jsontext.Value) error {
-		switch s {
-		case &listenerSection:
-			m := new(listenerv3.Listener)
-			out.Listeners = append(out.Listeners, m)
-			return decode(raw, m)
-		case &routeSection:
-			if list != "dynamic_route_configs" {
-				return nil // listeners contain them
-			}
-			m := new(routev3.RouteConfiguration)
-			err := decode(raw, m)
-			out.Routes[m.GetName()] = m
-			return err
-		}
-		config, err := readExtension(raw)
-		out.Extensions[config.GetName()] = config
-		return err
-	})
+	out := newFilters()
+	found, err := readSections(r, listenerSection.what, []*section{&listenerSection, &routeSection, &extensionSection}, out.add)
 	if err == nil && !found[&listenerSection] {
 		err = listenerSection.missing()
 	}
 	return out, err
+}
+
+func newFilters() *Filters {
+	return &Filters{Routes: map[string]*routev3.RouteConfiguration{}, Extensions: map[string]*corev3.TypedExtensionConfig{}}
+}
+
+// add adds a resource of a section, if filters depend on it.
+func (f *Filters) add(s *section, list string, raw jsontext.Value) error {
+	switch s {
+	case &listenerSection:
+		m := new(listenerv3.Listener)
+		f.Listeners = append(f.Listeners, m)
+		return decode(raw, m)
+	case &routeSection:
+		if list != "dynamic_route_configs" {
+			return nil // listeners contain them
+		}
+		m := new(routev3.RouteConfiguration)
+		err := decode(raw, m)
+		f.Routes[m.GetName()] = m
+		return err
+	case &extensionSection:
+		config, err := readExtension(raw)
+		f.Extensions[config.GetName()] = config
+		return err
+	}
+	return nil
 }
 
 // readExtension decodes an entry of the section of extension configurations.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"time"
 
 	adminv3 "github.com/envoyproxy/go-control-plane/envoy/admin/v3"
@@ -22,6 +23,8 @@ type Overview struct {
 	Routes      []Route
 	Secrets     []Secret // as in Secrets.Items
 	Assignments []Assignment
+	// Filters are the filters of all listeners.
+	Filters *Filters
 	// Missing are the sections that the dump does not have.
 	Missing []*MissingError
 }
@@ -43,10 +46,14 @@ var errNothing = errors.New("config dump has no configuration of a type that is 
 // ReadOverview reads a config dump once. Missing sections are an error only if all are
 // missing.
 func ReadOverview(r io.Reader, f OverviewFilter) (*Overview, error) {
-	o, secrets := new(Overview), new(Secrets)
+	o, secrets := &Overview{Filters: newFilters()}, new(Secrets)
 	endpoints := EndpointFilter{Address: f.Listeners.Address}
 	sections := []*section{&bootstrapSection, &clusterSection, &listenerSection, &routeSection, &secretSection, &assignmentSection}
-	found, err := readSections(r, overviewWhat, sections, func(s *section, list string, raw jsontext.Value) (err error) {
+	read := append(slices.Clip(sections), &extensionSection)
+	found, err := readSections(r, overviewWhat, read, func(s *section, list string, raw jsontext.Value) (err error) {
+		if err := o.Filters.add(s, list, raw); err != nil {
+			return err
+		}
 		switch s {
 		case &bootstrapSection:
 			return o.Bootstrap.readVersions(list, raw)
@@ -66,13 +73,13 @@ func ReadOverview(r io.Reader, f OverviewFilter) (*Overview, error) {
 	if err != nil {
 		return nil, err
 	}
-	if len(found) == 0 {
-		return nil, errNothing
-	}
 	for _, s := range sections {
 		if !found[s] {
 			o.Missing = append(o.Missing, s.missing())
 		}
+	}
+	if len(o.Missing) == len(sections) {
+		return nil, errNothing
 	}
 	secrets.sort()
 	o.Secrets = secrets.Items

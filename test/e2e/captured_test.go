@@ -109,7 +109,7 @@ func (p *proxy) start(t *testing.T, dir, secure string, env ...string) (stop fun
 func controlPlane(t *testing.T, dir, mesh string, flags ...string) (plain, secure string) {
 	t.Helper()
 	makeAuthorities(t, dir)
-	t.Cleanup(serveMesh(t, dir, mesh, flags...))
+	t.Cleanup(serveMesh(t, dir, mesh, secureXDS, flags...))
 	return plainXDS, secureXDS
 }
 
@@ -121,21 +121,21 @@ func makeAuthorities(t *testing.T, dir string) {
 	mustRun(t, "token", "issuer", "--out", filepath.Join(dir, "issuer"))
 }
 
-// Addresses of the control plane that serveMesh starts.
+// Addresses of the control plane of controlPlane.
 const plainXDS, secureXDS = "127.3.0.2:15010", "127.3.0.2:15012"
 
-// serveMesh runs meshctl serve as cluster1 of a mesh of two directories, with the CA and the
-// issuer in dir, until stop is called.
-func serveMesh(t *testing.T, dir, mesh string, flags ...string) (stop func()) {
+// serveMesh runs meshctl serve at plainXDS and another address as cluster1 of a mesh of two
+// directories, with the CA and the issuer in dir, until stop is called.
+func serveMesh(t *testing.T, dir, mesh, secure string, flags ...string) (stop func()) {
 	t.Helper()
 	stop = background(t, filepath.Join(dir, "serve.log"), dir, nil, append([]string{
 		"serve", "--cluster-id", "cluster1",
 		"--config-dir", absolute(t, filepath.Join(mesh, "cluster1")), "--remote-dir", "cluster2=" + absolute(t, filepath.Join(mesh, "cluster2")),
 		"--ca-dir", filepath.Join(dir, "ca", "cluster1"), "--token-issuer", "cluster1=" + filepath.Join(dir, "issuer"),
-		"--grpc-addr", plainXDS, "--secure-grpc-addr", secureXDS, "--http-addr", "127.3.0.2:8080", "--monitoring-addr", "127.3.0.2:15014",
+		"--grpc-addr", plainXDS, "--secure-grpc-addr", secure, "--http-addr", "127.3.0.2:8080", "--monitoring-addr", "127.3.0.2:15014",
 	}, flags...)...)
 	eventually(t, "the control plane listens", func() error {
-		conn, err := net.Dial("tcp", secureXDS)
+		conn, err := net.Dial("tcp", secure)
 		if err != nil {
 			return err
 		}
@@ -171,29 +171,36 @@ func background(t *testing.T, log, work string, env []string, args ...string) (s
 // backgroundAs is background with attributes of the process.
 func backgroundAs(t *testing.T, attributes *syscall.SysProcAttr, log, work string, env []string, args ...string) (stop func()) {
 	t.Helper()
+	cmd := exec.Command(meshctl, args...)
+	cmd.SysProcAttr = attributes
+	return backgroundCommand(t, cmd, log, work, env)
+}
+
+// backgroundCommand is background for any command.
+func backgroundCommand(t *testing.T, cmd *exec.Cmd, log, work string, env []string) (stop func()) {
+	t.Helper()
 	// Envoy may append to it, too.
 	out, err := os.OpenFile(log, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
 	if err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.Command(meshctl, args...)
+	name := strings.TrimSuffix(filepath.Base(log), ".log")
 	cmd.Stdout, cmd.Stderr, cmd.Dir = out, out, work
 	cmd.Env = append([]string{"PATH=" + os.Getenv("PATH"), "HOME=" + work}, env...)
-	cmd.SysProcAttr = attributes
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
 	return func() {
 		if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
-			t.Errorf("meshctl %s ended by itself: %v", args[0], err)
+			t.Errorf("%s ended by itself: %v", name, err)
 		}
 		if err := cmd.Wait(); err != nil {
-			t.Errorf("meshctl %s: %v", args[0], err)
+			t.Errorf("%s: %v", name, err)
 		}
 		_ = out.Close()
 		if t.Failed() {
 			text, _ := os.ReadFile(log)
-			t.Logf("log of meshctl %s:\n%s", args[0], text)
+			t.Logf("log of %s:\n%s", name, text)
 		}
 	}
 }
@@ -211,12 +218,18 @@ func serves(t *testing.T, at string, handler http.HandlerFunc) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	servesOn(t, l, handler)
+}
+
+// servesOn is serves on a listener.
+func servesOn(t *testing.T, l net.Listener, handler http.HandlerFunc) {
+	t.Helper()
 	server := &http.Server{ReadHeaderTimeout: deadline, Handler: handler}
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
 		if err := server.Serve(l); !errors.Is(err, http.ErrServerClosed) {
-			t.Errorf("server at %s: %v", at, err)
+			t.Errorf("server at %s: %v", l.Addr(), err)
 		}
 	}()
 	t.Cleanup(func() {

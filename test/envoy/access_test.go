@@ -161,7 +161,7 @@ func accessClient(t *testing.T, ca *certs.Authority, id string) *tls.Config {
 		t.Fatal(err)
 	}
 	return &tls.Config{
-		InsecureSkipVerify: true, //nolint:gosec // the server is not the subject of the test
+		InsecureSkipVerify: true, // the server is not the subject of the test
 		NextProtos:         []string{"http/1.1"},
 		Certificates:       []tls.Certificate{{Certificate: [][]byte{leaf.Raw, ca.Cert.Raw}, PrivateKey: key}},
 	}

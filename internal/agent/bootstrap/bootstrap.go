@@ -214,8 +214,11 @@ func apiConfigSource(api corev3.ApiConfigSource_ApiType, cluster string) *corev3
 // with values set over the admin port.
 func layeredRuntime(values map[string]string) *bootstrapv3.LayeredRuntime {
 	fields := map[string]*structpb.Value{
-		"re2.max_program_size.error_level":                               structpb.NewStringValue("32768"),
-		"envoy.reloadable_features.http_reject_path_with_fragment":       structpb.NewBoolValue(false),
+		"re2.max_program_size.error_level":                         structpb.NewStringValue("32768"),
+		"envoy.reloadable_features.http_reject_path_with_fragment": structpb.NewBoolValue(false),
+		// Rules of AuthorizationPolicies compare repeated headers as one list. Otherwise a
+		// second header could join one that a rule permits.
+		"envoy.reloadable_features.rbac_match_headers_individually":      structpb.NewBoolValue(false),
 		"envoy.reloadable_features.coalesce_lb_rebuilds_on_batch_update": structpb.NewBoolValue(false),
 	}
 	for k, v := range values {

@@ -15,18 +15,24 @@ import (
 )
 
 // Apply replaces the rules of this network namespace by those of the options, in one
-// transaction.
+// transaction, and adds the address from which Envoy calls its application over IPv6.
 func (o *Options) Apply() error {
-	return change(func(conn *nftables.Conn, table *nftables.Table) {
+	err := change(func(conn *nftables.Conn, table *nftables.Table) {
 		conn.AddTable(table)
 		for _, c := range o.chains() {
 			add(conn, table, c)
 		}
 	})
+	if err == nil && !o.None {
+		err = setAddress(true)
+	}
+	return err
 }
 
-// Undo removes the rules of this network namespace, if there are any.
-func Undo() error { return change(func(*nftables.Conn, *nftables.Table) {}) }
+// Undo removes what Apply made in this network namespace, if there is anything.
+func Undo() error {
+	return errors.Join(change(func(*nftables.Conn, *nftables.Table) {}), setAddress(false))
+}
 
 // change removes the table, and makes it again as fill does.
 func change(fill func(*nftables.Conn, *nftables.Table)) error {
@@ -58,7 +64,7 @@ func add(conn *nftables.Conn, table *nftables.Table, c chain) {
 	accept := nftables.ChainPolicyAccept
 	to := conn.AddChain(&nftables.Chain{
 		Name: c.name, Table: table, Type: nftables.ChainType(c.kind), Hooknum: hook,
-		Priority: nftables.ChainPriorityRef(nftables.ChainPriority(c.priority)), Policy: &accept,
+		Priority: new(nftables.ChainPriority(c.priority)), Policy: &accept,
 	})
 	for _, r := range c.rules {
 		conn.AddRule(&nftables.Rule{Table: table, Chain: to, Exprs: r.exprs()})

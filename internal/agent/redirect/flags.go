@@ -155,7 +155,7 @@ func parseMode(o *Options, s string) error {
 
 func parseLoopback(o *Options, s string) error {
 	p, err := parseRange(s)
-	if err == nil && !(p.Addr().Is4() && p.Addr().IsLoopback()) {
+	if err == nil && (p.Addr().Is6() || !p.Addr().IsLoopback()) {
 		err = errors.New("want a part of 127.0.0.0/8")
 	}
 	o.Loopback = p

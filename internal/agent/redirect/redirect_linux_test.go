@@ -3,11 +3,13 @@ package redirect
 import (
 	"errors"
 	"flag"
+	"net"
 	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -116,6 +118,9 @@ func TestApply(t *testing.T) {
 			inNamespace(t)
 			const other = "table inet istio-proxy-nat { chain x { }; }"
 			nft(t, other, "-f", "-")
+			if out, err := exec.Command("ip", "link", "set", "lo", "up").CombinedOutput(); err != nil {
+				t.Fatalf("%v: %s", err, out)
+			}
 			before := nft(t, "", "list", "ruleset")
 			for range 2 {
 				if err := o.Apply(); err != nil {
@@ -123,6 +128,9 @@ func TestApply(t *testing.T) {
 				}
 			}
 			applied := nft(t, "", "list", "ruleset")
+			if callsApplication(t) == o.None {
+				t.Errorf("::6 is an address: %v", !o.None)
+			}
 			nft(t, o.Text(), "-f", "-")
 			if diff := cmp.Diff(nft(t, "", "list", "ruleset"), applied); diff != "" {
 				t.Errorf("the kernel's rules (-of the text +applied):\n%s", diff)
@@ -132,11 +140,21 @@ func TestApply(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			if diff := cmp.Diff(before, nft(t, "", "list", "ruleset")); diff != "" {
+			if diff := cmp.Diff(before, nft(t, "", "list", "ruleset")); diff != "" || callsApplication(t) {
 				t.Errorf("after Undo (-want +got):\n%s", diff)
 			}
 		})
 	}
+}
+
+// callsApplication reports whether ::6 is an address of this network namespace.
+func callsApplication(t *testing.T) bool {
+	t.Helper()
+	list, err := net.InterfaceAddrs()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return slices.ContainsFunc(list, func(a net.Addr) bool { return a.String() == "::6/128" })
 }
 
 // TestNoRights: Without the capability the error names it.

@@ -89,7 +89,9 @@ func TestFlagsThatWeakenSecurity(t *testing.T) {
 	t.Parallel()
 	suspect := regexp.MustCompile(`(?i)insecure|force|plaintext|allow|skip|unsafe|(not|no)[ -]verif|in clear|is trusted|refused otherwise|without asking`)
 	fine := map[string]string{
-		"grpc-addr": "serve itself warns of an address that is not loopback",
+		"grpc-addr":       "serve itself warns of an address that is not loopback",
+		"force-apply":     "agent redirect replaces its rules anyway",
+		"skip-rule-apply": "agent redirect refuses it",
 	}
 	got := map[string]bool{}
 	var visit func(cmd *cobra.Command)

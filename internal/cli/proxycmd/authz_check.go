@@ -224,11 +224,7 @@ func ruleTable(r *access.Result) *output.Table {
 			t.Rows = append(t.Rows, []string{s.Name, action, "-", string(s.Verdict), s.Why})
 		}
 		for _, rule := range s.Rules {
-			name := rule.Name
-			if p, ok := access.ParsePolicy(name); ok {
-				name = p.Name + "." + p.Namespace + "[" + strconv.Itoa(p.Rule) + "]"
-			}
-			t.Rows = append(t.Rows, []string{s.Name, action, name, string(rule.Match), rule.Why})
+			t.Rows = append(t.Rows, []string{s.Name, action, shortRule(rule.Name), string(rule.Match), rule.Why})
 		}
 	}
 	return t

@@ -76,7 +76,7 @@ func (w *policyWorkload) given() bool { return w.proxy != "" || len(w.labels) > 
 const (
 	probeName  = "meshctl-authz-check"
 	probeLabel = "meshctl.io/authz-check"
-	probePort  = 80
+	probePort  = 80 // without --port
 )
 
 // config computes the filters of the workload.
@@ -135,7 +135,6 @@ func renderedConfig(m *render.Mesh, node render.Node) (*access.Config, error) {
 // others.
 func (w *policyWorkload) probe(request *requestFlags) ([]byte, error) {
 	port := cmp.Or(request.port, probePort)
-	request.port = port
 	labels := maps.Clone(w.labels)
 	if labels == nil {
 		labels = map[string]string{}

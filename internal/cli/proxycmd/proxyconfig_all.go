@@ -9,6 +9,7 @@ import (
 
 	"github.com/meshctl/meshctl/internal/cli"
 	"github.com/meshctl/meshctl/internal/proxyconfig"
+	"github.com/meshctl/meshctl/internal/proxyconfig/access"
 	"github.com/meshctl/meshctl/internal/proxyconfig/fetch"
 )
 
@@ -26,7 +27,8 @@ func newPCAllCmd(env *cli.Env) *cobra.Command {
 		Aliases: []string{"a"},
 		Short:   "Show all tables of a proxy",
 		Long: `Show one table each for versions, clusters, listeners, routes, secrets and endpoints,
-all from the same moment. A saved dump is the response of /config_dump?include_eds;
+all from the same moment, and one of the security policies in force at the ports of the
+workload, if there are any and no filter is set. A saved dump is the response of /config_dump?include_eds;
 without that parameter it has no endpoints.
 
 Each filter applies to some tables:
@@ -81,7 +83,11 @@ func (o *pcAllOptions) checkOutput(*cobra.Command, []string) error {
 // write prints the tables with an empty line between them.
 func (o *pcAllOptions) write(env *cli.Env, overview *proxyconfig.Overview) error {
 	between := ""
-	for _, part := range overview.Parts(o.verbose, env.Now()) {
+	parts := overview.Parts(o.verbose, env.Now())
+	if policies := access.InForce((*access.Config)(overview.Filters)); len(policies) > 0 && o.filter == (proxyconfig.OverviewFilter{}) {
+		parts = append(parts, proxyconfig.Part{Title: "POLICIES", Table: policyTable(policies)})
+	}
+	for _, part := range parts {
 		heading := between
 		if o.headers {
 			heading += fmt.Sprintf("------ %s INFO ------\n\n", part.Title)

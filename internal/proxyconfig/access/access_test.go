@@ -11,8 +11,10 @@ import (
 
 	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/router/v3"
 	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/listener/original_dst/v3"
+	"github.com/google/go-cmp/cmp"
 	"go.yaml.in/yaml/v3"
 
+	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/proxyconfig"
 )
 
@@ -88,10 +90,10 @@ func TestCheck(t *testing.T) {
 		"does not ask":           {Request{Port: 8090, Method: "GET", Path: "/x", Source: netip.MustParseAddr("10.1.0.1")}, Allowed, "", "no DENY rule matches"},
 		"denied after asking":    {Request{Port: 8090, Method: "GET", Path: "/admin", Source: netip.MustParseAddr("10.9.0.1")}, Denied, "address", "client address 10.9.0.1 is in 10.9.0.0/16"},
 		"client of a proxy":      {Request{Port: 8090, Method: "GET", Path: "/x", Source: netip.MustParseAddr("10.1.0.1"), Headers: []Header{{"X-Forwarded-For", "10.9.1.2"}}}, Denied, "address", ""},
-		"an unknown address":     {Request{Port: 8090, Method: "GET", Path: "/x"}, Undecided, "address", "the client address is not known"},
+		"an unknown address":     {Request{Port: 8090, Method: "GET", Path: "/x"}, Undecided, "address", "it depends on the client address"},
 		"a condition in CEL":     {Request{Port: 8090, Method: "GET", Path: "/cel", Source: netip.MustParseAddr("10.1.0.1")}, Undecided, "cel", "CEL"},
 		"a port without a chain": {Request{Port: 9}, Allowed, "", "no policy applies"},
-		"any request":            {as(web, Request{Port: 8080, Open: true}), Undecided, "ns[apps]-policy[no-delete]-rule[0]", "method may be set"},
+		"any request":            {as(web, Request{Port: 8080, Open: true}), Undecided, "ns[apps]-policy[no-delete]-rule[0]", "it depends on the method"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got, err := Check(c, &test.request)
@@ -109,4 +111,37 @@ func TestCheck(t *testing.T) {
 func withClaims(r Request, claims map[string]any) Request {
 	r.Claims = claims
 	return r
+}
+
+// TestRow: the decisions about all requests of callers, and the callers that are left out.
+func TestRow(t *testing.T) {
+	c := readConfig(t, "testdata/dump.yaml")
+	callers := Callers([]mesh.Identity{
+		{TrustDomain: "cluster.local", Namespace: "apps", ServiceAccount: "api"},
+		{TrustDomain: "cluster.local", Namespace: "apps", ServiceAccount: "job"},
+		{TrustDomain: "cluster.local", Namespace: "web", ServiceAccount: "web"},
+	}, "cluster.local")
+	for port, want := range map[uint32][]string{
+		5432: {"apps/api allow ns[apps]-policy[db]-rule[0]", "other identities deny", "plaintext deny"},
+		8080: {
+			"web/web depends ns[apps]-policy[no-delete]-rule[0] ns[apps]-policy[web]-rule[0] ns[apps]-policy[web]-rule[1] ns[apps]-policy[web]-rule[2]",
+			"other identities depends ns[apps]-policy[no-delete]-rule[0] ns[apps]-policy[web]-rule[1] ns[apps]-policy[web]-rule[2]",
+			"plaintext depends ns[apps]-policy[no-delete]-rule[0] ns[apps]-policy[web]-rule[1] ns[apps]-policy[web]-rule[2]",
+		},
+	} {
+		row, err := Row(c, port, callers)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(row) != len(callers) {
+			t.Errorf("port %d has %d cells for %d callers", port, len(row), len(callers))
+		}
+		var got []string
+		for _, cell := range Summary(row) {
+			got = append(got, strings.Join(append([]string{cell.Caller, cell.Calls}, cell.Rules...), " "))
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("port %d (-want +got):\n%s", port, diff)
+		}
+	}
 }

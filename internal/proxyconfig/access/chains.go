@@ -11,7 +11,11 @@ import (
 	matcherv3 "github.com/envoyproxy/go-control-plane/envoy/type/matcher/v3"
 )
 
-const originalDestination = "envoy.filters.listener.original_dst"
+// Names of Envoy's extensions.
+const (
+	originalDestination = "envoy.filters.listener.original_dst"
+	rawBuffer           = "envoy.transport_sockets.raw_buffer"
+)
 
 // listener returns the listener that receives a request: the one that binds its port, else
 // the one that takes captured inbound connections. It returns nil if there is none.
@@ -165,7 +169,7 @@ func (s *state) rankALPN(m *listenerv3.FilterChainMatch) int {
 		return 1
 	}
 	offers := s.ALPN
-	if !s.TLS && s.Method != "" {
+	if !s.TLS && (s.Method != "" || s.Open) {
 		offers = []string{"http/1.1"} // the HTTP inspector finds it
 	}
 	for i, offered := range offers {
@@ -202,7 +206,7 @@ func (e *evaluation) connection(l *listenerv3.Listener) {
 		switch err := ts.GetTypedConfig().UnmarshalTo(context); {
 		case err == nil:
 			e.handshake(context)
-		case ts.GetName() != "envoy.transport_sockets.raw_buffer":
+		case ts.GetName() != rawBuffer:
 			e.step(Step{Name: "TLS", Verdict: Undecided, Why: "transport socket " + ts.GetName() + " is not evaluated"})
 		}
 	}
@@ -258,7 +262,7 @@ func (e *evaluation) handshake(context *tlsv3.DownstreamTlsContext) {
 		accepted = anyOf(typed, func(m *tlsv3.SubjectAltNameMatcher) finding { return matchName(e.Peer, m) })
 	} else {
 		accepted = anyOf(untyped, func(m *matcherv3.StringMatcher) finding {
-			return anyOf(names, func(name string) finding { return compared("identity", name, matchString(m, name), describe(m)) })
+			return anyOf(names, func(name string) finding { return e.Peer.match(name, m) })
 		})
 	}
 	if accepted.truth != yes {

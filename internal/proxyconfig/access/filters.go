@@ -1,6 +1,7 @@
 package access
 
 import (
+	"cmp"
 	"slices"
 	"strings"
 
@@ -132,7 +133,7 @@ func (e *evaluation) rbac(name string, rules, shadow *rbacv3.RBAC, prefix string
 	if rules.GetAction() == rbacv3.RBAC_ALLOW && f.truth == no {
 		s.Rule = ""
 		if miss := Nearest(judged); miss != nil {
-			s.Why = "no rule allows it; the nearest, " + RuleTitle(miss.Name) + ", does not match: " + miss.Why
+			s.Why = "no rule allows it" + nearest + RuleTitle(miss.Name) + ", does not match: " + miss.Why
 		} else {
 			s.Why = "no rule allows it"
 		}
@@ -142,6 +143,9 @@ func (e *evaluation) rbac(name string, rules, shadow *rbacv3.RBAC, prefix string
 	}
 	e.step(s)
 }
+
+// nearest introduces the rule that comes nearest.
+const nearest = "; the nearest, "
 
 // recordShadow sets the metadata that Envoy derives from shadow rules. Other filters read it.
 func (e *evaluation) recordShadow(prefix string, f finding, effective string, judged []Rule) {
@@ -267,6 +271,9 @@ func (e *evaluation) setFilterState(values []*statev3.FilterStateValue) {
 			value.why = ""
 			if p := e.peer(); p != nil {
 				value.why = strings.Join(p.URIs, ",")
+				if p.Except != nil {
+					value = undecidable("it depends on the identity")
+				}
 			}
 		case format == "%REQUESTED_SERVER_NAME%":
 			value.why = e.SNI
@@ -283,15 +290,18 @@ func (e *evaluation) setFilterState(values []*statev3.FilterStateValue) {
 	}
 }
 
+// provider returns the cluster or address of an external authorizer.
+func provider(m *extauthzv3.ExtAuthz) string {
+	if http := m.GetHttpService(); http != nil {
+		return http.GetServerUri().GetCluster()
+	}
+	grpc := m.GetGrpcService()
+	return cmp.Or(grpc.GetEnvoyGrpc().GetClusterName(), grpc.GetGoogleGrpc().GetTargetUri())
+}
+
 // extAuthz evaluates whether Envoy asks an external authorizer.
 func (e *evaluation) extAuthz(name string, m *extauthzv3.ExtAuthz) {
-	provider := m.GetGrpcService().GetEnvoyGrpc().GetClusterName()
-	if provider == "" {
-		provider = m.GetGrpcService().GetGoogleGrpc().GetTargetUri()
-	}
-	if http := m.GetHttpService(); http != nil {
-		provider = http.GetServerUri().GetCluster()
-	}
+	asks := "asks " + provider(m)
 	asked := finding{yes, ""}
 	if match := m.GetFilterEnabledMetadata(); match != nil {
 		asked = e.matchMetadata(match)
@@ -306,10 +316,10 @@ func (e *evaluation) extAuthz(name string, m *extauthzv3.ExtAuthz) {
 	}
 	switch {
 	case m.GetShadowMode():
-		e.step(Step{Name: name, Verdict: Undecided, Shadow: true, Why: "asks " + provider + ", but ignores its answer"})
+		e.step(Step{Name: name, Verdict: Undecided, Shadow: true, Why: asks + ", but ignores its answer"})
 	case asked.truth == no:
-		e.step(Step{Name: name, Verdict: Allowed, Why: "does not ask " + provider + ": " + asked.why})
+		e.step(Step{Name: name, Verdict: Allowed, Why: "does not ask " + provider(m) + ": " + asked.why})
 	default:
-		e.step(Step{Name: name, Verdict: Undecided, Why: "asks " + provider})
+		e.step(Step{Name: name, Verdict: Undecided, Why: asks})
 	}
 }

@@ -21,12 +21,14 @@ type tokenCheck struct {
 
 // jwt evaluates whether the filter requires a token, and accepts the token of the request.
 func (e *evaluation) jwt(name string, m *jwtv3.JwtAuthentication) {
-	for _, p := range m.GetProviders() { // callers must not set what the filter sets
+	anyToken := e.Open && e.Claims == nil
+	for _, p := range m.GetProviders() { // the filter removes the headers that it sets itself
+		headers := []string{p.GetForwardPayloadHeader()}
 		for _, header := range p.GetClaimToHeaders() {
-			e.remove(header.GetHeaderName())
+			headers = append(headers, header.GetHeaderName())
 		}
-		if header := p.GetForwardPayloadHeader(); header != "" {
-			e.remove(header)
+		for _, header := range headers {
+			e.change(header, change{unknown: anyToken})
 		}
 	}
 	c := &tokenCheck{evaluation: e, filter: m}
@@ -49,7 +51,7 @@ func (e *evaluation) jwt(name string, m *jwtv3.JwtAuthentication) {
 		step.Verdict, step.Why = Undecided, "rules by filter state are not evaluated"
 	}
 	e.step(step)
-	e.claimsUnknown = e.claimsUnknown || e.Open && e.Claims == nil
+	e.claimsUnknown = e.claimsUnknown || anyToken
 	for _, p := range c.used {
 		e.accept(p)
 	}

@@ -186,9 +186,7 @@ func (s *state) matchPeer(m *matcherv3.StringMatcher) finding {
 	if peer.Subject != "" || len(names) == 0 || matchString(m, "") != no {
 		names = append(names, peer.Subject) // Envoy compares it last
 	}
-	return anyOf(names, func(name string) finding {
-		return compared("identity", name, matchString(m, name), describe(m))
-	})
+	return anyOf(names, func(name string) finding { return peer.match(name, m) })
 }
 
 // matchCustom evaluates principals that are extensions.
@@ -220,7 +218,5 @@ func matchName(peer *Peer, m *tlsv3.SubjectAltNameMatcher) finding {
 	if len(names) == 0 {
 		return finding{no, "the certificate has no " + m.GetSanType().String() + " name"}
 	}
-	return anyOf(names, func(name string) finding {
-		return compared("identity", name, matchString(m.GetMatcher(), name), describe(m.GetMatcher()))
-	})
+	return anyOf(names, func(name string) finding { return peer.match(name, m.GetMatcher()) })
 }

@@ -2,7 +2,12 @@ package access
 
 import (
 	"net/netip"
+	"slices"
 	"strings"
+
+	matcherv3 "github.com/envoyproxy/go-control-plane/envoy/type/matcher/v3"
+
+	"github.com/meshctl/meshctl/internal/mesh"
 )
 
 // Request is a request, or a connection without HTTP, to a workload.
@@ -34,6 +39,24 @@ type Request struct {
 type Peer struct {
 	URIs, DNS []string
 	Subject   string
+	// Except, if not nil, makes the peer any workload but these. URIs then holds a sample,
+	// an identity that no policy names.
+	Except []mesh.Identity
+}
+
+// match compares a name of the peer.
+func (p *Peer) match(name string, m *matcherv3.StringMatcher) finding {
+	f := compared("identity", name, matchString(m, name), describe(m))
+	if p.Except == nil || f.truth == yes {
+		return f
+	}
+	// Matchers that accept the sample accept all. Others accept some, perhaps one of Except.
+	if id, err := mesh.ParseIdentity(m.GetExact()); err == nil && slices.ContainsFunc(p.Except, func(known mesh.Identity) bool {
+		return known.Namespace == id.Namespace && known.ServiceAccount == id.ServiceAccount
+	}) {
+		return f
+	}
+	return undecidable("it depends on the identity")
 }
 
 // Header is one header of a request.

@@ -88,7 +88,7 @@ func (s *state) matchHeader(m *routev3.HeaderMatcher) finding {
 	subject := headerSubject(m.GetName())
 	values, known := s.header(m.GetName())
 	if !known {
-		return undecidable(subject + " may be set")
+		return undecidable("it depends on the " + subject)
 	}
 	if p, ok := m.GetHeaderMatchSpecifier().(*routev3.HeaderMatcher_PresentMatch); ok || m.GetHeaderMatchSpecifier() == nil {
 		want := !ok || p.PresentMatch
@@ -165,7 +165,7 @@ func (s *state) pathOnly() (string, *finding) {
 	case !s.overHTTP:
 		return "", &finding{no, "the connection has no HTTP path"}
 	case s.path == "" && s.Open:
-		return "", &finding{unknown, "the path is not known"}
+		return "", &finding{unknown, "it depends on the path"}
 	case s.path == "":
 		return "", &finding{no, "the request has no path"}
 	}
@@ -179,7 +179,7 @@ func matchRange(subject string, ip netip.Addr, m *corev3.CidrRange) finding {
 	bits := int(m.GetPrefixLen().GetValue())
 	want := m.GetAddressPrefix() + "/" + strconv.Itoa(bits)
 	if !ip.IsValid() {
-		return undecidable("the " + subject + " is not known")
+		return undecidable("it depends on the " + subject)
 	}
 	of, err := netip.ParseAddr(m.GetAddressPrefix())
 	if err != nil {

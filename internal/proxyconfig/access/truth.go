@@ -1,6 +1,7 @@
 package access
 
 import (
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -67,7 +68,7 @@ func anyOf[T any](conditions []T, judge func(T) finding) finding {
 			return f
 		case i == 0 || f.truth > out.truth:
 			out, reasons = f, []string{f.why}
-		case f.truth == out.truth:
+		case f.truth == out.truth && !slices.Contains(reasons, f.why):
 			reasons = append(reasons, f.why)
 		}
 	}

@@ -51,7 +51,7 @@ func (s *state) matchMetadata(m *matcherv3.MetadataMatcher) finding {
 	}
 	switch {
 	case !found && m.GetFilter() == jwtMetadata && s.claimsUnknown:
-		return undecidable(subject + " may be set")
+		return undecidable("it depends on the " + subject)
 	case !found && m.GetFilter() != jwtMetadata && m.GetFilter() != rbacMetadata && s.unsure != "":
 		return undecidable(subject + " may be set: " + s.unsure)
 	}

@@ -28,7 +28,7 @@ func TestDecodeJSON(t *testing.T) {
 		"good":            {peerAuthentication + `{"mtls":{"mode":"STRICT"}}}`, "{mtls: {mode: STRICT}}", "", ""},
 		"no spec":         {peerAuthentication + `null}`, "{}", "", ""},
 		"field not known": {peerAuthentication + `{"mtls":{"mode":"STRICT","of":[{"later":1}]}}}`, "{mtls: {mode: STRICT}}", `spec.mtls.of: unknown field "of"`, ""},
-		"value not known": {peerAuthentication + `{"mtls":{"mode":"LATER"}}}`, "{mtls: {}}", `spec.mtls.mode: "LATER" is none of UNSET, DISABLE, PERMISSIVE, STRICT`, ""},
+		"value not known": {peerAuthentication + `{"mtls":{"mode":"LATER"}}}`, "{mtls: {mode: STRICT}}", `spec.mtls.mode: "LATER" is none of UNSET, DISABLE, PERMISSIVE, STRICT`, ""},
 		"wrong type":      {peerAuthentication + `{"mtls":[]}}`, "", "", "spec.mtls: is a list, want a mapping"},
 		"bad metadata":    {`{"kind":"PeerAuthentication","apiVersion":"security.istio.io/v1","metadata":{"name":1}}`, "", "", "is not an object of the Kubernetes API: is a number, want a string"},
 		"no JSON":         {`{"kind":`, "", "", "is not an object of the Kubernetes API: unexpected end of JSON input"},

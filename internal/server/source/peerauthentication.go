@@ -10,13 +10,13 @@ import (
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 )
 
-var peerAuthenticationKind = istioKind(kind{
+var peerAuthenticationKind = closedKind(istioKind(kind{
 	group: groupSecurity, name: "PeerAuthentication", plural: "peerauthentications", versions: []string{"v1", "v1beta1"},
 	support: Works, meaning: "with a selector in the root namespace it selects nothing, as in Istio",
 }, func(c *conversion, spec *securityv1beta1.PeerAuthentication) *FieldError {
 	c.object = &snapshot.PeerAuthentication{Meta: c.meta, Kind: snapshot.KindPeerAuthentication, Spec: spec}
 	return checkPeerAuthentication(spec)
-})
+}), closedPeerAuthentication)
 
 func checkPeerAuthentication(p *securityv1beta1.PeerAuthentication) *FieldError {
 	if fault := labelsFault("selector.matchLabels", p.GetSelector().GetMatchLabels()); fault != nil {

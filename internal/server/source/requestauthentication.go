@@ -14,7 +14,7 @@ import (
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 )
 
-var requestAuthenticationKind = istioKind(kind{
+var requestAuthenticationKind = closedKind(istioKind(kind{
 	group: groupSecurity, name: "RequestAuthentication", plural: "requestauthentications", versions: []string{"v1", "v1beta1"},
 	support: Works, meaning: "see [request-authentication.md](request-authentication.md)", fields: requestAuthenticationFields,
 }, func(c *conversion, spec *securityv1beta1.RequestAuthentication) *FieldError {
@@ -23,7 +23,7 @@ var requestAuthenticationKind = istioKind(kind{
 		attachmentFault(spec),
 		each("jwtRules", spec.JwtRules, tokenRuleFault),
 	)
-})
+}), closedTokens)
 
 // Limits of a rule.
 const (

@@ -56,7 +56,7 @@ func (c meshGenerator) app() map[string]string { return map[string]string{"app":
 
 // object returns a random object of the cluster.
 func (c meshGenerator) object(cluster mesh.ClusterID) snapshot.Object {
-	switch c.IntN(55) {
+	switch c.IntN(58) {
 	case 45, 46:
 		return &snapshot.ServiceExport{Meta: c.meta(cluster, c.namespace(), pickOne(c, "svc0", "svc1"))}
 	case 47, 48:
@@ -107,6 +107,8 @@ func (c meshGenerator) object(cluster mesh.ClusterID) snapshot.Object {
 		return c.wasmPlugin(cluster)
 	case 52, 53, 54:
 		return c.requestAuthentication(cluster)
+	case 55, 56, 57:
+		return c.authorizationPolicy(cluster)
 	default:
 		return &snapshot.Secret{
 			Meta: c.meta(cluster, c.namespace(), pickOne(c, "cert", "other")), NoPair: "none",
@@ -371,6 +373,9 @@ func (c meshGenerator) peerAuthentication(cluster mesh.ClusterID) snapshot.Objec
 func (c meshGenerator) collectors() []*meshv1alpha1.MeshConfig_ExtensionProvider {
 	host := func() string { return fmt.Sprintf("svc%d.%s.svc.cluster.local", c.IntN(3), c.namespace()) }
 	return []*meshv1alpha1.MeshConfig_ExtensionProvider{
+		{Name: "authorizer", Provider: &meshv1alpha1.MeshConfig_ExtensionProvider_EnvoyExtAuthzGrpc{
+			EnvoyExtAuthzGrpc: &meshv1alpha1.MeshConfig_ExtensionProvider_EnvoyExternalAuthorizationGrpcProvider{Service: host(), Port: 80},
+		}},
 		{Name: "otel", Provider: &meshv1alpha1.MeshConfig_ExtensionProvider_Opentelemetry{
 			Opentelemetry: &meshv1alpha1.MeshConfig_ExtensionProvider_OpenTelemetryTracingProvider{Service: host(), Port: 80},
 		}},
@@ -424,6 +429,31 @@ func (c meshGenerator) requestAuthentication(cluster mesh.ClusterID) snapshot.Ob
 			r.JwksUri = pickOne(c, "https://a/keys", "https://b/keys")
 		}
 		p.Spec.JwtRules = append(p.Spec.JwtRules, r)
+	}
+	return p
+}
+
+func (c meshGenerator) authorizationPolicy(cluster mesh.ClusterID) snapshot.Object {
+	p := &snapshot.AuthorizationPolicy{
+		Meta:   c.meta(cluster, c.namespace(), fmt.Sprint("a", c.IntN(3))),
+		Spec:   &securityv1beta1.AuthorizationPolicy{Action: securityv1beta1.AuthorizationPolicy_Action(c.IntN(4))},
+		DryRun: c.once(4),
+	}
+	if c.once(2) {
+		p.Spec.Selector = &typev1beta1.WorkloadSelector{MatchLabels: c.app()}
+	}
+	if p.Spec.Action == securityv1beta1.AuthorizationPolicy_CUSTOM {
+		p.Spec.ActionDetail = &securityv1beta1.AuthorizationPolicy_Provider{
+			Provider: &securityv1beta1.AuthorizationPolicy_ExtensionProvider{Name: pickOne(c, "authorizer", "none")},
+		}
+	}
+	for i := range c.IntN(3) {
+		p.Spec.Rules = append(p.Spec.Rules, &securityv1beta1.Rule{To: []*securityv1beta1.Rule_To{{
+			Operation: &securityv1beta1.Operation{Paths: []string{pickOne(c, "/a", "/b")}},
+		}}})
+		if c.once(4) {
+			p.Doubtful = append(p.Doubtful, i)
+		}
 	}
 	return p
 }

@@ -662,7 +662,7 @@ func TestWithoutEffect(t *testing.T) {
 // unless its last good version is in use.
 func TestBrokenPolicyIsNotEnforced(t *testing.T) {
 	t.Parallel()
-	const policy = "apiVersion: security.istio.io/v1\nkind: PeerAuthentication\nmetadata: {name: p, namespace: n}\nspec: {mtls: {mode: STRIKT}}\n"
+	const policy = "apiVersion: security.istio.io/v9\nkind: PeerAuthentication\nmetadata: {name: p, namespace: n}\nspec: {mtls: {mode: STRICT}}\n"
 	w := start(t, map[string]string{"a.yaml": policy, "many.yaml": strings.Repeat("apiVersion: v1\nkind: Servic\nmetadata: {name: x}\n---\n", 200) + policy})
 	unenforced := func(n int) func() bool {
 		return func() bool {
@@ -677,7 +677,7 @@ func TestBrokenPolicyIsNotEnforced(t *testing.T) {
 	}
 	w.until("two policies that are not enforced, one after many other problems", unenforced(2))
 	w.must(os.Remove(w.path("many.yaml")))
-	w.write("a.yaml", strings.Replace(policy, "STRIKT", "STRICT", 1))
+	w.write("a.yaml", strings.Replace(policy, "v9", "v1", 1))
 	w.until("a policy that is enforced", unenforced(0))
 	w.write("a.yaml", policy)
 	w.logged(1, "its last good version stays in use")

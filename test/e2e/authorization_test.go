@@ -1,0 +1,429 @@
+package e2e
+
+import (
+	"bufio"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/go-jose/go-jose/v4"
+	securityv1beta1 "istio.io/api/security/v1beta1"
+	"sigs.k8s.io/yaml"
+
+	"github.com/meshctl/meshctl/internal/istiojson"
+	"github.com/meshctl/meshctl/test/harness"
+	"github.com/meshctl/meshctl/test/policymodel"
+	"google.golang.org/protobuf/encoding/protojson"
+)
+
+// protectedMesh has a workload with a port of HTTP and one of TCP, whose callers may be in
+// two trust domains, and keys of one issuer of tokens.
+const protectedMesh = `
+apiVersion: v1
+kind: Service
+metadata: {name: helloworld, namespace: sample}
+spec:
+  selector: {app: helloworld}
+  clusterIP: 10.97.0.1
+  ports: [{name: http, port: 5000}, {name: tcp, port: 5001}]
+---
+apiVersion: networking.istio.io/v1
+kind: Sidecar
+metadata: {name: helloworld, namespace: sample}
+spec:
+  workloadSelector: {labels: {app: helloworld}}
+  ingress:
+  - {bind: 127.3.0.1, port: {number: 5000, protocol: HTTP, name: http}, defaultEndpoint: '%[1]s'}
+  - {bind: 127.3.0.1, port: {number: 5001, protocol: TCP, name: tcp}, defaultEndpoint: '%[2]s'}
+---
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: istio, namespace: istio-system}
+data: {mesh: "{trustDomainAliases: [old.example.com]}"}
+---
+apiVersion: security.istio.io/v1
+kind: RequestAuthentication
+metadata: {name: tokens, namespace: sample}
+spec: {jwtRules: [{issuer: "https://issuer.example.com/a", jwks: '%[3]s'}]}
+`
+
+var meshDomains = []string{"cluster.local", "old.example.com"}
+
+// protected is a workload behind a real Envoy.
+type protected struct {
+	mesh    string
+	callers map[string]*tls.Config // by principal; nil for plaintext
+	signer  signer
+	round   int
+}
+
+func startProtected(t *testing.T) *protected {
+	t.Helper()
+	app := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "hello") }))
+	t.Cleanup(app.Close)
+	echo, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = echo.Close() })
+	go func() {
+		for {
+			c, err := echo.Accept()
+			if err != nil {
+				return
+			}
+			go func() { defer c.Close(); _, _ = io.Copy(c, c) }()
+		}
+	}()
+	p := &protected{mesh: t.TempDir(), callers: map[string]*tls.Config{"": nil}, signer: newSigner(t, "https://issuer.example.com/a", "k", jose.ES256)}
+	for _, cluster := range []string{"cluster1", "cluster2"} {
+		if err := os.Mkdir(filepath.Join(p.mesh, cluster), 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	replace(t, filepath.Join(p.mesh, "cluster1", "mesh.yaml"), fmt.Sprintf(protectedMesh, strings.TrimPrefix(app.URL, "http://"), echo.Addr(), keySet(t, p.signer)))
+	dir := harness.ShortDir(t)
+	_, secure := controlPlane(t, dir, p.mesh)
+	for i, id := range []string{"cluster.local/ns/apps/sa/client", "cluster.local/ns/apps-2/sa/other", "old.example.com/ns/legacy/sa/batch"} {
+		out := filepath.Join(dir, fmt.Sprintf("caller%d", i))
+		mustRun(t, "certs", "leaf", "--ca", filepath.Join(dir, "ca", "cluster1"), "--spiffe-id", "spiffe://"+id, "--out", out)
+		cert, err := tls.LoadX509KeyPair(filepath.Join(out, "cert-chain.pem"), filepath.Join(out, "key.pem"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		p.callers[id] = &tls.Config{Certificates: []tls.Certificate{cert}, InsecureSkipVerify: true, NextProtos: []string{"istio"}} //nolint:gosec // the test is the client
+	}
+	proxy := proxy{"helloworld-v1", "sidecar", "sample", "helloworld", "127.3.0.1", map[string]string{"app": "helloworld"}}
+	t.Cleanup(proxy.start(t, dir, secure, "ISTIO_META_INTERCEPTION_MODE=NONE"))
+	return p
+}
+
+// apply replaces the policies, and waits until Envoy has them.
+func (p *protected) apply(t *testing.T, policies ...string) {
+	t.Helper()
+	p.round++
+	marker := fmt.Sprintf("round-%d", p.round)
+	text := "apiVersion: security.istio.io/v1\nkind: AuthorizationPolicy\nmetadata: {name: " + marker +
+		", namespace: sample}\nspec: {action: DENY, rules: [{from: [{source: {ipBlocks: [203.0.113.77]}}]}]}\n"
+	for i, spec := range policies {
+		text += fmt.Sprintf("---\napiVersion: security.istio.io/v1\nkind: AuthorizationPolicy\nmetadata: {name: p%d, namespace: sample}\nspec: %s\n", i, spec)
+	}
+	replace(t, filepath.Join(p.mesh, "cluster1", "policies.yaml"), text)
+	eventually(t, "Envoy has "+marker, func() error {
+		// The dump has no network filters. They come in the same response.
+		if dump := adminGet(t, admin, "/config_dump?resource=ecds_filters"); !strings.Contains(dump, "policy["+marker+"]") {
+			return errors.New("it is not there")
+		}
+		return listenersAre(t, "listener_manager.total_listeners_warming: 0")
+	})
+}
+
+func (p *protected) dial(caller, addr, serverName string) (net.Conn, error) {
+	d := net.Dialer{Timeout: deadline, LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)}}
+	conn, err := d.Dial("tcp", addr)
+	if err != nil {
+		return nil, err
+	}
+	_ = conn.SetDeadline(time.Now().Add(deadline))
+	if config := p.callers[caller]; config != nil {
+		config = config.Clone()
+		config.ServerName = serverName
+		return tls.Client(conn, config), nil
+	}
+	return conn, nil
+}
+
+// send sends the lines of a request, and returns the status; 0 if there is no answer.
+func (p *protected) send(t *testing.T, caller, serverName, lines string) int {
+	t.Helper()
+	conn, err := p.dial(caller, "127.3.0.1:5000", serverName)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	if _, err := io.WriteString(conn, strings.ReplaceAll(lines, "\n", "\r\n")+"\r\nConnection: close\r\n\r\n"); err != nil {
+		return 0
+	}
+	resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
+	if err != nil {
+		return 0
+	}
+	_ = resp.Body.Close()
+	return resp.StatusCode
+}
+
+// connects reports whether a connection to the port of TCP reaches the application.
+func (p *protected) connects(t *testing.T, caller, serverName string) bool {
+	t.Helper()
+	conn, err := p.dial(caller, "127.3.0.1:5001", serverName)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	const text = "more bytes than Envoy needs to see that this is no TLS"
+	if _, err := io.WriteString(conn, text); err != nil {
+		return false
+	}
+	_, err = io.ReadFull(conn, make([]byte, len(text)))
+	return err == nil
+}
+
+// matrixPolicies holds the sets of policies of TestAuthorizationMatrix.
+var matrixPolicies = [][]string{
+	{},
+	{`{}`},
+	{`{rules: [{}]}`},
+	{`{action: DENY, rules: [{}]}`},
+	{`{action: AUDIT, rules: [{}]}`},
+	{`{rules: [{from: [{source: {principals: [cluster.local/ns/apps/sa/client]}}]}]}`},
+	{`{rules: [{from: [{source: {principals: ["*/ns/legacy/*", cluster.local/ns/legacy/sa/batch]}}]}]}`},
+	{`{rules: [{from: [{source: {principals: ["*"]}}]}]}`},
+	{`{action: DENY, rules: [{from: [{source: {notPrincipals: ["*"]}}]}]}`},
+	{`{rules: [{from: [{source: {namespaces: [apps]}}]}]}`},
+	{`{rules: [{from: [{source: {namespaces: ["apps*"]}}]}]}`},
+	{`{action: DENY, rules: [{from: [{source: {notNamespaces: ["apps*"]}}]}]}`},
+	{`{rules: [{from: [{source: {serviceAccounts: [apps/client, batch]}}]}]}`},
+	{`{action: DENY, rules: [{from: [{source: {trustDomains: [old.example.com]}}]}]}`},
+	{`{rules: [{from: [{source: {ipBlocks: [127.0.0.0/8], notRemoteIpBlocks: [203.0.113.0/24]}}]}]}`},
+	{`{action: DENY, rules: [{from: [{source: {remoteIpBlocks: [203.0.113.9]}}]}]}`},
+	{`{rules: [{to: [{operation: {ports: ["5000"]}}]}]}`},
+	{`{action: DENY, rules: [{to: [{operation: {notPorts: ["5001"]}}]}]}`},
+	{`{rules: [{to: [{operation: {methods: [GET], paths: [/a, "/b/*", "*.css"]}}]}]}`},
+	{`{action: DENY, rules: [{to: [{operation: {paths: [/a, "/b/*"]}}]}]}`},
+	{`{action: DENY, rules: [{to: [{operation: {notPaths: [/a, "/b/*"], ports: ["5000"]}}]}]}`},
+	{`{rules: [{to: [{operation: {paths: ["/users/{*}/cart", "/files/{**}"]}}, {operation: {ports: ["5001"]}}]}]}`},
+	{`{action: DENY, rules: [{to: [{operation: {paths: ["/users/{*}/cart", "/files/{**}/x"]}}]}]}`},
+	{`{rules: [{to: [{operation: {hosts: [Shop.example.com, "*.example.org"]}}]}]}`},
+	{`{action: DENY, rules: [{to: [{operation: {hosts: [shop.example.com]}}]}]}`},
+	{`{action: DENY, rules: [{to: [{operation: {notHosts: [shop.example.com], ports: ["5000"]}}]}]}`},
+	{`{rules: [{when: [{key: "request.headers[x-team]", values: [red, "blue*"], notValues: [blueish]}]}]}`},
+	{`{action: DENY, rules: [{when: [{key: "request.headers[x-team]", values: [red]}]}]}`},
+	{`{rules: [{from: [{source: {requestPrincipals: ["https://issuer.example.com/a/alice"]}}]}]}`},
+	{`{rules: [{from: [{source: {requestPrincipals: ["*"]}}], when: [{key: "request.auth.claims[realm][roles]", values: [admin]}]}]}`},
+	{`{action: DENY, rules: [{from: [{source: {notRequestPrincipals: ["*"]}}]}]}`},
+	{`{rules: [{when: [{key: request.auth.audiences, values: [shop]}]}]}`},
+	{`{rules: [{when: [{key: connection.sni, values: [Shop.example.com]}]}]}`},
+	{`{rules: [{when: [{key: destination.ip, values: [127.3.0.1]}, {key: destination.port, values: ["5000"]}]}]}`},
+	{`{rules: [{from: [{source: {namespaces: [apps]}}, {source: {ipBlocks: [10.0.0.0/8]}}], to: [{operation: {methods: [GET]}}, {operation: {methods: [PUT]}}]}]}`},
+	{`{rules: [{to: [{operation: {paths: ["/*"]}}]}]}`, `{action: DENY, rules: [{to: [{operation: {methods: [PUT], paths: [/a]}}]}]}`},
+	{`{rules: [{from: [{source: {namespaces: [apps]}}]}]}`, `{rules: [{to: [{operation: {paths: [/a]}}]}]}`},
+	{`{action: CUSTOM, provider: {name: none}, rules: [{to: [{operation: {paths: [/a]}}]}]}`, `{rules: [{}]}`},
+}
+
+// matrixRequest is a request of the matrix. Without a method it is a connection of TCP.
+type matrixRequest struct {
+	method, path, host, serverName string
+	headers                        []string
+	token                          bool
+}
+
+var matrixRequests = []matrixRequest{
+	{serverName: "shop.example.com"},
+	{},
+	{method: "GET", path: "/a", host: "shop.example.com"},
+	{method: "GET", path: "/a?x=/b/", host: "SHOP.example.com", serverName: "shop.example.com"},
+	{method: "PUT", path: "/a", host: "shop.example.com:5000", headers: []string{"x-team: red"}},
+	{method: "GET", path: "/b/c.css", host: "a.example.org", headers: []string{"x-team: blueish"}},
+	{method: "GET", path: "//a", host: "shop.example.com.", headers: []string{"x-team: green", "x-team: red"}},
+	{method: "POST", path: "/users/u%2Fv/cart", host: "a.example.org", headers: []string{"x-team: blue-1"}},
+	{method: "GET", path: "/users/u/cart", host: "shop.example.com", token: true},
+	{method: "GET", path: "/files/a/b/x", host: "other", headers: []string{"x-forwarded-for: 203.0.113.9"}},
+	{method: "GET", path: "/b/..%2fa", host: "shop.example.com", token: true, headers: []string{"x-team: Red"}},
+}
+
+// TestAuthorizationMatrix compares what a real Envoy permits with the model, for all
+// combinations of policies, callers and requests.
+func TestAuthorizationMatrix(t *testing.T) {
+	p := startProtected(t)
+	token := p.signer.token(t, map[string]any{"realm": map[string]any{"roles": []string{"user", "admin"}}, "aud": []string{"bank", "shop"}})
+	claims := map[string]any{
+		"iss": p.signer.issuer, "sub": "alice", "aud": []any{"bank", "shop"}, "realm": map[string]any{"roles": []any{"user", "admin"}},
+	}
+	combinations, allowed := 0, 0
+	for i, specs := range matrixPolicies {
+		t.Run(fmt.Sprint(i), func(t *testing.T) {
+			p.apply(t, specs...)
+			policies := parsePolicies(t, specs)
+			eventually(t, "Envoy permits what the model permits", func() error {
+				var wrong []string
+				for _, caller := range slices.Sorted(maps.Keys(p.callers)) {
+					for _, r := range matrixRequests {
+						want := policymodel.Allowed(policies, meshDomains, r.model(p, caller, claims))
+						if got := r.send(t, p, caller, token); got != want {
+							wrong = append(wrong, fmt.Sprintf("caller %q, %+v: %t, want %t", caller, r, got, want))
+						}
+						combinations++
+						if want {
+							allowed++
+						}
+					}
+				}
+				if len(wrong) > 0 {
+					return errors.New(strings.Join(wrong, "\n") + "\nof " + strings.Join(specs, "\n"))
+				}
+				return nil
+			})
+		})
+	}
+	if want := len(matrixPolicies) * len(p.callers) * len(matrixRequests); combinations < want || want < 250 || allowed == 0 || allowed == combinations {
+		t.Errorf("%d combinations, %d allowed, want %d", combinations, allowed, want)
+	}
+	for line := range strings.SplitSeq(strings.TrimSpace(adminGet(t, admin, "/stats?filter=update_rejected|config_fail|config_conflict")), "\n") {
+		if !strings.HasSuffix(line, ": 0") {
+			t.Errorf("Envoy counts %s", line)
+		}
+	}
+}
+
+func parsePolicies(t *testing.T, specs []string) []policymodel.Policy {
+	t.Helper()
+	var out []policymodel.Policy
+	for _, text := range specs {
+		asJSON, err := yaml.YAMLToJSON([]byte(text))
+		if err != nil {
+			t.Fatal(err)
+		}
+		spec := &securityv1beta1.AuthorizationPolicy{}
+		if err := istiojson.Unmarshal(protojson.UnmarshalOptions{}, asJSON, spec); err != nil {
+			t.Fatal(err)
+		}
+		out = append(out, policymodel.Policy{Namespace: "sample", Spec: spec})
+	}
+	return out
+}
+
+// model returns the request as the model sees it.
+func (r matrixRequest) model(p *protected, caller string, claims map[string]any) *policymodel.Request {
+	loopback := netip.MustParseAddr("127.0.0.1")
+	out := &policymodel.Request{
+		TCP: r.method == "", Host: r.host, Method: r.method, Headers: map[string][]string{}, Principal: caller,
+		Source: loopback, Remote: loopback, To: netip.MustParseAddr("127.3.0.1"), Port: "5000",
+	}
+	out.Path, _, _ = strings.Cut(r.path, "?")
+	if out.TCP {
+		out.Port = "5001"
+	}
+	if p.callers[caller] != nil {
+		out.ServerName = r.serverName
+	}
+	for _, h := range r.headers {
+		name, value, _ := strings.Cut(h, ": ")
+		out.Headers[name] = append(out.Headers[name], value)
+		if name == "x-forwarded-for" {
+			out.Remote = netip.MustParseAddr(value)
+		}
+	}
+	if r.token {
+		out.Claims = claims
+	}
+	return out
+}
+
+// send reports whether the request reaches the application.
+func (r matrixRequest) send(t *testing.T, p *protected, caller, token string) bool {
+	t.Helper()
+	if r.method == "" {
+		return p.connects(t, caller, r.serverName)
+	}
+	lines := append([]string{r.method + " " + r.path + " HTTP/1.1", "Host: " + r.host}, r.headers...)
+	if r.token {
+		lines = append(lines, "Authorization: Bearer "+token)
+	}
+	return p.send(t, caller, r.serverName, strings.Join(lines, "\n")) == http.StatusOK
+}
+
+// TestAuthorizationBypasses sends requests that try to get around policies. All are refused.
+func TestAuthorizationBypasses(t *testing.T) {
+	p := startProtected(t)
+	const alice = "cluster.local/ns/apps/sa/client"
+	for name, c := range map[string]struct {
+		policies []string
+		good     string
+		bad      []string
+	}{
+		"paths": {
+			[]string{`{action: DENY, rules: [{to: [{operation: {paths: [/admin, "/admin/*", "/users/{*}/secret"]}}]}]}`},
+			"GET /public HTTP/1.1\nHost: a",
+			each("GET %s HTTP/1.1\nHost: a", "/admin", "//admin", "///admin", "/./admin", "/x/../admin", "/x/%2e%2e/admin", "/%61dmin", "/%2fadmin", "/%5cadmin",
+				`/\admin`, `\admin`, "/admin?x", "/admin/x", "/admin//x", "/admin%2fx", "/admin%5Cx", "/x/..%2fadmin", "/x/%2e%2e%2fadmin", `/x/..%5Cadmin`,
+				"/x%2f..%2fadmin", "/users/u/secret", "/users//u/secret", "/users/u%2fsecret", "/users/u//secret", "/%2e/admin", "http://a/admin", "http://a//admin", "/admin#x", "/%41/../admin"),
+		},
+		"methods and headers": {
+			[]string{
+				`{action: DENY, rules: [{to: [{operation: {methods: [DELETE]}}]}]}`,
+				`{action: DENY, rules: [{when: [{key: "request.headers[x-role]", values: [guest]}]}]}`,
+			},
+			"GET /public HTTP/1.1\nHost: a\nx-role: staff",
+			[]string{
+				"DELETE / HTTP/1.1\nHost: a", "delete / HTTP/1.1\nHost: a", "DeLeTe / HTTP/1.1\nHost: a",
+				"GET / HTTP/1.1\nHost: a\nX-Role: guest", "GET / HTTP/1.1\nHost: a\nx-role:guest", "GET / HTTP/1.1\nHost: a\nx-role: staff\nx-role: guest",
+				"GET / HTTP/1.1\nHost: a\nx-role: guest\nx-role: staff", "GET / HTTP/1.1\nHost: a\nx-role: staff,guest", "GET / HTTP/1.1\nHost: a\nx-role: staff ,\tguest , x",
+			},
+		},
+		"hosts": {
+			[]string{`{action: DENY, rules: [{to: [{operation: {hosts: [admin.example.com, "*.internal"]}}]}]}`},
+			"GET / HTTP/1.1\nHost: shop.example.com",
+			each("GET / HTTP/1.1\nHost: %s", "admin.example.com", "ADMIN.example.com", "admin.example.com.", "admin.example.com:80", "admin.example.com:5000", "admin.example.com.:443",
+				"admin.example.com:", "x@admin.example.com", "db.internal", "db.INTERNAL:5432", "db.internal."),
+		},
+		"absolute targets": {
+			[]string{`{action: DENY, rules: [{to: [{operation: {hosts: [admin.example.com]}}]}]}`},
+			"GET / HTTP/1.1\nHost: shop.example.com",
+			[]string{"GET http://admin.example.com/ HTTP/1.1\nHost: shop.example.com", "GET http://ADMIN.example.com:81/ HTTP/1.1\nHost: shop.example.com"},
+		},
+		"permitted paths": {
+			[]string{`{rules: [{to: [{operation: {paths: ["/public/*", "/users/{*}"], methods: [GET]}}]}]}`},
+			"GET /public/a HTTP/1.1\nHost: a",
+			each("GET %s HTTP/1.1\nHost: a", "/public/../admin", "/public/%2e%2e/admin", "/public/..%2fadmin", "/public/%2e%2e%2fadmin", `/public/..%5cadmin`, `/public/..\admin`,
+				"/Public/a", "/publica", "/users/a%2fb", "/users/a/b", "/users/", "/users/..%2fadmin", "/admin?/public/a", "/admin#/public/", "/admin;/public/a", "//public/a"),
+		},
+		"permitted values": {
+			[]string{`{rules: [{to: [{operation: {hosts: [shop.example.com], methods: [GET]}}], when: [{key: "request.headers[x-user]", values: [alice]}, {key: source.principal, values: [` + alice + `]}]}]}`},
+			"GET / HTTP/1.1\nHost: shop.example.com\nx-user: alice",
+			[]string{
+				"GET / HTTP/1.1\nHost: shop.example.com\nx-user: alice\nx-user: mallory", "GET / HTTP/1.1\nHost: shop.example.com\nx_user: alice", "GET / HTTP/1.1\nHost: shop.example.com\nx-user: alice2",
+				"GET / HTTP/1.1\nHost: shop.example.com\nx-user: Alice", "GET / HTTP/1.1\nHost: shopXexample.com\nx-user: alice", "GET / HTTP/1.1\nHost: shop.example.com.evil\nx-user: alice",
+				"get / HTTP/1.1\nHost: shop.example.com\nx-user: alice", "GETX / HTTP/1.1\nHost: shop.example.com\nx-user: alice", "GET http://evil/ HTTP/1.1\nHost: shop.example.com\nx-user: alice",
+				"GET / HTTP/1.1\nHost: shop.example.com\nHost: evil\nx-user: alice",
+			},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p.apply(t, c.policies...)
+			eventually(t, "Envoy permits a good request", func() error {
+				if code := p.send(t, alice, "", c.good); code != http.StatusOK {
+					return fmt.Errorf("%d", code)
+				}
+				return nil
+			})
+			for _, lines := range c.bad {
+				eventually(t, "Envoy refuses", func() error {
+					if code := p.send(t, alice, "", lines); code == http.StatusOK {
+						return fmt.Errorf("%q is permitted", lines)
+					}
+					return nil
+				})
+			}
+		})
+	}
+}
+
+func each(format string, values ...string) []string {
+	var out []string
+	for _, v := range values {
+		out = append(out, fmt.Sprintf(format, v))
+	}
+	return out
+}

@@ -1,0 +1,135 @@
+package e2e
+
+import (
+	"bufio"
+	"crypto/tls"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/meshctl/meshctl/internal/dial"
+	"github.com/meshctl/meshctl/test/harness"
+)
+
+// mtlsMesh has a workload with three ports: two of HTTP and one of TCP.
+const mtlsMesh = `
+apiVersion: networking.istio.io/v1
+kind: Sidecar
+metadata: {name: helloworld, namespace: sample}
+spec:
+  workloadSelector: {labels: {app: helloworld}}
+  ingress:
+  - {bind: 127.3.0.1, port: {number: 5000, protocol: HTTP, name: http}, defaultEndpoint: '%[1]s'}
+  - {bind: 127.3.0.1, port: {number: 5001, protocol: HTTP, name: http-other}, defaultEndpoint: '%[1]s'}
+  - {bind: 127.3.0.1, port: {number: 5002, protocol: TCP, name: tcp}, defaultEndpoint: '%[1]s'}
+`
+
+// mtlsPolicy returns a PeerAuthentication.
+func mtlsPolicy(namespace, name, spec string) string {
+	return fmt.Sprintf("---\napiVersion: security.istio.io/v1\nkind: PeerAuthentication\nmetadata: {name: %s, namespace: %s}\nspec: {%s}\n", name, namespace, spec)
+}
+
+// callerOf is how a client calls a port: in plaintext without a configuration.
+type callerOf struct{ config *tls.Config }
+
+// reaches reports whether a request on a new connection reaches the application.
+func (c callerOf) reaches(port string) bool {
+	at := net.JoinHostPort("127.3.0.1", port)
+	conn, err := net.DialTimeout("tcp", at, deadline)
+	if err != nil {
+		return false
+	}
+	defer func() { _ = conn.Close() }()
+	_ = conn.SetDeadline(time.Now().Add(deadline))
+	if c.config != nil {
+		conn = tls.Client(conn, c.config)
+	}
+	if _, err := io.WriteString(conn, "GET / HTTP/1.1\r\nHost: helloworld\r\nConnection: close\r\n\r\n"); err != nil {
+		return false
+	}
+	resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
+	if err != nil {
+		return false
+	}
+	_ = resp.Body.Close()
+	return resp.StatusCode == http.StatusOK
+}
+
+// TestMTLSModes changes the modes of the ports of a workload that a real Envoy serves, and calls
+// each port in plaintext, with mTLS of the mesh, without a certificate and with a stranger's.
+func TestMTLSModes(t *testing.T) {
+	dir := harness.ShortDir(t)
+	mesh := helloworldMesh(t, "127.0.0.1:1")
+	replace(t, filepath.Join(mesh, "cluster1", "services.yaml"), fmt.Sprintf(mtlsMesh, echoServer(t)))
+	policies := filepath.Join(mesh, "cluster1", "policies.yaml")
+	replace(t, policies, mtlsPolicy("istio-system", "default", "mtls: {mode: STRICT}"))
+	_, secure := controlPlane(t, dir, mesh)
+	certificate := func(name, ca string) tls.Certificate {
+		out := filepath.Join(dir, name)
+		mustRun(t, "certs", "leaf", "--ca", ca, "--namespace", "sample", "--service-account", "client", "--out", out)
+		pair, err := tls.LoadX509KeyPair(filepath.Join(out, "cert-chain.pem"), filepath.Join(out, "key.pem"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return pair
+	}
+	mustRun(t, "certs", "root-ca", "--out", filepath.Join(dir, "other-root"))
+	own, stranger := certificate("own", filepath.Join(dir, "ca", "cluster1")), certificate("stranger", filepath.Join(dir, "other-root"))
+	over := func(pairs ...tls.Certificate) callerOf {
+		config := dial.UnverifiedTLSConfig("helloworld")
+		config.Certificates, config.NextProtos = pairs, []string{"istio"}
+		return callerOf{config}
+	}
+	callers := map[string]callerOf{"plain": {}, "mTLS": over(own), "none": over(), "stranger": over(stranger)}
+	p := proxy{"helloworld-v1", "sidecar", "sample", "helloworld", "127.3.0.1", map[string]string{"app": "helloworld"}}
+	defer p.start(t, dir, secure, "ISTIO_META_INTERCEPTION_MODE=NONE")()
+
+	const strict, permissive, disable = "mTLS", "mTLS plain", "plain"
+	const workload = "selector: {matchLabels: {app: helloworld}}, "
+	for _, tc := range []struct{ name, policies, first, second, third string }{
+		{"mesh", mtlsPolicy("istio-system", "default", "mtls: {mode: STRICT}"), strict, strict, strict},
+		{"permissive", mtlsPolicy("istio-system", "default", "mtls: {mode: PERMISSIVE}"), permissive, permissive, permissive},
+		{
+			"namespace over mesh",
+			mtlsPolicy("istio-system", "default", "mtls: {mode: STRICT}") + mtlsPolicy("sample", "default", "mtls: {mode: DISABLE}"),
+			disable, disable, disable,
+		},
+		{
+			"workload over namespace",
+			mtlsPolicy("sample", "default", "mtls: {mode: DISABLE}") + mtlsPolicy("sample", "own", workload+"mtls: {mode: STRICT}"),
+			strict, strict, strict,
+		},
+		{
+			"ports over workload",
+			mtlsPolicy("sample", "own", workload+"mtls: {mode: STRICT}, portLevelMtls: {5000: {mode: DISABLE}, 5001: {mode: PERMISSIVE}, 5002: {mode: UNSET}}"),
+			disable, permissive, strict,
+		},
+		{
+			"other ports",
+			mtlsPolicy("sample", "own", workload+"portLevelMtls: {5000: {mode: STRICT}, 5002: {mode: DISABLE}}"),
+			strict, permissive, disable,
+		},
+		{
+			"a mistake keeps the last version",
+			mtlsPolicy("sample", "own", workload+"portLevelMtls: {70000: {mode: DISABLE}}"),
+			strict, permissive, disable,
+		},
+	} {
+		replace(t, policies, tc.policies)
+		for port, want := range map[string]string{"5000": tc.first, "5001": tc.second, "5002": tc.third} {
+			eventually(t, tc.name+", port "+port, func() error {
+				for name, c := range callers {
+					if reaches, wanted := c.reaches(port), strings.Contains(" "+want+" ", " "+name+" "); reaches != wanted {
+						return fmt.Errorf("%s reaches the application: %t, want %t", name, reaches, wanted)
+					}
+				}
+				return nil
+			})
+		}
+	}
+}
