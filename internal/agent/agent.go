@@ -80,7 +80,7 @@ func Run(ctx context.Context, cfg config.Config, opts Options) error {
 	tasks.Go(func() error { return status.serve(serving, statusListener) })
 
 	health, stopProbing := startProbing(ctx, cfg.Probe, opts.Log, status.check)
-	streams, stream := newStreams(&cfg, opts, manager, handlers(&cfg, opts.Log, publisher, names), health)
+	streams, stream := newStreams(&cfg, opts, status, manager, handlers(&cfg, opts.Log, publisher, names), health)
 	sockets, err := openSockets(ctx, &cfg, opts, secrets, streams, names)
 	if err == nil {
 		for _, s := range sockets {

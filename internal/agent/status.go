@@ -15,6 +15,7 @@ import (
 	"github.com/meshctl/meshctl/internal/agent/dns"
 	"github.com/meshctl/meshctl/internal/agent/metrics"
 	"github.com/meshctl/meshctl/internal/agent/probe"
+	"github.com/meshctl/meshctl/internal/agent/relay"
 	"github.com/meshctl/meshctl/internal/agent/revocation"
 	"github.com/meshctl/meshctl/internal/agent/workloadcert"
 	"github.com/meshctl/meshctl/internal/serving"
@@ -28,6 +29,7 @@ type statusServer struct {
 	otherCert bool
 	log       *slog.Logger
 
+	registry    *prometheus.Registry
 	metrics     http.Handler
 	kubelet     http.Handler
 	control     *control
@@ -81,12 +83,29 @@ func newStatus(cfg *config.Config, admin *adminClient, names *dns.Server, cert f
 	}
 	s := &statusServer{
 		admin: admin, names: names, cert: cert, otherCert: cfg.WorkloadSocket != "", log: opts.Log,
-		metrics: metrics.New(merger, registry),
+		registry: registry, metrics: metrics.New(merger, registry),
 		kubelet: probe.Handler(cfg.KubeletProbes),
 		control: newControl(admin, opts.Log),
 	}
 	s.lastReason.Store("")
 	return s
+}
+
+// count shows the counts of a relay, under the names of Istio's agent.
+func (s *statusServer) count(r *relay.Relay) {
+	for name, m := range map[string]struct {
+		help  string
+		value func(relay.Counts) uint64
+	}{
+		"xds_proxy_requests":             {"Requests of proxies.", func(c relay.Counts) uint64 { return c.Requests }},
+		"xds_proxy_responses":            {"Responses of the control plane.", func(c relay.Counts) uint64 { return c.Responses }},
+		"istiod_connection_failures":     {"Streams to the control plane that did not open.", func(c relay.Counts) uint64 { return c.Failures }},
+		"istiod_connection_terminations": {"Streams to the control plane that ended.", func(c relay.Counts) uint64 { return c.Terminations }},
+		"envoy_connection_terminations":  {"Streams of proxies that ended.", func(c relay.Counts) uint64 { return c.ProxyTerminations }},
+	} {
+		s.registry.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{Name: "istio_agent_" + name, Help: m.help},
+			func() float64 { return float64(m.value(r.Counts())) }))
+	}
 }
 
 // serve answers on listener until ctx ends, and closes it.

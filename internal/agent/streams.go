@@ -38,7 +38,7 @@ func relaysEnvoy(c *config.Config) bool { return !c.NoEnvoy && !c.Direct }
 // newStreams returns the relay for Envoy and applications, and the agent's own stream, nil if
 // none is needed. The resources of handlers come on the stream of Envoy where it passes
 // through the relay, health reports always on the agent's own.
-func newStreams(c *config.Config, opts Options, manager *workloadcert.Manager, handlers map[string]relay.Handler, health <-chan string) (*relay.Relay, *relay.Stream) {
+func newStreams(c *config.Config, opts Options, status *statusServer, manager *workloadcert.Manager, handlers map[string]relay.Handler, health <-chan string) (*relay.Relay, *relay.Stream) {
 	call := controlPlane(c, manager)
 	r := &relay.Relay{
 		Call: func(ctx context.Context, do func(context.Context, grpc.ClientConnInterface) error) error {
@@ -51,6 +51,7 @@ func newStreams(c *config.Config, opts Options, manager *workloadcert.Manager, h
 		},
 		Log: opts.Log, Jitter: rand.Float64,
 	}
+	status.count(r)
 	if relaysEnvoy(c) {
 		r.Handlers, handlers = handlers, nil
 	}
