@@ -86,8 +86,9 @@ func Run(ctx context.Context, cfg config.Config, opts Options) error {
 		for _, s := range sockets {
 			tasks.Go(func() error { return s.serve(serving, s.listener) })
 		}
-		tasks.Go(func() error { manager.Run(serving); return nil })
-		tasks.Go(func() error { return publisher.lists.Run(serving) })
+		if cfg.WorkloadSocket == "" {
+			tasks.Go(func() error { return runCertificate(serving, &cfg, opts, manager, publisher) })
+		}
 		if stream != nil {
 			tasks.Go(func() error { return stream.Run(serving) })
 		}

@@ -18,6 +18,10 @@ func checkDirectories(c *config.Config) error {
 	if err := os.MkdirAll(c.ConfigPath, 0o700); err != nil {
 		return fmt.Errorf("make directory for the bootstrap: %w", err)
 	}
+	return refuseDirectories(c)
+}
+
+func refuseDirectories(c *config.Config) error {
 	if c.InPod {
 		return nil
 	}

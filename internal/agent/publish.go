@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"sync"
 
+	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
 
 	"github.com/meshctl/meshctl/internal/agent/config"
@@ -28,10 +29,10 @@ type publisher struct {
 
 // newPublisher returns a publisher and the manager whose certificates it publishes.
 func newPublisher(cfg *config.Config, opts Options, secrets *sds.Server, apps *applicationFiles) (*workloadcert.Manager, *publisher) {
-	client := newClient(cfg, cfg.CA)
+	client := newClient(cfg, "certificate authority", cfg.CA, cfg.MoreCA)
 	p := &publisher{secrets: secrets, apps: apps}
 	manager := workloadcert.NewManager(workloadcert.Config{
-		Identity: cfg.Identity, Signer: client,
+		Identity: cfg.Identity, Signer: client, Files: cfg.CertFiles, Provisioned: cfg.ProvisionedFiles,
 		TTL: cfg.SecretTTL, Grace: cfg.Grace, Jitter: cfg.Jitter,
 		Publish: p.useCertificate, Log: opts.Log, Now: opts.Now, Rand: opts.Rand,
 	})
@@ -44,6 +45,16 @@ func newPublisher(cfg *config.Config, opts Options, secrets *sds.Server, apps *a
 		Log: opts.Log, Now: opts.Now, Rand: opts.newRand(),
 	})
 	return manager, p
+}
+
+// runCertificate obtains the certificate and the revocation lists until ctx ends, and explains
+// why the first request fails, if it does.
+func runCertificate(ctx context.Context, cfg *config.Config, opts Options, manager *workloadcert.Manager, p *publisher) error {
+	tasks, ctx := errgroup.WithContext(ctx)
+	tasks.Go(func() error { manager.Run(ctx); return nil })
+	tasks.Go(func() error { explainFailure(ctx, cfg, opts, manager.Failed()); return nil })
+	tasks.Go(func() error { return p.lists.Run(ctx) })
+	return tasks.Wait()
 }
 
 // newRand returns a source that another goroutine may use.

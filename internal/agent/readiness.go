@@ -37,7 +37,7 @@ func (s *statusServer) check(ctx context.Context) error {
 	if s.terminating.Load() {
 		return errors.New("the agent is ending")
 	}
-	if c := s.cert(); c.Certificate == nil {
+	if c := s.cert(); c.Certificate == nil && !s.otherCert {
 		if c.Err != nil {
 			return fmt.Errorf("no certificate yet: %w", c.Err)
 		}

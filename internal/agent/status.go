@@ -24,7 +24,9 @@ type statusServer struct {
 	admin *adminClient // nil without an Envoy
 	names *dns.Server  // nil without a DNS server
 	cert  func() workloadcert.Status
-	log   *slog.Logger
+	// otherCert means that Envoy gets its certificate from another SPIFFE agent.
+	otherCert bool
+	log       *slog.Logger
 
 	metrics     http.Handler
 	kubelet     http.Handler
@@ -78,7 +80,7 @@ func newStatus(cfg *config.Config, admin *adminClient, names *dns.Server, cert f
 		merger.Envoy = admin.metrics
 	}
 	s := &statusServer{
-		admin: admin, names: names, cert: cert, log: opts.Log,
+		admin: admin, names: names, cert: cert, otherCert: cfg.WorkloadSocket != "", log: opts.Log,
 		metrics: metrics.New(merger, registry),
 		kubelet: probe.Handler(cfg.KubeletProbes),
 		control: newControl(admin, opts.Log),

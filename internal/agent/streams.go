@@ -49,7 +49,7 @@ func newStreams(c *config.Config, opts Options, manager *workloadcert.Manager, h
 				return ctx.Err()
 			}
 		},
-		Log: opts.Log, Now: opts.Now, Jitter: rand.Float64,
+		Log: opts.Log, Jitter: rand.Float64,
 	}
 	if relaysEnvoy(c) {
 		r.Handlers, handlers = handlers, nil
@@ -66,7 +66,7 @@ func newStreams(c *config.Config, opts Options, manager *workloadcert.Manager, h
 // controlPlane returns a function that calls the control plane with the workload's newest
 // certificate and its token.
 func controlPlane(c *config.Config, manager *workloadcert.Manager) relay.Call {
-	client := newClient(c, c.Discovery)
+	client := newClient(c, "control plane", c.Discovery, c.MoreDiscovery)
 	client.RootFile = cmp.Or(c.XDSRootFile, c.CARootFile)
 	return func(ctx context.Context, do func(context.Context, grpc.ClientConnInterface) error) error {
 		current := manager.Current()
@@ -77,11 +77,15 @@ func controlPlane(c *config.Config, manager *workloadcert.Manager) relay.Call {
 	}
 }
 
-// newClient returns a client of the server that proves the workload's identity.
-func newClient(c *config.Config, server bootstrap.Server) *workloadcert.Client {
+// newClient returns a client of one of the servers that proves the workload's identity.
+func newClient(c *config.Config, kind string, first bootstrap.Server, more []bootstrap.Server) *workloadcert.Client {
+	servers := []workloadcert.Server{{Addr: first.Addr(), Name: first.Name}}
+	for _, s := range more {
+		servers = append(servers, workloadcert.Server{Addr: s.Addr(), Name: s.Name})
+	}
 	return &workloadcert.Client{
-		Addr:         server.Addr(),
-		ServerName:   server.Name,
+		Servers:      servers,
+		Kind:         kind,
 		RootFile:     c.CARootFile,
 		TokenFile:    c.TokenFile,
 		Cluster:      c.Cluster,

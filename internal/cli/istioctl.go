@@ -23,8 +23,8 @@ func counterpart(name string) string {
 		return "there is no such command; Envoy serves its statistics at /stats of its admin interface"
 	case "install", "manifest", "operator", "profile", "upgrade", "uninstall", "post-install", "tag", "revision":
 		return "there is no installer; kubectl applies the objects of deploy/"
-	case "kube-inject", "kube-uninject", "uninject", "check-inject", "injector", "add-to-mesh", "remove-from-mesh":
-		return "there is no injector; pods run meshctl agent, which starts Envoy"
+	case "check-inject", "injector", "add-to-mesh", "remove-from-mesh", "kube-uninject", "uninject":
+		return "there is no such command; to add the sidecar to pods of files: meshctl inject"
 	case "metrics":
 		return "there is no such command; control planes serve metrics at --monitoring-addr, Envoys at /stats/prometheus"
 	case "precheck":

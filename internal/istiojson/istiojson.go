@@ -4,6 +4,7 @@ package istiojson
 import (
 	"bytes"
 	"encoding/json"
+	"regexp"
 	"strings"
 	"time"
 
@@ -33,6 +34,13 @@ func Unmarshal(opts protojson.UnmarshalOptions, text []byte, into proto.Message)
 	}
 	return opts.Unmarshal(text, into)
 }
+
+// prefix matches the place in the JSON that protojson puts before its reasons. It varies the
+// space.
+var prefix = regexp.MustCompile(`^proto:[\s\x{00a0}]*(syntax error )?\(line \d+:\d+\): `)
+
+// Reason returns the reason of an error of Unmarshal, without the place in the JSON.
+func Reason(err error) string { return prefix.ReplaceAllString(err.Error(), "") }
 
 // inSeconds returns the JSON value of a message with all durations in seconds. It changes
 // the value.

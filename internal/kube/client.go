@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"path"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -125,8 +126,17 @@ func (c *Client) Delete(ctx context.Context, o Object) error {
 
 // one begins a request for one object, by its kind and name.
 func (c *Client) one(verb string, o Object) *rest.Request {
-	kind, _ := meta.UnsafeGuessKindToResource(o.GetObjectKind().GroupVersionKind())
+	kind := resourceOf(o.GetObjectKind().GroupVersionKind())
 	return c.request(verb, kind.GroupVersion(), kind.Resource, o.GetNamespace()).Name(o.GetName())
+}
+
+// resourceOf guesses the resource of a kind, without a request.
+func resourceOf(kind schema.GroupVersionKind) schema.GroupVersionResource {
+	resource, singular := meta.UnsafeGuessKindToResource(kind)
+	if strings.HasSuffix(singular.Resource, "way") {
+		resource.Resource = singular.Resource + "s" // gateways, unlike policies
+	}
+	return resource
 }
 
 // maxNames bounds the names that Names returns.

@@ -2,6 +2,7 @@ package mesh
 
 // Ports of Istio's contracts.
 const (
+	PortWebhooks        = 15017
 	PortEnvoyAdmin      = 15000
 	PortOutbound        = 15001
 	PortInbound         = 15006
@@ -47,6 +48,13 @@ const (
 	AnnotationSuppress = "galley.istio.io/analyze-suppress"
 )
 
+// The ConfigMap with the settings of the injector, in the system namespace, and its keys.
+const (
+	InjectorConfigMap = "istio-sidecar-injector"
+	InjectorKeyValues = "values"
+	InjectorKeyConfig = "config"
+)
+
 // TLSModeIstio is the value of LabelTLSMode on pods that accept mesh mTLS.
 const TLSModeIstio = "istio"
 
@@ -60,6 +68,11 @@ const (
 	SecretFileCertificate = "file-cert:"
 	SecretFileRoots       = "file-root:"
 )
+
+// MetadataRelay is the metadata of a node whose stream an agent of meshctl relays, with value
+// "true". It resumes streams with the endpoints that Envoy holds, unless a cluster waits for
+// endpoints.
+const MetadataRelay = "MESHCTL_RELAY"
 
 // GRPCServerListener is the prefix of the listener that a gRPC server requests. The
 // address on which the server listens follows.

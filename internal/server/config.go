@@ -139,6 +139,10 @@ type Config struct {
 	KeyExchanges   []tls.CurveID
 	HTTPAddr       string // readiness, version, status
 	MonitoringAddr string // metrics
+	HTTPSAddr      string // webhooks of the Kubernetes API; empty turns them off
+	// Revision is the value of the label istio.io/rev that selects this control plane; default
+	// default.
+	Revision string
 
 	// Profiling serves runtime profiles to commands of the same machine and user.
 	Profiling bool

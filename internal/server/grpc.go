@@ -25,17 +25,17 @@ func (s *Server) serveGRPC(ctx context.Context, stopHub func()) error {
 	for _, ready := range []<-chan struct{}{s.ca.Ready(), s.registry.Ready()} {
 		select {
 		case <-ctx.Done():
-			closeAll(s.plain, s.secure)
+			closeAll(s.plain, s.secure, s.webhooks)
 			return nil
 		case <-ready:
 		}
 	}
 	if !s.awaitFit(ctx) {
-		closeAll(s.plain, s.secure)
+		closeAll(s.plain, s.secure, s.webhooks)
 		return nil
 	}
 	if err := s.makeServing(); err != nil {
-		closeAll(s.plain, s.secure)
+		closeAll(s.plain, s.secure, s.webhooks)
 		return err
 	}
 	g, ctx := errgroup.WithContext(ctx) // a port that fails ends the others
@@ -65,6 +65,9 @@ func (s *Server) serveGRPC(ctx context.Context, stopHub func()) error {
 			Authenticate: s.authenticate, Certificate: s.clientCertificate, CheckNode: s.checkNode, Recheck: s.recheck, Trust: s.forAgents, Debug: s.debug,
 			Health: s.apis.health,
 		})
+	}
+	if s.webhooks != nil {
+		g.Go(func() error { return s.serveWebhooks(ctx) })
 	}
 	s.ready.Store(true)
 	if s.cfg.OnReady != nil {

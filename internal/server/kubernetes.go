@@ -1,6 +1,7 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"fmt"
@@ -35,6 +36,7 @@ type apiParts struct {
 	roots      *publish.Roots
 	tokens     *publish.Tokens
 	addresses  *publish.Addresses
+	webhooks   *publish.Webhooks
 	health     *workloadhealth.Reports
 	lease      *publish.Lease
 	announcer  *replicas.Announcer
@@ -53,6 +55,7 @@ func (s *Server) newAPIParts() {
 	renewals := counter("meshctl_remote_token_renewals_total", "Renewals of the tokens of remote secrets, by result: updated or error.")
 	healthWrites := counter("meshctl_workload_health_writes_total", "Writes of the health of workloads to their WorkloadEntries, by result: updated or error.")
 	addressWrites := counter("meshctl_address_writes_total", "Writes of allocated addresses to ServiceEntries, by result: updated or error.")
+	webhookWrites := counter("meshctl_webhook_configuration_writes_total", "Writes of the roots of the mesh to webhook configurations, by result: updated or error.")
 	writing := prometheus.NewGauge(prometheus.GaugeOpts{
 		Name: "meshctl_writer", Help: "Whether this replica holds the Lease, and so writes to Kubernetes.",
 	})
@@ -74,6 +77,10 @@ func (s *Server) newAPIParts() {
 	k.addresses = publish.NewAddresses(publish.AddressesConfig{
 		API: s.cfg.KubeAccess, Cluster: s.cfg.ClusterID, Written: counted(addressWrites), Now: s.cfg.Now, Log: s.cfg.log(logWriters),
 		Unwritten: func() []registry.UnwrittenAddresses { return s.registry.UnwrittenAddresses() },
+	})
+	k.webhooks = publish.NewWebhooks(publish.WebhooksConfig{
+		API: s.cfg.KubeAccess, Cluster: s.cfg.ClusterID, Revision: cmp.Or(s.cfg.Revision, defaultRevision),
+		Roots: s.servingRoots, Serving: s.ready.Load, Written: counted(webhookWrites), Log: s.cfg.log(logWriters),
 	})
 	k.health = workloadhealth.New(workloadhealth.Config{
 		Set: func(entry snapshot.PodKey, account string, is snapshot.Condition) {
@@ -174,6 +181,9 @@ func (s *Server) runAPIParts(ctx context.Context, g *errgroup.Group) {
 		if s.cfg.ConfigDir == "" { // else the ServiceEntries are files
 			tasks = append(tasks, s.apis.addresses.Run)
 		}
+		if s.webhooks != nil {
+			tasks = append(tasks, s.apis.webhooks.Run)
+		}
 		g.Go(func() error { return s.apis.lease.Run(ctx, tasks...) })
 		g.Go(func() error { return s.apis.announcer.Run(ctx) })
 	}
@@ -205,8 +215,10 @@ func (s *Server) apiNotes() []string {
 	if s.cfg.KubeAccess != nil {
 		note("writing to Kubernetes", s.apis.lease.Status().Problem)
 		note("addresses of hosts", s.apis.addresses.Problem())
+		note("webhook configurations", s.apis.webhooks.Problem())
 		note("being found by others", s.apis.announcer.Problem())
 	}
+	note("injection", s.injectionProblem())
 	for _, st := range s.apis.roots.Status() {
 		note(fmt.Sprintf("roots of the mesh in cluster %s", st.Cluster), st.Problem)
 	}

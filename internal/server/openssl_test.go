@@ -52,7 +52,7 @@ func TestServeOnOpenSSLCA(t *testing.T) {
 		t.Fatal(err)
 	}
 	client := workloadcert.Client{
-		Addr: s.secure.Addr().String(), ServerName: "istiod.istio-system.svc",
+		Servers:  []workloadcert.Server{{Addr: s.secure.Addr().String(), Name: "istiod.istio-system.svc"}},
 		RootFile: filepath.Join(caDir, "root-cert.pem"), TokenFile: filepath.Join(dir, "none"), Cluster: "cluster1",
 	}
 	current := &tls.Certificate{Certificate: [][]byte{leaf.Raw, ca.Cert.Raw}, PrivateKey: key, Leaf: leaf}

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// TestUnenforcedPoliciesAreAWarning: a security policy without effect that appears while the
+// TestUnenforcedPoliciesAreAWarning: a security policy that applies to no proxy and appears while the
 // server runs is a warning in /ready?verbose; the server stays ready.
 func TestUnenforcedPoliciesAreAWarning(t *testing.T) {
 	t.Parallel()
@@ -19,7 +19,7 @@ func TestUnenforcedPoliciesAreAWarning(t *testing.T) {
 	if _, body := get(t, s, "/ready?verbose"); strings.Contains(body, "warning") {
 		t.Errorf("/ready?verbose says %s", body)
 	}
-	write(t, dir, "policy.yaml", "apiVersion: security.istio.io/v1\nkind: AuthorizationPolicy\nmetadata: {name: deny-all, namespace: apps}\n")
+	write(t, dir, "policy.yaml", "apiVersion: security.istio.io/v1\nkind: AuthorizationPolicy\nmetadata: {name: deny-all, namespace: apps}\nspec: {targetRefs: [{kind: Service, name: web}], action: DENY, rules: [{}]}\n")
 	waitFor(t, "warning", func() bool {
 		code, body := get(t, s, "/ready?verbose")
 		return code == http.StatusOK && strings.Contains(body, warning)

@@ -68,7 +68,10 @@ type Server struct {
 	ready    atomic.Bool
 	draining atomic.Bool
 
-	http, monitoring, plain, secure, bundle net.Listener
+	http, monitoring, plain, secure, bundle, webhooks net.Listener
+
+	injection injection
+	reviews   *prometheus.CounterVec // requests of API servers
 
 	bundleEndpoint *ca.BundleEndpoint
 
@@ -87,6 +90,7 @@ func New(cfg Config) (_ *Server, err error) {
 	s := &Server{cfg: cfg, metrics: prometheus.NewRegistry(), fit: fitness{changed: make(chan struct{}, 1)}, changed: make(chan struct{}, 1)}
 	s.findings.Store(&knownFaults{})
 	s.metrics.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	s.reviews = newReviews(s.metrics)
 	s.newAPIParts()
 	if err := s.newTrust(); err != nil {
 		return nil, err
@@ -178,6 +182,7 @@ func (s *Server) listen() error {
 		{"--grpc-addr", s.cfg.GRPCAddr, &s.plain},
 		{"--secure-grpc-addr", s.cfg.SecureGRPCAddr, &s.secure},
 		{"--bundle-addr", s.cfg.BundleAddr, &s.bundle},
+		{"--https-addr", s.cfg.HTTPSAddr, &s.webhooks},
 	} {
 		if l.addr == "" {
 			continue

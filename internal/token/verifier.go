@@ -195,6 +195,37 @@ func UnverifiedIssuer(raw string) (string, error) {
 	return claims.Issuer, nil
 }
 
+// Unverified holds claims of a token whose signature was not checked, to explain why a token is
+// refused. A missing time is zero.
+type Unverified struct {
+	Issuer, Subject              string
+	Audiences                    []string
+	IssuedAt, NotBefore, Expires time.Time
+}
+
+// ParseUnverified returns the claims of a token in compact form. Errors never contain the
+// token.
+func ParseUnverified(raw string) (Unverified, error) {
+	_, text, err := split(raw)
+	if err != nil {
+		return Unverified{}, fmt.Errorf("token: %w", err)
+	}
+	var p payload
+	if err := json.Unmarshal(text, &p); err != nil {
+		return Unverified{}, errors.New("token: its claims are not the claims of a JWT")
+	}
+	at := func(d *jwt.NumericDate) time.Time {
+		if d == nil {
+			return time.Time{}
+		}
+		return d.Time()
+	}
+	return Unverified{
+		Issuer: p.Issuer, Subject: p.Subject, Audiences: p.Audience,
+		IssuedAt: at(p.IssuedAt), NotBefore: at(p.NotBefore), Expires: at(p.Expiry),
+	}, nil
+}
+
 func signedClaims(raw string, key jose.JSONWebKey, alg jose.SignatureAlgorithm) ([]byte, error) {
 	signed, err := jose.ParseSignedCompact(raw, []jose.SignatureAlgorithm{alg})
 	if err != nil {

@@ -28,14 +28,16 @@ type program struct {
 	log harness.LogBuffer
 }
 
-// run starts meshctl agent with the flags.
-func run(t *testing.T, f agentconfig.Flags) *program {
+// run starts meshctl agent with the flags, in the directory dir or, if it is empty, in the
+// directory of the test.
+func run(t *testing.T, f agentconfig.Flags, dir string) *program {
 	t.Helper()
 	p := &program{running: running{done: make(chan error, 1), http: dial.HTTPClient(deadline, nil)}}
 	p.cmd = exec.CommandContext(t.Context(), meshctl, "agent",
 		"--pod-name", f.PodName, "--pod-namespace", f.PodNamespace, "--service-account", f.ServiceAccount,
 		"--bind-address", f.BindAddress, "--discovery-address", f.DiscoveryAddress, "--root-ca", f.RootCA, "--token", f.Token,
 		"--config-path", f.ConfigPath, "--envoy", f.Envoy, "--concurrency", "1", "--termination-drain-duration", "0s")
+	p.cmd.Dir = dir
 	p.cmd.Stdout, p.cmd.Stderr = &p.log, &p.log
 	if err := p.cmd.Start(); err != nil {
 		t.Fatal(err)
@@ -79,7 +81,7 @@ func TestKilled(t *testing.T) {
 	dir := harness.ShortDir(t)
 	flags := flagsFor(t, ca, dir)
 
-	p := run(t, flags)
+	p := run(t, flags, "")
 	if err := syscall.Kill(p.envoy(t), syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
@@ -91,7 +93,7 @@ func TestKilled(t *testing.T) {
 	}
 	wantEmpty(t, flags.ConfigPath)
 
-	p = run(t, flags)
+	p = run(t, flags, "")
 	orphan := p.envoy(t)
 	if err := p.cmd.Process.Kill(); err != nil {
 		t.Fatal(err)
@@ -106,7 +108,7 @@ func TestKilled(t *testing.T) {
 		return nil
 	})
 
-	p = run(t, flags)
+	p = run(t, flags, "")
 	if err := p.cmd.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
@@ -123,7 +125,7 @@ func TestRequest(t *testing.T) {
 	ca.Serve(t, func(s *grpc.Server) {
 		discoveryv3.RegisterAggregatedDiscoveryServiceServer(s, &controlPlane{})
 	})
-	p := run(t, flagsFor(t, ca, harness.ShortDir(t)))
+	p := run(t, flagsFor(t, ca, harness.ShortDir(t)), "")
 	command := func(want int, args ...string) string {
 		t.Helper()
 		cmd := exec.CommandContext(t.Context(), meshctl, append([]string{"agent"}, args...)...)

@@ -75,7 +75,8 @@ func startNode(t *testing.T, objects string) *node {
 	if err := os.WriteFile(filepath.Join(mesh, "cluster1", "mesh.yaml"), []byte(objects), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	stop := startControlPlane(t, n.dir, mesh, "127.3.0.2:15010", n.discovery)
+	makeAuthorities(t, n.dir)
+	stop := serveMeshAt(t, n.discovery, n.dir, mesh)
 	n.stopControlPlane = func() {
 		if !n.controlPlaneStopped {
 			n.controlPlaneStopped = true

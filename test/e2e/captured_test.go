@@ -108,22 +108,37 @@ func (p *proxy) start(t *testing.T, dir, secure string, env ...string) (stop fun
 // with a CA and a token issuer in dir, and returns its two xDS addresses.
 func controlPlane(t *testing.T, dir, mesh string, flags ...string) (plain, secure string) {
 	t.Helper()
-	plain, secure = "127.3.0.2:15010", "127.3.0.2:15012"
-	t.Cleanup(startControlPlane(t, dir, mesh, plain, secure, flags...))
-	return plain, secure
+	makeAuthorities(t, dir)
+	t.Cleanup(serveMesh(t, dir, mesh, flags...))
+	return plainXDS, secureXDS
 }
 
-// startControlPlane is controlPlane at two addresses, until stop is called.
-func startControlPlane(t *testing.T, dir, mesh, plain, secure string, flags ...string) (stop func()) {
+// makeAuthorities makes the CA and the token issuer of a control plane in dir.
+func makeAuthorities(t *testing.T, dir string) {
 	t.Helper()
 	mustRun(t, "certs", "root-ca", "--out", filepath.Join(dir, "root"))
 	mustRun(t, "certs", "intermediate-ca", "--root", filepath.Join(dir, "root"), "--out", filepath.Join(dir, "ca"), "cluster1")
 	mustRun(t, "token", "issuer", "--out", filepath.Join(dir, "issuer"))
+}
+
+// Addresses of the control plane that serveMesh starts.
+const plainXDS, secureXDS = "127.3.0.2:15010", "127.3.0.2:15012"
+
+// serveMesh runs meshctl serve as cluster1 of a mesh of two directories, with the CA and the
+// issuer in dir, until stop is called.
+func serveMesh(t *testing.T, dir, mesh string, flags ...string) (stop func()) {
+	t.Helper()
+	return serveMeshAt(t, secureXDS, dir, mesh, flags...)
+}
+
+// serveMeshAt is serveMesh with another address for proxies with certificates.
+func serveMeshAt(t *testing.T, secure, dir, mesh string, flags ...string) (stop func()) {
+	t.Helper()
 	stop = background(t, filepath.Join(dir, "serve.log"), dir, nil, append([]string{
 		"serve", "--cluster-id", "cluster1",
 		"--config-dir", absolute(t, filepath.Join(mesh, "cluster1")), "--remote-dir", "cluster2=" + absolute(t, filepath.Join(mesh, "cluster2")),
 		"--ca-dir", filepath.Join(dir, "ca", "cluster1"), "--token-issuer", "cluster1=" + filepath.Join(dir, "issuer"),
-		"--grpc-addr", plain, "--secure-grpc-addr", secure, "--http-addr", "127.3.0.2:8080", "--monitoring-addr", "127.3.0.2:15014",
+		"--grpc-addr", plainXDS, "--secure-grpc-addr", secure, "--http-addr", "127.3.0.2:8080", "--monitoring-addr", "127.3.0.2:15014",
 	}, flags...)...)
 	eventually(t, "the control plane listens", func() error {
 		conn, err := net.Dial("tcp", secure)

@@ -5,6 +5,7 @@ package bootstrap
 
 import (
 	"bytes"
+	"cmp"
 	"crypto/tls"
 	"encoding/json"
 	"fmt"
@@ -44,6 +45,9 @@ type Config struct {
 	// SDSSocket is the path of the Unix socket that serves Envoy's secrets. Its directory
 	// holds nothing else, so that it can be closed to other users.
 	SDSSocket string
+	// WorkloadSocket, if set, is the path of the Unix socket of another SPIFFE agent, which
+	// serves the certificate of the workload instead.
+	WorkloadSocket string
 
 	// XDSSocket is the path of the Unix socket that relays xDS streams. Direct
 	// makes Envoy connect to the control plane itself.
@@ -137,7 +141,7 @@ func build(c Config) (*bootstrapv3.Bootstrap, error) {
 			Clusters: []*clusterv3.Cluster{
 				localCluster(clusterStats, c.Local, c.AdminPort),
 				localCluster(clusterAgent, c.Local, c.StatusPort),
-				p.socketCluster(ClusterSDS, c.SDSSocket),
+				p.socketCluster(ClusterSDS, cmp.Or(c.WorkloadSocket, c.SDSSocket)),
 				xds,
 			},
 		},

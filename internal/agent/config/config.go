@@ -16,6 +16,7 @@ import (
 
 	"github.com/meshctl/meshctl/internal/agent/bootstrap"
 	"github.com/meshctl/meshctl/internal/agent/probe"
+	"github.com/meshctl/meshctl/internal/agent/workloadcert"
 	"github.com/meshctl/meshctl/internal/mesh"
 )
 
@@ -28,6 +29,9 @@ type Config struct {
 	Identity mesh.Identity
 	Cluster  mesh.ClusterID
 	CA       bootstrap.Server
+	// MoreDiscovery and MoreCA are further addresses of the control plane and of the
+	// certificate authority, used in turn when one is unavailable.
+	MoreDiscovery, MoreCA []bootstrap.Server
 	// CARootFile holds the roots of the certificate authority, PEM.
 	CARootFile string
 	// CRLFile holds revocation lists, PEM. While it does not exist, the lists come from the
@@ -35,6 +39,9 @@ type Config struct {
 	CRLFile   string
 	TokenFile string
 	SecretTTL time.Duration
+	// CertFiles, if set, hold the certificate of the workload, which is then not requested.
+	// ProvisionedFiles hold a certificate that proves the identity in the first request.
+	CertFiles, ProvisionedFiles *workloadcert.Files
 	// Grace is the share of a certificate's lifetime that is left at renewal, plus or minus
 	// Jitter.
 	Grace, Jitter float64
@@ -103,6 +110,9 @@ type Input struct {
 	PodAnnotations []byte
 	// Interfaces are the addresses of this machine.
 	Interfaces []netip.Addr
+	// Exists reports whether a file exists, and Live whether a process serves the Unix socket at
+	// a path. Nil means that there are none.
+	Exists, Live func(path string) bool
 	// CPULimit is the number of processors that the agent and Envoy may use, and MemoryLimit
 	// their memory in bytes; 0 means no limit.
 	CPULimit    int
@@ -146,6 +156,7 @@ func Resolve(in Input) (cfg Config, warnings []string, err error) {
 	r.envoy(&cfg, pc)
 	r.lifecycle(&cfg, pc, &in)
 	r.proxyless(&cfg)
+	r.identitySource(&cfg, &in)
 	r.nodeMetadata(&cfg, pc, in.PodLabels)
 	r.dns(&cfg)
 	r.probe(&cfg, pc.GetReadinessProbe())

@@ -221,6 +221,28 @@ func TestAddresses(t *testing.T) {
 	}
 }
 
+// TestSeveralControlPlanes: addresses that commas separate are used in turn, each with the name
+// of its host or with ISTIOD_SAN.
+func TestSeveralControlPlanes(t *testing.T) {
+	in := Input{Environ: append(base(), "PROXY_CONFIG=discoveryAddress: 'a.svc:15012, 10.0.0.1:15012'")}
+	cfg, _, err := Resolve(in)
+	if err != nil {
+		t.Fatal(err)
+	}
+	first, second := bootstrap.Server{Host: "a.svc", Port: 15012, Name: "a.svc"}, bootstrap.Server{Host: "10.0.0.1", Port: 15012, Name: defaultServerName}
+	if diff := cmp.Diff([]any{first, []bootstrap.Server{second}, first, []bootstrap.Server{second}}, []any{cfg.Discovery, cfg.MoreDiscovery, cfg.CA, cfg.MoreCA}); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	in.Flags.NoRelay = "true"
+	if _, _, err := Resolve(in); err == nil || !strings.Contains(err.Error(), "--no-relay") {
+		t.Errorf("several addresses without a relay: %v", err)
+	}
+	in.Flags.NoRelay, in.Environ = "", append(in.Environ, "ISTIOD_SAN=x.svc", "CA_ADDR=ca.svc:1")
+	if cfg, _, err = Resolve(in); err != nil || cfg.MoreDiscovery[0].Name != "x.svc" || cfg.CA.Name != "ca.svc" || cfg.MoreCA != nil {
+		t.Errorf("with ISTIOD_SAN: %+v, %+v, %v", cfg.MoreDiscovery, cfg.CA, err)
+	}
+}
+
 func TestMetadata(t *testing.T) {
 	cfg, warnings, err := Resolve(Input{
 		Environ: append(base(),
@@ -239,7 +261,7 @@ func TestMetadata(t *testing.T) {
 		"PILOT_SAN": []any{"istiod.istio-system.svc"}, "ENVOY_STATUS_PORT": 15021, "ENVOY_PROMETHEUS_PORT": 15090,
 		"LABELS":        map[string]any{"app": "client", "version": "v2", "quote": `a "b"`},
 		"STATIC_LABELS": map[string]any{"version": "v2", "pod-template-hash": "x"},
-		"WORKLOAD_NAME": "client", "CLUSTER_ID": "cluster1", "REQUESTED_NETWORK_VIEW": "n1,n2", "MORE": "more",
+		"WORKLOAD_NAME": "client", "CLUSTER_ID": "cluster1", "REQUESTED_NETWORK_VIEW": "n1,n2", "MORE": "more", "MESHCTL_RELAY": "true",
 		"A": "1", "B": []any{true, 2.0}, "ISTIO_VERSION": "meshctl-v1.4.0",
 		"PROXY_CONFIG": map[string]any{
 			"configPath": "./etc/istio/proxy", "serviceCluster": "istio-proxy", "drainDuration": "45s", "terminationDrainDuration": "5s",

@@ -12,6 +12,8 @@ import (
 
 	"google.golang.org/protobuf/encoding/protojson"
 	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
+
+	"github.com/meshctl/meshctl/internal/mesh"
 )
 
 // Prefixes of the environment variables that become node metadata, as text and as the fields
@@ -36,6 +38,9 @@ func (r *resolver) nodeMetadata(cfg *Config, pc *meshv1alpha1.ProxyConfig, podLa
 	known["LABELS"] = labels
 	if len(static) > 0 {
 		known["STATIC_LABELS"] = static
+	}
+	if !cfg.Direct && !cfg.NoEnvoy {
+		known[mesh.MetadataRelay] = "true"
 	}
 	known["PROXY_CONFIG"] = r.proxyConfigObject(pc)
 

@@ -191,19 +191,18 @@ func (r *resolver) servers(cfg *Config, pc *meshv1alpha1.ProxyConfig) {
 	}
 	discovery := setting{pc.GetDiscoveryAddress(), "discoveryAddress of PROXY_CONFIG (or --discovery-address)"}
 	ca := r.pick("ca-address", r.flags.CAAddress, "CA_ADDR", discovery.value)
-	cfg.Discovery = r.server(discovery)
-	cfg.CA = cfg.Discovery
-	if ca.value != discovery.value {
-		cfg.CA = r.server(ca)
+	san := r.lookup("ISTIOD_SAN")
+	if san != "" && !mesh.IsDNSName(san) {
+		r.errorf("ISTIOD_SAN=%q is not a DNS name", san)
 	}
-	if san := r.lookup("ISTIOD_SAN"); san != "" {
-		if !mesh.IsDNSName(san) {
-			r.errorf("ISTIOD_SAN=%q is not a DNS name", san)
-		}
-		cfg.Discovery.Name = san
-		if ca.value == discovery.value {
-			cfg.CA.Name = san
-		}
+	cfg.Discovery, cfg.MoreDiscovery = r.serverList(discovery, san)
+	cfg.CA, cfg.MoreCA = cfg.Discovery, cfg.MoreDiscovery
+	if ca.value != discovery.value {
+		cfg.CA, cfg.MoreCA = r.serverList(ca, "")
+	}
+	cfg.Direct = r.boolean(setting{cmp.Or(r.flags.NoRelay, "false"), "--no-relay"})
+	if cfg.Direct && len(cfg.MoreDiscovery) > 0 {
+		r.errorf("%s=%q has several addresses: Envoy itself (--no-relay) connects to one", discovery.from, discovery.value)
 	}
 	cfg.FollowRoots = r.boolean(setting{cmp.Or(r.lookup(followRoots), "false"), followRoots})
 	cfg.Delta = r.boolean(r.pick("delta", r.flags.Delta, "ISTIO_DELTA_XDS", "true"))
@@ -238,6 +237,21 @@ func (r *resolver) proxyless(cfg *Config) {
 	cfg.CertDir = r.pick("output-certs", r.flags.OutputCerts, "OUTPUT_CERTS", dir).value
 }
 
+// serverList resolves a list of addresses that commas separate. Their certificates must hold
+// name or, if it is empty, the names of their hosts.
+func (r *resolver) serverList(s setting, name string) (first bootstrap.Server, more []bootstrap.Server) {
+	for i, addr := range strings.Split(s.value, ",") {
+		server := r.server(setting{strings.TrimSpace(addr), s.from})
+		server.Name = cmp.Or(name, server.Name)
+		if i == 0 {
+			first = server
+		} else {
+			more = append(more, server)
+		}
+	}
+	return first, more
+}
+
 func (r *resolver) server(s setting) bootstrap.Server {
 	host, portText, err := net.SplitHostPort(s.value)
 	if err != nil {
@@ -267,7 +281,6 @@ func (r *resolver) envoy(cfg *Config, pc *meshv1alpha1.ProxyConfig) {
 	cfg.ConfigPath = pc.GetConfigPath()
 	cfg.SDSSocket = filepath.Join(cfg.ConfigPath, "sds", "socket")
 	cfg.XDSSocket = filepath.Join(cfg.ConfigPath, "XDS")
-	cfg.Direct = r.boolean(setting{cmp.Or(r.flags.NoRelay, "false"), "--no-relay"})
 	cfg.InPod = r.lookup("KUBERNETES_SERVICE_HOST") != ""
 	cfg.EnvoyPath = cmp.Or(pc.GetBinaryPath(), "envoy")
 	cfg.Concurrency = int(pc.GetConcurrency().GetValue())

@@ -11,15 +11,14 @@ const (
 )
 
 // retry calls do until ctx ends, with a wait between calls that doubles up to maxRetry, and
-// starts over after a call that was longer than the wait. jitter returns a number from 0 to
-// 1: proxies that lost the same control plane must not come back together. failed is
-// called with the error of each call and the time until the next.
-func retry(ctx context.Context, now func() time.Time, jitter func() float64, do func(context.Context) error, failed func(err error, wait time.Duration)) {
+// starts over after a call that worked. jitter returns a number from 0 to 1: proxies that lost
+// the same control plane must not come back together. failed is called with the error of each
+// call and the time until the next.
+func retry(ctx context.Context, jitter func() float64, do func(context.Context) (worked bool, err error), failed func(err error, wait time.Duration)) {
 	longest := minRetry
 	for {
-		began := now()
-		err := do(ctx)
-		if now().Sub(began) > longest {
+		worked, err := do(ctx)
+		if worked {
 			longest = minRetry
 		}
 		if ctx.Err() != nil {

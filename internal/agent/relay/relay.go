@@ -13,7 +13,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
-	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/types/known/anypb"
@@ -50,7 +49,6 @@ type Relay struct {
 	// stream of Envoy. Envoy does not receive them.
 	Handlers map[string]Handler
 	Log      *slog.Logger
-	Now      func() time.Time
 	// Jitter returns a random number from 0 to 1. It may be called by several goroutines.
 	Jitter func() float64
 

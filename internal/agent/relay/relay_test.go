@@ -35,7 +35,7 @@ func TestServe(t *testing.T) {
 		Call: func(ctx context.Context, do func(context.Context, grpc.ClientConnInterface) error) error {
 			return do(ctx, conn)
 		},
-		Log: slog.New(slog.DiscardHandler), Now: time.Now, Jitter: func() float64 { return 0 },
+		Log: slog.New(slog.DiscardHandler), Jitter: func() float64 { return 0 },
 	}
 	ctx, stop := context.WithCancel(context.Background())
 	client := dial(t, listen(t, func(l net.Listener) error { return r.Serve(ctx, l) }, stop))

@@ -216,6 +216,11 @@ func (s *session) takeUpstream(e event) error {
 		for _, sub := range s.order {
 			sub.disconnected()
 		}
+		// Envoy accepts clusters when they have their endpoints. Until then it may wait for
+		// endpoints that it holds.
+		if c, e := s.subs[xdswire.ClusterType], s.subs[xdswire.EndpointType]; c != nil && e != nil && len(c.open) > 0 {
+			e.content.forget()
+		}
 		// Before the first response, the proxy has nothing to keep and learns the reason.
 		if c := status.Code(e.err); !s.responded && c != codes.Unavailable && c != codes.Unknown && c != codes.Canceled {
 			return e.err

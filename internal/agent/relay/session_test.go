@@ -90,7 +90,7 @@ func newRelayTest[Q, R proto.Message](t *testing.T, v xdswire.Variant, handlers 
 	ctx, stop := context.WithCancel(t.Context())
 	rt := &relayTest[Q, R]{t: t, planes: make(chan *pipe, 1), done: make(chan error, 1), stop: stop}
 	rt.proxy = &pipe{ctx, make(chan []byte), make(chan []byte, 100), io.EOF}
-	rt.relay = &Relay{Call: rt.call, Handlers: handlers, Log: slog.New(slog.DiscardHandler), Now: time.Now, Jitter: func() float64 { return 0.5 }}
+	rt.relay = &Relay{Call: rt.call, Handlers: handlers, Log: slog.New(slog.DiscardHandler), Jitter: func() float64 { return 0.5 }}
 	go func() { rt.done <- newSession(rt.relay, v, serverStream{pipe: rt.proxy}).run(ctx) }()
 	t.Cleanup(func() {
 		stop()
@@ -213,10 +213,13 @@ func TestDeltaResumes(t *testing.T) {
 			Node: testNode(), TypeUrl: xdswire.ClusterType,
 			InitialResourceVersions: map[string]string{"a": "1", "b": "", "gone": ""},
 		})
-		rt.want(plane, &dreq{
+		rt.want(plane, &dreq{ // a cluster may wait for endpoints
 			TypeUrl: xdswire.EndpointType, ResourceNamesSubscribe: []string{"a", "b"},
-			InitialResourceVersions: map[string]string{"a": "", "b": "6"},
+			InitialResourceVersions: map[string]string{"a": "", "b": ""},
 		})
+		ends := rt.respond(plane, &dresp{TypeUrl: xdswire.EndpointType, Nonce: "1", Resources: []*discoveryv3.Resource{resource("a", "5"), resource("b", "6")}})
+		rt.request(&dreq{TypeUrl: xdswire.EndpointType, ResponseNonce: ends.GetNonce()})
+		rt.want(plane, &dreq{TypeUrl: xdswire.EndpointType, ResponseNonce: "1"})
 		// The late answer reaches no control plane, but its names do.
 		rt.request(&dreq{TypeUrl: xdswire.ClusterType, ResponseNonce: open.GetNonce()})
 		rt.wantNone(plane)
@@ -239,7 +242,7 @@ func TestDeltaResumes(t *testing.T) {
 			TypeUrl: xdswire.EndpointType, ResourceNamesSubscribe: []string{"b", "c"},
 			InitialResourceVersions: map[string]string{"b": "6"},
 		})
-		if c := rt.relay.Counts(); c.Terminations != 2 || c.Failures != 0 || c.Responses != 5 {
+		if c := rt.relay.Counts(); c.Terminations != 2 || c.Failures != 0 || c.Responses != 6 {
 			t.Errorf("counts: %+v", c)
 		}
 	})

@@ -46,10 +46,12 @@ type Stream struct {
 // holds when ctx ends is still sent.
 func (s *Stream) Run(ctx context.Context) error {
 	var last *string // the last health report
-	retry(ctx, s.Now, s.Rand.Float64, func(ctx context.Context) error {
-		return s.Call(ctx, func(ctx context.Context, conn grpc.ClientConnInterface) error {
+	retry(ctx, s.Rand.Float64, func(ctx context.Context) (worked bool, err error) {
+		opened := s.Now()
+		err = s.Call(ctx, func(ctx context.Context, conn grpc.ClientConnInterface) error {
 			return s.converse(ctx, conn, &last)
 		})
+		return s.Now().Sub(opened) > maxRetry, err // health has no responses
 	}, func(err error, _ time.Duration) {
 		s.Log.Warn("the agent has no stream to the control plane at the moment: known resources stay, health is reported later", "error", err)
 	})

@@ -56,6 +56,8 @@ type content interface {
 	accepted(e *envelope)
 	// doubted notes that the proxy may have used a part of a response, or nothing.
 	doubted(e *envelope)
+	// forget means that the proxy may hold no version of its resources.
+	forget()
 	// answer adds an answer to those not sent yet.
 	answer(list []answer, a answer) []answer
 	// count returns the number of names.
@@ -201,6 +203,12 @@ func (c *deltaContent) hold(name, version string) {
 	}
 }
 
+func (c *deltaContent) forget() {
+	for name := range c.versions {
+		c.versions[name] = ""
+	}
+}
+
 // answer keeps every answer, because the control plane waits for each.
 func (c *deltaContent) answer(list []answer, a answer) []answer { return append(list, a) }
 
@@ -228,6 +236,8 @@ func (c *sotwContent) next(r *request) { r.names, r.version = c.names, c.version
 func (c *sotwContent) accepted(e *envelope) { c.version = e.version }
 
 func (c *sotwContent) doubted(*envelope) {}
+
+func (c *sotwContent) forget() {}
 
 // answer keeps the newest answer, which replaces earlier ones. A NACK stays until it is
 // sent: a repetition of its nonce is not an ACK.

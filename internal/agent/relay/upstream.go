@@ -27,18 +27,18 @@ type event struct {
 
 // connect keeps a stream to the control plane open until ctx ends.
 func (s *session) connect(ctx context.Context) {
-	retry(ctx, s.Now, s.Jitter, func(ctx context.Context) error {
-		opened := false
-		err := s.Call(ctx, func(ctx context.Context, conn grpc.ClientConnInterface) error {
-			return s.converse(ctx, conn, &opened)
+	retry(ctx, s.Jitter, func(ctx context.Context) (worked bool, err error) {
+		var p progress
+		err = s.Call(ctx, func(ctx context.Context, conn grpc.ClientConnInterface) error {
+			return s.converse(ctx, conn, &p)
 		})
-		if opened {
+		if p.opened {
 			s.counters.terminations.Add(1)
 		} else {
 			s.counters.failures.Add(1)
 		}
 		s.emit(event{err: err})
-		return err
+		return p.responded, err
 	}, func(err error, wait time.Duration) {
 		s.log.Warn("the relay has no stream to the control plane at the moment: the proxy keeps its configuration",
 			"error", err, "retry_in", wait.Round(time.Millisecond).String())
@@ -55,8 +55,11 @@ func (s *session) emit(e event) bool {
 	}
 }
 
+// progress is how far a stream has come.
+type progress struct{ opened, responded bool }
+
 // converse opens a stream and keeps it until it ends.
-func (s *session) converse(ctx context.Context, conn grpc.ClientConnInterface, opened *bool) error {
+func (s *session) converse(ctx context.Context, conn grpc.ClientConnInterface, p *progress) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	var sender sync.WaitGroup
 	defer sender.Wait()
@@ -80,7 +83,7 @@ func (s *session) converse(ctx context.Context, conn grpc.ClientConnInterface, o
 			}
 		}
 	})
-	if *opened = s.emit(event{opened: &upstream{requests, cancel}}); !*opened {
+	if p.opened = s.emit(event{opened: &upstream{requests, cancel}}); !p.opened {
 		return context.Cause(ctx)
 	}
 	for {
@@ -95,6 +98,7 @@ func (s *session) converse(ctx context.Context, conn grpc.ClientConnInterface, o
 		if err != nil {
 			return err
 		}
+		p.responded = true
 		if !s.emit(event{response: &m, envelope: e}) {
 			return context.Cause(ctx)
 		}

@@ -51,16 +51,22 @@ func (c *Certificate) client() *tls.Certificate {
 }
 
 // check returns a Certificate if the response is for the key and the identity, and leads to
-// its roots. A wrong clock must not keep a workload from its certificate, so check verifies
-// at the time of the certificate's life that is nearest to now.
+// its roots. A wrong clock must not keep a workload from its certificate.
 func check(id mesh.Identity, key crypto.Signer, r Response, now time.Time) (*Certificate, error) {
+	leaf := r.Chain[0]
+	if len(leaf.URIs) != 1 || leaf.URIs[0].String() != id.String() {
+		return nil, fmt.Errorf("the certificate is for %v, want %s: do POD_NAMESPACE, SERVICE_ACCOUNT and TRUST_DOMAIN fit the token?", leaf.URIs, id)
+	}
+	return verified(key, r, now)
+}
+
+// verified returns a Certificate if the response is for the key and leads to its roots at the
+// time of the certificate's life that is nearest to now.
+func verified(key crypto.Signer, r Response, now time.Time) (*Certificate, error) {
 	leaf := r.Chain[0]
 	pub, ok := leaf.PublicKey.(interface{ Equal(crypto.PublicKey) bool })
 	if !ok || !pub.Equal(key.Public()) {
-		return nil, errors.New("the certificate is for another key than the request")
-	}
-	if len(leaf.URIs) != 1 || leaf.URIs[0].String() != id.String() {
-		return nil, fmt.Errorf("the certificate is for %v, want %s: do POD_NAMESPACE, SERVICE_ACCOUNT and TRUST_DOMAIN fit the token?", leaf.URIs, id)
+		return nil, errors.New("the certificate is for another key")
 	}
 	at := now
 	if at.Before(leaf.NotBefore) {
@@ -76,7 +82,7 @@ func check(id mesh.Identity, key crypto.Signer, r Response, now time.Time) (*Cer
 		KeyUsages:     []x509.ExtKeyUsage{x509.ExtKeyUsageAny},
 	})
 	if err != nil {
-		return nil, fmt.Errorf("the certificate does not lead to a root of the response: %w", err)
+		return nil, fmt.Errorf("the certificate does not lead to a root: %w", err)
 	}
 	return &Certificate{key: key, chain: r.Chain, roots: r.Roots}, nil
 }

@@ -8,9 +8,11 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/metadata"
@@ -34,16 +36,25 @@ const (
 // For each request it reads its files, as they may be rotated, and opens a connection, as
 // requests are hours apart.
 type Client struct {
-	// Addr is host:port of the authority. Its certificate must be for ServerName and lead to
-	// the roots in RootFile, PEM.
-	Addr, ServerName, RootFile string
+	// Servers are the addresses of the authority. A call that finds a server unavailable is
+	// an error; the next call uses the next server.
+	Servers []Server
+	// Kind is what the servers are, in errors.
+	Kind string
+	// RootFile holds the roots of the servers' certificates, PEM.
+	RootFile string
 	// TokenFile holds the token that proves the identity of the workload.
 	TokenFile string
 	// Cluster is the cluster that issued the token.
 	Cluster mesh.ClusterID
 	// KeyExchanges are the offered key exchanges; empty means Go's default.
 	KeyExchanges []tls.CurveID
+
+	failed atomic.Uint32 // calls that found their server unavailable
 }
+
+// Server is an address, host:port, and the name that the certificate there must hold.
+type Server struct{ Addr, Name string }
 
 // Current holds the certificate and roots of the last response. Either may be missing.
 type Current struct {
@@ -118,7 +129,9 @@ func (c *Client) call(ctx context.Context, roots []*x509.Certificate, current Cu
 	case current.Certificate == nil:
 		return fmt.Errorf("without a certificate, a token must prove who the workload is: %w", err)
 	}
-	config, err := dial.TLSConfig(certs.EncodeCerts(slices.Concat(roots, current.Roots)...), c.ServerName)
+	failed := c.failed.Load()
+	server := c.Servers[int(failed)%len(c.Servers)]
+	config, err := dial.TLSConfig(certs.EncodeCerts(slices.Concat(roots, current.Roots)...), server.Name)
 	if err != nil {
 		return err
 	}
@@ -126,7 +139,7 @@ func (c *Client) call(ctx context.Context, roots []*x509.Certificate, current Cu
 	if current.Certificate != nil {
 		config.Certificates = []tls.Certificate{*current.Certificate}
 	}
-	conn, err := grpc.NewClient(c.Addr,
+	conn, err := grpc.NewClient(server.Addr,
 		grpc.WithTransportCredentials(credentials.NewTLS(config)),
 		grpc.WithNoProxy(),
 		grpc.WithDisableServiceConfig(),
@@ -143,7 +156,10 @@ func (c *Client) call(ctx context.Context, roots []*x509.Certificate, current Cu
 	}()
 	err = do(metadata.NewOutgoingContext(ctx, header), conn)
 	if s, ok := status.FromError(err); ok && err != nil {
-		return &answerError{fmt.Sprintf("certificate authority %s: %s: %s", c.Addr, s.Code(), s.Message()), s}
+		if s.Code() == codes.Unavailable {
+			c.failed.CompareAndSwap(failed, failed+1) // other calls may have found the same
+		}
+		return &answerError{fmt.Sprintf("%s %s: %s: %s", c.Kind, server.Addr, s.Code(), s.Message()), s}
 	}
 	return err
 }

@@ -22,7 +22,7 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func newClient(ca *certstest.IstioCA) *Client {
-	return &Client{Addr: ca.Addr, ServerName: certstest.ServerName, RootFile: ca.RootFile, TokenFile: ca.TokenFile, Cluster: "cluster1"}
+	return &Client{Servers: []Server{{ca.Addr, certstest.ServerName}}, Kind: "certificate authority", RootFile: ca.RootFile, TokenFile: ca.TokenFile, Cluster: "cluster1"}
 }
 
 // get requests a certificate and checks the response.
@@ -139,11 +139,11 @@ func TestClientSignFails(t *testing.T) {
 		"no root file":      {func(c *Client) { c.RootFile = filepath.Join(dir, "none") }, "none"},
 		"bad root file":     {func(c *Client) { c.RootFile = file("junk", "junk") }, "junk"},
 		"other root":        {func(c *Client) { c.RootFile = stranger.RootFile }, "unknown authority"},
-		"other server name": {func(c *Client) { c.ServerName = "other.svc" }, "other.svc"},
+		"other server name": {func(c *Client) { c.Servers[0].Name = "other.svc" }, "other.svc"},
 		"no token":          {func(c *Client) { c.TokenFile = filepath.Join(dir, "missing") }, "missing"},
 		"empty token":       {func(c *Client) { c.TokenFile = file("empty", " \n") }, "is empty"},
 		"binary token":      {func(c *Client) { c.TokenFile = file("binary", "a\x00b") }, "does not hold a token"},
-		"nobody there":      {func(c *Client) { c.Addr = "127.0.0.1:1" }, "127.0.0.1:1: Unavailable"},
+		"nobody there":      {func(c *Client) { c.Servers[0].Addr = "127.0.0.1:1" }, "127.0.0.1:1: Unavailable"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := newClient(ca)
@@ -164,10 +164,10 @@ func TestNoTokenForStrangers(t *testing.T) {
 	stranger.Serve(t)
 	for name, change := range map[string]func(*Client){
 		"wrong certificate": func(*Client) {},
-		"wrong name":        func(c *Client) { c.RootFile, c.ServerName = stranger.RootFile, "other.svc" },
+		"wrong name":        func(c *Client) { c.RootFile, c.Servers[0].Name = stranger.RootFile, "other.svc" },
 	} {
 		c := newClient(ca)
-		c.Addr = stranger.Addr
+		c.Servers[0].Addr = stranger.Addr
 		change(c)
 		if _, err := get(t, c, nil); err == nil || strings.Contains(err.Error(), "accepted") {
 			t.Errorf("%s: %v", name, err)
@@ -265,4 +265,21 @@ func FuzzParseResponse(f *testing.F) {
 			t.Error("an answer without certificate is accepted")
 		}
 	})
+}
+
+// TestClientFailsOver: after a call that found its server unavailable, the next call uses the
+// next server, and later calls stay with it.
+func TestClientFailsOver(t *testing.T) {
+	ca := certstest.NewIstioCA(t)
+	ca.Serve(t)
+	c := newClient(ca)
+	c.Servers = append([]Server{{"127.0.0.1:1", certstest.ServerName}}, c.Servers...)
+	if _, err := get(t, c, nil); err == nil {
+		t.Fatal("a server that does not exist signed")
+	}
+	for range 2 {
+		if _, err := get(t, c, nil); err != nil {
+			t.Error(err)
+		}
+	}
 }

@@ -27,8 +27,14 @@ type Signer interface {
 	Sign(ctx context.Context, csr []byte, ttl time.Duration, current Current) (Response, error)
 }
 
-// Config of a Manager. All fields are needed.
+// Config of a Manager. All fields are needed, except Files and Provisioned.
 type Config struct {
+	// Files, if set, hold the certificate, and the manager requests none.
+	Files *Files
+	// Provisioned, if set, hold a certificate that proves the identity in requests until there
+	// is another.
+	Provisioned *Files
+
 	Identity mesh.Identity
 	Signer   Signer
 	// TTL is the requested lifetime.
@@ -47,8 +53,8 @@ type Config struct {
 type Manager struct {
 	cfg   Config
 	again chan struct{} // capacity 1: renew now
-	// obtained is closed with the first certificate.
-	obtained chan struct{}
+	// obtained is closed with the first certificate, and failed when the first request fails.
+	obtained, failed chan struct{}
 
 	mu      sync.Mutex
 	status  Status
@@ -67,11 +73,14 @@ type Status struct {
 
 // NewManager returns a manager that does nothing before Run.
 func NewManager(cfg Config) *Manager {
-	return &Manager{cfg: cfg, again: make(chan struct{}, 1), obtained: make(chan struct{})}
+	return &Manager{cfg: cfg, again: make(chan struct{}, 1), obtained: make(chan struct{}), failed: make(chan struct{})}
 }
 
 // Obtained returns a channel that is closed when there is a certificate.
 func (m *Manager) Obtained() <-chan struct{} { return m.obtained }
+
+// Failed returns a channel that is closed if the first request fails.
+func (m *Manager) Failed() <-chan struct{} { return m.failed }
 
 // Status returns the state. It may be called at any time.
 func (m *Manager) Status() Status {
@@ -118,6 +127,10 @@ func (m *Manager) Revoked(leaf *x509.Certificate) {
 // Run gets a certificate and renews it until ctx ends. It logs failures, keeps the last one
 // in the status, and never gives up.
 func (m *Manager) Run(ctx context.Context) {
+	if m.cfg.Files != nil {
+		m.follow(ctx)
+		return
+	}
 	var (
 		current  *Certificate
 		failures int
@@ -162,6 +175,9 @@ func (m *Manager) note(current *Certificate, err error) {
 	m.status.Certificate, m.status.Err = current, err
 	m.status.Requests++
 	if err != nil {
+		if m.status.Requests == 1 {
+			close(m.failed)
+		}
 		m.status.Failures++
 	}
 }
@@ -174,29 +190,37 @@ const keyAlgorithm = certs.ECDSAP256
 func (m *Manager) renew(ctx context.Context, current *Certificate, failures int) (*Certificate, error) {
 	ctx, cancel := context.WithTimeout(ctx, attemptTimeout)
 	defer cancel()
-	key, err := certs.GenerateKey(keyAlgorithm)
-	if err != nil {
-		return nil, fmt.Errorf("make a key: %w", err)
-	}
-	csr, err := certs.NewCSR(key, m.cfg.Identity)
-	if err != nil {
-		return nil, err
-	}
 	m.mu.Lock()
 	have := m.usable(current)
 	m.mu.Unlock()
+	if have.Certificate == nil && m.cfg.Provisioned != nil {
+		have.Certificate = m.cfg.Provisioned.Client(m.cfg.Now())
+	}
 	if failures%2 == 1 {
 		have.Certificate = nil
 	}
-	response, err := m.cfg.Signer.Sign(ctx, csr, m.cfg.TTL, have)
-	if err != nil {
-		return nil, err
-	}
-	cert, err := check(m.cfg.Identity, key, response, m.cfg.Now())
+	cert, err := Request(ctx, m.cfg.Signer, m.cfg.Identity, m.cfg.TTL, have, m.cfg.Now())
 	if err != nil {
 		return nil, err
 	}
 	return cert, m.cfg.Publish(ctx, cert)
+}
+
+// Request gets one certificate with a new key.
+func Request(ctx context.Context, signer Signer, id mesh.Identity, ttl time.Duration, current Current, now time.Time) (*Certificate, error) {
+	key, err := certs.GenerateKey(keyAlgorithm)
+	if err != nil {
+		return nil, fmt.Errorf("make a key: %w", err)
+	}
+	csr, err := certs.NewCSR(key, id)
+	if err != nil {
+		return nil, err
+	}
+	response, err := signer.Sign(ctx, csr, ttl, current)
+	if err != nil {
+		return nil, err
+	}
+	return check(id, key, response, now)
 }
 
 // renewIn returns how long to use cert. It fails when cert has expired by this machine's

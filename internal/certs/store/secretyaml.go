@@ -6,10 +6,14 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
+	"time"
 
 	"go.yaml.in/yaml/v3"
 
 	"github.com/meshctl/meshctl/internal/certs"
+	"github.com/meshctl/meshctl/internal/certs/verify"
 	"github.com/meshctl/meshctl/internal/files"
 )
 
@@ -17,6 +21,39 @@ import (
 type SecretMeta struct {
 	Namespace, Name string
 	Layout          Layout
+}
+
+// ReadSecretFiles returns the files of the Secret for the CA in a directory. It refuses a
+// directory with the CAs of several clusters.
+func ReadSecretFiles(dir string, layout Layout, now time.Time) ([]files.File, error) {
+	if info, err := os.Stat(dir); err != nil || !info.IsDir() {
+		return nil, fmt.Errorf("%s: there is no such directory", dir)
+	}
+	m, err := Read(dir)
+	if err != nil {
+		return nil, err
+	}
+	clusters, err := Clusters(dir)
+	if err != nil {
+		return nil, err
+	}
+	if len(clusters) > 0 && !HasAuthority(dir) {
+		return nil, fmt.Errorf("%s has a directory for the CA of each cluster: name one, such as %s, or write all with --apply --context",
+			dir, filepath.Join(dir, string(clusters[0])))
+	}
+	authority, _, err := m.Authority(verify.Options{Now: now})
+	if err != nil {
+		return nil, err
+	}
+	crl, err := m.Revocations(verify.Options{Now: now})
+	if err != nil {
+		return nil, err
+	}
+	set, err := SecretFiles(authority, crl.PEM, layout)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", dir, err)
+	}
+	return set, nil
 }
 
 // SecretFiles returns the files of a CA for a Secret. It includes the revocation lists

@@ -4,9 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
-	"time"
 
 	"github.com/spf13/cobra"
 
@@ -122,7 +120,7 @@ func (o *cacertsOptions) dirOf(id mesh.ClusterID) string {
 // read returns the files of the Secret for the CA in a directory. A control plane accepts
 // them.
 func (o *cacertsOptions) read(env *cli.Env, dir string) ([]files.File, error) {
-	set, err := o.files(env.Now(), dir)
+	set, err := store.ReadSecretFiles(dir, o.layout, env.Now())
 	if err != nil {
 		return nil, err
 	}
@@ -132,37 +130,6 @@ func (o *cacertsOptions) read(env *cli.Env, dir string) ([]files.File, error) {
 	}
 	for _, f := range findings {
 		env.Warnf("%s: %s: %s; %s", f.Place, f.Code, f.Reason, f.Fix)
-	}
-	return set, nil
-}
-
-func (o *cacertsOptions) files(now time.Time, dir string) ([]files.File, error) {
-	if info, err := os.Stat(dir); err != nil || !info.IsDir() {
-		return nil, fmt.Errorf("%s: there is no such directory", dir)
-	}
-	m, err := store.Read(dir)
-	if err != nil {
-		return nil, err
-	}
-	clusters, err := store.Clusters(dir)
-	if err != nil {
-		return nil, err
-	}
-	if len(clusters) > 0 && !store.HasAuthority(dir) {
-		return nil, fmt.Errorf("%s has a directory for the CA of each cluster: name one, such as %s, or write all with --apply --context",
-			dir, filepath.Join(dir, string(clusters[0])))
-	}
-	authority, _, err := m.Authority(verify.Options{Now: now})
-	if err != nil {
-		return nil, err
-	}
-	crl, err := m.Revocations(verify.Options{Now: now})
-	if err != nil {
-		return nil, err
-	}
-	set, err := store.SecretFiles(authority, crl.PEM, o.layout)
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", dir, err)
 	}
 	return set, nil
 }

@@ -11,6 +11,8 @@ import (
 	"github.com/meshctl/meshctl/internal/cli/checkcmd"
 	"github.com/meshctl/meshctl/internal/cli/clustercmd"
 	"github.com/meshctl/meshctl/internal/cli/debugcmd"
+	"github.com/meshctl/meshctl/internal/cli/injectcmd"
+	"github.com/meshctl/meshctl/internal/cli/installcmd"
 	"github.com/meshctl/meshctl/internal/cli/proxycmd"
 	"github.com/meshctl/meshctl/internal/cli/servecmd"
 	_ "github.com/meshctl/meshctl/internal/xdswire/protos" // for EnvoyFilters and dumps
@@ -29,6 +31,12 @@ func groups() []cli.Group {
 			servecmd.NewDemo,
 			servecmd.NewServe,
 			servecmd.NewAgent,
+			injectcmd.NewInject,
+		}},
+		{Title: "Install it in clusters:", Commands: []cli.Command{
+			installcmd.NewInstall,
+			installcmd.NewUninstall,
+			installcmd.NewManifest,
 		}},
 		{Title: "See what it does:", Commands: []cli.Command{
 			proxycmd.NewProxyConfig,

@@ -291,7 +291,7 @@ spec:
   names: {kind: AuthorizationPolicy, plural: authorizationpolicies, singular: authorizationpolicy}
   versions: [{name: v1, served: true, storage: true, schema: {openAPIV3Schema: {type: object, x-kubernetes-preserve-unknown-fields: true}}}]
 ---
-{apiVersion: security.istio.io/v1, kind: AuthorizationPolicy, metadata: {name: deny-all, namespace: shop}, spec: {}}`)
+{apiVersion: security.istio.io/v1, kind: AuthorizationPolicy, metadata: {name: deny-all, namespace: shop}, spec: {targetRefs: [{kind: Service, name: web}], action: DENY, rules: [{}]}}`)
 	const want = "Warning: cluster Kubernetes has security policies that are not enforced: AuthorizationPolicy shop/deny-all\n"
 	for deadline := time.Now().Add(time.Minute); ; time.Sleep(20 * time.Millisecond) {
 		_, _, stderr := runMeshctl(t, home, "remote-clusters", "--server", address)

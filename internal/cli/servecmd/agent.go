@@ -9,6 +9,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/netip"
+	"os"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -19,6 +20,7 @@ import (
 	"github.com/meshctl/meshctl/internal/cli"
 	"github.com/meshctl/meshctl/internal/files"
 	"github.com/meshctl/meshctl/internal/logs"
+	"github.com/meshctl/meshctl/internal/serving"
 )
 
 type agentOptions struct {
@@ -65,7 +67,14 @@ cause when Envoy fails.`,
 			return o.run(cmd.Context(), env)
 		},
 	}
-	fs, f := cmd.Flags(), &o.flags
+	o.bind(cmd.Flags())
+	cmd.AddCommand(newAgentWait(env), newAgentRequest(env), newAgentRedirect(env), newAgentDoctor(env))
+	return cmd
+}
+
+// bind defines the flags.
+func (o *agentOptions) bind(fs *pflag.FlagSet) {
+	f := &o.flags
 	fs.StringVar(&f.Type, "type", "", "`Type` of the proxy, sidecar or router (default sidecar)")
 	cli.Suggest(fs, "type", "sidecar", "router")
 	fs.StringVar(&f.PodName, "pod-name", "", "`Name` of the pod (POD_NAME)")
@@ -76,7 +85,7 @@ cause when Envoy fails.`,
 	fs.StringVar(&f.ClusterID, "cluster-id", "", "`Name` of the cluster of the pod (ISTIO_META_CLUSTER_ID)")
 	fs.StringVar(&f.Network, "network", "", "`Network` of the pod (ISTIO_META_NETWORK)")
 	fs.StringVar(&f.DiscoveryAddress, "discovery-address", "",
-		"`host:port` of the control plane (discoveryAddress of PROXY_CONFIG, default "+agentconfig.DefaultDiscovery+")")
+		"`host:port` of the control plane, or several separated by commas, used in turn (discoveryAddress of PROXY_CONFIG, default "+agentconfig.DefaultDiscovery+")")
 	fs.StringVar(&f.CAAddress, "ca-address", "", "`host:port` of the certificate authority (CA_ADDR, default the control plane)")
 	fs.StringVar(&f.RootCA, "root-ca", "", "PEM `file` with the roots that verify control plane and certificate authority (CA_ROOT_CA, XDS_ROOT_CA, default "+agentconfig.DefaultRootFile+")")
 	fs.StringVar(&f.CRL, "crl", "", "PEM `file` with revocation lists, watched; without it the lists come from the control plane (default "+agentconfig.DefaultCRLFile+")")
@@ -104,8 +113,6 @@ cause when Envoy fails.`,
 	optionalDuration(fs, &f.TerminationDrainDuration, "termination-drain-duration",
 		"Drain connections for this `duration` before the end (terminationDrainDuration, default 5s)")
 	fs.StringVar(&f.LogLevel, "proxy-log-level", "", "Log `level` of Envoy, with levels of components, such as info,misc:error (default warning)")
-	cmd.AddCommand(newAgentWait(env), newAgentRequest(env), newAgentRedirect(env))
-	return cmd
 }
 
 // optionalBool defines a boolean flag that the environment may set instead. Empty means not
@@ -129,39 +136,49 @@ func optionalDuration(fs *pflag.FlagSet, p **time.Duration, name, usage string) 
 
 func (o *agentOptions) run(ctx context.Context, env *cli.Env) error {
 	env.IgnoreSIGPIPE() // the traffic goes on without a reader of the log
+	cfg, opts, err := o.resolve(env)
+	if err != nil {
+		return err
+	}
+	return agent.Run(ctx, cfg, opts)
+}
+
+// resolve returns the configuration of the agent.
+func (o *agentOptions) resolve(env *cli.Env) (cfg agentconfig.Config, opts agent.Options, err error) {
 	log := slog.New(logs.Limit(slog.NewTextHandler(env.Stderr, nil), env.Now))
 	in := agentconfig.Input{
 		Flags: o.flags, Version: cli.CurrentBuild().Version,
 		CPULimit: cpuLimit(env), MemoryLimit: memoryLimit(log),
+		Exists: func(path string) bool { _, err := os.Stat(path); return err == nil },
+		Live:   func(path string) bool { _, err := serving.ProbeSocket(path); return errors.Is(err, serving.ErrInUse) },
 	}
 	if env.Environ != nil {
 		in.Environ = env.Environ()
 	}
-	var err error
 	if in.PodLabels, err = podFile(agentconfig.DefaultPodLabelsFile); err != nil {
-		return err
+		return cfg, opts, err
 	}
 	if in.PodAnnotations, err = podFile(agentconfig.DefaultPodAnnotationsFile); err != nil {
-		return err
+		return cfg, opts, err
 	}
 	if in.Interfaces, err = interfaceAddrs(); err != nil {
-		return err
+		return cfg, opts, err
 	}
 	cfg, warnings, err := agentconfig.Resolve(in)
 	for _, w := range warnings {
 		log.Warn("configuration", "warning", w)
 	}
 	if err != nil {
-		return cli.Usagef("%w", err)
+		return cfg, opts, cli.Usagef("%w", err)
 	}
-	return agent.Run(ctx, cfg, agent.Options{
+	return cfg, agent.Options{
 		Log:     log,
 		Stdout:  env.Stdout,
 		Stderr:  env.Stderr,
 		Environ: in.Environ,
 		Now:     env.Now,
 		Rand:    rand.New(rand.NewPCG(rand.Uint64(), rand.Uint64())), //nolint:gosec // only spreads waits
-	})
+	}, nil
 }
 
 // maxPodFile bounds a file of labels or annotations, in bytes.

@@ -99,6 +99,8 @@ start while its own cluster has security policies that are not enforced, unless
 	o.tls.bind(f, &o.cfg)
 	f.StringVar(&o.cfg.HTTPAddr, "http-addr", ":8080", "`Address` of /ready, /version and status pages; empty turns it off")
 	f.StringVar(&o.cfg.MonitoringAddr, "monitoring-addr", fmt.Sprintf(":%d", mesh.PortMonitoring), "`Address` of /metrics, and of the pages that istioctl reads; empty turns it off")
+	f.StringVar(&o.cfg.HTTPSAddr, "https-addr", "", fmt.Sprintf("`Address` of the webhooks of the Kubernetes API, /inject and /validate, over TLS; off turns them off (default :%d in a pod, else off)", mesh.PortWebhooks))
+	f.StringVar(&o.cfg.Revision, "revision", "", "Value of the label istio.io/rev that selects this control plane (default $REVISION, else default)")
 	o.federation.bind(f, &o.cfg)
 	o.callers.bind(f, &o.cfg)
 	bindLimits(f, &o.cfg)
@@ -199,6 +201,13 @@ func (o *serveOptions) complete(env *cli.Env, cfg *server.Config) error {
 	access, err := o.kubeAccess(env)
 	if err != nil {
 		return err
+	}
+	cfg.Revision = cmp.Or(cfg.Revision, env.Getenv("REVISION"), "default")
+	if cfg.HTTPSAddr == "" && access != nil && access.InPod {
+		cfg.HTTPSAddr = fmt.Sprintf(":%d", mesh.PortWebhooks)
+	}
+	if cfg.HTTPSAddr == "off" {
+		cfg.HTTPSAddr = ""
 	}
 	host, _ := os.Hostname()
 	cfg.Name = cmp.Or(env.Getenv("POD_NAME"), host)

@@ -3,6 +3,7 @@ package access
 import (
 	"bytes"
 	"encoding/json"
+	"maps"
 	"net/netip"
 	"os"
 	"strings"
@@ -50,9 +51,7 @@ func TestCheck(t *testing.T) {
 	c := readConfig(t, "testdata/dump.yaml")
 	token := func(more map[string]any) map[string]any {
 		claims := map[string]any{"iss": "https://issuer.example", "aud": []any{"shop"}}
-		for k, v := range more {
-			claims[k] = v
-		}
+		maps.Copy(claims, more)
 		return claims
 	}
 	get := func(path string) Request { return Request{Port: 8080, Method: "GET", Host: "shop", Path: path} }

@@ -180,9 +180,12 @@ func (e *evaluation) connectionManager(m *hcmv3.HttpConnectionManager) {
 	}
 	e.overHTTP = true
 	e.host = stripHost(e.Host, m, e.Port)
-	var refusal string
-	if e.path, refusal = normalize(e.Path, m); refusal != "" {
-		e.step(Step{Name: "HTTP", Verdict: Denied, Status: 400, Why: refusal})
+	if !e.underscores(m) {
+		return
+	}
+	var refused *refusal
+	if e.path, refused = normalize(e.Path, m); refused != nil {
+		e.step(Step{Name: "HTTP", Verdict: Denied, Status: refused.status, Why: refused.why})
 		return
 	}
 	if m.GetPathNormalizationOptions() != nil {
@@ -190,9 +193,6 @@ func (e *evaluation) connectionManager(m *hcmv3.HttpConnectionManager) {
 	}
 	if e.path != e.Path {
 		e.result.Path = e.path
-	}
-	if !e.underscores(m) {
-		return
 	}
 	e.remote = e.client(m)
 	routes := m.GetRouteConfig()
@@ -273,11 +273,11 @@ func (e *evaluation) setFilterState(values []*statev3.FilterStateValue) {
 		case strings.Contains(format, "%") || format == "":
 			value = undecidable("its format is not evaluated")
 		}
-		if value.truth == yes && value.why == "" {
-			if v.GetSkipIfEmpty() {
-				continue
-			}
+		if value.truth == yes && value.why == "" && !v.GetFormatString().GetOmitEmptyValues() {
 			value.why = "-" // as Envoy formats a missing value
+		}
+		if value == (finding{yes, ""}) && v.GetSkipIfEmpty() {
+			continue
 		}
 		e.filterState[key] = value
 	}

@@ -153,7 +153,7 @@ func (e *evaluation) accept(p *jwtv3.JwtProvider) {
 		for _, name := range p.GetNormalizePayloadInMetadata().GetSpaceDelimitedClaims() {
 			if text, ok := claims[name].(string); ok {
 				var items []any
-				for _, item := range strings.Fields(text) {
+				for item := range strings.FieldsSeq(text) {
 					items = append(items, item)
 				}
 				claims[name] = items

@@ -1,19 +1,22 @@
 package access
 
 import (
+	"net/http"
 	"strings"
 
 	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
 )
 
-// normalize applies the path options of a connection manager. A refusal is the reason why
-// Envoy answers the request itself.
-func normalize(path string, m *hcmv3.HttpConnectionManager) (normal, refusal string) {
-	if path == "" {
-		return "", ""
-	}
+// refusal is the reason why Envoy answers a request itself, and the status.
+type refusal struct {
+	why    string
+	status int
+}
+
+// normalize applies the path options of a connection manager.
+func normalize(path string, m *hcmv3.HttpConnectionManager) (normal string, refused *refusal) {
 	if strings.Contains(path, "#") {
-		return path, "the path has a fragment"
+		return path, &refusal{"the path has a fragment", http.StatusBadRequest}
 	}
 	switch m.GetPathWithEscapedSlashesAction() {
 	case hcmv3.HttpConnectionManager_KEEP_UNCHANGED, hcmv3.HttpConnectionManager_IMPLEMENTATION_SPECIFIC_DEFAULT:
@@ -22,9 +25,9 @@ func normalize(path string, m *hcmv3.HttpConnectionManager) (normal, refusal str
 		if found {
 			switch m.GetPathWithEscapedSlashesAction() {
 			case hcmv3.HttpConnectionManager_REJECT_REQUEST:
-				return path, "the path has escaped slashes"
+				return path, &refusal{"the path has escaped slashes", http.StatusBadRequest}
 			case hcmv3.HttpConnectionManager_UNESCAPE_AND_REDIRECT:
-				refusal = "a path with escaped slashes is redirected"
+				refused = &refusal{"a path with escaped slashes is redirected", http.StatusTemporaryRedirect}
 			}
 		}
 		path = plain
@@ -32,14 +35,14 @@ func normalize(path string, m *hcmv3.HttpConnectionManager) (normal, refusal str
 	if m.GetNormalizePath().GetValue() {
 		canonical, valid := canonicalPath(path)
 		if !valid {
-			return path, "the path is not valid"
+			return path, &refusal{"the path is not valid", http.StatusBadRequest}
 		}
 		path = canonical
 	}
 	if m.GetMergeSlashes() {
 		path = mergeSlashes(path)
 	}
-	return path, refusal
+	return path, refused
 }
 
 var escapedSlashes = strings.NewReplacer("%2F", "/", "%2f", "/", "%5C", `\`, "%5c", `\`)
@@ -106,6 +109,7 @@ func canonicalPath(path string) (canonical string, valid bool) {
 				i += 3
 			}
 		case mustEscape(c):
+			valid = valid && c != 0
 			out = append(out, '%', upperHex[c>>4], upperHex[c&15])
 			i++
 		default:
@@ -168,5 +172,5 @@ func unreserved(c byte) bool {
 }
 
 func mustEscape(c byte) bool {
-	return c <= ' ' || c >= 0x7f || strings.IndexByte("\"#<>?`{}", c) >= 0
+	return c <= ' ' || c >= 0x7f || strings.IndexByte("\"#<>?^`{|}", c) >= 0
 }

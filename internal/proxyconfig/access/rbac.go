@@ -65,7 +65,7 @@ func (s *state) judgePolicy(p *rbacv3.Policy) (f finding, near int) {
 		}
 	}
 	halves := []finding{from, to}
-	if p.GetCondition() != nil || p.GetCheckedCondition() != nil { //nolint:staticcheck // other control planes use it
+	if p.GetCondition() != nil || p.GetCheckedCondition() != nil {
 		halves = append(halves, undecidable("its condition in CEL is not evaluated"))
 	}
 	f = all(halves, func(f finding) finding { return f })
@@ -99,7 +99,7 @@ func (s *state) judgePermission(p *rbacv3.Permission) finding {
 	case *rbacv3.Permission_DestinationPortRange:
 		return s.matchPort(uint32(max(p.DestinationPortRange.GetStart(), 0)), uint32(max(p.DestinationPortRange.GetEnd(), 0)))
 	case *rbacv3.Permission_Metadata:
-		return s.matchMetadata(p.Metadata)
+		return s.matchMetadata(p.Metadata) //nolint:staticcheck // Istio uses it
 	case *rbacv3.Permission_SourcedMetadata:
 		return s.matchSourced(p.SourcedMetadata)
 	case *rbacv3.Permission_RequestedServerName:
@@ -138,8 +138,8 @@ func (s *state) judgePrincipal(p *rbacv3.Principal) finding {
 		return finding{yes, "any client"}
 	case *rbacv3.Principal_Authenticated_:
 		return s.matchPeer(p.Authenticated.GetPrincipalName())
-	case *rbacv3.Principal_SourceIp: //nolint:staticcheck // other control planes use it
-		return s.matchSource(p.SourceIp)
+	case *rbacv3.Principal_SourceIp:
+		return s.matchSource(p.SourceIp) //nolint:staticcheck // other control planes use it
 	case *rbacv3.Principal_DirectRemoteIp:
 		return s.matchSource(p.DirectRemoteIp)
 	case *rbacv3.Principal_RemoteIp:
@@ -148,8 +148,8 @@ func (s *state) judgePrincipal(p *rbacv3.Principal) finding {
 		return s.matchHeader(p.Header)
 	case *rbacv3.Principal_UrlPath:
 		return s.matchPath(p.UrlPath)
-	case *rbacv3.Principal_Metadata: //nolint:staticcheck // other control planes use it
-		return s.matchMetadata(p.Metadata)
+	case *rbacv3.Principal_Metadata:
+		return s.matchMetadata(p.Metadata) //nolint:staticcheck // Istio uses it
 	case *rbacv3.Principal_SourcedMetadata:
 		return s.matchSourced(p.SourcedMetadata)
 	case *rbacv3.Principal_FilterState:

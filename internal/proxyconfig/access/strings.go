@@ -80,7 +80,7 @@ func describe(m *matcherv3.StringMatcher) string {
 	return out
 }
 
-// matchHeader compares each value of a header.
+// matchHeader evaluates a condition on a header. Envoy compares each of its values.
 func (s *state) matchHeader(m *routev3.HeaderMatcher) finding {
 	if !s.overHTTP {
 		return finding{no, "the connection has no HTTP headers"}
@@ -105,14 +105,14 @@ func (s *state) matchHeader(m *routev3.HeaderMatcher) finding {
 		}
 		values = []string{""}
 	}
-	return anyOf(values, func(value string) finding {
+	f := anyOf(values, func(value string) finding {
 		t, want := matchHeaderValue(m, value)
-		f := compared(subject, value, t, want)
-		if m.GetInvertMatch() {
-			return f.negated()
-		}
-		return f
+		return compared(subject, value, t, want)
 	})
+	if m.GetInvertMatch() {
+		return f.negated()
+	}
+	return f
 }
 
 func headerSubject(name string) string {
@@ -133,15 +133,15 @@ func matchHeaderValue(m *routev3.HeaderMatcher, value string) (t truth, want str
 	case *routev3.HeaderMatcher_StringMatch:
 		return as(p.StringMatch)
 	case *routev3.HeaderMatcher_ExactMatch:
-		return as(&matcherv3.StringMatcher{MatchPattern: &matcherv3.StringMatcher_Exact{Exact: p.ExactMatch}})
+		return as(&matcherv3.StringMatcher{MatchPattern: &matcherv3.StringMatcher_Exact{Exact: p.ExactMatch}}) //nolint:staticcheck // other control planes use it
 	case *routev3.HeaderMatcher_PrefixMatch:
-		return as(&matcherv3.StringMatcher{MatchPattern: &matcherv3.StringMatcher_Prefix{Prefix: p.PrefixMatch}})
+		return as(&matcherv3.StringMatcher{MatchPattern: &matcherv3.StringMatcher_Prefix{Prefix: p.PrefixMatch}}) //nolint:staticcheck // other control planes use it
 	case *routev3.HeaderMatcher_SuffixMatch:
-		return as(&matcherv3.StringMatcher{MatchPattern: &matcherv3.StringMatcher_Suffix{Suffix: p.SuffixMatch}})
+		return as(&matcherv3.StringMatcher{MatchPattern: &matcherv3.StringMatcher_Suffix{Suffix: p.SuffixMatch}}) //nolint:staticcheck // other control planes use it
 	case *routev3.HeaderMatcher_ContainsMatch:
-		return as(&matcherv3.StringMatcher{MatchPattern: &matcherv3.StringMatcher_Contains{Contains: p.ContainsMatch}})
+		return as(&matcherv3.StringMatcher{MatchPattern: &matcherv3.StringMatcher_Contains{Contains: p.ContainsMatch}}) //nolint:staticcheck // other control planes use it
 	case *routev3.HeaderMatcher_SafeRegexMatch:
-		return as(&matcherv3.StringMatcher{MatchPattern: &matcherv3.StringMatcher_SafeRegex{SafeRegex: p.SafeRegexMatch}})
+		return as(&matcherv3.StringMatcher{MatchPattern: &matcherv3.StringMatcher_SafeRegex{SafeRegex: p.SafeRegexMatch}}) //nolint:staticcheck // other control planes use it
 	case *routev3.HeaderMatcher_RangeMatch:
 		n, err := strconv.ParseInt(value, 10, 64)
 		want := "from " + strconv.FormatInt(p.RangeMatch.GetStart(), 10) + " to below " + strconv.FormatInt(p.RangeMatch.GetEnd(), 10)

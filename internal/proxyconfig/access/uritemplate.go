@@ -4,13 +4,12 @@ import (
 	"regexp"
 	"strings"
 
-	uritemplatev3 "github.com/envoyproxy/go-control-plane/envoy/extensions/path/match/uri_template/v3"
-
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	uritemplatev3 "github.com/envoyproxy/go-control-plane/envoy/extensions/path/match/uri_template/v3"
 )
 
 // The characters that the operators of a template stand for.
-const templateText = `a-zA-Z0-9\-._~%!$&'()+,;:@`
+const templateText = `a-zA-Z0-9\-._~%!$&'()*+,;:@=`
 
 // templateVariable is a variable: {name} or {name=pattern}.
 var templateVariable = regexp.MustCompile(`\{[A-Za-z][A-Za-z0-9_]*(?:=([^}]+))?\}`)

@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/meshctl/meshctl/internal/kube"
+	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/remotesecret"
 	"github.com/meshctl/meshctl/internal/server/source"
 	"github.com/meshctl/meshctl/internal/token"
@@ -42,6 +43,9 @@ type Scope struct {
 	// Serve: the control plane runs in the cluster with this account, and also writes
 	// objects.
 	Serve bool
+	// Webhooks are the webhook configurations of the control plane that it writes; default
+	// those without a revision.
+	Webhooks []string
 }
 
 // Annotations returns the annotations with the readable namespaces.
@@ -79,7 +83,7 @@ func (a Account) roleName() string { return "meshctl-reader-" + a.Namespace + "-
 
 func (s Scope) roleName(a Account) string {
 	if s.Serve {
-		return "meshctl-" + a.Namespace
+		return a.Name + "-" + a.Namespace
 	}
 	return a.roleName()
 }
@@ -129,6 +133,7 @@ func (s Scope) grants(a Account) []grant {
 	}
 	if s.Serve {
 		out = append(out, serveGrants(a)...)
+		out = append(out, s.webhookGrants(a)...)
 	}
 	if s.Authenticate {
 		out = append(out,
@@ -169,6 +174,26 @@ func serveGrants(a Account) []grant {
 			"the allocated addresses of hosts may change when the control plane restarts",
 		},
 	}
+}
+
+// webhookGrants are the rules to write the roots of the mesh to webhook configurations.
+func (s Scope) webhookGrants(a Account) []grant {
+	const group, without = "admissionregistration.k8s.io", "API servers cannot verify the webhooks of this control plane"
+	names := s.Webhooks
+	if names == nil {
+		injector := "istio-sidecar-injector"
+		if a.Namespace != mesh.DefaultSystemNamespace {
+			injector += "-" + a.Namespace
+		}
+		names = []string{injector, "istio-validator-" + a.Namespace}
+	}
+	var out []grant
+	for _, resource := range []string{"mutatingwebhookconfigurations", "validatingwebhookconfigurations"} {
+		rule := ruleFor(group, resource, "patch")
+		rule.ResourceNames = names
+		out = append(out, grant{metav1.NamespaceAll, ruleFor(group, resource, "list"), without}, grant{metav1.NamespaceAll, rule, without})
+	}
+	return out
 }
 
 // Rights returns the requests that the grants allow.

@@ -147,7 +147,7 @@ var kinds = []Kind{
 	},
 	{
 		NoMatchingWorkloadsFound, "NoMatchingWorkloadsFound", Warning,
-		"The selector of a PeerAuthentication, an EnvoyFilter, a DestinationRule or a ServiceEntry selects no workload. In a mesh without any pod, such as a directory of configuration only, selectors are not checked.",
+		"The selector of a PeerAuthentication, a RequestAuthentication, an EnvoyFilter, a DestinationRule or a ServiceEntry selects no workload. In a mesh without any pod, such as a directory of configuration only, selectors are not checked.",
 		"Correct the labels.",
 	},
 	{

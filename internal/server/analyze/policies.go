@@ -55,12 +55,15 @@ func (m *checker) policies() {
 		for _, k := range policyKinds {
 			m.policiesOf(k, facts.Policies[k.kind])
 		}
+		namespace := facts.Name
+		if namespace == m.Snapshot.Mesh.RootNamespace {
+			namespace = ""
+		}
 		for _, f := range facts.EnvoyFilters {
-			namespace := f.Namespace
-			if namespace == m.Snapshot.Mesh.RootNamespace {
-				namespace = ""
-			}
 			m.selects(NoMatchingWorkloadsFound, f, "spec.workloadSelector.labels", namespace, f.Selector)
+		}
+		for p := range snapshot.Policies[*securityv1beta1.RequestAuthentication](facts, snapshot.KindRequestAuthentication) {
+			m.selects(NoMatchingWorkloadsFound, p, "spec.selector.matchLabels", namespace, p.Spec.GetSelector().GetMatchLabels())
 		}
 	}
 	for _, d := range m.rules {

@@ -76,6 +76,21 @@ func tracers(mc *meshv1alpha1.MeshConfig) map[string]snapshot.Collector {
 	return out
 }
 
+// authorizers returns the providers of external authorization by name. The first of a name
+// counts.
+func authorizers(mc *meshv1alpha1.MeshConfig) map[string]snapshot.Collector {
+	out := make(map[string]snapshot.Collector)
+	for _, p := range slices.Backward(mc.GetExtensionProviders()) {
+		switch {
+		case p.GetEnvoyExtAuthzGrpc() != nil:
+			out[p.GetName()] = collector(p, p.GetEnvoyExtAuthzGrpc())
+		case p.GetEnvoyExtAuthzHttp() != nil:
+			out[p.GetName()] = collector(p, p.GetEnvoyExtAuthzHttp())
+		}
+	}
+	return out
+}
+
 // fullHost completes the name of a Kubernetes Service, such as zipkin.istio-system.
 func fullHost(host string) string {
 	switch parts := strings.Split(host, "."); {

@@ -29,6 +29,9 @@ type backends struct {
 	allTLS   bool     // there are endpoints, all with TLSMode
 	// allDirectTLS reports whether there are endpoints, all with DirectTLS.
 	allDirectTLS bool
+	// plainPorts holds the names of ports with an endpoint on which a PeerAuthentication
+	// disables mTLS, sorted.
+	plainPorts []string
 	// networks holds the known networks of the endpoints, sorted. It is empty for a
 	// service that is reached only within its cluster or node.
 	networks []mesh.NetworkID
@@ -39,7 +42,7 @@ type backends struct {
 
 func (b backends) equal(other backends) bool {
 	return b.allTLS == other.allTLS && b.allDirectTLS == other.allDirectTLS && b.selectorless == other.selectorless &&
-		slices.Equal(b.accounts, other.accounts) && slices.Equal(b.networks, other.networks)
+		slices.Equal(b.accounts, other.accounts) && slices.Equal(b.plainPorts, other.plainPorts) && slices.Equal(b.networks, other.networks)
 }
 
 // join collects the endpoints of one host, cluster by cluster.
@@ -97,7 +100,7 @@ func (t *tables) join(r *derive.Reads, key string) (*hostEndpoints, bool) {
 	if !local {
 		b.networks = j.out.Networks
 	}
-	for _, list := range byPort {
+	for port, list := range byPort {
 		slices.SortFunc(list, func(x, y snapshot.Endpoint) int {
 			return cmp.Or(cmp.Compare(x.Cluster, y.Cluster), x.Address.Compare(y.Address), cmp.Compare(x.Target, y.Target),
 				cmp.Compare(x.Port, y.Port), cmp.Compare(x.Network, y.Network))
@@ -106,7 +109,11 @@ func (t *tables) join(r *derive.Reads, key string) (*hostEndpoints, bool) {
 			b.allTLS = b.allTLS && list[i].TLSMode
 			b.allDirectTLS = b.allDirectTLS && list[i].DirectTLS
 		}
+		if slices.ContainsFunc(list, func(e snapshot.Endpoint) bool { return e.TLSMode && !e.MTLS }) {
+			b.plainPorts = append(b.plainPorts, port)
+		}
 	}
+	slices.Sort(b.plainPorts)
 	return j.out, true
 }
 

@@ -72,7 +72,7 @@ func (t *tables) meshFacts(r *derive.Reads) *snapshot.Mesh {
 	}
 	m.Retries.PerTry = 0 // it has no effect
 	m.LogProviders = logProviders(mc.GetExtensionProviders(), m.AccessLog)
-	m.Tracers = tracers(mc)
+	m.Tracers, m.Authorizers = tracers(mc), authorizers(mc)
 	m.Topology = snapshot.TopologyOf(mc.GetDefaultConfig().GetGatewayTopology())
 	m.TraceDefaults = slices.Clone(mc.GetDefaultProviders().GetTracing())
 	if len(m.TraceDefaults) == 0 && m.Tracers[ownZipkin].Service != "" {

@@ -88,6 +88,7 @@ type report struct {
 	// routes is sorted.
 	routes    []RouteProblem
 	unwritten []UnwrittenAddresses
+	injection Injection
 	faults    []derive.Fault
 }
 

@@ -86,7 +86,7 @@ func (t *tables) entryService(r *derive.Reads, key, host string, d definition) *
 	out := &snapshot.MeshService{
 		Key: key, Host: host, Name: host, Namespace: e.Namespace, Created: e.Created,
 		Entry: true, External: e.External, Resolution: e.Resolution, CIDRs: e.CIDRs, Ports: e.Ports, ExportTo: d.exportTo,
-		Plaintext: e.External || snapshot.NamespaceMTLS(root, own) == snapshot.Disable,
+		Plaintext: e.External || snapshot.AllPlaintext(root, own),
 		Clusters:  []snapshot.ClusterService{{Cluster: e.Cluster, VIPs: e.VIPs, Selector: e.Selector, Ports: e.Ports, ExportTo: d.exportTo}},
 	}
 	if e.Allocate {
@@ -100,7 +100,7 @@ func (t *tables) entryService(r *derive.Reads, key, host string, d definition) *
 	}
 	if !e.External {
 		out.Accounts = withNames(j.backends.accounts, e.SubjectAltNames)
-		out.AllTLS, out.AllDirectTLS = j.backends.allTLS, j.backends.allDirectTLS
+		out.AllTLS, out.AllDirectTLS, out.PlainPorts = j.backends.allTLS, j.backends.allDirectTLS, j.backends.plainPorts
 	}
 	return out
 }

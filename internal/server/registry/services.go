@@ -55,7 +55,7 @@ func (t *tables) kubeService(r *derive.Reads, host string, d definition) *snapsh
 		Headless: first.Headless, NodeLocal: first.NodeLocal && !first.Headless, Sticky: first.Sticky, Distribution: first.Distribution, ExternalName: first.ExternalName,
 		ClusterLocal: t.isClusterLocal(r, host), Ports: first.Ports, ExportTo: d.exportTo,
 		Accounts: t.accounts(r, host, first.Namespace, backends.accounts), AllTLS: backends.allTLS, AllDirectTLS: backends.allDirectTLS,
-		Plaintext: snapshot.NamespaceMTLS(root, own) == snapshot.Disable,
+		PlainPorts: backends.plainPorts, Plaintext: snapshot.AllPlaintext(root, own),
 	}
 	if _, _, out.Imported = snapshot.ExportedName(host); out.Imported {
 		out.Clusters = t.importedParts(r, host, d)
@@ -84,7 +84,7 @@ func (t *tables) serviceParts(r *derive.Reads, services []*snapshot.Service) []s
 
 func equalService(a, b *snapshot.MeshService) bool {
 	return equalEntryService(a, b) && a.Host == b.Host && a.Created.Equal(b.Created) && a.Headless == b.Headless && a.NodeLocal == b.NodeLocal && a.Sticky == b.Sticky && equalHashed(a, b) && a.Distribution == b.Distribution && a.ExternalName == b.ExternalName && a.ClusterLocal == b.ClusterLocal &&
-		a.Plaintext == b.Plaintext && a.AllTLS == b.AllTLS && a.AllDirectTLS == b.AllDirectTLS && slices.Equal(a.Ports, b.Ports) && slices.Equal(a.ExportTo, b.ExportTo) &&
+		a.Plaintext == b.Plaintext && a.AllTLS == b.AllTLS && a.AllDirectTLS == b.AllDirectTLS && slices.Equal(a.PlainPorts, b.PlainPorts) && slices.Equal(a.Ports, b.Ports) && slices.Equal(a.ExportTo, b.ExportTo) &&
 		slices.Equal(a.Accounts, b.Accounts) && slices.EqualFunc(a.Aliases, b.Aliases, equalAlias) &&
 		slices.EqualFunc(a.Clusters, b.Clusters, equalPart) && slices.EqualFunc(a.Contested, b.Contested, equalPart)
 }

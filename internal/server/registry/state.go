@@ -327,6 +327,7 @@ func (s *state) reports() {
 		s.report.routes = now
 	}
 	s.report.unwritten = s.unwritten.Get(nil)
+	s.report.injection = s.injection.Get(nil)
 	if now := s.serverConflicts.Get(nil); s.serverConflicts.Changed() {
 		s.report.serverConflicts = s.describeServerConflicts(s.servers, now)
 		s.servers = now

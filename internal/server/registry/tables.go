@@ -41,6 +41,7 @@ type tables struct {
 	exports    objects[*snapshot.ServiceExport]
 	imports    objects[*snapshot.ServiceImport]
 	settings   objects[*snapshot.MeshSettings]
+	injectors  objects[*snapshot.InjectorSettings]
 	gateways   objects[*snapshot.Gateway]
 	filters    objects[*snapshot.EnvoyFilter]
 	external   objects[*snapshot.ServiceEntry]
@@ -49,6 +50,7 @@ type tables struct {
 
 	// Indexes of objects. An index by struct{} lists all of a kind.
 	allClusters  *derive.Index[struct{}, mesh.ClusterID, struct{}]
+	allInjectors *derive.Index[struct{}, objectKey, *snapshot.InjectorSettings]
 	allBalancing *derive.Index[struct{}, mesh.ClusterID, snapshot.Balancing]
 	settingsIn   *derive.Index[mesh.ClusterID, objectKey, *snapshot.MeshSettings]
 	nodesIn      *derive.Index[mesh.ClusterID, objectKey, *snapshot.Node]  // with external addresses
@@ -78,6 +80,7 @@ type tables struct {
 
 	// Facts.
 	meshSettings  *derive.Value[*snapshot.MeshSettings]
+	injection     *derive.Value[Injection]
 	defaultPolicy *derive.Value[*networkingv1alpha3.TrafficPolicy]
 	networkRules  *derive.Value[networkRules]
 	networks      *derive.Table[mesh.ClusterID, mesh.NetworkID]
@@ -161,6 +164,7 @@ func newTables(cfg Config) *tables {
 	t.networkRules = derive.Single(g, "meshNetworks", networkRules.equal, t.meshNetworks)
 	t.networks = derive.New(g, "networks", compareIDs, same, t.clusterNetwork, t.clusters)
 	t.allNetworks = list(t.networks)
+	t.injection = derive.Single(g, "injection", same, t.findInjection)
 	t.mesh = derive.Single(g, "mesh", equalMesh, t.meshFacts)
 	t.trustDomains = derive.New(g, "trust domains", compareIDs, slices.Equal[[]string], t.clusterTrustDomains, t.clusters)
 	t.rootNamespace = derive.Single(g, "root namespace", same, func(r *derive.Reads) string { return t.mesh.Get(r).RootNamespace })
@@ -238,6 +242,7 @@ func (t *tables) addInputs() {
 	t.exports = input(t, snapshot.KindServiceExport, equalObject[*snapshot.ServiceExport])
 	t.imports = input(t, snapshot.KindServiceImport, equalObject[*snapshot.ServiceImport])
 	t.settings = input(t, snapshot.KindMeshSettings, equalSettings)
+	t.injectors = localInput(t, snapshot.KindInjectorSettings, equalObject[*snapshot.InjectorSettings])
 	t.configMaps = localInput(t, snapshot.KindConfigMap, equalObject[*snapshot.ConfigMap])
 	t.gateways = localInput(t, snapshot.KindGateway, equalConfig[*networkingv1alpha3.Gateway])
 	t.rules = localInput(t, snapshot.KindDestinationRule, equalConfig[*networkingv1alpha3.DestinationRule])
@@ -248,6 +253,7 @@ func (t *tables) addInputs() {
 
 func (t *tables) addIndexes() {
 	t.allClusters = list(t.clusters.Table)
+	t.allInjectors = list(t.injectors.Table)
 	t.allBalancing = list(t.balancing.Table)
 	t.settingsIn = derive.NewIndex(t.settings.Table, func(into []mesh.ClusterID, k objectKey, _ *snapshot.MeshSettings) []mesh.ClusterID {
 		return append(into, k.cluster)

@@ -33,6 +33,15 @@ type ClusterSettings struct {
 // Key implements Object.
 func (o *ClusterSettings) Key() Key { return o.key(KindClusterSettings) }
 
+// InjectorSettings is the content of the ConfigMap istio-sidecar-injector, as text.
+type InjectorSettings struct {
+	Meta
+	Values, Config string
+}
+
+// Key implements Object.
+func (o *InjectorSettings) Key() Key { return o.key(KindInjectorSettings) }
+
 // Config is an Istio configuration object with a validated spec.
 type Config[S proto.Message] struct {
 	Meta
@@ -65,7 +74,7 @@ type Policy interface {
 }
 
 // PolicyKinds lists the kinds of policies. Their objects are in NamespaceFacts.Policies.
-var PolicyKinds = []Kind{KindSidecar, KindPeerAuthentication, KindRequestAuthentication, KindTelemetry, KindWasmPlugin}
+var PolicyKinds = []Kind{KindSidecar, KindPeerAuthentication, KindRequestAuthentication, KindTelemetry, KindWasmPlugin, KindAuthorizationPolicy}
 
 // Policies iterates over the policies of a kind in a namespace, oldest first. ns may be
 // nil.

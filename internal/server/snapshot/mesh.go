@@ -65,7 +65,9 @@ type Mesh struct {
 	LogDefaults  []string
 	// Tracers holds the collectors of spans that a Telemetry can name, by name in lower case.
 	// TraceDefaults is defaultProviders.tracing.
-	Tracers       map[string]Collector
+	Tracers map[string]Collector
+	// Authorizers holds the providers of external authorization by name.
+	Authorizers   map[string]Collector
 	TraceDefaults []string
 	// Topology is gatewayTopology of defaultConfig, for gateways that report none.
 	Topology Topology
@@ -140,6 +142,8 @@ type ListenerSettings struct {
 	Stats string
 	// Plugins holds the filters of WasmPlugins, encoded. Empty means none.
 	Plugins string
+	// Authorization holds the filters of AuthorizationPolicies, encoded. Empty means none.
+	Authorization string
 	// DetectionTimeout is protocolDetectionTimeout: how long a listener waits for the
 	// first bytes of a connection. Zero means no limit.
 	DetectionTimeout time.Duration

@@ -27,8 +27,10 @@ const (
 	KindEnvoyFilter     Kind = "EnvoyFilter"
 	KindKubeGateway     Kind = "KubernetesGateway" // Gateway of gateway.networking.k8s.io
 	KindClusterSettings Kind = "ClusterSettings"   // the ConfigMap meshctl-clusters of the system namespace
-	KindSecret          Kind = "Secret"            // a Secret with a certificate, CA certificates or both
-	KindConfigMap       Kind = "CAConfigMap"       // a ConfigMap with CA certificates
+	// KindInjectorSettings is for the ConfigMap istio-sidecar-injector of the system namespace.
+	KindInjectorSettings Kind = "InjectorSettings"
+	KindSecret           Kind = "Secret"      // a Secret with a certificate, CA certificates or both
+	KindConfigMap        Kind = "CAConfigMap" // a ConfigMap with CA certificates
 
 	KindCluster     Kind = "Cluster"     // a cluster that was added, removed or changed
 	KindTrustBundle Kind = "TrustBundle" // the roots of the mesh
@@ -85,8 +87,9 @@ type Meta struct {
 }
 
 // Object is one object of one cluster: *Namespace, *Node, *Pod, *Service,
-// *EndpointSlice, *WorkloadEntry, *KubeGateway, *MeshSettings, *ClusterSettings,
-// *ServiceEntry, *ServiceExport, *ServiceImport, *VirtualService, *EnvoyFilter, *Secret, *ConfigMap or a *Config.
+// *EndpointSlice, *WorkloadEntry, *KubeGateway, *MeshSettings, *ClusterSettings, *InjectorSettings,
+// *ServiceEntry, *ServiceExport, *ServiceImport, *VirtualService, *EnvoyFilter,
+// *AuthorizationPolicy, *Secret, *ConfigMap or a *Config.
 type Object interface {
 	Key() Key
 	// ReadFrom returns the place where a source read the object.

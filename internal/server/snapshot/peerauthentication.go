@@ -45,6 +45,29 @@ func NamespaceMTLS(root, ns *NamespaceFacts) MTLSMode {
 	return mode
 }
 
+// AllPlaintext reports whether no workload of a namespace accepts mTLS: the mode of the
+// namespace is Disable, and no policy with a selector has another one. Either argument may be
+// nil.
+func AllPlaintext(root, ns *NamespaceFacts) bool {
+	if NamespaceMTLS(root, ns) != Disable {
+		return false
+	}
+	for p := range peerAuthentications(ns) {
+		if len(p.Spec.GetSelector().GetMatchLabels()) == 0 || root != nil && ns.Name == root.Name {
+			continue
+		}
+		if inherit(p.Spec.GetMtls(), Disable) != Disable {
+			return false
+		}
+		for _, m := range p.Spec.GetPortLevelMtls() {
+			if inherit(m, Disable) != Disable {
+				return false
+			}
+		}
+	}
+	return true
+}
+
 // WorkloadMTLS returns the modes of a workload with these labels. The oldest policy
 // that selects it overrides the mode of its namespace. Policies of the root namespace
 // that have a selector have no effect.

@@ -74,10 +74,13 @@ type MeshService struct {
 	Accounts []string
 	// AllTLS reports whether there are endpoints and all have TLSMode.
 	AllTLS bool
+	// PlainPorts holds the names of ports with an endpoint on which a PeerAuthentication
+	// disables mTLS, sorted.
+	PlainPorts []string
 	// AllDirectTLS reports whether there are endpoints and all have DirectTLS.
 	AllDirectTLS bool
-	// Plaintext reports whether PeerAuthentication disables mTLS in the service's
-	// namespace.
+	// Plaintext reports whether PeerAuthentication disables mTLS for all workloads of the
+	// service's namespace.
 	Plaintext bool
 }
 

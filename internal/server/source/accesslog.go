@@ -63,6 +63,9 @@ func providerFault(field string, p *meshv1alpha1.MeshConfig_ExtensionProvider) *
 		}
 		return logFormatFault(field, otlp.GetLogFormat().GetText(), otlp.GetLogFormat().GetLabels())
 	}
+	if fault, is := authorizerSettingsFault(field, p); is {
+		return fault
+	}
 	file := p.GetEnvoyFileAccessLog()
 	if file == nil {
 		return noEffect(field, otherProvider)

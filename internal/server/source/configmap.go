@@ -4,6 +4,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/meshctl/meshctl/internal/clustersettings"
+	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 )
 
@@ -14,6 +15,10 @@ var configMapKind = kubeKind(kind{
 		{
 			Kind: snapshot.KindClusterSettings, Use: ForConfiguration, Object: clustersettings.ConfigMap,
 			Without: "no cluster is drained or weighed",
+		},
+		{
+			Kind: snapshot.KindInjectorSettings, Use: ForConfiguration, Object: mesh.InjectorConfigMap, Optional: true,
+			Without: "pods are injected with default settings",
 		},
 		{
 			Use: ForCredentials, OwnOnly: true, Optional: true,

@@ -81,9 +81,17 @@ func (c *Converter) decode(v yamldoc.Value, place snapshot.Place) (Result, error
 	}
 	object := k.newObject()
 	if fault := decodeObject(v, object); fault != nil {
+		if istio, ok := object.(*Istio); ok && istio.Name == "" {
+			_ = decodeKube(v.Get("metadata"), "", &istio.ObjectMeta) // the fault is before it
+		}
+		r.Closed = c.closed(k, object, v.Get("spec"), place)
 		return r, fault
 	}
-	return c.Convert(object, place)
+	out, err := c.Convert(object, place)
+	if err != nil {
+		out.Closed = c.closed(k, object, v.Get("spec"), place)
+	}
+	return out, err
 }
 
 // splitVersion splits an apiVersion. The group of the core is empty.
@@ -193,7 +201,6 @@ func decodeProto(v yamldoc.Value, into proto.Message, discardUnknown bool) *Fiel
 
 var (
 	kubeMismatch = regexp.MustCompile(`cannot unmarshal (\S+).* of type (.+)$`)
-	protoPrefix  = regexp.MustCompile(`^proto:[\s\x{00a0}]*(syntax error )?\(line \d+:\d+\): `)
 	protoEnum    = regexp.MustCompile(`^invalid value for enum field \S+: ([^{\[].*)$`)
 	protoTime    = regexp.MustCompile(`^invalid google\.protobuf\.Duration value (".*")$`)
 	protoToken   = regexp.MustCompile(`^unexpected token (.*)$`)
@@ -243,7 +250,7 @@ func typeWord(goType string) string {
 // a duration, a list or a mapping.
 func protoReason(err error, field string, message protoreflect.MessageDescriptor) string {
 	const duration = "a duration, such as 5s, 100ms or 1m"
-	reason := protoPrefix.ReplaceAllString(err.Error(), "")
+	reason := istiojson.Reason(err)
 	at, whole := fieldAt(message, field)
 	if m := protoTime.FindStringSubmatch(reason); m != nil {
 		return m[1] + " is not " + duration
@@ -332,11 +339,20 @@ func (c *Converter) DecodeJSON(text []byte) (Result, error) {
 	if fault != nil {
 		r := c.resultOf(k, head.Namespace, head.Name)
 		r.Suppress = head.Annotations[mesh.AnnotationSuppress]
+		r.Closed = c.closed(k, object, specOf(text), snapshot.Place{})
 		return r, fault
 	}
 	r, err := c.Convert(istio, snapshot.Place{})
+	if err != nil {
+		r.Closed = c.closed(k, object, specOf(text), snapshot.Place{})
+	}
 	if unknown != nil {
 		r.Warnings = append(r.Warnings, unknown)
+		if err == nil {
+			if r.Closed = c.closed(k, object, specOf(text), snapshot.Place{}); r.Closed != nil {
+				r.Object = r.Closed
+			}
+		}
 	}
 	return r, err
 }

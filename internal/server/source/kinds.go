@@ -10,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/meshctl/meshctl/internal/server/snapshot"
+	"github.com/meshctl/meshctl/internal/yamldoc"
 )
 
 // API groups.
@@ -43,6 +44,9 @@ type kind struct {
 	object    reflect.Type
 	// convert checks an object and delivers it; nil when there is nothing to deliver.
 	convert func(*conversion, any) *FieldError
+	// closed returns what is understood of a security policy with a fault; nil for kinds of
+	// which nothing is used then. The metadata is valid. The spec may have any value.
+	closed func(c *conversion, spec yamldoc.Value) snapshot.Object
 
 	// support is empty for the kinds of Kubernetes itself, which
 	// docs/api-support.md leaves out. meaning explains it.
@@ -74,7 +78,8 @@ func kubeKind[T any](k kind, convert func(*conversion, *T) *FieldError) *kind {
 }
 
 // istioKind completes the description of a kind of Istio with a spec of type T.
-// convert gets the spec; the field paths of its faults are relative to the spec.
+// convert gets the spec; the field paths of its faults are relative to the spec, or start with
+// metadata.
 func istioKind[T any, M interface {
 	*T
 	proto.Message
@@ -88,6 +93,9 @@ func istioKind[T any, M interface {
 			for _, w := range k.withoutEffect(spec) {
 				c.warn(w)
 			}
+		}
+		if fault != nil && strings.HasPrefix(fault.Field, "metadata.") {
+			return fault
 		}
 		return under("spec", fault)
 	}
@@ -144,8 +152,7 @@ var kinds = []*kind{
 	requestAuthenticationKind,
 	telemetryKind,
 	wasmPluginKind,
-	unread(groupSecurity, "AuthorizationPolicy", "authorizationpolicies",
-		"every request that reaches the workload is permitted", "v1", "v1beta1"),
+	authorizationPolicyKind,
 	unread(groupNetworking, "WorkloadGroup", "workloadgroups", "no WorkloadEntry is made of it", istioVersions...),
 	unread(groupNetworking, "ProxyConfig", "proxyconfigs", "an agent takes its settings only from its environment variable PROXY_CONFIG", "v1beta1"),
 	unread(groupIstioPlugins, "TrafficExtension", "trafficextensions", "no proxy runs the extension, so its checks do not happen", "v1alpha1"),

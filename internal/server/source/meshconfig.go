@@ -69,6 +69,9 @@ func (c *conversion) configMap(o *corev1.ConfigMap) *FieldError {
 	case snapshot.KindMeshSettings:
 	case snapshot.KindClusterSettings:
 		return c.clusterSettings(o)
+	case snapshot.KindInjectorSettings:
+		c.object = &snapshot.InjectorSettings{Meta: c.meta, Values: o.Data[mesh.InjectorKeyValues], Config: o.Data[mesh.InjectorKeyConfig]}
+		return nil
 	default:
 		return c.caConfigMap(o)
 	}

@@ -11,7 +11,7 @@ import (
 )
 
 var peerAuthenticationKind = istioKind(kind{
-	group: groupSecurity, name: "PeerAuthentication", plural: "peerauthentications", versions: istioVersions,
+	group: groupSecurity, name: "PeerAuthentication", plural: "peerauthentications", versions: []string{"v1", "v1beta1"},
 	support: Works, meaning: "with a selector in the root namespace it selects nothing, as in Istio",
 }, func(c *conversion, spec *securityv1beta1.PeerAuthentication) *FieldError {
 	c.object = &snapshot.PeerAuthentication{Meta: c.meta, Kind: snapshot.KindPeerAuthentication, Spec: spec}

@@ -50,6 +50,10 @@ type Result struct {
 	// Object is nil when the object is valid but there is nothing to deliver, such
 	// as for a pod without an address or a ServiceAccount.
 	Object snapshot.Object
+	// Closed is set if a security policy is not fully understood, and permits no more than
+	// any meaning of it. With an error, it is delivered unless an older version of the
+	// object is in use.
+	Closed snapshot.Object
 	// Skipped is set for kinds that are not read. Warnings then has an entry if the
 	// object was likely meant to have an effect on the mesh.
 	Skipped bool
@@ -68,7 +72,7 @@ type Result struct {
 // enforced. err is the error of its conversion; used reports whether an older
 // version of the object is enforced.
 func (r *Result) Unenforced(err error, used bool) bool {
-	return r.Security && (err != nil && !used || len(r.Warnings) > 0)
+	return r.Security && r.Closed == nil && (err != nil && !used || len(r.Warnings) > 0)
 }
 
 // FieldError reports a fault in a field of an object.
@@ -147,7 +151,7 @@ type conversion struct {
 
 func (c *conversion) warn(w *FieldError) { c.warnings = append(c.warnings, w) }
 
-// deliveredKind returns the kind under which an object is delivered: two
+// deliveredKind returns the kind under which an object is delivered: three
 // ConfigMaps are settings.
 func (c *Converter) deliveredKind(kind snapshot.Kind, namespace, name string) snapshot.Kind {
 	if kind != snapshot.KindConfigMap || namespace != SystemNamespaceOf(c.SystemNamespace) {
@@ -158,6 +162,8 @@ func (c *Converter) deliveredKind(kind snapshot.Kind, namespace, name string) sn
 		return snapshot.KindMeshSettings
 	case clustersettings.ConfigMap:
 		return snapshot.KindClusterSettings
+	case mesh.InjectorConfigMap:
+		return snapshot.KindInjectorSettings
 	}
 	return kind
 }

@@ -350,7 +350,8 @@ func TestKindsWithoutEffectAreReported(t *testing.T) {
 func TestSecurityPoliciesThatAreNotEnforced(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]bool{
-		"apiVersion: security.istio.io/v1\nkind: AuthorizationPolicy":                                 true,
+		"apiVersion: security.istio.io/v1\nkind: AuthorizationPolicy":                                 false,
+		"apiVersion: security.istio.io/v1\nkind: AuthorizationPolicy\nspec: {action: DENI}":           false,
 		"apiVersion: security.istio.io/v1\nkind: AuthorisationPolicy":                                 true,
 		"apiVersion: networking.istio.io/v1\nkind: AuthorizationPolicy":                               true,
 		"apiVersion: networking.istio.io/v1\nkind: PeerAuthentication":                                true,

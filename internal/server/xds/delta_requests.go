@@ -71,8 +71,9 @@ func (s *session) deltaFirst(i int, req *discoveryv3.DeltaDiscoveryRequest) erro
 	}
 	s.watch(i, want)
 	// Send endpoints even if held: the last stream may have ended after a changed
-	// cluster, which waits for its endpoints, but before them.
-	if len(held) > 0 && (i != eds || want.Wildcard) {
+	// cluster, which waits for its endpoints, but before them. A relay reports only
+	// endpoints for which no cluster waits.
+	if len(held) > 0 && (i != eds || want.Wildcard || s.sub.node.Relayed) {
 		t.all = false
 		t.held = held
 	}

@@ -95,7 +95,7 @@ func (g *generator) baseHCM(statPrefix string, o httpOptions) *hcmv3.HttpConnect
 		AccessLog: g.accessLogs(o.settings),
 		Tracing:   g.tracing(o.settings.Tracing),
 	}
-	h.HttpFilters = g.httpPlugins(o.settings, o.port)
+	h.HttpFilters = g.securityFilters(o.settings, o.port)
 	if o.grpcWeb {
 		h.HttpFilters = append(h.HttpFilters, g.httpFilter("envoy.filters.http.grpc_web", &grpcwebv3.GrpcWeb{}))
 	}

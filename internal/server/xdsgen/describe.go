@@ -67,8 +67,8 @@ func Describe(v View) string { //nolint:funlen // a case for each view
 	case patchedView:
 		words = append(words, Describe(v.View), "EnvoyFilters")
 	case extensionView:
-		for _, e := range v.extensions() {
-			add("extension", e.Name)
+		for _, name := range v.names() {
+			add("extension", name)
 		}
 	case nameView:
 		in(v.scope)

@@ -22,9 +22,9 @@ type chosenFilters struct {
 }
 
 // chooseFilters applies the EnvoyFilters that select a workload, in order. If two have an
-// extension of one name, the first wins. They cannot replace the extensions of WasmPlugins and
-// RequestAuthentications.
-func chooseFilters(s *snapshot.Snapshot, n Node, labels map[string]string) chosenFilters {
+// extension of one name, the first wins. They cannot replace the extensions of WasmPlugins,
+// RequestAuthentications and AuthorizationPolicies.
+func chooseFilters(s *snapshot.Snapshot, n Node, labels map[string]string, authorizations []authorization) chosenFilters {
 	outbound := networkingv1alpha3.EnvoyFilter_SIDECAR_OUTBOUND
 	if n.ID.Type == mesh.Router {
 		outbound = networkingv1alpha3.EnvoyFilter_GATEWAY
@@ -40,7 +40,7 @@ func chooseFilters(s *snapshot.Snapshot, n Node, labels map[string]string) chose
 	for _, f := range snapshot.EnvoyFiltersFor(s.Namespaces.Get(s.Mesh.RootNamespace), s.Namespaces.Get(n.Namespace), labels) {
 		for _, e := range f.Extensions {
 			taken := func(other snapshot.Extension) bool { return other.Name == e.Name }
-			if e.Proxy.Matches(n.Version, n.Metadata) && !slices.ContainsFunc(extensions, taken) {
+			if e.Proxy.Matches(n.Version, n.Metadata) && !slices.ContainsFunc(extensions, taken) && !isAuthorization(authorizations, e.Name) {
 				extensions = append(extensions, snapshot.Extension{Name: e.Name, Body: e.Body})
 			}
 		}
@@ -59,9 +59,13 @@ func chooseFilters(s *snapshot.Snapshot, n Node, labels map[string]string) chose
 			}
 		}
 	}
+	view := extensionView{authorizations: listOf(authorizations)}
 	if len(extensions) > 0 {
 		slices.SortFunc(extensions, func(a, b snapshot.Extension) int { return strings.Compare(a.Name, b.Name) })
-		out.extensions.Shared = extensionView{facts: encodeFacts(extensions)}
+		view.facts = encodeFacts(extensions)
+	}
+	if view != (extensionView{}) {
+		out.extensions.Shared = view
 	}
 	return out
 }
@@ -98,28 +102,74 @@ func (f *chosenFilters) apply(a Assignment) Assignment {
 // extensionView is the view of the extension configurations (ECDS) of proxies with the
 // same extensions.
 type extensionView struct {
-	facts string // []snapshot.Extension, encoded
+	facts          string // []snapshot.Extension, encoded; empty if there are none
+	authorizations list[authorization]
 }
 
 func (v extensionView) Type() string { return xdswire.ExtensionType }
 
-func (v extensionView) Keys() Keys { return Keys{Fixed: 1} }
-
-func (v extensionView) Unit(*snapshot.Snapshot, Key) Unit { return extensionUnit(v) }
-
-func (v extensionView) extensions() []snapshot.Extension {
-	var list []snapshot.Extension
-	decodeFacts(v.facts, &list)
-	return list
+func (v extensionView) Keys() Keys {
+	k := Keys{}
+	if v.facts != "" {
+		k.Fixed = 1
+	}
+	for u := range v.authorizationUnits {
+		k.Listed = append(k.Listed, Key{Name: u.filter.Name})
+	}
+	return k
 }
 
-type extensionUnit extensionView
+func (v extensionView) Unit(_ *snapshot.Snapshot, k Key) Unit {
+	if k.Name == "" {
+		return extensionUnit{v.facts}
+	}
+	for u := range v.authorizationUnits {
+		if u.filter.Name == k.Name {
+			return u
+		}
+	}
+	return nil
+}
+
+// names returns the names of the extensions.
+func (v extensionView) names() []string {
+	var out []string
+	if v.facts != "" {
+		for _, e := range (extensionUnit{v.facts}).extensions() {
+			out = append(out, e.Name)
+		}
+	}
+	for u := range v.authorizationUnits {
+		out = append(out, u.filter.Name)
+	}
+	return out
+}
+
+func (v extensionView) authorizationUnits(yield func(authorizationUnit) bool) {
+	for a := range v.authorizations.all {
+		for _, f := range a.filters() {
+			if !yield(authorizationUnit{a, f}) {
+				return
+			}
+		}
+	}
+}
+
+type extensionUnit struct {
+	facts string // []snapshot.Extension, encoded
+}
+
+func (u extensionUnit) extensions() []snapshot.Extension {
+	var list []snapshot.Extension
+	decodeFacts(u.facts, &list)
+	return list
+}
 
 func (u extensionUnit) Type() string { return xdswire.ExtensionType }
 
 func (u extensionUnit) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, error) {
 	var out []*xdswire.Resource
-	for _, e := range extensionView(u).extensions() {
+	for _, e := range u.extensions() {
 		out = append(out, enc.Raw(xdswire.ExtensionType, e.Name, e.Body))
 	}
 	return out, nil

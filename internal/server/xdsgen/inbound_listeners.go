@@ -237,7 +237,7 @@ func (f *inboundFacts) chains(g *generator, p *inboundPort) []*listenerv3.Filter
 		}
 		out = append(out, c)
 	}
-	g.addPlugins(f.settings, p.Number, out...)
+	g.addNetworkFilters(f.settings, p.Number, out...)
 	return out
 }
 

@@ -42,6 +42,8 @@ type Node struct {
 	// Proxyless reports whether the node is gRPC in an application (GENERATOR grpc),
 	// which supports a part of Envoy's resources.
 	Proxyless bool
+	// Relayed reports whether an agent of meshctl relays the proxy's stream (mesh.MetadataRelay).
+	Relayed bool
 	// Unprivileged reports whether the proxy may not open ports below 1024.
 	Unprivileged bool
 	// MeshID is the mesh to which the proxy claims to belong.
@@ -113,6 +115,7 @@ func ParseNode(n *corev3.Node, maxMetadata int) (Node, error) {
 		Captured:       text("INTERCEPTION_MODE") != "NONE",
 		ResolvesNames:  text("DNS_CAPTURE") == "true" || md["DNS_CAPTURE"].GetBoolValue(),
 		Proxyless:      text("GENERATOR") == generatorGRPC,
+		Relayed:        text(mesh.MetadataRelay) == "true",
 		Unprivileged:   text("UNPRIVILEGED_POD") == "true",
 		MeshID:         text("MESH_ID"),
 		TrustDomain:    text("TRUST_DOMAIN"),

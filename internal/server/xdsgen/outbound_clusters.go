@@ -315,8 +315,11 @@ func (u clusterOf) originalDst() bool {
 // setAutoTLS sets the transport sockets of a cluster without TLS settings: mTLS for
 // endpoints that accept it, else plaintext.
 func (u clusterOf) setAutoTLS(g *generator, c *clusterv3.Cluster) {
-	if !u.autoMTLS || u.service.Plaintext || u.originalDst() && !u.service.AllTLS {
+	if !u.autoMTLS || u.service.Plaintext {
 		return
+	}
+	if u.originalDst() && (!u.service.AllTLS || slices.Contains(u.service.PlainPorts, u.port.Name)) {
+		return // the endpoints' own modes do not count
 	}
 	tls := u.meshTLS(g)
 	if u.originalDst() {

@@ -22,9 +22,8 @@ func Assign(s *snapshot.Snapshot, n Node) Assignment {
 	if n.Proxyless {
 		return assignProxyless(s, n, pod, labels, eds)
 	}
-	filters := chooseFilters(s, n, labels)
 	if n.ID.Type == mesh.Router {
-		return assignRouter(s, n, pod, labels, eds, filters)
+		return assignRouter(s, n, pod, labels, eds)
 	}
 	sc := scope{namespace: n.Namespace, sidecar: chooseSidecar(s, n.Namespace, labels)}
 	clusters := sc
@@ -41,7 +40,10 @@ func Assign(s *snapshot.Snapshot, n Node) Assignment {
 		routes = scope{} // no service has a short name or other retries for this namespace
 	}
 	httpClient, streamClient := routeClients(s, n.Namespace, labels)
+	authorizations := chooseAuthorizations(s, n.Namespace, labels, sc)
+	filters := chooseFilters(s, n, labels, authorizations)
 	client, server := listenerSettings(s, n, labels, sc)
+	server.Authorization = authorizationFilters(authorizations)
 	own := inbound(s, n, pod, labels, sc)
 	filters.leaveOut(own.names())
 	facts := encodeFacts(own)
@@ -95,13 +97,16 @@ func endpointViewOf(s *snapshot.Snapshot, n Node, pod *snapshot.Pod, labels map[
 	return v
 }
 
-func assignRouter(s *snapshot.Snapshot, n Node, pod *snapshot.Pod, labels map[string]string, eds endpointView, filters chosenFilters) Assignment {
+func assignRouter(s *snapshot.Snapshot, n Node, pod *snapshot.Pod, labels map[string]string, eds endpointView) Assignment {
 	sc := scope{}
 	if s.Private {
 		sc.namespace = n.Namespace
 	}
 	facts := gatewayFactsOf(s, n, pod, labels)
+	authorizations := chooseAuthorizations(s, n.Namespace, labels, sc)
+	filters := chooseFilters(s, n, labels, authorizations)
 	settings, _ := listenerSettings(s, n, labels, sc)
+	settings.Authorization = authorizationFilters(authorizations)
 	listeners := gatewayView{
 		scope: sc, client: eds.client, namespace: n.Namespace, facts: facts, settings: settings,
 		limits: tlsLimits{s.Mesh.MeshTLS, s.Mesh.TLSDefaults}, topology: s.Mesh.Topology,

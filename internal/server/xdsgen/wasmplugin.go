@@ -55,8 +55,9 @@ func phaseOf(p *extensionsv1alpha1.WasmPlugin) extensionsv1alpha1.PluginPhase {
 // pluginFilter describes the filter of a plugin, or the one that checks tokens, whose
 // configuration comes by ECDS.
 type pluginFilter struct {
-	Name    string   // filterJWT, or of a plugin
-	Network bool     // not HTTP
+	Name    string // filterJWT, or of a plugin
+	Network bool   // not HTTP
+	Phase   extensionsv1alpha1.PluginPhase
 	Open    bool     // requests pass if the configuration is invalid
 	Ports   []uint32 `json:",omitempty"` // empty means all
 }
@@ -67,7 +68,7 @@ func pluginFilters(plugins []*snapshot.WasmPlugin, mode typev1beta1.WorkloadMode
 	var out []pluginFilter
 	tokens := func() {
 		if checksTokens {
-			out, checksTokens = append(out, pluginFilter{Name: filterJWT}), false
+			out, checksTokens = append(out, pluginFilter{Name: filterJWT, Phase: extensionsv1alpha1.PluginPhase_AUTHN}), false
 		}
 	}
 	for _, p := range plugins {
@@ -76,7 +77,7 @@ func pluginFilters(plugins []*snapshot.WasmPlugin, mode typev1beta1.WorkloadMode
 		}
 		if ports, ok := pluginPorts(p.Spec, mode); ok {
 			out = append(out, pluginFilter{
-				Name: pluginName(p), Network: isNetwork(p.Spec), Ports: ports,
+				Name: pluginName(p), Network: isNetwork(p.Spec), Phase: phaseOf(p.Spec), Ports: ports,
 				Open: p.Spec.GetFailStrategy() == extensionsv1alpha1.FailStrategy_FAIL_OPEN,
 			})
 		}
@@ -215,48 +216,44 @@ func (p *pluginFilter) discovery(g *generator) *corev3.ExtensionConfigSource {
 	return source
 }
 
-// eachPlugin calls yield for each plugin of a type at a port.
-func eachPlugin(s snapshot.ListenerSettings, port uint32, network bool, yield func(*pluginFilter)) {
+// eachPlugin calls yield for each plugin of a type at a port: for those that come before
+// AuthorizationPolicies, or for those behind them.
+func eachPlugin(s snapshot.ListenerSettings, port uint32, network, behind bool, yield func(*pluginFilter)) {
 	if s.Plugins == "" {
 		return
 	}
 	var list []pluginFilter
 	decodeFacts(s.Plugins, &list)
 	for i := range list {
-		if p := &list[i]; p.Network == network && (len(p.Ports) == 0 || slices.Contains(p.Ports, port)) {
+		if p := &list[i]; p.Network == network && p.Phase > extensionsv1alpha1.PluginPhase_AUTHZ == behind && (len(p.Ports) == 0 || slices.Contains(p.Ports, port)) {
 			yield(p)
 		}
 	}
 }
 
 // httpPlugins returns the HTTP filters of plugins at a port.
-func (g *generator) httpPlugins(s snapshot.ListenerSettings, port uint32) []*hcmv3.HttpFilter {
+func (g *generator) httpPlugins(s snapshot.ListenerSettings, port uint32, behind bool) []*hcmv3.HttpFilter {
 	var out []*hcmv3.HttpFilter
-	eachPlugin(s, port, false, func(p *pluginFilter) {
+	eachPlugin(s, port, false, behind, func(p *pluginFilter) {
 		out = append(out, &hcmv3.HttpFilter{Name: p.Name, ConfigType: &hcmv3.HttpFilter_ConfigDiscovery{ConfigDiscovery: p.discovery(g)}})
 	})
 	return out
 }
 
-// addPlugins adds the network filters of plugins at a port to filter chains.
-func (g *generator) addPlugins(s snapshot.ListenerSettings, port uint32, chains ...*listenerv3.FilterChain) {
-	var filters []*listenerv3.Filter
-	eachPlugin(s, port, true, func(p *pluginFilter) {
-		filters = append(filters, &listenerv3.Filter{Name: p.Name, ConfigType: &listenerv3.Filter_ConfigDiscovery{ConfigDiscovery: p.discovery(g)}})
+// networkPlugins returns the network filters of plugins at a port.
+func (g *generator) networkPlugins(s snapshot.ListenerSettings, port uint32, behind bool) []*listenerv3.Filter {
+	var out []*listenerv3.Filter
+	eachPlugin(s, port, true, behind, func(p *pluginFilter) {
+		out = append(out, &listenerv3.Filter{Name: p.Name, ConfigType: &listenerv3.Filter_ConfigDiscovery{ConfigDiscovery: p.discovery(g)}})
 	})
-	if len(filters) == 0 {
-		return
-	}
-	for _, c := range chains {
-		c.Filters = slices.Concat(filters, c.GetFilters())
-	}
+	return out
 }
 
 // clientListener adds an outbound listener, or one of a gateway, for connections to a port.
 func (g *generator) clientListener(l *listenerv3.Listener, s snapshot.ListenerSettings, port uint32) {
-	g.addPlugins(s, port, l.GetFilterChains()...)
+	g.addNetworkFilters(s, port, l.GetFilterChains()...)
 	if rest := l.GetDefaultFilterChain(); rest != nil {
-		g.addPlugins(s, port, rest)
+		g.addNetworkFilters(s, port, rest)
 	}
 	g.listener(l)
 }

@@ -51,6 +51,7 @@ func (f *file) odd() bool {
 type chunk struct {
 	id      chunkID
 	objects []*fileObject
+	closed  []*fileObject         // stand for broken security policies
 	broken  []fault               // objects that cannot be used
 	notes   []fault               // objects and parts of objects that have no effect
 	skipped map[snapshot.Kind]int // kinds that are not read
@@ -68,6 +69,7 @@ type fileObject struct {
 	nth    int // its index in the document
 	key    snapshot.Key
 	object snapshot.Object
+	closed bool // object is source.Result.Closed
 }
 
 // fault is a part of a document that is not used.
@@ -196,6 +198,9 @@ func (c *chunk) addObject(conv *source.Converter, v yamldoc.Value, p, place stri
 	switch {
 	case errors.As(err, &fe):
 		c.broken = append(c.broken, fault{line: fe.Line, key: r.Key, reason: fe.Error(), security: r.Security, suppress: r.Suppress})
+		if r.Closed != nil {
+			c.closed = append(c.closed, &fileObject{path: p, line: v.Line(), nth: len(c.objects), key: r.Key, object: r.Closed, closed: true})
+		}
 		return
 	case r.Skipped:
 		if c.skipped == nil {
@@ -204,7 +209,7 @@ func (c *chunk) addObject(conv *source.Converter, v yamldoc.Value, p, place stri
 		c.skipped[r.Key.Kind]++
 	}
 	for _, w := range r.Warnings {
-		c.notes = append(c.notes, fault{w.Line, r.Key, w.Error(), r.Security, r.Shared, r.Suppress})
+		c.notes = append(c.notes, fault{line: w.Line, key: r.Key, reason: w.Error(), security: r.Security, shared: r.Shared, suppress: r.Suppress})
 	}
 	if r.Skipped {
 		return
@@ -223,17 +228,29 @@ func (rd *parsedFile) finish(old *file) *file {
 		}
 		return f
 	}
-	if old == nil || !f.broken() {
+	if !f.broken() {
 		return f
 	}
 	given := map[snapshot.Key]bool{}
 	for _, e := range f.fileObjects() {
 		given[e.key] = true
 	}
-	for _, e := range old.fileObjects() {
+	keep := func(e *fileObject) {
 		if !given[e.key] {
 			given[e.key] = true
 			f.kept = append(f.kept, e)
+		}
+	}
+	if old != nil {
+		for _, e := range old.fileObjects() {
+			if !e.closed {
+				keep(e)
+			}
+		}
+	}
+	for _, c := range f.chunks {
+		for _, e := range c.closed {
+			keep(e)
 		}
 	}
 	return f

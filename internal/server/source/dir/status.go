@@ -261,7 +261,11 @@ func (f *file) keptInstead(key snapshot.Key) string {
 		return keptText(len(f.kept))
 	}
 	for _, e := range f.kept {
-		if e.key == key {
+		switch {
+		case e.key != key:
+		case e.closed:
+			return "; " + source.ClosedMeaning
+		default:
 			return "; its last good version stays in use"
 		}
 	}

@@ -70,6 +70,7 @@ type knownObject struct {
 	version string
 	size    int64
 	used    bool // it was delivered
+	closed  bool // the delivered object is source.Result.Closed
 }
 
 func newFollower(s *shared, r source.Resource, namespace string) *follower {

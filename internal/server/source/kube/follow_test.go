@@ -99,70 +99,70 @@ func TestInstalledLater(t *testing.T) {
 // exist, and that a missing right to list them is reported.
 func withoutEffect(t *testing.T, c *kube.Cluster) {
 	t.Helper()
-	const name = "authorizationpolicies.security.istio.io"
+	const name = "trafficextensions.extensions.istio.io"
 	s, r, _ := run(t, c.Config(), func(s *Source) { s.waits.installed = time.Hour }) // nothing is looked for
 	soon := func(s *Source) { s.waits.installed = 50 * time.Millisecond }
 	blind, other, _ := run(t, reader(t, c, "blind", mostRules), soon)
 	lister, third, _ := run(t, reader(t, c, "lister", mostRules+`
-- {apiGroups: [security.istio.io], resources: [authorizationpolicies], verbs: [list]}`), soon)
+- {apiGroups: [extensions.istio.io], resources: [trafficextensions], verbs: [list]}`), soon)
 	remote, _, _ := run(t, c.Config(), func(s *Source) { s.Configuration = false })
 	r.until("everything", func() bool { return r.synced == 1 })
 	other.until("not installed", func() bool { return blind.resource(name).Cause == CauseNotInstalled })
-	c.Apply(t, crd("security.istio.io", "AuthorizationPolicy", "authorizationpolicies", "v1beta1"))
+	c.Apply(t, crd("extensions.istio.io", "TrafficExtension", "trafficextensions", "v1alpha1"))
 	other.until("a kind that may not be looked at", func() bool {
 		got := blind.resource(name)
-		return got.Cause == CauseForbidden && got.Security && got.Unread && strings.HasPrefix(got.Error,
-			"may not list authorizationpolicies.security.istio.io (it is not reported whether there is any AuthorizationPolicy, which has no effect): 403")
+		return got.Cause == CauseForbidden && got.Unread && strings.HasPrefix(got.Error,
+			"may not list trafficextensions.extensions.istio.io (it is not reported whether there is any TrafficExtension, which has no effect): 403")
 	})
 	if p := s.Status().Problems; len(p) != 0 {
 		t.Errorf("nobody uses it: %+v", p)
 	}
-	policies := func(names ...string) string {
+	extensions := func(names ...string) string {
 		var b strings.Builder
 		for _, name := range names {
-			b.WriteString("{apiVersion: security.istio.io/v1beta1, kind: AuthorizationPolicy, metadata: {name: " + name + ", namespace: later}, spec: {}}\n---\n")
+			b.WriteString("{apiVersion: extensions.istio.io/v1alpha1, kind: TrafficExtension, metadata: {name: " + name + ", namespace: later}, spec: {}}\n---\n")
 		}
 		return b.String()
 	}
-	c.Apply(t, policies("deny", "deny-more"))
-	const reason = "has no effect: every request that reaches the workload is permitted"
+	c.Apply(t, extensions("deny", "deny-more"))
+	const reason = "has no effect: no proxy runs the extension, so its checks do not happen"
 	is := func(s *Source, names ...string) func() bool {
 		return func() bool {
 			var got []string
 			for _, p := range s.Status().Problems {
-				if p.Unenforced && slices.Equal(p.Reasons, []string{reason}) {
+				if slices.Equal(p.Reasons, []string{reason}) {
 					got = append(got, p.Object)
 				}
 			}
 			return slices.Equal(got, names)
 		}
 	}
-	r.until("two policies", is(s, "AuthorizationPolicy later/deny", "AuthorizationPolicy later/deny-more"))
-	third.until("two policies, of a reader that may not watch", is(lister, "AuthorizationPolicy later/deny", "AuthorizationPolicy later/deny-more"))
-	c.Kubectl(t, "", "-n", "later", "delete", "authorizationpolicies", "deny")
-	r.until("one policy", is(s, "AuthorizationPolicy later/deny-more"))
-	third.until("one policy, of a reader that may not watch", is(lister, "AuthorizationPolicy later/deny-more"))
-	c.Apply(t, strings.Replace(policies("deny-more"), "spec: {}", "spec: {action: DENY}", 1)) // is no news
+	r.until("two extensions", is(s, "TrafficExtension later/deny", "TrafficExtension later/deny-more"))
+	third.until("two extensions, of a reader that may not watch", is(lister, "TrafficExtension later/deny", "TrafficExtension later/deny-more"))
+	c.Kubectl(t, "", "-n", "later", "delete", "trafficextensions", "deny")
+	r.until("one extension", is(s, "TrafficExtension later/deny-more"))
+	third.until("one extension, of a reader that may not watch", is(lister, "TrafficExtension later/deny-more"))
+	c.Apply(t, strings.Replace(extensions("deny-more"), "spec: {}", "spec: {a: b}", 1)) // is no news
 	var many, reported []string
 	for i := range maxProblems + 20 {
-		many = append(many, fmt.Sprintf("policy-%d", i))
+		many = append(many, fmt.Sprintf("extension-%d", i))
 	}
-	c.Apply(t, policies(many...))
+	c.Apply(t, extensions(many...))
 	known := func(n int64) func() bool {
 		return func() bool {
 			return s.resource(name).Objects == n && len(s.Status().Problems) == int(min(n, maxProblems))
 		}
 	}
-	r.until("many policies", known(maxProblems+21))
-	if n := strings.Count(r.text(), "security policy is not enforced"); n != maxProblems+1 {
-		t.Errorf("%d policies are logged", n)
+	r.until("many extensions", known(maxProblems+21))
+	if n := strings.Count(r.text(), "configuration is not used"); n != maxProblems+1 {
+		t.Errorf("%d extensions are logged", n)
 	}
 	for _, p := range s.Status().Problems[:30] {
-		reported = append(reported, strings.TrimPrefix(p.Object, "AuthorizationPolicy later/"))
+		reported = append(reported, strings.TrimPrefix(p.Object, "TrafficExtension later/"))
 	}
-	c.Kubectl(t, "", append([]string{"-n", "later", "delete", "authorizationpolicies"}, reported...)...)
-	r.until("fewer policies", known(maxProblems-9))
-	c.Kubectl(t, "", "-n", "later", "delete", "authorizationpolicies", "--all")
+	c.Kubectl(t, "", append([]string{"-n", "later", "delete", "trafficextensions"}, reported...)...)
+	r.until("fewer extensions", known(maxProblems-9))
+	c.Kubectl(t, "", "-n", "later", "delete", "trafficextensions", "--all")
 	r.until("nobody uses it", known(0))
 	if p := remote.Status().Problems; len(p) != 0 {
 		t.Errorf("configuration of another cluster does not count: %+v", p)
@@ -362,6 +362,7 @@ func TestSameAsDirectory(t *testing.T) {
 	}
 	definitions.WriteString(crd("networking.istio.io", "EnvoyFilter", "envoyfilters", "v1alpha3"))
 	definitions.WriteString(crd("security.istio.io", "PeerAuthentication", "peerauthentications", "v1"))
+	definitions.WriteString(crd("security.istio.io", "AuthorizationPolicy", "authorizationpolicies", "v1"))
 	definitions.WriteString(crd("security.istio.io", "RequestAuthentication", "requestauthentications", "v1"))
 	definitions.WriteString(crd("telemetry.istio.io", "Telemetry", "telemetries", "v1", "v1alpha1"))
 	definitions.WriteString(crd("extensions.istio.io", "WasmPlugin", "wasmplugins", "v1alpha1"))

@@ -9,7 +9,6 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 )
@@ -283,9 +282,9 @@ func TestAnnotationsAreNotHeld(t *testing.T) {
 // large count as not enforced.
 func TestPoliciesBeyondLimitsAreNotEnforced(t *testing.T) {
 	t.Parallel()
-	policies := &metav1.PartialObjectMetadataList{ListMeta: metav1.ListMeta{ResourceVersion: "5"}}
+	var policies []string
 	for _, name := range []string{"one", "two", "three"} {
-		policies.Items = append(policies.Items, metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "ns", ResourceVersion: "4"}})
+		policies = append(policies, `{"apiVersion":"security.istio.io/v1","kind":"AuthorizationPolicy","metadata":{"name":"`+name+`","namespace":"ns","resourceVersion":"4"}}`)
 	}
 	large := strings.Repeat("x", 5000)
 	for name, tt := range map[string]struct {
@@ -297,10 +296,11 @@ func TestPoliciesBeyondLimitsAreNotEnforced(t *testing.T) {
 		"too many": {
 			"/apis/security.istio.io/v1/authorizationpolicies",
 			func(w http.ResponseWriter, _ *http.Request) {
-				answer(w, envelope("meta.k8s.io/v1", "PartialObjectMetadataList", policies))
+				w.Header().Set("Content-Type", mediaJSON)
+				write(w, []byte(`{"apiVersion":"security.istio.io/v1","kind":"AuthorizationPolicyList","metadata":{"resourceVersion":"5"},"items":[`+strings.Join(policies, ",")+`]}`))
 			},
 			Limits{Objects: 1},
-			[]string{"AuthorizationPolicy ns/one", "authorizationpolicies.security.istio.io"},
+			[]string{"authorizationpolicies.security.istio.io"},
 		},
 		"too large": {
 			"/apis/security.istio.io/v1/peerauthentications",

@@ -21,7 +21,7 @@ func (f *follower) put(events []snapshot.Event, o object) []snapshot.Event {
 	}
 	delete(f.left, o.key)
 	f.Count(&f.res, change)
-	now := knownObject{version: o.version, size: o.size, used: old.used}
+	now := knownObject{version: o.version, size: o.size, used: old.used, closed: old.closed}
 	if f.res.Kind == source.KindCustomResource {
 		f.known[o.key] = now
 		f.definitions.set(o.key.name, true)
@@ -32,11 +32,15 @@ func (f *follower) put(events []snapshot.Event, o object) []snapshot.Event {
 	if f.res.Kind == snapshot.KindConfigMap && r.Key.Kind != f.res.Kind {
 		r, err = source.Result{}, nil // settings, which another follower reads
 	}
-	f.report(o.key, &r, err, old.used)
+	good := old.used && !old.closed
+	f.report(o.key, &r, err, good)
 	switch {
-	case err != nil: // the last good version stays
+	case err != nil && (good || r.Closed == nil): // the last version stays
+	case err != nil:
+		now.used, now.closed = true, true
+		events = append(events, snapshot.Event{Key: r.Key, Object: r.Closed})
 	case r.Object != nil:
-		now.used = true
+		now.used, now.closed = true, false
 		events = append(events, snapshot.Event{Key: r.Key, Object: r.Object})
 	case old.used:
 		now.used = false
@@ -81,8 +85,11 @@ func (f *follower) report(key objectKey, r *source.Result, err error, used bool)
 	var out []string
 	if err != nil {
 		text := shorten(err.Error())
-		if used {
+		switch {
+		case used:
 			text += "; its last good version stays in use"
+		case r.Closed != nil:
+			text += "; " + source.ClosedMeaning
 		}
 		out = append(out, text)
 	}

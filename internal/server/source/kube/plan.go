@@ -59,7 +59,7 @@ func planOf(r *source.Resource) readPlan {
 		return readPlan{func() message { return &discoveryv1.EndpointSlice{} }, sliceFields, "", pageSize}
 	case snapshot.KindSecret:
 		return readPlan{func() message { return &corev1.Secret{} }, secretFields, notCredentials, secretPage}
-	case snapshot.KindMeshSettings, snapshot.KindClusterSettings:
+	case snapshot.KindMeshSettings, snapshot.KindClusterSettings, snapshot.KindInjectorSettings:
 		return readPlan{func() message { return &corev1.ConfigMap{} }, configMapFields, "metadata.name=" + r.Object, pageSize}
 	case snapshot.KindConfigMap:
 		return readPlan{func() message { return &corev1.ConfigMap{} }, configMapFields, "", secretPage}

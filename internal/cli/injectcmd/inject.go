@@ -1,0 +1,236 @@
+// Package injectcmd has the command inject.
+package injectcmd
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+
+	"github.com/spf13/cobra"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"github.com/meshctl/meshctl/internal/cli"
+	"github.com/meshctl/meshctl/internal/files"
+	"github.com/meshctl/meshctl/internal/inject"
+	"github.com/meshctl/meshctl/internal/kube"
+	"github.com/meshctl/meshctl/internal/mesh"
+)
+
+// maxInput bounds a file, in bytes.
+const maxInput = 32 << 20
+
+type injectOptions struct {
+	kube       cli.KubeFlags
+	context    string
+	system     string
+	namespace  string
+	paths      []string
+	output     string
+	meshConfig string
+	values     string
+	config     string
+	revision   string
+	image      string
+	cluster    string
+	network    string
+	offline    bool
+}
+
+// NewInject returns the command inject.
+func NewInject(env *cli.Env) *cobra.Command {
+	var o injectOptions
+	cmd := &cobra.Command{
+		Use:     "inject -f FILE...",
+		Aliases: []string{"kube-inject"},
+		Short:   "Add the sidecar to the pods of YAML files",
+		Long: `Add meshctl agent with Envoy to the pods of files: to Pods and to the templates of
+Deployments, StatefulSets, DaemonSets, ReplicaSets, ReplicationControllers, Jobs and
+CronJobs, also in Lists. All other documents stay as they are. The webhook of meshctl
+serve makes the same changes.
+
+The settings come from the ConfigMaps istio and istio-sidecar-injector of the cluster.
+With --meshConfigFile, --valuesFile or --injectConfigFile they come from files alone, and
+with --offline no cluster is read.
+
+A pod stays as it is if it uses the network of its node, is injected already, or has the
+label sidecar.istio.io/inject: "false"; the reason goes to standard error. Invalid
+annotations are errors, and then nothing is written.`,
+		Example: `  # Inject what is applied
+  meshctl inject -f app.yaml | kubectl apply -f -
+
+  # Inject without a cluster
+  meshctl inject -f app.yaml --offline --image registry.example/meshctl:1.0 --cluster-id cluster1`,
+		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context(), env) },
+	}
+	f := cmd.Flags()
+	o.kube.Bind(f)
+	o.kube.ContextVar(env, cmd, &o.context, "context", "`Context` of the cluster whose settings are used (default the current one)")
+	o.kube.NamespaceVar(env, cmd, &o.system, "istioNamespace", "i", mesh.DefaultSystemNamespace, "Namespace of the control plane")
+	o.kube.NamespaceVar(env, cmd, &o.namespace, "namespace", "n", "", "Namespace of objects that name none (default the one of the context, else default)")
+	f.StringSliceVarP(&o.paths, "filename", "f", nil, "`File` with objects, - for standard input; may be repeated")
+	f.StringVarP(&o.output, "output", "o", "", "Write to this `file` (default standard output)")
+	f.StringVar(&o.meshConfig, "meshConfigFile", "", "`File` with the MeshConfig")
+	f.StringVar(&o.values, "valuesFile", "", "`File` with the Helm values of the injector, in the form of the key values of the ConfigMap")
+	f.StringVar(&o.config, "injectConfigFile", "", "`File` with policy and templates, in the form of the key config of the ConfigMap")
+	f.StringVar(&o.revision, "revision", "", "`Revision` of the control plane")
+	f.StringVar(&o.image, "image", "", "`Image` of the proxy (default global.proxy.image of the values, else meshctl:latest)")
+	f.StringVar(&o.cluster, "cluster-id", "", "`Name` of the cluster (default global.multiCluster.clusterName of the values, else Kubernetes)")
+	f.StringVar(&o.network, "network", "", "`Network` of the pods (default global.network of the values, else the label of the system namespace)")
+	f.BoolVar(&o.offline, "offline", false, "Read no cluster: settings come from files and defaults")
+	return cmd
+}
+
+func (o *injectOptions) run(ctx context.Context, env *cli.Env) error {
+	if len(o.paths) == 0 {
+		return cli.Usagef("name the files to inject with -f")
+	}
+	if o.cluster != "" && !mesh.ClusterID(o.cluster).Valid() {
+		return cli.Usagef("--cluster-id %q: want letters, digits, '.', '-' and '_', at most 63", o.cluster)
+	}
+	texts, err := o.settings(ctx, env)
+	if err != nil {
+		return err
+	}
+	in, err := o.injector(env, texts)
+	if err != nil {
+		return err
+	}
+	var out bytes.Buffer
+	var errs []error
+	for _, path := range o.paths {
+		name, text, err := cli.ReadInput(env, path, maxInput)
+		if err != nil {
+			return err
+		}
+		if out.Len() > 0 {
+			out.WriteString("---\n")
+		}
+		made, outcomes, err := in.Text(text, inject.Pod{Namespace: cmp.Or(o.namespace, texts.namespace)})
+		if err != nil {
+			errs = append(errs, fmt.Errorf("%s: %w", name, err))
+		}
+		out.Write(made)
+		report(env, name, outcomes)
+	}
+	if err := errors.Join(errs...); err != nil {
+		return err
+	}
+	if o.output == "" || o.output == "-" {
+		_, err := env.Stdout.Write(out.Bytes())
+		return err
+	}
+	return files.Write(o.output, out.Bytes(), os.FileMode(0o644))
+}
+
+// report prints which objects are not injected, and warnings.
+func report(env *cli.Env, name string, outcomes []inject.Outcome) {
+	for _, o := range outcomes {
+		if o.Skipped != "" {
+			fmt.Fprintf(env.Stderr, "%s:%d: %s is not injected: %s\n", name, o.Line, o.Object, o.Skipped)
+		}
+		for _, w := range o.Warnings {
+			fmt.Fprintf(env.Stderr, "%s:%d: %s: %s\n", name, o.Line, o.Object, w)
+		}
+	}
+}
+
+// settings are the texts of the settings, and what the cluster adds.
+type settings struct {
+	mesh, values, config string
+	network              string // of the system namespace
+	namespace            string // of the context
+}
+
+// injector returns the injector of the settings.
+func (o *injectOptions) injector(env *cli.Env, s settings) (*inject.Injector, error) {
+	meshConfig, warnings, err := inject.ParseMesh(s.mesh)
+	if err != nil {
+		return nil, fmt.Errorf("MeshConfig: %w", err)
+	}
+	for _, w := range warnings {
+		fmt.Fprintf(env.Stderr, "MeshConfig: %s\n", w)
+	}
+	values, err := inject.ParseValues(s.values, s.config)
+	if err != nil {
+		return nil, err
+	}
+	if o.image != "" {
+		values.Global.Hub, values.Global.Tag, values.Global.Proxy.Image = "", nil, o.image
+	}
+	values.Revision = cmp.Or(o.revision, values.Revision)
+	values.Global.MultiCluster.ClusterName = cmp.Or(o.cluster, values.Global.MultiCluster.ClusterName)
+	values.Global.Network = cmp.Or(o.network, values.Global.Network)
+	return inject.New(inject.Settings{Mesh: meshConfig, Values: values, SystemNamespace: o.system, Network: mesh.NetworkID(s.network)})
+}
+
+// settings reads the settings from files, or from the cluster if no file is given.
+func (o *injectOptions) settings(ctx context.Context, env *cli.Env) (s settings, err error) {
+	if o.meshConfig == "" && o.values == "" && o.config == "" && !o.offline {
+		return o.clusterSettings(ctx, env)
+	}
+	for _, f := range []struct {
+		path string
+		to   *string
+	}{{o.meshConfig, &s.mesh}, {o.values, &s.values}, {o.config, &s.config}} {
+		if f.path == "" {
+			continue
+		}
+		text, err := files.Read(f.path, maxInput)
+		if err != nil {
+			return s, err
+		}
+		*f.to = string(text)
+	}
+	return s, nil
+}
+
+func (o *injectOptions) clusterSettings(ctx context.Context, env *cli.Env) (s settings, err error) {
+	access, err := kube.Load(o.kube.Options(env, o.context))
+	if errors.Is(err, kube.ErrNoAccess) {
+		return s, fmt.Errorf("%w, or use files and defaults with --offline", err)
+	}
+	if err != nil {
+		return s, err
+	}
+	s.namespace = access.Namespace
+	client, err := kube.NewClient(access.Config)
+	if err != nil {
+		return s, err
+	}
+	defer client.Close()
+	suffix := ""
+	if o.revision != "" && o.revision != "default" {
+		suffix = "-" + o.revision
+	}
+	read := func(name string) (map[string]string, error) {
+		m, err := client.ConfigMaps(o.system).Get(ctx, name+suffix)
+		if apierrors.IsNotFound(err) {
+			fmt.Fprintf(env.Stderr, "ConfigMap %s/%s does not exist: defaults are used\n", o.system, name+suffix)
+			return nil, nil
+		}
+		if err != nil {
+			return nil, fmt.Errorf("ConfigMap %s/%s: %w", o.system, name+suffix, err)
+		}
+		return m.Data, nil
+	}
+	data, err := read("istio")
+	if err != nil {
+		return s, err
+	}
+	s.mesh = data["mesh"]
+	if data, err = read(mesh.InjectorConfigMap); err != nil {
+		return s, err
+	}
+	s.values, s.config = data[mesh.InjectorKeyValues], data[mesh.InjectorKeyConfig]
+	ns, err := client.Namespaces().Get(ctx, o.system)
+	if err != nil && !apierrors.IsNotFound(err) {
+		return s, fmt.Errorf("namespace %s: %w", o.system, err)
+	}
+	if err == nil {
+		s.network = ns.Labels[mesh.LabelNetwork]
+	}
+	return s, nil
+}

@@ -1,0 +1,83 @@
+package installcmd
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/meshctl/meshctl/internal/cli"
+	"github.com/meshctl/meshctl/internal/install"
+	"github.com/meshctl/meshctl/internal/install/apply"
+	"github.com/meshctl/meshctl/internal/mesh"
+)
+
+type uninstallOptions struct {
+	cluster   clusterFlags
+	namespace string
+	name      string
+	revision  string
+	all       bool
+	dryRun    bool
+}
+
+// NewUninstall returns the command uninstall.
+func NewUninstall(env *cli.Env) *cobra.Command {
+	var o uninstallOptions
+	cmd := &cobra.Command{
+		Use:   "uninstall",
+		Short: "Delete an installation from a cluster",
+		Long: `Delete the objects that meshctl install made, by their label meshctl.io/installation.
+With the last installation of the cluster, the command also deletes what control planes
+wrote, and CustomResourceDefinitions and namespaces that install made.
+
+It never deletes objects of others: it keeps a CustomResourceDefinition that has
+objects, and a namespace that has objects of others, such as the Secret with the signing
+CA, and names them. Pods keep their sidecars until they are created again.`,
+		Example: `  meshctl uninstall --context cluster1 --dry-run
+  meshctl uninstall --context cluster1 --revision canary
+  meshctl uninstall --context cluster1 --all`,
+		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context(), env) },
+	}
+	f := cmd.Flags()
+	o.cluster.bind(env, cmd)
+	f.StringVarP(&o.namespace, "istioNamespace", "i", mesh.DefaultSystemNamespace, "`Namespace` of the control plane")
+	f.StringVar(&o.name, "name", "meshctl", "`Name` of the installation, metadata.name of an IstioOperator")
+	f.StringVarP(&o.revision, "revision", "r", "", "`Revision` of the control plane to delete")
+	f.BoolVar(&o.all, "all", false, "Delete all installations")
+	f.BoolVar(&o.dryRun, "dry-run", false, "List what would be deleted, and delete nothing")
+	return cmd
+}
+
+func (o *uninstallOptions) run(ctx context.Context, env *cli.Env) error {
+	c, _, err := o.cluster.connect(env)
+	if err != nil {
+		return err
+	}
+	defer c.API.Close()
+	found, err := c.Installations(ctx)
+	if err != nil {
+		return err
+	}
+	v := install.Values{Name: o.name, Revision: o.revision}
+	name := v.Installation()
+	names := []string{name}
+	switch {
+	case o.all:
+		names = found
+	case len(found) > 0 && !slices.Contains(found, name):
+		return fmt.Errorf("%s: there is no installation %s, but %s: name one with --name or --revision", c.Name, name, strings.Join(found, ", "))
+	}
+	done, err := c.Uninstall(ctx, names, o.namespace, apply.Options{DryRun: o.dryRun, Say: env.Notef})
+	if err != nil {
+		return err
+	}
+	said := "deleted from"
+	if o.dryRun {
+		said = "would be deleted from"
+	}
+	env.Notef("%s %s %s", cli.Plural(done.Deleted, "object"), said, c.Name)
+	return nil
+}

@@ -1,0 +1,151 @@
+package inject
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"sigs.k8s.io/yaml"
+
+	"github.com/meshctl/meshctl/internal/yamldoc"
+)
+
+// Outcome is the result of an injection of one object of a text.
+type Outcome struct {
+	// Object is the kind and the name of the object, which begins at Line.
+	Object string
+	Line   int
+	Result
+}
+
+// Text injects the pods of a text of YAML or JSON documents. All other documents stay as they
+// are. in has the defaults of each pod. Errors name the line of the object.
+func (i *Injector) Text(text []byte, in Pod) ([]byte, []Outcome, error) {
+	var out bytes.Buffer
+	var outcomes []Outcome
+	var errs []error
+	for chunk := range yamldoc.Split(text) {
+		made, list, err := i.document(chunk, in)
+		errs = append(errs, err)
+		outcomes = append(outcomes, list...)
+		if out.Len() > 0 && !bytes.HasSuffix(out.Bytes(), []byte("\n")) {
+			out.WriteByte('\n')
+		}
+		out.Write(made)
+	}
+	return out.Bytes(), outcomes, errors.Join(errs...)
+}
+
+// document returns the text of a document with injected pods.
+func (i *Injector) document(chunk yamldoc.Chunk, in Pod) ([]byte, []Outcome, error) {
+	doc, err := yamldoc.Parse(chunk)
+	if err != nil || !doc.IsMapping() {
+		return chunk.Text, nil, err
+	}
+	text, err := doc.JSON()
+	if err != nil {
+		return nil, nil, err
+	}
+	var object map[string]any
+	if err := unmarshal(text, &object); err != nil {
+		return nil, nil, err
+	}
+	w := writer{injector: i, in: in}
+	w.object(object, doc)
+	injected := slices.ContainsFunc(w.outcomes, func(o Outcome) bool { return o.Result.Object != nil })
+	if !injected || len(w.errs) > 0 {
+		return chunk.Text, w.outcomes, errors.Join(w.errs...)
+	}
+	if text, err = json.Marshal(object); err != nil {
+		return nil, nil, err
+	}
+	if bytes.HasPrefix(bytes.TrimSpace(chunk.Text), []byte("{")) {
+		var out bytes.Buffer
+		err = json.Indent(&out, text, "", "  ")
+		out.WriteByte('\n')
+		return out.Bytes(), w.outcomes, err
+	}
+	if text, err = yaml.JSONToYAML(text); err != nil {
+		return nil, nil, err
+	}
+	for line := range strings.Lines(string(chunk.Text)) {
+		if strings.HasPrefix(line, "---") {
+			text = append([]byte("---\n"), text...)
+			break
+		}
+	}
+	return text, w.outcomes, nil
+}
+
+// writer injects the pods of one document, in place.
+type writer struct {
+	injector *Injector
+	in       Pod
+	outcomes []Outcome
+	errs     []error
+}
+
+// templatePaths are the paths of the templates of pods by kind.
+var templatePaths = map[string][]string{
+	"Pod":                   {},
+	"Deployment":            {"spec", "template"},
+	"StatefulSet":           {"spec", "template"},
+	"DaemonSet":             {"spec", "template"},
+	"ReplicaSet":            {"spec", "template"},
+	"ReplicationController": {"spec", "template"},
+	"DeploymentConfig":      {"spec", "template"},
+	"Job":                   {"spec", "template"},
+	"CronJob":               {"spec", "jobTemplate", "spec", "template"},
+}
+
+func (w *writer) object(object map[string]any, doc yamldoc.Value) {
+	kind, _ := object["kind"].(string)
+	if items, ok := object["items"].([]any); ok && strings.HasSuffix(kind, "List") {
+		lines, _ := doc.Get("items").Items()
+		for n, item := range items {
+			if o, ok := item.(map[string]any); ok && n < len(lines) {
+				w.object(o, lines[n])
+			}
+		}
+		return
+	}
+	path, ok := templatePaths[kind]
+	version, _ := object["apiVersion"].(string)
+	if !ok || strings.Contains(strings.SplitN(version, "/", 2)[0], ".") && kind != "DeploymentConfig" {
+		return
+	}
+	metadata, _ := object["metadata"].(map[string]any)
+	name, _ := metadata["name"].(string)
+	namespace, _ := metadata["namespace"].(string)
+	outcome := Outcome{Object: strings.TrimSpace(kind + " " + strings.TrimPrefix(namespace+"/"+name, "/")), Line: doc.Line()}
+	pod := object
+	for _, field := range path {
+		if pod, ok = pod[field].(map[string]any); !ok {
+			w.errs = append(w.errs, fmt.Errorf("line %d: %s: %s is missing", outcome.Line, outcome.Object, strings.Join(path, ".")))
+			return
+		}
+	}
+	in := w.in
+	in.Object, in.Workload = pod, Workload{version, kind, name}
+	if kind == "Pod" {
+		in.Workload = Workload{}
+	}
+	if namespace != "" {
+		in.Namespace = namespace
+	}
+	var err error
+	if outcome.Result, err = w.injector.Inject(in); err != nil {
+		w.errs = append(w.errs, fmt.Errorf("line %d: %s: %w", outcome.Line, outcome.Object, err))
+		return
+	}
+	w.outcomes = append(w.outcomes, outcome)
+	if outcome.Result.Object == nil {
+		return
+	}
+	for _, field := range []string{"metadata", "spec"} {
+		pod[field] = outcome.Result.Object[field]
+	}
+}

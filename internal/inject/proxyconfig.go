@@ -1,0 +1,133 @@
+package inject
+
+import (
+	"bytes"
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strconv"
+
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
+	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
+	"sigs.k8s.io/yaml"
+
+	"github.com/meshctl/meshctl/internal/istiojson"
+	"github.com/meshctl/meshctl/internal/mesh"
+	"github.com/meshctl/meshctl/internal/server/source"
+)
+
+// proxyConfig returns defaultConfig of MeshConfig overlaid with the annotations of the pod.
+func (p *injection) proxyConfig() (*meshv1alpha1.ProxyConfig, error) {
+	pc := &meshv1alpha1.ProxyConfig{}
+	proto.Merge(pc, p.Mesh.GetDefaultConfig())
+	if p.revision() != defaultRevision && pc.GetDiscoveryAddress() == defaultProxyConfig().GetDiscoveryAddress() {
+		pc.DiscoveryAddress = p.controlPlane()
+	}
+	if text := p.annotation(annotationConfig); text != "" {
+		if err := overlayProxyConfig(pc, text); err != nil {
+			return nil, fmt.Errorf("annotation %s: %w", annotationConfig, err)
+		}
+	}
+	pc.DiscoveryAddress = cmp.Or(p.annotation(annotationDiscovery), pc.GetDiscoveryAddress())
+	if text := p.annotation(annotationStatusPort); text != "" {
+		port, _ := strconv.ParseUint(text, 10, 16) // checked before
+		pc.StatusPort = int32(port)
+	}
+	if port := pc.GetStatusPort(); port < 1 || port > 65535 || port == mesh.PortEnvoyReadiness || port == mesh.PortEnvoyPrometheus {
+		return nil, fmt.Errorf("statusPort of ProxyConfig is %d: want a port that Envoy does not use, such as %d", port, mesh.PortAgentStatus)
+	}
+	if text := p.annotation(annotationInterception); text != "" {
+		pc.InterceptionMode = meshv1alpha1.ProxyConfig_InboundInterceptionMode(meshv1alpha1.ProxyConfig_InboundInterceptionMode_value[text])
+	}
+	for name, list := range map[string]func(*meshv1alpha1.ProxyConfig_ProxyStatsMatcher) *[]string{
+		annotationStatsPrefixes: func(m *meshv1alpha1.ProxyConfig_ProxyStatsMatcher) *[]string { return &m.InclusionPrefixes },
+		annotationStatsSuffixes: func(m *meshv1alpha1.ProxyConfig_ProxyStatsMatcher) *[]string { return &m.InclusionSuffixes },
+		annotationStatsRegexps:  func(m *meshv1alpha1.ProxyConfig_ProxyStatsMatcher) *[]string { return &m.InclusionRegexps },
+	} {
+		if items := splitList(p.annotation(name)); len(items) > 0 {
+			if pc.ProxyStatsMatcher == nil {
+				pc.ProxyStatsMatcher = &meshv1alpha1.ProxyConfig_ProxyStatsMatcher{}
+			}
+			*list(pc.ProxyStatsMatcher) = items
+		}
+	}
+	return pc, nil
+}
+
+// overlayProxyConfig replaces the fields of pc that the YAML text has. proxyMetadata is
+// merged.
+func overlayProxyConfig(pc *meshv1alpha1.ProxyConfig, text string) error {
+	var fields map[string]any
+	if err := yaml.Unmarshal([]byte(text), &fields); err != nil {
+		return err
+	}
+	data, err := json.Marshal(fields)
+	if err != nil {
+		return err
+	}
+	given := &meshv1alpha1.ProxyConfig{}
+	if err := istiojson.Unmarshal(protojson.UnmarshalOptions{}, data, given); err != nil {
+		return errors.New(istiojson.Reason(err))
+	}
+	metadata := pc.GetProxyMetadata()
+	from, to := given.ProtoReflect(), pc.ProtoReflect()
+	for name := range fields {
+		fd := istiojson.FieldNamed(from.Descriptor(), name)
+		if fd == nil {
+			continue
+		}
+		if from.Has(fd) {
+			to.Set(fd, from.Get(fd))
+		} else { // given as zero
+			to.Clear(fd)
+		}
+	}
+	if len(metadata) > 0 && len(given.GetProxyMetadata()) > 0 {
+		merged := map[string]string{}
+		for _, of := range []map[string]string{metadata, given.GetProxyMetadata()} {
+			for name, value := range of {
+				merged[name] = value
+			}
+		}
+		pc.ProxyMetadata = merged
+	}
+	return nil
+}
+
+func defaultProxyConfig() *meshv1alpha1.ProxyConfig {
+	return source.DefaultMeshConfig().GetDefaultConfig()
+}
+
+// proxyConfigText returns the fields of pc that differ from the defaults, as JSON.
+func proxyConfigText(pc *meshv1alpha1.ProxyConfig) (string, error) {
+	var given, all map[string]json.RawMessage
+	for into, emit := range map[*map[string]json.RawMessage]bool{&given: false, &all: true} {
+		text, err := protojson.MarshalOptions{EmitUnpopulated: emit}.Marshal(pc)
+		if err == nil {
+			err = json.Unmarshal(text, into)
+		}
+		if err != nil {
+			return "", fmt.Errorf("encode ProxyConfig: %w", err)
+		}
+	}
+	m, def := pc.ProtoReflect(), defaultProxyConfig().ProtoReflect()
+	list := m.Descriptor().Fields()
+	for i := range list.Len() {
+		fd := list.Get(i)
+		switch name := fd.JSONName(); {
+		case m.Has(fd) == def.Has(fd) && m.Get(fd).Equal(def.Get(fd)):
+			delete(given, name)
+		case !m.Has(fd) && all[name] != nil: // zero differs from the default
+			given[name] = all[name]
+		}
+	}
+	var out bytes.Buffer
+	encoder := json.NewEncoder(&out)
+	encoder.SetEscapeHTML(false)
+	if err := encoder.Encode(given); err != nil {
+		return "", err
+	}
+	return string(bytes.TrimSpace(out.Bytes())), nil
+}

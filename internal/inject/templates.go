@@ -1,0 +1,89 @@
+package inject
+
+import (
+	"cmp"
+
+	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/meshctl/meshctl/internal/mesh"
+)
+
+// Names of the built-in templates.
+const (
+	sidecarTemplate = "sidecar"
+	gatewayTemplate = "gateway"
+)
+
+// template returns the patch of a pod.
+type template func(*injection) (map[string]any, error)
+
+// builtIn holds the built-in templates by name.
+var builtIn = map[string]template{
+	sidecarTemplate: (*injection).sidecar,
+	gatewayTemplate: (*injection).gateway,
+}
+
+// podPatch is a patch of a pod.
+type podPatch struct {
+	Metadata struct {
+		Labels map[string]string `json:"labels,omitempty"`
+	} `json:"metadata,omitzero"`
+	Spec struct {
+		InitContainers   []corev1.Container            `json:"initContainers,omitempty"`
+		Containers       []corev1.Container            `json:"containers,omitempty"`
+		Volumes          []corev1.Volume               `json:"volumes,omitempty"`
+		ImagePullSecrets []corev1.LocalObjectReference `json:"imagePullSecrets,omitempty"`
+		SecurityContext  *corev1.PodSecurityContext    `json:"securityContext,omitempty"`
+	} `json:"spec"`
+}
+
+// sidecar is the template of the pods of applications.
+func (p *injection) sidecar() (map[string]any, error) {
+	proxy, err := p.sidecarContainer()
+	if err != nil {
+		return nil, err
+	}
+	patch := p.basePatch()
+	patch.Metadata.Labels[mesh.LabelTLSMode] = cmp.Or(p.pod.Labels[mesh.LabelTLSMode], mesh.TLSModeIstio)
+	if p.proxy.GetInterceptionMode() != meshv1alpha1.ProxyConfig_NONE {
+		patch.Spec.InitContainers = append(patch.Spec.InitContainers, p.redirectContainer())
+	}
+	if p.native() {
+		patch.Spec.InitContainers = append(patch.Spec.InitContainers, proxy)
+	} else {
+		patch.Spec.Containers = append(patch.Spec.Containers, proxy)
+	}
+	patch.Spec.Volumes = append(patch.Spec.Volumes, configMapVolume(volumeCRL, crlConfigMap, true))
+	volumes, err := userVolumes(p.annotation(annotationVolume))
+	if err != nil {
+		return nil, err
+	}
+	patch.Spec.Volumes = append(patch.Spec.Volumes, volumes...)
+	return decoded[map[string]any](patch)
+}
+
+// gateway is the template of gateways. Their connections are not redirected, and they may
+// listen on all ports.
+func (p *injection) gateway() (map[string]any, error) {
+	proxy, err := p.proxyBase(mesh.Router)
+	if err != nil {
+		return nil, err
+	}
+	proxy.VolumeMounts = proxyMounts()
+	patch := p.basePatch()
+	patch.Spec.Containers = []corev1.Container{proxy}
+	patch.Spec.SecurityContext = &corev1.PodSecurityContext{Sysctls: []corev1.Sysctl{{Name: "net.ipv4.ip_unprivileged_port_start", Value: "0"}}}
+	return decoded[map[string]any](patch)
+}
+
+// basePatch returns the parts that sidecars and gateways share.
+func (p *injection) basePatch() *podPatch {
+	patch := &podPatch{}
+	patch.Metadata.Labels = p.canonicalLabels()
+	patch.Spec.Volumes = proxyVolumes()
+	for _, name := range p.Values.Global.ImagePullSecrets {
+		patch.Spec.ImagePullSecrets = append(patch.Spec.ImagePullSecrets, corev1.LocalObjectReference{Name: name})
+	}
+	return patch
+}

@@ -1,0 +1,209 @@
+package apply
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/meshctl/meshctl/internal/install"
+	"github.com/meshctl/meshctl/internal/kube"
+	kubetest "github.com/meshctl/meshctl/test/kube"
+)
+
+// lab is a cluster without nodes, and what was reported.
+type lab struct {
+	*kubetest.Cluster
+	cluster *Cluster
+	said    []string
+}
+
+func start(t *testing.T) *lab {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("needs Kubernetes: make kube")
+	}
+	c := kubetest.Start(t)
+	api, err := kube.NewClient(c.Config())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(api.Close)
+	return &lab{Cluster: c, cluster: &Cluster{Name: "context test", API: api}}
+}
+
+func (l *lab) options() Options {
+	l.said = nil
+	return Options{Say: func(format string, args ...any) { l.said = append(l.said, fmt.Sprintf(format, args...)) }}
+}
+
+func (l *lab) install(t *testing.T, v *install.Values) Result {
+	t.Helper()
+	r, _, err := l.cluster.Install(t.Context(), v, l.options())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+func (l *lab) uninstall(t *testing.T, names ...string) Result {
+	t.Helper()
+	r, err := l.cluster.Uninstall(t.Context(), names, "istio-system", l.options())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// reported checks that a line contains the text.
+func (l *lab) reported(t *testing.T, want string) {
+	t.Helper()
+	if !slices.ContainsFunc(l.said, func(line string) bool { return strings.Contains(line, want) }) {
+		t.Errorf("reported\n%s\nwant %s", strings.Join(l.said, "\n"), want)
+	}
+}
+
+// objects lists the objects of an installation, with their versions.
+func (l *lab) objects(t *testing.T, installation string) string {
+	t.Helper()
+	kinds := "namespaces,customresourcedefinitions,mutatingwebhookconfigurations,validatingwebhookconfigurations,deployments,services,configmaps," +
+		"serviceaccounts,roles,rolebindings,clusterroles,clusterrolebindings,horizontalpodautoscalers,poddisruptionbudgets"
+	return l.Kubectl(t, "", "get", kinds, "-A", "-l", install.LabelInstallation+installation, "-o",
+		"jsonpath={range .items[*]}{.kind} {.metadata.namespace}/{.metadata.name} {.metadata.resourceVersion}{\"\\n\"}{end}")
+}
+
+func values() *install.Values {
+	v := install.Default("registry.example/meshctl:v1")
+	v.ClusterID, v.Network, v.MeshID, v.CRDs = "cluster1", "network1", "mesh1", true
+	v.Gateways, v.ExposeServices, v.ExposeControlPlane = []install.Gateway{install.EastWestGateway("network1")}, true, true
+	return &v
+}
+
+// TestInstall: a second run changes nothing, removed objects are deleted, revisions live
+// side by side, and uninstalling keeps only objects of others.
+func TestInstall(t *testing.T) {
+	t.Parallel()
+	l := start(t)
+	first := l.install(t, values())
+	if first.Created < 30 || first.Changed+first.Unchanged+first.Deleted > 0 {
+		t.Errorf("first run: %+v", first)
+	}
+	if got := l.Kubectl(t, "", "get", "namespace", "istio-system", "-o", `jsonpath={.metadata.labels.topology\.istio\.io/network}`); got != "network1" {
+		t.Errorf("network %q", got)
+	}
+	before := l.objects(t, "")
+	if r := l.install(t, values()); r != (Result{Unchanged: first.Created}) {
+		t.Errorf("second run: %+v\n%s", r, strings.Join(l.said, "\n"))
+	}
+	if after := l.objects(t, ""); after != before {
+		t.Errorf("the second run writes:\n%s\nwas\n%s", after, before)
+	}
+
+	changed := values()
+	changed.Image, changed.ExposeControlPlane = "registry.example/meshctl:v2", false
+	options := l.options()
+	options.DryRun = true
+	r, diff, err := l.cluster.Install(t.Context(), changed, options)
+	if err != nil || r.Changed != 2 || r.Deleted != 2 || !strings.Contains(diff, "+        image: registry.example/meshctl:v2\n") ||
+		!strings.Contains(diff, "--- Gateway istio-system/istiod-gateway\n") {
+		t.Errorf("%+v %v\n%s", r, err, diff)
+	}
+	if after := l.objects(t, ""); after != before {
+		t.Error("a dry run writes")
+	}
+	if r := l.install(t, changed); r.Changed != 2 || r.Deleted != 2 {
+		t.Errorf("a change: %+v", r)
+	}
+	l.reported(t, "deleted VirtualService istio-system/istiod-vs")
+
+	canary := values()
+	canary.Revision, canary.Gateways, canary.ExposeServices, canary.ExposeControlPlane = "canary", nil, false, false
+	l.install(t, canary)
+	l.reported(t, "kept (all revisions share it) ConfigMap istio-system/istio")
+	before = l.objects(t, "=meshctl")
+	l.uninstall(t, "meshctl-canary")
+	l.reported(t, "as there is still meshctl")
+	if after := l.objects(t, "=meshctl"); after != before || l.objects(t, "=meshctl-canary") != "" {
+		t.Errorf("the other revision is\n%s\nwas\n%s", after, before)
+	}
+
+	// Objects of users, and of control planes.
+	l.Apply(t, `{apiVersion: networking.istio.io/v1, kind: VirtualService, metadata: {name: mine}, spec: {hosts: [a.example]}}
+---
+{apiVersion: v1, kind: Secret, metadata: {name: cacerts, namespace: istio-system}}
+---
+{apiVersion: v1, kind: ConfigMap, metadata: {name: istio-ca-root-cert, labels: {istio.io/config: "true"}}}
+---
+{apiVersion: coordination.k8s.io/v1, kind: Lease, metadata: {name: meshctl-writer, namespace: istio-system}}`)
+	l.uninstall(t, "meshctl")
+	l.reported(t, "kept CustomResourceDefinition virtualservices.networking.istio.io: there are objects, such as VirtualService default/mine")
+	l.reported(t, "kept Namespace istio-system: it has other objects, such as Secret istio-system/cacerts")
+	l.reported(t, "deleted ConfigMap default/istio-ca-root-cert")
+	l.reported(t, "deleted Lease istio-system/meshctl-writer")
+	if left := strings.Count(l.objects(t, ""), "\n"); left != 2 {
+		t.Errorf("left:\n%s", l.objects(t, ""))
+	}
+	l.Kubectl(t, "", "delete", "virtualservice/mine")
+	l.Kubectl(t, "", "delete", "secret/cacerts", "-n", "istio-system")
+	l.uninstall(t, "meshctl")
+	for deadline := time.Now().Add(time.Minute); l.objects(t, "") != ""; time.Sleep(100 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("left:\n%s", l.objects(t, ""))
+		}
+	}
+}
+
+// TestInstallOfOthers: nothing is written where an object is another program's, and its
+// shared objects stay.
+func TestInstallOfOthers(t *testing.T) {
+	t.Parallel()
+	l := start(t)
+	l.Apply(t, `{apiVersion: v1, kind: Namespace, metadata: {name: istio-system, labels: {topology.istio.io/network: other}}}
+---
+{apiVersion: v1, kind: Service, metadata: {name: istiod, namespace: istio-system}, spec: {ports: [{port: 15012}]}}
+---
+{apiVersion: v1, kind: ConfigMap, metadata: {name: istio, namespace: istio-system}, data: {mesh: ""}}`)
+	_, _, err := l.cluster.Install(t.Context(), values(), l.options())
+	for _, want := range []string{
+		"nothing is written", "Service istio-system/istiod exists and is not of installation meshctl",
+		"Namespace istio-system has the label topology.istio.io/network=other, not network1", "install beside it with --revision NAME",
+	} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v, want %s", err, want)
+		}
+	}
+	if got := l.objects(t, ""); got != "" {
+		t.Errorf("written: %s", got)
+	}
+	v := values()
+	v.Revision, v.Network = "mine", "other"
+	v.Gateways[0].Network = "other"
+	l.install(t, v)
+	l.reported(t, "kept (it is not meshctl's) ConfigMap istio-system/istio")
+	l.uninstall(t, "meshctl-mine")
+	for _, object := range []string{"namespace/istio-system", "service/istiod", "configmap/istio"} {
+		l.Kubectl(t, "", "get", object, "-n", "istio-system")
+	}
+	if got := l.objects(t, ""); got != "" {
+		t.Errorf("left: %s", got)
+	}
+}
+
+// TestWaitNames: the wait ends with the reason why a Deployment is not available.
+func TestWaitNames(t *testing.T) {
+	t.Parallel()
+	l := start(t)
+	l.install(t, values())
+	l.Apply(t, `{apiVersion: v1, kind: Pod, metadata: {name: istiod-0, namespace: istio-system, labels: {app: istiod, istio.io/rev: default, sidecar.istio.io/inject: "false"}},
+spec: {containers: [{name: discovery, image: a}]},
+status: {containerStatuses: [{name: discovery, image: a, imageID: "", ready: false, restartCount: 0, state: {waiting: {reason: ImagePullBackOff, message: no such image}}}]}}`)
+	options := l.options()
+	options.Wait = time.Second
+	_, _, err := l.cluster.Install(t.Context(), values(), options)
+	const want = "context test: after 1s Deployment istio-system/istiod is not available: 0 of 1 replicas are available; " +
+		"pod istiod-0: container discovery: ImagePullBackOff: no such image"
+	if err == nil || err.Error() != want {
+		t.Errorf("%v, want %s", err, want)
+	}
+}

@@ -1,0 +1,225 @@
+package install
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+)
+
+var update = flag.Bool("update", false, "rewrite golden files")
+
+const testImage = "registry.example/meshctl:v1"
+
+// golden compares text with a file of testdata.
+func golden(t *testing.T, name, text string) {
+	t.Helper()
+	path := filepath.Join("testdata", name)
+	if *update {
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(string(want), text); diff != "" {
+		t.Errorf("%s (-want +got):\n%s", path, diff)
+	}
+}
+
+// generate returns the manifest of values, without the rules of the control plane: they
+// are in deploy/rbac.yaml.
+func generate(t *testing.T, v *Values) string {
+	t.Helper()
+	objects, err := Objects(v)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, o := range objects {
+		if strings.HasPrefix(o.GetName(), istiod) {
+			delete(o.Object, "rules")
+		}
+	}
+	text, err := YAML(objects)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+// TestObjects: each file testdata/<case>.values.yaml gives the objects of <case>.yaml.
+// Values without an effect are listed in its first lines.
+func TestObjects(t *testing.T) {
+	t.Parallel()
+	files, err := filepath.Glob("testdata/*.values.yaml")
+	if err != nil || len(files) == 0 {
+		t.Fatal(files, err)
+	}
+	for _, file := range files {
+		name := strings.TrimSuffix(filepath.Base(file), ".values.yaml")
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			text, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			v := Default(testImage)
+			unsupported, err := v.Read(filepath.Base(file), text)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var out strings.Builder
+			for _, p := range unsupported {
+				fmt.Fprintf(&out, "# no effect: %s\n", p)
+			}
+			golden(t, name+".yaml", out.String()+generate(t, &v))
+		})
+	}
+}
+
+// TestFlags: values that only flags have give these objects.
+func TestFlags(t *testing.T) {
+	t.Parallel()
+	v := Default(testImage)
+	v.Network, v.ClusterID, v.MeshID, v.Revision, v.Tags = "network1", "cluster1", "mesh1", "canary", []string{"prod"}
+	v.Gateways = []Gateway{EastWestGateway("network1"), IngressGateway()}
+	v.Gateways[1].Namespace = "istio-ingress"
+	v.ExposeServices, v.ExposeControlPlane = true, true
+	golden(t, "flags.yaml", generate(t, &v))
+}
+
+// TestRefused: wrong values are refused with their place and the reason.
+func TestRefused(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct{ values, want string }{
+		{"", "f: it has no values"},
+		{"kind: Deployment", "f: kind Deployment, want IstioOperator or Helm values"},
+		{"global: 1", "f:1: global: want a mapping"},
+		{"global:\n  meshID: [a]", "f:2: global.meshID: want a text"},
+		{"pilot:\n  replicaCount: many", "f:2: pilot.replicaCount: want a number of at least 0"},
+		{"pilot:\n  autoscaleEnabled: perhaps", "f:2: pilot.autoscaleEnabled: want true or false"},
+		{"pilot:\n  env: [A]", "f:2: pilot.env: want a mapping of names to values"},
+		{"kind: IstioOperator\nspec:\n  profile: demo", "f:3: spec.profile: profile demo is not supported, use default, minimal or empty"},
+		{"kind: IstioOperator\nspec: {components: {ingressGateways: {a: b}}}", "want a list"},
+		{"kind: IstioOperator\nspec: {components: {ingressGateways: [{k8s: {service: {ports: [{prt: 1}]}}}]}}", `unknown field "prt"`},
+		{"global: {}\n---\nglobal: {}", "a second YAML document"},
+		{"revision: Canary", `revision "Canary" is not a DNS label`},
+		{"revision: default", "revision default is the name of a control plane without a revision: leave it out"},
+		{"global: {istioNamespace: a/b}", `namespace "a/b" is not a DNS label`},
+		{"global: {multiCluster: {clusterName: ''}}", "the cluster has no name"},
+		{"pilot: {autoscaleMin: 3, autoscaleMax: 2}", "control plane: autoscaling from 3 to 2 replicas"},
+		{"kind: IstioOperator\nspec: {components: {ingressGateways: [{k8s: {service: {ports: []}}}]}}", "gateway istio-ingressgateway has no ports"},
+	} {
+		v := Default(testImage)
+		_, err := v.Read("f", []byte(tt.values))
+		if err == nil {
+			err = v.Check()
+		}
+		if err == nil || !strings.Contains(err.Error(), tt.want) {
+			t.Errorf("%q: %v, want %s", tt.values, err, tt.want)
+		}
+	}
+}
+
+// TestSet: --set sets the value at a path of the spec, and lists paths without effect.
+func TestSet(t *testing.T) {
+	t.Parallel()
+	v := Default(testImage)
+	var unsupported []string
+	for _, s := range []string{
+		"values.global.meshID=mesh1", "values.global.multiCluster.clusterName=east", "values.pilot.autoscaleEnabled=false",
+		`meshConfig.defaultConfig.proxyMetadata.A\.B=1`, "meshConfig.accessLogFile=/dev/stdout", "values.global.proxy.privileged=true", "values.global.proxy.logLevel=debug",
+		"tag=v2", "hub=registry.example/mesh",
+	} {
+		more, err := v.Set(s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, p := range more {
+			unsupported = append(unsupported, p.String())
+		}
+	}
+	if v.MeshID != "mesh1" || v.ClusterID != "east" || v.ControlPlane.Workload.Autoscale || v.Image != "registry.example/mesh/meshctl:v2" {
+		t.Errorf("%+v", v)
+	}
+	const want = "map[accessLogFile:/dev/stdout defaultConfig:map[proxyMetadata:map[A.B:1]]]"
+	if got := fmt.Sprint(v.MeshConfig); got != want {
+		t.Errorf("meshConfig %s, want %s", got, want)
+	}
+	if want := []string{"--set: values.global.proxy.privileged"}; !slices.Equal(want, unsupported) {
+		t.Errorf("unsupported %q, want %q", unsupported, want)
+	}
+	for _, s := range []string{"a", "=1", "a..b=1", "components.ingressGateways[0].name=a", "a={"} {
+		if _, err := v.Set(s); err == nil {
+			t.Errorf("%s is accepted", s)
+		}
+	}
+}
+
+// TestGenericObjects: every object has the labels by which uninstall finds it, and no two
+// have the same name.
+func TestGenericObjects(t *testing.T) {
+	t.Parallel()
+	v := Default(testImage)
+	v.CRDs, v.Network = true, "network1"
+	v.Gateways, v.ExposeServices, v.ExposeControlPlane = []Gateway{EastWestGateway("network1")}, true, true
+	objects, err := Objects(&v)
+	if err != nil {
+		t.Fatal(err)
+	}
+	seen := map[string]bool{}
+	for _, o := range objects {
+		ref := Ref(o)
+		if seen[ref] || o.GetLabels()[LabelInstallation] == "" {
+			t.Errorf("%s: labels %v, or twice", ref, o.GetLabels())
+		}
+		seen[ref] = true
+	}
+	if !seen["Service istio-system/istiod"] || !seen["Gateway istio-system/cross-network-gateway"] {
+		t.Error(seen)
+	}
+	index := func(ref string) int {
+		return slices.IndexFunc(objects, func(o *unstructured.Unstructured) bool { return Ref(o) == ref })
+	}
+	// A pod of a gateway that is created before the injector is configured stays without
+	// an image.
+	if index("MutatingWebhookConfiguration istio-sidecar-injector") > index("Deployment istio-system/istio-eastwestgateway") {
+		t.Error("a gateway precedes the injector")
+	}
+}
+
+// FuzzRead: no file of values makes Read or Objects fail otherwise than with an error.
+func FuzzRead(f *testing.F) {
+	files, err := filepath.Glob("testdata/*.values.yaml")
+	if err != nil {
+		f.Fatal(err)
+	}
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(text)
+	}
+	f.Fuzz(func(t *testing.T, text []byte) {
+		v := Default(testImage)
+		if _, err := v.Read("f", text); err != nil {
+			return
+		}
+		objects, err := Objects(&v)
+		if err != nil {
+			return
+		}
+		if _, err := YAML(objects); err != nil {
+			t.Error(err)
+		}
+	})
+}

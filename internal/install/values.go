@@ -1,0 +1,254 @@
+// Package install makes the objects of an installation in a cluster: the control plane,
+// its rights, the webhooks, CustomResourceDefinitions and gateways. Read reads Values from
+// IstioOperator and Helm values; Objects returns the objects in the order to apply. It
+// does no I/O.
+package install
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/meshctl/meshctl/internal/mesh"
+)
+
+// DefaultRevision is the value of the label istio.io/rev that selects a control plane
+// without a revision.
+const DefaultRevision = "default"
+
+// Values configure an installation.
+type Values struct {
+	// Name distinguishes the installations of a cluster. It is the value of
+	// LabelInstallation.
+	Name      string
+	Namespace string // of the control plane
+	// Revision is the suffix of the control plane's names, and the value of istio.io/rev;
+	// empty means DefaultRevision, without a suffix.
+	Revision string
+	// Tags are further values of istio.io/rev that select the control plane.
+	Tags []string
+
+	ClusterID   string
+	Network     string // of the cluster; empty means none
+	MeshID      string
+	Image       string
+	PullPolicy  corev1.PullPolicy
+	PullSecrets []string
+
+	ControlPlane ControlPlane
+	// MeshConfig is the content of the ConfigMap istio.
+	MeshConfig map[string]any
+	// Injector are Helm values of the injector, which precede those that follow from the
+	// other fields.
+	Injector map[string]any
+	Gateways []Gateway
+
+	CRDs bool
+	// ExposeServices lets other networks call all services through the east-west gateway.
+	ExposeServices bool
+	// ExposeControlPlane lets other clusters use the control plane through the east-west
+	// gateway.
+	ExposeControlPlane bool
+}
+
+// ControlPlane configures the Deployment of the control plane.
+type ControlPlane struct {
+	Disabled bool // the installation has only other objects, such as gateways
+	Workload Workload
+	Env      []corev1.EnvVar
+	// Args are further arguments of meshctl serve.
+	Args []string
+}
+
+// Workload configures a Deployment and its autoscaler.
+type Workload struct {
+	// Replicas is the number of replicas without an autoscaler.
+	Replicas int32
+	// Least and Most are the bounds of the autoscaler.
+	Autoscale    bool
+	Least, Most  int32
+	Resources    corev1.ResourceRequirements
+	NodeSelector map[string]string
+	Tolerations  []corev1.Toleration
+	Affinity     *corev1.Affinity // nil for the default, which spreads replicas over nodes and zones
+	Annotations  map[string]string
+}
+
+// Gateway configures a gateway: a Deployment by injection, and its Service.
+type Gateway struct {
+	Name      string
+	Namespace string // empty for the namespace of the control plane
+	// Labels are on the Service and on the pods.
+	Labels map[string]string
+	// Network is set for an east-west gateway of the network.
+	Network            string
+	Workload           Workload
+	Env                []corev1.EnvVar
+	ServiceType        corev1.ServiceType
+	ServiceAnnotations map[string]string
+	Ports              []corev1.ServicePort
+	LoadBalancerIP     string
+	ExternalIPs        []string
+}
+
+// Names of installations and gateways.
+const (
+	defaultName    = "meshctl"
+	eastWestName   = "istio-eastwestgateway"
+	ingressName    = "istio-ingressgateway"
+	egressName     = "istio-egressgateway"
+	defaultMeshID  = "cluster.local"
+	defaultCluster = "Kubernetes"
+)
+
+// Default returns the values of an installation for which nothing is configured.
+func Default(image string) Values {
+	return Values{
+		Name: defaultName, Namespace: mesh.DefaultSystemNamespace, ClusterID: defaultCluster, Image: image,
+		PullPolicy: corev1.PullIfNotPresent,
+		ControlPlane: ControlPlane{
+			Workload: Workload{Autoscale: true, Replicas: 2, Least: 2, Most: 5, Resources: resources("200m", "256Mi", "", "1Gi")},
+		},
+	}
+}
+
+// defaultGateway returns a gateway with the ports of its name.
+func defaultGateway(name string) Gateway {
+	g := Gateway{
+		Name: name, Labels: map[string]string{"app": name, "istio": istioLabel(name)}, ServiceType: corev1.ServiceTypeLoadBalancer,
+		Workload: Workload{Autoscale: true, Replicas: 1, Least: 1, Most: 5, Resources: resources("100m", "128Mi", "2000m", "1024Mi")},
+		Ports: []corev1.ServicePort{
+			servicePort("status-port", mesh.PortEnvoyReadiness, mesh.PortEnvoyReadiness),
+			servicePort("http2", 80, 8080),
+			servicePort("https", 443, 8443),
+		},
+	}
+	if name == egressName {
+		g.ServiceType, g.Ports = corev1.ServiceTypeClusterIP, g.Ports[1:]
+	}
+	return g
+}
+
+// EastWestGateway returns the gateway through which other networks reach a network.
+func EastWestGateway(network string) Gateway {
+	g := defaultGateway(eastWestName)
+	g.Network = network
+	g.Ports = eastWestPorts()
+	return g
+}
+
+// IngressGateway returns the gateway for callers from outside the mesh.
+func IngressGateway() Gateway { return defaultGateway(ingressName) }
+
+func eastWestPorts() []corev1.ServicePort {
+	return []corev1.ServicePort{
+		servicePort("status-port", mesh.PortEnvoyReadiness, mesh.PortEnvoyReadiness),
+		servicePort("tls", mesh.PortEastWest, mesh.PortEastWest),
+		servicePort("tls-istiod", mesh.PortSecureXDS, mesh.PortSecureXDS),
+		servicePort("tls-webhook", portWebhook, portWebhook),
+	}
+}
+
+// revision returns the value of istio.io/rev.
+func (v *Values) revision() string { return cmp.Or(v.Revision, DefaultRevision) }
+
+// suffixed returns a name of the control plane with its revision.
+func (v *Values) suffixed(name string) string {
+	if v.Revision == "" {
+		return name
+	}
+	return name + "-" + v.Revision
+}
+
+// Installation returns the value of LabelInstallation.
+func (v *Values) Installation() string { return v.suffixed(v.Name) }
+
+// DiscoveryHost returns the host name of the control plane.
+func (v *Values) DiscoveryHost() string { return v.suffixed(istiod) + "." + v.Namespace + ".svc" }
+
+// credentialNamespaces returns the namespaces whose Secrets gateways use.
+func (v *Values) credentialNamespaces() []string {
+	var out []string
+	for _, g := range v.Gateways {
+		if v.readsSecrets(&g) {
+			out = append(out, g.Namespace)
+		}
+	}
+	slices.Sort(out)
+	return slices.Compact(out)
+}
+
+// readsSecrets reports whether the gateway may use the Secrets of its namespace. Where the
+// control plane is, they are the signing CA and remote secrets. Gateways of networks pass
+// TLS through.
+func (v *Values) readsSecrets(g *Gateway) bool {
+	return g.Network == "" && g.Namespace != "" && g.Namespace != v.Namespace
+}
+
+// Check returns the faults of the values.
+func (v *Values) Check() error {
+	var errs []error
+	label := func(what, value string) {
+		if !mesh.IsDNSLabel(value) {
+			errs = append(errs, fmt.Errorf("%s %q is not a DNS label", what, value))
+		}
+	}
+	label("name", v.Name)
+	label("namespace", v.Namespace)
+	for _, rev := range append([]string{v.revision()}, v.Tags...) {
+		label("revision", rev)
+	}
+	if v.Revision == DefaultRevision {
+		errs = append(errs, fmt.Errorf("revision %s is the name of a control plane without a revision: leave it out", DefaultRevision))
+	}
+	if len(v.Installation()) > maxLabel {
+		errs = append(errs, fmt.Errorf("name %s has more than %d bytes", v.Installation(), maxLabel))
+	}
+	if v.Image == "" && !v.ControlPlane.Disabled {
+		errs = append(errs, errors.New("there is no image of the control plane"))
+	}
+	if v.ClusterID == "" {
+		errs = append(errs, errors.New("the cluster has no name"))
+	}
+	if err := v.ControlPlane.Workload.check("control plane"); err != nil {
+		errs = append(errs, err)
+	}
+	seen := map[string]bool{}
+	for _, g := range v.Gateways {
+		label("gateway", g.Name)
+		if g.Namespace != "" {
+			label("namespace of gateway "+g.Name, g.Namespace)
+		}
+		if key := g.Namespace + "/" + g.Name; seen[key] {
+			errs = append(errs, fmt.Errorf("gateway %s is configured twice", g.Name))
+		} else {
+			seen[key] = true
+		}
+		if g.Name == eastWestName && g.Network == "" && v.Network != "" {
+			errs = append(errs, fmt.Errorf("gateway %s has no network", g.Name))
+		}
+		if err := g.Workload.check("gateway " + g.Name); err != nil {
+			errs = append(errs, err)
+		}
+		if len(g.Ports) == 0 {
+			errs = append(errs, fmt.Errorf("gateway %s has no ports", g.Name))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// maxLabel is the maximum length of the value of a label.
+const maxLabel = 63
+
+func (w *Workload) check(of string) error {
+	if w.Autoscale && (w.Least < 1 || w.Most < w.Least) {
+		return fmt.Errorf("%s: autoscaling from %d to %d replicas", of, w.Least, w.Most)
+	}
+	if !w.Autoscale && w.Replicas < 0 {
+		return fmt.Errorf("%s: %d replicas", of, w.Replicas)
+	}
+	return nil
+}

@@ -1,0 +1,179 @@
+package source
+
+import (
+	"strconv"
+
+	"google.golang.org/protobuf/proto"
+	securityv1beta1 "istio.io/api/security/v1beta1"
+
+	"github.com/meshctl/meshctl/internal/server/snapshot"
+	"github.com/meshctl/meshctl/internal/yamldoc"
+)
+
+var authorizationPolicyKind = closedKind(istioKind(kind{
+	group: groupSecurity, name: "AuthorizationPolicy", plural: "authorizationpolicies", versions: []string{"v1", "v1beta1"},
+	support: Partly, meaning: "see [security-policy.md](security-policy.md#authorization)", fields: authorizationPolicyFields,
+}, func(c *conversion, spec *securityv1beta1.AuthorizationPolicy) *FieldError {
+	p := &snapshot.AuthorizationPolicy{Meta: c.meta, Spec: spec}
+	c.object = p
+	if text, ok := c.istio.Annotations[annotationDryRun]; ok {
+		dry, err := strconv.ParseBool(text)
+		if p.DryRun = dry; err != nil {
+			return faultf("metadata.annotations["+annotationDryRun+"]", "%q is neither true nor false", text)
+		}
+	}
+	return checkAuthorizationPolicy(spec)
+}), closedAuthorization)
+
+// annotationDryRun makes a policy record its decisions only.
+const annotationDryRun = "istio.io/dry-run"
+
+func checkAuthorizationPolicy(p *securityv1beta1.AuthorizationPolicy) *FieldError {
+	if fault := attachmentFault(p); fault != nil {
+		return fault
+	}
+	if fault := policyActionFault(p); fault != nil {
+		return fault
+	}
+	return each("rules", p.Rules, func(field string, r *securityv1beta1.Rule) *FieldError {
+		return ruleFault(field, p.Action, r)
+	})
+}
+
+// policyActionFault checks what an action needs.
+func policyActionFault(p *securityv1beta1.AuthorizationPolicy) *FieldError {
+	custom := p.Action == securityv1beta1.AuthorizationPolicy_CUSTOM
+	switch {
+	case len(p.Rules) == 0 && p.Action != securityv1beta1.AuthorizationPolicy_ALLOW:
+		return faultf("rules", "is missing: action %s applies to nothing; to match everything, add an empty rule: rules: [{}]", p.Action)
+	case custom && p.GetProvider().GetName() == "":
+		return faultf("provider.name", "is missing: action CUSTOM needs one of extensionProviders in MeshConfig")
+	case !custom && p.GetProvider() != nil:
+		return faultf("provider", "needs action CUSTOM")
+	}
+	return nil
+}
+
+func ruleFault(field string, action securityv1beta1.AuthorizationPolicy_Action, r *securityv1beta1.Rule) *FieldError {
+	fault := each(field+".from", r.From, func(field string, f *securityv1beta1.Rule_From) *FieldError {
+		return callerFault(field+".source", action, f.Source)
+	})
+	if fault == nil {
+		fault = each(field+".to", r.To, func(field string, t *securityv1beta1.Rule_To) *FieldError {
+			if isEmpty(t.Operation) {
+				return faultf(field+".operation", "has no field")
+			}
+			return valuesFault(field+".operation", t.Operation)
+		})
+	}
+	if fault == nil {
+		fault = each(field+".when", r.When, func(field string, w *securityv1beta1.Condition) *FieldError {
+			return conditionFault(field, action, w)
+		})
+	}
+	return fault
+}
+
+func callerFault(field string, action securityv1beta1.AuthorizationPolicy_Action, s *securityv1beta1.Source) *FieldError {
+	switch {
+	case isEmpty(s):
+		return faultf(field, "has no field")
+	case len(s.ServiceAccounts)+len(s.NotServiceAccounts) > 0 && len(s.Principals)+len(s.NotPrincipals)+len(s.Namespaces)+len(s.NotNamespaces) > 0:
+		return faultf(field+".serviceAccounts", "cannot be used with principals or namespaces")
+	case action == securityv1beta1.AuthorizationPolicy_CUSTOM && len(s.RequestPrincipals)+len(s.NotRequestPrincipals) > 0:
+		return faultf(field+".requestPrincipals", tokensTooLate)
+	}
+	return valuesFault(field, s)
+}
+
+// tokensTooLate states why CUSTOM policies cannot read tokens.
+const tokensTooLate = "cannot be used with action CUSTOM, which comes before tokens are checked"
+
+func isEmpty(m proto.Message) bool { return !m.ProtoReflect().IsValid() || proto.Size(m) == 0 }
+
+func conditionFault(field string, action securityv1beta1.AuthorizationPolicy_Action, w *securityv1beta1.Condition) *FieldError {
+	check, err := conditionCheck(w.Key)
+	switch {
+	case err != nil:
+		return faultf(field+".key", "%w", err)
+	case len(w.Values)+len(w.NotValues) == 0:
+		return faultf(field+".values", "is missing: give values or notValues")
+	case action == securityv1beta1.AuthorizationPolicy_CUSTOM && isTokenKey(w.Key):
+		return faultf(field+".key", "%q "+tokensTooLate, w.Key)
+	}
+	return listsFault(field, w, func(string) valueCheck { return check })
+}
+
+// closedAuthorization returns what is understood of a policy that is not valid, such that it
+// permits at most as much as a valid version of it could: a rule of an ALLOW policy matches
+// nothing if any part of it is not understood, a rule of another policy matches what its
+// other parts do, and a policy with an unknown action refuses everything. Without a valid
+// selector it applies to all workloads that it could select.
+func closedAuthorization(c *conversion, spec yamldoc.Value) snapshot.Object {
+	dry, err := strconv.ParseBool(c.istio.Annotations[annotationDryRun])
+	p := &snapshot.AuthorizationPolicy{Meta: c.meta, DryRun: err == nil && dry}
+	var head securityv1beta1.AuthorizationPolicy
+	understood(spec, head.ProtoReflect())
+	p.Spec = &securityv1beta1.AuthorizationPolicy{Action: head.Action, ActionDetail: head.ActionDetail}
+	if exact[securityv1beta1.AuthorizationPolicy](spec, "selector", "targetRef", "targetRefs") && attachmentFault(&head) == nil {
+		p.Spec.Selector, p.Spec.TargetRef, p.Spec.TargetRefs = head.Selector, head.TargetRef, head.TargetRefs
+	}
+	if !exact[securityv1beta1.AuthorizationPolicy](spec, "action") {
+		return p // ALLOW without rules
+	}
+	items, isList := spec.Get("rules").Items()
+	if !isList && !spec.Get("rules").IsNull() {
+		items = []yamldoc.Value{spec.Get("rules")} // one rule of which nothing is understood
+	}
+	for i, item := range items {
+		rule := &securityv1beta1.Rule{}
+		if decodeProto(item, rule, strict) != nil || item.IsNull() || ruleFault("", p.Spec.Action, rule) != nil {
+			rule = &securityv1beta1.Rule{}
+			understood(item, rule.ProtoReflect())
+			prune(rule, p.Spec.Action)
+			p.Doubtful = append(p.Doubtful, i)
+		}
+		p.Spec.Rules = append(p.Spec.Rules, rule)
+	}
+	if hasUnknown(spec, p.Spec) { // it may limit what the policy permits
+		p.Doubtful = nil
+		for i := range p.Spec.Rules {
+			p.Doubtful = append(p.Doubtful, i)
+		}
+	}
+	return p
+}
+
+// prune removes the values and conditions of a rule that are not valid.
+func prune(r *securityv1beta1.Rule, action securityv1beta1.AuthorizationPolicy_Action) {
+	for _, f := range r.From {
+		pruneValues(f.GetSource())
+		if action == securityv1beta1.AuthorizationPolicy_CUSTOM && f.GetSource() != nil {
+			f.Source.RequestPrincipals, f.Source.NotRequestPrincipals = nil, nil
+		}
+	}
+	for _, t := range r.To {
+		pruneValues(t.GetOperation())
+	}
+	var when []*securityv1beta1.Condition
+	for _, w := range r.When {
+		if check, err := conditionCheck(w.Key); err == nil {
+			pruneLists(w, func(string) valueCheck { return check })
+		}
+		if conditionFault("", action, w) == nil {
+			when = append(when, w)
+		}
+	}
+	r.When = when
+}
+
+const policyTarget = "a Gateway of the Kubernetes Gateway API; an AuthorizationPolicy with only other references applies to no proxy"
+
+var authorizationPolicyFields = []apiField{
+	{Path: "selector", Support: Works},
+	{Path: "targetRef", Support: Partly, Meaning: policyTarget, lacks: otherTarget},
+	{Path: "targetRefs", Support: Partly, Meaning: policyTarget, lacks: otherTarget},
+	{Path: "rules", Support: Works, Meaning: "all fields and [all attributes](security-policy.md#attributes)"},
+	{Path: "action", Support: Works, Meaning: "`AUDIT` marks requests only in metadata of Envoy, as in Istio"},
+	{Path: "provider", Support: Works, Meaning: "see [security-policy.md](security-policy.md#external-authorization)"},
+}

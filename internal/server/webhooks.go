@@ -1,0 +1,123 @@
+package server
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"sync"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/meshctl/meshctl/internal/certs"
+	"github.com/meshctl/meshctl/internal/inject"
+	"github.com/meshctl/meshctl/internal/mesh"
+	"github.com/meshctl/meshctl/internal/server/debug"
+	"github.com/meshctl/meshctl/internal/server/registry"
+	"github.com/meshctl/meshctl/internal/server/source"
+	"github.com/meshctl/meshctl/internal/server/webhook"
+	"github.com/meshctl/meshctl/internal/serving"
+)
+
+const defaultRevision = "default"
+
+// injection holds the injector of the current settings. It is safe for concurrent use.
+type injection struct {
+	mu       sync.Mutex // guards what follows
+	from     registry.Injection
+	injector *inject.Injector // of the last good settings, nil before
+	err      error            // of from
+	known    bool             // from was set
+}
+
+// injector returns the injector of the current settings. With invalid settings it returns the
+// last good one, if there is one.
+func (s *Server) injector() (*inject.Injector, error) {
+	now := s.registry.Injection()
+	s.injection.mu.Lock()
+	defer s.injection.mu.Unlock()
+	i := &s.injection
+	if !i.known || i.from != now {
+		i.from, i.known = now, true
+		made, err := s.newInjector(now)
+		if i.err = err; err == nil {
+			i.injector = made
+		} else {
+			s.cfg.log(logHTTP).Error("settings of the injector refused", "last_good", i.injector != nil, "error", err)
+		}
+	}
+	if i.injector == nil {
+		return nil, i.err
+	}
+	return i.injector, nil
+}
+
+func (s *Server) newInjector(from registry.Injection) (*inject.Injector, error) {
+	values, err := inject.ParseValues(from.Values, from.Config)
+	if err == nil {
+		if values.Revision == "" {
+			values.Revision = s.cfg.Revision
+		}
+		var made *inject.Injector
+		made, err = inject.New(inject.Settings{
+			Mesh: from.Mesh, Values: values, SystemNamespace: s.cfg.systemNamespace(), TrustDomain: s.cfg.TrustDomain,
+			Cluster: s.cfg.ClusterID, Network: from.Network, MeshID: s.cfg.MeshID,
+		})
+		if err == nil {
+			return made, nil
+		}
+	}
+	return nil, fmt.Errorf("ConfigMap %s/%s: %w", s.cfg.systemNamespace(), mesh.InjectorConfigMap, err)
+}
+
+// injectionProblem returns why the current settings of the injector are not used, or "".
+func (s *Server) injectionProblem() string {
+	if s.webhooks == nil || s.registry.Current() == nil {
+		return ""
+	}
+	_, _ = s.injector()
+	s.injection.mu.Lock()
+	defer s.injection.mu.Unlock()
+	if s.injection.err == nil {
+		return ""
+	}
+	return s.injection.err.Error()
+}
+
+// serveWebhooks answers the API server until ctx ends.
+func (s *Server) serveWebhooks(ctx context.Context) error {
+	// API servers verify it with caBundle, whatever the secure port shows to agents.
+	cert, err := s.issuer.ServingCertificate(s.cfg.ServingNames...)
+	if err != nil {
+		return err
+	}
+	log := s.cfg.log(logHTTP)
+	handler := webhook.Handler(webhook.Config{
+		Injector:  s.injector,
+		Converter: &source.Converter{Cluster: s.cfg.ClusterID, SystemNamespace: s.cfg.systemNamespace(), RefuseLocal: true},
+		Done:      func(name, result string) { s.reviews.WithLabelValues(name, result).Inc() },
+		Log:       log,
+	})
+	l := tls.NewListener(s.webhooks, &tls.Config{
+		MinVersion: tls.VersionTLS13, GetCertificate: cert.GetCertificate, NextProtos: []string{"h2", "http/1.1"}, CurvePreferences: s.cfg.KeyExchanges,
+	})
+	if err := serving.HTTP(ctx, debug.NewServer(handler, log), l); err != nil {
+		return fmt.Errorf("serve %s: %w", l.Addr(), err)
+	}
+	return nil
+}
+
+// servingRoots returns the roots that verify the certificate of the webhooks, PEM.
+func (s *Server) servingRoots() []byte {
+	if set := s.ca.Current(); set != nil {
+		return certs.EncodeCerts(set.Roots...)
+	}
+	return nil
+}
+
+func newReviews(registry *prometheus.Registry) *prometheus.CounterVec {
+	c := prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "meshctl_webhook_requests_total", Help: "Requests of API servers, by webhook (inject, validate) and result (injected, skipped, accepted, refused, error).",
+	}, []string{"webhook", "result"})
+	registry.MustRegister(c)
+	return c
+}

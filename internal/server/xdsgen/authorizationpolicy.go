@@ -1,0 +1,306 @@
+package xdsgen
+
+import (
+	"maps"
+	"slices"
+	"strings"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
+	rbacv3 "github.com/envoyproxy/go-control-plane/envoy/config/rbac/v3"
+	httprbacv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/rbac/v3"
+	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
+	networkrbacv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/rbac/v3"
+	"google.golang.org/protobuf/proto"
+	securityv1beta1 "istio.io/api/security/v1beta1"
+
+	"github.com/meshctl/meshctl/internal/server/snapshot"
+	"github.com/meshctl/meshctl/internal/xdswire"
+)
+
+// authorization is a set of AuthorizationPolicies with one action that apply to a workload,
+// and for the action CUSTOM one provider. Each has a filter for HTTP and one for TCP, whose
+// configuration comes by ECDS. It is comparable, so workloads with the same policies share
+// the configuration.
+type authorization struct {
+	action   securityv1beta1.AuthorizationPolicy_Action
+	policies list[*snapshot.AuthorizationPolicy]
+	domains  list[string] // trustDomains
+	// provider is for the action CUSTOM. Without cluster, what the policies match is refused.
+	provider snapshot.Collector
+	name     string // of the provider
+	cluster  string
+}
+
+// chooseAuthorizations returns the sets of policies of a workload, in the order of their
+// filters. The scope has the services that the proxy sees.
+func chooseAuthorizations(s *snapshot.Snapshot, namespace string, labels map[string]string, sc scope) []authorization {
+	byAction := make(map[securityv1beta1.AuthorizationPolicy_Action][]*snapshot.AuthorizationPolicy)
+	byProvider := make(map[string][]*snapshot.AuthorizationPolicy)
+	add := func(from string) {
+		for p := range snapshot.AuthorizationPolicies(s.Namespaces.Get(from)) {
+			if !isAttached(p.Namespace, p.Spec, namespace, labels) {
+				continue
+			}
+			if action := p.Spec.GetAction(); action == securityv1beta1.AuthorizationPolicy_CUSTOM {
+				name := p.Spec.GetProvider().GetName()
+				byProvider[name] = append(byProvider[name], p)
+			} else {
+				byAction[action] = append(byAction[action], p)
+			}
+		}
+	}
+	add(s.Mesh.RootNamespace)
+	if namespace != s.Mesh.RootNamespace {
+		add(namespace)
+	}
+	if len(byAction)+len(byProvider) == 0 {
+		return nil
+	}
+	domains := listOf(trustDomains(s.Mesh))
+	var out []authorization
+	for _, name := range slices.Sorted(maps.Keys(byProvider)) {
+		a := authorization{
+			action: securityv1beta1.AuthorizationPolicy_CUSTOM, policies: listOf(byProvider[name]), domains: domains,
+			provider: s.Mesh.Authorizers[name], name: name,
+		}
+		a.cluster, _ = collectorCluster(s, sc, a.provider)
+		out = append(out, a)
+	}
+	for _, action := range []securityv1beta1.AuthorizationPolicy_Action{
+		securityv1beta1.AuthorizationPolicy_AUDIT, securityv1beta1.AuthorizationPolicy_DENY, securityv1beta1.AuthorizationPolicy_ALLOW,
+	} {
+		if policies := byAction[action]; len(policies) > 0 {
+			out = append(out, authorization{action: action, policies: listOf(policies), domains: domains})
+		}
+	}
+	return out
+}
+
+// The names of the filters, before a dot and the action.
+const (
+	filterHTTPRBAC     = "envoy.filters.http.rbac"
+	filterNetworkRBAC  = "envoy.filters.network.rbac"
+	filterHTTPAuthz    = "envoy.filters.http.ext_authz"
+	filterNetworkAuthz = "envoy.filters.network.ext_authz"
+)
+
+// authorizationFilter describes a filter of an authorization.
+type authorizationFilter struct {
+	Name    string
+	Network bool // not HTTP
+	Early   bool // before the filters that check tokens
+	Calls   bool // calls a provider
+}
+
+// filters returns the filters of an authorization in their order.
+func (a *authorization) filters() []authorizationFilter {
+	var out []authorizationFilter
+	for _, network := range []bool{false, true} {
+		f := authorizationFilter{Network: network, Early: a.action == securityv1beta1.AuthorizationPolicy_CUSTOM}
+		rules, calls := filterHTTPRBAC, filterHTTPAuthz
+		if network {
+			rules, calls = filterNetworkRBAC, filterNetworkAuthz
+		}
+		f.Name = rules + "." + strings.ToLower(a.action.String())
+		if !f.Early {
+			out = append(out, f)
+			continue
+		}
+		f.Name += "." + a.name
+		out = append(out, f)
+		if a.calls(network) {
+			f.Name, f.Calls = calls+"."+a.name, true
+			out = append(out, f)
+		}
+	}
+	return out
+}
+
+// authorizationFilters returns the filters of authorizations, encoded. It returns "" if there
+// are none.
+func authorizationFilters(list []authorization) string {
+	var out []authorizationFilter
+	for i := range list {
+		out = append(out, list[i].filters()...)
+	}
+	if len(out) == 0 {
+		return ""
+	}
+	return encodeFacts(out)
+}
+
+// eachAuthorization calls yield for each filter of a type and place.
+func eachAuthorization(s snapshot.ListenerSettings, network, early bool, yield func(*authorizationFilter)) {
+	if s.Authorization == "" {
+		return
+	}
+	var list []authorizationFilter
+	decodeFacts(s.Authorization, &list)
+	for i := range list {
+		if f := &list[i]; f.Network == network && f.Early == early {
+			yield(f)
+		}
+	}
+}
+
+// discovery returns the source of a filter's configuration. Without one, Envoy refuses
+// requests and connections.
+func (f *authorizationFilter) discovery() *corev3.ExtensionConfigSource {
+	var m proto.Message
+	switch {
+	case f.Calls:
+		m = emptyAuthorizer(f.Network)
+	case f.Network:
+		m = &networkrbacv3.RBAC{}
+	default:
+		m = &httprbacv3.RBAC{}
+	}
+	return &corev3.ExtensionConfigSource{
+		ConfigSource: adsSource, TypeUrls: []string{"type.googleapis.com/" + string(m.ProtoReflect().Descriptor().FullName())},
+	}
+}
+
+// httpAuthorization returns the HTTP filters of authorizations.
+func httpAuthorization(s snapshot.ListenerSettings, early bool) []*hcmv3.HttpFilter {
+	var out []*hcmv3.HttpFilter
+	eachAuthorization(s, false, early, func(f *authorizationFilter) {
+		out = append(out, &hcmv3.HttpFilter{Name: f.Name, ConfigType: &hcmv3.HttpFilter_ConfigDiscovery{ConfigDiscovery: f.discovery()}})
+	})
+	return out
+}
+
+// networkAuthorization returns the network filters of authorizations. Chains of HTTP do not
+// have them.
+func networkAuthorization(s snapshot.ListenerSettings, early bool) []*listenerv3.Filter {
+	var out []*listenerv3.Filter
+	eachAuthorization(s, true, early, func(f *authorizationFilter) {
+		out = append(out, &listenerv3.Filter{Name: f.Name, ConfigType: &listenerv3.Filter_ConfigDiscovery{ConfigDiscovery: f.discovery()}})
+	})
+	return out
+}
+
+// securityFilters returns the HTTP filters of plugins, tokens and authorizations at a port, in
+// the order of Istio.
+func (g *generator) securityFilters(s snapshot.ListenerSettings, port uint32) []*hcmv3.HttpFilter {
+	return slices.Concat(
+		httpAuthorization(s, true),
+		g.httpPlugins(s, port, false),
+		httpAuthorization(s, false),
+		g.httpPlugins(s, port, true),
+	)
+}
+
+// addNetworkFilters adds the network filters of plugins and authorizations at a port to filter
+// chains. Authorizations of HTTP are in the connection manager.
+func (g *generator) addNetworkFilters(s snapshot.ListenerSettings, port uint32, chains ...*listenerv3.FilterChain) {
+	if s.Plugins == "" && s.Authorization == "" {
+		return
+	}
+	early, late := networkAuthorization(s, true), networkAuthorization(s, false)
+	before, after := g.networkPlugins(s, port, false), g.networkPlugins(s, port, true)
+	for _, c := range chains {
+		if filters := c.GetFilters(); filters[len(filters)-1].GetName() == filterHCM {
+			c.Filters = slices.Concat(before, after, filters)
+		} else {
+			c.Filters = slices.Concat(early, before, late, after, filters)
+		}
+	}
+}
+
+// isAuthorization reports whether a name is that of a filter of authorizations.
+func isAuthorization(list []authorization, name string) bool {
+	return slices.ContainsFunc(list, func(a authorization) bool {
+		return slices.ContainsFunc(a.filters(), func(f authorizationFilter) bool { return f.Name == name })
+	})
+}
+
+// authorizationUnit generates the configuration of a filter.
+type authorizationUnit struct {
+	of     authorization
+	filter authorizationFilter
+}
+
+func (u authorizationUnit) Type() string { return xdswire.ExtensionType }
+
+func (u authorizationUnit) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, error) {
+	g := generator{enc: enc}
+	config := u.of.provides(&g, u.filter)
+	if !u.filter.Calls {
+		enforced, recorded := u.of.rules(u.filter.Network)
+		config = u.of.rbacFilter(u.filter.Network, enforced, recorded)
+	}
+	g.add(xdswire.ExtensionType, u.filter.Name, &corev3.TypedExtensionConfig{Name: u.filter.Name, TypedConfig: g.any(config)})
+	return g.resources()
+}
+
+// The prefixes of statistics and metadata of rules whose decision is recorded, as with Istio.
+const (
+	customPrefix = "istio_ext_authz_"
+	dryRunPrefix = "istio_dry_run_"
+)
+
+// rbacFilter returns the configuration of the filter with rules, each of which may be nil.
+func (a *authorization) rbacFilter(network bool, enforced, recorded *rbacv3.RBAC) proto.Message {
+	prefix := ""
+	switch {
+	case a.action == securityv1beta1.AuthorizationPolicy_CUSTOM && a.calls(network):
+		enforced, recorded, prefix = nil, enforced, a.metadataPrefix()
+	case recorded != nil:
+		prefix = dryRunPrefix + strings.ToLower(a.action.String()) + "_"
+	}
+	if network {
+		return &networkrbacv3.RBAC{StatPrefix: "tcp.", Rules: enforced, ShadowRules: recorded, ShadowRulesStatPrefix: prefix}
+	}
+	return &httprbacv3.RBAC{Rules: enforced, ShadowRules: recorded, ShadowRulesStatPrefix: prefix}
+}
+
+// rules returns the rules of the policies, and the rules of policies whose decision is only
+// recorded. Either is nil if there are no such policies.
+func (a *authorization) rules(network bool) (enforced, recorded *rbacv3.RBAC) {
+	for p := range a.policies.all {
+		into := &enforced
+		if p.DryRun {
+			into = &recorded
+		}
+		if *into == nil {
+			*into = &rbacv3.RBAC{Action: rbacAction(a.action), Policies: make(map[string]*rbacv3.Policy)}
+		}
+		r := ruleMaker{action: a.action, network: network, domains: a.domains, namespace: p.Namespace}
+		for i, rule := range p.Spec.GetRules() {
+			if a.action == securityv1beta1.AuthorizationPolicy_ALLOW && slices.Contains(p.Doubtful, i) {
+				continue
+			}
+			if policy := r.policy(rule); policy != nil {
+				(*into).Policies[a.policyName(p, i)] = policy
+			}
+		}
+		if len(p.Spec.GetRules()) == 0 {
+			(*into).Policies[a.policyName(p, 0)] = matchNothing()
+		}
+	}
+	return enforced, recorded
+}
+
+func rbacAction(a securityv1beta1.AuthorizationPolicy_Action) rbacv3.RBAC_Action {
+	switch a {
+	case securityv1beta1.AuthorizationPolicy_ALLOW:
+		return rbacv3.RBAC_ALLOW
+	case securityv1beta1.AuthorizationPolicy_AUDIT:
+		return rbacv3.RBAC_LOG
+	default:
+		return rbacv3.RBAC_DENY
+	}
+}
+
+// policyName returns the name of a rule, as with Istio.
+func (a *authorization) policyName(p *snapshot.AuthorizationPolicy, rule int) string {
+	name := "ns[" + p.Namespace + "]-policy[" + p.Name + "]-rule[" + portString(uint32(rule)) + "]"
+	if a.action == securityv1beta1.AuthorizationPolicy_CUSTOM {
+		return customRule + "-" + name
+	}
+	return name
+}
+
+// customRule is the start of the names of rules with action CUSTOM.
+const customRule = "istio-ext-authz"
