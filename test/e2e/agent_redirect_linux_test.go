@@ -76,7 +76,7 @@ func startNode(t *testing.T, objects string) *node {
 		t.Fatal(err)
 	}
 	makeAuthorities(t, n.dir)
-	stop := serveMesh(t, n.dir, mesh, n.discovery)
+	stop := serveMeshAt(t, n.discovery, n.dir, mesh)
 	n.stopControlPlane = func() {
 		if !n.controlPlaneStopped {
 			n.controlPlaneStopped = true

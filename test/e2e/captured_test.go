@@ -109,7 +109,7 @@ func (p *proxy) start(t *testing.T, dir, secure string, env ...string) (stop fun
 func controlPlane(t *testing.T, dir, mesh string, flags ...string) (plain, secure string) {
 	t.Helper()
 	makeAuthorities(t, dir)
-	t.Cleanup(serveMesh(t, dir, mesh, secureXDS, flags...))
+	t.Cleanup(serveMesh(t, dir, mesh, flags...))
 	return plainXDS, secureXDS
 }
 
@@ -121,12 +121,18 @@ func makeAuthorities(t *testing.T, dir string) {
 	mustRun(t, "token", "issuer", "--out", filepath.Join(dir, "issuer"))
 }
 
-// Addresses of the control plane of controlPlane.
+// Addresses of the control plane that serveMesh starts.
 const plainXDS, secureXDS = "127.3.0.2:15010", "127.3.0.2:15012"
 
-// serveMesh runs meshctl serve at plainXDS and another address as cluster1 of a mesh of two
-// directories, with the CA and the issuer in dir, until stop is called.
-func serveMesh(t *testing.T, dir, mesh, secure string, flags ...string) (stop func()) {
+// serveMesh runs meshctl serve as cluster1 of a mesh of two directories, with the CA and the
+// issuer in dir, until stop is called.
+func serveMesh(t *testing.T, dir, mesh string, flags ...string) (stop func()) {
+	t.Helper()
+	return serveMeshAt(t, secureXDS, dir, mesh, flags...)
+}
+
+// serveMeshAt is serveMesh with another address for proxies with certificates.
+func serveMeshAt(t *testing.T, secure, dir, mesh string, flags ...string) (stop func()) {
 	t.Helper()
 	stop = background(t, filepath.Join(dir, "serve.log"), dir, nil, append([]string{
 		"serve", "--cluster-id", "cluster1",

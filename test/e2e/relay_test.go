@@ -37,7 +37,7 @@ func TestEnvoyOutlivesControlPlanes(t *testing.T) {
 	}
 	answers(t, "127.3.0.9:8088", "ok")
 	makeAuthorities(t, dir)
-	stopServe := serveMesh(t, dir, mesh, secureXDS)
+	stopServe := serveMesh(t, dir, mesh)
 	defer func() { stopServe() }()
 	p := proxy{"client", "sidecar", "shop", "client", "127.3.0.1", nil}
 	defer p.start(t, dir, secureXDS, "ISTIO_META_INTERCEPTION_MODE=NONE")()
@@ -90,7 +90,7 @@ spec:
   - {name: http, port: 15080, targetPort: 8088}
 `, round, round))
 		}
-		stopServe = serveMesh(t, dir, mesh, secureXDS)
+		stopServe = serveMesh(t, dir, mesh)
 		eventually(t, "Envoy's stream is resumed", func() error {
 			ps := exec.Command(meshctl, "ps", "--server", "127.3.0.2:8080")
 			ps.Env = append(os.Environ(), "HOME="+dir) // where serve has left its token

@@ -106,7 +106,7 @@ func (s *Server) Handle(_ string, resources []*anypb.Any) error {
 	return s.SetTable(resources[0].GetValue())
 }
 
-// SetTable replaces the names of the mesh by those of an encoded NameTable.
+// SetTable replaces the names of the mesh by the names in an encoded NameTable.
 func (s *Server) SetTable(encoded []byte) error {
 	t, err := newTable(encoded, s.cfg.Namespace, s.cfg.Domain)
 	if err == nil {

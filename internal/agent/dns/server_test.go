@@ -274,8 +274,8 @@ func TestForwarded(t *testing.T) {
 	}
 }
 
-// nameServer is a name server of the machine. It knows every name but those of "none" and
-// of Kubernetes.
+// nameServer is a name server of the machine. It knows names of the domain "example" whose first label is not
+// "none".
 type nameServer struct {
 	at    netip.AddrPort
 	asked atomic.Int64

@@ -17,8 +17,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// TestSizes: An answer has at most the size that the client takes over UDP. What is
-// truncated is whole over TCP, also when it comes from a name server.
+// TestSizes: An answer has at most the size that the client takes over UDP. A
+// truncated answer is whole over TCP, also when it comes from a name server.
 func TestSizes(t *testing.T) {
 	t.Parallel()
 	upstream := newNameServer(t, "127.0.0.1:0", func(network string, r *dns.Msg) *dns.Msg {

@@ -22,7 +22,7 @@ func setAddress(there bool) error {
 	if err != nil {
 		return fmt.Errorf("talk to the kernel: %w", err)
 	}
-	defer conn.Close()
+	defer func() { _ = conn.Close() }()
 	address := passthrough[1].Addr().AsSlice()
 	attributes, err := netlink.MarshalAttributes([]netlink.Attribute{
 		{Type: unix.IFA_LOCAL, Data: address}, {Type: unix.IFA_ADDRESS, Data: address},

@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Apply replaces the rules of this network namespace by those of the options, in one
+// Apply replaces the rules of this network namespace by the rules of the options, in one
 // transaction, and adds the address from which Envoy calls its application over IPv6.
 func (o *Options) Apply() error {
 	err := change(func(conn *nftables.Conn, table *nftables.Table) {

@@ -1,6 +1,6 @@
 // Package redirect makes the nftables rules that lead the connections and the DNS queries of
-// a workload through its proxy: those that istio-iptables makes, of the same flags, in one
-// table that is replaced as a whole. Both IP versions have the same rules.
+// a workload through its proxy. The flags are the flags of istio-iptables, and so is what the
+// rules do. They are in one table, which is replaced as a whole. Both IP versions have the same rules.
 package redirect
 
 import (
