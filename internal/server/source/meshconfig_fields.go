@@ -139,7 +139,7 @@ var meshFields = []apiField{
 	{Path: "outboundClusterStatName", Support: Works},
 	{Path: "certificates", Support: NoEffect, Meaning: "no certificates for DNS names are issued"},
 	{Path: "serviceScopeConfigs", Support: NoEffect, Meaning: "there is no ambient mode"},
-	{Path: "enablePrometheusMerge", Support: Works, Meaning: ofInjected},
+	{Path: "enablePrometheusMerge", Support: Works, Meaning: "by injection of sidecars; [meshctl agent](agent.md#metrics) then serves the merged metrics"},
 	{Path: "verifyCertificateAtClient", Support: NoEffect, Meaning: "proxies verify all certificates; to permit any, use `insecureSkipVerify` of a DestinationRule"},
 	{Path: "ca", Support: NoEffect, Meaning: "serve signs certificates itself"},
 	{Path: "discoverySelectors", Support: Works, Meaning: "they select namespaces of all clusters. The system namespace and `rootNamespace` are always in the mesh"},
