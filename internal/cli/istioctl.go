@@ -21,14 +21,16 @@ func counterpart(name string) string {
 		return "to show how a proxy reaches a service: meshctl explain endpoints SERVICE --from PROXY; to show the policies of its ports: meshctl authz list POD"
 	case "envoy-stats", "es":
 		return "there is no such command; Envoy serves its statistics at /stats of its admin interface"
-	case "install", "manifest", "operator", "profile", "upgrade", "uninstall", "post-install", "tag", "revision":
-		return "there is no installer; kubectl applies the objects of deploy/"
+	case "operator", "profile", "post-install":
+		return "there is no such command; to install a control plane and gateways: meshctl install"
+	case "tag", "revision":
+		return "there is no such command; to install another revision: meshctl install --revision NAME --revision-tag TAG"
 	case "check-inject", "injector", "add-to-mesh", "remove-from-mesh", "kube-uninject", "uninject":
 		return "there is no such command; to add the sidecar to pods of files: meshctl inject"
 	case "metrics":
 		return "there is no such command; control planes serve metrics at --monitoring-addr, Envoys at /stats/prometheus"
 	case "precheck":
-		return "there is no such command; to check a CA: meshctl certs verify DIR"
+		return "to find what is wrong before an installation: meshctl check pre"
 	case "vm":
 		return "to write the files of a virtual machine: meshctl workload entry configure"
 	case "wait":

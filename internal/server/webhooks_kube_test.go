@@ -145,9 +145,15 @@ func TestWebhooksOfAPI(t *testing.T) {
 		host      bool
 		injected  bool
 	}{
-		{"labelled", nil, false, true}, {"labelled", no, false, false}, {"labelled", nil, true, false}, {"labelled", yes, true, false},
-		{"revision", nil, false, true}, {"revision", no, false, false},
-		{"plain", nil, false, false}, {"plain", no, false, false}, {"plain", yes, false, true},
+		{"labelled", nil, false, true},
+		{"labelled", no, false, false},
+		{"labelled", nil, true, false},
+		{"labelled", yes, true, false},
+		{"revision", nil, false, true},
+		{"revision", no, false, false},
+		{"plain", nil, false, false},
+		{"plain", no, false, false},
+		{"plain", yes, false, true},
 	} {
 		pod, err := create(p.namespace, p.labels, nil, p.host)
 		if err != nil || (image(pod) != "") != p.injected {

@@ -19,13 +19,13 @@ import (
 	"time"
 
 	"github.com/go-jose/go-jose/v4"
+	"google.golang.org/protobuf/encoding/protojson"
 	securityv1beta1 "istio.io/api/security/v1beta1"
 	"sigs.k8s.io/yaml"
 
 	"github.com/meshctl/meshctl/internal/istiojson"
 	"github.com/meshctl/meshctl/test/harness"
 	"github.com/meshctl/meshctl/test/policymodel"
-	"google.golang.org/protobuf/encoding/protojson"
 )
 
 // protectedMesh has a workload with a port of HTTP and one of TCP, whose callers may be in
@@ -103,7 +103,7 @@ func startProtected(t *testing.T) *protected {
 		if err != nil {
 			t.Fatal(err)
 		}
-		p.callers[id] = &tls.Config{Certificates: []tls.Certificate{cert}, InsecureSkipVerify: true, NextProtos: []string{"istio"}} //nolint:gosec // the test is the client
+		p.callers[id] = &tls.Config{Certificates: []tls.Certificate{cert}, InsecureSkipVerify: true, NextProtos: []string{"istio"}}
 	}
 	proxy := proxy{"helloworld-v1", "sidecar", "sample", "helloworld", "127.3.0.1", map[string]string{"app": "helloworld"}}
 	t.Cleanup(proxy.start(t, dir, secure, "ISTIO_META_INTERCEPTION_MODE=NONE"))

@@ -42,6 +42,7 @@ machine needs, and run its proxy there.`,
 	entry := &cobra.Command{
 		Use:     "entry",
 		Short:   "Configure the machines of a WorkloadGroup",
+		Long:    "Configure machines outside Kubernetes, which a WorkloadGroup describes.",
 		Example: "  meshctl workload entry configure -f group.yaml --cluster-id cluster1 --out vm",
 	}
 	entry.AddCommand(newWorkloadConfigure(env))

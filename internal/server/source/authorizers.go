@@ -45,9 +45,11 @@ func authorizerSettingsFault(field string, p *meshv1alpha1.MeshConfig_ExtensionP
 		name  string
 		names []string
 	}{
-		{"includeRequestHeadersInCheck", web.GetIncludeRequestHeadersInCheck()}, {"headersToUpstreamOnAllow", web.GetHeadersToUpstreamOnAllow()},
+		{"includeRequestHeadersInCheck", web.GetIncludeRequestHeadersInCheck()},
+		{"headersToUpstreamOnAllow", web.GetHeadersToUpstreamOnAllow()},
 		{"includeHeadersInCheck", web.GetIncludeHeadersInCheck()}, //nolint:staticcheck // Istio reads it, too
-		{"headersToDownstreamOnDeny", web.GetHeadersToDownstreamOnDeny()}, {"headersToDownstreamOnAllow", web.GetHeadersToDownstreamOnAllow()},
+		{"headersToDownstreamOnDeny", web.GetHeadersToDownstreamOnDeny()},
+		{"headersToDownstreamOnAllow", web.GetHeadersToDownstreamOnAllow()},
 	} {
 		for i, name := range list.names {
 			if fixed := strings.TrimSuffix(strings.TrimPrefix(name, "*"), "*"); fault == nil && !isHeaderName(fixed) {

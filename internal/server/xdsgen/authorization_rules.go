@@ -131,7 +131,7 @@ func (r *ruleMaker) permission(conditions []condition) (*rbacv3.Permission, bool
 		switch {
 		case !ok:
 			return nil, false
-		case !counts || c.attribute.permission == nil:
+		case !counts || c.permission == nil:
 			continue
 		}
 		if len(c.values) > 0 {
@@ -151,7 +151,7 @@ func (r *ruleMaker) anyPermission(c *condition, values []string, negated bool) *
 	refuses := r.refuses(negated)
 	var some []*rbacv3.Permission
 	for _, v := range values {
-		some = append(some, c.attribute.permission(r, c.args, v, refuses))
+		some = append(some, c.permission(r, c.args, v, refuses))
 	}
 	if c.paths && refuses {
 		some = append(some, hiddenTraversal())
@@ -178,7 +178,7 @@ func (r *ruleMaker) principal(conditions []condition) (*rbacv3.Principal, bool) 
 		switch {
 		case !ok:
 			return nil, false
-		case !counts || c.attribute.principal == nil:
+		case !counts || c.principal == nil:
 			continue
 		}
 		if len(c.values) > 0 {
@@ -197,7 +197,7 @@ func (r *ruleMaker) principal(conditions []condition) (*rbacv3.Principal, bool) 
 func (r *ruleMaker) anyPrincipal(c *condition, values []string, negated bool) *rbacv3.Principal {
 	var some []*rbacv3.Principal
 	for _, v := range values {
-		some = append(some, c.attribute.principal(r, c.args, v, r.refuses(negated)))
+		some = append(some, c.principal(r, c.args, v, r.refuses(negated)))
 	}
 	return anyPrincipal(some...)
 }
@@ -236,7 +236,7 @@ var (
 func attributeNamed(name string) attribute {
 	if strings.HasPrefix(name, snapshot.FilterAttribute) {
 		return attribute{permission: func(_ *ruleMaker, args []string, value string, _ bool) *rbacv3.Permission {
-			return &rbacv3.Permission{Rule: &rbacv3.Permission_Metadata{Metadata: filterMetadata(args[1], args[0], value)}}
+			return &rbacv3.Permission{Rule: &rbacv3.Permission_Metadata{Metadata: filterMetadata(args[1], args[0], value)}} //nolint:staticcheck // every Envoy reads it
 		}}
 	}
 	return attributes[name]

@@ -172,7 +172,7 @@ func (e envoy) principal(p *rbacv3.Principal) bool {
 	case *rbacv3.Principal_RemoteIp:
 		return contains(id.RemoteIp, e.Remote)
 	case *rbacv3.Principal_Metadata:
-		return e.metadata(id.Metadata)
+		return e.metadata(id.Metadata) //nolint:staticcheck // see tokenPrincipal
 	}
 	e.t.Fatalf("principal %v", p)
 	return false

@@ -225,7 +225,7 @@ func (u authorizationUnit) Type() string { return xdswire.ExtensionType }
 
 func (u authorizationUnit) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, error) {
 	g := generator{enc: enc}
-	config := u.of.provides(&g, u.filter)
+	config := u.of.provides(u.filter)
 	if !u.filter.Calls {
 		enforced, recorded := u.of.rules(u.filter.Network)
 		config = u.of.rbacFilter(u.filter.Network, enforced, recorded)

@@ -47,7 +47,7 @@ func (a *authorization) matched(filter string) *matcherv3.MetadataMatcher {
 const checkTimeout = 600 * time.Second
 
 // provides returns the configuration of the filter that calls the provider.
-func (a *authorization) provides(g *generator, f authorizationFilter) proto.Message {
+func (a *authorization) provides(f authorizationFilter) proto.Message {
 	if !f.Calls {
 		return nil
 	}

@@ -622,40 +622,37 @@ func (w *watchedDir) logged(n int, text string) {
 // appear and disappear. The counts of other kinds are logged when they change.
 func TestWithoutEffect(t *testing.T) {
 	t.Parallel()
-	const policy = "apiVersion: security.istio.io/v1\nkind: AuthorizationPolicy\nmetadata: {name: p, namespace: n}\n"
+	const machines = "apiVersion: networking.istio.io/v1\nkind: WorkloadGroup\nmetadata: {name: f}\n"
 	const deployment = "---\napiVersion: apps/v1\nkind: Deployment\nmetadata: {name: d}\n"
 	w := start(t, map[string]string{
-		"a.yaml": policy + deployment,
-		"b.yaml": "apiVersion: networking.istio.io/v1\nkind: WorkloadGroup\nmetadata: {name: f}\n",
+		"a.yaml": machines + deployment,
 		"r.yaml": "apiVersion: gateway.networking.k8s.io/v1\nkind: HTTPRoute\nmetadata: {name: r}\n",
 	})
-	const group, route = "b.yaml:1 WorkloadGroup default/f: has no effect: no WorkloadEntry is made of it", "r.yaml:1 HTTPRoute default/r: has no effect: no route is made of it"
-	const denies = "AuthorizationPolicy n/p: has no effect: every request that reaches the workload is permitted"
-	said := "level=WARN msg=\"security policy is not enforced\" cluster=c file=" + w.path("a.yaml") + " line=1 object=\"AuthorizationPolicy n/p\""
-	w.logged(1, said)
-	w.logged(1, "level=WARN msg=\"configuration is not used\" cluster=c file="+w.path("b.yaml")+" line=1 object=\"WorkloadGroup default/f\"")
+	const group, route = "WorkloadGroup default/f: has no effect: no WorkloadEntry is made of it", "r.yaml:1 HTTPRoute default/r: has no effect: no route is made of it"
+	const unused = "level=WARN msg=\"configuration is not used\""
+	w.logged(1, unused+" cluster=c file="+w.path("a.yaml")+" line=1 object=\"WorkloadGroup default/f\"")
 	w.logged(1, "level=INFO msg=\"configuration is not used\" cluster=c file="+w.path("r.yaml")+" line=1 object=\"HTTPRoute default/r\"")
-	w.logged(1, `skipped="AuthorizationPolicy 1, Deployment 1, HTTPRoute 1, WorkloadGroup 1"`)
-	w.problems("a.yaml:1 "+denies, group, route)
+	w.logged(1, `skipped="Deployment 1, HTTPRoute 1, WorkloadGroup 1"`)
+	w.problems("a.yaml:1 "+group, route)
 	for _, p := range w.source.Status() {
-		if p.Unenforced != strings.HasPrefix(p.Object, "AuthorizationPolicy") || p.Shared != strings.HasPrefix(p.Object, "HTTPRoute") {
+		if p.Unenforced || p.Shared != strings.HasPrefix(p.Object, "HTTPRoute") {
 			t.Errorf("%+v", p)
 		}
 	}
 
-	w.write("a.yaml", "\n"+policy+deployment) // moves
-	w.problems("a.yaml:2 "+denies, group, route)
-	w.logged(1, "not enforced")
+	w.write("a.yaml", "\n"+machines+deployment) // moves
+	w.problems("a.yaml:2 "+group, route)
+	w.logged(1, unused)
 	w.write("c.yaml", "apiVersion: v1\nkind: service\nmetadata: {name: s, namespace: n}\n")
 	w.logged(1, `reason="kind: service is not read, did you mean Service?"`)
-	w.logged(1, `skipped="AuthorizationPolicy 1, Deployment 1, HTTPRoute 1, WorkloadGroup 1, service 1"`)
+	w.logged(1, `skipped="Deployment 1, HTTPRoute 1, WorkloadGroup 1, service 1"`)
 
 	w.must(os.Remove(w.path("a.yaml")))
 	w.must(os.Remove(w.path("c.yaml")))
-	w.logged(1, `msg="kinds that are not read" cluster=c dir=`+w.dir+` skipped="HTTPRoute 1, WorkloadGroup 1"`)
-	w.problems(group, route)
-	w.write("a.yaml", policy) // another object, for all that is known
-	w.logged(2, "not enforced")
+	w.logged(1, `msg="kinds that are not read" cluster=c dir=`+w.dir+` skipped="HTTPRoute 1"`)
+	w.problems(route)
+	w.write("a.yaml", machines) // another object, for all that is known
+	w.logged(2, unused+" cluster=c file="+w.path("a.yaml"))
 }
 
 // TestBrokenPolicyIsNotEnforced: a faulty PeerAuthentication counts as not enforced,
