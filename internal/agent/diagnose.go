@@ -109,7 +109,7 @@ func ports(cfg *config.Config) []doctor.Port {
 		doctor.Port{Addr: netip.AddrPortFrom(cfg.Listen, cfg.StatsPort), Flag: "--prometheus-port"})
 }
 
-// checkPlaces checks the directories of the agent and what is in place of its socket.
+// checkPlaces checks the directories of the agent and the place of its socket.
 func checkPlaces(cfg *config.Config) error {
 	if err := refuseDirectories(cfg); err != nil {
 		return err

@@ -215,7 +215,7 @@ func takeContainers(object map[string]any) []ownContainer {
 	return taken
 }
 
-// overrideContainers merges the containers of the user into those of the templates. The image
+// overrideContainers merges the containers of the user into the containers of the templates. The image
 // "auto" stands for the image of the template.
 func overrideContainers(object map[string]any, own []ownContainer) error {
 	for _, o := range own {

@@ -121,7 +121,7 @@ func TestRefuses(t *testing.T) {
 	}
 }
 
-// FuzzGroup: what is written of a group can be read, and holds no other line.
+// FuzzGroup: the files of a group can be read, and hold no other line.
 func FuzzGroup(f *testing.F) {
 	f.Add(groupYAML)
 	f.Add("apiVersion: networking.istio.io/v1\nkind: WorkloadGroup\nmetadata: {name: a}\nspec: {template: {network: \"a\\nPATH=/tmp\"}}")

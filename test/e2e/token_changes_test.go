@@ -100,7 +100,7 @@ spec: {jwtRules: [{issuer: issuer, jwksUri: "%s/keys"}]}
 	}
 }
 
-// TestClaimRoutes: a gateway routes by the claims of valid tokens, and not by those of others.
+// TestClaimRoutes: a gateway routes by the claims of valid tokens only.
 func TestClaimRoutes(t *testing.T) {
 	es := newSigner(t, "issuer", "es", jose.ES256)
 	other := newSigner(t, "issuer", "es", jose.ES256)

@@ -117,7 +117,7 @@ type Input struct {
 	// PodAnnotations is the content of the file with the pod's annotations, nil when there is
 	// none.
 	PodAnnotations []byte
-	// MeshConfig is the content of the mesh file, and BootstrapOverride that of the file of
+	// MeshConfig is the content of the mesh file, and BootstrapOverride the content of the file of
 	// BootstrapOverrideFile; nil when there is none.
 	MeshConfig, BootstrapOverride []byte
 	// Interfaces are the addresses of this machine.

@@ -43,7 +43,7 @@ type Config struct {
 // Finding is the result of a check.
 type Finding struct {
 	Check string `json:"check"`
-	// Detail describes what was found. Without a problem, Cause and Fix are empty.
+	// Detail describes the finding. Without a problem, Cause and Fix are empty.
 	Detail string `json:"detail,omitzero"`
 	Cause  string `json:"cause,omitzero"`
 	Fix    string `json:"fix,omitzero"`

@@ -23,7 +23,7 @@ import (
 )
 
 const (
-	// userAgent equals that of Istio's agent, so that filters of access logs match it.
+	// userAgent equals the user agent of Istio's agent, so that filters of access logs match it.
 	userAgent = "istio-probe/1.0"
 	// maxTimeout bounds a request when the context of a check does not.
 	maxTimeout = time.Hour

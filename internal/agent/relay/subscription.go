@@ -129,7 +129,7 @@ type deltaContent struct {
 	implicit bool
 	// add and drop are changes of the names that are not sent yet.
 	add, drop map[string]bool
-	// versions are those of the resources that the proxy holds. An empty version stands for
+	// versions holds the versions of the resources that the proxy has. An empty version stands for
 	// one that is not known, so that the control plane sends the resource, or its removal.
 	versions map[string]string
 }

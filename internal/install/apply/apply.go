@@ -43,7 +43,7 @@ type Options struct {
 	// Before is called when the namespaces exist, before the control plane is created; it
 	// may be nil.
 	Before func(context.Context) error
-	// Say reports progress and what is kept.
+	// Say reports progress and kept objects.
 	Say func(format string, args ...any)
 }
 
@@ -107,7 +107,7 @@ func (c *Cluster) Install(ctx context.Context, v *install.Values, o Options) (Re
 	return r, "", c.wait(ctx, deployments, o)
 }
 
-// plan reads the objects that exist, and refuses those of others.
+// plan reads the objects that exist, and refuses objects of others.
 func (c *Cluster) plan(ctx context.Context, v *install.Values, objects []*unstructured.Unstructured) ([]step, error) {
 	var steps []step
 	var refused []string

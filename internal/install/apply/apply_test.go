@@ -12,7 +12,7 @@ import (
 	kubetest "github.com/meshctl/meshctl/test/kube"
 )
 
-// lab is a cluster without nodes, and what was reported.
+// lab holds a cluster without nodes, and the reports of commands.
 type lab struct {
 	*kubetest.Cluster
 	cluster *Cluster

@@ -152,7 +152,7 @@ func coversTexts(a, b map[string]*networkingv1alpha3.StringMatch) bool {
 	return true
 }
 
-// sameTexts reports whether all conditions of a are among those of b.
+// sameTexts reports whether b has all conditions of a.
 func sameTexts(a, b map[string]*networkingv1alpha3.StringMatch) bool {
 	for name, of := range a {
 		if to, ok := b[name]; !ok || !proto.Equal(of, to) {

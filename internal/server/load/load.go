@@ -272,7 +272,7 @@ func (r *reader) failure(selects func(*kube.ResourceStatus) bool) error {
 	return fmt.Errorf("cluster %s: %s", r.cluster.ID, strings.Join(texts, "; "))
 }
 
-// add adds the problems of a cluster. Objects in files replace those of the API.
+// add adds the problems of a cluster. Objects in files replace objects of the API.
 func (m *Mesh) add(r *reader) {
 	m.Files = append(m.Files, r.faults...)
 	for _, d := range r.dirs {

@@ -109,7 +109,7 @@ func (m ProxyMatch) Matches(version string, metadata map[string]string) bool {
 
 // EnvoyFiltersFor returns the EnvoyFilters that select a workload with these labels, in the
 // order in which they apply: by priority, and of one priority first those of the root
-// namespace, then those of its own. Either namespace may be nil.
+// namespace, then its own. Either namespace may be nil.
 func EnvoyFiltersFor(root, ns *NamespaceFacts, labels map[string]string) []*EnvoyFilter {
 	var out []*EnvoyFilter
 	add := func(facts *NamespaceFacts) {

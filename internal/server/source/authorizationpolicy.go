@@ -104,7 +104,7 @@ func conditionFault(field string, action securityv1beta1.AuthorizationPolicy_Act
 	return listsFault(field, w, func(string) valueCheck { return check })
 }
 
-// closedAuthorization returns what is understood of a policy that is not valid, such that it
+// closedAuthorization returns the valid parts of an invalid policy, such that it
 // permits at most as much as a valid version of it could: a rule of an ALLOW policy matches
 // nothing if any part of it is not understood, a rule of another policy matches what its
 // other parts do, and a policy with an unknown action refuses everything. Without a valid

@@ -10,7 +10,7 @@ import (
 	"github.com/meshctl/meshctl/internal/yamldoc"
 )
 
-// closedPeerAuthentication returns what is understood of a PeerAuthentication that is not
+// closedPeerAuthentication returns the valid parts of a PeerAuthentication that is not
 // valid. A mode that is not understood is STRICT, and so is that of the workload if a port
 // with STRICT is not understood. Without a valid selector, STRICT is for all workloads of the
 // namespace, and another mode for none.
@@ -53,7 +53,7 @@ func closedPeerAuthentication(c *conversion, spec yamldoc.Value) snapshot.Object
 	return &snapshot.PeerAuthentication{Meta: c.meta, Kind: snapshot.KindPeerAuthentication, Spec: out}
 }
 
-// closedTokens returns what is understood of a RequestAuthentication that is not valid. Rules
+// closedTokens returns the valid parts of a RequestAuthentication that is not valid. Rules
 // that are not understood refuse all tokens that they find. Without a valid attachment, all
 // rules do, for all workloads that the object could select.
 func closedTokens(c *conversion, spec yamldoc.Value) snapshot.Object {

@@ -14,7 +14,7 @@ import (
 	"github.com/meshctl/meshctl/internal/yamldoc"
 )
 
-// closedSpec returns the spec of what is understood of an invalid object, or nil.
+// closedSpec returns the spec of the valid parts of an invalid object, or nil.
 func closedSpec(t *testing.T, kind, spec string) proto.Message {
 	t.Helper()
 	text := "apiVersion: security.istio.io/v1\nkind: " + kind + "\nmetadata: {name: a, namespace: n}\nspec:\n" + spec
@@ -33,7 +33,7 @@ func closedSpec(t *testing.T, kind, spec string) proto.Message {
 	return nil
 }
 
-// TestClosedPeerAuthentication: what is not understood means STRICT.
+// TestClosedPeerAuthentication: unknown values mean STRICT.
 func TestClosedPeerAuthentication(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct{ spec, want string }{

@@ -44,7 +44,7 @@ type kind struct {
 	object    reflect.Type
 	// convert checks an object and delivers it; nil when there is nothing to deliver.
 	convert func(*conversion, any) *FieldError
-	// closed returns what is understood of a security policy with a fault; nil for kinds of
+	// closed returns the valid parts of a security policy with a fault; nil for kinds of
 	// which nothing is used then. The metadata is valid. The spec may have any value.
 	closed func(c *conversion, spec yamldoc.Value) snapshot.Object
 

@@ -208,7 +208,7 @@ func (g *generator) addNetworkFilters(s snapshot.ListenerSettings, port uint32, 
 	}
 }
 
-// isAuthorization reports whether a name is that of a filter of authorizations.
+// isAuthorization reports whether a name belongs to a filter of authorizations.
 func isAuthorization(list []authorization, name string) bool {
 	return slices.ContainsFunc(list, func(a authorization) bool {
 		return slices.ContainsFunc(a.filters(), func(f authorizationFilter) bool { return f.Name == name })
