@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -79,7 +80,7 @@ type relayTest[Q, R proto.Message] struct {
 	t      *testing.T
 	proxy  *pipe
 	planes chan *pipe
-	refuse error // of the control plane
+	refuse atomic.Pointer[error] // of the control plane
 	done   chan error
 	stop   context.CancelFunc
 	relay  *Relay
@@ -100,8 +101,8 @@ func newRelayTest[Q, R proto.Message](t *testing.T, v xdswire.Variant, handlers 
 }
 
 func (rt *relayTest[Q, R]) call(ctx context.Context, do func(context.Context, grpc.ClientConnInterface) error) error {
-	if rt.refuse != nil {
-		return rt.refuse
+	if err := rt.refuse.Load(); err != nil {
+		return *err
 	}
 	return do(ctx, rt)
 }
@@ -286,7 +287,7 @@ func TestProxyOutlivesControlPlane(t *testing.T) {
 		got := rt.respond(plane, &dresp{TypeUrl: xdswire.ClusterType, Nonce: "1", Resources: []*discoveryv3.Resource{resource("a", "1")}})
 		rt.request(&dreq{TypeUrl: xdswire.ClusterType, ResponseNonce: got.GetNonce()})
 		rt.want(plane, &dreq{TypeUrl: xdswire.ClusterType, ResponseNonce: "1"})
-		rt.refuse = status.Error(codes.PermissionDenied, "not now")
+		rt.refuse.Store(new(status.Error(codes.PermissionDenied, "not now")))
 		close(plane.in)
 		time.Sleep(time.Hour)
 		synctest.Wait()
@@ -300,7 +301,7 @@ func TestProxyOutlivesControlPlane(t *testing.T) {
 		if n := rt.relay.Counts().Failures; n < 3600/30 || n > 3600/15 {
 			t.Errorf("%d tries in an hour, want one each 15 s to 30 s", n)
 		}
-		rt.refuse = nil
+		rt.refuse.Store(nil)
 		rt.want(<-rt.planes, &dreq{Node: testNode(), TypeUrl: xdswire.ClusterType, InitialResourceVersions: map[string]string{"a": "1"}})
 	})
 }
@@ -310,10 +311,10 @@ func TestProxyOutlivesControlPlane(t *testing.T) {
 func TestRefusedProxyLearnsReason(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rt := newRelayTest[*dreq, *dresp](t, xdswire.Delta, nil)
-		rt.refuse = status.Error(codes.Unavailable, "not ready")
+		rt.refuse.Store(new(status.Error(codes.Unavailable, "not ready")))
 		rt.request(&dreq{Node: testNode(), TypeUrl: xdswire.ClusterType})
 		time.Sleep(time.Minute)
-		rt.refuse = status.Error(codes.PermissionDenied, "claims another namespace")
+		rt.refuse.Store(new(status.Error(codes.PermissionDenied, "claims another namespace")))
 		if err := <-rt.done; status.Code(err) != codes.PermissionDenied {
 			t.Errorf("the stream ended with %v", err)
 		}
@@ -344,7 +345,7 @@ func TestBadRequests(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				rt := newRelayTest[*dreq, *dresp](t, xdswire.Delta, nil)
-				rt.refuse = errors.New("no control plane")
+				rt.refuse.Store(new(errors.New("no control plane")))
 				requests(func(b []byte) bool {
 					select {
 					case rt.proxy.in <- b:
