@@ -56,6 +56,7 @@ const (
 	ServiceWithoutEndpoints          Code = "MSH0116"
 	ConflictingPeerAuthentications   Code = "MSH0117"
 	ConflictingServiceEntryAddresses Code = "MSH0118"
+	HTTPFieldOnTCPPort               Code = "MSH0119"
 )
 
 // Level is the severity of a finding, in istioctl's words.
@@ -319,5 +320,10 @@ var kinds = []Kind{
 		ConflictingServiceEntryAddresses, "ConflictingServiceEntryAddresses", Warning,
 		"Two ServiceEntries have one port, without HTTP, at the same addresses or both without addresses. Proxies pass all connections on to the older one.",
 		"Give each its own addresses or port, or the protocol TLS, so that the server name decides.",
+	},
+	{
+		HTTPFieldOnTCPPort, "HTTPFieldOnTCPPort", Warning,
+		"A rule of an AuthorizationPolicy has a field of HTTP, such as `methods`, and is for a port without HTTP. There an `ALLOW` rule matches nothing, and a `DENY` rule matches without the field.",
+		"Give the rule the `ports` that it is for, or its port the protocol HTTP.",
 	},
 }

@@ -65,6 +65,11 @@ func (m *checker) policies() {
 		for p := range snapshot.Policies[*securityv1beta1.RequestAuthentication](facts, snapshot.KindRequestAuthentication) {
 			m.selects(NoMatchingWorkloadsFound, p, "spec.selector.matchLabels", namespace, p.Spec.GetSelector().GetMatchLabels())
 		}
+		for _, p := range facts.Policies[snapshot.KindAuthorizationPolicy] {
+			if p, ok := p.(*snapshot.AuthorizationPolicy); ok {
+				m.authorization(p, namespace)
+			}
+		}
 	}
 	for _, d := range m.rules {
 		m.selects(NoMatchingWorkloadsFound, d, "spec.workloadSelector.matchLabels", d.Namespace, d.Spec.GetWorkloadSelector().GetMatchLabels())
