@@ -29,9 +29,10 @@ func TestRandomPolicies(t *testing.T) { //nolint:paralleltest // shares patterns
 		policies := r.policies()
 		with := append(slices.Clip(policies), r.policy(len(policies), securityv1beta1.AuthorizationPolicy_DENY))
 		less := withoutRule(policies, r.IntN(10))
+		now, withDeny, withLess := rulesOf(t, policies), rulesOf(t, with), rulesOf(t, less)
 		for range 40 {
 			req := r.request()
-			got := permits(t, policies, req)
+			got := now.permit(t, req)
 			if want := policymodel.Allowed(modelOf(policies), testDomains, req); got != want {
 				t.Fatalf("seed %d: %+v: permitted %t, the model wants %t, by %v", seed, req, got, want, modelOf(policies))
 			}
@@ -40,10 +41,10 @@ func TestRandomPolicies(t *testing.T) { //nolint:paralleltest // shares patterns
 			} else {
 				refused++
 			}
-			if !got && permits(t, with, req) {
+			if !got && withDeny.permit(t, req) {
 				t.Fatalf("seed %d: %+v is permitted with a DENY policy more: %v", seed, req, with)
 			}
-			if !got && permits(t, less, req) {
+			if !got && withLess.permit(t, req) {
 				t.Fatalf("seed %d: %+v is permitted with an ALLOW rule less: %v", seed, req, less)
 			}
 		}
@@ -60,7 +61,7 @@ func TestDoubtfulRules(t *testing.T) { //nolint:paralleltest // shares patterns
 		Spec:     &securityv1beta1.AuthorizationPolicy{Rules: []*securityv1beta1.Rule{{}}},
 		Doubtful: []int{0},
 	}
-	if r := (randomPolicies{rand.New(rand.NewPCG(1, 1))}).request(); permits(t, []*snapshot.AuthorizationPolicy{p}, r) {
+	if r := (randomPolicies{rand.New(rand.NewPCG(1, 1))}).request(); rulesOf(t, []*snapshot.AuthorizationPolicy{p}).permit(t, r) {
 		t.Errorf("%+v is permitted", r)
 	}
 }
@@ -89,30 +90,52 @@ func modelOf(policies []*snapshot.AuthorizationPolicy) []policymodel.Policy {
 	return out
 }
 
-// permits reports whether Envoy's rules of the policies permit a request.
-func permits(t *testing.T, policies []*snapshot.AuthorizationPolicy, r *policymodel.Request) bool {
+// enforced holds Envoy's rules of policies, for HTTP and for TCP, which are nil without policies.
+type enforced map[bool][2]struct {
+	*rbacv3.RBAC
+	allows bool
+}
+
+// rulesOf returns the rules of policies.
+func rulesOf(t *testing.T, policies []*snapshot.AuthorizationPolicy) enforced {
 	t.Helper()
-	for _, action := range []securityv1beta1.AuthorizationPolicy_Action{securityv1beta1.AuthorizationPolicy_DENY, securityv1beta1.AuthorizationPolicy_ALLOW} {
-		var of []*snapshot.AuthorizationPolicy
-		for _, p := range policies {
-			if p.Spec.GetAction() == action {
-				of = append(of, p)
+	out := enforced{}
+	for _, tcp := range []bool{false, true} {
+		of := out[tcp]
+		for i, action := range []securityv1beta1.AuthorizationPolicy_Action{securityv1beta1.AuthorizationPolicy_DENY, securityv1beta1.AuthorizationPolicy_ALLOW} {
+			var some []*snapshot.AuthorizationPolicy
+			for _, p := range policies {
+				if p.Spec.GetAction() == action {
+					some = append(some, p)
+				}
+			}
+			a := authorization{action: action, policies: listOf(some), domains: listOf(testDomains)}
+			of[i].RBAC, _ = a.rules(tcp)
+			of[i].allows = action == securityv1beta1.AuthorizationPolicy_ALLOW
+			if of[i].RBAC != nil {
+				if err := rules.Check(of[i].RBAC); err != nil {
+					t.Fatal(err)
+				}
 			}
 		}
-		a := authorization{action: action, policies: listOf(of), domains: listOf(testDomains)}
-		enforced, _ := a.rules(r.TCP)
-		if enforced == nil {
+		out[tcp] = of
+	}
+	return out
+}
+
+// permit reports whether the rules permit a request.
+func (f enforced) permit(t *testing.T, r *policymodel.Request) bool {
+	t.Helper()
+	for _, of := range f[r.TCP] {
+		if of.RBAC == nil {
 			continue
 		}
-		if err := rules.Check(enforced); err != nil {
-			t.Fatal(err)
-		}
 		matches := false
-		for _, p := range enforced.GetPolicies() {
+		for _, p := range of.GetPolicies() {
 			e := envoy{t, r}
 			matches = matches || slices.ContainsFunc(p.GetPermissions(), e.permission) && slices.ContainsFunc(p.GetPrincipals(), e.principal)
 		}
-		if matches != (action == securityv1beta1.AuthorizationPolicy_ALLOW) {
+		if matches != of.allows {
 			return false
 		}
 	}
