@@ -22,8 +22,8 @@ var podEnvironment = []string{
 	"KUBERNETES_SERVICE_HOST=10.96.0.1",
 }
 
-// TestPodOfIstio: with the environment and the files of a pod that Istio injected, the node is
-// that of Istio's agent, field by field. Only the version and the relay are meshctl's.
+// TestPodOfIstio: with the environment and the files of a pod that Istio injected, the node
+// equals the node of Istio's agent, field by field. Only the version and the relay are meshctl's.
 func TestPodOfIstio(t *testing.T) {
 	cfg, warnings, err := Resolve(Input{
 		Environ:        podEnvironment,

@@ -11,8 +11,8 @@ import (
 )
 
 // closedPeerAuthentication returns the valid parts of a PeerAuthentication that is not
-// valid. A mode that is not understood is STRICT, and so is that of the workload if a port
-// with STRICT is not understood. Without a valid selector, STRICT is for all workloads of the
+// valid. An unknown mode is STRICT. The workload's mode is STRICT, too, if the number of a port with
+// STRICT is not understood. Without a valid selector, STRICT is for all workloads of the
 // namespace, and another mode for none.
 func closedPeerAuthentication(c *conversion, spec yamldoc.Value) snapshot.Object {
 	const mode = securityv1beta1.PeerAuthentication_MutualTLS_STRICT

@@ -187,13 +187,18 @@ func rangeOf(value string) *corev3.CidrRange {
 
 // claim matches a claim of the token that is a string, or a list that has the string.
 func claim(m *matcherv3.StringMatcher, path ...string) *rbacv3.Principal {
+	return tokenPrincipal(textOrList(m), path...)
+}
+
+// textOrList matches a string, or a list that has the string.
+func textOrList(m *matcherv3.StringMatcher) *matcherv3.ValueMatcher {
 	text := stringValue(m)
 	list := &matcherv3.ValueMatcher{MatchPattern: &matcherv3.ValueMatcher_ListMatch{ListMatch: &matcherv3.ListMatcher{
 		MatchPattern: &matcherv3.ListMatcher_OneOf{OneOf: text},
 	}}}
-	return tokenPrincipal(&matcherv3.ValueMatcher{MatchPattern: &matcherv3.ValueMatcher_OrMatch{
+	return &matcherv3.ValueMatcher{MatchPattern: &matcherv3.ValueMatcher_OrMatch{
 		OrMatch: &matcherv3.OrMatcher{ValueMatchers: []*matcherv3.ValueMatcher{text, list}},
-	}}, path...)
+	}}
 }
 
 func stringValue(m *matcherv3.StringMatcher) *matcherv3.ValueMatcher {

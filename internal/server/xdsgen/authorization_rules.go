@@ -48,18 +48,18 @@ func (r *ruleMaker) policy(rule *securityv1beta1.Rule) *rbacv3.Policy {
 	}
 	out := &rbacv3.Policy{}
 	for _, to := range operations(rule) {
-		p, ok := r.permission(append(to, common...))
+		conditions, ok := r.counting(append(to, common...))
 		if !ok {
 			return nil
 		}
-		out.Permissions = append(out.Permissions, p)
+		out.Permissions = append(out.Permissions, r.permission(conditions))
 	}
 	for _, from := range sources(rule) {
-		p, ok := r.principal(append(from, common...))
+		conditions, ok := r.counting(append(from, common...))
 		if !ok {
 			return nil
 		}
-		out.Principals = append(out.Principals, p)
+		out.Principals = append(out.Principals, r.principal(conditions))
 	}
 	return out
 }
@@ -103,17 +103,20 @@ func sources(rule *securityv1beta1.Rule) [][]condition {
 	return out
 }
 
-// applies reports whether a condition counts. Connections of TCP have no attributes of HTTP:
+// counting returns the conditions that count. Connections of TCP have no attributes of HTTP:
 // a rule of an ALLOW policy with such a condition matches nothing, and any other rule matches
 // without it. ok is false in the former case.
-func (r *ruleMaker) applies(c *condition) (counts, ok bool) {
-	switch {
-	case len(c.values)+len(c.others) == 0:
-		return false, true
-	case c.http && r.network:
-		return false, r.action != securityv1beta1.AuthorizationPolicy_ALLOW
+func (r *ruleMaker) counting(conditions []condition) (out []condition, ok bool) {
+	for _, c := range conditions {
+		switch {
+		case len(c.values)+len(c.others) == 0:
+		case !c.http || !r.network:
+			out = append(out, c)
+		case r.action == securityv1beta1.AuthorizationPolicy_ALLOW:
+			return nil, false
+		}
 	}
-	return true, true
+	return out, true
 }
 
 // refuses reports whether a match leads to a refusal. Where forms of a value are in doubt, it
@@ -122,16 +125,12 @@ func (r *ruleMaker) refuses(negated bool) bool {
 	return (r.action == securityv1beta1.AuthorizationPolicy_ALLOW) == negated
 }
 
-// permission returns the permission with some of the conditions.
-func (r *ruleMaker) permission(conditions []condition) (*rbacv3.Permission, bool) {
+// permission returns the permission with the conditions on the request.
+func (r *ruleMaker) permission(conditions []condition) *rbacv3.Permission {
 	var all []*rbacv3.Permission
 	for i := range conditions {
 		c := &conditions[i]
-		counts, ok := r.applies(c)
-		switch {
-		case !ok:
-			return nil, false
-		case !counts || c.permission == nil:
+		if c.permission == nil {
 			continue
 		}
 		if len(c.values) > 0 {
@@ -142,9 +141,9 @@ func (r *ruleMaker) permission(conditions []condition) (*rbacv3.Permission, bool
 		}
 	}
 	if len(all) == 0 {
-		return &rbacv3.Permission{Rule: &rbacv3.Permission_Any{Any: true}}, true
+		return &rbacv3.Permission{Rule: &rbacv3.Permission_Any{Any: true}}
 	}
-	return &rbacv3.Permission{Rule: &rbacv3.Permission_AndRules{AndRules: &rbacv3.Permission_Set{Rules: all}}}, true
+	return &rbacv3.Permission{Rule: &rbacv3.Permission_AndRules{AndRules: &rbacv3.Permission_Set{Rules: all}}}
 }
 
 func (r *ruleMaker) anyPermission(c *condition, values []string, negated bool) *rbacv3.Permission {
@@ -169,16 +168,12 @@ func notPermission(p *rbacv3.Permission) *rbacv3.Permission {
 	return &rbacv3.Permission{Rule: &rbacv3.Permission_NotRule{NotRule: p}}
 }
 
-// principal returns the principal with some of the conditions.
-func (r *ruleMaker) principal(conditions []condition) (*rbacv3.Principal, bool) {
+// principal returns the principal with the conditions on the client.
+func (r *ruleMaker) principal(conditions []condition) *rbacv3.Principal {
 	var all []*rbacv3.Principal
 	for i := range conditions {
 		c := &conditions[i]
-		counts, ok := r.applies(c)
-		switch {
-		case !ok:
-			return nil, false
-		case !counts || c.principal == nil:
+		if c.principal == nil {
 			continue
 		}
 		if len(c.values) > 0 {
@@ -189,9 +184,9 @@ func (r *ruleMaker) principal(conditions []condition) (*rbacv3.Principal, bool) 
 		}
 	}
 	if len(all) == 0 {
-		return &rbacv3.Principal{Identifier: &rbacv3.Principal_Any{Any: true}}, true
+		return &rbacv3.Principal{Identifier: &rbacv3.Principal_Any{Any: true}}
 	}
-	return allPrincipals(all...), true
+	return allPrincipals(all...)
 }
 
 func (r *ruleMaker) anyPrincipal(c *condition, values []string, negated bool) *rbacv3.Principal {

@@ -8,10 +8,8 @@ import (
 // claimMatch returns the condition on a claim of a request's valid token, which is a text or
 // a list of texts. The filter that checks tokens keeps the claims in metadata.
 func claimMatch(path []string, m *networkingv1alpha3.StringMatch, invert bool) *matcherv3.MetadataMatcher {
-	out := &matcherv3.MetadataMatcher{Filter: filterJWT, Value: claimValue(m), Invert: invert}
-	for _, key := range append([]string{metadataClaims}, path...) {
-		out.Path = append(out.Path, &matcherv3.MetadataMatcher_PathSegment{Segment: &matcherv3.MetadataMatcher_PathSegment_Key{Key: key}})
-	}
+	out := metadataMatcher(filterJWT, claimValue(m), append([]string{metadataClaims}, path...)...)
+	out.Invert = invert
 	return out
 }
 
@@ -20,11 +18,5 @@ func claimValue(m *networkingv1alpha3.StringMatch) *matcherv3.ValueMatcher {
 	if text == nil {
 		return &matcherv3.ValueMatcher{MatchPattern: &matcherv3.ValueMatcher_PresentMatch{PresentMatch: true}}
 	}
-	one := &matcherv3.ValueMatcher{MatchPattern: &matcherv3.ValueMatcher_StringMatch{StringMatch: text}}
-	list := &matcherv3.ValueMatcher{MatchPattern: &matcherv3.ValueMatcher_ListMatch{ListMatch: &matcherv3.ListMatcher{
-		MatchPattern: &matcherv3.ListMatcher_OneOf{OneOf: one},
-	}}}
-	return &matcherv3.ValueMatcher{MatchPattern: &matcherv3.ValueMatcher_OrMatch{OrMatch: &matcherv3.OrMatcher{
-		ValueMatchers: []*matcherv3.ValueMatcher{one, list},
-	}}}
+	return textOrList(text)
 }

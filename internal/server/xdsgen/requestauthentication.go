@@ -27,8 +27,8 @@ type tokenRule struct {
 	keys string
 }
 
-// tokenRules returns the rules of all RequestAuthentications of a workload, those of the root
-// namespace first. While a key set cannot be fetched, no token of the rule is valid.
+// tokenRules returns the rules of all RequestAuthentications of a workload, beginning with the
+// root namespace. While a key set cannot be fetched, no token of the rule is valid.
 func tokenRules(s *snapshot.Snapshot, namespace string, labels map[string]string) []tokenRule {
 	var out []tokenRule
 	eachPolicy(s, namespace, snapshot.KindRequestAuthentication, func(ns *snapshot.NamespaceFacts, p *snapshot.RequestAuthentication) {
