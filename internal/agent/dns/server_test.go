@@ -2,6 +2,7 @@ package dns
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -11,6 +12,7 @@ import (
 	"slices"
 	"strings"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -111,14 +113,7 @@ func startWith(t *testing.T, cfg Config, table []byte, servers ...netip.AddrPort
 	}
 	// UDP and TCP need the same port here: the sockets of the test are opened one by one.
 	for range cfg.Listen {
-		udp, err := net.ListenPacket("udp", cfg.Listen[len(s.sockets)].String())
-		if err != nil {
-			t.Fatal(err)
-		}
-		tcp, err := net.Listen("tcp", udp.LocalAddr().String())
-		if err != nil {
-			t.Fatal(err)
-		}
+		udp, tcp := listenBoth(t, cfg.Listen[len(s.sockets)].String())
 		s.sockets = append(s.sockets, socket{udp, boundedListener{tcp}})
 		s.at = append(s.at, udp.LocalAddr().String())
 	}
@@ -138,6 +133,26 @@ func startWith(t *testing.T, cfg Config, table []byte, servers ...netip.AddrPort
 		}
 	})
 	return s
+}
+
+// listenBoth listens over UDP and TCP at one port. The system chooses port 0 for UDP alone:
+// where a program has the port for TCP, another is tried.
+func listenBoth(t *testing.T, at string) (net.PacketConn, net.Listener) {
+	t.Helper()
+	for tries := 20; ; tries-- {
+		udp, err := net.ListenPacket("udp", at)
+		if err != nil {
+			t.Fatal(err)
+		}
+		tcp, err := net.Listen("tcp", udp.LocalAddr().String())
+		if err == nil {
+			return udp, tcp
+		}
+		udp.Close()
+		if tries == 0 || !errors.Is(err, syscall.EADDRINUSE) {
+			t.Fatal(err)
+		}
+	}
 }
 
 // ask sends a query over UDP or TCP.
@@ -285,15 +300,8 @@ type nameServer struct {
 func newNameServer(t *testing.T, at string, change func(network string, r *dns.Msg) *dns.Msg) *nameServer {
 	t.Helper()
 	n := &nameServer{}
-	udp, err := net.ListenPacket("udp", at)
-	if err != nil {
-		t.Fatal(err)
-	}
+	udp, tcp := listenBoth(t, at)
 	n.at = addrPort(udp.LocalAddr())
-	tcp, err := net.Listen("tcp", udp.LocalAddr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
 	for _, server := range []*dns.Server{{PacketConn: udp, Net: "udp"}, {Listener: tcp, Net: "tcp"}} {
 		network := server.Net
 		server.Handler = dns.HandlerFunc(func(w dns.ResponseWriter, q *dns.Msg) {

@@ -332,8 +332,11 @@ func TestHostileWatch(t *testing.T) {
 			a := newAPI(t, "/api/v1/services", says(services("5", "", service("good", "4"))))
 			a.says(a.list, tc.tell)
 			s, r, _ := run(t, a.config(), limitsFor(tc.cause))
-			r.until("fault", func() bool { return s.resource("services").Error != "" && r.synced == 1 })
-			got := s.resource("services")
+			var got ResourceStatus
+			r.until("fault", func() bool {
+				got = s.resource("services") // now: the next list, which is valid, ends the fault
+				return got.Error != "" && r.synced == 1
+			})
 			if got.Cause != tc.cause || !strings.Contains(got.Error, tc.text) {
 				t.Errorf("services: %+v, want %s: %s", got, tc.cause, tc.text)
 			}
