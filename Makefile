@@ -71,8 +71,9 @@ test: ## Get what is missing and run all tests
 	@hack/kube.sh
 	@$(if $(RACE),,echo 'make test: no C compiler, so the tests run without the race detector' >&2)
 	go test $(RACE) -shuffle=on -count=1 -timeout=20m -p $(JOBS) -parallel $(JOBS) ./...
-	@# A thousand clients: too slow with the race detector, which would watch them and not the server.
+	@# A thousand clients, and a thousand processes: too slow with the race detector, which would watch these.
 	$(if $(RACE),go test -count=1 -timeout=10m ./test/stall)
+	$(if $(RACE),go test -count=1 -timeout=10m -run '^TestStories$$' ./internal/cli/commands)
 	go -C tools/image test -count=1 ./...
 	@# The models in full: above, each ran for a few seeds.
 	go test -count=1 -timeout=10m -run '^TestIncrementalEqualsFull$$' ./internal/server/xds -seeds 50
