@@ -86,8 +86,7 @@ func Run(ctx context.Context, env *Env, args []string, groups ...Group) int {
 }
 
 // WithoutEffectHelp names the Istio kinds without effect.
-const WithoutEffectHelp = `WorkloadGroup, ProxyConfig and TrafficExtension
-change nothing.`
+const WithoutEffectHelp = `ProxyConfig and TrafficExtension change nothing.`
 
 // NewRoot returns the root command with the commands of the groups.
 func NewRoot(env *Env, groups ...Group) *cobra.Command {

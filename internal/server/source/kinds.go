@@ -153,7 +153,7 @@ var kinds = []*kind{
 	telemetryKind,
 	wasmPluginKind,
 	authorizationPolicyKind,
-	unread(groupNetworking, "WorkloadGroup", "workloadgroups", "no WorkloadEntry is made of it", istioVersions...),
+	workloadGroupKind,
 	unread(groupNetworking, "ProxyConfig", "proxyconfigs", "agents take their settings from PROXY_CONFIG, which the injector makes of MeshConfig and annotations", "v1beta1"),
 	unread(groupIstioPlugins, "TrafficExtension", "trafficextensions", "no proxy runs the extension, so its checks do not happen", "v1alpha1"),
 	unreported(groupGatewayAPI, "GatewayClass", "gatewayclasses", "a Gateway works without its class", "v1", "v1beta1"),
