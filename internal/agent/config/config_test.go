@@ -117,8 +117,10 @@ func TestPrecedence(t *testing.T) {
 			[4]any{nil, "NONE", "TPROXY", ""},
 		},
 		"outlier log": {
-			Flags{OutlierLog: "f"}, "ISTIO_META_OUTLIER_LOG_PATH=e", "proxyMetadata: {ISTIO_META_OUTLIER_LOG_PATH: p}",
-			func(c Config) any { return c.OutlierLog + text(c.Metadata["OUTLIER_LOG_PATH"]) }, [4]any{"ff", "ee", "pp", ""},
+			Flags{OutlierLog: "f"},
+			"ISTIO_META_OUTLIER_LOG_PATH=e", "proxyMetadata: {ISTIO_META_OUTLIER_LOG_PATH: p}",
+			func(c Config) any { return c.OutlierLog + text(c.Metadata["OUTLIER_LOG_PATH"]) },
+			[4]any{"ff", "ee", "pp", ""},
 		},
 		"node cluster": {
 			Flags{},

@@ -1,6 +1,7 @@
 package xds
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -127,18 +128,24 @@ func serve[R request](s *service, stream grpc.ServerStream, v xdswire.Variant, r
 		log.Warn("stream ended", "error", err)
 		return err
 	}
-	if s.access.Connected != nil {
-		defer s.access.Connected(caller, sub.node)()
-	}
+	defer s.connected(caller, sub.node)()
 	log.Info("proxy connected", "variant", v.String())
 	go receive(sess, first, recv, handle)
-	err = sess.wait(ctx)
+	return logEnd(ctx, log, sess.wait(ctx))
+}
+
+// connected calls Access.Connected, and returns the function to call at the end of the stream.
+func (s *service) connected(caller mesh.Caller, n xdsgen.Node) (gone func()) {
+	if s.access.Connected == nil {
+		return func() {}
+	}
+	return s.access.Connected(caller, n)
+}
+
+// logEnd logs the end of a stream, and returns its error. If the proxy ended it, there is none.
+func logEnd(ctx context.Context, log *slog.Logger, err error) error {
 	if err == nil || ctx.Err() != nil {
-		reason := "the proxy ended the stream"
-		if why := admission.ConnOf(ctx).Ended(); why != "" {
-			reason = why
-		}
-		log.Info("proxy disconnected", "reason", reason)
+		log.Info("proxy disconnected", "reason", cmp.Or(admission.ConnOf(ctx).Ended(), "the proxy ended the stream"))
 		return nil
 	}
 	log.Warn("stream ended", "error", err)

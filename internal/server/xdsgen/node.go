@@ -89,9 +89,23 @@ var keptTexts = [...]string{
 	"WORKLOAD_ENTRY", "AUTO_REGISTER_GROUP",
 }
 
+// chooseEntry sets the WorkloadEntry of a proxy that names only a WorkloadGroup.
+func (n *Node) chooseEntry() error {
+	switch {
+	case n.WorkloadEntry != "":
+		n.WorkloadGroup = ""
+	case n.WorkloadGroup != "":
+		n.WorkloadEntry = n.registeredName()
+	}
+	if n.WorkloadEntry != "" && !mesh.IsDNSName(n.WorkloadEntry) {
+		return fmt.Errorf("node %s: metadata WORKLOAD_ENTRY or AUTO_REGISTER_GROUP: %.64q is not a DNS name", n.ID.ProxyID(), n.WorkloadEntry)
+	}
+	return nil
+}
+
 // registeredName returns the name of the WorkloadEntry that the control plane makes for a proxy,
 // as Istio's does: group, address and network, of which only the end is used if it is too long.
-func registeredName(n Node) string {
+func (n *Node) registeredName() string {
 	parts := []string{n.WorkloadGroup, strings.ReplaceAll(n.ID.IP.String(), ":", "-")}
 	if n.Network != "" {
 		parts = append(parts, string(n.Network))
@@ -148,14 +162,8 @@ func ParseNode(n *corev3.Node, maxMetadata int) (Node, error) {
 	if out.Namespace != id.Namespace {
 		return Node{}, fmt.Errorf("node %s: metadata NAMESPACE is %q", id.ProxyID(), out.Namespace)
 	}
-	switch {
-	case out.WorkloadEntry != "":
-		out.WorkloadGroup = ""
-	case out.WorkloadGroup != "":
-		out.WorkloadEntry = registeredName(out)
-	}
-	if out.WorkloadEntry != "" && !mesh.IsDNSName(out.WorkloadEntry) {
-		return Node{}, fmt.Errorf("node %s: metadata WORKLOAD_ENTRY or AUTO_REGISTER_GROUP: %.64q is not a DNS name", id.ProxyID(), out.WorkloadEntry)
+	if err := out.chooseEntry(); err != nil {
+		return Node{}, err
 	}
 	view, err := splitList("REQUESTED_NETWORK_VIEW", text("REQUESTED_NETWORK_VIEW"))
 	if err != nil {

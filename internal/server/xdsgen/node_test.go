@@ -59,6 +59,7 @@ func TestParseNodeBounds(t *testing.T) {
 // TestRegisteredName: a proxy that names a WorkloadGroup has the WorkloadEntry that Istio makes
 // for it, unless it names an entry itself.
 func TestRegisteredName(t *testing.T) {
+	long := strings.Repeat("a.", 125) + "b"
 	for name, tt := range map[string]struct {
 		address     string
 		fields      map[string]any
@@ -67,10 +68,7 @@ func TestRegisteredName(t *testing.T) {
 		"IPv4":    {"192.0.2.7", map[string]any{"AUTO_REGISTER_GROUP": "vm"}, "vm", "vm-192.0.2.7"},
 		"IPv6":    {"fd00::1", map[string]any{"AUTO_REGISTER_GROUP": "vm"}, "vm", "vm-fd00--1"},
 		"network": {"192.0.2.7", map[string]any{"AUTO_REGISTER_GROUP": "vm", "NETWORK": "dc"}, "vm", "vm-192.0.2.7-dc"},
-		"long": {
-			"192.0.2.7", map[string]any{"AUTO_REGISTER_GROUP": strings.Repeat("a.", 125) + "b"}, strings.Repeat("a.", 125) + "b",
-			(strings.Repeat("a.", 125) + "b-192.0.2.7")[8:],
-		},
+		"long":    {"192.0.2.7", map[string]any{"AUTO_REGISTER_GROUP": long}, long, (long + "-192.0.2.7")[8:]},
 		"entry":   {"192.0.2.7", map[string]any{"AUTO_REGISTER_GROUP": "vm", "WORKLOAD_ENTRY": "own"}, "", "own"},
 		"neither": {"192.0.2.7", nil, "", ""},
 	} {
