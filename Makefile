@@ -57,6 +57,10 @@ image: build envoy ## Build the container image IMAGE as the OCI archive bin/ima
 image-load: image ## Import the image into the containerd at CONTAINERD
 	ctr -a '$(CONTAINERD)' -n k8s.io images import bin/image.tar
 
+.PHONY: release
+release: ## Build archives for Linux and macOS, SBOMs, checksums and the krew manifest of VERSION in bin/release
+	hack/release.sh '$(VERSION)'
+
 .PHONY: charts
 charts: ## Generate the Helm charts and the Kustomize base in deploy
 	go -C tools/chart run .
@@ -79,6 +83,7 @@ test: ## Get what is missing and run all tests
 	$(if $(RACE),go test -count=1 -timeout=10m ./test/stall)
 	go -C tools/image test -count=1 ./...
 	go -C tools/chart test -count=1 ./...
+	go -C tools/man test -count=1 ./...
 	@# The models in full: above, each ran for a few seeds.
 	go test -count=1 -timeout=10m -run '^TestIncrementalEqualsFull$$' ./internal/server/xds -seeds 50
 	go test -count=1 -timeout=10m -run '^TestModel$$' ./internal/server -seeds 100
