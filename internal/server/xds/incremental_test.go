@@ -378,6 +378,18 @@ func (w *incremental) apply(number int, s step) {
 		w.take()
 	}
 	w.hub.deliver()
+	w.acknowledge()
+}
+
+// acknowledge reports that all proxies have the policies that move.
+func (w *incremental) acknowledge() {
+	has := make(map[*subscriber]*assignment)
+	for _, sub := range w.subs {
+		if sub != nil && sub.assigned.Load().moving {
+			has[sub] = sub.assigned.Load()
+		}
+	}
+	w.hub.round(mail{moved: has})
 }
 
 // rebuilt returns the snapshot that a new registry builds from the objects.
