@@ -299,6 +299,8 @@ func newIncremental() *incremental {
 		objects: make(map[snapshot.Key]snapshot.Object), same: make(interned), full: make(map[xdsgen.Unit][]*xdswire.Resource),
 	}
 	w.subs = make([]*subscriber, len(w.nodes))
+	w.keySets = meshGenerator{rand.New(rand.NewPCG(0, 0))}.keySets()
+	w.registry.SetKeySets(w.keySets)
 	w.registry.synced()
 	w.take()
 	return w
