@@ -58,7 +58,8 @@ spec:
   platforms:
 $platforms
 EOF
-sha256sum ./* | sed 's| \./| |' >SHA256SUMS
+sums=$(sha256sum ./* | sed 's| \./| |')
+echo "$sums" >SHA256SUMS
 jq -n --arg version "$version" --arg commit "$(git rev-parse HEAD)" --arg go "$(go env GOVERSION)" --arg source "$source" --rawfile sums SHA256SUMS '{
   _type: "https://in-toto.io/Statement/v1",
   predicateType: "https://slsa.dev/provenance/v1",

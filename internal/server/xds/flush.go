@@ -103,6 +103,9 @@ func (s *session) flushAll(seen shownViews) (again bool, err error) {
 		}
 		again = again || more
 	}
+	if seen.assigned.moving && !again {
+		s.reportMoved(seen.assigned, now, ok)
+	}
 	return again, nil
 }
 

@@ -128,7 +128,8 @@ type mail struct {
 	attach     []*subscriber
 	detach     []*subscriber
 	demands    map[demandKey]demand
-	reconsider map[string]struct{} // pods whose permission to read keys may have changed
+	moved      map[*subscriber]*assignment // that their proxies have, see moving_policies.go
+	reconsider map[string]struct{}         // pods whose permission to read keys may have changed
 	inspect    []chan<- []LiveView
 }
 

@@ -44,6 +44,8 @@ type session struct {
 	// warnedSecrets are the secrets of the last warning; checkedSecrets is its basis.
 	warnedSecrets  *xdswire.NameSet
 	checkedSecrets secretsBasis
+	// movedTo is the last assignment that reportMoved reported.
+	movedTo *assignment
 	// converging is the change that is being sent.
 	converging converging
 	pages      pages
