@@ -19,6 +19,7 @@ import (
 	extensionsv1alpha1 "istio.io/api/extensions/v1alpha1"
 	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
+	networkingv1beta1 "istio.io/api/networking/v1beta1"
 	securityv1beta1 "istio.io/api/security/v1beta1"
 	telemetryv1alpha1 "istio.io/api/telemetry/v1alpha1"
 	typev1beta1 "istio.io/api/type/v1beta1"
@@ -56,7 +57,7 @@ func (c meshGenerator) app() map[string]string { return map[string]string{"app":
 
 // object returns a random object of the cluster.
 func (c meshGenerator) object(cluster mesh.ClusterID) snapshot.Object {
-	switch c.IntN(58) {
+	switch c.IntN(59) {
 	case 45, 46:
 		return &snapshot.ServiceExport{Meta: c.meta(cluster, c.namespace(), pickOne(c, "svc0", "svc1"))}
 	case 47, 48:
@@ -109,6 +110,11 @@ func (c meshGenerator) object(cluster mesh.ClusterID) snapshot.Object {
 		return c.requestAuthentication(cluster)
 	case 55, 56, 57:
 		return c.authorizationPolicy(cluster)
+	case 58:
+		return &snapshot.ProxyConfig{
+			Meta: c.meta(cluster, c.namespace(), "p"), Kind: snapshot.KindProxyConfig,
+			Spec: &networkingv1beta1.ProxyConfig{Concurrency: wrapperspb.Int32(int32(c.IntN(3)))},
+		}
 	default:
 		return &snapshot.Secret{
 			Meta: c.meta(cluster, c.namespace(), pickOne(c, "cert", "other")), NoPair: "none",
