@@ -85,8 +85,8 @@ test: ## Get what is missing and run all tests
 	go -C tools/chart test -count=1 ./...
 	go -C tools/man test -count=1 ./...
 	@# The models in full: above, each ran for a few seeds.
-	go test -count=1 -timeout=10m -run '^TestIncrementalEqualsFull$$' ./internal/server/xds -seeds 50
-	go test -count=1 -timeout=10m -run '^TestModel$$' ./internal/server -seeds 100
+	go test -count=1 -timeout=30m -run '^TestIncrementalEqualsFull$$' ./internal/server/xds -seeds 50
+	go test -count=1 -timeout=30m -run '^TestModel$$' ./internal/server -seeds 100
 
 .PHONY: bench
 bench: build kube ## Measure the control plane beside a go-control-plane snapshot cache (ARGS=-help lists flags)
