@@ -88,8 +88,7 @@ func Run(ctx context.Context, env *Env, args []string, groups ...Group) int {
 }
 
 // WithoutEffectHelp names the Istio kinds without effect.
-const WithoutEffectHelp = `WorkloadGroup, ProxyConfig and TrafficExtension
-change nothing.`
+const WithoutEffectHelp = `WorkloadGroup and TrafficExtension change nothing.`
 
 // NewRoot returns the root command with the commands of the groups.
 func NewRoot(env *Env, groups ...Group) *cobra.Command {
@@ -100,7 +99,6 @@ func NewRoot(env *Env, groups ...Group) *cobra.Command {
 plain upstream Envoy. It is compatible with Istio: one mesh may use both.
 
 Some Istio objects have no effect yet: ` + WithoutEffectHelp + `
-
 docs/api-support.md lists every kind and field.`,
 		Example: `  # Run a mesh of two clusters on this machine
   meshctl demo
