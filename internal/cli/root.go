@@ -88,7 +88,7 @@ func Run(ctx context.Context, env *Env, args []string, groups ...Group) int {
 }
 
 // WithoutEffectHelp names the Istio kinds without effect.
-const WithoutEffectHelp = `WorkloadGroup and TrafficExtension change nothing.`
+const WithoutEffectHelp = `TrafficExtension changes nothing.`
 
 // NewRoot returns the root command with the commands of the groups.
 func NewRoot(env *Env, groups ...Group) *cobra.Command {

@@ -69,7 +69,7 @@ func newFleet(t *testing.T, seed uint64) *fleet {
 	f.disk = &faulty{Storage: quickDisk{}}
 	f.dir.Storage = f.disk
 	var err error
-	if f.key, err = certs.GenerateKey(certs.Ed25519); err != nil {
+	if f.key, err = certs.GenerateKey(certs.ECDSAP256); err != nil {
 		t.Fatal(err)
 	}
 	for _, name := range names {

@@ -170,6 +170,10 @@ func serveGrants(a Account) []grant {
 			"the health of virtual machines is known to the control plane alone that their proxies talk to",
 		},
 		{
+			metav1.NamespaceAll, ruleFor("networking.istio.io", "workloadentries", "create", "patch", "delete"),
+			"machines that name a WorkloadGroup are not registered",
+		},
+		{
 			metav1.NamespaceAll, ruleFor("networking.istio.io", "serviceentries/status", "patch"),
 			"the allocated addresses of hosts may change when the control plane restarts",
 		},
