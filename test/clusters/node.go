@@ -126,7 +126,10 @@ func (n *node) network() error {
 	if err := os.WriteFile("/proc/sys/net/ipv4/ip_forward", []byte("1"), 0o600); err != nil {
 		return err
 	}
-	commands := []string{"link set lo up", "address add " + n.IP + "/24 dev eth0", "link set eth0 up"}
+	commands := []string{
+		"link set lo up", "address add " + n.IP + "/24 dev eth0", "link set eth0 up",
+		"route add " + services + " dev eth0", // kube-proxy changes the address later
+	}
 	for _, lb := range n.LBs {
 		commands = append(commands, "address add "+lb+"/32 dev eth0")
 	}
