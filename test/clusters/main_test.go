@@ -2,6 +2,7 @@ package clusters
 
 import (
 	"errors"
+	"flag"
 	"fmt"
 	"os"
 	"os/exec"
@@ -27,6 +28,7 @@ var programs string
 // the addresses of the clusters.
 func TestMain(m *testing.M) {
 	Main()
+	flag.Parse()
 	os.Exit(run(m))
 }
 
@@ -38,9 +40,8 @@ func run(m *testing.M) int {
 		}
 		return m.Run()
 	}
-	if err := Missing(); err != nil {
-		fmt.Fprintln(os.Stderr, "test/clusters: the tests are skipped:", err)
-		return m.Run()
+	if testing.Short() || Missing() != nil {
+		return m.Run() // the tests skip
 	}
 	dir, err := os.MkdirTemp("", "clusters-")
 	if err != nil {

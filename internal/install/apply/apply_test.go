@@ -7,8 +7,11 @@ import (
 	"testing"
 	"time"
 
+	"sigs.k8s.io/yaml"
+
 	"github.com/meshctl/meshctl/internal/install"
 	"github.com/meshctl/meshctl/internal/kube"
+	"github.com/meshctl/meshctl/internal/remotesecret/create"
 	kubetest "github.com/meshctl/meshctl/test/kube"
 )
 
@@ -147,7 +150,16 @@ func TestInstall(t *testing.T) {
 {apiVersion: v1, kind: ConfigMap, metadata: {name: istio-ca-root-cert, labels: {istio.io/config: "true"}}}
 ---
 {apiVersion: coordination.k8s.io/v1, kind: Lease, metadata: {name: meshctl-writer, namespace: istio-system}}`)
+	for _, o := range (create.Scope{}).Objects(create.Account{Namespace: "istio-system", Name: "reader"}) {
+		text, err := yaml.Marshal(o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		l.Apply(t, string(text))
+	}
+	l.Apply(t, "{apiVersion: v1, kind: Secret, metadata: {name: reader-istio-remote-secret-token, namespace: istio-system}}")
 	l.uninstall(t, "meshctl")
+	l.reported(t, "kept ServiceAccount istio-system/reader and its roles")
 	l.reported(t, "kept CustomResourceDefinition virtualservices.networking.istio.io: there are objects, such as VirtualService default/mine")
 	l.reported(t, "kept Namespace istio-system: it has other objects, such as Secret istio-system/cacerts")
 	l.reported(t, "deleted ConfigMap default/istio-ca-root-cert")
@@ -156,8 +168,10 @@ func TestInstall(t *testing.T) {
 		t.Errorf("left:\n%s", l.objects(t, ""))
 	}
 	l.Kubectl(t, "", "delete", "virtualservice/mine")
-	l.Kubectl(t, "", "delete", "secret/cacerts", "-n", "istio-system")
+	l.Kubectl(t, "", "delete", "secret/cacerts", "secret/reader-istio-remote-secret-token", "-n", "istio-system")
 	l.uninstall(t, "meshctl")
+	l.reported(t, "deleted ClusterRole meshctl-reader-istio-system-reader")
+	l.reported(t, "deleted ServiceAccount istio-system/reader")
 	for deadline := time.Now().Add(time.Minute); l.objects(t, "") != ""; time.Sleep(100 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatalf("left:\n%s", l.objects(t, ""))
