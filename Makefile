@@ -87,7 +87,8 @@ unit: ## Run the fast tests: offline, without Envoy
 .PHONY: test
 test: ## Get what is missing and run all tests
 	@hack/envoy.sh
-	@hack/kube.sh
+	@hack/kube.sh $(if $(filter 0,$(shell id -u)),clusters)
+	@go run ./test/clusters/cmd check
 	@$(if $(RACE),,echo 'make test: no C compiler, so the tests run without the race detector' >&2)
 	go test $(RACE) -shuffle=on -count=1 -timeout=20m -p $(JOBS) -parallel $(JOBS) ./...
 	@# A thousand clients: too slow with the race detector, which would watch them and not the server.

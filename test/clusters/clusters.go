@@ -87,12 +87,11 @@ func Missing() error {
 			return fmt.Errorf("%w: install runc, containernetworking-plugins, iproute2 and nftables", err)
 		}
 	}
-	for _, dir := range []string{"/usr/lib/cni", "/opt/cni/bin"} {
-		if _, err := os.Stat(filepath.Join(dir, "bridge")); err == nil {
-			return nil
-		}
+	if _, err := os.Stat("/usr/lib/cni/bridge"); err != nil {
+		return fmt.Errorf("no CNI plugins: %w: install containernetworking-plugins", err)
 	}
-	return errors.New("no CNI plugins: install containernetworking-plugins")
+	// Root of a container may lack the rights.
+	return runIn("", "unshare", "--mount", "--net", "--pid", "--uts", "--fork", "--mount-proc", "ip", "link", "add", "name", "br0", "type", "bridge")
 }
 
 // Start starts the clusters and returns when their nodes are ready. The directory must not

@@ -170,7 +170,7 @@ address = %[2]q
 # Some machines do not permit lower values than that of containerd.
 restrict_oom_score_adj = true
 [plugins.'io.containerd.cri.v1.runtime'.cni]
-bin_dirs = ['/usr/lib/cni', '/opt/cni/bin']
+bin_dirs = ['/usr/lib/cni']
 conf_dir = %[3]q
 [plugins.'io.containerd.cri.v1.images'.pinned_images]
 sandbox = %[4]q

@@ -215,7 +215,8 @@ func TestInstallOfOthers(t *testing.T) {
 	}
 }
 
-// TestWaitNames: the wait ends with the reason why a Deployment is not available.
+// TestWaitNames: the wait reports the reason why a Deployment is not available, and ends
+// with it.
 func TestWaitNames(t *testing.T) {
 	t.Parallel()
 	l := start(t)
@@ -224,11 +225,12 @@ func TestWaitNames(t *testing.T) {
 spec: {containers: [{name: discovery, image: a}]},
 status: {containerStatuses: [{name: discovery, image: a, imageID: "", ready: false, restartCount: 0, state: {waiting: {reason: ImagePullBackOff, message: no such image}}}]}}`)
 	options := l.options()
-	options.Wait = time.Second
+	options.Wait = quiet + time.Second
 	_, _, err := l.cluster.Install(t.Context(), values(), options)
-	const want = "context test: after 1s Deployment istio-system/istiod is not available: 0 of 1 replicas are available; " +
+	const want = "context test: after 11s Deployment istio-system/istiod is not available: 0 of 1 replicas are available; " +
 		"pod istiod-0: container discovery: ImagePullBackOff: no such image"
 	if err == nil || err.Error() != want {
 		t.Errorf("%v, want %s", err, want)
 	}
+	l.reported(t, "waiting for Deployment istio-system/istiod: 0 of 1 replicas are available; pod istiod-0: container discovery: ImagePullBackOff")
 }

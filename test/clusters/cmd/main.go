@@ -1,5 +1,6 @@
 // Command cmd starts and stops the clusters of package clusters, for people:
 //
+//	go run ./test/clusters/cmd check
 //	go run ./test/clusters/cmd up DIR
 //	go run ./test/clusters/cmd import DIR IMAGE.tar
 //	go run ./test/clusters/cmd down DIR
@@ -28,6 +29,11 @@ func main() {
 
 func run(ctx context.Context, args []string) error {
 	switch {
+	case len(args) == 1 && args[0] == "check":
+		if err := clusters.Missing(); err != nil {
+			fmt.Fprintln(os.Stderr, "SKIPPED: the tests of clusters with pods:", err)
+		}
+		return nil
 	case len(args) == 2 && args[0] == "up":
 		c, err := clusters.Start(ctx, args[1], false)
 		if err != nil {
@@ -51,5 +57,5 @@ func run(ctx context.Context, args []string) error {
 		}
 		return c.Stop()
 	}
-	return errors.New("usage: up DIR, import DIR IMAGE.tar, or down DIR")
+	return errors.New("usage: check, up DIR, import DIR IMAGE.tar, or down DIR")
 }
