@@ -8,7 +8,10 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
+	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -156,6 +159,7 @@ func TestGetStarted(t *testing.T) {
 	}
 	t.Run("shares", u.testShares)
 	t.Run("names of the other cluster", u.testNames)
+	t.Run("killed control planes", u.testKilled)
 	t.Run("strict", u.testStrict)
 	t.Run("removed version", u.testRemovedVersion)
 	t.Run("uninstall", u.testUninstall)
@@ -197,6 +201,76 @@ kubectl --context cluster1 rollout status -n sample deployment client --timeout=
 		}
 		return err
 	})
+}
+
+// testKilled: no request fails while all control planes are killed and start again. They
+// then send changes to the proxies as before.
+func (u *user) testKilled(t *testing.T) {
+	const requests = 3000
+	type result struct {
+		out string
+		err error
+	}
+	done := make(chan result, len(names))
+	for _, c := range names {
+		go func() {
+			out, err := u.call(c, "sample", fmt.Sprintf("helloworld.sample:5000/hello?[1-%d]", requests))
+			done <- result{out, err}
+		}()
+	}
+	if n := u.kill("/usr/local/bin/meshctl", "serve"); n != 2*len(names) {
+		t.Errorf("killed %d processes, want two replicas in each cluster", n)
+	}
+	for range names {
+		r := <-done
+		if n := strings.Count(r.out, "Hello version"); r.err != nil || n != requests {
+			t.Errorf("%d of %d requests were answered: %v", n, requests, r.err)
+		}
+	}
+	for _, c := range names {
+		u.run("kubectl --context " + c + " wait -n istio-system --for=condition=Available deployment/istiod --timeout=5m")
+	}
+	u.run("kubectl --context cluster1 scale -n sample deployment helloworld-v1 --replicas=2")
+	harness.Eventually(t, moved, "answers of the new pod", func() error {
+		out, err := u.call("cluster2", "sample", "helloworld.sample:5000/hello?[1-60]")
+		instances := map[string]bool{}
+		for _, m := range regexp.MustCompile(`instance: (\S+),`).FindAllStringSubmatch(out, -1) {
+			instances[m[1]] = true
+		}
+		if err == nil && len(instances) != 3 {
+			err = fmt.Errorf("answers of %v, want two pods of v1 and one of v2", instances)
+		}
+		return err
+	})
+}
+
+// kill kills the processes in pods whose command line starts with the words, and returns
+// their number.
+func (u *user) kill(words ...string) int {
+	u.t.Helper()
+	lines, err := filepath.Glob("/proc/[0-9]*/cmdline")
+	if err != nil {
+		u.t.Fatal(err)
+	}
+	killed := 0
+	for _, path := range lines {
+		dir := filepath.Dir(path)
+		line, err := os.ReadFile(path)
+		group, errGroup := os.ReadFile(filepath.Join(dir, "cgroup"))
+		inPod := slices.ContainsFunc(u.clusters.Nodes, func(n *node) bool { return bytes.Contains(group, []byte(n.Cgroup+"/")) })
+		if err != nil || errGroup != nil || !inPod || !bytes.HasPrefix(line, []byte(strings.Join(words, "\x00")+"\x00")) {
+			continue
+		}
+		pid, err := strconv.Atoi(filepath.Base(dir))
+		if err == nil {
+			err = syscall.Kill(pid, syscall.SIGKILL)
+		}
+		if err != nil {
+			u.t.Error(err)
+		}
+		killed++
+	}
+	return killed
 }
 
 // testStrict: mutual TLS refuses a client without a proxy, which is served before.
