@@ -76,6 +76,14 @@ e2e: ## Install a mesh in two clusters with pods, as docs/get-started.md does, a
 	@hack/kube.sh clusters
 	go test -count=1 -timeout=30m -v ./test/clusters
 
+.PHONY: release
+release: ## Build archives for Linux and macOS, SBOMs, checksums and the krew manifest of VERSION in bin/release
+	hack/release.sh '$(VERSION)'
+
+.PHONY: charts
+charts: ## Generate the Helm charts and the Kustomize base in deploy
+	go -C tools/chart run .
+
 .PHONY: demo
 demo: build envoy ## Run a two-cluster mesh on this machine (ARGS=--once checks it and stops)
 	bin/meshctl demo --envoy $(if $(ENVOY),"$(ENVOY)",.cache/envoy/envoy) $(ARGS)
@@ -90,13 +98,15 @@ test: ## Get what is missing and run all tests
 	@hack/kube.sh $(if $(filter 0,$(shell id -u)),clusters)
 	@go run ./test/clusters/cmd check
 	@$(if $(RACE),,echo 'make test: no C compiler, so the tests run without the race detector' >&2)
-	go test $(RACE) -shuffle=on -count=1 -timeout=20m -p $(JOBS) -parallel $(JOBS) ./...
+	go test $(RACE) -shuffle=on -count=1 -timeout=40m -p $(JOBS) -parallel $(JOBS) ./...
 	@# A thousand clients: too slow with the race detector, which would watch them and not the server.
 	$(if $(RACE),go test -count=1 -timeout=10m ./test/stall)
 	go -C tools/image test -count=1 ./...
+	go -C tools/chart test -count=1 ./...
+	go -C tools/man test -count=1 ./...
 	@# The models in full: above, each ran for a few seeds.
-	go test -count=1 -timeout=10m -run '^TestIncrementalEqualsFull$$' ./internal/server/xds -seeds 50
-	go test -count=1 -timeout=10m -run '^TestModel$$' ./internal/server -seeds 100
+	go test -count=1 -timeout=30m -run '^TestIncrementalEqualsFull$$' ./internal/server/xds -seeds 50
+	go test -count=1 -timeout=30m -run '^TestModel$$' ./internal/server -seeds 100
 
 .PHONY: bench
 bench: build kube ## Measure the control plane beside a go-control-plane snapshot cache (ARGS=-help lists flags)

@@ -215,6 +215,24 @@ func TestInstallOfOthers(t *testing.T) {
 	}
 }
 
+// TestHelm: objects that Helm manages are neither changed nor deleted.
+func TestHelm(t *testing.T) {
+	t.Parallel()
+	l := start(t)
+	l.install(t, values())
+	l.Kubectl(t, "", "label", "services", "istiod", "-n", "istio-system", "--overwrite", "app.kubernetes.io/managed-by=Helm")
+	if _, _, err := l.cluster.Install(t.Context(), values(), l.options()); err == nil || !strings.Contains(err.Error(), "Service istio-system/istiod exists and is managed by Helm") {
+		t.Errorf("install over Helm's objects: %v", err)
+	}
+	l.uninstall(t, "meshctl")
+	if left := l.objects(t, "=meshctl"); !strings.HasPrefix(left, "Service istio-system/istiod ") || strings.Count(left, "\n") != 1 {
+		t.Errorf("left:\n%s", left)
+	}
+	if _, err := l.cluster.Uninstall(t.Context(), []string{"meshctl"}, "istio-system", l.options()); err == nil || !strings.Contains(err.Error(), "helm uninstall") {
+		t.Errorf("uninstall of Helm's objects: %v", err)
+	}
+}
+
 // TestWaitNames: the wait reports the reason why a Deployment is not available, and ends
 // with it.
 func TestWaitNames(t *testing.T) {

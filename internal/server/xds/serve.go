@@ -128,7 +128,11 @@ func serve[R request](s *service, stream grpc.ServerStream, v xdswire.Variant, r
 	go receive(sess, first, recv, handle)
 	err = sess.wait(ctx)
 	if err == nil || ctx.Err() != nil {
-		log.Info("proxy disconnected")
+		reason := "the proxy ended the stream"
+		if why := admission.ConnOf(ctx).Ended(); why != "" {
+			reason = why
+		}
+		log.Info("proxy disconnected", "reason", reason)
 		return nil
 	}
 	log.Warn("stream ended", "error", err)
