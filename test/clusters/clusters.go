@@ -32,7 +32,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -344,43 +343,6 @@ func (n *node) kill(pid int) error {
 		time.Sleep(pollInterval)
 	}
 	return fmt.Errorf("%s: process %d does not end", n.Cluster, pid)
-}
-
-// removeCgroups removes the control groups of the pods, from the innermost.
-func (n *node) removeCgroups() error {
-	var found []string
-	for _, pattern := range []string{"/sys/fs/cgroup" + n.Cgroup, "/sys/fs/cgroup/*" + n.Cgroup} {
-		roots, err := filepath.Glob(pattern)
-		if err != nil {
-			return err
-		}
-		for _, root := range roots {
-			err := filepath.WalkDir(root, func(path string, d os.DirEntry, err error) error {
-				if err == nil && d.IsDir() {
-					found = append(found, path)
-				}
-				return err
-			})
-			if err != nil {
-				return err
-			}
-		}
-	}
-	slices.Reverse(found)
-	for _, path := range found {
-		// Processes of an ended node leave their groups with a delay.
-		var err error
-		for range 100 {
-			if err = os.Remove(path); !errors.Is(err, syscall.EBUSY) {
-				break
-			}
-			time.Sleep(pollInterval)
-		}
-		if err != nil && !os.IsNotExist(err) {
-			return err
-		}
-	}
-	return nil
 }
 
 // logs returns the ends of the logs of all parts.

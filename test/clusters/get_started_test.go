@@ -232,7 +232,7 @@ func (u *user) testKilled(t *testing.T) {
 	}
 	u.run("kubectl --context cluster1 scale -n sample deployment helloworld-v1 --replicas=2")
 	harness.Eventually(t, moved, "answers of the new pod", func() error {
-		out, err := u.call("cluster2", "sample", "helloworld.sample:5000/hello?[1-60]")
+		out, err := u.call("cluster1", "sample", "helloworld.sample:5000/hello?[1-60]")
 		instances := map[string]bool{}
 		for _, m := range regexp.MustCompile(`instance: (\S+),`).FindAllStringSubmatch(out, -1) {
 			instances[m[1]] = true

@@ -33,7 +33,7 @@ type node struct {
 	IP      string // on the bridge
 	LBs     []string
 	Pods    string // CIDR
-	Cgroup  string // of the pods
+	Cgroup  string // above all groups of the cluster
 	Token   string // of a member of system:masters
 }
 
@@ -48,7 +48,11 @@ func Main() {
 	}
 	var n node
 	err := json.Unmarshal([]byte(text), &n)
-	if err == nil {
+	switch {
+	case err != nil:
+	case os.Getenv(cgroupsVar) == "":
+		err = n.ownCgroups()
+	default:
 		err = n.run()
 	}
 	fmt.Fprintln(os.Stderr, "node:", err)
@@ -100,6 +104,9 @@ func (n *node) mounts() error {
 		return err
 	}
 	if err := unix.Mount("proc", "/proc", "proc", 0, ""); err != nil {
+		return err
+	}
+	if err := mountCgroups(); err != nil {
 		return err
 	}
 	for _, dir := range []string{"/run", "/var/lib"} {
@@ -190,7 +197,6 @@ clusterDNS: [%[2]s]
 clusterDomain: cluster.local
 resolvConf: ""
 cgroupDriver: cgroupfs
-cgroupRoot: %[3]s
 failCgroupV1: false
 cgroupsPerQOS: false
 enforceNodeAllocatable: []
@@ -198,15 +204,15 @@ localStorageCapacityIsolation: false
 evictionHard: {memory.available: 1Mi, nodefs.available: 1%%, nodefs.inodesFree: 1%%, imagefs.available: 1%%}
 imageGCHighThresholdPercent: 100
 failSwapOn: false
-podLogsDir: %[4]s
-volumePluginDir: %[5]s
+podLogsDir: %[3]s
+volumePluginDir: %[4]s
 # The default limits keep fifty pods waiting.
 kubeAPIQPS: 50
 kubeAPIBurst: 100
 registryPullQPS: 0
 serializeImagePulls: false
 syncFrequency: 5s
-`, n.path("containerd.sock"), dnsIP, n.Cgroup, n.path("pods.log"), n.path("plugins")),
+`, n.path("containerd.sock"), dnsIP, n.path("pods.log"), n.path("plugins")),
 
 		"kube-proxy.yaml": fmt.Sprintf(`apiVersion: kubeproxy.config.k8s.io/v1alpha1
 kind: KubeProxyConfiguration
