@@ -232,6 +232,7 @@ func earlier(a, b time.Time) time.Time {
 // times, and steps are interrupted and undone. Every proxy with a certificate always
 // verifies every other one.
 func TestNoHandshakeEverFails(t *testing.T) {
+	t.Parallel()
 	reached := map[Phase]int{}
 	shakes := 0
 	fleets := *seeds
@@ -264,6 +265,7 @@ func TestNoHandshakeEverFails(t *testing.T) {
 // TestEachGateIsNeeded: without the gate of a step, some handshake fails, so
 // TestNoHandshakeEverFails would find a missing gate.
 func TestEachGateIsNeeded(t *testing.T) {
+	t.Parallel()
 	if testing.Short() {
 		t.Skip("tests a test")
 	}

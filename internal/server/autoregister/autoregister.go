@@ -13,6 +13,7 @@ import (
 	"sync"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/client-go/rest"
 
 	"github.com/meshctl/meshctl/internal/kube"
@@ -33,6 +34,8 @@ const (
 	// firstRetry and lastRetry bound the wait after a write that failed.
 	firstRetry = time.Second
 	lastRetry  = time.Minute
+	// maxConflicts bounds the attempts of a write that meets another one.
+	maxConflicts = 5
 	// maxAnswer bounds a response of an API server, in bytes.
 	maxAnswer = 8 << 20
 )
@@ -249,14 +252,19 @@ func (m *machine) next(now time.Time) stage {
 func (r *Registrations) write(ctx context.Context, w entryWrite) {
 	in, cancel := context.WithTimeout(ctx, writeTime)
 	defer cancel()
-	var err error
+	do := r.deregister
 	switch w.to {
 	case connected:
-		err = r.register(in, w)
+		do = r.register
 	case disconnected:
-		err = r.markDisconnected(in, w)
-	default:
-		err = r.deregister(in, w)
+		do = r.markDisconnected
+	}
+	err := do(in, w)
+	for range maxConflicts {
+		if !apierrors.IsConflict(err) { // as with a writer of the entry's health
+			break
+		}
+		err = do(in, w)
 	}
 	if ctx.Err() != nil {
 		return
