@@ -59,6 +59,9 @@ const (
 // their nodes.
 var names = []string{"cluster1", "cluster2"}
 
+// nodeNamespaces are the namespaces of the kernel in which a node runs.
+const nodeNamespaces = syscall.CLONE_NEWPID | syscall.CLONE_NEWNS | syscall.CLONE_NEWNET | syscall.CLONE_NEWUTS
+
 // stateFile describes running clusters.
 const stateFile = "clusters.json"
 
@@ -89,8 +92,7 @@ func Missing() error {
 	if _, err := os.Stat("/usr/lib/cni/bridge"); err != nil {
 		return fmt.Errorf("no CNI plugins: %w: install containernetworking-plugins", err)
 	}
-	// Root of a container may lack the rights.
-	return runIn("", "unshare", "--mount", "--net", "--pid", "--uts", "--fork", "--mount-proc", "ip", "link", "add", "name", "br0", "type", "bridge")
+	return tryNode()
 }
 
 // Start starts the clusters and returns when their nodes are ready. The directory must not
@@ -221,7 +223,7 @@ func (n *node) spawn(bound bool) (int, *os.File, error) {
 	cmd.Stdout, cmd.Stderr, cmd.ExtraFiles = log, log, []*os.File{w}
 	cmd.SysProcAttr = &syscall.SysProcAttr{
 		Setsid:     true,
-		Cloneflags: syscall.CLONE_NEWPID | syscall.CLONE_NEWNS | syscall.CLONE_NEWNET | syscall.CLONE_NEWUTS,
+		Cloneflags: nodeNamespaces,
 	}
 	if bound {
 		cmd.SysProcAttr.Pdeathsig = syscall.SIGKILL

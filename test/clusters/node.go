@@ -46,6 +46,13 @@ func Main() {
 	if text == "" {
 		return
 	}
+	if text == probe {
+		if err := runProbe(); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
 	var n node
 	err := json.Unmarshal([]byte(text), &n)
 	switch {
