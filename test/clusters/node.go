@@ -34,6 +34,7 @@ type node struct {
 	LBs     []string
 	Pods    string // CIDR
 	Cgroup  string // above all groups of the cluster
+	Probe   bool   // only try what a node needs
 	Token   string // of a member of system:masters
 }
 
@@ -46,19 +47,16 @@ func Main() {
 	if text == "" {
 		return
 	}
-	if text == probe {
-		if err := runProbe(); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			os.Exit(1)
-		}
-		os.Exit(0)
-	}
 	var n node
 	err := json.Unmarshal([]byte(text), &n)
 	switch {
 	case err != nil:
 	case os.Getenv(cgroupsVar) == "":
 		err = n.ownCgroups()
+	case n.Probe:
+		if err = n.probe(); err == nil {
+			os.Exit(0)
+		}
 	default:
 		err = n.run()
 	}

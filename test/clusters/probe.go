@@ -1,6 +1,7 @@
 package clusters
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -10,37 +11,26 @@ import (
 	"syscall"
 )
 
-// probe is the value of nodeVar in a process that only tries what a node needs.
-const probe = "probe"
-
 // tryNode returns an error if this machine does not permit what a node does, as in a
 // container without privileges.
 func tryNode() error {
-	group := fmt.Sprintf("/meshctl-probe-%d", os.Getpid())
-	for _, dir := range []string{"/sys/fs/cgroup/memory", "/sys/fs/cgroup/pids", "/sys/fs/cgroup"} {
-		if _, err := os.Stat(filepath.Join(dir, "cgroup.procs")); err != nil {
-			continue
-		}
-		if err := os.Mkdir(dir+group, 0o755); err != nil {
-			return fmt.Errorf("control groups: %w", err)
-		}
-		if err := os.Remove(dir + group); err != nil {
-			return fmt.Errorf("control groups: %w", err)
-		}
+	n := &node{Cgroup: fmt.Sprintf("/meshctl-%d-probe", os.Getpid()), Probe: true}
+	text, err := json.Marshal(n)
+	if err != nil {
+		return err
 	}
 	cmd := exec.Command("/proc/self/exe")
-	cmd.Env = append(os.Environ(), nodeVar+"="+probe)
+	cmd.Env = append(os.Environ(), nodeVar+"="+string(text))
 	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: nodeNamespaces}
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return fmt.Errorf("namespaces: %w: %s", err, strings.TrimSpace(string(out)))
+	if out, failed := cmd.CombinedOutput(); failed != nil {
+		err = fmt.Errorf("this machine permits no nodes: %w: %s", failed, strings.TrimSpace(string(out)))
 	}
-	return nil
+	return errors.Join(err, n.removeCgroups())
 }
 
-// runProbe does in the namespaces of a node what needs rights. The kernel removes all of
-// it when the process ends.
-func runProbe() error {
-	var n node
+// probe does in the namespaces of a node what needs rights. The kernel removes all of it
+// when the process ends.
+func (n *node) probe() error {
 	if err := n.mounts(); err != nil {
 		return fmt.Errorf("mounts: %w", err)
 	}
@@ -57,8 +47,11 @@ func runProbe() error {
 	if err := syscall.Mount("overlay", filepath.Join(dir, "merged"), "overlay", 0, layers); err != nil {
 		return fmt.Errorf("overlay: %w", err)
 	}
+	const rules = `table ip probe {
+	chain out { type nat hook postrouting priority srcnat; ip saddr 192.0.2.1 masquerade; }
+}`
 	return errors.Join(
 		runIn("", "ip", "link", "add", "probe", "type", "bridge"),
 		runIn("", "ip", "link", "add", "probe0", "type", "veth", "peer", "name", "probe1"),
-		runIn("table ip probe { chain c { type nat hook postrouting priority srcnat; ip saddr 192.0.2.1 masquerade; } }", "nft", "-f", "-"))
+		runIn(rules, "nft", "-f", "-"))
 }
