@@ -66,8 +66,8 @@ type tables struct {
 	allKubeGW    *derive.Index[struct{}, objectKey, *snapshot.KubeGateway]
 	allGateways  *derive.Index[struct{}, objectKey, *snapshot.Gateway]
 	policyIndex  map[snapshot.Kind]*derive.Index[string, objectKey, snapshot.Policy] // by namespace
-	// allTelemetries lists the Telemetries, allRequestAuthentications those objects.
-	allTelemetries, allRequestAuthentications *derive.Index[struct{}, objectKey, snapshot.Policy]
+	// allTelemetries lists the Telemetries; the others list the objects of their kind.
+	allTelemetries, allRequestAuthentications, allProxyConfigs *derive.Index[struct{}, objectKey, snapshot.Policy]
 	requestAuthentications                    objects[snapshot.Policy]
 
 	filtersIn  *derive.Index[string, objectKey, *snapshot.EnvoyFilter]
@@ -166,7 +166,7 @@ func newTables(cfg Config) *tables {
 	t.networkRules = derive.Single(g, "meshNetworks", networkRules.equal, t.meshNetworks)
 	t.networks = derive.New(g, "networks", compareIDs, same, t.clusterNetwork, t.clusters)
 	t.allNetworks = list(t.networks)
-	t.injection = derive.Single(g, "injection", same, t.findInjection)
+	t.injection = derive.Single(g, "injection", Injection.Equal, t.findInjection)
 	t.mesh = derive.Single(g, "mesh", equalMesh, t.meshFacts)
 	t.trustDomains = derive.New(g, "trust domains", compareIDs, slices.Equal[[]string], t.clusterTrustDomains, t.clusters)
 	t.rootNamespace = derive.Single(g, "root namespace", same, func(r *derive.Reads) string { return t.mesh.Get(r).RootNamespace })
@@ -304,6 +304,8 @@ func (t *tables) addIndexes() {
 			t.allTelemetries = list(policies.Table)
 		case snapshot.KindRequestAuthentication:
 			t.requestAuthentications, t.allRequestAuthentications = policies, list(policies.Table)
+		case snapshot.KindProxyConfig:
+			t.allProxyConfigs = list(policies.Table)
 		}
 	}
 	t.filtersIn = byNamespace(t.filters)

@@ -249,13 +249,13 @@ func (s *session) transmit(i int, version uint64, resp *response, r history.Sent
 	r.Resources, r.Removed, r.Bytes = f.Resources(), len(resp.removed), f.Size()
 	push := s.sub.record.Send(r)
 	s.types[i].push = push
-	m.istio.sent(i, &r)
+	m.push.sent(i, &r)
 	s.converging.sent(&r)
 	round, at := r.Round, r.At
 	f.WhenWritten(func() {
 		now := s.hub.cfg.Now()
 		s.sub.record.Written(push, now)
-		m.istio.written(i, round, at, now)
+		m.push.written(i, round, at, now)
 	})
 	if err := s.send(f); err != nil {
 		return fmt.Errorf("send %s: %w", r.Type, err)

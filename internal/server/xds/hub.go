@@ -164,7 +164,7 @@ func (h *Hub) Update(s *snapshot.Snapshot, c *snapshot.Changes) {
 	if c == nil {
 		c = &snapshot.Changes{Everywhere: true}
 	}
-	h.cfg.Metrics.istio.published(c)
+	h.cfg.Metrics.push.published(c)
 	h.post(func(m *mail) {
 		m.snapshot = s
 		m.changes = m.changes.Merge(c)

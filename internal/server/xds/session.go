@@ -237,7 +237,7 @@ func (s *session) begin(typeURL, nonce string, nack *statuspb.Status) int {
 	}
 	s.lastType = i
 	if nack != nil {
-		s.hub.cfg.Metrics.istio.rejected(i, nack.GetCode())
+		s.hub.cfg.Metrics.push.rejected(i, nack.GetCode())
 		s.refuse(i, nonce, nack.GetMessage())
 	}
 	return i

@@ -108,7 +108,7 @@ func (v routeView) detected(s *snapshot.Snapshot, key string) Unit {
 	list := h.HTTP.For(v.client.Namespace)
 	if hosts := v.scope.egressHosts(); len(v.scope.egress()) > 0 {
 		list = slices.DeleteFunc(slices.Clone(list), func(vs *snapshot.VirtualService) bool {
-			return !imports(hosts, vs.Namespace, vs.Hosts, v.scope.namespace)
+			return !importsHosts(hosts, vs.Namespace, vs.Hosts, v.scope.namespace)
 		})
 	}
 	var routed []routedHost
@@ -260,7 +260,8 @@ func (u detectedRoutes) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, err
 			continue
 		}
 		rc := baseRoutes(u.service.Host + ":" + portString(port.Number))
-		rc.VirtualHosts = []*routev3.VirtualHost{g.virtualHost(u.host(u.service, port, byName, routed[port.Number]), []string{"*"})}
+		k := u.host(u.service, port, byName, routed[port.Number])
+		rc.VirtualHosts = []*routev3.VirtualHost{g.virtualHost(&k, []string{"*"})}
 		g.add(xdswire.RouteType, rc.Name, rc)
 	}
 	return g.resources()
