@@ -77,11 +77,16 @@ func (p *injection) proxyBase(nodeType mesh.NodeType) (corev1.Container, error) 
 		cmp.Or(p.annotation(annotationComponentLevel), components),
 	}
 	levels = slices.DeleteFunc(levels, func(level string) bool { return level == "" })
+	args := []string{"agent", "--type", string(nodeType), "--proxy-log-level=" + strings.Join(levels, ",")}
+	// The agent prefers the annotation proxy.istio.io/config to PROXY_CONFIG, but not to a flag.
+	if p.concurrency > 0 {
+		args = append(args, fmt.Sprintf("--concurrency=%d", p.concurrency))
+	}
 	return corev1.Container{
 		Name:            proxyContainer,
 		Image:           cmp.Or(p.annotation(annotationImage), p.image()),
 		ImagePullPolicy: corev1.PullPolicy(v.ImagePullPolicy),
-		Args:            []string{"agent", "--type", string(nodeType), "--proxy-log-level=" + strings.Join(levels, ",")},
+		Args:            args,
 		Ports:           []corev1.ContainerPort{{Name: "http-envoy-prom", ContainerPort: mesh.PortEnvoyPrometheus, Protocol: corev1.ProtocolTCP}},
 		Env:             env,
 		ReadinessProbe: &corev1.Probe{

@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/meshctl/meshctl/internal/mesh"
+	"github.com/meshctl/meshctl/internal/server/snapshot"
 	"github.com/meshctl/meshctl/internal/server/source"
 )
 
@@ -39,6 +40,8 @@ type Settings struct {
 	Cluster mesh.ClusterID
 	Network mesh.NetworkID
 	MeshID  string
+	// ProxyConfigs are the ProxyConfigs of the cluster, in any order.
+	ProxyConfigs []*snapshot.ProxyConfig
 	// Image is the image of the proxy if Values name none; default meshctl:latest.
 	Image string
 }
@@ -57,6 +60,9 @@ func New(s Settings) (*Injector, error) {
 	}
 	s.SystemNamespace = source.SystemNamespaceOf(s.SystemNamespace)
 	s.Image = cmp.Or(s.Image, "meshctl:latest")
+	s.ProxyConfigs = slices.SortedFunc(slices.Values(s.ProxyConfigs), func(a, b *snapshot.ProxyConfig) int {
+		return cmp.Or(a.Created.Compare(b.Created), cmp.Compare(a.Name, b.Name))
+	})
 	i := &Injector{Settings: s, templates: maps.Clone(builtIn)}
 	return i, errors.Join(i.checkValues(), i.addTemplates())
 }
@@ -98,7 +104,9 @@ type injection struct {
 	workload  Workload
 	templates []string // their names
 	proxy     *meshv1alpha1.ProxyConfig
-	warnings  []string
+	// concurrency is the number of worker threads in the ProxyConfig that selects the pod, or 0.
+	concurrency int32
+	warnings    []string
 }
 
 // Inject injects a pod. The error lists all faults of the pod, each with its place.

@@ -1,6 +1,7 @@
 package inject
 
 import (
+	"encoding/json"
 	"flag"
 	"fmt"
 	"os"
@@ -10,16 +11,19 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"sigs.k8s.io/yaml"
+
+	"github.com/meshctl/meshctl/internal/server/snapshot"
 )
 
 var update = flag.Bool("update", false, "rewrite golden files")
 
 // settingsOf returns the settings in a document of a golden file: the mapping settings with
-// the keys mesh, values and config.
+// the keys mesh, values, config and proxyConfigs.
 func settingsOf(t *testing.T, text string) Settings {
 	t.Helper()
 	var given struct {
 		Mesh, Values, Config map[string]any
+		ProxyConfigs         []map[string]any
 	}
 	if err := yaml.UnmarshalStrict([]byte(text), &given); err != nil {
 		t.Fatal(err)
@@ -42,7 +46,19 @@ func settingsOf(t *testing.T, text string) Settings {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return Settings{Mesh: mesh, Values: values, Image: "registry.example/meshctl:1"}
+	var configs []*snapshot.ProxyConfig
+	for _, object := range given.ProxyConfigs {
+		text, err := json.Marshal(object)
+		if err != nil {
+			t.Fatal(err)
+		}
+		c, err := ParseProxyConfig(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		configs = append(configs, c)
+	}
+	return Settings{Mesh: mesh, Values: values, ProxyConfigs: configs, Image: "registry.example/meshctl:1"}
 }
 
 // TestGolden: testdata/CASE.in.yaml has settings in a first document if it has the key

@@ -16,20 +16,44 @@ import (
 
 	"github.com/meshctl/meshctl/internal/istiojson"
 	"github.com/meshctl/meshctl/internal/mesh"
+	"github.com/meshctl/meshctl/internal/server/snapshot"
 	"github.com/meshctl/meshctl/internal/server/source"
 )
 
-// proxyConfig returns defaultConfig of MeshConfig overlaid with the annotations of the pod.
+// ParseProxyConfig returns the ProxyConfig in JSON of the Kubernetes API.
+func ParseProxyConfig(text []byte) (*snapshot.ProxyConfig, error) {
+	made, err := (&source.Converter{}).DecodeJSON(text)
+	if err != nil {
+		return nil, err
+	}
+	c, ok := made.Object.(*snapshot.ProxyConfig)
+	if !ok {
+		return nil, errors.New("is not a ProxyConfig")
+	}
+	return c, nil
+}
+
+// proxyConfig returns defaultConfig of MeshConfig overlaid with the ProxyConfigs of the mesh
+// and of the namespace, the annotations of the pod, and the ProxyConfig that selects the pod.
 func (p *injection) proxyConfig() (*meshv1alpha1.ProxyConfig, error) {
 	pc := &meshv1alpha1.ProxyConfig{}
 	proto.Merge(pc, p.Mesh.GetDefaultConfig())
 	if p.revision() != defaultRevision && pc.GetDiscoveryAddress() == defaultProxyConfig().GetDiscoveryAddress() {
 		pc.DiscoveryAddress = p.controlPlane()
 	}
+	root := cmp.Or(p.Mesh.GetRootNamespace(), p.SystemNamespace)
+	overlayKind(pc, p.findProxyConfig(root, false))
+	if p.namespace != root {
+		overlayKind(pc, p.findProxyConfig(p.namespace, false))
+	}
 	if text := p.annotation(annotationConfig); text != "" {
 		if err := overlayProxyConfig(pc, text); err != nil {
 			return nil, fmt.Errorf("annotation %s: %w", annotationConfig, err)
 		}
+	}
+	if c := p.findProxyConfig(p.namespace, true); c != nil {
+		overlayKind(pc, c)
+		p.concurrency = c.Spec.GetConcurrency().GetValue()
 	}
 	pc.DiscoveryAddress = cmp.Or(p.annotation(annotationDiscovery), pc.GetDiscoveryAddress())
 	if text := p.annotation(annotationStatusPort); text != "" {
@@ -88,11 +112,43 @@ func overlayProxyConfig(pc *meshv1alpha1.ProxyConfig, text string) error {
 			to.Clear(fd)
 		}
 	}
-	if len(metadata) > 0 && len(given.GetProxyMetadata()) > 0 {
-		pc.ProxyMetadata = maps.Clone(metadata)
-		maps.Copy(pc.ProxyMetadata, given.GetProxyMetadata())
+	if len(given.GetProxyMetadata()) > 0 {
+		pc.ProxyMetadata = merged(metadata, given.GetProxyMetadata())
 	}
 	return nil
+}
+
+// merged returns the items of both maps; over has precedence.
+func merged(under, over map[string]string) map[string]string {
+	out := make(map[string]string, len(under)+len(over))
+	maps.Copy(out, under)
+	maps.Copy(out, over)
+	return out
+}
+
+// findProxyConfig returns the oldest ProxyConfig of a namespace that selects the pod by labels
+// or, if selecting is false, that has no selector. It returns nil if there is none.
+func (p *injection) findProxyConfig(namespace string, selecting bool) *snapshot.ProxyConfig {
+	for _, c := range p.ProxyConfigs {
+		selector := c.Spec.GetSelector().GetMatchLabels()
+		if c.Namespace == namespace && (len(selector) > 0) == selecting && snapshot.Selects(selector, p.pod.Labels) {
+			return c
+		}
+	}
+	return nil
+}
+
+// overlayKind replaces the fields of pc that a ProxyConfig sets, which may be nil.
+func overlayKind(pc *meshv1alpha1.ProxyConfig, c *snapshot.ProxyConfig) {
+	if c == nil {
+		return
+	}
+	if n := c.Spec.GetConcurrency(); n != nil {
+		pc.Concurrency = n
+	}
+	if variables := c.Spec.GetEnvironmentVariables(); len(variables) > 0 {
+		pc.ProxyMetadata = merged(pc.ProxyMetadata, variables)
+	}
 }
 
 func defaultProxyConfig() *meshv1alpha1.ProxyConfig {

@@ -36,7 +36,7 @@ func (s *Server) injector() (*inject.Injector, error) {
 	s.injection.mu.Lock()
 	defer s.injection.mu.Unlock()
 	i := &s.injection
-	if !i.known || i.from != now {
+	if !i.known || !i.from.Equal(now) {
 		i.from, i.known = now, true
 		made, err := s.newInjector(now)
 		if i.err = err; err == nil {
@@ -60,7 +60,7 @@ func (s *Server) newInjector(from registry.Injection) (*inject.Injector, error) 
 		var made *inject.Injector
 		made, err = inject.New(inject.Settings{
 			Mesh: from.Mesh, Values: values, SystemNamespace: s.cfg.systemNamespace(), TrustDomain: s.cfg.TrustDomain,
-			Cluster: s.cfg.ClusterID, Network: from.Network, MeshID: s.cfg.MeshID,
+			Cluster: s.cfg.ClusterID, Network: from.Network, MeshID: s.cfg.MeshID, ProxyConfigs: from.ProxyConfigs,
 		})
 		if err == nil {
 			return made, nil

@@ -2,6 +2,7 @@ package server
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -39,6 +40,16 @@ spec:
   names: {kind: Gateway, plural: gateways, singular: gateway}
   versions:
   - {name: v1, served: true, storage: true, schema: {openAPIV3Schema: {type: object, x-kubernetes-preserve-unknown-fields: true}}}
+---
+apiVersion: apiextensions.k8s.io/v1
+kind: CustomResourceDefinition
+metadata: {name: proxyconfigs.networking.istio.io}
+spec:
+  group: networking.istio.io
+  scope: Namespaced
+  names: {kind: ProxyConfig, plural: proxyconfigs, singular: proxyconfig}
+  versions:
+  - {name: v1beta1, served: true, storage: true, schema: {openAPIV3Schema: {type: object, x-kubernetes-preserve-unknown-fields: true}}}
 ---
 ` + injectorValues
 
@@ -118,14 +129,15 @@ func TestWebhooksOfAPI(t *testing.T) {
 		pod.Name, pod.Labels, pod.Annotations = "web", labels, annotations
 		return client.Pods(namespace).Create(t.Context(), pod, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
 	}
-	image := func(pod *corev1.Pod) string {
-		for _, container := range pod.Spec.InitContainers {
-			if container.Name == "istio-proxy" {
-				return container.Image
+	proxy := func(pod *corev1.Pod) *corev1.Container {
+		for i := range pod.Spec.InitContainers {
+			if pod.Spec.InitContainers[i].Name == "istio-proxy" {
+				return &pod.Spec.InitContainers[i]
 			}
 		}
-		return ""
+		return &corev1.Container{}
 	}
+	image := func(pod *corev1.Pod) string { return proxy(pod).Image }
 	for _, namespace := range []string{"labelled", "revision", "plain"} {
 		waitFor(t, "service account of "+namespace, func() bool {
 			_, err := create(namespace, nil, nil, false)
@@ -187,6 +199,12 @@ func TestWebhooksOfAPI(t *testing.T) {
 	if err := gateway(99999); err == nil || !strings.Contains(err.Error(), "spec.servers[0].port.number") {
 		t.Errorf("an invalid Gateway: %v", err)
 	}
+
+	c.Apply(t, "{apiVersion: networking.istio.io/v1beta1, kind: ProxyConfig, metadata: {name: p, namespace: labelled}, spec: {environmentVariables: {FLAVOR: sweet}}}")
+	waitFor(t, "variable of the ProxyConfig", func() bool {
+		pod, err := create("labelled", nil, nil, false)
+		return err == nil && slices.Contains(proxy(pod).Env, corev1.EnvVar{Name: "FLAVOR", Value: "sweet"})
+	})
 
 	c.Apply(t, strings.Replace(injectorValues, "meshctl:1", "meshctl:2", 1))
 	waitFor(t, "new image", func() bool {

@@ -129,12 +129,10 @@ func (e *Encoder) Raw(typeURL, name string, body ...[]byte) *Resource {
 		e.Encoded(typeURL)
 	}
 	size := 0
-	sum := sha256.New()
 	for _, b := range body {
 		size += len(b)
-		sum.Write(b)
 	}
-	r := wrap(typeURL, name, hex.EncodeToString(sum.Sum(nil)[:8]), size, size)
+	r := wrap(typeURL, name, versionOf(body), size, size)
 	for _, b := range body {
 		r.wire = append(r.wire, b...)
 	}
@@ -147,13 +145,27 @@ func (e *Encoder) Parted(typeURL, name string, head []byte, parts *Parts, tail [
 	if e.Encoded != nil {
 		e.Encoded(typeURL)
 	}
-	hash := sha256.New()
-	hash.Write(head)
-	hash.Write(binary.BigEndian.AppendUint64(binary.BigEndian.AppendUint64(nil, parts.sum[0]), parts.sum[1]))
-	hash.Write(tail)
-	r := wrap(typeURL, name, hex.EncodeToString(hash.Sum(nil)[:8]), len(head)+parts.size+len(tail), len(head))
+	sum := binary.BigEndian.AppendUint64(binary.BigEndian.AppendUint64(nil, parts.sum[0]), parts.sum[1])
+	r := wrap(typeURL, name, versionOf([][]byte{head, sum, tail}), len(head)+parts.size+len(tail), len(head))
 	r.wire, r.parts, r.tail = append(r.wire, head...), parts, tail
 	return r
+}
+
+// versionOf returns the version of a message that comes in pieces.
+func versionOf(body [][]byte) string {
+	var sum [sha256.Size]byte
+	if len(body) == 1 {
+		sum = sha256.Sum256(body[0]) // without memory of its own
+	} else {
+		hash := sha256.New()
+		for _, b := range body {
+			hash.Write(b)
+		}
+		hash.Sum(sum[:0])
+	}
+	var text [16]byte
+	hex.Encode(text[:], sum[:len(text)/2])
+	return string(text[:])
 }
 
 // wrap returns a resource whose message of a size must be appended, with room for a part

@@ -117,17 +117,17 @@ func setCase(t *testing.T, mesh, files string, w *workload, c *corpus.Case, m ma
 // objectsOf returns the YAML of the clusters of a case.
 func objectsOf(t *testing.T, c *corpus.Case) map[string]string {
 	t.Helper()
-	dirs, err := c.Write(t.TempDir())
+	clusters, err := c.Write(t.TempDir())
 	if err != nil {
 		t.Fatal(err)
 	}
 	out := map[string]string{}
-	for _, d := range dirs {
-		text, err := os.ReadFile(filepath.Join(d.Dir, "mesh.yaml"))
+	for _, cluster := range clusters {
+		text, err := os.ReadFile(filepath.Join(cluster.Dirs[0], "mesh.yaml"))
 		if err != nil {
 			t.Fatal(err)
 		}
-		out[string(d.Cluster)] = string(text)
+		out[string(cluster.ID)] = string(text)
 	}
 	return out
 }

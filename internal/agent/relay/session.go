@@ -248,6 +248,11 @@ func (s *session) takeResponse(e *envelope, m *message) error {
 		s.handle(sub, job{r, m})
 		return nil
 	}
+	if e.typeURL == xdswire.ExtensionType {
+		if err := s.replacePlugins(m); err != nil {
+			return fmt.Errorf("decode extensions: %w", err)
+		}
+	}
 	return s.pass(r, m)
 }
 

@@ -11,12 +11,14 @@ import (
 
 	"github.com/spf13/cobra"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/meshctl/meshctl/internal/cli"
 	"github.com/meshctl/meshctl/internal/files"
 	"github.com/meshctl/meshctl/internal/inject"
 	"github.com/meshctl/meshctl/internal/kube"
 	"github.com/meshctl/meshctl/internal/mesh"
+	"github.com/meshctl/meshctl/internal/server/snapshot"
 )
 
 // maxInput bounds a file, in bytes.
@@ -51,9 +53,9 @@ Deployments, StatefulSets, DaemonSets, ReplicaSets, ReplicationControllers, Jobs
 CronJobs, also in Lists. All other documents stay as they are. The webhook of meshctl
 serve makes the same changes.
 
-The settings come from the ConfigMaps istio and istio-sidecar-injector of the cluster.
-With --meshConfigFile, --valuesFile or --injectConfigFile they come from files alone, and
-with --offline no cluster is read.
+The settings come from the ConfigMaps istio and istio-sidecar-injector of the cluster, and
+from its ProxyConfigs. With --meshConfigFile, --valuesFile or --injectConfigFile they come
+from files alone, and with --offline no cluster is read.
 
 A pod stays as it is if it uses the network of its node, is injected already, or has the
 label sidecar.istio.io/inject: "false"; the reason goes to standard error. Invalid
@@ -140,6 +142,7 @@ func report(env *cli.Env, name string, outcomes []inject.Outcome) {
 // settings are the texts of the settings, and what the cluster adds.
 type settings struct {
 	mesh, values, config string
+	proxyConfigs         []*snapshot.ProxyConfig
 	network              string // of the system namespace
 	namespace            string // of the context
 }
@@ -163,7 +166,9 @@ func (o *injectOptions) injector(env *cli.Env, s settings) (*inject.Injector, er
 	values.Revision = cmp.Or(o.revision, values.Revision)
 	values.Global.MultiCluster.ClusterName = cmp.Or(o.cluster, values.Global.MultiCluster.ClusterName)
 	values.Global.Network = cmp.Or(o.network, values.Global.Network)
-	return inject.New(inject.Settings{Mesh: meshConfig, Values: values, SystemNamespace: o.system, Network: mesh.NetworkID(s.network)})
+	return inject.New(inject.Settings{
+		Mesh: meshConfig, Values: values, ProxyConfigs: s.proxyConfigs, SystemNamespace: o.system, Network: mesh.NetworkID(s.network),
+	})
 }
 
 // settings reads the settings from files, or from the cluster if no file is given.
@@ -225,6 +230,9 @@ func (o *injectOptions) clusterSettings(ctx context.Context, env *cli.Env) (s se
 		return s, err
 	}
 	s.values, s.config = data[mesh.InjectorKeyValues], data[mesh.InjectorKeyConfig]
+	if s.proxyConfigs, err = proxyConfigs(ctx, env, client); err != nil {
+		return s, err
+	}
 	ns, err := client.Namespaces().Get(ctx, o.system)
 	if err != nil && !apierrors.IsNotFound(err) {
 		return s, fmt.Errorf("namespace %s: %w", o.system, err)
@@ -233,4 +241,30 @@ func (o *injectOptions) clusterSettings(ctx context.Context, env *cli.Env) (s se
 		s.network = ns.Labels[mesh.LabelNetwork]
 	}
 	return s, nil
+}
+
+// maxProxyConfigs bounds the ProxyConfigs that are read.
+const maxProxyConfigs = 1000
+
+// proxyConfigs returns the valid ProxyConfigs of a cluster, and prints why others are not used.
+func proxyConfigs(ctx context.Context, env *cli.Env, client *kube.Client) ([]*snapshot.ProxyConfig, error) {
+	kind := schema.GroupVersionKind{Group: "networking.istio.io", Version: "v1beta1", Kind: "ProxyConfig"}
+	items, err := client.ListAny(ctx, kind, "", "", maxProxyConfigs)
+	if err != nil {
+		return nil, fmt.Errorf("ProxyConfigs: %w", err)
+	}
+	var out []*snapshot.ProxyConfig
+	for _, item := range items {
+		text, err := item.MarshalJSON()
+		if err != nil {
+			return nil, err
+		}
+		c, err := inject.ParseProxyConfig(text)
+		if err != nil {
+			fmt.Fprintf(env.Stderr, "ProxyConfig %s/%s is not used: %s\n", item.GetNamespace(), item.GetName(), err)
+			continue
+		}
+		out = append(out, c)
+	}
+	return out, nil
 }

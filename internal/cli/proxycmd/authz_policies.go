@@ -110,7 +110,7 @@ func (w *policyWorkload) config(ctx context.Context, env *cli.Env, path string, 
 // renderMesh reads a mesh, and logs its faults to Stderr.
 func renderMesh(ctx context.Context, env *cli.Env, systemNamespace string, clusters ...load.Cluster) (*render.Mesh, error) {
 	log := slog.New(slog.NewTextHandler(env.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn, ReplaceAttr: withoutTime}))
-	return render.ReadClusters(ctx, render.Config{SystemNamespace: systemNamespace, Log: log, Now: env.Now}, clusters)
+	return render.Read(ctx, render.Config{Clusters: clusters, SystemNamespace: systemNamespace, Log: log, Now: env.Now})
 }
 
 // renderedConfig returns the filters that serve would send to a proxy.

@@ -20,6 +20,7 @@ import (
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/output"
 	"github.com/meshctl/meshctl/internal/proxyconfig"
+	"github.com/meshctl/meshctl/internal/server/load"
 	"github.com/meshctl/meshctl/internal/server/render"
 )
 
@@ -28,7 +29,7 @@ const formatConfigDump = "configdump"
 
 type renderOptions struct {
 	cfg       render.Config
-	dirs      []string
+	paths     []string
 	clusterID string
 	proxies   []string
 	cluster   string
@@ -41,13 +42,13 @@ type renderOptions struct {
 func NewRender(env *cli.Env) *cobra.Command {
 	var o renderOptions
 	cmd := &cobra.Command{
-		Use:   "render (--proxy NODE | --all | --assert FILE) [-f DIR]...",
+		Use:   "render (--proxy NODE | --all | --assert FILE) [-f FILE|DIR]...",
 		Short: "Show what serve would send to a proxy, offline",
-		Long: `Show what meshctl serve would send to a proxy, from directories of YAML and without a
-cluster or a running control plane. The objects take the same way as in serve; its
-warnings go to standard error.
+		Long: `Show what meshctl serve would send to a proxy, from YAML and without a cluster or a
+running control plane. The objects take the same way as in serve; its warnings go to
+standard error. Objects in files replace those of the same names in directories.
 
-NODE is a pod or WorkloadEntry of the directories, as name.namespace, or a file with an
+NODE is a pod or WorkloadEntry of the YAML, as name.namespace, or a file with an
 xDS node, which may have any metadata. --all shows each workload that has a proxy: pods
 with the label security.istio.io/tlsMode=istio or sidecar.istio.io/inject=true, pods that
 a Gateway selects, and WorkloadEntries with a service account.
@@ -65,6 +66,9 @@ JSONPath in it, and the value there, or absent: true. The exit code is 3 when on
   # Show it for a mesh of two clusters, of which cluster1 has the control plane
   meshctl render --proxy web-1.apps -f cluster1=west -f cluster2=east -o yaml
 
+  # Show what a chart would change
+  helm template shop | meshctl render --proxy web-1.apps -f mesh -f -
+
   # Check a change before it is merged
   meshctl render --assert expectations.yaml -f mesh`,
 		Args:              cobra.NoArgs,
@@ -72,12 +76,12 @@ JSONPath in it, and the value there, or absent: true. The exit code is 3 when on
 		RunE:              func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context(), env) },
 	}
 	f := cmd.Flags()
-	f.StringArrayVarP(&o.dirs, "file", "f", []string{"."}, "`Directory` of YAML, or CLUSTER=DIR; may be repeated for further clusters")
+	f.StringArrayVarP(&o.paths, "file", "f", []string{"."}, "`File` or directory of YAML, - for standard input, or CLUSTER=PATH for further clusters; may be repeated")
 	f.StringArrayVar(&o.proxies, "proxy", nil, "A proxy: name.namespace, or the path of a `node` file; may be repeated")
-	f.BoolVar(&o.all, "all", false, "All proxies of the directories")
+	f.BoolVar(&o.all, "all", false, "All proxies of the YAML")
 	f.StringVar(&o.assert, "assert", "", "`File` with expectations, - for standard input")
 	f.StringVar(&o.cluster, "cluster", "", "The `cluster` of the proxy, if several clusters have one of that name")
-	f.StringVar(&o.clusterID, "cluster-id", "", "`Name` of the cluster of a directory without CLUSTER= (default $CLUSTER_ID, else Kubernetes)")
+	f.StringVar(&o.clusterID, "cluster-id", "", "`Name` of the cluster of a path without CLUSTER= (default $CLUSTER_ID, else Kubernetes)")
 	f.StringVar((*string)(&o.cfg.Network), "network", "", "`Network` of the first cluster if its system namespace has no label topology.istio.io/network")
 	f.StringVar(&o.cfg.TrustDomain, "trust-domain", "", "SPIFFE trust `domain` (default the value in the ConfigMap istio, else cluster.local)")
 	f.StringVar(&o.cfg.SystemNamespace, "system-namespace", mesh.DefaultSystemNamespace, "`Namespace` of the control plane and of the ConfigMap istio")
@@ -125,7 +129,7 @@ func (o *renderOptions) run(ctx context.Context, env *cli.Env) error {
 	return o.write(env, found)
 }
 
-// check checks the flags and sets the directories.
+// check checks the flags and reads the files.
 func (o *renderOptions) check(env *cli.Env) error {
 	switch {
 	case o.all && len(o.proxies) > 0:
@@ -140,21 +144,29 @@ func (o *renderOptions) check(env *cli.Env) error {
 		return cli.Usagef("--trust-domain %q is not a SPIFFE trust domain", o.cfg.TrustDomain)
 	}
 	own := cmp.Or(o.clusterID, env.Getenv("CLUSTER_ID"), "Kubernetes")
-	for _, v := range o.dirs {
-		cluster, dir, named := strings.Cut(v, "=")
+	for _, v := range o.paths {
+		cluster, path, named := strings.Cut(v, "=")
 		if !named {
-			cluster, dir = own, v
+			cluster, path = own, v
 		}
 		id := mesh.ClusterID(cluster)
 		switch {
-		case dir == "":
-			return cli.Usagef("--file %q: want DIR or CLUSTER=DIR", v)
+		case path == "":
+			return cli.Usagef("--file %q: want PATH or CLUSTER=PATH", v)
 		case !id.Valid():
 			return cli.Usagef("--file %q: cluster id %q: want letters, digits, '.', '-' and '_', at most 63", v, cluster)
-		case slices.ContainsFunc(o.cfg.Dirs, func(d render.ClusterDir) bool { return d.Cluster == id }):
-			return cli.Usagef("--file %q: cluster %s has a directory already: a cluster has one, and others are CLUSTER=DIR", v, cluster)
 		}
-		o.cfg.Dirs = append(o.cfg.Dirs, render.ClusterDir{Cluster: id, Dir: dir})
+		at := slices.IndexFunc(o.cfg.Clusters, func(c load.Cluster) bool { return c.ID == id })
+		if at < 0 {
+			at = len(o.cfg.Clusters)
+			o.cfg.Clusters = append(o.cfg.Clusters, load.Cluster{ID: id})
+		}
+		dirs, read, err := cli.ReadPaths(env, []string{path})
+		if err != nil {
+			return err
+		}
+		c := &o.cfg.Clusters[at]
+		c.Dirs, c.Files = append(c.Dirs, dirs...), append(c.Files, read...)
 	}
 	return nil
 }
@@ -164,7 +176,7 @@ func (o *renderOptions) nodes(m *render.Mesh) ([]render.Node, error) {
 	if o.all {
 		nodes := m.Nodes()
 		if len(nodes) == 0 {
-			return nil, errors.New("no workload of the directories has a proxy: pods need the label security.istio.io/tlsMode=istio or sidecar.istio.io/inject=true")
+			return nil, errors.New("no workload has a proxy: pods need the label security.istio.io/tlsMode=istio or sidecar.istio.io/inject=true")
 		}
 		return nodes, nil
 	}

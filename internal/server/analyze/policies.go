@@ -4,6 +4,7 @@ import (
 	"strings"
 
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
+	networkingv1beta1 "istio.io/api/networking/v1beta1"
 	securityv1beta1 "istio.io/api/security/v1beta1"
 	telemetryv1alpha1 "istio.io/api/telemetry/v1alpha1"
 
@@ -64,6 +65,9 @@ func (m *checker) policies() {
 		}
 		for p := range snapshot.Policies[*securityv1beta1.RequestAuthentication](facts, snapshot.KindRequestAuthentication) {
 			m.selects(NoMatchingWorkloadsFound, p, "spec.selector.matchLabels", namespace, p.Spec.GetSelector().GetMatchLabels())
+		}
+		for p := range snapshot.Policies[*networkingv1beta1.ProxyConfig](facts, snapshot.KindProxyConfig) {
+			m.selects(NoMatchingWorkloadsFound, p, "spec.selector.matchLabels", p.Namespace, p.Spec.GetSelector().GetMatchLabels())
 		}
 		for _, p := range facts.Policies[snapshot.KindAuthorizationPolicy] {
 			if p, ok := p.(*snapshot.AuthorizationPolicy); ok {

@@ -177,6 +177,9 @@ func newReader(cfg *Config, c *Cluster, remote bool, reg *registry.Registry) *re
 	for _, f := range c.Files {
 		events, faults := dir.Parse(&conv, f.Name, f.Text)
 		r.events, r.faults = append(r.events, events...), append(r.faults, faults...)
+		for _, p := range faults {
+			p.Log(cfg.Log.With("cluster", c.ID))
+		}
 	}
 	for _, path := range c.Dirs {
 		r.dirs = append(r.dirs, &dir.Source{Cluster: c.ID, Dir: path, SystemNamespace: cfg.SystemNamespace, Remote: remote, Log: cfg.Log, Now: cfg.Now})

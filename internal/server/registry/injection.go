@@ -1,10 +1,13 @@
 package registry
 
 import (
+	"slices"
+
 	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
 
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/server/derive"
+	"github.com/meshctl/meshctl/internal/server/snapshot"
 )
 
 // Injection holds the settings of the pods that are injected in the local cluster. Equal
@@ -15,6 +18,14 @@ type Injection struct {
 	// Values and Config are the keys of the ConfigMap istio-sidecar-injector.
 	Values, Config string
 	Network        mesh.NetworkID
+	// ProxyConfigs are in the order of their names.
+	ProxyConfigs []*snapshot.ProxyConfig
+}
+
+// Equal reports whether two settings are equal.
+func (i Injection) Equal(j Injection) bool {
+	return i.Mesh == j.Mesh && i.Values == j.Values && i.Config == j.Config && i.Network == j.Network &&
+		slices.Equal(i.ProxyConfigs, j.ProxyConfigs)
 }
 
 func (t *tables) findInjection(r *derive.Reads) Injection {
@@ -23,6 +34,11 @@ func (t *tables) findInjection(r *derive.Reads) Injection {
 		out.Values, out.Config = s.Values, s.Config
 	}
 	out.Network, _ = t.networks.Get(r, t.cfg.Local)
+	for _, p := range t.allProxyConfigs.Lookup(r, struct{}{}) {
+		if c, ok := p.(*snapshot.ProxyConfig); ok {
+			out.ProxyConfigs = append(out.ProxyConfigs, c)
+		}
+	}
 	return out
 }
 

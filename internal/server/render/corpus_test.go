@@ -80,13 +80,13 @@ func compareGolden(t *testing.T, golden string, got []byte) {
 func rendered(t *testing.T, c *corpus.Case) []byte {
 	t.Helper()
 	root := t.TempDir()
-	dirs, err := c.Write(root)
+	clusters, err := c.Write(root)
 	if err != nil {
 		t.Fatal(err)
 	}
 	var log bytes.Buffer
 	m, err := render.Read(t.Context(), render.Config{
-		Dirs: dirs, SystemNamespace: "istio-system", Now: time.Now,
+		Clusters: clusters, SystemNamespace: "istio-system", Now: time.Now,
 		Log: slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelWarn, ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
 			if a.Key == slog.TimeKey {
 				return slog.Attr{}

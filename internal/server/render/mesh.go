@@ -1,5 +1,5 @@
-// Package render makes what serve would send to proxies, from directories of YAML and
-// without connections. The objects pass through the same sources, registry, views and
+// Package render makes what serve would send to proxies, from YAML and without
+// connections. The objects pass through the same sources, registry, views and
 // rounds as in serve.
 package render
 
@@ -20,17 +20,11 @@ import (
 	"github.com/meshctl/meshctl/internal/server/xdsgen"
 )
 
-// ClusterDir is a cluster and the directory of its objects.
-type ClusterDir struct {
-	Cluster mesh.ClusterID
-	Dir     string
-}
-
 // Config describes a mesh.
 type Config struct {
-	// Dirs holds a directory for each cluster. The first cluster is the own one, whose
+	// Clusters holds the sources of each cluster. The first cluster is the own one, whose
 	// configuration counts.
-	Dirs []ClusterDir
+	Clusters []load.Cluster
 	// Network, TrustDomain and SystemNamespace are settings of the own control plane, as
 	// in server.Config. SystemNamespace must not be empty.
 	Network         mesh.NetworkID
@@ -70,26 +64,12 @@ func (c faultCounter) WithGroup(name string) slog.Handler {
 	return faultCounter{c.Handler.WithGroup(name), c.faults}
 }
 
-// Read reads the directories.
+// Read reads the sources.
 func Read(ctx context.Context, cfg Config) (*Mesh, error) {
-	var clusters []load.Cluster
-	for _, d := range cfg.Dirs {
-		if n := len(clusters); n == 0 || clusters[n-1].ID != d.Cluster {
-			clusters = append(clusters, load.Cluster{ID: d.Cluster})
-		}
-		last := &clusters[len(clusters)-1]
-		last.Dirs = append(last.Dirs, d.Dir)
-	}
-	return ReadClusters(ctx, cfg, clusters)
-}
-
-// ReadClusters reads the sources of clusters, instead of the directories of the
-// configuration. Configuration counts in the first cluster.
-func ReadClusters(ctx context.Context, cfg Config, clusters []load.Cluster) (*Mesh, error) {
 	m := &Mesh{faults: new(atomic.Int64)}
 	cfg.Log = slog.New(faultCounter{cfg.Log.Handler(), m.faults})
 	read, err := load.Read(ctx, load.Config{
-		Clusters: clusters, SystemNamespace: cfg.SystemNamespace, Network: cfg.Network, TrustDomain: cfg.TrustDomain,
+		Clusters: cfg.Clusters, SystemNamespace: cfg.SystemNamespace, Network: cfg.Network, TrustDomain: cfg.TrustDomain,
 		Resolve: func(hosts []string) map[string][]netip.Addr {
 			if len(hosts) > 0 {
 				cfg.Log.Warn("host names of gateways are not resolved: networks behind them are unreachable", "hosts", strings.Join(hosts, ", "))

@@ -7,6 +7,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
+	networkingv1beta1 "istio.io/api/networking/v1beta1"
 	securityv1beta1 "istio.io/api/security/v1beta1"
 	telemetryv1alpha1 "istio.io/api/telemetry/v1alpha1"
 
@@ -74,7 +75,7 @@ type Policy interface {
 }
 
 // PolicyKinds lists the kinds of policies. Their objects are in NamespaceFacts.Policies.
-var PolicyKinds = []Kind{KindSidecar, KindPeerAuthentication, KindRequestAuthentication, KindTelemetry, KindWasmPlugin, KindAuthorizationPolicy}
+var PolicyKinds = []Kind{KindSidecar, KindPeerAuthentication, KindRequestAuthentication, KindTelemetry, KindWasmPlugin, KindAuthorizationPolicy, KindProxyConfig}
 
 // Policies iterates over the policies of a kind in a namespace, oldest first. ns may be
 // nil.
@@ -98,6 +99,7 @@ const (
 	KindPeerAuthentication Kind = "PeerAuthentication"
 	KindDestinationRule    Kind = "DestinationRule"
 	KindTelemetry          Kind = "Telemetry"
+	KindProxyConfig        Kind = "ProxyConfig"
 )
 
 type (
@@ -109,6 +111,8 @@ type (
 	PeerAuthentication = Config[*securityv1beta1.PeerAuthentication]
 	// Telemetry sets the access logs of workloads.
 	Telemetry = Config[*telemetryv1alpha1.Telemetry]
+	// ProxyConfig sets the environment and the worker threads of proxies that are injected.
+	ProxyConfig = Config[*networkingv1beta1.ProxyConfig]
 	// DestinationRule sets how clients call a host.
 	DestinationRule = Config[*networkingv1alpha3.DestinationRule]
 )

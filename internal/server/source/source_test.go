@@ -189,6 +189,7 @@ func objects(t *testing.T, text string) []yamldoc.Value {
 const (
 	gatewayHead  = "apiVersion: networking.istio.io/v1\nkind: Gateway\nmetadata: {name: g, namespace: n}\nspec:\n"
 	sidecarHead  = "apiVersion: networking.istio.io/v1\nkind: Sidecar\nmetadata: {name: s, namespace: n}\nspec:\n"
+	proxyConfig  = "apiVersion: networking.istio.io/v1beta1\nkind: ProxyConfig\nmetadata: {name: p, namespace: n}\nspec:\n"
 	wasmPlugin   = "apiVersion: extensions.istio.io/v1alpha1\nkind: WasmPlugin\nmetadata: {name: w, namespace: n}\nspec:\n"
 	telemetry    = "apiVersion: telemetry.istio.io/v1\nkind: Telemetry\nmetadata: {name: t, namespace: n}\nspec:\n"
 	peerHead     = "apiVersion: security.istio.io/v1\nkind: PeerAuthentication\nmetadata: {name: p, namespace: n}\nspec:\n"
@@ -207,12 +208,12 @@ const (
 	meshHead     = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: istio, namespace: istio-system}\ndata:\n"
 )
 
-// TestRefusals: invalid objects are refused with the line of the faulty field. Heads
 // gatewayTLS returns a Gateway with a server of HTTPS, and further fields of its TLS settings.
 func gatewayTLS(mode, fields string) string {
 	return gatewayHead + "  servers:\n  - port: {number: 1, protocol: HTTPS}\n    hosts: [a]\n    tls:\n      mode: " + mode + "\n      " + fields
 }
 
+// TestRefusals: invalid objects are refused with the line of the faulty field. Heads
 // have four lines, the head of pods has three.
 func TestRefusals(t *testing.T) {
 	t.Parallel()
@@ -388,6 +389,10 @@ func TestRefusals(t *testing.T) {
 		"token claim":             {tokenHead + "  jwtRules:\n  - issuer: https://a\n    outputClaimToHeaders: [{header: a}]", 7, "spec.jwtRules[0].outputClaimToHeaders[0].claim: is missing"},
 		"token timeout":           {tokenHead + "  jwtRules:\n  - issuer: https://a\n    timeout: 1m", 7, "spec.jwtRules[0].timeout: 1m0s: want more than 0 and at most 30s"},
 		"token claims":            {tokenHead + "  jwtRules:\n  - issuer: https://a\n    spaceDelimitedClaims: ['']", 7, "spec.jwtRules[0].spaceDelimitedClaims[0]: is empty"},
+		"proxy config selector":   {proxyConfig + "  selector: {matchLabels: {app: '*'}}", 5, "spec.selector.matchLabels[app]: wildcards and empty names are not allowed"},
+		"proxy config threads":    {proxyConfig + "  concurrency: -1", 5, "spec.concurrency: is -1: want 0 (one thread a core) to 1024"},
+		"proxy config variable":   {proxyConfig + "  environmentVariables:\n    a=b: c", 6, `spec.environmentVariables[a=b]: "a=b" is not the name of a variable: want letters, digits, '_', '-' and '.', no digit first`},
+		"proxy config text":       {proxyConfig + "  environmentVariables:\n    A: " + strings.Repeat("x", 2049), 6, "spec.environmentVariables[A]: has 2049 bytes: want at most 2048"},
 		"plugin selector":         {wasmPlugin + "  url: file:///a\n  selector: {matchLabels: {app: '*'}}", 6, "spec.selector.matchLabels[app]: wildcards and empty names are not allowed"},
 		"plugin targets":          {wasmPlugin + "  url: file:///a\n  selector: {}\n  targetRefs: [{kind: Gateway, name: g}]", 6, "spec.selector: cannot be used with targetRefs: use one of both"},
 		"plugin target":           {wasmPlugin + "  url: file:///a\n  selector: {}\n  targetRef: {kind: Gateway, name: g}", 6, "spec.selector: cannot be used with targetRefs: use one of both"},
@@ -467,7 +472,6 @@ func TestUnreadKinds(t *testing.T) {
 	t.Parallel()
 	tests := map[string]struct{ apiVersion, kind, want string }{
 		"misspelt policy":    {"security.istio.io/v1", "PeerAuthentification", "unenforced: PeerAuthentification is not read, did you mean PeerAuthentication?"},
-		"proxy config":       {"networking.istio.io/v1beta1", "ProxyConfig", "has no effect: agents take their settings from PROXY_CONFIG, which the injector makes of MeshConfig and annotations"},
 		"plugin":             {"extensions.istio.io/v1alpha1", "TrafficExtension", "has no effect: no proxy runs the extension, so its checks do not happen"},
 		"route":              {"gateway.networking.k8s.io/v1", "HTTPRoute", "shared: has no effect: no route is made of it"},
 		"class":              {"gateway.networking.k8s.io/v1", "GatewayClass", ""},

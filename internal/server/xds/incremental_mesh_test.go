@@ -10,6 +10,7 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
+	networkingv1beta1 "istio.io/api/networking/v1beta1"
 
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
@@ -42,7 +43,7 @@ func (c meshGenerator) app() map[string]string { return map[string]string{"app":
 
 // object returns a random object of the cluster.
 func (c meshGenerator) object(cluster mesh.ClusterID) snapshot.Object {
-	switch c.IntN(58) {
+	switch c.IntN(59) {
 	case 45, 46:
 		return &snapshot.ServiceExport{Meta: c.meta(cluster, c.namespace(), pickOne(c, "svc0", "svc1"))}
 	case 47, 48:
@@ -95,6 +96,11 @@ func (c meshGenerator) object(cluster mesh.ClusterID) snapshot.Object {
 		return c.requestAuthentication(cluster)
 	case 55, 56, 57:
 		return c.authorizationPolicy(cluster)
+	case 58:
+		return &snapshot.ProxyConfig{
+			Meta: c.meta(cluster, c.namespace(), "p"), Kind: snapshot.KindProxyConfig,
+			Spec: &networkingv1beta1.ProxyConfig{Concurrency: wrapperspb.Int32(int32(c.IntN(3)))},
+		}
 	default:
 		return &snapshot.Secret{
 			Meta: c.meta(cluster, c.namespace(), pickOne(c, "cert", "other")), NoPair: "none",

@@ -1,7 +1,6 @@
 package xdsgen
 
 import (
-	"cmp"
 	"net"
 
 	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
@@ -145,7 +144,7 @@ func (g *generator) grpcListener(name, routes string) *listenerv3.Listener {
 func grpcRoutes(cluster string, retries snapshot.RetryPolicy) *routev3.RouteConfiguration {
 	var policy *routev3.RetryPolicy
 	if !retries.Off {
-		policy = &routev3.RetryPolicy{RetryOn: "unavailable,cancelled", NumRetries: wrapperspb.UInt32(cmp.Or(retries.Attempts, defaultAttempts))}
+		policy = &routev3.RetryPolicy{RetryOn: "unavailable,cancelled", NumRetries: attempts(retries.Attempts)}
 	}
 	return &routev3.RouteConfiguration{
 		Name: cluster,

@@ -10,6 +10,7 @@ import (
 	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
+	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/structpb"
 	"google.golang.org/protobuf/types/known/wrapperspb"
@@ -29,6 +30,8 @@ var (
 	tlsModeMatch = &structpb.Struct{Fields: map[string]*structpb.Value{
 		"tlsMode": structpb.NewStringValue(mesh.TLSModeIstio),
 	}}
+	everyPath = &routev3.RouteMatch{PathSpecifier: &routev3.RouteMatch_Prefix{Prefix: "/"}}
+
 	noTime   = durationpb.New(0)
 	maxCount = wrapperspb.UInt32(math.MaxUint32)
 )
@@ -88,7 +91,7 @@ func statName(pattern string, svc *snapshot.MeshService, port *snapshot.ServiceP
 type serviceID struct{ Name, Space, Host string }
 
 func serviceMetadata(services ...serviceID) *corev3.Metadata {
-	list := &structpb.ListValue{}
+	list := &structpb.ListValue{Values: make([]*structpb.Value, 0, len(services))}
 	for _, svc := range services {
 		list.Values = append(list.Values, structpb.NewStructValue(&structpb.Struct{Fields: map[string]*structpb.Value{
 			"host":      structpb.NewStringValue(svc.Host),

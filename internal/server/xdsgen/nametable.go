@@ -137,8 +137,12 @@ func (u headlessNames) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, erro
 	return out, nil
 }
 
-// ofFamilies returns the addresses of these IP versions, sorted, each once.
+// ofFamilies returns the addresses of these IP versions, sorted, each once. The caller must not
+// change them.
 func ofFamilies(ips []netip.Addr, f families) []netip.Addr {
+	if len(ips) == 1 && familyOf(ips[0])&f != 0 {
+		return ips
+	}
 	ips = slices.DeleteFunc(slices.Clone(ips), func(ip netip.Addr) bool { return familyOf(ip)&f == 0 })
 	slices.SortFunc(ips, netip.Addr.Compare)
 	return slices.Compact(ips)
@@ -169,19 +173,24 @@ func nameEntry(enc *xdswire.Encoder, svc *snapshot.MeshService, prefix string, i
 	if svc.Entry || svc.Imported {
 		registry, short = external, host
 	}
-	text := func(b []byte, num protowire.Number, s string) []byte {
-		return protowire.AppendString(protowire.AppendTag(b, num, protowire.BytesType), s)
-	}
-	info := make([]byte, 0, 128) // enough for most services
+	var room [256]byte // enough for most services
+	info := room[:0]
 	for _, ip := range ips {
-		info = text(info, fieldIPs, ip.String())
+		var text [48]byte
+		info = protowire.AppendBytes(appendField(info, fieldIPs), ip.AppendTo(text[:0]))
 	}
-	info = text(info, fieldRegistry, registry)
-	info = text(info, fieldShortName, short)
-	info = text(info, fieldNamespace, svc.Namespace)
-	entry := make([]byte, 0, len(host)+len(info)+16)
-	entry = text(entry, fieldKey, host)
-	entry = protowire.AppendBytes(protowire.AppendTag(entry, fieldValue, protowire.BytesType), info)
-	head := protowire.AppendVarint(protowire.AppendTag(make([]byte, 0, 8), fieldTable, protowire.BytesType), uint64(len(entry)))
-	return enc.Raw(xdswire.NameTableType, host, head, entry)
+	info = protowire.AppendString(appendField(info, fieldRegistry), registry)
+	info = protowire.AppendString(appendField(info, fieldShortName), short)
+	info = protowire.AppendString(appendField(info, fieldNamespace), svc.Namespace)
+	size := protowire.SizeTag(fieldKey) + protowire.SizeBytes(len(host)) + protowire.SizeTag(fieldValue) + protowire.SizeBytes(len(info))
+	entry := make([]byte, 0, protowire.SizeTag(fieldTable)+protowire.SizeBytes(size))
+	entry = protowire.AppendVarint(appendField(entry, fieldTable), uint64(size))
+	entry = protowire.AppendString(appendField(entry, fieldKey), host)
+	entry = protowire.AppendBytes(appendField(entry, fieldValue), info)
+	return enc.Raw(xdswire.NameTableType, host, entry)
+}
+
+// appendField appends the tag of a text, of bytes or of a message.
+func appendField(b []byte, number protowire.Number) []byte {
+	return protowire.AppendTag(b, number, protowire.BytesType)
 }

@@ -68,6 +68,9 @@ type Node struct {
 	Metadata map[string]string
 	// Envoy is the version of Envoy as major.minor.patch, or "" if it is not known.
 	Envoy string
+	// Moving holds old versions of AuthorizationPolicies that stay in force while the proxy
+	// gets the new ones. The metadata does not set it.
+	Moving []*snapshot.AuthorizationPolicy
 }
 
 // generatorGRPC is the metadata GENERATOR of gRPC without a proxy.

@@ -15,8 +15,16 @@ import (
 // defaultRetryOn holds the conditions after which Istio repeats requests.
 const defaultRetryOn = "connect-failure,refused-stream,unavailable,cancelled,retriable-status-codes"
 
-// defaultAttempts is the number of times that Istio repeats a request.
-const defaultAttempts = 2
+// defaultAttempts is the number of times that Istio repeats a request. It must not be changed.
+var defaultAttempts = wrapperspb.UInt32(2)
+
+// attempts returns a number of retries; 0 means the default.
+func attempts(n uint32) *wrapperspb.UInt32Value {
+	if n == 0 {
+		return defaultAttempts
+	}
+	return wrapperspb.UInt32(n)
+}
 
 // retryPolicy returns the retries of a route, or nil for none.
 func (g *generator) retryPolicy(p snapshot.RetryPolicy) *routev3.RetryPolicy {
@@ -25,7 +33,7 @@ func (g *generator) retryPolicy(p snapshot.RetryPolicy) *routev3.RetryPolicy {
 	}
 	out := &routev3.RetryPolicy{
 		RetryOn:                       cmp.Or(p.On, defaultRetryOn),
-		NumRetries:                    wrapperspb.UInt32(cmp.Or(p.Attempts, defaultAttempts)),
+		NumRetries:                    attempts(p.Attempts),
 		HostSelectionRetryMaxAttempts: 5,
 	}
 	for i := 0; i+1 < len(p.Codes); i += 2 {

@@ -260,7 +260,8 @@ func (u detectedRoutes) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, err
 			continue
 		}
 		rc := baseRoutes(u.service.Host + ":" + portString(port.Number))
-		rc.VirtualHosts = []*routev3.VirtualHost{g.virtualHost(u.host(u.service, port, byName, routed[port.Number]), []string{"*"})}
+		k := u.host(u.service, port, byName, routed[port.Number])
+		rc.VirtualHosts = []*routev3.VirtualHost{g.virtualHost(&k, []string{"*"})}
 		g.add(xdswire.RouteType, rc.Name, rc)
 	}
 	return g.resources()

@@ -65,7 +65,7 @@ func namesOf(host, name, namespace string, near bool) []string {
 
 // domains returns the names by which clients may call the service, each once: its names,
 // its addresses in the proxy's cluster, and the names of its aliases.
-func (k hostKey) domains() []string {
+func (k *hostKey) domains() []string {
 	svc := k.service
 	var out []string
 	if name, namespace, ok := svc.KubernetesName(); ok {
@@ -78,12 +78,10 @@ func (k hostKey) domains() []string {
 			out = append(out, "*."+d)
 		}
 	}
-	for _, ip := range slices.Concat(addresses(k.in), texts(svc.Allocated)) {
-		if strings.Contains(ip, ":") {
-			ip = "[" + ip + "]" // as in a Host header
-		}
-		out = append(out, ip)
+	if k.in != nil {
+		out = appendAddresses(out, k.in.VIPs)
 	}
+	out = appendAddresses(out, svc.Allocated)
 	for i := range svc.Aliases {
 		if a := &svc.Aliases[i]; a.VisibleTo(k.client) {
 			out = append(out, namesOf(a.Host, a.Name, a.Namespace, a.Namespace == k.client)...)
@@ -92,12 +90,25 @@ func (k hostKey) domains() []string {
 	if k.names == byNameAndPort {
 		out = proxyDomains(out, k.port.Number)
 	}
-	seen := make(map[string]struct{}, len(out))
-	return slices.DeleteFunc(out, func(d string) bool {
-		before := len(seen)
-		seen[strings.ToLower(d)] = struct{}{}
-		return len(seen) == before
-	})
+	kept := out[:0]
+	for _, d := range out {
+		if !slices.ContainsFunc(kept, func(other string) bool { return strings.EqualFold(other, d) }) {
+			kept = append(kept, d)
+		}
+	}
+	return kept
+}
+
+// appendAddresses appends addresses as they are in a Host header.
+func appendAddresses(to []string, ips []netip.Addr) []string {
+	for _, ip := range ips {
+		if ip.Is4() {
+			to = append(to, ip.String())
+		} else {
+			to = append(to, "["+ip.String()+"]")
+		}
+	}
+	return to
 }
 
 // proxyDomains returns the names of a service as clients of an HTTP proxy send them: with
@@ -135,7 +146,7 @@ func texts(ips []netip.Addr) []string {
 type virtualHost struct {
 	xdswire.Part
 	domains []string
-	lower   []string // domains in lower case, as Envoy compares them
+	lower   []string // domains in lower case, as Envoy compares them; may be domains
 }
 
 // virtualHosts is a list of virtual hosts. If several have one domain, the one of the
@@ -146,13 +157,13 @@ type virtualHosts struct {
 	base    *virtualHosts
 	parts   *xdswire.Parts
 	changed map[string]*xdswire.Part // of parts, by name
-	owners  map[string]hostKey       // by domain, without the base
+	owners  map[string]*hostKey      // by domain, without the base
 }
 
 // newVirtualHosts returns an empty list with room for the domains of some services.
 func newVirtualHosts(enc *xdswire.Encoder, services int) *virtualHosts {
 	const domains = 5 // per service, usually
-	return &virtualHosts{enc: enc, changed: make(map[string]*xdswire.Part), owners: make(map[string]hostKey, domains*services)}
+	return &virtualHosts{enc: enc, changed: make(map[string]*xdswire.Part), owners: make(map[string]*hostKey, domains*services)}
 }
 
 // on returns a list that starts with the virtual hosts of another one.
@@ -168,17 +179,17 @@ func (h *virtualHosts) add(k hostKey) error {
 	if err != nil {
 		return err
 	}
-	var free []string
+	free, own := make([]string, 0, len(vh.domains)), &k
 	for i, d := range vh.lower {
 		if _, taken := h.owners[d]; taken {
 			continue
 		}
-		owner, taken := h.base.owner(d)
-		taken = taken && owner.service != k.service
+		owner := h.base.owner(d)
+		taken := owner != nil && owner.service != k.service
 		if taken && snapshot.CompareServices(owner.service, k.service) < 0 {
 			continue
 		}
-		h.owners[d] = k
+		h.owners[d] = own
 		if taken {
 			if err := h.shorten(owner); err != nil {
 				return err
@@ -256,16 +267,16 @@ func (h *virtualHosts) addUnserved(facts routeFacts, list []routedHost, names ho
 	return nil
 }
 
-// owner returns the port that has a domain. h may be nil, which is empty.
-func (h *virtualHosts) owner(domain string) (k hostKey, ok bool) {
-	if h != nil {
-		k, ok = h.owners[domain]
+// owner returns the port that has a domain, or nil. h may be nil, which is empty.
+func (h *virtualHosts) owner(domain string) *hostKey {
+	if h == nil {
+		return nil
 	}
-	return k, ok
+	return h.owners[domain]
 }
 
 // shorten takes domains with another owner from a virtual host of the base.
-func (h *virtualHosts) shorten(k hostKey) error {
+func (h *virtualHosts) shorten(k *hostKey) error {
 	var free []string
 	for _, d := range k.domains() {
 		lower := strings.ToLower(d)
@@ -287,16 +298,19 @@ func (h *virtualHosts) shorten(k hostKey) error {
 // list returns the virtual hosts.
 func (h *virtualHosts) list() *xdswire.Parts { return h.parts.With(h.changed) }
 
-func (k hostKey) encode(domains []string) (*virtualHost, error) {
+func (k *hostKey) encode(domains []string) (*virtualHost, error) {
 	var g generator
 	m := g.virtualHost(k, domains)
 	if g.err != nil {
 		return nil, g.err
 	}
 	wire, err := xdswire.Marshal(&routev3.RouteConfiguration{VirtualHosts: []*routev3.VirtualHost{m}})
-	lower := make([]string, len(domains))
-	for i, d := range domains {
-		lower[i] = strings.ToLower(d)
+	lower := domains
+	if slices.ContainsFunc(domains, func(d string) bool { return strings.ToLower(d) != d }) {
+		lower = make([]string, len(domains))
+		for i, d := range domains {
+			lower[i] = strings.ToLower(d)
+		}
 	}
 	return &virtualHost{Part: xdswire.NewPart(m.GetName(), wire), domains: domains, lower: lower}, err
 }
@@ -305,7 +319,7 @@ func (k hostKey) encode(domains []string) (*virtualHost, error) {
 func hostName(host string, number uint32) string { return host + ":" + portString(number) }
 
 // virtualHost returns the virtual host of a service's port.
-func (g *generator) virtualHost(k hostKey, domains []string) *routev3.VirtualHost {
+func (g *generator) virtualHost(k *hostKey, domains []string) *routev3.VirtualHost {
 	name := hostName(k.service.Host, k.port.Number)
 	vh := &routev3.VirtualHost{Name: name, Domains: domains, IncludeRequestAttemptCount: true}
 	if k.virtual != nil {
@@ -323,7 +337,7 @@ func (g *generator) virtualHost(k hostKey, domains []string) *routev3.VirtualHos
 func (g *generator) serviceRoute(name, cluster string, retries snapshot.RetryPolicy) *routev3.Route {
 	return &routev3.Route{
 		Name:      "default",
-		Match:     &routev3.RouteMatch{PathSpecifier: &routev3.RouteMatch_Prefix{Prefix: "/"}},
+		Match:     everyPath,
 		Decorator: &routev3.Decorator{Operation: name + "/*"},
 		Action: &routev3.Route_Route{Route: &routev3.RouteAction{
 			ClusterSpecifier: &routev3.RouteAction_Cluster{Cluster: cluster},
@@ -338,7 +352,7 @@ func (g *generator) serviceRoute(name, cluster string, retries snapshot.RetryPol
 // refuses them if that is BlackHoleCluster.
 func catchAll(cluster string) *routev3.VirtualHost {
 	name := "allow_any"
-	route := &routev3.Route{Match: &routev3.RouteMatch{PathSpecifier: &routev3.RouteMatch_Prefix{Prefix: "/"}}}
+	route := &routev3.Route{Match: everyPath}
 	if cluster == mesh.BlackHoleCluster {
 		name = "block_all"
 		route.Action = &routev3.Route_DirectResponse{DirectResponse: &routev3.DirectResponseAction{Status: 502}}

@@ -24,6 +24,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/meshctl/meshctl/internal/mesh"
+	"github.com/meshctl/meshctl/internal/server/load"
 	"github.com/meshctl/meshctl/internal/server/render"
 )
 
@@ -128,8 +129,8 @@ func identity(doc []byte) string {
 }
 
 // Write writes the objects into a directory for each cluster, mesh.yaml in each.
-func (c *Case) Write(root string) ([]render.ClusterDir, error) {
-	var out []render.ClusterDir
+func (c *Case) Write(root string) ([]load.Cluster, error) {
+	var out []load.Cluster
 	for _, cl := range c.clusters {
 		dir := filepath.Join(root, cl.name)
 		if err := os.MkdirAll(dir, 0o700); err != nil {
@@ -138,7 +139,7 @@ func (c *Case) Write(root string) ([]render.ClusterDir, error) {
 		if err := os.WriteFile(filepath.Join(dir, "mesh.yaml"), cl.objects, 0o600); err != nil {
 			return nil, err
 		}
-		out = append(out, render.ClusterDir{Cluster: mesh.ClusterID(cl.name), Dir: dir})
+		out = append(out, load.Cluster{ID: mesh.ClusterID(cl.name), Dirs: []string{dir}})
 	}
 	return out, nil
 }

@@ -204,17 +204,17 @@ func TestUnreadable(t *testing.T) {
 // appear and disappear. The counts of other kinds are logged when they change.
 func TestWithoutEffect(t *testing.T) {
 	t.Parallel()
-	const settings = "apiVersion: networking.istio.io/v1beta1\nkind: ProxyConfig\nmetadata: {name: f}\n"
+	const settings = "apiVersion: extensions.istio.io/v1alpha1\nkind: TrafficExtension\nmetadata: {name: f}\n"
 	const deployment = "---\napiVersion: apps/v1\nkind: Deployment\nmetadata: {name: d}\n"
 	w := start(t, map[string]string{
 		"a.yaml": settings + deployment,
 		"r.yaml": "apiVersion: gateway.networking.k8s.io/v1\nkind: HTTPRoute\nmetadata: {name: r}\n",
 	})
-	const group, route = "ProxyConfig default/f: has no effect: agents take their settings from PROXY_CONFIG, which the injector makes of MeshConfig and annotations", "r.yaml:1 HTTPRoute default/r: has no effect: no route is made of it"
+	const group, route = "TrafficExtension default/f: has no effect: no proxy runs the extension, so its checks do not happen", "r.yaml:1 HTTPRoute default/r: has no effect: no route is made of it"
 	const unused = "level=WARN msg=\"configuration is not used\""
-	w.logged(1, unused+" cluster=c file="+w.path("a.yaml")+" line=1 object=\"ProxyConfig default/f\"")
+	w.logged(1, unused+" cluster=c file="+w.path("a.yaml")+" line=1 object=\"TrafficExtension default/f\"")
 	w.logged(1, "level=INFO msg=\"configuration is not used\" cluster=c file="+w.path("r.yaml")+" line=1 object=\"HTTPRoute default/r\"")
-	w.logged(1, `skipped="Deployment 1, HTTPRoute 1, ProxyConfig 1"`)
+	w.logged(1, `skipped="Deployment 1, HTTPRoute 1, TrafficExtension 1"`)
 	w.problems("a.yaml:1 "+group, route)
 	for _, p := range w.source.Status() {
 		if p.Unenforced || p.Shared != strings.HasPrefix(p.Object, "HTTPRoute") {
@@ -227,7 +227,7 @@ func TestWithoutEffect(t *testing.T) {
 	w.logged(1, unused)
 	w.write("c.yaml", "apiVersion: v1\nkind: service\nmetadata: {name: s, namespace: n}\n")
 	w.logged(1, `reason="kind: service is not read, did you mean Service?"`)
-	w.logged(1, `skipped="Deployment 1, HTTPRoute 1, ProxyConfig 1, service 1"`)
+	w.logged(1, `skipped="Deployment 1, HTTPRoute 1, TrafficExtension 1, service 1"`)
 
 	w.must(os.Remove(w.path("a.yaml")))
 	w.must(os.Remove(w.path("c.yaml")))

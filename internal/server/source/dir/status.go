@@ -3,6 +3,7 @@ package dir
 import (
 	"cmp"
 	"fmt"
+	"log/slog"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -160,11 +161,14 @@ func (r *reader) report() {
 	}
 	for _, p := range came {
 		if !isTransient(p.Reason) {
-			source.LogProblem(r.log, p.Unenforced, p.Shared, p.attrs()...)
+			p.Log(r.log)
 		}
 	}
 	r.status.Store(&problems)
 }
+
+// Log logs the problem.
+func (p *Problem) Log(log *slog.Logger) { source.LogProblem(log, p.Unenforced, p.Shared, p.attrs()...) }
 
 // attrs returns the known attributes for the log.
 func (p *Problem) attrs() []any {

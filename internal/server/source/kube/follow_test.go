@@ -361,6 +361,7 @@ func TestSameAsDirectory(t *testing.T) {
 		definitions.WriteString(crd("networking.istio.io", kind, plural, "v1", "v1beta1"))
 	}
 	definitions.WriteString(crd("networking.istio.io", "EnvoyFilter", "envoyfilters", "v1alpha3"))
+	definitions.WriteString(crd("networking.istio.io", "ProxyConfig", "proxyconfigs", "v1beta1"))
 	definitions.WriteString(crd("security.istio.io", "PeerAuthentication", "peerauthentications", "v1"))
 	definitions.WriteString(crd("security.istio.io", "AuthorizationPolicy", "authorizationpolicies", "v1"))
 	definitions.WriteString(crd("security.istio.io", "RequestAuthentication", "requestauthentications", "v1"))

@@ -1,0 +1,52 @@
+package source
+
+import (
+	"maps"
+	"slices"
+
+	networkingv1beta1 "istio.io/api/networking/v1beta1"
+	"k8s.io/apimachinery/pkg/util/validation"
+
+	"github.com/meshctl/meshctl/internal/server/snapshot"
+)
+
+var proxyConfigKind = istioKind(kind{
+	group: groupNetworking, name: "ProxyConfig", plural: "proxyconfigs", versions: []string{"v1beta1"},
+	support: Partly, meaning: "settings of pods that are injected later; see [injection.md](injection.md#proxyconfig)", fields: proxyConfigFields,
+}, func(c *conversion, spec *networkingv1beta1.ProxyConfig) *FieldError {
+	c.object = &snapshot.ProxyConfig{Meta: c.meta, Kind: snapshot.KindProxyConfig, Spec: spec}
+	return checkProxyConfig(spec)
+})
+
+// maxConcurrency and maxVariable bound the worker threads of a proxy, and the bytes of a
+// variable, as the agent and Istio's CRD do.
+const (
+	maxConcurrency = 1024
+	maxVariable    = 2048
+)
+
+func checkProxyConfig(p *networkingv1beta1.ProxyConfig) *FieldError {
+	if fault := labelsFault("selector.matchLabels", p.GetSelector().GetMatchLabels()); fault != nil {
+		return fault
+	}
+	if n := p.GetConcurrency().GetValue(); n < 0 || n > maxConcurrency {
+		return faultf("concurrency", "is %d: want 0 (one thread a core) to %d", n, maxConcurrency)
+	}
+	for _, name := range slices.Sorted(maps.Keys(p.EnvironmentVariables)) {
+		field := "environmentVariables[" + name + "]"
+		if len(validation.IsEnvVarName(name)) > 0 {
+			return faultf(field, "%q is not the name of a variable: want letters, digits, '_', '-' and '.', no digit first", name)
+		}
+		if n := len(p.EnvironmentVariables[name]); n > maxVariable {
+			return faultf(field, "has %d bytes: want at most %d", n, maxVariable)
+		}
+	}
+	return nil
+}
+
+var proxyConfigFields = []apiField{
+	{Path: "selector", Support: Works, Meaning: "it selects pods of its namespace, also in the root namespace, as in Istio"},
+	{Path: "concurrency", Support: Works, Meaning: "for pods that are injected later"},
+	{Path: "environmentVariables", Support: Works, Meaning: "for pods that are injected later"},
+	{Path: "image", Support: NoEffect, Meaning: "the image of the proxy has one variant"},
+}
