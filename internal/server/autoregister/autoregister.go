@@ -93,7 +93,7 @@ type machine struct {
 	fault   string // error of the last write, as logged
 }
 
-// joined is what a proxy stated when it opened its latest stream.
+// joined holds the identity and the node of a proxy at the start of its latest stream.
 type joined struct {
 	entry snapshot.PodKey
 	who   mesh.Caller
