@@ -6,7 +6,6 @@ import (
 	"crypto/x509"
 	"encoding/base64"
 	"encoding/hex"
-	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -118,7 +117,7 @@ func TestGatewayPolicies(t *testing.T) {
 	becomes := func(what string, want int, lines string) {
 		t.Helper()
 		eventually(t, what, func() error {
-			got, err := rawStatus(gatewayAt+":8880", lines)
+			got, _, err := rawRequest(gatewayAt+":8880", lines)
 			if got != want {
 				return fmt.Errorf("status %d, want %d: %w", got, want, err)
 			}
@@ -165,7 +164,7 @@ func TestGatewayPolicies(t *testing.T) {
 	} {
 		topology("forwardClientCertDetails: " + row.details)
 		eventually(t, row.details, func() error {
-			plain, err := rawBody(gatewayAt+":8880", get+"x-forwarded-client-cert: "+forged+"\r\n")
+			_, plain, err := rawRequest(gatewayAt+":8880", get+"x-forwarded-client-cert: "+forged+"\r\n")
 			if err != nil || plain != row.plain {
 				return fmt.Errorf("plaintext: %q, %w", plain, err)
 			}
@@ -184,35 +183,22 @@ func leafOf(t *testing.T, p keyPair) *x509.Certificate {
 	return p.client(t).Leaf
 }
 
-// rawAnswer sends lines and reads the answer.
-func rawAnswer(addr, lines string) (*http.Response, string, error) {
+// rawRequest sends lines, and returns the status of the answer, 0 if there is none, and its body.
+func rawRequest(addr, lines string) (code int, body string, err error) {
 	conn, err := net.DialTimeout("tcp", addr, deadline)
 	if err != nil {
-		return nil, "", err
+		return 0, "", err
 	}
 	defer conn.Close()
 	_ = conn.SetDeadline(time.Now().Add(deadline))
 	if _, err := io.WriteString(conn, lines+"Connection: close\r\n\r\n"); err != nil {
-		return nil, "", err
+		return 0, "", err
 	}
 	resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
 	if err != nil {
-		return nil, "", err
+		return 0, "", err
 	}
-	body, err := io.ReadAll(resp.Body)
-	return resp, string(body), errors.Join(err, resp.Body.Close())
-}
-
-// rawStatus returns the status of the answer to lines; 0 if there is none.
-func rawStatus(addr, lines string) (int, error) {
-	resp, _, err := rawAnswer(addr, lines)
-	if resp == nil {
-		return 0, err
-	}
-	return resp.StatusCode, err
-}
-
-func rawBody(addr, lines string) (string, error) {
-	_, body, err := rawAnswer(addr, lines)
-	return body, err
+	defer resp.Body.Close()
+	text, err := io.ReadAll(resp.Body)
+	return resp.StatusCode, string(text), err
 }

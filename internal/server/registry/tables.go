@@ -68,7 +68,7 @@ type tables struct {
 	policyIndex  map[snapshot.Kind]*derive.Index[string, objectKey, snapshot.Policy] // by namespace
 	// allTelemetries lists the Telemetries; the others list the objects of their kind.
 	allTelemetries, allRequestAuthentications, allProxyConfigs *derive.Index[struct{}, objectKey, snapshot.Policy]
-	requestAuthentications                    objects[snapshot.Policy]
+	requestAuthentications                                     objects[snapshot.Policy]
 
 	filtersIn  *derive.Index[string, objectKey, *snapshot.EnvoyFilter]
 	allFilters *derive.Index[struct{}, objectKey, *snapshot.EnvoyFilter]

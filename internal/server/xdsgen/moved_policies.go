@@ -52,17 +52,13 @@ func filtersOf(p *snapshot.AuthorizationPolicy) string {
 // requests none of that type.
 func RequestsPolicies(v View, requests func(name string) bool) bool {
 	extensions, _ := v.(extensionView)
-	var some, missing [2]bool // of HTTP and of TCP
+	requested := make(map[bool]bool) // of TCP and of HTTP
 	for u := range extensions.authorizationUnits {
-		of := 0
-		if u.filter.Network {
-			of = 1
+		now := requests(u.filter.Name)
+		if before, known := requested[u.filter.Network]; known && now != before {
+			return false
 		}
-		if requests(u.filter.Name) {
-			some[of] = true
-		} else {
-			missing[of] = true
-		}
+		requested[u.filter.Network] = now
 	}
-	return !(some[0] && missing[0]) && !(some[1] && missing[1])
+	return true
 }

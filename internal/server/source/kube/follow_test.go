@@ -271,6 +271,30 @@ func TestForbidden(t *testing.T) {
 	}
 }
 
+// TestForbiddenPolicies: without the right to read a kind of policies the cluster is not complete,
+// so no proxy is served as if there were none.
+func TestForbiddenPolicies(t *testing.T) {
+	if testing.Short() {
+		t.Skip("needs Kubernetes")
+	}
+	c := kube.Shared(t, "c1")
+	for kind, plural := range map[string]string{
+		"AuthorizationPolicy": "authorizationpolicies", "RequestAuthentication": "requestauthentications", "PeerAuthentication": "peerauthentications",
+	} {
+		c.Apply(t, crd("security.istio.io", kind, plural, "v1"))
+		others := slices.DeleteFunc([]string{"authorizationpolicies", "requestauthentications", "peerauthentications"}, func(other string) bool { return other == plural })
+		rules := mostRules + `
+- {apiGroups: [""], resources: [pods, nodes, configmaps, secrets], verbs: [get, list, watch]}
+- {apiGroups: [security.istio.io], resources: [` + strings.Join(others, ", ") + `], verbs: [get, list, watch]}`
+		s, r, _ := run(t, reader(t, c, "no-"+plural, rules), nil)
+		name := plural + ".security.istio.io"
+		r.until("a missing right", func() bool { return s.resource(name).Cause == CauseForbidden && s.resource("pods").Synced })
+		if got := s.resource(name); got.Synced || got.Unread || s.Status().Synced || !strings.HasPrefix(got.Error, "may not list "+name+" (") {
+			t.Errorf("%+v, the cluster is complete: %t", got, s.Status().Synced)
+		}
+	}
+}
+
 // TestCredential: a refused credential is reported.
 func TestCredential(t *testing.T) {
 	if testing.Short() {
