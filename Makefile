@@ -31,9 +31,12 @@ help: ## List the targets
 # templates, and with these the linker has to keep every method of every type.
 TAGS := grpcnotrace
 
+# Where make build puts the program.
+OUT := bin
+
 .PHONY: build
 build: ## Build bin/meshctl
-	CGO_ENABLED=0 go build -trimpath -tags $(TAGS) -o bin/meshctl \
+	CGO_ENABLED=0 go build -trimpath -tags $(TAGS) -o $(OUT)/meshctl \
 		-ldflags '-s -w -X github.com/meshctl/meshctl/internal/cli.version=$(VERSION)' ./cmd/meshctl
 
 .PHONY: envoy
@@ -46,16 +49,40 @@ kube: ## Build the pinned Kubernetes API into .cache/kube
 
 # The name of the image; install's default is localhost/meshctl:VERSION.
 IMAGE ?= localhost/meshctl:$(VERSION)
-# The socket of the containerd that make image-load imports into.
-CONTAINERD ?= /run/containerd/containerd.sock
+# The socket of another containerd that make image-load imports into.
+CONTAINERD ?=
 
 .PHONY: image
 image: build envoy ## Build the container image IMAGE as the OCI archive bin/image.tar
 	@go -C tools/image run . -root ../.. -out bin/image.tar -name '$(IMAGE)'
 
 .PHONY: image-load
-image-load: image ## Import the image into the containerd at CONTAINERD
-	ctr -a '$(CONTAINERD)' -n k8s.io images import bin/image.tar
+image-load: image ## Import the image into the nodes of make clusters, or the containerd at CONTAINERD
+	$(if $(CONTAINERD),ctr -a '$(CONTAINERD)' -n k8s.io images import,go run ./test/clusters/cmd import bin/clusters) bin/image.tar
+
+.PHONY: clusters
+clusters: ## Start two Kubernetes clusters with pods on this machine, as root
+	@hack/kube.sh clusters
+	@mkdir -p bin
+	@go run ./test/clusters/cmd up bin/clusters
+
+.PHONY: clusters-down
+clusters-down: ## Stop the clusters of make clusters and remove all that they made
+	@go run ./test/clusters/cmd down bin/clusters
+
+.PHONY: e2e
+e2e: ## Install a mesh in two clusters with pods, as docs/get-started.md does, as root
+	@hack/envoy.sh
+	@hack/kube.sh clusters
+	go test -count=1 -timeout=30m -v ./test/clusters
+
+.PHONY: release
+release: ## Build archives for Linux and macOS, SBOMs, checksums and the krew manifest of VERSION in bin/release
+	hack/release.sh '$(VERSION)'
+
+.PHONY: charts
+charts: ## Generate the Helm charts and the Kustomize base in deploy
+	go -C tools/chart run .
 
 .PHONY: demo
 demo: build envoy ## Run a two-cluster mesh on this machine (ARGS=--once checks it and stops)
@@ -68,15 +95,19 @@ unit: ## Run the fast tests: offline, without Envoy
 .PHONY: test
 test: ## Get what is missing and run all tests
 	@hack/envoy.sh
-	@hack/kube.sh
+	@hack/kube.sh $(if $(filter 0,$(shell id -u)),clusters)
+	@go run ./test/clusters/cmd check
 	@$(if $(RACE),,echo 'make test: no C compiler, so the tests run without the race detector' >&2)
-	go test $(RACE) -shuffle=on -count=1 -timeout=20m -p $(JOBS) -parallel $(JOBS) ./...
-	@# A thousand clients: too slow with the race detector, which would watch them and not the server.
+	go test $(RACE) -shuffle=on -count=1 -timeout=40m -p $(JOBS) -parallel $(JOBS) ./...
+	@# A thousand clients, and a thousand processes: too slow with the race detector, which would watch these.
 	$(if $(RACE),go test -count=1 -timeout=10m ./test/stall)
+	$(if $(RACE),go test -count=1 -timeout=10m -run '^TestStories$$' ./internal/cli/commands)
 	go -C tools/image test -count=1 ./...
+	go -C tools/chart test -count=1 ./...
+	go -C tools/man test -count=1 ./...
 	@# The models in full: above, each ran for a few seeds.
-	go test -count=1 -timeout=10m -run '^TestIncrementalEqualsFull$$' ./internal/server/xds -seeds 50
-	go test -count=1 -timeout=10m -run '^TestModel$$' ./internal/server -seeds 100
+	go test -count=1 -timeout=30m -run '^TestIncrementalEqualsFull$$' ./internal/server/xds -seeds 50
+	go test -count=1 -timeout=30m -run '^TestModel$$' ./internal/server -seeds 100
 
 .PHONY: bench
 bench: build kube ## Measure the control plane beside a go-control-plane snapshot cache (ARGS=-help lists flags)

@@ -6,7 +6,9 @@ import (
 	"context"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"runtime"
+	"strings"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -44,6 +46,7 @@ func main() {
 		LookupEnv: os.LookupEnv,
 		Environ:   os.Environ,
 		Now:       time.Now,
+		Plugin:    strings.HasPrefix(filepath.Base(os.Args[0]), "kubectl-"),
 		Hurry: func() <-chan struct{} {
 			orderly.Store(true)
 			return hurry

@@ -37,6 +37,8 @@ type Env struct {
 	// signal closes the channel and the third one kills the process; otherwise
 	// the second one kills it. Nil means that there are no signals.
 	Hurry func() <-chan struct{}
+	// Plugin is set when kubectl runs the program as kubectl-mesh.
+	Plugin bool
 	// IgnoreSIGPIPE is for a command that must go on, or clean up, when its
 	// output has no reader: after the call such a write fails but does not kill
 	// the process. Nil does nothing.
@@ -86,8 +88,7 @@ func Run(ctx context.Context, env *Env, args []string, groups ...Group) int {
 }
 
 // WithoutEffectHelp names the Istio kinds without effect.
-const WithoutEffectHelp = `WorkloadGroup, ProxyConfig and TrafficExtension
-change nothing.`
+const WithoutEffectHelp = `TrafficExtension changes nothing.`
 
 // NewRoot returns the root command with the commands of the groups.
 func NewRoot(env *Env, groups ...Group) *cobra.Command {
@@ -98,7 +99,6 @@ func NewRoot(env *Env, groups ...Group) *cobra.Command {
 plain upstream Envoy. It is compatible with Istio: one mesh may use both.
 
 Some Istio objects have no effect yet: ` + WithoutEffectHelp + `
-
 docs/api-support.md lists every kind and field.`,
 		Example: `  # Run a mesh of two clusters on this machine
   meshctl demo
@@ -112,6 +112,9 @@ docs/api-support.md lists every kind and field.`,
   meshctl certs intermediate-ca --root certs --out certs cluster1 cluster2`,
 		SilenceUsage:  true,
 		SilenceErrors: true,
+	}
+	if env.Plugin {
+		root.Annotations = map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl mesh"}
 	}
 	root.Version = CurrentBuild().String() // no template of our own: see .golangci.yml
 	root.SetIn(env.Stdin)

@@ -187,22 +187,29 @@ var (
 	componentLevels = regexp.MustCompile(`^[a-z_0-9]+:(trace|debug|info|warning|warn|error|critical|off)$`)
 )
 
-func checkLogLevels(value string) error {
-	for item := range strings.SplitSeq(value, ",") {
-		if value != "" && !logLevels.MatchString(item) {
-			return fmt.Errorf("%q is not a log level: want trace, debug, info, warning, error, critical or off, or COMPONENT:LEVEL", item)
-		}
+// checkEach returns an error with the first item that is not ok.
+func checkEach(items []string, ok func(string) bool, fault string) error {
+	if i := slices.IndexFunc(items, func(item string) bool { return !ok(item) }); i >= 0 {
+		return fmt.Errorf("%q %s", items[i], fault)
 	}
 	return nil
 }
 
-func checkComponentLevels(value string) error {
-	for item := range strings.SplitSeq(value, ",") {
-		if value != "" && !componentLevels.MatchString(item) {
-			return fmt.Errorf("%q is not COMPONENT:LEVEL, such as misc:error", item)
-		}
+// commas splits a list in which spaces count. An empty one has no items.
+func commas(value string) []string {
+	if value == "" {
+		return nil
 	}
-	return nil
+	return strings.Split(value, ",")
+}
+
+func checkLogLevels(value string) error {
+	return checkEach(commas(value), logLevels.MatchString,
+		"is not a log level: want trace, debug, info, warning, error, critical or off, or COMPONENT:LEVEL")
+}
+
+func checkComponentLevels(value string) error {
+	return checkEach(commas(value), componentLevels.MatchString, "is not COMPONENT:LEVEL, such as misc:error")
 }
 
 func checkQuantity(value string) error {
@@ -220,12 +227,7 @@ func checkImage(value string) error {
 }
 
 func checkRegexps(value string) error {
-	for item := range strings.SplitSeq(value, ",") {
-		if _, err := regexp.Compile(item); err != nil {
-			return fmt.Errorf("%q is not a regular expression", item)
-		}
-	}
-	return nil
+	return checkEach(commas(value), func(item string) bool { _, err := regexp.Compile(item); return err == nil }, "is not a regular expression")
 }
 
 func checkPort(value string) error {
@@ -261,24 +263,15 @@ func checkRanges(value string) error {
 	if value == "*" {
 		return nil
 	}
-	for _, item := range splitList(value) {
-		if _, err := netip.ParsePrefix(item); err != nil {
-			return fmt.Errorf("%q is not an address range such as 10.0.0.0/8: want ranges separated by commas, or \"*\"", item)
-		}
-	}
-	return nil
+	return checkEach(splitList(value), func(item string) bool { _, err := netip.ParsePrefix(item); return err == nil },
+		"is not an address range such as 10.0.0.0/8: want ranges separated by commas, or \"*\"")
 }
 
 // interfaceName matches the name of an interface; a "+" at its end stands for any text.
 var interfaceName = regexp.MustCompile(`^[A-Za-z0-9_.@-]{1,15}\+?$`)
 
 func checkInterfaces(value string) error {
-	for _, item := range splitList(value) {
-		if !interfaceName.MatchString(item) {
-			return fmt.Errorf("%q is not the name of an interface: want names separated by commas", item)
-		}
-	}
-	return nil
+	return checkEach(splitList(value), interfaceName.MatchString, "is not the name of an interface: want names separated by commas")
 }
 
 func numberFrom(least int64) func(string) error {

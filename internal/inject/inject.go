@@ -40,7 +40,7 @@ type Settings struct {
 	Cluster mesh.ClusterID
 	Network mesh.NetworkID
 	MeshID  string
-	// ProxyConfigs are those of the cluster, in any order.
+	// ProxyConfigs are the ProxyConfigs of the cluster, in any order.
 	ProxyConfigs []*snapshot.ProxyConfig
 	// Image is the image of the proxy if Values name none; default meshctl:latest.
 	Image string

@@ -229,6 +229,10 @@ func overrideContainers(object map[string]any, own []ownContainer) error {
 			continue
 		case auto:
 			delete(o.container, "image")
+			if o.container["imagePullPolicy"] == "Always" {
+				// The API server's default for an image without a tag.
+				delete(o.container, "imagePullPolicy")
+			}
 		}
 		merge(made, o.container)
 	}

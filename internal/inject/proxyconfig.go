@@ -118,7 +118,7 @@ func overlayProxyConfig(pc *meshv1alpha1.ProxyConfig, text string) error {
 	return nil
 }
 
-// merged returns the items of both maps. Those of over have precedence.
+// merged returns the items of both maps; over has precedence.
 func merged(under, over map[string]string) map[string]string {
 	out := make(map[string]string, len(under)+len(over))
 	maps.Copy(out, under)

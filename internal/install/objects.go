@@ -17,11 +17,13 @@ import (
 const (
 	// LabelInstallation has the name of the installation that an object belongs to.
 	LabelInstallation = "meshctl.io/installation"
-	labelManagedBy    = "app.kubernetes.io/managed-by"
-	labelPartOf       = "app.kubernetes.io/part-of"
-	managedBy         = "meshctl"
-	partOf            = "istio"
-	labelRevision     = "istio.io/rev"
+	// LabelManagedBy has the program that made an object: ManagedBy, or Helm for the
+	// objects of a chart.
+	LabelManagedBy = "app.kubernetes.io/managed-by"
+	ManagedBy      = "meshctl"
+	labelPartOf    = "app.kubernetes.io/part-of"
+	partOf         = "istio"
+	labelRevision  = "istio.io/rev"
 )
 
 // Shared is the value of LabelInstallation for objects that all installations of a
@@ -76,7 +78,7 @@ func (s *set) addTo(installation string, o runtime.Object) {
 	if labels == nil {
 		labels = map[string]string{}
 	}
-	labels[LabelInstallation], labels[labelManagedBy], labels[labelPartOf] = installation, managedBy, partOf
+	labels[LabelInstallation], labels[LabelManagedBy], labels[labelPartOf] = installation, ManagedBy, partOf
 	u.SetLabels(labels)
 	s.objects = append(s.objects, u)
 }

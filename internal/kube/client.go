@@ -17,6 +17,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -124,6 +125,18 @@ func (c *Client) Delete(ctx context.Context, o Object) error {
 	return c.one(http.MethodDelete, o).Body(&metav1.DeleteOptions{}).Do(ctx).Error()
 }
 
+// DeleteUnchanged deletes an object if it still has its resourceVersion.
+func (c *Client) DeleteUnchanged(ctx context.Context, o Object) error {
+	options, err := json.Marshal(&metav1.DeleteOptions{
+		TypeMeta:      metav1.TypeMeta{APIVersion: "v1", Kind: "DeleteOptions"},
+		Preconditions: &metav1.Preconditions{ResourceVersion: new(o.GetResourceVersion())},
+	})
+	if err != nil {
+		return err
+	}
+	return c.one(http.MethodDelete, o).SetHeader("Content-Type", jsonType).Body(options).Do(ctx).Error()
+}
+
 // one begins a request for one object, by its kind and name.
 func (c *Client) one(verb string, o Object) *rest.Request {
 	kind := ResourceOf(o.GetObjectKind().GroupVersionKind())
@@ -141,6 +154,36 @@ func ResourceOf(kind schema.GroupVersionKind) schema.GroupVersionResource {
 
 // maxNames bounds the names that Names returns.
 const maxNames = 1000
+
+// metadataPage is the number of objects in a response to EachMetadata.
+const metadataPage = 500
+
+// EachMetadata calls f with the metadata of each object of a resource in the cluster. It calls
+// it for none if the resource is not installed.
+func (c *Client) EachMetadata(ctx context.Context, resource schema.GroupVersionResource, f func(*metav1.PartialObjectMetadata)) error {
+	next := ""
+	for {
+		text, err := raw(c.request(http.MethodGet, resource.GroupVersion(), resource.Resource, "").
+			SetHeader("Accept", "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1").
+			VersionedParams(&metav1.ListOptions{Limit: metadataPage, Continue: next}, c.parameters).Do(ctx))
+		if apierrors.IsNotFound(err) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		var list metav1.PartialObjectMetadataList
+		if err := json.Unmarshal(text, &list); err != nil {
+			return fmt.Errorf("list the metadata of %s: %w", resource.Resource, err)
+		}
+		for i := range list.Items {
+			f(&list.Items[i])
+		}
+		if next = list.Continue; next == "" {
+			return nil
+		}
+	}
+}
 
 // Names returns the names of the objects of a core resource, at most maxNames, in a
 // namespace or, with "", in the cluster. The API server sends only metadata.

@@ -102,7 +102,8 @@ type Config struct {
 	BundleRefresh time.Duration
 	// CADir holds the signing CA in the layout of Istio's cacerts. Without CADir,
 	// CASource is used, and without both a self-signed CA is kept in StateDir. StateDir
-	// also keeps the last bundles of bundle endpoints; if it is empty, nothing does.
+	// also keeps the last bundles of bundle endpoints and the last key sets of
+	// RequestAuthentications; if it is empty, nothing does.
 	CADir    string
 	CASource ca.Source
 	StateDir string

@@ -42,8 +42,20 @@ type machine struct {
 	conn   *grpc.ClientConn
 }
 
-// dialMachine connects as service account web, and waits until the stream is served.
+// dialMachine connects as service account web with a WorkloadEntry, and waits until the stream
+// is served.
 func dialMachine(t *testing.T, s *Server, entry string) *machine {
+	t.Helper()
+	m, r := connectMachine(t, s, map[string]any{"WORKLOAD_ENTRY": entry})
+	if !isCalledAt(t, r, 9090) {
+		t.Errorf("the machine is not told where it is called: %.300s", r)
+	}
+	return m
+}
+
+// connectMachine connects as service account web with further metadata, and returns the first
+// response.
+func connectMachine(t *testing.T, s *Server, metadata map[string]any) (*machine, *discoveryv3.DiscoveryResponse) {
 	t.Helper()
 	conn, err := grpc.NewClient(s.secure.Addr().String(), grpc.WithTransportCredentials(credentials.NewTLS(clientTLS(t, s))))
 	if err != nil {
@@ -54,7 +66,8 @@ func dialMachine(t *testing.T, s *Server, entry string) *machine {
 	if err != nil {
 		t.Fatal(err)
 	}
-	md, err := structpb.NewStruct(map[string]any{"CLUSTER_ID": "cluster1", "NAMESPACE": "apps", "WORKLOAD_ENTRY": entry})
+	metadata["CLUSTER_ID"], metadata["NAMESPACE"] = "cluster1", "apps"
+	md, err := structpb.NewStruct(metadata)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -66,10 +79,7 @@ func dialMachine(t *testing.T, s *Server, entry string) *machine {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !isCalledAt(t, r, 9090) {
-		t.Errorf("the machine is not told where it is called: %.300s", r)
-	}
-	return m
+	return m, r
 }
 
 // isCalledAt reports whether listeners accept calls at the port.

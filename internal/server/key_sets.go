@@ -3,6 +3,7 @@ package server
 import (
 	"fmt"
 	"math/rand/v2"
+	"path/filepath"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -32,7 +33,12 @@ func (s *Server) newKeySets() error {
 	// Istio's names.
 	good := counter("pilot_jwks_resolver_network_fetch_success_total", "Key sets of RequestAuthentications that were fetched.")
 	bad := counter("pilot_jwks_resolver_network_fetch_fail_total", "Fetches of key sets of RequestAuthentications that failed.")
+	saved := ""
+	if s.cfg.StateDir != "" {
+		saved = filepath.Join(s.cfg.StateDir, "keysets")
+	}
 	s.keySets = jwks.New(jwks.Config{
+		Dir: saved,
 		Get: jwks.Getter(client), Publish: s.registry.SetKeySets, Every: s.cfg.KeyRefresh,
 		Fetched: func(ok bool) {
 			if ok {

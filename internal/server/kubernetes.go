@@ -18,12 +18,14 @@ import (
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/remotesecret"
 	"github.com/meshctl/meshctl/internal/replicas"
+	"github.com/meshctl/meshctl/internal/server/autoregister"
 	"github.com/meshctl/meshctl/internal/server/clusters"
 	"github.com/meshctl/meshctl/internal/server/identity"
 	"github.com/meshctl/meshctl/internal/server/publish"
 	"github.com/meshctl/meshctl/internal/server/registry"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 	"github.com/meshctl/meshctl/internal/server/workloadhealth"
+	"github.com/meshctl/meshctl/internal/server/xds"
 )
 
 // apiParts are the parts that write to the API servers of clusters or ask them for
@@ -38,9 +40,11 @@ type apiParts struct {
 	addresses  *publish.Addresses
 	webhooks   *publish.Webhooks
 	health     *workloadhealth.Reports
-	lease      *publish.Lease
-	announcer  *replicas.Announcer
-	handlers   []clusters.Handler // of changes of clusters
+	// registrations make the WorkloadEntries of machines.
+	registrations *autoregister.Registrations
+	lease         *publish.Lease
+	announcer     *replicas.Announcer
+	handlers      []clusters.Handler // of changes of clusters
 }
 
 func (s *Server) newAPIParts() {
@@ -54,6 +58,7 @@ func (s *Server) newAPIParts() {
 	rootWrites := counter("meshctl_root_configmap_writes_total", "Writes of the ConfigMaps with the roots of the mesh, by result: created, updated, deleted or error.")
 	renewals := counter("meshctl_remote_token_renewals_total", "Renewals of the tokens of remote secrets, by result: updated or error.")
 	healthWrites := counter("meshctl_workload_health_writes_total", "Writes of the health of workloads to their WorkloadEntries, by result: updated or error.")
+	registrations := counter("meshctl_workload_registrations_total", "Writes of the WorkloadEntries of machines, by result: registered, deleted or error.")
 	addressWrites := counter("meshctl_address_writes_total", "Writes of allocated addresses to ServiceEntries, by result: updated or error.")
 	webhookWrites := counter("meshctl_webhook_configuration_writes_total", "Writes of the roots of the mesh to webhook configurations, by result: updated or error.")
 	writing := prometheus.NewGauge(prometheus.GaugeOpts{
@@ -88,6 +93,10 @@ func (s *Server) newAPIParts() {
 		},
 		Written: counted(healthWrites), Log: s.cfg.log(logWriters), Now: s.cfg.Now,
 	})
+	k.registrations = autoregister.New(autoregister.Config{
+		Controller: s.replica(), MaxAge: max(0, cmp.Or(s.cfg.Limits.ConnectionAge, xds.DefaultLimits().ConnectionAge)), Written: counted(registrations),
+		Log: s.cfg.log(logWriters), Now: s.cfg.Now,
+	})
 	k.lease = publish.NewLease(publish.LeaseConfig{
 		Access: s.cfg.KubeAccess, Namespace: s.cfg.systemNamespace(), Holder: s.replica(), Now: s.cfg.Now, Log: s.cfg.log(logWriters),
 		Held: func(yes bool) {
@@ -110,6 +119,7 @@ func (s *Server) newAPIParts() {
 			"permissions to read secrets cannot be checked: gateways of the cluster get no keys", s.cfg.Log,
 		},
 		clusterHandler{k.health.SetCluster, k.health.RemoveCluster, healthWrites, "the health of workloads cannot be written", s.cfg.Log},
+		clusterHandler{k.registrations.SetCluster, k.registrations.RemoveCluster, registrations, "machines cannot be registered", s.cfg.Log},
 	}
 }
 
@@ -176,8 +186,9 @@ func (s *Server) runAPIParts(ctx context.Context, g *errgroup.Group) {
 		return nil
 	})
 	g.Go(func() error { return s.apis.health.Run(ctx) })
+	g.Go(func() error { return s.apis.registrations.Run(ctx) })
 	if s.cfg.KubeAccess != nil {
-		tasks := []publish.Task{s.apis.roots.Run, s.apis.tokens.Run}
+		tasks := []publish.Task{s.apis.roots.Run, s.apis.tokens.Run, s.apis.registrations.DeleteAbandoned}
 		if s.cfg.ConfigDir == "" { // else the ServiceEntries are files
 			tasks = append(tasks, s.apis.addresses.Run)
 		}

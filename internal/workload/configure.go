@@ -43,6 +43,8 @@ type Input struct {
 	TrustDomain string
 	// Entry is the name of the workload's WorkloadEntry, empty for none.
 	Entry string
+	// AutoRegister makes the control plane write the WorkloadEntry of the workload.
+	AutoRegister bool
 	// Roots are the roots of the mesh, PEM, and Token proves the identity.
 	Roots, Token []byte
 }
@@ -150,6 +152,9 @@ func (g *Group) environment(in Input) ([]byte, error) {
 		"POD_NAMESPACE":             g.Namespace,
 		"SERVICE_ACCOUNT":           g.ServiceAccount(),
 		"TRUST_DOMAIN":              in.TrustDomain,
+	}
+	if in.AutoRegister {
+		values["ISTIO_META_AUTO_REGISTER_GROUP"] = g.Name
 	}
 	var out strings.Builder
 	for _, variable := range slices.Sorted(maps.Keys(values)) {

@@ -74,6 +74,11 @@ TRUST_DOMAIN='cluster.local'
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
+	registered, err := Configure(g, Input{Discovery: "istiod.istio-system.svc:15012", AutoRegister: true})
+	if err != nil || !strings.Contains(string(registered[0].Data), "\nISTIO_META_AUTO_REGISTER_GROUP='"+g.Name+"'\n") ||
+		strings.Contains(string(registered[0].Data), "WORKLOAD_ENTRY") {
+		t.Errorf("for a machine that is registered, the environment is\n%s%v", registered[0].Data, err)
+	}
 	environ, err := ParseEnvironment([]byte(got["cluster.env"]))
 	if err != nil || len(environ) != 16 || environ[0] != "CA_ADDR=istiod.istio-system.svc:15012" || !strings.HasPrefix(environ[3], `ISTIO_METAJSON_LABELS={"app":"ledger"`) {
 		t.Errorf("read %q, %v", environ, err)

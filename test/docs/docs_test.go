@@ -11,11 +11,9 @@ import (
 	"regexp"
 	"slices"
 	"strings"
-	"syscall"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
-	"golang.org/x/sys/unix"
 
 	"github.com/meshctl/meshctl/test/envoy"
 	"github.com/meshctl/meshctl/test/harness"
@@ -41,7 +39,7 @@ func TestMain(m *testing.M) { os.Exit(run(m)) }
 
 func run(m *testing.M) int {
 	if tools = os.Getenv(insideVar); tools != "" {
-		if err := loopbackUp(); err != nil {
+		if err := harness.LoopbackUp(); err != nil {
 			fmt.Fprintln(os.Stderr, "bring loopback up:", err)
 			return 1
 		}
@@ -66,39 +64,12 @@ func run(m *testing.M) int {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
-	self, err := os.Executable()
+	code, err := harness.InOwnNetwork(insideVar+"="+dir, "GOCACHE="+strings.TrimSpace(string(cache)))
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
-	inside := exec.Command(self, os.Args[1:]...)
-	inside.Env = append(os.Environ(), insideVar+"="+dir, "GOCACHE="+strings.TrimSpace(string(cache)))
-	inside.Stdin, inside.Stdout, inside.Stderr = os.Stdin, os.Stdout, os.Stderr
-	inside.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET, Pdeathsig: syscall.SIGKILL}
-	if os.Getuid() != 0 {
-		inside.SysProcAttr.Cloneflags |= syscall.CLONE_NEWUSER
-		inside.SysProcAttr.UidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getuid(), Size: 1}}
-		inside.SysProcAttr.GidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getgid(), Size: 1}}
-	}
-	if err := inside.Run(); inside.ProcessState == nil {
-		fmt.Fprintln(os.Stderr, "the tests of pages need a network namespace, for root or with user namespaces:", err)
-		return 1
-	}
-	return inside.ProcessState.ExitCode()
-}
-
-func loopbackUp() error {
-	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = unix.Close(fd) }()
-	lo, err := unix.NewIfreq("lo")
-	if err != nil {
-		return err
-	}
-	lo.SetUint16(unix.IFF_UP | unix.IFF_RUNNING)
-	return unix.IoctlIfreq(fd, unix.SIOCSIFFLAGS, lo)
+	return code
 }
 
 // TestPages runs every page.

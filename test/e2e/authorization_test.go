@@ -113,12 +113,22 @@ func startProtected(t *testing.T) *protected {
 // apply replaces the policies, and waits until Envoy has them.
 func (p *protected) apply(t *testing.T, policies ...string) {
 	t.Helper()
+	named := make(map[string]string)
+	for i, spec := range policies {
+		named[fmt.Sprint("p", i)] = spec
+	}
+	p.applyNamed(t, named)
+}
+
+// applyNamed is apply with the names of the policies.
+func (p *protected) applyNamed(t *testing.T, policies map[string]string) {
+	t.Helper()
 	p.round++
 	marker := fmt.Sprintf("round-%d", p.round)
 	text := "apiVersion: security.istio.io/v1\nkind: AuthorizationPolicy\nmetadata: {name: " + marker +
 		", namespace: sample}\nspec: {action: DENY, rules: [{from: [{source: {ipBlocks: [203.0.113.77]}}]}]}\n"
-	for i, spec := range policies {
-		text += fmt.Sprintf("---\napiVersion: security.istio.io/v1\nkind: AuthorizationPolicy\nmetadata: {name: p%d, namespace: sample}\nspec: %s\n", i, spec)
+	for _, name := range slices.Sorted(maps.Keys(policies)) {
+		text += fmt.Sprintf("---\napiVersion: security.istio.io/v1\nkind: AuthorizationPolicy\nmetadata: {name: %s, namespace: sample}\nspec: %s\n", name, policies[name])
 	}
 	replace(t, filepath.Join(p.mesh, "cluster1", "policies.yaml"), text)
 	eventually(t, "Envoy has "+marker, func() error {
@@ -247,10 +257,7 @@ var matrixRequests = []matrixRequest{
 // combinations of policies, callers and requests.
 func TestAuthorizationMatrix(t *testing.T) {
 	p := startProtected(t)
-	token := p.signer.token(t, map[string]any{"realm": map[string]any{"roles": []string{"user", "admin"}}, "aud": []string{"bank", "shop"}})
-	claims := map[string]any{
-		"iss": p.signer.issuer, "sub": "alice", "aud": []any{"bank", "shop"}, "realm": map[string]any{"roles": []any{"user", "admin"}},
-	}
+	token, claims := protectedToken(t, p), protectedClaims(p)
 	combinations, allowed := 0, 0
 	for i, specs := range matrixPolicies {
 		t.Run(fmt.Sprint(i), func(t *testing.T) {
@@ -284,6 +291,19 @@ func TestAuthorizationMatrix(t *testing.T) {
 		if !strings.HasSuffix(line, ": 0") {
 			t.Errorf("Envoy counts %s", line)
 		}
+	}
+}
+
+// protectedToken returns the token of requests that have one, and protectedClaims what the model
+// reads of it.
+func protectedToken(t *testing.T, p *protected) string {
+	t.Helper()
+	return p.signer.token(t, map[string]any{"realm": map[string]any{"roles": []string{"user", "admin"}}, "aud": []string{"bank", "shop"}})
+}
+
+func protectedClaims(p *protected) map[string]any {
+	return map[string]any{
+		"iss": p.signer.issuer, "sub": "alice", "aud": []any{"bank", "shop"}, "realm": map[string]any{"roles": []any{"user", "admin"}},
 	}
 }
 
@@ -334,14 +354,24 @@ func (r matrixRequest) model(p *protected, caller string, claims map[string]any)
 // send reports whether the request reaches the application.
 func (r matrixRequest) send(t *testing.T, p *protected, caller, token string) bool {
 	t.Helper()
+	return r.status(t, p, caller, token) == http.StatusOK
+}
+
+// status sends the request and returns the status of the answer; 0 if there is none. A connection
+// of TCP that reaches the application has the status 200.
+func (r matrixRequest) status(t *testing.T, p *protected, caller, token string) int {
+	t.Helper()
 	if r.method == "" {
-		return p.connects(t, caller, r.serverName)
+		if p.connects(t, caller, r.serverName) {
+			return http.StatusOK
+		}
+		return 0
 	}
 	lines := append([]string{r.method + " " + r.path + " HTTP/1.1", "Host: " + r.host}, r.headers...)
 	if r.token {
 		lines = append(lines, "Authorization: Bearer "+token)
 	}
-	return p.send(t, caller, r.serverName, strings.Join(lines, "\n")) == http.StatusOK
+	return p.send(t, caller, r.serverName, strings.Join(lines, "\n"))
 }
 
 // TestAuthorizationBypasses sends requests that try to get around policies. All are refused.

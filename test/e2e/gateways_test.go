@@ -185,6 +185,7 @@ type tlsCall struct {
 	port, host string
 	client     *tls.Certificate
 	modify     func(*tls.Config)
+	header     http.Header
 }
 
 // tlsAnswer is the response to a tlsCall, or an error.
@@ -216,7 +217,12 @@ func (c tlsCall) send(t *testing.T) (out tlsAnswer) {
 	out.state, out.server = &state, state.PeerCertificates[0]
 	client := dial.HTTPClientOver(&http.Transport{DialTLS: func(string, string) (net.Conn, error) { return conn, nil }}) //nolint:staticcheck // one connection
 	defer client.CloseIdleConnections()
-	resp, err := client.Get("https://" + c.host)
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://"+c.host, http.NoBody)
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header = c.header.Clone()
+	resp, err := client.Do(req)
 	if err != nil {
 		out.err = err
 		return out

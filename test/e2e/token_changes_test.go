@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -37,19 +38,23 @@ func askWith(ctx context.Context, client *http.Client, at, token string) (code i
 }
 
 // TestKeyRotation replaces the key of an issuer while requests with its tokens are served. None
-// is refused, and no listener changes. Then tokens of the old key are refused.
+// is refused, and no listener changes. Then tokens of the old key are refused. A rule with another
+// URL keeps the keys until the new ones are fetched.
 func TestKeyRotation(t *testing.T) {
 	at, serve := keyServer(t)
 	older, newer := newSigner(t, "issuer", "old", jose.ES256), newSigner(t, "issuer", "new", jose.ES256)
 	serve(keySet(t, older))
 	dir := harness.ShortDir(t)
 	mesh := helloworldMesh(t, echoServer(t))
-	replace(t, filepath.Join(mesh, "cluster1", "tokens.yaml"), fmt.Sprintf(`
+	keysAt := func(path string) {
+		replace(t, filepath.Join(mesh, "cluster1", "tokens.yaml"), fmt.Sprintf(`
 apiVersion: security.istio.io/v1
 kind: RequestAuthentication
 metadata: {name: tokens, namespace: sample}
-spec: {jwtRules: [{issuer: issuer, jwksUri: "%s/keys"}]}
-`, at))
+spec: {jwtRules: [{issuer: issuer, jwksUri: "%s%s", audiences: [shop, %q]}]}
+`, at, path, strings.TrimPrefix(path, "/")))
+	}
+	keysAt("/keys")
 	_, secure := controlPlane(t, dir, mesh, "--jwks-refresh-interval", "1s")
 	p := proxy{"helloworld-v1", "sidecar", "sample", "helloworld", "127.3.0.1", map[string]string{"app": "helloworld"}}
 	defer p.start(t, dir, secure, "ISTIO_META_INTERCEPTION_MODE=NONE")()
@@ -90,8 +95,19 @@ spec: {jwtRules: [{issuer: issuer, jwksUri: "%s/keys"}]}
 	becomes(older.token(t, nil), http.StatusUnauthorized)
 	serve("") // the last keys stay
 	becomes(newer.token(t, nil), http.StatusOK)
+	keysAt("/others") // nor are keys fetched from another URL
+	eventually(t, "Envoy has the new rule", func() error {
+		if dump := adminGet(t, admin, "/config_dump?resource=ecds_filters"); !strings.Contains(dump, `"others"`) {
+			return errors.New("it is not there")
+		}
+		return nil
+	})
+	becomes(newer.token(t, nil), http.StatusOK)
 	stop()
 	traffic.Wait()
+	serve(keySet(t, older))
+	becomes(older.token(t, nil), http.StatusOK)
+	becomes(newer.token(t, nil), http.StatusUnauthorized)
 	if sent < 100 {
 		t.Errorf("only %d requests were sent", sent)
 	}

@@ -117,7 +117,7 @@ func keyServer(t *testing.T) (at string, set func(string)) {
 	var server *httptest.Server
 	server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
-		case "/keys":
+		case "/keys", "/others":
 			_, _ = io.WriteString(w, keys.Load().(string))
 		case "/.well-known/openid-configuration":
 			fmt.Fprintf(w, `{"issuer":%q,"jwks_uri":%q}`, server.URL, server.URL+"/keys")

@@ -79,7 +79,7 @@ func extract(t *testing.T, img v1.Image, dir string) (paths []string) {
 // libraries in it, and the SBOM names all parts, whose licences are in the image.
 func TestImage(t *testing.T) {
 	root := clone(t)
-	o := options{root: root, out: "image.tar", name: "localhost/meshctl:v1"}
+	o := options{root: root, meshctl: "bin/meshctl", out: "image.tar", name: "localhost/meshctl:v1"}
 	first, err := run(o)
 	if err != nil {
 		t.Fatal(err)
@@ -96,7 +96,7 @@ func TestImage(t *testing.T) {
 	if err != nil || first != second || string(archive) != string(again) {
 		t.Errorf("%s, then %s, %v: the bytes differ: %v", first, second, err, string(archive) != string(again))
 	}
-	img, err := build(root)
+	img, err := build(root, filepath.Join(root, "bin/meshctl"))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -29,12 +29,13 @@ const user = 1337
 
 // options are the flags of the command.
 type options struct {
-	root, out, name string
+	root, meshctl, out, name string
 }
 
 func main() {
 	var o options
-	flag.StringVar(&o.root, "root", "../..", "`folder` of the clone, with bin/meshctl and .cache/envoy/envoy")
+	flag.StringVar(&o.root, "root", "../..", "`folder` of the clone, with .cache/envoy/envoy")
+	flag.StringVar(&o.meshctl, "meshctl", "bin/meshctl", "`program` to put into the image, relative to -root")
 	flag.StringVar(&o.out, "out", "bin/image.tar", "`file` to write, relative to -root")
 	flag.StringVar(&o.name, "name", "localhost/meshctl:latest", "`name` of the image")
 	flag.Parse()
@@ -52,7 +53,7 @@ func run(o options) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("-name: %w", err)
 	}
-	img, err := build(o.root)
+	img, err := build(o.root, o.below(o.meshctl))
 	if err != nil {
 		return "", err
 	}
@@ -60,12 +61,20 @@ func run(o options) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	return o.name + "@" + digest.String(), writeArchive(filepath.Join(o.root, o.out), o.name, ref.TagStr(), img)
+	return o.name + "@" + digest.String(), writeArchive(o.below(o.out), o.name, ref.TagStr(), img)
+}
+
+// below returns a path, which is relative to -root if it is not absolute.
+func (o *options) below(path string) string {
+	if filepath.IsAbs(path) {
+		return path
+	}
+	return filepath.Join(o.root, path)
 }
 
 // build returns the image. Its layers are ordered from the part that changes least.
-func build(root string) (v1.Image, error) {
-	meshctl, envoy := filepath.Join(root, "bin/meshctl"), filepath.Join(root, ".cache/envoy/envoy")
+func build(root, meshctl string) (v1.Image, error) {
+	envoy := filepath.Join(root, ".cache/envoy/envoy")
 	libraries, err := librariesOf(envoy)
 	if err != nil {
 		return nil, err

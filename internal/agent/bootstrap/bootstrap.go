@@ -76,6 +76,9 @@ type Config struct {
 	// CountConnections keeps the number of connections of each listener.
 	CountConnections bool
 	RuntimeValues    map[string]string
+	// OutlierLog is the path of the file to which Envoy logs the hosts that it ejects, empty for
+	// none.
+	OutlierLog string
 }
 
 // Server is a TLS server with the DNS name that its certificate must hold.
@@ -174,6 +177,11 @@ func build(c Config) (*bootstrapv3.Bootstrap, error) {
 			},
 		},
 		DeferredStatOptions: &bootstrapv3.Bootstrap_DeferredStatOptions{EnableDeferredCreationStats: true},
+	}
+	if c.OutlierLog != "" {
+		b.ClusterManager = &bootstrapv3.ClusterManager{
+			OutlierDetection: &bootstrapv3.ClusterManager_OutlierDetection{EventLogPath: c.OutlierLog},
+		}
 	}
 	return b, p.err
 }

@@ -102,7 +102,7 @@ type Flags struct {
 	DNSForwardParallel                              string // a boolean
 	GRPCBootstrap, OutputCerts                      string
 	DrainDuration, TerminationDrainDuration         *time.Duration
-	LogLevel                                        string
+	LogLevel, OutlierLog                            string
 	STSPort                                         int
 	STSEndpoint, STSRootCA, STSFile                 string
 }

@@ -116,6 +116,10 @@ func TestPrecedence(t *testing.T) {
 			func(c Config) any { return text(c.Metadata["INTERCEPTION_MODE"]) },
 			[4]any{nil, "NONE", "TPROXY", ""},
 		},
+		"outlier log": {
+			Flags{OutlierLog: "f"}, "ISTIO_META_OUTLIER_LOG_PATH=e", "proxyMetadata: {ISTIO_META_OUTLIER_LOG_PATH: p}",
+			func(c Config) any { return c.OutlierLog + text(c.Metadata["OUTLIER_LOG_PATH"]) }, [4]any{"ff", "ee", "pp", ""},
+		},
 		"node cluster": {
 			Flags{},
 			"ISTIO_META_WORKLOAD_NAME=e", "serviceCluster: p", func(c Config) any { return c.NodeCluster },

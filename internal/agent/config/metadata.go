@@ -55,6 +55,7 @@ func (r *resolver) nodeMetadata(cfg *Config, pc *meshv1alpha1.ProxyConfig, podLa
 	}
 	overlay("CLUSTER_ID", "cluster-id", r.flags.ClusterID)
 	overlay("NETWORK", "network", r.flags.Network)
+	overlay("OUTLIER_LOG_PATH", "outlier-log-path", r.flags.OutlierLog)
 	setDefault := func(key, value string, known bool) {
 		if _, ok := given[key]; !ok && known {
 			given[key] = value
@@ -78,6 +79,7 @@ func (r *resolver) nodeMetadata(cfg *Config, pc *meshv1alpha1.ProxyConfig, podLa
 	}
 	maps.Copy(given, known)
 	cfg.Metadata = given
+	cfg.OutlierLog, _ = given["OUTLIER_LOG_PATH"].(string)
 	cfg.NodeCluster = nodeCluster(cfg, pc.GetServiceCluster(), labels)
 }
 

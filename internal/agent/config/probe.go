@@ -53,7 +53,7 @@ func (r *resolver) probe(cfg *Config, p *networkingv1alpha3.ReadinessProbe) {
 		Check:            r.applicationCheck(cfg.Node.IP, p),
 	}
 	if cfg.Metadata["WORKLOAD_ENTRY"] == nil && cfg.Metadata["AUTO_REGISTER_GROUP"] == nil {
-		r.warnf("PROXY_CONFIG: readinessProbe has no effect without ISTIO_META_WORKLOAD_ENTRY, which names the WorkloadEntry whose health it is")
+		r.warnf("PROXY_CONFIG: readinessProbe has no effect without ISTIO_META_WORKLOAD_ENTRY or ISTIO_META_AUTO_REGISTER_GROUP, which name the WorkloadEntry whose health it is")
 		return
 	}
 	cfg.Probe = made

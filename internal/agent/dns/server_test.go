@@ -148,7 +148,7 @@ func listenBoth(t *testing.T, at string) (net.PacketConn, net.Listener) {
 		if err == nil {
 			return udp, tcp
 		}
-		udp.Close()
+		_ = udp.Close()
 		if tries == 0 || !errors.Is(err, syscall.EADDRINUSE) {
 			t.Fatal(err)
 		}

@@ -69,7 +69,7 @@ func newFleet(t *testing.T, seed uint64) *fleet {
 	f.disk = &faulty{Storage: quickDisk{}}
 	f.dir.Storage = f.disk
 	var err error
-	if f.key, err = certs.GenerateKey(certs.Ed25519); err != nil {
+	if f.key, err = certs.GenerateKey(certs.ECDSAP256); err != nil {
 		t.Fatal(err)
 	}
 	for _, name := range names {
@@ -232,6 +232,7 @@ func earlier(a, b time.Time) time.Time {
 // times, and steps are interrupted and undone. Every proxy with a certificate always
 // verifies every other one.
 func TestNoHandshakeEverFails(t *testing.T) {
+	t.Parallel()
 	reached := map[Phase]int{}
 	shakes := 0
 	fleets := *seeds
@@ -264,6 +265,7 @@ func TestNoHandshakeEverFails(t *testing.T) {
 // TestEachGateIsNeeded: without the gate of a step, some handshake fails, so
 // TestNoHandshakeEverFails would find a missing gate.
 func TestEachGateIsNeeded(t *testing.T) {
+	t.Parallel()
 	if testing.Short() {
 		t.Skip("tests a test")
 	}

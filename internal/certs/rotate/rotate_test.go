@@ -31,7 +31,7 @@ const year = 365 * 24 * time.Hour
 // makeCAs makes a root and the CAs of clusters in a directory.
 func makeCAs(t testing.TB, dir string, now time.Time, clusters ...mesh.ClusterID) *certs.Authority {
 	t.Helper()
-	root, err := certs.NewRoot(certs.CASpec{Algorithm: certs.Ed25519, Organization: "meshctl", CommonName: "Root CA", TTL: 10 * year}, now, rand.Reader)
+	root, err := certs.NewRoot(certs.CASpec{Algorithm: certs.ECDSAP256, Organization: "meshctl", CommonName: "Root CA", TTL: 10 * year}, now, rand.Reader)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -44,7 +44,7 @@ func makeCAs(t testing.TB, dir string, now time.Time, clusters ...mesh.ClusterID
 	set, err := store.RootFiles(root)
 	write(dir, set, err)
 	for _, c := range clusters {
-		a, err := root.NewIntermediate(c, certs.CASpec{Algorithm: certs.Ed25519, Organization: "meshctl", CommonName: "Intermediate CA", TTL: 10 * year}, now, rand.Reader)
+		a, err := root.NewIntermediate(c, certs.CASpec{Algorithm: certs.ECDSAP256, Organization: "meshctl", CommonName: "Intermediate CA", TTL: 10 * year}, now, rand.Reader)
 		if err != nil {
 			t.Fatal(err)
 		}

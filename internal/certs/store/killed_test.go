@@ -56,13 +56,25 @@ func replaceAll(dir string) error {
 	return err
 }
 
-// TestKilled: a writer that is killed at any moment leaves every directory consistent.
+// TestKilled: a writer that is killed at any moment leaves every directory consistent. Writers
+// of several directories run at a time, as they mostly wait for the disk.
 func TestKilled(t *testing.T) {
-	dir := t.TempDir()
-	kills := 200
+	kills := 50
 	if testing.Short() {
-		kills = 6
+		kills = 2
 	}
+	for i := range 4 {
+		t.Run(fmt.Sprint(i), func(t *testing.T) {
+			t.Parallel()
+			killWriters(t, kills)
+		})
+	}
+}
+
+// killWriters kills a number of writers of one directory, one after the other.
+func killWriters(t *testing.T, kills int) {
+	t.Helper()
+	dir := t.TempDir()
 	exe, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)

@@ -24,6 +24,9 @@ func Run(ctx context.Context, env *cli.Env, args []string) int {
 	return cli.Run(ctx, env, args, groups()...)
 }
 
+// Root returns the root command, for the manual pages.
+func Root(env *cli.Env) *cobra.Command { return cli.NewRoot(env, groups()...) }
+
 // groups lists the commands, one a line, in the order of the help.
 func groups() []cli.Group {
 	return []cli.Group{

@@ -20,7 +20,9 @@ import (
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	statuspb "google.golang.org/genproto/googleapis/rpc/status"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
@@ -31,7 +33,7 @@ import (
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
 
-// storyProxy is the program `proxy` of stories: a real xDS client that accepts everything,
+// storyProxy is the program `proxy` of stories: a real xDS client that accepts what it gets,
 // and serves its configuration in the format of Envoy's dump.
 func storyProxy() {
 	p := proxyOfStory{held: map[string][]*anypb.Any{}}
@@ -40,6 +42,7 @@ func storyProxy() {
 	id := flag.String("id", "", "node id")
 	cluster := flag.String("cluster", "", "cluster id")
 	flag.BoolVar(&p.stuck, "stuck", false, "accept changes and keep what was held before them")
+	flag.StringVar(&p.refuse, "refuse", "", "refuse listeners with this `reason`")
 	flag.BoolVar(&p.agent, "agent", false, "open a second stream, as the agent of a virtual machine does")
 	flag.Parse()
 	p.node = &corev3.Node{Id: *id}
@@ -59,6 +62,7 @@ func storyProxy() {
 type proxyOfStory struct {
 	node         *corev3.Node
 	stuck, agent bool
+	refuse       string
 
 	mu   sync.Mutex
 	held map[string][]*anypb.Any // by type URL
@@ -102,6 +106,13 @@ func (p *proxyOfStory) follow(ctx context.Context, address string) error {
 		if r.GetTypeUrl() == xdswire.RouteType {
 			answer.ResourceNames = routes.GetResourceNames()
 			routes = answer
+		}
+		if p.refuse != "" && r.GetTypeUrl() == xdswire.ListenerType {
+			answer.VersionInfo, answer.ErrorDetail = "", &statuspb.Status{Code: int32(codes.InvalidArgument), Message: p.refuse}
+			if err := stream.Send(answer); err != nil {
+				return err
+			}
+			continue
 		}
 		p.take(r, routes.GetResourceNames())
 		if err := stream.Send(answer); err != nil {

@@ -54,8 +54,8 @@ CronJobs, also in Lists. All other documents stay as they are. The webhook of me
 serve makes the same changes.
 
 The settings come from the ConfigMaps istio and istio-sidecar-injector of the cluster, and
-from its ProxyConfigs. With --meshConfigFile, --valuesFile or --injectConfigFile they come from files alone, and
-with --offline no cluster is read.
+from its ProxyConfigs. With --meshConfigFile, --valuesFile or --injectConfigFile they come
+from files alone, and with --offline no cluster is read.
 
 A pod stays as it is if it uses the network of its node, is injected already, or has the
 label sidecar.istio.io/inject: "false"; the reason goes to standard error. Invalid

@@ -31,7 +31,8 @@ func NewUninstall(env *cli.Env) *cobra.Command {
 		Short: "Delete an installation from a cluster",
 		Long: `Delete the objects that meshctl install made, by their label meshctl.io/installation.
 With the last installation of the cluster, the command also deletes what control planes
-wrote, and CustomResourceDefinitions and namespaces that install made.
+wrote, service accounts of multicluster link without tokens, and
+CustomResourceDefinitions and namespaces that install made.
 
 It never deletes objects of others: it keeps a CustomResourceDefinition that has
 objects, and a namespace that has objects of others, such as the Secret with the signing

@@ -126,6 +126,7 @@ func (o *agentOptions) bind(fs *pflag.FlagSet) {
 	optionalDuration(fs, &f.DrainDuration, "drain-duration", "Drain a changed listener for this `duration` (drainDuration, default 45s)")
 	optionalDuration(fs, &f.TerminationDrainDuration, "termination-drain-duration",
 		"Drain connections for this `duration` before the end (terminationDrainDuration, default 5s)")
+	fs.StringVar(&f.OutlierLog, "outlier-log-path", "", "`File` to which Envoy logs the hosts that it ejects (ISTIO_META_OUTLIER_LOG_PATH, default none)")
 	fs.IntVar(&f.STSPort, "sts-port", 0, "`Port`, on loopback, at which tokens are exchanged (STS_PORT, default none)")
 	fs.StringVar(&f.STSEndpoint, "sts-endpoint", "", "`URL` of the OAuth token endpoint that exchanges tokens (STS_TOKEN_ENDPOINT)")
 	fs.StringVar(&f.STSRootCA, "sts-root-ca", "", "PEM `file` with the roots of --sts-endpoint (STS_ROOT_CA, default the roots of the system)")

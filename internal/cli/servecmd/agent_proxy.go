@@ -13,7 +13,7 @@ import (
 // unusedIstioFlags are flags of Istio's agent without effect.
 var unusedIstioFlags = []string{
 	"log_as_json", "log_caller", "log_output_level", "log_rotate", "log_stacktrace_level", "log_target",
-	"outlierLogPath", "profiling", "stsPort", "templateFile", "tokenManagerPlugin",
+	"profiling", "stsPort", "templateFile", "tokenManagerPlugin",
 }
 
 // unusedFlag is the annotation of flags without effect.
@@ -51,6 +51,7 @@ names flags that have no effect.`,
 	fs.StringVar(&o.flags.LogLevel, "proxyLogLevel", "", "Log `level` of Envoy, as --proxy-log-level")
 	fs.StringVar(&components, "proxyComponentLogLevel", "", "Log `levels` of components of Envoy, such as misc:error")
 	fs.StringVar(&o.flags.ServiceCluster, "serviceCluster", "", "`Name` by which telemetry groups proxies (serviceCluster)")
+	fs.StringVar(&o.flags.OutlierLog, "outlierLogPath", "", "`File` for the log of ejected hosts, as --outlier-log-path")
 	for _, name := range unusedIstioFlags {
 		fs.String(name, "", "Has no effect")
 		f := fs.Lookup(name)

@@ -57,6 +57,7 @@ type workloadConfigureOptions struct {
 	cluster, trustDomain string
 	discovery, address   string
 	entry, roots, token  string
+	autoRegister         bool
 	tokenTTL             time.Duration
 }
 
@@ -90,6 +91,8 @@ istio-ca-root-cert of the namespace, and a new token of the service account. Wit
 	fs.StringVar(&o.discovery, "discovery-address", agentconfig.DefaultDiscovery, "`name:port` of the control plane; its certificate contains the name")
 	fs.StringVar(&o.address, "ingress-ip", "", "IP `address` at which the machine reaches the control plane (default by DNS)")
 	fs.StringVar(&o.entry, "workload-entry", "", "`Name` of the WorkloadEntry of the machine")
+	fs.BoolVar(&o.autoRegister, "autoregister", false, "Let the control plane write the WorkloadEntry when the machine joins")
+	cmd.MarkFlagsMutuallyExclusive("workload-entry", "autoregister")
 	fs.StringVar(&o.roots, "root-ca", "", "PEM `file` with the roots of the mesh (default from the cluster)")
 	fs.StringVar(&o.token, "token-file", "", "`File` with the token of the service account (default a new token from the cluster)")
 	cli.WaitVar(fs, &o.tokenTTL, "token-ttl", time.Hour, "Life of a new token, a `duration` from 10m. The machine needs it once")
@@ -110,7 +113,7 @@ func (o *workloadConfigureOptions) run(ctx context.Context, env *cli.Env) error 
 	if err != nil {
 		return err
 	}
-	in := workload.Input{Cluster: mesh.ClusterID(o.cluster), Discovery: o.discovery, TrustDomain: o.trustDomain, Entry: o.entry}
+	in := workload.Input{Cluster: mesh.ClusterID(o.cluster), Discovery: o.discovery, TrustDomain: o.trustDomain, Entry: o.entry, AutoRegister: o.autoRegister}
 	if o.address != "" {
 		if in.Address, err = netip.ParseAddr(o.address); err != nil {
 			return cli.Usagef("--ingress-ip: %w", err)

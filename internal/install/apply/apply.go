@@ -6,6 +6,7 @@
 package apply
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -148,10 +149,10 @@ func (s *step) leaveFailurePolicy() {
 
 // claim decides whether the installation may write an object that exists.
 func (s *step) claim(v *install.Values) error {
-	owner, want := s.have.GetLabels()[install.LabelInstallation], s.want.GetLabels()[install.LabelInstallation]
+	labels := s.have.GetLabels()
+	owner, want := labels[install.LabelInstallation], s.want.GetLabels()[install.LabelInstallation]
+	manager := labels[install.LabelManagedBy]
 	switch {
-	case s.want.GetKind() == "ValidatingWebhookConfiguration" && owner == want:
-		s.leaveFailurePolicy()
 	case s.want.GetKind() == "Namespace":
 		if owner == "" {
 			labels := s.want.GetLabels()
@@ -159,10 +160,14 @@ func (s *step) claim(v *install.Values) error {
 			s.want.SetLabels(labels)
 		}
 		return sameNetwork(s.have, s.want)
-	case want == install.Shared && owner == "":
+	case want == install.Shared && (owner == "" || manager != install.ManagedBy):
 		s.keep = "it is not meshctl's"
+	case owner != "" && manager != install.ManagedBy:
+		return fmt.Errorf("%s exists and is managed by %s", install.Ref(s.want), cmp.Or(manager, "another program"))
 	case want == install.Shared && s.want.GetKind() == "ConfigMap" && v.Revision != "":
 		s.keep = "all revisions share it"
+	case s.want.GetKind() == "ValidatingWebhookConfiguration" && owner == want:
+		s.leaveFailurePolicy()
 	case owner != want:
 		return fmt.Errorf("%s exists and is not of installation %s", install.Ref(s.want), want)
 	}
@@ -182,7 +187,7 @@ func sameNetwork(have, want *unstructured.Unstructured) error {
 }
 
 // owned returns the objects of the installation that are not in objects, in the order to
-// delete.
+// delete. Objects of Helm charts are Helm's.
 func (c *Cluster) owned(ctx context.Context, installation string, objects []*unstructured.Unstructured) ([]*unstructured.Unstructured, error) {
 	wanted := map[string]bool{}
 	for _, o := range objects {
@@ -190,7 +195,7 @@ func (c *Cluster) owned(ctx context.Context, installation string, objects []*uns
 	}
 	var out []*unstructured.Unstructured
 	for _, kind := range install.Kinds() {
-		items, err := c.API.ListAny(ctx, kind, "", install.LabelInstallation+"="+installation, maxListed)
+		items, err := c.API.ListAny(ctx, kind, "", install.LabelInstallation+"="+installation+","+install.LabelManagedBy+"="+install.ManagedBy, maxListed)
 		if err != nil {
 			return nil, fmt.Errorf("%s: list %s: %w", c.Name, kind.Kind, err)
 		}

@@ -7,8 +7,11 @@ import (
 	"testing"
 	"time"
 
+	"sigs.k8s.io/yaml"
+
 	"github.com/meshctl/meshctl/internal/install"
 	"github.com/meshctl/meshctl/internal/kube"
+	"github.com/meshctl/meshctl/internal/remotesecret/create"
 	kubetest "github.com/meshctl/meshctl/test/kube"
 )
 
@@ -147,7 +150,16 @@ func TestInstall(t *testing.T) {
 {apiVersion: v1, kind: ConfigMap, metadata: {name: istio-ca-root-cert, labels: {istio.io/config: "true"}}}
 ---
 {apiVersion: coordination.k8s.io/v1, kind: Lease, metadata: {name: meshctl-writer, namespace: istio-system}}`)
+	for _, o := range (create.Scope{}).Objects(create.Account{Namespace: "istio-system", Name: "reader"}) {
+		text, err := yaml.Marshal(o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		l.Apply(t, string(text))
+	}
+	l.Apply(t, "{apiVersion: v1, kind: Secret, metadata: {name: reader-istio-remote-secret-token, namespace: istio-system}}")
 	l.uninstall(t, "meshctl")
+	l.reported(t, "kept ServiceAccount istio-system/reader and its roles")
 	l.reported(t, "kept CustomResourceDefinition virtualservices.networking.istio.io: there are objects, such as VirtualService default/mine")
 	l.reported(t, "kept Namespace istio-system: it has other objects, such as Secret istio-system/cacerts")
 	l.reported(t, "deleted ConfigMap default/istio-ca-root-cert")
@@ -156,8 +168,10 @@ func TestInstall(t *testing.T) {
 		t.Errorf("left:\n%s", l.objects(t, ""))
 	}
 	l.Kubectl(t, "", "delete", "virtualservice/mine")
-	l.Kubectl(t, "", "delete", "secret/cacerts", "-n", "istio-system")
+	l.Kubectl(t, "", "delete", "secret/cacerts", "secret/reader-istio-remote-secret-token", "-n", "istio-system")
 	l.uninstall(t, "meshctl")
+	l.reported(t, "deleted ClusterRole meshctl-reader-istio-system-reader")
+	l.reported(t, "deleted ServiceAccount istio-system/reader")
 	for deadline := time.Now().Add(time.Minute); l.objects(t, "") != ""; time.Sleep(100 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatalf("left:\n%s", l.objects(t, ""))
@@ -201,7 +215,26 @@ func TestInstallOfOthers(t *testing.T) {
 	}
 }
 
-// TestWaitNames: the wait ends with the reason why a Deployment is not available.
+// TestHelm: objects that Helm manages are neither changed nor deleted.
+func TestHelm(t *testing.T) {
+	t.Parallel()
+	l := start(t)
+	l.install(t, values())
+	l.Kubectl(t, "", "label", "services", "istiod", "-n", "istio-system", "--overwrite", "app.kubernetes.io/managed-by=Helm")
+	if _, _, err := l.cluster.Install(t.Context(), values(), l.options()); err == nil || !strings.Contains(err.Error(), "Service istio-system/istiod exists and is managed by Helm") {
+		t.Errorf("install over Helm's objects: %v", err)
+	}
+	l.uninstall(t, "meshctl")
+	if left := l.objects(t, "=meshctl"); !strings.HasPrefix(left, "Service istio-system/istiod ") || strings.Count(left, "\n") != 1 {
+		t.Errorf("left:\n%s", left)
+	}
+	if _, err := l.cluster.Uninstall(t.Context(), []string{"meshctl"}, "istio-system", l.options()); err == nil || !strings.Contains(err.Error(), "helm uninstall") {
+		t.Errorf("uninstall of Helm's objects: %v", err)
+	}
+}
+
+// TestWaitNames: the wait reports the reason why a Deployment is not available, and ends
+// with it.
 func TestWaitNames(t *testing.T) {
 	t.Parallel()
 	l := start(t)
@@ -210,11 +243,12 @@ func TestWaitNames(t *testing.T) {
 spec: {containers: [{name: discovery, image: a}]},
 status: {containerStatuses: [{name: discovery, image: a, imageID: "", ready: false, restartCount: 0, state: {waiting: {reason: ImagePullBackOff, message: no such image}}}]}}`)
 	options := l.options()
-	options.Wait = time.Second
+	options.Wait = quiet + time.Second
 	_, _, err := l.cluster.Install(t.Context(), values(), options)
-	const want = "context test: after 1s Deployment istio-system/istiod is not available: 0 of 1 replicas are available; " +
+	const want = "context test: after 11s Deployment istio-system/istiod is not available: 0 of 1 replicas are available; " +
 		"pod istiod-0: container discovery: ImagePullBackOff: no such image"
 	if err == nil || err.Error() != want {
 		t.Errorf("%v, want %s", err, want)
 	}
+	l.reported(t, "waiting for Deployment istio-system/istiod: 0 of 1 replicas are available; pod istiod-0: container discovery: ImagePullBackOff")
 }

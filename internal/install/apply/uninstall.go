@@ -34,9 +34,10 @@ func (c *Cluster) Installations(ctx context.Context) ([]string, error) {
 }
 
 // Uninstall deletes the objects of installations. With the last installation of the
-// cluster it also deletes what all share and what the control plane wrote. It keeps
-// CustomResourceDefinitions that have objects, and namespaces with objects of others. It
-// returns the number of deleted objects.
+// cluster it also deletes what all share, what the control plane wrote, and the unused
+// accounts by which other clusters read this one. It keeps CustomResourceDefinitions that
+// have objects, and namespaces with objects of others. It returns the number of deleted
+// objects.
 func (c *Cluster) Uninstall(ctx context.Context, installations []string, namespace string, o Options) (Result, error) {
 	var r Result
 	all, err := c.Installations(ctx)
@@ -47,6 +48,9 @@ func (c *Cluster) Uninstall(ctx context.Context, installations []string, namespa
 		objects, err := c.owned(ctx, name, nil)
 		if err != nil {
 			return r, err
+		}
+		if len(objects) == 0 && slices.Contains(all, name) {
+			return r, fmt.Errorf("%s: meshctl did not make installation %s: remove it with helm uninstall", c.Name, name)
 		}
 		if err := c.remove(ctx, objects, o, &r); err != nil {
 			return r, err
@@ -97,12 +101,14 @@ func (c *Cluster) removeShared(ctx context.Context, namespace string, o Options,
 			return fmt.Errorf("%s: after %s %s; run the command again when it has ended", c.Name, podsEnd, reason)
 		}
 	}
-	written, err := c.written(ctx, namespace)
-	if err != nil {
-		return err
-	}
-	if err := c.remove(ctx, written, o, r); err != nil {
-		return err
+	for _, find := range []func(context.Context, string, Options) ([]*unstructured.Unstructured, error){c.written, c.readers} {
+		found, err := find(ctx, namespace, o)
+		if err != nil {
+			return err
+		}
+		if err := c.remove(ctx, found, o, r); err != nil {
+			return err
+		}
 	}
 	shared, err := c.owned(ctx, install.Shared, nil)
 	if err != nil {
@@ -132,7 +138,7 @@ var (
 
 // written returns the objects that control planes wrote: the roots of the mesh in every
 // namespace, and their Leases.
-func (c *Cluster) written(ctx context.Context, namespace string) ([]*unstructured.Unstructured, error) {
+func (c *Cluster) written(ctx context.Context, namespace string, _ Options) ([]*unstructured.Unstructured, error) {
 	var out []*unstructured.Unstructured
 	add := func(kind schema.GroupVersionKind, namespace, selector string, want func(name string) bool) error {
 		items, err := c.API.ListAny(ctx, kind, namespace, selector, maxListed)

@@ -16,13 +16,25 @@ import (
 // pollInterval is the time between two reads of what Wait waits for.
 const pollInterval = 500 * time.Millisecond
 
+// quiet is the time without a report after which wait reports what is missing. Most
+// Deployments are available earlier.
+const quiet = 10 * time.Second
+
 // wait waits until the Deployments are available.
 func (c *Cluster) wait(ctx context.Context, deployments []*unstructured.Unstructured, o Options) error {
 	if o.Wait == 0 {
 		return nil
 	}
 	for _, d := range deployments {
-		reason, err := c.until(ctx, o.Wait, func() (string, error) { return c.unavailable(ctx, d) })
+		reported, at := "", time.Now()
+		reason, err := c.until(ctx, o.Wait, func() (string, error) {
+			reason, err := c.unavailable(ctx, d)
+			if reason != "" && reason != reported && time.Since(at) >= quiet {
+				reported, at = reason, time.Now()
+				o.Say("waiting for %s: %s", install.Ref(d), reason)
+			}
+			return reason, err
+		})
 		if err != nil {
 			return err
 		}

@@ -78,8 +78,18 @@ func AccountOf(c *remotesecret.Cluster) (Account, error) {
 	return Account{Namespace: namespace, Name: name}, nil
 }
 
+// SelectOwn selects the roles, bindings and Secrets that meshctl makes for readers.
+const SelectOwn = labelManagedBy + "=" + managedBy
+
 // roleName is the name of all roles and bindings of the account.
 func (a Account) roleName() string { return "meshctl-reader-" + a.Namespace + "-" + a.Name }
+
+// ReaderOf returns the account in a namespace to which a role or binding of that name
+// belongs.
+func ReaderOf(role, namespace string) (Account, bool) {
+	name, ok := strings.CutPrefix(role, Account{Namespace: namespace}.roleName())
+	return Account{Namespace: namespace, Name: name}, ok && name != ""
+}
 
 func (s Scope) roleName(a Account) string {
 	if s.Serve {
@@ -168,6 +178,10 @@ func serveGrants(a Account) []grant {
 		{
 			metav1.NamespaceAll, ruleFor("networking.istio.io", "workloadentries/status", "patch"),
 			"the health of virtual machines is known to the control plane alone that their proxies talk to",
+		},
+		{
+			metav1.NamespaceAll, ruleFor("networking.istio.io", "workloadentries", "create", "patch", "delete"),
+			"machines that name a WorkloadGroup are not registered",
 		},
 		{
 			metav1.NamespaceAll, ruleFor("networking.istio.io", "serviceentries/status", "patch"),

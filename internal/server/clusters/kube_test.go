@@ -144,14 +144,14 @@ func TestOnlyLabelledSecrets(t *testing.T) {
 	}
 }
 
-// TestRotationAtRealServers: no snapshot lacks an endpoint during 200 changes of the
+// TestRotationAtRealServers: no snapshot lacks an endpoint during 100 changes of the
 // credential.
 func TestRotationAtRealServers(t *testing.T) {
 	t.Parallel()
 	r := startReal(t)
 	remote := testkube.Shared(t, "remote")
 	helloIn(t, remote, r.sample, "10.2.0.1", "10.2.0.2")
-	for i := range 200 {
+	for i := range 100 {
 		text := kubeconfig(remote, i)
 		c := remotesecret.DecodeKubeconfig("", []byte(text))
 		if c.Err != nil {
@@ -171,7 +171,7 @@ func TestRotationAtRealServers(t *testing.T) {
 }
 
 // TestNothingLeaksAtRealServers: no connections, files or goroutines are left after a real
-// cluster was added and removed 500 times.
+// cluster was added and removed 150 times.
 func TestNothingLeaksAtRealServers(t *testing.T) {
 	r := startReal(t)
 	remote := testkube.Shared(t, "remote")
@@ -186,7 +186,7 @@ func TestNothingLeaksAtRealServers(t *testing.T) {
 	}
 	cycle(0)
 	files, goroutines := openFiles(t), runtime.NumGoroutine()
-	for i := range 500 {
+	for i := range 150 {
 		cycle(i + 1)
 	}
 	r.until("everything is closed", func() bool {

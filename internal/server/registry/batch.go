@@ -131,6 +131,9 @@ func (b *batch) into(s *state) []snapshot.Cause {
 		cause(snapshot.Cause{Key: snapshot.Key{Kind: snapshot.KindWorkloadEntry, Cluster: k.Cluster, Namespace: k.Namespace, Name: k.Name}})
 	}
 	for k, e := range b.events {
+		if k.Kind == snapshot.KindRequestAuthentication {
+			s.keepKeys(e)
+		}
 		s.apply(e)
 		c := snapshot.Cause{Key: k, Gone: e.Object == nil}
 		if e.Object != nil {

@@ -1,6 +1,7 @@
 package registry
 
 import (
+	"cmp"
 	"maps"
 	"slices"
 	"time"
@@ -44,9 +45,8 @@ func (t *tables) wantedKeys(r *derive.Reads) []snapshot.WantedKeys {
 // keySources iterates over the sources of the key sets of a RequestAuthentication, with the
 // timeouts of their rules.
 func keySources(p snapshot.Policy) func(func(snapshot.KeySource, time.Duration) bool) {
-	spec, _ := p.Content().(*securityv1beta1.RequestAuthentication)
 	return func(yield func(snapshot.KeySource, time.Duration) bool) {
-		for _, rule := range spec.GetJwtRules() {
+		for _, rule := range tokenRules(p) {
 			timeout := keyTimeout
 			if d := rule.GetTimeout(); d != nil {
 				timeout = d.AsDuration()
@@ -58,28 +58,110 @@ func keySources(p snapshot.Policy) func(func(snapshot.KeySource, time.Duration) 
 	}
 }
 
-// keySetsOf returns the fetched key sets of RequestAuthentications.
-func (t *tables) keySetsOf(r *derive.Reads, policies []snapshot.Policy) map[snapshot.KeySource]string {
-	var out map[snapshot.KeySource]string
+// tokenRules returns the rules of a RequestAuthentication, which may be nil.
+func tokenRules(p snapshot.Policy) []*securityv1beta1.JWTRule {
+	if p == nil {
+		return nil
+	}
+	spec, _ := p.Content().(*securityv1beta1.RequestAuthentication)
+	return spec.GetJwtRules()
+}
+
+// keySetsOf returns the fetched and the kept key sets of RequestAuthentications in a namespace.
+func (t *tables) keySetsOf(r *derive.Reads, policies []snapshot.Policy) (fetched map[snapshot.KeySource]string, kept map[snapshot.KeptKeys]string) {
 	for _, p := range policies {
-		for source := range keySources(p) {
-			keys, ok := t.keySets.Get(r, source)
+		meta := p.Key()
+		for _, rule := range tokenRules(p) {
+			source, ok := snapshot.KeySourceOf(rule)
 			if !ok {
 				continue
 			}
-			if out == nil {
-				out = make(map[snapshot.KeySource]string)
+			if keys, ok := t.keySets.Get(r, source); ok {
+				if fetched == nil {
+					fetched = make(map[snapshot.KeySource]string)
+				}
+				fetched[source] = keys
+				continue
 			}
-			out[source] = keys
+			k := snapshot.KeptKeys{Policy: meta.Name, Issuer: rule.GetIssuer(), Source: source}
+			if keys, ok := t.keptKeys.Get(r, keptKeys{meta.Namespace, k}); ok {
+				if kept == nil {
+					kept = make(map[snapshot.KeptKeys]string)
+				}
+				kept[k] = keys
+			}
 		}
 	}
-	return out
+	return fetched, kept
+}
+
+// keptKeys names kept keys of a namespace.
+type keptKeys struct {
+	namespace string
+	snapshot.KeptKeys
+}
+
+func (k keptKeys) compare(other keptKeys) int {
+	return cmp.Or(
+		cmp.Compare(k.namespace, other.namespace), cmp.Compare(k.Policy, other.Policy),
+		cmp.Compare(k.Issuer, other.Issuer), k.Source.Compare(other.Source),
+	)
+}
+
+// keepKeys keeps the keys of the rules that an event changes, for the rules of the same issuer
+// whose new key sets are not fetched yet. A deleted object keeps none.
+func (s *state) keepKeys(e snapshot.Event) {
+	if e.Key.Cluster != s.cfg.Local {
+		return
+	}
+	old, _ := s.requestAuthentications.Get(nil, keyOf(e.Key))
+	now, _ := e.Object.(snapshot.Policy)
+	keep := make(map[keptKeys]string)
+	for _, rule := range tokenRules(now) {
+		source, ok := snapshot.KeySourceOf(rule)
+		if !ok {
+			continue
+		}
+		if _, ok := s.keySets.Get(nil, source); ok {
+			continue
+		}
+		for _, before := range tokenRules(old) {
+			if keys := s.keysOf(e.Key, before); keys != "" && before.GetIssuer() == rule.GetIssuer() {
+				keep[keptKeys{e.Key.Namespace, snapshot.KeptKeys{Policy: e.Key.Name, Issuer: rule.GetIssuer(), Source: source}}] = keys
+				break
+			}
+		}
+	}
+	for k := range s.keptKeys.All() {
+		if k.namespace == e.Key.Namespace && k.Policy == e.Key.Name {
+			s.keptKeys.Delete(k)
+		}
+	}
+	for k, keys := range keep {
+		s.keptKeys.Set(k, keys)
+	}
+}
+
+// keysOf returns the keys that a rule of an object has, or "".
+func (s *state) keysOf(object snapshot.Key, rule *securityv1beta1.JWTRule) string {
+	source, ok := snapshot.KeySourceOf(rule)
+	if !ok {
+		return rule.GetJwks()
+	}
+	fetched, _ := s.keySets.Get(nil, source)
+	kept, _ := s.keptKeys.Get(nil, keptKeys{object.Namespace, snapshot.KeptKeys{Policy: object.Name, Issuer: rule.GetIssuer(), Source: source}})
+	return cmp.Or(fetched, kept)
 }
 
 // setKeySets sets all fetched key sets.
 func (s *state) setKeySets(of map[snapshot.KeySource]string) {
 	s.fetched = true
 	replaceAll(s.keySets, of)
+	for k := range s.keptKeys.All() {
+		if _, ok := of[k.Source]; ok {
+			s.keptKeys.Delete(k)
+		}
+	}
 }
 
 // replaceAll makes the entries of a map all entries of an input table.

@@ -29,7 +29,7 @@ func (t *tables) namespaceFacts(r *derive.Reads, ns string) (*snapshot.Namespace
 		EnvoyFilters: t.envoyFilters(r, ns),
 		Services:     values(t.servicesIn.Lookup(r, ns)),
 	}
-	out.KeySets = t.keySetsOf(r, out.Policies[snapshot.KindRequestAuthentication])
+	out.KeySets, out.KeptKeys = t.keySetsOf(r, out.Policies[snapshot.KindRequestAuthentication])
 	out.Rules, _ = t.ruleScopes.Get(r, ns)
 	out.Routes, _ = t.routeScopes.Get(r, ns)
 	slices.SortFunc(out.Services, snapshot.CompareServices)
@@ -54,7 +54,7 @@ func (t *tables) policiesIn(r *derive.Reads, ns string, kinds ...snapshot.Kind) 
 
 // equalFacts compares pointers: an object or service that did not change keeps its address.
 func equalFacts(a, b *snapshot.NamespaceFacts) bool {
-	return maps.EqualFunc(a.Policies, b.Policies, slices.Equal[[]snapshot.Policy]) && maps.Equal(a.KeySets, b.KeySets) &&
+	return maps.EqualFunc(a.Policies, b.Policies, slices.Equal[[]snapshot.Policy]) && maps.Equal(a.KeySets, b.KeySets) && maps.Equal(a.KeptKeys, b.KeptKeys) &&
 		slices.Equal(a.EnvoyFilters, b.EnvoyFilters) && slices.Equal(a.Services, b.Services) && a.Rules == b.Rules && a.Routes == b.Routes
 }
 

@@ -29,6 +29,7 @@ type tables struct {
 	health     derive.Input[healthReporter, snapshot.Condition]
 	hosts      derive.Input[string, []netip.Addr]       // resolved host names
 	keySets    derive.Input[snapshot.KeySource, string] // fetched
+	keptKeys   derive.Input[keptKeys, string]           // of rules with a new source
 	namespaces objects[*snapshot.Namespace]
 	nodes      objects[*snapshot.Node]
 	pods       objects[*snapshot.Pod]
@@ -67,6 +68,7 @@ type tables struct {
 	policyIndex  map[snapshot.Kind]*derive.Index[string, objectKey, snapshot.Policy] // by namespace
 	// allTelemetries lists the Telemetries; the others list the objects of their kind.
 	allTelemetries, allRequestAuthentications, allProxyConfigs *derive.Index[struct{}, objectKey, snapshot.Policy]
+	requestAuthentications                    objects[snapshot.Policy]
 
 	filtersIn  *derive.Index[string, objectKey, *snapshot.EnvoyFilter]
 	allFilters *derive.Index[struct{}, objectKey, *snapshot.EnvoyFilter]
@@ -229,6 +231,7 @@ func (t *tables) addInputs() {
 	t.health = derive.NewInput(t.graph, "health", healthReporter.compare, same[snapshot.Condition])
 	t.hosts = derive.NewInput(t.graph, "resolved hosts", strings.Compare, slices.Equal[[]netip.Addr])
 	t.keySets = derive.NewInput(t.graph, "key sets", snapshot.KeySource.Compare, same[string])
+	t.keptKeys = derive.NewInput(t.graph, "kept keys", keptKeys.compare, same[string])
 	t.namespaces = input(t, snapshot.KindNamespace, equalObject[*snapshot.Namespace])
 	t.nodes = input(t, snapshot.KindNode, func(a, b *snapshot.Node) bool {
 		return a.Locality == b.Locality && slices.Equal(a.External, b.External) && (len(a.External) == 0 || maps.Equal(a.Labels, b.Labels))
@@ -300,7 +303,7 @@ func (t *tables) addIndexes() {
 		case snapshot.KindTelemetry:
 			t.allTelemetries = list(policies.Table)
 		case snapshot.KindRequestAuthentication:
-			t.allRequestAuthentications = list(policies.Table)
+			t.requestAuthentications, t.allRequestAuthentications = policies, list(policies.Table)
 		case snapshot.KindProxyConfig:
 			t.allProxyConfigs = list(policies.Table)
 		}

@@ -225,6 +225,8 @@ type NamespaceFacts struct {
 	Policies map[Kind][]Policy
 	// KeySets holds the fetched key sets of RequestAuthentications, each a JWKS.
 	KeySets map[KeySource]string
+	// KeptKeys holds the earlier keys of rules whose key sets are not fetched yet.
+	KeptKeys map[KeptKeys]string
 	// EnvoyFilters are sorted by priority, then oldest first.
 	EnvoyFilters []*EnvoyFilter
 	Services     []*MeshService

@@ -38,6 +38,13 @@ func KeySourceOf(r *securityv1beta1.JWTRule) (s KeySource, ok bool) {
 	return KeySource{Issuer: r.GetIssuer()}, true
 }
 
+// KeptKeys names the keys that a rule had before its KeySource changed. They count until the new
+// ones are fetched.
+type KeptKeys struct {
+	Policy, Issuer string
+	Source         KeySource // the new one
+}
+
 // WantedKeys is a key set to fetch. Timeout bounds one fetch.
 type WantedKeys struct {
 	KeySource

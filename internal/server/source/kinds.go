@@ -154,7 +154,7 @@ var kinds = []*kind{
 	wasmPluginKind,
 	authorizationPolicyKind,
 	proxyConfigKind,
-	unread(groupNetworking, "WorkloadGroup", "workloadgroups", "no WorkloadEntry is made of it", istioVersions...),
+	workloadGroupKind,
 	unread(groupIstioPlugins, "TrafficExtension", "trafficextensions", "no proxy runs the extension, so its checks do not happen", "v1alpha1"),
 	unreported(groupGatewayAPI, "GatewayClass", "gatewayclasses", "a Gateway works without its class", "v1", "v1beta1"),
 	unread(groupGatewayAPI, "HTTPRoute", "httproutes", noRoute, "v1", "v1beta1"),

@@ -472,7 +472,6 @@ func TestUnreadKinds(t *testing.T) {
 	t.Parallel()
 	tests := map[string]struct{ apiVersion, kind, want string }{
 		"misspelt policy":    {"security.istio.io/v1", "PeerAuthentification", "unenforced: PeerAuthentification is not read, did you mean PeerAuthentication?"},
-		"workload group":     {"networking.istio.io/v1", "WorkloadGroup", "has no effect: no WorkloadEntry is made of it"},
 		"plugin":             {"extensions.istio.io/v1alpha1", "TrafficExtension", "has no effect: no proxy runs the extension, so its checks do not happen"},
 		"route":              {"gateway.networking.k8s.io/v1", "HTTPRoute", "shared: has no effect: no route is made of it"},
 		"class":              {"gateway.networking.k8s.io/v1", "GatewayClass", ""},

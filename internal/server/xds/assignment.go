@@ -3,12 +3,15 @@ package xds
 import (
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 	"github.com/meshctl/meshctl/internal/server/xdsgen"
+	"github.com/meshctl/meshctl/internal/xdswire"
 )
 
 // assignment holds the live views of one stream for the types that it asks for.
 type assignment struct {
-	err   error // the hub could not choose views
-	types [numTypes]typeViews
+	err error // the hub could not choose views
+	// moving is set while old versions of moved policies are in force, too.
+	moving bool
+	types  [numTypes]typeViews
 }
 
 type typeViews struct {
@@ -47,9 +50,14 @@ func (h *Hub) choose(m mail, changes *snapshot.Changes) map[*subscriber]*assignm
 	if changes != nil {
 		others := h.cfg.Generator.Concerned(h.current.Load(), changes)
 		for sub := range h.subs.concerned(changes, others) {
-			if chosen[sub] == nil && h.assign(sub) == nil {
+			if chosen[sub] == nil && h.assign(sub, sub.views[ecds].Shared) == nil {
 				chosen[sub] = h.liveViewsFor(sub)
 			} // After a panic, which guard logs, the stream keeps its views.
+		}
+	}
+	for sub, has := range m.moved {
+		if _, ok := h.subs.all[sub]; ok && chosen[sub] == nil && sub.assigned.Load() == has && h.assign(sub, sub.latest) == nil {
+			chosen[sub] = h.liveViewsFor(sub)
 		}
 	}
 	for sub := range h.subs.concerned(&snapshot.Changes{Pods: m.reconsider}, nil) {
@@ -59,7 +67,7 @@ func (h *Hub) choose(m mail, changes *snapshot.Changes) map[*subscriber]*assignm
 	}
 	for _, sub := range m.attach {
 		h.subs.add(sub)
-		sub.err = h.assign(sub)
+		sub.err = h.assign(sub, nil)
 		chosen[sub] = h.liveViewsFor(sub)
 	}
 	for _, sub := range h.takeDemands(m.demands) {
@@ -92,17 +100,24 @@ func (h *Hub) leaveViews(sub *subscriber, a *assignment) {
 	}
 }
 
-// assign chooses the views that a stream may use.
-func (h *Hub) assign(sub *subscriber) error {
+// assign chooses the views that a stream may use. Policies that have moved since the extensions
+// in force stay in them.
+func (h *Hub) assign(sub *subscriber, inForce xdsgen.View) error {
 	return h.guard("choose views", sub.id, func() {
 		h.cfg.Metrics.assigned.Inc()
+		node := sub.node
+		chosen := h.cfg.Generator.Assign(h.current.Load(), node)
+		latest := chosen[xdswire.ExtensionType].Shared
+		if node.Moving = xdsgen.MovedPolicies(inForce, latest); len(node.Moving) > 0 {
+			chosen = h.cfg.Generator.Assign(h.current.Load(), node)
+		}
 		var views [numTypes]allowedViews
-		for url, v := range h.cfg.Generator.Assign(h.current.Load(), sub.node) {
+		for url, v := range chosen {
 			if i := typeIndex(url); i >= 0 {
 				views[i] = allowedViews{true, v}
 			}
 		}
-		sub.views, sub.err = views, nil
+		sub.views, sub.err, sub.latest, sub.moving = views, nil, latest, len(node.Moving) > 0
 	})
 }
 
@@ -114,7 +129,7 @@ type allowedViews struct {
 
 // liveViewsFor returns the live views of the types that a stream asks for.
 func (h *Hub) liveViewsFor(sub *subscriber) *assignment {
-	a := &assignment{err: sub.err}
+	a := &assignment{err: sub.err, moving: sub.moving}
 	for i, d := range sub.demands {
 		v := sub.views[i]
 		if i == sds && h.cfg.Generator.Secrets != nil {

@@ -43,3 +43,31 @@ func TestHeldExtensionsAreNotRemoved(t *testing.T) {
 	c.wantAck("ECDS", "a=a:1")
 	c.quiet()
 }
+
+// TestExtensionsComeBeforeListeners: listeners that change together with extensions wait for the
+// ACK of the response with the extensions, also of an earlier one.
+func TestExtensionsComeBeforeListeners(t *testing.T) {
+	both(t, func(t *testing.T, v xdswire.Variant) {
+		w := newTestMesh().set("ECDS", "shared", "a", "a:1").set("LDS", "shared", "l", "l:1")
+		b := startServer(t, w, func(c *Config, _ *Access) { c.Generator = generatorOf(xdswire.ExtensionType) })
+		c := b.connect(v, "p")
+		c.subscribe("LDS")
+		c.wantAck("LDS", "l=l:1")
+		c.subscribe("ECDS", "a")
+		c.wantAck("ECDS", "a=a:1")
+		b.mesh.set("ECDS", "shared", "a", "a:2").set("LDS", "shared", "l", "l:2")
+		b.push()
+		c.wantAck("ECDS", "a=a:2")
+		c.wantAck("LDS", "l=l:2")
+
+		b.mesh.set("ECDS", "shared", "a", "a:3")
+		b.push()
+		earlier := c.want("ECDS", "a=a:3")
+		b.mesh.set("ECDS", "shared", "a", "a:4").set("LDS", "shared", "l", "l:3")
+		b.push()
+		c.quiet()
+		c.ack(earlier)
+		c.wantAck("ECDS", "a=a:4")
+		c.wantAck("LDS", "l=l:3")
+	})
+}

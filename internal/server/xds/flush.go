@@ -3,6 +3,7 @@ package xds
 import (
 	"cmp"
 	"fmt"
+	"slices"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -84,7 +85,8 @@ func (s *session) flushAll(seen shownViews) (again bool, err error) {
 			t.wait(now[i])
 			continue
 		}
-		if (i == lds || i == rds) && !t.due && ok[cds] && s.clustersWait(now[cds]) || clustersMissing && (i == eds || i == lds || i == rds) {
+		if i == lds && !t.due && ok[ecds] && s.types[ecds].inflight && s.types[ecds].sent != now[ecds] ||
+			(i == lds || i == rds) && !t.due && ok[cds] && s.clustersWait(now[cds]) || clustersMissing && (i == eds || i == lds || i == rds) {
 			t.wait(now[i])
 			continue
 		}
@@ -103,6 +105,9 @@ func (s *session) flushAll(seen shownViews) (again bool, err error) {
 		}
 		again = again || more
 	}
+	if seen.assigned.moving && !again {
+		s.reportMoved(seen.assigned, now, ok)
+	}
 	return again, nil
 }
 
@@ -117,15 +122,19 @@ func (s *session) mayAnswer(t *typeState) bool {
 }
 
 // order returns the types in the order in which to send them: a type comes before types
-// that refer to it. The answer to a request for secrets, a name table or roots, which
+// that refer to it. So do extensions, although Envoy requests new ones only for listeners: a new
+// listener begins with the configuration that Envoy has of them for a draining one. The answer to a request for secrets, a name table or roots, which
 // refer to nothing, comes first.
 func (s *session) order() [numTypes]int {
 	var order [numTypes]int
 	for i := range order {
 		order[i] = i
 	}
+	copy(order[lds+1:], order[lds:ecds])
+	order[lds] = ecds
 	if s.lastType == sds || s.lastType == nds || s.lastType == pcds {
-		copy(order[1:], order[:s.lastType])
+		at := slices.Index(order[:], s.lastType)
+		copy(order[1:], order[:at])
 		order[0] = s.lastType
 	}
 	return order
@@ -240,13 +249,13 @@ func (s *session) transmit(i int, version uint64, resp *response, r history.Sent
 	r.Resources, r.Removed, r.Bytes = f.Resources(), len(resp.removed), f.Size()
 	push := s.sub.record.Send(r)
 	s.types[i].push = push
-	m.istio.sent(i, &r)
+	m.push.sent(i, &r)
 	s.converging.sent(&r)
 	round, at := r.Round, r.At
 	f.WhenWritten(func() {
 		now := s.hub.cfg.Now()
 		s.sub.record.Written(push, now)
-		m.istio.written(i, round, at, now)
+		m.push.written(i, round, at, now)
 	})
 	if err := s.send(f); err != nil {
 		return fmt.Errorf("send %s: %w", r.Type, err)

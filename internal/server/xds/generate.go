@@ -33,7 +33,7 @@ func (h *Hub) generateOne(u *unit) {
 		u.err = err
 	}
 	for _, f := range h.patchFaults.take(u) {
-		h.cfg.Log.Warn("a patch has no effect on a resource, because the result would be invalid",
+		h.cfg.Log.Warn("a patch has no effect on a resource, and perhaps on others, because the result would be invalid",
 			"object", f.Filter.String(), "patch", fmt.Sprintf("spec.configPatches[%d]", f.Patch), "resource", f.Resource, "reason", f.Reason)
 	}
 	if u.err != nil {

@@ -128,7 +128,8 @@ type mail struct {
 	attach     []*subscriber
 	detach     []*subscriber
 	demands    map[demandKey]demand
-	reconsider map[string]struct{} // pods whose permission to read keys may have changed
+	moved      map[*subscriber]*assignment // that their proxies have, see moving_policies.go
+	reconsider map[string]struct{}         // pods whose permission to read keys may have changed
 	inspect    []chan<- []LiveView
 }
 
@@ -163,7 +164,7 @@ func (h *Hub) Update(s *snapshot.Snapshot, c *snapshot.Changes) {
 	if c == nil {
 		c = &snapshot.Changes{Everywhere: true}
 	}
-	h.cfg.Metrics.istio.published(c)
+	h.cfg.Metrics.push.published(c)
 	h.post(func(m *mail) {
 		m.snapshot = s
 		m.changes = m.changes.Merge(c)

@@ -299,6 +299,8 @@ func newIncremental() *incremental {
 		objects: make(map[snapshot.Key]snapshot.Object), same: make(interned), full: make(map[xdsgen.Unit][]*xdswire.Resource),
 	}
 	w.subs = make([]*subscriber, len(w.nodes))
+	w.keySets = meshGenerator{rand.New(rand.NewPCG(0, 0))}.keySets()
+	w.registry.SetKeySets(w.keySets)
 	w.registry.synced()
 	w.take()
 	return w
@@ -378,6 +380,18 @@ func (w *incremental) apply(number int, s step) {
 		w.take()
 	}
 	w.hub.deliver()
+	w.acknowledge()
+}
+
+// acknowledge reports that all proxies have the policies that move.
+func (w *incremental) acknowledge() {
+	has := make(map[*subscriber]*assignment)
+	for _, sub := range w.subs {
+		if sub != nil && sub.assigned.Load().moving {
+			has[sub] = sub.assigned.Load()
+		}
+	}
+	w.hub.round(mail{moved: has})
 }
 
 // rebuilt returns the snapshot that a new registry builds from the objects.

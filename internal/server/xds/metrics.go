@@ -19,7 +19,7 @@ type Metrics struct {
 	assigned, listed                    prometheus.Counter
 	streams, waiting, views             prometheus.Gauge
 	refused                             [numTypes]prometheus.Gauge
-	istio                               istioMetrics
+	push                                pushMetrics
 }
 
 // byType returns the metrics of a vector by type; label turns CDS into its label.
@@ -45,7 +45,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		return f.NewGauge(prometheus.GaugeOpts{Name: "meshctl_xds_" + name, Help: help})
 	}
 	m := &Metrics{
-		istio:         newIstioMetrics(reg),
+		push:          newPushMetrics(reg),
 		generated:     counters("generated_total", "Resources generated."),
 		encoded:       counters("encoded_total", "Resources encoded."),
 		sent:          counters("sent_total", "Responses sent."),

@@ -15,10 +15,18 @@ type patchFaults struct {
 	mu    sync.Mutex
 	of    map[*unit]xdsgen.PatchFaults
 	units map[xdsgen.PatchFault]int // number of units with a fault
+	// patches counts the faults of units by patch and reason.
+	patches map[xdsgen.PatchFault]int
 }
 
-// take moves the faults from a unit's error into p, and returns the faults that no other unit
-// has.
+// anyResource returns the fault without its resource.
+func anyResource(f xdsgen.PatchFault) xdsgen.PatchFault {
+	f.Resource = ""
+	return f
+}
+
+// take moves the faults from a unit's error into p, and returns the first fault of each patch
+// that has none in another unit.
 func (p *patchFaults) take(u *unit) (fresh xdsgen.PatchFaults) {
 	if u.err == nil {
 		return nil // without an allocation
@@ -31,11 +39,13 @@ func (p *patchFaults) take(u *unit) (fresh xdsgen.PatchFaults) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.of == nil {
-		p.of, p.units = make(map[*unit]xdsgen.PatchFaults), make(map[xdsgen.PatchFault]int)
+		p.of = make(map[*unit]xdsgen.PatchFaults)
+		p.units, p.patches = make(map[xdsgen.PatchFault]int), make(map[xdsgen.PatchFault]int)
 	}
 	p.of[u] = faults
 	for _, f := range faults {
-		if p.units[f]++; p.units[f] == 1 {
+		p.units[f]++
+		if p.patches[anyResource(f)]++; p.patches[anyResource(f)] == 1 {
 			fresh = append(fresh, f)
 		}
 	}
@@ -47,11 +57,16 @@ func (p *patchFaults) drop(u *unit) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, f := range p.of[u] {
-		if p.units[f]--; p.units[f] == 0 {
-			delete(p.units, f)
-		}
+		release(p.units, f)
+		release(p.patches, anyResource(f))
 	}
 	delete(p.of, u)
+}
+
+func release(counts map[xdsgen.PatchFault]int, f xdsgen.PatchFault) {
+	if counts[f]--; counts[f] == 0 {
+		delete(counts, f)
+	}
 }
 
 // list returns the faults, sorted.

@@ -45,6 +45,9 @@ type Access struct {
 	Debug Debug
 	// Health receives reports of the health of workloads. May be nil.
 	Health Health
+	// Connected is called for each new stream, with its caller and node, and gone at its end.
+	// It must not block. May be nil.
+	Connected func(mesh.Caller, xdsgen.Node) (gone func())
 }
 
 // Register makes a server serve the hub's configuration over ADS and over services of
@@ -124,11 +127,18 @@ func serve[R request](s *service, stream grpc.ServerStream, v xdswire.Variant, r
 		log.Warn("stream ended", "error", err)
 		return err
 	}
+	if s.access.Connected != nil {
+		defer s.access.Connected(caller, sub.node)()
+	}
 	log.Info("proxy connected", "variant", v.String())
 	go receive(sess, first, recv, handle)
 	err = sess.wait(ctx)
 	if err == nil || ctx.Err() != nil {
-		log.Info("proxy disconnected")
+		reason := "the proxy ended the stream"
+		if why := admission.ConnOf(ctx).Ended(); why != "" {
+			reason = why
+		}
+		log.Info("proxy disconnected", "reason", reason)
 		return nil
 	}
 	log.Warn("stream ended", "error", err)

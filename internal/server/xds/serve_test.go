@@ -4,17 +4,21 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
+	"net"
 	"strings"
 	"testing"
 	"time"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/server/xdsgen"
 	"github.com/meshctl/meshctl/internal/xdswire"
+	"github.com/meshctl/meshctl/test/harness"
 )
 
 func TestRefusedStreams(t *testing.T) {
@@ -209,5 +213,32 @@ func TestServerNotReady(t *testing.T) {
 		c = b.connect(v, "later")
 		c.subscribe("CDS")
 		c.wantAck("CDS", "a=a:1 b=b:1")
+	})
+}
+
+// TestDisconnectReason: the log states how a proxy disconnected.
+func TestDisconnectReason(t *testing.T) {
+	both(t, func(t *testing.T, v xdswire.Variant) {
+		logs := &harness.LogBuffer{}
+		b := startServer(t, small(), func(c *Config, _ *Access) {
+			c.Log = slog.New(slog.NewTextHandler(logs, nil))
+		})
+		for reason, end := range map[string]func(*client, net.Conn){
+			"the proxy ended the stream": func(c *client, _ net.Conn) { c.cancel() },
+			"the connection was closed":  func(_ *client, conn net.Conn) { conn.Close() },
+		} {
+			var conn net.Conn
+			c := b.connectOn(b.dial(grpc.WithContextDialer(func(ctx context.Context, addr string) (_ net.Conn, err error) {
+				conn, err = new(net.Dialer).DialContext(ctx, "tcp", addr)
+				return conn, err
+			})), v, "p")
+			go c.receive()
+			c.subscribe("CDS")
+			c.wantAck("CDS", "a=a:1 b=b:1")
+			end(c, conn)
+			b.eventually(reason, func() bool {
+				return strings.Contains(logs.String(), `reason="`+reason+`"`)
+			})
+		}
 	})
 }

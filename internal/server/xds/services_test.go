@@ -166,7 +166,7 @@ func TestSeparateStreamsEndAsADS(t *testing.T) {
 		}
 		b.mesh.set("CDS", "shared", "a", "").set("CDS", "p", "own", "own:2").set("LDS", "shared", "l2", "l2:1")
 		b.push()
-		for _, typ := range order {
+		for _, typ := range []string{"CDS", "EDS", "ECDS", "LDS", "RDS", "SDS"} { // extensions before listeners
 			follow("ADS", ads, typ)
 			follow("separate", separate[typ], typ)
 		}

@@ -44,6 +44,8 @@ type session struct {
 	// warnedSecrets are the secrets of the last warning; checkedSecrets is its basis.
 	warnedSecrets  *xdswire.NameSet
 	checkedSecrets secretsBasis
+	// movedTo is the last assignment that reportMoved reported.
+	movedTo *assignment
 	// converging is the change that is being sent.
 	converging converging
 	pages      pages
@@ -235,7 +237,7 @@ func (s *session) begin(typeURL, nonce string, nack *statuspb.Status) int {
 	}
 	s.lastType = i
 	if nack != nil {
-		s.hub.cfg.Metrics.istio.rejected(i, nack.GetCode())
+		s.hub.cfg.Metrics.push.rejected(i, nack.GetCode())
 		s.refuse(i, nonce, nack.GetMessage())
 	}
 	return i

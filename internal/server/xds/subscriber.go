@@ -29,11 +29,15 @@ type subscriber struct {
 	// pod and namespace are the results of AssignReads. attach sets them and record.
 	pod, namespace string
 	record         *history.StreamRecord
-	// The hub's goroutine owns the next three: the views that the proxy may have, or
+	// The hub's goroutine owns the fields up to mu: the views that the proxy may have, or
 	// the error that prevented the choice, and the types that it demands.
 	views   [numTypes]allowedViews
 	err     error
 	demands [numTypes]demand
+	// moving is set if the views have old versions of moved policies; latest is the view of
+	// extensions without them.
+	moving bool
+	latest xdsgen.View
 
 	mu     sync.Mutex
 	status [numTypes]typeStatus

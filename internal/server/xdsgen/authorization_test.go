@@ -25,13 +25,13 @@ import (
 func TestRandomPolicies(t *testing.T) { //nolint:paralleltest // shares patterns
 	var allowed, refused int
 	for seed := range uint64(1000) {
-		r := randomPolicies{rand.New(rand.NewPCG(seed, 18))}
+		r := newRandomPolicies(seed, 18)
 		policies := r.policies()
 		with := append(slices.Clip(policies), r.policy(len(policies), securityv1beta1.AuthorizationPolicy_DENY))
 		less := withoutRule(policies, r.IntN(10))
 		now, withDeny, withLess := rulesOf(t, policies), rulesOf(t, with), rulesOf(t, less)
 		for range 40 {
-			req := r.request()
+			req := randomRequest(r.Random)
 			got := now.permit(t, req)
 			if want := policymodel.Allowed(modelOf(policies), testDomains, req); got != want {
 				t.Fatalf("seed %d: %+v: permitted %t, the model wants %t, by %v", seed, req, got, want, modelOf(policies))
@@ -61,7 +61,7 @@ func TestDoubtfulRules(t *testing.T) { //nolint:paralleltest // shares patterns
 		Spec:     &securityv1beta1.AuthorizationPolicy{Rules: []*securityv1beta1.Rule{{}}},
 		Doubtful: []int{0},
 	}
-	if r := (randomPolicies{rand.New(rand.NewPCG(1, 1))}).request(); rulesOf(t, []*snapshot.AuthorizationPolicy{p}).permit(t, r) {
+	if r := randomRequest(newRandomPolicies(1, 1).Random); rulesOf(t, []*snapshot.AuthorizationPolicy{p}).permit(t, r) {
 		t.Errorf("%+v is permitted", r)
 	}
 }
@@ -273,17 +273,22 @@ func contains(r *corev3.CidrRange, addr netip.Addr) bool {
 	return err == nil && netip.PrefixFrom(p, int(r.GetPrefixLen().GetValue())).Contains(addr)
 }
 
-// randomPolicies makes policies and requests from few values, so that they often meet.
-type randomPolicies struct{ *rand.Rand }
+// randomPolicies makes policies with the values of randomRequest.
+type randomPolicies struct{ policymodel.Random }
 
-func (r randomPolicies) some(of ...string) []string {
-	if r.IntN(4) > 0 {
-		return nil
-	}
-	return []string{of[r.IntN(len(of))], of[r.IntN(len(of))]}
+func newRandomPolicies(seed, stream uint64) randomPolicies {
+	return randomPolicies{policymodel.Random{Rand: rand.New(rand.NewPCG(seed, stream)), Values: testValues}}
 }
 
-func (r randomPolicies) one(of ...string) string { return of[r.IntN(len(of))] }
+var testValues = policymodel.Values{
+	Principals: []string{"cluster.local/ns/a/sa/x", "old.example.com/ns/a/sa/x", "other/ns/a/sa/x", "*/sa/x", "cluster.local/ns/a/*", "*", "*.com/ns/b/sa/y"},
+	Namespaces: []string{"a", "b", "*", "a*", "*b"}, ServiceAccounts: []string{"x", "b/y"}, TrustDomains: []string{"other", "*.com"},
+	Sources: []string{"10.0.0.0/8", "10.0.0.1", "10.0.0.1/32"}, Remotes: []string{"1.0.0.0/8"}, Destinations: []string{"10.0.0.9", "10.0.0.0/30"},
+	Tokens:  []string{"https://i/s", "https://i/*", "*/s", "*", "i/x/s"},
+	Hosts:   []string{"a.example.com", "A.example.com", "*.example.com", "a.*", "a.example.com:80", "a.example.com:*", "*"},
+	Methods: []string{"GET", "G*", "*", "PUT"}, Paths: []string{"/a", "/a/*", "*/b", "*", "/{*}/b", "/a/{**}", "/a.b", "/a/{*}"}, Ports: []string{"80", "81"},
+	Header: "X", HeaderValues: []string{"a", "a*", "*a", "*"}, Claim: "r][s", ClaimValues: []string{"a", "a*", "*a", "*"},
+}
 
 func (r randomPolicies) policies() []*snapshot.AuthorizationPolicy {
 	var out []*snapshot.AuthorizationPolicy
@@ -293,87 +298,32 @@ func (r randomPolicies) policies() []*snapshot.AuthorizationPolicy {
 	return out
 }
 
-var (
-	somePrincipals = []string{"cluster.local/ns/a/sa/x", "old.example.com/ns/a/sa/x", "other/ns/a/sa/x", "*/sa/x", "cluster.local/ns/a/*", "*", "*.com/ns/b/sa/y"}
-	somePaths      = []string{"/a", "/a/*", "*/b", "*", "/{*}/b", "/a/{**}", "/a.b", "/a/{*}"}
-	someHosts      = []string{"a.example.com", "A.example.com", "*.example.com", "a.*", "a.example.com:80", "a.example.com:*", "*"}
-	someTokens     = []string{"https://i/s", "https://i/*", "*/s", "*", "i/x/s"}
-)
-
 func (r randomPolicies) policy(i int, action securityv1beta1.AuthorizationPolicy_Action) *snapshot.AuthorizationPolicy {
-	p := &snapshot.AuthorizationPolicy{
-		Meta: snapshot.Meta{Namespace: "a", Name: fmt.Sprint("p", i)}, DryRun: r.IntN(8) == 0,
-		Spec: &securityv1beta1.AuthorizationPolicy{Action: action},
+	return &snapshot.AuthorizationPolicy{
+		Meta: snapshot.Meta{Namespace: "a", Name: fmt.Sprint("p", i)}, DryRun: r.IntN(8) == 0, Spec: r.Spec(action),
 	}
-	for range r.IntN(4) {
-		rule := &securityv1beta1.Rule{}
-		for range r.IntN(3) {
-			rule.From = append(rule.From, &securityv1beta1.Rule_From{Source: &securityv1beta1.Source{
-				Principals: r.some(somePrincipals...), NotPrincipals: r.some(somePrincipals...),
-				Namespaces: r.some("a", "b", "*", "a*"), NotNamespaces: r.some("a", "*b"), ServiceAccounts: r.some("x", "b/y"), TrustDomains: r.some("other", "*.com"),
-				IpBlocks: r.some("10.0.0.0/8", "10.0.0.1"), NotIpBlocks: r.some("10.0.0.1/32"), RemoteIpBlocks: r.some("1.0.0.0/8"),
-				RequestPrincipals: r.some(someTokens...), NotRequestPrincipals: r.some(someTokens...),
-			}})
-		}
-		for range r.IntN(3) {
-			rule.To = append(rule.To, &securityv1beta1.Rule_To{Operation: &securityv1beta1.Operation{
-				Hosts: r.some(someHosts...), NotHosts: r.some(someHosts...), Methods: r.some("GET", "G*", "*"), NotMethods: r.some("PUT"),
-				Paths: r.some(somePaths...), NotPaths: r.some(somePaths...), Ports: r.some("80", "81"), NotPorts: r.some("81"),
-			}})
-		}
-		if r.IntN(3) == 0 {
-			rule.When = append(rule.When, r.condition())
-		}
-		p.Spec.Rules = append(p.Spec.Rules, rule)
-	}
-	return p
 }
 
-func (r randomPolicies) condition() *securityv1beta1.Condition {
-	w := &securityv1beta1.Condition{}
-	values := []string{"a", "a*", "*a", "*"}
-	switch r.IntN(7) {
-	case 0:
-		w.Key = "request.headers[X]"
-	case 1:
-		w.Key = "request.auth.claims[r][s]"
-	case 2:
-		w.Key, values = "connection.sni", someHosts
-	case 3:
-		w.Key, values = "source.principal", somePrincipals
-	case 4:
-		w.Key, values = "destination.ip", []string{"10.0.0.9", "10.0.0.0/30"}
-	case 5:
-		w.Key = "request.auth.audiences"
-	case 6:
-		w.Key, values = "request.auth.principal", someTokens
-	}
-	w.Values, w.NotValues = r.some(values...), r.some(values...)
-	if len(w.Values)+len(w.NotValues) == 0 {
-		w.Values = values[:1]
-	}
-	return w
-}
-
-func (r randomPolicies) request() *policymodel.Request {
-	addr := func(of ...string) netip.Addr { return netip.MustParseAddr(r.one(of...)) }
+// randomRequest returns a request that the policies of testValues may match.
+func randomRequest(r policymodel.Random) *policymodel.Request {
+	addr := func(of ...string) netip.Addr { return netip.MustParseAddr(r.One(of...)) }
 	out := &policymodel.Request{
-		Principal: r.one("", "cluster.local/ns/a/sa/x", "old.example.com/ns/a/sa/x", "old.example.com/ns/b/sa/y", "other/ns/ab/sa/x"),
-		Source:    addr("10.0.0.1", "10.0.0.2", "11.0.0.1"), Remote: addr("1.2.3.4", "10.0.0.1"), To: addr("10.0.0.9", "10.0.0.1"), Port: r.one("80", "81"),
-		ServerName: r.one("", "a.example.com", "b.example.com", "a.example.com."),
+		Principal: r.One("", "cluster.local/ns/a/sa/x", "old.example.com/ns/a/sa/x", "old.example.com/ns/b/sa/y", "other/ns/ab/sa/x"),
+		Source:    addr("10.0.0.1", "10.0.0.2", "11.0.0.1"), Remote: addr("1.2.3.4", "10.0.0.1"), To: addr("10.0.0.9", "10.0.0.1"), Port: r.One("80", "81"),
+		ServerName: r.One("", "a.example.com", "b.example.com", "a.example.com."),
 	}
 	if out.TCP = r.IntN(4) == 0; out.TCP {
 		return out
 	}
-	out.Host, out.Method = r.one("a.example.com", "A.EXAMPLE.COM", "a.example.com:80", "a.example.com.", "u@a.example.com", "b"), r.one("GET", "get", "PUT", "G")
-	out.Path = r.one("/a", "//a", "/a/b", "/x/b", "/a%2fb", `/a\b`, "/a/..%2fb", "/x/%2e%2e%5Cb", "/a.b", "/aXb", "/", "/a/", "/a/b/c")
+	out.Host, out.Method = r.One("a.example.com", "A.EXAMPLE.COM", "a.example.com:80", "a.example.com.", "u@a.example.com", "b"), r.One("GET", "get", "PUT", "G")
+	out.Path = r.One("/a", "//a", "/a/b", "/x/b", "/a%2fb", `/a\b`, "/a/..%2fb", "/x/%2e%2e%5Cb", "/a.b", "/aXb", "/", "/a/", "/a/b/c")
 	out.Headers = map[string][]string{}
 	if r.IntN(2) == 0 {
 		out.Headers["x"] = [][]string{{"a"}, {"b"}, {"b", "a"}, {"ab, ca"}, {""}}[r.IntN(5)]
 	}
 	if r.IntN(2) == 0 {
 		out.Claims = map[string]any{
-			"iss": r.one("https://i", "i", "i/x"), "sub": r.one("s", "x/s"), "aud": []any{r.one("a", "b"), "c"}, "r": map[string]any{"s": r.one("a", "b")},
+			"iss": r.One("https://i", "i", "i/x"), "sub": r.One("s", "x/s"), "aud": []any{r.One("a", "b"), "c"}, "r": map[string]any{"s": r.One("a", "b")},
 		}
 	}
 	return out

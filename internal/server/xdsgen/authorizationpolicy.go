@@ -33,26 +33,32 @@ type authorization struct {
 }
 
 // chooseAuthorizations returns the sets of policies of a workload, in the order of their
-// filters. The scope has the services that the proxy sees.
-func chooseAuthorizations(s *snapshot.Snapshot, namespace string, labels map[string]string, sc scope) []authorization {
+// filters. Of the node it reads the namespace and the policies that stay. The scope has the
+// services that the proxy sees.
+func chooseAuthorizations(s *snapshot.Snapshot, n Node, labels map[string]string, sc scope) []authorization {
 	byAction := make(map[securityv1beta1.AuthorizationPolicy_Action][]*snapshot.AuthorizationPolicy)
 	byProvider := make(map[string][]*snapshot.AuthorizationPolicy)
-	add := func(from string) {
+	add := func(p *snapshot.AuthorizationPolicy) {
+		if action := p.Spec.GetAction(); action == securityv1beta1.AuthorizationPolicy_CUSTOM {
+			name := p.Spec.GetProvider().GetName()
+			byProvider[name] = append(byProvider[name], p)
+		} else {
+			byAction[action] = append(byAction[action], p)
+		}
+	}
+	addAll := func(from string) {
 		for p := range snapshot.AuthorizationPolicies(s.Namespaces.Get(from)) {
-			if !isAttached(p.Namespace, p.Spec, namespace, labels) {
-				continue
-			}
-			if action := p.Spec.GetAction(); action == securityv1beta1.AuthorizationPolicy_CUSTOM {
-				name := p.Spec.GetProvider().GetName()
-				byProvider[name] = append(byProvider[name], p)
-			} else {
-				byAction[action] = append(byAction[action], p)
+			if isAttached(p.Namespace, p.Spec, n.Namespace, labels) {
+				add(p)
 			}
 		}
 	}
-	add(s.Mesh.RootNamespace)
-	if namespace != s.Mesh.RootNamespace {
-		add(namespace)
+	addAll(s.Mesh.RootNamespace)
+	if n.Namespace != s.Mesh.RootNamespace {
+		addAll(n.Namespace)
+	}
+	for _, p := range n.Moving {
+		add(p)
 	}
 	if len(byAction)+len(byProvider) == 0 {
 		return nil

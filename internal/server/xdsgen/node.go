@@ -55,6 +55,12 @@ type Node struct {
 	// WorkloadEntry is the name of the proxy's WorkloadEntry. It is empty for a proxy
 	// in a pod.
 	WorkloadEntry string
+	// WorkloadGroup is the WorkloadGroup of a proxy whose WorkloadEntry the control plane
+	// makes (AUTO_REGISTER_GROUP). Then WorkloadEntry is the name of the entry.
+	WorkloadGroup string
+	// ReportsHealth reports whether the agent checks the health of the application
+	// (readinessProbe of PROXY_CONFIG).
+	ReportsHealth bool
 	// Version is the proxy's ISTIO_VERSION, for tables and EnvoyFilters.
 	Version string
 	// Metadata holds the metadata entries that are text, which EnvoyFilters may match.
@@ -62,6 +68,9 @@ type Node struct {
 	Metadata map[string]string
 	// Envoy is the version of Envoy as major.minor.patch, or "" if it is not known.
 	Envoy string
+	// Moving holds old versions of AuthorizationPolicies that stay in force while the proxy
+	// gets the new ones. The metadata does not set it.
+	Moving []*snapshot.AuthorizationPolicy
 }
 
 // generatorGRPC is the metadata GENERATOR of gRPC without a proxy.
@@ -74,12 +83,24 @@ const (
 	maxLabels     = 1024
 	maxLabelsSize = 64 << 10 // bytes of all labels
 	maxList       = 64       // addresses or networks
+	maxName       = 253      // bytes of the name of an object
 )
 
 // keptTexts holds the metadata entries whose text is kept or repeated in errors.
 var keptTexts = [...]string{
 	"CLUSTER_ID", "NAMESPACE", "SERVICE_ACCOUNT", "NETWORK", "REQUESTED_NETWORK_VIEW", "MESH_ID", "ISTIO_VERSION", "TRUST_DOMAIN",
-	"WORKLOAD_ENTRY",
+	"WORKLOAD_ENTRY", "AUTO_REGISTER_GROUP",
+}
+
+// registeredName returns the name of the WorkloadEntry that the control plane makes for a proxy,
+// as Istio's does: group, address and network, of which only the end is used if it is too long.
+func registeredName(n Node) string {
+	parts := []string{n.WorkloadGroup, strings.ReplaceAll(n.ID.IP.String(), ":", "-")}
+	if n.Network != "" {
+		parts = append(parts, string(n.Network))
+	}
+	name := strings.Join(parts, "-")
+	return name[max(0, len(name)-maxName):]
 }
 
 // ParseNode parses an xDS node with at most maxMetadata bytes of encoded metadata. The
@@ -120,6 +141,8 @@ func ParseNode(n *corev3.Node, maxMetadata int) (Node, error) {
 		MeshID:         text("MESH_ID"),
 		TrustDomain:    text("TRUST_DOMAIN"),
 		WorkloadEntry:  text("WORKLOAD_ENTRY"),
+		WorkloadGroup:  text("AUTO_REGISTER_GROUP"),
+		ReportsHealth:  md["PROXY_CONFIG"].GetStructValue().GetFields()["readinessProbe"] != nil,
 		Version:        text("ISTIO_VERSION"),
 		Metadata:       textsOf(md),
 		Topology:       topologyOf(md["PROXY_CONFIG"].GetStructValue().GetFields()["gatewayTopology"]),
@@ -128,8 +151,14 @@ func ParseNode(n *corev3.Node, maxMetadata int) (Node, error) {
 	if out.Namespace != id.Namespace {
 		return Node{}, fmt.Errorf("node %s: metadata NAMESPACE is %q", id.ProxyID(), out.Namespace)
 	}
+	switch {
+	case out.WorkloadEntry != "":
+		out.WorkloadGroup = ""
+	case out.WorkloadGroup != "":
+		out.WorkloadEntry = registeredName(out)
+	}
 	if out.WorkloadEntry != "" && !mesh.IsDNSName(out.WorkloadEntry) {
-		return Node{}, fmt.Errorf("node %s: metadata WORKLOAD_ENTRY: %.64q is not a DNS name", id.ProxyID(), out.WorkloadEntry)
+		return Node{}, fmt.Errorf("node %s: metadata WORKLOAD_ENTRY or AUTO_REGISTER_GROUP: %.64q is not a DNS name", id.ProxyID(), out.WorkloadEntry)
 	}
 	view, err := splitList("REQUESTED_NETWORK_VIEW", text("REQUESTED_NETWORK_VIEW"))
 	if err != nil {

@@ -56,6 +56,37 @@ func TestParseNodeBounds(t *testing.T) {
 	}
 }
 
+// TestRegisteredName: a proxy that names a WorkloadGroup has the WorkloadEntry that Istio makes
+// for it, unless it names an entry itself.
+func TestRegisteredName(t *testing.T) {
+	for name, tt := range map[string]struct {
+		address     string
+		fields      map[string]any
+		group, want string
+	}{
+		"IPv4":    {"192.0.2.7", map[string]any{"AUTO_REGISTER_GROUP": "vm"}, "vm", "vm-192.0.2.7"},
+		"IPv6":    {"fd00::1", map[string]any{"AUTO_REGISTER_GROUP": "vm"}, "vm", "vm-fd00--1"},
+		"network": {"192.0.2.7", map[string]any{"AUTO_REGISTER_GROUP": "vm", "NETWORK": "dc"}, "vm", "vm-192.0.2.7-dc"},
+		"long": {
+			"192.0.2.7", map[string]any{"AUTO_REGISTER_GROUP": strings.Repeat("a.", 125) + "b"}, strings.Repeat("a.", 125) + "b",
+			(strings.Repeat("a.", 125) + "b-192.0.2.7")[8:],
+		},
+		"entry":   {"192.0.2.7", map[string]any{"AUTO_REGISTER_GROUP": "vm", "WORKLOAD_ENTRY": "own"}, "", "own"},
+		"neither": {"192.0.2.7", nil, "", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n, err := ParseNode(&corev3.Node{Id: "sidecar~" + tt.address + "~app.ns~ns.svc.cluster.local", Metadata: metadata(t, tt.fields)}, testMetadata)
+			if err != nil || n.WorkloadEntry != tt.want || n.WorkloadGroup != tt.group {
+				t.Errorf("entry %q, group %q, %v; want %q, %q", n.WorkloadEntry, n.WorkloadGroup, err, tt.want, tt.group)
+			}
+		})
+	}
+	_, err := ParseNode(&corev3.Node{Id: nodeID, Metadata: metadata(t, map[string]any{"AUTO_REGISTER_GROUP": "a/b"})}, testMetadata)
+	if err == nil || !strings.Contains(err.Error(), `AUTO_REGISTER_GROUP: "a/b-10.0.0.1" is not a DNS name`) {
+		t.Errorf("got %v", err)
+	}
+}
+
 // FuzzParseNode: no node id and no encoded metadata causes a panic or a result beyond
 // the bounds.
 func FuzzParseNode(f *testing.F) {

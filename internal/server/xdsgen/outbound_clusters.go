@@ -67,7 +67,7 @@ func (v clusterView) Unit(s *snapshot.Snapshot, k Key) Unit {
 		return fixedClusters{router: v.router, connectTimeout: s.Mesh.ConnectTimeout, keepAlive: s.Mesh.KeepAlive}
 	}
 	svc := s.Services.Get(k.Name)
-	if svc == nil || !v.scope.sees(svc) && !v.scope.imports(s, svc) {
+	if svc == nil || !v.scope.sees(svc) && !v.scope.importsRouteTo(s, svc) {
 		return nil
 	}
 	return serviceClusters{

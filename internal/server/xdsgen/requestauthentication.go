@@ -28,7 +28,8 @@ type tokenRule struct {
 }
 
 // tokenRules returns the rules of all RequestAuthentications of a workload, beginning with the
-// root namespace. While a key set cannot be fetched, no token of the rule is valid.
+// root namespace. While a key set was never fetched, the earlier keys of the rule count; without
+// them, no token of the rule is valid.
 func tokenRules(s *snapshot.Snapshot, namespace string, labels map[string]string) []tokenRule {
 	var out []tokenRule
 	eachPolicy(s, namespace, snapshot.KindRequestAuthentication, func(ns *snapshot.NamespaceFacts, p *snapshot.RequestAuthentication) {
@@ -38,7 +39,8 @@ func tokenRules(s *snapshot.Snapshot, namespace string, labels map[string]string
 		for _, r := range p.Spec.GetJwtRules() {
 			keys := r.GetJwks()
 			if source, ok := snapshot.KeySourceOf(r); ok {
-				keys = cmp.Or(ns.KeySets[source], keyset.Nobodys)
+				kept := ns.KeptKeys[snapshot.KeptKeys{Policy: p.Name, Issuer: r.GetIssuer(), Source: source}]
+				keys = cmp.Or(ns.KeySets[source], kept, keyset.Nobodys)
 			}
 			out = append(out, tokenRule{r, keys})
 		}

@@ -148,7 +148,7 @@ func (v routeView) importedRoutes(s *snapshot.Snapshot, number uint32, services 
 			continue
 		}
 		list := slices.DeleteFunc(slices.Clone(h.HTTP.For(v.client.Namespace)), func(vs *snapshot.VirtualService) bool {
-			return !imports(egress, vs.Namespace, vs.Hosts, v.scope.namespace)
+			return !importsHosts(egress, vs.Namespace, vs.Hosts, v.scope.namespace)
 		})
 		if routed := routesOf(h, list, v.client, number); routed.virtual != nil {
 			out = append(out, routed)
@@ -170,9 +170,9 @@ func routeClients(s *snapshot.Snapshot, namespace string, labels map[string]stri
 		snapshot.RouteClientOf(namespace, labels, len(own.Streams) > 0, s.RouteClients.Streams)
 }
 
-// imports reports whether egress hosts of a Sidecar in the namespace own include a
+// importsHosts reports whether egress hosts of a Sidecar in the namespace own include a
 // VirtualService with hosts.
-func imports(egress []string, namespace string, hosts []string, own string) bool {
+func importsHosts(egress []string, namespace string, hosts []string, own string) bool {
 	return slices.ContainsFunc(egress, func(h string) bool {
 		ns, host, ok := strings.Cut(h, "/")
 		if !ok {

@@ -108,7 +108,7 @@ func (v routeView) detected(s *snapshot.Snapshot, key string) Unit {
 	list := h.HTTP.For(v.client.Namespace)
 	if hosts := v.scope.egressHosts(); len(v.scope.egress()) > 0 {
 		list = slices.DeleteFunc(slices.Clone(list), func(vs *snapshot.VirtualService) bool {
-			return !imports(hosts, vs.Namespace, vs.Hosts, v.scope.namespace)
+			return !importsHosts(hosts, vs.Namespace, vs.Hosts, v.scope.namespace)
 		})
 	}
 	var routed []routedHost

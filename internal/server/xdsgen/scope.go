@@ -113,9 +113,9 @@ func (sc scope) sees(svc *snapshot.MeshService) bool {
 	return false
 }
 
-// imports reports whether the Sidecar imports a VirtualService that routes to the service.
+// importsRouteTo reports whether the Sidecar imports a VirtualService that routes to the service.
 // The proxy then has clusters of the service, without seeing it.
-func (sc scope) imports(s *snapshot.Snapshot, svc *snapshot.MeshService) bool {
+func (sc scope) importsRouteTo(s *snapshot.Snapshot, svc *snapshot.MeshService) bool {
 	r := s.Referrers.Get(svc.Host)
 	if len(sc.egress()) == 0 || r == nil || !svc.VisibleTo(sc.namespace) {
 		return false
@@ -123,7 +123,7 @@ func (sc scope) imports(s *snapshot.Snapshot, svc *snapshot.MeshService) bool {
 	hosts := sc.egressHosts()
 	for i := range r.Services {
 		vs := &r.Services[i]
-		if vs.VisibleTo(sc.namespace) && imports(hosts, vs.Namespace, vs.Hosts, sc.namespace) {
+		if vs.VisibleTo(sc.namespace) && importsHosts(hosts, vs.Namespace, vs.Hosts, sc.namespace) {
 			return true
 		}
 	}
@@ -227,5 +227,5 @@ func VisibilityOf(s *snapshot.Snapshot, n Node) Visibility {
 		_, labels := podOf(s, n)
 		sc.sidecar = chooseSidecar(s, n.Namespace, labels)
 	}
-	return Visibility{Sidecar: sc.sidecar, Sees: func(svc *snapshot.MeshService) bool { return sc.sees(svc) || sc.imports(s, svc) }}
+	return Visibility{Sidecar: sc.sidecar, Sees: func(svc *snapshot.MeshService) bool { return sc.sees(svc) || sc.importsRouteTo(s, svc) }}
 }

@@ -46,7 +46,7 @@ func (v listenerView) streams(s *snapshot.Snapshot, number uint32) []stream {
 func (v listenerView) streamsOf(host string, list []*snapshot.VirtualService) []stream {
 	var out []stream
 	for _, vs := range list {
-		if hosts := v.scope.egressHosts(); len(v.scope.egress()) == 0 || imports(hosts, vs.Namespace, vs.Hosts, v.scope.namespace) {
+		if hosts := v.scope.egressHosts(); len(v.scope.egress()) == 0 || importsHosts(hosts, vs.Namespace, vs.Hosts, v.scope.namespace) {
 			out = append(out, stream{host, vs, v.client.Narrow(vs)})
 		}
 	}

@@ -40,7 +40,7 @@ func Assign(s *snapshot.Snapshot, n Node) Assignment {
 		routes = scope{} // no service has a short name or other retries for this namespace
 	}
 	httpClient, streamClient := routeClients(s, n.Namespace, labels)
-	authorizations := chooseAuthorizations(s, n.Namespace, labels, sc)
+	authorizations := chooseAuthorizations(s, n, labels, sc)
 	filters := chooseFilters(s, n, labels, authorizations)
 	client, server := listenerSettings(s, n, labels, sc)
 	server.Authorization = authorizationFilters(authorizations)
@@ -103,7 +103,7 @@ func assignRouter(s *snapshot.Snapshot, n Node, pod *snapshot.Pod, labels map[st
 		sc.namespace = n.Namespace
 	}
 	facts := gatewayFactsOf(s, n, pod, labels)
-	authorizations := chooseAuthorizations(s, n.Namespace, labels, sc)
+	authorizations := chooseAuthorizations(s, n, labels, sc)
 	filters := chooseFilters(s, n, labels, authorizations)
 	settings, _ := listenerSettings(s, n, labels, sc)
 	settings.Authorization = authorizationFilters(authorizations)

@@ -34,9 +34,17 @@ func fetch(ctx context.Context, get func(context.Context, string) ([]byte, error
 	if err != nil {
 		return keys{}, err
 	}
-	text, leftOut, err := keyset.Parse(doc, keyset.Fetched)
+	got, err := parseKeys(doc)
 	if err != nil {
 		return keys{}, fmt.Errorf("the key set of %s %w", at, err)
+	}
+	return got, nil
+}
+
+func parseKeys(doc []byte) (keys, error) {
+	text, leftOut, err := keyset.Parse(doc, keyset.Fetched)
+	if err != nil {
+		return keys{}, err
 	}
 	out := keys{text: text}
 	for _, why := range leftOut {

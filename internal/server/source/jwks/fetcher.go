@@ -16,7 +16,7 @@ import (
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 )
 
-// Config configures a Fetcher. All fields but Every are required.
+// Config configures a Fetcher. All fields but Every and Dir are required.
 type Config struct {
 	// Get fetches a document of a URL, of at most keyset.MaxSize bytes. Client makes one.
 	Get func(ctx context.Context, url string) ([]byte, error)
@@ -30,6 +30,8 @@ type Config struct {
 	// Every is the longest interval between two fetches of a key set; the shortest is half
 	// of it. The default is DefaultEvery.
 	Every time.Duration
+	// Dir is a directory that keeps fetched keys for the next start.
+	Dir string
 	// Jitter returns a random duration between 0 and its argument.
 	Jitter func(time.Duration) time.Duration
 	Now    func() time.Time
@@ -100,6 +102,7 @@ type entry struct {
 	asked    bool // fetched at least once, with or without success
 	failures int
 	status   Status
+	saved    time.Time // the time of the fetch in the file with the keys
 }
 
 // answer is the result of a fetch.
@@ -118,6 +121,7 @@ type run struct {
 	// published reports whether key sets were published, changed whether they changed
 	// since.
 	published, changed bool
+	swept              bool // once, for what earlier processes saved
 }
 
 // Run fetches until ctx ends; then it returns nil.
@@ -162,12 +166,19 @@ func (r *run) follow() {
 			e.Timeout = w.Timeout
 			continue
 		}
-		r.known[w.KeySource] = &entry{WantedKeys: w, status: Status{Source: w.String(), Next: r.cfg.Now()}}
+		e := &entry{WantedKeys: w, status: Status{Source: w.String(), Next: r.cfg.Now()}}
+		r.known[w.KeySource] = e
+		r.restore(e)
 	}
+	before := len(r.known)
 	maps.DeleteFunc(r.known, func(s snapshot.KeySource, e *entry) bool {
 		r.changed = r.changed || !wanted[s] && e.keys.text != ""
 		return !wanted[s]
 	})
+	if !r.swept || len(r.known) < before {
+		r.swept = true
+		r.sweep()
+	}
 }
 
 // start starts the fetches that are due, the oldest first.
@@ -219,10 +230,13 @@ func (r *run) take(a answer) {
 		Source: e.status.Source, Keys: a.keys.number, Fetched: now, Next: now.Add(r.cfg.Every/2 + r.cfg.Jitter(r.cfg.Every/2)),
 		LeftOut: a.keys.leftOut,
 	}
-	if a.keys.text == e.keys.text {
+	changed := a.keys.text != e.keys.text
+	e.keys = a.keys
+	r.save(e, changed)
+	if !changed {
 		return
 	}
-	e.keys, r.changed = a.keys, true
+	r.changed = true
 	r.cfg.Log.Info("key set changed", "source", e.KeySource, "keys", a.keys.number, "left_out", a.keys.leftOut)
 }
 

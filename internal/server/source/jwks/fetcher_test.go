@@ -75,10 +75,16 @@ func wanted(urls ...string) []snapshot.WantedKeys {
 // start runs a Fetcher. next waits for published key sets.
 func start(t *testing.T, get func(context.Context, string) ([]byte, error), want []snapshot.WantedKeys) (f *Fetcher, next func() map[snapshot.KeySource]string, log *harness.LogBuffer) {
 	t.Helper()
+	return startIn(t, "", get, want)
+}
+
+// startIn is start with a directory for fetched keys.
+func startIn(t *testing.T, dir string, get func(context.Context, string) ([]byte, error), want []snapshot.WantedKeys) (f *Fetcher, next func() map[snapshot.KeySource]string, log *harness.LogBuffer) {
+	t.Helper()
 	published := make(chan map[snapshot.KeySource]string, 1000)
 	log = &harness.LogBuffer{}
 	f = New(Config{
-		Get: get, Publish: func(m map[snapshot.KeySource]string) { published <- m }, Fetched: func(bool) {},
+		Dir: dir, Get: get, Publish: func(m map[snapshot.KeySource]string) { published <- m }, Fetched: func(bool) {},
 		Log: slog.New(slog.NewTextHandler(log, nil)), Every: 10 * time.Millisecond, Jitter: func(d time.Duration) time.Duration { return d / 2 }, Now: time.Now,
 	})
 	ctx, cancel := context.WithCancel(t.Context())

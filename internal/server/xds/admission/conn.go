@@ -34,7 +34,8 @@ type Conn struct {
 	written    atomic.Int64
 	readDelay  atomic.Int64 // of the next read, in nanoseconds
 	closeSoon  sync.Once
-	closedOnce sync.Once     // counts and logs the reason in goAway
+	closedOnce sync.Once // counts and logs the reason in goAway
+	closedFor  atomic.Pointer[string]
 	gone       chan struct{} // closed with the connection
 	known      chan struct{} // closed when the connection has an owner
 
@@ -176,7 +177,12 @@ func (c *Conn) Written() int64 {
 
 // Stall closes a connection whose peer does not read. It may be called on a nil Conn.
 func (c *Conn) Stall() {
-	if c == nil || !c.close() {
+	if c == nil {
+		return
+	}
+	why := "the peer does not read"
+	c.closedFor.CompareAndSwap(nil, &why)
+	if !c.close() {
 		return
 	}
 	c.conns.cfg.Stats.Stalled()
@@ -204,6 +210,7 @@ const (
 
 // goAway sends the reason for the end of the connection, unless a write is blocked.
 func (c *Conn) goAway(why string) {
+	c.closedFor.CompareAndSwap(nil, &why)
 	c.closedOnce.Do(func() {
 		c.conns.cfg.Stats.Closed()
 		c.conns.cfg.Log.Debug("connection closed", "address", c.Conn.RemoteAddr(), "reason", why)
@@ -252,6 +259,23 @@ func (c *Conn) close() bool {
 	s.mu.Unlock()
 	c.Conn.Close()
 	return true
+}
+
+// Ended returns the reason for the end of the connection, empty while it is open or for a nil
+// Conn.
+func (c *Conn) Ended() string {
+	if c == nil {
+		return ""
+	}
+	select {
+	case <-c.gone:
+	default:
+		return ""
+	}
+	if why := c.closedFor.Load(); why != nil {
+		return *why
+	}
+	return "the connection was closed"
 }
 
 // RemoteAddr implements net.Conn. gRPC passes the address to calls; ConnOf finds the

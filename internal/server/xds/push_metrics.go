@@ -12,10 +12,10 @@ import (
 	"github.com/meshctl/meshctl/internal/server/xds/history"
 )
 
-// istioMetrics are the metrics under Istio's names that report how long changes take and
+// pushMetrics are the metrics under Istio's names that report how long changes take and
 // their causes. An observation costs a few atomic additions; the times are also in the
 // history.
-type istioMetrics struct {
+type pushMetrics struct {
 	debounce, build, queue, converged prometheus.Observer
 	push, send, size                  [numTypes]prometheus.Observer
 	triggers                          *prometheus.CounterVec
@@ -52,7 +52,7 @@ func triggerOf(k snapshot.Kind) string {
 	return byConfig
 }
 
-func newIstioMetrics(reg prometheus.Registerer) istioMetrics {
+func newPushMetrics(reg prometheus.Registerer) pushMetrics {
 	f := promauto.With(reg)
 	// Istio's bounds, so that queries for them work, and smaller ones.
 	timeBuckets := []float64{.001, .005, .01, .05, .1, .5, 1, 3, 5, 10, 20, 30}
@@ -63,7 +63,7 @@ func newIstioMetrics(reg prometheus.Registerer) istioMetrics {
 	typed := func(name, help string, buckets []float64) [numTypes]prometheus.Observer {
 		return byType(f.NewHistogramVec(prometheus.HistogramOpts{Name: name, Help: help, Buckets: buckets}, []string{"type"}), strings.ToLower)
 	}
-	m := istioMetrics{
+	m := pushMetrics{
 		debounce:  times("pilot_debounce_time", "Seconds from the first event of a batch until the snapshot was made of it."),
 		build:     times("pilot_pushcontext_init_seconds", "Seconds that making a snapshot of a batch took."),
 		queue:     times("pilot_proxy_queue_time", "Seconds from the generation of a change until a response with it was sent to a proxy."),
@@ -89,7 +89,7 @@ func newIstioMetrics(reg prometheus.Registerer) istioMetrics {
 
 // rejected notes that a proxy refused a response of the type. The proxy chooses the code;
 // one that gRPC does not define counts as Unknown.
-func (p *istioMetrics) rejected(i int, code int32) {
+func (p *pushMetrics) rejected(i int, code int32) {
 	if p.rejects[i] == nil {
 		return
 	}
@@ -101,7 +101,7 @@ func (p *istioMetrics) rejected(i int, code int32) {
 }
 
 // published notes a batch that the registry published.
-func (p *istioMetrics) published(c *snapshot.Changes) {
+func (p *pushMetrics) published(c *snapshot.Changes) {
 	for _, cause := range c.Causes {
 		p.triggers.WithLabelValues(triggerOf(cause.Kind)).Inc()
 	}
@@ -113,7 +113,7 @@ func (p *istioMetrics) published(c *snapshot.Changes) {
 }
 
 // sent notes a response of the type that gRPC has taken.
-func (p *istioMetrics) sent(i int, r *history.SentResponse) {
+func (p *pushMetrics) sent(i int, r *history.SentResponse) {
 	p.size[i].Observe(float64(r.Bytes))
 	if r.Why == history.Request {
 		p.requests.Inc()
@@ -124,7 +124,7 @@ func (p *istioMetrics) sent(i int, r *history.SentResponse) {
 }
 
 // written notes that a response, sent at a time, is written to the connection.
-func (p *istioMetrics) written(i int, round *history.Round, at, now time.Time) {
+func (p *pushMetrics) written(i int, round *history.Round, at, now time.Time) {
 	took := now.Sub(at)
 	p.send[i].Observe(took.Seconds())
 	if round != nil {
@@ -159,6 +159,6 @@ func (s *session) settle() {
 			return
 		}
 	}
-	s.hub.cfg.Metrics.istio.converged.Observe(s.converging.last.Sub(s.converging.since).Seconds())
+	s.hub.cfg.Metrics.push.converged.Observe(s.converging.last.Sub(s.converging.since).Seconds())
 	s.converging = converging{}
 }

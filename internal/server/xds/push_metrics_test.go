@@ -38,7 +38,7 @@ func TestConvergence(t *testing.T) {
 		}
 	}
 	reg := prometheus.NewRegistry()
-	converged, ok := h.cfg.Metrics.istio.converged.(prometheus.Collector)
+	converged, ok := h.cfg.Metrics.push.converged.(prometheus.Collector)
 	if !ok {
 		t.Fatal("no collector")
 	}

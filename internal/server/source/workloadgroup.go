@@ -1,0 +1,21 @@
+package source
+
+import (
+	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
+
+	"github.com/meshctl/meshctl/internal/mesh"
+)
+
+// WorkloadGroups are checked here. Package autoregister reads a group when a machine joins with
+// its name.
+var workloadGroupKind = istioKind(kind{
+	group: groupNetworking, name: "WorkloadGroup", plural: "workloadgroups", versions: istioVersions,
+	support: Partly, meaning: "machines that [join with its name](virtual-machines.md#register-machines-by-themselves) get WorkloadEntries; only in a Kubernetes API",
+	resources: []Resource{{Use: ForConfiguration, Custom: true, Optional: true, Without: "machines that name a WorkloadGroup are not registered"}},
+}, func(_ *conversion, spec *networkingv1alpha3.WorkloadGroup) *FieldError {
+	template := spec.GetTemplate()
+	if account := template.GetServiceAccount(); account != "" && !mesh.IsDNSName(account) {
+		return faultf("template.serviceAccount", "%q is not a DNS name", account)
+	}
+	return labelsFault("template.labels", template.GetLabels())
+})

@@ -1,0 +1,68 @@
+package xdsgen
+
+import (
+	securityv1beta1 "istio.io/api/security/v1beta1"
+
+	"github.com/meshctl/meshctl/internal/server/snapshot"
+)
+
+// A policy whose action or provider changes moves from one extension to another. Envoy applies
+// the extensions of a response one by one, in any order, and a new filter only once its listener
+// is warm. For a moment the policy could be in force nowhere, and permit what neither version
+// does. So the old version stays in force beside the new one until the proxy has the latter.
+
+// MovedPolicies returns the policies that one view of extensions enforces by another action or
+// provider than the next one. A policy that the next one lacks has not moved.
+func MovedPolicies(from, to View) []*snapshot.AuthorizationPolicy {
+	before, _ := from.(extensionView)
+	after, _ := to.(extensionView)
+	if before.authorizations == after.authorizations {
+		return nil
+	}
+	now := make(map[policyName]string)
+	for a := range after.authorizations.all {
+		for p := range a.policies.all {
+			now[policyName{p.Namespace, p.Name}] = filtersOf(p)
+		}
+	}
+	var moved []*snapshot.AuthorizationPolicy
+	for a := range before.authorizations.all {
+		for p := range a.policies.all {
+			if filters, stays := now[policyName{p.Namespace, p.Name}]; stays && filters != filtersOf(p) {
+				moved = append(moved, p)
+			}
+		}
+	}
+	return moved
+}
+
+type policyName struct{ namespace, name string }
+
+// filtersOf names the filters that enforce a policy, by action and provider.
+func filtersOf(p *snapshot.AuthorizationPolicy) string {
+	action := p.Spec.GetAction()
+	if action == securityv1beta1.AuthorizationPolicy_CUSTOM {
+		return action.String() + "." + p.Spec.GetProvider().GetName()
+	}
+	return action.String()
+}
+
+// RequestsPolicies reports whether a proxy that requests some of the extensions of a view
+// requests all that enforce policies. If its listeners have no chain of HTTP, or none of TCP, it
+// requests none of that type.
+func RequestsPolicies(v View, requests func(name string) bool) bool {
+	extensions, _ := v.(extensionView)
+	var some, missing [2]bool // of HTTP and of TCP
+	for u := range extensions.authorizationUnits {
+		of := 0
+		if u.filter.Network {
+			of = 1
+		}
+		if requests(u.filter.Name) {
+			some[of] = true
+		} else {
+			missing[of] = true
+		}
+	}
+	return !(some[0] && missing[0]) && !(some[1] && missing[1])
+}

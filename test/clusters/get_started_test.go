@@ -1,0 +1,350 @@
+package clusters
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/meshctl/meshctl/test/harness"
+)
+
+const (
+	page        = "docs/get-started.md"
+	pageTimeout = 12 * time.Minute // one block of the page
+	moved       = 90 * time.Second // a change of the mesh
+)
+
+// mostCommands is the number of commands from two clusters to answers from both.
+const mostCommands = 6
+
+// user runs commands as the reader of the page does.
+type user struct {
+	t        *testing.T
+	clusters *Clusters
+	dir      string
+}
+
+// newUser returns a user with new clusters, whose nodes have the image.
+func newUser(t *testing.T) *user {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("needs Kubernetes")
+	}
+	if programs == "" {
+		t.Skipf("this machine cannot run clusters: %v", Missing())
+	}
+	began := time.Now()
+	c, err := Start(t.Context(), filepath.Join(harness.ShortDir(t), "c"), true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Log(c.logs())
+		}
+		if err := c.Stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	if err := c.Import(t.Context(), filepath.Join(programs, "image.tar")); err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("clusters with the image: %s", time.Since(began).Round(time.Second))
+	root, err := filepath.Abs(repository)
+	if err != nil {
+		t.Fatal(err)
+	}
+	u := &user{t, c, t.TempDir()}
+	if err := os.Symlink(filepath.Join(root, "examples"), filepath.Join(u.dir, "examples")); err != nil {
+		t.Fatal(err)
+	}
+	return u
+}
+
+// try runs commands in a shell and returns what they write to stdout.
+func (u *user) try(stdin, commands string) (string, error) {
+	ctx, cancel := context.WithTimeout(u.t.Context(), pageTimeout)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, "bash", "-euo", "pipefail", "-c", commands)
+	cmd.Dir, cmd.Stdin = u.dir, strings.NewReader(stdin)
+	cmd.Env = append(os.Environ(), "PATH="+programs+":"+os.Getenv("PATH"), "KUBECONFIG="+u.clusters.Kubeconfig(), "HOME="+u.dir)
+	cmd.WaitDelay = time.Second
+	var out, all bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &teeBuffer{&out, &all}, &all
+	if err := cmd.Run(); err != nil {
+		return out.String(), fmt.Errorf("%s: %w\n%s", commands, err, all.Bytes())
+	}
+	return out.String(), nil
+}
+
+type teeBuffer struct{ a, b *bytes.Buffer }
+
+func (t *teeBuffer) Write(p []byte) (int, error) {
+	t.a.Write(p)
+	return t.b.Write(p)
+}
+
+// run is try for commands that must succeed.
+func (u *user) run(commands string) string {
+	u.t.Helper()
+	out, err := u.try("", commands)
+	if err != nil {
+		u.t.Fatal(err)
+	}
+	return out
+}
+
+// apply applies objects in both clusters.
+func (u *user) apply(objects string) {
+	u.t.Helper()
+	for _, c := range names {
+		if _, err := u.try(objects, "kubectl --context "+c+" apply -f -"); err != nil {
+			u.t.Fatal(err)
+		}
+	}
+}
+
+// call sends requests from the client of a namespace and returns the answers.
+func (u *user) call(cluster, namespace, url string) (string, error) {
+	return u.try("", fmt.Sprintf("kubectl --context %s exec -n %s deploy/client -c client -- curl -s '%s'", cluster, namespace, url))
+}
+
+// blocks returns the commands of the page, block by block.
+func blocks(t *testing.T) []string {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(repository, page))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out []string
+	for _, m := range regexp.MustCompile("(?ms)^```sh\n(.*?)^```$").FindAllStringSubmatch(string(text), -1) {
+		out = append(out, m[1])
+	}
+	return out
+}
+
+// commandsOf returns the number of commands of a block. A loop is one.
+func commandsOf(block string) int {
+	block = regexp.MustCompile(`(?ms)^for .*?^done$`).ReplaceAllString(block, "loop")
+	return strings.Count(strings.TrimSpace(strings.ReplaceAll(block, "\\\n", "")), "\n") + 1
+}
+
+// TestGetStarted follows the page: from two clusters to a mesh whose workloads answer from
+// both, in few commands. The mesh then changes, and goes.
+func TestGetStarted(t *testing.T) {
+	u := newUser(t)
+	began, commands, answered := time.Now(), 0, false
+	for _, block := range blocks(t) {
+		out := u.run(block)
+		t.Logf("after %s:\n%s%s", time.Since(began).Round(time.Second), block, out)
+		if !answered {
+			commands += commandsOf(block)
+		}
+		if strings.Contains(out, "version: v1") && strings.Contains(out, "version: v2") {
+			answered = true
+		}
+	}
+	if !answered || commands > mostCommands {
+		t.Fatalf("answers from both clusters after %d commands: %v; want them after at most %d", commands, answered, mostCommands)
+	}
+	t.Run("shares", u.testShares)
+	t.Run("names of the other cluster", u.testNames)
+	t.Run("killed control planes", u.testKilled)
+	t.Run("strict", u.testStrict)
+	t.Run("removed version", u.testRemovedVersion)
+	t.Run("uninstall", u.testUninstall)
+}
+
+// testShares: each version answers half of the requests from each cluster, and knows the
+// identity of the caller.
+func (u *user) testShares(t *testing.T) {
+	const requests = 2000 // 5 % are more than four standard deviations
+	for _, c := range names {
+		out, err := u.call(c, "sample", fmt.Sprintf("helloworld.sample:5000/hello?[1-%d]", requests))
+		if err != nil {
+			t.Fatal(err)
+		}
+		v1, v2 := strings.Count(out, "version: v1"), strings.Count(out, "version: v2")
+		if v1+v2 != requests || v1 < requests*45/100 || v1 > requests*55/100 {
+			t.Errorf("%s: %d answers of v1 and %d of v2, want half of %d each", c, v1, v2, requests)
+		}
+		if n := strings.Count(out, "caller: spiffe://cluster.local/ns/sample/sa/client\n"); n != requests {
+			t.Errorf("%s: %d of %d answers name the identity of the client", c, n, requests)
+		}
+	}
+}
+
+// testNames: by DNS capture a client finds a service that exists in the other cluster only.
+func (u *user) testNames(t *testing.T) {
+	if _, err := u.try(`
+{apiVersion: v1, kind: Service, metadata: {name: only2, namespace: sample}, spec: {selector: {app: helloworld}, ports: [{name: http, port: 5000}]}}
+`, "kubectl --context cluster2 apply -f -"); err != nil {
+		t.Fatal(err)
+	}
+	u.run(`kubectl --context cluster1 patch deployment client -n sample -p '{"spec": {"template": {"metadata": {"annotations":
+  {"proxy.istio.io/config": "{\"proxyMetadata\": {\"ISTIO_META_DNS_CAPTURE\": \"true\"}}"}}}}}'
+kubectl --context cluster1 rollout status -n sample deployment client --timeout=5m`)
+	harness.Eventually(t, moved, "answers of only2", func() error {
+		out, err := u.call("cluster1", "sample", "only2.sample:5000/hello")
+		if err == nil && !strings.Contains(out, "version: v2") {
+			err = fmt.Errorf("answer %q", out)
+		}
+		return err
+	})
+}
+
+// testKilled: no request fails while all control planes are killed and start again. They
+// then send changes to the proxies as before.
+func (u *user) testKilled(t *testing.T) {
+	const requests = 3000
+	type result struct {
+		out string
+		err error
+	}
+	done := make(chan result, len(names))
+	for _, c := range names {
+		go func() {
+			out, err := u.call(c, "sample", fmt.Sprintf("helloworld.sample:5000/hello?[1-%d]", requests))
+			done <- result{out, err}
+		}()
+	}
+	if n := u.kill("/usr/local/bin/meshctl", "serve"); n != 2*len(names) {
+		t.Errorf("killed %d processes, want two replicas in each cluster", n)
+	}
+	for range names {
+		r := <-done
+		if n := strings.Count(r.out, "Hello version"); r.err != nil || n != requests {
+			t.Errorf("%d of %d requests were answered: %v", n, requests, r.err)
+		}
+	}
+	for _, c := range names {
+		u.run("kubectl --context " + c + " wait -n istio-system --for=condition=Available deployment/istiod --timeout=5m")
+	}
+	u.run("kubectl --context cluster1 scale -n sample deployment helloworld-v1 --replicas=2")
+	harness.Eventually(t, moved, "answers of the new pod", func() error {
+		out, err := u.call("cluster1", "sample", "helloworld.sample:5000/hello?[1-60]")
+		instances := map[string]bool{}
+		for _, m := range regexp.MustCompile(`instance: (\S+),`).FindAllStringSubmatch(out, -1) {
+			instances[m[1]] = true
+		}
+		if err == nil && len(instances) != 3 {
+			err = fmt.Errorf("answers of %v, want two pods of v1 and one of v2", instances)
+		}
+		return err
+	})
+}
+
+// kill kills the processes in pods whose command line starts with the words, and returns
+// their number.
+func (u *user) kill(words ...string) int {
+	u.t.Helper()
+	lines, err := filepath.Glob("/proc/[0-9]*/cmdline")
+	if err != nil {
+		u.t.Fatal(err)
+	}
+	killed := 0
+	for _, path := range lines {
+		dir := filepath.Dir(path)
+		line, err := os.ReadFile(path)
+		group, errGroup := os.ReadFile(filepath.Join(dir, "cgroup"))
+		inPod := slices.ContainsFunc(u.clusters.Nodes, func(n *node) bool { return bytes.Contains(group, []byte(n.Cgroup+"/")) })
+		if err != nil || errGroup != nil || !inPod || !bytes.HasPrefix(line, []byte(strings.Join(words, "\x00")+"\x00")) {
+			continue
+		}
+		pid, err := strconv.Atoi(filepath.Base(dir))
+		if err == nil {
+			err = syscall.Kill(pid, syscall.SIGKILL)
+		}
+		if err != nil {
+			u.t.Error(err)
+		}
+		killed++
+	}
+	return killed
+}
+
+// testStrict: mutual TLS refuses a client without a proxy, which is served before.
+func (u *user) testStrict(t *testing.T) {
+	u.apply(`
+{apiVersion: v1, kind: Namespace, metadata: {name: plain}}
+---
+{apiVersion: apps/v1, kind: Deployment, metadata: {name: client, namespace: plain}, spec: {selector: {matchLabels: {app: client}}, template: {
+  metadata: {labels: {app: client}}, spec: {containers: [{name: client, image: "docker.io/curlimages/curl:8.16.0", command: [sleep, infinity]}]}}}}
+`)
+	for _, c := range names {
+		u.run("kubectl --context " + c + " rollout status -n plain deployment client --timeout=5m")
+		if _, err := u.call(c, "plain", "helloworld.sample:5000/hello"); err != nil {
+			t.Error(err)
+		}
+	}
+	u.apply("{apiVersion: security.istio.io/v1, kind: PeerAuthentication, metadata: {name: default, namespace: istio-system}, spec: {mtls: {mode: STRICT}}}")
+	for _, c := range names {
+		harness.Eventually(t, moved, "refused plaintext in "+c, func() error {
+			if out, err := u.call(c, "plain", "helloworld.sample:5000/hello"); err == nil {
+				return fmt.Errorf("answer %q", out)
+			}
+			return nil
+		})
+		if _, err := u.call(c, "sample", "helloworld.sample:5000/hello?[1-20]"); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// testRemovedVersion: when the pods of v1 go, v2 answers in both clusters, and no request
+// fails meanwhile.
+func (u *user) testRemovedVersion(t *testing.T) {
+	scaled := make(chan error, 1)
+	go func() {
+		_, err := u.try("", "kubectl --context cluster1 scale -n sample deployment helloworld-v1 --replicas=0")
+		scaled <- err
+	}()
+	began := time.Now()
+	harness.Eventually(t, moved, "only answers of v2", func() error {
+		var left error
+		for _, c := range names {
+			out, err := u.call(c, "sample", "helloworld.sample:5000/hello?[1-100]")
+			if err != nil {
+				t.Error(err)
+			}
+			if n := strings.Count(out, "version: v2"); n != 100 {
+				left = fmt.Errorf("%s: %d of 100 answers of v2", c, n)
+			}
+		}
+		return left
+	})
+	if err := <-scaled; err != nil {
+		t.Error(err)
+	}
+	t.Logf("only answers of v2 after %s", time.Since(began).Round(time.Millisecond))
+}
+
+// testUninstall: the commands of docs/get-started.md and of the installer leave nothing of
+// the mesh.
+func (u *user) testUninstall(t *testing.T) {
+	u.run(`meshctl multicluster unlink cluster1 cluster2
+for c in cluster1 cluster2; do
+  kubectl --context $c delete peerauthentication -n istio-system default
+  kubectl --context $c delete secret -n istio-system cacerts
+  kubectl --context $c delete namespace sample plain --timeout=3m
+  meshctl uninstall --context $c
+done`)
+	for _, c := range names {
+		left := u.run("for k in $(kubectl --context " + c + ` api-resources --verbs=list -o name | grep -v events); do
+  kubectl --context ` + c + ` get $k -A -o name --ignore-not-found
+done | grep -E 'istio|mesh' || true`)
+		if left != "" {
+			t.Errorf("%s has objects of the mesh:\n%s", c, left)
+		}
+	}
+}

@@ -1,0 +1,85 @@
+package clusters
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+
+	"github.com/meshctl/meshctl/test/harness"
+)
+
+const (
+	repository = "../.."
+	// insideVar is set in the test process that has a network of its own.
+	insideVar = "MESHCTL_TEST_CLUSTERS"
+	// version is that of the tested program and its image.
+	version = "e2e"
+)
+
+// programs is the directory with meshctl, kubectl and image.tar; empty if this machine
+// cannot run clusters.
+var programs string
+
+// TestMain runs the tests in a network namespace of their own, in which nothing else has
+// the addresses of the clusters.
+func TestMain(m *testing.M) {
+	Main()
+	flag.Parse()
+	os.Exit(run(m))
+}
+
+func run(m *testing.M) int {
+	if programs = os.Getenv(insideVar); programs != "" {
+		if err := harness.LoopbackUp(); err != nil {
+			fmt.Fprintln(os.Stderr, "bring loopback up:", err)
+			return 1
+		}
+		return m.Run()
+	}
+	if testing.Short() || Missing() != nil {
+		return m.Run() // the tests skip
+	}
+	dir, err := os.MkdirTemp("", "clusters-")
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	code, err := 1, prepare(dir)
+	if err == nil {
+		code, err = harness.InOwnNetwork(insideVar + "=" + dir)
+	}
+	if err := errors.Join(err, os.RemoveAll(dir)); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	return code
+}
+
+// prepare builds meshctl and its image.
+func prepare(dir string) error {
+	root, err := filepath.Abs(repository)
+	if err != nil {
+		return err
+	}
+	built, err := harness.Cached("kube/kubectl", "kube")
+	if err != nil {
+		return err
+	}
+	if err := os.Symlink(built, filepath.Join(dir, "kubectl")); err != nil {
+		return err
+	}
+	for _, args := range [][]string{
+		{"make", "--silent", "-C", root, "build", "VERSION=" + version, "OUT=" + dir},
+		{"go", "-C", filepath.Join(root, "tools/image"), "run", ".", "-root", root, "-meshctl", filepath.Join(dir, "meshctl"),
+			"-out", filepath.Join(dir, "image.tar"), "-name", "localhost/meshctl:" + version},
+	} {
+		if out, err := exec.Command(args[0], args[1:]...).CombinedOutput(); err != nil {
+			return fmt.Errorf("%s: %w\n%s", args[0], err, out)
+		}
+	}
+	return nil
+}

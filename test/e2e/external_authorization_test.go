@@ -1,0 +1,203 @@
+package e2e
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	authv3 "github.com/envoyproxy/go-control-plane/envoy/service/auth/v3"
+	typev3 "github.com/envoyproxy/go-control-plane/envoy/type/v3"
+	statuspb "google.golang.org/genproto/googleapis/rpc/status"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+)
+
+// authorizer is an external authorizer by gRPC and HTTP. It permits, refuses or does not answer, as
+// the header x-decide of a request wants; it refuses connections of TCP of one identity.
+type authorizer struct {
+	authv3.UnimplementedAuthorizationServer
+	asked  atomic.Int64
+	ending chan struct{}
+}
+
+const refusedCaller = "spiffe://cluster.local/ns/apps-2/sa/other"
+
+func (a *authorizer) Check(ctx context.Context, r *authv3.CheckRequest) (*authv3.CheckResponse, error) {
+	a.asked.Add(1)
+	attributes := r.GetAttributes()
+	switch attributes.GetRequest().GetHttp().GetHeaders()["x-decide"] {
+	case "slow":
+		select {
+		case <-ctx.Done():
+		case <-a.ending:
+		}
+		return nil, errors.New("too late")
+	case "refuse":
+		return &authv3.CheckResponse{
+			Status: &statuspb.Status{Code: int32(codes.PermissionDenied)},
+			HttpResponse: &authv3.CheckResponse_DeniedResponse{DeniedResponse: &authv3.DeniedHttpResponse{
+				Status: &typev3.HttpStatus{Code: typev3.StatusCode_PaymentRequired}, Body: "pay",
+			}},
+		}, nil
+	}
+	if attributes.GetSource().GetPrincipal() == refusedCaller && attributes.GetRequest().GetHttp().GetPath() == "" {
+		return &authv3.CheckResponse{Status: &statuspb.Status{Code: int32(codes.PermissionDenied)}}, nil
+	}
+	return &authv3.CheckResponse{HttpResponse: &authv3.CheckResponse_OkResponse{OkResponse: &authv3.OkHttpResponse{
+		Headers: []*corev3.HeaderValueOption{{Header: &corev3.HeaderValue{Key: "x-authorizer", Value: "yes"}}},
+	}}}, nil
+}
+
+func (a *authorizer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	a.asked.Add(1)
+	switch {
+	case !strings.HasPrefix(r.URL.Path, "/check/guarded") || r.Header.Get("x-added") != "by Envoy" || r.Header.Get("x-secret") != "":
+		w.WriteHeader(http.StatusTeapot)
+	case r.Header.Get("x-decide") == "slow":
+		select {
+		case <-r.Context().Done():
+		case <-a.ending:
+		}
+	case r.Header.Get("x-decide") == "refuse":
+		w.WriteHeader(http.StatusPaymentRequired)
+	}
+}
+
+// start serves by both protocols, and returns the ports.
+func (a *authorizer) start(t *testing.T) (byGRPC, byHTTP string) {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := grpc.NewServer()
+	authv3.RegisterAuthorizationServer(server, a)
+	served := make(chan error, 1)
+	go func() { served <- server.Serve(l) }()
+	web := httptest.NewServer(a)
+	t.Cleanup(func() {
+		close(a.ending)
+		web.Close()
+		server.Stop()
+		<-served
+	})
+	port := func(addr string) string { return addr[strings.LastIndex(addr, ":")+1:] }
+	return port(l.Addr().String()), port(web.URL)
+}
+
+// authorizers are the providers of the test. Nothing listens at the port of the dead ones.
+const authorizers = `trustDomainAliases: [old.example.com], extensionProviders: [
+{name: grpc, envoyExtAuthzGrpc: {service: sample/authorizer.test, port: 9000, timeout: 0.5s}},
+{name: grpc-open, envoyExtAuthzGrpc: {service: sample/authorizer.test, port: 9000, timeout: 0.5s, failOpen: true}},
+{name: http, envoyExtAuthzHttp: {service: sample/authorizer.test, port: 8000, timeout: 0.5s, pathPrefix: /check, statusOnError: \"503\", includeRequestHeadersInCheck: [x-decide], includeAdditionalHeadersInCheck: {x-added: by Envoy}}},
+{name: http-open, envoyExtAuthzHttp: {service: sample/authorizer.test, port: 8000, timeout: 0.5s, pathPrefix: /check, failOpen: true, includeRequestHeadersInCheck: [x-decide], includeAdditionalHeadersInCheck: {x-added: by Envoy}}},
+{name: dead, envoyExtAuthzGrpc: {service: sample/authorizer.test, port: 9001, timeout: 0.5s}},
+{name: dead-open, envoyExtAuthzGrpc: {service: sample/authorizer.test, port: 9001, timeout: 0.5s, failOpen: true}}]`
+
+// TestExternalAuthorization: a real Envoy asks providers about what rules match, and obeys the
+// answer. Without one, failOpen and statusOnError decide.
+func TestExternalAuthorization(t *testing.T) {
+	a := &authorizer{ending: make(chan struct{})}
+	byGRPC, byHTTP := a.start(t)
+	p := startProtected(t)
+	file := filepath.Join(p.mesh, "cluster1", "mesh.yaml")
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	replace(t, file, strings.Replace(string(text), "trustDomainAliases: [old.example.com]", strings.ReplaceAll(authorizers, "\n", " "), 1)+fmt.Sprintf(`---
+apiVersion: networking.istio.io/v1
+kind: ServiceEntry
+metadata: {name: authorizer, namespace: sample}
+spec:
+  hosts: [authorizer.test]
+  resolution: STATIC
+  ports: [{number: 9000, name: grpc, protocol: GRPC, targetPort: %s}, {number: 8000, name: http, protocol: HTTP, targetPort: %s}, {number: 9001, name: grpc-dead, protocol: GRPC, targetPort: 1}]
+  endpoints: [{address: 127.0.0.1}]
+`, byGRPC, byHTTP))
+	for provider, want := range map[string]struct{ permit, refuse, slow int }{
+		"grpc":      {200, 402, 403},
+		"grpc-open": {200, 402, 200},
+		"http":      {200, 402, 503},
+		"http-open": {200, 402, 200},
+		"dead":      {403, 403, 403},
+		"dead-open": {200, 200, 200},
+	} {
+		t.Run(provider, func(t *testing.T) {
+			p.apply(t, `{action: CUSTOM, provider: {name: `+provider+`}, rules: [{to: [{operation: {paths: ["/guarded*"]}}]}]}`,
+				`{rules: [{to: [{operation: {notMethods: [DELETE]}}]}, {to: [{operation: {ports: ["5001"]}}]}]}`)
+			request := func(path, decide string) int {
+				return p.send(t, "", "", "GET "+path+" HTTP/1.1\nHost: a\nx-secret: s\nx-decide: "+decide)
+			}
+			for decide, code := range map[string]int{"permit": want.permit, "refuse": want.refuse, "slow": want.slow} {
+				eventually(t, fmt.Sprintf("status %d if it should %s", code, decide), func() error {
+					if got := request("/guarded/a", decide); got != code {
+						return fmt.Errorf("status %d", got)
+					}
+					return nil
+				})
+			}
+			asked := a.asked.Load()
+			if code := request("/free", "refuse"); code != http.StatusOK || a.asked.Load() != asked {
+				t.Errorf("a path that no rule matches: status %d, the provider was asked %d times", code, a.asked.Load()-asked)
+			}
+			if code := p.send(t, "", "", "DELETE /guarded HTTP/1.1\nHost: a\nx-decide: permit"); code != http.StatusForbidden && code != want.permit {
+				t.Errorf("what an ALLOW policy does not permit: status %d", code)
+			}
+		})
+	}
+	t.Run("TCP", func(t *testing.T) {
+		p.apply(t, `{action: CUSTOM, provider: {name: grpc}, rules: [{to: [{operation: {ports: ["5001"]}}]}]}`)
+		eventually(t, "the provider decides about connections", func() error {
+			if refused, permitted := p.connects(t, strings.TrimPrefix(refusedCaller, "spiffe://"), ""), p.connects(t, "", ""); refused || !permitted {
+				return fmt.Errorf("permitted %t and %t", refused, permitted)
+			}
+			return nil
+		})
+		p.apply(t, `{action: CUSTOM, provider: {name: http}, rules: [{to: [{operation: {ports: ["5001"]}}]}]}`)
+		eventually(t, "a provider by HTTP refuses connections", func() error {
+			if p.connects(t, "", "") {
+				return errors.New("permitted")
+			}
+			return nil
+		})
+	})
+}
+
+// TestDryRunStatistics: policies with the annotation refuse nothing, and Envoy counts what they
+// would do, with Istio's labels.
+func TestDryRunStatistics(t *testing.T) {
+	p := startProtected(t)
+	policy := func(name, spec string) string {
+		return "apiVersion: security.istio.io/v1\nkind: AuthorizationPolicy\nmetadata: {name: " + name +
+			`, namespace: sample, annotations: {istio.io/dry-run: "true"}}` + "\nspec: " + spec + "\n---\n"
+	}
+	replace(t, filepath.Join(p.mesh, "cluster1", "dry.yaml"),
+		policy("deny", `{action: DENY, rules: [{to: [{operation: {paths: [/a]}}]}]}`)+policy("allow", `{rules: [{to: [{operation: {paths: [/a]}}]}]}`))
+	p.apply(t)
+	eventually(t, "Envoy counts", func() error {
+		for _, path := range []string{"/a", "/b"} {
+			if code := p.send(t, "", "", "GET "+path+" HTTP/1.1\nHost: a"); code != http.StatusOK {
+				return fmt.Errorf("%s: status %d", path, code)
+			}
+		}
+		stats := adminGet(t, admin, "/stats/prometheus?filter=istio_dry_run&usedonly")
+		for _, action := range []string{"allow", "deny"} {
+			for _, result := range []string{"allowed", "denied"} {
+				if labels := fmt.Sprintf(`authz_dry_run_action="%s",authz_dry_run_result="%s"`, action, result); !strings.Contains(stats, labels) {
+					return fmt.Errorf("%s is not in\n%s", labels, stats)
+				}
+			}
+		}
+		return nil
+	})
+}
