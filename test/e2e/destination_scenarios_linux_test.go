@@ -140,6 +140,28 @@ spec:
   endpoints: [{address: 10.11.0.2}]
 `
 
+// twoFamilies is a service whose only reachable endpoint has IPv4, as the client has.
+const twoFamilies = `---
+apiVersion: v1
+kind: Service
+metadata: {name: families, namespace: shop}
+spec: {clusterIP: 10.96.2.1, clusterIPs: [10.96.2.1, "fd00:96::1"], ipFamilies: [IPv4, IPv6], ports: [{name: http, port: 80}]}
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: families-4, namespace: shop, labels: {kubernetes.io/service-name: families}}
+addressType: IPv4
+ports: [{name: http, port: 9001}]
+endpoints: [{addresses: [10.11.0.1]}]
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: families-6, namespace: shop, labels: {kubernetes.io/service-name: families}}
+addressType: IPv6
+ports: [{name: http, port: 9001}]
+endpoints: [{addresses: ["fd00:11::1"]}, {addresses: ["fd00:11::2"]}]
+`
+
 // grpcRoutes routes calls of gRPC by method and header.
 const grpcRoutes = `---
 apiVersion: networking.istio.io/v1
@@ -190,7 +212,7 @@ func TestDestinationScenarios(t *testing.T) {
 	partner := issue(t, authority(t, "partner"), certs.ECDSAP256, "example.com")
 	vips := map[string]string{}
 	objects := func(endpoints string) string {
-		out := destinationMesh + samePort + grpcRoutes
+		out := destinationMesh + samePort + twoFamilies + grpcRoutes
 		for _, s := range destinationServices(endpoints) {
 			out += s.objects()
 			vips[s.name] = s.vip
@@ -243,6 +265,11 @@ func TestDestinationScenarios(t *testing.T) {
 	})
 	t.Run("Maglev", func(t *testing.T) {
 		sticks(t, func(user int) string { return requested(t, web("maglev"), "", "x-user", fmt.Sprint(user)).body })
+	})
+	t.Run("endpoints of another family", func(t *testing.T) {
+		if got := shares(t, "http://10.96.2.1", 20); got["v1"] != 20 {
+			t.Errorf("shares %v", got)
+		}
 	})
 	t.Run("round robin", func(t *testing.T) {
 		if got := shares(t, web("robin"), 100); got["v1"] != 50 || got["v2"] != 50 {

@@ -249,9 +249,15 @@ const maxProxyConfigs = 1000
 // proxyConfigs returns the valid ProxyConfigs of a cluster, and prints why others are not used.
 func proxyConfigs(ctx context.Context, env *cli.Env, client *kube.Client) ([]*snapshot.ProxyConfig, error) {
 	kind := schema.GroupVersionKind{Group: "networking.istio.io", Version: "v1beta1", Kind: "ProxyConfig"}
-	items, err := client.ListAny(ctx, kind, "", "", maxProxyConfigs)
-	if err != nil {
+	items, err := client.ListAny(ctx, kind, "", "", maxProxyConfigs+1)
+	switch {
+	case apierrors.IsForbidden(err):
+		fmt.Fprintf(env.Stderr, "no ProxyConfig is used: %s\n", err)
+		return nil, nil
+	case err != nil:
 		return nil, fmt.Errorf("ProxyConfigs: %w", err)
+	case len(items) > maxProxyConfigs:
+		return nil, fmt.Errorf("there are more than %d ProxyConfigs", maxProxyConfigs)
 	}
 	var out []*snapshot.ProxyConfig
 	for _, item := range items {
