@@ -24,7 +24,7 @@ LINT := go tool -modfile=tools/go.mod golangci-lint
 
 .PHONY: help
 help: ## List the targets
-	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | while IFS=$$'\t' read -r target about; do \
+	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | while IFS=$$'\t' read -r target about; do \
 		printf '  make %-13s %s\n' "$$target" "$$about"; done
 
 # Without the pages of gRPC about itself, which nobody can open: they bring

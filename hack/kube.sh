@@ -5,6 +5,7 @@
 #   hack/kube.sh            test/kube/tools: etcd, Kubernetes and kubectl, into .cache/kube
 #   hack/kube.sh clusters   and test/clusters/tools: containerd and CoreDNS, into .cache/clusters
 set -euo pipefail
+shopt -s nullglob
 cd "$(dirname "$0")/.."
 
 tmp=
@@ -14,7 +15,7 @@ trap 'exit 130' INT TERM
 # build MODULE TARGET
 build() {
 	local module=$1 target=$2 built version started
-	built=$(go env GOVERSION && sha256sum "$module/go.mod" "$module/go.sum")
+	built=$(go env GOVERSION && sha256sum "$module/go.mod" "$module/go.sum" "$module"/*/*.go)
 	[ "$(cat "$target/built" 2>/dev/null)" != "$built" ] || return 0
 
 	version=$(go -C "$module" list -m -f '{{.Version}}' k8s.io/kubernetes 2>/dev/null || true)

@@ -74,8 +74,10 @@ func prepare(dir string) error {
 	}
 	for _, args := range [][]string{
 		{"make", "--silent", "-C", root, "build", "VERSION=" + version, "OUT=" + dir},
-		{"go", "-C", filepath.Join(root, "tools/image"), "run", ".", "-root", root, "-meshctl", filepath.Join(dir, "meshctl"),
-			"-out", filepath.Join(dir, "image.tar"), "-name", "localhost/meshctl:" + version},
+		{
+			"go", "-C", filepath.Join(root, "tools/image"), "run", ".", "-root", root, "-meshctl", filepath.Join(dir, "meshctl"),
+			"-out", filepath.Join(dir, "image.tar"), "-name", "localhost/meshctl:" + version,
+		},
 	} {
 		if out, err := exec.Command(args[0], args[1:]...).CombinedOutput(); err != nil {
 			return fmt.Errorf("%s: %w\n%s", args[0], err, out)

@@ -143,10 +143,10 @@ func TestMakeTargetsExist(t *testing.T) {
 		t.Fatal(err)
 	}
 	targets := map[string]bool{}
-	for _, m := range regexp.MustCompile(`(?m)^([a-z-]+):`).FindAllStringSubmatch(string(makefile), -1) {
+	for _, m := range regexp.MustCompile(`(?m)^([a-z0-9-]+):`).FindAllStringSubmatch(string(makefile), -1) {
 		targets[m[1]] = true
 	}
-	named := regexp.MustCompile("(?m)(?:^|`|&& )make ([a-z-]+)(?: ([a-z-]+))?")
+	named := regexp.MustCompile("(?m)(?:^|`|&& )make ([a-z0-9-]+)(?: ([a-z0-9-]+))?")
 	for _, name := range pageNames(t) {
 		text, err := os.ReadFile(filepath.Join(repository, name))
 		if err != nil {

@@ -26,11 +26,11 @@ func (c *Cluster) wait(ctx context.Context, deployments []*unstructured.Unstruct
 		return nil
 	}
 	for _, d := range deployments {
-		reported, at := "", time.Now()
+		reported, polls := "", 0
 		reason, err := c.until(ctx, o.Wait, func() (string, error) {
 			reason, err := c.unavailable(ctx, d)
-			if reason != "" && reason != reported && time.Since(at) >= quiet {
-				reported, at = reason, time.Now()
+			if polls++; reason != "" && reason != reported && time.Duration(polls)*pollInterval >= quiet {
+				reported, polls = reason, 0
 				o.Say("waiting for %s: %s", install.Ref(d), reason)
 			}
 			return reason, err
