@@ -193,7 +193,8 @@ func (s *Server) runAPIParts(ctx context.Context, g *errgroup.Group) {
 			tasks = append(tasks, s.apis.addresses.Run)
 		}
 		if s.webhooks != nil {
-			tasks = append(tasks, s.apis.webhooks.Run)
+			// Without the Lease, which a replica of another revision may hold.
+			g.Go(func() error { return s.apis.webhooks.Run(ctx) })
 		}
 		g.Go(func() error { return s.apis.lease.Run(ctx, tasks...) })
 		g.Go(func() error { return s.apis.announcer.Run(ctx) })

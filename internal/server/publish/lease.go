@@ -1,6 +1,7 @@
 // Package publish writes to Kubernetes on behalf of the control plane: the ConfigMap
 // with the roots of the mesh, into every namespace, renewed tokens of remote secrets, and
-// the allocated addresses of ServiceEntries. Only the replica that holds the Lease writes.
+// the allocated addresses of ServiceEntries. Only the replica that holds the Lease writes
+// these; each replica writes the roots to the webhook configurations of its revision.
 package publish
 
 import (

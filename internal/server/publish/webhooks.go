@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 
@@ -63,14 +64,13 @@ func (w *Webhooks) Problem() string {
 	return w.problem
 }
 
-// Run writes until ctx ends. It is a Task.
+// Run writes until ctx ends. All replicas of a revision write the same.
 func (w *Webhooks) Run(ctx context.Context) error {
 	client, err := kube.NewBoundedClient(w.cfg.API, maxWebhooks)
 	if err != nil {
 		return fmt.Errorf("write the webhook configurations: %w", err)
 	}
 	defer client.Close()
-	defer w.set(nil) // the next holder of the Lease reports it
 	tick := time.NewTicker(cmp.Or(w.cfg.Interval, webhooksInterval))
 	defer tick.Stop()
 	for {
@@ -145,7 +145,7 @@ func (w *Webhooks) correct(ctx context.Context, client *kube.Client, resource st
 		Value any    `json:"value"`
 	}
 	// The order of the webhooks must not change in the meantime.
-	patch := []operation{{"test", "/metadata/resourceVersion", c.Metadata.ResourceVersion}}
+	patch := []operation{{"replace", "/metadata/resourceVersion", c.Metadata.ResourceVersion}}
 	for i := range c.Webhooks {
 		hook := &c.Webhooks[i]
 		if !bytes.Equal(hook.ClientConfig.CABundle, roots) {
@@ -165,6 +165,9 @@ func (w *Webhooks) correct(ctx context.Context, client *kube.Client, resource st
 	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
 	defer cancel()
 	err = client.Patch(types.JSONPatchType).AbsPath(webhookConfigurations + resource + "/" + c.Metadata.Name).Body(body).Do(ctx).Error()
+	if apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
+		return nil // another replica, or install, was faster; the next look shows the result
+	}
 	if err != nil {
 		w.cfg.Written(w.cfg.Cluster, Failed)
 		return fmt.Errorf("patch %s %s: %w", resource, c.Metadata.Name, err)
