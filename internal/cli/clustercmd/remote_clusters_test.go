@@ -72,7 +72,8 @@ endpoints: [{addresses: [%s], conditions: {ready: true}}]
 	})
 
 	code, stdout, stderr := remoteClusters(t, home, "remote-clusters", "--server", debug)
-	for deadline := time.Now().Add(time.Minute); strings.Contains(stdout, "syncing") && time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
+	starting := func() bool { return !strings.Contains(stdout, "cluster2") || strings.Contains(stdout, "syncing") }
+	for deadline := time.Now().Add(time.Minute); starting() && time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
 		code, stdout, stderr = remoteClusters(t, home, "remote-clusters", "--server", debug)
 	}
 	if code != cli.ExitFindings || !strings.Contains(stdout, "cluster2") || !strings.Contains(stderr, "cluster cluster2 is ") || !strings.Contains(stderr, "does not exist") {

@@ -87,7 +87,7 @@ value that has no effect is an error. docs/install.md lists the values.`,
 	cli.DirVar(f, &o.caDir, "ca-dir", "`Directory` of the signing CA, as certs intermediate-ca makes it, for the Secret cacerts (default: the Secret as it is, else a self-signed CA)")
 	cli.ForceVar(f, &o.force, "Take over fields that other programs set, and replace another signing CA")
 	f.BoolVar(&o.dryRun, "dry-run", false, "Show what would change as a diff, and write nothing")
-	f.BoolVar(&o.wait, "wait", true, "Wait until the control plane and the gateways are available")
+	f.BoolVar(&o.wait, "wait", true, "Wait until the control plane, its webhooks and the gateways are available")
 	cli.DurationVar(f, &o.timeout, "timeout", 5*time.Minute, "Longest wait for each Deployment")
 	return cmd
 }

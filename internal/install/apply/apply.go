@@ -39,7 +39,7 @@ type Cluster struct {
 type Options struct {
 	Force  bool // take over fields of other managers
 	DryRun bool // write nothing
-	// Wait bounds the wait until the Deployments are available; zero does not wait.
+	// Wait bounds the wait for each Deployment and webhook to be available; zero does not wait.
 	Wait time.Duration
 	// Before is called when the namespaces exist, before the control plane is created; it
 	// may be nil.
@@ -79,7 +79,7 @@ func (c *Cluster) Install(ctx context.Context, v *install.Values, o Options) (Re
 		text, err := c.diff(ctx, steps, stale, o, &r)
 		return r, text, err
 	}
-	var deployments []*unstructured.Unstructured
+	var awaited []*unstructured.Unstructured
 	for i, s := range steps {
 		if i > 0 && s.want.GetKind() != "Namespace" && steps[i-1].want.GetKind() == "Namespace" && o.Before != nil {
 			if err := o.Before(ctx); err != nil {
@@ -88,24 +88,25 @@ func (c *Cluster) Install(ctx context.Context, v *install.Values, o Options) (Re
 		}
 		if injected(s.want) {
 			// The injector fills in the image.
-			if err := c.wait(ctx, deployments, o); err != nil {
+			if err := c.wait(ctx, awaited, o); err != nil {
 				return r, "", err
 			}
-			deployments = nil
+			awaited = nil
 		}
 		said, err := c.apply(ctx, s, o, &r)
 		if err != nil {
 			return r, "", err
 		}
-		if s.want.GetKind() == "Deployment" {
-			deployments = append(deployments, s.want)
+		switch s.want.GetKind() {
+		case "Deployment", "MutatingWebhookConfiguration", "ValidatingWebhookConfiguration":
+			awaited = append(awaited, s.want)
 		}
 		o.Say("[%d/%d] %s %s", i+1, len(steps)+len(stale), said, install.Ref(s.want))
 	}
 	if err := c.deleteAll(ctx, stale, o, len(steps), &r); err != nil {
 		return r, "", err
 	}
-	return r, "", c.wait(ctx, deployments, o)
+	return r, "", c.wait(ctx, awaited, o)
 }
 
 // plan reads the objects that exist, and refuses objects of others.

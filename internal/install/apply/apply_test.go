@@ -251,4 +251,13 @@ status: {containerStatuses: [{name: discovery, image: a, imageID: "", ready: fal
 		t.Errorf("%v, want %s", err, want)
 	}
 	l.reported(t, "waiting for Deployment istio-system/istiod: 0 of 1 replicas are available; pod istiod-0: container discovery: ImagePullBackOff")
+
+	// A control plane that runs makes itself known to the API server.
+	l.Kubectl(t, "", "patch", "deployment", "istiod", "-n", "istio-system", "--subresource=status", "--type=merge", "-p",
+		`{"status": {"observedGeneration": 1, "replicas": 1, "updatedReplicas": 1, "readyReplicas": 1, "availableReplicas": 1}}`)
+	options.Wait = time.Second
+	_, _, err = l.cluster.Install(t.Context(), values(), options)
+	if err == nil || !strings.Contains(err.Error(), "MutatingWebhookConfiguration istio-sidecar-injector is not available: webhook rev.namespace.sidecar-injector.istio.io has no caBundle") {
+		t.Errorf("without caBundle: %v", err)
+	}
 }

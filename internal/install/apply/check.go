@@ -253,14 +253,8 @@ func (c *Cluster) checkService(ctx context.Context, o *unstructured.Unstructured
 
 // checkWebhooks checks that the control plane has made itself known to the API server.
 func (c *Cluster) checkWebhooks(_ context.Context, o *unstructured.Unstructured, out *findings) error {
-	hooks, _, _ := unstructured.NestedSlice(o.Object, "webhooks")
-	for _, h := range hooks {
-		hook, _ := h.(map[string]any)
-		if bundle, _, _ := unstructured.NestedString(hook, "clientConfig", "caBundle"); bundle == "" {
-			out.add(Error, install.Ref(o), "see the log of the control plane for webhook configurations",
-				"webhook %s has no caBundle, so the API server cannot call the control plane", hook["name"])
-			return nil
-		}
+	if fault := withoutBundle(o); fault != "" {
+		out.add(Error, install.Ref(o), "see the log of the control plane for webhook configurations", "%s", fault)
 	}
 	return nil
 }

@@ -20,18 +20,18 @@ const pollInterval = 500 * time.Millisecond
 // Deployments are available earlier.
 const quiet = 10 * time.Second
 
-// wait waits until the Deployments are available.
-func (c *Cluster) wait(ctx context.Context, deployments []*unstructured.Unstructured, o Options) error {
+// wait waits until Deployments are available, and the API server can call webhooks.
+func (c *Cluster) wait(ctx context.Context, objects []*unstructured.Unstructured, o Options) error {
 	if o.Wait == 0 {
 		return nil
 	}
-	for _, d := range deployments {
+	for _, object := range objects {
 		reported, polls := "", 0
 		reason, err := c.until(ctx, o.Wait, func() (string, error) {
-			reason, err := c.unavailable(ctx, d)
+			reason, err := c.unavailable(ctx, object)
 			if polls++; reason != "" && reason != reported && time.Duration(polls)*pollInterval >= quiet {
 				reported, polls = reason, 0
-				o.Say("waiting for %s: %s", install.Ref(d), reason)
+				o.Say("waiting for %s: %s", install.Ref(object), reason)
 			}
 			return reason, err
 		})
@@ -39,9 +39,9 @@ func (c *Cluster) wait(ctx context.Context, deployments []*unstructured.Unstruct
 			return err
 		}
 		if reason != "" {
-			return fmt.Errorf("%s: after %s %s is not available: %s", c.Name, o.Wait, install.Ref(d), reason)
+			return fmt.Errorf("%s: after %s %s is not available: %s", c.Name, o.Wait, install.Ref(object), reason)
 		}
-		o.Say("%s is available", install.Ref(d))
+		o.Say("%s is available", install.Ref(object))
 	}
 	return nil
 }
@@ -65,15 +65,23 @@ func (c *Cluster) until(ctx context.Context, most time.Duration, missing func() 
 	}
 }
 
-// unavailable returns why a Deployment is not available, "" if it is.
+// unavailable returns why a Deployment or a webhook is not available, "" if it is.
 func (c *Cluster) unavailable(ctx context.Context, want *unstructured.Unstructured) (string, error) {
-	d, err := c.API.GetAny(ctx, want)
+	o, err := c.API.GetAny(ctx, want)
 	if err != nil {
 		return "", fmt.Errorf("%s: read %s: %w", c.Name, install.Ref(want), err)
 	}
-	if d == nil {
+	if o == nil {
 		return "it does not exist", nil
 	}
+	if o.GetKind() != "Deployment" {
+		return withoutBundle(o), nil
+	}
+	return c.unavailableReplicas(ctx, o), nil
+}
+
+// unavailableReplicas returns why a Deployment is not available, "" if it is.
+func (c *Cluster) unavailableReplicas(ctx context.Context, d *unstructured.Unstructured) string {
 	number := func(path ...string) int64 {
 		n, _, _ := unstructured.NestedInt64(d.Object, path...)
 		return n
@@ -81,10 +89,23 @@ func (c *Cluster) unavailable(ctx context.Context, want *unstructured.Unstructur
 	replicas := number("spec", "replicas")
 	if number("status", "observedGeneration") == d.GetGeneration() && number("status", "updatedReplicas") == replicas &&
 		number("status", "replicas") == replicas && number("status", "availableReplicas") == replicas {
-		return "", nil
+		return ""
 	}
 	reasons := append([]string{fmt.Sprintf("%d of %d replicas are available", number("status", "availableReplicas"), replicas)}, conditions(d)...)
-	return strings.Join(append(reasons, c.podFaults(ctx, d)...), "; "), nil
+	return strings.Join(append(reasons, c.podFaults(ctx, d)...), "; ")
+}
+
+// withoutBundle returns a fault if the API server cannot verify the control plane behind
+// a webhook, "" if it can.
+func withoutBundle(o *unstructured.Unstructured) string {
+	hooks, _, _ := unstructured.NestedSlice(o.Object, "webhooks")
+	for _, h := range hooks {
+		hook, _ := h.(map[string]any)
+		if bundle, _, _ := unstructured.NestedString(hook, "clientConfig", "caBundle"); bundle == "" {
+			return fmt.Sprintf("webhook %s has no caBundle, so the API server cannot call the control plane", hook["name"])
+		}
+	}
+	return ""
 }
 
 // conditions returns the messages of the conditions that report a fault.
