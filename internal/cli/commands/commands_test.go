@@ -146,7 +146,7 @@ func TestPagesNameCommandsThatExist(t *testing.T) {
 	t.Parallel()
 	inline := regexp.MustCompile("`meshctl ([^`]+)`")
 	found := 0
-	for _, pattern := range []string{"*.md", "docs/*.md", "deploy/*", "examples/*/*.md"} {
+	for _, pattern := range []string{"*.md", "docs/*.md", "deploy/*.md", "deploy/*.yaml", "examples/*/*.md"} {
 		pages, err := filepath.Glob(filepath.Join("..", "..", "..", pattern))
 		if err != nil {
 			t.Fatal(err)
