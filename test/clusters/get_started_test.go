@@ -79,19 +79,12 @@ func (u *user) try(stdin, commands string) (string, error) {
 	cmd.Dir, cmd.Stdin = u.dir, strings.NewReader(stdin)
 	cmd.Env = append(os.Environ(), "PATH="+programs+":"+os.Getenv("PATH"), "KUBECONFIG="+u.clusters.Kubeconfig(), "HOME="+u.dir)
 	cmd.WaitDelay = time.Second
-	var out, all bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &teeBuffer{&out, &all}, &all
+	var out, errors bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &errors
 	if err := cmd.Run(); err != nil {
-		return out.String(), fmt.Errorf("%s: %w\n%s", commands, err, all.Bytes())
+		return out.String(), fmt.Errorf("%s: %w\n%s%s", commands, err, out.Bytes(), errors.Bytes())
 	}
 	return out.String(), nil
-}
-
-type teeBuffer struct{ a, b *bytes.Buffer }
-
-func (t *teeBuffer) Write(p []byte) (int, error) {
-	t.a.Write(p)
-	return t.b.Write(p)
 }
 
 // run is try for commands that must succeed.

@@ -51,7 +51,7 @@ func (o Obstacle) String() string {
 		return "it is in another network, whose gateway does not pass calls on to it: its Service is not exported to the gateway's namespace, see its annotation " +
 			mesh.AnnotationExportTo
 	case ObstacleFamily:
-		return "the gateways of its network have no address of an IP version that the proxy speaks"
+		return "it has no address of an IP version that the proxy has, and neither has a gateway of its network"
 	case ObstacleProxyless:
 		return "it is in another network, and gRPC without a proxy cannot go through gateways"
 	case ObstacleTwin:
@@ -213,6 +213,8 @@ func (u assignments) path(e *snapshot.Endpoint, mtlsOnly bool) (path, Obstacle) 
 	switch {
 	case len(gateways) == 0 && obstacle == "" && !e.Address.IsValid() && (e.Target == "" || u.proxyless):
 		return path{}, ObstacleAddress
+	case len(gateways) == 0 && obstacle == "" && e.Address.IsValid() && u.families != 0 && familyOf(e.Address)&u.families == 0:
+		return path{}, ObstacleFamily
 	case len(gateways) == 0 && obstacle == "":
 		return path{endpoint: e}, ""
 	case u.proxyless:

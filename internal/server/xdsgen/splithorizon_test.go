@@ -45,6 +45,9 @@ func TestSplitHorizonKeepsShares(t *testing.T) {
 			usable := slices.ContainsFunc(all, func(g snapshot.NetworkGateway) bool { return familyOf(g.Address)&u.families != 0 })
 			switch {
 			case e.Network == u.network, len(all) == 0 && (e.Network == "" || u.network == ""):
+				if familyOf(e.Address)&u.families == 0 {
+					continue
+				}
 				direct[e.Address.String()] = true
 			case usable && e.MTLS && e.Health == snapshot.Healthy:
 				far++
