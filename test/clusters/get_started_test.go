@@ -333,11 +333,14 @@ for c in cluster1 cluster2; do
   meshctl uninstall --context $c
 done`)
 	for _, c := range names {
-		left := u.run("for k in $(kubectl --context " + c + ` api-resources --verbs=list -o name | grep -v events); do
+		harness.Eventually(t, moved, c+" without the mesh", func() error { // pods of gateways drain
+			left := u.run("for k in $(kubectl --context " + c + ` api-resources --verbs=list -o name | grep -v events); do
   kubectl --context ` + c + ` get $k -A -o name --ignore-not-found
 done | grep -E 'istio|mesh' || true`)
-		if left != "" {
-			t.Errorf("%s has objects of the mesh:\n%s", c, left)
-		}
+			if left != "" {
+				return fmt.Errorf("objects of the mesh:\n%s", left)
+			}
+			return nil
+		})
 	}
 }
