@@ -21,9 +21,9 @@ const least, most = 7001, 7002
 const image = "value-hub/meshctl:value-tag"
 
 // helpers are the named templates of both charts.
-const helpers = `{{- define "suffix" }}{{ with .Values.revision }}-{{ . }}{{ end }}{{ end }}
-{{- define "revision" }}{{ .Values.revision | default "default" }}{{ end }}
-{{- define "webhookSuffix" }}{{ if ne .Release.Namespace "istio-system" }}-{{ .Release.Namespace }}{{ end }}{{ end }}
+const helpers = `{{- define "meshctl.suffix" }}{{ with .Values.revision }}-{{ . }}{{ end }}{{ end }}
+{{- define "meshctl.revision" }}{{ .Values.revision | default "default" }}{{ end }}
+{{- define "meshctl.webhookSuffix" }}{{ if ne .Release.Namespace "istio-system" }}-{{ .Release.Namespace }}{{ end }}{{ end }}
 {{- if eq .Values.revision "default" }}
 {{- fail "revision default is the name of a control plane without a revision: leave it empty" }}
 {{- end }}
@@ -176,8 +176,8 @@ func configMap(o *unstructured.Unstructured) (string, error) {
 	}
 	base := strings.Replace(string(content), "  imagePullSecrets:\n  - value\n",
 		"{{- with .Values.global.imagePullSecrets }}\n  imagePullSecrets: {{ toJson . }}\n{{- end }}\n", 1)
-	return fmt.Sprintf("{{- define %q }}\n%s{{- end }}\n", key, template(base)) + when(".Values.sharedConfig",
-		fmt.Sprintf("%sdata:\n  %s: |\n{{- %s (mergeOverwrite (fromYaml (include %q .)) %s) | nindent 4 }}\n", template(text), key, format, key, own)), nil
+	return fmt.Sprintf("{{- define %q }}\n%s{{- end }}\n", "meshctl."+key, template(base)) + when(".Values.sharedConfig",
+		fmt.Sprintf("%sdata:\n  %s: |\n{{- %s (mergeOverwrite (fromYaml (include %q .)) %s) | nindent 4 }}\n", template(text), key, format, "meshctl."+key, own)), nil
 }
 
 // paths are the values of a workload in a chart.

@@ -7,12 +7,12 @@ import (
 	"strings"
 )
 
-// expressions are the placeholders of values in generated objects, and the expressions of
-// the template for them. The first one in the list that is in a text is replaced first.
+// expressions lists the placeholders in generated objects, each with its expression in the
+// template. Of two that begin at one place the first counts.
 var expressions = []struct{ placeholder, expression string }{
-	{"-value-webhooks", `(include "webhookSuffix" .)`},
-	{"-value-revision", `(include "suffix" .)`},
-	{"value-revision", `(include "revision" .)`},
+	{"-value-webhooks", `(include "meshctl.webhookSuffix" .)`},
+	{"-value-revision", `(include "meshctl.suffix" .)`},
+	{"value-revision", `(include "meshctl.revision" .)`},
 	{"value-namespace", `.Release.Namespace`},
 	{"value-name", `.Release.Name`},
 	{"value-istio", `(trimPrefix "istio-" .Release.Name)`},
@@ -27,7 +27,7 @@ var expressions = []struct{ placeholder, expression string }{
 	{"value-type", `.Values.service.type`},
 }
 
-// optional are the lines that are left out unless a condition holds.
+// optional lists texts whose lines are left out unless a condition holds.
 var optional = []struct{ part, condition string }{
 	{"--serving-name=", `or .Values.revision (ne .Release.Namespace "istio-system")`},
 	{"rootNamespace: ", `ne .Release.Namespace "istio-system"`},
