@@ -3,6 +3,7 @@ package e2e
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -53,26 +54,16 @@ func (n names) sorted() names {
 func everythingAccepted(t *testing.T, m *demo.Mesh) {
 	for _, p := range m.Proxies() {
 		t.Run(p.Name, func(t *testing.T) {
-			node, _ := readDump(t, p.Admin)
+			node, _, _ := dumpOf(t, p.Admin)
 			want := sentTo(t, p.ControlPlane, node)
 			for _, kind := range []string{xdswire.ClusterType, xdswire.ListenerType} {
 				if len(want[kind]) == 0 && !strings.Contains(p.Name, "helloworld") {
 					t.Errorf("the control plane sends no %s", kind)
 				}
 			}
-			eventually(t, "Envoy has what was sent", func() error {
-				_, got := readDump(t, p.Admin)
-				if diff := gocmp.Diff(want, got); diff != "" {
-					return fmt.Errorf("names (-sent +config_dump):\n%s", diff)
-				}
-				return nil
-			})
+			holds(t, p.Admin, want)
 			comparedAsSent(t, p, node)
-			for line := range strings.SplitSeq(strings.TrimSpace(adminGet(t, p.Admin, "/stats?filter=update_rejected|init_fetch_timeout")), "\n") {
-				if !strings.HasSuffix(line, ": 0") {
-					t.Errorf("Envoy counts %s", line)
-				}
-			}
+			refusedNothing(t, p.Admin)
 			t.Logf("%d clusters, %d endpoints, %d listeners, %d routes", len(want[xdswire.ClusterType]),
 				len(want[xdswire.EndpointType]), len(want[xdswire.ListenerType]), len(want[xdswire.RouteType]))
 		})
@@ -123,16 +114,29 @@ func adminGet(t *testing.T, admin, path string) string {
 	return string(body)
 }
 
-// readDump returns an Envoy's node and the names of its active dynamic
-// resources. A resource that is warming, draining or was refused fails the
-// test.
-func readDump(t *testing.T, admin string) (*corev3.Node, names) {
+// holds waits until an Envoy has exactly the wanted resources, all of them active.
+func holds(t *testing.T, admin string, want names) {
 	t.Helper()
-	node, got, faults := dumpOf(t, admin)
-	for _, fault := range faults {
-		t.Error(fault)
+	eventually(t, "Envoy has what was sent", func() error {
+		_, got, faults := dumpOf(t, admin)
+		if diff := gocmp.Diff(want, got); diff != "" {
+			faults = append(faults, "names (-sent +config_dump):\n"+diff)
+		}
+		if len(faults) > 0 {
+			return errors.New(strings.Join(faults, "\n"))
+		}
+		return nil
+	})
+}
+
+// refusedNothing checks that an Envoy counts no refused and no late resources.
+func refusedNothing(t *testing.T, admin string) {
+	t.Helper()
+	for line := range strings.SplitSeq(strings.TrimSpace(adminGet(t, admin, "/stats?filter=update_rejected|init_fetch_timeout")), "\n") {
+		if !strings.HasSuffix(line, ": 0") {
+			t.Errorf("Envoy counts %s", line)
+		}
 	}
-	return node, got
 }
 
 // dumpOf returns an Envoy's node, the names of its active dynamic resources, and those

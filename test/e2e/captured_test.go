@@ -14,8 +14,6 @@ import (
 	"syscall"
 	"testing"
 
-	gocmp "github.com/google/go-cmp/cmp"
-
 	"github.com/meshctl/meshctl/internal/dial"
 	"github.com/meshctl/meshctl/test/envoy"
 	"github.com/meshctl/meshctl/test/harness"
@@ -39,20 +37,9 @@ func TestCapturedProxiesAccepted(t *testing.T) {
 				t.Run(p.name, func(t *testing.T) {
 					stop := p.start(t, dir, secure, fmt.Sprintf("ISTIO_DELTA_XDS=%t", variant == "delta"))
 					defer stop()
-					node, _ := readDump(t, admin)
-					want := sentTo(t, plain, node)
-					eventually(t, "Envoy has what was sent", func() error {
-						_, got := readDump(t, admin)
-						if diff := gocmp.Diff(want, got); diff != "" {
-							return fmt.Errorf("names (-sent +config_dump):\n%s", diff)
-						}
-						return nil
-					})
-					for line := range strings.SplitSeq(strings.TrimSpace(adminGet(t, admin, "/stats?filter=update_rejected|init_fetch_timeout")), "\n") {
-						if !strings.HasSuffix(line, ": 0") {
-							t.Errorf("Envoy counts %s", line)
-						}
-					}
+					node, _, _ := dumpOf(t, admin)
+					holds(t, admin, sentTo(t, plain, node))
+					refusedNothing(t, admin)
 				})
 			}
 		})
