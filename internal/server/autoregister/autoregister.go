@@ -68,7 +68,9 @@ type Registrations struct {
 	mu       sync.Mutex
 	apis     map[mesh.ClusterID]*kube.Client
 	machines map[snapshot.PodKey]*machine
-	writing  map[mesh.ClusterID]int
+	// look has the machines with work to do, now or later.
+	look    map[snapshot.PodKey]*machine
+	writing map[mesh.ClusterID]int
 }
 
 // stage is the state of an entry, as this control plane wrote it.
@@ -105,7 +107,7 @@ type joined struct {
 func New(cfg Config) *Registrations {
 	return &Registrations{
 		cfg: cfg, wake: make(chan struct{}, 1), apis: make(map[mesh.ClusterID]*kube.Client),
-		machines: make(map[snapshot.PodKey]*machine), writing: make(map[mesh.ClusterID]int),
+		machines: make(map[snapshot.PodKey]*machine), look: make(map[snapshot.PodKey]*machine), writing: make(map[mesh.ClusterID]int),
 	}
 }
 
@@ -124,6 +126,7 @@ func (r *Registrations) SetCluster(id mesh.ClusterID, access *rest.Config) error
 			if m.streams > 0 {
 				m.wrote = unwritten
 			}
+			r.look[key] = m
 		}
 	}
 	r.mu.Unlock()
@@ -163,12 +166,14 @@ func (r *Registrations) Connected(who mesh.Caller, n xdsgen.Node) (gone func()) 
 	// A new stream is written even if the proxy has another one, so that no control plane
 	// takes the entry for abandoned.
 	m.wrote, m.due, m.retry = unwritten, time.Time{}, 0
+	r.look[key] = m
 	r.signal()
 	return func() {
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		if m.streams--; m.streams == 0 {
 			m.gone, m.due, m.retry = r.cfg.Now(), time.Time{}, 0
+			r.look[key] = m
 			r.signal()
 		}
 	}
@@ -214,12 +219,15 @@ func (r *Registrations) next() (out []entryWrite) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	now := r.cfg.Now()
-	for key, m := range r.machines {
+	for key, m := range r.look {
 		to := m.next(now)
 		switch {
 		case m.busy:
 		case to == deleted && m.wrote != disconnected:
 			delete(r.machines, key)
+			delete(r.look, key)
+		case to == connected && m.wrote == connected:
+			delete(r.look, key)
 		case r.apis[key.Cluster] == nil:
 			if m.fault == "" && now.Sub(m.joined.at) >= Grace { // else the cluster may be about to be found
 				m.fault = "no Kubernetes API"
