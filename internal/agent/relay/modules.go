@@ -30,6 +30,9 @@ const pluginPrefix = "extensions.istio.io/wasmplugin/"
 // that permits or refuses everything, as the plugin asks. Envoy would refuse the plugin, and then
 // every new or changed listener with it.
 func (s *session) replacePlugins(m *message) error {
+	if !bytes.Contains(m.bytes(), []byte(pluginPrefix)) {
+		return nil // most responses have only policies
+	}
 	var response proto.Message
 	var resources []*anypb.Any
 	if s.variant == xdswire.Delta {
