@@ -16,7 +16,7 @@ const (
 	repository = "../.."
 	// insideVar is set in the test process that has a network of its own.
 	insideVar = "MESHCTL_TEST_CLUSTERS"
-	// version is that of the tested program and its image.
+	// version is the version of the tested program and its image.
 	version = "e2e"
 )
 

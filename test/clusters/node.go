@@ -103,7 +103,7 @@ func (n *node) run() error {
 
 func second[T any](_ T, err error) error { return err }
 
-// mounts hides the directories in which programs of nodes write, whatever they are told.
+// mounts hides the directories in which programs of nodes write although flags name others.
 func (n *node) mounts() error {
 	if err := unix.Mount("", "/", "", unix.MS_PRIVATE|unix.MS_REC, ""); err != nil {
 		return err
@@ -343,7 +343,7 @@ func eventually(ctx context.Context, what string, condition func() error) error 
 	}
 }
 
-// supervisor starts the parts of a node and buries all orphans, as the first process of a
+// supervisor starts the parts of a node and reaps all orphans, as the first process of a
 // machine does.
 type supervisor struct {
 	node  *node

@@ -13,10 +13,10 @@ import (
 	"github.com/meshctl/meshctl/internal/install"
 )
 
-// pollInterval is the time between two reads of what Wait waits for.
+// pollInterval is the time between two reads of an awaited object.
 const pollInterval = 500 * time.Millisecond
 
-// quiet is the time without a report after which wait reports what is missing. Most
+// quiet is the time without a report after which wait reports the reason for waiting. Most
 // Deployments are available earlier.
 const quiet = 10 * time.Second
 

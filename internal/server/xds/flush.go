@@ -122,9 +122,10 @@ func (s *session) mayAnswer(t *typeState) bool {
 }
 
 // order returns the types in the order in which to send them: a type comes before types
-// that refer to it. So do extensions, although Envoy requests new ones only for listeners: a new
-// listener begins with the configuration that Envoy has of them for a draining one. The answer to a request for secrets, a name table or roots, which
-// refer to nothing, comes first.
+// that refer to it. Extensions come before listeners, although Envoy requests new ones only
+// for listeners: a new listener begins with the extensions that Envoy still has for a draining
+// one. The answer to a request for secrets, a name table or roots, which refer to nothing,
+// comes first.
 func (s *session) order() [numTypes]int {
 	var order [numTypes]int
 	for i := range order {

@@ -210,13 +210,10 @@ func (u assignments) path(e *snapshot.Endpoint, mtlsOnly bool) (path, Obstacle) 
 		return path{}, ObstaclePlaintext
 	}
 	gateways, obstacle := u.via(e)
+	if len(gateways) == 0 && obstacle == "" {
+		return path{endpoint: e}, u.direct(e)
+	}
 	switch {
-	case len(gateways) == 0 && obstacle == "" && !e.Address.IsValid() && (e.Target == "" || u.proxyless):
-		return path{}, ObstacleAddress
-	case len(gateways) == 0 && obstacle == "" && e.Address.IsValid() && u.families != 0 && familyOf(e.Address)&u.families == 0:
-		return path{}, ObstacleFamily
-	case len(gateways) == 0 && obstacle == "":
-		return path{endpoint: e}, ""
 	case u.proxyless:
 		// gRPC sends neither the server name nor the ALPN protocol that gateways need.
 		return path{}, ObstacleProxyless
@@ -230,6 +227,17 @@ func (u assignments) path(e *snapshot.Endpoint, mtlsOnly bool) (path, Obstacle) 
 		return path{}, ObstacleHealth
 	}
 	return path{e, gateways}, ""
+}
+
+// direct returns the obstacle to calling an endpoint at its own address.
+func (u assignments) direct(e *snapshot.Endpoint) Obstacle {
+	switch {
+	case !e.Address.IsValid() && (e.Target == "" || u.proxyless):
+		return ObstacleAddress
+	case e.Address.IsValid() && u.families != 0 && familyOf(e.Address)&u.families == 0:
+		return ObstacleFamily
+	}
+	return ""
 }
 
 // wants reports whether the proxy's network view includes the network. Every view includes
