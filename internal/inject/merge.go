@@ -215,8 +215,8 @@ func takeContainers(object map[string]any) []ownContainer {
 	return taken
 }
 
-// overrideContainers merges the containers of the user into the containers of the templates. The image
-// "auto" stands for the image of the template.
+// overrideContainers merges the containers of the user into the containers of the
+// templates. The image "auto" stands for the image of the template.
 func overrideContainers(object map[string]any, own []ownContainer) error {
 	for _, o := range own {
 		auto := o.container["image"] == "auto"

@@ -252,7 +252,7 @@ func proxyConfigs(ctx context.Context, env *cli.Env, client *kube.Client) ([]*sn
 	items, err := client.ListAny(ctx, kind, "", "", maxProxyConfigs+1)
 	switch {
 	case apierrors.IsForbidden(err):
-		fmt.Fprintf(env.Stderr, "no ProxyConfig is used: %s\n", err)
+		env.Warnf("no ProxyConfig is used: %s", err)
 		return nil, nil
 	case err != nil:
 		return nil, fmt.Errorf("ProxyConfigs: %w", err)
@@ -267,7 +267,7 @@ func proxyConfigs(ctx context.Context, env *cli.Env, client *kube.Client) ([]*sn
 		}
 		c, err := inject.ParseProxyConfig(text)
 		if err != nil {
-			fmt.Fprintf(env.Stderr, "ProxyConfig %s/%s is not used: %s\n", item.GetNamespace(), item.GetName(), err)
+			env.Warnf("ProxyConfig %s/%s is not used: %s", item.GetNamespace(), item.GetName(), err)
 			continue
 		}
 		out = append(out, c)
