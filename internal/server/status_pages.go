@@ -3,7 +3,6 @@ package server
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"net/http"
 	"slices"
@@ -25,7 +24,7 @@ func (s *Server) newDebug() *debug.Pages {
 		Proxies: s.hub.Proxies, Sent: s.hub.Sent, Accepted: s.hub.Accepted, Versions: s.hub.Versions,
 		Snapshot: s.registry.Current, Omitted: s.registry.Omitted, Rules: s.registry.Rules,
 		Unreachable: s.registry.UnreachableNetworks, Conflicts: s.registry.AddressConflicts, Hints: s.configurationHints,
-		Pages: s.pages(), Changes: s.changes(),
+		Pages: s.pages(), Changes: map[string]debug.Change{"log-levels": s.setLogLevels},
 		SystemNamespace: s.cfg.systemNamespace(), Namespaces: s.cfg.DebugNamespaces,
 		ID: cmp.Or(s.cfg.Name, "meshctl"), Version: s.cfg.Version, Replica: s.cfg.Replica,
 		Now: s.cfg.Now, Log: s.cfg.log(logHTTP),
@@ -95,28 +94,6 @@ func (s *Server) pages() map[string]debug.Page {
 		"xds/nacks":    show("the resources that proxies refused", func() any { return s.hub.NACKs() }),
 		"xds/views":    {Help: "the lists of resources in use", Make: views},
 	}
-}
-
-// changes returns the status pages that PUT changes.
-func (s *Server) changes() map[string]debug.Change {
-	return map[string]debug.Change{"log-levels": func(text string) error {
-		if s.cfg.LogLevels == nil {
-			return errors.New("the levels of this log cannot be changed")
-		}
-		if err := s.cfg.LogLevels.Set(text); err != nil {
-			return err
-		}
-		s.cfg.Log.Warn("log levels changed", "to", text) // a warning, so that it is seen at most levels
-		return nil
-	}}
-}
-
-// logLevels returns the log level of each area, nil when the log has no areas.
-func (s *Server) logLevels() map[string]string {
-	if s.cfg.LogLevels == nil {
-		return nil
-	}
-	return s.cfg.LogLevels.Current()
 }
 
 // oidcPage makes /debug/oidc.

@@ -1,0 +1,76 @@
+package source
+
+import (
+	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
+
+	"github.com/meshctl/meshctl/internal/server/snapshot"
+)
+
+// maxVersionPattern bounds the bytes of a regular expression, as Istio does.
+const maxVersionPattern = 1024
+
+// checkMatch checks the match of a patch. A condition that is not supported makes the patch
+// ineffective: without the condition, it would apply to more proxies or resources than
+// intended.
+func checkMatch(p *networkingv1alpha3.EnvoyFilter_EnvoyConfigObjectPatch, target patchTarget) (snapshot.ProxyMatch, *FieldError) {
+	m := p.GetMatch()
+	pattern := m.GetProxy().GetProxyVersion()
+	if len(pattern) > maxVersionPattern {
+		return snapshot.ProxyMatch{}, faultf("match.proxy.proxyVersion", "has %d bytes, at most %d are accepted", len(pattern), maxVersionPattern)
+	}
+	proxy, err := snapshot.NewProxyMatch(pattern, m.GetProxy().GetMetadata())
+	if err != nil {
+		return proxy, faultf("match.proxy.proxyVersion", "%w", err)
+	}
+	if m.GetContext() == networkingv1alpha3.EnvoyFilter_WAYPOINT {
+		return proxy, faultf("match.context", "there are no waypoints")
+	}
+	object := m.ProtoReflect().WhichOneof(m.ProtoReflect().Descriptor().Oneofs().ByName("object_types"))
+	if object != nil && object.Name() != target.match && p.GetApplyTo() != networkingv1alpha3.EnvoyFilter_EXTENSION_CONFIG {
+		return proxy, faultf("match."+object.JSONName(), "cannot match a %s: use %s", p.GetApplyTo(), object.ContainingMessage().Fields().ByName(target.match).JSONName())
+	}
+	l := m.GetListener()
+	for field, number := range map[string]uint32{
+		"listener.portNumber": l.GetPortNumber(), "listener.filterChain.destinationPort": l.GetFilterChain().GetDestinationPort(),
+		"routeConfiguration.portNumber": m.GetRouteConfiguration().GetPortNumber(), "cluster.portNumber": m.GetCluster().GetPortNumber(),
+	} {
+		if number != 0 && !isPort(number) {
+			return proxy, faultf("match."+field, "%d is not a port: want 1 to 65535", number)
+		}
+	}
+	if l.GetPortName() != "" {
+		return proxy, faultf("match.listener.portName", "is not supported: use portNumber")
+	}
+	return proxy, checkFilterMatch(p)
+}
+
+// checkFilterMatch checks which filter a patch of filters names.
+func checkFilterMatch(p *networkingv1alpha3.EnvoyFilter_EnvoyConfigObjectPatch) *FieldError {
+	const filter = "match.listener.filterChain.filter"
+	l := p.GetMatch().GetListener()
+	near, inner := l.GetFilterChain().GetFilter(), l.GetFilterChain().GetFilter().GetSubFilter()
+	place, named := "", true
+	switch p.GetApplyTo() {
+	case networkingv1alpha3.EnvoyFilter_LISTENER_FILTER:
+		place, named = "match.listener.listenerFilter", l.GetListenerFilter() != ""
+	case networkingv1alpha3.EnvoyFilter_NETWORK_FILTER:
+		place, named = filter+".name", near != nil
+	case networkingv1alpha3.EnvoyFilter_HTTP_FILTER:
+		place, named = filter+".subFilter.name", inner != nil
+		if near != nil && near.GetName() != hcmFilter {
+			return faultf(filter+".name", "%q has no HTTP filters: use %s", near.GetName(), hcmFilter)
+		}
+	}
+	operation := p.GetPatch().GetOperation()
+	switch {
+	case inner != nil && inner.GetName() == "":
+		return faultf(filter+".subFilter.name", "is missing")
+	case near != nil && near.GetName() == "":
+		return faultf(filter+".name", "is missing")
+	case !named && (operation == networkingv1alpha3.EnvoyFilter_Patch_REMOVE || operation == networkingv1alpha3.EnvoyFilter_Patch_REPLACE):
+		return faultf(place, "is missing, which %s needs", operation)
+	case inner.GetName() == routerFilter && operation == networkingv1alpha3.EnvoyFilter_Patch_REMOVE:
+		return faultf("patch.operation", "would remove the router, without which Envoy refuses the listener")
+	}
+	return nil
+}

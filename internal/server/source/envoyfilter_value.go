@@ -1,0 +1,178 @@
+package source
+
+import (
+	"errors"
+	"maps"
+	"strings"
+
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/reflect/protoregistry"
+	"google.golang.org/protobuf/types/known/structpb"
+	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
+
+	"github.com/meshctl/meshctl/internal/istiojson"
+	"github.com/meshctl/meshctl/internal/mesh"
+	"github.com/meshctl/meshctl/internal/xdswire/rules"
+	"github.com/meshctl/meshctl/internal/yamldoc"
+)
+
+// patchValue decodes and checks the value of a patch as the message of that name.
+func patchValue(p *networkingv1alpha3.EnvoyFilter_EnvoyConfigObjectPatch, message protoreflect.FullName) (proto.Message, *FieldError) {
+	const at = "patch.value"
+	value := p.GetPatch().GetValue()
+	if value == nil {
+		return nil, faultf(at, "is missing")
+	}
+	t, err := protoregistry.GlobalTypes.FindMessageByName(message)
+	if err != nil {
+		return nil, faultf(at, "%w", err)
+	}
+	m := t.New().Interface()
+	fault := fill(m, value)
+	parts, unknown := typedParts(value)
+	if unknown != nil {
+		return nil, under(at, unknown)
+	}
+	for _, part := range parts {
+		// The decoder of the whole value does not report places within typed parts.
+		if inner := fill(part.message, part.fields); inner != nil {
+			return nil, under(at, under(part.path, inner))
+		}
+	}
+	if fault != nil {
+		return nil, under(at, fault)
+	}
+	if merges(p.GetPatch().GetOperation()) {
+		return m, nil // the result is checked
+	}
+	return m, under(at, checkValue(p, m, parts))
+}
+
+// checkValue checks a complete value, and its typed parts.
+func checkValue(p *networkingv1alpha3.EnvoyFilter_EnvoyConfigObjectPatch, m proto.Message, parts []typed) *FieldError {
+	near := p.GetMatch().GetListener().GetFilterChain().GetFilter().GetSubFilter().GetName()
+	ofRouter := p.GetPatch().GetOperation() == networkingv1alpha3.EnvoyFilter_Patch_REPLACE && near == routerFilter
+	for _, part := range parts {
+		if isRouter := part.message.ProtoReflect().Descriptor().FullName() == routerMessage; isRouter && !ofRouter {
+			return faultf(part.path, "is a router, which every filter chain already has at its end")
+		} else if !isRouter && ofRouter {
+			return faultf(part.path, "is not a router, which every filter chain needs at its end")
+		}
+		if v := rules.Check(part.message); v != nil {
+			return under(part.path, brokenRule(v))
+		}
+	}
+	if v := rules.CheckAll(m); v != nil {
+		return brokenRule(v)
+	}
+	fields := m.ProtoReflect().Descriptor()
+	switch p.GetApplyTo() {
+	case networkingv1alpha3.EnvoyFilter_HTTP_FILTER, networkingv1alpha3.EnvoyFilter_NETWORK_FILTER, networkingv1alpha3.EnvoyFilter_LISTENER_FILTER:
+		if m.ProtoReflect().WhichOneof(fields.Oneofs().ByName("config_type")) == nil {
+			return faultf("", "has neither typed_config nor config_discovery")
+		}
+	case networkingv1alpha3.EnvoyFilter_LISTENER, networkingv1alpha3.EnvoyFilter_CLUSTER:
+		switch name := textField(m, "name"); {
+		case name == "":
+			return faultf("name", "is missing")
+		case isGenerated(name):
+			return faultf("name", "%q is a name of generated configuration", name)
+		}
+	}
+	return nil
+}
+
+// isGenerated reports whether a name is one of those that workloads have besides those of
+// services.
+func isGenerated(name string) bool {
+	_, cluster := mesh.ParseClusterName(name)
+	_, sni := mesh.ParseSNI(name)
+	switch name {
+	case "virtualInbound", "virtualOutbound", mesh.BlackHoleCluster, mesh.PassthroughCluster, mesh.InboundPassthroughCluster:
+		return true
+	}
+	return cluster || sni
+}
+
+// brokenRule describes a violation of the rules of Envoy's API, because of which Envoy would
+// refuse the message.
+func brokenRule(v *rules.Violation) *FieldError {
+	return faultf(v.Path, "breaks Envoy's rules: %s", v.Reason)
+}
+
+// fill decodes fields into a message.
+func fill(m proto.Message, fields *structpb.Struct) *FieldError {
+	text, err := protojson.Marshal(fields)
+	if err != nil {
+		return faultf("", "%w", err)
+	}
+	doc, err := yamldoc.Parse(yamldoc.Chunk{Text: text, Line: 1})
+	if err != nil {
+		return faultf("", "%w", err)
+	}
+	if err = istiojson.Unmarshal(protojson.UnmarshalOptions{}, text, m); err == nil {
+		return nil
+	}
+	at := doc.Fault(func(b []byte) error {
+		err := istiojson.Unmarshal(protojson.UnmarshalOptions{}, b, m.ProtoReflect().New().Interface())
+		if err != nil && strings.Contains(err.Error(), `missing "@type"`) {
+			return nil // Fault left it out
+		}
+		return err
+	})
+	return &FieldError{Field: at, Err: errors.New(protoReason(err, at, m.ProtoReflect().Descriptor()))}
+}
+
+// typed is a part of a value with a type of its own.
+type typed struct {
+	path    string
+	fields  *structpb.Struct // without @type
+	message proto.Message    // an empty message of the type
+}
+
+// typedParts returns the typed parts of a patch's value. A part without a known type
+// is a fault.
+func typedParts(value *structpb.Struct) ([]typed, *FieldError) {
+	var out []typed
+	for _, path := range [][]string{
+		{"typed_config"}, {"typedConfig"}, {"config_discovery", "default_config"}, {"configDiscovery", "defaultConfig"},
+	} {
+		part := value
+		for _, name := range path {
+			part = part.GetFields()[name].GetStructValue()
+		}
+		if part == nil {
+			continue
+		}
+		at := strings.Join(path, ".")
+		url := part.GetFields()["@type"].GetStringValue()
+		if url == "" {
+			return nil, faultf(at, `has no "@type"`)
+		}
+		t, err := protoregistry.GlobalTypes.FindMessageByURL(url)
+		if err != nil {
+			return nil, faultf(at+".@type", "%q is no type of Envoy's API", url)
+		}
+		fields := &structpb.Struct{Fields: maps.Clone(part.GetFields())}
+		delete(fields.Fields, "@type")
+		if !isWellKnown(t.Descriptor()) { // which have a JSON form of their own
+			out = append(out, typed{at, fields, t.New().Interface()})
+		}
+	}
+	return out, nil
+}
+
+func textField(m proto.Message, name protoreflect.Name) string {
+	return m.ProtoReflect().Get(m.ProtoReflect().Descriptor().Fields().ByName(name)).String()
+}
+
+// packed encodes a message. Equal messages have equal bytes.
+func packed(m proto.Message) ([]byte, *FieldError) {
+	body, err := proto.MarshalOptions{Deterministic: true}.Marshal(m)
+	if err != nil {
+		return nil, faultf("patch.value", "cannot be encoded: %w", err)
+	}
+	return body, nil
+}
