@@ -3,14 +3,10 @@
 package config
 
 import (
-	"cmp"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"net/netip"
 	"net/url"
-	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -232,36 +228,6 @@ func environment(environ []string) map[string]string {
 	return out
 }
 
-func (r *resolver) identity(cfg *Config) {
-	f := r.flags
-	kind := mesh.NodeType(cmp.Or(f.Type, string(mesh.Sidecar)))
-	name := r.pick("pod-name", f.PodName, "POD_NAME", "")
-	namespace := r.pick("pod-namespace", f.PodNamespace, "POD_NAMESPACE", "")
-	account := r.pick("service-account", f.ServiceAccount, "SERVICE_ACCOUNT", "")
-	domain := r.pick("trust-domain", f.TrustDomain, "TRUST_DOMAIN", mesh.DefaultTrustDomain)
-	domain.value = strings.ReplaceAll(domain.value, "@", ".")
-
-	if kind != mesh.Sidecar && kind != mesh.Router {
-		r.errorf("--type=%q: want %s or %s", kind, mesh.Sidecar, mesh.Router)
-	}
-	r.check(name, mesh.IsDNSName, "a pod's name")
-	r.check(namespace, mesh.IsDNSLabel, "a namespace")
-	r.check(account, mesh.IsDNSName, "a service account")
-	r.check(domain, mesh.IsTrustDomain, "a trust domain such as "+mesh.DefaultTrustDomain)
-
-	cfg.Node = mesh.NodeID{
-		Type:      kind,
-		Name:      name.value,
-		Namespace: namespace.value,
-		Domain:    cmp.Or(f.Domain, namespace.value+".svc."+mesh.DefaultDomain),
-	}
-	if !mesh.IsDNSName(cfg.Node.Domain) && namespace.value != "" {
-		r.errorf("--domain=%q is not a DNS name", cfg.Node.Domain)
-	}
-	cfg.Identity = mesh.Identity{TrustDomain: domain.value, Namespace: namespace.value, ServiceAccount: account.value}
-	cfg.Cluster = mesh.ClusterID(r.pick("cluster-id", f.ClusterID, "ISTIO_META_CLUSTER_ID", "").value)
-}
-
 func (r *resolver) check(s setting, valid func(string) bool, want string) {
 	switch {
 	case s.value == "":
@@ -269,125 +235,4 @@ func (r *resolver) check(s setting, valid func(string) bool, want string) {
 	case !valid(s.value):
 		r.errorf("%s=%q is not %s", s.from, s.value, want)
 	}
-}
-
-// addresses resolves the workload's addresses and the addresses to listen on.
-func (r *resolver) addresses(cfg *Config, interfaces []netip.Addr) {
-	var own []netip.Addr
-	bind, bound := r.addr(setting{r.flags.BindAddress, "--bind-address"})
-	if bound && bind.IsUnspecified() {
-		r.errorf("--bind-address=%s: want one address; without the flag, the agent listens on all", bind)
-	}
-	instance := r.pick("instance-ip", r.flags.InstanceIP, "INSTANCE_IP", "")
-	for text := range strings.SplitSeq(instance.value, ",") { // as status.podIPs gives them
-		if ip, ok := r.addr(setting{text, instance.from}); ok && !slices.Contains(own, ip) {
-			own = append(own, ip)
-		}
-	}
-	if len(own) == 0 && bound {
-		own = append(own, bind)
-	}
-	if !bound {
-		for _, a := range interfaces {
-			if a.IsGlobalUnicast() && !slices.Contains(own, a) {
-				own = append(own, a)
-			}
-		}
-	}
-	if len(own) == 0 {
-		own = []netip.Addr{netip.AddrFrom4([4]byte{127, 0, 0, 1})}
-		if slices.Contains(interfaces, netip.IPv6Loopback()) {
-			own = append(own, netip.IPv6Loopback())
-		}
-	}
-	cfg.Node.IP = own[0]
-	var ips []string
-	for _, a := range own {
-		ips = append(ips, a.String())
-	}
-	cfg.Metadata = map[string]any{"INSTANCE_IPS": strings.Join(ips, ",")}
-
-	switch {
-	case bound:
-		cfg.Listen, cfg.Local = bind, bind
-	case !slices.ContainsFunc(own, netip.Addr.Is4):
-		cfg.Listen, cfg.Local = netip.IPv6Unspecified(), netip.IPv6Loopback()
-	default:
-		cfg.Listen, cfg.Local = netip.IPv4Unspecified(), netip.AddrFrom4([4]byte{127, 0, 0, 1})
-		cfg.DualStack = slices.ContainsFunc(own, netip.Addr.Is6)
-	}
-}
-
-func (r *resolver) addr(s setting) (netip.Addr, bool) {
-	if s.value == "" {
-		return netip.Addr{}, false
-	}
-	a, err := netip.ParseAddr(s.value)
-	if err != nil || a.Zone() != "" {
-		r.errorf("%s=%q is not an IP address", s.from, s.value)
-		return netip.Addr{}, false
-	}
-	return a.Unmap(), true
-}
-
-// secrets resolves how the certificate is obtained and renewed.
-func (r *resolver) secrets(cfg *Config) {
-	f := r.flags
-	cfg.TokenFile = cmp.Or(f.Token, DefaultTokenFile)
-	cfg.CRLFile = cmp.Or(f.CRL, DefaultCRLFile)
-	cfg.CARootFile = r.pick("root-ca", f.RootCA, "CA_ROOT_CA", DefaultRootFile).value
-	if xds := r.lookup("XDS_ROOT_CA"); f.RootCA == "" && xds != cfg.CARootFile {
-		cfg.XDSRootFile = xds
-	}
-	if cfg.CARootFile == systemRoots || cfg.XDSRootFile == systemRoots {
-		r.errorf("CA_ROOT_CA, XDS_ROOT_CA: %s (the roots of the operating system) is not supported; name a PEM file", systemRoots)
-	}
-
-	cfg.SecretTTL = defaultSecretTTL
-	if v := r.lookup("SECRET_TTL"); v != "" {
-		ttl, err := time.ParseDuration(v)
-		if err != nil || ttl < time.Second {
-			r.errorf("SECRET_TTL=%q is not a duration of at least 1s, such as 24h", v)
-		}
-		cfg.SecretTTL = ttl
-	}
-	cfg.Grace = r.ratio("SECRET_GRACE_PERIOD_RATIO", defaultGrace)
-	cfg.Jitter = r.ratio("SECRET_GRACE_PERIOD_RATIO_JITTER", defaultJitter)
-}
-
-// keyExchange resolves the key exchanges with the control plane. Istio's
-// COMPLIANCE_POLICY=pqc means pqc-required.
-func (r *resolver) keyExchange(cfg *Config) {
-	kind, from := r.flags.KeyExchange, "--tls-key-exchange"
-	if policy := r.lookup("COMPLIANCE_POLICY"); kind == "" && policy != "" {
-		if policy != "pqc" {
-			r.warnf("COMPLIANCE_POLICY=%q has no effect here, only pqc has", policy)
-			return
-		}
-		kind, from = "pqc-required", "COMPLIANCE_POLICY"
-	}
-	switch kind {
-	case "", "pqc-preferred":
-	case "pqc-required":
-		cfg.KeyExchanges = []tls.CurveID{tls.X25519MLKEM768}
-	case "classic":
-		cfg.KeyExchanges = []tls.CurveID{tls.X25519, tls.CurveP256}
-	default:
-		r.errorf("%s=%q: want pqc-preferred, pqc-required or classic", from, kind)
-	}
-}
-
-// systemRoots is Istio's name for the roots of the operating system.
-const systemRoots = "SYSTEM"
-
-func (r *resolver) ratio(variable string, def float64) float64 {
-	v := r.lookup(variable)
-	if v == "" {
-		return def
-	}
-	ratio, err := strconv.ParseFloat(v, 64)
-	if err != nil || !(ratio >= 0 && ratio <= 1) {
-		r.errorf("%s=%q is not a number from 0 to 1", variable, v)
-	}
-	return ratio
 }
