@@ -95,16 +95,3 @@ func typeStatus(url string, t *history.TypeStatus, now time.Time) proxystatus.Ty
 	}
 	return out
 }
-
-// stateOf returns the state of a type of a stream.
-func stateOf(t *history.TypeStatus) proxystatus.State {
-	switch {
-	case t.NACK != nil || len(t.Quarantined) > 0:
-		return proxystatus.Error
-	case t.Sent == "":
-		return proxystatus.NotSent
-	case t.Awaited:
-		return proxystatus.Stale
-	}
-	return proxystatus.Synced
-}

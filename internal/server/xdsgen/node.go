@@ -265,38 +265,3 @@ func splitList(key, s string) ([]string, error) {
 	}
 	return strings.Split(s, ","), nil
 }
-
-// families is a set of IP versions.
-type families uint8
-
-const (
-	v4 families = 1 << iota
-	v6
-)
-
-func (n *Node) families() families {
-	var f families
-	for _, ip := range n.IPs {
-		f |= familyOf(ip)
-	}
-	return f
-}
-
-// wildcards returns the wildcard addresses of the IP versions, IPv4 first. For a proxy
-// without addresses it returns IPv4's.
-func (f families) wildcards() []string {
-	switch f {
-	case v6:
-		return []string{"::"}
-	case v4 | v6:
-		return []string{"0.0.0.0", "::"}
-	}
-	return []string{"0.0.0.0"}
-}
-
-func familyOf(ip netip.Addr) families {
-	if ip.Is4() || ip.Is4In6() {
-		return v4
-	}
-	return v6
-}

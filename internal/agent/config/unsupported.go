@@ -3,6 +3,7 @@ package config
 import (
 	"maps"
 	"slices"
+	"strings"
 )
 
 // unusedVariables holds the variables that Istio's agent reads and this agent does not, with
@@ -26,6 +27,35 @@ func (r *resolver) unused() {
 	for _, name := range slices.Sorted(maps.Keys(unusedVariables)) {
 		if r.lookup(name) != "" {
 			r.warnf("%s has no effect here: %s", name, unusedVariables[name])
+		}
+	}
+}
+
+// unsupportedIdentity refuses the certificate authorities and credentials that only Istio's
+// agent knows.
+func (r *resolver) unsupportedIdentity() {
+	for _, s := range []struct {
+		variable, value, instead string
+	}{
+		{"CA_PROVIDER", "Citadel", "the agent asks authorities that speak Istio's protocol, such as meshctl serve, istiod and istio-csr (CA_ADDR)"},
+		{"CREDENTIAL_FETCHER_TYPE", "JWT", "the agent reads its token from a file (--token)"},
+	} {
+		if v := r.lookup(s.variable); v != "" && v != s.value {
+			r.errorf("%s=%q is not supported, only %s: %s", s.variable, v, s.value, s.instead)
+		}
+	}
+	if v := r.lookup("PILOT_CERT_PROVIDER"); v == "none" {
+		r.errorf("PILOT_CERT_PROVIDER=none is not supported: the agent verifies the control plane; name its roots with --root-ca")
+	}
+	for _, s := range [][2]string{
+		{"ECC_CURVE", "P256"},
+		{"ECC_SIGNATURE_ALGORITHM", "ECDSA"},
+		{"PKCS8_KEY", "true"},
+		{"WORKLOAD_RSA_KEY_SIZE", ""},
+		{"ISTIO_META_CERT_SIGNER", ""},
+	} {
+		if v := r.lookup(s[0]); v != "" && !strings.EqualFold(v, s[1]) && !slices.Contains([]string{"false", "0"}, v) {
+			r.warnf("%s has no effect here: keys are ECDSA P-256 in PKCS #8, and the control plane chooses the signer", s[0])
 		}
 	}
 }
