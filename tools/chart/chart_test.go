@@ -173,7 +173,7 @@ global: {imagePullSecrets: [one, two]}`,
 		t.Errorf("revision default: %v", err)
 	}
 	got, err := render(t, "meshctl", "any", "istio-system", "{revision: canary, sharedConfig: false}")
-	if err != nil || got["ConfigMap istio-system/istio"] != nil || got["Deployment istio-system/istiod-canary"] == nil {
+	if err != nil || got["ConfigMap istio-system/istio"] != nil || got["ConfigMap istio-system/istio-sidecar-injector-canary"] == nil || got["Deployment istio-system/istiod-canary"] == nil {
 		t.Errorf("without shared ConfigMaps: %v", err)
 	}
 }

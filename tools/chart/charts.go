@@ -162,9 +162,12 @@ func configMap(o *unstructured.Unstructured) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	key, own, format := "mesh", ".Values.meshConfig", "toYaml"
+	key, own, format, condition := "mesh", ".Values.meshConfig", "toYaml", ".Values.sharedConfig"
 	if data[key] == "" {
-		key, format = "values", "toPrettyJson"
+		// Each revision has its own.
+		key, format, condition = "values", "toPrettyJson", "or .Values.sharedConfig .Values.revision"
+		text = strings.Replace(text, "meshctl.io/installation: meshctl-value-revision\n",
+			"meshctl.io/installation: {{ if .Values.revision }}meshctl-{{ .Values.revision }}{{ else }}shared{{ end }}\n", 1)
 		own = `(merge (pick .Values "sidecarInjectorWebhook") (dict "global" (pick .Values.global "caAddress" "proxy" "proxy_init")))`
 	}
 	content, err := yaml.JSONToYAML([]byte(data[key]))
@@ -176,7 +179,7 @@ func configMap(o *unstructured.Unstructured) (string, error) {
 	}
 	base := strings.Replace(string(content), "  imagePullSecrets:\n  - value\n",
 		"{{- with .Values.global.imagePullSecrets }}\n  imagePullSecrets: {{ toJson . }}\n{{- end }}\n", 1)
-	return fmt.Sprintf("{{- define %q }}\n%s{{- end }}\n", "meshctl."+key, template(base)) + when(".Values.sharedConfig",
+	return fmt.Sprintf("{{- define %q }}\n%s{{- end }}\n", "meshctl."+key, template(base)) + when(condition,
 		fmt.Sprintf("%sdata:\n  %s: |\n{{- %s (mergeOverwrite (fromYaml (include %q .)) %s) | nindent 4 }}\n", template(text), key, format, "meshctl."+key, own)), nil
 }
 
