@@ -147,6 +147,8 @@ func TestControlPlane(t *testing.T) {
   affinity: {nodeAffinity: {requiredDuringSchedulingIgnoredDuringExecution: {nodeSelectorTerms: [{matchExpressions: [{key: a, operator: Exists}]}]}}}
 global: {imagePullSecrets: [one, two]}`,
 		"mesh":     "meshConfig: {accessLogFile: /dev/stdout, defaultConfig: {concurrency: 3, meshId: other}}\nglobal: {meshID: mesh1}",
+		"tags":     "revision: canary\nrevisionTags: [next, default]",
+		"own tags": "revisionTags: [prod]",
 		"injector": "global: {proxy: {logLevel: debug, includeIPRanges: 10.0.0.0/8}, caAddress: 'ca:1'}\nsidecarInjectorWebhook: {rewriteAppHTTPProbe: false}",
 	} {
 		t.Run(name, func(t *testing.T) {
