@@ -2,6 +2,7 @@ package clusters
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"maps"
@@ -42,7 +43,7 @@ func TestFaults(t *testing.T) {
 	}
 	for _, c := range names {
 		u.run("kubectl --context " + c + ` patch deployment client -n sample -p '{"spec": {"template": {"metadata": {"annotations":
-  {"sidecar.istio.io/statsInclusionRegexps": "cluster.*helloworld.*(membership_change|update_empty|ssl|connect_fail|cx_total)"}}}}}'
+  {"sidecar.istio.io/statsInclusionRegexps": "cluster.*helloworld.*(membership_change|ssl.*|connect_fail|cx_total)"}}}}}'
 kubectl --context ` + c + ` rollout status -n sample deployment client --timeout=5m`)
 	}
 	for _, test := range []struct {
@@ -260,19 +261,8 @@ func (u *user) testPartition(t *testing.T) {
 	u.apply(`
 {apiVersion: networking.istio.io/v1, kind: DestinationRule, metadata: {name: helloworld, namespace: sample}, spec: {host: helloworld, trafficPolicy: {
   loadBalancer: {localityLbSetting: {enabled: false}}, connectionPool: {tcp: {connectTimeout: 1s}}, outlierDetection: {consecutive5xxErrors: 3, consecutiveGatewayErrors: 3, interval: 1s, baseEjectionTime: 5s, maxEjectionPercent: 100}}}}
----
-{apiVersion: networking.istio.io/v1, kind: VirtualService, metadata: {name: helloworld, namespace: sample}, spec: {hosts: [helloworld], http: [
-  {route: [{destination: {host: helloworld}}], timeout: 8s, retries: {attempts: 3, perTryTimeout: 1s, retryOn: "connect-failure,reset,5xx"}}]}}
 `)
-	for _, c := range names {
-		harness.Eventually(t, moved, "retries in "+c, func() error {
-			out, err := u.try("", "meshctl pc routes deploy/client.sample --context "+c+" --name 5000 -o json")
-			if err == nil && !strings.Contains(out, `"perTryTimeout"`) {
-				err = fmt.Errorf("no retries in the routes")
-			}
-			return err
-		})
-	}
+	defer u.retries(t)()
 	loads := u.loads(t, 2)
 	moreOfBoth(loads)
 	heal := u.drop(t, 1, "prerouting", "iifname eth0 ip saddr 10.89.0.1")
@@ -291,7 +281,34 @@ func (u *user) testPartition(t *testing.T) {
 	u.changeArrives(t)
 	stop(loads)
 	for _, c := range names {
-		u.run("kubectl --context " + c + " delete destinationrule,virtualservice helloworld -n sample")
+		u.run("kubectl --context " + c + " delete destinationrule helloworld -n sample")
+	}
+}
+
+// retries makes clients repeat requests whose connection or endpoint fails, until the
+// returned function is called. By default proxies repeat only requests that no endpoint
+// has seen, but the connections through a gateway end with its pod.
+func (u *user) retries(t *testing.T) (end func()) {
+	t.Helper()
+	u.apply(`
+{apiVersion: networking.istio.io/v1, kind: VirtualService, metadata: {name: helloworld, namespace: sample}, spec: {hosts: [helloworld], http: [
+  {route: [{destination: {host: helloworld}}], timeout: 8s, retries: {attempts: 3, perTryTimeout: 1s, retryOn: "connect-failure,refused-stream,reset,5xx"}}]}}
+`)
+	for _, c := range names {
+		harness.Eventually(t, moved, "retries in "+c, func() error {
+			out, err := u.try("", "meshctl pc routes deploy/client.sample --context "+c+" --name 5000 -o json")
+			if err == nil && !strings.Contains(out, `"perTryTimeout"`) {
+				err = errors.New("the routes have no retries")
+			}
+			return err
+		})
+	}
+	return func() {
+		for _, c := range names {
+			if _, err := u.try("", "kubectl --context "+c+" delete virtualservice helloworld -n sample --ignore-not-found"); err != nil {
+				t.Error(err)
+			}
+		}
 	}
 }
 
@@ -324,6 +341,7 @@ func (u *user) testUpgrade(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	defer u.retries(t)()
 	loads := u.loads(t, 2)
 	for _, revision := range []string{"canary", ""} {
 		for n, c := range names {

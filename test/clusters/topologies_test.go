@@ -26,7 +26,7 @@ func (u *user) testServerNames(t *testing.T) {
 		defer cancel()
 		identity := ""
 		d := tls.Dialer{Config: &tls.Config{
-			ServerName: name, NextProtos: []string{"istio"}, InsecureSkipVerify: true, //nolint:gosec // only the name matters
+			ServerName: name, NextProtos: []string{"istio"}, InsecureSkipVerify: true, // only the name matters
 			VerifyPeerCertificate: func(raw [][]byte, _ [][]*x509.Certificate) error {
 				leaf, err := x509.ParseCertificate(raw[0])
 				if err == nil && len(leaf.URIs) == 1 {
@@ -57,6 +57,7 @@ func (u *user) testServerNames(t *testing.T) {
 
 // testRemovals: what is left goes on while a remote secret, a gateway and a cluster go.
 func (u *user) testRemovals(t *testing.T) {
+	u.retries(t) // until the clusters end
 	loads := u.loads(t, 2)
 	moreOfBoth(loads)
 	only := func(l *load, version string) {

@@ -102,7 +102,7 @@ var versionInAnswer = regexp.MustCompile(`version: (\w+)`)
 // answer requests a URL and returns the version in the answer.
 func answer(client *http.Client, url string) (string, error) {
 	// A request in flight when the input ends is completed, so no context ends it.
-	resp, err := client.Get(url) //nolint:noctx
+	resp, err := client.Get(url)
 	if err != nil {
 		return "", err
 	}
