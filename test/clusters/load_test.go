@@ -155,19 +155,22 @@ func (u *user) inContainer(t *testing.T, cluster, deployment string, args ...str
 	return nil
 }
 
-// stats returns the statistics of the proxy of a client whose names contain the text.
-func (u *user) stats(t *testing.T, cluster, deployment, part string) map[string]int {
+// stats returns the statistics of the proxy of a client about helloworld that have a name.
+func (u *user) stats(t *testing.T, cluster, name string) map[string]int {
 	t.Helper()
-	out, err := u.inContainer(t, cluster, deployment, "/bin/curl", "-s", "127.0.0.1:15000/stats").Output()
+	out, err := u.inContainer(t, cluster, "client", "/bin/curl", "-s", "127.0.0.1:15000/stats").Output()
 	if err != nil {
 		t.Fatal(err)
 	}
 	stats := map[string]int{}
 	for line := range strings.Lines(string(out)) {
-		name, value, _ := strings.Cut(strings.TrimSpace(line), ": ")
-		if n, err := strconv.Atoi(value); err == nil && strings.Contains(name, part) {
-			stats[name[strings.LastIndex(name, part)+len(part):]] = n
+		full, value, _ := strings.Cut(strings.TrimSpace(line), ": ")
+		if n, err := strconv.Atoi(value); err == nil && strings.HasPrefix(full, "cluster.outbound|5000||helloworld.") && strings.HasSuffix(full, "."+name) {
+			stats[full] = n
 		}
+	}
+	if len(stats) == 0 {
+		t.Fatalf("%s: no statistic %s", cluster, name)
 	}
 	return stats
 }
