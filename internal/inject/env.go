@@ -14,14 +14,12 @@ import (
 	"github.com/meshctl/meshctl/internal/mesh"
 )
 
-const defaultRevision = "default"
-
-func (i *Injector) revision() string { return cmp.Or(i.Values.Revision, defaultRevision) }
+func (i *Injector) revision() string { return cmp.Or(i.Values.Revision, mesh.DefaultRevision) }
 
 // controlPlane returns the address of the control plane of the revision.
 func (i *Injector) controlPlane() string {
 	name := "istiod"
-	if r := i.revision(); r != defaultRevision {
+	if r := i.revision(); r != mesh.DefaultRevision {
 		name += "-" + r
 	}
 	return fmt.Sprintf("%s.%s.svc:%d", name, i.SystemNamespace, mesh.PortSecureXDS)

@@ -38,7 +38,7 @@ func ParseProxyConfig(text []byte) (*snapshot.ProxyConfig, error) {
 func (p *injection) proxyConfig() (*meshv1alpha1.ProxyConfig, error) {
 	pc := &meshv1alpha1.ProxyConfig{}
 	proto.Merge(pc, p.Mesh.GetDefaultConfig())
-	if p.revision() != defaultRevision && pc.GetDiscoveryAddress() == defaultProxyConfig().GetDiscoveryAddress() {
+	if p.revision() != mesh.DefaultRevision && pc.GetDiscoveryAddress() == defaultProxyConfig().GetDiscoveryAddress() {
 		pc.DiscoveryAddress = p.controlPlane()
 	}
 	root := cmp.Or(p.Mesh.GetRootNamespace(), p.SystemNamespace)

@@ -59,7 +59,7 @@ func (s *set) addControlPlane() {
 	name := v.suffixed(istiod)
 	scope := create.Scope{
 		Style: create.Minimal, Authenticate: true, Configuration: true, Serve: true, CredentialNamespaces: v.credentialNamespaces(),
-		Webhooks: v.webhookNames(),
+		Webhooks: v.webhookNames(), Revision: v.Revision,
 	}
 	for _, o := range scope.Objects(create.Account{Namespace: v.Namespace, Name: name}) {
 		s.add(o)
@@ -120,8 +120,8 @@ func (s *set) addMeshConfig() {
 	})
 }
 
-// addInjectorConfig adds the ConfigMap with the Helm values of the injector, which control
-// planes of all revisions read.
+// addInjectorConfig adds the ConfigMap with the Helm values of the injector. Each revision
+// has its own, as the image of proxies is in it.
 func (s *set) addInjectorConfig() {
 	v := s.values
 	name, tag := splitImage(v.Image)
@@ -148,8 +148,12 @@ func (s *set) addInjectorConfig() {
 	if err != nil {
 		s.err = fmt.Errorf("values of the injector: %w", err)
 	}
-	s.addTo(Shared, &corev1.ConfigMap{
-		TypeMeta: kindOf(corev1.SchemeGroupVersion, "ConfigMap"), ObjectMeta: s.meta(mesh.InjectorConfigMap, nil),
+	installation := Shared
+	if v.Revision != "" {
+		installation = v.Installation()
+	}
+	s.addTo(installation, &corev1.ConfigMap{
+		TypeMeta: kindOf(corev1.SchemeGroupVersion, "ConfigMap"), ObjectMeta: s.meta(mesh.InjectorConfigMapOf(v.Revision), nil),
 		Data: map[string]string{mesh.InjectorKeyValues: string(text) + "\n"},
 	})
 }

@@ -15,10 +15,6 @@ import (
 	"github.com/meshctl/meshctl/internal/mesh"
 )
 
-// DefaultRevision is the value of the label istio.io/rev that selects a control plane
-// without a revision.
-const DefaultRevision = "default"
-
 // Values configure an installation.
 type Values struct {
 	// Name distinguishes the installations of a cluster. It is the value of
@@ -153,7 +149,7 @@ func eastWestPorts() []corev1.ServicePort {
 }
 
 // revision returns the value of istio.io/rev.
-func (v *Values) revision() string { return cmp.Or(v.Revision, DefaultRevision) }
+func (v *Values) revision() string { return cmp.Or(v.Revision, mesh.DefaultRevision) }
 
 // suffixed returns a name of the control plane with its revision.
 func (v *Values) suffixed(name string) string {
@@ -201,8 +197,8 @@ func (v *Values) Check() error {
 	for _, rev := range append([]string{v.revision()}, v.Tags...) {
 		label("revision", rev)
 	}
-	if v.Revision == DefaultRevision {
-		errs = append(errs, fmt.Errorf("revision %s is the name of a control plane without a revision: leave it out", DefaultRevision))
+	if v.Revision == mesh.DefaultRevision {
+		errs = append(errs, fmt.Errorf("revision %s is the name of a control plane without a revision: leave it out", mesh.DefaultRevision))
 	}
 	if len(v.Installation()) > maxLabel {
 		errs = append(errs, fmt.Errorf("name %s has more than %d bytes", v.Installation(), maxLabel))

@@ -24,7 +24,7 @@ func (s *set) addWebhooks() {
 	s.addInjector(v.injectorName(), hooks, nil)
 	for _, tag := range v.Tags {
 		hooks := s.injectors(tag)
-		if tag == DefaultRevision {
+		if tag == mesh.DefaultRevision {
 			hooks = append(hooks, s.defaultInjectors()...)
 		}
 		s.addInjector(v.tagName(tag), hooks, map[string]string{"istio.io/tag": tag})

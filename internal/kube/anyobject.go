@@ -41,6 +41,17 @@ func (c *Client) ApplyAny(ctx context.Context, o *unstructured.Unstructured, a A
 		VersionedParams(options, c.parameters).Body(body))
 }
 
+// MergeAny changes fields of the object with the kind and the name of o by a merge patch.
+// manager then owns these fields.
+func (c *Client) MergeAny(ctx context.Context, o *unstructured.Unstructured, fields map[string]any, manager string) error {
+	body, err := json.Marshal(fields)
+	if err != nil {
+		return err
+	}
+	return c.one(http.MethodPatch, o).SetHeader("Content-Type", string(types.MergePatchType)).
+		VersionedParams(&metav1.PatchOptions{FieldManager: manager}, c.parameters).Body(body).Do(ctx).Error()
+}
+
 // GetAny returns the object with the kind and the name of o, nil if there is none or its
 // kind is not installed.
 func (c *Client) GetAny(ctx context.Context, o *unstructured.Unstructured) (*unstructured.Unstructured, error) {

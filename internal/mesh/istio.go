@@ -48,12 +48,25 @@ const (
 	AnnotationSuppress = "galley.istio.io/analyze-suppress"
 )
 
-// The ConfigMap with the settings of the injector, in the system namespace, and its keys.
+// The ConfigMap with the settings of the injector without a revision, in the system
+// namespace, and its keys.
 const (
 	InjectorConfigMap = "istio-sidecar-injector"
 	InjectorKeyValues = "values"
 	InjectorKeyConfig = "config"
 )
+
+// DefaultRevision is the revision of a control plane without another one.
+const DefaultRevision = "default"
+
+// InjectorConfigMapOf returns the name of the ConfigMap with the settings of the injector of
+// a revision.
+func InjectorConfigMapOf(revision string) string {
+	if revision == "" || revision == DefaultRevision {
+		return InjectorConfigMap
+	}
+	return InjectorConfigMap + "-" + revision
+}
 
 // TLSModeIstio is the value of LabelTLSMode on pods that accept mesh mTLS.
 const TLSModeIstio = "istio"

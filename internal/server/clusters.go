@@ -18,7 +18,8 @@ func (s *Server) newClusters() *clusters.Manager {
 	}
 	k := &clusters.Kubernetes{
 		Allow: s.cfg.Allow, InPod: s.cfg.InPod,
-		SystemNamespace: s.cfg.systemNamespace(), SecretNamespaces: s.cfg.SecretNamespaces, Count: clusters.CountEvents(s.metrics), Log: s.cfg.log(logSource), Now: s.cfg.Now,
+		SystemNamespace: s.cfg.systemNamespace(), Revision: s.cfg.Revision,
+		SecretNamespaces: s.cfg.SecretNamespaces, Count: clusters.CountEvents(s.metrics), Log: s.cfg.log(logSource), Now: s.cfg.Now,
 	}
 	s.kubernetes = k
 	if s.cfg.KubeAccess != nil {
@@ -40,6 +41,6 @@ func (s *Server) newClusters() *clusters.Manager {
 
 func (s *Server) directory(d ClusterDir) clusters.Directory {
 	return clusters.Directory{
-		Cluster: d.Cluster, Dir: d.Dir, SystemNamespace: s.cfg.systemNamespace(), Log: s.cfg.log(logSource), Now: s.cfg.Now,
+		Cluster: d.Cluster, Dir: d.Dir, SystemNamespace: s.cfg.systemNamespace(), Revision: s.cfg.Revision, Log: s.cfg.log(logSource), Now: s.cfg.Now,
 	}
 }

@@ -84,7 +84,7 @@ func (s *Server) newAPIParts() {
 		Unwritten: func() []registry.UnwrittenAddresses { return s.registry.UnwrittenAddresses() },
 	})
 	k.webhooks = publish.NewWebhooks(publish.WebhooksConfig{
-		API: s.cfg.KubeAccess, Cluster: s.cfg.ClusterID, Revision: cmp.Or(s.cfg.Revision, defaultRevision),
+		API: s.cfg.KubeAccess, Cluster: s.cfg.ClusterID, Revision: cmp.Or(s.cfg.Revision, mesh.DefaultRevision),
 		Roots: s.servingRoots, Serving: s.ready.Load, Written: counted(webhookWrites), Log: s.cfg.log(logWriters),
 	})
 	k.health = workloadhealth.New(workloadhealth.Config{

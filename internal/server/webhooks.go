@@ -18,8 +18,6 @@ import (
 	"github.com/meshctl/meshctl/internal/serving"
 )
 
-const defaultRevision = "default"
-
 // injection holds the injector of the current settings. It is safe for concurrent use.
 type injection struct {
 	mu       sync.Mutex // guards what follows
@@ -66,7 +64,7 @@ func (s *Server) newInjector(from registry.Injection) (*inject.Injector, error) 
 			return made, nil
 		}
 	}
-	return nil, fmt.Errorf("ConfigMap %s/%s: %w", s.cfg.systemNamespace(), mesh.InjectorConfigMap, err)
+	return nil, fmt.Errorf("ConfigMap %s/%s: %w", s.cfg.systemNamespace(), mesh.InjectorConfigMapOf(s.cfg.Revision), err)
 }
 
 // injectionProblem returns why the current settings of the injector are not used, or "".

@@ -290,10 +290,15 @@ func (c *Clusters) Import(ctx context.Context, archive string) error {
 }
 
 func (n *node) importImage(ctx context.Context, archive string) error {
-	out, err := exec.CommandContext(ctx, filepath.Join(n.Bin, "ctr"),
-		"--address", n.path("containerd.sock"), "--namespace", "k8s.io", "images", "import", archive).CombinedOutput()
+	return n.ctr(ctx, "images", "import", archive)
+}
+
+// ctr runs ctr for the images of the node.
+func (n *node) ctr(ctx context.Context, args ...string) error {
+	args = append([]string{"--address", n.path("containerd.sock"), "--namespace", "k8s.io"}, args...)
+	out, err := exec.CommandContext(ctx, filepath.Join(n.Bin, "ctr"), args...).CombinedOutput()
 	if err != nil {
-		return fmt.Errorf("%s: import %s: %w: %s", n.Cluster, archive, err, out)
+		return fmt.Errorf("%s: ctr %s: %w: %s", n.Cluster, strings.Join(args, " "), err, out)
 	}
 	return nil
 }

@@ -150,6 +150,9 @@ func TestGetStarted(t *testing.T) {
 	if !answered || commands > mostCommands {
 		t.Fatalf("answers from both clusters after %d commands: %v; want them after at most %d", commands, answered, mostCommands)
 	}
+	for _, c := range names {
+		u.run("meshctl check --context " + c)
+	}
 	t.Run("shares", u.testShares)
 	t.Run("names of the other cluster", u.testNames)
 	t.Run("killed control planes", u.testKilled)
@@ -241,29 +244,47 @@ func (u *user) testKilled(t *testing.T) {
 // their number.
 func (u *user) kill(words ...string) int {
 	u.t.Helper()
+	found := u.processes(words...)
+	for _, pid := range found {
+		if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+			u.t.Error(err)
+		}
+	}
+	return len(found)
+}
+
+// processes returns the processes in pods of all clusters whose command line starts with
+// the words, the oldest first.
+func (u *user) processes(words ...string) []int {
+	u.t.Helper()
+	var out []int
+	for _, n := range u.clusters.Nodes {
+		out = append(out, u.processesOf(n, words...)...)
+	}
+	return out
+}
+
+// processesOf is processes for one cluster.
+func (u *user) processesOf(n *node, words ...string) []int {
+	u.t.Helper()
 	lines, err := filepath.Glob("/proc/[0-9]*/cmdline")
 	if err != nil {
 		u.t.Fatal(err)
 	}
-	killed := 0
+	var out []int
 	for _, path := range lines {
 		dir := filepath.Dir(path)
 		line, err := os.ReadFile(path)
 		group, errGroup := os.ReadFile(filepath.Join(dir, "cgroup"))
-		inPod := slices.ContainsFunc(u.clusters.Nodes, func(n *node) bool { return bytes.Contains(group, []byte(n.Cgroup+"/")) })
-		if err != nil || errGroup != nil || !inPod || !bytes.HasPrefix(line, []byte(strings.Join(words, "\x00")+"\x00")) {
+		if err != nil || errGroup != nil || !bytes.Contains(group, []byte(n.Cgroup+"/")) || !bytes.HasPrefix(line, []byte(strings.Join(words, "\x00")+"\x00")) {
 			continue
 		}
-		pid, err := strconv.Atoi(filepath.Base(dir))
-		if err == nil {
-			err = syscall.Kill(pid, syscall.SIGKILL)
+		if pid, err := strconv.Atoi(filepath.Base(dir)); err == nil {
+			out = append(out, pid)
 		}
-		if err != nil {
-			u.t.Error(err)
-		}
-		killed++
 	}
-	return killed
+	slices.Sort(out)
+	return out
 }
 
 // testStrict: mutual TLS refuses a client without a proxy, which is served before.

@@ -33,7 +33,7 @@ func images(app, coredns string) []image {
 		{name: "localhost/coredns:v1", program: coredns, entrypoint: []string{"/coredns"}},
 		{name: hello + "v1:1.0", program: app, names: []string{"helloworld"}, entrypoint: []string{"/bin/helloworld"}, env: []string{"SERVICE_VERSION=v1"}},
 		{name: hello + "v2:1.0", program: app, names: []string{"helloworld"}, entrypoint: []string{"/bin/helloworld"}, env: []string{"SERVICE_VERSION=v2"}},
-		{name: "docker.io/curlimages/curl:8.16.0", program: app, names: []string{"curl", "sleep"}, entrypoint: []string{"/bin/curl"}},
+		{name: "docker.io/curlimages/curl:8.16.0", program: app, names: []string{"curl", "load", "sleep"}, entrypoint: []string{"/bin/curl"}},
 	}
 }
 

@@ -217,6 +217,8 @@ kubeAPIBurst: 100
 registryPullQPS: 0
 serializeImagePulls: false
 syncFrequency: 5s
+# Tests of faults kill containers often.
+crashLoopBackOff: {maxContainerRestartPeriod: 1s}
 `, n.path("containerd.sock"), dnsIP, n.path("pods.log"), n.path("plugins")),
 
 		"kube-proxy.yaml": fmt.Sprintf(`apiVersion: kubeproxy.config.k8s.io/v1alpha1

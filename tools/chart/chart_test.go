@@ -147,6 +147,8 @@ func TestControlPlane(t *testing.T) {
   affinity: {nodeAffinity: {requiredDuringSchedulingIgnoredDuringExecution: {nodeSelectorTerms: [{matchExpressions: [{key: a, operator: Exists}]}]}}}
 global: {imagePullSecrets: [one, two]}`,
 		"mesh":     "meshConfig: {accessLogFile: /dev/stdout, defaultConfig: {concurrency: 3, meshId: other}}\nglobal: {meshID: mesh1}",
+		"tags":     "revision: canary\nrevisionTags: [next, default]",
+		"own tags": "revisionTags: [prod]",
 		"injector": "global: {proxy: {logLevel: debug, includeIPRanges: 10.0.0.0/8}, caAddress: 'ca:1'}\nsidecarInjectorWebhook: {rewriteAppHTTPProbe: false}",
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -173,7 +175,7 @@ global: {imagePullSecrets: [one, two]}`,
 		t.Errorf("revision default: %v", err)
 	}
 	got, err := render(t, "meshctl", "any", "istio-system", "{revision: canary, sharedConfig: false}")
-	if err != nil || got["ConfigMap istio-system/istio"] != nil || got["Deployment istio-system/istiod-canary"] == nil {
+	if err != nil || got["ConfigMap istio-system/istio"] != nil || got["ConfigMap istio-system/istio-sidecar-injector-canary"] == nil || got["Deployment istio-system/istiod-canary"] == nil {
 		t.Errorf("without shared ConfigMaps: %v", err)
 	}
 }

@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -122,20 +123,85 @@ func controlPlaneTemplate() ([]byte, error) {
 			if with, err = object(o); err == nil {
 				without, err = object(plain[i])
 			}
-			text = "{{- if .Values.revision }}\n" + template(with) + "{{- else }}\n" + template(without) + "{{- end }}\n"
+			without = template(without)
+			if o.GetKind() == "ValidatingWebhookConfiguration" {
+				without = strings.Replace(without, noRevision, noTag, 1)
+			}
+			text = "{{- if .Values.revision }}\n" + template(with) + "{{- else }}\n" + without + "{{- end }}\n"
 		default:
 			if text, err = object(o); err == nil {
 				text = template(text)
 			}
 			text = strings.ReplaceAll(text, "    istio: istiod\n", "    istio: {{ if .Values.revision }}istiod{{ else }}pilot{{ end }}\n")
 			text = pilot.apply(o.GetKind(), text)
+			if o.GetKind() == "ClusterRole" {
+				text = webhooksOfTags(text)
+			}
 		}
 		if err != nil {
 			return nil, err
 		}
 		out.WriteString("---\n" + text)
 	}
-	return out.Bytes(), nil
+	tags, err := tagTemplate()
+	out.WriteString(tags)
+	return out.Bytes(), err
+}
+
+// Each tag is in the variable $tag, and . stays the root of the values.
+const (
+	eachTag = "{{- range $tag := .Values.revisionTags }}\n{{- with $ }}\n"
+	endTag  = "{{- end }}\n{{- end }}\n"
+)
+
+// noRevision selects the objects that a control plane without a revision validates, and
+// noTag does so where it has tags.
+const (
+	noRevision = "    - key: istio.io/rev\n      operator: DoesNotExist\n"
+	noTag      = `    - key: istio.io/rev
+{{- if .Values.revisionTags }}
+      operator: NotIn
+      values: {{ toJson .Values.revisionTags }}
+{{- else }}
+      operator: DoesNotExist
+{{- end }}
+`
+)
+
+// tagTemplate returns the injectors of the revision tags.
+func tagTemplate() (string, error) {
+	injector := func(tag string) (string, error) {
+		v := controlPlane("value-revision")
+		v.Tags = []string{tag}
+		objects, err := install.Objects(&v)
+		if err != nil {
+			return "", err
+		}
+		i := slices.IndexFunc(objects, func(o *unstructured.Unstructured) bool { return o.GetLabels()["istio.io/tag"] != "" })
+		return object(objects[i])
+	}
+	text, err := injector("value-named")
+	if err != nil {
+		return "", err
+	}
+	more, err := injector("default")
+	if err != nil {
+		return "", err
+	}
+	// The tag default has the webhooks of istio-injection=enabled, too.
+	const hook = "\n- admissionReviewVersions:"
+	parts := strings.Split(more, hook)
+	more = strings.TrimPrefix(hook, "\n") + strings.Join(parts[strings.Count(text, hook)+1:], hook)
+	return eachTag + "---\n" + template(text) + "{{- if eq $tag \"default\" }}\n" + template(more) + "{{- end }}\n" + endTag, nil
+}
+
+// webhooksOfTags permits the control plane to write the injectors of tags, after that of
+// the validation.
+func webhooksOfTags(role string) string {
+	return regexp.MustCompile(`(?m)^ +- .*"istio-validator.*\n`).ReplaceAllStringFunc(role, func(line string) string {
+		indent := line[:len(line)-len(strings.TrimLeft(line, " "))]
+		return line + eachTag + template(indent+"- istio-revision-tag-value-named-value-webhooks\n") + endTag
+	})
 }
 
 // object returns an object as YAML that a release owns.
@@ -146,6 +212,7 @@ func object(o *unstructured.Unstructured) (string, error) {
 		"app.kubernetes.io/managed-by: meshctl", "app.kubernetes.io/managed-by: {{ .Release.Service }}",
 		"istio-sidecar-injector-value-revision-value-namespace", "istio-sidecar-injector-value-revision-value-webhooks",
 		"istio-sidecar-injector-value-namespace", "istio-sidecar-injector-value-webhooks",
+		"istio-revision-tag-value-named-value-namespace", "istio-revision-tag-value-named-value-webhooks",
 	).Replace(string(text)), err
 }
 
@@ -162,9 +229,12 @@ func configMap(o *unstructured.Unstructured) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	key, own, format := "mesh", ".Values.meshConfig", "toYaml"
+	key, own, format, condition := "mesh", ".Values.meshConfig", "toYaml", ".Values.sharedConfig"
 	if data[key] == "" {
-		key, format = "values", "toPrettyJson"
+		// Each revision has its own.
+		key, format, condition = "values", "toPrettyJson", "or .Values.sharedConfig .Values.revision"
+		text = strings.Replace(text, "meshctl.io/installation: meshctl-value-revision\n",
+			"meshctl.io/installation: {{ if .Values.revision }}meshctl-{{ .Values.revision }}{{ else }}shared{{ end }}\n", 1)
 		own = `(merge (pick .Values "sidecarInjectorWebhook") (dict "global" (pick .Values.global "caAddress" "proxy" "proxy_init")))`
 	}
 	content, err := yaml.JSONToYAML([]byte(data[key]))
@@ -176,7 +246,7 @@ func configMap(o *unstructured.Unstructured) (string, error) {
 	}
 	base := strings.Replace(string(content), "  imagePullSecrets:\n  - value\n",
 		"{{- with .Values.global.imagePullSecrets }}\n  imagePullSecrets: {{ toJson . }}\n{{- end }}\n", 1)
-	return fmt.Sprintf("{{- define %q }}\n%s{{- end }}\n", "meshctl."+key, template(base)) + when(".Values.sharedConfig",
+	return fmt.Sprintf("{{- define %q }}\n%s{{- end }}\n", "meshctl."+key, template(base)) + when(condition,
 		fmt.Sprintf("%sdata:\n  %s: |\n{{- %s (mergeOverwrite (fromYaml (include %q .)) %s) | nindent 4 }}\n", template(text), key, format, "meshctl."+key, own)), nil
 }
 

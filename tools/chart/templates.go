@@ -13,6 +13,7 @@ var expressions = []struct{ placeholder, expression string }{
 	{"-value-webhooks", `(include "meshctl.webhookSuffix" .)`},
 	{"-value-revision", `(include "meshctl.suffix" .)`},
 	{"value-revision", `(include "meshctl.revision" .)`},
+	{"value-named", `$tag`},
 	{"value-namespace", `.Release.Namespace`},
 	{"value-name", `.Release.Name`},
 	{"value-istio", `(trimPrefix "istio-" .Release.Name)`},

@@ -206,18 +206,14 @@ func (o *injectOptions) clusterSettings(ctx context.Context, env *cli.Env) (s se
 		return s, err
 	}
 	defer client.Close()
-	suffix := ""
-	if o.revision != "" && o.revision != "default" {
-		suffix = "-" + o.revision
-	}
 	read := func(name string) (map[string]string, error) {
-		m, err := client.ConfigMaps(o.system).Get(ctx, name+suffix)
+		m, err := client.ConfigMaps(o.system).Get(ctx, name)
 		if apierrors.IsNotFound(err) {
-			fmt.Fprintf(env.Stderr, "ConfigMap %s/%s does not exist: defaults are used\n", o.system, name+suffix)
+			fmt.Fprintf(env.Stderr, "ConfigMap %s/%s does not exist: defaults are used\n", o.system, name)
 			return nil, nil
 		}
 		if err != nil {
-			return nil, fmt.Errorf("ConfigMap %s/%s: %w", o.system, name+suffix, err)
+			return nil, fmt.Errorf("ConfigMap %s/%s: %w", o.system, name, err)
 		}
 		return m.Data, nil
 	}
@@ -226,7 +222,7 @@ func (o *injectOptions) clusterSettings(ctx context.Context, env *cli.Env) (s se
 		return s, err
 	}
 	s.mesh = data["mesh"]
-	if data, err = read(mesh.InjectorConfigMap); err != nil {
+	if data, err = read(mesh.InjectorConfigMapOf(o.revision)); err != nil {
 		return s, err
 	}
 	s.values, s.config = data[mesh.InjectorKeyValues], data[mesh.InjectorKeyConfig]

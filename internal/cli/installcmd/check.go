@@ -28,15 +28,15 @@ func NewCheck(env *cli.Env) *cobra.Command {
 		Use:   "check [pre]",
 		Short: "Find what is wrong with the installations in a cluster, or before one",
 		Long: `Check the installations in the cluster of a context: that Deployments are available,
-Services have endpoints and addresses, and API servers can call the webhooks.
+Services have endpoints and addresses, API servers can call the webhooks, control planes
+answer, and the proxies of injected pods are connected and accept their configuration.
 
 With pre, check whether the cluster is ready for an installation with the same flags:
 the version of Kubernetes, your rights, the kinds of Istio, objects and webhooks of
 other programs, and security policies that would not be enforced.
 
 The command writes nothing. The exit code is 3 if something is wrong. What control
-planes read is in meshctl remote-clusters, and which proxies are connected in meshctl
-proxy-status.`,
+planes read is in meshctl remote-clusters.`,
 		Example: `  meshctl check pre --context cluster1 --network network1 --crds
   meshctl check --context cluster1`,
 		Args:      cobra.MatchAll(cobra.MaximumNArgs(1), cobra.OnlyValidArgs),
@@ -72,8 +72,15 @@ func (o *checkOptions) run(ctx context.Context, env *cli.Env, f *pflag.FlagSet, 
 		if err != nil {
 			return err
 		}
-	} else if found, err = c.CheckAfter(ctx); err != nil {
-		return err
+	} else {
+		if found, err = c.CheckAfter(ctx); err != nil {
+			return err
+		}
+		proxies, err := checkProxies(ctx, env, c, access, o.values.namespace)
+		if err != nil {
+			return err
+		}
+		found = append(found, proxies...)
 	}
 	t := &output.Table{Header: []string{"LEVEL", "OBJECT", "FAULT", "HINT"}}
 	for _, f := range found {

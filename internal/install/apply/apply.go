@@ -26,6 +26,10 @@ import (
 // manager owns the applied fields.
 const manager = "meshctl-install"
 
+// replicasManager owns the first number of replicas of autoscaled Deployments. If it were
+// manager's, each run would set it again.
+const replicasManager = "meshctl-install-replicas"
+
 // maxListed bounds the objects of a list.
 const maxListed = 5000
 
@@ -94,6 +98,9 @@ func (c *Cluster) Install(ctx context.Context, v *install.Values, o Options) (Re
 			awaited = nil
 		}
 		said, err := c.apply(ctx, s, o, &r)
+		if err == nil && s.have == nil {
+			err = c.scale(ctx, s.want, objects)
+		}
 		if err != nil {
 			return r, "", err
 		}
@@ -229,6 +236,22 @@ func (c *Cluster) apply(ctx context.Context, s step, o Options, r *Result) (stri
 	}
 	r.Changed++
 	return "changed", nil
+}
+
+// scale gives a new Deployment the least number of replicas of its autoscaler, which would
+// do so seconds later. The autoscaler then changes the number.
+func (c *Cluster) scale(ctx context.Context, d *unstructured.Unstructured, objects []*unstructured.Unstructured) error {
+	i := slices.IndexFunc(objects, func(o *unstructured.Unstructured) bool {
+		return o.GetKind() == "HorizontalPodAutoscaler" && o.GetNamespace() == d.GetNamespace() && o.GetName() == d.GetName()
+	})
+	if d.GetKind() != "Deployment" || i < 0 {
+		return nil
+	}
+	least, _, _ := unstructured.NestedInt64(objects[i].Object, "spec", "minReplicas")
+	if err := c.API.MergeAny(ctx, d, map[string]any{"spec": map[string]any{"replicas": least}}, replicasManager); err != nil {
+		return c.explain(d, err)
+	}
+	return nil
 }
 
 // explain adds the object and the fix to an error of an apply.

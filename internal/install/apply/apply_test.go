@@ -95,6 +95,12 @@ func TestInstall(t *testing.T) {
 	if got := l.Kubectl(t, "", "get", "namespace", "istio-system", "-o", `jsonpath={.metadata.labels.topology\.istio\.io/network}`); got != "network1" {
 		t.Errorf("network %q", got)
 	}
+	replicas := func() string {
+		return l.Kubectl(t, "", "get", "deployment", "istiod", "-n", "istio-system", "-o", "jsonpath={.spec.replicas}")
+	}
+	if got := replicas(); got != "2" {
+		t.Errorf("%s replicas at first, want the least number of the autoscaler", got)
+	}
 	before := l.objects(t, "")
 	if r := l.install(t, values()); r != (Result{Unchanged: first.Created}) {
 		t.Errorf("second run: %+v\n%s", r, strings.Join(l.said, "\n"))
@@ -115,10 +121,14 @@ func TestInstall(t *testing.T) {
 	if after := l.objects(t, ""); after != before {
 		t.Error("a dry run writes")
 	}
+	l.Kubectl(t, "", "scale", "deployment", "istiod", "-n", "istio-system", "--replicas=4") // as an autoscaler does
 	if r := l.install(t, changed); r.Changed != 2 || r.Deleted != 2 {
 		t.Errorf("a change: %+v", r)
 	}
 	l.reported(t, "deleted VirtualService istio-system/istiod-vs")
+	if got := replicas(); got != "4" {
+		t.Errorf("%s replicas, want those of the autoscaler", got)
+	}
 
 	l.Apply(t, "{apiVersion: networking.istio.io/v1, kind: VirtualService, metadata: {name: mine}, spec: {hosts: [a.example]}}")
 	// The control plane owns these fields.
@@ -245,16 +255,16 @@ status: {containerStatuses: [{name: discovery, image: a, imageID: "", ready: fal
 	options := l.options()
 	options.Wait = quiet + time.Second
 	_, _, err := l.cluster.Install(t.Context(), values(), options)
-	const want = "context test: after 11s Deployment istio-system/istiod is not available: 0 of 1 replicas are available; " +
+	const want = "context test: after 11s Deployment istio-system/istiod is not available: 0 of 2 replicas are available; " +
 		"pod istiod-0: container discovery: ImagePullBackOff: no such image"
 	if err == nil || err.Error() != want {
 		t.Errorf("%v, want %s", err, want)
 	}
-	l.reported(t, "waiting for Deployment istio-system/istiod: 0 of 1 replicas are available; pod istiod-0: container discovery: ImagePullBackOff")
+	l.reported(t, "waiting for Deployment istio-system/istiod: 0 of 2 replicas are available; pod istiod-0: container discovery: ImagePullBackOff")
 
 	// A control plane that runs makes itself known to the API server.
 	l.Kubectl(t, "", "patch", "deployment", "istiod", "-n", "istio-system", "--subresource=status", "--type=merge", "-p",
-		`{"status": {"observedGeneration": 1, "replicas": 1, "updatedReplicas": 1, "readyReplicas": 1, "availableReplicas": 1}}`)
+		`{"status": {"observedGeneration": 2, "replicas": 2, "updatedReplicas": 2, "readyReplicas": 2, "availableReplicas": 2}}`)
 	options.Wait = time.Second
 	_, _, err = l.cluster.Install(t.Context(), values(), options)
 	if err == nil || !strings.Contains(err.Error(), "MutatingWebhookConfiguration istio-sidecar-injector is not available: webhook rev.namespace.sidecar-injector.istio.io has no caBundle") {

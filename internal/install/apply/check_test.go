@@ -57,7 +57,7 @@ webhooks: [{name: namespace.sidecar-injector.istio.io, sideEffects: None, admiss
 	if after, err = l.cluster.CheckAfter(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	has(t, after, "Deployment istio-system/istiod", "0 of 1 replicas are available")
+	has(t, after, "Deployment istio-system/istiod", "0 of 2 replicas are available")
 	has(t, after, "Service istio-system/istiod", "no ready endpoint")
 	has(t, after, "Service istio-system/istio-eastwestgateway", "it has no address")
 	has(t, after, "MutatingWebhookConfiguration istio-sidecar-injector", "has no caBundle")

@@ -46,6 +46,8 @@ type Scope struct {
 	// Webhooks are the webhook configurations of the control plane that it writes; default
 	// those without a revision.
 	Webhooks []string
+	// Revision is the revision of the control plane with Configuration.
+	Revision string
 }
 
 // Annotations returns the annotations with the readable namespaces.
@@ -117,6 +119,7 @@ func (s Scope) grants(a Account) []grant {
 		namespaces = []string{metav1.NamespaceAll}
 	}
 	for _, r := range source.Watched() {
+		r = r.Of(s.Revision)
 		in := []string{metav1.NamespaceAll}
 		rule := ruleFor(r.Group, r.Name, r.Verbs()...)
 		if r.OwnOnly && !s.Configuration {

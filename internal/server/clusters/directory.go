@@ -14,6 +14,7 @@ type Directory struct {
 	Cluster         mesh.ClusterID
 	Dir             string
 	SystemNamespace string
+	Revision        string // of the control plane
 	// Remote is true for a cluster other than the control plane's.
 	Remote bool
 	Log    *slog.Logger
@@ -23,7 +24,7 @@ type Directory struct {
 // Access returns an access that reads the directory.
 func (d Directory) Access() Access {
 	return Access{NewSource: func() Source {
-		return directorySource{&dir.Source{Cluster: d.Cluster, Dir: d.Dir, SystemNamespace: d.SystemNamespace, Remote: d.Remote, Log: d.Log, Now: d.Now}}
+		return directorySource{&dir.Source{Cluster: d.Cluster, Dir: d.Dir, SystemNamespace: d.SystemNamespace, Revision: d.Revision, Remote: d.Remote, Log: d.Log, Now: d.Now}}
 	}}
 }
 

@@ -26,6 +26,7 @@ type Kubernetes struct {
 	// InPod is true if the control plane runs in a pod.
 	InPod            bool
 	SystemNamespace  string
+	Revision         string // of the control plane
 	SecretNamespaces []string
 	Limits           kube.Limits
 	// Count gets each change of an object in these APIs. May be nil.
@@ -38,7 +39,7 @@ type Kubernetes struct {
 func (k *Kubernetes) Own(id mesh.ClusterID, config *rest.Config) Access {
 	return Access{Config: config, NewSource: func() Source {
 		return &kubernetesSource{&kube.Source{
-			Cluster: id, Config: config, Configuration: true, SystemNamespace: k.SystemNamespace,
+			Cluster: id, Config: config, Configuration: true, SystemNamespace: k.SystemNamespace, Revision: k.Revision,
 			SecretNamespaces: k.SecretNamespaces, Limits: k.Limits, Count: k.Count, Log: k.Log, Now: k.Now,
 		}}
 	}}

@@ -78,6 +78,14 @@ func (r *Resource) Namespaced() bool {
 	return r.Kind != snapshot.KindNamespace && r.Kind != snapshot.KindNode && r.Kind != KindCustomResource
 }
 
+// Of returns the resource as a control plane of a revision follows it.
+func (r Resource) Of(revision string) Resource {
+	if r.Kind == snapshot.KindInjectorSettings {
+		r.Object = mesh.InjectorConfigMapOf(revision)
+	}
+	return r
+}
+
 // Change is a change of an object of a Kubernetes API.
 type Change string
 

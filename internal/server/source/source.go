@@ -24,6 +24,8 @@ type Converter struct {
 	Cluster mesh.ClusterID
 	// SystemNamespace holds the ConfigMap istio; default istio-system.
 	SystemNamespace string
+	// Revision selects the ConfigMap with the settings of the injector.
+	Revision string
 	// RefuseLocal drops loopback, link-local, unspecified and multicast addresses of
 	// endpoints, pods and gateways, each with a warning. Set it for objects that are
 	// not trusted, such as the objects of a Kubernetes API.
@@ -162,7 +164,7 @@ func (c *Converter) deliveredKind(kind snapshot.Kind, namespace, name string) sn
 		return snapshot.KindMeshSettings
 	case clustersettings.ConfigMap:
 		return snapshot.KindClusterSettings
-	case mesh.InjectorConfigMap:
+	case mesh.InjectorConfigMapOf(c.Revision):
 		return snapshot.KindInjectorSettings
 	}
 	return kind

@@ -5,6 +5,7 @@
 //	sleep         the same
 //	helloworld    answers HTTP requests at port 5000, as Istio's sample does, with $SERVICE_VERSION
 //	curl -s URL   requests a URL; URL[1-9] makes nine requests
+//	load -c N URL requests a URL with N clients until its input ends, and prints totals
 package main
 
 import (
@@ -34,6 +35,8 @@ func main() {
 		err = serve(ctx)
 	case "curl":
 		err = curl(ctx, os.Args[len(os.Args)-1])
+	case "load":
+		err = load(ctx, os.Args[1:], os.Stdin)
 	default:
 		err = fmt.Errorf("no program %s", name)
 	}

@@ -37,6 +37,8 @@ type Source struct {
 	Config  *rest.Config
 	// SystemNamespace holds the ConfigMap istio; default istio-system.
 	SystemNamespace string
+	// Revision selects the ConfigMap with the settings of the injector.
+	Revision string
 	// Configuration is set for the control plane's own cluster: its Istio objects and
 	// its ConfigMap istio are read, too.
 	Configuration bool
@@ -117,7 +119,7 @@ func (s *Source) share(c *client, sink snapshot.Sink) *shared {
 	return &shared{
 		Source: s, client: c, sink: sink, definitions: newDefinitions(), started: s.Now(), failing: make(map[string]int),
 		again: make(chan struct{}),
-		conv:  &source.Converter{Cluster: s.Cluster, SystemNamespace: s.SystemNamespace, RefuseLocal: true, Remote: !s.Configuration},
+		conv:  &source.Converter{Cluster: s.Cluster, SystemNamespace: s.SystemNamespace, Revision: s.Revision, RefuseLocal: true, Remote: !s.Configuration},
 	}
 }
 
@@ -126,6 +128,7 @@ func (s *Source) share(c *client, sink snapshot.Sink) *shared {
 func (s *shared) followers() []*follower {
 	var out []*follower
 	for _, r := range source.Watched() {
+		r = r.Of(s.Revision)
 		switch {
 		case (r.OwnOnly || r.Use == source.ForConfiguration) && !s.Configuration:
 		case r.Use == source.ForMesh && r.Namespaced() && s.Namespaces != nil:

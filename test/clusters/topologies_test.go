@@ -1,0 +1,170 @@
+package clusters
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"fmt"
+	"net"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/meshctl/meshctl/test/harness"
+)
+
+// serverName returns the name by which proxies call port 5000 of a service through a gateway.
+func serverName(service string) string { return "outbound_.5000_._." + service + ".svc.cluster.local" }
+
+// testServerNames: the gateway of a network leads to services of the mesh and to nothing else.
+func (u *user) testServerNames(t *testing.T) {
+	address := strings.TrimSpace(u.run("kubectl --context cluster2 get service istio-eastwestgateway -n istio-system -o jsonpath='{.status.loadBalancer.ingress[0].ip}'"))
+	// handshake returns the identity of the server at the other end.
+	handshake := func(name string) (string, error) {
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		defer cancel()
+		identity := ""
+		d := tls.Dialer{Config: &tls.Config{
+			ServerName: name, NextProtos: []string{"istio"}, InsecureSkipVerify: true, // only the name matters
+			VerifyPeerCertificate: func(raw [][]byte, _ [][]*x509.Certificate) error {
+				leaf, err := x509.ParseCertificate(raw[0])
+				if err == nil && len(leaf.URIs) == 1 {
+					identity = leaf.URIs[0].String()
+				}
+				return err
+			},
+		}}
+		conn, err := d.DialContext(ctx, "tcp", net.JoinHostPort(address, "15443"))
+		if err == nil {
+			err = conn.Close()
+		}
+		return identity, err
+	}
+	const want = "spiffe://cluster.local/ns/sample/sa/helloworld"
+	if got, err := handshake(serverName("helloworld.sample")); got != want {
+		t.Errorf("helloworld: identity %q, %v, want %q", got, err, want)
+	}
+	for _, name := range []string{
+		serverName("nothing.sample"), serverName("helloworld.other"), serverName("kubernetes.default"), "helloworld.sample.svc.cluster.local",
+		"outbound_.5001_._.helloworld.sample.svc.cluster.local", "inbound_.5000_._.helloworld.sample.svc.cluster.local", "example.com", "",
+	} {
+		if got, err := handshake(name); got != "" || err == nil {
+			t.Errorf("server name %q: identity %q, %v, want a closed connection", name, got, err)
+		}
+	}
+}
+
+// testRemovals: what is left goes on while a remote secret, a gateway and a cluster go.
+func (u *user) testRemovals(t *testing.T) {
+	u.retries(t) // until the clusters end
+	loads := u.loads(t, 2)
+	moreOfBoth(loads)
+	only := func(l *load, version string) {
+		t.Helper()
+		harness.Eventually(t, moved, "only answers of "+version, func() error {
+			if r := l.more(50); r.Answers[version] != r.Requests-r.Failed {
+				return fmt.Errorf("answers %v", r.Answers)
+			}
+			return nil
+		})
+	}
+	u.run("meshctl remote-secret delete cluster2 --to cluster1 --from cluster2")
+	only(loads[0], "v1")
+	loads[1].until("answers of both versions", both) // cluster2 still reads cluster1
+	u.run("meshctl multicluster link cluster1 cluster2")
+	moreOfBoth(loads)
+	// The gateway of cluster2.
+	u.run("meshctl install --context cluster2 --cluster-id cluster2 --network network2 --mesh-id mesh1 --crds")
+	only(loads[0], "v1")
+	loads[1].until("answers of both versions", both)
+	u.run("meshctl install --context cluster2 --cluster-id cluster2 --network network2 --mesh-id mesh1 --crds --east-west-gateway")
+	moreOfBoth(loads)
+	// cluster2 as a whole.
+	loads[1].stop()
+	u.run(`meshctl multicluster unlink cluster1 cluster2
+kubectl --context cluster2 delete namespace sample --timeout=3m
+meshctl uninstall --context cluster2`)
+	only(loads[0], "v1")
+	loads[0].more(500)
+	loads[0].stop()
+}
+
+// testTag: the proxies of a namespace that a tag moves to another revision are in the
+// table of its control planes as soon as they run.
+func (u *user) testTag(t *testing.T) {
+	u.run(`meshctl install --context cluster1 --cluster-id cluster1 --network network1 --mesh-id mesh1 --revision canary --revision-tag next
+kubectl --context cluster1 label namespace sample --overwrite istio.io/rev=next istio-injection-
+kubectl --context cluster1 rollout restart -n sample deployment client
+kubectl --context cluster1 rollout status -n sample deployment client --timeout=5m`)
+	began := time.Now()
+	harness.Eventually(t, moved, "row of the client", func() error {
+		out, err := u.try("", "meshctl proxy-status --context cluster1 -n sample")
+		for line := range strings.Lines(out) {
+			if strings.HasPrefix(line, "client-") && strings.Contains(line, "istiod-canary-") {
+				return nil
+			}
+		}
+		t.Logf("no row after %s: %v\n%s", time.Since(began).Round(time.Millisecond), err, out)
+		return fmt.Errorf("%w:\n%s", err, out)
+	})
+	t.Logf("the client has a row %s after its rollout", time.Since(began).Round(time.Millisecond))
+	u.run("meshctl check --context cluster1")
+	u.run(`kubectl --context cluster1 label namespace sample --overwrite istio-injection=enabled istio.io/rev-
+kubectl --context cluster1 rollout restart -n sample deployment client
+kubectl --context cluster1 rollout status -n sample deployment client --timeout=5m
+meshctl uninstall --context cluster1 --revision canary`)
+}
+
+// joinNetworks lets the pods of both clusters reach each other.
+func (u *user) joinNetworks(t *testing.T) {
+	t.Helper()
+	for i, n := range u.clusters.Nodes {
+		other := u.clusters.Nodes[1-i]
+		in := []string{"-t", strconv.Itoa(u.clusters.PIDs[i]), "-n"}
+		for _, command := range []string{
+			"nft delete chain ip node in",
+			"nft insert rule ip node out ip saddr " + n.Pods + " ip daddr " + other.Pods + " accept",
+			"ip route add " + other.Pods + " via " + other.IP,
+		} {
+			if err := runIn("", "nsenter", append(in, strings.Fields(command)...)...); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+}
+
+// TestSingleNetwork: clusters whose pods reach each other need no gateway, and no network.
+func TestSingleNetwork(t *testing.T) {
+	if !*faults {
+		t.Skip("takes some minutes: make e2e-faults")
+	}
+	u := newUser(t)
+	u.joinNetworks(t)
+	u.run(`meshctl certs root-ca --out certs
+meshctl certs intermediate-ca --root certs --out certs cluster1 cluster2
+for c in cluster1 cluster2; do
+  meshctl install --context $c --cluster-id $c --mesh-id mesh1 --crds --ca-dir certs/$c
+done
+meshctl multicluster link cluster1 cluster2
+for c in cluster1 cluster2; do
+  kubectl --context $c create namespace sample
+  kubectl --context $c label namespace sample istio-injection=enabled
+  (cd examples/two-clusters/$c && kubectl --context $c apply -f 4-helloworld.yaml -f 5-client.yaml)
+  kubectl --context $c wait -n sample --for=condition=Available --timeout=5m --all deployments
+done`)
+	loads := u.loads(t, 2)
+	moreOfBoth(loads)
+	for i, c := range names {
+		out := u.run("meshctl pc endpoints deploy/client.sample --context " + c + " --cluster 'outbound|5000||helloworld.sample.svc.cluster.local'")
+		for _, n := range u.clusters.Nodes {
+			if pods := strings.TrimSuffix(n.Pods, "0/24"); !strings.Contains(out, pods) {
+				t.Errorf("%s: no endpoint in %s:\n%s", c, n.Pods, out)
+			}
+		}
+		if n := loads[i].more(1000); n.Answers["v1"] < 400 || n.Answers["v2"] < 400 {
+			t.Errorf("%s: shares %v", c, n.Answers)
+		}
+	}
+	stop(loads)
+}
