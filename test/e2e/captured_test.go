@@ -59,6 +59,12 @@ type proxy struct {
 // until it is ready. Only one runs at a time: they share their addresses.
 func (p *proxy) start(t *testing.T, dir, secure string, env ...string) (stop func()) {
 	t.Helper()
+	return p.startAt(t, "127.3.0.1", dir, secure, env...)
+}
+
+// startAt is start with an address of its own.
+func (p *proxy) startAt(t *testing.T, address, dir, secure string, env ...string) (stop func()) {
+	t.Helper()
 	labels, err := json.Marshal(p.labels)
 	if err != nil {
 		t.Fatal(err)
@@ -73,12 +79,12 @@ func (p *proxy) start(t *testing.T, dir, secure string, env ...string) (stop fun
 		"POD_NAME=" + p.name, "POD_NAMESPACE=" + p.namespace, "SERVICE_ACCOUNT=" + p.account, "INSTANCE_IP=" + p.ip,
 		"CA_ADDR=" + secure, `PROXY_CONFIG={"discoveryAddress":"` + secure + `","concurrency":1,"terminationDrainDuration":"0s"}`,
 		"ISTIO_META_CLUSTER_ID=cluster1", "ISTIO_META_NETWORK=network1", "ISTIO_METAJSON_LABELS=" + string(labels),
-	}, env...), "agent", "--type", p.kind, "--envoy", envoy.Path(t), "--bind-address", "127.3.0.1",
+	}, env...), "agent", "--type", p.kind, "--envoy", envoy.Path(t), "--bind-address", address,
 		"--root-ca", filepath.Join(dir, "ca", "cluster1", "root-cert.pem"), "--token", token)
 	client := dial.HTTPClient(deadline, nil)
 	defer client.CloseIdleConnections()
 	eventually(t, "the proxy is ready", func() error {
-		resp, err := client.Get("http://127.3.0.1:15020/healthz/ready")
+		resp, err := client.Get("http://" + address + ":15020/healthz/ready")
 		if err != nil {
 			return err
 		}

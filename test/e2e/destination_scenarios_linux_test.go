@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
@@ -63,16 +64,19 @@ const (
 	proxied = "trafficPolicy: {proxyProtocol: {version: %s}}"
 )
 
+// warmup is the time in which the share of a new endpoint grows.
+const warmup = 20 * time.Second
+
 // destinationServices are the services of TestDestinationScenarios. Their addresses are
-// 10.96.1.1 and so on.
-func destinationServices(failoverTo string) []testService {
+// 10.96.1.1 and so on. ready and growing are the endpoints of those whose endpoints change.
+func destinationServices(ready, growing string) []testService {
 	out := []testService{
 		{name: "cookie", port: 80, rule: fmt.Sprintf(hashed, "httpCookie: {name: user, ttl: 3600s}")},
 		{name: "source", port: 80, rule: fmt.Sprintf(hashed, "useSourceIp: true")},
 		{name: "query", port: 80, rule: fmt.Sprintf(hashed, "httpQueryParameterName: user")},
 		{name: "maglev", port: 80, rule: fmt.Sprintf(hashed, "httpHeaderName: x-user, maglev: {tableSize: 101}")},
 		{name: "tcp-source", port: 90, protocol: "tcp", target: bannerPort, rule: fmt.Sprintf(hashed, "useSourceIp: true")},
-		{name: "ready", port: 80, endpoints: failoverTo, rule: "trafficPolicy: {" + ejects + "}"},
+		{name: "ready", port: 80, endpoints: ready, rule: "trafficPolicy: {" + ejects + "}"},
 		{name: "failover", port: 80, endpoints: endpointsOf("v2", "v3"), rule: "trafficPolicy: {loadBalancer: {localityLbSetting: {failover: [{from: r1, to: r3}]}}, " + ejects + "}"},
 		{name: "priority", port: 80, rule: "trafficPolicy: {loadBalancer: {localityLbSetting: {failoverPriority: ['version=v2']}}, " + ejects + "}"},
 		{name: "distributed", port: 80, rule: "trafficPolicy: {loadBalancer: {localityLbSetting: {distribute: [{from: r1/*, to: {r1/*: 20, r2/*: 80}}]}}}"},
@@ -93,6 +97,8 @@ func destinationServices(failoverTo string) []testService {
 			name: "late", port: 80, target: securePort, endpoints: "{addresses: [127.0.0.1]}",
 			rule: "workloadSelector: {matchLabels: {app: client}}, trafficPolicy: {tls: {mode: SIMPLE, credentialName: late, sni: example.com, subjectAltNames: [example.com]}}",
 		},
+		{name: "cold", port: 80, endpoints: growing, rule: "trafficPolicy: {loadBalancer: {simple: ROUND_ROBIN}}"},
+		{name: "warm", port: 80, endpoints: growing, rule: fmt.Sprintf("trafficPolicy: {loadBalancer: {simple: ROUND_ROBIN, warmup: {duration: %s, minimumPercent: 1}}}", warmup)},
 		{name: "half", port: 80, endpoints: "{addresses: [10.11.0.1]}, {addresses: [10.11.0.9]}"},
 	}
 	for i := range out {
@@ -211,15 +217,16 @@ func TestDestinationScenarios(t *testing.T) {
 	}
 	partner := issue(t, authority(t, "partner"), certs.ECDSAP256, "example.com")
 	vips := map[string]string{}
-	objects := func(endpoints string) string {
+	ready, growing := endpointsOf("v1"), endpointsOf("v1")
+	objects := func() string {
 		out := destinationMesh + samePort + twoFamilies + grpcRoutes
-		for _, s := range destinationServices(endpoints) {
+		for _, s := range destinationServices(ready, growing) {
 			out += s.objects()
 			vips[s.name] = s.vip
 		}
 		return out
 	}
-	p := startPod(t, objects(endpointsOf("v1")), "10.11.0.77")
+	p := startPod(t, objects(), "10.11.0.77")
 	for pod, ip := range podIPs {
 		p.address(t, ip)
 		startPodServers(t, pod, ip)
@@ -231,8 +238,9 @@ func TestDestinationScenarios(t *testing.T) {
 		p.address(t, fmt.Sprint("10.12.0.", i+1)) // users
 	}
 	web := func(service string) string { return "http://" + vips[service] }
-	change := func(pods ...string) {
-		replace(t, filepath.Join(p.dir, "mesh", "cluster1", "mesh.yaml"), objects(endpointsOf(pods...)))
+	change := func(endpoints *string, pods ...string) {
+		*endpoints = endpointsOf(pods...)
+		replace(t, filepath.Join(p.dir, "mesh", "cluster1", "mesh.yaml"), objects())
 	}
 
 	t.Run("hash of a cookie", func(t *testing.T) {
@@ -298,7 +306,7 @@ func TestDestinationScenarios(t *testing.T) {
 		}{
 			{[]string{"v1", "v2"}, "v1"}, {[]string{"v2", "not ready", "v1"}, "v2"}, {[]string{"v1", "v2"}, "v1"},
 		} {
-			change(step.pods...)
+			change(&ready, step.pods...)
 			eventually(t, "requests go to "+step.want, func() error {
 				if got := shares(t, web("ready"), 10); got[step.want] != 10 {
 					return fmt.Errorf("shares %v", got)
@@ -306,6 +314,38 @@ func TestDestinationScenarios(t *testing.T) {
 				return nil
 			})
 		}
+	})
+	t.Run("slow start", func(t *testing.T) {
+		reaches := func(service string, want ...string) func() error {
+			return func() error {
+				if got := shares(t, web(service), 10*len(want)); len(got) != len(want) || got[want[0]] == 0 {
+					return fmt.Errorf("shares %v", got)
+				}
+				return nil
+			}
+		}
+		eventually(t, "v2 begins with a small share", func() error {
+			change(&growing, "v1")
+			eventually(t, "v2 is gone", reaches("cold", "v1"))
+			time.Sleep(warmup) // v1 may be new, too
+			began := time.Now()
+			change(&growing, "v1", "v2")
+			eventually(t, "v2 is there", reaches("cold", "v1", "v2"))
+			got := shares(t, web("warm"), 50)
+			if took := time.Since(began); took > warmup/2 {
+				return fmt.Errorf("the requests took too long, %s", took)
+			}
+			if got["v2"] > 17 {
+				t.Errorf("shares %v within half of the time to warm up, want at most a third at v2", got)
+			}
+			return nil
+		})
+		eventually(t, "v2 has its whole share", func() error {
+			if got := shares(t, web("warm"), 20); got["v2"] != 10 {
+				return fmt.Errorf("shares %v", got)
+			}
+			return nil
+		})
 	})
 	t.Run("ejection and return", func(t *testing.T) {
 		only := func(want ...string) func() error {

@@ -57,6 +57,8 @@ func Check(c *registry.Contents, o Options) []Finding {
 	m.destinationRules()
 	m.sidecars()
 	m.policies()
+	m.relativePatches()
+	m.telemetryProviders()
 	m.kubernetesServices()
 	m.serviceEntries()
 	m.exports()

@@ -13,6 +13,8 @@ type Code string
 const (
 	ReferencedResourceNotFound                      Code = "IST0101"
 	SchemaValidationError                           Code = "IST0106"
+	MisplacedAnnotation                             Code = "IST0107"
+	UnknownAnnotation                               Code = "IST0108"
 	ConflictingMeshGatewayVirtualServiceHosts       Code = "IST0109"
 	ConflictingSidecarWorkloadSelectors             Code = "IST0110"
 	MultipleSidecarsWithoutWorkloadSelectors        Code = "IST0111"
@@ -28,7 +30,14 @@ const (
 	VirtualServiceHostNotFoundInGateway             Code = "IST0132"
 	ServiceEntryAddressesRequired                   Code = "IST0134"
 	GatewayDuplicateCertificate                     Code = "IST0138"
+	IngressRouteRulesNotAffected                    Code = "IST0140"
 	ConflictingGateways                             Code = "IST0145"
+	JwtClaimBasedRoutingWithoutRequestAuthN         Code = "IST0149"
+	EnvoyFilterUsesRelativeOperation                Code = "IST0151"
+	EnvoyFilterUsesReplaceOperationIncorrectly      Code = "IST0152"
+	EnvoyFilterUsesAddOperationIncorrectly          Code = "IST0153"
+	EnvoyFilterUsesRemoveOperationIncorrectly       Code = "IST0154"
+	InvalidTelemetryProvider                        Code = "IST0157"
 	ConflictingTelemetryWorkloadSelectors           Code = "IST0159"
 	MultipleTelemetriesWithoutWorkloadSelectors     Code = "IST0160"
 	InvalidGatewayCredential                        Code = "IST0161"
@@ -112,6 +121,16 @@ var kinds = []Kind{
 		"Correct the field that the message names.",
 	},
 	{
+		MisplacedAnnotation, "MisplacedAnnotation", Warning,
+		"Istio defines an annotation for other kinds of objects.",
+		"Move the annotation to an object of its kind, or remove it.",
+	},
+	{
+		UnknownAnnotation, "UnknownAnnotation", Warning,
+		"An annotation has a name in the domain `istio.io` that Istio does not define.",
+		"Correct the name.",
+	},
+	{
 		ConflictingMeshGatewayVirtualServiceHosts, "ConflictingMeshGatewayVirtualServiceHosts", Error,
 		"Two VirtualServices for sidecars have one host. Sidecars use only the oldest one that has a route.",
 		"Put the routes of the host into one VirtualService.",
@@ -187,9 +206,44 @@ var kinds = []Kind{
 		"Put the servers into one Gateway, or use a certificate for each.",
 	},
 	{
+		IngressRouteRulesNotAffected, "IngressRouteRulesNotAffected", Warning,
+		"A VirtualService of a Gateway sends requests to a service without a subset, and the routes to subsets of the service are in a VirtualService for sidecars. A gateway does not use these.",
+		"Name the subset in the VirtualService of the Gateway.",
+	},
+	{
 		ConflictingGateways, "ConflictingGateways", Error,
 		"Two servers of Gateways cannot share a port, as they have one host, or different protocols. Proxies open the older one.",
 		"Give the servers different hosts or ports, or delete one of them.",
+	},
+	{
+		JwtClaimBasedRoutingWithoutRequestAuthN, "JwtClaimBasedRoutingWithoutRequestAuthN", Error,
+		"A route matches a claim of a token, but no RequestAuthentication applies to a workload of the Gateway. Without one, no request has claims.",
+		"Add a RequestAuthentication that selects the gateway.",
+	},
+	{
+		EnvoyFilterUsesRelativeOperation, "EnvoyFilterUsesRelativeOperation", Warning,
+		"A patch changes, replaces or removes a filter, or inserts another one beside it, that a second EnvoyFilter of the same priority adds. The older EnvoyFilter is applied first. If that is the one with the patch, the patch has no effect.",
+		"Give the EnvoyFilter that adds the filter a lower `priority`.",
+	},
+	{
+		EnvoyFilterUsesReplaceOperationIncorrectly, "EnvoyFilterUsesReplaceOperationIncorrectly", Error,
+		"A patch with `REPLACE` is for a place that cannot be replaced, such as a cluster. It has no effect.",
+		"Use `MERGE`, or `MERGE_AND_REPLACE_LIST`.",
+	},
+	{
+		EnvoyFilterUsesAddOperationIncorrectly, "EnvoyFilterUsesAddOperationIncorrectly", Error,
+		"A patch with `ADD` is for `ROUTE_CONFIGURATION`. It has no effect.",
+		"Use `MERGE`, or add a `VIRTUAL_HOST` or an `HTTP_ROUTE`.",
+	},
+	{
+		EnvoyFilterUsesRemoveOperationIncorrectly, "EnvoyFilterUsesRemoveOperationIncorrectly", Error,
+		"A patch with `REMOVE` is for `ROUTE_CONFIGURATION` or `EXTENSION_CONFIG`. It has no effect.",
+		"Remove a `VIRTUAL_HOST` or an `HTTP_ROUTE`, or the filter that uses the extension.",
+	},
+	{
+		InvalidTelemetryProvider, "InvalidTelemetryProvider", Warning,
+		"A Telemetry configures access logs without a provider, and neither MeshConfig nor a Telemetry with a wider scope names one.",
+		"Name the `providers`, or set `defaultProviders.accessLogging` in MeshConfig.",
 	},
 	{
 		ConflictingTelemetryWorkloadSelectors, "ConflictingTelemetryWorkloadSelectors", Error,

@@ -15,7 +15,10 @@ import (
 	"testing"
 	"time"
 
-	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/cors/v3" // of an example
+	_ "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3" // of examples
+	_ "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
+	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/cors/v3"
+	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
 
 	"github.com/meshctl/meshctl/internal/certs"
 	"github.com/meshctl/meshctl/internal/certs/certstest"

@@ -28,12 +28,11 @@ func OfAPIs(problems []kube.Problem) []Finding {
 	var out []Finding
 	for _, p := range problems {
 		for i, reason := range p.Reasons {
-			kind := source.Unused
-			switch {
-			case p.Key.Name == "":
-				kind, reason = source.Unreadable, p.Object+": "+reason
-			case i == 0 && p.Refused:
-				kind = source.Refused
+			kind := source.Unreadable
+			if p.Key.Name == "" {
+				reason = p.Object + ": " + reason
+			} else {
+				kind = p.Kinds[i]
 			}
 			out = append(out, Finding{Code: codeOf(kind), Object: p.Key, Message: reason, suppress: p.Suppress})
 		}
@@ -49,6 +48,16 @@ func codeOf(kind source.ProblemKind) Code {
 		return RepeatedObject
 	case source.Unreadable:
 		return Unreadable
+	case source.UnknownAnnotation:
+		return UnknownAnnotation
+	case source.MisplacedAnnotation:
+		return MisplacedAnnotation
+	case source.WrongReplace:
+		return EnvoyFilterUsesReplaceOperationIncorrectly
+	case source.WrongAdd:
+		return EnvoyFilterUsesAddOperationIncorrectly
+	case source.WrongRemove:
+		return EnvoyFilterUsesRemoveOperationIncorrectly
 	}
 	return NoEffect
 }

@@ -17,7 +17,9 @@ func (m *checker) virtualServices() {
 		m.unreachableRules(v)
 		m.unusedGateways(v)
 		m.hostsWithoutService(v)
+		m.claims(v)
 	}
+	m.subsetsOfSidecars()
 	m.sharedMeshHosts()
 	m.shadowed()
 }

@@ -379,11 +379,17 @@ func equalRouteScope(a, b *snapshot.RouteScope) bool {
 	return slices.Equal(a.HTTP, b.HTTP) && slices.Equal(a.Streams, b.Streams)
 }
 
-// findRouteClients returns the conditions on clients in VirtualServices for sidecars.
+// findRouteClients returns the conditions on clients in VirtualServices.
 func (t *tables) findRouteClients(r *derive.Reads) *snapshot.ClientMatches {
-	http, streams := map[string]snapshot.ClientMatch{}, map[string]snapshot.ClientMatch{}
+	http, streams, gateways := map[string]snapshot.ClientMatch{}, map[string]snapshot.ClientMatch{}, map[string]snapshot.ClientMatch{}
 	for _, v := range t.allRouted.Lookup(r, struct{}{}) {
-		if !slices.Contains(v.Gateways, snapshot.MeshGateway) {
+		sidecars := slices.Contains(v.Gateways, snapshot.MeshGateway)
+		if !sidecars || len(v.Gateways) > 1 {
+			for m := range v.RequestMatches {
+				gateways[m.Key()] = m
+			}
+		}
+		if !sidecars {
 			continue
 		}
 		for m := range v.ClientMatches {
@@ -400,12 +406,12 @@ func (t *tables) findRouteClients(r *derive.Reads) *snapshot.ClientMatches {
 		}
 		return out
 	}
-	return &snapshot.ClientMatches{HTTP: sorted(http), Streams: sorted(streams)}
+	return &snapshot.ClientMatches{HTTP: sorted(http), Streams: sorted(streams), Gateways: sorted(gateways)}
 }
 
 func equalClients(a, b *snapshot.ClientMatches) bool {
 	same := func(x, y snapshot.ClientMatch) bool { return x.Key() == y.Key() }
-	return slices.EqualFunc(a.HTTP, b.HTTP, same) && slices.EqualFunc(a.Streams, b.Streams, same)
+	return slices.EqualFunc(a.HTTP, b.HTTP, same) && slices.EqualFunc(a.Streams, b.Streams, same) && slices.EqualFunc(a.Gateways, b.Gateways, same)
 }
 
 // RouteProblem is a fault of a VirtualService that only other objects show, such as a

@@ -203,8 +203,9 @@ func (m ClientMatch) Key() string {
 }
 
 // ClientMatches holds the conditions on clients in the VirtualServices of the mesh, each
-// once and sorted by key: of routes for requests and for connections.
-type ClientMatches struct{ HTTP, Streams []ClientMatch }
+// once and sorted by key: of routes of sidecars for requests and for connections, and of
+// routes of gateways for requests.
+type ClientMatches struct{ HTTP, Streams, Gateways []ClientMatch }
 
 // RouteClient is everything about a client that decides which routes apply to it. It is
 // comparable. The zero value is a client in a namespace without VirtualServices of its own
@@ -263,6 +264,18 @@ func (c RouteClient) Narrow(v *VirtualService) RouteClient {
 
 // ClientMatches iterates over the conditions of all routes on clients.
 func (v *VirtualService) ClientMatches(yield func(ClientMatch) bool) {
+	more := true
+	v.RequestMatches(func(m ClientMatch) bool {
+		more = yield(m)
+		return more
+	})
+	if more {
+		v.StreamMatches(yield)
+	}
+}
+
+// RequestMatches iterates over the conditions of the routes for requests on clients.
+func (v *VirtualService) RequestMatches(yield func(ClientMatch) bool) {
 	for _, r := range v.HTTP {
 		for _, m := range r.GetMatch() {
 			if !yield(ClientMatchOf(m)) {
@@ -270,7 +283,6 @@ func (v *VirtualService) ClientMatches(yield func(ClientMatch) bool) {
 			}
 		}
 	}
-	v.StreamMatches(yield)
 }
 
 // ByClient reports whether some route depends on the workload of the client.

@@ -81,7 +81,9 @@ func (c *conversion) envoyFilter(spec *networkingv1alpha3.EnvoyFilter) *FieldErr
 		index++
 		fault := c.envoyPatch(out, p, index, targets, names)
 		if fault != nil {
-			c.warn(under("spec", under(field, faultf(fault.Field, "%w: the patch has no effect", fault.Err))))
+			w := under("spec", under(field, faultf(fault.Field, "%w: the patch has no effect", fault.Err)))
+			w.Kind = fault.Kind
+			c.warn(w)
 		}
 		return nil
 	})
@@ -113,7 +115,9 @@ func (c *conversion) envoyPatch(out *snapshot.EnvoyFilter, p *networkingv1alpha3
 	case target.message == "":
 		return faultf("applyTo", "%s is no place for a patch", p.GetApplyTo())
 	case !slices.Contains(strings.Fields(target.operations), operation.String()):
-		return faultf("patch.operation", "%s is not possible for %s: use one of %s", operation, p.GetApplyTo(), strings.ReplaceAll(target.operations, " ", ", "))
+		fault := faultf("patch.operation", "%s is not possible for %s: use one of %s", operation, p.GetApplyTo(), strings.ReplaceAll(target.operations, " ", ", "))
+		fault.Kind = wrongOperation(operation)
+		return fault
 	}
 	proxy, fault := checkMatch(p, target)
 	if fault != nil {
@@ -140,6 +144,19 @@ func (c *conversion) envoyPatch(out *snapshot.EnvoyFilter, p *networkingv1alpha3
 		out.Extensions = append(out.Extensions, e)
 	}
 	return fault
+}
+
+// wrongOperation returns the kind of a fault in an operation.
+func wrongOperation(operation networkingv1alpha3.EnvoyFilter_Patch_Operation) ProblemKind {
+	switch operation {
+	case networkingv1alpha3.EnvoyFilter_Patch_REPLACE:
+		return WrongReplace
+	case networkingv1alpha3.EnvoyFilter_Patch_ADD:
+		return WrongAdd
+	case networkingv1alpha3.EnvoyFilter_Patch_REMOVE:
+		return WrongRemove
+	}
+	return Unused
 }
 
 // merges reports whether an operation merges the value into a part of the configuration, so

@@ -15,6 +15,13 @@ const (
 	Refused                       // an object is invalid
 	Repeated                      // another object has the same name
 	Unreadable                    // a file, or a part of a cluster, cannot be read
+
+	// Further kinds of Unused.
+	UnknownAnnotation   // an annotation of Istio's domain that Istio does not define
+	MisplacedAnnotation // an annotation that Istio defines for other kinds of objects
+	WrongReplace        // a patch replaces what cannot be replaced
+	WrongAdd            // a patch adds to what it can only change
+	WrongRemove         // a patch removes what cannot be removed
 )
 
 // ObjectName returns the name of an object for people: kind and namespace/name, or

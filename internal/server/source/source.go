@@ -8,6 +8,7 @@ package source
 
 import (
 	"fmt"
+	"slices"
 
 	"google.golang.org/protobuf/proto"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -74,7 +75,7 @@ type Result struct {
 // enforced. err is the error of its conversion; used reports whether an older
 // version of the object is enforced.
 func (r *Result) Unenforced(err error, used bool) bool {
-	return r.Security && r.Closed == nil && (err != nil && !used || len(r.Warnings) > 0)
+	return r.Security && r.Closed == nil && (err != nil && !used || slices.ContainsFunc(r.Warnings, func(w *FieldError) bool { return w.Kind == Unused }))
 }
 
 // FieldError reports a fault in a field of an object.
@@ -88,6 +89,8 @@ type FieldError struct {
 	// Line is the line of the fault in the file; 0 when there is no file.
 	Line int
 	Err  error
+	// Kind is Unused or one of its further kinds, for a warning.
+	Kind ProblemKind
 
 	textFirst int // the line, from 1, within the text, of the first definition of a duplicate; 0 for other faults
 }
@@ -128,6 +131,7 @@ func (c *Converter) Convert(object any, place snapshot.Place) (Result, error) {
 	if fault := k.convert(&conv, object); fault != nil {
 		return r, fault
 	}
+	conv.checkAnnotations(k, metaOf(object).Annotations)
 	r.Object, r.Warnings = conv.object, conv.warnings
 	return r, nil
 }

@@ -14,7 +14,8 @@ import (
 // and VirtualServices.
 type gatewayRouteView struct {
 	facts     list[string] // of gatewayRouteFacts, encoded
-	namespace string       // of the gateway; empty if it makes no difference
+	namespace string       // of the gateway
+	client    snapshot.RouteClient
 }
 
 func (v gatewayRouteView) Type() string { return xdswire.RouteType }
@@ -31,7 +32,13 @@ func (v gatewayRouteView) Unit(s *snapshot.Snapshot, k Key) Unit {
 		servers.add(f.Servers[i].Gateway, f.Servers[i].Hosts)
 	}
 	bound := servers.bound(s, v.namespace, func(vs *snapshot.VirtualService) bool { return len(vs.HTTP) > 0 })
-	return gatewayRoutes{facts: k.Name, bound: bound, retries: s.Mesh.Retries}
+	var client snapshot.RouteClient
+	for b := range bound.all {
+		if v.client.Narrow(b.VirtualService).Selected() {
+			client = v.client
+		}
+	}
+	return gatewayRoutes{facts: k.Name, bound: bound, client: client, retries: s.Mesh.Retries}
 }
 
 // boundService is a VirtualService that a Gateway object uses.
@@ -108,6 +115,7 @@ func isWild(host string) bool { return strings.HasPrefix(host, "*") }
 type gatewayRoutes struct {
 	facts   string // gatewayRouteFacts, encoded
 	bound   list[boundService]
+	client  snapshot.RouteClient // the gateway itself
 	retries snapshot.RetryPolicy
 }
 
@@ -168,7 +176,7 @@ func (u gatewayRoutes) hosts(f *gatewayRouteFacts) []*gatewayHost {
 	}
 	for i := range f.Servers {
 		s := &f.Servers[i]
-		c := routeContext{gateway: s.Gateway, port: s.Port, tls: s.TLS, retries: u.retries}
+		c := routeContext{gateway: s.Gateway, port: s.Port, tls: s.TLS, client: u.client, retries: u.retries}
 		for v := range u.bound.all {
 			if v.gateway != s.Gateway || !c.routes(v.VirtualService) {
 				continue

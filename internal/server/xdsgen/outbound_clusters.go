@@ -173,10 +173,9 @@ func (u clusterOf) cluster(g *generator) *clusterv3.Cluster {
 	switch tls.GetMode() {
 	case networkingv1alpha3.ClientTLSSettings_SIMPLE, networkingv1alpha3.ClientTLSSettings_MUTUAL:
 		c.TransportSocket = g.policyTLS(tls, u.tlsLimits, u.router || u.rule.Selector != "", u.http2())
-		if u.port.Protocol.IsHTTP() || u.port.Protocol == mesh.Auto {
-			options = autoSNI(options, tls)
-			setALPN(c, u.http2())
-		}
+		// A VirtualService may send requests to a port of any protocol, mostly HTTPS.
+		options = autoSNI(options, tls)
+		setALPN(c, u.http2())
 	case networkingv1alpha3.ClientTLSSettings_ISTIO_MUTUAL:
 		c.TransportSocket = u.meshTLS(g)
 	default: // DISABLE, or no TLS settings

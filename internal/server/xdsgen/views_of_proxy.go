@@ -118,7 +118,11 @@ func assignRouter(s *snapshot.Snapshot, n Node, pod *snapshot.Pod, labels map[st
 	listeners.facts.routes = list[string]{}
 	var routes Views
 	if facts.routes != (list[string]{}) {
-		routes.Shared = gatewayRouteView{facts: facts.routes, namespace: n.Namespace}
+		v := gatewayRouteView{facts: facts.routes, namespace: n.Namespace}
+		if s.RouteClients != nil {
+			v.client = snapshot.RouteClientOf(n.Namespace, labels, false, s.RouteClients.Gateways)
+		}
+		routes.Shared = v
 	}
 	return filters.apply(Assignment{
 		xdswire.ClusterType:     clusterView{scope: sc, client: eds.client, router: true, passthrough: eds.passthrough, families: resolvedFamilies(s, n), place: resolverPlace(s, eds)}.views(s, nil),

@@ -80,7 +80,8 @@ type fault struct {
 	// security is set for a security policy, shared for an object that may be meant
 	// for another program.
 	security, shared bool
-	suppress         string // see snapshot.Meta
+	suppress         string             // see snapshot.Meta
+	kind             source.ProblemKind // of a note
 }
 
 // parsedFile is a new version of a file, before or after parsing.
@@ -209,7 +210,7 @@ func (c *chunk) addObject(conv *source.Converter, v yamldoc.Value, p, place stri
 		c.skipped[r.Key.Kind]++
 	}
 	for _, w := range r.Warnings {
-		c.notes = append(c.notes, fault{line: w.Line, key: r.Key, reason: w.Error(), security: r.Security, shared: r.Shared, suppress: r.Suppress})
+		c.notes = append(c.notes, fault{line: w.Line, key: r.Key, reason: w.Error(), security: r.Security && w.Kind == source.Unused, shared: r.Shared, suppress: r.Suppress, kind: w.Kind})
 	}
 	if r.Skipped {
 		return

@@ -243,6 +243,7 @@ func (f *file) problems(name string) []Problem {
 // problem returns the problem of a fault without effect on other parts of the object.
 func (f *fault) problem(file string) Problem {
 	return Problem{
+		Kind: f.kind,
 		File: file, Line: f.line, Object: source.ObjectName(f.key), Key: f.key, Reason: f.reason,
 		Unenforced: f.security, Shared: f.shared, Suppress: f.suppress,
 	}

@@ -83,6 +83,7 @@ func (f *follower) tellLeft() {
 // report reports the faults of an object. The zero result has none.
 func (f *follower) report(key objectKey, r *source.Result, err error, used bool) {
 	var out []string
+	var kinds []source.ProblemKind
 	if err != nil {
 		text := shorten(err.Error())
 		switch {
@@ -91,21 +92,22 @@ func (f *follower) report(key objectKey, r *source.Result, err error, used bool)
 		case r.Closed != nil:
 			text += "; " + source.ClosedMeaning
 		}
-		out = append(out, text)
+		out, kinds = append(out, text), append(kinds, source.Refused)
 	}
 	most := maxReasons
 	if f.res.Object != "" {
 		most = maxReasonsOfOne
 	}
 	for _, w := range r.Warnings[:min(len(r.Warnings), most)] {
-		out = append(out, shorten(w.Error()))
+		out, kinds = append(out, shorten(w.Error())), append(kinds, w.Kind)
 	}
 	if more := len(r.Warnings) - most; more > 0 {
 		out = append(out, fmt.Sprintf("%d more reasons are not shown", more))
+		kinds = append(kinds, source.Unused)
 	}
 	k := f.key(key)
 	f.health.report(k, Problem{
-		Object: source.ObjectName(k), Key: k, Refused: err != nil, Suppress: r.Suppress, Reasons: out, Since: f.Now(), Unenforced: r.Unenforced(err, used), Shared: r.Shared,
+		Object: source.ObjectName(k), Key: k, Kinds: kinds, Suppress: r.Suppress, Reasons: out, Since: f.Now(), Unenforced: r.Unenforced(err, used), Shared: r.Shared,
 	}, f.Log)
 }
 

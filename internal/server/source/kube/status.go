@@ -69,9 +69,8 @@ type Problem struct {
 	// Object is kind and namespace/name.
 	Object string
 	Key    snapshot.Key `json:"-"`
-	// Refused is set if the first reason is why the object, or its new version, is not
-	// used.
-	Refused bool `json:"-"`
+	// Kinds holds the kind of each reason of an object.
+	Kinds []source.ProblemKind `json:"-"`
 	// Suppress holds codes of findings, see snapshot.Meta.
 	Suppress string `json:"-"`
 	// Reasons state the faults and the version in use.
