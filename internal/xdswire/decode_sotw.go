@@ -2,6 +2,7 @@ package xdswire
 
 import (
 	"hash/maphash"
+	"unicode/utf8"
 
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"google.golang.org/protobuf/encoding/protowire"
@@ -21,22 +22,42 @@ func (c ServerCodec) sotw(b []byte, req *discoveryv3.DiscoveryRequest) error {
 // if it does not know their encoding. names returns the decoded names of the request.
 func (c ServerCodec) unmarshalNames(b []byte, req protobuf.Message, names func() []string) (*NameSet, error) {
 	encoded, rest, ok := split(b)
+	sum := maphash.Bytes(c.names.seed, encoded)
+	var list []string
+	if ok {
+		if set := c.names.known(sum); set != nil {
+			return set, c.unmarshal(rest, req)
+		}
+		list, ok = listOf(encoded)
+	}
 	if !ok {
 		if err := c.unmarshal(b, req); err != nil { // a malformed request gets its error here
 			return nil, err
 		}
 		return c.names.Of(names()), nil
 	}
-	sum := maphash.Bytes(c.names.seed, encoded)
-	if set := c.names.known(sum); set != nil {
-		return set, c.unmarshal(rest, req)
-	}
-	if err := c.unmarshal(b, req); err != nil {
+	if err := c.unmarshal(rest, req); err != nil {
 		return nil, err
 	}
-	set := c.names.Of(names())
+	set := c.names.Of(list)
 	c.names.know(sum, set)
 	return set, nil
+}
+
+// listOf decodes consecutive names, which share memory. It reports false if a name is not
+// UTF-8.
+func listOf(encoded []byte) (names []string, ok bool) {
+	text := string(encoded)
+	for i := 0; i < len(text); {
+		size, n := protowire.ConsumeVarint(encoded[i+1:])
+		start := i + 1 + n
+		i = start + int(size)
+		if !utf8.ValidString(text[start:i]) {
+			return nil, false
+		}
+		names = append(names, text[start:i])
+	}
+	return names, true
 }
 
 // fieldNames holds the names in requests of both variants.

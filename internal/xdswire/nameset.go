@@ -6,6 +6,7 @@ import (
 	"runtime"
 	"slices"
 	"sort"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"weak"
@@ -198,13 +199,13 @@ func (t *NameSets) edit(s *NameSet, k setKey, added, gone []string) *NameSet {
 	if found, ok := t.find(k); ok {
 		return found
 	}
-	out := &NameSet{key: k}
+	out := &NameSet{key: k, chunks: make([]*NameChunk, 0, len(s.Chunks())+1)}
 	var names []string // of the next chunk
 	end := func() {
 		if len(names) > 0 {
-			out.chunks = append(out.chunks, &NameChunk{slices.Clip(names), t.key(names)})
+			out.chunks = append(out.chunks, t.chunk(names))
 		}
-		names = nil
+		names = names[:0]
 	}
 	add := func(name string) {
 		if names = append(names, name); maphash.String(t.seed, name)%chunkNames == 0 {
@@ -227,22 +228,34 @@ func (t *NameSets) edit(s *NameSet, k setKey, added, gone []string) *NameSet {
 	}
 	merge(nil, added, nil, add) // only if there were no chunks
 	end()
+	out.chunks = slices.Clip(out.chunks)
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if found := t.sets[k].Value(); found != nil {
 		return found
 	}
-	for i, c := range out.chunks {
-		if known := t.chunks[c.key].Value(); known != nil {
-			out.chunks[i] = known
-			continue
-		}
-		t.chunks[c.key] = weak.Make(c)
-		runtime.AddCleanup(c, t.dropChunk, c.key)
-	}
 	t.sets[k] = weak.Make(out)
 	runtime.AddCleanup(out, t.drop, k)
 	return out
+}
+
+// chunk returns the chunk of sorted names. A new one keeps copies of them in one piece of
+// memory, as the names may be parts of a request.
+func (t *NameSets) chunk(names []string) *NameChunk {
+	k := t.key(names)
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if known := t.chunks[k].Value(); known != nil {
+		return known
+	}
+	c := &NameChunk{names: make([]string, len(names)), key: k}
+	text := strings.Join(names, "")
+	for i, n := range names {
+		c.names[i], text = text[:len(n)], text[len(n):]
+	}
+	t.chunks[k] = weak.Make(c)
+	runtime.AddCleanup(c, t.dropChunk, k)
+	return c
 }
 
 // chunkNames is the usual number of names in a chunk.

@@ -284,15 +284,16 @@ func (b *benchmark) clusterAdded(ctx context.Context) (err error) {
 	if _, err := f.all(ctx, complete); err != nil {
 		return err
 	}
-	if _, err := m.settled(ctx); err != nil {
-		return err
-	}
-	f.drain()
 	before, err := m.counters()
 	if err != nil {
 		return err
 	}
 	m.phase("scale cluster")
+	idle, err := m.settled(ctx)
+	if err != nil {
+		return err
+	}
+	f.drain()
 	start := time.Now()
 	last := filepath.Join(root, fmt.Sprint(scaleClusters-1))
 	if err := os.Rename(filepath.Join(root, "added"), filepath.Join(last, "added")); err != nil {
@@ -301,16 +302,21 @@ func (b *benchmark) clusterAdded(ctx context.Context) (err error) {
 	at, err := f.all(ctx, func(e event) bool {
 		return e.typ == xdswire.ClusterType && e.has(large.mesh.cluster(scaleServices-1))
 	})
-	m.phase("")
 	if err != nil {
 		return err
 	}
+	used, err := m.settled(ctx)
+	if err != nil {
+		return err
+	}
+	m.phase("")
 	after, err := m.counters()
 	if err != nil {
 		return err
 	}
 	what := fmt.Sprintf("scale, %d clusters: one is added, 100 proxies: ", scaleClusters)
 	b.report.add(what+"the last has its clusters", at[len(at)-1].Sub(start).Seconds(), "seconds", 0.3)
+	b.report.add(what+"server CPU", used.cpu-idle.cpu, "seconds", 0)
 	b.report.add(what+"resources generated", after["meshctl_xds_generated_total"]-before["meshctl_xds_generated_total"], "count", 0)
 	return nil
 }

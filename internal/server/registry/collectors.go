@@ -36,9 +36,7 @@ func meshTracing(mc *meshv1alpha1.MeshConfig) snapshot.Tracing {
 			Default: cmp.Or(tag.GetEnvironment().GetDefaultValue(), tag.GetHeader().GetDefaultValue()),
 		})
 	}
-	if len(tags) > 0 {
-		out.Tags = encoded(tags)
-	}
+	out.Tags = snapshot.ListOf(tags)
 	return out
 }
 

@@ -41,7 +41,7 @@ func unchanged() (before, after []snapshot.Object) {
 			&snapshot.PeerAuthentication{Meta: config, Kind: snapshot.KindPeerAuthentication, Spec: proto.CloneOf(strict)},
 			&snapshot.PeerAuthentication{Meta: root, Kind: snapshot.KindPeerAuthentication, Spec: proto.CloneOf(strict)},
 			&snapshot.Sidecar{Meta: config, Kind: snapshot.KindSidecar, Spec: proto.CloneOf(sidecar)},
-			&snapshot.EnvoyFilter{Meta: config, Extensions: []snapshot.Extension{{Name: "x", Body: []byte("y")}}},
+			&snapshot.EnvoyFilter{Meta: config, Extensions: []snapshot.Extension{{Name: "x", Body: "y"}}},
 		}
 	}
 	return objects("before", 1), objects("after", 2)

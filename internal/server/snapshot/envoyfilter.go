@@ -44,7 +44,7 @@ func (o *EnvoyFilter) Selects(labels map[string]string) bool {
 type Extension struct {
 	Name string
 	// Body is an encoded envoy.config.core.v3.TypedExtensionConfig.
-	Body  []byte
+	Body  string
 	Proxy ProxyMatch `json:",omitzero"`
 }
 

@@ -94,11 +94,11 @@ func NetworkAt(ranges []NetworkRange, addr netip.Addr) mesh.NetworkID {
 // TLSLimits limits what TLS may use. It is comparable.
 type TLSLimits struct {
 	// MinVersion is a version of package crypto/tls; 0 means the default.
-	MinVersion uint16 `json:",omitempty"`
+	MinVersion uint16
 	// Curves and Ciphers hold Envoy's names, joined by colons, the preferred one first.
 	// Empty means Envoy's defaults. Ciphers are only for TLS 1.2.
-	Curves  string `json:",omitempty"`
-	Ciphers string `json:",omitempty"`
+	Curves  string
+	Ciphers string
 }
 
 // KeepAlive sets how proxies probe idle TCP connections. Zero fields mean the settings of
@@ -113,24 +113,22 @@ type KeepAlive struct {
 type AccessLog struct {
 	File string // path; empty for a collector
 	// Collector takes the logs by OTLP, through a cluster of its service at Host.
-	Collector     Collector `json:",omitzero"`
-	Cluster, Host string    `json:",omitempty"`
-	LogName       string    `json:",omitempty"`
-	Labels        string    `json:",omitempty"` // attributes of a log by OTLP: a JSON object
+	Collector     Collector
+	Cluster, Host string
+	LogName       string
+	Labels        string // attributes of a log by OTLP: a JSON object
 	// Format is the line of a request or, with JSON, an object. Empty means Istio's default.
-	Format string `json:",omitempty"`
-	JSON   bool   `json:",omitempty"`
+	Format string
+	JSON   bool
 	// OmitEmpty leaves out values that a request does not have.
-	OmitEmpty bool `json:",omitempty"`
+	OmitEmpty bool
 	// Filter is the CEL expression that selects the requests. Empty means all.
-	Filter string `json:",omitempty"`
+	Filter string
 }
 
-// ListenerSettings holds settings that apply to all listeners of a direction.
+// ListenerSettings holds settings that apply to all listeners of a direction. It is
+// comparable.
 type ListenerSettings struct {
-	// AccessLogs is a []AccessLog, encoded so that ListenerSettings is comparable. Empty
-	// means no access log.
-	AccessLogs string
 	// NoListenerLog is disableEnvoyListenerLog: connections without a matching filter
 	// chain are not logged.
 	NoListenerLog bool
@@ -140,10 +138,6 @@ type ListenerSettings struct {
 	Tracing Tracing
 	// Stats is Mesh.OutboundStats, for outbound listeners.
 	Stats string
-	// Plugins holds the filters of WasmPlugins, encoded. Empty means none.
-	Plugins string
-	// Authorization holds the filters of AuthorizationPolicies, encoded. Empty means none.
-	Authorization string
 	// DetectionTimeout is protocolDetectionTimeout: how long a listener waits for the
 	// first bytes of a connection. Zero means no limit.
 	DetectionTimeout time.Duration

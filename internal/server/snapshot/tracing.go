@@ -27,8 +27,7 @@ type Tracing struct {
 	Sampling float64
 	// MaxPathTag bounds the bytes of the tag with the path; 0 means Envoy's default.
 	MaxPathTag uint32
-	// Tags is a []TraceTag, encoded. Empty means none.
-	Tags string
+	Tags       List[TraceTag]
 	// Collector takes the spans, through a cluster of its service at Host. Without Cluster,
 	// no spans are sent.
 	Collector     Collector
@@ -43,10 +42,10 @@ type Tracing struct {
 // TraceTag is a tag of spans. Exactly one source of its value is set.
 type TraceTag struct {
 	Name        string
-	Literal     string `json:",omitempty"`
-	Environment string `json:",omitempty"` // variable of the proxy
-	Header      string `json:",omitempty"` // of the request
-	Format      string `json:",omitempty"` // as in access logs
+	Literal     string
+	Environment string // variable of the proxy
+	Header      string // of the request
+	Format      string // as in access logs
 	// Default is the value if there is no such variable or header.
-	Default string `json:",omitempty"`
+	Default string
 }

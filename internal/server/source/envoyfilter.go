@@ -139,7 +139,8 @@ func (c *conversion) envoyPatch(out *snapshot.EnvoyFilter, p *networkingv1alpha3
 	if names[e.Name] {
 		return faultf("patch.value.name", "%q is given twice", e.Name)
 	}
-	if e.Body, fault = packed(patch.Value); fault == nil {
+	body, fault := packed(patch.Value)
+	if e.Body = string(body); fault == nil {
 		names[e.Name] = true
 		out.Extensions = append(out.Extensions, e)
 	}

@@ -153,7 +153,7 @@ func readable(t *testing.T, field any) any {
 	switch field := field.(type) {
 	case []snapshot.Extension:
 		for _, e := range field {
-			out = append(out, map[string]any{"Name": e.Name, "Body": decoded("envoy.config.core.v3.TypedExtensionConfig", e.Body)})
+			out = append(out, map[string]any{"Name": e.Name, "Body": decoded("envoy.config.core.v3.TypedExtensionConfig", []byte(e.Body))})
 		}
 	case []*snapshot.Patch:
 		for _, p := range field {

@@ -271,10 +271,10 @@ func (c meshGenerator) patchMatch(p *networkingv1alpha3.EnvoyFilter_EnvoyConfigO
 	}
 }
 
-func (c meshGenerator) encoded(m proto.Message) []byte {
+func (c meshGenerator) encoded(m proto.Message) string {
 	b, err := xdswire.Marshal(m)
 	if err != nil {
 		panic(err) // these messages are always valid
 	}
-	return b
+	return string(b)
 }

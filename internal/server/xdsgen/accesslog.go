@@ -70,31 +70,20 @@ func meshAccessLogs(m *snapshot.Mesh) []snapshot.AccessLog {
 	return []snapshot.AccessLog{m.AccessLog}
 }
 
-// withAccessLogs returns the settings with access logs.
-func withAccessLogs(s snapshot.ListenerSettings, logs []snapshot.AccessLog) snapshot.ListenerSettings {
-	if len(logs) > 0 {
-		s.AccessLogs = encodeFacts(logs)
-	}
-	return s
-}
-
 // accessLogs returns the access logs of a filter.
-func (g *generator) accessLogs(s snapshot.ListenerSettings) []*accesslogv3.AccessLog {
-	if s.AccessLogs == "" {
-		return nil
-	}
-	var logs []snapshot.AccessLog
-	decodeFacts(s.AccessLogs, &logs)
-	out := make([]*accesslogv3.AccessLog, len(logs))
-	for i, log := range logs {
+func (g *generator) accessLogs(s listenerSettings) []*accesslogv3.AccessLog {
+	var out []*accesslogv3.AccessLog
+	for log := range s.accessLogs.All {
+		var l *accesslogv3.AccessLog
 		if log.Cluster != "" {
-			out[i] = g.otlpLog(log)
+			l = g.otlpLog(log)
 		} else {
-			out[i] = g.fileLog(log)
+			l = g.fileLog(log)
 		}
 		if log.Filter != "" {
-			out[i].Filter = g.expressionFilter(log.Filter)
+			l.Filter = g.expressionFilter(log.Filter)
 		}
+		out = append(out, l)
 	}
 	return out
 }
@@ -125,7 +114,7 @@ func (g *generator) otlpLog(log snapshot.AccessLog) *accesslogv3.AccessLog {
 	}
 	if log.Labels != "" {
 		var labels map[string]any
-		decodeFacts(log.Labels, &labels)
+		g.fail(json.Unmarshal([]byte(log.Labels), &labels))
 		c.Attributes = new(commonv1.KeyValueList)
 		for _, name := range slices.Sorted(maps.Keys(labels)) {
 			value, ok := labels[name].(string)
@@ -181,7 +170,7 @@ func logFormat(log snapshot.AccessLog) (*corev3.SubstitutionFormatString, error)
 
 // refusedConnections returns the access logs of a listener that takes connections to any
 // port. They log the connections without a matching filter chain.
-func (g *generator) refusedConnections(s snapshot.ListenerSettings) []*accesslogv3.AccessLog {
+func (g *generator) refusedConnections(s listenerSettings) []*accesslogv3.AccessLog {
 	if s.NoListenerLog {
 		return nil
 	}

@@ -313,14 +313,14 @@ func (r *ruleMaker) inTrustDomains(principal string) []string {
 	}
 	rest := strings.TrimPrefix(principal, parts[0])
 	known := parts[0] == mesh.DefaultTrustDomain
-	for d := range r.domains.all {
+	for d := range r.domains.All {
 		known = known || matchesDomain(parts[0], d)
 	}
 	if !known {
 		return []string{principal}
 	}
 	var out []string
-	for d := range r.domains.all {
+	for d := range r.domains.All {
 		v := d + rest
 		if matchesDomain(parts[0], d) {
 			v = principal

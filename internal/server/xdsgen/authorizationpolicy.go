@@ -123,29 +123,20 @@ func (a *authorization) filters() []authorizationFilter {
 	return out
 }
 
-// authorizationFilters returns the filters of authorizations, encoded. It returns "" if there
-// are none.
-func authorizationFilters(list []authorization) string {
+// authorizationFilters returns the filters of authorizations.
+func authorizationFilters(authorizations []authorization) list[authorizationFilter] {
 	var out []authorizationFilter
-	for i := range list {
-		out = append(out, list[i].filters()...)
+	for i := range authorizations {
+		out = append(out, authorizations[i].filters()...)
 	}
-	if len(out) == 0 {
-		return ""
-	}
-	return encodeFacts(out)
+	return listOf(out)
 }
 
 // eachAuthorization calls yield for each filter of a type and place.
-func eachAuthorization(s snapshot.ListenerSettings, network, early bool, yield func(*authorizationFilter)) {
-	if s.Authorization == "" {
-		return
-	}
-	var list []authorizationFilter
-	decodeFacts(s.Authorization, &list)
-	for i := range list {
-		if f := &list[i]; f.Network == network && f.Early == early {
-			yield(f)
+func eachAuthorization(s listenerSettings, network, early bool, yield func(*authorizationFilter)) {
+	for f := range s.authorization.All {
+		if f.Network == network && f.Early == early {
+			yield(&f)
 		}
 	}
 }
@@ -168,7 +159,7 @@ func (f *authorizationFilter) discovery() *corev3.ExtensionConfigSource {
 }
 
 // httpAuthorization returns the HTTP filters of authorizations.
-func httpAuthorization(s snapshot.ListenerSettings, early bool) []*hcmv3.HttpFilter {
+func httpAuthorization(s listenerSettings, early bool) []*hcmv3.HttpFilter {
 	var out []*hcmv3.HttpFilter
 	eachAuthorization(s, false, early, func(f *authorizationFilter) {
 		out = append(out, &hcmv3.HttpFilter{Name: f.Name, ConfigType: &hcmv3.HttpFilter_ConfigDiscovery{ConfigDiscovery: f.discovery()}})
@@ -178,7 +169,7 @@ func httpAuthorization(s snapshot.ListenerSettings, early bool) []*hcmv3.HttpFil
 
 // networkAuthorization returns the network filters of authorizations. Chains of HTTP do not
 // have them.
-func networkAuthorization(s snapshot.ListenerSettings, early bool) []*listenerv3.Filter {
+func networkAuthorization(s listenerSettings, early bool) []*listenerv3.Filter {
 	var out []*listenerv3.Filter
 	eachAuthorization(s, true, early, func(f *authorizationFilter) {
 		out = append(out, &listenerv3.Filter{Name: f.Name, ConfigType: &listenerv3.Filter_ConfigDiscovery{ConfigDiscovery: f.discovery()}})
@@ -188,7 +179,7 @@ func networkAuthorization(s snapshot.ListenerSettings, early bool) []*listenerv3
 
 // securityFilters returns the HTTP filters of plugins, tokens and authorizations at a port, in
 // the order of Istio.
-func (g *generator) securityFilters(s snapshot.ListenerSettings, port uint32) []*hcmv3.HttpFilter {
+func (g *generator) securityFilters(s listenerSettings, port uint32) []*hcmv3.HttpFilter {
 	return slices.Concat(
 		httpAuthorization(s, true),
 		g.httpPlugins(s, port, false),
@@ -199,8 +190,8 @@ func (g *generator) securityFilters(s snapshot.ListenerSettings, port uint32) []
 
 // addNetworkFilters adds the network filters of plugins and authorizations at a port to filter
 // chains. Authorizations of HTTP are in the connection manager.
-func (g *generator) addNetworkFilters(s snapshot.ListenerSettings, port uint32, chains ...*listenerv3.FilterChain) {
-	if s.Plugins == "" && s.Authorization == "" {
+func (g *generator) addNetworkFilters(s listenerSettings, port uint32, chains ...*listenerv3.FilterChain) {
+	if s.plugins.Empty() && s.authorization.Empty() {
 		return
 	}
 	early, late := networkAuthorization(s, true), networkAuthorization(s, false)
@@ -264,7 +255,7 @@ func (a *authorization) rbacFilter(network bool, enforced, recorded *rbacv3.RBAC
 // rules returns the rules of the policies, and the rules of policies whose decision is only
 // recorded. Either is nil if there are no such policies.
 func (a *authorization) rules(network bool) (enforced, recorded *rbacv3.RBAC) {
-	for p := range a.policies.all {
+	for p := range a.policies.All {
 		into := &enforced
 		if p.DryRun {
 			into = &recorded

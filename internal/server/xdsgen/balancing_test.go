@@ -77,7 +77,7 @@ func TestClusterBalancing(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			if got := balance(tt.from.localities(tt.list, false, nil)); !slices.Equal(got, tt.want) {
+			if got := balance(tt.from.localities(tt.list, false, localityPolicy{})); !slices.Equal(got, tt.want) {
 				t.Errorf("%q, want %q", got, tt.want)
 			}
 		})

@@ -5,6 +5,8 @@ import (
 	"net/netip"
 	"testing"
 
+	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
+
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 	"github.com/meshctl/meshctl/internal/server/xdsgen"
@@ -88,5 +90,31 @@ func BenchmarkNewService(b *testing.B) {
 	b.ReportAllocs()
 	for b.Loop() {
 		generate()
+	}
+}
+
+// BenchmarkAssign chooses the views of a proxy, which the server does for each proxy that connects
+// or that reads a changed fact: for a sidecar of a Service, and for a gateway with 20 servers.
+func BenchmarkAssign(b *testing.B) {
+	s := manyServices(b, 1000, mesh.HTTP)
+	gw := &networkingv1alpha3.Gateway{Selector: map[string]string{"istio": "gw"}}
+	for i := range 20 {
+		gw.Servers = append(gw.Servers, &networkingv1alpha3.Server{
+			Port:  &networkingv1alpha3.Port{Number: uint32(8000 + i), Protocol: "HTTPS", Name: fmt.Sprint("https-", i)},
+			Hosts: []string{fmt.Sprintf("a%d.example.com", i), fmt.Sprintf("b%d.example.com", i)},
+			Tls:   &networkingv1alpha3.ServerTLSSettings{Mode: networkingv1alpha3.ServerTLSSettings_SIMPLE, CredentialName: "web"},
+		})
+	}
+	s.GatewayConfigs = []*snapshot.Gateway{{Meta: metaOf("c1", "istio-system", "gw"), Spec: gw}}
+	s.Mesh.AccessLog.File = "/dev/stdout"
+	sidecar, gateway := testNodes()[0], testNodes()[5]
+	sidecar.Namespace, sidecar.Labels = "ns-0", map[string]string{"app": "svc-0"}
+	for name, n := range map[string]xdsgen.Node{"sidecar": sidecar, "gateway": gateway} {
+		b.Run(name, func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				xdsgen.Assign(s, n)
+			}
+		})
 	}
 }

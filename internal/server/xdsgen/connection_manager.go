@@ -40,7 +40,7 @@ const serverName = "istio-envoy"
 // httpOptions holds the options of the connection managers of one port.
 type httpOptions struct {
 	port     uint32
-	settings snapshot.ListenerSettings
+	settings listenerSettings
 	grpcWeb  bool                // translate gRPC-Web to gRPC
 	topology snapshot.Topology   // of a gateway
 	timeouts portTimeouts        // of connections that are not HTTP
@@ -165,7 +165,7 @@ func alpnValue(format string) *setfilterstatev3.FilterStateValue {
 }
 
 // tcpProxy returns the filter that passes connections on to a cluster.
-func (g *generator) tcpProxy(cluster string, s snapshot.ListenerSettings) *listenerv3.Filter {
+func (g *generator) tcpProxy(cluster string, s listenerSettings) *listenerv3.Filter {
 	return g.namedTCPProxy(cluster, cluster, s, tcpTimeouts{})
 }
 
@@ -176,7 +176,7 @@ func (g *generator) serviceTCP(svc *snapshot.MeshService, port *snapshot.Service
 	return g.namedTCPProxy(cluster, stats, o.settings, o.timeouts.of(svc, port.Number))
 }
 
-func (g *generator) namedTCPProxy(cluster, stats string, s snapshot.ListenerSettings, t tcpTimeouts) *listenerv3.Filter {
+func (g *generator) namedTCPProxy(cluster, stats string, s listenerSettings, t tcpTimeouts) *listenerv3.Filter {
 	p := &tcpv3.TcpProxy{
 		AccessLog:        g.accessLogs(s),
 		StatPrefix:       stats,
@@ -188,5 +188,5 @@ func (g *generator) namedTCPProxy(cluster, stats string, s snapshot.ListenerSett
 
 // blackHole returns the filter that closes connections without a log line.
 func (g *generator) blackHole() *listenerv3.Filter {
-	return g.tcpProxy(mesh.BlackHoleCluster, snapshot.ListenerSettings{})
+	return g.tcpProxy(mesh.BlackHoleCluster, listenerSettings{})
 }

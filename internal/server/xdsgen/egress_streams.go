@@ -97,7 +97,7 @@ func (u joinedListeners) Type() string { return xdswire.ListenerType }
 
 func (u joinedListeners) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, error) {
 	var out []*xdswire.Resource
-	for unit := range u.units.all {
+	for unit := range u.units.All {
 		resources, err := unit.Generate(enc)
 		if err != nil {
 			return nil, err

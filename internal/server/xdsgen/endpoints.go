@@ -74,7 +74,7 @@ func (v endpointView) assignments(s *snapshot.Snapshot, svc *snapshot.MeshServic
 	u := assignments{
 		service: svc, endpoints: s.Endpoints.Get(svc.Key),
 		network: v.network, view: v.view, families: v.families, passthrough: v.passthrough, proxyless: v.proxyless,
-		subsets: encodeSubsets(s.Mesh, svc, s.Rules.Get(svc.Key).For(v.client), v.place),
+		subsets: endpointSubsets(s.Mesh, svc, s.Rules.Get(svc.Key).For(v.client), v.place),
 	}
 	if clusterLocal(svc) {
 		u.cluster = v.cluster
@@ -100,103 +100,121 @@ func (v endpointView) gateways(s *snapshot.Snapshot, e *snapshot.Endpoints) list
 // endpointSubset is the part of a DestinationRule that decides which endpoints a cluster
 // has, and which a client prefers.
 type endpointSubset struct {
-	Name   string            `json:",omitempty"` // empty for the whole service
-	Labels map[string]string `json:",omitempty"`
+	Name   string // empty for the whole service
+	Labels list[entry[string, string]]
 	// Ports holds the policies of ports that have one.
-	Ports map[uint32]endpointPolicy `json:",omitempty"`
+	Ports list[entry[uint32, endpointPolicy]]
 }
 
 type endpointPolicy struct {
-	// TLS reports whether the rule turns mTLS of the mesh on or off. Nil means that the
-	// endpoints decide.
-	TLS *bool `json:",omitempty"`
+	TLS ruledTLS
 	// Ready reports whether endpoints that are not ready are left out.
-	Ready    bool            `json:",omitempty"`
-	Locality *localityPolicy `json:",omitempty"`
+	Ready    bool
+	Locality localityPolicy
 }
+
+// ruledTLS sets whether a rule turns mTLS of the mesh on or off.
+type ruledTLS uint8
+
+const (
+	tlsByEndpoint ruledTLS = iota // the endpoints decide
+	tlsOff
+	tlsOn
+)
 
 func endpointPolicyOf(m *snapshot.Mesh, of snapshot.Distribution, p *networkingv1alpha3.TrafficPolicy, client place) endpointPolicy {
 	outlier := p.GetOutlierDetection()
 	failover := outlier != nil || of != snapshot.AnyPlace && p.GetLoadBalancer().GetLocalityLbSetting() == nil
 	out := endpointPolicy{Ready: outlier.GetMinHealthPercent() > 0, Locality: client.policy(localitySetting(m, of, p), failover)}
 	if tls := p.GetTls(); tls != nil {
-		mtls := tls.GetMode() == networkingv1alpha3.ClientTLSSettings_ISTIO_MUTUAL
-		out.TLS = &mtls
+		if out.TLS = tlsOff; tls.GetMode() == networkingv1alpha3.ClientTLSSettings_ISTIO_MUTUAL {
+			out.TLS = tlsOn
+		}
 	}
 	return out
 }
 
-// encodeSubsets makes the subsets of a service comparable by content, so that other
-// changes of a DestinationRule generate no assignments. A service without a rule that
-// matters has "".
-func encodeSubsets(m *snapshot.Mesh, svc *snapshot.MeshService, rule *snapshot.HostRule, client place) string {
+// endpointSubsets returns the subsets of a service, the whole service first. A service
+// without a rule that matters has an empty list. As the list is comparable, other changes of a
+// DestinationRule generate no assignments.
+func endpointSubsets(m *snapshot.Mesh, svc *snapshot.MeshService, rule *snapshot.HostRule, client place) (none list[endpointSubset]) {
 	if rule == nil && m.DefaultPolicy == nil && svc.Distribution == snapshot.AnyPlace && len(localitySetting(m, snapshot.AnyPlace, nil).GetDistribute()) == 0 {
-		return ""
+		return none
 	}
 	var out []endpointSubset
 	matters := false
 	for _, subset := range subsetsOf(rule) {
-		e := endpointSubset{Name: subset.GetName(), Labels: subset.GetLabels()}
+		var ports []entry[uint32, endpointPolicy]
 		for i := range svc.Ports {
 			number := svc.Ports[i].Number
 			if p := endpointPolicyOf(m, svc.Distribution, rule.PolicyOver(m.DefaultPolicy, number, subset), client); p != (endpointPolicy{}) {
-				if e.Ports == nil {
-					e.Ports = make(map[uint32]endpointPolicy)
-				}
-				e.Ports[number] = p
+				ports = append(ports, entry[uint32, endpointPolicy]{number, p})
 			}
 		}
-		matters = matters || subset != nil || e.Ports != nil
-		out = append(out, e)
+		matters = matters || subset != nil || ports != nil
+		out = append(out, endpointSubset{subset.GetName(), sortedEntries(subset.GetLabels()), listOf(ports)})
 	}
 	if !matters {
-		return ""
+		return none
 	}
-	return encodeFacts(out)
+	return listOf(out)
 }
 
-// decodeSubsets returns the subsets of a service, the whole service among them.
-func decodeSubsets(encoded string) []endpointSubset {
-	if encoded == "" {
+// wholeAndSubsets returns the whole service and its subsets.
+func wholeAndSubsets(subsets list[endpointSubset]) []endpointSubset {
+	if subsets.Empty() {
 		return []endpointSubset{{}}
 	}
-	var out []endpointSubset
-	decodeFacts(encoded, &out)
-	return out
+	return subsets.Slice()
 }
 
 // of returns the endpoints of a port that belong to the subset.
 func (e *endpointSubset) of(list []snapshot.Endpoint, port uint32) []snapshot.Endpoint {
-	p := e.Ports[port]
-	if len(e.Labels) == 0 && p.TLS == nil && !p.Ready {
+	p := valueOf(e.Ports, port)
+	if e.Labels.Empty() && p.TLS == tlsByEndpoint && !p.Ready {
 		return list
 	}
 	var out []snapshot.Endpoint
 	for i := range list {
-		if !snapshot.Selects(e.Labels, list[i].Labels) || p.Ready && list[i].Health != snapshot.Healthy {
+		if !hasLabels(list[i].Labels, e.Labels) || p.Ready && list[i].Health != snapshot.Healthy {
 			continue
 		}
 		one := list[i]
-		if p.TLS != nil {
-			one.MTLS = *p.TLS
+		if p.TLS != tlsByEndpoint {
+			one.MTLS = p.TLS == tlsOn
 		}
 		out = append(out, one)
 	}
 	return out
 }
 
+// hasLabels reports whether labels have all of the wanted values.
+func hasLabels(labels map[string]string, want list[entry[string, string]]) bool {
+	for l := range want.All {
+		if v, ok := labels[l.Key]; !ok || v != l.Value {
+			return false
+		}
+	}
+	return true
+}
+
 // withoutTLS returns the subset with the mTLS of its endpoints.
 func (e *endpointSubset) withoutTLS(port uint32) *endpointSubset {
-	p := e.Ports[port]
-	p.TLS = nil
-	return &endpointSubset{Labels: e.Labels, Ports: map[uint32]endpointPolicy{port: p}}
+	p := valueOf(e.Ports, port)
+	p.TLS = tlsByEndpoint
+	return &endpointSubset{Labels: e.Labels, Ports: onlyPort(port, p)}
+}
+
+// onlyPort returns the policies of a subset in which only one port has a policy.
+func onlyPort(number uint32, p endpointPolicy) list[entry[uint32, endpointPolicy]] {
+	return listOf([]entry[uint32, endpointPolicy]{{number, p}})
 }
 
 // assignments generates the load assignments of one service: one for each port and for
 // each subset of a port, and for gateways that pass TLS through another one for that.
 type assignments struct {
 	service   *snapshot.MeshService
-	subsets   string // []endpointSubset, encoded
+	subsets   list[endpointSubset]
 	endpoints *snapshot.Endpoints
 	gateways  list[snapshot.NetworkGateway] // of other networks
 	network   mesh.NetworkID
@@ -213,7 +231,7 @@ type assignments struct {
 func (u assignments) Type() string { return xdswire.EndpointType }
 
 func (u assignments) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, error) {
-	g, subsets := generator{enc: enc}, decodeSubsets(u.subsets)
+	g, subsets := generator{enc: enc}, wholeAndSubsets(u.subsets)
 	for i := range u.service.Ports {
 		port := &u.service.Ports[i]
 		if port.Protocol == mesh.UDP {
@@ -221,7 +239,7 @@ func (u assignments) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, error)
 		}
 		for _, subset := range subsets {
 			name, list := mesh.ClusterName{Direction: mesh.Outbound, Port: port.Number, Subset: subset.Name, Host: u.service.Host}, u.endpointsOf(port)
-			near := subset.Ports[port.Number].Locality
+			near := valueOf(subset.Ports, port.Number).Locality
 			u.assignment(&g, name.String(), subset.of(list, port.Number), false, near)
 			if u.passesThrough() {
 				u.assignment(&g, name.SNI(), subset.withoutTLS(port.Number).of(list, port.Number), true, near)
@@ -244,7 +262,7 @@ func (u assignments) passesThrough() bool {
 	return u.passthrough && passable(u.service)
 }
 
-func (u assignments) assignment(g *generator, name string, list []snapshot.Endpoint, mtlsOnly bool, policy *localityPolicy) {
+func (u assignments) assignment(g *generator, name string, list []snapshot.Endpoint, mtlsOnly bool, policy localityPolicy) {
 	g.add(xdswire.EndpointType, name, &endpointv3.ClusterLoadAssignment{
 		ClusterName: name, Endpoints: u.localities(list, mtlsOnly, policy),
 	})

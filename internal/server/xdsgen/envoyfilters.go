@@ -39,9 +39,9 @@ func chooseFilters(s *snapshot.Snapshot, n Node, labels map[string]string, autho
 	}
 	for _, f := range snapshot.EnvoyFiltersFor(s.Namespaces.Get(s.Mesh.RootNamespace), s.Namespaces.Get(n.Namespace), labels) {
 		for _, e := range f.Extensions {
-			taken := func(other snapshot.Extension) bool { return other.Name == e.Name }
+			taken := func(other extension) bool { return other.name == e.Name }
 			if e.Proxy.Matches(n.Version, n.Metadata) && !slices.ContainsFunc(extensions, taken) && !isAuthorization(authorizations, e.Name) {
-				extensions = append(extensions, snapshot.Extension{Name: e.Name, Body: e.Body})
+				extensions = append(extensions, extension{e.Name, e.Body})
 			}
 		}
 		for _, p := range f.Patches {
@@ -60,10 +60,8 @@ func chooseFilters(s *snapshot.Snapshot, n Node, labels map[string]string, autho
 		}
 	}
 	view := extensionView{authorizations: listOf(authorizations)}
-	if len(extensions) > 0 {
-		slices.SortFunc(extensions, func(a, b snapshot.Extension) int { return strings.Compare(a.Name, b.Name) })
-		view.facts = encodeFacts(extensions)
-	}
+	slices.SortFunc(extensions, func(a, b extension) int { return strings.Compare(a.name, b.name) })
+	view.extensions = listOf(extensions)
 	if view != (extensionView{}) {
 		out.extensions.Shared = view
 	}
@@ -99,10 +97,16 @@ func (f *chosenFilters) apply(a Assignment) Assignment {
 	return a
 }
 
+// extension is the configuration of a filter.
+type extension struct {
+	name string
+	body string // an encoded envoy.config.core.v3.TypedExtensionConfig
+}
+
 // extensionView is the view of the extension configurations (ECDS) of proxies with the
 // same extensions.
 type extensionView struct {
-	facts          string // []snapshot.Extension, encoded; empty if there are none
+	extensions     list[extension]
 	authorizations list[authorization]
 }
 
@@ -110,7 +114,7 @@ func (v extensionView) Type() string { return xdswire.ExtensionType }
 
 func (v extensionView) Keys() Keys {
 	k := Keys{}
-	if v.facts != "" {
+	if !v.extensions.Empty() {
 		k.Fixed = 1
 	}
 	for u := range v.authorizationUnits {
@@ -121,7 +125,7 @@ func (v extensionView) Keys() Keys {
 
 func (v extensionView) Unit(_ *snapshot.Snapshot, k Key) Unit {
 	if k.Name == "" {
-		return extensionUnit{v.facts}
+		return extensionUnit{v.extensions}
 	}
 	for u := range v.authorizationUnits {
 		if u.filter.Name == k.Name {
@@ -134,10 +138,8 @@ func (v extensionView) Unit(_ *snapshot.Snapshot, k Key) Unit {
 // names returns the names of the extensions.
 func (v extensionView) names() []string {
 	var out []string
-	if v.facts != "" {
-		for _, e := range (extensionUnit{v.facts}).extensions() {
-			out = append(out, e.Name)
-		}
+	for e := range v.extensions.All {
+		out = append(out, e.name)
 	}
 	for u := range v.authorizationUnits {
 		out = append(out, u.filter.Name)
@@ -146,7 +148,7 @@ func (v extensionView) names() []string {
 }
 
 func (v extensionView) authorizationUnits(yield func(authorizationUnit) bool) {
-	for a := range v.authorizations.all {
+	for a := range v.authorizations.All {
 		for _, f := range a.filters() {
 			if !yield(authorizationUnit{a, f}) {
 				return
@@ -155,22 +157,14 @@ func (v extensionView) authorizationUnits(yield func(authorizationUnit) bool) {
 	}
 }
 
-type extensionUnit struct {
-	facts string // []snapshot.Extension, encoded
-}
-
-func (u extensionUnit) extensions() []snapshot.Extension {
-	var list []snapshot.Extension
-	decodeFacts(u.facts, &list)
-	return list
-}
+type extensionUnit struct{ extensions list[extension] }
 
 func (u extensionUnit) Type() string { return xdswire.ExtensionType }
 
 func (u extensionUnit) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, error) {
 	var out []*xdswire.Resource
-	for _, e := range u.extensions() {
-		out = append(out, enc.Raw(xdswire.ExtensionType, e.Name, e.Body))
+	for e := range u.extensions.All {
+		out = append(out, enc.Raw(xdswire.ExtensionType, e.name, []byte(e.body)))
 	}
 	return out, nil
 }

@@ -20,7 +20,7 @@ func TestFiltersKeepSharing(t *testing.T) {
 	events := readObjects(t, "cluster1", filepath.Join(dir, "cluster1", "all.yaml"))
 	filter := func(namespace string) snapshot.Event {
 		f := &snapshot.EnvoyFilter{Meta: metaOf("cluster1", namespace, "f"), Selector: map[string]string{"app": "web"}}
-		f.Extensions = []snapshot.Extension{{Name: "e", Body: []byte("b")}}
+		f.Extensions = []snapshot.Extension{{Name: "e", Body: "b"}}
 		f.Patches = []*snapshot.Patch{{Of: f.Key(), Spec: &networkingv1alpha3.EnvoyFilter_EnvoyConfigObjectPatch{
 			ApplyTo: networkingv1alpha3.EnvoyFilter_HTTP_FILTER,
 			Match: &networkingv1alpha3.EnvoyFilter_EnvoyConfigObjectMatch{

@@ -3,7 +3,6 @@ package xdsgen
 import (
 	"slices"
 
-	"google.golang.org/protobuf/proto"
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
 
 	"github.com/meshctl/meshctl/internal/mesh"
@@ -62,26 +61,36 @@ func isAutoPassthrough(s *networkingv1alpha3.Server) bool {
 
 // gatewayListenerFacts holds what the Gateway objects determine about a listener.
 type gatewayListenerFacts struct {
-	Binds []string // IP addresses, or one Unix socket
+	Kind  gatewayListenerKind
+	Binds list[string] // IP addresses, or one Unix socket
 	Port  uint32
 	// Routes is the route configuration of plain HTTP. It is empty for TCP and TLS.
-	Routes  string `json:",omitempty"`
-	GRPCWeb bool   `json:",omitempty"`
+	Routes  string
+	GRPCWeb bool
 	// Servers holds the servers of TCP and TLS.
-	Servers []gatewayServerFacts `json:",omitempty"`
+	Servers list[gatewayServerFacts]
 }
+
+// gatewayListenerKind is the kind of a listener of a gateway.
+type gatewayListenerKind uint8
+
+const (
+	httpListener    gatewayListenerKind = iota // depends only on the Gateway objects
+	streamListener                             // has servers of TCP or TLS, which VirtualServices route
+	passingListener                            // has servers with mode AUTO_PASSTHROUGH, too, which depend on services
+)
 
 // gatewayServerFacts holds what a server with TCP or TLS determines about a listener.
 type gatewayServerFacts struct {
-	Name   string `json:",omitempty"`
-	Hosts  []string
-	Routes string `json:",omitempty"` // route configuration of HTTPS
+	Name   string
+	Hosts  list[string]
+	Routes string // route configuration of HTTPS
 	// TLS is ServerTLSSettings, encoded. Plain reports whether there are none.
-	TLS   []byte `json:",omitempty"`
-	Plain bool   `json:",omitempty"`
+	TLS   string
+	Plain bool
 	// Gateway and Port select the VirtualServices of servers without a route configuration.
-	Gateway string `json:",omitempty"`
-	Port    uint32 `json:",omitempty"`
+	Gateway string
+	Port    uint32
 }
 
 func (f *gatewayServerFacts) settings() *networkingv1alpha3.ServerTLSSettings {
@@ -89,108 +98,89 @@ func (f *gatewayServerFacts) settings() *networkingv1alpha3.ServerTLSSettings {
 		return nil
 	}
 	var out networkingv1alpha3.ServerTLSSettings
-	if err := proto.Unmarshal(f.TLS, &out); err != nil {
-		panic("xdsgen: " + err.Error()) // encodeSettings made it
-	}
+	decodeSettings(f.TLS, &out)
 	return &out
 }
 
 // name returns the name of the listener.
-func (f *gatewayListenerFacts) name() string { return f.Binds[0] + "_" + portString(f.Port) }
+func (f *gatewayListenerFacts) name() string { return f.Binds.At(0) + "_" + portString(f.Port) }
 
 func listenerFactsOf(p *snapshot.GatewayPort, f families) gatewayListenerFacts {
-	out := gatewayListenerFacts{Binds: f.wildcards(), Port: p.Number}
+	out := gatewayListenerFacts{Binds: listOf(f.wildcards()), Port: p.Number}
 	if p.Bind != "" {
-		out.Binds = []string{p.Bind}
+		out.Binds = listOf([]string{p.Bind})
 	}
+	var servers []gatewayServerFacts
 	for i := range p.Servers {
 		s := &p.Servers[i]
+		switch {
+		case isAutoPassthrough(s.Server):
+			out.Kind = passingListener
+		case s.Routes == "":
+			out.Kind = max(out.Kind, streamListener)
+		}
 		if s.PlainHTTP() {
 			out.Routes = s.Routes
 			out.GRPCWeb = out.GRPCWeb || s.Protocol == mesh.GRPCWeb
 			continue
 		}
-		server := gatewayServerFacts{Name: s.Name, Hosts: s.Hosts, Routes: s.Routes, Plain: s.Tls == nil}
+		server := gatewayServerFacts{Name: s.Name, Hosts: listOf(s.Hosts), Routes: s.Routes, Plain: s.Tls == nil}
 		if s.Routes == "" && !isAutoPassthrough(s.Server) {
 			server.Gateway, server.Port = s.GatewayName(), s.Port.GetNumber()
 		}
 		if !server.Plain {
 			server.TLS = encodeSettings(s.Tls)
 		}
-		out.Servers = append(out.Servers, server)
+		servers = append(servers, server)
 	}
+	out.Servers = listOf(servers)
 	return out
 }
 
 // gatewayRouteFacts holds what the Gateway objects determine about a route configuration.
 type gatewayRouteFacts struct {
 	Name    string
-	Servers []gatewayRouteServer
+	Servers list[gatewayRouteServer]
 }
 
 // gatewayRouteServer is a server of HTTP or HTTPS.
 type gatewayRouteServer struct {
 	Gateway  string
 	Port     uint32
-	Hosts    []string
+	Hosts    list[string]
 	TLS      bool
-	Redirect bool `json:",omitempty"` // to HTTPS
+	Redirect bool // to HTTPS
 }
 
 // routeFactsOf returns the facts of the route configurations of a port.
 func routeFactsOf(p *snapshot.GatewayPort) []gatewayRouteFacts {
 	var out []gatewayRouteFacts
+	servers := make(map[string][]gatewayRouteServer)
 	for i := range p.Servers {
 		s := &p.Servers[i]
 		if s.Routes == "" {
 			continue
 		}
-		if len(out) == 0 || out[len(out)-1].Name != s.Routes {
+		if _, known := servers[s.Routes]; !known {
 			out = append(out, gatewayRouteFacts{Name: s.Routes})
 		}
-		of := &out[len(out)-1]
-		of.Servers = append(of.Servers, gatewayRouteServer{
-			Gateway: s.GatewayName(), Port: s.Port.GetNumber(), Hosts: s.Hosts, TLS: s.Tls != nil, Redirect: s.Tls.GetHttpsRedirect(),
+		servers[s.Routes] = append(servers[s.Routes], gatewayRouteServer{
+			Gateway: s.GatewayName(), Port: s.Port.GetNumber(), Hosts: listOf(s.Hosts), TLS: s.Tls != nil, Redirect: s.Tls.GetHttpsRedirect(),
 		})
 	}
+	for i := range out {
+		out[i].Servers = listOf(servers[out[i].Name])
+	}
 	return out
 }
 
-// gatewayFacts holds the facts of the listeners and route configurations of a gateway, each
-// encoded.
-type gatewayFacts struct {
-	// The facts of listeners, each a gatewayListenerFacts: those with only HTTP, those with
-	// servers of TCP or TLS, and those with mode AUTO_PASSTHROUGH.
-	http, streams, passing list[string]
-	routes                 list[string] // of gatewayRouteFacts
-}
-
-func gatewayFactsOf(s *snapshot.Snapshot, n Node, pod *snapshot.Pod, labels map[string]string) gatewayFacts {
-	var listeners [3][]string // by the numbers of their keys
-	var routes []string
+// gatewayFactsOf returns the facts of the listeners and route configurations of a gateway.
+func gatewayFactsOf(s *snapshot.Snapshot, n Node, pod *snapshot.Pod, labels map[string]string) (list[gatewayListenerFacts], list[gatewayRouteFacts]) {
+	var listeners []gatewayListenerFacts
+	var routes []gatewayRouteFacts
 	for _, p := range gatewayPorts(s, n, pod, labels) {
-		number := httpListener
-		for i := range p.Servers {
-			switch {
-			case isAutoPassthrough(p.Servers[i].Server):
-				number = passingListener
-			case p.Servers[i].Routes == "":
-				number = max(number, streamListener)
-			}
-		}
-		listeners[number] = append(listeners[number], encodeFacts(listenerFactsOf(p, n.families())))
-		for _, f := range routeFactsOf(p) {
-			routes = append(routes, encodeFacts(f))
-		}
+		listeners = append(listeners, listenerFactsOf(p, n.families()))
+		routes = append(routes, routeFactsOf(p)...)
 	}
-	return gatewayFacts{listOf(listeners[httpListener]), listOf(listeners[streamListener]), listOf(listeners[passingListener]), listOf(routes)}
-}
-
-// listKeys returns a key for each of some facts.
-func listKeys(facts list[string], number uint32) []Key {
-	var out []Key
-	for f := range facts.all {
-		out = append(out, Key{Name: f, Number: number})
-	}
-	return out
+	return listOf(listeners), listOf(routes)
 }

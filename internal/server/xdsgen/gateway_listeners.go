@@ -2,8 +2,8 @@ package xdsgen
 
 import (
 	"cmp"
-	"slices"
 	"strings"
+	"unique"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
@@ -22,9 +22,9 @@ import (
 type gatewayView struct {
 	scope     scope
 	client    snapshot.RuleClient
-	namespace string       // of the gateway
-	facts     gatewayFacts // without routes
-	settings  snapshot.ListenerSettings
+	namespace string // of the gateway
+	facts     list[gatewayListenerFacts]
+	settings  listenerSettings
 	limits    tlsLimits
 	topology  snapshot.Topology
 	timeouts  timeoutRules
@@ -33,78 +33,73 @@ type gatewayView struct {
 // tlsLimits limits the TLS of servers: with the mesh's certificates, and with others.
 type tlsLimits struct{ mesh, others snapshot.TLSLimits }
 
-// The numbers of the keys of gatewayView.
-const (
-	httpListener    = iota // depends only on the Gateway objects
-	streamListener         // has servers of TCP or TLS, which VirtualServices route
-	passingListener        // has servers with mode AUTO_PASSTHROUGH, too, which depend on services
-)
-
 func (v gatewayView) Type() string { return xdswire.ListenerType }
 
 func (v gatewayView) Keys() Keys {
-	var none list[string]
-	k := Keys{Listed: slices.Concat(listKeys(v.facts.http, httpListener), listKeys(v.facts.streams, streamListener), listKeys(v.facts.passing, passingListener))}
-	if v.facts.streams != none || v.facts.passing != none {
-		k.FixedFacts = snapshot.GatewayRouteFacts
-		if v.timeouts.used {
-			k.FixedFacts |= snapshot.RuleFacts | snapshot.MeshFacts
+	var k Keys
+	for f := range v.facts.All {
+		k.Fixed++
+		if f.Kind != httpListener {
+			k.FixedFacts |= snapshot.GatewayRouteFacts
+			if v.timeouts.used {
+				k.FixedFacts |= snapshot.RuleFacts | snapshot.MeshFacts
+			}
 		}
-	}
-	if v.facts.passing != none {
-		k.FixedFacts |= snapshot.ServiceFacts | snapshot.RuleFacts
+		if f.Kind == passingListener {
+			k.FixedFacts |= snapshot.ServiceFacts | snapshot.RuleFacts
+		}
 	}
 	return k
 }
 
 func (v gatewayView) Unit(s *snapshot.Snapshot, k Key) Unit {
-	u := gatewayListener{facts: k.Name, settings: v.settings, limits: v.limits, topology: v.topology}
-	if k.Number != httpListener {
-		u.bound = v.streamServices(s, k.Name)
-		u.timeouts = v.destinationTimeouts(s, k.Name, u.bound, k.Number == passingListener)
+	f := v.facts.At(int(k.Number))
+	u := gatewayListener{facts: unique.Make(f), settings: v.settings, limits: v.limits, topology: v.topology}
+	if f.Kind != httpListener {
+		u.bound = v.streamServices(s, &f)
+		u.timeouts = v.destinationTimeouts(s, &f, u.bound)
 	}
-	if k.Number == passingListener {
+	if f.Kind == passingListener {
 		u.scope, u.services, u.subsets = v.scope, s.Services, v.subsets(s)
 	}
 	return u
 }
 
-// subsets returns the names of the subsets of each service that has any, encoded.
-func (v gatewayView) subsets(s *snapshot.Snapshot) string {
-	out := make(map[string][]string)
+// subsets returns the subsets of all services, in the order of Snapshot.Rules.
+func (v gatewayView) subsets(s *snapshot.Snapshot) list[serviceSubset] {
+	var out []serviceSubset
 	for key, rules := range s.Rules.All() {
 		if r := rules.For(v.client); r != nil {
 			for _, subset := range r.Subsets {
-				out[key] = append(out[key], subset.GetName())
+				out = append(out, serviceSubset{key, subset.GetName()})
 			}
 		}
 	}
-	if len(out) == 0 {
-		return ""
-	}
-	return encodeFacts(out)
+	return listOf(out)
 }
+
+// serviceSubset is a subset of the service with a key.
+type serviceSubset struct{ service, name string }
 
 // gatewayListener generates a listener of a gateway.
 type gatewayListener struct {
-	facts    string // gatewayListenerFacts, encoded
-	settings snapshot.ListenerSettings
+	facts    unique.Handle[gatewayListenerFacts]
+	settings listenerSettings
 	limits   tlsLimits
 	topology snapshot.Topology
 	bound    list[boundService] // for servers without route configurations
-	timeouts string             // portTimeouts of destinations, encoded
+	timeouts timeoutList        // of destinations
 	// For servers with mode AUTO_PASSTHROUGH.
 	scope    scope
 	services *snapshot.Table[string, snapshot.MeshService]
-	subsets  string // by MeshService.Key, encoded
+	subsets  list[serviceSubset]
 }
 
 func (u gatewayListener) Type() string { return xdswire.ListenerType }
 
 func (u gatewayListener) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, error) {
-	var f gatewayListenerFacts
-	decodeFacts(u.facts, &f)
-	g := generator{enc: enc}
+	g, f := generator{enc: enc}, u.facts.Value()
+	binds := f.Binds.Slice()
 	l := &listenerv3.Listener{
 		Name:                                 f.name(),
 		TrafficDirection:                     corev3.TrafficDirection_OUTBOUND,
@@ -123,10 +118,10 @@ func (u gatewayListener) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, er
 	if len(l.FilterChains) == 0 {
 		return nil, g.err // Envoy refuses a listener without chains
 	}
-	if path, ok := strings.CutPrefix(f.Binds[0], snapshot.UnixScheme); ok {
+	if path, ok := strings.CutPrefix(binds[0], snapshot.UnixScheme); ok {
 		l.Address = pipe(path)
 	} else {
-		listenAt(l, f.Port, f.Binds)
+		listenAt(l, f.Port, binds)
 	}
 	g.clientListener(l, u.settings, f.Port)
 	return g.resources()
@@ -137,10 +132,9 @@ func (u gatewayListener) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, er
 // the first stays, because Envoy would refuse the listener.
 func (u gatewayListener) addServers(g *generator, l *listenerv3.Listener, f *gatewayListenerFacts, o httpOptions) (byName bool) {
 	taken := make(map[string]struct{})
-	for i := range f.Servers {
-		s := &f.Servers[i]
+	for s := range f.Servers.All {
 		byName = byName || !s.Plain
-		for _, chain := range u.chains(g, l.Name, s, o) {
+		for _, chain := range u.chains(g, l.Name, &s, o) {
 			names := chain.GetFilterChainMatch().GetServerNames()
 			if len(names) == 0 {
 				names = []string{""} // all names
@@ -172,10 +166,10 @@ func (u gatewayListener) chains(g *generator, listener string, s *gatewayServerF
 	t := s.settings()
 	switch {
 	case t.GetMode() == networkingv1alpha3.ServerTLSSettings_AUTO_PASSTHROUGH:
-		return u.serviceChains(g, s.Hosts)
+		return u.serviceChains(g, s.Hosts.Slice())
 	case s.Routes != "":
 		chain := filterChain(g.gatewayHTTP(cmp.Or(s.Name, "outbound_"+listener+";"), s.Routes, o))
-		chain.FilterChainMatch = serverNames(s.Hosts)
+		chain.FilterChainMatch = serverNames(s.Hosts.Slice())
 		chain.TransportSocket = g.serverTLS(t, u.limits)
 		return []*listenerv3.FilterChain{chain}
 	}
@@ -221,11 +215,11 @@ func (g *generator) gatewayHTTP(statPrefix, routeName string, o httpOptions) *li
 // mode AUTO_PASSTHROUGH exposes, and for each of their subsets. The server name of a
 // connection selects the chain, which forwards the connection without terminating its TLS.
 func (u gatewayListener) serviceChains(g *generator, hosts []string) []*listenerv3.FilterChain {
-	var subsets map[string][]string
-	if u.subsets != "" {
-		decodeFacts(u.subsets, &subsets)
+	subsets := make(map[string][]string)
+	for subset := range u.subsets.All {
+		subsets[subset.service] = append(subsets[subset.service], subset.name)
 	}
-	timeouts := decodeTimeouts(u.timeouts)
+	timeouts := timeoutsIn(u.timeouts)
 	var out []*listenerv3.FilterChain
 	for _, svc := range u.services.All() {
 		if svc.ExternalName != "" || !passable(svc) || !u.scope.sees(svc) || !hostsMatch(hosts, svc, "") {

@@ -1,6 +1,7 @@
 package xdsgen
 
 import (
+	"iter"
 	"slices"
 	"strings"
 
@@ -13,32 +14,31 @@ import (
 // gatewayRouteView is the view of the route configurations of gateways with the same servers
 // and VirtualServices.
 type gatewayRouteView struct {
-	facts     list[string] // of gatewayRouteFacts, encoded
-	namespace string       // of the gateway
+	facts     list[gatewayRouteFacts]
+	namespace string // of the gateway
 	client    snapshot.RouteClient
 }
 
 func (v gatewayRouteView) Type() string { return xdswire.RouteType }
 
 func (v gatewayRouteView) Keys() Keys {
-	return Keys{Listed: listKeys(v.facts, 0), FixedFacts: snapshot.GatewayRouteFacts | snapshot.MeshFacts}
+	return Keys{Fixed: v.facts.Len(), FixedFacts: snapshot.GatewayRouteFacts | snapshot.MeshFacts}
 }
 
 func (v gatewayRouteView) Unit(s *snapshot.Snapshot, k Key) Unit {
-	var f gatewayRouteFacts
-	decodeFacts(k.Name, &f)
+	f := v.facts.At(int(k.Number))
 	var servers serverHosts
-	for i := range f.Servers {
-		servers.add(f.Servers[i].Gateway, f.Servers[i].Hosts)
+	for server := range f.Servers.All {
+		servers.add(server.Gateway, server.Hosts)
 	}
 	bound := servers.bound(s, v.namespace, func(vs *snapshot.VirtualService) bool { return len(vs.HTTP) > 0 })
 	var client snapshot.RouteClient
-	for b := range bound.all {
+	for b := range bound.All {
 		if v.client.Narrow(b.VirtualService).Selected() {
 			client = v.client
 		}
 	}
-	return gatewayRoutes{facts: k.Name, bound: bound, client: client, retries: s.Mesh.Retries}
+	return gatewayRoutes{facts: f, bound: bound, client: client, retries: s.Mesh.Retries}
 }
 
 // boundService is a VirtualService that a Gateway object uses.
@@ -53,14 +53,14 @@ type serverHosts struct {
 	hosts    map[string][]string
 }
 
-func (h *serverHosts) add(gateway string, hosts []string) {
+func (h *serverHosts) add(gateway string, hosts list[string]) {
 	if h.hosts == nil {
 		h.hosts = make(map[string][]string)
 	}
 	if _, known := h.hosts[gateway]; !known {
 		h.gateways = append(h.gateways, gateway)
 	}
-	h.hosts[gateway] = append(h.hosts[gateway], hosts...)
+	h.hosts[gateway] = slices.AppendSeq(h.hosts[gateway], hosts.All)
 }
 
 // bound returns the VirtualServices with certain routes that gateways in a namespace use for
@@ -73,7 +73,7 @@ func (h *serverHosts) bound(s *snapshot.Snapshot, namespace string, routes func(
 			continue
 		}
 		for _, v := range all.For(namespace) {
-			if routes(v) && len(hostsInCommon(h.hosts[gateway], v)) > 0 {
+			if routes(v) && len(hostsInCommon(slices.Values(h.hosts[gateway]), v)) > 0 {
 				out = append(out, boundService{gateway, v})
 			}
 		}
@@ -84,9 +84,9 @@ func (h *serverHosts) bound(s *snapshot.Snapshot, namespace string, routes func(
 // hostsInCommon returns the hosts that a server and a VirtualService have in common: of two
 // hosts that overlap the more specific one. The hosts of a server may be only for the
 // VirtualServices of a namespace.
-func hostsInCommon(server []string, vs *snapshot.VirtualService) []string {
+func hostsInCommon(server iter.Seq[string], vs *snapshot.VirtualService) []string {
 	var out []string
-	for _, h := range server {
+	for h := range server {
 		namespace, host, two := strings.Cut(h, "/")
 		if !two {
 			host = h
@@ -113,7 +113,7 @@ func isWild(host string) bool { return strings.HasPrefix(host, "*") }
 
 // gatewayRoutes generates a route configuration of a gateway.
 type gatewayRoutes struct {
-	facts   string // gatewayRouteFacts, encoded
+	facts   gatewayRouteFacts
 	bound   list[boundService]
 	client  snapshot.RouteClient // the gateway itself
 	retries snapshot.RetryPolicy
@@ -136,12 +136,10 @@ type boundRoutes struct {
 }
 
 func (u gatewayRoutes) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, error) {
-	var f gatewayRouteFacts
-	decodeFacts(u.facts, &f)
 	g := generator{enc: enc}
-	rc := baseRoutes(f.Name)
+	rc := baseRoutes(u.facts.Name)
 	made := make(map[boundRoutes][]*routev3.Route)
-	for _, h := range u.hosts(&f) {
+	for _, h := range u.hosts() {
 		vh := &routev3.VirtualHost{Name: h.domains[0] + ":" + portString(h.port), Domains: h.domains, IncludeRequestAttemptCount: true}
 		if h.redirect {
 			vh.RequireTls = routev3.VirtualHost_ALL
@@ -156,7 +154,7 @@ func (u gatewayRoutes) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, erro
 		rc.VirtualHosts = append(rc.VirtualHosts, vh)
 	}
 	if len(rc.VirtualHosts) == 0 {
-		rc.VirtualHosts = []*routev3.VirtualHost{{Name: "blackhole:" + portString(f.Servers[0].Port), Domains: []string{"*"}}}
+		rc.VirtualHosts = []*routev3.VirtualHost{{Name: "blackhole:" + portString(u.facts.Servers.At(0).Port), Domains: []string{"*"}}}
 	}
 	g.add(xdswire.RouteType, rc.Name, rc)
 	return g.resources()
@@ -164,7 +162,7 @@ func (u gatewayRoutes) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, erro
 
 // hosts returns the virtual hosts. Hosts with the same routes share one. The order of
 // servers and VirtualServices is the order of the routes of a host.
-func (u gatewayRoutes) hosts(f *gatewayRouteFacts) []*gatewayHost {
+func (u gatewayRoutes) hosts() []*gatewayHost {
 	var out []*gatewayHost
 	byName := make(map[string]*gatewayHost)
 	at := func(host string, port uint32) *gatewayHost {
@@ -174,14 +172,13 @@ func (u gatewayRoutes) hosts(f *gatewayRouteFacts) []*gatewayHost {
 		}
 		return byName[host]
 	}
-	for i := range f.Servers {
-		s := &f.Servers[i]
+	for s := range u.facts.Servers.All {
 		c := routeContext{gateway: s.Gateway, port: s.Port, tls: s.TLS, client: u.client, retries: u.retries}
-		for v := range u.bound.all {
+		for v := range u.bound.All {
 			if v.gateway != s.Gateway || !c.routes(v.VirtualService) {
 				continue
 			}
-			for _, host := range hostsInCommon(s.Hosts, v.VirtualService) {
+			for _, host := range hostsInCommon(s.Hosts.All, v.VirtualService) {
 				h := at(host, s.Port)
 				if b := (boundRoutes{v.VirtualService, c}); !slices.Contains(h.routes, b) {
 					h.routes = append(h.routes, b)
@@ -190,7 +187,7 @@ func (u gatewayRoutes) hosts(f *gatewayRouteFacts) []*gatewayHost {
 			}
 		}
 		if s.Redirect {
-			for _, host := range s.Hosts {
+			for host := range s.Hosts.All {
 				at(host[strings.Index(host, "/")+1:], s.Port).redirect = true
 			}
 		}

@@ -11,32 +11,27 @@ import (
 
 // streamServices returns the VirtualServices with routes for connections to the servers of
 // a listener.
-func (v gatewayView) streamServices(s *snapshot.Snapshot, facts string) list[boundService] {
-	var f gatewayListenerFacts
-	decodeFacts(facts, &f)
+func (v gatewayView) streamServices(s *snapshot.Snapshot, f *gatewayListenerFacts) list[boundService] {
 	var servers serverHosts
-	for i := range f.Servers {
-		servers.add(f.Servers[i].Gateway, f.Servers[i].Hosts)
+	for server := range f.Servers.All {
+		servers.add(server.Gateway, server.Hosts)
 	}
 	return servers.bound(s, v.namespace, func(vs *snapshot.VirtualService) bool { return len(vs.TCP)+len(vs.TLS) > 0 })
 }
 
 // destinationTimeouts returns the timeouts of the destinations of VirtualServices and, for a
 // listener that passes TLS on to services, of all services.
-func (v gatewayView) destinationTimeouts(s *snapshot.Snapshot, facts string, bound list[boundService], passing bool) string {
+func (v gatewayView) destinationTimeouts(s *snapshot.Snapshot, f *gatewayListenerFacts, bound list[boundService]) (none timeoutList) {
 	if !v.timeouts.used {
-		return ""
+		return none
 	}
-	var f gatewayListenerFacts
-	decodeFacts(facts, &f)
 	out := make(portTimeouts)
-	for i := range f.Servers {
-		server := f.Servers[i].Port
+	for server := range f.Servers.All {
 		add := func(to []*networkingv1alpha3.RouteDestination) {
 			d := decisive(to)
-			out.add(s, v.timeouts, d.GetHost(), destinationPort(d, server))
+			out.add(s, v.timeouts, d.GetHost(), destinationPort(d, server.Port))
 		}
-		for b := range bound.all {
+		for b := range bound.All {
 			for _, r := range b.TCP {
 				add(r.GetRoute())
 			}
@@ -45,14 +40,14 @@ func (v gatewayView) destinationTimeouts(s *snapshot.Snapshot, facts string, bou
 			}
 		}
 	}
-	if passing {
+	if f.Kind == passingListener {
 		for key, svc := range s.Services.All() {
 			for i := range svc.Ports {
 				out.add(s, v.timeouts, key, svc.Ports[i].Number)
 			}
 		}
 	}
-	return out.encoded()
+	return out.list()
 }
 
 // decisive returns the destination of a route whose DestinationRule decides, as in Istio: the
@@ -68,14 +63,14 @@ func decisive(to []*networkingv1alpha3.RouteDestination) *networkingv1alpha3.Des
 // name if the server passes TLS through, else all connections to one place.
 func (u gatewayListener) routedChains(g *generator, s *gatewayServerFacts, t *networkingv1alpha3.ServerTLSSettings) []*listenerv3.FilterChain {
 	var out []*listenerv3.FilterChain
-	timeouts := decodeTimeouts(u.timeouts)
+	timeouts := timeoutsIn(u.timeouts)
 	routed := func(v *snapshot.VirtualService, to []*networkingv1alpha3.RouteDestination) *listenerv3.FilterChain {
 		d := decisive(to)
-		return g.routedChain(v, to, s.Port, u.settings, timeouts[d.GetHost()][destinationPort(d, s.Port)])
+		return g.routedChain(v, to, s.Port, u.settings, timeouts[servicePort{d.GetHost(), destinationPort(d, s.Port)}])
 	}
-	for b := range u.bound.all {
+	for b := range u.bound.All {
 		v := b.VirtualService
-		if b.gateway != s.Gateway || len(hostsInCommon(s.Hosts, v)) == 0 {
+		if b.gateway != s.Gateway || len(hostsInCommon(s.Hosts.All, v)) == 0 {
 			continue
 		}
 		if snapshot.PassesTLS(t) {
@@ -96,7 +91,7 @@ func (u gatewayListener) routedChains(g *generator, s *gatewayServerFacts, t *ne
 		if i >= 0 {
 			chain := routed(v, v.TCP[i].GetRoute())
 			if t != nil {
-				chain.FilterChainMatch, chain.TransportSocket = serverNames(s.Hosts), g.serverTLS(t, u.limits)
+				chain.FilterChainMatch, chain.TransportSocket = serverNames(s.Hosts.Slice()), g.serverTLS(t, u.limits)
 			}
 			return []*listenerv3.FilterChain{chain}
 		}

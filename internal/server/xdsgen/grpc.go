@@ -32,7 +32,7 @@ func assignProxyless(s *snapshot.Snapshot, n Node, pod *snapshot.Pod, labels map
 		xdswire.EndpointType: eds.views(s, nodeOf(pod)),
 		xdswire.ListenerType: {
 			Shared: grpcView{typ: xdswire.ListenerType, scope: sc, namespace: n.Namespace},
-			Own:    grpcServerView{facts: encodeFacts(grpcServer(s, n, pod, labels))},
+			Own:    grpcServerView(grpcServer(s, n, pod, labels)),
 		},
 		xdswire.RouteType:       {Shared: grpcView{typ: xdswire.RouteType, scope: sc}},
 		xdswire.NameTableType:   {Shared: eds.names(sc)},
@@ -213,10 +213,11 @@ func grpcCommonTLS(accounts []string) *tlsv3.CommonTlsContext {
 	}
 }
 
-// grpcServerFacts holds everything that the listeners of a gRPC server depend on.
-type grpcServerFacts struct {
-	Binds []string // addresses that the server may listen on
-	Ports []grpcPort
+// grpcServerUnit generates the listeners of a gRPC server, one for each address on which it
+// may listen.
+type grpcServerUnit struct {
+	Binds list[string]
+	Ports list[grpcPort]
 }
 
 type grpcPort struct {
@@ -224,30 +225,29 @@ type grpcPort struct {
 	MTLS   bool
 }
 
-// grpcServer returns the facts of a workload. gRPC cannot accept both plaintext and mTLS
+// grpcServer returns the listeners of a workload. gRPC cannot accept both plaintext and mTLS
 // on one port. A PERMISSIVE port has mTLS if the workload's label announces it to
 // clients.
-func grpcServer(s *snapshot.Snapshot, n Node, pod *snapshot.Pod, labels map[string]string) grpcServerFacts {
+func grpcServer(s *snapshot.Snapshot, n Node, pod *snapshot.Pod, labels map[string]string) grpcServerUnit {
 	mtls := snapshot.WorkloadMTLS(s.Namespaces.Get(s.Mesh.RootNamespace), s.Namespaces.Get(n.Namespace), labels)
-	f := grpcServerFacts{Binds: []string{"0.0.0.0", "::", "127.0.0.1", "::1"}}
+	binds := []string{"0.0.0.0", "::", "127.0.0.1", "::1"}
 	for _, ip := range n.IPs {
 		if !ip.IsLoopback() || ip.String() != "127.0.0.1" && ip.String() != "::1" {
-			f.Binds = append(f.Binds, ip.String())
+			binds = append(binds, ip.String())
 		}
 	}
+	var ports []grpcPort
 	for _, p := range servicePorts(s, n, pod, labels) {
 		mode := mtls.Port(p.Number)
 		tls := mode == snapshot.Strict || mode == snapshot.Permissive && labels[mesh.LabelTLSMode] == mesh.TLSModeIstio
-		f.Ports = append(f.Ports, grpcPort{p.Number, tls})
+		ports = append(ports, grpcPort{p.Number, tls})
 	}
-	return f
+	return grpcServerUnit{listOf(binds), listOf(ports)}
 }
 
-// grpcServerView is the view of the listeners of a gRPC server, one for each address on
-// which it may listen. The server requests one by name.
-type grpcServerView struct {
-	facts string // grpcServerFacts, encoded
-}
+// grpcServerView is the view of the listeners of a gRPC server. The server requests one by
+// name.
+type grpcServerView grpcServerUnit
 
 func (v grpcServerView) Type() string { return xdswire.ListenerType }
 
@@ -255,17 +255,13 @@ func (v grpcServerView) Keys() Keys { return Keys{Fixed: 1} }
 
 func (v grpcServerView) Unit(*snapshot.Snapshot, Key) Unit { return grpcServerUnit(v) }
 
-type grpcServerUnit grpcServerView
-
 func (u grpcServerUnit) Type() string { return xdswire.ListenerType }
 
 func (u grpcServerUnit) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, error) {
-	var f grpcServerFacts
-	decodeFacts(u.facts, &f)
 	g := generator{enc: enc}
-	for _, port := range f.Ports {
+	for port := range u.Ports.All {
 		chain := g.grpcServerChain(port.MTLS)
-		for _, bind := range f.Binds {
+		for bind := range u.Binds.All {
 			g.listener(&listenerv3.Listener{
 				Name:         mesh.GRPCServerListener + net.JoinHostPort(bind, portString(port.Number)),
 				Address:      address(bind, port.Number),

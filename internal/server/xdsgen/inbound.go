@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"slices"
 	"time"
+	"unique"
 
 	"google.golang.org/protobuf/proto"
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
@@ -19,20 +20,17 @@ import (
 type inboundFacts struct {
 	Captured       bool
 	Listen         uint32 // Mesh.InboundPort
-	Ports          []inboundPort
-	TrustDomains   []string
+	Ports          list[inboundPort]
+	TrustDomains   list[string]
 	ConnectTimeout time.Duration
-	TLS            snapshot.TLSLimits `json:",omitzero"`
-	ServerTLS      snapshot.TLSLimits `json:",omitzero"` // of TLS by a Sidecar; zero if there is none
-	KeepAlive      snapshot.KeepAlive `json:",omitzero"`
+	TLS            snapshot.TLSLimits
+	ServerTLS      snapshot.TLSLimits // of TLS by a Sidecar; zero if there is none
+	KeepAlive      snapshot.KeepAlive
 	// Passthrough is the mTLS mode of ports without a service. PortModes overrides it
 	// for single ports.
 	Passthrough snapshot.MTLSMode
-	PortModes   map[uint32]snapshot.MTLSMode
+	PortModes   list[entry[uint32, snapshot.MTLSMode]]
 	Families    families // of the proxy's addresses
-
-	// For listeners only, not encoded.
-	settings snapshot.ListenerSettings
 }
 
 // inboundPort is a port on which a workload receives calls.
@@ -42,36 +40,36 @@ type inboundPort struct {
 	Name     string
 	Space    string // namespace of the service
 	Host     string
-	Others   []serviceID `json:",omitempty"` // further services of the port
+	Others   list[serviceID] // further services of the port
 	Protocol mesh.Protocol
 	Mode     snapshot.MTLSMode
 	// TLS holds the ServerTLSSettings of a Sidecar, encoded. Empty means that mTLS by Mode
 	// is the only TLS.
-	TLS []byte `json:",omitempty"`
+	TLS string
 	// Bind is the address of the listener. It is empty if connections are captured.
 	Bind string
 	// Stats is the name of the statistics. It is empty for the name of the cluster.
-	Stats string `json:",omitempty"`
+	Stats string
 	// Endpoint is the address of the application, such as "127.0.0.1:8080". Empty means
 	// the original destination of the connection.
 	Endpoint string
 	// Pool holds the limits of connections to the application:
 	// ConnectionPoolSettings, encoded. Empty means none.
-	Pool []byte `json:",omitempty"`
+	Pool string
 }
 
 // encodeSettings encodes settings of an object, which came from YAML.
-func encodeSettings(settings proto.Message) []byte {
+func encodeSettings(settings proto.Message) string {
 	b, err := proto.MarshalOptions{Deterministic: true}.Marshal(settings)
 	if err != nil {
 		panic("xdsgen: settings that do not encode: " + err.Error())
 	}
-	return b
+	return string(b)
 }
 
 // decodeSettings decodes the result of encodeSettings.
-func decodeSettings(encoded []byte, settings proto.Message) {
-	if err := proto.Unmarshal(encoded, settings); err != nil {
+func decodeSettings(encoded string, settings proto.Message) {
+	if err := proto.Unmarshal([]byte(encoded), settings); err != nil {
 		panic("xdsgen: " + err.Error())
 	}
 }
@@ -84,7 +82,7 @@ func (p *inboundPort) pool() *networkingv1alpha3.ConnectionPoolSettings {
 
 // serverTLS returns the settings by which a Sidecar terminates TLS, or nil.
 func (p *inboundPort) serverTLS() *networkingv1alpha3.ServerTLSSettings {
-	if len(p.TLS) == 0 {
+	if p.TLS == "" {
 		return nil
 	}
 	var out networkingv1alpha3.ServerTLSSettings
@@ -97,17 +95,18 @@ func (p *inboundPort) serverTLS() *networkingv1alpha3.ServerTLSSettings {
 func inbound(s *snapshot.Snapshot, n Node, pod *snapshot.Pod, labels map[string]string, sc scope) inboundFacts {
 	mtls := snapshot.WorkloadMTLS(s.Namespaces.Get(s.Mesh.RootNamespace), s.Namespaces.Get(n.Namespace), labels)
 	f := inboundFacts{
-		Captured: n.Captured, Listen: s.Mesh.InboundPort, TrustDomains: trustDomains(s.Mesh), ConnectTimeout: s.Mesh.ConnectTimeout,
+		Captured: n.Captured, Listen: s.Mesh.InboundPort, TrustDomains: listOf(trustDomains(s.Mesh)), ConnectTimeout: s.Mesh.ConnectTimeout,
 		TLS: s.Mesh.MeshTLS, KeepAlive: s.Mesh.KeepAlive, Passthrough: mtls.Default, Families: n.families(),
 	}
 	services := servicePorts(s, n, pod, labels)
+	var ports []inboundPort
 	if sc.sidecar != nil && len(sc.sidecar.Spec.GetIngress()) > 0 {
-		f.Ports = ingressPorts(sc.sidecar, n, services)
+		ports = ingressPorts(sc.sidecar, n, services)
 	} else if n.Captured {
-		f.Ports = services
+		ports = services
 	}
-	for i := range f.Ports {
-		p := &f.Ports[i]
+	for i := range ports {
+		p := &ports[i]
 		p.Mode = mtls.Port(p.Number)
 		if in := ingressAt(sc.sidecar, p.Number); in.GetTls() != nil && p.Mode == snapshot.Disable {
 			p.TLS, p.Protocol = encodeSettings(in.GetTls()), withoutTLS(p.Protocol)
@@ -120,8 +119,8 @@ func inbound(s *snapshot.Snapshot, n Node, pod *snapshot.Pod, labels map[string]
 			p.Endpoint = net.JoinHostPort(loopback(n.families().wildcards()[0]), portString(p.Number))
 		}
 	}
-	if n.Captured {
-		f.PortModes = mtls.Ports
+	if f.Ports = listOf(ports); n.Captured {
+		f.PortModes = sortedEntries(mtls.Ports)
 	}
 	return f
 }
@@ -129,8 +128,8 @@ func inbound(s *snapshot.Snapshot, n Node, pod *snapshot.Pod, labels map[string]
 // names returns the names of the listeners that bind ports of their own.
 func (f *inboundFacts) names() []string {
 	var out []string
-	for i := range f.Ports {
-		if p := &f.Ports[i]; p.Bind != "" {
+	for p := range f.Ports.All {
+		if p.Bind != "" {
 			out = append(out, p.Bind+"_"+portString(p.Number))
 		}
 	}
@@ -172,12 +171,11 @@ func sidecarPool(sc *snapshot.Sidecar, number uint32) *networkingv1alpha3.Connec
 // servicePorts returns the workload's ports of the services in the proxy's own cluster
 // that select it. If two services have one port, the oldest gets it.
 func servicePorts(s *snapshot.Snapshot, n Node, pod *snapshot.Pod, labels map[string]string) []inboundPort {
-	taken := make(map[uint32]inboundPort)
+	taken, others := make(map[uint32]inboundPort), make(map[uint32][]serviceID)
 	eachServicePort(s, n, pod, labels, func(svc *snapshot.MeshService, p *snapshot.ServicePort, number uint32) {
 		if first, dup := taken[number]; dup {
-			if id := (serviceID{svc.Name, svc.Namespace, svc.Host}); svc.Host != first.Host && !slices.Contains(first.Others, id) {
-				first.Others = append(first.Others, id)
-				taken[number] = first
+			if id := (serviceID{svc.Name, svc.Namespace, svc.Host}); svc.Host != first.Host && !slices.Contains(others[number], id) {
+				others[number] = append(others[number], id)
 			}
 			return
 		}
@@ -195,7 +193,9 @@ func servicePorts(s *snapshot.Snapshot, n Node, pod *snapshot.Pod, labels map[st
 	})
 	out := make([]inboundPort, 0, len(taken))
 	for _, number := range sortedPorts(taken) {
-		out = append(out, taken[number])
+		port := taken[number]
+		port.Others = listOf(others[number])
+		out = append(out, port)
 	}
 	return out
 }
@@ -275,8 +275,8 @@ func ingressPorts(sc *snapshot.Sidecar, n Node, services []inboundPort) []inboun
 // equal facts.
 type inboundView struct {
 	typ      string
-	facts    string                    // inboundFacts, encoded
-	settings snapshot.ListenerSettings // for listeners only
+	facts    unique.Handle[inboundFacts]
+	settings listenerSettings // for listeners only
 }
 
 func (v inboundView) Type() string { return v.typ }
@@ -290,16 +290,21 @@ type inboundUnit inboundView
 func (u inboundUnit) Type() string { return u.typ }
 
 func (u inboundUnit) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, error) {
-	var f inboundFacts
-	decodeFacts(u.facts, &f)
-	g := generator{enc: enc}
+	g, w := generator{enc: enc}, inboundWorkload{inboundFacts: u.facts.Value(), settings: u.settings}
+	w.ports = w.Ports.Slice()
 	if u.typ == xdswire.ClusterType {
-		f.clusters(&g)
+		w.clusters(&g)
 	} else {
-		f.settings = u.settings
-		f.listeners(&g)
+		w.listeners(&g)
 	}
 	return g.resources()
+}
+
+// inboundWorkload generates a workload's own clusters and listeners.
+type inboundWorkload struct {
+	inboundFacts
+	ports    []inboundPort    // inboundFacts.Ports
+	settings listenerSettings // for listeners only
 }
 
 // Target is a port of a service with the workload's port behind it.

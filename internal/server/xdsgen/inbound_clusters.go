@@ -23,9 +23,9 @@ func (p *inboundPort) cluster() string {
 // stats returns the name of the statistics.
 func (p *inboundPort) stats() string { return cmp.Or(p.Stats, p.cluster()) }
 
-func (f *inboundFacts) clusters(g *generator) {
-	for i := range f.Ports {
-		g.cluster(f.cluster(g, &f.Ports[i]))
+func (f *inboundWorkload) clusters(g *generator) {
+	for i := range f.ports {
+		g.cluster(f.cluster(g, &f.ports[i]))
 	}
 	if f.Captured {
 		c := g.passthroughCluster(mesh.InboundPassthroughCluster, f.ConnectTimeout, f.KeepAlive)
@@ -35,14 +35,14 @@ func (f *inboundFacts) clusters(g *generator) {
 }
 
 // cluster returns the cluster that leads to the application's port.
-func (f *inboundFacts) cluster(g *generator, p *inboundPort) *clusterv3.Cluster {
+func (f *inboundWorkload) cluster(g *generator, p *inboundPort) *clusterv3.Cluster {
 	c := &clusterv3.Cluster{
 		Name:            p.cluster(),
 		AltStatName:     p.stats() + ";",
 		ConnectTimeout:  durationpb.New(f.ConnectTimeout),
 		CircuitBreakers: unlimited(),
 		CommonLbConfig:  &clusterv3.Cluster_CommonLbConfig{},
-		Metadata:        serviceMetadata(append([]serviceID{{p.Name, p.Space, p.Host}}, p.Others...)...),
+		Metadata:        serviceMetadata(append([]serviceID{{p.Name, p.Space, p.Host}}, p.Others.Slice()...)...),
 	}
 	pool := p.pool()
 	setConnectionPool(c, pool, f.KeepAlive, nil)
@@ -99,7 +99,7 @@ func loopback(like string) string {
 
 // loopbackSource returns the source address of connections to the application. The
 // redirection rules recognize them by it and do not redirect them to the proxy again.
-func (f *inboundFacts) loopbackSource() *corev3.BindConfig {
+func (f *inboundWorkload) loopbackSource() *corev3.BindConfig {
 	source := func(ip string) *corev3.SocketAddress {
 		return &corev3.SocketAddress{Address: ip, PortSpecifier: &corev3.SocketAddress_PortValue{PortValue: 0}}
 	}

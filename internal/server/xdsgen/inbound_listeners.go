@@ -20,39 +20,39 @@ import (
 
 // listeners adds virtualInbound if connections are captured, and one listener for each port
 // whose connections are not.
-func (f *inboundFacts) listeners(g *generator) {
+func (f *inboundWorkload) listeners(g *generator) {
 	bound := func(p inboundPort) bool { return p.Bind != "" }
-	for i := range f.Ports {
-		if p := &f.Ports[i]; bound(*p) {
+	for i := range f.ports {
+		if p := &f.ports[i]; bound(*p) {
 			g.listener(f.boundListener(g, p))
 		}
 	}
 	if f.Captured {
-		f.Ports = slices.DeleteFunc(f.Ports, bound)
+		f.ports = slices.DeleteFunc(f.ports, bound)
 		g.listener(f.virtualInbound(g))
 	}
 }
 
 // virtualInbound returns the listener that takes all redirected inbound connections. The
 // chains for ports without a service come first.
-func (f *inboundFacts) virtualInbound(g *generator) *listenerv3.Listener {
+func (f *inboundWorkload) virtualInbound(g *generator) *listenerv3.Listener {
 	chains := []*listenerv3.FilterChain{{
 		Name:             "virtualInbound-blackhole",
 		FilterChainMatch: &listenerv3.FilterChainMatch{DestinationPort: wrapperspb.UInt32(f.Listen)},
 		Filters:          []*listenerv3.Filter{g.blackHole()},
 	}}
 	served := make(map[uint32]bool)
-	for i := range f.Ports {
-		served[f.Ports[i].Number] = true
+	for i := range f.ports {
+		served[f.ports[i].Number] = true
 	}
 	chains = append(chains, f.chains(g, &inboundPort{Protocol: mesh.Auto, Mode: f.Passthrough})...)
-	for _, number := range sortedPorts(f.PortModes) {
-		if !served[number] {
-			chains = append(chains, f.passthroughChains(g, number)...)
+	for port := range f.PortModes.All {
+		if !served[port.Key] {
+			chains = append(chains, f.passthroughChains(g, port.Key, port.Value)...)
 		}
 	}
-	for i := range f.Ports {
-		chains = append(chains, f.chains(g, &f.Ports[i])...)
+	for i := range f.ports {
+		chains = append(chains, f.chains(g, &f.ports[i])...)
 	}
 	l := &listenerv3.Listener{
 		Name:                                 "virtualInbound",
@@ -71,14 +71,14 @@ func (f *inboundFacts) virtualInbound(g *generator) *listenerv3.Listener {
 // inspectors returns the listener filters of virtualInbound. They recover the original
 // destination and inspect the first bytes of a connection: for TLS at all ports, for HTTP
 // at ports without a declared protocol.
-func (f *inboundFacts) inspectors(g *generator) []*listenerv3.ListenerFilter {
+func (f *inboundWorkload) inspectors(g *generator) []*listenerv3.ListenerFilter {
 	original := g.listenerFilter("envoy.filters.listener.original_dst", &originaldstv3.OriginalDst{})
 	tls, http := g.tlsInspector(), g.httpInspector()
 	tls.FilterDisabled = portRange(f.Listen)
 	declared := []uint32{f.Listen}
-	for i := range f.Ports {
-		if f.Ports[i].Protocol != mesh.Auto {
-			declared = append(declared, f.Ports[i].Number)
+	for i := range f.ports {
+		if f.ports[i].Protocol != mesh.Auto {
+			declared = append(declared, f.ports[i].Number)
 		}
 	}
 	slices.Sort(declared)
@@ -117,7 +117,7 @@ func portRange(ports ...uint32) *listenerv3.ListenerFilterChainMatchPredicate {
 }
 
 // boundListener returns a listener that binds the address which a Sidecar declares.
-func (f *inboundFacts) boundListener(g *generator, p *inboundPort) *listenerv3.Listener {
+func (f *inboundWorkload) boundListener(g *generator, p *inboundPort) *listenerv3.Listener {
 	chains := f.chains(g, p)
 	for _, c := range chains {
 		c.FilterChainMatch.DestinationPort = nil // the listener has only one
@@ -178,8 +178,8 @@ func chainKinds(p mesh.Protocol, mode snapshot.MTLSMode) []chainKind {
 
 // passthroughChains returns the chains of a port without a service whose mTLS mode a
 // policy overrides.
-func (f *inboundFacts) passthroughChains(g *generator, number uint32) []*listenerv3.FilterChain {
-	chains := f.chains(g, &inboundPort{Protocol: mesh.Auto, Mode: f.PortModes[number]})
+func (f *inboundWorkload) passthroughChains(g *generator, number uint32, mode snapshot.MTLSMode) []*listenerv3.FilterChain {
+	chains := f.chains(g, &inboundPort{Protocol: mesh.Auto, Mode: mode})
 	for _, c := range chains {
 		c.FilterChainMatch.DestinationPort = wrapperspb.UInt32(number)
 	}
@@ -188,7 +188,7 @@ func (f *inboundFacts) passthroughChains(g *generator, number uint32) []*listene
 
 // chains returns the filter chains of a port. An inboundPort without a number stands for all
 // ports without chains of their own.
-func (f *inboundFacts) chains(g *generator, p *inboundPort) []*listenerv3.FilterChain {
+func (f *inboundWorkload) chains(g *generator, p *inboundPort) []*listenerv3.FilterChain {
 	cluster, vhost, operation := mesh.InboundPassthroughCluster, "inbound|http|0", ":0/*"
 	name, stat, tcpStats := "", mesh.InboundPassthroughCluster+";", cluster
 	if p.Number != 0 {
@@ -215,7 +215,7 @@ func (f *inboundFacts) chains(g *generator, p *inboundPort) []*listenerv3.Filter
 		}
 		switch {
 		case kind.mtls:
-			c.TransportSocket = g.downstreamTLS(f.TLS, f.TrustDomains)
+			c.TransportSocket = g.downstreamTLS(f.TLS, f.TrustDomains.Slice())
 		case kind.own:
 			c.TransportSocket = g.serverTLS(server, tlsLimits{f.TLS, f.ServerTLS})
 		}

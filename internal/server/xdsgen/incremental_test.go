@@ -237,7 +237,7 @@ func randomChange(r *rand.Rand) snapshot.Event {
 		if r.IntN(2) == 0 {
 			f.Selector = map[string]string{"app": []string{"a", "b"}[r.IntN(2)]}
 		}
-		f.Extensions = []snapshot.Extension{{Name: "e", Body: []byte{byte(r.IntN(2))}}}
+		f.Extensions = []snapshot.Extension{{Name: "e", Body: string([]byte{byte(r.IntN(2))})}}
 		f.Patches = []*snapshot.Patch{{Of: f.Key(), Spec: &networkingv1alpha3.EnvoyFilter_EnvoyConfigObjectPatch{
 			ApplyTo: networkingv1alpha3.EnvoyFilter_HTTP_FILTER,
 			Match: &networkingv1alpha3.EnvoyFilter_EnvoyConfigObjectMatch{

@@ -1,33 +1,39 @@
 package xdsgen
 
 import (
+	"cmp"
+	"maps"
 	"slices"
-	"unique"
+
+	"github.com/meshctl/meshctl/internal/server/snapshot"
 )
 
-// list is a list of values. It is comparable: lists with equal values are equal. The zero
-// list is empty.
-type list[T comparable] struct{ head unique.Handle[element[T]] }
+// list is a list that is comparable by content, as views and units must be.
+type list[T comparable] = snapshot.List[T]
 
-type element[T comparable] struct {
-	value T
-	rest  list[T]
+func listOf[T comparable](values []T) list[T] { return snapshot.ListOf(values) }
+
+// entry is an entry of a map.
+type entry[K cmp.Ordered, V comparable] struct {
+	Key   K
+	Value V
 }
 
-func listOf[T comparable](values []T) (l list[T]) {
-	for _, v := range slices.Backward(values) {
-		l.head = unique.Make(element[T]{v, l})
+// sortedEntries returns the entries of a map, sorted by key.
+func sortedEntries[K cmp.Ordered, V comparable](m map[K]V) list[entry[K, V]] {
+	out := make([]entry[K, V], 0, len(m))
+	for _, k := range slices.Sorted(maps.Keys(m)) {
+		out = append(out, entry[K, V]{k, m[k]})
 	}
-	return l
+	return listOf(out)
 }
 
-// all iterates over the values.
-func (l list[T]) all(yield func(T) bool) {
-	for l != (list[T]{}) {
-		e := l.head.Value()
-		if !yield(e.value) {
-			return
+// valueOf returns the value of a key, or a zero value.
+func valueOf[K cmp.Ordered, V comparable](entries list[entry[K, V]], key K) (v V) {
+	for e := range entries.All {
+		if e.Key == key {
+			return e.Value
 		}
-		l = e.rest
 	}
+	return v
 }

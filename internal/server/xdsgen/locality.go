@@ -15,7 +15,7 @@ import (
 // if no client prefers any, so that clients of all localities share assignments.
 type place struct {
 	locality mesh.Locality
-	labels   string // the labels that failoverPriority compares, encoded
+	labels   list[entry[string, string]] // the labels that failoverPriority compares
 }
 
 func clientPlace(s *snapshot.Snapshot, n Node, pod *snapshot.Pod, labels map[string]string) place {
@@ -33,7 +33,7 @@ func clientPlace(s *snapshot.Snapshot, n Node, pod *snapshot.Pod, labels map[str
 			values[name] = v
 		}
 	}
-	p.labels = encodeFacts(values)
+	p.labels = sortedEntries(values)
 	return p
 }
 
@@ -126,54 +126,49 @@ func weighsLocalities(mesh localityWeights, policy *networkingv1alpha3.TrafficPo
 	return mesh == alwaysWeighted || mesh == withOutlierDetection && policy.GetOutlierDetection() != nil
 }
 
-// localityPolicy sets which endpoints a client prefers.
+// localityPolicy sets which endpoints a client prefers. If it is zero, the client prefers none.
 type localityPolicy struct {
-	// Shares holds the percentages of the load by patterns of localities. Other
-	// localities get no load. Nil means that no locality has a fixed share.
-	Shares map[string]uint32 `json:",omitempty"`
+	// Shares holds the percentages of the load by patterns of localities, sorted. Other
+	// localities get no load. If it is empty, no locality has a fixed share.
+	Shares list[entry[string, uint32]]
 	// Labels holds the labels that an endpoint should have, the most important one first.
-	Labels []labelValue `json:",omitempty"`
-	// Near is the locality of the client if near endpoints are preferred.
-	Near *mesh.Locality `json:",omitempty"`
+	Labels list[entry[string, string]]
+	// Near reports whether endpoints near the client's locality are preferred.
+	Near     bool
+	Locality mesh.Locality
 	// To is the region that is preferred after the client's own.
-	To string `json:",omitempty"`
+	To string
 }
 
-type labelValue struct{ Name, Value string }
-
-// policy returns the policy of a client under a setting, or nil if it prefers no
-// endpoints. failover reports whether the first priority may fail: there is outlier
+// policy returns the policy of a client under a setting. failover reports whether the first priority may fail: there is outlier
 // detection, or users want to rely on the readiness of endpoints.
-func (p place) policy(setting *networkingv1alpha3.LocalityLoadBalancerSetting, failover bool) *localityPolicy {
+func (p place) policy(setting *networkingv1alpha3.LocalityLoadBalancerSetting, failover bool) (out localityPolicy) {
 	if len(setting.GetDistribute()) > 0 {
 		for _, d := range setting.GetDistribute() {
 			if inLocality(p.locality, d.GetFrom()) {
-				return &localityPolicy{Shares: d.GetTo()}
+				return localityPolicy{Shares: sortedEntries(d.GetTo())}
 			}
 		}
-		return nil
+		return out
 	}
 	if setting == nil || !failover {
-		return nil
+		return out
 	}
-	out := &localityPolicy{}
 	if len(setting.GetFailoverPriority()) > 0 {
-		var own map[string]string
-		if p.labels != "" { // otherwise all labels have fixed values
-			decodeFacts(p.labels, &own)
-		}
+		var wanted []entry[string, string]
 		for _, label := range setting.GetFailoverPriority() {
 			name, value, fixed := strings.Cut(label, "=")
 			if !fixed {
-				value = own[name]
+				value = valueOf(p.labels, name)
 			}
-			out.Labels = append(out.Labels, labelValue{name, value})
+			wanted = append(wanted, entry[string, string]{name, value})
 		}
+		out.Labels = listOf(wanted)
 		if len(setting.GetFailover()) == 0 {
 			return out
 		}
 	}
-	out.Near = &p.locality
+	out.Near, out.Locality = true, p.locality
 	for _, f := range setting.GetFailover() {
 		if f.GetFrom() == p.locality.Region {
 			out.To = f.GetTo()
@@ -193,13 +188,9 @@ func inLocality(l mesh.Locality, pattern string) bool {
 // maxNear is the number of levels of nearness.
 const maxNear = 5
 
-// priority returns the priority of an endpoint, from 0, with gaps. The policy may be nil.
-// A gateway stands for the endpoints behind it: of their labels only cluster and network
+// priority returns the priority of an endpoint, from 0, with gaps. A gateway stands for the endpoints behind it: of their labels only cluster and network
 // count.
 func (l *localityPolicy) priority(p path) uint32 {
-	if l == nil {
-		return 0
-	}
 	return l.byLabels(p)*maxNear + l.nearness(p.endpoint.Locality)
 }
 
@@ -207,21 +198,21 @@ func (l *localityPolicy) priority(p path) uint32 {
 // the first label, comes after all endpoints of the own one, and the other labels count
 // there, too.
 func (l *localityPolicy) byLabels(p path) uint32 {
-	e, offset := p.endpoint, 0
-	for i, want := range l.Labels {
-		value := e.Labels[want.Name]
-		if v, ok := topology(want.Name, e.Cluster, e.Network, e.Locality, e.Node); ok {
+	e, offset, labels := p.endpoint, 0, l.Labels.Slice()
+	for i, want := range labels {
+		value := e.Labels[want.Key]
+		if v, ok := topology(want.Key, e.Cluster, e.Network, e.Locality, e.Node); ok {
 			value = v
 		}
-		if p.gateways != nil && want.Name != mesh.LabelCluster && want.Name != mesh.LabelNetwork {
+		if p.gateways != nil && want.Key != mesh.LabelCluster && want.Key != mesh.LabelNetwork {
 			value = ""
 		}
 		switch {
 		case value == want.Value:
-		case i == 0 && want.Name == mesh.LabelNetwork:
-			offset = len(l.Labels)
+		case i == 0 && want.Key == mesh.LabelNetwork:
+			offset = len(labels)
 		default:
-			return uint32(offset + len(l.Labels) - i)
+			return uint32(offset + len(labels) - i)
 		}
 	}
 	return uint32(offset)
@@ -229,11 +220,11 @@ func (l *localityPolicy) byLabels(p path) uint32 {
 
 func (l *localityPolicy) nearness(at mesh.Locality) uint32 {
 	switch {
-	case l.Near == nil, *l.Near == at:
+	case !l.Near, l.Locality == at:
 		return 0
-	case l.Near.Region == at.Region && l.Near.Zone == at.Zone:
+	case l.Locality.Region == at.Region && l.Locality.Zone == at.Zone:
 		return 1
-	case l.Near.Region == at.Region:
+	case l.Locality.Region == at.Region:
 		return 2
 	case l.To == "" || l.To == at.Region:
 		return 3
@@ -243,24 +234,23 @@ func (l *localityPolicy) nearness(at mesh.Locality) uint32 {
 
 // excludes reports whether endpoints of a locality get no load.
 func (l *localityPolicy) excludes(at mesh.Locality) bool {
-	return l != nil && l.Shares != nil && l.patternOf(at) == ""
+	return !l.Shares.Empty() && l.patternOf(at) == ""
 }
 
-// patternOf returns the pattern of Shares that a locality matches, or "".
+// patternOf returns the first pattern of Shares that a locality matches, or "".
 func (l *localityPolicy) patternOf(at mesh.Locality) string {
-	found := ""
-	for pattern := range l.Shares {
-		if inLocality(at, pattern) && (found == "" || pattern < found) {
-			found = pattern
+	for share := range l.Shares.All {
+		if inLocality(at, share.Key) {
+			return share.Key
 		}
 	}
-	return found
+	return ""
 }
 
 // shareOf returns the part of a locality's weight that endpoints in each locality give it
 // by one unit of their own weight. It returns nil without Shares.
 func (l *localityPolicy) shareOf(paths []path) map[mesh.Locality]float64 {
-	if l == nil || l.Shares == nil {
+	if l.Shares.Empty() {
 		return nil
 	}
 	totals := make(map[string]uint64)
@@ -271,7 +261,7 @@ func (l *localityPolicy) shareOf(paths []path) map[mesh.Locality]float64 {
 	for _, p := range paths {
 		at := p.endpoint.Locality
 		pattern := l.patternOf(at)
-		out[at] = float64(l.Shares[pattern]) / float64(totals[pattern])
+		out[at] = float64(valueOf(l.Shares, pattern)) / float64(totals[pattern])
 	}
 	return out
 }

@@ -15,7 +15,7 @@ import (
 // TestLocalityPolicy compares assignments as lines "priority region/zone/subzone weight:
 // addresses" for a client in r1/z1/s1.
 func TestLocalityPolicy(t *testing.T) {
-	client := place{locality: mesh.ParseLocality("r1/z1/s1"), labels: encodeFacts(map[string]string{
+	client := place{locality: mesh.ParseLocality("r1/z1/s1"), labels: sortedEntries(map[string]string{
 		"version": "v1", mesh.LabelNetwork: "n1", mesh.LabelRegion: "r1", mesh.LabelZone: "z1",
 	})}
 	ep := func(n byte, at string, change ...func(*snapshot.Endpoint)) snapshot.Endpoint {
@@ -128,7 +128,7 @@ func TestLocalityPolicy(t *testing.T) {
 // TestPolicyWithoutOwnLabels: a policy with values for all labels reads none of the client.
 func TestPolicyWithoutOwnLabels(t *testing.T) {
 	setting := &networkingv1alpha3.LocalityLoadBalancerSetting{FailoverPriority: []string{"version=v2"}}
-	if got := (place{}).policy(setting, true); len(got.Labels) != 1 || got.Labels[0] != (labelValue{"version", "v2"}) {
+	if got := (place{}).policy(setting, true); got.Labels != listOf([]entry[string, string]{{"version", "v2"}}) {
 		t.Errorf("got %+v", got)
 	}
 }

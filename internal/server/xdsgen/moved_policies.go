@@ -20,14 +20,14 @@ func MovedPolicies(from, to View) []*snapshot.AuthorizationPolicy {
 		return nil
 	}
 	now := make(map[policyName]string)
-	for a := range after.authorizations.all {
-		for p := range a.policies.all {
+	for a := range after.authorizations.All {
+		for p := range a.policies.All {
 			now[policyName{p.Namespace, p.Name}] = filtersOf(p)
 		}
 	}
 	var moved []*snapshot.AuthorizationPolicy
-	for a := range before.authorizations.all {
-		for p := range a.policies.all {
+	for a := range before.authorizations.All {
+		for p := range a.policies.All {
 			if filters, stays := now[policyName{p.Namespace, p.Name}]; stays && filters != filtersOf(p) {
 				moved = append(moved, p)
 			}

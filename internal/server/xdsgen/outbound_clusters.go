@@ -82,12 +82,12 @@ func (v clusterView) Unit(s *snapshot.Snapshot, k Key) Unit {
 type resolver struct {
 	families families
 	refresh  time.Duration
-	subsets  string // []endpointSubset, encoded
+	subsets  list[endpointSubset]
 }
 
 func (v clusterView) dns(s *snapshot.Snapshot, svc *snapshot.MeshService, rule *snapshot.HostRule) resolver {
 	if svc.Resolution.DNS() {
-		return resolver{v.families, s.Mesh.DNSRefresh, encodeSubsets(s.Mesh, svc, rule, v.place)}
+		return resolver{v.families, s.Mesh.DNSRefresh, endpointSubsets(s.Mesh, svc, rule, v.place)}
 	}
 	return resolver{}
 }
@@ -270,7 +270,7 @@ func (u clusterOf) resolve(c *clusterv3.Cluster) bool {
 	if u.service.Targets == nil {
 		return false
 	}
-	subsets := decodeSubsets(u.dns.subsets)
+	subsets := wholeAndSubsets(u.dns.subsets)
 	subset := &subsets[slices.IndexFunc(subsets, func(s endpointSubset) bool { return s.Name == u.subset.GetName() })]
 	list := subset.of(u.service.Targets.ByPort[u.port.Name], u.port.Number)
 	if len(list) == 0 {
@@ -292,7 +292,7 @@ func (u clusterOf) resolve(c *clusterv3.Cluster) bool {
 		c.DnsLookupFamily = clusterv3.Cluster_ALL
 	}
 	c.LoadAssignment = &endpointv3.ClusterLoadAssignment{
-		ClusterName: c.GetName(), Endpoints: assignments{service: u.service}.localities(list, false, subset.Ports[u.port.Number].Locality),
+		ClusterName: c.GetName(), Endpoints: assignments{service: u.service}.localities(list, false, valueOf(subset.Ports, u.port.Number).Locality),
 	}
 	return true
 }

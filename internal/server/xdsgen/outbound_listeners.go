@@ -28,7 +28,7 @@ type listenerView struct {
 	// allocated reports whether clients use the allocated addresses of services.
 	allocated bool
 	timeouts  timeoutRules
-	settings  snapshot.ListenerSettings
+	settings  listenerSettings
 	client    snapshot.RouteClient // of routes for TLS and TCP
 }
 
@@ -103,7 +103,7 @@ func (v listenerView) listeners(s *snapshot.Snapshot, services portServices) por
 	return portListeners{
 		services: services, cluster: v.cluster, families: v.families, allocated: v.allocated, unknown: unknownCluster(s.Mesh, v.scope),
 		settings: v.settings,
-		timeouts: v.timeouts.encode(s, services.all, number), reserved: reserved(s.Mesh, number), streams: listOf(v.streams(s, number)),
+		timeouts: v.timeouts.of(s, services.all, number), reserved: reserved(s.Mesh, number), streams: listOf(v.streams(s, number)),
 	}
 }
 
@@ -124,7 +124,7 @@ func (v listenerView) headless(s *snapshot.Snapshot, key string) Unit {
 	}
 	return headlessListeners{
 		service: svc, endpoints: s.Endpoints.Get(key), cluster: v.cluster, network: v.network,
-		settings: v.settings, timeouts: v.timeouts.encode(s, slices.Values([]*snapshot.MeshService{svc}), ports...),
+		settings: v.settings, timeouts: v.timeouts.of(s, slices.Values([]*snapshot.MeshService{svc}), ports...),
 		streams: listOf(streams), unknown: unknownCluster(s.Mesh, v.scope),
 	}
 }
@@ -135,7 +135,7 @@ type virtualOutbound struct {
 	port     uint32
 	unknown  string // cluster of unknown destinations
 	families families
-	settings snapshot.ListenerSettings
+	settings listenerSettings
 }
 
 func (u virtualOutbound) Type() string { return xdswire.ListenerType }
@@ -173,9 +173,9 @@ type portListeners struct {
 	families  families
 	allocated bool
 	unknown   string // cluster of unknown destinations
-	settings  snapshot.ListenerSettings
-	timeouts  string // portTimeouts, encoded
-	reserved  bool   // there is no listener at any address
+	settings  listenerSettings
+	timeouts  timeoutList
+	reserved  bool // there is no listener at any address
 	streams   list[stream]
 	// streamsOnly reports whether HTTP is handled as TCP.
 	streamsOnly bool
@@ -186,7 +186,7 @@ func (u portListeners) Type() string { return xdswire.ListenerType }
 func (u portListeners) options() httpOptions {
 	return httpOptions{
 		port: u.services.number, settings: u.settings,
-		timeouts: decodeTimeouts(u.timeouts), streams: streamsByHost(u.streams), unknown: u.unknown,
+		timeouts: timeoutsIn(u.timeouts), streams: streamsByHost(u.streams), unknown: u.unknown,
 	}
 }
 
@@ -234,8 +234,8 @@ type headlessListeners struct {
 	endpoints *snapshot.Endpoints
 	cluster   mesh.ClusterID
 	network   mesh.NetworkID
-	settings  snapshot.ListenerSettings
-	timeouts  string // portTimeouts, encoded
+	settings  listenerSettings
+	timeouts  timeoutList
 	streams   list[stream]
 	unknown   string // cluster of unknown destinations
 }
@@ -247,7 +247,7 @@ func (u headlessListeners) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, 
 		return nil, nil
 	}
 	g := generator{enc: enc}
-	o := httpOptions{settings: u.settings, timeouts: decodeTimeouts(u.timeouts), streams: streamsByHost(u.streams), unknown: u.unknown}
+	o := httpOptions{settings: u.settings, timeouts: timeoutsIn(u.timeouts), streams: streamsByHost(u.streams), unknown: u.unknown}
 	taken := make(map[string]struct{})
 	for i := range u.service.Ports {
 		port := &u.service.Ports[i]
@@ -339,7 +339,7 @@ type egressListener struct {
 	captured bool
 	families families
 	bind     string
-	settings snapshot.ListenerSettings
+	settings listenerSettings
 	reserved bool // the port is not usable at any address
 }
 

@@ -183,7 +183,7 @@ type patchedParts struct {
 // concernsHost reports whether some patch may concern a virtual host. An added one concerns
 // the domains of all.
 func (p *patcher) concernsHost(name string) bool {
-	for patch := range p.patches.all {
+	for patch := range p.patches.All {
 		if patch.Spec.GetApplyTo() != networkingv1alpha3.EnvoyFilter_ROUTE_CONFIGURATION {
 			vhost := hostOf(patch).GetName()
 			if vhost == "" || vhost == name || patch.Spec.GetApplyTo() == networkingv1alpha3.EnvoyFilter_VIRTUAL_HOST && isInsertion(patch.Spec.GetPatch().GetOperation()) {

@@ -60,7 +60,7 @@ func patchesType(p *snapshot.Patch, typ string, inbound bool) bool {
 
 func (v patchedView) Keys() Keys {
 	k := v.View.Keys()
-	if v.added != (list[*snapshot.Patch]{}) {
+	if !v.added.Empty() {
 		k.Listed = append(slices.Clip(k.Listed), Key{Kind: AddedKey})
 	}
 	return k
@@ -75,7 +75,7 @@ func (v patchedView) Unit(s *snapshot.Snapshot, k Key) Unit {
 		return nil
 	}
 	var patches []*snapshot.Patch
-	for p := range v.patches.all {
+	for p := range v.patches.All {
 		if concerns(p, inner) {
 			patches = append(patches, p)
 		}
@@ -145,7 +145,7 @@ func (u addedUnit) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, error) {
 	g := generator{enc: enc}
 	var faults PatchFaults
 	names := make(map[string]bool)
-	for p := range u.added.all {
+	for p := range u.added.All {
 		m, _ := p.Value.(interface {
 			proto.Message
 			GetName() string
@@ -208,9 +208,7 @@ func (u patchedUnit) routeServers() []gatewayRouteServer {
 	if !ok {
 		return nil
 	}
-	var f gatewayRouteFacts
-	decodeFacts(routes.facts, &f)
-	return f.Servers
+	return routes.facts.Servers.Slice()
 }
 
 // patchResource patches a resource, and returns nil if a patch removes it.

@@ -26,7 +26,7 @@ type patcher struct {
 // of iterates over the patches for a place with certain operations.
 func (p *patcher) of(at applyTo, is func(operation) bool) iter.Seq[*snapshot.Patch] {
 	return func(yield func(*snapshot.Patch) bool) {
-		for patch := range p.patches.all {
+		for patch := range p.patches.All {
 			if patch.Spec.GetApplyTo() == at && is(patch.Spec.GetPatch().GetOperation()) && !yield(patch) {
 				return
 			}

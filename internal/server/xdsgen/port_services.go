@@ -49,7 +49,7 @@ func (p portServices) all(yield func(*snapshot.MeshService) bool) {
 		}
 		return
 	}
-	p.few.all(yield)
+	p.few.All(yield)
 }
 
 // any reports whether is holds for the port of some service.

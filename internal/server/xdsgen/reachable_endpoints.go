@@ -114,8 +114,8 @@ func ReachOf(s *snapshot.Snapshot, n Node, svc *snapshot.MeshService) (ports []P
 		if port.Protocol == mesh.UDP {
 			continue
 		}
-		policy := decodeSubsets(u.subsets)[0].Ports[port.Number] // of the whole service
-		withTLS := endpointSubset{Ports: map[uint32]endpointPolicy{port.Number: {TLS: policy.TLS}}}
+		policy := valueOf(wholeAndSubsets(u.subsets)[0].Ports, port.Number) // of the whole service
+		withTLS := endpointSubset{Ports: onlyPort(port.Number, endpointPolicy{TLS: policy.TLS})}
 		list := u.endpointsOf(port)
 		reach := u.reach(withTLS.of(list, port.Number), false)
 		for i := range reach {
@@ -253,8 +253,8 @@ func (u assignments) wants(n mesh.NetworkID) bool {
 // network is usable. It returns neither if the proxy calls the endpoint directly.
 func (u assignments) via(e *snapshot.Endpoint) ([]snapshot.NetworkGateway, Obstacle) {
 	var all []snapshot.NetworkGateway
-	if u.network != e.Network && u.gateways != (list[snapshot.NetworkGateway]{}) {
-		all = snapshot.GatewaysFor(u.gateways.all, e.Network, e.Cluster)
+	if u.network != e.Network && !u.gateways.Empty() {
+		all = snapshot.GatewaysFor(u.gateways.All, e.Network, e.Cluster)
 	}
 	switch {
 	case len(all) == 0 && sameNetwork(u.network, e.Network):

@@ -49,7 +49,7 @@ func tokenRules(s *snapshot.Snapshot, namespace string, labels map[string]string
 }
 
 // tokenExtension returns the configuration of the filter that checks tokens.
-func tokenExtension(rules []tokenRule, isGateway bool) snapshot.Extension {
+func tokenExtension(rules []tokenRule, isGateway bool) extension {
 	config := &jwtauthnv3.JwtAuthentication{
 		Providers: make(map[string]*jwtauthnv3.JwtProvider, len(rules)), BypassCorsPreflight: true,
 	}
@@ -63,7 +63,7 @@ func tokenExtension(rules []tokenRule, isGateway bool) snapshot.Extension {
 		Match:           &routev3.RouteMatch{PathSpecifier: &routev3.RouteMatch_Prefix{Prefix: "/"}},
 		RequirementType: &jwtauthnv3.RequirementRule_Requires{Requires: tokenRequirement(names)},
 	}}
-	return snapshot.Extension{Name: filterJWT, Body: encodeSettings(&corev3.TypedExtensionConfig{Name: filterJWT, TypedConfig: mustAny(config)})}
+	return extension{filterJWT, encodeSettings(&corev3.TypedExtensionConfig{Name: filterJWT, TypedConfig: mustAny(config)})}
 }
 
 // provider returns where the tokens of a rule are, how they are checked, and what a valid one

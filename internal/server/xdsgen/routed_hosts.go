@@ -77,7 +77,7 @@ func (r routedHosts) unserved() []routedHost {
 // byHost returns the hosts by name.
 func byHost(list list[routedHost]) map[string]routedHost {
 	out := make(map[string]routedHost)
-	for h := range list.all {
+	for h := range list.All {
 		out[h.host] = h
 	}
 	return out

@@ -228,7 +228,7 @@ func (u portRoutes) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, error) 
 	if err := hosts.addPort(u.routeFacts, routed, u.services.all); err != nil {
 		return nil, err
 	}
-	unserved := slices.Collect(u.own.all)
+	unserved := slices.Collect(u.own.All)
 	if u.common == nil {
 		unserved = append(unserved, routed.unserved()...)
 	}
@@ -251,7 +251,7 @@ func (u detectedRoutes) Type() string { return xdswire.RouteType }
 func (u detectedRoutes) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, error) {
 	g := generator{enc: enc}
 	routed := make(map[uint32]routedHost)
-	for h := range u.routed.all {
+	for h := range u.routed.All {
 		routed[h.number] = h
 	}
 	for i := range u.service.Ports {
@@ -293,7 +293,7 @@ func (u egressRoutes) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, error
 		number uint32
 	}
 	routed := make(map[hostPort]routedHost)
-	for h := range u.routed.all {
+	for h := range u.routed.All {
 		routed[hostPort{h.host, h.number}] = h
 	}
 	for _, svc := range u.services.All() {
@@ -310,7 +310,7 @@ func (u egressRoutes) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, error
 			}
 		}
 	}
-	if err := hosts.addUnserved(u.routeFacts, slices.Collect(u.routed.all), names); err != nil {
+	if err := hosts.addUnserved(u.routeFacts, slices.Collect(u.routed.All), names); err != nil {
 		return nil, err
 	}
 	rc := baseRoutes(egressRoutesName(e))

@@ -41,7 +41,7 @@ func TestSplitHorizonKeepsShares(t *testing.T) {
 				Locality: mesh.Locality{Region: fmt.Sprint("r", r.IntN(2))}, Demoted: r.IntN(4) == 0,
 			}
 			list = append(list, e)
-			all := snapshot.GatewaysFor(u.gateways.all, e.Network, e.Cluster)
+			all := snapshot.GatewaysFor(u.gateways.All, e.Network, e.Cluster)
 			usable := slices.ContainsFunc(all, func(g snapshot.NetworkGateway) bool { return familyOf(g.Address)&u.families != 0 })
 			switch {
 			case e.Network == u.network, len(all) == 0 && (e.Network == "" || u.network == ""):
@@ -56,7 +56,7 @@ func TestSplitHorizonKeepsShares(t *testing.T) {
 			}
 			reached[e.Demoted]++
 		}
-		for _, group := range u.localities(list, false, nil) {
+		for _, group := range u.localities(list, false, localityPolicy{}) {
 			// Demoted endpoints have priority 0 if there are no others.
 			demoted := group.GetPriority() == 1 || reached[false] == 0
 			var sum uint64
@@ -138,7 +138,7 @@ func TestNetworkViewAndMTLSOnly(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			u := assignments{service: public, gateways: gateways, network: "n1", view: tc.view, families: v4}
 			n := 0
-			for _, g := range u.localities(list, tc.mtlsOnly, nil) {
+			for _, g := range u.localities(list, tc.mtlsOnly, localityPolicy{}) {
 				n += len(g.GetLbEndpoints())
 			}
 			if n != tc.want {
@@ -172,7 +172,7 @@ func TestNetworkWithoutGateways(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			u := assignments{service: public, gateways: tc.gateways, network: tc.proxy, families: v4}
 			list := []snapshot.Endpoint{{Address: netip.MustParseAddr("10.0.0.3"), Network: tc.endpoint, MTLS: true}}
-			if got := balance(u.localities(list, false, nil)); !slices.Equal(got, tc.want) {
+			if got := balance(u.localities(list, false, localityPolicy{})); !slices.Equal(got, tc.want) {
 				t.Errorf("the proxy is given %q, want %q", got, tc.want)
 			}
 			if reach := u.reach(list, false); (reach[0].Obstacle == ObstacleNoGateway) != (tc.want == nil) {
@@ -209,7 +209,7 @@ func TestServiceThatGatewaysDoNotPassOn(t *testing.T) {
 				}),
 			}
 			list := []snapshot.Endpoint{{Address: netip.MustParseAddr("10.0.0.3"), Network: "n2", Cluster: "c2", MTLS: true}}
-			got := balance(u.localities(list, false, nil))
+			got := balance(u.localities(list, false, localityPolicy{}))
 			if len(got) == 1 {
 				got[0] = strings.Replace(got[0], " 2", " 1", 1) // its share is the same
 			}
@@ -223,10 +223,10 @@ func TestServiceThatGatewaysDoNotPassOn(t *testing.T) {
 func TestGatewayOfAnotherFamily(t *testing.T) {
 	gateways := listOf([]snapshot.NetworkGateway{{Network: "n2", Address: netip.MustParseAddr("2001:db8::1"), Port: 15443}})
 	list := []snapshot.Endpoint{{Address: netip.MustParseAddr("10.0.0.3"), Network: "n2", MTLS: true}}
-	if got := (assignments{service: public, gateways: gateways, network: "n1", families: v4}).localities(list, false, nil); len(got) != 0 {
+	if got := (assignments{service: public, gateways: gateways, network: "n1", families: v4}).localities(list, false, localityPolicy{}); len(got) != 0 {
 		t.Errorf("an IPv4 proxy was given %v", got)
 	}
-	if got := (assignments{service: public, gateways: gateways, network: "n1", families: v4 | v6}).localities(list, false, nil); len(got) != 1 {
+	if got := (assignments{service: public, gateways: gateways, network: "n1", families: v4 | v6}).localities(list, false, localityPolicy{}); len(got) != 1 {
 		t.Errorf("a dual-stack proxy was given %v", got)
 	}
 }
@@ -277,7 +277,7 @@ func TestReachMatchesAssignments(t *testing.T) {
 		}
 		for _, mtlsOnly := range []bool{false, true} {
 			want := map[string]bool{}
-			for _, group := range u.localities(list, mtlsOnly, nil) {
+			for _, group := range u.localities(list, mtlsOnly, localityPolicy{}) {
 				for _, lb := range group.GetLbEndpoints() {
 					addr := lb.GetEndpoint().GetAddress().GetSocketAddress()
 					want[fmt.Sprint(addr.GetAddress(), ":", addr.GetPortValue())] = true

@@ -55,7 +55,7 @@ func (v listenerView) streamsOf(host string, list []*snapshot.VirtualService) []
 
 func streamsByHost(list list[stream]) map[string][]stream {
 	out := make(map[string][]stream)
-	for s := range list.all {
+	for s := range list.All {
 		out[s.host] = append(out[s.host], s)
 	}
 	return out
@@ -168,7 +168,7 @@ func (g *generator) streamChain(
 // routedChain returns the filter chain that passes connections at a port on to destinations
 // of a VirtualService.
 func (g *generator) routedChain(
-	v *snapshot.VirtualService, to []*networkingv1alpha3.RouteDestination, port uint32, s snapshot.ListenerSettings, timeouts tcpTimeouts,
+	v *snapshot.VirtualService, to []*networkingv1alpha3.RouteDestination, port uint32, s listenerSettings, timeouts tcpTimeouts,
 ) *listenerv3.FilterChain {
 	p := &tcpv3.TcpProxy{AccessLog: g.accessLogs(s), StatPrefix: v.Name + "." + v.Namespace}
 	if len(to) == 1 {

@@ -1,7 +1,10 @@
 package xdsgen
 
 import (
+	"cmp"
 	"iter"
+	"maps"
+	"slices"
 	"time"
 
 	tcpv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/tcp_proxy/v3"
@@ -35,17 +38,14 @@ func (r timeoutRules) reads() snapshot.Kinds {
 
 // tcpTimeouts ends connections to a port of a service.
 type tcpTimeouts struct {
-	Idle *time.Duration `json:",omitempty"` // 0 means no limit, nil Envoy's default
-	Max  time.Duration  `json:",omitempty"`
+	Idle    time.Duration // 0 means no limit
+	HasIdle bool          // otherwise Envoy's default applies
+	Max     time.Duration
 }
 
 func timeoutsOf(tcp *networkingv1alpha3.ConnectionPoolSettings_TCPSettings) tcpTimeouts {
-	t := tcpTimeouts{Max: tcp.GetMaxConnectionDuration().AsDuration()}
-	if d := tcp.GetIdleTimeout(); d != nil {
-		idle := d.AsDuration()
-		t.Idle = &idle
-	}
-	return t
+	idle := tcp.GetIdleTimeout()
+	return tcpTimeouts{Idle: idle.AsDuration(), HasIdle: idle != nil, Max: tcp.GetMaxConnectionDuration().AsDuration()}
 }
 
 func setsTimeouts(tcp *networkingv1alpha3.ConnectionPoolSettings_TCPSettings) bool {
@@ -53,45 +53,59 @@ func setsTimeouts(tcp *networkingv1alpha3.ConnectionPoolSettings_TCPSettings) bo
 }
 
 func (t tcpTimeouts) set(p *tcpv3.TcpProxy) {
-	if t.Idle != nil {
-		p.IdleTimeout = durationpb.New(*t.Idle)
+	if t.HasIdle {
+		p.IdleTimeout = durationpb.New(t.Idle)
 	}
 	if t.Max > 0 {
 		p.MaxDownstreamConnectionDuration = durationpb.New(t.Max)
 	}
 }
 
-// portTimeouts holds the timeouts of services by key and port. Most have none.
-type portTimeouts map[string]map[uint32]tcpTimeouts
+// portTimeouts holds the timeouts of services. Most have none.
+type portTimeouts map[servicePort]tcpTimeouts
+
+// servicePort is a port of the service with a key.
+type servicePort struct {
+	service string
+	number  uint32
+}
+
+func (p servicePort) compare(other servicePort) int {
+	return cmp.Or(cmp.Compare(p.service, other.service), cmp.Compare(p.number, other.number))
+}
 
 func (p portTimeouts) of(svc *snapshot.MeshService, number uint32) tcpTimeouts {
-	return p[svc.Key][number]
+	return p[servicePort{svc.Key, number}]
 }
 
 // add adds the timeouts of a port of the service with a key, if it has any.
 func (p portTimeouts) add(s *snapshot.Snapshot, r timeoutRules, key string, number uint32) {
 	tcp := s.Rules.Get(key).For(r.client).PolicyOver(s.Mesh.DefaultPolicy, number, nil).GetConnectionPool().GetTcp()
-	if !setsTimeouts(tcp) {
-		return
+	if setsTimeouts(tcp) {
+		p[servicePort{key, number}] = timeoutsOf(tcp)
 	}
-	if p[key] == nil {
-		p[key] = make(map[uint32]tcpTimeouts)
-	}
-	p[key][number] = timeoutsOf(tcp)
 }
 
-// encoded returns the timeouts in a comparable form.
-func (p portTimeouts) encoded() string {
-	if len(p) == 0 {
-		return ""
-	}
-	return encodeFacts(p)
+// timeoutList holds portTimeouts in a comparable form.
+type timeoutList = list[portTimeout]
+
+type portTimeout struct {
+	port     servicePort
+	timeouts tcpTimeouts
 }
 
-// encode returns the timeouts of ports that have not HTTP, in a comparable form.
-func (r timeoutRules) encode(s *snapshot.Snapshot, services iter.Seq[*snapshot.MeshService], numbers ...uint32) string {
+func (p portTimeouts) list() timeoutList {
+	out := make([]portTimeout, 0, len(p))
+	for _, port := range slices.SortedFunc(maps.Keys(p), servicePort.compare) {
+		out = append(out, portTimeout{port, p[port]})
+	}
+	return listOf(out)
+}
+
+// of returns the timeouts of ports that have not HTTP.
+func (r timeoutRules) of(s *snapshot.Snapshot, services iter.Seq[*snapshot.MeshService], numbers ...uint32) (none timeoutList) {
 	if !r.used {
-		return ""
+		return none
 	}
 	out := make(portTimeouts)
 	for svc := range services {
@@ -104,12 +118,14 @@ func (r timeoutRules) encode(s *snapshot.Snapshot, services iter.Seq[*snapshot.M
 			}
 		}
 	}
-	return out.encoded()
+	return out.list()
 }
 
-func decodeTimeouts(encoded string) (out portTimeouts) {
-	if encoded != "" {
-		decodeFacts(encoded, &out)
+// timeoutsIn returns the timeouts of a list.
+func timeoutsIn(timeouts timeoutList) portTimeouts {
+	out := make(portTimeouts)
+	for t := range timeouts.All {
+		out[t.port] = t.timeouts
 	}
 	return out
 }

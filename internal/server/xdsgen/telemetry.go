@@ -12,10 +12,18 @@ import (
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 )
 
-// listenerSettings returns the settings of a workload's outbound listeners, which listeners
+// listenerSettings holds the settings of the listeners of a workload in one direction.
+type listenerSettings struct {
+	snapshot.ListenerSettings
+	accessLogs    list[snapshot.AccessLog]
+	plugins       list[pluginFilter]        // of WasmPlugins, and the filter that checks tokens
+	authorization list[authorizationFilter] // of AuthorizationPolicies
+}
+
+// listenerSettingsOf returns the settings of a workload's outbound listeners, which listeners
 // of gateways have, too, and of its inbound listeners. The scope has the services that the
 // proxy sees.
-func listenerSettings(s *snapshot.Snapshot, n Node, labels map[string]string, sc scope) (client, server snapshot.ListenerSettings) {
+func listenerSettingsOf(s *snapshot.Snapshot, n Node, labels map[string]string, sc scope) (client, server listenerSettings) {
 	chosen := chooseTelemetries(s, n.Namespace, labels)
 	var logging [][]*telemetryv1alpha1.AccessLogging
 	var tracing []*telemetryv1alpha1.Tracing
@@ -25,8 +33,8 @@ func listenerSettings(s *snapshot.Snapshot, n Node, labels map[string]string, sc
 		}
 		tracing = append(tracing, t.Spec.GetTracing()...)
 	}
-	of := func(mode telemetryv1alpha1.WorkloadMode) snapshot.ListenerSettings {
-		out := withAccessLogs(s.Mesh.Listeners, collected(s, sc, accessLogsOf(s.Mesh, logging, mode)))
+	of := func(mode telemetryv1alpha1.WorkloadMode) listenerSettings {
+		out := listenerSettings{ListenerSettings: s.Mesh.Listeners, accessLogs: listOf(collected(s, sc, accessLogsOf(s.Mesh, logging, mode)))}
 		out.Tracing = tracingOf(s, n, labels, sc, tracing, mode)
 		return out
 	}
@@ -35,8 +43,8 @@ func listenerSettings(s *snapshot.Snapshot, n Node, labels map[string]string, sc
 	plugins := choosePlugins(s, n.Namespace, labels)
 	checksTokens := len(tokenRules(s, n.Namespace, labels)) > 0
 	isGateway := n.ID.Type == mesh.Router
-	client.Plugins = pluginFilters(plugins, typev1beta1.WorkloadMode_CLIENT, checksTokens && isGateway)
-	server.Plugins = pluginFilters(plugins, typev1beta1.WorkloadMode_SERVER, checksTokens)
+	client.plugins = pluginFilters(plugins, typev1beta1.WorkloadMode_CLIENT, checksTokens && isGateway)
+	server.plugins = pluginFilters(plugins, typev1beta1.WorkloadMode_SERVER, checksTokens)
 	return client, server
 }
 

@@ -58,7 +58,7 @@ func tracingOf(s *snapshot.Snapshot, n Node, labels map[string]string, sc scope,
 			out.NoPropagation = v.GetValue()
 		}
 		if len(e.GetCustomTags()) > 0 {
-			out.Tags = encodeFacts(tagsOf(e.GetCustomTags()))
+			out.Tags = listOf(tagsOf(e.GetCustomTags()))
 		}
 	}
 	collector := s.Mesh.Tracers[strings.ToLower(provider)]
@@ -103,11 +103,8 @@ func canonicalName(n Node, labels map[string]string) string {
 }
 
 // withIstioTags adds tags with the workload.
-func withIstioTags(tags string, n Node, labels map[string]string) string {
-	var list []snapshot.TraceTag
-	if tags != "" {
-		decodeFacts(tags, &list)
-	}
+func withIstioTags(tags list[snapshot.TraceTag], n Node, labels map[string]string) list[snapshot.TraceTag] {
+	out := tags.Slice()
 	for name, value := range map[string]string{
 		"istio.canonical_service":  canonicalName(n, labels),
 		"istio.canonical_revision": cmp.Or(labels[mesh.LabelCanonicalRevision], labels["app.kubernetes.io/version"], labels["version"], "latest"),
@@ -115,10 +112,10 @@ func withIstioTags(tags string, n Node, labels map[string]string) string {
 		"istio.mesh_id":            cmp.Or(n.MeshID, "unknown"),
 		"istio.namespace":          n.Namespace,
 	} {
-		list = append(list, snapshot.TraceTag{Name: name, Literal: value})
+		out = append(out, snapshot.TraceTag{Name: name, Literal: value})
 	}
-	slices.SortStableFunc(list, func(a, b snapshot.TraceTag) int { return strings.Compare(a.Name, b.Name) })
-	return encodeFacts(list)
+	slices.SortStableFunc(out, func(a, b snapshot.TraceTag) int { return strings.Compare(a.Name, b.Name) })
+	return listOf(out)
 }
 
 func providerOf(c snapshot.Collector) *meshv1alpha1.MeshConfig_ExtensionProvider {
@@ -144,12 +141,8 @@ func (g *generator) tracing(t snapshot.Tracing) *hcmv3.HttpConnectionManager_Tra
 	if t.MaxPathTag != 0 {
 		out.MaxPathTagLength = wrapperspb.UInt32(t.MaxPathTag)
 	}
-	if t.Tags != "" {
-		var tags []snapshot.TraceTag
-		decodeFacts(t.Tags, &tags)
-		for i := range tags {
-			out.CustomTags = append(out.CustomTags, customTag(&tags[i]))
-		}
+	for tag := range t.Tags.All {
+		out.CustomTags = append(out.CustomTags, customTag(&tag))
 	}
 	if t.Cluster != "" {
 		out.Provider = g.traceProvider(t)

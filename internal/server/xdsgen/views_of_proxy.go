@@ -2,8 +2,8 @@ package xdsgen
 
 import (
 	"cmp"
-	"encoding/json"
 	"strings"
+	"unique"
 
 	endpointv3 "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
@@ -42,11 +42,11 @@ func Assign(s *snapshot.Snapshot, n Node) Assignment {
 	httpClient, streamClient := routeClients(s, n.Namespace, labels)
 	authorizations := chooseAuthorizations(s, n, labels, sc)
 	filters := chooseFilters(s, n, labels, authorizations)
-	client, server := listenerSettings(s, n, labels, sc)
-	server.Authorization = authorizationFilters(authorizations)
+	client, server := listenerSettingsOf(s, n, labels, sc)
+	server.authorization = authorizationFilters(authorizations)
 	own := inbound(s, n, pod, labels, sc)
 	filters.leaveOut(own.names())
-	facts := encodeFacts(own)
+	facts := unique.Make(own)
 	return filters.apply(Assignment{
 		xdswire.ClusterType:   clusterView{scope: clusters, client: eds.client, families: resolvedFamilies(s, n), place: resolverPlace(s, eds)}.views(s, inboundView{typ: xdswire.ClusterType, facts: facts}),
 		xdswire.EndpointType:  eds.views(s, nodeOf(pod)),
@@ -102,11 +102,11 @@ func assignRouter(s *snapshot.Snapshot, n Node, pod *snapshot.Pod, labels map[st
 	if s.Private {
 		sc.namespace = n.Namespace
 	}
-	facts := gatewayFactsOf(s, n, pod, labels)
+	facts, routeFacts := gatewayFactsOf(s, n, pod, labels)
 	authorizations := chooseAuthorizations(s, n, labels, sc)
 	filters := chooseFilters(s, n, labels, authorizations)
-	settings, _ := listenerSettings(s, n, labels, sc)
-	settings.Authorization = authorizationFilters(authorizations)
+	settings, _ := listenerSettingsOf(s, n, labels, sc)
+	settings.authorization = authorizationFilters(authorizations)
 	listeners := gatewayView{
 		scope: sc, client: eds.client, namespace: n.Namespace, facts: facts, settings: settings,
 		limits: tlsLimits{s.Mesh.MeshTLS, s.Mesh.TLSDefaults}, topology: s.Mesh.Topology,
@@ -115,10 +115,9 @@ func assignRouter(s *snapshot.Snapshot, n Node, pod *snapshot.Pod, labels map[st
 	if n.Topology != nil {
 		listeners.topology = *n.Topology
 	}
-	listeners.facts.routes = list[string]{}
 	var routes Views
-	if facts.routes != (list[string]{}) {
-		v := gatewayRouteView{facts: facts.routes, namespace: n.Namespace}
+	if !routeFacts.Empty() {
+		v := gatewayRouteView{facts: routeFacts, namespace: n.Namespace}
 		if s.RouteClients != nil {
 			v.client = snapshot.RouteClientOf(n.Namespace, labels, false, s.RouteClients.Gateways)
 		}
@@ -211,23 +210,6 @@ func joinNetworks(list []mesh.NetworkID) string {
 		parts[i] = string(n)
 	}
 	return strings.Join(parts, ",")
-}
-
-// encodeFacts makes facts comparable by content, as keys of views must be. It gets only
-// types that always encode, made of strings, numbers, lists and maps.
-func encodeFacts(facts any) string {
-	b, err := json.Marshal(facts)
-	if err != nil {
-		panic("xdsgen: facts of type that does not encode: " + err.Error())
-	}
-	return string(b)
-}
-
-// decodeFacts decodes the result of encodeFacts.
-func decodeFacts(facts string, into any) {
-	if err := json.Unmarshal([]byte(facts), into); err != nil {
-		panic("xdsgen: facts that do not decode: " + err.Error())
-	}
 }
 
 // trustDomains returns the trust domains that the mesh accepts, its own first.

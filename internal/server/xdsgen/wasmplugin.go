@@ -2,6 +2,7 @@ package xdsgen
 
 import (
 	"cmp"
+	"encoding/json"
 	"slices"
 	"strings"
 
@@ -58,13 +59,13 @@ type pluginFilter struct {
 	Name    string // filterJWT, or of a plugin
 	Network bool   // not HTTP
 	Phase   extensionsv1alpha1.PluginPhase
-	Open    bool     // requests pass if the configuration is invalid
-	Ports   []uint32 `json:",omitempty"` // empty means all
+	Open    bool         // requests pass if the configuration is invalid
+	Ports   list[uint32] // empty means all
 }
 
 // pluginFilters returns the filters of plugins in listeners of a mode, and the one that checks
-// tokens, encoded. It returns "" if there are none.
-func pluginFilters(plugins []*snapshot.WasmPlugin, mode typev1beta1.WorkloadMode, checksTokens bool) string {
+// tokens.
+func pluginFilters(plugins []*snapshot.WasmPlugin, mode typev1beta1.WorkloadMode, checksTokens bool) list[pluginFilter] {
 	var out []pluginFilter
 	tokens := func() {
 		if checksTokens {
@@ -77,16 +78,13 @@ func pluginFilters(plugins []*snapshot.WasmPlugin, mode typev1beta1.WorkloadMode
 		}
 		if ports, ok := pluginPorts(p.Spec, mode); ok {
 			out = append(out, pluginFilter{
-				Name: pluginName(p), Network: isNetwork(p.Spec), Phase: phaseOf(p.Spec), Ports: ports,
+				Name: pluginName(p), Network: isNetwork(p.Spec), Phase: phaseOf(p.Spec), Ports: listOf(ports),
 				Open: p.Spec.GetFailStrategy() == extensionsv1alpha1.FailStrategy_FAIL_OPEN,
 			})
 		}
 	}
 	tokens()
-	if len(out) == 0 {
-		return ""
-	}
-	return encodeFacts(out)
+	return listOf(out)
 }
 
 // pluginPorts returns the ports to which a plugin applies in listeners of a mode; none means
@@ -120,10 +118,10 @@ func pluginName(p *snapshot.WasmPlugin) string {
 }
 
 // pluginExtensions returns the configuration of the filters of a workload's plugins.
-func pluginExtensions(s *snapshot.Snapshot, namespace string, labels map[string]string) []snapshot.Extension {
-	var out []snapshot.Extension
+func pluginExtensions(s *snapshot.Snapshot, namespace string, labels map[string]string) []extension {
+	var out []extension
 	for _, p := range choosePlugins(s, namespace, labels) {
-		out = append(out, snapshot.Extension{Name: pluginName(p), Body: encodeSettings(pluginExtension(p))})
+		out = append(out, extension{pluginName(p), encodeSettings(pluginExtension(p))})
 	}
 	return out
 }
@@ -167,8 +165,12 @@ func pluginConfig(p *snapshot.WasmPlugin, file string) *wasmv3.PluginConfig {
 		FailurePolicy: failurePolicy(p.Spec.GetFailStrategy()),
 	}
 	if p.Spec.GetPluginConfig() != nil {
-		// Unlike protojson, encodeFacts has the same output for the same value.
-		out.Configuration = mustAny(wrapperspb.String(encodeFacts(p.Spec.GetPluginConfig().AsMap())))
+		// Unlike protojson, encoding/json has the same output for the same value.
+		text, err := json.Marshal(p.Spec.GetPluginConfig().AsMap())
+		if err != nil {
+			panic("xdsgen: a JSON object that does not encode: " + err.Error())
+		}
+		out.Configuration = mustAny(wrapperspb.String(string(text)))
 	}
 	return out
 }
@@ -218,21 +220,16 @@ func (p *pluginFilter) discovery(g *generator) *corev3.ExtensionConfigSource {
 
 // eachPlugin calls yield for each plugin of a type at a port: for those that come before
 // AuthorizationPolicies, or for those behind them.
-func eachPlugin(s snapshot.ListenerSettings, port uint32, network, behind bool, yield func(*pluginFilter)) {
-	if s.Plugins == "" {
-		return
-	}
-	var list []pluginFilter
-	decodeFacts(s.Plugins, &list)
-	for i := range list {
-		if p := &list[i]; p.Network == network && p.Phase > extensionsv1alpha1.PluginPhase_AUTHZ == behind && (len(p.Ports) == 0 || slices.Contains(p.Ports, port)) {
-			yield(p)
+func eachPlugin(s listenerSettings, port uint32, network, behind bool, yield func(*pluginFilter)) {
+	for p := range s.plugins.All {
+		if p.Network == network && p.Phase > extensionsv1alpha1.PluginPhase_AUTHZ == behind && (p.Ports.Empty() || slices.Contains(p.Ports.Slice(), port)) {
+			yield(&p)
 		}
 	}
 }
 
 // httpPlugins returns the HTTP filters of plugins at a port.
-func (g *generator) httpPlugins(s snapshot.ListenerSettings, port uint32, behind bool) []*hcmv3.HttpFilter {
+func (g *generator) httpPlugins(s listenerSettings, port uint32, behind bool) []*hcmv3.HttpFilter {
 	var out []*hcmv3.HttpFilter
 	eachPlugin(s, port, false, behind, func(p *pluginFilter) {
 		out = append(out, &hcmv3.HttpFilter{Name: p.Name, ConfigType: &hcmv3.HttpFilter_ConfigDiscovery{ConfigDiscovery: p.discovery(g)}})
@@ -241,7 +238,7 @@ func (g *generator) httpPlugins(s snapshot.ListenerSettings, port uint32, behind
 }
 
 // networkPlugins returns the network filters of plugins at a port.
-func (g *generator) networkPlugins(s snapshot.ListenerSettings, port uint32, behind bool) []*listenerv3.Filter {
+func (g *generator) networkPlugins(s listenerSettings, port uint32, behind bool) []*listenerv3.Filter {
 	var out []*listenerv3.Filter
 	eachPlugin(s, port, true, behind, func(p *pluginFilter) {
 		out = append(out, &listenerv3.Filter{Name: p.Name, ConfigType: &listenerv3.Filter_ConfigDiscovery{ConfigDiscovery: p.discovery(g)}})
@@ -250,7 +247,7 @@ func (g *generator) networkPlugins(s snapshot.ListenerSettings, port uint32, beh
 }
 
 // clientListener adds an outbound listener, or one of a gateway, for connections to a port.
-func (g *generator) clientListener(l *listenerv3.Listener, s snapshot.ListenerSettings, port uint32) {
+func (g *generator) clientListener(l *listenerv3.Listener, s listenerSettings, port uint32) {
 	g.addNetworkFilters(s, port, l.GetFilterChains()...)
 	if rest := l.GetDefaultFilterChain(); rest != nil {
 		g.addNetworkFilters(s, port, rest)

@@ -18,14 +18,14 @@ import (
 // An endpoint that the proxy calls directly keeps its address. An endpoint in another
 // network gives its weight, in equal parts, to the gateways that lead to it. All weights
 // are multiplied by a common factor so that the parts are whole numbers and each endpoint
-// keeps its share of the load. The policy, which may be nil, sets the priorities and the
+// keeps its share of the load. The policy sets the priorities and the
 // shares of localities.
 //
 // Envoy keeps only the first of two hosts with one address. So in each priority a gateway
 // occurs once, in the first locality (by name) of the endpoints behind it, with the weight
 // of all of them. A gateway of two priorities has only the load of the first. With
 // mtlsOnly, endpoints that cannot be called by server name are left out.
-func (u assignments) localities(list []snapshot.Endpoint, mtlsOnly bool, policy *localityPolicy) []*endpointv3.LocalityLbEndpoints {
+func (u assignments) localities(list []snapshot.Endpoint, mtlsOnly bool, policy localityPolicy) []*endpointv3.LocalityLbEndpoints {
 	paths := withoutDrained(u.paths(list, mtlsOnly))
 	paths = slices.DeleteFunc(paths, func(p path) bool { return policy.excludes(p.endpoint.Locality) })
 	factor, shares := divisible(paths), policy.shareOf(paths)
