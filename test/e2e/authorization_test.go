@@ -15,6 +15,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -64,6 +65,7 @@ var meshDomains = []string{"cluster.local", "old.example.com"}
 // protected is a workload behind a real Envoy.
 type protected struct {
 	mesh    string
+	link    *link                  // to the control plane
 	callers map[string]*tls.Config // by principal; nil for plaintext
 	signer  signer
 	round   int
@@ -105,9 +107,55 @@ func startProtected(t *testing.T) *protected {
 		}
 		p.callers[id] = &tls.Config{Certificates: []tls.Certificate{cert}, InsecureSkipVerify: true, NextProtos: []string{"istio"}}
 	}
+	const linked = "127.3.0.2:15013"
+	p.link = startLink(t, linked, secure)
 	proxy := proxy{"helloworld-v1", "sidecar", "sample", "helloworld", "127.3.0.1", map[string]string{"app": "helloworld"}}
-	t.Cleanup(proxy.start(t, dir, secure, "ISTIO_META_INTERCEPTION_MODE=NONE"))
+	t.Cleanup(proxy.start(t, dir, linked, "ISTIO_META_INTERCEPTION_MODE=NONE"))
 	return p
+}
+
+// link passes connections on to an address.
+type link struct {
+	mu    sync.Mutex
+	conns []net.Conn
+}
+
+func startLink(t *testing.T, addr, to string) *link {
+	t.Helper()
+	listener, err := net.Listen("tcp", addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := new(link)
+	var all sync.WaitGroup
+	t.Cleanup(func() {
+		_ = listener.Close()
+		l.cut()
+		all.Wait()
+	})
+	all.Go(func() {
+		for {
+			conn, err := listener.Accept()
+			if err != nil {
+				return // closed
+			}
+			l.mu.Lock()
+			l.conns = append(l.conns, conn)
+			l.mu.Unlock()
+			all.Go(func() { splice(t, conn, to) })
+		}
+	})
+	return l
+}
+
+// cut closes all connections. Clients may connect again.
+func (l *link) cut() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, conn := range l.conns {
+		_ = conn.Close()
+	}
+	l.conns = nil
 }
 
 // apply replaces the policies, and waits until Envoy has them.

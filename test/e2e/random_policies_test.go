@@ -12,6 +12,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"google.golang.org/protobuf/encoding/protojson"
 	securityv1beta1 "istio.io/api/security/v1beta1"
@@ -20,6 +21,9 @@ import (
 )
 
 var policyChanges = flag.Int("policy-changes", 200, "how many changes TestRandomPolicyChanges makes")
+
+// lostEach is the number of changes of which the proxy loses its connection during one.
+const lostEach = 20
 
 // protectedValues are values that the requests of the matrix have.
 var protectedValues = policymodel.Values{
@@ -150,7 +154,8 @@ func inForceOnce(t *testing.T, policies map[string]string) error {
 }
 
 // TestRandomPolicyChanges changes policies while requests are served. Each request is answered as
-// the policies before or after a change want that happens meanwhile.
+// the policies before or after a change want that happens meanwhile. During some changes, the proxy
+// loses its connection to the control plane.
 func TestRandomPolicyChanges(t *testing.T) {
 	p := startProtected(t)
 	token := protectedToken(t, p)
@@ -201,7 +206,9 @@ func TestRandomPolicyChanges(t *testing.T) {
 		})
 	}
 	specs := map[string]string{}
+	began, made := time.Now(), 0
 	for i := 1; i <= *policyChanges && !t.Failed(); i++ {
+		made = i
 		name := fmt.Sprint("p", r.IntN(4))
 		if _, exists := specs[name]; exists && r.IntN(5) == 0 {
 			delete(specs, name)
@@ -210,10 +217,14 @@ func TestRandomPolicyChanges(t *testing.T) {
 		}
 		states[i] = parsePolicies(t, slices.Collect(maps.Values(specs)))
 		written.Store(int64(i))
+		if i%lostEach == 0 {
+			p.link.cut()
+		}
 		p.applyNamed(t, specs)
 		eventually(t, "no old version of a policy is in force", func() error { return inForceOnce(t, specs) })
 		taken.Store(int64(i - 1)) // workers of Envoy may be behind
 	}
+	t.Logf("%d changes in %s; %d requests were permitted, %d refused", made, time.Since(began).Round(time.Second), permitted.Load(), refused.Load())
 	if least := int64(*policyChanges) / 2; permitted.Load() < least || refused.Load() < least {
 		t.Errorf("%d requests are permitted, %d refused", permitted.Load(), refused.Load())
 	}

@@ -60,10 +60,12 @@ func (b *benchmark) all(ctx context.Context) error {
 		return b.kube(ctx)
 	case "policies":
 		return b.policies(ctx)
+	case "authorization":
+		return b.authorization(ctx)
 	case "scale":
 		return b.scale(ctx, part)
 	default:
-		return fmt.Errorf("-only %q: want certificates, kube, policies or scale", b.only)
+		return fmt.Errorf("-only %q: want certificates, kube, policies, authorization or scale", b.only)
 	}
 	for _, k := range kinds {
 		if !slices.Contains(strings.Split(b.kinds, ","), k.String()) {
@@ -92,6 +94,9 @@ func (b *benchmark) all(ctx context.Context) error {
 		}
 		if err := b.policies(ctx); err != nil {
 			return fmt.Errorf("policies: %w", err)
+		}
+		if err := b.authorization(ctx); err != nil {
+			return fmt.Errorf("authorization: %w", err)
 		}
 		if err := b.scale(ctx, ""); err != nil {
 			return err
@@ -318,7 +323,7 @@ func (b *benchmark) changesSeen(
 			return nil, err
 		}
 		at, err := f.each(ctx, func(proxy int) bool { return sees(proxy, service) }, func(e event) bool {
-			return e.typ == typ && e.has(b.mesh.resource(typ, service))
+			return e.typ == typ && (typ == xdswire.ExtensionType || e.has(b.mesh.resource(typ, service)))
 		})
 		if err != nil {
 			return nil, err

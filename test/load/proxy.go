@@ -27,6 +27,7 @@ type fleet struct {
 	kind
 	addr        string
 	namespace   func(proxy int) string
+	extensions  bool          // also subscribe to the extensions of listeners, in delta
 	first       int           // number of the first proxy
 	stopReading chan struct{} // if set, its closing makes the proxies stop reading
 	creds       func(namespace string) credentials.TransportCredentials
@@ -267,7 +268,7 @@ func (p *proxy) stream(ctx context.Context) error {
 			p.keep[r.typ] = bytes.Clone(frame)
 		}
 		answered[r.typ] = true
-		p.events <- event{p.number - p.first, r.typ, r.batch, len(answered) == len(xdsTypes), now}
+		p.events <- event{p.number - p.first, r.typ, r.batch, len(answered) == len(asked) && len(asked) >= len(xdsTypes), now}
 	}
 }
 
@@ -306,6 +307,11 @@ func (p *proxy) take(stream xdsStream, r response, asked map[string][]byte) erro
 		}
 		return subscribe(xdswire.ListenerType, nil)
 	case xdswire.ListenerType:
+		if p.extensions {
+			if err := subscribe(xdswire.ExtensionType, r.extensions); err != nil {
+				return err
+			}
+		}
 		return subscribe(xdswire.RouteType, p.follow(r))
 	}
 	return nil

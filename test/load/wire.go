@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"hash/maphash"
 	"io"
 	"strings"
@@ -25,6 +26,13 @@ type batch struct {
 	// held holds the resources with their versions as field 5 of a delta request, for a
 	// proxy that reconnects.
 	held []byte
+	// extensions holds the encoded names of the extensions to which listeners refer, like ask.
+	extensions []byte
+}
+
+// policyExtensions are the extensions that a proxy subscribes to if its listeners name them.
+var policyExtensions = []string{
+	"envoy.filters.http.rbac.allow", "envoy.filters.http.rbac.deny", "envoy.filters.network.rbac.allow", "envoy.filters.network.rbac.deny",
 }
 
 // batches finds the batch of resources by their bytes.
@@ -102,6 +110,13 @@ func newBatch(typ string, frame []byte, sotw bool) *batch {
 		}
 		return nil
 	})
+	if typ == xdswire.ListenerType {
+		for _, name := range policyExtensions {
+			if bytes.Contains(frame, []byte(name)) {
+				b.extensions = appendField(b.extensions, 3, name)
+			}
+		}
+	}
 	return b
 }
 

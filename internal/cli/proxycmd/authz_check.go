@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/meshctl/meshctl/internal/cli"
 	"github.com/meshctl/meshctl/internal/output"
@@ -20,6 +21,7 @@ import (
 
 type authzCheckOptions struct {
 	pcOptions
+	files    []string // all values of --file
 	request  requestFlags
 	workload policyWorkload
 	verbose  bool
@@ -36,8 +38,8 @@ the rule that decide or, if no rule allows the request, the rule that comes near
 Nothing is sent to the workload.
 
 PROXY is a pod, as in meshctl proxy-config. Without it, the source is a running Envoy
-(--admin), a saved dump (--file), or policies: a file or directory of YAML (--file). From
-policies the command computes what serve would send to a workload, which --proxy names
+(--admin), a saved dump (--file), or policies: files and directories of YAML (--file, which
+may be repeated). From policies the command computes what serve would send to a workload, which --proxy names
 in the same YAML, or which --namespace and --labels describe.
 
 The request has the client's identity (--from), plaintext without it, and is GET /
@@ -56,7 +58,9 @@ request is allowed, and 3 if it is denied or undecided.`,
 	}
 	fs := cmd.Flags()
 	o.bind(fs)
-	fs.Lookup("file").Usage = "`Path` of a saved dump, or of policies in YAML; - for standard input"
+	file := fs.Lookup("file")
+	file.Usage = "`Path` of a saved dump, or of policies in YAML, which may be repeated; - for standard input"
+	file.Value = &paths{Value: file.Value, all: &o.files}
 	o.pod.bind(env, cmd)
 	o.request.bind(fs)
 	o.workload.bind(fs)
@@ -66,6 +70,20 @@ request is allowed, and 3 if it is denied or undecided.`,
 	cmd.Args = o.args(cmd.Args)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context(), env) }
 	return cmd
+}
+
+// paths is a flag that may be repeated. Its underlying flag has the first value.
+type paths struct {
+	pflag.Value
+	all *[]string
+}
+
+func (p *paths) Set(path string) error {
+	*p.all = append(*p.all, path)
+	if len(*p.all) > 1 {
+		return nil
+	}
+	return p.Value.Set(path)
 }
 
 // args accepts --namespace without a pod: it is also the namespace of a workload in YAML.
@@ -123,13 +141,13 @@ func (o *authzCheckOptions) config(ctx context.Context, env *cli.Env) (*access.C
 		return nil, cli.Usagef("%w", err)
 	}
 	if o.source.File != "" {
-		input, isYAML, err := isPolicies(env, o.source.File)
+		input, isYAML, err := arePolicies(env, o.files)
 		if err != nil {
 			return nil, err
 		}
 		if isYAML {
 			o.workload.namespace = o.pod.namespace
-			return o.workload.config(ctx, input, o.source.File, &o.request)
+			return o.workload.config(ctx, input, o.files, &o.request)
 		}
 		o.source.Stdin = input.Stdin
 	}

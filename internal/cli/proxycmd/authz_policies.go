@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"maps"
 	"os"
+	"slices"
 	"unicode"
 
 	"github.com/spf13/pflag"
@@ -20,6 +21,27 @@ import (
 	"github.com/meshctl/meshctl/internal/server/load"
 	"github.com/meshctl/meshctl/internal/server/render"
 )
+
+// arePolicies reports whether files and directories have objects in YAML. A dump must be alone.
+// The returned Env has the whole standard input.
+func arePolicies(env *cli.Env, paths []string) (*cli.Env, bool, error) {
+	for i, path := range paths {
+		if path == "-" && slices.Contains(paths[:i], path) {
+			return env, false, cli.Usagef("--file - is given twice")
+		}
+		input, isYAML, err := isPolicies(env, path)
+		if err != nil {
+			return env, false, err
+		}
+		if env = input; !isYAML && len(paths) > 1 {
+			return env, false, cli.Usagef("--file %s: want policies in YAML, as --file is repeated; a dump is given alone", path)
+		}
+		if !isYAML {
+			return env, false, nil
+		}
+	}
+	return env, true, nil
+}
 
 // isPolicies reports whether a file, - for standard input, has objects in YAML and no dump.
 // The returned Env has the whole standard input.
@@ -80,10 +102,10 @@ const (
 )
 
 // config computes the filters of the workload.
-func (w *policyWorkload) config(ctx context.Context, env *cli.Env, path string, request *requestFlags) (*access.Config, error) {
+func (w *policyWorkload) config(ctx context.Context, env *cli.Env, paths []string, request *requestFlags) (*access.Config, error) {
 	cluster := load.Cluster{ID: mesh.ClusterID(cmp.Or(env.Getenv("CLUSTER_ID"), "Kubernetes"))}
 	var err error
-	if cluster.Dirs, cluster.Files, err = cli.ReadPaths(env, []string{path}); err != nil {
+	if cluster.Dirs, cluster.Files, err = cli.ReadPaths(env, paths); err != nil {
 		return nil, err
 	}
 	if w.proxy == "" {

@@ -20,7 +20,7 @@ type valueCheck func(value string) error
 // valueChecks holds the checks of the fields of sources and operations by proto name,
 // without the prefix not_.
 var valueChecks = map[string]valueCheck{
-	"principals": principalValue, "request_principals": anyValue, "namespaces": namespaceValue, "service_accounts": accountValue,
+	"principals": principalValue, "request_principals": requestPrincipalValue, "namespaces": namespaceValue, "service_accounts": accountValue,
 	"ip_blocks": rangeValue, "remote_ip_blocks": rangeValue, "trust_domains": anyValue,
 	"hosts": anyValue, "ports": portValue, "methods": anyValue, "paths": pathValue,
 }
@@ -92,6 +92,8 @@ func conditionCheck(key string) (valueCheck, error) {
 		return principalValue, nil
 	case "destination.port":
 		return portValue, nil
+	case "request.auth.principal":
+		return requestPrincipalValue, nil
 	}
 	return anyValue, nil
 }
@@ -117,6 +119,17 @@ func anyValue(value string) error {
 func principalValue(value string) error {
 	if rest, is := strings.CutPrefix(value, "spiffe://"); is {
 		return fmt.Errorf("%q: want it without spiffe://, as %q", value, rest)
+	}
+	return anyValue(value)
+}
+
+// maxSlashes bounds the slashes in a request principal. Each may be the one between issuer and
+// subject, so Envoy's rule repeats the value for each.
+const maxSlashes = 32
+
+func requestPrincipalValue(value string) error {
+	if n := strings.Count(value, "/"); n > maxSlashes {
+		return fmt.Errorf("has %d slashes: want at most %d", n, maxSlashes)
 	}
 	return anyValue(value)
 }

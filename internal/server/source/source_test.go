@@ -194,6 +194,7 @@ const (
 	telemetry    = "apiVersion: telemetry.istio.io/v1\nkind: Telemetry\nmetadata: {name: t, namespace: n}\nspec:\n"
 	peerHead     = "apiVersion: security.istio.io/v1\nkind: PeerAuthentication\nmetadata: {name: p, namespace: n}\nspec:\n"
 	tokenHead    = "apiVersion: security.istio.io/v1\nkind: RequestAuthentication\nmetadata: {name: r, namespace: n}\nspec:\n"
+	policyHead   = "apiVersion: security.istio.io/v1\nkind: AuthorizationPolicy\nmetadata: {name: p, namespace: n}\nspec:\n"
 	ruleHead     = "apiVersion: networking.istio.io/v1\nkind: DestinationRule\nmetadata: {name: d, namespace: n}\nspec:\n"
 	routeHead    = "apiVersion: networking.istio.io/v1\nkind: VirtualService\nmetadata: {name: v, namespace: n}\nspec:\n"
 	entryHead    = "apiVersion: networking.istio.io/v1\nkind: ServiceEntry\nmetadata: {name: e, namespace: n}\nspec:\n"
@@ -375,6 +376,8 @@ func TestRefusals(t *testing.T) {
 		"token discovery":         {tokenHead + "  jwtRules:\n  - issuer: a@example.com", 6, `spec.jwtRules[0].issuer: "a@example.com" is not a URL from which its keys could be discovered: give jwksUri or jwks`},
 		"token audience":          {tokenHead + "  jwtRules:\n  - issuer: https://a\n    audiences: ['']", 7, "spec.jwtRules[0].audiences[0]: is empty"},
 		"token keys twice":        {tokenHead + "  jwtRules:\n  - issuer: a\n    jwks: '{}'\n    jwksUri: https://a", 8, "spec.jwtRules[0].jwksUri: cannot be used with jwks: use one of both"},
+		"principal slashes":       {policyHead + "  rules:\n  - from:\n    - source: {requestPrincipals: ['" + strings.Repeat("/", 33) + "']}", 7, "spec.rules[0].from[0].source.requestPrincipals[0]: has 33 slashes: want at most 32"},
+		"principal condition":     {policyHead + "  rules:\n  - when:\n    - {key: request.auth.principal, values: ['" + strings.Repeat("/", 33) + "']}", 7, "spec.rules[0].when[0].values[0]: has 33 slashes: want at most 32"},
 		"token key URL":           {tokenHead + "  jwtRules:\n  - issuer: a\n    jwksUri: file:///etc/passwd", 7, "spec.jwtRules[0].jwksUri: is not a URL of http or https, of at most 2048 bytes and without user"},
 		"token key user":          {tokenHead + "  jwtRules:\n  - issuer: a\n    jwksUri: https://a:b@c", 7, "spec.jwtRules[0].jwksUri: is not a URL of http or https, of at most 2048 bytes and without user"},
 		"token keys":              {tokenHead + "  jwtRules:\n  - issuer: a\n    jwks: a", 7, "spec.jwtRules[0].jwks: is not a JSON Web Key Set"},

@@ -66,8 +66,9 @@ func (h *Hub) choose(m mail, changes *snapshot.Changes) map[*subscriber]*assignm
 		}
 	}
 	for _, sub := range m.attach {
+		inForce := h.inForce(sub)
 		h.subs.add(sub)
-		sub.err = h.assign(sub, nil)
+		sub.err = h.assign(sub, inForce)
 		chosen[sub] = h.liveViewsFor(sub)
 	}
 	for _, sub := range h.takeDemands(m.demands) {
@@ -83,6 +84,7 @@ func (h *Hub) choose(m mail, changes *snapshot.Changes) map[*subscriber]*assignm
 		h.leaveViews(sub, chosen[sub])
 		h.leaveViews(sub, sub.assigned.Load())
 		h.subs.remove(sub)
+		h.left.add(sub, h.cfg.Now())
 		delete(chosen, sub)
 	}
 	return chosen

@@ -113,6 +113,7 @@ type Hub struct {
 
 	// The fields below belong to the goroutine of Run.
 	subs    streamIndex
+	left    leftProxies
 	views   viewIndex
 	units   map[xdsgen.Unit]*unit
 	missing []*unit           // to generate in this round

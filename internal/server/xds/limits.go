@@ -67,6 +67,10 @@ const (
 	ageGrace = time.Second
 	// maxOther is the number of bytes in a request besides names and metadata.
 	maxOther = 256 << 10
+	// maxLeft is the number of proxies that left, and leftAge the time, for which the hub
+	// remembers the policies that were in force.
+	maxLeft = 50_000
+	leftAge = time.Hour
 	// turn is the time that a stream may make other streams wait for their first
 	// configuration.
 	turn = time.Second

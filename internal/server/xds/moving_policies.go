@@ -1,6 +1,8 @@
 package xds
 
 import (
+	"time"
+
 	"github.com/meshctl/meshctl/internal/server/xdsgen"
 )
 
@@ -16,8 +18,8 @@ func (s *session) reportMoved(a *assignment, now [numTypes]viewSet, ok [numTypes
 			return
 		}
 	}
-	if extensions := a.types[ecds].views[0]; extensions != nil && !xdsgen.RequestsPolicies(extensions.view, s.types[ecds].want.Has) {
-		return // its new filters wait for their configuration
+	if extensions := a.types[ecds].views[0]; extensions == nil || !xdsgen.RequestsPolicies(extensions.view, s.types[ecds].want.Has) {
+		return // its filters wait for their configuration
 	}
 	s.movedTo = a
 	s.hub.post(func(m *mail) {
@@ -26,4 +28,66 @@ func (s *session) reportMoved(a *assignment, now [numTypes]viewSet, ok [numTypes
 		}
 		m.moved[s.sub] = a
 	})
+}
+
+// inForce returns the view of extensions that the proxy of a new stream has from an earlier
+// stream, which may not have ended yet. It returns nil if none is known.
+func (h *Hub) inForce(sub *subscriber) xdsgen.View {
+	var newest *subscriber
+	for other := range h.subs.byPod[sub.pod] {
+		if other.demands[ecds].asked && proxyKeyOf(other) == proxyKeyOf(sub) && (newest == nil || newest.connected.Before(other.connected)) {
+			newest = other
+		}
+	}
+	if newest != nil {
+		return newest.views[ecds].Shared
+	}
+	return h.left.views[proxyKeyOf(sub)].extensions
+}
+
+// leftProxies holds the views of extensions of proxies that left, which keep what they have until
+// they return. The zero value is empty.
+type leftProxies struct {
+	views map[proxyKey]leftView
+	order []leftProxy // the first one left first; it may have left again since
+}
+
+type leftView struct {
+	extensions xdsgen.View
+	at         time.Time
+}
+
+type leftProxy struct {
+	proxyKey
+	at time.Time
+}
+
+// proxyKey names a proxy and its identity.
+type proxyKey struct{ cluster, proxy, identity string }
+
+func proxyKeyOf(sub *subscriber) proxyKey {
+	return proxyKey{string(sub.node.Cluster), sub.node.ID.ProxyID(), sub.caller.Identity.String()}
+}
+
+// add adds the proxy of a stream that ended. It forgets proxies that left long ago.
+func (l *leftProxies) add(sub *subscriber, now time.Time) {
+	key, view := proxyKeyOf(sub), sub.views[ecds].Shared
+	switch {
+	case !sub.demands[ecds].asked:
+	case xdsgen.HasPolicies(view):
+		if l.views == nil {
+			l.views = make(map[proxyKey]leftView)
+		}
+		l.views[key] = leftView{view, now}
+		l.order = append(l.order, leftProxy{key, now})
+	default:
+		delete(l.views, key)
+	}
+	for len(l.order) > 0 && (len(l.order) > maxLeft || now.Sub(l.order[0].at) > leftAge) {
+		oldest := l.order[0]
+		l.order = l.order[1:]
+		if l.views[oldest.proxyKey].at.Equal(oldest.at) {
+			delete(l.views, oldest.proxyKey)
+		}
+	}
 }

@@ -1,13 +1,16 @@
 package xds
 
 import (
+	"fmt"
 	"slices"
 	"testing"
+	"time"
 
 	securityv1beta1 "istio.io/api/security/v1beta1"
 
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 	"github.com/meshctl/meshctl/internal/server/xdsgen"
+	"github.com/meshctl/meshctl/internal/xdswire"
 )
 
 // TestMovingPolicies: a policy with another action is in force twice, and the old version goes
@@ -17,7 +20,8 @@ func TestMovingPolicies(t *testing.T) {
 	const deny, allow, custom = securityv1beta1.AuthorizationPolicy_DENY, securityv1beta1.AuthorizationPolicy_ALLOW, securityv1beta1.AuthorizationPolicy_CUSTOM
 	h := newUnstartedHub()
 	h.cfg.Generator = Generator{Assign: xdsgen.Assign, AssignReads: xdsgen.AssignReads, Concerned: xdsgen.Concerned}
-	sub := silent(incrementalNodes()[0])
+	node := incrementalNodes()[0]
+	sub := silent(node)
 	set := func(actions ...securityv1beta1.AuthorizationPolicy_Action) {
 		s := &snapshot.Snapshot{Mesh: &snapshot.Mesh{}}
 		ns := &snapshot.NamespaceFacts{Policies: map[snapshot.Kind][]snapshot.Policy{}}
@@ -61,5 +65,86 @@ func TestMovingPolicies(t *testing.T) {
 	want(httpDeny, tcpDeny)
 	if sub.assigned.Load().moving {
 		t.Error("a policy moves still")
+	}
+
+	// A proxy that returns has what it had.
+	var old *subscriber
+	attach := func() {
+		old, sub = sub, silent(node)
+		sub.connected = old.connected.Add(1)
+		h.attach(sub)
+		h.deliver()
+	}
+	h.detach(sub)
+	set(allow)
+	attach()
+	want(httpAllow, httpDeny, tcpAllow, tcpDeny)
+	acknowledge()
+	want(httpAllow, tcpAllow)
+	// It may return before its old stream has ended, and while the hub is busy.
+	set(deny)
+	attach()
+	want(httpAllow, httpDeny, tcpAllow, tcpDeny)
+	h.detach(old)
+	acknowledge()
+	want(httpDeny, tcpDeny)
+	h.detach(sub)
+	attach()
+	want(httpDeny, tcpDeny)
+	h.detach(sub)
+	set()
+	attach()
+	want()
+	h.detach(sub)
+	set(allow)
+	attach()
+	want(httpAllow, tcpAllow)
+	// A stream of another identity is of another proxy. One that requests no extensions, as an
+	// agent's own, does not count.
+	h.detach(sub)
+	of := func(change func(*subscriber)) {
+		other := silent(node)
+		change(other)
+		h.attach(other)
+		set(deny)
+		v, _ := other.assigned.Load().types[ecds].pair()
+		if v[0].get(httpAllow) != nil {
+			t.Error("the other stream gets what the proxy had")
+		}
+		h.detach(other)
+	}
+	of(func(other *subscriber) { other.caller.Identity.Namespace = "other" })
+	of(func(other *subscriber) { other.demands[ecds].asked = false })
+	attach()
+	want(httpAllow, httpDeny, tcpAllow, tcpDeny)
+}
+
+// TestLeftProxies: the number of remembered proxies and their time are bounded.
+func TestLeftProxies(t *testing.T) {
+	t.Parallel()
+	s := &snapshot.Snapshot{Mesh: &snapshot.Mesh{}}
+	node := incrementalNodes()[0]
+	s.Namespaces = s.Namespaces.With(map[string]*snapshot.NamespaceFacts{node.Namespace: {Policies: map[snapshot.Kind][]snapshot.Policy{
+		snapshot.KindAuthorizationPolicy: {&snapshot.AuthorizationPolicy{Meta: snapshot.Meta{Namespace: node.Namespace, Name: "a"}, Spec: &securityv1beta1.AuthorizationPolicy{}}},
+	}}})
+	views := xdsgen.Assign(s, node)[xdswire.ExtensionType]
+	stream := func(i int) *subscriber {
+		sub := silent(node)
+		sub.node.ID.Name, sub.views[ecds].Views = fmt.Sprint(i), views
+		return sub
+	}
+	var l leftProxies
+	known := func(i int) bool { return l.views[proxyKeyOf(stream(i))] != leftView{} }
+	start := time.Unix(0, 0)
+	for i := range maxLeft + 10 {
+		l.add(stream(i), start)
+	}
+	if len(l.views) != maxLeft || len(l.order) != maxLeft || known(9) || !known(10) {
+		t.Errorf("%d proxies, %d in order", len(l.views), len(l.order))
+	}
+	l.add(stream(11), start.Add(leftAge)) // has returned and left again
+	l.add(stream(12), start.Add(leftAge+1))
+	if len(l.views) != 2 || len(l.order) != 2 || !known(11) {
+		t.Errorf("%d proxies, %d in order after their time", len(l.views), len(l.order))
 	}
 }

@@ -150,6 +150,8 @@ var specs = []struct {
 	{"networking.istio.io/v1", "Sidecar", &networkingv1alpha3.Sidecar{}},
 	{"networking.istio.io/v1alpha3", "EnvoyFilter", &networkingv1alpha3.EnvoyFilter{}},
 	{"security.istio.io/v1", "PeerAuthentication", &securityv1beta1.PeerAuthentication{}},
+	{"security.istio.io/v1", "AuthorizationPolicy", &securityv1beta1.AuthorizationPolicy{}},
+	{"security.istio.io/v1", "RequestAuthentication", &securityv1beta1.RequestAuthentication{}},
 	{"telemetry.istio.io/v1", "Telemetry", &telemetryv1alpha1.Telemetry{}},
 }
 

@@ -36,6 +36,12 @@ func MovedPolicies(from, to View) []*snapshot.AuthorizationPolicy {
 	return moved
 }
 
+// HasPolicies reports whether a view of extensions has policies, which can move.
+func HasPolicies(v View) bool {
+	extensions, _ := v.(extensionView)
+	return extensions.authorizations != (list[authorization]{})
+}
+
 type policyName struct{ namespace, name string }
 
 // filtersOf names the filters that enforce a policy, by action and provider.
