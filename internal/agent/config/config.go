@@ -48,6 +48,8 @@ type Config struct {
 	Grace, Jitter float64
 
 	ConfigPath, EnvoyPath string
+	// CustomConfigFile is the user's bootstrap of Envoy; the agent then writes none.
+	CustomConfigFile string
 	// InPod means that the agent runs in a pod, where no other user can reach its volumes.
 	InPod    bool
 	LogLevel string
