@@ -68,7 +68,7 @@ func Run(ctx context.Context, cfg config.Config, opts Options) error {
 	}
 	names := newNames(&cfg, opts)
 	status := newStatus(&cfg, admin, names, manager.Status, publisher.lists.Status, opts)
-	modules, err := newModules(&cfg, opts)
+	modules, err := newModules(ctx, &cfg, opts)
 	if err != nil {
 		return err
 	}

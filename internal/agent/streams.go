@@ -37,13 +37,13 @@ func handlers(c *config.Config, log *slog.Logger, p *publisher, names *dns.Serve
 func relaysEnvoy(c *config.Config) bool { return !c.NoEnvoy && !c.Direct }
 
 // newModules returns the store of the modules of plugins, nil if the agent fetches none.
-func newModules(c *config.Config, opts Options) (*wasm.Store, error) {
+func newModules(ctx context.Context, c *config.Config, opts Options) (*wasm.Store, error) {
 	if c.Modules == nil {
 		return nil, nil //nolint:nilnil // none is no error
 	}
 	settings := *c.Modules
 	settings.Now = opts.Now
-	return wasm.New(settings)
+	return wasm.New(ctx, settings)
 }
 
 // newStreams returns the relay for Envoy and applications, and the agent's own stream, nil if

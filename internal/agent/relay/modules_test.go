@@ -233,7 +233,7 @@ func (p *pluginPlane) DeltaAggregatedResources(s discoveryv3.AggregatedDiscovery
 // newStore returns a store that may ask a server.
 func newStore(t *testing.T, server *httptest.Server) *wasm.Store {
 	t.Helper()
-	store, err := wasm.New(wasm.Config{
+	store, err := wasm.New(t.Context(), wasm.Config{
 		Dir: filepath.Join(t.TempDir(), "wasm"), Insecure: []string{strings.TrimPrefix(server.URL, "http://")},
 		Timeout: deadline, Expiry: time.Hour, Purge: time.Hour, Now: time.Now,
 	})

@@ -88,15 +88,16 @@ type file struct {
 	unused time.Time // since when users is 0
 }
 
-// New returns a store without modules, and removes those of an earlier one. Run must be called.
-func New(c Config) (*Store, error) {
+// New returns a store without modules, and removes those of an earlier one. Run must be
+// called, and ends the fetches; ctx gives them its values only.
+func New(ctx context.Context, c Config) (*Store, error) {
 	if err := os.RemoveAll(c.Dir); err != nil {
 		return nil, fmt.Errorf("remove old modules of plugins: %w", err)
 	}
 	s := &Store{Config: c, slots: make(chan struct{}, maxFetches), entries: map[string]*entry{}, files: map[string]*file{}}
 	s.strict = dial.Guard{}.DownloadTransport(maxDownload)
 	s.local = dial.Guard{Loopback: true}.DownloadTransport(maxDownload)
-	s.ctx, s.stop = context.WithCancel(context.Background())
+	s.ctx, s.stop = context.WithCancel(context.WithoutCancel(ctx))
 	return s, nil
 }
 

@@ -159,7 +159,7 @@ func newStore(t *testing.T, change func(*Config), servers ...*httptest.Server) *
 	if change != nil {
 		change(&c)
 	}
-	s, err := New(c)
+	s, err := New(t.Context(), c)
 	check(t, err)
 	ctx, stop := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
