@@ -68,10 +68,6 @@ func Run(ctx context.Context, cfg config.Config, opts Options) error {
 	}
 	names := newNames(&cfg, opts)
 	status := newStatus(&cfg, admin, names, manager.Status, publisher.lists.Status, opts)
-	modules, err := newModules(ctx, &cfg, opts)
-	if err != nil {
-		return err
-	}
 
 	// The servers of Envoy go on while Envoy drains, and end after it.
 	serving, stop := context.WithCancel(context.WithoutCancel(ctx))
@@ -84,11 +80,7 @@ func Run(ctx context.Context, cfg config.Config, opts Options) error {
 	tasks.Go(func() error { return status.serve(serving, statusListener) })
 
 	health, stopProbing := startProbing(ctx, cfg.Probe, opts.Log, status.check)
-	if modules != nil {
-		tasks.Go(func() error { return modules.Run(serving) })
-	}
 	streams, stream := newStreams(&cfg, opts, status, manager, handlers(&cfg, opts.Log, publisher, names), health)
-	streams.Modules = modules
 	sockets, err := openSockets(ctx, &cfg, opts, secrets, streams, names)
 	if err == nil {
 		for _, s := range sockets {
