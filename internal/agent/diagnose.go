@@ -121,23 +121,26 @@ func checkPlaces(cfg *config.Config) error {
 }
 
 // validateBootstrap lets Envoy check its bootstrap.
-func validateBootstrap(ctx context.Context, cfg *config.Config, environ []string) (err error) {
+func validateBootstrap(ctx context.Context, cfg *config.Config, environ []string) error {
 	path, err := exec.LookPath(cfg.EnvoyPath)
 	if err != nil {
 		return fmt.Errorf("find envoy: %w; name it with --envoy", err)
 	}
-	data, err := bootstrap.Marshal(cfg.Config)
-	if err != nil {
-		return err
-	}
-	dir, err := os.MkdirTemp("", "meshctl-doctor-")
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	file := filepath.Join(dir, "bootstrap.json")
-	if err := files.Write(file, data, files.Secret); err != nil {
-		return err
+	file := cfg.CustomConfigFile
+	if file == "" {
+		data, err := bootstrap.Marshal(cfg.Config)
+		if err != nil {
+			return err
+		}
+		dir, err := os.MkdirTemp("", "meshctl-doctor-")
+		if err != nil {
+			return err
+		}
+		defer func() { _ = os.RemoveAll(dir) }()
+		file = filepath.Join(dir, "bootstrap.json")
+		if err := files.Write(file, data, files.Secret); err != nil {
+			return err
+		}
 	}
 	cmd := exec.CommandContext(ctx, path, "--mode", "validate", "-c", file, "-l", "error", "--allow-unknown-static-fields")
 	cmd.Env = environ

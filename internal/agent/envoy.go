@@ -26,13 +26,17 @@ const (
 	stopTimeout  = 5 * time.Second // from SIGTERM to SIGKILL
 )
 
-// runEnvoy writes the bootstrap and runs Envoy until ctx or serving ends, or Envoy does.
+// runEnvoy writes the bootstrap, unless the user has one, and runs Envoy until ctx or serving ends, or Envoy does.
 func runEnvoy(ctx, serving context.Context, cfg *config.Config, opts Options, status *statusServer) (err error) {
-	file, err := writeBootstrap(cfg)
-	if err != nil {
-		return err
+	file := cfg.CustomConfigFile
+	if file == "" {
+		if file, err = writeBootstrap(cfg); err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, os.Remove(file)) }()
+	} else if _, err := os.Stat(file); err != nil {
+		return fmt.Errorf("customConfigFile: %w", err)
 	}
-	defer func() { err = errors.Join(err, os.Remove(file)) }()
 	afterwards := context.WithoutCancel(ctx)
 	envoy, err := process.Start(afterwards, process.Command{
 		Name: "envoy", Path: cfg.EnvoyPath, Args: envoyArgs(cfg, file), Env: opts.Environ,
@@ -69,6 +73,9 @@ func runEnvoy(ctx, serving context.Context, cfg *config.Config, opts Options, st
 func WriteBootstrap(cfg *config.Config) error {
 	if err := checkDirectories(cfg); err != nil {
 		return err
+	}
+	if cfg.CustomConfigFile != "" {
+		return fmt.Errorf("customConfigFile: there is no bootstrap to write, Envoy starts with %s", cfg.CustomConfigFile)
 	}
 	_, err := writeBootstrap(cfg)
 	return err

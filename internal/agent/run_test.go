@@ -238,6 +238,30 @@ func TestRunDrainsAndEnds(t *testing.T) {
 	}
 }
 
+// TestCustomConfigFile: Envoy starts with the bootstrap of the user, which the agent neither writes
+// nor removes.
+func TestCustomConfigFile(t *testing.T) {
+	a := newAgentTest(t, "sidecar", "run")
+	a.cfg.CustomConfigFile = filepath.Join(t.TempDir(), "custom.yaml")
+	if err := os.WriteFile(a.cfg.CustomConfigFile, []byte("node: {}"), 0o400); err != nil {
+		t.Fatal(err)
+	}
+	a.start(t)
+	a.waitReady(t)
+	a.stop()
+	if err := a.ended(t); err != nil {
+		t.Errorf("ended with %v", err)
+	}
+	a.wantLog(t, "start -r--------\ndrain /drain_listeners?inboundonly&graceful\nterminate\n")
+	a.wantClean(t)
+	if text, err := os.ReadFile(a.cfg.CustomConfigFile); err != nil || string(text) != "node: {}" {
+		t.Errorf("the bootstrap of the user is %q, %v", text, err)
+	}
+	if err := WriteBootstrap(&a.cfg); err == nil || !strings.Contains(err.Error(), a.cfg.CustomConfigFile) {
+		t.Errorf("--dry-run: %v", err)
+	}
+}
+
 func TestRunEndsWithEnvoy(t *testing.T) {
 	a := newAgentTest(t, "sidecar", "fail")
 	a.start(t)
@@ -284,8 +308,9 @@ func TestRunRefuses(t *testing.T) {
 		spoil func(t *testing.T, a *agentTest)
 		want  string
 	}{
-		"no envoy": {func(_ *testing.T, a *agentTest) { a.cfg.EnvoyPath = "/no/envoy" }, "--envoy"},
-		"no root":  {func(_ *testing.T, a *agentTest) { a.cfg.CARootFile = "none.pem" }, "none.pem"},
+		"no envoy":                 {func(_ *testing.T, a *agentTest) { a.cfg.EnvoyPath = "/no/envoy" }, "--envoy"},
+		"no bootstrap of the user": {func(_ *testing.T, a *agentTest) { a.cfg.CustomConfigFile = "/no/file" }, "customConfigFile: stat /no/file"},
+		"no root":                  {func(_ *testing.T, a *agentTest) { a.cfg.CARootFile = "none.pem" }, "none.pem"},
 		"config path that all may write to": {func(t *testing.T, a *agentTest) {
 			chmod(t, a.cfg.ConfigPath, 0o777)
 		}, "(--config-path): its mode 0777 lets others write to it"},

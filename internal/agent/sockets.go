@@ -13,11 +13,12 @@ import (
 )
 
 type socket struct {
-	listener net.Listener // nil for the sockets of the DNS server
+	listener net.Listener // nil for the sockets of the DNS server, and for the store of modules
 	serve    func(context.Context, net.Listener) error
 }
 
-// openSockets listens on the sockets that Envoy and applications need: on all, or none.
+// openSockets listens on the sockets that Envoy and applications need: on all, or none. It gives
+// the relay a store of modules.
 func openSockets(ctx context.Context, c *config.Config, opts Options, secrets *sds.Server, r *relay.Relay, names *dns.Server) ([]socket, error) {
 	var out []socket
 	listen := func(listen func(string, *slog.Logger) (net.Listener, error), path string, serve func(context.Context, net.Listener) error) error {
@@ -28,7 +29,7 @@ func openSockets(ctx context.Context, c *config.Config, opts Options, secrets *s
 		return err
 	}
 	var err error
-	if !c.NoEnvoy {
+	if r.Modules, err = newModules(ctx, c, opts); err == nil && !c.NoEnvoy {
 		err = listen(sds.Listen, c.SDSSocket, secrets.Serve)
 	}
 	if err == nil && (relaysEnvoy(c) || c.GRPCBootstrap != "") {
@@ -50,6 +51,9 @@ func openSockets(ctx context.Context, c *config.Config, opts Options, secrets *s
 		}
 	}
 	if err == nil {
+		if r.Modules != nil {
+			out = append(out, socket{serve: func(ctx context.Context, _ net.Listener) error { return r.Modules.Run(ctx) }})
+		}
 		return out, nil
 	}
 	for _, s := range out {

@@ -13,6 +13,7 @@ import (
 	"github.com/meshctl/meshctl/internal/agent/config"
 	"github.com/meshctl/meshctl/internal/agent/dns"
 	"github.com/meshctl/meshctl/internal/agent/relay"
+	"github.com/meshctl/meshctl/internal/agent/wasm"
 	"github.com/meshctl/meshctl/internal/agent/workloadcert"
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
@@ -34,6 +35,16 @@ func handlers(c *config.Config, log *slog.Logger, p *publisher, names *dns.Serve
 
 // relaysEnvoy reports whether the stream of an Envoy passes through the relay.
 func relaysEnvoy(c *config.Config) bool { return !c.NoEnvoy && !c.Direct }
+
+// newModules returns the store of the modules of plugins, nil if the agent fetches none.
+func newModules(ctx context.Context, c *config.Config, opts Options) (*wasm.Store, error) {
+	if c.Modules == nil {
+		return nil, nil //nolint:nilnil // none is no error
+	}
+	settings := *c.Modules
+	settings.Now = opts.Now
+	return wasm.New(ctx, settings)
+}
 
 // newStreams returns the relay for Envoy and applications, and the agent's own stream, nil if
 // none is needed. The resources of handlers come on the stream of Envoy where it passes

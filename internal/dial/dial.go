@@ -1,6 +1,6 @@
-// Package dial makes all HTTP and TLS clients of meshctl. They follow no redirects,
-// ignore proxies from the environment, and bound every wait. Unless a comment says
-// otherwise they require TLS 1.3.
+// Package dial makes all HTTP and TLS clients of meshctl. They ignore proxies from the
+// environment and bound every wait. Unless a comment says otherwise they follow no
+// redirects and require TLS 1.3.
 package dial
 
 import (

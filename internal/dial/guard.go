@@ -116,8 +116,9 @@ func Bounded(next http.RoundTripper, limit int64) http.RoundTripper {
 }
 
 type bounded struct {
-	next  http.RoundTripper
-	limit int64
+	next      http.RoundTripper
+	limit     int64
+	redirects bool // are passed on
 }
 
 // WrappedRoundTripper lets client-go find the inner round tripper.
@@ -128,7 +129,7 @@ func (b *bounded) RoundTrip(req *http.Request) (*http.Response, error) {
 	if err != nil {
 		return nil, err
 	}
-	if to := resp.Header.Get("Location"); resp.StatusCode >= 300 && resp.StatusCode < 400 && to != "" {
+	if to := resp.Header.Get("Location"); resp.StatusCode >= 300 && resp.StatusCode < 400 && to != "" && !b.redirects {
 		_ = resp.Body.Close()
 		return nil, fmt.Errorf("%s redirects to another address, which is not followed", req.URL.Host)
 	}

@@ -1,12 +1,15 @@
 package e2e
 
 import (
+	"bytes"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/meshctl/meshctl/internal/dial"
@@ -80,6 +83,101 @@ func TestMissingModule(t *testing.T) {
 			stop()
 			stop = start()
 			responds(t, http.StatusOK, "good bye")
+			if got := adminGet(t, admin, "/stats?filter=lds.update_rejected"); !strings.Contains(got, "lds.update_rejected: 0\n") {
+				t.Errorf("Envoy refused listeners: %s", got)
+			}
+		})
+	}
+}
+
+// fetchedModule is a WasmPlugin whose module the agent fetches.
+const fetchedModule = `
+---
+apiVersion: extensions.istio.io/v1alpha1
+kind: WasmPlugin
+metadata: {name: fetched, namespace: sample}
+spec: {url: "%s", failStrategy: %s}
+`
+
+// headerModule returns a module that adds the header x-wasm with a value to each response.
+func headerModule(value string) []byte {
+	name := "x-wasm"
+	vec := func(items ...[]byte) []byte { return append([]byte{byte(len(items))}, bytes.Join(items, nil)...) }
+	text := func(s string) []byte { return append([]byte{byte(len(s))}, s...) }
+	section := func(id byte, body []byte) []byte { return append([]byte{id, byte(len(body))}, body...) }
+	export := func(name string, kind, index byte) []byte { return append(text(name), kind, index) }
+	code := func(body ...byte) []byte { return append([]byte{byte(len(body) + 2), 0}, append(body, 0x0b)...) }
+	const i32, number = 0x7f, 0x41
+	return slices.Concat(
+		[]byte("\x00asm\x01\x00\x00\x00"),
+		section(1, vec([]byte{0x60, 5, i32, i32, i32, i32, i32, 1, i32}, []byte{0x60, 0, 0}, []byte{0x60, 3, i32, i32, i32, 1, i32}, []byte{0x60, 1, i32, 1, i32})),
+		section(2, vec(slices.Concat(text("env"), text("proxy_add_header_map_value"), []byte{0, 0}))),
+		section(3, []byte{3, 1, 2, 3}),
+		section(5, []byte{1, 0, 1}),
+		section(7, vec(export("memory", 2, 0), export("proxy_abi_version_0_2_0", 0, 1), export("proxy_on_response_headers", 0, 2), export("malloc", 0, 3))),
+		section(10, vec(
+			code(),
+			// proxy_add_header_map_value(2, name, value); the result is "continue".
+			code(number, 2, number, 0, number, byte(len(name)), number, 16, number, byte(len(value)), 0x10, 0, 0x1a, number, 0),
+			code(number, 32),
+		)),
+		section(11, vec(append([]byte{0, number, 0, 0x0b}, text(name)...), append([]byte{0, number, 16, 0x0b}, text(value)...))),
+	)
+}
+
+// TestFetchedModule: Envoy runs the module that its agent fetched. Without one, requests pass or
+// are refused as the plugin asks, and the module runs as soon as there is one.
+func TestFetchedModule(t *testing.T) {
+	app := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "hello") }))
+	t.Cleanup(app.Close)
+	var there atomic.Bool
+	modules := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/late.wasm" && !there.Load() {
+			http.NotFound(w, r)
+			return
+		}
+		_, _ = w.Write(headerModule(strings.TrimPrefix(r.URL.Path, "/")))
+	}))
+	t.Cleanup(modules.Close)
+	client := dial.HTTPClient(deadline, nil)
+	client.Transport.(*http.Transport).DisableKeepAlives = true
+	responds := func(t *testing.T, status int, header string) {
+		t.Helper()
+		eventually(t, fmt.Sprintf("the status is %d, the header %q", status, header), func() error {
+			resp, err := client.Get("http://127.3.0.1:5000/")
+			if err != nil {
+				return err
+			}
+			defer resp.Body.Close()
+			if got := resp.Header.Get("x-wasm"); resp.StatusCode != status || got != header {
+				return fmt.Errorf("%s, %q", resp.Status, got)
+			}
+			return listenersAre(t, "listener_manager.total_listeners_warming: 0")
+		})
+	}
+	for _, variant := range []string{"delta", "sotw"} {
+		t.Run(variant, func(t *testing.T) {
+			there.Store(false)
+			dir := harness.ShortDir(t)
+			mesh := helloworldMesh(t, strings.TrimPrefix(app.URL, "http://"))
+			plugin := func(path, strategy string) {
+				replace(t, filepath.Join(mesh, "cluster1", "filters.yaml"), fmt.Sprintf(fetchedModule, modules.URL+path, strategy))
+			}
+			plugin("/first.wasm", "FAIL_CLOSE")
+			_, secure := controlPlane(t, dir, mesh)
+			p := proxy{"helloworld-v1", "sidecar", "sample", "helloworld", "127.3.0.1", map[string]string{"app": "helloworld"}}
+			stop := p.start(t, dir, secure, "ISTIO_META_INTERCEPTION_MODE=NONE", fmt.Sprintf("ISTIO_DELTA_XDS=%t", variant == "delta"),
+				"WASM_INSECURE_REGISTRIES="+strings.TrimPrefix(modules.URL, "http://"))
+			defer stop()
+			responds(t, http.StatusOK, "first.wasm")
+			plugin("/second.wasm", "FAIL_CLOSE")
+			responds(t, http.StatusOK, "second.wasm")
+			plugin("/late.wasm", "FAIL_OPEN")
+			responds(t, http.StatusOK, "")
+			plugin("/late.wasm", "FAIL_CLOSE")
+			responds(t, http.StatusForbidden, "")
+			there.Store(true)
+			responds(t, http.StatusOK, "late.wasm")
 			if got := adminGet(t, admin, "/stats?filter=lds.update_rejected"); !strings.Contains(got, "lds.update_rejected: 0\n") {
 				t.Errorf("Envoy refused listeners: %s", got)
 			}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/meshctl/meshctl/internal/agent/bootstrap"
 	"github.com/meshctl/meshctl/internal/agent/probe"
+	"github.com/meshctl/meshctl/internal/agent/wasm"
 	"github.com/meshctl/meshctl/internal/agent/workloadcert"
 	"github.com/meshctl/meshctl/internal/mesh"
 )
@@ -43,6 +44,8 @@ type Config struct {
 	Grace, Jitter float64
 
 	ConfigPath, EnvoyPath string
+	// CustomConfigFile is the user's bootstrap of Envoy; the agent then writes none.
+	CustomConfigFile string
 	// InPod means that the agent runs in a pod, where no other user can reach its volumes.
 	InPod    bool
 	LogLevel string
@@ -71,6 +74,9 @@ type Config struct {
 	// Scrapes are the URLs of the application's metrics, which the agent merges with its own
 	// and Envoy's.
 	Scrapes []url.URL
+	// Modules configures how the modules of WasmPlugins are fetched, but for Now; nil fetches
+	// none.
+	Modules *wasm.Config
 	// STS configures the exchange of tokens; nil is for none.
 	STS *STS
 	// NoEnvoy runs no Envoy: applications are xDS clients themselves.
@@ -168,6 +174,7 @@ func Resolve(in Input) (cfg Config, warnings []string, err error) {
 	r.proxyless(&cfg)
 	r.identitySource(&cfg, &in)
 	r.sts(&cfg)
+	r.modules(&cfg)
 	r.nodeMetadata(&cfg, pc, in.PodLabels, annotations)
 	r.override(&cfg, in.BootstrapOverride)
 	r.unused()

@@ -124,7 +124,6 @@ func (r *resolver) overlayProxyConfig(pc *meshv1alpha1.ProxyConfig, source, text
 
 // withoutEffect holds the fields that Istio's agent reads and this agent does not, with the reason.
 var withoutEffect = map[string]string{
-	"customConfigFile":           "templates are not supported; merge parts of a bootstrap with ISTIO_BOOTSTRAP_OVERRIDE",
 	"extraStatTags":              "Telemetry adds labels to Istio's metrics",
 	"proxyBootstrapTemplatePath": "templates are not supported; merge parts of a bootstrap with ISTIO_BOOTSTRAP_OVERRIDE",
 	"tracing":                    "use Telemetry and extensionProviders of the mesh configuration",

@@ -184,6 +184,10 @@ func (r *resolver) envoy(cfg *Config, pc *meshv1alpha1.ProxyConfig) {
 	cfg.SDSSocket = filepath.Join(cfg.ConfigPath, "sds", "socket")
 	cfg.XDSSocket = filepath.Join(cfg.ConfigPath, "XDS")
 	cfg.InPod = r.lookup("KUBERNETES_SERVICE_HOST") != ""
+	cfg.CustomConfigFile = pc.GetCustomConfigFile()
+	if cfg.CustomConfigFile != "" && r.lookup(overrideVariable) != "" {
+		r.errorf("customConfigFile of PROXY_CONFIG and %s are both set: the agent merges nothing into another bootstrap", overrideVariable)
+	}
 	cfg.EnvoyPath = cmp.Or(pc.GetBinaryPath(), "envoy")
 	cfg.Concurrency = int(pc.GetConcurrency().GetValue())
 	if cfg.Concurrency < 0 || cfg.Concurrency > maxConcurrency {

@@ -17,6 +17,7 @@ var unusedVariables = map[string]string{
 	"ISTIO_ENVOY_ENABLE_CORE_DUMP":                     "the limit of core files of the container decides",
 	"JWT_POLICY":                                       "the agent sends the token of --token",
 	"PEER_METADATA_DISCOVERY":                          "the control plane does not use it",
+	"WASM_HTTP_REQUEST_MAX_RETRIES":                    "the agent tries again as long as a plugin needs the module",
 	"XDS_AUTH_PROVIDER":                                "the agent sends the token of --token",
 	"ISTIO_META_GLOBAL_DOWNSTREAM_MAX_CONNECTIONS":     "use runtimeValues of PROXY_CONFIG",
 	"HTTP_STRIP_FRAGMENT_FROM_PATH_UNSAFE_IF_DISABLED": "use runtimeValues of PROXY_CONFIG",

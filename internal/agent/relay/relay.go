@@ -17,6 +17,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/types/known/anypb"
 
+	"github.com/meshctl/meshctl/internal/agent/wasm"
 	"github.com/meshctl/meshctl/internal/serving"
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
@@ -42,13 +43,15 @@ type Handler interface {
 	Handle(typeURL string, resources []*anypb.Any) error
 }
 
-// Relay relays ADS streams. All fields but Handlers are needed.
+// Relay relays ADS streams. All fields but Handlers and Modules are needed.
 type Relay struct {
 	Call Call
 	// Handlers take the resources of types by URL, for which the relay subscribes on the
 	// stream of Envoy. Envoy does not receive them.
 	Handlers map[string]Handler
-	Log      *slog.Logger
+	// Modules fetches the modules of plugins; nil fetches none.
+	Modules *wasm.Store
+	Log     *slog.Logger
 	// Jitter returns a random number from 0 to 1. It may be called by several goroutines.
 	Jitter func() float64
 

@@ -38,6 +38,8 @@ type session struct {
 	requests  chan *request
 	upstreams chan event
 	results   chan result
+	// fetched has the extensions whose module was missing and is there now.
+	fetched chan string
 	// up is the present stream to the control plane, nil without one; stream is its number.
 	up     *upstream
 	stream uint64
@@ -45,6 +47,9 @@ type session struct {
 	// stream.
 	next       *message
 	introduced bool
+	// modules has, for each extension with a module that was to fetch, the function that ends its
+	// use, or the attempts to fetch it.
+	modules map[string]func()
 	// responded is set once the control plane has responded to the proxy.
 	responded bool
 }
@@ -52,7 +57,7 @@ type session struct {
 func newSession(r *Relay, v xdswire.Variant, down grpc.ServerStream) *session {
 	return &session{
 		Relay: r, variant: v, down: down, log: r.Log, subs: map[string]*subscription{},
-		requests: make(chan *request), upstreams: make(chan event), results: make(chan result),
+		requests: make(chan *request), upstreams: make(chan event), results: make(chan result), fetched: make(chan string), modules: map[string]func(){},
 	}
 }
 
@@ -60,6 +65,11 @@ func newSession(r *Relay, v xdswire.Variant, down grpc.ServerStream) *session {
 func (s *session) run(ctx context.Context) error {
 	defer s.counters.proxyTerminations.Add(1)
 	ctx, cancel := context.WithCancelCause(ctx)
+	defer func() {
+		for _, drop := range s.modules {
+			drop()
+		}
+	}()
 	defer s.tasks.Wait()
 	defer cancel(nil)
 	s.ended = ctx.Done()
@@ -80,9 +90,11 @@ func (s *session) run(ctx context.Context) error {
 		case up <- s.next:
 			s.next = nil
 		case e := <-s.upstreams:
-			err = s.takeUpstream(e)
+			err = s.takeUpstream(ctx, e)
 		case r := <-s.results:
-			s.takeResult(r)
+			err = s.takeResult(ctx, r)
+		case extension := <-s.fetched:
+			s.takeFetched(extension)
 		case <-ctx.Done():
 			if cause := context.Cause(ctx); !errors.Is(cause, context.Canceled) && !errors.Is(cause, io.EOF) {
 				return cause
@@ -201,7 +213,7 @@ func (s *session) subscription(typeURL string) (*subscription, error) {
 }
 
 // takeUpstream takes an event of the control plane's stream.
-func (s *session) takeUpstream(e event) error {
+func (s *session) takeUpstream(ctx context.Context, e event) error {
 	switch {
 	case e.opened != nil:
 		s.up, s.introduced = e.opened, false
@@ -210,7 +222,7 @@ func (s *session) takeUpstream(e event) error {
 			s.enqueue(sub)
 		}
 	case e.response != nil:
-		return s.takeResponse(e.envelope, e.response)
+		return s.takeResponse(ctx, e.envelope, e.response)
 	default:
 		s.up, s.next = nil, nil
 		for _, sub := range s.order {
@@ -230,7 +242,7 @@ func (s *session) takeUpstream(e event) error {
 }
 
 // takeResponse passes a response to the proxy or to its handler.
-func (s *session) takeResponse(e *envelope, m *message) error {
+func (s *session) takeResponse(ctx context.Context, e *envelope, m *message) error {
 	s.counters.responses.Add(1)
 	sub := s.subs[e.typeURL]
 	switch {
@@ -245,13 +257,14 @@ func (s *session) takeResponse(e *envelope, m *message) error {
 	r := response{s.stream, e}
 	sub.open = append(sub.open, r)
 	if sub.handler != nil {
-		s.handle(sub, job{r, m})
+		s.handle(ctx, sub, job{r, m})
 		return nil
 	}
-	if e.typeURL == xdswire.ExtensionType {
-		if err := s.replacePlugins(m); err != nil {
-			return fmt.Errorf("decode extensions: %w", err)
-		}
+	// Extensions without plugins wait, too, for those that came before them. A response without
+	// plugins may replace all of them in the state of the world.
+	if e.typeURL == xdswire.ExtensionType && (len(sub.jobs) > 0 || len(s.modules) > 0 || usesPlugins(m)) {
+		s.handle(ctx, sub, job{r, m})
+		return nil
 	}
 	return s.pass(r, m)
 }

@@ -3,6 +3,7 @@ package relay
 import (
 	"maps"
 	"slices"
+	"strings"
 
 	rpcstatus "google.golang.org/genproto/googleapis/rpc/status"
 
@@ -58,6 +59,9 @@ type content interface {
 	doubted(e *envelope)
 	// forget means that the proxy may hold no version of its resources.
 	forget()
+	// again requests a resource again that the proxy has. It returns false if only a new stream
+	// can do that.
+	again(name string) bool
 	// answer adds an answer to those not sent yet.
 	answer(list []answer, a answer) []answer
 	// count returns the number of names.
@@ -138,6 +142,11 @@ func (c *deltaContent) take(r *request) bool {
 	if !c.started {
 		c.started = true
 		maps.Copy(c.versions, r.held)
+		for name := range c.versions {
+			if strings.HasPrefix(name, pluginPrefix) {
+				c.versions[name] = "" // this session must learn of its module
+			}
+		}
 		if c.implicit = len(r.subscribe) == 0 && len(r.unsubscribe) == 0; c.implicit {
 			c.names[xdswire.Wildcard] = true
 			return true
@@ -209,6 +218,14 @@ func (c *deltaContent) forget() {
 	}
 }
 
+func (c *deltaContent) again(name string) bool {
+	if c.names[name] {
+		c.add[name] = true
+	}
+	c.hold(name, "")
+	return true
+}
+
 // answer keeps every answer, because the control plane waits for each.
 func (c *deltaContent) answer(list []answer, a answer) []answer { return append(list, a) }
 
@@ -238,6 +255,8 @@ func (c *sotwContent) accepted(e *envelope) { c.version = e.version }
 func (c *sotwContent) doubted(*envelope) {}
 
 func (c *sotwContent) forget() {}
+
+func (c *sotwContent) again(string) bool { return false }
 
 // answer keeps the newest answer, which replaces earlier ones. A NACK stays until it is
 // sent: a repetition of its nonce is not an ACK.

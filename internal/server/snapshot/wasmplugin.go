@@ -13,7 +13,7 @@ const KindWasmPlugin Kind = "WasmPlugin"
 type WasmPlugin = Config[*extensionsv1alpha1.WasmPlugin]
 
 // ModuleFile returns the path of a plugin's module. ok is false if the module is not in a
-// file, so that Envoy cannot load it.
+// file, so that Envoy cannot load it itself.
 func ModuleFile(p *extensionsv1alpha1.WasmPlugin) (path string, ok bool) {
 	return strings.CutPrefix(p.GetUrl(), "file://")
 }

@@ -101,7 +101,7 @@ var meshFields = []apiField{
 	{Path: "defaultConfig.proxyAdminPort", Support: Works, Meaning: ofInjected},
 	{Path: "defaultConfig.availabilityZone", Support: NoEffect, Meaning: fromProxyConfig},
 	{Path: "defaultConfig.controlPlaneAuthPolicy", Support: NoEffect, Meaning: fromProxyConfig},
-	{Path: "defaultConfig.customConfigFile", Support: NoEffect, Meaning: fromProxyConfig},
+	{Path: "defaultConfig.customConfigFile", Support: Works, Meaning: ofInjected},
 	{Path: "defaultConfig.statNameLength", Support: NoEffect, Meaning: fromProxyConfig},
 	{Path: "defaultConfig.concurrency", Support: Works, Meaning: ofInjected},
 	{Path: "defaultConfig.proxyBootstrapTemplatePath", Support: NoEffect, Meaning: fromProxyConfig},

@@ -12,20 +12,14 @@ import (
 
 var wasmPluginKind = istioKind(kind{
 	group: groupIstioPlugins, name: "WasmPlugin", plural: "wasmplugins", versions: []string{"v1alpha1"},
-	support: Partly, meaning: "modules in files; see [its fields](#wasmplugin)", fields: wasmPluginFields,
+	support: Partly, meaning: "agents fetch modules; see [its fields](#wasmplugin)", fields: wasmPluginFields,
 }, func(c *conversion, spec *extensionsv1alpha1.WasmPlugin) *FieldError {
 	c.object = &snapshot.WasmPlugin{Meta: c.meta, Kind: snapshot.KindWasmPlugin, Spec: spec}
-	if fault := checkWasmPlugin(spec); fault != nil || c.Remote {
-		return fault
+	fault := checkWasmPlugin(spec)
+	if _, isFile := snapshot.ModuleFile(spec); fault == nil && isFile && spec.Sha256 != "" && !c.Remote {
+		c.warn(under("spec", noEffect("sha256", "Envoy does not compare the module of a file with it")))
 	}
-	if _, isFile := snapshot.ModuleFile(spec); !isFile {
-		consequence := "so the requests and connections that need it are refused"
-		if spec.FailStrategy == extensionsv1alpha1.FailStrategy_FAIL_OPEN {
-			consequence = "so proxies work without it"
-		}
-		c.warn(under("spec", noEffect("url", "no proxy fetches the module, "+consequence+": put it into a file of the proxies, and use file://")))
-	}
-	return nil
+	return fault
 })
 
 func checkWasmPlugin(p *extensionsv1alpha1.WasmPlugin) *FieldError {
@@ -86,19 +80,18 @@ func moduleFault(text string) *FieldError {
 }
 
 const (
-	wasmTarget  = "a Gateway of the Kubernetes Gateway API; a WasmPlugin with only other references applies to no proxy"
-	unfetched   = "no proxy fetches modules"
-	failsClosed = "a plugin with another URL follows `failStrategy`: its requests are refused, or proxies work without it"
+	wasmTarget = "a Gateway of the Kubernetes Gateway API; a WasmPlugin with only other references applies to no proxy"
+	noRelay    = "`file://`, and `oci://`, `http://` and `https://`, for which a proxy needs [meshctl's agent](wasm.md#modules). Without it a plugin follows `failStrategy`: its requests are refused, or proxies work without it"
 )
 
 var wasmPluginFields = []apiField{
 	{Path: "selector", Support: Works},
 	{Path: "targetRef", Support: Partly, Meaning: wasmTarget, lacks: otherTarget},
 	{Path: "targetRefs", Support: Partly, Meaning: wasmTarget, lacks: otherTarget},
-	{Path: "url", Support: Partly, Meaning: "`file://`; " + failsClosed},
-	{Path: "sha256", Support: NoEffect, Meaning: "Envoy does not compare the module of a file with it"},
-	{Path: "imagePullPolicy", Support: NoEffect, Meaning: unfetched},
-	{Path: "imagePullSecret", Support: NoEffect, Meaning: unfetched},
+	{Path: "url", Support: Works, Meaning: noRelay},
+	{Path: "sha256", Support: Works, Meaning: "not for `file://`"},
+	{Path: "imagePullPolicy", Support: Works},
+	{Path: "imagePullSecret", Support: NoEffect, Meaning: "agents read the credentials of registries from a file"},
 	{Path: "verificationKey", Support: NoEffect, Meaning: "signatures of modules are not checked, as in Istio"},
 	{Path: "pluginConfig", Support: Works},
 	{Path: "pluginName", Support: Works},

@@ -33,7 +33,7 @@ func chooseFilters(s *snapshot.Snapshot, n Node, labels map[string]string, autho
 		return n.ID.Type != mesh.Router && p.AppliesIn(networkingv1alpha3.EnvoyFilter_SIDECAR_INBOUND)
 	}
 	var out chosenFilters
-	extensions := pluginExtensions(s, n.Namespace, labels)
+	extensions := pluginExtensions(s, n, labels)
 	if rules := tokenRules(s, n.Namespace, labels); len(rules) > 0 {
 		extensions = append(extensions, tokenExtension(rules, n.ID.Type == mesh.Router))
 	}

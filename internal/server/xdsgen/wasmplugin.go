@@ -2,9 +2,12 @@ package xdsgen
 
 import (
 	"cmp"
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"slices"
 	"strings"
+	"time"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
@@ -17,6 +20,7 @@ import (
 	networkwasmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/wasm/v3"
 	wasmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/wasm/v3"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 	extensionsv1alpha1 "istio.io/api/extensions/v1alpha1"
 	typev1beta1 "istio.io/api/type/v1beta1"
@@ -26,12 +30,13 @@ import (
 
 // choosePlugins returns the WasmPlugins of a workload, in the order of their filters: by
 // phase, by priority, and by name. Plugins of the root namespace count in all namespaces.
-func choosePlugins(s *snapshot.Snapshot, namespace string, labels map[string]string) []*snapshot.WasmPlugin {
+// Modules that are not in files need a relay that fetches them.
+func choosePlugins(s *snapshot.Snapshot, n Node, labels map[string]string) []*snapshot.WasmPlugin {
 	var out []*snapshot.WasmPlugin
-	eachPolicy(s, namespace, snapshot.KindWasmPlugin, func(_ *snapshot.NamespaceFacts, p *snapshot.WasmPlugin) {
+	eachPolicy(s, n.Namespace, snapshot.KindWasmPlugin, func(_ *snapshot.NamespaceFacts, p *snapshot.WasmPlugin) {
 		_, isFile := snapshot.ModuleFile(p.Spec)
-		leftOut := !isFile && p.Spec.GetFailStrategy() == extensionsv1alpha1.FailStrategy_FAIL_OPEN
-		if !leftOut && isAttached(p.Namespace, p.Spec, namespace, labels) {
+		leftOut := !isFile && !n.Relayed && p.Spec.GetFailStrategy() == extensionsv1alpha1.FailStrategy_FAIL_OPEN
+		if !leftOut && isAttached(p.Namespace, p.Spec, n.Namespace, labels) {
 			out = append(out, p)
 		}
 	})
@@ -118,38 +123,76 @@ func pluginName(p *snapshot.WasmPlugin) string {
 }
 
 // pluginExtensions returns the configuration of the filters of a workload's plugins.
-func pluginExtensions(s *snapshot.Snapshot, namespace string, labels map[string]string) []extension {
+func pluginExtensions(s *snapshot.Snapshot, n Node, labels map[string]string) []extension {
 	var out []extension
-	for _, p := range choosePlugins(s, namespace, labels) {
-		out = append(out, extension{pluginName(p), encodeSettings(pluginExtension(p))})
+	for _, p := range choosePlugins(s, n, labels) {
+		out = append(out, extension{pluginName(p), encodeSettings(pluginExtension(p, n.Relayed))})
 	}
 	return out
 }
 
-// pluginExtension returns the configuration of a plugin's filter. If Envoy cannot load the
-// module, the filter refuses everything.
-func pluginExtension(p *snapshot.WasmPlugin) *corev3.TypedExtensionConfig {
+// pluginExtension returns the configuration of a plugin's filter. If neither Envoy nor a relay can
+// load the module, the filter refuses everything.
+func pluginExtension(p *snapshot.WasmPlugin, relayed bool) *corev3.TypedExtensionConfig {
 	out := &corev3.TypedExtensionConfig{Name: pluginName(p)}
-	file, isFile := snapshot.ModuleFile(p.Spec)
+	_, isFile := snapshot.ModuleFile(p.Spec)
 	switch network := isNetwork(p.Spec); {
-	case !isFile:
+	case !isFile && !relayed:
 		out.TypedConfig = mustAny(rbacFilter(network, true))
 	case network:
-		out.TypedConfig = mustAny(&networkwasmv3.Wasm{Config: pluginConfig(p, file)})
+		out.TypedConfig = mustAny(&networkwasmv3.Wasm{Config: pluginConfig(p)})
 	default:
-		out.TypedConfig = mustAny(&httpwasmv3.Wasm{Config: pluginConfig(p, file)})
+		out.TypedConfig = mustAny(&httpwasmv3.Wasm{Config: pluginConfig(p)})
 	}
 	return out
 }
 
-// pluginConfig returns how Envoy runs a plugin whose module is in a file.
-func pluginConfig(p *snapshot.WasmPlugin, file string) *wasmv3.PluginConfig {
-	vm := &wasmv3.VmConfig{
-		Runtime: "envoy.wasm.runtime.v8",
-		Code: &corev3.AsyncDataSource{Specifier: &corev3.AsyncDataSource_Local{
+// Variables of a VM by which control planes tell agents how to fetch a module. Modules do not get
+// them.
+const (
+	pullPolicyVariable = "ISTIO_META_WASM_IMAGE_PULL_POLICY"
+	versionVariable    = "ISTIO_META_WASM_PLUGIN_RESOURCE_VERSION"
+)
+
+// pluginModule sets the module of a plugin: a file, or one that a relay fetches.
+func pluginModule(vm *wasmv3.VmConfig, p *snapshot.WasmPlugin) {
+	if file, isFile := snapshot.ModuleFile(p.Spec); isFile {
+		vm.Code = &corev3.AsyncDataSource{Specifier: &corev3.AsyncDataSource_Local{
 			Local: &corev3.DataSource{Specifier: &corev3.DataSource_Filename{Filename: file}},
-		}},
+		}}
+		return
 	}
+	at := p.Spec.GetUrl()
+	if !strings.Contains(at, "://") {
+		at = "oci://" + at
+	}
+	vm.Code = &corev3.AsyncDataSource{Specifier: &corev3.AsyncDataSource_Remote{Remote: &corev3.RemoteDataSource{
+		HttpUri: &corev3.HttpUri{
+			Uri: at, Timeout: durationpb.New(30 * time.Second),
+			HttpUpstreamType: &corev3.HttpUri_Cluster{Cluster: "_"}, // Envoy itself fetches nothing
+		},
+		Sha256: cmp.Or(strings.ToLower(p.Spec.GetSha256()), "nil"), // as Istio marks modules without one
+	}}}
+	if vm.EnvironmentVariables == nil {
+		vm.EnvironmentVariables = &wasmv3.EnvironmentVariables{}
+	}
+	if vm.EnvironmentVariables.KeyValues == nil {
+		vm.EnvironmentVariables.KeyValues = make(map[string]string)
+	}
+	variables := vm.EnvironmentVariables.KeyValues
+	delete(variables, "ISTIO_META_WASM_IMAGE_PULL_SECRET") // only a control plane may set it
+	variables[pullPolicyVariable] = p.Spec.GetImagePullPolicy().String()
+	spec, err := proto.MarshalOptions{Deterministic: true}.Marshal(p.Spec)
+	if err != nil {
+		panic(err) // it was decoded
+	}
+	sum := sha256.Sum256(spec)
+	variables[versionVariable] = hex.EncodeToString(sum[:8])
+}
+
+// pluginConfig returns how Envoy runs a plugin.
+func pluginConfig(p *snapshot.WasmPlugin) *wasmv3.PluginConfig {
+	vm := &wasmv3.VmConfig{Runtime: "envoy.wasm.runtime.v8"}
 	if env := p.Spec.GetVmConfig().GetEnv(); len(env) > 0 {
 		vm.EnvironmentVariables = &wasmv3.EnvironmentVariables{KeyValues: make(map[string]string)}
 		for _, e := range env {
@@ -160,6 +203,7 @@ func pluginConfig(p *snapshot.WasmPlugin, file string) *wasmv3.PluginConfig {
 			}
 		}
 	}
+	pluginModule(vm, p)
 	out := &wasmv3.PluginConfig{
 		Name: pluginName(p), RootId: p.Spec.GetPluginName(), Vm: &wasmv3.PluginConfig_VmConfig{VmConfig: vm},
 		FailurePolicy: failurePolicy(p.Spec.GetFailStrategy()),
