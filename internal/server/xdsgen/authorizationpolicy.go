@@ -35,6 +35,10 @@ type authorization struct {
 // chooseAuthorizations returns the sets of policies of a workload, in the order of their
 // filters. Of the node it reads the namespace and the policies that stay. The scope has the
 // services that the proxy sees.
+//
+// A workload with policies has the filters of DENY, of ALLOW and of all providers, even those
+// without policies, so that listeners stay as they are when a policy changes its action. Else
+// connections of a draining listener would lack the filter of the new action.
 func chooseAuthorizations(s *snapshot.Snapshot, n Node, labels map[string]string, sc scope) []authorization {
 	byAction := make(map[securityv1beta1.AuthorizationPolicy_Action][]*snapshot.AuthorizationPolicy)
 	byProvider := make(map[string][]*snapshot.AuthorizationPolicy)
@@ -63,6 +67,9 @@ func chooseAuthorizations(s *snapshot.Snapshot, n Node, labels map[string]string
 	if len(byAction)+len(byProvider) == 0 {
 		return nil
 	}
+	for name := range s.Mesh.Authorizers {
+		byProvider[name] = byProvider[name]
+	}
 	domains := listOf(trustDomains(s.Mesh))
 	var out []authorization
 	for _, name := range slices.Sorted(maps.Keys(byProvider)) {
@@ -76,9 +83,11 @@ func chooseAuthorizations(s *snapshot.Snapshot, n Node, labels map[string]string
 	for _, action := range []securityv1beta1.AuthorizationPolicy_Action{
 		securityv1beta1.AuthorizationPolicy_AUDIT, securityv1beta1.AuthorizationPolicy_DENY, securityv1beta1.AuthorizationPolicy_ALLOW,
 	} {
-		if policies := byAction[action]; len(policies) > 0 {
-			out = append(out, authorization{action: action, policies: listOf(policies), domains: domains})
+		policies := byAction[action]
+		if len(policies) == 0 && action == securityv1beta1.AuthorizationPolicy_AUDIT {
+			continue // refuses nothing
 		}
+		out = append(out, authorization{action: action, policies: listOf(policies), domains: domains})
 	}
 	return out
 }
