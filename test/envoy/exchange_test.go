@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"github.com/meshctl/meshctl/internal/certs"
-	"github.com/meshctl/meshctl/internal/server/source"
+	"github.com/meshctl/meshctl/internal/mesh"
 )
 
 // TestKeyExchanges: Envoy knows the values of meshMTLS.ecdhCurves and uses no other key
@@ -19,7 +19,7 @@ func TestKeyExchanges(t *testing.T) {
 	}
 	parties := map[string]*party{"": newParty(t, "any", certs.ECDSAP256, certs.ECDSAP256, false)}
 	list := []*party{parties[""]}
-	for _, name := range source.KeyExchanges() {
+	for _, name := range mesh.KeyExchangeNames() {
 		parties[name] = newParty(t, name, certs.ECDSAP256, certs.ECDSAP256, false)
 		parties[name].exchange = name
 		list = append(list, parties[name])

@@ -201,10 +201,9 @@ func socketAddress(host string, port uint16) *corev3.Address {
 }
 
 func curveNames(list []tls.CurveID) []string {
-	names := map[tls.CurveID]string{tls.X25519MLKEM768: "X25519MLKEM768", tls.X25519: "X25519", tls.CurveP256: "P-256"}
 	var out []string
 	for _, id := range list {
-		out = append(out, names[id])
+		out = append(out, mesh.KeyExchangeName(id))
 	}
 	return out
 }

@@ -2,9 +2,10 @@ package config
 
 import (
 	"cmp"
-	"crypto/tls"
 	"strconv"
 	"time"
+
+	"github.com/meshctl/meshctl/internal/mesh"
 )
 
 // secrets resolves how the certificate is obtained and renewed.
@@ -43,13 +44,8 @@ func (r *resolver) keyExchange(cfg *Config) {
 		}
 		kind, from = "pqc-required", "COMPLIANCE_POLICY"
 	}
-	switch kind {
-	case "", "pqc-preferred":
-	case "pqc-required":
-		cfg.KeyExchanges = []tls.CurveID{tls.X25519MLKEM768}
-	case "classic":
-		cfg.KeyExchanges = []tls.CurveID{tls.X25519, tls.CurveP256}
-	default:
+	var known bool
+	if cfg.KeyExchanges, known = mesh.KeyExchanges(kind); !known {
 		r.errorf("%s=%q: want pqc-preferred, pqc-required or classic", from, kind)
 	}
 }

@@ -139,7 +139,7 @@ func TestPrecedence(t *testing.T) {
 		"certificates": {Flags{OutputCerts: "f"}, "OUTPUT_CERTS=e", "", func(c Config) any { return c.CertDir }, [4]any{"f", "e", nil, ""}},
 		"key exchange": {Flags{KeyExchange: "classic"}, "COMPLIANCE_POLICY=pqc", "proxyMetadata: {COMPLIANCE_POLICY: pqc}", func(c Config) any {
 			return fmt.Sprint(c.KeyExchanges)
-		}, [4]any{"[X25519 CurveP256]", "[X25519MLKEM768]", "[X25519MLKEM768]", "[]"}},
+		}, [4]any{"[X25519 CurveP256 CurveP384]", "[X25519MLKEM768]", "[X25519MLKEM768]", "[]"}},
 		"log level": {Flags{LogLevel: "f"}, "", "", func(c Config) any { return c.LogLevel }, [4]any{"f", nil, nil, "warning"}},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -268,17 +268,14 @@ func selectorFault(field string, s *meshv1alpha1.LabelSelector) *FieldError {
 	return nil
 }
 
-// KeyExchanges returns the valid values of ecdhCurves, which are Envoy's names.
-func KeyExchanges() []string { return []string{"X25519MLKEM768", "X25519", "P-256", "P-384", "P-521"} }
-
 // tlsFault refuses unknown names. Envoy would refuse all clusters and listeners because of
 // one, and ignoring a name could weaken the protection.
 func tlsFault(field string, c *meshv1alpha1.MeshConfig_TLSConfig) *FieldError {
 	for i, name := range c.GetEcdhCurves() {
 		field := fmt.Sprintf("%s.ecdhCurves[%d]", field, i)
 		switch {
-		case !slices.Contains(KeyExchanges(), name):
-			return faultf(field, "%q is none of %s", name, strings.Join(KeyExchanges(), ", "))
+		case !slices.Contains(mesh.KeyExchangeNames(), name):
+			return faultf(field, "%q is none of %s", name, strings.Join(mesh.KeyExchangeNames(), ", "))
 		case slices.Contains(c.EcdhCurves[:i], name):
 			return faultf(field, "%q is there twice", name)
 		}

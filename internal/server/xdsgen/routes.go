@@ -176,22 +176,6 @@ func routedByPort(svc *snapshot.MeshService, p *snapshot.ServicePort) bool {
 	return p.Protocol.IsHTTP() || p.Protocol == mesh.Auto && atAnyAddress(svc)
 }
 
-// unknownCluster returns the cluster of unknown destinations. The Sidecar's policy overrides
-// the mesh's.
-func unknownCluster(m *snapshot.Mesh, sc scope) string {
-	only, proxy := m.RegistryOnly, (*networkingv1alpha3.Destination)(nil)
-	if policy := sc.policy(); policy != nil {
-		only, proxy = policy.GetMode() == networkingv1alpha3.OutboundTrafficPolicy_REGISTRY_ONLY, policy.GetEgressProxy()
-	}
-	switch {
-	case only:
-		return mesh.BlackHoleCluster
-	case proxy != nil:
-		return destinationCluster(proxy, 0)
-	}
-	return mesh.PassthroughCluster
-}
-
 // routeFacts holds the facts of all outbound route configurations.
 type routeFacts struct {
 	namespace string
