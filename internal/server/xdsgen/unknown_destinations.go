@@ -3,7 +3,6 @@ package xdsgen
 import (
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
 
-
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 )
