@@ -318,6 +318,11 @@ kind: Pod
 metadata: {name: client, namespace: shop, labels: {app: client}}
 spec: {serviceAccountName: client}
 status: {podIPs: [%s]}
+---
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: istio, namespace: istio-system}
+data: {mesh: "accessLogFile: /dev/stdout"}
 %s`, strings.Join(vips, `", "`), strings.Join(own, ", "), slices)
 }
 
