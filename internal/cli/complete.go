@@ -28,7 +28,7 @@ func DirVar(fs *pflag.FlagSet, p *string, name, usage string) {
 
 // completeFlagValues registers the values that Suggest set.
 func completeFlagValues(cmd *cobra.Command) {
-	cmd.LocalNonPersistentFlags().VisitAll(func(f *pflag.Flag) {
+	cmd.Flags().VisitAll(func(f *pflag.Flag) { // without persistent flags before the command is parsed
 		if values := f.Annotations[valuesKey]; len(values) > 0 {
 			// Fails for a flag that has a completion function already.
 			_ = cmd.RegisterFlagCompletionFunc(f.Name, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp))

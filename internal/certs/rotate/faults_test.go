@@ -84,7 +84,7 @@ func ways() map[string][]string {
 func TestInterruptedAnywhere(t *testing.T) {
 	stride := 1
 	if testing.Short() {
-		stride = 3
+		stride = 10
 	}
 	for name, way := range ways() {
 		t.Run(name, func(t *testing.T) {
