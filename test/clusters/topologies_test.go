@@ -55,7 +55,8 @@ func (u *user) testServerNames(t *testing.T) {
 	}
 }
 
-// testRemovals: what is left goes on while a remote secret, a gateway and a cluster go.
+// testRemovals: the rest of the mesh loses no request while a remote secret, a gateway and a
+// cluster are removed.
 func (u *user) testRemovals(t *testing.T) {
 	u.retries(t) // until the clusters end
 	loads := u.loads(t, 2)

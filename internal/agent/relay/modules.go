@@ -49,7 +49,7 @@ const (
 	versionVariable    = "ISTIO_META_WASM_PLUGIN_RESOURCE_VERSION"
 )
 
-// noChecksum is what Istio's control plane sends for modules without a checksum.
+// noChecksum is the checksum that Istio's control plane sends for modules without one.
 const noChecksum = "nil"
 
 // pluginModule is the use of a fetched module by a plugin.

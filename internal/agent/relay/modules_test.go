@@ -106,7 +106,7 @@ func TestReplacesPlugins(t *testing.T) {
 }
 
 // TestFetchesModules: a plugin whose module cannot be fetched is replaced until it can be. Then the
-// relay asks for the plugin again, and Envoy gets it with a file, without what is for the agent.
+// relay asks for the plugin again, and Envoy gets it with a file, without the variables for the agent.
 func TestFetchesModules(t *testing.T) {
 	t.Parallel()
 	var there atomic.Bool

@@ -147,8 +147,8 @@ func copyLayer(image v1.Image, layer v1.Descriptor, w io.Writer) error {
 	return err
 }
 
-// authenticator returns the credentials of a registry: those of the plugin, or else those of the
-// agent's file.
+// authenticator returns the credentials of a registry, from the plugin or else from the agent's
+// file.
 func (s *Store) authenticator(ref name.Reference, given []byte) (authn.Authenticator, error) {
 	if len(given) == 0 && s.CredentialsFile != "" {
 		var err error

@@ -34,12 +34,12 @@ type Module struct {
 	// SHA256 is the sum that the module, the file that contains it, or the digest of its image
 	// must have, in hexadecimal digits; empty accepts everything.
 	SHA256 string
-	// Version is the version of a plugin that wants a module which the server has now. Plugins
+	// Version is the version of a plugin that needs the module which the server has now. Plugins
 	// with the same version share a module, which is not fetched again. It is empty for plugins
-	// to which an older module is good.
+	// that may use an older module.
 	Version string
-	// Credentials are those of registries, in the format of Docker's config.json. Empty means the
-	// store's.
+	// Credentials holds the credentials of registries, in the format of Docker's config.json.
+	// Empty means Config.CredentialsFile.
 	Credentials []byte
 }
 
@@ -47,15 +47,14 @@ type Module struct {
 type Config struct {
 	// Dir is the directory of the modules, which belongs to the store alone.
 	Dir string
-	// Insecure are registries, host:port, that may be asked without TLS and may be on this
-	// machine. "*" permits all to have no TLS.
+	// Insecure lists registries, host:port, to which the store may connect without TLS and at
+	// loopback addresses. "*" permits connections without TLS to all.
 	Insecure []string
 	// CredentialsFile has the credentials of registries.
 	CredentialsFile string
 	// Timeout bounds the time in which a module is fetched.
 	Timeout time.Duration
-	// Expiry is the time for which modules stay that no plugin uses. They are looked for at
-	// intervals of Purge.
+	// Expiry is how long modules stay that no plugin uses. Purge is the interval between checks.
 	Expiry, Purge time.Duration
 	Now           func() time.Time
 }

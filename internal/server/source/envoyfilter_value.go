@@ -84,8 +84,7 @@ func checkValue(p *networkingv1alpha3.EnvoyFilter_EnvoyConfigObjectPatch, m prot
 	return nil
 }
 
-// isGenerated reports whether a name is one of those that workloads have besides those of
-// services.
+// isGenerated reports whether a name may be the name of a generated listener or cluster.
 func isGenerated(name string) bool {
 	_, cluster := mesh.ParseClusterName(name)
 	_, sni := mesh.ParseSNI(name)
