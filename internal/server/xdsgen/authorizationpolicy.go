@@ -68,7 +68,9 @@ func chooseAuthorizations(s *snapshot.Snapshot, n Node, labels map[string]string
 		return nil
 	}
 	for name := range s.Mesh.Authorizers {
-		byProvider[name] = byProvider[name]
+		if _, used := byProvider[name]; !used {
+			byProvider[name] = nil
+		}
 	}
 	domains := listOf(trustDomains(s.Mesh))
 	var out []authorization
