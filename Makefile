@@ -104,8 +104,7 @@ test: ## Get what is missing and run all tests
 	@hack/kube.sh $(if $(filter 0,$(shell id -u)),clusters)
 	@go run ./test/clusters/cmd check
 	@$(if $(RACE),,echo 'make test: no C compiler, so the tests run without the race detector' >&2)
-	@# test/e2e takes longest, mostly waiting, so it runs beside all others.
-	go test $(RACE) -shuffle=on -count=1 -timeout=40m -p $(JOBS) -parallel $(JOBS) ./test/e2e ./...
+	go test $(RACE) -shuffle=on -count=1 -timeout=40m -p $(JOBS) -parallel $(JOBS) ./...
 	@# A thousand clients, and a thousand processes: too slow with the race detector, which would watch these.
 	$(if $(RACE),go test -count=1 -timeout=10m ./test/stall)
 	$(if $(RACE),go test -count=1 -timeout=10m -run '^TestStories$$' ./internal/cli/commands)
