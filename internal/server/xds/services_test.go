@@ -21,6 +21,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/meshctl/meshctl/internal/mesh"
+	"github.com/meshctl/meshctl/internal/server/xds/history"
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
 
@@ -165,6 +166,17 @@ func TestSeparateStreamsEndAsADS(t *testing.T) {
 			b.mesh.set(typ, "shared", name, name+":2")
 		}
 		b.mesh.set("CDS", "shared", "a", "").set("CDS", "p", "own", "own:2").set("LDS", "shared", "l2", "l2:1")
+		// Types whose ACK is still under way would come later than their order.
+		b.eventually("all ACKs", func() bool {
+			return !slices.ContainsFunc(b.hub.Proxies(), func(p history.Proxy) bool {
+				for _, t := range p.Types {
+					if t.Acked != t.Sent {
+						return true
+					}
+				}
+				return false
+			})
+		})
 		b.push()
 		for _, typ := range []string{"CDS", "EDS", "ECDS", "LDS", "RDS", "SDS"} { // extensions before listeners
 			follow("ADS", ads, typ)
