@@ -121,22 +121,22 @@ func checkPlaces(cfg *config.Config) error {
 }
 
 // validateBootstrap lets Envoy check its bootstrap.
-func validateBootstrap(ctx context.Context, cfg *config.Config, environ []string) error {
+func validateBootstrap(ctx context.Context, cfg *config.Config, environ []string) (err error) {
 	path, err := exec.LookPath(cfg.EnvoyPath)
 	if err != nil {
 		return fmt.Errorf("find envoy: %w; name it with --envoy", err)
 	}
 	file := cfg.CustomConfigFile
 	if file == "" {
-		data, err := bootstrap.Marshal(cfg.Config)
-		if err != nil {
+		var data []byte
+		if data, err = bootstrap.Marshal(cfg.Config); err != nil {
 			return err
 		}
-		dir, err := os.MkdirTemp("", "meshctl-doctor-")
-		if err != nil {
+		var dir string
+		if dir, err = os.MkdirTemp("", "meshctl-doctor-"); err != nil {
 			return err
 		}
-		defer func() { _ = os.RemoveAll(dir) }()
+		defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
 		file = filepath.Join(dir, "bootstrap.json")
 		if err := files.Write(file, data, files.Secret); err != nil {
 			return err

@@ -25,12 +25,9 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 
 	"github.com/meshctl/meshctl/internal/agent/wasm"
+	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
-
-// pluginPrefix starts the names of extensions that WasmPlugins configure. Their filters accept
-// RBAC, too.
-const pluginPrefix = "extensions.istio.io/wasmplugin/"
 
 // maxModuleWait bounds the time for which extensions wait for modules that are fetched. Then
 // failStrategy counts until they are.
@@ -42,16 +39,6 @@ const (
 	maxFetchRetry = 5 * time.Minute
 )
 
-// Variables of a plugin's VM by which control planes tell agents, not modules, how to fetch.
-const (
-	pullPolicyVariable = "ISTIO_META_WASM_IMAGE_PULL_POLICY"
-	pullSecretVariable = "ISTIO_META_WASM_IMAGE_PULL_SECRET"
-	versionVariable    = "ISTIO_META_WASM_PLUGIN_RESOURCE_VERSION"
-)
-
-// noChecksum is the checksum that Istio's control plane sends for modules without one.
-const noChecksum = "nil"
-
 // pluginModule is the use of a fetched module by a plugin.
 type pluginModule struct {
 	extension string // its name
@@ -60,7 +47,7 @@ type pluginModule struct {
 }
 
 // usesPlugins reports whether a response has plugins, or removes some. Most have only policies.
-func usesPlugins(m *message) bool { return bytes.Contains(m.bytes(), []byte(pluginPrefix)) }
+func usesPlugins(m *message) bool { return bytes.Contains(m.bytes(), []byte(mesh.PluginPrefix)) }
 
 // preparePlugins gives the plugins in a response files in the place of modules to fetch. It
 // replaces each plugin whose module Envoy cannot load by a filter that permits or refuses
@@ -131,7 +118,7 @@ func releaseAll(modules []pluginModule) {
 // nil if there is none to fetch.
 func (s *session) preparePlugin(ctx context.Context, a *anypb.Any) (used *pluginModule, replaced bool, err error) {
 	extension := &corev3.TypedExtensionConfig{}
-	if a == nil || a.UnmarshalTo(extension) != nil || !strings.HasPrefix(extension.GetName(), pluginPrefix) {
+	if a == nil || a.UnmarshalTo(extension) != nil || !strings.HasPrefix(extension.GetName(), mesh.PluginPrefix) {
 		return nil, false, nil
 	}
 	var filter proto.Message
@@ -154,7 +141,7 @@ func (s *session) preparePlugin(ctx context.Context, a *anypb.Any) (used *plugin
 	if file == "" && remote == nil {
 		return nil, false, nil
 	}
-	log := s.log.With("plugin", strings.TrimPrefix(extension.GetName(), pluginPrefix))
+	log := s.log.With("plugin", strings.TrimPrefix(extension.GetName(), mesh.PluginPrefix))
 	var fault error
 	if remote != nil {
 		used = &pluginModule{extension: extension.GetName(), module: moduleOf(vm)}
@@ -198,17 +185,17 @@ func (s *session) fetchModule(ctx context.Context, m wasm.Module) (file string, 
 func moduleOf(vm *wasmv3.VmConfig) wasm.Module {
 	remote := vm.GetCode().GetRemote()
 	out := wasm.Module{URL: remote.GetHttpUri().GetUri()}
-	if sum := remote.GetSha256(); sum != noChecksum {
+	if sum := remote.GetSha256(); sum != mesh.WasmNoChecksum {
 		out.SHA256 = sum
 	}
 	variables := vm.GetEnvironmentVariables().GetKeyValues()
-	if policy := variables[pullPolicyVariable]; policy == "Always" || policy != "IfNotPresent" && wasm.IsLatest(out.URL) {
-		out.Version = cmp.Or(variables[versionVariable], "unknown")
+	if policy := variables[mesh.WasmPullPolicy]; policy == "Always" || policy != "IfNotPresent" && wasm.IsLatest(out.URL) {
+		out.Version = cmp.Or(variables[mesh.WasmVersion], "unknown")
 	}
-	if secret := variables[pullSecretVariable]; secret != "" {
+	if secret := variables[mesh.WasmPullSecret]; secret != "" {
 		out.Credentials = []byte(secret)
 	}
-	for _, name := range []string{pullPolicyVariable, pullSecretVariable, versionVariable} {
+	for _, name := range []string{mesh.WasmPullPolicy, mesh.WasmPullSecret, mesh.WasmVersion} {
 		delete(variables, name)
 	}
 	return out

@@ -27,6 +27,7 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 
 	"github.com/meshctl/meshctl/internal/agent/wasm"
+	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
 
@@ -55,14 +56,14 @@ func TestReplacesPlugins(t *testing.T) {
 		replace proto.Message // nil: the extension stays
 		refuses bool
 	}{
-		"good module":    {pluginPrefix + "a.b", &httpwasmv3.Wasm{Config: config(good, wasmv3.FailurePolicy_FAIL_CLOSED)}, nil, false},
-		"no file":        {pluginPrefix + "a.b", &httpwasmv3.Wasm{Config: config(dir+"/none", wasmv3.FailurePolicy_FAIL_CLOSED)}, &httprbacv3.RBAC{}, true},
-		"fail open":      {pluginPrefix + "a.b", &httpwasmv3.Wasm{Config: config(dir+"/none", wasmv3.FailurePolicy_FAIL_OPEN)}, &httprbacv3.RBAC{}, false},
-		"other file":     {pluginPrefix + "a.b", &httpwasmv3.Wasm{Config: config(bad, wasmv3.FailurePolicy_FAIL_RELOAD)}, &httprbacv3.RBAC{}, true},
-		"directory":      {pluginPrefix + "a.b", &httpwasmv3.Wasm{Config: config(dir, wasmv3.FailurePolicy_FAIL_CLOSED)}, &httprbacv3.RBAC{}, true},
-		"network plugin": {pluginPrefix + "a.b", &networkwasmv3.Wasm{Config: config(bad, wasmv3.FailurePolicy_FAIL_CLOSED)}, &networkrbacv3.RBAC{}, true},
+		"good module":    {mesh.PluginPrefix + "a.b", &httpwasmv3.Wasm{Config: config(good, wasmv3.FailurePolicy_FAIL_CLOSED)}, nil, false},
+		"no file":        {mesh.PluginPrefix + "a.b", &httpwasmv3.Wasm{Config: config(dir+"/none", wasmv3.FailurePolicy_FAIL_CLOSED)}, &httprbacv3.RBAC{}, true},
+		"fail open":      {mesh.PluginPrefix + "a.b", &httpwasmv3.Wasm{Config: config(dir+"/none", wasmv3.FailurePolicy_FAIL_OPEN)}, &httprbacv3.RBAC{}, false},
+		"other file":     {mesh.PluginPrefix + "a.b", &httpwasmv3.Wasm{Config: config(bad, wasmv3.FailurePolicy_FAIL_RELOAD)}, &httprbacv3.RBAC{}, true},
+		"directory":      {mesh.PluginPrefix + "a.b", &httpwasmv3.Wasm{Config: config(dir, wasmv3.FailurePolicy_FAIL_CLOSED)}, &httprbacv3.RBAC{}, true},
+		"network plugin": {mesh.PluginPrefix + "a.b", &networkwasmv3.Wasm{Config: config(bad, wasmv3.FailurePolicy_FAIL_CLOSED)}, &networkrbacv3.RBAC{}, true},
 		"of a user":      {"a", &httpwasmv3.Wasm{Config: config(bad, wasmv3.FailurePolicy_FAIL_CLOSED)}, nil, false},
-		"no plugin":      {pluginPrefix + "a.b", &httprbacv3.RBAC{}, nil, false},
+		"no plugin":      {mesh.PluginPrefix + "a.b", &httprbacv3.RBAC{}, nil, false},
 	} {
 		in := packed(&corev3.TypedExtensionConfig{Name: tc.name, TypedConfig: packed(tc.in)})
 		for _, v := range []xdswire.Variant{xdswire.Delta, xdswire.SotW} {
@@ -129,7 +130,7 @@ func TestFetchesModules(t *testing.T) {
 			plugin := remotePlugin(t, server.URL, v.String())
 			var response proto.Message = &discoveryv3.DiscoveryResponse{Resources: []*anypb.Any{plugin}}
 			if v == xdswire.Delta {
-				response = &discoveryv3.DeltaDiscoveryResponse{Resources: []*discoveryv3.Resource{{Name: pluginPrefix + "a.b", Resource: plugin}}}
+				response = &discoveryv3.DeltaDiscoveryResponse{Resources: []*discoveryv3.Resource{{Name: mesh.PluginPrefix + "a.b", Resource: plugin}}}
 			}
 			m := &message{mem.BufferSlice{mem.SliceBuffer(encoded(t, response))}}
 			modules, err := s.preparePlugins(t.Context(), m)
@@ -158,13 +159,13 @@ func TestFetchesModules(t *testing.T) {
 		}
 		s.keepModules(t.Context(), &envelope{}, modules)
 		there.Store(true)
-		if got := <-s.fetched; got != pluginPrefix+"a.b" {
+		if got := <-s.fetched; got != mesh.PluginPrefix+"a.b" {
 			t.Errorf("fetched %q", got)
 		}
 		modules, content = prepare()
 		isPlugin(content)
 		s.keepModules(t.Context(), &envelope{}, modules)
-		s.dropModule(pluginPrefix + "a.b")
+		s.dropModule(mesh.PluginPrefix + "a.b")
 		s.tasks.Wait()
 	}
 }
@@ -192,7 +193,7 @@ func TestModulesDelayNoOtherType(t *testing.T) {
 	ads := discoveryv3.NewAggregatedDiscoveryServiceClient(dial(t, listen(t, func(l net.Listener) error { return r.Serve(ctx, l) }, stop)))
 	stream, err := ads.DeltaAggregatedResources(t.Context())
 	check(t, err)
-	check(t, stream.Send(&dreq{Node: testNode(), TypeUrl: xdswire.ExtensionType, ResourceNamesSubscribe: []string{pluginPrefix + "a.b"}}))
+	check(t, stream.Send(&dreq{Node: testNode(), TypeUrl: xdswire.ExtensionType, ResourceNamesSubscribe: []string{mesh.PluginPrefix + "a.b"}}))
 	check(t, stream.Send(&dreq{TypeUrl: xdswire.ClusterType}))
 	got, err := stream.Recv()
 	check(t, err)
@@ -222,7 +223,7 @@ func (p *pluginPlane) DeltaAggregatedResources(s discoveryv3.AggregatedDiscovery
 		}
 		out := &dresp{TypeUrl: r.GetTypeUrl(), Nonce: "1"}
 		if r.GetTypeUrl() == xdswire.ExtensionType {
-			out.Resources = []*discoveryv3.Resource{{Name: pluginPrefix + "a.b", Version: "1", Resource: p.plugin}}
+			out.Resources = []*discoveryv3.Resource{{Name: mesh.PluginPrefix + "a.b", Version: "1", Resource: p.plugin}}
 		}
 		if err := s.Send(out); err != nil {
 			return err
@@ -250,13 +251,13 @@ func remotePlugin(t *testing.T, at, version string) *anypb.Any {
 	t.Helper()
 	vm := &wasmv3.VmConfig{
 		Code: &corev3.AsyncDataSource{Specifier: &corev3.AsyncDataSource_Remote{Remote: &corev3.RemoteDataSource{
-			HttpUri: &corev3.HttpUri{Uri: at}, Sha256: noChecksum,
+			HttpUri: &corev3.HttpUri{Uri: at}, Sha256: mesh.WasmNoChecksum,
 		}}},
 		EnvironmentVariables: &wasmv3.EnvironmentVariables{KeyValues: map[string]string{
-			pullSecretVariable: "{}", versionVariable: version, pullPolicyVariable: "Always", "MORE": "x",
+			mesh.WasmPullSecret: "{}", mesh.WasmVersion: version, mesh.WasmPullPolicy: "Always", "MORE": "x",
 		}},
 	}
-	return anyOf(t, &corev3.TypedExtensionConfig{Name: pluginPrefix + "a.b", TypedConfig: anyOf(t, &httpwasmv3.Wasm{
+	return anyOf(t, &corev3.TypedExtensionConfig{Name: mesh.PluginPrefix + "a.b", TypedConfig: anyOf(t, &httpwasmv3.Wasm{
 		Config: &wasmv3.PluginConfig{Vm: &wasmv3.PluginConfig_VmConfig{VmConfig: vm}},
 	})})
 }

@@ -7,6 +7,7 @@ import (
 
 	rpcstatus "google.golang.org/genproto/googleapis/rpc/status"
 
+	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
 
@@ -143,7 +144,7 @@ func (c *deltaContent) take(r *request) bool {
 		c.started = true
 		maps.Copy(c.versions, r.held)
 		for name := range c.versions {
-			if strings.HasPrefix(name, pluginPrefix) {
+			if strings.HasPrefix(name, mesh.PluginPrefix) {
 				c.versions[name] = "" // this session must learn of its module
 			}
 		}

@@ -26,8 +26,9 @@ var errNoModule = errors.New("the archive has no WebAssembly module")
 // Magic is the start of every WebAssembly module.
 const Magic = "\x00asm"
 
-// unpack copies a module to w. It is in, or in a tar archive, and either may be compressed with
-// gzip. The first regular file of the archive whose name isModule accepts is the module.
+// unpack copies a module from in to w. The input is the module or a tar archive, possibly
+// compressed with gzip. The first regular file of the archive whose name isModule accepts is the
+// module.
 func unpack(w io.Writer, in io.Reader, isModule func(name string) bool) error {
 	r := bufio.NewReader(in)
 	if head, _ := r.Peek(2); string(head) == "\x1f\x8b" {

@@ -29,7 +29,7 @@ const (
 
 // Module names a module.
 type Module struct {
-	// URL has the scheme http, https or oci; without a scheme it is the one of an image.
+	// URL has the scheme http, https or oci. A URL without a scheme names an image.
 	URL string
 	// SHA256 is the sum that the module, the file that contains it, or the digest of its image
 	// must have, in hexadecimal digits; empty accepts everything.
@@ -87,8 +87,8 @@ type file struct {
 	unused time.Time // since when users is 0
 }
 
-// New returns a store without modules, and removes those of an earlier one. Run must be
-// called, and ends the fetches; ctx gives them its values only.
+// New returns an empty store, and removes the modules of an earlier store. Run must be called,
+// and ends the fetches; ctx gives them its values only.
 func New(ctx context.Context, c Config) (*Store, error) {
 	if err := os.RemoveAll(c.Dir); err != nil {
 		return nil, fmt.Errorf("remove old modules of plugins: %w", err)

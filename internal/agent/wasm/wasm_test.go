@@ -135,7 +135,7 @@ func TestUnpack(t *testing.T) {
 	}
 }
 
-// FuzzUnpack: whatever the bytes are, what is written is a module within its bound.
+// FuzzUnpack: unpack writes a module within its bound or reports an error, for any bytes.
 func FuzzUnpack(f *testing.F) {
 	for _, b := range [][]byte{module, compressed(f, module), packed(f, "a", "plugin.wasm"), compressed(f, packed(f, "plugin.wasm")), lying(f)} {
 		f.Add(b)

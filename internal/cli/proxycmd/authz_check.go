@@ -39,8 +39,8 @@ Nothing is sent to the workload.
 
 PROXY is a pod, as in meshctl proxy-config. Without it, the source is a running Envoy
 (--admin), a saved dump (--file), or policies: files and directories of YAML (--file, which
-may be repeated). From policies the command computes what serve would send to a workload, which --proxy names
-in the same YAML, or which --namespace and --labels describe.
+may be repeated). From policies the command computes what serve would send to a workload,
+which --proxy names in the same YAML, or which --namespace and --labels describe.
 
 The request has the client's identity (--from), plaintext without it, and is GET /
 without other flags. Some conditions depend on values that are not given, such as the

@@ -22,7 +22,8 @@ func (c *conversion) checkAnnotations(k *kind, annotations map[string]string) {
 		if domain != "istio.io" && !strings.HasSuffix(domain, ".istio.io") || domain == "internal.istio.io" || name == mesh.AnnotationHealthChecks {
 			continue
 		}
-		i := slices.IndexFunc(annotation.AllResourceAnnotations(), func(a *annotation.Instance) bool { return a.Name == name })
+		known := annotation.AllResourceAnnotations()
+		i := slices.IndexFunc(known, func(a *annotation.Instance) bool { return a.Name == name })
 		if i < 0 {
 			w := faultf("metadata.annotations["+name+"]", "is no annotation of Istio: it has no effect")
 			w.Kind = UnknownAnnotation
@@ -30,7 +31,7 @@ func (c *conversion) checkAnnotations(k *kind, annotations map[string]string) {
 			continue
 		}
 		var kinds []string
-		for _, t := range annotation.AllResourceAnnotations()[i].Resources {
+		for _, t := range known[i].Resources {
 			kinds = append(kinds, t.String())
 		}
 		if !slices.Contains(kinds, k.name) && !slices.Contains(kinds, annotation.Any.String()) {

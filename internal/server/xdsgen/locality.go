@@ -140,8 +140,9 @@ type localityPolicy struct {
 	To string
 }
 
-// policy returns the policy of a client under a setting. failover reports whether the first priority may fail: there is outlier
-// detection, or users want to rely on the readiness of endpoints.
+// policy returns the policy of a client under a setting. failover reports whether the first
+// priority may fail: there is outlier detection, or users want to rely on the readiness of
+// endpoints.
 func (p place) policy(setting *networkingv1alpha3.LocalityLoadBalancerSetting, failover bool) (out localityPolicy) {
 	if len(setting.GetDistribute()) > 0 {
 		for _, d := range setting.GetDistribute() {
@@ -188,8 +189,8 @@ func inLocality(l mesh.Locality, pattern string) bool {
 // maxNear is the number of levels of nearness.
 const maxNear = 5
 
-// priority returns the priority of an endpoint, from 0, with gaps. A gateway stands for the endpoints behind it: of their labels only cluster and network
-// count.
+// priority returns the priority of an endpoint, from 0, with gaps. A gateway stands for the
+// endpoints behind it: of their labels only cluster and network count.
 func (l *localityPolicy) priority(p path) uint32 {
 	return l.byLabels(p)*maxNear + l.nearness(p.endpoint.Locality)
 }

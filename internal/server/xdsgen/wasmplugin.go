@@ -25,6 +25,7 @@ import (
 	extensionsv1alpha1 "istio.io/api/extensions/v1alpha1"
 	typev1beta1 "istio.io/api/type/v1beta1"
 
+	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 )
 
@@ -119,7 +120,7 @@ func isNetwork(p *extensionsv1alpha1.WasmPlugin) bool {
 
 // pluginName returns the name of a plugin's filter and extension, as with Istio.
 func pluginName(p *snapshot.WasmPlugin) string {
-	return "extensions.istio.io/wasmplugin/" + p.Namespace + "." + p.Name
+	return mesh.PluginPrefix + p.Namespace + "." + p.Name
 }
 
 // pluginExtensions returns the configuration of the filters of a workload's plugins.
@@ -147,13 +148,6 @@ func pluginExtension(p *snapshot.WasmPlugin, relayed bool) *corev3.TypedExtensio
 	return out
 }
 
-// Variables of a VM by which control planes tell agents how to fetch a module. Modules do not get
-// them.
-const (
-	pullPolicyVariable = "ISTIO_META_WASM_IMAGE_PULL_POLICY"
-	versionVariable    = "ISTIO_META_WASM_PLUGIN_RESOURCE_VERSION"
-)
-
 // pluginModule sets the module of a plugin: a file, or one that a relay fetches.
 func pluginModule(vm *wasmv3.VmConfig, p *snapshot.WasmPlugin) {
 	if file, isFile := snapshot.ModuleFile(p.Spec); isFile {
@@ -171,7 +165,7 @@ func pluginModule(vm *wasmv3.VmConfig, p *snapshot.WasmPlugin) {
 			Uri: at, Timeout: durationpb.New(30 * time.Second),
 			HttpUpstreamType: &corev3.HttpUri_Cluster{Cluster: "_"}, // Envoy itself fetches nothing
 		},
-		Sha256: cmp.Or(strings.ToLower(p.Spec.GetSha256()), "nil"), // as Istio marks modules without one
+		Sha256: cmp.Or(strings.ToLower(p.Spec.GetSha256()), mesh.WasmNoChecksum),
 	}}}
 	if vm.EnvironmentVariables == nil {
 		vm.EnvironmentVariables = &wasmv3.EnvironmentVariables{}
@@ -180,14 +174,14 @@ func pluginModule(vm *wasmv3.VmConfig, p *snapshot.WasmPlugin) {
 		vm.EnvironmentVariables.KeyValues = make(map[string]string)
 	}
 	variables := vm.EnvironmentVariables.KeyValues
-	delete(variables, "ISTIO_META_WASM_IMAGE_PULL_SECRET") // only a control plane may set it
-	variables[pullPolicyVariable] = p.Spec.GetImagePullPolicy().String()
+	delete(variables, mesh.WasmPullSecret) // only a control plane may set it
+	variables[mesh.WasmPullPolicy] = p.Spec.GetImagePullPolicy().String()
 	spec, err := proto.MarshalOptions{Deterministic: true}.Marshal(p.Spec)
 	if err != nil {
 		panic(err) // it was decoded
 	}
 	sum := sha256.Sum256(spec)
-	variables[versionVariable] = hex.EncodeToString(sum[:8])
+	variables[mesh.WasmVersion] = hex.EncodeToString(sum[:8])
 }
 
 // pluginConfig returns how Envoy runs a plugin.
