@@ -93,7 +93,7 @@ func TestExamine(t *testing.T) {
 		"another mesh":       {func(c *Config) { c.RootFile = writeFile(t, foreignRoot) }, "TLS", "the certificate at " + ca.Addr + " leads to no root", "root of this control plane"},
 		"another name":       {func(c *Config) { c.ServerName = "istiod.other.svc" }, "TLS", "the certificate at " + ca.Addr + " is for istiod.istio-system.svc", "ISTIOD_SAN"},
 		"expired server":     {func(c *Config) { c.Now = func() time.Time { return now.Add(2 * time.Hour) }; c.TokenFile = "" }, "TLS", "the control plane's certificate expired", "clock"},
-		"clock before TLS":   {func(c *Config) { c.Now = func() time.Time { return now.AddDate(0, 0, -2) }; c.TokenFile = "" }, "TLS", "the clock of this machine is behind", "NTP"},
+		"clock before TLS":   {func(c *Config) { c.Now = func() time.Time { return now.AddDate(0, 0, -2) }; c.TokenFile = "" }, "TLS", "the clock of this machine is at least", "NTP"},
 		"untrusted issuer":   {func(c *Config) { c.Sign = refuse(codes.Unauthenticated) }, "certificate", "rpc error: code = Unauthenticated", "--cluster-id"},
 		"audience":           {func(c *Config) { c.Sign = refuse(codes.Unauthenticated); c.Audience = "other" }, "certificate", `the control plane refuses the token, which is for the audience ["istio-ca"], not for other`, "--audience other"},
 		"permission":         {func(c *Config) { c.Sign = refuse(codes.PermissionDenied) }, "certificate", "rpc error", "identity"},

@@ -135,10 +135,7 @@ func (c *Config) handshake(ctx context.Context, roots []*x509.Certificate) (stri
 	}
 	switch {
 	case now.Before(leaf.NotBefore):
-		return "", &problem{
-			fmt.Sprintf("the clock of this machine is behind: it shows %s, but the control plane's certificate begins at %s", show(now), show(leaf.NotBefore)),
-			"set the clock, for example with NTP",
-		}
+		return "", clockBehind(now, leaf.NotBefore, "the control plane's certificate begins")
 	case now.After(leaf.NotAfter):
 		return "", &problem{
 			fmt.Sprintf("the control plane's certificate expired at %s, and the clock of this machine shows %s", show(leaf.NotAfter), show(now)),

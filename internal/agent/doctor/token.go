@@ -11,9 +11,6 @@ import (
 	"github.com/meshctl/meshctl/internal/token"
 )
 
-// skew is the tolerated difference of clocks.
-const skew = 30 * time.Second
-
 const mountToken = "mount a projected service-account token with audience %s at this path, or name the file with --token"
 
 // token checks everything about the token but its signature, whose key only the control plane
@@ -39,10 +36,7 @@ func (c *Config) token() (string, token.Unverified, error) {
 	}
 	now := c.Now()
 	if begin := latest(t.IssuedAt, t.NotBefore); begin.After(now.Add(skew)) {
-		return "", none, &problem{
-			fmt.Sprintf("the clock of this machine is at least %s behind: it shows %s, but the token was issued at %s", begin.Sub(now).Round(time.Second), show(now), show(begin)),
-			"set the clock, for example with NTP",
-		}
+		return "", none, clockBehind(now, begin, "the token was issued")
 	}
 	if !t.Expires.IsZero() && now.After(t.Expires) {
 		return "", none, &problem{
@@ -62,12 +56,3 @@ func (c *Config) token() (string, token.Unverified, error) {
 	}
 	return detail, t, nil
 }
-
-func latest(a, b time.Time) time.Time {
-	if a.After(b) {
-		return a
-	}
-	return b
-}
-
-func show(t time.Time) string { return t.UTC().Format(time.RFC3339) }

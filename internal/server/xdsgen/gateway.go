@@ -47,18 +47,6 @@ func targetPorts(s *snapshot.Snapshot, n Node, pod *snapshot.Pod, labels map[str
 	}
 }
 
-// passesByName reports whether a proxy passes TLS on to services by server name: a Gateway
-// object that selects it has a server with mode AUTO_PASSTHROUGH.
-func passesByName(s *snapshot.Snapshot, labels map[string]string) bool {
-	return slices.ContainsFunc(gatewaysOf(s, labels), func(gw *snapshot.Gateway) bool {
-		return slices.ContainsFunc(gw.Spec.GetServers(), isAutoPassthrough)
-	})
-}
-
-func isAutoPassthrough(s *networkingv1alpha3.Server) bool {
-	return s.GetTls().GetMode() == networkingv1alpha3.ServerTLSSettings_AUTO_PASSTHROUGH
-}
-
 // gatewayListenerFacts holds what the Gateway objects determine about a listener.
 type gatewayListenerFacts struct {
 	Kind  gatewayListenerKind

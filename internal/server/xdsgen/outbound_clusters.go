@@ -259,11 +259,6 @@ func toDestination(svc *snapshot.MeshService) bool {
 	return svc.Headless || svc.Resolution == snapshot.ByDestination
 }
 
-// passable reports whether gateways pass on calls by server name to a service.
-func passable(svc *snapshot.MeshService) bool {
-	return !svc.Headless && !clusterLocal(svc) && !svc.External && svc.Resolution == snapshot.ByEndpoints && !svc.IsWildcard()
-}
-
 // resolve makes the proxy resolve the names of a cluster's endpoints. It returns false if
 // there are none.
 func (u clusterOf) resolve(c *clusterv3.Cluster) bool {

@@ -1,0 +1,60 @@
+package xdsgen
+
+import (
+	"cmp"
+	"slices"
+
+	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
+
+	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
+
+	"github.com/meshctl/meshctl/internal/mesh"
+	"github.com/meshctl/meshctl/internal/server/snapshot"
+)
+
+// passesByName reports whether a proxy passes TLS on to services by server name: a Gateway
+// object that selects it has a server with mode AUTO_PASSTHROUGH.
+func passesByName(s *snapshot.Snapshot, labels map[string]string) bool {
+	return slices.ContainsFunc(gatewaysOf(s, labels), func(gw *snapshot.Gateway) bool {
+		return slices.ContainsFunc(gw.Spec.GetServers(), isAutoPassthrough)
+	})
+}
+
+func isAutoPassthrough(s *networkingv1alpha3.Server) bool {
+	return s.GetTls().GetMode() == networkingv1alpha3.ServerTLSSettings_AUTO_PASSTHROUGH
+}
+
+// serviceChains returns a filter chain for each port of each service that a server with
+// mode AUTO_PASSTHROUGH exposes, and for each of their subsets. The server name of a
+// connection selects the chain, which forwards the connection without terminating its TLS.
+func (u gatewayListener) serviceChains(g *generator, hosts []string) []*listenerv3.FilterChain {
+	subsets := make(map[string][]string)
+	for subset := range u.subsets.All {
+		subsets[subset.service] = append(subsets[subset.service], subset.name)
+	}
+	timeouts := timeoutsIn(u.timeouts)
+	var out []*listenerv3.FilterChain
+	for _, svc := range u.services.All() {
+		if svc.ExternalName != "" || !passable(svc) || !u.scope.sees(svc) || !hostsMatch(hosts, svc, "") {
+			continue
+		}
+		for i := range svc.Ports {
+			port := &svc.Ports[i]
+			if port.Protocol == mesh.UDP {
+				continue
+			}
+			for _, subset := range append([]string{""}, subsets[svc.Key]...) {
+				name := mesh.ClusterName{Direction: mesh.Outbound, Port: port.Number, Subset: subset, Host: svc.Host}.SNI()
+				chain := filterChain(g.namedTCPProxy(name, cmp.Or(statName(u.settings.Stats, svc, port, subset, 0), name), u.settings, timeouts.of(svc, port.Number)))
+				chain.FilterChainMatch = &listenerv3.FilterChainMatch{ServerNames: []string{name}, ApplicationProtocols: alpnAll}
+				out = append(out, chain)
+			}
+		}
+	}
+	return out
+}
+
+// passable reports whether gateways pass on calls by server name to a service.
+func passable(svc *snapshot.MeshService) bool {
+	return !svc.Headless && !clusterLocal(svc) && !svc.External && svc.Resolution == snapshot.ByEndpoints && !svc.IsWildcard()
+}
