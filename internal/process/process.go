@@ -105,18 +105,6 @@ func Isolate(cmd *exec.Cmd) {
 
 func killGroup(leader int) error { return syscall.Kill(-leader, syscall.SIGKILL) }
 
-// reopenable returns a standard output that a process can open again as /dev/stdout,
-// as Envoy does for access logs. Linux does not open sockets, such as the one that
-// systemd passes, so these get a pipe in between.
-func reopenable(w io.Writer) io.Writer {
-	if f, ok := w.(*os.File); ok {
-		if info, err := f.Stat(); err == nil && info.Mode()&os.ModeSocket != 0 {
-			return struct{ io.Writer }{f}
-		}
-	}
-	return w
-}
-
 // Done returns a channel that is closed when the process and its group have ended.
 func (p *Process) Done() <-chan struct{} { return p.done }
 

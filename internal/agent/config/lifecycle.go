@@ -2,10 +2,7 @@ package config
 
 import (
 	"cmp"
-	"time"
-
-	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
-)
+	"time")
 
 const (
 	exitOnZero          = "EXIT_ON_ZERO_ACTIVE_CONNECTIONS"
@@ -13,19 +10,8 @@ const (
 	defaultMinimumDrain = 5 * time.Second
 )
 
-// agentMemory is the part of a container's memory that the heap of Envoy does not get, in
-// bytes: for the agent, stacks and buffers of the kernel.
-const agentMemory = 64 << 20
-
-// lifecycle resolves the resources that Envoy may use, and how it ends.
-func (r *resolver) lifecycle(cfg *Config, pc *meshv1alpha1.ProxyConfig, in *Input) {
-	if pc.GetConcurrency() == nil {
-		cfg.Concurrency = min(in.CPULimit, maxConcurrency)
-	}
-	cfg.MaxHeap = in.MemoryLimit / 2
-	if in.MemoryLimit > 2*agentMemory {
-		cfg.MaxHeap = in.MemoryLimit - agentMemory
-	}
+// lifecycle resolves how Envoy ends.
+func (r *resolver) lifecycle(cfg *Config) {
 	cfg.ExitOnZeroConnections = r.boolean(setting{cmp.Or(r.lookup(exitOnZero), "false"), exitOnZero})
 	if cfg.CountConnections = cfg.ExitOnZeroConnections; cfg.CountConnections {
 		cfg.Metadata[exitOnZero] = "true"

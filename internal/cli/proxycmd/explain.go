@@ -25,17 +25,28 @@ func NewExplain(env *cli.Env) *cobra.Command {
 		Use:     "explain",
 		Short:   "Explain the configuration of a proxy",
 		Long:    "Explain the configuration of a proxy by the rules of the control plane.",
-		Example: `  meshctl explain endpoints helloworld.sample --from web-1.apps`,
+		Example: `  meshctl explain endpoints helloworld.sample --from web-1.apps
+  meshctl explain policies web-1.apps`,
 	}
-	cmd.AddCommand(newExplainEndpointsCmd(env))
+	cmd.AddCommand(newExplainEndpointsCmd(env), newExplainPoliciesCmd(env))
 	return cmd
 }
 
-type explainEndpointsOptions struct {
+// explainOptions name the proxy to explain.
+type explainOptions struct {
 	cli.PageFlags
-	service string
 	proxy   string
 	cluster string
+}
+
+func (o *explainOptions) bind(env *cli.Env, cmd *cobra.Command) {
+	cmd.Flags().StringVar(&o.cluster, "cluster", "", "The `cluster` of the proxy, if several clusters have one of that name")
+	o.Bind(env, cmd)
+}
+
+type explainEndpointsOptions struct {
+	explainOptions
+	service string
 	port    uint32
 }
 
@@ -68,9 +79,8 @@ is 3 when the proxy reaches no endpoint.`,
 	}
 	f := cmd.Flags()
 	f.StringVar(&o.proxy, "from", "", "The `proxy`, as name.namespace (required)")
-	f.StringVar(&o.cluster, "cluster", "", "The `cluster` of the proxy, if several clusters have one of that name")
 	portVar(f, &o.port, "Only this `port` of the service")
-	o.Bind(env, cmd)
+	o.bind(env, cmd)
 	cli.CompleteFlag(env, cmd, "from", cli.NamesFrom(o.Find, connected))
 	return cmd
 }
@@ -84,7 +94,7 @@ func (o *explainEndpointsOptions) run(ctx context.Context, env *cli.Env) error {
 		return err
 	}
 	defer cli.CloseReplicas(found)
-	e, err := o.ask(ctx, found)
+	e, err := askExplanation[*debug.Explanation](ctx, &o.explainOptions, found, "/debug/explainz", url.Values{"service": {o.service}})
 	if err != nil {
 		return err
 	}
@@ -105,49 +115,57 @@ func (o *explainEndpointsOptions) run(ctx context.Context, env *cli.Env) error {
 	return judgeExplanation(e)
 }
 
-// ask asks all control planes at the same time. Two of them may have proxies of that
+// explanation is what control planes answer about a proxy.
+type explanation interface {
+	comparable
+	Explained() *debug.ExplainedProxy
+}
+
+// askExplanation asks all control planes at the same time. Two of them may have proxies of that
 // name in different clusters.
-func (o *explainEndpointsOptions) ask(ctx context.Context, found []*replicas.Replica) (*debug.Explanation, error) {
+func askExplanation[E explanation](ctx context.Context, o *explainOptions, found []*replicas.Replica, page string, query url.Values) (none E, err error) {
+	query.Set("proxyID", o.proxy)
 	type result struct {
-		list []*debug.Explanation
+		list []E
 		err  error
 	}
 	results := cli.ForEach(found, func(r *replicas.Replica) (out result) {
-		out.list, out.err = o.askOne(ctx, r)
+		out.list, out.err = askOneExplanation[E](ctx, r, page, query)
 		return out
 	})
 	if err := ctx.Err(); err != nil {
-		return nil, err
+		return none, err
 	}
 	var clusters []string
-	var explanation *debug.Explanation
+	var explained E
 	var faults []error
 	for _, x := range results {
 		for _, e := range x.list {
-			if o.cluster == "" || string(e.Cluster) == o.cluster {
-				clusters, explanation = append(clusters, string(e.Cluster)), e
+			if id := string(e.Explained().Cluster); o.cluster == "" || id == o.cluster {
+				clusters, explained = append(clusters, id), e
 			}
 		}
 		if x.err != nil && !errors.Is(x.err, errNotHere) {
 			faults = append(faults, x.err)
 		}
 	}
-	if explanation != nil {
-		return explanation, oneCluster(o.proxy, clusters)
+	if explained != none {
+		return explained, oneCluster(o.proxy, clusters)
 	}
 	advice := o.Advice(faults, len(found))
 	if len(faults) < len(found) {
 		faults = slices.Insert(faults, 0, o.absent(ctx, found))
 	}
-	return nil, fmt.Errorf("%w%s", errors.Join(faults...), advice)
+	return none, fmt.Errorf("%w%s", errors.Join(faults...), advice)
 }
 
 // errNotHere reports that the proxy is not connected to a control plane.
 var errNotHere = errors.New("not connected here")
 
-func (o *explainEndpointsOptions) askOne(ctx context.Context, r *replicas.Replica) ([]*debug.Explanation, error) {
-	var list []*debug.Explanation
-	err := r.Get(ctx, "/debug/explainz", url.Values{"proxyID": {o.proxy}, "service": {o.service}}, &list)
+func askOneExplanation[E explanation](ctx context.Context, r *replicas.Replica, page string, query url.Values) ([]E, error) {
+	var none E
+	var list []E
+	err := r.Get(ctx, page, query, &list)
 	answer, ok := errors.AsType[*replicas.AnswerError](err)
 	switch {
 	case ok && answer.Text == debug.NotConnected:
@@ -156,14 +174,14 @@ func (o *explainEndpointsOptions) askOne(ctx context.Context, r *replicas.Replic
 		return nil, fmt.Errorf("%s: it has no explanations: it is not meshctl, or an older version", r.Name)
 	case err != nil:
 		return nil, fmt.Errorf("%s: %w", r.Name, err)
-	case len(list) == 0 || slices.ContainsFunc(list, func(e *debug.Explanation) bool { return e == nil || e.Proxy == "" }):
+	case len(list) == 0 || slices.ContainsFunc(list, func(e E) bool { return e == none || e.Explained().Proxy == "" }):
 		return nil, fmt.Errorf("%s: its answer is no explanation: it is not meshctl", r.Name)
 	}
 	return list, nil
 }
 
 // absent returns the error for a proxy that is not connected, with similar names.
-func (o *explainEndpointsOptions) absent(ctx context.Context, found []*replicas.Replica) error {
+func (o *explainOptions) absent(ctx context.Context, found []*replicas.Replica) error {
 	text := fmt.Sprintf("no proxy %q is connected", o.proxy)
 	if o.cluster != "" {
 		text += " in cluster " + o.cluster
@@ -199,7 +217,7 @@ func writeExplanation(env *cli.Env, f output.Format, e *debug.Explanation) error
 			return err
 		}
 	}
-	env.Notef("%s is in %s", e.Proxy, whereabouts(e))
+	env.Notef("%s is in %s", e.Proxy, whereabouts(&e.ExplainedProxy))
 	for _, c := range e.Conflicts {
 		env.Notef("Calls to its address %s reach %s, which has the same address: call it by its name, over HTTP", c.Address, c.Used)
 	}
@@ -222,7 +240,7 @@ func writeExplanation(env *cli.Env, f output.Format, e *debug.Explanation) error
 }
 
 // whereabouts returns cluster and network of a proxy.
-func whereabouts(e *debug.Explanation) string {
+func whereabouts(e *debug.ExplainedProxy) string {
 	text := "no known cluster"
 	if e.Cluster != "" {
 		text = "cluster " + string(e.Cluster)

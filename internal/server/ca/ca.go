@@ -107,82 +107,6 @@ func (c *CA) Ready() <-chan struct{} { return c.ready }
 // Current returns the set in use, nil before Ready is closed.
 func (c *CA) Current() *Set { return c.set.Load() }
 
-// load takes a set into use if it is valid, and records the result.
-func (c *CA) load(m *store.Material) {
-	now, old, last := c.cfg.Now(), c.set.Load(), c.last.Load()
-	l := &loadResult{at: now, stamp: m.Stamp, since: now}
-	l.domain, _ = c.cfg.TrustDomain()
-	if l.set, l.warnings, l.alarm, l.err = c.judge(m); l.set == nil {
-		l.seen = describeSeen(m)
-	}
-	if l.err != nil && old != nil {
-		l.unfit = c.Fits(old)
-	}
-	known := last != nil && text(last.err) == text(l.err) && text(last.alarm) == text(l.alarm)
-	if known {
-		l.since = last.since
-	}
-	switch {
-	case l.err != nil && old == nil:
-		c.cfg.Log.Error("signing CA refused", "source", c.cfg.Source.Place(), "error", l.err)
-	case l.unfit != nil && !known:
-		c.cfg.Log.Error("the signing CA does not fit the mesh, nothing is signed", "source", c.cfg.Source.Place(), "error", l.unfit)
-	case l.err != nil && !known:
-		c.cfg.Log.Error("new signing CA refused, the last good one keeps signing", "source", c.cfg.Source.Place(), "error", l.err)
-	case l.err != nil:
-	case old != nil && same(old, l.set):
-		l.set = old
-	default:
-		signer := l.set.Cert
-		c.cfg.Log.Info("signing CA loaded", "subject", signer.Subject.String(), "until", signer.NotAfter.UTC().Format(time.RFC3339),
-			"sha256", certs.Fingerprint(signer), "roots", len(l.set.Roots), "revoked", l.set.revoked.count())
-		c.set.Store(l.set) // callers with its certificates are known before there are any
-		c.cfg.Use(l.set)
-		if old == nil {
-			close(c.ready)
-		}
-	}
-	if l.alarm != nil && !known {
-		c.cfg.Log.Error("revocation lists of the signing CA", "source", c.cfg.Source.Place(), "error", l.alarm)
-	}
-	c.last.Store(l)
-	if last == nil || last.stamp != l.stamp {
-		c.cfg.Reloaded(l.err == nil && l.alarm == nil)
-	}
-}
-
-func text(err error) string {
-	if err == nil {
-		return ""
-	}
-	return err.Error()
-}
-
-// judge returns the set in the source. The error is the reason why it cannot replace
-// the set in use; next is not nil if it is valid by itself.
-func (c *CA) judge(m *store.Material) (next *Set, warnings []verify.Finding, alarm, err error) {
-	now, old := c.cfg.Now(), c.set.Load()
-	opts := verify.Options{Now: now}
-	opts.TrustDomain, opts.Aliases = c.cfg.TrustDomain()
-	a, warnings, err := m.Authority(opts)
-	if err == nil {
-		err = tryAuthority(a, opts.TrustDomain, c.cfg.ServerNames, c.cfg.Source.Place(), now)
-	}
-	if err != nil {
-		return nil, nil, nil, err
-	}
-	lists, alarm, err := c.lists(m, a, now)
-	if err != nil {
-		return nil, nil, nil, err
-	}
-	next = newSet(a, lists, now)
-	next.ForPeers = forPeers(old, lists)
-	if old != nil {
-		err = follows(old, next, c.Fits(old) == nil, c.cfg.Alive(now), c.cfg.Source.Place(), now)
-	}
-	return next, append(warnings, lists.Warnings...), alarm, err
-}
-
 // Fits reports why peers would refuse certificates that the set signs for the current
 // trust domain. While the trust domain is unknown every set fits.
 func (c *CA) Fits(s *Set) error {
@@ -227,10 +151,4 @@ func reissued(signer, root *x509.Certificate, now time.Time) bool {
 	return root.IsCA && bytes.Equal(signer.RawSubject, root.RawSubject) &&
 		bytes.Equal(signer.RawSubjectPublicKeyInfo, root.RawSubjectPublicKeyInfo) &&
 		!now.Before(root.NotBefore) && !now.After(root.NotAfter)
-}
-
-func same(a, b *Set) bool {
-	equal := func(x, y []*x509.Certificate) bool { return slices.EqualFunc(x, y, (*x509.Certificate).Equal) }
-	return a.Cert.Equal(b.Cert) && equal(a.Chain, b.Chain) && equal(a.Roots, b.Roots) &&
-		bytes.Equal(a.Revocations.PEM, b.Revocations.PEM) && a.ForPeers == b.ForPeers
 }

@@ -156,6 +156,7 @@ func New(cfg Config) *Pages {
 		"instancesz":  {Help: "the services that lead to each proxy, or to those in ?namespace=, or to ?proxyID=", Make: p.instancesz},
 		"sidecarz":    {Help: "the services that ?proxyID= may reach, and the Sidecar that decides it", Make: p.sidecarz},
 		"explainz":    {Help: "how the proxies ?proxyID= reach each endpoint of ?service=name.namespace, and why not", Make: p.explainz},
+		"policiesz":   {Help: "the security policies that apply to the workload of ?proxyID=, and why", Make: p.policiesz},
 		"pushcontext": {Help: "the snapshot that is served", Make: p.ofSnapshot(pushContext)},
 		"config_dump": {Help: "the last responses to ?proxyID=, in the form of Envoy's dump; &types=cds,eds… for some types, &include_eds", Open: true, Make: p.configDump},
 		"ecdsz":       {Help: "the extensions of ?proxyID=", Make: p.ofType("ecds")},

@@ -18,12 +18,21 @@ import (
 	"github.com/meshctl/meshctl/internal/server/xdsgen"
 )
 
-// Explanation explains which endpoints of a service a proxy has, and why.
-type Explanation struct {
+// ExplainedProxy is the proxy of an explanation.
+type ExplainedProxy struct {
 	Proxy   string         `json:"proxy"`
 	Cluster mesh.ClusterID `json:"cluster,omitzero"`
 	Network mesh.NetworkID `json:"network,omitzero"`
-	Service string         `json:"service"` // its host
+}
+
+// Explained returns the proxy.
+func (p *ExplainedProxy) Explained() *ExplainedProxy { return p }
+
+// Explanation explains which endpoints of a service a proxy has, and why.
+type Explanation struct {
+	ExplainedProxy
+
+	Service string `json:"service"` // its host
 	// Missing explains why the proxy has nothing of the service.
 	Missing string          `json:"missing,omitzero"`
 	Ports   []ExplainedPort `json:"ports,omitzero"`
@@ -76,20 +85,25 @@ type ExplainedCluster struct {
 	Service bool `json:"service"`
 }
 
-// explainz explains how ?proxyID= reaches the endpoints of ?service=. A proxy name may
-// exist in several clusters, so there is one explanation per cluster, for the newest
-// stream. proxyID is the whole name of a proxy or stream.
+// explainz explains how ?proxyID= reaches the endpoints of ?service=.
 func (p *Pages) explainz(_ context.Context, q Query) (any, error) {
+	service := q.Get("service")
+	if service == "" {
+		return nil, &Error{http.StatusBadRequest, "name a service, as ?service=name.namespace"}
+	}
+	return explainNewest(p, q, func(s *snapshot.Snapshot, n xdsgen.Node) *Explanation { return p.explain(s, n, service) })
+}
+
+// explainNewest explains the newest stream of ?proxyID= in each cluster, because a proxy name
+// may exist in several clusters. proxyID is the whole name of a proxy or stream.
+func explainNewest[E any](p *Pages, q Query, explain func(*snapshot.Snapshot, xdsgen.Node) E) ([]E, error) {
 	s, err := p.snapshot()
 	if err != nil {
 		return nil, err
 	}
-	name, service := q.Get("proxyID"), q.Get("service")
-	switch {
-	case name == "":
+	name := q.Get("proxyID")
+	if name == "" {
 		return nil, &Error{http.StatusBadRequest, noProxyID}
-	case service == "":
-		return nil, &Error{http.StatusBadRequest, "name a service, as ?service=name.namespace"}
 	}
 	newest := map[mesh.ClusterID]*history.Proxy{}
 	all := p.visible(q.Rights)
@@ -105,17 +119,19 @@ func (p *Pages) explainz(_ context.Context, q Query) (any, error) {
 	if len(newest) == 0 {
 		return nil, &Error{http.StatusNotFound, NotConnected}
 	}
-	out := []*Explanation{}
+	out := []E{}
 	for _, id := range slices.Sorted(maps.Keys(newest)) {
-		out = append(out, p.explain(s, newest[id].Node, service))
+		out = append(out, explain(s, newest[id].Node))
 	}
 	return out, nil
 }
 
+func explainedProxy(s *snapshot.Snapshot, n xdsgen.Node) ExplainedProxy {
+	return ExplainedProxy{n.ID.ProxyID(), n.Cluster, xdsgen.NetworkOf(s, n)}
+}
+
 func (p *Pages) explain(s *snapshot.Snapshot, n xdsgen.Node, service string) *Explanation {
-	out := &Explanation{
-		Proxy: n.ID.ProxyID(), Cluster: n.Cluster, Network: xdsgen.NetworkOf(s, n), Service: service, Clusters: []ExplainedCluster{},
-	}
+	out := &Explanation{ExplainedProxy: explainedProxy(s, n), Service: service, Clusters: []ExplainedCluster{}}
 	svc := serviceNamed(s, service, n.Namespace)
 	for id, network := range s.Networks.All() {
 		out.Clusters = append(out.Clusters, ExplainedCluster{id, *network, svc != nil && svc.In(id) != nil})

@@ -16,6 +16,8 @@ const (
 	Disable
 )
 
+func (m MTLSMode) String() string { return [...]string{"PERMISSIVE", "STRICT", "DISABLE"}[m] }
+
 // MTLS is the result of all PeerAuthentication policies for one workload.
 type MTLS struct {
 	Default MTLSMode

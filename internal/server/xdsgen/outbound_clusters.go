@@ -240,20 +240,6 @@ func (u clusterOf) base(g *generator, name string) *clusterv3.Cluster {
 	return c
 }
 
-// loadBalancer returns the settings of the policy or, if they choose no load balancer, of the
-// Service.
-func (u clusterOf) loadBalancer() *networkingv1alpha3.LoadBalancerSettings {
-	lb := u.policy.GetLoadBalancer()
-	if !u.service.Sticky || lb.GetLbPolicy() != nil {
-		return lb
-	}
-	return &networkingv1alpha3.LoadBalancerSettings{LbPolicy: &networkingv1alpha3.LoadBalancerSettings_ConsistentHash{
-		ConsistentHash: &networkingv1alpha3.LoadBalancerSettings_ConsistentHashLB{
-			HashKey: &networkingv1alpha3.LoadBalancerSettings_ConsistentHashLB_UseSourceIp{UseSourceIp: true},
-		},
-	}}
-}
-
 // toDestination reports whether clients of a service choose the address of an endpoint.
 func toDestination(svc *snapshot.MeshService) bool {
 	return svc.Headless || svc.Resolution == snapshot.ByDestination

@@ -303,3 +303,17 @@ func hashPolicy(hash *networkingv1alpha3.LoadBalancerSettings_ConsistentHashLB) 
 	}
 	return []*routev3.RouteAction_HashPolicy{p}
 }
+
+// loadBalancer returns the settings of the policy or, if they choose no load balancer, of the
+// Service.
+func (u clusterOf) loadBalancer() *networkingv1alpha3.LoadBalancerSettings {
+	lb := u.policy.GetLoadBalancer()
+	if !u.service.Sticky || lb.GetLbPolicy() != nil {
+		return lb
+	}
+	return &networkingv1alpha3.LoadBalancerSettings{LbPolicy: &networkingv1alpha3.LoadBalancerSettings_ConsistentHash{
+		ConsistentHash: &networkingv1alpha3.LoadBalancerSettings_ConsistentHashLB{
+			HashKey: &networkingv1alpha3.LoadBalancerSettings_ConsistentHashLB_UseSourceIp{UseSourceIp: true},
+		},
+	}}
+}
