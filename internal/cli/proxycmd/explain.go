@@ -22,9 +22,9 @@ import (
 // NewExplain returns the command explain.
 func NewExplain(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
-		Use:     "explain",
-		Short:   "Explain the configuration of a proxy",
-		Long:    "Explain the configuration of a proxy by the rules of the control plane.",
+		Use:   "explain",
+		Short: "Explain the configuration of a proxy",
+		Long:  "Explain the configuration of a proxy by the rules of the control plane.",
 		Example: `  meshctl explain endpoints helloworld.sample --from web-1.apps
   meshctl explain policies web-1.apps`,
 	}
