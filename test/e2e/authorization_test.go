@@ -203,7 +203,8 @@ func (p *protected) dial(caller, addr, serverName string) (net.Conn, error) {
 	return conn, nil
 }
 
-// send sends the lines of a request, and returns the status; 0 if there is no answer.
+// send sends the lines of a request and, after an empty line, its body. It returns the status, 0 if
+// there is no answer.
 func (p *protected) send(t *testing.T, caller, serverName, lines string) int {
 	t.Helper()
 	conn, err := p.dial(caller, "127.3.0.1:5000", serverName)
@@ -211,7 +212,8 @@ func (p *protected) send(t *testing.T, caller, serverName, lines string) int {
 		t.Fatal(err)
 	}
 	defer conn.Close()
-	if _, err := io.WriteString(conn, strings.ReplaceAll(lines, "\n", "\r\n")+"\r\nConnection: close\r\n\r\n"); err != nil {
+	head, body, _ := strings.Cut(lines, "\n\n")
+	if _, err := io.WriteString(conn, strings.ReplaceAll(head, "\n", "\r\n")+"\r\nConnection: close\r\n\r\n"+body); err != nil {
 		return 0
 	}
 	resp, err := http.ReadResponse(bufio.NewReader(conn), nil)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -22,7 +23,8 @@ import (
 )
 
 // authorizer is an external authorizer by gRPC and HTTP. It permits, refuses or does not answer, as
-// the header x-decide of a request wants; it refuses connections of TCP of one identity.
+// the header x-decide of a request wants. It refuses requests whose body has the word "refuse", and
+// connections of TCP of one identity.
 type authorizer struct {
 	authv3.UnimplementedAuthorizationServer
 	asked  atomic.Int64
@@ -34,14 +36,16 @@ const refusedCaller = "spiffe://cluster.local/ns/apps-2/sa/other"
 func (a *authorizer) Check(ctx context.Context, r *authv3.CheckRequest) (*authv3.CheckResponse, error) {
 	a.asked.Add(1)
 	attributes := r.GetAttributes()
-	switch attributes.GetRequest().GetHttp().GetHeaders()["x-decide"] {
-	case "slow":
+	request := attributes.GetRequest().GetHttp()
+	decide := request.GetHeaders()["x-decide"]
+	switch {
+	case decide == "slow":
 		select {
 		case <-ctx.Done():
 		case <-a.ending:
 		}
 		return nil, errors.New("too late")
-	case "refuse":
+	case decide == "refuse", strings.Contains(request.GetBody()+string(request.GetRawBody()), "refuse"):
 		return &authv3.CheckResponse{
 			Status: &statuspb.Status{Code: int32(codes.PermissionDenied)},
 			HttpResponse: &authv3.CheckResponse_DeniedResponse{DeniedResponse: &authv3.DeniedHttpResponse{
@@ -49,7 +53,7 @@ func (a *authorizer) Check(ctx context.Context, r *authv3.CheckRequest) (*authv3
 			}},
 		}, nil
 	}
-	if attributes.GetSource().GetPrincipal() == refusedCaller && attributes.GetRequest().GetHttp().GetPath() == "" {
+	if attributes.GetSource().GetPrincipal() == refusedCaller && request.GetPath() == "" {
 		return &authv3.CheckResponse{Status: &statuspb.Status{Code: int32(codes.PermissionDenied)}}, nil
 	}
 	return &authv3.CheckResponse{HttpResponse: &authv3.CheckResponse_OkResponse{OkResponse: &authv3.OkHttpResponse{
@@ -59,7 +63,10 @@ func (a *authorizer) Check(ctx context.Context, r *authv3.CheckRequest) (*authv3
 
 func (a *authorizer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	a.asked.Add(1)
+	body, err := io.ReadAll(r.Body)
 	switch {
+	case err != nil:
+		w.WriteHeader(http.StatusBadRequest)
 	case !strings.HasPrefix(r.URL.Path, "/check/guarded") || r.Header.Get("x-added") != "by Envoy" || r.Header.Get("x-secret") != "":
 		w.WriteHeader(http.StatusTeapot)
 	case r.Header.Get("x-decide") == "slow":
@@ -67,7 +74,7 @@ func (a *authorizer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		case <-r.Context().Done():
 		case <-a.ending:
 		}
-	case r.Header.Get("x-decide") == "refuse":
+	case r.Header.Get("x-decide") == "refuse", strings.Contains(string(body), "refuse"):
 		w.WriteHeader(http.StatusPaymentRequired)
 	}
 }
@@ -100,6 +107,8 @@ const authorizers = `trustDomainAliases: [old.example.com], extensionProviders: 
 {name: grpc-open, envoyExtAuthzGrpc: {service: sample/authorizer.test, port: 9000, timeout: 0.5s, failOpen: true}},
 {name: http, envoyExtAuthzHttp: {service: sample/authorizer.test, port: 8000, timeout: 0.5s, pathPrefix: /check, statusOnError: \"503\", includeRequestHeadersInCheck: [x-decide], includeAdditionalHeadersInCheck: {x-added: by Envoy}}},
 {name: http-open, envoyExtAuthzHttp: {service: sample/authorizer.test, port: 8000, timeout: 0.5s, pathPrefix: /check, failOpen: true, includeRequestHeadersInCheck: [x-decide], includeAdditionalHeadersInCheck: {x-added: by Envoy}}},
+{name: grpc-body, envoyExtAuthzGrpc: {service: sample/authorizer.test, port: 9000, includeRequestBodyInCheck: {maxRequestBytes: 16, packAsBytes: true}}},
+{name: http-body, envoyExtAuthzHttp: {service: sample/authorizer.test, port: 8000, pathPrefix: /check, includeAdditionalHeadersInCheck: {x-added: by Envoy}, includeRequestBodyInCheck: {maxRequestBytes: 16, allowPartialMessage: true}}},
 {name: dead, envoyExtAuthzGrpc: {service: sample/authorizer.test, port: 9001, timeout: 0.5s}},
 {name: dead-open, envoyExtAuthzGrpc: {service: sample/authorizer.test, port: 9001, timeout: 0.5s, failOpen: true}}]`
 
@@ -152,6 +161,23 @@ spec:
 			}
 			if code := p.send(t, "", "", "DELETE /guarded HTTP/1.1\nHost: a\nx-decide: permit"); code != http.StatusForbidden && code != want.permit {
 				t.Errorf("what an ALLOW policy does not permit: status %d", code)
+			}
+		})
+	}
+	const long = "a body of more than 16 bytes"
+	for provider, statuses := range map[string]map[string]int{
+		"grpc-body": {"permit": http.StatusOK, "refuse": http.StatusPaymentRequired, long: http.StatusRequestEntityTooLarge},
+		"http-body": {"permit": http.StatusOK, "refuse": http.StatusPaymentRequired, long + " refuse": http.StatusOK, "refuse " + long: http.StatusPaymentRequired},
+	} {
+		t.Run(provider, func(t *testing.T) {
+			p.apply(t, `{action: CUSTOM, provider: {name: `+provider+`}, rules: [{to: [{operation: {paths: ["/guarded*"]}}]}]}`)
+			for body, code := range statuses {
+				eventually(t, fmt.Sprintf("status %d for the body %q", code, body), func() error {
+					if got := p.send(t, "", "", fmt.Sprintf("POST /guarded HTTP/1.1\nHost: a\nContent-Length: %d\n\n%s", len(body), body)); got != code {
+						return fmt.Errorf("status %d", got)
+					}
+					return nil
+				})
 			}
 		})
 	}
