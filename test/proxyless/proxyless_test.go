@@ -323,6 +323,12 @@ func TestProxyless(t *testing.T) {
 			return err
 		})
 	})
+	wantNoRefusals(t)
+}
+
+// wantNoRefusals fails if a client of xDS refused a response.
+func wantNoRefusals(t *testing.T) {
+	t.Helper()
 	metrics, err := get("http://" + planeIP + ":15014/metrics")
 	check(t, err)
 	counts := 0

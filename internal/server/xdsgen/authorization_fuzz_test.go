@@ -72,7 +72,7 @@ func FuzzAuthorizationPolicy(f *testing.F) {
 func checkFuzzedRules(t *testing.T, p *snapshot.AuthorizationPolicy, size int, tcp, closed bool) {
 	t.Helper()
 	a := authorization{action: p.Spec.GetAction(), policies: listOf([]*snapshot.AuthorizationPolicy{p}), domains: listOf(testDomains), name: "p"}
-	enforced, recorded := a.rules(tcp)
+	enforced, recorded := a.rules(ruleMaker{network: tcp})
 	for _, r := range []*rbacv3.RBAC{enforced, recorded} {
 		if r == nil {
 			continue

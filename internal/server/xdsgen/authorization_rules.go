@@ -15,6 +15,7 @@ import (
 type ruleMaker struct {
 	action    securityv1beta1.AuthorizationPolicy_Action
 	network   bool // for TCP
+	proxyless bool // for gRPC without a proxy, which refuses rules about some headers
 	domains   list[string]
 	namespace string // of the policy
 }
@@ -103,20 +104,29 @@ func sources(rule *securityv1beta1.Rule) [][]condition {
 	return out
 }
 
-// counting returns the conditions that count. Connections of TCP have no attributes of HTTP:
-// a rule of an ALLOW policy with such a condition matches nothing, and any other rule matches
-// without it. ok is false in the former case.
+// counting returns the conditions that count. Connections of TCP have no attributes of HTTP, and
+// gRPC checks no headers of its own protocol: a rule of an ALLOW policy with such a condition
+// matches nothing, and any other rule matches without it. ok is false in the former case.
 func (r *ruleMaker) counting(conditions []condition) (out []condition, ok bool) {
 	for _, c := range conditions {
 		switch {
 		case len(c.values)+len(c.others) == 0:
-		case !c.http || !r.network:
+		case (!c.http || !r.network) && !(r.proxyless && ofProtocol(c.args)):
 			out = append(out, c)
 		case r.action == securityv1beta1.AuthorizationPolicy_ALLOW:
 			return nil, false
 		}
 	}
 	return out, true
+}
+
+// ofProtocol reports whether a condition is about a header that gRPC refuses in rules.
+func ofProtocol(args []string) bool {
+	if len(args) == 0 {
+		return false
+	}
+	name := strings.ToLower(args[0])
+	return name == ":scheme" || strings.HasPrefix(name, "grpc-")
 }
 
 // refuses reports whether a match leads to a refusal. Where forms of a value are in doubt, it

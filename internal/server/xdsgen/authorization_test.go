@@ -114,7 +114,7 @@ func rulesOf(t *testing.T, policies []*snapshot.AuthorizationPolicy) enforced {
 				}
 			}
 			a := authorization{action: action, policies: listOf(some), domains: listOf(testDomains)}
-			of[i].RBAC, _ = a.rules(tcp)
+			of[i].RBAC, _ = a.rules(ruleMaker{network: tcp})
 			of[i].allows = action == securityv1beta1.AuthorizationPolicy_ALLOW
 			if of[i].RBAC != nil {
 				if err := rules.Check(of[i].RBAC); err != nil {

@@ -235,7 +235,7 @@ func (u authorizationUnit) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, 
 	g := generator{enc: enc}
 	config := u.of.provides(u.filter)
 	if !u.filter.Calls {
-		enforced, recorded := u.of.rules(u.filter.Network)
+		enforced, recorded := u.of.rules(ruleMaker{network: u.filter.Network})
 		config = u.of.rbacFilter(u.filter.Network, enforced, recorded)
 	}
 	g.add(xdswire.ExtensionType, u.filter.Name, &corev3.TypedExtensionConfig{Name: u.filter.Name, TypedConfig: g.any(config)})
@@ -264,8 +264,9 @@ func (a *authorization) rbacFilter(network bool, enforced, recorded *rbacv3.RBAC
 }
 
 // rules returns the rules of the policies, and the rules of policies whose decision is only
-// recorded. Either is nil if there are no such policies.
-func (a *authorization) rules(network bool) (enforced, recorded *rbacv3.RBAC) {
+// recorded. Either is nil if there are no such policies. The argument chooses the protocol.
+func (a *authorization) rules(r ruleMaker) (enforced, recorded *rbacv3.RBAC) {
+	r.action, r.domains = a.action, a.domains
 	for p := range a.policies.All {
 		into := &enforced
 		if p.DryRun {
@@ -274,7 +275,7 @@ func (a *authorization) rules(network bool) (enforced, recorded *rbacv3.RBAC) {
 		if *into == nil {
 			*into = &rbacv3.RBAC{Action: rbacAction(a.action), Policies: make(map[string]*rbacv3.Policy)}
 		}
-		r := ruleMaker{action: a.action, network: network, domains: a.domains, namespace: p.Namespace}
+		r.namespace = p.Namespace
 		for i, rule := range p.Spec.GetRules() {
 			if a.action == securityv1beta1.AuthorizationPolicy_ALLOW && slices.Contains(p.Doubtful, i) {
 				continue

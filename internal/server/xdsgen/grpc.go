@@ -2,14 +2,17 @@ package xdsgen
 
 import (
 	"net"
+	"slices"
 
 	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
+	httprbacv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/rbac/v3"
 	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
 	tlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
+	securityv1beta1 "istio.io/api/security/v1beta1"
 
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
@@ -216,8 +219,9 @@ func grpcCommonTLS(accounts []string) *tlsv3.CommonTlsContext {
 // grpcServerUnit generates the listeners of a gRPC server, one for each address on which it
 // may listen.
 type grpcServerUnit struct {
-	Binds list[string]
-	Ports list[grpcPort]
+	Binds          list[string]
+	Ports          list[grpcPort]
+	Authorizations list[authorization]
 }
 
 type grpcPort struct {
@@ -242,7 +246,12 @@ func grpcServer(s *snapshot.Snapshot, n Node, pod *snapshot.Pod, labels map[stri
 		tls := mode == snapshot.Strict || mode == snapshot.Permissive && labels[mesh.LabelTLSMode] == mesh.TLSModeIstio
 		ports = append(ports, grpcPort{p.Number, tls})
 	}
-	return grpcServerUnit{listOf(binds), listOf(ports)}
+	n.Moving = nil // one listener has all policies
+	authorizations := chooseAuthorizations(s, n, labels, scope{})
+	for i := range authorizations {
+		authorizations[i].cluster = "" // gRPC asks no provider: it refuses what the rules match
+	}
+	return grpcServerUnit{listOf(binds), listOf(ports), listOf(authorizations)}
 }
 
 // grpcServerView is the view of the listeners of a gRPC server. The server requests one by
@@ -259,8 +268,9 @@ func (u grpcServerUnit) Type() string { return xdswire.ListenerType }
 
 func (u grpcServerUnit) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, error) {
 	g := generator{enc: enc}
+	filters := g.grpcAuthorization(u.Authorizations)
 	for port := range u.Ports.All {
-		chain := g.grpcServerChain(port.MTLS)
+		chain := g.grpcServerChain(port.MTLS, filters)
 		for bind := range u.Binds.All {
 			g.listener(&listenerv3.Listener{
 				Name:         mesh.GRPCServerListener + net.JoinHostPort(bind, portString(port.Number)),
@@ -272,8 +282,24 @@ func (u grpcServerUnit) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, err
 	return g.resources()
 }
 
+// grpcAuthorization returns the filters of policies. gRPC reads no extensions by ECDS, so the rules
+// are in the listener. It records no decisions.
+func (g *generator) grpcAuthorization(authorizations list[authorization]) []*hcmv3.HttpFilter {
+	var out []*hcmv3.HttpFilter
+	for a := range authorizations.All {
+		enforced, _ := a.rules(ruleMaker{proxyless: true})
+		if enforced == nil || a.action == securityv1beta1.AuthorizationPolicy_AUDIT {
+			continue
+		}
+		out = append(out, &hcmv3.HttpFilter{
+			Name: a.filters()[0].Name, ConfigType: &hcmv3.HttpFilter_TypedConfig{TypedConfig: g.any(&httprbacv3.RBAC{Rules: enforced})},
+		})
+	}
+	return out
+}
+
 // grpcServerChain returns the filter chain for calls with mTLS or in plaintext.
-func (g *generator) grpcServerChain(mtls bool) *listenerv3.FilterChain {
+func (g *generator) grpcServerChain(mtls bool, filters []*hcmv3.HttpFilter) *listenerv3.FilterChain {
 	manager := g.networkFilter(filterHCM, &hcmv3.HttpConnectionManager{
 		RouteSpecifier: &hcmv3.HttpConnectionManager_RouteConfig{RouteConfig: &routev3.RouteConfiguration{
 			Name: "inbound",
@@ -285,7 +311,7 @@ func (g *generator) grpcServerChain(mtls bool) *listenerv3.FilterChain {
 				}},
 			}},
 		}},
-		HttpFilters: []*hcmv3.HttpFilter{g.routerFilter()},
+		HttpFilters: append(slices.Clip(filters), g.routerFilter()),
 	})
 	c := &listenerv3.FilterChain{Name: "plaintext", Filters: []*listenerv3.Filter{manager}}
 	if mtls {
