@@ -198,7 +198,7 @@ func (e *echo) UnaryCall(ctx context.Context, _ *testpb.SimpleRequest) (*testpb.
 			caller = info.State.PeerCertificates[0].URIs[0].String()
 		}
 	}
-	return &testpb.SimpleResponse{ServerId: e.name, Username: caller}, nil
+	return &testpb.SimpleResponse{ServerId: e.name, Username: caller}, misbehave(ctx)
 }
 
 // startServer serves as the pod, once its listener has come by xDS.

@@ -77,7 +77,8 @@ func peerAuthenticationsOf(s *snapshot.Snapshot, namespace string, labels map[st
 // reasonFor explains to which workloads a policy applies.
 func reasonFor(s *snapshot.Snapshot, namespace string, spec interface {
 	GetSelector() *typev1beta1.WorkloadSelector
-}) string {
+},
+) string {
 	if t, ok := spec.(targeting); ok && len(targetsOf(t)) > 0 {
 		return "its targetRefs"
 	}

@@ -111,7 +111,7 @@ func (r *ruleMaker) counting(conditions []condition) (out []condition, ok bool) 
 	for _, c := range conditions {
 		switch {
 		case len(c.values)+len(c.others) == 0:
-		case (!c.http || !r.network) && !(r.proxyless && ofProtocol(c.args)):
+		case (!c.http || !r.network) && (!r.proxyless || !ofProtocol(c.args)):
 			out = append(out, c)
 		case r.action == securityv1beta1.AuthorizationPolicy_ALLOW:
 			return nil, false

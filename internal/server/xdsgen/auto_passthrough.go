@@ -4,9 +4,8 @@ import (
 	"cmp"
 	"slices"
 
-	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
-
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
+	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
 
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/server/snapshot"

@@ -104,7 +104,7 @@ func (g *generator) baseHCM(statPrefix string, o httpOptions) *hcmv3.HttpConnect
 			EmitFilterState:        true,
 			PerMethodStatSpecifier: &grpcstatsv3.FilterConfig_StatsForAllMethods{StatsForAllMethods: wrapperspb.Bool(false)},
 		}),
-		g.httpFilter("envoy.filters.http.fault", &faultv3.HTTPFault{}),
+		g.httpFilter(filterFault, &faultv3.HTTPFault{}),
 		g.httpFilter("envoy.filters.http.cors", &corsv3.Cors{}),
 		g.routerFilter(),
 	)

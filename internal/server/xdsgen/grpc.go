@@ -7,6 +7,7 @@ import (
 	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
+	faultv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/fault/v3"
 	httprbacv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/rbac/v3"
 	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
 	tlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
@@ -30,6 +31,7 @@ func assignProxyless(s *snapshot.Snapshot, n Node, pod *snapshot.Pod, labels map
 	if !s.Private && len(sc.egress()) == 0 {
 		sc = scope{}
 	}
+	routes, _ := routeClients(s, n.Namespace, labels)
 	return Assignment{
 		xdswire.ClusterType:  {Shared: grpcView{typ: xdswire.ClusterType, scope: sc, client: eds.client}},
 		xdswire.EndpointType: eds.views(s, nodeOf(pod)),
@@ -37,7 +39,7 @@ func assignProxyless(s *snapshot.Snapshot, n Node, pod *snapshot.Pod, labels map
 			Shared: grpcView{typ: xdswire.ListenerType, scope: sc, namespace: n.Namespace},
 			Own:    grpcServerView(grpcServer(s, n, pod, labels)),
 		},
-		xdswire.RouteType:       {Shared: grpcView{typ: xdswire.RouteType, scope: sc}},
+		xdswire.RouteType:       {Shared: grpcView{typ: xdswire.RouteType, scope: sc, routes: routes}},
 		xdswire.NameTableType:   {Shared: eds.names(sc)},
 		xdswire.ProxyConfigType: {Shared: trustView{}},
 	}
@@ -48,8 +50,9 @@ func assignProxyless(s *snapshot.Snapshot, n Node, pod *snapshot.Pod, labels map
 type grpcView struct {
 	typ       string
 	scope     scope
-	namespace string              // whose services have short names; for listeners only
-	client    snapshot.RuleClient // for clusters only
+	namespace string               // whose services have short names; for listeners only
+	client    snapshot.RuleClient  // for clusters only
+	routes    snapshot.RouteClient // for route configurations only
 }
 
 func (v grpcView) Type() string { return v.typ }
@@ -59,21 +62,26 @@ func (v grpcView) Keys() Keys {
 	switch v.typ {
 	case xdswire.ClusterType:
 		k.ServiceFacts |= snapshot.RuleFacts | snapshot.MeshFacts
+		if len(v.scope.egress()) > 0 {
+			k.ServiceFacts |= snapshot.ReferrerFacts
+		}
 	case xdswire.RouteType:
-		k.ServiceFacts |= snapshot.MeshFacts
+		k.ServiceFacts |= snapshot.RouteFacts | snapshot.MeshFacts
 	}
 	return k
 }
 
 func (v grpcView) Unit(s *snapshot.Snapshot, k Key) Unit {
 	svc := s.Services.Get(k.Name)
-	if svc == nil || svc.ExternalName != "" || svc.Resolution != snapshot.ByEndpoints || svc.IsWildcard() || !v.scope.sees(svc) {
+	if svc == nil || svc.ExternalName != "" || svc.Resolution != snapshot.ByEndpoints || svc.IsWildcard() ||
+		!v.scope.sees(svc) && (v.typ != xdswire.ClusterType || !v.scope.importsRouteTo(s, svc)) {
 		return nil
 	}
 	u := grpcService{typ: v.typ, service: svc, near: isNear(svc, v.namespace)}
 	switch v.typ {
 	case xdswire.RouteType:
 		u.retries = s.Mesh.Retries
+		u.routed = listOf(routedPorts(s, svc, v.scope, v.routes, func(p *snapshot.ServicePort) bool { return p.Protocol != mesh.UDP }))
 	case xdswire.ClusterType:
 		u.mtls, u.rule = s.Mesh.AutoMTLS && svc.AllDirectTLS, s.Rules.Get(svc.Key).For(v.client)
 		u.defaults = s.Mesh.DefaultPolicy
@@ -85,8 +93,10 @@ func (v grpcView) Unit(s *snapshot.Snapshot, k Key) Unit {
 type grpcService struct {
 	typ     string
 	service *snapshot.MeshService
-	near    bool                 // clients are in the service's namespace
-	retries snapshot.RetryPolicy // of routes
+	near    bool // clients are in the service's namespace
+	// For route configurations only.
+	retries snapshot.RetryPolicy
+	routed  list[routedHost] // by port
 	// For clusters only.
 	mtls     bool
 	rule     *snapshot.HostRule // or nil
@@ -97,6 +107,10 @@ func (u grpcService) Type() string { return u.typ }
 
 func (u grpcService) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, error) {
 	g := generator{enc: enc}
+	routed := make(map[uint32]routedHost)
+	for h := range u.routed.All {
+		routed[h.number] = h
+	}
 	for i := range u.service.Ports {
 		port := &u.service.Ports[i]
 		if port.Protocol == mesh.UDP {
@@ -109,7 +123,7 @@ func (u grpcService) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, error)
 				g.listener(g.grpcListener(net.JoinHostPort(host, portString(port.Number)), name))
 			}
 		case xdswire.RouteType:
-			g.add(u.typ, name, grpcRoutes(name, u.retries))
+			g.add(u.typ, name, g.grpcRoutes(name, routed[port.Number], u.retries))
 		case xdswire.ClusterType:
 			for _, subset := range subsetsOf(u.rule) {
 				g.cluster(u.cluster(&g, port.Number, subset))
@@ -137,31 +151,8 @@ func (u grpcService) names() []string {
 func (g *generator) grpcListener(name, routes string) *listenerv3.Listener {
 	return &listenerv3.Listener{Name: name, ApiListener: &listenerv3.ApiListener{ApiListener: g.any(&hcmv3.HttpConnectionManager{
 		RouteSpecifier: &hcmv3.HttpConnectionManager_Rds{Rds: &hcmv3.Rds{ConfigSource: adsSource, RouteConfigName: routes}},
-		HttpFilters:    []*hcmv3.HttpFilter{g.routerFilter()},
+		HttpFilters:    []*hcmv3.HttpFilter{g.httpFilter(filterFault, &faultv3.HTTPFault{}), g.routerFilter()},
 	})}}
-}
-
-// grpcRoutes returns the routes of all calls to the cluster of the same name. They match
-// all hosts, as clients may use several. Calls are repeated as often as by sidecars, after
-// the states that gRPC knows.
-func grpcRoutes(cluster string, retries snapshot.RetryPolicy) *routev3.RouteConfiguration {
-	var policy *routev3.RetryPolicy
-	if !retries.Off {
-		policy = &routev3.RetryPolicy{RetryOn: "unavailable,cancelled", NumRetries: attempts(retries.Attempts)}
-	}
-	return &routev3.RouteConfiguration{
-		Name: cluster,
-		VirtualHosts: []*routev3.VirtualHost{{
-			Name: cluster, Domains: []string{"*"},
-			Routes: []*routev3.Route{{
-				Match: &routev3.RouteMatch{PathSpecifier: &routev3.RouteMatch_Prefix{}},
-				Action: &routev3.Route_Route{Route: &routev3.RouteAction{
-					ClusterSpecifier: &routev3.RouteAction_Cluster{Cluster: cluster},
-					RetryPolicy:      policy,
-				}},
-			}},
-		}},
-	}
 }
 
 // cluster returns a cluster with round robin, the only policy that all gRPC libraries

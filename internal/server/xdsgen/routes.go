@@ -100,24 +100,27 @@ func (v routeView) detected(s *snapshot.Snapshot, key string) Unit {
 	if svc == nil || !v.scope.sees(svc) || !hasPort(svc, isDetected) {
 		return nil
 	}
-	out := detectedRoutes{routeFacts: v.facts(s), service: svc}
+	return detectedRoutes{routeFacts: v.facts(s), service: svc, routed: listOf(routedPorts(s, svc, v.scope, v.client, isDetected))}
+}
+
+// routedPorts returns the routes to the ports of a service that are of a kind.
+func routedPorts(s *snapshot.Snapshot, svc *snapshot.MeshService, sc scope, client snapshot.RouteClient, is func(*snapshot.ServicePort) bool) []routedHost {
 	h := s.Routes.Get(svc.Host)
 	if h == nil {
-		return out
+		return nil
 	}
-	list := h.HTTP.For(v.client.Namespace)
-	if hosts := v.scope.egressHosts(); len(v.scope.egress()) > 0 {
+	list := h.HTTP.For(client.Namespace)
+	if hosts := sc.egressHosts(); len(sc.egress()) > 0 {
 		list = slices.DeleteFunc(slices.Clone(list), func(vs *snapshot.VirtualService) bool {
-			return !importsHosts(hosts, vs.Namespace, vs.Hosts, v.scope.namespace)
+			return !importsHosts(hosts, vs.Namespace, vs.Hosts, sc.namespace)
 		})
 	}
-	var routed []routedHost
+	var out []routedHost
 	for i := range svc.Ports {
-		if isDetected(&svc.Ports[i]) {
-			routed = append(routed, routesOf(h, list, v.client, svc.Ports[i].Number))
+		if is(&svc.Ports[i]) {
+			out = append(out, routesOf(h, list, client, svc.Ports[i].Number))
 		}
 	}
-	out.routed = listOf(routed)
 	return out
 }
 

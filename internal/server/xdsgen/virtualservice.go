@@ -24,6 +24,8 @@ import (
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 )
 
+const filterFault = "envoy.filters.http.fault"
+
 // routeContext holds everything besides a VirtualService on which its routes depend.
 type routeContext struct {
 	gateway string // snapshot.MeshGateway, or <namespace>/<name> of a Gateway object
@@ -132,7 +134,7 @@ func (g *generator) route(v *snapshot.VirtualService, r *networkingv1alpha3.HTTP
 	}
 	filters := make(map[string]*anypb.Any)
 	if f := faults(r.GetFault()); f != nil {
-		filters["envoy.filters.http.fault"] = g.any(f)
+		filters[filterFault] = g.any(f)
 	}
 	if p := r.GetCorsPolicy(); p != nil {
 		filters["envoy.filters.http.cors"] = g.any(corsPolicy(p))
