@@ -104,16 +104,32 @@ test: ## Get what is missing and run all tests
 	@hack/kube.sh $(if $(filter 0,$(shell id -u)),clusters)
 	@go run ./test/clusters/cmd check
 	@$(if $(RACE),,echo 'make test: no C compiler, so the tests run without the race detector' >&2)
-	go test $(RACE) -shuffle=on -count=1 -timeout=40m -p $(JOBS) -parallel $(JOBS) ./...
-	@# A thousand clients, and a thousand processes: too slow with the race detector, which would watch these.
+	@# Both commands below need these packages. Neither waits for the other one to build them.
+	go build $(RACE) ./...
+	@$(MAKE) --no-print-directory -j2 -k test-packages test-processes
+
+# Tests with Envoys and nodes mostly wait for other processes, so they run beside the tests of
+# packages, which need the processors. The latter have a lower priority: requests that wait for
+# compilers would fail.
+.PHONY: test-processes
+test-processes:
+	go test $(RACE) -shuffle=on -count=1 -timeout=40m -p $(JOBS) -parallel $(JOBS) ./test/...
+	@# A thousand clients: too slow with the race detector, which would watch them.
 	$(if $(RACE),go test -count=1 -timeout=10m ./test/stall)
-	$(if $(RACE),go test -count=1 -timeout=10m -run '^TestStories$$' ./internal/cli/commands)
-	go -C tools/image test -count=1 ./...
-	go -C tools/chart test -count=1 ./...
-	go -C tools/man test -count=1 ./...
+
+.PHONY: test-packages
+test-packages: NICE := nice -n 15
+test-packages:
+	$(NICE) go test $(RACE) -shuffle=on -count=1 -timeout=40m -p $(JOBS) -parallel $(JOBS) ./cmd/... ./internal/... ./examples/...
+	@# A thousand processes: too slow with the race detector, which would watch these.
+	$(if $(RACE),$(NICE) go test -count=1 -timeout=10m -run '^TestStories$$' ./internal/cli/commands)
+	$(NICE) go -C tools/image test -count=1 ./...
+	$(NICE) go -C tools/chart test -count=1 ./...
+	$(NICE) go -C tools/man test -count=1 ./...
 	@# The models in full: above, each ran for a few seeds.
-	go test -count=1 -timeout=30m -run '^TestIncrementalEqualsFull$$' ./internal/server/xds -seeds 50
-	go test -count=1 -timeout=30m -run '^TestModel$$' ./internal/server -seeds 100
+	$(NICE) go test -count=1 -timeout=30m -run '^TestRandomPolicies$$' ./internal/server/xdsgen -seeds 1000
+	$(NICE) go test -count=1 -timeout=30m -run '^TestIncrementalEqualsFull$$' ./internal/server/xds -seeds 50
+	$(NICE) go test -count=1 -timeout=30m -run '^TestModel$$' ./internal/server -seeds 100
 
 .PHONY: bench
 bench: build kube ## Measure the control plane beside a go-control-plane snapshot cache (ARGS=-help lists flags)

@@ -1,6 +1,8 @@
 package xdsgen
 
 import (
+	"cmp"
+	"flag"
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
@@ -20,14 +22,13 @@ import (
 	"github.com/meshctl/meshctl/test/policymodel"
 )
 
+var policySeeds = flag.Uint64("seeds", 0, "how many sets of random policies TestRandomPolicies has; 0 is 100")
+
 // TestRandomPolicies: for random policies and requests, Envoy's rules decide as the model
 // does. One DENY policy more permits nothing more, and neither does one ALLOW rule less.
 func TestRandomPolicies(t *testing.T) { //nolint:paralleltest // shares patterns
 	var allowed, refused int
-	seeds := uint64(1000)
-	if testing.Short() {
-		seeds = 200
-	}
+	seeds := cmp.Or(*policySeeds, 100)
 	for seed := range seeds {
 		r := newRandomPolicies(seed, 18)
 		policies := r.policies()
