@@ -250,6 +250,9 @@ func (c meshGenerator) settings(cluster mesh.ClusterID) snapshot.Object {
 		s.Mesh.InboundTrafficPolicy = &meshv1alpha1.MeshConfig_InboundTrafficPolicy{Mode: meshv1alpha1.MeshConfig_InboundTrafficPolicy_Mode(c.IntN(2))}
 		s.Mesh.OutboundClusterStatName, s.Mesh.InboundClusterStatName = pickOne(c, "", "%SERVICE%_%SUBSET_NAME%"), pickOne(c, "", "%SERVICE_NAME%_%TARGET_PORT%")
 	}
+	if c.once(2) {
+		s.Mesh.ProxyHttpPort = pickOne[int32](c, 15007, 15080)
+	}
 	s.Mesh.MeshMTLS.MinProtocolVersion = meshv1alpha1.MeshConfig_TLSConfig_TLSProtocol(c.IntN(3))
 	s.Mesh.TlsDefaults = &meshv1alpha1.MeshConfig_TLSConfig{CipherSuites: []string{"AES128-SHA", "AES256-SHA"}[:c.IntN(3)]}
 	if c.once(3) {

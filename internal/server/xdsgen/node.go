@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strconv"
 	"strings"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
@@ -52,6 +53,9 @@ type Node struct {
 	TrustDomain string
 	// Topology is gatewayTopology of the proxy's PROXY_CONFIG, or nil.
 	Topology *snapshot.Topology
+	// HTTPProxyPort is HTTP_PROXY_PORT: the port at which the proxy is an HTTP proxy for its
+	// application, or 0 for none. If it is nil, the mesh's setting applies.
+	HTTPProxyPort *uint32
 	// WorkloadEntry is the name of the proxy's WorkloadEntry. It is empty for a proxy
 	// in a pod.
 	WorkloadEntry string
@@ -167,6 +171,14 @@ func ParseNode(n *corev3.Node, maxMetadata int) (Node, error) {
 	}
 	if err := out.chooseEntry(); err != nil {
 		return Node{}, err
+	}
+	if port := text("HTTP_PROXY_PORT"); port != "" {
+		number, err := strconv.ParseUint(port, 10, 16)
+		if err != nil {
+			return Node{}, fmt.Errorf("node %s: metadata HTTP_PROXY_PORT: %.64q is not a port", id.ProxyID(), port)
+		}
+		own := uint32(number)
+		out.HTTPProxyPort = &own
 	}
 	view, err := splitList("REQUESTED_NETWORK_VIEW", text("REQUESTED_NETWORK_VIEW"))
 	if err != nil {

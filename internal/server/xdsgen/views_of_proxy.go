@@ -45,6 +45,7 @@ func Assign(s *snapshot.Snapshot, n Node) Assignment {
 	client, server := listenerSettingsOf(s, n, labels, sc)
 	server.authorization = authorizationFilters(authorizations)
 	own := inbound(s, n, pod, labels, sc)
+	proxyPort := httpProxyPort(s, n, sc)
 	filters.leaveOut(own.names())
 	facts := unique.Make(own)
 	return filters.apply(Assignment{
@@ -55,13 +56,13 @@ func Assign(s *snapshot.Snapshot, n Node) Assignment {
 			Shared: listenerView{
 				scope: listeners, cluster: n.Cluster, network: eds.network, captured: n.Captured, families: n.families(), bind: bindOf(n, sc),
 				allocated: s.Allocated && n.ResolvesNames,
-				timeouts:  timeoutRulesOf(s, eds.client), settings: client, client: streamClient,
+				timeouts:  timeoutRulesOf(s, eds.client), settings: client, client: streamClient, httpProxy: proxyPort,
 			},
 			Own: inboundView{typ: xdswire.ListenerType, facts: facts, settings: server},
 		},
 		xdswire.ExtensionType:   filters.extensions,
 		xdswire.ProxyConfigType: {Shared: trustView{}},
-		xdswire.RouteType:       {Shared: routeView{scope: routes, namespace: routes.namespace, cluster: n.Cluster, captured: n.Captured, client: httpClient}},
+		xdswire.RouteType:       {Shared: routeView{scope: routes, namespace: routes.namespace, cluster: n.Cluster, captured: n.Captured, httpProxy: proxyPort != 0, client: httpClient}},
 	})
 }
 
