@@ -87,6 +87,9 @@ func (c meshGenerator) trafficPolicy() *networkingv1alpha3.TrafficPolicy {
 		p.ConnectionPool.Tcp.IdleTimeout = durationpb.New(time.Duration(c.IntN(2)) * time.Hour)
 	}
 	if c.once(3) {
+		p.Tunnel = &networkingv1alpha3.TrafficPolicy_TunnelSettings{TargetHost: pickOne(c, "a", "b"), TargetPort: 443, Protocol: pickOne(c, "", "POST")}
+	}
+	if c.once(3) {
 		p.OutlierDetection = &networkingv1alpha3.OutlierDetection{MinHealthPercent: int32(c.IntN(2) * 50)}
 	}
 	if c.once(4) {

@@ -27,6 +27,7 @@ type gatewayView struct {
 	limits    tlsLimits
 	topology  snapshot.Topology
 	timeouts  timeoutRules
+	tunnels   list[tunnel]
 }
 
 // tlsLimits limits the TLS of servers: with the mesh's certificates, and with others.
@@ -56,6 +57,7 @@ func (v gatewayView) Unit(s *snapshot.Snapshot, k Key) Unit {
 	u := gatewayListener{facts: unique.Make(f), settings: v.settings, limits: v.limits, topology: v.topology}
 	if f.Kind != httpListener {
 		u.bound = v.streamServices(s, &f)
+		u.tunnels = v.destinationTunnels(u.bound)
 		u.timeouts = v.destinationTimeouts(s, &f, u.bound)
 	}
 	if f.Kind == passingListener {
@@ -88,6 +90,7 @@ type gatewayListener struct {
 	topology snapshot.Topology
 	bound    list[boundService] // for servers without route configurations
 	timeouts timeoutList        // of destinations
+	tunnels  list[tunnel]       // of destinations
 	// For servers with mode AUTO_PASSTHROUGH.
 	scope    scope
 	services *snapshot.Table[string, snapshot.MeshService]

@@ -29,6 +29,7 @@ type listenerView struct {
 	// allocated reports whether clients use the allocated addresses of services.
 	allocated bool
 	timeouts  timeoutRules
+	tunnels   list[tunnel]
 	settings  listenerSettings
 	client    snapshot.RouteClient // of routes for TLS and TCP
 	httpProxy uint32               // port of the HTTP proxy, or 0
