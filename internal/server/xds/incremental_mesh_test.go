@@ -146,6 +146,9 @@ func (c meshGenerator) service(cluster mesh.ClusterID) snapshot.Object {
 			s.NodePorts = &snapshot.NodePorts{Selector: map[string]string{"edge": "a"}, Ports: map[uint32]uint32{15443: 30443}}
 		}
 		s.Ports = append(s.Ports, snapshot.ServicePort{Name: "tls", Number: 15443, Protocol: mesh.TLS, Target: pickOne[uint32](c, 15443, 15443, 8443)})
+		if c.once(2) {
+			s.Ports = append(s.Ports, snapshot.ServicePort{Name: "http3", Number: 15443, Protocol: mesh.UDP, Target: pickOne[uint32](c, 15443, 15443, 8443)})
+		}
 	}
 	return s
 }

@@ -37,7 +37,9 @@ func (c meshGenerator) server(i int) *networkingv1alpha3.Server {
 	case "TLS":
 		s.Tls = &networkingv1alpha3.ServerTLSSettings{Mode: pickOne(c, networkingv1alpha3.ServerTLSSettings_AUTO_PASSTHROUGH, networkingv1alpha3.ServerTLSSettings_PASSTHROUGH)}
 	case "HTTPS":
-		s.Tls = &networkingv1alpha3.ServerTLSSettings{Mode: networkingv1alpha3.ServerTLSSettings_MUTUAL, CredentialName: pickOne(c, "a", "b")}
+		s.Tls = &networkingv1alpha3.ServerTLSSettings{
+			Mode: pickOne(c, networkingv1alpha3.ServerTLSSettings_MUTUAL, networkingv1alpha3.ServerTLSSettings_SIMPLE), CredentialName: pickOne(c, "a", "b"),
+		}
 	case "HTTP":
 		s.Tls = &networkingv1alpha3.ServerTLSSettings{HttpsRedirect: c.once(2)}
 	}
