@@ -172,13 +172,8 @@ func ParseNode(n *corev3.Node, maxMetadata int) (Node, error) {
 	if err := out.chooseEntry(); err != nil {
 		return Node{}, err
 	}
-	if port := text("HTTP_PROXY_PORT"); port != "" {
-		number, err := strconv.ParseUint(port, 10, 16)
-		if err != nil {
-			return Node{}, fmt.Errorf("node %s: metadata HTTP_PROXY_PORT: %.64q is not a port", id.ProxyID(), port)
-		}
-		own := uint32(number)
-		out.HTTPProxyPort = &own
+	if out.HTTPProxyPort, err = ownHTTPProxyPort(text("HTTP_PROXY_PORT")); err != nil {
+		return Node{}, fmt.Errorf("node %s: metadata HTTP_PROXY_PORT: %w", id.ProxyID(), err)
 	}
 	view, err := splitList("REQUESTED_NETWORK_VIEW", text("REQUESTED_NETWORK_VIEW"))
 	if err != nil {
@@ -207,6 +202,19 @@ func ParseNode(n *corev3.Node, maxMetadata int) (Node, error) {
 		}
 	}
 	return out, nil
+}
+
+// ownHTTPProxyPort returns the port that a proxy reports; nil if it reports none.
+func ownHTTPProxyPort(text string) (*uint32, error) {
+	if text == "" {
+		return nil, nil
+	}
+	number, err := strconv.ParseUint(text, 10, 16)
+	if err != nil {
+		return nil, fmt.Errorf("%.64q is not a port", text)
+	}
+	port := uint32(number)
+	return &port, nil
 }
 
 // topologyOf returns the topology that a proxy reports; nil if it reports none, or an invalid
