@@ -21,6 +21,7 @@ import (
 
 	"github.com/meshctl/meshctl/internal/certs"
 	"github.com/meshctl/meshctl/internal/dial"
+	"github.com/meshctl/meshctl/test/envoy"
 	"github.com/meshctl/meshctl/test/harness"
 )
 
@@ -40,7 +41,7 @@ kind: Service
 metadata: {name: ingress, namespace: edge}
 spec:
   selector: {istio: ingress}
-  ports: [{name: http, port: 80, targetPort: 8880}, {name: https, port: 443, targetPort: 8443}]
+  ports: [{name: http, port: 80, targetPort: 8880}, {name: https, port: 443, targetPort: 8443}, {name: http3, protocol: UDP, port: 443, targetPort: 8443}]
 ---
 apiVersion: networking.istio.io/v1
 kind: Gateway
@@ -194,6 +195,7 @@ type tlsAnswer struct {
 	body   string
 	server *x509.Certificate
 	state  *tls.ConnectionState
+	altSvc string // the header that announces HTTP/3
 	err    error
 }
 
@@ -229,7 +231,7 @@ func (c tlsCall) send(t *testing.T) (out tlsAnswer) {
 	}
 	defer func() { _ = resp.Body.Close() }()
 	body, err := io.ReadAll(resp.Body)
-	out.status, out.body, out.err = resp.StatusCode, string(body), err
+	out.status, out.body, out.altSvc, out.err = resp.StatusCode, string(body), resp.Header.Get("Alt-Svc"), err
 	return out
 }
 
@@ -383,6 +385,33 @@ func TestGateways(t *testing.T) {
 			t.Errorf("%v\n%s", err, out)
 		}
 	})
+	t.Run("HTTP/3", func(t *testing.T) {
+		call := tlsCall{port: "8443", host: "simple.example.com"}
+		if got := call.send(t); got.altSvc != `h3=":443"; ma=86400` {
+			t.Errorf("over TCP: header alt-svc %q of %+v", got.altSvc, got)
+		}
+		if got := (tlsCall{port: "8443", host: "mutual.example.com", client: client.client(t)}).send(t); got.altSvc != "" {
+			t.Errorf("a server that asks for certificates of clients announces %q", got.altSvc)
+		}
+		client3 := startHTTP3Client(t, dir, simple.roots)
+		if got := requested(t, http3Client+"/a", "simple.example.com"); got.body != `/a of simple.example.com, certificate ""` {
+			t.Errorf("over HTTP/3: %+v", got)
+		}
+		if got := requested(t, http3Client+"/a", "mutual.example.com"); got.status != http.StatusServiceUnavailable {
+			t.Errorf("a server that asks for certificates of clients, over HTTP/3: %+v", got)
+		}
+		const connections = "cluster.simple.upstream_cx_http3_total"
+		if stats := client3.Stats(connections); stats[connections] != 1 {
+			t.Errorf("connections with HTTP/3: %v, want 1", stats)
+		}
+		replace(t, config, strings.ReplaceAll(strings.ReplaceAll(gatewayMesh, "FILES", files), ", {name: http3, protocol: UDP, port: 443, targetPort: 8443}", ""))
+		eventually(t, "the Service has no UDP port", func() error {
+			if got := call.send(t); got.status == 0 || got.altSvc != "" {
+				return fmt.Errorf("header alt-svc %q of %+v", got.altSvc, got)
+			}
+			return nil
+		})
+	})
 	t.Run("Secrets change", func(t *testing.T) {
 		call := tlsCall{port: "8443", host: "missing.example.com"}
 		replace(t, filepath.Join(mesh, "cluster1", "late.yaml"), rsa.secret("edge", "missing", nil))
@@ -390,6 +419,54 @@ func TestGateways(t *testing.T) {
 		replace(t, filepath.Join(mesh, "cluster1", "late.yaml"), simple.secret("edge", "missing", nil))
 		eventually(t, "the Secret is replaced", func() error { return keyIs(call.send(t), x509.ECDSA) })
 	})
+}
+
+// http3Client is the address of an Envoy that passes requests on to the gateway over HTTP/3.
+const http3Client = "http://127.3.0.4:18080"
+
+// startHTTP3Client starts that Envoy, which verifies the gateway by roots.
+func startHTTP3Client(t *testing.T, dir string, roots []byte) *envoy.Proxy {
+	t.Helper()
+	replace(t, filepath.Join(dir, "http3-roots.pem"), string(roots))
+	var hosts, clusters strings.Builder
+	for _, name := range []string{"simple", "mutual"} {
+		fmt.Fprintf(&hosts, `
+            - {name: %[1]s, domains: [%[1]s.example.com], routes: [{match: {prefix: /}, route: {cluster: %[1]s}}]}`, name)
+		fmt.Fprintf(&clusters, `
+  - name: %[1]s
+    type: STATIC
+    connect_timeout: 5s
+    typed_extension_protocol_options:
+      envoy.extensions.upstreams.http.v3.HttpProtocolOptions:
+        "@type": type.googleapis.com/envoy.extensions.upstreams.http.v3.HttpProtocolOptions
+        explicit_http_config: {http3_protocol_options: {}}
+    load_assignment:
+      cluster_name: %[1]s
+      endpoints: [{lb_endpoints: [{endpoint: {address: {socket_address: {protocol: UDP, address: %[2]s, port_value: 8443}}}}]}]
+    transport_socket:
+      name: envoy.transport_sockets.quic
+      typed_config:
+        "@type": type.googleapis.com/envoy.extensions.transport_sockets.quic.v3.QuicUpstreamTransport
+        upstream_tls_context:
+          sni: %[1]s.example.com
+          common_tls_context: {validation_context: {trusted_ca: {filename: %[3]s/http3-roots.pem}}}`, name, gatewayAt, dir)
+	}
+	bootstrap := filepath.Join(dir, "http3-client.yaml")
+	replace(t, bootstrap, `static_resources:
+  listeners:
+  - address: {socket_address: {address: 127.3.0.4, port_value: 18080}}
+    filter_chains:
+    - filters:
+      - name: http
+        typed_config:
+          "@type": type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager
+          stat_prefix: client
+          route_config:
+            virtual_hosts:`+hosts.String()+`
+          http_filters:
+          - {name: router, typed_config: {"@type": type.googleapis.com/envoy.extensions.filters.http.router.v3.Router}}
+  clusters:`+clusters.String()+"\n")
+	return envoy.Start(t, bootstrap)
 }
 
 // servesTLS is serves with TLS.

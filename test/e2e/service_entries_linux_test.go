@@ -3,6 +3,7 @@ package e2e
 import (
 	"bytes"
 	"crypto/tls"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -12,6 +13,13 @@ import (
 // serviceEntries has a ServiceEntry for each way to recognize connections and to find
 // endpoints.
 const serviceEntries = `
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: istio, namespace: istio-system}
+data:
+  mesh: |
+    proxyHttpPort: 15007
+---
 apiVersion: networking.istio.io/v1
 kind: ServiceEntry
 metadata: {name: static, namespace: shop}
@@ -87,7 +95,7 @@ spec:
 `
 
 // TestServiceEntries sends redirected connections to the hosts of ServiceEntries. A stranger
-// answers at each address that the client dials.
+// answers at each address that the client dials. It also calls the hosts by the HTTP proxy port.
 func TestServiceEntries(t *testing.T) {
 	if !inPod(t) {
 		return
@@ -122,6 +130,31 @@ func TestServiceEntries(t *testing.T) {
 	} {
 		if got := called(t, "http://10.77.0.1", host); got != want {
 			t.Errorf("%q answers to %s, want %q", got, host, want)
+		}
+	}
+	proxy := &http.Client{Timeout: deadline, Transport: &http.Transport{
+		Proxy: http.ProxyURL(&url.URL{Scheme: "http", Host: "127.0.0.1:15007"}),
+	}}
+	defer proxy.CloseIdleConnections()
+	for at, want := range map[string]string{
+		"http://orders.internal": "orders", "http://orders.internal:80": "orders", "http://10.96.0.80": "orders",
+		"http://api.example.net": "api", "http://api.example.net:81": "", "http://unknown.example.net": "",
+	} {
+		resp, err := proxy.Get(at)
+		if err != nil {
+			t.Fatalf("%s by the HTTP proxy port: %v", at, err)
+		}
+		body, err := io.ReadAll(resp.Body)
+		_ = resp.Body.Close()
+		if err != nil {
+			t.Fatal(err)
+		}
+		wantStatus := http.StatusOK
+		if want == "" {
+			wantStatus = http.StatusBadGateway
+		}
+		if string(body) != want || resp.StatusCode != wantStatus {
+			t.Errorf("%s by the HTTP proxy port: %q with status %d, want %q with %d", at, body, resp.StatusCode, want, wantStatus)
 		}
 	}
 	conn, err := tls.Dial("tcp", "10.77.0.1:443", &tls.Config{ServerName: "secure.example.net", InsecureSkipVerify: true})

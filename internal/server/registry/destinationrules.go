@@ -23,6 +23,12 @@ func (t *tables) addRules() {
 	t.ruledHosts = derive.NewIndex(t.hostRules, func(into []string, _ string, h *snapshot.HostRules) []string {
 		return slices.AppendSeq(into, maps.Keys(h.Own))
 	})
+	t.tunnelled = derive.NewIndex(t.hostRules, func(into []struct{}, _ string, h *snapshot.HostRules) []struct{} {
+		if hasTunnels(h) {
+			into = append(into, struct{}{})
+		}
+		return into
+	})
 }
 
 // ruleKey names the DestinationRules of a namespace for a host, which may be "*" or start

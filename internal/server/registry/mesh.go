@@ -46,6 +46,7 @@ func (t *tables) meshFacts(r *derive.Reads) *snapshot.Mesh {
 		InboundLocalhost: mc.GetInboundTrafficPolicy().GetMode() == meshv1alpha1.MeshConfig_InboundTrafficPolicy_LOCALHOST,
 		OutboundPort:     cmp.Or(uint32(mc.GetProxyListenPort()), mesh.PortOutbound),
 		InboundPort:      cmp.Or(uint32(mc.GetProxyInboundListenPort()), mesh.PortInbound),
+		HTTPProxyPort:    uint32(max(mc.GetProxyHttpPort(), 0)),
 		OutboundStats:    mc.GetOutboundClusterStatName(), InboundStats: mc.GetInboundClusterStatName(),
 		ConnectTimeout: 10 * time.Second,
 		DNSRefresh:     time.Minute,

@@ -42,6 +42,22 @@ func setsTimeouts(tcp *networkingv1alpha3.ConnectionPoolSettings_TCPSettings) bo
 	return tcp.GetIdleTimeout() != nil || tcp.GetMaxConnectionDuration() != nil
 }
 
+// hasTunnels reports whether rules of a service have tunnels.
+func hasTunnels(h *snapshot.HostRules) bool {
+	has := func(list []*snapshot.HostRule) bool {
+		return slices.ContainsFunc(list, func(r *snapshot.HostRule) bool {
+			return r.Policy.GetTunnel() != nil ||
+				slices.ContainsFunc(r.Subsets, func(s *networkingv1alpha3.Subset) bool { return s.GetTrafficPolicy().GetTunnel() != nil })
+		})
+	}
+	for _, list := range h.Own {
+		if has(list) {
+			return true
+		}
+	}
+	return has(h.Default)
+}
+
 // policyParts yields all policies of a DestinationRule: of the host, of its subsets and of
 // their ports.
 func policyParts(d *networkingv1alpha3.DestinationRule) iter.Seq[*networkingv1alpha3.TrafficPolicy_PortTrafficPolicy] {
@@ -93,6 +109,12 @@ func (t *tables) findRuleTraits(r *derive.Reads) snapshot.RuleTraits {
 			}
 		}
 	}
+	var tunnelled []string
+	for key := range t.tunnelled.Lookup(r, struct{}{}) {
+		tunnelled = append(tunnelled, key)
+	}
+	slices.Sort(tunnelled)
+	out.Tunnels = snapshot.ListOf(tunnelled)
 	out.Labels = strings.Join(slices.Sorted(maps.Keys(labels)), ",")
 	return out
 }

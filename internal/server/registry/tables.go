@@ -121,10 +121,11 @@ type tables struct {
 	traits          *derive.Value[traits]
 	conflicts       *derive.Value[[]AddressConflict]
 	mergedRules     *derive.Table[ruleKey, []hostRule]
-	ruleGroups      *derive.Index[string, ruleKey, []hostRule]         // by host
-	hostRules       *derive.Table[string, *snapshot.HostRules]         // by MeshService.Key
-	ruledHosts      *derive.Index[string, string, *snapshot.HostRules] // by namespaces of clients
-	ruleScopes      *derive.Table[string, *snapshot.RuleScope]         // by namespace
+	ruleGroups      *derive.Index[string, ruleKey, []hostRule]           // by host
+	hostRules       *derive.Table[string, *snapshot.HostRules]           // by MeshService.Key
+	ruledHosts      *derive.Index[string, string, *snapshot.HostRules]   // by namespaces of clients
+	tunnelled       *derive.Index[struct{}, string, *snapshot.HostRules] // services whose rules have tunnels
+	ruleScopes      *derive.Table[string, *snapshot.RuleScope]           // by namespace
 	ruleTraits      *derive.Value[snapshot.RuleTraits]
 
 	destinations    *derive.Table[string, destination] // by host

@@ -156,6 +156,8 @@ type RuleTraits struct {
 	Localities bool
 	// Timeouts reports whether listeners end TCP connections as a rule sets it.
 	Timeouts bool
+	// Tunnels holds the keys of the services whose rules have tunnels, sorted.
+	Tunnels List[string]
 	// Labels holds the labels of failoverPriority, sorted and joined by commas.
 	Labels string
 }

@@ -35,6 +35,9 @@ type Mesh struct {
 	InboundLocalhost bool
 	// OutboundPort is proxyListenPort, and InboundPort proxyInboundListenPort.
 	OutboundPort, InboundPort uint32
+	// HTTPProxyPort is proxyHttpPort: where sidecars are HTTP proxies for their applications.
+	// 0 means nowhere.
+	HTTPProxyPort uint32
 	// OutboundStats is outboundClusterStatName, and InboundStats inboundClusterStatName.
 	OutboundStats, InboundStats string
 	ConnectTimeout              time.Duration

@@ -60,6 +60,9 @@ func checkTrafficPolicy(field string, p *networkingv1alpha3.TrafficPolicy) *Fiel
 	if fault := checkPolicyParts(field, p.LoadBalancer, p.ConnectionPool, p.OutlierDetection, p.Tls); fault != nil {
 		return fault
 	}
+	if fault := checkTunnel(field+".tunnel", p.Tunnel); fault != nil {
+		return fault
+	}
 	if b := p.RetryBudget; b != nil {
 		if percent := b.GetPercent().GetValue(); percent < 0 || percent > 100 {
 			return faultf(field+".retryBudget.percent", "%v is not a percentage", percent)
@@ -80,6 +83,22 @@ func checkTrafficPolicy(field string, p *networkingv1alpha3.TrafficPolicy) *Fiel
 		ports[number] = true
 		return checkPolicyParts(field, l.LoadBalancer, l.ConnectionPool, l.OutlierDetection, l.Tls)
 	})
+}
+
+func checkTunnel(field string, t *networkingv1alpha3.TrafficPolicy_TunnelSettings) *FieldError {
+	if t == nil {
+		return nil
+	}
+	if _, err := netip.ParseAddr(t.TargetHost); err != nil && !mesh.IsDNSName(strings.ToLower(t.TargetHost)) {
+		return faultf(field+".targetHost", "%q is neither a host name nor an IP address", t.TargetHost)
+	}
+	switch {
+	case !isPort(t.TargetPort):
+		return faultf(field+".targetPort", "%d is not a port: want 1 to 65535", t.TargetPort)
+	case t.Protocol != "" && t.Protocol != "CONNECT" && t.Protocol != "POST":
+		return faultf(field+".protocol", "%q is none of CONNECT, POST", t.Protocol)
+	}
+	return nil
 }
 
 func checkPolicyParts(
@@ -283,7 +302,7 @@ var destinationRuleFields = slices.Concat(
 		{Path: "host", Support: Works},
 		{Path: "exportTo", Support: Works},
 		{Path: "workloadSelector", Support: Works},
-		{Path: "trafficPolicy", Support: Partly, Meaning: "`loadBalancer`, `connectionPool`, `outlierDetection`, `tls`, `proxyProtocol` and `retryBudget`"},
+		{Path: "trafficPolicy", Support: Partly, Meaning: "`loadBalancer`, `connectionPool`, `outlierDetection`, `tls`, `tunnel`, `proxyProtocol` and `retryBudget`"},
 	},
 	trafficPolicyFields("trafficPolicy"),
 	[]apiField{
@@ -301,7 +320,7 @@ var destinationRuleFields = slices.Concat(
 
 func trafficPolicyFields(path string) []apiField {
 	return append(policyPartFields(path),
-		apiField{Path: path + ".tunnel", Support: NoEffect, Meaning: "connections are not tunnelled"},
+		apiField{Path: path + ".tunnel", Support: Works, Meaning: "for TCP and TLS routes of VirtualServices"},
 	)
 }
 

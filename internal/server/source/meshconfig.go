@@ -199,6 +199,9 @@ func checkMeshConfig(m *meshv1alpha1.MeshConfig) *FieldError {
 	if m.ProxyListenPort == m.ProxyInboundListenPort {
 		return faultf("proxyInboundListenPort", "is the same as proxyListenPort")
 	}
+	if fault := httpProxyPortFault(m); fault != nil {
+		return fault
+	}
 	if d := m.ProtocolDetectionTimeout; d.CheckValid() != nil || d.AsDuration() < 0 || d.AsDuration() > time.Hour {
 		return faultf("protocolDetectionTimeout", "must be 0, for no timeout, or at most 1h")
 	}
@@ -242,6 +245,27 @@ func checkMeshConfig(m *meshv1alpha1.MeshConfig) *FieldError {
 		checkOutlierDetection("defaultTrafficPolicy.outlierDetection", policy.GetOutlierDetection()),
 		tlsFault("meshMTLS", m.MeshMTLS), tlsFault("tlsDefaults", m.TlsDefaults),
 	)
+}
+
+// httpProxyPortFault refuses ports of the loopback address that proxies or their agents have.
+func httpProxyPortFault(m *meshv1alpha1.MeshConfig) *FieldError {
+	const field = "proxyHttpPort"
+	switch port := m.ProxyHttpPort; {
+	case port == 0:
+		return nil
+	case !isPort(port):
+		return faultf(field, "%d is not a port: want 1 to 65535, or 0 for none", port)
+	case port == m.ProxyListenPort:
+		return faultf(field, "is the same as proxyListenPort")
+	case port == m.ProxyInboundListenPort:
+		return faultf(field, "is the same as proxyInboundListenPort")
+	case slices.Contains([]int32{
+		m.DefaultConfig.GetProxyAdminPort(), m.DefaultConfig.GetStatusPort(),
+		mesh.PortEnvoyReadiness, mesh.PortAgentDNS, mesh.PortEnvoyPrometheus,
+	}, port):
+		return faultf(field, "%d is a port of the proxy or of its agent", port)
+	}
+	return nil
 }
 
 // selectorFault refuses an unknown operator: with it, a namespace could be in the mesh

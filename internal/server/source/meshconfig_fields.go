@@ -68,7 +68,7 @@ var meshFields = []apiField{
 
 	{Path: "proxyListenPort", Support: Works, Meaning: "the redirection rules of pods must lead there"},
 	{Path: "proxyInboundListenPort", Support: Works},
-	{Path: "proxyHttpPort", Support: NoEffect, Meaning: "there is no HTTP proxy port"},
+	{Path: "proxyHttpPort", Support: Works, Meaning: "see [traffic.md](traffic.md#http-proxy)"},
 	{Path: "hboneIdleTimeout", Support: NoEffect, Meaning: "there is no HBONE"},
 	{Path: "tcpKeepalive", Support: Works},
 	{Path: "ingressClass", Support: NoEffect, Meaning: noIngress},

@@ -146,6 +146,9 @@ func (c meshGenerator) service(cluster mesh.ClusterID) snapshot.Object {
 			s.NodePorts = &snapshot.NodePorts{Selector: map[string]string{"edge": "a"}, Ports: map[uint32]uint32{15443: 30443}}
 		}
 		s.Ports = append(s.Ports, snapshot.ServicePort{Name: "tls", Number: 15443, Protocol: mesh.TLS, Target: pickOne[uint32](c, 15443, 15443, 8443)})
+		if c.once(2) {
+			s.Ports = append(s.Ports, snapshot.ServicePort{Name: "http3", Number: 15443, Protocol: mesh.UDP, Target: pickOne[uint32](c, 15443, 15443, 8443)})
+		}
 	}
 	return s
 }
@@ -249,6 +252,9 @@ func (c meshGenerator) settings(cluster mesh.ClusterID) snapshot.Object {
 		s.Mesh.ProxyListenPort, s.Mesh.ProxyInboundListenPort = pickOne[int32](c, 15001, 80), pickOne[int32](c, 15006, 85)
 		s.Mesh.InboundTrafficPolicy = &meshv1alpha1.MeshConfig_InboundTrafficPolicy{Mode: meshv1alpha1.MeshConfig_InboundTrafficPolicy_Mode(c.IntN(2))}
 		s.Mesh.OutboundClusterStatName, s.Mesh.InboundClusterStatName = pickOne(c, "", "%SERVICE%_%SUBSET_NAME%"), pickOne(c, "", "%SERVICE_NAME%_%TARGET_PORT%")
+	}
+	if c.once(2) {
+		s.Mesh.ProxyHttpPort = pickOne[int32](c, 15007, 15080)
 	}
 	s.Mesh.MeshMTLS.MinProtocolVersion = meshv1alpha1.MeshConfig_TLSConfig_TLSProtocol(c.IntN(3))
 	s.Mesh.TlsDefaults = &meshv1alpha1.MeshConfig_TLSConfig{CipherSuites: []string{"AES128-SHA", "AES256-SHA"}[:c.IntN(3)]}

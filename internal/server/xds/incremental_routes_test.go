@@ -37,7 +37,9 @@ func (c meshGenerator) server(i int) *networkingv1alpha3.Server {
 	case "TLS":
 		s.Tls = &networkingv1alpha3.ServerTLSSettings{Mode: pickOne(c, networkingv1alpha3.ServerTLSSettings_AUTO_PASSTHROUGH, networkingv1alpha3.ServerTLSSettings_PASSTHROUGH)}
 	case "HTTPS":
-		s.Tls = &networkingv1alpha3.ServerTLSSettings{Mode: networkingv1alpha3.ServerTLSSettings_MUTUAL, CredentialName: pickOne(c, "a", "b")}
+		s.Tls = &networkingv1alpha3.ServerTLSSettings{
+			Mode: pickOne(c, networkingv1alpha3.ServerTLSSettings_MUTUAL, networkingv1alpha3.ServerTLSSettings_SIMPLE), CredentialName: pickOne(c, "a", "b"),
+		}
 	case "HTTP":
 		s.Tls = &networkingv1alpha3.ServerTLSSettings{HttpsRedirect: c.once(2)}
 	}
@@ -85,6 +87,9 @@ func (c meshGenerator) trafficPolicy() *networkingv1alpha3.TrafficPolicy {
 	}
 	if c.once(4) {
 		p.ConnectionPool.Tcp.IdleTimeout = durationpb.New(time.Duration(c.IntN(2)) * time.Hour)
+	}
+	if c.once(3) {
+		p.Tunnel = &networkingv1alpha3.TrafficPolicy_TunnelSettings{TargetHost: pickOne(c, "a", "b"), TargetPort: 443, Protocol: pickOne(c, "", "POST")}
 	}
 	if c.once(3) {
 		p.OutlierDetection = &networkingv1alpha3.OutlierDetection{MinHealthPercent: int32(c.IntN(2) * 50)}

@@ -55,6 +55,8 @@ type gatewayListenerFacts struct {
 	// Routes is the route configuration of plain HTTP. It is empty for TCP and TLS.
 	Routes  string
 	GRPCWeb bool
+	// HTTP3 reports whether the listener takes HTTP/3 over UDP.
+	HTTP3 bool
 	// Servers holds the servers of TCP and TLS.
 	Servers list[gatewayServerFacts]
 }
@@ -91,7 +93,13 @@ func (f *gatewayServerFacts) settings() *networkingv1alpha3.ServerTLSSettings {
 }
 
 // name returns the name of the listener.
-func (f *gatewayListenerFacts) name() string { return f.Binds.At(0) + "_" + portString(f.Port) }
+func (f *gatewayListenerFacts) name() string {
+	name := f.Binds.At(0) + "_" + portString(f.Port)
+	if f.HTTP3 {
+		return "udp_" + name
+	}
+	return name
+}
 
 func listenerFactsOf(p *snapshot.GatewayPort, f families) gatewayListenerFacts {
 	out := gatewayListenerFacts{Binds: listOf(f.wildcards()), Port: p.Number}
@@ -129,6 +137,8 @@ func listenerFactsOf(p *snapshot.GatewayPort, f families) gatewayListenerFacts {
 type gatewayRouteFacts struct {
 	Name    string
 	Servers list[gatewayRouteServer]
+	// HTTP3 is the port of the Service at which clients may use HTTP/3, or 0.
+	HTTP3 uint32
 }
 
 // gatewayRouteServer is a server of HTTP or HTTPS.
@@ -141,7 +151,7 @@ type gatewayRouteServer struct {
 }
 
 // routeFactsOf returns the facts of the route configurations of a port.
-func routeFactsOf(p *snapshot.GatewayPort) []gatewayRouteFacts {
+func routeFactsOf(p *snapshot.GatewayPort, udp map[uint32]uint32) []gatewayRouteFacts {
 	var out []gatewayRouteFacts
 	servers := make(map[string][]gatewayRouteServer)
 	for i := range p.Servers {
@@ -150,7 +160,11 @@ func routeFactsOf(p *snapshot.GatewayPort) []gatewayRouteFacts {
 			continue
 		}
 		if _, known := servers[s.Routes]; !known {
-			out = append(out, gatewayRouteFacts{Name: s.Routes})
+			f := gatewayRouteFacts{Name: s.Routes}
+			if servesHTTP3(s, p.Number, udp) {
+				f.HTTP3 = s.Port.GetNumber()
+			}
+			out = append(out, f)
 		}
 		servers[s.Routes] = append(servers[s.Routes], gatewayRouteServer{
 			Gateway: s.GatewayName(), Port: s.Port.GetNumber(), Hosts: listOf(s.Hosts), TLS: s.Tls != nil, Redirect: s.Tls.GetHttpsRedirect(),
@@ -166,9 +180,14 @@ func routeFactsOf(p *snapshot.GatewayPort) []gatewayRouteFacts {
 func gatewayFactsOf(s *snapshot.Snapshot, n Node, pod *snapshot.Pod, labels map[string]string) (list[gatewayListenerFacts], list[gatewayRouteFacts]) {
 	var listeners []gatewayListenerFacts
 	var routes []gatewayRouteFacts
+	udp := udpPorts(s, n, pod, labels)
 	for _, p := range gatewayPorts(s, n, pod, labels) {
-		listeners = append(listeners, listenerFactsOf(p, n.families()))
-		routes = append(routes, routeFactsOf(p)...)
+		facts := listenerFactsOf(p, n.families())
+		listeners = append(listeners, facts)
+		if http3, ok := http3FactsOf(p, facts, udp); ok {
+			listeners = append(listeners, http3)
+		}
+		routes = append(routes, routeFactsOf(p, udp)...)
 	}
 	return listOf(listeners), listOf(routes)
 }

@@ -27,6 +27,7 @@ type gatewayView struct {
 	limits    tlsLimits
 	topology  snapshot.Topology
 	timeouts  timeoutRules
+	tunnels   list[tunnel]
 }
 
 // tlsLimits limits the TLS of servers: with the mesh's certificates, and with others.
@@ -56,6 +57,7 @@ func (v gatewayView) Unit(s *snapshot.Snapshot, k Key) Unit {
 	u := gatewayListener{facts: unique.Make(f), settings: v.settings, limits: v.limits, topology: v.topology}
 	if f.Kind != httpListener {
 		u.bound = v.streamServices(s, &f)
+		u.tunnels = v.destinationTunnels(u.bound)
 		u.timeouts = v.destinationTimeouts(s, &f, u.bound)
 	}
 	if f.Kind == passingListener {
@@ -88,6 +90,7 @@ type gatewayListener struct {
 	topology snapshot.Topology
 	bound    list[boundService] // for servers without route configurations
 	timeouts timeoutList        // of destinations
+	tunnels  list[tunnel]       // of destinations
 	// For servers with mode AUTO_PASSTHROUGH.
 	scope    scope
 	services *snapshot.Table[string, snapshot.MeshService]
@@ -106,6 +109,12 @@ func (u gatewayListener) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, er
 		AccessLog:                            g.refusedConnections(u.settings),
 	}
 	o := httpOptions{port: f.Port, settings: u.settings, grpcWeb: f.GRPCWeb, topology: u.topology}
+	if f.HTTP3 {
+		l := http3Listener(f.name(), f.Port, binds)
+		u.addServers(&g, l, &f, o)
+		g.clientListener(l, u.settings, f.Port)
+		return g.resources()
+	}
 	if f.Routes != "" {
 		l.FilterChains = []*listenerv3.FilterChain{filterChain(g.gatewayHTTP("outbound_"+l.Name+";", f.Routes, o))}
 	} else if u.addServers(&g, l, &f, o) {
@@ -133,7 +142,11 @@ func (u gatewayListener) addServers(g *generator, l *listenerv3.Listener, f *gat
 	taken := make(map[string]struct{})
 	for s := range f.Servers.All {
 		byName = byName || !s.Plain
-		for _, chain := range u.chains(g, l.Name, &s, o) {
+		chains := u.chains(g, l.Name, &s, o)
+		if f.HTTP3 {
+			chains = []*listenerv3.FilterChain{u.http3Chain(g, cmp.Or(s.Name, "outbound_"+l.Name+";"), &s, o)}
+		}
+		for _, chain := range chains {
 			names := chain.GetFilterChainMatch().GetServerNames()
 			if len(names) == 0 {
 				names = []string{""} // all names
@@ -195,6 +208,10 @@ func serverNames(hosts []string) *listenerv3.FilterChainMatch {
 // gatewayHTTP returns the connection manager for clients outside the mesh. It appends their
 // addresses to x-forwarded-for, and replaces x-forwarded-client-cert.
 func (g *generator) gatewayHTTP(statPrefix, routeName string, o httpOptions) *listenerv3.Filter {
+	return g.networkFilter(filterHCM, g.gatewayHCM(statPrefix, routeName, o))
+}
+
+func (g *generator) gatewayHCM(statPrefix, routeName string, o httpOptions) *hcmv3.HttpConnectionManager {
 	h := g.outboundHCM(statPrefix, routeName, o)
 	h.UseRemoteAddress = wrapperspb.Bool(true)
 	h.ServerName = serverName
@@ -207,5 +224,5 @@ func (g *generator) gatewayHTTP(statPrefix, routeName string, o httpOptions) *li
 		Subject: wrapperspb.Bool(true), Cert: true, Dns: true, Uri: true,
 	}
 	h.HttpProtocolOptions = &corev3.Http1ProtocolOptions{}
-	return g.networkFilter(filterHCM, h)
+	return h
 }

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
 
 	"github.com/meshctl/meshctl/internal/server/snapshot"
@@ -138,6 +139,9 @@ type boundRoutes struct {
 func (u gatewayRoutes) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, error) {
 	g := generator{enc: enc}
 	rc := baseRoutes(u.facts.Name)
+	if u.facts.HTTP3 != 0 {
+		rc.ResponseHeadersToAdd = []*corev3.HeaderValueOption{altSvc(u.facts.HTTP3)}
+	}
 	made := make(map[boundRoutes][]*routev3.Route)
 	for _, h := range u.hosts() {
 		vh := &routev3.VirtualHost{Name: h.domains[0] + ":" + portString(h.port), Domains: h.domains, IncludeRequestAttemptCount: true}

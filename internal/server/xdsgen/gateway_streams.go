@@ -50,6 +50,20 @@ func (v gatewayView) destinationTimeouts(s *snapshot.Snapshot, f *gatewayListene
 	return out.list()
 }
 
+// destinationTunnels returns the tunnels of the destinations of VirtualServices.
+func (v gatewayView) destinationTunnels(bound list[boundService]) list[tunnel] {
+	var out []tunnel
+	for t := range v.tunnels.All {
+		for b := range bound.All {
+			if !tunnelsFor(listOf([]tunnel{t}), b.VirtualService).Empty() {
+				out = append(out, t)
+				break
+			}
+		}
+	}
+	return listOf(out)
+}
+
 // decisive returns the destination of a route whose DestinationRule decides, as in Istio: the
 // first one.
 func decisive(to []*networkingv1alpha3.RouteDestination) *networkingv1alpha3.Destination {
@@ -66,7 +80,7 @@ func (u gatewayListener) routedChains(g *generator, s *gatewayServerFacts, t *ne
 	timeouts := timeoutsIn(u.timeouts)
 	routed := func(v *snapshot.VirtualService, to []*networkingv1alpha3.RouteDestination) *listenerv3.FilterChain {
 		d := decisive(to)
-		return g.routedChain(v, to, s.Port, u.settings, timeouts[servicePort{d.GetHost(), destinationPort(d, s.Port)}])
+		return g.routedChain(v, to, s.Port, u.settings, timeouts[servicePort{d.GetHost(), destinationPort(d, s.Port)}], u.tunnels)
 	}
 	for b := range u.bound.All {
 		v := b.VirtualService

@@ -18,14 +18,18 @@ import (
 
 // serverTLS returns the transport socket of a server that terminates TLS.
 func (g *generator) serverTLS(t *networkingv1alpha3.ServerTLSSettings, limits tlsLimits) *corev3.TransportSocket {
+	return g.transportSocket(tlsSocket, downstreamTLS(t, limits, "h2", "http/1.1"))
+}
+
+// downstreamTLS returns the TLS of a server that accepts protocols by ALPN.
+func downstreamTLS(t *networkingv1alpha3.ServerTLSSettings, limits tlsLimits, alpn ...string) *tlsv3.DownstreamTlsContext {
 	mode := t.GetMode()
 	d := &tlsv3.DownstreamTlsContext{RequireClientCertificate: wrapperspb.Bool(
 		mode == networkingv1alpha3.ServerTLSSettings_MUTUAL || mode == networkingv1alpha3.ServerTLSSettings_ISTIO_MUTUAL,
 	)}
-	alpn := []string{"h2", "http/1.1"}
 	if mode == networkingv1alpha3.ServerTLSSettings_ISTIO_MUTUAL {
 		d.CommonTlsContext = commonTLS(limits.mesh, alpn, exactSANs(t.GetSubjectAltNames()))
-		return g.transportSocket(tlsSocket, d)
+		return d
 	}
 	d.CommonTlsContext = &tlsv3.CommonTlsContext{AlpnProtocols: alpn, TlsParams: serverTLSParams(t, limits.others), TlsCertificateSdsSecretConfigs: serverCertificates(t)}
 	if mode != networkingv1alpha3.ServerTLSSettings_SIMPLE {
@@ -43,7 +47,7 @@ func (g *generator) serverTLS(t *networkingv1alpha3.ServerTLSSettings, limits tl
 			},
 		}
 	}
-	return g.transportSocket(tlsSocket, d)
+	return d
 }
 
 // serverTLSParams returns the versions and cipher suites of a server, which override those

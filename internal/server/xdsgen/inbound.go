@@ -203,12 +203,21 @@ func servicePorts(s *snapshot.Snapshot, n Node, pod *snapshot.Pod, labels map[st
 // eachServicePort yields the TCP ports of the services in the proxy's own cluster that
 // select the workload, with the number of the workload's port, oldest service first.
 func eachServicePort(s *snapshot.Snapshot, n Node, pod *snapshot.Pod, labels map[string]string, yield func(*snapshot.MeshService, *snapshot.ServicePort, uint32)) {
+	eachPort(s, n, pod, labels, func(svc *snapshot.MeshService, p *snapshot.ServicePort, number uint32) {
+		if p.Protocol != mesh.UDP {
+			yield(svc, p, number)
+		}
+	})
+}
+
+// eachPort is eachServicePort with UDP ports.
+func eachPort(s *snapshot.Snapshot, n Node, pod *snapshot.Pod, labels map[string]string, yield func(*snapshot.MeshService, *snapshot.ServicePort, uint32)) {
 	ns := s.Namespaces.Get(n.Namespace)
 	if ns == nil {
 		return
 	}
 	add := func(svc *snapshot.MeshService, p *snapshot.ServicePort, number uint32) {
-		if number != 0 && p.Protocol != mesh.UDP {
+		if number != 0 {
 			yield(svc, p, number)
 		}
 	}

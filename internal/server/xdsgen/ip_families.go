@@ -31,6 +31,17 @@ func (f families) wildcards() []string {
 	return []string{"0.0.0.0"}
 }
 
+// loopbacks returns the loopback addresses of the IP versions, as wildcards does.
+func (f families) loopbacks() []string {
+	switch f {
+	case v6:
+		return []string{"::1"}
+	case v4 | v6:
+		return []string{"127.0.0.1", "::1"}
+	}
+	return []string{"127.0.0.1"}
+}
+
 // familyOf returns the IP version of an address.
 func familyOf(ip netip.Addr) families {
 	if ip.Is4() || ip.Is4In6() {

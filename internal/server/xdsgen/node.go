@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strconv"
 	"strings"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
@@ -52,6 +53,9 @@ type Node struct {
 	TrustDomain string
 	// Topology is gatewayTopology of the proxy's PROXY_CONFIG, or nil.
 	Topology *snapshot.Topology
+	// HTTPProxyPort is HTTP_PROXY_PORT: the port at which the proxy is an HTTP proxy for its
+	// application, or 0 for none. If it is nil, the mesh's setting applies.
+	HTTPProxyPort *uint32
 	// WorkloadEntry is the name of the proxy's WorkloadEntry. It is empty for a proxy
 	// in a pod.
 	WorkloadEntry string
@@ -168,6 +172,9 @@ func ParseNode(n *corev3.Node, maxMetadata int) (Node, error) {
 	if err := out.chooseEntry(); err != nil {
 		return Node{}, err
 	}
+	if out.HTTPProxyPort, err = ownHTTPProxyPort(text("HTTP_PROXY_PORT")); err != nil {
+		return Node{}, fmt.Errorf("node %s: metadata HTTP_PROXY_PORT: %w", id.ProxyID(), err)
+	}
 	view, err := splitList("REQUESTED_NETWORK_VIEW", text("REQUESTED_NETWORK_VIEW"))
 	if err != nil {
 		return Node{}, fmt.Errorf("node %s: %w", id.ProxyID(), err)
@@ -195,6 +202,19 @@ func ParseNode(n *corev3.Node, maxMetadata int) (Node, error) {
 		}
 	}
 	return out, nil
+}
+
+// ownHTTPProxyPort returns the port that a proxy reports; nil if it reports none.
+func ownHTTPProxyPort(text string) (*uint32, error) {
+	if text == "" {
+		return nil, nil
+	}
+	number, err := strconv.ParseUint(text, 10, 16)
+	if err != nil {
+		return nil, fmt.Errorf("%.64q is not a port", text)
+	}
+	port := uint32(number)
+	return &port, nil
 }
 
 // topologyOf returns the topology that a proxy reports; nil if it reports none, or an invalid

@@ -40,6 +40,7 @@ func TestParseNodeBounds(t *testing.T) {
 		"kept text":      {map[string]any{"ISTIO_VERSION": strings.Repeat("x", maxText+1)}, "ISTIO_VERSION has"},
 		"labels":         {map[string]any{"LABELS": many}, "LABELS"},
 		"long labels":    {map[string]any{"LABELS": map[string]any{"a": strings.Repeat("x", maxLabelsSize)}}, "LABELS"},
+		"HTTP proxy":     {map[string]any{"HTTP_PROXY_PORT": "70000"}, `HTTP_PROXY_PORT: "70000" is not a port`},
 		"networks":       {map[string]any{"REQUESTED_NETWORK_VIEW": strings.Repeat("n,", maxList) + "n"}, "REQUESTED_NETWORK_VIEW"},
 	} {
 		t.Run(name, func(t *testing.T) {

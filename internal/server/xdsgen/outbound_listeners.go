@@ -8,6 +8,7 @@ import (
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/wrapperspb"
+	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
 
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
@@ -28,15 +29,17 @@ type listenerView struct {
 	// allocated reports whether clients use the allocated addresses of services.
 	allocated bool
 	timeouts  timeoutRules
+	tunnels   list[tunnel]
 	settings  listenerSettings
 	client    snapshot.RouteClient // of routes for TLS and TCP
+	httpProxy uint32               // port of the HTTP proxy, or 0
 }
 
 func (v listenerView) Type() string { return xdswire.ListenerType }
 
 func (v listenerView) Keys() Keys {
 	return Keys{
-		Fixed: 1 + len(v.scope.egress()), FixedFacts: snapshot.MeshFacts,
+		Fixed: 2 + len(v.scope.egress()), FixedFacts: snapshot.MeshFacts,
 		ServiceFacts: snapshot.ServiceFacts | snapshot.EndpointFacts | snapshot.RouteFacts | v.timeouts.reads(),
 		PortFacts:    snapshot.PortFacts | snapshot.RouteFacts | snapshot.MeshFacts | v.timeouts.reads(), scope: v.scope,
 	}
@@ -48,6 +51,8 @@ func (v listenerView) Unit(s *snapshot.Snapshot, k Key) Unit {
 		return v.port(s, k.Number)
 	case k.Kind == ServiceKey:
 		return v.headless(s, k.Name)
+	case int(k.Number) > len(v.scope.egress()):
+		return v.proxy()
 	case k.Number > 0:
 		return v.egress(s, int(k.Number)-1)
 	case v.captured:
@@ -56,6 +61,14 @@ func (v listenerView) Unit(s *snapshot.Snapshot, k Key) Unit {
 		}
 	}
 	return nil
+}
+
+// proxy returns the listener of the HTTP proxy port.
+func (v listenerView) proxy() Unit {
+	if v.httpProxy == 0 {
+		return nil
+	}
+	return httpProxyListener{port: v.httpProxy, families: v.families, settings: v.settings}
 }
 
 // egress returns the listener of an egress listener of the Sidecar that names a port.
@@ -77,13 +90,11 @@ func (v listenerView) catchesAll() bool {
 		return false
 	}
 	egress := v.scope.egress()
-	for _, e := range egress {
-		if e.GetPort().GetNumber() == 0 {
-			return true
-		}
-	}
-	return len(egress) == 0
+	return len(egress) == 0 || slices.ContainsFunc(egress, hasNoPort)
 }
+
+// hasNoPort reports whether an egress listener has no port.
+func hasNoPort(e *networkingv1alpha3.IstioEgressListener) bool { return e.GetPort().GetNumber() == 0 }
 
 // port returns the listeners of a port number.
 func (v listenerView) port(s *snapshot.Snapshot, number uint32) Unit {

@@ -21,24 +21,32 @@ type routeView struct {
 	namespace string // whose services have short names
 	cluster   mesh.ClusterID
 	captured  bool // connections are redirected to the proxy
+	httpProxy bool // the proxies have an HTTP proxy port
 	client    snapshot.RouteClient
 }
 
 func (v routeView) Type() string { return xdswire.RouteType }
 
 func (v routeView) Keys() Keys {
-	return Keys{
+	k := Keys{
 		Fixed: len(v.scope.egress()), FixedFacts: snapshot.ServiceFacts | snapshot.RouteFacts | snapshot.MeshFacts,
 		ServiceFacts: snapshot.ServiceFacts | snapshot.RouteFacts | snapshot.MeshFacts,
 		PortFacts:    snapshot.PortFacts | snapshot.RouteFacts | snapshot.MeshFacts, scope: v.scope,
 	}
+	if v.httpProxy {
+		k.Fixed++
+		k.FixedFacts |= snapshot.PortFacts
+	}
+	return k
 }
 
 func (v routeView) Unit(s *snapshot.Snapshot, k Key) Unit {
-	switch k.Kind {
-	case FixedKey:
+	switch {
+	case k.Kind == FixedKey && int(k.Number) == len(v.scope.egress()):
+		return v.httpProxyRoutes(s)
+	case k.Kind == FixedKey:
 		return v.egress(s, int(k.Number))
-	case PortKey:
+	case k.Kind == PortKey:
 		return v.port(s, k.Number)
 	}
 	return v.detected(s, k.Name)
@@ -57,14 +65,20 @@ func (v routeView) port(s *snapshot.Snapshot, number uint32) Unit {
 	if v.scope.ownsPort(number) || reserved(s.Mesh, number) || !services.any(routedByPort) {
 		return nil
 	}
+	return v.routesAt(s, v.scope, services)
+}
+
+// routesAt returns the routes to the services of a port that a scope sees.
+func (v routeView) routesAt(s *snapshot.Snapshot, sc scope, services portServices) portRoutes {
+	number := services.number
 	out := portRoutes{routeFacts: v.facts(s), services: services}
-	if hosts := v.scope.egressHosts(); len(v.scope.egress()) > 0 && !slices.Contains(hosts, "*/*") {
+	if hosts := sc.egressHosts(); len(sc.egress()) > 0 && !slices.Contains(hosts, "*/*") {
 		out.own = listOf(v.importedRoutes(s, number, services.all, hosts))
 		return out
 	}
 	own := v.ownRoutes(s, number)
 	out.own, out.commonRoutes = listOf(own), s.PortRoutes.Get(number)
-	if len(v.scope.egress()) == 0 {
+	if len(sc.egress()) == 0 {
 		out.services, out.common = portServices{number: number, few: v.different(s, services.of, own)}, services.of
 	}
 	return out
@@ -132,10 +146,8 @@ func (v routeView) egress(s *snapshot.Snapshot, i int) Unit {
 		return nil
 	}
 	facts := v.facts(s)
-	if facts.unknown == mesh.PassthroughCluster && (bindsPort(e, v.captured) || p == mesh.HTTPProxy) {
-		// Clients connect to the listener itself. Passing requests for unknown
-		// hosts on to the original destination would be a loop.
-		facts.unknown = mesh.BlackHoleCluster
+	if bindsPort(e, v.captured) || p == mesh.HTTPProxy {
+		facts = facts.ofProxy()
 	}
 	out := egressRoutes{routeFacts: facts, services: s.Services, scope: v.scope, listener: i}
 	var routed []routedHost
@@ -202,27 +214,37 @@ type portRoutes struct {
 func (u portRoutes) Type() string { return xdswire.RouteType }
 
 func (u portRoutes) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, error) {
-	routed := routedHosts{number: u.services.number, own: byHost(u.own), common: u.commonRoutes}
 	hosts := newVirtualHosts(enc, u.services.size())
 	if u.common != nil {
-		key := commonHosts{u.common, u.commonRoutes, routeFacts{cluster: u.cluster, retries: u.retries}}
+		key := u.commonHosts()
 		base, err := xdswire.Shared(enc, key, func() (*virtualHosts, error) { return key.make(enc) })
 		if err != nil {
 			return nil, err
 		}
 		hosts = newVirtualHosts(enc, u.services.size()).on(base)
 	}
-	if err := hosts.addPort(u.routeFacts, routed, u.services.all); err != nil {
+	if err := u.add(hosts, byName); err != nil {
 		return nil, err
+	}
+	return one(u.encode(baseRoutes(portString(u.services.number)), hosts))
+}
+
+// commonHosts returns the virtual hosts of the port that are the same for all clients.
+func (u portRoutes) commonHosts() commonHosts {
+	return commonHosts{u.common, u.commonRoutes, routeFacts{cluster: u.cluster, retries: u.retries}}
+}
+
+// add adds the virtual hosts of the port, without the common ones.
+func (u portRoutes) add(hosts *virtualHosts, names hostNames) error {
+	routed := routedHosts{number: u.services.number, own: byHost(u.own), common: u.commonRoutes}
+	if err := hosts.addPort(u.routeFacts, routed, u.services.all, names); err != nil {
+		return err
 	}
 	unserved := slices.Collect(u.own.All)
 	if u.common == nil {
 		unserved = append(unserved, routed.unserved()...)
 	}
-	if err := hosts.addUnserved(u.routeFacts, unserved, byName); err != nil {
-		return nil, err
-	}
-	return one(u.encode(baseRoutes(portString(u.services.number)), hosts))
+	return hosts.addUnserved(u.routeFacts, unserved, names)
 }
 
 // detectedRoutes generates the configurations of a service's ports with protocol

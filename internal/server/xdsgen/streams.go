@@ -18,6 +18,7 @@ type stream struct {
 	host    string
 	virtual *snapshot.VirtualService
 	client  snapshot.RouteClient // the part of the client that the routes read
+	tunnels list[tunnel]         // of the destinations
 }
 
 // streams returns the VirtualServices with routes for connections at a port, in the order of
@@ -47,7 +48,7 @@ func (v listenerView) streamsOf(host string, list []*snapshot.VirtualService) []
 	var out []stream
 	for _, vs := range list {
 		if hosts := v.scope.egressHosts(); len(v.scope.egress()) == 0 || importsHosts(hosts, vs.Namespace, vs.Hosts, v.scope.namespace) {
-			out = append(out, stream{host, vs, v.client.Narrow(vs)})
+			out = append(out, stream{host, vs, v.client.Narrow(vs), tunnelsFor(v.tunnels, vs)})
 		}
 	}
 	return out
@@ -84,17 +85,17 @@ func (g *generator) streamChains(svc *snapshot.MeshService, port *snapshot.Servi
 					}
 				}
 				setSubnets(match, subnets)
-				add(match, g.streamChain(s.virtual, r.GetRoute(), svc, port, o))
+				add(match, g.streamChain(s, r.GetRoute(), svc, port, o))
 			})
 			continue
 		}
 		r := c.tcpRoutes(s.virtual, func(r *networkingv1alpha3.TCPRoute, subnets []string) {
 			match := &listenerv3.FilterChainMatch{}
 			setSubnets(match, subnets)
-			add(match, g.streamChain(s.virtual, r.GetRoute(), svc, port, o))
+			add(match, g.streamChain(s, r.GetRoute(), svc, port, o))
 		})
 		if r != nil {
-			return chains, g.streamChain(s.virtual, r.GetRoute(), svc, port, o)
+			return chains, g.streamChain(s, r.GetRoute(), svc, port, o)
 		}
 	}
 	if tls && len(chains) > 0 {
@@ -160,15 +161,15 @@ func (c routeContext) tcpRoutes(v *snapshot.VirtualService, yield func(r *networ
 
 // streamChain returns the filter chain that passes connections on to destinations.
 func (g *generator) streamChain(
-	v *snapshot.VirtualService, to []*networkingv1alpha3.RouteDestination, svc *snapshot.MeshService, port *snapshot.ServicePort, o httpOptions,
+	s stream, to []*networkingv1alpha3.RouteDestination, svc *snapshot.MeshService, port *snapshot.ServicePort, o httpOptions,
 ) *listenerv3.FilterChain {
-	return g.routedChain(v, to, port.Number, o.settings, o.timeouts.of(svc, port.Number))
+	return g.routedChain(s.virtual, to, port.Number, o.settings, o.timeouts.of(svc, port.Number), s.tunnels)
 }
 
 // routedChain returns the filter chain that passes connections at a port on to destinations
 // of a VirtualService.
 func (g *generator) routedChain(
-	v *snapshot.VirtualService, to []*networkingv1alpha3.RouteDestination, port uint32, s listenerSettings, timeouts tcpTimeouts,
+	v *snapshot.VirtualService, to []*networkingv1alpha3.RouteDestination, port uint32, s listenerSettings, timeouts tcpTimeouts, tunnels list[tunnel],
 ) *listenerv3.FilterChain {
 	p := &tcpv3.TcpProxy{AccessLog: g.accessLogs(s), StatPrefix: v.Name + "." + v.Namespace}
 	if len(to) == 1 {
@@ -186,6 +187,7 @@ func (g *generator) routedChain(
 		p.ClusterSpecifier = &tcpv3.TcpProxy_WeightedClusters{WeightedClusters: weighted}
 	}
 	timeouts.set(p)
+	setTunnel(p, tunnels, to)
 	chain := filterChain(g.networkFilter(filterTCP, p))
 	chain.Metadata = istioMetadata("config", structpb.NewStringValue(configPath(v)))
 	return chain

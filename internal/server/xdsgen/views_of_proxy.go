@@ -45,6 +45,7 @@ func Assign(s *snapshot.Snapshot, n Node) Assignment {
 	client, server := listenerSettingsOf(s, n, labels, sc)
 	server.authorization = authorizationFilters(authorizations)
 	own := inbound(s, n, pod, labels, sc)
+	proxyPort := httpProxyPort(s, n, sc)
 	filters.leaveOut(own.names())
 	facts := unique.Make(own)
 	return filters.apply(Assignment{
@@ -55,13 +56,13 @@ func Assign(s *snapshot.Snapshot, n Node) Assignment {
 			Shared: listenerView{
 				scope: listeners, cluster: n.Cluster, network: eds.network, captured: n.Captured, families: n.families(), bind: bindOf(n, sc),
 				allocated: s.Allocated && n.ResolvesNames,
-				timeouts:  timeoutRulesOf(s, eds.client), settings: client, client: streamClient,
+				timeouts:  timeoutRulesOf(s, eds.client), tunnels: tunnelsOf(s, eds.client), settings: client, client: streamClient, httpProxy: proxyPort,
 			},
 			Own: inboundView{typ: xdswire.ListenerType, facts: facts, settings: server},
 		},
 		xdswire.ExtensionType:   filters.extensions,
 		xdswire.ProxyConfigType: {Shared: trustView{}},
-		xdswire.RouteType:       {Shared: routeView{scope: routes, namespace: routes.namespace, cluster: n.Cluster, captured: n.Captured, client: httpClient}},
+		xdswire.RouteType:       {Shared: routeView{scope: routes, namespace: routes.namespace, cluster: n.Cluster, captured: n.Captured, httpProxy: proxyPort != 0, client: httpClient}},
 	})
 }
 
@@ -110,7 +111,7 @@ func assignRouter(s *snapshot.Snapshot, n Node, pod *snapshot.Pod, labels map[st
 	listeners := gatewayView{
 		scope: sc, client: eds.client, namespace: n.Namespace, facts: facts, settings: settings,
 		limits: tlsLimits{s.Mesh.MeshTLS, s.Mesh.TLSDefaults}, topology: s.Mesh.Topology,
-		timeouts: timeoutRulesOf(s, eds.client),
+		timeouts: timeoutRulesOf(s, eds.client), tunnels: tunnelsOf(s, eds.client),
 	}
 	if n.Topology != nil {
 		listeners.topology = *n.Topology
@@ -144,7 +145,7 @@ func AssignReads(n Node) (pod, namespace string) { return podKey(n), n.Namespace
 func Concerned(s *snapshot.Snapshot, c *snapshot.Changes) func(Node) bool {
 	_, root := c.Namespaces[s.Mesh.RootNamespace]
 	switch {
-	case c.Everywhere || c.Mesh || c.Traits || root:
+	case c.Everywhere || c.Mesh || c.Traits || root || changesTunnels(s, c):
 		return func(Node) bool { return true }
 	case c.GatewayConfigs || len(c.Networks) > 0:
 		return func(n Node) bool {

@@ -220,6 +220,12 @@ type commonHosts struct {
 
 func (c commonHosts) make(enc *xdswire.Encoder) (*virtualHosts, error) {
 	hosts := newVirtualHosts(enc, len(c.services.Services))
+	err := c.add(hosts, byName)
+	hosts.parts, hosts.changed = hosts.list(), nil
+	return hosts, err
+}
+
+func (c commonHosts) add(hosts *virtualHosts, names hostNames) error {
 	routed := routedHosts{number: c.services.Number, common: c.routes}
 	err := hosts.addPort(c.facts, routed, func(yield func(*snapshot.MeshService) bool) {
 		for _, svc := range c.services.Services {
@@ -227,22 +233,25 @@ func (c commonHosts) make(enc *xdswire.Encoder) (*virtualHosts, error) {
 				return
 			}
 		}
-	})
-	if err == nil {
-		err = hosts.addUnserved(c.facts, routed.unserved(), byName)
+	}, names)
+	if err != nil {
+		return err
 	}
-	hosts.parts, hosts.changed = hosts.list(), nil
-	return hosts, err
+	return hosts.addUnserved(c.facts, routed.unserved(), names)
 }
 
 // addPort adds the virtual hosts of services at a port number.
-func (h *virtualHosts) addPort(facts routeFacts, routed routedHosts, services iter.Seq[*snapshot.MeshService]) error {
+func (h *virtualHosts) addPort(facts routeFacts, routed routedHosts, services iter.Seq[*snapshot.MeshService], names hostNames) error {
+	isRouted := routedByPort
+	if names == byNameAndPort {
+		isRouted = routedForProxy
+	}
 	for svc := range services {
 		port := svc.Port(routed.number)
-		if !routedByPort(svc, port) {
+		if !isRouted(svc, port) {
 			continue
 		}
-		if err := h.add(facts.host(svc, port, byName, routed.of(svc.Host))); err != nil {
+		if err := h.add(facts.host(svc, port, names, routed.of(svc.Host))); err != nil {
 			return err
 		}
 	}

@@ -247,14 +247,14 @@ func TestFirstReading(t *testing.T) {
 		"Service n/a": "a.yaml:1 port 1", "Service n/b": "a.yaml:10 port 2", "Namespace c": "sub/deeper/c.yml:1",
 		"Namespace d": "d.json:2", "DestinationRule n/r": "no-effect.yaml:2", "Secret default/s": "secret.yaml:1",
 	})
-	const noRule = ":5 DestinationRule n/r: spec.trafficPolicy.tunnel: has no effect: connections are not tunnelled"
+	const noRule = ":5 DestinationRule n/r: spec.trafficPolicy.outlierDetection.consecutiveErrors: has no effect: use consecutive5xxErrors"
 	w.problems("kustomization.yml:1 : kind: is missing: not a Kubernetes object", "no-effect.yaml"+noRule)
 	if n := len(w.seen()); n != 1 {
 		t.Errorf("first reading came in %d batches, want 1", n)
 	}
 	for _, want := range []string{
 		`skipped="Deployment 2, HorizontalPodAutoscaler 1"`,
-		`level=WARN msg="configuration is not used" cluster=c file=` + w.path("no-effect.yaml") + ` line=5 object="DestinationRule n/r" reason="spec.trafficPolicy.tunnel: has no effect: `,
+		`level=WARN msg="configuration is not used" cluster=c file=` + w.path("no-effect.yaml") + ` line=5 object="DestinationRule n/r" reason="spec.trafficPolicy.outlierDetection.consecutiveErrors: has no effect: `,
 		`level=WARN msg="configuration is not used" cluster=c file=` + w.path("kustomization.yml") + " line=1",
 	} {
 		if !strings.Contains(w.logs.String(), want) {

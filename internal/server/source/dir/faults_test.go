@@ -11,7 +11,7 @@ import (
 	"github.com/meshctl/meshctl/internal/server/source/dir"
 )
 
-const rule = "apiVersion: networking.istio.io/v1\nkind: DestinationRule\nmetadata: {name: r, namespace: n}\nspec: {host: a, trafficPolicy: {tunnel: {targetHost: b, targetPort: 1}}}\n"
+const rule = "apiVersion: networking.istio.io/v1\nkind: DestinationRule\nmetadata: {name: r, namespace: n}\nspec: {host: a, trafficPolicy: {outlierDetection: {consecutiveErrors: 1}}}\n"
 
 func TestStartFaults(t *testing.T) {
 	t.Parallel()

@@ -1,0 +1,76 @@
+package xdsgen
+
+import (
+	"net"
+	"slices"
+
+	tcpv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/tcp_proxy/v3"
+	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
+
+	"github.com/meshctl/meshctl/internal/server/snapshot"
+)
+
+// tunnel makes TCP connections to a destination tunnels through it: the destination is an HTTP
+// proxy, which passes them on to a target.
+type tunnel struct {
+	host, subset string // of the destination
+	target       string // host:port
+	post         bool   // by POST instead of CONNECT
+}
+
+// tunnelsOf returns the tunnels that the DestinationRules of a client set.
+func tunnelsOf(s *snapshot.Snapshot, client snapshot.RuleClient) list[tunnel] {
+	var out []tunnel
+	for host := range s.RuleTraits.Tunnels.All {
+		rule := s.Rules.Get(host).For(client)
+		for _, subset := range subsetsOf(rule) {
+			t := rule.PolicyAt(0, subset).GetTunnel()
+			if t == nil {
+				continue
+			}
+			out = append(out, tunnel{
+				host: host, subset: subset.GetName(), target: net.JoinHostPort(t.GetTargetHost(), portString(t.GetTargetPort())), post: t.GetProtocol() == "POST",
+			})
+		}
+	}
+	return listOf(out)
+}
+
+// changesTunnels reports whether changes concern DestinationRules with tunnels.
+func changesTunnels(s *snapshot.Snapshot, c *snapshot.Changes) bool {
+	for host := range s.RuleTraits.Tunnels.All {
+		if _, changed := c.Rules[host]; changed {
+			return true
+		}
+	}
+	return false
+}
+
+// tunnelsFor returns the tunnels that the routes of a VirtualService use.
+func tunnelsFor(tunnels list[tunnel], v *snapshot.VirtualService) list[tunnel] {
+	var out []tunnel
+	for t := range tunnels.All {
+		uses := func(to []*networkingv1alpha3.RouteDestination) bool { return t.host == decisive(to).GetHost() }
+		if slices.ContainsFunc(v.TLS, func(r *networkingv1alpha3.TLSRoute) bool { return uses(r.GetRoute()) }) ||
+			slices.ContainsFunc(v.TCP, func(r *networkingv1alpha3.TCPRoute) bool { return uses(r.GetRoute()) }) {
+			out = append(out, t)
+		}
+	}
+	return listOf(out)
+}
+
+// setTunnel makes the connections of a route tunnels, if the DestinationRule of its destination
+// sets one. Envoy has one setting for all destinations of a route. So as with Istio, the first of
+// several decides, and its subset does not matter.
+func setTunnel(p *tcpv3.TcpProxy, tunnels list[tunnel], to []*networkingv1alpha3.RouteDestination) {
+	d := decisive(to)
+	subset := d.GetSubset()
+	if len(to) > 1 {
+		subset = ""
+	}
+	for t := range tunnels.All {
+		if t.host == d.GetHost() && t.subset == subset {
+			p.TunnelingConfig = &tcpv3.TcpProxy_TunnelingConfig{Hostname: t.target, UsePost: t.post}
+		}
+	}
+}
