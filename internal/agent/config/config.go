@@ -170,6 +170,7 @@ func Resolve(in Input) (cfg Config, warnings []string, err error) {
 	r.secrets(&cfg)
 	r.keyExchange(&cfg)
 	r.envoy(&cfg, pc)
+	r.statTags(&cfg, pc, annotations)
 	envoyResources(&cfg, pc, &in)
 	r.lifecycle(&cfg)
 	r.proxyless(&cfg)

@@ -2,7 +2,8 @@ package config
 
 import (
 	"cmp"
-	"time")
+	"time"
+)
 
 const (
 	exitOnZero          = "EXIT_ON_ZERO_ACTIVE_CONNECTIONS"
