@@ -231,7 +231,7 @@ type running struct {
 
 func start(t *testing.T, flags agentconfig.Flags, environ ...string) *running {
 	t.Helper()
-	cfg, warnings, err := agentconfig.Resolve(agentconfig.Input{Flags: flags, Environ: append(environ, "SECRET_TTL=20s")})
+	cfg, warnings, err := agentconfig.Resolve(agentconfig.Input{Flags: flags, Environ: append([]string{"SECRET_TTL=20s"}, environ...)})
 	if err != nil || len(warnings) > 0 {
 		t.Fatal(err, warnings)
 	}
