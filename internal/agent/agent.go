@@ -52,7 +52,7 @@ func Run(ctx context.Context, cfg config.Config, opts Options) error {
 	if err := checkDirectories(&cfg); err != nil {
 		return err
 	}
-	if _, err := os.Stat(cfg.CARootFile); err != nil {
+	if _, err := os.Stat(cfg.CARootFile); err != nil && cfg.CARootFile != "" {
 		return fmt.Errorf("roots to check the certificate authority with: %w; name the file with --root-ca", err)
 	}
 	apps, err := newApplicationFiles(&cfg)
@@ -86,7 +86,7 @@ func Run(ctx context.Context, cfg config.Config, opts Options) error {
 		for _, s := range sockets {
 			tasks.Go(func() error { return s.serve(serving, s.listener) })
 		}
-		if cfg.WorkloadSocket == "" {
+		if cfg.WorkloadSocket == "" || !cfg.Direct || stream != nil {
 			tasks.Go(func() error { return runCertificate(serving, &cfg, opts, manager, publisher) })
 		}
 		if stream != nil {

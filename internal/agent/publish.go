@@ -31,11 +31,17 @@ type publisher struct {
 func newPublisher(cfg *config.Config, opts Options, secrets *sds.Server, apps *applicationFiles) (*workloadcert.Manager, *publisher) {
 	client := authority(cfg)
 	p := &publisher{secrets: secrets, apps: apps}
-	manager := workloadcert.NewManager(workloadcert.Config{
+	settings := workloadcert.Config{
 		Identity: cfg.Identity, Signer: client, Files: cfg.CertFiles, Provisioned: cfg.ProvisionedFiles,
 		TTL: cfg.SecretTTL, Grace: cfg.Grace, Jitter: cfg.Jitter,
 		Publish: p.useCertificate, Log: opts.Log, Now: opts.Now, Rand: opts.Rand,
-	})
+	}
+	if cfg.WorkloadSocket != "" {
+		settings.Provider = func(ctx context.Context, use func(chain, key, roots []byte) error) error {
+			return sds.Follow(ctx, cfg.WorkloadSocket, cfg.Node.String(), func(s sds.Secrets) error { return use(s.Chain, s.Key, s.Roots) })
+		}
+	}
+	manager := workloadcert.NewManager(settings)
 	p.lists = revocation.New(revocation.Config{
 		File: cfg.CRLFile,
 		Call: func(ctx context.Context, do func(context.Context, grpc.ClientConnInterface) error) error {
@@ -52,6 +58,9 @@ func newPublisher(cfg *config.Config, opts Options, secrets *sds.Server, apps *a
 func runCertificate(ctx context.Context, cfg *config.Config, opts Options, manager *workloadcert.Manager, p *publisher) error {
 	tasks, ctx := errgroup.WithContext(ctx)
 	tasks.Go(func() error { manager.Run(ctx); return nil })
+	if cfg.WorkloadSocket != "" { // this SPIFFE agent has its own lists and log
+		return tasks.Wait()
+	}
 	tasks.Go(func() error { explainFailure(ctx, cfg, opts, manager.Failed()); return nil })
 	tasks.Go(func() error { return p.lists.Run(ctx) })
 	return tasks.Wait()

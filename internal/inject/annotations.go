@@ -36,6 +36,7 @@ const (
 	annotationStatsPrefixes  = "sidecar.istio.io/statsInclusionPrefixes"
 	annotationStatsSuffixes  = "sidecar.istio.io/statsInclusionSuffixes"
 	annotationStatsRegexps   = "sidecar.istio.io/statsInclusionRegexps"
+	annotationStatTags       = "sidecar.istio.io/extraStatTags"
 	annotationVolume         = "sidecar.istio.io/userVolume"
 	annotationVolumeMount    = "sidecar.istio.io/userVolumeMount"
 	annotationStatusPort     = "status.sidecar.istio.io/port"
@@ -86,6 +87,7 @@ var annotations = []annotationKind{
 	{name: annotationStatsPrefixes, check: anything, meaning: "further statistics of Envoy, by prefixes separated by commas"},
 	{name: annotationStatsSuffixes, check: anything, meaning: "further statistics of Envoy, by suffixes"},
 	{name: annotationStatsRegexps, check: checkRegexps, meaning: "further statistics of Envoy, by regular expressions"},
+	{name: annotationStatTags, check: checkStatTags, meaning: "parts of the names of statistics that become labels, separated by commas, in addition to `extraStatTags`; the agent reads it"},
 	{name: annotationVolume, check: func(v string) error { _, err := userVolumes(v); return err }, meaning: "further volumes, as a JSON object by name or a list"},
 	{name: annotationVolumeMount, check: func(v string) error { _, err := userMounts(v); return err }, meaning: "mounts of volumes in the container of the proxy, as a JSON object by name or a list"},
 	{name: annotationStatusPort, check: checkPort, meaning: "port of the agent for probes and metrics"},
@@ -109,7 +111,6 @@ var annotations = []annotationKind{
 	{name: "sidecar.istio.io/bootstrapOverride", withoutEffect: "the agent makes Envoy's bootstrap alone"},
 	{name: "sidecar.istio.io/controlPlaneAuthPolicy", withoutEffect: "proxies use TLS to the control plane"},
 	{name: "sidecar.istio.io/enableCoreDump", withoutEffect: "core dumps are set by the node"},
-	{name: "sidecar.istio.io/extraStatTags", withoutEffect: "the statistics of Envoy have its default tags"},
 	{name: "sidecar.istio.io/proxyImageType", withoutEffect: "the image has one variant"},
 	{name: "sidecar.istio.io/statsCompression", withoutEffect: "statistics are not compressed"},
 	{name: "sidecar.istio.io/statsEvictionInterval", withoutEffect: "upstream Envoy has no Istio statistics"},
@@ -228,6 +229,10 @@ func checkImage(value string) error {
 
 func checkRegexps(value string) error {
 	return checkEach(commas(value), func(item string) bool { _, err := regexp.Compile(item); return err == nil }, "is not a regular expression")
+}
+
+func checkStatTags(value string) error {
+	return checkEach(splitList(value), mesh.IsStatTag, "is not the name of a tag: want letters, digits, '_', '-' and '.'")
 }
 
 func checkPort(value string) error {

@@ -1,12 +1,19 @@
 package server
 
 import (
+	"errors"
+	"fmt"
 	"log/slog"
 	"maps"
 	"strconv"
 	"strings"
 	"testing"
 
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	httpwasmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/wasm/v3"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/xdswire"
 	"github.com/meshctl/meshctl/test/kube"
 )
@@ -104,5 +111,94 @@ func TestConfigMapsOfAPI(t *testing.T) {
 			})
 			keysAreNowhere(t, s, logs.String(), key)
 		})
+	}
+}
+
+const pluginDefinition = `apiVersion: apiextensions.k8s.io/v1
+kind: CustomResourceDefinition
+metadata: {name: wasmplugins.extensions.istio.io}
+spec:
+  group: extensions.istio.io
+  names: {kind: WasmPlugin, plural: wasmplugins, singular: wasmplugin}
+  scope: Namespaced
+  versions:
+  - {name: v1alpha1, served: true, storage: true, schema: {openAPIV3Schema: {type: object, x-kubernetes-preserve-unknown-fields: true}}}
+`
+
+// pulledPlugin is a WasmPlugin with the Secret of its registry, %s.
+const pulledPlugin = `apiVersion: extensions.istio.io/v1alpha1
+kind: WasmPlugin
+metadata: {name: pulled, namespace: apps}
+spec: {url: "oci://registry.example/plugin:v1", imagePullSecret: pull}
+---
+apiVersion: v1
+kind: Secret
+metadata: {name: pull, namespace: apps}
+type: kubernetes.io/dockerconfigjson
+stringData: {.dockerconfigjson: '%s'}
+`
+
+// TestPullSecretsOfAPI: a sidecar gets the credentials for a plugin's registry, and their changes,
+// from a Kubernetes API once the API server permits its account to read Secrets, and not before.
+func TestPullSecretsOfAPI(t *testing.T) {
+	if testing.Short() {
+		t.Skip("needs Kubernetes")
+	}
+	c := kube.Start(t)
+	c.Apply(t, pluginDefinition)
+	c.Apply(t, strings.Replace(appsReader, "verbs: [get, list, watch]", "verbs: [get]", 1))
+	config := func(auth string) string { return `{"auths":{"registry.example":{"auth":"` + auth + `"}}}` }
+	c.Apply(t, fmt.Sprintf(pulledPlugin, config("Zmlyc3Q6Zmlyc3Q=")))
+	var logs text
+	s := start(t, func(cfg *Config) {
+		cfg.ConfigDir, cfg.KubeAccess, cfg.SecretNamespaces = "", c.Config(), []string{"*"}
+		cfg.Log = slog.New(slog.NewTextHandler(&logs, nil))
+	})
+	const name = mesh.PluginPrefix + "apps.pulled"
+	credentials := func(w *wireClient) string {
+		t.Helper()
+		for {
+			for _, b := range w.next(name) {
+				extension, filter := &corev3.TypedExtensionConfig{}, &httpwasmv3.Wasm{}
+				if err := errors.Join(proto.Unmarshal(b, extension), extension.GetTypedConfig().UnmarshalTo(filter)); err != nil {
+					t.Fatal(err)
+				}
+				return filter.GetConfig().GetVmConfig().GetEnvironmentVariables().GetKeyValues()[mesh.WasmPullSecret]
+			}
+		}
+	}
+	if got := credentials(dialWire(t, s, true, xdswire.Delta, "sidecar", xdswire.ExtensionType, name)); got != "" {
+		t.Errorf("without the right the sidecar is given %q", got)
+	}
+	waitFor(t, "warning", func() bool { return strings.Contains(logs.String(), "is not authorized to read secrets") })
+	c.Apply(t, appsReader)
+	// A denial counts for a minute: another control plane asks anew.
+	s = start(t, func(cfg *Config) {
+		cfg.ConfigDir, cfg.KubeAccess, cfg.SecretNamespaces = "", c.Config(), []string{"*"}
+		cfg.Log = slog.New(slog.NewTextHandler(&logs, nil))
+	})
+	for _, v := range []xdswire.Variant{xdswire.SotW, xdswire.Delta} {
+		sidecar := dialWire(t, s, true, v, "sidecar", xdswire.ExtensionType, name)
+		if got := credentials(sidecar); got != config("Zmlyc3Q6Zmlyc3Q=") {
+			t.Fatalf("the sidecar is given %q", got)
+		}
+		c.Apply(t, fmt.Sprintf(pulledPlugin, config("c2Vjb25kOnNlY29uZA==")))
+		if got := credentials(sidecar); got != config("c2Vjb25kOnNlY29uZA==") {
+			t.Errorf("the sidecar is given %q", got)
+		}
+		c.Apply(t, fmt.Sprintf(pulledPlugin, config("Zmlyc3Q6Zmlyc3Q=")))
+		if got := credentials(sidecar); got != config("Zmlyc3Q6Zmlyc3Q=") {
+			t.Errorf("the sidecar is given %q", got)
+		}
+	}
+	shown := logs.String() + fmt.Sprintf("%+v %#v", s.registry.Current(), s.registry.Current())
+	for page := range s.pages() {
+		_, body := get(t, s, "/debug/"+page)
+		shown += body
+	}
+	for _, hidden := range []string{"Zmlyc3Q6Zmlyc3Q=", "c2Vjb25kOnNlY29uZA=="} {
+		if strings.Contains(shown, hidden) {
+			t.Errorf("credentials are shown: %s", hidden)
+		}
 	}
 }

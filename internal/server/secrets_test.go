@@ -92,7 +92,7 @@ func dialWire(t *testing.T, s *Server, secure bool, v xdswire.Variant, nodeType,
 	}
 	t.Cleanup(func() { _ = conn.Close() })
 	api := discoveryv3.NewAggregatedDiscoveryServiceClient(conn)
-	md, err := structpb.NewStruct(map[string]any{"CLUSTER_ID": "cluster1", "NAMESPACE": "apps"})
+	md, err := structpb.NewStruct(map[string]any{"CLUSTER_ID": "cluster1", "NAMESPACE": "apps", mesh.MetadataRelay: "true"})
 	if err != nil {
 		t.Fatal(err)
 	}

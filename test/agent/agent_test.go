@@ -4,6 +4,7 @@ package agent
 import (
 	"context"
 	"crypto/tls"
+	"encoding/json"
 	"fmt"
 	"io"
 	"io/fs"
@@ -166,6 +167,44 @@ func TestBootstrapIsValid(t *testing.T) {
 	}
 }
 
+// TestExtraStatTags: what extensions write into names of statistics becomes labels.
+func TestExtraStatTags(t *testing.T) {
+	ca := certstest.NewIstioCA(t)
+	cfg, warnings, err := agentconfig.Resolve(agentconfig.Input{
+		Flags:          flagsFor(t, ca, t.TempDir()),
+		Environ:        []string{"PROXY_CONFIG=extraStatTags: [request_operation, response_code]"},
+		PodAnnotations: []byte(`sidecar.istio.io/extraStatTags="my.host"`),
+	})
+	if err != nil || len(warnings) > 0 {
+		t.Fatal(err, warnings)
+	}
+	cfg.Stats.Prefixes = append(cfg.Stats.Prefixes, "cluster.")
+	cfg.Override = []byte("{static_resources: {clusters: [{name: books, alt_stat_name: 'reporter=.=source;.;request_operation=.=GetBook;.;my.host=.=a.example;.;books'}]}}")
+	data, err := bootstrap.Marshal(cfg.Config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var parts map[string]any
+	if err := json.Unmarshal(data, &parts); err != nil {
+		t.Fatal(err)
+	}
+	delete(parts, "dynamic_resources") // Envoy is ready without a control plane
+	if data, err = json.Marshal(parts); err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(t.TempDir(), "bootstrap.json")
+	if err := os.WriteFile(file, data, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	proxy := envoy.Start(t, file)
+	for line := range strings.Lines(string(proxy.Get("/stats/prometheus"))) {
+		if strings.Contains(line, `request_operation="GetBook"`) && strings.Contains(line, `my_host="a.example"`) {
+			return
+		}
+	}
+	t.Error("no statistic has the labels request_operation and my_host")
+}
+
 // flagsFor configures an agent in dir for the authority and control plane ca.
 func flagsFor(t *testing.T, ca *certstest.IstioCA, dir string) agentconfig.Flags {
 	t.Helper()
@@ -192,7 +231,7 @@ type running struct {
 
 func start(t *testing.T, flags agentconfig.Flags, environ ...string) *running {
 	t.Helper()
-	cfg, warnings, err := agentconfig.Resolve(agentconfig.Input{Flags: flags, Environ: append(environ, "SECRET_TTL=20s")})
+	cfg, warnings, err := agentconfig.Resolve(agentconfig.Input{Flags: flags, Environ: append([]string{"SECRET_TTL=20s"}, environ...)})
 	if err != nil || len(warnings) > 0 {
 		t.Fatal(err, warnings)
 	}

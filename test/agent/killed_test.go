@@ -33,10 +33,16 @@ type program struct {
 func run(t *testing.T, f agentconfig.Flags, dir string) *program {
 	t.Helper()
 	p := &program{running: running{done: make(chan error, 1), http: dial.HTTPClient(deadline, nil)}}
-	p.cmd = exec.CommandContext(t.Context(), meshctl, "agent",
+	args := []string{
+		"agent",
 		"--pod-name", f.PodName, "--pod-namespace", f.PodNamespace, "--service-account", f.ServiceAccount,
-		"--bind-address", f.BindAddress, "--discovery-address", f.DiscoveryAddress, "--root-ca", f.RootCA, "--token", f.Token,
-		"--config-path", f.ConfigPath, "--envoy", f.Envoy, "--concurrency", "1", "--termination-drain-duration", "0s")
+		"--bind-address", f.BindAddress, "--discovery-address", f.DiscoveryAddress, "--token", f.Token,
+		"--config-path", f.ConfigPath, "--envoy", f.Envoy, "--concurrency", "1", "--termination-drain-duration", "0s",
+	}
+	if f.RootCA != "" {
+		args = append(args, "--root-ca", f.RootCA)
+	}
+	p.cmd = exec.CommandContext(t.Context(), meshctl, args...)
 	p.cmd.Dir = dir
 	p.start(t)
 	return p

@@ -2,15 +2,29 @@ package e2e
 
 import (
 	"bytes"
+	"encoding/base64"
+	"errors"
 	"fmt"
+	"io"
+	"log"
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
+
+	"github.com/google/go-containerregistry/pkg/authn"
+	"github.com/google/go-containerregistry/pkg/name"
+	"github.com/google/go-containerregistry/pkg/registry"
+	"github.com/google/go-containerregistry/pkg/v1/empty"
+	"github.com/google/go-containerregistry/pkg/v1/mutate"
+	"github.com/google/go-containerregistry/pkg/v1/remote"
+	"github.com/google/go-containerregistry/pkg/v1/static"
+	"github.com/google/go-containerregistry/pkg/v1/types"
 
 	"github.com/meshctl/meshctl/internal/dial"
 	"github.com/meshctl/meshctl/test/harness"
@@ -182,5 +196,143 @@ func TestFetchedModule(t *testing.T) {
 				t.Errorf("Envoy refused listeners: %s", got)
 			}
 		})
+	}
+}
+
+// pulledModule is a gateway with a WasmPlugin whose module is in a registry that asks for credentials.
+const pulledModule = `apiVersion: v1
+kind: Pod
+metadata: {name: ingress, namespace: edge, labels: {istio: ingress}}
+spec: {serviceAccountName: ingress, containers: [{name: proxy}]}
+status: {podIP: 10.11.0.9, phase: Running}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: ingress, namespace: edge}
+spec: {selector: {istio: ingress}, ports: [{name: http, port: 80, targetPort: 8880}]}
+---
+apiVersion: networking.istio.io/v1
+kind: Gateway
+metadata: {name: shop, namespace: edge}
+spec: {selector: {istio: ingress}, servers: [{port: {number: 80, name: http, protocol: HTTP}, hosts: ["*"]}]}
+---
+apiVersion: networking.istio.io/v1
+kind: VirtualService
+metadata: {name: shop, namespace: edge}
+spec: {hosts: ["*"], gateways: [shop], http: [{directResponse: {status: 200, body: {string: hello}}}]}
+---
+apiVersion: extensions.istio.io/v1alpha1
+kind: WasmPlugin
+metadata: {name: pulled, namespace: edge}
+spec: {url: "oci://%s/team/plugin:v1", imagePullSecret: pull}
+`
+
+// TestPulledModule: the agent of a gateway fetches a module from a registry with the credentials of
+// the plugin's Secret, once there is one. Neither Envoy nor a page of the control plane shows them.
+func TestPulledModule(t *testing.T) {
+	const password = "correct horse battery staple"
+	inner := registry.New(registry.Logger(log.New(io.Discard, "", 0)))
+	images := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if user, got, _ := r.BasicAuth(); user != "u" || got != password {
+			w.Header().Set("WWW-Authenticate", `Basic realm="x"`)
+			http.Error(w, "who are you?", http.StatusUnauthorized)
+			return
+		}
+		inner.ServeHTTP(w, r)
+	}))
+	t.Cleanup(images.Close)
+	host := strings.TrimPrefix(images.URL, "http://")
+	ref, err := name.ParseReference(host+"/team/plugin:v1", name.Insecure)
+	if err != nil {
+		t.Fatal(err)
+	}
+	image, err := mutate.AppendLayers(mutate.MediaType(empty.Image, types.OCIManifestSchema1), static.NewLayer(headerModule("pulled"), "application/wasm"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := remote.Write(ref, image, remote.WithAuth(&authn.Basic{Username: "u", Password: password})); err != nil {
+		t.Fatal(err)
+	}
+	auth := base64.StdEncoding.EncodeToString([]byte("u:" + password))
+	config := fmt.Sprintf(`{"auths":{%q:{"auth":%q}}}`, host, auth)
+	secret := fmt.Sprintf("apiVersion: v1\nkind: Secret\nmetadata: {name: pull, namespace: edge}\ntype: kubernetes.io/dockerconfigjson\nstringData:\n  .dockerconfigjson: '%s'\n", config)
+
+	dir := harness.ShortDir(t)
+	mesh := helloworldMesh(t, "127.0.0.1:1")
+	replace(t, filepath.Join(mesh, "cluster1", "gateway.yaml"), fmt.Sprintf(pulledModule, host))
+	_, secure := controlPlane(t, dir, mesh)
+	p := proxy{"ingress", "router", "edge", "ingress", "127.3.0.1", map[string]string{"istio": "ingress"}}
+	stop := p.start(t, dir, secure, "WASM_INSECURE_REGISTRIES="+host)
+	defer stop()
+	client := dial.HTTPClient(deadline, nil)
+	client.Transport.(*http.Transport).DisableKeepAlives = true
+	responds := func(status int, header string) {
+		t.Helper()
+		eventually(t, fmt.Sprintf("the status is %d, the header %q", status, header), func() error {
+			resp, err := client.Get("http://127.3.0.1:8880/")
+			if err != nil {
+				return err
+			}
+			defer resp.Body.Close()
+			if got := resp.Header.Get("x-wasm"); resp.StatusCode != status || got != header {
+				return fmt.Errorf("%s, %q", resp.Status, got)
+			}
+			return nil
+		})
+	}
+	responds(http.StatusForbidden, "")
+	serveLog := func() string {
+		text, err := os.ReadFile(filepath.Join(dir, "serve.log"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(text)
+	}
+	eventually(t, "the control plane reports the missing Secret", func() error {
+		if !strings.Contains(serveLog(), "secret edge/pull of cluster cluster1 not found") {
+			return errors.New("no warning")
+		}
+		return nil
+	})
+	replace(t, filepath.Join(mesh, "cluster1", "secret.yaml"), secret)
+	responds(http.StatusOK, "pulled")
+
+	shown := adminGet(t, admin, "/config_dump") + serveLog()
+	agentLog, err := os.ReadFile(filepath.Join(dir, "ingress.log"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	shown += string(agentLog)
+	token, err := os.ReadFile(filepath.Join(dir, "ingress.token"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	req, err := http.NewRequest(http.MethodGet, "http://127.3.0.2:8080/debug/config_dump?proxyID=ingress.edge", http.NoBody)
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("Authorization", "Bearer "+strings.TrimSpace(string(token)))
+	resp, err := client.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	text, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	page := string(text)
+	if !strings.Contains(page, "[redacted]") {
+		t.Errorf("the control plane's dump has no plugin with hidden credentials: %.2000s", page)
+	}
+	rendered, err := exec.Command(meshctl, "render", "-f", "cluster1="+absolute(t, filepath.Join(mesh, "cluster1")), "--proxy", "ingress.edge", "-o", "configdump").CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v\n%s", err, rendered)
+	}
+	shown += page + string(rendered)
+	for _, hidden := range []string{auth, password} {
+		if strings.Contains(shown, hidden) {
+			t.Errorf("%q is shown", hidden)
+		}
 	}
 }

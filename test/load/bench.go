@@ -56,6 +56,8 @@ func (b *benchmark) all(ctx context.Context) error {
 	case "":
 	case "certificates":
 		return b.certificates(ctx)
+	case "agent":
+		return b.agent(ctx)
 	case "kube":
 		return b.kube(ctx)
 	case "policies":
@@ -65,7 +67,7 @@ func (b *benchmark) all(ctx context.Context) error {
 	case "scale":
 		return b.scale(ctx, part)
 	default:
-		return fmt.Errorf("-only %q: want certificates, kube, policies, authorization or scale", b.only)
+		return fmt.Errorf("-only %q: want agent, certificates, kube, policies, authorization or scale", b.only)
 	}
 	for _, k := range kinds {
 		if !slices.Contains(strings.Split(b.kinds, ","), k.String()) {
@@ -88,6 +90,9 @@ func (b *benchmark) all(ctx context.Context) error {
 		}
 		if err := b.certificates(ctx); err != nil {
 			return fmt.Errorf("certificates: %w", err)
+		}
+		if err := b.agent(ctx); err != nil {
+			return fmt.Errorf("agent: %w", err)
 		}
 		if err := b.kube(ctx); err != nil {
 			return fmt.Errorf("mesh in a Kubernetes API: %w", err)

@@ -81,8 +81,9 @@ func (p *process) kill() {
 
 // usage is the resource usage of a process so far.
 type usage struct {
-	cpu float64 // seconds
-	rss float64 // bytes
+	cpu  float64 // seconds
+	rss  float64 // bytes
+	anon float64 // bytes of rss that are not pages of files, such as the program
 }
 
 func (p *process) usage() (usage, error) {
@@ -94,10 +95,15 @@ func (p *process) usage() (usage, error) {
 	if err != nil {
 		return usage{}, err
 	}
-	_, rest, _ := strings.Cut(string(status), "VmRSS:")
-	kib, _, _ := strings.Cut(strings.TrimSpace(rest), " ")
-	rss, err := strconv.ParseFloat(kib, 64)
-	return usage{cpu, rss * 1024}, err
+	bytes := func(name string) (float64, error) {
+		_, rest, _ := strings.Cut(string(status), name+":")
+		kib, _, _ := strings.Cut(strings.TrimSpace(rest), " ")
+		v, err := strconv.ParseFloat(kib, 64)
+		return v * 1024, err
+	}
+	rss, err := bytes("VmRSS")
+	anon, err2 := bytes("RssAnon")
+	return usage{cpu, rss, anon}, errors.Join(err, err2)
 }
 
 // cpu returns the CPU time of all threads, to the nanosecond: the counters of /proc have

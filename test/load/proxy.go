@@ -26,6 +26,7 @@ import (
 type fleet struct {
 	kind
 	addr        string
+	socket      string // if set, the Unix socket to connect to
 	namespace   func(proxy int) string
 	extensions  bool          // also subscribe to the extensions of listeners, in delta
 	first       int           // number of the first proxy
@@ -210,6 +211,9 @@ func (p *proxy) node() ([]byte, error) {
 
 // dial connects from the proxy's own address, as pods do.
 func (p *proxy) dial(ctx context.Context, addr string) (net.Conn, error) {
+	if p.socket != "" {
+		return new(net.Dialer).DialContext(ctx, "unix", p.socket)
+	}
 	d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 1, byte(p.number/250), byte(p.number%250+1))}}
 	if p.stopReading == nil {
 		return d.DialContext(ctx, "tcp", addr)

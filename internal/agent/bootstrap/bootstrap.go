@@ -70,6 +70,9 @@ type Config struct {
 	Override []byte
 
 	Stats StatsInclusion
+	// ExtraStatTags are further parts of statistic names that become labels. Extensions write
+	// them as NAME=.=VALUE;.; like Istio's.
+	ExtraStatTags []string
 	// MaxHeap is the size of Envoy's heap, in bytes, near which it refuses requests; 0 is for
 	// no limit.
 	MaxHeap uint64

@@ -40,6 +40,7 @@ func TestMarshal(t *testing.T) {
 	router.Direct = true
 	router.KeyExchanges = []tls.CurveID{tls.X25519MLKEM768, tls.X25519, tls.CurveP256}
 	router.Stats = StatsInclusion{Prefixes: []string{"p"}, Suffixes: []string{"s"}, Regexps: []string{"r.*"}}
+	router.ExtraStatTags = []string{"request_host", "a.b", "response_code"} // the last one is built-in
 	router.MaxHeap, router.CountConnections, router.OutlierLog = 1<<30, true, "/dev/stdout"
 	router.RuntimeValues = map[string]string{"a.b": "1", "re2.max_program_size.error_level": ""}
 

@@ -1,6 +1,9 @@
 package bootstrap
 
 import (
+	"regexp"
+	"slices"
+
 	metricsv3 "github.com/envoyproxy/go-control-plane/envoy/config/metrics/v3"
 	matcherv3 "github.com/envoyproxy/go-control-plane/envoy/type/matcher/v3"
 	"google.golang.org/protobuf/types/known/wrapperspb"
@@ -43,7 +46,7 @@ func statsConfig(c *Config) *metricsv3.StatsConfig {
 	}
 	return &metricsv3.StatsConfig{
 		UseAllDefaultTags: wrapperspb.Bool(false),
-		StatsTags:         statsTags(),
+		StatsTags:         statsTags(c.ExtraStatTags),
 		StatsMatcher: &metricsv3.StatsMatcher{StatsMatcher: &metricsv3.StatsMatcher_InclusionList{
 			InclusionList: &matcherv3.ListStringMatcher{Patterns: patterns},
 		}},
@@ -51,9 +54,11 @@ func statsConfig(c *Config) *metricsv3.StatsConfig {
 }
 
 // statsTags returns the parts of statistic names that become labels. Names and expressions
-// match the dashboards for Istio; cluster names end at ';'.
-func statsTags() []*metricsv3.TagSpecifier {
-	tags := []struct{ name, regex string }{
+// match the dashboards for Istio; cluster names end at ';'. An extra tag that has the name of a
+// built-in one is left out.
+func statsTags(extra []string) []*metricsv3.TagSpecifier {
+	type tag struct{ name, regex string }
+	tags := []tag{
 		{"cluster_name", `^cluster(\.(.+);)`},
 		{"http_conn_manager_prefix", `^http\.(((?:[_.[:digit:]\w]*|[_\[\]aAbBcCdDeEfF[:digit:]\w\:]*));\.)`},
 		{"tcp_prefix", `^tcp\.((.*?)\.)\w+?$`},
@@ -64,6 +69,11 @@ func statsTags() []*metricsv3.TagSpecifier {
 		{"authz_enforce_result", `rbac(\.(allowed|denied))`},
 		{"authz_dry_run_action", `(\.istio_dry_run_(allow|deny)_)`},
 		{"authz_dry_run_result", `(\.shadow_(allowed|denied))`},
+	}
+	for _, name := range extra {
+		if !slices.ContainsFunc(tags, func(t tag) bool { return t.name == name }) {
+			tags = append(tags, tag{name, `(` + regexp.QuoteMeta(name) + `=\.=(.*?);\.;)`})
+		}
 	}
 	out := make([]*metricsv3.TagSpecifier, len(tags))
 	for i, t := range tags {

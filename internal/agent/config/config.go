@@ -29,7 +29,8 @@ type Config struct {
 	// MoreDiscovery and MoreCA are further addresses of the control plane and of the
 	// certificate authority, used in turn when one is unavailable.
 	MoreDiscovery, MoreCA []bootstrap.Server
-	// CARootFile holds the roots of the certificate authority, PEM.
+	// CARootFile holds the roots of the certificate authority, PEM. It may be empty with a
+	// WorkloadSocket, which has roots, too.
 	CARootFile string
 	// CRLFile holds revocation lists, PEM. While it does not exist, the lists come from the
 	// control plane.
@@ -170,6 +171,7 @@ func Resolve(in Input) (cfg Config, warnings []string, err error) {
 	r.secrets(&cfg)
 	r.keyExchange(&cfg)
 	r.envoy(&cfg, pc)
+	r.statTags(&cfg, pc, annotations)
 	envoyResources(&cfg, pc, &in)
 	r.lifecycle(&cfg)
 	r.proxyless(&cfg)

@@ -25,6 +25,7 @@ const (
 	annotationProxyConfig = "proxy.istio.io/config"
 	annotationDiscovery   = "sidecar.istio.io/discoveryAddress"
 	annotationStatusPort  = "status.sidecar.istio.io/port"
+	annotationStatTags    = "sidecar.istio.io/extraStatTags"
 )
 
 // proxyConfig returns Istio's defaults overlaid with defaultConfig of the mesh file, with
@@ -124,7 +125,6 @@ func (r *resolver) overlayProxyConfig(pc *meshv1alpha1.ProxyConfig, source, text
 
 // withoutEffect holds the fields that Istio's agent reads and this agent does not, with the reason.
 var withoutEffect = map[string]string{
-	"extraStatTags":              "Telemetry adds labels to Istio's metrics",
 	"proxyBootstrapTemplatePath": "templates are not supported; merge parts of a bootstrap with ISTIO_BOOTSTRAP_OVERRIDE",
 	"tracing":                    "use Telemetry and extensionProviders of the mesh configuration",
 	"zipkinAddress":              "use Telemetry and extensionProviders of the mesh configuration",

@@ -1,7 +1,9 @@
 package config
 
 import (
+	"fmt"
 	"net/netip"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -94,6 +96,34 @@ func TestLayers(t *testing.T) {
 		tc.change(&other)
 		if _, _, err := Resolve(other); err == nil || !strings.Contains(err.Error(), tc.want) {
 			t.Errorf("%s: %v, want %s", name, err, tc.want)
+		}
+	}
+}
+
+// TestStatTags: the tags of PROXY_CONFIG and of the pod's annotation are those of Envoy's statistics.
+func TestStatTags(t *testing.T) {
+	in := Input{
+		Environ:        append(base(), "PROXY_CONFIG=extraStatTags: [method, '', authority]"),
+		PodAnnotations: []byte(`sidecar.istio.io/extraStatTags="request_host, method,"`),
+	}
+	cfg, warnings, err := Resolve(in)
+	if err != nil || len(warnings) > 0 {
+		t.Fatal(err, warnings)
+	}
+	if diff := cmp.Diff([]string{"method", "authority", "request_host"}, cfg.ExtraStatTags); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	many := make([]string, maxStatTags+1)
+	for i := range many {
+		many[i] = fmt.Sprint("t", i)
+	}
+	for annotation, want := range map[string]string{
+		`"a b"`:                                `annotation sidecar.istio.io/extraStatTags: "a b"`,
+		strconv.Quote(strings.Join(many, ",")): "want at most 100",
+	} {
+		in.PodAnnotations = []byte("sidecar.istio.io/extraStatTags=" + annotation)
+		if _, _, err := Resolve(in); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %s", annotation, err, want)
 		}
 	}
 }

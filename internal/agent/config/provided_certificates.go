@@ -55,7 +55,10 @@ func (r *resolver) identitySource(cfg *Config, in *Input) {
 		if cfg.NoEnvoy {
 			r.errorf("the certificates at the socket %s are only for Envoy: leave out --no-envoy (or DISABLE_ENVOY)", socket)
 		}
-		cfg.WorkloadSocket, cfg.Direct = socket, true // only Envoy has this certificate
+		cfg.WorkloadSocket = socket
+		if r.flags.RootCA == "" && r.lookup("CA_ROOT_CA") == "" && (in.Exists == nil || !in.Exists(cfg.CARootFile)) {
+			cfg.CARootFile = "" // the socket has roots, too
+		}
 	case name != "" && name != workloadSocketName:
 		r.errorf("%s=%q: agent configured for non-default SDS socket path: %s but no socket found", socketVariable, name, socket)
 	case exists(files(workloadCertDir)):

@@ -22,6 +22,7 @@ func TestIdentitySource(t *testing.T) {
 	}{
 		"authority":                {},
 		"socket":                   {files: credentials, live: []string{socket}, socket: socket},
+		"socket, roots in a file":  {files: []string{filepath.Clean(DefaultRootFile)}, live: []string{socket}, socket: socket, roots: DefaultRootFile},
 		"another name":             {env: []string{"WORKLOAD_IDENTITY_SOCKET_FILE=other"}, live: []string{"var/run/secrets/workload-spiffe-uds/other"}, socket: "var/run/secrets/workload-spiffe-uds/other"},
 		"credentials":              {files: append(credentials, mounted...), chain: credentials[0], roots: credentials[2]},
 		"incomplete":               {files: credentials[:2]},
@@ -55,7 +56,7 @@ func TestIdentitySource(t *testing.T) {
 			if cfg.ProvisionedFiles != nil {
 				provisioned = cfg.ProvisionedFiles.Chain
 			}
-			if tc.roots == "" {
+			if tc.roots == "" && tc.socket == "" {
 				tc.roots = DefaultRootFile
 			}
 			if cfg.WorkloadSocket != tc.socket || chain != tc.chain || provisioned != tc.provisioned || cfg.CARootFile != tc.roots {

@@ -41,7 +41,8 @@ type Client struct {
 	Servers []Server
 	// Kind is what the servers are, in errors.
 	Kind string
-	// RootFile holds the roots of the servers' certificates, PEM.
+	// RootFile holds the roots of the servers' certificates, PEM. Empty means none besides those
+	// of Current.
 	RootFile string
 	// TokenFile holds the token that proves the identity of the workload.
 	TokenFile string
@@ -107,6 +108,9 @@ func (e *answerError) Error() string { return e.text }
 func (e *answerError) GRPCStatus() *status.Status { return e.status }
 
 func (c *Client) roots() ([]*x509.Certificate, error) {
+	if c.RootFile == "" {
+		return nil, nil
+	}
 	rootPEM, err := files.Read(c.RootFile, maxRootFile)
 	if err != nil {
 		return nil, fmt.Errorf("roots of the certificate authority: %w", err)

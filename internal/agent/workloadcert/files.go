@@ -32,16 +32,9 @@ func (f *Files) Load(now time.Time) (*Certificate, error) {
 	if err != nil {
 		return nil, fmt.Errorf("certificate chain: %w", err)
 	}
-	r := Response{}
-	if r.Chain, err = certs.ParseCerts(chainPEM); err != nil || len(r.Chain) == 0 {
-		return nil, fmt.Errorf("certificate chain %s: %w", f.Chain, errors.Join(err, errNoCertificate(r.Chain)))
-	}
 	rootPEM, err := files.Read(f.Roots, maxCertFile)
 	if err != nil {
 		return nil, fmt.Errorf("roots: %w", err)
-	}
-	if r.Roots, err = certs.ParseCerts(rootPEM); err != nil {
-		return nil, fmt.Errorf("roots %s: %w", f.Roots, err)
 	}
 	read := files.ReadSecret
 	if f.Mounted {
@@ -51,17 +44,36 @@ func (f *Files) Load(now time.Time) (*Certificate, error) {
 	if err != nil {
 		return nil, fmt.Errorf("key of the certificate: %w", err)
 	}
-	key, err := certs.ParseKey(keyPEM)
+	return parse(provided{chainPEM, keyPEM, rootPEM}, placeOf{f.Chain, f.Key, f.Roots}, now)
+}
+
+// provided holds a certificate of another program, PEM, and placeOf where its parts come from.
+type (
+	provided struct{ chain, key, roots []byte }
+	placeOf  struct{ chain, key, roots string }
+)
+
+// parse returns a certificate of another program. An expired one is an error.
+func parse(p provided, at placeOf, now time.Time) (*Certificate, error) {
+	var r Response
+	var err error
+	if r.Chain, err = certs.ParseCerts(p.chain); err != nil || len(r.Chain) == 0 {
+		return nil, fmt.Errorf("certificate chain %s: %w", at.chain, errors.Join(err, errNoCertificate(r.Chain)))
+	}
+	if r.Roots, err = certs.ParseCerts(p.roots); err != nil {
+		return nil, fmt.Errorf("roots %s: %w", at.roots, err)
+	}
+	key, err := certs.ParseKey(p.key)
 	if err != nil {
-		return nil, fmt.Errorf("key of the certificate: %s: %w", f.Key, err) // which quotes no key
+		return nil, fmt.Errorf("key of the certificate: %s: %w", at.key, err) // which quotes no key
 	}
 	r.Roots = distinct(r.Roots)
 	r.Chain = without(r.Chain, r.Roots)
 	if len(r.Chain) == 0 {
-		return nil, fmt.Errorf("certificate chain %s holds only roots", f.Chain)
+		return nil, fmt.Errorf("certificate chain %s holds only roots", at.chain)
 	}
 	if end := r.Chain[0].NotAfter; !now.Before(end) {
-		return nil, fmt.Errorf("the certificate in %s expired at %s", f.Chain, end.UTC().Format(time.RFC3339))
+		return nil, fmt.Errorf("the certificate in %s expired at %s", at.chain, end.UTC().Format(time.RFC3339))
 	}
 	return verified(key, r, now)
 }

@@ -27,10 +27,12 @@ type Signer interface {
 	Sign(ctx context.Context, csr []byte, ttl time.Duration, current Current) (Response, error)
 }
 
-// Config of a Manager. All fields are needed, except Files and Provisioned.
+// Config of a Manager. All fields are needed, except Files, Provider and Provisioned.
 type Config struct {
 	// Files, if set, hold the certificate, and the manager requests none.
 	Files *Files
+	// Provider, if set, has the certificate, and the manager requests none.
+	Provider Provider
 	// Provisioned, if set, hold a certificate that proves the identity in requests until there
 	// is another.
 	Provisioned *Files
@@ -127,8 +129,12 @@ func (m *Manager) Revoked(leaf *x509.Certificate) {
 // Run gets a certificate and renews it until ctx ends. It logs failures, keeps the last one
 // in the status, and never gives up.
 func (m *Manager) Run(ctx context.Context) {
-	if m.cfg.Files != nil {
+	switch {
+	case m.cfg.Files != nil:
 		m.follow(ctx)
+		return
+	case m.cfg.Provider != nil:
+		m.followProvider(ctx)
 		return
 	}
 	var (

@@ -16,6 +16,7 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 
 	"github.com/meshctl/meshctl/internal/server/xds/history"
+	"github.com/meshctl/meshctl/internal/server/xdsgen"
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
 
@@ -92,17 +93,22 @@ func (p *Pages) ofTypes(q Query, types ...string) (any, error) {
 	return out, nil
 }
 
-// Resource returns a resource as JSON, without private keys.
+// Resource returns a resource as JSON, without private keys and credentials.
 func Resource(r *xdswire.Resource) (any, error) {
 	a, err := shown(r)
 	return message{a}, err
 }
 
-// shown returns a resource without private keys.
+// shown returns a resource without private keys and credentials.
 func shown(r *xdswire.Resource) (*anypb.Any, error) {
 	a, err := r.Any()
-	if err != nil || a.GetTypeUrl() != xdswire.SecretType {
-		return a, err
+	switch {
+	case err != nil:
+		return nil, err
+	case a.GetTypeUrl() == xdswire.ExtensionType:
+		return xdsgen.WithoutCredentials(a)
+	case a.GetTypeUrl() != xdswire.SecretType:
+		return a, nil
 	}
 	var s tlsv3.Secret
 	if err := a.UnmarshalTo(&s); err != nil {

@@ -8,7 +8,7 @@ import (
 )
 
 // Secret holds the parts of a Kubernetes Secret that proxies may get: a certificate
-// with its key, CA certificates, or both.
+// with its key, CA certificates, or both; or credentials of registries.
 type Secret struct {
 	Meta
 	Pair *KeyPair
@@ -17,6 +17,8 @@ type Secret struct {
 	CA     *CABundle
 	// NoCA is the reason if CA is nil.
 	NoCA string
+	// Pull holds credentials of registries, in the format of Docker's config.json; nil for none.
+	Pull *PullCredentials
 }
 
 // Key implements Object.
@@ -41,6 +43,9 @@ type KeyPair struct {
 	// All certificates are valid from NotBefore to NotAfter.
 	NotBefore, NotAfter time.Time
 }
+
+// PullCredentials holds credentials of registries.
+type PullCredentials struct{ Config PrivateKey }
 
 // CABundle holds the CA certificates with which a proxy verifies its peers.
 type CABundle struct {

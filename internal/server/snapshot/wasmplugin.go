@@ -17,3 +17,13 @@ type WasmPlugin = Config[*extensionsv1alpha1.WasmPlugin]
 func ModuleFile(p *extensionsv1alpha1.WasmPlugin) (path string, ok bool) {
 	return strings.CutPrefix(p.GetUrl(), "file://")
 }
+
+// PullSecret returns the name of the Secret, in the plugin's namespace, with the credentials of the
+// registry that has the plugin's module. It is empty if there is none.
+func PullSecret(p *WasmPlugin) string {
+	if scheme, _, found := strings.Cut(p.Spec.GetUrl(), "://"); found && scheme != "oci" {
+		return "" // no registry
+	}
+	name := strings.TrimPrefix(p.Spec.GetImagePullSecret(), "kubernetes://")
+	return strings.TrimPrefix(name, p.Namespace+"/")
+}

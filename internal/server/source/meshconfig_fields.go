@@ -112,7 +112,7 @@ var meshFields = []apiField{
 	{Path: "defaultConfig.proxyMetadata", Support: Works, Meaning: ofInjected},
 	{Path: "defaultConfig.runtimeValues", Support: Works, Meaning: ofInjected},
 	{Path: "defaultConfig.statusPort", Support: Works, Meaning: ofInjected},
-	{Path: "defaultConfig.extraStatTags", Support: NoEffect, Meaning: fromProxyConfig},
+	{Path: "defaultConfig.extraStatTags", Support: Works, Meaning: ofInjected},
 	{Path: "defaultConfig.gatewayTopology", Support: Works, Meaning: "for gateways without one in `PROXY_CONFIG`, see [gateways.md](gateways.md#proxies-in-front-of-a-gateway)"},
 	{Path: "defaultConfig.terminationDrainDuration", Support: Works, Meaning: ofInjected},
 	{Path: "defaultConfig.meshId", Support: Works, Meaning: ofInjected},

@@ -3,6 +3,7 @@ package source
 import (
 	"crypto/tls"
 	"crypto/x509"
+	"encoding/json"
 	"encoding/pem"
 	"errors"
 	"fmt"
@@ -10,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -37,11 +39,11 @@ const (
 // maxSecret bounds the size of a Secret's values, in bytes, as a Kubernetes API does.
 const maxSecret = 1 << 20
 
-// secret delivers Secrets of the types that may hold certificates. Its faults never
+// secret delivers Secrets of the types that may hold certificates or credentials of registries. Its faults never
 // repeat the content of a Secret.
 func (c *conversion) secret(o *corev1.Secret) *FieldError {
 	switch o.Type {
-	case corev1.SecretTypeTLS, corev1.SecretTypeOpaque, "":
+	case corev1.SecretTypeTLS, corev1.SecretTypeOpaque, corev1.SecretTypeDockerConfigJson, "":
 	default:
 		return nil
 	}
@@ -55,6 +57,13 @@ func (c *conversion) secret(o *corev1.Secret) *FieldError {
 	}
 	s := &snapshot.Secret{Meta: c.meta}
 	var fault *FieldError
+	if o.Type == corev1.SecretTypeDockerConfigJson {
+		s.NoPair, s.NoCA = "it has credentials of registries", "it has credentials of registries"
+		if s.Pull, fault = pullCredentials(data, given); fault == nil {
+			c.object = s
+		}
+		return fault
+	}
 	if s.Pair, s.NoPair, fault = keyPair(data, given); fault != nil {
 		return fault
 	}
@@ -65,6 +74,26 @@ func (c *conversion) secret(o *corev1.Secret) *FieldError {
 	}
 	c.object = s
 	return nil
+}
+
+// maxPullCredentials bounds credentials of registries, in bytes: agents get them with each version of
+// a plugin.
+const maxPullCredentials = 64 << 10
+
+// pullCredentials returns the credentials of registries.
+func pullCredentials(data map[string][]byte, given func(string) string) (*snapshot.PullCredentials, *FieldError) {
+	const key = corev1.DockerConfigJsonKey
+	text := data[key]
+	var config struct {
+		Auths map[string]json.RawMessage `json:"auths"`
+	}
+	switch {
+	case len(text) > maxPullCredentials:
+		return nil, faultf(given(key), "has %d bytes, at most %d are used", len(text), maxPullCredentials)
+	case !utf8.Valid(text) || json.Unmarshal(text, &config) != nil || len(config.Auths) == 0: // the error may show a part of the secret
+		return nil, faultf(given(key), "has no credentials of registries: want {\"auths\": {…}}, as in Docker's config.json")
+	}
+	return &snapshot.PullCredentials{Config: snapshot.NewPrivateKey(text)}, nil
 }
 
 // dataField returns the path of a key of data.

@@ -241,7 +241,7 @@ func TestSecretsOfGateways(t *testing.T) {
 
 func TestOtherSecrets(t *testing.T) {
 	t.Parallel()
-	for _, typ := range []string{"kubernetes.io/service-account-token", "helm.sh/release.v1", "kubernetes.io/dockerconfigjson"} {
+	for _, typ := range []string{"kubernetes.io/service-account-token", "helm.sh/release.v1", "kubernetes.io/dockercfg"} {
 		v, err := yamldoc.Parse(yamldoc.Chunk{Text: []byte(secretYAML(typ, "ca.crt", "x")), Line: 1})
 		if err != nil {
 			t.Fatal(err)
@@ -269,4 +269,53 @@ func FuzzSecretValues(f *testing.F) {
 			t.Errorf("the key is shown: %s", said)
 		}
 	})
+}
+
+// TestPullCredentials: a Secret of the type of registries has their credentials, and nothing else is
+// taken from it. No error repeats a part of it.
+func TestPullCredentials(t *testing.T) {
+	t.Parallel()
+	const typ, key = "kubernetes.io/dockerconfigjson", ".dockerconfigjson"
+	const valid = `{"auths":{"registry.example":{"auth":"dTpw"}}}`
+	for name, tc := range map[string]struct{ yaml, fault string }{
+		"valid":      {secretYAML(typ, key, valid, "tls.crt", "x"), ""},
+		"no auths":   {secretYAML(typ, key, `{"auth":"dTpw"}`), "has no credentials of registries"},
+		"no JSON":    {secretYAML(typ, key, "dTpw"), "has no credentials of registries"},
+		"no text":    {secretYAML(typ, key, "{\"auths\":{\"a\":\"dTpw\xff\"}}"), "has no credentials of registries"},
+		"other key":  {secretYAML(typ, "config.json", valid), "has no credentials of registries"},
+		"too large":  {secretYAML(typ, key, valid+strings.Repeat(" ", 64<<10)), "at most 65536 are used"},
+		"other type": {secretYAML("Opaque", key, valid), ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			v, err := yamldoc.Parse(yamldoc.Chunk{Text: []byte(tc.yaml), Line: 1})
+			if err != nil {
+				t.Fatal(err)
+			}
+			result, err := (&source.Converter{Cluster: "c"}).Decode(v, snapshot.Place{})
+			if tc.fault != "" {
+				if err == nil || !strings.Contains(err.Error(), tc.fault) || strings.Contains(err.Error(), "dTpw") {
+					t.Errorf("%v, want %s", err, tc.fault)
+				}
+				return
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			got, want := "", valid
+			if name == "other type" {
+				want = ""
+			}
+			s := result.Object.(*snapshot.Secret)
+			if s.Pull != nil {
+				got = string(s.Pull.Config.PEM())
+			}
+			if got != want || s.Pair != nil || s.CA != nil {
+				t.Errorf("credentials %q", got)
+			}
+			if strings.Contains(fmt.Sprintf("%+v", s.Pull), "dTpw") {
+				t.Error("printing shows the credentials")
+			}
+		})
+	}
 }

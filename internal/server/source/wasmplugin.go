@@ -7,6 +7,7 @@ import (
 
 	extensionsv1alpha1 "istio.io/api/extensions/v1alpha1"
 
+	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 )
 
@@ -14,8 +15,12 @@ var wasmPluginKind = istioKind(kind{
 	group: groupIstioPlugins, name: "WasmPlugin", plural: "wasmplugins", versions: []string{"v1alpha1"},
 	support: Partly, meaning: "agents fetch modules; see [its fields](#wasmplugin)", fields: wasmPluginFields,
 }, func(c *conversion, spec *extensionsv1alpha1.WasmPlugin) *FieldError {
-	c.object = &snapshot.WasmPlugin{Meta: c.meta, Kind: snapshot.KindWasmPlugin, Spec: spec}
+	plugin := &snapshot.WasmPlugin{Meta: c.meta, Kind: snapshot.KindWasmPlugin, Spec: spec}
+	c.object = plugin
 	fault := checkWasmPlugin(spec)
+	if name := snapshot.PullSecret(plugin); fault == nil && name != "" && !mesh.IsDNSName(name) {
+		fault = faultf("imagePullSecret", "%q is not the name of a Secret in the plugin's namespace, %s", spec.GetImagePullSecret(), c.meta.Namespace)
+	}
 	if _, isFile := snapshot.ModuleFile(spec); fault == nil && isFile && spec.Sha256 != "" && !c.Remote {
 		c.warn(under("spec", noEffect("sha256", "Envoy does not compare the module of a file with it")))
 	}
@@ -91,7 +96,7 @@ var wasmPluginFields = []apiField{
 	{Path: "url", Support: Works, Meaning: noRelay},
 	{Path: "sha256", Support: Works, Meaning: "not for `file://`"},
 	{Path: "imagePullPolicy", Support: Works},
-	{Path: "imagePullSecret", Support: NoEffect, Meaning: "agents read the credentials of registries from a file"},
+	{Path: "imagePullSecret", Support: Works, Meaning: "for workloads of the plugin's namespace that may read its Secrets, see [wasm.md](wasm.md#credentials-of-registries)"},
 	{Path: "verificationKey", Support: NoEffect, Meaning: "signatures of modules are not checked, as in Istio"},
 	{Path: "pluginConfig", Support: Works},
 	{Path: "pluginName", Support: Works},

@@ -69,6 +69,9 @@ func clip(s string) string {
 	if strings.Contains(s, "PRIVATE KEY") {
 		return "(not shown: the text contains a private key)"
 	}
+	if strings.Contains(s, `"auths`) || strings.Contains(s, `auths\"`) {
+		return "(not shown: the text contains credentials)"
+	}
 	const most = 1024
 	if len(s) > most {
 		s = s[:most] + "…"

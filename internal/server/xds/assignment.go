@@ -43,6 +43,21 @@ func (a *assignment) views(yield func(*liveView) bool) {
 	}
 }
 
+// pulledPlugins returns the view of the plugins that need credentials, nil if there is none.
+func (a *assignment) pulledPlugins() *xdsgen.PulledPlugins {
+	if a == nil {
+		return nil
+	}
+	for _, v := range a.types[ecds].views {
+		if v != nil {
+			if pulled, ok := v.view.(xdsgen.PulledPlugins); ok {
+				return &pulled
+			}
+		}
+	}
+	return nil
+}
+
 // choose chooses the views of streams that connected, that read changed facts or that
 // ask for other types. The hub shows the assignments once their views are generated.
 func (h *Hub) choose(m mail, changes *snapshot.Changes) map[*subscriber]*assignment {
@@ -136,6 +151,9 @@ func (h *Hub) liveViewsFor(sub *subscriber) *assignment {
 		v := sub.views[i]
 		if i == sds && h.cfg.Generator.Secrets != nil {
 			v = allowedViews{true, xdsgen.Views{Shared: d.secrets}}
+		}
+		if own, ok := v.Own.(xdsgen.PulledPlugins); ok {
+			v.Own = own.For(sub.caller, d.pull)
 		}
 		a.types[i].demand = d
 		if d.asked && v.served {

@@ -67,8 +67,11 @@ func (s *session) flushAll(seen shownViews) (again bool, err error) {
 		if ok[i] = ok[i] && s.answers(i, seen.assigned.types[i]); !ok[i] {
 			continue
 		}
-		if i == sds {
+		switch i {
+		case sds:
 			s.checkSecrets(now[i])
+		case ecds:
+			s.checkPulledPlugins(seen.assigned, now[i])
 		}
 		now[i] = s.withoutQuarantined(i, now[i])
 	}

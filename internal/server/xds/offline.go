@@ -42,6 +42,7 @@ func (o *Offline) Sent(n xdsgen.Node, caller mesh.Caller, requested func(cluster
 	sub.pod, sub.namespace = h.cfg.Generator.AssignReads(n)
 	for i := range sub.demands {
 		sub.demands[i].asked = i != sds
+		sub.demands[ecds].pull = xdsgen.PullDenied // plugins are shown without credentials
 	}
 	m := o.first
 	o.first = mail{}

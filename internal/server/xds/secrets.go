@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/meshctl/meshctl/internal/server/snapshot"
 	"github.com/meshctl/meshctl/internal/server/xdsgen"
 )
 
@@ -66,4 +67,48 @@ func (s *session) checkSecret(name string) error {
 		return fmt.Errorf("%w: %w", err, why)
 	}
 	return err
+}
+
+// pullRight decides whether the caller gets credentials of registries.
+func (s *session) pullRight(snap *snapshot.Snapshot) xdsgen.PullRight {
+	switch err := s.mayPull(snap); {
+	case err == nil:
+		return xdsgen.PullAllowed
+	case errors.Is(err, xdsgen.ErrUndecided):
+		return xdsgen.PullUndecided
+	default:
+		return xdsgen.PullDenied
+	}
+}
+
+func (s *session) mayPull(snap *snapshot.Snapshot) error {
+	if s.hub.cfg.MayReadKeys == nil {
+		return errors.New("this control plane gives nobody secrets")
+	}
+	return s.hub.cfg.MayReadKeys(snap, s.sub.caller, s.sub.node)
+}
+
+// checkPulledPlugins logs a warning about plugins that the stream gets without the credentials of
+// their registries; once for each set of reasons.
+func (s *session) checkPulledPlugins(a *assignment, now viewSet) {
+	if now == s.checkedPlugins {
+		return
+	}
+	s.checkedPlugins = now
+	warning := ""
+	if pulled := a.pulledPlugins(); pulled != nil {
+		snap := s.hub.current.Load()
+		if err := pulled.Check(snap, s.mayPull(snap)); err != nil {
+			warning = err.Error()
+		}
+	}
+	if warning == s.warnedPlugins {
+		return
+	}
+	if s.warnedPlugins = warning; warning == "" {
+		s.log.Info("the proxy gets the credentials for all its plugins")
+		return
+	}
+	s.hub.cfg.Metrics.badSecrets.Inc()
+	s.log.Warn("the proxy gets plugins without the credentials of their registries", "plugins", fmt.Sprintf("%.1000s", warning))
 }

@@ -44,6 +44,10 @@ type session struct {
 	// warnedSecrets are the secrets of the last warning; checkedSecrets is its basis.
 	warnedSecrets  *xdswire.NameSet
 	checkedSecrets secretsBasis
+	// warnedPlugins is the last warning about plugins without credentials; checkedPlugins is its
+	// basis.
+	warnedPlugins  string
+	checkedPlugins viewSet
 	// movedTo is the last assignment that reportMoved reported.
 	movedTo *assignment
 	// converging is the change that is being sent.

@@ -22,6 +22,7 @@ type demand struct {
 	asked   bool
 	names   *xdswire.NameSet // of the secrets
 	secrets xdsgen.Secrets   // the named secrets that the stream may have
+	pull    xdsgen.PullRight // of the extensions
 }
 
 type demandKey struct {
@@ -59,6 +60,9 @@ func (s *session) demand(a *assignment) {
 			mayReadKeys := s.hub.cfg.MayReadKeys != nil && xdsgen.AskForKeys(d.names) && s.hub.cfg.MayReadKeys(snap, s.sub.caller, s.sub.node) == nil
 			d.secrets = s.hub.cfg.Generator.Secrets(snap, s.sub.caller, mayReadKeys, d.names)
 		}
+		if i == ecds && watched && a.pulledPlugins() != nil {
+			d.pull = s.pullRight(snap)
+		}
 		if s.demanded[i] != d {
 			s.demanded[i] = d
 			demands[demandKey{s.sub, i}] = d
@@ -95,8 +99,8 @@ func (h *Hub) takeDemands(demands map[demandKey]demand) []*subscriber {
 }
 
 // answers reports whether the views of a type belong to the stream's present demand.
-// Otherwise nothing may be sent: a view with private keys may already show newer ones
-// than the stream may have.
+// Otherwise nothing may be sent: a view with private keys or credentials may already show newer
+// ones than the stream may have.
 func (s *session) answers(i int, t typeViews) bool {
-	return t.served && (i != sds || t.demand == s.demanded[sds])
+	return t.served && (i != sds && i != ecds || t.demand == s.demanded[i])
 }

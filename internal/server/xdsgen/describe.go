@@ -70,6 +70,12 @@ func Describe(v View) string { //nolint:funlen // a case for each view
 		for _, name := range v.names() {
 			add("extension", name)
 		}
+	case PulledPlugins:
+		for p := range v.plugins.All {
+			add("extension", pluginName(p))
+		}
+		add("namespace", v.namespace)
+		add("cluster", string(v.cluster))
 	case nameView:
 		in(v.scope)
 		add("cluster", string(v.cluster))

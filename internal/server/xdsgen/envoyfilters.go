@@ -33,14 +33,15 @@ func chooseFilters(s *snapshot.Snapshot, n Node, labels map[string]string, autho
 		return n.ID.Type != mesh.Router && p.AppliesIn(networkingv1alpha3.EnvoyFilter_SIDECAR_INBOUND)
 	}
 	var out chosenFilters
-	extensions := pluginExtensions(s, n, labels)
+	extensions, pulled := pluginExtensions(s, n, labels)
 	if rules := tokenRules(s, n.Namespace, labels); len(rules) > 0 {
 		extensions = append(extensions, tokenExtension(rules, n.ID.Type == mesh.Router))
 	}
 	for _, f := range snapshot.EnvoyFiltersFor(s.Namespaces.Get(s.Mesh.RootNamespace), s.Namespaces.Get(n.Namespace), labels) {
 		for _, e := range f.Extensions {
 			taken := func(other extension) bool { return other.name == e.Name }
-			if e.Proxy.Matches(n.Version, n.Metadata) && !slices.ContainsFunc(extensions, taken) && !isAuthorization(authorizations, e.Name) {
+			isPulled := func(p *snapshot.WasmPlugin) bool { return pluginName(p) == e.Name }
+			if e.Proxy.Matches(n.Version, n.Metadata) && !slices.ContainsFunc(extensions, taken) && !slices.ContainsFunc(pulled, isPulled) && !isAuthorization(authorizations, e.Name) {
 				extensions = append(extensions, extension{e.Name, e.Body})
 			}
 		}
@@ -64,6 +65,9 @@ func chooseFilters(s *snapshot.Snapshot, n Node, labels map[string]string, autho
 	view.extensions = listOf(extensions)
 	if view != (extensionView{}) {
 		out.extensions.Shared = view
+	}
+	if len(pulled) > 0 {
+		out.extensions.Own = PulledPlugins{plugins: listOf(pulled)}
 	}
 	return out
 }

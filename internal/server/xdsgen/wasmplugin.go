@@ -123,33 +123,37 @@ func pluginName(p *snapshot.WasmPlugin) string {
 	return mesh.PluginPrefix + p.Namespace + "." + p.Name
 }
 
-// pluginExtensions returns the configuration of the filters of a workload's plugins.
-func pluginExtensions(s *snapshot.Snapshot, n Node, labels map[string]string) []extension {
-	var out []extension
+// pluginExtensions returns the configuration of the filters of a workload's plugins, and the
+// plugins whose configuration has credentials.
+func pluginExtensions(s *snapshot.Snapshot, n Node, labels map[string]string) (out []extension, pulled []*snapshot.WasmPlugin) {
 	for _, p := range choosePlugins(s, n, labels) {
-		out = append(out, extension{pluginName(p), encodeSettings(pluginExtension(p, n.Relayed))})
+		if n.Relayed && snapshot.PullSecret(p) != "" {
+			pulled = append(pulled, p)
+		} else {
+			out = append(out, extension{pluginName(p), encodeSettings(pluginExtension(p, n.Relayed, nil))})
+		}
 	}
-	return out
+	return out, pulled
 }
 
 // pluginExtension returns the configuration of a plugin's filter. If neither Envoy nor a relay can
-// load the module, the filter refuses everything.
-func pluginExtension(p *snapshot.WasmPlugin, relayed bool) *corev3.TypedExtensionConfig {
+// load the module, the filter refuses everything. A relay fetches it with credentials, if there are any.
+func pluginExtension(p *snapshot.WasmPlugin, relayed bool, credentials *snapshot.PullCredentials) *corev3.TypedExtensionConfig {
 	out := &corev3.TypedExtensionConfig{Name: pluginName(p)}
 	_, isFile := snapshot.ModuleFile(p.Spec)
 	switch network := isNetwork(p.Spec); {
 	case !isFile && !relayed:
 		out.TypedConfig = mustAny(rbacFilter(network, true))
 	case network:
-		out.TypedConfig = mustAny(&networkwasmv3.Wasm{Config: pluginConfig(p)})
+		out.TypedConfig = mustAny(&networkwasmv3.Wasm{Config: pluginConfig(p, credentials)})
 	default:
-		out.TypedConfig = mustAny(&httpwasmv3.Wasm{Config: pluginConfig(p)})
+		out.TypedConfig = mustAny(&httpwasmv3.Wasm{Config: pluginConfig(p, credentials)})
 	}
 	return out
 }
 
 // pluginModule sets the module of a plugin: a file, or one that a relay fetches.
-func pluginModule(vm *wasmv3.VmConfig, p *snapshot.WasmPlugin) {
+func pluginModule(vm *wasmv3.VmConfig, p *snapshot.WasmPlugin, credentials *snapshot.PullCredentials) {
 	if file, isFile := snapshot.ModuleFile(p.Spec); isFile {
 		vm.Code = &corev3.AsyncDataSource{Specifier: &corev3.AsyncDataSource_Local{
 			Local: &corev3.DataSource{Specifier: &corev3.DataSource_Filename{Filename: file}},
@@ -175,6 +179,9 @@ func pluginModule(vm *wasmv3.VmConfig, p *snapshot.WasmPlugin) {
 	}
 	variables := vm.EnvironmentVariables.KeyValues
 	delete(variables, mesh.WasmPullSecret) // only a control plane may set it
+	if credentials != nil {
+		variables[mesh.WasmPullSecret] = string(credentials.Config.PEM())
+	}
 	variables[mesh.WasmPullPolicy] = p.Spec.GetImagePullPolicy().String()
 	spec, err := proto.MarshalOptions{Deterministic: true}.Marshal(p.Spec)
 	if err != nil {
@@ -185,7 +192,7 @@ func pluginModule(vm *wasmv3.VmConfig, p *snapshot.WasmPlugin) {
 }
 
 // pluginConfig returns how Envoy runs a plugin.
-func pluginConfig(p *snapshot.WasmPlugin) *wasmv3.PluginConfig {
+func pluginConfig(p *snapshot.WasmPlugin, credentials *snapshot.PullCredentials) *wasmv3.PluginConfig {
 	vm := &wasmv3.VmConfig{Runtime: "envoy.wasm.runtime.v8"}
 	if env := p.Spec.GetVmConfig().GetEnv(); len(env) > 0 {
 		vm.EnvironmentVariables = &wasmv3.EnvironmentVariables{KeyValues: make(map[string]string)}
@@ -197,7 +204,7 @@ func pluginConfig(p *snapshot.WasmPlugin) *wasmv3.PluginConfig {
 			}
 		}
 	}
-	pluginModule(vm, p)
+	pluginModule(vm, p, credentials)
 	out := &wasmv3.PluginConfig{
 		Name: pluginName(p), RootId: p.Spec.GetPluginName(), Vm: &wasmv3.PluginConfig_VmConfig{VmConfig: vm},
 		FailurePolicy: failurePolicy(p.Spec.GetFailStrategy()),

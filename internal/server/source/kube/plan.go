@@ -35,10 +35,10 @@ const (
 	secretPage = 50
 )
 
-// notCredentials excludes the types of Secrets that gateways do not use, which are most
+// notCredentials excludes the types of Secrets that proxies do not use, which are most
 // Secrets of most clusters.
 const notCredentials = "type!=helm.sh/release.v1,type!=" + string(corev1.SecretTypeServiceAccountToken) +
-	",type!=" + string(corev1.SecretTypeDockercfg) + ",type!=" + string(corev1.SecretTypeDockerConfigJson) +
+	",type!=" + string(corev1.SecretTypeDockercfg) +
 	",type!=" + string(corev1.SecretTypeBasicAuth) + ",type!=" + string(corev1.SecretTypeSSHAuth) +
 	",type!=" + string(corev1.SecretTypeBootstrapToken)
 
