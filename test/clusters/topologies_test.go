@@ -135,6 +135,17 @@ func (u *user) joinNetworks(t *testing.T) {
 	}
 }
 
+// sample runs the service and the client of examples/two-clusters in both clusters.
+func (u *user) sample() {
+	u.t.Helper()
+	u.run(`for c in cluster1 cluster2; do
+  kubectl --context $c create namespace sample
+  kubectl --context $c label namespace sample istio-injection=enabled
+  (cd examples/two-clusters/$c && kubectl --context $c apply -f 4-helloworld.yaml -f 5-client.yaml)
+  kubectl --context $c wait -n sample --for=condition=Available --timeout=5m --all deployments
+done`)
+}
+
 // TestSingleNetwork: clusters whose pods reach each other need no gateway, and no network.
 func TestSingleNetwork(t *testing.T) {
 	if !*faults {
@@ -147,13 +158,8 @@ meshctl certs intermediate-ca --root certs --out certs cluster1 cluster2
 for c in cluster1 cluster2; do
   meshctl install --context $c --cluster-id $c --mesh-id mesh1 --crds --ca-dir certs/$c
 done
-meshctl multicluster link cluster1 cluster2
-for c in cluster1 cluster2; do
-  kubectl --context $c create namespace sample
-  kubectl --context $c label namespace sample istio-injection=enabled
-  (cd examples/two-clusters/$c && kubectl --context $c apply -f 4-helloworld.yaml -f 5-client.yaml)
-  kubectl --context $c wait -n sample --for=condition=Available --timeout=5m --all deployments
-done`)
+meshctl multicluster link cluster1 cluster2`)
+	u.sample()
 	loads := u.loads(t, 2)
 	moreOfBoth(loads)
 	for i, c := range names {
@@ -168,4 +174,88 @@ done`)
 		}
 	}
 	stop(loads)
+}
+
+// TestPrimaryRemote: cluster2 has no control plane. Its pods get their proxies, certificates
+// and configuration from that of cluster1, as docs/install.md describes.
+func TestPrimaryRemote(t *testing.T) {
+	if !*faults {
+		t.Skip("takes some minutes: make e2e-faults")
+	}
+	u := newUser(t)
+	commands := blocksOf(t, "docs/install.md", "One control plane for several clusters")
+	if len(commands) != 3 {
+		t.Fatalf("%d blocks of commands, want primary, remote cluster and removal", len(commands))
+	}
+	began := time.Now()
+	for _, block := range commands[:2] {
+		u.run(block)
+		t.Logf("after %s:\n%s", time.Since(began).Round(time.Second), block)
+	}
+	u.sample()
+	t.Logf("pods after %s", time.Since(began).Round(time.Second))
+	loads := u.loads(t, 2)
+	moreOfBoth(loads)
+	for i, c := range names {
+		if n := loads[i].more(1000); n.Answers["v1"] < 400 || n.Answers["v2"] < 400 {
+			t.Errorf("%s: shares %v", c, n.Answers)
+		}
+		out, err := u.call(c, "sample", target+"?[1-20]")
+		if n := strings.Count(out, "caller: spiffe://cluster.local/ns/sample/sa/client\n"); err != nil || n != 20 {
+			t.Errorf("%s: %d of 20 answers name the identity of the client: %v\n%s", c, n, err, out)
+		}
+		u.run("meshctl check --context " + c)
+	}
+	u.run("meshctl remote-clusters --context cluster1 --wait")
+	// The control plane configures the proxies of both clusters.
+	out := u.run("meshctl proxy-status --context cluster1")
+	for _, c := range names {
+		if n := strings.Count(out, c); n < 3 {
+			t.Errorf("%d proxies of %s are connected, want the gateway, client and helloworld:\n%s", n, c, out)
+		}
+	}
+	if out := u.run("kubectl --context cluster2 get pods -n istio-system -o name"); strings.Contains(out, "istiod") {
+		t.Errorf("a control plane in cluster2:\n%s", out)
+	}
+	// Policies of cluster1 apply in cluster2.
+	if _, err := u.try("{apiVersion: security.istio.io/v1, kind: PeerAuthentication, metadata: {name: default, namespace: istio-system}, spec: {mtls: {mode: STRICT}}}",
+		"kubectl --context cluster1 apply -f -"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := u.try(plainClient, "kubectl --context cluster2 apply -f -"); err != nil {
+		t.Fatal(err)
+	}
+	u.run("kubectl --context cluster2 rollout status -n plain deployment client --timeout=5m")
+	harness.Eventually(t, moved, "refused plaintext in cluster2", func() error {
+		if out, err := u.call("cluster2", "plain", target); err == nil {
+			return fmt.Errorf("answer %q", out)
+		}
+		return nil
+	})
+	// Pods of cluster2 keep their configuration without the control plane, and get changes
+	// when it is back.
+	u.kill("/usr/local/bin/meshctl", "serve")
+	u.run("kubectl --context cluster1 wait -n istio-system --for=condition=Available deployment/istiod --timeout=5m")
+	u.run("kubectl --context cluster2 scale -n sample deployment helloworld-v2 --replicas=2")
+	for _, c := range names {
+		want := map[string]int{"cluster1": 2, "cluster2": 3}[c] // a gateway, and pods of the own cluster
+		harness.Eventually(t, moved, "the new pod in "+c, func() error {
+			n, err := u.endpoints(c)
+			if err == nil && n != want {
+				err = fmt.Errorf("%d endpoints, want %d", n, want)
+			}
+			return err
+		})
+	}
+	moreOfBoth(loads)
+	stop(loads)
+	u.run("kubectl --context cluster2 delete namespace plain --timeout=3m\n" + commands[2])
+	harness.Eventually(t, moved, "only answers of v1", func() error {
+		out, err := u.call("cluster1", "sample", target+"?[1-20]")
+		if n := strings.Count(out, "version: v1"); err == nil && n != 20 {
+			err = fmt.Errorf("%d of 20 answers of v1", n)
+		}
+		return err
+	})
+	harness.Eventually(t, moved, "cluster2 without the mesh", func() error { return u.withoutMesh("cluster2") })
 }
