@@ -79,6 +79,7 @@ func (w *Webhooks) SetCluster(id mesh.ClusterID, access *rest.Config) error {
 	if err != nil {
 		return err
 	}
+	w.RemoveCluster(id)
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.clusters[id] = &clusterWebhooks{WebhooksConfig: &w.cfg, id: id, client: client}
@@ -89,7 +90,10 @@ func (w *Webhooks) SetCluster(id mesh.ClusterID, access *rest.Config) error {
 func (w *Webhooks) RemoveCluster(id mesh.ClusterID) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	delete(w.clusters, id)
+	if c := w.clusters[id]; c != nil {
+		c.client.Close()
+		delete(w.clusters, id)
+	}
 }
 
 // Problems returns the reasons why the last checks could not write all configurations, by
@@ -176,8 +180,8 @@ func (c *clusterWebhooks) look(ctx context.Context) error {
 	}
 	for _, resource := range resources {
 		request, cancel := context.WithTimeout(ctx, writeTimeout)
-		text, err := c.client.Get().AbsPath(webhookConfigurations+resource).
-			Param("labelSelector", "app.kubernetes.io/managed-by=meshctl,istio.io/rev="+c.Revision).Do(request).Raw()
+		text, err := kube.Raw(c.client.Get().AbsPath(webhookConfigurations+resource).
+			Param("labelSelector", "app.kubernetes.io/managed-by=meshctl,istio.io/rev="+c.Revision).Do(request))
 		cancel()
 		if err != nil {
 			return fmt.Errorf("list %s: %w", resource, err)
