@@ -34,8 +34,11 @@ type user struct {
 	dir      string
 }
 
-// newUser returns a user with new clusters, whose nodes have the image.
-func newUser(t *testing.T) *user {
+// newUser returns a user with two new clusters, whose nodes have the image.
+func newUser(t *testing.T) *user { return newUserOf(t, names) }
+
+// newUserOf is newUser with these clusters.
+func newUserOf(t *testing.T, names []string) *user {
 	t.Helper()
 	if testing.Short() {
 		t.Skip("needs Kubernetes")
@@ -44,7 +47,7 @@ func newUser(t *testing.T) *user {
 		t.Skipf("this machine cannot run clusters: %v", Missing())
 	}
 	began := time.Now()
-	c, err := Start(t.Context(), filepath.Join(harness.ShortDir(t), "c"), true)
+	c, err := start(t.Context(), filepath.Join(harness.ShortDir(t), "c"), true, names)
 	if err != nil {
 		t.Fatal(err)
 	}
