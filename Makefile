@@ -80,7 +80,7 @@ e2e: ## Install a mesh in two clusters with pods, as docs/get-started.md does, a
 e2e-faults: ## Test traffic between two clusters with pods through faults and upgrades, as root, for half an hour
 	@hack/envoy.sh
 	@hack/kube.sh clusters
-	go test -count=1 -timeout=90m -v -run '^(TestFaults|TestSingleNetwork)$$' ./test/clusters -faults
+	go test -count=1 -timeout=90m -v -run '^(TestFaults|TestSingleNetwork|TestPrimaryRemote|TestWithIstio|TestThreeClusters)$$' ./test/clusters -faults
 
 .PHONY: release
 release: ## Build archives for Linux and macOS, SBOMs, checksums and the krew manifest of VERSION in bin/release

@@ -49,6 +49,9 @@ func (s *set) addNamespaces() {
 		if name == v.Namespace && v.Network != "" {
 			n.Labels = map[string]string{mesh.LabelNetwork: v.Network}
 		}
+		if name == v.Namespace && v.Remote.Cluster != "" {
+			n.Annotations = map[string]string{mesh.AnnotationControlPlaneClusters: v.Remote.Cluster}
+		}
 		s.addTo(Shared, n)
 	}
 }

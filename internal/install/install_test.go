@@ -44,7 +44,7 @@ func generate(t *testing.T, v *Values) string {
 		t.Fatal(err)
 	}
 	for _, o := range objects {
-		if strings.HasPrefix(o.GetName(), istiod) {
+		if strings.HasPrefix(o.GetName(), istiod) && !strings.Contains(o.GetName(), "-remote-") {
 			delete(o.Object, "rules")
 		}
 	}
@@ -94,6 +94,12 @@ func TestFlags(t *testing.T) {
 	v.Gateways[1].Namespace = "istio-ingress"
 	v.ExposeServices, v.ExposeControlPlane = true, true
 	golden(t, "flags.yaml", generate(t, &v))
+
+	remote := Default(testImage)
+	remote.Network, remote.ClusterID = "network2", "cluster2"
+	remote.Remote = Remote{Enabled: true, Cluster: "cluster1", Address: "istiod.example"}
+	remote.Gateways = []Gateway{EastWestGateway("network2")}
+	golden(t, "remote-flags.yaml", generate(t, &remote))
 }
 
 // TestRefused: wrong values are refused with their place and the reason.
@@ -107,7 +113,7 @@ func TestRefused(t *testing.T) {
 		{"pilot:\n  replicaCount: many", "f:2: pilot.replicaCount: want a number of at least 0"},
 		{"pilot:\n  autoscaleEnabled: perhaps", "f:2: pilot.autoscaleEnabled: want true or false"},
 		{"pilot:\n  env: [A]", "f:2: pilot.env: want a mapping of names to values"},
-		{"kind: IstioOperator\nspec:\n  profile: demo", "f:3: spec.profile: profile demo is not supported, use default, minimal or empty"},
+		{"kind: IstioOperator\nspec:\n  profile: demo", "f:3: spec.profile: profile demo is not supported, use default, minimal, remote or empty"},
 		{"kind: IstioOperator\nspec: {components: {ingressGateways: {a: b}}}", "want a list"},
 		{"kind: IstioOperator\nspec: {components: {ingressGateways: [{k8s: {service: {ports: [{prt: 1}]}}}]}}", `unknown field "prt"`},
 		{"global: {}\n---\nglobal: {}", "a second YAML document"},
@@ -116,6 +122,13 @@ func TestRefused(t *testing.T) {
 		{"global: {istioNamespace: a/b}", `namespace "a/b" is not a DNS label`},
 		{"global: {multiCluster: {clusterName: ''}}", "the cluster has no name"},
 		{"pilot: {autoscaleMin: 3, autoscaleMax: 2}", "control plane: autoscaling from 3 to 2 replicas"},
+		{"istiodRemote: {enabled: true}\nglobal: {multiCluster: {clusterName: c}}", "the address of the control plane is missing"},
+		{"istiodRemote: {enabled: true}\nglobal: {remotePilotAddress: 192.0.2.1}", "needs its own name"},
+		{"istiodRemote: {enabled: true, injectionPath: /x}\nglobal: {remotePilotAddress: a.example}", `injectionPath "/x": want /inject/`},
+		{"istiodRemote: {enabled: true}\nglobal: {multiCluster: {clusterName: c}, remotePilotAddress: 127.0.0.1}", "pods do not reach the control plane at 127.0.0.1"},
+		{"istiodRemote: {enabled: true}\nglobal: {multiCluster: {clusterName: c}, remotePilotAddress: 'a:1'}", `address "a:1" of the control plane is neither`},
+		{"istiodRemote: {enabled: true}\nglobal: {meshID: m, multiCluster: {clusterName: c}, remotePilotAddress: 192.0.2.1}", "global.meshID, has no effect"},
+		{"global: {remotePilotAddress: 192.0.2.1}", "global.remotePilotAddress needs profile remote"},
 		{"kind: IstioOperator\nspec: {components: {ingressGateways: [{k8s: {service: {ports: []}}}]}}", "gateway istio-ingressgateway has no ports"},
 	} {
 		v := Default(testImage)

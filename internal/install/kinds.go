@@ -32,6 +32,7 @@ func Kinds() []schema.GroupVersionKind {
 	out = append(out, kind("autoscaling", "v2", "HorizontalPodAutoscaler")...)
 	out = append(out, kind("apps", "v1", "Deployment")...)
 	out = append(out, kind("policy", "v1", "PodDisruptionBudget")...)
+	out = append(out, kind("discovery.k8s.io", "v1", "EndpointSlice")...)
 	out = append(out, kind("", "v1", "Service", "ConfigMap")...)
 	out = append(out, kind("rbac.authorization.k8s.io", "v1", "RoleBinding", "Role", "ClusterRoleBinding", "ClusterRole")...)
 	out = append(out, kind("", "v1", "ServiceAccount")...)

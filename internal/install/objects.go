@@ -41,7 +41,10 @@ func Objects(v *Values) ([]*unstructured.Unstructured, error) {
 		s.addCRDs()
 	}
 	s.addNamespaces()
-	if !v.ControlPlane.Disabled {
+	switch {
+	case v.Remote.Enabled:
+		s.addRemote()
+	case !v.ControlPlane.Disabled:
 		s.addControlPlane()
 		s.addWebhooks()
 	}

@@ -59,6 +59,10 @@ func (r *reader) helmValues() map[string]field {
 			"tag":            r.image(&r.tag),
 			"istioNamespace": r.text(&v.Namespace),
 
+			"remotePilotAddress": r.text(&v.Remote.Address),
+			// Control planes write to each cluster that permits it.
+			"externalIstiod": r.only("true", "false"),
+
 			"imagePullPolicy":  decoded(r, &v.PullPolicy),
 			"imagePullSecrets": decoded(r, &v.PullSecrets),
 
@@ -82,6 +86,10 @@ func (r *reader) helmValues() map[string]field {
 			"tolerations":      decoded(r, &w.Tolerations),
 			"affinity":         decoded(r, &w.Affinity),
 			"podAnnotations":   decoded(r, &w.Annotations),
+		}),
+		"istiodRemote": r.in(map[string]field{
+			"enabled":       r.boolean(&v.Remote.Enabled),
+			"injectionPath": r.text(&v.Remote.InjectionPath),
 		}),
 		"meshConfig":   r.meshConfig,
 		"revision":     r.text(&v.Revision),
@@ -121,12 +129,14 @@ func (r *reader) workload(w *Workload) map[string]field {
 func (r *reader) profile(at yamldoc.Value, path string) {
 	switch at.Text() {
 	case "", "default", "minimal":
+	case "remote":
+		r.values.Remote.Enabled = true
 	case "empty":
 		if !r.pilot {
 			r.values.ControlPlane.Disabled = true
 		}
 	default:
-		r.fail(at, path, "profile %s is not supported, use default, minimal or empty", at.Text())
+		r.fail(at, path, "profile %s is not supported, use default, minimal, remote or empty", at.Text())
 	}
 }
 

@@ -35,6 +35,8 @@ type Values struct {
 	PullSecrets []string
 
 	ControlPlane ControlPlane
+	// Remote is for a cluster without a control plane of its own.
+	Remote Remote
 	// MeshConfig is the content of the ConfigMap istio.
 	MeshConfig map[string]any
 	// Injector are Helm values of the injector, which precede those that follow from the
@@ -57,6 +59,20 @@ type ControlPlane struct {
 	Env      []corev1.EnvVar
 	// Args are further arguments of meshctl serve.
 	Args []string
+}
+
+// Remote configures the use of a control plane in another cluster. The values of the
+// control plane itself are those of its own installation.
+type Remote struct {
+	Enabled bool
+	// Cluster is the cluster of the control plane, which may write the roots of the mesh
+	// here. Empty leaves this permission, an annotation of the namespace, to the user.
+	Cluster string
+	// Address is the IP address or the host name at which the control plane is exposed.
+	Address string
+	// InjectionPath is the path of the injector; empty means one with the cluster and its
+	// network.
+	InjectionPath string
 }
 
 // Workload configures a Deployment and its autoscaler.
@@ -203,7 +219,7 @@ func (v *Values) Check() error {
 	if len(v.Installation()) > maxLabel {
 		errs = append(errs, fmt.Errorf("name %s has more than %d bytes", v.Installation(), maxLabel))
 	}
-	if v.Image == "" && !v.ControlPlane.Disabled {
+	if v.Image == "" && !v.ControlPlane.Disabled && !v.Remote.Enabled {
 		errs = append(errs, errors.New("there is no image of the control plane"))
 	}
 	if v.ClusterID == "" {
@@ -212,6 +228,7 @@ func (v *Values) Check() error {
 	if err := v.ControlPlane.Workload.check("control plane"); err != nil {
 		errs = append(errs, err)
 	}
+	errs = append(errs, v.checkRemote()...)
 	seen := map[string]bool{}
 	for _, g := range v.Gateways {
 		label("gateway", g.Name)

@@ -1,6 +1,8 @@
 package install
 
 import (
+	"slices"
+
 	admissionv1 "k8s.io/api/admissionregistration/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -16,19 +18,8 @@ const (
 // addWebhooks adds the configurations of the injector and of the validation. They have no
 // caBundle: the control plane writes it, and owns that field.
 func (s *set) addWebhooks() {
+	s.addInjectors()
 	v := s.values
-	hooks := s.injectors(v.revision())
-	if v.Revision == "" {
-		hooks = append(hooks, s.defaultInjectors()...)
-	}
-	s.addInjector(v.injectorName(), hooks, nil)
-	for _, tag := range v.Tags {
-		hooks := s.injectors(tag)
-		if tag == mesh.DefaultRevision {
-			hooks = append(hooks, s.defaultInjectors()...)
-		}
-		s.addInjector(v.tagName(tag), hooks, map[string]string{"istio.io/tag": tag})
-	}
 	rev := exists(labelRevision, metav1.LabelSelectorOpIn, v.revision())
 	if v.Revision == "" {
 		rev = exists(labelRevision, metav1.LabelSelectorOpNotIn, v.Tags...)
@@ -56,9 +47,31 @@ func (s *set) addWebhooks() {
 	})
 }
 
+// addInjectors adds the webhooks of the injector, for the revision and for its tags.
+func (s *set) addInjectors() {
+	v := s.values
+	hooks := s.injectors(v.revision())
+	if v.Revision == "" {
+		hooks = append(hooks, s.defaultInjectors()...)
+	}
+	s.addInjector(v.injectorName(), hooks, nil)
+	for _, tag := range v.Tags {
+		hooks := s.injectors(tag)
+		if tag == mesh.DefaultRevision {
+			hooks = append(hooks, s.defaultInjectors()...)
+		}
+		s.addInjector(v.tagName(tag), hooks, map[string]string{"istio.io/tag": tag})
+	}
+}
+
 // webhookNames returns the names of all webhook configurations.
 func (v *Values) webhookNames() []string {
-	names := []string{v.injectorName(), v.validatorName()}
+	return slices.Insert(v.injectorNames(), 1, v.validatorName())
+}
+
+// injectorNames returns the names of the webhook configurations of the injector.
+func (v *Values) injectorNames() []string {
+	names := []string{v.injectorName()}
 	for _, tag := range v.Tags {
 		names = append(names, v.tagName(tag))
 	}
@@ -115,7 +128,7 @@ func (s *set) defaultInjectors() []admissionv1.MutatingWebhook {
 // no other pod.
 func (s *set) injector(prefix string, namespaces, objects *metav1.LabelSelector) admissionv1.MutatingWebhook {
 	return admissionv1.MutatingWebhook{
-		Name: prefix + injectorDomain, ClientConfig: s.client("/inject"),
+		Name: prefix + injectorDomain, ClientConfig: s.injectorClient(),
 		Rules: []admissionv1.RuleWithOperations{{
 			Operations: []admissionv1.OperationType{admissionv1.Create},
 			Rule: admissionv1.Rule{
@@ -126,6 +139,18 @@ func (s *set) injector(prefix string, namespaces, objects *metav1.LabelSelector)
 		FailurePolicy: new(admissionv1.Fail), ReinvocationPolicy: new(admissionv1.NeverReinvocationPolicy),
 		SideEffects: new(admissionv1.SideEffectClassNone), AdmissionReviewVersions: []string{"v1"}, TimeoutSeconds: new(int32(10)),
 	}
+}
+
+// injectorClient returns how the API server reaches the injector.
+func (s *set) injectorClient() admissionv1.WebhookClientConfig {
+	if !s.values.Remote.Enabled {
+		return s.client("/inject")
+	}
+	client := s.client(s.values.injectionPath())
+	if !s.values.remoteIP().IsValid() {
+		client.Service.Port = new(int32(mesh.PortWebhooks)) // the API server calls the external name at this port
+	}
+	return client
 }
 
 func (s *set) client(path string) admissionv1.WebhookClientConfig {

@@ -63,7 +63,7 @@ func (c *Client) GetAny(ctx context.Context, o *unstructured.Unstructured) (*uns
 }
 
 func (c *Client) anyObject(ctx context.Context, r *rest.Request) (*unstructured.Unstructured, error) {
-	text, err := raw(r.SetHeader("Accept", jsonType).Do(ctx))
+	text, err := Raw(r.SetHeader("Accept", jsonType).Do(ctx))
 	if err != nil {
 		return nil, err
 	}
@@ -74,9 +74,9 @@ func (c *Client) anyObject(ctx context.Context, r *rest.Request) (*unstructured.
 	return o, nil
 }
 
-// raw returns the body of an answer, or the error with the text of the API server, which
+// Raw returns the body of an answer, or the error with the text of the API server, which
 // Result.Raw leaves out.
-func raw(r rest.Result) ([]byte, error) {
+func Raw(r rest.Result) ([]byte, error) {
 	if err := r.Error(); err != nil {
 		return nil, err
 	}
@@ -92,7 +92,7 @@ func (c *Client) ListAny(ctx context.Context, kind schema.GroupVersionKind, name
 func (c *Client) listResource(
 	ctx context.Context, resource schema.GroupVersionResource, namespace, selector string, limit int64,
 ) ([]unstructured.Unstructured, error) {
-	text, err := raw(c.request(http.MethodGet, resource.GroupVersion(), resource.Resource, namespace).SetHeader("Accept", jsonType).
+	text, err := Raw(c.request(http.MethodGet, resource.GroupVersion(), resource.Resource, namespace).SetHeader("Accept", jsonType).
 		VersionedParams(&metav1.ListOptions{LabelSelector: selector, Limit: limit}, c.parameters).Do(ctx))
 	if apierrors.IsNotFound(err) {
 		return nil, nil
@@ -110,7 +110,7 @@ func (c *Client) listResource(
 // Version returns the version of the API server.
 func (c *Client) Version(ctx context.Context) (version.Info, error) {
 	var info version.Info
-	text, err := raw(c.Get().AbsPath("/version").SetHeader("Accept", jsonType).Do(ctx))
+	text, err := Raw(c.Get().AbsPath("/version").SetHeader("Accept", jsonType).Do(ctx))
 	if err == nil {
 		err = json.Unmarshal(text, &info)
 	}
@@ -135,7 +135,7 @@ const discoveryType = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDi
 func (c *Client) Resources(ctx context.Context) ([]Resource, error) {
 	var out []Resource
 	for _, root := range []string{"/api", "/apis"} {
-		text, err := c.Get().AbsPath(root).SetHeader("Accept", discoveryType).Do(ctx).Raw()
+		text, err := Raw(c.Get().AbsPath(root).SetHeader("Accept", discoveryType).Do(ctx))
 		if err != nil {
 			return nil, fmt.Errorf("list the resources of the API server: %w", err)
 		}

@@ -163,7 +163,7 @@ const metadataPage = 500
 func (c *Client) EachMetadata(ctx context.Context, resource schema.GroupVersionResource, f func(*metav1.PartialObjectMetadata)) error {
 	next := ""
 	for {
-		text, err := raw(c.request(http.MethodGet, resource.GroupVersion(), resource.Resource, "").
+		text, err := Raw(c.request(http.MethodGet, resource.GroupVersion(), resource.Resource, "").
 			SetHeader("Accept", "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1").
 			VersionedParams(&metav1.ListOptions{Limit: metadataPage, Continue: next}, c.parameters).Do(ctx))
 		if apierrors.IsNotFound(err) {
@@ -188,9 +188,9 @@ func (c *Client) EachMetadata(ctx context.Context, resource schema.GroupVersionR
 // Names returns the names of the objects of a core resource, at most maxNames, in a
 // namespace or, with "", in the cluster. The API server sends only metadata.
 func (c *Client) Names(ctx context.Context, resource, namespace string) ([]string, error) {
-	text, err := c.rest.Get().NamespaceIfScoped(namespace, namespace != "").Resource(resource).
+	text, err := Raw(c.rest.Get().NamespaceIfScoped(namespace, namespace != "").Resource(resource).
 		SetHeader("Accept", "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1").
-		Param("limit", strconv.Itoa(maxNames)).Do(ctx).Raw()
+		Param("limit", strconv.Itoa(maxNames)).Do(ctx))
 	if err != nil {
 		return nil, err
 	}

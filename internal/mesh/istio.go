@@ -39,7 +39,11 @@ const (
 	// AnnotationNodeSelector makes the nodes with these labels, in JSON, the addresses of a
 	// NodePort Service that is a gateway.
 	AnnotationNodeSelector = "traffic.istio.io/nodeSelector"
-	AnnotationTemplates    = "inject.istio.io/templates"
+	// AnnotationControlPlaneClusters of the system namespace lists the clusters whose control
+	// planes may write the roots of the mesh to this cluster; * means all.
+	AnnotationControlPlaneClusters = "topology.istio.io/controlPlaneClusters"
+
+	AnnotationTemplates = "inject.istio.io/templates"
 	// AnnotationHealthChecks set to "true" makes a WorkloadEntry healthy only while
 	// its condition ConditionHealthy is true.
 	AnnotationHealthChecks = "proxy.istio.io/health-checks-enabled"

@@ -6,8 +6,10 @@ import (
 	"crypto/rand"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net"
 	"net/netip"
+	"slices"
 	"strings"
 	"time"
 
@@ -84,7 +86,7 @@ func (s *Server) newAPIParts() {
 		Unwritten: func() []registry.UnwrittenAddresses { return s.registry.UnwrittenAddresses() },
 	})
 	k.webhooks = publish.NewWebhooks(publish.WebhooksConfig{
-		API: s.cfg.KubeAccess, Cluster: s.cfg.ClusterID, Revision: cmp.Or(s.cfg.Revision, mesh.DefaultRevision),
+		Cluster: s.cfg.ClusterID, SystemNamespace: s.cfg.systemNamespace(), Revision: cmp.Or(s.cfg.Revision, mesh.DefaultRevision),
 		Roots: s.servingRoots, Serving: s.ready.Load, Written: counted(webhookWrites), Log: s.cfg.log(logWriters),
 	})
 	k.health = workloadhealth.New(workloadhealth.Config{
@@ -114,6 +116,7 @@ func (s *Server) newAPIParts() {
 	k.handlers = []clusters.Handler{
 		clusterHandler{setReviewer, removeReviewer, k.reviews, "tokens of a cluster cannot be reviewed", s.cfg.Log},
 		clusterHandler{k.roots.SetCluster, k.roots.RemoveCluster, rootWrites, "the roots of the mesh cannot be written to a cluster", s.cfg.Log},
+		clusterHandler{k.webhooks.SetCluster, k.webhooks.RemoveCluster, webhookWrites, "webhook configurations cannot be written to a cluster", s.cfg.Log},
 		clusterHandler{
 			k.keyReviews.SetCluster, k.keyReviews.RemoveCluster, nil,
 			"permissions to read secrets cannot be checked: gateways of the cluster get no keys", s.cfg.Log,
@@ -227,7 +230,10 @@ func (s *Server) apiNotes() []string {
 	if s.cfg.KubeAccess != nil {
 		note("writing to Kubernetes", s.apis.lease.Status().Problem)
 		note("addresses of hosts", s.apis.addresses.Problem())
-		note("webhook configurations", s.apis.webhooks.Problem())
+		problems := s.apis.webhooks.Problems()
+		for _, id := range slices.Sorted(maps.Keys(problems)) {
+			note(fmt.Sprintf("webhook configurations in cluster %s", id), problems[id])
+		}
 		note("being found by others", s.apis.announcer.Problem())
 	}
 	note("injection", s.injectionProblem())

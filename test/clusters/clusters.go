@@ -1,4 +1,4 @@
-// Package clusters runs two Kubernetes clusters with real pods on this machine. Each has
+// Package clusters runs two or three Kubernetes clusters with real pods on this machine. Each has
 // etcd, an API server, a controller manager, a scheduler, kube-proxy, CoreDNS, and one
 // node with a kubelet and containerd.
 //
@@ -8,9 +8,11 @@
 //
 //	10.89.0.254           this machine
 //	10.89.0.1             cluster1: the API server, port 6443, and the node
-//	10.89.0.101 to .120   cluster1: LoadBalancer Services
+//	10.89.0.51 to .70     cluster1: LoadBalancer Services
 //	10.89.0.2             cluster2, in the same way
-//	10.89.0.201 to .220   cluster2: LoadBalancer Services
+//	10.89.0.101 to .120   cluster2: LoadBalancer Services
+//	10.89.0.3             cluster3, in the same way
+//	10.89.0.151 to .170   cluster3: LoadBalancer Services
 //
 // Pods have addresses that only their own cluster knows.
 package clusters
@@ -55,9 +57,12 @@ const (
 	dnsIP    = "10.96.0.10"
 )
 
-// Names are the names of the clusters, of their contexts and, with the suffix -node, of
-// their nodes.
-var names = []string{"cluster1", "cluster2"}
+// names are the names of two clusters, of their contexts and, with the suffix -node, of
+// their nodes. three has those of three clusters.
+var (
+	names = []string{"cluster1", "cluster2"}
+	three = []string{"cluster1", "cluster2", "cluster3"}
+)
 
 // nodeNamespaces are the namespaces of the kernel in which a node runs.
 const nodeNamespaces = syscall.CLONE_NEWPID | syscall.CLONE_NEWNS | syscall.CLONE_NEWNET | syscall.CLONE_NEWUTS
@@ -95,9 +100,13 @@ func Missing() error {
 	return tryNode()
 }
 
-// Start starts the clusters and returns when their nodes are ready. The directory must not
+// Start starts two clusters and returns when their nodes are ready. The directory must not
 // exist. The clusters run until Stop; with bound they end with this process, too.
-func Start(ctx context.Context, dir string, bound bool) (_ *Clusters, err error) {
+func Start(ctx context.Context, dir string, bound bool) (*Clusters, error) {
+	return start(ctx, dir, bound, names)
+}
+
+func start(ctx context.Context, dir string, bound bool, names []string) (_ *Clusters, err error) {
 	if err := Missing(); err != nil {
 		return nil, err
 	}
@@ -160,7 +169,7 @@ func Start(ctx context.Context, dir string, bound bool) (_ *Clusters, err error)
 	return c, os.WriteFile(c.Kubeconfig(), kubeconfigOf(c.Nodes...), 0o600)
 }
 
-// Kubeconfig returns the path of the kubeconfig with the contexts cluster1 and cluster2.
+// Kubeconfig returns the path of the kubeconfig, which has a context for each cluster.
 func (c *Clusters) Kubeconfig() string { return filepath.Join(c.Dir, "kubeconfig") }
 
 // Kubectl returns the path of kubectl.
@@ -184,7 +193,7 @@ func newNode(dir, bin, name string, number int) (*node, error) {
 		Cgroup: fmt.Sprintf("/meshctl-%d-%s", os.Getpid(), name),
 	}
 	for i := 1; i <= 20; i++ {
-		n.LBs = append(n.LBs, fmt.Sprintf("10.89.0.%d", 100*number+i))
+		n.LBs = append(n.LBs, fmt.Sprintf("10.89.0.%d", 50*number+i))
 	}
 	key, err := rsa.GenerateKey(rand.Reader, 2048)
 	if err != nil {

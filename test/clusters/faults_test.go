@@ -15,7 +15,7 @@ import (
 	"github.com/meshctl/meshctl/test/harness"
 )
 
-var faults = flag.Bool("faults", false, "run TestFaults and TestSingleNetwork, which take half an hour")
+var faults = flag.Bool("faults", false, "run TestFaults and tests of other topologies, which take half an hour")
 
 const (
 	loadTimeout = 3 * time.Minute  // some requests

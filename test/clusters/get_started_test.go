@@ -34,8 +34,11 @@ type user struct {
 	dir      string
 }
 
-// newUser returns a user with new clusters, whose nodes have the image.
-func newUser(t *testing.T) *user {
+// newUser returns a user with two new clusters, whose nodes have the image.
+func newUser(t *testing.T) *user { return newUserOf(t, names) }
+
+// newUserOf is newUser with these clusters.
+func newUserOf(t *testing.T, names []string) *user {
 	t.Helper()
 	if testing.Short() {
 		t.Skip("needs Kubernetes")
@@ -44,7 +47,7 @@ func newUser(t *testing.T) *user {
 		t.Skipf("this machine cannot run clusters: %v", Missing())
 	}
 	began := time.Now()
-	c, err := Start(t.Context(), filepath.Join(harness.ShortDir(t), "c"), true)
+	c, err := start(t.Context(), filepath.Join(harness.ShortDir(t), "c"), true, names)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -113,15 +116,26 @@ func (u *user) call(cluster, namespace, url string) (string, error) {
 }
 
 // blocks returns the commands of the page, block by block.
-func blocks(t *testing.T) []string {
+func blocks(t *testing.T) []string { return blocksOf(t, page, "") }
+
+// blocksOf returns the commands below a heading of a page, or of the whole page.
+func blocksOf(t *testing.T, page, heading string) []string {
 	t.Helper()
-	text, err := os.ReadFile(filepath.Join(repository, page))
+	content, err := os.ReadFile(filepath.Join(repository, page))
 	if err != nil {
 		t.Fatal(err)
 	}
+	text := string(content)
+	if heading != "" {
+		_, text, _ = strings.Cut(text, "\n## "+heading+"\n")
+		text, _, _ = strings.Cut(text, "\n## ")
+	}
 	var out []string
-	for _, m := range regexp.MustCompile("(?ms)^```sh\n(.*?)^```$").FindAllStringSubmatch(string(text), -1) {
+	for _, m := range regexp.MustCompile("(?ms)^```sh\n(.*?)^```$").FindAllStringSubmatch(text, -1) {
 		out = append(out, m[1])
+	}
+	if len(out) == 0 {
+		t.Fatalf("%s has no commands below %q", page, heading)
 	}
 	return out
 }
@@ -287,14 +301,17 @@ func (u *user) processesOf(n *node, words ...string) []int {
 	return out
 }
 
-// testStrict: mutual TLS refuses a client without a proxy, which is served before.
-func (u *user) testStrict(t *testing.T) {
-	u.apply(`
+// plainClient is a client without a proxy.
+const plainClient = `
 {apiVersion: v1, kind: Namespace, metadata: {name: plain}}
 ---
 {apiVersion: apps/v1, kind: Deployment, metadata: {name: client, namespace: plain}, spec: {selector: {matchLabels: {app: client}}, template: {
   metadata: {labels: {app: client}}, spec: {containers: [{name: client, image: "docker.io/curlimages/curl:8.16.0", command: [sleep, infinity]}]}}}}
-`)
+`
+
+// testStrict: mutual TLS refuses a client without a proxy, which is served before.
+func (u *user) testStrict(t *testing.T) {
+	u.apply(plainClient)
 	for _, c := range names {
 		u.run("kubectl --context " + c + " rollout status -n plain deployment client --timeout=5m")
 		if _, err := u.call(c, "plain", "helloworld.sample:5000/hello"); err != nil {
@@ -354,14 +371,18 @@ for c in cluster1 cluster2; do
   meshctl uninstall --context $c
 done`)
 	for _, c := range names {
-		harness.Eventually(t, moved, c+" without the mesh", func() error { // pods of gateways drain
-			left := u.run("for k in $(kubectl --context " + c + ` api-resources --verbs=list -o name | grep -v events); do
-  kubectl --context ` + c + ` get $k -A -o name --ignore-not-found
-done | grep -E 'istio|mesh' || true`)
-			if left != "" {
-				return fmt.Errorf("objects of the mesh:\n%s", left)
-			}
-			return nil
-		})
+		harness.Eventually(t, moved, c+" without the mesh", func() error { return u.withoutMesh(c) }) // pods of gateways drain
 	}
+}
+
+// withoutMesh returns an error that lists the objects of a mesh in a cluster.
+func (u *user) withoutMesh(cluster string) error {
+	u.t.Helper()
+	left := u.run("for k in $(kubectl --context " + cluster + ` api-resources --verbs=list -o name | grep -v events); do
+  kubectl --context ` + cluster + ` get $k -A -o name --ignore-not-found
+done | grep -E 'istio|mesh' || true`)
+	if left != "" {
+		return fmt.Errorf("objects of the mesh:\n%s", left)
+	}
+	return nil
 }

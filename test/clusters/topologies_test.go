@@ -6,6 +6,7 @@ import (
 	"crypto/x509"
 	"fmt"
 	"net"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -135,6 +136,17 @@ func (u *user) joinNetworks(t *testing.T) {
 	}
 }
 
+// sample runs the service and the client of examples/two-clusters in both clusters.
+func (u *user) sample() {
+	u.t.Helper()
+	u.run(`for c in cluster1 cluster2; do
+  kubectl --context $c create namespace sample
+  kubectl --context $c label namespace sample istio-injection=enabled
+  (cd examples/two-clusters/$c && kubectl --context $c apply -f 4-helloworld.yaml -f 5-client.yaml)
+  kubectl --context $c wait -n sample --for=condition=Available --timeout=5m --all deployments
+done`)
+}
+
 // TestSingleNetwork: clusters whose pods reach each other need no gateway, and no network.
 func TestSingleNetwork(t *testing.T) {
 	if !*faults {
@@ -147,13 +159,8 @@ meshctl certs intermediate-ca --root certs --out certs cluster1 cluster2
 for c in cluster1 cluster2; do
   meshctl install --context $c --cluster-id $c --mesh-id mesh1 --crds --ca-dir certs/$c
 done
-meshctl multicluster link cluster1 cluster2
-for c in cluster1 cluster2; do
-  kubectl --context $c create namespace sample
-  kubectl --context $c label namespace sample istio-injection=enabled
-  (cd examples/two-clusters/$c && kubectl --context $c apply -f 4-helloworld.yaml -f 5-client.yaml)
-  kubectl --context $c wait -n sample --for=condition=Available --timeout=5m --all deployments
-done`)
+meshctl multicluster link cluster1 cluster2`)
+	u.sample()
 	loads := u.loads(t, 2)
 	moreOfBoth(loads)
 	for i, c := range names {
@@ -167,5 +174,229 @@ done`)
 			t.Errorf("%s: shares %v", c, n.Answers)
 		}
 	}
+	stop(loads)
+}
+
+// TestPrimaryRemote: cluster2 has no control plane. Its pods get their proxies, certificates
+// and configuration from that of cluster1, as docs/install.md describes.
+func TestPrimaryRemote(t *testing.T) {
+	if !*faults {
+		t.Skip("takes some minutes: make e2e-faults")
+	}
+	u := newUser(t)
+	commands := blocksOf(t, "docs/install.md", "One control plane for several clusters")
+	if len(commands) != 3 {
+		t.Fatalf("%d blocks of commands, want primary, remote cluster and removal", len(commands))
+	}
+	began := time.Now()
+	for _, block := range commands[:2] {
+		u.run(block)
+		t.Logf("after %s:\n%s", time.Since(began).Round(time.Second), block)
+	}
+	u.sample()
+	t.Logf("pods after %s", time.Since(began).Round(time.Second))
+	loads := u.loads(t, 2)
+	moreOfBoth(loads)
+	for i, c := range names {
+		if n := loads[i].more(1000); n.Answers["v1"] < 400 || n.Answers["v2"] < 400 {
+			t.Errorf("%s: shares %v", c, n.Answers)
+		}
+		out, err := u.call(c, "sample", target+"?[1-20]")
+		if n := strings.Count(out, "caller: spiffe://cluster.local/ns/sample/sa/client\n"); err != nil || n != 20 {
+			t.Errorf("%s: %d of 20 answers name the identity of the client: %v\n%s", c, n, err, out)
+		}
+		u.run("meshctl check --context " + c)
+	}
+	u.run("meshctl remote-clusters --context cluster1 --wait")
+	// The control plane configures the proxies of both clusters.
+	out := u.run("meshctl proxy-status --context cluster1")
+	for _, c := range names {
+		if n := strings.Count(out, c); n < 3 {
+			t.Errorf("%d proxies of %s are connected, want the gateway, client and helloworld:\n%s", n, c, out)
+		}
+	}
+	if out := u.run("kubectl --context cluster2 get pods -n istio-system -o name"); strings.Contains(out, "istiod") {
+		t.Errorf("a control plane in cluster2:\n%s", out)
+	}
+	// Policies of cluster1 apply in cluster2.
+	if _, err := u.try("{apiVersion: security.istio.io/v1, kind: PeerAuthentication, metadata: {name: default, namespace: istio-system}, spec: {mtls: {mode: STRICT}}}",
+		"kubectl --context cluster1 apply -f -"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := u.try(plainClient, "kubectl --context cluster2 apply -f -"); err != nil {
+		t.Fatal(err)
+	}
+	u.run("kubectl --context cluster2 rollout status -n plain deployment client --timeout=5m")
+	harness.Eventually(t, moved, "refused plaintext in cluster2", func() error {
+		if out, err := u.call("cluster2", "plain", target); err == nil {
+			return fmt.Errorf("answer %q", out)
+		}
+		return nil
+	})
+	// Pods of cluster2 keep their configuration without the control plane, and get changes
+	// when it is back.
+	u.kill("/usr/local/bin/meshctl", "serve")
+	u.run("kubectl --context cluster1 wait -n istio-system --for=condition=Available deployment/istiod --timeout=5m")
+	u.run("kubectl --context cluster2 scale -n sample deployment helloworld-v2 --replicas=2")
+	for _, c := range names {
+		want := map[string]int{"cluster1": 2, "cluster2": 3}[c] // a gateway, and pods of the own cluster
+		harness.Eventually(t, moved, "the new pod in "+c, func() error {
+			n, err := u.endpoints(c)
+			if err == nil && n != want {
+				err = fmt.Errorf("%d endpoints, want %d", n, want)
+			}
+			return err
+		})
+	}
+	moreOfBoth(loads)
+	stop(loads)
+	u.run("kubectl --context cluster2 delete namespace plain --timeout=3m\n" + commands[2])
+	harness.Eventually(t, moved, "only answers of v1", func() error {
+		out, err := u.call("cluster1", "sample", target+"?[1-20]")
+		if n := strings.Count(out, "version: v1"); err == nil && n != 20 {
+			err = fmt.Errorf("%d of 20 answers of v1", n)
+		}
+		return err
+	})
+	harness.Eventually(t, moved, "cluster2 without the mesh", func() error { return u.withoutMesh("cluster2") })
+}
+
+// TestWithIstio: cluster1 has the objects of Istio's documentation, and cluster2 those of
+// meshctl's commands, as docs/with-istio.md describes. Both are one mesh.
+func TestWithIstio(t *testing.T) {
+	if !*faults {
+		t.Skip("takes some minutes: make e2e-faults")
+	}
+	u := newUser(t)
+	const page = "docs/with-istio.md"
+	began := time.Now()
+	for _, heading := range []string{"A cluster by Istio's documentation", "A cluster by meshctl", "Link both"} {
+		for _, block := range blocksOf(t, page, heading) {
+			out := u.run(block)
+			t.Logf("after %s: %s\n%s", time.Since(began).Round(time.Second), heading, out)
+		}
+	}
+	u.sample()
+	loads := u.loads(t, 2)
+	moreOfBoth(loads)
+	for i, c := range names {
+		if n := loads[i].more(1000); n.Answers["v1"] < 400 || n.Answers["v2"] < 400 {
+			t.Errorf("%s: shares %v", c, n.Answers)
+		}
+		out, err := u.call(c, "sample", target+"?[1-20]")
+		if n := strings.Count(out, "caller: spiffe://cluster.local/ns/sample/sa/client\n"); err != nil || n != 20 {
+			t.Errorf("%s: %d of 20 answers name the identity of the client: %v\n%s", c, n, err, out)
+		}
+		u.run("meshctl check --context " + c)
+		out = u.run("meshctl pc bootstrap deploy/client.sample --context " + c + " -o json")
+		for _, field := range []string{`"CLUSTER_ID": "` + c + `"`, `"NETWORK": "network` + strings.TrimPrefix(c, "cluster") + `"`, `"MESH_ID": "mesh1"`} {
+			if !strings.Contains(strings.ReplaceAll(out, `":"`, `": "`), field) {
+				t.Errorf("%s: no node metadata %s:\n%s", c, field, out)
+			}
+		}
+	}
+	stop(loads)
+	// Removing the Secret of Istio's form removes the cluster.
+	u.run("kubectl --context cluster2 delete secret istio-remote-secret-cluster1 -n istio-system")
+	harness.Eventually(t, moved, "only answers of v2", func() error {
+		out, err := u.call("cluster2", "sample", target+"?[1-20]")
+		if n := strings.Count(out, "version: v2"); err == nil && n != 20 {
+			err = fmt.Errorf("%d of 20 answers of v2", n)
+		}
+		return err
+	})
+}
+
+// TestThreeClusters: three clusters with three networks, each linked with the others. Each
+// version answers a third of the requests from each cluster, clients find services of the
+// other clusters by name, and the rest stays whole when a cluster leaves.
+func TestThreeClusters(t *testing.T) {
+	if !*faults {
+		t.Skip("takes some minutes: make e2e-faults")
+	}
+	u := newUserOf(t, three)
+	began := time.Now()
+	u.run(`meshctl certs root-ca --out certs
+meshctl certs intermediate-ca --root certs --out certs cluster1 cluster2 cluster3
+for n in 1 2 3; do
+  meshctl install --context cluster$n --cluster-id cluster$n --network network$n --mesh-id mesh1 \
+    --crds --east-west-gateway --ca-dir certs/cluster$n
+done
+meshctl multicluster link cluster1 cluster2 cluster3`)
+	t.Logf("linked after %s", time.Since(began).Round(time.Second))
+	u.run(`for n in 1 2 3; do
+  mkdir app$n
+  sed "s/helloworld-v[12]/helloworld-v$n/; s/version: v[12]/version: v$n/; s/examples-helloworld-v$n/examples-helloworld-v2/
+    s/- name: helloworld$/&\n          env: [{name: SERVICE_VERSION, value: v$n}]/" examples/two-clusters/cluster2/4-helloworld.yaml > app$n/helloworld.yaml
+  cp examples/two-clusters/cluster2/5-client.yaml app$n
+  kubectl --context cluster$n create namespace sample
+  kubectl --context cluster$n label namespace sample istio-injection=enabled
+  kubectl --context cluster$n apply -f app$n
+done
+for c in cluster1 cluster2 cluster3; do kubectl --context $c wait -n sample --for=condition=Available --timeout=5m --all deployments; done`)
+	t.Logf("pods after %s", time.Since(began).Round(time.Second))
+	versions := []string{"v1", "v2", "v3"}
+	// answersOf waits until a client gets answers of exactly these versions.
+	answersOf := func(cluster string, want ...string) {
+		t.Helper()
+		harness.Eventually(t, moved, fmt.Sprintf("answers of %v in %s", want, cluster), func() error {
+			out, err := u.call(cluster, "sample", target+"?[1-60]")
+			if err != nil {
+				return err
+			}
+			for _, v := range versions {
+				if n := strings.Count(out, "version: "+v); (n > 0) != slices.Contains(want, v) {
+					return fmt.Errorf("%d answers of %s", n, v)
+				}
+			}
+			return nil
+		})
+	}
+	const requests = 3000 // 6 % are more than three standard deviations
+	for _, c := range three {
+		answersOf(c, versions...)
+		out, err := u.call(c, "sample", fmt.Sprintf("%s?[1-%d]", target, requests))
+		if err != nil {
+			t.Fatal(err)
+		}
+		counts := map[string]int{}
+		for _, v := range versions {
+			counts[v] = strings.Count(out, "version: "+v)
+			if share := requests / 3; counts[v] < share*90/100 || counts[v] > share*110/100 {
+				t.Errorf("%s: %d answers of %s, want a third of %d", c, counts[v], v, requests)
+			}
+		}
+		if n := strings.Count(out, "caller: spiffe://cluster.local/ns/sample/sa/client\n"); n != requests {
+			t.Errorf("%s: %d of %d answers name the identity of the client", c, n, requests)
+		}
+		t.Logf("%s: %v", c, counts)
+		u.run("meshctl remote-clusters --wait --context " + c)
+		u.run("meshctl check --context " + c)
+	}
+	// A service that only cluster3 has.
+	if _, err := u.try("{apiVersion: v1, kind: Service, metadata: {name: only3, namespace: sample}, spec: {selector: {app: helloworld}, ports: [{name: http, port: 5000}]}}",
+		"kubectl --context cluster3 apply -f -"); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range names {
+		u.run("kubectl --context " + c + ` patch deployment client -n sample -p '{"spec": {"template": {"metadata": {"annotations":
+  {"proxy.istio.io/config": "{\"proxyMetadata\": {\"ISTIO_META_DNS_CAPTURE\": \"true\"}}"}}}}}'
+kubectl --context ` + c + ` rollout status -n sample deployment client --timeout=5m`)
+		harness.Eventually(t, moved, "answers of only3 in "+c, func() error {
+			out, err := u.call(c, "sample", "only3.sample:5000/hello")
+			if err == nil && !strings.Contains(out, "version: v3") {
+				err = fmt.Errorf("answer %q", out)
+			}
+			return err
+		})
+	}
+	// cluster3 leaves: nobody reads it, and it reads nobody.
+	loads := u.loads(t, 2)
+	u.run(`meshctl remote-secret delete cluster3 --to cluster1,cluster2 --from cluster3
+meshctl remote-secret delete cluster1 --to cluster3
+meshctl remote-secret delete cluster2 --to cluster3`)
+	answersOf("cluster1", "v1", "v2")
+	answersOf("cluster2", "v1", "v2")
+	answersOf("cluster3", "v3")
 	stop(loads)
 }

@@ -113,7 +113,7 @@ const meshObjects = `
 ---
 {apiVersion: v1, kind: Service, metadata: {name: web, namespace: apps}, spec: {selector: {app: web}, ports: [{name: http, port: 80}]}}
 ---
-{apiVersion: apps/v1, kind: Deployment, metadata: {name: meshctl, namespace: istio-system},
+{apiVersion: apps/v1, kind: Deployment, metadata: {name: istiod, namespace: istio-system},
   spec: {replicas: 0, selector: {matchLabels: {app: istiod}}, template: {metadata: {labels: {app: istiod}}, spec: {containers: [{name: discovery, image: none}]}}}}
 ---
 {apiVersion: v1, kind: Pod, metadata: {name: helloworld-1, namespace: sample, labels: {app: helloworld, security.istio.io/tlsMode: istio}},

@@ -11,7 +11,6 @@ import (
 	"net"
 	"net/http"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -21,9 +20,12 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	appsv1 "k8s.io/api/apps/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/yaml"
 
 	"github.com/meshctl/meshctl/internal/cli"
+	"github.com/meshctl/meshctl/internal/install"
 	"github.com/meshctl/meshctl/internal/remotesecret/create"
 	"github.com/meshctl/meshctl/test/clitest"
 	"github.com/meshctl/meshctl/test/kube"
@@ -63,12 +65,6 @@ func TestDeployRights(t *testing.T) {
 	}
 }
 
-// Manifests of deploy/.
-const (
-	deployPods  = "../../../deploy/meshctl.yaml"
-	deployIstio = "../../../deploy/istiod-service.yaml"
-)
-
 // istioService is the Service of an Istio installation. Its Deployment and its
 // PodDisruptionBudget have the same selector.
 const istioService = `apiVersion: v1
@@ -83,59 +79,45 @@ spec:
   - {name: http-monitoring, port: 15014}
 `
 
-// deployment returns the labels and the arguments of the pods in deploy/.
-func deployment(t *testing.T) (labels map[string]string, args []string) {
-	t.Helper()
-	text, err := os.ReadFile(deployPods)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var d appsv1.Deployment
-	if err := yaml.Unmarshal([]byte(strings.Split(string(text), "\n---\n")[0]), &d); err != nil {
-		t.Fatal(err)
-	}
-	return d.Spec.Template.Labels, d.Spec.Template.Spec.Containers[0].Args
-}
+// account is the service account of the installation beside an Istio.
+const account = "istiod-meshctl"
 
-// besideIstio applies the manifests next to an Istio installation: its Service does not
-// change and does not select the pods, until the user takes its name.
-func besideIstio(t *testing.T, c *kube.Cluster) {
+// besideIstio applies the objects of an installation with a revision next to an Istio, whose
+// Service does not change and does not select the pods. It returns the arguments of the pods.
+func besideIstio(t *testing.T, c *kube.Cluster) []string {
 	t.Helper()
 	c.Apply(t, istioService)
 	service := func(field string) string {
 		return c.Kubectl(t, "", "get", "service", "istiod", "-n", "istio-system", "-o", "jsonpath={"+field+"}")
 	}
 	version := service(".metadata.resourceVersion")
-	for _, name := range []string{deployRBAC, deployPods} {
-		text, err := os.ReadFile(name)
-		if err != nil {
-			t.Fatal(err)
-		}
-		c.Apply(t, string(text))
+	v := install.Default("registry.example/meshctl:v1")
+	v.Revision = "meshctl"
+	objects, err := install.Objects(&v)
+	if err != nil {
+		t.Fatal(err)
 	}
+	text, err := install.YAML(objects)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.Apply(t, string(text))
 	if got := service(".metadata.resourceVersion"); got != version {
-		t.Errorf("the manifests change the Service istiod of an Istio:\n%s", service(".spec"))
+		t.Errorf("the installation changes the Service istiod of an Istio:\n%s", service(".spec"))
 	}
-	labels, _ := deployment(t)
+	i := slices.IndexFunc(objects, func(o *unstructured.Unstructured) bool { return o.GetKind() == "Deployment" })
+	var d appsv1.Deployment
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(objects[i].Object, &d); err != nil {
+		t.Fatal(err)
+	}
+	labels := d.Spec.Template.Labels
 	if labels["app"] != "istiod" {
 		t.Errorf("istioctl finds no pods with the labels %v", labels)
 	}
-	for _, label := range []string{"istio", "istio.io/rev"} {
-		if _, has := labels[label]; has {
-			t.Errorf("an Istio may select pods with the labels %v", labels)
-		}
+	if labels["istio"] == "pilot" || labels["istio.io/rev"] != "meshctl" {
+		t.Errorf("an Istio may select pods with the labels %v", labels)
 	}
-	create := exec.CommandContext(t.Context(), filepath.Join(kube.Bin(t), "kubectl"), "--kubeconfig", c.KubeconfigFile(t), "create", "-f", deployIstio)
-	if out, err := create.CombinedOutput(); err == nil || !strings.Contains(string(out), `services "istiod" already exists`) {
-		t.Errorf("the Service istiod of an Istio is taken: %v %s", err, out)
-	}
-	c.Kubectl(t, "", "delete", "service", "istiod", "-n", "istio-system")
-	c.Kubectl(t, "", "create", "-f", deployIstio)
-	for key, value := range map[string]string{"app.kubernetes.io/name": "meshctl"} {
-		if got := service(".spec.selector"); got != `{"`+key+`":"`+value+`"}` || labels[key] != value {
-			t.Errorf("the Service istiod selects %s", got)
-		}
-	}
+	return d.Spec.Template.Spec.Containers[0].Args
 }
 
 // TestDeploy runs serve with the rights of the manifests: it reads, signs and writes
@@ -147,10 +129,10 @@ func TestDeploy(t *testing.T) {
 	t.Parallel()
 	c := kube.Start(t) // has the only namespace istio-system
 	c.Apply(t, "{apiVersion: v1, kind: Namespace, metadata: {name: istio-system}}\n---\n{apiVersion: v1, kind: Namespace, metadata: {name: shop}}")
-	besideIstio(t, c)
+	args := besideIstio(t, c)
 	pod := t.TempDir()
 	for name, text := range map[string]string{
-		"token":     strings.TrimSpace(c.Kubectl(t, "", "create", "token", "meshctl", "-n", "istio-system")),
+		"token":     strings.TrimSpace(c.Kubectl(t, "", "create", "token", account, "-n", "istio-system")),
 		"ca.crt":    string(c.CA()),
 		"namespace": "istio-system",
 	} {
@@ -165,10 +147,9 @@ func TestDeploy(t *testing.T) {
 	home := t.TempDir()
 	vars := map[string]string{
 		"HOME":                    home,
-		"KUBERNETES_SERVICE_HOST": host, "KUBERNETES_SERVICE_PORT": port, "POD_NAME": "meshctl-0", "POD_NAMESPACE": "istio-system",
+		"KUBERNETES_SERVICE_HOST": host, "KUBERNETES_SERVICE_PORT": port, "POD_NAME": "meshctl-0", "POD_NAMESPACE": "istio-system", "REVISION": "meshctl",
 	}
 	address, secure, monitoring := clitest.FreeAddr(t), clitest.FreeAddr(t), clitest.FreeAddr(t)
-	_, args := deployment(t)
 	args = append(args, "--http-addr", address, "--secure-grpc-addr", secure, "--grpc-addr", "127.0.0.1:0", "--monitoring-addr", monitoring)
 	// serve returns functions that stop it and that wait for its end; both return its log.
 	serve := func(more ...string) (stop, wait func() string) {
@@ -228,7 +209,7 @@ func TestDeploy(t *testing.T) {
 		"namespace: shop, verb: update, resource: configmaps":                                  "false",
 		"namespace: istio-system, verb: create, resource: serviceaccounts, subresource: token": "false",
 	} {
-		review := "{apiVersion: authorization.k8s.io/v1, kind: SubjectAccessReview, spec: {user: \"system:serviceaccount:istio-system:meshctl\", resourceAttributes: {" + question + "}}}"
+		review := "{apiVersion: authorization.k8s.io/v1, kind: SubjectAccessReview, spec: {user: \"system:serviceaccount:istio-system:" + account + "\", resourceAttributes: {" + question + "}}}"
 		if got := c.Kubectl(t, review, "create", "-f", "-", "-o", "jsonpath={.status.allowed}"); got != want {
 			t.Errorf("%s: %s", question, got)
 		}
@@ -266,10 +247,7 @@ func askAsAgent(t *testing.T, c *kube.Cluster, address string) {
 	if !roots.AppendCertsFromPEM([]byte(c.Kubectl(t, "", "get", "configmap", "istio-ca-root-cert", "-n", "shop", "-o", `jsonpath={.data.root-cert\.pem}`))) {
 		t.Fatal("no roots")
 	}
-	for _, service := range []string{"meshctl", "istiod"} {
-		if got := c.Kubectl(t, "", "get", "service", service, "-n", "istio-system", "-o", "jsonpath={.spec.ports[*].port}"); got != "15012 15014" {
-			t.Errorf("the Service %s has the ports %s", service, got)
-		}
+	for _, service := range []string{account, "istiod"} {
 		conn, err := tls.Dial("tcp", address, &tls.Config{RootCAs: roots, ServerName: service + ".istio-system.svc", MinVersion: tls.VersionTLS13})
 		if err != nil {
 			t.Errorf("%s: %v", service, err)

@@ -77,6 +77,10 @@ value that has no effect is an error. docs/install.md lists the values.`,
   # What would change
   meshctl install --context cluster1 -f cluster1.yaml --dry-run
 
+  # A cluster that uses the control plane of cluster1
+  meshctl install --context cluster2 --cluster-id cluster2 --network network2 \
+      --east-west-gateway --control-plane cluster1=192.0.2.1
+
   # A second control plane, for the namespaces with the label istio.io/rev=canary
   meshctl install --context cluster1 -f cluster1.yaml --revision canary`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context(), env, cmd.Flags()) },
@@ -96,6 +100,9 @@ func (o *installOptions) run(ctx context.Context, env *cli.Env, f *pflag.FlagSet
 	v, err := o.values.values(ctx, env, f)
 	if err != nil {
 		return err
+	}
+	if o.caDir != "" && v.Remote.Enabled {
+		return cli.Usagef("--ca-dir has no effect in a cluster without a control plane: the CA of the control plane's cluster signs")
 	}
 	c, access, err := o.cluster.connect(env)
 	if err != nil {

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
+	"strings"
 
 	"github.com/spf13/pflag"
 	corev1 "k8s.io/api/core/v1"
@@ -34,6 +35,7 @@ type valueFlags struct {
 	image                  string
 	crds, eastWest, istiod bool
 	ingress                bool
+	controlPlane           string
 }
 
 func (o *valueFlags) bind(f *pflag.FlagSet) {
@@ -51,6 +53,7 @@ func (o *valueFlags) bind(f *pflag.FlagSet) {
 	f.BoolVar(&o.crds, "crds", false, "Also the CustomResourceDefinitions of Istio's kinds")
 	f.BoolVar(&o.eastWest, "east-west-gateway", false, "Also the gateway through which other networks call the services of this one; needs --network")
 	f.BoolVar(&o.ingress, "ingress-gateway", false, "Also a gateway for callers from outside the mesh, in the namespace istio-ingress")
+	f.StringVar(&o.controlPlane, "control-plane", "", "Use the control plane of another cluster instead of one of its own, as `CLUSTER=ADDRESS` of its east-west gateway")
 	f.BoolVar(&o.istiod, "expose-istiod", false, "Let other clusters use this control plane through the east-west gateway")
 }
 
@@ -159,6 +162,16 @@ func (o *valueFlags) apply(v *install.Values, f *pflag.FlagSet) error {
 			*t.p = t.value
 		}
 	}
+	if o.controlPlane != "" {
+		cluster, address, ok := strings.Cut(o.controlPlane, "=")
+		if !ok || cluster == "" || address == "" {
+			return cli.Usagef("--control-plane is %q: want CLUSTER=ADDRESS, as in cluster1=192.0.2.1", o.controlPlane)
+		}
+		v.Remote.Enabled, v.Remote.Cluster, v.Remote.Address = true, cluster, address
+	}
+	if v.Remote.Enabled && f.Changed("image") {
+		return cli.Usagef("--image has no effect in a cluster without a control plane: the image of proxies is set where the control plane is installed")
+	}
 	v.Tags = append(v.Tags, o.tags...)
 	v.CRDs = v.CRDs || o.crds
 	if o.eastWest {
@@ -166,7 +179,7 @@ func (o *valueFlags) apply(v *install.Values, f *pflag.FlagSet) error {
 			return cli.Usagef("--east-west-gateway needs the network of the cluster: give --network")
 		}
 		v.Gateways = append(v.Gateways, install.EastWestGateway(v.Network))
-		v.ExposeServices = true
+		v.ExposeServices = !v.Remote.Enabled // the control plane's cluster exposes those of all gateways
 	}
 	if o.ingress {
 		g := install.IngressGateway()

@@ -209,13 +209,17 @@ func (c *Cluster) owned(ctx context.Context, installation string, objects []*uns
 		}
 		for i := range items {
 			items[i].SetGroupVersionKind(kind)
-			if !wanted[install.Ref(&items[i])] {
+			if !wanted[install.Ref(&items[i])] && !derived(&items[i]) {
 				out = append(out, &items[i])
 			}
 		}
 	}
 	return out, nil
 }
+
+// derived reports whether Kubernetes made an object, with the labels of another one: the
+// EndpointSlices of a Service.
+func derived(o *unstructured.Unstructured) bool { return len(o.GetOwnerReferences()) > 0 }
 
 // apply writes one object and returns what happened to it.
 func (c *Cluster) apply(ctx context.Context, s step, o Options, r *Result) (string, error) {

@@ -271,3 +271,53 @@ status: {containerStatuses: [{name: discovery, image: a, imageID: "", ready: fal
 		t.Errorf("without caBundle: %v", err)
 	}
 }
+
+// TestRemote: a cluster that uses the control plane of another one has its address as the
+// endpoint of the Service, and a changed address replaces it. Uninstalling leaves nothing.
+func TestRemote(t *testing.T) {
+	t.Parallel()
+	l := start(t)
+	v := install.Default("")
+	v.ClusterID, v.Network = "cluster2", "network2"
+	v.Remote = install.Remote{Enabled: true, Cluster: "cluster1", Address: "192.0.2.1"}
+	v.Gateways = []install.Gateway{install.EastWestGateway("network2")}
+	first := l.install(t, &v)
+	if r := l.install(t, &v); r != (Result{Unchanged: first.Created}) {
+		t.Errorf("second run: %+v\n%s", r, strings.Join(l.said, "\n"))
+	}
+	for want, args := range map[string]string{
+		"cluster1":                              `namespace istio-system -o jsonpath={.metadata.annotations.topology\.istio\.io/controlPlaneClusters}`,
+		"192.0.2.1":                             "endpointslice -n istio-system -l kubernetes.io/service-name=istiod -o jsonpath={.items[*].endpoints[*].addresses[*]}",
+		"/inject/cluster/cluster2/net/network2": "mutatingwebhookconfiguration istio-sidecar-injector -o jsonpath={.webhooks[0].clientConfig.service.path}",
+	} {
+		if got := l.Kubectl(t, "", append([]string{"get"}, strings.Fields(args)...)...); got != want {
+			t.Errorf("%s: %q, want %q", args, got, want)
+		}
+	}
+	found, err := l.cluster.CheckAfter(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range found {
+		if f.Object == "Service istio-system/istiod" {
+			t.Errorf("a fault: %+v", f)
+		}
+		if f.Object == "MutatingWebhookConfiguration istio-sidecar-injector" && !strings.Contains(f.Fault, "remote secret") {
+			t.Errorf("%+v, want the missing remote secret", f)
+		}
+	}
+	v.Remote.Address = "istiod.example"
+	if r := l.install(t, &v); r.Deleted != 1 || r.Changed != 2 {
+		t.Errorf("with a host name: %+v\n%s", r, strings.Join(l.said, "\n"))
+	}
+	if got := l.Kubectl(t, "", "get", "service", "istiod", "-n", "istio-system", "-o", "jsonpath={.spec.externalName} {.spec.clusterIP}"); got != "istiod.example " {
+		t.Errorf("the Service has the external name and address %q", got)
+	}
+	v.Remote.Address = "2001:db8::1"
+	l.install(t, &v)
+	l.uninstall(t, "meshctl")
+	l.Kubectl(t, "", "wait", "--for=delete", "namespace/istio-system", "--timeout=60s")
+	if left := l.objects(t, ""); left != "" {
+		t.Errorf("left:\n%s", left)
+	}
+}

@@ -225,6 +225,10 @@ func (c *Cluster) checkDeployment(ctx context.Context, o *unstructured.Unstructu
 // checkService checks that a Service has ready endpoints and, for a load balancer, an
 // address.
 func (c *Cluster) checkService(ctx context.Context, o *unstructured.Unstructured, out *findings) error {
+	kind, _, _ := unstructured.NestedString(o.Object, "spec", "type")
+	if kind == "ExternalName" {
+		return nil // of a control plane in another cluster
+	}
 	slices, err := c.API.ListAny(ctx, sliceKind, o.GetNamespace(), "kubernetes.io/service-name="+o.GetName(), maxListed)
 	if err != nil {
 		return fmt.Errorf("%s: list the endpoints of %s: %w", c.Name, install.Ref(o), err)
@@ -242,7 +246,6 @@ func (c *Cluster) checkService(ctx context.Context, o *unstructured.Unstructured
 	if ready == 0 {
 		out.add(Error, install.Ref(o), "see why its pods are not ready", "it has no ready endpoint")
 	}
-	kind, _, _ := unstructured.NestedString(o.Object, "spec", "type")
 	addresses, _, _ := unstructured.NestedSlice(o.Object, "status", "loadBalancer", "ingress")
 	external, _, _ := unstructured.NestedSlice(o.Object, "spec", "externalIPs")
 	if kind == "LoadBalancer" && len(addresses)+len(external) == 0 {

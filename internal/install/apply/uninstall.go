@@ -26,7 +26,9 @@ func (c *Cluster) Installations(ctx context.Context) ([]string, error) {
 			return nil, fmt.Errorf("%s: list %s: %w", c.Name, kind.Kind, err)
 		}
 		for i := range items {
-			out = append(out, items[i].GetLabels()[install.LabelInstallation])
+			if !derived(&items[i]) {
+				out = append(out, items[i].GetLabels()[install.LabelInstallation])
+			}
 		}
 	}
 	slices.Sort(out)

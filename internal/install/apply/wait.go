@@ -102,7 +102,11 @@ func withoutBundle(o *unstructured.Unstructured) string {
 	for _, h := range hooks {
 		hook, _ := h.(map[string]any)
 		if bundle, _, _ := unstructured.NestedString(hook, "clientConfig", "caBundle"); bundle == "" {
-			return fmt.Sprintf("webhook %s has no caBundle, so the API server cannot call the control plane", hook["name"])
+			reason := fmt.Sprintf("webhook %s has no caBundle, so the API server cannot call the control plane", hook["name"])
+			if path, _, _ := unstructured.NestedString(hook, "clientConfig", "service", "path"); strings.HasPrefix(path, "/inject/") {
+				reason += "; the control plane of the other cluster writes it if it has a remote secret of this one"
+			}
+			return reason
 		}
 	}
 	return ""

@@ -163,10 +163,7 @@ func (s Scope) grants(a Account) []grant {
 
 // serveGrants are additional rules for a control plane in its own cluster.
 func serveGrants(a Account) []grant {
-	const noRoots = "pods are not given the roots of the mesh"
-	roots := ruleFor("", "configmaps", "list", "watch", "update", "delete")
-	roots.ResourceNames = []string{"istio-ca-root-cert"}
-	return []grant{
+	return append([]grant{
 		// Remote secrets with renewed tokens, and the signing CA, which it may create.
 		{
 			a.Namespace, ruleFor("", "secrets", "get", "list", "watch", "create", "update"),
@@ -176,6 +173,20 @@ func serveGrants(a Account) []grant {
 			a.Namespace, ruleFor("coordination.k8s.io", "leases", "get", "list", "create", "update", "delete"),
 			"nothing is written, and replicas are not found",
 		},
+		{
+			metav1.NamespaceAll, ruleFor("networking.istio.io", "serviceentries/status", "patch"),
+			"the allocated addresses of hosts may change when the control plane restarts",
+		},
+	}, proxyGrants()...)
+}
+
+// proxyGrants are the rules to write for the proxies of a cluster: the roots of the mesh,
+// and WorkloadEntries.
+func proxyGrants() []grant {
+	const noRoots = "pods are not given the roots of the mesh"
+	roots := ruleFor("", "configmaps", "list", "watch", "update", "delete")
+	roots.ResourceNames = []string{"istio-ca-root-cert"}
+	return []grant{
 		{metav1.NamespaceAll, roots, noRoots},
 		{metav1.NamespaceAll, ruleFor("", "configmaps", "create"), noRoots},
 		{
@@ -186,16 +197,11 @@ func serveGrants(a Account) []grant {
 			metav1.NamespaceAll, ruleFor("networking.istio.io", "workloadentries", "create", "patch", "delete"),
 			"machines that name a WorkloadGroup are not registered",
 		},
-		{
-			metav1.NamespaceAll, ruleFor("networking.istio.io", "serviceentries/status", "patch"),
-			"the allocated addresses of hosts may change when the control plane restarts",
-		},
 	}
 }
 
-// webhookGrants are the rules to write the roots of the mesh to webhook configurations.
+// webhookGrants are the rules to write the webhook configurations of the control plane.
 func (s Scope) webhookGrants(a Account) []grant {
-	const group, without = "admissionregistration.k8s.io", "API servers cannot verify the webhooks of this control plane"
 	names := s.Webhooks
 	if names == nil {
 		injector := "istio-sidecar-injector"
@@ -204,13 +210,26 @@ func (s Scope) webhookGrants(a Account) []grant {
 		}
 		names = []string{injector, "istio-validator-" + a.Namespace}
 	}
-	var out []grant
-	for _, resource := range []string{"mutatingwebhookconfigurations", "validatingwebhookconfigurations"} {
-		rule := ruleFor(group, resource, "patch")
-		rule.ResourceNames = names
-		out = append(out, grant{metav1.NamespaceAll, ruleFor(group, resource, "list"), without}, grant{metav1.NamespaceAll, rule, without})
+	return append(bundleGrants("mutatingwebhookconfigurations", names), bundleGrants("validatingwebhookconfigurations", names)...)
+}
+
+// bundleGrants are the rules to write the roots of the mesh to webhook configurations.
+func bundleGrants(resource string, names []string) []grant {
+	const group, without = "admissionregistration.k8s.io", "API servers cannot verify the webhooks of this control plane"
+	patch := ruleFor(group, resource, "patch")
+	patch.ResourceNames = names
+	return []grant{{metav1.NamespaceAll, ruleFor(group, resource, "list"), without}, {metav1.NamespaceAll, patch, without}}
+}
+
+// RemoteWriter returns a role for the account, and its binding, with which the control plane
+// of another cluster writes what the proxies of this one need: the roots of the mesh, in all
+// namespaces and in these webhook configurations of the injector, and WorkloadEntries.
+func RemoteWriter(a Account, name string, injectors []string) []kube.Object {
+	var rules []rbacv1.PolicyRule
+	for _, g := range append(proxyGrants(), bundleGrants("mutatingwebhookconfigurations", injectors)...) {
+		rules = addRule(rules, g.rule)
 	}
-	return out
+	return roleObjects(a, name+"-"+a.Namespace, metav1.NamespaceAll, rules)
 }
 
 // Rights returns the requests that the grants allow.

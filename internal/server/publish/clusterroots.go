@@ -107,7 +107,7 @@ func (k *clusterRoots) wanted() bool {
 		return true
 	}
 	system := k.namespaces.get(k.cfg.SystemNamespace)
-	return system != nil && invites(system.Annotations[annotation], k.cfg.Cluster)
+	return system != nil && invites(system.Annotations[mesh.AnnotationControlPlaneClusters], k.cfg.Cluster)
 }
 
 // write writes until ctx ends or the cluster no longer allows it.

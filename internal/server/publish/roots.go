@@ -21,9 +21,6 @@ const (
 	RootKey       = "root-cert.pem"
 
 	configLabel = "istio.io/config"
-	// annotation of the system namespace of a cluster without a control plane. It
-	// lists the clusters whose control planes may write.
-	annotation = "topology.istio.io/controlPlaneClusters"
 )
 
 // Results of RootsConfig.Written.

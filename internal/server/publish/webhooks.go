@@ -7,6 +7,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"log/slog"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -29,8 +31,8 @@ const (
 
 // WebhooksConfig configures Webhooks. All fields but Interval are required.
 type WebhooksConfig struct {
-	API     *rest.Config // of the own cluster
-	Cluster mesh.ClusterID
+	Cluster         mesh.ClusterID // of the control plane
+	SystemNamespace string         // in every cluster
 	// Revision is the revision of the control plane, such as default.
 	Revision string
 	// Roots returns the roots that verify the control plane, PEM, or nothing while they are
@@ -45,37 +47,87 @@ type WebhooksConfig struct {
 }
 
 // Webhooks write the roots of the mesh to the caBundle of the webhook configurations of a
-// revision. Once the control plane serves, they make the validation mandatory. They change
-// only configurations with the label app.kubernetes.io/managed-by=meshctl.
+// revision, in the own cluster and in remote clusters whose system namespace allows it. Once
+// the control plane serves, they make the validation mandatory. They change only
+// configurations with the label app.kubernetes.io/managed-by=meshctl.
 type Webhooks struct {
 	cfg WebhooksConfig
 
-	mu      sync.Mutex
-	problem string
+	mu       sync.Mutex // guards what follows
+	clusters map[mesh.ClusterID]*clusterWebhooks
 }
 
-// NewWebhooks returns Webhooks. Run writes.
-func NewWebhooks(cfg WebhooksConfig) *Webhooks { return &Webhooks{cfg: cfg} }
+// clusterWebhooks are the webhook configurations of a cluster.
+type clusterWebhooks struct {
+	*WebhooksConfig
+	id     mesh.ClusterID
+	client *kube.Client
 
-// Problem returns the reason why the last check could not write all configurations, or "".
-func (w *Webhooks) Problem() string {
+	mu      sync.Mutex // guards what follows
+	problem string
+	looking bool
+}
+
+// NewWebhooks returns Webhooks without clusters. Run writes.
+func NewWebhooks(cfg WebhooksConfig) *Webhooks {
+	return &Webhooks{cfg: cfg, clusters: make(map[mesh.ClusterID]*clusterWebhooks)}
+}
+
+// SetCluster adds a cluster or changes the access to it.
+func (w *Webhooks) SetCluster(id mesh.ClusterID, access *rest.Config) error {
+	client, err := kube.NewBoundedClient(access, maxWebhooks)
+	if err != nil {
+		return err
+	}
+	w.RemoveCluster(id)
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return w.problem
+	w.clusters[id] = &clusterWebhooks{WebhooksConfig: &w.cfg, id: id, client: client}
+	return nil
 }
 
-// Run writes until ctx ends. All replicas of a revision write the same.
-func (w *Webhooks) Run(ctx context.Context) error {
-	client, err := kube.NewBoundedClient(w.cfg.API, maxWebhooks)
-	if err != nil {
-		return fmt.Errorf("write the webhook configurations: %w", err)
+// RemoveCluster stops writing to a cluster. What was written stays.
+func (w *Webhooks) RemoveCluster(id mesh.ClusterID) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if c := w.clusters[id]; c != nil {
+		c.client.Close()
+		delete(w.clusters, id)
 	}
-	defer client.Close()
+}
+
+// Problems returns the reasons why the last checks could not write all configurations, by
+// cluster.
+func (w *Webhooks) Problems() map[mesh.ClusterID]string {
+	out := map[mesh.ClusterID]string{}
+	for _, c := range w.all() {
+		c.mu.Lock()
+		if c.problem != "" {
+			out[c.id] = c.problem
+		}
+		c.mu.Unlock()
+	}
+	return out
+}
+
+func (w *Webhooks) all() []*clusterWebhooks {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return slices.Collect(maps.Values(w.clusters))
+}
+
+// Run writes until ctx ends. All replicas of a revision write the same. A cluster that does
+// not answer delays no other.
+func (w *Webhooks) Run(ctx context.Context) error {
 	tick := time.NewTicker(cmp.Or(w.cfg.Interval, webhooksInterval))
 	defer tick.Stop()
+	var ended sync.WaitGroup
+	defer ended.Wait()
 	for {
-		if err := w.look(ctx, client); ctx.Err() == nil {
-			w.set(err)
+		for _, c := range w.all() {
+			if c.begin() {
+				ended.Go(func() { c.end(ctx, c.look(ctx)) })
+			}
 		}
 		select {
 		case <-ctx.Done():
@@ -85,32 +137,51 @@ func (w *Webhooks) Run(ctx context.Context) error {
 	}
 }
 
-// set sets the problem, and logs it once.
-func (w *Webhooks) set(err error) {
-	problem := ""
-	if err != nil {
-		problem = err.Error()
+// begin begins a check, unless one is running.
+func (c *clusterWebhooks) begin() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	began := !c.looking
+	c.looking = true
+	return began
+}
+
+// end ends a check with its result, and logs the first failure.
+func (c *clusterWebhooks) end(ctx context.Context, err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.looking = false
+	if ctx.Err() != nil {
+		return
 	}
-	w.mu.Lock()
-	before := w.problem
-	w.problem = problem
-	w.mu.Unlock()
-	if problem != "" && before == "" {
-		w.cfg.Log.Warn("the roots of the mesh cannot be written to webhook configurations: API servers may refuse to call this control plane",
-			"error", problem, "fix", "grant list and patch on the webhook configurations of admissionregistration.k8s.io")
+	before := c.problem
+	c.problem = ""
+	if err != nil {
+		c.problem = err.Error()
+	}
+	if c.problem != "" && before == "" {
+		c.Log.Warn("the roots of the mesh cannot be written to webhook configurations: API servers may refuse to call this control plane",
+			"cluster", c.id, "error", c.problem, "fix", "grant list and patch on the webhook configurations of admissionregistration.k8s.io")
 	}
 }
 
 // look corrects the webhook configurations of the revision.
-func (w *Webhooks) look(ctx context.Context, client *kube.Client) error {
-	roots := w.cfg.Roots()
-	if len(roots) == 0 || !w.cfg.Serving() {
+func (c *clusterWebhooks) look(ctx context.Context) error {
+	roots := c.Roots()
+	if len(roots) == 0 || !c.Serving() {
 		return nil
 	}
-	for _, resource := range []string{"mutatingwebhookconfigurations", "validatingwebhookconfigurations"} {
+	resources := []string{"mutatingwebhookconfigurations", "validatingwebhookconfigurations"}
+	if c.id != c.Cluster {
+		if invited, err := c.invited(ctx); err != nil || !invited {
+			return err
+		}
+		resources = resources[:1] // objects of Istio's kinds in other clusters do not count
+	}
+	for _, resource := range resources {
 		request, cancel := context.WithTimeout(ctx, writeTimeout)
-		text, err := client.Get().AbsPath(webhookConfigurations+resource).
-			Param("labelSelector", "app.kubernetes.io/managed-by=meshctl,istio.io/rev="+w.cfg.Revision).Do(request).Raw()
+		text, err := kube.Raw(c.client.Get().AbsPath(webhookConfigurations+resource).
+			Param("labelSelector", "app.kubernetes.io/managed-by=meshctl,istio.io/rev="+c.Revision).Do(request))
 		cancel()
 		if err != nil {
 			return fmt.Errorf("list %s: %w", resource, err)
@@ -120,12 +191,26 @@ func (w *Webhooks) look(ctx context.Context, client *kube.Client) error {
 			return fmt.Errorf("list %s: %w", resource, err)
 		}
 		for i := range list.Items {
-			if err := w.correct(ctx, client, resource, &list.Items[i], roots); err != nil {
+			if err := c.correct(ctx, resource, &list.Items[i], roots); err != nil {
 				return err
 			}
 		}
 	}
 	return nil
+}
+
+// invited reports whether the control plane may write to the cluster.
+func (c *clusterWebhooks) invited(ctx context.Context) (bool, error) {
+	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
+	defer cancel()
+	system, err := c.client.Namespaces().Get(ctx, c.SystemNamespace)
+	if apierrors.IsNotFound(err) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("read namespace %s: %w", c.SystemNamespace, err)
+	}
+	return invites(system.Annotations[mesh.AnnotationControlPlaneClusters], c.Cluster), nil
 }
 
 // webhookConfiguration has the fields of a webhook configuration that Webhooks read.
@@ -138,16 +223,16 @@ type webhookConfiguration struct {
 }
 
 // correct writes what differs in a configuration.
-func (w *Webhooks) correct(ctx context.Context, client *kube.Client, resource string, c *webhookConfiguration, roots []byte) error {
+func (c *clusterWebhooks) correct(ctx context.Context, resource string, o *webhookConfiguration, roots []byte) error {
 	type operation struct {
 		Op    string `json:"op"`
 		Path  string `json:"path"`
 		Value any    `json:"value"`
 	}
 	// The order of the webhooks must not change in the meantime.
-	patch := []operation{{"replace", "/metadata/resourceVersion", c.Metadata.ResourceVersion}}
-	for i := range c.Webhooks {
-		hook := &c.Webhooks[i]
+	patch := []operation{{"replace", "/metadata/resourceVersion", o.Metadata.ResourceVersion}}
+	for i := range o.Webhooks {
+		hook := &o.Webhooks[i]
 		if !bytes.Equal(hook.ClientConfig.CABundle, roots) {
 			patch = append(patch, operation{"add", fmt.Sprintf("/webhooks/%d/clientConfig/caBundle", i), roots})
 		}
@@ -164,15 +249,15 @@ func (w *Webhooks) correct(ctx context.Context, client *kube.Client, resource st
 	}
 	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
 	defer cancel()
-	err = client.Patch(types.JSONPatchType).AbsPath(webhookConfigurations + resource + "/" + c.Metadata.Name).Body(body).Do(ctx).Error()
+	err = c.client.Patch(types.JSONPatchType).AbsPath(webhookConfigurations + resource + "/" + o.Metadata.Name).Body(body).Do(ctx).Error()
 	if apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
 		return nil // another replica, or install, was faster; the next look shows the result
 	}
 	if err != nil {
-		w.cfg.Written(w.cfg.Cluster, Failed)
-		return fmt.Errorf("patch %s %s: %w", resource, c.Metadata.Name, err)
+		c.Written(c.id, Failed)
+		return fmt.Errorf("patch %s %s: %w", resource, o.Metadata.Name, err)
 	}
-	w.cfg.Written(w.cfg.Cluster, Updated)
-	w.cfg.Log.Info("webhook configuration written", "resource", resource, "name", c.Metadata.Name)
+	c.Written(c.id, Updated)
+	c.Log.Info("webhook configuration written", "cluster", c.id, "resource", resource, "name", o.Metadata.Name)
 	return nil
 }

@@ -74,10 +74,11 @@ type localRule struct {
 }
 
 // localRules returns the rules of serviceSettings, the most specific one first. Kubernetes'
-// own services differ by cluster, unless a setting says otherwise.
+// own services and control planes differ by cluster, unless a setting says otherwise.
 func (t *tables) localRules(r *derive.Reads) []localRule {
 	var out []localRule
-	for _, s := range meshConfig(t.meshSettings.Get(r)).GetServiceSettings() {
+	settings := meshConfig(t.meshSettings.Get(r))
+	for _, s := range settings.GetServiceSettings() {
 		for _, host := range s.GetHosts() {
 			out = append(out, localRule{strings.ToLower(host), s.GetSettings().GetClusterLocal()})
 		}
@@ -85,6 +86,9 @@ func (t *tables) localRules(r *derive.Reads) []localRule {
 	out = append(out,
 		localRule{"*.kube-system.svc." + mesh.DefaultDomain, true},
 		localRule{mesh.ServiceHost("kubernetes", "default", mesh.DefaultDomain), true})
+	for _, host := range controlPlaneHosts(settings.GetDefaultConfig().GetDiscoveryAddress()) {
+		out = append(out, localRule{host + "." + mesh.DefaultDomain, true})
+	}
 	order.Stable(out, func(a, b localRule) int {
 		if len(a.pattern) != len(b.pattern) {
 			return len(b.pattern) - len(a.pattern)
@@ -94,10 +98,22 @@ func (t *tables) localRules(r *derive.Reads) []localRule {
 	return out
 }
 
+// controlPlaneHosts returns patterns of the names, without domain, of the control planes at a
+// discovery address, all revisions.
+func controlPlaneHosts(discovery string) []string {
+	host := "istiod." + mesh.DefaultSystemNamespace + ".svc"
+	if given, _, ok := strings.Cut(strings.ToLower(discovery), ":"); ok {
+		host = strings.TrimSuffix(given, "."+mesh.DefaultDomain)
+	}
+	name, rest, _ := strings.Cut(host, ".")
+	return []string{host, name + "-*." + rest}
+}
+
 // isClusterLocal reports whether clients call only endpoints of their own cluster.
 func (t *tables) isClusterLocal(r *derive.Reads, host string) bool {
 	for _, rule := range t.localHosts.Get(r) {
-		if suffix, wild := strings.CutPrefix(rule.pattern, "*"); rule.pattern == host || wild && strings.HasSuffix(host, suffix) {
+		prefix, suffix, wild := strings.Cut(rule.pattern, "*")
+		if rule.pattern == host || wild && len(host) >= len(prefix)+len(suffix) && strings.HasPrefix(host, prefix) && strings.HasSuffix(host, suffix) {
 			return rule.local
 		}
 	}
