@@ -7,6 +7,7 @@ import (
 	tcpv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/tcp_proxy/v3"
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
 
+	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 )
 
@@ -16,6 +17,8 @@ type tunnel struct {
 	host, subset string // of the destination
 	target       string // host:port
 	post         bool   // by POST instead of CONNECT
+	// http2 holds the ports of the destination with HTTP/2.
+	http2 list[uint32]
 }
 
 // tunnelsOf returns the tunnels that the DestinationRules of a client set.
@@ -23,23 +26,33 @@ func tunnelsOf(s *snapshot.Snapshot, client snapshot.RuleClient) list[tunnel] {
 	var out []tunnel
 	for host := range s.RuleTraits.Tunnels.All {
 		rule := s.Rules.Get(host).For(client)
+		var http2 []uint32
+		if svc := s.Services.Get(host); svc != nil {
+			for i := range svc.Ports {
+				if svc.Ports[i].Protocol.IsHTTP2() {
+					http2 = append(http2, svc.Ports[i].Number)
+				}
+			}
+		}
 		for _, subset := range subsetsOf(rule) {
 			t := rule.PolicyAt(0, subset).GetTunnel()
 			if t == nil {
 				continue
 			}
 			out = append(out, tunnel{
-				host: host, subset: subset.GetName(), target: net.JoinHostPort(t.GetTargetHost(), portString(t.GetTargetPort())), post: t.GetProtocol() == "POST",
+				host: host, subset: subset.GetName(), target: net.JoinHostPort(t.GetTargetHost(), portString(t.GetTargetPort())),
+				post: t.GetProtocol() == "POST", http2: listOf(http2),
 			})
 		}
 	}
 	return listOf(out)
 }
 
-// changesTunnels reports whether changes concern DestinationRules with tunnels.
+// changesTunnels reports whether changes concern DestinationRules with tunnels or their services.
 func changesTunnels(s *snapshot.Snapshot, c *snapshot.Changes) bool {
 	for host := range s.RuleTraits.Tunnels.All {
-		if _, changed := c.Rules[host]; changed {
+		_, rule := c.Rules[host]
+		if _, service := c.Services[host]; rule || service {
 			return true
 		}
 	}
@@ -61,7 +74,8 @@ func tunnelsFor(tunnels list[tunnel], v *snapshot.VirtualService) list[tunnel] {
 
 // setTunnel makes the connections of a route tunnels, if the DestinationRule of its destination
 // sets one. Envoy has one setting for all destinations of a route. So as with Istio, the first of
-// several decides, and its subset does not matter.
+// several decides, and its subset does not matter. Connections of a tunnel by POST to a port without
+// HTTP/2 are closed, because Envoy may crash when such a tunnel ends.
 func setTunnel(p *tcpv3.TcpProxy, tunnels list[tunnel], to []*networkingv1alpha3.RouteDestination) {
 	d := decisive(to)
 	subset := d.GetSubset()
@@ -69,7 +83,11 @@ func setTunnel(p *tcpv3.TcpProxy, tunnels list[tunnel], to []*networkingv1alpha3
 		subset = ""
 	}
 	for t := range tunnels.All {
-		if t.host == d.GetHost() && t.subset == subset {
+		switch {
+		case t.host != d.GetHost() || t.subset != subset:
+		case t.post && !slices.Contains(t.http2.Slice(), d.GetPort().GetNumber()):
+			p.ClusterSpecifier = &tcpv3.TcpProxy_Cluster{Cluster: mesh.BlackHoleCluster}
+		default:
 			p.TunnelingConfig = &tcpv3.TcpProxy_TunnelingConfig{Hostname: t.target, UsePost: t.post}
 		}
 	}
