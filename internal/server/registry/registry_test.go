@@ -333,7 +333,7 @@ func TestOrderDoesNotMatter(t *testing.T) {
 		}
 		fresh.apply(all...)
 		if d := cmp.Diff(fresh.snap, b.snap, protocmp.Transform(), cmpopts.EquateEmpty(),
-			cmpopts.IgnoreFields(snapshot.Snapshot{}, "Seq"), cmpopts.EquateComparable(netip.Addr{}, snapshot.List[snapshot.TraceTag]{}), compareTables(), noEmptyNamespaces()); d != "" {
+			cmpopts.IgnoreFields(snapshot.Snapshot{}, "Seq"), cmpopts.EquateComparable(netip.Addr{}, snapshot.List[snapshot.TraceTag]{}, snapshot.List[string]{}), compareTables(), noEmptyNamespaces()); d != "" {
 			t.Fatalf("seed %d: incremental differs from fresh (-fresh +incremental):\n%s", seed, d)
 		}
 	}
