@@ -83,7 +83,7 @@ start while its own cluster has security policies that are not enforced, unless
 	f.StringVar(&o.kubeconfig, "kubeconfig", "", "Kubeconfig `file` of the own cluster, instead of a directory")
 	f.StringVar(&o.kubeContext, "context", "", "Kubeconfig `context` of the own cluster, instead of a directory (default the current one)")
 	f.StringVar(&o.cfg.SystemNamespace, "system-namespace", "", "`Namespace` of the control plane and of the ConfigMap istio (default the namespace of the pod, else istio-system)")
-	f.StringSliceVar(&o.cfg.SecretNamespaces, "credential-namespaces", nil, "`Namespaces` in which Secrets are read for gateways, and ConfigMaps for CA certificates, with a Kubernetes API; * for all (default none)")
+	f.StringSliceVar(&o.cfg.SecretNamespaces, "credential-namespaces", nil, "`Namespaces` in which Secrets are read for gateways and WasmPlugins, and ConfigMaps for CA certificates, with a Kubernetes API; * for all (default none)")
 	f.BoolVar(&o.cfg.IgnorePolicies, "ignore-security-policies", false, "Start although the own cluster has security policies that are not enforced")
 	cli.MarkWeakening(f, "ignore-security-policies")
 	f.StringVar((*string)(&o.cfg.ClusterID), "cluster-id", "", "`Name` of the own cluster (default $CLUSTER_ID, else Kubernetes)")

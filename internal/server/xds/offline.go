@@ -42,8 +42,8 @@ func (o *Offline) Sent(n xdsgen.Node, caller mesh.Caller, requested func(cluster
 	sub.pod, sub.namespace = h.cfg.Generator.AssignReads(n)
 	for i := range sub.demands {
 		sub.demands[i].asked = i != sds
-		sub.demands[ecds].pull = xdsgen.PullDenied // plugins are shown without credentials
 	}
+	sub.demands[ecds].pull = xdsgen.PullDenied // plugins are shown without credentials
 	m := o.first
 	o.first = mail{}
 	m.attach = append(m.attach, sub)

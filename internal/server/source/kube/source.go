@@ -44,7 +44,7 @@ type Source struct {
 	Configuration bool
 	// Namespaces lists the namespaces whose services are read; nil means all.
 	Namespaces []string
-	// SecretNamespaces lists the namespaces whose Secrets are read for gateways, and
+	// SecretNamespaces lists the namespaces whose Secrets are read for gateways and WasmPlugins, and
 	// with Configuration the CA certificates in ConfigMaps; "*" means all.
 	SecretNamespaces []string
 	Limits           Limits
