@@ -61,8 +61,8 @@ type ControlPlane struct {
 	Args []string
 }
 
-// Remote configures the use of a control plane in another cluster. The values of the
-// control plane itself are those of its own installation.
+// Remote configures the use of a control plane in another cluster. Its own
+// installation sets the values of the control plane itself.
 type Remote struct {
 	Enabled bool
 	// Cluster is the cluster of the control plane, which may write the roots of the mesh

@@ -58,7 +58,7 @@ const (
 )
 
 // names are the names of two clusters, of their contexts and, with the suffix -node, of
-// their nodes. three has those of three clusters.
+// their nodes. three has the names of three clusters.
 var (
 	names = []string{"cluster1", "cluster2"}
 	three = []string{"cluster1", "cluster2", "cluster3"}

@@ -178,7 +178,7 @@ meshctl multicluster link cluster1 cluster2`)
 }
 
 // TestPrimaryRemote: cluster2 has no control plane. Its pods get their proxies, certificates
-// and configuration from that of cluster1, as docs/install.md describes.
+// and configuration from the control plane of cluster1, as docs/install.md describes.
 func TestPrimaryRemote(t *testing.T) {
 	if !*faults {
 		t.Skip("takes some minutes: make e2e-faults")
@@ -261,8 +261,8 @@ func TestPrimaryRemote(t *testing.T) {
 	harness.Eventually(t, moved, "cluster2 without the mesh", func() error { return u.withoutMesh("cluster2") })
 }
 
-// TestWithIstio: cluster1 has the objects of Istio's documentation, and cluster2 those of
-// meshctl's commands, as docs/with-istio.md describes. Both are one mesh.
+// TestWithIstio: cluster1 has the objects of Istio's documentation, and cluster2 has
+// the objects of meshctl's commands, as docs/with-istio.md describes. Both are one mesh.
 func TestWithIstio(t *testing.T) {
 	if !*faults {
 		t.Skip("takes some minutes: make e2e-faults")

@@ -100,7 +100,7 @@ func TestLayers(t *testing.T) {
 	}
 }
 
-// TestStatTags: the tags of PROXY_CONFIG and of the pod's annotation are those of Envoy's statistics.
+// TestStatTags: Envoy's statistics have the tags of PROXY_CONFIG and of the pod's annotation.
 func TestStatTags(t *testing.T) {
 	in := Input{
 		Environ:        append(base(), "PROXY_CONFIG=extraStatTags: [method, '', authority]"),

@@ -213,8 +213,8 @@ func (r *resolver) envoy(cfg *Config, pc *meshv1alpha1.ProxyConfig) {
 // maxStatTags bounds extraStatTags: Envoy compares each new statistic with each tag.
 const maxStatTags = 100
 
-// statTags resolves the labels of Envoy's statistics: those of PROXY_CONFIG and those of the pod's
-// annotation.
+// statTags resolves the labels of Envoy's statistics, which PROXY_CONFIG and an annotation of the pod
+// set.
 func (r *resolver) statTags(cfg *Config, pc *meshv1alpha1.ProxyConfig, annotations map[string]string) {
 	add := func(from string, names []string) {
 		for _, name := range names {

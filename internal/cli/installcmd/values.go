@@ -179,7 +179,7 @@ func (o *valueFlags) apply(v *install.Values, f *pflag.FlagSet) error {
 			return cli.Usagef("--east-west-gateway needs the network of the cluster: give --network")
 		}
 		v.Gateways = append(v.Gateways, install.EastWestGateway(v.Network))
-		v.ExposeServices = !v.Remote.Enabled // the control plane's cluster exposes those of all gateways
+		v.ExposeServices = !v.Remote.Enabled // the control plane's cluster exposes the services for all gateways
 	}
 	if o.ingress {
 		g := install.IngressGateway()
