@@ -157,15 +157,17 @@ func TestPullSecretsOfAPI(t *testing.T) {
 	const name = mesh.PluginPrefix + "apps.pulled"
 	credentials := func(w *wireClient) string {
 		t.Helper()
-		for {
-			for _, b := range w.next(name) {
-				extension, filter := &corev3.TypedExtensionConfig{}, &httpwasmv3.Wasm{}
-				if err := errors.Join(proto.Unmarshal(b, extension), extension.GetTypedConfig().UnmarshalTo(filter)); err != nil {
-					t.Fatal(err)
-				}
-				return filter.GetConfig().GetVmConfig().GetEnvironmentVariables().GetKeyValues()[mesh.WasmPullSecret]
+		content := w.next(name)
+		for len(content) == 0 {
+			content = w.next(name)
+		}
+		extension, filter := &corev3.TypedExtensionConfig{}, &httpwasmv3.Wasm{}
+		for _, b := range content { // one plugin
+			if err := errors.Join(proto.Unmarshal(b, extension), extension.GetTypedConfig().UnmarshalTo(filter)); err != nil {
+				t.Fatal(err)
 			}
 		}
+		return filter.GetConfig().GetVmConfig().GetEnvironmentVariables().GetKeyValues()[mesh.WasmPullSecret]
 	}
 	if got := credentials(dialWire(t, s, true, xdswire.Delta, "sidecar", xdswire.ExtensionType, name)); got != "" {
 		t.Errorf("without the right the sidecar is given %q", got)
