@@ -48,7 +48,7 @@ func (a *authorizer) Check(ctx context.Context, r *authv3.CheckRequest) (*authv3
 		case <-a.ending:
 		}
 		return nil, errors.New("too late")
-	case decide == "refuse", strings.Contains(request.GetBody()+string(request.GetRawBody()), "refuse"):
+	case strings.Contains(decide, "refuse"), strings.Contains(request.GetBody()+string(request.GetRawBody()), "refuse"):
 		return &authv3.CheckResponse{
 			Status: &statuspb.Status{Code: int32(codes.PermissionDenied)},
 			HttpResponse: &authv3.CheckResponse_DeniedResponse{DeniedResponse: &authv3.DeniedHttpResponse{
@@ -77,7 +77,7 @@ func (a *authorizer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		case <-r.Context().Done():
 		case <-a.ending:
 		}
-	case r.Header.Get("x-decide") == "refuse", strings.Contains(string(body), "refuse"):
+	case strings.Contains(strings.Join(r.Header.Values("x-decide"), ","), "refuse"), strings.Contains(string(body), "refuse"):
 		w.WriteHeader(http.StatusPaymentRequired)
 	}
 }
@@ -167,6 +167,12 @@ func TestExternalAuthorization(t *testing.T) {
 					}
 					return nil
 				})
+			}
+			// Repeated headers, and values that are not UTF-8.
+			for _, decide := range []string{"permit\nx-decide: refuse", "refuse\nx-decide: permit", "refuse\xff", "\xc3refuse"} {
+				if code := request("/guarded/a", decide); code != want.refuse && code != http.StatusBadRequest {
+					t.Errorf("x-decide: %q: status %d", decide, code)
+				}
 			}
 			asked := a.asked.Load()
 			if code := request("/free", "refuse"); code != http.StatusOK || a.asked.Load() != asked {
