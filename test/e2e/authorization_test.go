@@ -30,7 +30,7 @@ import (
 )
 
 // protectedMesh has a workload with a port of HTTP and one of TCP, whose callers may be in
-// two trust domains, and keys of one issuer of tokens.
+// two trust domains, keys of one issuer of tokens, and a provider that nobody can call.
 const protectedMesh = `
 apiVersion: v1
 kind: Service
@@ -52,7 +52,7 @@ spec:
 apiVersion: v1
 kind: ConfigMap
 metadata: {name: istio, namespace: istio-system}
-data: {mesh: "{trustDomainAliases: [old.example.com]}"}
+data: {mesh: "{trustDomainAliases: [old.example.com], extensionProviders: [{name: none, envoyExtAuthzGrpc: {service: nowhere.test, port: 9000}}]}"}
 ---
 apiVersion: security.istio.io/v1
 kind: RequestAuthentication
@@ -287,6 +287,7 @@ var matrixPolicies = [][]string{
 	{`{rules: [{to: [{operation: {paths: ["/*"]}}]}]}`, `{action: DENY, rules: [{to: [{operation: {methods: [PUT], paths: [/a]}}]}]}`},
 	{`{rules: [{from: [{source: {namespaces: [apps]}}]}]}`, `{rules: [{to: [{operation: {paths: [/a]}}]}]}`},
 	{`{action: CUSTOM, provider: {name: none}, rules: [{to: [{operation: {paths: [/a]}}]}]}`, `{rules: [{}]}`},
+	{`{action: CUSTOM, provider: {name: unknown}, rules: [{to: [{operation: {methods: [PUT], ports: ["5000"]}}]}]}`},
 }
 
 // matrixRequest is a request of the matrix. Without a method it is a connection of TCP.
@@ -315,7 +316,7 @@ var matrixRequests = []matrixRequest{
 func TestAuthorizationMatrix(t *testing.T) {
 	p := startProtected(t)
 	token, claims := protectedToken(t, p), protectedClaims(p)
-	combinations, allowed := 0, 0
+	combinations, streams, allowed := 0, 0, 0
 	for i, specs := range matrixPolicies {
 		t.Run(fmt.Sprint(i), func(t *testing.T) {
 			p.apply(t, specs...)
@@ -328,7 +329,9 @@ func TestAuthorizationMatrix(t *testing.T) {
 						if got := r.send(t, p, caller, token); got != want {
 							wrong = append(wrong, fmt.Sprintf("caller %q, %+v: %t, want %t", caller, r, got, want))
 						}
-						combinations++
+						if combinations++; r.method == "" {
+							streams++
+						}
 						if want {
 							allowed++
 						}
@@ -341,8 +344,8 @@ func TestAuthorizationMatrix(t *testing.T) {
 			})
 		})
 	}
-	if want := len(matrixPolicies) * len(p.callers) * len(matrixRequests); combinations < want || want < 250 || allowed == 0 || allowed == combinations {
-		t.Errorf("%d combinations, %d allowed, want %d", combinations, allowed, want)
+	if want := len(matrixPolicies) * len(p.callers) * len(matrixRequests); combinations < want || want < 250 || streams < 250 || allowed == 0 || allowed == combinations {
+		t.Errorf("%d combinations, %d of them of TCP, %d allowed, want %d", combinations, streams, allowed, want)
 	}
 	for line := range strings.SplitSeq(strings.TrimSpace(adminGet(t, admin, "/stats?filter=update_rejected|config_fail|config_conflict")), "\n") {
 		if !strings.HasSuffix(line, ": 0") {
