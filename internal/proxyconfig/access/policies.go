@@ -124,7 +124,7 @@ func (p *PortPolicies) rules(r *rbacv3.RBAC, action string) {
 		if ok {
 			title = policy.Name + "." + policy.Namespace
 		}
-		if policy.Provider != "" {
+		if policy.Custom {
 			of = actionCustom
 		}
 		list := p.Policies[of]
