@@ -1,11 +1,13 @@
 package source
 
 import (
+	"slices"
 	"strconv"
 
 	"google.golang.org/protobuf/proto"
 	securityv1beta1 "istio.io/api/security/v1beta1"
 
+	"github.com/meshctl/meshctl/internal/output"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 	"github.com/meshctl/meshctl/internal/yamldoc"
 )
@@ -121,7 +123,7 @@ func closedAuthorization(c *conversion, spec yamldoc.Value) snapshot.Object {
 	if attaches {
 		p.Spec.Selector, p.Spec.TargetRef, p.Spec.TargetRefs = head.Selector, head.TargetRef, head.TargetRefs
 	}
-	if !exact[securityv1beta1.AuthorizationPolicy](spec, "action") {
+	if !exact[securityv1beta1.AuthorizationPolicy](spec, "action") || slices.ContainsFunc(spec.Keys(), isMisspeltAction) {
 		p.Spec.Action, p.Spec.ActionDetail = securityv1beta1.AuthorizationPolicy_DENY, nil
 		p.Spec.Rules = []*securityv1beta1.Rule{{}}
 		return p
@@ -148,6 +150,11 @@ func closedAuthorization(c *conversion, spec yamldoc.Value) snapshot.Object {
 		}
 	}
 	return p
+}
+
+// isMisspeltAction reports whether an unknown field may be the action of a policy.
+func isMisspeltAction(key string) bool {
+	return key != "action" && output.NearestWord(key, []string{"action", "rules", "selector", "provider", "targetRef", "targetRefs"}) == "action"
 }
 
 // prune removes the conditions of a rule that are not valid. Of a list of excluded values it
