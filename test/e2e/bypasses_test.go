@@ -393,7 +393,7 @@ func refusesIdentities(t *testing.T, p *protected) {
 	}
 }
 
-// otherAdvisories are those of TestMisdirectedRequests and TestExternalAuthorization.
+// otherAdvisories are those of TestGatewayPolicies and TestExternalAuthorization.
 var otherAdvisories = []string{"CVE-2020-11767", "CVE-2021-32777", "CVE-2023-27488"}
 
 // TestAdvisoriesAreListed: the table of advisories in the documentation has those whose

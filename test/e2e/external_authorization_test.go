@@ -291,8 +291,8 @@ func TestProviderAppears(t *testing.T) {
 	provider := func(name string) string {
 		return `{name: ` + name + `, envoyExtAuthzGrpc: {service: sample/authorizer.test, port: 9000}}`
 	}
-	const mesh = "trustDomainAliases: [old.example.com], extensionProviders: "
-	p.provide(t, mesh+"["+provider("grpc")+"]", byGRPC, byHTTP)
+	mesh := "trustDomainAliases: [old.example.com], extensionProviders: [" + provider("none") + ", " + provider("grpc")
+	p.provide(t, mesh+"]", byGRPC, byHTTP)
 	becomes("permit", http.StatusOK)
 	becomes("refuse", http.StatusPaymentRequired)
 	stop()
@@ -312,7 +312,7 @@ func TestProviderAppears(t *testing.T) {
 		}
 		kept = append(kept, c)
 	}
-	p.provide(t, mesh+"["+provider("grpc")+", "+provider("new")+"]", byGRPC, byHTTP)
+	p.provide(t, mesh+", "+provider("new")+"]", byGRPC, byHTTP)
 	eventually(t, "listeners have the filter of the new provider", func() error {
 		if !strings.Contains(adminGet(t, admin, "/config_dump?resource=dynamic_listeners"), "ext_authz.new") {
 			return errors.New("they do not")
