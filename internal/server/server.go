@@ -131,7 +131,7 @@ func New(cfg Config) (_ *Server, err error) {
 	s.trust.PublishTo(s.registry.SetTrustBundle)
 	s.sources = s.newClusters()
 	s.debug = s.newDebug()
-	s.metrics.MustRegister(s.debug.Metrics())
+	s.metrics.MustRegister(s.debug.Metrics(), s.registry.Metrics())
 	if err := s.listen(); err != nil {
 		return nil, err
 	}
