@@ -362,10 +362,21 @@ func (b *benchmark) manyPods(ctx context.Context) (err error) {
 	what := fmt.Sprintf("scale, %d pods: ", scalePods)
 	b.report.add(what+"start until ready", m.ready.Seconds(), "seconds", 0)
 	b.report.add(what+"RSS", used.rss, "bytes", 900e6)
+	before, err := m.counters()
+	if err != nil {
+		return err
+	}
 	c, err := large.moveEndpointsSeen(ctx, "scale pods", m, f, seesAll)
 	if err != nil {
 		return err
 	}
+	after, err := m.counters()
+	if err != nil {
+		return err
+	}
+	const built = "pilot_pushcontext_init_seconds"
+	joined := (after[built+"_sum"] - before[built+"_sum"]) / (after[built+"_count"] - before[built+"_count"])
+	b.report.add(what+"one endpoint changes: the snapshot with it, mean", joined, "seconds", 1e-3)
 	b.report.add(what+"one endpoint changes: one proxy has it", median(c.last), "seconds", 0)
 	return nil
 }
