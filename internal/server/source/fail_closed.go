@@ -34,7 +34,8 @@ func (c *Converter) closed(k *kind, object any, spec yamldoc.Value, place snapsh
 	return k.closed(&conversion{Converter: c, meta: m, istio: istio}, spec)
 }
 
-// specOf returns the spec of an object from a Kubernetes API.
+// specOf returns the spec of an object from a Kubernetes API. A spec that cannot be read is a text, of
+// which nothing is understood.
 func specOf(text []byte) yamldoc.Value {
 	var body struct {
 		Spec stdjson.RawMessage `json:"spec"`
@@ -44,7 +45,7 @@ func specOf(text []byte) yamldoc.Value {
 	}
 	doc, err := yamldoc.Parse(yamldoc.Chunk{Text: body.Spec, Line: 1})
 	if err != nil {
-		return yamldoc.Value{}
+		doc, _ = yamldoc.Parse(yamldoc.Chunk{Text: []byte("unread"), Line: 1})
 	}
 	return doc
 }
@@ -73,20 +74,17 @@ func understood(v yamldoc.Value, m protoreflect.Message) {
 	}
 }
 
-// understoodItem appends an item to a list if the item is understood.
+// understoodItem appends an item to a list. An item that is not understood is empty, so that no check
+// accepts it as a value.
 func understoodItem(item yamldoc.Value, fd protoreflect.FieldDescriptor, m protoreflect.Message) {
 	list := m.Mutable(fd).List()
+	e := list.NewElement()
 	if fd.Message() != nil {
-		if item.IsMapping() {
-			e := list.NewElement()
-			understood(item, e.Message())
-			list.Append(e)
-		}
-		return
+		understood(item, e.Message())
+	} else if one := m.New(); decodeField(fd.JSONName(), item, true, one) && one.Get(fd).List().Len() == 1 {
+		e = one.Get(fd).List().Get(0)
 	}
-	if one := m.New(); decodeField(fd.JSONName(), item, true, one) && one.Get(fd).List().Len() == 1 {
-		list.Append(one.Get(fd).List().Get(0))
-	}
+	list.Append(e)
 }
 
 // decodeField decodes the value of a field, or of an item of a list, into a message. It

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	"google.golang.org/protobuf/encoding/protojson"
@@ -53,6 +54,9 @@ type Node struct {
 	TrustDomain string
 	// Topology is gatewayTopology of the proxy's PROXY_CONFIG, or nil.
 	Topology *snapshot.Topology
+	// Drain is the time that the proxy takes to drain changed listeners (drainDuration of
+	// PROXY_CONFIG).
+	Drain time.Duration
 	// HTTPProxyPort is HTTP_PROXY_PORT: the port at which the proxy is an HTTP proxy for its
 	// application, or 0 for none. If it is nil, the mesh's setting applies.
 	HTTPProxyPort *uint32
@@ -164,6 +168,7 @@ func ParseNode(n *corev3.Node, maxMetadata int) (Node, error) {
 		Version:        text("ISTIO_VERSION"),
 		Metadata:       textsOf(md),
 		Topology:       topologyOf(md["PROXY_CONFIG"].GetStructValue().GetFields()["gatewayTopology"]),
+		Drain:          drainOf(md["PROXY_CONFIG"].GetStructValue().GetFields()["drainDuration"]),
 		Envoy:          envoyVersion(n),
 	}
 	if out.Namespace != id.Namespace {
@@ -230,6 +235,16 @@ func topologyOf(v *structpb.Value) *snapshot.Topology {
 	}
 	out := snapshot.TopologyOf(&t)
 	return &out
+}
+
+// defaultDrain is the drainDuration of proxies that report none.
+const defaultDrain = 45 * time.Second
+
+func drainOf(v *structpb.Value) time.Duration {
+	if d, err := time.ParseDuration(v.GetStringValue()); err == nil && d >= 0 {
+		return d
+	}
+	return defaultDrain
 }
 
 // textsOf returns the entries that are text, without entries longer than maxText.
