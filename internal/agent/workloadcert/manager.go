@@ -20,7 +20,7 @@ const (
 	maxRetry       = 30 * time.Second
 	minRenewal     = time.Second      // between two certificates, even with a wrong clock
 	logAgain       = 30 * time.Second // between equal errors
-	clockInterval  = 10 * time.Second // between two looks at the clock of the machine
+	clockInterval  = time.Second      // between two looks at the clock of the machine
 )
 
 // Signer signs certificate requests. Client implements it.
@@ -260,15 +260,16 @@ func (m *Manager) sleep(ctx context.Context, current *Certificate, d, least time
 	due, looks := time.NewTimer(d), time.NewTicker(clockInterval)
 	defer due.Stop()
 	defer looks.Stop()
-	start := m.cfg.Now().Round(0) // without its monotonic part
-	begun := current != nil && !start.Before(current.notBefore())
+	since, start := time.Now(), m.cfg.Now().Round(0) // without its monotonic part
+	valid := current != nil && !start.Before(current.notBefore())
 	for {
 		select {
 		case <-due.C:
 			return true
 		case <-looks.C:
 			now := m.cfg.Now().Round(0)
-			if now.Sub(start) >= d || begun && now.Before(current.notBefore()) {
+			ahead := now.Sub(start) - time.Since(since)
+			if ahead > clockInterval && now.Sub(start) >= d || valid && now.Before(current.notBefore()) {
 				m.cfg.Log.Warn("the clock of this machine was set, getting another certificate")
 				return true
 			}
