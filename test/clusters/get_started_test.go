@@ -3,6 +3,7 @@ package clusters
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"fmt"
 	"os"
 	"os/exec"
@@ -14,6 +15,11 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/google/go-cmp/cmp"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/yaml"
 
 	"github.com/meshctl/meshctl/test/harness"
 )
@@ -167,6 +173,7 @@ func TestGetStarted(t *testing.T) {
 	for _, c := range names {
 		u.run("meshctl check --context " + c)
 	}
+	t.Run("injected pods", u.testInjected)
 	t.Run("shares", u.testShares)
 	t.Run("names of the other cluster", u.testNames)
 	t.Run("killed control planes", u.testKilled)
@@ -192,6 +199,75 @@ func (u *user) testShares(t *testing.T) {
 			t.Errorf("%s: %d of %d answers name the identity of the client", c, n, requests)
 		}
 	}
+}
+
+// testInjected: the pods that the API server creates have what meshctl inject makes of their
+// Deployments. TestContract (internal/inject) compares that with Istio's sidecars.
+func (u *user) testInjected(t *testing.T) {
+	for _, c := range names {
+		var want appsv1.Deployment
+		var pods corev1.PodList
+		for command, into := range map[string]any{
+			"kubectl --context " + c + " get deployment client -n sample -o yaml | meshctl inject --context " + c + " -f -": &want,
+			"kubectl --context " + c + " get pods -n sample -l app=client -o yaml":                                          &pods,
+		} {
+			if err := yaml.Unmarshal([]byte(u.run(command)), into); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if len(pods.Items) != 1 {
+			t.Fatalf("%d pods", len(pods.Items))
+		}
+		if diff := cmp.Diff(factsOf(&want.Spec.Template.Spec), factsOf(&pods.Items[0].Spec)); diff != "" {
+			t.Errorf("%s (-meshctl inject +API server):\n%s", c, diff)
+		}
+	}
+}
+
+// factsOf returns the containers, ports, environment, probes, mounts and volumes of a pod, a line
+// each, without what every pod gets for the API server.
+func factsOf(spec *corev1.PodSpec) []string {
+	var out []string
+	const api = "kube-api-access"
+	for _, c := range slices.Concat(spec.InitContainers, spec.Containers) {
+		add := func(what string, v any) {
+			text, err := json.Marshal(v)
+			if err != nil {
+				panic(err) // it comes from YAML
+			}
+			out = append(out, c.Name+" "+what+" "+string(text))
+		}
+		add("runs", []any{c.Image, c.Command, c.Args, c.RestartPolicy, c.SecurityContext})
+		for _, p := range c.Ports {
+			add("port", []any{p.Name, p.ContainerPort, p.Protocol})
+		}
+		for _, e := range c.Env {
+			field := ""
+			if f := e.ValueFrom; f != nil && f.FieldRef != nil {
+				field = f.FieldRef.FieldPath
+			} else if f != nil && f.ResourceFieldRef != nil {
+				field = f.ResourceFieldRef.Resource
+			}
+			add("variable", []any{e.Name, e.Value, field})
+		}
+		for name, p := range map[string]*corev1.Probe{"startup": c.StartupProbe, "readiness": c.ReadinessProbe, "liveness": c.LivenessProbe} {
+			if p != nil && p.HTTPGet != nil {
+				add(name, []any{p.HTTPGet.Path, p.HTTPGet.Port, p.InitialDelaySeconds, p.PeriodSeconds, p.TimeoutSeconds, p.FailureThreshold})
+			}
+		}
+		for _, m := range c.VolumeMounts {
+			if !strings.HasPrefix(m.Name, api) {
+				add("mount", []any{m.Name, m.MountPath, m.ReadOnly})
+			}
+		}
+	}
+	for _, v := range spec.Volumes {
+		if !strings.HasPrefix(v.Name, api) {
+			out = append(out, "volume "+v.Name)
+		}
+	}
+	slices.Sort(out)
+	return out
 }
 
 // testNames: by DNS capture a client finds a service that exists in the other cluster only.
@@ -267,8 +343,8 @@ func (u *user) kill(words ...string) int {
 	return len(found)
 }
 
-// processes returns the processes in pods of all clusters whose command line starts with
-// the words, the oldest first.
+// processes returns the processes of all clusters whose command line starts with the words, the
+// oldest first.
 func (u *user) processes(words ...string) []int {
 	u.t.Helper()
 	var out []int
@@ -290,7 +366,7 @@ func (u *user) processesOf(n *node, words ...string) []int {
 		dir := filepath.Dir(path)
 		line, err := os.ReadFile(path)
 		group, errGroup := os.ReadFile(filepath.Join(dir, "cgroup"))
-		if err != nil || errGroup != nil || !bytes.Contains(group, []byte(n.Cgroup+"/")) || !bytes.HasPrefix(line, []byte(strings.Join(words, "\x00")+"\x00")) {
+		if err != nil || errGroup != nil || !inGroup(group, n.Cgroup) || !bytes.HasPrefix(line, []byte(strings.Join(words, "\x00")+"\x00")) {
 			continue
 		}
 		if pid, err := strconv.Atoi(filepath.Base(dir)); err == nil {
@@ -299,6 +375,11 @@ func (u *user) processesOf(n *node, words ...string) []int {
 	}
 	slices.Sort(out)
 	return out
+}
+
+// inGroup reports whether the groups of a process are a group or below it.
+func inGroup(groups []byte, group string) bool {
+	return bytes.Contains(groups, []byte(group+"/")) || bytes.Contains(groups, []byte(group+"\n"))
 }
 
 // plainClient is a client without a proxy.
