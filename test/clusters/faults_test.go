@@ -380,11 +380,11 @@ func (u *user) testGatewayName(t *testing.T) {
 	resolve(addresses[1])
 	u.run("kubectl --context cluster2 delete service -n istio-system " + balancers[0])
 	moreOfBoth(loads)
+	stop(loads)
+	// kube-proxy may forward connections to the first address later than clients use it.
 	u.run(patch + `'{"status": {"loadBalancer": {"ingress": [{"ip": "` + was + `"}]}}}'`)
 	u.gatewayIs(t, was)
 	u.run("kubectl --context cluster2 delete service -n istio-system " + balancers[1])
-	moreOfBoth(loads)
-	stop(loads)
 }
 
 // gatewayIs waits until the proxy of the client of cluster1 has the gateway of cluster2 at an address.

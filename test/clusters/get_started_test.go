@@ -4,7 +4,9 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -61,7 +63,7 @@ func newUserOf(t *testing.T, names []string) *user {
 		if t.Failed() {
 			t.Log(c.logs())
 		}
-		if err := c.Stop(); err != nil {
+		if err := errors.Join(c.Stop(), c.left()); err != nil {
 			t.Error(err)
 		}
 	})
@@ -78,6 +80,33 @@ func newUserOf(t *testing.T, names []string) *user {
 		t.Fatal(err)
 	}
 	return u
+}
+
+// left returns an error that names what clusters have left after Stop.
+func (c *Clusters) left() error {
+	links := []string{bridge}
+	paths := []string{c.Dir}
+	for i, n := range c.Nodes {
+		links = append(links, linkOf(i+1))
+		paths = append(paths, fmt.Sprintf("/proc/%d", c.PIDs[i]), "/sys/fs/cgroup"+n.Cgroup)
+		groups, err := filepath.Glob("/sys/fs/cgroup/*" + n.Cgroup)
+		if err != nil {
+			return err
+		}
+		paths = append(paths, groups...)
+	}
+	var errs []error
+	for _, name := range links {
+		if _, err := net.InterfaceByName(name); err == nil {
+			errs = append(errs, fmt.Errorf("the interface %s is left", name))
+		}
+	}
+	for _, path := range paths {
+		if _, err := os.Stat(path); !os.IsNotExist(err) {
+			errs = append(errs, fmt.Errorf("%s is left: %w", path, err))
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // try runs commands in a shell and returns what they write to stdout.
@@ -413,32 +442,24 @@ func (u *user) testStrict(t *testing.T) {
 	}
 }
 
-// testRemovedVersion: when the pods of v1 go, v2 answers in both clusters, and no request
-// fails meanwhile.
+// testRemovedVersion: when the pods of v1 go, v2 answers in both clusters, and no request that may be
+// repeated fails meanwhile: the application ends before clients know.
 func (u *user) testRemovedVersion(t *testing.T) {
-	scaled := make(chan error, 1)
-	go func() {
-		_, err := u.try("", "kubectl --context cluster1 scale -n sample deployment helloworld-v1 --replicas=0")
-		scaled <- err
-	}()
-	began := time.Now()
-	harness.Eventually(t, moved, "only answers of v2", func() error {
-		var left error
-		for _, c := range names {
-			out, err := u.call(c, "sample", "helloworld.sample:5000/hello?[1-100]")
-			if err != nil {
-				t.Error(err)
+	defer u.retries(t)()
+	loads := u.loads(t, 1)
+	moreOfBoth(loads)
+	u.run("kubectl --context cluster1 scale -n sample deployment helloworld-v1 --replicas=0")
+	scaled := time.Now()
+	for i, l := range loads {
+		harness.Eventually(t, moved, "only answers of v2", func() error {
+			if r := l.more(200); r.Answers["v2"] != r.Requests {
+				return fmt.Errorf("%s: answers %v of %d", names[i], r.Answers, r.Requests)
 			}
-			if n := strings.Count(out, "version: v2"); n != 100 {
-				left = fmt.Errorf("%s: %d of 100 answers of v2", c, n)
-			}
-		}
-		return left
-	})
-	if err := <-scaled; err != nil {
-		t.Error(err)
+			return nil
+		})
+		t.Logf("%s: the last answer of v1 came %s after its removal", names[i], time.UnixMilli(l.totals().Last["v1"]).Sub(scaled).Round(time.Millisecond))
 	}
-	t.Logf("only answers of v2 after %s", time.Since(began).Round(time.Millisecond))
+	stop(loads)
 }
 
 // testUninstall: the commands of docs/get-started.md and of the installer leave nothing of
