@@ -153,7 +153,8 @@ func (u *user) call(cluster, namespace, url string) (string, error) {
 // blocks returns the commands of the page, block by block.
 func blocks(t *testing.T) []string { return blocksOf(t, page, "") }
 
-// blocksOf returns the commands below a heading of a page, or of the whole page.
+// blocksOf returns the commands below a heading of a page, or of the whole page, that tests of this
+// package run.
 func blocksOf(t *testing.T, page, heading string) []string {
 	t.Helper()
 	content, err := os.ReadFile(filepath.Join(repository, page))
@@ -166,7 +167,7 @@ func blocksOf(t *testing.T, page, heading string) []string {
 		text, _, _ = strings.Cut(text, "\n## ")
 	}
 	var out []string
-	for _, m := range regexp.MustCompile("(?ms)^```sh\n(.*?)^```$").FindAllStringSubmatch(text, -1) {
+	for _, m := range regexp.MustCompile("(?ms)^<!-- test: not run: test/clusters [^\n]* -->\n```sh\n(.*?)^```$").FindAllStringSubmatch(text, -1) {
 		out = append(out, m[1])
 	}
 	if len(out) == 0 {
@@ -442,10 +443,9 @@ func (u *user) testStrict(t *testing.T) {
 	}
 }
 
-// testRemovedVersion: when the pods of v1 go, v2 answers in both clusters, and no request that may be
-// repeated fails meanwhile: the application ends before clients know.
+// testRemovedVersion: when the pods of v1 go, v2 answers in both clusters, and no request fails
+// meanwhile, as the application answers until clients know that it ends.
 func (u *user) testRemovedVersion(t *testing.T) {
-	defer u.retries(t)()
 	loads := u.loads(t, 1)
 	moreOfBoth(loads)
 	u.run("kubectl --context cluster1 scale -n sample deployment helloworld-v1 --replicas=0")

@@ -105,8 +105,9 @@ func (u *user) testKilledParts(t *testing.T) {
 					continue
 				}
 				again(prefix+" "+program[0], 1, func() []int { return u.ofPods(n, prefix, program...) })
-				u.run("kubectl --context " + n.Cluster + " wait pod -n sample -l app=helloworld --for=condition=Ready --timeout=5m\n" +
-					"kubectl --context " + n.Cluster + " wait deployment -n istio-system istio-eastwestgateway --for=condition=Available --timeout=5m")
+				for _, namespace := range []string{"sample", "istio-system"} {
+					u.run("kubectl --context " + n.Cluster + " wait deployment --all -n " + namespace + " --for=condition=Available --timeout=5m")
+				}
 				moreOfBoth(loads)
 			}
 		}

@@ -221,6 +221,29 @@ meshctl multicluster link cluster1 cluster2`)
 	stop(loads)
 }
 
+// Parts of pages that tests run.
+const (
+	installPage   = "docs/install.md"
+	remoteHeading = "One control plane for several clusters"
+	mixedPage     = "docs/with-istio.md"
+)
+
+var mixedHeadings = []string{"A cluster as in Istio's documentation", "A cluster with meshctl's commands", "Link both"}
+
+// TestParts: the pages have the parts that the tests of other topologies run, which are not run
+// always.
+func TestParts(t *testing.T) {
+	if n := len(blocksOf(t, installPage, remoteHeading)); n != 3 {
+		t.Errorf("%s has %d blocks of commands below %q, want primary, remote cluster and removal", installPage, n, remoteHeading)
+	}
+	for _, heading := range mixedHeadings {
+		blocksOf(t, mixedPage, heading)
+	}
+	if n := len(blocks(t)); n < mostCommands-1 {
+		t.Errorf("%s has %d blocks of commands", page, n)
+	}
+}
+
 // TestPrimaryRemote: cluster2 has no control plane. Its pods get their proxies, certificates
 // and configuration from the control plane of cluster1, as docs/install.md describes.
 func TestPrimaryRemote(t *testing.T) {
@@ -228,10 +251,7 @@ func TestPrimaryRemote(t *testing.T) {
 		t.Skip("takes some minutes: make e2e-faults")
 	}
 	u := newUser(t)
-	commands := blocksOf(t, "docs/install.md", "One control plane for several clusters")
-	if len(commands) != 3 {
-		t.Fatalf("%d blocks of commands, want primary, remote cluster and removal", len(commands))
-	}
+	commands := blocksOf(t, installPage, remoteHeading)
 	began := time.Now()
 	for _, block := range commands[:2] {
 		u.run(block)
@@ -312,10 +332,9 @@ func TestWithIstio(t *testing.T) {
 		t.Skip("takes some minutes: make e2e-faults")
 	}
 	u := newUser(t)
-	const page = "docs/with-istio.md"
 	began := time.Now()
-	for _, heading := range []string{"A cluster by Istio's documentation", "A cluster by meshctl", "Link both"} {
-		for _, block := range blocksOf(t, page, heading) {
+	for _, heading := range mixedHeadings {
+		for _, block := range blocksOf(t, mixedPage, heading) {
 			out := u.run(block)
 			t.Logf("after %s: %s\n%s", time.Since(began).Round(time.Second), heading, out)
 		}

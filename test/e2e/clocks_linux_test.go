@@ -9,7 +9,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -152,7 +151,11 @@ func newClocks(t *testing.T, dir string) *clocks {
 	}
 
 	// Every time.Now gets the shift, and a monotonic time as before.
-	timeDir := filepath.Join(runtime.GOROOT(), "src/time")
+	goroot, err := exec.CommandContext(t.Context(), "go", "env", "GOROOT").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	timeDir := filepath.Join(strings.TrimSpace(string(goroot)), "src/time")
 	text, err := os.ReadFile(filepath.Join(timeDir, "time.go"))
 	if err != nil {
 		t.Fatal(err)
@@ -281,7 +284,7 @@ func (l *clockLoad) quiet(t *testing.T) {
 	l.row.Store(0)
 	eventually(t, "requests that do not fail", func() error {
 		if n := l.row.Load(); n < quiet {
-			return fmt.Errorf("%d in a row, then %v", n, l.lastError())
+			return fmt.Errorf("%d in a row, then %w", n, l.lastError())
 		}
 		return nil
 	})

@@ -260,15 +260,19 @@ func (m *Manager) sleep(ctx context.Context, current *Certificate, d, least time
 	due, looks := time.NewTimer(d), time.NewTicker(clockInterval)
 	defer due.Stop()
 	defer looks.Stop()
-	since, start := time.Now(), m.cfg.Now().Round(0) // without its monotonic part
+	start := m.cfg.Now().Round(0) // without its monotonic part
 	valid := current != nil && !start.Before(current.notBefore())
+	var first time.Time // of looks
 	for {
 		select {
 		case <-due.C:
 			return true
-		case <-looks.C:
+		case look := <-looks.C:
+			if first.IsZero() {
+				first = look
+			}
 			now := m.cfg.Now().Round(0)
-			ahead := now.Sub(start) - time.Since(since)
+			ahead := now.Sub(start) - look.Sub(first) - clockInterval
 			if ahead > clockInterval && now.Sub(start) >= d || valid && now.Before(current.notBefore()) {
 				m.cfg.Log.Warn("the clock of this machine was set, getting another certificate")
 				return true
