@@ -181,10 +181,12 @@ func (u *user) endpoints(cluster string) (int, error) {
 	return strings.Count(out, "\n") - 1, err // without the header
 }
 
-// testReplicaKilled: changes arrive, and no request fails, while one of two replicas is
-// killed every few seconds.
+// testReplicaKilled: changes arrive, and no request that may be repeated fails, while one of two
+// replicas is killed every few seconds. Proxies that lose their control plane learn late that a pod
+// ends.
 func (u *user) testReplicaKilled(t *testing.T) {
 	u.allReplicas(t)
+	defer u.retries(t)()
 	loads := u.loads(t, 2)
 	ctx, end := context.WithCancel(t.Context())
 	killed := make(chan int)
