@@ -153,6 +153,30 @@ func TestManagerWithWrongClock(t *testing.T) {
 	}
 }
 
+// TestManagerFollowsTheClock: a clock that is set past the end of the certificate, or before its
+// begin, leads to another certificate, and no storm of requests.
+func TestManagerFollowsTheClock(t *testing.T) {
+	for name, jump := range map[string]time.Duration{"ahead": 15 * time.Minute, "back": -15 * time.Minute} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := &signer{ca: certstest.NewIstioCA(t), ttl: 20 * time.Minute}
+				start := time.Now()
+				_, published, log := runManager(t, s, 2*time.Minute, func(c *Config) {
+					c.Now = func() time.Time {
+						if now := time.Now(); now.Sub(start) < time.Minute {
+							return now
+						}
+						return time.Now().Add(jump)
+					}
+				})
+				if len(published) != 2 || s.times[1].Sub(s.times[0]) > time.Minute+2*clockInterval || !strings.Contains(log, "the clock of this machine was set") {
+					t.Errorf("%d certificates at %v, want a second one soon after the clock was set:\n%s", len(published), s.times, log)
+				}
+			})
+		})
+	}
+}
+
 func TestManagerTellsOfPublish(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m, _, _ := runManager(t, &signer{ca: certstest.NewIstioCA(t)}, time.Minute, func(c *Config) {
