@@ -6,3 +6,6 @@ import "syscall"
 
 func attributes(syscall.Signal) *syscall.SysProcAttr { return &syscall.SysProcAttr{Setpgid: true} }
 func awaitExit(int)                                  {}
+
+// KeepsNetAdmin returns false: only Linux has the capability.
+func KeepsNetAdmin() bool { return false }

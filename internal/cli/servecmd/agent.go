@@ -21,6 +21,7 @@ import (
 	"github.com/meshctl/meshctl/internal/files"
 	"github.com/meshctl/meshctl/internal/logs"
 	"github.com/meshctl/meshctl/internal/output"
+	"github.com/meshctl/meshctl/internal/process"
 	"github.com/meshctl/meshctl/internal/serving"
 )
 
@@ -172,7 +173,7 @@ func (o *agentOptions) resolve(env *cli.Env) (cfg agentconfig.Config, opts agent
 	log := slog.New(logs.Limit(slog.NewTextHandler(env.Stderr, nil), env.Now))
 	in := agentconfig.Input{
 		Flags: o.flags, Version: cli.CurrentBuild().Version,
-		CPULimit: cpuLimit(env), MemoryLimit: memoryLimit(log),
+		CPULimit: cpuLimit(env), MemoryLimit: memoryLimit(log), NoNetAdmin: !process.KeepsNetAdmin(),
 		Exists: func(path string) bool { _, err := os.Stat(path); return err == nil },
 		Live:   func(path string) bool { _, err := serving.ProbeSocket(path); return errors.Is(err, serving.ErrInUse) },
 	}
