@@ -132,7 +132,7 @@ test-packages:
 	$(NICE) go test -count=1 -timeout=30m -run '^TestModel$$' ./internal/server -seeds 100
 
 .PHONY: bench
-bench: build kube ## Measure the control plane beside a go-control-plane snapshot cache (ARGS=-help lists flags)
+bench: build envoy kube ## Measure the control plane beside a go-control-plane snapshot cache (ARGS=-help lists flags)
 	go run ./test/load -meshctl bin/meshctl -revision $(VERSION) -out .cache/bench/$(VERSION).json $(ARGS)
 
 .PHONY: bench-compare

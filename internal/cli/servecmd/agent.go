@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"runtime/debug"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -165,6 +166,15 @@ func (o *agentOptions) run(ctx context.Context, env *cli.Env) error {
 	case o.dryRun:
 		return agent.WriteBootstrap(&cfg)
 	}
+	return runAgent(ctx, env, cfg, opts)
+}
+
+// runAgent runs an agent in as little memory as its job needs: a node runs many.
+func runAgent(ctx context.Context, env *cli.Env, cfg agentconfig.Config, opts agent.Options) error {
+	if _, set := env.LookupEnv("GOGC"); !set {
+		debug.SetGCPercent(50) // most allocations are messages, which do not live long
+	}
+	opts.Release = process.ReleaseMemory
 	return agent.Run(ctx, cfg, opts)
 }
 
