@@ -126,10 +126,18 @@ test-packages:
 	$(NICE) go -C tools/image test -count=1 ./...
 	$(NICE) go -C tools/chart test -count=1 ./...
 	$(NICE) go -C tools/man test -count=1 ./...
-	@# The models in full: above, each ran for a few seeds.
-	$(NICE) go test -count=1 -timeout=30m -run '^TestRandomPolicies$$' ./internal/server/xdsgen -seeds 1000
-	$(NICE) go test -count=1 -timeout=30m -run '^TestIncrementalEqualsFull$$' ./internal/server/xds -seeds 50
-	$(NICE) go test -count=1 -timeout=30m -run '^TestModel$$' ./internal/server -seeds 100
+	@# More of the models: above, each ran for a few seeds.
+	$(NICE) $(MAKE) --no-print-directory models POLICIES=300 MESHES=20
+
+# How many random sets of policies and random meshes make models compares with the models.
+POLICIES ?= 1000
+MESHES ?= 100
+
+.PHONY: models
+models: ## Compare POLICIES (1000) sets of policies and MESHES (100) random meshes with their models
+	go test -count=1 -timeout=60m -run '^TestRandomPolicies$$' ./internal/server/xdsgen -seeds $(POLICIES)
+	go test -count=1 -timeout=60m -run '^TestIncrementalEqualsFull$$' ./internal/server/xds -seeds $(MESHES)
+	go test -count=1 -timeout=60m -run '^TestModel$$' ./internal/server -seeds $(MESHES)
 
 .PHONY: bench
 bench: build envoy kube ## Measure the control plane beside a go-control-plane snapshot cache (ARGS=-help lists flags)

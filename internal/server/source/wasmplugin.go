@@ -86,7 +86,7 @@ func moduleFault(text string) *FieldError {
 
 const (
 	wasmTarget = "a Gateway of the Kubernetes Gateway API; a WasmPlugin with only other references applies to no proxy"
-	noRelay    = "`file://`, and `oci://`, `http://` and `https://`, for which a proxy needs [meshctl's agent](wasm.md#modules). Without it a plugin follows `failStrategy`: its requests are refused, or proxies work without it"
+	noRelay    = "`file://`, and `oci://`, `http://` and `https://`, for which a proxy needs [meshctl's agent](wasm.md#modules). Without the agent, `failStrategy` decides: proxies refuse the requests of the plugin, or work without the plugin"
 )
 
 var wasmPluginFields = []apiField{

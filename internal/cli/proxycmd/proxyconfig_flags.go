@@ -129,7 +129,7 @@ func newPCExtensionsCmd(env *cli.Env) *cobra.Command {
 		Aliases: []string{"ec"},
 		Short:   "Show the extension configurations of a proxy",
 		Long: `Show type and name of the extension configurations (ECDS) of a proxy, such as HTTP
-filters. JSON and YAML show all of each.`,
+filters. JSON and YAML show the complete configurations.`,
 		Example: `  meshctl pc ecds --admin 127.0.0.1:15000
 
   # Show when Envoy took each of them

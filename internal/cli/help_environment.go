@@ -6,8 +6,8 @@ func newEnvironmentTopic() *cobra.Command {
 	return &cobra.Command{
 		Use:   "environment",
 		Short: "Environment variables and the configuration file",
-		Long: `Every flag of every command can also be set by an environment variable and in
-one configuration file. The first of these that has a value counts:
+		Long: `Every flag of every command can also be set by an environment variable and in one
+configuration file. meshctl uses the first of these that has a value:
 
   1. the flag                     --trust-domain prod.example
   2. the environment variable     MESHCTL_TRUST_DOMAIN=prod.example
