@@ -151,7 +151,7 @@ models: ## Compare POLICIES (1000) sets of policies and MESHES (100) random mesh
 	go test -count=1 -timeout=60m -run '^TestModel$$' ./internal/server -seeds $(MESHES)
 
 .PHONY: bench
-bench: build kube ## Measure the control plane beside a go-control-plane snapshot cache (ARGS=-help lists flags)
+bench: build envoy kube ## Measure the control plane beside a go-control-plane snapshot cache (ARGS=-help lists flags)
 	go run ./test/load -meshctl bin/meshctl -revision $(VERSION) -out .cache/bench/$(VERSION).json $(ARGS)
 
 .PHONY: bench-compare

@@ -23,6 +23,8 @@ type signer struct {
 	silent bool // never answer
 	// refuseShown refuses who shows a certificate.
 	refuseShown bool
+	// From awayFrom to awayUntil every request fails.
+	awayFrom, awayUntil time.Time
 }
 
 func (s *signer) Sign(ctx context.Context, csr []byte, ttl time.Duration, current Current) (Response, error) {
@@ -31,6 +33,9 @@ func (s *signer) Sign(ctx context.Context, csr []byte, ttl time.Duration, curren
 	if s.silent {
 		<-ctx.Done()
 		return Response{}, ctx.Err()
+	}
+	if now := time.Now(); now.After(s.awayFrom) && now.Before(s.awayUntil) {
+		return Response{}, errors.New("away")
 	}
 	if s.fail > 0 || s.refuseShown && current.Certificate != nil {
 		s.fail--
@@ -115,6 +120,32 @@ func TestManagerRecovers(t *testing.T) {
 		m, published, _ := runManager(t, s, time.Minute, nil)
 		if st := m.Status(); len(published) != 1 || st.Err != nil || st.Failures != 3 || st.Requests != 4 {
 			t.Errorf("%d certificates, status %+v", len(published), st)
+		}
+	})
+}
+
+// TestManagerOutlivesAuthority: while the authority is away for an hour in which the certificate should be
+// renewed, the certificate stays in use, and it is renewed when the authority is back.
+func TestManagerOutlivesAuthority(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		began := time.Now()
+		s := &signer{ca: certstest.NewIstioCA(t), awayFrom: began.Add(30 * time.Minute), awayUntil: began.Add(90 * time.Minute)}
+		var at []time.Duration
+		m, published, _ := runManager(t, s, 95*time.Minute, func(c *Config) {
+			publish := c.Publish
+			c.TTL, c.Publish = 2*time.Hour, func(ctx context.Context, cert *Certificate) error {
+				at = append(at, time.Since(began))
+				return publish(ctx, cert)
+			}
+		})
+		if len(published) != 2 || at[1] < 90*time.Minute || at[1] > 91*time.Minute {
+			t.Fatalf("certificates after %v, want one at the start and one when the authority is back", at)
+		}
+		if until := published[0].NotAfter().Sub(began); until < at[1] {
+			t.Errorf("the first certificate expired after %v, before the second came after %v", until, at[1])
+		}
+		if st := m.Status(); st.Err != nil || st.Failures < 50 {
+			t.Errorf("status %+v", st)
 		}
 	})
 }
