@@ -77,14 +77,25 @@ e2e: ## Install a mesh in two clusters with pods, as docs/get-started.md does, a
 	go test -count=1 -timeout=30m -v ./test/clusters
 
 .PHONY: e2e-faults
-e2e-faults: ## Test traffic between two clusters with pods through faults and upgrades, as root, for half an hour
+e2e-faults: ## Test traffic between two clusters with pods through faults and upgrades, as root, for an hour
 	@hack/envoy.sh
 	@hack/kube.sh clusters
+	go test -count=1 -timeout=30m -v -run '^TestClocks$$' ./test/e2e -clocks
 	go test -count=1 -timeout=90m -v -run '^(TestFaults|TestSingleNetwork|TestPrimaryRemote|TestWithIstio|TestThreeClusters)$$' ./test/clusters -faults
 
+.PHONY: e2e-soak
+e2e-soak: ## Change two clusters with pods and traffic for SOAKTIME (10m), and test that no process grows, as root
+	@hack/envoy.sh
+	@hack/kube.sh clusters
+	go test -count=1 -timeout=0 -v -run '^TestSoak$$' ./test/clusters -soak $(SOAKTIME)
+
 .PHONY: release
-release: ## Build archives for Linux and macOS, SBOMs, checksums and the krew manifest of VERSION in bin/release
+release: ## Build archives for Linux and macOS, SBOMs, checksums and the krew manifest of VERSION in bin/release, signed with RELEASE_KEY
 	hack/release.sh '$(VERSION)'
+
+.PHONY: vuln
+vuln: ## Search the modules for known vulnerabilities, where vuln.go.dev (or GOVULNDB) can be reached
+	@hack/vuln.sh
 
 .PHONY: charts
 charts: ## Generate the Helm charts and the Kustomize base in deploy
@@ -140,7 +151,7 @@ models: ## Compare POLICIES (1000) sets of policies and MESHES (100) random mesh
 	go test -count=1 -timeout=60m -run '^TestModel$$' ./internal/server -seeds $(MESHES)
 
 .PHONY: bench
-bench: build kube ## Measure the control plane beside a go-control-plane snapshot cache (ARGS=-help lists flags)
+bench: build envoy kube ## Measure the control plane beside a go-control-plane snapshot cache (ARGS=-help lists flags)
 	go run ./test/load -meshctl bin/meshctl -revision $(VERSION) -out .cache/bench/$(VERSION).json $(ARGS)
 
 .PHONY: bench-compare

@@ -74,7 +74,7 @@ func anything(string) error { return nil }
 var annotations = []annotationKind{
 	{name: annotationConfig, check: anything, meaning: "fields of `defaultConfig` of MeshConfig for this pod, YAML; `proxyMetadata` is merged"},
 	{name: annotationDiscovery, check: checkAddress, meaning: "address of the control plane, host:port"},
-	{name: annotationInterception, check: oneOf("REDIRECT", "NONE"), meaning: "`REDIRECT` (default), or `NONE` without an init container"},
+	{name: annotationInterception, check: oneOf("REDIRECT", "TPROXY", "NONE"), meaning: "`REDIRECT` (default); `TPROXY`, by which the application sees the addresses of its clients and the proxy runs as root with `NET_ADMIN`; or `NONE` without an init container"},
 	{name: annotationLogLevel, check: checkLogLevels, meaning: "log level of Envoy"},
 	{name: annotationComponentLevel, check: checkComponentLevels, meaning: "log levels of components of Envoy, such as `rbac:debug,misc:error`"},
 	{name: annotationNative, check: oneOf("true", "false"), meaning: "`false` makes the sidecar a container next to the application"},

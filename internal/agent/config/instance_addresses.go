@@ -4,6 +4,8 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+
+	"github.com/meshctl/meshctl/internal/mesh"
 )
 
 // addresses resolves the workload's addresses and the addresses to listen on.
@@ -24,7 +26,7 @@ func (r *resolver) addresses(cfg *Config, interfaces []netip.Addr) {
 	}
 	if !bound {
 		for _, a := range interfaces {
-			if a.IsGlobalUnicast() && !slices.Contains(own, a) {
+			if a.IsGlobalUnicast() && a.String() != mesh.PassthroughIPv6 && !slices.Contains(own, a) {
 				own = append(own, a)
 			}
 		}

@@ -40,6 +40,7 @@ func (r *resolver) proxyConfig(meshFile []byte, annotations map[string]string) *
 		DiscoveryAddress:         DefaultDiscovery,
 		ProxyAdminPort:           mesh.PortEnvoyAdmin,
 		StatusPort:               mesh.PortAgentStatus,
+		StatNameLength:           189, // Istio's agent reports it; Envoy does not read it
 		ControlPlaneAuthPolicy:   meshv1alpha1.AuthenticationPolicy_MUTUAL_TLS,
 	}
 	r.overlayMeshFile(pc, meshFile)

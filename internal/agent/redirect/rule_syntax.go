@@ -20,7 +20,7 @@ type chain struct {
 // Hooks, kinds and priorities of chains.
 const (
 	output, prerouting = "output", "prerouting"
-	nat, filter        = "nat", "filter"
+	nat, filter, route = "nat", "filter", "route"
 
 	priorityRaw    = -300
 	priorityMangle = -150
@@ -39,7 +39,7 @@ type match struct {
 	not    bool
 	text   string // an interface
 	prefix netip.Prefix
-	number uint32 // a port, a user, a group
+	number uint32 // a port, a user, a group, a mark
 }
 
 type key int
@@ -56,12 +56,14 @@ const (
 	skuid
 	skgid
 	ctInvalid
+	markOfPacket
+	markOfConnection
 )
 
 // statement is the last part of a rule.
 type statement struct {
 	verb   verb
-	number uint16 // a port, a zone
+	number uint16 // a port, a zone, a mark
 }
 
 type verb int
@@ -71,6 +73,9 @@ const (
 	doDrop
 	doRedirect
 	doZone
+	doTransparent
+	doMarkPacket
+	doMarkConnection
 )
 
 const (
@@ -93,6 +98,12 @@ func (r rule) String() string {
 		parts = append(parts, fmt.Sprintf("redirect to :%d", r.do.number))
 	case doZone:
 		parts = append(parts, fmt.Sprintf("ct zone set %d", r.do.number))
+	case doTransparent:
+		parts = append(parts, fmt.Sprintf("tproxy to :%d", r.do.number))
+	case doMarkPacket:
+		parts = append(parts, fmt.Sprintf("meta mark set %d", r.do.number))
+	case doMarkConnection:
+		parts = append(parts, fmt.Sprintf("ct mark set %d", r.do.number))
 	}
 	return strings.Join(parts, " ")
 }
@@ -138,19 +149,25 @@ func (m match) String() string {
 		return "meta skgid " + number
 	case ctInvalid:
 		return "ct state invalid"
+	case markOfPacket:
+		return "meta mark " + number
+	case markOfConnection:
+		return "ct mark " + number
 	}
 	return ""
 }
 
 // Constructors of matches and statements.
 
-func in(name string) match         { return match{key: iifname, text: name} }
-func out(name string) match        { return match{key: oifname, text: name} }
-func from(p netip.Prefix) match    { return match{key: saddr, prefix: p} }
-func to(p netip.Prefix) match      { return match{key: daddr, prefix: p} }
-func port(k key, p uint16) match   { return match{key: k, number: uint32(p)} }
-func owner(k key, id uint32) match { return match{key: k, number: id} }
-func not(m match) match            { m.not = true; return m }
+func in(name string) match          { return match{key: iifname, text: name} }
+func out(name string) match         { return match{key: oifname, text: name} }
+func from(p netip.Prefix) match     { return match{key: saddr, prefix: p} }
+func to(p netip.Prefix) match       { return match{key: daddr, prefix: p} }
+func port(k key, p uint16) match    { return match{key: k, number: uint32(p)} }
+func owner(k key, id uint32) match  { return match{key: k, number: id} }
+func packetMark(n uint32) match     { return match{key: markOfPacket, number: n} }
+func connectionMark(n uint32) match { return match{key: markOfConnection, number: n} }
+func not(m match) match             { m.not = true; return m }
 
 func single(ip netip.Addr) netip.Prefix { return netip.PrefixFrom(ip, ip.BitLen()) }
 
@@ -161,8 +178,11 @@ var ( // never changed
 	drop    = statement{verb: doDrop}
 )
 
-func redirectTo(port uint16) statement { return statement{doRedirect, port} }
-func zone(n uint16) statement          { return statement{doZone, n} }
+func redirectTo(port uint16) statement    { return statement{doRedirect, port} }
+func transparentTo(port uint16) statement { return statement{doTransparent, port} }
+func zone(n uint16) statement             { return statement{doZone, n} }
+func markPacket(n uint16) statement       { return statement{doMarkPacket, n} }
+func markConnection(n uint16) statement   { return statement{doMarkConnection, n} }
 
 func (c *chain) add(do statement, matches ...match) {
 	c.rules = append(c.rules, rule{matches, do})

@@ -20,6 +20,7 @@ const (
 	maxRetry       = 30 * time.Second
 	minRenewal     = time.Second      // between two certificates, even with a wrong clock
 	logAgain       = 30 * time.Second // between equal errors
+	clockInterval  = time.Second      // between two looks at the clock of the machine
 )
 
 // Signer signs certificate requests. Client implements it.
@@ -166,7 +167,7 @@ func (m *Manager) Run(ctx context.Context) {
 			}
 		}
 		m.note(current, err)
-		if !m.sleep(ctx, max(wait, floor), floor) {
+		if !m.sleep(ctx, current, max(wait, floor), floor) {
 			return
 		}
 	}
@@ -230,9 +231,9 @@ func Request(ctx context.Context, signer Signer, id mesh.Identity, ttl time.Dura
 }
 
 // renewIn returns how long to use cert. It fails when cert has expired by this machine's
-// clock.
+// clock. A clock that is behind makes no life longer.
 func (m *Manager) renewIn(cert *Certificate) (time.Duration, error) {
-	life := cert.NotAfter().Sub(m.cfg.Now())
+	life := min(cert.NotAfter().Sub(m.cfg.Now()), cert.NotAfter().Sub(cert.notBefore()))
 	if life <= 0 {
 		return 0, fmt.Errorf("the new certificate expired at %s by the clock of this machine: compare the clocks",
 			cert.NotAfter().UTC().Format(time.RFC3339))
@@ -252,14 +253,36 @@ func (m *Manager) backoff(failures int) time.Duration {
 }
 
 // sleep waits for d, or until a revocation is reported, but at least for least. It returns
-// false when ctx ended first.
-func (m *Manager) sleep(ctx context.Context, d, least time.Duration) bool {
-	select {
-	case <-time.After(d):
-		return true
-	case <-m.again:
-	case <-ctx.Done():
-		return false
+// false when ctx ended first. It also returns when d has passed by the clock of the machine, or
+// this clock is before the life of the certificate in use, which had begun: timers neither follow
+// a clock that is set nor run while the machine is suspended, but peers compare clocks.
+func (m *Manager) sleep(ctx context.Context, current *Certificate, d, least time.Duration) bool {
+	due, looks := time.NewTimer(d), time.NewTicker(clockInterval)
+	defer due.Stop()
+	defer looks.Stop()
+	start := m.cfg.Now().Round(0) // without its monotonic part
+	valid := current != nil && !start.Before(current.notBefore())
+	var first time.Time // of looks
+	for {
+		select {
+		case <-due.C:
+			return true
+		case look := <-looks.C:
+			if first.IsZero() {
+				first = look
+			}
+			now := m.cfg.Now().Round(0)
+			ahead := now.Sub(start) - look.Sub(first) - clockInterval
+			if ahead > clockInterval && now.Sub(start) >= d || valid && now.Before(current.notBefore()) {
+				m.cfg.Log.Warn("the clock of this machine was set, getting another certificate")
+				return true
+			}
+			continue
+		case <-m.again:
+		case <-ctx.Done():
+			return false
+		}
+		break
 	}
 	select {
 	case <-time.After(least):

@@ -23,6 +23,8 @@ type signer struct {
 	silent bool // never answer
 	// refuseShown refuses who shows a certificate.
 	refuseShown bool
+	// From awayFrom to awayUntil every request fails.
+	awayFrom, awayUntil time.Time
 }
 
 func (s *signer) Sign(ctx context.Context, csr []byte, ttl time.Duration, current Current) (Response, error) {
@@ -31,6 +33,9 @@ func (s *signer) Sign(ctx context.Context, csr []byte, ttl time.Duration, curren
 	if s.silent {
 		<-ctx.Done()
 		return Response{}, ctx.Err()
+	}
+	if now := time.Now(); now.After(s.awayFrom) && now.Before(s.awayUntil) {
+		return Response{}, errors.New("away")
 	}
 	if s.fail > 0 || s.refuseShown && current.Certificate != nil {
 		s.fail--
@@ -119,6 +124,32 @@ func TestManagerRecovers(t *testing.T) {
 	})
 }
 
+// TestManagerOutlivesAuthority: while the authority is away for an hour in which the certificate should be
+// renewed, the certificate stays in use, and it is renewed when the authority is back.
+func TestManagerOutlivesAuthority(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		began := time.Now()
+		s := &signer{ca: certstest.NewIstioCA(t), awayFrom: began.Add(30 * time.Minute), awayUntil: began.Add(90 * time.Minute)}
+		var at []time.Duration
+		m, published, _ := runManager(t, s, 95*time.Minute, func(c *Config) {
+			publish := c.Publish
+			c.TTL, c.Publish = 2*time.Hour, func(ctx context.Context, cert *Certificate) error {
+				at = append(at, time.Since(began))
+				return publish(ctx, cert)
+			}
+		})
+		if len(published) != 2 || at[1] < 90*time.Minute || at[1] > 91*time.Minute {
+			t.Fatalf("certificates after %v, want one at the start and one when the authority is back", at)
+		}
+		if until := published[0].NotAfter().Sub(began); until < at[1] {
+			t.Errorf("the first certificate expired after %v, before the second came after %v", until, at[1])
+		}
+		if st := m.Status(); st.Err != nil || st.Failures < 50 {
+			t.Errorf("status %+v", st)
+		}
+	})
+}
+
 func TestManagerGivesUpAnAttempt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &signer{ca: certstest.NewIstioCA(t), silent: true}
@@ -147,6 +178,30 @@ func TestManagerWithWrongClock(t *testing.T) {
 				}
 				if err := m.Status().Err; skew > 0 && (err == nil || !strings.Contains(err.Error(), "clock")) {
 					t.Errorf("status says %v, want the clocks named", err)
+				}
+			})
+		})
+	}
+}
+
+// TestManagerFollowsTheClock: a clock that is set past the end of the certificate, or before its
+// begin, leads to another certificate, and no storm of requests.
+func TestManagerFollowsTheClock(t *testing.T) {
+	for name, jump := range map[string]time.Duration{"ahead": 15 * time.Minute, "back": -15 * time.Minute} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := &signer{ca: certstest.NewIstioCA(t), ttl: 20 * time.Minute}
+				start := time.Now()
+				_, published, log := runManager(t, s, 2*time.Minute, func(c *Config) {
+					c.Now = func() time.Time {
+						if now := time.Now(); now.Sub(start) < time.Minute {
+							return now
+						}
+						return time.Now().Add(jump)
+					}
+				})
+				if len(published) != 2 || s.times[1].Sub(s.times[0]) > time.Minute+2*clockInterval || !strings.Contains(log, "the clock of this machine was set") {
+					t.Errorf("%d certificates at %v, want a second one soon after the clock was set:\n%s", len(published), s.times, log)
 				}
 			})
 		})

@@ -37,7 +37,7 @@ func (m *Manager) followProvider(ctx context.Context) {
 			logged = err.Error()
 			m.cfg.Log.Warn("no certificates from the SPIFFE agent at the moment, trying again", "error", err)
 		}
-		if !m.sleep(ctx, m.backoff(failures), 0) {
+		if !m.sleep(ctx, nil, m.backoff(failures), 0) {
 			return
 		}
 	}

@@ -16,7 +16,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/meshctl/meshctl/internal/agent"
 	agentconfig "github.com/meshctl/meshctl/internal/agent/config"
 	"github.com/meshctl/meshctl/internal/cli"
 	"github.com/meshctl/meshctl/internal/files"
@@ -208,7 +207,7 @@ func (o *workloadRunOptions) run(ctx context.Context, env *cli.Env) error {
 	if err != nil {
 		return err
 	}
-	return agent.Run(ctx, cfg, opts)
+	return runAgent(ctx, &own, cfg, opts)
 }
 
 // environment returns the variables of the machine's files, and completes the flags.

@@ -31,7 +31,9 @@ func (r *renewedCertificate) get(
 ) (*tls.Certificate, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.cert != nil && r.id == id && r.authority == a && now.Before(r.renewAt) {
+	now = now.Round(0) // peers compare their clocks, not the time that has passed
+	// A clock that was set back may be before the life of the certificate.
+	if r.cert != nil && r.id == id && r.authority == a && now.Before(r.renewAt) && !now.Before(r.cert.Leaf.NotBefore) {
 		return r.cert, nil
 	}
 	key, err := certs.GenerateKey(certs.ECDSAP256)

@@ -90,6 +90,11 @@ func TestServingCertificateRenews(t *testing.T) {
 		t.Errorf("ends %v, want %v", second.NotAfter, want)
 	}
 
+	// The clock is set back.
+	if back := at(0, root); !back.NotAfter.Equal(start.Add(24 * time.Hour)) {
+		t.Errorf("ends %v, want %v", back.NotAfter, start.Add(24*time.Hour))
+	}
+
 	newRoot, newIntermediate := authorities(t, 365*24*time.Hour)
 	i.SetAuthority(newIntermediate)
 	at(12*time.Hour, newRoot)

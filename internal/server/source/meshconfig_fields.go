@@ -142,7 +142,7 @@ var meshFields = []apiField{
 	{Path: "enablePrometheusMerge", Support: Works, Meaning: "by injection of sidecars; [meshctl agent](agent.md#metrics) then serves the merged metrics"},
 	{Path: "verifyCertificateAtClient", Support: NoEffect, Meaning: "proxies verify all certificates; to permit any, use `insecureSkipVerify` of a DestinationRule"},
 	{Path: "ca", Support: NoEffect, Meaning: "serve signs certificates itself"},
-	{Path: "discoverySelectors", Support: Works, Meaning: "they select namespaces of all clusters. The system namespace and `rootNamespace` are always in the mesh"},
+	{Path: "discoverySelectors", Support: Works, Meaning: "they select namespaces of all clusters. The system namespace and `rootNamespace` are always in the mesh. See [serve.md](serve.md#namespaces-that-are-not-in-the-mesh)"},
 	{Path: "tlsDefaults", Support: Works, Meaning: "for TLS of DestinationRules and of Gateway servers"},
 	{Path: "defaultTrafficPolicy", Support: Works, Meaning: "for outbound connections, where a DestinationRule has no `connectionPool` or no `outlierDetection`"},
 	{Path: "serviceEntryVisibility", Support: Works, Meaning: "with `applyToSidecars`, it replaces `exportTo` of ServiceEntries"},

@@ -92,7 +92,9 @@ const (
 var wasmPluginFields = []apiField{
 	{Path: "selector", Support: Works},
 	{Path: "targetRef", Support: Partly, Meaning: wasmTarget, lacks: otherTarget},
+	{Path: "targetRef.namespace", Support: NoEffect, Meaning: ownGateway},
 	{Path: "targetRefs", Support: Partly, Meaning: wasmTarget, lacks: otherTarget},
+	{Path: "targetRefs.namespace", Support: NoEffect, Meaning: ownGateway},
 	{Path: "url", Support: Works, Meaning: noRelay},
 	{Path: "sha256", Support: Works, Meaning: "not for `file://`"},
 	{Path: "imagePullPolicy", Support: Works},

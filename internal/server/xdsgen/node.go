@@ -38,6 +38,9 @@ type Node struct {
 	// Captured reports whether connections are redirected to the proxy. Otherwise
 	// (interceptionMode NONE) listeners bind the ports that a Sidecar declares.
 	Captured bool
+	// Transparent reports whether inbound connections keep the address of their client up to the
+	// application (interceptionMode TPROXY).
+	Transparent bool
 	// ResolvesNames reports whether the DNS proxy of the agent answers the workload
 	// (DNS_CAPTURE), so that it uses allocated addresses.
 	ResolvesNames bool
@@ -156,6 +159,7 @@ func ParseNode(n *corev3.Node, maxMetadata int) (Node, error) {
 		Network:        mesh.NetworkID(text("NETWORK")),
 		Locality:       mesh.Locality{Region: n.GetLocality().GetRegion(), Zone: n.GetLocality().GetZone(), Subzone: n.GetLocality().GetSubZone()},
 		Captured:       text("INTERCEPTION_MODE") != "NONE",
+		Transparent:    text("INTERCEPTION_MODE") == "TPROXY",
 		ResolvesNames:  text("DNS_CAPTURE") == "true" || md["DNS_CAPTURE"].GetBoolValue(),
 		Proxyless:      text("GENERATOR") == generatorGRPC,
 		Relayed:        text(mesh.MetadataRelay) == "true",
