@@ -54,7 +54,7 @@ func (s *session) clustersSent(resp *response) {
 // the removals due that waited.
 func (s *session) keepClusters(now [numTypes]viewSet, ok [numTypes]bool) bool {
 	behind := func(i int) bool { return ok[i] && (s.types[i].inflight || s.types[i].sent != now[i]) }
-	keep := s.sub.variant == xdswire.Delta && (behind(lds) || behind(rds))
+	keep := s.sub.variant == xdswire.Delta && (behind(lds) || behind(rds) || behind(vhds))
 	c, t := &s.clusters, &s.types[cds]
 	if len(c.gone) == 0 || t.inflight || keep && c.stay.waits() {
 		return keep

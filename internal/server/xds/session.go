@@ -50,6 +50,8 @@ type session struct {
 	checkedPlugins viewSet
 	// movedTo is the last assignment that reportMoved reported.
 	movedTo *assignment
+	// hosts tracks the virtual hosts that are sent one by one.
+	hosts hostDiscovery
 	// converging is the change that is being sent.
 	converging converging
 	pages      pages
@@ -106,9 +108,9 @@ type typeState struct {
 	named bool
 }
 
-// fullList reports whether state-of-the-world responses of the type carry everything
-// subscribed to. The proxy then removes absent resources.
-func fullList(i int) bool { return i == cds || i == lds || i == nds || i == pcds }
+// fullList reports whether proxies subscribe to everything of the type, and
+// state-of-the-world responses carry all of it. The proxy then removes absent resources.
+func fullList(i int) bool { return i == cds || i == lds || i == vhds || i == nds || i == pcds }
 
 // maxForce bounds typeState.force; beyond it, everything is sent.
 const maxForce = 4096
