@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"fmt"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
@@ -67,7 +68,9 @@ spec:
 		{[]string{"ps", "--server", "127.3.0.2:8080"}, []string{"SYNCED"}},
 	} {
 		eventually(t, strings.Join(c.args, " "), func() error {
-			out, err := exec.Command(meshctl, c.args...).CombinedOutput()
+			command := exec.Command(meshctl, c.args...)
+			command.Env = append(os.Environ(), "HOME="+p.dir) // where serve has left its token
+			out, err := command.CombinedOutput()
 			for _, want := range c.want {
 				if err != nil || !strings.Contains(string(out), want) {
 					return fmt.Errorf("%w: no %q in:\n%s", err, want, out)

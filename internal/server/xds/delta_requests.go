@@ -72,6 +72,8 @@ func (s *session) deltaFirst(i int, req *discoveryv3.DeltaDiscoveryRequest) erro
 	}
 	s.watch(i, want)
 	switch i {
+	case cds:
+		s.clusters.returned = len(held) > 0 && s.aggregated
 	case rds:
 		s.hosts.inline = keepsHostsInline(s.sub.node, held)
 	case vhds:

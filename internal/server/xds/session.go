@@ -29,6 +29,7 @@ type session struct {
 	counts         [numTypes]*xdswire.NameSet
 	ended          chan error  // capacity 1: the reason why the stream ends
 	pending        atomic.Bool // the hub published something since the last flush
+	aggregated     bool        // the stream is for all types
 	requestWaiting atomic.Bool // a request waits for mu; nothing is sent before it
 	queued         bool        // under the lock of the hub's queue
 
@@ -138,7 +139,7 @@ func sortedUnique(names ...[]string) []string {
 }
 
 func newSession(ctx context.Context, sub *subscriber, log *slog.Logger, h *Hub, stream grpc.ServerStream, sent func()) *session {
-	s := &session{hub: h, sub: sub, log: log, ended: make(chan error, 1)}
+	s := &session{hub: h, sub: sub, log: log, aggregated: isAggregated(ctx), ended: make(chan error, 1)}
 	s.writer = newStreamWriter(h.cfg.Limits.Write, h.cfg.Now, admission.ConnOf(ctx), sent, func() { h.queue.add(s) })
 	s.send = func(f *xdswire.Frame) error { return s.writer.send(stream, f) }
 	sub.session = s
