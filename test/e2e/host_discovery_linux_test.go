@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -64,7 +65,7 @@ spec:
 		want []string
 	}{
 		{[]string{"ps", "client.shop", "--server", "127.3.0.2:8080", "--admin", "localhost:15000"}, []string{"Routes Match"}},
-		{[]string{"pc", "routes", "--admin", "localhost:15000", "--name", "80", "-o", "wide"}, []string{"\n80 ", " api.shop.svc.cluster.local:80 ", " allow_any "}},
+		{[]string{"pc", "routes", "--admin", "localhost:15000", "--name", "80", "-o", "wide"}, []string{"\n80 ", " api.shop.svc.cluster.local:80 ", " added.example "}},
 		{[]string{"ps", "--server", "127.3.0.2:8080"}, []string{"SYNCED"}},
 	} {
 		eventually(t, strings.Join(c.args, " "), func() error {
@@ -72,11 +73,11 @@ spec:
 			command.Env = append(os.Environ(), "HOME="+p.dir) // where serve has left its token
 			out, err := command.CombinedOutput()
 			for _, want := range c.want {
-				if err != nil || !strings.Contains(string(out), want) {
-					return fmt.Errorf("%w: no %q in:\n%s", err, want, out)
+				if !strings.Contains(string(out), want) {
+					err = errors.Join(err, fmt.Errorf("no %q in:\n%s", want, out))
 				}
 			}
-			return nil
+			return err
 		})
 	}
 }

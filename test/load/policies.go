@@ -55,6 +55,7 @@ func (b *benchmark) policyChanges(ctx context.Context, what, config string, host
 	b.report.add(what+": start until ready", median(routed.starts), "seconds", b.limit(0.6))
 	b.report.add(what+": RSS then", median(routed.rss), "bytes", b.limit(140e6))
 	c, err := routed.moveEndpoints(ctx, what+" change", m, f)
+	b.changed = routed.changed // the next run must change other endpoints
 	if err != nil {
 		return err
 	}
