@@ -114,7 +114,7 @@ var telemetryFields = []apiField{
 	{Path: "targetRef", Support: Partly, Meaning: targetGateway, lacks: otherTarget},
 	{Path: "targetRefs", Support: Partly, Meaning: targetGateway, lacks: otherTarget},
 	{Path: "accessLogging", Support: Works, Meaning: "see [access-logs.md](access-logs.md#telemetry)"},
-	{Path: "metrics", Support: NoEffect, Meaning: "the metrics of proxies are Envoy's own"},
+	{Path: "metrics", Support: NoEffect, Meaning: ownMetrics},
 	{Path: "tracing", Support: Works, Meaning: "see [access-logs.md](access-logs.md#tracing)"},
 }
 
