@@ -77,14 +77,25 @@ e2e: ## Install a mesh in two clusters with pods, as docs/get-started.md does, a
 	go test -count=1 -timeout=30m -v ./test/clusters
 
 .PHONY: e2e-faults
-e2e-faults: ## Test traffic between two clusters with pods through faults and upgrades, as root, for half an hour
+e2e-faults: ## Test traffic between two clusters with pods through faults and upgrades, as root, for an hour
 	@hack/envoy.sh
 	@hack/kube.sh clusters
+	go test -count=1 -timeout=30m -v -run '^TestClocks$$' ./test/e2e -clocks
 	go test -count=1 -timeout=90m -v -run '^(TestFaults|TestSingleNetwork|TestPrimaryRemote|TestWithIstio|TestThreeClusters)$$' ./test/clusters -faults
 
+.PHONY: e2e-soak
+e2e-soak: ## Change two clusters with pods and traffic for SOAKTIME (10m), and test that no process grows, as root
+	@hack/envoy.sh
+	@hack/kube.sh clusters
+	go test -count=1 -timeout=0 -v -run '^TestSoak$$' ./test/clusters -soak $(SOAKTIME)
+
 .PHONY: release
-release: ## Build archives for Linux and macOS, SBOMs, checksums and the krew manifest of VERSION in bin/release
+release: ## Build archives for Linux and macOS, SBOMs, checksums and the krew manifest of VERSION in bin/release, signed with RELEASE_KEY
 	hack/release.sh '$(VERSION)'
+
+.PHONY: vuln
+vuln: ## Search the modules for known vulnerabilities, where vuln.go.dev (or GOVULNDB) can be reached
+	@hack/vuln.sh
 
 .PHONY: charts
 charts: ## Generate the Helm charts and the Kustomize base in deploy
@@ -126,13 +137,21 @@ test-packages:
 	$(NICE) go -C tools/image test -count=1 ./...
 	$(NICE) go -C tools/chart test -count=1 ./...
 	$(NICE) go -C tools/man test -count=1 ./...
-	@# The models in full: above, each ran for a few seeds.
-	$(NICE) go test -count=1 -timeout=30m -run '^TestRandomPolicies$$' ./internal/server/xdsgen -seeds 1000
-	$(NICE) go test -count=1 -timeout=30m -run '^TestIncrementalEqualsFull$$' ./internal/server/xds -seeds 50
-	$(NICE) go test -count=1 -timeout=30m -run '^TestModel$$' ./internal/server -seeds 100
+	@# More of the models: above, each ran for a few seeds.
+	$(NICE) $(MAKE) --no-print-directory models POLICIES=300 MESHES=20
+
+# How many random sets of policies and random meshes make models compares with the models.
+POLICIES ?= 1000
+MESHES ?= 100
+
+.PHONY: models
+models: ## Compare POLICIES (1000) sets of policies and MESHES (100) random meshes with their models
+	go test -count=1 -timeout=60m -run '^TestRandomPolicies$$' ./internal/server/xdsgen -seeds $(POLICIES)
+	go test -count=1 -timeout=60m -run '^TestIncrementalEqualsFull$$' ./internal/server/xds -seeds $(MESHES)
+	go test -count=1 -timeout=60m -run '^TestModel$$' ./internal/server -seeds $(MESHES)
 
 .PHONY: bench
-bench: build kube ## Measure the control plane beside a go-control-plane snapshot cache (ARGS=-help lists flags)
+bench: build envoy kube ## Measure the control plane beside a go-control-plane snapshot cache (ARGS=-help lists flags)
 	go run ./test/load -meshctl bin/meshctl -revision $(VERSION) -out .cache/bench/$(VERSION).json $(ARGS)
 
 .PHONY: bench-compare

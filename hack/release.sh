@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # Builds the release VERSION into bin/release: an archive for each platform with the
 # binary, its manual pages and the licence, an SBOM of each binary (CycloneDX), SHA256SUMS,
-# the manifest for krew, and the provenance of all files (in-toto, SLSA), unsigned. Two
-# builds of one commit have the same bytes.
+# the manifest for krew, and the provenance of all files (in-toto, SLSA). Two builds of one
+# commit have the same bytes. RELEASE_KEY, a file with a private key that openssl reads, such as
+# one of ECDSA with P-256, signs SHA256SUMS and the provenance (DSSE).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -10,13 +11,16 @@ version=${1:?usage: hack/release.sh VERSION [OS/ARCH...]}
 shift
 [ $# -gt 0 ] || set -- linux/amd64 linux/arm64 darwin/amd64 darwin/arm64
 sbom=github.com/CycloneDX/cyclonedx-gomod/cmd/cyclonedx-gomod@v1.10.0
+commit=$(git rev-parse HEAD)
 epoch=$(git log -1 --format=%ct)
 source=https://github.com/meshctl/meshctl
-out=bin/release
+[ -z "${RELEASE_KEY:-}" ] || RELEASE_KEY=$(realpath "$RELEASE_KEY")
+out=${RELEASE_DIR:-bin/release}
 
 rm -rf "$out"
 mkdir -p "$out/man"
-go -C tools/man run . "$PWD/$out/man"
+out=$(cd "$out" && pwd)
+go -C tools/man run . "$out/man"
 
 for platform in "$@"; do
 	os=${platform%/*} arch=${platform#*/}
@@ -60,7 +64,7 @@ $platforms
 EOF
 sums=$(sha256sum ./* | sed 's| \./| |')
 echo "$sums" >SHA256SUMS
-jq -n --arg version "$version" --arg commit "$(git rev-parse HEAD)" --arg go "$(go env GOVERSION)" --arg source "$source" --rawfile sums SHA256SUMS '{
+jq -n --arg version "$version" --arg commit "$commit" --arg go "$(go env GOVERSION)" --arg source "$source" --rawfile sums SHA256SUMS '{
   _type: "https://in-toto.io/Statement/v1",
   predicateType: "https://slsa.dev/provenance/v1",
   subject: [$sums | split("\n")[] | select(. != "") | split("  ") | {name: .[1], digest: {sha256: .[0]}}],
@@ -74,3 +78,15 @@ jq -n --arg version "$version" --arg commit "$(git rev-parse HEAD)" --arg go "$(
     runDetails: {builder: {id: ($source + "/Makefile")}}
   }
 }' >provenance.json
+
+if [ -z "${RELEASE_KEY:-}" ]; then
+	echo "make release: the files are not signed, as RELEASE_KEY names no key" >&2
+	exit 0
+fi
+sign() { openssl dgst -sha256 -sign "$RELEASE_KEY" | base64 -w0; }
+sign <SHA256SUMS >SHA256SUMS.sig
+type=application/vnd.in-toto+json
+signature=$({ printf 'DSSEv1 %d %s %d ' ${#type} $type "$(wc -c <provenance.json)" && cat provenance.json; } | sign)
+jq -cn --arg type $type --arg payload "$(base64 -w0 provenance.json)" --arg sig "$signature" \
+	'{payloadType: $type, payload: $payload, signatures: [{sig: $sig}]}' >provenance.intoto.jsonl
+openssl pkey -in "$RELEASE_KEY" -pubout -out release.pub

@@ -26,13 +26,15 @@ import (
 	"github.com/meshctl/meshctl/internal/agent/sds"
 )
 
-// Options of Run. All fields are needed.
+// Options of Run. All fields but Release are needed.
 type Options struct {
 	Log            *slog.Logger
 	Stdout, Stderr io.Writer // of Envoy
 	Environ        []string  // of Envoy
 	Now            func() time.Time
 	Rand           *rand.Rand
+	// Release returns memory that is not in use to the system. It is called again and again.
+	Release func()
 }
 
 // Run runs Envoy with everything it needs until ctx ends, drains it and cleans up. It
@@ -92,6 +94,9 @@ func Run(ctx context.Context, cfg config.Config, opts Options) error {
 		if stream != nil {
 			tasks.Go(func() error { return stream.Run(serving) })
 		}
+		if opts.Release != nil {
+			tasks.Go(func() error { release(serving, opts.Release); return nil })
+		}
 		if cfg.NoEnvoy {
 			err = runAlone(ctx, serving, &cfg, opts, status)
 		} else {
@@ -109,6 +114,25 @@ func Run(ctx context.Context, cfg config.Config, opts Options) error {
 		}
 	}
 	return err
+}
+
+// Memory is released when the start is over, which needs most of it, and regularly from then on: a
+// new stream to the control plane, for example, may transfer the whole configuration.
+const (
+	firstRelease  = 10 * time.Second
+	releasePeriod = time.Minute
+)
+
+// release calls do until ctx ends.
+func release(ctx context.Context, do func()) {
+	for wait := firstRelease; ; wait = releasePeriod {
+		select {
+		case <-time.After(wait):
+			do()
+		case <-ctx.Done():
+			return
+		}
+	}
 }
 
 // runAlone waits until ctx or serving ends.

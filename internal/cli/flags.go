@@ -81,7 +81,6 @@ func OrList(values []string) string {
 const (
 	typedOnlyKey = "meshctl_typed_only" // only the command line sets the flag
 	rivalsKey    = "meshctl_rivals"     // the flags of the same choice
-	weakensKey   = "meshctl_weakens"    // the values that weaken security, none for any but the default
 )
 
 // Rivals declares that flags are one choice. A value from the environment or the
@@ -92,24 +91,4 @@ func Rivals(fs *pflag.FlagSet, names ...string) {
 			_ = fs.SetAnnotation(name, rivalsKey, append(f.Annotations[rivalsKey], names...)) // the flag is there
 		}
 	}
-}
-
-// MarkWeakening declares that with these values of a flag, or with any but its default,
-// less is verified, protected or kept. A command warns when such a value is from the
-// environment or the configuration file.
-func MarkWeakening(fs *pflag.FlagSet, name string, values ...string) {
-	_ = fs.SetAnnotation(name, weakensKey, values) // fails for an unknown flag only
-}
-
-// ForceVar defines --force.
-func ForceVar(fs *pflag.FlagSet, p *bool, usage string) {
-	fs.BoolVar(p, "force", false, usage)
-	MarkWeakening(fs, "force")
-}
-
-// weakens reports whether the value of a flag weakens security.
-func weakens(f *pflag.Flag) bool {
-	values, marked := f.Annotations[weakensKey]
-	value := f.Value.String()
-	return marked && value != f.DefValue && (len(values) == 0 || slices.Contains(values, value))
 }

@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 
+	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/util/intstr"
@@ -177,6 +178,11 @@ func (p *injection) sidecarContainer() (corev1.Container, error) {
 		}
 	case p.holds() && c.Lifecycle == nil:
 		c.Lifecycle = &corev1.Lifecycle{PostStart: command("agent", "wait")}
+	}
+	if p.proxy.GetInterceptionMode() == meshv1alpha1.ProxyConfig_TPROXY {
+		// Only root keeps a capability. The redirection recognizes the proxy by its group.
+		c.SecurityContext.RunAsUser, c.SecurityContext.RunAsNonRoot = new(int64(0)), new(false)
+		c.SecurityContext.Capabilities.Add = []corev1.Capability{"NET_ADMIN"}
 	}
 	c.VolumeMounts = append(proxyMounts(), corev1.VolumeMount{Name: volumeCRL, MountPath: "/var/run/secrets/istio/crl"})
 	mounts, err := userMounts(p.annotation(annotationVolumeMount))

@@ -66,9 +66,6 @@ func (p *injection) proxyConfig() (*meshv1alpha1.ProxyConfig, error) {
 	if text := p.annotation(annotationInterception); text != "" {
 		pc.InterceptionMode = meshv1alpha1.ProxyConfig_InboundInterceptionMode(meshv1alpha1.ProxyConfig_InboundInterceptionMode_value[text])
 	}
-	if pc.GetInterceptionMode() == meshv1alpha1.ProxyConfig_TPROXY {
-		return nil, errors.New("interceptionMode of ProxyConfig is TPROXY, which is not supported: use REDIRECT")
-	}
 	for name, list := range map[string]func(*meshv1alpha1.ProxyConfig_ProxyStatsMatcher) *[]string{
 		annotationStatsPrefixes: func(m *meshv1alpha1.ProxyConfig_ProxyStatsMatcher) *[]string { return &m.InclusionPrefixes },
 		annotationStatsSuffixes: func(m *meshv1alpha1.ProxyConfig_ProxyStatsMatcher) *[]string { return &m.InclusionSuffixes },

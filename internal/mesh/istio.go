@@ -16,6 +16,16 @@ const (
 	PortEastWest        = 15443
 )
 
+// The addresses of the loopback interface from which Envoy calls its application.
+const (
+	PassthroughIPv4 = "127.0.0.6"
+	PassthroughIPv6 = "::6"
+)
+
+// MarkTransparent marks the packets of connections that an Envoy opens to its application from the
+// address of a client (interception mode TPROXY).
+const MarkTransparent = 1337
+
 // Labels and annotations of Istio's contracts.
 const (
 	LabelNetwork           = "topology.istio.io/network"

@@ -190,21 +190,6 @@ func (c *converter) plain(isBytes, secret bool) error {
 	}
 }
 
-// safeToken returns a string or number, or its replacement if it is redacted.
-func safeToken(tok jsontext.Token, isBytes, secret bool) (safe jsontext.Token, redacts bool) {
-	switch k := tok.Kind(); {
-	case k == jsontext.KindString && !secret:
-		text := tok.String()
-		safe := redactKeys(text, isBytes)
-		return jsontext.String(safe), safe != text
-	case k == jsontext.KindString && isBytes:
-		return jsontext.String(redactedBase64), true
-	case k == jsontext.KindString:
-		return jsontext.String(redacted), true
-	}
-	return jsontext.Int(0), secret && tok.Kind() == jsontext.KindNumber
-}
-
 // object copies the braces of an object, and calls member after each name.
 func (c *converter) object(member func(name string) error) error {
 	if err := c.copyToken(); err != nil {

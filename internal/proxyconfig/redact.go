@@ -3,6 +3,8 @@ package proxyconfig
 import (
 	"encoding/base64"
 	"strings"
+
+	"github.com/go-json-experiment/json/jsontext"
 )
 
 // Redacted values, as Envoy writes them.
@@ -56,4 +58,19 @@ func redactBlocks(text string) string {
 		return text
 	}
 	return out.String() + rest
+}
+
+// safeToken returns a string or number, or its replacement if it is redacted.
+func safeToken(tok jsontext.Token, isBytes, secret bool) (safe jsontext.Token, redacts bool) {
+	switch k := tok.Kind(); {
+	case k == jsontext.KindString && !secret:
+		text := tok.String()
+		safe := redactKeys(text, isBytes)
+		return jsontext.String(safe), safe != text
+	case k == jsontext.KindString && isBytes:
+		return jsontext.String(redactedBase64), true
+	case k == jsontext.KindString:
+		return jsontext.String(redacted), true
+	}
+	return jsontext.Int(0), secret && tok.Kind() == jsontext.KindNumber
 }

@@ -512,8 +512,8 @@ func (p *modelProxy) isAlways(host string) bool {
 }
 
 func (p *modelProxy) always(cluster string) bool {
-	host, ok := strings.CutPrefix(cluster, "outbound|")
-	return ok && p.isAlways(host[strings.LastIndexByte(host, '|')+1:])
+	parts := strings.Split(cluster, "|") // the last ones are the subset and the host
+	return len(parts) == 4 && parts[0] == "outbound" && parts[2] == "" && p.isAlways(parts[3])
 }
 
 func (p *modelProxy) checkEmptied(r *modelResponse) {

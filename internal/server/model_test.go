@@ -77,19 +77,37 @@ type model struct {
 	sidecar  bool                     // of ns2: it sees ns0 and itself
 	tick     int                      // part of the resources of one service
 	broken   map[string]bool          // files that cannot be read
+	rules    map[string]modelRule     // by file name
+	routes   map[string]bool          // hosts with a VirtualService
 	moved    bool                     // the stable services' files have their other names
 }
 
 // modelService is a service with an HTTP port 80 and endpoints at port 8080.
 type modelService struct {
 	name, namespace string
+	entry           bool // a ServiceEntry defines it
 	private         bool
 	more            bool // a port 81
 	endpoints       []string
 	remote          []string // those in the second cluster
 }
 
-func (s *modelService) host() string { return s.name + "." + s.namespace + ".svc.cluster.local" }
+func (s *modelService) host() string {
+	if s.entry {
+		return s.name + ".example.com"
+	}
+	return s.name + "." + s.namespace + ".svc.cluster.local"
+}
+
+// modelRule is a DestinationRule for a service. It may have a subset of the endpoints of the
+// first cluster.
+type modelRule struct {
+	host, namespace string
+	private         bool
+	subset          bool
+}
+
+const modelSubset = "here"
 
 func (s *modelService) cluster() string { return "outbound|80||" + s.host() }
 
@@ -98,6 +116,7 @@ func newModel(t *testing.T, seed uint64, state string, proxies, churn int) *mode
 		t: t, seed: seed, rng: rand.New(rand.NewPCG(seed, 2)), churn: churn,
 		dir: t.TempDir(), remoteDir: t.TempDir(), state: state,
 		services: make(map[string]*modelService), broken: make(map[string]bool),
+		rules: make(map[string]modelRule), routes: make(map[string]bool),
 	}
 	for i := range 2 {
 		m.put(fmt.Sprintf("stable-%d", i), &modelService{
@@ -222,16 +241,28 @@ func (m *model) act() {
 // change changes the mesh.
 func (m *model) change() {
 	switch n := m.rng.IntN(100); {
-	case n < 25:
+	case n < 20:
 		m.setEndpoints()
-	case n < 45:
+	case n < 33:
 		m.comeOrGo(fmt.Sprintf("churn-%d", m.rng.IntN(m.churn)), m.anyNamespace)
-	case n < 65:
+	case n < 40:
+		i := m.rng.IntN(5)
+		m.comeOrGo(fmt.Sprintf("entry-%d", i), func(s *modelService) {
+			m.anyNamespace(s)
+			if s.name, s.entry = fmt.Sprintf("external-%d", i), true; i >= 2 {
+				s.name, s.namespace, s.private = fmt.Sprintf("secret-ns%d", i-2), fmt.Sprintf("ns%d", i-2), true
+			}
+		})
+	case n < 50:
+		m.setRule()
+	case n < 54:
+		m.setRoute()
+	case n < 66:
 		i := m.rng.IntN(3)
 		m.comeOrGo(fmt.Sprintf("secret-%d", i), func(s *modelService) {
 			s.name, s.namespace, s.private = fmt.Sprintf("secret-ns%d", i), fmt.Sprintf("ns%d", i), true
 		})
-	case n < 75:
+	case n < 76:
 		s := m.services[fmt.Sprintf("turn-%d", m.rng.IntN(3))]
 		s.private = !s.private
 		m.say("%s is private: %v", s.name, s.private)
@@ -267,7 +298,9 @@ func (m *model) comeOrGo(file string, fill func(*modelService)) {
 		delete(m.services, file)
 		delete(m.broken, file)
 		m.remove(m.dir, file+".yaml")
-		m.remove(m.dir, file+"-slice.yaml")
+		if !s.entry {
+			m.remove(m.dir, file+"-slice.yaml")
+		}
 		return
 	}
 	s := &modelService{name: file}
@@ -300,7 +333,68 @@ func (m *model) setEndpoints() {
 	s := m.services[file]
 	s.endpoints = m.addresses(s)
 	m.say("%s has endpoints %v", s.name, s.endpoints)
+	if s.entry {
+		m.write(m.dir, m.fileOf(file), s.yaml(""))
+		return
+	}
 	m.write(m.dir, m.fileOf(file+"-slice"), s.sliceYAML(s.endpoints))
+}
+
+// anyService returns a service that is always there.
+func (m *model) anyService() (host, namespace string) {
+	file := []string{"stable-0", "stable-1", "turn-0", "turn-1", "turn-2"}[m.rng.IntN(5)]
+	s := m.services[file]
+	return s.host(), s.namespace
+}
+
+// setRule adds, changes or removes a DestinationRule of a service, in the namespace of the
+// service or of a client.
+func (m *model) setRule() {
+	r := modelRule{private: m.rng.IntN(3) == 0, subset: m.rng.IntN(3) > 0}
+	r.host, r.namespace = m.anyService()
+	if m.rng.IntN(2) == 0 {
+		r.namespace = fmt.Sprintf("ns%d", m.rng.IntN(3))
+	}
+	file := fmt.Sprintf("rule-%s-%s.yaml", r.host, r.namespace)
+	if _, there := m.rules[file]; there && m.rng.IntN(2) == 0 {
+		m.say("the rule of %s for %s goes", r.namespace, r.host)
+		delete(m.rules, file)
+		m.remove(m.dir, file)
+		return
+	}
+	m.say("a rule: %+v", r)
+	m.rules[file] = r
+	m.write(m.dir, file, r.yaml(1+m.rng.IntN(3)))
+}
+
+// setRoute adds, changes or removes a VirtualService of a service.
+func (m *model) setRoute() {
+	host, namespace := m.anyService()
+	file := fmt.Sprintf("route-%s.yaml", host)
+	if m.routes[host] && m.rng.IntN(2) == 0 {
+		m.say("the routes of %s go", host)
+		delete(m.routes, host)
+		m.remove(m.dir, file)
+		return
+	}
+	m.say("routes of %s", host)
+	m.routes[host] = true
+	m.write(m.dir, file, fmt.Sprintf(routeYAML, namespace, host, []string{"*", "."}[m.rng.IntN(2)], 1+m.rng.IntN(3)))
+}
+
+// ruleFor returns the DestinationRule that clients in a namespace use for a service.
+func (m *model) ruleFor(s *modelService, client string) modelRule {
+	of := func(namespace string) (modelRule, bool) {
+		r, ok := m.rules[fmt.Sprintf("rule-%s-%s.yaml", s.host(), namespace)]
+		return r, ok
+	}
+	if r, ok := of(client); ok {
+		return r
+	}
+	if r, _ := of(s.namespace); !r.private {
+		return r
+	}
+	return modelRule{}
 }
 
 // fileOf returns the file of a service, which may have been renamed.
@@ -340,7 +434,9 @@ func (m *model) toggle(file string, there bool, content string) {
 // put writes a service after its endpoints.
 func (m *model) put(file string, s *modelService) {
 	m.services[file] = s
-	m.write(m.dir, file+"-slice.yaml", s.sliceYAML(s.endpoints))
+	if !s.entry {
+		m.write(m.dir, file+"-slice.yaml", s.sliceYAML(s.endpoints))
+	}
 	m.write(m.dir, file+".yaml", s.yaml("10.96.0.1"))
 }
 
@@ -502,20 +598,70 @@ func (m *model) endpointsFor(namespace string) map[string]string {
 		if !m.visible(s, namespace) {
 			continue
 		}
-		all := slices.Clone(s.endpoints)
+		all := s.endpoints
 		if m.remote {
-			all = append(all, s.remote...)
+			all = slices.Concat(all, s.remote)
 		}
-		for i := range all {
-			all[i] += ":8080"
+		out[s.cluster()] = atPort(all)
+		if m.ruleFor(s, namespace).subset {
+			out["outbound|80|"+modelSubset+"|"+s.host()] = atPort(s.endpoints)
 		}
-		slices.Sort(all)
-		out[s.cluster()] = strings.Join(all, " ")
 	}
 	return out
 }
 
+// atPort returns the addresses of endpoints, sorted, as addressesOf does.
+func atPort(endpoints []string) string {
+	var all []string
+	for _, e := range endpoints {
+		all = append(all, e+":8080")
+	}
+	slices.Sort(all)
+	return strings.Join(all, " ")
+}
+
+func (r modelRule) yaml(connections int) string {
+	export, subsets := "*", ""
+	if r.private {
+		export = "."
+	}
+	if r.subset {
+		subsets = fmt.Sprintf(", subsets: [{name: %s, labels: {topology.istio.io/cluster: cluster1}}]", modelSubset)
+	}
+	return fmt.Sprintf(`apiVersion: networking.istio.io/v1
+kind: DestinationRule
+metadata: {name: %[1]q, namespace: %[2]s}
+spec: {host: %[1]s, exportTo: [%[3]q], trafficPolicy: {connectionPool: {tcp: {maxConnections: %[4]d}}}%[5]s}
+`, r.host, r.namespace, export, connections, subsets)
+}
+
+func (s *modelService) entryYAML() string {
+	export, endpoints := "*", ""
+	if s.private {
+		export = "."
+	}
+	for _, e := range s.endpoints {
+		endpoints += fmt.Sprintf("\n  - {address: %s, ports: {http: 8080}}", e)
+	}
+	return fmt.Sprintf(`apiVersion: networking.istio.io/v1
+kind: ServiceEntry
+metadata: {name: %s, namespace: %s}
+spec:
+  hosts: [%s]
+  exportTo: [%q]
+  resolution: STATIC
+  location: MESH_INTERNAL
+  ports: [{name: http, number: 80, protocol: HTTP}]
+  endpoints:%s
+`, s.name, s.namespace, s.host(), export, endpoints)
+}
+
+// yaml returns the object that defines the service. A ServiceEntry also has its endpoints, and
+// no address.
 func (s *modelService) yaml(ip string) string {
+	if s.entry {
+		return s.entryYAML()
+	}
 	export, more := "", ""
 	if s.private {
 		export = ", annotations: {networking.istio.io/exportTo: .}"
@@ -562,6 +708,11 @@ metadata: {name: tick, namespace: ns0, labels: {kubernetes.io/service-name: tick
 addressType: IPv4
 ports: [{name: http, port: 8080}, {name: tcp, port: 9000}]
 endpoints: [{addresses: [10.77.%[2]d.%[3]d], targetRef: {kind: Pod, name: tick}}]
+`
+	routeYAML = `apiVersion: networking.istio.io/v1
+kind: VirtualService
+metadata: {name: %[2]q, namespace: %[1]s}
+spec: {hosts: [%[2]s], exportTo: [%[3]q], http: [{timeout: %[4]ds, route: [{destination: {host: %[2]s}}]}]}
 `
 	sidecarYAML = `apiVersion: networking.istio.io/v1
 kind: Sidecar

@@ -72,6 +72,7 @@ type Server struct {
 
 	injection injection
 	reviews   *prometheus.CounterVec // requests of API servers
+	checking  chan struct{}          // capacity 1: findingsOfChange runs
 
 	bundleEndpoint *ca.BundleEndpoint
 
@@ -87,7 +88,7 @@ func New(cfg Config) (_ *Server, err error) {
 	if err := checkConfigDir(&cfg); err != nil {
 		return nil, err
 	}
-	s := &Server{cfg: cfg, metrics: prometheus.NewRegistry(), fit: fitness{changed: make(chan struct{}, 1)}, changed: make(chan struct{}, 1)}
+	s := &Server{cfg: cfg, metrics: prometheus.NewRegistry(), fit: fitness{changed: make(chan struct{}, 1)}, changed: make(chan struct{}, 1), checking: make(chan struct{}, 1)}
 	s.findings.Store(&knownFaults{})
 	s.metrics.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	s.reviews = newReviews(s.metrics)
@@ -131,7 +132,7 @@ func New(cfg Config) (_ *Server, err error) {
 	s.trust.PublishTo(s.registry.SetTrustBundle)
 	s.sources = s.newClusters()
 	s.debug = s.newDebug()
-	s.metrics.MustRegister(s.debug.Metrics())
+	s.metrics.MustRegister(s.debug.Metrics(), s.registry.Metrics())
 	if err := s.listen(); err != nil {
 		return nil, err
 	}

@@ -144,6 +144,8 @@ func metrics(t *testing.T, s *Server) map[string]float64 {
 type proxy struct {
 	stream discoveryv3.AggregatedDiscoveryService_DeltaAggregatedResourcesClient
 	frames chan *discoveryv3.DeltaDiscoveryResponse
+	// listeners are those that subscribeAll received.
+	listeners []*discoveryv3.Resource
 }
 
 func connect(t *testing.T, s *Server, name string) *proxy {
@@ -239,7 +241,7 @@ func (p *proxy) subscribeAll(t *testing.T) {
 		t.Fatalf("%d assignments for %d names", got, len(names))
 	}
 	p.send(t, &discoveryv3.DeltaDiscoveryRequest{TypeUrl: xdswire.ListenerType})
-	p.next(t)
+	p.listeners = p.next(t).GetResources()
 	p.send(t, &discoveryv3.DeltaDiscoveryRequest{TypeUrl: xdswire.RouteType, ResourceNamesSubscribe: []string{"80"}})
 	p.next(t)
 }

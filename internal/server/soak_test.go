@@ -8,6 +8,8 @@ import (
 	"runtime"
 	"testing"
 	"time"
+
+	"github.com/meshctl/meshctl/test/harness"
 )
 
 var soakTime = flag.Duration("soak", 0, "how long TestSoak changes everything, up to five hours; 0 skips the test")
@@ -22,19 +24,33 @@ const (
 	soakPause = 40 * time.Millisecond
 )
 
-// TestSoak changes a mesh for a long time, in the ways of TestModel. Then every proxy must hold
-// the state of the model, and goroutines, file descriptors and heap must be as before.
+// TestSoak changes a mesh for a long time, in the ways of TestModel. Meanwhile goroutines, file
+// descriptors and heap must not grow. Then every proxy must hold the state of the model, and
+// goroutines, file descriptors and heap must be as before.
 func TestSoak(t *testing.T) {
 	if *soakTime == 0 {
 		t.Skip("make soak runs it")
 	}
 	m := newModel(t, rand.Uint64(), t.TempDir(), soakProxies, soakServices)
 	defer m.close()
-	m.soak(soakWarmUp)
+	m.soak(soakWarmUp, func() {})
 	before := usageNow(t)
-	acts := m.soak(*soakTime)
+	var goroutines, descriptors, heap []float64
+	acts := m.soak(*soakTime, func() {
+		now := usageNow(t)
+		goroutines, descriptors, heap = append(goroutines, float64(now.goroutines)), append(descriptors, float64(now.descriptors)), append(heap, float64(now.heap))
+	})
 	if t.Failed() {
 		return
+	}
+	for _, series := range []struct {
+		name    string
+		samples []float64
+		least   float64 // that it may grow
+	}{{"goroutines", goroutines, 8}, {"file descriptors", descriptors, 8}, {"heap", heap, 1 << 20}} {
+		if err := harness.Steady(series.samples, 0.05, series.least); err != nil {
+			t.Errorf("%s: %v", series.name, err)
+		}
 	}
 	var after usage
 	waitFor(t, "return of goroutines and file descriptors to their number before the soak", func() bool {
@@ -47,10 +63,16 @@ func TestSoak(t *testing.T) {
 	}
 }
 
-// soak changes the mesh for that long and returns the number of acts. At the end all services
-// are there, and the proxies hold them.
-func (m *model) soak(length time.Duration) (acts int) {
+// soak changes the mesh for that long, takes samples, and returns the number of acts. At the end all
+// services are there, and the proxies hold them.
+func (m *model) soak(length time.Duration, sample func()) (acts int) {
+	const samples = 300
+	next := time.Now()
 	for end := time.Now().Add(length); time.Now().Before(end) && !m.t.Failed(); acts++ {
+		if !time.Now().Before(next) {
+			sample()
+			next = next.Add(length / samples)
+		}
 		m.act()
 		time.Sleep(rand.N(2 * soakPause))
 	}

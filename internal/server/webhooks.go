@@ -92,6 +92,7 @@ func (s *Server) serveWebhooks(ctx context.Context) error {
 	handler := webhook.Handler(webhook.Config{
 		Injector:  s.injector,
 		Converter: &source.Converter{Cluster: s.cfg.ClusterID, SystemNamespace: s.cfg.systemNamespace(), RefuseLocal: true},
+		Findings:  s.findingsOfChange,
 		Done:      func(name, result string) { s.reviews.WithLabelValues(name, result).Inc() },
 		Log:       log,
 	})

@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/net"
 
 	kubeapi "github.com/meshctl/meshctl/internal/kube"
 	"github.com/meshctl/meshctl/test/kube"
@@ -50,6 +51,16 @@ spec:
   names: {kind: ProxyConfig, plural: proxyconfigs, singular: proxyconfig}
   versions:
   - {name: v1beta1, served: true, storage: true, schema: {openAPIV3Schema: {type: object, x-kubernetes-preserve-unknown-fields: true}}}
+---
+apiVersion: apiextensions.k8s.io/v1
+kind: CustomResourceDefinition
+metadata: {name: virtualservices.networking.istio.io}
+spec:
+  group: networking.istio.io
+  scope: Namespaced
+  names: {kind: VirtualService, plural: virtualservices, singular: virtualservice}
+  versions:
+  - {name: v1, served: true, storage: true, schema: {openAPIV3Schema: {type: object, x-kubernetes-preserve-unknown-fields: true}}}
 ---
 ` + injectorValues
 
@@ -198,6 +209,15 @@ func TestWebhooksOfAPI(t *testing.T) {
 	waitFor(t, "refusal", func() bool { return gateway(99999) != nil })
 	if err := gateway(99999); err == nil || !strings.Contains(err.Error(), "spec.servers[0].port.number") {
 		t.Errorf("an invalid Gateway: %v", err)
+	}
+
+	// The checks of analyze are warnings: the other object may follow.
+	route := client.Patch(types.ApplyPatchType).AbsPath("/apis/networking.istio.io/v1/namespaces/plain/virtualservices/v").
+		Param("fieldManager", "test").Body([]byte(`{"apiVersion": "networking.istio.io/v1", "kind": "VirtualService", "metadata": {"name": "v"},
+			"spec": {"hosts": ["web"], "http": [{"route": [{"destination": {"host": "nothing"}}]}]}}`)).Do(t.Context())
+	const missing = "IST0101: spec.http[0].route[0].destination.host: destination nothing.plain.svc.cluster.local is no service"
+	if warnings := route.Warnings(); route.Error() != nil || !slices.ContainsFunc(warnings, func(w net.WarningHeader) bool { return strings.Contains(w.Text, missing) }) {
+		t.Errorf("a route to nothing: %v, %v, want a warning with %q", route.Error(), warnings, missing)
 	}
 
 	c.Apply(t, "{apiVersion: networking.istio.io/v1beta1, kind: ProxyConfig, metadata: {name: p, namespace: labelled}, spec: {environmentVariables: {FLAVOR: sweet}}}")

@@ -47,17 +47,28 @@ func (c ServerCodec) unmarshalNames(b []byte, req protobuf.Message, names func()
 // listOf decodes consecutive names, which share memory. It reports false if a name is not
 // UTF-8.
 func listOf(encoded []byte) (names []string, ok bool) {
+	count := 0
+	for i := 0; i < len(encoded); count++ {
+		_, i = nextName(encoded, i)
+	}
 	text := string(encoded)
-	for i := 0; i < len(text); {
-		size, n := protowire.ConsumeVarint(encoded[i+1:])
-		start := i + 1 + n
-		i = start + int(size)
-		if !utf8.ValidString(text[start:i]) {
+	names = make([]string, count)
+	at := 0
+	for i := range names {
+		var start int
+		start, at = nextName(encoded, at)
+		if names[i] = text[start:at]; !utf8.ValidString(names[i]) {
 			return nil, false
 		}
-		names = append(names, text[start:i])
 	}
 	return names, true
+}
+
+// nextName returns the start and the end of the name whose tag is at an index.
+func nextName(encoded []byte, tag int) (start, end int) {
+	size, n := protowire.ConsumeVarint(encoded[tag+1:])
+	start = tag + 1 + n
+	return start, start + int(size)
 }
 
 // fieldNames holds the names in requests of both variants.

@@ -3,6 +3,8 @@ package xdswire
 import (
 	"errors"
 	"runtime"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 )
@@ -54,5 +56,41 @@ func TestSharedErrorsAreNotKept(t *testing.T) {
 	}
 	if p, err := Shared(&e, 1, func() (*part, error) { return &part{"text"}, nil }); err != nil || p.text != "text" {
 		t.Errorf("%v, %v, want a part after the error", p, err)
+	}
+}
+
+// TestSharedPartsAreMadeOnce: a part that many goroutines need at the same time is made once.
+func TestSharedPartsAreMadeOnce(t *testing.T) {
+	var e Encoder
+	var made atomic.Int64
+	var group sync.WaitGroup
+	start := make(chan struct{})
+	parts := make([]*part, 20)
+	for i := range parts {
+		group.Go(func() {
+			<-start
+			p, err := Shared(&e, "key", func() (*part, error) {
+				made.Add(1)
+				runtime.Gosched() // so that the others come
+				return &part{"text"}, nil
+			})
+			if err != nil {
+				t.Error(err)
+			}
+			parts[i] = p
+		})
+	}
+	close(start)
+	group.Wait()
+	if n := made.Load(); n != 1 {
+		t.Errorf("made %d times, want once", n)
+	}
+	for _, p := range parts {
+		if p != parts[0] {
+			t.Error("the goroutines have different parts")
+		}
+	}
+	if len(e.shared.made) > 0 {
+		t.Error("the part is still being made")
 	}
 }

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -8,6 +9,7 @@ import (
 	"net/http/httptest"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -218,6 +220,55 @@ func TestDrainUnderLoad(t *testing.T) {
 	if err := a.ended(t); err != nil {
 		t.Errorf("agent ended with %v", err)
 	}
+}
+
+// TestTerminationUnderLoad: after SIGTERM no request fails until the drain time is over. Then the
+// agent ends, and leaves nothing.
+func TestTerminationUnderLoad(t *testing.T) {
+	app := application(t)
+	ca := certstest.NewIstioCA(t)
+	ca.Serve(t, func(s *grpc.Server) {
+		discoveryv3.RegisterAggregatedDiscoveryServiceServer(s, newInbound(t, app.Listener.Addr()))
+	})
+	const drain = 3 * time.Second
+	flags := flagsFor(t, ca, harness.ShortDir(t))
+	p := run(t, flags, "", "--termination-drain-duration", drain.String())
+	const clients = 8
+	var signalled time.Time
+	failed, ready, sent := make(chan time.Time, clients), make(chan struct{}, clients), make(chan struct{})
+	for range clients {
+		go func() {
+			_ = load(1, ready)
+			<-sent
+			for {
+				if err := load(1, make(chan struct{}, 1)); err != nil {
+					failed <- time.Now()
+					return
+				}
+			}
+		}()
+	}
+	for range clients {
+		<-ready
+	}
+	envoyPID := p.envoy(t)
+	signalled = time.Now()
+	if err := p.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	close(sent)
+	for range clients {
+		if after := (<-failed).Sub(signalled); after < drain {
+			t.Errorf("a request failed %v after SIGTERM, before the drain time of %v is over", after, drain)
+		}
+	}
+	if err := p.ended(t); err != nil {
+		t.Errorf("the agent ended with %v", err)
+	}
+	if err := syscall.Kill(envoyPID, 0); !errors.Is(err, syscall.ESRCH) {
+		t.Errorf("Envoy is left: %v", err)
+	}
+	wantEmpty(t, flags.ConfigPath)
 }
 
 // load sends requests through Envoy. It reports when the first half is done, and the first

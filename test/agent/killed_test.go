@@ -28,9 +28,9 @@ type program struct {
 	log harness.LogBuffer
 }
 
-// run starts meshctl agent with the flags, in the directory dir or, if it is empty, in the
-// directory of the test.
-func run(t *testing.T, f agentconfig.Flags, dir string) *program {
+// run starts meshctl agent with the flags and more arguments, in the directory dir or, if it is empty,
+// in the directory of the test.
+func run(t *testing.T, f agentconfig.Flags, dir string, more ...string) *program {
 	t.Helper()
 	p := &program{running: running{done: make(chan error, 1), http: dial.HTTPClient(deadline, nil)}}
 	args := []string{
@@ -42,7 +42,7 @@ func run(t *testing.T, f agentconfig.Flags, dir string) *program {
 	if f.RootCA != "" {
 		args = append(args, "--root-ca", f.RootCA)
 	}
-	p.cmd = exec.CommandContext(t.Context(), meshctl, args...)
+	p.cmd = exec.CommandContext(t.Context(), meshctl, append(args, more...)...)
 	p.cmd.Dir = dir
 	p.start(t)
 	return p

@@ -145,17 +145,12 @@ func start(ctx context.Context, dir string, bound bool, names []string) (_ *Clus
 		c.Nodes = append(c.Nodes, n)
 	}
 	ready := make([]*os.File, len(c.Nodes))
-	for i, n := range c.Nodes {
-		pid, r, err := n.spawn(bound)
-		if err != nil {
+	c.PIDs = make([]int, len(c.Nodes))
+	for i := range c.Nodes {
+		if ready[i], err = c.launch(i, bound); err != nil {
 			return nil, err
 		}
-		defer func() { _ = r.Close() }()
-		ready[i] = r
-		c.PIDs = append(c.PIDs, pid)
-		if err := errors.Join(c.save(), n.connect(i+1, pid)); err != nil {
-			return nil, err
-		}
+		defer func() { _ = ready[i].Close() }()
 	}
 	var wg sync.WaitGroup
 	failed := make([]error, len(c.Nodes))
@@ -167,6 +162,36 @@ func start(ctx context.Context, dir string, bound bool, names []string) (_ *Clus
 		return nil, err
 	}
 	return c, os.WriteFile(c.Kubeconfig(), kubeconfigOf(c.Nodes...), 0o600)
+}
+
+// launch starts the first process of a node. See spawn for the file.
+func (c *Clusters) launch(i int, bound bool) (*os.File, error) {
+	pid, ready, err := c.Nodes[i].spawn(bound)
+	if err != nil {
+		return nil, err
+	}
+	c.PIDs[i] = pid
+	if err := errors.Join(c.save(), c.Nodes[i].connect(i+1, pid)); err != nil {
+		return nil, errors.Join(err, ready.Close())
+	}
+	return ready, nil
+}
+
+// restart ends all processes of a node at once, as a machine without power does, and starts the
+// node again with its files. It ends with this process. restart returns when the API server is ready.
+func (c *Clusters) restart(ctx context.Context, i int) error {
+	n := c.Nodes[i]
+	if err := errors.Join(n.kill(c.PIDs[i]), dropLink(linkOf(i+1)), n.removeCgroups()); err != nil {
+		return err
+	}
+	ready, err := c.launch(i, true)
+	if err != nil {
+		return err
+	}
+	defer ready.Close()
+	ctx, cancel := context.WithTimeout(ctx, startTimeout)
+	defer cancel()
+	return n.await(ctx, ready)
 }
 
 // Kubeconfig returns the path of the kubeconfig, which has a context for each cluster.
@@ -245,9 +270,12 @@ func (n *node) spawn(bound bool) (int, *os.File, error) {
 	return pid, r, nil
 }
 
+// linkOf returns the name of the link between the bridge and a node.
+func linkOf(number int) string { return fmt.Sprintf("meshctl-test%d", number) }
+
 // connect links the node with the bridge.
 func (n *node) connect(number, pid int) error {
-	link := fmt.Sprintf("meshctl-test%d", number)
+	link := linkOf(number)
 	for _, args := range []string{
 		fmt.Sprintf("link add %s type veth peer name eth0 netns %d", link, pid),
 		fmt.Sprintf("link set %s master %s up", link, bridge),
@@ -259,8 +287,8 @@ func (n *node) connect(number, pid int) error {
 	return nil
 }
 
-// complete waits for a node, imports the images and starts CoreDNS.
-func (c *Clusters) complete(ctx context.Context, n *node, ready *os.File, images []string) error {
+// await waits until the API server of a node is ready. See spawn for the file.
+func (n *node) await(ctx context.Context, ready *os.File) error {
 	if deadline, ok := ctx.Deadline(); ok {
 		if err := ready.SetReadDeadline(deadline); err != nil {
 			return err
@@ -268,6 +296,14 @@ func (c *Clusters) complete(ctx context.Context, n *node, ready *os.File, images
 	}
 	if text, err := io.ReadAll(ready); err != nil || string(text) != "ready" {
 		return fmt.Errorf("%s ended or is not ready: %w", n.Cluster, err)
+	}
+	return nil
+}
+
+// complete waits for a node, imports the images and starts CoreDNS.
+func (c *Clusters) complete(ctx context.Context, n *node, ready *os.File, images []string) error {
+	if err := n.await(ctx, ready); err != nil {
+		return err
 	}
 	for _, image := range images {
 		if err := n.importImage(ctx, image); err != nil {
@@ -326,11 +362,13 @@ func Load(dir string) (*Clusters, error) {
 func (c *Clusters) Stop() error {
 	var errs []error
 	for i, pid := range c.PIDs {
-		errs = append(errs, c.Nodes[i].kill(pid))
+		if pid != 0 {
+			errs = append(errs, c.Nodes[i].kill(pid))
+		}
 	}
 	errs = append(errs, dropLink(bridge))
 	for i, n := range c.Nodes {
-		errs = append(errs, dropLink(fmt.Sprintf("meshctl-test%d", i+1)), n.removeCgroups())
+		errs = append(errs, dropLink(linkOf(i+1)), n.removeCgroups())
 	}
 	return errors.Join(append(errs, os.RemoveAll(c.Dir))...)
 }

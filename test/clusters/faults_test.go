@@ -6,6 +6,7 @@ import (
 	"flag"
 	"fmt"
 	"maps"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"syscall"
@@ -52,14 +53,21 @@ kubectl --context ` + c + ` rollout status -n sample deployment client --timeout
 	}{
 		{"server names at the gateway", (*user).testServerNames},
 		{"revision by tag", (*user).testTag},
+		{"faults that check finds", (*user).testCheck},
 		{"rotated credentials", (*user).testRotatedCredentials},
 		{"gateway with another address", (*user).testGatewayAddress},
+		{"gateway with a host name", (*user).testGatewayName},
 		{"API server away", (*user).testAPIServerAway},
+		{"slow and lying API server", (*user).testFalseAPIServer},
+		{"no file descriptors", (*user).testNoDescriptors},
+		{"killed parts", (*user).testKilledParts},
 		{"partition", (*user).testPartition},
 		{"one replica killed again and again", (*user).testReplicaKilled},
 		{"restarted control planes", (*user).testRestarts},
 		{"upgrade by revision and back", (*user).testUpgrade},
+		{"restarted node", (*user).testRestartedNode},
 		{"replaced root", (*user).testReplacedRoot},
+		{"full volumes", (*user).testFullVolumes},
 		{"removed remote secret, gateway and cluster", (*user).testRemovals},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -145,19 +153,25 @@ func (u *user) allReplicas(t *testing.T) {
 	}
 }
 
-// changeArrives adds and removes a pod of v1 and waits until a client of cluster2 sees it.
+// changeArrives adds and removes a pod of v1 and waits until the client of cluster1 sees it.
 func (u *user) changeArrives(t *testing.T) {
 	t.Helper()
 	for _, replicas := range []int{2, 1} {
-		u.run(fmt.Sprintf("kubectl --context cluster1 scale -n sample deployment helloworld-v1 --replicas=%d", replicas))
-		harness.Eventually(t, moved, "a changed number of pods", func() error {
-			endpoints, err := u.endpoints("cluster1")
-			if err == nil && endpoints != replicas+1 { // and the gateway of cluster2
-				err = fmt.Errorf("%d endpoints after scaling v1 to %d", endpoints, replicas)
-			}
-			return err
-		})
+		u.scaleV1(t, replicas)
 	}
+}
+
+// scaleV1 sets the number of pods of v1 and waits until the client of cluster1 has them.
+func (u *user) scaleV1(t *testing.T, replicas int) {
+	t.Helper()
+	u.run(fmt.Sprintf("kubectl --context cluster1 scale -n sample deployment helloworld-v1 --replicas=%d", replicas))
+	harness.Eventually(t, moved, "a changed number of pods", func() error {
+		endpoints, err := u.endpoints("cluster1")
+		if err == nil && endpoints != replicas+1 { // and the gateway of cluster2
+			err = fmt.Errorf("%d endpoints after scaling v1 to %d", endpoints, replicas)
+		}
+		return err
+	})
 }
 
 // endpoints returns the number of healthy endpoints of helloworld that the proxy of a client has.
@@ -167,10 +181,12 @@ func (u *user) endpoints(cluster string) (int, error) {
 	return strings.Count(out, "\n") - 1, err // without the header
 }
 
-// testReplicaKilled: changes arrive, and no request fails, while one of two replicas is
-// killed every few seconds.
+// testReplicaKilled: changes arrive, and no request that may be repeated fails, while one of two
+// replicas is killed every few seconds. Proxies that lose their control plane learn late that a pod
+// ends.
 func (u *user) testReplicaKilled(t *testing.T) {
 	u.allReplicas(t)
+	defer u.retries(t)()
 	loads := u.loads(t, 2)
 	ctx, end := context.WithCancel(t.Context())
 	killed := make(chan int)
@@ -258,10 +274,7 @@ func (u *user) testAPIServerAway(t *testing.T) {
 // retries. Afterwards both answer. Without localityLbSetting the clients would not call the
 // other cluster before.
 func (u *user) testPartition(t *testing.T) {
-	u.apply(`
-{apiVersion: networking.istio.io/v1, kind: DestinationRule, metadata: {name: helloworld, namespace: sample}, spec: {host: helloworld, trafficPolicy: {
-  loadBalancer: {localityLbSetting: {enabled: false}}, connectionPool: {tcp: {connectTimeout: 1s}}, outlierDetection: {consecutive5xxErrors: 3, consecutiveGatewayErrors: 3, interval: 1s, baseEjectionTime: 5s, maxEjectionPercent: 100}}}}
-`)
+	defer u.ejecting(t)()
 	defer u.retries(t)()
 	loads := u.loads(t, 2)
 	moreOfBoth(loads)
@@ -280,9 +293,6 @@ func (u *user) testPartition(t *testing.T) {
 	u.lost(t, false)
 	u.changeArrives(t)
 	stop(loads)
-	for _, c := range names {
-		u.run("kubectl --context " + c + " delete destinationrule helloworld -n sample")
-	}
 }
 
 // retries makes clients repeat requests whose connection or endpoint fails, until the
@@ -320,26 +330,82 @@ func (u *user) testGatewayAddress(t *testing.T) {
 	was := u.run(get)
 	for _, next := range []string{u.clusters.Nodes[1].LBs[19], was} {
 		u.run(`kubectl --context cluster2 patch service istio-eastwestgateway -n istio-system --subresource=status --type=merge -p '{"status": {"loadBalancer": {"ingress": [{"ip": "` + next + `"}]}}}'`)
-		harness.Eventually(t, moved, "endpoint "+next, func() error {
-			out, err := u.try("", "meshctl pc endpoints deploy/client.sample --context cluster1 --cluster 'outbound|5000||helloworld.sample.svc.cluster.local'")
-			if err == nil && !strings.Contains(out, next+":15443") {
-				err = fmt.Errorf("the endpoints are\n%s", out)
-			}
-			return err
-		})
+		u.gatewayIs(t, next)
 		moreOfBoth(loads)
 	}
 	stop(loads)
 }
 
-// testUpgrade: namespaces and gateways move to the control plane of another revision, one
-// after the other, and back.
-func (u *user) testUpgrade(t *testing.T) {
-	const next = "localhost/meshctl:next"
-	for _, n := range u.clusters.Nodes {
-		if err := n.ctr(t.Context(), "images", "tag", "localhost/meshctl:"+version, next); err != nil {
+// testGatewayName: the gateway of cluster2 has a host name, as with some load balancers, and the
+// name gets another address. The old address answers until the clients use the new one.
+func (u *user) testGatewayName(t *testing.T) {
+	const (
+		name  = "gateway.cluster2.example"
+		patch = "kubectl --context cluster2 patch service istio-eastwestgateway -n istio-system --subresource=status --type=merge -p "
+		get   = " -n istio-system -o jsonpath='{.status.loadBalancer.ingress[0].ip}'"
+	)
+	loads := u.loads(t, 2)
+	was := u.run("kubectl --context cluster2 get service istio-eastwestgateway" + get)
+	// Two more load balancers for the pods of the gateway.
+	balancers := []string{"balancer-a", "balancer-b"}
+	var addresses []string
+	for _, b := range balancers {
+		if _, err := u.try(`{apiVersion: v1, kind: Service, metadata: {name: `+b+`, namespace: istio-system}, spec: {type: LoadBalancer, selector: {istio: eastwestgateway}, ports: [{name: tls, port: 15443}]}}`,
+			"kubectl --context cluster2 apply -f -"); err != nil {
 			t.Fatal(err)
 		}
+		harness.Eventually(t, moved, "address of "+b, func() error {
+			out, err := u.try("", "kubectl --context cluster2 get service "+b+get)
+			if err == nil && out == "" {
+				err = errors.New("it has none")
+			}
+			if err == nil {
+				addresses = append(addresses, out)
+			}
+			return err
+		})
+	}
+	corefile := u.run("kubectl --context cluster1 get configmap coredns -n kube-system -o jsonpath='{.data.Corefile}'")
+	resolve := func(address string) {
+		text := strings.Replace(corefile, ".:53 {\n", fmt.Sprintf(".:53 {\n    template IN A %s {\n        answer \"{{ .Name }} 5 IN A %s\"\n    }\n", name, address), 1)
+		if _, err := u.try(text, "kubectl --context cluster1 create configmap coredns -n kube-system --from-file=Corefile=/dev/stdin --dry-run=client -o yaml | kubectl --context cluster1 replace -f -"); err != nil {
+			t.Fatal(err)
+		}
+		u.run("kubectl --context cluster1 rollout restart -n kube-system deployment coredns\nkubectl --context cluster1 rollout status -n kube-system deployment coredns --timeout=5m")
+		began := time.Now()
+		u.gatewayIs(t, address)
+		t.Logf("the clients of cluster1 use %s %s after the change in DNS", address, time.Since(began).Round(time.Second))
+		moreOfBoth(loads)
+	}
+	u.run(patch + `'{"status": {"loadBalancer": {"ingress": [{"hostname": "` + name + `"}]}}}'`)
+	resolve(addresses[0])
+	resolve(addresses[1])
+	u.run("kubectl --context cluster2 delete service -n istio-system " + balancers[0])
+	moreOfBoth(loads)
+	stop(loads)
+	// kube-proxy may forward connections to the first address later than clients use it.
+	u.run(patch + `'{"status": {"loadBalancer": {"ingress": [{"ip": "` + was + `"}]}}}'`)
+	u.gatewayIs(t, was)
+	u.run("kubectl --context cluster2 delete service -n istio-system " + balancers[1])
+}
+
+// gatewayIs waits until the proxy of the client of cluster1 has the gateway of cluster2 at an address.
+func (u *user) gatewayIs(t *testing.T, address string) {
+	t.Helper()
+	harness.Eventually(t, moved, "endpoint "+address, func() error {
+		out, err := u.try("", "meshctl pc endpoints deploy/client.sample --context cluster1 --cluster 'outbound|5000||helloworld.sample.svc.cluster.local'")
+		if err == nil && !strings.Contains(out, address+":15443") {
+			err = fmt.Errorf("the endpoints are\n%s", out)
+		}
+		return err
+	})
+}
+
+// testUpgrade: namespaces and gateways move to the control plane of the earlier revision, one after
+// the other, and back.
+func (u *user) testUpgrade(t *testing.T) {
+	if err := u.clusters.Import(t.Context(), filepath.Join(programs, earlier, "image.tar")); err != nil {
+		t.Fatal(err)
 	}
 	defer u.retries(t)()
 	loads := u.loads(t, 2)
@@ -347,7 +413,8 @@ func (u *user) testUpgrade(t *testing.T) {
 		for n, c := range names {
 			label, args, image := "istio.io/rev=default istio-injection-", "", "localhost/meshctl:"+version
 			if revision != "" {
-				label, args, image = "istio.io/rev="+revision+" istio-injection-", "--revision "+revision+" --image "+next, next
+				image = "localhost/meshctl:" + earlier
+				label, args = "istio.io/rev="+revision+" istio-injection-", "--revision "+revision+" --image "+image
 			}
 			u.run(fmt.Sprintf(`meshctl install --context %[1]s --cluster-id %[1]s --network network%[2]d --mesh-id mesh1 --crds %[3]s $([ -n "%[3]s" ] || echo --east-west-gateway)
 kubectl --context %[1]s label namespace sample --overwrite %[4]s

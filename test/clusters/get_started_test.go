@@ -3,7 +3,10 @@ package clusters
 import (
 	"bytes"
 	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -14,6 +17,11 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/google/go-cmp/cmp"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/yaml"
 
 	"github.com/meshctl/meshctl/test/harness"
 )
@@ -55,7 +63,7 @@ func newUserOf(t *testing.T, names []string) *user {
 		if t.Failed() {
 			t.Log(c.logs())
 		}
-		if err := c.Stop(); err != nil {
+		if err := errors.Join(c.Stop(), c.left()); err != nil {
 			t.Error(err)
 		}
 	})
@@ -72,6 +80,33 @@ func newUserOf(t *testing.T, names []string) *user {
 		t.Fatal(err)
 	}
 	return u
+}
+
+// left returns an error that names what clusters have left after Stop.
+func (c *Clusters) left() error {
+	links := []string{bridge}
+	paths := []string{c.Dir}
+	for i, n := range c.Nodes {
+		links = append(links, linkOf(i+1))
+		paths = append(paths, fmt.Sprintf("/proc/%d", c.PIDs[i]), "/sys/fs/cgroup"+n.Cgroup)
+		groups, err := filepath.Glob("/sys/fs/cgroup/*" + n.Cgroup)
+		if err != nil {
+			return err
+		}
+		paths = append(paths, groups...)
+	}
+	var errs []error
+	for _, name := range links {
+		if _, err := net.InterfaceByName(name); err == nil {
+			errs = append(errs, fmt.Errorf("the interface %s is left", name))
+		}
+	}
+	for _, path := range paths {
+		if _, err := os.Stat(path); !os.IsNotExist(err) {
+			errs = append(errs, fmt.Errorf("%s is left: %w", path, err))
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // try runs commands in a shell and returns what they write to stdout.
@@ -118,7 +153,8 @@ func (u *user) call(cluster, namespace, url string) (string, error) {
 // blocks returns the commands of the page, block by block.
 func blocks(t *testing.T) []string { return blocksOf(t, page, "") }
 
-// blocksOf returns the commands below a heading of a page, or of the whole page.
+// blocksOf returns the commands below a heading of a page, or of the whole page, that tests of this
+// package run.
 func blocksOf(t *testing.T, page, heading string) []string {
 	t.Helper()
 	content, err := os.ReadFile(filepath.Join(repository, page))
@@ -131,7 +167,7 @@ func blocksOf(t *testing.T, page, heading string) []string {
 		text, _, _ = strings.Cut(text, "\n## ")
 	}
 	var out []string
-	for _, m := range regexp.MustCompile("(?ms)^```sh\n(.*?)^```$").FindAllStringSubmatch(text, -1) {
+	for _, m := range regexp.MustCompile("(?ms)^<!-- test: not run: test/clusters [^\n]* -->\n```sh\n(.*?)^```$").FindAllStringSubmatch(text, -1) {
 		out = append(out, m[1])
 	}
 	if len(out) == 0 {
@@ -167,10 +203,12 @@ func TestGetStarted(t *testing.T) {
 	for _, c := range names {
 		u.run("meshctl check --context " + c)
 	}
+	t.Run("injected pods", u.testInjected)
 	t.Run("shares", u.testShares)
 	t.Run("names of the other cluster", u.testNames)
 	t.Run("killed control planes", u.testKilled)
 	t.Run("strict", u.testStrict)
+	t.Run("job", u.testJob)
 	t.Run("removed version", u.testRemovedVersion)
 	t.Run("uninstall", u.testUninstall)
 }
@@ -192,6 +230,75 @@ func (u *user) testShares(t *testing.T) {
 			t.Errorf("%s: %d of %d answers name the identity of the client", c, n, requests)
 		}
 	}
+}
+
+// testInjected: the pods that the API server creates have what meshctl inject makes of their
+// Deployments. TestContract (internal/inject) compares that with Istio's sidecars.
+func (u *user) testInjected(t *testing.T) {
+	for _, c := range names {
+		var want appsv1.Deployment
+		var pods corev1.PodList
+		for command, into := range map[string]any{
+			"kubectl --context " + c + " get deployment client -n sample -o yaml | meshctl inject --context " + c + " -f -": &want,
+			"kubectl --context " + c + " get pods -n sample -l app=client -o yaml":                                          &pods,
+		} {
+			if err := yaml.Unmarshal([]byte(u.run(command)), into); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if len(pods.Items) != 1 {
+			t.Fatalf("%d pods", len(pods.Items))
+		}
+		if diff := cmp.Diff(factsOf(&want.Spec.Template.Spec), factsOf(&pods.Items[0].Spec)); diff != "" {
+			t.Errorf("%s (-meshctl inject +API server):\n%s", c, diff)
+		}
+	}
+}
+
+// factsOf returns the containers, ports, environment, probes, mounts and volumes of a pod, a line
+// each, without what every pod gets for the API server.
+func factsOf(spec *corev1.PodSpec) []string {
+	var out []string
+	const api = "kube-api-access"
+	for _, c := range slices.Concat(spec.InitContainers, spec.Containers) {
+		add := func(what string, v any) {
+			text, err := json.Marshal(v)
+			if err != nil {
+				panic(err) // it comes from YAML
+			}
+			out = append(out, c.Name+" "+what+" "+string(text))
+		}
+		add("runs", []any{c.Image, c.Command, c.Args, c.RestartPolicy, c.SecurityContext})
+		for _, p := range c.Ports {
+			add("port", []any{p.Name, p.ContainerPort, p.Protocol})
+		}
+		for _, e := range c.Env {
+			field := ""
+			if f := e.ValueFrom; f != nil && f.FieldRef != nil {
+				field = f.FieldRef.FieldPath
+			} else if f != nil && f.ResourceFieldRef != nil {
+				field = f.ResourceFieldRef.Resource
+			}
+			add("variable", []any{e.Name, e.Value, field})
+		}
+		for name, p := range map[string]*corev1.Probe{"startup": c.StartupProbe, "readiness": c.ReadinessProbe, "liveness": c.LivenessProbe} {
+			if p != nil && p.HTTPGet != nil {
+				add(name, []any{p.HTTPGet.Path, p.HTTPGet.Port, p.InitialDelaySeconds, p.PeriodSeconds, p.TimeoutSeconds, p.FailureThreshold})
+			}
+		}
+		for _, m := range c.VolumeMounts {
+			if !strings.HasPrefix(m.Name, api) {
+				add("mount", []any{m.Name, m.MountPath, m.ReadOnly})
+			}
+		}
+	}
+	for _, v := range spec.Volumes {
+		if !strings.HasPrefix(v.Name, api) {
+			out = append(out, "volume "+v.Name)
+		}
+	}
+	slices.Sort(out)
+	return out
 }
 
 // testNames: by DNS capture a client finds a service that exists in the other cluster only.
@@ -267,8 +374,8 @@ func (u *user) kill(words ...string) int {
 	return len(found)
 }
 
-// processes returns the processes in pods of all clusters whose command line starts with
-// the words, the oldest first.
+// processes returns the processes of all clusters whose command line starts with the words, the
+// oldest first.
 func (u *user) processes(words ...string) []int {
 	u.t.Helper()
 	var out []int
@@ -290,7 +397,7 @@ func (u *user) processesOf(n *node, words ...string) []int {
 		dir := filepath.Dir(path)
 		line, err := os.ReadFile(path)
 		group, errGroup := os.ReadFile(filepath.Join(dir, "cgroup"))
-		if err != nil || errGroup != nil || !bytes.Contains(group, []byte(n.Cgroup+"/")) || !bytes.HasPrefix(line, []byte(strings.Join(words, "\x00")+"\x00")) {
+		if err != nil || errGroup != nil || !inGroup(group, n.Cgroup) || !bytes.HasPrefix(line, []byte(strings.Join(words, "\x00")+"\x00")) {
 			continue
 		}
 		if pid, err := strconv.Atoi(filepath.Base(dir)); err == nil {
@@ -299,6 +406,11 @@ func (u *user) processesOf(n *node, words ...string) []int {
 	}
 	slices.Sort(out)
 	return out
+}
+
+// inGroup reports whether the groups of a process are a group or below it.
+func inGroup(groups []byte, group string) bool {
+	return bytes.Contains(groups, []byte(group+"/")) || bytes.Contains(groups, []byte(group+"\n"))
 }
 
 // plainClient is a client without a proxy.
@@ -332,32 +444,23 @@ func (u *user) testStrict(t *testing.T) {
 	}
 }
 
-// testRemovedVersion: when the pods of v1 go, v2 answers in both clusters, and no request
-// fails meanwhile.
+// testRemovedVersion: when the pods of v1 go, v2 answers in both clusters, and no request fails
+// meanwhile, as the application answers until clients know that it ends.
 func (u *user) testRemovedVersion(t *testing.T) {
-	scaled := make(chan error, 1)
-	go func() {
-		_, err := u.try("", "kubectl --context cluster1 scale -n sample deployment helloworld-v1 --replicas=0")
-		scaled <- err
-	}()
-	began := time.Now()
-	harness.Eventually(t, moved, "only answers of v2", func() error {
-		var left error
-		for _, c := range names {
-			out, err := u.call(c, "sample", "helloworld.sample:5000/hello?[1-100]")
-			if err != nil {
-				t.Error(err)
+	loads := u.loads(t, 1)
+	moreOfBoth(loads)
+	u.run("kubectl --context cluster1 scale -n sample deployment helloworld-v1 --replicas=0")
+	scaled := time.Now()
+	for i, l := range loads {
+		harness.Eventually(t, moved, "only answers of v2", func() error {
+			if r := l.more(200); r.Answers["v2"] != r.Requests {
+				return fmt.Errorf("%s: answers %v of %d", names[i], r.Answers, r.Requests)
 			}
-			if n := strings.Count(out, "version: v2"); n != 100 {
-				left = fmt.Errorf("%s: %d of 100 answers of v2", c, n)
-			}
-		}
-		return left
-	})
-	if err := <-scaled; err != nil {
-		t.Error(err)
+			return nil
+		})
+		t.Logf("%s: the last answer of v1 came %s after its removal", names[i], time.UnixMilli(l.totals().Last["v1"]).Sub(scaled).Round(time.Millisecond))
 	}
-	t.Logf("only answers of v2 after %s", time.Since(began).Round(time.Millisecond))
+	stop(loads)
 }
 
 // testUninstall: the commands of docs/get-started.md and of the installer leave nothing of

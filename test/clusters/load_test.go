@@ -20,11 +20,12 @@ import (
 
 // totals are the results of the program load of test/clusters/app.
 type totals struct {
-	Requests int            `json:"requests"`
-	Failed   int            `json:"failed"`
-	Answers  map[string]int `json:"answers"`
-	Failures []string       `json:"failures"`
-	Slowest  int64          `json:"slowest"`
+	Requests int              `json:"requests"`
+	Failed   int              `json:"failed"`
+	Answers  map[string]int   `json:"answers"`
+	Last     map[string]int64 `json:"last"`
+	Failures []string         `json:"failures"`
+	Slowest  int64            `json:"slowest"`
 }
 
 // load is a running program that requests a URL.

@@ -5,7 +5,6 @@ import (
 	"flag"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"testing"
 
@@ -16,9 +15,13 @@ const (
 	repository = "../.."
 	// insideVar is set in the test process that has a network of its own.
 	insideVar = "MESHCTL_TEST_CLUSTERS"
-	// version is the version of the tested program and its image.
+	// version is the version of the tested program and its image, and earlier the one of another
+	// revision of the repository.
 	version = "e2e"
+	earlier = "earlier"
 )
+
+var earlierRevision = flag.String("earlier", "HEAD~1", "the revision whose control plane TestFaults upgrades from")
 
 // programs is the directory with meshctl, kubectl and image.tar; empty if this machine
 // cannot run clusters.
@@ -59,7 +62,7 @@ func run(m *testing.M) int {
 	return code
 }
 
-// prepare builds meshctl and its image.
+// prepare builds meshctl and its image, and those of the earlier revision if a test needs them.
 func prepare(dir string) error {
 	root, err := filepath.Abs(repository)
 	if err != nil {
@@ -72,16 +75,26 @@ func prepare(dir string) error {
 	if err := os.Symlink(built, filepath.Join(dir, "kubectl")); err != nil {
 		return err
 	}
-	for _, args := range [][]string{
-		{"make", "--silent", "-C", root, "build", "VERSION=" + version, "OUT=" + dir},
-		{
-			"go", "-C", filepath.Join(root, "tools/image"), "run", ".", "-root", root, "-meshctl", filepath.Join(dir, "meshctl"),
-			"-out", filepath.Join(dir, "image.tar"), "-name", "localhost/meshctl:" + version,
-		},
-	} {
-		if out, err := exec.Command(args[0], args[1:]...).CombinedOutput(); err != nil {
-			return fmt.Errorf("%s: %w\n%s", args[0], err, out)
-		}
+	if err := buildImage(root, root, dir, version); err != nil || !*faults {
+		return err
 	}
-	return nil
+	clone := filepath.Join(dir, "clone")
+	if err := runIn("", "git", "-C", root, "worktree", "add", "--detach", "--quiet", clone, *earlierRevision); err != nil {
+		return fmt.Errorf("%w: name another revision with -earlier", err)
+	}
+	defer func() { _ = runIn("", "git", "-C", root, "worktree", "remove", "--force", clone) }()
+	below := filepath.Join(dir, earlier)
+	if err := os.Mkdir(below, 0o700); err != nil {
+		return err
+	}
+	return buildImage(root, clone, below, earlier)
+}
+
+// buildImage builds meshctl of a clone and its image into a directory.
+func buildImage(root, clone, dir, version string) error {
+	if err := runIn("", "make", "--silent", "-C", clone, "build", "VERSION="+version, "OUT="+dir); err != nil {
+		return err
+	}
+	return runIn("", "go", "-C", filepath.Join(root, "tools/image"), "run", ".", "-root", root, "-meshctl", filepath.Join(dir, "meshctl"),
+		"-out", filepath.Join(dir, "image.tar"), "-name", "localhost/meshctl:"+version)
 }

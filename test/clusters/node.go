@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log"
 	"net"
 	"net/http"
 	"os"
@@ -65,7 +66,7 @@ func Main() {
 }
 
 // run starts the parts of the cluster, reports to descriptor 3 that they run, and
-// assigns addresses to Services until the process is killed or a part ends.
+// assigns addresses to Services until the process is killed. Then it starts parts that end again.
 func (n *node) run() error {
 	// A terminal's Ctrl-C is for the program that started the clusters.
 	signal.Ignore(syscall.SIGINT, syscall.SIGHUP)
@@ -85,7 +86,7 @@ func (n *node) run() error {
 	if err := n.files(); err != nil {
 		return err
 	}
-	s := &supervisor{node: n, names: map[int]string{}}
+	s := &supervisor{node: n, parts: map[int]part{}}
 	ctx := context.Background()
 	if err := n.start(ctx, s); err != nil {
 		return err
@@ -345,12 +346,21 @@ func eventually(ctx context.Context, what string, condition func() error) error 
 	}
 }
 
+// mostRestarts is how often the parts of a node may end.
+const mostRestarts = 100
+
 // supervisor starts the parts of a node and reaps all orphans, as the first process of a
 // machine does.
 type supervisor struct {
 	node  *node
-	names map[int]string // of the started parts, by process id
+	parts map[int]part // the started ones, by process id
 	err   error
+}
+
+// part is a program of a node, such as the kubelet.
+type part struct {
+	name string
+	args []string
 }
 
 // start starts a part with a log of its own. The first failure stays in s.err.
@@ -377,20 +387,33 @@ func (s *supervisor) start(name string, args ...string) {
 		s.err = err
 		return
 	}
-	s.names[p.Pid] = name
+	s.parts[p.Pid] = part{name, args}
 }
 
-// reap waits for all processes. It returns when a part has ended.
+// reap waits for all processes, and starts parts that end again. It returns when they have
+// ended too often.
 func (s *supervisor) reap() error {
-	for {
+	for restarts := 0; ; {
 		var status unix.WaitStatus
 		pid, err := unix.Wait4(-1, &status, 0, nil)
-		switch {
-		case errors.Is(err, unix.EINTR):
-		case err != nil:
+		if errors.Is(err, unix.EINTR) {
+			continue
+		}
+		if err != nil {
 			return err
-		case s.names[pid] != "":
-			return fmt.Errorf("%s ended with status %d: its log is %s", s.names[pid], status.ExitStatus(), s.node.path(s.names[pid]+".log"))
+		}
+		ended, found := s.parts[pid]
+		if !found {
+			continue
+		}
+		delete(s.parts, pid)
+		log.Printf("%s ended with status %d, signal %d", ended.name, status.ExitStatus(), status.Signal())
+		if restarts++; restarts > mostRestarts {
+			return fmt.Errorf("%s has ended again: its log is %s", ended.name, s.node.path(ended.name+".log"))
+		}
+		time.Sleep(pollInterval)
+		if s.start(ended.name, ended.args...); s.err != nil {
+			return s.err
 		}
 	}
 }

@@ -4,11 +4,15 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"errors"
 	"fmt"
 	"net"
+	"os/exec"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -89,6 +93,9 @@ kubectl --context cluster2 delete namespace sample --timeout=3m
 meshctl uninstall --context cluster2`)
 	only(loads[0], "v1")
 	loads[0].more(500)
+	// The control plane of cluster1. Its pods go on with what they have.
+	u.run("meshctl uninstall --context cluster1")
+	loads[0].more(500)
 	loads[0].stop()
 }
 
@@ -116,6 +123,43 @@ kubectl --context cluster1 rollout status -n sample deployment client --timeout=
 kubectl --context cluster1 rollout restart -n sample deployment client
 kubectl --context cluster1 rollout status -n sample deployment client --timeout=5m
 meshctl uninstall --context cluster1 --revision canary`)
+}
+
+// testCheck: meshctl check names a control plane that does not answer, a proxy that refuses its
+// configuration, and a pod whose proxy is not connected.
+func (u *user) testCheck(t *testing.T) {
+	finds := func(what, want string) {
+		t.Helper()
+		harness.Eventually(t, loadTimeout, what+" in meshctl check", func() error {
+			out, err := u.try("", "meshctl check --context cluster2")
+			if exit, failed := errors.AsType[*exec.ExitError](err); !failed || exit.ExitCode() != 3 || !regexp.MustCompile(want).MatchString(out) {
+				return fmt.Errorf("%w: %s", err, out)
+			}
+			return nil
+		})
+	}
+	serve := u.processesOf(u.clusters.Nodes[1], meshctlPath, "serve")[0]
+	if err := syscall.Kill(serve, syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	finds("a silent control plane", `(?m)^Error +control plane istiod-\S+ `)
+	if err := syscall.Kill(serve, syscall.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := u.try(`{apiVersion: networking.istio.io/v1alpha3, kind: EnvoyFilter, metadata: {name: broken, namespace: sample}, spec: {workloadSelector: {labels: {app: client}}, configPatches: [
+  {applyTo: HTTP_FILTER, match: {context: SIDECAR_OUTBOUND}, patch: {operation: INSERT_FIRST, value: {name: broken, typed_config: {"@type": type.googleapis.com/envoy.extensions.filters.http.lua.v3.Lua, default_source_code: {inline_string: "("}}}}}]}}`,
+		"kubectl --context cluster2 apply -f -"); err != nil {
+		t.Fatal(err)
+	}
+	finds("a refused configuration", `(?m)^Error +proxy client-\S+ `)
+	u.run("kubectl --context cluster2 delete envoyfilter broken -n sample")
+	heal := u.drop(t, 1, "prerouting", "tcp dport 15012")
+	finds("a proxy that is not connected", `(?m)^Error +Pod sample/client-\S+ +its proxy is connected to no control plane`)
+	heal()
+	harness.Eventually(t, loadTimeout, "nothing in meshctl check", func() error {
+		_, err := u.try("", "meshctl check --context cluster2")
+		return err
+	})
 }
 
 // joinNetworks lets the pods of both clusters reach each other.
@@ -177,6 +221,29 @@ meshctl multicluster link cluster1 cluster2`)
 	stop(loads)
 }
 
+// Parts of pages that tests run.
+const (
+	installPage   = "docs/install.md"
+	remoteHeading = "One control plane for several clusters"
+	mixedPage     = "docs/with-istio.md"
+)
+
+var mixedHeadings = []string{"A cluster as in Istio's documentation", "A cluster with meshctl's commands", "Link both"}
+
+// TestParts: the pages have the parts that the tests of other topologies run, which are not run
+// always.
+func TestParts(t *testing.T) {
+	if n := len(blocksOf(t, installPage, remoteHeading)); n != 3 {
+		t.Errorf("%s has %d blocks of commands below %q, want primary, remote cluster and removal", installPage, n, remoteHeading)
+	}
+	for _, heading := range mixedHeadings {
+		blocksOf(t, mixedPage, heading)
+	}
+	if n := len(blocks(t)); n < mostCommands-1 {
+		t.Errorf("%s has %d blocks of commands", page, n)
+	}
+}
+
 // TestPrimaryRemote: cluster2 has no control plane. Its pods get their proxies, certificates
 // and configuration from the control plane of cluster1, as docs/install.md describes.
 func TestPrimaryRemote(t *testing.T) {
@@ -184,10 +251,7 @@ func TestPrimaryRemote(t *testing.T) {
 		t.Skip("takes some minutes: make e2e-faults")
 	}
 	u := newUser(t)
-	commands := blocksOf(t, "docs/install.md", "One control plane for several clusters")
-	if len(commands) != 3 {
-		t.Fatalf("%d blocks of commands, want primary, remote cluster and removal", len(commands))
-	}
+	commands := blocksOf(t, installPage, remoteHeading)
 	began := time.Now()
 	for _, block := range commands[:2] {
 		u.run(block)
@@ -268,10 +332,9 @@ func TestWithIstio(t *testing.T) {
 		t.Skip("takes some minutes: make e2e-faults")
 	}
 	u := newUser(t)
-	const page = "docs/with-istio.md"
 	began := time.Now()
-	for _, heading := range []string{"A cluster by Istio's documentation", "A cluster by meshctl", "Link both"} {
-		for _, block := range blocksOf(t, page, heading) {
+	for _, heading := range mixedHeadings {
+		for _, block := range blocksOf(t, mixedPage, heading) {
 			out := u.run(block)
 			t.Logf("after %s: %s\n%s", time.Since(began).Round(time.Second), heading, out)
 		}

@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -133,18 +134,37 @@ type agentPod struct {
 	pid    string // of the process that holds the namespaces
 	v4, v6 string
 	work   string
+	mode   string // of interception
 }
 
 // startPod starts a pod of the namespace shop, whose connections are redirected to its proxy.
 func (n *node) startPod(t *testing.T, name, v4, v6 string) *agentPod {
 	t.Helper()
-	p := &agentPod{node: n, name: name, v4: v4, v6: v6, work: filepath.Join(n.dir, name)}
-	conf := filepath.Join(n.dir, name+".conf")
+	return n.startPodIn(t, "REDIRECT", name, v4, v6)
+}
+
+// startPodIn starts a pod with an interception mode.
+func (n *node) startPodIn(t *testing.T, mode, name, v4, v6 string) *agentPod {
+	t.Helper()
+	p := n.newPod(t, mode, name, v4, v6)
+	p.startProxy(t)
+	return p
+}
+
+// newPod makes the namespaces of a pod and redirects its connections to a proxy that does not run yet.
+// The name of the control plane is in its /etc/hosts.
+func (n *node) newPod(t *testing.T, mode, name, v4, v6 string) *agentPod {
+	t.Helper()
+	p := &agentPod{node: n, name: name, v4: v4, v6: v6, work: filepath.Join(n.dir, name), mode: mode}
+	conf, hosts := filepath.Join(n.dir, name+".conf"), filepath.Join(n.dir, name+".hosts")
 	text := "nameserver " + n.bridge + "\nsearch shop.svc.cluster.local svc.cluster.local cluster.local\noptions ndots:5\n"
-	if err := os.WriteFile(conf, []byte(text), 0o644); err != nil {
+	if err := errors.Join(
+		os.WriteFile(conf, []byte(text), 0o644),
+		os.WriteFile(hosts, []byte("127.0.0.1 localhost\n"+n.bridge+" istiod.istio-system.svc\n"), 0o644),
+	); err != nil {
 		t.Fatal(err)
 	}
-	holder := exec.Command("sh", "-c", `mount --bind "$1" /etc/resolv.conf && echo && exec cat`, "sh", conf)
+	holder := exec.Command("sh", "-c", `mount --bind "$1" /etc/resolv.conf && mount --bind "$2" /etc/hosts && echo && exec cat`, "sh", conf, hosts)
 	holder.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNET | syscall.CLONE_NEWNS}
 	held, err := holder.StdinPipe() // it ends with the test
 	if err != nil {
@@ -174,16 +194,16 @@ func (n *node) startPod(t *testing.T, name, v4, v6 string) *agentPod {
 	} {
 		p.run(t, "0", append([]string{"ip"}, strings.Fields(line)...)...)
 	}
-	p.run(t, "0", meshctl, "agent", "redirect", "istio-iptables", "-p", "15001", "-z", "15006", "-u", proxyUser, "-m", "REDIRECT",
+	p.run(t, "0", meshctl, "agent", "redirect", "istio-iptables", "-p", "15001", "-z", "15006", "-u", proxyUser, "-m", mode,
 		"-i", "*", "-x", "", "-b", "*", "-d", "15090,15021,15020", "--log_output_level=default:info", "--redirect-dns")
-	p.startProxy(t)
 	return p
 }
 
-// command returns a command in the namespaces of the pod, as a user and its group.
+// command returns a command in the namespaces of the pod, as a user and its group, or as user:group.
 func (p *agentPod) command(user string, args ...string) *exec.Cmd {
+	user, group, _ := strings.Cut(user, ":")
 	return exec.Command("nsenter", append([]string{
-		"--target", p.pid, "--net", "--mount", "--", "setpriv", "--reuid", user, "--regid", user, "--clear-groups", "--",
+		"--target", p.pid, "--net", "--mount", "--", "setpriv", "--reuid", user, "--regid", cmp.Or(group, user), "--clear-groups", "--",
 	}, args...)...)
 }
 
@@ -199,9 +219,35 @@ func (p *agentPod) run(t *testing.T, user string, args ...string) string {
 
 func (p *agentPod) startProxy(t *testing.T) {
 	t.Helper()
-	token := filepath.Join(p.node.dir, p.name+".token")
+	token, roots := filepath.Join(p.node.dir, p.name+".token"), filepath.Join(p.node.dir, p.name+".pem")
+	p.writeCredentials(t, token, roots)
+	if err := os.Mkdir(p.work, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	user := proxyUser
+	if p.mode == "TPROXY" {
+		user = "0:" + proxyUser
+	} else {
+		id, _ := strconv.Atoi(user)
+		for _, path := range []string{p.work, token} {
+			if err := os.Chown(path, id, id); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	t.Cleanup(backgroundCommand(t, p.command(user, meshctl, "agent", "--envoy", envoy.Path(t), "--root-ca", roots, "--token", token, "--config-path", p.work),
+		filepath.Join(p.node.dir, p.name+".log"), p.work, []string{
+			"POD_NAME=" + p.name, "POD_NAMESPACE=shop", "SERVICE_ACCOUNT=" + p.name, "INSTANCE_IP=" + p.v4 + "," + p.v6,
+			"CA_ADDR=" + p.node.discovery, `PROXY_CONFIG={"discoveryAddress":"` + p.node.discovery + `","concurrency":1,"terminationDrainDuration":"0s"}`,
+			"ISTIO_META_CLUSTER_ID=cluster1", "ISTIO_META_DNS_CAPTURE=true", "ISTIO_META_INTERCEPTION_MODE=" + p.mode, `ISTIO_METAJSON_LABELS={"app":"` + p.name + `"}`,
+		}))
+	p.waitReady(t)
+}
+
+// writeCredentials writes the token of the pod and the roots of the mesh.
+func (p *agentPod) writeCredentials(t *testing.T, token, roots string) {
+	t.Helper()
 	mustRun(t, "token", "create", "--issuer", filepath.Join(p.node.dir, "issuer"), "--service-account", "shop/"+p.name, "--out", token)
-	roots := filepath.Join(p.node.dir, p.name+".pem")
 	data, err := os.ReadFile(filepath.Join(p.node.dir, "ca", "cluster1", "root-cert.pem"))
 	if err == nil {
 		err = os.WriteFile(roots, data, 0o644)
@@ -209,21 +255,10 @@ func (p *agentPod) startProxy(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := os.Mkdir(p.work, 0o700); err != nil {
-		t.Fatal(err)
-	}
-	user, _ := strconv.Atoi(proxyUser)
-	for _, path := range []string{p.work, token} {
-		if err := os.Chown(path, user, user); err != nil {
-			t.Fatal(err)
-		}
-	}
-	t.Cleanup(backgroundCommand(t, p.command(proxyUser, meshctl, "agent", "--envoy", envoy.Path(t), "--root-ca", roots, "--token", token, "--config-path", p.work),
-		filepath.Join(p.node.dir, p.name+".log"), p.work, []string{
-			"POD_NAME=" + p.name, "POD_NAMESPACE=shop", "SERVICE_ACCOUNT=" + p.name, "INSTANCE_IP=" + p.v4 + "," + p.v6,
-			"CA_ADDR=" + p.node.discovery, `PROXY_CONFIG={"discoveryAddress":"` + p.node.discovery + `","concurrency":1,"terminationDrainDuration":"0s"}`,
-			"ISTIO_META_CLUSTER_ID=cluster1", "ISTIO_META_DNS_CAPTURE=true", `ISTIO_METAJSON_LABELS={"app":"` + p.name + `"}`,
-		}))
+}
+
+func (p *agentPod) waitReady(t *testing.T) {
+	t.Helper()
 	eventually(t, "the proxy of "+p.name+" is ready", func() error {
 		_, _, err := get("http://" + net.JoinHostPort(p.v4, "15021") + "/healthz/ready")
 		return err
@@ -466,5 +501,91 @@ func TestAgentRedirects(t *testing.T) {
 	}
 	if rules := client.run(t, "0", "nft", "list", "ruleset"); rules != "" {
 		t.Errorf("rules are left:\n%s", rules)
+	}
+}
+
+// permissivePort lets requests without mTLS pass to one port of the server.
+const permissivePort = `---
+apiVersion: security.istio.io/v1
+kind: PeerAuthentication
+metadata: {name: server, namespace: shop}
+spec: {selector: {matchLabels: {app: server}}, portLevelMtls: {8081: {mode: PERMISSIVE}}}
+`
+
+// TestTransparentRedirection: with interception mode TPROXY an application sees the addresses of
+// its clients: of a pod with mutual TLS, of a client outside of the mesh, and of its own pod, for HTTP
+// and TCP and over both IP versions.
+func TestTransparentRedirection(t *testing.T) {
+	if !inPod(t) {
+		return
+	}
+	n := startNode(t, redirectedMesh+permissivePort)
+	server := n.startPodIn(t, "TPROXY", "server", "10.11.0.5", "fd00:a::5")
+	client := n.startPod(t, "client", "10.11.0.77", "fd00:a::77")
+	for _, port := range []string{"8080", "8081", "9000"} {
+		servesOn(t, server.listen(t, port), func(w http.ResponseWriter, r *http.Request) {
+			_, _ = io.WriteString(w, r.RemoteAddr+" "+r.Header.Get("X-Forwarded-Client-Cert"))
+		})
+	}
+	answers(t, net.JoinHostPort(n.outside, "80"), "outside of the mesh")
+
+	const identity = "URI=spiffe://cluster.local/ns/shop/sa/client"
+	for _, tc := range []struct {
+		from       *agentPod
+		args       string
+		want, more string
+	}{
+		{client, "http://peers:8081/", "10.11.0.77:", identity},
+		{server, "http://10.11.0.5:8080/", "10.11.0.5:", ""},
+		{server, "http://127.0.0.1:8080/", "127.0.0.1:", ""},
+		{server, "http://www.outside.test/", "outside of the mesh", ""},
+	} {
+		if got, err := tc.from.curl(strings.Fields(tc.args)...); err != nil || !strings.HasPrefix(got, tc.want) || !strings.Contains(got, tc.more) {
+			t.Errorf("%s: curl %s: %v, %q, want %s and %s", tc.from.name, tc.args, err, got, tc.want, tc.more)
+		}
+	}
+	for address, want := range map[string]string{"10.11.0.5:8081": n.bridge + ":", "[fd00:a::5]:8081": "[" + n.bridge6 + "]:"} {
+		if got, _, err := get("http://" + address); err != nil || !strings.HasPrefix(got, want) {
+			t.Errorf("a client outside of the mesh: %v, %q, want %s", err, got, want)
+		}
+	}
+	if body, _, err := get("http://10.11.0.5:8080"); err == nil {
+		t.Errorf("strict mTLS let a request without it pass: %s", body)
+	}
+	for _, address := range []string{"10.11.0.5:15020", "[fd00:a::5]:15021"} {
+		if _, _, err := get("http://" + address + "/healthz/ready"); err != nil {
+			t.Errorf("a probe: %v", err)
+		}
+	}
+	// The proxies choose between the IP versions of the server. Calls of the server to itself pass
+	// through its proxy twice.
+	const calls = 200
+	for _, tc := range []struct {
+		from                *agentPod
+		url, v4, v6, caller string
+	}{
+		{client, "http://web/", "10.11.0.77", "[fd00:a::77]", "/sa/client"},
+		{client, "http://web:9000/", "10.11.0.77", "[fd00:a::77]", ""},
+		{server, "http://web/", "10.11.0.5", "[fd00:a::5]", "/sa/server"},
+	} {
+		out, err := tc.from.curl("--parallel", "-w", "\n", tc.url+fmt.Sprintf("?[1-%d]", calls))
+		v4, v6 := strings.Count(out, tc.v4+":"), strings.Count(out, tc.v6+":")
+		if err != nil || v4+v6 != calls || v4 == 0 || v6 == 0 || tc.caller != "" && strings.Count(out, tc.caller) < calls {
+			t.Errorf("%d calls of %s by %s: %v, %d of %s, %d of %s: %.2000s", calls, tc.url, tc.from.name, err, v4, tc.v4, v6, tc.v6, out)
+		}
+	}
+
+	server.run(t, "0", meshctl, "agent", "redirect", "--undo")
+	for _, list := range [][]string{
+		{"nft", "list", "ruleset"}, {"ip", "route", "show", "table", "133"}, {"ip", "-6", "route", "show", "table", "133"},
+	} {
+		if got := server.run(t, "0", list...); got != "" {
+			t.Errorf("%s after --undo:\n%s", list, got)
+		}
+	}
+	for _, family := range []string{"-4", "-6"} {
+		if got := server.run(t, "0", "ip", family, "rule"); strings.Contains(got, "fwmark") {
+			t.Errorf("rules after --undo:\n%s", got)
+		}
 	}
 }

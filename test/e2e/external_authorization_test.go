@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
@@ -11,8 +12,10 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	authv3 "github.com/envoyproxy/go-control-plane/envoy/service/auth/v3"
@@ -45,7 +48,7 @@ func (a *authorizer) Check(ctx context.Context, r *authv3.CheckRequest) (*authv3
 		case <-a.ending:
 		}
 		return nil, errors.New("too late")
-	case decide == "refuse", strings.Contains(request.GetBody()+string(request.GetRawBody()), "refuse"):
+	case strings.Contains(decide, "refuse"), strings.Contains(request.GetBody()+string(request.GetRawBody()), "refuse"):
 		return &authv3.CheckResponse{
 			Status: &statuspb.Status{Code: int32(codes.PermissionDenied)},
 			HttpResponse: &authv3.CheckResponse_DeniedResponse{DeniedResponse: &authv3.DeniedHttpResponse{
@@ -74,7 +77,7 @@ func (a *authorizer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		case <-r.Context().Done():
 		case <-a.ending:
 		}
-	case r.Header.Get("x-decide") == "refuse", strings.Contains(string(body), "refuse"):
+	case strings.Contains(strings.Join(r.Header.Values("x-decide"), ","), "refuse"), strings.Contains(string(body), "refuse"):
 		w.WriteHeader(http.StatusPaymentRequired)
 	}
 }
@@ -112,27 +115,37 @@ const authorizers = `trustDomainAliases: [old.example.com], extensionProviders: 
 {name: dead, envoyExtAuthzGrpc: {service: sample/authorizer.test, port: 9001, timeout: 0.5s}},
 {name: dead-open, envoyExtAuthzGrpc: {service: sample/authorizer.test, port: 9001, timeout: 0.5s, failOpen: true}}]`
 
+// provide sets the providers in MeshConfig, and the ports of their service.
+func (p *protected) provide(t *testing.T, providers, byGRPC, byHTTP string) {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(p.mesh, "cluster1", "mesh.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	objects, _, _ := strings.Cut(string(text), authorizerEntry)
+	before, rest, _ := strings.Cut(objects, "data: {mesh: ")
+	_, after, _ := strings.Cut(rest, "\n")
+	replace(t, filepath.Join(p.mesh, "cluster1", "mesh.yaml"), before+`data: {mesh: "{`+strings.ReplaceAll(providers, "\n", " ")+"}\"}\n"+after+fmt.Sprintf(authorizerEntry+`
+  hosts: [authorizer.test]
+  resolution: STATIC
+  ports: [{number: 9000, name: grpc, protocol: GRPC, targetPort: %s}, {number: 8000, name: http, protocol: HTTP, targetPort: %s}, {number: 9001, name: grpc-dead, protocol: GRPC, targetPort: 1}]
+  endpoints: [{address: 127.0.0.1}]
+`, byGRPC, byHTTP))
+}
+
+const authorizerEntry = `---
+apiVersion: networking.istio.io/v1
+kind: ServiceEntry
+metadata: {name: authorizer, namespace: sample}
+spec:`
+
 // TestExternalAuthorization: a real Envoy asks providers about what rules match, and obeys the
 // answer. Without one, failOpen and statusOnError decide.
 func TestExternalAuthorization(t *testing.T) {
 	a := &authorizer{ending: make(chan struct{})}
 	byGRPC, byHTTP := a.start(t)
 	p := startProtected(t)
-	file := filepath.Join(p.mesh, "cluster1", "mesh.yaml")
-	text, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	replace(t, file, strings.Replace(string(text), "trustDomainAliases: [old.example.com]", strings.ReplaceAll(authorizers, "\n", " "), 1)+fmt.Sprintf(`---
-apiVersion: networking.istio.io/v1
-kind: ServiceEntry
-metadata: {name: authorizer, namespace: sample}
-spec:
-  hosts: [authorizer.test]
-  resolution: STATIC
-  ports: [{number: 9000, name: grpc, protocol: GRPC, targetPort: %s}, {number: 8000, name: http, protocol: HTTP, targetPort: %s}, {number: 9001, name: grpc-dead, protocol: GRPC, targetPort: 1}]
-  endpoints: [{address: 127.0.0.1}]
-`, byGRPC, byHTTP))
+	p.provide(t, authorizers, byGRPC, byHTTP)
 	for provider, want := range map[string]struct{ permit, refuse, slow int }{
 		"grpc":      {200, 402, 403},
 		"grpc-open": {200, 402, 200},
@@ -154,6 +167,12 @@ spec:
 					}
 					return nil
 				})
+			}
+			// Repeated headers, and values that are not UTF-8.
+			for _, decide := range []string{"permit\nx-decide: refuse", "refuse\nx-decide: permit", "refuse\xff", "\xc3refuse"} {
+				if code := request("/guarded/a", decide); code != want.refuse && code != http.StatusBadRequest {
+					t.Errorf("x-decide: %q: status %d", decide, code)
+				}
 			}
 			asked := a.asked.Load()
 			if code := request("/free", "refuse"); code != http.StatusOK || a.asked.Load() != asked {
@@ -197,6 +216,129 @@ spec:
 			return nil
 		})
 	})
+}
+
+// keptConnection is a connection in plaintext that requests share.
+type keptConnection struct {
+	net.Conn
+	answers *bufio.Reader
+}
+
+// keep opens a connection.
+func (p *protected) keep(t *testing.T) *keptConnection {
+	t.Helper()
+	conn, err := p.dial("", "127.3.0.1:5000", "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	return &keptConnection{conn, bufio.NewReader(conn)}
+}
+
+// get returns the status of an answer, 0 if the connection has ended.
+func (c *keptConnection) get(path, decide string) int {
+	_ = c.SetDeadline(time.Now().Add(deadline))
+	if _, err := fmt.Fprintf(c, "GET %s HTTP/1.1\r\nHost: a\r\nx-decide: %s\r\n\r\n", path, decide); err != nil {
+		return 0
+	}
+	resp, err := http.ReadResponse(c.answers, nil)
+	if err != nil {
+		return 0
+	}
+	_, _ = io.Copy(io.Discard, resp.Body)
+	_ = resp.Body.Close()
+	return resp.StatusCode
+}
+
+// TestProviderAppears: no request passes unasked when MeshConfig gets the provider of a policy, nor
+// when a policy moves to a new provider. This holds for connections that are older, too.
+func TestProviderAppears(t *testing.T) {
+	a := &authorizer{ending: make(chan struct{})}
+	byGRPC, byHTTP := a.start(t)
+	p := startProtected(t)
+	policy := func(action string) string {
+		return `{` + action + `, rules: [{to: [{operation: {paths: ["/guarded*"]}}]}]}`
+	}
+	p.apply(t, policy(`action: CUSTOM, provider: {name: grpc}`))
+	becomes := func(decide string, want int) {
+		t.Helper()
+		eventually(t, fmt.Sprintf("status %d if the provider should %s", want, decide), func() error {
+			if got := p.send(t, "", "", "GET /guarded HTTP/1.1\nHost: a\nx-decide: "+decide); got != want {
+				return fmt.Errorf("status %d", got)
+			}
+			return nil
+		})
+	}
+	becomes("permit", http.StatusForbidden)
+	older := p.keep(t)
+	if code := older.get("/free", "refuse"); code != http.StatusOK {
+		t.Fatalf("a request that the policy does not concern: status %d", code)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	var traffic sync.WaitGroup
+	var refused atomic.Int64
+	traffic.Go(func() {
+		for ctx.Err() == nil {
+			code := older.get("/guarded", "refuse")
+			if refused.Add(1); code != http.StatusForbidden && code != http.StatusPaymentRequired {
+				t.Errorf("request %d on the older connection: status %d", refused.Load(), code)
+				return
+			}
+		}
+	})
+	listeners := adminGet(t, admin, "/stats?filter=listener_manager.listener_(modified|added|removed)")
+	provider := func(name string) string {
+		return `{name: ` + name + `, envoyExtAuthzGrpc: {service: sample/authorizer.test, port: 9000}}`
+	}
+	const mesh = "trustDomainAliases: [old.example.com], extensionProviders: "
+	p.provide(t, mesh+"["+provider("grpc")+"]", byGRPC, byHTTP)
+	becomes("permit", http.StatusOK)
+	becomes("refuse", http.StatusPaymentRequired)
+	stop()
+	traffic.Wait()
+	if now := adminGet(t, admin, "/stats?filter=listener_manager.listener_(modified|added|removed)"); now != listeners {
+		t.Errorf("a listener changed with the provider: before\n%safter\n%s", listeners, now)
+	}
+
+	// A provider that no policy has named changes listeners, and older connections lack its filter.
+	p.apply(t, policy(`action: DENY`))
+	becomes("permit", http.StatusForbidden)
+	var kept []*keptConnection
+	for range 20 {
+		c := p.keep(t)
+		if code := c.get("/free", "permit"); code != http.StatusOK {
+			t.Fatalf("a request that the policy does not concern: status %d", code)
+		}
+		kept = append(kept, c)
+	}
+	p.provide(t, mesh+"["+provider("grpc")+", "+provider("new")+"]", byGRPC, byHTTP)
+	eventually(t, "listeners have the filter of the new provider", func() error {
+		if !strings.Contains(adminGet(t, admin, "/config_dump?resource=dynamic_listeners"), "ext_authz.new") {
+			return errors.New("they do not")
+		}
+		return listenersAre(t, "listener_manager.total_listeners_warming: 0")
+	})
+	p.apply(t, policy(`action: CUSTOM, provider: {name: new}`))
+	eventually(t, "Envoy has the moved policy", func() error {
+		if !strings.Contains(adminGet(t, admin, "/config_dump?resource=ecds_filters"), "istio-ext-authz-ns[sample]-policy[p0]") {
+			return errors.New("it does not")
+		}
+		return nil
+	})
+	answered := 0
+	for _, c := range kept {
+		switch code := c.get("/guarded", "permit"); code {
+		case http.StatusForbidden:
+			answered++
+		case 0: // drained
+		default:
+			t.Errorf("an older connection: status %d", code)
+		}
+	}
+	if answered == 0 {
+		t.Error("all older connections have ended")
+	}
 }
 
 // TestDryRunStatistics: policies with the annotation refuse nothing, and Envoy counts what they

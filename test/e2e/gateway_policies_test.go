@@ -3,6 +3,7 @@ package e2e
 import (
 	"bufio"
 	"crypto/sha256"
+	"crypto/tls"
 	"crypto/x509"
 	"encoding/base64"
 	"encoding/hex"
@@ -181,6 +182,89 @@ func TestGatewayPolicies(t *testing.T) {
 func leafOf(t *testing.T, p keyPair) *x509.Certificate {
 	t.Helper()
 	return p.client(t).Leaf
+}
+
+// misdirectingGateway has a server with a wildcard, and one of a host that demands certificates.
+const misdirectingGateway = `
+apiVersion: v1
+kind: Pod
+metadata: {name: ingress, namespace: edge, labels: {istio: ingress}}
+spec: {serviceAccountName: ingress, containers: [{name: proxy}]}
+status: {podIP: 10.11.0.9, phase: Running}
+---
+apiVersion: networking.istio.io/v1
+kind: Gateway
+metadata: {name: shop, namespace: edge}
+spec:
+  selector: {istio: ingress}
+  servers:
+  - {port: {number: 8443, name: any, protocol: HTTPS}, hosts: ["*.example.com"], tls: {mode: SIMPLE, credentialName: mutual}}
+  - {port: {number: 8443, name: mutual, protocol: HTTPS}, hosts: [mutual.example.com], tls: {mode: MUTUAL, credentialName: mutual}}
+---
+apiVersion: networking.istio.io/v1
+kind: VirtualService
+metadata: {name: web, namespace: edge}
+spec: {hosts: ["*.example.com"], gateways: [shop], http: [{route: [{destination: {host: app.test}}]}]}
+---
+apiVersion: networking.istio.io/v1
+kind: VirtualService
+metadata: {name: secret, namespace: edge}
+spec: {hosts: [mutual.example.com], gateways: [shop], http: [{route: [{destination: {host: app.test}}]}]}
+---
+apiVersion: networking.istio.io/v1
+kind: ServiceEntry
+metadata: {name: app, namespace: edge}
+spec:
+  hosts: [app.test]
+  resolution: STATIC
+  ports: [{number: 80, name: http, protocol: HTTP, targetPort: %s}]
+  endpoints: [{address: 127.0.0.1}]
+---
+`
+
+// TestMisdirectedRequests: a client cannot avoid the certificates that a server demands by the server
+// name of another one of the same port.
+func TestMisdirectedRequests(t *testing.T) {
+	dir := harness.ShortDir(t)
+	servers, clients := authority(t, "servers"), authority(t, "clients")
+	server, one := issue(t, servers, certs.ECDSAP256, "*.example.com"), issue(t, clients, certs.ECDSAP256, "one.example.com")
+	app := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	t.Cleanup(app.Close)
+	mesh := filepath.Join(dir, "mesh")
+	for _, d := range []string{"cluster1", "cluster2"} {
+		if err := os.MkdirAll(filepath.Join(mesh, d), 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	replace(t, filepath.Join(mesh, "cluster1", "gateway.yaml"),
+		fmt.Sprintf(misdirectingGateway, app.URL[strings.LastIndex(app.URL, ":")+1:])+server.secret("edge", "mutual", certs.EncodeCerts(clients.Cert)))
+	_, secure := controlPlane(t, dir, mesh)
+	gateway := proxy{"ingress", "router", "edge", "ingress", "10.11.0.9", map[string]string{"istio": "ingress"}}
+	defer gateway.start(t, dir, secure)()
+	call := func(serverName, host string) tlsAnswer {
+		return tlsCall{port: "8443", host: host, modify: func(c *tls.Config) { c.ServerName = serverName }}.send(t)
+	}
+	for host, client := range map[string]*tls.Certificate{"other.example.com": nil, "mutual.example.com": one.client(t)} {
+		eventually(t, "the gateway serves "+host, func() error {
+			if a := (tlsCall{port: "8443", host: host, client: client}).send(t); a.err != nil || a.status != http.StatusOK {
+				return fmt.Errorf("status %d, %w", a.status, a.err)
+			}
+			return nil
+		})
+	}
+	for _, host := range []string{"mutual.example.com", "MUTUAL.example.com", "mutual.example.com:8443"} {
+		if a := call("other.example.com", host); a.err != nil || a.status != http.StatusMisdirectedRequest {
+			t.Errorf("%s on a connection to other.example.com: status %d, %v, want 421", host, a.status, a.err)
+		}
+	}
+	for _, serverName := range []string{"mutual.example.com", "Mutual.Example.com", "x.mutual.example.org", ""} {
+		if a := call(serverName, "mutual.example.com"); a.err == nil {
+			t.Errorf("mutual.example.com on a connection to %q without a certificate: status %d", serverName, a.status)
+		}
+	}
+	if a := call("other.example.com", "mutual.example.com."); a.status == http.StatusOK {
+		t.Error("a dot at the end of the host avoids the certificate")
+	}
 }
 
 // rawRequest sends lines, and returns the status of the answer, 0 if there is none, and its body.

@@ -44,7 +44,7 @@ func newRandomPolicies(seed uint64) randomPolicies {
 	return randomPolicies{policymodel.Random{Rand: rand.New(rand.NewPCG(seed, 18)), Values: protectedValues}}
 }
 
-// spec returns the YAML of a random policy. No provider exists for the action CUSTOM.
+// spec returns the YAML of a random policy. Nobody can call the provider of the action CUSTOM.
 func (r randomPolicies) spec(t *testing.T) string {
 	t.Helper()
 	actions := []securityv1beta1.AuthorizationPolicy_Action{
@@ -55,6 +55,11 @@ func (r randomPolicies) spec(t *testing.T) string {
 	if spec.GetAction() == securityv1beta1.AuthorizationPolicy_CUSTOM {
 		spec.ActionDetail = &securityv1beta1.AuthorizationPolicy_Provider{Provider: &securityv1beta1.AuthorizationPolicy_ExtensionProvider{Name: "none"}}
 	}
+	return textOf(t, spec)
+}
+
+func textOf(t *testing.T, spec *securityv1beta1.AuthorizationPolicy) string {
+	t.Helper()
 	text, err := protojson.Marshal(spec)
 	if err != nil {
 		t.Fatal(err)
@@ -83,7 +88,8 @@ func callerRequests(p *protected) []callerRequest {
 	return out
 }
 
-// TestRandomPolicies: for random policies, a real Envoy permits what the model permits.
+// TestRandomPolicies: for random policies, a real Envoy permits what the model permits. One DENY
+// policy more permits nothing more, and neither does one ALLOW rule less.
 func TestRandomPolicies(t *testing.T) {
 	p := startProtected(t)
 	token := protectedToken(t, p)
@@ -95,25 +101,36 @@ func TestRandomPolicies(t *testing.T) {
 		for range 1 + r.IntN(4) {
 			specs = append(specs, r.spec(t))
 		}
-		p.apply(t, specs...)
-		policies := parsePolicies(t, specs)
 		some := make([]callerRequest, 12)
 		for i := range some {
 			some[i] = all[r.IntN(len(all))]
 		}
-		eventually(t, fmt.Sprintf("Envoy permits what the model permits, seed %d", seed), func() error {
-			for _, a := range some {
-				want := a.allowed(p, policies)
-				if got := a.send(t, p, a.caller, token); got != want {
-					return fmt.Errorf("caller %q, %+v: %t, want %t, of\n%s", a.caller, a.matrixRequest, got, want, strings.Join(specs, "\n"))
+		permits := func(specs []string) []bool {
+			t.Helper()
+			p.apply(t, specs...)
+			policies := parsePolicies(t, specs)
+			got := make([]bool, len(some))
+			eventually(t, fmt.Sprintf("Envoy permits what the model permits, seed %d", seed), func() error {
+				for i, a := range some {
+					want := a.allowed(p, policies)
+					if got[i] = a.send(t, p, a.caller, token); got[i] != want {
+						return fmt.Errorf("caller %q, %+v: %t, want %t, of\n%s", a.caller, a.matrixRequest, got[i], want, strings.Join(specs, "\n"))
+					}
 				}
-			}
-			return nil
-		})
-		for _, a := range some {
-			if a.allowed(p, policies) {
+				return nil
+			})
+			return got
+		}
+		now := permits(specs)
+		withDeny := permits(append(slices.Clip(specs), textOf(t, r.Spec(securityv1beta1.AuthorizationPolicy_DENY))))
+		withLess := permits(withoutRule(t, specs))
+		for i, a := range some {
+			switch {
+			case now[i]:
 				allowed++
-			} else {
+			case withDeny[i] || withLess[i]:
+				t.Errorf("seed %d: caller %q, %+v is permitted with a DENY policy more (%t) or an ALLOW rule less (%t)", seed, a.caller, a.matrixRequest, withDeny[i], withLess[i])
+			default:
 				refused++
 			}
 		}
@@ -121,6 +138,20 @@ func TestRandomPolicies(t *testing.T) {
 	if allowed < 100 || refused < 100 {
 		t.Errorf("%d requests are permitted, %d refused", allowed, refused)
 	}
+}
+
+// withoutRule returns the policies without the first rule of the first ALLOW policy that has one.
+func withoutRule(t *testing.T, specs []string) []string {
+	t.Helper()
+	out := slices.Clone(specs)
+	for i, p := range parsePolicies(t, specs) {
+		if p.Spec.GetAction() == securityv1beta1.AuthorizationPolicy_ALLOW && len(p.Spec.GetRules()) > 0 {
+			p.Spec.Rules = p.Spec.Rules[1:]
+			out[i] = textOf(t, p.Spec)
+			break
+		}
+	}
+	return out
 }
 
 // inForceOnce returns an error while a policy is in two filters of the active listeners. Draining

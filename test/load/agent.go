@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
@@ -25,6 +26,7 @@ import (
 // The shape of the measurements of an agent.
 const (
 	agentStarts    = 5
+	agentRelease   = 65 * time.Second // in this time an agent returns the memory that it does not use
 	relayedPushes  = 300
 	pushesASecond  = 100
 	relayedSeconds = 10
@@ -49,7 +51,14 @@ func (b *benchmark) agent(ctx context.Context) (err error) {
 		return err
 	}
 	defer m.end(&err)
-	a, err := newAgent(b, m, tokens)
+	if err := b.live(ctx, m, tokens); err != nil {
+		return err
+	}
+	sleeps := filepath.Join(b.dir, "envoy")
+	if err := os.WriteFile(sleeps, []byte("#!/bin/sh\nexec sleep 1000000\n"), 0o700); err != nil {
+		return err
+	}
+	a, err := newAgent(b, m, tokens, "a", sleeps)
 	if err != nil {
 		return err
 	}
@@ -79,22 +88,63 @@ func (b *benchmark) agent(ctx context.Context) (err error) {
 	return b.names(ctx, a)
 }
 
+// live measures the time from the start of an agent until its real Envoy is ready.
+func (b *benchmark) live(ctx context.Context, m *meshctl, tokens tokenKeys) (err error) {
+	envoy, err := filepath.Abs(b.envoy)
+	if err != nil {
+		return err
+	}
+	a, err := newAgent(b, m, tokens, "l", envoy)
+	if err != nil {
+		return err
+	}
+	a.env = []string{"ISTIO_META_INTERCEPTION_MODE=NONE"} // no listeners at addresses of other programs
+	client := &http.Client{Timeout: time.Second}
+	defer client.CloseIdleConnections()
+	var took []float64
+	for range agentStarts {
+		began := time.Now()
+		if _, err := a.start(ctx); err != nil {
+			return err
+		}
+		for ready := false; !ready; {
+			if resp, err := client.Get("http://" + a.readiness + "/healthz/ready"); err == nil {
+				ready = resp.StatusCode == http.StatusOK
+				_ = resp.Body.Close()
+			}
+			if time.Since(began) > patience {
+				return errors.Join(fmt.Errorf("Envoy is not ready after %v:\n%s", patience, a.log.String()), a.stop())
+			}
+			if err := pause(ctx, 5*time.Millisecond); err != nil {
+				return errors.Join(err, a.stop())
+			}
+		}
+		took = append(took, time.Since(began).Seconds())
+		if err := a.stop(); err != nil {
+			return fmt.Errorf("%w\nthe log of the agent:\n%s", err, a.log.String())
+		}
+	}
+	b.report.add(fmt.Sprintf("agent: start until Envoy with %d Services is ready", b.services), median(took), "seconds", 1.5)
+	return nil
+}
+
 // agentProcess is an agent under load.
 type agentProcess struct {
 	*process
-	binary, dir, dns string
-	args             []string
+	binary, dir, dns, readiness string
+	args, env                   []string
 }
 
-// newAgent prepares an agent of the server's mesh in the namespace of the first proxy.
-func newAgent(b *benchmark, m *meshctl, tokens tokenKeys) (*agentProcess, error) {
+// newAgent prepares an agent of the server's mesh in the namespace of the first proxy, with a directory
+// and an Envoy.
+func newAgent(b *benchmark, m *meshctl, tokens tokenKeys, dir, envoy string) (*agentProcess, error) {
 	ports, err := harness.FindAddrs(5)
 	if err != nil {
 		return nil, err
 	}
 	port := func(i int) string { _, p, _ := net.SplitHostPort(ports[i]); return p }
 	// The path of a socket is short.
-	a := &agentProcess{binary: b.binary, dir: filepath.Join(b.dir, "a"), dns: ports[4]}
+	a := &agentProcess{binary: b.binary, dir: filepath.Join(b.dir, dir), dns: ports[4], readiness: ports[2]}
 	if err := os.Mkdir(a.dir, 0o700); err != nil {
 		return nil, err
 	}
@@ -110,14 +160,13 @@ func newAgent(b *benchmark, m *meshctl, tokens tokenKeys) (*agentProcess, error)
 	if err := errors.Join(
 		os.WriteFile(file("root.pem"), certs.EncodeCerts(ca.Roots...), 0o600),
 		os.WriteFile(file("token"), []byte(token), 0o600),
-		os.WriteFile(file("envoy"), []byte("#!/bin/sh\nexec sleep 1000000\n"), 0o700),
 	); err != nil {
 		return nil, err
 	}
 	a.args = []string{
 		"agent", "--pod-name", "client", "--pod-namespace", loadNamespace(0), "--service-account", "default", "--instance-ip", "10.200.0.1",
 		"--cluster-id", "Kubernetes", "--discovery-address", m.secure, "--ca-address", m.secure, "--root-ca", file("root.pem"), "--token", file("token"),
-		"--config-path", file("p"), "--envoy", file("envoy"), "--bind-address", "127.0.0.1", "--termination-drain-duration", "0s",
+		"--config-path", file("p"), "--envoy", envoy, "--bind-address", "127.0.0.1", "--termination-drain-duration", "0s",
 		"--admin-port", port(0), "--status-port", port(1), "--readiness-port", port(2), "--prometheus-port", port(3),
 	}
 	return a, nil
@@ -125,7 +174,7 @@ func newAgent(b *benchmark, m *meshctl, tokens tokenKeys) (*agentProcess, error)
 
 // start starts the agent, and returns the time until it has its certificate.
 func (a *agentProcess) start(ctx context.Context) (time.Duration, error) {
-	env := []string{"ISTIO_META_DNS_CAPTURE=true", "DNS_PROXY_ADDR=" + a.dns}
+	env := append([]string{"ISTIO_META_DNS_CAPTURE=true", "DNS_PROXY_ADDR=" + a.dns}, a.env...)
 	began := time.Now()
 	p, err := startProcess(ctx, "/usr/bin/env", append(append(env, a.binary), a.args...)...)
 	if err != nil {
@@ -164,6 +213,9 @@ func (b *benchmark) relayed(ctx context.Context, m *meshctl, a *agentProcess) er
 		if _, err := f.all(ctx, complete); err != nil {
 			return fmt.Errorf("%w\nthe log of the agent:\n%s", err, a.log.String())
 		}
+	}
+	if err := pause(ctx, agentRelease); err != nil {
+		return err
 	}
 	connected, err := a.settled(ctx)
 	if err != nil {

@@ -20,6 +20,7 @@ import (
 // options are the flags.
 type options struct {
 	binary    string
+	envoy     string
 	proxies   int
 	services  int
 	endpoints int
@@ -37,6 +38,7 @@ type options struct {
 func main() {
 	var o options
 	flag.StringVar(&o.binary, "meshctl", "bin/meshctl", "the `binary` to measure")
+	flag.StringVar(&o.envoy, "envoy", ".cache/envoy/envoy", "the Envoy that an agent starts")
 	flag.IntVar(&o.proxies, "proxies", 500, "simulated proxies")
 	flag.IntVar(&o.services, "services", 1000, "Services in the mesh")
 	flag.IntVar(&o.endpoints, "endpoints", 10, "endpoints of each Service")

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"unicode"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/mutate"
@@ -147,4 +148,47 @@ func TestImage(t *testing.T) {
 	if out, err := envoy.CombinedOutput(); err != nil || !strings.Contains(string(out), "version: ") {
 		t.Errorf("%v: %s", err, out)
 	}
+}
+
+// TestLicencesArePermitted: each module in meshctl has a licence that permits to pass it on.
+func TestLicencesArePermitted(t *testing.T) {
+	list := exec.CommandContext(t.Context(), "go", "-C", "../..", "list", "-tags", "grpcnotrace", "-deps",
+		"-f", "{{with .Module}}{{if not .Main}}{{.Path}} {{.Dir}}{{end}}{{end}}", "./cmd/meshctl")
+	out, err := list.Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	permitted := []string{
+		"Apache License Version 2.0", "Permission is hereby granted, free of charge", "Redistribution and use in source and binary forms",
+		"Mozilla Public License Version 2.0", "Permission to use, copy, modify, and/or distribute this software for any purpose",
+		"Permission to use, copy, modify, and distribute this software for any purpose",
+	}
+	modules := slices.Compact(slices.Sorted(strings.Lines(string(out))))
+	if len(modules) < 20 {
+		t.Fatalf("only %d modules", len(modules))
+	}
+	for _, line := range modules {
+		name, folder, _ := strings.Cut(strings.TrimSpace(line), " ")
+		texts, err := licences(folder, "go/"+name)
+		if err != nil {
+			t.Error(err)
+			continue
+		}
+		known := false
+		for _, e := range texts {
+			text, err := os.ReadFile(e.file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			known = known || slices.ContainsFunc(permitted, func(p string) bool { return strings.Contains(words(string(text)), words(p)) })
+		}
+		if !known {
+			t.Errorf("%s: none of its licences is known: %v", name, texts)
+		}
+	}
+}
+
+// words returns the words of a text, without their case and the line breaks.
+func words(text string) string {
+	return strings.ToLower(strings.Join(strings.FieldsFunc(text, func(r rune) bool { return unicode.IsSpace(r) || r == ',' }), " "))
 }

@@ -132,6 +132,8 @@ type Input struct {
 	// their memory in bytes; 0 means no limit.
 	CPULimit    int
 	MemoryLimit uint64
+	// NoNetAdmin means that Envoy will not have the capability NET_ADMIN.
+	NoNetAdmin bool
 	// Version is the version of meshctl, empty when it is not known.
 	Version string
 }
@@ -179,6 +181,9 @@ func Resolve(in Input) (cfg Config, warnings []string, err error) {
 	r.sts(&cfg)
 	r.modules(&cfg)
 	r.nodeMetadata(&cfg, pc, in.PodLabels, annotations)
+	if in.NoNetAdmin && cfg.Metadata["INTERCEPTION_MODE"] == "TPROXY" {
+		r.warnf("interception mode TPROXY: Envoy needs the capability NET_ADMIN to take inbound connections, and does not have it: run the proxy as root with NET_ADMIN")
+	}
 	r.override(&cfg, in.BootstrapOverride)
 	r.unused()
 	r.dns(&cfg)

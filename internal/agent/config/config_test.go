@@ -208,6 +208,7 @@ func TestAddresses(t *testing.T) {
 	}{
 		"all":       {"10.0.0.9", "", addrs("127.0.0.1", "10.0.0.9", "fe80::1", "fd00::2"), "10.0.0.9,fd00::2 0.0.0.0 127.0.0.1 true"},
 		"found":     {"", "", addrs("127.0.0.1", "10.0.0.7"), "10.0.0.7 0.0.0.0 127.0.0.1 false"},
+		"redirect":  {"", "", addrs("127.0.0.1", "::1", "::6", "10.0.0.7"), "10.0.0.7 0.0.0.0 127.0.0.1 false"}, // which adds ::6
 		"none":      {"", "", nil, "127.0.0.1 0.0.0.0 127.0.0.1 false"},
 		"loopback":  {"", "", addrs("127.0.0.1", "::1"), "127.0.0.1,::1 0.0.0.0 127.0.0.1 true"},
 		"only IPv6": {"fd00::3", "", addrs("::1", "fd00::2"), "fd00::3,fd00::2 :: ::1 false"},
@@ -271,7 +272,8 @@ func TestMetadata(t *testing.T) {
 		"ENVOY_SKIP_DEPRECATED_LOGS": "true", "METADATA_DISCOVERY": "false", "WORKLOAD_IDENTITY_SOCKET_FILE": "socket",
 		"A": "1", "B": []any{true, 2.0}, "ISTIO_VERSION": "meshctl-v1.4.0",
 		"PROXY_CONFIG": map[string]any{
-			"configPath": "./etc/istio/proxy", "serviceCluster": "istio-proxy", "drainDuration": "45s", "terminationDrainDuration": "5s",
+			"configPath": "./etc/istio/proxy", "serviceCluster": "istio-proxy",
+			"statNameLength": 189.0, "drainDuration": "45s", "terminationDrainDuration": "5s",
 			"discoveryAddress": "istiod.istio-system.svc:15012", "proxyAdminPort": 15000.0, "statusPort": 15020.0,
 			"controlPlaneAuthPolicy": "MUTUAL_TLS", "concurrency": 2.0,
 			"proxyMetadata": map[string]any{"ISTIO_META_CLUSTER_ID": "other", "ISTIO_META_MORE": "more"},

@@ -56,7 +56,7 @@ func TestPodOfIstio(t *testing.T) {
 		"PROXY_CONFIG": map[string]any{
 			"concurrency": 2.0, "configPath": "./etc/istio/proxy", "controlPlaneAuthPolicy": "MUTUAL_TLS",
 			"discoveryAddress": "istiod.istio-system.svc:15012", "drainDuration": "45s", "proxyAdminPort": 15000.0,
-			"serviceCluster": "istio-proxy", "statusPort": 15020.0, "terminationDrainDuration": "5s",
+			"serviceCluster": "istio-proxy", "statNameLength": 189.0, "statusPort": 15020.0, "terminationDrainDuration": "5s",
 		},
 		"SERVICE_ACCOUNT": "web", "WORKLOAD_IDENTITY_SOCKET_FILE": "socket", "WORKLOAD_NAME": "web",
 	}
@@ -130,16 +130,29 @@ func TestStatTags(t *testing.T) {
 
 // TestUnusedSettings: variables and fields that only Istio's agent reads are named with a reason.
 func TestUnusedSettings(t *testing.T) {
-	_, warnings, err := Resolve(Input{Environ: append(base(), "JWT_POLICY=first-party-jwt", "PROXY_CONFIG={statsdUdpAddress: 'a:1'}")})
+	_, warnings, err := Resolve(Input{Environ: append(base(), "JWT_POLICY=first-party-jwt", "XDS_HEADER_A=b", "PROXY_CONFIG={statsdUdpAddress: 'a:1'}")})
 	if err != nil {
 		t.Fatal(err)
 	}
 	want := []string{
 		"PROXY_CONFIG: field statsdUdpAddress has no effect here: Envoy's statistics are read from /stats/prometheus",
 		"JWT_POLICY has no effect here: the agent sends the token of --token",
+		"XDS_HEADER_A has no effect here: the agent sends no further headers",
 	}
 	if diff := cmp.Diff(want, warnings); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+// TestTransparentNeedsNetAdmin: the log names the capability that interception mode TPROXY needs.
+func TestTransparentNeedsNetAdmin(t *testing.T) {
+	for _, mode := range []string{"REDIRECT", "TPROXY"} {
+		for _, lacks := range []bool{false, true} {
+			_, warnings, err := Resolve(Input{Environ: append(base(), "ISTIO_META_INTERCEPTION_MODE="+mode), NoNetAdmin: lacks})
+			if warned := strings.Contains(strings.Join(warnings, "\n"), "NET_ADMIN"); err != nil || warned != (lacks && mode == "TPROXY") {
+				t.Errorf("%s, without NET_ADMIN %v: %v %v", mode, lacks, warnings, err)
+			}
+		}
 	}
 }
 

@@ -10,13 +10,19 @@ import (
 // the reason.
 var unusedVariables = map[string]string{
 	"CLOUD_PLATFORM":                                   "the control plane knows the locality",
+	"GCP_METADATA":                                     "the control plane knows the locality",
 	"CREDENTIAL_IDENTITY_PROVIDER":                     "the agent reads its token from a file (--token)",
+	"ENABLE_PROBE_KEEPALIVE_CONNECTIONS":               "each probe opens a connection",
 	"ENVOY_SECURE_MERGED_METRICS_PORT":                 "metrics are on the ports for statistics and status",
 	"ENVOY_SECURE_METRICS_PORT":                        "metrics are on the ports for statistics and status",
+	"FILE_DEBOUNCE_DURATION":                           "the agent uses a changed file within 2 s",
 	"ISTIO_BOOTSTRAP":                                  "templates are not supported; merge parts of a bootstrap with ISTIO_BOOTSTRAP_OVERRIDE",
 	"ISTIO_ENVOY_ENABLE_CORE_DUMP":                     "the limit of core files of the container decides",
 	"JWT_POLICY":                                       "the agent sends the token of --token",
+	"ISTIO_META_ENABLE_SELF_DISCOVERY":                 "the bootstrap has no cluster of the proxy itself",
 	"PEER_METADATA_DISCOVERY":                          "the control plane does not use it",
+	"REWRITE_PROBE_LEGACY_LOCALHOST_DESTINATION":       "probes go to the address of the pod",
+	"TERMINATION_DRAIN_DURATION_SECONDS":               "use terminationDrainDuration of PROXY_CONFIG",
 	"WASM_HTTP_REQUEST_MAX_RETRIES":                    "the agent tries again as long as a plugin needs the module",
 	"XDS_AUTH_PROVIDER":                                "the agent sends the token of --token",
 	"ISTIO_META_GLOBAL_DOWNSTREAM_MAX_CONNECTIONS":     "use runtimeValues of PROXY_CONFIG",
@@ -28,6 +34,11 @@ func (r *resolver) unused() {
 	for _, name := range slices.Sorted(maps.Keys(unusedVariables)) {
 		if r.lookup(name) != "" {
 			r.warnf("%s has no effect here: %s", name, unusedVariables[name])
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(r.env)) {
+		if strings.HasPrefix(name, "CA_HEADER_") || strings.HasPrefix(name, "XDS_HEADER_") {
+			r.warnf("%s has no effect here: the agent sends no further headers", name)
 		}
 	}
 }

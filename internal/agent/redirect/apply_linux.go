@@ -15,7 +15,8 @@ import (
 )
 
 // Apply replaces the rules of this network namespace by the rules of the options, in one
-// transaction, and adds the address from which Envoy calls its application over IPv6.
+// transaction, and adds the address from which Envoy calls its application over IPv6 and, for
+// transparent redirection, the routes.
 func (o *Options) Apply() error {
 	err := change(func(conn *nftables.Conn, table *nftables.Table) {
 		conn.AddTable(table)
@@ -26,12 +27,15 @@ func (o *Options) Apply() error {
 	if err == nil && !o.None {
 		err = setAddress(true)
 	}
+	if err == nil {
+		err = setRoutes(o.routes())
+	}
 	return err
 }
 
 // Undo removes what Apply made in this network namespace, if there is anything.
 func Undo() error {
-	return errors.Join(change(func(*nftables.Conn, *nftables.Table) {}), setAddress(false))
+	return errors.Join(change(func(*nftables.Conn, *nftables.Table) {}), setAddress(false), setRoutes(false))
 }
 
 // change removes the table, and makes it again as fill does.
@@ -49,7 +53,7 @@ func change(fill func(*nftables.Conn, *nftables.Table)) error {
 	case errors.Is(err, syscall.EPERM):
 		return fmt.Errorf("change the rules of nftables: %w; it needs the capability NET_ADMIN, as root in this network namespace", err)
 	case errors.Is(err, syscall.EOPNOTSUPP), errors.Is(err, syscall.ENOENT), errors.Is(err, syscall.EPROTONOSUPPORT):
-		return fmt.Errorf("change the rules of nftables: %w; the kernel needs nf_tables with nft_redir and nft_ct", err)
+		return fmt.Errorf("change the rules of nftables: %w; the kernel needs nf_tables with nft_redir and nft_ct, and nft_tproxy for TPROXY", err)
 	case err != nil:
 		return fmt.Errorf("change the rules of nftables: %w", err)
 	}
@@ -138,6 +142,10 @@ func (m match) exprs() []expr.Any {
 			},
 			&expr.Cmp{Op: expr.CmpOpNeq, Register: register, Data: make([]byte, 4)},
 		}
+	case markOfPacket:
+		return is(meta(expr.MetaKeyMARK), binaryutil.NativeEndian.PutUint32(m.number))
+	case markOfConnection:
+		return is(&expr.Ct{Key: expr.CtKeyMARK, Register: register}, binaryutil.NativeEndian.PutUint32(m.number))
 	}
 	return nil
 }
@@ -189,6 +197,21 @@ func (s statement) exprs() []expr.Any {
 		return []expr.Any{
 			&expr.Immediate{Register: register, Data: binaryutil.NativeEndian.PutUint16(s.number)},
 			&expr.Ct{Key: expr.CtKeyZONE, Register: register, SourceRegister: true},
+		}
+	case doTransparent:
+		return []expr.Any{
+			&expr.Immediate{Register: register, Data: binary.BigEndian.AppendUint16(nil, s.number)},
+			&expr.TProxy{RegPort: register},
+		}
+	case doMarkPacket:
+		return []expr.Any{
+			&expr.Immediate{Register: register, Data: binaryutil.NativeEndian.PutUint32(uint32(s.number))},
+			&expr.Meta{Key: expr.MetaKeyMARK, Register: register, SourceRegister: true},
+		}
+	case doMarkConnection:
+		return []expr.Any{
+			&expr.Immediate{Register: register, Data: binaryutil.NativeEndian.PutUint32(uint32(s.number))},
+			&expr.Ct{Key: expr.CtKeyMARK, Register: register, SourceRegister: true},
 		}
 	}
 	return nil

@@ -34,7 +34,7 @@ func Flags() []Flag {
 		{Name: "inbound-tunnel-port", Short: "e", Default: "15008", Usage: "`Port` of Envoy that takes tunnels, which are not redirected", set: func(o *Options, s string) error { return parsePort(&o.TunnelPort, s) }},
 		{Name: "proxy-uid", Short: "u", Default: "1337", Usage: "`User IDs` of the proxy, whose connections are not redirected", set: func(o *Options, s string) error { return parseList(&o.UIDs, s, parseID) }},
 		{Name: "proxy-gid", Short: "g", Usage: "`Group IDs` of the proxy (default as --proxy-uid)", set: func(o *Options, s string) error { return parseList(&o.GIDs, s, parseID) }},
-		{Name: "istio-inbound-interception-mode", Short: "m", Annotation: "sidecar.istio.io/interceptionMode", Default: "REDIRECT", Usage: "`Mode` of inbound redirection; only REDIRECT is supported, and NONE makes no rules", set: parseMode},
+		{Name: "istio-inbound-interception-mode", Short: "m", Annotation: "sidecar.istio.io/interceptionMode", Default: "REDIRECT", Usage: "`Mode` of inbound redirection: REDIRECT; TPROXY, by which applications see the addresses of their clients; or NONE, which makes no rules", set: parseMode},
 		{Name: "istio-inbound-ports", Short: "b", Annotation: annotations + "includeInboundPorts", Default: "*", Usage: "`Ports` whose inbound connections are redirected, * for all", set: func(o *Options, s string) error {
 			o.Inbound.All = s == all
 			return parseListOrAll(&o.Inbound.List, s, parseOnePort)
@@ -145,10 +145,12 @@ func parseListOrAll[T any](list *[]T, s string, parse func(string) (T, error)) e
 func parseMode(o *Options, s string) error {
 	switch s {
 	case "REDIRECT", "":
+	case "TPROXY":
+		o.Transparent = true
 	case "NONE":
 		o.None = true
 	default:
-		return errors.New("want REDIRECT or NONE; TPROXY is not supported")
+		return errors.New("want REDIRECT, TPROXY or NONE")
 	}
 	return nil
 }

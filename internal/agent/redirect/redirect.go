@@ -4,13 +4,21 @@
 package redirect
 
 import (
+	"fmt"
 	"net/netip"
+	"slices"
+
+	"github.com/meshctl/meshctl/internal/mesh"
 )
 
 // Options are what the rules do.
 type Options struct {
 	// None makes no rules.
 	None bool
+	// Transparent makes inbound connections keep their source and destination addresses: the
+	// proxy takes them at a transparent socket (TPROXY) and calls its application from the address
+	// of the client.
+	Transparent bool
 	// ProxyPort takes outbound connections, InboundPort inbound ones. TunnelPort takes
 	// connections of tunnels itself.
 	ProxyPort, InboundPort, TunnelPort uint16
@@ -65,10 +73,20 @@ const (
 	proxyZone = 1
 )
 
+// clientMark marks the connections that the proxy opens to its application from the address of a
+// client. Packets with it stay on this machine, whatever their destination.
+const clientMark = mesh.MarkTransparent
+
+// The rule and the table of the route for these packets.
+const (
+	rulePriority = 1337
+	routeTable   = 133
+)
+
 var ( // never changed
 	localhost6 = single(netip.IPv6Loopback())
 	// The addresses from which Envoy calls its application.
-	passthrough = []netip.Prefix{netip.MustParsePrefix("127.0.0.6/32"), netip.MustParsePrefix("::6/128")}
+	passthrough = []netip.Prefix{single(netip.MustParseAddr(mesh.PassthroughIPv4)), single(netip.MustParseAddr(mesh.PassthroughIPv6))}
 )
 
 // chains returns the chains of the table. Empty ones are left out.
@@ -77,7 +95,7 @@ func (o *Options) chains() []chain {
 		return nil
 	}
 	var used []chain
-	for _, c := range []chain{o.rawOutput(), o.rawPrerouting(), o.mangle(), o.inbound(), o.outbound()} {
+	for _, c := range []chain{o.rawOutput(), o.rawPrerouting(), o.mangle(), o.transparent(), o.responses(), o.inbound(), o.outbound()} {
 		if len(c.rules) > 0 {
 			used = append(used, c)
 		}
@@ -86,7 +104,19 @@ func (o *Options) chains() []chain {
 }
 
 // Text returns the rules as an input of nft.
-func (o *Options) Text() string { return text(o.chains()) }
+func (o *Options) Text() string {
+	t := text(o.chains())
+	if o.routes() {
+		for _, command := range []string{"ip", "ip -6"} {
+			t += fmt.Sprintf("# %[1]s rule add priority %[2]d fwmark %[3]d lookup %[4]d\n# %[1]s route replace local default dev lo table %[4]d\n",
+				command, rulePriority, clientMark, routeTable)
+		}
+	}
+	return t
+}
+
+// routes reports whether the rules need a route for packets with clientMark.
+func (o *Options) routes() bool { return o.Transparent && !o.None }
 
 // owners returns a match of each user and group of the proxy.
 func (o *Options) owners() []match {
@@ -133,9 +163,52 @@ func (o *Options) mangle() chain {
 	return c
 }
 
+// transparent gives the proxy what arrives from other machines, with its addresses unchanged.
+// Packets of its own connections to the application arrive on the loopback interface.
+func (o *Options) transparent() chain {
+	c := chain{name: "transparent", kind: filter, hook: prerouting, priority: priorityMangle}
+	if !o.Transparent || !o.redirectsInbound() {
+		return c
+	}
+	for _, name := range slices.Concat(o.ExcludeInterfaces, o.VirtualInterfaces, []string{loopback}) {
+		c.add(leave, in(name))
+	}
+	o.takeInbound(&c, transparentTo(o.InboundPort))
+	return c
+}
+
+// responses leads the responses of the application to clients back to the proxy.
+func (o *Options) responses() chain {
+	c := chain{name: "responses", kind: route, hook: output, priority: priorityMangle}
+	if o.Transparent {
+		c.add(markConnection(clientMark), tcp, packetMark(clientMark))
+		c.add(markPacket(clientMark), tcp, connectionMark(clientMark))
+	}
+	return c
+}
+
+func (o *Options) redirectsInbound() bool { return o.Inbound.All || len(o.Inbound.List) > 0 }
+
+// takeInbound adds the rules for inbound connections that the proxy takes.
+func (o *Options) takeInbound(c *chain, take statement) {
+	c.add(leave, port(tcpDport, o.TunnelPort))
+	if o.Inbound.All {
+		for _, p := range o.InboundExclude {
+			c.add(leave, port(tcpDport, p))
+		}
+		c.add(take, tcp)
+	}
+	for _, p := range o.Inbound.List {
+		c.add(take, port(tcpDport, p))
+	}
+}
+
 // inbound redirects what arrives from other machines, and from virtual machines here.
 func (o *Options) inbound() chain {
 	c := chain{name: "inbound", kind: nat, hook: prerouting, priority: priorityNAT}
+	if o.Transparent && len(o.VirtualInterfaces) == 0 {
+		return c
+	}
 	for _, name := range o.ExcludeInterfaces {
 		c.add(leave, in(name))
 	}
@@ -148,18 +221,8 @@ func (o *Options) inbound() chain {
 		}
 		c.add(leave, in(name))
 	}
-	if !o.Inbound.All && len(o.Inbound.List) == 0 {
-		return c
-	}
-	c.add(leave, port(tcpDport, o.TunnelPort))
-	if o.Inbound.All {
-		for _, p := range o.InboundExclude {
-			c.add(leave, port(tcpDport, p))
-		}
-		c.add(redirectTo(o.InboundPort), tcp)
-	}
-	for _, p := range o.Inbound.List {
-		c.add(redirectTo(o.InboundPort), port(tcpDport, p))
+	if !o.Transparent && o.redirectsInbound() {
+		o.takeInbound(&c, redirectTo(o.InboundPort))
 	}
 	return c
 }
@@ -167,6 +230,9 @@ func (o *Options) inbound() chain {
 // outbound redirects what the applications of this machine send.
 func (o *Options) outbound() chain {
 	c := chain{name: "outbound", kind: nat, hook: output, priority: priorityNAT}
+	if o.Transparent {
+		c.add(leave, packetMark(clientMark))
+	}
 	for _, name := range o.ExcludeInterfaces {
 		c.add(leave, out(name))
 	}
@@ -176,9 +242,7 @@ func (o *Options) outbound() chain {
 	for _, p := range passthrough {
 		c.add(leave, out(loopback), from(p))
 	}
-	for _, proxy := range o.owners() {
-		o.proxy(&c, proxy)
-	}
+	o.proxy(&c)
 	for _, id := range o.GroupsExclude {
 		c.add(leave, owner(skgid, id))
 	}
@@ -209,27 +273,32 @@ func (o *Options) outbound() chain {
 	return c
 }
 
-// proxy adds the rules of a user or group of the proxy.
-func (o *Options) proxy(c *chain, proxy match) {
+// proxy adds the rules of the users and groups of the proxy. A process is the proxy if one of them fits:
+// as root, it has only its group.
+func (o *Options) proxy(c *chain) {
 	// An application may call itself by the address of a service: the outbound proxy sends the
 	// connection to an address of this machine, where the inbound one takes it. Queries for
 	// names do not come back to the proxy.
-	for _, local := range []netip.Prefix{o.Loopback, localhost6} {
-		matches := []match{out(loopback), not(to(local)), not(port(tcpDport, o.TunnelPort))}
-		if o.DNS != 0 {
-			matches = append(matches, not(port(tcpDport, portDNS)))
+	for _, proxy := range o.owners() {
+		for _, local := range []netip.Prefix{o.Loopback, localhost6} {
+			matches := []match{out(loopback), not(to(local)), not(port(tcpDport, o.TunnelPort))}
+			if o.DNS != 0 {
+				matches = append(matches, not(port(tcpDport, portDNS)))
+			}
+			c.add(redirectTo(o.InboundPort), append(matches, proxy)...)
 		}
-		c.add(redirectTo(o.InboundPort), append(matches, proxy)...)
+	}
+	for _, proxy := range o.owners() {
+		c.add(leave, proxy)
 	}
 	// An application calls itself directly by its own address, except a DNS server there.
 	if !o.redirectsLoopback() {
-		matches := []match{out(loopback), not(proxy)}
+		matches := []match{out(loopback)}
 		if o.DNS != 0 {
-			matches = []match{out(loopback), not(port(tcpDport, portDNS)), not(proxy)}
+			matches = append(matches, not(port(tcpDport, portDNS)))
 		}
 		c.add(leave, matches...)
 	}
-	c.add(leave, proxy)
 }
 
 // queries adds the rules for DNS.

@@ -53,6 +53,8 @@ func cases(t *testing.T) map[string]*Options {
 		"all-dns":       withDNS(options(t, map[string]string{"u": "1337,0", "g": "1"})),
 		"nothing":       options(t, map[string]string{"b": "", "i": ""}),
 		"none":          options(t, map[string]string{"m": "NONE"}),
+		"tproxy":        options(t, map[string]string{"m": "TPROXY"}),
+		"tproxy-ports":  options(t, map[string]string{"m": "TPROXY", "b": "80,8080", "c": "eth1", "k": "vnet0"}),
 		"drop-invalid":  invalid,
 		"inbound-ports": options(t, map[string]string{"b": "80,8080"}),
 		"exclusions":    options(t, map[string]string{"d": "15020,9100", "o": "22,3306", "x": "10.0.0.0/8,192.0.2.7,fd00::/8,2001:db8::1", "c": "eth1,net1"}),
@@ -121,13 +123,16 @@ func TestApply(t *testing.T) {
 			if out, err := exec.Command("ip", "link", "set", "lo", "up").CombinedOutput(); err != nil {
 				t.Fatalf("%v: %s", err, out)
 			}
-			before := nft(t, "", "list", "ruleset")
+			before, routes := nft(t, "", "list", "ruleset"), ownRoutes(t)
 			for range 2 {
 				if err := o.Apply(); err != nil {
 					t.Fatal(err)
 				}
 			}
 			applied := nft(t, "", "list", "ruleset")
+			if got := ownRoutes(t); (got != routes) != o.Transparent {
+				t.Errorf("routes: %s", got)
+			}
 			if callsApplication(t) == o.None {
 				t.Errorf("::6 is an address: %v", !o.None)
 			}
@@ -143,8 +148,44 @@ func TestApply(t *testing.T) {
 			if diff := cmp.Diff(before, nft(t, "", "list", "ruleset")); diff != "" || callsApplication(t) {
 				t.Errorf("after Undo (-want +got):\n%s", diff)
 			}
+			if got := ownRoutes(t); got != routes {
+				t.Errorf("routes after Undo: %s", got)
+			}
 		})
 	}
+}
+
+// TestModeChanges: rules of another mode remove the routes of TPROXY.
+func TestModeChanges(t *testing.T) {
+	inNamespace(t)
+	if out, err := exec.Command("ip", "link", "set", "lo", "up").CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	before := ownRoutes(t)
+	for _, mode := range []string{"TPROXY", "REDIRECT", "TPROXY", "NONE"} {
+		if err := options(t, map[string]string{"m": mode}).Apply(); err != nil {
+			t.Fatal(err)
+		}
+		if got := ownRoutes(t); (got != before) != (mode == "TPROXY") {
+			t.Errorf("routes with %s: %s", mode, got)
+		}
+	}
+}
+
+// ownRoutes returns the rules of routes and the routes of the package.
+func ownRoutes(t *testing.T) string {
+	t.Helper()
+	var out strings.Builder
+	for _, args := range [][]string{{"rule"}, {"-6", "rule"}, {"route", "show", "table", "133"}, {"-6", "route", "show", "table", "133"}} {
+		text, err := exec.Command("ip", args...).CombinedOutput()
+		switch {
+		case err == nil:
+			out.Write(text)
+		case !strings.Contains(string(text), "does not exist"): // a table without routes
+			t.Fatalf("ip %s: %v: %s", strings.Join(args, " "), err, text)
+		}
+	}
+	return out.String()
 }
 
 // callsApplication reports whether ::6 is an address of this network namespace.
@@ -175,7 +216,7 @@ func TestNoRights(t *testing.T) {
 // TestRefused: Each wrong value is named with its place.
 func TestRefused(t *testing.T) {
 	for flag, value := range map[string]string{
-		"p": "0", "z": "65536", "e": "", "u": "istio-proxy", "g": "-1", "m": "TPROXY", "b": "80,x", "d": "80-90", "c": "a name",
+		"p": "0", "z": "65536", "e": "", "u": "istio-proxy", "g": "-1", "m": "tproxy", "b": "80,x", "d": "80-90", "c": "a name",
 		"i": "10.0.0.0/33", "x": "example.com", "q": "*", "k": "a-name-that-is-too-long", "host-ipv4-loopback-cidr": "10.0.0.0/8",
 	} {
 		_, err := Resolve(func(f *Flag) (string, string) {

@@ -26,6 +26,8 @@ type Certificate struct {
 // NotAfter returns when the certificate expires.
 func (c *Certificate) NotAfter() time.Time { return c.chain[0].NotAfter }
 
+func (c *Certificate) notBefore() time.Time { return c.chain[0].NotBefore }
+
 // Chain returns the certificate and its intermediates in PEM, leaf first.
 func (c *Certificate) Chain() []byte { return certs.EncodeCerts(c.chain...) }
 

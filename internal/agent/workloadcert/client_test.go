@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"crypto/tls"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -85,6 +86,44 @@ func TestClientSign(t *testing.T) {
 	}
 	if diff := cmp.Diff(want, ca.Requests()); diff != "" {
 		t.Errorf("requests (-want +got):\n%s", diff)
+	}
+}
+
+// TestTokenOfVolume: Kubernetes replaces the token by renaming the link ..data to another directory.
+// Each request has the token of its time.
+func TestTokenOfVolume(t *testing.T) {
+	ca := certstest.NewIstioCA(t)
+	ca.Serve(t)
+	c, dir := newClient(ca), t.TempDir()
+	c.TokenFile = filepath.Join(dir, "istio-token")
+	if err := os.Symlink(filepath.Join("..data", "istio-token"), c.TokenFile); err != nil {
+		t.Fatal(err)
+	}
+	const swaps = 100
+	for i := range swaps {
+		version := fmt.Sprintf("..%d", i)
+		if err := os.Mkdir(filepath.Join(dir, version), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		write(t, filepath.Join(dir, version, "istio-token"), fmt.Sprintf("token-%d", i))
+		next := filepath.Join(dir, "..data_tmp")
+		if err := errors.Join(os.Symlink(version, next), os.Rename(next, filepath.Join(dir, "..data"))); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.RemoveAll(filepath.Join(dir, fmt.Sprintf("..%d", i-1))); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := get(t, c, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i, r := range ca.Requests() {
+		if want := fmt.Sprintf("Bearer token-%d", i); r.Authorization != want {
+			t.Errorf("request %d has %q, want %q", i, r.Authorization, want)
+		}
+	}
+	if n := len(ca.Requests()); n != swaps {
+		t.Errorf("%d requests, want %d", n, swaps)
 	}
 }
 

@@ -42,7 +42,7 @@ func newCertsCRLCmd(env *cli.Env) *cobra.Command {
 		Long: `Create the next revocation list of each CA in DIR whose key is there, and write all
 lists to ca-crl.pem of each CA. DIR is a root with the directories of clusters, as
 root-ca and intermediate-ca create it, or the directory of one CA. Revoked certificates
-stay revoked, and lists of CAs without a key stay as they are.
+stay revoked, and the command does not change lists of CAs without a key.
 
 With --context instead of DIR the command does this for the CAs in the Secrets cacerts
 of clusters: each Secret gets all lists. It does not overwrite a Secret that changed in

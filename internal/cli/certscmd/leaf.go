@@ -43,7 +43,7 @@ signed by the CA of a cluster, or the root, in --ca. The files are cert-chain.pe
 key.pem (mode 0600) and root-cert.pem, as agents read them from ./etc/certs. With --out -
 the chain and the key go to standard output.
 
-Flags give the names: a SPIFFE id (--spiffe-id, or --namespace and --service-account),
+Flags set the names: a SPIFFE id (--spiffe-id, or --namespace and --service-account),
 DNS names and IP addresses. With --csr only the public key of the request is used.
 
 Do not use ed25519 for proxies: Envoy accepts no such certificate from a peer.`,

@@ -35,19 +35,19 @@ func NewAnalyze(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "analyze [FILE | DIR]...",
 		Short: "Find faults between the objects of a mesh",
-		Long: `Find what is wrong in the configuration of a mesh: invalid objects, references to
-objects that do not exist, conflicts, rules that are never used, selectors that select
-nothing. The control plane makes the same checks.
+		Long: `Find faults in the configuration of a mesh: invalid objects, references to objects that
+do not exist, conflicts, rules that are never used, selectors that select nothing. The
+control plane makes the same checks.
 
 The mesh is read from files and directories (- is standard input) or, with --context,
-from Kubernetes APIs; without both, from the API of the current context. The
-configuration counts in the first cluster. With --context, FILE and DIR replace the
-objects of the same names in the first cluster: analyze shows the mesh as it would be
-after they are applied.
+from Kubernetes APIs; without both, from the API of the current context. The command
+uses only the configuration of the first cluster. With --context, FILE and DIR replace
+the objects of the same names in the first cluster: analyze shows the mesh as it would
+be after they are applied.
 
-Each finding has a stable code, which docs/analyze.md explains. istioctl's codes have
-the same meaning as there. An object suppresses findings by the annotation
-galley.istio.io/analyze-suppress: codes separated by commas, or *. The exit code is 3
+Each finding has a stable code, which docs/analyze.md explains. Codes of istioctl have
+the same meaning. The annotation galley.istio.io/analyze-suppress of an object
+suppresses findings: its value is codes separated by commas, or *. The exit code is 3
 when there are warnings or errors.`,
 		Example: `  # Check a directory, and one with a second cluster
   meshctl analyze ./mesh

@@ -25,9 +25,9 @@ func NewValidate(env *cli.Env) *cobra.Command {
 		Aliases: []string{"v"},
 		Short:   "Check each object by itself",
 		Long: `Check each object of files and directories (- is standard input) by itself, as the
-control plane does before it uses the object. It refuses what Istio's API would refuse,
-and what Envoy would refuse later. The exit code is 3 when it refuses an object. Fields
-without effect are listed, too. Objects of other programs are ignored.
+control plane does before it uses the object. It refuses objects that Istio's API would
+refuse, or that Envoy would refuse later. The exit code is 3 when it refuses an object.
+It also lists fields without effect, and ignores objects of other programs.
 
 meshctl analyze also checks the objects together.`,
 		Example: `  meshctl validate -f mesh/route.yaml

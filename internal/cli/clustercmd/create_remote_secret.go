@@ -63,18 +63,18 @@ func NewCreateRemoteSecret(env *cli.Env) *cobra.Command {
 		Long: `Print the remote secret of a cluster: a Secret with a kubeconfig, through which
 control planes of other clusters find its services. Apply it in their clusters.
 
-The command creates the service account of the token, with a role that allows only
-what a control plane reads, unless the account exists and has these rights. It writes
+The command creates the service account of the token, with a role that permits only what
+a control plane reads, unless the account exists and has these permissions. It writes
 nothing until it has checked that it may write everything. At the end it reports the
-rights that the account lacks, and what does not work without them.
+permissions that the account lacks, and what does not work without them.
 
 With --ttl the token expires, and a control plane of meshctl renews it after two
 thirds of its life. The token is bound to a Secret in the cluster: delete that Secret
 to revoke the token at once.
 
-The secret holds the address of --server as given. With --server auto the command
-tries all known addresses of the cluster from here and takes the best one. It takes an
-address of this machine only with --force.`,
+The secret holds the address of --server as given. With --server auto the command tries
+all known addresses of the cluster from here and uses the best one. It uses an address
+of this machine only with --force.`,
 		Example: `  # Create the secret of cluster west for the control plane in cluster east
   meshctl create-remote-secret --context west --name west | kubectl apply -f - --context east
 

@@ -22,7 +22,7 @@ type kubeFlags struct {
 // bind defines the flags. what names the objects in the namespace.
 func (f *kubeFlags) bind(env *cli.Env, cmd *cobra.Command, what string) {
 	f.Bind(cmd.Flags())
-	f.NamespaceVar(env, cmd, &f.namespace, "namespace", "n", "", "Namespace of "+what+" (default the value of --istioNamespace; the namespace of the context does not count)")
+	f.NamespaceVar(env, cmd, &f.namespace, "namespace", "n", "", "Namespace of "+what+" (default the value of --istioNamespace; the namespace of the context is not used)")
 	f.NamespaceVar(env, cmd, &f.system, "istioNamespace", "i", mesh.DefaultSystemNamespace, "Namespace of the control plane")
 }
 

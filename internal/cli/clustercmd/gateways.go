@@ -21,13 +21,13 @@ func NewGateways(env *cli.Env) *cobra.Command {
 		Use:   "gateways",
 		Short: "Show the gateways of networks, and why some are not used",
 		Long: `Show every gateway through which other networks reach a network: the object that
-describes it, its address there, the addresses and ports that proxies get, and the reason
-if they do not get it. TTL is the time until the control plane resolves a host name again,
-CHANGED the time since proxies got other addresses of the gateway, or since the control
-plane found it.
+describes it, its address there, the addresses and ports that proxies get, and the
+reason if proxies do not get the gateway. TTL is the time until the control plane
+resolves a host name again. CHANGED is the time since proxies got other addresses of the
+gateway, or since the control plane found it.
 
-Replicas are found and asked as by remote-clusters. The exit code is 3 when a gateway, or
-an address of it, is not used.`,
+The command finds and asks replicas as remote-clusters does. The exit code is 3 when a
+gateway, or an address of it, is not used.`,
 		Example: `  meshctl gateways --context east
   meshctl gateways -o json`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return showGateways(cmd.Context(), env, &o) },

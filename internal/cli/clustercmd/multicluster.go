@@ -58,13 +58,13 @@ func newMulticlusterLinkCmd(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "link CONTEXT CONTEXT...",
 		Short: "Let the control planes of clusters read each other's clusters",
-		Long: `Write the remote secrets of all clusters into each other, as meshctl
-create-remote-secret --apply does for one of them. Secrets that work are kept: run the
-command again at any time, also with another cluster.
+		Long: `Write the remote secret of each cluster into all other clusters, as meshctl
+create-remote-secret --apply does for one of them. The command keeps secrets that work:
+run it again at any time, also with another cluster.
 
 When link replaces a credential, for example by one with --ttl, it revokes the earlier
-tokens that meshctl created for the reader of the cluster. If a cluster of CONTEXTS
-also reads another cluster, that one may use the same tokens: link then keeps and lists
+tokens that meshctl created for the reader of the cluster. If a cluster of CONTEXTS also
+reads a further cluster, that cluster may use the same tokens: link then keeps and lists
 them.
 
 The command writes nothing until it has checked that it may write everything.`,
@@ -157,13 +157,13 @@ func newMulticlusterUnlinkCmd(env *cli.Env) *cobra.Command {
 	o := &multiclusterUnlinkOptions{}
 	cmd := &cobra.Command{
 		Use:   "unlink CONTEXT CONTEXT...",
-		Short: "Delete the remote secrets of clusters in each other",
-		Long: `Delete the remote secrets of the clusters in each other. This reverses meshctl
+		Short: "Delete the remote secret of each cluster in all other clusters",
+		Long: `Delete the remote secret of each cluster in all other clusters. This reverses meshctl
 multicluster link. The control planes remove the endpoints of the other clusters at
 once.
 
 unlink revokes the tokens that meshctl created for the readers of the clusters. If a
-cluster of CONTEXTS also reads another cluster, that one may use the same tokens:
+cluster of CONTEXTS also reads a further cluster, that cluster may use the same tokens:
 unlink then keeps and lists them, and meshctl remote-secret rotate replaces them. Token
 Secrets that meshctl did not create are also kept and listed.`,
 		Example:           "  meshctl multicluster unlink east west",

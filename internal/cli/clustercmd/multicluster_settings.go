@@ -154,8 +154,8 @@ not report their clusters, it drains the cluster and exits with code 3.`,
 func newMulticlusterUndrainCmd(env *cli.Env) *cobra.Command {
 	return new(clusterSettingOptions).command(env, &cobra.Command{
 		Use:     "undrain CLUSTER",
-		Short:   "Let a drained cluster take load again",
-		Long:    "Let a drained cluster take load again.",
+		Short:   "Let a drained cluster receive load again",
+		Long:    "Let a drained cluster receive load again.",
 		Example: "  meshctl multicluster undrain west --context east,north",
 	}, 1, func([]string) (func(*mesh.ClusterSetting), string, error) {
 		return func(c *mesh.ClusterSetting) { c.Drain = false }, "takes part in load balancing", nil

@@ -31,17 +31,17 @@ func NewRemoteClusters(env *cli.Env) *cobra.Command {
 		Long: `Show the clusters that each replica of a control plane reads: the source of each
 cluster, its state, since when and why, and how much it contributes.
 
-Replicas are found in the cluster of the kubeconfig: by their Leases in the system
-namespace, else as pods of meshctl or istiod. A replica on this machine is asked
-directly, a pod by port-forward through the API server, which needs the right to
-create pods/portforward. For a replica that cannot be reached the command shows its
-Lease. --server gives addresses instead. A replica answers its own user on the same
-machine; all other callers need --token-file. For a pod the command creates a token of
-the service account default if --token-file is not given.
+The command finds replicas in the cluster of the kubeconfig: by their Leases in the
+system namespace or, without Leases, as pods of meshctl or istiod. It asks a replica on
+this machine directly. It asks a pod by port-forward through the API server, which needs
+permission to create pods/portforward. For a replica that it cannot reach, it shows the
+Lease. --server sets addresses instead. The user that runs a replica needs no token on
+the same machine; all other callers need --token-file. For a pod the command creates a
+token of the service account default if --token-file is not given.
 
 The exit code is 3 when a replica does not answer, when a cluster is not synced, when
-its credential has expired or lacks a right, when a source of a cluster has no effect,
-or when a network that other networks must reach has no usable gateway.`,
+its credential has expired or lacks a permission, when a source of a cluster has no
+effect, or when a network that other networks must reach has no usable gateway.`,
 		Example: `  meshctl remote-clusters --context east
   # Wait until all clusters are synced
   meshctl remote-clusters --context east --wait --timeout 2m -o wide

@@ -40,9 +40,9 @@ func newRemoteSecretListCmd(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "list",
 		Short: "List the remote secrets of a cluster",
-		Long: `List the remote secrets of a cluster, one for each cluster that its control plane
-reads: the Secret, the API server, the end of the token, and the hash with which
-control planes identify the credential.`,
+		Long: `List the remote secrets of a cluster, one for each cluster that its control plane reads:
+the Secret, the API server, the expiry of the token, and the hash with which control
+planes identify the credential.`,
 		Example: `  meshctl remote-secret list --context east
   meshctl remote-secret list --context east -o json`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context(), env) },

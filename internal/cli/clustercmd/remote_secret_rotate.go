@@ -34,7 +34,7 @@ func newRemoteSecretRotateCmd(env *cli.Env) *cobra.Command {
 	o := &remoteSecretRotateOptions{}
 	cmd := &cobra.Command{
 		Use:   "rotate",
-		Short: "Replace the credential of a remote secret without a gap",
+		Short: "Replace the credential of a remote secret without an interruption",
 		Long: `Replace the token with which other clusters read a cluster. The command creates a new
 token and writes it into their remote secrets. It waits until every replica of their
 control planes reports that it reads the cluster with the new token. Then it revokes
@@ -45,10 +45,10 @@ meshctl created for the reader are revoked. Token Secrets that meshctl did not c
 are kept and listed. The exit code is 3 when the old token still works, for example
 because it is bound to no Secret.
 
-The replicas are found by the Leases of the control planes in these clusters. If a
-replica cannot be reached, its Lease is enough. --replica gives addresses instead, as
-of meshctl serve --http-addr. A replica answers its own user on the same machine; all
-other callers need --token-file.
+The command finds the replicas by the Leases of the control planes in these clusters. If
+it cannot reach a replica, the Lease is enough. --replica sets addresses instead, the
+addresses of meshctl serve --http-addr. The user that runs a replica needs no token on
+the same machine; all other callers need --token-file.
 
 Run the command again to continue a rotation that was interrupted or took too long.
 Until it is finished the old secret is kept as NAME-previous; --abort restores it and

@@ -34,8 +34,8 @@ serve --log-level.
 Levels are ` + strings.Join(logs.Names(), ", ") + `; areas are default, ` + strings.Join(server.LogAreas(), ", ") + `.
 
 The command asks every replica in the cluster of the kubeconfig, or at --server. The
-user that runs a control plane may change its levels, and an identity of its system
-namespace with --token-file.`,
+user that runs a control plane may change its levels. With --token-file, an identity of
+its system namespace may, too.`,
 		Example: `  meshctl log-level
   # Log what happens between the control plane and the proxies
   meshctl log-level xds:debug

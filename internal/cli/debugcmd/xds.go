@@ -135,7 +135,7 @@ func newXDSTimelineCmd(env *cli.Env) *cobra.Command {
 	var o cli.PageFlags
 	cmd := &cobra.Command{
 		Use:   "timeline",
-		Short: "Show the last changes and their way to the proxies",
+		Short: "Show the last changes and how they reached the proxies",
 		Long: `Show the last changes, oldest first: the cause, the number of events in the batch, the
 time to collect the events (BATCH) and to generate the resources (GENERATE), the number
 of responses, and the time from the first event to the last answer of a proxy (TOTAL).`,

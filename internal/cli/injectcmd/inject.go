@@ -50,17 +50,18 @@ func NewInject(env *cli.Env) *cobra.Command {
 		Short:   "Add the sidecar to the pods of YAML files",
 		Long: `Add meshctl agent with Envoy to the pods of files: to Pods and to the templates of
 Deployments, StatefulSets, DaemonSets, ReplicaSets, ReplicationControllers, Jobs and
-CronJobs, also in Lists. All other documents stay as they are. The webhook of meshctl
-serve makes the same changes.
+CronJobs, also in Lists. The command does not change other documents. The webhook of
+meshctl serve makes the same changes.
 
-The settings come from the ConfigMaps istio and istio-sidecar-injector of the cluster, and
-from its ProxyConfigs. With --meshConfigFile, --valuesFile or --injectConfigFile they come
-from files alone, and with --offline no cluster is read.
+The settings come from the ConfigMaps istio and istio-sidecar-injector of the cluster,
+and from its ProxyConfigs. With --meshConfigFile, --valuesFile or --injectConfigFile
+they come only from files. With --offline the command reads no cluster.
 
-A pod stays as it is if it uses the network of its node, is injected already, or has the
-label sidecar.istio.io/inject: "false"; the reason goes to standard error. Invalid
-annotations are errors, and then nothing is written.`,
-		Example: `  # Inject what is applied
+The command does not change a pod that uses the network of its node, is already
+injected, or has the label sidecar.istio.io/inject: "false"; it prints the reason to
+standard error. If an annotation is invalid, the command reports an error and writes
+nothing.`,
+		Example: `  # Inject objects before they are applied
   meshctl inject -f app.yaml | kubectl apply -f -
 
   # Inject without a cluster

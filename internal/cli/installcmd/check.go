@@ -26,17 +26,17 @@ func NewCheck(env *cli.Env) *cobra.Command {
 	var o checkOptions
 	cmd := &cobra.Command{
 		Use:   "check [pre]",
-		Short: "Find what is wrong with the installations in a cluster, or before one",
+		Short: "Find faults of the installations in a cluster, or before an installation",
 		Long: `Check the installations in the cluster of a context: that Deployments are available,
 Services have endpoints and addresses, API servers can call the webhooks, control planes
 answer, and the proxies of injected pods are connected and accept their configuration.
 
 With pre, check whether the cluster is ready for an installation with the same flags:
-the version of Kubernetes, your rights, the kinds of Istio, objects and webhooks of
+the version of Kubernetes, your permissions, the kinds of Istio, objects and webhooks of
 other programs, and security policies that would not be enforced.
 
-The command writes nothing. The exit code is 3 if something is wrong. What control
-planes read is in meshctl remote-clusters.`,
+The command writes nothing. The exit code is 3 if it finds a fault. meshctl
+remote-clusters shows the clusters that control planes read.`,
 		Example: `  meshctl check pre --context cluster1 --network network1 --crds
   meshctl check --context cluster1`,
 		Args:      cobra.MatchAll(cobra.MaximumNArgs(1), cobra.OnlyValidArgs),

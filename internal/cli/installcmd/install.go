@@ -61,12 +61,12 @@ func NewInstall(env *cli.Env) *cobra.Command {
 		Aliases: []string{"upgrade"},
 		Short:   "Install the control plane and gateways in a cluster, or change them",
 		Long: `Install the control plane, its webhooks and gateways in the cluster of a context. Run
-the command again, with all flags, to change or upgrade the installation: objects that
-the new one lacks are deleted, and a second run changes nothing.
+the command again, with all flags, to change or upgrade the installation: the command
+deletes objects that the new installation does not have, and a second run changes
+nothing.
 
-The command changes only objects that it made. It refuses to write anything where an
-object of that name is another program's, such as Istio's: install beside it with
---revision.
+The command changes only objects that it made. It writes nothing if another program,
+such as Istio, made an object of the same name: use --revision to install beside it.
 
 Values come from files and flags. Files are IstioOperators or Helm values of Istio; a
 value that has no effect is an error. docs/install.md lists the values.`,
@@ -89,7 +89,7 @@ value that has no effect is an error. docs/install.md lists the values.`,
 	o.values.bind(f)
 	o.cluster.bind(env, cmd)
 	cli.DirVar(f, &o.caDir, "ca-dir", "`Directory` of the signing CA, as certs intermediate-ca makes it, for the Secret cacerts (default: the Secret as it is, else a self-signed CA)")
-	cli.ForceVar(f, &o.force, "Take over fields that other programs set, and replace another signing CA")
+	cli.ForceVar(f, &o.force, "Overwrite fields that other programs set, and replace another signing CA")
 	f.BoolVar(&o.dryRun, "dry-run", false, "Show what would change as a diff, and write nothing")
 	f.BoolVar(&o.wait, "wait", true, "Wait until the control plane, its webhooks and the gateways are available")
 	cli.DurationVar(f, &o.timeout, "timeout", 5*time.Minute, "Longest wait for each Deployment")

@@ -30,7 +30,7 @@ func newManifestGenerate(env *cli.Env) *cobra.Command {
 		Use:   "generate",
 		Short: "Print the objects of an installation as YAML",
 		Long: `Print the objects of an installation in the order in which they must be applied. The
-command asks no cluster.`,
+command needs no cluster.`,
 		Example: `  meshctl manifest generate --cluster-id cluster1 --network network1 --east-west-gateway
   meshctl manifest generate -f cluster1.yaml --crds > mesh.yaml`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context(), env, cmd.Flags()) },

@@ -39,20 +39,20 @@ type valueFlags struct {
 }
 
 func (o *valueFlags) bind(f *pflag.FlagSet) {
-	f.StringArrayVarP(&o.files, "filename", "f", nil, "`File` with an IstioOperator or Helm values, - for standard input; may be repeated, a later one precedes")
-	f.StringArrayVarP(&o.sets, "set", "s", nil, "A value in the spec of an IstioOperator, as `PATH=VALUE`; may be repeated, precedes files")
+	f.StringArrayVarP(&o.files, "filename", "f", nil, "`File` with an IstioOperator or Helm values, - for standard input; may be repeated, a later file overrides earlier ones")
+	f.StringArrayVarP(&o.sets, "set", "s", nil, "A value in the spec of an IstioOperator, as `PATH=VALUE`; may be repeated, overrides files")
 	f.BoolVar(&o.ignore, "ignore-unsupported", false, "Warn of values that have no effect, instead of an error")
 	cli.MarkWeakening(f, "ignore-unsupported")
 	f.StringVarP(&o.namespace, "istioNamespace", "i", mesh.DefaultSystemNamespace, "`Namespace` of the control plane")
-	f.StringVarP(&o.revision, "revision", "r", "", "`Name` of a control plane beside others, which injects where istio.io/rev has the name")
+	f.StringVarP(&o.revision, "revision", "r", "", "`Name` of the revision of a control plane beside others, which injects pods with this value of istio.io/rev")
 	f.StringSliceVar(&o.tags, "revision-tag", nil, "Further `value` of istio.io/rev for this control plane; default takes over istio-injection=enabled; may be repeated")
 	f.StringVar(&o.cluster, "cluster-id", "", "`Name` of the cluster in the mesh (default Kubernetes)")
 	f.StringVar(&o.network, "network", "", "`Network` of the cluster, which becomes a label of the namespace")
 	f.StringVar(&o.mesh, "mesh-id", "", "`Name` of the mesh; proxies with another MESH_ID are refused (default any)")
 	f.StringVar(&o.image, "image", "", "`Image` of the control plane and of proxies (default localhost/meshctl:VERSION of this program)")
-	f.BoolVar(&o.crds, "crds", false, "Also the CustomResourceDefinitions of Istio's kinds")
-	f.BoolVar(&o.eastWest, "east-west-gateway", false, "Also the gateway through which other networks call the services of this one; needs --network")
-	f.BoolVar(&o.ingress, "ingress-gateway", false, "Also a gateway for callers from outside the mesh, in the namespace istio-ingress")
+	f.BoolVar(&o.crds, "crds", false, "Include the CustomResourceDefinitions of Istio's kinds")
+	f.BoolVar(&o.eastWest, "east-west-gateway", false, "Include the gateway through which other networks call the services of this one; needs --network")
+	f.BoolVar(&o.ingress, "ingress-gateway", false, "Include a gateway for callers from outside the mesh, in the namespace istio-ingress")
 	f.StringVar(&o.controlPlane, "control-plane", "", "Use the control plane of another cluster instead of one of its own, as `CLUSTER=ADDRESS` of its east-west gateway")
 	f.BoolVar(&o.istiod, "expose-istiod", false, "Let other clusters use this control plane through the east-west gateway")
 }

@@ -42,11 +42,11 @@ PROXY is a pod, as in meshctl proxy-config. Without it, the source is a running 
 may be repeated). From policies the command computes what serve would send to a workload,
 which --proxy names in the same YAML, or which --namespace and --labels describe.
 
-The request has the client's identity (--from), plaintext without it, and is GET /
-without other flags. Some conditions depend on values that are not given, such as the
-address of the client, or cannot be evaluated, such as CEL. If they decide, the answer is
-undecided, and so it is if Envoy asks an external authorizer. The exit code is 0 if the
-request is allowed, and 3 if it is denied or undecided.`,
+--from is the identity of the client. Without it, the client sends plaintext. Without
+other flags, the request is GET /. Some conditions depend on values that are not given,
+such as the address of the client, or cannot be evaluated, such as CEL. The answer is
+undecided if such a condition decides, or if Envoy asks an external authorizer. The exit
+code is 0 if the request is allowed, and 3 if it is denied or undecided.`,
 		Example: `  # May web call POST /orders of the shop?
   meshctl authz check shop-1.apps --from apps/web --method POST --path /orders --port 8080
 

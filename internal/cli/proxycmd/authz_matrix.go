@@ -45,9 +45,10 @@ would send to the workloads, and needs no running control plane or Envoy.
 
 A call is allowed, denied, or depends on parts of the request, such as its path or its
 token. Callers are the service accounts of all workloads, the other accounts of their
-namespaces (NAMESPACE/*), other identities, and clients that send plaintext. The table and
-the graph leave out callers that are like the others of their namespace, and namespaces that
-are like other identities; --all and JSON show them, too.`,
+namespaces (NAMESPACE/*), other identities, and clients that send plaintext. The table
+and the graph omit accounts with the same result as the other accounts of their
+namespace, and namespaces with the same result as other identities; --all and JSON show
+them, too.`,
 		Example: `  # By the policies of the cluster
   meshctl authz matrix -n apps
 

@@ -27,8 +27,9 @@ the workload of a proxy, in the order in which the proxy applies them, and why e
 applies or has no effect. PROXY is name.namespace, as in meshctl ps, and must be connected
 to one of the control planes.
 
-The explanation uses the newest state of the control plane. meshctl authz list shows what
-the proxy's Envoy enforces, and meshctl authz check which rule decides about a request.`,
+The explanation uses the newest state of the control plane. meshctl authz list shows the
+policies that the proxy's Envoy enforces. meshctl authz check shows the rule that
+decides about a request.`,
 		Example: `  # Show which policies protect web
   meshctl explain policies web-1.apps
   meshctl explain policies web-1.apps -o json`,

@@ -54,10 +54,10 @@ that each proxy subscribed to, and whether it accepted the last response of each
 A proxy that moves to another replica has a row for each of them. The streams of an
 Envoy and of its agent share a row; -o json and yaml show each stream.
 
-Replicas are found in the cluster of the kubeconfig, by their Leases or as pods, and
-are asked through its API server. --server gives addresses instead, without a kubeconfig
-127.0.0.1:8080. A replica answers its own user on the same machine; all other callers
-need --token-file.
+The command finds replicas in the cluster of the kubeconfig, by their Leases or as pods,
+and asks them through its API server. --server sets addresses instead; without a
+kubeconfig the address is 127.0.0.1:8080. The user that runs a replica needs no token on
+the same machine; all other callers need --token-file.
 
 With --xds-address the command asks over xDS, as istioctl does. The control planes may
 be Istio's, and may run on other machines. The caller authenticates with the certificate

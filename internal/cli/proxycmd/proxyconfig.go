@@ -33,9 +33,9 @@ there are several pods, the command chooses one that is ready. It reads the Envo
 port-forward through the API server.
 
 Without POD the source is the admin interface of a running Envoy (--admin) or a saved
-response of it (--file, - for standard input): of /config_dump, for endpoints of
-/clusters?format=json, for eds and all of /config_dump?include_eds. Both work without
-Kubernetes. Only log --level and log --reset change anything.`,
+response (--file, - for standard input). The response is of /config_dump, but of
+/clusters?format=json for endpoints, and of /config_dump?include_eds for eds and all.
+Both sources work without Kubernetes. Only log --level and log --reset change anything.`,
 		Example: `  # Show where the proxy sends requests for helloworld
   meshctl pc endpoints web-1.apps --cluster "outbound|5000||helloworld.sample.svc.cluster.local"
   meshctl pc endpoints deploy/web -n apps --context kind-cluster1

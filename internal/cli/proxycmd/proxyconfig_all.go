@@ -27,9 +27,9 @@ func newPCAllCmd(env *cli.Env) *cobra.Command {
 		Aliases: []string{"a"},
 		Short:   "Show all tables of a proxy",
 		Long: `Show one table each for versions, clusters, listeners, routes, secrets and endpoints,
-all from the same moment, and one of the security policies in force at the ports of the
-workload, if there are any and no filter is set. A saved dump is the response of /config_dump?include_eds;
-without that parameter it has no endpoints.
+all from the same moment. If no filter is set and security policies are in force at the
+ports of the workload, a table shows them, too. A saved dump is the response of
+/config_dump?include_eds; without that parameter it has no endpoints.
 
 Each filter applies to some tables:
   clusters    --fqdn, --direction, --subset, --port (of the service)

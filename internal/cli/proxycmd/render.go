@@ -45,16 +45,17 @@ func NewRender(env *cli.Env) *cobra.Command {
 		Use:   "render (--proxy NODE | --all | --assert FILE) [-f FILE|DIR]...",
 		Short: "Show what serve would send to a proxy, offline",
 		Long: `Show what meshctl serve would send to a proxy, from YAML and without a cluster or a
-running control plane. The objects take the same way as in serve; its warnings go to
-standard error. Objects in files replace those of the same names in directories.
+running control plane. The command processes the objects as serve does, and prints the
+warnings of serve to standard error. Objects in files replace objects of the same names
+in directories.
 
 NODE is a pod or WorkloadEntry of the YAML, as name.namespace, or a file with an
 xDS node, which may have any metadata. --all shows each workload that has a proxy: pods
 with the label security.istio.io/tlsMode=istio or sidecar.istio.io/inject=true, pods that
 a Gateway selects, and WorkloadEntries with a service account.
 
-The table has the tables of proxy-config, or for several proxies the number of their
-resources. JSON and YAML have all resources, and the format configdump is for meshctl
+The format table shows the tables of proxy-config, or for several proxies the number of
+their resources. JSON and YAML show all resources. The format configdump is for meshctl
 proxy-config --file. Private keys are never shown.
 
 --assert reads a list of expectations, each with proxy, type and name of a resource, a

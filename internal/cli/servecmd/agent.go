@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"runtime/debug"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -21,6 +22,7 @@ import (
 	"github.com/meshctl/meshctl/internal/files"
 	"github.com/meshctl/meshctl/internal/logs"
 	"github.com/meshctl/meshctl/internal/output"
+	"github.com/meshctl/meshctl/internal/process"
 	"github.com/meshctl/meshctl/internal/serving"
 )
 
@@ -164,6 +166,15 @@ func (o *agentOptions) run(ctx context.Context, env *cli.Env) error {
 	case o.dryRun:
 		return agent.WriteBootstrap(&cfg)
 	}
+	return runAgent(ctx, env, cfg, opts)
+}
+
+// runAgent runs an agent in as little memory as its job needs: a node runs many.
+func runAgent(ctx context.Context, env *cli.Env, cfg agentconfig.Config, opts agent.Options) error {
+	if _, set := env.LookupEnv("GOGC"); !set {
+		debug.SetGCPercent(50) // most allocations are messages, which do not live long
+	}
+	opts.Release = process.ReleaseMemory
 	return agent.Run(ctx, cfg, opts)
 }
 
@@ -172,7 +183,7 @@ func (o *agentOptions) resolve(env *cli.Env) (cfg agentconfig.Config, opts agent
 	log := slog.New(logs.Limit(slog.NewTextHandler(env.Stderr, nil), env.Now))
 	in := agentconfig.Input{
 		Flags: o.flags, Version: cli.CurrentBuild().Version,
-		CPULimit: cpuLimit(env), MemoryLimit: memoryLimit(log),
+		CPULimit: cpuLimit(env), MemoryLimit: memoryLimit(log), NoNetAdmin: !process.KeepsNetAdmin(),
 		Exists: func(path string) bool { _, err := os.Stat(path); return err == nil },
 		Live:   func(path string) bool { _, err := serving.ProbeSocket(path); return errors.Is(err, serving.ErrInUse) },
 	}

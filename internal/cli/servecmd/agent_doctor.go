@@ -23,11 +23,11 @@ func newAgentDoctor(env *cli.Env) *cobra.Command {
 		Short: "Find out why a workload gets no certificate or its proxy does not start",
 		Long: `Check everything between a workload and its certificate, in order: directories, ports,
 Envoy and its bootstrap, the token and the clock, the roots, DNS, TCP and TLS to the
-certificate authority, and at last a request for a certificate, which is thrown away.
-The first check that fails is the cause, and is printed with its fix.
+certificate authority, and finally a request for a certificate, which the command
+discards. The first check that fails is the cause; the command prints it with its fix.
 
-It takes the flags and the environment of meshctl agent, and may run beside it. The
-agent makes these checks by itself when its first request for a certificate fails.
+The command accepts the flags and the environment of meshctl agent, and may run beside
+it. The agent runs these checks itself when its first request for a certificate fails.
 
 The exit code is 3 if a check fails.`,
 		Example: `  meshctl agent doctor

@@ -29,22 +29,23 @@ func newAgentRedirect(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "redirect [istio-iptables]",
 		Short: "Redirect the connections of a workload to its proxy",
-		Long: `Make the rules of nftables that lead the connections of a workload through its Envoy,
-and its DNS queries to its agent. The rules apply to this network namespace and to both IP
-versions. They are in one table, "meshctl" of family inet, which a second run replaces as a
-whole. The command needs the capability NET_ADMIN, and no other program.
+		Long: `Create the nftables rules that redirect the connections of a workload to its Envoy, and
+its DNS queries to its agent. The rules apply to this network namespace and to both IP
+versions. They are in one table, "meshctl" of family inet, which a second run replaces
+as a whole. The command needs the capability NET_ADMIN, and no other program.
 
-It takes the flags and variables of istio-iptables, also after that word, so that the init
-container of Istio works with this command. A value comes from the first of these that
-sets it: the flag, the variable of its name (ENVOY_PORT), the annotation of the pod, the
-default, which is the value with which Istio's injector calls istio-iptables.`,
+The command accepts the flags and variables of istio-iptables, and istio-iptables as
+first argument, so that Istio's init container works with it. A value comes from the
+first of these that sets it: the flag, the variable of its name (ENVOY_PORT), the
+annotation of the pod, the default, which is the value with which Istio's injector calls
+istio-iptables.`,
 		Example: `  # Redirect all connections
   meshctl agent redirect
 
   # Redirect DNS queries, too, but no connections to a range and to a port of this pod
   meshctl agent redirect --redirect-dns -x 10.20.0.0/16 -d 15090,15021,15020,9100
 
-  # Show the rules, which needs no rights
+  # Show the rules; this needs no permissions
   meshctl agent redirect --print
 
   # Remove the rules
@@ -68,7 +69,7 @@ default, which is the value with which Istio's injector calls istio-iptables.`,
 	fs.BoolVar(&o.dns, "redirect-dns", false, "Redirect DNS queries to the name servers of --resolv-conf to the agent (ISTIO_META_DNS_CAPTURE)")
 	fs.BoolVar(&o.allDNS, "capture-all-dns", false, "Redirect DNS queries to all name servers, with --redirect-dns")
 	fs.BoolVar(&o.drop, "drop-invalid", false, "Drop packets that belong to no connection (INVALID_DROP)")
-	fs.BoolVar(&o.print, "print", false, "Print the rules as an input of nft, and change nothing")
+	fs.BoolVar(&o.print, "print", false, "Print the rules as input for nft, and change nothing")
 	fs.BoolVar(&o.undo, "undo", false, "Remove the rules")
 	fs.StringVar(&o.annotations, "annotations", agentconfig.DefaultPodAnnotationsFile, "`File` with the annotations of the pod, if it exists")
 	fs.StringVar(&o.resolvConf, "resolv-conf", "/etc/resolv.conf", "`File` with the name servers of the pod")

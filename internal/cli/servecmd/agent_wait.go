@@ -25,9 +25,10 @@ func newAgentWait(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "wait",
 		Short: "Wait until the proxy is ready",
-		Long: `Wait until the proxy is ready: until a GET request for --url is answered with status 200.
-It is the postStart hook of a proxy whose application must not start earlier. The flags
-of Istio's agent (--timeoutSeconds, --requestTimeoutMillis, --periodMillis) work, too.`,
+		Long: `Wait until the proxy is ready: until a GET request for --url returns status 200. Use it
+as the postStart hook of a proxy, so that the application starts after the proxy. The
+flags of Istio's agent (--timeoutSeconds, --requestTimeoutMillis, --periodMillis) work,
+too.`,
 		Example: `  meshctl agent wait --timeout 2m
   meshctl agent wait --url http://127.1.0.12:15021/healthz/ready`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context(), env) },

@@ -36,8 +36,8 @@ Ctrl-C stops and removes everything; a second Ctrl-C does not wait.
 
 Each client calls helloworld, which runs as v1 in cluster1 and as v2 in cluster2: half
 of the responses come through the gateway of the other network. After a check the demo
-shows the shares of each second, and commands to try. When a part fails, the logs stay
-in $XDG_STATE_HOME/meshctl/demo/logs.`,
+shows the responses of each version in each second, and commands to try. When a part
+fails, the logs stay in $XDG_STATE_HOME/meshctl/demo/logs.`,
 		Example: `  # Watch it until Ctrl-C
   meshctl demo
 

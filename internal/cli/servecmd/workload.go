@@ -16,7 +16,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/meshctl/meshctl/internal/agent"
 	agentconfig "github.com/meshctl/meshctl/internal/agent/config"
 	"github.com/meshctl/meshctl/internal/cli"
 	"github.com/meshctl/meshctl/internal/files"
@@ -34,8 +33,8 @@ func NewWorkload(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "workload",
 		Short: "Join virtual machines to a mesh",
-		Long: `Join workloads outside Kubernetes, such as virtual machines, to a mesh: write what a
-machine needs, and run its proxy there.`,
+		Long: `Join workloads outside Kubernetes, such as virtual machines, to a mesh: write the files
+that a machine needs, and run its proxy there.`,
 		Example: `  meshctl workload entry configure -f group.yaml --cluster-id cluster1 --out vm
   meshctl workload run --dir vm`,
 	}
@@ -66,13 +65,13 @@ func newWorkloadConfigure(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "configure",
 		Short: "Write the files with which a machine joins the mesh",
-		Long: `Write what a machine needs to join the mesh, from its WorkloadGroup, into a directory:
-cluster.env, mesh.yaml, hosts, root-cert.pem and istio-token, all with mode 0600. Their
-form is Istio's, so that Istio's agent can use them, too.
+		Long: `Write the files that a machine needs to join the mesh into a directory, from its
+WorkloadGroup: cluster.env, mesh.yaml, hosts, root-cert.pem and istio-token, all with
+mode 0600. They have Istio's format, so that Istio's agent can use them, too.
 
 The roots and the token come from the cluster of --context: the ConfigMap
 istio-ca-root-cert of the namespace, and a new token of the service account. With
---root-ca and --token-file no cluster is asked.`,
+--root-ca and --token-file the command reads no cluster.`,
 		Example: `  # From the cluster of the group; 192.0.2.1 is its east-west gateway
   meshctl workload entry configure -f group.yaml --cluster-id cluster1 --out vm --ingress-ip 192.0.2.1
 
@@ -178,8 +177,8 @@ func newWorkloadRun(env *cli.Env) *cobra.Command {
 		Long: `Run meshctl agent with the files that meshctl workload entry configure wrote. Flags and
 the environment override them.
 
-The certificate stays in DIR/certs, and proves who the machine is when it starts again:
-the token is needed once. POD_NAME is the name of the machine, unless it is set.`,
+The agent keeps the certificate in DIR/certs and authenticates with it after a restart,
+so it needs the token only once. The default of POD_NAME is the name of the machine.`,
 		Example: `  meshctl workload run --dir /etc/meshctl`,
 		RunE:    func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context(), env) },
 	}
@@ -208,7 +207,7 @@ func (o *workloadRunOptions) run(ctx context.Context, env *cli.Env) error {
 	if err != nil {
 		return err
 	}
-	return agent.Run(ctx, cfg, opts)
+	return runAgent(ctx, &own, cfg, opts)
 }
 
 // environment returns the variables of the machine's files, and completes the flags.

@@ -13,6 +13,8 @@ import (
 	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
 	netrbacv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/rbac/v3"
 	"google.golang.org/protobuf/types/known/anypb"
+
+	"github.com/meshctl/meshctl/internal/mesh"
 )
 
 // PortPolicies are the security policies in force at a port of a workload.
@@ -99,7 +101,9 @@ func (p *PortPolicies) add(c *Config, config *anypb.Any) {
 		p.rules(m.GetRules(), "")
 		p.rules(m.GetShadowRules(), actionDryRun)
 	case *extauthzv3.ExtAuthz:
-		include(&p.Providers, provider(m))
+		if name := provider(m); name != mesh.BlackHoleCluster {
+			include(&p.Providers, name)
+		}
 	case *jwtv3.JwtAuthentication:
 		for _, name := range slices.Sorted(maps.Keys(m.GetProviders())) {
 			include(&p.Issuers, m.GetProviders()[name].GetIssuer())
@@ -120,7 +124,7 @@ func (p *PortPolicies) rules(r *rbacv3.RBAC, action string) {
 		if ok {
 			title = policy.Name + "." + policy.Namespace
 		}
-		if policy.Provider != "" {
+		if policy.Custom {
 			of = actionCustom
 		}
 		list := p.Policies[of]

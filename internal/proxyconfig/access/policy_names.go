@@ -10,11 +10,12 @@ type Policy struct {
 	Namespace string `json:"namespace"`
 	Name      string `json:"name"`
 	Rule      int    `json:"rule"`
-	// Provider is the extension provider of a CUSTOM policy.
+	// Custom is set for a CUSTOM policy, and Provider to its extension provider if the name has it.
+	Custom   bool   `json:"custom,omitzero"`
 	Provider string `json:"provider,omitzero"`
 }
 
-var policyName = regexp.MustCompile(`^(?:istio-ext-authz-(.*)-)?ns\[([^\]]*)\]-policy\[([^\]]*)\]-rule\[(\d+)\]$`)
+var policyName = regexp.MustCompile(`^(istio-ext-authz-(?:(.*)-)?)?ns\[([^\]]*)\]-policy\[([^\]]*)\]-rule\[(\d+)\]$`)
 
 // ParsePolicy parses the name that Istio's control planes give to a rule in an RBAC filter.
 func ParsePolicy(name string) (p Policy, ok bool) {
@@ -22,8 +23,8 @@ func ParsePolicy(name string) (p Policy, ok bool) {
 	if m == nil {
 		return Policy{}, false
 	}
-	rule, err := strconv.Atoi(m[4])
-	return Policy{Provider: m[1], Namespace: m[2], Name: m[3], Rule: rule}, err == nil
+	rule, err := strconv.Atoi(m[5])
+	return Policy{Custom: m[1] != "", Provider: m[2], Namespace: m[3], Name: m[4], Rule: rule}, err == nil
 }
 
 // String describes a rule.

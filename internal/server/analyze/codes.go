@@ -112,8 +112,8 @@ func Kinds() []Kind { return slices.Clone(kinds) }
 var kinds = []Kind{
 	{
 		ReferencedResourceNotFound, "ReferencedResourceNotFound", Error,
-		"An object names another one that does not exist: a Gateway, a delegate, a destination or its port or subset of a VirtualService, a Secret of a Gateway or a DestinationRule, a provider of a Telemetry, or the workloads of a Gateway, a Sidecar or a Telemetry. A destination that is not exported to the namespace does not exist there.",
-		"Correct the name, or create what it names.",
+		"An object refers to another object that does not exist. A VirtualService may refer to a Gateway, a delegate, or a destination with its port and subset; a Gateway or a DestinationRule to a Secret; a Telemetry to a provider; and a Gateway, a Sidecar or a Telemetry to workloads. A destination that is not exported to a namespace does not exist in this namespace.",
+		"Correct the name, or create the missing object.",
 	},
 	{
 		SchemaValidationError, "SchemaValidationError", Error,
@@ -122,7 +122,7 @@ var kinds = []Kind{
 	},
 	{
 		MisplacedAnnotation, "MisplacedAnnotation", Warning,
-		"Istio defines an annotation for other kinds of objects.",
+		"An object has an annotation that Istio defines for other kinds of objects.",
 		"Move the annotation to an object of its kind, or remove it.",
 	},
 	{
@@ -132,12 +132,12 @@ var kinds = []Kind{
 	},
 	{
 		ConflictingMeshGatewayVirtualServiceHosts, "ConflictingMeshGatewayVirtualServiceHosts", Error,
-		"Two VirtualServices for sidecars have one host. Sidecars use only the oldest one that has a route.",
+		"Two VirtualServices for sidecars have the same host. Sidecars use only the oldest one that has a route.",
 		"Put the routes of the host into one VirtualService.",
 	},
 	{
 		ConflictingSidecarWorkloadSelectors, "ConflictingSidecarWorkloadSelectors", Error,
-		"Two Sidecars select one workload. Its proxy uses the older one.",
+		"Two Sidecars select the same workload. Its proxy uses the older one.",
 		"Narrow one of the selectors.",
 	},
 	{
@@ -162,57 +162,57 @@ var kinds = []Kind{
 	},
 	{
 		UnknownMeshNetworksServiceRegistry, "UnknownMeshNetworksServiceRegistry", Error,
-		"`meshNetworks` names a cluster that is no part of the mesh. The network has none of its endpoints.",
+		"`meshNetworks` names a cluster that is not part of the mesh. The network gets no endpoints from this cluster.",
 		"Correct the name of the cluster, or add the cluster to the mesh.",
 	},
 	{
 		NoMatchingWorkloadsFound, "NoMatchingWorkloadsFound", Warning,
-		"The selector of a PeerAuthentication, a RequestAuthentication, an EnvoyFilter, a DestinationRule or a ServiceEntry selects no workload. In a mesh without any pod, such as a directory of configuration only, selectors are not checked.",
+		"The selector of a PeerAuthentication, a RequestAuthentication, an EnvoyFilter, a DestinationRule or a ServiceEntry selects no workload. meshctl does not check selectors in a mesh without any pod, such as a directory that contains only configuration.",
 		"Correct the labels.",
 	},
 	{
 		NoServerCertificateVerificationDestinationLevel, "NoServerCertificateVerificationDestinationLevel", Warning,
-		"Clients accept the certificate of every server. Without `insecureSkipVerify` they verify it, by the roots of the system if `caCertificates` names no others.",
+		"Clients accept the certificate of every server. Without `insecureSkipVerify`, they verify it with `caCertificates` or, if this field is empty, with the roots of the system.",
 		"Remove `insecureSkipVerify`, and set `caCertificates` or `credentialName` if the server has a private CA.",
 	},
 	{
 		NoServerCertificateVerificationPortLevel, "NoServerCertificateVerificationPortLevel", Warning,
-		"As [IST0128](#ist0128), for the settings of one port.",
+		"The same as [IST0128](#ist0128), but for the settings of one port.",
 		"Remove `insecureSkipVerify`.",
 	},
 	{
 		VirtualServiceUnreachableRule, "VirtualServiceUnreachableRule", Warning,
-		"An earlier route of the VirtualService takes everything that a route matches.",
+		"An earlier route of the VirtualService matches all requests that a later route matches.",
 		"Put the more specific route first, or delete it.",
 	},
 	{
 		VirtualServiceIneffectiveMatch, "VirtualServiceIneffectiveMatch", Info,
-		"An earlier route takes everything that one of several matches of a route matches.",
+		"An earlier route matches all requests that one of several matches of a later route selects.",
 		"Delete the match, or put its route first.",
 	},
 	{
 		VirtualServiceHostNotFoundInGateway, "VirtualServiceHostNotFoundInGateway", Warning,
-		"No server of a Gateway has a host of a VirtualService that names the Gateway, or none admits its namespace.",
+		"A VirtualService names a Gateway, but no server of the Gateway has a host of the VirtualService, or no such server admits its namespace.",
 		"Add the host to a server, or remove the Gateway from the VirtualService.",
 	},
 	{
 		ServiceEntryAddressesRequired, "ServiceEntryAddressesRequired", Warning,
-		"A port of TCP has no address by which proxies could recognize the connections to the host, and the ServiceEntry gets none. All unknown addresses at that port then belong to it.",
-		"Set `addresses`, or a resolution with which the host gets an address.",
+		"A ServiceEntry has a TCP port but no address, and the control plane allocates none. Proxies cannot recognize the connections to the host. They therefore send connections to every unknown address at this port to the host.",
+		"Set `addresses`, or a `resolution` for which the control plane allocates an address.",
 	},
 	{
 		GatewayDuplicateCertificate, "GatewayDuplicateCertificate", Warning,
-		"Two Gateways of the same workloads use one certificate. A browser uses a connection for all hosts of its certificate, also for the hosts that only the other Gateway knows, and gets 404.",
-		"Put the servers into one Gateway, or use a certificate for each.",
+		"Two Gateways of the same workloads use the same certificate. A browser reuses a connection for all hosts of the certificate. For hosts that only the other Gateway has, it gets status 404.",
+		"Put the servers into one Gateway, or use a separate certificate for each Gateway.",
 	},
 	{
 		IngressRouteRulesNotAffected, "IngressRouteRulesNotAffected", Warning,
-		"A VirtualService of a Gateway sends requests to a service without a subset, and the routes to subsets of the service are in a VirtualService for sidecars. A gateway does not use these.",
+		"A VirtualService of a Gateway sends requests to a service without a subset, and the routes to subsets of the service are in a VirtualService for sidecars. A gateway does not use routes for sidecars.",
 		"Name the subset in the VirtualService of the Gateway.",
 	},
 	{
 		ConflictingGateways, "ConflictingGateways", Error,
-		"Two servers of Gateways cannot share a port, as they have one host, or different protocols. Proxies open the older one.",
+		"Two servers of Gateways cannot share a port, because they have the same host or different protocols. Proxies open only the older server.",
 		"Give the servers different hosts or ports, or delete one of them.",
 	},
 	{
@@ -222,12 +222,12 @@ var kinds = []Kind{
 	},
 	{
 		EnvoyFilterUsesRelativeOperation, "EnvoyFilterUsesRelativeOperation", Warning,
-		"A patch changes, replaces or removes a filter, or inserts another one beside it, that a second EnvoyFilter of the same priority adds. The older EnvoyFilter is applied first. If that is the one with the patch, the patch has no effect.",
+		"A patch refers to a filter that another EnvoyFilter of the same priority adds: it changes, replaces or removes the filter, or inserts a filter next to it. Proxies apply the older EnvoyFilter first. If the EnvoyFilter with the patch is the older one, the patch has no effect.",
 		"Give the EnvoyFilter that adds the filter a lower `priority`.",
 	},
 	{
 		EnvoyFilterUsesReplaceOperationIncorrectly, "EnvoyFilterUsesReplaceOperationIncorrectly", Error,
-		"A patch with `REPLACE` is for a place that cannot be replaced, such as a cluster. It has no effect.",
+		"A patch applies `REPLACE` to a part that it cannot replace, such as a cluster. The patch has no effect.",
 		"Use `MERGE`, or `MERGE_AND_REPLACE_LIST`.",
 	},
 	{
@@ -247,7 +247,7 @@ var kinds = []Kind{
 	},
 	{
 		ConflictingTelemetryWorkloadSelectors, "ConflictingTelemetryWorkloadSelectors", Error,
-		"Two Telemetries select one workload. Its proxy uses the older one.",
+		"Two Telemetries select the same workload. Its proxy uses the older one.",
 		"Narrow one of the selectors.",
 	},
 	{
@@ -257,7 +257,7 @@ var kinds = []Kind{
 	},
 	{
 		InvalidGatewayCredential, "InvalidGatewayCredential", Error,
-		"The Secret of a Gateway has no certificate with its key, an expired one, or no CA certificates although clients must show certificates.",
+		"The Secret of a Gateway has no certificate with its key, has an expired certificate, or has no CA certificates although clients must present certificates.",
 		"Add the keys `tls.crt` and `tls.key`, or `ca.crt`.",
 	},
 	{
@@ -267,7 +267,7 @@ var kinds = []Kind{
 	},
 	{
 		MultiClusterInconsistentService, "MultiClusterInconsistentService", Warning,
-		"The Services of one name differ between clusters. Clients use the definition of their own cluster for the endpoints of all.",
+		"Services with the same name differ between clusters. Clients use the definition in their own cluster for the endpoints of all clusters.",
 		"Apply the same Service in all clusters.",
 	},
 	{
@@ -282,7 +282,7 @@ var kinds = []Kind{
 	},
 	{
 		ConflictingServiceEntryProtocol, "ConflictingServiceEntryProtocol", Warning,
-		"Two ServiceEntries give a port of one host different protocols. Proxies use one of them.",
+		"Two ServiceEntries give a port of the same host different protocols. Proxies use one of them.",
 		"Define the host once.",
 	},
 	{
@@ -292,7 +292,7 @@ var kinds = []Kind{
 	},
 	{
 		RepeatedObject, "RepeatedObject", Warning,
-		"A directory has two objects of one name. The first one counts.",
+		"A directory has two objects of the same name. meshctl uses the first one.",
 		"Delete one of them.",
 	},
 	{
@@ -302,17 +302,17 @@ var kinds = []Kind{
 	},
 	{
 		SharedHost, "SharedHost", Warning,
-		"Several objects define one host. Proxies use a Service before a ServiceEntry, then the ServiceEntry of their own namespace, then the oldest one.",
+		"Several objects define the same host. Proxies use a Service before a ServiceEntry, then the ServiceEntry of their own namespace, then the oldest one.",
 		"Give one of the objects another host, or export each only to its own namespace.",
 	},
 	{
 		SharedAddress, "SharedAddress", Warning,
-		"Two Services have one address, as the address ranges of clusters overlap. Calls by the address reach only one of them.",
+		"Two Services have the same address, because the address ranges of clusters overlap. Calls to the address reach only one of them.",
 		"Give the clusters separate ranges, or call the service by its name, over HTTP.",
 	},
 	{
 		RepeatedExtension, "RepeatedExtension", Warning,
-		"Two EnvoyFilters for the same proxies have an extension of one name. Proxies use the first one.",
+		"Two EnvoyFilters for the same proxies have an extension of the same name. Proxies use the first one.",
 		"Rename the extension.",
 	},
 	{
@@ -322,18 +322,18 @@ var kinds = []Kind{
 	},
 	{
 		UnusableDelegate, "UnusableDelegate", Error,
-		"A VirtualService delegates to one that has hosts, that is not exported to it, or whose routes match what the delegating route does not. The route is left out.",
+		"A VirtualService delegates to a VirtualService that has hosts, that is not exported to it, or whose routes match requests that the delegating route does not match. Proxies do not get the route.",
 		"Correct the delegate as the message states.",
 	},
 	{
 		TLSModeConflict, "TLSModeConflict", Error,
-		"A DestinationRule makes clients use a TLS mode that the endpoints refuse: plain text or TLS of their own where PeerAuthentication requires mTLS of the mesh, or mTLS of the mesh where endpoints have no proxy.",
+		"A DestinationRule makes clients use a TLS mode that the endpoints refuse. Either clients use plaintext or their own TLS, but a PeerAuthentication requires mTLS of the mesh. Or clients use mTLS of the mesh, but the endpoints have no proxy.",
 		"Use `ISTIO_MUTUAL`, or remove the mode so that clients use what each endpoint accepts.",
 	},
 	{
 		ShadowedVirtualService, "ShadowedVirtualService", Warning,
 		"An older VirtualService of the same Gateway and host has a route for every request.",
-		"Put the routes into one VirtualService, or give the route for every request to the youngest one.",
+		"Put the routes into one VirtualService, or move the route for every request to the newest VirtualService.",
 	},
 	{
 		UnknownNamespace, "UnknownNamespace", Warning,
@@ -347,12 +347,12 @@ var kinds = []Kind{
 	},
 	{
 		HostWithoutService, "HostWithoutService", Info,
-		"A VirtualService for sidecars has a host that no service has. Names are not resolved by it.",
+		"A VirtualService for sidecars has a host that no service has. A VirtualService does not make the name resolvable.",
 		"Correct the host, or add a ServiceEntry for it.",
 	},
 	{
 		ConflictingDestinationRules, "ConflictingDestinationRules", Warning,
-		"Two DestinationRules of a namespace are for one host. The policy and the subsets of the older one count.",
+		"Two DestinationRules of a namespace are for the same host. Clients use the policy and the subsets of the older one.",
 		"Put the settings of the host into one DestinationRule.",
 	},
 	{
@@ -367,17 +367,17 @@ var kinds = []Kind{
 	},
 	{
 		ConflictingPeerAuthentications, "ConflictingPeerAuthentications", Warning,
-		"Two PeerAuthentications are for the same workloads. The older one counts.",
+		"Two PeerAuthentications are for the same workloads. Proxies use the older one.",
 		"Delete one of them, or narrow its selector.",
 	},
 	{
 		ConflictingServiceEntryAddresses, "ConflictingServiceEntryAddresses", Warning,
-		"Two ServiceEntries have one port, without HTTP, at the same addresses or both without addresses. Proxies pass all connections on to the older one.",
-		"Give each its own addresses or port, or the protocol TLS, so that the server name decides.",
+		"Two ServiceEntries have the same non-HTTP port, and have the same addresses or no addresses. Proxies send all connections to the older one.",
+		"Give each ServiceEntry its own addresses or port, or use the protocol TLS, so that proxies distinguish them by server name.",
 	},
 	{
 		HTTPFieldOnTCPPort, "HTTPFieldOnTCPPort", Warning,
-		"A rule of an AuthorizationPolicy has a field of HTTP, such as `methods`, and is for a port without HTTP. There an `ALLOW` rule matches nothing, and a `DENY` rule matches without the field.",
-		"Give the rule the `ports` that it is for, or its port the protocol HTTP.",
+		"A rule of an AuthorizationPolicy has an HTTP field, such as `methods`, and applies to a port without HTTP. On such a port an `ALLOW` rule matches nothing, and a `DENY` rule ignores the field.",
+		"Limit the rule to HTTP ports with `ports`, or declare the protocol HTTP for the port.",
 	},
 }

@@ -34,15 +34,12 @@ func (m *checker) subsets(d *snapshot.DestinationRule, host string) {
 	if svc == nil {
 		return
 	}
-	var all []map[string]string // the labels of endpoints
-	for _, e := range m.endpoints(svc, 0) {
-		all = append(all, e.Labels)
-	}
+	all := m.endpoints(svc, 0)
 	if len(all) == 0 { // a directory may have no EndpointSlices
 		for i := range svc.Clusters {
 			for _, w := range m.selected(svc.Namespace, svc.Clusters[i].Selector) {
 				if len(svc.Clusters[i].Selector) > 0 && w.Cluster == svc.Clusters[i].Cluster {
-					all = append(all, w.Labels)
+					all = append(all, &snapshot.Endpoint{Cluster: w.Cluster, Node: w.Node, Labels: w.Labels})
 				}
 			}
 		}
@@ -51,7 +48,7 @@ func (m *checker) subsets(d *snapshot.DestinationRule, host string) {
 		return
 	}
 	for i, s := range d.Spec.GetSubsets() {
-		if !slices.ContainsFunc(all, func(labels map[string]string) bool { return snapshot.Selects(s.GetLabels(), labels) }) {
+		if !slices.ContainsFunc(all, func(e *snapshot.Endpoint) bool { return e.HasLabels(s.GetLabels()) }) {
 			m.find(DestinationRuleSubsetNotSelectPods, d, at("spec.subsets", i)+".labels", "no endpoint of %s has the labels %s: requests to subset %s fail",
 				svc.Host, labelText(s.GetLabels()), s.GetName())
 		}

@@ -198,6 +198,19 @@ func TestEqualResultsStop(t *testing.T) {
 	}
 }
 
+// TestComputed: a graph counts the calls of functions by the names of tables. The report reads
+// counts, which stay equal.
+func TestComputed(t *testing.T) {
+	l := newLibrary()
+	l.books.Set("b1", book{author: "a1"})
+	l.Commit()
+	l.books.Set("b1", book{author: "a1", pages: 20})
+	l.Commit()
+	if got, want := l.Computed(), map[string]uint64{"counts": 2, "shelves": 2, "report": 1}; !maps.Equal(got, want) {
+		t.Errorf("got %v, want %v", got, want)
+	}
+}
+
 // TestRemovedAndAdded: a key that is removed and added before a Commit changed once, to its
 // new value.
 func TestRemovedAndAdded(t *testing.T) {

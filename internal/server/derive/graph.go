@@ -41,7 +41,11 @@ func (f Fault) String() string {
 }
 
 // stage is a table whose values a Commit brings up to date.
-type stage interface{ update() }
+type stage interface {
+	update()
+	// computed returns the name of a derived table and the number of calls of its function.
+	computed() (name string, calls uint64)
+}
 
 // NewGraph returns a graph without tables.
 func NewGraph() *Graph { return &Graph{faults: make(map[source]Fault)} }
@@ -64,6 +68,17 @@ func (g *Graph) Faults() []Fault {
 	order.Sort(out, func(a, b Fault) int {
 		return strings.Compare(a.Table+"\x00"+a.Key, b.Table+"\x00"+b.Key)
 	})
+	return out
+}
+
+// Computed returns the number of calls of the function of each derived table, by name.
+func (g *Graph) Computed() map[string]uint64 {
+	out := make(map[string]uint64, len(g.stages))
+	for _, s := range g.stages {
+		if name, calls := s.computed(); calls > 0 {
+			out[name] = calls
+		}
+	}
 	return out
 }
 

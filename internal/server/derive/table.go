@@ -288,6 +288,8 @@ func (t *rows[K]) update() {
 	t.queue, t.result = t.queue[:0], nil
 }
 
+func (t *rows[K]) computed() (string, uint64) { return t.name, t.calls }
+
 // compute implements derived.
 func (e *entry[K]) compute(r *Reads) { e.table.result = e.table.derive(r, e.key) }
 

@@ -90,6 +90,7 @@ type report struct {
 	unwritten []UnwrittenAddresses
 	injection Injection
 	faults    []derive.Fault
+	computed  map[string]uint64 // by table
 }
 
 // New returns a Registry. Run does its work.

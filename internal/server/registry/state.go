@@ -46,6 +46,7 @@ func (s *state) setHosts(of map[string][]netip.Addr) {
 func (s *state) build(before *snapshot.Snapshot) (*snapshot.Snapshot, *snapshot.Changes) {
 	s.graph.Commit()
 	s.logFaults()
+	s.report.computed = s.graph.Computed()
 	next := &snapshot.Snapshot{Seq: 1}
 	if before != nil {
 		*next = *before

@@ -44,7 +44,8 @@ func listsFault(field string, m proto.Message, check func(name string) valueChec
 	return nil
 }
 
-// pruneValues removes the values of a source or an operation that are not valid.
+// pruneValues removes the lists of a source or an operation with a value that is not valid. Of a list
+// of excluded values it removes only such values.
 func pruneValues(m proto.Message) { pruneLists(m, checkOf) }
 
 func pruneLists(m proto.Message, check func(name string) valueCheck) {
@@ -55,6 +56,9 @@ func pruneLists(m proto.Message, check func(name string) valueCheck) {
 				list.Set(n, v)
 				n++
 			}
+		}
+		if n < list.Len() && !strings.HasPrefix(string(fd.Name()), "not_") {
+			n = 0
 		}
 		list.Truncate(n)
 	}

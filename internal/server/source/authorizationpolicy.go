@@ -1,11 +1,13 @@
 package source
 
 import (
+	"slices"
 	"strconv"
 
 	"google.golang.org/protobuf/proto"
 	securityv1beta1 "istio.io/api/security/v1beta1"
 
+	"github.com/meshctl/meshctl/internal/output"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 	"github.com/meshctl/meshctl/internal/yamldoc"
 )
@@ -107,23 +109,29 @@ func conditionFault(field string, action securityv1beta1.AuthorizationPolicy_Act
 // closedAuthorization returns the valid parts of an invalid policy, such that it
 // permits at most as much as a valid version of it could: a rule of an ALLOW policy matches
 // nothing if any part of it is not understood, a rule of another policy matches what its
-// other parts do, and a policy with an unknown action refuses everything. Without a valid
-// selector it applies to all workloads that it could select.
+// other parts do, and a policy with an unknown action refuses everything. A list with a value that
+// is not understood demands nothing. Without a valid selector the policy applies to all workloads
+// that it could select, and permits nothing.
 func closedAuthorization(c *conversion, spec yamldoc.Value) snapshot.Object {
-	dry, err := strconv.ParseBool(c.istio.Annotations[annotationDryRun])
+	annotation, annotated := c.istio.Annotations[annotationDryRun]
+	dry, err := strconv.ParseBool(annotation)
 	p := &snapshot.AuthorizationPolicy{Meta: c.meta, DryRun: err == nil && dry}
 	var head securityv1beta1.AuthorizationPolicy
 	understood(spec, head.ProtoReflect())
 	p.Spec = &securityv1beta1.AuthorizationPolicy{Action: head.Action, ActionDetail: head.ActionDetail}
-	if exact[securityv1beta1.AuthorizationPolicy](spec, "selector", "targetRef", "targetRefs") && attachmentFault(&head) == nil {
+	attaches := exact[securityv1beta1.AuthorizationPolicy](spec, "selector", "targetRef", "targetRefs") && attachmentFault(&head) == nil
+	if attaches {
 		p.Spec.Selector, p.Spec.TargetRef, p.Spec.TargetRefs = head.Selector, head.TargetRef, head.TargetRefs
 	}
-	if !exact[securityv1beta1.AuthorizationPolicy](spec, "action") {
-		return p // ALLOW without rules
+	if !exact[securityv1beta1.AuthorizationPolicy](spec, "action") || slices.ContainsFunc(spec.Keys(), isMisspeltAction) {
+		p.Spec.Action, p.Spec.ActionDetail = securityv1beta1.AuthorizationPolicy_DENY, nil
+		p.Spec.Rules = []*securityv1beta1.Rule{{}}
+		return p
 	}
 	items, isList := spec.Get("rules").Items()
-	if !isList && !spec.Get("rules").IsNull() {
-		items = []yamldoc.Value{spec.Get("rules")} // one rule of which nothing is understood
+	unknown := hasUnknown(spec, p.Spec)
+	if !isList && !spec.Get("rules").IsNull() || unknown && len(items) == 0 {
+		items = []yamldoc.Value{{}} // one rule of which nothing is understood
 	}
 	for i, item := range items {
 		rule := &securityv1beta1.Rule{}
@@ -135,7 +143,7 @@ func closedAuthorization(c *conversion, spec yamldoc.Value) snapshot.Object {
 		}
 		p.Spec.Rules = append(p.Spec.Rules, rule)
 	}
-	if hasUnknown(spec, p.Spec) { // it may limit what the policy permits
+	if unknown || !attaches || annotated && err != nil { // which may limit what the policy permits
 		p.Doubtful = nil
 		for i := range p.Spec.Rules {
 			p.Doubtful = append(p.Doubtful, i)
@@ -144,7 +152,13 @@ func closedAuthorization(c *conversion, spec yamldoc.Value) snapshot.Object {
 	return p
 }
 
-// prune removes the values and conditions of a rule that are not valid.
+// isMisspeltAction reports whether an unknown field may be the action of a policy.
+func isMisspeltAction(key string) bool {
+	return key != "action" && output.NearestWord(key, []string{"action", "rules", "selector", "provider", "targetRef", "targetRefs"}) == "action"
+}
+
+// prune removes the conditions of a rule that are not valid. Of a list of excluded values it
+// removes the values that are not valid, of another list all.
 func prune(r *securityv1beta1.Rule, action securityv1beta1.AuthorizationPolicy_Action) {
 	for _, f := range r.From {
 		pruneValues(f.GetSource())
@@ -172,7 +186,9 @@ const policyTarget = "a Gateway of the Kubernetes Gateway API; an AuthorizationP
 var authorizationPolicyFields = []apiField{
 	{Path: "selector", Support: Works},
 	{Path: "targetRef", Support: Partly, Meaning: policyTarget, lacks: otherTarget},
+	{Path: "targetRef.namespace", Support: Partly, Meaning: ownGateway + ", whatever this field says"},
 	{Path: "targetRefs", Support: Partly, Meaning: policyTarget, lacks: otherTarget},
+	{Path: "targetRefs.namespace", Support: Partly, Meaning: ownGateway + ", whatever this field says"},
 	{Path: "rules", Support: Works, Meaning: "all fields and [all attributes](security-policy.md#attributes)"},
 	{Path: "action", Support: Works, Meaning: "`AUDIT` marks requests only in metadata of Envoy, as in Istio"},
 	{Path: "provider", Support: Works, Meaning: "see [security-policy.md](security-policy.md#external-authorization)"},

@@ -485,7 +485,7 @@ func corsFault(field string, c *networkingv1alpha3.CorsPolicy) *FieldError {
 }
 
 var httpRouteFields = []apiField{
-	{Path: "http", Support: Partly, Meaning: "all fields but the two below; requests to a service with detected protocol are routed, too"},
+	{Path: "http", Support: Partly, Meaning: "all fields except the two below; routes also apply to services whose protocol Envoy detects"},
 	{Path: "http.fault", Support: Partly, Meaning: "`delay` and `abort`"},
 	{Path: "http.fault.delay", Support: Partly, Meaning: "`fixedDelay` and `percentage`"},
 	{Path: "http.fault.delay.exponentialDelay", Support: NoEffect, Meaning: "as with Istio; use `fixedDelay`"},

@@ -164,7 +164,7 @@ var kinds = []*kind{
 	unread(groupGatewayAPI, "UDPRoute", "udproutes", noRoute, "v1", "v1alpha2"),
 	unread(groupGatewayAPI, "ListenerSet", "listenersets", "no Gateway gets its listeners", "v1"),
 	unreported(groupGatewayAPI, "ReferenceGrant", "referencegrants", "no reference needs a permission", "v1", "v1beta1", "v1alpha2"),
-	unread(groupGatewayAPI, "BackendTLSPolicy", "backendtlspolicies", "no proxy checks the backend's certificate by it", "v1", "v1alpha3"),
+	unread(groupGatewayAPI, "BackendTLSPolicy", "backendtlspolicies", "no proxy uses it to check the backend's certificate", "v1", "v1alpha3"),
 	unreported(groupGatewayXAPI, "XBackend", "xbackends", "experimental", "v1alpha1"),
 	unreported(groupGatewayXAPI, "XBackendTrafficPolicy", "xbackendtrafficpolicies", "experimental", "v1alpha1"),
 	unreported(groupGatewayXAPI, "XMesh", "xmeshes", "experimental", "v1alpha1"),

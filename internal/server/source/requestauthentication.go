@@ -153,6 +153,8 @@ const tokenTarget = "a Gateway of the Kubernetes Gateway API; a RequestAuthentic
 var requestAuthenticationFields = []apiField{
 	{Path: "selector", Support: Works},
 	{Path: "targetRef", Support: Partly, Meaning: tokenTarget, lacks: otherTarget},
+	{Path: "targetRef.namespace", Support: Partly, Meaning: ownGateway + ", whatever this field says"},
 	{Path: "targetRefs", Support: Partly, Meaning: tokenTarget, lacks: otherTarget},
+	{Path: "targetRefs.namespace", Support: Partly, Meaning: ownGateway + ", whatever this field says"},
 	{Path: "jwtRules", Support: Works, Meaning: "the control plane fetches `jwksUri`, with a `timeout` of at most 30s, and proxies never do"},
 }

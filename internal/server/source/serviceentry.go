@@ -21,13 +21,13 @@ var serviceEntryKind = istioKind(kind{
 var serviceEntryFields = []apiField{
 	{Path: "hosts", Support: Works},
 	{Path: "addresses", Support: Works, Meaning: "hosts without addresses get one, to which the DNS proxy of an agent resolves them"},
-	{Path: "ports", Support: Works, Meaning: "proxies pass on no UDP"},
+	{Path: "ports", Support: Works, Meaning: "proxies do not forward UDP"},
 	{Path: "location", Support: Works},
 	{Path: "resolution", Support: Partly, Meaning: "a ServiceEntry with `DYNAMIC_DNS` has no effect"},
-	{Path: "endpoints", Support: Partly, Meaning: "a network has no effect with resolution by DNS; a Kubernetes API may give no path (`unix://`)"},
+	{Path: "endpoints", Support: Partly, Meaning: "`network` has no effect with resolution by DNS; objects in a Kubernetes API cannot use a path (`unix://`)"},
 	{Path: "workloadSelector", Support: Works, Meaning: "it selects pods and WorkloadEntries of the cluster of the control plane"},
 	{Path: "exportTo", Support: Works},
-	{Path: "subjectAltNames", Support: Partly, Meaning: "only of services in the mesh: proxies make no TLS connections to others"},
+	{Path: "subjectAltNames", Support: Partly, Meaning: "only for services in the mesh: proxies make no TLS connections to other services"},
 }
 
 // labelAllocate disables the allocation of addresses if it is false.

@@ -18,6 +18,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
+	typev1beta1 "istio.io/api/type/v1beta1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -392,11 +393,19 @@ func TestFieldsWithoutEffectAreReported(t *testing.T) {
 			if row.Support == Works {
 				continue
 			}
+			parent, below, _ := strings.Cut(row.Path, ".")
 			setPath(spec.ProtoReflect(), strings.Split(row.Path, "."))
+			if fd := spec.ProtoReflect().Descriptor().Fields().ByJSONName(parent); strings.HasPrefix(parent, "targetRef") && below != "" {
+				ref := (&typev1beta1.PolicyTargetReference{Group: groupGatewayAPI, Kind: "Gateway", Namespace: "other"}).ProtoReflect()
+				if spec.ProtoReflect().Clear(fd); fd.IsList() {
+					spec.ProtoReflect().Mutable(fd).List().Append(protoreflect.ValueOf(ref))
+				} else {
+					spec.ProtoReflect().Set(fd, protoreflect.ValueOf(ref))
+				}
+			}
 			reported := slices.ContainsFunc(k.withoutEffect(spec), func(f *FieldError) bool {
 				return regexp.MustCompile(`\[\d+\]`).ReplaceAllString(f.Field, "") == "spec."+row.Path
 			})
-			parent, _, _ := strings.Cut(row.Path, ".")
 			if parent == "servers" && row.Path != parent {
 				continue // reported as a server that has no effect
 			}
@@ -434,9 +443,12 @@ func TestPage(t *testing.T) {
 	}
 	tables := map[string]string{"kinds": kindTable(), "MeshConfig": fieldTable(meshFields)}
 	for _, k := range kinds {
-		if len(k.fields) > 0 {
-			tables[k.name] = fieldTable(k.fields)
+		if k.support == "" || k.support == NoEffect || k.shared() {
+			continue
 		}
+		object := k.newObject()
+		istio, _ := object.(*Istio)
+		tables[k.name] = fieldTable(allFields(istio.Spec.ProtoReflect().Descriptor(), "", rowsOf(t, k.fields)))
 	}
 	section := regexp.MustCompile(`(?s)<!-- table: (\S+) -->\n(.*?)<!-- end -->`)
 	seen := map[string]int{}
@@ -482,6 +494,23 @@ func kindTable() string {
 		fmt.Fprintf(&b, "| %s | `%s` | %s | %s |\n", k.name, k.group, bold(k.support), meaning)
 	}
 	return b.String()
+}
+
+// allFields returns a row for each field of a message and of the fields that work partly. A
+// field without a row works.
+func allFields(d protoreflect.MessageDescriptor, parent string, rows map[string]*apiField) []apiField {
+	var out []apiField
+	for i := range d.Fields().Len() {
+		fd := d.Fields().Get(i)
+		row := apiField{Path: strings.TrimPrefix(parent+"."+fd.JSONName(), "."), Support: Works}
+		if given := rows[row.Path]; given != nil {
+			row = *given
+		}
+		if out = append(out, row); row.Support == Partly && fd.Message() != nil {
+			out = append(out, allFields(fd.Message(), row.Path, rows)...)
+		}
+	}
+	return out
 }
 
 func fieldTable(fields []apiField) string {

@@ -112,11 +112,16 @@ const targetGateway = "a Gateway of the Kubernetes Gateway API; a Telemetry with
 var telemetryFields = []apiField{
 	{Path: "selector", Support: Works},
 	{Path: "targetRef", Support: Partly, Meaning: targetGateway, lacks: otherTarget},
+	{Path: "targetRef.namespace", Support: NoEffect, Meaning: ownGateway},
 	{Path: "targetRefs", Support: Partly, Meaning: targetGateway, lacks: otherTarget},
+	{Path: "targetRefs.namespace", Support: NoEffect, Meaning: ownGateway},
 	{Path: "accessLogging", Support: Works, Meaning: "see [access-logs.md](access-logs.md#telemetry)"},
 	{Path: "metrics", Support: NoEffect, Meaning: ownMetrics},
 	{Path: "tracing", Support: Works, Meaning: "see [access-logs.md](access-logs.md#tracing)"},
 }
+
+// ownGateway explains why the namespace of a reference has no effect.
+const ownGateway = "the Gateway is in the namespace of the policy"
 
 // otherTarget reports whether a reference selects no proxy.
 func otherTarget(m proto.Message) bool {

@@ -318,7 +318,7 @@ var virtualServiceFields = slices.Concat(
 	httpRouteFields,
 	[]apiField{
 		{Path: "tls", Support: Works, Meaning: "for services with protocol TLS or HTTPS, and servers of Gateways with mode PASSTHROUGH"},
-		{Path: "tcp", Support: Partly, Meaning: "for services without HTTP and TLS, and servers of Gateways with protocol TCP or that terminate protocol TLS"},
+		{Path: "tcp", Support: Partly, Meaning: "for services without HTTP and TLS, and for servers of Gateways that have protocol TCP or terminate protocol TLS"},
 		{Path: "tcp.match", Support: Partly, Meaning: "`destinationSubnets`, `port`, `sourceLabels`, `sourceNamespace` and `gateways`"},
 		{Path: "tcp.match.sourceSubnet", Support: NoEffect, Meaning: "as with Istio; use `sourceLabels`"},
 	},

@@ -86,13 +86,15 @@ func moduleFault(text string) *FieldError {
 
 const (
 	wasmTarget = "a Gateway of the Kubernetes Gateway API; a WasmPlugin with only other references applies to no proxy"
-	noRelay    = "`file://`, and `oci://`, `http://` and `https://`, for which a proxy needs [meshctl's agent](wasm.md#modules). Without it a plugin follows `failStrategy`: its requests are refused, or proxies work without it"
+	noRelay    = "`file://`, and `oci://`, `http://` and `https://`, for which a proxy needs [meshctl's agent](wasm.md#modules). Without the agent, `failStrategy` decides: proxies refuse the requests of the plugin, or work without the plugin"
 )
 
 var wasmPluginFields = []apiField{
 	{Path: "selector", Support: Works},
 	{Path: "targetRef", Support: Partly, Meaning: wasmTarget, lacks: otherTarget},
+	{Path: "targetRef.namespace", Support: NoEffect, Meaning: ownGateway},
 	{Path: "targetRefs", Support: Partly, Meaning: wasmTarget, lacks: otherTarget},
+	{Path: "targetRefs.namespace", Support: NoEffect, Meaning: ownGateway},
 	{Path: "url", Support: Works, Meaning: noRelay},
 	{Path: "sha256", Support: Works, Meaning: "not for `file://`"},
 	{Path: "imagePullPolicy", Support: Works},

@@ -15,7 +15,7 @@ import (
 
 var workloadEntryKind = istioKind(kind{
 	group: groupNetworking, name: "WorkloadEntry", plural: "workloadentries", versions: istioVersions,
-	support: Partly, meaning: "an endpoint of the Services and ServiceEntries that select it; an entry with a host name only of ServiceEntries with `DNS` or `DNS_ROUND_ROBIN`",
+	support: Partly, meaning: "an endpoint of the Services and ServiceEntries that select it; an entry with a host name is an endpoint only of ServiceEntries with `DNS` or `DNS_ROUND_ROBIN`",
 	resources: []Resource{{Custom: true, Optional: true, Without: "workloads outside of Kubernetes are no endpoints"}},
 }, (*conversion).workloadEntry)
 

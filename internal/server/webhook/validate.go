@@ -12,8 +12,8 @@ import (
 )
 
 // validate answers a request for an object of the Istio API. It refuses what the control plane
-// would not use, and warns about parts without effect.
-func (h *handler) validate(_ *http.Request, request *admissionv1.AdmissionRequest, response *admissionv1.AdmissionResponse) (string, error) {
+// would not use, and warns about parts without effect and what does not fit other objects.
+func (h *handler) validate(r *http.Request, request *admissionv1.AdmissionRequest, response *admissionv1.AdmissionResponse) (string, error) {
 	switch request.Operation {
 	case admissionv1.Create, admissionv1.Update:
 	default:
@@ -22,21 +22,24 @@ func (h *handler) validate(_ *http.Request, request *admissionv1.AdmissionReques
 	if len(request.Object.Raw) == 0 {
 		return "", errors.New("the request has no object")
 	}
-	r, err := h.Converter.DecodeJSON(request.Object.Raw)
-	for _, w := range r.Warnings {
+	decoded, err := h.Converter.DecodeJSON(request.Object.Raw)
+	for _, w := range decoded.Warnings {
 		response.Warnings = append(response.Warnings, w.Error())
 	}
 	if fault, ok := errors.AsType[*source.FieldError](err); ok {
 		kind := schema.GroupKind{Group: request.Kind.Group, Kind: request.Kind.Kind}
-		h.Log.Info("object refused", "object", source.ObjectName(r.Key), "error", err)
+		h.Log.Info("object refused", "object", source.ObjectName(decoded.Key), "error", err)
 		refuse(response, fmt.Errorf("%s: %w", kind.String(), fault))
 		return Refused, nil
 	}
 	if err != nil {
 		return "", err
 	}
-	if r.Skipped {
+	if decoded.Skipped {
 		return Skipped, nil
+	}
+	if decoded.Object != nil {
+		response.Warnings = append(response.Warnings, h.Findings(r.Context(), decoded.Object)...)
 	}
 	return Accepted, nil
 }

@@ -17,6 +17,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/meshctl/meshctl/internal/inject"
+	"github.com/meshctl/meshctl/internal/server/snapshot"
 	"github.com/meshctl/meshctl/internal/server/source"
 )
 
@@ -46,6 +47,8 @@ type Config struct {
 	Injector func() (*inject.Injector, error)
 	// Converter checks objects as the control plane does.
 	Converter *source.Converter
+	// Findings returns what other objects of the mesh show about a valid object, as warnings.
+	Findings func(context.Context, snapshot.Object) []string
 	// Done counts each request, by the webhook inject or validate.
 	Done func(webhook, result string)
 	Log  *slog.Logger

@@ -2,6 +2,7 @@ package webhook
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"log/slog"
@@ -16,6 +17,7 @@ import (
 
 	"github.com/meshctl/meshctl/internal/inject"
 	"github.com/meshctl/meshctl/internal/mesh"
+	"github.com/meshctl/meshctl/internal/server/snapshot"
 	"github.com/meshctl/meshctl/internal/server/source"
 )
 
@@ -30,8 +32,14 @@ func testHandler(t testing.TB) (http.Handler, *[]string) {
 	return Handler(Config{
 		Injector:  func() (*inject.Injector, error) { return injector, nil },
 		Converter: &source.Converter{Cluster: "cluster1"},
-		Done:      func(webhook, result string) { results = append(results, webhook+" "+result) },
-		Log:       slog.New(slog.DiscardHandler),
+		Findings: func(_ context.Context, o snapshot.Object) []string {
+			if o.Key().Name == "found" {
+				return []string{"IST0101: a fault"}
+			}
+			return nil
+		},
+		Done: func(webhook, result string) { results = append(results, webhook+" "+result) },
+		Log:  slog.New(slog.DiscardHandler),
 	}), &results
 }
 
@@ -158,6 +166,7 @@ func TestDecisions(t *testing.T) {
 		{"wrong annotation", "/inject", with(`"annotations": {"sidecar.istio.io/proxyCPU": "x"}`, ""), false, `annotation sidecar.istio.io/proxyCPU: "x" is not an amount`, "inject refused"},
 		{"annotation without effect", "/inject", with(`"annotations": {"sidecar.istio.io/agentLogLevel": "x"}`, ""), true, "agentLogLevel has no effect", "inject injected"},
 		{"valid", "/validate", review("Gateway", `{"apiVersion": "networking.istio.io/v1", "kind": "Gateway", "metadata": {"name": "g", "namespace": "sample"}, "spec": {"selector": {"a": "b"}, "servers": [{"port": {"number": 80, "name": "http", "protocol": "HTTP"}, "hosts": ["*"]}]}}`), true, "", "validate accepted"},
+		{"fault with other objects", "/validate", review("Gateway", `{"apiVersion": "networking.istio.io/v1", "kind": "Gateway", "metadata": {"name": "found", "namespace": "sample"}, "spec": {"selector": {"a": "b"}, "servers": [{"port": {"number": 80, "name": "http", "protocol": "HTTP"}, "hosts": ["*"]}]}}`), true, "IST0101: a fault", "validate accepted"},
 		{"invalid", "/validate", review("Gateway", `{"apiVersion": "networking.istio.io/v1", "kind": "Gateway", "metadata": {"name": "g", "namespace": "sample"}, "spec": {"servers": [{"port": {"number": 99999999, "name": "http", "protocol": "HTTP"}, "hosts": ["*"]}]}}`), false, "spec.servers[0].port", "validate refused"},
 		{"unknown field", "/validate", review("Gateway", `{"apiVersion": "networking.istio.io/v1", "kind": "Gateway", "metadata": {"name": "g", "namespace": "sample"}, "spec": {"selector": {"a": "b"}, "nosuch": 1, "servers": [{"port": {"number": 80, "name": "http", "protocol": "HTTP"}, "hosts": ["*"]}]}}`), true, "nosuch", "validate accepted"},
 		{"another kind", "/validate", review("Thing", `{"apiVersion": "example.com/v1", "kind": "Thing", "metadata": {"name": "t"}}`), true, "", "validate skipped"},

@@ -9,7 +9,8 @@ import (
 // assignment holds the live views of one stream for the types that it asks for.
 type assignment struct {
 	err error // the hub could not choose views
-	// moving is set while old versions of moved policies are in force, too.
+	// moving is set while old versions of moved policies are in force, too, or the proxy may not
+	// have a new filter of policies yet.
 	moving bool
 	types  [numTypes]typeViews
 }
@@ -71,7 +72,7 @@ func (h *Hub) choose(m mail, changes *snapshot.Changes) map[*subscriber]*assignm
 		}
 	}
 	for sub, has := range m.moved {
-		if _, ok := h.subs.all[sub]; ok && chosen[sub] == nil && sub.assigned.Load() == has && h.assign(sub, sub.latest) == nil {
+		if _, ok := h.subs.all[sub]; ok && chosen[sub] == nil && sub.assigned.Load() == has && h.movedAndDrained(sub, has) && h.assign(sub, sub.latest) == nil {
 			chosen[sub] = h.liveViewsFor(sub)
 		}
 	}
@@ -83,7 +84,8 @@ func (h *Hub) choose(m mail, changes *snapshot.Changes) map[*subscriber]*assignm
 	for _, sub := range m.attach {
 		inForce := h.inForce(sub)
 		h.subs.add(sub)
-		sub.err = h.assign(sub, inForce)
+		sub.draining = inForce.draining
+		sub.err = h.assign(sub, inForce.extensions)
 		chosen[sub] = h.liveViewsFor(sub)
 	}
 	for _, sub := range h.takeDemands(m.demands) {
@@ -135,6 +137,7 @@ func (h *Hub) assign(sub *subscriber, inForce xdsgen.View) error {
 			}
 		}
 		sub.views, sub.err, sub.latest, sub.moving = views, nil, latest, len(node.Moving) > 0
+		sub.gained = sub.gained || xdsgen.GainsFilter(inForce, latest)
 	})
 }
 
@@ -146,7 +149,7 @@ type allowedViews struct {
 
 // liveViewsFor returns the live views of the types that a stream asks for.
 func (h *Hub) liveViewsFor(sub *subscriber) *assignment {
-	a := &assignment{err: sub.err, moving: sub.moving}
+	a := &assignment{err: sub.err, moving: sub.moving || sub.gained}
 	for i, d := range sub.demands {
 		v := sub.views[i]
 		if i == sds && h.cfg.Generator.Secrets != nil {

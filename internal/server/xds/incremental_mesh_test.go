@@ -376,7 +376,7 @@ func incrementalNodes() []xdsgen.Node {
 		node(mesh.Sidecar, "c1", "elsewhere", "p0", "10.0.1.9", nil),
 		node(mesh.Router, "c1", "istio-system", "p0", "10.0.1.8", func(n *xdsgen.Node) { n.View = []mesh.NetworkID{"n1"} }),
 		node(mesh.Router, "c2", "ns0", "p1", "10.0.2.8", nil),
-		node(mesh.Sidecar, "c1", "ns0", "other", "fd00::1", nil),
+		node(mesh.Sidecar, "c1", "ns0", "other", "fd00::1", func(n *xdsgen.Node) { n.Transparent = true }),
 		node(mesh.Sidecar, "c3", "ns1", "p1", "10.0.3.1", func(n *xdsgen.Node) { n.Network = "n2" }),
 		node(mesh.Sidecar, "c1", "istio-system", "p1", "10.0.1.7", nil),
 		node(mesh.Sidecar, "c1", "ns0", "vm", "10.0.1.1", func(n *xdsgen.Node) { n.WorkloadEntry = "vm" }),

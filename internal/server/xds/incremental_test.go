@@ -282,6 +282,8 @@ type incremental struct {
 	roots    []string
 	keySets  map[snapshot.KeySource]string
 
+	clock time.Time // of the hub
+
 	same interned
 	// full holds the resources of units of interned facts.
 	full    map[xdsgen.Unit][]*xdswire.Resource
@@ -294,10 +296,11 @@ func newIncremental() *incremental {
 		ParseNode: xdsgen.ParseNode, Assign: xdsgen.Assign, AssignReads: xdsgen.AssignReads, Concerned: xdsgen.Concerned, Fallback: xdsgen.Fallback,
 	}
 	w := &incremental{
-		registry: runRegistry(meshClusters), hub: h, nodes: incrementalNodes(),
+		registry: runRegistry(meshClusters), hub: h, nodes: incrementalNodes(), clock: h.cfg.Now(),
 		clusters: meshClusters, standing: make(map[mesh.ClusterID]snapshot.Balancing),
 		objects: make(map[snapshot.Key]snapshot.Object), same: make(interned), full: make(map[xdsgen.Unit][]*xdswire.Resource),
 	}
+	h.cfg.Now = func() time.Time { return w.clock }
 	w.subs = make([]*subscriber, len(w.nodes))
 	w.keySets = meshGenerator{rand.New(rand.NewPCG(0, 0))}.keySets()
 	w.registry.SetKeySets(w.keySets)
@@ -383,8 +386,16 @@ func (w *incremental) apply(number int, s step) {
 	w.acknowledge()
 }
 
-// acknowledge reports that all proxies have the policies that move.
+// acknowledge reports that all proxies have the policies that move, and again once they have
+// drained their listeners.
 func (w *incremental) acknowledge() {
+	for range 2 {
+		w.reportMoved()
+		w.clock = w.clock.Add(drainMargin)
+	}
+}
+
+func (w *incremental) reportMoved() {
 	has := make(map[*subscriber]*assignment)
 	for _, sub := range w.subs {
 		if sub != nil && sub.assigned.Load().moving {

@@ -71,6 +71,9 @@ const (
 	// remembers the policies that were in force.
 	maxLeft = 50_000
 	leftAge = time.Hour
+	// drainMargin is the time that a proxy may take from its ACK of listeners until it drains
+	// the old ones.
+	drainMargin = 5 * time.Second
 	// turn is the time that a stream may make other streams wait for their first
 	// configuration.
 	turn = time.Second

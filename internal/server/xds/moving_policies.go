@@ -22,17 +22,41 @@ func (s *session) reportMoved(a *assignment, now [numTypes]viewSet, ok [numTypes
 		return // its filters wait for their configuration
 	}
 	s.movedTo = a
-	s.hub.post(func(m *mail) {
+	s.hub.postMoved(s.sub, a)
+}
+
+// draining describes the listeners of a proxy that lack a filter of policies.
+type draining struct {
+	gained  bool      // the proxy may not have the filter yet
+	drained time.Time // when connections that lack a filter have ended
+}
+
+// movedAndDrained reports whether old versions of moved policies can go, as the proxy has an
+// assignment. If not, the hub asks again later.
+func (h *Hub) movedAndDrained(sub *subscriber, has *assignment) bool {
+	now := h.cfg.Now()
+	if sub.gained {
+		sub.gained, sub.drained = false, now.Add(min(sub.node.Drain, leftAge)+drainMargin)
+	}
+	wait := sub.drained.Sub(now)
+	if sub.moving && wait > 0 {
+		time.AfterFunc(wait, func() { h.postMoved(sub, has) })
+	}
+	return sub.moving && wait <= 0
+}
+
+func (h *Hub) postMoved(sub *subscriber, has *assignment) {
+	h.post(func(m *mail) {
 		if m.moved == nil {
 			m.moved = make(map[*subscriber]*assignment)
 		}
-		m.moved[s.sub] = a
+		m.moved[sub] = has
 	})
 }
 
-// inForce returns the view of extensions that the proxy of a new stream has from an earlier
-// stream, which may not have ended yet. It returns nil if none is known.
-func (h *Hub) inForce(sub *subscriber) xdsgen.View {
+// inForce returns what the proxy of a new stream has from an earlier stream, which may not have
+// ended yet. It returns nothing if none is known.
+func (h *Hub) inForce(sub *subscriber) inForce {
 	var newest *subscriber
 	for other := range h.subs.byPod[sub.pod] {
 		if other.demands[ecds].asked && proxyKeyOf(other) == proxyKeyOf(sub) && (newest == nil || newest.connected.Before(other.connected)) {
@@ -40,12 +64,20 @@ func (h *Hub) inForce(sub *subscriber) xdsgen.View {
 		}
 	}
 	if newest != nil {
-		return newest.views[ecds].Shared
+		return newest.inForce()
 	}
-	return h.left.views[proxyKeyOf(sub)].extensions
+	return h.left.views[proxyKeyOf(sub)].inForce
 }
 
-// leftProxies holds the views of extensions of proxies that left, which keep what they have until
+// inForce is what a proxy enforces of AuthorizationPolicies.
+type inForce struct {
+	extensions xdsgen.View
+	draining
+}
+
+func (s *subscriber) inForce() inForce { return inForce{s.views[ecds].Shared, s.draining} }
+
+// leftProxies holds what proxies enforce that left: they keep what they have until
 // they return. The zero value is empty.
 type leftProxies struct {
 	views map[proxyKey]leftView
@@ -53,8 +85,8 @@ type leftProxies struct {
 }
 
 type leftView struct {
-	extensions xdsgen.View
-	at         time.Time
+	inForce
+	at time.Time
 }
 
 type leftProxy struct {
@@ -71,14 +103,14 @@ func proxyKeyOf(sub *subscriber) proxyKey {
 
 // add adds the proxy of a stream that ended. It forgets proxies that left long ago.
 func (l *leftProxies) add(sub *subscriber, now time.Time) {
-	key, view := proxyKeyOf(sub), sub.views[ecds].Shared
+	key, has := proxyKeyOf(sub), sub.inForce()
 	switch {
 	case !sub.demands[ecds].asked:
-	case xdsgen.HasPolicies(view):
+	case xdsgen.HasPolicies(has.extensions):
 		if l.views == nil {
 			l.views = make(map[proxyKey]leftView)
 		}
-		l.views[key] = leftView{view, now}
+		l.views[key] = leftView{has, now}
 		l.order = append(l.order, leftProxy{key, now})
 	default:
 		delete(l.views, key)

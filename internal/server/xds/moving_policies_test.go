@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	securityv1beta1 "istio.io/api/security/v1beta1"
@@ -24,7 +25,7 @@ func TestMovingPolicies(t *testing.T) {
 	node := incrementalNodes()[0]
 	sub := silent(node)
 	set := func(actions ...securityv1beta1.AuthorizationPolicy_Action) {
-		s := &snapshot.Snapshot{Mesh: &snapshot.Mesh{}}
+		s := &snapshot.Snapshot{Mesh: &snapshot.Mesh{Authorizers: map[string]snapshot.Collector{"": {}}}}
 		ns := &snapshot.NamespaceFacts{Policies: map[snapshot.Kind][]snapshot.Policy{}}
 		for i, action := range actions {
 			ns.Policies[snapshot.KindAuthorizationPolicy] = append(ns.Policies[snapshot.KindAuthorizationPolicy], &snapshot.AuthorizationPolicy{
@@ -116,6 +117,94 @@ func TestMovingPolicies(t *testing.T) {
 	of(func(other *subscriber) { other.demands[ecds].asked = false })
 	attach()
 	want(httpAllow, httpDeny, tcpAllow, tcpDeny)
+}
+
+// TestMovedPolicyOutlivesDrain: a policy that moves to a filter that listeners have only just got stays
+// in force in its old place until their older connections have ended. A proxy that returns
+// meanwhile does not end this.
+func TestMovedPolicyOutlivesDrain(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		h := newUnstartedHub()
+		h.cfg.Now = time.Now
+		h.cfg.Generator = Generator{Assign: xdsgen.Assign, AssignReads: xdsgen.AssignReads, Concerned: xdsgen.Concerned}
+		node := incrementalNodes()[0]
+		node.Drain = 45 * time.Second
+		sub := silent(node)
+		set := func(action securityv1beta1.AuthorizationPolicy_Action, providers ...string) {
+			s := &snapshot.Snapshot{Mesh: &snapshot.Mesh{Authorizers: map[string]snapshot.Collector{}}}
+			for _, name := range providers {
+				s.Mesh.Authorizers[name] = snapshot.Collector{}
+			}
+			spec := &securityv1beta1.AuthorizationPolicy{Action: action}
+			if action == securityv1beta1.AuthorizationPolicy_CUSTOM {
+				spec.ActionDetail = &securityv1beta1.AuthorizationPolicy_Provider{Provider: &securityv1beta1.AuthorizationPolicy_ExtensionProvider{Name: providers[0]}}
+			}
+			s.Namespaces = s.Namespaces.With(map[string]*snapshot.NamespaceFacts{node.Namespace: {Policies: map[snapshot.Kind][]snapshot.Policy{
+				snapshot.KindAuthorizationPolicy: {&snapshot.AuthorizationPolicy{Meta: snapshot.Meta{Namespace: node.Namespace, Name: "a"}, Spec: spec}},
+			}}})
+			h.Update(s, nil)
+			h.deliver()
+		}
+		acknowledge := func() { h.round(mail{moved: map[*subscriber]*assignment{sub: sub.assigned.Load()}}) }
+		denies := func(want bool) {
+			t.Helper()
+			if got := slices.Contains(enforcing(sub), "envoy.filters.http.rbac.deny"); got != want {
+				t.Errorf("%s: the policy is in the filter of DENY: %t, want %t", time.Now(), got, want)
+			}
+		}
+		const deny, allow, custom = securityv1beta1.AuthorizationPolicy_DENY, securityv1beta1.AuthorizationPolicy_ALLOW, securityv1beta1.AuthorizationPolicy_CUSTOM
+		h.attach(sub)
+		set(deny)
+		if sub.assigned.Load().moving {
+			t.Error("the first policy of a workload waits for something")
+		}
+		set(deny, "checks")
+		acknowledge()
+		time.Sleep(10 * time.Second)
+		set(custom, "checks")
+		acknowledge()
+		denies(true)
+		h.detach(sub)
+		returned := silent(node)
+		returned.connected = sub.connected.Add(1)
+		sub = returned
+		h.attach(sub)
+		h.deliver()
+		acknowledge()
+		denies(true)
+		time.Sleep(39 * time.Second)
+		h.deliver()
+		denies(true)
+		time.Sleep(time.Second)
+		synctest.Wait()
+		h.deliver()
+		denies(false)
+
+		// The time counts from the ACK of the new listeners.
+		set(deny, "checks")
+		acknowledge()
+		set(deny, "checks", "more")
+		time.Sleep(time.Minute)
+		set(allow, "checks", "more")
+		denies(true)
+		acknowledge()
+		time.Sleep(49 * time.Second)
+		h.deliver()
+		denies(true)
+		time.Sleep(time.Second)
+		synctest.Wait()
+		h.deliver()
+		denies(false)
+
+		// A policy that moves long afterwards does not wait.
+		time.Sleep(time.Minute)
+		set(deny, "checks", "more")
+		acknowledge()
+		set(allow, "checks", "more")
+		acknowledge()
+		denies(false)
+	})
 }
 
 // enforcing returns the names of the extensions with policies that a stream gets.

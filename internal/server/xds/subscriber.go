@@ -38,6 +38,7 @@ type subscriber struct {
 	// extensions without them.
 	moving bool
 	latest xdsgen.View
+	draining
 
 	mu     sync.Mutex
 	status [numTypes]typeStatus

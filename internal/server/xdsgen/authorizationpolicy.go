@@ -26,7 +26,7 @@ type authorization struct {
 	action   securityv1beta1.AuthorizationPolicy_Action
 	policies list[*snapshot.AuthorizationPolicy]
 	domains  list[string] // trustDomains
-	// provider is for the action CUSTOM. Without cluster, what the policies match is refused.
+	// provider is for the action CUSTOM. Without cluster, both filters refuse what the policies match.
 	provider snapshot.Collector
 	name     string // of the provider
 	cluster  string
@@ -126,10 +126,8 @@ func (a *authorization) filters() []authorizationFilter {
 		}
 		f.Name += "." + a.name
 		out = append(out, f)
-		if a.calls(network) {
-			f.Name, f.Calls = calls+"."+a.name, true
-			out = append(out, f)
-		}
+		f.Name, f.Calls = calls+"."+a.name, true
+		out = append(out, f)
 	}
 	return out
 }
@@ -252,8 +250,11 @@ const (
 func (a *authorization) rbacFilter(network bool, enforced, recorded *rbacv3.RBAC) proto.Message {
 	prefix := ""
 	switch {
-	case a.action == securityv1beta1.AuthorizationPolicy_CUSTOM && a.calls(network):
-		enforced, recorded, prefix = nil, enforced, a.metadataPrefix()
+	case a.action == securityv1beta1.AuthorizationPolicy_CUSTOM:
+		recorded, prefix = enforced, a.metadataPrefix()
+		if a.calls(network) {
+			enforced = nil
+		}
 	case recorded != nil:
 		prefix = dryRunPrefix + strings.ToLower(a.action.String()) + "_"
 	}

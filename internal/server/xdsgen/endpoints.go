@@ -176,7 +176,7 @@ func (e *endpointSubset) of(list []snapshot.Endpoint, port uint32) []snapshot.En
 	}
 	var out []snapshot.Endpoint
 	for i := range list {
-		if !hasLabels(list[i].Labels, e.Labels) || p.Ready && list[i].Health != snapshot.Healthy {
+		if !hasLabels(&list[i], e.Labels) || p.Ready && list[i].Health != snapshot.Healthy {
 			continue
 		}
 		one := list[i]
@@ -188,10 +188,10 @@ func (e *endpointSubset) of(list []snapshot.Endpoint, port uint32) []snapshot.En
 	return out
 }
 
-// hasLabels reports whether labels have all of the wanted values.
-func hasLabels(labels map[string]string, want list[entry[string, string]]) bool {
+// hasLabels reports whether an endpoint has all of the wanted labels.
+func hasLabels(e *snapshot.Endpoint, want list[entry[string, string]]) bool {
 	for l := range want.All {
-		if v, ok := labels[l.Key]; !ok || v != l.Value {
+		if v, ok := e.Label(l.Key); !ok || v != l.Value {
 			return false
 		}
 	}

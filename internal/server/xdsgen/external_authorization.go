@@ -16,10 +16,13 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
+
+	"github.com/meshctl/meshctl/internal/mesh"
 )
 
 // The action CUSTOM needs two filters. The first one records in metadata which rule matches
-// the request. The second one calls the provider if a rule did.
+// the request. The second one calls the provider if a rule did. While the proxy cannot call the
+// provider, both refuse such requests: Envoy applies changes of filters one by one, in any order.
 
 // emptyAuthorizer returns a message of the type of the filter that calls a provider.
 func emptyAuthorizer(network bool) proto.Message {
@@ -51,6 +54,9 @@ func (a *authorization) provides(f authorizationFilter) proto.Message {
 	if !f.Calls {
 		return nil
 	}
+	if !a.calls(f.Network) {
+		return a.refuses(f)
+	}
 	spec := providerOf(a.provider)
 	if f.Network {
 		return &networkauthzv3.ExtAuthz{
@@ -81,6 +87,21 @@ func (a *authorization) provides(f authorizationFilter) proto.Message {
 		out.StatusOnError = &typev3.HttpStatus{Code: typev3.StatusCode(code)}
 	}
 	return out
+}
+
+// refuses returns the configuration of a filter that asks nobody and refuses what the policies match.
+func (a *authorization) refuses(f authorizationFilter) proto.Message {
+	nobody := &corev3.GrpcService{TargetSpecifier: &corev3.GrpcService_EnvoyGrpc_{
+		EnvoyGrpc: &corev3.GrpcService_EnvoyGrpc{ClusterName: mesh.BlackHoleCluster},
+	}}
+	if f.Network {
+		return &networkauthzv3.ExtAuthz{
+			StatPrefix: "tcp.", TransportApiVersion: corev3.ApiVersion_V3, GrpcService: nobody, FilterEnabledMetadata: a.matched(filterNetworkRBAC),
+		}
+	}
+	return &httpauthzv3.ExtAuthz{
+		TransportApiVersion: corev3.ApiVersion_V3, Services: &httpauthzv3.ExtAuthz_GrpcService{GrpcService: nobody}, FilterEnabledMetadata: a.matched(filterHTTPRBAC),
+	}
 }
 
 func (a *authorization) grpcService(p *meshv1alpha1.MeshConfig_ExtensionProvider_EnvoyExternalAuthorizationGrpcProvider) *corev3.GrpcService {

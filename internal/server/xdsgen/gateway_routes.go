@@ -2,6 +2,7 @@ package xdsgen
 
 import (
 	"iter"
+	"net/http"
 	"slices"
 	"strings"
 
@@ -128,6 +129,8 @@ type gatewayHost struct {
 	port     uint32 // of the first server
 	routes   []boundRoutes
 	redirect bool // to HTTPS
+	// misdirected is set for hosts of other servers. Clients should use another connection.
+	misdirected bool
 }
 
 // boundRoutes are the routes of a VirtualService for a server.
@@ -155,6 +158,11 @@ func (u gatewayRoutes) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, erro
 			vh.Routes = append(vh.Routes, made[b]...)
 		}
 		vh.Routes = catchAllsLast(vh.Routes)
+		if h.misdirected {
+			vh.Routes = []*routev3.Route{{Match: everyPath, Action: &routev3.Route_DirectResponse{
+				DirectResponse: &routev3.DirectResponseAction{Status: http.StatusMisdirectedRequest},
+			}}}
+		}
 		rc.VirtualHosts = append(rc.VirtualHosts, vh)
 	}
 	if len(rc.VirtualHosts) == 0 {
@@ -192,24 +200,36 @@ func (u gatewayRoutes) hosts() []*gatewayHost {
 		}
 		if s.Redirect {
 			for host := range s.Hosts.All {
-				at(host[strings.Index(host, "/")+1:], s.Port).redirect = true
+				at(withoutNamespace(host), s.Port).redirect = true
 			}
 		}
 	}
-	return joinHosts(out)
+	return joinHosts(u.withoutMisdirected(out))
+}
+
+// withoutMisdirected replaces the virtual hosts whose connections come to other servers.
+func (u gatewayRoutes) withoutMisdirected(hosts []*gatewayHost) []*gatewayHost {
+	if u.facts.Elsewhere.Empty() {
+		return hosts
+	}
+	elsewhere, own := slices.Collect(u.facts.Elsewhere.All), hostsOf(u.facts.Servers.All)
+	hosts = slices.DeleteFunc(hosts, func(h *gatewayHost) bool {
+		return specificity(elsewhere, h.domains[0]) > specificity(own, h.domains[0])
+	})
+	return append(hosts, &gatewayHost{domains: elsewhere, port: u.facts.Servers.At(0).Port, misdirected: true})
 }
 
 // joinHosts joins the hosts with the same routes and sorts them.
 func joinHosts(hosts []*gatewayHost) []*gatewayHost {
 	slices.SortFunc(hosts, func(a, b *gatewayHost) int { return strings.Compare(a.domains[0], b.domains[0]) })
 	type key struct {
-		first    boundRoutes
-		redirect bool
+		first                 boundRoutes
+		redirect, misdirected bool
 	}
 	known := make(map[key][]*gatewayHost)
 	out := hosts[:0]
 	for _, h := range hosts {
-		k := key{redirect: h.redirect}
+		k := key{redirect: h.redirect, misdirected: h.misdirected}
 		if len(h.routes) > 0 {
 			k.first = h.routes[0]
 		}

@@ -19,6 +19,7 @@ import (
 // Workloads with equal facts share them.
 type inboundFacts struct {
 	Captured       bool
+	Transparent    bool
 	Listen         uint32 // Mesh.InboundPort
 	Ports          list[inboundPort]
 	TrustDomains   list[string]
@@ -95,7 +96,7 @@ func (p *inboundPort) serverTLS() *networkingv1alpha3.ServerTLSSettings {
 func inbound(s *snapshot.Snapshot, n Node, pod *snapshot.Pod, labels map[string]string, sc scope) inboundFacts {
 	mtls := snapshot.WorkloadMTLS(s.Namespaces.Get(s.Mesh.RootNamespace), s.Namespaces.Get(n.Namespace), labels)
 	f := inboundFacts{
-		Captured: n.Captured, Listen: s.Mesh.InboundPort, TrustDomains: listOf(trustDomains(s.Mesh)), ConnectTimeout: s.Mesh.ConnectTimeout,
+		Captured: n.Captured, Transparent: n.Transparent, Listen: s.Mesh.InboundPort, TrustDomains: listOf(trustDomains(s.Mesh)), ConnectTimeout: s.Mesh.ConnectTimeout,
 		TLS: s.Mesh.MeshTLS, KeepAlive: s.Mesh.KeepAlive, Passthrough: mtls.Default, Families: n.families(),
 	}
 	services := servicePorts(s, n, pod, labels)

@@ -104,11 +104,11 @@ func (f *inboundWorkload) loopbackSource() *corev3.BindConfig {
 		return &corev3.SocketAddress{Address: ip, PortSpecifier: &corev3.SocketAddress_PortValue{PortValue: 0}}
 	}
 	if f.Families == v6 {
-		return &corev3.BindConfig{SourceAddress: source("::6")}
+		return &corev3.BindConfig{SourceAddress: source(mesh.PassthroughIPv6)}
 	}
-	c := &corev3.BindConfig{SourceAddress: source("127.0.0.6")}
+	c := &corev3.BindConfig{SourceAddress: source(mesh.PassthroughIPv4)}
 	if f.Families == v4|v6 {
-		c.ExtraSourceAddresses = []*corev3.ExtraSourceAddress{{Address: source("::6")}}
+		c.ExtraSourceAddresses = []*corev3.ExtraSourceAddress{{Address: source(mesh.PassthroughIPv6)}}
 	}
 	return c
 }

@@ -9,6 +9,7 @@ import (
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
 	httpinspectorv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/listener/http_inspector/v3"
 	originaldstv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/listener/original_dst/v3"
+	originalsrcv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/listener/original_src/v3"
 	tlsinspectorv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/listener/tls_inspector/v3"
 	typev3 "github.com/envoyproxy/go-control-plane/envoy/type/v3"
 	"google.golang.org/protobuf/types/known/durationpb"
@@ -64,13 +65,17 @@ func (f *inboundWorkload) virtualInbound(g *generator) *listenerv3.Listener {
 		ContinueOnListenerFiltersTimeout:     true,
 		MaxConnectionsToAcceptPerSocketEvent: wrapperspb.UInt32(1),
 	}
+	if f.Transparent {
+		l.Transparent = wrapperspb.Bool(true)
+	}
 	listenAt(l, f.Listen, f.Families.wildcards())
 	return l
 }
 
 // inspectors returns the listener filters of virtualInbound. They recover the original
 // destination and inspect the first bytes of a connection: for TLS at all ports, for HTTP
-// at ports without a declared protocol.
+// at ports without a declared protocol. If the listener is transparent, Envoy calls the application
+// from the address of the client, which overrides loopbackSource.
 func (f *inboundWorkload) inspectors(g *generator) []*listenerv3.ListenerFilter {
 	original := g.listenerFilter("envoy.filters.listener.original_dst", &originaldstv3.OriginalDst{})
 	tls, http := g.tlsInspector(), g.httpInspector()
@@ -83,7 +88,11 @@ func (f *inboundWorkload) inspectors(g *generator) []*listenerv3.ListenerFilter 
 	}
 	slices.Sort(declared)
 	http.FilterDisabled = portRange(declared...)
-	return []*listenerv3.ListenerFilter{original, tls, http}
+	filters := []*listenerv3.ListenerFilter{original}
+	if f.Transparent {
+		filters = append(filters, g.listenerFilter("envoy.filters.listener.original_src", &originalsrcv3.OriginalSrc{Mark: mesh.MarkTransparent}))
+	}
+	return append(filters, tls, http)
 }
 
 func (g *generator) tlsInspector() *listenerv3.ListenerFilter {

@@ -29,7 +29,7 @@ func clientPlace(s *snapshot.Snapshot, n Node, pod *snapshot.Pod, labels map[str
 	values := make(map[string]string)
 	for name := range strings.SplitSeq(s.RuleTraits.Labels, ",") {
 		values[name] = labels[name]
-		if v, ok := topology(name, n.Cluster, networkOf(s, n, labels), p.locality, nodeOf(pod)); ok {
+		if v, ok := snapshot.TopologyLabel(name, n.Cluster, networkOf(s, n, labels), p.locality, nodeOf(pod)); ok {
 			values[name] = v
 		}
 	}
@@ -52,26 +52,6 @@ func localityOf(s *snapshot.Snapshot, n Node, pod *snapshot.Pod, labels map[stri
 		}
 	}
 	return mesh.Locality{}
-}
-
-// topology returns the value of a label that a workload has because of its place. ok is
-// false for other labels.
-func topology(label string, c mesh.ClusterID, n mesh.NetworkID, l mesh.Locality, node string) (value string, ok bool) {
-	switch label {
-	case mesh.LabelCluster:
-		return string(c), true
-	case mesh.LabelNetwork:
-		return string(n), true
-	case mesh.LabelRegion:
-		return l.Region, true
-	case mesh.LabelZone:
-		return l.Zone, true
-	case mesh.LabelSubzone:
-		return l.Subzone, true
-	case mesh.LabelHostname:
-		return node, true
-	}
-	return "", false
 }
 
 // localitySetting returns the setting that applies to a policy of a service: its own, else
@@ -201,10 +181,7 @@ func (l *localityPolicy) priority(p path) uint32 {
 func (l *localityPolicy) byLabels(p path) uint32 {
 	e, offset, labels := p.endpoint, 0, l.Labels.Slice()
 	for i, want := range labels {
-		value := e.Labels[want.Key]
-		if v, ok := topology(want.Key, e.Cluster, e.Network, e.Locality, e.Node); ok {
-			value = v
-		}
+		value, _ := e.Label(want.Key)
 		if p.gateways != nil && want.Key != mesh.LabelCluster && want.Key != mesh.LabelNetwork {
 			value = ""
 		}

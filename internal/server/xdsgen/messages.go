@@ -5,7 +5,6 @@ import (
 	"math"
 	"slices"
 	"strconv"
-	"strings"
 
 	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
@@ -16,7 +15,6 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/meshctl/meshctl/internal/mesh"
-	"github.com/meshctl/meshctl/internal/server/snapshot"
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
 
@@ -69,22 +67,6 @@ func istioMetadata(key string, v *structpb.Value) *corev3.Metadata {
 	return &corev3.Metadata{FilterMetadata: map[string]*structpb.Struct{
 		"istio": {Fields: map[string]*structpb.Value{key: v}},
 	}}
-}
-
-// statName returns the name of the statistics of a port by a pattern of MeshConfig. It
-// returns "" for no pattern.
-func statName(pattern string, svc *snapshot.MeshService, port *snapshot.ServicePort, subset string, target uint32) string {
-	if pattern == "" {
-		return ""
-	}
-	short := svc.Host
-	if name, namespace, ok := svc.KubernetesName(); ok {
-		short = name + "." + namespace
-	}
-	return strings.NewReplacer(
-		"%SERVICE%", short, "%SERVICE_NAME%", svc.Name, "%SERVICE_FQDN%", svc.Host, "%SERVICE_PORT%", portString(port.Number),
-		"%SERVICE_PORT_NAME%", port.Name, "%TARGET_PORT%", portString(target), "%SUBSET_NAME%", subset,
-	).Replace(pattern)
 }
 
 // serviceID names a service in metadata.

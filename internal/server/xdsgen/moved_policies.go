@@ -1,6 +1,8 @@
 package xdsgen
 
 import (
+	"slices"
+
 	securityv1beta1 "istio.io/api/security/v1beta1"
 
 	"github.com/meshctl/meshctl/internal/server/snapshot"
@@ -9,7 +11,9 @@ import (
 // A policy whose action or provider changes moves from one extension to another. Envoy applies
 // the extensions of a response one by one, in any order, and a new filter only once its listener
 // is warm. For a moment the policy could be in force nowhere, and permit what neither version
-// does. So the old version stays in force beside the new one until the proxy has the latter.
+// does. So the old version stays in force beside the new one until the proxy has the latter. If
+// listeners have got a filter since, connections that are older lack it. The old version then
+// stays until they are drained.
 
 // MovedPolicies returns the policies that one view of extensions enforces by another action or
 // provider than the next one. A policy that the next one lacks has not moved.
@@ -34,6 +38,23 @@ func MovedPolicies(from, to View) []*snapshot.AuthorizationPolicy {
 		}
 	}
 	return moved
+}
+
+// GainsFilter reports whether the listeners of one view of extensions lack a filter that refuses and that
+// those of the next one have. Listeners without any policies protect nothing: they lack none.
+func GainsFilter(from, to View) bool {
+	before, _ := from.(extensionView)
+	after, _ := to.(extensionView)
+	if before.authorizations == after.authorizations || !HasPolicies(before) {
+		return false
+	}
+	names := before.names()
+	for u := range after.authorizationUnits {
+		if u.of.action != securityv1beta1.AuthorizationPolicy_AUDIT && !slices.Contains(names, u.filter.Name) {
+			return true
+		}
+	}
+	return false
 }
 
 // HasPolicies reports whether a view of extensions has policies, which can move.

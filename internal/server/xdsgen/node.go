@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	"google.golang.org/protobuf/encoding/protojson"
@@ -37,6 +38,9 @@ type Node struct {
 	// Captured reports whether connections are redirected to the proxy. Otherwise
 	// (interceptionMode NONE) listeners bind the ports that a Sidecar declares.
 	Captured bool
+	// Transparent reports whether inbound connections keep the address of their client up to the
+	// application (interceptionMode TPROXY).
+	Transparent bool
 	// ResolvesNames reports whether the DNS proxy of the agent answers the workload
 	// (DNS_CAPTURE), so that it uses allocated addresses.
 	ResolvesNames bool
@@ -53,6 +57,9 @@ type Node struct {
 	TrustDomain string
 	// Topology is gatewayTopology of the proxy's PROXY_CONFIG, or nil.
 	Topology *snapshot.Topology
+	// Drain is the time that the proxy takes to drain changed listeners (drainDuration of
+	// PROXY_CONFIG).
+	Drain time.Duration
 	// HTTPProxyPort is HTTP_PROXY_PORT: the port at which the proxy is an HTTP proxy for its
 	// application, or 0 for none. If it is nil, the mesh's setting applies.
 	HTTPProxyPort *uint32
@@ -155,6 +162,7 @@ func ParseNode(n *corev3.Node, maxMetadata int) (Node, error) {
 		Network:        mesh.NetworkID(text("NETWORK")),
 		Locality:       mesh.Locality{Region: n.GetLocality().GetRegion(), Zone: n.GetLocality().GetZone(), Subzone: n.GetLocality().GetSubZone()},
 		Captured:       text("INTERCEPTION_MODE") != "NONE",
+		Transparent:    text("INTERCEPTION_MODE") == "TPROXY",
 		ResolvesNames:  text("DNS_CAPTURE") == "true" || md["DNS_CAPTURE"].GetBoolValue(),
 		Proxyless:      text("GENERATOR") == generatorGRPC,
 		Relayed:        text(mesh.MetadataRelay) == "true",
@@ -167,6 +175,7 @@ func ParseNode(n *corev3.Node, maxMetadata int) (Node, error) {
 		Version:        text("ISTIO_VERSION"),
 		Metadata:       textsOf(md),
 		Topology:       topologyOf(md["PROXY_CONFIG"].GetStructValue().GetFields()["gatewayTopology"]),
+		Drain:          drainOf(md["PROXY_CONFIG"].GetStructValue().GetFields()["drainDuration"]),
 		Envoy:          envoyVersion(n),
 	}
 	if out.Namespace != id.Namespace {
@@ -233,6 +242,16 @@ func topologyOf(v *structpb.Value) *snapshot.Topology {
 	}
 	out := snapshot.TopologyOf(&t)
 	return &out
+}
+
+// defaultDrain is the drainDuration of proxies that report none.
+const defaultDrain = 45 * time.Second
+
+func drainOf(v *structpb.Value) time.Duration {
+	if d, err := time.ParseDuration(v.GetStringValue()); err == nil && d >= 0 {
+		return d
+	}
+	return defaultDrain
 }
 
 // textsOf returns the entries that are text, without entries longer than maxText.

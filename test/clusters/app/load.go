@@ -25,8 +25,10 @@ const (
 type totals struct {
 	Requests int            `json:"requests"`
 	Failed   int            `json:"failed"`
-	Answers  map[string]int `json:"answers"`  // by version
-	Failures []string       `json:"failures"` // of the first failed requests
+	Answers  map[string]int `json:"answers"` // by version
+	// Last is the time of the last answer by version, in milliseconds since 1970.
+	Last     map[string]int64 `json:"last"`
+	Failures []string         `json:"failures"` // of the first failed requests
 	// Slowest is the longest time of a request, in milliseconds.
 	Slowest int64 `json:"slowest"`
 }
@@ -46,7 +48,7 @@ func load(ctx context.Context, args []string, input io.Reader) error {
 		stop()
 	}()
 	var mu sync.Mutex
-	t := totals{Answers: map[string]int{}}
+	t := totals{Answers: map[string]int{}, Last: map[string]int64{}}
 	client := &http.Client{Timeout: requestTimeout, Transport: &http.Transport{MaxIdleConnsPerHost: *clients}}
 	var wg sync.WaitGroup
 	for range *clients {
@@ -89,6 +91,7 @@ func (t *totals) add(version string, err error, began time.Time) {
 	t.Slowest = max(t.Slowest, time.Since(began).Milliseconds())
 	if err == nil {
 		t.Answers[version]++
+		t.Last[version] = time.Now().UnixMilli()
 		return
 	}
 	if t.Failed++; len(t.Failures) < maxFailures {

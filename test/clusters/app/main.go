@@ -46,7 +46,10 @@ func main() {
 	}
 }
 
-// serve answers until the context ends.
+// farewell is how long helloworld answers after SIGTERM: until clients know that the pod ends.
+const farewell = 3 * time.Second
+
+// serve answers until some time after the context ends.
 func serve(ctx context.Context) error {
 	server := &http.Server{Addr: ":5000", ReadHeaderTimeout: 10 * time.Second}
 	server.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -55,6 +58,7 @@ func serve(ctx context.Context) error {
 	ended := make(chan error, 1)
 	go func() {
 		<-ctx.Done()
+		time.Sleep(farewell)
 		ended <- server.Shutdown(context.WithoutCancel(ctx))
 	}()
 	if err := server.ListenAndServe(); !errors.Is(err, http.ErrServerClosed) {

@@ -125,8 +125,9 @@ func newParsedFile(p string, old *file, data []byte, info fs.FileInfo) (rd *pars
 	return rd, jobs
 }
 
-// batchSize is the number of documents that one goroutine parses.
-const batchSize = 64
+// batchSize is the number of documents that one goroutine parses: few, so that all processors
+// parse until the end.
+const batchSize = 16
 
 // parser parses documents in the background while other files are read.
 type parser struct {

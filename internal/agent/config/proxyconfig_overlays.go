@@ -1,0 +1,164 @@
+package config
+
+import (
+	"cmp"
+	"encoding/json"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
+	"sigs.k8s.io/yaml"
+
+	"github.com/meshctl/meshctl/internal/istiojson"
+	"github.com/meshctl/meshctl/internal/mesh"
+)
+
+// Annotations of a pod that configure its agent, as with Istio.
+const (
+	annotationProxyConfig = "proxy.istio.io/config"
+	annotationDiscovery   = "sidecar.istio.io/discoveryAddress"
+	annotationStatusPort  = "status.sidecar.istio.io/port"
+	annotationStatTags    = "sidecar.istio.io/extraStatTags"
+)
+
+// proxyConfig returns Istio's defaults overlaid with defaultConfig of the mesh file, with
+// PROXY_CONFIG and with the pod's annotations, then with the environment and flags of the same
+// meaning, field by field. The node's metadata contains the result.
+func (r *resolver) proxyConfig(meshFile []byte, annotations map[string]string) *meshv1alpha1.ProxyConfig {
+	pc := &meshv1alpha1.ProxyConfig{
+		ConfigPath:               DefaultConfigPath,
+		ClusterName:              &meshv1alpha1.ProxyConfig_ServiceCluster{ServiceCluster: anonymousCluster},
+		DrainDuration:            durationpb.New(45 * time.Second),
+		TerminationDrainDuration: durationpb.New(5 * time.Second),
+		DiscoveryAddress:         DefaultDiscovery,
+		ProxyAdminPort:           mesh.PortEnvoyAdmin,
+		StatusPort:               mesh.PortAgentStatus,
+		StatNameLength:           189, // Istio's agent reports it; Envoy does not read it
+		ControlPlaneAuthPolicy:   meshv1alpha1.AuthenticationPolicy_MUTUAL_TLS,
+	}
+	r.overlayMeshFile(pc, meshFile)
+	r.overlayProxyConfig(pc, "PROXY_CONFIG", r.env["PROXY_CONFIG"])
+	r.overlayProxyConfig(pc, "annotation "+annotationProxyConfig, annotations[annotationProxyConfig])
+	pc.DiscoveryAddress = cmp.Or(annotations[annotationDiscovery], pc.GetDiscoveryAddress())
+	if text := annotations[annotationStatusPort]; text != "" {
+		port, ok := parsePort(text)
+		if !ok {
+			r.errorf("annotation %s=%q is not a port, 1 to 65535", annotationStatusPort, text)
+		}
+		pc.StatusPort = int32(port)
+	}
+	if pc.GetConcurrency() == nil {
+		if n, err := strconv.Atoi(r.env["ISTIO_CPU_LIMIT"]); err == nil && n > 0 {
+			pc.Concurrency = wrapperspb.Int32(int32(min(n, maxConcurrency)))
+		}
+	}
+	r.overlayFlags(pc)
+	return pc
+}
+
+// overlayMeshFile replaces the fields of pc that defaultConfig of a MeshConfig contains.
+func (r *resolver) overlayMeshFile(pc *meshv1alpha1.ProxyConfig, file []byte) {
+	var config struct {
+		DefaultConfig map[string]any `json:"defaultConfig"`
+	}
+	if err := yaml.Unmarshal(file, &config); err != nil {
+		r.errorf("mesh configuration (--mesh-config): %w", err)
+		return
+	}
+	if len(config.DefaultConfig) == 0 {
+		return
+	}
+	text, err := json.Marshal(config.DefaultConfig)
+	if err != nil {
+		r.errorf("mesh configuration (--mesh-config): %w", err)
+		return
+	}
+	r.overlayProxyConfig(pc, "defaultConfig of the mesh configuration", string(text))
+}
+
+// overlayProxyConfig replaces the fields of pc that text, YAML or JSON, contains. An
+// unknown field is only a warning: it may come from a newer control plane.
+func (r *resolver) overlayProxyConfig(pc *meshv1alpha1.ProxyConfig, source, text string) {
+	if text == "" {
+		return
+	}
+	var fields map[string]any
+	if err := yaml.Unmarshal([]byte(text), &fields); err != nil {
+		r.errorf("%s: %w", source, err)
+		return
+	}
+	data, err := yaml.YAMLToJSON([]byte(text))
+	if err != nil {
+		r.errorf("%s: %w", source, err)
+		return
+	}
+	given := &meshv1alpha1.ProxyConfig{}
+	if err := istiojson.Unmarshal(protojson.UnmarshalOptions{DiscardUnknown: true}, data, given); err != nil {
+		r.errorf("%s: %w", source, err)
+		return
+	}
+	from, to := given.ProtoReflect(), pc.ProtoReflect()
+	for _, name := range unknownFields(from.Descriptor(), fields, "") {
+		r.warnf("%s: field %s is not known and has no effect", source, name)
+	}
+	for _, name := range slices.Sorted(maps.Keys(fields)) {
+		fd := istiojson.FieldNamed(from.Descriptor(), name)
+		if fd == nil || fields[name] == nil {
+			continue
+		}
+		if from.Has(fd) {
+			to.Set(fd, from.Get(fd))
+		} else { // given as zero
+			to.Clear(fd)
+		}
+		if reason := withoutEffect[fd.JSONName()]; reason != "" {
+			r.warnf("%s: field %s has no effect here: %s", source, name, reason)
+		}
+	}
+}
+
+// withoutEffect holds the fields that Istio's agent reads and this agent does not, with the reason.
+var withoutEffect = map[string]string{
+	"proxyBootstrapTemplatePath": "templates are not supported; merge parts of a bootstrap with ISTIO_BOOTSTRAP_OVERRIDE",
+	"tracing":                    "use Telemetry and extensionProviders of the mesh configuration",
+	"zipkinAddress":              "use Telemetry and extensionProviders of the mesh configuration",
+	"envoyAccessLogService":      "use Telemetry and extensionProviders of the mesh configuration",
+	"statsdUdpAddress":           "Envoy's statistics are read from /stats/prometheus",
+	"envoyMetricsService":        "Envoy's statistics are read from /stats/prometheus",
+	"statsCompression":           "statistics are not compressed",
+	"caCertificatesPem":          "roots come from the control plane and --root-ca",
+	"privateKeyProvider":         "keys stay in memory",
+	"connectionSettings":         "the control plane does not generate them",
+}
+
+// unknownFields returns the paths of the keys of decoded JSON that the message lacks.
+func unknownFields(md protoreflect.MessageDescriptor, fields map[string]any, prefix string) []string {
+	var out []string
+	for _, key := range slices.Sorted(maps.Keys(fields)) {
+		fd := istiojson.FieldNamed(md, key)
+		if fd == nil {
+			out = append(out, prefix+key)
+			continue
+		}
+		if fd.Message() == nil || fd.IsMap() || strings.HasPrefix(string(fd.Message().FullName()), "google.protobuf.") {
+			continue
+		}
+		items, ok := fields[key].([]any)
+		if !ok {
+			items = []any{fields[key]}
+		}
+		for _, item := range items {
+			if object, ok := item.(map[string]any); ok {
+				out = append(out, unknownFields(fd.Message(), object, prefix+key+".")...)
+			}
+		}
+	}
+	return out
+}

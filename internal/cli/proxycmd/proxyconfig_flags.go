@@ -1,0 +1,166 @@
+package proxycmd
+
+import (
+	"context"
+	"io"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/meshctl/meshctl/internal/cli"
+	"github.com/meshctl/meshctl/internal/mesh"
+	"github.com/meshctl/meshctl/internal/output"
+	"github.com/meshctl/meshctl/internal/proxyconfig"
+	"github.com/meshctl/meshctl/internal/proxyconfig/fetch"
+)
+
+func newPCClustersCmd(env *cli.Env) *cobra.Command {
+	var o pcOptions
+	var filter proxyconfig.ClusterFilter
+	cmd := o.command(env, &cobra.Command{
+		Use:     "clusters [POD]",
+		Aliases: []string{"cluster", "c"},
+		Short:   "Show the clusters of a proxy",
+		Long: `Show the clusters of a proxy: the services that it knows. Filters match the parts of
+the cluster name, <direction>|<port>|<subset>|<fqdn>, also in its SNI form. --fqdn
+also takes consecutive labels of the host.`,
+		Example: `  meshctl pc clusters --admin 127.0.0.1:15000
+  meshctl pc clusters --admin 127.0.0.1:15000 --fqdn helloworld.sample --port 5000
+  meshctl pc clusters -f dump.json --direction inbound -o json`,
+	}, pcRequest{
+		path: fetch.Clusters,
+		read: func(_ context.Context, r io.Reader, resources bool) (pcResult, error) {
+			clusters, err := proxyconfig.ReadClusters(r, filter, resources)
+			table := proxyconfig.ClusterTable(clusters, o.output.Wide())
+			return pcResult{table: table, none: "No clusters match.", json: proxyconfig.Resources(clusters)}, err
+		},
+	})
+	fs := cmd.Flags()
+	fs.StringVar(&filter.FQDN, "fqdn", "", "Only this `host`, or hosts with these labels")
+	portVar(fs, &filter.Port, "Only this service `port`")
+	fs.StringVar(&filter.Subset, "subset", "", "Only this `subset` of a DestinationRule")
+	directionVar(fs, &filter.Direction, "Only this `direction`")
+	return cmd
+}
+
+func directionVar(fs *pflag.FlagSet, p *mesh.Direction, usage string) {
+	cli.FilterVar(fs, p, "direction", usage, mesh.Inbound, mesh.Outbound)
+}
+
+func newPCListenersCmd(env *cli.Env) *cobra.Command {
+	var o pcOptions
+	var filter proxyconfig.ListenerFilter
+	var verbose bool
+	cmd := o.command(env, &cobra.Command{
+		Use:     "listeners [POD]",
+		Aliases: []string{"listener", "l"},
+		Short:   "Show the listeners of a proxy",
+		Long: `Show one row for each filter chain of each listener: the connections that it matches
+and their destination, or with --verbose=false one row for each listener.`,
+		Example: `  meshctl pc listeners --admin 127.0.0.1:15000
+  meshctl pc listeners --admin 127.0.0.1:15000 --port 15006
+  meshctl pc listeners -f dump.json --type HTTP --verbose=false`,
+	}, pcRequest{
+		path: fetch.Listeners,
+		read: func(_ context.Context, r io.Reader, resources bool) (pcResult, error) {
+			listeners, err := proxyconfig.ReadListeners(r, filter, resources)
+			table := proxyconfig.ListenerTable(listeners, verbose, o.output.Wide())
+			return pcResult{table: table, none: "No listeners match.", json: proxyconfig.Resources(listeners)}, err
+		},
+	})
+	fs := cmd.Flags()
+	fs.StringVar(&filter.Address, "address", "", "Only listeners on this `address`")
+	portVar(fs, &filter.Port, "Only this `port`")
+	listenerTypeVar(fs, &filter.Type, "Only this `type`")
+	fs.BoolVar(&verbose, "verbose", true, "Show filter chains")
+	return cmd
+}
+
+func listenerTypeVar(fs *pflag.FlagSet, p *proxyconfig.ListenerType, usage string) {
+	cli.FilterVar(fs, p, "type", usage, proxyconfig.ListenerHTTP, proxyconfig.ListenerTCP, proxyconfig.ListenerHTTPTCP, proxyconfig.ListenerUnknown)
+}
+
+func newPCRoutesCmd(env *cli.Env) *cobra.Command {
+	var o pcOptions
+	var filter proxyconfig.RouteFilter
+	var verbose bool
+	cmd := o.command(env, &cobra.Command{
+		Use:     "routes [POD]",
+		Aliases: []string{"route", "r"},
+		Short:   "Show the routes of a proxy",
+		Long: `Show one row for each route of each virtual host, or with --verbose=false one row
+for each route configuration. Routes that pass unknown hosts through are not shown.`,
+		Example: `  meshctl pc routes --admin 127.0.0.1:15000
+  meshctl pc routes --admin 127.0.0.1:15000 --name 5000 -o yaml`,
+	}, pcRequest{path: fetch.Routes, read: func(_ context.Context, r io.Reader, resources bool) (pcResult, error) {
+		routes, err := proxyconfig.ReadRoutes(r, filter, resources)
+		return pcResult{table: proxyconfig.RouteTable(routes, verbose), none: "No routes match.", json: proxyconfig.Resources(routes)}, err
+	}})
+	fs := cmd.Flags()
+	fs.StringVar(&filter.Name, "name", "", "Only the route configuration of this `name`")
+	fs.BoolVar(&verbose, "verbose", true, "Show virtual hosts and routes")
+	return cmd
+}
+
+func newPCSecretsCmd(env *cli.Env) *cobra.Command {
+	var o pcOptions
+	return o.command(env, &cobra.Command{
+		Use:     "secrets [POD]",
+		Aliases: []string{"secret", "s"},
+		Short:   "Show the certificates and trust bundles of a proxy",
+		Long: `Show the first certificate of each certificate chain and trust bundle of the proxy.
+JSON and YAML show all of them. Private keys are never shown.`,
+		Example: `  meshctl pc secrets --admin 127.0.0.1:15000
+
+  # Show the certificate of the workload
+  meshctl pc secrets --admin 127.0.0.1:15000 -o json |
+    jq -r '.dynamicActiveSecrets[0].secret.tlsCertificate.certificateChain.inlineBytes' |
+    base64 -d | openssl x509 -noout -text`,
+	}, pcRequest{path: fetch.Secrets, read: func(_ context.Context, r io.Reader, _ bool) (pcResult, error) {
+		secrets, err := proxyconfig.ReadSecrets(r)
+		return pcResult{table: proxyconfig.SecretTable(secrets.Items, env.Now()), none: "No active or warming secrets found.", json: secrets.Resource}, err
+	}})
+}
+
+func newPCExtensionsCmd(env *cli.Env) *cobra.Command {
+	var o pcOptions
+	return o.command(env, &cobra.Command{
+		Use:     "ecds [POD]",
+		Aliases: []string{"ec"},
+		Short:   "Show the extension configurations of a proxy",
+		Long: `Show type and name of the extension configurations (ECDS) of a proxy, such as HTTP
+filters. JSON and YAML show the complete configurations.`,
+		Example: `  meshctl pc ecds --admin 127.0.0.1:15000
+
+  # Show when Envoy took each of them
+  meshctl pc ecds --admin 127.0.0.1:15000 -o json | jq '.ecdsFilters[] | .ecdsFilter.name, .lastUpdated'`,
+	}, pcRequest{path: fetch.Extensions, read: func(_ context.Context, r io.Reader, _ bool) (pcResult, error) {
+		extensions, err := proxyconfig.ReadExtensions(r)
+		return pcResult{table: proxyconfig.ExtensionTable(extensions.Items), none: "No extension configurations found.", json: extensions.Resource}, err
+	}})
+}
+
+func newPCBootstrapCmd(env *cli.Env) *cobra.Command {
+	var o pcOptions
+	cmd := o.command(env, &cobra.Command{
+		Use:     "bootstrap [POD]",
+		Aliases: []string{"b"},
+		Short:   "Show the bootstrap configuration of a proxy",
+		Long: `Show the bootstrap configuration of a proxy: its node with the metadata, and the
+clusters, listeners and secrets that do not come from a control plane. JSON and YAML
+show all of it without private keys; the table shows only versions.`,
+		Example: `  meshctl pc bootstrap --admin 127.0.0.1:15000 -o table
+
+  # Show the metadata that the proxy sends to its control plane
+  meshctl pc bootstrap --admin 127.0.0.1:15000 | jq .bootstrap.node.metadata`,
+	}, pcRequest{path: fetch.Bootstrap, read: func(_ context.Context, r io.Reader, _ bool) (pcResult, error) {
+		b, err := proxyconfig.ReadBootstrap(r)
+		if err != nil {
+			return pcResult{}, err
+		}
+		return pcResult{table: proxyconfig.BootstrapTable(b), none: "The bootstrap has no versions.", json: b.Resource}, nil
+	}})
+	o.output = output.FormatJSON
+	cmd.Flags().Lookup("output").DefValue = string(o.output)
+	return cmd
+}

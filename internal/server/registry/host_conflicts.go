@@ -1,0 +1,70 @@
+package registry
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+
+	"github.com/meshctl/meshctl/internal/server/derive"
+	"github.com/meshctl/meshctl/internal/server/snapshot"
+)
+
+// HostConflict is a host that several objects define.
+type HostConflict struct {
+	Host string `json:"host"`
+	// First is the object that proxies use, unless their own namespace has another one or
+	// First is not exported to them.
+	First string `json:"first"`
+	// Others are the other objects, in the order of precedence.
+	Others []string `json:"others"`
+
+	losers []snapshot.Key // the keys of Others
+}
+
+func (c HostConflict) String() string {
+	return "host " + c.Host + ": several objects define it, proxies use " + c.First + " before " + strings.Join(c.Others, ", ")
+}
+
+func (c HostConflict) equal(other HostConflict) bool {
+	return c.Host == other.Host && c.First == other.First && slices.Equal(c.Others, other.Others)
+}
+
+// maxRivals is the number of other objects that a HostConflict names.
+const maxRivals = 8
+
+// HostConflicts returns the hosts that several objects define, sorted. The caller must
+// not change the result.
+func (r *Registry) HostConflicts() []HostConflict { return r.report.Load().hostConflicts }
+
+// hostConflict returns the conflict of a host, if there is one.
+func (t *tables) hostConflict(r *derive.Reads, host string) (HostConflict, bool) {
+	if strings.Contains(host, "/") {
+		return HostConflict{}, false
+	}
+	entries := values(t.entriesOf.Lookup(r, host))
+	slices.SortFunc(entries, compareAge)
+	var names []string
+	var keys []snapshot.Key
+	if s := t.decisive(r, host); s != nil {
+		names, keys = append(names, "Service "+s.Namespace+"/"+s.Name), append(keys, s.Key())
+	}
+	for _, e := range entries[:min(len(entries), maxRivals+1)] {
+		names, keys = append(names, "ServiceEntry "+e.Namespace+"/"+e.Name), append(keys, e.Key())
+	}
+	if len(names) < 2 {
+		return HostConflict{}, false
+	}
+	return HostConflict{host, names[0], names[1:], keys[1:]}, true
+}
+
+// logHostConflicts logs the conflicts that were not there before.
+func (s *state) logHostConflicts(before, now []HostConflict) {
+	logNew(now, func(c HostConflict) bool {
+		_, old := slices.BinarySearchFunc(before, c.Host, func(b HostConflict, host string) int { return cmp.Compare(b.Host, host) })
+		return old
+	}, func(c HostConflict) {
+		s.cfg.Log.Warn("several objects define one host: proxies use the first one", "host", c.Host, "first", c.First, "others", c.Others)
+	}, func(more int) {
+		s.cfg.Log.Warn("more hosts are defined several times", "more", more)
+	})
+}

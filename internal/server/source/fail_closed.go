@@ -1,0 +1,127 @@
+package source
+
+import (
+	stdjson "encoding/json"
+
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+
+	"github.com/meshctl/meshctl/internal/istiojson"
+	"github.com/meshctl/meshctl/internal/server/snapshot"
+	"github.com/meshctl/meshctl/internal/yamldoc"
+)
+
+// ClosedMeaning states what Result.Closed does.
+const ClosedMeaning = "its valid parts are enforced, and it refuses in doubt"
+
+// closedKind adds kind.closed to the description of a kind.
+func closedKind(k *kind, closed func(*conversion, yamldoc.Value) snapshot.Object) *kind {
+	k.closed = closed
+	return k
+}
+
+// closed returns Result.Closed of an object, or nil.
+func (c *Converter) closed(k *kind, object any, spec yamldoc.Value, place snapshot.Place) snapshot.Object {
+	istio, ok := object.(*Istio)
+	if !ok || k.closed == nil || c.Remote {
+		return nil
+	}
+	m := c.meta(&istio.ObjectMeta, k, place)
+	if checkMeta(m, k) != nil {
+		return nil
+	}
+	return k.closed(&conversion{Converter: c, meta: m, istio: istio}, spec)
+}
+
+// specOf returns the spec of an object from a Kubernetes API. A spec that cannot be read is a text, of
+// which nothing is understood.
+func specOf(text []byte) yamldoc.Value {
+	var body struct {
+		Spec stdjson.RawMessage `json:"spec"`
+	}
+	if stdjson.Unmarshal(text, &body) != nil || len(body.Spec) == 0 {
+		return yamldoc.Value{}
+	}
+	doc, err := yamldoc.Parse(yamldoc.Chunk{Text: body.Spec, Line: 1})
+	if err != nil {
+		doc, _ = yamldoc.Parse(yamldoc.Chunk{Text: []byte("unread"), Line: 1})
+	}
+	return doc
+}
+
+// understood sets the fields of a message that a value sets and that are understood.
+func understood(v yamldoc.Value, m protoreflect.Message) {
+	for _, key := range v.Keys() {
+		fd := istiojson.FieldNamed(m.Descriptor(), key)
+		of := v.Get(key)
+		switch {
+		case fd == nil || of.IsNull():
+		case fd.IsList():
+			items, _ := of.Items()
+			for _, item := range items {
+				understoodItem(item, fd, m)
+			}
+		case fd.Message() != nil && !fd.IsMap():
+			if of.IsMapping() {
+				understood(of, m.Mutable(fd).Message())
+			}
+		default:
+			if one := m.New(); decodeField(key, of, false, one) {
+				m.Set(fd, one.Get(fd))
+			}
+		}
+	}
+}
+
+// understoodItem appends an item to a list. An item that is not understood is empty, so that no check
+// accepts it as a value.
+func understoodItem(item yamldoc.Value, fd protoreflect.FieldDescriptor, m protoreflect.Message) {
+	list := m.Mutable(fd).List()
+	e := list.NewElement()
+	if fd.Message() != nil {
+		understood(item, e.Message())
+	} else if one := m.New(); decodeField(fd.JSONName(), item, true, one) && one.Get(fd).List().Len() == 1 {
+		e = one.Get(fd).List().Get(0)
+	}
+	list.Append(e)
+}
+
+// decodeField decodes the value of a field, or of an item of a list, into a message. It
+// reports whether the value is valid.
+func decodeField(key string, v yamldoc.Value, item bool, into protoreflect.Message) bool {
+	text, err := v.JSON()
+	if err != nil {
+		return false
+	}
+	value := stdjson.RawMessage(text)
+	var object any = map[string]any{key: value}
+	if item {
+		object = map[string]any{key: []any{value}}
+	}
+	whole, err := stdjson.Marshal(object)
+	return err == nil && istiojson.Unmarshal(protojson.UnmarshalOptions{}, whole, into.Interface()) == nil
+}
+
+// exact reports whether all of some fields of a message are understood.
+func exact[T any, M interface {
+	*T
+	proto.Message
+}](v yamldoc.Value, names ...string) bool {
+	for _, name := range names {
+		if of := v.Get(name); !of.IsNull() && !decodeField(name, of, false, M(new(T)).ProtoReflect()) {
+			return false
+		}
+	}
+	return v.IsMapping() || v.IsNull()
+}
+
+// hasUnknown reports whether a value has a field that the message does not have.
+func hasUnknown(v yamldoc.Value, m proto.Message) bool {
+	for _, key := range v.Keys() {
+		if istiojson.FieldNamed(m.ProtoReflect().Descriptor(), key) == nil {
+			return true
+		}
+	}
+	return false
+}
