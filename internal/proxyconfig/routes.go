@@ -102,7 +102,8 @@ func compareRoutes(a, b Route) int {
 func NewRoute(m *routev3.RouteConfiguration) Route {
 	r := Route{Name: m.GetName(), Hosts: len(m.GetVirtualHosts())}
 	for _, vh := range m.GetVirtualHosts() {
-		host, domains := vh.GetName(), shortDomains(vh.GetDomains())
+		// Virtual hosts that were sent one by one have the name of the route configuration, too.
+		host, domains := strings.TrimPrefix(vh.GetName(), m.GetName()+"/"), shortDomains(vh.GetDomains())
 		if len(vh.GetRoutes()) == 0 {
 			r.Entries = append(r.Entries, RouteEntry{Host: host, Domains: domains, Match: "/*", Service: "404"})
 		}

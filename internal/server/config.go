@@ -158,6 +158,8 @@ type Config struct {
 	// Name is the name in discovery responses; default meshctl.
 	Name string
 
+	// VirtualHostDiscovery sends virtual hosts one by one to the sidecars that support it.
+	VirtualHostDiscovery bool
 	// Limits bound the resources that proxies use.
 	Limits xds.Limits
 	// ShutdownTimeout bounds how long calls may take to end when the server stops;

@@ -161,6 +161,12 @@ func connectIn(t *testing.T, s *Server, name, namespace string) *proxy {
 // connectTyped connects a proxy of a type.
 func connectTyped(t *testing.T, s *Server, typ, name, namespace string) *proxy {
 	t.Helper()
+	return connectNode(t, s, typ, name, namespace, nil)
+}
+
+// connectNode is connectTyped with a version of Envoy.
+func connectNode(t *testing.T, s *Server, typ, name, namespace string, envoy *corev3.BuildVersion) *proxy {
+	t.Helper()
 	conn, err := grpc.NewClient(s.plain.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(64<<20)))
 	if err != nil {
@@ -195,10 +201,11 @@ func connectTyped(t *testing.T, s *Server, typ, name, namespace string) *proxy {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p.send(t, &discoveryv3.DeltaDiscoveryRequest{
-		Node:    &corev3.Node{Id: typ + "~10.0.0.1~" + name + "." + namespace + "~" + namespace + ".svc.cluster.local", Metadata: md},
-		TypeUrl: xdswire.ClusterType,
-	})
+	node := &corev3.Node{Id: typ + "~10.0.0.1~" + name + "." + namespace + "~" + namespace + ".svc.cluster.local", Metadata: md}
+	if envoy != nil {
+		node.UserAgentVersionType = &corev3.Node_UserAgentBuildVersion{UserAgentBuildVersion: envoy}
+	}
+	p.send(t, &discoveryv3.DeltaDiscoveryRequest{Node: node, TypeUrl: xdswire.ClusterType})
 	return p
 }
 

@@ -125,6 +125,11 @@ func (e *Encoder) Resource(typeURL, name string, m proto.Message) (*Resource, er
 
 // Raw makes a resource from an encoded message, which may come in consecutive pieces.
 func (e *Encoder) Raw(typeURL, name string, body ...[]byte) *Resource {
+	return e.Marked(typeURL, name, "", body...)
+}
+
+// Marked makes a resource like Raw. Its version ends with a mark.
+func (e *Encoder) Marked(typeURL, name, mark string, body ...[]byte) *Resource {
 	if e.Encoded != nil {
 		e.Encoded(typeURL)
 	}
@@ -132,7 +137,7 @@ func (e *Encoder) Raw(typeURL, name string, body ...[]byte) *Resource {
 	for _, b := range body {
 		size += len(b)
 	}
-	r := wrap(typeURL, name, versionOf(body), size, size)
+	r := wrap(typeURL, name, versionOf(body)+mark, size, size)
 	for _, b := range body {
 		r.wire = append(r.wire, b...)
 	}

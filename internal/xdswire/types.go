@@ -4,13 +4,15 @@ import "slices"
 
 // Type URLs of the resources that the control plane serves.
 const (
-	ClusterType   = "type.googleapis.com/envoy.config.cluster.v3.Cluster"
-	EndpointType  = "type.googleapis.com/envoy.config.endpoint.v3.ClusterLoadAssignment"
-	ListenerType  = "type.googleapis.com/envoy.config.listener.v3.Listener"
-	RouteType     = "type.googleapis.com/envoy.config.route.v3.RouteConfiguration"
-	SecretType    = "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.Secret"
-	ExtensionType = "type.googleapis.com/envoy.config.core.v3.TypedExtensionConfig"
-	NameTableType = "type.googleapis.com/istio.networking.nds.v1.NameTable"
+	ClusterType  = "type.googleapis.com/envoy.config.cluster.v3.Cluster"
+	EndpointType = "type.googleapis.com/envoy.config.endpoint.v3.ClusterLoadAssignment"
+	ListenerType = "type.googleapis.com/envoy.config.listener.v3.Listener"
+	RouteType    = "type.googleapis.com/envoy.config.route.v3.RouteConfiguration"
+	// VirtualHostType is the type of virtual hosts that are not in a route configuration.
+	VirtualHostType = "type.googleapis.com/envoy.config.route.v3.VirtualHost"
+	SecretType      = "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.Secret"
+	ExtensionType   = "type.googleapis.com/envoy.config.core.v3.TypedExtensionConfig"
+	NameTableType   = "type.googleapis.com/istio.networking.nds.v1.NameTable"
 	// ProxyConfigType carries the roots of the mesh.
 	ProxyConfigType = "type.googleapis.com/istio.mesh.v1alpha1.ProxyConfig"
 )
@@ -26,9 +28,9 @@ const DebugType = "istio.io/debug"
 
 // PushOrder lists the types in the order in which changes are sent: a type comes before
 // types that refer to it.
-var PushOrder = [...]string{ClusterType, EndpointType, ListenerType, RouteType, SecretType, ExtensionType, NameTableType, ProxyConfigType}
+var PushOrder = [...]string{ClusterType, EndpointType, ListenerType, RouteType, VirtualHostType, SecretType, ExtensionType, NameTableType, ProxyConfigType}
 
-var shortTypes = [len(PushOrder)]string{"CDS", "EDS", "LDS", "RDS", "SDS", "ECDS", "NDS", "PCDS"}
+var shortTypes = [len(PushOrder)]string{"CDS", "EDS", "LDS", "RDS", "VHDS", "SDS", "ECDS", "NDS", "PCDS"}
 
 // ShortType returns the usual short name of a type, such as CDS. It returns the URL of
 // a type that is not served.

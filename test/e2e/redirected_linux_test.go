@@ -56,11 +56,21 @@ func inPod(t *testing.T) bool {
 type pod struct {
 	addresses []netip.Addr
 	dir       string
+	mesh      string // directory of the objects
 }
 
 // startPod turns the test's network namespace into the network of the pod, with a control
 // plane that has the objects.
 func startPod(t *testing.T, objects string, addresses ...string) *pod {
+	t.Helper()
+	p := preparePod(t, objects, addresses...)
+	_, secure := controlPlane(t, p.dir, p.mesh)
+	p.startProxy(t, secure)
+	return p
+}
+
+// preparePod is startPod without the control plane and the proxy.
+func preparePod(t *testing.T, objects string, addresses ...string) *pod {
 	t.Helper()
 	p := &pod{dir: harness.ShortDir(t)}
 	own := make(map[bool][]string) // by whether they are IPv6
@@ -100,17 +110,15 @@ tcp dport { 15021, 15090 } return
 }
 `, proxyGroup, inbound), "nft", "-f", "-")
 
-	mesh := filepath.Join(p.dir, "mesh")
+	p.mesh = filepath.Join(p.dir, "mesh")
 	for _, cluster := range []string{"cluster1", "cluster2"} {
-		if err := os.MkdirAll(filepath.Join(mesh, cluster), 0o700); err != nil {
+		if err := os.MkdirAll(filepath.Join(p.mesh, cluster), 0o700); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if err := os.WriteFile(filepath.Join(mesh, "cluster1", "mesh.yaml"), []byte(objects), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(p.mesh, "cluster1", "mesh.yaml"), []byte(objects), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	_, secure := controlPlane(t, p.dir, mesh)
-	p.startProxy(t, secure)
 	return p
 }
 

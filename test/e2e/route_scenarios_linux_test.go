@@ -383,6 +383,12 @@ func TestRouteScenarios(t *testing.T) {
 	if !inPod(t) {
 		return
 	}
+	p := startPod(t, routeScenarioObjects(), "10.11.0.77")
+	serveRouteScenarios(t, p)
+	runRouteScenarios(t)
+}
+
+func routeScenarioObjects() string {
 	objects := scenarioMesh + testService{
 		name: "api", vip: "10.96.1.1", protocol: "http", port: 80, target: 9001,
 		rule: "subsets: [{name: v1, labels: {version: v1}}, {name: v2, labels: {version: v2}}]",
@@ -390,13 +396,22 @@ func TestRouteScenarios(t *testing.T) {
 	for _, s := range routeScenarios {
 		objects += s.virtualService()
 	}
-	p := startPod(t, objects, "10.11.0.77")
+	return objects
+}
+
+// serveRouteScenarios starts the servers that the scenarios need.
+func serveRouteScenarios(t *testing.T, p *pod) {
+	t.Helper()
 	for version, ip := range map[string]string{"v1": "10.11.0.1", "v2": "10.11.0.2"} {
 		p.address(t, ip)
 		serves(t, ip+":9001", versionServer(version))
 	}
 	p.address(t, "10.97.0.1")
 	answers(t, "10.97.0.1:80", "stranger") // to requests that no VirtualService routes
+}
+
+func runRouteScenarios(t *testing.T) {
+	t.Helper()
 	for _, s := range routeScenarios {
 		t.Run(s.name, func(t *testing.T) {
 			for _, c := range s.calls {

@@ -58,6 +58,13 @@ func TestSubsetsChangeWithoutErrors(t *testing.T) {
 		return
 	}
 	p := startPod(t, changedSubsets("s0"), "10.11.0.77")
+	changeSubsets(t, p, 200, func(int) {})
+}
+
+// changeSubsets changes the subset again and again, and calls before each time. It fails if a
+// request fails meanwhile.
+func changeSubsets(t *testing.T, p *pod, changes int, before func(n int)) {
+	t.Helper()
 	for _, ip := range []string{"10.11.0.1", "10.96.1.1"} {
 		p.address(t, ip)
 	}
@@ -81,13 +88,17 @@ func TestSubsetsChangeWithoutErrors(t *testing.T) {
 			}
 		})
 	}
-	const changes = 200
+	defer func() {
+		close(done)
+		clients.Wait()
+	}()
 	for n := range changes {
 		names := []string{fmt.Sprint("s", n), fmt.Sprint("s", n+1)}
 		if n >= changes/2 { // without an overlap
 			names = names[1:]
 		}
-		replace(t, filepath.Join(p.dir, "mesh", "cluster1", "mesh.yaml"), changedSubsets(names...))
+		before(n)
+		replace(t, filepath.Join(p.mesh, "cluster1", "mesh.yaml"), changedSubsets(names...))
 		eventually(t, "requests go to the new subset", func() error {
 			if got := requested(t, "http://10.96.1.1", "api.shop").header.Get("X-Subset"); got != fmt.Sprint("s", n+1) {
 				return fmt.Errorf("they go to %q", got)
@@ -95,6 +106,4 @@ func TestSubsetsChangeWithoutErrors(t *testing.T) {
 			return nil
 		})
 	}
-	close(done)
-	clients.Wait()
 }

@@ -36,8 +36,11 @@ func (s services) cluster(i int) string {
 
 // resource returns the name of the resource of a type that holds a Service.
 func (s services) resource(typ string, i int) string {
-	if typ == xdswire.RouteType {
+	switch typ {
+	case xdswire.RouteType:
 		return "80"
+	case xdswire.VirtualHostType:
+		return "80/" + strings.TrimPrefix(s.cluster(i), "outbound|80||") + ":80"
 	}
 	return s.cluster(i)
 }

@@ -10,20 +10,30 @@ import (
 )
 
 // policies measures a mesh in which each Service has a VirtualService and a
-// DestinationRule, with as many proxies and Services as the ordinary rows.
-func (b *benchmark) policies(ctx context.Context) (err error) {
-	routed := *b
-	routed.config = filepath.Join(b.dir, "policies")
-	routed.starts, routed.rss = nil, nil
-	if err := routed.mesh.write(routed.config, 0, b.services); err != nil {
+// DestinationRule, with as many proxies and Services as the ordinary rows. Then it measures the same
+// with virtual host discovery.
+func (b *benchmark) policies(ctx context.Context) error {
+	config := filepath.Join(b.dir, "policies")
+	if err := b.mesh.write(config, 0, b.services); err != nil {
 		return err
 	}
 	for i := range b.services {
-		if err := routed.writePolicies(i, 0); err != nil {
+		if err := b.writePolicies(config, i, 0); err != nil {
 			return err
 		}
 	}
-	m, err := routed.serve(ctx)
+	if err := b.policyChanges(ctx, "policies", config, false); err != nil {
+		return err
+	}
+	return b.policyChanges(ctx, "policies, virtual host discovery", config, true)
+}
+
+// policyChanges measures the mesh of policies.
+func (b *benchmark) policyChanges(ctx context.Context, what, config string, hosts bool) (err error) {
+	routed := *b
+	routed.config = config
+	routed.starts, routed.rss = nil, nil
+	m, err := routed.serve(ctx, fmt.Sprintf("--virtual-host-discovery=%t", hosts))
 	if err != nil {
 		return err
 	}
@@ -33,7 +43,10 @@ func (b *benchmark) policies(ctx context.Context) (err error) {
 		return err
 	}
 	defer f.close()
-	const what = "policies"
+	typ, version := xdswire.RouteType, 1
+	if f.hosts = hosts; hosts {
+		typ, version = xdswire.VirtualHostType, 2
+	}
 	if err := routed.connect(ctx, what, m.process, f); err != nil {
 		return err
 	}
@@ -42,12 +55,13 @@ func (b *benchmark) policies(ctx context.Context) (err error) {
 	b.report.add(what+": start until ready", median(routed.starts), "seconds", b.limit(0.6))
 	b.report.add(what+": RSS then", median(routed.rss), "bytes", b.limit(140e6))
 	c, err := routed.moveEndpoints(ctx, what+" change", m, f)
+	b.changed = routed.changed // the next run must change other endpoints
 	if err != nil {
 		return err
 	}
 	b.report.add(what+": one endpoint changes: half of the proxies have it", median(c.half), "seconds", b.limit(0.015))
-	c, err = routed.changes(ctx, what+" route", m, f, xdswire.RouteType, func(round int) (int, error) {
-		return round, routed.writePolicies(round, 1)
+	c, err = routed.changes(ctx, what+" route", m, f, typ, func(round int) (int, error) {
+		return round, b.writePolicies(config, round, version)
 	})
 	if err != nil {
 		return err
@@ -61,9 +75,9 @@ func (b *benchmark) policies(ctx context.Context) (err error) {
 
 // writePolicies writes the VirtualService and the DestinationRule of a Service; version
 // changes the route.
-func (b *benchmark) writePolicies(i, version int) error {
+func (b *benchmark) writePolicies(config string, i, version int) error {
 	host := strings.TrimPrefix(b.mesh.cluster(i), "outbound|80||")
-	return replace(filepath.Join(b.config, fmt.Sprintf("policies-%d.yaml", i)), fmt.Sprintf(`apiVersion: networking.istio.io/v1
+	return replace(filepath.Join(config, fmt.Sprintf("policies-%d.yaml", i)), fmt.Sprintf(`apiVersion: networking.istio.io/v1
 kind: VirtualService
 metadata: {name: svc-%[1]d, namespace: %[2]s}
 spec:

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	typev3 "github.com/envoyproxy/go-control-plane/envoy/type/v3"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/protobuf/proto"
@@ -29,6 +30,7 @@ type fleet struct {
 	socket      string // if set, the Unix socket to connect to
 	namespace   func(proxy int) string
 	extensions  bool          // also subscribe to the extensions of listeners, in delta
+	hosts       bool          // also subscribe to virtual hosts, in delta, as an Envoy that supports them
 	first       int           // number of the first proxy
 	stopReading chan struct{} // if set, its closing makes the proxies stop reading
 	creds       func(namespace string) credentials.TransportCredentials
@@ -203,10 +205,14 @@ func (p *proxy) node() ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	return proto.Marshal(&corev3.Node{
+	node := &corev3.Node{
 		Id:       fmt.Sprintf("sidecar~10.200.%d.%d~proxy-%d.%s~%s.svc.cluster.local", p.number/250, p.number%250+1, p.number, ns, ns),
 		Metadata: md,
-	})
+	}
+	if p.hosts {
+		node.UserAgentVersionType = &corev3.Node_UserAgentBuildVersion{UserAgentBuildVersion: &corev3.BuildVersion{Version: &typev3.SemanticVersion{MajorNumber: 1, MinorNumber: 40}}}
+	}
+	return proto.Marshal(node)
 }
 
 // dial connects from the proxy's own address, as pods do.
@@ -317,6 +323,10 @@ func (p *proxy) take(stream xdsStream, r response, asked map[string][]byte) erro
 			}
 		}
 		return subscribe(xdswire.RouteType, p.follow(r))
+	case xdswire.RouteType:
+		if p.hosts {
+			return subscribe(xdswire.VirtualHostType, nil)
+		}
 	}
 	return nil
 }

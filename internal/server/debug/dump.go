@@ -9,11 +9,13 @@ import (
 	"strings"
 
 	adminv3 "github.com/envoyproxy/go-control-plane/envoy/admin/v3"
+	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
 
 	"github.com/meshctl/meshctl/internal/server/xds/history"
+	"github.com/meshctl/meshctl/internal/server/xdsgen"
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
 
@@ -77,7 +79,7 @@ func (p *Pages) ofTypes(q Query, types ...string) (any, error) {
 			return url == t || strings.EqualFold(xdswire.ShortType(url), t)
 		})
 		if i < 0 {
-			return nil, &Error{http.StatusBadRequest, fmt.Sprintf("type %.100q is not known: want cds, eds, lds, rds, sds, ecds or nds", t)}
+			return nil, &Error{http.StatusBadRequest, fmt.Sprintf("type %.100q is not known: want cds, eds, lds, rds, vhds, sds, ecds or nds", t)}
 		}
 		for _, r := range sent[xdswire.PushOrder[i]].Resources {
 			a, err := shown(r)
@@ -126,7 +128,12 @@ func dump(sent map[string]history.SentConfig, endpoints bool) ([]*anypb.Any, err
 		})
 	})
 	routes := &adminv3.RoutesConfigDump{}
-	each(xdswire.RouteType, func(version, _ string, a *anypb.Any) {
+	each(xdswire.RouteType, func(version, name string, a *anypb.Any) {
+		a, err := withHosts(name, a, sent[xdswire.VirtualHostType].Resources)
+		if err != nil {
+			failed = err
+			return
+		}
 		routes.DynamicRouteConfigs = append(routes.DynamicRouteConfigs, &adminv3.RoutesConfigDump_DynamicRouteConfig{VersionInfo: version, RouteConfig: a})
 	})
 	secrets := &adminv3.SecretsConfigDump{}
@@ -154,6 +161,32 @@ func dump(sent map[string]history.SentConfig, endpoints bool) ([]*anypb.Any, err
 		}
 	}
 	return out, nil
+}
+
+// withHosts adds the virtual hosts that were sent one by one to their route configuration, as
+// Envoy's dump does.
+func withHosts(name string, routes *anypb.Any, hosts []*xdswire.Resource) (*anypb.Any, error) {
+	var more routev3.RouteConfiguration
+	for _, r := range hosts {
+		if !strings.HasPrefix(r.Name, name+xdsgen.HostSeparator) {
+			continue
+		}
+		a, err := r.Any()
+		if err != nil {
+			return nil, err
+		}
+		host := new(routev3.VirtualHost)
+		if err := a.UnmarshalTo(host); err != nil {
+			return nil, fmt.Errorf("virtual host %s: %w", r.Name, err)
+		}
+		more.VirtualHosts = append(more.VirtualHosts, host)
+	}
+	wire, err := xdswire.Marshal(&more)
+	if err != nil {
+		return nil, err
+	}
+	// The encoding of a message is the concatenation of its encoded parts.
+	return &anypb.Any{TypeUrl: routes.GetTypeUrl(), Value: slices.Concat(routes.GetValue(), wire)}, nil
 }
 
 // nameTable returns an encoded name table as JSON.

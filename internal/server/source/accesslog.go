@@ -68,13 +68,24 @@ func providerFault(field string, p *meshv1alpha1.MeshConfig_ExtensionProvider) *
 	}
 	file := p.GetEnvoyFileAccessLog()
 	if file == nil {
-		return noEffect(field, otherProvider)
+		return noEffect(field, whyUnused(p))
 	}
 	field += ".envoyFileAccessLog"
 	if err := checkLogFile(file.GetPath()); err != nil {
 		return faultf(field+".path", "%w: the provider is not used", err)
 	}
 	return logFormatFault(field, file.GetLogFormat().GetText(), file.GetLogFormat().GetLabels())
+}
+
+// whyUnused returns the reason why a provider is not used.
+func whyUnused(p *meshv1alpha1.MeshConfig_ExtensionProvider) string {
+	set := p.ProtoReflect().WhichOneof(p.ProtoReflect().Descriptor().Oneofs().ByName("provider"))
+	for _, f := range meshFields {
+		if set != nil && f.Path == "extensionProviders."+set.JSONName() {
+			return f.Meaning
+		}
+	}
+	return "it has no provider"
 }
 
 // logFormatFault checks the format of a provider.

@@ -111,7 +111,7 @@ func (c *conversion) envoyPatch(out *snapshot.EnvoyFilter, p *networkingv1alpha3
 	target, operation := targets[p.GetApplyTo()], p.GetPatch().GetOperation()
 	switch {
 	case target.message == "" && p.GetApplyTo() == networkingv1alpha3.EnvoyFilter_BOOTSTRAP:
-		return faultf("applyTo", "BOOTSTRAP is not supported: the agent makes the bootstrap from its own flags")
+		return faultf("applyTo", "BOOTSTRAP is not supported: the agent makes the bootstrap before it knows the control plane; use ISTIO_BOOTSTRAP_OVERRIDE")
 	case target.message == "":
 		return faultf("applyTo", "%s is no place for a patch", p.GetApplyTo())
 	case !slices.Contains(strings.Fields(target.operations), operation.String()):

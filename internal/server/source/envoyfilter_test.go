@@ -71,7 +71,7 @@ func TestInvalidPatches(t *testing.T) {
 			filterHead + "  configPatches:\n  - applyTo: EXTENSION_CONFIG\n" + filterAdd + "        name: a",
 			9, "spec.configPatches[0].patch.value.typed_config: breaks Envoy's rules: is missing",
 		},
-		"bootstrap":          {patch + "BOOTSTRAP\n    patch: {operation: MERGE, value: {}}", 6, "spec.configPatches[0].applyTo: BOOTSTRAP is not supported: the agent makes the bootstrap from its own flags"},
+		"bootstrap":          {patch + "BOOTSTRAP\n    patch: {operation: MERGE, value: {}}", 6, "spec.configPatches[0].applyTo: BOOTSTRAP is not supported: the agent makes the bootstrap before it knows the control plane; use ISTIO_BOOTSTRAP_OVERRIDE"},
 		"no place":           {patch + "INVALID\n    patch: {operation: MERGE, value: {}}", 6, "spec.configPatches[0].applyTo: INVALID is no place for a patch"},
 		"operation":          {patch + "CLUSTER\n    patch: {operation: INSERT_FIRST, value: {name: a}}", 7, "spec.configPatches[0].patch.operation: INSERT_FIRST is not possible for CLUSTER: use one of MERGE, MERGE_AND_REPLACE_LIST, ADD, REMOVE"},
 		"version":            {patch + "CLUSTER\n    match: {proxy: {proxyVersion: '('}}\n    patch: {operation: REMOVE}", 7, "spec.configPatches[0].match.proxy.proxyVersion: error parsing regexp: missing closing ): `(`"},

@@ -116,7 +116,7 @@ var telemetryFields = []apiField{
 	{Path: "targetRefs", Support: Partly, Meaning: targetGateway, lacks: otherTarget},
 	{Path: "targetRefs.namespace", Support: NoEffect, Meaning: ownGateway},
 	{Path: "accessLogging", Support: Works, Meaning: "see [access-logs.md](access-logs.md#telemetry)"},
-	{Path: "metrics", Support: NoEffect, Meaning: "the metrics of proxies are Envoy's own"},
+	{Path: "metrics", Support: NoEffect, Meaning: ownMetrics},
 	{Path: "tracing", Support: Works, Meaning: "see [access-logs.md](access-logs.md#tracing)"},
 }
 

@@ -16,6 +16,9 @@ func (s *session) accept(i int) {
 	t.inflight = false
 	now := s.hub.cfg.Now()
 	s.sub.record.ACK(t.push, now)
+	if i == rds {
+		s.routesAccepted()
+	}
 	if t.namesOnly {
 		t.doubt = sortedUnique(t.doubt, t.extra)
 		s.sub.setStatus(i, func(st *typeStatus) { st.answered(now) })

@@ -158,6 +158,9 @@ func (h *Hub) liveViewsFor(sub *subscriber) *assignment {
 		if own, ok := v.Own.(xdsgen.PulledPlugins); ok {
 			v.Own = own.For(sub.caller, d.pull)
 		}
+		if routes, ok := v.Shared.(xdsgen.RoutesWithoutHosts); ok && d.inline {
+			v.Shared = routes.View
+		}
 		a.types[i].demand = d
 		if d.asked && v.served {
 			a.types[i].served = true

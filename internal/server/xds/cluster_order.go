@@ -12,11 +12,13 @@ import (
 // them: Envoy answers requests for clusters that it lacks with errors. Listeners and routes
 // wait until the proxy has accepted new clusters, which Envoy does once it has their
 // endpoints. Clusters that are gone are removed after the proxy has accepted newer listeners
-// and routes, unless the proxy uses the state-of-the-world variant.
+// and routes, unless the proxy uses the state-of-the-world variant. A proxy that returns has
+// listeners and routes, too, although it requests them after its clusters.
 type clusterOrder struct {
-	added boundedWait // begins with a response with new clusters
-	gone  []string    // clusters to remove later
-	stay  boundedWait // begins with the first of gone
+	added    boundedWait // begins with a response with new clusters
+	gone     []string    // clusters to remove later
+	stay     boundedWait // begins with the first of gone
+	returned bool        // the proxy holds clusters of an earlier stream
 }
 
 // boundedWait is a wait that ends after Limits.ClusterWait: a cluster may wait for a name
@@ -53,15 +55,24 @@ func (s *session) clustersSent(resp *response) {
 // keepClusters reports whether clusters that are gone must stay for now. Otherwise it makes
 // the removals due that waited.
 func (s *session) keepClusters(now [numTypes]viewSet, ok [numTypes]bool) bool {
-	behind := func(i int) bool { return ok[i] && (s.types[i].inflight || s.types[i].sent != now[i]) }
-	keep := s.sub.variant == xdswire.Delta && (behind(lds) || behind(rds))
 	c, t := &s.clusters, &s.types[cds]
+	behind := func(i int) bool {
+		switch of := &s.types[i]; {
+		case !of.watched:
+			return c.returned && (i != vhds || s.sub.node.DiscoversHosts && !s.hosts.inline)
+		case !ok[i]:
+			return c.returned
+		default:
+			return of.inflight || of.sent != now[i]
+		}
+	}
+	keep := s.sub.variant == xdswire.Delta && (behind(lds) || behind(rds) || behind(vhds))
 	if len(c.gone) == 0 || t.inflight || keep && c.stay.waits() {
 		return keep
 	}
 	t.doubt = sortedUnique(t.doubt, c.gone)
 	t.addForce(c.gone[:1])
-	c.gone = nil
+	c.gone, c.returned = nil, false
 	return false
 }
 

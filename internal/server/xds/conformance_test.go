@@ -470,10 +470,10 @@ var behaviours = []behaviour{
 			p.t.Errorf("version %s, before %s", again.version, before.version)
 		}
 		p.forget()
-		p.set([3]string{"CDS", "a", "a:2"}, [3]string{"CDS", "b", ""})
-		p.on("CDS").reconnect("CDS", before.versions)
-		p.gets("CDS", "a=a:2", "a=a:2", "b")
-		p.quiet("CDS")
+		p.set([3]string{"LDS", "l", "l:2"})
+		p.on("LDS").reconnect("LDS", map[string]string{"l": "older", "gone": "v"})
+		p.gets("LDS", "l=l:2", "l=l:2", "gone")
+		p.quiet("LDS")
 	}},
 	// spec: Incremental xDS: a reconnecting client provides all names.
 	{"the subscription of an earlier stream is forgotten", func(p *conformanceClient) {

@@ -1,6 +1,7 @@
 package xds
 
 import (
+	"maps"
 	"slices"
 
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
@@ -70,10 +71,20 @@ func (s *session) deltaFirst(i int, req *discoveryv3.DeltaDiscoveryRequest) erro
 		return err
 	}
 	s.watch(i, want)
+	switch i {
+	case cds:
+		s.clusters.returned = len(held) > 0 && s.aggregated
+	case rds:
+		s.hosts.inline = keepsHostsInline(s.sub.node, held)
+	case vhds:
+		// Envoy counts virtual hosts as held that it dropped, because it had no route configuration
+		// for them. So all are sent again, and those that are gone are removed.
+		t.doubt = slices.DeleteFunc(slices.Sorted(maps.Keys(held)), func(name string) bool { return name == xdswire.Wildcard })
+	}
 	// Send endpoints even if held: the last stream may have ended after a changed
 	// cluster, which waits for its endpoints, but before them. A relay reports only
 	// endpoints for which no cluster waits.
-	if len(held) > 0 && (i != eds || want.Wildcard || s.sub.node.Relayed) {
+	if len(held) > 0 && i != vhds && (i != eds || want.Wildcard || s.sub.node.Relayed) {
 		t.all = false
 		t.held = held
 	}

@@ -13,7 +13,7 @@ import (
 )
 
 // flush sends the responses that are due, in push order. A type with a response in
-// flight waits. Routes and listeners also wait for clusters, see clusterOrder.
+// flight waits. Routes, virtual hosts and listeners also wait for clusters, see clusterOrder.
 func (s *session) flush() error {
 	if err := s.flushPages(); err != nil {
 		return err
@@ -88,8 +88,10 @@ func (s *session) flushAll(seen shownViews) (again bool, err error) {
 			t.wait(now[i])
 			continue
 		}
+		usesClusters := i == lds || i == rds || i == vhds
 		if i == lds && !t.due && ok[ecds] && s.types[ecds].inflight && s.types[ecds].sent != now[ecds] ||
-			(i == lds || i == rds) && !t.due && ok[cds] && s.clustersWait(now[cds]) || clustersMissing && (i == eds || i == lds || i == rds) {
+			i == vhds && ok[rds] && s.routesWait(now[rds]) ||
+			usesClusters && !t.due && ok[cds] && s.clustersWait(now[cds]) || clustersMissing && (i == eds || usesClusters) {
 			t.wait(now[i])
 			continue
 		}
@@ -101,6 +103,9 @@ func (s *session) flushAll(seen shownViews) (again bool, err error) {
 				}
 			}
 			return false, nil
+		}
+		if i == vhds {
+			s.sendHostsAgain(now[i])
 		}
 		more, err := s.flushType(i, now[i], keep && i == cds)
 		if err != nil {

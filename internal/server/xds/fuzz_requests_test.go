@@ -74,7 +74,7 @@ type modelResponse struct {
 
 func newRequestModel(t *testing.T, v xdswire.Variant, input []byte) *requestModel {
 	m := &requestModel{t: t, variant: v, input: input, hub: newUnstartedHub(), world: newTestMesh(), nonce: make(map[string]bool)}
-	m.hub.cfg.Generator = generatorOf(xdswire.SecretType, xdswire.ExtensionType, xdswire.NameTableType, xdswire.ProxyConfigType)
+	m.hub.cfg.Generator = generatorOf(xdswire.VirtualHostType, xdswire.SecretType, xdswire.ExtensionType, xdswire.NameTableType, xdswire.ProxyConfigType)
 	for i := range m.types {
 		m.types[i].names, m.types[i].held = make(map[string]bool), make(map[string]string)
 		m.content[i], m.ever[i] = make(map[string]string), make(map[string]bool)

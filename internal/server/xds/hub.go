@@ -56,6 +56,8 @@ type Config struct {
 	// has to ask an API server, it returns xdsgen.ErrUndecided and calls
 	// Hub.Reconsider later.
 	MayReadKeys func(*snapshot.Snapshot, mesh.Caller, xdsgen.Node) error
+	// VirtualHostDiscovery sends virtual hosts one by one to the sidecars that support it.
+	VirtualHostDiscovery bool
 	// Memory returns the used share of the process's memory limit. Above 0.8 new
 	// streams wait, and the hub closes the largest connections.
 	Memory func() float64
@@ -70,6 +72,7 @@ const (
 	eds
 	lds
 	rds
+	vhds
 	sds
 	ecds
 	nds
@@ -152,6 +155,9 @@ func NewHub(cfg Config) *Hub {
 	h.encoder.Encoded = func(url string) {
 		if i := typeIndex(url); i >= 0 {
 			cfg.Metrics.encoded[i].Inc()
+			if i == vhds {
+				cfg.Metrics.generated[i].Inc()
+			}
 		}
 	}
 	return h

@@ -365,6 +365,7 @@ func incrementalNodes() []xdsgen.Node {
 		return n
 	}
 	proxyless := func(n *xdsgen.Node) { n.Proxyless = true }
+	discovers := func(n *xdsgen.Node) { n.DiscoversHosts = true }
 	bare := func(n *xdsgen.Node) { n.Captured = false }
 	return []xdsgen.Node{
 		node(mesh.Sidecar, "c1", "ns0", "p0", "10.0.1.1", nil),
@@ -381,5 +382,7 @@ func incrementalNodes() []xdsgen.Node {
 		node(mesh.Sidecar, "c1", "ns0", "vm", "10.0.1.1", func(n *xdsgen.Node) { n.WorkloadEntry = "vm" }),
 		node(mesh.Sidecar, "c1", "ns0", "p0", "10.0.1.1", proxyless),
 		node(mesh.Sidecar, "c2", "ns1", "p1", "10.0.2.2", proxyless),
+		node(mesh.Sidecar, "c1", "ns0", "p0", "10.0.1.1", discovers),
+		node(mesh.Sidecar, "c2", "ns1", "p1", "10.0.2.2", discovers),
 	}
 }

@@ -7,8 +7,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promauto"
 )
 
-// Metrics counts the work of a hub. The label type is CDS, EDS, LDS, RDS, SDS, ECDS,
-// NDS or PCDS.
+// Metrics counts the work of a hub. The label type is CDS, EDS, LDS, RDS, VHDS, SDS,
+// ECDS, NDS or PCDS.
 type Metrics struct {
 	generated, encoded                  [numTypes]prometheus.Counter
 	sent, sentResources, sentBytes      [numTypes]prometheus.Counter

@@ -287,11 +287,16 @@ func TestDeltaReconnectSendsOnlyWhatDiffers(t *testing.T) {
 	b.push()
 	c = b.connect(xdswire.Delta, "p")
 	c.reconnect("CDS", clusters)
-	c.wantAck("CDS", "a=a:2 c=c:1", "b")
+	c.wantAck("CDS", "a=a:2 c=c:1")
 	// A proxy is subscribed to the resources that it holds.
 	endpoints["gone"] = "1"
 	c.reconnect("EDS", endpoints, "a", "b")
 	c.wantAck("EDS", "a=a:1", "b", "gone")
+	c.reconnect("LDS", nil)
+	c.wantAck("LDS", "l=l:1")
+	c.subscribe("RDS", "r")
+	c.wantAck("RDS", "r=r:1")
+	c.wantAck("CDS", "", "b") // no listener and no route refers to it any more
 }
 
 func TestChangedClusterGetsItsEndpoints(t *testing.T) {
@@ -404,6 +409,20 @@ func TestRemovedClustersFollowRoutes(t *testing.T) {
 	c.wantAck("CDS", "", "a")
 }
 
+// TestReturningProxyKeepsClusters: a proxy that returns keeps a cluster that is gone until it has
+// the newer listeners and routes.
+func TestReturningProxyKeepsClusters(t *testing.T) {
+	b := startServer(t, small().set("RDS", "shared", "r", "r:2"), withoutTimeouts, func(c *Config, _ *Access) { c.Limits.ClusterWait = time.Minute })
+	c := b.connect(xdswire.Delta, "p")
+	c.reconnect("CDS", map[string]string{"a": "x", "gone": "x"})
+	c.wantAck("CDS", "a=a:1 b=b:1")
+	c.subscribe("LDS", "*")
+	c.wantAck("LDS", "l=l:1")
+	c.subscribe("RDS", "r")
+	c.wantAck("RDS", "r=r:2")
+	c.wantAck("CDS", "", "gone")
+}
+
 // TestClusterWaitEnds: routes follow new clusters that the proxy does not accept, and
 // removed clusters follow routes that it does not accept.
 func TestClusterWaitEnds(t *testing.T) {
@@ -498,10 +517,11 @@ func TestVersionFromTheFuture(t *testing.T) {
 func TestDeltaSubscriptions(t *testing.T) {
 	t.Parallel()
 	b := startServer(t, small(), withoutTimeouts)
+	typ := xdswire.ClusterType
 	send := func(c *client, subscribe, unsubscribe []string, held map[string]string) {
 		t.Helper()
 		r := &discoveryv3.DeltaDiscoveryRequest{
-			TypeUrl: xdswire.ClusterType, ResourceNamesSubscribe: subscribe, ResourceNamesUnsubscribe: unsubscribe, InitialResourceVersions: held,
+			TypeUrl: typ, ResourceNamesSubscribe: subscribe, ResourceNamesUnsubscribe: unsubscribe, InitialResourceVersions: held,
 		}
 		if c.first {
 			r.Node, c.first = c.node, false
@@ -524,9 +544,10 @@ func TestDeltaSubscriptions(t *testing.T) {
 	for i := range 50_000 {
 		held[fmt.Sprint("gone", i)] = "v"
 	}
+	typ = xdswire.ListenerType
 	d := b.connect(xdswire.Delta, "p")
 	send(d, nil, nil, held)
-	if r := d.recv(); len(r.removed) != len(held) || contents(r.resources) != "a=a:1 b=b:1" {
+	if r := d.recv(); len(r.removed) != len(held) || contents(r.resources) != "l=l:1" {
 		t.Errorf("%d removed and %v, want all that are gone removed and the rest", len(r.removed), r.resources)
 	}
 

@@ -319,6 +319,7 @@ func (s *service) admit(ctx context.Context, caller mesh.Caller, n *corev3.Node,
 			return nil, status.Error(codes.PermissionDenied, err.Error())
 		}
 	}
+	node.DiscoversHosts = h.cfg.VirtualHostDiscovery && v == xdswire.Delta && isAggregated(ctx) && xdsgen.SupportsHostDiscovery(node)
 	h.mu.Lock()
 	h.streams++
 	id := fmt.Sprintf("%s-%d", node.ID.ProxyID(), h.streams)

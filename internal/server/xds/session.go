@@ -29,6 +29,7 @@ type session struct {
 	counts         [numTypes]*xdswire.NameSet
 	ended          chan error  // capacity 1: the reason why the stream ends
 	pending        atomic.Bool // the hub published something since the last flush
+	aggregated     bool        // the stream is for all types
 	requestWaiting atomic.Bool // a request waits for mu; nothing is sent before it
 	queued         bool        // under the lock of the hub's queue
 
@@ -50,6 +51,8 @@ type session struct {
 	checkedPlugins viewSet
 	// movedTo is the last assignment that reportMoved reported.
 	movedTo *assignment
+	// hosts tracks the virtual hosts that are sent one by one.
+	hosts hostDiscovery
 	// converging is the change that is being sent.
 	converging converging
 	pages      pages
@@ -106,9 +109,9 @@ type typeState struct {
 	named bool
 }
 
-// fullList reports whether state-of-the-world responses of the type carry everything
-// subscribed to. The proxy then removes absent resources.
-func fullList(i int) bool { return i == cds || i == lds || i == nds || i == pcds }
+// fullList reports whether proxies subscribe to everything of the type, and
+// state-of-the-world responses carry all of it. The proxy then removes absent resources.
+func fullList(i int) bool { return i == cds || i == lds || i == vhds || i == nds || i == pcds }
 
 // maxForce bounds typeState.force; beyond it, everything is sent.
 const maxForce = 4096
@@ -136,7 +139,7 @@ func sortedUnique(names ...[]string) []string {
 }
 
 func newSession(ctx context.Context, sub *subscriber, log *slog.Logger, h *Hub, stream grpc.ServerStream, sent func()) *session {
-	s := &session{hub: h, sub: sub, log: log, ended: make(chan error, 1)}
+	s := &session{hub: h, sub: sub, log: log, aggregated: isAggregated(ctx), ended: make(chan error, 1)}
 	s.writer = newStreamWriter(h.cfg.Limits.Write, h.cfg.Now, admission.ConnOf(ctx), sent, func() { h.queue.add(s) })
 	s.send = func(f *xdswire.Frame) error { return s.writer.send(stream, f) }
 	sub.session = s

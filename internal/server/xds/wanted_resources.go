@@ -23,6 +23,7 @@ type demand struct {
 	names   *xdswire.NameSet // of the secrets
 	secrets xdsgen.Secrets   // the named secrets that the stream may have
 	pull    xdsgen.PullRight // of the extensions
+	inline  bool             // route configurations have their virtual hosts
 }
 
 type demandKey struct {
@@ -63,6 +64,7 @@ func (s *session) demand(a *assignment) {
 		if i == ecds && watched && a.pulledPlugins() != nil {
 			d.pull = s.pullRight(snap)
 		}
+		d.inline = i == rds && s.hosts.inline
 		if s.demanded[i] != d {
 			s.demanded[i] = d
 			demands[demandKey{s.sub, i}] = d
@@ -100,7 +102,7 @@ func (h *Hub) takeDemands(demands map[demandKey]demand) []*subscriber {
 
 // answers reports whether the views of a type belong to the stream's present demand.
 // Otherwise nothing may be sent: a view with private keys or credentials may already show newer
-// ones than the stream may have.
+// ones than the stream may have, and route configurations may lack their virtual hosts.
 func (s *session) answers(i int, t typeViews) bool {
-	return t.served && (i != sds && i != ecds || t.demand == s.demanded[i])
+	return t.served && (i != sds && i != ecds && i != rds || t.demand == s.demanded[i])
 }

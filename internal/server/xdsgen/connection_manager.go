@@ -20,7 +20,6 @@ import (
 	uuidv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/request_id/uuid/v3"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
-	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/meshctl/meshctl/internal/mesh"
@@ -56,7 +55,7 @@ func (g *generator) outboundHTTP(statPrefix, routeName string, o httpOptions) *l
 
 func (g *generator) outboundHCM(statPrefix, routeName string, o httpOptions) *hcmv3.HttpConnectionManager {
 	h := g.baseHCM(statPrefix, o)
-	h.HttpFilters = slices.Insert(h.HttpFilters, len(h.HttpFilters)-1, g.alpnFilter())
+	h.HttpFilters = slices.Insert(h.HttpFilters, len(h.HttpFilters)-1, alpnFilter)
 	h.RouteSpecifier = &hcmv3.HttpConnectionManager_Rds{Rds: &hcmv3.Rds{ConfigSource: adsSource, RouteConfigName: routeName}}
 	return h
 }
@@ -84,30 +83,23 @@ func (g *generator) baseHCM(statPrefix string, o httpOptions) *hcmv3.HttpConnect
 		StatPrefix:                   statPrefix,
 		UseRemoteAddress:             wrapperspb.Bool(false),
 		Proxy_100Continue:            true,
-		UpgradeConfigs:               []*hcmv3.HttpConnectionManager_UpgradeConfig{{UpgradeType: "websocket"}},
-		StreamIdleTimeout:            durationpb.New(0),
+		UpgradeConfigs:               upgrades,
+		StreamIdleTimeout:            noTime,
 		NormalizePath:                wrapperspb.Bool(o.settings.Paths != snapshot.KeepPaths),
 		MergeSlashes:                 o.settings.Paths == snapshot.MergeSlashes || o.settings.Paths == snapshot.DecodeAndMergeSlashes,
 		PathWithEscapedSlashesAction: escapedSlashes(o.settings.Paths),
-		RequestIdExtension: &hcmv3.RequestIDExtension{
-			TypedConfig: g.any(&uuidv3.UuidRequestIdConfig{UseRequestIdForTraceSampling: wrapperspb.Bool(!o.settings.Tracing.NoRequestID)}),
-		},
-		AccessLog: g.accessLogs(o.settings),
-		Tracing:   g.tracing(o.settings.Tracing),
+		RequestIdExtension:           requestIDs,
+		AccessLog:                    g.accessLogs(o.settings),
+		Tracing:                      g.tracing(o.settings.Tracing),
+	}
+	if o.settings.Tracing.NoRequestID {
+		h.RequestIdExtension = untracedRequestIDs
 	}
 	h.HttpFilters = g.securityFilters(o.settings, o.port)
 	if o.grpcWeb {
-		h.HttpFilters = append(h.HttpFilters, g.httpFilter("envoy.filters.http.grpc_web", &grpcwebv3.GrpcWeb{}))
+		h.HttpFilters = append(h.HttpFilters, grpcWebFilter)
 	}
-	h.HttpFilters = append(h.HttpFilters,
-		g.httpFilter("envoy.filters.http.grpc_stats", &grpcstatsv3.FilterConfig{
-			EmitFilterState:        true,
-			PerMethodStatSpecifier: &grpcstatsv3.FilterConfig_StatsForAllMethods{StatsForAllMethods: wrapperspb.Bool(false)},
-		}),
-		g.httpFilter(filterFault, &faultv3.HTTPFault{}),
-		g.httpFilter("envoy.filters.http.cors", &corsv3.Cors{}),
-		g.routerFilter(),
-	)
+	h.HttpFilters = append(h.HttpFilters, grpcStatsFilter, faultFilter, corsFilter, routerFilter)
 	return h
 }
 
@@ -118,24 +110,36 @@ func escapedSlashes(n snapshot.PathNormalization) hcmv3.HttpConnectionManager_Pa
 	return hcmv3.HttpConnectionManager_KEEP_UNCHANGED
 }
 
-func (g *generator) httpFilter(name string, m proto.Message) *hcmv3.HttpFilter {
-	return &hcmv3.HttpFilter{Name: name, ConfigType: &hcmv3.HttpFilter_TypedConfig{TypedConfig: g.any(m)}}
+// Parts that all connection managers share. They must not be changed.
+var (
+	grpcWebFilter   = httpFilter("envoy.filters.http.grpc_web", &grpcwebv3.GrpcWeb{})
+	grpcStatsFilter = httpFilter("envoy.filters.http.grpc_stats", &grpcstatsv3.FilterConfig{
+		EmitFilterState:        true,
+		PerMethodStatSpecifier: &grpcstatsv3.FilterConfig_StatsForAllMethods{StatsForAllMethods: wrapperspb.Bool(false)},
+	})
+	faultFilter  = httpFilter(filterFault, &faultv3.HTTPFault{})
+	corsFilter   = httpFilter("envoy.filters.http.cors", &corsv3.Cors{})
+	routerFilter = httpFilter("envoy.filters.http.router", &routerv3.Router{})
+	// alpnFilter sets the ALPN protocols of upstream connections. They announce HTTP to the
+	// server's proxy, as with Istio's own filter. Without it a port with protocol detection
+	// handles mTLS as TCP. http2ALPN configures it for services with HTTP/2.
+	alpnFilter = httpFilter(filterSetState, alpnState("istio-http/1.1", "istio"))
+	http2ALPN  = map[string]*anypb.Any{filterSetState: mustAny(alpnState("istio-h2", "istio"))}
+
+	upgrades           = []*hcmv3.HttpConnectionManager_UpgradeConfig{{UpgradeType: "websocket"}}
+	requestIDs         = requestIDExtension(true)
+	untracedRequestIDs = requestIDExtension(false)
+)
+
+// httpFilter returns a filter with a constant configuration.
+func httpFilter(name string, m proto.Message) *hcmv3.HttpFilter {
+	return &hcmv3.HttpFilter{Name: name, ConfigType: &hcmv3.HttpFilter_TypedConfig{TypedConfig: mustAny(m)}}
 }
 
-func (g *generator) routerFilter() *hcmv3.HttpFilter {
-	return g.httpFilter("envoy.filters.http.router", &routerv3.Router{})
-}
-
-// alpnFilter returns the filter that sets the ALPN protocols of upstream connections.
-// They announce HTTP to the server's proxy, as with Istio's own filter. Without it a
-// port with protocol detection handles mTLS as TCP.
-func (g *generator) alpnFilter() *hcmv3.HttpFilter {
-	return g.httpFilter(filterSetState, alpnState("istio-http/1.1", "istio"))
-}
-
-// http2ALPN returns the configuration of alpnFilter for services with HTTP/2.
-func (g *generator) http2ALPN() map[string]*anypb.Any {
-	return map[string]*anypb.Any{filterSetState: g.any(alpnState("istio-h2", "istio"))}
+func requestIDExtension(traced bool) *hcmv3.RequestIDExtension {
+	return &hcmv3.RequestIDExtension{
+		TypedConfig: mustAny(&uuidv3.UuidRequestIdConfig{UseRequestIdForTraceSampling: wrapperspb.Bool(traced)}),
+	}
 }
 
 // alpnState returns the configuration of alpnFilter. The metadata of a cluster may name

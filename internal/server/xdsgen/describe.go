@@ -64,6 +64,10 @@ func Describe(v View) string { //nolint:funlen // a case for each view
 		add("cluster", string(v.cluster))
 		add("network", string(v.network))
 		add("bind", v.bind)
+	case RoutesWithoutHosts:
+		return Describe(v.View)
+	case hostView:
+		return Describe(v.routes)
 	case patchedView:
 		words = append(words, Describe(v.View), "EnvoyFilters")
 	case extensionView:

@@ -14,7 +14,9 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/structpb"
+	extensionsv1alpha1 "istio.io/api/extensions/v1alpha1"
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
+	networkingv1beta1 "istio.io/api/networking/v1beta1"
 	securityv1beta1 "istio.io/api/security/v1beta1"
 	telemetryv1alpha1 "istio.io/api/telemetry/v1alpha1"
 
@@ -153,6 +155,9 @@ var specs = []struct {
 	{"security.istio.io/v1", "AuthorizationPolicy", &securityv1beta1.AuthorizationPolicy{}},
 	{"security.istio.io/v1", "RequestAuthentication", &securityv1beta1.RequestAuthentication{}},
 	{"telemetry.istio.io/v1", "Telemetry", &telemetryv1alpha1.Telemetry{}},
+	{"extensions.istio.io/v1alpha1", "WasmPlugin", &extensionsv1alpha1.WasmPlugin{}},
+	{"networking.istio.io/v1beta1", "ProxyConfig", &networkingv1beta1.ProxyConfig{}},
+	{"networking.istio.io/v1", "WorkloadGroup", &networkingv1alpha3.WorkloadGroup{}},
 }
 
 // FuzzSpec: a spec with any fields, if the source accepts it, gives every proxy resources

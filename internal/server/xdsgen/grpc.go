@@ -7,7 +7,6 @@ import (
 	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
-	faultv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/fault/v3"
 	httprbacv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/rbac/v3"
 	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
 	tlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
@@ -151,7 +150,7 @@ func (u grpcService) names() []string {
 func (g *generator) grpcListener(name, routes string) *listenerv3.Listener {
 	return &listenerv3.Listener{Name: name, ApiListener: &listenerv3.ApiListener{ApiListener: g.any(&hcmv3.HttpConnectionManager{
 		RouteSpecifier: &hcmv3.HttpConnectionManager_Rds{Rds: &hcmv3.Rds{ConfigSource: adsSource, RouteConfigName: routes}},
-		HttpFilters:    []*hcmv3.HttpFilter{g.httpFilter(filterFault, &faultv3.HTTPFault{}), g.routerFilter()},
+		HttpFilters:    []*hcmv3.HttpFilter{faultFilter, routerFilter},
 	})}}
 }
 
@@ -302,7 +301,7 @@ func (g *generator) grpcServerChain(mtls bool, filters []*hcmv3.HttpFilter) *lis
 				}},
 			}},
 		}},
-		HttpFilters: append(slices.Clip(filters), g.routerFilter()),
+		HttpFilters: append(slices.Clip(filters), routerFilter),
 	})
 	c := &listenerv3.FilterChain{Name: "plaintext", Filters: []*listenerv3.Filter{manager}}
 	if mtls {

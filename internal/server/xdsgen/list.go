@@ -22,7 +22,7 @@ type entry[K cmp.Ordered, V comparable] struct {
 // sortedEntries returns the entries of a map, sorted by key.
 func sortedEntries[K cmp.Ordered, V comparable](m map[K]V) list[entry[K, V]] {
 	out := make([]entry[K, V], 0, len(m))
-	for _, k := range slices.Sorted(maps.Keys(m)) {
+	for _, k := range sortedKeys(m) {
 		out = append(out, entry[K, V]{k, m[k]})
 	}
 	return listOf(out)
@@ -36,4 +36,13 @@ func valueOf[K cmp.Ordered, V comparable](entries list[entry[K, V]], key K) (v V
 		}
 	}
 	return v
+}
+
+// sortedKeys returns the keys of a map in order. It takes no memory for the many maps that are
+// empty.
+func sortedKeys[K cmp.Ordered, V any](m map[K]V) []K {
+	if len(m) == 0 {
+		return nil
+	}
+	return slices.Sorted(maps.Keys(m))
 }

@@ -79,6 +79,9 @@ type Node struct {
 	Metadata map[string]string
 	// Envoy is the version of Envoy as major.minor.patch, or "" if it is not known.
 	Envoy string
+	// DiscoversHosts reports whether the control plane sends virtual hosts to the proxy one by
+	// one. The metadata does not set it.
+	DiscoversHosts bool
 	// Moving holds old versions of AuthorizationPolicies that stay in force while the proxy
 	// gets the new ones. The metadata does not set it.
 	Moving []*snapshot.AuthorizationPolicy

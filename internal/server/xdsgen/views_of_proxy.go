@@ -48,7 +48,7 @@ func Assign(s *snapshot.Snapshot, n Node) Assignment {
 	proxyPort := httpProxyPort(s, n, sc)
 	filters.leaveOut(own.names())
 	facts := unique.Make(own)
-	return filters.apply(Assignment{
+	out := filters.apply(Assignment{
 		xdswire.ClusterType:   clusterView{scope: clusters, client: eds.client, families: resolvedFamilies(s, n), place: resolverPlace(s, eds)}.views(s, inboundView{typ: xdswire.ClusterType, facts: facts}),
 		xdswire.EndpointType:  eds.views(s, nodeOf(pod)),
 		xdswire.NameTableType: {Shared: eds.names(clusters)},
@@ -64,6 +64,10 @@ func Assign(s *snapshot.Snapshot, n Node) Assignment {
 		xdswire.ProxyConfigType: {Shared: trustView{}},
 		xdswire.RouteType:       {Shared: routeView{scope: routes, namespace: routes.namespace, cluster: n.Cluster, captured: n.Captured, httpProxy: proxyPort != 0, client: httpClient}},
 	})
+	if n.DiscoversHosts {
+		return discoverHosts(out)
+	}
+	return out
 }
 
 // resolvedFamilies returns the IP versions to which the proxy resolves names of endpoints. If

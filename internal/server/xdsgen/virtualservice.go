@@ -1,7 +1,6 @@
 package xdsgen
 
 import (
-	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -165,14 +164,14 @@ func routeMatch(m *networkingv1alpha3.HTTPMatchRequest) *routev3.RouteMatch {
 		out.PathSpecifier = &routev3.RouteMatch_SafeRegex{SafeRegex: &matcherv3.RegexMatcher{Regex: u.Regex}}
 	}
 	out.CaseSensitive = wrapperspb.Bool(!m.GetIgnoreUriCase())
-	for _, name := range slices.Sorted(maps.Keys(m.GetHeaders())) {
+	for _, name := range sortedKeys(m.GetHeaders()) {
 		if claim, ok := snapshot.ClaimPath(name); ok {
 			out.DynamicMetadata = append(out.DynamicMetadata, claimMatch(claim, m.GetHeaders()[name], false))
 			continue
 		}
 		out.Headers = append(out.Headers, headerMatch(name, m.GetHeaders()[name]))
 	}
-	for _, name := range slices.Sorted(maps.Keys(m.GetWithoutHeaders())) {
+	for _, name := range sortedKeys(m.GetWithoutHeaders()) {
 		if claim, ok := snapshot.ClaimPath(name); ok {
 			out.DynamicMetadata = append(out.DynamicMetadata, claimMatch(claim, m.GetWithoutHeaders()[name], true))
 			continue
@@ -190,7 +189,7 @@ func routeMatch(m *networkingv1alpha3.HTTPMatchRequest) *routev3.RouteMatch {
 			out.Headers = append(out.Headers, headerMatch(of.name, of.match))
 		}
 	}
-	for _, name := range slices.Sorted(maps.Keys(m.GetQueryParams())) {
+	for _, name := range sortedKeys(m.GetQueryParams()) {
 		q := &routev3.QueryParameterMatcher{Name: name, QueryParameterMatchSpecifier: &routev3.QueryParameterMatcher_PresentMatch{PresentMatch: true}}
 		if s := stringMatcher(m.GetQueryParams()[name]); s != nil {
 			q.QueryParameterMatchSpecifier = &routev3.QueryParameterMatcher_StringMatch{StringMatch: s}
@@ -249,7 +248,7 @@ type headerChanges struct {
 func headerOperations(h *networkingv1alpha3.Headers) headerChanges {
 	var out headerChanges
 	add := func(to []*corev3.HeaderValueOption, headers map[string]string, action corev3.HeaderValueOption_HeaderAppendAction, request bool) []*corev3.HeaderValueOption {
-		for _, name := range slices.Sorted(maps.Keys(headers)) {
+		for _, name := range sortedKeys(headers) {
 			if strings.EqualFold(name, ":authority") || strings.EqualFold(name, "host") {
 				if request {
 					out.host = headers[name]

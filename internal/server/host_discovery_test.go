@@ -1,0 +1,172 @@
+package server
+
+import (
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
+	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	typev3 "github.com/envoyproxy/go-control-plane/envoy/type/v3"
+
+	"github.com/meshctl/meshctl/internal/xdswire"
+)
+
+// discovers is the version of an Envoy that takes virtual hosts one by one.
+var discovers = &corev3.BuildVersion{Version: &typev3.SemanticVersion{MajorNumber: 1, MinorNumber: 40}}
+
+// startDiscovery starts a server with virtual host discovery and some services.
+func startDiscovery(t *testing.T, services int) (s *Server, dir string) {
+	t.Helper()
+	s = start(t, func(c *Config) {
+		c.VirtualHostDiscovery, dir = true, c.ConfigDir
+		for i := range services {
+			write(t, dir, fmt.Sprintf("service-%d.yaml", i), serviceYAML(i))
+			write(t, dir, fmt.Sprintf("slice-%d.yaml", i), sliceYAML(i, "10.1.0.1"))
+		}
+	})
+	return s, dir
+}
+
+// discovery subscribes a proxy to all virtual hosts, and returns those that it gets by name.
+func (p *proxy) discovery(t *testing.T, held map[string]string) map[string]*routev3.VirtualHost {
+	t.Helper()
+	p.send(t, &discoveryv3.DeltaDiscoveryRequest{TypeUrl: xdswire.VirtualHostType, InitialResourceVersions: held})
+	return hostsIn(t, p.next(t))
+}
+
+// hostsIn returns the virtual hosts of a response by name.
+func hostsIn(t *testing.T, r *discoveryv3.DeltaDiscoveryResponse) map[string]*routev3.VirtualHost {
+	t.Helper()
+	if r.TypeUrl != xdswire.VirtualHostType {
+		t.Fatalf("sent %s, want virtual hosts", r.TypeUrl)
+	}
+	out := make(map[string]*routev3.VirtualHost)
+	for _, r := range r.Resources {
+		host := new(routev3.VirtualHost)
+		if err := r.Resource.UnmarshalTo(host); err != nil {
+			t.Fatal(err)
+		}
+		if host.Name != r.Name {
+			t.Errorf("virtual host %s in the resource %s", host.Name, r.Name)
+		}
+		out[r.Name] = host
+	}
+	return out
+}
+
+// TestVirtualHostIsSentAlone: with virtual host discovery, a changed VirtualService sends and
+// generates one virtual host, and a removed Service removes one.
+func TestVirtualHostIsSentAlone(t *testing.T) {
+	const services = 50
+	s, dir := startDiscovery(t, services)
+	var all []*proxy
+	for i := range 20 {
+		p := connectNode(t, s, "sidecar", fmt.Sprint("proxy-", i), fmt.Sprint("apps-", i%10), discovers)
+		p.subscribeAll(t)
+		if got := len(p.discovery(t, nil)); got != services {
+			t.Fatalf("%d virtual hosts, want %d", got, services)
+		}
+		all = append(all, p)
+	}
+	older := connectNode(t, s, "sidecar", "older", "apps-0", &corev3.BuildVersion{Version: &typev3.SemanticVersion{MajorNumber: 1, MinorNumber: 39}})
+	older.subscribeAll(t)
+
+	const name = "80/svc-7.ns-7.svc.cluster.local:80"
+	before := generated(t, s, nil)
+	change := func(timeout string) {
+		write(t, dir, "routes.yaml", virtualServiceYAML("ns-7", "v", "http: [{timeout: "+timeout+", route: [{destination: {host: svc-8.ns-8.svc.cluster.local}}]}]"))
+	}
+	for _, timeout := range []string{"1s", "2s"} {
+		change(timeout)
+		for _, p := range all {
+			hosts := hostsIn(t, p.next(t))
+			if got := slices.Collect(maps.Keys(hosts)); !slices.Equal(got, []string{name}) {
+				t.Fatalf("sent %v, want %s", got, name)
+			}
+			if got := hosts[name].Routes[0].GetRoute().GetTimeout().AsDuration().String(); got != timeout {
+				t.Errorf("timeout %s, want %s", got, timeout)
+			}
+		}
+		if r := older.next(t); r.TypeUrl != xdswire.RouteType {
+			t.Errorf("an older Envoy gets %s", r.TypeUrl)
+		}
+		// The proxies of all namespaces share the virtual host.
+		if got := generated(t, s, before)["VHDS"]; got != 1 {
+			t.Errorf("%v virtual hosts were generated, want 1", got)
+		}
+		before = generated(t, s, nil)
+	}
+
+	if err := os.Remove(filepath.Join(dir, "service-9.yaml")); err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range all {
+		var gone []string
+		for gone == nil {
+			if r := p.next(t); r.TypeUrl == xdswire.VirtualHostType {
+				gone = r.RemovedResources
+			}
+		}
+		if want := []string{"80/svc-9.ns-9.svc.cluster.local:80"}; !slices.Equal(gone, want) {
+			t.Errorf("removed %v, want %v", gone, want)
+		}
+	}
+}
+
+// TestVirtualHostsReturn: a proxy that returns gets all virtual hosts, and the removal of those
+// that are gone. One that holds whole route configurations keeps getting them.
+func TestVirtualHostsReturn(t *testing.T) {
+	s, _ := startDiscovery(t, 3)
+	routes := func(p *proxy, held map[string]string) *discoveryv3.Resource {
+		p.next(t) // clusters
+		p.send(t, &discoveryv3.DeltaDiscoveryRequest{TypeUrl: xdswire.RouteType, ResourceNamesSubscribe: []string{"80"}, InitialResourceVersions: held})
+		r := p.next(t)
+		if r.TypeUrl != xdswire.RouteType || len(r.Resources) != 1 {
+			t.Fatalf("sent %s with %d resources", r.TypeUrl, len(r.Resources))
+		}
+		return r.Resources[0]
+	}
+	hosts := func(r *discoveryv3.Resource) int {
+		var rc routev3.RouteConfiguration
+		if err := r.Resource.UnmarshalTo(&rc); err != nil {
+			t.Fatal(err)
+		}
+		if (rc.Vhds != nil) != strings.HasSuffix(r.Version, "+vhds") {
+			t.Errorf("version %s of %v", r.Version, rc.Vhds)
+		}
+		return len(rc.VirtualHosts)
+	}
+	first := connectNode(t, s, "sidecar", "first", "apps", discovers)
+	if got := hosts(routes(first, nil)); got != 1 {
+		t.Errorf("the route configuration has %d virtual hosts, want the one for unknown hosts", got)
+	}
+
+	returned := connectNode(t, s, "sidecar", "returned", "apps", discovers)
+	if got := hosts(routes(returned, map[string]string{"80": "older+vhds"})); got != 1 {
+		t.Errorf("the returned proxy gets %d virtual hosts in its route configuration", got)
+	}
+	returned.send(t, &discoveryv3.DeltaDiscoveryRequest{TypeUrl: xdswire.VirtualHostType, InitialResourceVersions: map[string]string{"80/gone:80": "x", "80/svc-0.ns-0.svc.cluster.local:80": "x"}})
+	r := returned.next(t)
+	if got := len(hostsIn(t, r)); got != 3 || !slices.Equal(r.RemovedResources, []string{"80/gone:80"}) {
+		t.Errorf("sent %d virtual hosts without %v", got, r.RemovedResources)
+	}
+	// Envoy dropped the virtual hosts if it had no route configuration for them.
+	returned.send(t, &discoveryv3.DeltaDiscoveryRequest{TypeUrl: xdswire.RouteType, ResourceNamesSubscribe: []string{"80"}})
+	if r := returned.next(t); r.TypeUrl != xdswire.RouteType {
+		t.Fatalf("sent %s", r.TypeUrl)
+	}
+	if got := len(hostsIn(t, returned.next(t))); got != 3 {
+		t.Errorf("%d virtual hosts are sent again with their route configuration", got)
+	}
+
+	kept := connectNode(t, s, "sidecar", "kept", "apps", discovers)
+	if got := hosts(routes(kept, map[string]string{"80": "older"})); got != 4 {
+		t.Errorf("a proxy with whole route configurations gets %d virtual hosts", got)
+	}
+}

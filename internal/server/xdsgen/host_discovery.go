@@ -1,0 +1,159 @@
+package xdsgen
+
+import (
+	"strconv"
+	"strings"
+
+	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
+	"google.golang.org/protobuf/encoding/protowire"
+
+	"github.com/meshctl/meshctl/internal/mesh"
+	"github.com/meshctl/meshctl/internal/server/snapshot"
+	"github.com/meshctl/meshctl/internal/xdswire"
+)
+
+// Virtual host discovery (VHDS): the route configuration of a port has no virtual hosts but
+// catchAll. They are resources of their own, so that a changed VirtualService sends one of them,
+// not the whole route configuration.
+
+const (
+	// WithoutHosts ends the versions of route configurations without virtual hosts.
+	WithoutHosts = "+vhds"
+	// HostSeparator is between the route configuration and the virtual host in the name of a
+	// virtual host. Envoy requires it.
+	HostSeparator = "/"
+)
+
+// SupportsHostDiscovery reports whether a proxy can get virtual hosts one by one, over ADS.
+func SupportsHostDiscovery(n Node) bool {
+	const oldest = 40 // of Envoy 1
+	major, rest, _ := strings.Cut(n.Envoy, ".")
+	minor, _, _ := strings.Cut(rest, ".")
+	number, err := strconv.Atoi(minor)
+	return n.ID.Type == mesh.Sidecar && !n.Proxyless && err == nil && (major == "1" && number >= oldest)
+}
+
+// discoverHosts moves the virtual hosts of a sidecar's route configurations to resources of their
+// own.
+func discoverHosts(a Assignment) Assignment {
+	routes := a[xdswire.RouteType].Shared
+	a[xdswire.RouteType] = Views{Shared: RoutesWithoutHosts{routes}}
+	a[xdswire.VirtualHostType] = Views{Shared: hostView{routes}}
+	return a
+}
+
+// hasHosts reports whether the virtual hosts of a unit's route configuration are resources of
+// their own.
+func hasHosts(u Unit) bool {
+	if p, ok := u.(patchedUnit); ok {
+		u = p.Unit
+	}
+	_, ok := u.(portRoutes)
+	return ok
+}
+
+// RoutesWithoutHosts is a view of route configurations, some of them without virtual hosts. View
+// has them with their virtual hosts.
+type RoutesWithoutHosts struct{ View }
+
+// Unit implements View.
+func (v RoutesWithoutHosts) Unit(s *snapshot.Snapshot, k Key) Unit {
+	u := v.View.Unit(s, k)
+	if u == nil || !hasHosts(u) {
+		return u
+	}
+	return routesWithoutHosts{u}
+}
+
+// hostView is the view of the virtual hosts that RoutesWithoutHosts lacks.
+type hostView struct{ routes View }
+
+func (v hostView) Type() string { return xdswire.VirtualHostType }
+
+func (v hostView) Keys() Keys {
+	k := v.routes.Keys()
+	return Keys{PortFacts: k.PortFacts, scope: k.scope}
+}
+
+func (v hostView) Unit(s *snapshot.Snapshot, k Key) Unit {
+	u := v.routes.Unit(s, k)
+	if u == nil || !hasHosts(u) {
+		return nil
+	}
+	return hostUnit{u}
+}
+
+// wholeRoutes is a generated route configuration with its virtual hosts.
+type wholeRoutes struct {
+	*xdswire.Resource
+	faults error // of EnvoyFilters
+}
+
+// wholeRoutesKey is the key of a wholeRoutes.
+type wholeRoutesKey struct{ unit Unit }
+
+// whole generates the route configuration of a unit, once for both of its views.
+func (k wholeRoutesKey) whole(enc *xdswire.Encoder) (*wholeRoutes, error) {
+	return xdswire.Shared(enc, k, func() (*wholeRoutes, error) {
+		out, err := k.unit.Generate(enc)
+		if len(out) == 0 {
+			return nil, err
+		}
+		return &wholeRoutes{out[0], err}, nil
+	})
+}
+
+// routesWithoutHosts generates a route configuration without virtual hosts.
+type routesWithoutHosts struct{ Unit }
+
+func (u routesWithoutHosts) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, error) {
+	r, err := wholeRoutesKey{u.Unit}.whole(enc)
+	if err != nil {
+		return nil, err
+	}
+	source, err := xdswire.Marshal(&routev3.RouteConfiguration{Vhds: &routev3.Vhds{ConfigSource: adsSource}})
+	if err != nil {
+		return nil, err
+	}
+	head, _, tail, _ := r.Parted()
+	return []*xdswire.Resource{enc.Marked(xdswire.RouteType, r.Name, WithoutHosts, head, source, tail).Keeping(r)}, r.faults
+}
+
+// hostUnit generates the virtual hosts of a route configuration.
+type hostUnit struct{ routes Unit }
+
+func (u hostUnit) Type() string { return xdswire.VirtualHostType }
+
+func (u hostUnit) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, error) {
+	r, err := wholeRoutesKey{u.routes}.whole(enc)
+	if err != nil {
+		return nil, err
+	}
+	var out []*xdswire.Resource
+	_, parts, _, _ := r.Parted()
+	for part := range parts.All {
+		key := discoveredHost{part, r.Name}
+		host, err := xdswire.Shared(enc, key, func() (*xdswire.Resource, error) { return key.make(enc), nil })
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, host)
+	}
+	return out, nil
+}
+
+// discoveredHost is a virtual host of a route configuration.
+type discoveredHost struct {
+	part   *xdswire.Part
+	routes string
+}
+
+// make encodes the virtual host with the name of its resource, because Envoy removes it by that
+// name: of two names in an encoded message, the last one counts.
+func (h discoveredHost) make(enc *xdswire.Encoder) *xdswire.Resource {
+	const fieldName = 1 // of VirtualHost
+	_, _, n := protowire.ConsumeTag(h.part.Wire)
+	message, _ := protowire.ConsumeBytes(h.part.Wire[n:])
+	name := h.routes + HostSeparator + h.part.Name
+	return enc.Raw(xdswire.VirtualHostType, name, message, protowire.AppendString(protowire.AppendTag(nil, fieldName, protowire.BytesType), name))
+}
