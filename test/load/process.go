@@ -217,11 +217,13 @@ func (m *meshctl) counters() (map[string]float64, error) {
 	}
 	sums := make(map[string]float64)
 	for line := range strings.Lines(string(text)) {
-		name, value, ok := strings.Cut(strings.TrimSpace(line), " ")
-		if !ok || strings.HasPrefix(name, "#") {
+		line = strings.TrimSpace(line)
+		end := strings.LastIndex(line, " ") // labels may have spaces
+		if end < 0 || strings.HasPrefix(line, "#") {
 			continue
 		}
-		v, err := strconv.ParseFloat(value, 64)
+		name := line[:end]
+		v, err := strconv.ParseFloat(line[end+1:], 64)
 		if err != nil {
 			return nil, fmt.Errorf("metrics: %q: %w", line, err)
 		}
