@@ -44,18 +44,8 @@ func Run(ctx context.Context, cfg config.Config, opts Options) error {
 	if runtime.GOOS != "linux" {
 		return fmt.Errorf("the agent runs on Linux only, not on %s", runtime.GOOS)
 	}
-	if !cfg.NoEnvoy {
-		envoyPath, err := exec.LookPath(cfg.EnvoyPath)
-		if err != nil {
-			return fmt.Errorf("find envoy: %w; name it with --envoy, or run without with --no-envoy", err)
-		}
-		cfg.EnvoyPath = envoyPath
-	}
-	if err := checkDirectories(&cfg); err != nil {
+	if err := checkFiles(&cfg); err != nil {
 		return err
-	}
-	if _, err := os.Stat(cfg.CARootFile); err != nil && cfg.CARootFile != "" {
-		return fmt.Errorf("roots to check the certificate authority with: %w; name the file with --root-ca", err)
 	}
 	apps, err := newApplicationFiles(&cfg)
 	if err != nil {
@@ -114,6 +104,24 @@ func Run(ctx context.Context, cfg config.Config, opts Options) error {
 		}
 	}
 	return err
+}
+
+// checkFiles finds the program of Envoy, and checks the directories and the file of roots.
+func checkFiles(cfg *config.Config) error {
+	if !cfg.NoEnvoy {
+		envoyPath, err := exec.LookPath(cfg.EnvoyPath)
+		if err != nil {
+			return fmt.Errorf("find envoy: %w; name it with --envoy, or run without with --no-envoy", err)
+		}
+		cfg.EnvoyPath = envoyPath
+	}
+	if err := checkDirectories(cfg); err != nil {
+		return err
+	}
+	if _, err := os.Stat(cfg.CARootFile); err != nil && cfg.CARootFile != "" {
+		return fmt.Errorf("roots to check the certificate authority with: %w; name the file with --root-ca", err)
+	}
+	return nil
 }
 
 // Memory is released when the start is over, which needs most of it, and regularly from then on: a

@@ -113,7 +113,7 @@ func (b *benchmark) live(ctx context.Context, m *meshctl, tokens tokenKeys) (err
 				_ = resp.Body.Close()
 			}
 			if time.Since(began) > patience {
-				return errors.Join(fmt.Errorf("Envoy is not ready after %v:\n%s", patience, a.log.String()), a.stop())
+				return errors.Join(fmt.Errorf("no ready Envoy after %v:\n%s", patience, a.log.String()), a.stop())
 			}
 			if err := pause(ctx, 5*time.Millisecond); err != nil {
 				return errors.Join(err, a.stop())

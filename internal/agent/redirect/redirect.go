@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 
 	"github.com/meshctl/meshctl/internal/mesh"
 )
@@ -105,14 +106,15 @@ func (o *Options) chains() []chain {
 
 // Text returns the rules as an input of nft.
 func (o *Options) Text() string {
-	t := text(o.chains())
+	var t strings.Builder
+	t.WriteString(text(o.chains()))
 	if o.routes() {
 		for _, command := range []string{"ip", "ip -6"} {
-			t += fmt.Sprintf("# %[1]s rule add priority %[2]d fwmark %[3]d lookup %[4]d\n# %[1]s route replace local default dev lo table %[4]d\n",
+			fmt.Fprintf(&t, "# %[1]s rule add priority %[2]d fwmark %[3]d lookup %[4]d\n# %[1]s route replace local default dev lo table %[4]d\n",
 				command, rulePriority, clientMark, routeTable)
 		}
 	}
-	return t
+	return t.String()
 }
 
 // routes reports whether the rules need a route for packets with clientMark.
