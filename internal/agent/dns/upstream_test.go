@@ -123,7 +123,7 @@ func TestNameServersFail(t *testing.T) {
 func TestLastGoodServerFirst(t *testing.T) {
 	t.Parallel()
 	mute := newNameServer(t, "127.0.0.1:0", func(string, *dns.Msg) *dns.Msg { return nil })
-	s := startWith(t, Config{Timeout: time.Second}, names, mute.at, newNameServer(t, "127.0.0.1:0", nil).at)
+	s := startWith(t, Config{Timeout: 10 * time.Second}, names, mute.at, newNameServer(t, "127.0.0.1:0", nil).at)
 	for range 5 {
 		if got := show(ask(t, "udp", s.at[0], query("www.example.net", dns.TypeA))); got != "192.0.2.1" {
 			t.Fatal(got)
