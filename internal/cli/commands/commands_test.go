@@ -182,7 +182,7 @@ func TestPagesNameCommandsThatExist(t *testing.T) {
 }
 
 // subjects lists the words after which meshctl is the subject of a sentence.
-var subjects = strings.Fields("can could created creates debug deletes did does is itself knows made or renews runs self-signed that was")
+var subjects = strings.Fields("can could created creates debug deletes did does is itself knows made or renews runs self-signed that uses was")
 
 // TestHintsParse: every command in a string of the program exists. A command to type comes
 // last, after a colon, and is complete; capitals stand for unknown values. Elsewhere, as in
