@@ -138,7 +138,7 @@ test-packages:
 	$(NICE) go -C tools/chart test -count=1 ./...
 	$(NICE) go -C tools/man test -count=1 ./...
 	@# More of the models: above, each ran for a few seeds.
-	$(NICE) $(MAKE) --no-print-directory models POLICIES=300 MESHES=20
+	$(NICE) $(MAKE) --no-print-directory models MESHES=20
 
 # How many random sets of policies and random meshes make models compares with the models.
 POLICIES ?= 1000
