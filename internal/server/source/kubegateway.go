@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+	"strings"
 
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
@@ -25,13 +26,19 @@ const (
 	autoPassthrough        = "auto-passthrough"
 	// classRemote is the class of Gateways that describe a gateway of another cluster.
 	classRemote = "istio-remote"
+	// classPrefix begins the names of the classes whose Gateways Istio implements.
+	classPrefix = "istio"
 )
 
 // kubeGateway delivers a Gateway of the Kubernetes Gateway API with the label of a
-// network as a gateway into that network. Other Gateways have no effect.
+// network as a gateway into that network. Other Gateways have no effect. It reports those of
+// Istio's classes: the others belong to other controllers.
 func (c *conversion) kubeGateway(o *gatewayv1.Gateway) *FieldError {
 	network := o.Labels[mesh.LabelNetwork]
 	if network == "" {
+		if strings.HasPrefix(string(o.Spec.GatewayClassName), classPrefix) {
+			c.warn(noEffect("spec", "without the label "+mesh.LabelNetwork+" it is no gateway of a network, and no proxy is started for it"))
+		}
 		return nil
 	}
 	g := &snapshot.KubeGateway{Meta: c.meta, Network: mesh.NetworkID(network), Remote: o.Spec.GatewayClassName == classRemote}
