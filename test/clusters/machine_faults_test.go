@@ -26,7 +26,7 @@ const (
 	meshUser = 1337
 )
 
-// ejecting makes clients leave out endpoints that fail, and call those of the other cluster
+// ejecting makes clients leave out endpoints that fail, and call endpoints of the other cluster
 // before, until the returned function is called.
 func (u *user) ejecting(t *testing.T) (end func()) {
 	t.Helper()

@@ -62,7 +62,7 @@ func run(m *testing.M) int {
 	return code
 }
 
-// prepare builds meshctl and its image, and those of the earlier revision if a test needs them.
+// prepare builds meshctl and its image, and the earlier revision and its image if a test needs them.
 func prepare(dir string) error {
 	root, err := filepath.Abs(repository)
 	if err != nil {

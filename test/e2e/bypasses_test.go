@@ -349,7 +349,7 @@ func refusesTokens(t *testing.T, p *protected) {
 // bypassesIdentity names the advisories of refusesIdentities.
 var bypassesIdentity = []string{"CVE-2026-39350", "CVE-2020-16844", "CVE-2022-21656"}
 
-// refusesIdentities sends requests of callers whose names resemble those of permitted ones.
+// refusesIdentities sends requests of callers whose names resemble the names of permitted callers.
 func refusesIdentities(t *testing.T, p *protected) {
 	const get = "GET / HTTP/1.1\nHost: a"
 	dotted := "cluster.local/ns/apps/sa/team.a"
@@ -393,7 +393,7 @@ func refusesIdentities(t *testing.T, p *protected) {
 	}
 }
 
-// otherAdvisories are those of TestGatewayPolicies and TestExternalAuthorization.
+// otherAdvisories are the advisories that TestGatewayPolicies and TestExternalAuthorization cover.
 var otherAdvisories = []string{"CVE-2020-11767", "CVE-2021-32777", "CVE-2023-27488"}
 
 // TestAdvisoriesAreListed: the table of advisories in the documentation has those whose

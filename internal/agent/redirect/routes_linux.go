@@ -10,7 +10,7 @@ import (
 )
 
 // setRoutes adds the rule and the route of each IP version by which packets with clientMark stay on
-// this machine, or removes them. Without IPv6 those of IPv4 are enough.
+// this machine, or removes them. Without IPv6 it changes only the routes of IPv4.
 func setRoutes(there bool) error {
 	lo, err := net.InterfaceByName(loopback)
 	if err != nil {

@@ -31,8 +31,8 @@ const (
 )
 
 // kubeGateway delivers a Gateway of the Kubernetes Gateway API with the label of a
-// network as a gateway into that network. Other Gateways have no effect. It reports those of
-// Istio's classes: the others belong to other controllers.
+// network as a gateway into that network. Other Gateways have no effect. It reports Gateways
+// of Istio's classes: the others belong to other controllers.
 func (c *conversion) kubeGateway(o *gatewayv1.Gateway) *FieldError {
 	network := o.Labels[mesh.LabelNetwork]
 	if network == "" {

@@ -43,7 +43,7 @@ func (h *Hub) generateOne(u *unit) {
 			"type", xdswire.ShortType(u.key.Type()), "unit", fmt.Sprintf("%T", u.key), "error", u.err)
 		return
 	}
-	// Most virtual hosts of a unit are those of an earlier one: Encoded counts the others.
+	// Most virtual hosts of a unit were in an earlier unit: Encoded counts the others.
 	if t := typeIndex(u.key.Type()); t >= 0 && t != vhds {
 		h.cfg.Metrics.generated[t].Add(float64(len(u.resources)))
 	}
