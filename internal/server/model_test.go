@@ -458,8 +458,10 @@ func (m *model) setRemote(there bool) {
 	}
 }
 
-// setTick increments the tick. It is in a cluster (as the account of its pod), an assignment
-// (the address of the pod), a listener and a route (the address of the service).
+// setTick increments the tick. It is in a cluster (its connection limit and, with mTLS, the
+// account of its pod), an assignment (the address of the pod), a listener and a route (the
+// address of the service). So each of them changes, and a proxy that refused the last one gets
+// the next.
 func (m *model) setTick() {
 	m.tick++
 	m.say("tick %d", m.tick)
@@ -708,6 +710,11 @@ metadata: {name: tick, namespace: ns0, labels: {kubernetes.io/service-name: tick
 addressType: IPv4
 ports: [{name: http, port: 8080}, {name: tcp, port: 9000}]
 endpoints: [{addresses: [10.77.%[2]d.%[3]d], targetRef: {kind: Pod, name: tick}}]
+---
+apiVersion: networking.istio.io/v1
+kind: DestinationRule
+metadata: {name: tick, namespace: ns0}
+spec: {host: tick.ns0.svc.cluster.local, trafficPolicy: {connectionPool: {tcp: {maxConnections: %[1]d}}}}
 `
 	routeYAML = `apiVersion: networking.istio.io/v1
 kind: VirtualService
