@@ -221,7 +221,7 @@ func checkQuantity(value string) error {
 }
 
 func checkImage(value string) error {
-	if !imageName.MatchString(value) {
+	if !isImageName(value) {
 		return fmt.Errorf("%q is not the reference of an image, such as registry.example/meshctl:1.0", value)
 	}
 	return nil
