@@ -21,6 +21,9 @@ const (
 	InboundPassthroughCluster = "InboundPassthroughCluster"
 )
 
+// NoRoute is the name of the routes that answer requests for which a virtual host has no route.
+const NoRoute = "no_route"
+
 // ClusterName is the structured name of an Envoy cluster:
 // <direction>|<port>|<subset>|<host>.
 type ClusterName struct {

@@ -108,7 +108,7 @@ func NewRoute(m *routev3.RouteConfiguration) Route {
 			r.Entries = append(r.Entries, RouteEntry{Host: host, Domains: domains, Match: "/*", Service: "404"})
 		}
 		for _, route := range vh.GetRoutes() {
-			if route.GetRoute().GetCluster() == mesh.PassthroughCluster {
+			if route.GetRoute().GetCluster() == mesh.PassthroughCluster || route.GetName() == mesh.NoRoute {
 				continue
 			}
 			config := route.GetMetadata().GetFilterMetadata()["istio"].GetFields()["config"].GetStringValue()

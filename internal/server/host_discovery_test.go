@@ -14,6 +14,7 @@ import (
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	typev3 "github.com/envoyproxy/go-control-plane/envoy/type/v3"
 
+	"github.com/meshctl/meshctl/internal/server/xds"
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
 
@@ -22,9 +23,14 @@ var discovers = &corev3.BuildVersion{Version: &typev3.SemanticVersion{MajorNumbe
 
 // startDiscovery starts a server with virtual host discovery and some services.
 func startDiscovery(t *testing.T, services int) (s *Server, dir string) {
+	return startDiscoveryWith(t, services, xds.Limits{})
+}
+
+// startDiscoveryWith starts the server with limits.
+func startDiscoveryWith(t *testing.T, services int, limits xds.Limits) (s *Server, dir string) {
 	t.Helper()
 	s = start(t, func(c *Config) {
-		c.VirtualHostDiscovery, dir = true, c.ConfigDir
+		c.VirtualHostDiscovery, c.Limits, dir = true, limits, c.ConfigDir
 		for i := range services {
 			write(t, dir, fmt.Sprintf("service-%d.yaml", i), serviceYAML(i))
 			write(t, dir, fmt.Sprintf("slice-%d.yaml", i), sliceYAML(i, "10.1.0.1"))
@@ -168,5 +174,97 @@ func TestVirtualHostsReturn(t *testing.T) {
 	kept := connectNode(t, s, "sidecar", "kept", "apps", discovers)
 	if got := hosts(routes(kept, map[string]string{"80": "older"})); got != 4 {
 		t.Errorf("a proxy with whole route configurations gets %d virtual hosts", got)
+	}
+}
+
+// TestVirtualHostsOnDemand: a proxy that sees many services gets the virtual hosts that it requests
+// by name, and their changes only.
+func TestVirtualHostsOnDemand(t *testing.T) {
+	s, dir := startDiscoveryWith(t, 9, xds.Limits{PushedHosts: 5, RequestedHosts: 10})
+	p := connectNode(t, s, "sidecar", "proxy", "apps", discovers)
+	p.subscribeAll(t)
+	sent := func(before map[string]float64) float64 {
+		return metrics(t, s)[`meshctl_xds_sent_resources_total{type="VHDS"}`] - before[`meshctl_xds_sent_resources_total{type="VHDS"}`]
+	}
+	names := func(hosts map[string]*routev3.VirtualHost) []string { return slices.Sorted(maps.Keys(hosts)) }
+	if got := names(p.discovery(t, nil)); !slices.Equal(got, []string{"80/on demand"}) {
+		t.Fatalf("sent %q before a request", got)
+	}
+	ask := func(names ...string) *discoveryv3.DeltaDiscoveryResponse {
+		t.Helper()
+		p.send(t, &discoveryv3.DeltaDiscoveryRequest{TypeUrl: xdswire.VirtualHostType, ResourceNamesSubscribe: names})
+		for {
+			if r := p.next(t); r.TypeUrl == xdswire.VirtualHostType {
+				return r
+			}
+		}
+	}
+	for name, cluster := range map[string]string{
+		"80/svc-7.ns-7": "outbound|80||svc-7.ns-7.svc.cluster.local", "80/unknown.example": "PassthroughCluster",
+	} {
+		for range 2 { // also if it is requested again
+			hosts := hostsIn(t, ask(name))
+			host := hosts[name]
+			if len(hosts) != 1 || host == nil || !slices.Equal(host.Domains, []string{strings.TrimPrefix(name, "80/")}) || host.Routes[0].GetRoute().GetCluster() != cluster {
+				t.Errorf("requested %s, sent %v", name, hosts)
+			}
+		}
+	}
+	// The virtual host is there under the name without the port, and no other route configuration.
+	if r := ask("80/svc-7.ns-7:80"); len(r.Resources) != 1 || !slices.Equal(r.Resources[0].Aliases, []string{"80/svc-7.ns-7:80"}) || hostsIn(t, r)["80/no virtual host"] == nil {
+		t.Errorf("sent %v", r)
+	}
+	if r := ask("81/svc-7.ns-7"); len(r.Resources) != 1 || !slices.Equal(r.Resources[0].Aliases, []string{"81/svc-7.ns-7"}) {
+		t.Errorf("sent %v", r)
+	}
+
+	before := metrics(t, s)
+	for i, timeout := range []string{"1s", "2s"} {
+		text := virtualServiceYAML("ns-7", "v", "http: [{timeout: "+timeout+", route: [{destination: {host: svc-7.ns-7.svc.cluster.local}}]}]")
+		write(t, dir, "other.yaml", strings.ReplaceAll(text, "-7", "-8"))
+		write(t, dir, "routes.yaml", text)
+		hosts := hostsIn(t, p.next(t))
+		if got := names(hosts); !slices.Equal(got, []string{"80/svc-7.ns-7"}) || hosts[got[0]].Routes[0].GetRoute().GetTimeout().AsDuration().String() != timeout {
+			t.Errorf("sent %v", hosts)
+		}
+		if got := sent(before); got != float64(i+1) {
+			t.Errorf("%v virtual hosts were sent after %d changes", got, i+1)
+		}
+	}
+	// A new service takes its name from the unknown hosts, and a removed one gives it back.
+	write(t, dir, "known.yaml", `apiVersion: networking.istio.io/v1
+kind: ServiceEntry
+metadata: {name: known, namespace: apps}
+spec: {hosts: [unknown.example], ports: [{number: 80, name: http, protocol: HTTP}], resolution: STATIC, endpoints: [{address: 10.1.0.9}]}
+`)
+	taken := func(cluster string) {
+		t.Helper()
+		for {
+			r := p.next(t)
+			if r.TypeUrl != xdswire.VirtualHostType {
+				continue
+			}
+			if host := hostsIn(t, r)["80/unknown.example"]; host == nil || host.Routes[0].GetRoute().GetCluster() != cluster {
+				t.Errorf("sent %v", r)
+			}
+			return
+		}
+	}
+	taken("outbound|80||unknown.example")
+	if err := os.Remove(filepath.Join(dir, "known.yaml")); err != nil {
+		t.Fatal(err)
+	}
+	taken("PassthroughCluster")
+
+	// The oldest names leave, and return when they are requested.
+	var more []string
+	for i := range 9 {
+		more = append(more, fmt.Sprintf("80/host-%d.example", i))
+	}
+	if r := ask(more...); len(r.Resources) != 9 || !slices.Contains(r.RemovedResources, "80/svc-7.ns-7") {
+		t.Errorf("sent %d resources, removed %v", len(r.Resources), r.RemovedResources)
+	}
+	if hosts := hostsIn(t, ask("80/svc-7.ns-7")); hosts["80/svc-7.ns-7"] == nil {
+		t.Errorf("sent %v", hosts)
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"encoding/binary"
 	"encoding/hex"
 	"fmt"
+	"slices"
 
 	"google.golang.org/grpc/mem"
 	"google.golang.org/protobuf/encoding/protowire"
@@ -41,6 +42,7 @@ const (
 	fieldResourceVersion = 1 // of Resource
 	fieldResourceBody    = 2
 	fieldResourceName    = 3
+	fieldResourceAliases = 4
 )
 
 // Delta returns the resource as a field of a DeltaDiscoveryResponse.
@@ -98,6 +100,23 @@ func (r *Resource) Any() (*anypb.Any, error) {
 		return nil, fmt.Errorf("resource %s: %w", r.Name, err)
 	}
 	return a, nil
+}
+
+// WithAliases returns the resource with aliases, which only the delta variant has.
+func (r *Resource) WithAliases(aliases []string) *Resource {
+	var names []byte
+	for _, name := range aliases {
+		names = protowire.AppendString(protowire.AppendTag(names, fieldResourceAliases, protowire.BytesType), name)
+	}
+	_, _, tag := protowire.ConsumeTag(r.wire)
+	size, length := protowire.ConsumeVarint(r.wire[tag:])
+	out := *r
+	out.wire = protowire.AppendVarint(slices.Clone(r.wire[:tag]), size+uint64(len(names)))
+	out.wire = append(out.wire, names...)
+	shift := len(out.wire) - tag - length
+	out.wire = append(out.wire, r.wire[tag+length:]...)
+	out.any, out.body = r.any+shift, r.body+shift
+	return &out
 }
 
 // Encoder turns messages into resources. The zero value is ready to use. Several

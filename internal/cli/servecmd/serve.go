@@ -104,7 +104,7 @@ start while its own cluster has security policies that are not enforced, unless
 	o.federation.bind(f, &o.cfg)
 	o.callers.bind(f, &o.cfg)
 	bindLimits(f, &o.cfg)
-	f.BoolVar(&o.cfg.VirtualHostDiscovery, "virtual-host-discovery", false, "Send virtual hosts one by one to sidecars with Envoy 1.40 or later and incremental xDS, so that a changed route does not send all routes of its port")
+	f.BoolVar(&o.cfg.VirtualHostDiscovery, "virtual-host-discovery", false, "Send virtual hosts one by one to sidecars with Envoy 1.40 or later and incremental xDS, so that a changed route does not send all routes of its port. Sidecars that see more than 2,000 services get those that their requests need")
 	cli.ChoiceVar(f, &o.logFormat, "log-format", "Format of the log on standard error", "text", "json")
 	f.StringVar(&o.logLevel, "log-level", "info", "Lowest `level` in the log, debug, info, warn or error, or a level for each area, as in default:info,xds:debug; the areas are "+strings.Join(server.LogAreas(), ", "))
 	cli.Suggest(f, "log-level", "debug", "info", "warn", "error")

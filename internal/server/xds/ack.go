@@ -62,6 +62,9 @@ func (s *session) refuse(i int, nonce, message string) {
 	sent := slices.DeleteFunc(sortedUnique(lists...), func(n string) bool { return !t.sentFor.Has(n) || !t.want.Has(n) })
 	found := s.quarantine(i, sent, message, nack)
 	s.sub.record.NACK(t.push, nack.At, nack.Message, found)
+	if i == vhds {
+		t.addForce(found) // requests wait for an answer
+	}
 	// Names that the search released from quarantine are in doubt, too.
 	t.doubt = slices.DeleteFunc(sortedUnique(sent, t.doubt), t.quarantine.has)
 	t.extra = nil

@@ -158,8 +158,17 @@ func (h *Hub) liveViewsFor(sub *subscriber) *assignment {
 		if own, ok := v.Own.(xdsgen.PulledPlugins); ok {
 			v.Own = own.For(sub.caller, d.pull)
 		}
-		if routes, ok := v.Shared.(xdsgen.RoutesWithoutHosts); ok && d.inline {
-			v.Shared = routes.View
+		switch view := v.Shared.(type) {
+		case xdsgen.RoutesWithoutHosts:
+			if d.hosts == inlineHosts {
+				v.Shared = view.View
+			} else if d.hosts == hostsOnDemand {
+				v.Shared = view.OnDemand()
+			}
+		case xdsgen.HostView:
+			if d.hosts == hostsOnDemand {
+				v.Shared = view.OnDemand()
+			}
 		}
 		a.types[i].demand = d
 		if d.asked && v.served {

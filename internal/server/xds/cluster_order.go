@@ -59,7 +59,7 @@ func (s *session) keepClusters(now [numTypes]viewSet, ok [numTypes]bool) bool {
 	behind := func(i int) bool {
 		switch of := &s.types[i]; {
 		case !of.watched:
-			return c.returned && (i != vhds || s.sub.node.DiscoversHosts && !s.hosts.inline)
+			return c.returned && (i != vhds || s.sub.node.DiscoversHosts && s.hosts.mode != inlineHosts)
 		case !ok[i]:
 			return c.returned
 		default:

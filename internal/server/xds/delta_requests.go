@@ -3,9 +3,11 @@ package xds
 import (
 	"maps"
 	"slices"
+	"strings"
 
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 
+	"github.com/meshctl/meshctl/internal/server/xdsgen"
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
 
@@ -35,7 +37,11 @@ func (s *session) delta(req *discoveryv3.DeltaDiscoveryRequest) error {
 		return nil
 	}
 	more := s.subscription(req.GetResourceNamesSubscribe())
-	t.want.Names = s.hub.names.With(t.want.Names, more.Names.Names())
+	if i == vhds && s.hosts.mode == hostsOnDemand {
+		s.requestHosts(more.Names.Names())
+	} else {
+		t.want.Names = s.hub.names.With(t.want.Names, more.Names.Names())
+	}
 	if err := s.allowed(i, t.want); err != nil {
 		return err
 	}
@@ -56,7 +62,12 @@ func (s *session) deltaFirst(i int, req *discoveryv3.DeltaDiscoveryRequest) erro
 	t := &s.types[i]
 	want := s.subscription(req.GetResourceNamesSubscribe())
 	legacy := len(req.GetResourceNamesSubscribe()) == 0 && len(req.GetResourceNamesUnsubscribe()) == 0
-	want.Wildcard = want.Wildcard || fullList(i) && legacy
+	// Envoy subscribes to all virtual hosts, also when it returns with the names of some.
+	want.Wildcard = want.Wildcard || fullList(i) && legacy || i == vhds
+	requested := want.Names.Names()
+	if i == vhds && s.hosts.mode == hostsOnDemand {
+		want.Names = nil
+	}
 	held := req.GetInitialResourceVersions()
 	if !want.Wildcard && len(held) > 0 {
 		names := make([]string, 0, len(held))
@@ -71,15 +82,22 @@ func (s *session) deltaFirst(i int, req *discoveryv3.DeltaDiscoveryRequest) erro
 		return err
 	}
 	s.watch(i, want)
+	if i == vhds && s.hosts.mode == hostsOnDemand {
+		s.hosts.requestedHosts = requestedHosts{}
+		s.requestHosts(requested)
+		t.addForce(requested)
+	}
 	switch i {
 	case cds:
 		s.clusters.returned = len(held) > 0 && s.aggregated
 	case rds:
-		s.hosts.inline = keepsHostsInline(s.sub.node, held)
+		s.hosts.mode = s.hub.hostModeOf(s.sub.node, held)
 	case vhds:
 		// Envoy counts virtual hosts as held that it dropped, because it had no route configuration
 		// for them. So all are sent again, and those that are gone are removed.
-		t.doubt = slices.DeleteFunc(slices.Sorted(maps.Keys(held)), func(name string) bool { return name == xdswire.Wildcard })
+		t.doubt = slices.DeleteFunc(slices.Sorted(maps.Keys(held)), func(name string) bool {
+			return name == xdswire.Wildcard || strings.HasSuffix(name, xdsgen.HostSeparator+xdsgen.NoHost)
+		})
 	}
 	// Send endpoints even if held: the last stream may have ended after a changed
 	// cluster, which waits for its endpoints, but before them. A relay reports only

@@ -72,6 +72,10 @@ func (s *session) flushAll(seen shownViews) (again bool, err error) {
 			s.checkSecrets(now[i])
 		case ecds:
 			s.checkPulledPlugins(seen.assigned, now[i])
+		case vhds:
+			if s.hosts.mode == hostsOnDemand {
+				now[i] = s.onlyRequested(now[i])
+			}
 		}
 		now[i] = s.withoutQuarantined(i, now[i])
 	}

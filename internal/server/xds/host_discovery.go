@@ -16,11 +16,21 @@ import (
 // So virtual hosts wait until the proxy has accepted the route configurations, and are sent again
 // with each route configuration that the proxy accepts.
 type hostDiscovery struct {
-	// inline is set if the proxy gets route configurations with their virtual hosts.
-	inline bool
+	mode hostMode
 	// again are route configurations whose virtual hosts must be sent again.
 	again []string
+	requestedHosts
 }
+
+// hostMode is the way in which a proxy gets virtual hosts. It stays until the proxy starts again,
+// because the route configurations of the modes differ.
+type hostMode int
+
+const (
+	pushedHosts   hostMode = iota // all of them, one by one
+	inlineHosts                   // in route configurations
+	hostsOnDemand                 // by name
+)
 
 // isAggregated reports whether a stream is for all types.
 func isAggregated(ctx context.Context) bool {
@@ -28,19 +38,27 @@ func isAggregated(ctx context.Context) bool {
 	return strings.HasSuffix(method, "AggregatedResources")
 }
 
-// keepsHostsInline reports whether a proxy gets route configurations with their virtual hosts
-// although it supports others: it holds such route configurations from an earlier stream, and
-// would send requests to unknown destinations until it has the virtual hosts.
-func keepsHostsInline(n xdsgen.Node, held map[string]string) bool {
-	if !n.DiscoversHosts || len(held) == 0 {
-		return !n.DiscoversHosts
+// hostModeOf returns the mode of a proxy. One that holds route configurations from an earlier stream
+// keeps their mode: with route configurations of another one it would send requests to unknown
+// destinations until it has the virtual hosts.
+func (h *Hub) hostModeOf(n xdsgen.Node, held map[string]string) hostMode {
+	switch {
+	case !n.DiscoversHosts:
+		return inlineHosts
+	case len(held) == 0 && xdsgen.ManyHosts(h.current.Load(), n, h.cfg.Limits.PushedHosts):
+		return hostsOnDemand
+	case len(held) == 0:
+		return pushedHosts
 	}
 	for _, version := range held {
-		if strings.HasSuffix(version, xdsgen.WithoutHosts) {
-			return false
+		switch {
+		case strings.HasSuffix(version, xdsgen.WithoutHosts):
+			return pushedHosts
+		case strings.HasSuffix(version, xdsgen.HostsOnDemand):
+			return hostsOnDemand
 		}
 	}
-	return true
+	return inlineHosts
 }
 
 // routesWait reports whether virtual hosts must wait for the newest route configurations.
@@ -52,7 +70,7 @@ func (s *session) routesWait(now viewSet) bool {
 // routesAccepted notes the route configurations in a response that the proxy accepted.
 func (s *session) routesAccepted() {
 	t, hosts := &s.types[rds], &s.types[vhds]
-	if s.hosts.inline || !hosts.watched || hosts.all && !hosts.inflight {
+	if s.hosts.mode == inlineHosts || !hosts.watched || hosts.all && !hosts.inflight {
 		return // all virtual hosts will be sent
 	}
 	lists := [][]string{s.hosts.again, t.extra}

@@ -24,6 +24,11 @@ type Limits struct {
 	Names int
 	// NameBytes is the total length of these names. Default 8 MiB.
 	NameBytes int
+	// PushedHosts is the number of services up to which a sidecar with virtual host discovery gets
+	// all virtual hosts. Default 2,000.
+	PushedHosts int
+	// RequestedHosts is the number of virtual hosts that a stream gets on demand. Default 10,000.
+	RequestedHosts int
 	// MetadataBytes is the size of a node's metadata. Default 512 KiB.
 	MetadataBytes int
 	// MetadataDepth is the nesting depth of objects in a node's metadata. Default
@@ -85,6 +90,8 @@ func DefaultLimits() Limits { return Limits{}.withDefaults() }
 func (l Limits) withDefaults() Limits {
 	l.Names = cmp.Or(l.Names, 100_000)
 	l.NameBytes = cmp.Or(l.NameBytes, 8<<20)
+	l.PushedHosts = cmp.Or(l.PushedHosts, 2_000)
+	l.RequestedHosts = cmp.Or(l.RequestedHosts, 10_000)
 	l.RequestBytes = cmp.Or(l.RequestBytes, 4<<20)
 	l.MetadataBytes = cmp.Or(l.MetadataBytes, 512<<10)
 	l.MetadataDepth = cmp.Or(l.MetadataDepth, 32)

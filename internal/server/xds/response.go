@@ -12,6 +12,8 @@ type response struct {
 	removed []string
 	// empties are the names that get an empty resource, sorted.
 	empties []string
+	// unresolved are the requested names of virtual hosts that do not exist.
+	unresolved []string
 	// extra are the names in the response that do not differ between the pair
 	// acknowledged last and this one.
 	extra []string
@@ -38,6 +40,7 @@ func (s *session) response(i int, now viewSet, namesOnly bool) *response {
 	if namesOnly {
 		resp.diffs = viewSet{}.since(viewSet{})
 		s.addNames(i, resp, now, t.force, nil)
+		s.addUnresolved(resp)
 		return resp
 	}
 	resp.diffs = now.since(t.acked)
@@ -53,6 +56,7 @@ func (s *session) response(i int, now viewSet, namesOnly bool) *response {
 		}
 		s.addNames(i, resp, now, t.force, t.doubt)
 	}
+	s.addUnresolved(resp)
 	if s.sub.variant == xdswire.Delta && !neverRemoved(i) {
 		s.addRemoved(t, resp, now)
 	}
@@ -185,6 +189,10 @@ func (resp *response) changed(name string) bool {
 // In the delta variant endpoints are reported as removed; Envoy ignores the removal of
 // routes, so these get an empty resource, appended to loose.
 func (s *session) addMissing(i int, resp *response, name string, loose []*xdswire.Resource) []*xdswire.Resource {
+	if i == vhds {
+		resp.unresolved = append(resp.unresolved, name)
+		return loose
+	}
 	if s.types[i].quarantine.has(name) {
 		return loose // the proxy keeps what it has
 	}

@@ -34,6 +34,8 @@ type viewState struct {
 	diffs map[uint64]*diff
 	// overlays holds the states that streams made of this one, see Hub.overlay.
 	overlays map[string]weak.Pointer[viewState]
+	// hosts finds virtual hosts by domain, see viewState.hostIndex.
+	hosts *hostIndex
 }
 
 // diff is the difference between two states. All streams that take this step share it.

@@ -23,7 +23,7 @@ type demand struct {
 	names   *xdswire.NameSet // of the secrets
 	secrets xdsgen.Secrets   // the named secrets that the stream may have
 	pull    xdsgen.PullRight // of the extensions
-	inline  bool             // route configurations have their virtual hosts
+	hosts   hostMode         // of route configurations and virtual hosts
 }
 
 type demandKey struct {
@@ -64,7 +64,9 @@ func (s *session) demand(a *assignment) {
 		if i == ecds && watched && a.pulledPlugins() != nil {
 			d.pull = s.pullRight(snap)
 		}
-		d.inline = i == rds && s.hosts.inline
+		if i == rds || i == vhds {
+			d.hosts = s.hosts.mode
+		}
 		if s.demanded[i] != d {
 			s.demanded[i] = d
 			demands[demandKey{s.sub, i}] = d
@@ -104,5 +106,5 @@ func (h *Hub) takeDemands(demands map[demandKey]demand) []*subscriber {
 // Otherwise nothing may be sent: a view with private keys or credentials may already show newer
 // ones than the stream may have, and route configurations may lack their virtual hosts.
 func (s *session) answers(i int, t typeViews) bool {
-	return t.served && (i != sds && i != ecds && i != rds || t.demand == s.demanded[i])
+	return t.served && (i != sds && i != ecds && i != rds && i != vhds || t.demand == s.demanded[i])
 }

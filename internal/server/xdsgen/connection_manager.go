@@ -57,6 +57,9 @@ func (g *generator) outboundHTTP(statPrefix, routeName string, o httpOptions) *l
 func (g *generator) outboundHCM(statPrefix, routeName string, o httpOptions) *hcmv3.HttpConnectionManager {
 	h := g.baseHCM(statPrefix, o)
 	h.HttpFilters = slices.Insert(h.HttpFilters, len(h.HttpFilters)-1, alpnFilter())
+	if o.settings.requestsHosts {
+		h.HttpFilters = slices.Insert(h.HttpFilters, 0, onDemandFilter())
+	}
 	h.RouteSpecifier = &hcmv3.HttpConnectionManager_Rds{Rds: &hcmv3.Rds{ConfigSource: adsSource, RouteConfigName: routeName}}
 	return h
 }

@@ -66,7 +66,7 @@ func Describe(v View) string { //nolint:funlen // a case for each view
 		add("bind", v.bind)
 	case RoutesWithoutHosts:
 		return Describe(v.View)
-	case hostView:
+	case HostView:
 		return Describe(v.routes)
 	case patchedView:
 		words = append(words, Describe(v.View), "EnvoyFilters")

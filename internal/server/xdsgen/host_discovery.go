@@ -17,8 +17,10 @@ import (
 // not the whole route configuration.
 
 const (
-	// WithoutHosts ends the versions of route configurations without virtual hosts.
-	WithoutHosts = "+vhds"
+	// WithoutHosts ends the versions of route configurations without virtual hosts, and
+	// HostsOnDemand ends those whose proxies request the virtual hosts by name.
+	WithoutHosts  = "+vhds"
+	HostsOnDemand = "+vhds-on-demand"
 	// HostSeparator is between the route configuration and the virtual host in the name of a
 	// virtual host. Envoy requires it.
 	HostSeparator = "/"
@@ -37,8 +39,8 @@ func SupportsHostDiscovery(n Node) bool {
 // own.
 func discoverHosts(a Assignment) Assignment {
 	routes := a[xdswire.RouteType].Shared
-	a[xdswire.RouteType] = Views{Shared: RoutesWithoutHosts{routes}}
-	a[xdswire.VirtualHostType] = Views{Shared: hostView{routes}}
+	a[xdswire.RouteType] = Views{Shared: RoutesWithoutHosts{View: routes}}
+	a[xdswire.VirtualHostType] = Views{Shared: HostView{routes: routes}}
 	return a
 }
 
@@ -54,7 +56,13 @@ func hasHosts(u Unit) bool {
 
 // RoutesWithoutHosts is a view of route configurations, some of them without virtual hosts. View
 // has them with their virtual hosts.
-type RoutesWithoutHosts struct{ View }
+type RoutesWithoutHosts struct {
+	View
+	onDemand bool
+}
+
+// OnDemand returns the view for proxies that request virtual hosts by name.
+func (v RoutesWithoutHosts) OnDemand() RoutesWithoutHosts { return RoutesWithoutHosts{v.View, true} }
 
 // Unit implements View.
 func (v RoutesWithoutHosts) Unit(s *snapshot.Snapshot, k Key) Unit {
@@ -62,25 +70,34 @@ func (v RoutesWithoutHosts) Unit(s *snapshot.Snapshot, k Key) Unit {
 	if u == nil || !hasHosts(u) {
 		return u
 	}
-	return routesWithoutHosts{u}
+	return routesWithoutHosts{u, v.onDemand}
 }
 
-// hostView is the view of the virtual hosts that RoutesWithoutHosts lacks.
-type hostView struct{ routes View }
+// HostView is the view of the virtual hosts that RoutesWithoutHosts lacks.
+type HostView struct {
+	routes   View
+	onDemand bool
+}
 
-func (v hostView) Type() string { return xdswire.VirtualHostType }
+// OnDemand returns the view from which proxies request virtual hosts by name.
+func (v HostView) OnDemand() HostView { return HostView{v.routes, true} }
 
-func (v hostView) Keys() Keys {
+// Type implements View.
+func (v HostView) Type() string { return xdswire.VirtualHostType }
+
+// Keys implements View.
+func (v HostView) Keys() Keys {
 	k := v.routes.Keys()
 	return Keys{PortFacts: k.PortFacts, scope: k.scope}
 }
 
-func (v hostView) Unit(s *snapshot.Snapshot, k Key) Unit {
+// Unit implements View.
+func (v HostView) Unit(s *snapshot.Snapshot, k Key) Unit {
 	u := v.routes.Unit(s, k)
 	if u == nil || !hasHosts(u) {
 		return nil
 	}
-	return hostUnit{u}
+	return hostUnit{u, v.onDemand}
 }
 
 // wholeRoutes is a generated route configuration with its virtual hosts.
@@ -104,7 +121,10 @@ func (k wholeRoutesKey) whole(enc *xdswire.Encoder) (*wholeRoutes, error) {
 }
 
 // routesWithoutHosts generates a route configuration without virtual hosts.
-type routesWithoutHosts struct{ Unit }
+type routesWithoutHosts struct {
+	Unit
+	onDemand bool
+}
 
 func (u routesWithoutHosts) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, error) {
 	r, err := wholeRoutesKey{u.Unit}.whole(enc)
@@ -116,11 +136,20 @@ func (u routesWithoutHosts) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource,
 		return nil, err
 	}
 	head, _, tail, _ := r.Parted()
+	if u.onDemand {
+		if head, err = withoutFields(head, hostsField); err != nil {
+			return nil, err
+		}
+		return []*xdswire.Resource{enc.Marked(xdswire.RouteType, r.Name, HostsOnDemand, head, source, ignorePort).Keeping(r)}, r.faults
+	}
 	return []*xdswire.Resource{enc.Marked(xdswire.RouteType, r.Name, WithoutHosts, head, source, tail).Keeping(r)}, r.faults
 }
 
 // hostUnit generates the virtual hosts of a route configuration.
-type hostUnit struct{ routes Unit }
+type hostUnit struct {
+	routes   Unit
+	onDemand bool
+}
 
 func (u hostUnit) Type() string { return xdswire.VirtualHostType }
 
@@ -130,7 +159,7 @@ func (u hostUnit) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, error) {
 		return nil, err
 	}
 	var out []*xdswire.Resource
-	_, parts, _, _ := r.Parted()
+	head, parts, tail, _ := r.Parted()
 	for part := range parts.All {
 		key := discoveredHost{part, r.Name}
 		host, err := xdswire.Shared(enc, key, func() (*xdswire.Resource, error) { return key.make(enc), nil })
@@ -139,7 +168,11 @@ func (u hostUnit) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, error) {
 		}
 		out = append(out, host)
 	}
-	return out, nil
+	if !u.onDemand {
+		return out, nil
+	}
+	more, err := remainingHosts(enc, r.Name, head, tail)
+	return append(out, more...), err
 }
 
 // discoveredHost is a virtual host of a route configuration.
@@ -149,11 +182,16 @@ type discoveredHost struct {
 }
 
 // make encodes the virtual host with the name of its resource, because Envoy removes it by that
-// name: of two names in an encoded message, the last one counts.
+// name: of two names in an encoded message, the last one counts. Its last routes are for the
+// requests that no other route is for.
 func (h discoveredHost) make(enc *xdswire.Encoder) *xdswire.Resource {
-	const fieldName = 1 // of VirtualHost
 	_, _, n := protowire.ConsumeTag(h.part.Wire)
 	message, _ := protowire.ConsumeBytes(h.part.Wire[n:])
-	name := h.routes + HostSeparator + h.part.Name
-	return enc.Raw(xdswire.VirtualHostType, name, message, protowire.AppendString(protowire.AppendTag(nil, fieldName, protowire.BytesType), name))
+	return discovered(enc, h.routes, h.part.Name, message)
+}
+
+// discovered returns the resource of an encoded virtual host.
+func discovered(enc *xdswire.Encoder, routes, name string, message []byte) *xdswire.Resource {
+	name = routes + HostSeparator + name
+	return enc.Raw(xdswire.VirtualHostType, name, message, encodedHost(name), noRoute)
 }

@@ -18,6 +18,7 @@ type listenerSettings struct {
 	accessLogs    list[snapshot.AccessLog]
 	plugins       list[pluginFilter]        // of WasmPlugins, and the filter that checks tokens
 	authorization list[authorizationFilter] // of AuthorizationPolicies
+	requestsHosts bool                      // the proxy requests virtual hosts on demand
 }
 
 // listenerSettingsOf returns the settings of a workload's outbound listeners, which listeners
@@ -40,6 +41,7 @@ func listenerSettingsOf(s *snapshot.Snapshot, n Node, labels map[string]string, 
 	}
 	client, server = of(telemetryv1alpha1.WorkloadMode_CLIENT), of(telemetryv1alpha1.WorkloadMode_SERVER)
 	client.Stats = s.Mesh.OutboundStats
+	client.requestsHosts = n.DiscoversHosts
 	plugins := choosePlugins(s, n, labels)
 	checksTokens := len(tokenRules(s, n.Namespace, labels)) > 0
 	isGateway := n.ID.Type == mesh.Router
