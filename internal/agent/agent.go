@@ -75,6 +75,9 @@ func Run(ctx context.Context, cfg config.Config, opts Options) error {
 	streams, stream := newStreams(&cfg, opts, status, manager, handlers(&cfg, opts.Log, publisher, names), health)
 	sockets, err := openSockets(ctx, &cfg, opts, secrets, streams, names)
 	if err == nil {
+		if streams.Modules != nil {
+			status.registry.MustRegister(streams.Modules.Collectors()...)
+		}
 		for _, s := range sockets {
 			tasks.Go(func() error { return s.serve(serving, s.listener) })
 		}

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -29,6 +30,10 @@ type statusServer struct {
 	otherCert bool
 	log       *slog.Logger
 
+	now         func() time.Time
+	began       time.Time // of the agent
+	wasReady    sync.Once
+	startup     prometheus.Gauge
 	registry    *prometheus.Registry
 	metrics     http.Handler
 	kubelet     http.Handler
@@ -77,12 +82,17 @@ func newStatus(cfg *config.Config, admin *adminClient, names *dns.Server, cert f
 			}
 			return 0
 		})
+	startup := prometheus.NewGauge(prometheus.GaugeOpts{
+		Name: "istio_agent_startup_duration_seconds", Help: "Seconds from the start until a probe found the proxy ready; 0 before.",
+	})
+	registry.MustRegister(startup)
 	merger := metrics.Merger{Applications: cfg.Scrapes, Log: opts.Log}
 	if admin != nil {
 		merger.Envoy = admin.metrics
 	}
 	s := &statusServer{
 		admin: admin, names: names, cert: cert, otherCert: cfg.WorkloadSocket != "", log: opts.Log,
+		now: opts.Now, began: opts.Now(), startup: startup,
 		registry: registry, metrics: metrics.New(merger, registry),
 		kubelet: probe.Handler(cfg.KubeletProbes),
 		control: newControl(admin, opts.Log),
