@@ -26,13 +26,15 @@ import (
 	"github.com/meshctl/meshctl/internal/agent/sds"
 )
 
-// Options of Run. All fields but Release are needed.
+// Options of Run. All fields but Profiling and Release are needed.
 type Options struct {
 	Log            *slog.Logger
 	Stdout, Stderr io.Writer // of Envoy
 	Environ        []string  // of Envoy
 	Now            func() time.Time
 	Rand           *rand.Rand
+	// Profiling serves runtime profiles at the status port to processes of the pod or machine.
+	Profiling bool
 	// Release returns memory that is not in use to the system. It is called again and again.
 	Release func()
 }

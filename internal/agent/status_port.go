@@ -19,6 +19,7 @@ import (
 	"github.com/meshctl/meshctl/internal/agent/relay"
 	"github.com/meshctl/meshctl/internal/agent/revocation"
 	"github.com/meshctl/meshctl/internal/agent/workloadcert"
+	"github.com/meshctl/meshctl/internal/profiles"
 	"github.com/meshctl/meshctl/internal/serving"
 )
 
@@ -28,6 +29,7 @@ type statusServer struct {
 	cert  func() workloadcert.Status
 	// otherCert means that Envoy gets its certificate from another SPIFFE agent.
 	otherCert bool
+	profiling bool
 	log       *slog.Logger
 
 	now         func() time.Time
@@ -91,7 +93,7 @@ func newStatus(cfg *config.Config, admin *adminClient, names *dns.Server, cert f
 		merger.Envoy = admin.metrics
 	}
 	s := &statusServer{
-		admin: admin, names: names, cert: cert, otherCert: cfg.WorkloadSocket != "", log: opts.Log,
+		admin: admin, names: names, cert: cert, otherCert: cfg.WorkloadSocket != "", profiling: opts.Profiling, log: opts.Log,
 		now: opts.Now, began: opts.Now(), startup: startup,
 		registry: registry, metrics: metrics.New(merger, registry),
 		kubelet: probe.Handler(cfg.KubeletProbes),
@@ -130,6 +132,9 @@ func (s *statusServer) serve(ctx context.Context, listener net.Listener) error {
 	mux.Handle("/drain", local(http.MethodPost, s.control.drain))
 	if s.names != nil {
 		mux.Handle("/debug/ndsz", local(http.MethodGet, s.names.ServeTable))
+	}
+	if s.profiling {
+		mux.Handle(profiles.Path, local(http.MethodGet, profiles.Handler().ServeHTTP))
 	}
 	server := &http.Server{
 		Handler:           http.NewCrossOriginProtection().Handler(mux),
