@@ -54,8 +54,8 @@ With --no-envoy it starts no Envoy and serves gRPC applications that are xDS cli
 themselves. They read the bootstrap in --grpc-bootstrap, get their configuration
 through a Unix socket of the agent, and read their certificate from files.
 
-On SIGTERM or Ctrl-C it drains Envoy first. It exits with Envoy, with code 1 and the
-cause when Envoy fails.`,
+On SIGTERM or Ctrl-C the agent drains Envoy first. When Envoy exits, the agent exits,
+too. If Envoy failed, the agent prints the cause and exits with code 1.`,
 		Example: `  # Run in a pod with Istio's environment
   meshctl agent --type sidecar
 
