@@ -1,8 +1,22 @@
 package mesh
 
-// PluginPrefix starts the names of the extensions that configure WasmPlugins. Their filters also accept
-// RBAC, in the place of a module that cannot be loaded.
-const PluginPrefix = "extensions.istio.io/wasmplugin/"
+import "strings"
+
+// Prefixes of the names of the extensions that configure WasmPlugins and TrafficExtensions. The filters
+// of modules also accept RBAC, in the place of a module that cannot be loaded.
+const (
+	PluginPrefix           = "extensions.istio.io/wasmplugin/"
+	TrafficExtensionPrefix = "extensions.istio.io/trafficextension/"
+)
+
+// CutPluginPrefix returns the name of an extension without its prefix. ok is false if it is not of a
+// WasmPlugin or TrafficExtension.
+func CutPluginPrefix(extension string) (name string, ok bool) {
+	if name, ok = strings.CutPrefix(extension, PluginPrefix); ok {
+		return name, true
+	}
+	return strings.CutPrefix(extension, TrafficExtensionPrefix)
+}
 
 // Variables of a plugin's VM with which a control plane instructs agents how to fetch the module.
 // The module does not get them.

@@ -180,13 +180,13 @@ type workload struct {
 }
 
 // workloadsOf returns the proxies of cases. Two cases share one if its node differs only
-// in labels, which come from the pod. Cases with WasmPlugins have no proxy: Envoy refuses a
+// in labels, which come from the pod. Cases with modules of plugins have no proxy: Envoy refuses a
 // plugin without its module.
 func workloadsOf(t *testing.T, cases []*corpus.Case) []*workload {
 	t.Helper()
 	var out []*workload
 	for _, c := range cases {
-		if strings.Contains(objectsOf(t, c)["c1"], "kind: WasmPlugin") {
+		if objects := objectsOf(t, c)["c1"]; strings.Contains(objects, "kind: WasmPlugin") || strings.Contains(objects, "{wasm: {") {
 			continue
 		}
 		pods := podsOf(t, c)

@@ -3,7 +3,6 @@ package relay
 import (
 	"maps"
 	"slices"
-	"strings"
 
 	rpcstatus "google.golang.org/genproto/googleapis/rpc/status"
 
@@ -144,7 +143,7 @@ func (c *deltaContent) take(r *request) bool {
 		c.started = true
 		maps.Copy(c.versions, r.held)
 		for name := range c.versions {
-			if strings.HasPrefix(name, mesh.PluginPrefix) {
+			if _, isPlugin := mesh.CutPluginPrefix(name); isPlugin {
 				c.versions[name] = "" // this session must learn of its module
 			}
 		}

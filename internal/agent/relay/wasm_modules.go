@@ -8,7 +8,6 @@ import (
 	"io"
 	"os"
 	"slices"
-	"strings"
 	"time"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
@@ -47,7 +46,9 @@ type pluginModule struct {
 }
 
 // usesPlugins reports whether a response has plugins, or removes some. Most have only policies.
-func usesPlugins(m *message) bool { return bytes.Contains(m.bytes(), []byte(mesh.PluginPrefix)) }
+func usesPlugins(m *message) bool {
+	return bytes.Contains(m.bytes(), []byte(mesh.PluginPrefix)) || bytes.Contains(m.bytes(), []byte(mesh.TrafficExtensionPrefix))
+}
 
 // preparePlugins gives the plugins in a response files in the place of modules to fetch. It
 // replaces each plugin whose module Envoy cannot load by a filter that permits or refuses
@@ -118,7 +119,11 @@ func releaseAll(modules []pluginModule) {
 // nil if there is none to fetch.
 func (s *session) preparePlugin(ctx context.Context, a *anypb.Any) (used *pluginModule, replaced bool, err error) {
 	extension := &corev3.TypedExtensionConfig{}
-	if a == nil || a.UnmarshalTo(extension) != nil || !strings.HasPrefix(extension.GetName(), mesh.PluginPrefix) {
+	if a == nil || a.UnmarshalTo(extension) != nil {
+		return nil, false, nil
+	}
+	plugin, isPlugin := mesh.CutPluginPrefix(extension.GetName())
+	if !isPlugin {
 		return nil, false, nil
 	}
 	var filter proto.Message
@@ -141,7 +146,7 @@ func (s *session) preparePlugin(ctx context.Context, a *anypb.Any) (used *plugin
 	if file == "" && remote == nil {
 		return nil, false, nil
 	}
-	log := s.log.With("plugin", strings.TrimPrefix(extension.GetName(), mesh.PluginPrefix))
+	log := s.log.With("plugin", plugin)
 	var fault error
 	if remote != nil {
 		used = &pluginModule{extension: extension.GetName(), module: moduleOf(vm)}

@@ -75,7 +75,7 @@ type Policy interface {
 }
 
 // PolicyKinds lists the kinds of policies. Their objects are in NamespaceFacts.Policies.
-var PolicyKinds = []Kind{KindSidecar, KindPeerAuthentication, KindRequestAuthentication, KindTelemetry, KindWasmPlugin, KindAuthorizationPolicy, KindProxyConfig}
+var PolicyKinds = []Kind{KindSidecar, KindPeerAuthentication, KindRequestAuthentication, KindTelemetry, KindWasmPlugin, KindTrafficExtension, KindAuthorizationPolicy, KindProxyConfig}
 
 // Policies iterates over the policies of a kind in a namespace, oldest first. ns may be
 // nil.

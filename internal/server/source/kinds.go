@@ -155,7 +155,7 @@ var kinds = []*kind{
 	authorizationPolicyKind,
 	proxyConfigKind,
 	workloadGroupKind,
-	unread(groupIstioPlugins, "TrafficExtension", "trafficextensions", "no proxy runs the extension, so its checks do not happen", "v1alpha1"),
+	trafficExtensionKind,
 	unreported(groupGatewayAPI, "GatewayClass", "gatewayclasses", "a Gateway works without its class", "v1", "v1beta1"),
 	unread(groupGatewayAPI, "HTTPRoute", "httproutes", noRoute, "v1", "v1beta1"),
 	unread(groupGatewayAPI, "GRPCRoute", "grpcroutes", noRoute, "v1", "v1alpha2"),

@@ -190,6 +190,7 @@ const (
 	gatewayHead  = "apiVersion: networking.istio.io/v1\nkind: Gateway\nmetadata: {name: g, namespace: n}\nspec:\n"
 	sidecarHead  = "apiVersion: networking.istio.io/v1\nkind: Sidecar\nmetadata: {name: s, namespace: n}\nspec:\n"
 	proxyConfig  = "apiVersion: networking.istio.io/v1beta1\nkind: ProxyConfig\nmetadata: {name: p, namespace: n}\nspec:\n"
+	extension    = "apiVersion: extensions.istio.io/v1alpha1\nkind: TrafficExtension\nmetadata: {name: w, namespace: n}\nspec:\n"
 	wasmPlugin   = "apiVersion: extensions.istio.io/v1alpha1\nkind: WasmPlugin\nmetadata: {name: w, namespace: n}\nspec:\n"
 	telemetry    = "apiVersion: telemetry.istio.io/v1\nkind: Telemetry\nmetadata: {name: t, namespace: n}\nspec:\n"
 	peerHead     = "apiVersion: security.istio.io/v1\nkind: PeerAuthentication\nmetadata: {name: p, namespace: n}\nspec:\n"
@@ -410,6 +411,15 @@ func TestRefusals(t *testing.T) {
 		"plugin variable":         {wasmPlugin + "  url: file:///a\n  vmConfig: {env: [{value: a}]}", 6, "spec.vmConfig.env[0].name: is missing"},
 		"plugin variables":        {wasmPlugin + "  url: file:///a\n  vmConfig: {env: [{name: A}, {name: A}]}", 6, `spec.vmConfig.env[1].name: "A" is given twice`},
 		"plugin host value":       {wasmPlugin + "  url: file:///a\n  vmConfig: {env: [{name: A, value: a, valueFrom: HOST}]}", 6, "spec.vmConfig.env[0].value: cannot be used with valueFrom: HOST"},
+		"extension":               {extension + "  phase: AUTHN", 4, "spec.wasm: is missing: an extension needs wasm or lua"},
+		"extension URL":           {extension + "  wasm: {pluginName: a}", 5, "spec.wasm.url: is missing"},
+		"extension scheme":        {extension + "  wasm: {url: 'ftp://a/b'}", 5, `spec.wasm.url: scheme "ftp" is not supported: use file, http, https or oci`},
+		"extension pull secret":   {extension + "  wasm:\n    url: oci://a.example/b\n    imagePullSecret: kubernetes://other/pull", 7, `spec.wasm.imagePullSecret: "kubernetes://other/pull" is not the name of a Secret in the plugin's namespace, n`},
+		"extension variable":      {extension + "  wasm: {url: 'file:///a', vmConfig: {env: [{value: a}]}}", 5, "spec.wasm.vmConfig.env[0].name: is missing"},
+		"extension selector":      {extension + "  lua: {inlineCode: a}\n  selector: {matchLabels: {app: '*'}}", 6, "spec.selector.matchLabels[app]: wildcards and empty names are not allowed"},
+		"extension port":          {extension + "  wasm: {url: 'file:///a'}\n  match: [{ports: [{number: 70000}]}]", 6, "spec.match[0].ports[0].number: 70000 is not a port: want 1 to 65535"},
+		"extension code":          {extension + "  lua: {inlineCode: ' '}", 5, "spec.lua.inlineCode: is missing"},
+		"extension long code":     {extension + "  lua: {inlineCode: " + strings.Repeat("x", 65537) + "}", 5, "spec.lua.inlineCode: has 65537 bytes, at most 65536 are possible"},
 		"plugin port":             {wasmPlugin + "  url: file:///a\n  match: [{ports: [{number: 70000}]}]", 6, "spec.match[0].ports[0].number: 70000 is not a port: want 1 to 65535"},
 		"no expression":           {telemetry + "  accessLogging:\n  - filter: {}", 6, "spec.accessLogging[0].filter.expression: "},
 		"expression syntax":       {telemetry + "  accessLogging:\n  - filter: {expression: 'response.code >='}", 6, "spec.accessLogging[0].filter.expression: "},
@@ -482,7 +492,7 @@ func TestUnreadKinds(t *testing.T) {
 	t.Parallel()
 	tests := map[string]struct{ apiVersion, kind, want string }{
 		"misspelt policy":    {"security.istio.io/v1", "PeerAuthentification", "unenforced: PeerAuthentification is not read, did you mean PeerAuthentication?"},
-		"plugin":             {"extensions.istio.io/v1alpha1", "TrafficExtension", "has no effect: no proxy runs the extension, so its checks do not happen"},
+		"backend policy":     {"gateway.networking.k8s.io/v1", "BackendTLSPolicy", "shared: has no effect: no proxy uses it to check the backend's certificate"},
 		"route":              {"gateway.networking.k8s.io/v1", "HTTPRoute", "shared: has no effect: no route is made of it"},
 		"class":              {"gateway.networking.k8s.io/v1", "GatewayClass", ""},
 		"misspelt":           {"networking.istio.io/v1", "Sidecarr", "Sidecarr is not read, did you mean Sidecar?"},

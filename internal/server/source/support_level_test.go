@@ -305,7 +305,7 @@ func TestKindsWithoutEffectAreReported(t *testing.T) {
 	good := map[string]string{ // what the kinds that are read need
 		"VirtualService": "{hosts: [a], http: [{route: [{destination: {host: a}}]}]}", "DestinationRule": "{host: a}",
 		"ServiceEntry": "{hosts: [a.example]}", "Gateway": "{servers: [{port: {number: 15443, name: tls, protocol: TLS}, tls: {mode: AUTO_PASSTHROUGH}, hosts: ['*.local']}]}",
-		"WorkloadEntry": "{address: 192.0.2.1}", "WasmPlugin": "{url: file:///a}",
+		"WorkloadEntry": "{address: 192.0.2.1}", "WasmPlugin": "{url: file:///a}", "TrafficExtension": "{lua: {inlineCode: a}}",
 	}
 	watched := map[string]bool{}
 	for _, r := range Watched() {

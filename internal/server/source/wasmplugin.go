@@ -15,22 +15,33 @@ var wasmPluginKind = istioKind(kind{
 	group: groupIstioPlugins, name: "WasmPlugin", plural: "wasmplugins", versions: []string{"v1alpha1"},
 	support: Partly, meaning: "agents fetch modules; see [its fields](#wasmplugin)", fields: wasmPluginFields,
 }, func(c *conversion, spec *extensionsv1alpha1.WasmPlugin) *FieldError {
-	plugin := &snapshot.WasmPlugin{Meta: c.meta, Kind: snapshot.KindWasmPlugin, Spec: spec}
-	c.object = plugin
+	c.object = &snapshot.WasmPlugin{Meta: c.meta, Kind: snapshot.KindWasmPlugin, Spec: spec}
 	fault := checkWasmPlugin(spec)
-	if name := snapshot.PullSecret(plugin); fault == nil && name != "" && !mesh.IsDNSName(name) {
-		fault = faultf("imagePullSecret", "%q is not the name of a Secret in the plugin's namespace, %s", spec.GetImagePullSecret(), c.meta.Namespace)
+	if fault == nil {
+		fault = pullSecretFault(c, spec)
 	}
-	if _, isFile := snapshot.ModuleFile(spec); fault == nil && isFile && spec.Sha256 != "" && !c.Remote {
-		c.warn(under("spec", noEffect("sha256", "Envoy does not compare the module of a file with it")))
+	if fault == nil {
+		warnOfChecksum(c, "spec", spec)
 	}
 	return fault
 })
 
-func checkWasmPlugin(p *extensionsv1alpha1.WasmPlugin) *FieldError {
-	if fault := attachmentFault(p); fault != nil {
-		return fault
+// pullSecretFault checks the name of the Secret with the credentials of a registry.
+func pullSecretFault(c *conversion, p *extensionsv1alpha1.WasmPlugin) *FieldError {
+	if name := snapshot.PullSecret(&snapshot.WasmPlugin{Meta: c.meta, Spec: p}); name != "" && !mesh.IsDNSName(name) {
+		return faultf("imagePullSecret", "%q is not the name of a Secret in the plugin's namespace, %s", p.GetImagePullSecret(), c.meta.Namespace)
 	}
+	return nil
+}
+
+// warnOfChecksum reports a checksum without effect.
+func warnOfChecksum(c *conversion, at string, p *extensionsv1alpha1.WasmPlugin) {
+	if _, isFile := snapshot.ModuleFile(p); isFile && p.Sha256 != "" && !c.Remote {
+		c.warn(under(at, noEffect("sha256", "Envoy does not compare the module of a file with it")))
+	}
+}
+
+func checkWasmPlugin(p *extensionsv1alpha1.WasmPlugin) *FieldError {
 	if fault := moduleFault(p.Url); fault != nil {
 		return fault
 	}
@@ -51,6 +62,14 @@ func checkWasmPlugin(p *extensionsv1alpha1.WasmPlugin) *FieldError {
 		return nil
 	})
 	if fault != nil {
+		return fault
+	}
+	return commonPluginFault(p)
+}
+
+// commonPluginFault checks the fields that plugins with and without a module have.
+func commonPluginFault(p *extensionsv1alpha1.WasmPlugin) *FieldError {
+	if fault := attachmentFault(p); fault != nil {
 		return fault
 	}
 	return each("match", p.Match, func(field string, m *extensionsv1alpha1.WasmPlugin_TrafficSelector) *FieldError {

@@ -91,6 +91,9 @@ func (c meshGenerator) object(cluster mesh.ClusterID) snapshot.Object {
 	case 42, 43, 44:
 		return c.workloadEntry(cluster)
 	case 49, 50, 51:
+		if c.once(2) {
+			return c.trafficExtension(cluster)
+		}
 		return c.wasmPlugin(cluster)
 	case 52, 53, 54:
 		return c.requestAuthentication(cluster)

@@ -10,6 +10,7 @@ import (
 	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
+	"google.golang.org/protobuf/types/known/structpb"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 	extensionsv1alpha1 "istio.io/api/extensions/v1alpha1"
 	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
@@ -60,7 +61,19 @@ func (c meshGenerator) collectors() []*meshv1alpha1.MeshConfig_ExtensionProvider
 	}
 }
 
-func (c meshGenerator) wasmPlugin(cluster mesh.ClusterID) snapshot.Object {
+// trafficExtension returns a TrafficExtension as the source converts it.
+func (c meshGenerator) trafficExtension(cluster mesh.ClusterID) snapshot.Object {
+	p := c.wasmPlugin(cluster)
+	p.Kind = snapshot.KindTrafficExtension
+	if c.once(2) {
+		code := structpb.NewStringValue(pickOne(c, "a = 1", "a = 2"))
+		p.Spec.Url, p.Spec.PluginConfig = "", &structpb.Struct{Fields: map[string]*structpb.Value{snapshot.LuaCode: code}}
+		p.Spec.FailStrategy, p.Spec.Type = 0, 0
+	}
+	return p
+}
+
+func (c meshGenerator) wasmPlugin(cluster mesh.ClusterID) *snapshot.WasmPlugin {
 	p := &snapshot.WasmPlugin{
 		Meta: c.meta(cluster, c.namespace(), fmt.Sprint("w", c.IntN(2))), Kind: snapshot.KindWasmPlugin,
 		Spec: &extensionsv1alpha1.WasmPlugin{

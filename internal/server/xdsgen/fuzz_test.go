@@ -156,6 +156,7 @@ var specs = []struct {
 	{"security.istio.io/v1", "RequestAuthentication", &securityv1beta1.RequestAuthentication{}},
 	{"telemetry.istio.io/v1", "Telemetry", &telemetryv1alpha1.Telemetry{}},
 	{"extensions.istio.io/v1alpha1", "WasmPlugin", &extensionsv1alpha1.WasmPlugin{}},
+	{"extensions.istio.io/v1alpha1", "TrafficExtension", &extensionsv1alpha1.TrafficExtension{}},
 	{"networking.istio.io/v1beta1", "ProxyConfig", &networkingv1beta1.ProxyConfig{}},
 	{"networking.istio.io/v1", "WorkloadGroup", &networkingv1alpha3.WorkloadGroup{}},
 }

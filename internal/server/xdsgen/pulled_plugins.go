@@ -84,7 +84,7 @@ func (v PulledPlugins) Check(s *snapshot.Snapshot, denied error) error {
 			err = fmt.Errorf("%w: %w", err, denied)
 		}
 		if err != nil {
-			errs = append(errs, fmt.Errorf("imagePullSecret of WasmPlugin %s/%s: %w", p.Namespace, p.Name, err))
+			errs = append(errs, fmt.Errorf("imagePullSecret of %s %s/%s: %w", p.Kind, p.Namespace, p.Name, err))
 		}
 	}
 	return errors.Join(errs...)

@@ -13,6 +13,7 @@ import (
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
 	rbacconfigv3 "github.com/envoyproxy/go-control-plane/envoy/config/rbac/v3"
 	jwtauthnv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/jwt_authn/v3"
+	luav3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/lua/v3"
 	httprbacv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/rbac/v3"
 	httpwasmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/wasm/v3"
 	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
@@ -29,23 +30,25 @@ import (
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 )
 
-// choosePlugins returns the WasmPlugins of a workload, in the order of their filters: by
+// choosePlugins returns the WasmPlugins and TrafficExtensions of a workload, in the order of their filters: by
 // phase, by priority, and by name. Plugins of the root namespace count in all namespaces.
 // Modules that are not in files need a relay that fetches them.
 func choosePlugins(s *snapshot.Snapshot, n Node, labels map[string]string) []*snapshot.WasmPlugin {
 	var out []*snapshot.WasmPlugin
-	eachPolicy(s, n.Namespace, snapshot.KindWasmPlugin, func(_ *snapshot.NamespaceFacts, p *snapshot.WasmPlugin) {
+	choose := func(_ *snapshot.NamespaceFacts, p *snapshot.WasmPlugin) {
 		_, isFile := snapshot.ModuleFile(p.Spec)
 		leftOut := !isFile && !n.Relayed && p.Spec.GetFailStrategy() == extensionsv1alpha1.FailStrategy_FAIL_OPEN
 		if !leftOut && isAttached(p.Namespace, p.Spec, n.Namespace, labels) {
 			out = append(out, p)
 		}
-	})
+	}
+	eachPolicy(s, n.Namespace, snapshot.KindWasmPlugin, choose)
+	eachPolicy(s, n.Namespace, snapshot.KindTrafficExtension, choose)
 	slices.SortFunc(out, func(a, b *snapshot.WasmPlugin) int {
 		return cmp.Or(
 			cmp.Compare(phaseOf(a.Spec), phaseOf(b.Spec)),
 			cmp.Compare(b.Spec.GetPriority().GetValue(), a.Spec.GetPriority().GetValue()),
-			strings.Compare(a.Name, b.Name), strings.Compare(a.Namespace, b.Namespace),
+			strings.Compare(a.Name, b.Name), strings.Compare(a.Namespace, b.Namespace), cmp.Compare(b.Kind, a.Kind),
 		)
 	})
 	return out
@@ -64,6 +67,7 @@ func phaseOf(p *extensionsv1alpha1.WasmPlugin) extensionsv1alpha1.PluginPhase {
 type pluginFilter struct {
 	Name    string // filterJWT, or of a plugin
 	Network bool   // not HTTP
+	Lua     bool   // not a module
 	Phase   extensionsv1alpha1.PluginPhase
 	Open    bool         // requests pass if the configuration is invalid
 	Ports   list[uint32] // empty means all
@@ -83,8 +87,9 @@ func pluginFilters(plugins []*snapshot.WasmPlugin, mode typev1beta1.WorkloadMode
 			tokens()
 		}
 		if ports, ok := pluginPorts(p.Spec, mode); ok {
+			_, isLua := snapshot.Lua(p)
 			out = append(out, pluginFilter{
-				Name: pluginName(p), Network: isNetwork(p.Spec), Phase: phaseOf(p.Spec), Ports: listOf(ports),
+				Name: pluginName(p), Lua: isLua, Network: isNetwork(p.Spec), Phase: phaseOf(p.Spec), Ports: listOf(ports),
 				Open: p.Spec.GetFailStrategy() == extensionsv1alpha1.FailStrategy_FAIL_OPEN,
 			})
 		}
@@ -120,6 +125,9 @@ func isNetwork(p *extensionsv1alpha1.WasmPlugin) bool {
 
 // pluginName returns the name of a plugin's filter and extension, as with Istio.
 func pluginName(p *snapshot.WasmPlugin) string {
+	if p.Kind == snapshot.KindTrafficExtension {
+		return mesh.TrafficExtensionPrefix + p.Namespace + "." + p.Name
+	}
 	return mesh.PluginPrefix + p.Namespace + "." + p.Name
 }
 
@@ -141,7 +149,10 @@ func pluginExtensions(s *snapshot.Snapshot, n Node, labels map[string]string) (o
 func pluginExtension(p *snapshot.WasmPlugin, relayed bool, credentials *snapshot.PullCredentials) *corev3.TypedExtensionConfig {
 	out := &corev3.TypedExtensionConfig{Name: pluginName(p)}
 	_, isFile := snapshot.ModuleFile(p.Spec)
+	code, isLua := snapshot.Lua(p)
 	switch network := isNetwork(p.Spec); {
+	case isLua:
+		out.TypedConfig = mustAny(&luav3.Lua{DefaultSourceCode: &corev3.DataSource{Specifier: &corev3.DataSource_InlineString{InlineString: code}}})
 	case !isFile && !relayed:
 		out.TypedConfig = mustAny(rbacFilter(network, true))
 	case network:
@@ -251,6 +262,8 @@ func (p *pluginFilter) discovery(g *generator) *corev3.ExtensionConfigSource {
 	switch {
 	case p.Name == filterJWT:
 		messages = []proto.Message{&jwtauthnv3.JwtAuthentication{}}
+	case p.Lua:
+		messages = []proto.Message{&luav3.Lua{}}
 	case p.Network:
 		messages = []proto.Message{&networkwasmv3.Wasm{}, &networkrbacv3.RBAC{}}
 	}

@@ -204,30 +204,30 @@ func TestUnreadable(t *testing.T) {
 // appear and disappear. The counts of other kinds are logged when they change.
 func TestWithoutEffect(t *testing.T) {
 	t.Parallel()
-	const settings = "apiVersion: extensions.istio.io/v1alpha1\nkind: TrafficExtension\nmetadata: {name: f}\n"
+	const settings = "apiVersion: gateway.networking.k8s.io/v1\nkind: BackendTLSPolicy\nmetadata: {name: f}\n"
 	const deployment = "---\napiVersion: apps/v1\nkind: Deployment\nmetadata: {name: d}\n"
 	w := start(t, map[string]string{
 		"a.yaml": settings + deployment,
 		"r.yaml": "apiVersion: gateway.networking.k8s.io/v1\nkind: HTTPRoute\nmetadata: {name: r}\n",
 	})
-	const group, route = "TrafficExtension default/f: has no effect: no proxy runs the extension, so its checks do not happen", "r.yaml:1 HTTPRoute default/r: has no effect: no route is made of it"
-	const unused = "level=WARN msg=\"configuration is not used\""
-	w.logged(1, unused+" cluster=c file="+w.path("a.yaml")+" line=1 object=\"TrafficExtension default/f\"")
+	const group, route = "BackendTLSPolicy default/f: has no effect: no proxy uses it to check the backend's certificate", "r.yaml:1 HTTPRoute default/r: has no effect: no route is made of it"
+	const unused = "level=INFO msg=\"configuration is not used\""
+	w.logged(1, unused+" cluster=c file="+w.path("a.yaml")+" line=1 object=\"BackendTLSPolicy default/f\"")
 	w.logged(1, "level=INFO msg=\"configuration is not used\" cluster=c file="+w.path("r.yaml")+" line=1 object=\"HTTPRoute default/r\"")
-	w.logged(1, `skipped="Deployment 1, HTTPRoute 1, TrafficExtension 1"`)
+	w.logged(1, `skipped="BackendTLSPolicy 1, Deployment 1, HTTPRoute 1"`)
 	w.problems("a.yaml:1 "+group, route)
 	for _, p := range w.source.Status() {
-		if p.Unenforced || p.Shared != strings.HasPrefix(p.Object, "HTTPRoute") {
+		if p.Unenforced || !p.Shared {
 			t.Errorf("%+v", p)
 		}
 	}
 
 	w.write("a.yaml", "\n"+settings+deployment) // moves
 	w.problems("a.yaml:2 "+group, route)
-	w.logged(1, unused)
+	w.logged(2, unused)
 	w.write("c.yaml", "apiVersion: v1\nkind: service\nmetadata: {name: s, namespace: n}\n")
 	w.logged(1, `reason="kind: service is not read, did you mean Service?"`)
-	w.logged(1, `skipped="Deployment 1, HTTPRoute 1, TrafficExtension 1, service 1"`)
+	w.logged(1, `skipped="BackendTLSPolicy 1, Deployment 1, HTTPRoute 1, service 1"`)
 
 	w.must(os.Remove(w.path("a.yaml")))
 	w.must(os.Remove(w.path("c.yaml")))

@@ -99,33 +99,33 @@ func TestInstalledLater(t *testing.T) {
 // exist, and that a missing right to list them is reported.
 func withoutEffect(t *testing.T, c *kube.Cluster) {
 	t.Helper()
-	const name = "trafficextensions.extensions.istio.io"
+	const name = "backendtlspolicies.gateway.networking.k8s.io"
 	s, r, _ := run(t, c.Config(), func(s *Source) { s.waits.installed = time.Hour }) // nothing is looked for
 	soon := func(s *Source) { s.waits.installed = 50 * time.Millisecond }
 	blind, other, _ := run(t, reader(t, c, "blind", mostRules), soon)
 	lister, third, _ := run(t, reader(t, c, "lister", mostRules+`
-- {apiGroups: [extensions.istio.io], resources: [trafficextensions], verbs: [list]}`), soon)
+- {apiGroups: [gateway.networking.k8s.io], resources: [backendtlspolicies], verbs: [list]}`), soon)
 	remote, _, _ := run(t, c.Config(), func(s *Source) { s.Configuration = false })
 	r.until("everything", func() bool { return r.synced == 1 })
 	other.until("not installed", func() bool { return blind.resource(name).Cause == CauseNotInstalled })
-	c.Apply(t, crd("extensions.istio.io", "TrafficExtension", "trafficextensions", "v1alpha1"))
+	c.Apply(t, crd("gateway.networking.k8s.io", "BackendTLSPolicy", "backendtlspolicies", "v1"))
 	other.until("a kind that may not be looked at", func() bool {
 		got := blind.resource(name)
 		return got.Cause == CauseForbidden && got.Unread && strings.HasPrefix(got.Error,
-			"may not list trafficextensions.extensions.istio.io (it is not reported whether there is any TrafficExtension, which has no effect): 403")
+			"may not list backendtlspolicies.gateway.networking.k8s.io (it is not reported whether there is any BackendTLSPolicy, which has no effect): 403")
 	})
 	if p := s.Status().Problems; len(p) != 0 {
 		t.Errorf("nobody uses it: %+v", p)
 	}
-	extensions := func(names ...string) string {
+	policies := func(names ...string) string {
 		var b strings.Builder
 		for _, name := range names {
-			b.WriteString("{apiVersion: extensions.istio.io/v1alpha1, kind: TrafficExtension, metadata: {name: " + name + ", namespace: later}, spec: {}}\n---\n")
+			b.WriteString("{apiVersion: gateway.networking.k8s.io/v1, kind: BackendTLSPolicy, metadata: {name: " + name + ", namespace: later}, spec: {}}\n---\n")
 		}
 		return b.String()
 	}
-	c.Apply(t, extensions("deny", "deny-more"))
-	const reason = "has no effect: no proxy runs the extension, so its checks do not happen"
+	c.Apply(t, policies("deny", "deny-more"))
+	const reason = "has no effect: no proxy uses it to check the backend's certificate"
 	is := func(s *Source, names ...string) func() bool {
 		return func() bool {
 			var got []string
@@ -137,32 +137,32 @@ func withoutEffect(t *testing.T, c *kube.Cluster) {
 			return slices.Equal(got, names)
 		}
 	}
-	r.until("two extensions", is(s, "TrafficExtension later/deny", "TrafficExtension later/deny-more"))
-	third.until("two extensions, of a reader that may not watch", is(lister, "TrafficExtension later/deny", "TrafficExtension later/deny-more"))
-	c.Kubectl(t, "", "-n", "later", "delete", "trafficextensions", "deny")
-	r.until("one extension", is(s, "TrafficExtension later/deny-more"))
-	third.until("one extension, of a reader that may not watch", is(lister, "TrafficExtension later/deny-more"))
-	c.Apply(t, strings.Replace(extensions("deny-more"), "spec: {}", "spec: {a: b}", 1)) // is no news
+	r.until("two policies", is(s, "BackendTLSPolicy later/deny", "BackendTLSPolicy later/deny-more"))
+	third.until("two policies, of a reader that may not watch", is(lister, "BackendTLSPolicy later/deny", "BackendTLSPolicy later/deny-more"))
+	c.Kubectl(t, "", "-n", "later", "delete", "backendtlspolicies", "deny")
+	r.until("one policy", is(s, "BackendTLSPolicy later/deny-more"))
+	third.until("one policy, of a reader that may not watch", is(lister, "BackendTLSPolicy later/deny-more"))
+	c.Apply(t, strings.Replace(policies("deny-more"), "spec: {}", "spec: {a: b}", 1)) // is no news
 	var many, reported []string
 	for i := range maxProblems + 20 {
-		many = append(many, fmt.Sprintf("extension-%d", i))
+		many = append(many, fmt.Sprintf("policy-%d", i))
 	}
-	c.Apply(t, extensions(many...))
+	c.Apply(t, policies(many...))
 	known := func(n int64) func() bool {
 		return func() bool {
 			return s.resource(name).Objects == n && len(s.Status().Problems) == int(min(n, maxProblems))
 		}
 	}
-	r.until("many extensions", known(maxProblems+21))
+	r.until("many policies", known(maxProblems+21))
 	if n := strings.Count(r.text(), "configuration is not used"); n != maxProblems+1 {
-		t.Errorf("%d extensions are logged", n)
+		t.Errorf("%d policies are logged", n)
 	}
 	for _, p := range s.Status().Problems[:30] {
-		reported = append(reported, strings.TrimPrefix(p.Object, "TrafficExtension later/"))
+		reported = append(reported, strings.TrimPrefix(p.Object, "BackendTLSPolicy later/"))
 	}
-	c.Kubectl(t, "", append([]string{"-n", "later", "delete", "trafficextensions"}, reported...)...)
-	r.until("fewer extensions", known(maxProblems-9))
-	c.Kubectl(t, "", "-n", "later", "delete", "trafficextensions", "--all")
+	c.Kubectl(t, "", append([]string{"-n", "later", "delete", "backendtlspolicies"}, reported...)...)
+	r.until("fewer policies", known(maxProblems-9))
+	c.Kubectl(t, "", "-n", "later", "delete", "backendtlspolicies", "--all")
 	r.until("nobody uses it", known(0))
 	if p := remote.Status().Problems; len(p) != 0 {
 		t.Errorf("configuration of another cluster does not count: %+v", p)
