@@ -26,13 +26,15 @@ import (
 	"github.com/meshctl/meshctl/internal/agent/sds"
 )
 
-// Options of Run. All fields but Release are needed.
+// Options of Run. All fields but Profiling and Release are needed.
 type Options struct {
 	Log            *slog.Logger
 	Stdout, Stderr io.Writer // of Envoy
 	Environ        []string  // of Envoy
 	Now            func() time.Time
 	Rand           *rand.Rand
+	// Profiling serves runtime profiles at the status port to processes of the pod or machine.
+	Profiling bool
 	// Release returns memory that is not in use to the system. It is called again and again.
 	Release func()
 }
@@ -75,6 +77,9 @@ func Run(ctx context.Context, cfg config.Config, opts Options) error {
 	streams, stream := newStreams(&cfg, opts, status, manager, handlers(&cfg, opts.Log, publisher, names), health)
 	sockets, err := openSockets(ctx, &cfg, opts, secrets, streams, names)
 	if err == nil {
+		if streams.Modules != nil {
+			status.registry.MustRegister(streams.Modules.Collectors()...)
+		}
 		for _, s := range sockets {
 			tasks.Go(func() error { return s.serve(serving, s.listener) })
 		}

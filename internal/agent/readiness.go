@@ -17,6 +17,7 @@ func (s *statusServer) ready(w http.ResponseWriter, r *http.Request) {
 	err := s.check(r.Context())
 	if err == nil {
 		s.log.Debug("ready")
+		s.wasReady.Do(func() { s.startup.Set(s.now().Sub(s.began).Seconds()) })
 		s.lastReason.Store("")
 		w.WriteHeader(http.StatusOK)
 		return

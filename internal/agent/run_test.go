@@ -222,7 +222,9 @@ func TestRunDrainsAndEnds(t *testing.T) {
 			a := newAgentTest(t, kind, "run")
 			a.start(t)
 			a.waitReady(t)
-			if _, metrics := a.get("/metrics"); !strings.Contains(metrics, `istio_agent_num_outgoing_requests{request_type="csr"} 1`) {
+			_, metrics := a.get("/metrics")
+			if !strings.Contains(metrics, `istio_agent_num_outgoing_requests{request_type="csr"} 1`) ||
+				!strings.Contains(metrics, "istio_agent_startup_duration_seconds ") || strings.Contains(metrics, "istio_agent_startup_duration_seconds 0\n") {
 				t.Errorf("metrics: %s", metrics)
 			}
 			if status, _ := a.get("/quitquitquit"); status != http.StatusMethodNotAllowed {

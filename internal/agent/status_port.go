@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -18,6 +19,7 @@ import (
 	"github.com/meshctl/meshctl/internal/agent/relay"
 	"github.com/meshctl/meshctl/internal/agent/revocation"
 	"github.com/meshctl/meshctl/internal/agent/workloadcert"
+	"github.com/meshctl/meshctl/internal/profiles"
 	"github.com/meshctl/meshctl/internal/serving"
 )
 
@@ -27,8 +29,13 @@ type statusServer struct {
 	cert  func() workloadcert.Status
 	// otherCert means that Envoy gets its certificate from another SPIFFE agent.
 	otherCert bool
+	profiling bool
 	log       *slog.Logger
 
+	now         func() time.Time
+	began       time.Time // of the agent
+	wasReady    sync.Once
+	startup     prometheus.Gauge
 	registry    *prometheus.Registry
 	metrics     http.Handler
 	kubelet     http.Handler
@@ -77,12 +84,17 @@ func newStatus(cfg *config.Config, admin *adminClient, names *dns.Server, cert f
 			}
 			return 0
 		})
+	startup := prometheus.NewGauge(prometheus.GaugeOpts{
+		Name: "istio_agent_startup_duration_seconds", Help: "Seconds from the start until a probe found the proxy ready; 0 before.",
+	})
+	registry.MustRegister(startup)
 	merger := metrics.Merger{Applications: cfg.Scrapes, Log: opts.Log}
 	if admin != nil {
 		merger.Envoy = admin.metrics
 	}
 	s := &statusServer{
-		admin: admin, names: names, cert: cert, otherCert: cfg.WorkloadSocket != "", log: opts.Log,
+		admin: admin, names: names, cert: cert, otherCert: cfg.WorkloadSocket != "", profiling: opts.Profiling, log: opts.Log,
+		now: opts.Now, began: opts.Now(), startup: startup,
 		registry: registry, metrics: metrics.New(merger, registry),
 		kubelet: probe.Handler(cfg.KubeletProbes),
 		control: newControl(admin, opts.Log),
@@ -120,6 +132,9 @@ func (s *statusServer) serve(ctx context.Context, listener net.Listener) error {
 	mux.Handle("/drain", local(http.MethodPost, s.control.drain))
 	if s.names != nil {
 		mux.Handle("/debug/ndsz", local(http.MethodGet, s.names.ServeTable))
+	}
+	if s.profiling {
+		mux.Handle(profiles.Path, local(http.MethodGet, profiles.Handler().ServeHTTP))
 	}
 	server := &http.Server{
 		Handler:           http.NewCrossOriginProtection().Handler(mux),

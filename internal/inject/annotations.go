@@ -78,7 +78,7 @@ var annotations = []annotationKind{
 	{name: annotationLogLevel, check: checkLogLevels, meaning: "log level of Envoy"},
 	{name: annotationComponentLevel, check: checkComponentLevels, meaning: "log levels of components of Envoy, such as `rbac:debug,misc:error`"},
 	{name: annotationNative, check: oneOf("true", "false"), meaning: "`false` makes the sidecar a container next to the application"},
-	{name: annotationCPU, check: checkQuantity, meaning: "CPU that the proxy requests; one of these four annotations replaces all resources in the values"},
+	{name: annotationCPU, check: checkQuantity, meaning: "CPU that the proxy requests. If a pod has any of these four annotations, they replace all resources in the values"},
 	{name: annotationCPULimit, check: checkQuantity, meaning: "limit of CPU of the proxy, and of its worker threads"},
 	{name: annotationMemory, check: checkQuantity, meaning: "memory that the proxy requests"},
 	{name: annotationMemoryLimit, check: checkQuantity, meaning: "limit of memory of the proxy"},
@@ -221,7 +221,7 @@ func checkQuantity(value string) error {
 }
 
 func checkImage(value string) error {
-	if !imageName.MatchString(value) {
+	if !isImageName(value) {
 		return fmt.Errorf("%q is not the reference of an image, such as registry.example/meshctl:1.0", value)
 	}
 	return nil

@@ -155,8 +155,10 @@ func inFile(fault *source.FieldError) string {
 	return fmt.Sprintf("line %d: %v", fault.TextLine, fault.Err)
 }
 
-// imageName matches the reference of an image.
-var imageName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._:@/-]{0,511}$`)
+// isImageName reports whether s may be the reference of an image.
+func isImageName(s string) bool { return len(s) <= 512 && imageName.MatchString(s) }
+
+var imageName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._:@/-]*$`)
 
 // istioImage is the name of the image of Istio's proxy.
 var istioImage = regexp.MustCompile(`(^|/)proxyv2($|[:@-])`)
@@ -168,7 +170,7 @@ func (i *Injector) checkValues() error {
 	}
 	v, proxy := &i.Values, &i.Values.Global.Proxy
 	switch image := i.image(); {
-	case !imageName.MatchString(image):
+	case !isImageName(image):
 		bad("global.proxy.image", "%q is not the reference of an image", image)
 	case istioImage.MatchString(image):
 		bad("global.proxy.image", "%s is Istio's image, which does not contain meshctl: name the image of meshctl", image)

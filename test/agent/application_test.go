@@ -140,7 +140,7 @@ func application(t *testing.T) *httptest.Server {
 		fmt.Fprintln(w, "app_requests 7")
 	})
 	mux.HandleFunc("GET /ready", func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "warming up", http.StatusTeapot) })
-	mux.HandleFunc("GET /slow", func(w http.ResponseWriter, r *http.Request) {
+	mux.HandleFunc("/slow", func(w http.ResponseWriter, r *http.Request) {
 		select {
 		case <-time.After(20 * time.Millisecond):
 			fmt.Fprintln(w, "done")

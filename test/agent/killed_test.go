@@ -131,13 +131,13 @@ func TestKilled(t *testing.T) {
 }
 
 // TestRequest: agent wait ends when the proxy is ready, and agent request changes the log level
-// of the running Envoy and ends the agent.
+// of the running Envoy, reads a profile of the agent and ends it.
 func TestRequest(t *testing.T) {
 	ca := certstest.NewIstioCA(t)
 	ca.Serve(t, func(s *grpc.Server) {
 		discoveryv3.RegisterAggregatedDiscoveryServiceServer(s, &controlPlane{})
 	})
-	p := run(t, flagsFor(t, ca, harness.ShortDir(t)), "")
+	p := run(t, flagsFor(t, ca, harness.ShortDir(t)), "", "--profiling")
 	command := func(want int, args ...string) string {
 		t.Helper()
 		cmd := exec.CommandContext(t.Context(), meshctl, append([]string{"agent"}, args...)...)
@@ -153,6 +153,9 @@ func TestRequest(t *testing.T) {
 	}
 	if out := command(1, "request", "--bind-address", bind, "GET", "/none"); !strings.Contains(out, "received unsuccessful status code 404") {
 		t.Errorf("a page that does not exist: %s", out)
+	}
+	if out := command(0, "request", "--bind-address", bind, "--debug-port", "15020", "GET", "debug/pprof/goroutine?debug=1"); !strings.Contains(out, "goroutine profile: total ") {
+		t.Errorf("a profile: %s", out)
 	}
 	command(0, "request", "--bind-address", bind, "--debug-port", "15020", "post", "/quitquitquit")
 	if err := p.ended(t); err != nil {

@@ -217,9 +217,7 @@ func newNode(dir, bin, name string, number int) (*node, error) {
 		IP: fmt.Sprintf("10.89.0.%d", number), Pods: fmt.Sprintf("10.6%d.0.0/24", number),
 		Cgroup: fmt.Sprintf("/meshctl-%d-%s", os.Getpid(), name),
 	}
-	for i := 1; i <= 20; i++ {
-		n.LBs = append(n.LBs, fmt.Sprintf("10.89.0.%d", 50*number+i))
-	}
+	n.LBs = loadBalancerAddresses(number)
 	key, err := rsa.GenerateKey(rand.Reader, 2048)
 	if err != nil {
 		return nil, err

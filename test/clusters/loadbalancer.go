@@ -21,6 +21,16 @@ import (
 // balanceInterval is how often the load balancer looks for Services.
 const balanceInterval = 500 * time.Millisecond
 
+// loadBalancerAddresses returns the addresses that Services of the type LoadBalancer may get in
+// a cluster.
+func loadBalancerAddresses(cluster int) []string {
+	var out []string
+	for i := 1; i <= 20; i++ {
+		out = append(out, fmt.Sprintf("10.89.0.%d", 50*cluster+i))
+	}
+	return out
+}
+
 // balancer gives Services of the type LoadBalancer addresses of the node. kube-proxy
 // forwards the connections to these addresses.
 type balancer struct {

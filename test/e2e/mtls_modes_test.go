@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -37,10 +38,9 @@ func mtlsPolicy(namespace, name, spec string) string {
 // callerOf is how a client calls a port: in plaintext without a configuration.
 type callerOf struct{ config *tls.Config }
 
-// reaches reports whether a request on a new connection reaches the application.
-func (c callerOf) reaches(port string) bool {
-	at := net.JoinHostPort("127.3.0.1", port)
-	conn, err := net.DialTimeout("tcp", at, deadline)
+// reaches reports whether a request on a new connection reaches the application at an address.
+func (c callerOf) reaches(address string) bool {
+	conn, err := net.DialTimeout("tcp", address, deadline)
 	if err != nil {
 		return false
 	}
@@ -60,15 +60,10 @@ func (c callerOf) reaches(port string) bool {
 	return resp.StatusCode == http.StatusOK
 }
 
-// TestMTLSModes changes the modes of the ports of a workload that a real Envoy serves, and calls
-// each port in plaintext, with mTLS of the mesh, without a certificate and with a stranger's.
-func TestMTLSModes(t *testing.T) {
-	dir := harness.ShortDir(t)
-	mesh := helloworldMesh(t, "127.0.0.1:1")
-	replace(t, filepath.Join(mesh, "cluster1", "services.yaml"), fmt.Sprintf(mtlsMesh, echoServer(t)))
-	policies := filepath.Join(mesh, "cluster1", "policies.yaml")
-	replace(t, policies, mtlsPolicy("istio-system", "default", "mtls: {mode: STRICT}"))
-	_, secure := controlPlane(t, dir, mesh)
+// mtlsCallers returns callers by name: in plaintext, with mTLS of the mesh whose authorities are in
+// a directory, without a certificate and with a stranger's.
+func mtlsCallers(t *testing.T, dir string) map[string]callerOf {
+	t.Helper()
 	certificate := func(name, ca string) tls.Certificate {
 		out := filepath.Join(dir, name)
 		mustRun(t, "certs", "leaf", "--ca", ca, "--namespace", "sample", "--service-account", "client", "--out", out)
@@ -85,11 +80,38 @@ func TestMTLSModes(t *testing.T) {
 		config.Certificates, config.NextProtos = pairs, []string{"istio"}
 		return callerOf{config}
 	}
-	callers := map[string]callerOf{"plain": {}, "mTLS": over(own), "none": over(), "stranger": over(stranger)}
+	return map[string]callerOf{"plain": {}, "mTLS": over(own), "none": over(), "stranger": over(stranger)}
+}
+
+// The callers that the modes permit.
+const strict, permissive, disable = "mTLS", "mTLS plain", "plain"
+
+// eventuallyReach waits until exactly the permitted callers reach the application at an address.
+func eventuallyReach(t *testing.T, what, address string, callers map[string]callerOf, permitted string) {
+	t.Helper()
+	eventually(t, what+", "+address, func() error {
+		for name, c := range callers {
+			if reaches, want := c.reaches(address), slices.Contains(strings.Fields(permitted), name); reaches != want {
+				return fmt.Errorf("%s reaches the application: %t, want %t", name, reaches, want)
+			}
+		}
+		return nil
+	})
+}
+
+// TestMTLSModes changes the modes of the ports of a workload that a real Envoy serves, and calls
+// each port with each caller.
+func TestMTLSModes(t *testing.T) {
+	dir := harness.ShortDir(t)
+	mesh := helloworldMesh(t, "127.0.0.1:1")
+	replace(t, filepath.Join(mesh, "cluster1", "services.yaml"), fmt.Sprintf(mtlsMesh, echoServer(t)))
+	policies := filepath.Join(mesh, "cluster1", "policies.yaml")
+	replace(t, policies, mtlsPolicy("istio-system", "default", "mtls: {mode: STRICT}"))
+	_, secure := controlPlane(t, dir, mesh)
+	callers := mtlsCallers(t, dir)
 	p := proxy{"helloworld-v1", "sidecar", "sample", "helloworld", "127.3.0.1", map[string]string{"app": "helloworld"}}
 	defer p.start(t, dir, secure, "ISTIO_META_INTERCEPTION_MODE=NONE")()
 
-	const strict, permissive, disable = "mTLS", "mTLS plain", "plain"
 	const workload = "selector: {matchLabels: {app: helloworld}}, "
 	for _, tc := range []struct{ name, policies, first, second, third string }{
 		{"mesh", mtlsPolicy("istio-system", "default", "mtls: {mode: STRICT}"), strict, strict, strict},
@@ -122,14 +144,7 @@ func TestMTLSModes(t *testing.T) {
 	} {
 		replace(t, policies, tc.policies)
 		for port, want := range map[string]string{"5000": tc.first, "5001": tc.second, "5002": tc.third} {
-			eventually(t, tc.name+", port "+port, func() error {
-				for name, c := range callers {
-					if reaches, wanted := c.reaches(port), strings.Contains(" "+want+" ", " "+name+" "); reaches != wanted {
-						return fmt.Errorf("%s reaches the application: %t, want %t", name, reaches, wanted)
-					}
-				}
-				return nil
-			})
+			eventuallyReach(t, tc.name, net.JoinHostPort("127.3.0.1", port), callers, want)
 		}
 	}
 }

@@ -208,13 +208,14 @@ func within(addr netip.Addr) func(string, bool) bool {
 	}
 }
 
-// identity returns the parts of the principal.
-func (m matcher) identity() (domain, namespace, account string, ok bool) {
+// identity returns the parts of the principal of a Kubernetes service account:
+// <trust domain>/ns/<namespace>/sa/<account>.
+func (m matcher) identity() (namespace, account string, ok bool) {
 	parts := strings.Split(m.Principal, "/")
-	if len(parts) != 5 {
-		return "", "", "", false
+	if len(parts) != 5 || parts[1] != "ns" || parts[3] != "sa" {
+		return "", "", false
 	}
-	return parts[0], parts[2], parts[4], true
+	return parts[2], parts[4], true
 }
 
 func (m matcher) principal(v string, _ bool) bool {
@@ -233,12 +234,12 @@ func (m matcher) principal(v string, _ bool) bool {
 }
 
 func (m matcher) namespaceOf(v string, _ bool) bool {
-	_, namespace, _, ok := m.identity()
+	namespace, _, ok := m.identity()
 	return ok && segments(v, namespace)
 }
 
 func (m matcher) domain(v string, _ bool) bool {
-	domain, _, _, ok := m.identity()
+	domain, _, ok := strings.Cut(m.Principal, "/")
 	return ok && segments(v, domain)
 }
 
@@ -260,7 +261,7 @@ func segments(value, is string) bool {
 }
 
 func (m matcher) account(v string, _ bool) bool {
-	_, namespace, account, ok := m.identity()
+	namespace, account, ok := m.identity()
 	if !strings.Contains(v, "/") {
 		v = m.namespace + "/" + v
 	}

@@ -29,6 +29,9 @@ const (
 	maxResponse = 64 << 20 // bytes
 	maxTypes    = 32       // of a stream
 	maxNames    = 200_000  // of a type
+	// window is the number of bytes that a proxy may send before the relay acknowledges them.
+	// Without it, gRPC measures the connection and sends a ping for each request.
+	window = 64 << 10
 	// maxOpen bounds the responses of a type that the proxy has not answered. Control planes
 	// wait for the answer to one.
 	maxOpen = 64
@@ -64,6 +67,8 @@ func (r *Relay) Serve(ctx context.Context, listener net.Listener) error {
 	server := grpc.NewServer(
 		grpc.MaxConcurrentStreams(maxStreams),
 		grpc.MaxRecvMsgSize(maxRequest),
+		grpc.InitialWindowSize(window),
+		grpc.InitialConnWindowSize(window),
 		grpc.ForceServerCodecV2(codec{}),
 		grpc.WaitForHandlers(true),
 	)

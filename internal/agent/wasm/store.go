@@ -13,9 +13,12 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/meshctl/meshctl/internal/dial"
 )
@@ -68,6 +71,8 @@ type Store struct {
 	stop          context.CancelFunc
 	fetches       sync.WaitGroup
 
+	lookups, results *prometheus.CounterVec
+
 	mu      sync.Mutex
 	entries map[string]*entry // by key
 	files   map[string]*file  // by name, the sum of their content
@@ -94,10 +99,28 @@ func New(ctx context.Context, c Config) (*Store, error) {
 		return nil, fmt.Errorf("remove old modules of plugins: %w", err)
 	}
 	s := &Store{Config: c, slots: make(chan struct{}, maxFetches), entries: map[string]*entry{}, files: map[string]*file{}}
+	s.lookups = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "istio_agent_wasm_cache_lookup_count", Help: "Modules that plugins need, and whether the agent had them.",
+	}, []string{"hit"})
+	s.results = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "istio_agent_wasm_remote_fetch_count", Help: "Modules that were fetched, by result.",
+	}, []string{"result"})
 	s.strict = dial.Guard{}.DownloadTransport(maxDownload)
 	s.local = dial.Guard{Loopback: true}.DownloadTransport(maxDownload)
 	s.ctx, s.stop = context.WithCancel(context.WithoutCancel(ctx))
 	return s, nil
+}
+
+// Collectors returns the metrics of the store, under the names of Istio's agent.
+func (s *Store) Collectors() []prometheus.Collector {
+	entries := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "istio_agent_wasm_cache_entries", Help: "Modules that the agent has or fetches.",
+	}, func() float64 {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return float64(len(s.entries))
+	})
+	return []prometheus.Collector{entries, s.lookups, s.results}
 }
 
 // Run removes modules that no plugin uses for a while, until ctx ends. Then it removes all.
@@ -129,6 +152,7 @@ func (s *Store) Use(ctx context.Context, m Module) (path string, release func(),
 	key := m.key()
 	s.mu.Lock()
 	e := s.entries[key]
+	s.lookups.WithLabelValues(strconv.FormatBool(e != nil)).Inc()
 	if e == nil {
 		if s.ctx.Err() != nil {
 			s.mu.Unlock()
@@ -193,10 +217,28 @@ func (s *Store) fill(key string, e *entry, m Module) {
 	if e.err == nil {
 		e.file, e.err = s.add(from, sum)
 	}
+	s.results.WithLabelValues(resultOf(e.err)).Inc()
 	if e.err != nil {
 		delete(s.entries, key)
 	}
 }
+
+// resultOf returns the label of a fetch that ended with err.
+func resultOf(err error) string {
+	switch {
+	case err == nil:
+		return "success"
+	case errors.As(err, new(*sumError)):
+		return "checksum_mismatch"
+	default:
+		return "download_failure"
+	}
+}
+
+// sumError is the error of a module with another sum than expected.
+type sumError struct{ got, want string }
+
+func (e *sumError) Error() string { return "its SHA-256 sum is " + e.got + ", want " + e.want }
 
 // download fetches a module into a new file. It returns its path, and the sum of its content.
 func (s *Store) download(ctx context.Context, m Module) (path, sum string, err error) {
@@ -222,7 +264,7 @@ func (s *Store) download(ctx context.Context, m Module) (path, sum string, err e
 	}
 	sum = hex.EncodeToString(hash.Sum(nil))
 	if want := strings.ToLower(m.SHA256); want != "" && want != sum && want != outer {
-		return "", "", fmt.Errorf("its SHA-256 sum is %s, want %s", outer, want)
+		return "", "", &sumError{outer, want}
 	}
 	return f.Name(), sum, nil
 }

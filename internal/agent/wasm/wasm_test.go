@@ -22,6 +22,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-containerregistry/pkg/name"
 	"github.com/google/go-containerregistry/pkg/registry"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
@@ -30,6 +31,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/remote"
 	"github.com/google/go-containerregistry/pkg/v1/static"
 	"github.com/google/go-containerregistry/pkg/v1/types"
+	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/goleak"
 )
 
@@ -265,6 +267,30 @@ func TestFiles(t *testing.T) {
 	refuses(t, s, Module{URL: "http://127.0.0.1:1/"}, "is loopback")
 	refuses(t, s, Module{URL: "ftp://a/b"}, "scheme")
 	refuses(t, s, Module{URL: "https://user:secret@127.0.0.1:1/" + "\x7f"}, "not valid")
+
+	metrics := prometheus.NewRegistry()
+	metrics.MustRegister(s.Collectors()...)
+	families, err := metrics.Gather()
+	check(t, err)
+	counts := map[string]float64{}
+	for _, f := range families {
+		for _, m := range f.GetMetric() {
+			name := f.GetName()
+			for _, l := range m.GetLabel() {
+				name += " " + l.GetValue()
+			}
+			counts[name] = m.GetCounter().GetValue() + m.GetGauge().GetValue()
+		}
+	}
+	want := map[string]float64{
+		"istio_agent_wasm_cache_entries":           6,
+		"istio_agent_wasm_cache_lookup_count true": 10, "istio_agent_wasm_cache_lookup_count false": 14,
+		"istio_agent_wasm_remote_fetch_count success": 6, "istio_agent_wasm_remote_fetch_count checksum_mismatch": 1,
+		"istio_agent_wasm_remote_fetch_count download_failure": 7,
+	}
+	if diff := cmp.Diff(want, counts); diff != "" {
+		t.Errorf("metrics (-want +got):\n%s", diff)
+	}
 }
 
 func TestWaitsNoLongerThanAsked(t *testing.T) {

@@ -30,6 +30,9 @@ const (
 	maxTokenFile = 64 << 10
 	maxRootFile  = 1 << 20
 	maxResponse  = 1 << 20
+	// window is the number of bytes that a server may send before the client acknowledges them.
+	// Without it, gRPC measures the connection and sends a ping for each response.
+	window = 1 << 20
 )
 
 // Client requests certificates from a certificate authority that speaks Istio's protocol.
@@ -148,6 +151,8 @@ func (c *Client) call(ctx context.Context, roots []*x509.Certificate, current Cu
 		grpc.WithNoProxy(),
 		grpc.WithDisableServiceConfig(),
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 30 * time.Second, Timeout: 10 * time.Second}),
+		grpc.WithInitialWindowSize(window),
+		grpc.WithInitialConnWindowSize(window),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxResponse)),
 	)
 	if err != nil {

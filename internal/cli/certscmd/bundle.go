@@ -66,8 +66,9 @@ func newBundleJoinCmd(env *cli.Env) *cobra.Command {
 	cmd := command(&cobra.Command{
 		Use:   "join FILE...",
 		Short: "Join bundles into one, or convert one",
-		Long: `Write one bundle with the roots of all files (- is standard input), sorted and each
-once. Use one file to sort or convert it. An existing file is kept without --force.
+		Long: `Write one bundle with the roots of all files (- is standard input). The bundle is sorted
+and has each root once. To sort or convert a bundle, pass one file. Without --force the
+command does not overwrite an existing file.
 
 SPIFFE JSON also keeps the token keys of SPIFFE bundles, the highest sequence number and
 the shortest refresh hint; PEM cannot. Bundles with different keys of one id cannot be

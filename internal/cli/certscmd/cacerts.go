@@ -30,8 +30,9 @@ func newCertsCacertsCmd(env *cli.Env) *cobra.Command {
 	cmd := command(&cobra.Command{
 		Use:   "cacerts DIR",
 		Short: "Print or apply the Secret with the CA of a cluster",
-		Long: `Print the CA of a cluster, a directory in either layout, as the Kubernetes Secret of
-Istio's control plane. The command first checks that a control plane would accept it.
+		Long: `Print the CA of a cluster as the Kubernetes Secret of Istio's control plane. DIR has the
+files of the CA, with the names of either layout. The command first checks that a
+control plane would accept the CA.
 
 With --apply it writes the Secret to the clusters of --context and shows the changes.
 DIR is then one CA for all clusters, or contains a directory for each, as certs
@@ -39,7 +40,8 @@ intermediate-ca creates them. The command overwrites another CA only with --forc
 because proxies refuse each other when the root of a mesh is replaced at once. Use
 certs rotate-root instead.
 
-Layouts: "istio" has the names of the files; "tls" has tls.crt, tls.key and ca.crt, as
+The keys of the Secret depend on the layout: "istio" has ca-cert.pem, ca-key.pem,
+root-cert.pem and cert-chain.pem, and "tls" has tls.crt, tls.key and ca.crt, as
 cert-manager writes them.`,
 		Example: `  meshctl certs cacerts certs/cluster1 | kubectl apply -f -
   meshctl certs cacerts certs/cluster1 --layout tls | kubectl apply -f -

@@ -45,16 +45,17 @@ root-ca and intermediate-ca create it, or the directory of one CA. Revoked certi
 stay revoked, and the command does not change lists of CAs without a key.
 
 With --context instead of DIR the command does this for the CAs in the Secrets cacerts
-of clusters: each Secret gets all lists. It does not overwrite a Secret that changed in
-between: run it again.
+of clusters: each Secret gets all lists. If a Secret changed in between, the command
+does not overwrite it: run the command again.
 
---revoke takes a file with the certificate, or its serial number if DIR contains only the
-CA that signed it. Without --revoke the command only renews the lists. Do so before their
-next update: after that time Envoy refuses every peer.
+--revoke takes a file with the certificate, or its serial number if DIR contains only
+the CA that signed it. Without --revoke the command only renews the lists. Renew the
+lists before their next update: after that time Envoy refuses every peer.
 
-Envoy needs a list of each CA of the mesh, also of the root. For a CA without a key here,
-create the list where the key is and add it with --add. During a rotation of the root
-the new CAs get lists, too. The command writes nothing that serve or Envoy cannot use.`,
+Envoy needs a list of each CA of the mesh, also of the root. If the key of a CA is on
+another machine, create the list there and add it with --add. During a rotation of the
+root the new CAs get lists, too. The command writes nothing that serve or Envoy cannot
+use.`,
 		Example: `  # Create lists that revoke nothing, then revoke a workload certificate and a CA
   meshctl certs crl certs
   meshctl certs crl certs --revoke helloworld/cert-chain.pem --reason key-compromise

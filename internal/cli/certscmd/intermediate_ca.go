@@ -30,8 +30,9 @@ func newCertsIntermediateCmd(env *cli.Env) *cobra.Command {
 <out>/<cluster> the files ca-cert.pem, ca-key.pem (mode 0600), root-cert.pem and
 cert-chain.pem, for meshctl serve --ca-dir and for Istio's Secret "cacerts". The
 locality (L) of the subject is the cluster, and the path length is 0: an intermediate
-signs workloads, not CAs. It expires no later than the root. The command writes the
-files of all clusters or none. Existing files are kept without --force.`,
+signs certificates of workloads, not of CAs. It expires no later than the root. The
+command writes the files of all clusters or none. Existing files are kept without
+--force.`,
 		Example: `  meshctl certs intermediate-ca --root certs --out certs cluster1 cluster2
 
   # Give one to an Istio control plane

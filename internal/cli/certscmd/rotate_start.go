@@ -33,7 +33,7 @@ func (o *rotateStart) bind(cmd *cobra.Command) {
 	cli.DurationVar(fs, &o.ttl, "ttl", 0, "Lifetime of the new root (default as the old one)")
 	fs.StringVar(&o.organization, "org", "", "Organization (O) of the new root (default as the old one)")
 	fs.StringVar(&o.commonName, "cn", "", "Common name (CN) of the new root (default as the old one)")
-	cli.NumberVar(fs, &o.pathLen, "path-len", -1, -1, maxPathLen, "`Number` of CAs between the new root and a leaf; -1 is as the old one")
+	cli.NumberVar(fs, &o.pathLen, "path-len", -1, -1, maxPathLen, "`Number` of CAs between the new root and a leaf; -1 for the same number as the old root")
 	o.constraints.bind(fs, " (default as the old root)")
 	cli.DurationVar(fs, &o.leafTTL, "leaf-ttl", cli.Day, "Longest lifetime of a workload certificate in the mesh")
 	cli.DurationVar(fs, &o.propagation, "propagation", 10*time.Minute, "Longest time until every control plane uses the files of a step")
@@ -129,9 +129,9 @@ continue to sign. The new CAs are like the old ones with new keys, unless flags 
 otherwise. The roots do not sign each other.
 
 A --leaf-ttl below 10m or a --propagation below 1m is refused. With --server or
---ask-proxies the command asks the control planes for the certificates of their
-proxies instead, and refuses a --leaf-ttl that is shorter than the rest of their
-lifetime. --force skips these checks, for a rehearsal.`,
+--ask-proxies the command asks the control planes for the certificates of their proxies
+instead, and refuses a --leaf-ttl that is shorter than the remaining lifetime of one of
+them. --force skips these checks, for a rehearsal.`,
 		Example: `  meshctl certs rotate-root start certs
   meshctl certs rotate-root start certs --leaf-ttl 12h --algorithm ecdsa-p384 --cn 'Root CA 2'
 

@@ -21,9 +21,10 @@ func newCertsStatusCmd(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "status",
 		Short: "Show the signing CA on disk, in use and served",
-		Long: `Show the signing CA of a running control plane: in its directory or Secret, in use, and
-in the last certificates of workloads, with the reasons for differences. Fingerprints
-are the first bytes of the SHA-256; -o json shows all of it.
+		Long: `Show the signing CA of a running control plane: the CA in its directory or Secret, the
+CA in use, and the CA of the last workload certificates, with the reasons for
+differences. Fingerprints are the first bytes of the SHA-256; -o json shows the whole
+SHA-256.
 
 The command asks every replica in the cluster of the kubeconfig, as meshctl
 proxy-status does, or at --server. JSON and YAML have an item for each replica. The exit

@@ -72,9 +72,9 @@ With --ttl the token expires, and a control plane of meshctl renews it after two
 thirds of its life. The token is bound to a Secret in the cluster: delete that Secret
 to revoke the token at once.
 
-The secret holds the address of --server as given. With --server auto the command tries
-all known addresses of the cluster from here and uses the best one. It uses an address
-of this machine only with --force.`,
+The secret contains the address in --server unchanged. With --server auto the command
+tries all known addresses of the cluster from here and uses the best one. It uses an
+address of this machine only with --force.`,
 		Example: `  # Create the secret of cluster west for the control plane in cluster east
   meshctl create-remote-secret --context west --name west | kubectl apply -f - --context east
 

@@ -21,8 +21,8 @@ func NewGateways(env *cli.Env) *cobra.Command {
 		Use:   "gateways",
 		Short: "Show the gateways of networks, and why some are not used",
 		Long: `Show every gateway through which other networks reach a network: the object that
-describes it, its address there, the addresses and ports that proxies get, and the
-reason if proxies do not get the gateway. TTL is the time until the control plane
+describes it, its address in this object, the addresses and ports that proxies get, and
+the reason if proxies do not get the gateway. TTL is the time until the control plane
 resolves a host name again. CHANGED is the time since proxies got other addresses of the
 gateway, or since the control plane found it.
 

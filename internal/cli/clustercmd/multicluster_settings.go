@@ -142,8 +142,9 @@ endpoints of the service that the proxy can reach. Nothing is deleted, and servi
 that only this cluster has keep their endpoints. All control planes that read the
 settings apply them until undrain, also after a restart.
 
-The command refuses a cluster that no control plane of the contexts knows. If they do
-not report their clusters, it drains the cluster and exits with code 3.`,
+The command refuses a cluster that no control plane of the contexts knows. If the
+control planes do not report their clusters, the command drains the cluster and exits
+with code 3.`,
 		Example: `  meshctl multicluster drain west --context east,north
   meshctl multicluster drain cluster2 --config-dir ./cluster1`,
 	}, 1, func([]string) (func(*mesh.ClusterSetting), string, error) {

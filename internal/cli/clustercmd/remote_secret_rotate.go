@@ -46,9 +46,9 @@ are kept and listed. The exit code is 3 when the old token still works, for exam
 because it is bound to no Secret.
 
 The command finds the replicas by the Leases of the control planes in these clusters. If
-it cannot reach a replica, the Lease is enough. --replica sets addresses instead, the
-addresses of meshctl serve --http-addr. The user that runs a replica needs no token on
-the same machine; all other callers need --token-file.
+it cannot reach a replica, the Lease is enough. --replica names replicas instead, by the
+addresses in --http-addr of meshctl serve. The user that runs a replica needs no token
+on the same machine; all other callers need --token-file.
 
 Run the command again to continue a rotation that was interrupted or took too long.
 Until it is finished the old secret is kept as NAME-previous; --abort restores it and

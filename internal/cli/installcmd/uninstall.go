@@ -29,14 +29,15 @@ func NewUninstall(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "uninstall",
 		Short: "Delete an installation from a cluster",
-		Long: `Delete the objects that meshctl install made, by their label meshctl.io/installation.
-With the last installation of the cluster, the command also deletes the objects that
-control planes wrote, service accounts of multicluster link without tokens, and
-CustomResourceDefinitions and namespaces that install made.
+		Long: `Delete the objects that meshctl install made, by their label meshctl.io/installation. If
+it deletes the last installation of the cluster, the command also deletes the objects
+that control planes wrote, the service accounts of multicluster link that have no
+tokens, and the CustomResourceDefinitions and namespaces that install made.
 
-It never deletes objects of other programs: it keeps a CustomResourceDefinition that has
-objects, and a namespace that has other objects, such as the Secret with the signing CA,
-and lists them. Pods keep their sidecars until they are created again.`,
+The command never deletes objects of other programs. It keeps and lists each
+CustomResourceDefinition that has objects, and each namespace that has other objects,
+such as the Secret with the signing CA. Pods keep their sidecars until they are created
+again.`,
 		Example: `  meshctl uninstall --context cluster1 --dry-run
   meshctl uninstall --context cluster1 --revision canary
   meshctl uninstall --context cluster1 --all`,

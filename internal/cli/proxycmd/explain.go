@@ -24,7 +24,8 @@ func NewExplain(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "explain",
 		Short: "Explain the configuration of a proxy",
-		Long:  "Explain the configuration of a proxy by the rules of the control plane.",
+		Long: `Explain how a proxy reaches the endpoints of a service, and which security policies
+apply to a workload. The command runs the code that generates the configuration.`,
 		Example: `  meshctl explain endpoints helloworld.sample --from web-1.apps
   meshctl explain policies web-1.apps`,
 	}

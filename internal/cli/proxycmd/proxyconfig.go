@@ -33,8 +33,8 @@ there are several pods, the command chooses one that is ready. It reads the Envo
 port-forward through the API server.
 
 Without POD the source is the admin interface of a running Envoy (--admin) or a saved
-response (--file, - for standard input). The response is of /config_dump, but of
-/clusters?format=json for endpoints, and of /config_dump?include_eds for eds and all.
+response (--file, - for standard input): of /clusters?format=json for endpoints, of
+/config_dump?include_eds for eds and all, and of /config_dump for all other commands.
 Both sources work without Kubernetes. Only log --level and log --reset change anything.`,
 		Example: `  # Show where the proxy sends requests for helloworld
   meshctl pc endpoints web-1.apps --cluster "outbound|5000||helloworld.sample.svc.cluster.local"

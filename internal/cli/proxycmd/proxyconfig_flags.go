@@ -88,8 +88,8 @@ func newPCRoutesCmd(env *cli.Env) *cobra.Command {
 		Use:     "routes [POD]",
 		Aliases: []string{"route", "r"},
 		Short:   "Show the routes of a proxy",
-		Long: `Show one row for each route of each virtual host, or with --verbose=false one row
-for each route configuration. Routes that pass unknown hosts through are not shown.`,
+		Long: `Show one row for each route of each virtual host, or with --verbose=false one row for
+each route configuration. The routes for unknown hosts are not shown.`,
 		Example: `  meshctl pc routes --admin 127.0.0.1:15000
   meshctl pc routes --admin 127.0.0.1:15000 --name 5000 -o yaml`,
 	}, pcRequest{path: fetch.Routes, read: func(_ context.Context, r io.Reader, resources bool) (pcResult, error) {

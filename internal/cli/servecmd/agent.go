@@ -31,6 +31,7 @@ type agentOptions struct {
 	meshConfig  string // path
 	dryRun      bool
 	printConfig bool
+	profiling   bool
 	unused      []string // flags without effect
 }
 
@@ -53,8 +54,8 @@ With --no-envoy it starts no Envoy and serves gRPC applications that are xDS cli
 themselves. They read the bootstrap in --grpc-bootstrap, get their configuration
 through a Unix socket of the agent, and read their certificate from files.
 
-On SIGTERM or Ctrl-C it drains Envoy first. It exits with Envoy, with code 1 and the
-cause when Envoy fails.`,
+On SIGTERM or Ctrl-C the agent drains Envoy first. When Envoy exits, the agent exits,
+too. If Envoy failed, the agent prints the cause and exits with code 1.`,
 		Example: `  # Run in a pod with Istio's environment
   meshctl agent --type sidecar
 
@@ -121,6 +122,7 @@ func (o *agentOptions) bind(fs *pflag.FlagSet) {
 	fs.StringVar(&f.BindAddress, "bind-address", "", "Listen `address` for all ports (default loopback for the admin interface, all addresses for other ports)")
 	fs.IntVar(&f.AdminPort, "admin-port", 0, "`Port` of Envoy's admin interface (proxyAdminPort, default 15000)")
 	fs.IntVar(&f.StatusPort, "status-port", 0, "`Port` of the agent's readiness and metrics (statusPort, default 15020)")
+	fs.BoolVar(&o.profiling, "profiling", false, "Serve runtime profiles at /debug/pprof/ of --status-port to processes of the pod or machine")
 	fs.IntVar(&f.ReadyPort, "readiness-port", 0, "`Port` of Envoy's readiness (ENVOY_STATUS_PORT, default 15021)")
 	fs.IntVar(&f.StatsPort, "prometheus-port", 0, "`Port` of Envoy's metrics (ENVOY_PROMETHEUS_PORT, default 15090)")
 	fs.IntVar(&f.Concurrency, "concurrency", 0, "`Number` of Envoy's worker threads (concurrency, ISTIO_CPU_LIMIT, default one for each core)")
@@ -218,12 +220,13 @@ func (o *agentOptions) resolve(env *cli.Env) (cfg agentconfig.Config, opts agent
 		return cfg, opts, cli.Usagef("%w", err)
 	}
 	return cfg, agent.Options{
-		Log:     log,
-		Stdout:  env.Stdout,
-		Stderr:  env.Stderr,
-		Environ: in.Environ,
-		Now:     env.Now,
-		Rand:    rand.New(rand.NewPCG(rand.Uint64(), rand.Uint64())), //nolint:gosec // only spreads waits
+		Log:       log,
+		Stdout:    env.Stdout,
+		Stderr:    env.Stderr,
+		Environ:   in.Environ,
+		Now:       env.Now,
+		Profiling: o.profiling,
+		Rand:      rand.New(rand.NewPCG(rand.Uint64(), rand.Uint64())), //nolint:gosec // only spreads waits
 	}, nil
 }
 

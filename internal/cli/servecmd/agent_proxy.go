@@ -13,7 +13,7 @@ import (
 // unusedIstioFlags are flags of Istio's agent without effect.
 var unusedIstioFlags = []string{
 	"log_as_json", "log_caller", "log_output_level", "log_rotate", "log_stacktrace_level", "log_target",
-	"profiling", "stsPort", "templateFile", "tokenManagerPlugin",
+	"stsPort", "templateFile", "tokenManagerPlugin",
 }
 
 // unusedFlag is the annotation of flags without effect.

@@ -36,9 +36,9 @@ as a whole. The command needs the capability NET_ADMIN, and no other program.
 
 The command accepts the flags and variables of istio-iptables, and istio-iptables as
 first argument, so that Istio's init container works with it. A value comes from the
-first of these that sets it: the flag, the variable of its name (ENVOY_PORT), the
-annotation of the pod, the default, which is the value with which Istio's injector calls
-istio-iptables.`,
+first of these that sets it: the flag, the variable with the name of the flag (such as
+ENVOY_PORT), the annotation of the pod, the default. The defaults are the values with
+which Istio's injector calls istio-iptables.`,
 		Example: `  # Redirect all connections
   meshctl agent redirect
 

@@ -112,7 +112,7 @@ func Kinds() []Kind { return slices.Clone(kinds) }
 var kinds = []Kind{
 	{
 		ReferencedResourceNotFound, "ReferencedResourceNotFound", Error,
-		"An object refers to another object that does not exist. A VirtualService may refer to a Gateway, a delegate, or a destination with its port and subset; a Gateway or a DestinationRule to a Secret; a Telemetry to a provider; and a Gateway, a Sidecar or a Telemetry to workloads. A destination that is not exported to a namespace does not exist in this namespace.",
+		"An object refers to another object that does not exist. A VirtualService may refer to a Gateway, a delegate, or a destination with its port and subset. A Gateway or a DestinationRule may refer to a Secret, and a Telemetry to a provider. A Gateway, a Sidecar or a Telemetry may select workloads. A destination that is not exported to a namespace does not exist in this namespace.",
 		"Correct the name, or create the missing object.",
 	},
 	{
@@ -187,7 +187,7 @@ var kinds = []Kind{
 	},
 	{
 		VirtualServiceIneffectiveMatch, "VirtualServiceIneffectiveMatch", Info,
-		"An earlier route matches all requests that one of several matches of a later route selects.",
+		"A later route has several matches. An earlier route takes all requests that one of these matches selects.",
 		"Delete the match, or put its route first.",
 	},
 	{
@@ -197,7 +197,7 @@ var kinds = []Kind{
 	},
 	{
 		ServiceEntryAddressesRequired, "ServiceEntryAddressesRequired", Warning,
-		"A ServiceEntry has a TCP port but no address, and the control plane allocates none. Proxies cannot recognize the connections to the host. They therefore send connections to every unknown address at this port to the host.",
+		"A ServiceEntry has a TCP port but no address, and the control plane allocates none. Proxies cannot recognize the connections to the host. At this port, they therefore send the connections to every unknown address to the host of the ServiceEntry.",
 		"Set `addresses`, or a `resolution` for which the control plane allocates an address.",
 	},
 	{
@@ -207,7 +207,7 @@ var kinds = []Kind{
 	},
 	{
 		IngressRouteRulesNotAffected, "IngressRouteRulesNotAffected", Warning,
-		"A VirtualService of a Gateway sends requests to a service without a subset, and the routes to subsets of the service are in a VirtualService for sidecars. A gateway does not use routes for sidecars.",
+		"A VirtualService of a Gateway sends requests to a service, but names no subset. The routes to the subsets of this service are in a VirtualService for sidecars. A gateway does not use routes for sidecars.",
 		"Name the subset in the VirtualService of the Gateway.",
 	},
 	{

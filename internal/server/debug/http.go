@@ -12,6 +12,7 @@ import (
 
 	"github.com/meshctl/meshctl/internal/localtoken"
 	"github.com/meshctl/meshctl/internal/mesh"
+	"github.com/meshctl/meshctl/internal/profiles"
 )
 
 // HTTPConfig decides who reads the pages over HTTP.
@@ -44,7 +45,7 @@ func (p *Pages) Handler(a HTTPConfig) http.Handler {
 		p.serve(w, r, a, r.PathValue("name"))
 	})
 	if a.Profiles {
-		mux.Handle("GET "+ProfilesPath, p.profiles(a))
+		mux.Handle("GET "+profiles.Path, p.profiles(a))
 	}
 	mux.HandleFunc("GET /debug", func(w http.ResponseWriter, r *http.Request) { p.serve(w, r, a, "") })
 	return mux
@@ -69,6 +70,23 @@ func (p *Pages) serve(w http.ResponseWriter, r *http.Request, a HTTPConfig, name
 	}
 	header.Set("Content-Type", "application/json")
 	_, _ = w.Write(page) //nolint:gosec // it is JSON, and nosniff makes browsers treat it as such
+}
+
+// profiles serves runtime profiles to callers with the operator's token.
+func (p *Pages) profiles(a HTTPConfig) http.Handler {
+	handler := profiles.Handler()
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		setHeaders(w.Header())
+		rights, err := a.judge(r, p)
+		if err == nil && !rights.operator() {
+			err = &Error{http.StatusForbidden, "profiles are for the user of the control plane on its machine only"}
+		}
+		if err != nil {
+			refuse(w, err)
+			return
+		}
+		handler.ServeHTTP(w, r)
+	})
 }
 
 func setHeaders(header http.Header) {

@@ -15,6 +15,7 @@ import (
 	"testing"
 
 	"github.com/meshctl/meshctl/internal/localtoken"
+	"github.com/meshctl/meshctl/internal/profiles"
 )
 
 // serveProfiles serves the pages with profiles, and returns their URL and the token
@@ -34,7 +35,7 @@ func serveProfiles(t *testing.T) (url, token string) {
 	server.Config = NewServer(New(testConfig()).Handler(HTTPConfig{Operator: operator, Authenticate: authenticate, Profiles: true, Log: log}), log)
 	server.Start()
 	t.Cleanup(server.Close)
-	return server.URL + ProfilesPath, token
+	return server.URL + profiles.Path, token
 }
 
 // ask returns the status and the body of an answer.

@@ -6,6 +6,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/types/known/structpb"
@@ -155,7 +156,7 @@ func checkTextFormat(format string) error {
 			format = format[2:]
 			continue
 		}
-		operator := logOperator.FindString(format)
+		operator := logOperator().FindString(format)
 		if operator == "" {
 			return fmt.Errorf("%q does not begin with an operator that Envoy has, such as %%REQ(:METHOD)%%", format[:min(len(format), 40)])
 		}
@@ -164,13 +165,13 @@ func checkTextFormat(format string) error {
 }
 
 // logOperator matches an operator of an access log.
-var logOperator = func() *regexp.Regexp {
+var logOperator = sync.OnceValue(func() *regexp.Regexp {
 	var alternatives []string
 	for _, group := range logOperatorGroups {
 		alternatives = append(alternatives, "(?:"+strings.Join(strings.Fields(group.names), "|")+")"+group.argument)
 	}
 	return regexp.MustCompile("^%(?:" + strings.Join(alternatives, "|") + ")%")
-}()
+})
 
 // AccessLogOperators returns a format with every operator that is allowed in an
 // access log.

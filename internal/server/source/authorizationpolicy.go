@@ -21,7 +21,7 @@ var authorizationPolicyKind = closedKind(istioKind(kind{
 			return faultf("metadata.annotations["+annotationDryRun+"]", "%q is neither true nor false", text)
 		}
 	}
-	return checkAuthorizationPolicy(spec)
+	return firstFault(checkAuthorizationPolicy(spec), referenceFault(spec, c.meta.Namespace))
 }), closedAuthorization)
 
 // annotationDryRun makes a policy record its decisions only.
@@ -108,9 +108,9 @@ const policyTarget = "a Gateway of the Kubernetes Gateway API; an AuthorizationP
 var authorizationPolicyFields = []apiField{
 	{Path: "selector", Support: Works},
 	{Path: "targetRef", Support: Partly, Meaning: policyTarget, lacks: otherTarget},
-	{Path: "targetRef.namespace", Support: Partly, Meaning: ownGateway + ", whatever this field says"},
+	{Path: "targetRef.namespace", Support: Works, Meaning: ownNamespace},
 	{Path: "targetRefs", Support: Partly, Meaning: policyTarget, lacks: otherTarget},
-	{Path: "targetRefs.namespace", Support: Partly, Meaning: ownGateway + ", whatever this field says"},
+	{Path: "targetRefs.namespace", Support: Works, Meaning: ownNamespace},
 	{Path: "rules", Support: Works, Meaning: "all fields and [all attributes](security-policy.md#attributes)"},
 	{Path: "action", Support: Works, Meaning: "`AUDIT` marks requests only in metadata of Envoy, as in Istio"},
 	{Path: "provider", Support: Works, Meaning: "see [security-policy.md](security-policy.md#external-authorization)"},

@@ -64,7 +64,7 @@ func closedTokens(c *conversion, spec yamldoc.Value) snapshot.Object {
 	if attaches {
 		out.Selector, out.TargetRef, out.TargetRefs = head.Selector, head.TargetRef, head.TargetRefs
 	}
-	all := !attaches || hasUnknown(spec, out)
+	all := !attaches || referenceFault(&head, c.meta.Namespace) != nil || hasUnknown(spec, out)
 	rules := either(spec, "jwtRules", "jwt_rules")
 	items, isList := rules.Items()
 	if !isList && !rules.IsNull() || !spec.IsMapping() {

@@ -92,6 +92,7 @@ func TestClosedTokens(t *testing.T) {
 		"selector":         {"  selector: {matchLabels: {a: '*'}}\n  jwtRules: [{" + good + "}]", "jwtRules: [{" + refuse + "}]"},
 		"selector stays":   {"  selector: {matchLabels: {a: b}}\n  jwtRules: [{}]", "selector: {matchLabels: {a: b}}, jwtRules: [{" + refuse + "}]"},
 		"both attachments": {"  selector: {}\n  targetRefs: [{kind: Gateway, name: g}]\n  jwtRules: [{" + good + "}]", "jwtRules: [{" + refuse + "}]"},
+		"other namespace":  {"  targetRefs: [{kind: Gateway, name: g, namespace: o}]\n  jwtRules: [{" + good + "}]", "targetRefs: [{kind: Gateway, name: g, namespace: o}], jwtRules: [{" + refuse + "}]"},
 		"no list":          {"  jwt_rules: {issuer: a}", "jwtRules: [{" + refuse + "}]"},
 		"empty rule":       {"  jwtRules: [null]", "jwtRules: [{" + refuse + "}]"},
 		"no mapping":       {"  - jwtRules", "jwtRules: [{" + refuse + "}]"},

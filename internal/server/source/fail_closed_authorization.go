@@ -48,7 +48,7 @@ func closedAuthorization(c *conversion, spec yamldoc.Value) snapshot.Object {
 		}
 		p.Spec.Rules = append(p.Spec.Rules, rule)
 	}
-	if unknown || !attaches || annotated && err != nil { // which may limit what the policy permits
+	if unknown || !attaches || referenceFault(&head, c.meta.Namespace) != nil || annotated && err != nil { // which may limit what the policy permits
 		p.Doubtful = nil
 		for i := range p.Spec.Rules {
 			p.Doubtful = append(p.Doubtful, i)

@@ -101,6 +101,17 @@ func attachmentFault(spec attached) *FieldError {
 	return nil
 }
 
+// referenceFault checks that a policy of a namespace refers to Gateways of that namespace only.
+func referenceFault(spec attached, namespace string) *FieldError {
+	check := func(field string, r *typev1beta1.PolicyTargetReference) *FieldError {
+		if other := r.GetNamespace(); other != "" && other != namespace {
+			return faultf(field+".namespace", "%q is not the namespace of the policy, %q: leave it empty, and put the policy where the Gateway is", other, namespace)
+		}
+		return nil
+	}
+	return firstFault(check("targetRef", spec.GetTargetRef()), each("targetRefs", spec.GetTargetRefs(), check))
+}
+
 // parseAddr parses an IP address. The result is comparable: IPv4 is never mapped to
 // IPv6. Zones are refused.
 func parseAddr(s string) (netip.Addr, error) {

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/net/http/httpguts"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/types/known/durationpb"
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
@@ -218,7 +219,7 @@ func regexSize(re *syntax.Regexp) int {
 }
 
 // isHeaderName reports whether s is the name of an HTTP header.
-var isHeaderName = regexp.MustCompile("^[-!#$%&'*+.^_`|~0-9A-Za-z]{1,256}$").MatchString
+func isHeaderName(s string) bool { return len(s) <= 256 && httpguts.ValidHeaderFieldName(s) }
 
 func checkHTTPRoute(field string, r *networkingv1alpha3.HTTPRoute) *FieldError {
 	weights := make([]int32, 0, len(r.Route))

@@ -21,6 +21,7 @@ var requestAuthenticationKind = closedKind(istioKind(kind{
 	c.object = &snapshot.RequestAuthentication{Meta: c.meta, Kind: snapshot.KindRequestAuthentication, Spec: spec}
 	return firstFault(
 		attachmentFault(spec),
+		referenceFault(spec, c.meta.Namespace),
 		each("jwtRules", spec.JwtRules, tokenRuleFault),
 	)
 }), closedTokens)
@@ -153,8 +154,8 @@ const tokenTarget = "a Gateway of the Kubernetes Gateway API; a RequestAuthentic
 var requestAuthenticationFields = []apiField{
 	{Path: "selector", Support: Works},
 	{Path: "targetRef", Support: Partly, Meaning: tokenTarget, lacks: otherTarget},
-	{Path: "targetRef.namespace", Support: Partly, Meaning: ownGateway + ", whatever this field says"},
+	{Path: "targetRef.namespace", Support: Works, Meaning: ownNamespace},
 	{Path: "targetRefs", Support: Partly, Meaning: tokenTarget, lacks: otherTarget},
-	{Path: "targetRefs.namespace", Support: Partly, Meaning: ownGateway + ", whatever this field says"},
+	{Path: "targetRefs.namespace", Support: Works, Meaning: ownNamespace},
 	{Path: "jwtRules", Support: Works, Meaning: "the control plane fetches `jwksUri`, with a `timeout` of at most 30s, and proxies never do"},
 }

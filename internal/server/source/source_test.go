@@ -371,6 +371,8 @@ func TestRefusals(t *testing.T) {
 		"telemetry selector":      {telemetry + "  selector: {matchLabels: {app: '*'}}", 5, "spec.selector.matchLabels[app]: wildcards and empty names are not allowed"},
 		"telemetry provider":      {telemetry + "  accessLogging:\n  - providers: [{}]", 6, "spec.accessLogging[0].providers[0].name: is missing"},
 		"token targets":           {tokenHead + "  selector: {}\n  targetRefs: [{kind: Gateway, name: g}]", 5, "spec.selector: cannot be used with targetRefs: use one of both"},
+		"token other namespace":   {tokenHead + "  targetRefs:\n  - {kind: Gateway, group: gateway.networking.k8s.io, name: g, namespace: o}", 6, `spec.targetRefs[0].namespace: "o" is not the namespace of the policy, "n": leave it empty, and put the policy where the Gateway is`},
+		"policy other namespace":  {policyHead + "  targetRef: {kind: Gateway, group: gateway.networking.k8s.io, name: g, namespace: o}", 5, `spec.targetRef.namespace: "o" is not the namespace of the policy, "n": leave it empty, and put the policy where the Gateway is`},
 		"token selector":          {tokenHead + "  selector: {matchLabels: {app: '*'}}", 5, "spec.selector.matchLabels[app]: wildcards and empty names are not allowed"},
 		"token rule":              {tokenHead + "  jwtRules: [null]", 5, "spec.jwtRules[0]: "},
 		"token issuer":            {tokenHead + "  jwtRules:\n  - jwksUri: https://a", 6, "spec.jwtRules[0].issuer: is missing"},

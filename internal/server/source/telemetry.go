@@ -123,6 +123,9 @@ var telemetryFields = []apiField{
 // ownGateway explains why the namespace of a reference has no effect.
 const ownGateway = "the Gateway is in the namespace of the policy"
 
+// ownNamespace explains which namespaces a security policy may refer to.
+const ownNamespace = "only the namespace of the policy; another one is refused"
+
 // otherTarget reports whether a reference selects no proxy.
 func otherTarget(m proto.Message) bool {
 	r, ok := m.(*typev1beta1.PolicyTargetReference)

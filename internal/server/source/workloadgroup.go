@@ -10,7 +10,7 @@ import (
 // its name.
 var workloadGroupKind = istioKind(kind{
 	group: groupNetworking, name: "WorkloadGroup", plural: "workloadgroups", versions: istioVersions,
-	support: Partly, meaning: "machines that [join with its name](virtual-machines.md#register-machines-by-themselves) get WorkloadEntries; only in a Kubernetes API",
+	support: Partly, meaning: "machines that [join with its name](virtual-machines.md#automatic-registration-of-machines) get WorkloadEntries; only in a Kubernetes API",
 	resources: []Resource{{Use: ForConfiguration, Custom: true, Optional: true, Without: "machines that name a WorkloadGroup are not registered"}},
 }, func(_ *conversion, spec *networkingv1alpha3.WorkloadGroup) *FieldError {
 	template := spec.GetTemplate()

@@ -112,6 +112,28 @@ func (c meshGenerator) object(cluster mesh.ClusterID) snapshot.Object {
 	}
 }
 
+// gatewayHosts are host names of gateways.
+var gatewayHosts = []string{"lb.example.com", "other.example.com"}
+
+// addresses returns random results of resolution. A host that is left out is still being resolved,
+// and one without addresses cannot be resolved.
+func (c meshGenerator) addresses() map[string][]netip.Addr {
+	out := make(map[string][]netip.Addr)
+	for _, host := range gatewayHosts {
+		if c.once(4) {
+			continue
+		}
+		out[host] = []netip.Addr{netip.MustParseAddr("192.0.2.8"), netip.MustParseAddr("192.0.2.9"), netip.MustParseAddr("2001:db8::2")}[:c.IntN(4)]
+	}
+	return out
+}
+
+// health returns the random report of a proxy about its WorkloadEntry.
+func (c meshGenerator) health() healthReport {
+	entry := snapshot.PodKey{Cluster: pickOne(c, meshClusters...), Namespace: c.namespace(), Name: pickOne(c, "vm", "host")}
+	return healthReport{entry, pickOne(c, "", "vm", "other"), snapshot.Condition(c.IntN(3))}
+}
+
 func (c meshGenerator) service(cluster mesh.ClusterID) snapshot.Object {
 	s := &snapshot.Service{Meta: c.meta(cluster, c.namespace(), pickOne(c, "svc0", "svc0", "svc1", "svc2"))}
 	switch c.IntN(6) {
@@ -144,7 +166,7 @@ func (c meshGenerator) service(cluster mesh.ClusterID) snapshot.Object {
 	}
 	if c.once(6) {
 		s.Labels[mesh.LabelNetwork] = pickOne(c, "n1", "n2")
-		s.External = []string{"192.0.2.1", "192.0.2.2", "2001:db8::1"}[:c.IntN(4)]
+		s.External = []string{"192.0.2.1", pickOne(c, append(gatewayHosts, "192.0.2.2")...), "2001:db8::1"}[c.IntN(2) : 1+c.IntN(3)]
 		if c.once(4) {
 			s.NodePorts = &snapshot.NodePorts{Selector: map[string]string{"edge": "a"}, Ports: map[uint32]uint32{15443: 30443}}
 		}

@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"maps"
 	"math/rand/v2"
+	"net/netip"
 	"reflect"
 	"runtime/debug"
 	"slices"
@@ -82,6 +83,15 @@ type step struct {
 	standings       map[mesh.ClusterID]snapshot.Balancing
 	roots           []string                      // nil: unchanged
 	keySets         map[snapshot.KeySource]string // nil: unchanged
+	addresses       map[string][]netip.Addr       // of host names; nil: unchanged
+	health          *healthReport
+}
+
+// healthReport is a report of a proxy about its WorkloadEntry.
+type healthReport struct {
+	entry   snapshot.PodKey
+	account string
+	is      snapshot.Condition
 }
 
 func (s step) String() string {
@@ -100,6 +110,12 @@ func (s step) String() string {
 	}
 	if s.keySets != nil {
 		fmt.Fprintf(&b, "\n  the key sets are %v", s.keySets)
+	}
+	if s.addresses != nil {
+		fmt.Fprintf(&b, "\n  the addresses of hosts are %v", s.addresses)
+	}
+	if s.health != nil {
+		fmt.Fprintf(&b, "\n  health: %+v", *s.health)
 	}
 	for _, e := range s.events {
 		if e.Object == nil {
@@ -143,6 +159,13 @@ func randomSteps(seed uint64, n int) []step {
 		}
 		if c.once(15) {
 			s.keySets = c.keySets()
+		}
+		if c.once(15) {
+			s.addresses = c.addresses()
+		}
+		if c.once(5) {
+			report := c.health()
+			s.health = &report
 		}
 		last := meshClusters[len(meshClusters)-1]
 		if c.once(40) {
@@ -249,6 +272,7 @@ func runRegistry(clusters []mesh.ClusterID) *runningRegistry {
 	r := &runningRegistry{published: make(chan publication, 1), clusters: clusters}
 	r.Registry = registry.New(registry.Config{
 		Local: clusters[0], Clusters: clusters, SystemNamespace: mesh.DefaultSystemNamespace,
+		Resolve: func([]string) {}, // see SetAddresses
 		Publish: func(s *snapshot.Snapshot, c *snapshot.Changes) { r.published <- publication{s, c} },
 		Log:     slog.New(slog.DiscardHandler), Now: time.Now,
 	})
@@ -281,6 +305,8 @@ type incremental struct {
 	standing map[mesh.ClusterID]snapshot.Balancing
 	roots    []string
 	keySets  map[snapshot.KeySource]string
+	hosts    map[string][]netip.Addr
+	health   []healthReport
 
 	clock time.Time // of the hub
 
@@ -302,8 +328,10 @@ func newIncremental() *incremental {
 	}
 	h.cfg.Now = func() time.Time { return w.clock }
 	w.subs = make([]*subscriber, len(w.nodes))
-	w.keySets = meshGenerator{rand.New(rand.NewPCG(0, 0))}.keySets()
+	first := meshGenerator{rand.New(rand.NewPCG(0, 0))}
+	w.keySets, w.hosts = first.keySets(), first.addresses()
 	w.registry.SetKeySets(w.keySets)
+	w.registry.SetAddresses(w.hosts)
 	w.registry.synced()
 	w.take()
 	return w
@@ -350,6 +378,14 @@ func (w *incremental) apply(number int, s step) {
 	if s.keySets != nil {
 		w.keySets = s.keySets
 		w.registry.SetKeySets(s.keySets)
+	}
+	if s.addresses != nil {
+		w.hosts = s.addresses
+		w.registry.SetAddresses(s.addresses)
+	}
+	if h := s.health; h != nil {
+		w.health = append(w.health, *h)
+		w.registry.SetHealth(h.entry, h.account, h.is)
 	}
 	last := meshClusters[len(meshClusters)-1]
 	if s.remove || s.replace {
@@ -422,6 +458,10 @@ func (w *incremental) rebuilt() *snapshot.Snapshot {
 	}
 	if w.keySets != nil {
 		r.SetKeySets(w.keySets)
+	}
+	r.SetAddresses(w.hosts)
+	for _, h := range w.health {
+		r.SetHealth(h.entry, h.account, h.is)
 	}
 	r.synced()
 	return (<-r.published).snapshot

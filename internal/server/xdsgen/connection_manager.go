@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"slices"
 	"strings"
+	"sync"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
@@ -55,9 +56,9 @@ func (g *generator) outboundHTTP(statPrefix, routeName string, o httpOptions) *l
 
 func (g *generator) outboundHCM(statPrefix, routeName string, o httpOptions) *hcmv3.HttpConnectionManager {
 	h := g.baseHCM(statPrefix, o)
-	h.HttpFilters = slices.Insert(h.HttpFilters, len(h.HttpFilters)-1, alpnFilter)
+	h.HttpFilters = slices.Insert(h.HttpFilters, len(h.HttpFilters)-1, alpnFilter())
 	if o.settings.requestsHosts {
-		h.HttpFilters = slices.Insert(h.HttpFilters, 0, onDemandFilter)
+		h.HttpFilters = slices.Insert(h.HttpFilters, 0, onDemandFilter())
 	}
 	h.RouteSpecifier = &hcmv3.HttpConnectionManager_Rds{Rds: &hcmv3.Rds{ConfigSource: adsSource, RouteConfigName: routeName}}
 	return h
@@ -91,18 +92,18 @@ func (g *generator) baseHCM(statPrefix string, o httpOptions) *hcmv3.HttpConnect
 		NormalizePath:                wrapperspb.Bool(o.settings.Paths != snapshot.KeepPaths),
 		MergeSlashes:                 o.settings.Paths == snapshot.MergeSlashes || o.settings.Paths == snapshot.DecodeAndMergeSlashes,
 		PathWithEscapedSlashesAction: escapedSlashes(o.settings.Paths),
-		RequestIdExtension:           requestIDs,
+		RequestIdExtension:           requestIDs(),
 		AccessLog:                    g.accessLogs(o.settings),
 		Tracing:                      g.tracing(o.settings.Tracing),
 	}
 	if o.settings.Tracing.NoRequestID {
-		h.RequestIdExtension = untracedRequestIDs
+		h.RequestIdExtension = untracedRequestIDs()
 	}
 	h.HttpFilters = g.securityFilters(o.settings, o.port)
 	if o.grpcWeb {
-		h.HttpFilters = append(h.HttpFilters, grpcWebFilter)
+		h.HttpFilters = append(h.HttpFilters, grpcWebFilter())
 	}
-	h.HttpFilters = append(h.HttpFilters, grpcStatsFilter, faultFilter, corsFilter, routerFilter)
+	h.HttpFilters = append(h.HttpFilters, grpcStatsFilter(), faultFilter(), corsFilter(), routerFilter())
 	return h
 }
 
@@ -113,7 +114,8 @@ func escapedSlashes(n snapshot.PathNormalization) hcmv3.HttpConnectionManager_Pa
 	return hcmv3.HttpConnectionManager_KEEP_UNCHANGED
 }
 
-// Parts that all connection managers share. They must not be changed.
+// Parts that all connection managers share. They must not be changed. They are made at the first
+// use: commands that generate nothing start sooner.
 var (
 	grpcWebFilter   = httpFilter("envoy.filters.http.grpc_web", &grpcwebv3.GrpcWeb{})
 	grpcStatsFilter = httpFilter("envoy.filters.http.grpc_stats", &grpcstatsv3.FilterConfig{
@@ -127,7 +129,9 @@ var (
 	// server's proxy, as with Istio's own filter. Without it a port with protocol detection
 	// handles mTLS as TCP. http2ALPN configures it for services with HTTP/2.
 	alpnFilter = httpFilter(filterSetState, alpnState("istio-http/1.1", "istio"))
-	http2ALPN  = map[string]*anypb.Any{filterSetState: mustAny(alpnState("istio-h2", "istio"))}
+	http2ALPN  = sync.OnceValue(func() map[string]*anypb.Any {
+		return map[string]*anypb.Any{filterSetState: mustAny(alpnState("istio-h2", "istio"))}
+	})
 
 	upgrades           = []*hcmv3.HttpConnectionManager_UpgradeConfig{{UpgradeType: "websocket"}}
 	requestIDs         = requestIDExtension(true)
@@ -135,14 +139,18 @@ var (
 )
 
 // httpFilter returns a filter with a constant configuration.
-func httpFilter(name string, m proto.Message) *hcmv3.HttpFilter {
-	return &hcmv3.HttpFilter{Name: name, ConfigType: &hcmv3.HttpFilter_TypedConfig{TypedConfig: mustAny(m)}}
+func httpFilter(name string, m proto.Message) func() *hcmv3.HttpFilter {
+	return sync.OnceValue(func() *hcmv3.HttpFilter {
+		return &hcmv3.HttpFilter{Name: name, ConfigType: &hcmv3.HttpFilter_TypedConfig{TypedConfig: mustAny(m)}}
+	})
 }
 
-func requestIDExtension(traced bool) *hcmv3.RequestIDExtension {
-	return &hcmv3.RequestIDExtension{
-		TypedConfig: mustAny(&uuidv3.UuidRequestIdConfig{UseRequestIdForTraceSampling: wrapperspb.Bool(traced)}),
-	}
+func requestIDExtension(traced bool) func() *hcmv3.RequestIDExtension {
+	return sync.OnceValue(func() *hcmv3.RequestIDExtension {
+		return &hcmv3.RequestIDExtension{
+			TypedConfig: mustAny(&uuidv3.UuidRequestIdConfig{UseRequestIdForTraceSampling: wrapperspb.Bool(traced)}),
+		}
+	})
 }
 
 // alpnState returns the configuration of alpnFilter. The metadata of a cluster may name

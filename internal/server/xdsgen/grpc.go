@@ -150,7 +150,7 @@ func (u grpcService) names() []string {
 func (g *generator) grpcListener(name, routes string) *listenerv3.Listener {
 	return &listenerv3.Listener{Name: name, ApiListener: &listenerv3.ApiListener{ApiListener: g.any(&hcmv3.HttpConnectionManager{
 		RouteSpecifier: &hcmv3.HttpConnectionManager_Rds{Rds: &hcmv3.Rds{ConfigSource: adsSource, RouteConfigName: routes}},
-		HttpFilters:    []*hcmv3.HttpFilter{faultFilter, routerFilter},
+		HttpFilters:    []*hcmv3.HttpFilter{faultFilter(), routerFilter()},
 	})}}
 }
 
@@ -301,7 +301,7 @@ func (g *generator) grpcServerChain(mtls bool, filters []*hcmv3.HttpFilter) *lis
 				}},
 			}},
 		}},
-		HttpFilters: append(slices.Clip(filters), routerFilter),
+		HttpFilters: append(slices.Clip(filters), routerFilter()),
 	})
 	c := &listenerv3.FilterChain{Name: "plaintext", Filters: []*listenerv3.Filter{manager}}
 	if mtls {

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"crypto/tls"
 	"strings"
+	"sync"
 	"time"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
@@ -131,7 +132,9 @@ func exactSANs(accounts []string) []*matcherv3.StringMatcher {
 }
 
 // rawBuffer is the transport socket without encryption. It must not be changed.
-var rawBuffer = &corev3.TransportSocket{
-	Name:       "envoy.transport_sockets.raw_buffer",
-	ConfigType: &corev3.TransportSocket_TypedConfig{TypedConfig: mustAny(&rawbufferv3.RawBuffer{})},
-}
+var rawBuffer = sync.OnceValue(func() *corev3.TransportSocket {
+	return &corev3.TransportSocket{
+		Name:       "envoy.transport_sockets.raw_buffer",
+		ConfigType: &corev3.TransportSocket_TypedConfig{TypedConfig: mustAny(&rawbufferv3.RawBuffer{})},
+	}
+})

@@ -2,6 +2,7 @@ package xdsgen
 
 import (
 	"cmp"
+	"sync"
 
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
 	previoushostsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/retry/host/previous_hosts/v3"
@@ -40,7 +41,7 @@ func (g *generator) retryPolicy(p snapshot.RetryPolicy) *routev3.RetryPolicy {
 		out.RetriableStatusCodes = append(out.RetriableStatusCodes, uint32(p.Codes[i])<<8|uint32(p.Codes[i+1]))
 	}
 	if !p.SameHosts {
-		out.RetryHostPredicate = otherHosts
+		out.RetryHostPredicate = otherHosts()
 	}
 	if p.OtherLocalities {
 		out.RetryPriority = &routev3.RetryPolicy_RetryPriority{
@@ -60,9 +61,11 @@ func (g *generator) retryPolicy(p snapshot.RetryPolicy) *routev3.RetryPolicy {
 }
 
 // otherHosts chooses another endpoint for each retry. It must not be changed.
-var otherHosts = []*routev3.RetryPolicy_RetryHostPredicate{{
-	Name: "envoy.retry_host_predicates.previous_hosts",
-	ConfigType: &routev3.RetryPolicy_RetryHostPredicate_TypedConfig{
-		TypedConfig: mustAny(&previoushostsv3.PreviousHostsPredicate{}),
-	},
-}}
+var otherHosts = sync.OnceValue(func() []*routev3.RetryPolicy_RetryHostPredicate {
+	return []*routev3.RetryPolicy_RetryHostPredicate{{
+		Name: "envoy.retry_host_predicates.previous_hosts",
+		ConfigType: &routev3.RetryPolicy_RetryHostPredicate_TypedConfig{
+			TypedConfig: mustAny(&previoushostsv3.PreviousHostsPredicate{}),
+		},
+	}}
+})

@@ -87,7 +87,7 @@ func (g *generator) announceClient(c *clusterv3.Cluster, p *networkingv1alpha3.T
 	}
 	wrap := func(inner *corev3.TransportSocket) *corev3.TransportSocket {
 		if inner == nil {
-			inner = rawBuffer
+			inner = rawBuffer()
 		}
 		return g.transportSocket("envoy.transport_sockets.upstream_proxy_protocol", &proxyprotocolv3.ProxyProtocolUpstreamTransport{
 			Config:          &corev3.ProxyProtocolConfig{Version: corev3.ProxyProtocolConfig_Version(p.GetVersion())},

@@ -337,7 +337,7 @@ func (g *generator) virtualHost(k *hostKey, domains []string) *routev3.VirtualHo
 		vh.Routes = []*routev3.Route{g.serviceRoute(name, mesh.ClusterName{Direction: mesh.Outbound, Port: k.port.Number, Host: k.service.Host}.String(), k.retries)}
 	}
 	if k.port.Protocol.IsHTTP2() {
-		vh.TypedPerFilterConfig = http2ALPN
+		vh.TypedPerFilterConfig = http2ALPN()
 	}
 	return vh
 }
