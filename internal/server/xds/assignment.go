@@ -160,10 +160,12 @@ func (h *Hub) liveViewsFor(sub *subscriber) *assignment {
 		}
 		switch view := v.Shared.(type) {
 		case xdsgen.RoutesWithoutHosts:
-			if d.hosts == inlineHosts {
+			switch d.hosts {
+			case inlineHosts:
 				v.Shared = view.View
-			} else if d.hosts == hostsOnDemand {
+			case hostsOnDemand:
 				v.Shared = view.OnDemand()
+			case pushedHosts:
 			}
 		case xdsgen.HostView:
 			if d.hosts == hostsOnDemand {

@@ -17,9 +17,9 @@ import (
 // not the whole route configuration.
 
 const (
-	// WithoutHosts ends the versions of route configurations without virtual hosts, and
-	// HostsOnDemand ends those whose proxies request the virtual hosts by name.
-	WithoutHosts  = "+vhds"
+	// WithoutHosts ends the versions of route configurations without virtual hosts.
+	WithoutHosts = "+vhds"
+	// HostsOnDemand ends the versions of those whose proxies request the virtual hosts by name.
 	HostsOnDemand = "+vhds-on-demand"
 	// HostSeparator is between the route configuration and the virtual host in the name of a
 	// virtual host. Envoy requires it.
