@@ -140,7 +140,7 @@ func (u routesWithoutHosts) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource,
 		if head, err = withoutFields(head, hostsField); err != nil {
 			return nil, err
 		}
-		return []*xdswire.Resource{enc.Marked(xdswire.RouteType, r.Name, HostsOnDemand, head, source, ignorePort).Keeping(r)}, r.faults
+		return []*xdswire.Resource{enc.Marked(xdswire.RouteType, r.Name, HostsOnDemand, head, source, ignorePort()).Keeping(r)}, r.faults
 	}
 	return []*xdswire.Resource{enc.Marked(xdswire.RouteType, r.Name, WithoutHosts, head, source, tail).Keeping(r)}, r.faults
 }
@@ -193,5 +193,5 @@ func (h discoveredHost) make(enc *xdswire.Encoder) *xdswire.Resource {
 // discovered returns the resource of an encoded virtual host.
 func discovered(enc *xdswire.Encoder, routes, name string, message []byte) *xdswire.Resource {
 	name = routes + HostSeparator + name
-	return enc.Raw(xdswire.VirtualHostType, name, message, encodedHost(name), noRoute)
+	return enc.Raw(xdswire.VirtualHostType, name, message, encodedHost(name), noRoute())
 }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
 	ondemandv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/on_demand/v3"
@@ -46,7 +47,7 @@ func ManyHosts(s *snapshot.Snapshot, n Node, most int) bool {
 
 // noRoute are the encoded last routes of discovered virtual hosts. Without a route, Envoy would
 // request the virtual host again, without end. Envoy answers the same status without a route.
-var noRoute = func() []byte {
+var noRoute = sync.OnceValue(func() []byte {
 	refused := &routev3.Route_DirectResponse{DirectResponse: &routev3.DirectResponseAction{Status: 404}}
 	m := &routev3.VirtualHost{Routes: []*routev3.Route{
 		{Name: mesh.NoRoute, Match: &routev3.RouteMatch{PathSpecifier: &routev3.RouteMatch_SafeRegex{SafeRegex: &matcherv3.RegexMatcher{Regex: ".*"}}}, Action: refused},
@@ -57,7 +58,7 @@ var noRoute = func() []byte {
 		panic(err)
 	}
 	return wire
-}()
+})
 
 // Numbers of fields of VirtualHost, and of the virtual hosts in RouteConfiguration.
 const (
@@ -76,13 +77,13 @@ func encodedHost(name string, domains ...string) []byte {
 }
 
 // ignorePort is an encoded RouteConfiguration that compares hosts without their port.
-var ignorePort = func() []byte {
+var ignorePort = sync.OnceValue(func() []byte {
 	wire, err := xdswire.Marshal(&routev3.RouteConfiguration{IgnorePortInHostMatching: true})
 	if err != nil {
 		panic(err)
 	}
 	return wire
-}()
+})
 
 // withoutFields returns an encoded message without the fields with some numbers.
 func withoutFields(message []byte, numbers ...protowire.Number) ([]byte, error) {
@@ -111,14 +112,14 @@ const NoHost = "no virtual host"
 // names. Envoy then looks for them again, and continues without the ones that do not exist.
 func UnresolvedHosts(enc *xdswire.Encoder, routes string, names []string) *xdswire.Resource {
 	name := routes + HostSeparator + NoHost
-	return enc.Raw(xdswire.VirtualHostType, name, encodedHost(name, NoHost), noRoute).WithAliases(names)
+	return enc.Raw(xdswire.VirtualHostType, name, encodedHost(name, NoHost), noRoute()).WithAliases(names)
 }
 
 // remainingHosts returns the virtual hosts of a route configuration that are not in its parts, such as
 // the one for unknown hosts.
 func remainingHosts(enc *xdswire.Encoder, routes string, head, tail []byte) ([]*xdswire.Resource, error) {
 	first := routes + HostSeparator + FirstHost
-	out := []*xdswire.Resource{enc.Raw(xdswire.VirtualHostType, first, encodedHost(first, FirstHost), noRoute)}
+	out := []*xdswire.Resource{enc.Raw(xdswire.VirtualHostType, first, encodedHost(first, FirstHost), noRoute())}
 	for _, wire := range [][]byte{head, tail} {
 		err := xdswire.Fields(wire, func(number protowire.Number, host []byte) error {
 			if number != hostsField {
