@@ -29,6 +29,7 @@ import (
 	"github.com/meshctl/meshctl/internal/server/ca"
 	"github.com/meshctl/meshctl/internal/xdswire"
 	"github.com/meshctl/meshctl/test/clitest"
+	"github.com/meshctl/meshctl/test/harness"
 	"github.com/meshctl/meshctl/test/kube"
 )
 
@@ -78,7 +79,7 @@ func (m *rotatedMesh) serve(dir string) (debug, secure string) {
 }
 
 func (m *rotatedMesh) run(args ...string) (code int, text string) {
-	var out strings.Builder
+	var out harness.LogBuffer // a message of a slow key and the output come from two goroutines
 	env := &cli.Env{
 		Stdin: strings.NewReader(""), Stdout: &out, Stderr: &out, Now: func() time.Time { return m.now },
 		LookupEnv: func(name string) (string, bool) {

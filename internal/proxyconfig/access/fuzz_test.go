@@ -91,7 +91,8 @@ func FuzzRules(f *testing.F) {
 	})
 }
 
-// FuzzCanonicalPath: the result of normalization normalizes to itself.
+// FuzzCanonicalPath: the result of normalization normalizes to itself. Envoy refuses a path that is
+// not valid.
 func FuzzCanonicalPath(f *testing.F) {
 	for _, path := range []string{"/a/../b", "/%2e%2E/%61", `/a\..\b`, "/a//./b?x=/../", "/%", "/%0", "/ä|^", "/..", "/.../.a/."} {
 		f.Add(path)
@@ -99,7 +100,7 @@ func FuzzCanonicalPath(f *testing.F) {
 	f.Fuzz(func(t *testing.T, path string) {
 		once, valid := canonicalPath(path)
 		twice, again := canonicalPath(once)
-		if once != twice || valid != again {
+		if valid && (once != twice || !again) {
 			t.Errorf("%q becomes %q, then %q", path, once, twice)
 		}
 	})
