@@ -392,6 +392,7 @@ func TestSameAsDirectory(t *testing.T) {
 	definitions.WriteString(crd("security.istio.io", "RequestAuthentication", "requestauthentications", "v1"))
 	definitions.WriteString(crd("telemetry.istio.io", "Telemetry", "telemetries", "v1", "v1alpha1"))
 	definitions.WriteString(crd("extensions.istio.io", "WasmPlugin", "wasmplugins", "v1alpha1"))
+	definitions.WriteString(crd("extensions.istio.io", "TrafficExtension", "trafficextensions", "v1alpha1"))
 	definitions.WriteString(crd("gateway.networking.k8s.io", "Gateway", "gateways", "v1"))
 	definitions.WriteString(crd("multicluster.x-k8s.io", "ServiceExport", "serviceexports", "v1alpha1"))
 	definitions.WriteString(crd("multicluster.x-k8s.io", "ServiceImport", "serviceimports", "v1alpha1"))
