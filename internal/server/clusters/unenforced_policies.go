@@ -43,7 +43,11 @@ func (s *Status) Hints() []string {
 		lines = append(lines, "Warning: "+s.UnenforcedText())
 	}
 	if s.NotUsed > 0 {
-		lines = append(lines, fmt.Sprintf("Cluster %s has configuration that is not used or has no effect, %d problems: see meshctl x internal-debug clusters", s.Cluster, s.NotUsed))
+		problems := "1 problem"
+		if s.NotUsed > 1 {
+			problems = fmt.Sprintf("%d problems", s.NotUsed)
+		}
+		lines = append(lines, fmt.Sprintf("Cluster %s has configuration that is not used or has no effect, %s: see meshctl x internal-debug clusters", s.Cluster, problems))
 	}
 	return lines
 }
