@@ -15,7 +15,7 @@ type hostIndex struct {
 	// overrides it; nil removes a domain.
 	all, changed map[string]*xdswire.Resource
 	// suffixes are the lengths of the domains that begin with a wildcard, the longest first;
-	// prefixes of those that end with one. Some may be of domains that are gone.
+	// prefixes are the lengths of the domains that end with one. Some of these domains may be gone.
 	suffixes, prefixes []int
 }
 

@@ -25,7 +25,7 @@ type requestedHosts struct {
 const maxHostName = 1024
 
 // requestHosts handles the request of a proxy for virtual hosts. If the proxy has requested too
-// many, it loses those that it requested first, and requests them again when it needs them.
+// many, it loses the oldest ones, and requests them again when it needs them.
 func (s *session) requestHosts(names []string) {
 	t, h, l := &s.types[vhds], &s.hosts, &s.hub.cfg.Limits
 	names = slices.DeleteFunc(slices.Clone(names), func(name string) bool { return len(name) > maxHostName || t.want.Names.Has(name) })
@@ -60,7 +60,8 @@ func (s *session) onlyRequested(now viewSet) viewSet {
 	return h.to
 }
 
-// requestedOf returns the requested virtual hosts of a state. before are those of an earlier state.
+// requestedOf returns the requested virtual hosts of a state. before holds the requested virtual hosts
+// of the earlier state.
 func (s *session) requestedOf(state, earlier, before *viewState, names, routes *xdswire.NameSet) *viewState {
 	index := state.hostIndex(earlier)
 	changes := make(map[string]*xdswire.Resource)
@@ -116,6 +117,9 @@ func withoutPort(host string) string {
 // either there is none, or it has the name without the port. Envoy refuses a resource without a
 // message, so the names are aliases of a virtual host without requests.
 func (s *session) addUnresolved(resp *response) {
+	if len(resp.unresolved) == 0 {
+		return
+	}
 	byRoutes := make(map[string][]string)
 	for _, name := range resp.unresolved {
 		if routes, _, ok := splitHostName(name); ok {

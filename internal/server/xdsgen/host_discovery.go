@@ -19,7 +19,8 @@ import (
 const (
 	// WithoutHosts ends the versions of route configurations without virtual hosts.
 	WithoutHosts = "+vhds"
-	// HostsOnDemand ends the versions of those whose proxies request the virtual hosts by name.
+	// HostsOnDemand ends the versions of route configurations whose proxies request the virtual
+	// hosts by name.
 	HostsOnDemand = "+vhds-on-demand"
 	// HostSeparator is between the route configuration and the virtual host in the name of a
 	// virtual host. Envoy requires it.
@@ -182,8 +183,8 @@ type discoveredHost struct {
 }
 
 // make encodes the virtual host with the name of its resource, because Envoy removes it by that
-// name: of two names in an encoded message, the last one counts. Its last routes are for the
-// requests that no other route is for.
+// name: of two names in an encoded message, the last one counts. Its last routes answer
+// the requests that no other route matches.
 func (h discoveredHost) make(enc *xdswire.Encoder) *xdswire.Resource {
 	_, _, n := protowire.ConsumeTag(h.part.Wire)
 	message, _ := protowire.ConsumeBytes(h.part.Wire[n:])

@@ -47,17 +47,12 @@ func ManyHosts(s *snapshot.Snapshot, n Node, most int) bool {
 
 // noRoute are the encoded last routes of discovered virtual hosts. Without a route, Envoy would
 // request the virtual host again, without end. Envoy answers the same status without a route.
-var noRoute = sync.OnceValue(func() []byte {
+var noRoute = encoded(func() proto.Message {
 	refused := &routev3.Route_DirectResponse{DirectResponse: &routev3.DirectResponseAction{Status: 404}}
-	m := &routev3.VirtualHost{Routes: []*routev3.Route{
+	return &routev3.VirtualHost{Routes: []*routev3.Route{
 		{Name: mesh.NoRoute, Match: &routev3.RouteMatch{PathSpecifier: &routev3.RouteMatch_SafeRegex{SafeRegex: &matcherv3.RegexMatcher{Regex: ".*"}}}, Action: refused},
 		{Name: mesh.NoRoute, Match: &routev3.RouteMatch{PathSpecifier: &routev3.RouteMatch_ConnectMatcher_{ConnectMatcher: &routev3.RouteMatch_ConnectMatcher{}}}, Action: refused},
 	}}
-	wire, err := xdswire.Marshal(m)
-	if err != nil {
-		panic(err)
-	}
-	return wire
 })
 
 // Numbers of fields of VirtualHost, and of the virtual hosts in RouteConfiguration.
@@ -77,13 +72,18 @@ func encodedHost(name string, domains ...string) []byte {
 }
 
 // ignorePort is an encoded RouteConfiguration that compares hosts without their port.
-var ignorePort = sync.OnceValue(func() []byte {
-	wire, err := xdswire.Marshal(&routev3.RouteConfiguration{IgnorePortInHostMatching: true})
-	if err != nil {
-		panic(err)
-	}
-	return wire
-})
+var ignorePort = encoded(func() proto.Message { return &routev3.RouteConfiguration{IgnorePortInHostMatching: true} })
+
+// encoded encodes a constant message at its first use.
+func encoded(message func() proto.Message) func() []byte {
+	return sync.OnceValue(func() []byte {
+		wire, err := xdswire.Marshal(message())
+		if err != nil {
+			panic(err)
+		}
+		return wire
+	})
+}
 
 // withoutFields returns an encoded message without the fields with some numbers.
 func withoutFields(message []byte, numbers ...protowire.Number) ([]byte, error) {

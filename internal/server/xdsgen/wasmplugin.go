@@ -30,8 +30,8 @@ import (
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 )
 
-// choosePlugins returns the WasmPlugins and TrafficExtensions of a workload, in the order of their filters: by
-// phase, by priority, and by name. Plugins of the root namespace count in all namespaces.
+// choosePlugins returns the WasmPlugins and TrafficExtensions of a workload, in the order of their
+// filters: by phase, by priority, and by name. Plugins of the root namespace count in all namespaces.
 // Modules that are not in files need a relay that fetches them.
 func choosePlugins(s *snapshot.Snapshot, n Node, labels map[string]string) []*snapshot.WasmPlugin {
 	var out []*snapshot.WasmPlugin
