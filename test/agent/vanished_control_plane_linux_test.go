@@ -2,11 +2,9 @@ package agent
 
 import (
 	"net"
-	"os"
 	"os/exec"
 	"strings"
 	"sync/atomic"
-	"syscall"
 	"testing"
 
 	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
@@ -18,35 +16,16 @@ import (
 	"github.com/meshctl/meshctl/test/harness"
 )
 
-// envOwnNetwork is set in a test process that has a network namespace of its own.
-const envOwnNetwork = "MESHCTL_TEST_AGENT_NETWORK"
-
 // inOwnNetwork runs the test again in a network namespace of its own, and returns true there.
 func inOwnNetwork(t *testing.T) bool {
 	t.Helper()
-	if os.Getenv(envOwnNetwork) != "" {
-		if err := harness.LoopbackUp(); err != nil {
-			t.Fatal(err)
-		}
-		return true
+	if !harness.RunsInOwnNetwork(t, "lost packets", []string{"ss", "nft"}) {
+		return false
 	}
-	if os.Geteuid() != 0 {
-		t.Skip("NOT TESTED: lost packets, because a network namespace needs root")
+	if err := harness.LoopbackUp(); err != nil {
+		t.Fatal(err)
 	}
-	for _, tool := range []string{"ss", "nft"} {
-		if _, err := exec.LookPath(tool); err != nil {
-			t.Skipf("NOT TESTED: lost packets, because there is no %s: install iproute2 and nftables", tool)
-		}
-	}
-	cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run", "^"+t.Name()+"$", "-test.v")
-	cmd.Env = append(os.Environ(), envOwnNetwork+"=1")
-	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET, Pdeathsig: syscall.SIGTERM}
-	out, err := cmd.CombinedOutput()
-	if err != nil {
-		t.Errorf("in the network namespace: %v", err)
-	}
-	t.Logf("%s", out)
-	return false
+	return true
 }
 
 // numbered is a control plane that counts its streams, and names the number in the cluster.

@@ -18,9 +18,6 @@ import (
 	"github.com/meshctl/meshctl/test/harness"
 )
 
-// envInPod is set in a test process that runs in its own network namespace.
-const envInPod = "E2E_IN_POD"
-
 // proxyGroup is the group of Envoy, whose connections are not redirected.
 const proxyGroup = 1337
 
@@ -28,26 +25,7 @@ const proxyGroup = 1337
 // pod does. If not, it starts the test again in one and reports its result.
 func inPod(t *testing.T) bool {
 	t.Helper()
-	if os.Getenv(envInPod) != "" {
-		return true
-	}
-	if os.Geteuid() != 0 {
-		t.Skip("NOT TESTED: redirection to a real Envoy, because a network namespace needs root")
-	}
-	for _, tool := range []string{"ip", "nft"} {
-		if _, err := exec.LookPath(tool); err != nil {
-			t.Skipf("NOT TESTED: redirection to a real Envoy, because there is no %s: install iproute2 and nftables", tool)
-		}
-	}
-	cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run", "^"+t.Name()+"$", "-test.v")
-	cmd.Env = append(os.Environ(), envInPod+"=1", envMeshctl+"="+meshctl)
-	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET, Pdeathsig: syscall.SIGTERM}
-	out, err := cmd.CombinedOutput()
-	if err != nil {
-		t.Errorf("in the network namespace: %v", err)
-	}
-	t.Logf("%s", out)
-	return false
+	return harness.RunsInOwnNetwork(t, "redirection to a real Envoy", []string{"ip", "nft"}, envMeshctl+"="+meshctl)
 }
 
 // pod is a network namespace with the proxy of the pod "client" of namespace

@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/exec"
 	"syscall"
+	"testing"
 
 	"golang.org/x/sys/unix"
 )
@@ -30,6 +31,36 @@ func InOwnNetwork(env ...string) (int, error) {
 		return 0, fmt.Errorf("the tests need a network namespace, for root or with user namespaces: %w", err)
 	}
 	return inside.ProcessState.ExitCode(), nil
+}
+
+// envTestNetwork is set in a test process that RunsInOwnNetwork started.
+const envTestNetwork = "MESHCTL_TEST_NETWORK"
+
+// RunsInOwnNetwork reports whether a test runs in a network namespace of its own. If not, it runs
+// the test again in one, with more variables in its environment, and reports its result. Without
+// root or one of the tools it skips the test, and the message names what is not tested.
+func RunsInOwnNetwork(t *testing.T, what string, tools []string, env ...string) bool {
+	t.Helper()
+	if os.Getenv(envTestNetwork) != "" {
+		return true
+	}
+	if os.Geteuid() != 0 {
+		t.Skipf("NOT TESTED: %s, because a network namespace needs root", what)
+	}
+	for _, tool := range tools {
+		if _, err := exec.LookPath(tool); err != nil {
+			t.Skipf("NOT TESTED: %s, because there is no %s: install iproute2 and nftables", what, tool)
+		}
+	}
+	cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run", "^"+t.Name()+"$", "-test.v")
+	cmd.Env = append(append(os.Environ(), envTestNetwork+"=1"), env...)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET, Pdeathsig: syscall.SIGTERM}
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Errorf("in the network namespace: %v", err)
+	}
+	t.Logf("%s", out)
+	return false
 }
 
 // LoopbackUp makes the addresses of the loopback interface usable in a new network namespace.
