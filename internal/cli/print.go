@@ -14,14 +14,6 @@ import (
 	"github.com/meshctl/meshctl/internal/output"
 )
 
-// Plural returns a number with its noun: 1 error, 2 errors.
-func Plural(n int, noun string) string {
-	if n != 1 {
-		noun += "s"
-	}
-	return fmt.Sprintf("%d %s", n, noun)
-}
-
 // OrDash returns the text of a table cell, "-" for an empty one.
 func OrDash(s string) string { return cmp.Or(s, "-") }
 

@@ -267,7 +267,7 @@ func proxies(n int) string {
 
 // notes summarises the answers, and lists the clusters without one.
 func (a *rotateAnswer) notes(r *rotate.Requirement) []string {
-	text := fmt.Sprintf("%s asked, with %s connected: %d ready, %d behind", cli.Plural(len(a.ControlPlanes), "control plane"), proxies(a.Proxies), a.Ready, len(a.Behind))
+	text := fmt.Sprintf("%s asked, with %s connected: %d ready, %d behind", output.Plural(len(a.ControlPlanes), "control plane"), proxies(a.Proxies), a.Ready, len(a.Behind))
 	if a.Unknown > 0 {
 		text += fmt.Sprintf(", and %d unknown, as they have no valid certificate", a.Unknown)
 	}

@@ -51,7 +51,7 @@ func (o *rotateStart) checkWaits(ctx context.Context, env *cli.Env) error {
 	if err := answer.silent(); err != nil {
 		return err
 	}
-	env.Notef("Note: %s asked, with %s connected", cli.Plural(len(answer.ControlPlanes), "control plane"), proxies(answer.Proxies))
+	env.Notef("Note: %s asked, with %s connected", output.Plural(len(answer.ControlPlanes), "control plane"), proxies(answer.Proxies))
 	if lines := o.outliving(answer, env.Now()); len(lines) > 0 {
 		return &rotate.Refusal{
 			Reason: fmt.Sprintf("certificates of connected proxies expire later than %s (--leaf-ttl) from now", cli.FormatDuration(o.leafTTL)),

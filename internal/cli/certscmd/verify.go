@@ -131,9 +131,9 @@ func (o *certsVerifyOptions) conclude(env *cli.Env, findings []verify.Finding, p
 		env.Notef("%s", nothing)
 	}
 	if len(findings) > 0 {
-		return cli.Findingsf("%s, %s", cli.Plural(errs, "error"), cli.Plural(len(findings)-errs, "warning"))
+		return cli.Findingsf("%s, %s", output.Plural(errs, "error"), output.Plural(len(findings)-errs, "warning"))
 	}
-	env.Notef("nothing found in %s", cli.Plural(len(places), "place"))
+	env.Notef("nothing found in %s", output.Plural(len(places), "place"))
 	return nil
 }
 

@@ -38,7 +38,7 @@ func report(env *cli.Env, format output.Format, found []analyze.Finding, failing
 		}
 	}
 	summary := strings.Join([]string{
-		cli.Plural(count[analyze.Error], "error"), cli.Plural(count[analyze.Warning], "warning"), cli.Plural(count[analyze.Info], "remark"),
+		output.Plural(count[analyze.Error], "error"), output.Plural(count[analyze.Warning], "warning"), output.Plural(count[analyze.Info], "remark"),
 	}, ", ")
 	switch {
 	case failed:

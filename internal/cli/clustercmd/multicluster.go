@@ -15,6 +15,7 @@ import (
 	"github.com/meshctl/meshctl/internal/cli"
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/multicluster"
+	"github.com/meshctl/meshctl/internal/output"
 	"github.com/meshctl/meshctl/internal/remotesecret/create"
 )
 
@@ -113,7 +114,7 @@ func (o *multiclusterLinkOptions) run(ctx context.Context, env *cli.Env, context
 	if err := multicluster.Link(ctx, members, env.Notef); err != nil {
 		return err
 	}
-	fmt.Fprintf(env.Stdout, "%s linked\n", cli.Plural(len(members), "cluster"))
+	fmt.Fprintf(env.Stdout, "%s linked\n", output.Plural(len(members), "cluster"))
 	return nil
 }
 
@@ -182,7 +183,7 @@ Secrets that meshctl did not create are also kept and listed.`,
 				fmt.Fprintln(env.Stdout, "nothing to unlink: the clusters have no remote secrets of each other")
 				return nil
 			}
-			fmt.Fprintf(env.Stdout, "%s unlinked\n", cli.Plural(len(members), "cluster"))
+			fmt.Fprintf(env.Stdout, "%s unlinked\n", output.Plural(len(members), "cluster"))
 			return nil
 		},
 	}

@@ -80,14 +80,14 @@ func (o *remoteSecretCheckOptions) run(ctx context.Context, env *cli.Env) error 
 		}
 	}
 	if bad > 0 {
-		return cli.Findingsf("%s found in %s", cli.Plural(bad, "problem"), cli.Plural(len(clusters), "cluster"))
+		return cli.Findingsf("%s found in %s", output.Plural(bad, "problem"), output.Plural(len(clusters), "cluster"))
 	}
 	switch {
 	case !o.output.ForPeople():
 	case len(clusters) == 0:
 		env.Notef("there are no remote secrets in %s", where)
 	default:
-		env.Notef("%s can be used", cli.Plural(len(clusters), "cluster"))
+		env.Notef("%s can be used", output.Plural(len(clusters), "cluster"))
 	}
 	return nil
 }

@@ -124,7 +124,7 @@ func (o *xdsHistoryOptions) unknown(ctx context.Context, found []*replicas.Repli
 	case near != "":
 		text += near
 	case len(names) > 0:
-		text += ", among " + cli.Plural(len(names), "other") + "; a proxy is named name.namespace"
+		text += ", among " + output.Plural(len(names), "other") + "; a proxy is named name.namespace"
 	default:
 		text += ", nor any other; a proxy is named name.namespace"
 	}

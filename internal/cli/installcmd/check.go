@@ -92,7 +92,7 @@ func (o *checkOptions) run(ctx context.Context, env *cli.Env, f *pflag.FlagSet, 
 		}
 	}
 	if len(found) > 0 {
-		return cli.Findingsf("%s: %s", c.Name, cli.Plural(len(found), "fault"))
+		return cli.Findingsf("%s: %s", c.Name, output.Plural(len(found), "fault"))
 	}
 	env.Notef("%s: nothing found", c.Name)
 	return nil

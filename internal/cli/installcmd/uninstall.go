@@ -12,6 +12,7 @@ import (
 	"github.com/meshctl/meshctl/internal/install"
 	"github.com/meshctl/meshctl/internal/install/apply"
 	"github.com/meshctl/meshctl/internal/mesh"
+	"github.com/meshctl/meshctl/internal/output"
 )
 
 type uninstallOptions struct {
@@ -80,6 +81,6 @@ func (o *uninstallOptions) run(ctx context.Context, env *cli.Env) error {
 	if o.dryRun {
 		said = "would be deleted from"
 	}
-	env.Notef("%s %s %s", cli.Plural(done.Deleted, "object"), said, c.Name)
+	env.Notef("%s %s %s", output.Plural(done.Deleted, "object"), said, c.Name)
 	return nil
 }

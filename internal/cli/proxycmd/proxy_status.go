@@ -324,7 +324,7 @@ func (o *proxyStatusOptions) view(env *cli.Env, reports []proxystatus.Report) st
 		proxies += len(reports[i].Proxies)
 		wrong += len(reports[i].Wrong(o.stale))
 	}
-	fmt.Fprintf(&text, "%s UTC: %s, %s\n", env.Now().UTC().Format(time.TimeOnly), cli.Plural(proxies, "stream"), cli.Plural(wrong, "problem"))
+	fmt.Fprintf(&text, "%s UTC: %s, %s\n", env.Now().UTC().Format(time.TimeOnly), output.Plural(proxies, "stream"), output.Plural(wrong, "problem"))
 	for i := range reports {
 		if reports[i].Error != "" {
 			fmt.Fprintln(&text, output.Escape(reports[i].Replica+": "+reports[i].Error))

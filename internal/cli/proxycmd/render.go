@@ -283,9 +283,9 @@ func (o *renderOptions) checkExpectations(env *cli.Env, m *render.Mesh, named []
 	case err != nil:
 		return fmt.Errorf("%s: %w", file, err)
 	case failed > 0:
-		return cli.Findingsf("%d of %s failed", failed, cli.Plural(len(list), "expectation"))
+		return cli.Findingsf("%d of %s failed", failed, output.Plural(len(list), "expectation"))
 	}
-	env.Notef("%s met", cli.Plural(len(list), "expectation"))
+	env.Notef("%s met", output.Plural(len(list), "expectation"))
 	return nil
 }
 

@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"github.com/meshctl/meshctl/internal/mesh"
+	"github.com/meshctl/meshctl/internal/output"
 )
 
 // UnenforcedError reports that the own cluster is not served because it has security
@@ -43,11 +44,7 @@ func (s *Status) Hints() []string {
 		lines = append(lines, "Warning: "+s.UnenforcedText())
 	}
 	if s.NotUsed > 0 {
-		problems := "1 problem"
-		if s.NotUsed > 1 {
-			problems = fmt.Sprintf("%d problems", s.NotUsed)
-		}
-		lines = append(lines, fmt.Sprintf("Cluster %s has configuration that is not used or has no effect, %s: see meshctl x internal-debug clusters", s.Cluster, problems))
+		lines = append(lines, fmt.Sprintf("Cluster %s has configuration that is not used or has no effect, %s: see meshctl x internal-debug clusters", s.Cluster, output.Plural(s.NotUsed, "problem")))
 	}
 	return lines
 }
