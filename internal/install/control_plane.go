@@ -9,10 +9,7 @@ import (
 	"slices"
 	"strings"
 
-	appsv1 "k8s.io/api/apps/v1"
-	autoscalingv2 "k8s.io/api/autoscaling/v2"
 	corev1 "k8s.io/api/core/v1"
-	policyv1 "k8s.io/api/policy/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
@@ -239,33 +236,29 @@ func (s *set) addWorkload(meta metav1.ObjectMeta, selector map[string]string, po
 	for _, name := range s.values.PullSecrets {
 		pod.Spec.ImagePullSecrets = append(pod.Spec.ImagePullSecrets, corev1.LocalObjectReference{Name: name})
 	}
-	d := &appsv1.Deployment{
-		TypeMeta: kindOf(appsv1.SchemeGroupVersion, "Deployment"), ObjectMeta: meta,
-		Spec: appsv1.DeploymentSpec{
-			Selector: selected, Template: pod,
-			Strategy: appsv1.DeploymentStrategy{
-				Type:          appsv1.RollingUpdateDeploymentStrategyType,
-				RollingUpdate: &appsv1.RollingUpdateDeployment{MaxSurge: new(intstr.FromInt32(1)), MaxUnavailable: new(intstr.FromInt32(0))},
-			},
+	d := &object{
+		TypeMeta: metav1.TypeMeta{APIVersion: "apps/v1", Kind: "Deployment"}, ObjectMeta: meta,
+		Spec: fields{
+			"selector": selected, "template": &pod,
+			"strategy": fields{"type": "RollingUpdate", "rollingUpdate": fields{"maxSurge": 1, "maxUnavailable": 0}},
 		},
 	}
 	if !w.Autoscale {
-		d.Spec.Replicas = new(w.Replicas) // otherwise the autoscaler's
+		d.Spec["replicas"] = w.Replicas // otherwise the autoscaler's
 	}
 	s.add(d)
-	s.add(&policyv1.PodDisruptionBudget{
-		TypeMeta: kindOf(policyv1.SchemeGroupVersion, "PodDisruptionBudget"), ObjectMeta: meta,
-		Spec: policyv1.PodDisruptionBudgetSpec{MaxUnavailable: new(intstr.FromInt32(1)), Selector: selected},
+	s.add(&object{
+		TypeMeta: metav1.TypeMeta{APIVersion: "policy/v1", Kind: "PodDisruptionBudget"}, ObjectMeta: meta,
+		Spec: fields{"maxUnavailable": 1, "selector": selected},
 	})
 	if w.Autoscale {
-		s.add(&autoscalingv2.HorizontalPodAutoscaler{
-			TypeMeta: kindOf(autoscalingv2.SchemeGroupVersion, "HorizontalPodAutoscaler"), ObjectMeta: meta,
-			Spec: autoscalingv2.HorizontalPodAutoscalerSpec{
-				ScaleTargetRef: autoscalingv2.CrossVersionObjectReference{APIVersion: d.APIVersion, Kind: d.Kind, Name: d.Name},
-				MinReplicas:    new(w.Least), MaxReplicas: w.Most,
-				Metrics: []autoscalingv2.MetricSpec{{Type: autoscalingv2.ResourceMetricSourceType, Resource: &autoscalingv2.ResourceMetricSource{
-					Name:   corev1.ResourceCPU,
-					Target: autoscalingv2.MetricTarget{Type: autoscalingv2.UtilizationMetricType, AverageUtilization: new(int32(80))},
+		s.add(&object{
+			TypeMeta: metav1.TypeMeta{APIVersion: "autoscaling/v2", Kind: "HorizontalPodAutoscaler"}, ObjectMeta: meta,
+			Spec: fields{
+				"scaleTargetRef": fields{"apiVersion": d.APIVersion, "kind": d.Kind, "name": d.Name},
+				"minReplicas":    w.Least, "maxReplicas": w.Most,
+				"metrics": []fields{{"type": "Resource", "resource": fields{
+					"name": corev1.ResourceCPU, "target": fields{"type": "Utilization", "averageUtilization": 80},
 				}}},
 			},
 		})

@@ -62,11 +62,23 @@ type set struct {
 	err     error
 }
 
-// add adds an object of the installation.
-func (s *set) add(o runtime.Object) { s.addTo(s.values.Installation(), o) }
+// fields holds a part of an object as JSON has it. Objects of kinds that the program only
+// writes have no Go type: linking the types of their API groups would add a megabyte.
+type fields = map[string]any
 
-// addTo adds an object of an installation.
-func (s *set) addTo(installation string, o runtime.Object) {
+// object is an object without a Go type of its own.
+type object struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata"`
+	Spec              fields   `json:"spec,omitempty"`
+	Webhooks          []fields `json:"webhooks,omitempty"`
+}
+
+// add adds an object of the installation, a pointer to a struct.
+func (s *set) add(o any) { s.addTo(s.values.Installation(), o) }
+
+// addTo adds an object of an installation, a pointer to a struct.
+func (s *set) addTo(installation string, o any) {
 	content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(o)
 	if err != nil {
 		s.err = fmt.Errorf("%T: %w", o, err)
@@ -86,13 +98,9 @@ func (s *set) addTo(installation string, o runtime.Object) {
 	s.objects = append(s.objects, u)
 }
 
-// custom adds an object of a kind without a Go type.
-func (s *set) custom(apiVersion, kind, name string, spec map[string]any) {
-	s.add(&unstructured.Unstructured{Object: map[string]any{
-		"apiVersion": apiVersion, "kind": kind,
-		"metadata": map[string]any{"name": name, "namespace": s.values.Namespace},
-		"spec":     spec,
-	}})
+// custom adds an object without a Go type in the namespace of the control plane.
+func (s *set) custom(apiVersion, kind, name string, spec fields) {
+	s.add(&object{TypeMeta: metav1.TypeMeta{APIVersion: apiVersion, Kind: kind}, ObjectMeta: s.meta(name, nil), Spec: spec})
 }
 
 func kindOf(group schema.GroupVersion, kind string) metav1.TypeMeta {

@@ -3,7 +3,6 @@ package install
 import (
 	"slices"
 
-	admissionv1 "k8s.io/api/admissionregistration/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/meshctl/meshctl/internal/mesh"
@@ -27,24 +26,14 @@ func (s *set) addWebhooks() {
 			rev = exists(labelRevision, metav1.LabelSelectorOpDoesNotExist)
 		}
 	}
-	s.add(&admissionv1.ValidatingWebhookConfiguration{
-		TypeMeta:   kindOf(admissionv1.SchemeGroupVersion, "ValidatingWebhookConfiguration"),
-		ObjectMeta: metav1.ObjectMeta{Name: v.validatorName(), Labels: s.webhookLabels(nil)},
-		Webhooks: []admissionv1.ValidatingWebhook{{
-			Name: "rev.validation.istio.io", ClientConfig: s.client("/validate"),
-			Rules: []admissionv1.RuleWithOperations{{
-				Operations: []admissionv1.OperationType{admissionv1.Create, admissionv1.Update},
-				Rule: admissionv1.Rule{
-					APIGroups:   []string{"security.istio.io", "networking.istio.io", "telemetry.istio.io", "extensions.istio.io"},
-					APIVersions: []string{"*"}, Resources: []string{"*"}, Scope: new(admissionv1.AllScopes),
-				},
-			}},
-			ObjectSelector: selector(rev), NamespaceSelector: selector(), MatchPolicy: new(admissionv1.Equivalent),
-			// Nothing answers yet. The control plane, which then owns the field, makes it Fail.
-			FailurePolicy: new(admissionv1.Ignore), SideEffects: new(admissionv1.SideEffectClassNone),
-			AdmissionReviewVersions: []string{"v1"}, TimeoutSeconds: new(int32(10)),
-		}},
-	})
+	// Nothing answers yet. The control plane, which then owns the field, makes it Fail.
+	hook := webhook("rev.validation.istio.io", s.client("/validate"), "Ignore", selector(), selector(rev))
+	hook["rules"] = []fields{{
+		"operations":  []string{"CREATE", "UPDATE"},
+		"apiGroups":   []string{"security.istio.io", "networking.istio.io", "telemetry.istio.io", "extensions.istio.io"},
+		"apiVersions": []string{"*"}, "resources": []string{"*"}, "scope": "*",
+	}}
+	s.addHooks("ValidatingWebhookConfiguration", v.validatorName(), []fields{hook}, nil)
 }
 
 // addInjectors adds the webhooks of the injector, for the revision and for its tags.
@@ -54,13 +43,13 @@ func (s *set) addInjectors() {
 	if v.Revision == "" {
 		hooks = append(hooks, s.defaultInjectors()...)
 	}
-	s.addInjector(v.injectorName(), hooks, nil)
+	s.addHooks(injectorKind, v.injectorName(), hooks, nil)
 	for _, tag := range v.Tags {
 		hooks := s.injectors(tag)
 		if tag == mesh.DefaultRevision {
 			hooks = append(hooks, s.defaultInjectors()...)
 		}
-		s.addInjector(v.tagName(tag), hooks, map[string]string{"istio.io/tag": tag})
+		s.addHooks(injectorKind, v.tagName(tag), hooks, map[string]string{"istio.io/tag": tag})
 	}
 }
 
@@ -90,33 +79,43 @@ func (v *Values) ofNamespace(name string) string {
 	return name
 }
 
-func (s *set) addInjector(name string, hooks []admissionv1.MutatingWebhook, labels map[string]string) {
-	s.add(&admissionv1.MutatingWebhookConfiguration{
-		TypeMeta:   kindOf(admissionv1.SchemeGroupVersion, "MutatingWebhookConfiguration"),
-		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: s.webhookLabels(labels)},
-		Webhooks:   hooks,
+const injectorKind = "MutatingWebhookConfiguration"
+
+// addHooks adds a webhook configuration, with more labels than every one has.
+func (s *set) addHooks(kind, name string, hooks []fields, labels map[string]string) {
+	s.add(&object{
+		TypeMeta: metav1.TypeMeta{APIVersion: "admissionregistration.k8s.io/v1", Kind: kind},
+		ObjectMeta: metav1.ObjectMeta{
+			Name: name, Labels: joined(map[string]string{"app": "sidecar-injector", labelRevision: s.values.revision()}, labels),
+		},
+		Webhooks: hooks,
 	})
 }
 
-func (s *set) webhookLabels(more map[string]string) map[string]string {
-	return joined(map[string]string{"app": "sidecar-injector", labelRevision: s.values.revision()}, more)
+// webhook returns a webhook without rules.
+func webhook(name string, client fields, failurePolicy string, namespaces, objects *metav1.LabelSelector) fields {
+	return fields{
+		"name": name, "clientConfig": client, "namespaceSelector": namespaces, "objectSelector": objects,
+		"matchPolicy": "Equivalent", "failurePolicy": failurePolicy, "sideEffects": "None",
+		"admissionReviewVersions": []string{"v1"}, "timeoutSeconds": 10,
+	}
 }
 
 // injectors returns the webhooks for namespaces and pods with a value of istio.io/rev.
-func (s *set) injectors(rev string) []admissionv1.MutatingWebhook {
+func (s *set) injectors(rev string) []fields {
 	isRev := exists(labelRevision, metav1.LabelSelectorOpIn, rev)
 	notFalse := exists(labelInject, metav1.LabelSelectorOpNotIn, "false")
 	noRev, noNamespace := exists(labelRevision, metav1.LabelSelectorOpDoesNotExist), exists(labelInjectNamespace, metav1.LabelSelectorOpDoesNotExist)
-	return []admissionv1.MutatingWebhook{
+	return []fields{
 		s.injector("rev.namespace.", selector(isRev, noNamespace), selector(notFalse)),
 		s.injector("rev.object.", selector(noRev, noNamespace), selector(notFalse, isRev)),
 	}
 }
 
 // defaultInjectors returns the webhooks for istio-injection=enabled and for labeled pods.
-func (s *set) defaultInjectors() []admissionv1.MutatingWebhook {
+func (s *set) defaultInjectors() []fields {
 	noRev := exists(labelRevision, metav1.LabelSelectorOpDoesNotExist)
-	return []admissionv1.MutatingWebhook{
+	return []fields{
 		s.injector("namespace.", selector(exists(labelInjectNamespace, metav1.LabelSelectorOpIn, "enabled")),
 			selector(exists(labelInject, metav1.LabelSelectorOpNotIn, "false"))),
 		s.injector("object.", selector(exists(labelInjectNamespace, metav1.LabelSelectorOpDoesNotExist), noRev),
@@ -126,37 +125,30 @@ func (s *set) defaultInjectors() []admissionv1.MutatingWebhook {
 
 // injector returns a webhook. Every one selects a label, so an absent control plane stops
 // no other pod.
-func (s *set) injector(prefix string, namespaces, objects *metav1.LabelSelector) admissionv1.MutatingWebhook {
-	return admissionv1.MutatingWebhook{
-		Name: prefix + injectorDomain, ClientConfig: s.injectorClient(),
-		Rules: []admissionv1.RuleWithOperations{{
-			Operations: []admissionv1.OperationType{admissionv1.Create},
-			Rule: admissionv1.Rule{
-				APIGroups: []string{""}, APIVersions: []string{"v1"}, Resources: []string{"pods"}, Scope: new(admissionv1.AllScopes),
-			},
-		}},
-		NamespaceSelector: namespaces, ObjectSelector: objects, MatchPolicy: new(admissionv1.Equivalent),
-		FailurePolicy: new(admissionv1.Fail), ReinvocationPolicy: new(admissionv1.NeverReinvocationPolicy),
-		SideEffects: new(admissionv1.SideEffectClassNone), AdmissionReviewVersions: []string{"v1"}, TimeoutSeconds: new(int32(10)),
-	}
+func (s *set) injector(prefix string, namespaces, objects *metav1.LabelSelector) fields {
+	hook := webhook(prefix+injectorDomain, s.injectorClient(), "Fail", namespaces, objects)
+	hook["reinvocationPolicy"] = "Never"
+	hook["rules"] = []fields{{
+		"operations": []string{"CREATE"}, "apiGroups": []string{""}, "apiVersions": []string{"v1"}, "resources": []string{"pods"}, "scope": "*",
+	}}
+	return hook
 }
 
 // injectorClient returns how the API server reaches the injector.
-func (s *set) injectorClient() admissionv1.WebhookClientConfig {
-	if !s.values.Remote.Enabled {
+func (s *set) injectorClient() fields {
+	switch {
+	case !s.values.Remote.Enabled:
 		return s.client("/inject")
+	case !s.values.remoteIP().IsValid():
+		return s.clientAt(s.values.injectionPath(), mesh.PortWebhooks) // the API server calls the external name at this port
 	}
-	client := s.client(s.values.injectionPath())
-	if !s.values.remoteIP().IsValid() {
-		client.Service.Port = new(int32(mesh.PortWebhooks)) // the API server calls the external name at this port
-	}
-	return client
+	return s.client(s.values.injectionPath())
 }
 
-func (s *set) client(path string) admissionv1.WebhookClientConfig {
-	return admissionv1.WebhookClientConfig{Service: &admissionv1.ServiceReference{
-		Name: s.values.suffixed(istiod), Namespace: s.values.Namespace, Path: new(path), Port: new(int32(443)),
-	}}
+func (s *set) client(path string) fields { return s.clientAt(path, 443) }
+
+func (s *set) clientAt(path string, port int) fields {
+	return fields{"service": fields{"name": s.values.suffixed(istiod), "namespace": s.values.Namespace, "path": path, "port": port}}
 }
 
 func selector(expressions ...metav1.LabelSelectorRequirement) *metav1.LabelSelector {
