@@ -87,9 +87,6 @@ func Run(ctx context.Context, env *Env, args []string, groups ...Group) int {
 	return report(own.Stderr, cmd, err)
 }
 
-// WithoutEffectHelp names the Istio kinds without effect.
-const WithoutEffectHelp = `TrafficExtension changes nothing.`
-
 // NewRoot returns the root command with the commands of the groups.
 func NewRoot(env *Env, groups ...Group) *cobra.Command {
 	root := &cobra.Command{
@@ -98,8 +95,8 @@ func NewRoot(env *Env, groups ...Group) *cobra.Command {
 		Long: `meshctl runs and explains a service mesh of several Kubernetes clusters on
 plain upstream Envoy. It is compatible with Istio: one mesh may use both.
 
-Some Istio objects have no effect yet: ` + WithoutEffectHelp + `
-docs/api-support.md lists every kind and field.`,
+Some objects and fields of Istio have no effect yet: docs/api-support.md lists every
+kind and field.`,
 		Example: `  # Run a mesh of two clusters on this machine
   meshctl demo
 

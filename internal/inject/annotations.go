@@ -78,8 +78,8 @@ var annotations = []annotationKind{
 	{name: annotationLogLevel, check: checkLogLevels, meaning: "log level of Envoy"},
 	{name: annotationComponentLevel, check: checkComponentLevels, meaning: "log levels of components of Envoy, such as `rbac:debug,misc:error`"},
 	{name: annotationNative, check: oneOf("true", "false"), meaning: "`false` makes the sidecar a container next to the application"},
-	{name: annotationCPU, check: checkQuantity, meaning: "CPU that the proxy requests. If a pod has any of these four annotations, they replace all resources in the values"},
-	{name: annotationCPULimit, check: checkQuantity, meaning: "limit of CPU of the proxy, and of its worker threads"},
+	{name: annotationCPU, check: checkQuantity, meaning: "CPU that the proxy requests. If a pod has this or one of the next three annotations, `global.proxy.resources` and its default do not apply to the pod"},
+	{name: annotationCPULimit, check: checkQuantity, meaning: "CPU limit of the proxy, which also sets the number of its worker threads"},
 	{name: annotationMemory, check: checkQuantity, meaning: "memory that the proxy requests"},
 	{name: annotationMemoryLimit, check: checkQuantity, meaning: "limit of memory of the proxy"},
 	{name: annotationImage, check: checkImage, meaning: "image of the proxy and the init container"},
@@ -117,7 +117,7 @@ var annotations = []annotationKind{
 	{name: "sidecar.istio.io/statsFlushInterval", withoutEffect: "no statistics are pushed"},
 	{name: "sidecar.istio.io/statsHistogramBins", withoutEffect: "upstream Envoy has no Istio statistics"},
 	{name: "sidecar.istio.io/statsHistogramBuckets", withoutEffect: "the agent alone makes Envoy's bootstrap"},
-	{name: "proxy.istio.io/overrides", withoutEffect: "the injector keeps the user's container by itself"},
+	{name: "proxy.istio.io/overrides", withoutEffect: "the injector keeps the fields of the user's container without it"},
 	{name: "readiness.status.sidecar.istio.io/applicationPorts", withoutEffect: "readiness does not check the ports of the application"},
 }
 

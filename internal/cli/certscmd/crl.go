@@ -45,8 +45,8 @@ root-ca and intermediate-ca create it, or the directory of one CA. Revoked certi
 stay revoked, and the command does not change lists of CAs without a key.
 
 With --context instead of DIR the command does this for the CAs in the Secrets cacerts
-of clusters: each Secret gets all lists. If a Secret changed in between, the command
-does not overwrite it: run the command again.
+of clusters: each Secret gets all lists. The command does not overwrite a Secret that
+changed after the command read it: run the command again.
 
 --revoke takes a file with the certificate, or its serial number if DIR contains only
 the CA that signed it. Without --revoke the command only renews the lists. Renew the

@@ -23,9 +23,9 @@ func NewValidate(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "validate -f FILE|DIR...",
 		Aliases: []string{"v"},
-		Short:   "Check each object by itself",
-		Long: `Check each object of files and directories (- is standard input) by itself, as the
-control plane does before it uses the object. It refuses objects that Istio's API would
+		Short:   "Check objects, each without the others",
+		Long: `Check each object of files and directories (- is standard input) without the others, as
+the control plane does before it uses the object. It refuses objects that Istio's API would
 refuse, or that Envoy would refuse later. The exit code is 3 when it refuses an object.
 It also lists fields without effect, and ignores objects of other programs.
 

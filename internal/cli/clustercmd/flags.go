@@ -73,7 +73,7 @@ func (f *rbacFlags) bind(fs *pflag.FlagSet) {
 	fs.StringSliceVar(&f.credentials, "credential-namespaces", nil,
 		"With --rbac minimal, grant read access to Secrets in these `namespaces`, for the certificates of gateways")
 	fs.BoolVar(&f.noCallers, "no-callers", false,
-		"With --rbac minimal, do not grant token reviews: no workload of the cluster connects to this control plane")
+		"With --rbac minimal, do not grant token reviews; for a cluster whose workloads do not connect to this control plane")
 }
 
 func (f *rbacFlags) scope() (create.Scope, error) {

@@ -26,7 +26,7 @@ func NewCheck(env *cli.Env) *cobra.Command {
 	var o checkOptions
 	cmd := &cobra.Command{
 		Use:   "check [pre]",
-		Short: "Find faults of the installations in a cluster, or before an installation",
+		Short: "Check the installations in a cluster, or a cluster before an installation",
 		Long: `Check the installations in the cluster of a context: that Deployments are available,
 Services have endpoints and addresses, API servers can call the webhooks, control planes
 answer, and the proxies of injected pods are connected and accept their configuration.

@@ -51,8 +51,8 @@ that each proxy subscribed to, and whether it accepted the last response of each
   ERROR      it rejected a response, or lacks a resource that it rejected
   NOT SENT   the resource does not exist
 
-A proxy that moves to another replica has a row for each of them. The streams of an
-Envoy and of its agent share a row; -o json and yaml show each stream.
+While a proxy moves to another replica, it may have a row for each of the two replicas.
+The streams of an Envoy and of its agent share a row; -o json and yaml show each stream.
 
 The command finds replicas in the cluster of the kubeconfig, by their Leases or as pods,
 and asks them through its API server. --server sets addresses instead; without a
@@ -65,8 +65,8 @@ of --cert-dir, the token of --token-file, or a token that the cluster of the kub
 creates for the service account default of --istioNamespace.
 
 With PROXY, as name.namespace, the command compares the configuration of the proxy's
-Envoy with the last clusters, listeners and routes from the control plane. It shows
-differences as a unified diff and exits with code 3. It reads the Envoy in its pod,
+Envoy with the last clusters, listeners and routes from the control plane. If they
+differ, it shows a unified diff and exits with code 3. It reads the Envoy in its pod,
 through the API server, or at --admin or --file. If several clusters have a proxy of
 that name, use --cluster.`,
 		Example: `  meshctl proxy-status

@@ -114,9 +114,9 @@ func (o *agentOptions) bind(fs *pflag.FlagSet) {
 	optionalBool(fs, &f.NoRelay, "no-relay", "Let Envoy connect to the control plane itself instead of through the agent, a `boolean` (default false)")
 	optionalBool(fs, &f.DNSForwardParallel, "dns-forward-parallel", "Ask all name servers of the machine at once, a `boolean` (DNS_FORWARD_PARALLEL, default false)")
 	fs.StringVar(&f.GRPCBootstrap, "grpc-bootstrap", "",
-		"Write the gRPC bootstrap of applications to this `file` (GRPC_XDS_BOOTSTRAP, default with --no-envoy grpc-bootstrap.json in --config-path)")
+		"Write the gRPC bootstrap of applications to this `file` (GRPC_XDS_BOOTSTRAP, default none, or with --no-envoy the file grpc-bootstrap.json in --config-path)")
 	fs.StringVar(&f.OutputCerts, "output-certs", "",
-		"Write certificate, key and roots to this `directory` (OUTPUT_CERTS, default with a gRPC bootstrap certs in --config-path)")
+		"Write certificate, key and roots to this `directory` (OUTPUT_CERTS, default none, or with a gRPC bootstrap the directory certs in --config-path)")
 	fs.StringVar(&o.meshConfig, "mesh-config", agentconfig.DefaultMeshConfigFile, "`File` with a MeshConfig, whose defaultConfig PROXY_CONFIG overrides")
 	fs.StringVar(&f.Domain, "domain", "", "DNS `domain` of the proxy (default <pod-namespace>.svc.cluster.local)")
 	fs.StringVar(&f.BindAddress, "bind-address", "", "Listen `address` for all ports (default loopback for the admin interface, all addresses for other ports)")

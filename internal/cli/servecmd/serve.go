@@ -62,10 +62,10 @@ Proxies get their configuration over xDS and their certificates with Istio's CA
 protocol. The identity of a proxy is in its certificate or token; serve only compares
 the metadata of the proxy with it.
 
-Some Istio objects have no effect yet: ` + cli.WithoutEffectHelp + `
-serve logs each such object, and each field of MeshConfig without effect. It does not
-start while its own cluster has security policies that are not enforced, unless
---ignore-security-policies is given. docs/api-support.md lists every kind and field.`,
+Some objects and fields of Istio have no effect yet: docs/api-support.md lists every
+kind and field. serve logs each object and each field without effect. It does not start
+while its own cluster has security policies that are not enforced, unless
+--ignore-security-policies is given.`,
 		Example: `  # Run one cluster with a self-signed CA
   meshctl serve --config-dir ./mesh
 

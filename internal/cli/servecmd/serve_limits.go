@@ -33,7 +33,7 @@ func bindLimits(f *pflag.FlagSet, cfg *server.Config) {
 	number("max-names", &l.Names, most, "Largest `number` of resource names in the subscription of a stream to a type")
 	number("max-name-bytes", &l.NameBytes, most, "Largest total `size` of the resource names in the subscription of a stream to a type")
 	number("max-held-bytes-per-identity", &l.PeerBytes, most, "Largest `size` of pending requests and subscribed names of one identity (without TLS: of one address); further requests wait, further names are refused")
-	number("max-held-bytes", &l.TotalBytes, most, "Largest `size` of pending requests and subscribed names of all identities of a port; requests may take a quarter of it, further ones wait, and if none fits for 2s, the largest connection of the identity that holds most is closed")
+	number("max-held-bytes", &l.TotalBytes, most, "Largest `size` of pending requests and subscribed names of all identities of a port; requests may take a quarter of it; further requests wait; if no request fits for 2s, the server closes the largest connection of the identity that holds most")
 	number("max-request-bytes", &l.RequestBytes, most, "Largest `size` of a request")
 	number("max-metadata-bytes", &l.MetadataBytes, most, "Largest encoded `size` of the metadata of a node")
 	number("max-metadata-depth", &l.MetadataDepth, maxMetadataDepth, "Largest `number` of levels in the metadata of a node")

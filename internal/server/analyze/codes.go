@@ -172,7 +172,7 @@ var kinds = []Kind{
 	},
 	{
 		NoServerCertificateVerificationDestinationLevel, "NoServerCertificateVerificationDestinationLevel", Warning,
-		"Clients accept the certificate of every server. Without `insecureSkipVerify`, they verify it with `caCertificates` or, if this field is empty, with the roots of the system.",
+		"With `insecureSkipVerify`, clients accept the certificate of every server. Without it, they verify the certificate with `caCertificates` or, if this field is empty, with the roots of the system.",
 		"Remove `insecureSkipVerify`, and set `caCertificates` or `credentialName` if the server has a private CA.",
 	},
 	{
@@ -232,12 +232,12 @@ var kinds = []Kind{
 	},
 	{
 		EnvoyFilterUsesAddOperationIncorrectly, "EnvoyFilterUsesAddOperationIncorrectly", Error,
-		"A patch with `ADD` is for `ROUTE_CONFIGURATION`. It has no effect.",
+		"A patch applies `ADD` to a `ROUTE_CONFIGURATION`, which is not possible. The patch has no effect.",
 		"Use `MERGE`, or add a `VIRTUAL_HOST` or an `HTTP_ROUTE`.",
 	},
 	{
 		EnvoyFilterUsesRemoveOperationIncorrectly, "EnvoyFilterUsesRemoveOperationIncorrectly", Error,
-		"A patch with `REMOVE` is for `ROUTE_CONFIGURATION` or `EXTENSION_CONFIG`. It has no effect.",
+		"A patch applies `REMOVE` to a `ROUTE_CONFIGURATION` or an `EXTENSION_CONFIG`, which is not possible. The patch has no effect.",
 		"Remove a `VIRTUAL_HOST` or an `HTTP_ROUTE`, or the filter that uses the extension.",
 	},
 	{
