@@ -105,7 +105,9 @@ func startProtected(t *testing.T) *protected {
 	const linked = "127.3.0.2:15013"
 	p.link = startLink(t, linked, secure)
 	proxy := proxy{"helloworld-v1", "sidecar", "sample", "helloworld", "127.3.0.1", map[string]string{"app": "helloworld"}}
-	t.Cleanup(proxy.start(t, p.dir, linked, "ISTIO_META_INTERCEPTION_MODE=NONE"))
+	// A policy that moves to another provider waits for the listeners to drain.
+	t.Cleanup(proxy.start(t, p.dir, linked, "ISTIO_META_INTERCEPTION_MODE=NONE",
+		`PROXY_CONFIG={"discoveryAddress":"`+linked+`","concurrency":1,"terminationDrainDuration":"0s","drainDuration":"2s"}`))
 	return p
 }
 

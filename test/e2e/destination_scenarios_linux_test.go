@@ -29,7 +29,7 @@ apiVersion: v1
 kind: ConfigMap
 metadata: {name: istio, namespace: istio-system}
 data:
-  mesh: "protocolDetectionTimeout: 0.1s"
+  mesh: "protocolDetectionTimeout: 5s"
 ---
 apiVersion: v1
 kind: Node
