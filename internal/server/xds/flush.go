@@ -178,14 +178,13 @@ func (s *session) flushType(i int, now viewSet, keep bool) (again bool, err erro
 	if keep {
 		s.removeLater(resp)
 	}
-	refusedAll := resp.empty() && s.refusedAll(i)
-	if resp.empty() && (i == sds || refusedAll) {
-		t.due, t.all = false, false // the proxy waits for its secrets, or for other resources
+	if resp.empty() && s.withholdsEmpty(i) {
+		t.due, t.all = false, false
 	}
 	if resp.empty() && !t.due {
 		switch {
 		case namesOnly:
-		case refusedAll:
+		case s.refusedAll(i):
 			t.sent, t.doubt = now, nil // the proxy still has accepted nothing
 		default:
 			t.acked, t.sent, t.refused, t.doubt = now, now, false, nil
@@ -205,13 +204,6 @@ func (s *session) flushType(i int, now viewSet, keep bool) (again bool, err erro
 	}
 	t.nonce, t.inflight = s.nonces.Next(), true
 	return false, s.transmit(i, now.version(), resp, record)
-}
-
-// refusedAll reports whether the proxy has refused everything it was ever sent of a
-// type. An empty list would then let it start with nothing.
-func (s *session) refusedAll(i int) bool {
-	t := &s.types[i]
-	return fullList(i) && t.quarantine != nil && t.acked == viewSet{}
 }
 
 // record begins the history entry of a response; asked is set if the proxy asked for

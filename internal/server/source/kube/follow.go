@@ -122,7 +122,7 @@ func (f *follower) fail(err error) time.Duration {
 	case absent && f.mayForget():
 		clear(f.left)
 		f.replace(nil)
-		f.tellLeft()
+		f.reportLeft()
 		if before := f.health.absent(f.Now()); before != "" {
 			f.recovered(before)
 		}
@@ -200,7 +200,7 @@ func (f *follower) well() {
 	if before := f.health.well(int64(len(f.known)), f.Now()); before != "" {
 		f.recovered(before)
 	}
-	f.tellLeft()
+	f.reportLeft()
 }
 
 // list reads all objects. It removes missing objects when the whole list was read. It
@@ -405,7 +405,7 @@ func (f *follower) event(e event) error {
 	}
 	f.apply(events)
 	f.health.count(int64(len(f.known)))
-	f.tellLeft()
+	f.reportLeft()
 	if o.version != "" {
 		f.from = o.version
 	}

@@ -7,19 +7,16 @@ import (
 	"github.com/meshctl/meshctl/internal/server/source"
 )
 
-// put handles a new or changed object. If it exceeds a limit of the cluster, its last
-// good version stays. put appends the events to deliver.
+// put handles a new or changed object, and appends the events to deliver.
 func (f *follower) put(events []snapshot.Event, o object) []snapshot.Event {
 	old, was := f.known[o.key]
 	more, change := int64(0), source.Updated
 	if !was {
 		more, change = 1, source.Added
 	}
-	if err := f.hold(more, o.size-old.size); err != nil {
-		f.leaveOut(o.key, err)
-		return events
+	if !f.admit(o.key, more, o.size-old.size) {
+		return events // the last version stays
 	}
-	delete(f.left, o.key)
 	f.Count(&f.res, change)
 	now := knownObject{version: o.version, size: o.size, used: old.used, closed: old.closed}
 	if f.res.Kind == source.KindCustomResource {
@@ -48,36 +45,6 @@ func (f *follower) put(events []snapshot.Event, o object) []snapshot.Event {
 	}
 	f.known[o.key] = now
 	return events
-}
-
-// maxLeft bounds the number of objects of a resource that are counted as left out.
-const maxLeft = 10_000
-
-// leaveOut records that an object is left out.
-func (f *follower) leaveOut(key objectKey, why error) {
-	f.leftWhy = why
-	if len(f.left) < maxLeft {
-		f.left[key] = struct{}{}
-	}
-}
-
-// tellLeft reports the number of objects that are left out. It logs the first and the
-// last time.
-func (f *follower) tellLeft() {
-	var text string
-	if n := len(f.left); n > 0 {
-		text = fmt.Sprintf("%d objects left out or outdated: %v", n, f.leftWhy)
-		if n == maxLeft {
-			text = "at least " + text
-		}
-	}
-	before := f.health.leave(&f.res, text, f.Now())
-	switch {
-	case text != "" && !before:
-		f.Log.Warn("objects of the cluster are left out", "resource", f.res.GroupResource(), "reason", text)
-	case text == "" && before:
-		f.Log.Info("no object of the cluster is left out now", "resource", f.res.GroupResource())
-	}
 }
 
 // report reports the faults of an object. The zero result has none.

@@ -9,7 +9,7 @@ import (
 // maxFallbackBytes bounds the cache; when it is full, everything is dropped.
 const maxFallbackBytes = 64 << 20
 
-// fallbackCache holds the empty answers to names that no view has, so that each is
+// fallbackCache holds the answers to names that no view has, so that each is
 // encoded once for all streams.
 type fallbackCache struct {
 	mu     sync.Mutex
