@@ -37,8 +37,9 @@ func InOwnNetwork(env ...string) (int, error) {
 const envTestNetwork = "MESHCTL_TEST_NETWORK"
 
 // RunsInOwnNetwork reports whether a test runs in a network namespace of its own. If not, it runs
-// the test again in one, with more variables in its environment, and reports its result. Without
-// root or one of the tools it skips the test, and the message names what is not tested.
+// the test again in one, in parallel with other tests, with more variables in its environment, and
+// reports its result. Without root or one of the tools it skips the test, and the message names
+// what is not tested.
 func RunsInOwnNetwork(t *testing.T, what string, tools []string, env ...string) bool {
 	t.Helper()
 	if os.Getenv(envTestNetwork) != "" {
@@ -52,6 +53,7 @@ func RunsInOwnNetwork(t *testing.T, what string, tools []string, env ...string) 
 			t.Skipf("NOT TESTED: %s, because there is no %s: install iproute2 and nftables", what, tool)
 		}
 	}
+	t.Parallel()
 	cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run", "^"+t.Name()+"$", "-test.v")
 	cmd.Env = append(append(os.Environ(), envTestNetwork+"=1"), env...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET, Pdeathsig: syscall.SIGTERM}
