@@ -2,8 +2,6 @@ package xdsgen
 
 import (
 	"net"
-	"net/netip"
-	"slices"
 	"time"
 	"unique"
 
@@ -81,16 +79,6 @@ func (p *inboundPort) pool() *networkingv1alpha3.ConnectionPoolSettings {
 	return &out
 }
 
-// serverTLS returns the settings by which a Sidecar terminates TLS, or nil.
-func (p *inboundPort) serverTLS() *networkingv1alpha3.ServerTLSSettings {
-	if p.TLS == "" {
-		return nil
-	}
-	var out networkingv1alpha3.ServerTLSSettings
-	decodeSettings(p.TLS, &out)
-	return &out
-}
-
 // inbound returns the facts of a workload. Its ports are the ingress ports of its
 // Sidecar, or else the ports of the services that select it.
 func inbound(s *snapshot.Snapshot, n Node, pod *snapshot.Pod, labels map[string]string, sc scope) inboundFacts {
@@ -137,150 +125,6 @@ func (f *inboundFacts) names() []string {
 	return out
 }
 
-// ingressAt returns the ingress listener of a Sidecar, which may be nil, at a port, or nil.
-func ingressAt(sc *snapshot.Sidecar, number uint32) *networkingv1alpha3.IstioIngressListener {
-	if sc != nil {
-		for _, in := range sc.Spec.GetIngress() {
-			if in.GetPort().GetNumber() == number {
-				return in
-			}
-		}
-	}
-	return nil
-}
-
-// withoutTLS returns the protocol of a port whose TLS the proxy terminates.
-func withoutTLS(p mesh.Protocol) mesh.Protocol {
-	switch p {
-	case mesh.HTTPS:
-		return mesh.HTTP
-	case mesh.TLS:
-		return mesh.TCP
-	}
-	return p
-}
-
-// sidecarPool returns the connection pool that a Sidecar sets for a port, or nil. The
-// Sidecar may be nil.
-func sidecarPool(sc *snapshot.Sidecar, number uint32) *networkingv1alpha3.ConnectionPoolSettings {
-	if pool := ingressAt(sc, number).GetConnectionPool(); pool != nil || sc == nil {
-		return pool
-	}
-	return sc.Spec.GetInboundConnectionPool()
-}
-
-// servicePorts returns the workload's ports of the services in the proxy's own cluster
-// that select it. If two services have one port, the oldest gets it.
-func servicePorts(s *snapshot.Snapshot, n Node, pod *snapshot.Pod, labels map[string]string) []inboundPort {
-	taken, others := make(map[uint32]inboundPort), make(map[uint32][]serviceID)
-	eachServicePort(s, n, pod, labels, func(svc *snapshot.MeshService, p *snapshot.ServicePort, number uint32) {
-		if first, dup := taken[number]; dup {
-			if id := (serviceID{svc.Name, svc.Namespace, svc.Host}); svc.Host != first.Host && !slices.Contains(others[number], id) {
-				others[number] = append(others[number], id)
-			}
-			return
-		}
-		taken[number] = inboundPort{
-			Number: number, Service: p.Number, Name: svc.Name, Space: svc.Namespace, Host: svc.Host, Protocol: p.Protocol,
-			Stats: statName(s.Mesh.InboundStats, svc, p, "", number),
-		}
-		// As with Istio, rules with a workload selector are for outbound connections.
-		rule := s.Rules.Get(svc.Key).For(snapshot.RuleClient{Namespace: n.Namespace})
-		if pool := rule.PolicyAt(p.Number, nil).GetConnectionPool(); pool != nil {
-			own := taken[number]
-			own.Pool = encodeSettings(pool)
-			taken[number] = own
-		}
-	})
-	out := make([]inboundPort, 0, len(taken))
-	for _, number := range sortedPorts(taken) {
-		port := taken[number]
-		port.Others = listOf(others[number])
-		out = append(out, port)
-	}
-	return out
-}
-
-// eachServicePort yields the TCP ports of the services in the proxy's own cluster that
-// select the workload, with the number of the workload's port, oldest service first.
-func eachServicePort(s *snapshot.Snapshot, n Node, pod *snapshot.Pod, labels map[string]string, yield func(*snapshot.MeshService, *snapshot.ServicePort, uint32)) {
-	eachPort(s, n, pod, labels, func(svc *snapshot.MeshService, p *snapshot.ServicePort, number uint32) {
-		if p.Protocol != mesh.UDP {
-			yield(svc, p, number)
-		}
-	})
-}
-
-// eachPort is eachServicePort with UDP ports.
-func eachPort(s *snapshot.Snapshot, n Node, pod *snapshot.Pod, labels map[string]string, yield func(*snapshot.MeshService, *snapshot.ServicePort, uint32)) {
-	ns := s.Namespaces.Get(n.Namespace)
-	if ns == nil {
-		return
-	}
-	add := func(svc *snapshot.MeshService, p *snapshot.ServicePort, number uint32) {
-		if number != 0 {
-			yield(svc, p, number)
-		}
-	}
-	for _, svc := range ns.Services {
-		in := svc.In(n.Cluster)
-		if in == nil || svc.Imported { // its own Service has the port
-			continue
-		}
-		if len(in.Selector) == 0 {
-			eachSelectorlessPort(s, svc, in, podKey(n), add)
-			continue
-		}
-		if snapshot.Selects(in.Selector, labels) {
-			for i := range in.Ports {
-				add(svc, &in.Ports[i], pod.TargetPort(&in.Ports[i]))
-			}
-		}
-	}
-}
-
-// eachSelectorlessPort yields the ports of a service without a selector whose endpoints
-// name the pod.
-func eachSelectorlessPort(s *snapshot.Snapshot, svc *snapshot.MeshService, in *snapshot.ClusterService, pod string, yield func(*snapshot.MeshService, *snapshot.ServicePort, uint32)) {
-	eps := s.Endpoints.Get(svc.Key)
-	if eps == nil {
-		return
-	}
-	for i := range in.Ports {
-		for _, e := range eps.ByPort[in.Ports[i].Name] {
-			if e.Pod == pod {
-				yield(svc, &in.Ports[i], e.Port)
-			}
-		}
-	}
-}
-
-// ingressPorts returns the ports that a Sidecar declares. A service with the same port
-// gives its name to routes and metadata.
-func ingressPorts(sc *snapshot.Sidecar, n Node, services []inboundPort) []inboundPort {
-	var out []inboundPort
-	for _, in := range sc.Spec.GetIngress() {
-		protocol, _ := mesh.ParseProtocol(in.GetPort().GetProtocol())
-		p := inboundPort{Number: in.GetPort().GetNumber(), Service: in.GetPort().GetNumber(), Protocol: protocol, Name: sc.Name, Space: sc.Namespace}
-		if i := slices.IndexFunc(services, func(s inboundPort) bool { return s.Number == p.Number }); i >= 0 {
-			s := services[i]
-			p.Service, p.Name, p.Space, p.Host, p.Pool, p.Stats = s.Service, s.Name, s.Space, s.Host, s.Pool, s.Stats
-		}
-		p.Endpoint = in.GetDefaultEndpoint()
-		if ap, err := netip.ParseAddrPort(p.Endpoint); err == nil && ap.Addr().IsUnspecified() {
-			// In Istio an unspecified address stands for the address of the pod.
-			p.Endpoint = netip.AddrPortFrom(n.ID.IP, ap.Port()).String()
-		}
-		if !n.Captured || in.GetCaptureMode() == networkingv1alpha3.CaptureMode_NONE {
-			if p.Bind = in.GetBind(); p.Bind == "" {
-				p.Bind = n.ID.IP.String()
-			}
-		}
-		out = append(out, p)
-	}
-	return out
-}
-
 // inboundView is the view of the own clusters or the own listeners of workloads with
 // equal facts.
 type inboundView struct {
@@ -315,30 +159,4 @@ type inboundWorkload struct {
 	inboundFacts
 	ports    []inboundPort    // inboundFacts.Ports
 	settings listenerSettings // for listeners only
-}
-
-// Target is a port of a service with the workload's port behind it.
-type Target struct {
-	Service *snapshot.MeshService
-	Port    snapshot.ServicePort
-	Number  uint32 // port of the workload
-}
-
-// Targets returns the ports of a proxy's workload that services of its own cluster
-// target.
-func Targets(s *snapshot.Snapshot, n Node) []Target {
-	pod, labels := podOf(s, n)
-	var out []Target
-	for _, p := range servicePorts(s, n, pod, labels) {
-		svc := s.Services.Get(p.Host)
-		if svc == nil {
-			continue
-		}
-		port := snapshot.ServicePort{Number: p.Service, Protocol: p.Protocol}
-		if known := svc.Port(p.Service); known != nil {
-			port = *known
-		}
-		out = append(out, Target{Service: svc, Port: port, Number: p.Number})
-	}
-	return out
 }
