@@ -197,7 +197,7 @@ var kinds = []Kind{
 	},
 	{
 		ServiceEntryAddressesRequired, "ServiceEntryAddressesRequired", Warning,
-		"A ServiceEntry has a TCP port but no address, and the control plane allocates none. Proxies cannot recognize the connections to the host. At this port, they therefore send the connections to every unknown address to the host of the ServiceEntry.",
+		"A ServiceEntry has a TCP port but no address, and the control plane allocates none. Proxies cannot recognize the connections to the host. If a connection to this port has an unknown destination address, proxies therefore send it to the host of the ServiceEntry.",
 		"Set `addresses`, or a `resolution` for which the control plane allocates an address.",
 	},
 	{
@@ -302,7 +302,7 @@ var kinds = []Kind{
 	},
 	{
 		SharedHost, "SharedHost", Warning,
-		"Several objects define the same host. Proxies use a Service before a ServiceEntry, then the ServiceEntry of their own namespace, then the oldest one.",
+		"Several objects define the same host. Proxies use the first of these that exists: the Service, the ServiceEntry of their own namespace, the oldest ServiceEntry.",
 		"Give one of the objects another host, or export each only to its own namespace.",
 	},
 	{
