@@ -151,11 +151,6 @@ func (a *kubernetesSource) Report() Report {
 		}
 	}
 	var found problems
-	for i := range st.Resources {
-		if res := &st.Resources[i]; res.Security && res.Unread && res.Cause == kube.CauseForbidden {
-			found.add(res.Resource+", which may not be listed", true, false, func() string { return res.Error })
-		}
-	}
 	for i := range st.Problems {
 		p := &st.Problems[i]
 		found.add(p.Object, p.Unenforced, p.Shared, func() string { return p.Object + ": " + strings.Join(p.Reasons, "; ") })

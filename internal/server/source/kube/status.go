@@ -46,10 +46,8 @@ type ResourceStatus struct {
 	Object    string `json:",omitempty"`
 	// Optional is set for a resource that the control plane can do without.
 	Optional bool `json:",omitempty"`
-	// Unread is set for objects without effect, which are only reported, Security for
-	// security policies.
-	Unread   bool `json:",omitempty"`
-	Security bool `json:",omitempty"`
+	// Unread is set for objects without effect, which are only reported.
+	Unread bool `json:",omitempty"`
 	// Synced is set once everything was read for the first time.
 	Synced bool
 	// Objects is the number of known objects.
@@ -117,7 +115,7 @@ type health struct {
 }
 
 func newHealth(r *source.Resource, namespace string) *health {
-	return &health{is: ResourceStatus{Resource: r.GroupResource(), Namespace: namespace, Object: r.Object, Optional: r.Optional, Unread: r.Unread, Security: r.Security}, problems: make(map[snapshot.Key]Problem)}
+	return &health{is: ResourceStatus{Resource: r.GroupResource(), Namespace: namespace, Object: r.Object, Optional: r.Optional, Unread: r.Unread}, problems: make(map[snapshot.Key]Problem)}
 }
 
 func (h *health) status() (ResourceStatus, []Problem) {
