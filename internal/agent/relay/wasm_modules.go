@@ -81,7 +81,10 @@ func (s *session) preparePlugins(ctx context.Context, m *message) ([]pluginModul
 	modules := make([]*pluginModule, len(resources))
 	replaced := make([]bool, len(resources))
 	results := make([]string, len(resources))
-	began := time.Now()
+	if s.Modules != nil {
+		began := s.Modules.Now()
+		defer func() { s.Modules.Converted(results, s.Modules.Now().Sub(began)) }()
+	}
 	var tasks errgroup.Group // modules are fetched at the same time
 	for i, a := range resources {
 		tasks.Go(func() (err error) {
@@ -91,9 +94,6 @@ func (s *session) preparePlugins(ctx context.Context, m *message) ([]pluginModul
 		})
 	}
 	err := tasks.Wait()
-	if s.Modules != nil {
-		s.Modules.Converted(results, time.Since(began))
-	}
 	var used []pluginModule
 	for _, one := range modules {
 		if one != nil {
