@@ -61,7 +61,7 @@ func Run(ctx context.Context, cfg config.Config, opts Options) error {
 		defer admin.close()
 	}
 	names := newNames(&cfg, opts)
-	status := newStatus(&cfg, admin, names, manager.Status, publisher.lists.Status, opts)
+	status := newStatus(&cfg, admin, names, secrets, manager.Status, publisher.lists.Status, opts)
 
 	// The servers of Envoy go on while Envoy drains, and end after it.
 	serving, stop := context.WithCancel(context.WithoutCancel(ctx))

@@ -30,6 +30,7 @@ import (
 	"github.com/meshctl/meshctl/internal/agent/config"
 	"github.com/meshctl/meshctl/internal/agent/probe"
 	"github.com/meshctl/meshctl/internal/agent/revocation"
+	"github.com/meshctl/meshctl/internal/agent/sds"
 	"github.com/meshctl/meshctl/internal/agent/workloadcert"
 	"github.com/meshctl/meshctl/internal/certs/certstest"
 	"github.com/meshctl/meshctl/internal/dial"
@@ -369,7 +370,7 @@ func TestReadiness(t *testing.T) {
 	defer admin.close()
 	cert := workloadcert.Status{Certificate: new(workloadcert.Certificate)}
 	newServer := func() *statusServer {
-		return newStatus(&config.Config{}, admin, nil, func() workloadcert.Status { return cert }, func() revocation.Status { return revocation.Status{} }, Options{Log: slog.New(slog.DiscardHandler), Now: time.Now})
+		return newStatus(&config.Config{}, admin, nil, sds.New(slog.New(slog.DiscardHandler)), func() workloadcert.Status { return cert }, func() revocation.Status { return revocation.Status{} }, Options{Log: slog.New(slog.DiscardHandler), Now: time.Now})
 	}
 	for name, tc := range map[string]struct{ stats, want string }{
 		"ready":     {good, ""},

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
 
 	"github.com/meshctl/meshctl/internal/agent/config"
 	"github.com/meshctl/meshctl/internal/agent/dns"
@@ -18,6 +19,7 @@ import (
 	"github.com/meshctl/meshctl/internal/agent/probe"
 	"github.com/meshctl/meshctl/internal/agent/relay"
 	"github.com/meshctl/meshctl/internal/agent/revocation"
+	"github.com/meshctl/meshctl/internal/agent/sds"
 	"github.com/meshctl/meshctl/internal/agent/workloadcert"
 	"github.com/meshctl/meshctl/internal/profiles"
 	"github.com/meshctl/meshctl/internal/serving"
@@ -45,19 +47,20 @@ type statusServer struct {
 	lastReason  atomic.Value // string, to log each reason once
 }
 
-func newStatus(cfg *config.Config, admin *adminClient, names *dns.Server, cert func() workloadcert.Status, lists func() revocation.Status, opts Options) *statusServer {
+func newStatus(cfg *config.Config, admin *adminClient, names *dns.Server, secrets *sds.Server, cert func() workloadcert.Status, lists func() revocation.Status, opts Options) *statusServer {
 	registry := prometheus.NewRegistry()
+	prometheus.WrapRegistererWithPrefix("istio_agent_", registry).MustRegister(
+		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	if names != nil {
 		registry.MustRegister(names.Collectors()...)
 	}
 	gauge := func(name, help string, labels prometheus.Labels, value func() float64) {
 		registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help, ConstLabels: labels}, value))
 	}
-	requests := func(name, help string, value func() uint64) {
-		labels := prometheus.Labels{"request_type": "csr"}
-		registry.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{Name: name, Help: help, ConstLabels: labels},
-			func() float64 { return float64(value()) }))
+	counter := func(name, help string, labels prometheus.Labels, value func() float64) {
+		registry.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{Name: name, Help: help, ConstLabels: labels}, value))
 	}
+	csr := prometheus.Labels{"request_type": "csr"}
 	gauge("istio_agent_cert_expiry_seconds", "Seconds until the workload's certificate expires; negative when it has, 0 when there is none.",
 		prometheus.Labels{"resource_name": "default"}, func() float64 {
 			c := cert().Certificate
@@ -66,8 +69,13 @@ func newStatus(cfg *config.Config, admin *adminClient, names *dns.Server, cert f
 			}
 			return c.NotAfter().Sub(opts.Now()).Seconds()
 		})
-	requests("istio_agent_num_outgoing_requests", "Certificates asked for.", func() uint64 { return cert().Requests })
-	requests("istio_agent_num_failed_outgoing_requests", "Certificates asked for and not got.", func() uint64 { return cert().Failures })
+	counter("istio_agent_num_outgoing_requests", "Requests for a certificate.", csr, func() float64 { return float64(cert().Requests) })
+	counter("istio_agent_num_outgoing_retries", "Requests for a certificate after one that failed.", csr, func() float64 { return float64(cert().Retries) })
+	counter("istio_agent_num_failed_outgoing_requests", "Requests for a certificate that failed.", csr, func() float64 { return float64(cert().Failures) })
+	counter("istio_agent_outgoing_latency", "Milliseconds of all requests for a certificate.",
+		csr, func() float64 { return float64(cert().Waited) / float64(time.Millisecond) })
+	counter("istio_agent_num_file_secret_failures_total", "Secrets whose files are missing or cannot be used.",
+		nil, func() float64 { return float64(cert().FileFailures + secrets.FileFailures()) })
 	gauge("meshctl_agent_revocation_lists", "Revocation lists that Envoy checks its peers with.",
 		nil, func() float64 { return float64(lists().Count) })
 	gauge("meshctl_agent_revocation_lists_until_timestamp", "When the first of the revocation lists must be replaced, in seconds since 1970; 0 for never.",
@@ -105,19 +113,19 @@ func newStatus(cfg *config.Config, admin *adminClient, names *dns.Server, cert f
 
 // count shows the counts of a relay, under the names of Istio's agent.
 func (s *statusServer) count(r *relay.Relay) {
-	for name, m := range map[string]struct {
-		help  string
-		value func(relay.Counts) uint64
-	}{
-		"xds_proxy_requests":             {"Requests of proxies.", func(c relay.Counts) uint64 { return c.Requests }},
-		"xds_proxy_responses":            {"Responses of the control plane.", func(c relay.Counts) uint64 { return c.Responses }},
-		"istiod_connection_failures":     {"Streams to the control plane that did not open.", func(c relay.Counts) uint64 { return c.Failures }},
-		"istiod_connection_terminations": {"Streams to the control plane that ended.", func(c relay.Counts) uint64 { return c.Terminations }},
-		"envoy_connection_terminations":  {"Streams of proxies that ended.", func(c relay.Counts) uint64 { return c.ProxyTerminations }},
-	} {
-		s.registry.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{Name: "istio_agent_" + name, Help: m.help},
-			func() float64 { return float64(m.value(r.Counts())) }))
+	counter := func(name, help string, labels prometheus.Labels, value func(relay.Counts) uint64) {
+		s.registry.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{Name: "istio_agent_" + name, Help: help, ConstLabels: labels},
+			func() float64 { return float64(value(r.Counts())) }))
 	}
+	ends := func(name, help string, value func(relay.Counts) relay.Ends) {
+		counter(name, help, prometheus.Labels{"type": "cancelled"}, func(c relay.Counts) uint64 { return value(c).Cancelled })
+		counter(name, help, prometheus.Labels{"type": "error"}, func(c relay.Counts) uint64 { return value(c).Error })
+	}
+	counter("xds_proxy_requests", "Requests of proxies.", nil, func(c relay.Counts) uint64 { return c.Requests })
+	counter("xds_proxy_responses", "Responses of the control plane.", nil, func(c relay.Counts) uint64 { return c.Responses })
+	counter("istiod_connection_failures", "Streams to the control plane that did not open.", nil, func(c relay.Counts) uint64 { return c.Failures })
+	ends("istiod_connection_terminations", "Streams to the control plane that ended.", func(c relay.Counts) relay.Ends { return c.Terminations })
+	ends("envoy_connection_terminations", "Streams of proxies that ended.", func(c relay.Counts) relay.Ends { return c.ProxyTerminations })
 }
 
 // serve answers on listener until ctx ends, and closes it.

@@ -60,6 +60,7 @@ func ApplicationClient(timeout time.Duration) *http.Client {
 		InsecureSkipVerify: true, //nolint:gosec // a probe sends no secrets, and only the status counts
 	})
 	transport.DialContext = Application
+	transport.ForceAttemptHTTP2 = true // as the kubelet, for servers without HTTP/1.1
 	transport.DisableKeepAlives = true
 	client := newClient(timeout, transport)
 	client.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }

@@ -54,10 +54,18 @@ func TestSourceOfProbes(t *testing.T) {
 	}
 }
 
-// TestApplicationClient: the client verifies no certificate and returns a redirect.
+// TestApplicationClient: the client verifies no certificate, uses HTTP/2 if the server supports it, and
+// returns a redirect.
 func TestApplicationClient(t *testing.T) {
 	t.Parallel()
-	server := httptest.NewTLSServer(http.RedirectHandler("https://203.0.113.1/", http.StatusFound))
+	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.ProtoMajor != 2 {
+			t.Errorf("the request uses %s", r.Proto)
+		}
+		http.Redirect(w, r, "https://203.0.113.1/", http.StatusFound)
+	}))
+	server.EnableHTTP2 = true
+	server.StartTLS()
 	defer server.Close()
 	resp, err := ApplicationClient(30 * time.Second).Get(server.URL)
 	if err != nil {

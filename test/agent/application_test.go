@@ -179,9 +179,23 @@ func TestStatusPort(t *testing.T) {
 		t.Errorf("probe: %q", got)
 	}
 	all := a.get(t, 15020, "/stats/prometheus")
-	for _, want := range []string{"istio_agent_cert_expiry_seconds{", "envoy_server_live{} 1\n", "app_requests 7\n"} {
+	for _, want := range []string{
+		`istio_agent_cert_expiry_seconds{resource_name="default"} `,
+		`istio_agent_num_outgoing_requests{request_type="csr"} 1` + "\n",
+		`istio_agent_num_outgoing_retries{request_type="csr"} 0` + "\n",
+		`istio_agent_num_failed_outgoing_requests{request_type="csr"} 0` + "\n",
+		`istio_agent_outgoing_latency{request_type="csr"} `,
+		"istio_agent_num_file_secret_failures_total 0\n",
+		`istio_agent_istiod_connection_terminations{type="cancelled"} 0` + "\n",
+		`istio_agent_istiod_connection_terminations{type="error"} 0` + "\n",
+		`istio_agent_envoy_connection_terminations{type="cancelled"} 0` + "\n",
+		`istio_agent_envoy_connection_terminations{type="error"} 0` + "\n",
+		"istio_agent_scrapes_total 1\n",
+		"istio_agent_go_goroutines ", "istio_agent_process_resident_memory_bytes ",
+		"envoy_server_live{} 1\n", "app_requests 7\n",
+	} {
 		if !strings.Contains(all, want) {
-			t.Errorf("the metrics lack %q: %.2000s", want, all)
+			t.Errorf("the metrics lack %q: %.4000s", want, all)
 		}
 	}
 	if some := a.get(t, 15020, "/stats/prometheus?filter=nothing"); strings.Contains(some, "envoy_server_live") {

@@ -87,7 +87,7 @@ func TestVanishedControlPlane(t *testing.T) {
 	if got := a.get(t, 15000, `/stats?filter=^cluster\.xds-grpc;?\.upstream_(cx|rq)_total$`); strings.Count(got, "_total: 1\n") != 2 {
 		t.Errorf("Envoy opened more than one stream: %s", got)
 	}
-	if got := a.get(t, 15020, "/metrics"); !strings.Contains(got, "istio_agent_istiod_connection_terminations 1\n") {
+	if got := a.get(t, 15020, "/metrics"); !strings.Contains(got, `istio_agent_istiod_connection_terminations{type="error"} 1`+"\n") {
 		t.Errorf("the relay did not lose its stream once: %s", got)
 	}
 	if n := plane.streams.Load(); n != 2 {

@@ -195,6 +195,20 @@ func TestFetchedModule(t *testing.T) {
 			if got := adminGet(t, admin, "/stats?filter=lds.update_rejected"); !strings.Contains(got, "lds.update_rejected: 0\n") {
 				t.Errorf("Envoy refused listeners: %s", got)
 			}
+			metrics := adminGet(t, "127.3.0.1:15020", "/stats/prometheus")
+			for _, want := range []string{
+				"istio_agent_wasm_cache_entries 3",
+				`istio_agent_wasm_cache_lookup_count{hit="false"} `,
+				`istio_agent_wasm_remote_fetch_count{result="success"} 3`,
+				`istio_agent_wasm_remote_fetch_count{result="download_failure"} `,
+				`istio_agent_wasm_config_conversion_count{result="success"} `,
+				`istio_agent_wasm_config_conversion_count{result="fetch_failure"} `,
+				`istio_agent_wasm_config_conversion_duration_bucket{le="16384"} `,
+			} {
+				if !strings.Contains(metrics, "\n"+want) {
+					t.Errorf("the metrics lack %q: %.3000s", want, metrics)
+				}
+			}
 		})
 	}
 }

@@ -130,12 +130,15 @@ func TestStatTags(t *testing.T) {
 
 // TestUnusedSettings: variables and fields that only Istio's agent reads are named with a reason.
 func TestUnusedSettings(t *testing.T) {
-	_, warnings, err := Resolve(Input{Environ: append(base(), "JWT_POLICY=first-party-jwt", "XDS_HEADER_A=b", "PROXY_CONFIG={statsdUdpAddress: 'a:1'}")})
+	_, warnings, err := Resolve(Input{Environ: append(base(), "JWT_POLICY=first-party-jwt", "XDS_HEADER_A=b", "ISTIO_ENABLE_HTTP2_PROBING=false",
+		"PROXY_CONFIG={statsdUdpAddress: 'a:1', statNameLength: 100}")})
 	if err != nil {
 		t.Fatal(err)
 	}
 	want := []string{
+		"PROXY_CONFIG: field statNameLength has no effect here: Envoy does not limit the names of statistics",
 		"PROXY_CONFIG: field statsdUdpAddress has no effect here: Envoy's statistics are read from /stats/prometheus",
+		"ISTIO_ENABLE_HTTP2_PROBING has no effect here: HTTPS probes use HTTP/2 if the application supports it",
 		"JWT_POLICY has no effect here: the agent sends the token of --token",
 		"XDS_HEADER_A has no effect here: the agent sends no further headers",
 	}

@@ -124,7 +124,7 @@ func (r *resolver) overlayProxyConfig(pc *meshv1alpha1.ProxyConfig, source, text
 	}
 }
 
-// withoutEffect holds the fields that Istio's agent reads and this agent does not, with the reason.
+// withoutEffect holds the fields that concern agents and that this one does not read, with the reason.
 var withoutEffect = map[string]string{
 	"proxyBootstrapTemplatePath": "templates are not supported; merge parts of a bootstrap with ISTIO_BOOTSTRAP_OVERRIDE",
 	"tracing":                    "use Telemetry and extensionProviders of the mesh configuration",
@@ -132,6 +132,12 @@ var withoutEffect = map[string]string{
 	"envoyAccessLogService":      "use Telemetry and extensionProviders of the mesh configuration",
 	"statsdUdpAddress":           "Envoy's statistics are read from /stats/prometheus",
 	"envoyMetricsService":        "Envoy's statistics are read from /stats/prometheus",
+	"envoyMetricsServiceAddress": "Envoy's statistics are read from /stats/prometheus",
+	"statNameLength":             "Envoy does not limit the names of statistics",
+	"availabilityZone":           "the control plane knows the locality",
+	"discoveryRefreshDelay":      "the control plane sends changes at once",
+	"controlPlaneAuthPolicy":     "connections to the control plane always use TLS",
+	"sds":                        "Envoy always gets its certificate by SDS",
 	"statsCompression":           "statistics are not compressed",
 	"caCertificatesPem":          "roots come from the control plane and --root-ca",
 	"privateKeyProvider":         "keys stay in memory",

@@ -18,6 +18,7 @@ var unusedVariables = map[string]string{
 	"FILE_DEBOUNCE_DURATION":                           "the agent uses a changed file within 2 s",
 	"ISTIO_BOOTSTRAP":                                  "templates are not supported; merge parts of a bootstrap with ISTIO_BOOTSTRAP_OVERRIDE",
 	"ISTIO_ENVOY_ENABLE_CORE_DUMP":                     "the limit of core files of the container decides",
+	"ISTIO_ENABLE_HTTP2_PROBING":                       "HTTPS probes use HTTP/2 if the application supports it",
 	"JWT_POLICY":                                       "the agent sends the token of --token",
 	"ISTIO_META_ENABLE_SELF_DISCOVERY":                 "the bootstrap has no cluster of the proxy itself",
 	"PEER_METADATA_DISCOVERY":                          "the control plane does not use it",

@@ -62,8 +62,8 @@ func newSession(r *Relay, v xdswire.Variant, down grpc.ServerStream) *session {
 }
 
 // run relays until the proxy ends its stream, or ctx ends.
-func (s *session) run(ctx context.Context) error {
-	defer s.counters.proxyTerminations.Add(1)
+func (s *session) run(ctx context.Context) (err error) {
+	defer func() { s.counters.proxyTerminations.add(err) }()
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer func() {
 		for _, drop := range s.modules {
@@ -83,7 +83,6 @@ func (s *session) run(ctx context.Context) error {
 		if s.next != nil {
 			up = s.up.requests
 		}
-		var err error
 		select {
 		case r := <-s.requests:
 			err = s.takeRequest(ctx, r)

@@ -243,7 +243,7 @@ func TestDeltaResumes(t *testing.T) {
 			TypeUrl: xdswire.EndpointType, ResourceNamesSubscribe: []string{"b", "c"},
 			InitialResourceVersions: map[string]string{"b": "6"},
 		})
-		if c := rt.relay.Counts(); c.Terminations != 2 || c.Failures != 0 || c.Responses != 6 {
+		if c := rt.relay.Counts(); c.Terminations != (Ends{Error: 2}) || c.Failures != 0 || c.Responses != 6 {
 			t.Errorf("counts: %+v", c)
 		}
 	})

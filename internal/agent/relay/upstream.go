@@ -33,7 +33,7 @@ func (s *session) connect(ctx context.Context) {
 			return s.converse(ctx, conn, &p)
 		})
 		if p.opened {
-			s.counters.terminations.Add(1)
+			s.counters.terminations.add(err)
 		} else {
 			s.counters.failures.Add(1)
 		}

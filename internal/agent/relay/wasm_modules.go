@@ -80,10 +80,16 @@ func (s *session) preparePlugins(ctx context.Context, m *message) ([]pluginModul
 	}
 	modules := make([]*pluginModule, len(resources))
 	replaced := make([]bool, len(resources))
+	results := make([]string, len(resources))
+	if s.Modules != nil {
+		began := s.Modules.Now()
+		defer func() { s.Modules.Converted(results, s.Modules.Now().Sub(began)) }()
+	}
 	var tasks errgroup.Group // modules are fetched at the same time
 	for i, a := range resources {
 		tasks.Go(func() (err error) {
 			modules[i], replaced[i], err = s.preparePlugin(ctx, a)
+			results[i] = resultOf(modules[i], err)
 			return err
 		})
 	}
@@ -105,6 +111,19 @@ func (s *session) preparePlugins(ctx context.Context, m *message) ([]pluginModul
 		return nil, err
 	}
 	return used, nil
+}
+
+// resultOf returns the label of an extension in the metrics.
+func resultOf(used *pluginModule, err error) string {
+	switch {
+	case err != nil:
+		return "unmarshal_failure"
+	case used == nil:
+		return "no_remote_load"
+	case used.release == nil:
+		return "fetch_failure"
+	}
+	return "success"
 }
 
 func releaseAll(modules []pluginModule) {

@@ -72,7 +72,7 @@ func TestReplacesPlugins(t *testing.T) {
 				response = &discoveryv3.DeltaDiscoveryResponse{Resources: []*discoveryv3.Resource{{Name: tc.name, Resource: in}}}
 			}
 			m := &message{mem.BufferSlice{mem.SliceBuffer(encoded(t, response))}}
-			s := &session{variant: v, log: slog.New(slog.DiscardHandler)}
+			s := &session{Relay: &Relay{}, variant: v, log: slog.New(slog.DiscardHandler)}
 			_, err := s.preparePlugins(t.Context(), m)
 			check(t, err)
 			out, err := decodeResources(v, m.bytes())

@@ -150,6 +150,16 @@ func TestStreamSecrets(t *testing.T) {
 	stream.want("default: chain 2, key 2")
 	update(t, server, Secrets{Chain: []byte("chain 2"), Key: []byte("key 2"), Roots: []byte("more roots")})
 	stream.want("ROOTCA: more roots")
+	if n := server.FileFailures(); n != 0 {
+		t.Errorf("%d secrets lacked a file before one was requested", n)
+	}
+	stream.ask("", "", "file-root:"+filepath.Join(t.TempDir(), "none"))
+	if _, err := stream.Recv(); err != nil {
+		t.Fatal(err)
+	}
+	if n := server.FileFailures(); n != 1 {
+		t.Errorf("%d secrets lacked a file, want 1", n)
+	}
 }
 
 func TestDeltaSecrets(t *testing.T) {

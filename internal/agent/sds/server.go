@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net"
 	"sync"
+	"sync/atomic"
 
 	secretv3 "github.com/envoyproxy/go-control-plane/envoy/service/secret/v3"
 	"google.golang.org/grpc"
@@ -29,6 +30,8 @@ type Server struct {
 	secretv3.UnimplementedSecretDiscoveryServiceServer
 
 	log *slog.Logger
+	// lacking counts the secrets that were sent without a file of theirs.
+	lacking atomic.Uint64
 
 	mu      sync.Mutex
 	secrets map[string]*secret
@@ -54,6 +57,9 @@ func (s *Server) Update(secrets Secrets) error {
 	s.changed = make(chan struct{})
 	return nil
 }
+
+// FileFailures returns the number of secrets of files that were missing.
+func (s *Server) FileFailures() uint64 { return s.lacking.Load() }
 
 // current returns the secrets and a channel that is closed when they are
 // replaced.

@@ -70,6 +70,11 @@ func serve[Request any](ctx context.Context, s *Server, sub *subscription,
 	for {
 		secrets, changed := s.current()
 		if due := sub.due(secrets); len(due) > 0 {
+			for _, d := range due {
+				if d.version == missing {
+					s.lacking.Add(1)
+				}
+			}
 			sub.last = sub.nonces.Next()
 			if err := send(due, sub.last); err != nil {
 				return err

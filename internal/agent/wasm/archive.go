@@ -20,8 +20,13 @@ const (
 	maxFiles    = 10_000
 )
 
+// contentError is the error of a file or an image that is no module and contains none.
+type contentError string
+
+func (e contentError) Error() string { return string(e) }
+
 // errNoModule reports that an archive has no file that may be the module.
-var errNoModule = errors.New("the archive has no WebAssembly module")
+const errNoModule contentError = "the archive has no WebAssembly module"
 
 // Magic is the start of every WebAssembly module.
 const Magic = "\x00asm"
@@ -42,7 +47,7 @@ func unpack(w io.Writer, in io.Reader, isModule func(name string) bool) error {
 		return copyModule(w, r)
 	}
 	if head, _ := r.Peek(262); len(head) < 262 || !bytes.Equal(head[257:], []byte("ustar")) {
-		return errors.New("it is neither a WebAssembly module nor a tar archive with one")
+		return contentError("it is neither a WebAssembly module nor a tar archive with one")
 	}
 	archive := tar.NewReader(r)
 	for range maxFiles {
@@ -63,7 +68,7 @@ func unpack(w io.Writer, in io.Reader, isModule func(name string) bool) error {
 func copyModule(w io.Writer, in io.Reader) error {
 	head := make([]byte, len(Magic))
 	if _, err := io.ReadFull(in, head); err != nil || string(head) != Magic {
-		return errors.New("it is not a WebAssembly module")
+		return contentError("it is not a WebAssembly module")
 	}
 	_, err := io.Copy(w, io.MultiReader(bytes.NewReader(head), &limited{in, maxModule - int64(len(head)), "the module"}))
 	return err

@@ -92,18 +92,18 @@ func (s *Store) fetchImage(ctx context.Context, m Module, text string, w io.Writ
 	}
 	found, err := remote.Get(ref, remote.WithContext(ctx), remote.WithAuth(auth), remote.WithTransport(&transport{Store: s}))
 	if err != nil {
-		return "", withoutURL(err)
+		return "", &manifestError{withoutURL(err)}
 	}
 	image, err := found.Image()
 	if err != nil {
-		return "", err
+		return "", &manifestError{err}
 	}
 	manifest, err := image.Manifest()
 	if err != nil {
-		return "", err
+		return "", &manifestError{err}
 	}
 	if len(manifest.Layers) > maxLayers {
-		return "", fmt.Errorf("the image has more than %d layers", maxLayers)
+		return "", &manifestError{fmt.Errorf("the image has more than %d layers", maxLayers)}
 	}
 	for _, layer := range slices.Backward(manifest.Layers) {
 		err := copyLayer(image, layer, w)
@@ -114,7 +114,7 @@ func (s *Store) fetchImage(ctx context.Context, m Module, text string, w io.Writ
 			return "", fmt.Errorf("layer %s of the image: %w", layer.Digest, withoutURL(err))
 		}
 	}
-	return "", errors.New("the image has neither a layer with a module nor a file plugin.wasm")
+	return "", contentError("the image has neither a layer with a module nor a file plugin.wasm")
 }
 
 // copyLayer writes the module of a layer to w. It writes nothing if the layer has none.

@@ -71,7 +71,8 @@ type Store struct {
 	stop          context.CancelFunc
 	fetches       sync.WaitGroup
 
-	lookups, results *prometheus.CounterVec
+	lookups, results, conversions *prometheus.CounterVec
+	conversion                    prometheus.Histogram
 
 	mu      sync.Mutex
 	entries map[string]*entry // by key
@@ -105,6 +106,13 @@ func New(ctx context.Context, c Config) (*Store, error) {
 	s.results = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "istio_agent_wasm_remote_fetch_count", Help: "Modules that were fetched, by result.",
 	}, []string{"result"})
+	s.conversions = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "istio_agent_wasm_config_conversion_count", Help: "Extensions in responses with plugins, by what became of their modules.",
+	}, []string{"result"})
+	s.conversion = prometheus.NewHistogram(prometheus.HistogramOpts{
+		Name: "istio_agent_wasm_config_conversion_duration", Help: "Milliseconds until the extensions of a response had their modules.",
+		Buckets: prometheus.ExponentialBuckets(1, 2, 15),
+	})
 	s.strict = dial.Guard{}.DownloadTransport(maxDownload)
 	s.local = dial.Guard{Loopback: true}.DownloadTransport(maxDownload)
 	s.ctx, s.stop = context.WithCancel(context.WithoutCancel(ctx))
@@ -120,7 +128,16 @@ func (s *Store) Collectors() []prometheus.Collector {
 		defer s.mu.Unlock()
 		return float64(len(s.entries))
 	})
-	return []prometheus.Collector{entries, s.lookups, s.results}
+	return []prometheus.Collector{entries, s.lookups, s.results, s.conversions, s.conversion}
+}
+
+// Converted counts the extensions of a response by what became of their modules, and the time that
+// they took.
+func (s *Store) Converted(results []string, took time.Duration) {
+	for _, r := range results {
+		s.conversions.WithLabelValues(r).Inc()
+	}
+	s.conversion.Observe(float64(took.Milliseconds()))
 }
 
 // Run removes modules that no plugin uses for a while, until ctx ends. Then it removes all.
@@ -229,7 +246,11 @@ func resultOf(err error) string {
 	case err == nil:
 		return "success"
 	case errors.As(err, new(*sumError)):
-		return "checksum_mismatch"
+		return "checksum_mismatched"
+	case errors.As(err, new(*manifestError)):
+		return "manifest_failure"
+	case errors.As(err, new(contentError)):
+		return "fetch_failure"
 	default:
 		return "download_failure"
 	}
@@ -239,6 +260,11 @@ func resultOf(err error) string {
 type sumError struct{ got, want string }
 
 func (e *sumError) Error() string { return "its SHA-256 sum is " + e.got + ", want " + e.want }
+
+// manifestError is the error of an image whose manifest cannot be read.
+type manifestError struct{ error }
+
+func (e *manifestError) Unwrap() error { return e.error }
 
 // download fetches a module into a new file. It returns its path, and the sum of its content.
 func (s *Store) download(ctx context.Context, m Module) (path, sum string, err error) {

@@ -285,8 +285,9 @@ func TestFiles(t *testing.T) {
 	want := map[string]float64{
 		"istio_agent_wasm_cache_entries":           6,
 		"istio_agent_wasm_cache_lookup_count true": 10, "istio_agent_wasm_cache_lookup_count false": 14,
-		"istio_agent_wasm_remote_fetch_count success": 6, "istio_agent_wasm_remote_fetch_count checksum_mismatch": 1,
+		"istio_agent_wasm_remote_fetch_count success": 6, "istio_agent_wasm_remote_fetch_count checksum_mismatched": 1,
 		"istio_agent_wasm_remote_fetch_count download_failure": 7,
+		"istio_agent_wasm_config_conversion_duration":          0,
 	}
 	if diff := cmp.Diff(want, counts); diff != "" {
 		t.Errorf("metrics (-want +got):\n%s", diff)

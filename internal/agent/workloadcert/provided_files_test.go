@@ -53,6 +53,9 @@ func TestFiles(t *testing.T) {
 		if len(published) != 2 || len(s.times) != 0 {
 			t.Errorf("%d published, %d requests; want 2 and 0", len(published), len(s.times))
 		}
+		if st := m.Status(); st.Requests != 0 || st.Failures != 0 || st.FileFailures != 2 {
+			t.Errorf("status %+v, want 2 failures of files and no request", st)
+		}
 		if st := m.Status(); st.Err != nil || st.Certificate != published[1] || m.Current().Certificate == nil {
 			t.Errorf("status %+v", st)
 		}

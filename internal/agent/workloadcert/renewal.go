@@ -61,6 +61,7 @@ type Manager struct {
 
 	mu      sync.Mutex
 	status  Status
+	noted   bool              // a certificate or an error
 	revoked *x509.Certificate // must not be used
 }
 
@@ -70,8 +71,11 @@ type Status struct {
 	Certificate *Certificate
 	// Err is the error of the last request, or nil.
 	Err error
-	// Requests and Failures count since the start.
-	Requests, Failures uint64
+	// These count since the start: Requests to the authority, those that repeat a failed one
+	// (Retries) and those that failed, and the uses of files that failed.
+	Requests, Retries, Failures, FileFailures uint64
+	// Waited is the time of all requests.
+	Waited time.Duration
 }
 
 // NewManager returns a manager that does nothing before Run.
@@ -180,13 +184,18 @@ func (m *Manager) note(current *Certificate, err error) {
 		close(m.obtained)
 	}
 	m.status.Certificate, m.status.Err = current, err
-	m.status.Requests++
 	if err != nil {
-		if m.status.Requests == 1 {
+		if !m.noted {
 			close(m.failed)
 		}
-		m.status.Failures++
+		switch {
+		case m.cfg.Files != nil:
+			m.status.FileFailures++
+		case m.cfg.Provider == nil:
+			m.status.Failures++
+		}
 	}
+	m.noted = true
 }
 
 // keyAlgorithm is the algorithm of workloads' keys.
@@ -199,6 +208,10 @@ func (m *Manager) renew(ctx context.Context, current *Certificate, failures int)
 	defer cancel()
 	m.mu.Lock()
 	have := m.usable(current)
+	m.status.Requests++
+	if failures > 0 {
+		m.status.Retries++
+	}
 	m.mu.Unlock()
 	if have.Certificate == nil && m.cfg.Provisioned != nil {
 		have.Certificate = m.cfg.Provisioned.Client(m.cfg.Now())
@@ -206,7 +219,11 @@ func (m *Manager) renew(ctx context.Context, current *Certificate, failures int)
 	if failures%2 == 1 {
 		have.Certificate = nil
 	}
-	cert, err := Request(ctx, m.cfg.Signer, m.cfg.Identity, m.cfg.TTL, have, m.cfg.Now())
+	began := m.cfg.Now()
+	cert, err := Request(ctx, m.cfg.Signer, m.cfg.Identity, m.cfg.TTL, have, began)
+	m.mu.Lock()
+	m.status.Waited += m.cfg.Now().Sub(began)
+	m.mu.Unlock()
 	if err != nil {
 		return nil, err
 	}

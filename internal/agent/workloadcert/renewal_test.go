@@ -118,7 +118,7 @@ func TestManagerRecovers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &signer{ca: certstest.NewIstioCA(t), fail: 3}
 		m, published, _ := runManager(t, s, time.Minute, nil)
-		if st := m.Status(); len(published) != 1 || st.Err != nil || st.Failures != 3 || st.Requests != 4 {
+		if st := m.Status(); len(published) != 1 || st.Err != nil || st.Failures != 3 || st.Requests != 4 || st.Retries != 3 {
 			t.Errorf("%d certificates, status %+v", len(published), st)
 		}
 	})
@@ -153,9 +153,12 @@ func TestManagerOutlivesAuthority(t *testing.T) {
 func TestManagerGivesUpAnAttempt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &signer{ca: certstest.NewIstioCA(t), silent: true}
-		runManager(t, s, time.Minute, nil)
+		m, _, _ := runManager(t, s, time.Minute, nil)
 		if len(s.times) < 3 {
 			t.Errorf("%d attempts in a minute with an authority that does not answer", len(s.times))
+		}
+		if st := m.Status(); st.Waited < time.Duration(st.Failures)*attemptTimeout {
+			t.Errorf("%d requests without a response took %v", st.Failures, st.Waited)
 		}
 	})
 }
