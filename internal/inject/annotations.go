@@ -147,7 +147,7 @@ func (p *injection) checkAnnotations() []error {
 			if err := kind.check(p.annotation(name)); err != nil {
 				errs = append(errs, fmt.Errorf("annotation %s: %w", name, err))
 			} else if kind.ofEnvoy && p.proxyless() {
-				p.warnf("annotation %s has no effect: the template %s runs no Envoy", name, grpcAgentTemplate)
+				p.warnf("annotation %s has no effect: the template %s runs no Envoy", name, mesh.TemplateGRPCAgent)
 			}
 		}
 	}

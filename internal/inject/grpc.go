@@ -16,7 +16,7 @@ const (
 )
 
 // proxyless reports whether the pod gets the agent without Envoy.
-func (p *injection) proxyless() bool { return slices.Contains(p.templates, grpcAgentTemplate) }
+func (p *injection) proxyless() bool { return slices.Contains(p.templates, mesh.TemplateGRPCAgent) }
 
 // grpcAgent is the template of the pods of applications whose gRPC library is the xDS client: the
 // agent without Envoy. The pod gets no label security.istio.io/tlsMode: only its user knows
@@ -42,7 +42,7 @@ func (p *injection) grpcAgent() (map[string]any, error) {
 	// The control plane knows by this annotation that the pod has no proxy.
 	patch.Metadata.Annotations = map[string]string{mesh.AnnotationTemplates: p.annotation(mesh.AnnotationTemplates)}
 	if p.annotation(mesh.AnnotationTemplates) == "" {
-		patch.Metadata.Annotations[mesh.AnnotationTemplates] = grpcAgentTemplate
+		patch.Metadata.Annotations[mesh.AnnotationTemplates] = mesh.TemplateGRPCAgent
 	}
 	if err := p.addSidecar(patch, agent); err != nil {
 		return nil, err

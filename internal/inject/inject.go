@@ -157,9 +157,9 @@ func (p *injection) resolve() error {
 	for _, name := range p.templates {
 		switch _, ok := p.Injector.templates[name]; {
 		case ok:
-		case name == grpcSimpleTemplate:
+		case name == mesh.TemplateGRPCSimple: // Istio's, without an agent
 			errs = append(errs, fmt.Errorf("annotation %s: the template %s needs port %d of the control plane, which cannot verify identities and refuses connections: use %s",
-				mesh.AnnotationTemplates, name, mesh.PortPlaintextXDS, grpcAgentTemplate))
+				mesh.AnnotationTemplates, name, mesh.PortPlaintextXDS, mesh.TemplateGRPCAgent))
 		default:
 			errs = append(errs, fmt.Errorf("annotation %s: there is no template %q: want %s",
 				mesh.AnnotationTemplates, name, strings.Join(slices.Sorted(maps.Keys(p.Injector.templates)), ", ")))
@@ -167,7 +167,7 @@ func (p *injection) resolve() error {
 	}
 	if p.proxyless() && (slices.Contains(p.templates, sidecarTemplate) || slices.Contains(p.templates, gatewayTemplate)) {
 		errs = append(errs, fmt.Errorf("annotation %s: %q: %s runs no Envoy, which the other template needs: leave one of them out",
-			mesh.AnnotationTemplates, strings.Join(p.templates, ","), grpcAgentTemplate))
+			mesh.AnnotationTemplates, strings.Join(p.templates, ","), mesh.TemplateGRPCAgent))
 	}
 	if len(errs) == 0 {
 		var err error

@@ -11,22 +11,18 @@ import (
 
 // Names of the built-in templates.
 const (
-	sidecarTemplate   = "sidecar"
-	gatewayTemplate   = "gateway"
-	grpcAgentTemplate = "grpc-agent"
+	sidecarTemplate = "sidecar"
+	gatewayTemplate = "gateway"
 )
-
-// grpcSimpleTemplate is Istio's template for gRPC without an agent, which is not supported.
-const grpcSimpleTemplate = "grpc-simple"
 
 // template returns the patch of a pod.
 type template func(*injection) (map[string]any, error)
 
 // builtIn holds the built-in templates by name.
 var builtIn = map[string]template{
-	sidecarTemplate:   (*injection).sidecar,
-	gatewayTemplate:   (*injection).gateway,
-	grpcAgentTemplate: (*injection).grpcAgent,
+	sidecarTemplate:        (*injection).sidecar,
+	gatewayTemplate:        (*injection).gateway,
+	mesh.TemplateGRPCAgent: (*injection).grpcAgent,
 }
 
 // podPatch is a patch of a pod.
