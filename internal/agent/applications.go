@@ -3,6 +3,7 @@ package agent
 import (
 	"crypto/sha256"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 
@@ -11,10 +12,11 @@ import (
 	"github.com/meshctl/meshctl/internal/files"
 )
 
-// applicationFiles are the files that applications read. Only the agent's user may read
-// them.
+// applicationFiles are the files that applications read. Only the agent's user may read them. In
+// a pod, where containers have different users, each container that mounts their volume may.
 type applicationFiles struct {
-	certDir string
+	certDir       string
+	mode, dirMode fs.FileMode
 	// bootstrap is the path of the gRPC bootstrap, empty for none. The file appears after
 	// the certificate files.
 	bootstrap     string
@@ -28,7 +30,12 @@ func newApplicationFiles(c *config.Config) (*applicationFiles, error) {
 	if c.CertDir == "" {
 		return nil, nil
 	}
-	f := &applicationFiles{certDir: c.CertDir, bootstrap: c.GRPCBootstrap, written: map[string][sha256.Size]byte{}}
+	f := &applicationFiles{
+		certDir: c.CertDir, mode: files.Secret, dirMode: 0o700, bootstrap: c.GRPCBootstrap, written: map[string][sha256.Size]byte{},
+	}
+	if c.InPod {
+		f.mode, f.dirMode = files.Public, 0o755
+	}
 	if c.GRPCBootstrap == "" {
 		return f, nil
 	}
@@ -48,7 +55,7 @@ func newApplicationFiles(c *config.Config) (*applicationFiles, error) {
 // unchanged. Each file is complete at any moment. An application that reads an old file
 // and a new one finds that they do not match, and reads again.
 func (f *applicationFiles) write(chain, key, roots []byte) error {
-	if err := os.MkdirAll(f.certDir, 0o700); err != nil {
+	if err := os.MkdirAll(f.certDir, f.dirMode); err != nil {
 		return fmt.Errorf("make directory for the certificate files: %w", err)
 	}
 	all := []files.File{
@@ -57,7 +64,7 @@ func (f *applicationFiles) write(chain, key, roots []byte) error {
 		{Name: filepath.Join(f.certDir, bootstrap.ChainFile), Data: chain},
 	}
 	if f.bootstrap != "" {
-		if err := os.MkdirAll(filepath.Dir(f.bootstrap), 0o700); err != nil {
+		if err := os.MkdirAll(filepath.Dir(f.bootstrap), f.dirMode); err != nil {
 			return fmt.Errorf("make directory for the gRPC bootstrap: %w", err)
 		}
 		all = append(all, files.File{Name: f.bootstrap, Data: f.bootstrapData})
@@ -67,7 +74,7 @@ func (f *applicationFiles) write(chain, key, roots []byte) error {
 		if f.written[file.Name] == sum {
 			continue
 		}
-		if err := files.Write(file.Name, file.Data, files.Secret); err != nil {
+		if err := files.Write(file.Name, file.Data, f.mode); err != nil {
 			return err
 		}
 		f.written[file.Name] = sum

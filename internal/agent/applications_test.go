@@ -33,6 +33,17 @@ func TestApplicationFiles(t *testing.T) {
 	if !os.SameFile(roots, stat(filepath.Join(f.certDir, "root-cert.pem"))) || !os.SameFile(bootstrap, stat(f.bootstrap)) {
 		t.Error("unchanged files were written again")
 	}
+	t.Run("in a pod", func(t *testing.T) {
+		dir := filepath.Join(t.TempDir(), "volume")
+		f, err := newApplicationFiles(&config.Config{CertDir: dir, GRPCBootstrap: filepath.Join(dir, "bootstrap.json"), InPod: true})
+		check(t, err)
+		check(t, f.write(nil, nil, nil))
+		for path, want := range map[string]os.FileMode{dir: 0o755 | os.ModeDir, filepath.Join(dir, "key.pem"): 0o644, f.bootstrap: 0o644} {
+			if info, err := os.Stat(path); err != nil || info.Mode() != want {
+				t.Errorf("%s: mode %v, %v; want %v", path, info.Mode(), err, want)
+			}
+		}
+	})
 	// The bootstrap shows applications that the other files are complete.
 	blocked, err := newApplicationFiles(&config.Config{CertDir: filepath.Join(dir, "file"), GRPCBootstrap: filepath.Join(dir, "early.json")})
 	check(t, err)

@@ -275,20 +275,26 @@ func TestRunEndsWithEnvoy(t *testing.T) {
 }
 
 // TestRunWithoutEnvoy writes what applications read, and forwards their streams
-// with the workload's certificate.
+// with the workload's certificate. In a pod, applications with other users read it, too.
 func TestRunWithoutEnvoy(t *testing.T) {
+	t.Run("in a pod", func(t *testing.T) { runWithoutEnvoy(t, true, 0o644, 0o666) })
+	t.Run("on a machine", func(t *testing.T) { runWithoutEnvoy(t, false, 0o600, 0o600) })
+}
+
+func runWithoutEnvoy(t *testing.T, inPod bool, files, socket fs.FileMode) {
+	t.Helper()
 	a := newAgentTest(t, "sidecar", "run")
-	a.cfg.NoEnvoy, a.cfg.EnvoyPath = true, "/no/envoy"
+	a.cfg.NoEnvoy, a.cfg.EnvoyPath, a.cfg.InPod = true, "/no/envoy", inPod
 	a.cfg.GRPCBootstrap, a.cfg.CertDir = filepath.Join(a.cfg.ConfigPath, "grpc.json"), filepath.Join(a.cfg.ConfigPath, "certs")
 	a.start(t)
 	a.waitReady(t)
-	for _, file := range []string{a.cfg.GRPCBootstrap, filepath.Join(a.cfg.CertDir, "key.pem"), a.cfg.XDSSocket} {
+	for file, want := range map[string]fs.FileMode{a.cfg.GRPCBootstrap: files, filepath.Join(a.cfg.CertDir, "key.pem"): files, a.cfg.XDSSocket: socket} {
 		info, err := os.Stat(file)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if info.Mode().Perm() != 0o600 {
-			t.Errorf("%s: %v, want mode 0600", file, info.Mode())
+		if info.Mode().Perm() != want {
+			t.Errorf("%s: %v, want mode %v", file, info.Mode(), want)
 		}
 	}
 	a.stop()

@@ -34,7 +34,10 @@ func openSockets(ctx context.Context, c *config.Config, opts Options, secrets *s
 	}
 	if err == nil && (relaysEnvoy(c) || c.GRPCBootstrap != "") {
 		in := sds.Listen
-		if c.InPod {
+		switch {
+		case c.InPod && c.GRPCBootstrap != "":
+			in = sds.ListenForContainers
+		case c.InPod:
 			in = sds.ListenInVolume
 		}
 		err = listen(in, c.XDSSocket, r.Serve)

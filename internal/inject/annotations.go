@@ -61,11 +61,13 @@ const (
 )
 
 // annotationKind describes an annotation: its meaning and the check of its value or, for an
-// annotation without effect, the reason.
+// annotation without effect, the reason. The annotations ofEnvoy have no effect on a pod without
+// Envoy.
 type annotationKind struct {
 	name, meaning string
 	check         func(value string) error
 	withoutEffect string
+	ofEnvoy       bool
 }
 
 func anything(string) error { return nil }
@@ -74,9 +76,9 @@ func anything(string) error { return nil }
 var annotations = []annotationKind{
 	{name: annotationConfig, check: anything, meaning: "fields of `defaultConfig` of MeshConfig for this pod, YAML; `proxyMetadata` is merged"},
 	{name: annotationDiscovery, check: checkAddress, meaning: "address of the control plane, host:port"},
-	{name: annotationInterception, check: oneOf("REDIRECT", "TPROXY", "NONE"), meaning: "`REDIRECT` (default); `TPROXY`, by which the application sees the addresses of its clients and the proxy runs as root with `NET_ADMIN`; or `NONE` without an init container"},
-	{name: annotationLogLevel, check: checkLogLevels, meaning: "log level of Envoy"},
-	{name: annotationComponentLevel, check: checkComponentLevels, meaning: "log levels of components of Envoy, such as `rbac:debug,misc:error`"},
+	{name: annotationInterception, ofEnvoy: true, check: oneOf("REDIRECT", "TPROXY", "NONE"), meaning: "`REDIRECT` (default); `TPROXY`, by which the application sees the addresses of its clients and the proxy runs as root with `NET_ADMIN`; or `NONE` without an init container"},
+	{name: annotationLogLevel, ofEnvoy: true, check: checkLogLevels, meaning: "log level of Envoy"},
+	{name: annotationComponentLevel, ofEnvoy: true, check: checkComponentLevels, meaning: "log levels of components of Envoy, such as `rbac:debug,misc:error`"},
 	{name: annotationNative, check: oneOf("true", "false"), meaning: "`false` makes the sidecar a container next to the application"},
 	{name: annotationCPU, check: checkQuantity, meaning: "CPU that the proxy requests. If a pod has this or one of the next three annotations, `global.proxy.resources` and its default do not apply to the pod"},
 	{name: annotationCPULimit, check: checkQuantity, meaning: "CPU limit of the proxy, which also sets the number of its worker threads"},
@@ -84,25 +86,25 @@ var annotations = []annotationKind{
 	{name: annotationMemoryLimit, check: checkQuantity, meaning: "limit of memory of the proxy"},
 	{name: annotationImage, check: checkImage, meaning: "image of the proxy and the init container"},
 	{name: annotationProbers, check: oneOf("true", "false"), meaning: "`false` leaves the probes and hooks of the application as they are"},
-	{name: annotationStatsPrefixes, check: anything, meaning: "further statistics of Envoy, by prefixes separated by commas"},
-	{name: annotationStatsSuffixes, check: anything, meaning: "further statistics of Envoy, by suffixes"},
-	{name: annotationStatsRegexps, check: checkRegexps, meaning: "further statistics of Envoy, by regular expressions"},
-	{name: annotationStatTags, check: checkStatTags, meaning: "parts of the names of statistics that become labels, separated by commas, in addition to `extraStatTags`; the agent reads it"},
+	{name: annotationStatsPrefixes, ofEnvoy: true, check: anything, meaning: "further statistics of Envoy, by prefixes separated by commas"},
+	{name: annotationStatsSuffixes, ofEnvoy: true, check: anything, meaning: "further statistics of Envoy, by suffixes"},
+	{name: annotationStatsRegexps, ofEnvoy: true, check: checkRegexps, meaning: "further statistics of Envoy, by regular expressions"},
+	{name: annotationStatTags, ofEnvoy: true, check: checkStatTags, meaning: "parts of the names of statistics that become labels, separated by commas, in addition to `extraStatTags`; the agent reads it"},
 	{name: annotationVolume, check: func(v string) error { _, err := userVolumes(v); return err }, meaning: "further volumes, as a JSON object by name or a list"},
 	{name: annotationVolumeMount, check: func(v string) error { _, err := userMounts(v); return err }, meaning: "mounts of volumes in the container of the proxy, as a JSON object by name or a list"},
 	{name: annotationStatusPort, check: checkPort, meaning: "port of the agent for probes and metrics"},
 	{name: annotationReadyFailures, check: numberFrom(1), meaning: "`failureThreshold` of the readiness probe of the proxy"},
 	{name: annotationReadyDelay, check: numberFrom(0), meaning: "`initialDelaySeconds` of this probe"},
 	{name: annotationReadyPeriod, check: numberFrom(1), meaning: "`periodSeconds` of this probe"},
-	{name: annotationInRanges, check: checkRanges, meaning: "destinations to redirect, as address ranges separated by commas, or `*` (default); empty redirects none"},
-	{name: annotationExRanges, check: checkRanges, meaning: "destinations not to redirect"},
-	{name: annotationInInbound, check: checkPorts, meaning: "ports whose inbound connections are redirected, or `*` (default); empty redirects none"},
-	{name: annotationExInbound, check: checkPortList, meaning: "ports whose inbound connections are not redirected"},
-	{name: annotationInOutbound, check: checkPortList, meaning: "ports whose outbound connections are redirected, for all addresses"},
-	{name: annotationExOutbound, check: checkPortList, meaning: "ports whose outbound connections are not redirected"},
-	{name: annotationExInterfaces, check: checkInterfaces, meaning: "interfaces whose connections are not redirected"},
-	{name: annotationKubevirt, check: checkInterfaces, meaning: "older name of `istio.io/reroute-virtual-interfaces`"},
-	{name: annotationReroute, check: checkInterfaces, meaning: "interfaces of virtual machines; inbound connections from them are outbound connections of the pod"},
+	{name: annotationInRanges, ofEnvoy: true, check: checkRanges, meaning: "destinations to redirect, as address ranges separated by commas, or `*` (default); empty redirects none"},
+	{name: annotationExRanges, ofEnvoy: true, check: checkRanges, meaning: "destinations not to redirect"},
+	{name: annotationInInbound, ofEnvoy: true, check: checkPorts, meaning: "ports whose inbound connections are redirected, or `*` (default); empty redirects none"},
+	{name: annotationExInbound, ofEnvoy: true, check: checkPortList, meaning: "ports whose inbound connections are not redirected"},
+	{name: annotationInOutbound, ofEnvoy: true, check: checkPortList, meaning: "ports whose outbound connections are redirected, for all addresses"},
+	{name: annotationExOutbound, ofEnvoy: true, check: checkPortList, meaning: "ports whose outbound connections are not redirected"},
+	{name: annotationExInterfaces, ofEnvoy: true, check: checkInterfaces, meaning: "interfaces whose connections are not redirected"},
+	{name: annotationKubevirt, ofEnvoy: true, check: checkInterfaces, meaning: "older name of `istio.io/reroute-virtual-interfaces`"},
+	{name: annotationReroute, ofEnvoy: true, check: checkInterfaces, meaning: "interfaces of virtual machines; inbound connections from them are outbound connections of the pod"},
 	{name: annotationMerge, check: oneOf("true", "false"), meaning: "`false` leaves the annotations of Prometheus as they are"},
 	{name: mesh.AnnotationTemplates, check: anything, meaning: "templates to apply, separated by commas (default `sidecar`)"},
 	{name: labelInject, check: anything, meaning: "`true` or `false`; the label of this name has precedence"},
@@ -144,6 +146,8 @@ func (p *injection) checkAnnotations() []error {
 		default:
 			if err := kind.check(p.annotation(name)); err != nil {
 				errs = append(errs, fmt.Errorf("annotation %s: %w", name, err))
+			} else if kind.ofEnvoy && p.proxyless() {
+				p.warnf("annotation %s has no effect: the template %s runs no Envoy", name, mesh.TemplateGRPCAgent)
 			}
 		}
 	}

@@ -62,7 +62,7 @@ func (p *injection) holds() bool {
 	return p.proxy.GetHoldApplicationUntilProxyStarts().GetValue() || p.Values.Global.Proxy.HoldApplicationUntilProxyStarts
 }
 
-// proxyBase returns the parts that the containers of sidecars and gateways share.
+// proxyBase returns the parts that the containers of all templates share.
 func (p *injection) proxyBase(nodeType mesh.NodeType) (corev1.Container, error) {
 	env, err := p.proxyEnv()
 	if err != nil {
@@ -91,7 +91,7 @@ func (p *injection) proxyBase(nodeType mesh.NodeType) (corev1.Container, error) 
 		Ports:           []corev1.ContainerPort{{Name: "http-envoy-prom", ContainerPort: mesh.PortEnvoyPrometheus, Protocol: corev1.ProtocolTCP}},
 		Env:             env,
 		ReadinessProbe: &corev1.Probe{
-			ProbeHandler:        readyHandler(),
+			ProbeHandler:        readyHandler(mesh.PortEnvoyReadiness),
 			InitialDelaySeconds: p.readiness(annotationReadyDelay, v.Proxy.ReadinessInitialDelaySeconds),
 			PeriodSeconds:       cmp.Or(p.readiness(annotationReadyPeriod, v.Proxy.ReadinessPeriodSeconds), readyPeriod),
 			TimeoutSeconds:      probeTimeout,
@@ -111,8 +111,8 @@ func (p *injection) proxyBase(nodeType mesh.NodeType) (corev1.Container, error) 
 	}, nil
 }
 
-func readyHandler() corev1.ProbeHandler {
-	return corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Path: readyPath, Port: intstr.FromInt32(mesh.PortEnvoyReadiness)}}
+func readyHandler(port int32) corev1.ProbeHandler {
+	return corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Path: readyPath, Port: intstr.FromInt32(port)}}
 }
 
 // readiness returns the number in an annotation, else the one of the Values.
@@ -162,10 +162,26 @@ func (p *injection) sidecarContainer() (corev1.Container, error) {
 	if err != nil {
 		return c, err
 	}
+	p.runBeside(&c, mesh.PortEnvoyReadiness)
+	if p.proxy.GetInterceptionMode() == meshv1alpha1.ProxyConfig_TPROXY {
+		// Only root keeps a capability. The redirection recognizes the proxy by its group.
+		c.SecurityContext.RunAsUser, c.SecurityContext.RunAsNonRoot = new(int64(0)), new(false)
+		c.SecurityContext.Capabilities.Add = []corev1.Capability{"NET_ADMIN"}
+	}
+	c.VolumeMounts = append(proxyMounts(volumeEnvoy), corev1.VolumeMount{Name: volumeCRL, MountPath: "/var/run/secrets/istio/crl"})
+	mounts, err := userMounts(p.annotation(annotationVolumeMount))
+	c.VolumeMounts = append(c.VolumeMounts, mounts...)
+	return c, err
+}
+
+// runBeside starts the container before the application and ends it after it. readyPort answers
+// whether the proxy is ready.
+func (p *injection) runBeside(c *corev1.Container, readyPort int32) {
+	c.ReadinessProbe.ProbeHandler = readyHandler(readyPort)
 	startup := &p.Values.Global.Proxy.StartupProbe
 	if startup.Enabled == nil || *startup.Enabled {
 		c.StartupProbe = &corev1.Probe{
-			ProbeHandler: readyHandler(), PeriodSeconds: 1, TimeoutSeconds: probeTimeout,
+			ProbeHandler: readyHandler(readyPort), PeriodSeconds: 1, TimeoutSeconds: probeTimeout,
 			FailureThreshold: cmp.Or(startup.FailureThreshold, startupFailures),
 		}
 	}
@@ -177,17 +193,12 @@ func (p *injection) sidecarContainer() (corev1.Container, error) {
 			c.Lifecycle = &corev1.Lifecycle{PreStop: command("agent", "request", "--debug-port="+p.statusPort(), "POST", "drain")}
 		}
 	case p.holds() && c.Lifecycle == nil:
-		c.Lifecycle = &corev1.Lifecycle{PostStart: command("agent", "wait")}
+		wait := []string{"agent", "wait"}
+		if readyPort != mesh.PortEnvoyReadiness {
+			wait = append(wait, fmt.Sprintf("--url=http://localhost:%d%s", readyPort, readyPath))
+		}
+		c.Lifecycle = &corev1.Lifecycle{PostStart: command(wait...)}
 	}
-	if p.proxy.GetInterceptionMode() == meshv1alpha1.ProxyConfig_TPROXY {
-		// Only root keeps a capability. The redirection recognizes the proxy by its group.
-		c.SecurityContext.RunAsUser, c.SecurityContext.RunAsNonRoot = new(int64(0)), new(false)
-		c.SecurityContext.Capabilities.Add = []corev1.Capability{"NET_ADMIN"}
-	}
-	c.VolumeMounts = append(proxyMounts(), corev1.VolumeMount{Name: volumeCRL, MountPath: "/var/run/secrets/istio/crl"})
-	mounts, err := userMounts(p.annotation(annotationVolumeMount))
-	c.VolumeMounts = append(c.VolumeMounts, mounts...)
-	return c, err
 }
 
 func (p *injection) statusPort() string { return strconv.Itoa(int(p.proxy.GetStatusPort())) }
@@ -255,7 +266,10 @@ func (p *injection) redirectContainer() corev1.Container {
 
 // warnPorts warns about ports and users of the application that the proxy needs.
 func (p *injection) warnPorts() {
-	taken := []int32{mesh.PortEnvoyAdmin, mesh.PortOutbound, mesh.PortInbound, mesh.PortEnvoyReadiness, mesh.PortEnvoyPrometheus, p.proxy.GetStatusPort()}
+	taken := []int32{p.proxy.GetStatusPort()}
+	if !p.proxyless() {
+		taken = append(taken, mesh.PortEnvoyAdmin, mesh.PortOutbound, mesh.PortInbound, mesh.PortEnvoyReadiness, mesh.PortEnvoyPrometheus)
+	}
 	for _, c := range p.apps() {
 		for _, port := range c.Ports {
 			if slices.Contains(taken, port.ContainerPort) {
@@ -269,7 +283,7 @@ func (p *injection) warnPorts() {
 		if s := c.SecurityContext; s != nil && s.RunAsUser != nil {
 			user = s.RunAsUser
 		}
-		if user != nil && *user == proxyUser {
+		if user != nil && *user == proxyUser && !p.proxyless() {
 			p.warnf("container %s: it runs as user %d, as the proxy does: its connections bypass the mesh", c.Name, proxyUser)
 		}
 	}

@@ -163,6 +163,48 @@ user 1337:1337 non-root true read-only true privileged false add [] drop [ALL]`,
 	}
 }
 
+// TestContractOfGRPC: the agent of an application with gRPC differs from a sidecar as Istio's
+// template grpc-agent does. Its probes are at the port of the agent, because no Envoy listens.
+func TestContractOfGRPC(t *testing.T) {
+	t.Parallel()
+	s, in := Settings{Cluster: "cluster1"}, Pod{Workload: Workload{"apps/v1", "Deployment", "web"}}
+	sidecar := injected(t, s, in, nil)
+	pod := injected(t, s, in, map[string]string{"inject.istio.io/templates": "grpc-agent"})
+	if len(pod.Spec.InitContainers) != 1 {
+		t.Fatalf("init containers are %+v", pod.Spec.InitContainers)
+	}
+	var got []string
+	before, after := facts(&sidecar.Spec.InitContainers[1]), facts(&pod.Spec.InitContainers[0])
+	for _, fact := range before {
+		if !slices.Contains(after, fact) {
+			got = append(got, "- "+fact)
+		}
+	}
+	for _, fact := range after {
+		if !slices.Contains(before, fact) {
+			got = append(got, "+ "+fact)
+		}
+	}
+	want := strings.Split(`- env ISTIO_META_INTERCEPTION_MODE=REDIRECT
+- mount /var/run/secrets/istio/crl
+- port http-envoy-prom 15090 TCP
+- readiness GET 15021 /healthz/ready initial 0 period 15 timeout 3 failures 4
+- startup GET 15021 /healthz/ready initial 0 period 1 timeout 3 failures 600
++ env DISABLE_ENVOY=true
++ env GRPC_XDS_BOOTSTRAP=/etc/istio/proxy/grpc-bootstrap.json
++ env ISTIO_META_DNS_CAPTURE=false
++ env ISTIO_META_GENERATOR=grpc
++ env OUTPUT_CERTS=/var/lib/istio/data
++ readiness GET 15020 /healthz/ready initial 0 period 15 timeout 3 failures 4
++ startup GET 15020 /healthz/ready initial 0 period 1 timeout 3 failures 600`, "\n")
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("istio-proxy (-want +got):\n%s", diff)
+	}
+	if _, set := pod.Labels["security.istio.io/tlsMode"]; set {
+		t.Error("the pod has a label that only its user may set")
+	}
+}
+
 // TestPathOverrides: cluster, network and metadata of a Pod override the settings.
 func TestPathOverrides(t *testing.T) {
 	t.Parallel()

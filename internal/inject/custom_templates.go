@@ -142,7 +142,7 @@ func (p *injection) fill(value any) any {
 func (p *injection) followNative(patch map[string]any) {
 	all := containersOf(patch, appContainers)
 	at := slices.IndexFunc(all, func(c map[string]any) bool { return c["name"] == proxyContainer })
-	if at < 0 || !p.native() || !slices.Contains(p.templates, sidecarTemplate) {
+	if at < 0 || !p.native() || !slices.Contains(p.templates, sidecarTemplate) && !p.proxyless() {
 		return
 	}
 	setContainers(patch, initContainers, append(containersOf(patch, initContainers), all[at]))

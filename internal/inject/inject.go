@@ -155,10 +155,19 @@ func (p *injection) resolve() error {
 	p.templates = p.templateNames()
 	errs := p.checkAnnotations()
 	for _, name := range p.templates {
-		if _, ok := p.Injector.templates[name]; !ok {
+		switch _, ok := p.Injector.templates[name]; {
+		case ok:
+		case name == mesh.TemplateGRPCSimple: // Istio's, without an agent
+			errs = append(errs, fmt.Errorf("annotation %s: the template %s needs port %d of the control plane, which cannot verify identities and refuses connections: use %s",
+				mesh.AnnotationTemplates, name, mesh.PortPlaintextXDS, mesh.TemplateGRPCAgent))
+		default:
 			errs = append(errs, fmt.Errorf("annotation %s: there is no template %q: want %s",
 				mesh.AnnotationTemplates, name, strings.Join(slices.Sorted(maps.Keys(p.Injector.templates)), ", ")))
 		}
+	}
+	if p.proxyless() && (slices.Contains(p.templates, sidecarTemplate) || slices.Contains(p.templates, gatewayTemplate)) {
+		errs = append(errs, fmt.Errorf("annotation %s: %q: %s runs no Envoy, which the other template needs: leave one of them out",
+			mesh.AnnotationTemplates, strings.Join(p.templates, ","), mesh.TemplateGRPCAgent))
 	}
 	if len(errs) == 0 {
 		var err error

@@ -33,7 +33,7 @@ var movedFields = []moved{
 // agent: mutual TLS keeps the kubelet from the application.
 func (p *injection) moveProbes(object map[string]any) error {
 	webhook := &p.Values.SidecarInjectorWebhook
-	move := webhook.RewriteAppHTTPProbe == nil || *webhook.RewriteAppHTTPProbe
+	move := (webhook.RewriteAppHTTPProbe == nil || *webhook.RewriteAppHTTPProbe) && !p.proxyless()
 	if text := p.annotation(annotationProbers); text != "" {
 		move = text == "true"
 	}

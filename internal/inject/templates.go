@@ -20,14 +20,16 @@ type template func(*injection) (map[string]any, error)
 
 // builtIn holds the built-in templates by name.
 var builtIn = map[string]template{
-	sidecarTemplate: (*injection).sidecar,
-	gatewayTemplate: (*injection).gateway,
+	sidecarTemplate:        (*injection).sidecar,
+	gatewayTemplate:        (*injection).gateway,
+	mesh.TemplateGRPCAgent: (*injection).grpcAgent,
 }
 
 // podPatch is a patch of a pod.
 type podPatch struct {
 	Metadata struct {
-		Labels map[string]string `json:"labels,omitempty"`
+		Labels      map[string]string `json:"labels,omitempty"`
+		Annotations map[string]string `json:"annotations,omitempty"`
 	} `json:"metadata,omitzero"`
 	Spec struct {
 		InitContainers   []corev1.Container            `json:"initContainers,omitempty"`
@@ -44,23 +46,28 @@ func (p *injection) sidecar() (map[string]any, error) {
 	if err != nil {
 		return nil, err
 	}
-	patch := p.basePatch()
+	patch := p.basePatch(volumeEnvoy)
 	patch.Metadata.Labels[mesh.LabelTLSMode] = cmp.Or(p.pod.Labels[mesh.LabelTLSMode], mesh.TLSModeIstio)
 	if p.proxy.GetInterceptionMode() != meshv1alpha1.ProxyConfig_NONE {
 		patch.Spec.InitContainers = append(patch.Spec.InitContainers, p.redirectContainer())
 	}
+	patch.Spec.Volumes = append(patch.Spec.Volumes, configMapVolume(volumeCRL, crlConfigMap, true))
+	if err := p.addSidecar(patch, proxy); err != nil {
+		return nil, err
+	}
+	return decoded[map[string]any](patch)
+}
+
+// addSidecar adds the container of a sidecar, and the volumes that the pod wants for it.
+func (p *injection) addSidecar(patch *podPatch, proxy corev1.Container) error {
 	if p.native() {
 		patch.Spec.InitContainers = append(patch.Spec.InitContainers, proxy)
 	} else {
 		patch.Spec.Containers = append(patch.Spec.Containers, proxy)
 	}
-	patch.Spec.Volumes = append(patch.Spec.Volumes, configMapVolume(volumeCRL, crlConfigMap, true))
 	volumes, err := userVolumes(p.annotation(annotationVolume))
-	if err != nil {
-		return nil, err
-	}
 	patch.Spec.Volumes = append(patch.Spec.Volumes, volumes...)
-	return decoded[map[string]any](patch)
+	return err
 }
 
 // gateway is the template of gateways. Their connections are not redirected, and they may
@@ -70,18 +77,19 @@ func (p *injection) gateway() (map[string]any, error) {
 	if err != nil {
 		return nil, err
 	}
-	proxy.VolumeMounts = proxyMounts()
-	patch := p.basePatch()
+	proxy.VolumeMounts = proxyMounts(volumeEnvoy)
+	patch := p.basePatch(volumeEnvoy)
 	patch.Spec.Containers = []corev1.Container{proxy}
 	patch.Spec.SecurityContext = &corev1.PodSecurityContext{Sysctls: []corev1.Sysctl{{Name: "net.ipv4.ip_unprivileged_port_start", Value: "0"}}}
 	return decoded[map[string]any](patch)
 }
 
-// basePatch returns the parts that sidecars and gateways share.
-func (p *injection) basePatch() *podPatch {
+// basePatch returns the parts that all templates share. config is the name of the volume of the
+// configuration.
+func (p *injection) basePatch(config string) *podPatch {
 	patch := &podPatch{}
 	patch.Metadata.Labels = p.canonicalLabels()
-	patch.Spec.Volumes = proxyVolumes()
+	patch.Spec.Volumes = proxyVolumes(config)
 	for _, name := range p.Values.Global.ImagePullSecrets {
 		patch.Spec.ImagePullSecrets = append(patch.Spec.ImagePullSecrets, corev1.LocalObjectReference{Name: name})
 	}

@@ -10,6 +10,7 @@ const (
 	volumeCredential = "credential-socket"
 	volumeCerts      = "workload-certs"
 	volumeEnvoy      = "istio-envoy"
+	volumeGRPC       = "istio-xds"
 	volumeData       = "istio-data"
 	volumePod        = "istio-podinfo"
 	volumeToken      = "istio-token"
@@ -30,8 +31,15 @@ const tokenSeconds = 43200
 // tokenAudience is the audience of the token of the pod.
 const tokenAudience = "istio-ca"
 
-// proxyVolumes returns the volumes that sidecars and gateways share.
-func proxyVolumes() []corev1.Volume {
+// Where volumes are mounted that an application with gRPC uses, too.
+const (
+	mountConfig = "/etc/istio/proxy"
+	mountData   = "/var/lib/istio/data"
+)
+
+// proxyVolumes returns the volumes that all templates share. config is the name of the volume of
+// the configuration.
+func proxyVolumes(config string) []corev1.Volume {
 	empty := func(name string, medium corev1.StorageMedium) corev1.Volume {
 		return corev1.Volume{Name: name, VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{Medium: medium}}}
 	}
@@ -42,7 +50,7 @@ func proxyVolumes() []corev1.Volume {
 		empty(volumeSocket, ""),
 		empty(volumeCredential, ""),
 		empty(volumeCerts, ""),
-		empty(volumeEnvoy, corev1.StorageMediumMemory),
+		empty(config, corev1.StorageMediumMemory),
 		empty(volumeData, ""),
 		{Name: volumePod, VolumeSource: corev1.VolumeSource{DownwardAPI: &corev1.DownwardAPIVolumeSource{
 			Items: []corev1.DownwardAPIVolumeFile{file("labels", "metadata.labels"), file("annotations", "metadata.annotations")},
@@ -65,14 +73,14 @@ func configMapVolume(name, configMap string, optional bool) corev1.Volume {
 }
 
 // proxyMounts returns the mounts of proxyVolumes.
-func proxyMounts() []corev1.VolumeMount {
+func proxyMounts(config string) []corev1.VolumeMount {
 	return []corev1.VolumeMount{
 		{Name: volumeSocket, MountPath: "/var/run/secrets/workload-spiffe-uds"},
 		{Name: volumeCredential, MountPath: "/var/run/secrets/credential-uds"},
 		{Name: volumeCerts, MountPath: "/var/run/secrets/workload-spiffe-credentials"},
 		{Name: volumeRoots, MountPath: "/var/run/secrets/istio"},
-		{Name: volumeData, MountPath: "/var/lib/istio/data"},
-		{Name: volumeEnvoy, MountPath: "/etc/istio/proxy"},
+		{Name: volumeData, MountPath: mountData},
+		{Name: config, MountPath: mountConfig},
 		{Name: volumeToken, MountPath: "/var/run/secrets/tokens"},
 		{Name: volumePod, MountPath: "/etc/istio/pod"},
 	}

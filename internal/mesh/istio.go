@@ -1,5 +1,7 @@
 package mesh
 
+import "strings"
+
 // Ports of Istio's contracts.
 const (
 	PortWebhooks        = 15017
@@ -111,3 +113,20 @@ const (
 	MetadataNamespace = "meshctl"
 	MetadataNetwork   = "network"
 )
+
+// Templates for applications whose gRPC library is the xDS client, so that they need no proxy.
+const (
+	TemplateGRPCAgent  = "grpc-agent"
+	TemplateGRPCSimple = "grpc-simple"
+)
+
+// IsProxyless reports whether a template in the annotations of a pod is for an application that
+// needs no proxy.
+func IsProxyless(annotations map[string]string) bool {
+	for t := range strings.SplitSeq(annotations[AnnotationTemplates], ",") {
+		if t = strings.TrimSpace(t); t == TemplateGRPCAgent || t == TemplateGRPCSimple {
+			return true
+		}
+	}
+	return false
+}

@@ -161,6 +161,11 @@ func another(w http.ResponseWriter, r *http.Request, next http.Handler) {
 	for _, kind := range []string{"services", "endpointslices", "pods"} {
 		if at, found := strings.CutSuffix(r.URL.Path, "/"+kind); found && !strings.HasSuffix(at, "/namespaces") {
 			r.URL.Path = "/api/v1/namespaces"
+			// A watch from a version of the other kind may stay silent. Without a version it starts with
+			// all objects.
+			query := r.URL.Query()
+			query.Del("resourceVersion")
+			r.URL.RawQuery = query.Encode()
 			break
 		}
 	}

@@ -24,7 +24,7 @@ const (
 	target      = "helloworld.sample:5000/hello"
 	// restarts, rotations and handshakes are the sizes of the faults.
 	restarts   = 100
-	rotations  = 20
+	rotations  = 200
 	handshakes = 100_000
 	// killInterval is the time between two kills of a replica.
 	killInterval = 3 * time.Second

@@ -208,6 +208,7 @@ func TestGetStarted(t *testing.T) {
 	t.Run("names of the other cluster", u.testNames)
 	t.Run("killed control planes", u.testKilled)
 	t.Run("strict", u.testStrict)
+	t.Run("gRPC without Envoy", u.testProxyless)
 	t.Run("job", u.testJob)
 	t.Run("removed version", u.testRemovedVersion)
 	t.Run("uninstall", u.testUninstall)

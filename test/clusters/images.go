@@ -26,11 +26,12 @@ type image struct {
 
 // images returns the images of the clusters. Two of them stand for the images of
 // examples/two-clusters, as tests have no registry.
-func images(app, coredns string) []image {
+func images(app, grpc, coredns string) []image {
 	const hello = "docker.io/istio/examples-helloworld-"
 	return []image{
 		{name: sandboxImage, program: app, entrypoint: []string{"/app"}},
 		{name: "localhost/coredns:v1", program: coredns, entrypoint: []string{"/coredns"}},
+		{name: "localhost/grpc:v1", program: grpc, names: []string{"grpc-server", "grpc-call", "sleep"}, entrypoint: []string{"/bin/grpc-server"}},
 		{name: hello + "v1:1.0", program: app, names: []string{"helloworld"}, entrypoint: []string{"/bin/helloworld"}, env: []string{"SERVICE_VERSION=v1"}},
 		{name: hello + "v2:1.0", program: app, names: []string{"helloworld"}, entrypoint: []string{"/bin/helloworld"}, env: []string{"SERVICE_VERSION=v2"}},
 		{name: "docker.io/curlimages/curl:8.16.0", program: app, names: []string{"curl", "load", "sleep"}, entrypoint: []string{"/bin/curl"}},
@@ -39,14 +40,15 @@ func images(app, coredns string) []image {
 
 // makeImages writes the archives of the images to a directory and returns their paths.
 func makeImages(dir, bin string) ([]string, error) {
-	app := filepath.Join(dir, "app")
-	build := exec.Command("go", "build", "-trimpath", "-ldflags", "-s -w", "-o", app, "github.com/meshctl/meshctl/test/clusters/app")
+	app, grpc := filepath.Join(dir, "app"), filepath.Join(dir, "grpcapp")
+	build := exec.Command("go", "build", "-trimpath", "-ldflags", "-s -w", "-o", dir,
+		"github.com/meshctl/meshctl/test/clusters/app", "github.com/meshctl/meshctl/test/clusters/grpcapp")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := build.CombinedOutput(); err != nil {
-		return nil, fmt.Errorf("build the application of the pods: %w\n%s", err, out)
+		return nil, fmt.Errorf("build the applications of the pods: %w\n%s", err, out)
 	}
 	var paths []string
-	for i, image := range images(app, filepath.Join(bin, "coredns")) {
+	for i, image := range images(app, grpc, filepath.Join(bin, "coredns")) {
 		path := filepath.Join(dir, fmt.Sprintf("image%d.tar", i))
 		if err := image.write(path); err != nil {
 			return nil, fmt.Errorf("image %s: %w", image.name, err)

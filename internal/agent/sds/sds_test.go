@@ -269,6 +269,20 @@ func TestListen(t *testing.T) {
 			t.Errorf("a second server on a live socket: %v", err)
 		}
 	})
+	t.Run("containers of a pod", func(t *testing.T) {
+		path := filepath.Join(harness.ShortDir(t), "s")
+		l, err := ListenForContainers(path, log)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer l.Close()
+		if info, err := os.Stat(path); err != nil || info.Mode() != 0o666|os.ModeSocket {
+			t.Errorf("mode %v, %v, want 0666", info.Mode(), err)
+		}
+		if _, checks := l.(*peerListener); checks {
+			t.Error("only one user may connect")
+		}
+	})
 	t.Run("stale", func(t *testing.T) {
 		path := filepath.Join(harness.ShortDir(t), "s")
 		l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path})

@@ -3,6 +3,7 @@ package sds
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"net"
 	"os"
@@ -26,6 +27,21 @@ func Listen(path string, log *slog.Logger) (net.Listener, error) {
 // ListenInVolume is Listen for a volume of a pod: its directory keeps its mode and its owner,
 // because only containers of the pod can reach it.
 func ListenInVolume(path string, log *slog.Logger) (net.Listener, error) {
+	listener, err := listen(path, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	return &peerListener{UnixListener: listener, uid: uint32(os.Geteuid()), log: log}, nil
+}
+
+// ListenForContainers is ListenInVolume for a volume that containers with other users mount, too:
+// each of them may connect.
+func ListenForContainers(path string, _ *slog.Logger) (net.Listener, error) {
+	return listen(path, 0o666)
+}
+
+// listen listens on a socket with a mode.
+func listen(path string, mode fs.FileMode) (*net.UnixListener, error) {
 	if len(path) > serving.MaxSocketPath {
 		return nil, fmt.Errorf("socket path %s is %d bytes long, the system allows %d; choose a shorter directory",
 			path, len(path), serving.MaxSocketPath)
@@ -38,10 +54,10 @@ func ListenInVolume(path string, log *slog.Logger) (net.Listener, error) {
 		return nil, fmt.Errorf("listen on socket: %w", err)
 	}
 	// Until now, the mode of the directory has protected the socket, and the check of peers.
-	if err := os.Chmod(path, 0o600); err != nil {
+	if err := os.Chmod(path, mode); err != nil {
 		return nil, errors.Join(fmt.Errorf("listen on socket: %w", err), listener.Close())
 	}
-	return &peerListener{UnixListener: listener, uid: uint32(os.Geteuid()), log: log}, nil
+	return listener, nil
 }
 
 // ownDirectory ensures that dir is a directory of mode 0700 that belongs to this user.

@@ -67,7 +67,8 @@ func checkProxies(ctx context.Context, env *cli.Env, c *apply.Cluster, access *k
 }
 
 // unconnected returns the faults of running pods that an installation of the cluster has
-// injected and that no control plane knows.
+// injected and that no control plane knows. Applications that use gRPC without a proxy connect
+// only when they make a connection.
 func unconnected(ctx context.Context, c *apply.Cluster, reports []proxystatus.Report) ([]apply.Finding, error) {
 	deployments, err := c.API.ListAny(ctx, schema.GroupVersionKind{Group: "apps", Version: "v1", Kind: "Deployment"}, "", install.LabelInstallation+",app=istiod", maxPods)
 	if err != nil {
@@ -88,7 +89,7 @@ func unconnected(ctx context.Context, c *apply.Cluster, reports []proxystatus.Re
 		name := p.GetName() + "." + p.GetNamespace()
 		status, _ := p.Object["status"].(map[string]any)
 		if _, known := slices.BinarySearch(connected, name); known || status["phase"] != "Running" || p.GetDeletionTimestamp() != nil ||
-			p.GetAnnotations()[annotationState] == "" || !slices.Contains(revisions, p.GetAnnotations()[labelRevision]) {
+			p.GetAnnotations()[annotationState] == "" || mesh.IsProxyless(p.GetAnnotations()) || !slices.Contains(revisions, p.GetAnnotations()[labelRevision]) {
 			continue
 		}
 		out = append(out, apply.Finding{

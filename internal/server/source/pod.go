@@ -50,7 +50,7 @@ func (c *conversion) pod(o *corev1.Pod) *FieldError {
 	c.object = &snapshot.Pod{
 		Meta: c.meta, IPs: ips, Node: o.Spec.NodeName, ServiceAccount: account,
 		Workload: workloadName(o), HostNetwork: o.Spec.HostNetwork, Ports: podPorts(o),
-		Proxyless: proxyless(o.Annotations[mesh.AnnotationTemplates]), Unready: unready(o),
+		Proxyless: mesh.IsProxyless(o.Annotations), Unready: unready(o),
 	}
 	return nil
 }
@@ -69,17 +69,6 @@ func ReadsAnnotation(key string) bool {
 	switch key {
 	case mesh.AnnotationTemplates, mesh.AnnotationExportTo, mesh.AnnotationDistribution, mesh.AnnotationNodeSelector, mesh.AnnotationSuppress:
 		return true
-	}
-	return false
-}
-
-// proxyless reports whether a template in the comma-separated list is for
-// applications whose gRPC needs no proxy.
-func proxyless(templates string) bool {
-	for t := range strings.SplitSeq(templates, ",") {
-		if t = strings.TrimSpace(t); t == "grpc-agent" || t == "grpc-simple" {
-			return true
-		}
 	}
 	return false
 }
