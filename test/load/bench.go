@@ -24,6 +24,8 @@ type benchmark struct {
 	starts      []float64 // seconds from start until ready
 	rss         []float64 // RSS at that time
 	changed     int       // endpoints changed so far
+	// policyVersion is the version of the VirtualServices that change.
+	policyVersion int
 }
 
 // kind is the way in which proxies connect.

@@ -32,6 +32,7 @@ type fleet struct {
 	namespace   func(proxy int) string
 	extensions  bool          // also subscribe to the extensions of listeners, in delta
 	hosts       bool          // also subscribe to virtual hosts, in delta, as an Envoy that supports them with an agent
+	requests    []byte        // encoded names of virtual hosts that the proxies request
 	first       int           // number of the first proxy
 	stopReading chan struct{} // if set, its closing makes the proxies stop reading
 	creds       func(namespace string) credentials.TransportCredentials
@@ -330,7 +331,7 @@ func (p *proxy) take(stream xdsStream, r response, asked map[string][]byte) erro
 		return subscribe(xdswire.RouteType, p.follow(r))
 	case xdswire.RouteType:
 		if p.hosts {
-			return subscribe(xdswire.VirtualHostType, nil)
+			return subscribe(xdswire.VirtualHostType, p.requests)
 		}
 	}
 	return nil
