@@ -103,6 +103,10 @@ const (
 // endpoints.
 const MetadataRelay = "MESHCTL_RELAY"
 
+// MetadataVirtualHosts is the metadata of a node whose stream an agent of meshctl relays, with value
+// "true", if the agent knows which virtual hosts Envoy has: it resumes streams with these.
+const MetadataVirtualHosts = "MESHCTL_VIRTUAL_HOSTS"
+
 // GRPCServerListener is the prefix of the listener that a gRPC server requests. The
 // address on which the server listens follows.
 const GRPCServerListener = "xds.istio.io/grpc/lds/inbound/"

@@ -159,7 +159,8 @@ type Config struct {
 	Name string
 
 	// VirtualHostDiscovery sends virtual hosts one by one to the sidecars that support it.
-	VirtualHostDiscovery bool
+	// HostsOnDemand sends only the virtual hosts that it requests to one that sees many services.
+	VirtualHostDiscovery, HostsOnDemand bool
 	// Limits bound the resources that proxies use.
 	Limits xds.Limits
 	// ShutdownTimeout bounds how long calls may take to end when the server stops;

@@ -13,13 +13,23 @@ import (
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	typev3 "github.com/envoyproxy/go-control-plane/envoy/type/v3"
+	"google.golang.org/protobuf/types/known/structpb"
 
+	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/server/xds"
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
 
-// discovers is the version of an Envoy that takes virtual hosts one by one.
-var discovers = &corev3.BuildVersion{Version: &typev3.SemanticVersion{MajorNumber: 1, MinorNumber: 40}}
+// discovers makes the node of a proxy that takes virtual hosts one by one.
+func discovers(n *corev3.Node) {
+	n.UserAgentVersionType = envoyVersion(40)
+	n.Metadata.Fields[mesh.MetadataVirtualHosts] = structpb.NewStringValue("true")
+}
+
+// envoyVersion is the version of Envoy in a node.
+func envoyVersion(minor uint32) *corev3.Node_UserAgentBuildVersion {
+	return &corev3.Node_UserAgentBuildVersion{UserAgentBuildVersion: &corev3.BuildVersion{Version: &typev3.SemanticVersion{MajorNumber: 1, MinorNumber: minor}}}
+}
 
 // startDiscovery starts a server with virtual host discovery and some services.
 func startDiscovery(t *testing.T, services int) (s *Server, dir string) {
@@ -30,7 +40,7 @@ func startDiscovery(t *testing.T, services int) (s *Server, dir string) {
 func startDiscoveryWith(t *testing.T, services int, limits xds.Limits) (s *Server, dir string) {
 	t.Helper()
 	s = start(t, func(c *Config) {
-		c.VirtualHostDiscovery, c.Limits, dir = true, limits, c.ConfigDir
+		c.VirtualHostDiscovery, c.HostsOnDemand, c.Limits, dir = true, limits.PushedHosts > 0, limits, c.ConfigDir
 		for i := range services {
 			write(t, dir, fmt.Sprintf("service-%d.yaml", i), serviceYAML(i))
 			write(t, dir, fmt.Sprintf("slice-%d.yaml", i), sliceYAML(i, "10.1.0.1"))
@@ -80,8 +90,15 @@ func TestVirtualHostIsSentAlone(t *testing.T) {
 		}
 		all = append(all, p)
 	}
-	older := connectNode(t, s, "sidecar", "older", "apps-0", &corev3.BuildVersion{Version: &typev3.SemanticVersion{MajorNumber: 1, MinorNumber: 39}})
-	older.subscribeAll(t)
+	var others []*proxy
+	for name, change := range map[string]func(*corev3.Node){
+		"older Envoy":     func(n *corev3.Node) { discovers(n); n.UserAgentVersionType = envoyVersion(39) },
+		"agent of others": func(n *corev3.Node) { n.UserAgentVersionType = envoyVersion(40) },
+	} {
+		p := connectNode(t, s, "sidecar", strings.ReplaceAll(name, " ", "-"), "apps-0", change)
+		p.subscribeAll(t)
+		others = append(others, p)
+	}
 
 	const name = "80/svc-7.ns-7.svc.cluster.local:80"
 	before := generated(t, s, nil)
@@ -99,8 +116,10 @@ func TestVirtualHostIsSentAlone(t *testing.T) {
 				t.Errorf("timeout %s, want %s", got, timeout)
 			}
 		}
-		if r := older.next(t); r.TypeUrl != xdswire.RouteType {
-			t.Errorf("an older Envoy gets %s", r.TypeUrl)
+		for _, p := range others {
+			if r := p.next(t); r.TypeUrl != xdswire.RouteType {
+				t.Errorf("an older Envoy or one with another agent gets %s", r.TypeUrl)
+			}
 		}
 		// The proxies of all namespaces share the virtual host.
 		if got := generated(t, s, before)["VHDS"]; got != 1 {
@@ -125,8 +144,8 @@ func TestVirtualHostIsSentAlone(t *testing.T) {
 	}
 }
 
-// TestVirtualHostsReturn: a proxy that returns gets all virtual hosts, and the removal of those
-// that are gone. One that holds whole route configurations keeps getting them.
+// TestVirtualHostsReturn: a proxy that returns gets the virtual hosts that it lacks, and the removal of
+// those that are gone. One that holds whole route configurations keeps getting them.
 func TestVirtualHostsReturn(t *testing.T) {
 	s, _ := startDiscovery(t, 3)
 	routes := func(p *proxy, held map[string]string) *discoveryv3.Resource {
@@ -154,11 +173,17 @@ func TestVirtualHostsReturn(t *testing.T) {
 	}
 
 	returned := connectNode(t, s, "sidecar", "returned", "apps", discovers)
-	if got := hosts(routes(returned, map[string]string{"80": "older+vhds"})); got != 1 {
+	held := map[string]string{"80": "older+vhds"}
+	newest := routes(returned, held)
+	if got := hosts(newest); got != 1 {
 		t.Errorf("the returned proxy gets %d virtual hosts in its route configuration", got)
 	}
 	returned.send(t, &discoveryv3.DeltaDiscoveryRequest{TypeUrl: xdswire.VirtualHostType, InitialResourceVersions: map[string]string{"80/gone:80": "x", "80/svc-0.ns-0.svc.cluster.local:80": "x"}})
 	r := returned.next(t)
+	clear(held)
+	for _, host := range r.Resources {
+		held[host.Name] = host.Version
+	}
 	if got := len(hostsIn(t, r)); got != 3 || !slices.Equal(r.RemovedResources, []string{"80/gone:80"}) {
 		t.Errorf("sent %d virtual hosts without %v", got, r.RemovedResources)
 	}
@@ -169,6 +194,18 @@ func TestVirtualHostsReturn(t *testing.T) {
 	}
 	if got := len(hostsIn(t, returned.next(t))); got != 3 {
 		t.Errorf("%d virtual hosts are sent again with their route configuration", got)
+	}
+
+	again := connectNode(t, s, "sidecar", "again", "apps", discovers)
+	again.next(t) // clusters
+	again.send(t, &discoveryv3.DeltaDiscoveryRequest{TypeUrl: xdswire.RouteType, ResourceNamesSubscribe: []string{"80"}, InitialResourceVersions: map[string]string{"80": newest.Version}})
+	if r := again.next(t); r.TypeUrl != xdswire.RouteType || len(r.Resources) != 0 {
+		t.Errorf("sent %v", r)
+	}
+	held["80/svc-1.ns-1.svc.cluster.local:80"] = "" // the agent does not know whether the proxy has it
+	again.send(t, &discoveryv3.DeltaDiscoveryRequest{TypeUrl: xdswire.VirtualHostType, InitialResourceVersions: held})
+	if got := slices.Collect(maps.Keys(hostsIn(t, again.next(t)))); !slices.Equal(got, []string{"80/svc-1.ns-1.svc.cluster.local:80"}) {
+		t.Errorf("a proxy that has the others gets %q", got)
 	}
 
 	kept := connectNode(t, s, "sidecar", "kept", "apps", discovers)

@@ -45,6 +45,7 @@ type modelProxy struct {
 	delta     bool
 	router    bool
 	curious   bool        // asks for endpoints of private services of others
+	discovers bool        // gets virtual hosts one by one
 	refuses   bool        // at times
 	naughty   atomic.Bool // refuses now
 	cancel    context.CancelFunc
@@ -63,6 +64,7 @@ type modelProxy struct {
 	spared  int               // resources held over the start of a stream and not sent again
 	routes  []string
 	nothing map[string]bool // clusters of which the endpoints are not wanted
+	hosts   []string        // virtual hosts that it requests; nil for all
 	talk    []string        // the last events of its streams, for what goes wrong
 }
 
@@ -93,7 +95,7 @@ func newModelProxy(m *model, number int) *modelProxy {
 	role := number % modelRoles
 	p := &modelProxy{
 		model: m, number: number, delta: role%2 == 1, namespace: fmt.Sprintf("ns%d", role%3),
-		router: role == 8, curious: role == 6 || role == 7, refuses: role == 1 || role == 4,
+		router: role == 8, curious: role == 6 || role == 7, refuses: role == 1 || role == 4, discovers: role == 5 || role == 7,
 		done: make(chan struct{}), routes: []string{"80"}, nothing: make(map[string]bool),
 	}
 	typ, mode := "sidecar", "REDIRECT"
@@ -109,6 +111,12 @@ func newModelProxy(m *model, number int) *modelProxy {
 	}
 	p.node = &corev3.Node{
 		Id: fmt.Sprintf("%s~10.0.0.%d~p%d.%s~%s.svc.cluster.local", typ, number+1, number, p.namespace, p.namespace), Metadata: md,
+	}
+	if p.discovers {
+		discovers(p.node)
+	}
+	if p.discovers && m.onDemand {
+		p.hosts = []string{"80/stable-0.ns0.svc.cluster.local"}
 	}
 	p.begin()
 	return p
@@ -134,7 +142,7 @@ func (p *modelProxy) twin() *modelProxy {
 	defer p.mu.Unlock()
 	o := &modelProxy{
 		model: p.model, number: p.number, node: p.node, namespace: p.namespace, delta: p.delta, router: p.router,
-		done: make(chan struct{}), routes: p.routes, nothing: maps.Clone(p.nothing),
+		done: make(chan struct{}), routes: p.routes, nothing: maps.Clone(p.nothing), discovers: p.discovers, hosts: p.hosts,
 	}
 	o.begin()
 	return o
@@ -151,9 +159,17 @@ func (p *modelProxy) close() {
 func (p *modelProxy) clear() {
 	p.forget = false
 	p.state, p.infos = make(map[string]map[string]modelResource), make(map[string]string)
-	for _, t := range modelTypes {
+	for _, t := range p.types() {
 		p.state[t] = make(map[string]modelResource)
 	}
+}
+
+// types returns the types that the proxy asks for.
+func (p *modelProxy) types() []string {
+	if p.discovers {
+		return append(slices.Clip(modelTypes), xdswire.VirtualHostType)
+	}
+	return modelTypes
 }
 
 // kick ends the stream. The proxy reconnects with its resources or, with forget, without.
@@ -200,7 +216,16 @@ func (p *modelProxy) resubscribe(rng *rand.Rand) string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	typ := xdswire.EndpointType
-	if rng.IntN(2) == 0 && len(p.routes) > 0 {
+	if p.hosts != nil && rng.IntN(2) == 0 {
+		typ = xdswire.VirtualHostType
+		names := []string{
+			"80/stable-1.ns0", "80/turn-ns0.ns0.svc.cluster.local", "80/turn-ns2.ns2", "80/churn-0.ns0.svc.cluster.local", "80/churn-1.ns1.svc.cluster.local",
+			"80/external-0.example.com", "80/external-1.example.com", "80/unknown.example", "81/stable-0.ns0.svc.cluster.local",
+		}
+		if name := names[rng.IntN(len(names))]; !slices.Contains(p.hosts, name) {
+			p.hosts = append(slices.Clip(p.hosts), name)
+		}
+	} else if rng.IntN(2) == 0 && len(p.routes) > 0 {
 		typ = xdswire.RouteType
 		p.routes = [][]string{{"80"}, {"80", "81"}, {"81"}}[rng.IntN(3)]
 	} else {
@@ -213,7 +238,7 @@ func (p *modelProxy) resubscribe(rng *rand.Rand) string {
 	if p.stream != nil {
 		_ = p.stream.send(typ, p.stream.nonceFor(typ, p.delta), nil, nil) // the loop sees why it failed
 	}
-	return fmt.Sprint(p.routes, slices.Collect(maps.Keys(p.nothing)))
+	return fmt.Sprint(p.routes, p.hosts, slices.Collect(maps.Keys(p.nothing)))
 }
 
 // once serves one stream, if a server runs, and ignores its error.
@@ -255,7 +280,7 @@ func (p *modelProxy) begun(s *modelStream) error {
 	p.stream = s
 	p.note("a stream, %d clusters held", len(p.state[xdswire.ClusterType]))
 	node := p.node
-	for _, typ := range modelTypes {
+	for _, typ := range p.types() {
 		if names := p.wanted(typ); names != nil && len(names) == 0 {
 			continue
 		}
@@ -286,13 +311,15 @@ func (p *modelProxy) wanted(typ string) []string {
 		return names
 	case xdswire.RouteType:
 		return append([]string{}, p.routes...)
+	case xdswire.VirtualHostType:
+		return p.hosts
 	}
 	return nil
 }
 
 // prune drops resources that are no longer subscribed.
 func (p *modelProxy) prune(typ string) {
-	if names := p.wanted(typ); names != nil {
+	if names := p.wanted(typ); names != nil && typ != xdswire.VirtualHostType {
 		maps.DeleteFunc(p.state[typ], func(name string, _ modelResource) bool { return !slices.Contains(names, name) })
 	}
 }
@@ -350,7 +377,7 @@ func (p *modelProxy) runDelta(ctx context.Context, ads discoveryv3.AggregatedDis
 			for name, held := range p.state[typ] {
 				r.InitialResourceVersions[name] = held.version
 			}
-			if p.still && typ != xdswire.EndpointType {
+			if p.still && !p.isSentAgain(typ) {
 				p.spared += len(p.state[typ])
 			}
 		}
@@ -593,10 +620,16 @@ func (p *modelProxy) checkStill(r *modelResponse) {
 		switch {
 		case !ok || held.version != res.version:
 			p.errorf("%v: %s %s has version %q, and had %q with the same content", p, short, name, res.version, held.version)
-		case r.typ != xdswire.EndpointType: // clusters may wait for endpoints, which are always sent
+		case !p.isSentAgain(r.typ):
 			p.errorf("%v: %s %s is sent again", p, short, name)
 		}
 	}
+}
+
+// isSentAgain reports whether resources that the proxy holds are sent on a new stream: clusters may wait
+// for endpoints, and requests for virtual hosts.
+func (p *modelProxy) isSentAgain(typ string) bool {
+	return typ == xdswire.EndpointType || typ == xdswire.VirtualHostType && p.hosts != nil
 }
 
 // unchanging says that nothing changes from now on, or may again. It returns
@@ -620,7 +653,7 @@ func (p *modelProxy) answered() bool {
 	if p.stream == nil {
 		return false
 	}
-	for _, typ := range modelTypes {
+	for _, typ := range p.types() {
 		if names := p.wanted(typ); (names == nil || len(names) > 0) && !p.stream.answered[typ] {
 			return false
 		}

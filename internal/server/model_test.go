@@ -80,6 +80,7 @@ type model struct {
 	rules    map[string]modelRule     // by file name
 	routes   map[string]bool          // hosts with a VirtualService
 	moved    bool                     // the stable services' files have their other names
+	onDemand bool                     // proxies that discover virtual hosts request them
 }
 
 // modelService is a service with an HTTP port 80 and endpoints at port 8080.
@@ -116,7 +117,7 @@ func newModel(t *testing.T, seed uint64, state string, proxies, churn int) *mode
 		t: t, seed: seed, rng: rand.New(rand.NewPCG(seed, 2)), churn: churn,
 		dir: t.TempDir(), remoteDir: t.TempDir(), state: state,
 		services: make(map[string]*modelService), broken: make(map[string]bool),
-		rules: make(map[string]modelRule), routes: make(map[string]bool),
+		rules: make(map[string]modelRule), routes: make(map[string]bool), onDemand: seed%2 == 1,
 	}
 	for i := range 2 {
 		m.put(fmt.Sprintf("stable-%d", i), &modelService{
@@ -152,6 +153,9 @@ func (m *model) launch() (*Server, func(), <-chan error) {
 		c.ConfigDir, c.StateDir, c.Log = m.dir, m.state, slog.New(slog.DiscardHandler)
 		c.RemoteDirs = []ClusterDir{{Cluster: "cluster2", Dir: m.remoteDir}}
 		c.SecureGRPCAddr, c.HTTPAddr, c.MonitoringAddr = "", "", ""
+		if c.VirtualHostDiscovery, c.HostsOnDemand = true, m.onDemand; m.onDemand {
+			c.Limits.PushedHosts = 1
+		}
 	})
 	waitFor(m.t, "readiness", s.ready.Load)
 	return s, stop, done
@@ -208,6 +212,7 @@ func (m *model) run(spared *atomic.Int64) {
 	}
 	m.rest()
 	if !m.t.Failed() {
+		m.waitQuiet()
 		m.compareWithNew()
 	}
 }

@@ -109,7 +109,7 @@ func New(cfg Config) (_ *Server, err error) {
 		},
 		MayReadKeys: s.mayReadKeys,
 		Metrics:     xds.NewMetrics(s.metrics), Log: cfg.log(logXDS), Now: cfg.Now,
-		Limits: cfg.Limits, Memory: admission.MemoryUse, VirtualHostDiscovery: cfg.VirtualHostDiscovery,
+		Limits: cfg.Limits, Memory: admission.MemoryUse, VirtualHostDiscovery: cfg.VirtualHostDiscovery, HostsOnDemand: cfg.HostsOnDemand,
 	})
 	s.bundleEndpoint = &ca.BundleEndpoint{
 		CA: s.ca, Identity: s.ownIdentity, Refresh: cfg.BundleRefresh, Now: cfg.Now, Rand: cfg.Rand, Log: cfg.Log,

@@ -161,11 +161,11 @@ func connectIn(t *testing.T, s *Server, name, namespace string) *proxy {
 // connectTyped connects a proxy of a type.
 func connectTyped(t *testing.T, s *Server, typ, name, namespace string) *proxy {
 	t.Helper()
-	return connectNode(t, s, typ, name, namespace, nil)
+	return connectNode(t, s, typ, name, namespace, func(*corev3.Node) {})
 }
 
-// connectNode is connectTyped with a version of Envoy.
-func connectNode(t *testing.T, s *Server, typ, name, namespace string, envoy *corev3.BuildVersion) *proxy {
+// connectNode is connectTyped with a changed node.
+func connectNode(t *testing.T, s *Server, typ, name, namespace string, change func(*corev3.Node)) *proxy {
 	t.Helper()
 	conn, err := grpc.NewClient(s.plain.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(64<<20)))
@@ -202,9 +202,7 @@ func connectNode(t *testing.T, s *Server, typ, name, namespace string, envoy *co
 		t.Fatal(err)
 	}
 	node := &corev3.Node{Id: typ + "~10.0.0.1~" + name + "." + namespace + "~" + namespace + ".svc.cluster.local", Metadata: md}
-	if envoy != nil {
-		node.UserAgentVersionType = &corev3.Node_UserAgentBuildVersion{UserAgentBuildVersion: envoy}
-	}
+	change(node)
 	p.send(t, &discoveryv3.DeltaDiscoveryRequest{Node: node, TypeUrl: xdswire.ClusterType})
 	return p
 }

@@ -130,16 +130,34 @@ type Encoder struct {
 // deterministic encodes equal messages to equal bytes within one build.
 var deterministic = proto.MarshalOptions{Deterministic: true}
 
+// sized encodes a message whose size was computed just before.
+var sized = proto.MarshalOptions{Deterministic: true, UseCachedSize: true}
+
 // Marshal encodes a message; equal messages have equal bytes.
 func Marshal(m proto.Message) ([]byte, error) { return deterministic.Marshal(m) }
 
 // Resource encodes a message as a resource with the name.
 func (e *Encoder) Resource(typeURL, name string, m proto.Message) (*Resource, error) {
-	body, err := Marshal(m)
-	if err != nil {
+	if e.Encoded != nil {
+		e.Encoded(typeURL)
+	}
+	size := deterministic.Size(m)
+	r := wrap(typeURL, name, noVersion, size, size)
+	var err error
+	if r.wire, err = sized.MarshalAppend(r.wire, m); err != nil {
 		return nil, fmt.Errorf("encode %s %s: %w", ShortType(typeURL), name, err)
 	}
-	return e.Raw(typeURL, name, body), nil
+	r.Version = versionOf([][]byte{r.wire[r.body:]})
+	copy(r.wire[r.any-versionLength:r.any], r.Version)
+	return r, nil
+}
+
+// Field returns the encoding of a message whose only field is another message.
+func Field(number protowire.Number, m proto.Message) ([]byte, error) {
+	size := deterministic.Size(m)
+	out := make([]byte, 0, protowire.SizeTag(number)+protowire.SizeBytes(size))
+	out = protowire.AppendVarint(protowire.AppendTag(out, number, protowire.BytesType), uint64(size))
+	return sized.MarshalAppend(out, m)
 }
 
 // Raw makes a resource from an encoded message, which may come in consecutive pieces.
@@ -175,6 +193,12 @@ func (e *Encoder) Parted(typeURL, name string, head []byte, parts *Parts, tail [
 	return r
 }
 
+// noVersion has the length of a version without a mark.
+const (
+	noVersion     = "0000000000000000"
+	versionLength = len(noVersion)
+)
+
 // versionOf returns the version of a message that comes in pieces.
 func versionOf(body [][]byte) string {
 	var sum [sha256.Size]byte
@@ -187,7 +211,7 @@ func versionOf(body [][]byte) string {
 		}
 		hash.Sum(sum[:0])
 	}
-	var text [16]byte
+	var text [versionLength]byte
 	hex.Encode(text[:], sum[:len(text)/2])
 	return string(text[:])
 }

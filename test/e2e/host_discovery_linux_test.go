@@ -10,7 +10,11 @@ import (
 	"testing"
 )
 
-const oneByOne = "--virtual-host-discovery"
+// Flags of a control plane that sends whole route configurations, or virtual hosts on demand.
+const (
+	wholeRoutes = "--virtual-host-discovery=false"
+	onDemand    = "--virtual-hosts-on-demand"
+)
 
 // sentHosts waits until the Envoy of a pod has, or has not, virtual hosts that came one by one.
 func sentHosts(t *testing.T, want bool) {
@@ -28,18 +32,20 @@ func sentHosts(t *testing.T, want bool) {
 // one. The commands show the proxy as they show others.
 func TestVirtualHostDiscovery(t *testing.T) {
 	if inPod(t) {
-		discoverHosts(t, "")
+		discoverHosts(t, "", "api.shop.svc.cluster.local:80")
 	}
 }
 
 // TestVirtualHostsOnDemand does the same in a mesh in which the proxy requests virtual hosts.
 func TestVirtualHostsOnDemand(t *testing.T) {
 	if inPod(t) {
-		discoverHosts(t, manyHosts())
+		discoverHosts(t, manyHosts(), "api.shop", onDemand)
 	}
 }
 
-func discoverHosts(t *testing.T, more string) {
+// discoverHosts runs the scenarios in a mesh with more objects. The proxy gets the virtual host of the
+// service api under a name.
+func discoverHosts(t *testing.T, more, apiHost string, flags ...string) {
 	t.Helper()
 	const filter = `---
 apiVersion: networking.istio.io/v1alpha3
@@ -57,12 +63,8 @@ spec:
     match: {context: SIDECAR_OUTBOUND, routeConfiguration: {name: "80"}}
     patch: {operation: ADD, value: {name: added, domains: [added.example], routes: [{match: {prefix: /}, direct_response: {status: 298}}]}}
 `
-	apiHost := " api.shop.svc.cluster.local:80 "
-	if more != "" {
-		apiHost = " api.shop " // as requested
-	}
 	p := preparePod(t, routeScenarioObjects()+filter+more, "10.11.0.77")
-	_, secure := controlPlane(t, p.dir, p.mesh, oneByOne)
+	_, secure := controlPlane(t, p.dir, p.mesh, flags...)
 	p.startProxy(t, secure)
 	serveRouteScenarios(t, p)
 	sentHosts(t, true)
@@ -80,7 +82,7 @@ spec:
 		want []string
 	}{
 		{[]string{"ps", "client.shop", "--server", "127.3.0.2:8080", "--admin", "localhost:15000"}, []string{"Routes Match"}},
-		{[]string{"pc", "routes", "--admin", "localhost:15000", "--name", "80", "-o", "wide"}, []string{"\n80 ", apiHost, " added.example "}},
+		{[]string{"pc", "routes", "--admin", "localhost:15000", "--name", "80", "-o", "wide"}, []string{"\n80 ", " " + apiHost + " ", " added.example "}},
 		{[]string{"ps", "--server", "127.3.0.2:8080"}, []string{"SYNCED"}},
 	} {
 		eventually(t, strings.Join(c.args, " "), func() error {
@@ -105,7 +107,7 @@ func TestHostDiscoveryWithoutErrors(t *testing.T) {
 	}
 	p := preparePod(t, changedSubsets("s0"), "10.11.0.77")
 	makeAuthorities(t, p.dir)
-	stop := serveMesh(t, p.dir, p.mesh, oneByOne)
+	stop := serveMesh(t, p.dir, p.mesh)
 	defer func() { stop() }()
 	p.startProxy(t, secureXDS)
 	sentHosts(t, true)
@@ -116,13 +118,13 @@ func TestHostDiscoveryWithoutErrors(t *testing.T) {
 	changeSubsets(t, p, 100, func(n int) {
 		switch n {
 		case 20, 40:
-			restart(oneByOne)
+			restart()
 			sentHosts(t, true)
 		case 60:
-			restart()
+			restart(wholeRoutes)
 			sentHosts(t, false)
 		case 80:
-			restart(oneByOne)
+			restart()
 			sentHosts(t, false) // until the proxy starts again
 		}
 	})
@@ -139,7 +141,7 @@ func TestHostDiscoveryOfNewPort(t *testing.T) {
 		return changedSubsets("s0") + testService{name: "more", vip: "10.96.1.2", protocol: "http", port: port, target: 9001, endpoints: "{addresses: [10.11.0.1]}"}.objects()
 	}
 	p := preparePod(t, service(8080), "10.11.0.77")
-	_, secure := controlPlane(t, p.dir, p.mesh, oneByOne)
+	_, secure := controlPlane(t, p.dir, p.mesh)
 	p.startProxy(t, secure)
 	for _, ip := range []string{"10.11.0.1", "10.96.1.2"} {
 		p.address(t, ip)

@@ -69,7 +69,7 @@ func TestRequestedHosts(t *testing.T) {
 	base := changedSubsets("s0") + manyHosts() + entry("wild", `"*.wild.example"`, "10.11.0.2") + entry("exact", "exact.wild.example", "10.11.0.1")
 	p := preparePod(t, base, "10.11.0.77")
 	makeAuthorities(t, p.dir)
-	stop := serveMesh(t, p.dir, p.mesh, oneByOne)
+	stop := serveMesh(t, p.dir, p.mesh, onDemand)
 	defer func() { stop() }()
 	p.startProxy(t, secureXDS)
 	for ip, answer := range map[string]string{"10.11.0.1": "api", "10.11.0.2": "wild"} {
@@ -175,7 +175,7 @@ spec: {outboundTrafficPolicy: {mode: REGISTRY_ONLY}, egress: [{hosts: ["*/*"]}]}
 	})
 	t.Run("restart", func(t *testing.T) {
 		held := len(heldHosts(t))
-		for i, flags := range [][]string{{oneByOne}, {}, {oneByOne}} {
+		for i, flags := range [][]string{{onDemand}, {}, {onDemand}} {
 			stop()
 			if got := requested(t, url, "api.shop"); got.body != "api" {
 				t.Errorf("without a control plane: %d %q", got.status, got.body)

@@ -378,13 +378,17 @@ func (c call) result(t *testing.T, url, host string) string {
 	return out
 }
 
-// TestRouteScenarios sends the requests of all scenarios of HTTP routes.
+// TestRouteScenarios sends the requests of all scenarios of HTTP routes, to a proxy with whole route
+// configurations. TestVirtualHostDiscovery does so without.
 func TestRouteScenarios(t *testing.T) {
 	if !inPod(t) {
 		return
 	}
-	p := startPod(t, routeScenarioObjects(), "10.11.0.77")
+	p := preparePod(t, routeScenarioObjects(), "10.11.0.77")
+	_, secure := controlPlane(t, p.dir, p.mesh, wholeRoutes)
+	p.startProxy(t, secure)
 	serveRouteScenarios(t, p)
+	sentHosts(t, false)
 	runRouteScenarios(t)
 }
 

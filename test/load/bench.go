@@ -24,6 +24,8 @@ type benchmark struct {
 	starts      []float64 // seconds from start until ready
 	rss         []float64 // RSS at that time
 	changed     int       // endpoints changed so far
+	// policyVersion is the version of the VirtualServices that change.
+	policyVersion int
 }
 
 // kind is the way in which proxies connect.
@@ -151,8 +153,11 @@ func (b *benchmark) serve(ctx context.Context, args ...string) (*meshctl, error)
 
 // fleet returns proxies that are not connected yet.
 func (b *benchmark) fleet(m *meshctl, k kind) (*fleet, error) {
+	hosts := b.hosts && !k.sotw && !k.library
 	if !k.tls {
-		return newFleet(m.plain, k, nil), nil
+		f := newFleet(m.plain, k, nil)
+		f.hosts = hosts
+		return f, nil
 	}
 	all := make(map[string]credentials.TransportCredentials)
 	for i := range 10 {
@@ -166,7 +171,9 @@ func (b *benchmark) fleet(m *meshctl, k kind) (*fleet, error) {
 		config.CurvePreferences = []tls.CurveID{tls.X25519, tls.CurveP256}
 		all[namespace] = credentials.NewTLS(config)
 	}
-	return newFleet(m.secure, k, func(ns string) credentials.TransportCredentials { return all[ns] }), nil
+	f := newFleet(m.secure, k, func(ns string) credentials.TransportCredentials { return all[ns] })
+	f.hosts = hosts
+	return f, nil
 }
 
 // meshctl measures connections and changes.

@@ -11,7 +11,10 @@ import (
 )
 
 // services describes Services, each with one EndpointSlice, that are spread over namespaces.
-type services struct{ namespaces, endpoints int }
+type services struct {
+	namespaces, endpoints int
+	onDemand              bool // proxies request virtual hosts, whose names have no port
+}
 
 // write writes the Services from first to before end to a directory, which it creates.
 func (s services) write(dir string, first, end int) error {
@@ -40,7 +43,11 @@ func (s services) resource(typ string, i int) string {
 	case xdswire.RouteType:
 		return "80"
 	case xdswire.VirtualHostType:
-		return "80/" + strings.TrimPrefix(s.cluster(i), "outbound|80||") + ":80"
+		name := "80/" + strings.TrimPrefix(s.cluster(i), "outbound|80||")
+		if s.onDemand {
+			return name
+		}
+		return name + ":80"
 	}
 	return s.cluster(i)
 }

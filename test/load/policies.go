@@ -9,9 +9,15 @@ import (
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
 
+// Services of a mesh in which proxies get virtual hosts on demand, and the hosts that each requests.
+const (
+	onDemandServices = 2001
+	requestedHosts   = 50
+)
+
 // policies measures a mesh in which each Service has a VirtualService and a
 // DestinationRule, with as many proxies and Services as the ordinary rows. Then it measures the same
-// with virtual host discovery.
+// with virtual hosts one by one, and with virtual hosts on demand in a mesh with more Services.
 func (b *benchmark) policies(ctx context.Context) error {
 	config := filepath.Join(b.dir, "policies")
 	if err := b.mesh.write(config, 0, b.services); err != nil {
@@ -22,18 +28,24 @@ func (b *benchmark) policies(ctx context.Context) error {
 			return err
 		}
 	}
-	if err := b.policyChanges(ctx, "policies", config, false); err != nil {
+	if err := b.policyChanges(ctx, "policies, whole route configurations", config, "--virtual-host-discovery=false"); err != nil {
 		return err
 	}
-	return b.policyChanges(ctx, "policies, virtual host discovery", config, true)
+	if err := b.policyChanges(ctx, "policies", config); err != nil {
+		return err
+	}
+	if err := b.mesh.write(config, b.services, onDemandServices); err != nil {
+		return err
+	}
+	return b.policyChanges(ctx, "policies, on demand", config, "--virtual-hosts-on-demand")
 }
 
-// policyChanges measures the mesh of policies.
-func (b *benchmark) policyChanges(ctx context.Context, what, config string, hosts bool) (err error) {
+// policyChanges measures the mesh of policies with a control plane with flags.
+func (b *benchmark) policyChanges(ctx context.Context, what, config string, flags ...string) (err error) {
 	routed := *b
 	routed.config = config
 	routed.starts, routed.rss = nil, nil
-	m, err := routed.serve(ctx, fmt.Sprintf("--virtual-host-discovery=%t", hosts))
+	m, err := routed.serve(ctx, flags...)
 	if err != nil {
 		return err
 	}
@@ -43,9 +55,19 @@ func (b *benchmark) policyChanges(ctx context.Context, what, config string, host
 		return err
 	}
 	defer f.close()
-	typ, version := xdswire.RouteType, 1
-	if f.hosts = hosts; hosts {
-		typ, version = xdswire.VirtualHostType, 2
+	b.policyVersion++
+	typ := xdswire.VirtualHostType
+	switch what {
+	case "policies, whole route configurations":
+		f.hosts, typ = false, xdswire.RouteType
+	case "policies, on demand":
+		routed.mesh.onDemand = true
+		for i := range requestedHosts {
+			f.requests = appendField(f.requests, 3, routed.mesh.resource(typ, i))
+		}
+		fallthrough
+	default:
+		f.hosts = true
 	}
 	if err := routed.connect(ctx, what, m.process, f); err != nil {
 		return err
@@ -61,7 +83,7 @@ func (b *benchmark) policyChanges(ctx context.Context, what, config string, host
 	}
 	b.report.add(what+": one endpoint changes: half of the proxies have it", median(c.half), "seconds", b.limit(0.015))
 	c, err = routed.changes(ctx, what+" route", m, f, typ, func(round int) (int, error) {
-		return round, b.writePolicies(config, round, version)
+		return round, b.writePolicies(config, round, b.policyVersion)
 	})
 	if err != nil {
 		return err

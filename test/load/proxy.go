@@ -18,6 +18,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/structpb"
 
+	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/xdswire"
 	"github.com/meshctl/meshctl/test/harness"
 )
@@ -30,7 +31,8 @@ type fleet struct {
 	socket      string // if set, the Unix socket to connect to
 	namespace   func(proxy int) string
 	extensions  bool          // also subscribe to the extensions of listeners, in delta
-	hosts       bool          // also subscribe to virtual hosts, in delta, as an Envoy that supports them
+	hosts       bool          // also subscribe to virtual hosts, in delta, as an Envoy that supports them with an agent
+	requests    []byte        // encoded names of virtual hosts that the proxies request
 	first       int           // number of the first proxy
 	stopReading chan struct{} // if set, its closing makes the proxies stop reading
 	creds       func(namespace string) credentials.TransportCredentials
@@ -201,7 +203,11 @@ func loadNamespace(proxy int) string { return fmt.Sprintf("load-%d", proxy%10) }
 // node returns the encoded node of the proxy.
 func (p *proxy) node() ([]byte, error) {
 	ns := p.namespace(p.number)
-	md, err := structpb.NewStruct(map[string]any{"CLUSTER_ID": "Kubernetes", "NAMESPACE": ns, "SERVICE_ACCOUNT": "default"})
+	metadata := map[string]any{"CLUSTER_ID": "Kubernetes", "NAMESPACE": ns, "SERVICE_ACCOUNT": "default"}
+	if p.hosts {
+		metadata[mesh.MetadataVirtualHosts] = "true"
+	}
+	md, err := structpb.NewStruct(metadata)
 	if err != nil {
 		return nil, err
 	}
@@ -325,7 +331,7 @@ func (p *proxy) take(stream xdsStream, r response, asked map[string][]byte) erro
 		return subscribe(xdswire.RouteType, p.follow(r))
 	case xdswire.RouteType:
 		if p.hosts {
-			return subscribe(xdswire.VirtualHostType, nil)
+			return subscribe(xdswire.VirtualHostType, p.requests)
 		}
 	}
 	return nil

@@ -89,7 +89,7 @@ func (b *benchmark) large(dir string) *benchmark {
 // residents returns proxies in the namespaces of the Services.
 func (b *benchmark) residents(m *meshctl) *fleet {
 	f := newFleet(m.plain, kind{}, nil)
-	f.namespace = b.mesh.namespace
+	f.namespace, f.hosts = b.mesh.namespace, b.hosts
 	return f
 }
 

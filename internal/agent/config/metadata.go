@@ -40,7 +40,7 @@ func (r *resolver) nodeMetadata(cfg *Config, pc *meshv1alpha1.ProxyConfig, podLa
 		known["STATIC_LABELS"] = static
 	}
 	if !cfg.Direct && !cfg.NoEnvoy {
-		known[mesh.MetadataRelay] = "true"
+		known[mesh.MetadataRelay], known[mesh.MetadataVirtualHosts] = "true", "true"
 	}
 	if shown := shownAnnotations(annotations); len(shown) > 0 {
 		known["ANNOTATIONS"] = shown

@@ -172,6 +172,11 @@ func (s *session) takeRequest(ctx context.Context, r *request) error {
 	if err != nil || sub.handler != nil {
 		return err
 	}
+	if r.typeURL == xdswire.VirtualHostType {
+		for name := range r.held {
+			r.held[name] = "" // Envoy may have dropped it
+		}
+	}
 	sub.changed = sub.content.take(r) || sub.changed
 	if sub.content.count() > maxNames {
 		return status.Errorf(codes.ResourceExhausted, "the subscription to %s has more than %d names", r.typeURL, maxNames)
@@ -189,6 +194,11 @@ func (s *session) takeRequest(ctx context.Context, r *request) error {
 // answer takes an answer to a response. The control plane receives the answers to responses
 // of the present stream; other nonces mean nothing to it.
 func (s *session) answer(sub *subscription, stream uint64, nonce string, problem *rpcstatus.Status) {
+	if hosts := s.subs[xdswire.VirtualHostType]; hosts != nil && sub.typeURL == xdswire.RouteType {
+		for _, r := range sub.open {
+			hosts.content.dropped(r.envelope)
+		}
+	}
 	known := sub.answered(stream, nonce, problem)
 	// In the variant with state of the world, each request repeats the last answer.
 	if stream == s.stream && s.up != nil && sub.requested && (known || s.variant == xdswire.SotW) {

@@ -249,6 +249,40 @@ func TestDeltaResumes(t *testing.T) {
 	})
 }
 
+// TestVirtualHostsResume: a new stream begins with the virtual hosts that the proxy has. Those that
+// the proxy reports, and those of route configurations that came later, may be missing.
+func TestVirtualHostsResume(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		rt := newRelayTest[*dreq, *dresp](t, xdswire.Delta, nil)
+		var plane *pipe
+		accepts := func(typ, nonce string, resources ...*discoveryv3.Resource) {
+			t.Helper()
+			got := rt.respond(plane, &dresp{TypeUrl: typ, Nonce: nonce, Resources: resources})
+			rt.request(&dreq{TypeUrl: typ, ResponseNonce: got.GetNonce()})
+			rt.want(plane, &dreq{TypeUrl: typ, ResponseNonce: nonce})
+		}
+		resumes := func(routes, hosts map[string]string) {
+			t.Helper()
+			close(plane.in)
+			plane = <-rt.planes
+			rt.want(plane, &dreq{Node: testNode(), TypeUrl: xdswire.RouteType, ResourceNamesSubscribe: []string{"80", "81"}, InitialResourceVersions: routes})
+			rt.want(plane, &dreq{TypeUrl: xdswire.VirtualHostType, InitialResourceVersions: hosts})
+		}
+		rt.request(&dreq{Node: testNode(), TypeUrl: xdswire.RouteType, ResourceNamesSubscribe: []string{"80", "81"}})
+		plane = <-rt.planes
+		rt.want(plane, &dreq{Node: testNode(), TypeUrl: xdswire.RouteType, ResourceNamesSubscribe: []string{"80", "81"}})
+		rt.request(&dreq{TypeUrl: xdswire.VirtualHostType, InitialResourceVersions: map[string]string{"80/a": "1", "80/c": "1"}})
+		rt.want(plane, &dreq{TypeUrl: xdswire.VirtualHostType, InitialResourceVersions: map[string]string{"80/a": "", "80/c": ""}})
+		accepts(xdswire.RouteType, "1", resource("80", "1"))
+		accepts(xdswire.VirtualHostType, "2", resource("80/a", "1"), resource("80/b", "1"), resource("81/a", "1"))
+		resumes(map[string]string{"80": "1"}, map[string]string{"80/a": "1", "80/b": "1", "80/c": "", "81/a": "1"})
+		accepts(xdswire.RouteType, "1", resource("81", "1"))
+		resumes(map[string]string{"80": "1", "81": "1"}, map[string]string{"80/a": "1", "80/b": "1", "80/c": "", "81/a": ""})
+		accepts(xdswire.VirtualHostType, "1", resource("81/a", "1"))
+		resumes(map[string]string{"80": "1", "81": "1"}, map[string]string{"80/a": "1", "80/b": "1", "80/c": "", "81/a": "1"})
+	})
+}
+
 // TestSotWResumes: a new stream begins with the accepted version and the newest names.
 func TestSotWResumes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

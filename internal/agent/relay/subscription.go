@@ -3,6 +3,7 @@ package relay
 import (
 	"maps"
 	"slices"
+	"strings"
 
 	rpcstatus "google.golang.org/genproto/googleapis/rpc/status"
 
@@ -57,6 +58,9 @@ type content interface {
 	accepted(e *envelope)
 	// doubted notes that the proxy may have used a part of a response, or nothing.
 	doubted(e *envelope)
+	// dropped notes for a subscription to virtual hosts that the proxy has new route configurations.
+	// It has dropped virtual hosts that came before their route configuration.
+	dropped(routes *envelope)
 	// forget means that the proxy may hold no version of its resources.
 	forget()
 	// again requests a resource again that the proxy has. It returns false if only a new stream
@@ -212,6 +216,15 @@ func (c *deltaContent) hold(name, version string) {
 	}
 }
 
+func (c *deltaContent) dropped(routes *envelope) {
+	for name := range c.versions {
+		routesOf := name[:max(0, strings.LastIndexByte(name, '/'))]
+		if slices.ContainsFunc(routes.held, func(h held) bool { return h.name == routesOf }) {
+			c.versions[name] = ""
+		}
+	}
+}
+
 func (c *deltaContent) forget() {
 	for name := range c.versions {
 		c.versions[name] = ""
@@ -253,6 +266,8 @@ func (c *sotwContent) next(r *request) { r.names, r.version = c.names, c.version
 func (c *sotwContent) accepted(e *envelope) { c.version = e.version }
 
 func (c *sotwContent) doubted(*envelope) {}
+
+func (c *sotwContent) dropped(*envelope) {}
 
 func (c *sotwContent) forget() {}
 

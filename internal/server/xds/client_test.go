@@ -166,8 +166,12 @@ func (c *client) request(typ, nonce string, names []string, held map[string]stri
 			ResourceNamesUnsubscribe: without(before, names),
 		})
 	} else {
+		version := ""
+		if len(held) > 0 {
+			version = "earlier"
+		}
 		err = c.sotw.Send(&discoveryv3.DiscoveryRequest{
-			Node: node, TypeUrl: url, ResponseNonce: nonce, ErrorDetail: detail, ResourceNames: names,
+			Node: node, TypeUrl: url, ResponseNonce: nonce, ErrorDetail: detail, ResourceNames: names, VersionInfo: version,
 		})
 	}
 	if err != nil && !errors.Is(err, io.EOF) { // EOF: the reason comes from Recv

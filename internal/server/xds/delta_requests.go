@@ -93,16 +93,17 @@ func (s *session) deltaFirst(i int, req *discoveryv3.DeltaDiscoveryRequest) erro
 	case rds:
 		s.hosts.mode = s.hub.hostModeOf(s.sub.node, held)
 	case vhds:
-		// Envoy counts virtual hosts as held that it dropped, because it had no route configuration
-		// for them. So all are sent again, and those that are gone are removed.
-		t.doubt = slices.DeleteFunc(slices.Sorted(maps.Keys(held)), func(name string) bool {
+		maps.DeleteFunc(held, func(name, _ string) bool {
 			return name == xdswire.Wildcard || strings.HasSuffix(name, xdsgen.HostSeparator+xdsgen.NoHost)
 		})
+		if s.hosts.mode == hostsOnDemand {
+			t.doubt = slices.Sorted(maps.Keys(held))
+		}
 	}
 	// Send endpoints even if held: the last stream may have ended after a changed
 	// cluster, which waits for its endpoints, but before them. A relay reports only
 	// endpoints for which no cluster waits.
-	if len(held) > 0 && i != vhds && (i != eds || want.Wildcard || s.sub.node.Relayed) {
+	if len(held) > 0 && (i != vhds || s.hosts.mode == pushedHosts) && (i != eds || want.Wildcard || s.sub.node.Relayed) {
 		t.all = false
 		t.held = held
 	}
@@ -143,18 +144,22 @@ func (s *session) compareHeld(t *typeState, now viewSet) {
 			}
 		}
 	}
-	lacking := func(name string) {
-		if t.want.Has(name) && now.get(name) == nil {
-			force = append(force, name)
-		}
-	}
+	lacks := func(name string) bool { return t.want.Has(name) && now.get(name) == nil }
 	if found < len(t.held) {
 		for name := range t.held {
-			lacking(name)
+			switch {
+			case !lacks(name):
+			case t == &s.types[vhds]:
+				t.doubt = append(t.doubt, name) // the proxy does not request it
+			default:
+				force = append(force, name)
+			}
 		}
 	}
 	for _, name := range t.want.Names.Names() {
-		lacking(name)
+		if lacks(name) {
+			force = append(force, name)
+		}
 	}
 	t.force, t.held = force, nil
 	t.acked, t.sent, t.assumed = now, now, true

@@ -95,7 +95,7 @@ func (s *session) flushAll(seen shownViews) (again bool, err error) {
 		usesClusters := i == lds || i == rds || i == vhds
 		if i == lds && !t.due && ok[ecds] && s.types[ecds].inflight && s.types[ecds].sent != now[ecds] ||
 			i == vhds && ok[rds] && s.routesWait(now[rds]) ||
-			usesClusters && !t.due && ok[cds] && s.clustersWait(now[cds]) || clustersMissing && (i == eds || usesClusters) {
+			usesClusters && (!t.due || s.clusters.returned) && ok[cds] && s.clustersWait(now[cds]) || clustersMissing && (i == eds || usesClusters) {
 			t.wait(now[i])
 			continue
 		}

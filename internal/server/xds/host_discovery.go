@@ -14,7 +14,8 @@ import (
 // hostDiscovery is the state of virtual hosts that a stream gets one by one (VHDS). Envoy
 // subscribes to all of them at once, and drops those whose route configuration it does not have.
 // So virtual hosts wait until the proxy has accepted the route configurations, and are sent again
-// with each route configuration that the proxy accepts.
+// with each route configuration that the proxy accepts. When the proxy returns, its agent reports
+// the virtual hosts that it has.
 type hostDiscovery struct {
 	mode hostMode
 	// again are route configurations whose virtual hosts must be sent again.
@@ -45,7 +46,7 @@ func (h *Hub) hostModeOf(n xdsgen.Node, held map[string]string) hostMode {
 	switch {
 	case !n.DiscoversHosts:
 		return inlineHosts
-	case len(held) == 0 && xdsgen.ManyHosts(h.current.Load(), n, h.cfg.Limits.PushedHosts):
+	case len(held) == 0 && n.RequestsHosts && xdsgen.ManyHosts(h.current.Load(), n, h.cfg.Limits.PushedHosts):
 		return hostsOnDemand
 	case len(held) == 0:
 		return pushedHosts
@@ -54,7 +55,7 @@ func (h *Hub) hostModeOf(n xdsgen.Node, held map[string]string) hostMode {
 		switch {
 		case strings.HasSuffix(version, xdsgen.WithoutHosts):
 			return pushedHosts
-		case strings.HasSuffix(version, xdsgen.HostsOnDemand):
+		case strings.HasSuffix(version, xdsgen.HostsOnDemand) && n.RequestsHosts:
 			return hostsOnDemand
 		}
 	}

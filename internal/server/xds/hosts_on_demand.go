@@ -16,9 +16,15 @@ import (
 type requestedHosts struct {
 	// order holds the requested names, the oldest first.
 	order []string
-	// to are the requested virtual hosts of from, for these names and route configurations.
-	from, to      viewSet
+	// names and routes are the requested names and the route configurations to which wanted belongs.
 	names, routes *xdswire.NameSet
+	// wanted are the names of the virtual hosts that the proxy gets if they exist: the requested ones
+	// without ports, and the first one of each route configuration.
+	wanted *xdswire.NameSet
+	// added are those of wanted that to lacks.
+	added []string
+	// to are the virtual hosts of from with the wanted names.
+	from, to viewSet
 }
 
 // maxHostName bounds the names of requested virtual hosts. A longer host gets no virtual host.
@@ -33,7 +39,11 @@ func (s *session) requestHosts(names []string) {
 	names = slices.Compact(names)
 	h.order = append(h.order, names...)
 	if len(h.order) <= l.RequestedHosts {
-		t.want.Names = s.hub.names.With(t.want.Names, names)
+		known := h.names == t.want.Names
+		if t.want.Names = s.hub.names.With(t.want.Names, names); known {
+			hosts := hostsOf(names)
+			h.names, h.wanted, h.added = t.want.Names, s.hub.names.With(h.wanted, hosts), append(h.added, hosts...)
+		}
 		return
 	}
 	lost := len(h.order) - l.RequestedHosts*9/10 // so that the next requests cost little
@@ -42,56 +52,78 @@ func (s *session) requestHosts(names []string) {
 	s.log.Info("the proxy requested many virtual hosts and loses the oldest", "lost", lost, "held", len(h.order))
 }
 
+// hostsOf returns the names of virtual hosts without the ports of hosts.
+func hostsOf(names []string) []string {
+	out := make([]string, 0, len(names))
+	for _, name := range names {
+		if routes, host, ok := splitHostName(name); ok && host != "" {
+			out = append(out, routes+xdsgen.HostSeparator+withoutPort(host))
+		}
+	}
+	return out
+}
+
 // onlyRequested returns the virtual hosts that a proxy has requested. Each has the host of the
 // request as its domain, because the route configuration ignores ports.
 func (s *session) onlyRequested(now viewSet) viewSet {
 	h, names, routes := &s.hosts, s.types[vhds].want.Names, s.types[rds].want.Names
-	if h.from == now && h.names == names && h.routes == routes {
+	all := h.names != names || h.routes != routes
+	if !all && len(h.added) == 0 && h.from == now {
 		return h.to
+	}
+	if all {
+		wanted := hostsOf(names.Names())
+		for name := range routes.All() {
+			wanted = append(wanted, name+xdsgen.HostSeparator+xdsgen.FirstHost)
+		}
+		h.wanted = s.hub.names.Of(wanted)
 	}
 	for i, state := range now {
 		if state == nil {
 			h.to[i] = nil
 			continue
 		}
-		h.to[i] = s.requestedOf(state, h.from[i], h.to[i], names, routes)
+		h.to[i] = s.requestedOf(state, h.from[i], h.to[i], all)
 	}
-	h.from, h.names, h.routes = now, names, routes
+	h.from, h.names, h.routes, h.added = now, names, routes, nil
 	return h.to
 }
 
-// requestedOf returns the requested virtual hosts of a state. before holds the requested virtual hosts
-// of the earlier state.
-func (s *session) requestedOf(state, earlier, before *viewState, names, routes *xdswire.NameSet) *viewState {
-	index := state.hostIndex(earlier)
+// requestedOf returns the wanted virtual hosts of a state. before holds those of the earlier state. If
+// all is set, the wanted names have changed.
+func (s *session) requestedOf(state, earlier, before *viewState, all bool) *viewState {
+	h, index := &s.hosts, state.hostIndex(earlier)
 	changes := make(map[string]*xdswire.Resource)
-	for _, r := range before.list() {
-		changes[r.Name] = nil
-	}
-	add := func(routes, host string) {
+	look := func(name string) {
+		changes[name] = nil
+		routes, host, _ := splitHostName(name)
 		of := index.find(routes, host)
 		if of == nil {
-			return
-		}
-		name := routes + xdsgen.HostSeparator + host
-		if changes[name] != nil {
 			return
 		}
 		r, err := xdsgen.RequestedHost(&s.hub.encoder, of, routes, host)
 		if err != nil {
 			s.log.Error("cannot make a requested virtual host", "name", clip(name), "error", err)
-			return
 		}
 		changes[name] = r
 	}
-	for name := range routes.All() {
-		if state.get(name+xdsgen.HostSeparator+xdsgen.FirstHost) != nil {
-			add(name, xdsgen.FirstHost)
+	if d := state.since(earlier); all || earlier == nil || len(d.changed)+len(d.removed) > h.wanted.Len() {
+		for _, r := range before.list() {
+			changes[r.Name] = nil
 		}
-	}
-	for name := range names.All() {
-		if routes, host, ok := splitHostName(name); ok && host != "" {
-			add(routes, withoutPort(host))
+		for name := range h.wanted.All() {
+			look(name)
+		}
+	} else {
+		for _, name := range h.added {
+			look(name)
+		}
+		for _, r := range d.changed {
+			h.eachServed(earlier.get(r.Name), look)
+			h.eachServed(r, look)
+		}
+		for _, name := range d.removed {
+			h.eachServed(earlier.get(name), look)
 		}
 	}
 	made := before.next(s.hub.overlays.Add(1)|1<<63, changes)
@@ -99,6 +131,29 @@ func (s *session) requestedOf(state, earlier, before *viewState, names, routes *
 		made.round, made.view = state.round, state.view
 	}
 	return made
+}
+
+// eachServed calls look with the wanted names that one of a virtual host's domains matches.
+func (h *requestedHosts) eachServed(host *xdswire.Resource, look func(name string)) {
+	if host == nil {
+		return
+	}
+	routes, _, _ := splitHostName(host.Name)
+	prefix := routes + xdsgen.HostSeparator
+	for _, domain := range xdsgen.HostDomains(host) {
+		start, end, wildcard := strings.Cut(domain, "*")
+		switch {
+		case wildcard:
+			start = prefix + start
+			for name := range h.wanted.All() {
+				if strings.HasPrefix(name, start) && strings.HasSuffix(name, end) {
+					look(name)
+				}
+			}
+		case h.wanted.Has(prefix + domain):
+			look(prefix + domain)
+		}
+	}
 }
 
 // withoutPort returns a host without its port, as Envoy compares it.

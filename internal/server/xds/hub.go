@@ -57,7 +57,8 @@ type Config struct {
 	// Hub.Reconsider later.
 	MayReadKeys func(*snapshot.Snapshot, mesh.Caller, xdsgen.Node) error
 	// VirtualHostDiscovery sends virtual hosts one by one to the sidecars that support it.
-	VirtualHostDiscovery bool
+	// HostsOnDemand sends only the virtual hosts that it requests to one that sees many services.
+	VirtualHostDiscovery, HostsOnDemand bool
 	// Memory returns the used share of the process's memory limit. Above 0.8 new
 	// streams wait, and the hub closes the largest connections.
 	Memory func() float64

@@ -391,6 +391,7 @@ func incrementalNodes() []xdsgen.Node {
 	}
 	proxyless := func(n *xdsgen.Node) { n.Proxyless = true }
 	discovers := func(n *xdsgen.Node) { n.DiscoversHosts = true }
+	requests := func(n *xdsgen.Node) { n.DiscoversHosts, n.RequestsHosts = true, true }
 	bare := func(n *xdsgen.Node) { n.Captured = false }
 	return []xdsgen.Node{
 		node(mesh.Sidecar, "c1", "ns0", "p0", "10.0.1.1", nil),
@@ -409,5 +410,7 @@ func incrementalNodes() []xdsgen.Node {
 		node(mesh.Sidecar, "c2", "ns1", "p1", "10.0.2.2", proxyless),
 		node(mesh.Sidecar, "c1", "ns0", "p0", "10.0.1.1", discovers),
 		node(mesh.Sidecar, "c2", "ns1", "p1", "10.0.2.2", discovers),
+		node(mesh.Sidecar, "c1", "ns0", "p0", "10.0.1.1", requests),
+		node(mesh.Sidecar, "c2", "ns1", "p1", "10.0.2.2", requests),
 	}
 }

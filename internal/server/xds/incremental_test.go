@@ -211,6 +211,7 @@ func follow(steps []step) (at int, made map[string]int, err error) {
 	for i := range min(7, len(w.nodes)) {
 		w.toggle(i)
 	}
+	w.toggle(len(w.nodes) - 1) // requests virtual hosts
 	for i, s := range steps {
 		for _, p := range s.toggle {
 			w.toggle(p)
@@ -308,7 +309,8 @@ type incremental struct {
 	hosts    map[string][]netip.Addr
 	health   []healthReport
 
-	clock time.Time // of the hub
+	clock    time.Time  // of the hub
+	requests *rand.Rand // for virtual hosts
 
 	same interned
 	// full holds the resources of units of interned facts.
@@ -322,7 +324,7 @@ func newIncremental() *incremental {
 		ParseNode: xdsgen.ParseNode, Assign: xdsgen.Assign, AssignReads: xdsgen.AssignReads, Concerned: xdsgen.Concerned, Fallback: xdsgen.Fallback,
 	}
 	w := &incremental{
-		registry: runRegistry(meshClusters), hub: h, nodes: incrementalNodes(), clock: h.cfg.Now(),
+		registry: runRegistry(meshClusters), hub: h, nodes: incrementalNodes(), clock: h.cfg.Now(), requests: rand.New(rand.NewPCG(0, 1)),
 		clusters: meshClusters, standing: make(map[mesh.ClusterID]snapshot.Balancing),
 		objects: make(map[snapshot.Key]snapshot.Object), same: make(interned), full: make(map[xdsgen.Unit][]*xdswire.Resource),
 	}
@@ -361,7 +363,48 @@ func silent(n xdsgen.Node) *subscriber {
 	for _, i := range []int{cds, eds, lds, rds, vhds, ecds, nds, pcds} {
 		sub.demands[i].asked = true
 	}
+	if n.RequestsHosts {
+		sub.demands[rds].hosts, sub.demands[vhds].hosts = hostsOnDemand, hostsOnDemand
+	}
 	return sub
+}
+
+// checkRequested requests some more virtual hosts for a stream that gets them on demand. It compares
+// those that the stream gets with those of a stream that requests all of them at once.
+func (w *incremental) checkRequested(sub *subscriber) error {
+	now, ok := sub.assigned.Load().types[vhds].pair()
+	if !ok {
+		return errors.New("no virtual hosts")
+	}
+	s := sub.session
+	if s.hub == nil {
+		s.hub, s.log = w.hub, slog.New(slog.DiscardHandler)
+		s.types[rds].want.Names = w.hub.names.Of([]string{"80", "81", "85"})
+	}
+	if w.requests.IntN(3) == 0 {
+		s.requestHosts([]string{w.randomHost(), w.randomHost()})
+	}
+	got := s.onlyRequested(now)
+	once := &session{hub: w.hub, sub: sub, log: s.log}
+	once.types[rds].want.Names = s.types[rds].want.Names
+	once.requestHosts(s.types[vhds].want.Names.Names())
+	want := once.onlyRequested(now)
+	if got.version() != want.version() || !slices.Equal(namesOf(got.all()), namesOf(want.all())) {
+		return fmt.Errorf("the requested virtual hosts differ (-all at once +incremental):\n%s", cmp.Diff(decoded(want.all()), decoded(got.all()), protocmp.Transform()))
+	}
+	return nil
+}
+
+// randomHost returns the name of a virtual host for a request.
+func (w *incremental) randomHost() string {
+	c := meshGenerator{w.requests}
+	host := pickOne(c, "svc%d.%s.svc.cluster.local", "svc%d.%s", "svc%d", "pod.svc%d.%s", "unknown%d.example", "a.example.com", "x.example.com", "svc%d.%s.svc.clusterset.local")
+	if strings.Contains(host, "%s") {
+		host = fmt.Sprintf(host, c.IntN(3), c.namespace())
+	} else if strings.Contains(host, "%d") {
+		host = fmt.Sprintf(host, c.IntN(3))
+	}
+	return pickOne(c, "80", "80", "81", "85", "86") + "/" + host + pickOne(c, "", "", ":80")
 }
 
 // apply makes a step visible. A pod that nothing reads changes with every step, which
@@ -488,6 +531,14 @@ func (w *incremental) check(thorough bool) error {
 				return fmt.Errorf("proxy %d: %s served: %v, want %v", i, xdswire.ShortType(url), held.served, served)
 			}
 			for j, listed := range views[url].List() {
+				if sub.node.RequestsHosts {
+					switch view := listed.(type) {
+					case xdsgen.RoutesWithoutHosts:
+						listed = view.OnDemand()
+					case xdsgen.HostView:
+						listed = view.OnDemand()
+					}
+				}
 				pair := [2]any{listed, held.views[j]}
 				if _, done := checked[pair]; done {
 					continue
@@ -497,6 +548,11 @@ func (w *incremental) check(thorough bool) error {
 				if err := w.compare(want, view, pair[1].(*liveView), thorough); err != nil {
 					return fmt.Errorf("proxy %d (%s): %s: %w", i, sub.id, xdswire.ShortType(url), err)
 				}
+			}
+		}
+		if sub.node.RequestsHosts {
+			if err := w.checkRequested(sub); err != nil {
+				return fmt.Errorf("proxy %d (%s): %w", i, sub.id, err)
 			}
 		}
 	}

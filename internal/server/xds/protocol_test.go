@@ -423,6 +423,31 @@ func TestReturningProxyKeepsClusters(t *testing.T) {
 	c.wantAck("CDS", "", "gone")
 }
 
+// TestReturningProxyWaitsForNewClusters: a proxy that returns gets routes after it has accepted the
+// clusters that are new, although it requests both at once.
+func TestReturningProxyWaitsForNewClusters(t *testing.T) {
+	both(t, func(t *testing.T, v xdswire.Variant) {
+		b := startServer(t, small(), withoutTimeouts, func(c *Config, _ *Access) { c.Limits.ClusterWait = time.Minute })
+		c := b.connect(v, "p")
+		c.reconnect("CDS", map[string]string{"a": "x"})
+		clusters := c.recv()
+		if clusters.typ != "CDS" || clusters.resources["b"] != "b:1" {
+			t.Fatalf("got %s {%s}", clusters.typ, contents(clusters.resources))
+		}
+		c.subscribe("LDS", "*")
+		c.subscribe("RDS", "r")
+		c.subscribe("EDS", "b") // its answer comes before the others
+		c.wantAck("EDS", "b=b:1")
+		c.subscribe("EDS", "b", "none")
+		if got := c.recv(); got.typ != "EDS" {
+			t.Fatalf("got %s before the proxy has accepted its clusters", got.typ)
+		}
+		c.ack(clusters)
+		c.wantAck("LDS", "l=l:1")
+		c.wantAck("RDS", "r=r:1")
+	})
+}
+
 // TestClusterWaitEnds: routes follow new clusters that the proxy does not accept, and
 // removed clusters follow routes that it does not accept.
 func TestClusterWaitEnds(t *testing.T) {

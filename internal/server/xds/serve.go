@@ -320,6 +320,7 @@ func (s *service) admit(ctx context.Context, caller mesh.Caller, n *corev3.Node,
 		}
 	}
 	node.DiscoversHosts = h.cfg.VirtualHostDiscovery && v == xdswire.Delta && isAggregated(ctx) && xdsgen.SupportsHostDiscovery(node)
+	node.RequestsHosts = node.DiscoversHosts && h.cfg.HostsOnDemand
 	h.mu.Lock()
 	h.streams++
 	id := fmt.Sprintf("%s-%d", node.ID.ProxyID(), h.streams)

@@ -35,6 +35,9 @@ func (s *session) sotw(req *discoveryv3.DiscoveryRequest) error {
 	case !t.watched || nonce == "":
 		s.watch(i, want)
 		t.fresh = req.GetVersionInfo() == ""
+		if i == cds {
+			s.clusters.returned = !t.fresh && s.aggregated
+		}
 		if i == cds && s.types[eds].watched {
 			s.types[eds].alwaysRespond = true
 		}

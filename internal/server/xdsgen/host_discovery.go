@@ -1,11 +1,15 @@
 package xdsgen
 
 import (
+	"errors"
+	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
 	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
@@ -27,21 +31,22 @@ const (
 	HostSeparator = "/"
 )
 
-// SupportsHostDiscovery reports whether a proxy can get virtual hosts one by one, over ADS.
+// SupportsHostDiscovery reports whether a proxy can get virtual hosts one by one, over ADS. Its
+// agent must report which virtual hosts it has, because Envoy also reports those that it dropped.
 func SupportsHostDiscovery(n Node) bool {
 	const oldest = 40 // of Envoy 1
 	major, rest, _ := strings.Cut(n.Envoy, ".")
 	minor, _, _ := strings.Cut(rest, ".")
 	number, err := strconv.Atoi(minor)
-	return n.ID.Type == mesh.Sidecar && !n.Proxyless && err == nil && (major == "1" && number >= oldest)
+	return n.HoldsHosts && n.ID.Type == mesh.Sidecar && !n.Proxyless && err == nil && (major == "1" && number >= oldest)
 }
 
 // discoverHosts moves the virtual hosts of a sidecar's route configurations to resources of their
 // own.
-func discoverHosts(a Assignment) Assignment {
+func discoverHosts(a Assignment, n Node) Assignment {
 	routes := a[xdswire.RouteType].Shared
 	a[xdswire.RouteType] = Views{Shared: RoutesWithoutHosts{View: routes}}
-	a[xdswire.VirtualHostType] = Views{Shared: HostView{routes: routes}}
+	a[xdswire.VirtualHostType] = Views{Shared: HostView{routes: routes, filtered: n.RequestsHosts}}
 	return a
 }
 
@@ -77,11 +82,15 @@ func (v RoutesWithoutHosts) Unit(s *snapshot.Snapshot, k Key) Unit {
 // HostView is the view of the virtual hosts that RoutesWithoutHosts lacks.
 type HostView struct {
 	routes   View
+	filtered bool // the listeners have onDemandFilter
 	onDemand bool
 }
 
 // OnDemand returns the view from which proxies request virtual hosts by name.
-func (v HostView) OnDemand() HostView { return HostView{v.routes, true} }
+func (v HostView) OnDemand() HostView {
+	v.onDemand = true
+	return v
+}
 
 // Type implements View.
 func (v HostView) Type() string { return xdswire.VirtualHostType }
@@ -98,7 +107,7 @@ func (v HostView) Unit(s *snapshot.Snapshot, k Key) Unit {
 	if u == nil || !hasHosts(u) {
 		return nil
 	}
-	return hostUnit{u, v.onDemand}
+	return hostUnit{u, v.filtered, v.onDemand}
 }
 
 // wholeRoutes is a generated route configuration with its virtual hosts.
@@ -121,6 +130,38 @@ func (k wholeRoutesKey) whole(enc *xdswire.Encoder) (*wholeRoutes, error) {
 	})
 }
 
+// divide returns the parts of the route configuration: its settings, which are encoded, the
+// virtual hosts of services, and all other virtual hosts. One of the others may have the domain of
+// unknown hosts.
+func (r *wholeRoutes) divide() (settings []byte, services *xdswire.Parts, others []encodedHost, err error) {
+	head, services, tail, _ := r.Parted()
+	if settings, err = withoutFields(head, hostsField); err != nil {
+		return nil, nil, nil, err
+	}
+	for _, wire := range [][]byte{head, tail} {
+		err = errors.Join(err, xdswire.Fields(wire, func(number protowire.Number, message []byte) error {
+			if number != hostsField {
+				return nil
+			}
+			var vh routev3.VirtualHost
+			err := proto.Unmarshal(message, &vh)
+			others = append(others, encodedHost{vh.GetName(), message, slices.Contains(vh.GetDomains(), "*")})
+			return err
+		}))
+	}
+	if err != nil {
+		return nil, nil, nil, fmt.Errorf("decode the virtual hosts of %s: %w", r.Name, err)
+	}
+	return settings, services, others, nil
+}
+
+// encodedHost is a virtual host of a route configuration.
+type encodedHost struct {
+	name       string
+	message    []byte
+	forUnknown bool // its domain is *
+}
+
 // routesWithoutHosts generates a route configuration without virtual hosts.
 type routesWithoutHosts struct {
 	Unit
@@ -136,20 +177,26 @@ func (u routesWithoutHosts) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource,
 	if err != nil {
 		return nil, err
 	}
-	head, _, tail, _ := r.Parted()
-	if u.onDemand {
-		if head, err = withoutFields(head, hostsField); err != nil {
-			return nil, err
-		}
-		return []*xdswire.Resource{enc.Marked(xdswire.RouteType, r.Name, HostsOnDemand, head, source, ignorePort()).Keeping(r)}, r.faults
+	settings, _, others, err := r.divide()
+	if err != nil {
+		return nil, err
 	}
-	return []*xdswire.Resource{enc.Marked(xdswire.RouteType, r.Name, WithoutHosts, head, source, tail).Keeping(r)}, r.faults
+	if u.onDemand {
+		return []*xdswire.Resource{enc.Marked(xdswire.RouteType, r.Name, HostsOnDemand, settings, source, ignorePort()).Keeping(r)}, r.faults
+	}
+	var unknown []byte
+	for _, h := range others {
+		if h.forUnknown {
+			unknown = protowire.AppendBytes(protowire.AppendTag(unknown, hostsField, protowire.BytesType), h.message)
+		}
+	}
+	return []*xdswire.Resource{enc.Marked(xdswire.RouteType, r.Name, WithoutHosts, settings, source, unknown).Keeping(r)}, r.faults
 }
 
 // hostUnit generates the virtual hosts of a route configuration.
 type hostUnit struct {
-	routes   Unit
-	onDemand bool
+	routes             Unit
+	filtered, onDemand bool
 }
 
 func (u hostUnit) Type() string { return xdswire.VirtualHostType }
@@ -159,40 +206,52 @@ func (u hostUnit) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, error) {
 	if err != nil {
 		return nil, err
 	}
+	_, services, others, err := r.divide()
+	if err != nil {
+		return nil, err
+	}
 	var out []*xdswire.Resource
-	head, parts, tail, _ := r.Parted()
-	for part := range parts.All {
-		key := discoveredHost{part, r.Name}
+	for part := range services.All {
+		key := discoveredHost{part, r.Name, u.filtered}
 		host, err := xdswire.Shared(enc, key, func() (*xdswire.Resource, error) { return key.make(enc), nil })
 		if err != nil {
 			return nil, err
 		}
 		out = append(out, host)
 	}
-	if !u.onDemand {
-		return out, nil
+	for _, h := range others {
+		if u.onDemand || !h.forUnknown {
+			out = append(out, discovered(enc, r.Name, h.name, h.message, u.filtered))
+		}
 	}
-	more, err := remainingHosts(enc, r.Name, head, tail)
-	return append(out, more...), err
+	if u.onDemand {
+		first := r.Name + HostSeparator + FirstHost
+		out = append(out, enc.Raw(xdswire.VirtualHostType, first, hostWith(first, FirstHost), noRoute()))
+	}
+	return out, nil
 }
 
 // discoveredHost is a virtual host of a route configuration.
 type discoveredHost struct {
-	part   *xdswire.Part
-	routes string
+	part     *xdswire.Part
+	routes   string
+	filtered bool
 }
 
-// make encodes the virtual host with the name of its resource, because Envoy removes it by that
-// name: of two names in an encoded message, the last one counts. Its last routes answer
-// the requests that no other route matches.
+// make encodes the virtual host.
 func (h discoveredHost) make(enc *xdswire.Encoder) *xdswire.Resource {
 	_, _, n := protowire.ConsumeTag(h.part.Wire)
 	message, _ := protowire.ConsumeBytes(h.part.Wire[n:])
-	return discovered(enc, h.routes, h.part.Name, message)
+	return discovered(enc, h.routes, h.part.Name, message, h.filtered)
 }
 
-// discovered returns the resource of an encoded virtual host.
-func discovered(enc *xdswire.Encoder, routes, name string, message []byte) *xdswire.Resource {
+// discovered returns the resource of an encoded virtual host. The virtual host gets the name of the
+// resource, because Envoy removes it by that name: of two names in an encoded message, the last one
+// counts. With onDemandFilter, its last routes answer the requests that no other route matches.
+func discovered(enc *xdswire.Encoder, routes, name string, message []byte, filtered bool) *xdswire.Resource {
 	name = routes + HostSeparator + name
-	return enc.Raw(xdswire.VirtualHostType, name, message, encodedHost(name), noRoute())
+	if !filtered {
+		return enc.Raw(xdswire.VirtualHostType, name, message, hostWith(name))
+	}
+	return enc.Raw(xdswire.VirtualHostType, name, message, hostWith(name), noRoute())
 }

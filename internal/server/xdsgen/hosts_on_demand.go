@@ -45,7 +45,7 @@ func ManyHosts(s *snapshot.Snapshot, n Node, most int) bool {
 	return false
 }
 
-// noRoute are the encoded last routes of discovered virtual hosts. Without a route, Envoy would
+// noRoute are the encoded last routes of virtual hosts for listeners with onDemandFilter. Without a route, Envoy would
 // request the virtual host again, without end. Envoy answers the same status without a route.
 var noRoute = encoded(func() proto.Message {
 	refused := &routev3.Route_DirectResponse{DirectResponse: &routev3.DirectResponseAction{Status: 404}}
@@ -62,8 +62,8 @@ const (
 	hostsField       = 2
 )
 
-// encodedHost returns an encoded VirtualHost with a name and domains.
-func encodedHost(name string, domains ...string) []byte {
+// hostWith returns an encoded VirtualHost with a name and domains.
+func hostWith(name string, domains ...string) []byte {
 	out := protowire.AppendString(protowire.AppendTag(nil, hostNameField, protowire.BytesType), name)
 	for _, d := range domains {
 		out = protowire.AppendString(protowire.AppendTag(out, hostDomainsField, protowire.BytesType), d)
@@ -112,29 +112,7 @@ const NoHost = "no virtual host"
 // names. Envoy then looks for them again, and continues without the ones that do not exist.
 func UnresolvedHosts(enc *xdswire.Encoder, routes string, names []string) *xdswire.Resource {
 	name := routes + HostSeparator + NoHost
-	return enc.Raw(xdswire.VirtualHostType, name, encodedHost(name, NoHost), noRoute()).WithAliases(names)
-}
-
-// remainingHosts returns the virtual hosts of a route configuration that are not in its parts, such as
-// the one for unknown hosts.
-func remainingHosts(enc *xdswire.Encoder, routes string, head, tail []byte) ([]*xdswire.Resource, error) {
-	first := routes + HostSeparator + FirstHost
-	out := []*xdswire.Resource{enc.Raw(xdswire.VirtualHostType, first, encodedHost(first, FirstHost), noRoute())}
-	for _, wire := range [][]byte{head, tail} {
-		err := xdswire.Fields(wire, func(number protowire.Number, host []byte) error {
-			if number != hostsField {
-				return nil
-			}
-			var vh routev3.VirtualHost
-			err := proto.Unmarshal(host, &vh)
-			out = append(out, discovered(enc, routes, vh.GetName(), host))
-			return err
-		})
-		if err != nil {
-			return nil, fmt.Errorf("decode the virtual hosts of %s: %w", routes, err)
-		}
-	}
-	return out, nil
+	return enc.Raw(xdswire.VirtualHostType, name, hostWith(name, NoHost), noRoute()).WithAliases(names)
 }
 
 // HostDomains returns the domains of a virtual host, in lower case as Envoy compares them.
@@ -164,6 +142,6 @@ func RequestedHost(enc *xdswire.Encoder, of *xdswire.Resource, routes, host stri
 		if err != nil {
 			return nil, fmt.Errorf("decode the virtual host %s: %w", of.Name, err)
 		}
-		return enc.Raw(xdswire.VirtualHostType, key.name, encodedHost(key.name, host), rest), nil
+		return enc.Raw(xdswire.VirtualHostType, key.name, hostWith(key.name, host), rest), nil
 	})
 }

@@ -28,7 +28,8 @@ var (
 	tlsModeMatch = &structpb.Struct{Fields: map[string]*structpb.Value{
 		"tlsMode": structpb.NewStringValue(mesh.TLSModeIstio),
 	}}
-	everyPath = &routev3.RouteMatch{PathSpecifier: &routev3.RouteMatch_Prefix{Prefix: "/"}}
+	everyEndpoint = &structpb.Struct{}
+	everyPath     = &routev3.RouteMatch{PathSpecifier: &routev3.RouteMatch_Prefix{Prefix: "/"}}
 
 	noTime   = durationpb.New(0)
 	maxCount = wrapperspb.UInt32(math.MaxUint32)

@@ -49,6 +49,9 @@ type Node struct {
 	Proxyless bool
 	// Relayed reports whether an agent of meshctl relays the proxy's stream (mesh.MetadataRelay).
 	Relayed bool
+	// HoldsHosts reports whether the agent also reports the virtual hosts that the proxy has
+	// (mesh.MetadataVirtualHosts).
+	HoldsHosts bool
 	// Unprivileged reports whether the proxy may not open ports below 1024.
 	Unprivileged bool
 	// MeshID is the mesh to which the proxy claims to belong.
@@ -82,6 +85,9 @@ type Node struct {
 	// DiscoversHosts reports whether the control plane sends virtual hosts to the proxy one by
 	// one. The metadata does not set it.
 	DiscoversHosts bool
+	// RequestsHosts reports whether a proxy that discovers virtual hosts may get them on demand. The
+	// metadata does not set it.
+	RequestsHosts bool
 	// Moving holds old versions of AuthorizationPolicies that stay in force while the proxy
 	// gets the new ones. The metadata does not set it.
 	Moving []*snapshot.AuthorizationPolicy
@@ -131,6 +137,26 @@ func (n *Node) registeredName() string {
 	return name[max(0, len(name)-maxName):]
 }
 
+// checkSizes checks the bounds of an xDS node.
+func checkSizes(n *corev3.Node, maxMetadata int) error {
+	md := n.GetMetadata().GetFields()
+	if len(md) > maxEntries {
+		return fmt.Errorf("metadata has %d entries, at most %d are accepted", len(md), maxEntries)
+	}
+	if size := proto.Size(n.GetMetadata()); size > maxMetadata {
+		return fmt.Errorf("metadata has %d bytes, at most %d are accepted", size, maxMetadata)
+	}
+	for _, key := range keptTexts {
+		if size := len(md[key].GetStringValue()); size > maxText {
+			return fmt.Errorf("metadata %s has %d bytes, at most %d are accepted", key, size, maxText)
+		}
+	}
+	if l := n.GetLocality(); max(len(l.GetRegion()), len(l.GetZone()), len(l.GetSubZone())) > maxText {
+		return fmt.Errorf("a part of the locality has more than %d bytes", maxText)
+	}
+	return nil
+}
+
 // ParseNode parses an xDS node with at most maxMetadata bytes of encoded metadata. The
 // error names the invalid part.
 func ParseNode(n *corev3.Node, maxMetadata int) (Node, error) {
@@ -138,21 +164,10 @@ func ParseNode(n *corev3.Node, maxMetadata int) (Node, error) {
 	if err != nil {
 		return Node{}, err
 	}
+	if err := checkSizes(n, maxMetadata); err != nil {
+		return Node{}, fmt.Errorf("node %s: %w", id.ProxyID(), err)
+	}
 	md := n.GetMetadata().GetFields()
-	if len(md) > maxEntries {
-		return Node{}, fmt.Errorf("node %s: metadata has %d entries, at most %d are accepted", id.ProxyID(), len(md), maxEntries)
-	}
-	if size := proto.Size(n.GetMetadata()); size > maxMetadata {
-		return Node{}, fmt.Errorf("node %s: metadata has %d bytes, at most %d are accepted", id.ProxyID(), size, maxMetadata)
-	}
-	for _, key := range keptTexts {
-		if size := len(md[key].GetStringValue()); size > maxText {
-			return Node{}, fmt.Errorf("node %s: metadata %s has %d bytes, at most %d are accepted", id.ProxyID(), key, size, maxText)
-		}
-	}
-	if l := n.GetLocality(); max(len(l.GetRegion()), len(l.GetZone()), len(l.GetSubZone())) > maxText {
-		return Node{}, fmt.Errorf("node %s: a part of the locality has more than %d bytes", id.ProxyID(), maxText)
-	}
 	text := func(key string) string { return md[key].GetStringValue() }
 	out := Node{
 		ID:             id,
@@ -166,6 +181,7 @@ func ParseNode(n *corev3.Node, maxMetadata int) (Node, error) {
 		ResolvesNames:  text("DNS_CAPTURE") == "true" || md["DNS_CAPTURE"].GetBoolValue(),
 		Proxyless:      text("GENERATOR") == generatorGRPC,
 		Relayed:        text(mesh.MetadataRelay) == "true",
+		HoldsHosts:     text(mesh.MetadataVirtualHosts) == "true",
 		Unprivileged:   text("UNPRIVILEGED_POD") == "true",
 		MeshID:         text("MESH_ID"),
 		TrustDomain:    text("TRUST_DOMAIN"),

@@ -308,7 +308,7 @@ func (u clusterOf) setAutoTLS(g *generator, c *clusterv3.Cluster) {
 	}
 	c.TransportSocketMatches = []*clusterv3.Cluster_TransportSocketMatch{
 		{Name: "tlsMode-istio", Match: tlsModeMatch, TransportSocket: tls},
-		{Name: "tlsMode-disabled", Match: &structpb.Struct{}, TransportSocket: rawBuffer()},
+		{Name: "tlsMode-disabled", Match: everyEndpoint, TransportSocket: rawBuffer()},
 	}
 }
 

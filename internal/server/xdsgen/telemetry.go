@@ -41,7 +41,7 @@ func listenerSettingsOf(s *snapshot.Snapshot, n Node, labels map[string]string, 
 	}
 	client, server = of(telemetryv1alpha1.WorkloadMode_CLIENT), of(telemetryv1alpha1.WorkloadMode_SERVER)
 	client.Stats = s.Mesh.OutboundStats
-	client.requestsHosts = n.DiscoversHosts
+	client.requestsHosts = n.RequestsHosts
 	plugins := choosePlugins(s, n, labels)
 	checksTokens := len(tokenRules(s, n.Namespace, labels)) > 0
 	isGateway := n.ID.Type == mesh.Router

@@ -65,7 +65,7 @@ func Assign(s *snapshot.Snapshot, n Node) Assignment {
 		xdswire.RouteType:       {Shared: routeView{scope: routes, namespace: routes.namespace, cluster: n.Cluster, captured: n.Captured, httpProxy: proxyPort != 0, client: httpClient}},
 	})
 	if n.DiscoversHosts {
-		return discoverHosts(out)
+		return discoverHosts(out, n)
 	}
 	return out
 }

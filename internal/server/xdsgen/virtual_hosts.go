@@ -57,10 +57,12 @@ func isNear(svc *snapshot.MeshService, client string) bool {
 
 // namesOf returns the full and the short names of a service.
 func namesOf(host, name, namespace string, near bool) []string {
+	svc := name + "." + namespace + ".svc"
+	short := strings.TrimSuffix(svc, ".svc")
 	if near {
-		return []string{host, host + ".", name, name + "." + namespace + ".svc", name + "." + namespace}
+		return []string{host, host + ".", name, svc, short}
 	}
-	return []string{host, host + ".", name + "." + namespace, name + "." + namespace + ".svc"}
+	return []string{host, host + ".", short, svc}
 }
 
 // domains returns the names by which clients may call the service, each once: its names,
@@ -179,35 +181,46 @@ func (h *virtualHosts) add(k hostKey) error {
 	if err != nil {
 		return err
 	}
-	free, own := make([]string, 0, len(vh.domains)), &k
+	var lost []string // domains
+	own := &k
 	for i, d := range vh.lower {
-		if _, taken := h.owners[d]; taken {
-			continue
+		got, err := h.take(d, own)
+		if err != nil {
+			return err
 		}
-		owner := h.base.owner(d)
-		taken := owner != nil && owner.service != k.service
-		if taken && snapshot.CompareServices(owner.service, k.service) < 0 {
-			continue
+		if !got {
+			lost = append(lost, vh.domains[i])
 		}
-		h.owners[d] = own
-		if taken {
-			if err := h.shorten(owner); err != nil {
-				return err
-			}
-		}
-		free = append(free, vh.domains[i])
 	}
-	if len(free) == 0 {
+	if len(lost) == len(vh.domains) {
 		h.changed[vh.Name] = nil
 		return nil
 	}
-	if len(free) < len(vh.domains) {
+	if len(lost) > 0 {
+		free := slices.DeleteFunc(slices.Clone(vh.domains), func(d string) bool { return slices.Contains(lost, d) })
 		if vh, err = k.encode(free); err != nil {
 			return err
 		}
 	}
 	h.changed[vh.Name] = &vh.Part
 	return nil
+}
+
+// take gives a domain to a port, and reports whether no port with precedence has it.
+func (h *virtualHosts) take(domain string, k *hostKey) (bool, error) {
+	if _, taken := h.owners[domain]; taken {
+		return false, nil
+	}
+	owner := h.base.owner(domain)
+	taken := owner != nil && owner.service != k.service
+	if taken && snapshot.CompareServices(owner.service, k.service) < 0 {
+		return false, nil
+	}
+	h.owners[domain] = k
+	if taken {
+		return true, h.shorten(owner)
+	}
+	return true, nil
 }
 
 // commonHosts are the virtual hosts of a port that are the same for all clients. They are
@@ -313,7 +326,7 @@ func (k *hostKey) encode(domains []string) (*virtualHost, error) {
 	if g.err != nil {
 		return nil, g.err
 	}
-	wire, err := xdswire.Marshal(&routev3.RouteConfiguration{VirtualHosts: []*routev3.VirtualHost{m}})
+	wire, err := xdswire.Field(hostsField, m)
 	lower := domains
 	if slices.ContainsFunc(domains, func(d string) bool { return strings.ToLower(d) != d }) {
 		lower = make([]string, len(domains))
