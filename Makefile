@@ -115,9 +115,9 @@ test: ## Get what is missing and run all tests
 	@hack/kube.sh $(if $(filter 0,$(shell id -u)),clusters)
 	@go run ./test/clusters/cmd check
 	@$(if $(RACE),,echo 'make test: no C compiler, so the tests run without the race detector' >&2)
-	@# Both commands below need these packages. Neither waits for the other one to build them.
+	@# The targets below need these packages. None of them waits for another one to build them.
 	go build $(RACE) ./...
-	@$(MAKE) --no-print-directory -j2 -k test-packages test-processes
+	@$(MAKE) --no-print-directory -j2 -k test-packages test-processes test-models
 
 # Tests with Envoys and nodes mostly wait for other processes, so they run beside the tests of
 # packages, which need the processors. The latter have a lower priority: requests that wait for
@@ -137,8 +137,12 @@ test-packages:
 	$(NICE) go -C tools/image test -count=1 ./...
 	$(NICE) go -C tools/chart test -count=1 ./...
 	$(NICE) go -C tools/man test -count=1 ./...
-	@# More of the models: above, each ran for a few seeds.
-	$(NICE) $(MAKE) --no-print-directory models MESHES=20
+
+# More of the models: the tests of packages run a few seeds of each. It starts when one of the other
+# two ends.
+.PHONY: test-models
+test-models:
+	nice -n 15 $(MAKE) --no-print-directory models MESHES=20
 
 # How many random sets of policies and random meshes make models compares with the models.
 POLICIES ?= 1000
