@@ -110,9 +110,6 @@ func (c *Cluster) Install(ctx context.Context, v *install.Values, o Options) (Re
 		}
 		o.Say("[%d/%d] %s %s", i+1, len(steps)+len(stale), said, install.Ref(s.want))
 	}
-	if err := c.withdraw(ctx, stale, o); err != nil {
-		return r, "", err
-	}
 	if err := c.deleteAll(ctx, stale, o, len(steps), &r); err != nil {
 		return r, "", err
 	}

@@ -54,11 +54,6 @@ func (c *Cluster) Uninstall(ctx context.Context, installations []string, namespa
 		if len(objects) == 0 && slices.Contains(all, name) {
 			return r, fmt.Errorf("%s: meshctl did not make installation %s: remove it with helm uninstall", c.Name, name)
 		}
-		if !o.DryRun {
-			if err := c.withdraw(ctx, objects, o); err != nil {
-				return r, err
-			}
-		}
 		if err := c.remove(ctx, objects, o, &r); err != nil {
 			return r, err
 		}
