@@ -163,10 +163,11 @@ func newMulticlusterUnlinkCmd(env *cli.Env) *cobra.Command {
 multicluster link. The control planes remove the endpoints of the other clusters at
 once.
 
-unlink revokes the tokens that meshctl created for the readers of the clusters. If a
-cluster of CONTEXTS also reads a further cluster, that cluster may use the same tokens:
-unlink then keeps and lists them, and meshctl remote-secret rotate replaces them. Token
-Secrets that meshctl did not create are also kept and listed.`,
+unlink revokes the tokens that meshctl created for the readers of the clusters. If one
+of the clusters also reads a cluster that is not in CONTEXTS, that cluster probably
+reads them, too, with the same tokens: unlink then keeps and lists these tokens, and
+meshctl remote-secret rotate replaces them. Token Secrets that meshctl did not create
+are also kept and listed.`,
 		Example:           "  meshctl multicluster unlink east west",
 		Args:              cobra.ArbitraryArgs, // checked by members
 		ValidArgsFunction: o.kube.CompleteContexts(env),

@@ -332,8 +332,8 @@ var kinds = []Kind{
 	},
 	{
 		ShadowedVirtualService, "ShadowedVirtualService", Warning,
-		"An older VirtualService of the same Gateway and host has a route for every request.",
-		"Put the routes into one VirtualService, or move the route for every request to the newest VirtualService.",
+		"An older VirtualService of the same Gateway and host has a catch-all route, which matches every request.",
+		"Put the routes into one VirtualService, or move the catch-all route to the newest VirtualService.",
 	},
 	{
 		UnknownNamespace, "UnknownNamespace", Warning,
