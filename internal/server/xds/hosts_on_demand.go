@@ -21,7 +21,7 @@ type requestedHosts struct {
 	// wanted are the names of the virtual hosts that the proxy gets if they exist: the requested ones
 	// without ports, and the first one of each route configuration.
 	wanted *xdswire.NameSet
-	// added are those of wanted that to lacks.
+	// added holds the wanted names that to lacks.
 	added []string
 	// to are the virtual hosts of from with the wanted names.
 	from, to viewSet
@@ -89,8 +89,8 @@ func (s *session) onlyRequested(now viewSet) viewSet {
 	return h.to
 }
 
-// requestedOf returns the wanted virtual hosts of a state. before holds those of the earlier state. If
-// all is set, the wanted names have changed.
+// requestedOf returns the wanted virtual hosts of a state. before holds the wanted virtual hosts of the
+// earlier state. If all is set, the wanted names have changed.
 func (s *session) requestedOf(state, earlier, before *viewState, all bool) *viewState {
 	h, index := &s.hosts, state.hostIndex(earlier)
 	changes := make(map[string]*xdswire.Resource)
