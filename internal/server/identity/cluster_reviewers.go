@@ -25,6 +25,8 @@ type ReviewersConfig struct {
 	Reviewed func(cluster mesh.ClusterID, result string)
 	Now      func() time.Time
 	Log      *slog.Logger
+
+	askTimeout time.Duration // askTimeout, except in tests
 }
 
 // Reviewers check the service-account tokens of Kubernetes clusters with their API
@@ -46,6 +48,7 @@ type Reviewers struct {
 
 // NewReviewers returns Reviewers without clusters, which end with ctx.
 func NewReviewers(ctx context.Context, cfg ReviewersConfig) *Reviewers {
+	cfg.askTimeout = askTimeout
 	return &Reviewers{cfg: cfg, ctx: ctx, clusters: make(map[mesh.ClusterID]*reviewer)}
 }
 

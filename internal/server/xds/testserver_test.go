@@ -36,6 +36,7 @@ const patience = 2 * time.Minute
 func newUnstartedHub() *Hub {
 	h := NewHub(testConfig(prometheus.NewRegistry(), slog.New(slog.DiscardHandler)))
 	h.queue.workers = math.MaxInt
+	h.cfg.Limits.ClusterWait = time.Hour // a test ends before the end of a wait uses its sessions
 	return h
 }
 
