@@ -197,6 +197,9 @@ func (o *serveOptions) complete(env *cli.Env, cfg *server.Config) error {
 	if err := checkLimits(cfg); err != nil {
 		return err
 	}
+	if cfg.HostsOnDemand && !cfg.VirtualHostDiscovery {
+		return cli.Usagef("--virtual-hosts-on-demand has no effect with --virtual-host-discovery=false: leave one of them out")
+	}
 	if cfg.ClusterID == "" {
 		cfg.ClusterID = mesh.ClusterID(cmp.Or(env.Getenv("CLUSTER_ID"), "Kubernetes"))
 	}
