@@ -174,8 +174,8 @@ func (p *injection) sidecarContainer() (corev1.Container, error) {
 	return c, err
 }
 
-// runBeside starts the container before the application and ends it after it. readyPort answers
-// whether the proxy is ready.
+// runBeside makes the container start before the application and end after the application. The
+// kubelet probes at readyPort whether the container is ready.
 func (p *injection) runBeside(c *corev1.Container, readyPort int32) {
 	c.ReadinessProbe.ProbeHandler = readyHandler(readyPort)
 	startup := &p.Values.Global.Proxy.StartupProbe

@@ -1,6 +1,7 @@
 package inject
 
 import (
+	"cmp"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
@@ -40,9 +41,8 @@ func (p *injection) grpcAgent() (map[string]any, error) {
 	agent.VolumeMounts = append(proxyMounts(volumeGRPC), mounts...)
 	patch := p.basePatch(volumeGRPC)
 	// The control plane knows by this annotation that the pod has no proxy.
-	patch.Metadata.Annotations = map[string]string{mesh.AnnotationTemplates: p.annotation(mesh.AnnotationTemplates)}
-	if p.annotation(mesh.AnnotationTemplates) == "" {
-		patch.Metadata.Annotations[mesh.AnnotationTemplates] = mesh.TemplateGRPCAgent
+	patch.Metadata.Annotations = map[string]string{
+		mesh.AnnotationTemplates: cmp.Or(p.annotation(mesh.AnnotationTemplates), mesh.TemplateGRPCAgent),
 	}
 	if err := p.addSidecar(patch, agent); err != nil {
 		return nil, err

@@ -236,32 +236,23 @@ func (s *set) addWorkload(meta metav1.ObjectMeta, selector map[string]string, po
 	for _, name := range s.values.PullSecrets {
 		pod.Spec.ImagePullSecrets = append(pod.Spec.ImagePullSecrets, corev1.LocalObjectReference{Name: name})
 	}
-	d := &object{
-		TypeMeta: metav1.TypeMeta{APIVersion: "apps/v1", Kind: "Deployment"}, ObjectMeta: meta,
-		Spec: fields{
-			"selector": selected, "template": &pod,
-			"strategy": fields{"type": "RollingUpdate", "rollingUpdate": fields{"maxSurge": 1, "maxUnavailable": 0}},
-		},
-	}
+	d := newObject("apps/v1", "Deployment", meta, fields{
+		"selector": selected, "template": &pod,
+		"strategy": fields{"type": "RollingUpdate", "rollingUpdate": fields{"maxSurge": 1, "maxUnavailable": 0}},
+	})
 	if !w.Autoscale {
 		d.Spec["replicas"] = w.Replicas // otherwise the autoscaler's
 	}
 	s.add(d)
-	s.add(&object{
-		TypeMeta: metav1.TypeMeta{APIVersion: "policy/v1", Kind: "PodDisruptionBudget"}, ObjectMeta: meta,
-		Spec: fields{"maxUnavailable": 1, "selector": selected},
-	})
+	s.add(newObject("policy/v1", "PodDisruptionBudget", meta, fields{"maxUnavailable": 1, "selector": selected}))
 	if w.Autoscale {
-		s.add(&object{
-			TypeMeta: metav1.TypeMeta{APIVersion: "autoscaling/v2", Kind: "HorizontalPodAutoscaler"}, ObjectMeta: meta,
-			Spec: fields{
-				"scaleTargetRef": fields{"apiVersion": d.APIVersion, "kind": d.Kind, "name": d.Name},
-				"minReplicas":    w.Least, "maxReplicas": w.Most,
-				"metrics": []fields{{"type": "Resource", "resource": fields{
-					"name": corev1.ResourceCPU, "target": fields{"type": "Utilization", "averageUtilization": 80},
-				}}},
-			},
-		})
+		s.add(newObject("autoscaling/v2", "HorizontalPodAutoscaler", meta, fields{
+			"scaleTargetRef": fields{"apiVersion": d.APIVersion, "kind": d.Kind, "name": d.Name},
+			"minReplicas":    w.Least, "maxReplicas": w.Most,
+			"metrics": []fields{{"type": "Resource", "resource": fields{
+				"name": corev1.ResourceCPU, "target": fields{"type": "Utilization", "averageUtilization": 80},
+			}}},
+		}))
 	}
 }
 

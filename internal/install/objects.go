@@ -100,7 +100,11 @@ func (s *set) addTo(installation string, o any) {
 
 // custom adds an object without a Go type in the namespace of the control plane.
 func (s *set) custom(apiVersion, kind, name string, spec fields) {
-	s.add(&object{TypeMeta: metav1.TypeMeta{APIVersion: apiVersion, Kind: kind}, ObjectMeta: s.meta(name, nil), Spec: spec})
+	s.add(newObject(apiVersion, kind, s.meta(name, nil), spec))
+}
+
+func newObject(apiVersion, kind string, meta metav1.ObjectMeta, spec fields) *object {
+	return &object{TypeMeta: metav1.TypeMeta{APIVersion: apiVersion, Kind: kind}, ObjectMeta: meta, Spec: spec}
 }
 
 func kindOf(group schema.GroupVersion, kind string) metav1.TypeMeta {

@@ -81,15 +81,13 @@ func (v *Values) ofNamespace(name string) string {
 
 const injectorKind = "MutatingWebhookConfiguration"
 
-// addHooks adds a webhook configuration, with more labels than every one has.
+// addHooks adds a webhook configuration, with labels besides the common ones.
 func (s *set) addHooks(kind, name string, hooks []fields, labels map[string]string) {
-	s.add(&object{
-		TypeMeta: metav1.TypeMeta{APIVersion: "admissionregistration.k8s.io/v1", Kind: kind},
-		ObjectMeta: metav1.ObjectMeta{
-			Name: name, Labels: joined(map[string]string{"app": "sidecar-injector", labelRevision: s.values.revision()}, labels),
-		},
-		Webhooks: hooks,
-	})
+	configuration := newObject("admissionregistration.k8s.io/v1", kind, metav1.ObjectMeta{
+		Name: name, Labels: joined(map[string]string{"app": "sidecar-injector", labelRevision: s.values.revision()}, labels),
+	}, nil)
+	configuration.Webhooks = hooks
+	s.add(configuration)
 }
 
 // webhook returns a webhook without rules.

@@ -159,7 +159,7 @@ type Config struct {
 	Name string
 
 	// VirtualHostDiscovery sends virtual hosts one by one to the sidecars that support it.
-	// HostsOnDemand sends only the virtual hosts that it requests to one that sees many services.
+	// HostsOnDemand limits them to the requested ones if the sidecar sees many services.
 	VirtualHostDiscovery, HostsOnDemand bool
 	// Limits bound the resources that proxies use.
 	Limits xds.Limits

@@ -145,7 +145,7 @@ func TestVirtualHostIsSentAlone(t *testing.T) {
 }
 
 // TestVirtualHostsReturn: a proxy that returns gets the virtual hosts that it lacks, and the removal of
-// those that are gone. One that holds whole route configurations keeps getting them.
+// deleted ones. A proxy that holds whole route configurations keeps getting them.
 func TestVirtualHostsReturn(t *testing.T) {
 	s, _ := startDiscovery(t, 3)
 	routes := func(p *proxy, held map[string]string) *discoveryv3.Resource {

@@ -153,10 +153,9 @@ func (b *benchmark) serve(ctx context.Context, args ...string) (*meshctl, error)
 
 // fleet returns proxies that are not connected yet.
 func (b *benchmark) fleet(m *meshctl, k kind) (*fleet, error) {
-	hosts := b.hosts && !k.sotw && !k.library
+	f := newFleet(m.plain, k, nil)
+	f.hosts = b.hosts && !k.sotw && !k.library
 	if !k.tls {
-		f := newFleet(m.plain, k, nil)
-		f.hosts = hosts
 		return f, nil
 	}
 	all := make(map[string]credentials.TransportCredentials)
@@ -171,8 +170,7 @@ func (b *benchmark) fleet(m *meshctl, k kind) (*fleet, error) {
 		config.CurvePreferences = []tls.CurveID{tls.X25519, tls.CurveP256}
 		all[namespace] = credentials.NewTLS(config)
 	}
-	f := newFleet(m.secure, k, func(ns string) credentials.TransportCredentials { return all[ns] })
-	f.hosts = hosts
+	f.addr, f.creds = m.secure, func(ns string) credentials.TransportCredentials { return all[ns] }
 	return f, nil
 }
 

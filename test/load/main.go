@@ -47,7 +47,7 @@ func main() {
 	flag.IntVar(&o.returning, "returning", 1000, "proxies that come back after kill -9; 0 leaves that out")
 	flag.StringVar(&o.kinds, "kinds", "sotw,delta,sotw tls,delta tls,sotw grpc,delta grpc", "how proxies connect, one run for each; grpc is with the gRPC library, as figures of other control planes were measured")
 	flag.StringVar(&o.only, "only", "", "measure nothing but \"agent\", \"certificates\", \"kube\", \"policies\", \"authorization\", \"scale\" or a part of it, such as \"scale/Sidecars\"")
-	flag.BoolVar(&o.hosts, "virtual-hosts", true, "delta proxies get virtual hosts one by one, as those of agents do; -kinds \"delta grpc\", -only policies and proxies that stop reading do not depend on it")
+	flag.BoolVar(&o.hosts, "virtual-hosts", true, "delta proxies get virtual hosts one by one, as behind an agent; -kinds \"delta grpc\", -only policies and proxies that stop reading do not depend on it")
 	flag.BoolVar(&o.yardstick, "yardstick", true, "also measure a snapshot cache of go-control-plane")
 	flag.BoolVar(&o.others, "others", true, "also measure proxies that stop reading, the certificate authority, an agent, a mesh in a Kubernetes API (make kube), and large meshes")
 	flag.StringVar(&o.revision, "revision", "unknown", "what is measured, for the report")

@@ -16,8 +16,8 @@ const (
 )
 
 // policies measures a mesh in which each Service has a VirtualService and a
-// DestinationRule, with as many proxies and Services as the ordinary rows. Then it measures the same
-// with virtual hosts one by one, and with virtual hosts on demand in a mesh with more Services.
+// DestinationRule, with as many proxies and Services as the ordinary rows: with whole route
+// configurations, with virtual hosts one by one, and, with more Services, with virtual hosts on demand.
 func (b *benchmark) policies(ctx context.Context) error {
 	config := filepath.Join(b.dir, "policies")
 	if err := b.mesh.write(config, 0, b.services); err != nil {
@@ -28,20 +28,22 @@ func (b *benchmark) policies(ctx context.Context) error {
 			return err
 		}
 	}
-	if err := b.policyChanges(ctx, "policies, whole route configurations", config, "--virtual-host-discovery=false"); err != nil {
+	if err := b.policyChanges(ctx, "policies, whole route configurations", config, xdswire.RouteType, 0, "--virtual-host-discovery=false"); err != nil {
 		return err
 	}
-	if err := b.policyChanges(ctx, "policies", config); err != nil {
+	if err := b.policyChanges(ctx, "policies", config, xdswire.VirtualHostType, 0); err != nil {
 		return err
 	}
 	if err := b.mesh.write(config, b.services, onDemandServices); err != nil {
 		return err
 	}
-	return b.policyChanges(ctx, "policies, on demand", config, "--virtual-hosts-on-demand")
+	return b.policyChanges(ctx, "policies, on demand", config, xdswire.VirtualHostType, requestedHosts, "--virtual-hosts-on-demand")
 }
 
-// policyChanges measures the mesh of policies with a control plane with flags.
-func (b *benchmark) policyChanges(ctx context.Context, what, config string, flags ...string) (err error) {
+// policyChanges measures the mesh of policies. typ is the type of the resources that contain the
+// routes. A proxy requests as many virtual hosts as requested says, or gets all if it is 0. flags are
+// flags of the control plane.
+func (b *benchmark) policyChanges(ctx context.Context, what, config, typ string, requested int, flags ...string) (err error) {
 	routed := *b
 	routed.config = config
 	routed.starts, routed.rss = nil, nil
@@ -56,18 +58,9 @@ func (b *benchmark) policyChanges(ctx context.Context, what, config string, flag
 	}
 	defer f.close()
 	b.policyVersion++
-	typ := xdswire.VirtualHostType
-	switch what {
-	case "policies, whole route configurations":
-		f.hosts, typ = false, xdswire.RouteType
-	case "policies, on demand":
-		routed.mesh.onDemand = true
-		for i := range requestedHosts {
-			f.requests = appendField(f.requests, 3, routed.mesh.resource(typ, i))
-		}
-		fallthrough
-	default:
-		f.hosts = true
+	f.hosts, routed.mesh.onDemand = typ == xdswire.VirtualHostType, requested > 0
+	for i := range requested {
+		f.requests = appendField(f.requests, 3, routed.mesh.resource(typ, i))
 	}
 	if err := routed.connect(ctx, what, m.process, f); err != nil {
 		return err

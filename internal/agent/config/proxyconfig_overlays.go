@@ -124,7 +124,7 @@ func (r *resolver) overlayProxyConfig(pc *meshv1alpha1.ProxyConfig, source, text
 	}
 }
 
-// withoutEffect holds the fields that concern agents and that this one does not read, with the reason.
+// withoutEffect holds the fields for agents that this agent does not read, with the reason.
 var withoutEffect = map[string]string{
 	"proxyBootstrapTemplatePath": "templates are not supported; merge parts of a bootstrap with ISTIO_BOOTSTRAP_OVERRIDE",
 	"tracing":                    "use Telemetry and extensionProviders of the mesh configuration",

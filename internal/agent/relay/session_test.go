@@ -249,8 +249,8 @@ func TestDeltaResumes(t *testing.T) {
 	})
 }
 
-// TestVirtualHostsResume: a new stream begins with the virtual hosts that the proxy has. Those that
-// the proxy reports, and those of route configurations that came later, may be missing.
+// TestVirtualHostsResume: a new stream begins with the virtual hosts that the proxy has. The
+// proxy may lack the virtual hosts that it reports, and the virtual hosts of later route configurations.
 func TestVirtualHostsResume(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rt := newRelayTest[*dreq, *dresp](t, xdswire.Delta, nil)

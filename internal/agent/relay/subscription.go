@@ -58,8 +58,8 @@ type content interface {
 	accepted(e *envelope)
 	// doubted notes that the proxy may have used a part of a response, or nothing.
 	doubted(e *envelope)
-	// dropped notes for a subscription to virtual hosts that the proxy has new route configurations.
-	// It has dropped virtual hosts that came before their route configuration.
+	// dropped notes, for a subscription to virtual hosts, that the proxy received route
+	// configurations. Envoy drops the virtual hosts that came before their route configuration.
 	dropped(routes *envelope)
 	// forget means that the proxy may hold no version of its resources.
 	forget()

@@ -30,7 +30,7 @@ type Server struct {
 	secretv3.UnimplementedSecretDiscoveryServiceServer
 
 	log *slog.Logger
-	// lacking counts the secrets that were sent without a file of theirs.
+	// lacking counts the secrets whose files were missing when they were sent.
 	lacking atomic.Uint64
 
 	mu      sync.Mutex
@@ -58,7 +58,7 @@ func (s *Server) Update(secrets Secrets) error {
 	return nil
 }
 
-// FileFailures returns the number of secrets of files that were missing.
+// FileFailures returns the number of secrets whose files were missing when they were sent.
 func (s *Server) FileFailures() uint64 { return s.lacking.Load() }
 
 // current returns the secrets and a channel that is closed when they are

@@ -61,7 +61,6 @@ type Manager struct {
 
 	mu      sync.Mutex
 	status  Status
-	noted   bool              // a certificate or an error
 	revoked *x509.Certificate // must not be used
 }
 
@@ -71,10 +70,10 @@ type Status struct {
 	Certificate *Certificate
 	// Err is the error of the last request, or nil.
 	Err error
-	// These count since the start: Requests to the authority, those that repeat a failed one
-	// (Retries) and those that failed, and the uses of files that failed.
+	// Requests, Retries and Failures count the requests to the authority since the start: all, the
+	// repetitions of failed ones, and the failed ones. FileFailures counts failed uses of files.
 	Requests, Retries, Failures, FileFailures uint64
-	// Waited is the time of all requests.
+	// Waited is the total duration of the requests.
 	Waited time.Duration
 }
 
@@ -180,12 +179,13 @@ func (m *Manager) Run(ctx context.Context) {
 func (m *Manager) note(current *Certificate, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	first := m.status.Certificate == nil && m.status.Err == nil
 	if m.status.Certificate == nil && current != nil {
 		close(m.obtained)
 	}
 	m.status.Certificate, m.status.Err = current, err
 	if err != nil {
-		if !m.noted {
+		if first {
 			close(m.failed)
 		}
 		switch {
@@ -195,7 +195,6 @@ func (m *Manager) note(current *Certificate, err error) {
 			m.status.Failures++
 		}
 	}
-	m.noted = true
 }
 
 // keyAlgorithm is the algorithm of workloads' keys.

@@ -26,7 +26,7 @@ type ReviewersConfig struct {
 	Now      func() time.Time
 	Log      *slog.Logger
 
-	askTimeout time.Duration // askTimeout, except in tests
+	reviewTimeout time.Duration // bounds a review; tests raise it
 }
 
 // Reviewers check the service-account tokens of Kubernetes clusters with their API
@@ -48,7 +48,7 @@ type Reviewers struct {
 
 // NewReviewers returns Reviewers without clusters, which end with ctx.
 func NewReviewers(ctx context.Context, cfg ReviewersConfig) *Reviewers {
-	cfg.askTimeout = askTimeout
+	cfg.reviewTimeout = askTimeout
 	return &Reviewers{cfg: cfg, ctx: ctx, clusters: make(map[mesh.ClusterID]*reviewer)}
 }
 

@@ -293,7 +293,7 @@ func TestConcurrentReviewsAreMerged(t *testing.T) {
 func TestReviewsUnderWayAreBounded(t *testing.T) {
 	t.Parallel()
 	api, r := newFaultyAPI(t), newReviewTest(t, start)
-	r.reviewers.cfg.askTimeout = time.Minute // 64 TLS handshakes on a busy machine
+	r.reviewers.cfg.reviewTimeout = time.Minute // 64 TLS handshakes on a busy machine
 	var running, most atomic.Int64
 	full := make(chan struct{})
 	var once sync.Once

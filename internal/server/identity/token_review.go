@@ -255,7 +255,7 @@ func (r *reviewer) review(ctx context.Context, raw string, claims token.Claims) 
 }
 
 func (r *reviewer) ask(raw string, claims token.Claims) error {
-	ctx, cancel := context.WithTimeout(r.ctx, r.cfg.askTimeout)
+	ctx, cancel := context.WithTimeout(r.ctx, r.cfg.reviewTimeout)
 	defer cancel()
 	select {
 	case r.slots <- struct{}{}:

@@ -13,8 +13,8 @@ import (
 // wait until the proxy has accepted new clusters, which Envoy does once it has their
 // endpoints. Clusters that are gone are removed after the proxy has accepted newer listeners
 // and routes, unless the proxy uses the state-of-the-world variant. A proxy that returns has
-// listeners and routes, too, although it requests them after its clusters. So their answers wait,
-// while a proxy that starts gets an answer to its first requests at once.
+// listeners and routes, too, although it requests them after its clusters. So the
+// responses to its requests for them wait. A proxy that starts gets its first responses at once.
 type clusterOrder struct {
 	added    boundedWait // begins with a response with new clusters
 	gone     []string    // clusters to remove later
@@ -45,8 +45,8 @@ func (s *session) clustersWait(now viewSet) bool {
 	return t.inflight && (now != t.sent || s.clusters.added.waits())
 }
 
-// clustersSent begins the wait for the new clusters of a response, if it has any. What a proxy that
-// returns lacks may be new.
+// clustersSent begins the wait for the new clusters of a response, if it has any. A
+// cluster that a returning proxy lacks may be new.
 func (s *session) clustersSent(resp *response) {
 	s.clusters.added = boundedWait{}
 	if s.clusters.returned && len(resp.extra) > 0 || slices.ContainsFunc(resp.diffs[:], func(d *diff) bool { return d.added }) {

@@ -1,7 +1,7 @@
 package xds
 
 // withholdsEmpty reports whether a proxy gets no empty response of a type, even if it asked: it
-// waits for its secrets, or for other resources than those that it refused.
+// waits for its secrets, or has refused all resources and waits for others.
 func (s *session) withholdsEmpty(i int) bool { return i == sds || s.refusedAll(i) }
 
 // refusedAll reports whether the proxy has refused everything it was ever sent of a

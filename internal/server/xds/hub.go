@@ -57,7 +57,7 @@ type Config struct {
 	// Hub.Reconsider later.
 	MayReadKeys func(*snapshot.Snapshot, mesh.Caller, xdsgen.Node) error
 	// VirtualHostDiscovery sends virtual hosts one by one to the sidecars that support it.
-	// HostsOnDemand sends only the virtual hosts that it requests to one that sees many services.
+	// HostsOnDemand limits them to the requested ones if the sidecar sees many services.
 	VirtualHostDiscovery, HostsOnDemand bool
 	// Memory returns the used share of the process's memory limit. Above 0.8 new
 	// streams wait, and the hub closes the largest connections.

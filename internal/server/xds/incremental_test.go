@@ -370,7 +370,7 @@ func silent(n xdsgen.Node) *subscriber {
 }
 
 // checkRequested requests some more virtual hosts for a stream that gets them on demand. It compares
-// those that the stream gets with those of a stream that requests all of them at once.
+// its virtual hosts with the virtual hosts of a stream that requests all of them at once.
 func (w *incremental) checkRequested(sub *subscriber) error {
 	now, ok := sub.assigned.Load().types[vhds].pair()
 	if !ok {

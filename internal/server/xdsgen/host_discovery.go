@@ -32,7 +32,7 @@ const (
 )
 
 // SupportsHostDiscovery reports whether a proxy can get virtual hosts one by one, over ADS. Its
-// agent must report which virtual hosts it has, because Envoy also reports those that it dropped.
+// agent must report which virtual hosts it has, because Envoy also reports dropped ones.
 func SupportsHostDiscovery(n Node) bool {
 	const oldest = 40 // of Envoy 1
 	major, rest, _ := strings.Cut(n.Envoy, ".")

@@ -45,8 +45,9 @@ func ManyHosts(s *snapshot.Snapshot, n Node, most int) bool {
 	return false
 }
 
-// noRoute are the encoded last routes of virtual hosts for listeners with onDemandFilter. Without a route, Envoy would
-// request the virtual host again, without end. Envoy answers the same status without a route.
+// noRoute holds the encoded last routes of virtual hosts for listeners with onDemandFilter. Without
+// a route, Envoy would request the virtual host again, without end. The status is the one that Envoy
+// returns for a request without a route.
 var noRoute = encoded(func() proto.Message {
 	refused := &routev3.Route_DirectResponse{DirectResponse: &routev3.DirectResponseAction{Status: 404}}
 	return &routev3.VirtualHost{Routes: []*routev3.Route{

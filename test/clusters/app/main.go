@@ -1,5 +1,5 @@
-// Command app is the only program in the images of the pods that tests of clusters start.
-// What it does depends on the name by which it is called:
+// Command app is the program in most images of the pods that tests of clusters start; grpcapp is in
+// the other one. The name by which it is called selects a program:
 //
 //	app           sleeps: the container that holds the network of a pod
 //	sleep         the same

@@ -1,5 +1,5 @@
-// Command grpcapp is an application whose gRPC library is the xDS client. What it does depends on
-// the name by which it is called:
+// Command grpcapp is an application whose gRPC library is the xDS client. The name by which
+// it is called selects a program:
 //
 //	grpc-server       answers gRPC requests at port 7070, with the credentials of xDS
 //	grpc-call TARGET  sends a request and prints the answer; a target xds:///HOST:PORT uses xDS
