@@ -152,8 +152,17 @@ func (n *node) startPodIn(t *testing.T, mode, name, v4, v6 string) *agentPod {
 }
 
 // newPod makes the namespaces of a pod and redirects its connections to a proxy that does not run yet.
-// The name of the control plane is in its /etc/hosts.
 func (n *node) newPod(t *testing.T, mode, name, v4, v6 string) *agentPod {
+	t.Helper()
+	p := n.newMachine(t, mode, name, v4, v6)
+	p.run(t, "0", meshctl, "agent", "redirect", "istio-iptables", "-p", "15001", "-z", "15006", "-u", proxyUser, "-m", mode,
+		"-i", "*", "-x", "", "-b", "*", "-d", "15090,15021,15020", "--log_output_level=default:info", "--redirect-dns")
+	return p
+}
+
+// newMachine makes the namespaces of a pod or of a virtual machine. The name of the control plane is
+// in its /etc/hosts.
+func (n *node) newMachine(t *testing.T, mode, name, v4, v6 string) *agentPod {
 	t.Helper()
 	p := &agentPod{node: n, name: name, v4: v4, v6: v6, work: filepath.Join(n.dir, name), mode: mode}
 	conf, hosts := filepath.Join(n.dir, name+".conf"), filepath.Join(n.dir, name+".hosts")
@@ -194,8 +203,6 @@ func (n *node) newPod(t *testing.T, mode, name, v4, v6 string) *agentPod {
 	} {
 		p.run(t, "0", append([]string{"ip"}, strings.Fields(line)...)...)
 	}
-	p.run(t, "0", meshctl, "agent", "redirect", "istio-iptables", "-p", "15001", "-z", "15006", "-u", proxyUser, "-m", mode,
-		"-i", "*", "-x", "", "-b", "*", "-d", "15090,15021,15020", "--log_output_level=default:info", "--redirect-dns")
 	return p
 }
 
