@@ -104,7 +104,7 @@ var annotations = []annotationKind{
 	{name: annotationExOutbound, ofEnvoy: true, check: checkPortList, meaning: "ports whose outbound connections are not redirected"},
 	{name: annotationExInterfaces, ofEnvoy: true, check: checkInterfaces, meaning: "interfaces whose connections are not redirected"},
 	{name: annotationKubevirt, ofEnvoy: true, check: checkInterfaces, meaning: "older name of `istio.io/reroute-virtual-interfaces`"},
-	{name: annotationReroute, ofEnvoy: true, check: checkInterfaces, meaning: "interfaces of virtual machines; inbound connections from them are outbound connections of the pod"},
+	{name: annotationReroute, ofEnvoy: true, check: checkInterfaces, meaning: "interfaces of virtual machines; redirection treats connections from them as outbound connections of the pod"},
 	{name: annotationMerge, check: oneOf("true", "false"), meaning: "`false` leaves the annotations of Prometheus as they are"},
 	{name: mesh.AnnotationTemplates, check: anything, meaning: "templates to apply, separated by commas (default `sidecar`)"},
 	{name: labelInject, check: anything, meaning: "`true` or `false`; the label of this name has precedence"},
@@ -119,7 +119,7 @@ var annotations = []annotationKind{
 	{name: "sidecar.istio.io/statsFlushInterval", withoutEffect: "no statistics are pushed"},
 	{name: "sidecar.istio.io/statsHistogramBins", withoutEffect: "upstream Envoy has no Istio statistics"},
 	{name: "sidecar.istio.io/statsHistogramBuckets", withoutEffect: "the agent alone makes Envoy's bootstrap"},
-	{name: "proxy.istio.io/overrides", withoutEffect: "the injector keeps the fields of the user's container without it"},
+	{name: "proxy.istio.io/overrides", withoutEffect: "the injector keeps the fields of the user's container, so this annotation is not needed"},
 	{name: "readiness.status.sidecar.istio.io/applicationPorts", withoutEffect: "readiness does not check the ports of the application"},
 }
 

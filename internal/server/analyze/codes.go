@@ -132,7 +132,7 @@ var kinds = []Kind{
 	},
 	{
 		ConflictingMeshGatewayVirtualServiceHosts, "ConflictingMeshGatewayVirtualServiceHosts", Error,
-		"Two VirtualServices for sidecars have the same host. Sidecars use only the oldest one that has a route.",
+		"Two VirtualServices for sidecars have the same host. Sidecars use only the oldest VirtualService that has a route.",
 		"Put the routes of the host into one VirtualService.",
 	},
 	{
@@ -147,7 +147,7 @@ var kinds = []Kind{
 	},
 	{
 		VirtualServiceDestinationPortSelectorRequired, "VirtualServiceDestinationPortSelectorRequired", Error,
-		"A destination names no port, and its service has several. Requests go to the port to which the client sent them, if the service has it.",
+		"A destination names no port, and its service has several ports. Requests go to the port to which the client sent them, if the service has this port.",
 		"Name the port.",
 	},
 	{
@@ -183,7 +183,7 @@ var kinds = []Kind{
 	{
 		VirtualServiceUnreachableRule, "VirtualServiceUnreachableRule", Warning,
 		"An earlier route of the VirtualService matches all requests that a later route matches.",
-		"Put the more specific route first, or delete it.",
+		"Put the more specific route first, or delete the later route.",
 	},
 	{
 		VirtualServiceIneffectiveMatch, "VirtualServiceIneffectiveMatch", Info,
@@ -202,7 +202,7 @@ var kinds = []Kind{
 	},
 	{
 		GatewayDuplicateCertificate, "GatewayDuplicateCertificate", Warning,
-		"Two Gateways of the same workloads use the same certificate. A browser reuses a connection for all hosts of the certificate. For hosts that only the other Gateway has, it gets status 404.",
+		"Two Gateways of the same workloads use the same certificate. A browser reuses a connection for all hosts of the certificate. For hosts that only the other Gateway has, the browser gets status 404.",
 		"Put the servers into one Gateway, or use a separate certificate for each Gateway.",
 	},
 	{
@@ -217,12 +217,12 @@ var kinds = []Kind{
 	},
 	{
 		JwtClaimBasedRoutingWithoutRequestAuthN, "JwtClaimBasedRoutingWithoutRequestAuthN", Error,
-		"A route matches a claim of a token, but no RequestAuthentication applies to a workload of the Gateway. Without one, no request has claims.",
+		"A route matches a claim of a token, but no RequestAuthentication applies to a workload of the Gateway. Without a RequestAuthentication, no request has claims.",
 		"Add a RequestAuthentication that selects the gateway.",
 	},
 	{
 		EnvoyFilterUsesRelativeOperation, "EnvoyFilterUsesRelativeOperation", Warning,
-		"A patch refers to a filter that another EnvoyFilter of the same priority adds: it changes, replaces or removes the filter, or inserts a filter next to it. Proxies apply the older EnvoyFilter first. If the EnvoyFilter with the patch is the older one, the patch has no effect.",
+		"A patch refers to a filter that another EnvoyFilter of the same priority adds: it changes, replaces or removes the filter, or inserts a filter next to it. Proxies apply the older EnvoyFilter first. If the EnvoyFilter with the patch is older, the patch has no effect.",
 		"Give the EnvoyFilter that adds the filter a lower `priority`.",
 	},
 	{
@@ -242,7 +242,7 @@ var kinds = []Kind{
 	},
 	{
 		InvalidTelemetryProvider, "InvalidTelemetryProvider", Warning,
-		"A Telemetry configures access logs without a provider, and neither MeshConfig nor a Telemetry with a wider scope names one.",
+		"A Telemetry configures access logs without a provider, and neither MeshConfig nor a Telemetry with a wider scope names a provider.",
 		"Name the `providers`, or set `defaultProviders.accessLogging` in MeshConfig.",
 	},
 	{
@@ -288,7 +288,7 @@ var kinds = []Kind{
 	{
 		NoEffect, "NoEffect", Warning,
 		"An object, or a field, has no effect. [api-support.md](api-support.md) lists the support of every field.",
-		"Remove it, or suppress the finding if another program uses it.",
+		"Remove the object or the field, or suppress the finding if another program uses it.",
 	},
 	{
 		RepeatedObject, "RepeatedObject", Warning,
@@ -303,7 +303,7 @@ var kinds = []Kind{
 	{
 		SharedHost, "SharedHost", Warning,
 		"Several objects define the same host. Proxies use the first of these that exists: the Service, the ServiceEntry of their own namespace, the oldest ServiceEntry.",
-		"Give one of the objects another host, or export each only to its own namespace.",
+		"Give one of the objects another host, or export each object only to its own namespace.",
 	},
 	{
 		SharedAddress, "SharedAddress", Warning,
@@ -322,12 +322,12 @@ var kinds = []Kind{
 	},
 	{
 		UnusableDelegate, "UnusableDelegate", Error,
-		"A VirtualService delegates to a VirtualService that has hosts, that is not exported to it, or whose routes match requests that the delegating route does not match. Proxies do not get the route.",
+		"A VirtualService delegates to a VirtualService that has hosts, that is not exported to the namespace of the delegating VirtualService, or whose routes match requests that the delegating route does not match. Proxies do not get the route.",
 		"Correct the delegate as the message states.",
 	},
 	{
 		TLSModeConflict, "TLSModeConflict", Error,
-		"A DestinationRule makes clients use a TLS mode that the endpoints refuse. Either clients use plaintext or their own TLS, but a PeerAuthentication requires mTLS of the mesh. Or clients use mTLS of the mesh, but the endpoints have no proxy.",
+		"A DestinationRule makes clients use a TLS mode that the endpoints refuse. Clients use plaintext or other TLS although a PeerAuthentication requires mTLS of the mesh, or they use mTLS of the mesh although the endpoints have no proxy.",
 		"Use `ISTIO_MUTUAL`, or remove the mode so that clients use what each endpoint accepts.",
 	},
 	{
@@ -352,7 +352,7 @@ var kinds = []Kind{
 	},
 	{
 		ConflictingDestinationRules, "ConflictingDestinationRules", Warning,
-		"Two DestinationRules of a namespace are for the same host. Clients use the policy and the subsets of the older one.",
+		"Two DestinationRules of a namespace are for the same host. Clients use the policy and the subsets of the older DestinationRule.",
 		"Put the settings of the host into one DestinationRule.",
 	},
 	{
@@ -372,7 +372,7 @@ var kinds = []Kind{
 	},
 	{
 		ConflictingServiceEntryAddresses, "ConflictingServiceEntryAddresses", Warning,
-		"Two ServiceEntries have the same non-HTTP port, and have the same addresses or no addresses. Proxies send all connections to the older one.",
+		"Two ServiceEntries have the same non-HTTP port, and have the same addresses or no addresses. Proxies send all connections to the older ServiceEntry.",
 		"Give each ServiceEntry its own addresses or port, or use the protocol TLS, so that proxies distinguish them by server name.",
 	},
 	{

@@ -104,7 +104,7 @@ func (m *checker) policiesOf(k policyKind, all []snapshot.Policy) {
 		labels := k.labels(p)
 		if len(labels) == 0 {
 			if whole != nil {
-				m.find(k.twice, p, "", "%s %s has no selector, either, and precedes: this one has no effect", p.Key().Kind, nameOf(whole))
+				m.find(k.twice, p, "", "%s %s has no selector, either, and comes before this one, which therefore has no effect", p.Key().Kind, nameOf(whole))
 			} else {
 				whole = p
 			}
@@ -115,7 +115,7 @@ func (m *checker) policiesOf(k policyKind, all []snapshot.Policy) {
 			if other := first[w]; other == nil {
 				first[w] = p
 			} else if !reported {
-				m.find(k.overlap, p, k.selector, "%s %s selects workload %s, too, and precedes: this one has no effect there", p.Key().Kind, nameOf(other), nameOf(w))
+				m.find(k.overlap, p, k.selector, "%s %s selects workload %s, too, and comes before this one, which therefore has no effect there", p.Key().Kind, nameOf(other), nameOf(w))
 				reported = true
 			}
 		}

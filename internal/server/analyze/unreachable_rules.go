@@ -78,11 +78,11 @@ func (m *checker) precluded(v *snapshot.VirtualService, field string, rules []ru
 		own := at("", i)
 		switch {
 		case !slices.Contains(r.coveredBy, ""):
-			m.find(VirtualServiceUnreachableRule, v, field+own, "is never used: %s takes all that it matches", field+r.coveredBy[0])
+			m.find(VirtualServiceUnreachableRule, v, field+own, "is never used: %s already takes every request that this route matches", field+r.coveredBy[0])
 		default:
 			for j, by := range r.coveredBy {
 				if by != "" {
-					m.find(VirtualServiceIneffectiveMatch, v, fmt.Sprintf("%s%s.match[%d]", field, own, j), "has no effect: %s takes all that it matches", field+by)
+					m.find(VirtualServiceIneffectiveMatch, v, fmt.Sprintf("%s%s.match[%d]", field, own, j), "has no effect: %s already takes every request that this match selects", field+by)
 				}
 			}
 		}

@@ -142,7 +142,7 @@ func (m *checker) sharedMeshHosts() {
 				}
 				known[p] = true
 				m.find(ConflictingMeshGatewayVirtualServiceHosts, p.second, at("spec.hosts", slices.Index(p.second.Hosts, host)),
-					"VirtualService %s has the host %s, too, and precedes: proxies use its routes only", nameOf(p.first), host)
+					"VirtualService %s has the host %s, too, and comes before this one: proxies use only its routes", nameOf(p.first), host)
 			}
 		}
 	}

@@ -13,7 +13,7 @@ import (
 )
 
 // ClosedMeaning states what Result.Closed does.
-const ClosedMeaning = "its valid parts are enforced, and it refuses in doubt"
+const ClosedMeaning = "its valid parts are enforced, and the invalid parts refuse requests rather than permit them"
 
 // closedKind adds kind.closed to the description of a kind.
 func closedKind(k *kind, closed func(*conversion, yamldoc.Value) snapshot.Object) *kind {
