@@ -10,7 +10,8 @@ import (
 )
 
 // ChoiceVar defines a flag that takes one of the values, in upper or lower case. The first
-// one is the default. The usage is completed with the values.
+// one is the default. The usage is completed with the values, which precede a remark after
+// a semicolon.
 func ChoiceVar[T ~string](fs *pflag.FlagSet, p *T, name, usage string, values ...T) {
 	*p = values[0]
 	FilterVar(fs, p, name, usage, values...)
@@ -22,7 +23,12 @@ func FilterVar[T ~string](fs *pflag.FlagSet, p *T, name, usage string, values ..
 	for i, v := range values {
 		names[i] = string(v)
 	}
-	fs.Var(&choiceValue[T]{p, names, *p == ""}, name, usage+": "+OrList(names))
+	about, remark, remarked := strings.Cut(usage, "; ")
+	usage = about + ": " + OrList(names)
+	if remarked {
+		usage += "; " + remark
+	}
+	fs.Var(&choiceValue[T]{p, names, *p == ""}, name, usage)
 	Suggest(fs, name, names...)
 }
 
@@ -47,6 +53,12 @@ func (c *choiceValue[T]) Set(s string) error {
 
 func (c *choiceValue[T]) Type() string   { return "choice" }
 func (c *choiceValue[T]) String() string { return string(*c.p) }
+
+// MapVar defines a flag that takes pairs of names and values, as in a=1,b=2, without a default.
+func MapVar(fs *pflag.FlagSet, p *map[string]string, name, usage string) {
+	fs.StringToStringVar(p, name, nil, usage)
+	fs.Lookup(name).DefValue = "" // the help would show []
+}
 
 // NumberVar defines a flag that takes a whole number from least to most.
 func NumberVar[T ~int | ~int64 | ~uint32](fs *pflag.FlagSet, p *T, name string, value, least, most T, usage string) {

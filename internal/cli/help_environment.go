@@ -17,9 +17,9 @@ configuration file. meshctl uses the first of these that has a value:
 Flags that exclude each other, such as --admin and --file, are one choice: --file on
 the command line overrides MESHCTL_ADMIN and the key admin.
 
-Some commands, such as certs verify, work on all clusters in --context. For them the
-variable is MESHCTL_CONTEXTS and the key is contexts. MESHCTL_CONTEXT and the key
-context apply to commands that work on one cluster.
+Some commands, such as certs verify, work on all clusters in --context. For these
+commands the variable is MESHCTL_CONTEXTS and the key is contexts. MESHCTL_CONTEXT and
+the key context apply to commands that work on one cluster.
 
 The name of a variable is MESHCTL_ and the flag's name in upper case, with _ for -.
 Empty variables are ignored. The values of a repeatable flag are separated by commas.

@@ -46,9 +46,9 @@ func Flags() []Flag {
 			return parseListOrAll(&o.Outbound.List, s, parseRange)
 		}},
 		{Name: "istio-service-exclude-cidr", Short: "x", Annotation: annotations + "excludeOutboundIPRanges", Usage: "`Ranges` of addresses to which outbound connections are not redirected", set: func(o *Options, s string) error { return parseList(&o.OutboundExclude, s, parseRange) }},
-		{Name: "istio-outbound-ports", Short: "q", Annotation: annotations + "includeOutboundPorts", Usage: "`Ports` to which outbound connections are redirected, besides the ranges", set: func(o *Options, s string) error { return parseList(&o.OutboundPorts, s, parseOnePort) }},
+		{Name: "istio-outbound-ports", Short: "q", Annotation: annotations + "includeOutboundPorts", Usage: "`Ports` to which outbound connections are redirected, in addition to --istio-service-cidr", set: func(o *Options, s string) error { return parseList(&o.OutboundPorts, s, parseOnePort) }},
 		{Name: "istio-local-outbound-ports-exclude", Short: "o", Annotation: annotations + "excludeOutboundPorts", Usage: "`Ports` to which outbound connections are not redirected", set: func(o *Options, s string) error { return parseList(&o.OutboundPortsExclude, s, parseOnePort) }},
-		{Name: "kube-virt-interfaces", Short: "k", Annotation: annotations + "kubevirtInterfaces", Usage: "`Interfaces` of virtual machines, whose connections are outbound ones", set: func(o *Options, s string) error { return parseList(&o.VirtualInterfaces, s, parseInterface) }},
+		{Name: "kube-virt-interfaces", Short: "k", Annotation: annotations + "kubevirtInterfaces", Usage: "`Interfaces` of virtual machines; redirection treats connections from them as outbound connections", set: func(o *Options, s string) error { return parseList(&o.VirtualInterfaces, s, parseInterface) }},
 		{Name: "outbound-owner-groups", Default: "*", Usage: "`Group IDs` whose outbound connections are redirected, * for all", set: func(o *Options, s string) error { return parseListOrAll(&o.Groups, s, parseID) }},
 		{Name: "outbound-owner-groups-exclude", Usage: "`Group IDs` whose outbound connections are not redirected", set: func(o *Options, s string) error { return parseList(&o.GroupsExclude, s, parseID) }},
 		{Name: "host-ipv4-loopback-cidr", Default: "127.0.0.1/32", Usage: "`Range` of loopback addresses that applications use for themselves", set: parseLoopback},

@@ -156,7 +156,7 @@ func newBundleSplitCmd(env *cli.Env) *cobra.Command {
 		Use:   "split FILE",
 		Short: "Write each root of a bundle to its own file",
 		Long: `Write each root of a bundle (- is standard input) to a PEM file in --out, named after
-the first bytes of its SHA-256. Existing files are kept without --force.`,
+the first bytes of its SHA-256. The command overwrites existing files only with --force.`,
 		Example: "  meshctl certs bundle split roots.pem --out roots",
 	}, oneArgument(&o.in, "file"), func(context.Context) error { return o.run(env) })
 	fs := cmd.Flags()

@@ -34,11 +34,11 @@ func newCertsCacertsCmd(env *cli.Env) *cobra.Command {
 files of the CA, with the names of either layout. The command first checks that a
 control plane would accept the CA.
 
-With --apply it writes the Secret to the clusters of --context and shows the changes.
-DIR is then one CA for all clusters, or contains a directory for each, as certs
-intermediate-ca creates them. The command overwrites another CA only with --force,
-because proxies refuse each other when the root of a mesh is replaced at once. Use
-certs rotate-root instead.
+With --apply, the command writes the Secret to the clusters of --context and shows the
+changes. DIR is then one CA for all clusters, or contains a directory for each cluster,
+as certs intermediate-ca creates them. Without --force, the command does not overwrite a
+different CA: proxies refuse each other if the root of a mesh is replaced in one step.
+Use certs rotate-root instead.
 
 The keys of the Secret depend on the layout: "istio" has ca-cert.pem, ca-key.pem,
 root-cert.pem and cert-chain.pem, and "tls" has tls.crt, tls.key and ca.crt, as
@@ -52,7 +52,7 @@ cert-manager writes them.`,
 	o.bind(env, cmd)
 	fs.BoolVar(&o.apply, "apply", false, "Write the Secret to the clusters of --context")
 	fs.BoolVar(&o.dryRun, "dry-run", false, "With --apply, let the API servers check everything, and write nothing")
-	cli.ForceVar(fs, &o.force, "With --apply, replace another CA")
+	cli.ForceVar(fs, &o.force, "With --apply, replace a different CA")
 	cli.ChoiceVar(fs, &o.layout, "layout", "Names of the keys in the Secret", store.LayoutIstio, store.LayoutTLS)
 	fs.StringVar(&o.name, "name", "cacerts", "Name of the Secret")
 	return cmd

@@ -23,8 +23,8 @@ cluster in the files of Istio's Secret "cacerts", and certificates of workloads.
 control plane of a cluster signs with its intermediate. The key of the root is needed
 only to add clusters: keep it offline.
 
-The commands replace files that belong together in one step: other programs read the old
-files or the new ones, never some of each.`,
+If files belong together, the commands replace all of them in one step. Other programs
+read the old files or the new ones, never a mixture.`,
 		Example: `  # Create a root and the CAs of two clusters
   meshctl certs root-ca --out certs
   meshctl certs intermediate-ca --root certs --out certs cluster1 cluster2`,

@@ -39,14 +39,14 @@ func newCertsCRLCmd(env *cli.Env) *cobra.Command {
 	cmd := command(&cobra.Command{
 		Use:   "crl [DIR]",
 		Short: "Revoke certificates in the revocation lists of CAs",
-		Long: `Create the next revocation list of each CA in DIR whose key is there, and write all
-lists to ca-crl.pem of each CA. DIR is a root with the directories of clusters, as
-root-ca and intermediate-ca create it, or the directory of one CA. Revoked certificates
-stay revoked, and the command does not change lists of CAs without a key.
+		Long: `Create the next revocation list of each CA whose key is in DIR, and write all lists to
+the ca-crl.pem of each CA. DIR is a root with the directories of clusters, as root-ca
+and intermediate-ca create it, or the directory of one CA. Revoked certificates stay
+revoked, and the command does not change lists of CAs without a key.
 
 With --context instead of DIR the command does this for the CAs in the Secrets cacerts
-of clusters: each Secret gets all lists. The command does not overwrite a Secret that
-changed after the command read it: run the command again.
+of clusters: each Secret gets all lists. If a Secret changes while the command runs, the
+command does not overwrite the Secret: run the command again.
 
 --revoke takes a file with the certificate, or its serial number if DIR contains only
 the CA that signed it. Without --revoke the command only renews the lists. Renew the
@@ -81,7 +81,7 @@ use.`,
 	fs.BoolVar(&o.dryRun, "dry-run", false, "With --context, let the API servers check everything, and write nothing")
 	fs.StringSliceVar(&o.revoke, "revoke", nil, "Revoke the certificate in this `file`, or with this serial number in hex; may be repeated")
 	cli.ChoiceVar(fs, &o.reason, "reason", "Reason of the revocation", slices.DeleteFunc(reasons(), func(s string) bool { return s == "" })...)
-	fs.StringSliceVar(&o.add, "add", nil, "Add the lists in this `file` from elsewhere; may be repeated")
+	fs.StringSliceVar(&o.add, "add", nil, "Add the lists in this `file`, which were created elsewhere; may be repeated")
 	cli.DurationVar(fs, &o.nextUpdate, "next-update", 30*cli.Day, "Lifetime of the lists")
 	fs.BoolVar(&o.dropUnknown, "drop-unknown", false, "Drop the lists of unknown CAs, such as a replaced root")
 	cli.MarkWeakening(fs, "drop-unknown")

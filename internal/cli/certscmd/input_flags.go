@@ -30,8 +30,8 @@ of a TLS server, or - for standard input. The command recognizes the format. It 
 shows private keys and tokens.
 
 With --context the command also reads Secrets of each cluster. The INPUT secret/NAME
-selects one. Without such an INPUT it reads the CA, the roots and the remote secrets of
-the namespace.`
+selects one Secret. Without such an INPUT, the command reads the CA, the roots and the
+remote secrets of the namespace.`
 
 // readOptions hold the flags of commands that read certificates.
 type readOptions struct {

@@ -31,8 +31,8 @@ func newCertsIntermediateCmd(env *cli.Env) *cobra.Command {
 cert-chain.pem, for meshctl serve --ca-dir and for Istio's Secret "cacerts". The
 locality (L) of the subject is the cluster, and the path length is 0: an intermediate
 signs certificates of workloads, not of CAs. It expires no later than the root. The
-command writes the files of all clusters or none. Existing files are kept without
---force.`,
+command writes the files of all clusters or none, and overwrites existing files only
+with --force.`,
 		Example: `  meshctl certs intermediate-ca --root certs --out certs cluster1 cluster2
 
   # Give one to an Istio control plane

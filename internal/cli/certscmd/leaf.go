@@ -44,7 +44,8 @@ key.pem (mode 0600) and root-cert.pem, as agents read them from ./etc/certs. Wit
 the chain and the key go to standard output.
 
 Flags set the names: a SPIFFE id (--spiffe-id, or --namespace and --service-account),
-DNS names and IP addresses. With --csr only the public key of the request is used.
+DNS names and IP addresses. With --csr, the command uses only the public key of the
+request.
 
 Do not use ed25519 for proxies: Envoy accepts no such certificate from a peer.`,
 		Example: `  # Create the certificate of a workload

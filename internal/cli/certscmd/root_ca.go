@@ -63,7 +63,7 @@ func newCertsRootCmd(env *cli.Env) *cobra.Command {
 		Use:   "root-ca",
 		Short: "Create a root CA",
 		Long: `Create a self-signed root: root-cert.pem and root-key.pem (mode 0600), or with --out -
-both on standard output. Existing files are kept without --force.
+both on standard output. The command overwrites existing files only with --force.
 
 --constrain-trust-domain adds name constraints to the root, so that a stolen key of the
 root or of an intermediate cannot sign for other names. The constraints permit SPIFFE ids

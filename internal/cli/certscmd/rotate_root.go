@@ -20,9 +20,9 @@ func newCertsRotateCmd(env *cli.Env) *cobra.Command {
 		Short: "Replace the root of a mesh without downtime",
 		Long: `Replace the root of a mesh in steps, so that no proxy ever refuses another one: first
 both roots are trusted, then the new signers sign, then the old root is dropped. Each
-step changes the directories of all clusters, which their control planes read. A step
-is refused until every proxy has renewed its certificate since the previous step.
-Until finish, abort goes back in the same way.
+step changes the directories of all clusters, which their control planes read. The
+next step is refused until --propagation and --leaf-ttl have passed, so that every proxy
+has a new certificate. Until finish, abort goes back in the same way.
 
 DIR is the directory of certs root-ca and certs intermediate-ca: root-cert.pem and a
 directory for each cluster. DIR/.rotation holds the state of the rotation, the new CAs
@@ -111,9 +111,9 @@ func newRotateNextCmd(env *cli.Env) *cobra.Command {
 		Use:   "next [DIR]",
 		Short: "Sign with the new signers, once both roots are trusted",
 		Long: `Take the next step, or complete one that was interrupted. A step that could break the
-connections of a proxy is refused with the time from which it is safe. It is also
-refused when the directory of a cluster is missing, fails verification, was changed,
-or is not part of the rotation. No flag overrides that.
+connections of a proxy is refused, with the time from which it is safe. A step is also
+refused when the directory of a cluster is missing, fails verification, was changed, or
+is not part of the rotation. No flag overrides a refusal.
 
 With --server or --ask-proxies the command also asks the control planes. It refuses the
 step and lists the reasons when a connected proxy may not know the new root, because

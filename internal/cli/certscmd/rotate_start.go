@@ -29,7 +29,7 @@ type rotateStart struct {
 
 func (o *rotateStart) bind(cmd *cobra.Command) {
 	fs := cmd.Flags()
-	cli.FilterVar(fs, &o.algorithm, "algorithm", "Key algorithm of the new CAs (default as the old ones)", certs.Algorithms()...)
+	cli.FilterVar(fs, &o.algorithm, "algorithm", "Key algorithm of the new CAs; the default is the algorithm of the old CAs", certs.Algorithms()...)
 	cli.DurationVar(fs, &o.ttl, "ttl", 0, "Lifetime of the new root (default as the old one)")
 	fs.StringVar(&o.organization, "org", "", "Organization (O) of the new root (default as the old one)")
 	fs.StringVar(&o.commonName, "cn", "", "Common name (CN) of the new root (default as the old one)")
@@ -64,9 +64,9 @@ func newRotatePlanCmd(env *cli.Env) *cobra.Command {
 same flags: its changes, the time from which it is safe and why, and how to undo it.
 Nothing is written.
 
-A step is safe when no proxy uses anything from before the previous step: the last
-control plane uses its files after --propagation, and the last older certificate
-expires --leaf-ttl later.`,
+A step is safe when no proxy uses a certificate or roots from before the previous step.
+Every control plane uses the files of that step after --propagation. The last older
+certificate expires --leaf-ttl later.`,
 		Example: `  meshctl certs rotate-root plan certs
   meshctl certs rotate-root plan certs --leaf-ttl 12h -o json`,
 	}, o.take, func(ctx context.Context) error { return o.plan(ctx, env) })
@@ -131,7 +131,7 @@ otherwise. The roots do not sign each other.
 A --leaf-ttl below 10m or a --propagation below 1m is refused. With --server or
 --ask-proxies the command asks the control planes for the certificates of their proxies
 instead, and refuses a --leaf-ttl that is shorter than the remaining lifetime of one of
-them. --force skips these checks, for a rehearsal.`,
+these certificates. --force skips these checks, for a rehearsal.`,
 		Example: `  meshctl certs rotate-root start certs
   meshctl certs rotate-root start certs --leaf-ttl 12h --algorithm ecdsa-p384 --cn 'Root CA 2'
 

@@ -28,7 +28,7 @@ the next step waits for. The exit code is 3 when a directory is missing, fails
 verification, was changed, or is not part of the rotation.
 
 With --server or --ask-proxies the command asks the control planes how many connected
-proxies are ready for the next step; -o json lists all proxies that are not.`,
+proxies are ready for the next step; -o json lists all proxies that are not ready.`,
 		Example: `  meshctl certs rotate-root status certs
   meshctl certs rotate-root status certs --server 127.0.0.1:8081,127.0.0.1:8082
   meshctl certs rotate-root status certs -o json`,

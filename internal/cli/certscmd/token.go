@@ -46,8 +46,8 @@ func newTokenIssuerCmd(env *cli.Env) *cobra.Command {
   jwks.json  the public key
   issuer     the issuer URL, one line
 
-A control plane needs only the last two. Existing files are kept without --force, which
-invalidates the tokens of the old issuer.`,
+A control plane needs only the last two. The command keeps existing files. With --force
+it overwrites them, and the tokens of the old issuer become invalid.`,
 		Example: `  meshctl token issuer --out issuer
   meshctl token issuer --out issuer --issuer https://tokens.example.com/cluster1`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context(), env) },
@@ -95,7 +95,7 @@ func newTokenCreateCmd(env *cli.Env) *cobra.Command {
 		Short: "Create a token of a service account",
 		Long: `Create a token of a service account in the format of Kubernetes. Anyone with the token
 has this identity until it expires: write it to a file (--out, mode 0600), not to a
-terminal or a log. An existing file is replaced.`,
+terminal or a log. The command replaces an existing file.`,
 		Example: `  meshctl token create --issuer issuer --service-account sample/helloworld --out token
 
   # Create a token for a day that another service accepts, too

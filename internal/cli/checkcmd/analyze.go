@@ -42,14 +42,14 @@ control plane makes the same checks.
 The mesh is read from files and directories (- is standard input) or, with --context,
 from Kubernetes APIs; without both, from the API of the current context. The command
 uses only the configuration of the first cluster. With --context, FILE and DIR replace
-the objects of the same names in the first cluster: analyze shows the mesh as it would
-be after they are applied.
+the objects of the same names in the first cluster: analyze checks the mesh as it would
+be after you apply the files.
 
 Each finding has a stable code, which docs/analyze.md explains. Codes of istioctl have
 the same meaning. The annotation galley.istio.io/analyze-suppress of an object
 suppresses findings: its value is codes separated by commas, or *. The exit code is 3
 when there are warnings or errors.`,
-		Example: `  # Check a directory, and one with a second cluster
+		Example: `  # Check a directory, and a directory with a second cluster
   meshctl analyze ./mesh
   meshctl analyze ./east --remote-dir west=./west
 

@@ -60,8 +60,9 @@ func NewCreateRemoteSecret(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "create-remote-secret",
 		Short: "Create the secret that lets other control planes read this cluster",
-		Long: `Print the remote secret of a cluster: a Secret with a kubeconfig, through which
-control planes of other clusters find its services. Apply it in their clusters.
+		Long: `Print the remote secret of a cluster: a Secret with a kubeconfig. With this kubeconfig,
+control planes of other clusters find the services of the cluster. Apply the Secret in
+the clusters of these control planes.
 
 The command creates the service account of the token, with a role that permits only what
 a control plane reads, unless the account exists and has these permissions. It writes
@@ -97,14 +98,14 @@ func (o *createRemoteSecretOptions) bind(env *cli.Env, cmd *cobra.Command) {
 	fs.StringVar(&o.kind, "type", typeRemote, "Type of the cluster: remote, or config if it holds the configuration of the mesh")
 	fs.StringVar(&o.authType, "auth-type", authBearerToken, "Type of the credential: bearer-token or plugin")
 	fs.StringVar(&o.pluginName, "auth-plugin-name", "", "Name of the auth provider, with --auth-type plugin")
-	fs.StringToStringVar(&o.pluginConfig, "auth-plugin-config", nil, "Settings of the auth provider, as `key=value,...`")
+	cli.MapVar(fs, &o.pluginConfig, "auth-plugin-config", "Settings of the auth provider, as `key=value,...`")
 	fs.StringVar(&o.serviceAccount, "service-account", "",
 		"Service account of the reader (default "+readerAccount+", with --type config istiod)")
 	fs.BoolVar(&o.createAccount, "create-service-account", true, "Create the service account, its namespace and its role if they do not exist")
 	fs.StringVar(&o.secretName, "secret-name", "", "Name of the token Secret of the service account (default any existing one, else a new one)")
 	fs.StringVar(&o.server, "server", "", "`URL` of the API server, or auto (default the URL in the kubeconfig)")
 	fs.StringVar(&o.tlsServerName, "tls-server-name", "", "Host name in the certificate of the API server (default the host of its URL)")
-	fs.StringVar(&o.ca, "ca", multicluster.CAAuto, "CA of the API server: auto (the one that signed its certificate), sa (the CA of the cluster), kubeconfig, file:`FILE` or system")
+	fs.StringVar(&o.ca, "ca", multicluster.CAAuto, "CA of the API server: auto (the CA that signed the certificate of the API server), sa (the CA of the cluster), kubeconfig, file:`FILE` or system")
 	cli.Suggest(fs, "ca", cas()...)
 	bindForce(fs, &o.force)
 	cli.DurationVar(fs, &o.ttl, "ttl", 0, "Lifetime of the token, at least 10m; 0 makes a token that never expires")

@@ -27,7 +27,7 @@ resolves a host name again. CHANGED is the time since proxies got other addresse
 gateway, or since the control plane found it.
 
 The command finds and asks replicas as remote-clusters does. The exit code is 3 when a
-gateway, or an address of it, is not used.`,
+gateway, or an address of a gateway, is not used.`,
 		Example: `  meshctl gateways --context east
   meshctl gateways -o json`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return showGateways(cmd.Context(), env, &o) },

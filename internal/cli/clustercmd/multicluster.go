@@ -42,7 +42,7 @@ type linkFlags struct {
 
 func (l *linkFlags) bind(env *cli.Env, cmd *cobra.Command) {
 	l.kube.bind(env, cmd, "the service accounts and of the secrets")
-	cmd.Flags().StringToStringVar(&l.names, "name", nil, "Name of the cluster of a context, as `CONTEXT=NAME` (default the name of the context)")
+	cli.MapVar(cmd.Flags(), &l.names, "name", "Name of the cluster of a context, as `CONTEXT=NAME` (default the name of the context)")
 }
 
 type multiclusterLinkOptions struct {
@@ -60,13 +60,13 @@ func newMulticlusterLinkCmd(env *cli.Env) *cobra.Command {
 		Use:   "link CONTEXT CONTEXT...",
 		Short: "Let the control planes of clusters read each other's clusters",
 		Long: `Write the remote secret of each cluster into all other clusters, as meshctl
-create-remote-secret --apply does for one of them. The command keeps secrets that work:
+create-remote-secret --apply does for one cluster. The command keeps secrets that work:
 run it again at any time, also with another cluster.
 
 When link replaces a credential, for example by one with --ttl, it revokes the earlier
 tokens that meshctl created for the reader of the cluster. If a cluster of CONTEXTS also
-reads a further cluster, that cluster may use the same tokens: link then keeps and lists
-them.
+reads a further cluster, the further cluster may use the same tokens: link then keeps
+and lists these tokens.
 
 The command writes nothing until it has checked that it may write everything.`,
 		Example: `  meshctl multicluster link east west
@@ -164,10 +164,10 @@ multicluster link. The control planes remove the endpoints of the other clusters
 once.
 
 unlink revokes the tokens that meshctl created for the readers of the clusters. If one
-of the clusters also reads a cluster that is not in CONTEXTS, that cluster probably
-reads them, too, with the same tokens: unlink then keeps and lists these tokens, and
-meshctl remote-secret rotate replaces them. Token Secrets that meshctl did not create
-are also kept and listed.`,
+of the clusters also reads a cluster that is not in CONTEXTS, that cluster probably also
+reads the clusters in CONTEXTS, with the same tokens: unlink then keeps and lists these
+tokens, and meshctl remote-secret rotate replaces them. Token Secrets that meshctl did
+not create are also kept and listed.`,
 		Example:           "  meshctl multicluster unlink east west",
 		Args:              cobra.ArbitraryArgs, // checked by members
 		ValidArgsFunction: o.kube.CompleteContexts(env),

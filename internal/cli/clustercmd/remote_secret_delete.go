@@ -28,14 +28,14 @@ func newRemoteSecretDeleteCmd(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "delete CLUSTER",
 		Short: "Delete the remote secret of a cluster",
-		Long: `Delete the remote secret of a cluster in the clusters that read it. Their control
-planes remove its endpoints at once.
+		Long: `Delete the remote secret of a cluster in the clusters that read it. The control planes
+of these clusters remove the endpoints of the cluster at once.
 
---from names the context of the cluster itself. With it the command also revokes all
-tokens of the cluster's reader, including tokens for clusters that --to does not name: it
-deletes the token Secrets that meshctl created in the cluster. Other token Secrets are
-kept and listed. This also works when the remote secret is gone, as after meshctl
-multicluster unlink.
+--from names the context of the cluster itself. With --from, the command also revokes
+all tokens of the cluster's reader, including tokens for clusters that --to does not
+name: it deletes the token Secrets that meshctl created in the cluster. Other token
+Secrets are kept and listed. This also works when the remote secret is gone, as after
+meshctl multicluster unlink.
 
 Without --from a copy of the secret still gives access to the cluster.`,
 		Example: `  meshctl remote-secret delete west --to east

@@ -36,9 +36,9 @@ func newRemoteSecretRotateCmd(env *cli.Env) *cobra.Command {
 		Use:   "rotate",
 		Short: "Replace the credential of a remote secret without an interruption",
 		Long: `Replace the token with which other clusters read a cluster. The command creates a new
-token and writes it into their remote secrets. It waits until every replica of their
-control planes reports that it reads the cluster with the new token. Then it revokes
-the old one.
+token and writes it into the remote secrets of these clusters. It waits until every
+replica of their control planes reports that the replica reads the cluster with the new
+token. Then it revokes the old token.
 
 --to must name every cluster that has the secret, because all earlier tokens that
 meshctl created for the reader are revoked. Token Secrets that meshctl did not create
@@ -46,9 +46,10 @@ are kept and listed. The exit code is 3 when the old token still works, for exam
 because it is bound to no Secret.
 
 The command finds the replicas by the Leases of the control planes in these clusters. If
-it cannot reach a replica, the Lease is enough. --replica names replicas instead, by the
-addresses in --http-addr of meshctl serve. The user that runs a replica needs no token
-on the same machine; all other callers need --token-file.
+it cannot reach a replica, it reads in the Lease of the replica whether the replica uses
+the new token. --replica names replicas instead, by the addresses in --http-addr of
+meshctl serve. The user that runs a replica needs no token on the same machine; all
+other callers need --token-file.
 
 Run the command again to continue a rotation that was interrupted or took too long.
 Until it is finished the old secret is kept as NAME-previous; --abort restores it and

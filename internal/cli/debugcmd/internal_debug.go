@@ -32,11 +32,11 @@ func NewInternalDebug(env *cli.Env) *cobra.Command {
 		Long: `Print a status page of control planes, by the name that follows /debug/ in its
 URL, with the query. docs/status.md lists the pages.
 
-The command asks all replicas in the cluster of the kubeconfig, as meshctl
-proxy-status does, or the replicas at --server. A page about a proxy comes from the
-replica that serves the proxy. If several replicas have the page, --all prints a list
-with all of them, and --server selects one. Profiles (pprof/heap) have the format of go
-tool pprof.`,
+The command asks all replicas in the cluster of the kubeconfig, as meshctl proxy-status
+does, or the replicas at --server. A page about a proxy comes from the replica that
+serves the proxy. If several replicas have the page, --all prints a list with the pages
+of all replicas, and --server selects one replica. Profiles (pprof/heap) have the format
+of go tool pprof.`,
 		Example: `  meshctl x internal-debug --list
   meshctl x internal-debug syncz --all --context kind-cluster1
   meshctl x internal-debug 'config_dump?proxyID=web-1.apps' | jq .configs`,

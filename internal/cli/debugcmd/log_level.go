@@ -28,14 +28,14 @@ func NewLogLevel(env *cli.Env) *cobra.Command {
 		Use:   "log-level [LEVEL | AREA:LEVEL,…]",
 		Short: "Show or change the log levels of control planes",
 		Long: `Show or change the log levels of running control planes, by area. LEVEL applies to all
-areas, default:LEVEL to areas without their own level. A restart restores the levels of
-serve --log-level.
+areas. default:LEVEL applies to areas without their own level. A restart restores the
+levels of serve --log-level.
 
 Levels are ` + strings.Join(logs.Names(), ", ") + `; areas are default, ` + strings.Join(server.LogAreas(), ", ") + `.
 
 The command asks every replica in the cluster of the kubeconfig, or at --server. The
 user that runs a control plane may change its levels. With --token-file, an identity of
-its system namespace may, too.`,
+the system namespace of the control plane may also change them.`,
 		Example: `  meshctl log-level
   # Log what happens between the control plane and the proxies
   meshctl log-level xds:debug

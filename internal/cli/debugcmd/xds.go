@@ -63,9 +63,14 @@ func newXDSHistoryCmd(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "history PROXY",
 		Short: "Show the last responses to a proxy",
-		Long: `Show the last responses to a proxy, oldest first: the cause of each, and the time from
-the event to the batch (BATCH), to generate the response (GENERATE), in the queue
-(QUEUE), to write it to the connection (SEND) and to the answer of the proxy (ANSWERED).
+		Long: `Show the last responses to a proxy, oldest first. For each response, the command shows
+the cause and these times:
+
+  BATCH     from the event until the control plane begins to generate
+  GENERATE  generating the response
+  QUEUE     waiting to be sent
+  SEND      writing to the connection
+  ANSWERED  waiting for the answer of the proxy
 
 PROXY is name.namespace, or a stream as name.namespace-number.`,
 		Example: `  meshctl xds history web-1.apps

@@ -22,7 +22,7 @@ func newXDSViewsCmd(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "views",
 		Short: "Show the resource lists that proxies share",
-		Long: `Show the lists of resources in use, and the number of streams that share each. The
+		Long: `Show the lists of resources in use, and the number of streams that share each list. The
 control plane holds the bytes of a list once for all streams. A resource in several
 lists is counted in each.`,
 		Example: `  meshctl xds views`,
@@ -67,7 +67,7 @@ previous configuration and is not sent the refused version again.`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context(), env) },
 	}
 	o.Bind(env, cmd)
-	cmd.Flags().BoolVarP(&o.watch, "watch", "w", false, "Show new ones until interrupted")
+	cmd.Flags().BoolVarP(&o.watch, "watch", "w", false, "Show new responses until interrupted")
 	return cmd
 }
 

@@ -53,9 +53,9 @@ Deployments, StatefulSets, DaemonSets, ReplicaSets, ReplicationControllers, Jobs
 CronJobs, also in Lists. The command does not change other documents. The webhook of
 meshctl serve makes the same changes.
 
-The settings come from the ConfigMaps istio and istio-sidecar-injector of the cluster,
-and from its ProxyConfigs. With --meshConfigFile, --valuesFile or --injectConfigFile
-they come only from files. With --offline the command reads no cluster.
+The settings come from the cluster: the ConfigMaps istio and istio-sidecar-injector, and
+ProxyConfigs. With --meshConfigFile, --valuesFile or --injectConfigFile, the settings
+come only from files. With --offline the command reads no cluster.
 
 The command does not change a pod that uses the network of its node, is already
 injected, or has the label sidecar.istio.io/inject: "false"; it prints the reason to
@@ -72,7 +72,7 @@ nothing.`,
 	o.kube.Bind(f)
 	o.kube.ContextVar(env, cmd, &o.context, "context", "`Context` of the cluster whose settings are used (default the current one)")
 	o.kube.NamespaceVar(env, cmd, &o.system, "istioNamespace", "i", mesh.DefaultSystemNamespace, "Namespace of the control plane")
-	o.kube.NamespaceVar(env, cmd, &o.namespace, "namespace", "n", "", "Namespace of objects that name none (default the one of the context, else default)")
+	o.kube.NamespaceVar(env, cmd, &o.namespace, "namespace", "n", "", "Namespace of objects that name none (default the namespace of the context, else default)")
 	f.StringSliceVarP(&o.paths, "filename", "f", nil, "`File` with objects, - for standard input; may be repeated")
 	f.StringVarP(&o.output, "output", "o", "", "Write to this `file` (default standard output)")
 	f.StringVar(&o.meshConfig, "meshConfigFile", "", "`File` with the MeshConfig")

@@ -89,7 +89,7 @@ value that has no effect is an error. docs/install.md lists the values.`,
 	o.values.bind(f)
 	o.cluster.bind(env, cmd)
 	cli.DirVar(f, &o.caDir, "ca-dir", "`Directory` of the signing CA, as certs intermediate-ca makes it, for the Secret cacerts (default: the CA in the Secret, else a self-signed CA)")
-	cli.ForceVar(f, &o.force, "Overwrite fields that other programs set, and replace another signing CA")
+	cli.ForceVar(f, &o.force, "Overwrite fields that other programs set, and replace a different signing CA in the Secret cacerts")
 	f.BoolVar(&o.dryRun, "dry-run", false, "Show what would change as a diff, and write nothing")
 	f.BoolVar(&o.wait, "wait", true, "Wait until the control plane, its webhooks and the gateways are available")
 	cli.DurationVar(f, &o.timeout, "timeout", 5*time.Minute, "Longest wait for each Deployment")

@@ -47,13 +47,13 @@ func (o *valueFlags) bind(f *pflag.FlagSet) {
 	f.StringVarP(&o.revision, "revision", "r", "", "`Name` of the revision, to run several control planes in a cluster; this control plane injects pods with this value of istio.io/rev")
 	f.StringSliceVar(&o.tags, "revision-tag", nil, "Further `value` of istio.io/rev for this control plane; with the value default it also injects pods of namespaces with istio-injection=enabled; may be repeated")
 	f.StringVar(&o.cluster, "cluster-id", "", "`Name` of the cluster in the mesh (default Kubernetes)")
-	f.StringVar(&o.network, "network", "", "`Network` of the cluster, which becomes a label of the namespace")
+	f.StringVar(&o.network, "network", "", "`Network` of the cluster, for the label topology.istio.io/network of the namespace")
 	f.StringVar(&o.mesh, "mesh-id", "", "`Name` of the mesh; proxies with another MESH_ID are refused (default any)")
 	f.StringVar(&o.image, "image", "", "`Image` of the control plane and of proxies (default localhost/meshctl:VERSION of this program)")
 	f.BoolVar(&o.crds, "crds", false, "Include the CustomResourceDefinitions of Istio's kinds")
-	f.BoolVar(&o.eastWest, "east-west-gateway", false, "Include the gateway through which other networks call the services of this one; needs --network")
+	f.BoolVar(&o.eastWest, "east-west-gateway", false, "Include the gateway through which other networks call the services of this network; needs --network")
 	f.BoolVar(&o.ingress, "ingress-gateway", false, "Include a gateway for callers from outside the mesh, in the namespace istio-ingress")
-	f.StringVar(&o.controlPlane, "control-plane", "", "Use the control plane of another cluster instead of one of its own, as `CLUSTER=ADDRESS` of its east-west gateway")
+	f.StringVar(&o.controlPlane, "control-plane", "", "Install no control plane, and use the one of another cluster, as `CLUSTER=ADDRESS`: the name of the other cluster and the address of its east-west gateway")
 	f.BoolVar(&o.istiod, "expose-istiod", false, "Let other clusters use this control plane through the east-west gateway")
 }
 

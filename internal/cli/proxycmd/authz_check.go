@@ -39,8 +39,9 @@ Nothing is sent to the workload.
 
 PROXY is a pod, as in meshctl proxy-config. Without it, the source is a running Envoy
 (--admin), a saved dump (--file), or policies: files and directories of YAML (--file, which
-may be repeated). From policies the command computes what serve would send to a workload,
-which --proxy names in the same YAML, or which --namespace and --labels describe.
+may be repeated). From policies, the command computes the configuration that serve would
+send to a workload. --proxy names a workload in the same YAML. --namespace and --labels
+describe a workload that is not in the YAML.
 
 --from is the identity of the client. Without it, the client sends plaintext. Without
 other flags, the request is GET /. Some conditions depend on values that are not given,
@@ -50,10 +51,10 @@ code is 0 if the request is allowed, and 3 if it is denied or undecided.`,
 		Example: `  # May web call POST /orders of the shop?
   meshctl authz check shop-1.apps --from apps/web --method POST --path /orders --port 8080
 
-  # With a token, by a saved dump, with every rule
+  # Check a request with a token against a saved dump, and show every rule
   meshctl authz check -f dump.json --port 8080 --claim sub=joe --claim scope="read write" -v
 
-  # By policies that are not applied yet
+  # Check a request against policies that are not applied yet
   meshctl authz check -f policies.yaml -n apps --labels app=shop --from apps/web --path /orders`,
 	}
 	fs := cmd.Flags()

@@ -88,7 +88,7 @@ type policyWorkload struct {
 
 func (w *policyWorkload) bind(fs *pflag.FlagSet) {
 	fs.StringVar(&w.proxy, "proxy", "", "`Workload` of the policies in YAML, as name.namespace; it must be in the YAML")
-	fs.StringToStringVar(&w.labels, "labels", nil, "`Labels` of a workload in --namespace to which the policies in YAML apply")
+	cli.MapVar(fs, &w.labels, "labels", "`Labels` of a workload in --namespace to which the policies in YAML apply")
 	cli.Rivals(fs, "proxy", "labels")
 }
 

@@ -63,8 +63,8 @@ host name, or the name of a service in the namespace of the proxy. PROXY is
 name.namespace, as in meshctl ps, and must be connected to one of the control planes.
 
 The explanation uses the newest state of the control plane. meshctl ps shows whether the
-proxy has accepted it. meshctl pc endpoints shows the endpoints that its Envoy uses. The
-exit code is 3 when the proxy reaches no endpoint.`,
+proxy has accepted the newest configuration. meshctl pc endpoints shows the endpoints
+that its Envoy uses. The exit code is 3 when the proxy reaches no endpoint.`,
 		Example: `  # Show why web calls only the pods of its own cluster
   meshctl explain endpoints helloworld.sample --from web-1.apps
   meshctl explain ep helloworld.sample --from web-1.apps --port 5000 -o json`,

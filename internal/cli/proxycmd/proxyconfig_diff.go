@@ -28,10 +28,10 @@ func newPCDiffCmd(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "diff A B",
 		Short: "Compare the configuration of two Envoys",
-		Long: `Compare the configuration of two Envoys, or of one before and after a change: the
-clusters, listeners, routes and extensions from xDS, and with --type eds the
-endpoints. The order of resources and the form of their JSON do not matter. The exit
-code is 3 when they differ.
+		Long: `Compare the configuration of two Envoys, or of one Envoy before and after a change: the
+clusters, listeners, routes and extensions from xDS, and with --type eds the endpoints.
+The order of resources and the form of their JSON do not matter. The exit code is 3 when
+they differ.
 
 ` + pairHelp + `
 

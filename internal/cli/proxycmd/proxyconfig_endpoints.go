@@ -30,10 +30,10 @@ func newPCEndpointsCmd(env *cli.Env) *cobra.Command {
 is shown as the gateway of that network. -o wide adds network, locality, priority,
 weight, and for a gateway its cluster.
 
-A saved dump is the response of /clusters?format=json, or of /config_dump?include_eds,
-which has no outlier checks. Only the latter has network and cluster. JSON and YAML show
-each cluster with a matching endpoint completely: its status in /clusters, or its
-ClusterLoadAssignment in /config_dump.`,
+A saved dump is the response of /clusters?format=json or of /config_dump?include_eds.
+Only the first response has outlier checks. Only the second response has network and
+cluster. JSON and YAML show each cluster with a matching endpoint completely: its status
+in /clusters, or its ClusterLoadAssignment in /config_dump.`,
 		Example: `  meshctl pc endpoints --admin 127.0.0.1:15000
   meshctl pc endpoints --admin 127.0.0.1:15000 --cluster "outbound|5000||helloworld.sample.svc.cluster.local"
   meshctl pc endpoints web-1.apps -o wide

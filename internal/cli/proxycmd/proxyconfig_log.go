@@ -39,11 +39,11 @@ func newPCLogCmd(env *cli.Env) *cobra.Command {
 		Long: `Show or change the log levels of an Envoy, of the Envoys of a workload such as
 deploy/web, or of the Envoys in all pods with the labels of --selector.
 
---level LEVEL sets all loggers, --level LOGGER:LEVEL one of them; separate several by
-commas. Levels are trace, debug, info, warning, error, critical and off. --reset sets
-the levels with which each Envoy was started.
+--level LEVEL sets the level of all loggers. --level LOGGER:LEVEL sets the level of one
+logger. Separate several values by commas. Levels are trace, debug, info, warning,
+error, critical and off. --reset sets the levels with which each Envoy was started.
 
-If an Envoy does not have a logger of the list, none of its levels change.`,
+If an Envoy lacks one of the loggers, the command changes none of its levels.`,
 		Example: `  meshctl pc log web-1.apps
   # Log why requests fail
   meshctl pc log deploy/web -n apps --level http:debug,router:debug

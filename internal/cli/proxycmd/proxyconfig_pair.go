@@ -31,8 +31,8 @@ const (
 // pairHelp describes the arguments of commands that compare two Envoys.
 const pairHelp = `A and B are each a pod, as [kind/]name[.namespace] (see meshctl pc --help), the admin
 interface of a running Envoy, as http://host:port, or a saved response of /config_dump,
-as file:PATH. One of them may be file:- for standard input. --context names the
-cluster of both pods, --context-b the cluster of B if it is another one.`
+as file:PATH. One of them may be file:- for standard input. --context names the cluster
+of both pods. If B is in another cluster, --context-b names that cluster.`
 
 // pairOptions hold the flags of commands that compare two Envoys.
 type pairOptions struct {

@@ -35,10 +35,10 @@ func (p *podFlags) given() bool { return p.named != "" || p.selector != "" }
 
 func (p *podFlags) bind(env *cli.Env, cmd *cobra.Command) {
 	fs := cmd.Flags()
-	p.kube.ContextVar(env, cmd, &p.context, "context", "Kubeconfig `context` of the cluster of POD (default the current one)")
+	p.kube.ContextVar(env, cmd, &p.context, "context", "Kubeconfig `context` of the cluster of the pod (default the current one)")
 	p.kube.Bind(fs)
-	p.kube.NamespaceVar(env, cmd, &p.namespace, "namespace", "n", "", "`Namespace` of POD if its name has none (default the namespace of the context)")
-	fs.Uint16Var(&p.port, "proxy-admin-port", mesh.PortEnvoyAdmin, "`Port` of Envoy's admin interface in POD")
+	p.kube.NamespaceVar(env, cmd, &p.namespace, "namespace", "n", "", "`Namespace` of the pod if the argument contains none (default the namespace of the context)")
+	fs.Uint16Var(&p.port, "proxy-admin-port", mesh.PortEnvoyAdmin, "`Port` of Envoy's admin interface in the pod")
 	cmd.ValidArgsFunction = cli.CompleteNames(env, p.complete)
 	cmd.Args = func(cmd *cobra.Command, args []string) error {
 		if len(args) > 1 || len(args) == 1 && args[0] == "" {

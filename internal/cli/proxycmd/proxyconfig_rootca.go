@@ -40,7 +40,8 @@ func newPCRootCompareCmd(env *cli.Env) *cobra.Command {
 		Long: `Compare the roots in secret ROOTCA, or --secret, of two Envoys. A root has the sign "-"
 if only A has it, "+" if only B has it, and a space if both have it. Without a common
 root the Envoys cannot connect to each other, and the exit code is 3. The command warns
-when one Envoy does not trust the current certificate of the other, secret default.
+when one Envoy does not trust the current certificate of the other, which is in the
+secret default.
 
 ` + pairHelp,
 		Example: `  meshctl pc rootca-compare web-1.apps web-2.apps

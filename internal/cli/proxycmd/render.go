@@ -58,13 +58,14 @@ The format table shows the tables of proxy-config, or for several proxies the nu
 their resources. JSON and YAML show all resources. The format configdump is for meshctl
 proxy-config --file. Private keys are never shown.
 
---assert reads a list of expectations, each with proxy, type and name of a resource, a
-JSONPath in it, and the value there, or absent: true. The exit code is 3 when one fails.`,
+--assert reads a list of expectations. Each expectation has a proxy, the type and the
+name of a resource, a JSONPath in the resource, and either the value there or absent:
+true. The exit code is 3 when an expectation fails.`,
 		Example: `  # Show what web gets
   meshctl render --proxy web-1.apps -f mesh
   meshctl render --proxy web-1.apps -f mesh -o configdump | meshctl pc routes -f -
 
-  # Show it for a mesh of two clusters, of which cluster1 has the control plane
+  # Show what web gets in a mesh of two clusters, with the control plane of cluster1
   meshctl render --proxy web-1.apps -f cluster1=west -f cluster2=east -o yaml
 
   # Show what a chart would change

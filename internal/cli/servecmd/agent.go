@@ -41,18 +41,19 @@ func NewAgent(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "agent",
 		Short: "Run Envoy with its certificate and its configuration",
-		Long: `Run the companion of one workload. It writes Envoy's bootstrap, gets the certificate
-of the workload from the certificate authority of the mesh, renews it and serves it to
-Envoy over SDS, reports readiness on the status port, and starts and stops Envoy.
+		Long: `Run the agent of one workload. The agent writes Envoy's bootstrap, gets the certificate
+of the workload from the certificate authority of the mesh, renews this certificate and
+serves it to Envoy over SDS, reports readiness on the status port, and starts and stops
+Envoy.
 
-It reads the environment that Istio injects into pods: POD_NAME, POD_NAMESPACE,
+The agent reads the environment that Istio injects into pods: POD_NAME, POD_NAMESPACE,
 INSTANCE_IP, SERVICE_ACCOUNT, TRUST_DOMAIN, PROXY_CONFIG, CA_ADDR, ISTIO_META_… and
 others. The order of precedence is: flag, MESHCTL_… variable, Istio's variable,
 PROXY_CONFIG.
 
-With --no-envoy it starts no Envoy and serves gRPC applications that are xDS clients
-themselves. They read the bootstrap in --grpc-bootstrap, get their configuration
-through a Unix socket of the agent, and read their certificate from files.
+With --no-envoy the agent starts no Envoy, and serves gRPC applications that are xDS
+clients themselves. These applications read the bootstrap in --grpc-bootstrap, get their
+configuration through a Unix socket of the agent, and read their certificate from files.
 
 On SIGTERM or Ctrl-C the agent drains Envoy first. When Envoy exits, the agent exits,
 too. If Envoy failed, the agent prints the cause and exits with code 1.`,
@@ -117,7 +118,7 @@ func (o *agentOptions) bind(fs *pflag.FlagSet) {
 		"Write the gRPC bootstrap of applications to this `file` (GRPC_XDS_BOOTSTRAP, default none, or with --no-envoy the file grpc-bootstrap.json in --config-path)")
 	fs.StringVar(&f.OutputCerts, "output-certs", "",
 		"Write certificate, key and roots to this `directory` (OUTPUT_CERTS, default none, or with a gRPC bootstrap the directory certs in --config-path)")
-	fs.StringVar(&o.meshConfig, "mesh-config", agentconfig.DefaultMeshConfigFile, "`File` with a MeshConfig, whose defaultConfig PROXY_CONFIG overrides")
+	fs.StringVar(&o.meshConfig, "mesh-config", agentconfig.DefaultMeshConfigFile, "`File` with a MeshConfig; PROXY_CONFIG overrides its defaultConfig")
 	fs.StringVar(&f.Domain, "domain", "", "DNS `domain` of the proxy (default <pod-namespace>.svc.cluster.local)")
 	fs.StringVar(&f.BindAddress, "bind-address", "", "Listen `address` for all ports (default loopback for the admin interface, all addresses for other ports)")
 	fs.IntVar(&f.AdminPort, "admin-port", 0, "`Port` of Envoy's admin interface (proxyAdminPort, default 15000)")

@@ -27,7 +27,8 @@ certificate authority, and finally a request for a certificate, which the comman
 discards. The first check that fails is the cause; the command prints it with its fix.
 
 The command accepts the flags and the environment of meshctl agent, and may run beside
-it. The agent runs these checks itself when its first request for a certificate fails.
+the agent. The agent runs these checks itself when its first request for a certificate
+fails.
 
 The exit code is 3 if a check fails.`,
 		Example: `  meshctl agent doctor

@@ -41,8 +41,8 @@ func newAgentRequest(env *cli.Env) *cobra.Command {
 		Long: `Send a request to Envoy's admin interface, or with --debug-port 15020 to the agent, and
 print the body of the response. A status other than 2xx is an error.
 
-It needs no shell and no curl in the container. POST /logging changes the log levels of
-a running Envoy.`,
+The command needs no shell and no curl in the container. POST /logging changes the log
+levels of a running Envoy.`,
 		Example: `  # Show and change the log levels of Envoy
   meshctl agent request POST logging
   meshctl agent request POST 'logging?paths=http:debug,upstream:debug'

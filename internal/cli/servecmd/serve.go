@@ -59,8 +59,8 @@ its last good version. It also keeps the objects of an API server that no longer
 answers.
 
 Proxies get their configuration over xDS and their certificates with Istio's CA
-protocol. The identity of a proxy is in its certificate or token; serve only compares
-the metadata of the proxy with it.
+protocol. serve takes the identity of a proxy from its certificate or token. It only
+compares the metadata of the proxy with this identity.
 
 Some objects and fields of Istio have no effect yet: docs/api-support.md lists every
 kind and field. serve logs each object and each field without effect. It does not start
@@ -105,7 +105,7 @@ while its own cluster has security policies that are not enforced, unless
 	o.callers.bind(f, &o.cfg)
 	bindLimits(f, &o.cfg)
 	f.BoolVar(&o.cfg.VirtualHostDiscovery, "virtual-host-discovery", true, "Send virtual hosts one by one to sidecars with the agent of meshctl, Envoy 1.40 or later and incremental xDS, so that a changed route does not send all routes of its port")
-	f.BoolVar(&o.cfg.HostsOnDemand, "virtual-hosts-on-demand", false, "Send such sidecars that see more than 2,000 services only the virtual hosts that their requests need")
+	f.BoolVar(&o.cfg.HostsOnDemand, "virtual-hosts-on-demand", false, "To sidecars that get virtual hosts one by one and see more than 2,000 services, send only the virtual hosts that their requests need")
 	cli.ChoiceVar(f, &o.logFormat, "log-format", "Format of the log on standard error", "text", "json")
 	f.StringVar(&o.logLevel, "log-level", "info", "Lowest `level` in the log, debug, info, warn or error, or a level for each area, as in default:info,xds:debug; the areas are "+strings.Join(server.LogAreas(), ", "))
 	cli.Suggest(f, "log-level", "debug", "info", "warn", "error")
@@ -127,7 +127,7 @@ func (o *serveOptions) bindClusters(f *pflag.FlagSet) {
 // bindDebug defines the flags for status pages.
 func (o *serveOptions) bindDebug(f *pflag.FlagSet) {
 	f.StringSliceVar(&o.cfg.DebugNamespaces, "debug-namespace", nil, "`Namespace` whose identities may read all status pages, in addition to the system namespace; may be repeated")
-	f.BoolVar(&o.cfg.DebugNetwork, "debug-network", false, "Serve status pages at --http-addr also to other machines; their tokens cross the network in clear text")
+	f.BoolVar(&o.cfg.DebugNetwork, "debug-network", false, "Serve status pages at --http-addr also to other machines; the tokens of callers cross the network in clear text")
 	cli.MarkWeakening(f, "debug-network")
 	f.BoolVar(&o.cfg.Profiling, "profiling", false, "Serve runtime profiles at /debug/pprof/ of --http-addr to the user of serve on this machine, for meshctl x internal-debug pprof/heap")
 }

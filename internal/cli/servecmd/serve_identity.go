@@ -98,7 +98,7 @@ type federationOptions struct {
 
 func (o *federationOptions) bind(f *pflag.FlagSet, cfg *server.Config) {
 	f.StringArrayVar(&o.endpoints, "federate", nil, "Another trust domain and the https URL of its SPIFFE bundle endpoint, as `DOMAIN=URL`; may be repeated")
-	f.StringArrayVar(&o.files, "federate-bundle", nil, "Another trust domain and a file of its roots, PEM or SPIFFE JSON, as `DOMAIN=FILE`; with --federate used until the endpoint answers; may be repeated")
+	f.StringArrayVar(&o.files, "federate-bundle", nil, "Another trust domain and a file of its roots, PEM or SPIFFE JSON, as `DOMAIN=FILE`; with --federate, the file is used until the endpoint answers; may be repeated")
 	f.StringArrayVar(&o.ids, "federate-id", nil, "`SPIFFE-ID` that a bundle endpoint must prove with a certificate of its bundle (default verify its host name as for web sites); may be repeated")
 	f.StringVar(&o.caFile, "federate-ca-file", "", "PEM `file` of roots for bundle endpoints without --federate-id (default the roots of the system)")
 	f.StringVar(&cfg.BundleAddr, "bundle-addr", "", "`Address` of the SPIFFE bundle endpoint of the mesh (https_spiffe); empty turns it off")

@@ -175,7 +175,7 @@ func newWorkloadRun(env *cli.Env) *cobra.Command {
 		Use:   "run",
 		Short: "Run the proxy of a machine",
 		Long: `Run meshctl agent with the files that meshctl workload entry configure wrote. Flags and
-the environment override them.
+the environment override these files.
 
 The agent keeps the certificate in DIR/certs and authenticates with it after a restart,
 so it needs the token only once. The default of POD_NAME is the name of the machine.`,
