@@ -1,6 +1,9 @@
 package mesh
 
-import "net/netip"
+import (
+	"net/netip"
+	"slices"
+)
 
 // AddressKind is the kind of an IP address. It shows whether connecting to an
 // address from an untrusted source is safe.
@@ -21,12 +24,12 @@ const (
 // the latter.
 func AddressKindOf(addr netip.Addr) AddressKind {
 	addr = addr.WithZone("").Unmap()
-	if nat64 := netip.MustParsePrefix("64:ff9b::/96"); nat64.Contains(addr) {
+	if nat64.Contains(addr) {
 		b := addr.As16()
 		addr = netip.AddrFrom4([4]byte(b[12:]))
 	}
 	switch {
-	case isMetadata(addr):
+	case slices.Contains(metadataAddresses, addr):
 		return AddressMetadata
 	case addr.IsLoopback():
 		return AddressLoopback
@@ -40,17 +43,18 @@ func AddressKindOf(addr netip.Addr) AddressKind {
 	return AddressOrdinary
 }
 
-// isMetadata reports whether a cloud serves its metadata at an address.
-func isMetadata(addr netip.Addr) bool {
-	switch addr.String() {
-	case "169.254.169.254", // nearly all
-		"169.254.170.2", "169.254.170.23", // AWS: credentials of tasks and pods
-		"fd00:ec2::254", "fd00:ec2::23", // AWS
-		"fd20:ce::254",    // Google
-		"100.100.100.200", // Alibaba
-		"168.63.129.16",   // Azure
-		"192.0.0.192":     // Oracle
-		return true
-	}
-	return false
+// nat64 is the well-known prefix of IPv6 addresses that contain an IPv4 address.
+var nat64 = netip.MustParsePrefix("64:ff9b::/96")
+
+// metadataAddresses are the addresses at which clouds serve their metadata.
+var metadataAddresses = []netip.Addr{
+	netip.MustParseAddr("169.254.169.254"), // nearly all
+	netip.MustParseAddr("169.254.170.2"),   // AWS: credentials of tasks
+	netip.MustParseAddr("169.254.170.23"),  // AWS: credentials of pods
+	netip.MustParseAddr("fd00:ec2::254"),   // AWS
+	netip.MustParseAddr("fd00:ec2::23"),    // AWS
+	netip.MustParseAddr("fd20:ce::254"),    // Google
+	netip.MustParseAddr("100.100.100.200"), // Alibaba
+	netip.MustParseAddr("168.63.129.16"),   // Azure
+	netip.MustParseAddr("192.0.0.192"),     // Oracle
 }

@@ -122,24 +122,21 @@ func parseAddr(s string) (netip.Addr, error) {
 	return a.Unmap(), nil
 }
 
-// metadataIPv6 is the address of a cloud's instance metadata service, which is not
-// a link-local address in IPv6.
-const metadataIPv6 = "fd00:ec2::254"
-
 const unspecifiedAddress = "is the unspecified address"
 
 // refused returns the reason why an address is not used, "" if it is used.
 func (c *Converter) refused(a netip.Addr) string {
-	switch {
-	case !c.RefuseLocal:
+	if !c.RefuseLocal {
 		return ""
-	case a.IsLoopback():
+	}
+	switch mesh.AddressKindOf(a) {
+	case mesh.AddressLoopback:
 		return "is a loopback address"
-	case a.IsLinkLocalUnicast(), a.String() == metadataIPv6:
+	case mesh.AddressLinkLocal, mesh.AddressMetadata:
 		return "is a link-local or metadata address"
-	case a.IsUnspecified():
+	case mesh.AddressUnspecified:
 		return unspecifiedAddress
-	case a.IsMulticast():
+	case mesh.AddressMulticast:
 		return "is a multicast address"
 	}
 	return ""
@@ -148,7 +145,7 @@ func (c *Converter) refused(a netip.Addr) string {
 // refusedGateway returns the reason why the address or host name of a gateway is not used, ""
 // if it is used. To a proxy, the unspecified address is its own host.
 func (c *Converter) refusedGateway(host string) string {
-	if a, err := parseAddr(host); err == nil && a.IsUnspecified() {
+	if a, err := parseAddr(host); err == nil && mesh.AddressKindOf(a) == mesh.AddressUnspecified {
 		return unspecifiedAddress
 	}
 	return c.refusedHost(host)
@@ -186,6 +183,15 @@ func (c *conversion) addresses(field string, texts []string) ([]netip.Addr, *Fie
 }
 
 func isPort[T int32 | uint32](n T) bool { return n > 0 && n <= 65535 }
+
+// checkProxyPort reports a port of a workload at which proxies listen by default, and which no
+// application has.
+func (c *conversion) checkProxyPort(field string, port uint32) {
+	switch port {
+	case mesh.PortEnvoyAdmin, mesh.PortOutbound, mesh.PortInbound:
+		c.warn(faultf(field, "%d is a port of the proxy: sidecars do not route connections to it", port))
+	}
+}
 
 // localName returns the reason why a host name or address cannot be the address of a
 // service, or "".

@@ -1,6 +1,7 @@
 package source
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"slices"
@@ -38,6 +39,11 @@ func (c *conversion) service(o *corev1.Service) *FieldError {
 	var fault *FieldError
 	if s.Ports, fault = servicePorts(o.Spec.Ports); fault != nil {
 		return fault
+	}
+	for i, p := range o.Spec.Ports {
+		if p.TargetPort.Type == intstr.Int {
+			c.checkProxyPort(fmt.Sprintf("spec.ports[%d].targetPort", i), uint32(cmp.Or(p.TargetPort.IntVal, p.Port)))
+		}
 	}
 	if fault = c.external(s, o); fault != nil {
 		return fault

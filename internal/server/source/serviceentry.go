@@ -45,11 +45,6 @@ func (c *conversion) serviceEntry(spec *networkingv1alpha3.ServiceEntry) *FieldE
 		Meta: c.meta, External: spec.Location == networkingv1alpha3.ServiceEntry_MESH_EXTERNAL,
 		Selector: spec.WorkloadSelector.GetLabels(), SubjectAltNames: spec.SubjectAltNames, ExportTo: spec.ExportTo,
 	}
-	for _, host := range spec.Hosts {
-		if host = strings.ToLower(host); !slices.Contains(e.Hosts, host) {
-			e.Hosts = append(e.Hosts, host)
-		}
-	}
 	switch spec.Resolution {
 	case networkingv1alpha3.ServiceEntry_NONE:
 		e.Resolution = snapshot.ByDestination
@@ -61,6 +56,17 @@ func (c *conversion) serviceEntry(spec *networkingv1alpha3.ServiceEntry) *FieldE
 		e.Resolution = snapshot.ByFirstOfDNS
 	default:
 		c.warn(faultf("spec.resolution", "%s is not supported: the ServiceEntry has no effect", spec.Resolution))
+		return nil
+	}
+	for i, host := range spec.Hosts {
+		if why := c.refusedHost(host); why != "" && e.Resolution.DNS() && len(spec.Endpoints) == 0 {
+			// Proxies would resolve it.
+			c.warn(faultf(at("spec.hosts", i), "%s %s: it is not used", host, why))
+		} else if host = strings.ToLower(host); !slices.Contains(e.Hosts, host) {
+			e.Hosts = append(e.Hosts, host)
+		}
+	}
+	if len(e.Hosts) == 0 {
 		return nil
 	}
 	for _, p := range spec.Ports {

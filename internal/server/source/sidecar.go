@@ -18,6 +18,9 @@ var sidecarKind = istioKind(kind{
 	if fault := checkSidecar(spec); fault != nil {
 		return fault
 	}
+	for i, in := range spec.Ingress {
+		c.checkProxyPort(at("spec.ingress", i)+".port.number", in.Port.Number)
+	}
 	if proxy := spec.GetOutboundTrafficPolicy().GetEgressProxy(); proxy != nil {
 		proxy.Host = c.fullHost(proxy.Host)
 	}

@@ -90,7 +90,7 @@ func inbound(s *snapshot.Snapshot, n Node, pod *snapshot.Pod, labels map[string]
 	services := servicePorts(s, n, pod, labels)
 	var ports []inboundPort
 	if sc.sidecar != nil && len(sc.sidecar.Spec.GetIngress()) > 0 {
-		ports = ingressPorts(sc.sidecar, n, services)
+		ports = ingressPorts(s.Mesh, sc.sidecar, n, services)
 	} else if n.Captured {
 		ports = services
 	}

@@ -8,10 +8,14 @@ import (
 )
 
 // servicePorts returns the workload's ports of the services in the proxy's own cluster
-// that select it. If two services have one port, the oldest gets it.
+// that select it, without ports of the proxy itself. If two services have one port, the oldest
+// gets it.
 func servicePorts(s *snapshot.Snapshot, n Node, pod *snapshot.Pod, labels map[string]string) []inboundPort {
 	taken, others := make(map[uint32]inboundPort), make(map[uint32][]serviceID)
 	eachServicePort(s, n, pod, labels, func(svc *snapshot.MeshService, p *snapshot.ServicePort, number uint32) {
+		if !accepts(s.Mesh, number) {
+			return
+		}
 		if first, dup := taken[number]; dup {
 			if id := (serviceID{svc.Name, svc.Namespace, svc.Host}); svc.Host != first.Host && !slices.Contains(others[number], id) {
 				others[number] = append(others[number], id)

@@ -12,9 +12,12 @@ import (
 
 // ingressPorts returns the ports that a Sidecar declares. A service with the same port
 // gives its name to routes and metadata.
-func ingressPorts(sc *snapshot.Sidecar, n Node, services []inboundPort) []inboundPort {
+func ingressPorts(m *snapshot.Mesh, sc *snapshot.Sidecar, n Node, services []inboundPort) []inboundPort {
 	var out []inboundPort
 	for _, in := range sc.Spec.GetIngress() {
+		if !accepts(m, in.GetPort().GetNumber()) {
+			continue
+		}
 		protocol, _ := mesh.ParseProtocol(in.GetPort().GetProtocol())
 		p := inboundPort{Number: in.GetPort().GetNumber(), Service: in.GetPort().GetNumber(), Protocol: protocol, Name: sc.Name, Space: sc.Namespace}
 		if i := slices.IndexFunc(services, func(s inboundPort) bool { return s.Number == p.Number }); i >= 0 {

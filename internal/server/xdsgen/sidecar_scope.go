@@ -86,6 +86,13 @@ func reserved(m *snapshot.Mesh, port uint32) bool {
 	return false
 }
 
+// accepts reports whether a captured proxy accepts connections for a port of its workload. It accepts
+// none for ports of its own: it would call its own listeners without end, or open its admin interface
+// to other machines.
+func accepts(m *snapshot.Mesh, port uint32) bool {
+	return !reserved(m, port) && port != mesh.PortEnvoyAdmin
+}
+
 // sees reports whether the proxy sees the service through any egress listener.
 func (sc scope) sees(svc *snapshot.MeshService) bool {
 	switch sc.only {
