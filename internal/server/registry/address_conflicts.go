@@ -12,12 +12,12 @@ import (
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 )
 
-// AddressConflict is an address of two Services. Proxies use it for one of them: the
-// Service in their own cluster, else the oldest.
+// AddressConflict is an address of two Services, or of a Service and a ServiceEntry. Proxies use it
+// for one of them: the Service in their own cluster, else the oldest Service.
 type AddressConflict struct {
 	Address netip.Addr `json:"address"`
 	// Used is the host for which proxies in Clusters use the address, and Unused the
-	// host of the other Service.
+	// host of the other object.
 	Used     string           `json:"used"`
 	Unused   string           `json:"unused"`
 	Clusters []mesh.ClusterID `json:"clusters"`
@@ -44,11 +44,16 @@ func equalConflicts(a, b []AddressConflict) bool {
 	return slices.EqualFunc(a, b, AddressConflict.equal)
 }
 
-// usersOf returns the service, by host, for which the proxies of each cluster use an
-// address that several services have. It returns false if one service has the address.
+// usersOf returns the Service, by host, for which the proxies of each cluster use an address that
+// other Services or ServiceEntries have, too. It returns false if only one Service has the address.
 func (t *tables) usersOf(r *derive.Reads, vip netip.Addr) (map[mesh.ClusterID]string, bool) {
 	owners := values(t.servicesAt.Lookup(r, vip))
-	if !slices.ContainsFunc(owners, func(s *snapshot.Service) bool { return s.Name != owners[0].Name || s.Namespace != owners[0].Namespace }) {
+	first := mesh.ServiceHost(owners[0].Name, owners[0].Namespace, mesh.DefaultDomain)
+	shared := slices.ContainsFunc(owners, func(s *snapshot.Service) bool { return s.Name != owners[0].Name || s.Namespace != owners[0].Namespace })
+	for _, e := range t.entriesAt.Lookup(r, vip) {
+		shared = shared || slices.ContainsFunc(e.Hosts, func(host string) bool { return host != first })
+	}
+	if !shared {
 		return nil, false
 	}
 	candidates := make([]candidate, len(owners))
@@ -130,7 +135,7 @@ func (t *tables) contested(r *derive.Reads, svc *snapshot.MeshService) []snapsho
 // findConflicts returns the conflicts that services lose, sorted by address and hosts.
 func (t *tables) findConflicts(r *derive.Reads) []AddressConflict {
 	var out []AddressConflict
-	for host, svc := range t.special.Lookup(r, contestedService) {
+	for _, svc := range t.special.Lookup(r, contestedService) {
 		first := len(out)
 		for i := range svc.Contested {
 			c := svc.Contested[i].Cluster
@@ -140,7 +145,7 @@ func (t *tables) findConflicts(r *derive.Reads) []AddressConflict {
 				if slices.Contains(svc.Contested[i].VIPs, vip) {
 					continue
 				}
-				conflict := AddressConflict{Address: vip, Used: users[c], Unused: host}
+				conflict := AddressConflict{Address: vip, Used: users[c], Unused: svc.Host}
 				at := slices.IndexFunc(out[first:], conflict.same) + first
 				if at < first {
 					at, out = len(out), append(out, conflict)

@@ -49,8 +49,14 @@ func (s *state) problems() []Problem {
 		}
 	}
 	for _, c := range s.report.conflicts {
-		if svc, ok := s.meshServices.Get(nil, c.Unused); ok {
+		if svc, ok := s.meshServices.Get(nil, c.Unused); ok && !svc.Entry {
 			out = append(out, Problem{Kind: SharedAddress, Object: local(snapshot.KindService, svc.Namespace, svc.Name), Text: c.String()})
+			continue
+		}
+		for k, e := range s.entriesAt.Lookup(nil, c.Address) {
+			if slices.Contains(e.Hosts, c.Unused) {
+				out = append(out, Problem{Kind: SharedAddress, Object: local(snapshot.KindServiceEntry, k.namespace, k.name), Text: c.String()})
+			}
 		}
 	}
 	for _, d := range s.duplicates {

@@ -88,6 +88,7 @@ func (t *tables) entryService(r *derive.Reads, key, host string, d definition) *
 		Plaintext: e.External || snapshot.AllPlaintext(root, own),
 		Clusters:  []snapshot.ClusterService{{Cluster: e.Cluster, VIPs: e.VIPs, Selector: e.Selector, Ports: e.Ports, ExportTo: d.exportTo}},
 	}
+	out.Contested = t.contested(r, out)
 	if e.Allocate {
 		out.Allocated, _ = t.allocated.Get(r, host)
 	}

@@ -72,9 +72,10 @@ type tables struct {
 
 	filtersIn  *derive.Index[string, objectKey, *snapshot.EnvoyFilter]
 	allFilters *derive.Index[struct{}, objectKey, *snapshot.EnvoyFilter]
-	entriesOf  *derive.Index[string, objectKey, *snapshot.ServiceEntry]   // by keys of services
-	allocating *derive.Index[struct{}, objectKey, *snapshot.ServiceEntry] // those whose hosts get addresses
-	podsIn     *derive.Index[string, objectKey, *snapshot.Pod]            // of the local cluster, by namespace
+	entriesOf  *derive.Index[string, objectKey, *snapshot.ServiceEntry]     // by keys of services
+	entriesAt  *derive.Index[netip.Addr, objectKey, *snapshot.ServiceEntry] // by address
+	allocating *derive.Index[struct{}, objectKey, *snapshot.ServiceEntry]   // those whose hosts get addresses
+	podsIn     *derive.Index[string, objectKey, *snapshot.Pod]              // of the local cluster, by namespace
 	rulesFor   *derive.Index[ruleKey, objectKey, *snapshot.DestinationRule]
 	// selectingRules finds the DestinationRules with a workload selector by namespace.
 	selectingRules *derive.Index[string, objectKey, *snapshot.DestinationRule]
@@ -312,6 +313,9 @@ func (t *tables) addIndexes() {
 	t.filtersIn = byNamespace(t.filters)
 	t.allFilters = list(t.filters.Table)
 	t.entriesOf = derive.NewIndex(t.external.Table, serviceKeys)
+	t.entriesAt = derive.NewIndex(t.external.Table, func(into []netip.Addr, _ objectKey, e *snapshot.ServiceEntry) []netip.Addr {
+		return append(into, e.VIPs...)
+	})
 	t.allocating = derive.NewIndex(t.external.Table, func(into []struct{}, _ objectKey, e *snapshot.ServiceEntry) []struct{} {
 		if e.Allocate {
 			into = append(into, struct{}{})
