@@ -89,7 +89,7 @@ func authorizers(mc *meshv1alpha1.MeshConfig) map[string]snapshot.Collector {
 	return out
 }
 
-// fullHost completes the name of a Kubernetes Service, such as zipkin.istio-system.
+// fullHost completes a short name of a Kubernetes Service, such as zipkin.istio-system.
 func fullHost(host string) string {
 	switch parts := strings.Split(host, "."); {
 	case len(parts) == 2:

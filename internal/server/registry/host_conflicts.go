@@ -9,7 +9,8 @@ import (
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 )
 
-// HostConflict is a host that several objects define.
+// HostConflict is a host that several objects define. A Service also defines its short names with the
+// namespace.
 type HostConflict struct {
 	Host string `json:"host"`
 	// First is the object that proxies use, unless their own namespace has another one or
@@ -45,7 +46,7 @@ func (t *tables) hostConflict(r *derive.Reads, host string) (HostConflict, bool)
 	slices.SortFunc(entries, compareAge)
 	var names []string
 	var keys []snapshot.Key
-	if s := t.decisive(r, host); s != nil {
+	if s := cmp.Or(t.decisive(r, host), t.decisive(r, fullHost(host))); s != nil {
 		names, keys = append(names, "Service "+s.Namespace+"/"+s.Name), append(keys, s.Key())
 	}
 	for _, e := range entries[:min(len(entries), maxRivals+1)] {
