@@ -9,10 +9,12 @@ import (
 	"encoding/hex"
 	"fmt"
 	"slices"
+	"sync"
 
 	"google.golang.org/grpc/mem"
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/types/known/anypb"
 )
 
@@ -244,8 +246,29 @@ func wrap(typeURL, name, version string, size, room int) *Resource {
 // packs maps in random order.
 func Any(m proto.Message) (*anypb.Any, error) {
 	a := new(anypb.Any)
-	if err := anypb.MarshalFrom(a, m, deterministic); err != nil {
-		return nil, fmt.Errorf("pack %s: %w", m.ProtoReflect().Descriptor().FullName(), err)
+	if err := Pack(a, m); err != nil {
+		return nil, err
 	}
 	return a, nil
+}
+
+// Pack packs a message like Any. The caller provides the memory, which may be part of another
+// allocation.
+func Pack(to *anypb.Any, m proto.Message) (err error) {
+	to.TypeUrl = typeURLOf(m.ProtoReflect().Descriptor())
+	if to.Value, err = deterministic.Marshal(m); err != nil {
+		return fmt.Errorf("pack %s: %w", m.ProtoReflect().Descriptor().FullName(), err)
+	}
+	return nil
+}
+
+// typeURLs holds the type URLs of packed messages by descriptor.
+var typeURLs sync.Map
+
+func typeURLOf(d protoreflect.MessageDescriptor) string {
+	url, known := typeURLs.Load(d)
+	if !known {
+		url, _ = typeURLs.LoadOrStore(d, "type.googleapis.com/"+string(d.FullName()))
+	}
+	return url.(string)
 }

@@ -21,7 +21,6 @@ import (
 	uuidv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/request_id/uuid/v3"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
-	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
@@ -73,7 +72,7 @@ func (g *generator) inboundHTTP(statPrefix string, routes *routev3.RouteConfigur
 	h.ServerName = serverName
 	h.ForwardClientCertDetails = hcmv3.HttpConnectionManager_APPEND_FORWARD
 	h.SetCurrentClientCertDetails = &hcmv3.HttpConnectionManager_SetCurrentClientCertDetails{
-		Subject: wrapperspb.Bool(true), Dns: true, Uri: true,
+		Subject: yes, Dns: true, Uri: true,
 	}
 	if http2 {
 		h.Http2ProtocolOptions = &corev3.Http2ProtocolOptions{}
@@ -85,11 +84,11 @@ func (g *generator) inboundHTTP(statPrefix string, routes *routev3.RouteConfigur
 func (g *generator) baseHCM(statPrefix string, o httpOptions) *hcmv3.HttpConnectionManager {
 	h := &hcmv3.HttpConnectionManager{
 		StatPrefix:                   statPrefix,
-		UseRemoteAddress:             wrapperspb.Bool(false),
+		UseRemoteAddress:             no,
 		Proxy_100Continue:            true,
 		UpgradeConfigs:               upgrades,
 		StreamIdleTimeout:            noTime,
-		NormalizePath:                wrapperspb.Bool(o.settings.Paths != snapshot.KeepPaths),
+		NormalizePath:                boolean(o.settings.Paths != snapshot.KeepPaths),
 		MergeSlashes:                 o.settings.Paths == snapshot.MergeSlashes || o.settings.Paths == snapshot.DecodeAndMergeSlashes,
 		PathWithEscapedSlashesAction: escapedSlashes(o.settings.Paths),
 		RequestIdExtension:           requestIDs(),
@@ -120,7 +119,7 @@ var (
 	grpcWebFilter   = httpFilter("envoy.filters.http.grpc_web", &grpcwebv3.GrpcWeb{})
 	grpcStatsFilter = httpFilter("envoy.filters.http.grpc_stats", &grpcstatsv3.FilterConfig{
 		EmitFilterState:        true,
-		PerMethodStatSpecifier: &grpcstatsv3.FilterConfig_StatsForAllMethods{StatsForAllMethods: wrapperspb.Bool(false)},
+		PerMethodStatSpecifier: &grpcstatsv3.FilterConfig_StatsForAllMethods{StatsForAllMethods: no},
 	})
 	faultFilter  = httpFilter(filterFault, &faultv3.HTTPFault{})
 	corsFilter   = httpFilter("envoy.filters.http.cors", &corsv3.Cors{})
@@ -148,7 +147,7 @@ func httpFilter(name string, m proto.Message) func() *hcmv3.HttpFilter {
 func requestIDExtension(traced bool) func() *hcmv3.RequestIDExtension {
 	return sync.OnceValue(func() *hcmv3.RequestIDExtension {
 		return &hcmv3.RequestIDExtension{
-			TypedConfig: mustAny(&uuidv3.UuidRequestIdConfig{UseRequestIdForTraceSampling: wrapperspb.Bool(traced)}),
+			TypedConfig: mustAny(&uuidv3.UuidRequestIdConfig{UseRequestIdForTraceSampling: boolean(traced)}),
 		}
 	})
 }

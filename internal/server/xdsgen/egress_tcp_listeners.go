@@ -7,7 +7,6 @@ import (
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
 	"google.golang.org/protobuf/types/known/durationpb"
-	"google.golang.org/protobuf/types/known/wrapperspb"
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
 
 	"github.com/meshctl/meshctl/internal/mesh"
@@ -80,7 +79,7 @@ func (u boundStreams) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, error
 		FilterChains:                     w.chains,
 		ContinueOnListenerFiltersTimeout: true,
 		ListenerFiltersTimeout:           durationpb.New(u.settings.DetectionTimeout),
-		BindToPort:                       wrapperspb.Bool(u.binds),
+		BindToPort:                       boolean(u.binds),
 	}
 	if w.tls {
 		l.ListenerFilters = []*listenerv3.ListenerFilter{g.tlsInspector()}

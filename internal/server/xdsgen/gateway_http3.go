@@ -7,7 +7,6 @@ import (
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
 	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
 	quicv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/quic/v3"
-	"google.golang.org/protobuf/types/known/wrapperspb"
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
 
 	"github.com/meshctl/meshctl/internal/mesh"
@@ -74,7 +73,7 @@ func (u gatewayListener) http3Chain(g *generator, statPrefix string, s *gatewayS
 	chain := filterChain(g.networkFilter(filterHCM, h))
 	chain.FilterChainMatch = serverNames(s.Hosts.Slice())
 	chain.TransportSocket = g.transportSocket(quicSocket, &quicv3.QuicDownstreamTransport{
-		DownstreamTlsContext: downstreamTLS(s.settings(), u.limits, "h3"), EnableEarlyData: wrapperspb.Bool(false),
+		DownstreamTlsContext: downstreamTLS(s.settings(), u.limits, "h3"), EnableEarlyData: no,
 	})
 	return chain
 }

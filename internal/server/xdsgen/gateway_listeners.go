@@ -9,7 +9,6 @@ import (
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
 	proxyprotocolv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/listener/proxy_protocol/v3"
 	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
-	"google.golang.org/protobuf/types/known/wrapperspb"
 	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
 
@@ -105,7 +104,7 @@ func (u gatewayListener) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, er
 	l := &listenerv3.Listener{
 		Name:                                 f.name(),
 		TrafficDirection:                     corev3.TrafficDirection_OUTBOUND,
-		MaxConnectionsToAcceptPerSocketEvent: wrapperspb.UInt32(1),
+		MaxConnectionsToAcceptPerSocketEvent: oneConnection,
 		AccessLog:                            g.refusedConnections(u.settings),
 	}
 	o := httpOptions{port: f.Port, settings: u.settings, grpcWeb: f.GRPCWeb, topology: u.topology}
@@ -213,7 +212,7 @@ func (g *generator) gatewayHTTP(statPrefix, routeName string, o httpOptions) *li
 
 func (g *generator) gatewayHCM(statPrefix, routeName string, o httpOptions) *hcmv3.HttpConnectionManager {
 	h := g.outboundHCM(statPrefix, routeName, o)
-	h.UseRemoteAddress = wrapperspb.Bool(true)
+	h.UseRemoteAddress = yes
 	h.ServerName = serverName
 	h.XffNumTrustedHops = o.topology.TrustedProxies
 	h.ForwardClientCertDetails = hcmv3.HttpConnectionManager_SANITIZE_SET
@@ -221,7 +220,7 @@ func (g *generator) gatewayHCM(statPrefix, routeName string, o httpOptions) *hcm
 		h.ForwardClientCertDetails = hcmv3.HttpConnectionManager_ForwardClientCertDetails(t - 1) // Envoy has the same values from 0
 	}
 	h.SetCurrentClientCertDetails = &hcmv3.HttpConnectionManager_SetCurrentClientCertDetails{
-		Subject: wrapperspb.Bool(true), Cert: true, Dns: true, Uri: true,
+		Subject: yes, Cert: true, Dns: true, Uri: true,
 	}
 	h.HttpProtocolOptions = &corev3.Http1ProtocolOptions{}
 	return h

@@ -9,7 +9,6 @@ import (
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	tlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
 	"google.golang.org/protobuf/types/known/durationpb"
-	"google.golang.org/protobuf/types/known/wrapperspb"
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
 
 	"github.com/meshctl/meshctl/internal/mesh"
@@ -24,7 +23,7 @@ func (g *generator) serverTLS(t *networkingv1alpha3.ServerTLSSettings, limits tl
 // downstreamTLS returns the TLS of a server that accepts protocols by ALPN.
 func downstreamTLS(t *networkingv1alpha3.ServerTLSSettings, limits tlsLimits, alpn ...string) *tlsv3.DownstreamTlsContext {
 	mode := t.GetMode()
-	d := &tlsv3.DownstreamTlsContext{RequireClientCertificate: wrapperspb.Bool(
+	d := &tlsv3.DownstreamTlsContext{RequireClientCertificate: boolean(
 		mode == networkingv1alpha3.ServerTLSSettings_MUTUAL || mode == networkingv1alpha3.ServerTLSSettings_ISTIO_MUTUAL,
 	)}
 	if mode == networkingv1alpha3.ServerTLSSettings_ISTIO_MUTUAL {

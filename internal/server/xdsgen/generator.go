@@ -63,14 +63,32 @@ func mustAny(m proto.Message) *anypb.Any {
 	return a
 }
 
+// networkFilter returns a filter. Its messages are in one allocation, as every listener has some.
 func (g *generator) networkFilter(name string, m proto.Message) *listenerv3.Filter {
-	return &listenerv3.Filter{Name: name, ConfigType: &listenerv3.Filter_TypedConfig{TypedConfig: g.any(m)}}
+	var f struct {
+		filter listenerv3.Filter
+		config listenerv3.Filter_TypedConfig
+		packed anypb.Any
+	}
+	g.fail(xdswire.Pack(&f.packed, m))
+	f.config.TypedConfig = &f.packed
+	f.filter.Name, f.filter.ConfigType = name, &f.config
+	return &f.filter
 }
 
 func (g *generator) listenerFilter(name string, m proto.Message) *listenerv3.ListenerFilter {
 	return &listenerv3.ListenerFilter{Name: name, ConfigType: &listenerv3.ListenerFilter_TypedConfig{TypedConfig: g.any(m)}}
 }
 
+// transportSocket returns a transport socket in one allocation, like networkFilter.
 func (g *generator) transportSocket(name string, m proto.Message) *corev3.TransportSocket {
-	return &corev3.TransportSocket{Name: name, ConfigType: &corev3.TransportSocket_TypedConfig{TypedConfig: g.any(m)}}
+	var t struct {
+		socket corev3.TransportSocket
+		config corev3.TransportSocket_TypedConfig
+		packed anypb.Any
+	}
+	g.fail(xdswire.Pack(&t.packed, m))
+	t.config.TypedConfig = &t.packed
+	t.socket.Name, t.socket.ConfigType = name, &t.config
+	return &t.socket
 }

@@ -307,7 +307,7 @@ func (g *generator) grpcServerChain(mtls bool, filters []*hcmv3.HttpFilter) *lis
 	if mtls {
 		c.Name = "mtls"
 		c.TransportSocket = g.transportSocket(tlsSocket, &tlsv3.DownstreamTlsContext{
-			CommonTlsContext: grpcCommonTLS(nil), RequireClientCertificate: wrapperspb.Bool(true),
+			CommonTlsContext: grpcCommonTLS(nil), RequireClientCertificate: yes,
 		})
 	}
 	return c

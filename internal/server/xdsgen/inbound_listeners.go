@@ -63,10 +63,10 @@ func (f *inboundWorkload) virtualInbound(g *generator) *listenerv3.Listener {
 		ListenerFilters:                      f.inspectors(g),
 		ListenerFiltersTimeout:               durationpb.New(f.settings.DetectionTimeout),
 		ContinueOnListenerFiltersTimeout:     true,
-		MaxConnectionsToAcceptPerSocketEvent: wrapperspb.UInt32(1),
+		MaxConnectionsToAcceptPerSocketEvent: oneConnection,
 	}
 	if f.Transparent {
-		l.Transparent = wrapperspb.Bool(true)
+		l.Transparent = yes
 	}
 	listenAt(l, f.Listen, f.Families.wildcards())
 	return l
@@ -254,10 +254,10 @@ func (f *inboundWorkload) chains(g *generator, p *inboundPort) []*listenerv3.Fil
 func inboundRoutes(cluster, vhost, operation string, grpc bool) *routev3.RouteConfiguration {
 	action := &routev3.RouteAction{
 		ClusterSpecifier: &routev3.RouteAction_Cluster{Cluster: cluster},
-		Timeout:          durationpb.New(0),
+		Timeout:          noTime,
 		MaxStreamDuration: &routev3.RouteAction_MaxStreamDuration{
-			MaxStreamDuration:    durationpb.New(0),
-			GrpcTimeoutHeaderMax: durationpb.New(0),
+			MaxStreamDuration:    noTime,
+			GrpcTimeoutHeaderMax: noTime,
 		},
 	}
 	if !grpc {
@@ -265,7 +265,7 @@ func inboundRoutes(cluster, vhost, operation string, grpc bool) *routev3.RouteCo
 	}
 	return &routev3.RouteConfiguration{
 		Name:             cluster,
-		ValidateClusters: wrapperspb.Bool(false),
+		ValidateClusters: no,
 		VirtualHosts: []*routev3.VirtualHost{{
 			Name: vhost, Domains: []string{"*"},
 			Routes: []*routev3.Route{{

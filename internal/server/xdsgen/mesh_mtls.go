@@ -5,22 +5,17 @@ import (
 	"crypto/tls"
 	"strings"
 	"sync"
-	"time"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	rawbufferv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/raw_buffer/v3"
 	tlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
 	matcherv3 "github.com/envoyproxy/go-control-plane/envoy/type/matcher/v3"
-	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 )
 
 // tlsSocket is the name of TLS transport sockets. gRPC accepts no other name.
 const tlsSocket = "envoy.transport_sockets.tls"
-
-// handshakeTimeout bounds the TLS handshake of a client with a listener.
-const handshakeTimeout = 15 * time.Second
 
 // Istio's ALPN protocols. With them a client announces mTLS of the mesh and the protocol
 // inside.
@@ -74,7 +69,7 @@ func (g *generator) downstreamTLS(limits snapshot.TLSLimits, trustDomains []stri
 	}
 	return g.transportSocket(tlsSocket, &tlsv3.DownstreamTlsContext{
 		CommonTlsContext:         commonTLS(limits, []string{"h2", "http/1.1"}, sans),
-		RequireClientCertificate: wrapperspb.Bool(true),
+		RequireClientCertificate: yes,
 	})
 }
 

@@ -5,6 +5,7 @@ import (
 	"math"
 	"slices"
 	"strconv"
+	"time"
 
 	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
@@ -33,17 +34,39 @@ var (
 
 	noTime   = durationpb.New(0)
 	maxCount = wrapperspb.UInt32(math.MaxUint32)
+	yes, no  = wrapperspb.Bool(true), wrapperspb.Bool(false)
+
+	oneConnection = wrapperspb.UInt32(1)
+	maxBody       = wrapperspb.UInt32(1 << 20)
+	// handshakeTimeout bounds the TLS handshake of a client with a listener.
+	handshakeTimeout = durationpb.New(15 * time.Second)
 )
+
+// boolean returns a shared message, which must not be changed.
+func boolean(b bool) *wrapperspb.BoolValue {
+	if b {
+		return yes
+	}
+	return no
+}
 
 func discovery(t clusterv3.Cluster_DiscoveryType) *clusterv3.Cluster_Type {
 	return &clusterv3.Cluster_Type{Type: t}
 }
 
+// address returns an address. Its messages are in one allocation, as there are so many.
 func address(host string, port uint32) *corev3.Address {
-	return &corev3.Address{Address: &corev3.Address_SocketAddress{SocketAddress: &corev3.SocketAddress{
-		Address:       host,
-		PortSpecifier: &corev3.SocketAddress_PortValue{PortValue: port},
-	}}}
+	var a struct {
+		address corev3.Address
+		of      corev3.Address_SocketAddress
+		socket  corev3.SocketAddress
+		port    corev3.SocketAddress_PortValue
+	}
+	a.port.PortValue = port
+	a.socket.Address, a.socket.PortSpecifier = host, &a.port
+	a.of.SocketAddress = &a.socket
+	a.address.Address = &a.of
+	return &a.address
 }
 
 func pipe(path string) *corev3.Address {

@@ -156,9 +156,9 @@ func (u virtualOutbound) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, er
 	l := &listenerv3.Listener{
 		Name:                                 "virtualOutbound",
 		TrafficDirection:                     corev3.TrafficDirection_OUTBOUND,
-		UseOriginalDst:                       wrapperspb.Bool(true),
+		UseOriginalDst:                       yes,
 		AccessLog:                            g.refusedConnections(u.settings),
-		MaxConnectionsToAcceptPerSocketEvent: wrapperspb.UInt32(1),
+		MaxConnectionsToAcceptPerSocketEvent: oneConnection,
 		FilterChains: []*listenerv3.FilterChain{
 			{
 				Name:             "virtualOutbound-blackhole",
@@ -321,7 +321,7 @@ func (g *generator) plainHTTPChain(listener, routes string, o httpOptions) *list
 	return &listenerv3.FilterChain{
 		FilterChainMatch:              &listenerv3.FilterChainMatch{TransportProtocol: "raw_buffer", ApplicationProtocols: alpnPlain},
 		Filters:                       []*listenerv3.Filter{g.outboundHTTP("outbound_"+listener+";", routes, o)},
-		TransportSocketConnectTimeout: durationpb.New(handshakeTimeout),
+		TransportSocketConnectTimeout: handshakeTimeout,
 	}
 }
 
@@ -331,7 +331,7 @@ func (g *generator) capturedListener(name string, ips []string, o httpOptions, d
 	l := &listenerv3.Listener{
 		Name:                             name,
 		TrafficDirection:                 corev3.TrafficDirection_OUTBOUND,
-		BindToPort:                       wrapperspb.Bool(false),
+		BindToPort:                       no,
 		ContinueOnListenerFiltersTimeout: true,
 		ListenerFiltersTimeout:           durationpb.New(o.settings.DetectionTimeout),
 	}
@@ -383,7 +383,7 @@ func (u egressListener) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, err
 	l := &listenerv3.Listener{
 		Name:             name,
 		TrafficDirection: corev3.TrafficDirection_OUTBOUND,
-		BindToPort:       wrapperspb.Bool(binds),
+		BindToPort:       boolean(binds),
 		FilterChains:     []*listenerv3.FilterChain{{Filters: []*listenerv3.Filter{http}}},
 	}
 	setAddress(l, number, at...)

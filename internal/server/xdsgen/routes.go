@@ -5,7 +5,6 @@ import (
 	"strings"
 
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
-	"google.golang.org/protobuf/types/known/wrapperspb"
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
 
 	"github.com/meshctl/meshctl/internal/mesh"
@@ -353,8 +352,8 @@ func (u routeFacts) encode(rc *routev3.RouteConfiguration, hosts *virtualHosts) 
 func baseRoutes(name string) *routev3.RouteConfiguration {
 	return &routev3.RouteConfiguration{
 		Name:                           name,
-		ValidateClusters:               wrapperspb.Bool(false),
-		MaxDirectResponseBodySizeBytes: wrapperspb.UInt32(1 << 20),
+		ValidateClusters:               no,
+		MaxDirectResponseBodySizeBytes: maxBody,
 		IgnorePortInHostMatching:       true,
 	}
 }

@@ -6,7 +6,6 @@ import (
 
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
 	tcpv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/tcp_proxy/v3"
-	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/structpb"
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
 
@@ -105,7 +104,7 @@ func (g *generator) streamChains(svc *snapshot.MeshService, port *snapshot.Servi
 }
 
 func filterChain(filter *listenerv3.Filter) *listenerv3.FilterChain {
-	return &listenerv3.FilterChain{Filters: []*listenerv3.Filter{filter}, TransportSocketConnectTimeout: durationpb.New(handshakeTimeout)}
+	return &listenerv3.FilterChain{Filters: []*listenerv3.Filter{filter}, TransportSocketConnectTimeout: handshakeTimeout}
 }
 
 func setSubnets(m *listenerv3.FilterChainMatch, subnets []string) {

@@ -223,7 +223,7 @@ func zipkin(t snapshot.Tracing, z *meshv1alpha1.MeshConfig_ExtensionProvider_Zip
 	path := cmp.Or(z.GetPath(), "/api/v2/spans")
 	out := &tracev3.ZipkinConfig{
 		CollectorEndpointVersion: tracev3.ZipkinConfig_HTTP_JSON, TraceId_128Bit: !z.GetEnable_64BitTraceId(),
-		SharedSpanContext: wrapperspb.Bool(false), TraceContextOption: tracev3.ZipkinConfig_TraceContextOption(z.GetTraceContextOption()),
+		SharedSpanContext: no, TraceContextOption: tracev3.ZipkinConfig_TraceContextOption(z.GetTraceContextOption()),
 	}
 	if z.GetTimeout() != nil || len(z.GetHeaders()) > 0 {
 		out.CollectorService = collectorHTTP(t, path, z.GetTimeout(), z.GetHeaders())

@@ -7,7 +7,6 @@ import (
 
 	endpointv3 "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
-	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
@@ -168,7 +167,7 @@ func Fallback(typeURL, name string, enc *xdswire.Encoder) (*xdswire.Resource, er
 	case xdswire.EndpointType:
 		return enc.Resource(typeURL, name, &endpointv3.ClusterLoadAssignment{ClusterName: name})
 	case xdswire.RouteType:
-		return enc.Resource(typeURL, name, &routev3.RouteConfiguration{Name: name, ValidateClusters: wrapperspb.Bool(false)})
+		return enc.Resource(typeURL, name, &routev3.RouteConfiguration{Name: name, ValidateClusters: no})
 	}
 	return nil, nil
 }

@@ -14,7 +14,6 @@ import (
 	typev3 "github.com/envoyproxy/go-control-plane/envoy/type/v3"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/types/known/anypb"
-	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/structpb"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
@@ -163,7 +162,7 @@ func routeMatch(m *networkingv1alpha3.HTTPMatchRequest) *routev3.RouteMatch {
 	case *networkingv1alpha3.StringMatch_Regex:
 		out.PathSpecifier = &routev3.RouteMatch_SafeRegex{SafeRegex: &matcherv3.RegexMatcher{Regex: u.Regex}}
 	}
-	out.CaseSensitive = wrapperspb.Bool(!m.GetIgnoreUriCase())
+	out.CaseSensitive = boolean(!m.GetIgnoreUriCase())
 	for _, name := range sortedKeys(m.GetHeaders()) {
 		if claim, ok := snapshot.ClaimPath(name); ok {
 			out.DynamicMetadata = append(out.DynamicMetadata, claimMatch(claim, m.GetHeaders()[name], false))
@@ -328,7 +327,7 @@ func directResponse(r *networkingv1alpha3.HTTPDirectResponse) *routev3.DirectRes
 
 // routeAction returns the action of a route to destinations.
 func (g *generator) routeAction(r *networkingv1alpha3.HTTPRoute, c routeContext) *routev3.RouteAction {
-	out := &routev3.RouteAction{Timeout: durationpb.New(0), RequestMirrorPolicies: mirrors(r, c.port)}
+	out := &routev3.RouteAction{Timeout: noTime, RequestMirrorPolicies: mirrors(r, c.port)}
 	if r.GetTimeout() != nil {
 		out.Timeout = r.GetTimeout()
 	}
@@ -385,7 +384,7 @@ func mirrors(r *networkingv1alpha3.HTTPRoute, listener uint32) []*routev3.RouteA
 	add := func(d *networkingv1alpha3.Destination, percent float64) {
 		if d != nil && percent > 0 {
 			out = append(out, &routev3.RouteAction_RequestMirrorPolicy{
-				Cluster: destinationCluster(d, listener), TraceSampled: wrapperspb.Bool(false),
+				Cluster: destinationCluster(d, listener), TraceSampled: no,
 				RuntimeFraction: &corev3.RuntimeFractionalPercent{DefaultValue: fraction(percent)},
 			})
 		}
@@ -447,7 +446,7 @@ func corsPolicy(p *networkingv1alpha3.CorsPolicy) *corsv3.CorsPolicy {
 		AllowMethods: strings.Join(p.GetAllowMethods(), ","), AllowHeaders: strings.Join(p.GetAllowHeaders(), ","),
 		ExposeHeaders: strings.Join(p.GetExposeHeaders(), ","), AllowCredentials: p.GetAllowCredentials(),
 		FilterEnabled:                &corev3.RuntimeFractionalPercent{DefaultValue: &typev3.FractionalPercent{Numerator: 100}},
-		ForwardNotMatchingPreflights: wrapperspb.Bool(p.GetUnmatchedPreflights() != networkingv1alpha3.CorsPolicy_IGNORE),
+		ForwardNotMatchingPreflights: boolean(p.GetUnmatchedPreflights() != networkingv1alpha3.CorsPolicy_IGNORE),
 	}
 	for _, origin := range p.GetAllowOrigins() {
 		out.AllowOriginStringMatch = append(out.AllowOriginStringMatch, stringMatcher(origin))
