@@ -253,12 +253,14 @@ func Any(m proto.Message) (*anypb.Any, error) {
 }
 
 // Pack packs a message like Any. The caller provides the memory, which may be part of another
-// allocation.
-func Pack(to *anypb.Any, m proto.Message) (err error) {
+// allocation. The last fields of the message may be encoded before.
+func Pack(to *anypb.Any, m proto.Message, encoded ...byte) (err error) {
 	to.TypeUrl = typeURLOf(m.ProtoReflect().Descriptor())
-	if to.Value, err = deterministic.Marshal(m); err != nil {
+	to.Value = make([]byte, 0, deterministic.Size(m)+len(encoded))
+	if to.Value, err = sized.MarshalAppend(to.Value, m); err != nil {
 		return fmt.Errorf("pack %s: %w", m.ProtoReflect().Descriptor().FullName(), err)
 	}
+	to.Value = append(to.Value, encoded...)
 	return nil
 }
 

@@ -24,6 +24,7 @@ import (
 
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
+	"github.com/meshctl/meshctl/internal/xdswire"
 )
 
 // Names of Envoy's filters.
@@ -50,16 +51,32 @@ type httpOptions struct {
 // outboundHTTP returns the connection manager of an outbound listener. Its routes come
 // by RDS.
 func (g *generator) outboundHTTP(statPrefix, routeName string, o httpOptions) *listenerv3.Filter {
-	return g.networkFilter(filterHCM, g.outboundHCM(statPrefix, routeName, o))
+	return g.connectionManagers(g.outboundHCM(o))(statPrefix, routeName)
 }
 
-func (g *generator) outboundHCM(statPrefix, routeName string, o httpOptions) *hcmv3.HttpConnectionManager {
-	h := g.baseHCM(statPrefix, o)
+// connectionManagers returns a function that makes connection managers with the options of h, whose
+// routes come by RDS. They encode the options once: the encoding of a message is the concatenation
+// of its encoded parts. The function adds the fields that come first.
+func (g *generator) connectionManagers(h *hcmv3.HttpConnectionManager) func(statPrefix, routeName string) *listenerv3.Filter {
+	codec := h.GetCodecType()
+	h.CodecType = 0
+	options, err := xdswire.Marshal(h)
+	g.fail(err)
+	return func(statPrefix, routeName string) *listenerv3.Filter {
+		return g.networkFilter(filterHCM, &hcmv3.HttpConnectionManager{
+			CodecType: codec, StatPrefix: statPrefix,
+			RouteSpecifier: &hcmv3.HttpConnectionManager_Rds{Rds: &hcmv3.Rds{ConfigSource: adsSource, RouteConfigName: routeName}},
+		}, options...)
+	}
+}
+
+// outboundHCM returns the options of the connection managers of an outbound listener.
+func (g *generator) outboundHCM(o httpOptions) *hcmv3.HttpConnectionManager {
+	h := g.baseHCM(o)
 	h.HttpFilters = slices.Insert(h.HttpFilters, len(h.HttpFilters)-1, alpnFilter())
 	if o.settings.requestsHosts {
 		h.HttpFilters = slices.Insert(h.HttpFilters, 0, onDemandFilter())
 	}
-	h.RouteSpecifier = &hcmv3.HttpConnectionManager_Rds{Rds: &hcmv3.Rds{ConfigSource: adsSource, RouteConfigName: routeName}}
 	return h
 }
 
@@ -67,7 +84,8 @@ func (g *generator) outboundHCM(statPrefix, routeName string, o httpOptions) *hc
 // x-forwarded-client-cert it reports the identity of the client's certificate to the
 // application.
 func (g *generator) inboundHTTP(statPrefix string, routes *routev3.RouteConfiguration, http2 bool, o httpOptions) *listenerv3.Filter {
-	h := g.baseHCM(statPrefix, o)
+	h := g.baseHCM(o)
+	h.StatPrefix = statPrefix
 	h.RouteSpecifier = &hcmv3.HttpConnectionManager_RouteConfig{RouteConfig: routes}
 	h.ServerName = serverName
 	h.ForwardClientCertDetails = hcmv3.HttpConnectionManager_APPEND_FORWARD
@@ -81,9 +99,8 @@ func (g *generator) inboundHTTP(statPrefix string, routes *routev3.RouteConfigur
 }
 
 // baseHCM returns the part of a connection manager that both directions share.
-func (g *generator) baseHCM(statPrefix string, o httpOptions) *hcmv3.HttpConnectionManager {
+func (g *generator) baseHCM(o httpOptions) *hcmv3.HttpConnectionManager {
 	h := &hcmv3.HttpConnectionManager{
-		StatPrefix:                   statPrefix,
 		UseRemoteAddress:             no,
 		Proxy_100Continue:            true,
 		UpgradeConfigs:               upgrades,

@@ -5,7 +5,6 @@ import (
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
-	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
 	quicv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/quic/v3"
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
 
@@ -65,17 +64,10 @@ func http3Listener(name string, port uint32, binds []string) *listenerv3.Listene
 	return l
 }
 
-// http3Chain returns the filter chain of a server for HTTP/3. As over TCP, there are no requests
+// quic returns the transport socket of a server for HTTP/3. As over TCP, there are no requests
 // before the end of the handshake, which an attacker could repeat.
-func (u gatewayListener) http3Chain(g *generator, statPrefix string, s *gatewayServerFacts, o httpOptions) *listenerv3.FilterChain {
-	h := g.gatewayHCM(statPrefix, s.Routes, o)
-	h.CodecType, h.Http3ProtocolOptions = hcmv3.HttpConnectionManager_HTTP3, &corev3.Http3ProtocolOptions{}
-	chain := filterChain(g.networkFilter(filterHCM, h))
-	chain.FilterChainMatch = serverNames(s.Hosts.Slice())
-	chain.TransportSocket = g.transportSocket(quicSocket, &quicv3.QuicDownstreamTransport{
-		DownstreamTlsContext: downstreamTLS(s.settings(), u.limits, "h3"), EnableEarlyData: no,
-	})
-	return chain
+func (g *generator) quic(t *networkingv1alpha3.ServerTLSSettings, limits tlsLimits) *corev3.TransportSocket {
+	return g.transportSocket(quicSocket, &quicv3.QuicDownstreamTransport{DownstreamTlsContext: downstreamTLS(t, limits, "h3"), EnableEarlyData: no})
 }
 
 // altSvc returns the header by which responses announce HTTP/3 at a port of the Service.

@@ -115,7 +115,7 @@ func (u gatewayListener) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, er
 		return g.resources()
 	}
 	if f.Routes != "" {
-		l.FilterChains = []*listenerv3.FilterChain{filterChain(g.gatewayHTTP("outbound_"+l.Name+";", f.Routes, o))}
+		l.FilterChains = []*listenerv3.FilterChain{filterChain(g.connectionManagers(g.gatewayHCM(o))("outbound_"+l.Name+";", f.Routes))}
 	} else if u.addServers(&g, l, &f, o) {
 		l.ListenerFilters = []*listenerv3.ListenerFilter{g.tlsInspector()}
 	}
@@ -139,12 +139,19 @@ func (u gatewayListener) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, er
 // the first stays, because Envoy would refuse the listener.
 func (u gatewayListener) addServers(g *generator, l *listenerv3.Listener, f *gatewayListenerFacts, o httpOptions) (byName bool) {
 	taken := make(map[string]struct{})
+	options := g.gatewayHCM(o)
+	if f.HTTP3 {
+		options.CodecType, options.Http3ProtocolOptions = hcmv3.HttpConnectionManager_HTTP3, &corev3.Http3ProtocolOptions{}
+	}
+	managers := g.connectionManagers(options)
 	for s := range f.Servers.All {
 		byName = byName || !s.Plain
-		chains := u.chains(g, l.Name, &s, o)
-		if f.HTTP3 {
-			chains = []*listenerv3.FilterChain{u.http3Chain(g, cmp.Or(s.Name, "outbound_"+l.Name+";"), &s, o)}
+		http := func() *listenerv3.FilterChain {
+			chain := filterChain(managers(cmp.Or(s.Name, "outbound_"+l.Name+";"), s.Routes))
+			chain.FilterChainMatch = serverNames(s.Hosts.Slice())
+			return chain
 		}
+		chains := u.chains(g, &s, f.HTTP3, http)
 		for _, chain := range chains {
 			names := chain.GetFilterChainMatch().GetServerNames()
 			if len(names) == 0 {
@@ -172,15 +179,18 @@ func anyTaken(taken map[string]struct{}, names []string) bool {
 	return false
 }
 
-// chains returns the filter chains of a server.
-func (u gatewayListener) chains(g *generator, listener string, s *gatewayServerFacts, o httpOptions) []*listenerv3.FilterChain {
+// chains returns the filter chains of a server. http makes the chain for HTTP, without TLS.
+func (u gatewayListener) chains(g *generator, s *gatewayServerFacts, http3 bool, http func() *listenerv3.FilterChain) []*listenerv3.FilterChain {
 	t := s.settings()
 	switch {
+	case http3:
+		chain := http()
+		chain.TransportSocket = g.quic(t, u.limits)
+		return []*listenerv3.FilterChain{chain}
 	case t.GetMode() == networkingv1alpha3.ServerTLSSettings_AUTO_PASSTHROUGH:
 		return u.serviceChains(g, s.Hosts.Slice())
 	case s.Routes != "":
-		chain := filterChain(g.gatewayHTTP(cmp.Or(s.Name, "outbound_"+listener+";"), s.Routes, o))
-		chain.FilterChainMatch = serverNames(s.Hosts.Slice())
+		chain := http()
 		chain.TransportSocket = g.serverTLS(t, u.limits)
 		return []*listenerv3.FilterChain{chain}
 	}
@@ -204,14 +214,10 @@ func serverNames(hosts []string) *listenerv3.FilterChainMatch {
 	return m
 }
 
-// gatewayHTTP returns the connection manager for clients outside the mesh. It appends their
-// addresses to x-forwarded-for, and replaces x-forwarded-client-cert.
-func (g *generator) gatewayHTTP(statPrefix, routeName string, o httpOptions) *listenerv3.Filter {
-	return g.networkFilter(filterHCM, g.gatewayHCM(statPrefix, routeName, o))
-}
-
-func (g *generator) gatewayHCM(statPrefix, routeName string, o httpOptions) *hcmv3.HttpConnectionManager {
-	h := g.outboundHCM(statPrefix, routeName, o)
+// gatewayHCM returns the options of the connection managers for clients outside the mesh. These append
+// the addresses of clients to x-forwarded-for, and replace x-forwarded-client-cert.
+func (g *generator) gatewayHCM(o httpOptions) *hcmv3.HttpConnectionManager {
+	h := g.outboundHCM(o)
 	h.UseRemoteAddress = yes
 	h.ServerName = serverName
 	h.XffNumTrustedHops = o.topology.TrustedProxies

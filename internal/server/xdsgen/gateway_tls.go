@@ -122,15 +122,15 @@ func sdsName(credential string) string {
 	return secretPrefix + credential
 }
 
-// secretTimeout bounds the time that listeners and clusters wait for a secret. Without the
-// secret they start, and only the connections that need it fail until it arrives.
-const secretTimeout = 5 * time.Second
+// secretSource bounds the time that listeners and clusters wait for a secret. Without the secret
+// they start, and only the connections that need it fail until it arrives. It must not be changed.
+var secretSource = &corev3.ConfigSource{
+	ConfigSourceSpecifier: adsSource.GetConfigSourceSpecifier(),
+	InitialFetchTimeout:   durationpb.New(5 * time.Second),
+	ResourceApiVersion:    corev3.ApiVersion_V3,
+}
 
 // namedSecret returns the reference to a secret that the control plane serves.
 func namedSecret(name string) *tlsv3.SdsSecretConfig {
-	return &tlsv3.SdsSecretConfig{Name: name, SdsConfig: &corev3.ConfigSource{
-		ConfigSourceSpecifier: adsSource.GetConfigSourceSpecifier(),
-		InitialFetchTimeout:   durationpb.New(secretTimeout),
-		ResourceApiVersion:    corev3.ApiVersion_V3,
-	}}
+	return &tlsv3.SdsSecretConfig{Name: name, SdsConfig: secretSource}
 }

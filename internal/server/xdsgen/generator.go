@@ -63,14 +63,15 @@ func mustAny(m proto.Message) *anypb.Any {
 	return a
 }
 
-// networkFilter returns a filter. Its messages are in one allocation, as every listener has some.
-func (g *generator) networkFilter(name string, m proto.Message) *listenerv3.Filter {
+// networkFilter returns a filter. The last fields of its configuration may be encoded before. The
+// messages are in one allocation, as every listener has some.
+func (g *generator) networkFilter(name string, m proto.Message, encoded ...byte) *listenerv3.Filter {
 	var f struct {
 		filter listenerv3.Filter
 		config listenerv3.Filter_TypedConfig
 		packed anypb.Any
 	}
-	g.fail(xdswire.Pack(&f.packed, m))
+	g.fail(xdswire.Pack(&f.packed, m, encoded...))
 	f.config.TypedConfig = &f.packed
 	f.filter.Name, f.filter.ConfigType = name, &f.config
 	return &f.filter
