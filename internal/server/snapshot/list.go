@@ -12,12 +12,24 @@ type List[T comparable] struct{ head unique.Handle[listElement[T]] }
 type listElement[T comparable] struct {
 	value T
 	rest  List[T]
+	far   List[T] // the rest after stride elements, for At
 }
+
+// stride is the number of elements of a long list that At skips at once.
+const stride = 32
 
 // ListOf returns the list of values.
 func ListOf[T comparable](values []T) (l List[T]) {
-	for _, v := range slices.Backward(values) {
-		l.head = unique.Make(listElement[T]{v, l})
+	var from []List[T] // the lists that start at each of the last strides
+	for i, v := range slices.Backward(values) {
+		e := listElement[T]{value: v, rest: l}
+		if far := i + stride; far < len(values) {
+			e.far = from[len(values)-1-far]
+		}
+		l.head = unique.Make(e)
+		if len(values) > stride {
+			from = append(from, l)
+		}
 	}
 	return l
 }
@@ -38,6 +50,9 @@ func (l List[T]) All(yield func(T) bool) {
 
 // At returns the value with an index, which must exist.
 func (l List[T]) At(i int) T {
+	for ; i >= stride; i -= stride {
+		l = l.head.Value().far
+	}
 	for ; i > 0; i-- {
 		l = l.head.Value().rest
 	}

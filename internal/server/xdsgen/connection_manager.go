@@ -56,17 +56,16 @@ func (g *generator) outboundHTTP(statPrefix, routeName string, o httpOptions) *l
 
 // connectionManagers returns a function that makes connection managers with the options of h, whose
 // routes come by RDS. They encode the options once: the encoding of a message is the concatenation
-// of its encoded parts. The function adds the fields that come first.
+// of its encoded parts. The function encodes the fields that come first.
 func (g *generator) connectionManagers(h *hcmv3.HttpConnectionManager) func(statPrefix, routeName string) *listenerv3.Filter {
-	codec := h.GetCodecType()
+	routes := &hcmv3.Rds{ConfigSource: adsSource}
+	first := &hcmv3.HttpConnectionManager{CodecType: h.GetCodecType(), RouteSpecifier: &hcmv3.HttpConnectionManager_Rds{Rds: routes}}
 	h.CodecType = 0
 	options, err := xdswire.Marshal(h)
 	g.fail(err)
 	return func(statPrefix, routeName string) *listenerv3.Filter {
-		return g.networkFilter(filterHCM, &hcmv3.HttpConnectionManager{
-			CodecType: codec, StatPrefix: statPrefix,
-			RouteSpecifier: &hcmv3.HttpConnectionManager_Rds{Rds: &hcmv3.Rds{ConfigSource: adsSource, RouteConfigName: routeName}},
-		}, options...)
+		first.StatPrefix, routes.RouteConfigName = statPrefix, routeName
+		return g.networkFilter(filterHCM, first, options...)
 	}
 }
 

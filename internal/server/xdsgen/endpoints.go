@@ -309,7 +309,7 @@ func setNetwork(lb *endpointv3.LbEndpoint, network mesh.NetworkID) {
 		lb.Metadata = &corev3.Metadata{FilterMetadata: make(map[string]*structpb.Struct)}
 	}
 	lb.Metadata.FilterMetadata[mesh.MetadataNamespace] = &structpb.Struct{Fields: map[string]*structpb.Value{
-		mesh.MetadataNetwork: structpb.NewStringValue(string(network)),
+		mesh.MetadataNetwork: textValue(string(network)),
 	}}
 }
 
@@ -320,7 +320,7 @@ func endpointProto(addr netip.Addr, port, weight uint32, health corev3.HealthSta
 	}
 	if workload != "" {
 		md.FilterMetadata["istio"] = &structpb.Struct{Fields: map[string]*structpb.Value{
-			"workload": structpb.NewStringValue(workload),
+			"workload": textValue(workload),
 		}}
 	}
 	if len(md.FilterMetadata) == 0 {

@@ -1,7 +1,6 @@
 package xdsgen
 
 import (
-	"iter"
 	"net/http"
 	"slices"
 	"strings"
@@ -49,34 +48,35 @@ type boundService struct {
 	*snapshot.VirtualService
 }
 
-// serverHosts holds the hosts of the servers of Gateway objects, by Gateway.
-type serverHosts struct {
-	gateways []string // in the order of the servers
-	hosts    map[string][]string
+// serverHosts holds the hosts of the servers of Gateway objects.
+type serverHosts []gatewayHosts
+
+type gatewayHosts struct {
+	gateway string
+	hosts   []string
 }
 
+// add adds the hosts of a server. The servers of a Gateway come one after the other.
 func (h *serverHosts) add(gateway string, hosts list[string]) {
-	if h.hosts == nil {
-		h.hosts = make(map[string][]string)
+	if n := len(*h); n == 0 || (*h)[n-1].gateway != gateway {
+		*h = append(*h, gatewayHosts{gateway: gateway})
 	}
-	if _, known := h.hosts[gateway]; !known {
-		h.gateways = append(h.gateways, gateway)
-	}
-	h.hosts[gateway] = slices.AppendSeq(h.hosts[gateway], hosts.All)
+	last := &(*h)[len(*h)-1]
+	last.hosts = append(last.hosts, hosts.Slice()...)
 }
 
 // bound returns the VirtualServices with certain routes that gateways in a namespace use for
 // the servers. Those of each Gateway are in the order of precedence.
-func (h *serverHosts) bound(s *snapshot.Snapshot, namespace string, routes func(*snapshot.VirtualService) bool) list[boundService] {
+func (h serverHosts) bound(s *snapshot.Snapshot, namespace string, routes func(*snapshot.VirtualService) bool) list[boundService] {
 	var out []boundService
-	for _, gateway := range h.gateways {
-		all := s.GatewayRoutes.Get(gateway)
+	for _, of := range h {
+		all := s.GatewayRoutes.Get(of.gateway)
 		if all == nil {
 			continue
 		}
 		for _, v := range all.For(namespace) {
-			if routes(v) && len(hostsInCommon(slices.Values(h.hosts[gateway]), v)) > 0 {
-				out = append(out, boundService{gateway, v})
+			if routes(v) && len(hostsInCommon(of.hosts, v)) > 0 {
+				out = append(out, boundService{of.gateway, v})
 			}
 		}
 	}
@@ -86,9 +86,9 @@ func (h *serverHosts) bound(s *snapshot.Snapshot, namespace string, routes func(
 // hostsInCommon returns the hosts that a server and a VirtualService have in common: of two
 // hosts that overlap the more specific one. The hosts of a server may be only for the
 // VirtualServices of a namespace.
-func hostsInCommon(server iter.Seq[string], vs *snapshot.VirtualService) []string {
+func hostsInCommon(server []string, vs *snapshot.VirtualService) []string {
 	var out []string
-	for h := range server {
+	for _, h := range server {
 		namespace, host, two := strings.Cut(h, "/")
 		if !two {
 			host = h
@@ -127,7 +127,7 @@ func (u gatewayRoutes) Type() string { return xdswire.RouteType }
 type gatewayHost struct {
 	domains  []string
 	port     uint32 // of the first server
-	routes   []boundRoutes
+	routes   []*boundRoutes
 	redirect bool // to HTTPS
 	// misdirected is set for hosts of other servers. Clients should use another connection.
 	misdirected bool
@@ -137,6 +137,11 @@ type gatewayHost struct {
 type boundRoutes struct {
 	*snapshot.VirtualService
 	context routeContext
+	made    []*routev3.Route // nil before the first use
+}
+
+func (b *boundRoutes) equal(other *boundRoutes) bool {
+	return b == other || b.VirtualService == other.VirtualService && b.context == other.context
 }
 
 func (u gatewayRoutes) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, error) {
@@ -145,19 +150,18 @@ func (u gatewayRoutes) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, erro
 	if u.facts.HTTP3 != 0 {
 		rc.ResponseHeadersToAdd = []*corev3.HeaderValueOption{altSvc(u.facts.HTTP3)}
 	}
-	made := make(map[boundRoutes][]*routev3.Route)
 	for _, h := range u.hosts() {
 		vh := &routev3.VirtualHost{Name: h.domains[0] + ":" + portString(h.port), Domains: h.domains, IncludeRequestAttemptCount: true}
 		if h.redirect {
 			vh.RequireTls = routev3.VirtualHost_ALL
 		}
 		for _, b := range h.routes {
-			if _, known := made[b]; !known {
-				made[b] = g.virtualServiceRoutes(b.VirtualService, b.context)
+			if b.made == nil {
+				b.made = g.virtualServiceRoutes(b.VirtualService, b.context)
 			}
-			vh.Routes = append(vh.Routes, made[b]...)
+			vh.Routes = append(vh.Routes, b.made...)
 		}
-		vh.Routes = catchAllsLast(vh.Routes)
+		catchAllsLast(vh.Routes)
 		if h.misdirected {
 			vh.Routes = []*routev3.Route{{Match: everyPath, Action: &routev3.Route_DirectResponse{
 				DirectResponse: &routev3.DirectResponseAction{Status: http.StatusMisdirectedRequest},
@@ -185,21 +189,23 @@ func (u gatewayRoutes) hosts() []*gatewayHost {
 		return byName[host]
 	}
 	for s := range u.facts.Servers.All {
+		hosts := s.Hosts.Slice()
 		c := routeContext{gateway: s.Gateway, port: s.Port, tls: s.TLS, client: u.client, retries: u.retries}
 		for v := range u.bound.All {
 			if v.gateway != s.Gateway || !c.routes(v.VirtualService) {
 				continue
 			}
-			for _, host := range hostsInCommon(s.Hosts.All, v.VirtualService) {
+			b := &boundRoutes{VirtualService: v.VirtualService, context: c}
+			for _, host := range hostsInCommon(hosts, v.VirtualService) {
 				h := at(host, s.Port)
-				if b := (boundRoutes{v.VirtualService, c}); !slices.Contains(h.routes, b) {
+				if !slices.ContainsFunc(h.routes, b.equal) {
 					h.routes = append(h.routes, b)
 				}
 				h.redirect = h.redirect || s.Redirect
 			}
 		}
 		if s.Redirect {
-			for host := range s.Hosts.All {
+			for _, host := range hosts {
 				at(withoutNamespace(host), s.Port).redirect = true
 			}
 		}
@@ -223,7 +229,7 @@ func (u gatewayRoutes) withoutMisdirected(hosts []*gatewayHost) []*gatewayHost {
 func joinHosts(hosts []*gatewayHost) []*gatewayHost {
 	slices.SortFunc(hosts, func(a, b *gatewayHost) int { return strings.Compare(a.domains[0], b.domains[0]) })
 	type key struct {
-		first                 boundRoutes
+		first                 *snapshot.VirtualService
 		redirect, misdirected bool
 	}
 	known := make(map[key][]*gatewayHost)
@@ -231,9 +237,9 @@ func joinHosts(hosts []*gatewayHost) []*gatewayHost {
 	for _, h := range hosts {
 		k := key{redirect: h.redirect, misdirected: h.misdirected}
 		if len(h.routes) > 0 {
-			k.first = h.routes[0]
+			k.first = h.routes[0].VirtualService
 		}
-		i := slices.IndexFunc(known[k], func(other *gatewayHost) bool { return slices.Equal(other.routes, h.routes) })
+		i := slices.IndexFunc(known[k], func(other *gatewayHost) bool { return slices.EqualFunc(other.routes, h.routes, (*boundRoutes).equal) })
 		if i >= 0 {
 			known[k][i].domains = append(known[k][i].domains, h.domains...)
 			continue
@@ -246,8 +252,12 @@ func joinHosts(hosts []*gatewayHost) []*gatewayHost {
 
 // catchAllsLast moves the routes that every request meets behind the others. Each of several
 // VirtualServices of a host may have one.
-func catchAllsLast(routes []*routev3.Route) []*routev3.Route {
-	catches := func(r *routev3.Route) bool { return isCatchAll(r.GetMatch()) }
-	last := slices.Clone(routes)
-	return append(slices.DeleteFunc(routes, catches), slices.DeleteFunc(last, func(r *routev3.Route) bool { return !catches(r) })...)
+func catchAllsLast(routes []*routev3.Route) {
+	place := func(r *routev3.Route) int {
+		if isCatchAll(r.GetMatch()) {
+			return 1
+		}
+		return 0
+	}
+	slices.SortStableFunc(routes, func(a, b *routev3.Route) int { return place(a) - place(b) })
 }

@@ -84,7 +84,7 @@ func (u gatewayListener) routedChains(g *generator, s *gatewayServerFacts, t *ne
 	}
 	for b := range u.bound.All {
 		v := b.VirtualService
-		if b.gateway != s.Gateway || len(hostsInCommon(s.Hosts.All, v)) == 0 {
+		if b.gateway != s.Gateway || len(hostsInCommon(s.Hosts.Slice(), v)) == 0 {
 			continue
 		}
 		if snapshot.PassesTLS(t) {

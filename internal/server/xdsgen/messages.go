@@ -27,7 +27,7 @@ var (
 		ResourceApiVersion:    corev3.ApiVersion_V3,
 	}
 	tlsModeMatch = &structpb.Struct{Fields: map[string]*structpb.Value{
-		"tlsMode": structpb.NewStringValue(mesh.TLSModeIstio),
+		"tlsMode": textValue(mesh.TLSModeIstio),
 	}}
 	everyEndpoint = &structpb.Struct{}
 	everyPath     = &routev3.RouteMatch{PathSpecifier: &routev3.RouteMatch_Prefix{Prefix: "/"}}
@@ -93,6 +93,17 @@ func istioMetadata(key string, v *structpb.Value) *corev3.Metadata {
 	}}
 }
 
+// textValue returns a text as a value, in one allocation.
+func textValue(s string) *structpb.Value {
+	var v struct {
+		value structpb.Value
+		kind  structpb.Value_StringValue
+	}
+	v.kind.StringValue = s
+	v.value.Kind = &v.kind
+	return &v.value
+}
+
 // serviceID names a service in metadata.
 type serviceID struct{ Name, Space, Host string }
 
@@ -100,9 +111,9 @@ func serviceMetadata(services ...serviceID) *corev3.Metadata {
 	list := &structpb.ListValue{Values: make([]*structpb.Value, 0, len(services))}
 	for _, svc := range services {
 		list.Values = append(list.Values, structpb.NewStructValue(&structpb.Struct{Fields: map[string]*structpb.Value{
-			"host":      structpb.NewStringValue(svc.Host),
-			"name":      structpb.NewStringValue(svc.Name),
-			"namespace": structpb.NewStringValue(svc.Space),
+			"host":      textValue(svc.Host),
+			"name":      textValue(svc.Name),
+			"namespace": textValue(svc.Space),
 		}}))
 	}
 	return istioMetadata("services", structpb.NewListValue(list))

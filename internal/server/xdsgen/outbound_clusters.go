@@ -327,9 +327,9 @@ func addRuleMetadata(to *corev3.Metadata, r *snapshot.HostRule, subset string) {
 		return
 	}
 	fields := to.GetFilterMetadata()["istio"].GetFields()
-	fields["config"] = structpb.NewStringValue("/apis/networking.istio.io/v1/namespaces/" + r.Namespace + "/destination-rule/" + r.Name)
+	fields["config"] = textValue("/apis/networking.istio.io/v1/namespaces/" + r.Namespace + "/destination-rule/" + r.Name)
 	if subset != "" {
-		fields["subset"] = structpb.NewStringValue(subset)
+		fields["subset"] = textValue(subset)
 	}
 }
 

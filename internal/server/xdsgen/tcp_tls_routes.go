@@ -6,7 +6,6 @@ import (
 
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
 	tcpv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/tcp_proxy/v3"
-	"google.golang.org/protobuf/types/known/structpb"
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
 
 	"github.com/meshctl/meshctl/internal/server/snapshot"
@@ -188,6 +187,6 @@ func (g *generator) routedChain(
 	timeouts.set(p)
 	setTunnel(p, tunnels, to)
 	chain := filterChain(g.networkFilter(filterTCP, p))
-	chain.Metadata = istioMetadata("config", structpb.NewStringValue(configPath(v)))
+	chain.Metadata = istioMetadata("config", textValue(configPath(v)))
 	return chain
 }

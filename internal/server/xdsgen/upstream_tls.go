@@ -61,7 +61,7 @@ func setALPN(c *clusterv3.Cluster, http2 bool) {
 		alpn = "h2"
 	}
 	c.Metadata.FilterMetadata[mesh.MetadataNamespace] = &structpb.Struct{Fields: map[string]*structpb.Value{
-		metadataALPN: structpb.NewStringValue(alpn),
+		metadataALPN: textValue(alpn),
 	}}
 }
 

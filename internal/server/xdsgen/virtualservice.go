@@ -14,7 +14,6 @@ import (
 	typev3 "github.com/envoyproxy/go-control-plane/envoy/type/v3"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/types/known/anypb"
-	"google.golang.org/protobuf/types/known/structpb"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
 
@@ -97,7 +96,7 @@ func (g *generator) route(v *snapshot.VirtualService, r *networkingv1alpha3.HTTP
 	out := &routev3.Route{
 		Name:       r.GetName(),
 		Match:      routeMatch(m),
-		Metadata:   istioMetadata("config", structpb.NewStringValue(configPath(v))),
+		Metadata:   istioMetadata("config", textValue(configPath(v))),
 		StatPrefix: m.GetStatPrefix(),
 	}
 	if m.GetName() != "" {
@@ -130,15 +129,15 @@ func (g *generator) route(v *snapshot.VirtualService, r *networkingv1alpha3.HTTP
 		}
 		out.Action = &routev3.Route_Route{Route: action}
 	}
-	filters := make(map[string]*anypb.Any)
+	if r.GetFault() == nil && r.GetCorsPolicy() == nil {
+		return out
+	}
+	out.TypedPerFilterConfig = make(map[string]*anypb.Any)
 	if f := faults(r.GetFault()); f != nil {
-		filters[filterFault] = g.any(f)
+		out.TypedPerFilterConfig[filterFault] = g.any(f)
 	}
 	if p := r.GetCorsPolicy(); p != nil {
-		filters["envoy.filters.http.cors"] = g.any(corsPolicy(p))
-	}
-	if len(filters) > 0 {
-		out.TypedPerFilterConfig = filters
+		out.TypedPerFilterConfig["envoy.filters.http.cors"] = g.any(corsPolicy(p))
 	}
 	return out
 }
@@ -150,10 +149,10 @@ func configPath(v *snapshot.VirtualService) string {
 
 // routeMatch returns the condition of a match, which may be nil.
 func routeMatch(m *networkingv1alpha3.HTTPMatchRequest) *routev3.RouteMatch {
-	out := &routev3.RouteMatch{PathSpecifier: &routev3.RouteMatch_Prefix{Prefix: "/"}}
 	if m == nil {
-		return out
+		return everyPath
 	}
+	out := &routev3.RouteMatch{PathSpecifier: everyPath.GetPathSpecifier()}
 	switch u := m.GetUri().GetMatchType().(type) {
 	case *networkingv1alpha3.StringMatch_Exact:
 		out.PathSpecifier = &routev3.RouteMatch_Path{Path: u.Exact}
