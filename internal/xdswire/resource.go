@@ -149,9 +149,25 @@ func (e *Encoder) Resource(typeURL, name string, m proto.Message) (*Resource, er
 	if r.wire, err = sized.MarshalAppend(r.wire, m); err != nil {
 		return nil, fmt.Errorf("encode %s %s: %w", ShortType(typeURL), name, err)
 	}
+	r.setVersion()
+	return r, nil
+}
+
+// Appended makes a resource from a message of a size, which appendTo appends to bytes.
+func (e *Encoder) Appended(typeURL, name string, size int, appendTo func([]byte) []byte) *Resource {
+	if e.Encoded != nil {
+		e.Encoded(typeURL)
+	}
+	r := wrap(typeURL, name, noVersion, size, size)
+	r.wire = appendTo(r.wire)
+	r.setVersion()
+	return r
+}
+
+// setVersion replaces noVersion by the version of the message.
+func (r *Resource) setVersion() {
 	r.Version = versionOf([][]byte{r.wire[r.body:]})
 	copy(r.wire[r.any-versionLength:r.any], r.Version)
-	return r, nil
 }
 
 // Field returns the encoding of a message whose only field is another message.

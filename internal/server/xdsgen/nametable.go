@@ -183,11 +183,11 @@ func nameEntry(enc *xdswire.Encoder, svc *snapshot.MeshService, prefix string, i
 	info = protowire.AppendString(appendField(info, fieldShortName), short)
 	info = protowire.AppendString(appendField(info, fieldNamespace), svc.Namespace)
 	size := protowire.SizeTag(fieldKey) + protowire.SizeBytes(len(host)) + protowire.SizeTag(fieldValue) + protowire.SizeBytes(len(info))
-	entry := make([]byte, 0, protowire.SizeTag(fieldTable)+protowire.SizeBytes(size))
-	entry = protowire.AppendVarint(appendField(entry, fieldTable), uint64(size))
-	entry = protowire.AppendString(appendField(entry, fieldKey), host)
-	entry = protowire.AppendBytes(appendField(entry, fieldValue), info)
-	return enc.Raw(xdswire.NameTableType, host, entry)
+	return enc.Appended(xdswire.NameTableType, host, protowire.SizeTag(fieldTable)+protowire.SizeBytes(size), func(entry []byte) []byte {
+		entry = protowire.AppendVarint(appendField(entry, fieldTable), uint64(size))
+		entry = protowire.AppendString(appendField(entry, fieldKey), host)
+		return protowire.AppendBytes(appendField(entry, fieldValue), info)
+	})
 }
 
 // appendField appends the tag of a text, of bytes or of a message.
