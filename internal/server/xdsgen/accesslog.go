@@ -57,7 +57,7 @@ func defaultJSONLog() *structpb.Struct {
 		"user_agent":                        "REQ(USER-AGENT)",
 		"x_forwarded_for":                   "REQ(X-FORWARDED-FOR)",
 	} {
-		out.Fields[key] = textValue("%" + operator + "%")
+		out.Fields[key] = structpb.NewStringValue("%" + operator + "%")
 	}
 	return out
 }

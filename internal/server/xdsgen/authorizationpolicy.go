@@ -163,7 +163,7 @@ func (f *authorizationFilter) discovery() *corev3.ExtensionConfigSource {
 		m = &httprbacv3.RBAC{}
 	}
 	return &corev3.ExtensionConfigSource{
-		ConfigSource: adsSource, TypeUrls: []string{"type.googleapis.com/" + string(m.ProtoReflect().Descriptor().FullName())},
+		ConfigSource: adsSource(), TypeUrls: []string{"type.googleapis.com/" + string(m.ProtoReflect().Descriptor().FullName())},
 	}
 }
 

@@ -58,7 +58,7 @@ func (g *generator) outboundHTTP(statPrefix, routeName string, o httpOptions) *l
 // routes come by RDS. They encode the options once: the encoding of a message is the concatenation
 // of its encoded parts. The function encodes the fields that come first.
 func (g *generator) connectionManagers(h *hcmv3.HttpConnectionManager) func(statPrefix, routeName string) *listenerv3.Filter {
-	routes := &hcmv3.Rds{ConfigSource: adsSource}
+	routes := &hcmv3.Rds{ConfigSource: adsSource()}
 	first := &hcmv3.HttpConnectionManager{CodecType: h.GetCodecType(), RouteSpecifier: &hcmv3.HttpConnectionManager_Rds{Rds: routes}}
 	h.CodecType = 0
 	options, err := xdswire.Marshal(h)

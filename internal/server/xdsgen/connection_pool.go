@@ -84,7 +84,24 @@ func setHTTP2(o *corev3.Http2ProtocolOptions, http *networkingv1alpha3.Connectio
 
 // setConnectionPool sets the limits of a connection pool, except the options of HTTP.
 func setConnectionPool(c *clusterv3.Cluster, pool *networkingv1alpha3.ConnectionPoolSettings, alive snapshot.KeepAlive, budget *networkingv1alpha3.TrafficPolicy_RetryBudget) {
-	limits := c.GetCircuitBreakers().GetThresholds()[0]
+	c.CircuitBreakers = circuitBreakers(pool, budget)
+	if d := pool.GetTcp().GetConnectTimeout(); d != nil {
+		c.ConnectTimeout = d
+	}
+	if k := pool.GetTcp().GetTcpKeepalive(); k != nil {
+		alive.On, alive.Probes = true, cmp.Or(k.GetProbes(), alive.Probes)
+		alive.Time = cmp.Or(k.GetTime().AsDuration(), alive.Time)
+		alive.Interval = cmp.Or(k.GetInterval().AsDuration(), alive.Interval)
+	}
+	setKeepAlive(c, alive)
+}
+
+// circuitBreakers returns the limits of a connection pool. pool and budget may be nil.
+func circuitBreakers(pool *networkingv1alpha3.ConnectionPoolSettings, budget *networkingv1alpha3.TrafficPolicy_RetryBudget) *clusterv3.CircuitBreakers {
+	if pool == nil && budget == nil {
+		return unlimited()
+	}
+	limits := unlimitedThresholds()
 	set := func(to **wrapperspb.UInt32Value, n int32) {
 		if n > 0 {
 			*to = wrapperspb.UInt32(uint32(n))
@@ -103,15 +120,7 @@ func setConnectionPool(c *clusterv3.Cluster, pool *networkingv1alpha3.Connection
 			limits.RetryBudget.MinRetryConcurrency = wrapperspb.UInt32(n)
 		}
 	}
-	if d := pool.GetTcp().GetConnectTimeout(); d != nil {
-		c.ConnectTimeout = d
-	}
-	if k := pool.GetTcp().GetTcpKeepalive(); k != nil {
-		alive.On, alive.Probes = true, cmp.Or(k.GetProbes(), alive.Probes)
-		alive.Time = cmp.Or(k.GetTime().AsDuration(), alive.Time)
-		alive.Interval = cmp.Or(k.GetInterval().AsDuration(), alive.Interval)
-	}
-	setKeepAlive(c, alive)
+	return &clusterv3.CircuitBreakers{Thresholds: []*clusterv3.CircuitBreakers_Thresholds{limits}}
 }
 
 // setKeepAlive sets how the proxy probes idle connections.

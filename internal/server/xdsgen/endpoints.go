@@ -309,18 +309,18 @@ func setNetwork(lb *endpointv3.LbEndpoint, network mesh.NetworkID) {
 		lb.Metadata = &corev3.Metadata{FilterMetadata: make(map[string]*structpb.Struct)}
 	}
 	lb.Metadata.FilterMetadata[mesh.MetadataNamespace] = &structpb.Struct{Fields: map[string]*structpb.Value{
-		mesh.MetadataNetwork: textValue(string(network)),
+		mesh.MetadataNetwork: structpb.NewStringValue(string(network)),
 	}}
 }
 
 func endpointProto(addr netip.Addr, port, weight uint32, health corev3.HealthStatus, mtls bool, workload string) *endpointv3.LbEndpoint {
 	md := &corev3.Metadata{FilterMetadata: make(map[string]*structpb.Struct)}
 	if mtls {
-		md.FilterMetadata["envoy.transport_socket_match"] = tlsModeMatch
+		md.FilterMetadata["envoy.transport_socket_match"] = tlsModeMatch()
 	}
 	if workload != "" {
 		md.FilterMetadata["istio"] = &structpb.Struct{Fields: map[string]*structpb.Value{
-			"workload": textValue(workload),
+			"workload": structpb.NewStringValue(workload),
 		}}
 	}
 	if len(md.FilterMetadata) == 0 {

@@ -124,13 +124,13 @@ func sdsName(credential string) string {
 
 // secretSource bounds the time that listeners and clusters wait for a secret. Without the secret
 // they start, and only the connections that need it fail until it arrives. It must not be changed.
-var secretSource = &corev3.ConfigSource{
-	ConfigSourceSpecifier: adsSource.GetConfigSourceSpecifier(),
+var secretSource = encodedOnce(&corev3.ConfigSource{
+	ConfigSourceSpecifier: &corev3.ConfigSource_Ads{Ads: &corev3.AggregatedConfigSource{}},
 	InitialFetchTimeout:   durationpb.New(5 * time.Second),
 	ResourceApiVersion:    corev3.ApiVersion_V3,
-}
+})
 
 // namedSecret returns the reference to a secret that the control plane serves.
 func namedSecret(name string) *tlsv3.SdsSecretConfig {
-	return &tlsv3.SdsSecretConfig{Name: name, SdsConfig: secretSource}
+	return &tlsv3.SdsSecretConfig{Name: name, SdsConfig: secretSource()}
 }

@@ -149,7 +149,7 @@ func (u grpcService) names() []string {
 // grpcListener returns the listener of a target, which names its route configuration.
 func (g *generator) grpcListener(name, routes string) *listenerv3.Listener {
 	return &listenerv3.Listener{Name: name, ApiListener: &listenerv3.ApiListener{ApiListener: g.any(&hcmv3.HttpConnectionManager{
-		RouteSpecifier: &hcmv3.HttpConnectionManager_Rds{Rds: &hcmv3.Rds{ConfigSource: adsSource, RouteConfigName: routes}},
+		RouteSpecifier: &hcmv3.HttpConnectionManager_Rds{Rds: &hcmv3.Rds{ConfigSource: adsSource(), RouteConfigName: routes}},
 		HttpFilters:    []*hcmv3.HttpFilter{faultFilter(), routerFilter()},
 	})}}
 }
@@ -166,11 +166,13 @@ func (u grpcService) cluster(g *generator, port uint32, subset *networkingv1alph
 	c := &clusterv3.Cluster{
 		Name:                 name,
 		ClusterDiscoveryType: discovery(clusterv3.Cluster_EDS),
-		EdsClusterConfig:     &clusterv3.Cluster_EdsClusterConfig{EdsConfig: adsSource, ServiceName: name},
+		EdsClusterConfig:     &clusterv3.Cluster_EdsClusterConfig{EdsConfig: adsSource(), ServiceName: name},
 		CircuitBreakers:      unlimited(), // the default is 1,024 concurrent calls
 	}
 	if n := policy.GetConnectionPool().GetHttp().GetHttp2MaxRequests(); n > 0 {
-		c.CircuitBreakers.Thresholds[0].MaxRequests = wrapperspb.UInt32(uint32(n))
+		limits := unlimitedThresholds()
+		limits.MaxRequests = wrapperspb.UInt32(uint32(n))
+		c.CircuitBreakers = &clusterv3.CircuitBreakers{Thresholds: []*clusterv3.CircuitBreakers_Thresholds{limits}}
 	}
 	c.OutlierDetection = outlierDetection(policy.GetOutlierDetection())
 	mtls, accounts, tls := u.mtls, u.service.Accounts, policy.GetTls()

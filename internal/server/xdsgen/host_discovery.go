@@ -173,7 +173,7 @@ func (u routesWithoutHosts) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource,
 	if err != nil {
 		return nil, err
 	}
-	source, err := xdswire.Marshal(&routev3.RouteConfiguration{Vhds: &routev3.Vhds{ConfigSource: adsSource}})
+	source, err := xdswire.Marshal(&routev3.RouteConfiguration{Vhds: &routev3.Vhds{ConfigSource: adsSource()}})
 	if err != nil {
 		return nil, err
 	}

@@ -37,12 +37,11 @@ func (f *inboundWorkload) clusters(g *generator) {
 // cluster returns the cluster that leads to the application's port.
 func (f *inboundWorkload) cluster(g *generator, p *inboundPort) *clusterv3.Cluster {
 	c := &clusterv3.Cluster{
-		Name:            p.cluster(),
-		AltStatName:     p.stats() + ";",
-		ConnectTimeout:  durationpb.New(f.ConnectTimeout),
-		CircuitBreakers: unlimited(),
-		CommonLbConfig:  &clusterv3.Cluster_CommonLbConfig{},
-		Metadata:        serviceMetadata(append([]serviceID{{p.Name, p.Space, p.Host}}, p.Others.Slice()...)...),
+		Name:           p.cluster(),
+		AltStatName:    p.stats() + ";",
+		ConnectTimeout: durationpb.New(f.ConnectTimeout),
+		CommonLbConfig: &clusterv3.Cluster_CommonLbConfig{},
+		Metadata:       serviceMetadata(append([]serviceID{{p.Name, p.Space, p.Host}}, p.Others.Slice()...)...),
 	}
 	pool := p.pool()
 	setConnectionPool(c, pool, f.KeepAlive, nil)

@@ -79,7 +79,7 @@ func commonTLS(limits snapshot.TLSLimits, alpn []string, sans []*matcherv3.Strin
 	return &tlsv3.CommonTlsContext{
 		TlsParams:                      tlsParameters(limits, tls.VersionTLS13),
 		AlpnProtocols:                  alpn,
-		TlsCertificateSdsSecretConfigs: workloadCertificate,
+		TlsCertificateSdsSecretConfigs: []*tlsv3.SdsSecretConfig{workloadCertificate()},
 		ValidationContextType: &tlsv3.CommonTlsContext_CombinedValidationContext{
 			CombinedValidationContext: &tlsv3.CommonTlsContext_CombinedCertificateValidationContext{
 				DefaultValidationContext: &tlsv3.CertificateValidationContext{
@@ -87,7 +87,7 @@ func commonTLS(limits snapshot.TLSLimits, alpn []string, sans []*matcherv3.Strin
 					// field, which leaves the type of the SAN open.
 					MatchSubjectAltNames: sans, //nolint:staticcheck // see above
 				},
-				ValidationContextSdsSecretConfig: meshRoots,
+				ValidationContextSdsSecretConfig: meshRoots(),
 			},
 		},
 	}
@@ -96,8 +96,8 @@ func commonTLS(limits snapshot.TLSLimits, alpn []string, sans []*matcherv3.Strin
 // References to the certificate of the workload and the roots of the mesh. They must not be
 // changed.
 var (
-	workloadCertificate = []*tlsv3.SdsSecretConfig{agentSecret("default")}
-	meshRoots           = agentSecret("ROOTCA")
+	workloadCertificate = encodedOnce(agentSecret("default"))
+	meshRoots           = encodedOnce(agentSecret("ROOTCA"))
 )
 
 // agentSecret returns the reference to a secret that the agent serves through the
@@ -128,8 +128,8 @@ func exactSANs(accounts []string) []*matcherv3.StringMatcher {
 
 // rawBuffer is the transport socket without encryption. It must not be changed.
 var rawBuffer = sync.OnceValue(func() *corev3.TransportSocket {
-	return &corev3.TransportSocket{
+	return preEncoded(&corev3.TransportSocket{
 		Name:       "envoy.transport_sockets.raw_buffer",
 		ConfigType: &corev3.TransportSocket_TypedConfig{TypedConfig: mustAny(&rawbufferv3.RawBuffer{})},
-	}
+	})
 })

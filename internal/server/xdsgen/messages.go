@@ -5,12 +5,14 @@ import (
 	"math"
 	"slices"
 	"strconv"
+	"sync"
 	"time"
 
 	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/structpb"
 	"google.golang.org/protobuf/types/known/wrapperspb"
@@ -21,14 +23,14 @@ import (
 
 // Messages that many resources contain. They must not be changed.
 var (
-	adsSource = &corev3.ConfigSource{
+	adsSource = encodedOnce(&corev3.ConfigSource{
 		ConfigSourceSpecifier: &corev3.ConfigSource_Ads{Ads: &corev3.AggregatedConfigSource{}},
 		InitialFetchTimeout:   noTime,
 		ResourceApiVersion:    corev3.ApiVersion_V3,
-	}
-	tlsModeMatch = &structpb.Struct{Fields: map[string]*structpb.Value{
-		"tlsMode": textValue(mesh.TLSModeIstio),
-	}}
+	})
+	tlsModeMatch = encodedOnce(&structpb.Struct{Fields: map[string]*structpb.Value{
+		"tlsMode": structpb.NewStringValue(mesh.TLSModeIstio),
+	}})
 	everyEndpoint = &structpb.Struct{}
 	everyPath     = &routev3.RouteMatch{PathSpecifier: &routev3.RouteMatch_Prefix{Prefix: "/"}}
 
@@ -41,6 +43,24 @@ var (
 	// handshakeTimeout bounds the TLS handshake of a client with a listener.
 	handshakeTimeout = durationpb.New(15 * time.Second)
 )
+
+// preEncoded returns a message that encodes to the same bytes as m, a message of constants and valid
+// UTF-8. It has the bytes as unknown fields, which the encoder copies. It must not be read or changed.
+func preEncoded[M proto.Message](m M) M {
+	b, err := xdswire.Marshal(m)
+	if err != nil {
+		panic("xdsgen: a message that does not encode: " + err.Error())
+	}
+	out := m.ProtoReflect().New()
+	out.SetUnknown(b)
+	return out.Interface().(M)
+}
+
+// encodedOnce returns a function that encodes a message at the first use: commands that generate
+// nothing start sooner.
+func encodedOnce[M proto.Message](m M) func() M {
+	return sync.OnceValue(func() M { return preEncoded(m) })
+}
 
 // boolean returns a shared message, which must not be changed.
 func boolean(b bool) *wrapperspb.BoolValue {
@@ -85,38 +105,6 @@ func listenAt(l *listenerv3.Listener, port uint32, ips []string) {
 	for _, ip := range ips[1:] {
 		l.AdditionalAddresses = append(l.AdditionalAddresses, &listenerv3.AdditionalAddress{Address: address(ip, port)})
 	}
-}
-
-func istioMetadata(key string, v *structpb.Value) *corev3.Metadata {
-	return &corev3.Metadata{FilterMetadata: map[string]*structpb.Struct{
-		"istio": {Fields: map[string]*structpb.Value{key: v}},
-	}}
-}
-
-// textValue returns a text as a value, in one allocation.
-func textValue(s string) *structpb.Value {
-	var v struct {
-		value structpb.Value
-		kind  structpb.Value_StringValue
-	}
-	v.kind.StringValue = s
-	v.value.Kind = &v.kind
-	return &v.value
-}
-
-// serviceID names a service in metadata.
-type serviceID struct{ Name, Space, Host string }
-
-func serviceMetadata(services ...serviceID) *corev3.Metadata {
-	list := &structpb.ListValue{Values: make([]*structpb.Value, 0, len(services))}
-	for _, svc := range services {
-		list.Values = append(list.Values, structpb.NewStructValue(&structpb.Struct{Fields: map[string]*structpb.Value{
-			"host":      textValue(svc.Host),
-			"name":      textValue(svc.Name),
-			"namespace": textValue(svc.Space),
-		}}))
-	}
-	return istioMetadata("services", structpb.NewListValue(list))
 }
 
 // one returns a single resource as a list.

@@ -12,7 +12,6 @@ import (
 	typev3 "github.com/envoyproxy/go-control-plane/envoy/type/v3"
 	"google.golang.org/protobuf/types/known/anypb"
 	"google.golang.org/protobuf/types/known/durationpb"
-	"google.golang.org/protobuf/types/known/structpb"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
 
@@ -131,7 +130,7 @@ func (u serviceClusters) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, er
 			}
 			g.cluster(c)
 			if u.passthrough && passable(u.service) {
-				c := of.base(&g, of.name().SNI()) // without a transport socket
+				c := of.base(&g, of.name().SNI(), "") // without a transport socket
 				g.setHTTPOptions(c, of.httpOptions())
 				g.cluster(c)
 			}
@@ -165,7 +164,7 @@ func (u clusterOf) name() mesh.ClusterName {
 // cluster returns the whole cluster. It returns nil if the cluster would have no endpoint
 // whose name to resolve.
 func (u clusterOf) cluster(g *generator) *clusterv3.Cluster {
-	c, options := u.base(g, u.name().String()), u.httpOptions()
+	c, options := u.base(g, u.name().String(), u.alpn()), u.httpOptions()
 	if c == nil {
 		return nil
 	}
@@ -175,7 +174,6 @@ func (u clusterOf) cluster(g *generator) *clusterv3.Cluster {
 		c.TransportSocket = g.policyTLS(tls, u.tlsLimits, u.router || u.rule.Selector != "", u.http2())
 		// A VirtualService may send requests to a port of any protocol, mostly HTTPS.
 		options = autoSNI(options, tls)
-		setALPN(c, u.http2())
 	case networkingv1alpha3.ClientTLSSettings_ISTIO_MUTUAL:
 		c.TransportSocket = u.meshTLS(g)
 	default: // DISABLE, or no TLS settings
@@ -188,22 +186,21 @@ func (u clusterOf) cluster(g *generator) *clusterv3.Cluster {
 	return c
 }
 
-// base returns a cluster without its transport socket and its options of HTTP, or nil.
-func (u clusterOf) base(g *generator, name string) *clusterv3.Cluster {
+// base returns a cluster without its transport socket and its options of HTTP, or nil. alpn may be
+// empty.
+func (u clusterOf) base(g *generator, name, alpn string) *clusterv3.Cluster {
 	c := &clusterv3.Cluster{
-		Name:            name,
-		AltStatName:     cmp.Or(statName(u.stats, u.service, u.port, u.subset.GetName(), 0), name) + ";",
-		ConnectTimeout:  durationpb.New(u.connectTimeout),
-		CircuitBreakers: unlimited(),
+		Name:           name,
+		AltStatName:    cmp.Or(statName(u.stats, u.service, u.port, u.subset.GetName(), 0), name) + ";",
+		ConnectTimeout: durationpb.New(u.connectTimeout),
 		// By default Envoy also uses unhealthy endpoints as soon as half of all are
 		// unhealthy. EDS includes unhealthy endpoints, so this is off by default.
 		CommonLbConfig: &clusterv3.Cluster_CommonLbConfig{HealthyPanicThreshold: &typev3.Percent{
 			Value: float64(u.policy.GetOutlierDetection().GetMinHealthPercent()),
 		}},
 		OutlierDetection: outlierDetection(u.policy.GetOutlierDetection()),
-		Metadata:         serviceMetadata(serviceID{u.service.Name, u.service.Namespace, u.service.Host}),
+		Metadata:         u.metadata(alpn),
 	}
-	addRuleMetadata(c.Metadata, u.rule, u.subset.GetName())
 	byDefault := u.localityWeights
 	if u.service.Distribution != snapshot.AnyPlace {
 		byDefault = alwaysWeighted
@@ -213,9 +210,6 @@ func (u clusterOf) base(g *generator, name string) *clusterv3.Cluster {
 		c.CommonLbConfig.LocalityConfigSpecifier = &clusterv3.Cluster_CommonLbConfig_LocalityWeightedLbConfig_{
 			LocalityWeightedLbConfig: &clusterv3.Cluster_CommonLbConfig_LocalityWeightedLbConfig{},
 		}
-	}
-	if u.service.External {
-		c.Metadata.FilterMetadata["istio"].Fields["external"] = structpb.NewBoolValue(true)
 	}
 	switch {
 	case u.originalDst():
@@ -233,7 +227,7 @@ func (u clusterOf) base(g *generator, name string) *clusterv3.Cluster {
 		g.setLoadBalancer(c, u.loadBalancer(), weighted)
 	default:
 		c.ClusterDiscoveryType = discovery(clusterv3.Cluster_EDS)
-		c.EdsClusterConfig = &clusterv3.Cluster_EdsClusterConfig{EdsConfig: adsSource, ServiceName: name}
+		c.EdsClusterConfig = &clusterv3.Cluster_EdsClusterConfig{EdsConfig: adsSource(), ServiceName: name}
 		g.setLoadBalancer(c, u.loadBalancer(), weighted)
 	}
 	setConnectionPool(c, u.policy.GetConnectionPool(), u.keepAlive, u.policy.GetRetryBudget())
@@ -307,7 +301,7 @@ func (u clusterOf) setAutoTLS(g *generator, c *clusterv3.Cluster) {
 		return
 	}
 	c.TransportSocketMatches = []*clusterv3.Cluster_TransportSocketMatch{
-		{Name: "tlsMode-istio", Match: tlsModeMatch, TransportSocket: tls},
+		{Name: "tlsMode-istio", Match: tlsModeMatch(), TransportSocket: tls},
 		{Name: "tlsMode-disabled", Match: everyEndpoint, TransportSocket: rawBuffer()},
 	}
 }
@@ -319,18 +313,6 @@ func (u clusterOf) meshTLS(g *generator) *corev3.TransportSocket {
 		accounts = names
 	}
 	return g.upstreamTLS(u.mtlsLimits, accounts, cmp.Or(tls.GetSni(), u.name().SNI()), u.http2())
-}
-
-// addRuleMetadata names the DestinationRule and the subset, which commands show.
-func addRuleMetadata(to *corev3.Metadata, r *snapshot.HostRule, subset string) {
-	if r == nil {
-		return
-	}
-	fields := to.GetFilterMetadata()["istio"].GetFields()
-	fields["config"] = textValue("/apis/networking.istio.io/v1/namespaces/" + r.Namespace + "/destination-rule/" + r.Name)
-	if subset != "" {
-		fields["subset"] = textValue(subset)
-	}
 }
 
 // fixedClusters generates BlackHoleCluster and, for sidecars, PassthroughCluster.
@@ -375,13 +357,10 @@ func (g *generator) passthroughCluster(name string, connectTimeout time.Duration
 const passthroughIdle = 5 * time.Minute
 
 // unlimited returns circuit breakers without Envoy's default limits (1024 connections …).
-func unlimited() *clusterv3.CircuitBreakers {
-	return &clusterv3.CircuitBreakers{Thresholds: []*clusterv3.CircuitBreakers_Thresholds{{
-		MaxConnections:     maxCount,
-		MaxPendingRequests: maxCount,
-		MaxRequests:        maxCount,
-		MaxRetries:         maxCount,
-	}}}
+var unlimited = encodedOnce(&clusterv3.CircuitBreakers{Thresholds: []*clusterv3.CircuitBreakers_Thresholds{unlimitedThresholds()}})
+
+func unlimitedThresholds() *clusterv3.CircuitBreakers_Thresholds {
+	return &clusterv3.CircuitBreakers_Thresholds{MaxConnections: maxCount, MaxPendingRequests: maxCount, MaxRequests: maxCount, MaxRetries: maxCount}
 }
 
 func explicitHTTP2() *httpv3.HttpProtocolOptions {

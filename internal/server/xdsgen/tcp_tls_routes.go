@@ -187,6 +187,6 @@ func (g *generator) routedChain(
 	timeouts.set(p)
 	setTunnel(p, tunnels, to)
 	chain := filterChain(g.networkFilter(filterTCP, p))
-	chain.Metadata = istioMetadata("config", textValue(configPath(v)))
+	chain.Metadata = configMetadata(v)
 	return chain
 }

@@ -9,7 +9,6 @@ import (
 	proxyprotocolv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/proxy_protocol/v3"
 	tlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
 	httpv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/upstreams/http/v3"
-	"google.golang.org/protobuf/types/known/structpb"
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
 
 	"github.com/meshctl/meshctl/internal/mesh"
@@ -53,16 +52,16 @@ func (g *generator) policyTLS(t *networkingv1alpha3.ClientTLSSettings, limits sn
 	return g.transportSocket(tlsSocket, &tlsv3.UpstreamTlsContext{CommonTlsContext: common, Sni: t.GetSni()})
 }
 
-// setALPN makes HTTP connections of a cluster use ALPN protocols that every server knows,
-// not Istio's: see alpnFilter.
-func setALPN(c *clusterv3.Cluster, http2 bool) {
-	alpn := "http/1.1"
-	if http2 {
-		alpn = "h2"
+// alpn returns the ALPN protocol of HTTP connections with TLS by a policy, which every server knows,
+// not Istio's: see alpnFilter. Others have none.
+func (u clusterOf) alpn() string {
+	switch mode := u.policy.GetTls().GetMode(); {
+	case mode != networkingv1alpha3.ClientTLSSettings_SIMPLE && mode != networkingv1alpha3.ClientTLSSettings_MUTUAL:
+		return ""
+	case u.http2():
+		return "h2"
 	}
-	c.Metadata.FilterMetadata[mesh.MetadataNamespace] = &structpb.Struct{Fields: map[string]*structpb.Value{
-		metadataALPN: textValue(alpn),
-	}}
+	return "http/1.1"
 }
 
 // autoSNI makes HTTP requests to a server outside the mesh use their host as server name,

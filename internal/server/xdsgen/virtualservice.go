@@ -96,7 +96,7 @@ func (g *generator) route(v *snapshot.VirtualService, r *networkingv1alpha3.HTTP
 	out := &routev3.Route{
 		Name:       r.GetName(),
 		Match:      routeMatch(m),
-		Metadata:   istioMetadata("config", textValue(configPath(v))),
+		Metadata:   configMetadata(v),
 		StatPrefix: m.GetStatPrefix(),
 	}
 	if m.GetName() != "" {
@@ -140,11 +140,6 @@ func (g *generator) route(v *snapshot.VirtualService, r *networkingv1alpha3.HTTP
 		out.TypedPerFilterConfig["envoy.filters.http.cors"] = g.any(corsPolicy(p))
 	}
 	return out
-}
-
-// configPath names a VirtualService in metadata, which commands show.
-func configPath(v *snapshot.VirtualService) string {
-	return "/apis/networking.istio.io/v1/namespaces/" + v.Namespace + "/virtual-service/" + v.Name
 }
 
 // routeMatch returns the condition of a match, which may be nil.

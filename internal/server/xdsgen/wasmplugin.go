@@ -257,7 +257,7 @@ func rbacFilter(network, refuse bool) proto.Message {
 // discovery returns the source of a plugin's configuration. Without a valid one, Envoy
 // refuses requests, unless the plugin fails open.
 func (p *pluginFilter) discovery(g *generator) *corev3.ExtensionConfigSource {
-	source := &corev3.ExtensionConfigSource{ConfigSource: adsSource}
+	source := &corev3.ExtensionConfigSource{ConfigSource: adsSource()}
 	messages := []proto.Message{&httpwasmv3.Wasm{}, &httprbacv3.RBAC{}}
 	switch {
 	case p.Name == filterJWT:
