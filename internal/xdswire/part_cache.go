@@ -10,8 +10,16 @@ import (
 // as long as some resource keeps it.
 type sharedParts struct {
 	mu    sync.Mutex
-	parts map[any]any           // weak.Pointer[V] by comparable key
-	made  map[any]chan struct{} // closed when the part of the key is made
+	parts map[any]any // *sharedPart[V] by comparable key
+}
+
+// sharedPart is the part with a key. The mutex of in guards it.
+type sharedPart[V any] struct {
+	in     *sharedParts
+	key    any
+	part   weak.Pointer[V]
+	making bool          // a goroutine makes the part
+	made   chan struct{} // closed when that ends; nil if no other goroutine waits
 }
 
 // Shared returns the part of a resource with the key: the one that some resource keeps, or
@@ -19,65 +27,77 @@ type sharedParts struct {
 // key, a comparable value, must contain everything that make reads, and its type must be used
 // for parts of one type only. Parts are immutable.
 func Shared[V any](e *Encoder, key any, make func() (*V, error)) (*V, error) {
-	s := &e.shared
-	v, made := find[V](s, key)
-	for ; v == nil && made != nil; v, made = find[V](s, key) {
-		<-made
-	}
+	p, v := find[V](&e.shared, key)
 	if v != nil {
 		return v, nil
 	}
-	defer s.done(key)
+	defer p.done()
 	v, err := make()
 	if err != nil {
 		return nil, err
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.parts[key] = weak.Make(v)
-	runtime.AddCleanup(v, dropPart[V], lapsed{s, key})
+	p.set(v)
+	runtime.AddCleanup(v, (*sharedPart[V]).drop, p)
 	return v, nil
 }
 
-// find returns the part of a key. If there is none, it returns a channel that is closed when
-// another goroutine has tried to make it, or nil if the caller must make it and call done.
-func find[V any](s *sharedParts, key any) (v *V, made chan struct{}) {
+// find returns the part of a key. If there is none, the caller must make it and call done. find
+// waits for another goroutine that makes it.
+func find[V any](s *sharedParts, key any) (*sharedPart[V], *V) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	p, _ := s.parts[key].(weak.Pointer[V])
-	if v = p.Value(); v != nil {
-		return v, nil
+	p, _ := s.parts[key].(*sharedPart[V])
+	for ; p != nil; p, _ = s.parts[key].(*sharedPart[V]) {
+		if v := p.part.Value(); v != nil {
+			return p, v
+		}
+		if !p.making {
+			break
+		}
+		if p.made == nil {
+			p.made = make(chan struct{})
+		}
+		made := p.made
+		s.mu.Unlock()
+		<-made
+		s.mu.Lock()
 	}
-	if made = s.made[key]; made != nil {
-		return nil, made
+	if p == nil {
+		if s.parts == nil {
+			s.parts = map[any]any{}
+		}
+		p = &sharedPart[V]{in: s, key: key}
+		s.parts[key] = p
 	}
-	if s.parts == nil {
-		s.parts, s.made = map[any]any{}, map[any]chan struct{}{}
-	}
-	s.made[key] = make(chan struct{})
-	return nil, nil
+	p.part, p.making = weak.Pointer[V]{}, true
+	return p, nil
+}
+
+func (p *sharedPart[V]) set(v *V) {
+	p.in.mu.Lock()
+	defer p.in.mu.Unlock()
+	p.part = weak.Make(v)
 }
 
 // done ends the making of a part, whether or not it succeeded.
-func (s *sharedParts) done(key any) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	close(s.made[key])
-	delete(s.made, key)
+func (p *sharedPart[V]) done() {
+	p.in.mu.Lock()
+	defer p.in.mu.Unlock()
+	if p.part == (weak.Pointer[V]{}) {
+		delete(p.in.parts, p.key)
+	}
+	if p.making = false; p.made != nil {
+		close(p.made)
+		p.made = nil
+	}
 }
 
-// lapsed identifies a part that no resource keeps.
-type lapsed struct {
-	in  *sharedParts
-	key any
-}
-
-// dropPart removes a part, unless another one was made for its key since.
-func dropPart[V any](l lapsed) {
-	l.in.mu.Lock()
-	defer l.in.mu.Unlock()
-	if p, ok := l.in.parts[l.key].(weak.Pointer[V]); ok && p.Value() == nil {
-		delete(l.in.parts, l.key)
+// drop forgets a part that no resource keeps, unless another one was made for its key since.
+func (p *sharedPart[V]) drop() {
+	p.in.mu.Lock()
+	defer p.in.mu.Unlock()
+	if p.part != (weak.Pointer[V]{}) && p.part.Value() == nil && p.in.parts[p.key] == any(p) {
+		delete(p.in.parts, p.key)
 	}
 }
 

@@ -90,7 +90,7 @@ func TestSharedPartsAreMadeOnce(t *testing.T) {
 			t.Error("the goroutines have different parts")
 		}
 	}
-	if len(e.shared.made) > 0 {
+	if e.shared.parts["key"].(*sharedPart[part]).making {
 		t.Error("the part is still being made")
 	}
 }

@@ -27,11 +27,21 @@ func attempts(n uint32) *wrapperspb.UInt32Value {
 	return wrapperspb.UInt32(n)
 }
 
-// retryPolicy returns the retries of a route, or nil for none.
+// defaultRetries is the encoded policy of most routes.
+var defaultRetries = sync.OnceValue(func() *routev3.RetryPolicy { return preEncoded(new(generator).newRetryPolicy(snapshot.RetryPolicy{})) })
+
+// retryPolicy returns the retries of a route, or nil for none. The message must not be read or changed.
 func (g *generator) retryPolicy(p snapshot.RetryPolicy) *routev3.RetryPolicy {
-	if p.Off {
+	switch {
+	case p.Off:
 		return nil
+	case p == snapshot.RetryPolicy{}:
+		return defaultRetries()
 	}
+	return g.newRetryPolicy(p)
+}
+
+func (g *generator) newRetryPolicy(p snapshot.RetryPolicy) *routev3.RetryPolicy {
 	out := &routev3.RetryPolicy{
 		RetryOn:                       cmp.Or(p.On, defaultRetryOn),
 		NumRetries:                    attempts(p.Attempts),

@@ -59,10 +59,11 @@ func isNear(svc *snapshot.MeshService, client string) bool {
 func namesOf(host, name, namespace string, near bool) []string {
 	svc := name + "." + namespace + ".svc"
 	short := strings.TrimSuffix(svc, ".svc")
+	const room = 8 // for addresses
 	if near {
-		return []string{host, host + ".", name, svc, short}
+		return append(make([]string, 0, room), host, host+".", name, svc, short)
 	}
-	return []string{host, host + ".", short, svc}
+	return append(make([]string, 0, room), host, host+".", short, svc)
 }
 
 // domains returns the names by which clients may call the service, each once: its names,
@@ -147,6 +148,7 @@ func texts(ips []netip.Addr) []string {
 // change of one service only its virtual hosts are encoded again.
 type virtualHost struct {
 	xdswire.Part
+	of      hostKey
 	domains []string
 	lower   []string // domains in lower case, as Envoy compares them; may be domains
 }
@@ -182,7 +184,7 @@ func (h *virtualHosts) add(k hostKey) error {
 		return err
 	}
 	var lost []string // domains
-	own := &k
+	own := &vh.of
 	for i, d := range vh.lower {
 		got, err := h.take(d, own)
 		if err != nil {
@@ -334,7 +336,7 @@ func (k *hostKey) encode(domains []string) (*virtualHost, error) {
 			lower[i] = strings.ToLower(d)
 		}
 	}
-	return &virtualHost{Part: xdswire.NewPart(m.GetName(), wire), domains: domains, lower: lower}, err
+	return &virtualHost{Part: xdswire.NewPart(m.GetName(), wire), of: *k, domains: domains, lower: lower}, err
 }
 
 // hostName returns the name of the virtual host of a host at a port.
@@ -355,19 +357,24 @@ func (g *generator) virtualHost(k *hostKey, domains []string) *routev3.VirtualHo
 	return vh
 }
 
-// serviceRoute returns the route of all requests to a cluster.
+// serviceRoute returns the route of all requests to a cluster, in one allocation.
 func (g *generator) serviceRoute(name, cluster string, retries snapshot.RetryPolicy) *routev3.Route {
-	return &routev3.Route{
-		Name:      "default",
-		Match:     everyPath,
-		Decorator: &routev3.Decorator{Operation: name + "/*"},
-		Action: &routev3.Route_Route{Route: &routev3.RouteAction{
-			ClusterSpecifier: &routev3.RouteAction_Cluster{Cluster: cluster},
-			Timeout:          noTime,
-			MaxGrpcTimeout:   noTime, //nolint:staticcheck // Istio's routes have it and every Envoy reads it
-			RetryPolicy:      g.retryPolicy(retries),
-		}},
+	var r struct {
+		route     routev3.Route
+		decorator routev3.Decorator
+		of        routev3.Route_Route
+		action    routev3.RouteAction
+		cluster   routev3.RouteAction_Cluster
 	}
+	r.cluster.Cluster = cluster
+	r.action.ClusterSpecifier = &r.cluster
+	r.action.Timeout = noTime
+	r.action.MaxGrpcTimeout = noTime //nolint:staticcheck // Istio's routes have it and every Envoy reads it
+	r.action.RetryPolicy = g.retryPolicy(retries)
+	r.of.Route = &r.action
+	r.decorator.Operation = name + "/*"
+	r.route.Name, r.route.Match, r.route.Decorator, r.route.Action = "default", everyPath, &r.decorator, &r.of
+	return &r.route
 }
 
 // catchAll returns the virtual host for unknown hosts. It passes requests on to a cluster, or
