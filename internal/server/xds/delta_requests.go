@@ -130,9 +130,9 @@ func (s *session) unsubscribe(t *typeState, gone xdswire.Subscription) {
 func (s *session) compareHeld(t *typeState, now viewSet) {
 	force := slices.Clip(t.force)
 	found := 0 // held resources that the views have
-	for _, state := range now {
+	for i, state := range now {
 		for _, r := range state.list() {
-			if now.holder(r.Name) != state {
+			if slices.ContainsFunc(now[:i], func(s *viewState) bool { return s.get(r.Name) != nil }) {
 				continue // another view comes first
 			}
 			version, held := t.held[r.Name]
@@ -157,7 +157,7 @@ func (s *session) compareHeld(t *typeState, now viewSet) {
 		}
 	}
 	for _, name := range t.want.Names.Names() {
-		if lacks(name) {
+		if now.get(name) == nil {
 			force = append(force, name)
 		}
 	}
