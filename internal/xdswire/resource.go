@@ -288,5 +288,6 @@ func typeURLOf(d protoreflect.MessageDescriptor) string {
 	if !known {
 		url, _ = typeURLs.LoadOrStore(d, "type.googleapis.com/"+string(d.FullName()))
 	}
-	return url.(string)
+	text, _ := url.(string)
+	return text
 }

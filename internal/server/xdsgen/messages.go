@@ -51,9 +51,9 @@ func preEncoded[M proto.Message](m M) M {
 	if err != nil {
 		panic("xdsgen: a message that does not encode: " + err.Error())
 	}
-	out := m.ProtoReflect().New()
-	out.SetUnknown(b)
-	return out.Interface().(M)
+	out, _ := m.ProtoReflect().New().Interface().(M)
+	out.ProtoReflect().SetUnknown(b)
+	return out
 }
 
 // encodedOnce returns a function that encodes a message at the first use: commands that generate
