@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -13,6 +14,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 
+	"github.com/meshctl/meshctl/internal/agent/bootstrap"
 	"github.com/meshctl/meshctl/internal/agent/config"
 	"github.com/meshctl/meshctl/internal/agent/dns"
 	"github.com/meshctl/meshctl/internal/agent/metrics"
@@ -21,6 +23,7 @@ import (
 	"github.com/meshctl/meshctl/internal/agent/revocation"
 	"github.com/meshctl/meshctl/internal/agent/sds"
 	"github.com/meshctl/meshctl/internal/agent/workloadcert"
+	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/profiles"
 	"github.com/meshctl/meshctl/internal/serving"
 )
@@ -39,7 +42,7 @@ type statusServer struct {
 	wasReady    sync.Once
 	startup     prometheus.Gauge
 	registry    *prometheus.Registry
-	metrics     http.Handler
+	metrics     *metrics.Merger
 	kubelet     http.Handler
 	control     *control
 	configured  atomic.Bool // Envoy had clusters and listeners once
@@ -96,7 +99,7 @@ func newStatus(cfg *config.Config, admin *adminClient, names *dns.Server, secret
 		Name: "istio_agent_startup_duration_seconds", Help: "Seconds from the start until a probe found the proxy ready; 0 before.",
 	})
 	registry.MustRegister(startup)
-	merger := metrics.Merger{Applications: cfg.Scrapes, Log: opts.Log}
+	merger := metrics.Merger{Applications: cfg.Scrapes, Own: ownWorkload(cfg), Log: opts.Log}
 	if admin != nil {
 		merger.Envoy = admin.metrics
 	}
@@ -109,6 +112,25 @@ func newStatus(cfg *config.Config, admin *adminClient, names *dns.Server, secret
 	}
 	s.lastReason.Store("")
 	return s
+}
+
+// ownWorkload describes the workload in Istio's standard metrics.
+func ownWorkload(cfg *config.Config) metrics.Workload {
+	labels, _ := cfg.Metadata["LABELS"].(map[string]any)
+	label := func(names ...string) string {
+		for _, name := range names {
+			if value, _ := labels[name].(string); value != "" {
+				return value
+			}
+		}
+		return ""
+	}
+	workload, _ := cfg.Metadata["WORKLOAD_NAME"].(string)
+	return metrics.Workload{
+		Name: workload, Namespace: cfg.Node.Namespace, Cluster: string(cfg.Cluster), App: label("app"), Version: label("version"),
+		Service:  cmp.Or(label(mesh.LabelCanonicalName, "app.kubernetes.io/name", "app"), workload),
+		Revision: cmp.Or(label(mesh.LabelCanonicalRevision, "app.kubernetes.io/version", "version"), "latest"),
+	}
 }
 
 // count shows the counts of a relay, under the names of Istio's agent.
@@ -134,6 +156,7 @@ func (s *statusServer) serve(ctx context.Context, listener net.Listener) error {
 	mux.HandleFunc("GET /healthz/ready", s.ready)
 	mux.Handle("GET /metrics", s.metrics)
 	mux.Handle("GET /stats/prometheus", s.metrics)
+	mux.HandleFunc("GET "+bootstrap.PathEnvoyMetrics, s.metrics.ServeEnvoy)
 	mux.Handle("GET /app-health/", s.kubelet)
 	mux.Handle("GET /app-lifecycle/", s.kubelet)
 	mux.Handle("/quitquitquit", local(http.MethodPost, s.control.quitNow))

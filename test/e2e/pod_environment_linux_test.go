@@ -150,7 +150,7 @@ func TestPodOfIstio(t *testing.T) {
 	if v, _ := metadata["ISTIO_VERSION"].(string); !strings.HasPrefix(v, "meshctl-") {
 		t.Errorf("ISTIO_VERSION is %q", v)
 	}
-	for _, own := range []string{"ISTIO_VERSION", "MESHCTL_RELAY", "MESHCTL_VIRTUAL_HOSTS"} {
+	for _, own := range []string{"ISTIO_VERSION", "MESHCTL_METRICS", "MESHCTL_RELAY", "MESHCTL_VIRTUAL_HOSTS"} {
 		delete(metadata, own)
 	}
 	if diff := cmp.Diff(want, got); diff != "" {

@@ -102,9 +102,12 @@ type StatsInclusion struct{ Prefixes, Suffixes, Regexps []string }
 const (
 	ClusterSDS   = "sds-grpc"
 	ClusterXDS   = "xds-grpc"
-	clusterStats = "prometheus_stats"
 	clusterAgent = "agent"
 )
+
+// PathEnvoyMetrics is the path at the status port of the agent with the metrics of Envoy, of which
+// the agent makes Istio's standard metrics.
+const PathEnvoyMetrics = "/stats/prometheus/envoy"
 
 // Marshal renders the bootstrap as indented JSON. Equal configurations give
 // equal bytes.
@@ -148,11 +151,10 @@ func build(c Config) (*bootstrapv3.Bootstrap, error) {
 		},
 		StaticResources: &bootstrapv3.Bootstrap_StaticResources{
 			Listeners: []*listenerv3.Listener{
-				p.forwarder(c, c.StatsPort, "stats", "/stats/prometheus", clusterStats),
-				p.forwarder(c, c.ReadyPort, "agent", "/healthz/ready", clusterAgent),
+				p.forwarder(c, c.StatsPort, "stats", "/stats/prometheus", PathEnvoyMetrics),
+				p.forwarder(c, c.ReadyPort, "agent", "/healthz/ready", ""),
 			},
 			Clusters: []*clusterv3.Cluster{
-				localCluster(clusterStats, c.Local, c.AdminPort),
 				localCluster(clusterAgent, c.Local, c.StatusPort),
 				p.socketCluster(ClusterSDS, cmp.Or(c.WorkloadSocket, c.SDSSocket)),
 				xds,

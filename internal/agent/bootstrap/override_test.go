@@ -34,13 +34,13 @@ func TestOverride(t *testing.T) {
 		t.Fatal(err)
 	}
 	clusters := got.StaticResources.Clusters
-	if got.StatsFlushInterval != "7s" || got.Node.Cluster != "mine" || got.Node.ID == "" || len(clusters) != 5 || clusters[4].Name != "extra" {
+	if got.StatsFlushInterval != "7s" || got.Node.Cluster != "mine" || got.Node.ID == "" || len(clusters) != 4 || clusters[3].Name != "extra" {
 		t.Errorf("got %+v", got)
 	}
 	for override, want := range map[string]string{
 		"a: [":     "ISTIO_BOOTSTRAP_OVERRIDE",
 		"nodes: 1": "no bootstrap of Envoy",
-		"static_resources: {clusters: [{name: ''}]}": "clusters[4].name",
+		"static_resources: {clusters: [{name: ''}]}": "clusters[3].name",
 	} {
 		c.Override = []byte(override)
 		if _, err := Marshal(c); err == nil || !strings.Contains(err.Error(), want) {

@@ -36,9 +36,9 @@ func (p *packer) any(m proto.Message) *anypb.Any {
 	return a
 }
 
-// forwarder returns a listener that forwards one path to one static cluster and answers all
-// other paths with 404.
-func (p *packer) forwarder(c Config, port uint16, statPrefix, path, cluster string) *listenerv3.Listener {
+// forwarder returns a listener that forwards one path to the agent, where the path may be another
+// one, and answers all other paths with 404.
+func (p *packer) forwarder(c Config, port uint16, statPrefix, path, rewrite string) *listenerv3.Listener {
 	hcm := &hcmv3.HttpConnectionManager{
 		StatPrefix: statPrefix,
 		RouteSpecifier: &hcmv3.HttpConnectionManager_RouteConfig{RouteConfig: &routev3.RouteConfiguration{
@@ -48,7 +48,7 @@ func (p *packer) forwarder(c Config, port uint16, statPrefix, path, cluster stri
 				Routes: []*routev3.Route{{
 					Match: &routev3.RouteMatch{PathSpecifier: &routev3.RouteMatch_Prefix{Prefix: path}},
 					Action: &routev3.Route_Route{Route: &routev3.RouteAction{
-						ClusterSpecifier: &routev3.RouteAction_Cluster{Cluster: cluster},
+						ClusterSpecifier: &routev3.RouteAction_Cluster{Cluster: clusterAgent}, PrefixRewrite: rewrite,
 					}},
 				}},
 			}},

@@ -268,7 +268,7 @@ func TestMetadata(t *testing.T) {
 		"PILOT_SAN": []any{"istiod.istio-system.svc"}, "ENVOY_STATUS_PORT": 15021, "ENVOY_PROMETHEUS_PORT": 15090,
 		"LABELS":        map[string]any{"app": "client", "version": "v2", "quote": `a "b"`},
 		"STATIC_LABELS": map[string]any{"version": "v2", "pod-template-hash": "x"},
-		"WORKLOAD_NAME": "client", "CLUSTER_ID": "cluster1", "REQUESTED_NETWORK_VIEW": "n1,n2", "MORE": "more", "MESHCTL_RELAY": "true", "MESHCTL_VIRTUAL_HOSTS": "true",
+		"WORKLOAD_NAME": "client", "CLUSTER_ID": "cluster1", "REQUESTED_NETWORK_VIEW": "n1,n2", "MORE": "more", "MESHCTL_METRICS": "true", "MESHCTL_RELAY": "true", "MESHCTL_VIRTUAL_HOSTS": "true",
 		"ENVOY_SKIP_DEPRECATED_LOGS": "true", "METADATA_DISCOVERY": "false", "WORKLOAD_IDENTITY_SOCKET_FILE": "socket",
 		"A": "1", "B": []any{true, 2.0}, "ISTIO_VERSION": "meshctl-v1.4.0",
 		"PROXY_CONFIG": map[string]any{

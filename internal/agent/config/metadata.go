@@ -42,6 +42,9 @@ func (r *resolver) nodeMetadata(cfg *Config, pc *meshv1alpha1.ProxyConfig, podLa
 	if !cfg.Direct && !cfg.NoEnvoy {
 		known[mesh.MetadataRelay], known[mesh.MetadataVirtualHosts] = "true", "true"
 	}
+	if !cfg.NoEnvoy {
+		known[mesh.MetadataMetrics] = "true"
+	}
 	if shown := shownAnnotations(annotations); len(shown) > 0 {
 		known["ANNOTATIONS"] = shown
 	}

@@ -49,7 +49,7 @@ func TestPodOfIstio(t *testing.T) {
 		"ENVOY_PROMETHEUS_PORT": 15090, "ENVOY_STATUS_PORT": 15021, "ENVOY_SKIP_DEPRECATED_LOGS": "true",
 		"INSTANCE_IPS": "10.1.2.3", "INTERCEPTION_MODE": "REDIRECT", "ISTIO_VERSION": "meshctl-v1.4.0",
 		"LABELS":  map[string]any{"app": "web", "service.istio.io/canonical-name": "web"},
-		"MESH_ID": "mesh1", "MESHCTL_RELAY": "true", "MESHCTL_VIRTUAL_HOSTS": "true", "METADATA_DISCOVERY": "false",
+		"MESH_ID": "mesh1", "MESHCTL_METRICS": "true", "MESHCTL_RELAY": "true", "MESHCTL_VIRTUAL_HOSTS": "true", "METADATA_DISCOVERY": "false",
 		"NAME": "web-7d9-x2x", "NAMESPACE": "shop", "NETWORK": "network1", "NODE_NAME": "node-7",
 		"OWNER":     "kubernetes://apis/apps/v1/namespaces/shop/deployments/web",
 		"PILOT_SAN": []any{"istiod.istio-system.svc"}, "POD_PORTS": `[{"name":"http","containerPort":8080,"protocol":"TCP"}]`,

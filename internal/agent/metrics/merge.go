@@ -50,6 +50,8 @@ type Merger struct {
 	// Envoy opens Envoy's metrics, in Prometheus' text format, with the query of the request.
 	// It is nil without an Envoy.
 	Envoy func(ctx context.Context, query string) (io.ReadCloser, error)
+	// Own describes the workload in Istio's standard metrics, which are made of Envoy's.
+	Own Workload
 	// Applications are the URLs of the application's metrics.
 	Applications []url.URL
 	Log          *slog.Logger
@@ -89,30 +91,55 @@ type response struct {
 func (m *Merger) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	ctx, cancel := context.WithTimeout(r.Context(), scrapeTimeout(r.Header.Get(timeoutHeader)))
 	defer cancel()
+	done, ok := m.start(ctx, w)
+	if !ok {
+		return
+	}
+	defer done()
+	contentType, applications := m.ask(ctx, r.Header)
+	out := newSink(w, contentType)
+	m.note("agent", m.writeOwn(ctx, out))
+	m.writeEnvoy(ctx, out, r)
+	for _, a := range applications {
+		m.note("application", out.copy(a, maxApplication, nil))
+	}
+	out.end()
+}
+
+// ServeEnvoy writes the metrics of Envoy alone.
+func (m *Merger) ServeEnvoy(w http.ResponseWriter, r *http.Request) {
+	ctx, cancel := context.WithTimeout(r.Context(), scrapeTimeout(r.Header.Get(timeoutHeader)))
+	defer cancel()
+	done, ok := m.start(ctx, w)
+	if !ok {
+		return
+	}
+	defer done()
+	out := newSink(w, textType)
+	m.writeEnvoy(ctx, out, r)
+	out.end()
+}
+
+// start begins a scrape. done ends it.
+func (m *Merger) start(ctx context.Context, w http.ResponseWriter) (done func(), ok bool) {
 	select {
 	case m.running <- struct{}{}:
-		defer func() { <-m.running }()
 	default:
 		http.Error(w, "too many scrapes run", http.StatusServiceUnavailable)
-		return
+		return nil, false
 	}
 	if deadline, ok := ctx.Deadline(); ok { // an error only means that the server's own bound holds
 		_ = http.NewResponseController(w).SetWriteDeadline(deadline.Add(time.Second))
 	}
 	m.scrapes.Inc()
-	contentType, applications := m.ask(ctx, r.Header)
-	out := &sink{w: bufio.NewWriterSize(w, 64<<10), openMetrics: contentType != textType}
-	w.Header().Set("Content-Type", contentType)
+	return func() { <-m.running }, true
+}
 
-	m.note("agent", m.writeOwn(ctx, out))
+func (m *Merger) writeEnvoy(ctx context.Context, out *sink, r *http.Request) {
 	if m.Envoy != nil {
 		body, err := m.Envoy(ctx, r.URL.RawQuery)
-		m.note("envoy", out.copy(response{body: body, err: err}, maxEnvoy))
+		m.note("envoy", out.copy(response{body: body, err: err}, maxEnvoy, &converter{own: m.Own}))
 	}
-	for _, a := range applications {
-		m.note("application", out.copy(a, maxApplication))
-	}
-	out.end()
 }
 
 func (m *Merger) note(source string, err error) {
@@ -204,7 +231,7 @@ func (m *Merger) writeOwn(ctx context.Context, out *sink) error {
 	if own.status >= http.StatusBadRequest {
 		return errors.New(own.body.String())
 	}
-	return out.copy(response{body: io.NopCloser(&own.body)}, maxApplication)
+	return out.copy(response{body: io.NopCloser(&own.body)}, maxApplication, nil)
 }
 
 // recorder keeps a response.
@@ -224,14 +251,28 @@ type sink struct {
 	openMetrics bool
 }
 
+// newSink begins a response.
+func newSink(w http.ResponseWriter, contentType string) *sink {
+	w.Header().Set("Content-Type", contentType)
+	return &sink{w: bufio.NewWriterSize(w, 64<<10), openMetrics: contentType != textType}
+}
+
 var eof = []byte("# EOF")
 
-// copy copies the lines that the format allows, and closes the body.
-func (s *sink) copy(from response, limit int64) error {
+// copy copies the lines that the format allows, and closes the body. The converter, which may be nil,
+// replaces lines.
+func (s *sink) copy(from response, limit int64, convert *converter) (err error) {
 	if from.err != nil {
 		return from.err
 	}
 	defer func() { _ = from.body.Close() }()
+	if convert != nil {
+		defer func() {
+			if failed := convert.flush(s.w); failed != nil && err == nil {
+				err = fmt.Errorf("send metrics: %w", failed)
+			}
+		}()
+	}
 	limited := &io.LimitedReader{R: from.body, N: limit + 1}
 	lines := bufio.NewReaderSize(limited, maxLine)
 	for {
@@ -243,7 +284,7 @@ func (s *sink) copy(from response, limit int64) error {
 			return fmt.Errorf("read metrics: %w", err)
 		}
 		if text := bytes.TrimRight(line, "\r\n"); s.allows(text) {
-			if _, err := s.w.Write(append(text, '\n')); err != nil {
+			if err := s.write(text, convert); err != nil {
 				return fmt.Errorf("send metrics: %w", err)
 			}
 		}
@@ -251,6 +292,23 @@ func (s *sink) copy(from response, limit int64) error {
 			return nil
 		}
 	}
+}
+
+// write writes a line, unless the converter takes it.
+func (s *sink) write(line []byte, convert *converter) error {
+	if convert != nil {
+		if convert.add(line) {
+			return nil
+		}
+		if err := convert.flush(s.w); err != nil {
+			return err
+		}
+		if convert.add(line) { // it begins the next metric
+			return nil
+		}
+	}
+	_, err := s.w.Write(append(line, '\n'))
+	return err
 }
 
 // allows reports whether a line may be in the merged metrics. OpenMetrics has no empty lines
