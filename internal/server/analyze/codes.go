@@ -242,8 +242,8 @@ var kinds = []Kind{
 	},
 	{
 		InvalidTelemetryProvider, "InvalidTelemetryProvider", Warning,
-		"A Telemetry configures access logs without a provider, and neither MeshConfig nor a Telemetry with a wider scope names a provider.",
-		"Name the `providers`, or set `defaultProviders.accessLogging` in MeshConfig.",
+		"A Telemetry configures access logs or metrics without a provider, and neither MeshConfig nor a Telemetry with a wider scope names a provider.",
+		"Name the `providers`, or set `defaultProviders.accessLogging` or `defaultProviders.metrics` in MeshConfig.",
 	},
 	{
 		ConflictingTelemetryWorkloadSelectors, "ConflictingTelemetryWorkloadSelectors", Error,

@@ -1,43 +1,64 @@
 package analyze
 
 import (
+	"slices"
+
 	telemetryv1alpha1 "istio.io/api/telemetry/v1alpha1"
 
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 )
 
-// telemetryProviders finds access logs of Telemetries without a provider.
+// telemetryProviders finds access logs and metrics of Telemetries without a provider.
 func (m *checker) telemetryProviders() {
-	if len(m.Snapshot.Mesh.LogDefaults) > 0 {
-		return
+	if len(m.Snapshot.Mesh.LogDefaults) == 0 {
+		m.telemetriesWithoutProvider("accessLogging", func(t *telemetryv1alpha1.Telemetry) []telemetryEntry {
+			return telemetryEntries(t.GetAccessLogging(), func(l *telemetryv1alpha1.AccessLogging) bool { return l.GetDisabled().GetValue() })
+		})
+	}
+	if len(m.Snapshot.Mesh.MetricDefaults) == 0 {
+		m.telemetriesWithoutProvider("metrics", func(t *telemetryv1alpha1.Telemetry) []telemetryEntry {
+			return telemetryEntries(t.GetMetrics(), func(*telemetryv1alpha1.Metrics) bool { return false })
+		})
+	}
+}
+
+// telemetryEntry is an entry of a list of a Telemetry.
+type telemetryEntry struct{ named, disabled bool }
+
+// telemetryEntries returns the entries of a list.
+func telemetryEntries[T interface {
+	GetProviders() []*telemetryv1alpha1.ProviderRef
+}](list []T, disabled func(T) bool) []telemetryEntry {
+	var out []telemetryEntry
+	for _, e := range list {
+		out = append(out, telemetryEntry{len(e.GetProviders()) > 0, disabled(e)})
+	}
+	return out
+}
+
+// telemetriesWithoutProvider finds the entries of a list of Telemetries for which no provider is
+// named. A provider may be in an earlier entry, or in a Telemetry with a wider scope.
+func (m *checker) telemetriesWithoutProvider(list string, entries func(*telemetryv1alpha1.Telemetry) []telemetryEntry) {
+	// names reports whether a Telemetry for a whole namespace names a provider.
+	names := func(namespace string) bool {
+		for t := range snapshot.Policies[*telemetryv1alpha1.Telemetry](m.Snapshot.Namespaces.Get(namespace), snapshot.KindTelemetry) {
+			whole := len(t.Spec.GetSelector().GetMatchLabels()) == 0 && t.Spec.GetTargetRef() == nil && len(t.Spec.GetTargetRefs()) == 0
+			if whole && slices.ContainsFunc(entries(t.Spec), func(e telemetryEntry) bool { return e.named }) {
+				return true
+			}
+		}
+		return false
 	}
 	root := m.Snapshot.Mesh.RootNamespace
 	for _, facts := range m.Snapshot.Namespaces.All() {
-		wide := m.namesLogProvider(root) || facts.Name != root && m.namesLogProvider(facts.Name)
+		wide := names(root) || facts.Name != root && names(facts.Name)
 		for t := range snapshot.Policies[*telemetryv1alpha1.Telemetry](facts, snapshot.KindTelemetry) {
 			named := wide
-			for i, l := range t.Spec.GetAccessLogging() {
-				named = named || len(l.GetProviders()) > 0
-				if !named && !l.GetDisabled().GetValue() {
-					m.find(InvalidTelemetryProvider, t, at("spec.accessLogging", i)+".providers", "is empty, and MeshConfig has no defaultProviders.accessLogging: the entry has no effect")
+			for i, e := range entries(t.Spec) {
+				if named = named || e.named; !named && !e.disabled {
+					m.find(InvalidTelemetryProvider, t, at("spec."+list, i)+".providers", "is empty, and MeshConfig has no defaultProviders.%s: the entry has no effect", list)
 				}
 			}
 		}
 	}
-}
-
-// namesLogProvider reports whether a Telemetry for a whole namespace names a provider of
-// access logs.
-func (m *checker) namesLogProvider(namespace string) bool {
-	for t := range snapshot.Policies[*telemetryv1alpha1.Telemetry](m.Snapshot.Namespaces.Get(namespace), snapshot.KindTelemetry) {
-		if len(t.Spec.GetSelector().GetMatchLabels()) > 0 || t.Spec.GetTargetRef() != nil || len(t.Spec.GetTargetRefs()) > 0 {
-			continue
-		}
-		for _, l := range t.Spec.GetAccessLogging() {
-			if len(l.GetProviders()) > 0 {
-				return true
-			}
-		}
-	}
-	return false
 }

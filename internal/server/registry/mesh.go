@@ -73,6 +73,8 @@ func (t *tables) meshFacts(r *derive.Reads) *snapshot.Mesh {
 	}
 	m.Retries.PerTry = 0 // it has no effect
 	m.LogProviders = logProviders(mc.GetExtensionProviders(), m.AccessLog)
+	m.MetricProviders = metricProviders(mc.GetExtensionProviders())
+	m.MetricDefaults = slices.Clone(mc.GetDefaultProviders().GetMetrics())
 	m.Tracers, m.Authorizers = tracers(mc), authorizers(mc)
 	m.Topology = snapshot.TopologyOf(mc.GetDefaultConfig().GetGatewayTopology())
 	m.TraceDefaults = slices.Clone(mc.GetDefaultProviders().GetTracing())
@@ -154,6 +156,16 @@ func logProviders(providers []*meshv1alpha1.MeshConfig_ExtensionProvider, own sn
 	if _, ok := out[builtIn]; !ok {
 		own.File = cmp.Or(own.File, stdout)
 		out[builtIn] = own
+	}
+	return out
+}
+
+// metricProviders returns the names of the providers of metrics, in lower case. Unless another
+// provider is named prometheus, this name is one of them.
+func metricProviders(providers []*meshv1alpha1.MeshConfig_ExtensionProvider) map[string]bool {
+	out := map[string]bool{"prometheus": true}
+	for _, p := range slices.Backward(providers) { // the first of a name counts
+		out[strings.ToLower(p.GetName())] = p.GetPrometheus() != nil
 	}
 	return out
 }

@@ -12,19 +12,23 @@ import (
 type unknownProvider struct {
 	telemetry snapshot.Key
 	provider  string
-	tracing   bool // the provider is for tracing, else for access logs
+	use       providerUse
 	at        snapshot.Place
 }
 
-func (u unknownProvider) String() string {
-	if u.tracing {
-		return u.telemetry.String() + ": the tracing provider " + u.provider + " has no effect, as MeshConfig has no such provider with opentelemetry or zipkin"
-	}
-	return u.telemetry.String() + ": " + u.text()
-}
+// providerUse is the use of a provider, with the fields of MeshConfig that make such providers.
+type providerUse struct{ name, fields string }
+
+var (
+	forLogs    = providerUse{"access log", "envoyFileAccessLog or envoyOtelAls"}
+	forTracing = providerUse{"tracing", "opentelemetry or zipkin"}
+	forMetrics = providerUse{"metrics", "prometheus"}
+)
+
+func (u unknownProvider) String() string { return u.telemetry.String() + ": " + u.text() }
 
 func (u unknownProvider) text() string {
-	return "the access log provider " + u.provider + " has no effect, as MeshConfig has no such provider with envoyFileAccessLog or envoyOtelAls"
+	return "the " + u.use.name + " provider " + u.provider + " has no effect, as MeshConfig has no such provider with " + u.use.fields
 }
 
 // UnknownProviders describes the providers that Telemetries name and that have no effect,
@@ -47,13 +51,18 @@ func (t *tables) findUnknownProviders(r *derive.Reads) []unknownProvider {
 		for _, entry := range telemetry.Spec.GetAccessLogging() {
 			for _, p := range entry.GetProviders() {
 				_, known := m.LogProviders[strings.ToLower(p.GetName())]
-				add(unknownProvider{telemetry.Key(), p.GetName(), false, telemetry.Place}, known)
+				add(unknownProvider{telemetry.Key(), p.GetName(), forLogs, telemetry.Place}, known)
 			}
 		}
 		for _, entry := range telemetry.Spec.GetTracing() {
 			for _, p := range entry.GetProviders() {
 				_, known := m.Tracers[strings.ToLower(p.GetName())]
-				add(unknownProvider{telemetry.Key(), p.GetName(), true, telemetry.Place}, known)
+				add(unknownProvider{telemetry.Key(), p.GetName(), forTracing, telemetry.Place}, known)
+			}
+		}
+		for _, entry := range telemetry.Spec.GetMetrics() {
+			for _, p := range entry.GetProviders() {
+				add(unknownProvider{telemetry.Key(), p.GetName(), forMetrics, telemetry.Place}, m.HasMetricProvider([]string{p.GetName()}))
 			}
 		}
 	}

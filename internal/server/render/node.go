@@ -125,6 +125,8 @@ func (m *Mesh) node(key string, pod *snapshot.Pod) Node {
 	}
 	if pod.Proxyless {
 		fields["GENERATOR"] = text("grpc")
+	} else {
+		fields[mesh.MetadataMetrics] = text("true")
 	}
 	if key == snapshot.WorkloadEntryKey(pod.Cluster, pod.Namespace, pod.Name) {
 		fields["WORKLOAD_ENTRY"] = text(pod.Name)

@@ -66,6 +66,10 @@ type Mesh struct {
 	// LogDefaults is defaultProviders.accessLogging.
 	LogProviders map[string]AccessLog
 	LogDefaults  []string
+	// MetricProviders holds the providers of metrics that a Telemetry can name, in lower case.
+	// MetricDefaults is defaultProviders.metrics.
+	MetricProviders map[string]bool
+	MetricDefaults  []string
 	// Tracers holds the collectors of spans that a Telemetry can name, by name in lower case.
 	// TraceDefaults is defaultProviders.tracing.
 	Tracers map[string]Collector
@@ -76,6 +80,11 @@ type Mesh struct {
 	Topology Topology
 	// IstioTags reports whether spans have tags with the workload, unless a Telemetry decides.
 	IstioTags bool
+}
+
+// HasMetricProvider reports whether one of the names is that of a provider of metrics.
+func (m *Mesh) HasMetricProvider(names []string) bool {
+	return slices.ContainsFunc(names, func(name string) bool { return m.MetricProviders[strings.ToLower(name)] })
 }
 
 // NetworkRange is a range of addresses in a network.

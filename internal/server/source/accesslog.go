@@ -67,6 +67,9 @@ func providerFault(field string, p *meshv1alpha1.MeshConfig_ExtensionProvider) *
 	if fault, is := authorizerSettingsFault(field, p); is {
 		return fault
 	}
+	if p.GetPrometheus() != nil {
+		return nil
+	}
 	file := p.GetEnvoyFileAccessLog()
 	if file == nil {
 		return noEffect(field, whyUnused(p))

@@ -35,15 +35,12 @@ var meshFields = []apiField{
 	{Path: "extensionProviders.opencensus", Support: NoEffect, Meaning: noTracer},
 	{Path: "extensionProviders.skywalking", Support: NoEffect, Meaning: useOpenTelemetry},
 	{Path: "extensionProviders.opentelemetry", Support: Works, Meaning: "without `dynatraceSampler`, `resourceDetectors.dynatrace`, `serviceAttributeEnrichment` and headers with `envName`, which are reported"},
-	{Path: "extensionProviders.prometheus", Support: NoEffect, Meaning: ownMetrics},
+	{Path: "extensionProviders.prometheus", Support: Works, Meaning: "for [Telemetries](metrics.md)"},
 	{Path: "extensionProviders.envoyHttpAls", Support: NoEffect, Meaning: "use `envoyOtelAls`"},
 	{Path: "extensionProviders.envoyTcpAls", Support: NoEffect, Meaning: "use `envoyOtelAls`"},
 	{Path: "extensionProviders.envoyOtelAls", Support: Works},
 	{Path: "extensionProviders.sds", Support: NoEffect, Meaning: "secrets come from the control plane"},
-	{Path: "defaultProviders", Support: Partly, Meaning: "`accessLogging` and `tracing`"},
-	{Path: "defaultProviders.accessLogging", Support: Works},
-	{Path: "defaultProviders.metrics", Support: NoEffect, Meaning: ownMetrics},
-	{Path: "defaultProviders.tracing", Support: Works, Meaning: "only the first provider is used"},
+	{Path: "defaultProviders", Support: Works, Meaning: "of `tracing` only the first provider; for `metrics` see [metrics.md](metrics.md)"},
 	{Path: "enableTracing", Support: Works, Meaning: "sampling and request ids where [no provider takes spans](access-logs.md#tracing)"},
 	{Path: "disableEnvoyListenerLog", Support: Works},
 	{Path: "pathNormalization", Support: Works},
@@ -154,7 +151,6 @@ const (
 	ofInjected = "for pods that are injected afterwards, see [injection.md](injection.md)"
 	noIngress  = "Ingresses are not read"
 	noTracer   = "Envoy has no tracer for it; use a provider with `opentelemetry`"
-	ownMetrics = "proxies serve Envoy's own metrics: Envoy has no filter that makes Istio's"
 	ownSinks   = "add a sink for statistics with [ISTIO_BOOTSTRAP_OVERRIDE](agent.md)"
 
 	useOpenTelemetry = "use a provider with `opentelemetry`"

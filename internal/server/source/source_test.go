@@ -421,6 +421,7 @@ func TestRefusals(t *testing.T) {
 		"extension code":          {extension + "  lua: {inlineCode: ' '}", 5, "spec.lua.inlineCode: is missing"},
 		"extension long code":     {extension + "  lua: {inlineCode: " + strings.Repeat("x", 65537) + "}", 5, "spec.lua.inlineCode: has 65537 bytes, at most 65536 are possible"},
 		"plugin port":             {wasmPlugin + "  url: file:///a\n  match: [{ports: [{number: 70000}]}]", 6, "spec.match[0].ports[0].number: 70000 is not a port: want 1 to 65535"},
+		"metrics provider":        {telemetry + "  metrics:\n  - providers: [{}]", 6, "spec.metrics[0].providers[0].name: is missing"},
 		"no expression":           {telemetry + "  accessLogging:\n  - filter: {}", 6, "spec.accessLogging[0].filter.expression: "},
 		"expression syntax":       {telemetry + "  accessLogging:\n  - filter: {expression: 'response.code >='}", 6, "spec.accessLogging[0].filter.expression: "},
 		"expression function":     {telemetry + "  accessLogging:\n  - filter: {expression: 'request.path.lowerAscii() == \"a\"'}", 6, "spec.accessLogging[0].filter.expression: calls lowerAscii(): Envoy has no such function with 0 arguments"},

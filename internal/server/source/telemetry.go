@@ -18,9 +18,10 @@ import (
 
 var telemetryKind = istioKind(kind{
 	group: groupTelemetry, name: "Telemetry", plural: "telemetries", versions: []string{"v1", "v1alpha1"},
-	support: Partly, meaning: "access logs and tracing; see [its fields](#telemetry)", fields: telemetryFields,
+	support: Partly, meaning: "access logs, metrics and tracing; see [its fields](#telemetry)", fields: telemetryFields,
 }, func(c *conversion, spec *telemetryv1alpha1.Telemetry) *FieldError {
 	c.object = &snapshot.Telemetry{Meta: c.meta, Kind: snapshot.KindTelemetry, Spec: spec}
+	c.checkMetrics(spec.Metrics)
 	return checkTelemetry(spec)
 })
 
@@ -29,6 +30,11 @@ func checkTelemetry(t *telemetryv1alpha1.Telemetry) *FieldError {
 		return fault
 	}
 	if fault := each("tracing", t.Tracing, tracingFault); fault != nil {
+		return fault
+	}
+	if fault := each("metrics", t.Metrics, func(field string, m *telemetryv1alpha1.Metrics) *FieldError {
+		return each(field+".providers", m.Providers, providerNameFault)
+	}); fault != nil {
 		return fault
 	}
 	return each("accessLogging", t.AccessLogging, func(field string, l *telemetryv1alpha1.AccessLogging) *FieldError {
@@ -116,7 +122,16 @@ var telemetryFields = []apiField{
 	{Path: "targetRefs", Support: Partly, Meaning: targetGateway, lacks: otherTarget},
 	{Path: "targetRefs.namespace", Support: NoEffect, Meaning: ownGateway},
 	{Path: "accessLogging", Support: Works, Meaning: "see [access-logs.md](access-logs.md#telemetry)"},
-	{Path: "metrics", Support: NoEffect, Meaning: ownMetrics},
+	{Path: "metrics", Support: Partly, Meaning: "see [metrics.md](metrics.md)"},
+	{Path: "metrics.providers", Support: Works, Meaning: "providers with `prometheus`"},
+	{Path: "metrics.overrides", Support: Partly, Meaning: "of the metrics in [metrics.md](metrics.md)"},
+	{Path: "metrics.overrides.match", Support: Partly, Meaning: "`metric` and `mode`"},
+	{Path: "metrics.overrides.match.metric", Support: Works, Meaning: "without `GRPC_REQUEST_MESSAGES` and `GRPC_RESPONSE_MESSAGES`, which are reported"},
+	{Path: "metrics.overrides.match.customMetric", Support: NoEffect, Meaning: "proxies have only Istio's standard metrics"},
+	{Path: "metrics.overrides.match.mode", Support: Works},
+	{Path: "metrics.overrides.disabled", Support: Works},
+	{Path: "metrics.overrides.tagOverrides", Support: Works, Meaning: "with texts and with expressions of [Envoy's attributes](metrics.md#labels); others are reported"},
+	{Path: "metrics.reportingInterval", Support: NoEffect, Meaning: "the bytes of a TCP connection count when the connection ends"},
 	{Path: "tracing", Support: Works, Meaning: "see [access-logs.md](access-logs.md#tracing)"},
 }
 

@@ -270,6 +270,12 @@ func (c meshGenerator) settings(cluster mesh.ClusterID) snapshot.Object {
 			},
 		}}
 	}
+	if c.once(3) {
+		if s.Mesh.DefaultProviders == nil {
+			s.Mesh.DefaultProviders = &meshv1alpha1.MeshConfig_DefaultProviders{}
+		}
+		s.Mesh.DefaultProviders.Metrics = []string{"prometheus"}
+	}
 	if c.once(2) {
 		s.Mesh.ExtensionProviders = append(s.Mesh.ExtensionProviders, c.collectors()...)
 	}
@@ -381,7 +387,7 @@ func incrementalNodes() []xdsgen.Node {
 		addr := netip.MustParseAddr(ip)
 		n := xdsgen.Node{
 			ID:      mesh.NodeID{Type: typ, IP: addr, Name: pod, Namespace: ns, Domain: ns + ".svc.cluster.local"},
-			Cluster: c, Namespace: ns, IPs: []netip.Addr{addr}, Captured: true,
+			Cluster: c, Namespace: ns, IPs: []netip.Addr{addr}, Captured: true, CountsCalls: c != "c3",
 			Labels: map[string]string{"app": "a", "istio": "gw"},
 		}
 		if change != nil {

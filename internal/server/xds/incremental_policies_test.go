@@ -189,10 +189,41 @@ func (c meshGenerator) telemetry(cluster mesh.ClusterID) snapshot.Object {
 		}
 		t.Spec.Tracing = append(t.Spec.Tracing, e)
 	}
+	for range c.IntN(3) {
+		t.Spec.Metrics = append(t.Spec.Metrics, c.metrics())
+	}
 	if c.once(8) {
 		t.Spec.TargetRefs = []*typev1beta1.PolicyTargetReference{{Name: "gw"}}
 	}
 	return t
+}
+
+func (c meshGenerator) metrics() *telemetryv1alpha1.Metrics {
+	m := &telemetryv1alpha1.Metrics{}
+	if !c.once(3) {
+		m.Providers = []*telemetryv1alpha1.ProviderRef{{Name: pickOne(c, "prometheus", "file", "unknown")}}
+	}
+	for range c.IntN(3) {
+		o := &telemetryv1alpha1.MetricsOverrides{}
+		if c.once(2) {
+			o.Match = &telemetryv1alpha1.MetricSelector{
+				MetricMatch: &telemetryv1alpha1.MetricSelector_Metric{Metric: telemetryv1alpha1.MetricSelector_IstioMetric(c.IntN(9))},
+				Mode:        telemetryv1alpha1.WorkloadMode(c.IntN(3)),
+			}
+		}
+		if c.once(2) {
+			o.Disabled = wrapperspb.Bool(c.once(2))
+		}
+		if c.once(2) {
+			o.TagOverrides = map[string]*telemetryv1alpha1.MetricsOverrides_TagOverride{
+				pickOne(c, "source_app", "zone", "method"): {
+					Operation: telemetryv1alpha1.MetricsOverrides_TagOverride_Operation(c.IntN(2)), Value: pickOne(c, `"a"`, "request.method"),
+				},
+			}
+		}
+		m.Overrides = append(m.Overrides, o)
+	}
+	return m
 }
 
 // envoyFilter returns extensions with colliding names, and filters for every place.

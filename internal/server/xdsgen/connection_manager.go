@@ -108,7 +108,7 @@ func (g *generator) baseHCM(o httpOptions) *hcmv3.HttpConnectionManager {
 		MergeSlashes:                 o.settings.Paths == snapshot.MergeSlashes || o.settings.Paths == snapshot.DecodeAndMergeSlashes,
 		PathWithEscapedSlashesAction: escapedSlashes(o.settings.Paths),
 		RequestIdExtension:           requestIDs(),
-		AccessLog:                    g.accessLogs(o.settings),
+		AccessLog:                    append(g.accessLogs(o.settings), g.requestMetrics(o.settings)...),
 		Tracing:                      g.tracing(o.settings.Tracing),
 	}
 	if o.settings.Tracing.NoRequestID {
@@ -213,6 +213,8 @@ func (g *generator) namedTCPProxy(cluster, stats string, s listenerSettings, t t
 		ClusterSpecifier: &tcpv3.TcpProxy_Cluster{Cluster: cluster},
 	}
 	t.set(p)
+	s.called = cmp.Or(s.called, cluster)
+	g.setConnectionMetrics(p, s)
 	return g.networkFilter(filterTCP, p)
 }
 

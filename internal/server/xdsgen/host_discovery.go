@@ -4,8 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strconv"
-	"strings"
 
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
 	"google.golang.org/protobuf/encoding/protowire"
@@ -35,10 +33,7 @@ const (
 // agent must report which virtual hosts it has, because Envoy also reports dropped ones.
 func SupportsHostDiscovery(n Node) bool {
 	const oldest = 40 // of Envoy 1
-	major, rest, _ := strings.Cut(n.Envoy, ".")
-	minor, _, _ := strings.Cut(rest, ".")
-	number, err := strconv.Atoi(minor)
-	return n.HoldsHosts && n.ID.Type == mesh.Sidecar && !n.Proxyless && err == nil && (major == "1" && number >= oldest)
+	return n.HoldsHosts && n.ID.Type == mesh.Sidecar && !n.Proxyless && atLeastEnvoy(n.Envoy, oldest)
 }
 
 // discoverHosts moves the virtual hosts of a sidecar's route configurations to resources of their

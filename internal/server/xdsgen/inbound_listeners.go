@@ -207,6 +207,11 @@ func (f *inboundWorkload) chains(g *generator, p *inboundPort) []*listenerv3.Fil
 		name = cmp.Or(p.Bind, f.Families.wildcards()[0]) + "_" + portString(p.Number)
 		stat = "inbound_" + name + ";"
 	}
+	settings := f.settings
+	settings.called = cluster
+	if p.Host != "" {
+		settings.called = mesh.ClusterName{Direction: mesh.Inbound, Port: p.Service, Host: p.Host}.String()
+	}
 	kinds, server := chainKinds(p.Protocol, p.Mode), p.serverTLS()
 	if server != nil {
 		kinds = []chainKind{{tls: true, own: true, http: p.Protocol.IsHTTP()}}
@@ -232,10 +237,10 @@ func (f *inboundWorkload) chains(g *generator, p *inboundPort) []*listenerv3.Fil
 		if kind.http {
 			grpc := p.Protocol == mesh.GRPC || p.Protocol == mesh.GRPCWeb
 			filter = g.inboundHTTP(stat, inboundRoutes(cluster, vhost, operation, grpc), p.Protocol.IsHTTP2(), httpOptions{
-				port: p.Number, settings: f.settings, grpcWeb: p.Protocol == mesh.GRPCWeb,
+				port: p.Number, settings: settings, grpcWeb: p.Protocol == mesh.GRPCWeb,
 			})
 		} else {
-			filter = g.namedTCPProxy(cluster, tcpStats, f.settings, timeoutsOf(p.pool().GetTcp()))
+			filter = g.namedTCPProxy(cluster, tcpStats, settings, timeoutsOf(p.pool().GetTcp()))
 		}
 		c.Filters = []*listenerv3.Filter{filter}
 		if name == "" {

@@ -52,6 +52,8 @@ type Node struct {
 	// HoldsHosts reports whether the agent also reports the virtual hosts that the proxy has
 	// (mesh.MetadataVirtualHosts).
 	HoldsHosts bool
+	// CountsCalls reports whether the agent makes Istio's standard metrics (mesh.MetadataMetrics).
+	CountsCalls bool
 	// Unprivileged reports whether the proxy may not open ports below 1024.
 	Unprivileged bool
 	// MeshID is the mesh to which the proxy claims to belong.
@@ -182,6 +184,7 @@ func ParseNode(n *corev3.Node, maxMetadata int) (Node, error) {
 		Proxyless:      text("GENERATOR") == generatorGRPC,
 		Relayed:        text(mesh.MetadataRelay) == "true",
 		HoldsHosts:     text(mesh.MetadataVirtualHosts) == "true",
+		CountsCalls:    text(mesh.MetadataMetrics) == "true",
 		Unprivileged:   text("UNPRIVILEGED_POD") == "true",
 		MeshID:         text("MESH_ID"),
 		TrustDomain:    text("TRUST_DOMAIN"),

@@ -185,6 +185,7 @@ func (g *generator) routedChain(
 		p.ClusterSpecifier = &tcpv3.TcpProxy_WeightedClusters{WeightedClusters: weighted}
 	}
 	timeouts.set(p)
+	g.setConnectionMetrics(p, s)
 	setTunnel(p, tunnels, to)
 	chain := filterChain(g.networkFilter(filterTCP, p))
 	chain.Metadata = configMetadata(v)

@@ -16,6 +16,9 @@ import (
 type listenerSettings struct {
 	snapshot.ListenerSettings
 	accessLogs    list[snapshot.AccessLog]
+	metrics       list[metric]
+	server        bool                      // the listeners are inbound
+	called        string                    // cluster in metrics that the generator of a listener sets; empty means the one that Envoy chooses
 	plugins       list[pluginFilter]        // of WasmPlugins, and the filter that checks tokens
 	authorization list[authorizationFilter] // of AuthorizationPolicies
 	requestsHosts bool                      // the proxy requests virtual hosts on demand
@@ -28,15 +31,21 @@ func listenerSettingsOf(s *snapshot.Snapshot, n Node, labels map[string]string, 
 	chosen := chooseTelemetries(s, n.Namespace, labels)
 	var logging [][]*telemetryv1alpha1.AccessLogging
 	var tracing []*telemetryv1alpha1.Tracing
+	var metrics []*telemetryv1alpha1.Metrics
 	for _, t := range chosen {
 		if list := t.Spec.GetAccessLogging(); len(list) > 0 {
 			logging = append(logging, list)
 		}
 		tracing = append(tracing, t.Spec.GetTracing()...)
+		metrics = append(metrics, t.Spec.GetMetrics()...)
 	}
 	of := func(mode telemetryv1alpha1.WorkloadMode) listenerSettings {
 		out := listenerSettings{ListenerSettings: s.Mesh.Listeners, accessLogs: listOf(collected(s, sc, accessLogsOf(s.Mesh, logging, mode)))}
 		out.Tracing = tracingOf(s, n, labels, sc, tracing, mode)
+		out.server = mode == telemetryv1alpha1.WorkloadMode_SERVER
+		if supportsMetrics(n) {
+			out.metrics = listOf(metricsOf(s.Mesh, metrics, mode))
+		}
 		return out
 	}
 	client, server = of(telemetryv1alpha1.WorkloadMode_CLIENT), of(telemetryv1alpha1.WorkloadMode_SERVER)
