@@ -297,10 +297,13 @@ func (u *user) testPartition(t *testing.T) {
 
 // retries makes clients repeat requests whose connection or endpoint fails, until the
 // returned function is called. By default proxies repeat only requests that no endpoint
-// has seen, but the connections through a gateway end with its pod.
+// has seen, but the connections through a gateway end with its pod. Nothing answers connections to
+// a pod that has just ended, and perTryTimeout does not limit the time that these take.
 func (u *user) retries(t *testing.T) (end func()) {
 	t.Helper()
 	u.apply(`
+{apiVersion: networking.istio.io/v1, kind: DestinationRule, metadata: {name: helloworld-connections, namespace: sample}, spec: {host: helloworld, trafficPolicy: {connectionPool: {tcp: {connectTimeout: 1s}}}}}
+---
 {apiVersion: networking.istio.io/v1, kind: VirtualService, metadata: {name: helloworld, namespace: sample}, spec: {hosts: [helloworld], http: [
   {route: [{destination: {host: helloworld}}], timeout: 8s, retries: {attempts: 3, perTryTimeout: 1s, retryOn: "connect-failure,refused-stream,reset,5xx"}}]}}
 `)
@@ -315,7 +318,7 @@ func (u *user) retries(t *testing.T) (end func()) {
 	}
 	return func() {
 		for _, c := range names {
-			if _, err := u.try("", "kubectl --context "+c+" delete virtualservice helloworld -n sample --ignore-not-found"); err != nil {
+			if _, err := u.try("", "kubectl --context "+c+" delete -n sample --ignore-not-found virtualservice/helloworld destinationrule/helloworld-connections"); err != nil {
 				t.Error(err)
 			}
 		}
@@ -447,6 +450,11 @@ func (u *user) testReplacedRoot(t *testing.T) {
 		u.run("for n in sample istio-system; do kubectl --context " + c + " rollout restart -n $n deployment; done; " +
 			"for n in sample istio-system; do kubectl --context " + c + " rollout status -n $n deployment --timeout=5m; done")
 	}
+	defer func() {
+		for _, c := range names {
+			u.run("kubectl --context " + c + " delete destinationrule helloworld -n sample")
+		}
+	}()
 	contexts := strings.Join(names, ",")
 	loads := u.loads(t, 8)
 	step := func(step string) {

@@ -63,12 +63,7 @@ func (u *user) testServerNames(t *testing.T) {
 // testRemovals: the rest of the mesh loses no request while a remote secret, a gateway and a
 // cluster are removed.
 func (u *user) testRemovals(t *testing.T) {
-	// perTryTimeout does not limit the time that a connection takes to open. Both objects stay until
-	// the clusters end.
-	u.apply(`
-{apiVersion: networking.istio.io/v1, kind: DestinationRule, metadata: {name: helloworld, namespace: sample}, spec: {host: helloworld, trafficPolicy: {connectionPool: {tcp: {connectTimeout: 1s}}}}}
-`)
-	u.retries(t)
+	u.retries(t) // until the clusters end
 	loads := u.loads(t, 2)
 	moreOfBoth(loads)
 	only := func(l *load, version string) {
