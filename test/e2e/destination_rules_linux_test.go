@@ -85,6 +85,10 @@ status: {podIP: 10.11.0.2}
   trafficPolicy: {connectionPool: {http: {maxRequestsPerConnection: 1}}, tls: {mode: SIMPLE, sni: example.com, subjectAltNames: [example.com], caCertificates: %s/late.pem}}`, certificates))
 	service("stranger", "10.96.0.6", tlsPort, server, fmt.Sprintf(`
   trafficPolicy: {tls: {mode: SIMPLE, sni: example.com, subjectAltNames: [example.org], caCertificates: %s/server.pem}}`, certificates))
+	for i, sni := range []string{"example.com", "example.org"} { // the certificate has the first one
+		service(fmt.Sprint("sni-", i), fmt.Sprint("10.96.0.", 15+i), tlsPort, server, fmt.Sprintf(`
+  trafficPolicy: {tls: {mode: SIMPLE, sni: %s, caCertificates: %s/server.pem}}`, sni, certificates))
+	}
 	service("unchecked", "10.96.0.7", tlsPort, server, `
   trafficPolicy: {tls: {mode: SIMPLE, insecureSkipVerify: true}}`)
 	service("credential", "10.96.0.9", tlsPort, server, `
@@ -139,7 +143,7 @@ func TestDestinationRules(t *testing.T) {
 	for _, ip := range []string{"10.11.0.1", "10.11.0.2"} {
 		p.address(t, ip)
 	}
-	for i := range 14 {
+	for i := range 16 {
 		p.address(t, fmt.Sprint("10.96.0.", i+1))
 	}
 
@@ -264,6 +268,8 @@ func TestDestinationRules(t *testing.T) {
 			{"10.96.0.7", "", 200, "nobody as "},
 			{"10.96.0.9", "", 200, "nobody as example.com"},
 			{"10.96.0.8", "example.com", 200, "nobody as example.com"},
+			{"10.96.0.15", "", 200, "nobody as example.com"}, // the certificate has the server name, not the host
+			{"10.96.0.16", "", 503, ""},
 		} {
 			got := requested(t, "http://"+row.vip, row.host)
 			if got.status != row.status || row.status == http.StatusOK && got.body != row.body {

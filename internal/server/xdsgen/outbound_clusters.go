@@ -171,9 +171,10 @@ func (u clusterOf) cluster(g *generator) *clusterv3.Cluster {
 	tls := u.policy.GetTls()
 	switch tls.GetMode() {
 	case networkingv1alpha3.ClientTLSSettings_SIMPLE, networkingv1alpha3.ClientTLSSettings_MUTUAL:
-		c.TransportSocket = g.policyTLS(tls, u.tlsLimits, u.router || u.rule.Selector != "", u.http2())
+		sans := certificateNames(tls)
+		c.TransportSocket = g.policyTLS(tls, sans, u.tlsLimits, u.router || u.rule.Selector != "", u.http2())
 		// A VirtualService may send requests to a port of any protocol, mostly HTTPS.
-		options = autoSNI(options, tls)
+		options = autoSNI(options, tls, sans)
 	case networkingv1alpha3.ClientTLSSettings_ISTIO_MUTUAL:
 		c.TransportSocket = u.meshTLS(g)
 	default: // DISABLE, or no TLS settings

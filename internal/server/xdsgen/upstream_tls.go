@@ -15,9 +15,24 @@ import (
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 )
 
+// certificateNames returns the names of which the certificate of a server outside the mesh must
+// contain one. If there are none, autoSNI makes proxies verify the host of each HTTP request.
+func certificateNames(t *networkingv1alpha3.ClientTLSSettings) []string {
+	switch {
+	case t.GetInsecureSkipVerify().GetValue():
+		return nil
+	case len(t.GetSubjectAltNames()) > 0:
+		return t.GetSubjectAltNames()
+	case t.GetSni() != "":
+		return []string{t.GetSni()}
+	}
+	return nil
+}
+
 // policyTLS returns the transport socket for TLS by a policy, with certificates that are
-// not the mesh's own. credentials reports whether the proxy may use credentialName.
-func (g *generator) policyTLS(t *networkingv1alpha3.ClientTLSSettings, limits snapshot.TLSLimits, credentials, http2 bool) *corev3.TransportSocket {
+// not the mesh's own. The server's certificate must contain one of sans, if there are any.
+// credentials reports whether the proxy may use credentialName.
+func (g *generator) policyTLS(t *networkingv1alpha3.ClientTLSSettings, sans []string, limits snapshot.TLSLimits, credentials, http2 bool) *corev3.TransportSocket {
 	common := &tlsv3.CommonTlsContext{TlsParams: tlsParameters(limits, tls.VersionTLS12)}
 	if http2 {
 		common.AlpnProtocols = []string{"h2"}
@@ -37,7 +52,7 @@ func (g *generator) policyTLS(t *networkingv1alpha3.ClientTLSSettings, limits sn
 	}
 	if !t.GetInsecureSkipVerify().GetValue() {
 		rules := &tlsv3.CertificateValidationContext{
-			MatchSubjectAltNames: exactSANs(t.GetSubjectAltNames()), //nolint:staticcheck // see commonTLS
+			MatchSubjectAltNames: exactSANs(sans), //nolint:staticcheck // see commonTLS
 		}
 		roots := fileRoots(cmp.Or(t.GetCaCertificates(), "system"), t.GetCaCrl())
 		if name != "" {
@@ -65,16 +80,17 @@ func (u clusterOf) alpn() string {
 }
 
 // autoSNI makes HTTP requests to a server outside the mesh use their host as server name,
-// and check the server's certificate for it, unless the policy names something else.
-func autoSNI(o *httpv3.HttpProtocolOptions, t *networkingv1alpha3.ClientTLSSettings) *httpv3.HttpProtocolOptions {
-	verify := !t.GetInsecureSkipVerify().GetValue() && len(t.GetSubjectAltNames()) == 0
-	if t.GetSni() != "" && !verify {
+// and check the server's certificate for it, unless there are other names.
+func autoSNI(o *httpv3.HttpProtocolOptions, t *networkingv1alpha3.ClientTLSSettings, sans []string) *httpv3.HttpProtocolOptions {
+	if t.GetSni() != "" {
 		return o
 	}
 	if o == nil {
 		o = explicitHTTP1()
 	}
-	o.UpstreamHttpProtocolOptions = &corev3.UpstreamHttpProtocolOptions{AutoSni: t.GetSni() == "", AutoSanValidation: verify}
+	o.UpstreamHttpProtocolOptions = &corev3.UpstreamHttpProtocolOptions{
+		AutoSni: true, AutoSanValidation: len(sans) == 0 && !t.GetInsecureSkipVerify().GetValue(),
+	}
 	return o
 }
 
