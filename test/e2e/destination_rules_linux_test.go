@@ -116,6 +116,31 @@ apiVersion: networking.istio.io/v1
 kind: DestinationRule
 metadata: {name: automatic, namespace: shop}
 spec: {host: example.com, trafficPolicy: {tls: {mode: SIMPLE, caCertificates: %s/server.pem}}}
+---
+apiVersion: networking.istio.io/v1
+kind: ServiceEntry
+metadata: {name: upgraded, namespace: shop}
+spec:
+  hosts: [upgraded.example.com]
+  addresses: [10.96.0.17]
+  location: MESH_EXTERNAL
+  resolution: STATIC
+  ports: [{number: 80, name: http, protocol: HTTP}, {number: 443, name: https, protocol: HTTPS, targetPort: %[1]d}]
+  endpoints: [{address: 127.0.0.1}]
+---
+apiVersion: networking.istio.io/v1
+kind: VirtualService
+metadata: {name: upgraded, namespace: shop}
+spec: {hosts: [upgraded.example.com], http: [{match: [{port: 80}], route: [{destination: {host: upgraded.example.com, port: {number: 443}}}]}]}
+---
+apiVersion: networking.istio.io/v1
+kind: DestinationRule
+metadata: {name: upgraded, namespace: shop}
+spec:
+  host: upgraded.example.com
+  trafficPolicy:
+    connectionPool: {http: {h2UpgradePolicy: UPGRADE}}
+    tls: {mode: SIMPLE, sni: example.com, caCertificates: %[2]s/server.pem}
 `, tlsPort, certificates)
 	return out.String()
 }
@@ -132,8 +157,12 @@ func TestDestinationRules(t *testing.T) {
 			client = r.TLS.PeerCertificates[0].Subject.Organization[0]
 		}
 		fmt.Fprintf(w, "%s as %s", client, r.TLS.ServerName)
+		if r.ProtoMajor == 2 {
+			fmt.Fprint(w, " by HTTP/2")
+		}
 	}))
 	secure.TLS = &tls.Config{ClientAuth: tls.RequestClientCert}
+	secure.EnableHTTP2 = true
 	secure.StartTLS()
 	t.Cleanup(secure.Close)
 	files := harness.ShortDir(t)
@@ -143,7 +172,7 @@ func TestDestinationRules(t *testing.T) {
 	for _, ip := range []string{"10.11.0.1", "10.11.0.2"} {
 		p.address(t, ip)
 	}
-	for i := range 16 {
+	for i := range 19 {
 		p.address(t, fmt.Sprint("10.96.0.", i+1))
 	}
 
@@ -270,6 +299,7 @@ func TestDestinationRules(t *testing.T) {
 			{"10.96.0.8", "example.com", 200, "nobody as example.com"},
 			{"10.96.0.15", "", 200, "nobody as example.com"}, // the certificate has the server name, not the host
 			{"10.96.0.16", "", 503, ""},
+			{"10.96.0.17", "upgraded.example.com", 200, "nobody as example.com by HTTP/2"},
 		} {
 			got := requested(t, "http://"+row.vip, row.host)
 			if got.status != row.status || row.status == http.StatusOK && got.body != row.body {

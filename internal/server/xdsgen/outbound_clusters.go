@@ -173,7 +173,6 @@ func (u clusterOf) cluster(g *generator) *clusterv3.Cluster {
 	case networkingv1alpha3.ClientTLSSettings_SIMPLE, networkingv1alpha3.ClientTLSSettings_MUTUAL:
 		sans := certificateNames(tls)
 		c.TransportSocket = g.policyTLS(tls, sans, u.tlsLimits, u.router || u.rule.Selector != "", u.http2())
-		// A VirtualService may send requests to a port of any protocol, mostly HTTPS.
 		options = autoSNI(options, tls, sans)
 	case networkingv1alpha3.ClientTLSSettings_ISTIO_MUTUAL:
 		c.TransportSocket = u.meshTLS(g)
@@ -273,12 +272,25 @@ func (u clusterOf) resolve(c *clusterv3.Cluster) bool {
 	return true
 }
 
+// protocol returns the protocol by which the proxy calls the port. A VirtualService may send
+// requests to a port of any protocol for which the proxy originates TLS, mostly HTTPS.
+func (u clusterOf) protocol() mesh.Protocol {
+	if p := u.port.Protocol; p.IsHTTP() || !originatesTLS(u.policy.GetTls()) {
+		return p
+	}
+	return mesh.Auto
+}
+
+func originatesTLS(t *networkingv1alpha3.ClientTLSSettings) bool {
+	return t.GetMode() == networkingv1alpha3.ClientTLSSettings_SIMPLE || t.GetMode() == networkingv1alpha3.ClientTLSSettings_MUTUAL
+}
+
 func (u clusterOf) http2() bool {
-	return speaksHTTP2(u.port.Protocol, u.h2Upgrade, u.policy.GetConnectionPool())
+	return speaksHTTP2(u.protocol(), u.h2Upgrade, u.policy.GetConnectionPool())
 }
 
 func (u clusterOf) httpOptions() *httpv3.HttpProtocolOptions {
-	return upstreamHTTP(u.port.Protocol, !u.router, u.http2(), u.policy.GetConnectionPool(), u.policy.GetOutlierDetection())
+	return upstreamHTTP(u.protocol(), !u.router && u.port.Protocol == mesh.Auto, u.http2(), u.policy.GetConnectionPool(), u.policy.GetOutlierDetection())
 }
 
 // originalDst reports whether connections go to the address that the client chose, as for
