@@ -142,6 +142,26 @@ spec:
     connectionPool: {http: {h2UpgradePolicy: UPGRADE}}
     tls: {mode: SIMPLE, sni: example.com, caCertificates: %[2]s/server.pem}
 `, tlsPort, certificates)
+	for i, san := range []string{"example.com", "example.org"} { // the certificate has the first one
+		fmt.Fprintf(&out, `---
+apiVersion: networking.istio.io/v1
+kind: ServiceEntry
+metadata: {name: san-%[1]d, namespace: shop}
+spec:
+  hosts: [san-%[1]d.test]
+  addresses: [10.96.0.%[2]d]
+  location: MESH_EXTERNAL
+  resolution: STATIC
+  ports: [{number: 80, name: http, protocol: HTTP, targetPort: %[3]d}]
+  endpoints: [{address: 127.0.0.1}]
+  subjectAltNames: [%[4]s]
+---
+apiVersion: networking.istio.io/v1
+kind: DestinationRule
+metadata: {name: san-%[1]d, namespace: shop}
+spec: {host: san-%[1]d.test, trafficPolicy: {tls: {mode: SIMPLE, caCertificates: %[5]s/server.pem}}}
+`, i, 18+i, tlsPort, san, certificates)
+	}
 	return out.String()
 }
 
@@ -300,6 +320,8 @@ func TestDestinationRules(t *testing.T) {
 			{"10.96.0.15", "", 200, "nobody as example.com"}, // the certificate has the server name, not the host
 			{"10.96.0.16", "", 503, ""},
 			{"10.96.0.17", "upgraded.example.com", 200, "nobody as example.com by HTTP/2"},
+			{"10.96.0.18", "san-0.test", 200, "nobody as san-0.test"},
+			{"10.96.0.19", "san-1.test", 503, ""},
 		} {
 			got := requested(t, "http://"+row.vip, row.host)
 			if got.status != row.status || row.status == http.StatusOK && got.body != row.body {

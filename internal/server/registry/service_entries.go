@@ -92,8 +92,12 @@ func (t *tables) entryService(r *derive.Reads, key, host string, d definition) *
 	out := &snapshot.MeshService{
 		Key: key, Host: host, Name: host, Namespace: e.Namespace, Created: e.Created,
 		Entry: true, External: e.External, Resolution: e.Resolution, CIDRs: e.CIDRs, Ports: e.Ports, ExportTo: d.exportTo,
-		Plaintext: e.External || snapshot.AllPlaintext(root, own),
-		Clusters:  []snapshot.ClusterService{{Cluster: e.Cluster, VIPs: e.VIPs, Selector: e.Selector, Ports: e.Ports, ExportTo: d.exportTo}},
+		SubjectAltNames: e.SubjectAltNames,
+		Plaintext:       e.External || snapshot.AllPlaintext(root, own),
+		Clusters:        []snapshot.ClusterService{{Cluster: e.Cluster, VIPs: e.VIPs, Selector: e.Selector, Ports: e.Ports, ExportTo: d.exportTo}},
+	}
+	if e.External {
+		out.Accounts = withNames(nil, e.SubjectAltNames)
 	}
 	out.Contested = t.contested(r, out)
 	if e.Allocate {
@@ -221,7 +225,7 @@ func (t *tables) podNamespaces(into []string, k objectKey, _ *snapshot.Pod) []st
 // equalEntryService compares the fields of services that only ServiceEntries set.
 func equalEntryService(a, b *snapshot.MeshService) bool {
 	return a.Entry == b.Entry && a.External == b.External && a.Resolution == b.Resolution && a.Namespace == b.Namespace &&
-		slices.Equal(a.CIDRs, b.CIDRs) && slices.Equal(a.Allocated, b.Allocated) && slices.EqualFunc(a.Rivals, b.Rivals, equalRival) &&
+		slices.Equal(a.CIDRs, b.CIDRs) && slices.Equal(a.SubjectAltNames, b.SubjectAltNames) && slices.Equal(a.Allocated, b.Allocated) && slices.EqualFunc(a.Rivals, b.Rivals, equalRival) &&
 		(a.Targets == b.Targets || a.Targets != nil && b.Targets != nil && equalEndpoints(a.Targets, b.Targets))
 }
 

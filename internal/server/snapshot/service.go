@@ -34,6 +34,9 @@ type MeshService struct {
 	Targets *Endpoints
 	// CIDRs holds the address ranges of the service.
 	CIDRs []netip.Prefix
+	// SubjectAltNames holds names of the certificates of servers outside the mesh, for TLS
+	// that a DestinationRule sets.
+	SubjectAltNames []string
 	// Allocated holds the addresses to which only the DNS proxy of an agent resolves the
 	// host, because the service has no others.
 	Allocated []netip.Addr

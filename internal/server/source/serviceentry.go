@@ -27,7 +27,7 @@ var serviceEntryFields = []apiField{
 	{Path: "endpoints", Support: Partly, Meaning: "`network` has no effect with resolution by DNS; objects in a Kubernetes API cannot use a path (`unix://`)"},
 	{Path: "workloadSelector", Support: Works, Meaning: "it selects pods and WorkloadEntries of the cluster of the control plane"},
 	{Path: "exportTo", Support: Works},
-	{Path: "subjectAltNames", Support: Partly, Meaning: "only for services in the mesh: proxies make no TLS connections to other services"},
+	{Path: "subjectAltNames", Support: Works, Meaning: "the names of servers with mTLS of the mesh, or with TLS of a DestinationRule without `subjectAltNames`"},
 }
 
 // labelAllocate disables the allocation of addresses if it is false.
@@ -83,9 +83,6 @@ func (c *conversion) serviceEntry(spec *networkingv1alpha3.ServiceEntry) *FieldE
 		// Without endpoints proxies would resolve the hosts themselves.
 		c.warn(faultf("spec.endpoints", "no endpoint is used: the ServiceEntry has no effect"))
 		return nil
-	}
-	if e.External && len(e.SubjectAltNames) > 0 {
-		c.warn(noEffect("spec.subjectAltNames", "proxies make no TLS connections to services outside the mesh"))
 	}
 	e.Allocate = len(spec.Addresses) == 0 && e.Resolution != snapshot.ByDestination && c.meta.Labels[labelAllocate] != "false"
 	for _, a := range c.istio.Status.Addresses {

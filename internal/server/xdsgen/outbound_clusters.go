@@ -171,7 +171,7 @@ func (u clusterOf) cluster(g *generator) *clusterv3.Cluster {
 	tls := u.policy.GetTls()
 	switch tls.GetMode() {
 	case networkingv1alpha3.ClientTLSSettings_SIMPLE, networkingv1alpha3.ClientTLSSettings_MUTUAL:
-		sans := certificateNames(tls)
+		sans := certificateNames(tls, u.service.SubjectAltNames)
 		c.TransportSocket = g.policyTLS(tls, sans, u.tlsLimits, u.router || u.rule.Selector != "", u.http2())
 		options = autoSNI(options, tls, sans)
 	case networkingv1alpha3.ClientTLSSettings_ISTIO_MUTUAL:

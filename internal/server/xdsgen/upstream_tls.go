@@ -17,12 +17,14 @@ import (
 
 // certificateNames returns the names of which the certificate of a server outside the mesh must
 // contain one. If there are none, autoSNI makes proxies verify the host of each HTTP request.
-func certificateNames(t *networkingv1alpha3.ClientTLSSettings) []string {
+func certificateNames(t *networkingv1alpha3.ClientTLSSettings, ofService []string) []string {
 	switch {
 	case t.GetInsecureSkipVerify().GetValue():
 		return nil
 	case len(t.GetSubjectAltNames()) > 0:
 		return t.GetSubjectAltNames()
+	case len(ofService) > 0:
+		return ofService
 	case t.GetSni() != "":
 		return []string{t.GetSni()}
 	}
