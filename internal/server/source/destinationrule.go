@@ -273,8 +273,8 @@ func checkClientTLS(field string, t *networkingv1alpha3.ClientTLSSettings) *Fiel
 		if pair || t.CaCertificates != "" {
 			return faultf(field+".credentialName", "excludes files")
 		}
-		if !mesh.IsDNSName(t.CredentialName) {
-			return faultf(field+".credentialName", "%q is not the name of a Secret", t.CredentialName)
+		if fault := clientCredentialFault(field+".credentialName", t); fault != nil {
+			return fault
 		}
 	}
 	for _, f := range []struct{ name, path string }{
@@ -292,6 +292,20 @@ func checkClientTLS(field string, t *networkingv1alpha3.ClientTLSSettings) *Fiel
 	}
 	if _, err := netip.ParseAddr(t.Sni); t.Sni != "" && (err == nil || !mesh.IsDNSName(strings.ToLower(t.Sni))) {
 		return faultf(field+".sni", "%q is not a server name", t.Sni)
+	}
+	return nil
+}
+
+func clientCredentialFault(field string, t *networkingv1alpha3.ClientTLSSettings) *FieldError {
+	ref, isMap := strings.CutPrefix(t.CredentialName, snapshot.ConfigMapPrefix)
+	namespace, name, two := strings.Cut(ref, "/")
+	switch {
+	case !isMap && !mesh.IsDNSName(ref):
+		return faultf(field, "%q is neither the name of a Secret nor %sNAMESPACE/NAME", t.CredentialName, snapshot.ConfigMapPrefix)
+	case isMap && (!two || !mesh.IsDNSLabel(namespace) || !mesh.IsDNSName(name)):
+		return faultf(field, "%q has not the form %sNAMESPACE/NAME", t.CredentialName, snapshot.ConfigMapPrefix)
+	case isMap && t.Mode == networkingv1alpha3.ClientTLSSettings_MUTUAL:
+		return faultf(field, "MUTUAL needs a Secret: a ConfigMap has no key")
 	}
 	return nil
 }

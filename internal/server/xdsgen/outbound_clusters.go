@@ -3,6 +3,7 @@ package xdsgen
 import (
 	"cmp"
 	"slices"
+	"strings"
 	"time"
 
 	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
@@ -172,7 +173,7 @@ func (u clusterOf) cluster(g *generator) *clusterv3.Cluster {
 	switch tls.GetMode() {
 	case networkingv1alpha3.ClientTLSSettings_SIMPLE, networkingv1alpha3.ClientTLSSettings_MUTUAL:
 		sans := certificateNames(tls, u.service.SubjectAltNames)
-		c.TransportSocket = g.policyTLS(tls, sans, u.tlsLimits, u.router || u.rule.Selector != "", u.http2())
+		c.TransportSocket = g.policyTLS(tls, sans, u.tlsLimits, u.mayUseCredential(tls), u.http2())
 		options = autoSNI(options, tls, sans)
 	case networkingv1alpha3.ClientTLSSettings_ISTIO_MUTUAL:
 		c.TransportSocket = u.meshTLS(g)
@@ -279,6 +280,12 @@ func (u clusterOf) protocol() mesh.Protocol {
 		return p
 	}
 	return mesh.Auto
+}
+
+// mayUseCredential reports whether the proxy may use credentialName. Most sidecars have no
+// right to read Secrets, while all may read the CA certificates of ConfigMaps.
+func (u clusterOf) mayUseCredential(t *networkingv1alpha3.ClientTLSSettings) bool {
+	return u.router || u.rule.Selector != "" || strings.HasPrefix(t.GetCredentialName(), configMapPrefix)
 }
 
 func originatesTLS(t *networkingv1alpha3.ClientTLSSettings) bool {

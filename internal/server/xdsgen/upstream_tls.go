@@ -3,6 +3,7 @@ package xdsgen
 import (
 	"cmp"
 	"crypto/tls"
+	"strings"
 
 	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
@@ -41,12 +42,14 @@ func (g *generator) policyTLS(t *networkingv1alpha3.ClientTLSSettings, sans []st
 	}
 	name := ""
 	if credentials {
-		name = t.GetCredentialName()
+		if name = t.GetCredentialName(); name != "" && !strings.HasPrefix(name, configMapPrefix) {
+			name = secretPrefix + name
+		}
 	}
 	mutual := t.GetMode() == networkingv1alpha3.ClientTLSSettings_MUTUAL
 	switch {
 	case mutual && name != "":
-		common.TlsCertificateSdsSecretConfigs = []*tlsv3.SdsSecretConfig{namedSecret(secretPrefix + name)}
+		common.TlsCertificateSdsSecretConfigs = []*tlsv3.SdsSecretConfig{namedSecret(name)}
 	case mutual && t.GetClientCertificate() != "":
 		common.TlsCertificateSdsSecretConfigs = []*tlsv3.SdsSecretConfig{
 			agentSecret(mesh.SecretFileCertificate + t.GetClientCertificate() + "~" + t.GetPrivateKey()),
@@ -58,7 +61,7 @@ func (g *generator) policyTLS(t *networkingv1alpha3.ClientTLSSettings, sans []st
 		}
 		roots := fileRoots(cmp.Or(t.GetCaCertificates(), "system"), t.GetCaCrl())
 		if name != "" {
-			roots = namedSecret(secretPrefix + name + caSuffix)
+			roots = namedSecret(name + caSuffix)
 		}
 		common.ValidationContextType = &tlsv3.CommonTlsContext_CombinedValidationContext{
 			CombinedValidationContext: &tlsv3.CommonTlsContext_CombinedCertificateValidationContext{
