@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/wrapperspb"
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
 
 	"github.com/meshctl/meshctl/internal/mesh"
@@ -64,12 +65,13 @@ func (t *tables) addRoutes() {
 type destination struct {
 	// alias is the host that an ExternalName service stands for.
 	alias string
-	// tcp holds the numbers of its TCP ports, and http those whose requests may be routed.
-	tcp, http []uint32
+	// tcp holds the numbers of its TCP ports, http those whose requests may be routed, and
+	// hashed those at which most clients choose an endpoint by a hash.
+	tcp, http, hashed []uint32
 }
 
 func (d destination) equal(other destination) bool {
-	return d.alias == other.alias && slices.Equal(d.tcp, other.tcp) && slices.Equal(d.http, other.http)
+	return d.alias == other.alias && slices.Equal(d.tcp, other.tcp) && slices.Equal(d.http, other.http) && slices.Equal(d.hashed, other.hashed)
 }
 
 func (t *tables) destination(r *derive.Reads, key string) (destination, bool) {
@@ -77,7 +79,7 @@ func (t *tables) destination(r *derive.Reads, key string) (destination, bool) {
 	if !ok || key != svc.Host {
 		return destination{}, false
 	}
-	out := destination{alias: svc.ExternalName}
+	out := destination{alias: svc.ExternalName, hashed: svc.Hashed}
 	for i := range svc.Ports {
 		p := &svc.Ports[i]
 		if p.Protocol == mesh.UDP {
@@ -119,6 +121,11 @@ func (t *tables) routedService(r *derive.Reads, key objectKey) (routedService, b
 			unknown.add(d.GetHost())
 		}
 	}
+	for _, route := range out.HTTP {
+		if t.isHashed(r, route) {
+			t.retrySameHosts(r, route)
+		}
+	}
 	for _, host := range slices.Sorted(maps.Keys(unknown)) {
 		problems = append(problems, routeFault{kind: MissingReference, refers: host, text: "destination " + host + " is no service: requests to it fail"})
 	}
@@ -150,6 +157,32 @@ func (t *tables) completeDestination(r *derive.Reads, d *networkingv1alpha3.Dest
 		})
 	}
 	return ok
+}
+
+// isHashed reports whether a hash chooses the endpoint at all destinations of a route, which
+// are complete.
+func (t *tables) isHashed(r *derive.Reads, route *networkingv1alpha3.HTTPRoute) bool {
+	return len(route.GetRoute()) > 0 && !slices.ContainsFunc(route.GetRoute(), func(d *networkingv1alpha3.HTTPRouteDestination) bool {
+		to, _ := t.destinations.Get(r, d.GetDestination().GetHost())
+		if p := d.GetDestination().GetPort(); p != nil {
+			return !slices.Contains(to.hashed, p.GetNumber())
+		}
+		return len(to.hashed) == 0 || len(to.hashed) < len(to.tcp) // the port of the listener
+	})
+}
+
+// retrySameHosts lets retries of a route go to hosts that have failed, unless its retries
+// say otherwise.
+func (t *tables) retrySameHosts(r *derive.Reads, route *networkingv1alpha3.HTTPRoute) {
+	if route.Retries == nil {
+		route.Retries = &networkingv1alpha3.HTTPRetry{Attempts: 2} // Istio's default
+		if byDefault := meshConfig(t.meshSettings.Get(r)).GetDefaultHttpRetryPolicy(); byDefault != nil {
+			route.Retries, _ = proto.Clone(byDefault).(*networkingv1alpha3.HTTPRetry)
+		}
+	}
+	if route.Retries.RetryIgnorePreviousHosts == nil {
+		route.Retries.RetryIgnorePreviousHosts = wrapperspb.Bool(false)
+	}
 }
 
 // virtualExports returns the exports of a VirtualService.
