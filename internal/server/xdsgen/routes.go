@@ -236,14 +236,14 @@ func (u portRoutes) commonHosts() commonHosts {
 // add adds the virtual hosts of the port, without the common ones.
 func (u portRoutes) add(hosts *virtualHosts, names hostNames) error {
 	routed := routedHosts{number: u.services.number, own: byHost(u.own), common: u.commonRoutes}
-	if err := hosts.addPort(u.routeFacts, routed, u.services.all, names); err != nil {
-		return err
-	}
 	unserved := slices.Collect(u.own.All)
 	if u.common == nil {
 		unserved = append(unserved, routed.unserved()...)
 	}
-	return hosts.addUnserved(u.routeFacts, unserved, names)
+	if err := hosts.addUnserved(u.routeFacts, unserved, names); err != nil {
+		return err
+	}
+	return hosts.addPort(u.routeFacts, routed, u.services.all, names)
 }
 
 // detectedRoutes generates the configurations of a service's ports with protocol
@@ -304,6 +304,9 @@ func (u egressRoutes) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, error
 	for h := range u.routed.All {
 		routed[hostPort{h.host, h.number}] = h
 	}
+	if err := hosts.addUnserved(u.routeFacts, slices.Collect(u.routed.All), names); err != nil {
+		return nil, err
+	}
 	for _, svc := range u.services.All() {
 		if svc.ExternalName != "" || !u.scope.seesThrough(e.GetHosts(), svc) {
 			continue
@@ -317,9 +320,6 @@ func (u egressRoutes) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, error
 				return nil, err
 			}
 		}
-	}
-	if err := hosts.addUnserved(u.routeFacts, slices.Collect(u.routed.All), names); err != nil {
-		return nil, err
 	}
 	rc := baseRoutes(egressRoutesName(e))
 	rc.IgnorePortInHostMatching = names == byName

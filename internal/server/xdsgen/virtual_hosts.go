@@ -215,7 +215,7 @@ func (h *virtualHosts) take(domain string, k *hostKey) (bool, error) {
 	}
 	owner := h.base.owner(domain)
 	taken := owner != nil && owner.service != k.service
-	if taken && snapshot.CompareServices(owner.service, k.service) < 0 {
+	if taken && precedes(owner.service, k.service) {
 		return false, nil
 	}
 	h.owners[domain] = k
@@ -224,6 +224,18 @@ func (h *virtualHosts) take(domain string, k *hostKey) (bool, error) {
 	}
 	return true, nil
 }
+
+// precedes reports whether x keeps the domains that it shares with y: a host that only
+// VirtualServices define, which may be the short name of a Service, else the older service.
+func precedes(x, y *snapshot.MeshService) bool {
+	if own := isUnserved(x); own != isUnserved(y) {
+		return own
+	}
+	return snapshot.CompareServices(x, y) < 0
+}
+
+// isUnserved reports whether a service stands for a host without a service.
+func isUnserved(s *snapshot.MeshService) bool { return s.Entry && len(s.Clusters) == 0 }
 
 // commonHosts are the virtual hosts of a port that are the same for all clients. They are
 // encoded once, and the route configurations of all namespaces share their memory.
@@ -242,17 +254,16 @@ func (c commonHosts) make(enc *xdswire.Encoder) (*virtualHosts, error) {
 
 func (c commonHosts) add(hosts *virtualHosts, names hostNames) error {
 	routed := routedHosts{number: c.services.Number, common: c.routes}
-	err := hosts.addPort(c.facts, routed, func(yield func(*snapshot.MeshService) bool) {
+	if err := hosts.addUnserved(c.facts, routed.unserved(), names); err != nil {
+		return err
+	}
+	return hosts.addPort(c.facts, routed, func(yield func(*snapshot.MeshService) bool) {
 		for _, svc := range c.services.Services {
 			if svc.ExternalName == "" && !svc.DiffersByClient() && !yield(svc) {
 				return
 			}
 		}
 	}, names)
-	if err != nil {
-		return err
-	}
-	return hosts.addUnserved(c.facts, routed.unserved(), names)
 }
 
 // addPort adds the virtual hosts of services at a port number.
