@@ -153,6 +153,9 @@ func serverTLSFault(field string, t *networkingv1alpha3.ServerTLSSettings) *Fiel
 	if fault := credentialsFault(field, t); fault != nil {
 		return fault
 	}
+	if lowest, highest := t.MinProtocolVersion, t.MaxProtocolVersion; highest != networkingv1alpha3.ServerTLSSettings_TLS_AUTO && lowest > highest {
+		return faultf(field, "minProtocolVersion %s is above maxProtocolVersion %s: no client could connect", lowest, highest)
+	}
 	return clientHashesFault(field, t)
 }
 
