@@ -93,6 +93,9 @@ func (t *tables) join(r *derive.Reads, key string) (*hostEndpoints, bool) {
 	local := d.entry == nil && (t.isClusterLocal(r, host) || d.services[0].NodeLocal)
 	if d.entry != nil {
 		j.collectEntry(host, d.entry)
+		for _, e := range d.more {
+			j.collectEntry(host, e)
+		}
 	}
 	byPort := j.out.ByPort
 	b.accounts, b.allTLS, b.allDirectTLS = slices.Sorted(maps.Keys(j.accounts)), len(byPort) > 0, len(byPort) > 0

@@ -30,6 +30,23 @@ func (c HostConflict) equal(other HostConflict) bool {
 	return c.Host == other.Host && c.First == other.First && slices.Equal(c.Others, other.Others)
 }
 
+// text returns the problem of one of the losers.
+func (c HostConflict) text(loser int) string {
+	used := c.First
+	if strings.HasPrefix(used, "ServiceEntry ") {
+		own := func(name string) bool {
+			return strings.HasPrefix(name, "ServiceEntry "+c.losers[loser].Namespace+"/")
+		}
+		before := append([]string{c.First}, c.Others[:loser]...)
+		i := slices.IndexFunc(before, own)
+		if i < 0 {
+			return "defines the host " + c.Host + ", but only proxies of its namespace use it: others use " + c.First + " first"
+		}
+		used = before[i]
+	}
+	return "defines the host " + c.Host + ", but proxies use " + used + " first"
+}
+
 // maxRivals is the number of other objects that a HostConflict names.
 const maxRivals = 8
 
@@ -49,7 +66,16 @@ func (t *tables) hostConflict(r *derive.Reads, host string) (HostConflict, bool)
 	if s := cmp.Or(t.decisive(r, host), t.decisive(r, fullHost(host))); s != nil {
 		names, keys = append(names, "Service "+s.Namespace+"/"+s.Name), append(keys, s.Key())
 	}
-	for _, e := range entries[:min(len(entries), maxRivals+1)] {
+	var merged []definition
+	for _, e := range entries {
+		if i := slices.IndexFunc(merged, func(d definition) bool { return d.entry.Namespace == e.Namespace }); i < 0 {
+			merged = append(merged, definition{entry: e})
+		} else if merged[i].merge(e) {
+			continue // its ports apply
+		}
+		if len(names) > maxRivals {
+			break
+		}
 		names, keys = append(names, "ServiceEntry "+e.Namespace+"/"+e.Name), append(keys, e.Key())
 	}
 	if len(names) < 2 {

@@ -44,8 +44,8 @@ func (s *state) problems() []Problem {
 		out = append(out, Problem{Kind: UnopenedServer, Object: c.gateway, Field: c.field(), Text: c.text()})
 	}
 	for _, c := range s.report.hostConflicts {
-		for _, k := range c.losers {
-			out = append(out, Problem{Kind: SharedHost, Object: k, Text: "defines the host " + c.Host + ", but proxies use " + c.First + " first"})
+		for i, k := range c.losers {
+			out = append(out, Problem{Kind: SharedHost, Object: k, Text: c.text(i)})
 		}
 	}
 	for _, c := range s.report.conflicts {

@@ -2,6 +2,7 @@ package registry
 
 import (
 	"cmp"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -15,6 +16,8 @@ import (
 type definition struct {
 	services []*snapshot.Service
 	entry    *snapshot.ServiceEntry
+	// more holds younger ServiceEntries of the namespace, with the ports that entry lacks.
+	more     []*snapshot.ServiceEntry
 	exportTo []string // nil means all namespaces
 }
 
@@ -24,6 +27,42 @@ func (d *definition) meta() *snapshot.Meta {
 		return &d.entry.Meta
 	}
 	return &d.services[0].Meta
+}
+
+// ports returns the ports of a ServiceEntry and of those that are merged into it.
+func (d *definition) ports() []snapshot.ServicePort {
+	out := d.entry.Ports
+	for _, e := range d.more {
+		out = append(slices.Clip(out), e.Ports...)
+	}
+	return out
+}
+
+// merge adds the ports of a younger ServiceEntry with the same properties, as Istio does. It
+// returns false if some port is not added.
+func (d *definition) merge(e *snapshot.ServiceEntry) bool {
+	first := d.entry
+	if first == nil || first.Resolution != e.Resolution || first.External != e.External || !maps.Equal(first.Labels, e.Labels) ||
+		!maps.Equal(first.Selector, e.Selector) || !sameExports(first.ExportTo, e.ExportTo) {
+		return false
+	}
+	part := *e
+	part.Ports = nil
+	known := d.ports()
+	for _, p := range e.Ports {
+		// Endpoints belong to the name of a port.
+		if !slices.ContainsFunc(known, func(k snapshot.ServicePort) bool { return k.Number == p.Number || k.Name == p.Name }) {
+			part.Ports = append(part.Ports, p)
+		}
+	}
+	if len(part.Ports) > 0 {
+		d.more = append(d.more, &part)
+	}
+	return len(part.Ports) == len(e.Ports)
+}
+
+func sameExports(a, b []string) bool {
+	return slices.Equal(slices.Compact(slices.Sorted(slices.Values(a))), slices.Compact(slices.Sorted(slices.Values(b))))
 }
 
 // serviceKeys indexes a ServiceEntry by the keys of services that it may define, see
@@ -49,7 +88,9 @@ func (t *tables) definitions(r *derive.Reads, host string) []definition {
 	entries := values(t.entriesOf.Lookup(r, host))
 	slices.SortFunc(entries, compareAge)
 	for _, e := range entries {
-		if !slices.ContainsFunc(out, func(d definition) bool { return d.meta().Namespace == e.Namespace }) {
+		if i := slices.IndexFunc(out, func(d definition) bool { return d.meta().Namespace == e.Namespace }); i >= 0 {
+			out[i].merge(e)
+		} else {
 			out = append(out, definition{entry: e, exportTo: t.entryExportTo(r, e)})
 		}
 	}
@@ -86,15 +127,15 @@ func (t *tables) define(r *derive.Reads, key string) (d definition, host string,
 
 // entryService returns the service of a host of a ServiceEntry.
 func (t *tables) entryService(r *derive.Reads, key, host string, d definition) *snapshot.MeshService {
-	e := d.entry
+	e, ports := d.entry, d.ports()
 	j, _ := t.joins.Get(r, key)
 	root, own := t.mtlsPolicies(r, e.Namespace)
 	out := &snapshot.MeshService{
 		Key: key, Host: host, Name: host, Namespace: e.Namespace, Created: e.Created,
-		Entry: true, External: e.External, Resolution: e.Resolution, CIDRs: e.CIDRs, Ports: e.Ports, ExportTo: d.exportTo,
+		Entry: true, External: e.External, Resolution: e.Resolution, CIDRs: e.CIDRs, Ports: ports, ExportTo: d.exportTo,
 		SubjectAltNames: e.SubjectAltNames,
 		Plaintext:       e.External || snapshot.AllPlaintext(root, own),
-		Clusters:        []snapshot.ClusterService{{Cluster: e.Cluster, VIPs: e.VIPs, Selector: e.Selector, Ports: e.Ports, ExportTo: d.exportTo}},
+		Clusters:        []snapshot.ClusterService{{Cluster: e.Cluster, VIPs: e.VIPs, Selector: e.Selector, Ports: ports, ExportTo: d.exportTo}},
 	}
 	if e.External {
 		out.Accounts = withNames(nil, e.SubjectAltNames)

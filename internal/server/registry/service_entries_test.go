@@ -276,3 +276,48 @@ func TestWorkloadEntryWithHostName(t *testing.T) {
 		t.Errorf("endpoints by address %v and of the Service %v, want none", got, b.endpoints())
 	}
 }
+
+// TestMergedServiceEntries: the ports of ServiceEntries of a namespace with the same
+// properties are merged, with their own endpoints. Others are conflicts.
+func TestMergedServiceEntries(t *testing.T) {
+	t.Parallel()
+	const host = "api.example.com"
+	entry := func(namespace, name string, age int, port string, number uint32) *snapshot.ServiceEntry {
+		e := outside(namespace, name, age, host)
+		e.Ports = []snapshot.ServicePort{{Name: port, Number: number, Protocol: mesh.TCP}}
+		e.Endpoints = []snapshot.EntryEndpoint{{Target: name + ".example.com"}}
+		return e
+	}
+	b := newTestState(t)
+	other := entry("shop", "other", 2, "d", 4)
+	other.Resolution = snapshot.ByFirstOfDNS
+	b.apply(up(entry("shop", "first", 9, "a", 1)), up(entry("shop", "second", 8, "b", 2)), up(entry("shop", "same-number", 7, "c", 1)),
+		up(entry("shop", "same-name", 6, "a", 3)), up(other), up(entry("apps", "elsewhere", 1, "e", 5)))
+	svc := b.snap.Services.Get(host)
+	if len(svc.Ports) != 2 || svc.Ports[0].Number != 1 || svc.Ports[1].Number != 2 {
+		t.Errorf("ports %v, want those of first and second", svc.Ports)
+	}
+	for port, want := range map[string]string{"a": "first.example.com", "b": "second.example.com"} {
+		if got := svc.Targets.ByPort[port]; len(got) != 1 || got[0].Target != want {
+			t.Errorf("endpoints of port %s: %v, want %s", port, got, want)
+		}
+	}
+	want := map[string]string{
+		"same-number": "but proxies use ServiceEntry shop/first first", "same-name": "but proxies use ServiceEntry shop/first first",
+		"other":     "but proxies use ServiceEntry shop/first first",
+		"elsewhere": "but only proxies of its namespace use it: others use ServiceEntry shop/first first",
+	}
+	for _, p := range b.s.problems() {
+		if text := "defines the host " + host + ", " + want[p.Object.Name]; p.Kind == SharedHost && p.Text != text {
+			t.Errorf("%s: %q, want %q", p.Object.Name, p.Text, text)
+		}
+		delete(want, p.Object.Name)
+	}
+	if len(want) > 0 {
+		t.Errorf("no problem of %v", want)
+	}
+	b.apply(down(entry("shop", "second", 8, "b", 2)))
+	if svc := b.snap.Services.Get(host); len(svc.Ports) != 1 {
+		t.Errorf("ports %v after the second is gone", svc.Ports)
+	}
+}
