@@ -66,6 +66,7 @@ const (
 	ConflictingPeerAuthentications   Code = "MSH0117"
 	ConflictingServiceEntryAddresses Code = "MSH0118"
 	HTTPFieldOnTCPPort               Code = "MSH0119"
+	RouteWithoutPort                 Code = "MSH0120"
 )
 
 // Level is the severity of a finding, in istioctl's words.
@@ -379,5 +380,10 @@ var kinds = []Kind{
 		HTTPFieldOnTCPPort, "HTTPFieldOnTCPPort", Warning,
 		"A rule of an AuthorizationPolicy has an HTTP field, such as `methods`, and applies to a port without HTTP. On such a port an `ALLOW` rule matches nothing, and a `DENY` rule ignores the field.",
 		"Limit the rule to HTTP ports with `ports`, or declare the protocol HTTP for the port.",
+	},
+	{
+		RouteWithoutPort, "RouteWithoutPort", Warning,
+		"A route of a VirtualService for sidecars is for a port that its hosts do not have, or for connections to hosts whose ports all have HTTP. It never applies.",
+		"Correct the port, or use `http` instead of `tcp`.",
 	},
 }

@@ -16,6 +16,7 @@ func (m *checker) virtualServices() {
 		m.destinationsOf(v)
 		m.unreachableRules(v)
 		m.unusedGateways(v)
+		m.routesWithoutPort(v)
 		m.hostsWithoutService(v)
 		m.claims(v)
 	}

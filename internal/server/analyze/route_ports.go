@@ -1,0 +1,75 @@
+package analyze
+
+import (
+	"slices"
+
+	"github.com/meshctl/meshctl/internal/mesh"
+	"github.com/meshctl/meshctl/internal/server/snapshot"
+)
+
+// routePorts holds the numbers of the ports of a VirtualService's hosts by the routes that
+// apply to them. A port whose protocol proxies detect is in both.
+type routePorts struct{ http, streams []uint32 }
+
+// routePortsOf returns false if the ports are not known, because of a wildcard or of a host
+// that is no service.
+func (m *checker) routePortsOf(v *snapshot.VirtualService) (out routePorts, known bool) {
+	out.http = []uint32{80} // hosts without this port have routes at it, too
+	for _, host := range v.Hosts {
+		svc := m.Snapshot.Services.Get(host)
+		if svc == nil || len(svc.Rivals) > 0 || svc.ExternalName != "" {
+			return routePorts{}, false
+		}
+		for i := range svc.Ports {
+			p := &svc.Ports[i]
+			if p.Protocol.IsHTTP() || p.Protocol == mesh.Auto {
+				out.http = append(out.http, p.Number)
+			}
+			if !p.Protocol.IsHTTP() && p.Protocol != mesh.UDP {
+				out.streams = append(out.streams, p.Number)
+			}
+		}
+	}
+	return out, len(v.Hosts) > 0
+}
+
+// routesWithoutPort finds the matches and routes of a VirtualService for sidecars that are
+// for ports without such routes.
+func (m *checker) routesWithoutPort(v *snapshot.VirtualService) {
+	if !slices.Equal(v.Gateways, []string{snapshot.MeshGateway}) {
+		return
+	}
+	ports, known := m.routePortsOf(v)
+	if !known {
+		return
+	}
+	check := func(field string, number uint32, of []uint32, kind string) {
+		if number != 0 && !slices.Contains(of, number) {
+			m.find(RouteWithoutPort, v, field+".port", "%d is no port with %s of %s: the match never applies", number, kind, hostsText(v.Hosts))
+		}
+	}
+	for i, r := range v.HTTP {
+		for j, match := range r.GetMatch() {
+			check(at(at("spec.http", i)+".match", j), match.GetPort(), ports.http, "HTTP")
+		}
+	}
+	const streams = "TCP or TLS"
+	if len(v.TLS)+len(v.TCP) > 0 && len(ports.streams) == 0 {
+		field := "spec.tcp"
+		if len(v.TCP) == 0 {
+			field = "spec.tls"
+		}
+		m.find(RouteWithoutPort, v, field, "no port of %s has %s: the routes never apply", hostsText(v.Hosts), streams)
+		return
+	}
+	for i, r := range v.TLS {
+		for j, match := range r.GetMatch() {
+			check(at(at("spec.tls", i)+".match", j), match.GetPort(), ports.streams, streams)
+		}
+	}
+	for i, r := range v.TCP {
+		for j, match := range r.GetMatch() {
+			check(at(at("spec.tcp", i)+".match", j), match.GetPort(), ports.streams, streams)
+		}
+	}
+}
