@@ -138,12 +138,12 @@ var kinds = []Kind{
 	},
 	{
 		ConflictingSidecarWorkloadSelectors, "ConflictingSidecarWorkloadSelectors", Error,
-		"Two Sidecars select the same workload. Its proxy uses the older one.",
+		"Two Sidecars select the same workload. The proxy of the workload uses the older Sidecar.",
 		"Narrow one of the selectors.",
 	},
 	{
 		MultipleSidecarsWithoutWorkloadSelectors, "MultipleSidecarsWithoutWorkloadSelectors", Error,
-		"Two Sidecars of a namespace have no selector. Proxies use the older one.",
+		"Two Sidecars of a namespace have no selector. Proxies use the older Sidecar.",
 		"Delete one of them, or give it a selector.",
 	},
 	{
@@ -153,12 +153,12 @@ var kinds = []Kind{
 	},
 	{
 		DeploymentAssociatedToMultipleServices, "DeploymentAssociatedToMultipleServices", Warning,
-		"Two Services send different protocols to one port of a workload. Its proxy expects the protocol of one of them.",
+		"Two Services send different protocols to one port of a workload. The proxy of the workload expects the protocol of only one of the Services.",
 		"Give both ports the same protocol, by name or `appProtocol`.",
 	},
 	{
 		PortNameIsNotUnderNamingConvention, "PortNameIsNotUnderNamingConvention", Info,
-		"The name of a port does not begin with a protocol, and the port has no `appProtocol`. Proxies detect HTTP, which is slower, and they wait if the server speaks first.",
+		"The name of a port does not begin with a protocol, and the port has no `appProtocol`. Proxies must detect HTTP, which is slower. If the server sends first, proxies still wait for bytes of the client.",
 		"Name the port after its protocol, as in `http-web`, or set `appProtocol`.",
 	},
 	{
@@ -173,7 +173,7 @@ var kinds = []Kind{
 	},
 	{
 		NoServerCertificateVerificationDestinationLevel, "NoServerCertificateVerificationDestinationLevel", Warning,
-		"With `insecureSkipVerify`, clients accept the certificate of every server. Without it, they verify the certificate with `caCertificates` or, if this field is empty, with the roots of the system.",
+		"With `insecureSkipVerify`, clients accept every server certificate. Without this field, clients verify the certificate with `caCertificates` or, if `caCertificates` is empty, with the roots of the system.",
 		"Remove `insecureSkipVerify`, and set `caCertificates` or `credentialName` if the server has a private CA.",
 	},
 	{
@@ -193,7 +193,7 @@ var kinds = []Kind{
 	},
 	{
 		VirtualServiceHostNotFoundInGateway, "VirtualServiceHostNotFoundInGateway", Warning,
-		"A VirtualService names a Gateway, but no server of the Gateway has a host of the VirtualService, or no such server admits its namespace.",
+		"A VirtualService names a Gateway, but no server of the Gateway has a host of the VirtualService, or every server with such a host excludes the namespace of the VirtualService.",
 		"Add the host to a server, or remove the Gateway from the VirtualService.",
 	},
 	{
@@ -248,12 +248,12 @@ var kinds = []Kind{
 	},
 	{
 		ConflictingTelemetryWorkloadSelectors, "ConflictingTelemetryWorkloadSelectors", Error,
-		"Two Telemetries select the same workload. Its proxy uses the older one.",
+		"Two Telemetries select the same workload. The proxy of the workload uses the older Telemetry.",
 		"Narrow one of the selectors.",
 	},
 	{
 		MultipleTelemetriesWithoutWorkloadSelectors, "MultipleTelemetriesWithoutWorkloadSelectors", Error,
-		"Two Telemetries of a namespace have no selector. Proxies use the older one.",
+		"Two Telemetries of a namespace have no selector. Proxies use the older Telemetry.",
 		"Delete one of them, or give it a selector.",
 	},
 	{
@@ -263,7 +263,7 @@ var kinds = []Kind{
 	},
 	{
 		GatewayPortNotDefinedOnService, "GatewayPortNotDefinedOnService", Warning,
-		"No Service of the workloads of a Gateway has the port of a server. Clients do not reach the server through these Services.",
+		"A server of a Gateway has a port that no Service of the gateway's pods has. Clients do not reach the server through these Services.",
 		"Add the port to the Service, or change the port of the server.",
 	},
 	{
@@ -283,7 +283,7 @@ var kinds = []Kind{
 	},
 	{
 		ConflictingServiceEntryProtocol, "ConflictingServiceEntryProtocol", Warning,
-		"Two ServiceEntries give a port of the same host different protocols. Proxies use one of them.",
+		"Two ServiceEntries give a port of the same host different protocols. Proxies use only one of these protocols.",
 		"Define the host once.",
 	},
 	{
@@ -308,18 +308,18 @@ var kinds = []Kind{
 	},
 	{
 		SharedAddress, "SharedAddress", Warning,
-		"Two Services have the same address, because the address ranges of clusters overlap. Calls to the address reach only one of them.",
+		"Two Services have the same address, because the address ranges of clusters overlap. Calls to the address reach only one of the Services.",
 		"Give the clusters separate ranges, or call the service by its name, over HTTP.",
 	},
 	{
 		RepeatedExtension, "RepeatedExtension", Warning,
-		"Two EnvoyFilters for the same proxies have an extension of the same name. Proxies use the first one.",
+		"Two EnvoyFilters for the same proxies have an extension of the same name. Proxies use the extension of the first EnvoyFilter.",
 		"Rename the extension.",
 	},
 	{
 		UnreachableNetwork, "UnreachableNetwork", Warning,
-		"A network has endpoints and no usable gateway. Proxies in other networks get none of its endpoints.",
-		"Label the Service of its east-west gateway, as in [multicluster.md](multicluster.md).",
+		"A network has endpoints but no usable gateway. Proxies in other networks get no endpoint of this network.",
+		"Label the Service of the network's east-west gateway, as in [multicluster.md](multicluster.md).",
 	},
 	{
 		UnusableDelegate, "UnusableDelegate", Error,
@@ -368,7 +368,7 @@ var kinds = []Kind{
 	},
 	{
 		ConflictingPeerAuthentications, "ConflictingPeerAuthentications", Warning,
-		"Two PeerAuthentications are for the same workloads. Proxies use the older one.",
+		"Two PeerAuthentications are for the same workloads. Proxies use the older PeerAuthentication.",
 		"Delete one of them, or narrow its selector.",
 	},
 	{
