@@ -383,7 +383,7 @@ var kinds = []Kind{
 	},
 	{
 		RouteWithoutPort, "RouteWithoutPort", Warning,
-		"A route of a VirtualService for sidecars is for a port that its hosts do not have, or for connections to hosts whose ports all have HTTP. It never applies.",
+		"In a VirtualService for sidecars, a match names a port that the hosts of the VirtualService do not have with this protocol, or the VirtualService has `tcp` or `tls` routes although all ports of its hosts have HTTP. The match or the routes never apply.",
 		"Correct the port, or use `http` instead of `tcp`.",
 	},
 }
