@@ -1,7 +1,6 @@
 package agent
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -116,20 +115,15 @@ func newStatus(cfg *config.Config, admin *adminClient, names *dns.Server, secret
 
 // ownWorkload describes the workload in Istio's standard metrics.
 func ownWorkload(cfg *config.Config) metrics.Workload {
-	labels, _ := cfg.Metadata["LABELS"].(map[string]any)
-	label := func(names ...string) string {
-		for _, name := range names {
-			if value, _ := labels[name].(string); value != "" {
-				return value
-			}
-		}
-		return ""
+	all, _ := cfg.Metadata["LABELS"].(map[string]any)
+	labels := make(map[string]string, len(all))
+	for name, value := range all {
+		labels[name], _ = value.(string)
 	}
 	workload, _ := cfg.Metadata["WORKLOAD_NAME"].(string)
 	return metrics.Workload{
-		Name: workload, Namespace: cfg.Node.Namespace, Cluster: string(cfg.Cluster), App: label("app"), Version: label("version"),
-		Service:  cmp.Or(label(mesh.LabelCanonicalName, "app.kubernetes.io/name", "app"), workload),
-		Revision: cmp.Or(label(mesh.LabelCanonicalRevision, "app.kubernetes.io/version", "version"), "latest"),
+		Name: workload, Namespace: cfg.Node.Namespace, Cluster: string(cfg.Cluster), App: labels["app"], Version: labels["version"],
+		Service: mesh.CanonicalName(labels, workload), Revision: mesh.CanonicalRevision(labels),
 	}
 }
 

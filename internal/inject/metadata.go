@@ -22,9 +22,9 @@ func (p *injection) canonicalLabels() map[string]string {
 		name = strings.TrimRight(name[:maxLabel], "-._")
 	}
 	out := map[string]string{
-		mesh.LabelCanonicalRevision: cmp.Or(have[mesh.LabelCanonicalRevision], have["app.kubernetes.io/version"], have["version"], "latest"),
+		mesh.LabelCanonicalRevision: mesh.CanonicalRevision(have),
 	}
-	if name = cmp.Or(have[mesh.LabelCanonicalName], have["app.kubernetes.io/name"], have["app"], name); name != "" {
+	if name = mesh.CanonicalName(have, name); name != "" {
 		out[mesh.LabelCanonicalName] = name
 	}
 	if network := p.network(); network != "" {

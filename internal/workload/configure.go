@@ -128,9 +128,9 @@ func (g *Group) environment(in Input) ([]byte, error) {
 	labels := map[string]string{}
 	maps.Copy(labels, template.GetLabels())
 	maps.Copy(labels, g.Spec.GetMetadata().GetLabels())
-	name := cmp.Or(labels["service.istio.io/canonical-name"], labels["app.kubernetes.io/name"], labels["app"], g.Name)
-	labels["service.istio.io/canonical-name"] = name
-	labels["service.istio.io/canonical-revision"] = cmp.Or(labels["service.istio.io/canonical-revision"], labels["app.kubernetes.io/version"], labels["version"], "latest")
+	name := mesh.CanonicalName(labels, g.Name)
+	labels[mesh.LabelCanonicalName] = name
+	labels[mesh.LabelCanonicalRevision] = mesh.CanonicalRevision(labels)
 	labelJSON, err := json.Marshal(labels)
 	if err != nil {
 		return nil, err

@@ -264,12 +264,11 @@ func (j *join) endpoint(ep *snapshot.SliceEndpoint, pod *snapshot.Pod, addr neti
 // workload returns the Workload of an endpoint. Istio's form leaves the revision
 // "latest" out.
 func workload(c mesh.ClusterID, pod *snapshot.Pod) string {
-	canonical := cmp.Or(pod.Labels[mesh.LabelCanonicalName], pod.Labels["app.kubernetes.io/name"], pod.Labels["app"], pod.Workload)
-	revision := cmp.Or(pod.Labels[mesh.LabelCanonicalRevision], pod.Labels["app.kubernetes.io/version"], pod.Labels["version"])
+	revision := mesh.CanonicalRevision(pod.Labels)
 	if revision == "latest" {
 		revision = ""
 	}
-	return strings.Join([]string{pod.Workload, pod.Namespace, canonical, revision, string(c)}, ";")
+	return strings.Join([]string{pod.Workload, pod.Namespace, mesh.CanonicalName(pod.Labels, pod.Workload), revision, string(c)}, ";")
 }
 
 // localityOf returns the locality of the pod's label, else of the node, else the zone of

@@ -99,7 +99,7 @@ func workloadName(n Node, labels map[string]string) string {
 // canonicalName returns the canonical name of a workload: by its labels, else the name of
 // its pod.
 func canonicalName(n Node, labels map[string]string) string {
-	return cmp.Or(labels[mesh.LabelCanonicalName], labels["app.kubernetes.io/name"], labels["app"], n.Metadata["WORKLOAD_NAME"], n.ID.Name)
+	return mesh.CanonicalName(labels, n.Metadata["WORKLOAD_NAME"], n.ID.Name)
 }
 
 // withIstioTags adds tags with the workload.
@@ -107,7 +107,7 @@ func withIstioTags(tags list[snapshot.TraceTag], n Node, labels map[string]strin
 	out := tags.Slice()
 	for name, value := range map[string]string{
 		"istio.canonical_service":  canonicalName(n, labels),
-		"istio.canonical_revision": cmp.Or(labels[mesh.LabelCanonicalRevision], labels["app.kubernetes.io/version"], labels["version"], "latest"),
+		"istio.canonical_revision": mesh.CanonicalRevision(labels),
 		"istio.cluster_id":         string(n.Cluster),
 		"istio.mesh_id":            cmp.Or(n.MeshID, "unknown"),
 		"istio.namespace":          n.Namespace,
