@@ -2,8 +2,8 @@ package mesh
 
 import "strings"
 
-// MetadataMetrics is the metadata of a node whose agent makes Istio's standard metrics of Envoy's
-// statistics, with value "true". The control plane then configures these statistics.
+// MetadataMetrics is the metadata, with value "true", of a node whose agent converts statistics of
+// Envoy to Istio's standard metrics. The control plane then configures these statistics.
 const MetadataMetrics = "MESHCTL_METRICS"
 
 // Names of Istio's standard metrics. Envoy's statistics have the same names.
@@ -18,8 +18,8 @@ const (
 	MetricTCPReceived     = "istio_tcp_received_bytes_total"
 )
 
-// Tags of Envoy's statistics. The agent makes Istio's labels of them. What is the same for all
-// calls of a workload is no tag: the agent adds it, so that workloads share their listeners.
+// Tags of Envoy's statistics, from which the agent makes Istio's labels. The agent adds the labels
+// that are the same for all calls of a workload, so that workloads share their listeners.
 const (
 	TagReporter     = "reporter"
 	TagCode         = "response_code"

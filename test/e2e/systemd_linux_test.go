@@ -17,8 +17,8 @@ import (
 
 const systemd = "/lib/systemd/systemd"
 
-// startSystemd starts systemd with only the units of deploy/systemd, in a cgroup and in namespaces
-// below those of a machine. The machine has the programs in /usr/local/bin and the files of the
+// startSystemd starts systemd with only the units of deploy/systemd. systemd has a cgroup and further
+// namespaces of its own inside a machine. The machine has the programs in /usr/local/bin and the files of the
 // directory vm in /var/lib/meshctl.
 const startSystemd = `set -e
 mkdir $CGROUP

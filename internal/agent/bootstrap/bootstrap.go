@@ -105,8 +105,8 @@ const (
 	clusterAgent = "agent"
 )
 
-// PathEnvoyMetrics is the path at the status port of the agent with the metrics of Envoy, of which
-// the agent makes Istio's standard metrics.
+// PathEnvoyMetrics is the path of the metrics of Envoy at the status port of the agent. The agent
+// converts some of them to Istio's standard metrics.
 const PathEnvoyMetrics = "/stats/prometheus/envoy"
 
 // Marshal renders the bootstrap as indented JSON. Equal configurations give

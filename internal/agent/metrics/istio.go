@@ -32,9 +32,9 @@ var standardMetrics = []string{
 	mesh.MetricTCPOpened, mesh.MetricTCPClosed, mesh.MetricTCPSent, mesh.MetricTCPReceived,
 }
 
-// converter makes Istio's standard metrics of the statistics of Envoy that the control plane
-// configures for them. It adds the statistics that get the same labels, such as those of the ports
-// of a service.
+// converter converts statistics of Envoy, which the control plane configures, to Istio's standard
+// metrics. If several statistics get the same labels, such as the statistics of two ports of a
+// service, it adds their values.
 type converter struct {
 	own Workload
 
@@ -61,7 +61,11 @@ type point struct {
 func (c *converter) add(line []byte) bool {
 	if rest, ok := bytes.CutPrefix(line, []byte("# TYPE "+envoyPrefix)); ok {
 		name, _, _ := bytes.Cut(rest, []byte(" "))
-		return c.family == "" && slices.Contains(standardMetrics, string(name)) && c.begin(string(name))
+		if c.family != "" || !slices.Contains(standardMetrics, string(name)) {
+			return false
+		}
+		c.family, c.byText, c.byTags = string(name), make(map[string]*series), make(map[string]*series)
+		return true
 	}
 	if c.family == "" {
 		return false
@@ -88,12 +92,6 @@ func (c *converter) add(line []byte) bool {
 		tags, le = bytes.TrimRight(tags[:at], ","), string(tags[at:])
 	}
 	c.seriesOf(string(tags)).add(string(suffix), le, value)
-	return true
-}
-
-// begin starts a metric.
-func (c *converter) begin(name string) bool {
-	c.family, c.byText, c.byTags = name, make(map[string]*series), make(map[string]*series)
 	return true
 }
 
@@ -163,7 +161,9 @@ func (c *converter) labels(text string) string {
 	source, destination := &own, &peer
 	if tags[mesh.TagReporter] == mesh.ReporterDestination {
 		source, destination = &peer, &own
-		peer.Namespace = namespaceOf(peer.identity)
+		if id, err := mesh.ParseIdentity(peer.identity); err == nil {
+			peer.Namespace = id.Namespace
+		}
 		policy = "none"
 		if peer.identity != "" {
 			policy = "mutual_tls"
@@ -256,16 +256,6 @@ func (e *end) add(prefix string, add func(label, value string)) {
 	add(prefix+"_app", e.App)
 	add(prefix+"_version", e.Version)
 	add(prefix+"_cluster", e.Cluster)
-}
-
-// namespaceOf returns the namespace in the identity of a workload.
-func namespaceOf(identity string) string {
-	_, path, _ := strings.Cut(strings.TrimPrefix(identity, "spiffe://"), "/ns/")
-	namespace, _, ok := strings.Cut(path, "/sa/")
-	if !ok {
-		return ""
-	}
-	return namespace
 }
 
 // serviceOf returns the service of a cluster of Envoy: its host, its name and its namespace. The name

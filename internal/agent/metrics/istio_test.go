@@ -22,7 +22,7 @@ const (
 	toReviews = `reporter="source",own_identity="spiffe://td/ns/shop/sa/web",peer_identity="spiffe://td/ns/books/sa/reviews",workload="reviews-v1;books;reviews;;c2"`
 )
 
-// TestStandardMetrics: the converter makes Istio's metrics of Envoy's lines, and leaves all other
+// TestStandardMetrics: the converter makes Istio's metrics from Envoy's lines, and leaves all other
 // lines.
 func TestStandardMetrics(t *testing.T) {
 	own := Workload{Name: "web-v1", Namespace: "shop", Service: "web", Revision: "v1", App: `web "1"`, Cluster: "c1"}

@@ -50,7 +50,7 @@ type Merger struct {
 	// Envoy opens Envoy's metrics, in Prometheus' text format, with the query of the request.
 	// It is nil without an Envoy.
 	Envoy func(ctx context.Context, query string) (io.ReadCloser, error)
-	// Own describes the workload in Istio's standard metrics, which are made of Envoy's.
+	// Own describes the workload in Istio's standard metrics. The merger makes them from Envoy's statistics.
 	Own Workload
 	// Applications are the URLs of the application's metrics.
 	Applications []url.URL

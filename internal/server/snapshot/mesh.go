@@ -82,7 +82,7 @@ type Mesh struct {
 	IstioTags bool
 }
 
-// HasMetricProvider reports whether one of the names is that of a provider of metrics.
+// HasMetricProvider reports whether a provider of metrics has one of the names.
 func (m *Mesh) HasMetricProvider(names []string) bool {
 	return slices.ContainsFunc(names, func(name string) bool { return m.MetricProviders[strings.ToLower(name)] })
 }

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"maps"
 	"slices"
-	"strconv"
 	"strings"
 
 	accesslogv3 "github.com/envoyproxy/go-control-plane/envoy/config/accesslog/v3"
@@ -73,14 +72,6 @@ const oldestMetrics = 39
 // supportsMetrics reports whether a proxy can count the standard metrics.
 func supportsMetrics(n Node) bool {
 	return n.CountsCalls && !n.Proxyless && (n.Envoy == "" || atLeastEnvoy(n.Envoy, oldestMetrics))
-}
-
-// atLeastEnvoy reports whether a version of Envoy 1 has at least a minor version.
-func atLeastEnvoy(version string, minor int) bool {
-	major, rest, _ := strings.Cut(version, ".")
-	text, _, _ := strings.Cut(rest, ".")
-	number, err := strconv.Atoi(text)
-	return major == "1" && err == nil && number >= minor
 }
 
 // metricsOf returns the standard metrics of the listeners of a mode. As with Istio, an entry without

@@ -326,3 +326,11 @@ func splitList(key, s string) ([]string, error) {
 	}
 	return strings.Split(s, ","), nil
 }
+
+// atLeastEnvoy reports whether a version of Envoy 1 has at least a minor version.
+func atLeastEnvoy(version string, minor int) bool {
+	major, rest, _ := strings.Cut(version, ".")
+	text, _, _ := strings.Cut(rest, ".")
+	number, err := strconv.Atoi(text)
+	return major == "1" && err == nil && number >= minor
+}
