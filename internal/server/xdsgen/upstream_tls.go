@@ -3,7 +3,6 @@ package xdsgen
 import (
 	"cmp"
 	"crypto/tls"
-	"strings"
 
 	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
@@ -41,10 +40,8 @@ func (g *generator) policyTLS(t *networkingv1alpha3.ClientTLSSettings, sans []st
 		common.AlpnProtocols = []string{"h2"}
 	}
 	name := ""
-	if credentials {
-		if name = t.GetCredentialName(); name != "" && !strings.HasPrefix(name, configMapPrefix) {
-			name = secretPrefix + name
-		}
+	if credentials && t.GetCredentialName() != "" {
+		name = sdsName(t.GetCredentialName())
 	}
 	mutual := t.GetMode() == networkingv1alpha3.ClientTLSSettings_MUTUAL
 	switch {
@@ -75,8 +72,8 @@ func (g *generator) policyTLS(t *networkingv1alpha3.ClientTLSSettings, sans []st
 // alpn returns the ALPN protocol of HTTP connections with TLS by a policy, which every server knows,
 // not Istio's: see alpnFilter. Others have none.
 func (u clusterOf) alpn() string {
-	switch mode := u.policy.GetTls().GetMode(); {
-	case mode != networkingv1alpha3.ClientTLSSettings_SIMPLE && mode != networkingv1alpha3.ClientTLSSettings_MUTUAL:
+	switch {
+	case !originatesTLS(u.policy.GetTls()):
 		return ""
 	case u.http2():
 		return "h2"
