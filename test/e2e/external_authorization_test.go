@@ -106,10 +106,10 @@ func (a *authorizer) start(t *testing.T) (byGRPC, byHTTP string) {
 
 // authorizers are the providers of the test. Nothing listens at the port of the dead ones.
 const authorizers = `trustDomainAliases: [old.example.com], extensionProviders: [
-{name: grpc, envoyExtAuthzGrpc: {service: sample/authorizer.test, port: 9000, timeout: 0.5s}},
-{name: grpc-open, envoyExtAuthzGrpc: {service: sample/authorizer.test, port: 9000, timeout: 0.5s, failOpen: true}},
-{name: http, envoyExtAuthzHttp: {service: sample/authorizer.test, port: 8000, timeout: 0.5s, pathPrefix: /check, statusOnError: \"503\", includeRequestHeadersInCheck: [x-decide], includeAdditionalHeadersInCheck: {x-added: by Envoy}}},
-{name: http-open, envoyExtAuthzHttp: {service: sample/authorizer.test, port: 8000, timeout: 0.5s, pathPrefix: /check, failOpen: true, includeRequestHeadersInCheck: [x-decide], includeAdditionalHeadersInCheck: {x-added: by Envoy}}},
+{name: grpc, envoyExtAuthzGrpc: {service: sample/authorizer.test, port: 9000, timeout: 5s}},
+{name: grpc-open, envoyExtAuthzGrpc: {service: sample/authorizer.test, port: 9000, timeout: 5s, failOpen: true}},
+{name: http, envoyExtAuthzHttp: {service: sample/authorizer.test, port: 8000, timeout: 5s, pathPrefix: /check, statusOnError: \"503\", includeRequestHeadersInCheck: [x-decide], includeAdditionalHeadersInCheck: {x-added: by Envoy}}},
+{name: http-open, envoyExtAuthzHttp: {service: sample/authorizer.test, port: 8000, timeout: 5s, pathPrefix: /check, failOpen: true, includeRequestHeadersInCheck: [x-decide], includeAdditionalHeadersInCheck: {x-added: by Envoy}}},
 {name: grpc-body, envoyExtAuthzGrpc: {service: sample/authorizer.test, port: 9000, includeRequestBodyInCheck: {maxRequestBytes: 16, packAsBytes: true}}},
 {name: http-body, envoyExtAuthzHttp: {service: sample/authorizer.test, port: 8000, pathPrefix: /check, includeAdditionalHeadersInCheck: {x-added: by Envoy}, includeRequestBodyInCheck: {maxRequestBytes: 16, allowPartialMessage: true}}},
 {name: dead, envoyExtAuthzGrpc: {service: sample/authorizer.test, port: 9001, timeout: 0.5s}},
