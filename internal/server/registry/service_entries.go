@@ -115,10 +115,9 @@ func (t *tables) define(r *derive.Reads, key string) (d definition, host string,
 			})
 		}
 	}
-	if list[at].entry != nil {
-		// Short names with the namespace, such as db.shop, lead to the Service also in the DNS of Kubernetes.
-		full := fullHost(host)
-		if services := t.servicesNamed(r, full); full != host && len(services) > 0 {
+	// Short names with the namespace, such as db.shop, lead to the Service also in the DNS of Kubernetes.
+	if full := fullHost(host); full != host && list[at].entry != nil {
+		if services := t.servicesNamed(r, full); len(services) > 0 {
 			s := services[0]
 			rivals = append(rivals, snapshot.Rival{Namespace: s.Namespace, ExportTo: t.exportTo(r, s.Cluster, s.ExportTo), Kubernetes: true, Earlier: true})
 		}
