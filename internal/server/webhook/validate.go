@@ -12,7 +12,8 @@ import (
 )
 
 // validate answers a request for an object of the Istio API. It refuses what the control plane
-// would not use, and warns about parts without effect and what does not fit other objects.
+// would not use, and security policies that it does not fully understand. It warns about parts
+// without effect and what does not fit other objects.
 func (h *handler) validate(r *http.Request, request *admissionv1.AdmissionRequest, response *admissionv1.AdmissionResponse) (string, error) {
 	switch request.Operation {
 	case admissionv1.Create, admissionv1.Update:
@@ -23,12 +24,17 @@ func (h *handler) validate(r *http.Request, request *admissionv1.AdmissionReques
 		return "", errors.New("the request has no object")
 	}
 	decoded, err := h.Converter.DecodeJSON(request.Object.Raw)
-	for _, w := range decoded.Warnings {
+	warnings := decoded.Warnings
+	fault, refused := errors.AsType[*source.FieldError](err)
+	if last := len(warnings) - 1; err == nil && decoded.Closed != nil {
+		fault, refused, warnings = warnings[last], true, warnings[:last] // the unknown part
+	}
+	for _, w := range warnings {
 		response.Warnings = append(response.Warnings, w.Error())
 	}
-	if fault, ok := errors.AsType[*source.FieldError](err); ok {
+	if refused {
 		kind := schema.GroupKind{Group: request.Kind.Group, Kind: request.Kind.Kind}
-		h.Log.Info("object refused", "object", source.ObjectName(decoded.Key), "error", err)
+		h.Log.Info("object refused", "object", source.ObjectName(decoded.Key), "error", fault)
 		refuse(response, fmt.Errorf("%s: %w", kind.String(), fault))
 		return Refused, nil
 	}

@@ -169,6 +169,7 @@ func TestDecisions(t *testing.T) {
 		{"fault with other objects", "/validate", review("Gateway", `{"apiVersion": "networking.istio.io/v1", "kind": "Gateway", "metadata": {"name": "found", "namespace": "sample"}, "spec": {"selector": {"a": "b"}, "servers": [{"port": {"number": 80, "name": "http", "protocol": "HTTP"}, "hosts": ["*"]}]}}`), true, "IST0101: a fault", "validate accepted"},
 		{"invalid", "/validate", review("Gateway", `{"apiVersion": "networking.istio.io/v1", "kind": "Gateway", "metadata": {"name": "g", "namespace": "sample"}, "spec": {"servers": [{"port": {"number": 99999999, "name": "http", "protocol": "HTTP"}, "hosts": ["*"]}]}}`), false, "spec.servers[0].port", "validate refused"},
 		{"unknown field", "/validate", review("Gateway", `{"apiVersion": "networking.istio.io/v1", "kind": "Gateway", "metadata": {"name": "g", "namespace": "sample"}, "spec": {"selector": {"a": "b"}, "nosuch": 1, "servers": [{"port": {"number": 80, "name": "http", "protocol": "HTTP"}, "hosts": ["*"]}]}}`), true, "nosuch", "validate accepted"},
+		{"unknown value in a policy", "/validate", review("PeerAuthentication", `{"apiVersion": "security.istio.io/v1", "kind": "PeerAuthentication", "metadata": {"name": "p", "namespace": "sample"}, "spec": {"mtls": {"mode": "STRICTLY"}}}`), false, `spec.mtls.mode: "STRICTLY" is none of`, "validate refused"},
 		{"another kind", "/validate", review("Thing", `{"apiVersion": "example.com/v1", "kind": "Thing", "metadata": {"name": "t"}}`), true, "", "validate skipped"},
 	} {
 		*results = nil
