@@ -81,7 +81,7 @@ e2e-faults: ## Test traffic between two clusters with pods through faults and up
 	@hack/envoy.sh
 	@hack/kube.sh clusters
 	go test -count=1 -timeout=30m -v -run '^TestClocks$$' ./test/e2e -clocks
-	go test -count=1 -timeout=90m -v -run '^(TestFaults|TestSingleNetwork|TestPrimaryRemote|TestWithIstio|TestThreeClusters)$$' ./test/clusters -faults
+	go test -count=1 -timeout=90m -v -run '^(TestFaults|TestSingleNetwork|TestPrimaryRemote|TestExternalControlPlane|TestWithIstio|TestThreeClusters)$$' ./test/clusters -faults
 
 .PHONY: e2e-soak
 e2e-soak: ## Change two clusters with pods and traffic for SOAKTIME (10m), and test that no process grows, as root

@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/meshctl/meshctl/internal/inject"
+	"github.com/meshctl/meshctl/internal/kube"
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/remotesecret/create"
 )
@@ -46,27 +47,40 @@ func (s *set) addNamespaces() {
 		if name == v.Namespace && v.Network != "" {
 			n.Labels = map[string]string{mesh.LabelNetwork: v.Network}
 		}
-		if name == v.Namespace && v.Remote.Cluster != "" {
-			n.Annotations = map[string]string{mesh.AnnotationControlPlaneClusters: v.Remote.Cluster}
+		if cluster := v.controlPlaneID(); name == v.Namespace && v.Remote.Enabled && cluster != "" && cluster != v.ClusterID {
+			n.Annotations = map[string]string{mesh.AnnotationControlPlaneClusters: cluster}
 		}
 		s.addTo(Shared, n)
 	}
 }
 
-// addControlPlane adds the control plane, its rights and its configuration.
+// addControlPlane adds the control plane, its rights, its configuration and its webhooks.
 func (s *set) addControlPlane() {
 	v := s.values
-	name := v.suffixed(istiod)
-	scope := create.Scope{
-		Style: create.Minimal, Authenticate: true, Configuration: true, Serve: true, CredentialNamespaces: v.credentialNamespaces(),
-		Webhooks: v.webhookNames(), Revision: v.Revision,
-	}
-	for _, o := range scope.Objects(create.Account{Namespace: v.Namespace, Name: name}) {
+	for _, o := range v.controlPlaneRights(v.suffixed(istiod)) {
 		s.add(o)
 	}
 	s.addMeshConfig()
 	s.addInjectorConfig()
+	s.addControlPlaneWorkload(s.controlPlanePod())
+	s.addWebhooks()
+}
 
+// controlPlaneRights returns the service account of a control plane, and its roles in the
+// cluster with the configuration of the mesh.
+func (v *Values) controlPlaneRights(account string) []kube.Object {
+	scope := create.Scope{
+		Style: create.Minimal, Authenticate: true, Configuration: true, Serve: true, CredentialNamespaces: v.credentialNamespaces(),
+		Webhooks: v.webhookNames(), Revision: v.Revision,
+	}
+	return scope.Objects(create.Account{Namespace: v.Namespace, Name: account})
+}
+
+// addControlPlaneWorkload adds the Deployment of the control plane and its Service. Outside
+// of the cluster, the Service has only ports with TLS, by the numbers of an east-west gateway.
+func (s *set) addControlPlaneWorkload(pod corev1.PodTemplateSpec) {
+	v := s.values
+	name := v.suffixed(istiod)
 	// The selector must not change. Istio selects its unrevisioned pods by istio: pilot.
 	selector := map[string]string{"app": istiod, labelRevision: v.revision()}
 	labels := maps.Clone(selector)
@@ -74,21 +88,24 @@ func (s *set) addControlPlane() {
 	if v.Revision != "" {
 		labels["istio"] = istiod
 	}
-	pod := s.controlPlanePod(name)
 	pod.Labels = maps.Clone(labels)
 	pod.Labels["sidecar.istio.io/inject"] = "false"
 	s.addWorkload(s.meta(name, labels), selector, pod, &v.ControlPlane.Workload)
+	ports := []corev1.ServicePort{
+		servicePort("grpc-xds", mesh.PortPlaintextXDS, mesh.PortPlaintextXDS),
+		servicePort("https-dns", mesh.PortSecureXDS, mesh.PortSecureXDS),
+		servicePort("https-webhook", 443, mesh.PortWebhooks),
+		servicePort("http-monitoring", mesh.PortMonitoring, mesh.PortMonitoring),
+	}
+	var kind corev1.ServiceType // of a Service in the cluster
+	if v.External() {
+		ports = ports[1:3]
+		ports[1].Port = mesh.PortWebhooks
+		kind = corev1.ServiceTypeLoadBalancer
+	}
 	s.add(&corev1.Service{
 		TypeMeta: kindOf(corev1.SchemeGroupVersion, "Service"), ObjectMeta: s.meta(name, labels),
-		Spec: corev1.ServiceSpec{
-			Selector: selector,
-			Ports: []corev1.ServicePort{
-				servicePort("grpc-xds", mesh.PortPlaintextXDS, mesh.PortPlaintextXDS),
-				servicePort("https-dns", mesh.PortSecureXDS, mesh.PortSecureXDS),
-				servicePort("https-webhook", 443, mesh.PortWebhooks),
-				servicePort("http-monitoring", mesh.PortMonitoring, mesh.PortMonitoring),
-			},
-		},
+		Spec: corev1.ServiceSpec{Type: kind, Selector: selector, Ports: ports},
 	})
 }
 
@@ -175,9 +192,9 @@ func merged(a, b map[string]any) map[string]any {
 }
 
 // controlPlanePod returns the pod template of the control plane, without labels.
-func (s *set) controlPlanePod(account string) corev1.PodTemplateSpec {
+func (s *set) controlPlanePod() corev1.PodTemplateSpec {
 	v := s.values
-	args := []string{"serve", "--cluster-id=" + v.ClusterID, "--log-format=json"}
+	args := []string{"serve", "--cluster-id=" + v.controlPlaneID(), "--log-format=json"}
 	if v.MeshID != "" {
 		args = append(args, "--mesh-id="+v.MeshID)
 	}
@@ -192,7 +209,7 @@ func (s *set) controlPlanePod(account string) corev1.PodTemplateSpec {
 		Env: append([]corev1.EnvVar{
 			{Name: "REVISION", Value: v.revision()},
 			fieldEnv("POD_NAME", "metadata.name"), fieldEnv("POD_NAMESPACE", "metadata.namespace"), fieldEnv("SERVICE_ACCOUNT", "spec.serviceAccountName"),
-			{Name: "CLUSTER_ID", Value: v.ClusterID},
+			{Name: "CLUSTER_ID", Value: v.controlPlaneID()},
 			// meshctl in the same container reads status pages with the token in this directory.
 			{Name: "XDG_RUNTIME_DIR", Value: "/run/meshctl"},
 		}, v.ControlPlane.Env...),
@@ -213,7 +230,7 @@ func (s *set) controlPlanePod(account string) corev1.PodTemplateSpec {
 	return corev1.PodTemplateSpec{
 		ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{"sidecar.istio.io/inject": "false"}},
 		Spec: corev1.PodSpec{
-			ServiceAccountName: account,
+			ServiceAccountName: v.suffixed(istiod),
 			SecurityContext: &corev1.PodSecurityContext{
 				RunAsNonRoot: new(true), RunAsUser: new(int64(meshUser)), RunAsGroup: new(int64(meshUser)), FSGroup: new(int64(meshUser)),
 				SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},

@@ -100,6 +100,50 @@ func TestFlags(t *testing.T) {
 	remote.Remote = Remote{Enabled: true, Cluster: "cluster1", Address: "istiod.example"}
 	remote.Gateways = []Gateway{EastWestGateway("network2")}
 	golden(t, "remote-flags.yaml", generate(t, &remote))
+
+	external := Default(testImage)
+	external.ClusterID, external.ConfigCluster, external.MeshID = "cluster1", "cluster2", "mesh1"
+	golden(t, "external.yaml", generate(t, &external))
+
+	config := Default(testImage)
+	config.ClusterID, config.ConfigCluster, config.Network = "cluster2", "cluster2", "network2"
+	config.Remote = Remote{Enabled: true, Cluster: "cluster1", Address: "192.0.2.1"}
+	golden(t, "config-cluster.yaml", generate(t, &config))
+
+	// Another cluster permits the control plane to write by the name of its configuration.
+	other := config
+	other.ClusterID, other.Network = "cluster3", "network3"
+	if text := generate(t, &other); !strings.Contains(text, "topology.istio.io/controlPlaneClusters: cluster2") {
+		t.Errorf("cluster3 does not permit cluster2:\n%s", text)
+	}
+}
+
+// TestConfigClusterRefused: values that have no effect beside --config-cluster are refused.
+func TestConfigClusterRefused(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		change func(*Values)
+		want   string
+	}{
+		{func(v *Values) { v.ConfigCluster = "a/b" }, `cluster "a/b" with the configuration`},
+		{func(v *Values) { v.ConfigCluster = v.ClusterID }, "cluster cluster1 has the configuration, and is this one"},
+		{func(v *Values) { v.ControlPlane.Disabled = true }, "no effect without a control plane"},
+		{func(v *Values) { v.Revision = "canary" }, "--revision does not work with --config-cluster"},
+		{func(v *Values) { v.Network = "network1" }, "--network, or global.network, has no effect in the cluster of an external control plane"},
+		{func(v *Values) { v.Gateways = []Gateway{EastWestGateway("network1")} }, "a gateway has no effect"},
+		{func(v *Values) { v.CRDs = true }, "--crds has no effect"},
+		{func(v *Values) {
+			v.ConfigCluster, v.ExposeControlPlane = v.ClusterID, true
+			v.Remote = Remote{Enabled: true, Address: "192.0.2.1"}
+		}, "--expose-istiod has no effect in a cluster without a control plane"},
+	} {
+		v := Default(testImage)
+		v.ClusterID, v.ConfigCluster = "cluster1", "cluster2"
+		tt.change(&v)
+		if err := v.Check(); err == nil || !strings.Contains(err.Error(), tt.want) {
+			t.Errorf("%v, want %s", err, tt.want)
+		}
+	}
 }
 
 // TestRefused: wrong values are refused with their place and the reason.
@@ -129,6 +173,7 @@ func TestRefused(t *testing.T) {
 		{"istiodRemote: {enabled: true}\nglobal: {multiCluster: {clusterName: c}, remotePilotAddress: 'a:1'}", `address "a:1" of the control plane is neither`},
 		{"istiodRemote: {enabled: true}\nglobal: {meshID: m, multiCluster: {clusterName: c}, remotePilotAddress: 192.0.2.1}", "global.meshID, has no effect"},
 		{"global: {remotePilotAddress: 192.0.2.1}", "global.remotePilotAddress needs profile remote"},
+		{"global: {configCluster: true}", "global.configCluster needs profile remote"},
 		{"kind: IstioOperator\nspec: {components: {ingressGateways: [{k8s: {service: {ports: []}}}]}}", "gateway istio-ingressgateway has no ports"},
 	} {
 		v := Default(testImage)

@@ -44,9 +44,10 @@ func Objects(v *Values) ([]*unstructured.Unstructured, error) {
 	switch {
 	case v.Remote.Enabled:
 		s.addRemote()
+	case v.External():
+		s.addExternalControlPlane()
 	case !v.ControlPlane.Disabled:
 		s.addControlPlane()
-		s.addWebhooks()
 	}
 	for i := range v.Gateways {
 		s.addGateway(&v.Gateways[i])

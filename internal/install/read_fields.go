@@ -60,6 +60,7 @@ func (r *reader) helmValues() map[string]field {
 			"istioNamespace": r.text(&v.Namespace),
 
 			"remotePilotAddress": r.text(&v.Remote.Address),
+			"configCluster":      r.boolean(&v.Remote.Configures),
 			// Control planes write to each cluster that permits it.
 			"externalIstiod": r.only("true", "false"),
 

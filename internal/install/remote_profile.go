@@ -18,8 +18,9 @@ import (
 const readerAccount = "istio-reader-service-account"
 
 // addRemote adds what a cluster without a control plane needs: the Service by which pods
-// and the API server reach the control plane of another cluster, the injector, and the
-// rights of that control plane to write here.
+// and the API server reach the control plane of another cluster, its webhooks, and the
+// rights of that control plane to write here. The cluster with the configuration of the
+// mesh also has the MeshConfig and the settings of the injector.
 func (s *set) addRemote() {
 	v := s.values
 	name := v.suffixed(istiod)
@@ -38,6 +39,15 @@ func (s *set) addRemote() {
 	s.add(service)
 	if address.IsValid() {
 		s.addRemoteEndpoints(name, labels, service.Spec.Ports, address)
+	}
+	if v.Configures() {
+		for _, o := range v.controlPlaneRights(istiod)[1:] { // create-remote-secret makes the account
+			s.add(o)
+		}
+		s.addMeshConfig()
+		s.addInjectorConfig()
+		s.addWebhooks()
+		return
 	}
 	for _, o := range create.RemoteWriter(create.Account{Namespace: v.Namespace, Name: readerAccount}, name+"-remote", v.injectorNames()) {
 		s.add(o)
@@ -80,8 +90,11 @@ func (v *Values) remoteIP() netip.Addr {
 // injectionPath returns the path at which the control plane injects the pods of a cluster
 // that it does not run in.
 func (v *Values) injectionPath() string {
-	if v.Remote.InjectionPath != "" {
+	switch {
+	case v.Remote.InjectionPath != "":
 		return v.Remote.InjectionPath
+	case v.Configures():
+		return "/inject"
 	}
 	path := "/inject/cluster/" + v.ClusterID
 	if v.Network != "" {
@@ -96,6 +109,9 @@ func (v *Values) checkRemote() []error {
 	if !r.Enabled {
 		if r.Address != "" {
 			return []error{errors.New("global.remotePilotAddress needs profile remote")}
+		}
+		if r.Configures {
+			return []error{errors.New("global.configCluster needs profile remote")}
 		}
 		return nil
 	}
@@ -117,8 +133,14 @@ func (v *Values) checkRemote() []error {
 		errs = append(errs, fmt.Errorf("istiodRemote.injectionPath %q: want /inject/cluster/CLUSTER/net/NETWORK", r.InjectionPath))
 	case r.InjectionPath == "" && v.ClusterID == defaultCluster:
 		errs = append(errs, errors.New("a cluster that uses the control plane of another one needs its own name: give --cluster-id, or global.multiCluster.clusterName"))
-	case r.InjectionPath == "" && r.Cluster == v.ClusterID:
+	case r.InjectionPath == "" && r.Cluster == v.ClusterID && !v.Configures():
 		errs = append(errs, fmt.Errorf("the control plane is in cluster %s, which is this one", r.Cluster))
+	}
+	if v.Configures() {
+		if v.ExposeControlPlane {
+			errs = append(errs, errors.New("--expose-istiod has no effect in a cluster without a control plane: leave it out"))
+		}
+		return errs
 	}
 	for _, o := range []struct {
 		what  string

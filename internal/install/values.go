@@ -27,12 +27,15 @@ type Values struct {
 	// Tags are further values of istio.io/rev that select the control plane.
 	Tags []string
 
-	ClusterID   string
-	Network     string // of the cluster; empty means none
-	MeshID      string
-	Image       string
-	PullPolicy  corev1.PullPolicy
-	PullSecrets []string
+	ClusterID string
+	// ConfigCluster is the cluster whose API server has the configuration of the mesh, if the
+	// control plane runs in another cluster. Empty means the cluster of the control plane.
+	ConfigCluster string
+	Network       string // of the cluster; empty means none
+	MeshID        string
+	Image         string
+	PullPolicy    corev1.PullPolicy
+	PullSecrets   []string
 
 	ControlPlane ControlPlane
 	// Remote is for a cluster without a control plane of its own.
@@ -70,6 +73,9 @@ type Remote struct {
 	Cluster string
 	// Address is the IP address or the host name at which the control plane is exposed.
 	Address string
+	// Configures is true if the cluster has the configuration of the mesh, as
+	// Values.ConfigCluster with the name of the cluster does.
+	Configures bool
 	// InjectionPath is the path of the injector; empty means one with the cluster and its
 	// network.
 	InjectionPath string
@@ -219,7 +225,7 @@ func (v *Values) Check() error {
 	if len(v.Installation()) > maxLabel {
 		errs = append(errs, fmt.Errorf("name %s has more than %d bytes", v.Installation(), maxLabel))
 	}
-	if v.Image == "" && !v.ControlPlane.Disabled && !v.Remote.Enabled {
+	if v.Image == "" && !v.ControlPlane.Disabled && (!v.Remote.Enabled || v.Configures()) {
 		errs = append(errs, errors.New("there is no image of the control plane"))
 	}
 	if v.ClusterID == "" {
@@ -229,6 +235,7 @@ func (v *Values) Check() error {
 		errs = append(errs, err)
 	}
 	errs = append(errs, v.checkRemote()...)
+	errs = append(errs, v.checkExternal()...)
 	seen := map[string]bool{}
 	for _, g := range v.Gateways {
 		label("gateway", g.Name)

@@ -124,7 +124,11 @@ func (s *set) defaultInjectors() []fields {
 // injector returns a webhook. Every one selects a label, so an absent control plane stops
 // no other pod.
 func (s *set) injector(prefix string, namespaces, objects *metav1.LabelSelector) fields {
-	hook := webhook(prefix+injectorDomain, s.injectorClient(), "Fail", namespaces, objects)
+	path := "/inject"
+	if s.values.Remote.Enabled {
+		path = s.values.injectionPath()
+	}
+	hook := webhook(prefix+injectorDomain, s.client(path), "Fail", namespaces, objects)
 	hook["reinvocationPolicy"] = "Never"
 	hook["rules"] = []fields{{
 		"operations": []string{"CREATE"}, "apiGroups": []string{""}, "apiVersions": []string{"v1"}, "resources": []string{"pods"}, "scope": "*",
@@ -132,20 +136,12 @@ func (s *set) injector(prefix string, namespaces, objects *metav1.LabelSelector)
 	return hook
 }
 
-// injectorClient returns how the API server reaches the injector.
-func (s *set) injectorClient() fields {
-	switch {
-	case !s.values.Remote.Enabled:
-		return s.client("/inject")
-	case !s.values.remoteIP().IsValid():
-		return s.clientAt(s.values.injectionPath(), mesh.PortWebhooks) // the API server calls the external name at this port
+// client returns how the API server reaches a path of the control plane.
+func (s *set) client(path string) fields {
+	port := 443
+	if s.values.Remote.Enabled && !s.values.remoteIP().IsValid() {
+		port = mesh.PortWebhooks // the API server calls the external name at this port
 	}
-	return s.client(s.values.injectionPath())
-}
-
-func (s *set) client(path string) fields { return s.clientAt(path, 443) }
-
-func (s *set) clientAt(path string, port int) fields {
 	return fields{"service": fields{"name": s.values.suffixed(istiod), "namespace": s.values.Namespace, "path": path, "port": port}}
 }
 

@@ -55,6 +55,10 @@ const (
 	// planes may write the roots of the mesh to this cluster; * means all.
 	AnnotationControlPlaneClusters = "topology.istio.io/controlPlaneClusters"
 
+	// AnnotationConfigCluster of the pods of a control plane names the cluster that it reads
+	// instead of its own.
+	AnnotationConfigCluster = "meshctl.io/config-cluster"
+
 	AnnotationTemplates = "inject.istio.io/templates"
 	// AnnotationHealthChecks set to "true" makes a WorkloadEntry healthy only while
 	// its condition ConditionHealthy is true.

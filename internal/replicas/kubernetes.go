@@ -12,6 +12,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/meshctl/meshctl/internal/kube"
+	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/order"
 )
 
@@ -28,6 +29,7 @@ func podSelectors() []string { return []string{"app.kubernetes.io/name=meshctl",
 type pod struct {
 	namespace, name string
 	port            uint16
+	configCluster   mesh.ClusterID // that the replica reads, empty for its own
 }
 
 // newAPI returns a client of the API server of the control planes' cluster.
@@ -63,7 +65,7 @@ func podsIn(ctx context.Context, api *kube.Client, namespace string) ([]pod, err
 		for i := range list.Items {
 			p := &list.Items[i]
 			if p.Status.Phase == corev1.PodRunning && p.DeletionTimestamp == nil {
-				out = append(out, pod{namespace: namespace, name: p.Name, port: statusPortOf(p)})
+				out = append(out, pod{namespace: namespace, name: p.Name, port: statusPortOf(p), configCluster: mesh.ClusterID(p.Annotations[mesh.AnnotationConfigCluster])})
 			}
 		}
 	}

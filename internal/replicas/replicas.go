@@ -64,6 +64,11 @@ type Options struct {
 // ErrNone reports that no replica was found.
 var ErrNone = errors.New("no control plane of meshctl was found")
 
+// ErrOtherCluster reports that a replica runs in another cluster than the one that it reads.
+// Its status pages need a token of the cluster that it reads, and a connection to the one
+// that it runs in, so only its port for xDS serves both.
+var ErrOtherCluster = errors.New("read its status over xDS: meshctl proxy-status --xds-address ADDRESS:15012")
+
 // Announced returns the announcements of the replicas of a namespace in Leases that
 // are not stale. access is the API of their cluster.
 func Announced(ctx context.Context, access *rest.Config, namespace string, now time.Time) ([]Announcement, error) {
@@ -101,6 +106,12 @@ func Find(ctx context.Context, o Options) ([]*Replica, error) {
 			return nil, err
 		}
 		for _, p := range pods {
+			if p.configCluster != "" {
+				found = append(found, candidate{Replica: Replica{
+					Name: p.name, Err: fmt.Errorf("it reads %s, which is another cluster; with the context of that cluster, %w", p.configCluster, ErrOtherCluster),
+				}})
+				continue
+			}
 			found = append(found, candidate{Replica{Name: p.name}, []*Replica{o.forward(p)}})
 		}
 	}
@@ -157,6 +168,9 @@ func (o *Options) forward(p pod) *Replica {
 
 // reach returns the replica by the first way that works.
 func (c *candidate) reach(ctx context.Context) *Replica {
+	if c.Err != nil {
+		return &c.Replica
+	}
 	var errs []error
 	for _, r := range c.ways {
 		r.Name, r.Announced = c.Name, c.Announced
@@ -169,6 +183,9 @@ func (c *candidate) reach(ctx context.Context) *Replica {
 	}
 	if c.Err = errors.Join(errs...); c.Err == nil {
 		c.Err = errors.New("it names no address")
+	}
+	if c.Announced != nil && c.Announced.Pod == "" {
+		c.Err = fmt.Errorf("it runs outside of the cluster, and not on this machine (%w); %w", c.Err, ErrOtherCluster)
 	}
 	return &c.Replica
 }

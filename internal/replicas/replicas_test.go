@@ -155,7 +155,7 @@ func TestFindByLease(t *testing.T) {
 		t.Errorf("no such page: %v", err)
 	}
 	r = found[1]
-	if r.Name != "taken_2" || r.Err == nil || !strings.Contains(r.Err.Error(), `another replica, "somebody", answers there`) || len(r.Announced.Clusters) != 2 {
+	if r.Name != "taken_2" || r.Err == nil || !strings.Contains(r.Err.Error(), `another replica, "somebody", answers there`) || !errors.Is(r.Err, ErrOtherCluster) || len(r.Announced.Clusters) != 2 {
 		t.Errorf("%+v", r)
 	}
 	if err := r.Get(t.Context(), "/debug/thing", nil, &page); err == nil || err.Error() != r.Err.Error() {
@@ -218,20 +218,25 @@ status: {phase: %s, podIP: 10.9.9.9, podIPs: [{ip: 10.9.9.9}]}}`, name, namespac
 	pod("meshctl-2", "app.kubernetes.io/name: meshctl, app: istiod", "Running", port(second))
 	pod("istiod-3", "app: istiod", "Pending", "8080")
 	pod("istiod-4", "app: istiod", "Running", "1") // no listener
+	pod("istiod-5", "app: istiod", "Running", port(first))
+	c.Kubectl(t, "", "annotate", "pod", "istiod-5", "-n", namespace, "meshctl.io/config-cluster=west")
 	pod("other", "app: other", "Running", port(first))
 
 	found, err := find(t, c, namespace)
-	if err != nil || len(found) != 3 {
+	if err != nil || len(found) != 4 {
 		t.Fatalf("found %d, %v", len(found), err)
 	}
-	for i, name := range []string{"istiod-1", "istiod-4", "meshctl-2"} {
+	for i, name := range []string{"istiod-1", "istiod-4", "istiod-5", "meshctl-2"} {
 		r := found[i]
-		if r.Name != name || (r.Err != nil) != (name == "istiod-4") {
+		if r.Name != name || (r.Err != nil) != (name == "istiod-4") && !errors.Is(r.Err, ErrOtherCluster) {
 			t.Errorf("%s: %+v", name, r)
 		}
 	}
 	if err := found[1].Err; err == nil || !strings.Contains(err.Error(), "connection refused") {
 		t.Errorf("a port where nobody listens: %v", err)
+	}
+	if err := found[2].Err; !errors.Is(err, ErrOtherCluster) || !strings.Contains(err.Error(), "it reads west, which is another cluster") {
+		t.Errorf("a control plane of another cluster: %v", err)
 	}
 	before := kubelet.Forwards()
 	for range 3 {

@@ -230,9 +230,10 @@ meshctl multicluster link cluster1 cluster2`)
 
 // Parts of pages that tests run.
 const (
-	installPage   = "docs/install.md"
-	remoteHeading = "One control plane for several clusters"
-	mixedPage     = "docs/with-istio.md"
+	installPage     = "docs/install.md"
+	remoteHeading   = "One control plane for several clusters"
+	externalHeading = "External control plane"
+	mixedPage       = "docs/with-istio.md"
 )
 
 var mixedHeadings = []string{"A cluster as in Istio's documentation", "A cluster with meshctl's commands", "Link both"}
@@ -242,6 +243,9 @@ var mixedHeadings = []string{"A cluster as in Istio's documentation", "A cluster
 func TestParts(t *testing.T) {
 	if n := len(blocksOf(t, installPage, remoteHeading)); n != 3 {
 		t.Errorf("%s has %d blocks of commands below %q, want primary, remote cluster and removal", installPage, n, remoteHeading)
+	}
+	if n := len(blocksOf(t, installPage, externalHeading)); n != 4 {
+		t.Errorf("%s has %d blocks of commands below %q, want control plane, configuration, status and removal", installPage, n, externalHeading)
 	}
 	for _, heading := range mixedHeadings {
 		blocksOf(t, mixedPage, heading)
@@ -330,6 +334,79 @@ func TestPrimaryRemote(t *testing.T) {
 		return err
 	})
 	harness.Eventually(t, moved, "cluster2 without the mesh", func() error { return u.withoutMesh("cluster2") })
+}
+
+// TestExternalControlPlane: the control plane runs in cluster1, and cluster2 has the pods and
+// the configuration of the mesh, as docs/install.md describes.
+func TestExternalControlPlane(t *testing.T) {
+	if !*faults {
+		t.Skip("takes some minutes: make e2e-faults")
+	}
+	u := newUser(t)
+	commands := blocksOf(t, installPage, externalHeading)
+	if _, err := u.try("", "meshctl install --context cluster1 --cluster-id cluster1 --config-cluster cluster2"); err == nil {
+		t.Error("an external control plane was installed without the kubeconfig of the other cluster")
+	}
+	began := time.Now()
+	u.run(commands[0])
+	address := strings.TrimSpace(u.run(commands[1] + "\necho $address"))
+	address = address[strings.LastIndexByte(address, '\n')+1:]
+	t.Logf("both are installed after %s, the control plane is at %s", time.Since(began).Round(time.Second), address)
+	u.run(`kubectl --context cluster2 create namespace sample
+kubectl --context cluster2 label namespace sample istio-injection=enabled
+(cd examples/two-clusters/cluster2 && kubectl --context cluster2 apply -f 4-helloworld.yaml -f 5-client.yaml)
+kubectl --context cluster2 wait -n sample --for=condition=Available --timeout=5m --all deployments`)
+	answers := func(from string) error {
+		out, err := u.call("cluster2", from, target+"?[1-20]")
+		if n := strings.Count(out, "caller: spiffe://cluster.local/ns/sample/sa/client\n"); err == nil && n != 20 {
+			err = fmt.Errorf("%d of 20 answers name the identity of the client:\n%s", n, out)
+		}
+		return err
+	}
+	harness.Eventually(t, moved, "answers with the identity of the client", func() error { return answers("sample") })
+	for _, c := range names {
+		u.run("meshctl check --context " + c)
+	}
+	harness.Eventually(t, moved, "a proxy of cluster2", func() error { // one of two replicas answers
+		if out, err := u.try("", "address="+address+"\n"+commands[2]); err != nil || !strings.Contains(out, "cluster2") {
+			return fmt.Errorf("%w:\n%s", err, out)
+		}
+		return nil
+	})
+	if out := u.run("kubectl --context cluster2 get pods -n istio-system -o name"); out != "" {
+		t.Errorf("pods beside the configuration in cluster2:\n%s", out)
+	}
+	// Policies of cluster2 apply, and its webhook refuses wrong ones.
+	const policy = "{apiVersion: security.istio.io/v1, kind: PeerAuthentication, metadata: {name: default, namespace: istio-system}, spec: {mtls: {mode: %s}}}"
+	if out, err := u.try(fmt.Sprintf(policy, "STRICTLY"), "kubectl --context cluster2 apply -f -"); err == nil {
+		t.Errorf("a policy with an unknown mode was accepted: %s", out)
+	}
+	if _, err := u.try(fmt.Sprintf(policy, "STRICT"), "kubectl --context cluster2 apply -f -"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := u.try(plainClient, "kubectl --context cluster2 apply -f -"); err != nil {
+		t.Fatal(err)
+	}
+	u.run("kubectl --context cluster2 rollout status -n plain deployment client --timeout=5m")
+	harness.Eventually(t, moved, "refused plaintext", func() error {
+		if out, err := u.call("cluster2", "plain", target); err == nil {
+			return fmt.Errorf("answer %q", out)
+		}
+		return nil
+	})
+	// New pods get certificates of the CA in cluster1 after the control plane was replaced.
+	u.run(`kubectl --context cluster1 rollout restart -n istio-system deployment istiod
+kubectl --context cluster1 rollout status -n istio-system deployment istiod --timeout=5m
+kubectl --context cluster2 rollout restart -n sample deployment client
+kubectl --context cluster2 rollout status -n sample deployment client --timeout=5m`)
+	harness.Eventually(t, moved, "answers after the restart", func() error { return answers("sample") })
+	if out := u.run("kubectl --context cluster2 get secrets -n istio-system -o name"); strings.Contains(out, "cacerts") || strings.Contains(out, "ca-secret") {
+		t.Errorf("the signing CA is in cluster2:\n%s", out)
+	}
+	u.run("kubectl --context cluster2 delete namespace plain --timeout=3m\nkubectl --context cluster2 delete peerauthentication default -n istio-system\n" + commands[3])
+	for _, c := range names {
+		harness.Eventually(t, moved, c+" without the mesh", func() error { return u.withoutMesh(c) })
+	}
 }
 
 // TestWithIstio: cluster1 has the objects of Istio's documentation, and cluster2 has

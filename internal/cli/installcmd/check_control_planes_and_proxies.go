@@ -45,6 +45,16 @@ func checkProxies(ctx context.Context, env *cli.Env, c *apply.Cluster, access *k
 	if err != nil {
 		return nil, fmt.Errorf("%s: find control planes: %w", c.Name, err)
 	}
+	found = slices.DeleteFunc(found, func(r *replicas.Replica) bool {
+		other := errors.Is(r.Err, replicas.ErrOtherCluster)
+		if other {
+			env.Notef("control plane %s and its proxies are not checked: %v", r.Name, r.Err)
+		}
+		return other
+	})
+	if len(found) == 0 {
+		return nil, nil
+	}
 	defer cli.CloseReplicas(found)
 	reports := cli.AskProxies(ctx, found)
 	var out []apply.Finding

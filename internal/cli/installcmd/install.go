@@ -81,6 +81,12 @@ value that has no effect is an error. docs/install.md lists the values.`,
   meshctl install --context cluster2 --cluster-id cluster2 --network network2 \
       --east-west-gateway --control-plane cluster1=192.0.2.1
 
+  # A control plane in cluster1 that reads the configuration of cluster2
+  meshctl create-remote-secret --context cluster2 --name cluster2 --type config --apply --to cluster1
+  meshctl install --context cluster1 --cluster-id cluster1 --config-cluster cluster2 --ca-dir certs/cluster1
+  meshctl install --context cluster2 --cluster-id cluster2 --config-cluster cluster2 \
+      --control-plane cluster1=192.0.2.1 --crds
+
   # A second control plane, for the namespaces with the label istio.io/rev=canary
   meshctl install --context cluster1 -f cluster1.yaml --revision canary`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context(), env, cmd.Flags()) },
@@ -114,7 +120,7 @@ func (o *installOptions) run(ctx context.Context, env *cli.Env, f *pflag.FlagSet
 		options.Wait = o.timeout
 	}
 	if o.caDir != "" {
-		if options.Before, err = o.writeCA(env, v, access); err != nil {
+		if options.WriteCA, err = o.writeCA(env, v, access); err != nil {
 			return err
 		}
 	}
@@ -143,7 +149,7 @@ func (o *installOptions) writeCA(env *cli.Env, v *install.Values, access *kube.A
 		return nil, err
 	}
 	return func(ctx context.Context) error {
-		change, err := secrets.Plan(ctx, caSecret, set)
+		change, err := secrets.Plan(ctx, store.CACerts, set)
 		if err != nil {
 			return err
 		}
@@ -156,10 +162,7 @@ func (o *installOptions) writeCA(env *cli.Env, v *install.Values, access *kube.A
 		if err := change.Write(ctx, false); err != nil {
 			return err
 		}
-		env.Notef("wrote Secret %s/%s", v.Namespace, caSecret)
+		env.Notef("wrote Secret %s/%s", v.Namespace, store.CACerts)
 		return nil
 	}, nil
 }
-
-// caSecret is the name of the Secret with the signing CA.
-const caSecret = "cacerts"

@@ -36,6 +36,7 @@ type valueFlags struct {
 	crds, eastWest, istiod bool
 	ingress                bool
 	controlPlane           string
+	configCluster          string
 }
 
 func (o *valueFlags) bind(f *pflag.FlagSet) {
@@ -53,7 +54,8 @@ func (o *valueFlags) bind(f *pflag.FlagSet) {
 	f.BoolVar(&o.crds, "crds", false, "Include the CustomResourceDefinitions of Istio's kinds")
 	f.BoolVar(&o.eastWest, "east-west-gateway", false, "Include the gateway through which other networks call the services of this network; needs --network")
 	f.BoolVar(&o.ingress, "ingress-gateway", false, "Include a gateway for callers from outside the mesh, in the namespace istio-ingress")
-	f.StringVar(&o.controlPlane, "control-plane", "", "Install no control plane, and use the one of another cluster, as `CLUSTER=ADDRESS`: the name of the other cluster and the address of its east-west gateway")
+	f.StringVar(&o.controlPlane, "control-plane", "", "Install no control plane, and use the one of another cluster, as `CLUSTER=ADDRESS`: the name of the other cluster and the address of its east-west gateway or, with --config-cluster, of its Service istiod")
+	f.StringVar(&o.configCluster, "config-cluster", "", "`Name` of the cluster whose API server has the configuration of the mesh, if the control plane runs in another cluster; give it in every cluster of the mesh")
 	f.BoolVar(&o.istiod, "expose-istiod", false, "Let other clusters use this control plane through the east-west gateway")
 }
 
@@ -157,6 +159,7 @@ func (o *valueFlags) apply(v *install.Values, f *pflag.FlagSet) error {
 		{"network", o.network, &v.Network},
 		{"mesh-id", o.mesh, &v.MeshID},
 		{"image", o.image, &v.Image},
+		{"config-cluster", o.configCluster, &v.ConfigCluster},
 	} {
 		if f.Changed(t.flag) {
 			*t.p = t.value
@@ -169,7 +172,7 @@ func (o *valueFlags) apply(v *install.Values, f *pflag.FlagSet) error {
 		}
 		v.Remote.Enabled, v.Remote.Cluster, v.Remote.Address = true, cluster, address
 	}
-	if v.Remote.Enabled && f.Changed("image") {
+	if v.Remote.Enabled && !v.Configures() && f.Changed("image") {
 		return cli.Usagef("--image has no effect in a cluster without a control plane: the image of proxies is set where the control plane is installed")
 	}
 	v.Tags = append(v.Tags, o.tags...)
@@ -179,7 +182,8 @@ func (o *valueFlags) apply(v *install.Values, f *pflag.FlagSet) error {
 			return cli.Usagef("--east-west-gateway needs the network of the cluster: give --network")
 		}
 		v.Gateways = append(v.Gateways, install.EastWestGateway(v.Network))
-		v.ExposeServices = !v.Remote.Enabled // the control plane's cluster exposes the services for all gateways
+		// The cluster with the configuration exposes the services for all gateways.
+		v.ExposeServices = !v.Remote.Enabled || v.Configures()
 	}
 	if o.ingress {
 		g := install.IngressGateway()

@@ -222,9 +222,10 @@ func (o *serveOptions) complete(env *cli.Env, cfg *server.Config) error {
 		return cli.Usagef("--insecure-remote: %w", err)
 	}
 	if access != nil {
-		cfg.KubeAccess, cfg.InPod = access.Config, access.InPod
+		// A pod may also read another cluster than its own.
+		cfg.KubeAccess, cfg.InPod = access.Config, env.Getenv("KUBERNETES_SERVICE_HOST") != ""
 	}
-	if cfg.InPod {
+	if access != nil && access.InPod {
 		cfg.SystemNamespace = cmp.Or(cfg.SystemNamespace, access.Namespace)
 		if namespace := cmp.Or(env.Getenv("POD_NAMESPACE"), access.Namespace); namespace != "" && cfg.Name != "" {
 			cfg.Pod = namespace + "/" + cfg.Name

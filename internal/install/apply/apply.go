@@ -14,10 +14,12 @@ import (
 	"strings"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/yaml"
 
+	"github.com/meshctl/meshctl/internal/certs/store"
 	"github.com/meshctl/meshctl/internal/install"
 	"github.com/meshctl/meshctl/internal/kube"
 	"github.com/meshctl/meshctl/internal/output"
@@ -45,9 +47,9 @@ type Options struct {
 	DryRun bool // write nothing
 	// Wait bounds the wait for each Deployment and webhook to be available; zero does not wait.
 	Wait time.Duration
-	// Before is called when the namespaces exist, before the control plane is created; it
-	// may be nil.
-	Before func(context.Context) error
+	// WriteCA writes the signing CA, when the namespaces exist and before the control plane is
+	// created. If it is nil, the Secret of the CA stays as it is.
+	WriteCA func(context.Context) error
 	// Say reports progress and kept objects.
 	Say func(format string, args ...any)
 }
@@ -71,6 +73,15 @@ func (c *Cluster) Install(ctx context.Context, v *install.Values, o Options) (Re
 	if err != nil {
 		return r, "", err
 	}
+	missing, err := c.missingSecrets(ctx, v)
+	if err != nil {
+		return r, "", err
+	}
+	for _, s := range missing {
+		if s.Name != store.CACerts || o.WriteCA == nil {
+			return r, "", fmt.Errorf("%s: nothing is written: the control plane needs Secret %s/%s: %s", c.Name, v.Namespace, s.Name, s.Fix)
+		}
+	}
 	steps, err := c.plan(ctx, v, objects)
 	if err != nil {
 		return r, "", err
@@ -85,8 +96,8 @@ func (c *Cluster) Install(ctx context.Context, v *install.Values, o Options) (Re
 	}
 	var awaited []*unstructured.Unstructured
 	for i, s := range steps {
-		if i > 0 && s.want.GetKind() != "Namespace" && steps[i-1].want.GetKind() == "Namespace" && o.Before != nil {
-			if err := o.Before(ctx); err != nil {
+		if i > 0 && s.want.GetKind() != "Namespace" && steps[i-1].want.GetKind() == "Namespace" && o.WriteCA != nil {
+			if err := o.WriteCA(ctx); err != nil {
 				return r, "", err
 			}
 		}
@@ -138,6 +149,25 @@ func (c *Cluster) plan(ctx context.Context, v *install.Values, objects []*unstru
 			c.Name, strings.Join(refused, ", "))
 	}
 	return steps, nil
+}
+
+// missingSecrets returns the Secrets that the control plane needs and that do not exist.
+func (c *Cluster) missingSecrets(ctx context.Context, v *install.Values) ([]install.RequiredSecret, error) {
+	var out []install.RequiredSecret
+	for _, s := range v.RequiredSecrets() {
+		secret := &unstructured.Unstructured{}
+		secret.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Secret"))
+		secret.SetNamespace(v.Namespace)
+		secret.SetName(s.Name)
+		have, err := c.API.GetAny(ctx, secret)
+		if err != nil {
+			return nil, fmt.Errorf("%s: read %s: %w", c.Name, install.Ref(secret), err)
+		}
+		if have == nil {
+			out = append(out, s)
+		}
+	}
+	return out, nil
 }
 
 // leaveFailurePolicy leaves the failure policy of a validation to the control plane, which

@@ -272,6 +272,35 @@ status: {containerStatuses: [{name: discovery, image: a, imageID: "", ready: fal
 	}
 }
 
+// TestExternal: an external control plane is not installed before the Secrets exist that it
+// starts with, and check names the missing ones.
+func TestExternal(t *testing.T) {
+	t.Parallel()
+	l := start(t)
+	v := install.Default("registry.example/meshctl:v1")
+	v.ClusterID, v.ConfigCluster = "cluster1", "cluster2"
+	server, err := create.Connect("context test", l.Config())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range []struct{ missing, fix string }{
+		{"istio-kubeconfig", "meshctl create-remote-secret --type config --name cluster2"},
+		{"cacerts", "give install the flag --ca-dir"},
+	} {
+		found, err := l.cluster.CheckBefore(t.Context(), &v, server)
+		if err != nil {
+			t.Fatal(err)
+		}
+		has(t, found, "Secret istio-system/"+s.missing, "the control plane does not start without it")
+		_, _, err = l.cluster.Install(t.Context(), &v, Options{Say: func(string, ...any) {}})
+		if err == nil || !strings.Contains(err.Error(), "nothing is written: the control plane needs Secret istio-system/"+s.missing) || !strings.Contains(err.Error(), s.fix) {
+			t.Errorf("without Secret %s: %v", s.missing, err)
+		}
+		l.Apply(t, "{apiVersion: v1, kind: Namespace, metadata: {name: istio-system}}\n---\n{apiVersion: v1, kind: Secret, metadata: {name: "+s.missing+", namespace: istio-system}}")
+	}
+	l.install(t, &v)
+}
+
 // TestRemote: a cluster that uses the control plane of another one has its address as the
 // endpoint of the Service, and a changed address replaces it. Uninstalling leaves nothing.
 func TestRemote(t *testing.T) {

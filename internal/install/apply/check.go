@@ -84,7 +84,11 @@ func (c *Cluster) CheckBefore(ctx context.Context, v *install.Values, server *cr
 	if err := c.checkInjectors(ctx, v, &out); err != nil {
 		return nil, err
 	}
-	return out, nil
+	secrets, err := c.missingSecrets(ctx, v)
+	for _, s := range secrets {
+		out.add(Error, "Secret "+v.Namespace+"/"+s.Name, s.Fix, "it is missing, and the control plane does not start without it")
+	}
+	return out, err
 }
 
 var minorVersion = regexp.MustCompile(`^\d+`)
