@@ -168,6 +168,9 @@ func (g *generator) requestMetrics(s listenerSettings) []*accesslogv3.AccessLog 
 // setConnectionMetrics adds the access logs that count connections to a filter. The other logs of
 // the filter do not get the event that only the metrics need.
 func (g *generator) setConnectionMetrics(p *tcpv3.TcpProxy, s listenerSettings) {
+	if s.metrics.Len() == 0 {
+		return
+	}
 	const connected, ended = logdatav3.AccessLogType_TcpUpstreamConnected, logdatav3.AccessLogType_TcpConnectionEnd
 	failed := &accesslogv3.AccessLogFilter{FilterSpecifier: &accesslogv3.AccessLogFilter_ResponseFlagFilter{
 		ResponseFlagFilter: &accesslogv3.ResponseFlagFilter{Flags: unconnectedFlags},
