@@ -133,7 +133,7 @@ var kinds = []Kind{
 	},
 	{
 		ConflictingMeshGatewayVirtualServiceHosts, "ConflictingMeshGatewayVirtualServiceHosts", Error,
-		"Two VirtualServices for sidecars have the same host. Sidecars use only the oldest VirtualService that has a route.",
+		"Two VirtualServices for sidecars have the same host. A sidecar uses only [the first one that has a route](traffic.md#other-clients-other-routes).",
 		"Put the routes of the host into one VirtualService.",
 	},
 	{
@@ -353,7 +353,7 @@ var kinds = []Kind{
 	},
 	{
 		ConflictingDestinationRules, "ConflictingDestinationRules", Warning,
-		"Two DestinationRules of a namespace are for the same host. Clients use the policy and the subsets of the older DestinationRule.",
+		"Two DestinationRules of a namespace are for the same host. Clients use the policy of the older DestinationRule, and for each subset name the subset of the older one.",
 		"Put the settings of the host into one DestinationRule.",
 	},
 	{
@@ -383,7 +383,7 @@ var kinds = []Kind{
 	},
 	{
 		RouteWithoutPort, "RouteWithoutPort", Warning,
-		"In a VirtualService for sidecars, a match names a port that the hosts of the VirtualService do not have with this protocol, or the VirtualService has `tcp` or `tls` routes although all ports of its hosts have HTTP. The match or the routes never apply.",
+		"In a VirtualService for sidecars, a match of `http`, `tcp` or `tls` names a port that no host of the VirtualService has with the protocol of the match, or the VirtualService has `tcp` or `tls` routes although all ports of its hosts have HTTP. The match or the routes never apply.",
 		"Correct the port, or use `http` instead of `tcp`.",
 	},
 }
