@@ -21,6 +21,13 @@ const (
 	InboundPassthroughCluster = "InboundPassthroughCluster"
 )
 
+// Names of the clusters in the bootstrap that the agent writes.
+const (
+	AgentCluster = "agent"
+	SDSCluster   = "sds-grpc" // generated configuration refers to it
+	XDSCluster   = "xds-grpc"
+)
+
 // NoRoute is the name of the routes that answer requests for which a virtual host has no route.
 const NoRoute = "no_route"
 
@@ -69,4 +76,15 @@ func parseClusterName(p []string) (ClusterName, bool) {
 		return ClusterName{}, false
 	}
 	return ClusterName{Direction: d, Port: uint32(port), Subset: p[2], Host: p[3]}, true
+}
+
+// IsGeneratedName reports whether a name may be the name of a generated listener or cluster.
+func IsGeneratedName(name string) bool {
+	_, cluster := ParseClusterName(name)
+	_, sni := ParseSNI(name)
+	switch name {
+	case "virtualInbound", "virtualOutbound", BlackHoleCluster, PassthroughCluster, InboundPassthroughCluster:
+		return true
+	}
+	return cluster || sni
 }

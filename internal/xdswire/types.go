@@ -15,6 +15,8 @@ const (
 	NameTableType   = "type.googleapis.com/istio.networking.nds.v1.NameTable"
 	// ProxyConfigType carries the roots of the mesh.
 	ProxyConfigType = "type.googleapis.com/istio.mesh.v1alpha1.ProxyConfig"
+	// BootstrapType carries patches of the bootstrap.
+	BootstrapType = "type.googleapis.com/envoy.config.bootstrap.v3.Bootstrap"
 )
 
 // HealthType marks requests in which agents report the health of their workload, with an
@@ -28,9 +30,9 @@ const DebugType = "istio.io/debug"
 
 // PushOrder lists the types in the order in which changes are sent: a type comes before
 // types that refer to it.
-var PushOrder = [...]string{ClusterType, EndpointType, ListenerType, RouteType, VirtualHostType, SecretType, ExtensionType, NameTableType, ProxyConfigType}
+var PushOrder = [...]string{ClusterType, EndpointType, ListenerType, RouteType, VirtualHostType, SecretType, ExtensionType, NameTableType, ProxyConfigType, BootstrapType}
 
-var shortTypes = [len(PushOrder)]string{"CDS", "EDS", "LDS", "RDS", "VHDS", "SDS", "ECDS", "NDS", "PCDS"}
+var shortTypes = [len(PushOrder)]string{"CDS", "EDS", "LDS", "RDS", "VHDS", "SDS", "ECDS", "NDS", "PCDS", "BDS"}
 
 // ShortType returns the usual short name of a type, such as CDS. It returns the URL of
 // a type that is not served.

@@ -79,7 +79,7 @@ func (p *Pages) ofTypes(q Query, types ...string) (any, error) {
 			return url == t || strings.EqualFold(xdswire.ShortType(url), t)
 		})
 		if i < 0 {
-			return nil, &Error{http.StatusBadRequest, fmt.Sprintf("type %.100q is not known: want cds, eds, lds, rds, vhds, sds, ecds or nds", t)}
+			return nil, &Error{http.StatusBadRequest, fmt.Sprintf("type %.100q is not known: want cds, eds, lds, rds, vhds, sds, ecds, nds, pcds or bds", t)}
 		}
 		for _, r := range sent[xdswire.PushOrder[i]].Resources {
 			a, err := shown(r)

@@ -76,7 +76,7 @@ func (e *Expectation) validate() error {
 		return errors.New("proxy is missing: want name.namespace")
 	case !slices.Contains(Types(), e.Type):
 		return fmt.Errorf("type %q: want %s", e.Type, strings.Join(Types(), ", "))
-	case e.Name == "" && e.Type != namesType:
+	case e.Name == "" && !isSingle(e.Type):
 		return fmt.Errorf("name of the %s is missing", e.Type)
 	case e.Absent && e.Value != nil:
 		return errors.New("value and absent exclude each other")

@@ -40,6 +40,7 @@ func (m *Mesh) Proxy(n Node) (*Proxy, error) {
 		if node.ResolvesNames {
 			r[xdswire.NameTableType] = nil
 		}
+		r[xdswire.BootstrapType] = nil
 		out := make(map[string][]string)
 		for url, names := range r {
 			out[url] = slices.Sorted(maps.Keys(names))
@@ -59,8 +60,15 @@ func (m *Mesh) Proxy(n Node) (*Proxy, error) {
 // keys.
 func (p *Proxy) ConfigDump() (any, error) { return debug.ConfigDump(p.sent, true) }
 
-// namesType is the type of the table of the DNS proxy.
-const namesType = "names"
+// Names of the types with one resource, which has no name: the table of the DNS proxy, and the
+// patches of the bootstrap.
+const (
+	namesType     = "names"
+	bootstrapType = "bootstrap"
+)
+
+// isSingle reports whether a type has one resource, which has no name.
+func isSingle(typ string) bool { return typ == namesType || typ == bootstrapType }
 
 // types are the types of resources, by their names in expectations and in order.
 var types = []struct{ url, name string }{
@@ -71,6 +79,7 @@ var types = []struct{ url, name string }{
 	{xdswire.SecretType, "secret"},
 	{xdswire.ExtensionType, "extension"},
 	{xdswire.NameTableType, namesType},
+	{xdswire.BootstrapType, bootstrapType},
 }
 
 // Types returns the names of the types of resources.
@@ -94,13 +103,14 @@ type Resources struct {
 	Secrets    []Resource     `json:"secrets,omitzero"`
 	Extensions []Resource     `json:"extensions,omitzero"`
 	Names      []Resource     `json:"names,omitzero"`
+	Bootstrap  []Resource     `json:"bootstrap,omitzero"`
 }
 
 // of returns the resources of a type.
 func (r *Resources) of(name string) *[]Resource {
 	return map[string]*[]Resource{
 		"cluster": &r.Clusters, "endpoints": &r.Endpoints, "listener": &r.Listeners, "route": &r.Routes,
-		"secret": &r.Secrets, "extension": &r.Extensions, namesType: &r.Names,
+		"secret": &r.Secrets, "extension": &r.Extensions, namesType: &r.Names, bootstrapType: &r.Bootstrap,
 	}[name]
 }
 
@@ -136,12 +146,12 @@ func (p *Proxy) Resources() (*Resources, error) {
 	return out, nil
 }
 
-// find returns the JSON value of a resource, or nil and a similar name. A name table has
-// any name.
+// find returns the JSON value of a resource, or nil and a similar name. The only resource of its
+// type has any name.
 func (r *Resources) find(typ, name string) (value any, near string, err error) {
 	var known []string
 	for _, candidate := range *r.of(typ) {
-		if known = append(known, candidate.Name); candidate.Name == name || typ == namesType {
+		if known = append(known, candidate.Name); candidate.Name == name || isSingle(typ) {
 			err := json.Unmarshal(candidate.json, &value)
 			return value, "", err
 		}

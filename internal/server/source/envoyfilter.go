@@ -14,7 +14,7 @@ import (
 
 var envoyFilterKind = istioKind(kind{
 	group: groupNetworking, name: "EnvoyFilter", plural: "envoyfilters", versions: []string{"v1alpha3"},
-	support: Partly, meaning: "all patches but `BOOTSTRAP`; see [its fields](#envoyfilter)", fields: envoyFilterFields,
+	support: Partly, meaning: "see [its fields](#envoyfilter)", fields: envoyFilterFields,
 }, (*conversion).envoyFilter)
 
 // The HTTP filter that ends every list of HTTP filters, its message, and the network filter
@@ -63,6 +63,7 @@ func patchTargets() map[networkingv1alpha3.EnvoyFilter_ApplyTo]patchTarget {
 		networkingv1alpha3.EnvoyFilter_CLUSTER: {
 			"envoy.config.cluster.v3.Cluster", "MERGE MERGE_AND_REPLACE_LIST ADD REMOVE", "cluster",
 		},
+		networkingv1alpha3.EnvoyFilter_BOOTSTRAP:        {"envoy.config.bootstrap.v3.Bootstrap", "MERGE", ""},
 		networkingv1alpha3.EnvoyFilter_EXTENSION_CONFIG: {"envoy.config.core.v3.TypedExtensionConfig", "ADD", ""},
 	}
 }
@@ -110,12 +111,14 @@ func (c *conversion) targetGateways(refs []*typev1beta1.PolicyTargetReference) [
 func (c *conversion) envoyPatch(out *snapshot.EnvoyFilter, p *networkingv1alpha3.EnvoyFilter_EnvoyConfigObjectPatch, index int, targets map[networkingv1alpha3.EnvoyFilter_ApplyTo]patchTarget, names map[string]bool) *FieldError {
 	target, operation := targets[p.GetApplyTo()], p.GetPatch().GetOperation()
 	switch {
-	case target.message == "" && p.GetApplyTo() == networkingv1alpha3.EnvoyFilter_BOOTSTRAP:
-		return faultf("applyTo", "BOOTSTRAP is not supported: the agent makes the bootstrap before it knows the control plane; use ISTIO_BOOTSTRAP_OVERRIDE")
 	case target.message == "":
 		return faultf("applyTo", "%s is no place for a patch", p.GetApplyTo())
 	case !slices.Contains(strings.Fields(target.operations), operation.String()):
-		fault := faultf("patch.operation", "%s is not possible for %s: use one of %s", operation, p.GetApplyTo(), strings.ReplaceAll(target.operations, " ", ", "))
+		use := strings.ReplaceAll(target.operations, " ", ", ")
+		if use != target.operations {
+			use = "one of " + use
+		}
+		fault := faultf("patch.operation", "%s is not possible for %s: use %s", operation, p.GetApplyTo(), use)
 		fault.Kind = wrongOperation(operation)
 		return fault
 	}
@@ -176,7 +179,7 @@ var envoyFilterFields = []apiField{
 	{Path: "targetRefs.name", Support: Works},
 	{Path: "targetRefs.namespace", Support: NoEffect, Meaning: "the Gateway is in the namespace of the proxy"},
 	{Path: "priority", Support: Works},
-	{Path: "configPatches", Support: Partly, Meaning: noSuchPatch + "; `BOOTSTRAP`, waypoints and a match by `portName` of a listener are reported"},
+	{Path: "configPatches", Support: Partly, Meaning: noSuchPatch + "; waypoints and a match by `portName` of a listener are reported. `BOOTSTRAP` applies only if the agent has `BOOTSTRAP_XDS_AGENT=true`, see [the bootstrap](envoyfilter.md#the-bootstrap)"},
 	{Path: "configPatches.applyTo", Support: Works},
 	{Path: "configPatches.match", Support: Works},
 	{Path: "configPatches.patch", Support: Partly, Meaning: "all but `filterClass`"},

@@ -26,6 +26,9 @@ func checkMatch(p *networkingv1alpha3.EnvoyFilter_EnvoyConfigObjectPatch, target
 		return proxy, faultf("match.context", "there are no waypoints")
 	}
 	object := m.ProtoReflect().WhichOneof(m.ProtoReflect().Descriptor().Oneofs().ByName("object_types"))
+	if object != nil && p.GetApplyTo() == networkingv1alpha3.EnvoyFilter_BOOTSTRAP {
+		return proxy, faultf("match."+object.JSONName(), "cannot match a BOOTSTRAP: use proxy or context")
+	}
 	if object != nil && object.Name() != target.match && p.GetApplyTo() != networkingv1alpha3.EnvoyFilter_EXTENSION_CONFIG {
 		return proxy, faultf("match."+object.JSONName(), "cannot match a %s: use %s", p.GetApplyTo(), object.ContainingMessage().Fields().ByName(target.match).JSONName())
 	}

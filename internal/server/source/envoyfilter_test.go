@@ -19,6 +19,8 @@ func TestInvalidPatches(t *testing.T) {
 	const (
 		good  = "  - {applyTo: NETWORK_FILTER, match: {listener: {filterChain: {filter: {name: a}}}}, patch: {operation: REMOVE}}\n"
 		patch = filterHead + "  configPatches:\n  - applyTo: "
+
+		bootstrap = patch + "BOOTSTRAP\n    patch: {operation: "
 	)
 	tests := map[string]struct {
 		in   string
@@ -71,23 +73,34 @@ func TestInvalidPatches(t *testing.T) {
 			filterHead + "  configPatches:\n  - applyTo: EXTENSION_CONFIG\n" + filterAdd + "        name: a",
 			9, "spec.configPatches[0].patch.value.typed_config: breaks Envoy's rules: is missing",
 		},
-		"bootstrap":          {patch + "BOOTSTRAP\n    patch: {operation: MERGE, value: {}}", 6, "spec.configPatches[0].applyTo: BOOTSTRAP is not supported: the agent makes the bootstrap before it knows the control plane; use ISTIO_BOOTSTRAP_OVERRIDE"},
-		"no place":           {patch + "INVALID\n    patch: {operation: MERGE, value: {}}", 6, "spec.configPatches[0].applyTo: INVALID is no place for a patch"},
-		"operation":          {patch + "CLUSTER\n    patch: {operation: INSERT_FIRST, value: {name: a}}", 7, "spec.configPatches[0].patch.operation: INSERT_FIRST is not possible for CLUSTER: use one of MERGE, MERGE_AND_REPLACE_LIST, ADD, REMOVE"},
-		"version":            {patch + "CLUSTER\n    match: {proxy: {proxyVersion: '('}}\n    patch: {operation: REMOVE}", 7, "spec.configPatches[0].match.proxy.proxyVersion: error parsing regexp: missing closing ): `(`"},
-		"long version":       {patch + "CLUSTER\n    match: {proxy: {proxyVersion: '" + strings.Repeat("a", 1025) + "'}}\n    patch: {operation: REMOVE}", 7, "spec.configPatches[0].match.proxy.proxyVersion: has 1025 bytes, at most 1024 are accepted"},
-		"waypoint":           {patch + "CLUSTER\n    match: {context: WAYPOINT}\n    patch: {operation: REMOVE}", 7, "spec.configPatches[0].match.context: there are no waypoints"},
-		"other match":        {patch + "CLUSTER\n    match: {listener: {name: a}}\n    patch: {operation: REMOVE}", 7, "spec.configPatches[0].match.listener: cannot match a CLUSTER: use cluster"},
-		"port name":          {patch + "LISTENER\n    match: {listener: {portName: http}}\n    patch: {operation: REMOVE}", 7, "spec.configPatches[0].match.listener.portName: is not supported: use portNumber"},
-		"remove which":       {patch + "NETWORK_FILTER\n    patch: {operation: REMOVE}", 6, "spec.configPatches[0].match.listener.filterChain.filter.name: is missing, which REMOVE needs"},
-		"replace which":      {patch + "LISTENER_FILTER\n    patch: {operation: REPLACE, value: {name: a}}", 6, "spec.configPatches[0].match.listener.listenerFilter: is missing, which REPLACE needs"},
-		"other filter":       {patch + "HTTP_FILTER\n    match: {listener: {filterChain: {filter: {name: envoy.filters.network.tcp_proxy}}}}\n    patch: {operation: ADD, value: {name: a}}", 7, `spec.configPatches[0].match.listener.filterChain.filter.name: "envoy.filters.network.tcp_proxy" has no HTTP filters: use envoy.filters.network.http_connection_manager`},
-		"remove the router":  {patch + "HTTP_FILTER\n    match: {listener: {filterChain: {filter: {name: envoy.filters.network.http_connection_manager, subFilter: {name: envoy.filters.http.router}}}}}\n    patch: {operation: REMOVE}", 8, "spec.configPatches[0].patch.operation: would remove the router, without which Envoy refuses the listener"},
-		"replace the router": {patch + "HTTP_FILTER\n    match: {listener: {filterChain: {filter: {name: envoy.filters.network.http_connection_manager, subFilter: {name: envoy.filters.http.router}}}}}\n    patch: {operation: REPLACE, value: {name: a, typed_config: {'@type': type.googleapis.com/envoy.extensions.filters.http.cors.v3.Cors}}}", 8, "spec.configPatches[0].patch.value.typed_config: is not a router, which every filter chain needs at its end"},
-		"no name":            {patch + "CLUSTER\n    patch: {operation: ADD, value: {connect_timeout: 1s}}", 7, "spec.configPatches[0].patch.value.name: "},
-		"generated name":     {patch + "CLUSTER\n    patch: {operation: ADD, value: {name: outbound|80||a}}", 7, `spec.configPatches[0].patch.value.name: "outbound|80||a" is a name of generated configuration`},
-		"unknown field":      {patch + "VIRTUAL_HOST\n    patch: {operation: MERGE, value: {nme: a}}", 7, `spec.configPatches[0].patch.value.nme: unknown field "nme"`},
-		"inner rules":        {patch + "NETWORK_FILTER\n    patch: {operation: ADD, value: {name: a, typed_config: {'@type': type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager, stat_prefix: a, rds: {config_source: {ads: {}}}, http_filters: [{name: b, typed_config: {'@type': type.googleapis.com/envoy.extensions.filters.http.buffer.v3.Buffer}}]}}}", 7, "spec.configPatches[0].patch.value.typed_config.http_filters[0].typed_config.max_request_bytes: breaks Envoy's rules: "},
+		"bootstrap":           {bootstrap + "ADD, value: {}}", 7, "spec.configPatches[0].patch.operation: ADD is not possible for BOOTSTRAP: use MERGE"},
+		"bootstrap lists":     {bootstrap + "MERGE_AND_REPLACE_LIST, value: {}}", 7, "spec.configPatches[0].patch.operation: MERGE_AND_REPLACE_LIST is not possible for BOOTSTRAP: use MERGE"},
+		"bootstrap match":     {patch + "BOOTSTRAP\n    match: {cluster: {name: a}}\n    patch: {operation: MERGE, value: {}}", 7, "spec.configPatches[0].match.cluster: cannot match a BOOTSTRAP: use proxy or context"},
+		"bootstrap field":     {bootstrap + "MERGE, value: {stats_flush: 1s}}", 7, `spec.configPatches[0].patch.value.stats_flush: unknown field "stats_flush"`},
+		"bootstrap node":      {bootstrap + "MERGE, value: {node: {cluster: a}}}", 7, "spec.configPatches[0].patch.value.node: belongs to the agent, "},
+		"bootstrap source":    {bootstrap + "MERGE, value: {dynamic_resources: {}}}", 7, "spec.configPatches[0].patch.value.dynamic_resources: belongs to the agent, "},
+		"bootstrap admin":     {bootstrap + "MERGE, value: {admin: {address: {socket_address: {address: 0.0.0.0, port_value: 1}}}}}", 7, "spec.configPatches[0].patch.value.admin.address: belongs to the agent, "},
+		"bootstrap readiness": {bootstrap + "MERGE, value: {stats_config: {stats_matcher: {reject_all: true}}}}", 7, "spec.configPatches[0].patch.value.stats_config.stats_matcher.reject_all: would hide "},
+		"bootstrap cluster":   {bootstrap + "MERGE, value: {static_resources: {clusters: [{name: a}, {name: xds-grpc}]}}}", 7, `spec.configPatches[0].patch.value.static_resources.clusters[1].name: "xds-grpc" is a name of generated configuration`},
+		"bootstrap service":   {bootstrap + "MERGE, value: {static_resources: {clusters: [{name: outbound|80||a}]}}}", 7, `spec.configPatches[0].patch.value.static_resources.clusters[0].name: "outbound|80||a" is a name of generated configuration`},
+		"bootstrap listener":  {bootstrap + "MERGE, value: {static_resources: {listeners: [{name: virtualInbound}]}}}", 7, `spec.configPatches[0].patch.value.static_resources.listeners[0].name: "virtualInbound" is a name of generated configuration`},
+		"bootstrap layer":     {bootstrap + "MERGE, value: {layered_runtime: {layers: [{name: a, admin_layer: {}}]}}}", 7, `spec.configPatches[0].patch.value.layered_runtime.layers[0]: "a" is a layer that the agent has already: use a static layer of another name`},
+		"no place":            {patch + "INVALID\n    patch: {operation: MERGE, value: {}}", 6, "spec.configPatches[0].applyTo: INVALID is no place for a patch"},
+		"operation":           {patch + "CLUSTER\n    patch: {operation: INSERT_FIRST, value: {name: a}}", 7, "spec.configPatches[0].patch.operation: INSERT_FIRST is not possible for CLUSTER: use one of MERGE, MERGE_AND_REPLACE_LIST, ADD, REMOVE"},
+		"version":             {patch + "CLUSTER\n    match: {proxy: {proxyVersion: '('}}\n    patch: {operation: REMOVE}", 7, "spec.configPatches[0].match.proxy.proxyVersion: error parsing regexp: missing closing ): `(`"},
+		"long version":        {patch + "CLUSTER\n    match: {proxy: {proxyVersion: '" + strings.Repeat("a", 1025) + "'}}\n    patch: {operation: REMOVE}", 7, "spec.configPatches[0].match.proxy.proxyVersion: has 1025 bytes, at most 1024 are accepted"},
+		"waypoint":            {patch + "CLUSTER\n    match: {context: WAYPOINT}\n    patch: {operation: REMOVE}", 7, "spec.configPatches[0].match.context: there are no waypoints"},
+		"other match":         {patch + "CLUSTER\n    match: {listener: {name: a}}\n    patch: {operation: REMOVE}", 7, "spec.configPatches[0].match.listener: cannot match a CLUSTER: use cluster"},
+		"port name":           {patch + "LISTENER\n    match: {listener: {portName: http}}\n    patch: {operation: REMOVE}", 7, "spec.configPatches[0].match.listener.portName: is not supported: use portNumber"},
+		"remove which":        {patch + "NETWORK_FILTER\n    patch: {operation: REMOVE}", 6, "spec.configPatches[0].match.listener.filterChain.filter.name: is missing, which REMOVE needs"},
+		"replace which":       {patch + "LISTENER_FILTER\n    patch: {operation: REPLACE, value: {name: a}}", 6, "spec.configPatches[0].match.listener.listenerFilter: is missing, which REPLACE needs"},
+		"other filter":        {patch + "HTTP_FILTER\n    match: {listener: {filterChain: {filter: {name: envoy.filters.network.tcp_proxy}}}}\n    patch: {operation: ADD, value: {name: a}}", 7, `spec.configPatches[0].match.listener.filterChain.filter.name: "envoy.filters.network.tcp_proxy" has no HTTP filters: use envoy.filters.network.http_connection_manager`},
+		"remove the router":   {patch + "HTTP_FILTER\n    match: {listener: {filterChain: {filter: {name: envoy.filters.network.http_connection_manager, subFilter: {name: envoy.filters.http.router}}}}}\n    patch: {operation: REMOVE}", 8, "spec.configPatches[0].patch.operation: would remove the router, without which Envoy refuses the listener"},
+		"replace the router":  {patch + "HTTP_FILTER\n    match: {listener: {filterChain: {filter: {name: envoy.filters.network.http_connection_manager, subFilter: {name: envoy.filters.http.router}}}}}\n    patch: {operation: REPLACE, value: {name: a, typed_config: {'@type': type.googleapis.com/envoy.extensions.filters.http.cors.v3.Cors}}}", 8, "spec.configPatches[0].patch.value.typed_config: is not a router, which every filter chain needs at its end"},
+		"no name":             {patch + "CLUSTER\n    patch: {operation: ADD, value: {connect_timeout: 1s}}", 7, "spec.configPatches[0].patch.value.name: "},
+		"generated name":      {patch + "CLUSTER\n    patch: {operation: ADD, value: {name: outbound|80||a}}", 7, `spec.configPatches[0].patch.value.name: "outbound|80||a" is a name of generated configuration`},
+		"unknown field":       {patch + "VIRTUAL_HOST\n    patch: {operation: MERGE, value: {nme: a}}", 7, `spec.configPatches[0].patch.value.nme: unknown field "nme"`},
+		"inner rules":         {patch + "NETWORK_FILTER\n    patch: {operation: ADD, value: {name: a, typed_config: {'@type': type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager, stat_prefix: a, rds: {config_source: {ads: {}}}, http_filters: [{name: b, typed_config: {'@type': type.googleapis.com/envoy.extensions.filters.http.buffer.v3.Buffer}}]}}}", 7, "spec.configPatches[0].patch.value.typed_config.http_filters[0].typed_config.max_request_bytes: breaks Envoy's rules: "},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/meshctl/meshctl/internal/istiojson"
 	"github.com/meshctl/meshctl/internal/mesh"
+	"github.com/meshctl/meshctl/internal/xdswire"
 	"github.com/meshctl/meshctl/internal/xdswire/rules"
 	"github.com/meshctl/meshctl/internal/yamldoc"
 )
@@ -43,6 +44,11 @@ func patchValue(p *networkingv1alpha3.EnvoyFilter_EnvoyConfigObjectPatch, messag
 	}
 	if fault != nil {
 		return nil, under(at, fault)
+	}
+	if p.GetApplyTo() == networkingv1alpha3.EnvoyFilter_BOOTSTRAP {
+		if path, err := xdswire.CheckBootstrapPatch(m); err != nil {
+			return nil, under(at, faultf(path, "%w", err))
+		}
 	}
 	if merges(p.GetPatch().GetOperation()) {
 		return m, nil // the result is checked
@@ -77,22 +83,11 @@ func checkValue(p *networkingv1alpha3.EnvoyFilter_EnvoyConfigObjectPatch, m prot
 		switch name := textField(m, "name"); {
 		case name == "":
 			return faultf("name", "is missing")
-		case isGenerated(name):
+		case mesh.IsGeneratedName(name):
 			return faultf("name", "%q is a name of generated configuration", name)
 		}
 	}
 	return nil
-}
-
-// isGenerated reports whether a name may be the name of a generated listener or cluster.
-func isGenerated(name string) bool {
-	_, cluster := mesh.ParseClusterName(name)
-	_, sni := mesh.ParseSNI(name)
-	switch name {
-	case "virtualInbound", "virtualOutbound", mesh.BlackHoleCluster, mesh.PassthroughCluster, mesh.InboundPassthroughCluster:
-		return true
-	}
-	return cluster || sni
 }
 
 // brokenRule describes a violation of the rules of Envoy's API, because of which Envoy would

@@ -136,8 +136,8 @@ func (s *session) mayAnswer(t *typeState) bool {
 // order returns the types in the order in which to send them: a type comes before types
 // that refer to it. Extensions come before listeners, although Envoy requests new ones only
 // for listeners: a new listener begins with the extensions that Envoy still has for a draining
-// one. The answer to a request for secrets, a name table or roots, which refer to nothing,
-// comes first.
+// one. The answer to a request for secrets, a name table, roots or a bootstrap, which refer
+// to nothing, comes first.
 func (s *session) order() [numTypes]int {
 	var order [numTypes]int
 	for i := range order {
@@ -145,7 +145,7 @@ func (s *session) order() [numTypes]int {
 	}
 	copy(order[lds+1:], order[lds:ecds])
 	order[lds] = ecds
-	if s.lastType == sds || s.lastType == nds || s.lastType == pcds {
+	if s.lastType == sds || s.lastType == nds || s.lastType == pcds || s.lastType == bds {
 		at := slices.Index(order[:], s.lastType)
 		copy(order[1:], order[:at])
 		order[0] = s.lastType

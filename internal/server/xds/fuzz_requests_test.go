@@ -74,7 +74,7 @@ type modelResponse struct {
 
 func newRequestModel(t *testing.T, v xdswire.Variant, input []byte) *requestModel {
 	m := &requestModel{t: t, variant: v, input: input, hub: newUnstartedHub(), world: newTestMesh(), nonce: make(map[string]bool)}
-	m.hub.cfg.Generator = generatorOf(xdswire.VirtualHostType, xdswire.SecretType, xdswire.ExtensionType, xdswire.NameTableType, xdswire.ProxyConfigType)
+	m.hub.cfg.Generator = generatorOf(xdswire.VirtualHostType, xdswire.SecretType, xdswire.ExtensionType, xdswire.NameTableType, xdswire.ProxyConfigType, xdswire.BootstrapType)
 	for i := range m.types {
 		m.types[i].names, m.types[i].held = make(map[string]bool), make(map[string]string)
 		m.content[i], m.ever[i] = make(map[string]string), make(map[string]bool)
@@ -272,7 +272,7 @@ func (m *requestModel) delta(t *modelType, i int, r *discoveryv3.DeltaDiscoveryR
 	m.answered(t, r.GetResponseNonce(), r.GetErrorDetail() != nil, false)
 	more, less := r.GetResourceNamesSubscribe(), r.GetResourceNamesUnsubscribe()
 	if !t.watched {
-		wildcard := slices.Contains(more, "*") || len(more)+len(less) == 0 && fullList(i)
+		wildcard := slices.Contains(more, "*") || len(more)+len(less) == 0 && fullList(i) || i == vhds
 		*t = modelType{
 			watched: true, wildcard: wildcard, names: make(map[string]bool),
 			nacks: t.nacks, expired: t.expired, held: make(map[string]string),

@@ -78,6 +78,7 @@ const (
 	ecds
 	nds
 	pcds
+	bds
 )
 
 // typeIndex returns the index of a type in xdswire.PushOrder, or -1.

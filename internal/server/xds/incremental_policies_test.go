@@ -3,6 +3,7 @@ package xds
 import (
 	"fmt"
 
+	bootstrapv3 "github.com/envoyproxy/go-control-plane/envoy/config/bootstrap/v3"
 	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
@@ -250,14 +251,14 @@ func (c meshGenerator) envoyFilter(cluster mesh.ClusterID) snapshot.Object {
 // patch returns a patch for any place, with any operation that is possible there.
 func (c meshGenerator) patch() *snapshot.Patch {
 	spec := &networkingv1alpha3.EnvoyFilter_EnvoyConfigObjectPatch{
-		ApplyTo: networkingv1alpha3.EnvoyFilter_ApplyTo(pickOne(c, 1, 2, 3, 4, 5, 6, 7, 8, 11)),
+		ApplyTo: networkingv1alpha3.EnvoyFilter_ApplyTo(pickOne(c, 1, 2, 3, 4, 5, 6, 7, 8, 10, 11)),
 		Match:   &networkingv1alpha3.EnvoyFilter_EnvoyConfigObjectMatch{Context: networkingv1alpha3.EnvoyFilter_PatchContext(c.IntN(4))},
 		Patch:   &networkingv1alpha3.EnvoyFilter_Patch{Operation: networkingv1alpha3.EnvoyFilter_Patch_Operation(1 + c.IntN(8))},
 	}
 	switch spec.ApplyTo {
 	case networkingv1alpha3.EnvoyFilter_LISTENER, networkingv1alpha3.EnvoyFilter_FILTER_CHAIN, networkingv1alpha3.EnvoyFilter_CLUSTER:
 		spec.Patch.Operation = networkingv1alpha3.EnvoyFilter_Patch_Operation(1 + c.IntN(3))
-	case networkingv1alpha3.EnvoyFilter_ROUTE_CONFIGURATION:
+	case networkingv1alpha3.EnvoyFilter_ROUTE_CONFIGURATION, networkingv1alpha3.EnvoyFilter_BOOTSTRAP:
 		spec.Patch.Operation = networkingv1alpha3.EnvoyFilter_Patch_MERGE
 	case networkingv1alpha3.EnvoyFilter_VIRTUAL_HOST:
 		spec.Patch.Operation = networkingv1alpha3.EnvoyFilter_Patch_Operation(pickOne(c, 1, 2, 3, 7))
@@ -283,6 +284,9 @@ func (c meshGenerator) patch() *snapshot.Patch {
 		p.Value = &routev3.Route{Name: name}
 	case networkingv1alpha3.EnvoyFilter_CLUSTER:
 		p.Value = &clusterv3.Cluster{Name: name, AltStatName: name}
+	case networkingv1alpha3.EnvoyFilter_BOOTSTRAP:
+		p.Value = &bootstrapv3.Bootstrap{StaticResources: &bootstrapv3.Bootstrap_StaticResources{Clusters: []*clusterv3.Cluster{{Name: name}}}}
+		return p // no condition is possible
 	}
 	if c.once(2) {
 		c.patchMatch(spec)

@@ -360,7 +360,7 @@ func (w *incremental) toggle(i int) {
 func silent(n xdsgen.Node) *subscriber {
 	sub := &subscriber{id: n.ID.ProxyID(), node: n}
 	sub.session = &session{sub: sub}
-	for _, i := range []int{cds, eds, lds, rds, vhds, ecds, nds, pcds} {
+	for _, i := range []int{cds, eds, lds, rds, vhds, ecds, nds, pcds, bds} {
 		sub.demands[i].asked = true
 	}
 	if n.RequestsHosts {

@@ -8,7 +8,7 @@ import (
 )
 
 // Metrics counts the work of a hub. The label type is CDS, EDS, LDS, RDS, VHDS, SDS,
-// ECDS, NDS or PCDS.
+// ECDS, NDS, PCDS or BDS.
 type Metrics struct {
 	generated, encoded                  [numTypes]prometheus.Counter
 	sent, sentResources, sentBytes      [numTypes]prometheus.Counter

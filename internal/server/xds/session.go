@@ -111,7 +111,9 @@ type typeState struct {
 
 // fullList reports whether proxies subscribe to everything of the type, and
 // state-of-the-world responses carry all of it. The proxy then removes absent resources.
-func fullList(i int) bool { return i == cds || i == lds || i == vhds || i == nds || i == pcds }
+func fullList(i int) bool {
+	return i == cds || i == lds || i == vhds || i == nds || i == pcds || i == bds
+}
 
 // maxForce bounds typeState.force; beyond it, everything is sent.
 const maxForce = 4096

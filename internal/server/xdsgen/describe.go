@@ -85,6 +85,8 @@ func Describe(v View) string { //nolint:funlen // a case for each view
 		add("cluster", string(v.cluster))
 		add("network", string(v.network))
 	case trustView:
+	case bootstrapView:
+		words = append(words, "EnvoyFilters")
 	case Secrets:
 		add("namespace", v.namespace)
 		add("cluster", string(v.cluster))

@@ -18,7 +18,7 @@ type chosenFilters struct {
 	// inbound and outbound hold patches in the order in which they apply; for a gateway,
 	// inbound is empty. added holds the patches that add clusters and listeners.
 	inbound, outbound, added []*snapshot.Patch
-	extensions               Views
+	extensions, bootstrap    Views
 }
 
 // chooseFilters applies the EnvoyFilters that select a workload, in order. If two have an
@@ -33,6 +33,7 @@ func chooseFilters(s *snapshot.Snapshot, n Node, labels map[string]string, autho
 		return n.ID.Type != mesh.Router && p.AppliesIn(networkingv1alpha3.EnvoyFilter_SIDECAR_INBOUND)
 	}
 	var out chosenFilters
+	var bootstrap []*snapshot.Patch
 	extensions, pulled := pluginExtensions(s, n, labels)
 	if rules := tokenRules(s, n.Namespace, labels); len(rules) > 0 {
 		extensions = append(extensions, tokenExtension(rules, n.ID.Type == mesh.Router))
@@ -48,6 +49,10 @@ func chooseFilters(s *snapshot.Snapshot, n Node, labels map[string]string, autho
 		for _, p := range f.Patches {
 			switch {
 			case !p.Proxy.Matches(n.Version, n.Metadata):
+			case p.Spec.GetApplyTo() == networkingv1alpha3.EnvoyFilter_BOOTSTRAP:
+				if p.AppliesIn(outbound) || inbound(p) {
+					bootstrap = append(bootstrap, p)
+				}
 			case isAdded(p) && (p.AppliesIn(outbound) || inbound(p)):
 				out.added = append(out.added, p)
 			case !isAdded(p):
@@ -60,6 +65,7 @@ func chooseFilters(s *snapshot.Snapshot, n Node, labels map[string]string, autho
 			}
 		}
 	}
+	out.bootstrap = bootstrapViews(bootstrap)
 	view := extensionView{authorizations: listOf(authorizations)}
 	slices.SortFunc(extensions, func(a, b extension) int { return strings.Compare(a.name, b.name) })
 	view.extensions = listOf(extensions)

@@ -61,6 +61,7 @@ func Assign(s *snapshot.Snapshot, n Node) Assignment {
 		},
 		xdswire.ExtensionType:   filters.extensions,
 		xdswire.ProxyConfigType: {Shared: trustView{}},
+		xdswire.BootstrapType:   filters.bootstrap,
 		xdswire.RouteType:       {Shared: routeView{scope: routes, namespace: routes.namespace, cluster: n.Cluster, captured: n.Captured, httpProxy: proxyPort != 0, client: httpClient}},
 	})
 	if n.DiscoversHosts {
@@ -134,6 +135,7 @@ func assignRouter(s *snapshot.Snapshot, n Node, pod *snapshot.Pod, labels map[st
 		xdswire.ListenerType:    {Shared: listeners},
 		xdswire.ExtensionType:   filters.extensions,
 		xdswire.ProxyConfigType: {Shared: trustView{}},
+		xdswire.BootstrapType:   filters.bootstrap,
 		xdswire.RouteType:       routes,
 	})
 }
