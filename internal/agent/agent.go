@@ -74,7 +74,8 @@ func Run(ctx context.Context, cfg config.Config, opts Options) error {
 	tasks.Go(func() error { return status.serve(serving, statusListener) })
 
 	health, stopProbing := startProbing(ctx, cfg.Probe, opts.Log, status.check)
-	streams, stream := newStreams(&cfg, opts, status, manager, handlers(&cfg, opts.Log, publisher, names), health)
+	patches := newBootstrapPatches(&cfg, opts)
+	streams, stream := newStreams(&cfg, opts, status, manager, handlers(&cfg, opts.Log, publisher, names, patches), health)
 	sockets, err := openSockets(ctx, &cfg, opts, secrets, streams, names)
 	if err == nil {
 		if streams.Modules != nil {
@@ -95,7 +96,7 @@ func Run(ctx context.Context, cfg config.Config, opts Options) error {
 		if cfg.NoEnvoy {
 			err = runAlone(ctx, serving, &cfg, opts, status)
 		} else {
-			err = runEnvoy(ctx, serving, &cfg, opts, status)
+			err = startEnvoy(ctx, serving, &cfg, opts, status, patches, streams.Call)
 		}
 	}
 	stopProbing() // its last report is sent before serving ends

@@ -19,7 +19,7 @@ import (
 )
 
 // handlers returns the handlers for types of resources that the agent itself needs, by URL.
-func handlers(c *config.Config, log *slog.Logger, p *publisher, names *dns.Server) map[string]relay.Handler {
+func handlers(c *config.Config, log *slog.Logger, p *publisher, names *dns.Server, patches *bootstrapPatches) map[string]relay.Handler {
 	out := map[string]relay.Handler{}
 	if c.FollowRoots {
 		out[xdswire.ProxyConfigType] = relay.Roots(func(roots []*x509.Certificate) error {
@@ -29,6 +29,9 @@ func handlers(c *config.Config, log *slog.Logger, p *publisher, names *dns.Serve
 	}
 	if names != nil {
 		out[xdswire.NameTableType] = names
+	}
+	if patches != nil {
+		out[xdswire.BootstrapType] = patches.handler()
 	}
 	return out
 }

@@ -15,6 +15,7 @@ import (
 
 	"github.com/meshctl/meshctl/internal/agent/bootstrap"
 	"github.com/meshctl/meshctl/internal/agent/config"
+	"github.com/meshctl/meshctl/internal/agent/relay"
 	"github.com/meshctl/meshctl/internal/dial"
 	"github.com/meshctl/meshctl/internal/files"
 	"github.com/meshctl/meshctl/internal/mesh"
@@ -25,6 +26,20 @@ const (
 	adminTimeout = 3 * time.Second
 	stopTimeout  = 5 * time.Second // from SIGTERM to SIGKILL
 )
+
+// startEnvoy waits for the patches of the bootstrap, if there may be any, and runs Envoy.
+func startEnvoy(ctx, serving context.Context, cfg *config.Config, opts Options, status *statusServer, patches *bootstrapPatches, call relay.Call) error {
+	patched := *cfg
+	if patches != nil {
+		patch, ok, err := patches.wait(ctx, serving, status.control.quit, call)
+		if !ok {
+			status.terminate()
+			return err
+		}
+		patched.Patch = patch
+	}
+	return runEnvoy(ctx, serving, &patched, opts, status)
+}
 
 // runEnvoy writes the bootstrap, unless the user has one, and runs Envoy until ctx or serving ends, or Envoy does.
 func runEnvoy(ctx, serving context.Context, cfg *config.Config, opts Options, status *statusServer) (err error) {

@@ -24,6 +24,7 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/meshctl/meshctl/internal/mesh"
+	"github.com/meshctl/meshctl/internal/xdswire"
 )
 
 // Config is the input of Envoy's bootstrap. Addresses are valid and ports are not 0.
@@ -65,6 +66,9 @@ type Config struct {
 	// Delta selects incremental xDS instead of state of the world.
 	Delta bool
 
+	// Patch is a part of a bootstrap from the control plane, an encoded Bootstrap, that is merged
+	// into the result in the same way before Override.
+	Patch []byte
 	// Override is a part of a bootstrap, YAML or JSON, that is merged into the result: lists are
 	// appended, other fields replaced.
 	Override []byte
@@ -97,14 +101,6 @@ func (s Server) Addr() string { return net.JoinHostPort(s.Host, strconv.Itoa(int
 // StatsInclusion selects statistics to keep in addition to the built-in ones.
 type StatsInclusion struct{ Prefixes, Suffixes, Regexps []string }
 
-// Names of the static clusters. Configuration that the control plane
-// generates refers to ClusterSDS.
-const (
-	ClusterSDS   = "sds-grpc"
-	ClusterXDS   = "xds-grpc"
-	clusterAgent = "agent"
-)
-
 // PathEnvoyMetrics is the path of the metrics of Envoy at the status port of the agent. The agent
 // converts some of them to Istio's standard metrics.
 const PathEnvoyMetrics = "/stats/prometheus/envoy"
@@ -116,7 +112,10 @@ func Marshal(c Config) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("build bootstrap: %w", err)
 	}
-	if err := merge(b, c.Override); err != nil {
+	if err := patch(b, c.Patch); err != nil {
+		return nil, err
+	}
+	if err := override(b, c.Override); err != nil {
 		return nil, err
 	}
 	raw, err := protojson.MarshalOptions{UseProtoNames: true}.Marshal(b)
@@ -138,7 +137,7 @@ func build(c Config) (*bootstrapv3.Bootstrap, error) {
 		return nil, fmt.Errorf("node metadata: %w", err)
 	}
 	var p packer
-	xds := p.socketCluster(ClusterXDS, c.XDSSocket)
+	xds := p.socketCluster(mesh.XDSCluster, c.XDSSocket)
 	if c.Direct {
 		xds = p.xdsCluster(c)
 	}
@@ -155,8 +154,8 @@ func build(c Config) (*bootstrapv3.Bootstrap, error) {
 				p.forwarder(c, c.ReadyPort, "agent", "/healthz/ready", ""),
 			},
 			Clusters: []*clusterv3.Cluster{
-				localCluster(clusterAgent, c.Local, c.StatusPort),
-				p.socketCluster(ClusterSDS, cmp.Or(c.WorkloadSocket, c.SDSSocket)),
+				localCluster(mesh.AgentCluster, c.Local, c.StatusPort),
+				p.socketCluster(mesh.SDSCluster, cmp.Or(c.WorkloadSocket, c.SDSSocket)),
 				xds,
 			},
 		},
@@ -206,7 +205,7 @@ func dynamicResources(delta bool) *bootstrapv3.Bootstrap_DynamicResources {
 	return &bootstrapv3.Bootstrap_DynamicResources{
 		LdsConfig: overADS,
 		CdsConfig: overADS,
-		AdsConfig: apiConfigSource(api, ClusterXDS),
+		AdsConfig: apiConfigSource(api, mesh.XDSCluster),
 	}
 }
 
@@ -242,11 +241,11 @@ func layeredRuntime(values map[string]string) *bootstrapv3.LayeredRuntime {
 	}
 	return &bootstrapv3.LayeredRuntime{Layers: []*bootstrapv3.RuntimeLayer{
 		{
-			Name:           "global config",
+			Name:           xdswire.RuntimeLayer,
 			LayerSpecifier: &bootstrapv3.RuntimeLayer_StaticLayer{StaticLayer: &structpb.Struct{Fields: fields}},
 		},
 		{
-			Name:           "admin",
+			Name:           xdswire.AdminLayer,
 			LayerSpecifier: &bootstrapv3.RuntimeLayer_AdminLayer_{AdminLayer: &bootstrapv3.RuntimeLayer_AdminLayer{}},
 		},
 	}}

@@ -48,7 +48,7 @@ func (p *packer) forwarder(c Config, port uint16, statPrefix, path, rewrite stri
 				Routes: []*routev3.Route{{
 					Match: &routev3.RouteMatch{PathSpecifier: &routev3.RouteMatch_Prefix{Prefix: path}},
 					Action: &routev3.Route_Route{Route: &routev3.RouteAction{
-						ClusterSpecifier: &routev3.RouteAction_Cluster{Cluster: clusterAgent}, PrefixRewrite: rewrite,
+						ClusterSpecifier: &routev3.RouteAction_Cluster{Cluster: mesh.AgentCluster}, PrefixRewrite: rewrite,
 					}},
 				}},
 			}},
@@ -97,7 +97,7 @@ func (p *packer) xdsCluster(c Config) *clusterv3.Cluster {
 	if _, err := netip.ParseAddr(c.Discovery.Host); err == nil {
 		discovery = clusterv3.Cluster_STATIC
 	}
-	cluster := staticCluster(ClusterXDS, discovery, 5*time.Second, socketAddress(c.Discovery.Host, c.Discovery.Port))
+	cluster := staticCluster(mesh.XDSCluster, discovery, 5*time.Second, socketAddress(c.Discovery.Host, c.Discovery.Port))
 	cluster.TypedExtensionProtocolOptions = p.http2()
 	cluster.UpstreamConnectionOptions = &clusterv3.UpstreamConnectionOptions{
 		TcpKeepalive: &corev3.TcpKeepalive{KeepaliveTime: wrapperspb.UInt32(30)},
@@ -146,7 +146,7 @@ func sdsSecret(name string) *tlsv3.SdsSecretConfig {
 		Name: name,
 		SdsConfig: &corev3.ConfigSource{
 			ConfigSourceSpecifier: &corev3.ConfigSource_ApiConfigSource{
-				ApiConfigSource: apiConfigSource(corev3.ApiConfigSource_GRPC, ClusterSDS),
+				ApiConfigSource: apiConfigSource(corev3.ApiConfigSource_GRPC, mesh.SDSCluster),
 			},
 			InitialFetchTimeout: durationpb.New(0),
 			ResourceApiVersion:  corev3.ApiVersion_V3,

@@ -16,7 +16,7 @@ import (
 // exist.
 func statsConfig(c *Config) *metricsv3.StatsConfig {
 	keep := StatsInclusion{
-		Prefixes: []string{"cluster_manager", "listener_manager", "server", "cluster." + ClusterXDS, "wasm", "component", "istio", "reporter="},
+		Prefixes: []string{"cluster_manager", "listener_manager", "server", "cluster." + mesh.XDSCluster, "wasm", "component", "istio", "reporter="},
 		Suffixes: []string{"rbac.allowed", "rbac.denied", "shadow_allowed", "shadow_denied"},
 		Regexps:  []string{`vhost\..*\.route\..*`},
 	}

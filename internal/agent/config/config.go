@@ -63,6 +63,8 @@ type Config struct {
 	// MinimumDrain, instead of after TerminationDrain.
 	ExitOnZeroConnections bool
 	MinimumDrain          time.Duration
+	// PatchesBootstrap requests patches of the bootstrap at the control plane before Envoy starts.
+	PatchesBootstrap bool
 	// FollowRoots subscribes to the roots of the mesh at the control plane.
 	FollowRoots bool
 	// Probe checks the application, whose health is reported to the control plane; nil is
@@ -185,6 +187,7 @@ func Resolve(in Input) (cfg Config, warnings []string, err error) {
 		r.warnf("interception mode TPROXY: Envoy needs the capability NET_ADMIN to take inbound connections, and does not have it: run the proxy as root with NET_ADMIN")
 	}
 	r.override(&cfg, in.BootstrapOverride)
+	r.bootstrapPatches(&cfg)
 	r.unused()
 	r.dns(&cfg)
 	r.probe(&cfg, pc.GetReadinessProbe())

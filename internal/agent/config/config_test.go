@@ -319,6 +319,7 @@ func TestResolveRefuses(t *testing.T) {
 		"no envoy":           {Flags{}, "DISABLE_ENVOY=maybe", `DISABLE_ENVOY="maybe"`},
 		"gateway, no envoy":  {Flags{Type: "router", NoEnvoy: "true"}, "", "--no-envoy"},
 		"roots":              {Flags{}, "PROXY_CONFIG_XDS_AGENT=maybe", `PROXY_CONFIG_XDS_AGENT="maybe"`},
+		"patches":            {Flags{}, "BOOTSTRAP_XDS_AGENT=maybe", `BOOTSTRAP_XDS_AGENT="maybe"`},
 		"ttl":                {Flags{}, "SECRET_TTL=1ms", `SECRET_TTL="1ms"`},
 		"ratio":              {Flags{}, "SECRET_GRACE_PERIOD_RATIO=NaN", "SECRET_GRACE_PERIOD_RATIO"},
 		"jitter":             {Flags{}, "SECRET_GRACE_PERIOD_RATIO_JITTER=2", "SECRET_GRACE_PERIOD_RATIO_JITTER"},
@@ -459,4 +460,27 @@ func FuzzResolve(f *testing.F) {
 			t.Logf("a configuration without a bootstrap: %v", err)
 		}
 	})
+}
+
+// TestBootstrapPatches: the variable, also in proxyMetadata, makes the agent request patches of the
+// bootstrap that it writes.
+func TestBootstrapPatches(t *testing.T) {
+	const on = "BOOTSTRAP_XDS_AGENT=true"
+	for name, tc := range map[string]struct {
+		environ []string
+		want    bool
+		warning string
+	}{
+		"default":        {nil, false, ""},
+		"off":            {[]string{"BOOTSTRAP_XDS_AGENT=false"}, false, ""},
+		"on":             {[]string{on}, true, ""},
+		"proxy metadata": {[]string{"PROXY_CONFIG={proxyMetadata: {BOOTSTRAP_XDS_AGENT: 'true'}}"}, true, ""},
+		"no Envoy":       {[]string{on, "DISABLE_ENVOY=true"}, false, "BOOTSTRAP_XDS_AGENT has no effect here: the agent starts no Envoy"},
+		"own file":       {[]string{on, "PROXY_CONFIG={customConfigFile: /etc/custom.yaml}"}, false, "BOOTSTRAP_XDS_AGENT has no effect here: Envoy starts with customConfigFile"},
+	} {
+		cfg, warnings, err := Resolve(Input{Environ: append(base(), tc.environ...)})
+		if err != nil || cfg.PatchesBootstrap != tc.want || len(warnings) > 0 != (tc.warning != "") || !strings.Contains(strings.Join(warnings, ""), tc.warning) {
+			t.Errorf("%s: requests patches: %v, warnings %q, error %v", name, cfg.PatchesBootstrap, warnings, err)
+		}
+	}
 }

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"cmp"
 	"strings"
 )
 
@@ -16,4 +17,23 @@ func BootstrapOverrideFile(environ []string) string { return environment(environ
 // the address of the pod's node, as with Istio.
 func (r *resolver) override(cfg *Config, content []byte) {
 	cfg.Override = []byte(strings.ReplaceAll(string(content), "$(HOST_IP)", r.lookup("HOST_IP")))
+}
+
+// patchesVariable is Istio's variable that makes the agent request patches of the bootstrap.
+const patchesVariable = "BOOTSTRAP_XDS_AGENT"
+
+// bootstrapPatches decides whether the agent requests patches of the bootstrap.
+func (r *resolver) bootstrapPatches(cfg *Config) {
+	cfg.PatchesBootstrap = r.boolean(setting{cmp.Or(r.lookup(patchesVariable), "false"), patchesVariable})
+	switch {
+	case !cfg.PatchesBootstrap:
+		return
+	case cfg.NoEnvoy:
+		r.warnf("%s has no effect here: the agent starts no Envoy", patchesVariable)
+	case cfg.CustomConfigFile != "":
+		r.warnf("%s has no effect here: Envoy starts with customConfigFile of PROXY_CONFIG", patchesVariable)
+	default:
+		return
+	}
+	cfg.PatchesBootstrap = false
 }
