@@ -281,7 +281,9 @@ func (m *requestModel) delta(t *modelType, i int, r *discoveryv3.DeltaDiscoveryR
 			if !wildcard {
 				t.names[n] = true
 			}
-			t.held[n] = "of an earlier stream"
+			if i != vhds || m.sess.hosts.mode != inlineHosts { // whose proxies hold no virtual hosts
+				t.held[n] = "of an earlier stream"
+			}
 		}
 		for _, n := range more {
 			t.names[n] = true
