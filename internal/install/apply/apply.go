@@ -14,9 +14,9 @@ import (
 	"strings"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/yaml"
 
 	"github.com/meshctl/meshctl/internal/certs/store"
@@ -156,7 +156,7 @@ func (c *Cluster) missingSecrets(ctx context.Context, v *install.Values) ([]inst
 	var out []install.RequiredSecret
 	for _, s := range v.RequiredSecrets() {
 		secret := &unstructured.Unstructured{}
-		secret.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Secret"))
+		secret.SetGroupVersionKind(schema.GroupVersionKind{Version: "v1", Kind: "Secret"})
 		secret.SetNamespace(v.Namespace)
 		secret.SetName(s.Name)
 		have, err := c.API.GetAny(ctx, secret)
