@@ -34,14 +34,15 @@ func checkOf(name string) valueCheck { return valueChecks[strings.TrimPrefix(nam
 
 // listsFault checks the lists of strings of a message. check returns the check of a field.
 func listsFault(field string, m proto.Message, check func(name string) valueCheck) *FieldError {
+	var faults *FieldError
 	for fd, list := range stringLists(m) {
 		for i := range list.Len() {
 			if err := check(string(fd.Name()))(list.Get(i).String()); err != nil {
-				return faultf(at(field+"."+fd.JSONName(), i), "%w", err)
+				faults = faults.and(faultf(at(field+"."+fd.JSONName(), i), "%w", err))
 			}
 		}
 	}
-	return nil
+	return faults
 }
 
 // pruneValues removes the lists of a source or an operation with a value that is not valid. Of a list

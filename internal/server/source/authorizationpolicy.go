@@ -15,28 +15,25 @@ var authorizationPolicyKind = closedKind(istioKind(kind{
 }, func(c *conversion, spec *securityv1beta1.AuthorizationPolicy) *FieldError {
 	p := &snapshot.AuthorizationPolicy{Meta: c.meta, Spec: spec}
 	c.object = p
+	var dryRun *FieldError
 	if text, ok := c.istio.Annotations[annotationDryRun]; ok {
 		dry, err := strconv.ParseBool(text)
 		if p.DryRun = dry; err != nil {
-			return faultf("metadata.annotations["+annotationDryRun+"]", "%q is neither true nor false", text)
+			dryRun = faultf("metadata.annotations["+annotationDryRun+"]", "%q is neither true nor false", text)
 		}
 	}
-	return firstFault(checkAuthorizationPolicy(spec), referenceFault(spec, c.meta.Namespace))
+	return allFaults(dryRun, referenceFault(spec, c.meta.Namespace), checkAuthorizationPolicy(spec))
 }), closedAuthorization)
 
 // annotationDryRun makes a policy record its decisions only.
 const annotationDryRun = "istio.io/dry-run"
 
 func checkAuthorizationPolicy(p *securityv1beta1.AuthorizationPolicy) *FieldError {
-	if fault := attachmentFault(p); fault != nil {
-		return fault
-	}
-	if fault := policyActionFault(p); fault != nil {
-		return fault
-	}
-	return each("rules", p.Rules, func(field string, r *securityv1beta1.Rule) *FieldError {
-		return ruleFault(field, p.Action, r)
-	})
+	return allFaults(
+		attachmentFault(p),
+		each("rules", p.Rules, func(field string, r *securityv1beta1.Rule) *FieldError { return ruleFault(field, p.Action, r) }),
+		policyActionFault(p),
+	)
 }
 
 // policyActionFault checks what an action needs.
@@ -54,35 +51,34 @@ func policyActionFault(p *securityv1beta1.AuthorizationPolicy) *FieldError {
 }
 
 func ruleFault(field string, action securityv1beta1.AuthorizationPolicy_Action, r *securityv1beta1.Rule) *FieldError {
-	fault := each(field+".from", r.From, func(field string, f *securityv1beta1.Rule_From) *FieldError {
-		return callerFault(field+".source", action, f.Source)
-	})
-	if fault == nil {
-		fault = each(field+".to", r.To, func(field string, t *securityv1beta1.Rule_To) *FieldError {
+	return allFaults(
+		each(field+".from", r.From, func(field string, f *securityv1beta1.Rule_From) *FieldError {
+			return callerFault(field+".source", action, f.Source)
+		}),
+		each(field+".to", r.To, func(field string, t *securityv1beta1.Rule_To) *FieldError {
 			if isEmpty(t.Operation) {
 				return faultf(field+".operation", "has no field")
 			}
 			return valuesFault(field+".operation", t.Operation)
-		})
-	}
-	if fault == nil {
-		fault = each(field+".when", r.When, func(field string, w *securityv1beta1.Condition) *FieldError {
+		}),
+		each(field+".when", r.When, func(field string, w *securityv1beta1.Condition) *FieldError {
 			return conditionFault(field, action, w)
-		})
-	}
-	return fault
+		}),
+	)
 }
 
 func callerFault(field string, action securityv1beta1.AuthorizationPolicy_Action, s *securityv1beta1.Source) *FieldError {
-	switch {
-	case isEmpty(s):
+	if isEmpty(s) {
 		return faultf(field, "has no field")
-	case len(s.ServiceAccounts)+len(s.NotServiceAccounts) > 0 && len(s.Principals)+len(s.NotPrincipals)+len(s.Namespaces)+len(s.NotNamespaces) > 0:
-		return faultf(field+".serviceAccounts", "cannot be used with principals or namespaces")
-	case action == securityv1beta1.AuthorizationPolicy_CUSTOM && len(s.RequestPrincipals)+len(s.NotRequestPrincipals) > 0:
-		return faultf(field+".requestPrincipals", tokensTooLate)
 	}
-	return valuesFault(field, s)
+	faults := valuesFault(field, s)
+	if len(s.ServiceAccounts)+len(s.NotServiceAccounts) > 0 && len(s.Principals)+len(s.NotPrincipals)+len(s.Namespaces)+len(s.NotNamespaces) > 0 {
+		faults = faults.and(faultf(field+".serviceAccounts", "cannot be used with principals or namespaces"))
+	}
+	if action == securityv1beta1.AuthorizationPolicy_CUSTOM && len(s.RequestPrincipals)+len(s.NotRequestPrincipals) > 0 {
+		faults = faults.and(faultf(field+".requestPrincipals", tokensTooLate))
+	}
+	return faults
 }
 
 // tokensTooLate states why CUSTOM policies cannot read tokens.

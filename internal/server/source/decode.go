@@ -25,14 +25,14 @@ import (
 )
 
 // Decode decodes and converts one object of a document. place is the place of the
-// value. Errors are of type *FieldError with the line of the field.
+// value. Errors are of type *FieldError or Faults, with the line of each field.
 func (c *Converter) Decode(v yamldoc.Value, place snapshot.Place) (Result, error) {
 	r, err := c.decode(v, place)
 	r.Suppress = v.Get("metadata").Get("annotations").Get(mesh.AnnotationSuppress).Text()
 	for _, w := range r.Warnings {
 		w.Line = lineOf(v, w)
 	}
-	if fault, ok := errors.AsType[*FieldError](err); ok {
+	for _, fault := range FaultsOf(err) {
 		fault.Line = lineOf(v, fault)
 		if fault.textFirst > 0 {
 			fault.Err = fmt.Errorf("%w, first in line %d", fault.Err, v.TextLineOf(fault.Field, fault.textFirst))
@@ -150,12 +150,16 @@ func decodeObject(v yamldoc.Value, object any) *FieldError {
 	return under("spec", fault)
 }
 
-// under prepends a path to the field of a fault.
+// under prepends a path to the fields of faults.
 func under(parent string, fault *FieldError) *FieldError {
 	if fault == nil || parent == "" {
 		return fault
 	}
+	for _, f := range fault.further {
+		_ = under(parent, f) // changes it
+	}
 	switch {
+	case parent == "spec" && strings.HasPrefix(fault.Field, "metadata."): // is not a field of the spec
 	case fault.Field == "":
 		fault.Field = parent
 	case fault.Field[0] == '[':
@@ -312,7 +316,7 @@ func fieldAt(message protoreflect.MessageDescriptor, path string) (at protorefle
 // DecodeJSON decodes and converts one object from a Kubernetes API. Unknown fields of
 // an Istio object are warnings, not errors as in files: the API has accepted the
 // object, so the fields belong to a later version of Istio. Errors are of type
-// *FieldError.
+// *FieldError or Faults.
 func (c *Converter) DecodeJSON(text []byte) (Result, error) {
 	var head struct {
 		metav1.TypeMeta

@@ -23,98 +23,82 @@ var destinationRuleKind = istioKind(kind{
 })
 
 func checkDestinationRule(d *networkingv1alpha3.DestinationRule) *FieldError {
-	if fault := hostFault("host", d.Host); fault != nil {
-		return fault
-	}
-	for i, ns := range d.ExportTo {
-		if fault := ruleExportFault(at("exportTo", i), ns); fault != nil {
-			return fault
-		}
-	}
-	if fault := labelsFault("workloadSelector.matchLabels", d.WorkloadSelector.GetMatchLabels()); fault != nil {
-		return fault
-	}
-	if fault := checkTrafficPolicy("trafficPolicy", d.TrafficPolicy); fault != nil {
-		return fault
-	}
 	names := map[string]bool{}
-	return each("subsets", d.Subsets, func(field string, s *networkingv1alpha3.Subset) *FieldError {
-		switch {
-		case !mesh.IsDNSName(strings.ToLower(s.Name)): // it becomes part of a server name
-			return faultf(field+".name", "%q is not a DNS name", s.Name)
-		case names[s.Name]:
-			return faultf(field+".name", "%q is given twice", s.Name)
-		}
-		names[s.Name] = true
-		if fault := labelsFault(field+".labels", s.Labels); fault != nil {
-			return fault
-		}
-		return checkTrafficPolicy(field+".trafficPolicy", s.TrafficPolicy)
-	})
+	return allFaults(
+		hostFault("host", d.Host),
+		checkTrafficPolicy("trafficPolicy", d.TrafficPolicy),
+		each("subsets", d.Subsets, func(field string, s *networkingv1alpha3.Subset) *FieldError {
+			var name *FieldError
+			switch {
+			case !mesh.IsDNSName(strings.ToLower(s.Name)): // it becomes part of a server name
+				name = faultf(field+".name", "%q is not a DNS name", s.Name)
+			case names[s.Name]:
+				name = faultf(field+".name", "%q is given twice", s.Name)
+			}
+			names[s.Name] = true
+			return allFaults(name, labelsFault(field+".labels", s.Labels), checkTrafficPolicy(field+".trafficPolicy", s.TrafficPolicy))
+		}),
+		eachText("exportTo", d.ExportTo, ruleExportFault),
+		labelsFault("workloadSelector.matchLabels", d.WorkloadSelector.GetMatchLabels()),
+	)
 }
 
 func checkTrafficPolicy(field string, p *networkingv1alpha3.TrafficPolicy) *FieldError {
 	if p == nil {
 		return nil
 	}
-	if fault := checkPolicyParts(field, p.LoadBalancer, p.ConnectionPool, p.OutlierDetection, p.Tls); fault != nil {
-		return fault
-	}
-	if fault := checkTunnel(field+".tunnel", p.Tunnel); fault != nil {
-		return fault
-	}
-	if b := p.RetryBudget; b != nil {
-		if percent := b.GetPercent().GetValue(); percent < 0 || percent > 100 {
-			return faultf(field+".retryBudget.percent", "%v is not a percentage", percent)
-		}
-		if fault := durationFault(field+".retryBudget.budgetInterval", b.BudgetInterval, time.Millisecond); fault != nil {
-			return fault
-		}
-	}
+	parts := checkPolicyParts(field, p.LoadBalancer, p.ConnectionPool, p.OutlierDetection, p.Tls)
 	ports := map[uint32]bool{}
-	return each(field+".portLevelSettings", p.PortLevelSettings, func(field string, l *networkingv1alpha3.TrafficPolicy_PortTrafficPolicy) *FieldError {
+	portLevel := each(field+".portLevelSettings", p.PortLevelSettings, func(field string, l *networkingv1alpha3.TrafficPolicy_PortTrafficPolicy) *FieldError {
+		var port *FieldError
 		number := l.GetPort().GetNumber()
 		switch {
 		case !isPort(number):
-			return faultf(field+".port.number", "%d is not a port: want 1 to 65535", number)
+			port = faultf(field+".port.number", "%d is not a port: want 1 to 65535", number)
 		case ports[number]:
-			return faultf(field+".port.number", "%d is given twice", number)
+			port = faultf(field+".port.number", "%d is given twice", number)
 		}
 		ports[number] = true
-		return checkPolicyParts(field, l.LoadBalancer, l.ConnectionPool, l.OutlierDetection, l.Tls)
+		return port.and(checkPolicyParts(field, l.LoadBalancer, l.ConnectionPool, l.OutlierDetection, l.Tls))
 	})
+	return allFaults(parts, portLevel, checkTunnel(field+".tunnel", p.Tunnel), retryBudgetFault(field+".retryBudget", p.RetryBudget))
+}
+
+func retryBudgetFault(field string, b *networkingv1alpha3.TrafficPolicy_RetryBudget) *FieldError {
+	faults := durationFault(field+".budgetInterval", b.GetBudgetInterval(), time.Millisecond)
+	if percent := b.GetPercent().GetValue(); percent < 0 || percent > 100 {
+		return faultf(field+".percent", "%v is not a percentage", percent).and(faults)
+	}
+	return faults
 }
 
 func checkTunnel(field string, t *networkingv1alpha3.TrafficPolicy_TunnelSettings) *FieldError {
 	if t == nil {
 		return nil
 	}
+	var faults *FieldError
 	if _, err := netip.ParseAddr(t.TargetHost); err != nil && !mesh.IsDNSName(strings.ToLower(t.TargetHost)) {
-		return faultf(field+".targetHost", "%q is neither a host name nor an IP address", t.TargetHost)
+		faults = faults.and(faultf(field+".targetHost", "%q is neither a host name nor an IP address", t.TargetHost))
 	}
-	switch {
-	case !isPort(t.TargetPort):
-		return faultf(field+".targetPort", "%d is not a port: want 1 to 65535", t.TargetPort)
-	case t.Protocol != "" && t.Protocol != "CONNECT" && t.Protocol != "POST":
-		return faultf(field+".protocol", "%q is none of CONNECT, POST", t.Protocol)
+	if !isPort(t.TargetPort) {
+		faults = faults.and(faultf(field+".targetPort", "%d is not a port: want 1 to 65535", t.TargetPort))
 	}
-	return nil
+	if t.Protocol != "" && t.Protocol != "CONNECT" && t.Protocol != "POST" {
+		faults = faults.and(faultf(field+".protocol", "%q is none of CONNECT, POST", t.Protocol))
+	}
+	return faults
 }
 
 func checkPolicyParts(
 	field string, lb *networkingv1alpha3.LoadBalancerSettings, pool *networkingv1alpha3.ConnectionPoolSettings,
 	outlier *networkingv1alpha3.OutlierDetection, tls *networkingv1alpha3.ClientTLSSettings,
 ) *FieldError {
-	if fault := checkLoadBalancer(field+".loadBalancer", lb); fault != nil {
-		return fault
-	}
-	if fault := checkConnectionPool(field+".connectionPool", pool); fault != nil {
-		return fault
-	}
-	if fault := checkOutlierDetection(field+".outlierDetection", outlier); fault != nil {
-		return fault
-	}
-	return checkClientTLS(field+".tls", tls)
+	return allFaults(
+		checkLoadBalancer(field+".loadBalancer", lb),
+		checkConnectionPool(field+".connectionPool", pool),
+		checkOutlierDetection(field+".outlierDetection", outlier),
+		checkClientTLS(field+".tls", tls),
+	)
 }
 
 // durationFault checks a duration that may be missing.
@@ -136,16 +120,6 @@ func countFault(field string, n int32) *FieldError {
 	return nil
 }
 
-// firstFault returns the first fault of a list, or nil.
-func firstFault(faults ...*FieldError) *FieldError {
-	for _, f := range faults {
-		if f != nil {
-			return f
-		}
-	}
-	return nil
-}
-
 // Envoy's limits of the sizes of hash tables.
 const (
 	maxRing   = 8 << 20
@@ -153,51 +127,49 @@ const (
 )
 
 func checkLoadBalancer(field string, lb *networkingv1alpha3.LoadBalancerSettings) *FieldError {
-	if fault := checkLocalities(field+".localityLbSetting", lb.GetLocalityLbSetting()); fault != nil {
-		return fault
-	}
+	faults := checkLocalities(field+".localityLbSetting", lb.GetLocalityLbSetting())
 	if hash := lb.GetConsistentHash(); hash != nil {
 		field := field + ".consistentHash"
 		if hash.GetHashKey() == nil {
-			return faultf(field, "has no key: want one of httpHeaderName, httpCookie, useSourceIp and httpQueryParameterName")
+			faults = faults.and(faultf(field, "has no key: want one of httpHeaderName, httpCookie, useSourceIp and httpQueryParameterName"))
 		}
 		switch key := hash.GetHashKey().(type) {
 		case *networkingv1alpha3.LoadBalancerSettings_ConsistentHashLB_HttpHeaderName:
 			if name := key.HttpHeaderName; !isHeaderName(strings.TrimPrefix(name, ":")) {
-				return faultf(field+".httpHeaderName", "%q is not the name of a header", name)
+				faults = faults.and(faultf(field+".httpHeaderName", "%q is not the name of a header", name))
 			}
 		case *networkingv1alpha3.LoadBalancerSettings_ConsistentHashLB_HttpQueryParameterName:
 			if key.HttpQueryParameterName == "" {
-				return faultf(field+".httpQueryParameterName", "is empty")
+				faults = faults.and(faultf(field+".httpQueryParameterName", "is empty"))
 			}
 		}
 		if c := hash.GetHttpCookie(); c != nil && c.Name == "" {
-			return faultf(field+".httpCookie.name", "is missing")
+			faults = faults.and(faultf(field+".httpCookie.name", "is missing"))
 		}
 		if ttl := hash.GetHttpCookie().GetTtl(); ttl != nil && ttl.AsDuration() < 0 {
-			return faultf(field+".httpCookie.ttl", "%v is negative", ttl.AsDuration())
+			faults = faults.and(faultf(field+".httpCookie.ttl", "%v is negative", ttl.AsDuration()))
 		}
 		if n := max(hash.GetRingHash().GetMinimumRingSize(), hash.GetMinimumRingSize()); n > maxRing { //nolint:staticcheck // the older field
-			return faultf(field+".ringHash.minimumRingSize", "%d is more than %d", n, maxRing)
+			faults = faults.and(faultf(field+".ringHash.minimumRingSize", "%d is more than %d", n, maxRing))
 		}
 		if n := hash.GetMaglev().GetTableSize(); n > maxMaglev || n > 0 && !isPrime(n) {
-			return faultf(field+".maglev.tableSize", "%d is not a prime number up to %d", n, maxMaglev)
+			faults = faults.and(faultf(field+".maglev.tableSize", "%d is not a prime number up to %d", n, maxMaglev))
 		}
 	}
 	if w := lb.GetWarmup(); w != nil {
 		field := field + ".warmup"
 		if w.Duration == nil {
-			return faultf(field+".duration", "is missing")
+			faults = faults.and(faultf(field+".duration", "is missing"))
 		}
 		if p := w.GetMinimumPercent().GetValue(); p < 0 || p > 100 {
-			return faultf(field+".minimumPercent", "%v is not a percentage", p)
+			faults = faults.and(faultf(field+".minimumPercent", "%v is not a percentage", p))
 		}
 		if a := w.GetAggression(); a != nil && a.GetValue() < 1 {
-			return faultf(field+".aggression", "%v is less than 1", a.GetValue())
+			faults = faults.and(faultf(field+".aggression", "%v is less than 1", a.GetValue()))
 		}
-		return durationFault(field+".duration", w.Duration, time.Millisecond)
+		return faults.and(durationFault(field+".duration", w.Duration, time.Millisecond))
 	}
-	return durationFault(field+".warmupDurationSecs", lb.GetWarmupDurationSecs(), time.Millisecond)
+	return faults.and(durationFault(field+".warmupDurationSecs", lb.GetWarmupDurationSecs(), time.Millisecond))
 }
 
 func isPrime(n uint64) bool {
@@ -213,10 +185,11 @@ func checkConnectionPool(field string, p *networkingv1alpha3.ConnectionPoolSetti
 	tcp, http := p.GetTcp(), p.GetHttp()
 	keep := tcp.GetTcpKeepalive()
 	alive := http.GetHttp2KeepAlive()
+	var both *FieldError
 	if alive != nil && (alive.Interval == nil || alive.Timeout == nil) {
-		return faultf(field+".http.http2KeepAlive", "needs an interval and a timeout")
+		both = faultf(field+".http.http2KeepAlive", "needs an interval and a timeout")
 	}
-	return firstFault(
+	return allFaults(
 		countFault(field+".tcp.maxConnections", tcp.GetMaxConnections()),
 		durationFault(field+".tcp.connectTimeout", tcp.GetConnectTimeout(), time.Millisecond),
 		durationFault(field+".tcp.maxConnectionDuration", tcp.GetMaxConnectionDuration(), time.Millisecond),
@@ -229,6 +202,7 @@ func checkConnectionPool(field string, p *networkingv1alpha3.ConnectionPoolSetti
 		countFault(field+".http.maxRetries", http.GetMaxRetries()),
 		countFault(field+".http.maxConcurrentStreams", http.GetMaxConcurrentStreams()),
 		durationFault(field+".http.idleTimeout", http.GetIdleTimeout(), 0),
+		both,
 		durationFault(field+".http.http2KeepAlive.interval", alive.GetInterval(), time.Millisecond),
 		durationFault(field+".http.http2KeepAlive.timeout", alive.GetTimeout(), time.Millisecond),
 	)
@@ -241,16 +215,18 @@ func checkOutlierDetection(field string, o *networkingv1alpha3.OutlierDetection)
 		}
 		return nil
 	}
+	var codes *FieldError
 	for i, code := range o.GetOutlierDetectionHttpErrorCodes() {
 		if code < 100 || code > 599 {
-			return faultf(at(field+".outlierDetectionHttpErrorCodes", i), "%d is not a status of HTTP", code)
+			codes = codes.and(faultf(at(field+".outlierDetectionHttpErrorCodes", i), "%d is not a status of HTTP", code))
 		}
 	}
-	return firstFault(
+	return allFaults(
 		durationFault(field+".interval", o.GetInterval(), time.Millisecond),
 		durationFault(field+".baseEjectionTime", o.GetBaseEjectionTime(), time.Millisecond),
 		percent("maxEjectionPercent", o.GetMaxEjectionPercent()),
 		percent("minHealthPercent", o.GetMinHealthPercent()),
+		codes,
 	)
 }
 
@@ -258,42 +234,41 @@ func checkClientTLS(field string, t *networkingv1alpha3.ClientTLSSettings) *Fiel
 	if t == nil {
 		return nil
 	}
+	var faults *FieldError
 	pair := t.ClientCertificate != "" || t.PrivateKey != ""
 	switch t.Mode {
 	case networkingv1alpha3.ClientTLSSettings_ISTIO_MUTUAL:
 		if pair || t.CaCertificates != "" || t.CredentialName != "" {
-			return faultf(field, "ISTIO_MUTUAL uses the certificates of the mesh: it takes no others")
+			faults = faults.and(faultf(field, "ISTIO_MUTUAL uses the certificates of the mesh: it takes no others"))
 		}
 	case networkingv1alpha3.ClientTLSSettings_MUTUAL:
 		if t.CredentialName == "" && (t.ClientCertificate == "" || t.PrivateKey == "") {
-			return faultf(field, "MUTUAL needs a credentialName, or clientCertificate and privateKey")
+			faults = faults.and(faultf(field, "MUTUAL needs a credentialName, or clientCertificate and privateKey"))
 		}
 	}
 	if t.CredentialName != "" {
 		if pair || t.CaCertificates != "" {
-			return faultf(field+".credentialName", "excludes files")
+			faults = faults.and(faultf(field+".credentialName", "excludes files"))
 		}
-		if fault := clientCredentialFault(field+".credentialName", t); fault != nil {
-			return fault
-		}
+		faults = faults.and(clientCredentialFault(field+".credentialName", t))
 	}
 	for _, f := range []struct{ name, path string }{
 		{"clientCertificate", t.ClientCertificate}, {"privateKey", t.PrivateKey}, {"caCertificates", t.CaCertificates}, {"caCrl", t.CaCrl},
 	} {
 		if f.path != "" && !path.IsAbs(f.path) {
-			return faultf(field+"."+f.name, "%q is not an absolute path", f.path)
+			faults = faults.and(faultf(field+"."+f.name, "%q is not an absolute path", f.path))
 		}
 		if strings.Contains(f.path, "~") { // it separates paths in names of secrets
-			return faultf(field+"."+f.name, "%q contains ~", f.path)
+			faults = faults.and(faultf(field+"."+f.name, "%q contains ~", f.path))
 		}
 	}
 	if i := slices.Index(t.SubjectAltNames, ""); i >= 0 {
-		return faultf(at(field+".subjectAltNames", i), "is empty")
+		faults = faults.and(faultf(at(field+".subjectAltNames", i), "is empty"))
 	}
 	if _, err := netip.ParseAddr(t.Sni); t.Sni != "" && (err == nil || !mesh.IsDNSName(strings.ToLower(t.Sni))) {
-		return faultf(field+".sni", "%q is not a server name", t.Sni)
+		faults = faults.and(faultf(field+".sni", "%q is not a server name", t.Sni))
 	}
-	return nil
+	return faults
 }
 
 func clientCredentialFault(field string, t *networkingv1alpha3.ClientTLSSettings) *FieldError {

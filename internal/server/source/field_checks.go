@@ -18,15 +18,15 @@ func at(list string, i int) string { return list + "[" + strconv.Itoa(i) + "]" }
 
 // each checks every item of a list. Empty items are faults.
 func each[T any](list string, items []*T, check func(field string, item *T) *FieldError) *FieldError {
+	var faults *FieldError
 	for i, item := range items {
 		if item == nil {
-			return faultf(at(list, i), "is empty")
+			faults = faults.and(faultf(at(list, i), "is empty"))
+			continue
 		}
-		if fault := check(at(list, i), item); fault != nil {
-			return fault
-		}
+		faults = faults.and(check(at(list, i), item))
 	}
-	return nil
+	return faults
 }
 
 // hostFault checks a DNS name that may be "*" or start with "*.".
@@ -49,10 +49,11 @@ func scopedHostFault(field, host, words string) *FieldError {
 }
 
 func portFault(field string, number uint32, protocol string, refused ...mesh.Protocol) *FieldError {
+	faults := protocolFault(field, protocol, refused...)
 	if !isPort(number) {
-		return faultf(field+".number", "%d is not a port: want 1 to 65535", number)
+		return faultf(field+".number", "%d is not a port: want 1 to 65535", number).and(faults)
 	}
-	return protocolFault(field, protocol, refused...)
+	return faults
 }
 
 // protocolFault checks the protocol of a port. None means detection.
@@ -75,12 +76,16 @@ func bindFault(field, bind string) *FieldError {
 }
 
 func labelsFault(field string, labels map[string]string) *FieldError {
+	if len(labels) == 0 {
+		return nil
+	}
+	var faults *FieldError
 	for _, key := range slices.Sorted(maps.Keys(labels)) {
 		if key == "" || strings.Contains(key, "*") || strings.Contains(labels[key], "*") {
-			return faultf(field+"["+key+"]", "wildcards and empty names are not allowed")
+			faults = faults.and(faultf(field+"["+key+"]", "wildcards and empty names are not allowed"))
 		}
 	}
-	return nil
+	return faults
 }
 
 // attached is the spec of a policy that names its workloads by labels or by references.
@@ -92,13 +97,11 @@ type attached interface {
 
 // attachmentFault checks the selector and the references of a policy.
 func attachmentFault(spec attached) *FieldError {
-	if fault := labelsFault("selector.matchLabels", spec.GetSelector().GetMatchLabels()); fault != nil {
-		return fault
-	}
+	faults := labelsFault("selector.matchLabels", spec.GetSelector().GetMatchLabels())
 	if spec.GetSelector() != nil && (spec.GetTargetRef() != nil || len(spec.GetTargetRefs()) > 0) {
-		return faultf("selector", "cannot be used with targetRefs: use one of both")
+		faults = faults.and(faultf("selector", "cannot be used with targetRefs: use one of both"))
 	}
-	return nil
+	return faults
 }
 
 // referenceFault checks that a policy of a namespace refers to Gateways of that namespace only.
@@ -109,7 +112,7 @@ func referenceFault(spec attached, namespace string) *FieldError {
 		}
 		return nil
 	}
-	return firstFault(check("targetRef", spec.GetTargetRef()), each("targetRefs", spec.GetTargetRefs(), check))
+	return allFaults(check("targetRef", spec.GetTargetRef()), each("targetRefs", spec.GetTargetRefs(), check))
 }
 
 // parseAddr parses an IP address. The result is comparable: IPv4 is never mapped to

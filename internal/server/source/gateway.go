@@ -28,42 +28,44 @@ var gatewayKind = istioKind(kind{
 })
 
 func checkGateway(g *networkingv1alpha3.Gateway) *FieldError {
+	selector := labelsFault("selector", g.Selector)
 	if len(g.Servers) == 0 {
-		return faultf("servers", "is empty: a gateway needs at least one")
+		return selector.and(faultf("servers", "is empty: a gateway needs at least one"))
 	}
-	if fault := labelsFault("selector", g.Selector); fault != nil {
-		return fault
-	}
-	return each("servers", g.Servers, checkServer)
+	return selector.and(each("servers", g.Servers, checkServer))
 }
 
 func checkServer(field string, s *networkingv1alpha3.Server) *FieldError {
-	if fault := serverPortFault(field, s); fault != nil {
-		return fault
+	return allFaults(serverPortFault(field, s), serverHostsFault(field+".hosts", s.Hosts), protocolTLSFault(field, s))
+}
+
+func serverHostsFault(field string, hosts []string) *FieldError {
+	if len(hosts) == 0 {
+		return faultf(field, "is empty: use \"*\" for every host")
 	}
-	if len(s.Hosts) == 0 {
-		return faultf(field+".hosts", "is empty: use \"*\" for every host")
-	}
-	for i, host := range s.Hosts {
-		check := hostFault
+	return eachText(field, hosts, func(field, host string) *FieldError {
 		if strings.Contains(host, "/") {
-			check = func(field, host string) *FieldError { return scopedHostFault(field, host, "* .") }
+			return scopedHostFault(field, host, "* .")
 		}
-		if fault := check(at(field+".hosts", i), host); fault != nil {
-			return fault
-		}
-	}
-	p, _ := mesh.ParseProtocol(s.Port.Protocol)
+		return hostFault(field, host)
+	})
+}
+
+// protocolTLSFault checks the TLS settings of a server, which depend on its protocol.
+func protocolTLSFault(field string, s *networkingv1alpha3.Server) *FieldError {
+	p, known := mesh.ParseProtocol(s.GetPort().GetProtocol())
 	isTLS := p == mesh.TLS || p == mesh.HTTPS
+	if !known || !isTLS && (s.Tls == nil || p.IsHTTP() && isRedirectOnly(s.Tls)) {
+		return nil // serverPortFault reports a protocol that is not known
+	}
+	field += ".tls"
 	switch {
 	case isTLS && s.Tls == nil:
-		return faultf(field+".tls", "is missing: protocol %s needs it", s.Port.Protocol)
+		return faultf(field, "is missing: protocol %s needs it", s.Port.Protocol)
 	case isTLS:
-		return serverTLSFault(field+".tls", s.Tls)
-	case s.Tls == nil, p.IsHTTP() && isRedirectOnly(s.Tls):
-		return nil
+		return serverTLSFault(field, s.Tls)
 	}
-	return faultf(field+".tls", "does not go with protocol %s: use HTTPS or TLS", s.Port.Protocol)
+	return faultf(field, "does not go with protocol %s: use HTTPS or TLS", s.Port.Protocol)
 }
 
 // isRedirectOnly reports whether settings have nothing but httpsRedirect.
@@ -79,18 +81,16 @@ func serverPortFault(field string, s *networkingv1alpha3.Server) *FieldError {
 		return faultf(field+".port.protocol", "is missing")
 	}
 	if path, ok := strings.CutPrefix(s.Bind, snapshot.UnixScheme); ok {
-		switch {
-		case !strings.HasPrefix(path, "/") && !strings.HasPrefix(path, "@"):
-			return faultf(field+".bind", "%q has no absolute path", s.Bind)
-		case s.Port.Number != 0:
-			return faultf(field+".port.number", "%d: a Unix socket has no port, use 0", s.Port.Number)
+		faults := protocolFault(field+".port", s.Port.Protocol, mesh.UDP, mesh.HTTPProxy)
+		if s.Port.Number != 0 {
+			faults = faultf(field+".port.number", "%d: a Unix socket has no port, use 0", s.Port.Number).and(faults)
 		}
-		return protocolFault(field+".port", s.Port.Protocol, mesh.UDP, mesh.HTTPProxy)
+		if !strings.HasPrefix(path, "/") && !strings.HasPrefix(path, "@") {
+			faults = faults.and(faultf(field+".bind", "%q has no absolute path", s.Bind))
+		}
+		return faults
 	}
-	if fault := portFault(field+".port", s.Port.Number, s.Port.Protocol, mesh.UDP, mesh.HTTPProxy); fault != nil {
-		return fault
-	}
-	return bindFault(field+".bind", s.Bind)
+	return portFault(field+".port", s.Port.Number, s.Port.Protocol, mesh.UDP, mesh.HTTPProxy).and(bindFault(field+".bind", s.Bind))
 }
 
 // certificatesOf returns the names of the fields that name certificates of the server.
@@ -128,51 +128,48 @@ func serverTLSFault(field string, t *networkingv1alpha3.ServerTLSSettings) *Fiel
 	}
 	mutual := t.Mode != networkingv1alpha3.ServerTLSSettings_SIMPLE
 	secrets := t.CredentialName != "" || len(t.CredentialNames) > 0
+	var faults *FieldError
 	switch {
 	case len(certificates) == 0:
-		return faultf(field, "has no certificate: mode %s needs credentialName, or serverCertificate and privateKey", t.Mode)
+		faults = faultf(field, "has no certificate: mode %s needs credentialName, or serverCertificate and privateKey", t.Mode)
 	case len(certificates) > 1:
-		return faultf(field+"."+certificates[1], "does not go with %s: use one of them", certificates[0])
+		faults = faultf(field+"."+certificates[1], "does not go with %s: use one of them", certificates[0])
 	case max(len(t.CredentialNames), len(t.TlsCertificates)) > maxServerCertificates:
-		return faultf(field+"."+certificates[0], "has more than %d certificates", maxServerCertificates)
-	case mutual && !secrets && t.CaCertificates == "":
-		return faultf(field+".caCertificates", "is missing: mode %s needs it to verify clients", t.Mode)
-	case t.CaCrl != "" && (secrets || !mutual):
-		return faultf(field+".caCrl", "is for caCertificates: a Secret has its list in the key ca.crl")
+		faults = faultf(field+"."+certificates[0], "has more than %d certificates", maxServerCertificates)
 	case t.ServerCertificate == "" != (t.PrivateKey == ""):
-		return faultf(field, "needs both serverCertificate and privateKey")
+		faults = faultf(field, "needs both serverCertificate and privateKey")
+	case mutual && !secrets && t.CaCertificates == "":
+		faults = faultf(field+".caCertificates", "is missing: mode %s needs it to verify clients", t.Mode)
 	}
-	if fault := each(field+".tlsCertificates", t.TlsCertificates, func(field string, c *networkingv1alpha3.ServerTLSSettings_TLSCertificate) *FieldError {
+	if t.CaCrl != "" && (secrets || !mutual) {
+		faults = faults.and(faultf(field+".caCrl", "is for caCertificates: a Secret has its list in the key ca.crl"))
+	}
+	if lowest, highest := t.MinProtocolVersion, t.MaxProtocolVersion; highest != networkingv1alpha3.ServerTLSSettings_TLS_AUTO && lowest > highest {
+		faults = faults.and(faultf(field, "minProtocolVersion %s is above maxProtocolVersion %s: no client could connect", lowest, highest))
+	}
+	return allFaults(faults, each(field+".tlsCertificates", t.TlsCertificates, func(field string, c *networkingv1alpha3.ServerTLSSettings_TLSCertificate) *FieldError {
 		if c.ServerCertificate == "" || c.PrivateKey == "" {
 			return faultf(field, "needs both serverCertificate and privateKey")
 		}
 		return nil
-	}); fault != nil {
-		return fault
-	}
-	if fault := credentialsFault(field, t); fault != nil {
-		return fault
-	}
-	if lowest, highest := t.MinProtocolVersion, t.MaxProtocolVersion; highest != networkingv1alpha3.ServerTLSSettings_TLS_AUTO && lowest > highest {
-		return faultf(field, "minProtocolVersion %s is above maxProtocolVersion %s: no client could connect", lowest, highest)
-	}
-	return clientHashesFault(field, t)
+	}), credentialsFault(field, t), clientHashesFault(field, t))
 }
 
 // credentialsFault checks the names of Secrets and ConfigMaps.
 func credentialsFault(field string, t *networkingv1alpha3.ServerTLSSettings) *FieldError {
+	var faults *FieldError
 	if t.CredentialName != "" && !isCredential(t.CredentialName) {
-		return faultf(field+".credentialName", "%q is not the name of a Secret", t.CredentialName)
+		faults = faults.and(faultf(field+".credentialName", "%q is not the name of a Secret", t.CredentialName))
 	}
 	for i, name := range t.CredentialNames {
 		if !isCredential(name) {
-			return faultf(at(field+".credentialNames", i), "%q is not the name of a Secret", name)
+			faults = faults.and(faultf(at(field+".credentialNames", i), "%q is not the name of a Secret", name))
 		}
 	}
 	if name := strings.TrimPrefix(t.CaCertCredentialName, snapshot.ConfigMapPrefix); name != "" && !isCredential(name) {
-		return faultf(field+".caCertCredentialName", "%q is not the name of a Secret or ConfigMap", t.CaCertCredentialName)
+		faults = faults.and(faultf(field+".caCertCredentialName", "%q is not the name of a Secret or ConfigMap", t.CaCertCredentialName))
 	}
-	return nil
+	return faults
 }
 
 // isCredential reports whether a text names a Secret: name or namespace/name, maybe with the
@@ -187,17 +184,18 @@ func isCredential(text string) bool {
 
 // clientHashesFault checks the hashes of client certificates. Envoy refuses malformed ones.
 func clientHashesFault(field string, t *networkingv1alpha3.ServerTLSSettings) *FieldError {
+	var faults *FieldError
 	for i, text := range t.VerifyCertificateSpki {
 		if b, err := base64.StdEncoding.DecodeString(text); err != nil || len(b) != sha256.Size {
-			return faultf(at(field+".verifyCertificateSpki", i), "%q is not a SHA-256 hash in base64", text)
+			faults = faults.and(faultf(at(field+".verifyCertificateSpki", i), "%q is not a SHA-256 hash in base64", text))
 		}
 	}
 	for i, text := range t.VerifyCertificateHash {
 		if b, err := hex.DecodeString(strings.ReplaceAll(text, ":", "")); err != nil || len(b) != sha256.Size {
-			return faultf(at(field+".verifyCertificateHash", i), "%q is not a SHA-256 hash in hexadecimal", text)
+			faults = faults.and(faultf(at(field+".verifyCertificateHash", i), "%q is not a SHA-256 hash in hexadecimal", text))
 		}
 	}
-	return nil
+	return faults
 }
 
 // warnUnused warns about settings of a server that have no effect with its protocol and mode.

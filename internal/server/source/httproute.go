@@ -40,10 +40,11 @@ func checkHTTPRoutes(routes []*networkingv1alpha3.HTTPRoute, hosts int, isDelega
 		return faultf("http", "has %d routes for %d hosts: at most %d, and %d for all hosts together, are accepted", n, hosts, maxRoutes, maxHostRoutes)
 	}
 	return each("http", routes, func(field string, r *networkingv1alpha3.HTTPRoute) *FieldError {
+		var faults *FieldError
 		if isDelegate && r.Delegate != nil {
-			return faultf(field+".delegate", "a VirtualService to which others delegate cannot delegate")
+			faults = faultf(field+".delegate", "a VirtualService to which others delegate cannot delegate")
 		}
-		return firstFault(actionFault(field, r), checkMatches(field+".match", r, isDelegate), checkHTTPRoute(field, r))
+		return allFaults(faults, actionFault(field, r), checkMatches(field+".match", r, isDelegate), checkHTTPRoute(field, r))
 	})
 }
 
@@ -58,52 +59,46 @@ func actionFault(field string, r *networkingv1alpha3.HTTPRoute) *FieldError {
 			actions = append(actions, a.name)
 		}
 	}
+	var faults *FieldError
 	switch {
 	case len(actions) == 0:
-		return faultf(field, "has none of route, redirect, directResponse and delegate")
+		faults = faultf(field, "has none of route, redirect, directResponse and delegate")
 	case len(actions) > 1:
-		return faultf(field+"."+actions[1], "does not go with %s: use one of them", actions[0])
-	case r.Rewrite != nil && (r.Redirect != nil || r.DirectResponse != nil):
-		return faultf(field+".rewrite", "does not go with %s", actions[0])
-	case r.Fault != nil && (r.Redirect != nil || r.DirectResponse != nil):
-		return faultf(field+".fault", "does not go with %s", actions[0])
-	case r.Mirror != nil && len(r.Mirrors) > 0:
-		return faultf(field+".mirrors", "does not go with mirror: use one of them")
-	case r.Delegate != nil && !mesh.IsDNSName(r.Delegate.Name):
-		return faultf(field+".delegate.name", "%q is not the name of a VirtualService", r.Delegate.Name)
-	case r.Delegate.GetNamespace() != "" && !mesh.IsDNSLabel(r.Delegate.Namespace):
-		return faultf(field+".delegate.namespace", "%q is not a namespace", r.Delegate.Namespace)
+		faults = faultf(field+"."+actions[1], "does not go with %s: use one of them", actions[0])
+	case r.Redirect != nil || r.DirectResponse != nil:
+		if r.Rewrite != nil {
+			faults = faults.and(faultf(field+".rewrite", "does not go with %s", actions[0]))
+		}
+		if r.Fault != nil {
+			faults = faults.and(faultf(field+".fault", "does not go with %s", actions[0]))
+		}
 	}
-	return nil
+	if r.Mirror != nil && len(r.Mirrors) > 0 {
+		faults = faults.and(faultf(field+".mirrors", "does not go with mirror: use one of them"))
+	}
+	if r.Delegate != nil && !mesh.IsDNSName(r.Delegate.Name) {
+		faults = faults.and(faultf(field+".delegate.name", "%q is not the name of a VirtualService", r.Delegate.Name))
+	}
+	if r.Delegate.GetNamespace() != "" && !mesh.IsDNSLabel(r.Delegate.Namespace) {
+		faults = faults.and(faultf(field+".delegate.namespace", "%q is not a namespace", r.Delegate.Namespace))
+	}
+	return faults
 }
 
 // checkMatches checks the matches of a route. isDelegate reports whether the route only
 // completes routes of other VirtualServices.
 func checkMatches(field string, r *networkingv1alpha3.HTTPRoute, isDelegate bool) *FieldError {
 	return each(field, r.Match, func(field string, m *networkingv1alpha3.HTTPMatchRequest) *FieldError {
-		if (isDelegate || r.Delegate != nil) && len(m.SourceLabels)+len(m.Gateways)+len(m.SourceNamespace) > 0 {
-			return faultf(field, "has a condition on the client, which does not go with delegation")
-		}
 		if n := len(m.Headers) + len(m.WithoutHeaders) + len(m.QueryParams); n > maxRouteParts {
 			return faultf(field, "has %d conditions, at most %d are accepted", n, maxRouteParts)
 		}
-		if m.Uri.GetMatchType() != nil {
-			switch u := m.Uri.MatchType.(type) {
-			case *networkingv1alpha3.StringMatch_Exact:
-				if u.Exact == "" {
-					return faultf(field+".uri.exact", "is empty")
-				}
-			case *networkingv1alpha3.StringMatch_Regex:
-				if u.Regex == "*" {
-					return regexFault(field+".uri.regex", u.Regex)
-				}
-			}
-			if r.Redirect.GetPrefixRewrite() != "" && m.Uri.GetPrefix() == "" {
-				return faultf(field+".uri", "is not a prefix, which prefixRewrite of the redirect needs")
-			}
+		var faults *FieldError
+		if (isDelegate || r.Delegate != nil) && len(m.SourceLabels)+len(m.Gateways)+len(m.SourceNamespace) > 0 {
+			faults = faultf(field, "has a condition on the client, which does not go with delegation")
 		}
-		return firstFault(
-			stringMatchFault(field+".uri", m.Uri),
+		return allFaults(
+			faults,
+			uriMatchFault(field+".uri", m.Uri, r.Redirect.GetPrefixRewrite() != ""),
 			stringMatchFault(field+".scheme", m.Scheme),
 			stringMatchFault(field+".method", m.Method),
 			stringMatchFault(field+".authority", m.Authority),
@@ -115,33 +110,52 @@ func checkMatches(field string, r *networkingv1alpha3.HTTPRoute, isDelegate bool
 	})
 }
 
+// uriMatchFault checks the condition on a path. An empty text and the regular expression "*",
+// which conditions on other texts may have, match no path.
+func uriMatchFault(field string, m *networkingv1alpha3.StringMatch, wantPrefix bool) *FieldError {
+	switch u := m.GetMatchType().(type) {
+	case nil:
+		return nil
+	case *networkingv1alpha3.StringMatch_Exact:
+		if u.Exact == "" {
+			return faultf(field+".exact", "is empty")
+		}
+	case *networkingv1alpha3.StringMatch_Regex:
+		if u.Regex == "*" {
+			return regexFault(field+".regex", u.Regex)
+		}
+	}
+	if wantPrefix && m.GetPrefix() == "" {
+		return faultf(field, "is not a prefix, which prefixRewrite of the redirect needs")
+	}
+	return stringMatchFault(field, m)
+}
+
 func headerMatchesFault(field string, matches map[string]*networkingv1alpha3.StringMatch) *FieldError {
+	var faults *FieldError
 	for _, name := range slices.Sorted(maps.Keys(matches)) {
 		claim, isClaim := snapshot.ClaimPath(name)
 		switch {
 		case isClaim && claim == nil:
-			return faultf(field+"["+name+"]", "does not name a claim: write @request.auth.claims.NAME or @request.auth.claims[NAME]")
+			faults = faults.and(faultf(field+"["+name+"]", "does not name a claim: write @request.auth.claims.NAME or @request.auth.claims[NAME]"))
 		case !isClaim && !isHeaderName(strings.TrimPrefix(name, ":")):
-			return faultf(field+"["+name+"]", "%q is not the name of a header", name)
+			faults = faults.and(faultf(field+"["+name+"]", "%q is not the name of a header", name))
 		}
-		if fault := stringMatchFault(field+"["+name+"]", matches[name]); fault != nil {
-			return fault
-		}
+		faults = faults.and(stringMatchFault(field+"["+name+"]", matches[name]))
 	}
-	return nil
+	return faults
 }
 
 func queryMatchesFault(field string, matches map[string]*networkingv1alpha3.StringMatch) *FieldError {
+	var faults *FieldError
 	const maxName = 1024 // Envoy accepts no more
 	for _, name := range slices.Sorted(maps.Keys(matches)) {
 		if name == "" || len(name) > maxName {
-			return faultf(field+"["+name+"]", "has a name of %d bytes: want 1 to %d", len(name), maxName)
+			faults = faults.and(faultf(field+"["+name+"]", "has a name of %d bytes: want 1 to %d", len(name), maxName))
 		}
-		if fault := stringMatchFault(field+"["+name+"]", matches[name]); fault != nil {
-			return fault
-		}
+		faults = faults.and(stringMatchFault(field+"["+name+"]", matches[name]))
 	}
-	return nil
+	return faults
 }
 
 // stringMatchFault checks a condition on a text. The regular expression "*" is Istio's
@@ -223,14 +237,13 @@ func isHeaderName(s string) bool { return len(s) <= 256 && httpguts.ValidHeaderF
 
 func checkHTTPRoute(field string, r *networkingv1alpha3.HTTPRoute) *FieldError {
 	weights := make([]int32, 0, len(r.Route))
-	if fault := each(field+".route", r.Route, func(field string, d *networkingv1alpha3.HTTPRouteDestination) *FieldError {
+	destinations := each(field+".route", r.Route, func(field string, d *networkingv1alpha3.HTTPRouteDestination) *FieldError {
 		weights = append(weights, d.Weight)
-		return firstFault(destinationFault(field+".destination", d.Destination), headersFault(field+".headers", d.Headers))
-	}); fault != nil {
-		return fault
-	}
-	return firstFault(
+		return allFaults(destinationFault(field+".destination", d.Destination), headersFault(field+".headers", d.Headers))
+	})
+	return allFaults(
 		textFault(field+".name", r.Name),
+		destinations,
 		weightsFault(field+".route", weights),
 		redirectFault(field+".redirect", r.Redirect),
 		directResponseFault(field+".directResponse", r.DirectResponse),
@@ -253,75 +266,78 @@ func timeFault(field string, d *durationpb.Duration, least time.Duration) *Field
 }
 
 func headersFault(field string, h *networkingv1alpha3.Headers) *FieldError {
+	var faults *FieldError
 	for _, of := range []struct {
 		name string
 		ops  *networkingv1alpha3.Headers_HeaderOperations
 	}{{"request", h.GetRequest()}, {"response", h.GetResponse()}} {
 		field := field + "." + of.name
 		if n := len(of.ops.GetSet()) + len(of.ops.GetAdd()) + len(of.ops.GetRemove()); n > maxRouteParts {
-			return faultf(field, "has %d operations, at most %d are accepted", n, maxRouteParts)
+			faults = faults.and(faultf(field, "has %d operations, at most %d are accepted", n, maxRouteParts))
+			continue
 		}
-		if fault := firstFault(headerValuesFault(field+".set", of.ops.GetSet()), headerValuesFault(field+".add", of.ops.GetAdd())); fault != nil {
-			return fault
-		}
+		faults = allFaults(faults, headerValuesFault(field+".set", of.ops.GetSet()), headerValuesFault(field+".add", of.ops.GetAdd()))
 		for i, name := range of.ops.GetRemove() {
 			if !isHeaderName(name) || strings.EqualFold(name, "host") {
-				return faultf(at(field+".remove", i), "%q is not the name of a header that can be removed", name)
+				faults = faults.and(faultf(at(field+".remove", i), "%q is not the name of a header that can be removed", name))
 			}
 		}
 	}
-	return nil
+	return faults
 }
 
 // headerValuesFault checks headers to set or to add. Istio's :authority replaces the host
 // of requests.
 func headerValuesFault(field string, headers map[string]string) *FieldError {
+	var faults *FieldError
 	for _, name := range slices.Sorted(maps.Keys(headers)) {
 		field := field + "[" + name + "]"
 		if !isHeaderName(name) && !strings.EqualFold(name, ":authority") {
-			return faultf(field, "%q is not the name of a header", name)
+			faults = faults.and(faultf(field, "%q is not the name of a header", name))
 		}
-		if fault := textFault(field, headers[name]); fault != nil {
-			return fault
-		}
+		faults = faults.and(textFault(field, headers[name]))
 		if err := checkTextFormat(headers[name]); err != nil {
-			return faultf(field, "%w; write %%%% for a percent sign", err)
+			faults = faults.and(faultf(field, "%w; write %%%% for a percent sign", err))
 		}
 	}
-	return nil
+	return faults
 }
 
 func redirectFault(field string, r *networkingv1alpha3.HTTPRedirect) *FieldError {
 	if r == nil {
 		return nil
 	}
-	port, fixed := r.RedirectPort.(*networkingv1alpha3.HTTPRedirect_Port)
+	var faults *FieldError
 	switch {
 	case r.Uri == "" && r.Authority == "" && r.Scheme == "" && r.RedirectPort == nil && r.PrefixRewrite == "":
-		return faultf(field, "has none of uri, prefixRewrite, authority, scheme and port")
+		faults = faults.and(faultf(field, "has none of uri, prefixRewrite, authority, scheme and port"))
 	case r.Uri != "" && r.PrefixRewrite != "":
-		return faultf(field+".prefixRewrite", "does not go with uri: use one of them")
-	case fixed && !isPort(port.Port):
-		return faultf(field+".port", "%d is not a port: want 1 to 65535", port.Port)
-	case !slices.Contains([]uint32{0, http.StatusMovedPermanently, http.StatusFound, http.StatusSeeOther, http.StatusTemporaryRedirect, http.StatusPermanentRedirect}, r.RedirectCode):
-		return faultf(field+".redirectCode", "%d is none of 301, 302, 303, 307 and 308", r.RedirectCode)
-	case r.Scheme != "" && r.Scheme != "http" && r.Scheme != "https":
-		return faultf(field+".scheme", "%q is neither http nor https", r.Scheme)
+		faults = faults.and(faultf(field+".prefixRewrite", "does not go with uri: use one of them"))
 	}
-	return firstFault(textFault(field+".uri", r.Uri), textFault(field+".prefixRewrite", r.PrefixRewrite), textFault(field+".authority", r.Authority))
+	if port, fixed := r.RedirectPort.(*networkingv1alpha3.HTTPRedirect_Port); fixed && !isPort(port.Port) {
+		faults = faults.and(faultf(field+".port", "%d is not a port: want 1 to 65535", port.Port))
+	}
+	if !slices.Contains([]uint32{0, http.StatusMovedPermanently, http.StatusFound, http.StatusSeeOther, http.StatusTemporaryRedirect, http.StatusPermanentRedirect}, r.RedirectCode) {
+		faults = faults.and(faultf(field+".redirectCode", "%d is none of 301, 302, 303, 307 and 308", r.RedirectCode))
+	}
+	if r.Scheme != "" && r.Scheme != "http" && r.Scheme != "https" {
+		faults = faults.and(faultf(field+".scheme", "%q is neither http nor https", r.Scheme))
+	}
+	return allFaults(faults, textFault(field+".uri", r.Uri), textFault(field+".prefixRewrite", r.PrefixRewrite), textFault(field+".authority", r.Authority))
 }
 
 func directResponseFault(field string, r *networkingv1alpha3.HTTPDirectResponse) *FieldError {
 	if r == nil {
 		return nil
 	}
+	var faults *FieldError
 	if r.Status < 200 || r.Status > 599 {
-		return faultf(field+".status", "%d is not a status from 200 to 599", r.Status)
+		faults = faults.and(faultf(field+".status", "%d is not a status from 200 to 599", r.Status))
 	}
 	if n := max(len(r.Body.GetString_()), len(r.Body.GetBytes())); n > maxBody {
-		return faultf(field+".body", "has %d bytes, at most %d are accepted", n, maxBody)
+		faults = faults.and(faultf(field+".body", "has %d bytes, at most %d are accepted", n, maxBody))
 	}
-	return nil
+	return faults
 }
 
 func rewriteFault(field string, r *networkingv1alpha3.HTTPRewrite) *FieldError {
@@ -333,7 +349,7 @@ func rewriteFault(field string, r *networkingv1alpha3.HTTPRewrite) *FieldError {
 		if r.Uri != "" {
 			return faultf(field, "does not go with uri: use one of them")
 		}
-		if fault := firstFault(regexFault(field+".match", x.Match), textFault(field+".rewrite", x.Rewrite)); fault != nil {
+		if fault := allFaults(regexFault(field+".match", x.Match), textFault(field+".rewrite", x.Rewrite)); fault != nil {
 			return fault
 		}
 		return substitutionFault(field+".rewrite", x.Rewrite, regexp.MustCompile(x.Match).NumSubexp())
@@ -341,7 +357,7 @@ func rewriteFault(field string, r *networkingv1alpha3.HTTPRewrite) *FieldError {
 	if r.Uri == "" && r.Authority == "" {
 		return faultf(field, "has none of uri, uriRegexRewrite and authority")
 	}
-	return firstFault(textFault(field+".uri", r.Uri), textFault(field+".authority", r.Authority))
+	return allFaults(textFault(field+".uri", r.Uri), textFault(field+".authority", r.Authority))
 }
 
 // substitutionFault checks the replacement for what a regular expression with some groups
@@ -365,26 +381,28 @@ var retryConditions = strings.Fields(`5xx gateway-error reset reset-before-reque
 	cancelled deadline-exceeded internal resource-exhausted unavailable`)
 
 func retriesFault(field string, r *networkingv1alpha3.HTTPRetry) *FieldError {
+	var faults *FieldError
 	if r.GetAttempts() < 0 {
-		return faultf(field+".attempts", "%d is negative", r.GetAttempts())
+		faults = faults.and(faultf(field+".attempts", "%d is negative", r.GetAttempts()))
 	}
 	if r.GetAttempts() == 0 && (r.GetRetryOn() != "" || r.GetPerTryTimeout() != nil || r.GetBackoff() != nil) {
-		return faultf(field+".attempts", "is 0, so that there are no retries, but other fields are set")
+		faults = faults.and(faultf(field+".attempts", "is 0, so that there are no retries, but other fields are set"))
 	}
 	for condition := range strings.SplitSeq(r.GetRetryOn(), ",") {
 		condition = strings.TrimSpace(condition)
 		code, err := strconv.ParseUint(condition, 10, 16)
 		if condition != "" && (err != nil || code < 100 || code > 599) && !slices.Contains(retryConditions, condition) {
-			return faultf(field+".retryOn", "%q is neither a condition of Envoy nor a status", condition)
+			faults = faults.and(faultf(field+".retryOn", "%q is neither a condition of Envoy nor a status", condition))
 		}
 	}
-	return firstFault(timeFault(field+".perTryTimeout", r.GetPerTryTimeout(), time.Millisecond), timeFault(field+".backoff", r.GetBackoff(), time.Millisecond))
+	return allFaults(faults, timeFault(field+".perTryTimeout", r.GetPerTryTimeout(), time.Millisecond), timeFault(field+".backoff", r.GetBackoff(), time.Millisecond))
 }
 
 func faultsFault(field string, f *networkingv1alpha3.HTTPFaultInjection) *FieldError {
 	if f == nil {
 		return nil
 	}
+	var faults *FieldError
 	if f.Delay == nil && f.Abort == nil {
 		return faultf(field, "has neither delay nor abort")
 	}
@@ -392,32 +410,30 @@ func faultsFault(field string, f *networkingv1alpha3.HTTPFaultInjection) *FieldE
 		field := field + ".delay"
 		percent := d.GetPercent() //nolint:staticcheck // the older field
 		if percent < 0 || percent > 100 {
-			return faultf(field+".percent", "%d is not a percentage", percent)
+			faults = faults.and(faultf(field+".percent", "%d is not a percentage", percent))
 		}
 		if d.HttpDelayType == nil {
-			return faultf(field+".fixedDelay", "is missing")
+			faults = faults.and(faultf(field+".fixedDelay", "is missing"))
 		}
-		if fault := firstFault(percentageFault(field+".percentage", d.Percentage), timeFault(field+".fixedDelay", d.GetFixedDelay(), time.Millisecond)); fault != nil {
-			return fault
-		}
+		faults = allFaults(faults, percentageFault(field+".percentage", d.Percentage), timeFault(field+".fixedDelay", d.GetFixedDelay(), time.Millisecond))
 	}
 	if a := f.Abort; a != nil {
 		field := field + ".abort"
 		switch t := a.ErrorType.(type) {
 		case nil:
-			return faultf(field, "has neither httpStatus nor grpcStatus")
+			faults = faults.and(faultf(field, "has neither httpStatus nor grpcStatus"))
 		case *networkingv1alpha3.HTTPFaultInjection_Abort_HttpStatus:
 			if t.HttpStatus < 200 || t.HttpStatus > 599 {
-				return faultf(field+".httpStatus", "%d is not a status from 200 to 599", t.HttpStatus)
+				faults = faults.and(faultf(field+".httpStatus", "%d is not a status from 200 to 599", t.HttpStatus))
 			}
 		case *networkingv1alpha3.HTTPFaultInjection_Abort_GrpcStatus:
 			if new(codes.Code).UnmarshalJSON([]byte(strconv.Quote(t.GrpcStatus))) != nil {
-				return faultf(field+".grpcStatus", "%q is not a status of gRPC, such as UNAVAILABLE", t.GrpcStatus)
+				faults = faults.and(faultf(field+".grpcStatus", "%q is not a status of gRPC, such as UNAVAILABLE", t.GrpcStatus))
 			}
 		}
-		return percentageFault(field+".percentage", a.Percentage)
+		faults = faults.and(percentageFault(field+".percentage", a.Percentage))
 	}
-	return nil
+	return faults
 }
 
 func percentageFault(field string, p *networkingv1alpha3.Percent) *FieldError {
@@ -428,48 +444,43 @@ func percentageFault(field string, p *networkingv1alpha3.Percent) *FieldError {
 }
 
 func mirrorsFault(field string, r *networkingv1alpha3.HTTPRoute) *FieldError {
+	var faults *FieldError
 	if r.Mirror != nil {
-		if fault := destinationFault(field+".mirror", r.Mirror); fault != nil {
-			return fault
-		}
+		faults = faults.and(destinationFault(field+".mirror", r.Mirror))
 	}
 	if p := r.GetMirrorPercent().GetValue(); p > 100 { //nolint:staticcheck // the older field
-		return faultf(field+".mirrorPercent", "%d is not a percentage", p)
+		faults = faults.and(faultf(field+".mirrorPercent", "%d is not a percentage", p))
 	}
 	if len(r.Mirrors) > maxRouteParts {
-		return faultf(field+".mirrors", "has %d entries, at most %d are accepted", len(r.Mirrors), maxRouteParts)
+		return faults.and(faultf(field+".mirrors", "has %d entries, at most %d are accepted", len(r.Mirrors), maxRouteParts))
 	}
-	if fault := percentageFault(field+".mirrorPercentage", r.MirrorPercentage); fault != nil {
-		return fault
-	}
-	return each(field+".mirrors", r.Mirrors, func(field string, m *networkingv1alpha3.HTTPMirrorPolicy) *FieldError {
-		return firstFault(destinationFault(field+".destination", m.Destination), percentageFault(field+".percentage", m.Percentage))
-	})
+	faults = faults.and(percentageFault(field+".mirrorPercentage", r.MirrorPercentage))
+	return faults.and(each(field+".mirrors", r.Mirrors, func(field string, m *networkingv1alpha3.HTTPMirrorPolicy) *FieldError {
+		return allFaults(destinationFault(field+".destination", m.Destination), percentageFault(field+".percentage", m.Percentage))
+	}))
 }
 
 func corsFault(field string, c *networkingv1alpha3.CorsPolicy) *FieldError {
 	if c == nil {
 		return nil
 	}
+	var faults *FieldError
 	origins := c.GetAllowOrigin() //nolint:staticcheck // the older field
 	if n := len(origins) + len(c.AllowOrigins) + len(c.AllowMethods) + len(c.AllowHeaders) + len(c.ExposeHeaders); n > maxRouteParts {
 		return faultf(field, "has %d entries, at most %d are accepted", n, maxRouteParts)
 	}
 	for i, origin := range origins {
-		if fault := textFault(at(field+".allowOrigin", i), origin); fault != nil {
-			return fault
-		}
+		faults = faults.and(textFault(at(field+".allowOrigin", i), origin))
 	}
 	for i, origin := range c.AllowOrigins {
 		at := at(field+".allowOrigins", i)
-		if origin.GetMatchType() == nil {
-			return faultf(at, "has none of exact, prefix and regex")
-		}
-		if origin.GetRegex() == "*" {
-			return regexFault(at+".regex", "*")
-		}
-		if fault := stringMatchFault(at, origin); fault != nil {
-			return fault
+		switch {
+		case origin.GetMatchType() == nil:
+			faults = faults.and(faultf(at, "has none of exact, prefix and regex"))
+		case origin.GetRegex() == "*":
+			faults = faults.and(regexFault(at+".regex", "*"))
+		default:
+			faults = faults.and(stringMatchFault(at, origin))
 		}
 	}
 	for _, list := range []struct {
@@ -478,11 +489,11 @@ func corsFault(field string, c *networkingv1alpha3.CorsPolicy) *FieldError {
 	}{{"allowMethods", c.AllowMethods}, {"allowHeaders", c.AllowHeaders}, {"exposeHeaders", c.ExposeHeaders}} {
 		for i, item := range list.items {
 			if !isHeaderName(item) {
-				return faultf(at(field+"."+list.name, i), "%q is neither a name nor *", item)
+				faults = faults.and(faultf(at(field+"."+list.name, i), "%q is neither a name nor *", item))
 			}
 		}
 	}
-	return timeFault(field+".maxAge", c.MaxAge, 0)
+	return faults.and(timeFault(field+".maxAge", c.MaxAge, 0))
 }
 
 var httpRouteFields = []apiField{

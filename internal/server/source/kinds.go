@@ -94,9 +94,6 @@ func istioKind[T any, M interface {
 				c.warn(w)
 			}
 		}
-		if fault != nil && strings.HasPrefix(fault.Field, "metadata.") {
-			return fault
-		}
 		return under("spec", fault)
 	}
 	if k.resources == nil {

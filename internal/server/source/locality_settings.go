@@ -16,17 +16,29 @@ func checkLocalities(field string, s *networkingv1alpha3.LocalityLoadBalancerSet
 	if len(s.GetDistribute()) > 0 && len(s.GetFailover())+len(s.GetFailoverPriority()) > 0 {
 		return faultf(field, "has distribute and failover: want one of them")
 	}
-	if n := len(s.GetFailoverPriority()); n > maxFailoverLabels {
-		return faultf(field+".failoverPriority", "has %d labels: at most %d", n, maxFailoverLabels)
+	return allFaults(
+		distributeFault(field+".distribute", s.GetDistribute()),
+		failoverFault(field+".failover", s.GetFailover()),
+		failoverPriorityFault(field+".failoverPriority", s.GetFailoverPriority()),
+	)
+}
+
+func failoverPriorityFault(field string, labels []string) *FieldError {
+	if n := len(labels); n > maxFailoverLabels {
+		return faultf(field, "has %d labels: at most %d", n, maxFailoverLabels)
 	}
-	for i, label := range s.GetFailoverPriority() {
+	return eachText(field, labels, func(field, label string) *FieldError {
 		name, _, _ := strings.Cut(label, "=")
 		if name == "" || strings.ContainsAny(label, ",\n") || strings.Count(label, "=") > 1 {
-			return faultf(at(field+".failoverPriority", i), "%q is neither a label nor label=value", label)
+			return faultf(field, "%q is neither a label nor label=value", label)
 		}
-	}
+		return nil
+	})
+}
+
+func failoverFault(field string, list []*networkingv1alpha3.LocalityLoadBalancerSetting_Failover) *FieldError {
 	from := map[string]bool{}
-	fault := each(field+".failover", s.GetFailover(), func(field string, f *networkingv1alpha3.LocalityLoadBalancerSetting_Failover) *FieldError {
+	return each(field, list, func(field string, f *networkingv1alpha3.LocalityLoadBalancerSetting_Failover) *FieldError {
 		switch {
 		case f.GetFrom() == "" || f.GetTo() == "":
 			return faultf(field, "needs from and to")
@@ -40,32 +52,34 @@ func checkLocalities(field string, s *networkingv1alpha3.LocalityLoadBalancerSet
 		from[f.GetFrom()] = true
 		return nil
 	})
-	if fault != nil {
-		return fault
-	}
+}
+
+func distributeFault(field string, list []*networkingv1alpha3.LocalityLoadBalancerSetting_Distribute) *FieldError {
 	var sources []string
-	return each(field+".distribute", s.GetDistribute(), func(field string, d *networkingv1alpha3.LocalityLoadBalancerSetting_Distribute) *FieldError {
-		if sources = append(sources, d.GetFrom()); d.GetFrom() == "" {
+	return each(field, list, func(field string, d *networkingv1alpha3.LocalityLoadBalancerSetting_Distribute) *FieldError {
+		if d.GetFrom() == "" {
 			return faultf(field+".from", "is missing")
 		}
-		if fault := patternsFault(field+".from", sources); fault != nil {
-			return fault
+		sources = append(sources, d.GetFrom())
+		faults := patternsFault(field+".from", sources)
+		if faults != nil {
+			sources = sources[:len(sources)-1]
 		}
 		to := slices.Sorted(maps.Keys(d.GetTo()))
 		if fault := patternsFault(field+".to", to); fault != nil {
-			return fault
+			return faults.and(fault)
 		}
 		sum := uint64(0)
 		for _, locality := range to {
 			weight := d.GetTo()[locality]
 			if sum += uint64(weight); weight == 0 {
-				return faultf(field+".to["+locality+"]", "is 0: leave the locality out")
+				faults = faults.and(faultf(field+".to["+locality+"]", "is 0: leave the locality out"))
 			}
 		}
 		if sum != 100 {
-			return faultf(field+".to", "the sum of the percentages is %d: want 100", sum)
+			faults = faults.and(faultf(field+".to", "the sum of the percentages is %d: want 100", sum))
 		}
-		return nil
+		return faults
 	})
 }
 

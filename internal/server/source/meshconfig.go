@@ -135,7 +135,11 @@ func inText(key string, doc yamldoc.Value, fault *FieldError) *FieldError {
 	if fault == nil {
 		return nil
 	}
-	return &FieldError{Field: "data." + key, TextLine: doc.LineOf(fault.Field), Err: &FieldError{Field: fault.Field, Err: fault.Err}}
+	out := &FieldError{Field: "data." + key, TextLine: doc.LineOf(fault.Field), Err: &FieldError{Field: fault.Field, Err: fault.Err}, left: fault.left}
+	for _, f := range fault.further {
+		out.further = append(out.further, inText(key, doc, f))
+	}
+	return out
 }
 
 // overlay merges the given values into the defaults: scalars and lists replace,
@@ -172,75 +176,69 @@ func isWellKnown(d protoreflect.MessageDescriptor) bool {
 }
 
 func checkMeshConfig(m *meshv1alpha1.MeshConfig) *FieldError {
+	var faults *FieldError
 	// Istio accepts the form of an account name, which SPIFFE forbids.
 	m.TrustDomain = strings.ReplaceAll(m.TrustDomain, "@", ".")
 	for i, alias := range m.TrustDomainAliases {
 		m.TrustDomainAliases[i] = strings.ReplaceAll(alias, "@", ".")
 	}
 	if !mesh.IsTrustDomain(m.TrustDomain) {
-		return faultf("trustDomain", "%q is not a SPIFFE trust domain", m.TrustDomain)
+		faults = faults.and(faultf("trustDomain", "%q is not a SPIFFE trust domain", m.TrustDomain))
 	}
 	for i, alias := range m.TrustDomainAliases {
 		if !mesh.IsTrustDomain(alias) {
-			return faultf(fmt.Sprintf("trustDomainAliases[%d]", i), "%q is not a SPIFFE trust domain", alias)
+			faults = faults.and(faultf(fmt.Sprintf("trustDomainAliases[%d]", i), "%q is not a SPIFFE trust domain", alias))
 		}
 	}
 	if !mesh.IsDNSLabel(m.RootNamespace) {
-		return faultf("rootNamespace", "%q is not a DNS label", m.RootNamespace)
+		faults = faults.and(faultf("rootNamespace", "%q is not a DNS label", m.RootNamespace))
 	}
 	if d := m.ConnectTimeout; d.CheckValid() != nil || d.AsDuration() <= 0 || d.AsDuration() > time.Hour {
-		return faultf("connectTimeout", "must be more than 0 and at most 1h")
+		faults = faults.and(faultf("connectTimeout", "must be more than 0 and at most 1h"))
 	}
-	for field, port := range map[string]int32{"proxyListenPort": m.ProxyListenPort, "proxyInboundListenPort": m.ProxyInboundListenPort} {
-		if !isPort(port) {
-			return faultf(field, "%d is not a port: want 1 to 65535", port)
+	for _, p := range []struct {
+		field string
+		port  int32
+	}{{"proxyListenPort", m.ProxyListenPort}, {"proxyInboundListenPort", m.ProxyInboundListenPort}} {
+		if !isPort(p.port) {
+			faults = faults.and(faultf(p.field, "%d is not a port: want 1 to 65535", p.port))
 		}
 	}
 	if m.ProxyListenPort == m.ProxyInboundListenPort {
-		return faultf("proxyInboundListenPort", "is the same as proxyListenPort")
+		faults = faults.and(faultf("proxyInboundListenPort", "is the same as proxyListenPort"))
 	}
-	if fault := httpProxyPortFault(m); fault != nil {
-		return fault
-	}
+	faults = faults.and(httpProxyPortFault(m))
 	if d := m.ProtocolDetectionTimeout; d.CheckValid() != nil || d.AsDuration() < 0 || d.AsDuration() > time.Hour {
-		return faultf("protocolDetectionTimeout", "must be 0, for no timeout, or at most 1h")
+		faults = faults.and(faultf("protocolDetectionTimeout", "must be 0, for no timeout, or at most 1h"))
 	}
 	if r := m.DefaultHttpRetryPolicy; r.GetAttempts() < 0 {
-		return faultf("defaultHttpRetryPolicy.attempts", "is negative")
+		faults = faults.and(faultf("defaultHttpRetryPolicy.attempts", "is negative"))
 	} else if d := r.GetBackoff(); d != nil && (d.CheckValid() != nil || d.AsDuration() < time.Millisecond || d.AsDuration() > time.Hour) {
-		return faultf("defaultHttpRetryPolicy.backoff", "must be from 1ms to 1h")
+		faults = faults.and(faultf("defaultHttpRetryPolicy.backoff", "must be from 1ms to 1h"))
 	}
 	if k := m.TcpKeepalive; k != nil {
-		if fault := firstFault(durationFault("tcpKeepalive.time", k.Time, time.Second), durationFault("tcpKeepalive.interval", k.Interval, time.Second)); fault != nil {
-			return fault
-		}
+		faults = allFaults(faults, durationFault("tcpKeepalive.time", k.Time, time.Second), durationFault("tcpKeepalive.interval", k.Interval, time.Second))
 	}
-	if fault := checkLocalities("localityLbSetting", m.LocalityLbSetting); fault != nil {
-		return fault
-	}
+	faults = faults.and(checkLocalities("localityLbSetting", m.LocalityLbSetting))
 	for i, to := range m.DefaultServiceExportTo {
-		if fault := exportToFault(fmt.Sprintf("defaultServiceExportTo[%d]", i), to); fault != nil {
-			return fault
-		}
+		faults = faults.and(exportToFault(fmt.Sprintf("defaultServiceExportTo[%d]", i), to))
 	}
 	for i, s := range m.DiscoverySelectors {
-		if fault := selectorFault(fmt.Sprintf("discoverySelectors[%d]", i), s); fault != nil {
-			return fault
-		}
+		faults = faults.and(selectorFault(fmt.Sprintf("discoverySelectors[%d]", i), s))
 	}
 	for i, p := range m.GetServiceEntryVisibility().GetPolicies() {
 		for j, rule := range p.GetMatchingRules() {
 			field := fmt.Sprintf("serviceEntryVisibility.policies[%d].matchingRules[%d].namespaceSelector", i, j)
 			if rule.GetNamespaceSelector() == nil {
-				return faultf(field, "is missing")
+				faults = faults.and(faultf(field, "is missing"))
+				continue
 			}
-			if fault := selectorFault(field, rule.GetNamespaceSelector()); fault != nil {
-				return fault
-			}
+			faults = faults.and(selectorFault(field, rule.GetNamespaceSelector()))
 		}
 	}
 	policy := m.GetDefaultTrafficPolicy()
-	return firstFault(
+	return allFaults(
+		faults,
 		checkConnectionPool("defaultTrafficPolicy.connectionPool", policy.GetConnectionPool()),
 		checkOutlierDetection("defaultTrafficPolicy.outlierDetection", policy.GetOutlierDetection()),
 		tlsFault("meshMTLS", m.MeshMTLS), tlsFault("tlsDefaults", m.TlsDefaults),

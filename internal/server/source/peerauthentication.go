@@ -19,20 +19,18 @@ var peerAuthenticationKind = closedKind(istioKind(kind{
 }), closedPeerAuthentication)
 
 func checkPeerAuthentication(p *securityv1beta1.PeerAuthentication) *FieldError {
-	if fault := labelsFault("selector.matchLabels", p.GetSelector().GetMatchLabels()); fault != nil {
-		return fault
-	}
+	faults := labelsFault("selector.matchLabels", p.GetSelector().GetMatchLabels())
 	if len(p.PortLevelMtls) > 0 && len(p.GetSelector().GetMatchLabels()) == 0 {
-		return faultf("portLevelMtls", "needs a selector")
+		faults = faults.and(faultf("portLevelMtls", "needs a selector"))
 	}
 	for _, port := range slices.Sorted(maps.Keys(p.PortLevelMtls)) {
 		field := fmt.Sprintf("portLevelMtls[%d]", port)
 		switch {
 		case !isPort(port):
-			return faultf(field, "%d is not a port: want 1 to 65535", port)
+			faults = faults.and(faultf(field, "%d is not a port: want 1 to 65535", port))
 		case p.PortLevelMtls[port] == nil:
-			return faultf(field, "is empty")
+			faults = faults.and(faultf(field, "is empty"))
 		}
 	}
-	return nil
+	return faults
 }

@@ -26,22 +26,21 @@ const (
 )
 
 func checkProxyConfig(p *networkingv1beta1.ProxyConfig) *FieldError {
-	if fault := labelsFault("selector.matchLabels", p.GetSelector().GetMatchLabels()); fault != nil {
-		return fault
-	}
+	var faults *FieldError
+	faults = faults.and(labelsFault("selector.matchLabels", p.GetSelector().GetMatchLabels()))
 	if n := p.GetConcurrency().GetValue(); n < 0 || n > maxConcurrency {
-		return faultf("concurrency", "is %d: want 0 (one thread a core) to %d", n, maxConcurrency)
+		faults = faults.and(faultf("concurrency", "is %d: want 0 (one thread a core) to %d", n, maxConcurrency))
 	}
 	for _, name := range slices.Sorted(maps.Keys(p.EnvironmentVariables)) {
 		field := "environmentVariables[" + name + "]"
 		if len(validation.IsEnvVarName(name)) > 0 {
-			return faultf(field, "%q is not the name of a variable: want letters, digits, '_', '-' and '.', no digit first", name)
+			faults = faults.and(faultf(field, "%q is not the name of a variable: want letters, digits, '_', '-' and '.', no digit first", name))
 		}
 		if n := len(p.EnvironmentVariables[name]); n > maxVariable {
-			return faultf(field, "has %d bytes: want at most %d", n, maxVariable)
+			faults = faults.and(faultf(field, "has %d bytes: want at most %d", n, maxVariable))
 		}
 	}
-	return nil
+	return faults
 }
 
 var proxyConfigFields = []apiField{

@@ -19,7 +19,7 @@ var requestAuthenticationKind = closedKind(istioKind(kind{
 	support: Works, meaning: "see [request-authentication.md](request-authentication.md)", fields: requestAuthenticationFields,
 }, func(c *conversion, spec *securityv1beta1.RequestAuthentication) *FieldError {
 	c.object = &snapshot.RequestAuthentication{Meta: c.meta, Kind: snapshot.KindRequestAuthentication, Spec: spec}
-	return firstFault(
+	return allFaults(
 		attachmentFault(spec),
 		referenceFault(spec, c.meta.Namespace),
 		each("jwtRules", spec.JwtRules, tokenRuleFault),
@@ -36,25 +36,33 @@ const (
 // tokenRuleFault checks a rule, and brings its inline key set into the form of
 // keyset.Parse.
 func tokenRuleFault(field string, r *securityv1beta1.JWTRule) *FieldError {
-	if fault := firstFault(
+	faults := allFaults(
 		textFault(field+".issuer", r.Issuer),
 		textsFault(field+".audiences", r.Audiences),
+		keysFault(field, r),
 		textsFault(field+".fromParams", r.FromParams),
 		textsFault(field+".spaceDelimitedClaims", r.SpaceDelimitedClaims),
 		tokenPlacesFault(field, r),
 		claimHeadersFault(field+".outputClaimToHeaders", r.OutputClaimToHeaders),
-	); fault != nil {
-		return fault
+	)
+	if r.Issuer == "" {
+		faults = faultf(field+".issuer", "is missing").and(faults)
 	}
-	switch d := r.GetTimeout(); {
-	case r.Issuer == "":
-		return faultf(field+".issuer", "is missing")
+	if r.OutputPayloadToHeader != "" && !isOutputHeader(r.OutputPayloadToHeader) {
+		faults = faults.and(faultf(field+".outputPayloadToHeader", "%q is not the name of a header that can be set", r.OutputPayloadToHeader))
+	}
+	if d := r.GetTimeout(); d != nil && (d.AsDuration() <= 0 || d.AsDuration() > maxKeyTimeout) {
+		faults = faults.and(faultf(field+".timeout", "%s: want more than 0 and at most %s", d.AsDuration(), maxKeyTimeout))
+	}
+	return faults
+}
+
+// keysFault checks the keys of a rule, and brings an inline key set into the form of
+// keyset.Parse.
+func keysFault(field string, r *securityv1beta1.JWTRule) *FieldError {
+	switch {
 	case r.Jwks != "" && r.JwksUri != "":
 		return faultf(field+".jwksUri", "cannot be used with jwks: use one of both")
-	case r.OutputPayloadToHeader != "" && !isOutputHeader(r.OutputPayloadToHeader):
-		return faultf(field+".outputPayloadToHeader", "%q is not the name of a header that can be set", r.OutputPayloadToHeader)
-	case d != nil && (d.AsDuration() <= 0 || d.AsDuration() > maxKeyTimeout):
-		return faultf(field+".timeout", "%s: want more than 0 and at most %s", d.AsDuration(), maxKeyTimeout)
 	case r.Jwks == "":
 		return keyURLFault(field, r)
 	}
@@ -69,7 +77,7 @@ func tokenRuleFault(field string, r *securityv1beta1.JWTRule) *FieldError {
 // keyURLFault checks the URL of a rule's key set, or the issuer from which it is discovered.
 func keyURLFault(field string, r *securityv1beta1.JWTRule) *FieldError {
 	if r.JwksUri == "" {
-		if !isKeyURL(r.Issuer) {
+		if r.Issuer != "" && !isKeyURL(r.Issuer) {
 			return faultf(field+".issuer", "%q is not a URL from which its keys could be discovered: give jwksUri or jwks", r.Issuer)
 		}
 		return nil
@@ -90,23 +98,24 @@ func tokenPlacesFault(field string, r *securityv1beta1.JWTRule) *FieldError {
 	if n := len(r.FromHeaders); n > maxTokenParts {
 		return faultf(field+".fromHeaders", "has %d items: want at most %d", n, maxTokenParts)
 	}
-	if fault := each(field+".fromHeaders", r.FromHeaders, func(field string, h *securityv1beta1.JWTHeader) *FieldError {
-		if !isHeaderName(h.Name) {
-			return faultf(field+".name", "%q is not the name of a header", h.Name)
-		}
-		return textFault(field+".prefix", h.Prefix)
-	}); fault != nil {
-		return fault
-	}
 	if n := len(r.FromCookies); n > maxTokenParts {
 		return faultf(field+".fromCookies", "has %d items: want at most %d", n, maxTokenParts)
 	}
-	for i, name := range r.FromCookies {
-		if !isHeaderName(name) { // both are tokens of HTTP
-			return faultf(at(field+".fromCookies", i), "%q is not the name of a cookie", name)
-		}
-	}
-	return nil
+	return allFaults(
+		each(field+".fromHeaders", r.FromHeaders, func(field string, h *securityv1beta1.JWTHeader) *FieldError {
+			prefix := textFault(field+".prefix", h.Prefix)
+			if !isHeaderName(h.Name) {
+				return faultf(field+".name", "%q is not the name of a header", h.Name).and(prefix)
+			}
+			return prefix
+		}),
+		eachText(field+".fromCookies", r.FromCookies, func(field, name string) *FieldError {
+			if !isHeaderName(name) { // both are tokens of HTTP
+				return faultf(field, "%q is not the name of a cookie", name)
+			}
+			return nil
+		}),
+	)
 }
 
 // claimHeadersFault checks the headers that get claims. Their names must differ.
@@ -116,17 +125,19 @@ func claimHeadersFault(field string, list []*securityv1beta1.ClaimToHeader) *Fie
 	}
 	var names []string
 	return each(field, list, func(field string, h *securityv1beta1.ClaimToHeader) *FieldError {
+		var faults *FieldError
 		name := strings.ToLower(h.Header)
 		switch {
 		case !isOutputHeader(h.Header):
-			return faultf(field+".header", "%q is not the name of a header that can be set", h.Header)
+			faults = faultf(field+".header", "%q is not the name of a header that can be set", h.Header)
 		case slices.Contains(names, name):
-			return faultf(field+".header", "%q is given twice", h.Header)
-		case h.Claim == "":
-			return faultf(field+".claim", "is missing")
+			faults = faultf(field+".header", "%q is given twice", h.Header)
 		}
 		names = append(names, name)
-		return textFault(field+".claim", h.Claim)
+		if h.Claim == "" {
+			return faults.and(faultf(field+".claim", "is missing"))
+		}
+		return faults.and(textFault(field+".claim", h.Claim))
 	})
 }
 
@@ -138,15 +149,12 @@ func textsFault(field string, list []string) *FieldError {
 	if len(list) > maxTokenParts {
 		return faultf(field, "has %d items: want at most %d", len(list), maxTokenParts)
 	}
-	for i, text := range list {
+	return eachText(field, list, func(field, text string) *FieldError {
 		if text == "" {
-			return faultf(at(field, i), "is empty")
+			return faultf(field, "is empty")
 		}
-		if fault := textFault(at(field, i), text); fault != nil {
-			return fault
-		}
-	}
-	return nil
+		return textFault(field, text)
+	})
 }
 
 const tokenTarget = "a Gateway of the Kubernetes Gateway API; a RequestAuthentication with only other references applies to no proxy"

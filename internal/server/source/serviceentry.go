@@ -192,63 +192,57 @@ func pathFault(e *networkingv1alpha3.WorkloadEntry) *FieldError {
 }
 
 func checkServiceEntry(s *networkingv1alpha3.ServiceEntry) *FieldError {
+	var hosts *FieldError
 	if len(s.Hosts) == 0 {
-		return faultf("hosts", "is empty")
+		hosts = faultf("hosts", "is empty")
 	}
-	for i, host := range s.Hosts {
-		if host == "*" {
-			return faultf(at("hosts", i), "\"*\" would take every host: name a domain")
-		}
-		if fault := hostFault(at("hosts", i), host); fault != nil {
+	return allFaults(
+		hosts,
+		eachText("hosts", s.Hosts, func(field, host string) *FieldError {
+			if host == "*" {
+				return faultf(field, "\"*\" would take every host: name a domain")
+			}
+			return hostFault(field, host)
+		}),
+		eachText("addresses", s.Addresses, func(field, text string) *FieldError {
+			prefix, fault := entryAddress(field, text)
+			if fault == nil && !prefix.IsSingleIP() && s.Resolution != networkingv1alpha3.ServiceEntry_NONE && s.Resolution != networkingv1alpha3.ServiceEntry_STATIC {
+				fault = faultf(field, "%q is an address range, which resolution %s does not allow", text, s.Resolution)
+			}
 			return fault
-		}
+		}),
+		entryPortsFault(s.Ports),
+		resolutionFault(s),
+		entrySelectorFault(s),
+		eachText("exportTo", s.ExportTo, exportToFault),
+	)
+}
+
+func entrySelectorFault(s *networkingv1alpha3.ServiceEntry) *FieldError {
+	if s.WorkloadSelector != nil && len(s.Endpoints) > 0 {
+		return faultf("workloadSelector", "does not go with endpoints: use one of them")
 	}
-	for i, namespace := range s.ExportTo {
-		if fault := exportToFault(at("exportTo", i), namespace); fault != nil {
-			return fault
-		}
-	}
-	if fault := entryPortsFault(s.Ports); fault != nil {
-		return fault
-	}
-	for i, text := range s.Addresses {
-		prefix, fault := entryAddress(at("addresses", i), text)
-		if fault != nil {
-			return fault
-		}
-		if !prefix.IsSingleIP() && s.Resolution != networkingv1alpha3.ServiceEntry_NONE && s.Resolution != networkingv1alpha3.ServiceEntry_STATIC {
-			return faultf(at("addresses", i), "%q is an address range, which resolution %s does not allow", text, s.Resolution)
-		}
-	}
-	if s.WorkloadSelector != nil {
-		if len(s.Endpoints) > 0 {
-			return faultf("workloadSelector", "does not go with endpoints: use one of them")
-		}
-		if fault := labelsFault("workloadSelector.labels", s.WorkloadSelector.Labels); fault != nil {
-			return fault
-		}
-	}
-	return resolutionFault(s)
+	return labelsFault("workloadSelector.labels", s.GetWorkloadSelector().GetLabels())
 }
 
 func entryPortsFault(ports []*networkingv1alpha3.ServicePort) *FieldError {
 	names, numbers := map[string]bool{}, map[uint32]bool{}
 	return each("ports", ports, func(field string, p *networkingv1alpha3.ServicePort) *FieldError {
-		if fault := portFault(field, p.Number, p.Protocol); fault != nil {
-			return fault
+		faults := portFault(field, p.Number, p.Protocol)
+		if isPort(p.Number) && numbers[p.Number] {
+			faults = faultf(field+".number", "%d is given twice", p.Number).and(faults)
 		}
 		switch {
 		case p.Name == "":
-			return faultf(field+".name", "is missing")
+			faults = faults.and(faultf(field+".name", "is missing"))
 		case names[p.Name]:
-			return faultf(field+".name", "%q is given twice", p.Name)
-		case numbers[p.Number]:
-			return faultf(field+".number", "%d is given twice", p.Number)
-		case p.TargetPort != 0 && !isPort(p.TargetPort):
-			return faultf(field+".targetPort", "%d is not a port: want 1 to 65535", p.TargetPort)
+			faults = faults.and(faultf(field+".name", "%q is given twice", p.Name))
+		}
+		if p.TargetPort != 0 && !isPort(p.TargetPort) {
+			faults = faults.and(faultf(field+".targetPort", "%d is not a port: want 1 to 65535", p.TargetPort))
 		}
 		names[p.Name], numbers[p.Number] = true, true
-		return nil
+		return faults
 	})
 }
 
@@ -260,17 +254,15 @@ func resolutionFault(s *networkingv1alpha3.ServiceEntry) *FieldError {
 	case s.Resolution == networkingv1alpha3.ServiceEntry_DNS_ROUND_ROBIN && len(s.Endpoints) > 1:
 		return faultf("endpoints", "has more than one entry, which resolution DNS_ROUND_ROBIN does not allow")
 	case byDNS && len(s.Endpoints) == 0 && s.WorkloadSelector == nil:
-		for i, host := range s.Hosts {
-			if strings.HasPrefix(host, "*") {
-				return faultf(at("hosts", i), "%q stands for many names, which resolution %s does not allow without endpoints", host, s.Resolution)
+		return eachText("hosts", s.Hosts, func(field, host string) *FieldError {
+			if strings.HasPrefix(host, "*.") {
+				return faultf(field, "%q stands for many names, which resolution %s does not allow without endpoints", host, s.Resolution)
 			}
-		}
+			return nil
+		})
 	}
 	return each("endpoints", s.Endpoints, func(field string, e *networkingv1alpha3.WorkloadEntry) *FieldError {
-		if fault := entryEndpointFault(s, e, byDNS); fault != nil {
-			return under(field, fault)
-		}
-		return nil
+		return under(field, entryEndpointFault(s, e, byDNS))
 	})
 }
 
@@ -293,10 +285,11 @@ func entryEndpointFault(s *networkingv1alpha3.ServiceEntry, e *networkingv1alpha
 			return fault
 		}
 	}
+	var faults *FieldError
 	for _, name := range slices.Sorted(maps.Keys(e.Ports)) {
 		if !slices.ContainsFunc(s.Ports, func(p *networkingv1alpha3.ServicePort) bool { return p.GetName() == name }) {
-			return faultf(fmt.Sprintf("ports[%s]", name), "is not the name of a port of the ServiceEntry")
+			faults = faults.and(faultf(fmt.Sprintf("ports[%s]", name), "is not the name of a port of the ServiceEntry"))
 		}
 	}
-	return nil
+	return faults
 }

@@ -28,96 +28,96 @@ var sidecarKind = istioKind(kind{
 })
 
 func checkSidecar(s *networkingv1alpha3.Sidecar) *FieldError {
-	if s.WorkloadSelector != nil {
-		if fault := labelsFault("workloadSelector.labels", s.WorkloadSelector.Labels); fault != nil {
-			return fault
-		}
-	}
-	if fault := checkConnectionPool("inboundConnectionPool", s.InboundConnectionPool); fault != nil {
-		return fault
-	}
+	return allFaults(
+		labelsFault("workloadSelector.labels", s.GetWorkloadSelector().GetLabels()),
+		checkIngresses(s.Ingress),
+		checkEgresses(s.Egress),
+		checkConnectionPool("inboundConnectionPool", s.InboundConnectionPool),
+		checkEgressProxy(s.OutboundTrafficPolicy),
+	)
+}
+
+// checkIngresses requires that each port number has one listener.
+func checkIngresses(ingress []*networkingv1alpha3.IstioIngressListener) *FieldError {
+	var faults *FieldError
 	seen := map[uint32]int{}
-	for i, in := range s.Ingress {
+	for i, in := range ingress {
 		field := at("ingress", i)
 		if in == nil || in.Port == nil {
-			return faultf(field+".port", "is missing")
+			faults = faults.and(faultf(field+".port", "is missing"))
+			continue
 		}
-		if fault := checkIngress(field, in); fault != nil {
-			return fault
-		}
+		faults = faults.and(checkIngress(field, in))
 		if first, twice := seen[in.Port.Number]; twice {
-			return faultf(field+".port.number", "%d is the port of %s, too", in.Port.Number, at("ingress", first))
+			faults = faults.and(faultf(field+".port.number", "%d is the port of %s, too", in.Port.Number, at("ingress", first)))
+			continue
 		}
 		seen[in.Port.Number] = i
 	}
-	if fault := checkEgressProxy(s.OutboundTrafficPolicy); fault != nil {
-		return fault
-	}
-	return checkEgresses(s.Egress)
+	return faults
 }
 
 // checkEgresses requires that each port number or Unix socket has one listener: it names the
 // route configuration, too.
 func checkEgresses(egress []*networkingv1alpha3.IstioEgressListener) *FieldError {
-	if fault := each("egress", egress, checkEgress); fault != nil {
-		return fault
+	if faults := each("egress", egress, checkEgress); faults != nil {
+		return faults
 	}
+	var faults *FieldError
 	ports, sockets, all := map[uint32]int{}, map[string]int{}, -1
 	for i, e := range egress {
 		field := at("egress", i)
 		switch isUnix := strings.HasPrefix(e.Bind, snapshot.UnixScheme); {
 		case isUnix:
 			if first, twice := sockets[e.Bind]; twice {
-				return faultf(field+".bind", "%q is the socket of %s, too", e.Bind, at("egress", first))
+				faults = faults.and(faultf(field+".bind", "%q is the socket of %s, too", e.Bind, at("egress", first)))
+				continue
 			}
 			sockets[e.Bind] = i
 		case e.Port.GetNumber() != 0:
 			if first, twice := ports[e.Port.Number]; twice {
-				return faultf(field+".port.number", "%d is the port of %s, too", e.Port.Number, at("egress", first))
+				faults = faults.and(faultf(field+".port.number", "%d is the port of %s, too", e.Port.Number, at("egress", first)))
+				continue
 			}
 			ports[e.Port.Number] = i
 		case all >= 0:
-			return faultf(field, "has no port, like %s: only one listener may have none", at("egress", all))
+			faults = faults.and(faultf(field, "has no port, like %s: only one listener may have none", at("egress", all)))
 		default:
 			all = i
 		}
 	}
-	return nil
+	return faults
 }
 
 func checkEgressProxy(p *networkingv1alpha3.OutboundTrafficPolicy) *FieldError {
 	const field = "outboundTrafficPolicy.egressProxy"
 	proxy := p.GetEgressProxy()
-	switch {
-	case proxy == nil:
+	if proxy == nil {
 		return nil
-	case p.Mode != networkingv1alpha3.OutboundTrafficPolicy_ALLOW_ANY:
-		return faultf(field, "needs mode ALLOW_ANY")
-	case proxy.Host == "" || strings.HasPrefix(proxy.Host, "*"):
-		return faultf(field+".host", "%q is not the host of a service", proxy.Host)
-	case !isPort(proxy.GetPort().GetNumber()):
-		return faultf(field+".port.number", "%d is not a port: want 1 to 65535", proxy.GetPort().GetNumber())
 	}
-	return hostFault(field+".host", proxy.Host)
+	var faults *FieldError
+	if p.Mode != networkingv1alpha3.OutboundTrafficPolicy_ALLOW_ANY {
+		faults = faultf(field, "needs mode ALLOW_ANY")
+	}
+	if proxy.Host == "" || strings.HasPrefix(proxy.Host, "*") {
+		faults = faults.and(faultf(field+".host", "%q is not the host of a service", proxy.Host))
+	} else {
+		faults = faults.and(hostFault(field+".host", proxy.Host))
+	}
+	if !isPort(proxy.GetPort().GetNumber()) {
+		faults = faults.and(faultf(field+".port.number", "%d is not a port: want 1 to 65535", proxy.GetPort().GetNumber()))
+	}
+	return faults
 }
 
 func checkIngress(field string, in *networkingv1alpha3.IstioIngressListener) *FieldError {
-	if fault := portFault(field+".port", in.Port.Number, in.Port.Protocol, mesh.UDP, mesh.HTTPProxy); fault != nil {
-		return fault
-	}
-	if fault := bindFault(field+".bind", in.Bind); fault != nil {
-		return fault
-	}
-	if fault := checkConnectionPool(field+".connectionPool", in.ConnectionPool); fault != nil {
-		return fault
-	}
-	if fault := checkIngressTLS(field, in); fault != nil {
-		return fault
-	}
-	if in.DefaultEndpoint == "" {
-		return nil
-	}
-	return defaultEndpointFault(field+".defaultEndpoint", in.DefaultEndpoint)
+	return allFaults(
+		portFault(field+".port", in.Port.Number, in.Port.Protocol, mesh.UDP, mesh.HTTPProxy),
+		bindFault(field+".bind", in.Bind),
+		defaultEndpointFault(field+".defaultEndpoint", in.DefaultEndpoint),
+		checkIngressTLS(field, in),
+		checkConnectionPool(field+".connectionPool", in.ConnectionPool),
+	)
 }
 
 // checkIngressTLS allows what Istio allows: sidecars get no Secrets.
@@ -142,6 +142,9 @@ func checkIngressTLS(field string, in *networkingv1alpha3.IstioIngressListener) 
 // defaultEndpointFault allows only endpoints on the proxy's own machine: a Sidecar
 // must not make proxies forward to other addresses.
 func defaultEndpointFault(field, endpoint string) *FieldError {
+	if endpoint == "" {
+		return nil
+	}
 	if path, ok := strings.CutPrefix(endpoint, "unix://"); ok {
 		if path == "" {
 			return faultf(field, "%q has no path", endpoint)
@@ -160,33 +163,27 @@ func defaultEndpointFault(field, endpoint string) *FieldError {
 
 func checkEgress(field string, e *networkingv1alpha3.IstioEgressListener) *FieldError {
 	path, isUnix := strings.CutPrefix(e.Bind, "unix://")
+	var faults *FieldError
+	if e.Port != nil && (!isUnix || e.Port.Number != 0) {
+		faults = portFault(field+".port", e.Port.Number, e.Port.Protocol, mesh.UDP)
+	}
 	switch {
 	case isUnix && path == "":
-		return faultf(field+".bind", "%q has no path", e.Bind)
+		faults = faults.and(faultf(field+".bind", "%q has no path", e.Bind))
 	case e.Bind != "" && e.Port == nil:
-		return faultf(field+".bind", "needs a port")
+		faults = faults.and(faultf(field+".bind", "needs a port"))
 	case !isUnix:
-		if fault := bindFault(field+".bind", e.Bind); fault != nil {
-			return fault
-		}
-	}
-	if e.Port != nil && (!isUnix || e.Port.Number != 0) {
-		if fault := portFault(field+".port", e.Port.Number, e.Port.Protocol, mesh.UDP); fault != nil {
-			return fault
-		}
+		faults = faults.and(bindFault(field+".bind", e.Bind))
 	}
 	if len(e.Hosts) == 0 {
-		return faultf(field+".hosts", "is empty: use \"*/*\" for every host")
+		return faults.and(faultf(field+".hosts", "is empty: use \"*/*\" for every host"))
 	}
-	for i, host := range e.Hosts {
+	return faults.and(eachText(field+".hosts", e.Hosts, func(field, host string) *FieldError {
 		if strings.Count(host, "/") != 1 {
-			return faultf(at(field+".hosts", i), "%q is not of the form namespace/host", host)
+			return faultf(field, "%q is not of the form namespace/host", host)
 		}
-		if fault := scopedHostFault(at(field+".hosts", i), host, "* . ~"); fault != nil {
-			return fault
-		}
-	}
-	return nil
+		return scopedHostFault(field, host, "* . ~")
+	}))
 }
 
 var sidecarFields = []apiField{

@@ -93,6 +93,9 @@ type FieldError struct {
 	Kind ProblemKind
 
 	textFirst int // the line, from 1, within the text, of the first definition of a duplicate; 0 for other faults
+
+	further []*FieldError // faults of the object after this one, at most maxFaults-1
+	left    int           // the number of faults after those of further
 }
 
 func (e *FieldError) Error() string {
@@ -115,7 +118,7 @@ func faultf(field, format string, args ...any) *FieldError {
 // Convert converts one object: a *corev1.Namespace, Node, Pod, Service,
 // ConfigMap, Secret or ServiceAccount, a *discoveryv1.EndpointSlice, a
 // *gatewayv1.Gateway or an *Istio. The result shares maps with the object, which
-// must not change afterwards. Errors are of type *FieldError.
+// must not change afterwards. Errors are of type *FieldError or Faults.
 func (c *Converter) Convert(object any, place snapshot.Place) (Result, error) {
 	k := kindOfObject(object)
 	if k == nil {
@@ -129,7 +132,7 @@ func (c *Converter) Convert(object any, place snapshot.Place) (Result, error) {
 	}
 	conv := conversion{Converter: c, meta: m}
 	if fault := k.convert(&conv, object); fault != nil {
-		return r, fault
+		return r, fault.err()
 	}
 	conv.checkAnnotations(k, metaOf(object).Annotations)
 	r.Object, r.Warnings = conv.object, conv.warnings

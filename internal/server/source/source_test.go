@@ -169,7 +169,7 @@ func readable(t *testing.T, field any) any {
 	return out
 }
 
-func objects(t *testing.T, text string) []yamldoc.Value {
+func objects(t testing.TB, text string) []yamldoc.Value {
 	t.Helper()
 	var out []yamldoc.Value
 	for c := range yamldoc.Split([]byte(text)) {
@@ -486,6 +486,52 @@ func TestRefusals(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestFaults: all faults of the objects of testdata/faults/*.yaml are reported, each with its line. A
+// Kubernetes API reports the same faults. The golden files beside the objects list them.
+func TestFaults(t *testing.T) {
+	t.Parallel()
+	files, err := filepath.Glob("testdata/faults/*.yaml")
+	if err != nil || len(files) == 0 {
+		t.Fatal("no test data", err)
+	}
+	for _, file := range files {
+		t.Run(filepath.Base(file), func(t *testing.T) {
+			t.Parallel()
+			text, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var b strings.Builder
+			for _, v := range objects(t, string(text)) {
+				c := &source.Converter{Cluster: "c"}
+				r, err := c.Decode(v, snapshot.Place{})
+				fmt.Fprintf(&b, "# %s\n", source.ObjectName(r.Key))
+				fromFile, fromAPI := source.FaultsOf(err), faultsOfJSON(t, c, v)
+				for i, fault := range fromFile {
+					fmt.Fprintf(&b, "line %d: %s\n", fault.Line, fault)
+					if i < len(fromAPI) && (fromAPI[i].Field != fault.Field || fromAPI[i].Err.Error() != fault.Err.Error()) {
+						t.Errorf("from a Kubernetes API: %s, from a file: %s", fromAPI[i], fault)
+					}
+				}
+				if len(fromAPI) != len(fromFile) {
+					t.Errorf("from a Kubernetes API: %d faults, from a file: %d", len(fromAPI), len(fromFile))
+				}
+			}
+			compareGolden(t, strings.TrimSuffix(file, ".yaml")+".golden", b.String())
+		})
+	}
+}
+
+func faultsOfJSON(t *testing.T, c *source.Converter, v yamldoc.Value) []*source.FieldError {
+	t.Helper()
+	text, err := v.JSON()
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = c.DecodeJSON(text)
+	return source.FaultsOf(err)
 }
 
 // TestUnreadKinds: kinds that are not read get a warning if they were likely meant to

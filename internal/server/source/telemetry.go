@@ -26,26 +26,22 @@ var telemetryKind = istioKind(kind{
 })
 
 func checkTelemetry(t *telemetryv1alpha1.Telemetry) *FieldError {
-	if fault := labelsFault("selector.matchLabels", t.GetSelector().GetMatchLabels()); fault != nil {
-		return fault
-	}
-	if fault := each("tracing", t.Tracing, tracingFault); fault != nil {
-		return fault
-	}
-	if fault := each("metrics", t.Metrics, func(field string, m *telemetryv1alpha1.Metrics) *FieldError {
-		return each(field+".providers", m.Providers, providerNameFault)
-	}); fault != nil {
-		return fault
-	}
-	return each("accessLogging", t.AccessLogging, func(field string, l *telemetryv1alpha1.AccessLogging) *FieldError {
-		fault := each(field+".providers", l.Providers, providerNameFault)
-		if fault == nil && l.Filter != nil {
-			if err := checkExpression(l.Filter.Expression); err != nil {
-				fault = faultf(field+".filter.expression", "%w", err)
+	return allFaults(
+		labelsFault("selector.matchLabels", t.GetSelector().GetMatchLabels()),
+		each("tracing", t.Tracing, tracingFault),
+		each("metrics", t.Metrics, func(field string, m *telemetryv1alpha1.Metrics) *FieldError {
+			return each(field+".providers", m.Providers, providerNameFault)
+		}),
+		each("accessLogging", t.AccessLogging, func(field string, l *telemetryv1alpha1.AccessLogging) *FieldError {
+			faults := each(field+".providers", l.Providers, providerNameFault)
+			if l.Filter != nil {
+				if err := checkExpression(l.Filter.Expression); err != nil {
+					faults = faults.and(faultf(field+".filter.expression", "%w", err))
+				}
 			}
-		}
-		return fault
-	})
+			return faults
+		}),
+	)
 }
 
 // maxExpression bounds the bytes of an expression. maxExpressionDepth is Envoy's limit.

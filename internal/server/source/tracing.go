@@ -103,19 +103,14 @@ func (c *conversion) checkTracing(m *meshv1alpha1.MeshConfig, doc yamldoc.Value)
 
 // tracingFault checks an entry of a Telemetry.
 func tracingFault(field string, t *telemetryv1alpha1.Tracing) *FieldError {
-	fault := each(field+".providers", t.Providers, providerNameFault)
-	if fault != nil {
-		return fault
-	}
+	faults := each(field+".providers", t.Providers, providerNameFault)
 	if s := t.GetRandomSamplingPercentage(); s != nil && (s.GetValue() < 0 || s.GetValue() > 100) {
-		return faultf(field+".randomSamplingPercentage", "%g is not a percentage: want 0 to 100", s.GetValue())
+		faults = faults.and(faultf(field+".randomSamplingPercentage", "%g is not a percentage: want 0 to 100", s.GetValue()))
 	}
 	for _, name := range slices.Sorted(maps.Keys(t.GetCustomTags())) {
-		if fault := tagFault(field+".customTags."+fieldOf(name), name, t.GetCustomTags()[name]); fault != nil {
-			return fault
-		}
+		faults = faults.and(tagFault(field+".customTags."+fieldOf(name), name, t.GetCustomTags()[name]))
 	}
-	return nil
+	return faults
 }
 
 func tagFault(field, name string, t *telemetryv1alpha1.Tracing_CustomTag) *FieldError {

@@ -21,23 +21,12 @@ var trafficExtensionKind = istioKind(kind{
 	if spec.GetLua() != nil {
 		return commonPluginFault(plugin)
 	}
-	fault = checkWasmPlugin(plugin)
-	if fault == nil {
-		fault = pullSecretFault(c, plugin)
-	}
-	if fault != nil && !isCommonField(fault.Field) {
-		fault = under("wasm", fault)
-	}
+	fault = allFaults(commonPluginFault(plugin), under("wasm", checkModule(c, plugin)))
 	if fault == nil {
 		warnOfChecksum(c, "spec.wasm", plugin)
 	}
 	return fault
 })
-
-// isCommonField reports whether a field is the same one in a TrafficExtension and a WasmPlugin.
-func isCommonField(field string) bool {
-	return strings.HasPrefix(field, "selector") || strings.HasPrefix(field, "targetRefs") || strings.HasPrefix(field, "match")
-}
 
 // pluginOf returns the WasmPlugin that means the same as a TrafficExtension.
 func pluginOf(spec *extensionsv1alpha1.TrafficExtension) (*extensionsv1alpha1.WasmPlugin, *FieldError) {

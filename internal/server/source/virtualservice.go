@@ -2,6 +2,7 @@ package source
 
 import (
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -120,37 +121,30 @@ func checkVirtualService(v *networkingv1alpha3.VirtualService) *FieldError {
 		return faultf("", "has no routes: want http, tls or tcp")
 	}
 	inMesh := len(v.Gateways) == 0 || slices.Contains(v.Gateways, snapshot.MeshGateway)
-	for i, host := range v.Hosts {
-		if _, err := parseAddr(host); err == nil {
-			continue
-		}
-		if fault := hostFault(at("hosts", i), host); fault != nil {
-			return fault
-		}
-		if host == "*" && inMesh {
-			return faultf(at("hosts", i), `"*" would take the requests to every host of all workloads: name gateways, or hosts`)
-		}
-	}
-	if fault := gatewaysFault("gateways", v.Gateways); fault != nil {
-		return fault
-	}
-	for i, ns := range v.ExportTo {
-		if fault := ruleExportFault(at("exportTo", i), ns); fault != nil {
-			return fault
-		}
-	}
-	if fault := checkHTTPRoutes(v.Http, len(v.Hosts), isDelegate); fault != nil {
-		return fault
-	}
+	faults := allFaults(
+		eachText("hosts", v.Hosts, func(field, host string) *FieldError {
+			if _, err := parseAddr(host); err == nil {
+				return nil
+			}
+			if host == "*" && inMesh {
+				return faultf(field, `"*" would take the requests to every host of all workloads: name gateways, or hosts`)
+			}
+			return hostFault(field, host)
+		}),
+		gatewaysFault("gateways", v.Gateways),
+		eachText("exportTo", v.ExportTo, ruleExportFault),
+		checkHTTPRoutes(v.Http, len(v.Hosts), isDelegate),
+	)
 	if len(v.Tls)+len(v.Tcp) > maxRoutes {
-		return faultf("", "has %d routes, at most %d are accepted", len(v.Tls)+len(v.Tcp), maxRoutes)
+		return faults.and(faultf("", "has %d routes, at most %d are accepted", len(v.Tls)+len(v.Tcp), maxRoutes))
 	}
-	if fault := each("tls", v.Tls, func(field string, r *networkingv1alpha3.TLSRoute) *FieldError {
-		return checkTLSRoute(field, r, v.Hosts)
-	}); fault != nil {
-		return fault
-	}
-	return each("tcp", v.Tcp, checkTCPRoute)
+	return allFaults(
+		faults,
+		each("tls", v.Tls, func(field string, r *networkingv1alpha3.TLSRoute) *FieldError {
+			return checkTLSRoute(field, r, v.Hosts)
+		}),
+		each("tcp", v.Tcp, checkTCPRoute),
+	)
 }
 
 // ruleExportFault checks a namespace to which a VirtualService or a DestinationRule is
@@ -163,6 +157,7 @@ func ruleExportFault(field, namespace string) *FieldError {
 }
 
 func gatewaysFault(field string, names []string) *FieldError {
+	var faults *FieldError
 	if len(names) > maxRouteParts {
 		return faultf(field, "has %d entries, at most %d are accepted", len(names), maxRouteParts)
 	}
@@ -172,58 +167,68 @@ func gatewaysFault(field string, names []string) *FieldError {
 			namespace, rest = ".", name
 		}
 		if namespace != "." && !mesh.IsDNSLabel(namespace) || !mesh.IsDNSName(rest) {
-			return faultf(at(field, i), "%q is neither mesh nor the name of a Gateway", name)
+			faults = faults.and(faultf(at(field, i), "%q is neither mesh nor the name of a Gateway", name))
 		}
 	}
-	return nil
+	return faults
 }
 
 // sourceFault checks the conditions of a match on clients.
 func sourceFault(field string, labels map[string]string, namespace string, gateways []string, port uint32) *FieldError {
-	if fault := labelsFault(field+".sourceLabels", labels); fault != nil {
-		return fault
+	var faults *FieldError
+	if len(labels) > 0 {
+		faults = sourceLabelsFault(field+".sourceLabels", labels)
 	}
-	for key, value := range labels {
-		if strings.ContainsAny(key+value, "=,\n") { // they separate labels in comparable conditions
-			return faultf(field+".sourceLabels["+key+"]", "%q is not the value of a label", value)
+	if namespace != "" && !mesh.IsDNSLabel(namespace) {
+		faults = faults.and(faultf(field+".sourceNamespace", "%q is not a namespace", namespace))
+	}
+	if port > 65535 {
+		faults = faults.and(faultf(field+".port", "%d is not a port: want 1 to 65535", port))
+	}
+	return faults.and(gatewaysFault(field+".gateways", gateways))
+}
+
+func sourceLabelsFault(field string, labels map[string]string) *FieldError {
+	faults := labelsFault(field, labels)
+	for _, key := range slices.Sorted(maps.Keys(labels)) {
+		if value := labels[key]; strings.ContainsAny(key+value, "=,\n") { // they separate labels in comparable conditions
+			faults = faults.and(faultf(field+"["+key+"]", "%q is not the value of a label", value))
 		}
 	}
-	switch {
-	case namespace != "" && !mesh.IsDNSLabel(namespace):
-		return faultf(field+".sourceNamespace", "%q is not a namespace", namespace)
-	case port > 65535:
-		return faultf(field+".port", "%d is not a port: want 1 to 65535", port)
-	}
-	return gatewaysFault(field+".gateways", gateways)
+	return faults
 }
 
 func checkTLSRoute(field string, r *networkingv1alpha3.TLSRoute, hosts []string) *FieldError {
+	routes := destinationsFault(field+".route", r.Route)
 	if len(r.Match) == 0 {
-		return faultf(field+".match", "is empty")
+		return faultf(field+".match", "is empty").and(routes)
 	}
-	if fault := each(field+".match", r.Match, func(field string, m *networkingv1alpha3.TLSMatchAttributes) *FieldError {
-		if len(m.SniHosts) == 0 {
-			return faultf(field+".sniHosts", "is empty")
-		}
-		if len(m.SniHosts) > maxRouteHosts {
-			return faultf(field+".sniHosts", "has %d entries, at most %d are accepted", len(m.SniHosts), maxRouteHosts)
-		}
-		for i, sni := range m.SniHosts {
-			if fault := hostFault(at(field+".sniHosts", i), sni); fault != nil {
-				return fault
-			}
-			if !slices.ContainsFunc(hosts, func(host string) bool { return isSubset(strings.ToLower(sni), strings.ToLower(host)) }) {
-				return faultf(at(field+".sniHosts", i), "%q is in none of the hosts", sni)
-			}
-		}
-		if fault := subnetsFault(field+".destinationSubnets", m.DestinationSubnets); fault != nil {
+	return each(field+".match", r.Match, func(field string, m *networkingv1alpha3.TLSMatchAttributes) *FieldError {
+		return allFaults(
+			sniHostsFault(field+".sniHosts", m.SniHosts, hosts),
+			subnetsFault(field+".destinationSubnets", m.DestinationSubnets),
+			sourceFault(field, m.SourceLabels, m.SourceNamespace, m.Gateways, m.Port),
+		)
+	}).and(routes)
+}
+
+// sniHostsFault checks the server names of a match, which must be in the hosts of the object.
+func sniHostsFault(field string, names, hosts []string) *FieldError {
+	switch {
+	case len(names) == 0:
+		return faultf(field, "is empty")
+	case len(names) > maxRouteHosts:
+		return faultf(field, "has %d entries, at most %d are accepted", len(names), maxRouteHosts)
+	}
+	return eachText(field, names, func(field, sni string) *FieldError {
+		if fault := hostFault(field, sni); fault != nil {
 			return fault
 		}
-		return sourceFault(field, m.SourceLabels, m.SourceNamespace, m.Gateways, m.Port)
-	}); fault != nil {
-		return fault
-	}
-	return destinationsFault(field+".route", r.Route)
+		if !slices.ContainsFunc(hosts, func(host string) bool { return isSubset(strings.ToLower(sni), strings.ToLower(host)) }) {
+			return faultf(field, "%q is in none of the hosts", sni)
+		}
+		return nil
+	})
 }
 
 // isSubset reports whether every name of a host, which may be a wildcard, is one of
@@ -234,28 +239,25 @@ func isSubset(host, of string) bool {
 }
 
 func checkTCPRoute(field string, r *networkingv1alpha3.TCPRoute) *FieldError {
-	if fault := each(field+".match", r.Match, func(field string, m *networkingv1alpha3.L4MatchAttributes) *FieldError {
-		if fault := subnetsFault(field+".destinationSubnets", m.DestinationSubnets); fault != nil {
-			return fault
-		}
-		return sourceFault(field, m.SourceLabels, m.SourceNamespace, m.Gateways, m.Port)
-	}); fault != nil {
-		return fault
-	}
-	return destinationsFault(field+".route", r.Route)
+	return each(field+".match", r.Match, func(field string, m *networkingv1alpha3.L4MatchAttributes) *FieldError {
+		return allFaults(
+			subnetsFault(field+".destinationSubnets", m.DestinationSubnets),
+			sourceFault(field, m.SourceLabels, m.SourceNamespace, m.Gateways, m.Port),
+		)
+	}).and(destinationsFault(field+".route", r.Route))
 }
 
 func subnetsFault(field string, subnets []string) *FieldError {
 	if len(subnets) > maxSubnets {
 		return faultf(field, "has %d entries, at most %d are accepted", len(subnets), maxSubnets)
 	}
-	for i, s := range subnets {
+	return eachText(field, subnets, func(field, s string) *FieldError {
 		_, notIP := parseAddr(s)
 		if p, err := netip.ParsePrefix(s); notIP != nil && (err != nil || p.Addr().Zone() != "") {
-			return faultf(at(field, i), "%q is neither an IP address nor an address range", s)
+			return faultf(field, "%q is neither an IP address nor an address range", s)
 		}
-	}
-	return nil
+		return nil
+	})
 }
 
 func destinationsFault(field string, routes []*networkingv1alpha3.RouteDestination) *FieldError {
@@ -263,27 +265,28 @@ func destinationsFault(field string, routes []*networkingv1alpha3.RouteDestinati
 		return faultf(field, "is empty")
 	}
 	weights := make([]int32, 0, len(routes))
-	if fault := each(field, routes, func(field string, d *networkingv1alpha3.RouteDestination) *FieldError {
+	faults := each(field, routes, func(field string, d *networkingv1alpha3.RouteDestination) *FieldError {
 		weights = append(weights, d.Weight)
 		return destinationFault(field+".destination", d.Destination)
-	}); fault != nil {
-		return fault
-	}
-	return weightsFault(field, weights)
+	})
+	return faults.and(weightsFault(field, weights))
 }
 
 func weightsFault(field string, weights []int32) *FieldError {
 	if len(weights) > maxRouteParts {
 		return faultf(field, "has %d entries, at most %d are accepted", len(weights), maxRouteParts)
 	}
+	var faults *FieldError
 	var total int64
 	for i, w := range weights {
 		if w < 0 {
-			return faultf(at(field, i)+".weight", "%d is negative", w)
+			faults = faults.and(faultf(at(field, i)+".weight", "%d is negative", w))
 		}
 		total += int64(w)
 	}
 	switch {
+	case faults != nil:
+		return faults
 	case len(weights) > 1 && total == 0:
 		return faultf(field, "has several destinations, and none has a weight")
 	case total > maxTotalWeight:
@@ -293,20 +296,27 @@ func weightsFault(field string, weights []int32) *FieldError {
 }
 
 func destinationFault(field string, d *networkingv1alpha3.Destination) *FieldError {
-	switch {
-	case d.GetHost() == "":
-		return faultf(field+".host", "is missing")
-	case d.Host == "*":
-		return faultf(field+".host", `"*" is not a host`)
-	case d.Port != nil && !isPort(d.Port.Number):
-		return faultf(field+".port.number", "%d is not a port: want 1 to 65535", d.Port.Number)
-	case d.Subset != "" && !mesh.IsDNSName(strings.ToLower(d.Subset)):
-		return faultf(field+".subset", "%q is not a DNS name", d.Subset)
+	faults := destinationHostFault(field+".host", d.GetHost())
+	if d.GetSubset() != "" && !mesh.IsDNSName(strings.ToLower(d.Subset)) {
+		faults = faults.and(faultf(field+".subset", "%q is not a DNS name", d.Subset))
 	}
-	if _, err := parseAddr(d.Host); err == nil {
+	if d.GetPort() != nil && !isPort(d.Port.Number) {
+		faults = faults.and(faultf(field+".port.number", "%d is not a port: want 1 to 65535", d.Port.Number))
+	}
+	return faults
+}
+
+func destinationHostFault(field, host string) *FieldError {
+	switch host {
+	case "":
+		return faultf(field, "is missing")
+	case "*":
+		return faultf(field, `"*" is not a host`)
+	}
+	if _, err := parseAddr(host); err == nil {
 		return nil
 	}
-	return hostFault(field+".host", d.Host)
+	return hostFault(field, host)
 }
 
 var virtualServiceFields = slices.Concat(

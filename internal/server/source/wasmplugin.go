@@ -16,10 +16,7 @@ var wasmPluginKind = istioKind(kind{
 	support: Partly, meaning: "agents fetch modules; see [its fields](#wasmplugin)", fields: wasmPluginFields,
 }, func(c *conversion, spec *extensionsv1alpha1.WasmPlugin) *FieldError {
 	c.object = &snapshot.WasmPlugin{Meta: c.meta, Kind: snapshot.KindWasmPlugin, Spec: spec}
-	fault := checkWasmPlugin(spec)
-	if fault == nil {
-		fault = pullSecretFault(c, spec)
-	}
+	fault := allFaults(commonPluginFault(spec), checkModule(c, spec))
 	if fault == nil {
 		warnOfChecksum(c, "spec", spec)
 	}
@@ -41,15 +38,14 @@ func warnOfChecksum(c *conversion, at string, p *extensionsv1alpha1.WasmPlugin) 
 	}
 }
 
-func checkWasmPlugin(p *extensionsv1alpha1.WasmPlugin) *FieldError {
-	if fault := moduleFault(p.Url); fault != nil {
-		return fault
-	}
+// checkModule checks the fields that only plugins with a module have.
+func checkModule(c *conversion, p *extensionsv1alpha1.WasmPlugin) *FieldError {
+	faults := moduleFault(p.Url)
 	if sum, err := hex.DecodeString(p.Sha256); p.Sha256 != "" && (err != nil || len(sum) != 32) {
-		return faultf("sha256", "is not a SHA-256 checksum: want 64 hexadecimal digits")
+		faults = faults.and(faultf("sha256", "is not a SHA-256 checksum: want 64 hexadecimal digits"))
 	}
 	names := make(map[string]bool)
-	fault := each("vmConfig.env", p.GetVmConfig().GetEnv(), func(field string, e *extensionsv1alpha1.EnvVar) *FieldError {
+	environment := each("vmConfig.env", p.GetVmConfig().GetEnv(), func(field string, e *extensionsv1alpha1.EnvVar) *FieldError {
 		switch {
 		case e.Name == "":
 			return faultf(field+".name", "is missing")
@@ -61,25 +57,20 @@ func checkWasmPlugin(p *extensionsv1alpha1.WasmPlugin) *FieldError {
 		names[e.Name] = true
 		return nil
 	})
-	if fault != nil {
-		return fault
-	}
-	return commonPluginFault(p)
+	return allFaults(faults, pullSecretFault(c, p), environment)
 }
 
 // commonPluginFault checks the fields that plugins with and without a module have.
 func commonPluginFault(p *extensionsv1alpha1.WasmPlugin) *FieldError {
-	if fault := attachmentFault(p); fault != nil {
-		return fault
-	}
-	return each("match", p.Match, func(field string, m *extensionsv1alpha1.WasmPlugin_TrafficSelector) *FieldError {
+	return allFaults(attachmentFault(p), each("match", p.Match, func(field string, m *extensionsv1alpha1.WasmPlugin_TrafficSelector) *FieldError {
+		var faults *FieldError
 		for i, port := range m.Ports {
 			if !isPort(port.GetNumber()) {
-				return faultf(at(field+".ports", i)+".number", "%d is not a port: want 1 to 65535", port.GetNumber())
+				faults = faults.and(faultf(at(field+".ports", i)+".number", "%d is not a port: want 1 to 65535", port.GetNumber()))
 			}
 		}
-		return nil
-	})
+		return faults
+	}))
 }
 
 // moduleFault checks the URL of a module.

@@ -126,22 +126,25 @@ func targetFault(target string) *FieldError {
 }
 
 func checkWorkloadEntry(spec *networkingv1alpha3.WorkloadEntry) *FieldError {
-	switch {
-	case spec.Address == "" && spec.Network == "":
-		return faultf("address", "is missing")
-	case spec.ServiceAccount != "" && !mesh.IsDNSName(spec.ServiceAccount):
-		return faultf("serviceAccount", "%q is not a DNS name", spec.ServiceAccount)
-	case strings.Count(spec.Locality, "/") > 2:
-		return faultf("locality", "%q has more than region/zone/subzone", spec.Locality)
+	var faults *FieldError
+	if spec.Address == "" && spec.Network == "" {
+		faults = faultf("address", "is missing")
 	}
 	for _, name := range slices.Sorted(maps.Keys(spec.Ports)) {
 		field := fmt.Sprintf("ports[%s]", name)
 		switch {
 		case name == "":
-			return faultf("ports", "has a port without a name")
+			faults = faults.and(faultf("ports", "has a port without a name"))
 		case !isPort(spec.Ports[name]):
-			return faultf(field, "%d is not a port: want 1 to 65535", spec.Ports[name])
+			faults = faults.and(faultf(field, "%d is not a port: want 1 to 65535", spec.Ports[name]))
 		}
 	}
-	return labelsFault("labels", spec.Labels)
+	faults = faults.and(labelsFault("labels", spec.Labels))
+	if strings.Count(spec.Locality, "/") > 2 {
+		faults = faults.and(faultf("locality", "%q has more than region/zone/subzone", spec.Locality))
+	}
+	if spec.ServiceAccount != "" && !mesh.IsDNSName(spec.ServiceAccount) {
+		faults = faults.and(faultf("serviceAccount", "%q is not a DNS name", spec.ServiceAccount))
+	}
+	return faults
 }

@@ -25,7 +25,7 @@ func (h *handler) validate(r *http.Request, request *admissionv1.AdmissionReques
 	}
 	decoded, err := h.Converter.DecodeJSON(request.Object.Raw)
 	warnings := decoded.Warnings
-	fault, refused := errors.AsType[*source.FieldError](err)
+	fault, refused := err, len(source.FaultsOf(err)) > 0
 	if last := len(warnings) - 1; err == nil && decoded.Closed != nil {
 		fault, refused, warnings = warnings[last], true, warnings[:last] // the unknown part
 	}

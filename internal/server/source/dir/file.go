@@ -196,10 +196,11 @@ func listItems(v yamldoc.Value) []yamldoc.Value {
 
 func (c *chunk) addObject(conv *source.Converter, v yamldoc.Value, p, place string) {
 	r, err := conv.Decode(v, snapshot.Place{File: place, Line: v.Line()})
-	var fe *source.FieldError
 	switch {
-	case errors.As(err, &fe):
-		c.broken = append(c.broken, fault{line: fe.Line, key: r.Key, reason: fe.Error(), security: r.Security, suppress: r.Suppress})
+	case err != nil:
+		for _, fe := range source.FaultsOf(err) {
+			c.broken = append(c.broken, fault{line: fe.Line, key: r.Key, reason: fe.Error(), security: r.Security, suppress: r.Suppress})
+		}
 		if r.Closed != nil {
 			c.closed = append(c.closed, &fileObject{path: p, line: v.Line(), nth: len(c.objects), key: r.Key, object: r.Closed, closed: true})
 		}

@@ -1,6 +1,7 @@
 package kube
 
 import (
+	"errors"
 	"fmt"
 
 	"github.com/meshctl/meshctl/internal/server/snapshot"
@@ -51,15 +52,15 @@ func (f *follower) put(events []snapshot.Event, o object) []snapshot.Event {
 func (f *follower) report(key objectKey, r *source.Result, err error, used bool) {
 	var out []string
 	var kinds []source.ProblemKind
-	if err != nil {
-		text := shorten(err.Error())
-		switch {
-		case used:
-			text += "; its last good version stays in use"
-		case r.Closed != nil:
-			text += "; " + source.ClosedMeaning
-		}
-		out, kinds = append(out, text), append(kinds, source.Refused)
+	meaning := ""
+	switch {
+	case used:
+		meaning = "; its last good version stays in use"
+	case r.Closed != nil:
+		meaning = "; " + source.ClosedMeaning
+	}
+	for _, fault := range faultsOf(err) {
+		out, kinds = append(out, shorten(fault.Error())+meaning), append(kinds, source.Refused)
 	}
 	most := maxReasons
 	if f.res.Object != "" {
@@ -78,7 +79,18 @@ func (f *follower) report(key objectKey, r *source.Result, err error, used bool)
 	}, f.Log)
 }
 
-// maxReasons bounds the faults that are shown of one object, maxReasonsOfOne the faults of an
+// faultsOf returns the faults of an error.
+func faultsOf(err error) []error {
+	if all, ok := errors.AsType[source.Faults](err); ok {
+		return all.Unwrap()
+	}
+	if err != nil {
+		return []error{err}
+	}
+	return nil
+}
+
+// maxReasons bounds the parts without effect that are shown of one object, maxReasonsOfOne the parts of an
 // object that is the only one of its resource.
 const (
 	maxReasons      = 10
