@@ -144,8 +144,12 @@ func serverTLSFault(field string, t *networkingv1alpha3.ServerTLSSettings) *Fiel
 	if t.CaCrl != "" && (secrets || !mutual) {
 		faults = faults.and(faultf(field+".caCrl", "is for caCertificates: a Secret has its list in the key ca.crl"))
 	}
-	if lowest, highest := t.MinProtocolVersion, t.MaxProtocolVersion; highest != networkingv1alpha3.ServerTLSSettings_TLS_AUTO && lowest > highest {
-		faults = faults.and(faultf(field, "minProtocolVersion %s is above maxProtocolVersion %s: no client could connect", lowest, highest))
+	lowest, highest, which := t.MinProtocolVersion, t.MaxProtocolVersion, "minProtocolVersion"
+	if lowest == networkingv1alpha3.ServerTLSSettings_TLS_AUTO {
+		lowest, which = networkingv1alpha3.ServerTLSSettings_TLSV1_2, "the default minProtocolVersion"
+	}
+	if highest != networkingv1alpha3.ServerTLSSettings_TLS_AUTO && lowest > highest {
+		faults = faults.and(faultf(field, "%s %s is above maxProtocolVersion %s: no client could connect", which, lowest, highest))
 	}
 	return allFaults(faults, each(field+".tlsCertificates", t.TlsCertificates, func(field string, c *networkingv1alpha3.ServerTLSSettings_TLSCertificate) *FieldError {
 		if c.ServerCertificate == "" || c.PrivateKey == "" {

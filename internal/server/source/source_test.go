@@ -294,6 +294,7 @@ func TestRefusals(t *testing.T) {
 		"hash of a key":                 {gatewayTLS("MUTUAL", "credentialName: a\n      verifyCertificateSpki: [AAAA]"), 11, `spec.servers[0].tls.verifyCertificateSpki[0]: "AAAA" is not a SHA-256 hash in base64`},
 		"hash of a certificate":         {gatewayTLS("MUTUAL", "credentialName: a\n      verifyCertificateHash: ['ab:cd']"), 11, `spec.servers[0].tls.verifyCertificateHash[0]: "ab:cd" is not a SHA-256 hash in hexadecimal`},
 		"versions of TLS":               {gatewayTLS("SIMPLE", "credentialName: a\n      minProtocolVersion: TLSV1_3\n      maxProtocolVersion: TLSV1_2"), 8, `spec.servers[0].tls: minProtocolVersion TLSV1_3 is above maxProtocolVersion TLSV1_2: no client could connect`},
+		"default version of TLS":        {gatewayTLS("SIMPLE", "credentialName: a\n      maxProtocolVersion: TLSV1_1"), 8, `spec.servers[0].tls: the default minProtocolVersion TLSV1_2 is above maxProtocolVersion TLSV1_1: no client could connect`},
 		"server on a socket":            {gatewayHead + "  servers:\n  - port: {number: 1, protocol: HTTP}\n    bind: unix:///x", 6, "spec.servers[0].port.number: 1: a Unix socket has no port, use 0"},
 		"path of a socket":              {gatewayHead + "  servers:\n  - port: {number: 0, protocol: HTTP}\n    bind: unix://x", 7, `spec.servers[0].bind: "unix://x" has no absolute path`},
 		"null server":                   {gatewayHead + "  servers:\n  -\n", 6, "spec.servers[0]: "},
