@@ -98,7 +98,7 @@ func (s *set) addControlPlaneWorkload(pod corev1.PodTemplateSpec) {
 		servicePort("http-monitoring", mesh.PortMonitoring, mesh.PortMonitoring),
 	}
 	var kind corev1.ServiceType // of a Service in the cluster
-	if v.External() {
+	if v.external() {
 		ports = ports[1:3]
 		ports[1].Port = mesh.PortWebhooks
 		kind = corev1.ServiceTypeLoadBalancer

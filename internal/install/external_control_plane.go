@@ -19,21 +19,29 @@ const (
 	kubeconfigDir = "/var/run/secrets/remote"
 )
 
-// External reports whether the installation is an external control plane: it reads the
+// external reports whether the installation is an external control plane: it reads the
 // configuration of the mesh from the API server of another cluster.
-func (v *Values) External() bool {
+func (v *Values) external() bool {
 	return v.ConfigCluster != "" && !v.Remote.Enabled && !v.ControlPlane.Disabled
+}
+
+// configCluster returns ConfigCluster, or this cluster if it has the configuration.
+func (v *Values) configCluster() string {
+	if v.Remote.Enabled && v.Remote.Configures {
+		return v.ClusterID
+	}
+	return v.ConfigCluster
 }
 
 // Configures reports whether the cluster has the configuration of an external control plane.
 func (v *Values) Configures() bool {
-	return v.Remote.Enabled && (v.Remote.Configures || v.ConfigCluster == v.ClusterID)
+	return v.Remote.Enabled && v.configCluster() == v.ClusterID
 }
 
 // controlPlaneID returns the cluster ID of the control plane.
 func (v *Values) controlPlaneID() string {
 	if v.Remote.Enabled {
-		return cmp.Or(v.ConfigCluster, v.Remote.Cluster)
+		return cmp.Or(v.configCluster(), v.Remote.Cluster)
 	}
 	return cmp.Or(v.ConfigCluster, v.ClusterID)
 }
@@ -43,7 +51,7 @@ type RequiredSecret struct{ Name, Fix string }
 
 // RequiredSecrets returns the Secrets in the namespace of the control plane that users create.
 func (v *Values) RequiredSecrets() []RequiredSecret {
-	if !v.External() {
+	if !v.external() {
 		return nil
 	}
 	return []RequiredSecret{
@@ -81,12 +89,13 @@ func (s *set) addExternalControlPlane() {
 
 // checkExternal returns the faults of the use of a cluster with the configuration.
 func (v *Values) checkExternal() []error {
-	if v.ConfigCluster == "" {
+	cluster := v.configCluster()
+	if cluster == "" {
 		return nil
 	}
 	var errs []error
-	if !mesh.ClusterID(v.ConfigCluster).Valid() {
-		errs = append(errs, fmt.Errorf("cluster %q with the configuration: want letters, digits, '.', '-' and '_', at most 63", v.ConfigCluster))
+	if !mesh.ClusterID(cluster).Valid() {
+		errs = append(errs, fmt.Errorf("cluster %q with the configuration: want letters, digits, '.', '-' and '_', at most 63", cluster))
 	}
 	if v.Revision != "" {
 		errs = append(errs, errors.New("--revision does not work with --config-cluster: install a second external control plane in a namespace of its own"))
@@ -99,10 +108,7 @@ func (v *Values) checkExternal() []error {
 	case v.ConfigCluster == v.ClusterID:
 		return append(errs, fmt.Errorf("cluster %s has the configuration, and is this one: give --control-plane if the control plane is in another cluster, else leave out --config-cluster", v.ClusterID))
 	}
-	for _, o := range []struct {
-		what  string
-		given bool
-	}{
+	return append(errs, withoutEffect("in the cluster of an external control plane: leave it out, and set it in cluster "+cluster, []setting{
 		{"--network, or global.network,", v.Network != ""},
 		{"meshConfig", len(v.MeshConfig) > 0},
 		{"a value of the injector", len(v.Injector) > 0},
@@ -110,10 +116,5 @@ func (v *Values) checkExternal() []error {
 		{"--revision-tag", len(v.Tags) > 0},
 		{"a gateway", len(v.Gateways) > 0},
 		{"--expose-istiod", v.ExposeControlPlane},
-	} {
-		if o.given {
-			errs = append(errs, fmt.Errorf("%s has no effect in the cluster of an external control plane: leave it out, and set it in cluster %s", o.what, v.ConfigCluster))
-		}
-	}
-	return errs
+	})...)
 }

@@ -174,6 +174,7 @@ func TestRefused(t *testing.T) {
 		{"istiodRemote: {enabled: true}\nglobal: {meshID: m, multiCluster: {clusterName: c}, remotePilotAddress: 192.0.2.1}", "global.meshID, has no effect"},
 		{"global: {remotePilotAddress: 192.0.2.1}", "global.remotePilotAddress needs profile remote"},
 		{"global: {configCluster: true}", "global.configCluster needs profile remote"},
+		{"istiodRemote: {enabled: true}\nrevision: canary\nglobal: {configCluster: true, multiCluster: {clusterName: c}, remotePilotAddress: 192.0.2.1}", "--revision does not work with --config-cluster"},
 		{"kind: IstioOperator\nspec: {components: {ingressGateways: [{k8s: {service: {ports: []}}}]}}", "gateway istio-ingressgateway has no ports"},
 	} {
 		v := Default(testImage)

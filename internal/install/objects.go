@@ -44,7 +44,7 @@ func Objects(v *Values) ([]*unstructured.Unstructured, error) {
 	switch {
 	case v.Remote.Enabled:
 		s.addRemote()
-	case v.External():
+	case v.external():
 		s.addExternalControlPlane()
 	case !v.ControlPlane.Disabled:
 		s.addControlPlane()

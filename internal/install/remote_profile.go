@@ -136,23 +136,31 @@ func (v *Values) checkRemote() []error {
 	case r.InjectionPath == "" && r.Cluster == v.ClusterID && !v.Configures():
 		errs = append(errs, fmt.Errorf("the control plane is in cluster %s, which is this one", r.Cluster))
 	}
+	const here = "in a cluster without a control plane: leave it out"
 	if v.Configures() {
-		if v.ExposeControlPlane {
-			errs = append(errs, errors.New("--expose-istiod has no effect in a cluster without a control plane: leave it out"))
-		}
-		return errs
+		return append(errs, withoutEffect(here, []setting{{"--expose-istiod", v.ExposeControlPlane}})...)
 	}
-	for _, o := range []struct {
-		what  string
-		given bool
-	}{
+	return append(errs, withoutEffect(here+", and set it where the control plane is installed", []setting{
 		{"--mesh-id, or global.meshID,", v.MeshID != ""},
 		{"meshConfig", len(v.MeshConfig) > 0},
 		{"a value of the injector", len(v.Injector) > 0},
 		{"--expose-istiod", v.ExposeControlPlane || v.ExposeServices},
-	} {
-		if o.given {
-			errs = append(errs, fmt.Errorf("%s has no effect in a cluster without a control plane: leave it out, and set it where the control plane is installed", o.what))
+	})...)
+}
+
+// setting is a value that may be given.
+type setting struct {
+	name  string
+	given bool
+}
+
+// withoutEffect returns an error for each given setting. where states where the setting has no
+// effect, and the fix.
+func withoutEffect(where string, settings []setting) []error {
+	var errs []error
+	for _, s := range settings {
+		if s.given {
+			errs = append(errs, fmt.Errorf("%s has no effect %s", s.name, where))
 		}
 	}
 	return errs
