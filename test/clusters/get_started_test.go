@@ -422,6 +422,20 @@ const plainClient = `
   metadata: {labels: {app: client}}, spec: {containers: [{name: client, image: "docker.io/curlimages/curl:8.16.0", command: [sleep, infinity]}]}}}}
 `
 
+// strictPolicy requires mutual TLS in the mesh.
+const strictPolicy = "{apiVersion: security.istio.io/v1, kind: PeerAuthentication, metadata: {name: default, namespace: istio-system}, spec: {mtls: {mode: STRICT}}}"
+
+// refusesPlaintext waits until the client without a proxy gets no answers in a cluster.
+func (u *user) refusesPlaintext(t *testing.T, cluster string) {
+	t.Helper()
+	harness.Eventually(t, moved, "refused plaintext in "+cluster, func() error {
+		if out, err := u.call(cluster, "plain", target); err == nil {
+			return fmt.Errorf("answer %q", out)
+		}
+		return nil
+	})
+}
+
 // testStrict: mutual TLS refuses a client without a proxy, which is served before.
 func (u *user) testStrict(t *testing.T) {
 	u.apply(plainClient)
@@ -431,14 +445,9 @@ func (u *user) testStrict(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	u.apply("{apiVersion: security.istio.io/v1, kind: PeerAuthentication, metadata: {name: default, namespace: istio-system}, spec: {mtls: {mode: STRICT}}}")
+	u.apply(strictPolicy)
 	for _, c := range names {
-		harness.Eventually(t, moved, "refused plaintext in "+c, func() error {
-			if out, err := u.call(c, "plain", "helloworld.sample:5000/hello"); err == nil {
-				return fmt.Errorf("answer %q", out)
-			}
-			return nil
-		})
+		u.refusesPlaintext(t, c)
 		if _, err := u.call(c, "sample", "helloworld.sample:5000/hello?[1-20]"); err != nil {
 			t.Error(err)
 		}

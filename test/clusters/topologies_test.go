@@ -255,6 +255,24 @@ func TestParts(t *testing.T) {
 	}
 }
 
+// identified returns an error unless 20 answers to the client of a cluster name its identity.
+func (u *user) identified(cluster string) error {
+	out, err := u.call(cluster, "sample", target+"?[1-20]")
+	if n := strings.Count(out, "caller: spiffe://cluster.local/ns/sample/sa/client\n"); err == nil && n != 20 {
+		err = fmt.Errorf("%d of 20 answers name the identity of the client:\n%s", n, out)
+	}
+	return err
+}
+
+// startPlainClient starts a client without a proxy in a cluster.
+func (u *user) startPlainClient(t *testing.T, cluster string) {
+	t.Helper()
+	if _, err := u.try(plainClient, "kubectl --context "+cluster+" apply -f -"); err != nil {
+		t.Fatal(err)
+	}
+	u.run("kubectl --context " + cluster + " rollout status -n plain deployment client --timeout=5m")
+}
+
 // TestPrimaryRemote: cluster2 has no control plane. Its pods get their proxies, certificates
 // and configuration from the control plane of cluster1, as docs/install.md describes.
 func TestPrimaryRemote(t *testing.T) {
@@ -276,9 +294,8 @@ func TestPrimaryRemote(t *testing.T) {
 		if n := loads[i].more(1000); n.Answers["v1"] < 400 || n.Answers["v2"] < 400 {
 			t.Errorf("%s: shares %v", c, n.Answers)
 		}
-		out, err := u.call(c, "sample", target+"?[1-20]")
-		if n := strings.Count(out, "caller: spiffe://cluster.local/ns/sample/sa/client\n"); err != nil || n != 20 {
-			t.Errorf("%s: %d of 20 answers name the identity of the client: %v\n%s", c, n, err, out)
+		if err := u.identified(c); err != nil {
+			t.Errorf("%s: %v", c, err)
 		}
 		u.run("meshctl check --context " + c)
 	}
@@ -294,20 +311,11 @@ func TestPrimaryRemote(t *testing.T) {
 		t.Errorf("a control plane in cluster2:\n%s", out)
 	}
 	// Policies of cluster1 apply in cluster2.
-	if _, err := u.try("{apiVersion: security.istio.io/v1, kind: PeerAuthentication, metadata: {name: default, namespace: istio-system}, spec: {mtls: {mode: STRICT}}}",
-		"kubectl --context cluster1 apply -f -"); err != nil {
+	if _, err := u.try(strictPolicy, "kubectl --context cluster1 apply -f -"); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := u.try(plainClient, "kubectl --context cluster2 apply -f -"); err != nil {
-		t.Fatal(err)
-	}
-	u.run("kubectl --context cluster2 rollout status -n plain deployment client --timeout=5m")
-	harness.Eventually(t, moved, "refused plaintext in cluster2", func() error {
-		if out, err := u.call("cluster2", "plain", target); err == nil {
-			return fmt.Errorf("answer %q", out)
-		}
-		return nil
-	})
+	u.startPlainClient(t, "cluster2")
+	u.refusesPlaintext(t, "cluster2")
 	// Pods of cluster2 keep their configuration without the control plane, and get changes
 	// when it is back.
 	u.kill("/usr/local/bin/meshctl", "serve")
@@ -356,14 +364,7 @@ func TestExternalControlPlane(t *testing.T) {
 kubectl --context cluster2 label namespace sample istio-injection=enabled
 (cd examples/two-clusters/cluster2 && kubectl --context cluster2 apply -f 4-helloworld.yaml -f 5-client.yaml)
 kubectl --context cluster2 wait -n sample --for=condition=Available --timeout=5m --all deployments`)
-	answers := func(from string) error {
-		out, err := u.call("cluster2", from, target+"?[1-20]")
-		if n := strings.Count(out, "caller: spiffe://cluster.local/ns/sample/sa/client\n"); err == nil && n != 20 {
-			err = fmt.Errorf("%d of 20 answers name the identity of the client:\n%s", n, out)
-		}
-		return err
-	}
-	harness.Eventually(t, moved, "answers with the identity of the client", func() error { return answers("sample") })
+	harness.Eventually(t, moved, "answers with the identity of the client", func() error { return u.identified("cluster2") })
 	for _, c := range names {
 		u.run("meshctl check --context " + c)
 	}
@@ -377,29 +378,21 @@ kubectl --context cluster2 wait -n sample --for=condition=Available --timeout=5m
 		t.Errorf("pods beside the configuration in cluster2:\n%s", out)
 	}
 	// Policies of cluster2 apply, and its webhook refuses wrong ones.
-	const policy = "{apiVersion: security.istio.io/v1, kind: PeerAuthentication, metadata: {name: default, namespace: istio-system}, spec: {mtls: {mode: %s}}}"
-	if out, err := u.try(fmt.Sprintf(policy, "STRICTLY"), "kubectl --context cluster2 apply -f -"); err == nil {
+	unknown := strings.Replace(strictPolicy, "STRICT", "STRICTLY", 1)
+	if out, err := u.try(unknown, "kubectl --context cluster2 apply -f -"); err == nil {
 		t.Errorf("a policy with an unknown mode was accepted: %s", out)
 	}
-	if _, err := u.try(fmt.Sprintf(policy, "STRICT"), "kubectl --context cluster2 apply -f -"); err != nil {
+	if _, err := u.try(strictPolicy, "kubectl --context cluster2 apply -f -"); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := u.try(plainClient, "kubectl --context cluster2 apply -f -"); err != nil {
-		t.Fatal(err)
-	}
-	u.run("kubectl --context cluster2 rollout status -n plain deployment client --timeout=5m")
-	harness.Eventually(t, moved, "refused plaintext", func() error {
-		if out, err := u.call("cluster2", "plain", target); err == nil {
-			return fmt.Errorf("answer %q", out)
-		}
-		return nil
-	})
+	u.startPlainClient(t, "cluster2")
+	u.refusesPlaintext(t, "cluster2")
 	// New pods get certificates of the CA in cluster1 after the control plane was replaced.
 	u.run(`kubectl --context cluster1 rollout restart -n istio-system deployment istiod
 kubectl --context cluster1 rollout status -n istio-system deployment istiod --timeout=5m
 kubectl --context cluster2 rollout restart -n sample deployment client
 kubectl --context cluster2 rollout status -n sample deployment client --timeout=5m`)
-	harness.Eventually(t, moved, "answers after the restart", func() error { return answers("sample") })
+	harness.Eventually(t, moved, "answers after the restart", func() error { return u.identified("cluster2") })
 	if out := u.run("kubectl --context cluster2 get secrets -n istio-system -o name"); strings.Contains(out, "cacerts") || strings.Contains(out, "ca-secret") {
 		t.Errorf("the signing CA is in cluster2:\n%s", out)
 	}
@@ -430,12 +423,11 @@ func TestWithIstio(t *testing.T) {
 		if n := loads[i].more(1000); n.Answers["v1"] < 400 || n.Answers["v2"] < 400 {
 			t.Errorf("%s: shares %v", c, n.Answers)
 		}
-		out, err := u.call(c, "sample", target+"?[1-20]")
-		if n := strings.Count(out, "caller: spiffe://cluster.local/ns/sample/sa/client\n"); err != nil || n != 20 {
-			t.Errorf("%s: %d of 20 answers name the identity of the client: %v\n%s", c, n, err, out)
+		if err := u.identified(c); err != nil {
+			t.Errorf("%s: %v", c, err)
 		}
 		u.run("meshctl check --context " + c)
-		out = u.run("meshctl pc bootstrap deploy/client.sample --context " + c + " -o json")
+		out := u.run("meshctl pc bootstrap deploy/client.sample --context " + c + " -o json")
 		for _, field := range []string{`"CLUSTER_ID": "` + c + `"`, `"NETWORK": "network` + strings.TrimPrefix(c, "cluster") + `"`, `"MESH_ID": "mesh1"`} {
 			if !strings.Contains(strings.ReplaceAll(out, `":"`, `": "`), field) {
 				t.Errorf("%s: no node metadata %s:\n%s", c, field, out)
