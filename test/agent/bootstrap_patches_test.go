@@ -85,7 +85,7 @@ func TestBootstrapPatches(t *testing.T) {
 	}
 }
 
-// TestRefusedBootstrapPatch: the agent refuses a patch of what it needs itself, and starts no Envoy.
+// TestRefusedBootstrapPatch: the agent refuses a patch of a part that it needs itself, and starts no Envoy.
 func TestRefusedBootstrapPatch(t *testing.T) {
 	ca := certstest.NewIstioCA(t)
 	plane := newPatching(t, 0, `"node": {"id": "other"}}`)

@@ -220,9 +220,7 @@ func checkMeshConfig(m *meshv1alpha1.MeshConfig) *FieldError {
 		faults = allFaults(faults, durationFault("tcpKeepalive.time", k.Time, time.Second), durationFault("tcpKeepalive.interval", k.Interval, time.Second))
 	}
 	faults = faults.and(checkLocalities("localityLbSetting", m.LocalityLbSetting))
-	for i, to := range m.DefaultServiceExportTo {
-		faults = faults.and(exportToFault(fmt.Sprintf("defaultServiceExportTo[%d]", i), to))
-	}
+	faults = faults.and(eachText("defaultServiceExportTo", m.DefaultServiceExportTo, exportToFault))
 	for i, s := range m.DiscoverySelectors {
 		faults = faults.and(selectorFault(fmt.Sprintf("discoverySelectors[%d]", i), s))
 	}

@@ -157,20 +157,19 @@ func ruleExportFault(field, namespace string) *FieldError {
 }
 
 func gatewaysFault(field string, names []string) *FieldError {
-	var faults *FieldError
 	if len(names) > maxRouteParts {
 		return faultf(field, "has %d entries, at most %d are accepted", len(names), maxRouteParts)
 	}
-	for i, name := range names {
+	return eachText(field, names, func(field, name string) *FieldError {
 		namespace, rest, slash := strings.Cut(name, "/")
 		if !slash {
 			namespace, rest = ".", name
 		}
 		if namespace != "." && !mesh.IsDNSLabel(namespace) || !mesh.IsDNSName(rest) {
-			faults = faults.and(faultf(at(field, i), "%q is neither mesh nor the name of a Gateway", name))
+			return faultf(field, "%q is neither mesh nor the name of a Gateway", name)
 		}
-	}
-	return faults
+		return nil
+	})
 }
 
 // sourceFault checks the conditions of a match on clients.
