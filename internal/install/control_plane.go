@@ -30,6 +30,10 @@ const MeshConfigMap = "istio"
 // portStatus is the port of readiness and status pages of the control plane.
 const portStatus = 8080
 
+// stopDelay is how many seconds a pod of the control plane goes on after Kubernetes has begun to
+// remove it.
+const stopDelay = 5
+
 // meshUser is the user and the group of the control plane and of proxies.
 const meshUser = 1337
 
@@ -222,8 +226,11 @@ func (s *set) controlPlanePod() corev1.PodTemplateSpec {
 		},
 		ReadinessProbe: probe("/ready", portStatus, 2, 5),
 		LivenessProbe:  probe("/version", portStatus, 20, 5),
-		Resources:      v.ControlPlane.Workload.Resources,
-		VolumeMounts:   []corev1.VolumeMount{{Name: "run", MountPath: "/run/meshctl"}},
+		// Proxies that reconnect must not reach a pod that has ended, so the pod goes on until
+		// kube-proxy has removed it from the Service.
+		Lifecycle:    &corev1.Lifecycle{PreStop: &corev1.LifecycleHandler{Sleep: &corev1.SleepAction{Seconds: stopDelay}}},
+		Resources:    v.ControlPlane.Workload.Resources,
+		VolumeMounts: []corev1.VolumeMount{{Name: "run", MountPath: "/run/meshctl"}},
 
 		SecurityContext: restricted(),
 	}
