@@ -15,8 +15,8 @@ import (
 	"time"
 )
 
-// connectTimeout bounds one TCP connect and one TLS handshake.
-const connectTimeout = 5 * time.Second
+// ConnectTimeout bounds one TCP connect and one TLS handshake.
+const ConnectTimeout = 5 * time.Second
 
 // TLSConfig returns a client configuration for TLS 1.3. The server must present a
 // certificate for serverName that chains to one of the PEM roots; the system's roots
@@ -53,9 +53,9 @@ func UnverifiedTLSConfig(serverName string, certs ...tls.Certificate) *tls.Confi
 // certificate has presented its own by then. serverName is the SNI; empty means the
 // host of the address. TLS 1.2 suffices, as the server may be old.
 func ShownChain(ctx context.Context, address, serverName string) ([]*x509.Certificate, error) {
-	ctx, cancel := context.WithTimeout(ctx, 2*connectTimeout)
+	ctx, cancel := context.WithTimeout(ctx, 2*ConnectTimeout)
 	defer cancel()
-	conn, err := (&net.Dialer{Timeout: connectTimeout}).DialContext(ctx, "tcp", address)
+	conn, err := (&net.Dialer{Timeout: ConnectTimeout}).DialContext(ctx, "tcp", address)
 	if err != nil {
 		return nil, err
 	}
@@ -97,9 +97,9 @@ func ProxiedHTTPClient(timeout time.Duration, proxy string, connections int) *ht
 
 func newTransport(tlsConfig *tls.Config) *http.Transport {
 	return &http.Transport{
-		DialContext:            (&net.Dialer{Timeout: connectTimeout}).DialContext,
+		DialContext:            (&net.Dialer{Timeout: ConnectTimeout}).DialContext,
 		TLSClientConfig:        tlsConfig,
-		TLSHandshakeTimeout:    connectTimeout,
+		TLSHandshakeTimeout:    ConnectTimeout,
 		MaxResponseHeaderBytes: 64 << 10,
 		IdleConnTimeout:        30 * time.Second,
 	}
