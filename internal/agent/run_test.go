@@ -66,7 +66,6 @@ func fakeEnvoy() error {
 	}
 	signals := make(chan os.Signal, 1)
 	signal.Notify(signals, syscall.SIGTERM)
-	drained := make(chan string, 1)
 	listener, err := net.Listen("tcp", os.Getenv(fakeAdmin))
 	if err != nil {
 		return err
@@ -74,7 +73,7 @@ func fakeEnvoy() error {
 	go func() {
 		_ = http.Serve(listener, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			if r.Method == http.MethodPost {
-				drained <- r.URL.String()
+				fmt.Fprintf(log, "drain %s\n", r.URL)
 			}
 			fmt.Fprint(w, "cluster_manager.cds.update_success: 1\nlistener_manager.lds.update_success: 1\n"+
 				"server.state: 0\nlistener_manager.workers_started: 1\n")
@@ -86,17 +85,13 @@ func fakeEnvoy() error {
 		return err
 	}
 	fmt.Fprintf(log, "start %v\n", info.Mode())
-	for {
-		select {
-		case path := <-drained:
-			fmt.Fprintf(log, "drain %s\n", path)
-		case <-signals:
-			fmt.Fprintln(log, "terminate")
-			if os.Getenv(fakeMode) != "stubborn" {
-				return nil
-			}
+	for range signals {
+		fmt.Fprintln(log, "terminate")
+		if os.Getenv(fakeMode) != "stubborn" {
+			break
 		}
 	}
+	return nil
 }
 
 const deadline = 2 * time.Minute

@@ -47,6 +47,7 @@ func TestFollow(t *testing.T) {
 		w.Header().Set("Content-Type", "application/json")
 		if n == len(answers) {
 			cancel()
+			<-r.Context().Done() // an answer would be one of a watch
 			return
 		}
 		if q := r.URL.Query(); q.Get("labelSelector") != "x=y" || q.Get("watch") == "true" && q.Get("resourceVersion") != "7" {
