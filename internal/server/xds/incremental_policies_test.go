@@ -251,7 +251,7 @@ func (c meshGenerator) envoyFilter(cluster mesh.ClusterID) snapshot.Object {
 // patch returns a patch for any place, with any operation that is possible there.
 func (c meshGenerator) patch() *snapshot.Patch {
 	spec := &networkingv1alpha3.EnvoyFilter_EnvoyConfigObjectPatch{
-		ApplyTo: networkingv1alpha3.EnvoyFilter_ApplyTo(pickOne(c, 1, 2, 3, 4, 5, 6, 7, 8, 10, 11)),
+		ApplyTo: networkingv1alpha3.EnvoyFilter_ApplyTo(pickOne(c, 1, 2, 3, 4, 5, 6, 7, 8, 10, 10, 10, 11)),
 		Match:   &networkingv1alpha3.EnvoyFilter_EnvoyConfigObjectMatch{Context: networkingv1alpha3.EnvoyFilter_PatchContext(c.IntN(4))},
 		Patch:   &networkingv1alpha3.EnvoyFilter_Patch{Operation: networkingv1alpha3.EnvoyFilter_Patch_Operation(1 + c.IntN(8))},
 	}
