@@ -89,7 +89,7 @@ var annotations = []annotationKind{
 	{name: annotationStatsPrefixes, ofEnvoy: true, check: anything, meaning: "further statistics of Envoy, by prefixes separated by commas"},
 	{name: annotationStatsSuffixes, ofEnvoy: true, check: anything, meaning: "further statistics of Envoy, by suffixes"},
 	{name: annotationStatsRegexps, ofEnvoy: true, check: checkRegexps, meaning: "further statistics of Envoy, by regular expressions"},
-	{name: annotationStatTags, ofEnvoy: true, check: checkStatTags, meaning: "parts of the names of statistics, separated by commas, that become labels, in addition to those of `extraStatTags` in the MeshConfig; the agent reads this annotation"},
+	{name: annotationStatTags, ofEnvoy: true, check: checkStatTags, meaning: "names of further labels of Envoy's statistics, separated by commas, in addition to `extraStatTags` of MeshConfig; the agent reads this annotation"},
 	{name: annotationVolume, check: func(v string) error { _, err := userVolumes(v); return err }, meaning: "further volumes, as a JSON object by name or a list"},
 	{name: annotationVolumeMount, check: func(v string) error { _, err := userMounts(v); return err }, meaning: "mounts of volumes in the container of the proxy, as a JSON object by name or a list"},
 	{name: annotationStatusPort, check: checkPort, meaning: "port of the agent for probes and metrics"},

@@ -353,7 +353,7 @@ var kinds = []Kind{
 	},
 	{
 		ConflictingDestinationRules, "ConflictingDestinationRules", Warning,
-		"Two DestinationRules of a namespace are for the same host. Clients use the policy of the older DestinationRule, and for each subset name the subset of the older one.",
+		"Two DestinationRules of a namespace are for the same host. Clients use the policy of the older DestinationRule. Of two subsets with the same name, they use the subset of the older rule.",
 		"Put the settings of the host into one DestinationRule.",
 	},
 	{

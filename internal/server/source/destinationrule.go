@@ -320,7 +320,7 @@ func policyPartFields(path string) []apiField {
 		{Path: path + ".loadBalancer", Support: Partly, Meaning: "`simple`, `consistentHash`, `localityLbSetting` and `warmup`"},
 		{Path: path + ".loadBalancer.zoneAwareLbSetting", Support: NoEffect, Meaning: noZoneAware},
 		{Path: path + ".connectionPool", Support: Works, Meaning: "`tcp` and `http`; also for inbound connections of the service's workloads"},
-		{Path: path + ".outlierDetection", Support: Partly, Meaning: "counts of failures"},
+		{Path: path + ".outlierDetection", Support: Partly, Meaning: "all fields except `consecutiveErrors`"},
 		{Path: path + ".outlierDetection.consecutiveErrors", Support: NoEffect, Meaning: "use `consecutive5xxErrors`"},
 		{Path: path + ".tls", Support: Works},
 	}

@@ -14,8 +14,8 @@ import (
 
 var kubeGatewayKind = kubeKind(kind{
 	group: groupGatewayAPI, name: "Gateway", kind: snapshot.KindKubeGateway, plural: "gateways", versions: []string{"v1", "v1beta1"},
-	support: Partly, meaning: "with the label `topology.istio.io/network` it is a gateway of that network, at `spec.addresses`, on TLS listeners on port 15443 " +
-		"(or the port in the label `networking.istio.io/gatewayPort`) or with the option `gateway.istio.io/listener-protocol: auto-passthrough`; no proxy is started for it",
+	support: Partly, meaning: "with the label `topology.istio.io/network` it is a gateway of that network at `spec.addresses`. Proxies call its TLS listeners that have port 15443 " +
+		"(or the port in the label `networking.istio.io/gatewayPort`) or the option `gateway.istio.io/listener-protocol: auto-passthrough`. No proxy is started for it",
 	resources: []Resource{{Custom: true, Optional: true, Without: "Gateways of the Kubernetes API are no gateways of networks"}},
 }, (*conversion).kubeGateway)
 
