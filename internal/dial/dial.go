@@ -13,10 +13,14 @@ import (
 	"net/http"
 	"net/url"
 	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/credentials"
 )
 
-// ConnectTimeout bounds one TCP connect and one TLS handshake.
-const ConnectTimeout = 5 * time.Second
+// connectTimeout bounds one TCP connect and one TLS handshake.
+const connectTimeout = 5 * time.Second
 
 // TLSConfig returns a client configuration for TLS 1.3. The server must present a
 // certificate for serverName that chains to one of the PEM roots; the system's roots
@@ -53,9 +57,9 @@ func UnverifiedTLSConfig(serverName string, certs ...tls.Certificate) *tls.Confi
 // certificate has presented its own by then. serverName is the SNI; empty means the
 // host of the address. TLS 1.2 suffices, as the server may be old.
 func ShownChain(ctx context.Context, address, serverName string) ([]*x509.Certificate, error) {
-	ctx, cancel := context.WithTimeout(ctx, 2*ConnectTimeout)
+	ctx, cancel := context.WithTimeout(ctx, 2*connectTimeout)
 	defer cancel()
-	conn, err := (&net.Dialer{Timeout: ConnectTimeout}).DialContext(ctx, "tcp", address)
+	conn, err := (&net.Dialer{Timeout: connectTimeout}).DialContext(ctx, "tcp", address)
 	if err != nil {
 		return nil, err
 	}
@@ -80,6 +84,15 @@ func ShownChain(ctx context.Context, address, serverName string) ([]*x509.Certif
 	return shown, nil
 }
 
+// GRPC returns a client of the gRPC server at target. It does not connect yet.
+func GRPC(target string, config *tls.Config, opts ...grpc.DialOption) (*grpc.ClientConn, error) {
+	return grpc.NewClient(target, append([]grpc.DialOption{
+		grpc.WithTransportCredentials(credentials.NewTLS(config)), grpc.WithNoProxy(), grpc.WithDisableServiceConfig(),
+		// By default gRPC waits 20 s for an address at which nothing answers.
+		grpc.WithConnectParams(grpc.ConnectParams{Backoff: backoff.DefaultConfig, MinConnectTimeout: connectTimeout}),
+	}, opts...)...)
+}
+
 // HTTPClient returns a client whose requests, including the body, end within timeout.
 // A redirect is an error. tlsConfig may be nil for http:// URLs.
 func HTTPClient(timeout time.Duration, tlsConfig *tls.Config) *http.Client {
@@ -97,9 +110,9 @@ func ProxiedHTTPClient(timeout time.Duration, proxy string, connections int) *ht
 
 func newTransport(tlsConfig *tls.Config) *http.Transport {
 	return &http.Transport{
-		DialContext:            (&net.Dialer{Timeout: ConnectTimeout}).DialContext,
+		DialContext:            (&net.Dialer{Timeout: connectTimeout}).DialContext,
 		TLSClientConfig:        tlsConfig,
-		TLSHandshakeTimeout:    ConnectTimeout,
+		TLSHandshakeTimeout:    connectTimeout,
 		MaxResponseHeaderBytes: 64 << 10,
 		IdleConnTimeout:        30 * time.Second,
 	}

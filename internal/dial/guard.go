@@ -70,7 +70,7 @@ func (g Guard) Check(addr netip.Addr) error {
 // dialer returns a dialer that connects only to addresses that pass Check.
 func (g Guard) dialer() *net.Dialer {
 	return &net.Dialer{
-		Timeout: ConnectTimeout, KeepAlive: 30 * time.Second,
+		Timeout: connectTimeout, KeepAlive: 30 * time.Second,
 		// Check the final address, no matter how it was resolved.
 		ControlContext: func(_ context.Context, _, address string, _ syscall.RawConn) error {
 			at, err := netip.ParseAddrPort(address)

@@ -12,9 +12,7 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
@@ -147,11 +145,7 @@ func (c *Client) call(ctx context.Context, roots []*x509.Certificate, current Cu
 	if current.Certificate != nil {
 		config.Certificates = []tls.Certificate{*current.Certificate}
 	}
-	conn, err := grpc.NewClient(server.Addr,
-		grpc.WithTransportCredentials(credentials.NewTLS(config)),
-		grpc.WithNoProxy(),
-		grpc.WithDisableServiceConfig(),
-		grpc.WithConnectParams(grpc.ConnectParams{Backoff: backoff.DefaultConfig, MinConnectTimeout: dial.ConnectTimeout}),
+	conn, err := dial.GRPC(server.Addr, config,
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 30 * time.Second, Timeout: 10 * time.Second}),
 		grpc.WithInitialWindowSize(window),
 		grpc.WithInitialConnWindowSize(window),
