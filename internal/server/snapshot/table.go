@@ -2,22 +2,19 @@ package snapshot
 
 import (
 	"cmp"
+	"maps"
 	"slices"
 
-	"k8s.io/utils/third_party/forked/golang/btree"
+	"github.com/tidwall/btree"
 )
 
 // Table is an immutable map of facts, sorted by key. A nil Table is empty. A new version
 // shares all that did not change with the old one: a change costs the logarithm of the
 // size.
-type Table[K cmp.Ordered, V any] struct{ tree *btree.BTree[row[K]] }
+type Table[K cmp.Ordered, V any] struct{ tree *tree[K] }
 
-// row is a fact with its key. A search has no fact. It leaves out the type of the fact, as
-// the compiler would copy the tree for each.
-type row[K cmp.Ordered] struct {
-	key  K
-	fact any
-}
+// tree holds facts, which are pointers, without their type: the compiler would copy its code for each.
+type tree[K cmp.Ordered] = btree.Map[K, any]
 
 // degree is the least number of children of an inner node of a tree.
 const degree = 32
@@ -35,17 +32,15 @@ func (t *Table[K, V]) Get(key K) *V {
 	if t == nil {
 		return nil
 	}
-	if found, ok := t.tree.Get(row[K]{key: key}); ok {
-		return factOf[V](found.fact)
-	}
-	return nil
+	fact, _ := t.tree.Get(key)
+	return factOf[V](fact)
 }
 
 // All iterates over the facts in key order.
 func (t *Table[K, V]) All() func(yield func(K, *V) bool) {
 	return func(yield func(K, *V) bool) {
 		if t != nil {
-			t.tree.Ascend(func(r row[K]) bool { return yield(r.key, factOf[V](r.fact)) })
+			t.tree.Scan(func(k K, fact any) bool { return yield(k, factOf[V](fact)) })
 		}
 	}
 }
@@ -61,36 +56,16 @@ func (t *Table[K, V]) With(changes map[K]*V) *Table[K, V] {
 	if len(changes) == 0 {
 		return t
 	}
-	keys := make([]K, 0, len(changes))
-	for k := range changes {
-		keys = append(keys, k)
-	}
-	var tree *btree.BTree[row[K]]
+	tree := btree.NewMap[K, any](degree)
 	if t != nil {
-		tree = t.tree
+		tree = t.tree.Copy()
 	}
-	return &Table[K, V]{changed(tree, keys, func(k K) any {
+	for _, k := range slices.Sorted(maps.Keys(changes)) { // neighbours change the same nodes
 		if fact := changes[k]; fact != nil {
-			return fact
-		}
-		return nil
-	})}
-}
-
-// changed returns a tree, which may be nil, with the facts of the keys.
-func changed[K cmp.Ordered](tree *btree.BTree[row[K]], keys []K, fact func(K) any) *btree.BTree[row[K]] {
-	if tree == nil {
-		tree = btree.New(degree, func(a, b row[K]) bool { return a.key < b.key })
-	} else {
-		tree = tree.Clone()
-	}
-	slices.Sort(keys) // neighbours change the same nodes
-	for _, k := range keys {
-		if f := fact(k); f != nil {
-			tree.ReplaceOrInsert(row[K]{k, f})
+			tree.Set(k, fact)
 		} else {
-			tree.Delete(row[K]{key: k})
+			tree.Delete(k)
 		}
 	}
-	return tree
+	return &Table[K, V]{tree}
 }
