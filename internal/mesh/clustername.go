@@ -45,6 +45,12 @@ func (c ClusterName) String() string {
 	return string(c.Direction) + "|" + strconv.FormatUint(uint64(c.Port), 10) + "|" + c.Subset + "|" + c.Host
 }
 
+// AppendTo appends the form of String.
+func (c ClusterName) AppendTo(b []byte) []byte {
+	b = strconv.AppendUint(append(append(b, c.Direction...), '|'), uint64(c.Port), 10)
+	return append(append(append(append(b, '|'), c.Subset...), '|'), c.Host...)
+}
+
 // SNI renders the DNS form, outbound_.<port>_.<subset>_.<host>. It is the server name
 // of TLS connections to the cluster, and the name of the cluster to which an east-west
 // gateway passes them on.

@@ -1,104 +1,124 @@
 package xdswire
 
 import (
-	"runtime"
 	"sync"
 	"weak"
 )
 
-// sharedParts finds parts of resources by key. It does not keep parts alive: a part lives
-// as long as some resource keeps it.
-type sharedParts struct {
-	mu    sync.Mutex
-	parts map[any]any // *sharedPart[V] by comparable key
+// partCaches holds the caches of an encoder, one for each pair of types of keys and parts.
+type partCaches struct {
+	mu     sync.Mutex
+	caches map[any]any // *PartCache[K, V] by a nil pointer of this type
 }
 
-// sharedPart is the part with a key. The mutex of in guards it.
-type sharedPart[V any] struct {
-	in     *sharedParts
-	key    any
+// PartCache finds parts of resources by key. It does not keep parts alive: a part lives as long
+// as some resource keeps it. Parts are immutable.
+type PartCache[K comparable, V any] struct {
+	mu    sync.Mutex
+	parts map[K]*cachedPart[V]
+	fresh int // number of keys added since the last sweep
+	swept int // number of keys after it
+}
+
+// cachedPart is the part with a key.
+type cachedPart[V any] struct {
 	part   weak.Pointer[V]
 	making bool          // a goroutine makes the part
 	made   chan struct{} // closed when that ends; nil if no other goroutine waits
 }
 
-// Shared returns the part of a resource with the key: the one that some resource keeps, or
-// a new one. It makes a part once, also if several goroutines need it at the same time. The
-// key, a comparable value, must contain everything that make reads, and its type must be used
-// for parts of one type only. Parts are immutable.
-func Shared[V any](e *Encoder, key any, make func() (*V, error)) (*V, error) {
-	p, v := find[V](&e.shared, key)
+// CacheOf returns the encoder's cache for types of keys and parts.
+func CacheOf[K comparable, V any](e *Encoder) *PartCache[K, V] {
+	s := &e.shared
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.caches == nil {
+		s.caches = map[any]any{}
+	}
+	kind := any((*PartCache[K, V])(nil))
+	c, ok := s.caches[kind].(*PartCache[K, V])
+	if !ok {
+		c = &PartCache[K, V]{parts: map[K]*cachedPart[V]{}}
+		s.caches[kind] = c
+	}
+	return c
+}
+
+// Shared returns the part with the key from the encoder's cache, as PartCache.Get does.
+func Shared[K comparable, V any](e *Encoder, key K, make func() (*V, error)) (*V, error) {
+	return CacheOf[K, V](e).Get(key, func(K) (*V, error) { return make() })
+}
+
+// Get returns the part with the key: the one that some resource keeps, or a new one. It makes a
+// part once, also if several goroutines need it at the same time. The key must contain everything
+// that make reads.
+func (c *PartCache[K, V]) Get(key K, make func(K) (*V, error)) (*V, error) {
+	p, v := c.find(key)
 	if v != nil {
 		return v, nil
 	}
-	defer p.done()
-	v, err := make()
+	defer func() { c.done(key, p, v) }()
+	made, err := make(key)
 	if err != nil {
 		return nil, err
 	}
-	p.set(v)
-	runtime.AddCleanup(v, (*sharedPart[V]).drop, p)
+	v = made
 	return v, nil
 }
 
-// find returns the part of a key. If there is none, the caller must make it and call done. find
-// waits for another goroutine that makes it.
-func find[V any](s *sharedParts, key any) (*sharedPart[V], *V) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	p, _ := s.parts[key].(*sharedPart[V])
-	for ; p != nil; p, _ = s.parts[key].(*sharedPart[V]) {
-		if v := p.part.Value(); v != nil {
-			return p, v
-		}
-		if !p.making {
-			break
-		}
+// find returns the part of a key. If it is nil, the caller must make the part and call done.
+// find waits for another goroutine that makes it.
+func (c *PartCache[K, V]) find(key K) (*cachedPart[V], *V) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	p := c.parts[key]
+	for ; p != nil && p.making; p = c.parts[key] {
 		if p.made == nil {
 			p.made = make(chan struct{})
 		}
 		made := p.made
-		s.mu.Unlock()
+		c.mu.Unlock()
 		<-made
-		s.mu.Lock()
+		c.mu.Lock()
 	}
 	if p == nil {
-		if s.parts == nil {
-			s.parts = map[any]any{}
+		if c.fresh++; c.fresh > c.swept+minSweep {
+			c.sweep()
 		}
-		p = &sharedPart[V]{in: s, key: key}
-		s.parts[key] = p
+		p = &cachedPart[V]{}
+		c.parts[key] = p
+	} else if v := p.part.Value(); v != nil {
+		return p, v
 	}
-	p.part, p.making = weak.Pointer[V]{}, true
+	p.making = true
 	return p, nil
 }
 
-func (p *sharedPart[V]) set(v *V) {
-	p.in.mu.Lock()
-	defer p.in.mu.Unlock()
-	p.part = weak.Make(v)
-}
-
-// done ends the making of a part, whether or not it succeeded.
-func (p *sharedPart[V]) done() {
-	p.in.mu.Lock()
-	defer p.in.mu.Unlock()
-	if p.part == (weak.Pointer[V]{}) {
-		delete(p.in.parts, p.key)
-	}
+// done ends the making of a part, which is nil if that failed.
+func (c *PartCache[K, V]) done(key K, p *cachedPart[V], v *V) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	if p.making = false; p.made != nil {
 		close(p.made)
 		p.made = nil
 	}
+	if p.part = weak.Make(v); v == nil {
+		delete(c.parts, key)
+	}
 }
 
-// drop forgets a part that no resource keeps, unless another one was made for its key since.
-func (p *sharedPart[V]) drop() {
-	p.in.mu.Lock()
-	defer p.in.mu.Unlock()
-	if p.part != (weak.Pointer[V]{}) && p.part.Value() == nil && p.in.parts[p.key] == any(p) {
-		delete(p.in.parts, p.key)
+// minSweep is the number of keys that an empty cache adds until it sweeps. A cache with n keys adds
+// n more keys.
+const minSweep = 16
+
+// sweep removes the keys of parts that no resource keeps.
+func (c *PartCache[K, V]) sweep() {
+	for key, p := range c.parts {
+		if !p.making && p.part.Value() == nil {
+			delete(c.parts, key)
+		}
 	}
+	c.fresh, c.swept = 0, len(c.parts)
 }
 
 // Keeping makes the resource keep the parts from which it was made, so that Shared finds

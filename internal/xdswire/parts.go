@@ -1,6 +1,7 @@
 package xdswire
 
 import (
+	"bytes"
 	"crypto/sha256"
 	"encoding/binary"
 	"maps"
@@ -13,13 +14,47 @@ import (
 // Part is an encoded part of a message, such as one virtual host of a route
 // configuration. It is immutable.
 type Part struct {
-	Name string
-	Wire []byte
-	sum  sum
+	Name  string
+	start []byte
+	end   *PartEnd // or nil
+	sum   sum
 }
 
 // NewPart returns a part.
-func NewPart(name string, wire []byte) Part { return Part{name, wire, sumOf(wire)} }
+func NewPart(name string, wire []byte) Part { return Part{name, wire, nil, sumOf(wire)} }
+
+// PartEnd is the end of the encoding of several parts, which share its memory.
+type PartEnd struct {
+	wire []byte
+	sum  []byte
+}
+
+// NewPartEnd returns the end whose encoding comes in pieces.
+func NewPartEnd(wire ...[]byte) *PartEnd {
+	end := bytes.Join(wire, nil)
+	sum := sha256.Sum256(end)
+	return &PartEnd{end, sum[:]}
+}
+
+// Part returns a part whose encoding starts with some bytes. It copies and hashes only these.
+func (e *PartEnd) Part(name string, start []byte) Part {
+	return Part{name, bytes.Clone(start), e, sumOf(append(start, e.sum...))}
+}
+
+// Wire returns the encoding. The caller must not change it.
+func (p *Part) Wire() []byte {
+	if p.end == nil {
+		return p.start
+	}
+	return encoded([]*Part{p})
+}
+
+func (p *Part) size() int {
+	if p.end == nil {
+		return len(p.start)
+	}
+	return len(p.start) + len(p.end.wire)
+}
 
 // sum is a hash of encoded parts: the sum of their hashes, so that a change costs only as
 // much as it touches.
@@ -55,7 +90,7 @@ func chunkOf(parts []*Part, wire []byte) *chunk {
 	c := &chunk{parts: parts}
 	size := 0
 	for _, p := range parts {
-		size += len(p.Wire)
+		size += p.size()
 		c.sum = c.sum.plus(p.sum)
 	}
 	c.wire = wire[:size:size]
@@ -70,7 +105,8 @@ func (p *Parts) With(changes map[string]*Part) *Parts {
 	if p != nil {
 		old = p.chunks
 	}
-	names := slices.Sorted(maps.Keys(changes))
+	names := slices.AppendSeq(make([]string, 0, len(changes)), maps.Keys(changes))
+	slices.Sort(names)
 	for i, c := range old {
 		// The first chunk also takes the names before it.
 		n := len(names)
@@ -124,7 +160,7 @@ func (p *Parts) replace(c *chunk, names []string, changes map[string]*Part) {
 	for _, name := range names {
 		keep(sort.Search(len(parts), func(i int) bool { return parts[i].Name >= name }))
 		if len(parts) > 0 && parts[0].Name == name {
-			parts, wire = parts[1:], wire[len(parts[0].Wire):]
+			parts, wire = parts[1:], wire[parts[0].size():]
 		}
 		if changed := changes[name]; changed != nil {
 			fresh = append(fresh, changed)
@@ -134,26 +170,24 @@ func (p *Parts) replace(c *chunk, names []string, changes map[string]*Part) {
 	p.add(fresh)
 }
 
-// add adds parts in chunks. A single part keeps its memory.
+// add adds parts in chunks. A single part may keep its memory.
 func (p *Parts) add(parts []*Part) {
 	for chunk := range slices.Chunk(parts, chunkParts) {
-		wire := chunk[0].Wire
-		if len(chunk) > 1 {
-			wire = encoded(chunk)
+		if len(chunk) == 1 {
+			p.chunks = append(p.chunks, chunkOf(chunk, chunk[0].Wire()))
+		} else {
+			p.chunks = append(p.chunks, chunkOf(chunk, encoded(chunk)))
 		}
-		p.chunks = append(p.chunks, chunkOf(chunk, wire))
 	}
 }
 
-// encoded returns the encoding of parts.
+// encoded returns the encoding of at most chunkParts parts.
 func encoded(parts []*Part) []byte {
-	size := 0
-	for _, p := range parts {
-		size += len(p.Wire)
+	var wires [2 * chunkParts][]byte
+	for i, p := range parts {
+		if wires[2*i] = p.start; p.end != nil {
+			wires[2*i+1] = p.end.wire
+		}
 	}
-	wire := make([]byte, 0, size)
-	for _, p := range parts {
-		wire = append(wire, p.Wire...)
-	}
-	return wire
+	return bytes.Join(wires[:2*len(parts)], nil)
 }

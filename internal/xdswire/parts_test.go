@@ -33,7 +33,7 @@ func TestPartsEqualSortedList(t *testing.T) {
 		}
 		var want, got []byte
 		for _, name := range slices.Sorted(maps.Keys(model)) {
-			want = append(want, model[name].Wire...)
+			want = append(want, model[name].Wire()...)
 		}
 		for _, c := range list.chunks {
 			got = append(got, c.wire...)
@@ -69,8 +69,8 @@ func TestPartsShareMemory(t *testing.T) {
 			own += len(c.wire)
 		}
 	}
-	if own != len(p.Wire) || list.sum == next.sum {
-		t.Errorf("%d of %d bytes are not shared, want %d; sums %x and %x", own, next.size, len(p.Wire), list.sum, next.sum)
+	if own != len(p.Wire()) || list.sum == next.sum {
+		t.Errorf("%d of %d bytes are not shared, want %d; sums %x and %x", own, next.size, len(p.Wire()), list.sum, next.sum)
 	}
 }
 
@@ -82,7 +82,7 @@ func TestResourceOfParts(t *testing.T) {
 	for i := range 100 {
 		p := NewPart(fmt.Sprintf("%04d", i), []byte(fmt.Sprintf("part %d;", i)))
 		parts[p.Name] = &p
-		body = append(body, p.Wire...)
+		body = append(body, p.Wire()...)
 	}
 	r := e.Parted(RouteType, "r", []byte("head;"), (*Parts)(nil).With(parts), []byte("tail"))
 	want := e.Raw(RouteType, "r", []byte("head;"), body, []byte("tail"))

@@ -4,6 +4,7 @@
 package xdswire
 
 import (
+	"bytes"
 	"crypto/sha256"
 	"encoding/binary"
 	"encoding/hex"
@@ -126,7 +127,7 @@ func (r *Resource) WithAliases(aliases []string) *Resource {
 type Encoder struct {
 	// Encoded, which may be nil, is called for every encoded resource.
 	Encoded func(typeURL string)
-	shared  sharedParts
+	shared  partCaches
 }
 
 // deterministic encodes equal messages to equal bytes within one build.
@@ -153,15 +154,25 @@ func (e *Encoder) Resource(typeURL, name string, m proto.Message) (*Resource, er
 	return r, nil
 }
 
-// Appended makes a resource from a message of a size, which appendTo appends to bytes.
-func (e *Encoder) Appended(typeURL, name string, size int, appendTo func([]byte) []byte) *Resource {
+// Piece makes a part of a resource that is made from such parts, in one allocation with the list
+// that contains it. It is not sent by itself, and has neither a type nor a version.
+func (e *Encoder) Piece(typeURL, name string, message []byte) []*Resource {
 	if e.Encoded != nil {
 		e.Encoded(typeURL)
 	}
-	r := wrap(typeURL, name, noVersion, size, size)
-	r.wire = appendTo(r.wire)
-	r.setVersion()
-	return r
+	var p struct {
+		Resource
+		list [1]*Resource
+		room [112]byte // enough for most pieces
+	}
+	p.Name, p.wire = name, append(p.room[:0], message...)
+	p.list[0] = &p.Resource
+	return p.list[:]
+}
+
+// Equal reports whether a resource has the same content as another one of its type and name.
+func (r *Resource) Equal(other *Resource) bool {
+	return r == other || r.Version == other.Version && (r.Version != "" || bytes.Equal(r.wire, other.wire))
 }
 
 // setVersion replaces noVersion by the version of the message.
@@ -237,8 +248,8 @@ func versionOf(body [][]byte) string {
 // wrap returns a resource whose message of a size must be appended, with room for a part
 // of it.
 func wrap(typeURL, name, version string, size, room int) *Resource {
-	anySize := protowire.SizeTag(1) + protowire.SizeBytes(len(typeURL)) + protowire.SizeTag(2) + protowire.SizeBytes(size)
-	tail := protowire.SizeTag(fieldResourceBody) + protowire.SizeBytes(anySize)
+	packed := anySize(typeURL, size)
+	tail := protowire.SizeTag(fieldResourceBody) + protowire.SizeBytes(packed)
 	inner := protowire.SizeTag(fieldResourceName) + protowire.SizeBytes(len(name)) +
 		protowire.SizeTag(fieldResourceVersion) + protowire.SizeBytes(len(version)) + tail
 	w := make([]byte, 0, protowire.SizeTag(fieldResources)+protowire.SizeBytes(inner)-size+room)
@@ -250,11 +261,7 @@ func wrap(typeURL, name, version string, size, room int) *Resource {
 	w = protowire.AppendString(w, version)
 	start := len(w)
 	w = protowire.AppendTag(w, fieldResourceBody, protowire.BytesType)
-	w = protowire.AppendVarint(w, uint64(anySize))
-	w = protowire.AppendTag(w, 1, protowire.BytesType)
-	w = protowire.AppendString(w, typeURL)
-	w = protowire.AppendTag(w, 2, protowire.BytesType)
-	w = protowire.AppendVarint(w, uint64(size))
+	w = appendAny(protowire.AppendVarint(w, uint64(packed)), typeURL, size)
 	return &Resource{Name: name, Version: version, wire: w, any: start, body: len(w)}
 }
 
@@ -269,15 +276,38 @@ func Any(m proto.Message) (*anypb.Any, error) {
 }
 
 // Pack packs a message like Any. The caller provides the memory, which may be part of another
-// allocation. The last fields of the message may be encoded before.
-func Pack(to *anypb.Any, m proto.Message, encoded ...byte) (err error) {
+// allocation.
+func Pack(to *anypb.Any, m proto.Message) (err error) {
 	to.TypeUrl = typeURLOf(m.ProtoReflect().Descriptor())
-	to.Value = make([]byte, 0, deterministic.Size(m)+len(encoded))
-	if to.Value, err = sized.MarshalAppend(to.Value, m); err != nil {
-		return fmt.Errorf("pack %s: %w", m.ProtoReflect().Descriptor().FullName(), err)
+	if to.Value, err = Marshal(m); err != nil {
+		return fmt.Errorf("pack %s: %w", to.TypeUrl, err)
 	}
-	to.Value = append(to.Value, encoded...)
 	return nil
+}
+
+// PackedField returns the encoding of a field that contains a message, packed like Any. The last
+// fields of the message may be encoded before.
+func PackedField(number protowire.Number, m proto.Message, encoded ...byte) ([]byte, error) {
+	typeURL, size := typeURLOf(m.ProtoReflect().Descriptor()), deterministic.Size(m)+len(encoded)
+	packed := anySize(typeURL, size)
+	b := make([]byte, 0, protowire.SizeTag(number)+protowire.SizeBytes(packed))
+	b = protowire.AppendVarint(protowire.AppendTag(b, number, protowire.BytesType), uint64(packed))
+	b, err := sized.MarshalAppend(appendAny(b, typeURL, size), m)
+	if err != nil {
+		return nil, fmt.Errorf("pack %s: %w", typeURL, err)
+	}
+	return append(b, encoded...), nil
+}
+
+// anySize returns the size of an Any with a message of a size.
+func anySize(typeURL string, size int) int {
+	return protowire.SizeTag(1) + protowire.SizeBytes(len(typeURL)) + protowire.SizeTag(2) + protowire.SizeBytes(size)
+}
+
+// appendAny appends an Any without its message, which must be appended.
+func appendAny(b []byte, typeURL string, size int) []byte {
+	b = protowire.AppendString(protowire.AppendTag(b, 1, protowire.BytesType), typeURL)
+	return protowire.AppendVarint(protowire.AppendTag(b, 2, protowire.BytesType), uint64(size))
 }
 
 // typeURLs holds the type URLs of packed messages by descriptor.

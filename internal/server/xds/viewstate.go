@@ -155,7 +155,7 @@ func compare(from, to *viewState) *diff {
 			old = old[1:]
 		}
 		if len(old) > 0 && old[0].Name == r.Name {
-			if old[0].Version != r.Version {
+			if !old[0].Equal(r) {
 				d.changed = append(d.changed, r)
 			}
 			old = old[1:]
@@ -181,7 +181,7 @@ func (s *viewState) next(id uint64, changes map[string]*xdswire.Resource) *viewS
 	for name, r := range changes {
 		old := s.get(name)
 		switch {
-		case old == nil && r == nil, old != nil && r != nil && old.Version == r.Version:
+		case old == nil && r == nil, old != nil && r != nil && old.Equal(r):
 			continue
 		case r == nil:
 			d.removed = append(d.removed, name)

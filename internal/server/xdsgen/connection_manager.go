@@ -19,6 +19,7 @@ import (
 	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
 	tcpv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/tcp_proxy/v3"
 	uuidv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/request_id/uuid/v3"
+	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
 
@@ -207,15 +208,14 @@ func (g *generator) serviceTCP(svc *snapshot.MeshService, port *snapshot.Service
 }
 
 func (g *generator) namedTCPProxy(cluster, stats string, s listenerSettings, t tcpTimeouts) *listenerv3.Filter {
-	p := &tcpv3.TcpProxy{
-		AccessLog:        g.accessLogs(s),
-		StatPrefix:       stats,
-		ClusterSpecifier: &tcpv3.TcpProxy_Cluster{Cluster: cluster},
-	}
+	p := &tcpv3.TcpProxy{AccessLog: g.accessLogs(s)}
 	t.set(p)
 	s.called = cmp.Or(s.called, cluster)
 	g.setConnectionMetrics(p, s)
-	return g.networkFilter(filterTCP, p)
+	const fieldStatPrefix, fieldCluster = 1, 2
+	var room [256]byte // enough for most services
+	names := protowire.AppendString(appendField(room[:0], fieldStatPrefix), stats)
+	return g.networkFilter(filterTCP, p, protowire.AppendString(appendField(names, fieldCluster), cluster)...)
 }
 
 // blackHole returns the filter that closes connections without a log line.

@@ -63,7 +63,10 @@ func (v endpointView) Keys() Keys {
 }
 
 func (v endpointView) Unit(s *snapshot.Snapshot, k Key) Unit {
-	svc := s.Services.Get(k.Name)
+	return v.serviceUnit(s, s.Services.Get(k.Name))
+}
+
+func (v endpointView) serviceUnit(s *snapshot.Snapshot, svc *snapshot.MeshService) Unit {
 	if svc == nil || svc.NodeLocal != v.nodeLocal || svc.ExternalName != "" || svc.Resolution.DNS() || toDestination(svc) && !v.router && !v.proxyless || !v.scope.sees(svc) {
 		return nil
 	}

@@ -63,18 +63,15 @@ func mustAny(m proto.Message) *anypb.Any {
 	return a
 }
 
-// networkFilter returns a filter. The last fields of its configuration may be encoded before. The
-// messages are in one allocation, as every listener has some.
+// networkFilter returns a filter. Its configuration, whose last fields may be encoded before, is
+// encoded, and must not be read or changed.
 func (g *generator) networkFilter(name string, m proto.Message, encoded ...byte) *listenerv3.Filter {
-	var f struct {
-		filter listenerv3.Filter
-		config listenerv3.Filter_TypedConfig
-		packed anypb.Any
-	}
-	g.fail(xdswire.Pack(&f.packed, m, encoded...))
-	f.config.TypedConfig = &f.packed
-	f.filter.Name, f.filter.ConfigType = name, &f.config
-	return &f.filter
+	const fieldConfig = 4 // of Filter
+	config, err := xdswire.PackedField(fieldConfig, m, encoded...)
+	g.fail(err)
+	f := &listenerv3.Filter{Name: name}
+	f.ProtoReflect().SetUnknown(config)
+	return f
 }
 
 func (g *generator) listenerFilter(name string, m proto.Message) *listenerv3.ListenerFilter {

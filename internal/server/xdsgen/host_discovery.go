@@ -235,8 +235,9 @@ type discoveredHost struct {
 
 // make encodes the virtual host.
 func (h discoveredHost) make(enc *xdswire.Encoder) *xdswire.Resource {
-	_, _, n := protowire.ConsumeTag(h.part.Wire)
-	message, _ := protowire.ConsumeBytes(h.part.Wire[n:])
+	wire := h.part.Wire()
+	_, _, n := protowire.ConsumeTag(wire)
+	message, _ := protowire.ConsumeBytes(wire[n:])
 	return discovered(enc, h.routes, h.part.Name, message, h.filtered)
 }
 

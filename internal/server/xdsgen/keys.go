@@ -66,6 +66,18 @@ func (k Keys) Reads() snapshot.Kinds {
 // All iterates over the keys of all units, and maybe of some that the view does not have.
 func (k Keys) All(s *snapshot.Snapshot) iter.Seq[Key] {
 	return func(yield func(Key) bool) {
+		for key := range k.withServices(s) {
+			if !yield(key) {
+				return
+			}
+		}
+	}
+}
+
+// withServices iterates over the same keys as All, and over the services of some of them.
+func (k Keys) withServices(s *snapshot.Snapshot) iter.Seq2[Key, *snapshot.MeshService] {
+	return func(each func(Key, *snapshot.MeshService) bool) {
+		yield := func(key Key) bool { return each(key, nil) }
 		if !k.fixed(yield) {
 			return
 		}
@@ -86,8 +98,8 @@ func (k Keys) All(s *snapshot.Snapshot) iter.Seq[Key] {
 			return
 		}
 		if k.ServiceFacts != 0 {
-			for key := range s.Services.All() {
-				if !yield(Key{Kind: ServiceKey, Name: key}) {
+			for key, svc := range s.Services.All() {
+				if !each(Key{Kind: ServiceKey, Name: key}, svc) {
 					return
 				}
 			}
@@ -120,12 +132,25 @@ func (k Keys) fixed(yield func(Key) bool) bool {
 // Units iterates over all units of a view.
 func Units(v View, s *snapshot.Snapshot) iter.Seq2[Key, Unit] {
 	return func(yield func(Key, Unit) bool) {
-		for key := range v.Keys().All(s) {
-			if u := v.Unit(s, key); u != nil && !yield(key, u) {
+		of, _ := v.(serviceView)
+		for key, svc := range v.Keys().withServices(s) {
+			var u Unit
+			if of != nil && svc != nil {
+				u = of.serviceUnit(s, svc)
+			} else {
+				u = v.Unit(s, key)
+			}
+			if u != nil && !yield(key, u) {
 				return
 			}
 		}
 	}
+}
+
+// serviceView is a View with a unit for each service. It finds the unit without a lookup of the
+// service.
+type serviceView interface {
+	serviceUnit(*snapshot.Snapshot, *snapshot.MeshService) Unit
 }
 
 // within yields the keys for the services of some namespaces. It reports whether to go on.

@@ -12,6 +12,7 @@ import (
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
+	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/structpb"
@@ -89,6 +90,19 @@ func address(host string, port uint32) *corev3.Address {
 	return &a.address
 }
 
+// encodedAddress returns an encoded address. It must not be read or changed.
+func encodedAddress(host string, port uint32) *corev3.Address {
+	const fieldSocket, fieldHost, fieldPort = 1, 2, 3 // of Address, SocketAddress
+	size := protowire.SizeTag(fieldHost) + protowire.SizeBytes(len(host)) + protowire.SizeTag(fieldPort) + protowire.SizeVarint(uint64(port))
+	b := make([]byte, 0, protowire.SizeTag(fieldSocket)+protowire.SizeBytes(size))
+	b = protowire.AppendVarint(appendField(b, fieldSocket), uint64(size))
+	b = protowire.AppendString(appendField(b, fieldHost), host)
+	b = protowire.AppendVarint(protowire.AppendTag(b, fieldPort, protowire.VarintType), uint64(port))
+	a := new(corev3.Address)
+	a.ProtoReflect().SetUnknown(b)
+	return a
+}
+
 func pipe(path string) *corev3.Address {
 	return &corev3.Address{Address: &corev3.Address_Pipe{Pipe: &corev3.Pipe{Path: path}}}
 }
@@ -117,3 +131,11 @@ func one(r *xdswire.Resource, err error) ([]*xdswire.Resource, error) {
 
 // sortedPorts returns the keys of m in order.
 func sortedPorts[V any](m map[uint32]V) []uint32 { return slices.Sorted(maps.Keys(m)) }
+
+// duration returns a duration, which must not be changed.
+func duration(d time.Duration) *durationpb.Duration {
+	if d == 0 {
+		return noTime
+	}
+	return durationpb.New(d)
+}

@@ -38,7 +38,10 @@ func (v nameView) Keys() Keys {
 }
 
 func (v nameView) Unit(s *snapshot.Snapshot, k Key) Unit {
-	svc := s.Services.Get(k.Name)
+	return v.serviceUnit(s, s.Services.Get(k.Name))
+}
+
+func (v nameView) serviceUnit(s *snapshot.Snapshot, svc *snapshot.MeshService) Unit {
 	switch {
 	case svc == nil || svc.ExternalName != "" || !v.scope.sees(svc):
 		return nil
@@ -79,7 +82,7 @@ func (u serviceName) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, error)
 	if len(ips) == 0 {
 		return nil, nil
 	}
-	return []*xdswire.Resource{nameEntry(enc, u.service, "", ips)}, nil
+	return nameEntry(enc, u.service, "", ips), nil
 }
 
 // headlessNames generates the entries of a headless service: one with the addresses of
@@ -124,14 +127,14 @@ func (u headlessNames) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, erro
 	if len(all) == 0 {
 		return nil, nil
 	}
-	out := []*xdswire.Resource{nameEntry(enc, u.service, "", all)}
+	out := nameEntry(enc, u.service, "", all)
 	for pod, of := range pods {
 		ips := of[1] // a pod in the proxy's cluster hides pods of its name in other clusters
 		if len(ips) == 0 {
 			ips = of[0]
 		}
 		if ips = ofFamilies(ips, u.families); len(ips) > 0 {
-			out = append(out, nameEntry(enc, u.service, pod+".", ips))
+			out = append(out, nameEntry(enc, u.service, pod+".", ips)...)
 		}
 	}
 	return out, nil
@@ -168,7 +171,7 @@ const (
 
 // nameEntry returns a part of the table: one entry, encoded as a field of the table. It is for
 // a service or, with the prefix "<pod>.", for a pod of it.
-func nameEntry(enc *xdswire.Encoder, svc *snapshot.MeshService, prefix string, ips []netip.Addr) *xdswire.Resource {
+func nameEntry(enc *xdswire.Encoder, svc *snapshot.MeshService, prefix string, ips []netip.Addr) []*xdswire.Resource {
 	registry, host, short := kubernetes, prefix+svc.Host, prefix+svc.Name
 	if svc.Entry || svc.Imported {
 		registry, short = external, host
@@ -183,11 +186,10 @@ func nameEntry(enc *xdswire.Encoder, svc *snapshot.MeshService, prefix string, i
 	info = protowire.AppendString(appendField(info, fieldShortName), short)
 	info = protowire.AppendString(appendField(info, fieldNamespace), svc.Namespace)
 	size := protowire.SizeTag(fieldKey) + protowire.SizeBytes(len(host)) + protowire.SizeTag(fieldValue) + protowire.SizeBytes(len(info))
-	return enc.Appended(xdswire.NameTableType, host, protowire.SizeTag(fieldTable)+protowire.SizeBytes(size), func(entry []byte) []byte {
-		entry = protowire.AppendVarint(appendField(entry, fieldTable), uint64(size))
-		entry = protowire.AppendString(appendField(entry, fieldKey), host)
-		return protowire.AppendBytes(appendField(entry, fieldValue), info)
-	})
+	var space [512]byte // for the entry
+	entry := protowire.AppendVarint(appendField(space[:0], fieldTable), uint64(size))
+	entry = protowire.AppendString(appendField(entry, fieldKey), host)
+	return enc.Piece(xdswire.NameTableType, host, protowire.AppendBytes(appendField(entry, fieldValue), info))
 }
 
 // appendField appends the tag of a text, of bytes or of a message.

@@ -66,12 +66,16 @@ func (v clusterView) Unit(s *snapshot.Snapshot, k Key) Unit {
 	if k.Kind == FixedKey {
 		return fixedClusters{router: v.router, connectTimeout: s.Mesh.ConnectTimeout, keepAlive: s.Mesh.KeepAlive}
 	}
-	svc := s.Services.Get(k.Name)
+	return v.serviceUnit(s, s.Services.Get(k.Name))
+}
+
+func (v clusterView) serviceUnit(s *snapshot.Snapshot, svc *snapshot.MeshService) Unit {
 	if svc == nil || !v.scope.sees(svc) && !v.scope.importsRouteTo(s, svc) {
 		return nil
 	}
+	rule := s.Rules.Get(svc.Key).For(v.client)
 	return serviceClusters{
-		service: svc, rule: s.Rules.Get(svc.Key).For(v.client), router: v.router, passthrough: v.passthrough, dns: v.dns(s, svc, s.Rules.Get(svc.Key).For(v.client)),
+		service: svc, rule: rule, router: v.router, passthrough: v.passthrough, dns: v.dns(s, svc, rule),
 		connectTimeout: s.Mesh.ConnectTimeout, autoMTLS: s.Mesh.AutoMTLS, mtlsLimits: s.Mesh.MeshTLS, tlsLimits: s.Mesh.TLSDefaults,
 		keepAlive: s.Mesh.KeepAlive, h2Upgrade: s.Mesh.H2Upgrade, localityWeights: localityWeightsOf(localitySetting(s.Mesh, snapshot.AnyPlace, nil)),
 		stats: s.Mesh.OutboundStats, defaults: s.Mesh.DefaultPolicy,

@@ -6,7 +6,6 @@ import (
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
-	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
 
@@ -50,7 +49,7 @@ func (v listenerView) Unit(s *snapshot.Snapshot, k Key) Unit {
 	case k.Kind == PortKey:
 		return v.port(s, k.Number)
 	case k.Kind == ServiceKey:
-		return v.headless(s, k.Name)
+		return v.serviceUnit(s, s.Services.Get(k.Name))
 	case int(k.Number) > len(v.scope.egress()):
 		return v.proxy()
 	case k.Number > 0:
@@ -118,10 +117,9 @@ func (v listenerView) listeners(s *snapshot.Snapshot, services portServices) por
 	}
 }
 
-// headless returns the listeners for the TCP ports of a headless service. Clients connect
+// serviceUnit returns the listeners for the TCP ports of a headless service. Clients connect
 // to the addresses of its pods, so each pod has a listener.
-func (v listenerView) headless(s *snapshot.Snapshot, key string) Unit {
-	svc := s.Services.Get(key)
+func (v listenerView) serviceUnit(s *snapshot.Snapshot, svc *snapshot.MeshService) Unit {
 	if svc == nil || !svc.Headless || !v.catchesAll() || !v.scope.sees(svc) {
 		return nil
 	}
@@ -134,7 +132,7 @@ func (v listenerView) headless(s *snapshot.Snapshot, key string) Unit {
 		streams = v.streamsOf(h.Host, h.Streams.For(v.client.Namespace))
 	}
 	return headlessListeners{
-		service: svc, endpoints: s.Endpoints.Get(key), cluster: v.cluster, network: v.network,
+		service: svc, endpoints: s.Endpoints.Get(svc.Key), cluster: v.cluster, network: v.network,
 		settings: v.settings, timeouts: v.timeouts.of(s, slices.Values([]*snapshot.MeshService{svc}), ports...),
 		streams: listOf(streams), unknown: unknownCluster(s.Mesh, v.scope),
 	}
@@ -333,9 +331,12 @@ func (g *generator) capturedListener(name string, ips []string, o httpOptions, d
 		TrafficDirection:                 corev3.TrafficDirection_OUTBOUND,
 		BindToPort:                       no,
 		ContinueOnListenerFiltersTimeout: true,
-		ListenerFiltersTimeout:           durationpb.New(o.settings.DetectionTimeout),
+		ListenerFiltersTimeout:           duration(o.settings.DetectionTimeout),
+		Address:                          encodedAddress(ips[0], o.port),
 	}
-	listenAt(l, o.port, ips)
+	for _, ip := range ips[1:] {
+		l.AdditionalAddresses = append(l.AdditionalAddresses, &listenerv3.AdditionalAddress{Address: encodedAddress(ip, o.port)})
+	}
 	if detect {
 		l.ListenerFilters = []*listenerv3.ListenerFilter{g.httpInspector()}
 	}

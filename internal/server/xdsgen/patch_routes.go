@@ -196,7 +196,7 @@ func (p *patcher) concernsHost(name string) bool {
 
 func patchHost(at routesAt, part *xdswire.Part, patches list[*snapshot.Patch]) (*patchedHost, error) {
 	rc := new(routev3.RouteConfiguration)
-	if err := proto.Unmarshal(part.Wire, rc); err != nil {
+	if err := proto.Unmarshal(part.Wire(), rc); err != nil {
 		return nil, fmt.Errorf("decode %s to patch it: %w", part.Name, err)
 	}
 	p := patcher{patches: patches, resource: at.name}

@@ -48,7 +48,7 @@ func (v routeView) Unit(s *snapshot.Snapshot, k Key) Unit {
 	case k.Kind == PortKey:
 		return v.port(s, k.Number)
 	}
-	return v.detected(s, k.Name)
+	return v.serviceUnit(s, s.Services.Get(k.Name))
 }
 
 func (v routeView) facts(s *snapshot.Snapshot) routeFacts {
@@ -107,9 +107,8 @@ func (v routeView) different(s *snapshot.Snapshot, all *snapshot.PortServices, o
 	return listServices(services)
 }
 
-// detected returns the configurations of a service's ports with protocol detection.
-func (v routeView) detected(s *snapshot.Snapshot, key string) Unit {
-	svc := s.Services.Get(key)
+// serviceUnit returns the configurations of a service's ports with protocol detection.
+func (v routeView) serviceUnit(s *snapshot.Snapshot, svc *snapshot.MeshService) Unit {
 	if svc == nil || !v.scope.sees(svc) || !hasPort(svc, isDetected) {
 		return nil
 	}
@@ -262,13 +261,14 @@ func (u detectedRoutes) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, err
 	for h := range u.routed.All {
 		routed[h.number] = h
 	}
+	var clients hostClients
 	for i := range u.service.Ports {
 		port := &u.service.Ports[i]
 		if !isDetected(port) || u.service.ExternalName != "" {
 			continue
 		}
 		rc := baseRoutes(u.service.Host + ":" + portString(port.Number))
-		k := u.host(u.service, port, byName, routed[port.Number])
+		k := u.host(&clients, u.service, port, byName, routed[port.Number])
 		rc.VirtualHosts = []*routev3.VirtualHost{g.virtualHost(&k, []string{"*"})}
 		g.add(xdswire.RouteType, rc.Name, rc)
 	}
@@ -316,7 +316,7 @@ func (u egressRoutes) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, error
 			if names == byName && port.Number != e.GetPort().GetNumber() || !port.Protocol.IsHTTP() && port.Protocol != mesh.Auto {
 				continue
 			}
-			if err := hosts.add(u.host(svc, port, names, routed[hostPort{svc.Host, port.Number}])); err != nil {
+			if err := hosts.add(u.host(&hosts.clients, svc, port, names, routed[hostPort{svc.Host, port.Number}])); err != nil {
 				return nil, err
 			}
 		}

@@ -103,7 +103,13 @@ func (g *generator) streamChains(svc *snapshot.MeshService, port *snapshot.Servi
 }
 
 func filterChain(filter *listenerv3.Filter) *listenerv3.FilterChain {
-	return &listenerv3.FilterChain{Filters: []*listenerv3.Filter{filter}, TransportSocketConnectTimeout: handshakeTimeout}
+	var c struct {
+		chain   listenerv3.FilterChain
+		filters [1]*listenerv3.Filter
+	}
+	c.filters[0] = filter
+	c.chain.Filters, c.chain.TransportSocketConnectTimeout = c.filters[:], handshakeTimeout
+	return &c.chain
 }
 
 func setSubnets(m *listenerv3.FilterChainMatch, subnets []string) {

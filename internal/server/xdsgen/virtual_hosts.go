@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"unique"
 
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
 
@@ -25,28 +26,43 @@ const (
 type hostKey struct {
 	service *snapshot.MeshService
 	port    *snapshot.ServicePort
-	near    bool   // the client is in the service's namespace
-	client  string // the client's namespace, for a service with aliases
 	in      *snapshot.ClusterService
-	names   hostNames
-	retries snapshot.RetryPolicy
-	// virtual has the routes, or is nil. routeClient is the part of the client that they read.
-	virtual     *snapshot.VirtualService
-	routeClient snapshot.RouteClient
+	virtual *snapshot.VirtualService // has the routes, or is nil
+	client  unique.Handle[hostClient]
 }
 
-func (u routeFacts) host(svc *snapshot.MeshService, port *snapshot.ServicePort, names hostNames, routed routedHost) hostKey {
-	k := hostKey{
-		service: svc, port: port, near: isNear(svc, u.namespace), in: svc.For(u.cluster), names: names, retries: u.retries,
-		virtual: routed.virtual, routeClient: routed.client,
+// hostClient is the part of a client and of its mesh that a virtual host depends on. Most virtual
+// hosts of a client have the same.
+type hostClient struct {
+	near      bool   // the client is in the service's namespace
+	namespace string // of the client, for a service with aliases
+	names     hostNames
+	retries   snapshot.RetryPolicy
+	routes    snapshot.RouteClient // what the routes of a VirtualService read
+}
+
+// hostClients interns clients. Most are equal to the one before.
+type hostClients struct {
+	last   hostClient
+	handle unique.Handle[hostClient]
+}
+
+func (h *hostClients) intern(c hostClient) unique.Handle[hostClient] {
+	if c != h.last || h.handle == (unique.Handle[hostClient]{}) {
+		h.last, h.handle = c, unique.Make(c)
 	}
+	return h.handle
+}
+
+func (u routeFacts) host(clients *hostClients, svc *snapshot.MeshService, port *snapshot.ServicePort, names hostNames, routed routedHost) hostKey {
+	c := hostClient{near: isNear(svc, u.namespace), names: names, retries: u.retries, routes: routed.client}
 	if len(svc.Aliases) > 0 {
-		k.client = u.namespace
+		c.namespace = u.namespace
 	}
-	if k.virtual == nil && svc.HashedFor(u.namespace, port.Number) {
-		k.retries.SameHosts = true // the hash chooses the host of retries too
+	if routed.virtual == nil && svc.HashedFor(u.namespace, port.Number) {
+		c.retries.SameHosts = true // the hash chooses the host of retries too
 	}
-	return k
+	return hostKey{service: svc, port: port, in: svc.For(u.cluster), virtual: routed.virtual, client: clients.intern(c)}
 }
 
 // isNear reports whether clients in a namespace may call a service by its first label.
@@ -55,26 +71,27 @@ func isNear(svc *snapshot.MeshService, client string) bool {
 	return ok && namespace == client
 }
 
-// namesOf returns the full and the short names of a service.
-func namesOf(host, name, namespace string, near bool) []string {
-	svc := name + "." + namespace + ".svc"
+// appendNames appends the full and the short names of a service of Kubernetes.
+func appendNames(to []string, host, name, namespace string, near bool) []string {
+	absolute := strings.ToLower(host) + "."
+	svc := absolute[:len(name)+len(".")+len(namespace)+len(".svc")]
 	short := strings.TrimSuffix(svc, ".svc")
-	const room = 8 // for addresses
+	to = append(to, absolute[:len(host)], absolute)
 	if near {
-		return append(make([]string, 0, room), host, host+".", name, svc, short)
+		return append(to, absolute[:len(name)], svc, short)
 	}
-	return append(make([]string, 0, room), host, host+".", short, svc)
+	return append(to, short, svc)
 }
 
-// domains returns the names by which clients may call the service, each once: its names,
-// its addresses in the proxy's cluster, and the names of its aliases.
-func (k *hostKey) domains() []string {
-	svc := k.service
-	var out []string
+// appendDomains appends the names by which clients may call the service, each once: its names,
+// its addresses in the proxy's cluster, and the names of its aliases. All are in lower case, as
+// Envoy compares them.
+func (k *hostKey) appendDomains(out []string) []string {
+	svc, client := k.service, k.client.Value()
 	if name, namespace, ok := svc.KubernetesName(); ok {
-		out = namesOf(svc.Host, name, namespace, k.near)
-	} else if out = []string{svc.Host}; !svc.IsWildcard() {
-		out = append(out, svc.Host+".")
+		out = appendNames(out, svc.Host, name, namespace, client.near)
+	} else if out = append(out, strings.ToLower(svc.Host)); !svc.IsWildcard() {
+		out = append(out, out[0]+".")
 	}
 	if svc.Headless {
 		for _, d := range out {
@@ -86,16 +103,16 @@ func (k *hostKey) domains() []string {
 	}
 	out = appendAddresses(out, svc.Allocated)
 	for i := range svc.Aliases {
-		if a := &svc.Aliases[i]; a.VisibleTo(k.client) {
-			out = append(out, namesOf(a.Host, a.Name, a.Namespace, a.Namespace == k.client)...)
+		if a := &svc.Aliases[i]; a.VisibleTo(client.namespace) {
+			out = appendNames(out, a.Host, a.Name, a.Namespace, a.Namespace == client.namespace)
 		}
 	}
-	if k.names == byNameAndPort {
+	if client.names == byNameAndPort {
 		out = proxyDomains(out, k.port.Number)
 	}
 	kept := out[:0]
 	for _, d := range out {
-		if !slices.ContainsFunc(kept, func(other string) bool { return strings.EqualFold(other, d) }) {
+		if !slices.Contains(kept, d) {
 			kept = append(kept, d)
 		}
 	}
@@ -150,24 +167,40 @@ type virtualHost struct {
 	xdswire.Part
 	of      hostKey
 	domains []string
-	lower   []string // domains in lower case, as Envoy compares them; may be domains
+	room    [usualDomains]string // for domains
 }
+
+// usualDomains is the number of domains of most services.
+const usualDomains = 6
 
 // virtualHosts is a list of virtual hosts. If several have one domain, the one of the
 // first service has it.
 type virtualHosts struct {
-	enc *xdswire.Encoder
+	enc   *xdswire.Encoder
+	cache *xdswire.PartCache[hostKey, virtualHost]
+	make  func(hostKey) (*virtualHost, error)
 	// base holds the virtual hosts that all clients have, or is nil.
 	base    *virtualHosts
 	parts   *xdswire.Parts
 	changed map[string]*xdswire.Part // of parts, by name
 	owners  map[string]*hostKey      // by domain, without the base
+	end     hostEnd                  // of the last virtual host
+	clients hostClients
 }
 
 // newVirtualHosts returns an empty list with room for the domains of some services.
 func newVirtualHosts(enc *xdswire.Encoder, services int) *virtualHosts {
-	const domains = 5 // per service, usually
-	return &virtualHosts{enc: enc, changed: make(map[string]*xdswire.Part), owners: make(map[string]*hostKey, domains*services)}
+	h := &virtualHosts{
+		enc: enc, cache: xdswire.CacheOf[hostKey, virtualHost](enc),
+		changed: make(map[string]*xdswire.Part, services), owners: make(map[string]*hostKey, usualDomains*services),
+	}
+	h.make = func(k hostKey) (vh *virtualHost, err error) {
+		vh = &virtualHost{of: k}
+		vh.domains = k.appendDomains(vh.room[:0])
+		vh.Part, err = h.encode(&vh.of, vh.domains)
+		return vh, err
+	}
+	return h
 }
 
 // on returns a list that starts with the virtual hosts of another one.
@@ -179,33 +212,26 @@ func (h *virtualHosts) on(base *virtualHosts) *virtualHosts {
 // add adds the virtual host of a service's port. Services must be added in the order of
 // precedence. In a list with a base, it replaces the virtual host of the same port.
 func (h *virtualHosts) add(k hostKey) error {
-	vh, err := xdswire.Shared(h.enc, k, func() (*virtualHost, error) { return k.encode(k.domains()) })
+	vh, err := h.cache.Get(k, h.make)
 	if err != nil {
 		return err
 	}
 	var lost []string // domains
 	own := &vh.of
-	for i, d := range vh.lower {
+	for _, d := range vh.domains {
 		got, err := h.take(d, own)
 		if err != nil {
 			return err
 		}
 		if !got {
-			lost = append(lost, vh.domains[i])
+			lost = append(lost, d)
 		}
 	}
-	if len(lost) == len(vh.domains) {
-		h.changed[vh.Name] = nil
+	if len(lost) == 0 {
+		h.changed[vh.Name] = &vh.Part
 		return nil
 	}
-	if len(lost) > 0 {
-		free := slices.DeleteFunc(slices.Clone(vh.domains), func(d string) bool { return slices.Contains(lost, d) })
-		if vh, err = k.encode(free); err != nil {
-			return err
-		}
-	}
-	h.changed[vh.Name] = &vh.Part
-	return nil
+	return h.replace(own, slices.DeleteFunc(slices.Clone(vh.domains), func(d string) bool { return slices.Contains(lost, d) }))
 }
 
 // take gives a domain to a port, and reports whether no port with precedence has it.
@@ -277,7 +303,7 @@ func (h *virtualHosts) addPort(facts routeFacts, routed routedHosts, services it
 		if !isRouted(svc, port) {
 			continue
 		}
-		if err := h.add(facts.host(svc, port, names, routed.of(svc.Host))); err != nil {
+		if err := h.add(facts.host(&h.clients, svc, port, names, routed.of(svc.Host))); err != nil {
 			return err
 		}
 	}
@@ -295,7 +321,7 @@ func (h *virtualHosts) addUnserved(facts routeFacts, list []routedHost, names ho
 			h.changed[hostName(r.host, r.number)] = nil
 			continue
 		}
-		if err := h.add(facts.host(r.unserved, r.unserved.Port(r.number), names, r)); err != nil {
+		if err := h.add(facts.host(&h.clients, r.unserved, r.unserved.Port(r.number), names, r)); err != nil {
 			return err
 		}
 	}
@@ -313,80 +339,50 @@ func (h *virtualHosts) owner(domain string) *hostKey {
 // shorten takes domains with another owner from a virtual host of the base.
 func (h *virtualHosts) shorten(k *hostKey) error {
 	var free []string
-	for _, d := range k.domains() {
-		lower := strings.ToLower(d)
-		if _, lost := h.owners[lower]; !lost && h.base.owners[lower] == k {
+	for _, d := range k.appendDomains(nil) {
+		if _, lost := h.owners[d]; !lost && h.base.owners[d] == k {
 			free = append(free, d)
 		}
 	}
-	vh, err := k.encode(free)
-	if err != nil {
-		return err
+	return h.replace(k, free)
+}
+
+// replace replaces a virtual host by one with fewer domains.
+func (h *virtualHosts) replace(k *hostKey, domains []string) error {
+	if len(domains) == 0 {
+		h.changed[hostName(k.service.Host, k.port.Number)] = nil
+		return nil
 	}
-	h.changed[vh.Name] = &vh.Part
-	if len(free) == 0 {
-		h.changed[vh.Name] = nil
-	}
-	return nil
+	part, err := h.encode(k, domains)
+	h.changed[part.Name] = &part
+	return err
 }
 
 // list returns the virtual hosts.
 func (h *virtualHosts) list() *xdswire.Parts { return h.parts.With(h.changed) }
 
-func (k *hostKey) encode(domains []string) (*virtualHost, error) {
+// encode returns the encoded virtual host with the domains.
+func (h *virtualHosts) encode(k *hostKey, domains []string) (xdswire.Part, error) {
+	name := hostName(k.service.Host, k.port.Number)
+	if k.virtual == nil {
+		end, err := h.endOf(k)
+		if err != nil {
+			return xdswire.Part{}, err
+		}
+		var room [1024]byte // enough for most services
+		return end.Part(name, k.appendStart(room[:0], name, domains, end)), nil
+	}
 	var g generator
 	m := g.virtualHost(k, domains)
 	if g.err != nil {
-		return nil, g.err
+		return xdswire.Part{}, g.err
 	}
 	wire, err := xdswire.Field(hostsField, m)
-	lower := domains
-	if slices.ContainsFunc(domains, func(d string) bool { return strings.ToLower(d) != d }) {
-		lower = make([]string, len(domains))
-		for i, d := range domains {
-			lower[i] = strings.ToLower(d)
-		}
-	}
-	return &virtualHost{Part: xdswire.NewPart(m.GetName(), wire), of: *k, domains: domains, lower: lower}, err
+	return xdswire.NewPart(name, wire), err
 }
 
 // hostName returns the name of the virtual host of a host at a port.
 func hostName(host string, number uint32) string { return host + ":" + portString(number) }
-
-// virtualHost returns the virtual host of a service's port.
-func (g *generator) virtualHost(k *hostKey, domains []string) *routev3.VirtualHost {
-	name := hostName(k.service.Host, k.port.Number)
-	vh := &routev3.VirtualHost{Name: name, Domains: domains, IncludeRequestAttemptCount: true}
-	if k.virtual != nil {
-		vh.Routes = g.virtualServiceRoutes(k.virtual, routeContext{gateway: snapshot.MeshGateway, port: k.port.Number, client: k.routeClient, retries: k.retries})
-	} else {
-		vh.Routes = []*routev3.Route{g.serviceRoute(name, mesh.ClusterName{Direction: mesh.Outbound, Port: k.port.Number, Host: k.service.Host}.String(), k.retries)}
-	}
-	if k.port.Protocol.IsHTTP2() {
-		vh.TypedPerFilterConfig = http2ALPN()
-	}
-	return vh
-}
-
-// serviceRoute returns the route of all requests to a cluster, in one allocation.
-func (g *generator) serviceRoute(name, cluster string, retries snapshot.RetryPolicy) *routev3.Route {
-	var r struct {
-		route     routev3.Route
-		decorator routev3.Decorator
-		of        routev3.Route_Route
-		action    routev3.RouteAction
-		cluster   routev3.RouteAction_Cluster
-	}
-	r.cluster.Cluster = cluster
-	r.action.ClusterSpecifier = &r.cluster
-	r.action.Timeout = noTime
-	r.action.MaxGrpcTimeout = noTime //nolint:staticcheck // Istio's routes have it and every Envoy reads it
-	r.action.RetryPolicy = g.retryPolicy(retries)
-	r.of.Route = &r.action
-	r.decorator.Operation = name + "/*"
-	r.route.Name, r.route.Match, r.route.Decorator, r.route.Action = "default", everyPath, &r.decorator, &r.of
-	return &r.route
-}
 
 // catchAll returns the virtual host for unknown hosts. It passes requests on to a cluster, or
 // refuses them if that is BlackHoleCluster.
@@ -400,7 +396,7 @@ func catchAll(cluster string) *routev3.VirtualHost {
 		route.Action = &routev3.Route_Route{Route: &routev3.RouteAction{
 			ClusterSpecifier: &routev3.RouteAction_Cluster{Cluster: cluster},
 			Timeout:          noTime,
-			MaxGrpcTimeout:   noTime, //nolint:staticcheck // see serviceRoute
+			MaxGrpcTimeout:   noTime, //nolint:staticcheck // see defaultAction
 		}}
 	}
 	route.Name = name

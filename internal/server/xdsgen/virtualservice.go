@@ -325,7 +325,7 @@ func (g *generator) routeAction(r *networkingv1alpha3.HTTPRoute, c routeContext)
 	if r.GetTimeout() != nil {
 		out.Timeout = r.GetTimeout()
 	}
-	out.MaxGrpcTimeout = out.GetTimeout() //nolint:staticcheck // see serviceRoute
+	out.MaxGrpcTimeout = out.GetTimeout() //nolint:staticcheck // see defaultAction
 	retries := c.retries
 	if r.GetRetries() != nil {
 		retries = snapshot.RetryPolicyOf(r.GetRetries())
