@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/meshctl/meshctl/internal/mesh"
+	"github.com/meshctl/meshctl/internal/order"
 )
 
 // Gateway is a gateway of a network as an object describes it, with the addresses that
@@ -72,7 +73,7 @@ func (f *foundGateways) sortDescribed() {
 	slices.SortStableFunc(f.described, func(a, b *Gateway) int { return a.compare(b) })
 	f.described = slices.CompactFunc(f.described, func(a, b *Gateway) bool { return a.compare(b) == 0 })
 	for _, g := range f.described {
-		slices.SortFunc(g.Used, netip.AddrPort.Compare)
+		order.Sort(g.Used, netip.AddrPort.Compare)
 		g.Used = slices.Compact(g.Used)
 	}
 }

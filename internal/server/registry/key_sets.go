@@ -3,11 +3,11 @@ package registry
 import (
 	"cmp"
 	"maps"
-	"slices"
 	"time"
 
 	securityv1beta1 "istio.io/api/security/v1beta1"
 
+	"github.com/meshctl/meshctl/internal/order"
 	"github.com/meshctl/meshctl/internal/server/derive"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 )
@@ -36,7 +36,7 @@ func (t *tables) wantedKeys(r *derive.Reads) []snapshot.WantedKeys {
 		}
 	}
 	var out []snapshot.WantedKeys
-	for _, source := range slices.SortedFunc(maps.Keys(timeouts), snapshot.KeySource.Compare) {
+	for _, source := range order.Collect(maps.Keys(timeouts), snapshot.KeySource.Compare) {
 		out = append(out, snapshot.WantedKeys{KeySource: source, Timeout: timeouts[source]})
 	}
 	return out

@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/meshctl/meshctl/internal/mesh"
+	"github.com/meshctl/meshctl/internal/order"
 )
 
 // Workload is a workload with a proxy. Its pods count as one.
@@ -27,7 +28,7 @@ func (m *Mesh) Workloads(namespace string) (with []Workload, without int) {
 		}
 		with = append(with, Workload{Name: cmp.Or(pod.Workload, pod.Name), Namespace: namespace, Node: m.node(key, pod)})
 	}
-	slices.SortFunc(with, func(a, b Workload) int {
+	order.Sort(with, func(a, b Workload) int {
 		return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(nameOf(a.Node), nameOf(b.Node)))
 	})
 	return slices.CompactFunc(with, func(a, b Workload) bool { return a.Name == b.Name }), without
@@ -47,6 +48,6 @@ func (m *Mesh) Identities() []mesh.Identity {
 			out = append(out, id)
 		}
 	}
-	slices.SortFunc(out, func(a, b mesh.Identity) int { return cmp.Compare(a.String(), b.String()) })
+	order.Sort(out, func(a, b mesh.Identity) int { return cmp.Compare(a.String(), b.String()) })
 	return out
 }

@@ -2,9 +2,9 @@ package xds
 
 import (
 	"maps"
-	"slices"
 	"sync/atomic"
 
+	"github.com/meshctl/meshctl/internal/order"
 	"github.com/meshctl/meshctl/internal/server/xdsgen"
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
@@ -42,7 +42,7 @@ type liveView struct {
 func (v *liveView) resolveContested(changes map[string]*xdswire.Resource) bool {
 	first := make(map[string]*xdswire.Resource)
 	contested := false
-	for _, key := range slices.SortedFunc(maps.Keys(v.entries), xdsgen.Key.Compare) {
+	for _, key := range order.Collect(maps.Keys(v.entries), xdsgen.Key.Compare) {
 		for _, r := range v.entries[key].resources {
 			if first[r.Name] != nil {
 				contested = true

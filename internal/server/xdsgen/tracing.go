@@ -21,6 +21,7 @@ import (
 	telemetryv1alpha1 "istio.io/api/telemetry/v1alpha1"
 
 	"github.com/meshctl/meshctl/internal/mesh"
+	"github.com/meshctl/meshctl/internal/order"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 )
 
@@ -114,7 +115,7 @@ func withIstioTags(tags list[snapshot.TraceTag], n Node, labels map[string]strin
 	} {
 		out = append(out, snapshot.TraceTag{Name: name, Literal: value})
 	}
-	slices.SortStableFunc(out, func(a, b snapshot.TraceTag) int { return strings.Compare(a.Name, b.Name) })
+	order.Stable(out, func(a, b snapshot.TraceTag) int { return strings.Compare(a.Name, b.Name) })
 	return listOf(out)
 }
 
