@@ -1,6 +1,9 @@
 package xdswire
 
 import (
+	"bytes"
+	"math/bits"
+	"slices"
 	"sync"
 
 	"google.golang.org/grpc/mem"
@@ -27,25 +30,83 @@ func (v Variant) String() string {
 type Body struct {
 	buffers   mem.BufferSlice
 	resources int
+	groups    []*group // keeps them in the cache
 }
 
 // Empty reports whether there are no resources.
 func (b Body) Empty() bool { return b.resources == 0 }
 
 // RawBody returns a resource that is already encoded as a field of a response.
-func RawBody(field []byte) Body { return Body{mem.BufferSlice{mem.SliceBuffer(field)}, 1} }
+func RawBody(field []byte) Body {
+	return Body{buffers: mem.BufferSlice{mem.SliceBuffer(field)}, resources: 1}
+}
 
-// NewBody returns the resources in the encoding of the variant, without copying them.
+// NewBody returns the resources in the encoding of the variant. It copies only small resources that
+// several long lists contain.
 func NewBody(v Variant, resources ...*Resource) Body {
-	b := Body{make(mem.BufferSlice, 0, len(resources)), len(resources)}
-	for _, r := range resources {
-		start := r.any
-		if v == Delta {
-			start = 0
+	b := Body{resources: len(resources)}
+	if len(resources) < longList {
+		b.buffers = make(mem.BufferSlice, 0, len(resources))
+		for _, r := range resources {
+			b.buffers = r.buffers(b.buffers, r.startIn(v))
 		}
-		b.buffers = r.buffers(b.buffers, start)
+		return b
 	}
+	for of := range slices.Chunk(resources, groupSize) {
+		if len(of) == groupSize && !slices.ContainsFunc(of, (*Resource).isLarge) {
+			if g := groupOf(v, of); g != nil {
+				b.buffers, b.groups = append(b.buffers, g.buffer), append(b.groups, g)
+				continue
+			}
+		}
+		for _, r := range of {
+			b.buffers = r.buffers(b.buffers, r.startIn(v))
+		}
+	}
+	b.buffers, b.groups = slices.Clip(b.buffers), slices.Clip(b.groups)
 	return b
+}
+
+// groupSize is the number of consecutive small resources of long lists that share a buffer, if
+// several lists contain them. A buffer for each resource of each list takes more memory.
+const groupSize = 8
+
+// group holds the encoding of consecutive resources.
+type group struct{ buffer mem.Buffer }
+
+type groupKey struct {
+	variant   Variant
+	resources [groupSize]uint64 // by id, so that a key keeps no resource alive
+}
+
+// groups finds the groups of all bodies.
+var groups = PartCache[groupKey, group]{parts: map[groupKey]*cachedPart[group]{}, small: 1 << 12}
+
+// groupOf returns the group of resources, or nil if no other list contained them.
+func groupOf(v Variant, resources []*Resource) *group {
+	key := groupKey{variant: v}
+	for i, r := range resources {
+		key.resources[i] = r.id
+	}
+	g, _ := groups.GetAgain(key, func(groupKey) (*group, error) {
+		var wires [groupSize][]byte
+		for i, r := range resources {
+			wires[i] = r.wire[r.startIn(v):]
+		}
+		return &group{mem.SliceBuffer(bytes.Join(wires[:], nil))}, nil
+	})
+	return g
+}
+
+// isLarge reports whether a resource has a buffer of its own in all bodies.
+func (r *Resource) isLarge() bool { return r.Size() > 1<<10 }
+
+// startIn returns the start of the resource in wire for a variant.
+func (r *Resource) startIn(v Variant) int {
+	if v == Delta {
+		return 0
+	}
+	return r.any
 }
 
 // Header holds the fields of a response besides its resources.
@@ -158,16 +219,19 @@ var endMark [1<<10 + 1]byte
 // gets ten thousand buffers.
 const longList = 64
 
-var longMessages sync.Pool // of *message
+// longMessages holds messages whose lists have a capacity of 2 to the power of the index.
+var longMessages [bits.UintSize]sync.Pool // of *message
 
-// newMessage returns a message with an empty list of a capacity.
+// newMessage returns a message with an empty list of at least a capacity.
 func newMessage(n int) *message {
-	if n >= longList {
-		if m, ok := longMessages.Get().(*message); ok && cap(m.list) >= n {
-			return m
-		}
+	if n < longList {
+		return &message{list: make(mem.BufferSlice, 0, n)}
 	}
-	return &message{list: make(mem.BufferSlice, 0, n)}
+	power := bits.Len(uint(n - 1))
+	if m, ok := longMessages[power].Get().(*message); ok {
+		return m
+	}
+	return &message{list: make(mem.BufferSlice, 0, 1<<power)}
 }
 
 // Get implements mem.BufferPool.
@@ -184,5 +248,5 @@ func (m *message) Put(*[]byte) {
 	}
 	clear(m.list)
 	m.list, m.done = m.list[:0], nil
-	longMessages.Put(m)
+	longMessages[bits.Len(uint(cap(m.list)-1))].Put(m)
 }

@@ -18,12 +18,14 @@ type PartCache[K comparable, V any] struct {
 	parts map[K]*cachedPart[V]
 	fresh int // number of keys added since the last sweep
 	swept int // number of keys after it
+	small int // see minSweep, which this adds to
 }
 
 // cachedPart is the part with a key.
 type cachedPart[V any] struct {
 	part   weak.Pointer[V]
 	making bool          // a goroutine makes the part
+	young  bool          // the key was added since the last sweep
 	made   chan struct{} // closed when that ends; nil if no other goroutine waits
 }
 
@@ -66,6 +68,35 @@ func (c *PartCache[K, V]) Get(key K, make func(K) (*V, error)) (*V, error) {
 	return v, nil
 }
 
+// GetAgain is like Get, but returns nil for a key that was not requested before.
+func (c *PartCache[K, V]) GetAgain(key K, make func(K) (*V, error)) (*V, error) {
+	if c.isNew(key) {
+		return nil, nil
+	}
+	return c.Get(key, make)
+}
+
+// isNew adds a key, and reports whether it was unknown.
+func (c *PartCache[K, V]) isNew(key K) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.parts[key] != nil {
+		return false
+	}
+	c.add(key)
+	return true
+}
+
+// add adds a key without a part.
+func (c *PartCache[K, V]) add(key K) *cachedPart[V] {
+	if c.fresh++; c.fresh > c.swept+c.small+minSweep {
+		c.sweep()
+	}
+	p := &cachedPart[V]{young: true}
+	c.parts[key] = p
+	return p
+}
+
 // find returns the part of a key. If it is nil, the caller must make the part and call done.
 // find waits for another goroutine that makes it.
 func (c *PartCache[K, V]) find(key K) (*cachedPart[V], *V) {
@@ -82,11 +113,7 @@ func (c *PartCache[K, V]) find(key K) (*cachedPart[V], *V) {
 		c.mu.Lock()
 	}
 	if p == nil {
-		if c.fresh++; c.fresh > c.swept+minSweep {
-			c.sweep()
-		}
-		p = &cachedPart[V]{}
-		c.parts[key] = p
+		p = c.add(key)
 	} else if v := p.part.Value(); v != nil {
 		return p, v
 	}
@@ -111,12 +138,13 @@ func (c *PartCache[K, V]) done(key K, p *cachedPart[V], v *V) {
 // n more keys.
 const minSweep = 16
 
-// sweep removes the keys of parts that no resource keeps.
+// sweep removes the keys of parts that no resource keeps, except new keys.
 func (c *PartCache[K, V]) sweep() {
 	for key, p := range c.parts {
-		if !p.making && p.part.Value() == nil {
+		if !p.making && !p.young && p.part.Value() == nil {
 			delete(c.parts, key)
 		}
+		p.young = false
 	}
 	c.fresh, c.swept = 0, len(c.parts)
 }

@@ -32,13 +32,13 @@ func TestSharedPartsLiveAsLongAsResources(t *testing.T) {
 
 	// The cache forgets parts that nobody keeps while it makes others.
 	cache := CacheOf[int, part](&e)
-	for i := range 100 * minSweep {
+	for i := range 200 * minSweep {
 		get(i + 3)
 		if i%minSweep == 0 {
 			runtime.GC()
 		}
 	}
-	if n := len(cache.parts); n > 10*minSweep {
+	if n := len(cache.parts); n > 40*minSweep {
 		t.Errorf("%d parts are known though nobody keeps them", n)
 	}
 	made = 2

@@ -128,6 +128,16 @@ func (p *Parts) With(changes map[string]*Part) *Parts {
 	return out
 }
 
+// Len returns the number of parts.
+func (p *Parts) Len() (n int) {
+	if p != nil {
+		for _, c := range p.chunks {
+			n += len(c.parts)
+		}
+	}
+	return n
+}
+
 // All iterates over the parts, sorted by name.
 func (p *Parts) All(yield func(*Part) bool) {
 	if p == nil {

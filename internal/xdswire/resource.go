@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
 
 	"google.golang.org/grpc/mem"
 	"google.golang.org/protobuf/encoding/protowire"
@@ -37,7 +38,11 @@ type Resource struct {
 	tail  mem.SliceBuffer
 	// kept keeps the shared parts alive from which the resource was made.
 	kept any
+	id   uint64 // another one for each resource
 }
+
+// lastID is the last ID of a resource.
+var lastID atomic.Uint64
 
 // Field numbers of the discovery messages.
 const (
@@ -114,6 +119,7 @@ func (r *Resource) WithAliases(aliases []string) *Resource {
 	_, _, tag := protowire.ConsumeTag(r.wire)
 	size, length := protowire.ConsumeVarint(r.wire[tag:])
 	out := *r
+	out.id = lastID.Add(1)
 	out.wire = protowire.AppendVarint(slices.Clone(r.wire[:tag]), size+uint64(len(names)))
 	out.wire = append(out.wire, names...)
 	shift := len(out.wire) - tag - length
@@ -262,7 +268,7 @@ func wrap(typeURL, name, version string, size, room int) *Resource {
 	start := len(w)
 	w = protowire.AppendTag(w, fieldResourceBody, protowire.BytesType)
 	w = appendAny(protowire.AppendVarint(w, uint64(packed)), typeURL, size)
-	return &Resource{Name: name, Version: version, wire: w, any: start, body: len(w)}
+	return &Resource{Name: name, Version: version, wire: w, any: start, body: len(w), id: lastID.Add(1)}
 }
 
 // Any packs a message with deterministic bytes. Generation must not use anypb.New, which

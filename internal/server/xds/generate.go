@@ -1,9 +1,11 @@
 package xds
 
 import (
+	"cmp"
 	"fmt"
 	"runtime"
 	"runtime/debug"
+	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -42,6 +44,11 @@ func (h *Hub) generateOne(u *unit) {
 		h.cfg.Log.Error("generation failed, the last good version stays",
 			"type", xdswire.ShortType(u.key.Type()), "unit", fmt.Sprintf("%T", u.key), "error", u.err)
 		return
+	}
+	compare := func(a, b *xdswire.Resource) int { return cmp.Compare(a.Name, b.Name) }
+	if !slices.IsSortedFunc(u.resources, compare) {
+		u.resources = slices.Clone(u.resources)
+		slices.SortStableFunc(u.resources, compare)
 	}
 	// Most virtual hosts of a unit were in an earlier unit: Encoded counts the others.
 	if t := typeIndex(u.key.Type()); t >= 0 && t != vhds {

@@ -192,26 +192,32 @@ func (h *Hub) publish(touched []*liveView, round *history.Round) []*liveView {
 		}
 		// A resource may move from one unit to another: remove the resources of the
 		// old units first, then add the resources of the new ones.
+		var added []*xdswire.Resource
 		for id, u := range v.want {
-			if old := v.entries[id]; old != nil && (u == nil || u.err == nil) {
-				for _, r := range old.resources {
-					changes[r.Name] = nil
-				}
+			if u != nil && u.err != nil {
+				continue
+			}
+			var before, now []*xdswire.Resource
+			if old := v.entries[id]; old != nil {
+				before = old.resources
 				h.release(old)
 				delete(v.entries, id)
 			}
+			if u != nil {
+				now = u.resources
+				u.refs++
+				v.entries[id] = u
+			}
+			gone, came := differing(before, now)
+			for _, r := range gone {
+				changes[r.Name] = nil
+			}
+			added = append(added, came...)
 		}
-		for id, u := range v.want {
-			if u == nil || u.err != nil {
-				continue
-			}
-			for _, r := range u.resources {
-				other, known := changes[r.Name]
-				v.contested = v.contested || other != nil || !known && resources.get(r.Name) != nil
-				changes[r.Name] = r
-			}
-			u.refs++
-			v.entries[id] = u
+		for _, r := range added {
+			other, known := changes[r.Name]
+			v.contested = v.contested || other != nil || !known && resources.get(r.Name) != nil
+			changes[r.Name] = r
 		}
 		v.want = nil
 		if v.contested {
@@ -225,9 +231,35 @@ func (h *Hub) publish(touched []*liveView, round *history.Round) []*liveView {
 			s.round, s.view = round, v.view
 			v.next = s
 			changed = append(changed, v)
+			if len(v.entries) == 1 && !joined {
+				for _, u := range v.entries {
+					if len(u.resources) == len(s.resources) {
+						u.resources = s.resources // the same, in one list
+					}
+				}
+			}
 		}
 	}
 	return changed
+}
+
+// differing returns the resources of two lists without resources that are in both. It finds these
+// if the lists are sorted by name.
+func differing(before, now []*xdswire.Resource) (gone, came []*xdswire.Resource) {
+	if len(before) == 0 || len(now) == 0 {
+		return before, now
+	}
+	for len(before) > 0 && len(now) > 0 {
+		switch {
+		case before[0] == now[0]:
+			before, now = before[1:], now[1:]
+		case before[0].Name <= now[0].Name:
+			gone, before = append(gone, before[0]), before[1:]
+		default:
+			came, now = append(came, now[0]), now[1:]
+		}
+	}
+	return append(gone, before...), append(came, now...)
 }
 
 // release drops one reference to a unit.

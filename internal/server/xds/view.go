@@ -13,7 +13,7 @@ import (
 // it.
 type unit struct {
 	key       xdsgen.Unit
-	resources []*xdswire.Resource
+	resources []*xdswire.Resource // sorted by name
 	err       error
 	refs      int // entries of live views
 }

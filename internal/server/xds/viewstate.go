@@ -172,7 +172,7 @@ func compare(from, to *viewState) *diff {
 // next returns the state after changes, a map of names to their new resources or to
 // nil. It returns s if nothing differs.
 func (s *viewState) next(id uint64, changes map[string]*xdswire.Resource) *viewState {
-	d := &diff{}
+	d := &diff{changed: make([]*xdswire.Resource, 0, len(changes))}
 	sum := uint64(0)
 	if s != nil {
 		sum = s.sum
@@ -201,6 +201,10 @@ func (s *viewState) next(id uint64, changes map[string]*xdswire.Resource) *viewS
 	slices.Sort(d.removed)
 	slices.SortFunc(d.changed, func(a, b *xdswire.Resource) int { return cmp.Compare(a.Name, b.Name) })
 	out := &viewState{id: id, sum: sum, diffs: map[uint64]*diff{s.key(): d}}
+	if len(s.list()) == 0 {
+		out.resources = d.changed
+		return out
+	}
 	out.resources = make([]*xdswire.Resource, 0, len(s.list())+len(d.changed))
 	rest := s.list()
 	for _, name := range names {
@@ -220,11 +224,9 @@ func (s *viewState) next(id uint64, changes map[string]*xdswire.Resource) *viewS
 
 // hash hashes name and content; restarts of one build do not change the result.
 func hash(r *xdswire.Resource) uint64 {
-	h := sha256.New()
-	h.Write([]byte(r.Name))
-	h.Write([]byte{0})
-	h.Write([]byte(r.Version))
-	return binary.BigEndian.Uint64(h.Sum(nil))
+	var room [256]byte // enough for most names
+	sum := sha256.Sum256(append(append(append(room[:0], r.Name...), 0), r.Version...))
+	return binary.BigEndian.Uint64(sum[:])
 }
 
 // viewSet holds what a proxy gets of one type: the states of its views, in the order of

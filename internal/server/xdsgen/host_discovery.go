@@ -205,10 +205,11 @@ func (u hostUnit) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, error) {
 	if err != nil {
 		return nil, err
 	}
-	var out []*xdswire.Resource
+	out := make([]*xdswire.Resource, 0, services.Len()+len(others))
+	cache := xdswire.CacheOf[discoveredHost, xdswire.Resource](enc)
+	make := func(h discoveredHost) (*xdswire.Resource, error) { return h.make(enc), nil }
 	for part := range services.All {
-		key := discoveredHost{part, r.Name, u.filtered}
-		host, err := xdswire.Shared(enc, key, func() (*xdswire.Resource, error) { return key.make(enc), nil })
+		host, err := cache.Get(discoveredHost{part, r.Name, u.filtered}, make)
 		if err != nil {
 			return nil, err
 		}
