@@ -133,7 +133,7 @@ var kinds = []Kind{
 	},
 	{
 		ConflictingMeshGatewayVirtualServiceHosts, "ConflictingMeshGatewayVirtualServiceHosts", Error,
-		"Two VirtualServices for sidecars have the same host. A sidecar uses only [the first one that has a route](traffic.md#other-clients-other-routes).",
+		"Two VirtualServices for sidecars have the same host. The first one has a route for all ports and clients, so sidecars [use only its routes](traffic.md#other-clients-other-routes).",
 		"Put the routes of the host into one VirtualService.",
 	},
 	{
@@ -333,8 +333,8 @@ var kinds = []Kind{
 	},
 	{
 		ShadowedVirtualService, "ShadowedVirtualService", Warning,
-		"An older VirtualService of the same Gateway and host has a catch-all route, which matches every request.",
-		"Put the routes into one VirtualService, or move the catch-all route to the newest VirtualService.",
+		"Two VirtualServices of the same Gateway and host have a route for all requests. A gateway uses only the route of the older VirtualService.",
+		"Delete one of the two routes, or give it a condition.",
 	},
 	{
 		UnknownNamespace, "UnknownNamespace", Warning,
@@ -383,7 +383,7 @@ var kinds = []Kind{
 	},
 	{
 		RouteWithoutPort, "RouteWithoutPort", Warning,
-		"In a VirtualService for sidecars, a match of `http`, `tcp` or `tls` names a port that no host of the VirtualService has with the protocol of the match, or the VirtualService has `tcp` or `tls` routes although all ports of its hosts have HTTP. The match or the routes never apply.",
+		"A match in `http`, `tcp` or `tls` of a VirtualService for sidecars names a port, but no host of the VirtualService has this port with a protocol for the match. Or the VirtualService has `tcp` or `tls` routes, but all ports of its hosts have HTTP. The match or the routes never apply.",
 		"Correct the port, or use `http` instead of `tcp`.",
 	},
 }

@@ -6,6 +6,8 @@ import (
 	"strconv"
 	"strings"
 
+	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
+
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 )
@@ -128,22 +130,32 @@ func (m *checker) hostsWithoutService(v *snapshot.VirtualService) {
 }
 
 // sharedMeshHosts finds the VirtualServices for sidecars that name the host of an earlier
-// one. Only the first one with a route applies.
+// one. Only the first one with a route for the port and the client applies, so the earlier
+// one must have routes for all of them.
 func (m *checker) sharedMeshHosts() {
 	type pair struct{ first, second *snapshot.VirtualService }
 	known := map[pair]bool{}
 	for host, routes := range m.Snapshot.Routes.All() {
 		lists := append([][]*snapshot.VirtualService{routes.HTTP.Default}, sortedValues(routes.HTTP.Own)...)
 		for _, all := range lists {
-			named := slices.DeleteFunc(slices.Clone(all), func(v *snapshot.VirtualService) bool { return !slices.Contains(v.Hosts, host) })
-			for i := 1; i < len(named); i++ {
-				p := pair{named[0], named[i]}
+			var first *snapshot.VirtualService
+			for _, v := range all {
+				if !slices.Contains(v.Hosts, host) {
+					continue
+				}
+				if first == nil {
+					if hasMatch(v, snapshot.MeshGateway, forAllClients) {
+						first = v
+					}
+					continue
+				}
+				p := pair{first, v}
 				if known[p] {
 					continue
 				}
 				known[p] = true
-				m.find(ConflictingMeshGatewayVirtualServiceHosts, p.second, at("spec.hosts", slices.Index(p.second.Hosts, host)),
-					"VirtualService %s has the host %s, too, and comes before this one: proxies use only its routes", nameOf(p.first), host)
+				m.find(ConflictingMeshGatewayVirtualServiceHosts, v, at("spec.hosts", slices.Index(v.Hosts, host)),
+					"VirtualService %s has the host %s, too, and comes before this one: proxies use only its routes", nameOf(first), host)
 			}
 		}
 	}
@@ -157,35 +169,52 @@ func sortedValues[V any](of map[string]V) []V {
 	return out
 }
 
-// shadowed finds the VirtualServices of Gateways whose host has a route for every request in
-// an earlier one.
+// shadowed finds the VirtualServices of Gateways whose route for all requests to a host is
+// never used, because an earlier one has such a route, too. Gateways join the routes of a
+// host, and these routes come last.
 func (m *checker) shadowed() {
 	for name, routes := range m.Snapshot.GatewayRoutes.All() {
 		for j, second := range routes.Default {
+			if !hasMatch(second, name, forAllRequests) {
+				continue
+			}
 			for _, first := range routes.Default[:j] {
 				i := slices.IndexFunc(second.Hosts, func(h string) bool { return slices.Contains(first.Hosts, h) })
-				if i < 0 || len(second.HTTP) == 0 || !takesAll(first, name) {
+				if i < 0 || !hasMatch(first, name, forAllRequests) || first.Namespace != second.Namespace && m.hasHostsFor(name, second.Namespace) {
 					continue
 				}
 				m.find(ShadowedVirtualService, second, at("spec.hosts", i),
-					"VirtualService %s has a route for all requests to %s at Gateway %s: no request reaches this one", nameOf(first), second.Hosts[i], name)
+					"VirtualService %s has a route for all requests to %s at Gateway %s, too, and comes before this one: the gateway uses only its route", nameOf(first), second.Hosts[i], name)
 				break
 			}
 		}
 	}
 }
 
-// takesAll reports whether a VirtualService has a route for every request at a gateway.
-func takesAll(v *snapshot.VirtualService, gateway string) bool {
-	for _, r := range v.HTTP {
-		if len(r.GetMatch()) == 0 {
-			return true
-		}
-		for _, m := range r.GetMatch() {
-			if of := m.GetGateways(); (len(of) == 0 || slices.Contains(of, gateway)) && coversRequest(withoutGateways(m), anyRequest) {
-				return true
-			}
-		}
-	}
-	return false
+// hasHostsFor reports whether a Gateway has hosts only for the VirtualServices of a namespace.
+func (m *checker) hasHostsFor(gateway, namespace string) bool {
+	gw := m.gatewayNamed(gateway)
+	return gw != nil && slices.ContainsFunc(snapshot.GatewayServers(gw), func(s snapshot.GatewayServer) bool {
+		return slices.ContainsFunc(s.Hosts, func(h string) bool { return strings.HasPrefix(h, namespace+"/") })
+	})
+}
+
+// hasMatch reports whether a VirtualService has an HTTP match at a gateway that fits. A route
+// without matches has the match of any request.
+func hasMatch(v *snapshot.VirtualService, gateway string, fits func(*networkingv1alpha3.HTTPMatchRequest) bool) bool {
+	return slices.ContainsFunc(v.HTTP, func(r *networkingv1alpha3.HTTPRoute) bool {
+		return len(r.GetMatch()) == 0 || slices.ContainsFunc(r.GetMatch(), func(m *networkingv1alpha3.HTTPMatchRequest) bool {
+			return (len(m.GetGateways()) == 0 || slices.Contains(m.GetGateways(), gateway)) && fits(m)
+		})
+	})
+}
+
+// forAllRequests reports whether every request at a gateway of the match meets it.
+func forAllRequests(m *networkingv1alpha3.HTTPMatchRequest) bool {
+	return coversRequest(withoutGateways(m), anyRequest)
+}
+
+// forAllClients reports whether a match applies at all ports and to all clients.
+func forAllClients(m *networkingv1alpha3.HTTPMatchRequest) bool {
+	return m.GetPort() == 0 && len(m.GetSourceLabels()) == 0 && m.GetSourceNamespace() == ""
 }

@@ -317,7 +317,7 @@ const noZoneAware = "use `localityLbSetting`"
 
 func policyPartFields(path string) []apiField {
 	return []apiField{
-		{Path: path + ".loadBalancer", Support: Partly, Meaning: "`simple`, `consistentHash`, `localityLbSetting` and `warmup`"},
+		{Path: path + ".loadBalancer", Support: Partly, Meaning: "all fields except `zoneAwareLbSetting`"},
 		{Path: path + ".loadBalancer.zoneAwareLbSetting", Support: NoEffect, Meaning: noZoneAware},
 		{Path: path + ".connectionPool", Support: Works, Meaning: "`tcp` and `http`; also for inbound connections of the service's workloads"},
 		{Path: path + ".outlierDetection", Support: Partly, Meaning: "all fields except `consecutiveErrors`"},

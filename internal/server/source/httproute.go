@@ -499,7 +499,7 @@ func corsFault(field string, c *networkingv1alpha3.CorsPolicy) *FieldError {
 var httpRouteFields = []apiField{
 	{Path: "http", Support: Partly, Meaning: "all fields except `fault.delay.exponentialDelay` and `fault.abort.http2Error`; routes also apply to services whose protocol Envoy detects"},
 	{Path: "http.fault", Support: Partly, Meaning: "`delay` and `abort`"},
-	{Path: "http.fault.delay", Support: Partly, Meaning: "`fixedDelay` and `percentage`"},
+	{Path: "http.fault.delay", Support: Partly, Meaning: "all fields except `exponentialDelay`"},
 	{Path: "http.fault.delay.exponentialDelay", Support: NoEffect, Meaning: "as with Istio; use `fixedDelay`"},
 	{Path: "http.fault.abort", Support: Partly, Meaning: "`httpStatus`, `grpcStatus` and `percentage`"},
 	{Path: "http.fault.abort.http2Error", Support: NoEffect, Meaning: "as with Istio; use `httpStatus` or `grpcStatus`"},

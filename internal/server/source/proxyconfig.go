@@ -44,7 +44,7 @@ func checkProxyConfig(p *networkingv1beta1.ProxyConfig) *FieldError {
 }
 
 var proxyConfigFields = []apiField{
-	{Path: "selector", Support: Works, Meaning: "it selects pods of its namespace, also in the root namespace, as in Istio"},
+	{Path: "selector", Support: Works, Meaning: "it selects only pods of its own namespace, even if this is the root namespace, as in Istio"},
 	{Path: "concurrency", Support: Works, Meaning: "for pods that are injected later"},
 	{Path: "environmentVariables", Support: Works, Meaning: "for pods that are injected later"},
 	{Path: "image", Support: NoEffect, Meaning: "the image of the proxy has one variant"},

@@ -20,14 +20,14 @@ var serviceEntryKind = istioKind(kind{
 
 var serviceEntryFields = []apiField{
 	{Path: "hosts", Support: Works},
-	{Path: "addresses", Support: Works, Meaning: "hosts without addresses get one, to which the DNS proxy of an agent resolves them"},
+	{Path: "addresses", Support: Works, Meaning: "a host without addresses gets [addresses](#serviceentry), to which the DNS proxy of an agent resolves the host"},
 	{Path: "ports", Support: Works, Meaning: "proxies do not forward UDP"},
 	{Path: "location", Support: Works},
 	{Path: "resolution", Support: Partly, Meaning: "a ServiceEntry with `DYNAMIC_DNS` has no effect"},
 	{Path: "endpoints", Support: Partly, Meaning: "`network` has no effect with resolution by DNS; objects in a Kubernetes API cannot use a path (`unix://`)"},
 	{Path: "workloadSelector", Support: Works, Meaning: "it selects pods and WorkloadEntries of the cluster of the control plane"},
 	{Path: "exportTo", Support: Works},
-	{Path: "subjectAltNames", Support: Works, Meaning: "the names of servers with mTLS of the mesh, or with TLS of a DestinationRule without `subjectAltNames`"},
+	{Path: "subjectAltNames", Support: Works, Meaning: "the names that clients accept in the certificates of the servers: with mTLS of the mesh, in addition to the identities of the endpoints; with TLS of a DestinationRule, if the rule has no `subjectAltNames`"},
 }
 
 // labelAllocate disables the allocation of addresses if it is false.

@@ -109,7 +109,7 @@ const celFunctions = `size/1 .size/0 bool/1 int/1 uint/1 double/1 bytes/1 dyn/1 
 	`.getFullYear/1 .getMonth/1 .getDate/1 .getDayOfMonth/1 .getDayOfWeek/1 .getDayOfYear/1 ` +
 	`.getHours/1 .getMinutes/1 .getSeconds/1 .getMilliseconds/1`
 
-const targetGateway = "a Gateway of the Kubernetes Gateway API; a Telemetry with another reference applies to no proxy"
+const targetGateway = "a Gateway of the Kubernetes Gateway API; a Telemetry with only other references applies to no proxy"
 
 var telemetryFields = []apiField{
 	{Path: "selector", Support: Works},

@@ -96,7 +96,7 @@ func moduleFault(text string) *FieldError {
 
 const (
 	wasmTarget = "a Gateway of the Kubernetes Gateway API; a WasmPlugin with only other references applies to no proxy"
-	noRelay    = "`file://`, and `oci://`, `http://` and `https://`, for which a proxy needs [meshctl's agent](wasm.md#modules). Without the agent, `failStrategy` decides: proxies refuse the requests to which the plugin applies, or work without the plugin"
+	noRelay    = "`file://` works with every proxy. For `oci://`, `http://` and `https://`, a proxy needs [meshctl's agent](wasm.md#modules). Without the agent, `failStrategy` decides: proxies refuse the requests to which the plugin applies, or work without the plugin"
 )
 
 var wasmPluginFields = []apiField{
