@@ -7,6 +7,7 @@ import (
 	"maps"
 	"slices"
 	"sort"
+	"sync"
 
 	"google.golang.org/grpc/mem"
 )
@@ -75,26 +76,58 @@ type Parts struct {
 	sum    sum
 }
 
-// chunk holds consecutive parts with their encoding.
+// chunk holds consecutive parts. They are encoded together at the first use, because resources that
+// are delivered part by part need no encoding of chunks.
 type chunk struct {
 	parts []*Part
-	wire  mem.SliceBuffer
+	size  int // bytes
 	sum   sum
+	// The encoding of a chunk that is a piece of a former one starts at an offset in its encoding.
+	former *chunk
+	offset int
+	once   sync.Once
+	wire   mem.SliceBuffer
 }
 
 // chunkParts is the number of parts of a new chunk. Each chunk is a buffer of responses.
 const chunkParts = 16
 
-// chunkOf returns a chunk of parts whose encoding is at the start of wire.
-func chunkOf(parts []*Part, wire []byte) *chunk {
+func newChunk(parts []*Part) *chunk {
 	c := &chunk{parts: parts}
-	size := 0
 	for _, p := range parts {
-		size += p.size()
+		c.size += p.size()
 		c.sum = c.sum.plus(p.sum)
 	}
-	c.wire = wire[:size:size]
 	return c
+}
+
+// piece returns the chunk of n parts from an index.
+func (c *chunk) piece(from, n int) *chunk {
+	if n == len(c.parts) {
+		return c
+	}
+	out := newChunk(c.parts[from : from+n])
+	out.former, out.offset = c, c.offset
+	if c.former != nil {
+		out.former = c.former
+	}
+	for _, p := range c.parts[:from] {
+		out.offset += p.size()
+	}
+	return out
+}
+
+// encoding returns the encoding.
+func (c *chunk) encoding() mem.SliceBuffer {
+	c.once.Do(func() {
+		if c.former == nil {
+			c.wire = encoded(c.parts)
+			return
+		}
+		end := c.offset + c.size
+		c.wire = c.former.encoding()[c.offset:end:end]
+	})
+	return c.wire
 }
 
 // With returns a list with the changes applied: nil removes the part with the name. p may
@@ -122,7 +155,7 @@ func (p *Parts) With(changes map[string]*Part) *Parts {
 	}
 	out.replace(&chunk{}, names, changes) // only if there were no chunks
 	for _, c := range out.chunks {
-		out.size += len(c.wire)
+		out.size += c.size
 		out.sum = out.sum.plus(c.sum)
 	}
 	return out
@@ -155,7 +188,7 @@ func (p *Parts) All(yield func(*Part) bool) {
 // replace adds the parts of a chunk with changes applied. Parts that stay keep the memory
 // of the chunk.
 func (p *Parts) replace(c *chunk, names []string, changes map[string]*Part) {
-	parts, wire := c.parts, c.wire
+	parts := c.parts
 	var fresh []*Part
 	keep := func(n int) {
 		if n == 0 {
@@ -163,14 +196,13 @@ func (p *Parts) replace(c *chunk, names []string, changes map[string]*Part) {
 		}
 		p.add(fresh)
 		fresh = nil
-		kept := chunkOf(parts[:n], wire)
-		p.chunks = append(p.chunks, kept)
-		parts, wire = parts[n:], wire[len(kept.wire):]
+		p.chunks = append(p.chunks, c.piece(len(c.parts)-len(parts), n))
+		parts = parts[n:]
 	}
 	for _, name := range names {
 		keep(sort.Search(len(parts), func(i int) bool { return parts[i].Name >= name }))
 		if len(parts) > 0 && parts[0].Name == name {
-			parts, wire = parts[1:], wire[parts[0].size():]
+			parts = parts[1:]
 		}
 		if changed := changes[name]; changed != nil {
 			fresh = append(fresh, changed)
@@ -180,14 +212,10 @@ func (p *Parts) replace(c *chunk, names []string, changes map[string]*Part) {
 	p.add(fresh)
 }
 
-// add adds parts in chunks. A single part may keep its memory.
+// add adds parts in chunks.
 func (p *Parts) add(parts []*Part) {
 	for chunk := range slices.Chunk(parts, chunkParts) {
-		if len(chunk) == 1 {
-			p.chunks = append(p.chunks, chunkOf(chunk, chunk[0].Wire()))
-		} else {
-			p.chunks = append(p.chunks, chunkOf(chunk, encoded(chunk)))
-		}
+		p.chunks = append(p.chunks, newChunk(chunk))
 	}
 }
 

@@ -36,7 +36,7 @@ func TestPartsEqualSortedList(t *testing.T) {
 			want = append(want, model[name].Wire()...)
 		}
 		for _, c := range list.chunks {
-			got = append(got, c.wire...)
+			got = append(got, c.encoding()...)
 		}
 		if !bytes.Equal(got, want) || list.size != len(want) {
 			t.Fatalf("step %d: got %s\nwant %s", step, got, want)
@@ -59,14 +59,14 @@ func TestPartsShareMemory(t *testing.T) {
 	next := list.With(map[string]*Part{p.Name: &p})
 	shared := make(map[*byte]bool)
 	for _, c := range list.chunks {
-		for i := range c.wire {
-			shared[&c.wire[i]] = true
+		for i := range c.encoding() {
+			shared[&c.encoding()[i]] = true
 		}
 	}
 	own := 0
 	for _, c := range next.chunks {
-		if !shared[&c.wire[0]] {
-			own += len(c.wire)
+		if !shared[&c.encoding()[0]] {
+			own += len(c.encoding())
 		}
 	}
 	if own != len(p.Wire()) || list.sum == next.sum {

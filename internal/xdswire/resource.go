@@ -83,7 +83,7 @@ func (r *Resource) buffers(to []mem.Buffer, start int) []mem.Buffer {
 		return to
 	}
 	for _, c := range r.parts.chunks {
-		to = append(to, c.wire)
+		to = append(to, c.encoding())
 	}
 	return append(to, r.tail)
 }
