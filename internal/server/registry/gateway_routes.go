@@ -4,6 +4,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/meshctl/meshctl/internal/order"
 	"github.com/meshctl/meshctl/internal/server/derive"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 )
@@ -31,7 +32,7 @@ func (t *tables) routesOfGateway(r *derive.Reads, name string) (*snapshot.Client
 	for _, v := range t.routedBy.Lookup(r, name) {
 		all = append(all, exportedService{v.VirtualService, t.virtualExports(r, v.VirtualService)})
 	}
-	slices.SortFunc(all, compareAge)
+	order.Sort(all, compareAge)
 	routes := clientRoutes(all, func(list []*snapshot.VirtualService) []*snapshot.VirtualService { return list })
 	return &routes, true
 }

@@ -11,6 +11,7 @@ import (
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
 
 	"github.com/meshctl/meshctl/internal/mesh"
+	"github.com/meshctl/meshctl/internal/order"
 	"github.com/meshctl/meshctl/internal/server/derive"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 )
@@ -223,7 +224,7 @@ func (t *tables) routesTo(r *derive.Reads, host string) (*snapshot.HostRoutes, b
 		}
 		return true
 	})
-	slices.SortFunc(all, compareAge)
+	order.Sort(all, compareAge)
 	out := &snapshot.HostRoutes{
 		Host:    host,
 		HTTP:    clientRoutes(all, func(list []*snapshot.VirtualService) []*snapshot.VirtualService { return mostSpecific(list, host) }),

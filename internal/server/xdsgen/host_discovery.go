@@ -207,9 +207,8 @@ func (u hostUnit) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, error) {
 	}
 	out := make([]*xdswire.Resource, 0, services.Len()+len(others))
 	cache := xdswire.CacheOf[discoveredHost, xdswire.Resource](enc)
-	make := func(h discoveredHost) (*xdswire.Resource, error) { return h.make(enc), nil }
 	for part := range services.All {
-		host, err := cache.Get(discoveredHost{part, r.Name, u.filtered}, make)
+		host, err := cache.Get(discoveredHost{part, r.Name, u.filtered}, func(h discoveredHost) (*xdswire.Resource, error) { return h.make(enc), nil })
 		if err != nil {
 			return nil, err
 		}
