@@ -173,8 +173,9 @@ fuzz: ## Run each fuzz target for FUZZTIME (30s)
 			go test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) -fuzzminimizetime 100x "./$$dir"; done; done
 
 .PHONY: lint
-lint: ## Run the linters
+lint: ## Run the linters, and check that the modules of tools know all modules that they need
 	$(LINT) run
+	@for m in chart image man; do go -C tools/$$m list -deps ./... > /dev/null || exit 1; done
 
 .PHONY: fmt
 fmt: ## Format the code
