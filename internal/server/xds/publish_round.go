@@ -1,6 +1,7 @@
 package xds
 
 import (
+	"slices"
 	"time"
 
 	"github.com/meshctl/meshctl/internal/server/snapshot"
@@ -233,8 +234,8 @@ func (h *Hub) publish(touched []*liveView, round *history.Round) []*liveView {
 			changed = append(changed, v)
 			if len(v.entries) == 1 && !joined {
 				for _, u := range v.entries {
-					if len(u.resources) == len(s.resources) {
-						u.resources = s.resources // the same, in one list
+					if slices.Equal(u.resources, s.resources) {
+						u.resources = s.resources // one list in memory
 					}
 				}
 			}
