@@ -80,7 +80,7 @@ type groupKey struct {
 }
 
 // groups finds the groups of all bodies.
-var groups = PartCache[groupKey, group]{parts: map[groupKey]*cachedPart[group]{}, small: 1 << 12}
+var groups = PartCache[groupKey, group]{parts: map[groupKey]*cachedPart[group]{}, extra: 1 << 12}
 
 // groupOf returns the group of resources, or nil if no other list contained them.
 func groupOf(v Variant, resources []*Resource) *group {

@@ -18,7 +18,7 @@ type PartCache[K comparable, V any] struct {
 	parts map[K]*cachedPart[V]
 	fresh int // number of keys added since the last sweep
 	swept int // number of keys after it
-	small int // see minSweep, which this adds to
+	extra int // number of keys that it may add between two sweeps besides minSweep
 }
 
 // cachedPart is the part with a key.
@@ -89,7 +89,7 @@ func (c *PartCache[K, V]) isNew(key K) bool {
 
 // add adds a key without a part.
 func (c *PartCache[K, V]) add(key K) *cachedPart[V] {
-	if c.fresh++; c.fresh > c.swept+c.small+minSweep {
+	if c.fresh++; c.fresh > c.swept+c.extra+minSweep {
 		c.sweep()
 	}
 	p := &cachedPart[V]{young: true}

@@ -1,7 +1,6 @@
 package xds
 
 import (
-	"cmp"
 	"fmt"
 	"runtime"
 	"runtime/debug"
@@ -45,10 +44,9 @@ func (h *Hub) generateOne(u *unit) {
 			"type", xdswire.ShortType(u.key.Type()), "unit", fmt.Sprintf("%T", u.key), "error", u.err)
 		return
 	}
-	compare := func(a, b *xdswire.Resource) int { return cmp.Compare(a.Name, b.Name) }
-	if !slices.IsSortedFunc(u.resources, compare) {
+	if !slices.IsSortedFunc(u.resources, compareNames) {
 		u.resources = slices.Clone(u.resources)
-		slices.SortStableFunc(u.resources, compare)
+		slices.SortStableFunc(u.resources, compareNames)
 	}
 	// Most virtual hosts of a unit were in an earlier unit: Encoded counts the others.
 	if t := typeIndex(u.key.Type()); t >= 0 && t != vhds {

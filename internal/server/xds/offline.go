@@ -1,7 +1,6 @@
 package xds
 
 import (
-	"cmp"
 	"log/slog"
 	"maps"
 	"slices"
@@ -100,6 +99,6 @@ func sentViews(sub *subscriber, i int) viewSet {
 
 func sentWhole(of viewSet) history.SentConfig {
 	out := history.SentConfig{Version: versionInfo(of.version()), Wildcard: true, Resources: of.all()}
-	slices.SortFunc(out.Resources, func(a, b *xdswire.Resource) int { return cmp.Compare(a.Name, b.Name) })
+	slices.SortFunc(out.Resources, compareNames)
 	return out
 }

@@ -194,7 +194,7 @@ func (h *Hub) Sent(id string) map[string]history.SentConfig {
 				sent.Resources = append(sent.Resources, r)
 			}
 		}
-		slices.SortFunc(sent.Resources, func(a, b *xdswire.Resource) int { return cmp.Compare(a.Name, b.Name) })
+		slices.SortFunc(sent.Resources, compareNames)
 		out[xdswire.PushOrder[i]] = sent
 	}
 	return out

@@ -76,6 +76,8 @@ func namesOf(resources []*xdswire.Resource) []string {
 
 func byName(r *xdswire.Resource, name string) int { return cmp.Compare(r.Name, name) }
 
+func compareNames(a, b *xdswire.Resource) int { return cmp.Compare(a.Name, b.Name) }
+
 // get returns the resource with the name, or nil.
 func (s *viewState) get(name string) *xdswire.Resource {
 	if s == nil {
@@ -199,7 +201,7 @@ func (s *viewState) next(id uint64, changes map[string]*xdswire.Resource) *viewS
 	}
 	slices.Sort(names)
 	slices.Sort(d.removed)
-	slices.SortFunc(d.changed, func(a, b *xdswire.Resource) int { return cmp.Compare(a.Name, b.Name) })
+	slices.SortFunc(d.changed, compareNames)
 	out := &viewState{id: id, sum: sum, diffs: map[uint64]*diff{s.key(): d}}
 	if len(s.list()) == 0 {
 		out.resources = d.changed

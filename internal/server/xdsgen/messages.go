@@ -114,10 +114,13 @@ func localityProto(l mesh.Locality) *corev3.Locality {
 func portString(n uint32) string { return strconv.FormatUint(uint64(n), 10) }
 
 // listenAt sets the addresses of a listener, all of one port.
-func listenAt(l *listenerv3.Listener, port uint32, ips []string) {
-	l.Address = address(ips[0], port)
+func listenAt(l *listenerv3.Listener, port uint32, ips []string) { setAddresses(l, address, port, ips) }
+
+// setAddresses sets the addresses of a listener, which a function makes.
+func setAddresses(l *listenerv3.Listener, of func(host string, port uint32) *corev3.Address, port uint32, ips []string) {
+	l.Address = of(ips[0], port)
 	for _, ip := range ips[1:] {
-		l.AdditionalAddresses = append(l.AdditionalAddresses, &listenerv3.AdditionalAddress{Address: address(ip, port)})
+		l.AdditionalAddresses = append(l.AdditionalAddresses, &listenerv3.AdditionalAddress{Address: of(ip, port)})
 	}
 }
 

@@ -332,11 +332,8 @@ func (g *generator) capturedListener(name string, ips []string, o httpOptions, d
 		BindToPort:                       no,
 		ContinueOnListenerFiltersTimeout: true,
 		ListenerFiltersTimeout:           duration(o.settings.DetectionTimeout),
-		Address:                          encodedAddress(ips[0], o.port),
 	}
-	for _, ip := range ips[1:] {
-		l.AdditionalAddresses = append(l.AdditionalAddresses, &listenerv3.AdditionalAddress{Address: encodedAddress(ip, o.port)})
-	}
+	setAddresses(l, encodedAddress, o.port, ips)
 	if detect {
 		l.ListenerFilters = []*listenerv3.ListenerFilter{g.httpInspector()}
 	}

@@ -55,3 +55,11 @@ func TestEncodedVirtualHost(t *testing.T) {
 		}
 	}
 }
+
+// TestDomainsInLowerCase: Envoy compares domains without regard to case, so a list has each once.
+func TestDomainsInLowerCase(t *testing.T) {
+	k := &hostKey{service: &snapshot.MeshService{Host: "Shop.Example.COM", Entry: true}, client: unique.Make(hostClient{})}
+	if diff := cmp.Diff([]string{"shop.example.com", "shop.example.com."}, k.appendDomains(nil)); diff != "" {
+		t.Error(diff)
+	}
+}
