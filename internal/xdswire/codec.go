@@ -15,11 +15,11 @@ import (
 // ServerCodec is the gRPC codec of servers that send Frames. Other messages go through
 // the ordinary codec, so that grpc.ForceServerCodecV2 may set it for a whole server.
 //
-// It also decodes long lists of names quickly. In the state-of-the-world variant a proxy
-// repeats all its names in every ACK, in an order of its own: the codec compares the
-// encoded list with earlier ones. In the delta variant a proxy subscribes to all its names
-// and reports the versions of its resources when it connects, which all proxies do after
-// a control plane restarts.
+// It also decodes long lists of names quickly, as sets. In the state-of-the-world variant
+// a proxy repeats all its names in every ACK, in an order of its own: the codec compares
+// the encoded list with earlier ones. In the delta variant a proxy subscribes to all its
+// names and reports the versions of its resources when it connects, which all proxies do
+// after a control plane restarts.
 type ServerCodec struct {
 	names *NameSets
 	max   RequestLimits
@@ -42,8 +42,7 @@ var ErrTooManyNames = errors.New("too many names")
 
 var _ encoding.CodecV2 = ServerCodec{}
 
-// NewServerCodec returns a codec that takes its name sets from names. Long lists of names
-// in decoded requests are the lists of sets: sorted, without repetition, and immutable.
+// NewServerCodec returns a codec that takes its name sets from names.
 func NewServerCodec(names *NameSets, most RequestLimits) ServerCodec {
 	return ServerCodec{names: names, max: most}
 }
@@ -51,11 +50,14 @@ func NewServerCodec(names *NameSets, most RequestLimits) ServerCodec {
 // longRequest is the size from which the codec treats the lists of a request itself.
 const longRequest = 4 << 10
 
-// Received receives a message from a stream. Err is set if it cannot be decoded; gRPC
-// would report an error of the codec to the peer as a fault of the server.
+// Received receives a message from a stream.
 type Received struct {
 	Message protobuf.Message
-	Err     error
+	// Names is the set of the names to which a long request subscribes. The message lacks them.
+	Names *NameSet
+	// Err is set if the message cannot be decoded. gRPC would report an error of the codec to the
+	// peer as a fault of the server.
+	Err error
 }
 
 // requests pools the buffers of requests by powers of two. ACKs, which arrive by the
@@ -80,7 +82,9 @@ func (ServerCodec) Marshal(v any) (mem.BufferSlice, error) {
 // Unmarshal implements encoding.CodecV2.
 func (c ServerCodec) Unmarshal(data mem.BufferSlice, v any) error {
 	if r, ok := v.(*Received); ok {
-		r.Err = c.Unmarshal(data, r.Message)
+		b := data.MaterializeToBuffer(requests)
+		defer b.Free()
+		r.Names, r.Err = c.decode(b.ReadOnlyData(), r.Message)
 		return nil
 	}
 	m, ok := v.(protobuf.Message)
@@ -89,30 +93,34 @@ func (c ServerCodec) Unmarshal(data mem.BufferSlice, v any) error {
 	}
 	b := data.MaterializeToBuffer(requests)
 	defer b.Free()
-	return c.decode(b.ReadOnlyData(), m)
+	if data.Len() >= longRequest {
+		if err := c.check(b.ReadOnlyData(), 0, 0); err != nil {
+			return err
+		}
+	}
+	return c.unmarshal(b.ReadOnlyData(), m)
 }
 
-// decode decodes a message. It does not keep the bytes.
-func (c ServerCodec) decode(b []byte, m protobuf.Message) error {
+// decode decodes a request. It does not keep the bytes.
+func (c ServerCodec) decode(b []byte, m protobuf.Message) (*NameSet, error) {
 	if len(b) < longRequest {
-		return c.unmarshal(b, m)
+		return nil, c.unmarshal(b, m)
 	}
 	switch req := m.(type) {
 	case *discoveryv3.DiscoveryRequest:
 		if err := c.check(b, fieldNames, fieldNames); err != nil {
-			return err
+			return nil, err
 		}
-		return c.sotw(b, req)
+		set, err := c.unmarshalNames(b, req, req.GetResourceNames)
+		req.ResourceNames = nil
+		return set, err
 	case *discoveryv3.DeltaDiscoveryRequest:
 		if err := c.check(b, fieldNames, fieldHeldVersions); err != nil {
-			return err
+			return nil, err
 		}
 		return c.delta(b, req)
 	default:
-		if err := c.check(b, 0, 0); err != nil {
-			return err
-		}
-		return c.unmarshal(b, m)
+		return nil, fmt.Errorf("%T is no discovery request", m)
 	}
 }
 

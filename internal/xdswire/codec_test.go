@@ -33,17 +33,27 @@ func pieces(b []byte) mem.BufferSlice {
 	return out
 }
 
-func decodeRequest(t testing.TB, c xdswire.ServerCodec, req *discoveryv3.DiscoveryRequest) *discoveryv3.DiscoveryRequest {
+// receive decodes a message as streams do.
+func receive(c xdswire.ServerCodec, data mem.BufferSlice, m proto.Message) (*xdswire.NameSet, error) {
+	in := xdswire.Received{Message: m}
+	if err := c.Unmarshal(data, &in); err != nil {
+		return nil, err
+	}
+	return in.Names, in.Err
+}
+
+func decodeRequest(t testing.TB, c xdswire.ServerCodec, req *discoveryv3.DiscoveryRequest) (*discoveryv3.DiscoveryRequest, *xdswire.NameSet) {
 	t.Helper()
 	b, err := proto.Marshal(req)
 	if err != nil {
 		t.Fatal(err)
 	}
 	got := new(discoveryv3.DiscoveryRequest)
-	if err := c.Unmarshal(pieces(b), got); err != nil {
+	names, err := receive(c, pieces(b), got)
+	if err != nil {
 		t.Fatal(err)
 	}
-	return got
+	return got, names
 }
 
 func TestServerCodecKnowsNamesAgain(t *testing.T) {
@@ -56,24 +66,24 @@ func TestServerCodecKnowsNamesAgain(t *testing.T) {
 			VersionInfo: fmt.Sprint("v", i), Node: &corev3.Node{Id: "n"}, ResourceNames: order,
 			TypeUrl: xdswire.EndpointType, ResponseNonce: fmt.Sprint(i),
 		}
-		got := decodeRequest(t, c, req)
-		if !set.Is(got.GetResourceNames()) {
+		got, names := decodeRequest(t, c, req)
+		if names != set {
 			t.Errorf("list %d: the names are not those of the set", i)
 		}
-		req.ResourceNames = set.Names()
+		req.ResourceNames = nil
 		if d := cmp.Diff(req, got, protocmp.Transform()); d != "" {
 			t.Errorf("list %d (-want +got):\n%s", i, d)
 		}
 	}
 	one := slices.Clone(names)
 	one[500] += "x"
-	if got := decodeRequest(t, c, &discoveryv3.DiscoveryRequest{ResourceNames: one}); set.Is(got.GetResourceNames()) {
+	if _, got := decodeRequest(t, c, &discoveryv3.DiscoveryRequest{ResourceNames: one}); got != sets.Of(one) || got == set {
 		t.Error("another list is taken for the one that is known")
 	}
 	// The boundary between two names matters.
 	one = slices.Clone(names)
 	one[1], one[2] = one[1]+one[2][:1], one[2][1:]
-	if got := decodeRequest(t, c, &discoveryv3.DiscoveryRequest{ResourceNames: one}); set.Is(got.GetResourceNames()) {
+	if _, got := decodeRequest(t, c, &discoveryv3.DiscoveryRequest{ResourceNames: one}); got != sets.Of(one) || got == set {
 		t.Error("a list with another border is taken for the one that is known")
 	}
 }
@@ -90,7 +100,7 @@ func TestServerCodecRefusesBrokenRequests(t *testing.T) {
 		"a field of no number": append(slices.Clone(b), 0),
 	} {
 		for range 2 { // a malformed list does not become a known one
-			if err := c.Unmarshal(pieces(broken), new(discoveryv3.DiscoveryRequest)); err == nil {
+			if _, err := receive(c, pieces(broken), new(discoveryv3.DiscoveryRequest)); err == nil {
 				t.Errorf("%s: accepted", what)
 			}
 		}
@@ -110,7 +120,8 @@ func FuzzServerCodec(f *testing.F) {
 	f.Fuzz(func(t *testing.T, tail []byte) {
 		data := append(slices.Clone(b), tail...)
 		want, got := new(discoveryv3.DiscoveryRequest), new(discoveryv3.DiscoveryRequest)
-		errWant, errGot := ordinary(pieces(data), want), c.Unmarshal(pieces(data), got)
+		errWant := ordinary(pieces(data), want)
+		set, errGot := receive(c, pieces(data), got)
 		if (errWant == nil) != (errGot == nil) {
 			t.Fatalf("the ordinary codec says %v, this one %v", errWant, errGot)
 		}
@@ -118,10 +129,10 @@ func FuzzServerCodec(f *testing.F) {
 			return
 		}
 		names := slices.Compact(slices.Sorted(slices.Values(want.GetResourceNames())))
-		if !slices.Equal(names, got.GetResourceNames()) {
-			t.Fatalf("names differ: %q, want %q", got.GetResourceNames(), names)
+		if !slices.Equal(names, set.Names()) {
+			t.Fatalf("names differ: %q, want %q", set.Names(), names)
 		}
-		want.ResourceNames, got.ResourceNames = nil, nil
+		want.ResourceNames = nil
 		if !proto.Equal(want, got) {
 			t.Fatalf("got %v, want %v", got, want)
 		}
@@ -153,12 +164,12 @@ func BenchmarkServerCodec(b *testing.B) {
 		c := xdswire.NewServerCodec(sets, xdswire.RequestLimits{Depth: 100})
 		b.ReportAllocs()
 		for b.Loop() {
-			got := new(discoveryv3.DiscoveryRequest)
-			if err := c.Unmarshal(data, got); err != nil {
+			names, err := receive(c, data, new(discoveryv3.DiscoveryRequest))
+			if err != nil {
 				b.Fatal(err)
 			}
-			if !set.Is(got.GetResourceNames()) {
-				b.Fatal("another list")
+			if names != set {
+				b.Fatal("another set")
 			}
 		}
 	})
@@ -185,11 +196,11 @@ func BenchmarkDistinctNames(b *testing.B) {
 		if err != nil {
 			b.Fatal(err)
 		}
-		got := new(discoveryv3.DeltaDiscoveryRequest)
-		if err := c.Unmarshal(pieces(data), got); err != nil {
+		set, err := receive(c, pieces(data), new(discoveryv3.DeltaDiscoveryRequest))
+		if err != nil {
 			b.Fatal(err)
 		}
-		kept = append(kept, sets.Of(got.GetResourceNamesSubscribe()))
+		kept = append(kept, set)
 		if n++; n == 1 {
 			b.StopTimer()
 			before = heap()

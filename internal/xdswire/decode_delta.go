@@ -1,7 +1,6 @@
 package xdswire
 
 import (
-	"slices"
 	"unicode/utf8"
 
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
@@ -13,20 +12,17 @@ const fieldHeldVersions = 5
 
 // delta decodes the held versions without protobuf's reflection, which would take ten
 // times as long.
-func (c ServerCodec) delta(b []byte, req *discoveryv3.DeltaDiscoveryRequest) error {
+func (c ServerCodec) delta(b []byte, req *discoveryv3.DeltaDiscoveryRequest) (*NameSet, error) {
 	rest, versions := heldVersions(b)
 	if versions == nil {
 		rest = b
 	}
 	set, err := c.unmarshalNames(rest, req, req.GetResourceNamesSubscribe)
-	if err != nil {
-		return err
-	}
-	req.ResourceNamesSubscribe = slices.AppendSeq(make([]string, 0, set.Len()), set.All())
+	req.ResourceNamesSubscribe = nil
 	if versions != nil {
 		req.InitialResourceVersions = versions
 	}
-	return nil
+	return set, err
 }
 
 // heldVersions cuts the held versions out of an encoded DeltaDiscoveryRequest; rest is a

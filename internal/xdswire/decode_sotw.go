@@ -1,34 +1,22 @@
 package xdswire
 
 import (
+	"bytes"
 	"hash/maphash"
+	"slices"
 	"unicode/utf8"
 
-	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"google.golang.org/protobuf/encoding/protowire"
 	protobuf "google.golang.org/protobuf/proto"
 )
-
-func (c ServerCodec) sotw(b []byte, req *discoveryv3.DiscoveryRequest) error {
-	set, err := c.unmarshalNames(b, req, req.GetResourceNames)
-	if err != nil {
-		return err
-	}
-	req.ResourceNames = set.Names()
-	return nil
-}
 
 // unmarshalNames decodes a request and returns the set of its names, which it only decodes
 // if it does not know their encoding. names returns the decoded names of the request.
 func (c ServerCodec) unmarshalNames(b []byte, req protobuf.Message, names func() []string) (*NameSet, error) {
 	encoded, rest, ok := split(b)
-	sum := maphash.Bytes(c.names.seed, encoded)
-	var list []string
+	var set *NameSet
 	if ok {
-		if set := c.names.known(sum); set != nil {
-			return set, c.unmarshal(rest, req)
-		}
-		list, ok = listOf(encoded)
+		set, ok = c.names.encoded(encoded)
 	}
 	if !ok {
 		if err := c.unmarshal(b, req); err != nil { // a malformed request gets its error here
@@ -36,32 +24,72 @@ func (c ServerCodec) unmarshalNames(b []byte, req protobuf.Message, names func()
 		}
 		return c.names.Of(names()), nil
 	}
-	if err := c.unmarshal(rest, req); err != nil {
-		return nil, err
-	}
-	set := c.names.Of(list)
-	c.names.know(sum, set)
-	return set, nil
+	return set, c.unmarshal(rest, req)
 }
 
-// listOf decodes consecutive names, which share memory. It reports false if a name is not
-// UTF-8.
-func listOf(encoded []byte) (names []string, ok bool) {
+// encoded returns the set of the encoded names of a request. It reports false if a name is not UTF-8.
+func (t *NameSets) encoded(names []byte) (*NameSet, bool) {
+	sum := maphash.Bytes(t.seed, names)
+	if set := t.known(sum); set != nil {
+		return set, true
+	}
+	set, ok := t.ofSorted(names)
+	if !ok {
+		list := listOf(names)
+		if slices.ContainsFunc(list, func(name string) bool { return !utf8.ValidString(name) }) {
+			return nil, false
+		}
+		set = t.Of(list)
+	}
+	t.know(sum, set)
+	return set, true
+}
+
+// ofSorted returns the set of encoded names. It reports false if they are not sorted, or not UTF-8.
+// It decodes only the chunks that no set has.
+func (t *NameSets) ofSorted(encoded []byte) (*NameSet, bool) {
+	out := &NameSet{}
+	var k setKey // of the next chunk
+	var last []byte
+	from := 0
+	for at := 0; at < len(encoded); {
+		start, end := nextName(encoded, at)
+		name := encoded[start:end]
+		if at > 0 && bytes.Compare(last, name) >= 0 || !utf8.Valid(name) {
+			return nil, false
+		}
+		last, at = name, end
+		hash := maphash.Bytes(t.seed, name)
+		k = k.plus(setKey{hash, 1, len(name)})
+		if hash%chunkNames == 0 || at == len(encoded) {
+			names := encoded[from:at]
+			out.chunks = append(out.chunks, t.chunkWith(k, func() []string { return listOf(names) }))
+			out.key = out.key.plus(k)
+			k, from = setKey{}, at
+		}
+	}
+	if found, ok := t.find(out.key); ok {
+		return found, true
+	}
+	out.chunks = slices.Clip(out.chunks)
+	return t.keep(out), true
+}
+
+// listOf decodes consecutive names, which share memory.
+func listOf(encoded []byte) []string {
 	count := 0
 	for i := 0; i < len(encoded); count++ {
 		_, i = nextName(encoded, i)
 	}
 	text := string(encoded)
-	names = make([]string, count)
+	names := make([]string, count)
 	at := 0
 	for i := range names {
 		var start int
 		start, at = nextName(encoded, at)
-		if names[i] = text[start:at]; !utf8.ValidString(names[i]) {
-			return nil, false
-		}
+		names[i] = text[start:at]
 	}
-	return names, true
+	return names
 }
 
 // nextName returns the start and the end of the name whose tag is at an index.

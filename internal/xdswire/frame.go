@@ -1,9 +1,7 @@
 package xdswire
 
 import (
-	"bytes"
 	"math/bits"
-	"slices"
 	"sync"
 
 	"google.golang.org/grpc/mem"
@@ -28,86 +26,21 @@ func (v Variant) String() string {
 
 // Body holds encoded resources of responses. Any number of frames may share it.
 type Body struct {
-	buffers   mem.BufferSlice
-	resources int
-	groups    []*group // keeps them in the cache
+	variant       Variant
+	list          List
+	size, buffers int
 }
 
 // Empty reports whether there are no resources.
-func (b Body) Empty() bool { return b.resources == 0 }
+func (b Body) Empty() bool { return b.list.len == 0 }
 
 // RawBody returns a resource that is already encoded as a field of a response.
 func RawBody(field []byte) Body {
-	return Body{buffers: mem.BufferSlice{mem.SliceBuffer(field)}, resources: 1}
+	return NewBody(SotW, &Resource{sotw: field})
 }
 
-// NewBody returns the resources in the encoding of the variant. It copies only small resources that
-// several long lists contain.
-func NewBody(v Variant, resources ...*Resource) Body {
-	b := Body{resources: len(resources)}
-	if len(resources) < longList {
-		b.buffers = make(mem.BufferSlice, 0, len(resources))
-		for _, r := range resources {
-			b.buffers = r.buffers(b.buffers, r.startIn(v))
-		}
-		return b
-	}
-	for of := range slices.Chunk(resources, groupSize) {
-		if len(of) == groupSize && !slices.ContainsFunc(of, (*Resource).isLarge) {
-			if g := groupOf(v, of); g != nil {
-				b.buffers, b.groups = append(b.buffers, g.buffer), append(b.groups, g)
-				continue
-			}
-		}
-		for _, r := range of {
-			b.buffers = r.buffers(b.buffers, r.startIn(v))
-		}
-	}
-	b.buffers, b.groups = slices.Clip(b.buffers), slices.Clip(b.groups)
-	return b
-}
-
-// groupSize is the number of consecutive small resources of long lists that share a buffer, if
-// several lists contain them. A buffer for each resource of each list takes more memory.
-const groupSize = 8
-
-// group holds the encoding of consecutive resources.
-type group struct{ buffer mem.Buffer }
-
-type groupKey struct {
-	variant   Variant
-	resources [groupSize]uint64 // by id, so that a key keeps no resource alive
-}
-
-// groups finds the groups of all bodies.
-var groups = PartCache[groupKey, group]{parts: map[groupKey]*cachedPart[group]{}, extra: 1 << 12}
-
-// groupOf returns the group of resources, or nil if no other list contained them.
-func groupOf(v Variant, resources []*Resource) *group {
-	key := groupKey{variant: v}
-	for i, r := range resources {
-		key.resources[i] = r.id
-	}
-	g, _ := groups.GetAgain(key, func(groupKey) (*group, error) {
-		var wires [groupSize][]byte
-		for i, r := range resources {
-			wires[i] = r.wire[r.startIn(v):]
-		}
-		return &group{mem.SliceBuffer(bytes.Join(wires[:], nil))}, nil
-	})
-	return g
-}
-
-// isLarge reports whether a resource has a buffer of its own in all bodies.
-func (r *Resource) isLarge() bool { return r.Size() > 1<<10 }
-
-// startIn returns the start of the resource in wire for a variant.
-func (r *Resource) startIn(v Variant) int {
-	if v == Delta {
-		return 0
-	}
-	return r.any
-}
+// NewBody returns the resources in the encoding of the variant.
+func NewBody(v Variant, resources ...*Resource) Body { return NewList(resources...).Body(v) }
 
 // Header holds the fields of a response besides its resources.
 type Header struct {
@@ -156,9 +89,9 @@ func NewFrame(h Header, bodies ...Body) *Frame {
 	}
 	f := &Frame{head: head, bodies: bodies, size: len(head)}
 	for _, b := range bodies {
-		f.count += b.resources
-		f.buffers += len(b.buffers)
-		f.size += b.buffers.Len()
+		f.count += b.list.len
+		f.buffers += b.buffers
+		f.size += b.size
 	}
 	return f
 }
@@ -193,7 +126,9 @@ func (f *Frame) Buffers() mem.BufferSlice {
 	m := newMessage(2 + f.buffers)
 	list := append(m.list, f.head)
 	for _, b := range f.bodies {
-		list = append(list, b.buffers...)
+		for _, c := range b.list.chunks {
+			list = c.appendTo(list, b.variant)
+		}
 	}
 	if f.done != nil {
 		m.done, m.end = f.done, endMark[:0]

@@ -3,6 +3,7 @@ package xdswire
 import (
 	"bytes"
 	"fmt"
+	"slices"
 	"testing"
 
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
@@ -184,10 +185,7 @@ func TestListsOfBuffersAreUsedAgain(t *testing.T) {
 
 // BenchmarkBuffers sends a message with 10,000 buffers.
 func BenchmarkBuffers(b *testing.B) {
-	body := Body{buffers: make(mem.BufferSlice, 10_000)}
-	for i := range body.buffers {
-		body.buffers[i] = mem.SliceBuffer("text")
-	}
+	body := NewBody(Delta, slices.Repeat([]*Resource{new(Encoder).Raw(ClusterType, "name", make([]byte, joinedSize))}, 10_000)...)
 	f := NewFrame(Header{TypeURL: ClusterType}, body)
 	f.WhenWritten(func() {})
 	b.ReportAllocs()

@@ -116,12 +116,6 @@ func (s *NameSet) Names() []string {
 	return *s.list.Load()
 }
 
-// Is reports whether the list is the very list that Names returns. The check costs
-// nothing; it is false for a copy of the list.
-func (s *NameSet) Is(names []string) bool {
-	return len(names) > 0 && len(names) == s.Len() && &names[0] == &s.Names()[0]
-}
-
 // setKey identifies a set by content. The seed of the hashes never leaves the process, so
 // a peer cannot search for sets with equal keys.
 type setKey struct {
@@ -229,30 +223,41 @@ func (t *NameSets) edit(s *NameSet, k setKey, added, gone []string) *NameSet {
 	merge(nil, added, nil, add) // only if there were no chunks
 	end()
 	out.chunks = slices.Clip(out.chunks)
+	return t.keep(out)
+}
+
+// keep returns the set with the content of a new one, which is the new one if there is no other.
+func (t *NameSets) keep(out *NameSet) *NameSet {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if found := t.sets[k].Value(); found != nil {
+	if found := t.sets[out.key].Value(); found != nil {
 		return found
 	}
-	t.sets[k] = weak.Make(out)
-	runtime.AddCleanup(out, t.drop, k)
+	t.sets[out.key] = weak.Make(out)
+	runtime.AddCleanup(out, t.drop, out.key)
 	return out
 }
 
 // chunk returns the chunk of sorted names. A new one keeps copies of them in one piece of
 // memory, as the names may be parts of a request.
 func (t *NameSets) chunk(names []string) *NameChunk {
-	k := t.key(names)
+	return t.chunkWith(t.key(names), func() []string {
+		copies, text := make([]string, len(names)), strings.Join(names, "")
+		for i, n := range names {
+			copies[i], text = text[:len(n)], text[len(n):]
+		}
+		return copies
+	})
+}
+
+// chunkWith returns the chunk with a key. A new one keeps the names that the function returns.
+func (t *NameSets) chunkWith(k setKey, names func() []string) *NameChunk {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if known := t.chunks[k].Value(); known != nil {
 		return known
 	}
-	c := &NameChunk{names: make([]string, len(names)), key: k}
-	text := strings.Join(names, "")
-	for i, n := range names {
-		c.names[i], text = text[:len(n)], text[len(n):]
-	}
+	c := &NameChunk{names: names(), key: k}
 	t.chunks[k] = weak.Make(c)
 	runtime.AddCleanup(c, t.dropChunk, k)
 	return c

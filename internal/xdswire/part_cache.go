@@ -18,14 +18,12 @@ type PartCache[K comparable, V any] struct {
 	parts map[K]*cachedPart[V]
 	fresh int // number of keys added since the last sweep
 	swept int // number of keys after it
-	extra int // number of keys that it may add between two sweeps besides minSweep
 }
 
 // cachedPart is the part with a key.
 type cachedPart[V any] struct {
 	part   weak.Pointer[V]
 	making bool          // a goroutine makes the part
-	young  bool          // the key was added since the last sweep
 	made   chan struct{} // closed when that ends; nil if no other goroutine waits
 }
 
@@ -68,31 +66,12 @@ func (c *PartCache[K, V]) Get(key K, make func(K) (*V, error)) (*V, error) {
 	return v, nil
 }
 
-// GetAgain is like Get, but returns nil for a key that was not requested before.
-func (c *PartCache[K, V]) GetAgain(key K, make func(K) (*V, error)) (*V, error) {
-	if c.isNew(key) {
-		return nil, nil
-	}
-	return c.Get(key, make)
-}
-
-// isNew adds a key, and reports whether it was unknown.
-func (c *PartCache[K, V]) isNew(key K) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.parts[key] != nil {
-		return false
-	}
-	c.add(key)
-	return true
-}
-
 // add adds a key without a part.
 func (c *PartCache[K, V]) add(key K) *cachedPart[V] {
-	if c.fresh++; c.fresh > c.swept+c.extra+minSweep {
+	if c.fresh++; c.fresh > c.swept+minSweep {
 		c.sweep()
 	}
-	p := &cachedPart[V]{young: true}
+	p := &cachedPart[V]{}
 	c.parts[key] = p
 	return p
 }
@@ -138,13 +117,12 @@ func (c *PartCache[K, V]) done(key K, p *cachedPart[V], v *V) {
 // n more keys.
 const minSweep = 16
 
-// sweep removes the keys of parts that no resource keeps, except new keys.
+// sweep removes the keys of parts that no resource keeps.
 func (c *PartCache[K, V]) sweep() {
 	for key, p := range c.parts {
-		if !p.making && !p.young && p.part.Value() == nil {
+		if !p.making && p.part.Value() == nil {
 			delete(c.parts, key)
 		}
-		p.young = false
 	}
 	c.fresh, c.swept = 0, len(c.parts)
 }

@@ -28,17 +28,21 @@ type Resource struct {
 	Version string
 	// wire is field 2 of a DeltaDiscoveryResponse: tag, length and a Resource message
 	// whose last field is the packed message. That field has number 2, too, so the
-	// tail from any on is also field 2 of a DiscoveryResponse.
-	wire []byte
-	any  int
-	body int // start of the encoded message
-	// parts and tail follow wire, in a resource made of parts. The lengths in wire include
-	// them.
-	parts *Parts
-	tail  mem.SliceBuffer
+	// tail sotw is also field 2 of a DiscoveryResponse.
+	wire mem.SliceBuffer
+	sotw mem.SliceBuffer
+	body int // start of the encoded message in wire
+	// parted follows wire in a resource made of parts. The lengths in wire include it.
+	parted *parted
 	// kept keeps the shared parts alive from which the resource was made.
 	kept any
 	id   uint64 // another one for each resource
+}
+
+// parted is the end of a resource made of parts.
+type parted struct {
+	parts *Parts
+	tail  mem.SliceBuffer
 }
 
 // lastID is the last ID of a resource.
@@ -54,46 +58,71 @@ const (
 )
 
 // Delta returns the resource as a field of a DeltaDiscoveryResponse.
-func (r *Resource) Delta() []byte { return r.from(0) }
+func (r *Resource) Delta() []byte { return r.whole(r.wire) }
 
 // SotW returns the resource as a field of a DiscoveryResponse.
-func (r *Resource) SotW() []byte { return r.from(r.any) }
+func (r *Resource) SotW() []byte { return r.whole(r.sotw) }
 
 // Message returns the encoded message without its type. It must not be modified.
-func (r *Resource) Message() []byte { return r.from(r.body) }
+func (r *Resource) Message() []byte { return r.whole(r.wire[r.body:]) }
 
 // Parted returns what Encoder.Parted made the resource from; ok is false for others. The
 // caller must not change it.
 func (r *Resource) Parted() (head []byte, parts *Parts, tail []byte, ok bool) {
-	return r.wire[r.body:], r.parts, r.tail, r.parts != nil
-}
-
-// from returns the bytes from an offset in wire. It copies the bytes of a resource of parts.
-func (r *Resource) from(start int) []byte {
-	if r.parts == nil {
-		return r.wire[start:]
+	if r.parted == nil {
+		return nil, nil, nil, false
 	}
-	return mem.BufferSlice(r.buffers(nil, start)).Materialize()
+	return r.wire[r.body:], r.parted.parts, r.parted.tail, true
 }
 
-// buffers appends the bytes from an offset in wire, without copying them.
-func (r *Resource) buffers(to []mem.Buffer, start int) []mem.Buffer {
-	to = append(to, mem.SliceBuffer(r.wire[start:]))
-	if r.parts == nil {
+// whole returns the end of wire with what follows it. It copies the bytes of a resource of parts.
+func (r *Resource) whole(start mem.SliceBuffer) []byte {
+	if r.parted == nil {
+		return start
+	}
+	return r.parted.buffers(mem.BufferSlice{start}).Materialize()
+}
+
+// buffers appends the encoding of a variant to a list, without copying it.
+func (r *Resource) buffers(to mem.BufferSlice, v Variant) mem.BufferSlice {
+	// A pointer to the field is a buffer without an allocation.
+	if to = append(to, &r.wire); v == SotW {
+		to[len(to)-1] = &r.sotw
+	}
+	if r.parted == nil {
 		return to
 	}
-	for _, c := range r.parts.chunks {
+	return r.parted.buffers(to)
+}
+
+func (p *parted) buffers(to mem.BufferSlice) mem.BufferSlice {
+	for _, c := range p.parts.chunks {
 		to = append(to, c.encoding())
 	}
-	return append(to, r.tail)
+	return append(to, &p.tail)
+}
+
+// bufferCount returns the number of buffers that buffers appends.
+func (r *Resource) bufferCount() int {
+	if r.parted == nil {
+		return 1
+	}
+	return 1 + len(r.parted.parts.chunks) + 1
 }
 
 // Size returns the number of bytes of the resource.
-func (r *Resource) Size() int {
-	if r.parts == nil {
-		return len(r.wire)
+func (r *Resource) Size() int { return r.sizeIn(Delta) }
+
+// sizeIn returns the number of bytes of the resource in a variant.
+func (r *Resource) sizeIn(v Variant) int {
+	size := len(r.wire)
+	if v == SotW {
+		size = len(r.sotw)
 	}
-	return len(r.wire) + r.parts.size + len(r.tail)
+	if r.parted == nil {
+		return size
+	}
+	return size + r.parted.parts.size + len(r.parted.tail)
 }
 
 // Any decodes the resource, for status pages and tests.
@@ -122,9 +151,9 @@ func (r *Resource) WithAliases(aliases []string) *Resource {
 	out.id = lastID.Add(1)
 	out.wire = protowire.AppendVarint(slices.Clone(r.wire[:tag]), size+uint64(len(names)))
 	out.wire = append(out.wire, names...)
-	shift := len(out.wire) - tag - length
+	out.body = r.body + len(out.wire) - tag - length
 	out.wire = append(out.wire, r.wire[tag+length:]...)
-	out.any, out.body = r.any+shift, r.body+shift
+	out.sotw = out.wire[len(out.wire)-len(r.sotw):]
 	return &out
 }
 
@@ -171,7 +200,7 @@ func (e *Encoder) Piece(typeURL, name string, message []byte) []*Resource {
 		list [1]*Resource
 		room [112]byte // enough for most pieces
 	}
-	p.Name, p.wire = name, append(p.room[:0], message...)
+	p.Name, p.wire, p.id = name, append(p.room[:0], message...), lastID.Add(1)
 	p.list[0] = &p.Resource
 	return p.list[:]
 }
@@ -184,7 +213,8 @@ func (r *Resource) Equal(other *Resource) bool {
 // setVersion replaces noVersion by the version of the message.
 func (r *Resource) setVersion() {
 	r.Version = versionOf([][]byte{r.wire[r.body:]})
-	copy(r.wire[r.any-versionLength:r.any], r.Version)
+	end := len(r.wire) - len(r.sotw)
+	copy(r.wire[end-versionLength:end], r.Version)
 }
 
 // Field returns the encoding of a message whose only field is another message.
@@ -224,7 +254,7 @@ func (e *Encoder) Parted(typeURL, name string, head []byte, parts *Parts, tail [
 	}
 	sum := binary.BigEndian.AppendUint64(binary.BigEndian.AppendUint64(nil, parts.sum[0]), parts.sum[1])
 	r := wrap(typeURL, name, versionOf([][]byte{head, sum, tail}), len(head)+parts.size+len(tail), len(head))
-	r.wire, r.parts, r.tail = append(r.wire, head...), parts, tail
+	r.wire, r.parted = append(r.wire, head...), &parted{parts, tail}
 	return r
 }
 
@@ -268,7 +298,7 @@ func wrap(typeURL, name, version string, size, room int) *Resource {
 	start := len(w)
 	w = protowire.AppendTag(w, fieldResourceBody, protowire.BytesType)
 	w = appendAny(protowire.AppendVarint(w, uint64(packed)), typeURL, size)
-	return &Resource{Name: name, Version: version, wire: w, any: start, body: len(w), id: lastID.Add(1)}
+	return &Resource{Name: name, Version: version, wire: w, sotw: w[start:cap(w)], body: len(w), id: lastID.Add(1)}
 }
 
 // Any packs a message with deterministic bytes. Generation must not use anypb.New, which

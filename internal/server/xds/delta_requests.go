@@ -11,16 +11,18 @@ import (
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
 
-// delta handles a request of the delta variant.
-func (s *session) delta(req *discoveryv3.DeltaDiscoveryRequest) error {
+// delta handles a request of the delta variant. A long request has the names to which it subscribes
+// in a set.
+func (s *session) delta(req *discoveryv3.DeltaDiscoveryRequest, names *xdswire.NameSet) error {
 	i := s.begin(req.GetTypeUrl(), req.GetResponseNonce(), req.GetErrorDetail())
 	if i < 0 {
 		return nil
 	}
 	t := &s.types[i]
 	nonce := req.GetResponseNonce()
+	more := s.subscription(names, req.GetResourceNamesSubscribe())
 	if !t.watched {
-		return s.deltaFirst(i, req)
+		return s.deltaFirst(i, req, more)
 	}
 	switch {
 	case nonce == "":
@@ -31,12 +33,11 @@ func (s *session) delta(req *discoveryv3.DeltaDiscoveryRequest) error {
 		s.accept(i)
 	}
 	if len(req.GetResourceNamesUnsubscribe()) > 0 {
-		s.unsubscribe(t, s.subscription(req.GetResourceNamesUnsubscribe()))
+		s.unsubscribe(t, s.subscription(nil, req.GetResourceNamesUnsubscribe()))
 	}
-	if len(req.GetResourceNamesSubscribe()) == 0 {
+	if more == (xdswire.Subscription{}) {
 		return nil
 	}
-	more := s.subscription(req.GetResourceNamesSubscribe())
 	if i == vhds && s.hosts.mode == hostsOnDemand {
 		s.requestHosts(more.Names.Names())
 	} else {
@@ -58,15 +59,14 @@ func (s *session) delta(req *discoveryv3.DeltaDiscoveryRequest) error {
 
 // deltaFirst handles the first request for a type. A reconnecting proxy reports the
 // versions that it holds; compareHeld finds the names that differ.
-func (s *session) deltaFirst(i int, req *discoveryv3.DeltaDiscoveryRequest) error {
+func (s *session) deltaFirst(i int, req *discoveryv3.DeltaDiscoveryRequest, want xdswire.Subscription) error {
 	t := &s.types[i]
-	want := s.subscription(req.GetResourceNamesSubscribe())
-	legacy := len(req.GetResourceNamesSubscribe()) == 0 && len(req.GetResourceNamesUnsubscribe()) == 0
+	legacy := want == (xdswire.Subscription{}) && len(req.GetResourceNamesUnsubscribe()) == 0
 	// Envoy subscribes to all virtual hosts, also when it returns with the names of some.
 	want.Wildcard = want.Wildcard || fullList(i) && legacy || i == vhds
-	requested := want.Names.Names()
+	var requested []string
 	if i == vhds && s.hosts.mode == hostsOnDemand {
-		want.Names = nil
+		requested, want.Names = want.Names.Names(), nil
 	}
 	held := req.GetInitialResourceVersions()
 	if !want.Wildcard && len(held) > 0 {
@@ -131,7 +131,7 @@ func (s *session) compareHeld(t *typeState, now viewSet) {
 	force := slices.Clip(t.force)
 	found := 0 // held resources that the views have
 	for i, state := range now {
-		for _, r := range state.list() {
+		for r := range state.list().All() {
 			if slices.ContainsFunc(now[:i], func(s *viewState) bool { return s.get(r.Name) != nil }) {
 				continue // another view comes first
 			}
@@ -156,7 +156,7 @@ func (s *session) compareHeld(t *typeState, now viewSet) {
 			}
 		}
 	}
-	for _, name := range t.want.Names.Names() {
+	for name := range t.want.Names.All() {
 		if now.get(name) == nil {
 			force = append(force, name)
 		}

@@ -21,6 +21,7 @@ func TestDiffering(t *testing.T) {
 		{list{c}, list{a, b, d}, list{c}, list{a, b, d}},
 	} {
 		gone, came := differing(tt.before, tt.now)
+		namesOf := func(l list) []string { return xdswire.NewList(l...).Names() }
 		if !slices.Equal(gone, tt.gone) || !slices.Equal(came, tt.came) {
 			t.Errorf("%s to %s: gone %s, came %s, want %s and %s", namesOf(tt.before), namesOf(tt.now), namesOf(gone), namesOf(came), namesOf(tt.gone), namesOf(tt.came))
 		}

@@ -215,7 +215,7 @@ func TestEndpointsNeverOvertakeClusters(t *testing.T) {
 	})
 	h.deliver()
 	for _, typ := range []string{xdswire.ClusterType, xdswire.EndpointType} {
-		if err := s.sotw(&discoveryv3.DiscoveryRequest{TypeUrl: typ, ResourceNames: []string{"a"}}); err != nil {
+		if err := s.sotw(&discoveryv3.DiscoveryRequest{TypeUrl: typ, ResourceNames: []string{"a"}}, nil); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -325,7 +325,7 @@ func BenchmarkFanOut(b *testing.B) {
 			ack := func(s *session) {
 				var err error
 				if v == xdswire.Delta {
-					err = s.delta(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: xdswire.EndpointType, ResponseNonce: s.types[eds].nonce})
+					err = s.delta(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: xdswire.EndpointType, ResponseNonce: s.types[eds].nonce}, nil)
 				} else {
 					s.accept(eds) // leaves out the cost of decoding names
 				}
@@ -336,9 +336,9 @@ func BenchmarkFanOut(b *testing.B) {
 			for _, s := range sessions {
 				var err error
 				if v == xdswire.Delta {
-					err = s.delta(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: xdswire.EndpointType, ResourceNamesSubscribe: names})
+					err = s.delta(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: xdswire.EndpointType, ResourceNamesSubscribe: names}, nil)
 				} else {
-					err = s.sotw(&discoveryv3.DiscoveryRequest{TypeUrl: xdswire.EndpointType, ResourceNames: names})
+					err = s.sotw(&discoveryv3.DiscoveryRequest{TypeUrl: xdswire.EndpointType, ResourceNames: names}, nil)
 				}
 				if err != nil {
 					b.Fatal(err)
@@ -422,7 +422,7 @@ func BenchmarkUnknownNames(b *testing.B) {
 	h.deliver()
 	b.ReportAllocs()
 	for b.Loop() {
-		err := s.sotw(&discoveryv3.DiscoveryRequest{TypeUrl: xdswire.RouteType, ResourceNames: names})
+		err := s.sotw(&discoveryv3.DiscoveryRequest{TypeUrl: xdswire.RouteType, ResourceNames: names}, nil)
 		if err == nil {
 			h.deliver()
 			err = s.flush()

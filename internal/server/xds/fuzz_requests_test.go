@@ -166,9 +166,9 @@ func (m *requestModel) flush() {
 func (m *requestModel) unknown() error {
 	const url = "type.googleapis.com/unknown"
 	if m.variant == xdswire.Delta {
-		return m.sess.delta(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: url, ResourceNamesSubscribe: m.pick(m.next())})
+		return m.sess.delta(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: url, ResourceNamesSubscribe: m.pick(m.next())}, nil)
 	}
-	return m.sess.sotw(&discoveryv3.DiscoveryRequest{TypeUrl: url, ResourceNames: m.pick(m.next())})
+	return m.sess.sotw(&discoveryv3.DiscoveryRequest{TypeUrl: url, ResourceNames: m.pick(m.next())}, nil)
 }
 
 // request makes one request from the input and plays it to the session and the model.
@@ -187,13 +187,13 @@ func (m *requestModel) request(i int, op byte) {
 		}
 		r.ErrorDetail = m.errorOf(m.next())
 		quiet = m.delta(t, i, r)
-		m.check(m.sess.delta(r))
+		m.check(m.sess.delta(r, nil))
 	} else {
 		r := &discoveryv3.DiscoveryRequest{
 			TypeUrl: xdswire.PushOrder[i], ResponseNonce: nonce, ResourceNames: m.pick(m.next()), ErrorDetail: m.errorOf(m.next()),
 		}
 		quiet = m.sotw(t, i, r)
-		m.check(m.sess.sotw(r))
+		m.check(m.sess.sotw(r, nil))
 	}
 	quiet = quiet && t.settled && !t.refused
 	if !quiet {
@@ -448,7 +448,7 @@ func (m *requestModel) shown(i int) map[string]string {
 		if v == nil {
 			continue
 		}
-		for _, r := range v.state.Load().list() {
+		for r := range v.state.Load().list().All() {
 			body, err := r.Any()
 			m.check(err)
 			out[r.Name] = decode(m.t, body)
@@ -464,7 +464,7 @@ func (m *requestModel) version(i int) string {
 	for name, content := range m.shown(i) {
 		r, err := e.Resource(xdswire.PushOrder[i], name, wrapperspb.String(content))
 		m.check(err)
-		sum += hash(r)
+		sum += xdswire.SharedList(r).Sum()
 	}
 	return versionInfo(sum)
 }
@@ -523,7 +523,7 @@ func (m *requestModel) ack(i int) {
 	if m.variant == xdswire.Delta {
 		r := &discoveryv3.DeltaDiscoveryRequest{TypeUrl: xdswire.PushOrder[i], ResponseNonce: t.nonce}
 		m.delta(t, i, r)
-		m.check(m.sess.delta(r))
+		m.check(m.sess.delta(r, nil))
 		return
 	}
 	names := slices.Collect(maps.Keys(t.names))
@@ -532,5 +532,5 @@ func (m *requestModel) ack(i int) {
 	}
 	r := &discoveryv3.DiscoveryRequest{TypeUrl: xdswire.PushOrder[i], ResponseNonce: t.nonce, ResourceNames: names}
 	m.sotw(t, i, r)
-	m.check(m.sess.sotw(r))
+	m.check(m.sess.sotw(r, nil))
 }

@@ -34,12 +34,14 @@ var services = [...]serviceDesc{
 // register registers one service.
 func (s *service) register(r grpc.ServiceRegistrar, d serviceDesc) {
 	sotw := func(_ any, stream grpc.ServerStream) error {
-		recv := receiver(s.hub, stream, d.typeURL, sotwType)
-		return serve(s, stream, xdswire.SotW, recv, (*session).sotw)
+		var in xdswire.Received
+		recv := receiver(s.hub, stream, d.typeURL, sotwType, &in)
+		return serve(s, stream, xdswire.SotW, recv, func(sess *session, r *discoveryv3.DiscoveryRequest) error { return sess.sotw(r, in.Names) })
 	}
 	delta := func(_ any, stream grpc.ServerStream) error {
-		recv := receiver(s.hub, stream, d.typeURL, deltaType)
-		return serve(s, stream, xdswire.Delta, recv, (*session).delta)
+		var in xdswire.Received
+		recv := receiver(s.hub, stream, d.typeURL, deltaType, &in)
+		return serve(s, stream, xdswire.Delta, recv, func(sess *session, r *discoveryv3.DeltaDiscoveryRequest) error { return sess.delta(r, in.Names) })
 	}
 	var methods []grpc.MethodDesc
 	if d.typeURL == xdswire.SecretType {
@@ -62,16 +64,16 @@ func deltaType(m *discoveryv3.DeltaDiscoveryRequest) *string { return &m.TypeUrl
 
 // receiver returns a function that receives the requests of a stream. With a typeURL the
 // stream is for that type, which requests need not repeat. A request for another type
-// ends the stream, and so does one that cannot be decoded.
+// ends the stream, and so does one that cannot be decoded. The last request is in.
 func receiver[M any, R interface {
 	*M
 	request
-}](h *Hub, stream grpc.ServerStream, typeURL string, field func(R) *string) func() (R, error) {
+}](h *Hub, stream grpc.ServerStream, typeURL string, field func(R) *string, in *xdswire.Received) func() (R, error) {
 	return func() (R, error) {
 		m := R(new(M))
-		in := xdswire.Received{Message: m}
+		*in = xdswire.Received{Message: m}
 		admission.NextRequest(stream.Context())
-		if err := stream.RecvMsg(&in); err != nil {
+		if err := stream.RecvMsg(in); err != nil {
 			return nil, err
 		}
 		if in.Err != nil {

@@ -3,7 +3,6 @@ package xds
 import (
 	"context"
 	"slices"
-	"sort"
 	"strings"
 
 	"google.golang.org/grpc"
@@ -88,13 +87,14 @@ func (s *session) sendHostsAgain(now viewSet) {
 	for _, routes := range s.hosts.again {
 		prefix := routes + xdsgen.HostSeparator
 		for _, state := range now {
-			list := state.list()
-			first := sort.Search(len(list), func(i int) bool { return list[i].Name >= prefix })
-			end := first
-			for end < len(list) && strings.HasPrefix(list[end].Name, prefix) {
-				end++
+			var names []string
+			for r := range state.list().From(prefix) {
+				if !strings.HasPrefix(r.Name, prefix) {
+					break
+				}
+				names = append(names, r.Name)
 			}
-			s.types[vhds].addForce(namesOf(list[first:end]))
+			s.types[vhds].addForce(names)
 		}
 	}
 	s.hosts.again = nil

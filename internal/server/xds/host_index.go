@@ -33,11 +33,11 @@ func (s *viewState) hostIndex(from *viewState) *hostIndex {
 	defer s.mu.Unlock()
 	switch {
 	case s.hosts != nil:
-	case old != nil && len(d.changed)+len(d.removed) < len(s.resources)/16:
+	case old != nil && d.size() < s.resources.Len()/16:
 		s.hosts = old.with(from, d)
 	default:
-		s.hosts = &hostIndex{all: make(map[string]*xdswire.Resource, 4*len(s.resources))}
-		for _, r := range s.resources {
+		s.hosts = &hostIndex{all: make(map[string]*xdswire.Resource, 4*s.resources.Len())}
+		for r := range s.resources.All() {
 			s.hosts.add(s.hosts.all, r)
 		}
 	}
@@ -60,10 +60,10 @@ func (x *hostIndex) with(from *viewState, d *diff) *hostIndex {
 	for _, name := range d.removed {
 		remove(name)
 	}
-	for _, r := range d.changed {
+	for r := range d.changed.All() {
 		remove(r.Name)
 	}
-	for _, r := range d.changed {
+	for r := range d.changed.All() {
 		out.add(out.changed, r)
 	}
 	if len(out.changed) > len(out.all)/8 {

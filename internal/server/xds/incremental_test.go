@@ -7,6 +7,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"iter"
 	"log/slog"
 	"maps"
 	"math/rand/v2"
@@ -399,7 +400,7 @@ func (w *incremental) checkRequested(sub *subscriber) error {
 	once.types[rds].want.Names = s.types[rds].want.Names
 	once.requestHosts(s.types[vhds].want.Names.Names())
 	want := once.onlyRequested(now)
-	if got.version() != want.version() || !slices.Equal(namesOf(got.all()), namesOf(want.all())) {
+	if got.version() != want.version() || !slices.EqualFunc(slices.Collect(got.all()), slices.Collect(want.all()), sameName) {
 		return fmt.Errorf("the requested virtual hosts differ (-all at once +incremental):\n%s", cmp.Diff(decoded(want.all()), decoded(got.all()), protocmp.Transform()))
 	}
 	return nil
@@ -582,22 +583,22 @@ func (w *incremental) compare(s *snapshot.Snapshot, view xdsgen.View, live *live
 		return err
 	}
 	state := live.state.Load()
-	equal := slices.EqualFunc(want, state.resources, func(a, b *xdswire.Resource) bool { return a.Name == b.Name && a.Version == b.Version })
+	equal := slices.EqualFunc(want, slices.Collect(state.resources.All()), func(a, b *xdswire.Resource) bool { return a.Name == b.Name && a.Version == b.Version })
 	if !equal {
-		return fmt.Errorf("the resources of %+v differ (-rebuilt +incremental):\n%s", view, cmp.Diff(decoded(want), decoded(state.resources), protocmp.Transform()))
+		return fmt.Errorf("the resources of %+v differ (-rebuilt +incremental):\n%s", view, cmp.Diff(decoded(slices.Values(want)), decoded(state.resources.All()), protocmp.Transform()))
 	}
 	if !thorough {
 		return nil
 	}
-	sum := uint64(0)
-	for i, r := range state.resources {
-		sum += hash(r)
+	i := 0
+	for r := range state.resources.All() {
 		if !bytes.Equal(r.Delta(), want[i].Delta()) {
 			return fmt.Errorf("%s: equal versions of different bytes", r.Name)
 		}
+		i++
 	}
-	if sum != state.sum {
-		return fmt.Errorf("the version is %x, of the resources it is %x", state.sum, sum)
+	if sum := xdswire.SharedList(want...).Sum(); sum != state.resources.Sum() {
+		return fmt.Errorf("the version is %x, of the resources it is %x", state.resources.Sum(), sum)
 	}
 	return nil
 }
@@ -631,14 +632,16 @@ func (w *incremental) generate(s *snapshot.Snapshot, view xdsgen.View) (out []*x
 	}
 	slices.SortFunc(out, func(a, b *xdswire.Resource) int { return strings.Compare(a.Name, b.Name) })
 	if to, ok := view.(xdsgen.Joined); ok {
-		out = []*xdswire.Resource{to.Join(&w.encoder, out)}
+		out = []*xdswire.Resource{to.Join(&w.encoder, xdswire.SharedList(out...))}
 	}
 	return out, err
 }
 
-func decoded(resources []*xdswire.Resource) map[string]any {
+func sameName(a, b *xdswire.Resource) bool { return a.Name == b.Name }
+
+func decoded(resources iter.Seq[*xdswire.Resource]) map[string]any {
 	out := make(map[string]any)
-	for _, r := range resources {
+	for r := range resources {
 		a, err := r.Any()
 		if err != nil {
 			out[r.Name] = err

@@ -36,7 +36,7 @@ func manyStreams(tb testing.TB, streams int) (*Hub, *testMesh, []*session) {
 		s := newTestSession(tb, h, fmt.Sprintf("p%d", i), xdswire.SotW, func(*xdswire.Frame) error { return nil })
 		s.sub.namespace = fmt.Sprintf("n%d", i)
 		for _, url := range []string{xdswire.ClusterType, xdswire.EndpointType} {
-			if err := s.sotw(&discoveryv3.DiscoveryRequest{TypeUrl: url, ResourceNames: []string{"a", "b"}}); err != nil {
+			if err := s.sotw(&discoveryv3.DiscoveryRequest{TypeUrl: url, ResourceNames: []string{"a", "b"}}, nil); err != nil {
 				tb.Fatal(err)
 			}
 		}

@@ -194,9 +194,9 @@ func (p *modelProxy) serverStep() {
 	var err error
 	switch r := r.(type) {
 	case *discoveryv3.DiscoveryRequest:
-		err = p.sess.sotw(r)
+		err = p.sess.sotw(r, nil)
 	case *discoveryv3.DeltaDiscoveryRequest:
-		err = p.sess.delta(r)
+		err = p.sess.delta(r, nil)
 	}
 	if err != nil {
 		p.t.Fatalf("%s: %v", p.name, err)

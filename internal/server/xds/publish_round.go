@@ -1,7 +1,6 @@
 package xds
 
 import (
-	"slices"
 	"time"
 
 	"github.com/meshctl/meshctl/internal/server/snapshot"
@@ -184,64 +183,88 @@ func (l *listing) note(key xdsgen.Key, now xdsgen.Unit) {
 func (h *Hub) publish(touched []*liveView, round *history.Round) []*liveView {
 	var changed []*liveView
 	for _, v := range touched {
-		changes := make(map[string]*xdswire.Resource)
-		before := v.state.Load()
-		resources := before // by the names that units use
-		to, joined := v.view.(xdsgen.Joined)
-		if joined {
-			resources = v.pieces
-		}
-		// A resource may move from one unit to another: remove the resources of the
-		// old units first, then add the resources of the new ones.
-		var added []*xdswire.Resource
-		for id, u := range v.want {
-			if u != nil && u.err != nil {
-				continue
-			}
-			var before, now []*xdswire.Resource
-			if old := v.entries[id]; old != nil {
-				before = old.resources
-				h.release(old)
-				delete(v.entries, id)
-			}
-			if u != nil {
-				now = u.resources
-				u.refs++
-				v.entries[id] = u
-			}
-			gone, came := differing(before, now)
-			for _, r := range gone {
-				changes[r.Name] = nil
-			}
-			added = append(added, came...)
-		}
-		for _, r := range added {
-			other, known := changes[r.Name]
-			v.contested = v.contested || other != nil || !known && resources.get(r.Name) != nil
-			changes[r.Name] = r
-		}
+		s := h.nextState(v)
 		v.want = nil
-		if v.contested {
-			v.contested = v.resolveContested(changes)
+		if s == v.state.Load() {
+			continue
 		}
-		h.states++
-		if joined {
-			changes = h.joined(v, to, changes)
-		}
-		if s := before.next(h.states, changes); s != before {
-			s.round, s.view = round, v.view
-			v.next = s
-			changed = append(changed, v)
-			if len(v.entries) == 1 && !joined {
-				for _, u := range v.entries {
-					if slices.Equal(u.resources, s.resources) {
-						u.resources = s.resources // one list in memory
-					}
-				}
+		s.round, s.view = round, v.view
+		v.next = s
+		changed = append(changed, v)
+		if _, joined := v.view.(xdsgen.Joined); !joined && len(v.entries) == 1 {
+			for _, u := range v.entries {
+				u.share(s.resources)
 			}
 		}
 	}
 	return changed
+}
+
+// nextState brings the entries of a view up to date, and returns its next state.
+func (h *Hub) nextState(v *liveView) *viewState {
+	before := v.state.Load()
+	h.states++
+	to, joined := v.view.(xdsgen.Joined)
+	if before == nil && !joined && len(v.want) == 1 {
+		for id, u := range v.want {
+			if u != nil && u.err == nil && hasUniqueNames(u.all()) {
+				u.refs++
+				v.entries[id] = u
+				return firstState(h.states, u.all())
+			}
+		}
+	}
+	changes := make(map[string]*xdswire.Resource)
+	resources := before // by the names that units use
+	if joined {
+		resources = v.pieces
+	}
+	// A resource may move from one unit to another: remove the resources of the
+	// old units first, then add the resources of the new ones.
+	var added []*xdswire.Resource
+	for id, u := range v.want {
+		if u != nil && u.err != nil {
+			continue
+		}
+		var before, now []*xdswire.Resource
+		if old := v.entries[id]; old != nil {
+			before = old.all()
+			h.release(old)
+			delete(v.entries, id)
+		}
+		if u != nil {
+			now = u.all()
+			u.refs++
+			v.entries[id] = u
+		}
+		gone, came := differing(before, now)
+		for _, r := range gone {
+			changes[r.Name] = nil
+		}
+		added = append(added, came...)
+	}
+	for _, r := range added {
+		other, known := changes[r.Name]
+		v.contested = v.contested || other != nil || !known && resources.get(r.Name) != nil
+		changes[r.Name] = r
+	}
+	if v.contested {
+		v.contested = v.resolveContested(changes)
+	}
+	if joined {
+		changes = h.joined(v, to, changes)
+	}
+	return before.next(h.states, changes)
+}
+
+// hasUniqueNames reports whether sorted resources have different names.
+func hasUniqueNames(resources []*xdswire.Resource) bool {
+	for i := range len(resources) - 1 {
+		if resources[i].Name == resources[i+1].Name {
+			return false
+		}
+	}
+	return true
 }
 
 // differing returns the resources of two lists without resources that are in both. It finds these

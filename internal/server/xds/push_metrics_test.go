@@ -21,7 +21,7 @@ func TestConvergence(t *testing.T) {
 	h.Update(w.take())
 	s := newTestSession(t, h, "p", xdswire.SotW, func(*xdswire.Frame) error { return nil })
 	for i, name := range map[int]string{cds: "a", eds: "b"} {
-		if err := s.sotw(&discoveryv3.DiscoveryRequest{TypeUrl: xdswire.PushOrder[i], ResourceNames: []string{name}}); err != nil {
+		if err := s.sotw(&discoveryv3.DiscoveryRequest{TypeUrl: xdswire.PushOrder[i], ResourceNames: []string{name}}, nil); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -52,7 +52,7 @@ func (s *session) response(i int, now viewSet, namesOnly bool) *response {
 		s.addAll(i, resp, now)
 	case !list:
 		for _, d := range resp.diffs {
-			s.addPicked(resp, t.want, d.changed, d.body)
+			s.addPicked(resp, t.want, d.changed)
 		}
 		s.addNames(i, resp, now, t.force, t.doubt)
 	}
@@ -80,16 +80,17 @@ func (s *session) addAll(i int, resp *response, now viewSet) {
 		if state == nil {
 			continue
 		}
-		full := state.since(nil)
-		if t.want.Names.HasAll(state.nameSet(s.hub.names)) {
-			resp.addBody(full.body(s.sub.variant))
-			found += len(full.changed)
+		if !t.want.Wildcard && t.want.Names.HasAll(state.nameSet(s.hub.names)) {
+			resp.addBody(state.resources.Body(s.sub.variant))
+			found += state.resources.Len()
 			continue
 		}
-		found += s.addPicked(resp, t.want, full.changed, full.body)
+		found += s.addPicked(resp, t.want, state.resources)
 	}
 	if t.all && !resp.fromNothing {
-		resp.extra = namesOf(now.all())
+		for r := range now.all() {
+			resp.extra = append(resp.extra, r.Name)
+		}
 	}
 	if s.sub.variant == xdswire.SotW && fullList(i) {
 		return // absence from the list is the answer
@@ -111,46 +112,44 @@ func (s *session) addAll(i int, resp *response, now viewSet) {
 	resp.addBody(xdswire.NewBody(s.sub.variant, loose...))
 }
 
-// addPicked adds the subscribed resources, by their shared body if these are all. It
+// addPicked adds the subscribed resources, by their shared encoding if these are all. It
 // returns their number.
-func (s *session) addPicked(resp *response, want xdswire.Subscription, resources []*xdswire.Resource, body func(xdswire.Variant) xdswire.Body) int {
-	if len(resources) == 0 {
-		return 0
-	}
+func (s *session) addPicked(resp *response, want xdswire.Subscription, resources xdswire.List) int {
+	picked := resources
 	if !want.Wildcard {
-		picked := pick(want.Names, resources)
-		if len(picked) < len(resources) {
-			resp.addBody(xdswire.NewBody(s.sub.variant, picked...))
-			return len(picked)
-		}
+		picked = pick(want.Names, resources)
 	}
-	resp.addBody(body(s.sub.variant))
-	return len(resources)
+	resp.addBody(picked.Body(s.sub.variant))
+	return picked.Len()
 }
 
-// pick returns the resources with names in the set. Both are sorted.
-func pick(set *xdswire.NameSet, resources []*xdswire.Resource) []*xdswire.Resource {
-	if len(resources) <= 16 {
-		lacks := func(r *xdswire.Resource) bool { return !set.Has(r.Name) }
-		if !slices.ContainsFunc(resources, lacks) {
-			return resources
-		}
-		return slices.DeleteFunc(slices.Clone(resources), lacks)
-	}
+// pick returns the resources with names in the set.
+func pick(set *xdswire.NameSet, resources xdswire.List) xdswire.List {
 	var picked []*xdswire.Resource
-	names := set.Names()
-	for _, r := range resources {
-		for len(names) > 0 && names[0] < r.Name {
-			names = names[1:]
+	if resources.Len() <= 16 {
+		for r := range resources.All() {
+			if set.Has(r.Name) {
+				picked = append(picked, r)
+			}
 		}
-		if len(names) == 0 {
-			break
-		}
-		if names[0] == r.Name {
-			picked = append(picked, r)
+	} else {
+		names := set.Names()
+		for r := range resources.All() {
+			for len(names) > 0 && names[0] < r.Name {
+				names = names[1:]
+			}
+			if len(names) == 0 {
+				break
+			}
+			if names[0] == r.Name {
+				picked = append(picked, r)
+			}
 		}
 	}
-	return picked
+	if len(picked) == resources.Len() {
+		return resources
+	}
+	return xdswire.NewList(picked...)
 }
 
 // addNames adds single names that the differences do not contain. A requested name
@@ -178,7 +177,7 @@ func (s *session) addNames(i int, resp *response, now viewSet, asked, doubt []st
 
 func (resp *response) changed(name string) bool {
 	for _, d := range resp.diffs {
-		if _, ok := slices.BinarySearchFunc(d.changed, name, byName); ok {
+		if d.changed.Get(name) != nil {
 			return true
 		}
 	}

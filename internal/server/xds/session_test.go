@@ -142,7 +142,7 @@ func TestRequestsGoBeforePushes(t *testing.T) {
 			events = append(events, "request")
 			return s.sotw(&discoveryv3.DiscoveryRequest{
 				TypeUrl: xdswire.EndpointType, ResourceNames: []string{"a", "b"}, ResponseNonce: s.types[eds].nonce,
-			})
+			}, nil)
 		}); err != nil {
 			t.Error(err)
 		}
@@ -165,7 +165,7 @@ func TestRequestsGoBeforePushes(t *testing.T) {
 	})
 	watched := map[int][]string{cds: {"a"}, eds: {"b"}, lds: {"l"}, rds: {"r"}}
 	for i, names := range watched {
-		if err := s.sotw(&discoveryv3.DiscoveryRequest{TypeUrl: xdswire.PushOrder[i], ResourceNames: names}); err != nil {
+		if err := s.sotw(&discoveryv3.DiscoveryRequest{TypeUrl: xdswire.PushOrder[i], ResourceNames: names}, nil); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -201,7 +201,7 @@ func TestIndependentTypesComeFirst(t *testing.T) {
 		})
 		h.deliver()
 		for _, i := range []int{first, rds, lds, eds, cds, first} {
-			if err := s.delta(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: xdswire.PushOrder[i], ResourceNamesSubscribe: []string{"*"}}); err != nil {
+			if err := s.delta(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: xdswire.PushOrder[i], ResourceNamesSubscribe: []string{"*"}}, nil); err != nil {
 				t.Fatal(err)
 			}
 			s.demand(s.sub.assigned.Load())

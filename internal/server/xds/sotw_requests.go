@@ -9,20 +9,18 @@ import (
 )
 
 // sotw handles a request of the state-of-the-world variant. The order matters: NACK,
-// unsubscribe, first request, stale nonce, ACK, forced answer, changed names.
-func (s *session) sotw(req *discoveryv3.DiscoveryRequest) error {
+// unsubscribe, first request, stale nonce, ACK, forced answer, changed names. A long request has
+// its names in a set.
+func (s *session) sotw(req *discoveryv3.DiscoveryRequest, names *xdswire.NameSet) error {
 	i := s.begin(req.GetTypeUrl(), req.GetResponseNonce(), req.GetErrorDetail())
 	if i < 0 {
 		return nil
 	}
 	t := &s.types[i]
-	nonce, names := req.GetResponseNonce(), req.GetResourceNames()
-	want := xdswire.Subscription{Names: t.want.Names}
-	if !want.Names.Is(names) {
-		want = s.subscription(names)
-	}
-	t.named = t.named || len(names) > 0
-	if len(names) == 0 && fullList(i) {
+	nonce := req.GetResponseNonce()
+	want := s.subscription(names, req.GetResourceNames())
+	none := !want.Wildcard && want.Names.Len() == 0
+	if t.named = t.named || !none; none && fullList(i) {
 		want.Wildcard = !t.named
 	}
 	if err := s.allowed(i, want); err != nil {
@@ -47,7 +45,7 @@ func (s *session) sotw(req *discoveryv3.DiscoveryRequest) error {
 		// No answer. But a name that the proxy drops now and requests again before
 		// its next ACK must then count as new.
 		gone := func(name string) bool { return !want.Has(name) }
-		if slices.ContainsFunc(t.want.Names.Names(), gone) {
+		if want.Names != t.want.Names && slices.ContainsFunc(t.want.Names.Names(), gone) {
 			t.want.Names = s.hub.names.Of(slices.DeleteFunc(slices.Clone(t.want.Names.Names()), gone))
 		}
 		return nil

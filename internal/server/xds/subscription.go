@@ -1,21 +1,21 @@
 package xds
 
 import (
-	"slices"
-
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
 
-// subscription returns the subscription for a list of names.
-func (s *session) subscription(names []string) xdswire.Subscription {
-	if slices.Contains(names, xdswire.Wildcard) {
-		names = slices.DeleteFunc(slices.Clone(names), func(n string) bool { return n == xdswire.Wildcard })
-		return xdswire.Subscription{Wildcard: true, Names: s.hub.names.Of(names)}
+// subscription returns the subscription for a set of names, or for the list of a short request.
+func (s *session) subscription(set *xdswire.NameSet, list []string) xdswire.Subscription {
+	if set == nil {
+		set = s.hub.names.Of(list)
 	}
-	return xdswire.Subscription{Names: s.hub.names.Of(names)}
+	if !set.Has(xdswire.Wildcard) {
+		return xdswire.Subscription{Names: set}
+	}
+	return xdswire.Subscription{Wildcard: true, Names: s.hub.names.Without(set, []string{xdswire.Wildcard})}
 }
 
 // allowed returns an error if a subscription is too large.

@@ -2,6 +2,7 @@ package xds
 
 import (
 	"maps"
+	"slices"
 	"sync/atomic"
 
 	"github.com/meshctl/meshctl/internal/order"
@@ -13,9 +14,34 @@ import (
 // it.
 type unit struct {
 	key       xdsgen.Unit
-	resources []*xdswire.Resource // sorted by name
+	resources []*xdswire.Resource // sorted by name; nil if list has them
+	list      xdswire.List
 	err       error
 	refs      int // entries of live views
+}
+
+// all returns the resources, sorted by name.
+func (u *unit) all() []*xdswire.Resource {
+	if u.list.Len() > 0 {
+		return slices.Collect(u.list.All())
+	}
+	return u.resources
+}
+
+// share replaces many resources by the list of a view that has only these, so that they are in
+// memory once.
+func (u *unit) share(list xdswire.List) {
+	if len(u.resources) < 64 || len(u.resources) != list.Len() {
+		return
+	}
+	rest := u.resources
+	for r := range list.All() {
+		if rest[0] != r {
+			return
+		}
+		rest = rest[1:]
+	}
+	u.resources, u.list = nil, list
 }
 
 // liveView is a view that some stream uses.
@@ -43,7 +69,7 @@ func (v *liveView) resolveContested(changes map[string]*xdswire.Resource) bool {
 	first := make(map[string]*xdswire.Resource)
 	contested := false
 	for _, key := range order.Collect(maps.Keys(v.entries), xdsgen.Key.Compare) {
-		for _, r := range v.entries[key].resources {
+		for _, r := range v.entries[key].all() {
 			if first[r.Name] != nil {
 				contested = true
 				continue

@@ -2,8 +2,7 @@ package xds
 
 import (
 	"cmp"
-	"crypto/sha256"
-	"encoding/binary"
+	"iter"
 	"slices"
 	"strconv"
 	"sync"
@@ -20,10 +19,7 @@ import (
 type viewState struct {
 	// id identifies the state without keeping it alive; 0 means no state.
 	id        uint64
-	resources []*xdswire.Resource // sorted by name
-	// sum is the sum of the resources' hashes: equal sets have equal sums in every
-	// process, and a change costs only as much as it touches.
-	sum uint64
+	resources xdswire.List
 	// round is the publication that made the state, nil for an overlay of a stream.
 	round *history.Round
 	view  xdsgen.View
@@ -40,41 +36,21 @@ type viewState struct {
 
 // diff is the difference between two states. All streams that take this step share it.
 type diff struct {
-	changed []*xdswire.Resource // new or with new content, sorted by name
-	removed []string            // sorted
-	added   bool                // a changed resource is new
-	bodies  [2]lazyBody
+	changed xdswire.List // new or with new content
+	removed []string     // sorted
+	added   bool         // a changed resource is new
 	once    sync.Once
 	list    []string
 }
 
-type lazyBody struct {
-	once sync.Once
-	body xdswire.Body
-}
-
-// body returns the encoded changed resources.
-func (d *diff) body(v xdswire.Variant) xdswire.Body {
-	l := &d.bodies[v]
-	l.once.Do(func() { l.body = xdswire.NewBody(v, d.changed...) })
-	return l.body
-}
+// size returns the number of names that differ.
+func (d *diff) size() int { return d.changed.Len() + len(d.removed) }
 
 // names returns the names of the changed resources.
 func (d *diff) names() []string {
-	d.once.Do(func() { d.list = namesOf(d.changed) })
+	d.once.Do(func() { d.list = d.changed.Names() })
 	return d.list
 }
-
-func namesOf(resources []*xdswire.Resource) []string {
-	names := make([]string, len(resources))
-	for i, r := range resources {
-		names[i] = r.Name
-	}
-	return names
-}
-
-func byName(r *xdswire.Resource, name string) int { return cmp.Compare(r.Name, name) }
 
 func compareNames(a, b *xdswire.Resource) int { return cmp.Compare(a.Name, b.Name) }
 
@@ -83,17 +59,13 @@ func (s *viewState) get(name string) *xdswire.Resource {
 	if s == nil {
 		return nil
 	}
-	i, ok := slices.BinarySearchFunc(s.resources, name, byName)
-	if !ok {
-		return nil
-	}
-	return s.resources[i]
+	return s.resources.Get(name)
 }
 
 // list returns the resources; s may be nil.
-func (s *viewState) list() []*xdswire.Resource {
+func (s *viewState) list() xdswire.List {
 	if s == nil {
-		return nil
+		return xdswire.List{}
 	}
 	return s.resources
 }
@@ -110,7 +82,7 @@ func (s *viewState) nameSet(sets *xdswire.NameSets) *xdswire.NameSet {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.names == nil {
-		s.names = sets.Of(namesOf(s.resources))
+		s.names = sets.Of(s.resources.Names())
 	}
 	return s.names
 }
@@ -122,11 +94,7 @@ func (s *viewState) since(from *viewState) *diff {
 		return noDiff
 	}
 	if s == nil {
-		d := &diff{}
-		for _, r := range from.list() {
-			d.removed = append(d.removed, r.Name)
-		}
-		return d
+		return &diff{removed: from.resources.Names()}
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -141,94 +109,46 @@ func (s *viewState) since(from *viewState) *diff {
 // noDiff is the difference between two absent states.
 var noDiff = new(diff)
 
-// compare computes a difference by walking both sorted lists.
+// compare computes a difference. The older state may be nil.
 func compare(from, to *viewState) *diff {
-	if from == to {
-		return &diff{}
-	}
 	if from == nil {
-		return &diff{changed: to.resources, added: len(to.resources) > 0}
+		return &diff{changed: to.resources, added: to.resources.Len() > 0}
 	}
-	d := &diff{}
-	old := from.resources
-	for _, r := range to.resources {
-		for len(old) > 0 && old[0].Name < r.Name {
-			d.removed = append(d.removed, old[0].Name)
-			old = old[1:]
-		}
-		if len(old) > 0 && old[0].Name == r.Name {
-			if !old[0].Equal(r) {
-				d.changed = append(d.changed, r)
-			}
-			old = old[1:]
-			continue
-		}
-		d.changed, d.added = append(d.changed, r), true
-	}
-	for _, r := range old {
-		d.removed = append(d.removed, r.Name)
-	}
-	return d
+	changed, added, removed := to.resources.Since(from.resources)
+	return &diff{changed: xdswire.NewList(changed...), removed: removed, added: added > 0}
+}
+
+// firstState returns a state with sorted resources.
+func firstState(id uint64, resources []*xdswire.Resource) *viewState {
+	list := xdswire.SharedList(resources...)
+	return &viewState{id: id, resources: list, diffs: map[uint64]*diff{0: {changed: list, added: list.Len() > 0}}}
 }
 
 // next returns the state after changes, a map of names to their new resources or to
 // nil. It returns s if nothing differs.
 func (s *viewState) next(id uint64, changes map[string]*xdswire.Resource) *viewState {
-	d := &diff{changed: make([]*xdswire.Resource, 0, len(changes))}
-	sum := uint64(0)
-	if s != nil {
-		sum = s.sum
-	}
-	names := make([]string, 0, len(changes))
+	changed := make([]*xdswire.Resource, 0, len(changes))
+	d := &diff{}
 	for name, r := range changes {
 		old := s.get(name)
 		switch {
 		case old == nil && r == nil, old != nil && r != nil && old.Equal(r):
-			continue
 		case r == nil:
 			d.removed = append(d.removed, name)
 		default:
-			d.changed, d.added = append(d.changed, r), d.added || old == nil
-			sum += hash(r)
+			changed, d.added = append(changed, r), d.added || old == nil
 		}
-		if old != nil {
-			sum -= hash(old)
-		}
-		names = append(names, name)
 	}
-	if len(names) == 0 && s != nil {
+	if len(changed)+len(d.removed) == 0 && s != nil {
 		return s
 	}
-	slices.Sort(names)
 	slices.Sort(d.removed)
-	slices.SortFunc(d.changed, compareNames)
-	out := &viewState{id: id, sum: sum, diffs: map[uint64]*diff{s.key(): d}}
-	if len(s.list()) == 0 {
-		out.resources = d.changed
-		return out
+	slices.SortFunc(changed, compareNames)
+	out := &viewState{id: id, resources: s.list().Edit(changed, d.removed), diffs: map[uint64]*diff{s.key(): d}}
+	if d.changed = out.resources; s.list().Len() > 0 {
+		d.changed = xdswire.NewList(changed...)
 	}
-	out.resources = make([]*xdswire.Resource, 0, len(s.list())+len(d.changed))
-	rest := s.list()
-	for _, name := range names {
-		i, found := slices.BinarySearchFunc(rest, name, byName)
-		out.resources = append(out.resources, rest[:i]...)
-		if r := changes[name]; r != nil {
-			out.resources = append(out.resources, r)
-		}
-		if found {
-			i++
-		}
-		rest = rest[i:]
-	}
-	out.resources = append(out.resources, rest...)
 	return out
-}
-
-// hash hashes name and content; restarts of one build do not change the result.
-func hash(r *xdswire.Resource) uint64 {
-	var room [256]byte // enough for most names
-	sum := sha256.Sum256(append(append(append(room[:0], r.Name...), 0), r.Version...))
-	return binary.BigEndian.Uint64(sum[:])
 }
 
 // viewSet holds what a proxy gets of one type: the states of its views, in the order of
@@ -240,7 +160,7 @@ func (p viewSet) version() uint64 {
 	var v uint64
 	for _, s := range p {
 		if s != nil {
-			v += s.sum
+			v += s.resources.Sum()
 		}
 	}
 	return v
@@ -265,13 +185,17 @@ func (p viewSet) holder(name string) *viewState {
 // get returns the resource with the name, or nil.
 func (p viewSet) get(name string) *xdswire.Resource { return p.holder(name).get(name) }
 
-// all returns the resources of all states.
-func (p viewSet) all() []*xdswire.Resource {
-	var out []*xdswire.Resource
-	for _, s := range p {
-		out = append(out, s.list()...)
+// all iterates over the resources of all states.
+func (p viewSet) all() iter.Seq[*xdswire.Resource] {
+	return func(yield func(*xdswire.Resource) bool) {
+		for _, s := range p {
+			for r := range s.list().All() {
+				if !yield(r) {
+					return
+				}
+			}
+		}
 	}
-	return out
 }
 
 // diffs holds a difference for each view.

@@ -39,8 +39,8 @@ func TestNextState(t *testing.T) {
 		if got, want := versions(next.resources), versions(fresh.resources); !slices.Equal(got, want) {
 			t.Fatalf("state %d holds %v, want %v", id, got, want)
 		}
-		if next.sum != fresh.sum {
-			t.Fatalf("state %d has version %x, made from nothing %x", id, next.sum, fresh.sum)
+		if next.resources.Sum() != fresh.resources.Sum() {
+			t.Fatalf("state %d has version %x, made from nothing %x", id, next.resources.Sum(), fresh.resources.Sum())
 		}
 		for _, old := range append(history, nil) {
 			got, want := next.since(old), compare(old, next)
@@ -62,10 +62,9 @@ func TestNextState(t *testing.T) {
 	}
 }
 
-func versions(resources []*xdswire.Resource) []string {
-	out := make([]string, len(resources))
-	for i, r := range resources {
-		out[i] = r.Name + "=" + r.Version
+func versions(resources xdswire.List) (out []string) {
+	for r := range resources.All() {
+		out = append(out, r.Name+"="+r.Version)
 	}
 	return out
 }

@@ -131,7 +131,7 @@ func generate(t testing.TB, s *snapshot.Snapshot, n xdsgen.Node) map[string][]*x
 			if j, ok := v.(xdsgen.Joined); ok {
 				pieces := slices.Clone(out[typ][first:])
 				slices.SortFunc(pieces, func(a, b *xdswire.Resource) int { return strings.Compare(a.Name, b.Name) })
-				out[typ] = append(out[typ][:first], j.Join(&enc, pieces))
+				out[typ] = append(out[typ][:first], j.Join(&enc, xdswire.NewList(pieces...)))
 			}
 		}
 		slices.SortFunc(out[typ], func(a, b *xdswire.Resource) int { return strings.Compare(a.Name, b.Name) })

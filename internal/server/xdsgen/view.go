@@ -40,8 +40,8 @@ type View interface {
 // generate. A change generates only the changed parts.
 type Joined interface {
 	View
-	// Join returns the resource from the parts of all units, sorted by name.
-	Join(e *xdswire.Encoder, pieces []*xdswire.Resource) *xdswire.Resource
+	// Join returns the resource from the parts of all units.
+	Join(e *xdswire.Encoder, pieces xdswire.List) *xdswire.Resource
 }
 
 // Views holds the resources of one type for one proxy: the union of a view that many
