@@ -59,6 +59,8 @@ type join struct {
 	domains []string // trust domains of the cluster's pods
 	share   share
 	seen    set[portAddress] // in the cluster
+	// expected is the number of endpoints that usually come for a port.
+	expected int
 }
 
 // portAddress is an address of a service port.
@@ -141,6 +143,7 @@ func (j *join) collect(svc *snapshot.Service) {
 
 // slice adds the endpoints of an EndpointSlice.
 func (j *join) slice(slice *snapshot.EndpointSlice) {
+	j.expected = len(slice.Endpoints)
 	for i := range slice.Endpoints {
 		ep := &slice.Endpoints[i]
 		if ep.Terminating && !ep.Ready { // with publishNotReadyAddresses it is ready until it ends
@@ -194,7 +197,11 @@ func (j *join) add(e snapshot.Endpoint, port string, number uint32, pod *snapsho
 		e.MTLS = mode != snapshot.Disable
 		e.DirectTLS = mode == snapshot.Strict || e.MTLS && pod.Proxyless
 	}
-	j.out.ByPort[port] = append(j.out.ByPort[port], e)
+	list := j.out.ByPort[port]
+	if list == nil {
+		list = make([]snapshot.Endpoint, 0, j.expected)
+	}
+	j.out.ByPort[port] = append(list, e)
 }
 
 // account adds the SPIFFE ids of the pod, one for each trust domain.
