@@ -61,7 +61,7 @@ var meshFields = []apiField{
 	{Path: "caCertificates.pem", Support: Works},
 	{Path: "caCertificates.spiffeBundleUrl", Support: Works},
 	{Path: "caCertificates.trustDomains", Support: Works},
-	{Path: "caCertificates.certSigners", Support: Partly, Meaning: "the whole entry has no effect, and is reported"},
+	{Path: "caCertificates.certSigners", Support: Partly, Meaning: "an entry with this field is not used at all, and is reported"},
 
 	{Path: "proxyListenPort", Support: Works, Meaning: "the redirection rules of pods must redirect to this port"},
 	{Path: "proxyInboundListenPort", Support: Works},
