@@ -87,7 +87,7 @@ func newStatus(cfg *config.Config, admin *adminClient, names *dns.Server, secret
 			}
 			return 0
 		})
-	gauge("meshctl_agent_revocation_lists_problems", "1 when there are no new revocation lists, or they must be replaced soon; the log has the reason.",
+	gauge("meshctl_agent_revocation_lists_problems", "1 if the agent cannot use the newest revocation lists, or if the lists in use must be replaced soon; the log has the reason.",
 		nil, func() float64 {
 			if lists().Err != nil {
 				return 1
