@@ -220,9 +220,21 @@ func (j *join) podOf(namespace string, ep *snapshot.SliceEndpoint) *snapshot.Pod
 		return pod
 	}
 	for _, a := range ep.Addresses {
-		for _, pod := range j.podsAt.Lookup(j.r, clusterAddress{j.cluster, a}) {
+		if pod := j.podAt(a); pod != nil {
 			return pod
 		}
+	}
+	return nil
+}
+
+// podAt returns the pod with an address, or nil. In a cluster without pods, it records one read for
+// all addresses.
+func (j *join) podAt(a netip.Addr) *snapshot.Pod {
+	if _, ok := j.withPods.Get(j.r, j.cluster); !ok {
+		return nil
+	}
+	for _, pod := range j.podsAt.Lookup(j.r, clusterAddress{j.cluster, a}) {
+		return pod
 	}
 	return nil
 }

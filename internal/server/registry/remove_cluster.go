@@ -16,6 +16,7 @@ func (t *tables) remove(id mesh.ClusterID) {
 	}
 	maps.DeleteFunc(t.discovery.held, func(at clusterNamespace, _ map[snapshot.Key]snapshot.Event) bool { return at.cluster == id })
 	t.clusters.Delete(id)
+	t.withPods.Delete(id)
 }
 
 // keys returns the keys of all objects of a cluster.
@@ -40,6 +41,9 @@ func (t *tables) keys(id mesh.ClusterID) []snapshot.Key {
 func (t *tables) enter(e snapshot.Event) {
 	if input := t.inputs[e.Key.Kind]; input != nil {
 		input.apply(e)
+	}
+	if e.Key.Kind == snapshot.KindPod && e.Object != nil {
+		t.withPods.Set(e.Key.Cluster, struct{}{})
 	}
 }
 

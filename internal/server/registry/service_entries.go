@@ -225,9 +225,8 @@ func (j *join) listed(entry *snapshot.ServiceEntry, listed *snapshot.EntryEndpoi
 		e.Weight = listed.Weight * max(e.Weight, 1)
 	}
 	e.TLSMode = e.TLSMode && !entry.External
-	for _, pod := range j.podsAt.Lookup(j.r, clusterAddress{j.cluster, address}) {
+	if pod := j.podAt(address); pod != nil {
 		e.Pod = snapshot.PodKey{Cluster: j.cluster, Namespace: pod.Namespace, Name: pod.Name}.String()
-		break
 	}
 	for i := range entry.Ports {
 		port := &entry.Ports[i]

@@ -25,6 +25,7 @@ type tables struct {
 
 	// Input.
 	clusters   derive.Input[mesh.ClusterID, struct{}]
+	withPods   derive.Input[mesh.ClusterID, struct{}] // clusters that have had a pod
 	balancing  derive.Input[mesh.ClusterID, snapshot.Balancing]
 	health     derive.Input[healthReporter, snapshot.Condition]
 	hosts      derive.Input[string, []netip.Addr]       // resolved host names
@@ -229,6 +230,7 @@ func newTables(cfg Config) *tables {
 
 func (t *tables) addInputs() {
 	t.clusters = derive.NewInput(t.graph, "clusters", compareIDs[mesh.ClusterID], same[struct{}])
+	t.withPods = derive.NewInput(t.graph, "clusters with pods", compareIDs[mesh.ClusterID], same[struct{}])
 	t.balancing = derive.NewInput(t.graph, "balancing", compareIDs[mesh.ClusterID], same[snapshot.Balancing])
 	t.health = derive.NewInput(t.graph, "health", healthReporter.compare, same[snapshot.Condition])
 	t.hosts = derive.NewInput(t.graph, "resolved hosts", strings.Compare, slices.Equal[[]netip.Addr])
