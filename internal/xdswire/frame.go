@@ -27,12 +27,12 @@ func (v Variant) String() string {
 // Body holds encoded resources of responses. Any number of frames may share it.
 type Body struct {
 	variant       Variant
-	list          List
+	list          *List
 	size, buffers int
 }
 
 // Empty reports whether there are no resources.
-func (b Body) Empty() bool { return b.list.len == 0 }
+func (b Body) Empty() bool { return b.list.Len() == 0 }
 
 // RawBody returns a resource that is already encoded as a field of a response.
 func RawBody(field []byte) Body {
@@ -89,7 +89,7 @@ func NewFrame(h Header, bodies ...Body) *Frame {
 	}
 	f := &Frame{head: head, bodies: bodies, size: len(head)}
 	for _, b := range bodies {
-		f.count += b.list.len
+		f.count += b.list.Len()
 		f.buffers += b.buffers
 		f.size += b.size
 	}
@@ -126,7 +126,7 @@ func (f *Frame) Buffers() mem.BufferSlice {
 	m := newMessage(2 + f.buffers)
 	list := append(m.list, f.head)
 	for _, b := range f.bodies {
-		for _, c := range b.list.chunks {
+		for _, c := range b.list.all() {
 			list = c.appendTo(list, b.variant)
 		}
 	}

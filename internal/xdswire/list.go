@@ -14,7 +14,7 @@ import (
 )
 
 // List is an immutable list of resources, sorted by name, with one resource for each name. Lists that
-// SharedList and Edit return share the chunks of equal ranges. The zero List is empty.
+// SharedList and Edit return share the chunks of equal ranges. Nil is the empty list.
 type List struct {
 	chunks []*listChunk
 	len    int
@@ -37,22 +37,23 @@ type sentChunk struct {
 }
 
 // NewList returns a list of sorted resources. It shares no memory with other lists and has no sum.
-func NewList(resources ...*Resource) List {
+func NewList(resources ...*Resource) *List {
 	if len(resources) == 0 {
-		return List{}
+		return nil
 	}
-	return List{chunks: []*listChunk{newListChunk(resources)}, len: len(resources)}
+	return &List{chunks: []*listChunk{newListChunk(resources)}, len: len(resources)}
 }
 
 // SharedList returns the list of sorted resources.
-func SharedList(resources ...*Resource) List {
-	return List{}.Edit(resources, nil)
+func SharedList(resources ...*Resource) *List {
+	return (*List)(nil).Edit(resources, nil)
 }
 
 // Edit returns the list with resources added or replaced and with names removed. Both are sorted and
 // have no names in common. The list must be shared.
-func (l List) Edit(changed []*Resource, removed []string) List {
-	out := List{chunks: make([]*listChunk, 0, len(l.chunks)+1)}
+func (l *List) Edit(changed []*Resource, removed []string) *List {
+	chunks := l.all()
+	out := &List{chunks: make([]*listChunk, 0, len(chunks)+1)}
 	var next []*Resource // of the next chunk
 	end := func() {
 		if len(next) > 0 {
@@ -65,9 +66,9 @@ func (l List) Edit(changed []*Resource, removed []string) List {
 			end()
 		}
 	}
-	for i, c := range l.chunks {
+	for i, c := range chunks {
 		more, less := len(changed), len(removed)
-		if i+1 < len(l.chunks) {
+		if i+1 < len(chunks) {
 			last := c.resources[len(c.resources)-1].Name
 			more = sort.Search(len(changed), func(i int) bool { return changed[i].Name > last })
 			less = sort.Search(len(removed), func(i int) bool { return removed[i] > last })
@@ -164,20 +165,44 @@ func (r *Resource) hash() uint64 {
 }
 
 // Len returns the number of resources.
-func (l List) Len() int { return l.len }
+func (l *List) Len() int {
+	if l == nil {
+		return 0
+	}
+	return l.len
+}
 
 // Sum returns the sum of hashes of the resources. Equal lists have equal sums in every process of a
 // build.
-func (l List) Sum() uint64 { return l.sum }
+func (l *List) Sum() uint64 {
+	if l == nil {
+		return 0
+	}
+	return l.sum
+}
+
+func (l *List) all() []*listChunk {
+	if l == nil {
+		return nil
+	}
+	return l.chunks
+}
 
 // All iterates over the resources.
-func (l List) All() iter.Seq[*Resource] { return l.From("") }
+func (l *List) All(yield func(*Resource) bool) {
+	for _, c := range l.all() {
+		for _, r := range c.resources {
+			if !yield(r) {
+				return
+			}
+		}
+	}
+}
 
 // From iterates over the resources from a name on.
-func (l List) From(name string) iter.Seq[*Resource] {
+func (l *List) From(name string) iter.Seq[*Resource] {
 	return func(yield func(*Resource) bool) {
-		chunks := l.chunks[l.chunkOf(name):]
-		for i, c := range chunks {
+		for i, c := range l.all()[l.chunkOf(name):] {
 			resources := c.resources
 			if i == 0 {
 				first, _ := slices.BinarySearchFunc(resources, name, byName)
@@ -193,22 +218,23 @@ func (l List) From(name string) iter.Seq[*Resource] {
 }
 
 // Get returns the resource with a name, or nil.
-func (l List) Get(name string) *Resource {
-	i := l.chunkOf(name)
-	if i == len(l.chunks) {
+func (l *List) Get(name string) *Resource {
+	chunks := l.all()[l.chunkOf(name):]
+	if len(chunks) == 0 {
 		return nil
 	}
-	at, ok := slices.BinarySearchFunc(l.chunks[i].resources, name, byName)
+	at, ok := slices.BinarySearchFunc(chunks[0].resources, name, byName)
 	if !ok {
 		return nil
 	}
-	return l.chunks[i].resources[at]
+	return chunks[0].resources[at]
 }
 
 // chunkOf returns the index of the chunk that has a name, if any has.
-func (l List) chunkOf(name string) int {
-	return sort.Search(len(l.chunks), func(i int) bool {
-		of := l.chunks[i].resources
+func (l *List) chunkOf(name string) int {
+	chunks := l.all()
+	return sort.Search(len(chunks), func(i int) bool {
+		of := chunks[i].resources
 		return of[len(of)-1].Name >= name
 	})
 }
@@ -216,9 +242,9 @@ func (l List) chunkOf(name string) int {
 func byName(r *Resource, name string) int { return cmp.Compare(r.Name, name) }
 
 // Names returns the names of the resources.
-func (l List) Names() []string {
-	names := make([]string, 0, l.len)
-	for r := range l.All() {
+func (l *List) Names() []string {
+	names := make([]string, 0, l.Len())
+	for r := range l.All {
 		names = append(names, r.Name)
 	}
 	return names
@@ -226,8 +252,8 @@ func (l List) Names() []string {
 
 // Since returns how the list differs from an older one: the changed resources, how many of them are
 // new, and the removed names. It costs little for chunks that the lists share.
-func (l List) Since(old List) (changed []*Resource, added int, removed []string) {
-	was, is := listCursor{chunks: old.chunks}, listCursor{chunks: l.chunks}
+func (l *List) Since(old *List) (changed []*Resource, added int, removed []string) {
+	was, is := listCursor{chunks: old.all()}, listCursor{chunks: l.all()}
 	for {
 		for was.at == 0 && is.at == 0 && len(was.chunks) > 0 && len(is.chunks) > 0 && was.chunks[0] == is.chunks[0] {
 			was.chunks, is.chunks = was.chunks[1:], is.chunks[1:]
@@ -273,9 +299,9 @@ func (c *listCursor) next() {
 }
 
 // Body returns the resources in the encoding of a variant.
-func (l List) Body(v Variant) Body {
+func (l *List) Body(v Variant) Body {
 	b := Body{variant: v, list: l}
-	for _, c := range l.chunks {
+	for _, c := range l.all() {
 		b.size += c.sent[v].size
 		if joined := c.sent[v].joined.Load(); joined != nil {
 			b.buffers += len(*joined)

@@ -18,8 +18,8 @@ func TestListEqualsModel(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	var e Encoder
 	now := map[string]*Resource{}
-	var list List
-	var history []List
+	var list *List
+	var history []*List
 	for step := range 300 {
 		var changed []*Resource
 		var removed []string
@@ -44,11 +44,11 @@ func TestListEqualsModel(t *testing.T) {
 			now[r.Name] = r
 		}
 		want := sortedByName(slices.Collect(maps.Values(now)))
-		if got := slices.Collect(list.All()); !slices.Equal(got, want) || list.Len() != len(want) {
+		if got := slices.Collect(list.All); !slices.Equal(got, want) || list.Len() != len(want) {
 			t.Fatalf("step %d: %d resources, want %d, or others", step, len(got), len(want))
 		}
 		fresh := SharedList(want...)
-		if !slices.Equal(fresh.chunks, list.chunks) || fresh.Sum() != list.Sum() {
+		if !slices.Equal(fresh.all(), list.all()) || fresh.Sum() != list.Sum() {
 			t.Fatalf("step %d: a list made from nothing differs", step)
 		}
 		name := fmt.Sprintf("r%d", rng.IntN(500))
@@ -61,8 +61,8 @@ func TestListEqualsModel(t *testing.T) {
 		}
 		history = append(history, list)
 		checkSince(t, list, history[rng.IntN(len(history))])
-		checkSince(t, list, List{})
-		checkSince(t, List{}, list)
+		checkSince(t, list, nil)
+		checkSince(t, nil, list)
 	}
 	if len(list.chunks) < 5 {
 		t.Errorf("%d resources are in %d chunks", list.Len(), len(list.chunks))
@@ -75,15 +75,15 @@ func sortedByName(resources []*Resource) []*Resource {
 }
 
 // checkSince compares a difference with that of maps.
-func checkSince(t *testing.T, list, old List) {
+func checkSince(t *testing.T, list, old *List) {
 	t.Helper()
 	before := map[string]*Resource{}
-	for r := range old.All() {
+	for r := range old.All {
 		before[r.Name] = r
 	}
 	var changed, removed []string
 	added := 0
-	for r := range list.All() {
+	for r := range list.All {
 		was := before[r.Name]
 		if delete(before, r.Name); was == nil {
 			added++
@@ -139,9 +139,9 @@ func TestBodiesJoinSmallResources(t *testing.T) {
 	large := SharedList(resources...)
 	parts := e.Parted(RouteType, "parted", []byte("head"), (&Parts{}).With(map[string]*Part{"p": new(NewPart("p", []byte("part")))}), []byte("tail"))
 	for _, v := range []Variant{SotW, Delta} {
-		for _, of := range []List{large, NewList(resources...), NewList(parts)} {
+		for _, of := range []*List{large, NewList(resources...), NewList(parts)} {
 			var want []byte
-			for r := range of.All() {
+			for r := range of.All {
 				if v == Delta {
 					want = append(want, r.Delta()...)
 				} else {
@@ -152,7 +152,7 @@ func TestBodiesJoinSmallResources(t *testing.T) {
 			for range joinAfter + 1 {
 				b := of.Body(v)
 				var buffers mem.BufferSlice
-				for _, c := range b.list.chunks {
+				for _, c := range b.list.all() {
 					buffers = c.appendTo(buffers, v)
 				}
 				if got := buffers.Materialize(); !bytes.Equal(got, want) || b.size != len(want) {

@@ -131,7 +131,7 @@ func (s *session) compareHeld(t *typeState, now viewSet) {
 	force := slices.Clip(t.force)
 	found := 0 // held resources that the views have
 	for i, state := range now {
-		for r := range state.list().All() {
+		for r := range state.list().All {
 			if slices.ContainsFunc(now[:i], func(s *viewState) bool { return s.get(r.Name) != nil }) {
 				continue // another view comes first
 			}

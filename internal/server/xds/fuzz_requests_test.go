@@ -448,7 +448,7 @@ func (m *requestModel) shown(i int) map[string]string {
 		if v == nil {
 			continue
 		}
-		for r := range v.state.Load().list().All() {
+		for r := range v.state.Load().list().All {
 			body, err := r.Any()
 			m.check(err)
 			out[r.Name] = decode(m.t, body)

@@ -37,7 +37,7 @@ func (s *viewState) hostIndex(from *viewState) *hostIndex {
 		s.hosts = old.with(from, d)
 	default:
 		s.hosts = &hostIndex{all: make(map[string]*xdswire.Resource, 4*s.resources.Len())}
-		for r := range s.resources.All() {
+		for r := range s.resources.All {
 			s.hosts.add(s.hosts.all, r)
 		}
 	}
@@ -60,10 +60,10 @@ func (x *hostIndex) with(from *viewState, d *diff) *hostIndex {
 	for _, name := range d.removed {
 		remove(name)
 	}
-	for r := range d.changed.All() {
+	for r := range d.changed.All {
 		remove(r.Name)
 	}
-	for r := range d.changed.All() {
+	for r := range d.changed.All {
 		out.add(out.changed, r)
 	}
 	if len(out.changed) > len(out.all)/8 {

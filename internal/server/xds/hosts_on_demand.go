@@ -108,7 +108,7 @@ func (s *session) requestedOf(state, earlier, before *viewState, all bool) *view
 		changes[name] = r
 	}
 	if d := state.since(earlier); all || earlier == nil || d.size() > h.wanted.Len() {
-		for r := range before.list().All() {
+		for r := range before.list().All {
 			changes[r.Name] = nil
 		}
 		for name := range h.wanted.All() {
@@ -118,7 +118,7 @@ func (s *session) requestedOf(state, earlier, before *viewState, all bool) *view
 		for _, name := range h.added {
 			look(name)
 		}
-		for r := range d.changed.All() {
+		for r := range d.changed.All {
 			h.eachServed(earlier.get(r.Name), look)
 			h.eachServed(r, look)
 		}

@@ -400,8 +400,8 @@ func (w *incremental) checkRequested(sub *subscriber) error {
 	once.types[rds].want.Names = s.types[rds].want.Names
 	once.requestHosts(s.types[vhds].want.Names.Names())
 	want := once.onlyRequested(now)
-	if got.version() != want.version() || !slices.EqualFunc(slices.Collect(got.all()), slices.Collect(want.all()), sameName) {
-		return fmt.Errorf("the requested virtual hosts differ (-all at once +incremental):\n%s", cmp.Diff(decoded(want.all()), decoded(got.all()), protocmp.Transform()))
+	if got.version() != want.version() || !slices.EqualFunc(slices.Collect(got.all), slices.Collect(want.all), sameName) {
+		return fmt.Errorf("the requested virtual hosts differ (-all at once +incremental):\n%s", cmp.Diff(decoded(want.all), decoded(got.all), protocmp.Transform()))
 	}
 	return nil
 }
@@ -583,15 +583,15 @@ func (w *incremental) compare(s *snapshot.Snapshot, view xdsgen.View, live *live
 		return err
 	}
 	state := live.state.Load()
-	equal := slices.EqualFunc(want, slices.Collect(state.resources.All()), func(a, b *xdswire.Resource) bool { return a.Name == b.Name && a.Version == b.Version })
+	equal := slices.EqualFunc(want, slices.Collect(state.resources.All), func(a, b *xdswire.Resource) bool { return a.Name == b.Name && a.Version == b.Version })
 	if !equal {
-		return fmt.Errorf("the resources of %+v differ (-rebuilt +incremental):\n%s", view, cmp.Diff(decoded(slices.Values(want)), decoded(state.resources.All()), protocmp.Transform()))
+		return fmt.Errorf("the resources of %+v differ (-rebuilt +incremental):\n%s", view, cmp.Diff(decoded(slices.Values(want)), decoded(state.resources.All), protocmp.Transform()))
 	}
 	if !thorough {
 		return nil
 	}
 	i := 0
-	for r := range state.resources.All() {
+	for r := range state.resources.All {
 		if !bytes.Equal(r.Delta(), want[i].Delta()) {
 			return fmt.Errorf("%s: equal versions of different bytes", r.Name)
 		}

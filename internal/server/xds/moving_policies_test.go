@@ -211,7 +211,7 @@ func TestMovedPolicyOutlivesDrain(t *testing.T) {
 func enforcing(sub *subscriber) []string {
 	var out []string
 	v, _ := sub.assigned.Load().types[ecds].pair()
-	for r := range v[0].list().All() {
+	for r := range v[0].list().All {
 		if bytes.Contains(r.Message(), []byte("-policy[")) {
 			out = append(out, r.Name)
 		}

@@ -51,7 +51,7 @@ func (o *Offline) Sent(n xdsgen.Node, caller mesh.Caller, requested func(cluster
 		return nil, sub.err
 	}
 	clusters, listeners := sentViews(sub, cds), sentViews(sub, lds)
-	names := requested(slices.Collect(clusters.all()), slices.Collect(listeners.all()))
+	names := requested(slices.Collect(clusters.all), slices.Collect(listeners.all))
 	if secrets := h.names.Of(names[xdswire.SecretType]); h.cfg.Generator.Secrets != nil {
 		snap := h.current.Load()
 		keys := h.cfg.MayReadKeys != nil && h.cfg.MayReadKeys(snap, caller, n) == nil
@@ -98,7 +98,7 @@ func sentViews(sub *subscriber, i int) viewSet {
 }
 
 func sentWhole(of viewSet) history.SentConfig {
-	out := history.SentConfig{Version: versionInfo(of.version()), Wildcard: true, Resources: slices.Collect(of.all())}
+	out := history.SentConfig{Version: versionInfo(of.version()), Wildcard: true, Resources: slices.Collect(of.all)}
 	slices.SortFunc(out.Resources, compareNames)
 	return out
 }

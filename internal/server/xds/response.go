@@ -88,7 +88,7 @@ func (s *session) addAll(i int, resp *response, now viewSet) {
 		found += s.addPicked(resp, t.want, state.resources)
 	}
 	if t.all && !resp.fromNothing {
-		for r := range now.all() {
+		for r := range now.all {
 			resp.extra = append(resp.extra, r.Name)
 		}
 	}
@@ -114,7 +114,7 @@ func (s *session) addAll(i int, resp *response, now viewSet) {
 
 // addPicked adds the subscribed resources, by their shared encoding if these are all. It
 // returns their number.
-func (s *session) addPicked(resp *response, want xdswire.Subscription, resources xdswire.List) int {
+func (s *session) addPicked(resp *response, want xdswire.Subscription, resources *xdswire.List) int {
 	picked := resources
 	if !want.Wildcard {
 		picked = pick(want.Names, resources)
@@ -124,17 +124,17 @@ func (s *session) addPicked(resp *response, want xdswire.Subscription, resources
 }
 
 // pick returns the resources with names in the set.
-func pick(set *xdswire.NameSet, resources xdswire.List) xdswire.List {
+func pick(set *xdswire.NameSet, resources *xdswire.List) *xdswire.List {
 	var picked []*xdswire.Resource
 	if resources.Len() <= 16 {
-		for r := range resources.All() {
+		for r := range resources.All {
 			if set.Has(r.Name) {
 				picked = append(picked, r)
 			}
 		}
 	} else {
 		names := set.Names()
-		for r := range resources.All() {
+		for r := range resources.All {
 			for len(names) > 0 && names[0] < r.Name {
 				names = names[1:]
 			}

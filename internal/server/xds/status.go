@@ -93,7 +93,7 @@ func (h *Hub) inspect() []LiveView {
 		if s := v.state.Load(); s != nil {
 			l.Version = versionInfo(s.resources.Sum())
 			l.Resources = s.resources.Len()
-			for r := range s.resources.All() {
+			for r := range s.resources.All {
 				l.Bytes += r.Size()
 			}
 		}
@@ -189,7 +189,7 @@ func (h *Hub) Sent(id string) map[string]history.SentConfig {
 		if pairs[i] != (viewSet{}) {
 			sent.Version = versionInfo(pairs[i].version())
 		}
-		for r := range pairs[i].all() {
+		for r := range pairs[i].all {
 			if want.Has(r.Name) {
 				sent.Resources = append(sent.Resources, r)
 			}
@@ -216,7 +216,7 @@ func (h *Hub) Accepted(typeURL string) map[string][]*xdswire.Resource {
 		if pairs[i] == (viewSet{}) || pairs[i].version() != st.ackedVersion {
 			continue // another response was sent in between
 		}
-		out[s.id] = slices.Collect(pairs[i].all())
+		out[s.id] = slices.Collect(pairs[i].all)
 	}
 	return out
 }

@@ -15,7 +15,7 @@ import (
 type unit struct {
 	key       xdsgen.Unit
 	resources []*xdswire.Resource // sorted by name; nil if list has them
-	list      xdswire.List
+	list      *xdswire.List
 	err       error
 	refs      int // entries of live views
 }
@@ -23,19 +23,19 @@ type unit struct {
 // all returns the resources, sorted by name.
 func (u *unit) all() []*xdswire.Resource {
 	if u.list.Len() > 0 {
-		return slices.Collect(u.list.All())
+		return slices.Collect(u.list.All)
 	}
 	return u.resources
 }
 
 // share replaces many resources by the list of a view that has only these, so that they are in
 // memory once.
-func (u *unit) share(list xdswire.List) {
+func (u *unit) share(list *xdswire.List) {
 	if len(u.resources) < 64 || len(u.resources) != list.Len() {
 		return
 	}
 	rest := u.resources
-	for r := range list.All() {
+	for r := range list.All {
 		if rest[0] != r {
 			return
 		}

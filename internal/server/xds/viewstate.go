@@ -2,7 +2,6 @@ package xds
 
 import (
 	"cmp"
-	"iter"
 	"slices"
 	"strconv"
 	"sync"
@@ -19,7 +18,7 @@ import (
 type viewState struct {
 	// id identifies the state without keeping it alive; 0 means no state.
 	id        uint64
-	resources xdswire.List
+	resources *xdswire.List
 	// round is the publication that made the state, nil for an overlay of a stream.
 	round *history.Round
 	view  xdsgen.View
@@ -36,9 +35,9 @@ type viewState struct {
 
 // diff is the difference between two states. All streams that take this step share it.
 type diff struct {
-	changed xdswire.List // new or with new content
-	removed []string     // sorted
-	added   bool         // a changed resource is new
+	changed *xdswire.List // new or with new content
+	removed []string      // sorted
+	added   bool          // a changed resource is new
 	once    sync.Once
 	list    []string
 }
@@ -63,9 +62,9 @@ func (s *viewState) get(name string) *xdswire.Resource {
 }
 
 // list returns the resources; s may be nil.
-func (s *viewState) list() xdswire.List {
+func (s *viewState) list() *xdswire.List {
 	if s == nil {
-		return xdswire.List{}
+		return nil
 	}
 	return s.resources
 }
@@ -186,13 +185,11 @@ func (p viewSet) holder(name string) *viewState {
 func (p viewSet) get(name string) *xdswire.Resource { return p.holder(name).get(name) }
 
 // all iterates over the resources of all states.
-func (p viewSet) all() iter.Seq[*xdswire.Resource] {
-	return func(yield func(*xdswire.Resource) bool) {
-		for _, s := range p {
-			for r := range s.list().All() {
-				if !yield(r) {
-					return
-				}
+func (p viewSet) all(yield func(*xdswire.Resource) bool) {
+	for _, s := range p {
+		for r := range s.list().All {
+			if !yield(r) {
+				return
 			}
 		}
 	}

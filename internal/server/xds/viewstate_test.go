@@ -62,8 +62,8 @@ func TestNextState(t *testing.T) {
 	}
 }
 
-func versions(resources xdswire.List) (out []string) {
-	for r := range resources.All() {
+func versions(resources *xdswire.List) (out []string) {
+	for r := range resources.All {
 		out = append(out, r.Name+"="+r.Version)
 	}
 	return out

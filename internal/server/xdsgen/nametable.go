@@ -54,9 +54,9 @@ func (v nameView) serviceUnit(s *snapshot.Snapshot, svc *snapshot.MeshService) U
 }
 
 // Join returns the table. Its encoding is the concatenation of its encoded entries.
-func (v nameView) Join(e *xdswire.Encoder, pieces xdswire.List) *xdswire.Resource {
+func (v nameView) Join(e *xdswire.Encoder, pieces *xdswire.List) *xdswire.Resource {
 	entries := make([][]byte, 0, pieces.Len())
-	for p := range pieces.All() {
+	for p := range pieces.All {
 		entries = append(entries, p.Message())
 	}
 	return e.Raw(xdswire.NameTableType, nameTable, entries...)

@@ -41,7 +41,7 @@ type View interface {
 type Joined interface {
 	View
 	// Join returns the resource from the parts of all units.
-	Join(e *xdswire.Encoder, pieces xdswire.List) *xdswire.Resource
+	Join(e *xdswire.Encoder, pieces *xdswire.List) *xdswire.Resource
 }
 
 // Views holds the resources of one type for one proxy: the union of a view that many

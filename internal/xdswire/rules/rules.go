@@ -9,7 +9,7 @@ import (
 	"cmp"
 	"fmt"
 	"regexp"
-	"slices"
+	"sort"
 	"strconv"
 	"strings"
 	"unicode/utf8"
@@ -173,7 +173,8 @@ func sortedKeys(m protoreflect.Map) []protoreflect.MapKey {
 		keys = append(keys, key)
 		return true
 	})
-	slices.SortFunc(keys, func(a, b protoreflect.MapKey) int { return cmp.Compare(a.String(), b.String()) })
+	// slices.SortFunc would be compiled for this type only.
+	sort.Slice(keys, func(i, j int) bool { return keys[i].String() < keys[j].String() })
 	return keys
 }
 
