@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"hash/maphash"
 	"slices"
+	"sync"
 	"unicode/utf8"
 
 	"google.golang.org/protobuf/encoding/protowire"
@@ -28,68 +29,67 @@ func (c ServerCodec) unmarshalNames(b []byte, req protobuf.Message, names func()
 }
 
 // encoded returns the set of the encoded names of a request. It reports false if a name is not UTF-8.
-func (t *NameSets) encoded(names []byte) (*NameSet, bool) {
-	sum := maphash.Bytes(t.seed, names)
+func (t *NameSets) encoded(b []byte) (*NameSet, bool) {
+	sum := maphash.Bytes(t.seed, b)
 	if set := t.known(sum); set != nil {
 		return set, true
 	}
-	set, ok := t.ofSorted(names)
-	if !ok {
-		list := listOf(names)
-		if slices.ContainsFunc(list, func(name string) bool { return !utf8.ValidString(name) }) {
+	list := namesOfRequests.Get().(*[][]byte)
+	defer namesOfRequests.Put(list)
+	names := (*list)[:0]
+	var k setKey
+	for at := 0; at < len(b); {
+		var start int
+		start, at = nextName(b, at)
+		name := b[start:at]
+		if !utf8.Valid(name) {
 			return nil, false
 		}
-		set = t.Of(list)
+		names = append(names, name)
+		k = k.plus(setKey{maphash.Bytes(t.seed, name), 1, len(name)})
+	}
+	set, ok := t.find(k)
+	if !ok {
+		if !slices.IsSortedFunc(names, bytes.Compare) {
+			slices.SortFunc(names, bytes.Compare)
+		}
+		set = t.ofSorted(slices.CompactFunc(names, bytes.Equal))
 	}
 	t.know(sum, set)
+	clear(names)
+	*list = names
 	return set, true
 }
 
-// ofSorted returns the set of encoded names. It reports false if they are not sorted, or not UTF-8.
-// It decodes only the chunks that no set has.
-func (t *NameSets) ofSorted(encoded []byte) (*NameSet, bool) {
+// namesOfRequests holds lists for the names of requests that are being decoded.
+var namesOfRequests = sync.Pool{New: func() any { return new([][]byte) }}
+
+// ofSorted returns the set of sorted names. It copies only the names of chunks that no set has.
+func (t *NameSets) ofSorted(names [][]byte) *NameSet {
 	out := &NameSet{}
 	var k setKey // of the next chunk
-	var last []byte
 	from := 0
-	for at := 0; at < len(encoded); {
-		start, end := nextName(encoded, at)
-		name := encoded[start:end]
-		if at > 0 && bytes.Compare(last, name) >= 0 || !utf8.Valid(name) {
-			return nil, false
-		}
-		last, at = name, end
+	for i, name := range names {
 		hash := maphash.Bytes(t.seed, name)
 		k = k.plus(setKey{hash, 1, len(name)})
-		if hash%chunkNames == 0 || at == len(encoded) {
-			names := encoded[from:at]
-			out.chunks = append(out.chunks, t.chunkWith(k, func() []string { return listOf(names) }))
+		if hash%chunkNames == 0 || i+1 == len(names) {
+			of := names[from : i+1]
+			out.chunks = append(out.chunks, t.chunkWith(k, func() []string { return textOf(of) }))
 			out.key = out.key.plus(k)
-			k, from = setKey{}, at
+			k, from = setKey{}, i+1
 		}
 	}
-	if found, ok := t.find(out.key); ok {
-		return found, true
-	}
 	out.chunks = slices.Clip(out.chunks)
-	return t.keep(out), true
+	return t.keep(out)
 }
 
-// listOf decodes consecutive names, which share memory.
-func listOf(encoded []byte) []string {
-	count := 0
-	for i := 0; i < len(encoded); count++ {
-		_, i = nextName(encoded, i)
+// textOf returns copies of names, which share memory.
+func textOf(names [][]byte) []string {
+	text, out := string(bytes.Join(names, nil)), make([]string, len(names))
+	for i, name := range names {
+		out[i], text = text[:len(name)], text[len(name):]
 	}
-	text := string(encoded)
-	names := make([]string, count)
-	at := 0
-	for i := range names {
-		var start int
-		start, at = nextName(encoded, at)
-		names[i] = text[start:at]
-	}
-	return names
+	return out
 }
 
 // nextName returns the start and the end of the name whose tag is at an index.
