@@ -318,7 +318,7 @@ func (l *List) Body(v Variant) Body {
 const joinAfter = 32
 
 // joinedSize is the size up to which resources share a buffer.
-const joinedSize = 16 << 10
+const joinedSize = 64 << 10
 
 // appendTo appends the encoding of the chunk to a list of buffers.
 func (c *listChunk) appendTo(to mem.BufferSlice, v Variant) mem.BufferSlice {
