@@ -90,6 +90,7 @@ func (b *benchmark) large(dir string) *benchmark {
 func (b *benchmark) residents(m *meshctl) *fleet {
 	f := newFleet(m.plain, kind{}, nil)
 	f.namespace, f.hosts = b.mesh.namespace, b.hosts
+	f.frames.stays = true
 	return f
 }
 

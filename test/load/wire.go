@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"hash/maphash"
 	"io"
+	"slices"
 	"strings"
 	"sync"
 
@@ -20,11 +21,14 @@ type response struct {
 
 // batch holds the resources of a response. Proxies that receive equal bytes share one.
 type batch struct {
-	names map[string]struct{}
+	once sync.Once
+	seed maphash.Seed
+	// names holds the hashes of the names, sorted: in a large mesh there are millions of names.
+	names []uint64
 	// ask holds the encoded names of dependent resources, field 3 in both variants.
 	ask []byte
 	// held holds the resources with their versions as field 5 of a delta request, for a
-	// proxy that reconnects.
+	// proxy that reconnects. It is empty if the fleet never does.
 	held []byte
 	// extensions holds the encoded names of the extensions to which listeners refer, like ask.
 	extensions []byte
@@ -38,7 +42,9 @@ var policyExtensions = []string{
 // batches finds the batch of resources by their bytes.
 type batches struct {
 	sotw bool
-	seed maphash.Seed
+	// stays is set if proxies do not reconnect.
+	stays bool
+	seed  maphash.Seed
 	mu   sync.Mutex
 	all  map[uint64]*batch
 }
@@ -74,16 +80,17 @@ func (s *batches) parse(frame []byte) (response, error) {
 	}
 	_, _ = hash.WriteString(r.typ)
 	s.mu.Lock()
-	defer s.mu.Unlock()
 	if r.batch = s.all[hash.Sum64()]; r.batch == nil {
-		r.batch = newBatch(r.typ, frame, s.sotw)
+		r.batch = &batch{seed: s.seed}
 		s.all[hash.Sum64()] = r.batch
 	}
+	s.mu.Unlock()
+	r.once.Do(func() { r.fill(r.typ, frame, s.sotw, !s.sotw && !s.stays) })
 	return r, nil
 }
 
-func newBatch(typ string, frame []byte, sotw bool) *batch {
-	b := &batch{names: make(map[string]struct{})}
+// fill reads the resources of a response.
+func (b *batch) fill(typ string, frame []byte, sotw, held bool) {
 	_ = xdswire.Fields(frame, func(num protowire.Number, v []byte) error { // was read before
 		if num != 2 {
 			return nil
@@ -94,10 +101,12 @@ func newBatch(typ string, frame []byte, sotw bool) *batch {
 			name = field([]byte(field(v, 2)), 1)
 		} else {
 			name = field(v, 3)
+		}
+		if held {
 			entry := appendField(appendField(nil, 1, name), 2, field(v, 1))
 			b.held = appendField(b.held, 5, string(entry))
 		}
-		b.names[name] = struct{}{}
+		b.names = append(b.names, maphash.String(b.seed, name))
 		switch typ {
 		case xdswire.ClusterType:
 			if strings.HasPrefix(name, "outbound|") {
@@ -117,12 +126,12 @@ func newBatch(typ string, frame []byte, sotw bool) *batch {
 			}
 		}
 	}
-	return b
+	slices.Sort(b.names)
 }
 
 // has reports whether the batch has a resource of the name.
 func (b *batch) has(name string) bool {
-	_, ok := b.names[name]
+	_, ok := slices.BinarySearch(b.names, maphash.String(b.seed, name))
 	return ok
 }
 
