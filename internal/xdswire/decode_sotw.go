@@ -34,7 +34,7 @@ func (t *NameSets) encoded(b []byte) (*NameSet, bool) {
 	if set := t.known(sum); set != nil {
 		return set, true
 	}
-	list := namesOfRequests.Get().(*[][]byte)
+	list, _ := namesOfRequests.Get().(*[][]byte)
 	defer namesOfRequests.Put(list)
 	names := (*list)[:0]
 	var k setKey

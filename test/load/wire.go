@@ -45,8 +45,8 @@ type batches struct {
 	// stays is set if proxies do not reconnect.
 	stays bool
 	seed  maphash.Seed
-	mu   sync.Mutex
-	all  map[uint64]*batch
+	mu    sync.Mutex
+	all   map[uint64]*batch
 }
 
 func newBatches(sotw bool) *batches {
