@@ -35,8 +35,12 @@ func (t *NameSets) encoded(b []byte) (*NameSet, bool) {
 		return set, true
 	}
 	list, _ := namesOfRequests.Get().(*[][]byte)
-	defer namesOfRequests.Put(list)
 	names := (*list)[:0]
+	defer func() {
+		clear(names)
+		*list = names
+		namesOfRequests.Put(list)
+	}()
 	var k setKey
 	for at := 0; at < len(b); {
 		var start int
@@ -56,8 +60,6 @@ func (t *NameSets) encoded(b []byte) (*NameSet, bool) {
 		set = t.ofSorted(slices.CompactFunc(names, bytes.Equal))
 	}
 	t.know(sum, set)
-	clear(names)
-	*list = names
 	return set, true
 }
 

@@ -64,7 +64,7 @@ func deltaType(m *discoveryv3.DeltaDiscoveryRequest) *string { return &m.TypeUrl
 
 // receiver returns a function that receives the requests of a stream. With a typeURL the
 // stream is for that type, which requests need not repeat. A request for another type
-// ends the stream, and so does one that cannot be decoded. The last request is in.
+// ends the stream, and so does one that cannot be decoded. in receives each request.
 func receiver[M any, R interface {
 	*M
 	request
