@@ -116,24 +116,28 @@ test: ## Get what is missing and run all tests
 	@go run ./test/clusters/cmd check
 	@$(if $(RACE),,echo 'make test: no C compiler, so the tests run without the race detector' >&2)
 	@# The targets below need these packages. None of them waits for another one to build them.
-	go build $(RACE) ./...
+	@# Programs would be linked, too.
+	@go build $(RACE) $$(go list -f '{{if ne .Name "main"}}{{.ImportPath}}{{end}}' ./...)
 	@$(MAKE) --no-print-directory -j2 -k test-packages test-processes test-models
+
+# Without vet, which is one of the linters of make lint.
+GOTEST := go test -vet=off
 
 # Tests with Envoys and nodes mostly wait for other processes, so they run beside the tests of
 # packages, which need the processors. The latter have a lower priority: requests that wait for
 # compilers would fail.
 .PHONY: test-processes
 test-processes:
-	go test $(RACE) -shuffle=on -count=1 -timeout=40m -p $(JOBS) -parallel $(JOBS) ./test/...
+	$(GOTEST) $(RACE) -shuffle=on -count=1 -timeout=40m -p $(JOBS) -parallel $(JOBS) ./test/...
 	@# A thousand clients: too slow with the race detector, which would watch them.
-	$(if $(RACE),go test -count=1 -timeout=10m ./test/stall)
+	$(if $(RACE),$(GOTEST) -count=1 -timeout=10m ./test/stall)
 
 .PHONY: test-packages
 test-packages: NICE := nice -n 15
 test-packages:
-	$(NICE) go test $(RACE) -shuffle=on -count=1 -timeout=40m -p $(JOBS) -parallel $(JOBS) ./cmd/... ./internal/... ./examples/...
+	$(NICE) $(GOTEST) $(RACE) -shuffle=on -count=1 -timeout=40m -p $(JOBS) -parallel $(JOBS) ./cmd/... ./internal/... ./examples/...
 	@# A thousand processes: too slow with the race detector, which would watch these.
-	$(if $(RACE),$(NICE) go test -count=1 -timeout=10m -run '^TestStories$$' ./internal/cli/commands)
+	$(if $(RACE),$(NICE) $(GOTEST) -count=1 -timeout=10m -run '^TestStories$$' ./internal/cli/commands)
 	$(NICE) go -C tools/image test -count=1 ./...
 	$(NICE) go -C tools/chart test -count=1 ./...
 	$(NICE) go -C tools/man test -count=1 ./...
@@ -142,7 +146,7 @@ test-packages:
 # two ends.
 .PHONY: test-models
 test-models:
-	nice -n 15 $(MAKE) --no-print-directory models MESHES=20
+	nice -n 15 $(MAKE) --no-print-directory models MESHES=10
 
 # How many random sets of policies and random meshes make models compares with the models.
 POLICIES ?= 1000
