@@ -116,8 +116,7 @@ test: ## Get what is missing and run all tests
 	@go run ./test/clusters/cmd check
 	@$(if $(RACE),,echo 'make test: no C compiler, so the tests run without the race detector' >&2)
 	@# The targets below need these packages. None of them waits for another one to build them.
-	@# Programs would be linked, too.
-	@go build $(RACE) $$(go list -f '{{if ne .Name "main"}}{{.ImportPath}}{{end}}' ./...)
+	go build $(RACE) ./...
 	@$(MAKE) --no-print-directory -j2 -k test-packages test-processes test-models
 
 # Without vet, which is one of the linters of make lint.
