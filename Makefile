@@ -153,9 +153,9 @@ MESHES ?= 100
 
 .PHONY: models
 models: ## Compare POLICIES (1000) sets of policies and MESHES (100) random meshes with their models
-	go test -count=1 -timeout=60m -run '^TestRandomPolicies$$' ./internal/server/xdsgen -seeds $(POLICIES)
-	go test -count=1 -timeout=60m -run '^TestIncrementalEqualsFull$$' ./internal/server/xds -seeds $(MESHES)
-	go test -count=1 -timeout=60m -run '^TestModel$$' ./internal/server -seeds $(MESHES)
+	$(GOTEST) -count=1 -timeout=60m -run '^TestRandomPolicies$$' ./internal/server/xdsgen -seeds $(POLICIES)
+	$(GOTEST) -count=1 -timeout=60m -run '^TestIncrementalEqualsFull$$' ./internal/server/xds -seeds $(MESHES)
+	$(GOTEST) -count=1 -timeout=60m -run '^TestModel$$' ./internal/server -seeds $(MESHES)
 
 .PHONY: bench
 bench: build envoy kube ## Measure the control plane beside a go-control-plane snapshot cache (ARGS=-help lists flags)

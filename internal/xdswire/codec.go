@@ -81,24 +81,23 @@ func (ServerCodec) Marshal(v any) (mem.BufferSlice, error) {
 
 // Unmarshal implements encoding.CodecV2.
 func (c ServerCodec) Unmarshal(data mem.BufferSlice, v any) error {
-	if r, ok := v.(*Received); ok {
-		b := data.MaterializeToBuffer(requests)
-		defer b.Free()
-		r.Names, r.Err = c.decode(b.ReadOnlyData(), r.Message)
+	buffer := data.MaterializeToBuffer(requests)
+	defer buffer.Free()
+	b := buffer.ReadOnlyData()
+	switch m := v.(type) {
+	case *Received:
+		m.Names, m.Err = c.decode(b, m.Message)
 		return nil
-	}
-	m, ok := v.(protobuf.Message)
-	if !ok {
+	case protobuf.Message:
+		if len(b) >= longRequest {
+			if err := c.check(b, 0, 0); err != nil {
+				return err
+			}
+		}
+		return c.unmarshal(b, m)
+	default:
 		return encoding.GetCodecV2(proto.Name).Unmarshal(data, v)
 	}
-	b := data.MaterializeToBuffer(requests)
-	defer b.Free()
-	if data.Len() >= longRequest {
-		if err := c.check(b.ReadOnlyData(), 0, 0); err != nil {
-			return err
-		}
-	}
-	return c.unmarshal(b.ReadOnlyData(), m)
 }
 
 // decode decodes a request. It does not keep the bytes.

@@ -75,23 +75,13 @@ func (t *NameSets) ofSorted(names [][]byte) *NameSet {
 		hash := maphash.Bytes(t.seed, name)
 		k = k.plus(setKey{hash, 1, len(name)})
 		if hash%chunkNames == 0 || i+1 == len(names) {
-			of := names[from : i+1]
-			out.chunks = append(out.chunks, t.chunkWith(k, func() []string { return textOf(of) }))
+			out.chunks = append(out.chunks, chunkOf(t, k, names[from:i+1]))
 			out.key = out.key.plus(k)
 			k, from = setKey{}, i+1
 		}
 	}
 	out.chunks = slices.Clip(out.chunks)
 	return t.keep(out)
-}
-
-// textOf returns copies of names, which share memory.
-func textOf(names [][]byte) []string {
-	text, out := string(bytes.Join(names, nil)), make([]string, len(names))
-	for i, name := range names {
-		out[i], text = text[:len(name)], text[len(name):]
-	}
-	return out
 }
 
 // nextName returns the start and the end of the name whose tag is at an index.

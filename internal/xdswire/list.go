@@ -26,14 +26,15 @@ type List struct {
 type listChunk struct {
 	resources []*Resource
 	sum       uint64 // of the hashes of the resources, in a shared list
+	buffers   int    // of the resources
 	sent      [2]sentChunk
 }
 
 // sentChunk is the encoding of a chunk in one variant.
 type sentChunk struct {
-	size, buffers int
-	uses          atomic.Int32
-	joined        atomic.Pointer[mem.BufferSlice] // nil before joinAfter uses
+	size   int
+	uses   atomic.Int32
+	joined atomic.Pointer[mem.BufferSlice] // nil before joinAfter uses
 }
 
 // NewList returns a list of sorted resources. It shares no memory with other lists and has no sum.
@@ -52,66 +53,20 @@ func SharedList(resources ...*Resource) *List {
 // Edit returns the list with resources added or replaced and with names removed. Both are sorted and
 // have no names in common. The list must be shared.
 func (l *List) Edit(changed []*Resource, removed []string) *List {
-	chunks := l.all()
-	out := &List{chunks: make([]*listChunk, 0, len(chunks)+1)}
-	var next []*Resource // of the next chunk
-	end := func() {
-		if len(next) > 0 {
-			out.add(sharedChunk(next))
-		}
-		next = next[:0]
+	out := &List{chunks: listEditor.edit(l.all(), changed, removed)}
+	for _, c := range out.chunks {
+		out.len += len(c.resources)
+		out.sum += c.sum
 	}
-	add := func(r *Resource) {
-		if next = append(next, r); maphash.String(listSeed, r.Name)%chunkResources == 0 {
-			end()
-		}
-	}
-	for i, c := range chunks {
-		more, less := len(changed), len(removed)
-		if i+1 < len(chunks) {
-			last := c.resources[len(c.resources)-1].Name
-			more = sort.Search(len(changed), func(i int) bool { return changed[i].Name > last })
-			less = sort.Search(len(removed), func(i int) bool { return removed[i] > last })
-		}
-		if len(next) == 0 && more == 0 && less == 0 {
-			out.add(c)
-			continue
-		}
-		mergeResources(c.resources, changed[:more], removed[:less], add)
-		changed, removed = changed[more:], removed[less:]
-	}
-	mergeResources(nil, changed, nil, add) // only if there were no chunks
-	end()
-	out.chunks = slices.Clip(out.chunks)
 	return out
 }
 
-// mergeResources calls add for sorted resources with others added or replaced and some removed, in order.
-func mergeResources(resources, changed []*Resource, removed []string, add func(*Resource)) {
-	for _, r := range resources {
-		for len(changed) > 0 && changed[0].Name < r.Name {
-			add(changed[0])
-			changed = changed[1:]
-		}
-		for len(removed) > 0 && removed[0] < r.Name {
-			removed = removed[1:]
-		}
-		switch {
-		case len(changed) > 0 && changed[0].Name == r.Name: // added before the next one
-		case len(removed) > 0 && removed[0] == r.Name:
-		default:
-			add(r)
-		}
-	}
-	for _, r := range changed {
-		add(r)
-	}
-}
-
-func (l *List) add(c *listChunk) {
-	l.chunks = append(l.chunks, c)
-	l.len += len(c.resources)
-	l.sum += c.sum
+// listEditor edits shared lists.
+var listEditor = chunkEditor[*listChunk, *Resource]{
+	elements: func(c *listChunk) []*Resource { return c.resources },
+	name:     func(r *Resource) string { return r.Name },
+	ends:     func(name string) bool { return maphash.String(listSeed, name)%chunkResources == 0 },
+	chunk:    sharedChunk,
 }
 
 // listSeed never leaves the process, so a user cannot choose names that make long chunks.
@@ -148,10 +103,10 @@ func sharedChunk(resources []*Resource) *listChunk {
 
 func newListChunk(resources []*Resource) *listChunk {
 	c := &listChunk{resources: resources}
-	for v := range c.sent {
-		for _, r := range resources {
+	for _, r := range resources {
+		c.buffers += r.bufferCount()
+		for v := range c.sent {
 			c.sent[v].size += r.sizeIn(Variant(v))
-			c.sent[v].buffers += r.bufferCount()
 		}
 	}
 	return c
@@ -306,7 +261,7 @@ func (l *List) Body(v Variant) Body {
 		if joined := c.sent[v].joined.Load(); joined != nil {
 			b.buffers += len(*joined)
 		} else {
-			b.buffers += c.sent[v].buffers
+			b.buffers += c.buffers
 		}
 	}
 	return b

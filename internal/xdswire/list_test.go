@@ -74,7 +74,7 @@ func sortedByName(resources []*Resource) []*Resource {
 	return slices.CompactFunc(resources, func(a, b *Resource) bool { return a.Name == b.Name })
 }
 
-// checkSince compares a difference with that of maps.
+// checkSince compares the result of Since with a comparison of maps.
 func checkSince(t *testing.T, list, old *List) {
 	t.Helper()
 	before := map[string]*Resource{}

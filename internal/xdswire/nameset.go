@@ -6,7 +6,6 @@ import (
 	"runtime"
 	"slices"
 	"sort"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"weak"
@@ -193,37 +192,13 @@ func (t *NameSets) edit(s *NameSet, k setKey, added, gone []string) *NameSet {
 	if found, ok := t.find(k); ok {
 		return found
 	}
-	out := &NameSet{key: k, chunks: make([]*NameChunk, 0, len(s.Chunks())+1)}
-	var names []string // of the next chunk
-	end := func() {
-		if len(names) > 0 {
-			out.chunks = append(out.chunks, t.chunk(names))
-		}
-		names = names[:0]
+	names := chunkEditor[*NameChunk, string]{
+		elements: func(c *NameChunk) []string { return c.names },
+		name:     func(name string) string { return name },
+		ends:     func(name string) bool { return maphash.String(t.seed, name)%chunkNames == 0 },
+		chunk:    func(names []string) *NameChunk { return chunkOf(t, t.key(names), names) },
 	}
-	add := func(name string) {
-		if names = append(names, name); maphash.String(t.seed, name)%chunkNames == 0 {
-			end()
-		}
-	}
-	chunks := s.Chunks()
-	for i, c := range chunks {
-		last := c.names[len(c.names)-1]
-		more, less := len(added), len(gone)
-		if i+1 < len(chunks) {
-			more, less = sort.SearchStrings(added, last), sort.Search(len(gone), func(i int) bool { return gone[i] > last })
-		}
-		if len(names) == 0 && more == 0 && less == 0 {
-			out.chunks = append(out.chunks, c)
-			continue
-		}
-		merge(c.names, added[:more], gone[:less], add)
-		added, gone = added[more:], gone[less:]
-	}
-	merge(nil, added, nil, add) // only if there were no chunks
-	end()
-	out.chunks = slices.Clip(out.chunks)
-	return t.keep(out)
+	return t.keep(&NameSet{key: k, chunks: names.edit(s.Chunks(), added, gone)})
 }
 
 // keep returns the set with the content of a new one, which is the new one if there is no other.
@@ -238,26 +213,22 @@ func (t *NameSets) keep(out *NameSet) *NameSet {
 	return out
 }
 
-// chunk returns the chunk of sorted names. A new one keeps copies of them in one piece of
+// chunkOf returns the chunk of sorted names, by its key. A new one keeps copies of them in one piece of
 // memory, as the names may be parts of a request.
-func (t *NameSets) chunk(names []string) *NameChunk {
-	return t.chunkWith(t.key(names), func() []string {
-		copies, text := make([]string, len(names)), strings.Join(names, "")
-		for i, n := range names {
-			copies[i], text = text[:len(n)], text[len(n):]
-		}
-		return copies
-	})
-}
-
-// chunkWith returns the chunk with a key. A new one keeps the names that the function returns.
-func (t *NameSets) chunkWith(k setKey, names func() []string) *NameChunk {
+func chunkOf[N string | []byte](t *NameSets, k setKey, names []N) *NameChunk {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if known := t.chunks[k].Value(); known != nil {
 		return known
 	}
-	c := &NameChunk{names: names(), key: k}
+	all := make([]byte, 0, k.bytes)
+	for _, n := range names {
+		all = append(all, n...)
+	}
+	c, text := &NameChunk{names: make([]string, len(names)), key: k}, string(all)
+	for i, n := range names {
+		c.names[i], text = text[:len(n)], text[len(n):]
+	}
 	t.chunks[k] = weak.Make(c)
 	runtime.AddCleanup(c, t.dropChunk, k)
 	return c
@@ -265,24 +236,6 @@ func (t *NameSets) chunkWith(k setKey, names func() []string) *NameChunk {
 
 // chunkNames is the usual number of names in a chunk.
 const chunkNames = 64
-
-// merge calls add for sorted names with others added and some removed, in order.
-func merge(names, added, gone []string, add func(string)) {
-	for _, n := range names {
-		for len(added) > 0 && added[0] < n {
-			add(added[0])
-			added = added[1:]
-		}
-		if len(gone) > 0 && gone[0] == n {
-			gone = gone[1:]
-			continue
-		}
-		add(n)
-	}
-	for _, n := range added {
-		add(n)
-	}
-}
 
 // sortedNames returns the wanted names, sorted and without repetition.
 func sortedNames(names []string, wanted func(string) bool) []string {

@@ -207,10 +207,13 @@ func (h *Hub) nextState(v *liveView) *viewState {
 	to, joined := v.view.(xdsgen.Joined)
 	if before == nil && !joined && len(v.want) == 1 {
 		for id, u := range v.want {
-			if u != nil && u.err == nil && hasUniqueNames(u.all()) {
+			if u == nil || u.err != nil {
+				continue
+			}
+			if all := u.all(); hasUniqueNames(all) { // without a map of all changes
 				u.refs++
 				v.entries[id] = u
-				return firstState(h.states, u.all())
+				return newState(h.states, nil, all, nil, len(all) > 0)
 			}
 		}
 	}

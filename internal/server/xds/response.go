@@ -52,7 +52,11 @@ func (s *session) response(i int, now viewSet, namesOnly bool) *response {
 		s.addAll(i, resp, now)
 	case !list:
 		for _, d := range resp.diffs {
-			s.addPicked(resp, t.want, d.changed)
+			changed := d.changed
+			if !t.want.Wildcard {
+				changed = pick(t.want.Names, changed)
+			}
+			resp.addBody(changed.Body(s.sub.variant))
 		}
 		s.addNames(i, resp, now, t.force, t.doubt)
 	}
@@ -80,12 +84,12 @@ func (s *session) addAll(i int, resp *response, now viewSet) {
 		if state == nil {
 			continue
 		}
-		if !t.want.Wildcard && t.want.Names.HasAll(state.nameSet(s.hub.names)) {
-			resp.addBody(state.resources.Body(s.sub.variant))
-			found += state.resources.Len()
-			continue
+		resources := state.resources
+		if !t.want.Wildcard && !t.want.Names.HasAll(state.nameSet(s.hub.names)) {
+			resources = pick(t.want.Names, resources)
 		}
-		found += s.addPicked(resp, t.want, state.resources)
+		resp.addBody(resources.Body(s.sub.variant))
+		found += resources.Len()
 	}
 	if t.all && !resp.fromNothing {
 		for r := range now.all {
@@ -112,18 +116,7 @@ func (s *session) addAll(i int, resp *response, now viewSet) {
 	resp.addBody(xdswire.NewBody(s.sub.variant, loose...))
 }
 
-// addPicked adds the subscribed resources, by their shared encoding if these are all. It
-// returns their number.
-func (s *session) addPicked(resp *response, want xdswire.Subscription, resources *xdswire.List) int {
-	picked := resources
-	if !want.Wildcard {
-		picked = pick(want.Names, resources)
-	}
-	resp.addBody(picked.Body(s.sub.variant))
-	return picked.Len()
-}
-
-// pick returns the resources with names in the set.
+// pick returns the resources with names in the set, as the same list if these are all.
 func pick(set *xdswire.NameSet, resources *xdswire.List) *xdswire.List {
 	var picked []*xdswire.Resource
 	if resources.Len() <= 16 {

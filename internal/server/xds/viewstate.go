@@ -117,37 +117,40 @@ func compare(from, to *viewState) *diff {
 	return &diff{changed: xdswire.NewList(changed...), removed: removed, added: added > 0}
 }
 
-// firstState returns a state with sorted resources.
-func firstState(id uint64, resources []*xdswire.Resource) *viewState {
-	list := xdswire.SharedList(resources...)
-	return &viewState{id: id, resources: list, diffs: map[uint64]*diff{0: {changed: list, added: list.Len() > 0}}}
+// newState returns the state after a change of an earlier one, which may be nil. The changed resources
+// and the removed names are sorted.
+func newState(id uint64, from *viewState, changed []*xdswire.Resource, removed []string, added bool) *viewState {
+	out := &viewState{id: id, resources: from.list().Edit(changed, removed)}
+	d := &diff{changed: out.resources, removed: removed, added: added}
+	if from.list().Len() > 0 {
+		d.changed = xdswire.NewList(changed...)
+	}
+	out.diffs = map[uint64]*diff{from.key(): d}
+	return out
 }
 
 // next returns the state after changes, a map of names to their new resources or to
 // nil. It returns s if nothing differs.
 func (s *viewState) next(id uint64, changes map[string]*xdswire.Resource) *viewState {
 	changed := make([]*xdswire.Resource, 0, len(changes))
-	d := &diff{}
+	var removed []string
+	added := false
 	for name, r := range changes {
 		old := s.get(name)
 		switch {
 		case old == nil && r == nil, old != nil && r != nil && old.Equal(r):
 		case r == nil:
-			d.removed = append(d.removed, name)
+			removed = append(removed, name)
 		default:
-			changed, d.added = append(changed, r), d.added || old == nil
+			changed, added = append(changed, r), added || old == nil
 		}
 	}
-	if len(changed)+len(d.removed) == 0 && s != nil {
+	if len(changed)+len(removed) == 0 && s != nil {
 		return s
 	}
-	slices.Sort(d.removed)
+	slices.Sort(removed)
 	slices.SortFunc(changed, compareNames)
-	out := &viewState{id: id, resources: s.list().Edit(changed, d.removed), diffs: map[uint64]*diff{s.key(): d}}
-	if d.changed = out.resources; s.list().Len() > 0 {
-		d.changed = xdswire.NewList(changed...)
-	}
-	return out
+	return newState(id, s, changed, removed, added)
 }
 
 // viewSet holds what a proxy gets of one type: the states of its views, in the order of
