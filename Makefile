@@ -31,12 +31,18 @@ help: ## List the targets
 # templates, and with these the linker has to keep every method of every type.
 TAGS := grpcnotrace
 
+# All targets build alike, so that they share what is compiled, also with clones in other folders.
+GOBUILD := -trimpath -tags $(TAGS)
+
+# Without vet, which is one of the linters of make lint.
+GOTEST := go test $(GOBUILD) -vet=off
+
 # Where make build puts the program.
 OUT := bin
 
 .PHONY: build
 build: ## Build bin/meshctl
-	CGO_ENABLED=0 go build -trimpath -tags $(TAGS) -o $(OUT)/meshctl \
+	CGO_ENABLED=0 go build $(GOBUILD) -o $(OUT)/meshctl \
 		-ldflags '-s -w -X github.com/meshctl/meshctl/internal/cli.version=$(VERSION)' ./cmd/meshctl
 
 .PHONY: envoy
@@ -58,36 +64,36 @@ image: build envoy ## Build the container image IMAGE as the OCI archive bin/ima
 
 .PHONY: image-load
 image-load: image ## Import the image into the nodes of make clusters, or the containerd at CONTAINERD
-	$(if $(CONTAINERD),ctr -a '$(CONTAINERD)' -n k8s.io images import,go run ./test/clusters/cmd import bin/clusters) bin/image.tar
+	$(if $(CONTAINERD),ctr -a '$(CONTAINERD)' -n k8s.io images import,go run $(GOBUILD) ./test/clusters/cmd import bin/clusters) bin/image.tar
 
 .PHONY: clusters
 clusters: ## Start two Kubernetes clusters with pods on this machine, as root
 	@hack/kube.sh clusters
 	@mkdir -p bin
-	@go run ./test/clusters/cmd up bin/clusters
+	@go run $(GOBUILD) ./test/clusters/cmd up bin/clusters
 
 .PHONY: clusters-down
 clusters-down: ## Stop the clusters of make clusters and remove all that they made
-	@go run ./test/clusters/cmd down bin/clusters
+	@go run $(GOBUILD) ./test/clusters/cmd down bin/clusters
 
 .PHONY: e2e
 e2e: ## Install a mesh in two clusters with pods, as docs/get-started.md does, as root
 	@hack/envoy.sh
 	@hack/kube.sh clusters
-	go test -count=1 -timeout=30m -v ./test/clusters
+	$(GOTEST) -count=1 -timeout=30m -v ./test/clusters
 
 .PHONY: e2e-faults
 e2e-faults: ## Test traffic between two clusters with pods through faults and upgrades, as root, for an hour
 	@hack/envoy.sh
 	@hack/kube.sh clusters
-	go test -count=1 -timeout=30m -v -run '^TestClocks$$' ./test/e2e -clocks
-	go test -count=1 -timeout=90m -v -run '^(TestFaults|TestSingleNetwork|TestPrimaryRemote|TestExternalControlPlane|TestWithIstio|TestThreeClusters)$$' ./test/clusters -faults
+	$(GOTEST) -count=1 -timeout=30m -v -run '^TestClocks$$' ./test/e2e -clocks
+	$(GOTEST) -count=1 -timeout=90m -v -run '^(TestFaults|TestSingleNetwork|TestPrimaryRemote|TestExternalControlPlane|TestWithIstio|TestThreeClusters)$$' ./test/clusters -faults
 
 .PHONY: e2e-soak
 e2e-soak: ## Change two clusters with pods and traffic for SOAKTIME (10m), and test that no process grows, as root
 	@hack/envoy.sh
 	@hack/kube.sh clusters
-	go test -count=1 -timeout=0 -v -run '^TestSoak$$' ./test/clusters -soak $(SOAKTIME)
+	$(GOTEST) -count=1 -timeout=0 -v -run '^TestSoak$$' ./test/clusters -soak $(SOAKTIME)
 
 .PHONY: release
 release: ## Build archives for Linux and macOS, SBOMs, checksums and the krew manifest of VERSION in bin/release, signed with RELEASE_KEY
@@ -107,20 +113,18 @@ demo: build envoy ## Run a two-cluster mesh on this machine (ARGS=--once checks 
 
 .PHONY: unit
 unit: ## Run the fast tests: offline, without Envoy
-	go test -short -tags $(TAGS) -p $(JOBS) -parallel $(JOBS) ./cmd/... ./internal/...
+	$(GOTEST) -short -p $(JOBS) -parallel $(JOBS) ./cmd/... ./internal/...
 
 .PHONY: test
 test: ## Get what is missing and run all tests
 	@hack/envoy.sh
 	@hack/kube.sh $(if $(filter 0,$(shell id -u)),clusters)
-	@go run ./test/clusters/cmd check
+	@go run $(GOBUILD) ./test/clusters/cmd check
 	@$(if $(RACE),,echo 'make test: no C compiler, so the tests run without the race detector' >&2)
-	@# The targets below need these packages. None of them waits for another one to build them.
-	go build $(RACE) ./...
+	@# The targets below need these packages. This compiles them without linking programs.
+	go list -export $(GOBUILD) $(RACE) ./... > /dev/null
 	@$(MAKE) --no-print-directory -j2 -k test-packages test-processes test-models
 
-# Without vet, which is one of the linters of make lint.
-GOTEST := go test -vet=off
 
 # Tests with Envoys and nodes mostly wait for other processes, so they run beside the tests of
 # packages, which need the processors. The latter have a lower priority: requests that wait for
@@ -137,9 +141,9 @@ test-packages:
 	$(NICE) $(GOTEST) $(RACE) -shuffle=on -count=1 -timeout=40m -p $(JOBS) -parallel $(JOBS) ./cmd/... ./internal/... ./examples/...
 	@# A thousand processes: too slow with the race detector, which would watch these.
 	$(if $(RACE),$(NICE) $(GOTEST) -count=1 -timeout=10m -run '^TestStories$$' ./internal/cli/commands)
-	$(NICE) go -C tools/image test -count=1 ./...
-	$(NICE) go -C tools/chart test -count=1 ./...
-	$(NICE) go -C tools/man test -count=1 ./...
+	$(NICE) go -C tools/image test -trimpath -count=1 ./...
+	$(NICE) go -C tools/chart test -trimpath -count=1 ./...
+	$(NICE) go -C tools/man test -trimpath -count=1 ./...
 
 # More of the models: the tests of packages run a few seeds of each. It starts when one of the other
 # two ends.
@@ -159,21 +163,21 @@ models: ## Compare POLICIES (1000) sets of policies and MESHES (100) random mesh
 
 .PHONY: bench
 bench: build envoy kube ## Measure the control plane beside a go-control-plane snapshot cache (ARGS=-help lists flags)
-	go run ./test/load -meshctl bin/meshctl -revision $(VERSION) -out .cache/bench/$(VERSION).json $(ARGS)
+	go run $(GOBUILD) ./test/load -meshctl bin/meshctl -revision $(VERSION) -out .cache/bench/$(VERSION).json $(ARGS)
 
 .PHONY: bench-compare
 bench-compare: ## Compare the figures that make bench kept for REV with those of this revision
-	@go run ./test/load -compare ".cache/bench/$$(git describe --tags --always $(REV)).json" -out .cache/bench/$(VERSION).json
+	@go run $(GOBUILD) ./test/load -compare ".cache/bench/$$(git describe --tags --always $(REV)).json" -out .cache/bench/$(VERSION).json
 
 .PHONY: soak
 soak: ## Change everything for SOAKTIME (10m), then check proxies, goroutines, memory and descriptors
-	go test -count=1 -timeout=0 -v -run '^TestSoak$$' ./internal/server -soak $(SOAKTIME) $(ARGS)
+	$(GOTEST) -count=1 -timeout=0 -v -run '^TestSoak$$' ./internal/server -soak $(SOAKTIME) $(ARGS)
 
 .PHONY: fuzz
 fuzz: ## Run each fuzz target for FUZZTIME (30s)
 	@set -euo pipefail; grep -rl --include='*_test.go' '^func Fuzz' internal | xargs -rn1 dirname | sort -u | while read -r dir; do \
-		go test -list '^Fuzz' "./$$dir" | grep '^Fuzz' | while read -r target; do \
-			go test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) -fuzzminimizetime 100x "./$$dir"; done; done
+		$(GOTEST) -list '^Fuzz' "./$$dir" | grep '^Fuzz' | while read -r target; do \
+			$(GOTEST) -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) -fuzzminimizetime 100x "./$$dir"; done; done
 
 .PHONY: lint
 lint: ## Run the linters, and check that the modules of tools know all modules that they need

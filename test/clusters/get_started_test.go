@@ -454,9 +454,26 @@ func (u *user) testStrict(t *testing.T) {
 	}
 }
 
+// drained waits until the proxies of helloworld have closed the connections from before testStrict,
+// which changed their listeners: a request that begins at this moment fails.
+func (u *user) drained(t *testing.T) {
+	t.Helper()
+	for i, c := range names {
+		harness.Eventually(t, moved, "no connection drains in "+c, func() error {
+			const stat = "listener_manager.total_filter_chains_draining"
+			out, err := u.try("", fmt.Sprintf("kubectl --context %s exec -n sample deploy/helloworld-v%d -c istio-proxy -- meshctl agent request GET stats?filter=%s", c, i+1, stat))
+			if err == nil && out != stat+": 0\n" {
+				err = errors.New(out)
+			}
+			return err
+		})
+	}
+}
+
 // testRemovedVersion: when the pods of v1 go, v2 answers in both clusters, and no request fails
 // meanwhile, as the application answers until clients know that it ends.
 func (u *user) testRemovedVersion(t *testing.T) {
+	u.drained(t)
 	loads := u.loads(t, 1)
 	moreOfBoth(loads)
 	u.run("kubectl --context cluster1 scale -n sample deployment helloworld-v1 --replicas=0")

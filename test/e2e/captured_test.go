@@ -77,7 +77,7 @@ func (p *proxy) startAt(t *testing.T, address, dir, secure string, env ...string
 	}
 	stop = background(t, filepath.Join(dir, p.name+".log"), work, append([]string{
 		"POD_NAME=" + p.name, "POD_NAMESPACE=" + p.namespace, "SERVICE_ACCOUNT=" + p.account, "INSTANCE_IP=" + p.ip,
-		"CA_ADDR=" + secure, `PROXY_CONFIG={"discoveryAddress":"` + secure + `","concurrency":1,"terminationDrainDuration":"0s"}`,
+		"CA_ADDR=" + secure, `PROXY_CONFIG={"discoveryAddress":"` + secure + `","concurrency":1,"terminationDrainDuration":"0s","drainDuration":"1s"}`,
 		"ISTIO_META_CLUSTER_ID=cluster1", "ISTIO_META_NETWORK=network1", "ISTIO_METAJSON_LABELS=" + string(labels),
 	}, env...), "agent", "--type", p.kind, "--envoy", envoy.Path(t), "--bind-address", address,
 		"--root-ca", filepath.Join(dir, "ca", "cluster1", "root-cert.pem"), "--token", token)
