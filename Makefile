@@ -32,17 +32,17 @@ help: ## List the targets
 TAGS := grpcnotrace
 
 # All targets build alike, so that they share what is compiled, also with clones in other folders.
-GOBUILD := -trimpath -tags $(TAGS)
+export GOFLAGS += -trimpath -tags=$(TAGS)
 
 # Without vet, which is one of the linters of make lint.
-GOTEST := go test $(GOBUILD) -vet=off
+GOTEST := go test -vet=off
 
 # Where make build puts the program.
 OUT := bin
 
 .PHONY: build
 build: ## Build bin/meshctl
-	CGO_ENABLED=0 go build $(GOBUILD) -o $(OUT)/meshctl \
+	CGO_ENABLED=0 go build -o $(OUT)/meshctl \
 		-ldflags '-s -w -X github.com/meshctl/meshctl/internal/cli.version=$(VERSION)' ./cmd/meshctl
 
 .PHONY: envoy
@@ -64,17 +64,17 @@ image: build envoy ## Build the container image IMAGE as the OCI archive bin/ima
 
 .PHONY: image-load
 image-load: image ## Import the image into the nodes of make clusters, or the containerd at CONTAINERD
-	$(if $(CONTAINERD),ctr -a '$(CONTAINERD)' -n k8s.io images import,go run $(GOBUILD) ./test/clusters/cmd import bin/clusters) bin/image.tar
+	$(if $(CONTAINERD),ctr -a '$(CONTAINERD)' -n k8s.io images import,go run ./test/clusters/cmd import bin/clusters) bin/image.tar
 
 .PHONY: clusters
 clusters: ## Start two Kubernetes clusters with pods on this machine, as root
 	@hack/kube.sh clusters
 	@mkdir -p bin
-	@go run $(GOBUILD) ./test/clusters/cmd up bin/clusters
+	@go run ./test/clusters/cmd up bin/clusters
 
 .PHONY: clusters-down
 clusters-down: ## Stop the clusters of make clusters and remove all that they made
-	@go run $(GOBUILD) ./test/clusters/cmd down bin/clusters
+	@go run ./test/clusters/cmd down bin/clusters
 
 .PHONY: e2e
 e2e: ## Install a mesh in two clusters with pods, as docs/get-started.md does, as root
@@ -119,12 +119,11 @@ unit: ## Run the fast tests: offline, without Envoy
 test: ## Get what is missing and run all tests
 	@hack/envoy.sh
 	@hack/kube.sh $(if $(filter 0,$(shell id -u)),clusters)
-	@go run $(GOBUILD) ./test/clusters/cmd check
+	@go run ./test/clusters/cmd check
 	@$(if $(RACE),,echo 'make test: no C compiler, so the tests run without the race detector' >&2)
 	@# The targets below need these packages. This compiles them without linking programs.
-	go list -export $(GOBUILD) $(RACE) ./... > /dev/null
+	go list -export $(RACE) ./... > /dev/null
 	@$(MAKE) --no-print-directory -j2 -k test-packages test-processes test-models
-
 
 # Tests with Envoys and nodes mostly wait for other processes, so they run beside the tests of
 # packages, which need the processors. The latter have a lower priority: requests that wait for
@@ -141,9 +140,9 @@ test-packages:
 	$(NICE) $(GOTEST) $(RACE) -shuffle=on -count=1 -timeout=40m -p $(JOBS) -parallel $(JOBS) ./cmd/... ./internal/... ./examples/...
 	@# A thousand processes: too slow with the race detector, which would watch these.
 	$(if $(RACE),$(NICE) $(GOTEST) -count=1 -timeout=10m -run '^TestStories$$' ./internal/cli/commands)
-	$(NICE) go -C tools/image test -trimpath -count=1 ./...
-	$(NICE) go -C tools/chart test -trimpath -count=1 ./...
-	$(NICE) go -C tools/man test -trimpath -count=1 ./...
+	$(NICE) go -C tools/image test -count=1 ./...
+	$(NICE) go -C tools/chart test -count=1 ./...
+	$(NICE) go -C tools/man test -count=1 ./...
 
 # More of the models: the tests of packages run a few seeds of each. It starts when one of the other
 # two ends.
@@ -163,11 +162,11 @@ models: ## Compare POLICIES (1000) sets of policies and MESHES (100) random mesh
 
 .PHONY: bench
 bench: build envoy kube ## Measure the control plane beside a go-control-plane snapshot cache (ARGS=-help lists flags)
-	go run $(GOBUILD) ./test/load -meshctl bin/meshctl -revision $(VERSION) -out .cache/bench/$(VERSION).json $(ARGS)
+	go run ./test/load -meshctl bin/meshctl -revision $(VERSION) -out .cache/bench/$(VERSION).json $(ARGS)
 
 .PHONY: bench-compare
 bench-compare: ## Compare the figures that make bench kept for REV with those of this revision
-	@go run $(GOBUILD) ./test/load -compare ".cache/bench/$$(git describe --tags --always $(REV)).json" -out .cache/bench/$(VERSION).json
+	@go run ./test/load -compare ".cache/bench/$$(git describe --tags --always $(REV)).json" -out .cache/bench/$(VERSION).json
 
 .PHONY: soak
 soak: ## Change everything for SOAKTIME (10m), then check proxies, goroutines, memory and descriptors

@@ -43,10 +43,10 @@ func Main(m *testing.M, program *string) int {
 	return code
 }
 
-// Build builds meshctl in the directory as make build does and returns its path.
+// Build builds meshctl in the directory and returns its path.
 func Build(dir string) (program string, err error) {
 	program = filepath.Join(dir, "meshctl")
-	build := exec.Command("go", "build", "-trimpath", "-tags", "grpcnotrace", "-ldflags", "-s -w", "-o", program, "github.com/meshctl/meshctl/cmd/meshctl")
+	build := exec.Command("go", "build", "-ldflags", "-s -w", "-o", program, "github.com/meshctl/meshctl/cmd/meshctl")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := build.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("build meshctl: %w\n%s", err, out)
