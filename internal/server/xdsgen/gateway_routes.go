@@ -188,15 +188,19 @@ func (u gatewayRoutes) hosts() []*gatewayHost {
 		}
 		return byName[host]
 	}
+	services := make(map[string][]*snapshot.VirtualService) // by gateway
+	for v := range u.bound.All {
+		services[v.gateway] = append(services[v.gateway], v.VirtualService)
+	}
 	for s := range u.facts.Servers.All {
 		hosts := s.Hosts.Slice()
 		c := routeContext{gateway: s.Gateway, port: s.Port, tls: s.TLS, client: u.client, retries: u.retries}
-		for v := range u.bound.All {
-			if v.gateway != s.Gateway || !c.routes(v.VirtualService) {
+		for _, v := range services[s.Gateway] {
+			if !c.routes(v) {
 				continue
 			}
-			b := &boundRoutes{VirtualService: v.VirtualService, context: c}
-			for _, host := range hostsInCommon(hosts, v.VirtualService) {
+			b := &boundRoutes{VirtualService: v, context: c}
+			for _, host := range hostsInCommon(hosts, v) {
 				h := at(host, s.Port)
 				if !slices.ContainsFunc(h.routes, b.equal) {
 					h.routes = append(h.routes, b)
