@@ -26,12 +26,11 @@ func isAutoPassthrough(s *networkingv1alpha3.Server) bool {
 // serviceChains returns a filter chain for each port of each service that a server with
 // mode AUTO_PASSTHROUGH exposes, and for each of their subsets. The server name of a
 // connection selects the chain, which forwards the connection without terminating its TLS.
-func (u gatewayListener) serviceChains(g *generator, hosts []string) []*listenerv3.FilterChain {
+func (u gatewayListener) serviceChains(g *generator, hosts []string, timeouts portTimeouts) []*listenerv3.FilterChain {
 	subsets := make(map[string][]string)
 	for subset := range u.subsets.All {
 		subsets[subset.service] = append(subsets[subset.service], subset.name)
 	}
-	timeouts := timeoutsIn(u.timeouts)
 	var out []*listenerv3.FilterChain
 	for _, svc := range u.services.All() {
 		if svc.ExternalName != "" || !passable(svc) || !u.scope.sees(svc) || !hostsMatch(hosts, svc, "") {

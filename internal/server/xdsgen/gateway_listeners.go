@@ -144,6 +144,7 @@ func (u gatewayListener) addServers(g *generator, l *listenerv3.Listener, f *gat
 		options.CodecType, options.Http3ProtocolOptions = hcmv3.HttpConnectionManager_HTTP3, &corev3.Http3ProtocolOptions{}
 	}
 	managers := g.connectionManagers(options)
+	routes := streamRoutes{byGateway(u.bound), timeoutsIn(u.timeouts)}
 	for s := range f.Servers.All {
 		byName = byName || !s.Plain
 		http := func() *listenerv3.FilterChain {
@@ -151,7 +152,7 @@ func (u gatewayListener) addServers(g *generator, l *listenerv3.Listener, f *gat
 			chain.FilterChainMatch = serverNames(s.Hosts.Slice())
 			return chain
 		}
-		chains := u.chains(g, &s, f.HTTP3, http)
+		chains := u.chains(g, &s, f.HTTP3, routes, http)
 		for _, chain := range chains {
 			names := chain.GetFilterChainMatch().GetServerNames()
 			if len(names) == 0 {
@@ -180,7 +181,7 @@ func anyTaken(taken map[string]struct{}, names []string) bool {
 }
 
 // chains returns the filter chains of a server. http makes the chain for HTTP, without TLS.
-func (u gatewayListener) chains(g *generator, s *gatewayServerFacts, http3 bool, http func() *listenerv3.FilterChain) []*listenerv3.FilterChain {
+func (u gatewayListener) chains(g *generator, s *gatewayServerFacts, http3 bool, routes streamRoutes, http func() *listenerv3.FilterChain) []*listenerv3.FilterChain {
 	t := s.settings()
 	switch {
 	case http3:
@@ -188,13 +189,13 @@ func (u gatewayListener) chains(g *generator, s *gatewayServerFacts, http3 bool,
 		chain.TransportSocket = g.quic(t, u.limits)
 		return []*listenerv3.FilterChain{chain}
 	case t.GetMode() == networkingv1alpha3.ServerTLSSettings_AUTO_PASSTHROUGH:
-		return u.serviceChains(g, s.Hosts.Slice())
+		return u.serviceChains(g, s.Hosts.Slice(), routes.timeouts)
 	case s.Routes != "":
 		chain := http()
 		chain.TransportSocket = g.serverTLS(t, u.limits)
 		return []*listenerv3.FilterChain{chain}
 	}
-	return u.routedChains(g, s, t)
+	return u.routedChains(g, s, t, routes)
 }
 
 // serverNames matches the connections with one of the hosts as server name. They may

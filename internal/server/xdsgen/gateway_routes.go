@@ -83,6 +83,15 @@ func (h serverHosts) bound(s *snapshot.Snapshot, namespace string, routes func(*
 	return listOf(out)
 }
 
+// byGateway returns the VirtualServices that each Gateway object uses, in the order of the list.
+func byGateway(bound list[boundService]) map[string][]*snapshot.VirtualService {
+	out := make(map[string][]*snapshot.VirtualService)
+	for b := range bound.All {
+		out[b.gateway] = append(out[b.gateway], b.VirtualService)
+	}
+	return out
+}
+
 // hostsInCommon returns the hosts that a server and a VirtualService have in common: of two
 // hosts that overlap the more specific one. The hosts of a server may be only for the
 // VirtualServices of a namespace.
@@ -188,10 +197,7 @@ func (u gatewayRoutes) hosts() []*gatewayHost {
 		}
 		return byName[host]
 	}
-	services := make(map[string][]*snapshot.VirtualService) // by gateway
-	for v := range u.bound.All {
-		services[v.gateway] = append(services[v.gateway], v.VirtualService)
-	}
+	services := byGateway(u.bound)
 	for s := range u.facts.Servers.All {
 		hosts := s.Hosts.Slice()
 		c := routeContext{gateway: s.Gateway, port: s.Port, tls: s.TLS, client: u.client, retries: u.retries}

@@ -25,17 +25,17 @@ func (v gatewayView) destinationTimeouts(s *snapshot.Snapshot, f *gatewayListene
 	if !v.timeouts.used {
 		return none
 	}
-	out := make(portTimeouts)
+	out, services := make(portTimeouts), byGateway(bound)
 	for server := range f.Servers.All {
 		add := func(to []*networkingv1alpha3.RouteDestination) {
 			d := decisive(to)
 			out.add(s, v.timeouts, d.GetHost(), destinationPort(d, server.Port))
 		}
-		for b := range bound.All {
-			for _, r := range b.TCP {
+		for _, vs := range services[server.Gateway] {
+			for _, r := range vs.TCP {
 				add(r.GetRoute())
 			}
-			for _, r := range b.TLS {
+			for _, r := range vs.TLS {
 				add(r.GetRoute())
 			}
 		}
@@ -73,18 +73,22 @@ func decisive(to []*networkingv1alpha3.RouteDestination) *networkingv1alpha3.Des
 	return to[0].GetDestination()
 }
 
+// streamRoutes holds what decides where the connections to the servers of a listener go.
+type streamRoutes struct {
+	services map[string][]*snapshot.VirtualService // by Gateway object
+	timeouts portTimeouts                          // of destinations
+}
+
 // routedChains returns the filter chains of a server that VirtualServices route: by server
 // name if the server passes TLS through, else all connections to one place.
-func (u gatewayListener) routedChains(g *generator, s *gatewayServerFacts, t *networkingv1alpha3.ServerTLSSettings) []*listenerv3.FilterChain {
+func (u gatewayListener) routedChains(g *generator, s *gatewayServerFacts, t *networkingv1alpha3.ServerTLSSettings, routes streamRoutes) []*listenerv3.FilterChain {
 	var out []*listenerv3.FilterChain
-	timeouts := timeoutsIn(u.timeouts)
 	routed := func(v *snapshot.VirtualService, to []*networkingv1alpha3.RouteDestination) *listenerv3.FilterChain {
 		d := decisive(to)
-		return g.routedChain(v, to, s.Port, u.settings, timeouts[servicePort{d.GetHost(), destinationPort(d, s.Port)}], u.tunnels)
+		return g.routedChain(v, to, s.Port, u.settings, routes.timeouts[servicePort{d.GetHost(), destinationPort(d, s.Port)}], u.tunnels)
 	}
-	for b := range u.bound.All {
-		v := b.VirtualService
-		if b.gateway != s.Gateway || len(hostsInCommon(s.Hosts.Slice(), v)) == 0 {
+	for _, v := range routes.services[s.Gateway] {
+		if len(hostsInCommon(s.Hosts.Slice(), v)) == 0 {
 			continue
 		}
 		if snapshot.PassesTLS(t) {
