@@ -45,7 +45,7 @@ func inodeOf(local, remote netip.AddrPort) (uint32, error) {
 		return 0, fmt.Errorf("ask the kernel for a socket: %w", err)
 	}
 	if kind == unix.NLMSG_ERROR && len(answer) >= 4 {
-		errno := syscall.Errno(-int32(binary.NativeEndian.Uint32(answer))) //nolint:gosec // a negative error number
+		errno := syscall.Errno(-int32(binary.NativeEndian.Uint32(answer)))
 		if errno == syscall.ENOENT {
 			return 0, errClosed
 		}
@@ -99,7 +99,7 @@ func askKernel(kind uint16, request []byte) (answerKind uint16, answer []byte, e
 	}
 	defer func() { _ = unix.Close(fd) }()
 	message := make([]byte, unix.SizeofNlMsghdr, unix.SizeofNlMsghdr+len(request))
-	binary.NativeEndian.PutUint32(message, uint32(unix.SizeofNlMsghdr+len(request))) //nolint:gosec // a constant
+	binary.NativeEndian.PutUint32(message, uint32(unix.SizeofNlMsghdr+len(request)))
 	binary.NativeEndian.PutUint16(message[4:], kind)
 	binary.NativeEndian.PutUint16(message[6:], unix.NLM_F_REQUEST)
 	if err := unix.Sendto(fd, append(message, request...), 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
