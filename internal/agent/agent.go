@@ -57,7 +57,9 @@ func Run(ctx context.Context, cfg config.Config, opts Options) error {
 	manager, publisher := newPublisher(&cfg, opts, secrets, apps)
 	var admin *adminClient
 	if !cfg.NoEnvoy {
-		admin = newAdmin(&cfg)
+		if admin, err = newAdmin(&cfg); err != nil {
+			return err
+		}
 		defer admin.close()
 	}
 	names := newNames(&cfg, opts)
@@ -67,16 +69,19 @@ func Run(ctx context.Context, cfg config.Config, opts Options) error {
 	serving, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
 	tasks, serving := errgroup.WithContext(serving)
-	statusListener, err := net.Listen("tcp", netip.AddrPortFrom(cfg.Listen, cfg.StatusPort).String())
+	statusListener, adminListener, err := listenPorts(&cfg)
 	if err != nil {
-		return fmt.Errorf("serve the agent's status: %w; choose another port with --status-port", err)
+		return err
 	}
 	tasks.Go(func() error { return status.serve(serving, statusListener) })
+	if admin != nil {
+		tasks.Go(func() error { return admin.serve(serving, adminListener, status.guard, opts.Log) })
+	}
 
 	health, stopProbing := startProbing(ctx, cfg.Probe, opts.Log, status.check)
 	patches := newBootstrapPatches(&cfg, opts)
 	streams, stream := newStreams(&cfg, opts, status, manager, handlers(&cfg, opts.Log, publisher, names, patches), health)
-	sockets, err := openSockets(ctx, &cfg, opts, secrets, streams, names)
+	sockets, err := openSockets(ctx, &cfg, opts, secrets, streams, names, status.guard)
 	if err == nil {
 		if streams.Modules != nil {
 			status.registry.MustRegister(streams.Modules.Collectors()...)
@@ -110,6 +115,21 @@ func Run(ctx context.Context, cfg config.Config, opts Options) error {
 		}
 	}
 	return err
+}
+
+// listenPorts listens on the status port and, with an Envoy, on the admin port.
+func listenPorts(cfg *config.Config) (status, admin net.Listener, err error) {
+	if status, err = net.Listen("tcp", netip.AddrPortFrom(cfg.Listen, cfg.StatusPort).String()); err != nil {
+		return nil, nil, fmt.Errorf("serve the agent's status: %w; choose another port with --status-port", err)
+	}
+	if cfg.NoEnvoy {
+		return status, nil, nil
+	}
+	if admin, err = net.Listen("tcp", netip.AddrPortFrom(cfg.Local, cfg.AdminPort).String()); err != nil {
+		err = fmt.Errorf("serve Envoy's admin interface: %w; choose another port with --admin-port", err)
+		return nil, nil, errors.Join(err, status.Close())
+	}
+	return status, admin, nil
 }
 
 // checkFiles finds the program of Envoy, and checks the directories and the file of roots.

@@ -4,9 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"net/http"
-	"net/netip"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -16,16 +13,12 @@ import (
 	"github.com/meshctl/meshctl/internal/agent/bootstrap"
 	"github.com/meshctl/meshctl/internal/agent/config"
 	"github.com/meshctl/meshctl/internal/agent/relay"
-	"github.com/meshctl/meshctl/internal/dial"
 	"github.com/meshctl/meshctl/internal/files"
-	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/process"
 )
 
-const (
-	adminTimeout = 3 * time.Second
-	stopTimeout  = 5 * time.Second // from SIGTERM to SIGKILL
-)
+// stopTimeout is the time from SIGTERM to SIGKILL.
+const stopTimeout = 5 * time.Second
 
 // startEnvoy waits for the patches of the bootstrap, if there may be any, and runs Envoy.
 func startEnvoy(ctx, serving context.Context, cfg *config.Config, opts Options, status *statusServer, patches *bootstrapPatches, call relay.Call) error {
@@ -52,14 +45,21 @@ func runEnvoy(ctx, serving context.Context, cfg *config.Config, opts Options, st
 	} else if _, err := os.Stat(file); err != nil {
 		return fmt.Errorf("customConfigFile: %w", err)
 	}
+	admin, err := status.admin.prepare()
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, status.admin.removeSockets()) }()
 	afterwards := context.WithoutCancel(ctx)
+	status.guard.Starting()
 	envoy, err := process.Start(afterwards, process.Command{
-		Name: "envoy", Path: cfg.EnvoyPath, Args: envoyArgs(cfg, file), Env: opts.Environ,
+		Name: "envoy", Path: cfg.EnvoyPath, Args: append(envoyArgs(cfg, file), admin...), Env: opts.Environ,
 		Stdout: opts.Stdout, Stderr: opts.Stderr,
 	})
 	if err != nil {
 		return err
 	}
+	status.guard.Started(envoy.PID()) // which leads its process group
 	opts.Log.Info("started envoy", "pid", envoy.PID(), "node", cfg.Node.String(), "bootstrap", file)
 	select {
 	case <-envoy.Done():
@@ -148,66 +148,4 @@ func splitLogLevel(s string) (level, components string) {
 		}
 	}
 	return level, strings.Join(rest, ",")
-}
-
-type adminClient struct {
-	http      *http.Client
-	base      string
-	drainPath string
-}
-
-func newAdmin(cfg *config.Config) *adminClient {
-	a := &adminClient{
-		http:      dial.HTTPClient(0, nil), // requests have bounds of their own
-		base:      "http://" + netip.AddrPortFrom(cfg.Local, cfg.AdminPort).String(),
-		drainPath: "/drain_listeners?graceful",
-	}
-	if cfg.Node.Type == mesh.Sidecar {
-		// The outbound connections of a sidecar end with its application.
-		a.drainPath = "/drain_listeners?inboundonly&graceful"
-	}
-	return a
-}
-
-func (a *adminClient) close() { a.http.CloseIdleConnections() }
-
-// metrics opens Envoy's metrics in the text format of Prometheus.
-func (a *adminClient) metrics(ctx context.Context, query string) (io.ReadCloser, error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, a.base+"/stats/prometheus?"+query, http.NoBody)
-	if err != nil {
-		return nil, fmt.Errorf("ask envoy: %w", err)
-	}
-	resp, err := a.http.Do(req)
-	if err != nil {
-		return nil, fmt.Errorf("ask envoy: %w", err)
-	}
-	if resp.StatusCode != http.StatusOK {
-		return nil, errors.Join(fmt.Errorf("ask envoy: metrics: status %s", resp.Status), resp.Body.Close())
-	}
-	return resp.Body, nil
-}
-
-// maxAdminBody bounds a response of the admin port: a few statistics.
-const maxAdminBody = 64 << 10
-
-func (a *adminClient) do(ctx context.Context, method, path string) (body string, err error) {
-	ctx, cancel := context.WithTimeout(ctx, adminTimeout)
-	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, method, a.base+path, http.NoBody)
-	if err != nil {
-		return "", fmt.Errorf("ask envoy: %w", err)
-	}
-	resp, err := a.http.Do(req)
-	if err != nil {
-		return "", fmt.Errorf("ask envoy: %w", err)
-	}
-	defer func() { err = errors.Join(err, resp.Body.Close()) }()
-	data, err := io.ReadAll(io.LimitReader(resp.Body, maxAdminBody))
-	if err != nil {
-		return "", fmt.Errorf("read envoy's answer: %w", err)
-	}
-	if resp.StatusCode != http.StatusOK {
-		return "", fmt.Errorf("ask envoy: %s %s: status %s", method, path, resp.Status)
-	}
-	return string(data), nil
 }

@@ -3,6 +3,7 @@ package agent
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -11,7 +12,6 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/http"
-	"net/http/httptest"
 	"net/netip"
 	"os"
 	"os/signal"
@@ -40,9 +40,8 @@ import (
 
 // The test's own program plays Envoy: it writes what happens to it to a file.
 const (
-	fakeEnv   = "MESHCTL_TEST_FAKE_ENVOY" // the file
-	fakeAdmin = "MESHCTL_TEST_FAKE_ADMIN" // address of the admin port
-	fakeMode  = "MESHCTL_TEST_FAKE_MODE"  // run, fail, stubborn
+	fakeEnv  = "MESHCTL_TEST_FAKE_ENVOY" // the file
+	fakeMode = "MESHCTL_TEST_FAKE_MODE"  // run, fail, stubborn
 )
 
 func TestMain(m *testing.M) {
@@ -66,7 +65,15 @@ func fakeEnvoy() error {
 	}
 	signals := make(chan os.Signal, 1)
 	signal.Notify(signals, syscall.SIGTERM)
-	listener, err := net.Listen("tcp", os.Getenv(fakeAdmin))
+	var part struct {
+		Admin struct {
+			Address struct{ Pipe struct{ Path string } }
+		}
+	}
+	if err := json.Unmarshal([]byte(os.Args[slices.Index(os.Args, "--config-yaml")+1]), &part); err != nil {
+		return err
+	}
+	listener, err := net.Listen("unix", part.Admin.Address.Pipe.Path)
 	if err != nil {
 		return err
 	}
@@ -127,7 +134,7 @@ func newAgentTest(t *testing.T, kind, mode string, services ...func(*grpc.Server
 	log := filepath.Join(dir, "log")
 	return &agentTest{
 		cfg: cfg, log: log, done: make(chan error, 1),
-		environ: append(os.Environ(), fakeEnv+"="+log, fakeMode+"="+mode, fakeAdmin+"="+netip.AddrPortFrom(cfg.Local, cfg.AdminPort).String()),
+		environ: append(os.Environ(), fakeEnv+"="+log, fakeMode+"="+mode),
 	}
 }
 
@@ -365,10 +372,7 @@ func TestRunRefuses(t *testing.T) {
 func TestReadiness(t *testing.T) {
 	const good = "cluster_manager.cds.update_success: 1\nlistener_manager.lds.update_success: 2\nserver.state: 0\nlistener_manager.workers_started: 1\n"
 	var body atomic.Pointer[string]
-	envoy := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, *body.Load()) }))
-	defer envoy.Close()
-	admin := &adminClient{http: dial.HTTPClient(deadline, nil), base: envoy.URL}
-	defer admin.close()
+	admin := fakeAdmin(t, func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, *body.Load()) })
 	cert := workloadcert.Status{Certificate: new(workloadcert.Certificate)}
 	newServer := func() *statusServer {
 		return newStatus(&config.Config{}, admin, nil, sds.New(slog.New(slog.DiscardHandler)), func() workloadcert.Status { return cert }, func() revocation.Status { return revocation.Status{} }, Options{Log: slog.New(slog.DiscardHandler), Now: time.Now})

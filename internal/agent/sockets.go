@@ -8,6 +8,7 @@ import (
 
 	"github.com/meshctl/meshctl/internal/agent/config"
 	"github.com/meshctl/meshctl/internal/agent/dns"
+	"github.com/meshctl/meshctl/internal/agent/peer"
 	"github.com/meshctl/meshctl/internal/agent/relay"
 	"github.com/meshctl/meshctl/internal/agent/sds"
 )
@@ -19,7 +20,7 @@ type socket struct {
 
 // openSockets listens on the sockets that Envoy and applications need: on all, or none. It gives
 // the relay a store of modules.
-func openSockets(ctx context.Context, c *config.Config, opts Options, secrets *sds.Server, r *relay.Relay, names *dns.Server) ([]socket, error) {
+func openSockets(ctx context.Context, c *config.Config, opts Options, secrets *sds.Server, r *relay.Relay, names *dns.Server, guard *peer.Guard) ([]socket, error) {
 	var out []socket
 	listen := func(listen func(string, *slog.Logger) (net.Listener, error), path string, serve func(context.Context, net.Listener) error) error {
 		l, err := listen(path, opts.Log)
@@ -44,7 +45,7 @@ func openSockets(ctx context.Context, c *config.Config, opts Options, secrets *s
 	}
 	if err == nil && c.STS != nil {
 		var s socket
-		if s, err = listenSTS(c.STS, opts); err == nil {
+		if s, err = listenSTS(c.STS, guard, opts); err == nil {
 			out = append(out, s)
 		}
 	}

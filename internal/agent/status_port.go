@@ -17,6 +17,7 @@ import (
 	"github.com/meshctl/meshctl/internal/agent/config"
 	"github.com/meshctl/meshctl/internal/agent/dns"
 	"github.com/meshctl/meshctl/internal/agent/metrics"
+	"github.com/meshctl/meshctl/internal/agent/peer"
 	"github.com/meshctl/meshctl/internal/agent/probe"
 	"github.com/meshctl/meshctl/internal/agent/relay"
 	"github.com/meshctl/meshctl/internal/agent/revocation"
@@ -44,6 +45,7 @@ type statusServer struct {
 	metrics     *metrics.Merger
 	kubelet     http.Handler
 	control     *control
+	guard       *peer.Guard
 	configured  atomic.Bool // Envoy had clusters and listeners once
 	terminating atomic.Bool
 	lastReason  atomic.Value // string, to log each reason once
@@ -108,6 +110,7 @@ func newStatus(cfg *config.Config, admin *adminClient, names *dns.Server, secret
 		registry: registry, metrics: metrics.New(merger, registry),
 		kubelet: probe.Handler(cfg.KubeletProbes),
 		control: newControl(admin, opts.Log),
+		guard:   peer.New(opts.Log),
 	}
 	s.lastReason.Store("")
 	return s
@@ -151,18 +154,21 @@ func (s *statusServer) serve(ctx context.Context, listener net.Listener) error {
 	mux.Handle("GET /metrics", s.metrics)
 	mux.Handle("GET /stats/prometheus", s.metrics)
 	mux.HandleFunc("GET "+bootstrap.PathEnvoyMetrics, s.metrics.ServeEnvoy)
-	mux.Handle("GET /app-health/", s.kubelet)
-	mux.Handle("GET /app-lifecycle/", s.kubelet)
-	mux.Handle("/quitquitquit", local(http.MethodPost, s.control.quitNow))
-	mux.Handle("/drain", local(http.MethodPost, s.control.drain))
+	// Envoy forwards requests for the paths above only.
+	direct := func(pattern string, h http.Handler) { mux.Handle(pattern, s.guard.Handler(h)) }
+	direct("GET /app-health/", s.kubelet)
+	direct("GET /app-lifecycle/", s.kubelet)
+	direct("/quitquitquit", local(http.MethodPost, s.control.quitNow))
+	direct("/drain", local(http.MethodPost, s.control.drain))
 	if s.names != nil {
-		mux.Handle("/debug/ndsz", local(http.MethodGet, s.names.ServeTable))
+		direct("/debug/ndsz", local(http.MethodGet, s.names.ServeTable))
 	}
 	if s.profiling {
-		mux.Handle(profiles.Path, local(http.MethodGet, profiles.Handler().ServeHTTP))
+		direct(profiles.Path, local(http.MethodGet, profiles.Handler().ServeHTTP))
 	}
 	server := &http.Server{
 		Handler:           http.NewCrossOriginProtection().Handler(mux),
+		ConnContext:       peer.KeepConnection,
 		ReadHeaderTimeout: 5 * time.Second,
 		ReadTimeout:       5 * time.Second,
 		WriteTimeout:      10 * time.Second, // of requests without a longer bound of their own

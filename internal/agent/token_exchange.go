@@ -6,11 +6,12 @@ import (
 	"net"
 
 	"github.com/meshctl/meshctl/internal/agent/config"
+	"github.com/meshctl/meshctl/internal/agent/peer"
 	"github.com/meshctl/meshctl/internal/agent/sts"
 )
 
 // listenSTS returns the server that exchanges tokens.
-func listenSTS(c *config.STS, opts Options) (socket, error) {
+func listenSTS(c *config.STS, guard *peer.Guard, opts Options) (socket, error) {
 	exchange := sts.File(c.File, opts.Now)
 	if c.File == "" {
 		var err error
@@ -22,5 +23,5 @@ func listenSTS(c *config.STS, opts Options) (socket, error) {
 	if err != nil {
 		return socket{}, fmt.Errorf("exchange tokens: %w; choose another port with --sts-port", err)
 	}
-	return socket{l, func(ctx context.Context, l net.Listener) error { return sts.Serve(ctx, l, exchange, opts.Log) }}, nil
+	return socket{guard.Listener(l), func(ctx context.Context, l net.Listener) error { return sts.Serve(ctx, l, exchange, opts.Log) }}, nil
 }

@@ -36,7 +36,7 @@ type Config struct {
 	Metadata map[string]any
 
 	// Listen is the address of readiness, metrics and status, or a wildcard. Local is the
-	// address of the admin port, at which Envoy and the agent reach each other.
+	// address of the admin port, and the address at which Envoy reaches the status port.
 	Listen, Local netip.Addr
 	// DualStack also listens on the IPv6 wildcard where Listen is the IPv4 wildcard.
 	DualStack bool
@@ -160,10 +160,8 @@ func build(c Config) (*bootstrapv3.Bootstrap, error) {
 			},
 		},
 		DynamicResources: dynamicResources(c.Delta),
-		Admin: &bootstrapv3.Admin{
-			Address:     socketAddress(c.Local.String(), c.AdminPort),
-			ProfilePath: "/dev/null",
-		},
+		// The agent gives Envoy the address of the admin interface when it starts it.
+		Admin:          &bootstrapv3.Admin{ProfilePath: "/dev/null"},
 		StatsConfig:    statsConfig(&c),
 		LayeredRuntime: layeredRuntime(c.RuntimeValues),
 		BootstrapExtensions: []*corev3.TypedExtensionConfig{{

@@ -87,7 +87,7 @@ func TestPatch(t *testing.T) {
 	if got.GetStatsFlushInterval().AsDuration() != 8*time.Second || got.GetClusterManager().GetLocalClusterName() != "patched" || len(clusters) != 4 || clusters[3].GetName() != "patched" {
 		t.Errorf("got %s", data)
 	}
-	if admin := got.GetAdmin(); !admin.GetIgnoreGlobalConnLimit() || admin.GetAddress().GetSocketAddress().GetPortValue() != 15000 {
+	if admin := got.GetAdmin(); !admin.GetIgnoreGlobalConnLimit() || admin.GetProfilePath() != "/dev/null" {
 		t.Errorf("admin: %v", admin)
 	}
 	for patch, want := range map[string]string{

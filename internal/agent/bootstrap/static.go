@@ -46,7 +46,7 @@ func (p *packer) forwarder(c Config, port uint16, statPrefix, path, rewrite stri
 				Name:    "backend",
 				Domains: []string{"*"},
 				Routes: []*routev3.Route{{
-					Match: &routev3.RouteMatch{PathSpecifier: &routev3.RouteMatch_Prefix{Prefix: path}},
+					Match: &routev3.RouteMatch{PathSpecifier: &routev3.RouteMatch_Path{Path: path}},
 					Action: &routev3.Route_Route{Route: &routev3.RouteAction{
 						ClusterSpecifier: &routev3.RouteAction_Cluster{Cluster: mesh.AgentCluster}, PrefixRewrite: rewrite,
 					}},

@@ -484,3 +484,19 @@ func TestBootstrapPatches(t *testing.T) {
 		}
 	}
 }
+
+// TestOverrideOfTheAdminAddress: the agent keeps the address of the admin interface, and says so.
+func TestOverrideOfTheAdminAddress(t *testing.T) {
+	for override, want := range map[string]int{
+		"admin: {address: {socket_address: {address: 127.0.0.1, port_value: 1}}}": 1,
+		`{"admin": {"address": {"pipe": {"path": "/x"}}}}`:                        1,
+		"admin: {ignoreGlobalConnLimit: true}":                                    0,
+		"admin: {address: }":                                                      0,
+		"":                                                                        0,
+	} {
+		_, warnings, err := Resolve(Input{Environ: append(base(), "ISTIO_BOOTSTRAP_OVERRIDE=/file"), BootstrapOverride: []byte(override)})
+		if err != nil || len(warnings) != want || want > 0 && !strings.Contains(warnings[0], "admin.address of ISTIO_BOOTSTRAP_OVERRIDE has no effect") {
+			t.Errorf("%s: warnings %q, %v", override, warnings, err)
+		}
+	}
+}

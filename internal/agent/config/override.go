@@ -3,6 +3,8 @@ package config
 import (
 	"cmp"
 	"strings"
+
+	"sigs.k8s.io/yaml"
 )
 
 // overrideVariable is Istio's variable with the path of a file that is merged into Envoy's
@@ -17,6 +19,15 @@ func BootstrapOverrideFile(environ []string) string { return environment(environ
 // the address of the pod's node, as with Istio.
 func (r *resolver) override(cfg *Config, content []byte) {
 	cfg.Override = []byte(strings.ReplaceAll(string(content), "$(HOST_IP)", r.lookup("HOST_IP")))
+	var part struct {
+		Admin struct {
+			Address any `json:"address"`
+		} `json:"admin"`
+	}
+	// A file that is no bootstrap is an error when the bootstrap is made.
+	if err := yaml.Unmarshal(cfg.Override, &part); err == nil && part.Admin.Address != nil {
+		r.warnf("admin.address of %s has no effect: the agent serves Envoy's admin interface at proxyAdminPort of PROXY_CONFIG (or --admin-port)", overrideVariable)
+	}
 }
 
 // patchesVariable is Istio's variable that makes the agent request patches of the bootstrap.
