@@ -104,7 +104,7 @@ func (c *conversion) entryAddresses(e *snapshot.ServiceEntry, addresses []string
 		if fault != nil {
 			return fault
 		}
-		if why := c.refused(prefix.Addr()); why != "" && !prefix.Addr().IsUnspecified() {
+		if why := c.refused(prefix.Addr()); why != "" && (prefix.IsSingleIP() || !prefix.Addr().IsUnspecified()) {
 			c.warn(faultf(at("spec.addresses", i), "%s %s: it is not used", text, why))
 			continue
 		}
@@ -115,7 +115,22 @@ func (c *conversion) entryAddresses(e *snapshot.ServiceEntry, addresses []string
 			e.VIPs = append(e.VIPs, prefix.Addr())
 		}
 	}
+	if len(addresses) > 0 && len(e.VIPs)+len(e.CIDRs) == 0 {
+		c.dropOpaquePorts(e)
+	}
 	return nil
+}
+
+// dropOpaquePorts removes the ports whose connections only an address can tell from others: without
+// one, they would be all connections to the port.
+func (c *conversion) dropOpaquePorts(e *snapshot.ServiceEntry) {
+	e.Ports = slices.DeleteFunc(e.Ports, func(p snapshot.ServicePort) bool {
+		byHost := p.Protocol.IsHTTP() || p.Protocol == mesh.TLS || p.Protocol == mesh.HTTPS || p.Protocol == mesh.UDP
+		if !byHost {
+			c.warn(faultf("spec.addresses", "none is used: port %d has no effect, because its connections do not name their host", p.Number))
+		}
+		return !byHost
+	})
 }
 
 // entryAddress parses an address or an address range.
