@@ -244,8 +244,11 @@ spec:
 	w.refusedUnder(t, "is a Unix socket", func() error {
 		for path, was := range before {
 			is, err := os.Lstat(path)
-			if err != nil || !os.SameFile(was, is) {
-				return fmt.Errorf("the tenant's server has replaced the socket %s of the agent: %v", path, err)
+			if err != nil {
+				return err
+			}
+			if !os.SameFile(was, is) {
+				return fmt.Errorf("the tenant's server has replaced the socket %s of the agent", path)
 			}
 		}
 		return nil
