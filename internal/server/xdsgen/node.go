@@ -266,8 +266,8 @@ func reportedPorts(md map[string]*structpb.Value) []uint32 {
 			}
 			number = float64(n)
 		}
-		if port := uint32(min(max(number, 0), math.MaxUint16)); port > 0 {
-			out = append(out, port)
+		if number >= 1 && number <= math.MaxUint16 {
+			out = append(out, uint32(number))
 		}
 	}
 	return out
