@@ -26,6 +26,11 @@ func DirVar(fs *pflag.FlagSet, p *string, name, usage string) {
 	_ = cobra.MarkFlagDirname(fs, name) // fails for an unknown flag only
 }
 
+// SocketDirVar defines the flag for the folder of Unix sockets that objects may name.
+func SocketDirVar(fs *pflag.FlagSet, p *string) {
+	DirVar(fs, p, "socket-dir", "`Directory` on the machines of proxies below which objects in YAML may name Unix sockets (default none)")
+}
+
 // completeFlagValues registers the values that Suggest set.
 func completeFlagValues(cmd *cobra.Command) {
 	cmd.Flags().VisitAll(func(f *pflag.Flag) { // without persistent flags before the command is parsed

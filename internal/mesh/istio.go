@@ -16,7 +16,18 @@ const (
 	PortAgentDNS        = 15053
 	PortEnvoyPrometheus = 15090
 	PortEastWest        = 15443
+	PortAgentDebug      = 15004 // of Istio's agent
+	PortAgentTokens     = 15463 // exchange of tokens, where it is not at another port
 )
+
+// IsProxyPort reports whether Envoy or its agent listens on the port by default.
+func IsProxyPort(port uint32) bool {
+	switch port {
+	case PortEnvoyAdmin, PortOutbound, PortAgentDebug, PortInbound, PortAgentStatus, PortEnvoyReadiness, PortAgentDNS, PortEnvoyPrometheus, PortAgentTokens:
+		return true
+	}
+	return false
+}
 
 // The addresses of the loopback interface from which Envoy calls its application.
 const (

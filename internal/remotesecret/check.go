@@ -7,10 +7,8 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
-	"net/netip"
 	"net/url"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/meshctl/meshctl/internal/mesh"
@@ -95,34 +93,20 @@ func (j *judge) server() {
 	}
 }
 
-// kindOf returns the kind of the address that a host is or, by its name, has.
-func kindOf(host string) mesh.AddressKind {
-	name := strings.TrimSuffix(strings.ToLower(host), ".")
-	switch addr, err := netip.ParseAddr(name); {
-	case err == nil:
-		return mesh.AddressKindOf(addr)
-	case name == "localhost", strings.HasSuffix(name, ".localhost"):
-		return mesh.AddressLoopback
-	case name == "metadata.google.internal":
-		return mesh.AddressMetadata
-	}
-	return mesh.AddressOrdinary
-}
-
 // IsLoopback reports whether the host of the URL is a loopback address or name.
 func IsLoopback(server string) bool {
 	u, err := url.Parse(server)
 	if err != nil {
 		return false
 	}
-	kind := kindOf(u.Hostname())
+	kind := mesh.HostKindOf(u.Hostname())
 	return kind == mesh.AddressLoopback || kind == mesh.AddressUnspecified
 }
 
 // host checks a literal address or name. Package dial checks the addresses of a name
 // when it connects.
 func (j *judge) host(host, field string) {
-	switch kind := kindOf(host); kind {
+	switch kind := mesh.HostKindOf(host); kind {
 	case mesh.AddressLoopback, mesh.AddressUnspecified:
 		f := j.add(Loopback, field, "server %s is a loopback address, so probably not the API server", host)
 		if !j.o.InPod {

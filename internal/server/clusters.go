@@ -41,6 +41,6 @@ func (s *Server) newClusters() *clusters.Manager {
 
 func (s *Server) directory(d ClusterDir) clusters.Directory {
 	return clusters.Directory{
-		Cluster: d.Cluster, Dir: d.Dir, SystemNamespace: s.cfg.systemNamespace(), Revision: s.cfg.Revision, Log: s.cfg.log(logSource), Now: s.cfg.Now,
+		Cluster: d.Cluster, Dir: d.Dir, SystemNamespace: s.cfg.systemNamespace(), Revision: s.cfg.Revision, SocketDir: s.cfg.SocketDir, Log: s.cfg.log(logSource), Now: s.cfg.Now,
 	}
 }

@@ -24,6 +24,7 @@ import (
 	"github.com/meshctl/meshctl/internal/remotesecret"
 	"github.com/meshctl/meshctl/internal/server/ca"
 	"github.com/meshctl/meshctl/internal/server/identity"
+	"github.com/meshctl/meshctl/internal/server/source"
 	"github.com/meshctl/meshctl/internal/server/trust"
 	"github.com/meshctl/meshctl/internal/server/xds"
 )
@@ -53,6 +54,9 @@ type Config struct {
 	ConfigDir  string
 	KubeAccess *rest.Config
 	RemoteDirs []ClusterDir
+	// SocketDir is the folder on the machines of proxies below which objects of directories may
+	// name Unix sockets; empty for none.
+	SocketDir string
 	// Replica is the unique name of this control plane. Default: a random name.
 	Replica string
 	// Pod is the pod of this control plane as namespace/name, empty outside of pods.
@@ -236,6 +240,9 @@ func (c *Config) Validate() error {
 		errs = append(errs, errors.New("nothing to read: give --config-dir DIR, or --kubeconfig FILE or --context NAME of a Kubernetes API"))
 	case c.ConfigDir != "" && c.KubeAccess != nil:
 		errs = append(errs, errors.New("the own cluster is read from a directory or from its Kubernetes API, not from both: give --config-dir, or --kubeconfig or --context"))
+	}
+	if err := source.CheckSocketDir(c.SocketDir); err != nil {
+		errs = append(errs, fmt.Errorf("--socket-dir: %w", err))
 	}
 	if !mesh.IsDNSLabel(c.systemNamespace()) {
 		errs = append(errs, fmt.Errorf("system namespace %q is not a DNS label", c.SystemNamespace))

@@ -35,7 +35,7 @@ func TestCorpusIsAccepted(t *testing.T) {
 		}
 	}
 	files := filesOf(t, cases[0])
-	plain, secure := controlPlane(t, dir, mesh)
+	plain, secure := controlPlane(t, dir, mesh, "--socket-dir", "/run")
 	number := marker(20000)
 	for _, w := range workloadsOf(t, cases) {
 		t.Run(w.proxy.name+" "+w.ips, func(t *testing.T) {

@@ -266,7 +266,7 @@ func TestGateways(t *testing.T) {
 	servesTLS(t, "127.3.0.3:18444", &tls.Config{Certificates: []tls.Certificate{*simple.client(t)}, ClientAuth: tls.RequireAnyClientCert}, func(w http.ResponseWriter, r *http.Request) {
 		fmt.Fprintf(w, "%s as %s", r.TLS.PeerCertificates[0].DNSNames[0], r.TLS.ServerName)
 	})
-	_, secure := controlPlane(t, dir, mesh)
+	_, secure := controlPlane(t, dir, mesh, "--socket-dir", files)
 	gateway := proxy{"ingress", "router", "edge", "ingress", "10.11.0.9", map[string]string{"istio": "ingress"}}
 	stop := gateway.start(t, dir, secure)
 	defer stop()

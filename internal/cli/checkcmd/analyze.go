@@ -21,6 +21,7 @@ type analyzeOptions struct {
 	cli.KubeFlags
 	paths, contexts, remoteDirs []string
 	clusterID, systemNamespace  string
+	socketDir                   string
 	secretNamespaces            []string
 	namespace                   string
 	suppress                    []string
@@ -81,6 +82,7 @@ when there are warnings or errors.`,
 	f.StringArrayVarP(&o.suppress, "suppress", "S", nil, "Ignore a finding, as `CODE=KIND NAME.NAMESPACE`, in which * stands for any text; may be repeated")
 	cli.ChoiceVar(f, &o.shown, "output-threshold", "Lowest level of findings that are shown", analyze.Info, analyze.Warning, analyze.Error)
 	cli.ChoiceVar(f, &o.failing, "failure-threshold", "Lowest level of findings for which the exit code is 3", analyze.Warning, analyze.Error, analyze.Info)
+	cli.SocketDirVar(f, &o.socketDir)
 	cli.DurationVar(f, &o.timeout, "timeout", 30*time.Second, "Time to read all clusters")
 	cli.TableVar(f, &o.output)
 	return cmd
@@ -97,7 +99,7 @@ func (o *analyzeOptions) run(ctx context.Context, env *cli.Env) error {
 	}
 	ctx, stop := context.WithTimeout(ctx, o.timeout)
 	defer stop()
-	m, err := load.Read(ctx, load.Config{Clusters: clusters, SystemNamespace: o.systemNamespace, Now: env.Now})
+	m, err := load.Read(ctx, load.Config{Clusters: clusters, SystemNamespace: o.systemNamespace, SocketDir: o.socketDir, Now: env.Now})
 	if errors.Is(err, context.DeadlineExceeded) {
 		return fmt.Errorf("the mesh was not read within %s: raise --timeout", o.timeout)
 	} else if err != nil {

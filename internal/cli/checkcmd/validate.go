@@ -13,8 +13,9 @@ import (
 )
 
 type validateOptions struct {
-	paths  []string
-	output output.Format
+	paths     []string
+	socketDir string
+	output    output.Format
 }
 
 // NewValidate returns the command validate.
@@ -40,6 +41,7 @@ meshctl analyze also checks the objects together.`,
 	}
 	f := cmd.Flags()
 	f.StringSliceVarP(&o.paths, "filename", "f", nil, "`File` or directory to check, - for standard input; may be repeated")
+	cli.SocketDirVar(f, &o.socketDir)
 	cli.TableVar(f, &o.output)
 	return cmd
 }
@@ -53,7 +55,7 @@ func (o *validateOptions) run(ctx context.Context, env *cli.Env) error {
 	if own.Dirs, own.Files, err = cli.ReadPaths(env, o.paths); err != nil {
 		return err
 	}
-	m, err := load.Read(ctx, load.Config{Clusters: []load.Cluster{own}, Now: env.Now})
+	m, err := load.Read(ctx, load.Config{Clusters: []load.Cluster{own}, SocketDir: o.socketDir, Now: env.Now})
 	if err != nil {
 		return err
 	}

@@ -87,6 +87,7 @@ true. The exit code is 3 when an expectation fails.`,
 	f.StringVar((*string)(&o.cfg.Network), "network", "", "`Network` of the first cluster if its system namespace has no label topology.istio.io/network")
 	f.StringVar(&o.cfg.TrustDomain, "trust-domain", "", "SPIFFE trust `domain` (default the value in the ConfigMap istio, else cluster.local)")
 	f.StringVar(&o.cfg.SystemNamespace, "system-namespace", mesh.DefaultSystemNamespace, "`Namespace` of the control plane and of the ConfigMap istio")
+	cli.SocketDirVar(f, &o.cfg.SocketDir)
 	cli.TextVar(f, &o.output, formatConfigDump)
 	return cmd
 }

@@ -80,6 +80,7 @@ while its own cluster has security policies that are not enforced, unless
 	}
 	f := cmd.Flags()
 	cli.DirVar(f, &o.cfg.ConfigDir, "config-dir", "`Directory` with the YAML of the cluster, watched with its subdirectories")
+	cli.SocketDirVar(f, &o.cfg.SocketDir)
 	f.StringVar(&o.kubeconfig, "kubeconfig", "", "Kubeconfig `file` of the own cluster, instead of a directory")
 	f.StringVar(&o.kubeContext, "context", "", "Kubeconfig `context` of the own cluster, instead of a directory (default the current one)")
 	f.StringVar(&o.cfg.SystemNamespace, "system-namespace", "", "`Namespace` of the control plane and of the ConfigMap istio (default the namespace of the pod, else istio-system)")

@@ -56,6 +56,8 @@ type Config struct {
 	// server.Config.
 	Network     mesh.NetworkID
 	TrustDomain string
+	// SocketDir is the folder below which objects of files may name Unix sockets; empty for none.
+	SocketDir string
 	// Resolve returns the addresses of the host names of gateways. Default: each has some
 	// address.
 	Resolve func(hosts []string) map[string][]netip.Addr
@@ -76,6 +78,9 @@ type Mesh struct {
 // Read reads the mesh. If ctx ends before, the error names the clusters that do not
 // answer.
 func Read(ctx context.Context, cfg Config) (*Mesh, error) {
+	if err := source.CheckSocketDir(cfg.SocketDir); err != nil {
+		return nil, fmt.Errorf("folder of Unix sockets: %w", err)
+	}
 	ids := make([]mesh.ClusterID, len(cfg.Clusters))
 	for i, c := range cfg.Clusters {
 		ids[i] = c.ID
@@ -173,7 +178,7 @@ func newReader(cfg *Config, c *Cluster, remote bool, reg *registry.Registry) *re
 			SecretNamespaces: c.SecretNamespaces, Log: cfg.Log, Now: cfg.Now,
 		}
 	}
-	conv := source.Converter{Cluster: c.ID, SystemNamespace: cfg.SystemNamespace, Remote: remote}
+	conv := source.Converter{Cluster: c.ID, SystemNamespace: cfg.SystemNamespace, Remote: remote, SocketDir: cfg.SocketDir}
 	for _, f := range c.Files {
 		events, faults := dir.Parse(&conv, f.Name, f.Text)
 		r.events, r.faults = append(r.events, events...), append(r.faults, faults...)
@@ -182,7 +187,7 @@ func newReader(cfg *Config, c *Cluster, remote bool, reg *registry.Registry) *re
 		}
 	}
 	for _, path := range c.Dirs {
-		r.dirs = append(r.dirs, &dir.Source{Cluster: c.ID, Dir: path, SystemNamespace: cfg.SystemNamespace, Remote: remote, Log: cfg.Log, Now: cfg.Now})
+		r.dirs = append(r.dirs, &dir.Source{Cluster: c.ID, Dir: path, SystemNamespace: cfg.SystemNamespace, Remote: remote, SocketDir: cfg.SocketDir, Log: cfg.Log, Now: cfg.Now})
 	}
 	r.left.Store(int64(len(r.dirs)))
 	return r

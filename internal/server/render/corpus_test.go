@@ -86,7 +86,7 @@ func rendered(t *testing.T, c *corpus.Case) []byte {
 	}
 	var log bytes.Buffer
 	m, err := render.Read(t.Context(), render.Config{
-		Clusters: clusters, SystemNamespace: "istio-system", Now: time.Now,
+		Clusters: clusters, SystemNamespace: "istio-system", SocketDir: "/run", Now: time.Now,
 		Log: slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelWarn, ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
 			if a.Key == slog.TimeKey {
 				return slog.Attr{}

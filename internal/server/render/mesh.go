@@ -25,11 +25,12 @@ type Config struct {
 	// Clusters holds the sources of each cluster. The first cluster is the own one, whose
 	// configuration counts.
 	Clusters []load.Cluster
-	// Network, TrustDomain and SystemNamespace are settings of the own control plane, as
+	// Network, TrustDomain, SystemNamespace and SocketDir are settings of the own control plane, as
 	// in server.Config. SystemNamespace must not be empty.
 	Network         mesh.NetworkID
 	TrustDomain     string
 	SystemNamespace string
+	SocketDir       string
 	// Log gets the problems that serve logs.
 	Log *slog.Logger
 	Now func() time.Time
@@ -69,7 +70,7 @@ func Read(ctx context.Context, cfg Config) (*Mesh, error) {
 	m := &Mesh{faults: new(atomic.Int64)}
 	cfg.Log = slog.New(faultCounter{cfg.Log.Handler(), m.faults})
 	read, err := load.Read(ctx, load.Config{
-		Clusters: cfg.Clusters, SystemNamespace: cfg.SystemNamespace, Network: cfg.Network, TrustDomain: cfg.TrustDomain,
+		Clusters: cfg.Clusters, SystemNamespace: cfg.SystemNamespace, Network: cfg.Network, TrustDomain: cfg.TrustDomain, SocketDir: cfg.SocketDir,
 		Resolve: func(hosts []string) map[string][]netip.Addr {
 			if len(hosts) > 0 {
 				cfg.Log.Warn("host names of gateways are not resolved: networks behind them are unreachable", "hosts", strings.Join(hosts, ", "))

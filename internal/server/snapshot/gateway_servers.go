@@ -104,11 +104,10 @@ func (m *gatewayMerge) port(number uint32, bind string) *mergedPort {
 // add adds a server, or returns the reason why it conflicts with an earlier one.
 func (m *gatewayMerge) add(gw *Gateway, spec *networkingv1alpha3.Server, target func(uint32) uint32) (conflict string) {
 	number, bind := target(spec.GetPort().GetNumber()), spec.GetBind()
-	if number == mesh.PortEnvoyReadiness || number == mesh.PortEnvoyPrometheus {
-		return fmt.Sprintf("port %d is the proxy's own", number)
-	}
 	if IsUnixSocket(bind) {
 		number = 0
+	} else if mesh.IsProxyPort(number) {
+		return fmt.Sprintf("port %d is the proxy's own", number)
 	} else if ip, err := netip.ParseAddr(bind); err == nil && ip.IsUnspecified() {
 		bind = ""
 	}

@@ -18,7 +18,11 @@ var gatewayKind = istioKind(kind{
 	support: Partly, meaning: "see [its fields](#gateway)", fields: gatewayFields,
 }, func(c *conversion, spec *networkingv1alpha3.Gateway) *FieldError {
 	c.object = &snapshot.Gateway{Meta: c.meta, Kind: snapshot.KindGateway, Spec: spec}
-	if fault := checkGateway(spec); fault != nil {
+	var sockets *FieldError
+	for i, s := range spec.Servers {
+		sockets = sockets.and(c.socketFault(at("servers", i)+".bind", s.GetBind()))
+	}
+	if fault := allFaults(checkGateway(spec), sockets); fault != nil {
 		return fault
 	}
 	for i, s := range spec.Servers {
@@ -80,13 +84,10 @@ func serverPortFault(field string, s *networkingv1alpha3.Server) *FieldError {
 	case s.Port.Protocol == "":
 		return faultf(field+".port.protocol", "is missing")
 	}
-	if path, ok := strings.CutPrefix(s.Bind, snapshot.UnixScheme); ok {
+	if snapshot.IsUnixSocket(s.Bind) { // socketFault checks the path
 		faults := protocolFault(field+".port", s.Port.Protocol, mesh.UDP, mesh.HTTPProxy)
 		if s.Port.Number != 0 {
 			faults = faultf(field+".port.number", "%d: a Unix socket has no port, use 0", s.Port.Number).and(faults)
-		}
-		if !strings.HasPrefix(path, "/") && !strings.HasPrefix(path, "@") {
-			faults = faults.and(faultf(field+".bind", "%q has no absolute path", s.Bind))
 		}
 		return faults
 	}
@@ -234,6 +235,7 @@ func (c *conversion) warnUnused(field string, s *networkingv1alpha3.Server) {
 var gatewayFields = []apiField{
 	{Path: "selector", Support: Works, Meaning: "proxies of type `router` of all namespaces"},
 	{Path: "servers", Support: Partly, Meaning: "`port`, `bind`, `hosts`, `tls` and `name`"},
+	{Path: "servers.bind", Support: Works, Meaning: "an IP address, or with a directory of YAML a Unix socket below `--socket-dir`"},
 	{Path: "servers.port", Support: Partly, Meaning: "`number`, `name` and `protocol`: HTTP, HTTP2, GRPC, GRPC-WEB, HTTPS, TLS, TCP, MONGO, MYSQL, REDIS"},
 	{Path: "servers.port.targetPort", Support: NoEffect, Meaning: "the Service of the gateway determines the port of the pod"},
 	{Path: "servers.tls", Support: Works, Meaning: "all modes; a setting that the mode does not use is reported"},

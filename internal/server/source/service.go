@@ -30,7 +30,7 @@ func (c *conversion) service(o *corev1.Service) *FieldError {
 		if fault := hostFault("spec.externalName", s.ExternalName); fault != nil {
 			return fault
 		}
-		if why := localName(s.ExternalName); why != "" {
+		if why := localHost(s.ExternalName); why != "" {
 			c.warn(faultf("spec.externalName", "%s %s: proxies do not route calls there", s.ExternalName, why))
 		}
 	} else if fault := c.clusterIPs(s, o); fault != nil {

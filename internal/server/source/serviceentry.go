@@ -24,7 +24,7 @@ var serviceEntryFields = []apiField{
 	{Path: "ports", Support: Works, Meaning: "proxies do not forward UDP"},
 	{Path: "location", Support: Works},
 	{Path: "resolution", Support: Partly, Meaning: "a ServiceEntry with `DYNAMIC_DNS` has no effect"},
-	{Path: "endpoints", Support: Partly, Meaning: "`network` has no effect with resolution by DNS; objects in a Kubernetes API cannot use a path (`unix://`)"},
+	{Path: "endpoints", Support: Partly, Meaning: "`network` has no effect with resolution by DNS; a path (`unix://`) must be below `--socket-dir`; objects in a Kubernetes API cannot use one"},
 	{Path: "workloadSelector", Support: Works, Meaning: "it selects pods and WorkloadEntries of the cluster of the control plane"},
 	{Path: "exportTo", Support: Works},
 	{Path: "subjectAltNames", Support: Works, Meaning: "the names that clients accept in the certificates of the servers: with mTLS of the mesh, in addition to the identities of the endpoints; with TLS of a DestinationRule, if the rule has no `subjectAltNames`"},
@@ -104,7 +104,7 @@ func (c *conversion) entryAddresses(e *snapshot.ServiceEntry, addresses []string
 		if fault != nil {
 			return fault
 		}
-		if why := c.refused(prefix.Addr()); why != "" && !prefix.Addr().IsUnspecified() {
+		if why := c.refused(prefix.Addr()); why != "" && (prefix.IsSingleIP() || !prefix.Addr().IsUnspecified()) {
 			c.warn(faultf(at("spec.addresses", i), "%s %s: it is not used", text, why))
 			continue
 		}
@@ -115,7 +115,22 @@ func (c *conversion) entryAddresses(e *snapshot.ServiceEntry, addresses []string
 			e.VIPs = append(e.VIPs, prefix.Addr())
 		}
 	}
+	if len(addresses) > 0 && len(e.VIPs)+len(e.CIDRs) == 0 {
+		c.dropOpaquePorts(e)
+	}
 	return nil
+}
+
+// dropOpaquePorts removes the ports whose connections only an address can tell from others: without
+// one, they would be all connections to the port.
+func (c *conversion) dropOpaquePorts(e *snapshot.ServiceEntry) {
+	e.Ports = slices.DeleteFunc(e.Ports, func(p snapshot.ServicePort) bool {
+		byHost := p.Protocol.IsHTTP() || p.Protocol == mesh.TLS || p.Protocol == mesh.HTTPS || p.Protocol == mesh.UDP
+		if !byHost {
+			c.warn(faultf("spec.addresses", "none is used: port %d has no effect, because its connections do not name their host", p.Number))
+		}
+		return !byHost
+	})
 }
 
 // entryAddress parses an address or an address range.
@@ -136,11 +151,11 @@ func entryAddress(field, text string) (netip.Prefix, *FieldError) {
 
 // entryEndpoint adds an endpoint that proxies can use.
 func (c *conversion) entryEndpoint(e *snapshot.ServiceEntry, field string, spec *networkingv1alpha3.WorkloadEntry) {
-	if c.RefuseLocal && isPath(spec.Address) {
-		c.warn(faultf(field+".address", "%s is a path on the machine of the proxy: it is not used", spec.Address))
-		return
+	why := c.refusedHost(spec.Address)
+	if isPath(spec.Address) {
+		why = c.refusedSocket(spec.Address)
 	}
-	if why := c.refusedHost(spec.Address); why != "" {
+	if why != "" {
 		c.warn(faultf(field+".address", "%s %s: it is not used", spec.Address, why))
 		return
 	}
@@ -171,25 +186,7 @@ func (c *conversion) entryEndpoint(e *snapshot.ServiceEntry, field string, spec 
 }
 
 // isPath reports whether an address is the path of a socket.
-func isPath(address string) bool { return strings.HasPrefix(address, "unix://") }
-
-// maxPath is the length of the longest path of a socket. Envoy refuses all endpoints
-// because of a longer one.
-const maxPath = 107
-
-// pathFault checks an endpoint with the path of a socket, which may be abstract.
-func pathFault(e *networkingv1alpha3.WorkloadEntry) *FieldError {
-	path := strings.TrimPrefix(e.Address, "unix://")
-	switch {
-	case !strings.HasPrefix(path, "/") && !strings.HasPrefix(path, "@"):
-		return faultf("address", "%q is not an absolute path", e.Address)
-	case len(path) > maxPath:
-		return faultf("address", "is a path of more than %d bytes", maxPath)
-	case len(e.Ports) > 0:
-		return faultf("ports", "does not go with a path")
-	}
-	return nil
-}
+func isPath(address string) bool { return snapshot.IsUnixSocket(address) }
 
 func checkServiceEntry(s *networkingv1alpha3.ServiceEntry) *FieldError {
 	var hosts *FieldError
@@ -274,7 +271,10 @@ func entryEndpointFault(s *networkingv1alpha3.ServiceEntry, e *networkingv1alpha
 	_, target := endpointAddress(e.Address)
 	switch {
 	case static && isPath(e.Address):
-		return pathFault(e)
+		if len(e.Ports) > 0 {
+			return faultf("ports", "does not go with a path")
+		}
+		return nil
 	case static && target != "":
 		return faultf("address", "%q is not an IP address, which resolution STATIC needs", e.Address)
 	case byDNS:

@@ -15,17 +15,31 @@ var sidecarKind = istioKind(kind{
 	support: Works, meaning: "see [its fields](#sidecar)", fields: sidecarFields,
 }, func(c *conversion, spec *networkingv1alpha3.Sidecar) *FieldError {
 	c.object = &snapshot.Sidecar{Meta: c.meta, Kind: snapshot.KindSidecar, Spec: spec}
-	if fault := checkSidecar(spec); fault != nil {
+	if fault := allFaults(checkSidecar(spec), c.sidecarSockets(spec)); fault != nil {
 		return fault
 	}
 	for i, in := range spec.Ingress {
-		c.checkProxyPort(at("spec.ingress", i)+".port.number", in.Port.Number)
+		if mesh.IsProxyPort(in.Port.Number) {
+			c.warn(faultf(at("spec.ingress", i)+".port.number", "%d is a port of the proxy: sidecars do not route connections to it", in.Port.Number))
+		}
 	}
 	if proxy := spec.GetOutboundTrafficPolicy().GetEgressProxy(); proxy != nil {
 		proxy.Host = c.fullHost(proxy.Host)
 	}
 	return nil
 })
+
+// sidecarSockets checks the Unix sockets of a Sidecar.
+func (c *conversion) sidecarSockets(s *networkingv1alpha3.Sidecar) *FieldError {
+	var faults *FieldError
+	for i, in := range s.Ingress {
+		faults = faults.and(c.socketFault(at("ingress", i)+".defaultEndpoint", in.GetDefaultEndpoint()))
+	}
+	for i, e := range s.Egress {
+		faults = faults.and(c.socketFault(at("egress", i)+".bind", e.GetBind()))
+	}
+	return faults
+}
 
 func checkSidecar(s *networkingv1alpha3.Sidecar) *FieldError {
 	return allFaults(
@@ -67,7 +81,7 @@ func checkEgresses(egress []*networkingv1alpha3.IstioEgressListener) *FieldError
 	ports, sockets, all := map[uint32]int{}, map[string]int{}, -1
 	for i, e := range egress {
 		field := at("egress", i)
-		switch isUnix := strings.HasPrefix(e.Bind, snapshot.UnixScheme); {
+		switch isUnix := snapshot.IsUnixSocket(e.Bind); {
 		case isUnix:
 			if first, twice := sockets[e.Bind]; twice {
 				faults = faults.and(faultf(field+".bind", "%q is the socket of %s, too", e.Bind, at("egress", first)))
@@ -140,18 +154,16 @@ func checkIngressTLS(field string, in *networkingv1alpha3.IstioIngressListener) 
 }
 
 // defaultEndpointFault allows only endpoints on the proxy's own machine: a Sidecar
-// must not make proxies forward to other addresses.
+// must not make proxies forward to other addresses. It refuses the ports of the proxy itself, which
+// trusts its machine.
 func defaultEndpointFault(field, endpoint string) *FieldError {
-	if endpoint == "" {
-		return nil
-	}
-	if path, ok := strings.CutPrefix(endpoint, "unix://"); ok {
-		if path == "" {
-			return faultf(field, "%q has no path", endpoint)
-		}
+	if endpoint == "" || snapshot.IsUnixSocket(endpoint) { // sidecarSockets checks the path
 		return nil
 	}
 	ap, err := netip.ParseAddrPort(endpoint)
+	if err == nil && mesh.IsProxyPort(uint32(ap.Port())) {
+		return faultf(field, "%d is a port of the proxy, which clients must not reach: use the port of the application", ap.Port())
+	}
 	if err == nil && ap.Port() > 0 {
 		switch ap.Addr().String() {
 		case "127.0.0.1", "0.0.0.0", "::1", "::":
@@ -162,14 +174,12 @@ func defaultEndpointFault(field, endpoint string) *FieldError {
 }
 
 func checkEgress(field string, e *networkingv1alpha3.IstioEgressListener) *FieldError {
-	path, isUnix := strings.CutPrefix(e.Bind, "unix://")
+	isUnix := snapshot.IsUnixSocket(e.Bind) // sidecarSockets checks the path
 	var faults *FieldError
 	if e.Port != nil && (!isUnix || e.Port.Number != 0) {
 		faults = portFault(field+".port", e.Port.Number, e.Port.Protocol, mesh.UDP)
 	}
 	switch {
-	case isUnix && path == "":
-		faults = faults.and(faultf(field+".bind", "%q has no path", e.Bind))
 	case e.Bind != "" && e.Port == nil:
 		faults = faults.and(faultf(field+".bind", "needs a port"))
 	case !isUnix:
@@ -188,7 +198,7 @@ func checkEgress(field string, e *networkingv1alpha3.IstioEgressListener) *Field
 
 var sidecarFields = []apiField{
 	{Path: "workloadSelector", Support: Works},
-	{Path: "ingress", Support: Works, Meaning: "`tls` works only where PeerAuthentication disables mTLS at the port, as with Istio, and only with certificates in files; a listener whose traffic is not captured listens on the address of the pod, unless `bind` sets another address"},
+	{Path: "ingress", Support: Works, Meaning: "`defaultEndpoint` cannot be a port of the proxy itself, and its Unix sockets, like those of `bind`, must be below `--socket-dir`; objects in a Kubernetes API cannot use Unix sockets; `tls` works only where PeerAuthentication disables mTLS at the port, as with Istio, and only with certificates in files; a listener whose traffic is not captured listens on the address of the pod, unless `bind` sets another address"},
 	{Path: "egress", Support: Works, Meaning: "a port with a protocol other than HTTP forwards connections to the services with this port number"},
 	{Path: "inboundConnectionPool", Support: Works, Meaning: "as `connectionPool` of a DestinationRule for the service; `h2UpgradePolicy` has no effect"},
 	{Path: "outboundTrafficPolicy", Support: Works, Meaning: "`egressProxy` must be a service that the egress hosts include"},

@@ -31,6 +31,9 @@ type Converter struct {
 	// endpoints, pods and gateways, each with a warning. Set it for objects that are
 	// not trusted, such as the objects of a Kubernetes API.
 	RefuseLocal bool
+	// SocketDir is the folder below which objects may name Unix sockets, an absolute path that
+	// CheckSocketDir accepts. Empty means that they may name none.
+	SocketDir string
 	// Remote is set for a cluster other than the control plane's own cluster. Its
 	// configuration is not used, so parts without effect are not reported.
 	Remote bool

@@ -45,7 +45,7 @@ func TestConvert(t *testing.T) {
 	}
 	for _, file := range files {
 		for suffix, c := range map[string]*source.Converter{
-			".golden":        {Cluster: "cluster1"},
+			".golden":        {Cluster: "cluster1", SocketDir: "/run"},
 			".refuse.golden": {Cluster: "cluster1", RefuseLocal: true},
 		} {
 			t.Run(filepath.Base(file)+suffix, func(t *testing.T) {
@@ -295,8 +295,9 @@ func TestRefusals(t *testing.T) {
 		"hash of a certificate":         {gatewayTLS("MUTUAL", "credentialName: a\n      verifyCertificateHash: ['ab:cd']"), 11, `spec.servers[0].tls.verifyCertificateHash[0]: "ab:cd" is not a SHA-256 hash in hexadecimal`},
 		"versions of TLS":               {gatewayTLS("SIMPLE", "credentialName: a\n      minProtocolVersion: TLSV1_3\n      maxProtocolVersion: TLSV1_2"), 8, `spec.servers[0].tls: minProtocolVersion TLSV1_3 is above maxProtocolVersion TLSV1_2: no client could connect`},
 		"default version of TLS":        {gatewayTLS("SIMPLE", "credentialName: a\n      maxProtocolVersion: TLSV1_1"), 8, `spec.servers[0].tls: the default minProtocolVersion TLSV1_2 is above maxProtocolVersion TLSV1_1: no client could connect`},
-		"server on a socket":            {gatewayHead + "  servers:\n  - port: {number: 1, protocol: HTTP}\n    bind: unix:///x", 6, "spec.servers[0].port.number: 1: a Unix socket has no port, use 0"},
-		"path of a socket":              {gatewayHead + "  servers:\n  - port: {number: 0, protocol: HTTP}\n    bind: unix://x", 7, `spec.servers[0].bind: "unix://x" has no absolute path`},
+		"server on a socket":            {gatewayHead + "  servers:\n  - port: {number: 1, protocol: HTTP}\n    bind: unix:///run/x", 6, "spec.servers[0].port.number: 1: a Unix socket has no port, use 0"},
+		"path of a socket":              {gatewayHead + "  servers:\n  - port: {number: 0, protocol: HTTP}\n    bind: unix://x\n    hosts: [a]", 7, `spec.servers[0].bind: "unix://x" is not a Unix socket below /run (--socket-dir)`},
+		"socket of the agent":           {gatewayHead + "  servers:\n  - port: {number: 0, protocol: HTTP}\n    bind: unix:///etc/istio/proxy/XDS\n    hosts: [a]", 7, `spec.servers[0].bind: "unix:///etc/istio/proxy/XDS" is not a Unix socket below /run (--socket-dir)`},
 		"null server":                   {gatewayHead + "  servers:\n  -\n", 6, "spec.servers[0]: "},
 
 		"ingress without port":  {sidecarHead + "  ingress:\n  - defaultEndpoint: 127.0.0.1:1", 6, "spec.ingress[0].port: is missing"},
@@ -313,14 +314,20 @@ func TestRefusals(t *testing.T) {
 		"egress proxy port":     {sidecarHead + "  outboundTrafficPolicy:\n    mode: ALLOW_ANY\n    egressProxy: {host: a}", 7, "spec.outboundTrafficPolicy.egressProxy.port.number: 0 is not a port: want 1 to 65535"},
 		"default endpoint":      {sidecarHead + "  ingress:\n  - port: {number: 1}\n    defaultEndpoint: 10.0.0.1:80", 7, `spec.ingress[0].defaultEndpoint: "10.0.0.1:80" is none of 127.0.0.1:PORT, 0.0.0.0:PORT, [::1]:PORT, [::]:PORT and unix://PATH`},
 		"default endpoint port": {sidecarHead + "  ingress:\n  - port: {number: 1}\n    defaultEndpoint: 127.0.0.1:0", 7, `spec.ingress[0].defaultEndpoint: "127.0.0.1:0" is none of 127.0.0.1:PORT, 0.0.0.0:PORT, [::1]:PORT, [::]:PORT and unix://PATH`},
-		"default endpoint path": {sidecarHead + "  ingress:\n  - port: {number: 1}\n    defaultEndpoint: unix://", 7, `spec.ingress[0].defaultEndpoint: "unix://" has no path`},
+		"default endpoint path": {sidecarHead + "  ingress:\n  - port: {number: 1}\n    defaultEndpoint: unix://", 7, `spec.ingress[0].defaultEndpoint: "unix://" is not a Unix socket below /run (--socket-dir)`},
+		"default endpoint SDS":  {sidecarHead + "  ingress:\n  - port: {number: 1}\n    defaultEndpoint: unix:///var/run/secrets/workload-spiffe-uds/socket", 7, `spec.ingress[0].defaultEndpoint: "unix:///var/run/secrets/workload-spiffe-uds/socket" is not a Unix socket below /run (--socket-dir)`},
+		"endpoint at admin":     {sidecarHead + "  ingress:\n  - port: {number: 1}\n    defaultEndpoint: 127.0.0.1:15000", 7, `spec.ingress[0].defaultEndpoint: 15000 is a port of the proxy, which clients must not reach: use the port of the application`},
+		"endpoint at agent":     {sidecarHead + "  ingress:\n  - port: {number: 1}\n    defaultEndpoint: 0.0.0.0:15020", 7, `spec.ingress[0].defaultEndpoint: 15020 is a port of the proxy, which clients must not reach: use the port of the application`},
+		"endpoint at DNS":       {sidecarHead + "  ingress:\n  - port: {number: 1}\n    defaultEndpoint: '[::1]:15053'", 7, `spec.ingress[0].defaultEndpoint: 15053 is a port of the proxy, which clients must not reach: use the port of the application`},
+		"endpoint at tokens":    {sidecarHead + "  ingress:\n  - port: {number: 1}\n    defaultEndpoint: '[::]:15463'", 7, `spec.ingress[0].defaultEndpoint: 15463 is a port of the proxy, which clients must not reach: use the port of the application`},
+		"egress socket":         {sidecarHead + "  egress:\n  - {port: {protocol: HTTP}, hosts: ['*/*'], bind: 'unix:///run/../etc/x'}", 6, `spec.egress[0].bind: "unix:///run/../etc/x" is not a Unix socket below /run (--socket-dir)`},
 		"capture mode":          {sidecarHead + "  egress:\n  - captureMode: ALL", 6, `spec.egress[0].captureMode: "ALL" is none of DEFAULT, IPTABLES, NONE`},
 		"egress without hosts":  {sidecarHead + "  egress:\n  - port: {number: 1, protocol: HTTP}", 6, `spec.egress[0].hosts: is empty: use "*/*" for every host`},
 		"egress host":           {sidecarHead + "  egress:\n  - hosts:\n    - a.b", 7, `spec.egress[0].hosts[0]: "a.b" is not of the form namespace/host`},
 		"egress namespace":      {sidecarHead + "  egress:\n  - hosts:\n    - A/*", 7, `spec.egress[0].hosts[0]: "A/*": "A" is neither a namespace nor one of * . ~`},
 		"egress bind":           {sidecarHead + "  egress:\n  - bind: 127.0.0.1\n    hosts: ['*/*']", 6, "spec.egress[0].bind: needs a port"},
 		"egress port twice":     {sidecarHead + "  egress:\n  - {port: {number: 1, protocol: TCP}, hosts: ['*/*']}\n  - {port: {number: 1, protocol: HTTP}, bind: 127.0.0.1, hosts: ['*/*']}", 7, "spec.egress[1].port.number: 1 is the port of egress[0], too"},
-		"egress socket twice":   {sidecarHead + "  egress:\n  - {port: {protocol: HTTP}, bind: 'unix:///a', hosts: ['*/*']}\n  - {port: {protocol: HTTP}, bind: 'unix:///a', hosts: ['*/*']}", 7, `spec.egress[1].bind: "unix:///a" is the socket of egress[0], too`},
+		"egress socket twice":   {sidecarHead + "  egress:\n  - {port: {protocol: HTTP}, bind: 'unix:///run/a', hosts: ['*/*']}\n  - {port: {protocol: HTTP}, bind: 'unix:///run/a', hosts: ['*/*']}", 7, `spec.egress[1].bind: "unix:///run/a" is the socket of egress[0], too`},
 		"two without port":      {sidecarHead + "  egress:\n  - {hosts: ['a/*']}\n  - {hosts: ['b/*']}", 7, "spec.egress[1]: has no port, like egress[0]: only one listener may have none"},
 		"egress protocol":       {sidecarHead + "  egress:\n  - port: {number: 1, protocol: FTP}\n    hosts: ['*/*']", 6, `spec.egress[0].port.protocol: "FTP" is not a protocol that this port can have`},
 
@@ -364,8 +371,6 @@ func TestRefusals(t *testing.T) {
 		"entry target":            {entryHead + "  hosts: [a]\n  resolution: DNS\n  endpoints:\n  - address: '*.a'", 8, `spec.endpoints[0].address: "*.a" is neither a host name nor an IP address`},
 		"entry without target":    {entryHead + "  hosts: [a]\n  resolution: DNS\n  endpoints:\n  - network: n", 8, "spec.endpoints[0].address: is missing, which resolution DNS needs"},
 		"entry path by DNS":       {entryHead + "  hosts: [a]\n  resolution: DNS\n  endpoints:\n  - address: unix:///a", 8, `spec.endpoints[0].address: "unix:///a" is neither a host name nor an IP address`},
-		"entry relative path":     {entryHead + "  hosts: [a]\n  resolution: STATIC\n  endpoints:\n  - address: unix://a", 8, `spec.endpoints[0].address: "unix://a" is not an absolute path`},
-		"entry long path":         {entryHead + "  hosts: [a]\n  resolution: STATIC\n  endpoints:\n  - address: unix:///" + strings.Repeat("a", 107), 8, "spec.endpoints[0].address: is a path of more than 107 bytes"},
 		"entry path and port":     {entryHead + "  hosts: [a]\n  ports: [{number: 1, name: a}]\n  resolution: STATIC\n  endpoints:\n  - address: unix:///a\n    ports: {a: 1}", 10, "spec.endpoints[0].ports: does not go with a path"},
 		"entry other port":        {entryHead + "  hosts: [a]\n  ports: [{number: 1, name: a}]\n  resolution: STATIC\n  endpoints:\n  - address: 10.0.0.1\n    ports: {b: 1}", 10, "spec.endpoints[0].ports[b]: is not the name of a port of the ServiceEntry"},
 		"entry account":           {entryHead + "  hosts: [a]\n  resolution: STATIC\n  endpoints:\n  - address: 10.0.0.1\n    serviceAccount: a/b", 9, `spec.endpoints[0].serviceAccount: "a/b" is not a DNS name`},
@@ -472,7 +477,7 @@ func TestRefusals(t *testing.T) {
 		"mesh networks port":       {meshHead + "  meshNetworks: |\n    networks:\n      n1:\n        gateways:\n        - address: 10.0.0.1\n", 9, "data.meshNetworks: networks[n1].gateways[0].port: 0 is not a port: want 1 to 65535"},
 		"mesh networks source":     {meshHead + "  meshNetworks: |\n    networks:\n      n1:\n        endpoints:\n        - {}\n", 9, "data.meshNetworks: networks[n1].endpoints[0]: has neither fromRegistry nor fromCidr"},
 	}
-	c := &source.Converter{Cluster: "c"}
+	c := &source.Converter{Cluster: "c", SocketDir: "/run"}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

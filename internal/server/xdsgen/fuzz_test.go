@@ -119,7 +119,7 @@ func generateFor(t *testing.T, document string) bool {
 	if err != nil {
 		return false
 	}
-	r, err := (&source.Converter{Cluster: "c1"}).Decode(doc, snapshot.Place{})
+	r, err := (&source.Converter{Cluster: "c1", SocketDir: "/tmp"}).Decode(doc, snapshot.Place{})
 	if err != nil || r.Object == nil {
 		return false
 	}

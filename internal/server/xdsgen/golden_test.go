@@ -262,7 +262,7 @@ func readObjects(t testing.TB, cluster mesh.ClusterID, file string) []snapshot.E
 
 func decodeObjects(t testing.TB, cluster mesh.ClusterID, file string, data []byte) []snapshot.Event {
 	t.Helper()
-	conv := source.Converter{Cluster: cluster}
+	conv := source.Converter{Cluster: cluster, SocketDir: "/run"}
 	var out []snapshot.Event
 	for chunk := range yamldoc.Split(data) {
 		v, err := yamldoc.Parse(chunk)

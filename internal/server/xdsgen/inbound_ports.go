@@ -13,7 +13,7 @@ import (
 func servicePorts(s *snapshot.Snapshot, n Node, pod *snapshot.Pod, labels map[string]string) []inboundPort {
 	taken, others := make(map[uint32]inboundPort), make(map[uint32][]serviceID)
 	eachServicePort(s, n, pod, labels, func(svc *snapshot.MeshService, p *snapshot.ServicePort, number uint32) {
-		if !accepts(s.Mesh, number) {
+		if !accepts(s.Mesh, n, number) {
 			return
 		}
 		if first, dup := taken[number]; dup {

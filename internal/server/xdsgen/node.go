@@ -3,6 +3,7 @@ package xdsgen
 import (
 	"cmp"
 	"fmt"
+	"math"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -68,6 +69,9 @@ type Node struct {
 	// HTTPProxyPort is HTTP_PROXY_PORT: the port at which the proxy is an HTTP proxy for its
 	// application, or 0 for none. If it is nil, the mesh's setting applies.
 	HTTPProxyPort *uint32
+	// Ports holds the ports at which the proxy or its agent reports to listen, in addition to the
+	// default ones.
+	Ports []uint32
 	// WorkloadEntry is the name of the proxy's WorkloadEntry. It is empty for a proxy
 	// in a pod.
 	WorkloadEntry string
@@ -196,6 +200,7 @@ func ParseNode(n *corev3.Node, maxMetadata int) (Node, error) {
 		Topology:       topologyOf(md["PROXY_CONFIG"].GetStructValue().GetFields()["gatewayTopology"]),
 		Drain:          drainOf(md["PROXY_CONFIG"].GetStructValue().GetFields()["drainDuration"]),
 		Envoy:          envoyVersion(n),
+		Ports:          reportedPorts(md),
 	}
 	if out.Namespace != id.Namespace {
 		return Node{}, fmt.Errorf("node %s: metadata NAMESPACE is %q", id.ProxyID(), out.Namespace)
@@ -246,6 +251,26 @@ func ownHTTPProxyPort(text string) (*uint32, error) {
 	}
 	port := uint32(number)
 	return &port, nil
+}
+
+// reportedPorts returns the ports of the proxy itself that the metadata names.
+func reportedPorts(md map[string]*structpb.Value) []uint32 {
+	var out []uint32
+	config := md["PROXY_CONFIG"].GetStructValue().GetFields()
+	for _, v := range []*structpb.Value{config["proxyAdminPort"], config["statusPort"], md["ENVOY_STATUS_PORT"], md["ENVOY_PROMETHEUS_PORT"]} {
+		number := v.GetNumberValue()
+		if text := v.GetStringValue(); text != "" {
+			n, err := strconv.ParseUint(text, 10, 16)
+			if err != nil {
+				continue
+			}
+			number = float64(n)
+		}
+		if number >= 1 && number <= math.MaxUint16 {
+			out = append(out, uint32(number))
+		}
+	}
+	return out
 }
 
 // topologyOf returns the topology that a proxy reports; nil if it reports none, or an invalid

@@ -9,6 +9,8 @@ import (
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/structpb"
+
+	"github.com/meshctl/meshctl/internal/server/snapshot"
 )
 
 const nodeID = "sidecar~10.0.0.1~app.ns~ns.svc.cluster.local"
@@ -54,6 +56,21 @@ func TestParseNodeBounds(t *testing.T) {
 				t.Errorf("the error has %d bytes", len(err.Error()))
 			}
 		})
+	}
+}
+
+// TestReportedPorts: the ports of a proxy that differ from the defaults count as its own.
+func TestReportedPorts(t *testing.T) {
+	node, err := ParseNode(&corev3.Node{Id: nodeID, Metadata: metadata(t, map[string]any{
+		"PROXY_CONFIG": map[string]any{"proxyAdminPort": 16000, "statusPort": math.NaN()}, "ENVOY_STATUS_PORT": "16021", "ENVOY_PROMETHEUS_PORT": 70000,
+	})}, testMetadata)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for port, want := range map[uint32]bool{16000: false, 16021: false, 15000: false, 15020: false, 15053: false, 15463: false, 16020: true, 8080: true, 15443: true} {
+		if got := accepts(&snapshot.Mesh{}, node, port); got != want {
+			t.Errorf("port %d is accepted: %t, want %t", port, got, want)
+		}
 	}
 }
 

@@ -15,7 +15,7 @@ import (
 func ingressPorts(m *snapshot.Mesh, sc *snapshot.Sidecar, n Node, services []inboundPort) []inboundPort {
 	var out []inboundPort
 	for _, in := range sc.Spec.GetIngress() {
-		if !accepts(m, in.GetPort().GetNumber()) {
+		if !accepts(m, n, in.GetPort().GetNumber()) {
 			continue
 		}
 		protocol, _ := mesh.ParseProtocol(in.GetPort().GetProtocol())
@@ -25,9 +25,14 @@ func ingressPorts(m *snapshot.Mesh, sc *snapshot.Sidecar, n Node, services []inb
 			p.Service, p.Name, p.Space, p.Host, p.Pool, p.Stats = s.Service, s.Name, s.Space, s.Host, s.Pool, s.Stats
 		}
 		p.Endpoint = in.GetDefaultEndpoint()
-		if ap, err := netip.ParseAddrPort(p.Endpoint); err == nil && ap.Addr().IsUnspecified() {
-			// In Istio an unspecified address stands for the address of the pod.
-			p.Endpoint = netip.AddrPortFrom(n.ID.IP, ap.Port()).String()
+		if ap, err := netip.ParseAddrPort(p.Endpoint); err == nil {
+			if !accepts(m, n, uint32(ap.Port())) {
+				continue
+			}
+			if ap.Addr().IsUnspecified() {
+				// In Istio an unspecified address stands for the address of the pod.
+				p.Endpoint = netip.AddrPortFrom(n.ID.IP, ap.Port()).String()
+			}
 		}
 		if !n.Captured || in.GetCaptureMode() == networkingv1alpha3.CaptureMode_NONE {
 			if p.Bind = in.GetBind(); p.Bind == "" {

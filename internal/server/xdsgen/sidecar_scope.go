@@ -86,11 +86,11 @@ func reserved(m *snapshot.Mesh, port uint32) bool {
 	return false
 }
 
-// accepts reports whether a captured proxy accepts connections for a port of its workload. It accepts
+// accepts reports whether a proxy accepts connections for a port of its workload. It accepts
 // none for ports of its own: it would call its own listeners without end, or open its admin interface
-// to other machines.
-func accepts(m *snapshot.Mesh, port uint32) bool {
-	return !reserved(m, port) && port != mesh.PortEnvoyAdmin
+// and its agent to other machines.
+func accepts(m *snapshot.Mesh, n Node, port uint32) bool {
+	return !reserved(m, port) && !mesh.IsProxyPort(port) && !slices.Contains(n.Ports, port)
 }
 
 // sees reports whether the proxy sees the service through any egress listener.
