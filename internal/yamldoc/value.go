@@ -1,6 +1,7 @@
 package yamldoc
 
 import (
+	"iter"
 	"strconv"
 	"strings"
 
@@ -65,6 +66,65 @@ func (v Value) Keys() []string {
 		keys = append(keys, n.Content[i].Value)
 	}
 	return keys
+}
+
+// Fields iterates over the fields of a mapping: keys as written, and values.
+func (v Value) Fields() iter.Seq2[string, Value] {
+	return func(yield func(string, Value) bool) {
+		n := follow(v.n)
+		if n == nil || n.Kind != yaml.MappingNode {
+			return
+		}
+		for i := 0; i < len(n.Content); i += 2 {
+			if !yield(n.Content[i].Value, Value{n.Content[i+1]}) {
+				return
+			}
+		}
+	}
+}
+
+// Exceeds reports whether a list or a mapping in the value has more than a number of entries,
+// and returns its path, or whether the value consists of more than a number of names and
+// values; then the path is "".
+func (v Value) Exceeds(entries, values int) (path string, exceeds bool) {
+	left := values
+	path, exceeds = exceeding(v.n, entries, &left)
+	return path, exceeds || left < 0
+}
+
+// exceeding subtracts the size of a node from left. It stops when nothing is left.
+func exceeding(n *yaml.Node, entries int, left *int) (path string, exceeds bool) {
+	n = follow(n)
+	if *left--; n == nil || *left < 0 {
+		return "", false
+	}
+	isList, step := n.Kind == yaml.SequenceNode, 1
+	if n.Kind == yaml.MappingNode {
+		step = 2
+	}
+	if len(n.Content)/step > entries {
+		return "", true
+	}
+	for i := 0; i < len(n.Content); i += step {
+		*left -= step - 1
+		if path, exceeds = exceeding(n.Content[i+step-1], entries, left); !exceeds {
+			continue
+		}
+		if isList {
+			return prependPath(strconv.Itoa(i), path, true), true
+		}
+		return prependPath(n.Content[i].Value, path, false), true
+	}
+	return "", false
+}
+
+// prependPath returns a path below the value of a name or an index.
+func prependPath(name, path string, index bool) string {
+	first := joinPath("", name, index)
+	if path == "" || path[0] == '[' {
+		return first + path
+	}
+	return first + "." + path
 }
 
 // Items returns the items of a list; ok is false when the value is not a list.

@@ -10,6 +10,7 @@ package analyze
 import (
 	"cmp"
 	"fmt"
+	"iter"
 	"maps"
 	"slices"
 	"strings"
@@ -45,24 +46,20 @@ type Options struct {
 	Now time.Time
 	// SecretsRead reports whether the Secrets of a namespace are known. Nil means all.
 	SecretsRead func(namespace string) bool
+	// Ended, if not nil, makes the checks end early, with the findings so far.
+	Ended func() bool
 }
 
 // Check returns the faults between the objects of a mesh, sorted, without those that the
 // objects suppress.
 func Check(c *registry.Contents, o Options) []Finding {
 	m := newChecker(c, o)
-	m.problems()
-	m.virtualServices()
-	m.gateways()
-	m.destinationRules()
-	m.sidecars()
-	m.policies()
-	m.relativePatches()
-	m.telemetryProviders()
-	m.kubernetesServices()
-	m.serviceEntries()
-	m.exports()
-	m.networks()
+	for _, check := range until(m, []func(){
+		m.problems, m.virtualServices, m.gateways, m.destinationRules, m.sidecars, m.policies, m.relativePatches,
+		m.telemetryProviders, m.kubernetesServices, m.serviceEntries, m.exports, m.networks,
+	}) {
+		check()
+	}
 	return Sort(m.found)
 }
 
@@ -151,6 +148,17 @@ func newChecker(c *registry.Contents, o Options) *checker {
 		}
 	}
 	return m
+}
+
+// until iterates over a list, as long as the checks are not to end.
+func until[T any](m *checker, list []T) iter.Seq2[int, T] {
+	return func(yield func(int, T) bool) {
+		for i, item := range list {
+			if m.Ended != nil && m.Ended() || !yield(i, item) {
+				return
+			}
+		}
+	}
 }
 
 // label is a label of an object in a namespace.

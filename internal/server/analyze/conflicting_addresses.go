@@ -13,7 +13,7 @@ import (
 func (m *checker) conflictingAddresses() {
 	for _, all := range m.Snapshot.Ports.All() {
 		first := map[string][]*snapshot.MeshService{} // by place
-		for _, svc := range all.Services {
+		for _, svc := range until(m, all.Services) {
 			if !svc.Entry {
 				continue
 			}
@@ -78,7 +78,7 @@ func placesOf(svc *snapshot.MeshService, port *snapshot.ServicePort) []string {
 
 // entryPort returns the ServiceEntry of a service, with the index of a port, or nil.
 func (m *checker) entryPort(svc *snapshot.MeshService, number uint32) (entry *snapshot.ServiceEntry, port int) {
-	for _, e := range m.entries {
+	for _, e := range until(m, m.entries) {
 		if e.Namespace != svc.Namespace || e.Cluster != svc.Clusters[0].Cluster || !slices.Contains(e.Hosts, svc.Host) {
 			continue
 		}

@@ -12,7 +12,7 @@ import (
 
 // destinationRules checks the DestinationRules.
 func (m *checker) destinationRules() {
-	for _, d := range m.rules {
+	for _, d := range until(m, m.rules) {
 		host := snapshot.RuledHost(d)
 		if host != "*" && !m.served(host) {
 			m.find(UnknownDestinationRuleHost, d, "spec.host", "no service has the host %s: the rule has no effect", host)

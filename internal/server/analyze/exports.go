@@ -29,13 +29,13 @@ func (m *checker) exports() {
 			}
 		}
 	}
-	for _, v := range m.virtual {
+	for _, v := range until(m, m.virtual) {
 		check(v, "spec.exportTo", v.ExportTo)
 	}
-	for _, d := range m.rules {
+	for _, d := range until(m, m.rules) {
 		check(d, "spec.exportTo", d.Spec.GetExportTo())
 	}
-	for _, e := range m.entries {
+	for _, e := range until(m, m.entries) {
 		check(e, "spec.exportTo", e.ExportTo)
 	}
 	for _, all := range m.services {

@@ -14,7 +14,7 @@ import (
 // to subsets only for sidecars.
 func (m *checker) subsetsOfSidecars() {
 	split := map[string]*snapshot.VirtualService{} // by host
-	for _, v := range m.virtual {
+	for _, v := range until(m, m.virtual) {
 		if !slices.Contains(v.Gateways, snapshot.MeshGateway) {
 			continue
 		}
@@ -27,7 +27,7 @@ func (m *checker) subsetsOfSidecars() {
 			}
 		}
 	}
-	for _, v := range m.virtual {
+	for _, v := range until(m, m.virtual) {
 		if len(v.Gateways) == 1 && v.Gateways[0] == snapshot.MeshGateway {
 			continue
 		}

@@ -146,7 +146,7 @@ func (m *checker) routed(gw *snapshot.Gateway, field string, s *snapshot.Gateway
 	if s.GetTls().GetHttpsRedirect() || s.GetTls().GetMode() == networkingv1alpha3.ServerTLSSettings_AUTO_PASSTHROUGH {
 		return
 	}
-	for _, v := range m.virtual {
+	for _, v := range until(m, m.virtual) {
 		if slices.Contains(v.Gateways, s.GatewayName()) && serves(s, v) {
 			return
 		}

@@ -75,10 +75,10 @@ func (m *checker) policies() {
 			}
 		}
 	}
-	for _, d := range m.rules {
+	for _, d := range until(m, m.rules) {
 		m.selects(NoMatchingWorkloadsFound, d, "spec.workloadSelector.matchLabels", d.Namespace, d.Spec.GetWorkloadSelector().GetMatchLabels())
 	}
-	for _, e := range m.entries {
+	for _, e := range until(m, m.entries) {
 		m.selects(NoMatchingWorkloadsFound, e, "spec.workloadSelector.labels", e.Namespace, e.Selector)
 	}
 }

@@ -15,7 +15,7 @@ func (m *checker) serviceEntries() {
 		protocol mesh.Protocol
 	}
 	uses := map[string][]use{} // by host and port
-	for _, e := range m.entries {
+	for _, e := range until(m, m.entries) {
 		m.addresses(e)
 		for i := range e.Ports {
 			p := &e.Ports[i]

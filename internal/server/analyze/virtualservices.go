@@ -14,7 +14,7 @@ import (
 
 // virtualServices checks the VirtualServices.
 func (m *checker) virtualServices() {
-	for _, v := range m.virtual {
+	for _, v := range until(m, m.virtual) {
 		m.destinationsOf(v)
 		m.unreachableRules(v)
 		m.unusedGateways(v)

@@ -348,3 +348,36 @@ func BenchmarkChange(b *testing.B) {
 		b.Fatal(sum.Len())
 	}
 }
+
+// TestCommitWhile: a Commit that is ended computes no further value, and another one completes it.
+func TestCommitWhile(t *testing.T) {
+	const keys, most = 100, 10
+	g := NewGraph()
+	in := NewInput(g, "in", cmp.Compare[int], same[int])
+	double := New(g, "double", cmp.Compare[int], same[int], func(r *Reads, k int) (int, bool) {
+		v, _ := in.Get(r, k)
+		return 2 * v, true
+	}, in.Table)
+	sum := Single(g, "sum", same[int], func(r *Reads) int {
+		total := 0
+		for k := range keys {
+			v, _ := double.Get(r, k)
+			total += v
+		}
+		return total
+	})
+	for k := range keys {
+		in.Set(k, k+1)
+	}
+	asked := 0
+	if g.CommitWhile(func() bool { asked++; return asked <= most }) {
+		t.Error("an ended Commit reports that it is complete")
+	}
+	if got := double.Computed() + sum.table.Computed(); got != most {
+		t.Errorf("computed %d values, want %d", got, most)
+	}
+	g.Commit()
+	if got, want := sum.Get(nil), keys*(keys+1); got != want {
+		t.Errorf("after another Commit the sum is %d, want %d", got, want)
+	}
+}

@@ -42,7 +42,8 @@ func (f Fault) String() string {
 
 // stage is a table whose values a Commit brings up to date.
 type stage interface {
-	update()
+	// It reports whether it is done; otherwise proceed has returned false.
+	update(proceed func() bool) bool
 	// computed returns the name of a derived table and the number of calls of its function.
 	computed() (name string, calls uint64)
 }
@@ -51,12 +52,20 @@ type stage interface {
 func NewGraph() *Graph { return &Graph{faults: make(map[source]Fault)} }
 
 // Commit computes all values that the changes since the last Commit affect.
-func (g *Graph) Commit() {
+func (g *Graph) Commit() { g.CommitWhile(func() bool { return true }) }
+
+// CommitWhile is Commit, but stops as soon as proceed returns false, which it asks before each
+// value. It reports whether all values are computed. If not, the values of the graph do not fit
+// each other, and only another Commit makes them fit.
+func (g *Graph) CommitWhile(proceed func() bool) bool {
 	g.change()
 	for _, s := range g.stages {
-		s.update()
+		if !s.update(proceed) {
+			return false
+		}
 	}
 	g.closed = true
+	return true
 }
 
 // Faults returns the faults of the last computations, by table and key.

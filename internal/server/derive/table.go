@@ -269,9 +269,13 @@ func (t *rows[K]) wanted(k K) bool {
 	return slices.ContainsFunc(t.keys, func(set keySet[K]) bool { return set.has(k) })
 }
 
-// update computes the queued keys.
-func (t *rows[K]) update() {
-	for _, e := range t.queue {
+// update computes the queued keys. It reports whether it is done.
+func (t *rows[K]) update(proceed func() bool) bool {
+	for i, e := range t.queue {
+		if !proceed() {
+			t.queue = t.queue[i:]
+			return false
+		}
 		e.cell.queued = false
 		if !t.wanted(e.key) {
 			t.graph.forget(e.cell, e)
@@ -286,6 +290,7 @@ func (t *rows[K]) update() {
 	}
 	clear(t.queue)
 	t.queue, t.result = t.queue[:0], nil
+	return true
 }
 
 func (t *rows[K]) computed() (string, uint64) { return t.name, t.calls }

@@ -202,7 +202,7 @@ func TestFirstSnapshotNamesAllCauses(t *testing.T) {
 	})
 	turn := func() {
 		at = at.Add(time.Second)
-		r.turn()
+		r.turn(t.Context())
 	}
 	web := service("c1", "web")
 	r.Replace("c1", []snapshot.Event{up(web)})

@@ -13,10 +13,18 @@ import (
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 )
 
+// Limits of delegation: a route of a delegate is joined with each route that delegates to it. All
+// hosts of the VirtualService get the routes.
+const (
+	maxDelegatedMatches = 5_000
+	maxHostMatches      = 100_000
+)
+
 // delegated returns the HTTP routes of a VirtualService, in which the routes of others
 // replace the delegating ones. A route without a usable delegate is left out. The result
 // shares messages with v. why holds the reason for each route that is left out.
 func (t *tables) delegated(r *derive.Reads, v *snapshot.VirtualService) (routes []*networkingv1alpha3.HTTPRoute, why []routeFault) {
+	matches, most := 0, min(maxDelegatedMatches, maxHostMatches/max(len(v.Hosts), 1))
 	for i, root := range v.HTTP {
 		d := root.GetDelegate()
 		if d == nil {
@@ -37,6 +45,10 @@ func (t *tables) delegated(r *derive.Reads, v *snapshot.VirtualService) (routes 
 			fault(UnusableDelegate, "delegate "+name+" is not exported to namespace "+v.Namespace)
 		default:
 			for _, part := range to.HTTP {
+				if matches += max(len(root.Match), 1) * max(len(part.Match), 1); matches > most {
+					fault(UnusableDelegate, fmt.Sprintf("with the routes of delegate %s the VirtualService has more than %d matches: the others are not used", name, most))
+					break
+				}
 				if merged := mergeRoutes(root, part); merged != nil {
 					routes = append(routes, merged)
 				} else {

@@ -217,14 +217,14 @@ func (r *Registry) signal() {
 }
 
 // Run builds snapshots and answers Contents until the context ends, and then returns
-// nil.
+// nil. It ends before the next fact is computed.
 func (r *Registry) Run(ctx context.Context) error {
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-r.wake:
-			r.turn()
+			r.turn(ctx)
 		case answer := <-r.asks:
 			answer <- r.state.contents(r.current.Load())
 		}
@@ -257,8 +257,9 @@ func (r *Registry) fetchKeys() bool {
 	return len(r.wanted) > 0 && !r.state.fetched
 }
 
-// turn applies the pending batch and publishes a snapshot if facts changed.
-func (r *Registry) turn() {
+// turn applies the pending batch and publishes a snapshot if facts changed. If the context ends
+// before the facts are computed, it publishes nothing.
+func (r *Registry) turn(ctx context.Context) {
 	r.mu.Lock()
 	batch, complete := r.pending, len(r.waiting) == 0 || r.current.Load() != nil
 	r.pending = newBatch()
@@ -270,7 +271,10 @@ func (r *Registry) turn() {
 		return
 	}
 	before := r.current.Load()
-	next, changes := r.state.build(cmp.Or(before, r.held))
+	next, changes := r.state.build(ctx, cmp.Or(before, r.held))
+	if next == nil {
+		return
+	}
 	report := r.state.report
 	r.report.Store(&report)
 	waits := r.resolve()

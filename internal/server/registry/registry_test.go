@@ -48,7 +48,7 @@ func (b *testState) apply(events ...snapshot.Event) *snapshot.Changes {
 	for _, e := range events {
 		b.s.apply(e)
 	}
-	next, changes := b.s.build(b.snap)
+	next, changes := b.s.build(context.Background(), b.snap)
 	b.snap = next
 	return changes
 }

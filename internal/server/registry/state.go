@@ -2,6 +2,7 @@ package registry
 
 import (
 	"cmp"
+	"context"
 	"maps"
 	"net/netip"
 	"reflect"
@@ -42,9 +43,11 @@ func (s *state) setHosts(of map[string][]netip.Addr) {
 }
 
 // build computes the facts. It returns the next snapshot and its differences from before,
-// which is nil for the first one.
-func (s *state) build(before *snapshot.Snapshot) (*snapshot.Snapshot, *snapshot.Changes) {
-	s.graph.Commit()
+// which is nil for the first one. If the context ends, it returns nothing.
+func (s *state) build(ctx context.Context, before *snapshot.Snapshot) (*snapshot.Snapshot, *snapshot.Changes) {
+	if !s.graph.CommitWhile(func() bool { return ctx.Err() == nil }) {
+		return nil, nil
+	}
 	s.logFaults()
 	s.report.computed = s.graph.Computed()
 	next := &snapshot.Snapshot{Seq: 1}

@@ -130,7 +130,9 @@ type tables struct {
 	ruleScopes      *derive.Table[string, *snapshot.RuleScope]           // by namespace
 	ruleTraits      *derive.Value[snapshot.RuleTraits]
 
-	destinations    *derive.Table[string, destination] // by host
+	destinations *derive.Table[string, destination] // by host
+	// portsOfHosts holds the ports of the services of a VirtualService's hosts that route requests.
+	portsOfHosts    *derive.Table[objectKey, []uint32]
 	allDestinations *derive.Index[struct{}, string, destination]
 	routed          *derive.Table[objectKey, routedService]
 	allRouted       *derive.Index[struct{}, objectKey, routedService]

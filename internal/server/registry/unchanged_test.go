@@ -111,15 +111,15 @@ func TestUnchangedObjectsPublishNothing(t *testing.T) {
 	r.Apply(events(before))
 	r.Synced("c1")
 	r.Synced("c2")
-	r.turn()
+	r.turn(t.Context())
 	for range 3 {
 		for _, e := range events(after) {
 			r.Apply([]snapshot.Event{e})
-			r.turn()
+			r.turn(t.Context())
 		}
 	}
 	r.Apply([]snapshot.Event{up(service("c1", "another"))})
-	r.turn()
+	r.turn(t.Context())
 	for want := range uint64(2) {
 		if got := <-published; got != want+1 {
 			t.Errorf("snapshot %d, want %d", got, want+1)

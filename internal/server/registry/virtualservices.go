@@ -21,6 +21,7 @@ func (t *tables) addRoutes() {
 	g := t.graph
 	t.destinations = derive.New(g, "destinations", strings.Compare, destination.equal, t.destination, t.meshServices)
 	t.allDestinations = list(t.destinations)
+	t.portsOfHosts = derive.New(g, "ports of hosts", objectKey.compare, slices.Equal[[]uint32], t.httpPorts, t.virtual.Table)
 	t.routed = derive.New(g, "routed virtual services", objectKey.compare, routedService.equal, t.routedService, t.virtual.Table)
 	t.allRouted = list(t.routed)
 	t.routedTo = derive.NewIndex(t.routed, func(into []string, _ objectKey, v routedService) []string {
@@ -264,12 +265,9 @@ func (t *tables) unserved(r *derive.Reads, host string, all []exportedService, s
 		if oldest == nil {
 			oldest = v.VirtualService
 		}
-		for _, other := range v.Hosts {
-			if d, ok := t.destinations.Get(r, other); ok && other != host {
-				for _, number := range d.http {
-					ports.add(number)
-				}
-			}
+		of, _ := t.portsOfHosts.Get(r, objectKey{v.Cluster, v.Namespace, v.Name})
+		for _, number := range of { // the ports of the host itself are served
+			ports.add(number)
 		}
 	}
 	below, _ := t.expanded.Get(r, host)
@@ -288,6 +286,22 @@ func (t *tables) unserved(r *derive.Reads, host string, all []exportedService, s
 		out.Ports = append(out.Ports, snapshot.ServicePort{Number: number, Protocol: mesh.HTTP})
 	}
 	return out
+}
+
+// httpPorts returns the ports of the services of a VirtualService's hosts that route requests.
+func (t *tables) httpPorts(r *derive.Reads, k objectKey) ([]uint32, bool) {
+	v, ok := t.virtual.Get(r, k)
+	if !ok {
+		return nil, false
+	}
+	ports := set[uint32]{}
+	for _, host := range v.Hosts {
+		d, _ := t.destinations.Get(r, host)
+		for _, number := range d.http {
+			ports.add(number)
+		}
+	}
+	return slices.Sorted(maps.Keys(ports)), len(ports) > 0
 }
 
 func anyRoutes(c snapshot.ClientRoutes) bool { return len(c.Default)+len(c.Own) > 0 }

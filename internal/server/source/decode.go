@@ -80,16 +80,24 @@ func (c *Converter) decode(v yamldoc.Value, place snapshot.Place) (Result, error
 		r.Key.Namespace = metav1.NamespaceDefault
 	}
 	object := k.newObject()
+	if fault := yamlSizeFault(v); fault != nil {
+		istio, isIstio := object.(*Istio)
+		if isIstio && yamlSizeFault(v.Get("metadata")) == nil {
+			_ = decodeKube(v.Get("metadata"), "", &istio.ObjectMeta)
+		}
+		r.Closed = c.closed(k, object, v.Get("spec"), place, fault)
+		return r, fault
+	}
 	if fault := decodeObject(v, object); fault != nil {
 		if istio, ok := object.(*Istio); ok && istio.Name == "" {
 			_ = decodeKube(v.Get("metadata"), "", &istio.ObjectMeta) // the fault is before it
 		}
-		r.Closed = c.closed(k, object, v.Get("spec"), place)
+		r.Closed = c.closed(k, object, v.Get("spec"), place, fault)
 		return r, fault
 	}
 	out, err := c.Convert(object, place)
 	if err != nil {
-		out.Closed = c.closed(k, object, v.Get("spec"), place)
+		out.Closed = c.closed(k, object, v.Get("spec"), place, err)
 	}
 	return out, err
 }
@@ -318,6 +326,9 @@ func fieldAt(message protoreflect.MessageDescriptor, path string) (at protorefle
 // object, so the fields belong to a later version of Istio. Errors are of type
 // *FieldError or Faults.
 func (c *Converter) DecodeJSON(text []byte) (Result, error) {
+	if fault := sizeFault(text); fault != nil {
+		return c.tooLarge(text, fault)
+	}
 	var head struct {
 		metav1.TypeMeta
 		metav1.ObjectMeta `json:"metadata"`
@@ -343,22 +354,48 @@ func (c *Converter) DecodeJSON(text []byte) (Result, error) {
 	if fault != nil {
 		r := c.resultOf(k, head.Namespace, head.Name)
 		r.Suppress = head.Annotations[mesh.AnnotationSuppress]
-		r.Closed = c.closed(k, object, specOf(text), snapshot.Place{})
+		r.Closed = c.closed(k, object, specOf(text), snapshot.Place{}, fault)
 		return r, fault
 	}
 	r, err := c.Convert(istio, snapshot.Place{})
 	if err != nil {
-		r.Closed = c.closed(k, object, specOf(text), snapshot.Place{})
+		r.Closed = c.closed(k, object, specOf(text), snapshot.Place{}, err)
 	}
 	if unknown != nil {
 		r.Warnings = append(r.Warnings, unknown)
 		if err == nil {
-			if r.Closed = c.closed(k, object, specOf(text), snapshot.Place{}); r.Closed != nil {
+			if r.Closed = c.closed(k, object, specOf(text), snapshot.Place{}, nil); r.Closed != nil {
 				r.Object = r.Closed
 			}
 		}
 	}
 	return r, err
+}
+
+// tooLarge returns the result of an object with too many values: only its name is decoded, and
+// the small fields of a security policy.
+func (c *Converter) tooLarge(text []byte, fault *FieldError) (Result, error) {
+	var head struct {
+		metav1.TypeMeta
+		Metadata struct {
+			Name      string `json:"name"`
+			Namespace string `json:"namespace"`
+		} `json:"metadata"`
+	}
+	if err := json.Unmarshal(text, &head); err != nil {
+		return Result{}, faultf("", "is not an object of the Kubernetes API: %s", kubeReason(err, ""))
+	}
+	group, _ := splitVersion(head.APIVersion)
+	k := findKind(group, head.Kind)
+	if k == nil || k.newObject == nil {
+		return Result{Skipped: true}, nil
+	}
+	r, object := c.resultOf(k, head.Metadata.Namespace, head.Metadata.Name), k.newObject()
+	if istio, ok := object.(*Istio); ok && k.closed != nil {
+		istio.Name, istio.Namespace = head.Metadata.Name, head.Metadata.Namespace
+		r.Closed = c.closed(k, object, smallPartsOf(text), snapshot.Place{}, nil)
+	}
+	return r, fault
 }
 
 // hasStatus reports whether the status of the object is read.

@@ -2,6 +2,7 @@ package source
 
 import (
 	stdjson "encoding/json"
+	"errors"
 
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
@@ -21,11 +22,19 @@ func closedKind(k *kind, closed func(*conversion, yamldoc.Value) snapshot.Object
 	return k
 }
 
-// closed returns Result.Closed of an object, or nil.
-func (c *Converter) closed(k *kind, object any, spec yamldoc.Value, place snapshot.Place) snapshot.Object {
+// closed returns Result.Closed of an object with a fault, or nil. Of an object that exceeds a
+// limit, nothing is used but its small fields.
+func (c *Converter) closed(k *kind, object any, spec yamldoc.Value, place snapshot.Place, fault error) snapshot.Object {
 	istio, ok := object.(*Istio)
 	if !ok || k.closed == nil || c.Remote {
 		return nil
+	}
+	if of, ok := errors.AsType[*FieldError](fault); ok && of.limit {
+		text, err := spec.JSON()
+		if err != nil {
+			text = []byte("null")
+		}
+		spec = smallParts(text)
 	}
 	m := c.meta(&istio.ObjectMeta, k, place)
 	if checkMeta(m, k) != nil {
@@ -45,16 +54,59 @@ func specOf(text []byte) yamldoc.Value {
 	}
 	doc, err := yamldoc.Parse(yamldoc.Chunk{Text: body.Spec, Line: 1})
 	if err != nil {
-		doc, _ = yamldoc.Parse(yamldoc.Chunk{Text: []byte("unread"), Line: 1})
+		return unreadSpec()
+	}
+	return doc
+}
+
+// smallPartsOf is specOf for an object that is too large to be read.
+func smallPartsOf(text []byte) yamldoc.Value {
+	var body struct {
+		Spec stdjson.RawMessage `json:"spec"`
+	}
+	if stdjson.Unmarshal(text, &body) != nil || len(body.Spec) == 0 {
+		return unreadSpec()
+	}
+	return smallParts(body.Spec)
+}
+
+// unreadSpec returns a spec of which nothing is understood.
+func unreadSpec() yamldoc.Value {
+	doc, _ := yamldoc.Parse(yamldoc.Chunk{Text: []byte("unread"), Line: 1})
+	return doc
+}
+
+// smallParts returns the spec of a policy that is too large. In place of a large field it has a
+// text, so that the field is not understood.
+func smallParts(spec []byte) yamldoc.Value {
+	const small = 16 << 10
+	var fields map[string]stdjson.RawMessage
+	if stdjson.Unmarshal(spec, &fields) != nil || len(fields) > maxListeners {
+		return unreadSpec()
+	}
+	for name, value := range fields {
+		if len(name) > small {
+			return unreadSpec()
+		}
+		if len(value) > small {
+			fields[name] = stdjson.RawMessage(`"too large"`)
+		}
+	}
+	text, err := stdjson.Marshal(fields)
+	if err != nil {
+		return unreadSpec()
+	}
+	doc, err := yamldoc.Parse(yamldoc.Chunk{Text: text, Line: 1})
+	if err != nil {
+		return unreadSpec()
 	}
 	return doc
 }
 
 // understood sets the fields of a message that a value sets and that are understood.
 func understood(v yamldoc.Value, m protoreflect.Message) {
-	for _, key := range v.Keys() {
+	for key, of := range v.Fields() {
 		fd := istiojson.FieldNamed(m.Descriptor(), key)
-		of := v.Get(key)
 		switch {
 		case fd == nil || of.IsNull():
 		case fd.IsList():

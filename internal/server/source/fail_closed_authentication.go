@@ -31,9 +31,9 @@ func closedPeerAuthentication(c *conversion, spec yamldoc.Value) snapshot.Object
 	if !ports.IsMapping() && !ports.IsNull() {
 		out.Mtls = strictMode
 	}
-	for _, key := range ports.Keys() {
+	for key, of := range ports.Fields() {
 		m := &securityv1beta1.PeerAuthentication_MutualTLS{}
-		if of := ports.Get(key); of.IsNull() || decodeProto(of, m, strict) != nil {
+		if of.IsNull() || decodeProto(of, m, strict) != nil {
 			m = strictMode
 		}
 		number, err := strconv.ParseUint(key, 10, 32)

@@ -118,6 +118,9 @@ func (c *conversion) embedded(key, text string, into proto.Message) (yamldoc.Val
 	if doc.IsNull() {
 		return doc, nil
 	}
+	if fault := yamlSizeFault(doc); fault != nil {
+		return doc, inText(key, doc, fault)
+	}
 	fault := decodeProto(doc, into, strict)
 	if fault == nil {
 		return doc, nil

@@ -202,7 +202,7 @@ func TestSecretsOfGateways(t *testing.T) {
 	_, otherKey := pemPair(t, 1)
 	old, oldKey := pemPair(t, -1)
 	var many strings.Builder
-	for i := range 10_000 {
+	for i := range 9_000 {
 		fmt.Fprintf(&many, "  k%d: eA==\n", i)
 	}
 	const tls = "kubernetes.io/tls"

@@ -95,7 +95,8 @@ type FieldError struct {
 	// Kind is Unused or one of its further kinds, for a warning.
 	Kind ProblemKind
 
-	textFirst int // the line, from 1, within the text, of the first definition of a duplicate; 0 for other faults
+	limit     bool // the object exceeds a limit
+	textFirst int  // the line, from 1, within the text, of the first definition of a duplicate; 0 for other faults
 
 	further []*FieldError // faults of the object after this one, at most maxFaults-1
 	left    int           // the number of faults after those of further
@@ -132,6 +133,9 @@ func (c *Converter) Convert(object any, place snapshot.Place) (Result, error) {
 	r.Suppress = m.Suppress
 	if err := checkMeta(m, k); err != nil {
 		return r, err
+	}
+	if fault := limitFault(object); fault != nil {
+		return r, fault.err()
 	}
 	conv := conversion{Converter: c, meta: m}
 	if fault := k.convert(&conv, object); fault != nil {

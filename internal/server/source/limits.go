@@ -1,0 +1,321 @@
+package source
+
+import (
+	"bytes"
+	stdjson "encoding/json"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/go-json-experiment/json/jsontext"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+
+	"github.com/meshctl/meshctl/internal/yamldoc"
+)
+
+// Limits of an object. An object beyond a limit is refused like any other invalid object,
+// whichever source reads it. TestGrownObjects measures what objects within the limits cost.
+const (
+	// maxEntries bounds each list and each mapping, unless entriesOf has another limit.
+	maxEntries = 10_000
+	// maxValues bounds all names and values of an object together, and of a text with settings.
+	maxValues = 300_000
+	// maxListeners bounds lists of which each entry becomes a part of many listeners, and clusters that
+	// all workloads of a namespace may serve.
+	maxListeners = 100
+	// maxPorts bounds the ports of a service, and maxSubsets its subsets: each pair is a cluster.
+	maxPorts   = 500
+	maxSubsets = 200
+	// maxPolicyBytes bounds the size of the policy of a subset, times the subsets.
+	maxPolicyBytes = 640 << 10
+	// maxClusters bounds the clusters that a ServiceEntry becomes, one for each host and port.
+	maxClusters = 10_000
+	// maxCopies bounds what becomes of other lists that each host of an object gets.
+	maxCopies = 100_000
+	// maxCopiedBytes bounds the size of what each host of an object gets, times the hosts.
+	maxCopiedBytes = 32 << 20
+	// maxPatches bounds the patches of an EnvoyFilter, and maxPatchBytes the size of their
+	// values: each resource that a patch matches gets the value.
+	maxPatches    = 500
+	maxPatchBytes = 128 << 10
+)
+
+// entriesOf holds the limits of lists and maps that are other than maxEntries.
+func entriesOf(field protoreflect.FullName) int {
+	switch field {
+	case "istio.networking.v1alpha3.ServiceEntry.ports":
+		return maxPorts
+	case "istio.networking.v1alpha3.DestinationRule.subsets":
+		return maxSubsets
+	case "istio.networking.v1alpha3.EnvoyFilter.config_patches":
+		return maxPatches
+	case "istio.networking.v1alpha3.Gateway.servers":
+		return 1000
+	case "istio.networking.v1alpha3.VirtualService.hosts":
+		return maxRouteHosts
+	case "istio.networking.v1alpha3.Sidecar.egress", "istio.networking.v1alpha3.Sidecar.ingress",
+		"istio.telemetry.v1alpha1.Telemetry.access_logging", "istio.telemetry.v1alpha1.Telemetry.metrics", "istio.telemetry.v1alpha1.Telemetry.tracing",
+		"istio.telemetry.v1alpha1.Tracing.custom_tags",
+		"istio.security.v1beta1.RequestAuthentication.jwt_rules",
+		"istio.networking.v1alpha3.TrafficPolicy.port_level_settings":
+		return maxListeners
+	}
+	switch field.Name() {
+	case "export_to", "ports", "port_level_mtls", "target_refs":
+		return maxPorts
+	}
+	return maxEntries
+}
+
+// sizeFault returns the fault of an object with too many values, or nil. It reads the text
+// without memory for the values: to decode such an object would take much more.
+func sizeFault(object []byte) *FieldError {
+	d := jsontext.NewDecoder(bytes.NewBuffer(object), jsontext.AllowDuplicateNames(true), jsontext.AllowInvalidUTF8(true))
+	for values := 0; ; {
+		token, err := d.ReadToken()
+		switch {
+		case err == io.EOF, err != nil && !stdjson.Valid(object): // a fault that the decoder of the object reports
+			return nil
+		case err != nil:
+			return limitf("", "is not an object of the Kubernetes API: %w", err)
+		}
+		if k := token.Kind(); k != ']' && k != '}' {
+			values++
+		}
+		if values > maxValues {
+			return tooManyValues()
+		}
+		kind, n := d.StackIndex(d.StackDepth())
+		if kind == '{' {
+			n /= 2 // names and values
+		}
+		if n > maxEntries {
+			return tooManyEntries(fieldOfPointer(d.StackPointer().Parent()), maxEntries)
+		}
+	}
+}
+
+// fieldOfPointer returns the path of a field, such as spec.servers[0].hosts.
+func fieldOfPointer(p jsontext.Pointer) string {
+	var b strings.Builder
+	for part := range p.Tokens() {
+		switch {
+		case strings.Trim(part, "0123456789") == "" || strings.ContainsAny(part, ".[]"):
+			fmt.Fprintf(&b, "[%s]", part)
+		case b.Len() == 0:
+			b.WriteString(part)
+		default:
+			b.WriteString("." + part)
+		}
+	}
+	return b.String()
+}
+
+// yamlSizeFault is sizeFault of a YAML document.
+func yamlSizeFault(v yamldoc.Value) *FieldError {
+	path, exceeds := v.Exceeds(maxEntries, maxValues)
+	switch {
+	case !exceeds:
+		return nil
+	case path == "":
+		return tooManyValues()
+	}
+	return tooManyEntries(path, maxEntries)
+}
+
+func limitf(field, format string, args ...any) *FieldError {
+	fault := faultf(field, format, args...)
+	fault.limit = true
+	return fault
+}
+
+func tooManyValues() *FieldError {
+	return limitf("", "has more than %d names and values, at most as many are accepted: split the object", maxValues)
+}
+
+func tooManyEntries(field string, most int) *FieldError {
+	return limitf(field, "has more than %d entries, at most as many are accepted: split the list among several objects", most)
+}
+
+// limitFault checks the sizes of the lists of an object, and the products of those that
+// become something together.
+func limitFault(object any) *FieldError {
+	switch o := object.(type) {
+	case *Istio:
+		if fault := entriesFault("spec", o.Spec.ProtoReflect()); fault != nil {
+			return fault
+		}
+		return under("spec", productFault(o.Spec))
+	case *corev1.Service:
+		return allFaults(
+			lengthFault("spec.ports", len(o.Spec.Ports), maxPorts), lengthFault("spec.clusterIPs", len(o.Spec.ClusterIPs), maxListeners),
+			lengthFault("spec.externalIPs", len(o.Spec.ExternalIPs), maxPorts),
+			lengthFault("status.loadBalancer.ingress", len(o.Status.LoadBalancer.Ingress), maxPorts),
+		)
+	case *discoveryv1.EndpointSlice:
+		addresses := 0
+		for i := range o.Endpoints {
+			addresses += len(o.Endpoints[i].Addresses)
+		}
+		return timesFault("endpoints", maxCopies, count{addresses, "addresses"}, count{len(o.Ports), "ports"})
+	case *corev1.Pod:
+		ports := 0
+		for _, list := range [][]corev1.Container{o.Spec.Containers, o.Spec.InitContainers} {
+			for i := range list {
+				ports += len(list[i].Ports)
+			}
+		}
+		return allFaults(lengthFault("spec.containers", ports, maxEntries), lengthFault("status.podIPs", len(o.Status.PodIPs), maxListeners))
+	case *corev1.Node:
+		return lengthFault("status.addresses", len(o.Status.Addresses), maxPorts)
+	}
+	return nil
+}
+
+func lengthFault(field string, n, most int) *FieldError {
+	if n <= most {
+		return nil
+	}
+	return limitf(field, "has %d entries, at most %d are accepted: split the list among several objects", n, most)
+}
+
+// entriesFault returns the fault of the first list or map with too many entries in a message.
+func entriesFault(path string, m protoreflect.Message) *FieldError {
+	var fault *FieldError
+	m.Range(func(f protoreflect.FieldDescriptor, v protoreflect.Value) bool {
+		field := path + "." + f.JSONName()
+		switch {
+		case f.IsList():
+			list := v.List()
+			if fault = lengthFault(field, list.Len(), entriesOf(f.FullName())); fault != nil || f.Message() == nil {
+				break
+			}
+			for i := 0; i < list.Len() && fault == nil; i++ {
+				fault = entriesFault(at(field, i), list.Get(i).Message())
+			}
+		case f.IsMap():
+			if fault = lengthFault(field, v.Map().Len(), entriesOf(f.FullName())); fault != nil || f.MapValue().Message() == nil {
+				break
+			}
+			v.Map().Range(func(key protoreflect.MapKey, value protoreflect.Value) bool {
+				fault = entriesFault(field+"["+key.String()+"]", value.Message())
+				return fault == nil
+			})
+		case f.Message() != nil:
+			fault = entriesFault(field, v.Message())
+		}
+		return fault == nil
+	})
+	return fault
+}
+
+// count is the number of things of which an object has several.
+type count struct {
+	n    int
+	what string
+}
+
+// timesFault checks a product of counts.
+func timesFault(field string, most int, of ...count) *FieldError {
+	product := 1
+	var texts []string
+	for _, c := range of {
+		if texts = append(texts, fmt.Sprint(c.n, " ", c.what)); product <= most {
+			product *= max(c.n, 1) // which cannot overflow: each is at most maxCopiedBytes
+		}
+	}
+	if product <= most {
+		return nil
+	}
+	return limitf(field, "has %s: the product may be at most %d; split the object", strings.Join(texts, " times "), most)
+}
+
+// productFault checks the products of lists of a spec that become something together.
+func productFault(spec proto.Message) *FieldError {
+	switch s := spec.(type) {
+	case *networkingv1alpha3.ServiceEntry:
+		return serviceEntryProducts(s)
+	case *networkingv1alpha3.VirtualService:
+		return virtualServiceProducts(s)
+	case *networkingv1alpha3.Gateway:
+		hosts := 0
+		for _, server := range s.Servers {
+			hosts += len(server.GetHosts())
+		}
+		return lengthFault("servers.hosts", hosts, maxEntries)
+	case *networkingv1alpha3.Sidecar:
+		hosts := 0
+		for _, egress := range s.Egress {
+			hosts += len(egress.GetHosts())
+		}
+		return lengthFault("egress.hosts", hosts, maxEntries)
+	case *networkingv1alpha3.EnvoyFilter:
+		size := 0
+		for _, p := range s.ConfigPatches {
+			size += proto.Size(p.GetPatch().GetValue())
+		}
+		if size > maxPatchBytes {
+			return limitf("configPatches", "has values of %d bytes, at most %d are accepted: each resource that a patch matches gets them", size, maxPatchBytes)
+		}
+	case *networkingv1alpha3.DestinationRule:
+		size := proto.Size(s.TrafficPolicy)
+		for _, subset := range s.Subsets {
+			size = max(size, proto.Size(subset.GetTrafficPolicy()))
+		}
+		return timesFault("subsets", maxPolicyBytes, count{len(s.Subsets), "subsets"}, count{size, "bytes of the largest policy"})
+	}
+	return nil
+}
+
+// serviceEntryProducts checks what each host of a ServiceEntry gets: a cluster for each port, and
+// all endpoints, addresses, names and exports.
+func serviceEntryProducts(s *networkingv1alpha3.ServiceEntry) *FieldError {
+	hosts, ports := count{len(s.Hosts), "hosts"}, count{len(s.Ports), "ports"}
+	clusters, names := maxClusters, 0
+	if s.WorkloadSelector != nil {
+		clusters = maxListeners // each gets all workloads
+	}
+	for _, name := range s.SubjectAltNames {
+		names += len(name)
+	}
+	for _, fault := range []*FieldError{
+		timesFault("hosts", clusters, hosts, ports),
+		timesFault("endpoints", maxCopies, hosts, ports, count{len(s.Endpoints), "endpoints"}),
+		timesFault("addresses", maxCopies, hosts, ports, count{len(s.Addresses), "addresses"}),
+		timesFault("exportTo", maxCopies, hosts, count{len(s.ExportTo), "namespaces in exportTo"}),
+		timesFault("subjectAltNames", maxCopiedBytes, hosts, ports, count{names, "bytes of subjectAltNames"}),
+	} {
+		if fault != nil {
+			return fault
+		}
+	}
+	return nil
+}
+
+// virtualServiceProducts checks what each host of a VirtualService gets: all routes.
+func virtualServiceProducts(s *networkingv1alpha3.VirtualService) *FieldError {
+	hosts, size, streams := count{len(s.Hosts), "hosts"}, 0, 0
+	for _, r := range s.Http {
+		size += proto.Size(r)
+	}
+	for _, r := range s.Tls {
+		size += proto.Size(r)
+		for _, m := range r.Match {
+			streams += max(len(m.GetSniHosts()), 1)
+		}
+	}
+	for _, r := range s.Tcp {
+		size += proto.Size(r)
+		streams += max(len(r.Match), 1)
+	}
+	return allFaults(
+		timesFault("gateways", maxCopies, hosts, count{len(s.Gateways), "gateways"}),
+		timesFault("exportTo", maxCopies, hosts, count{len(s.ExportTo), "namespaces in exportTo"}),
+		timesFault("tls", maxCopies, hosts, count{streams, "matches of tls and tcp"}),
+		timesFault("http", maxCopiedBytes, hosts, count{size, "bytes of routes"}),
+	)
+}
