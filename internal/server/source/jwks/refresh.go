@@ -44,7 +44,7 @@ const DefaultEvery = 5 * time.Minute
 const (
 	// atOnce bounds the fetches at a time, and those of sources that failed before, of one
 	// namespace and of one host: slow servers leave room for others.
-	atOnce, atOnceFailed, atOnceNamespace, atOnceHost = 16, 8, 4, 4
+	atOnce, atOnceFailed, atOnceNamespace, atOnceHost = 16, 8, 4, 8
 
 	firstWait = 5 * time.Second
 	retry     = 5 * time.Second // after the first failure; it doubles up to Every
