@@ -176,7 +176,7 @@ func (s *statusServer) serve(ctx context.Context, listener net.Listener) error {
 		MaxHeaderBytes:    16 << 10,
 		ErrorLog:          slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
 	}
-	if err := serving.HTTP(ctx, server, listener); err != nil {
+	if err := serving.HTTP(ctx, server, serving.Bound(listener, serving.MaxConnections, serving.MaxConnectionsOfSource)); err != nil {
 		return fmt.Errorf("serve the agent's status on %s: %w", listener.Addr(), err)
 	}
 	return nil

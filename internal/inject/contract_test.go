@@ -24,7 +24,7 @@ func injected(t *testing.T, s Settings, in Pod, annotations map[string]string) *
 	if in.Object, err = decoded[map[string]any](pod); err != nil {
 		t.Fatal(err)
 	}
-	r, err := i.Inject(in)
+	r, err := i.Inject(t.Context(), in)
 	if err != nil {
 		t.Fatal(err)
 	}

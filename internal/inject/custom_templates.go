@@ -59,10 +59,19 @@ func parseTemplate(text string) (template, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := checkExpressions(text); err != nil {
+	checked, err := Decode(data)
+	if err != nil {
 		return nil, err
 	}
-	return func(p *injection) (map[string]any, error) {
+	if err := checkExpressions(checked); err != nil {
+		return nil, err
+	}
+	return func(p *injection) (_ map[string]any, err error) {
+		defer func() { // a template of a user must not end the control plane
+			if fault := recover(); fault != nil {
+				err = fmt.Errorf("the template has a form that meshctl does not understand: %v", fault)
+			}
+		}()
 		patch, err := Decode(data)
 		if err != nil {
 			return nil, err
@@ -94,12 +103,31 @@ var knownFields = map[string]func(*injection) string{
 	"ProxyImage":               func(p *injection) string { return p.image() },
 }
 
-func checkExpressions(text string) error {
-	for _, m := range expression.FindAllStringSubmatch(text, -1) {
-		r := reference.FindStringSubmatch(m[1])
-		if r == nil || r[3] != "" && knownFields[r[3]] == nil {
-			return fmt.Errorf("expression %q is not supported: want .%s, index .ObjectMeta.Labels \"NAME\" or index .ObjectMeta.Annotations \"NAME\", each also with | default \"TEXT\"",
-				m[0], strings.Join(slices.Sorted(maps.Keys(knownFields)), ", ."))
+// checkExpressions checks the expressions in all texts below a value, as fill replaces them.
+func checkExpressions(value any) error {
+	switch v := value.(type) {
+	case map[string]any:
+		for _, name := range slices.Sorted(maps.Keys(v)) {
+			if expression.MatchString(name) {
+				return fmt.Errorf("field %q: names of fields may not have expressions", name)
+			}
+			if err := checkExpressions(v[name]); err != nil {
+				return err
+			}
+		}
+	case []any:
+		for i := range v {
+			if err := checkExpressions(v[i]); err != nil {
+				return err
+			}
+		}
+	case string:
+		for _, m := range expression.FindAllStringSubmatch(v, -1) {
+			r := reference.FindStringSubmatch(m[1])
+			if r == nil || r[3] != "" && knownFields[r[3]] == nil {
+				return fmt.Errorf("expression %q is not supported: want .%s, index .ObjectMeta.Labels \"NAME\" or index .ObjectMeta.Annotations \"NAME\", each also with | default \"TEXT\"",
+					m[0], strings.Join(slices.Sorted(maps.Keys(knownFields)), ", ."))
+			}
 		}
 	}
 	return nil

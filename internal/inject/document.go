@@ -2,6 +2,7 @@ package inject
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -23,12 +24,12 @@ type Outcome struct {
 
 // Text injects the pods of a text of YAML or JSON documents. All other documents stay as they
 // are. in has the defaults of each pod. Errors name the line of the object.
-func (i *Injector) Text(text []byte, in Pod) ([]byte, []Outcome, error) {
+func (i *Injector) Text(ctx context.Context, text []byte, in Pod) ([]byte, []Outcome, error) {
 	var out bytes.Buffer
 	var outcomes []Outcome
 	var errs []error
 	for chunk := range yamldoc.Split(text) {
-		made, list, err := i.document(chunk, in)
+		made, list, err := i.document(ctx, chunk, in)
 		errs = append(errs, err)
 		outcomes = append(outcomes, list...)
 		if out.Len() > 0 && !bytes.HasSuffix(out.Bytes(), []byte("\n")) {
@@ -40,7 +41,7 @@ func (i *Injector) Text(text []byte, in Pod) ([]byte, []Outcome, error) {
 }
 
 // document returns the text of a document with injected pods.
-func (i *Injector) document(chunk yamldoc.Chunk, in Pod) ([]byte, []Outcome, error) {
+func (i *Injector) document(ctx context.Context, chunk yamldoc.Chunk, in Pod) ([]byte, []Outcome, error) {
 	doc, err := yamldoc.Parse(chunk)
 	if err != nil || !doc.IsMapping() {
 		return chunk.Text, nil, err
@@ -54,7 +55,7 @@ func (i *Injector) document(chunk yamldoc.Chunk, in Pod) ([]byte, []Outcome, err
 		return nil, nil, err
 	}
 	w := writer{injector: i, in: in}
-	w.object(object, doc)
+	w.object(ctx, object, doc)
 	injected := slices.ContainsFunc(w.outcomes, func(o Outcome) bool { return o.Result.Object != nil })
 	if !injected || len(w.errs) > 0 {
 		return chunk.Text, w.outcomes, errors.Join(w.errs...)
@@ -101,13 +102,13 @@ var templatePaths = map[string][]string{
 	"CronJob":               {"spec", "jobTemplate", "spec", "template"},
 }
 
-func (w *writer) object(object map[string]any, doc yamldoc.Value) {
+func (w *writer) object(ctx context.Context, object map[string]any, doc yamldoc.Value) {
 	kind, _ := object["kind"].(string)
 	if items, ok := object["items"].([]any); ok && strings.HasSuffix(kind, "List") {
 		lines, _ := doc.Get("items").Items()
 		for n, item := range items {
 			if o, ok := item.(map[string]any); ok && n < len(lines) {
-				w.object(o, lines[n])
+				w.object(ctx, o, lines[n])
 			}
 		}
 		return
@@ -137,7 +138,7 @@ func (w *writer) object(object map[string]any, doc yamldoc.Value) {
 		in.Namespace = namespace
 	}
 	var err error
-	if outcome.Result, err = w.injector.Inject(in); err != nil {
+	if outcome.Result, err = w.injector.Inject(ctx, in); err != nil {
 		w.errs = append(w.errs, fmt.Errorf("line %d: %s: %w", outcome.Line, outcome.Object, err))
 		return
 	}

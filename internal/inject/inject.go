@@ -5,6 +5,7 @@ package inject
 
 import (
 	"cmp"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -109,8 +110,12 @@ type injection struct {
 	warnings    []string
 }
 
-// Inject injects a pod. The error lists all faults of the pod, each with its place.
-func (i *Injector) Inject(in Pod) (Result, error) {
+// Inject injects a pod. The error lists all faults of the pod, each with its place. Inject ends soon
+// after ctx.
+func (i *Injector) Inject(ctx context.Context, in Pod) (Result, error) {
+	if err := checkSize(in.Object); err != nil {
+		return Result{}, err
+	}
 	object, pod, err := decodePod(in.Object)
 	if err != nil {
 		return Result{}, err
@@ -121,10 +126,10 @@ func (i *Injector) Inject(in Pod) (Result, error) {
 		return Result{Skipped: skipped, Asked: asked}, err
 	}
 	p.workload = cmp.Or(in.Workload, ownerOf(pod))
-	if err := p.resolve(); err != nil {
+	if err := p.resolve(ctx); err != nil {
 		return Result{}, err
 	}
-	if err := p.apply(object); err != nil {
+	if err := p.apply(ctx, object); err != nil {
 		return Result{}, err
 	}
 	return Result{Object: object, Asked: asked, Warnings: p.warnings}, nil
@@ -151,8 +156,11 @@ func decodePod(object map[string]any) (map[string]any, *corev1.Pod, error) {
 }
 
 // resolve resolves everything that users set, and reports all faults.
-func (p *injection) resolve() error {
+func (p *injection) resolve(ctx context.Context) error {
 	p.templates = p.templateNames()
+	if len(p.templates) > maxTemplates {
+		return fmt.Errorf("annotation %s: names %d templates: want at most %d", mesh.AnnotationTemplates, len(p.templates), maxTemplates)
+	}
 	errs := p.checkAnnotations()
 	for _, name := range p.templates {
 		switch _, ok := p.Injector.templates[name]; {
@@ -179,7 +187,7 @@ func (p *injection) resolve() error {
 		return errors.Join(errs...)
 	}
 	p.warnPorts()
-	return nil
+	return ctx.Err()
 }
 
 // templateNames returns the templates that the pod asks for, else the default ones.
@@ -194,9 +202,12 @@ func (p *injection) templateNames() []string {
 }
 
 // apply applies the templates to the object, and what users set above them.
-func (p *injection) apply(object map[string]any) error {
+func (p *injection) apply(ctx context.Context, object map[string]any) error {
 	own := takeContainers(object)
 	for _, name := range p.templates {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
 		patch, err := p.Injector.templates[name](p)
 		if err != nil {
 			return fmt.Errorf("template %s: %w", name, err)
@@ -211,7 +222,7 @@ func (p *injection) apply(object map[string]any) error {
 			proxyContainer, mesh.AnnotationTemplates, gatewayTemplate)
 	}
 	p.orderContainers(object)
-	if err := p.moveProbes(object); err != nil {
+	if err := p.moveProbes(ctx, object); err != nil {
 		return err
 	}
 	p.mergeMetrics(object)

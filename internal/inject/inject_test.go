@@ -123,7 +123,7 @@ func run(t *testing.T, path string) []byte {
 		fmt.Fprintf(&out, "# refused settings: %s\n", strings.ReplaceAll(err.Error(), "\n", "\n# "))
 		return []byte(out.String())
 	}
-	made, outcomes, err := i.Text([]byte(objects), Pod{})
+	made, outcomes, err := i.Text(t.Context(), []byte(objects), Pod{})
 	if err != nil {
 		fmt.Fprintf(&out, "# refused: %s\n", strings.ReplaceAll(err.Error(), "\n", "\n# "))
 	}
@@ -137,7 +137,7 @@ func run(t *testing.T, path string) []byte {
 	}
 	if err == nil {
 		out.Write(made)
-		again, _, err := i.Text(made, Pod{})
+		again, _, err := i.Text(t.Context(), made, Pod{})
 		if err != nil || string(again) != string(made) {
 			t.Errorf("the second injection changes the result, %v:\n%s", err, cmp.Diff(string(made), string(again)))
 		}

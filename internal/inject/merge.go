@@ -97,9 +97,11 @@ func merge(object, patch map[string]any) {
 				own = map[string]any{}
 				object[name] = own
 			}
-			for _, h := range handlers {
-				if slices.ContainsFunc(handlers, func(h string) bool { return v[h] != nil }) && v[h] == nil {
-					delete(own, h)
+			if slices.ContainsFunc(handlers, func(h string) bool { return v[h] != nil }) {
+				for _, h := range handlers {
+					if v[h] == nil {
+						delete(own, h)
+					}
 				}
 			}
 			merge(own, v)
@@ -111,45 +113,74 @@ func merge(object, patch map[string]any) {
 	}
 }
 
+// mergeList returns a list with the items of a patch. It takes time in proportion to both.
 func mergeList(field string, have any, patch []any) []any {
 	key, list := listKeys[field], []any{}
 	if own, ok := have.([]any); ok && key != "" {
 		list = slices.Clone(own)
 	}
+	places := placesOf(list, key)
+	deleted := make(map[int]bool)
 	for _, value := range patch {
 		item, ok := value.(map[string]any)
 		if !ok {
 			list = append(list, value)
 			continue
 		}
-		var same map[string]any // the item of the list with the identity
-		at := slices.IndexFunc(list, func(own any) bool {
-			o, ok := own.(map[string]any)
-			if ok = ok && key != "" && o[key] != nil && sameID(o[key], item[key]); ok {
-				same = o
-			}
-			return ok
-		})
+		id := idOf(item, key)
+		at := -1 // the first item of the list with the identity
+		if id != "" && len(places[id]) > 0 {
+			at = places[id][0]
+		}
 		switch {
 		case item["$patch"] == "delete":
 			if at >= 0 {
-				list = slices.Delete(list, at, at+1)
+				deleted[at], places[id] = true, places[id][1:]
 			}
 		case at < 0:
 			made := map[string]any{}
 			merge(made, item)
 			list = append(list, made)
+			if id != "" {
+				places[id] = append(places[id], len(list)-1)
+			}
 		case slices.Contains(wholeItems, field):
 			list[at] = item
 		default:
-			merge(same, item)
+			if same, ok := list[at].(map[string]any); ok {
+				merge(same, item)
+			}
 		}
 	}
-	return list
+	kept := list[:0]
+	for at, item := range list {
+		if !deleted[at] {
+			kept = append(kept, item)
+		}
+	}
+	return kept
 }
 
-// sameID compares names, or numbers of any type.
-func sameID(a, b any) bool { return reflect.DeepEqual(a, b) || fmt.Sprint(a) == fmt.Sprint(b) }
+// placesOf returns the places of the items of a list, by their identities.
+func placesOf(list []any, key string) map[string][]int {
+	places := make(map[string][]int, len(list))
+	for at, value := range list {
+		item, _ := value.(map[string]any)
+		if id := idOf(item, key); id != "" {
+			places[id] = append(places[id], at)
+		}
+	}
+	return places
+}
+
+// idOf returns the identity of an item: a name, or a number of any type. It is empty for an item
+// without one.
+func idOf(item map[string]any, key string) string {
+	if key == "" || item[key] == nil {
+		return ""
+	}
+	return "=" + fmt.Sprint(item[key])
+}
 
 // containersOf returns the containers of a list of the object, such as initContainers.
 func containersOf(object map[string]any, list string) []map[string]any {

@@ -75,9 +75,11 @@ type status struct {
 // describe adds the annotations that describe the injection.
 func (p *injection) describe(object map[string]any) error {
 	added := func(field string) []string {
-		return slices.DeleteFunc(names(object, field), func(name string) bool {
-			return slices.Contains(names(p.in.Object, field), name) && name != proxyContainer
-		})
+		own := make(map[string]bool)
+		for _, name := range names(p.in.Object, field) {
+			own[name] = true
+		}
+		return slices.DeleteFunc(names(object, field), func(name string) bool { return own[name] && name != proxyContainer })
 	}
 	text, err := json.Marshal(status{
 		added(initContainers), added(appContainers), added("volumes"), added("imagePullSecrets"), p.revision(),

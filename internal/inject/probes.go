@@ -1,6 +1,7 @@
 package inject
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"strings"
@@ -31,7 +32,7 @@ var movedFields = []moved{
 
 // moveProbes directs the probes and hooks of the application that need a connection to the
 // agent: mutual TLS keeps the kubelet from the application.
-func (p *injection) moveProbes(object map[string]any) error {
+func (p *injection) moveProbes(ctx context.Context, object map[string]any) error {
 	webhook := &p.Values.SidecarInjectorWebhook
 	move := (webhook.RewriteAppHTTPProbe == nil || *webhook.RewriteAppHTTPProbe) && !p.proxyless()
 	if text := p.annotation(annotationProbers); text != "" {
@@ -43,6 +44,9 @@ func (p *injection) moveProbes(object map[string]any) error {
 	}
 	probes := map[string]movedProbe{}
 	for _, app := range p.apps() {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
 		c := findContainer(object, app.Name)
 		for _, m := range movedFields {
 			if err := p.moveProbe(probes, c, app, m); err != nil {

@@ -145,6 +145,9 @@ type Config struct {
 	HTTPAddr       string // readiness, version, status
 	MonitoringAddr string // metrics
 	HTTPSAddr      string // webhooks of the Kubernetes API; empty turns them off
+	// WebhookClientRoots, PEM, are the roots of the client certificates that the callers of the
+	// webhooks need. Without them, any caller is accepted.
+	WebhookClientRoots []byte
 	// Revision is the value of the label istio.io/rev that selects this control plane; default
 	// default.
 	Revision string

@@ -251,7 +251,7 @@ func (s *Server) serveHTTP(ctx context.Context, g *errgroup.Group, l net.Listene
 	}
 	srv := debug.NewServer(h, s.cfg.log(logHTTP))
 	g.Go(func() error {
-		if err := serving.HTTP(ctx, srv, l); err != nil {
+		if err := serving.HTTP(ctx, srv, serving.Bound(l, serving.MaxConnections, serving.MaxConnectionsOfSource)); err != nil {
 			return fmt.Errorf("serve %s: %w", l.Addr(), err)
 		}
 		return nil

@@ -3,7 +3,12 @@ package server
 import (
 	"context"
 	"crypto/tls"
+	"crypto/x509"
+	"errors"
 	"fmt"
+	"net/http"
+	"net/netip"
+	"slices"
 	"sync"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -13,6 +18,7 @@ import (
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/server/debug"
 	"github.com/meshctl/meshctl/internal/server/registry"
+	"github.com/meshctl/meshctl/internal/server/snapshot"
 	"github.com/meshctl/meshctl/internal/server/source"
 	"github.com/meshctl/meshctl/internal/server/webhook"
 	"github.com/meshctl/meshctl/internal/serving"
@@ -92,17 +98,56 @@ func (s *Server) serveWebhooks(ctx context.Context) error {
 	handler := webhook.Handler(webhook.Config{
 		Injector:  s.injector,
 		Converter: &source.Converter{Cluster: s.cfg.ClusterID, SystemNamespace: s.cfg.systemNamespace(), RefuseLocal: true},
-		Findings:  s.findingsOfChange,
-		Done:      func(name, result string) { s.reviews.WithLabelValues(name, result).Inc() },
-		Log:       log,
+		Findings:  s.findingsOfChange, FromAPIServer: s.fromAPIServer,
+		Done: func(name, result string) { s.reviews.WithLabelValues(name, result).Inc() },
+		Log:  log,
 	})
-	l := tls.NewListener(s.webhooks, &tls.Config{
+	tlsConfig := &tls.Config{
 		MinVersion: tls.VersionTLS13, GetCertificate: cert.GetCertificate, NextProtos: []string{"h2", "http/1.1"}, CurvePreferences: s.cfg.KeyExchanges,
-	})
+	}
+	if len(s.cfg.WebhookClientRoots) > 0 {
+		tlsConfig.ClientAuth, tlsConfig.ClientCAs = tls.RequireAndVerifyClientCert, x509.NewCertPool()
+		if !tlsConfig.ClientCAs.AppendCertsFromPEM(s.cfg.WebhookClientRoots) {
+			return errors.New("the roots for clients of the webhooks have no certificate in PEM")
+		}
+	}
+	l := tls.NewListener(serving.Bound(s.webhooks, serving.MaxConnections, serving.MaxConnectionsOfSource), tlsConfig)
 	if err := serving.HTTP(ctx, debug.NewServer(handler, log), l); err != nil {
 		return fmt.Errorf("serve %s: %w", l.Addr(), err)
 	}
 	return nil
+}
+
+// fromAPIServer reports whether a request is known to come from an API server: by the client
+// certificate that all callers then have, or because it comes from this machine or from an endpoint
+// of the Service kubernetes.
+func (s *Server) fromAPIServer(r *http.Request) bool {
+	if len(s.cfg.WebhookClientRoots) > 0 {
+		return true
+	}
+	peer, err := netip.ParseAddrPort(r.RemoteAddr)
+	if err != nil {
+		return false
+	}
+	from := peer.Addr().Unmap()
+	if from.IsLoopback() {
+		return true
+	}
+	now := s.registry.Current()
+	if now == nil {
+		return false
+	}
+	key := mesh.ServiceHost("kubernetes", "default", mesh.DefaultDomain)
+	service, endpoints := now.Services.Get(key), now.Endpoints.Get(key)
+	if service == nil || service.Entry || service.Namespace != "default" || endpoints == nil {
+		return false
+	}
+	for _, list := range endpoints.ByPort {
+		if slices.ContainsFunc(list, func(e snapshot.Endpoint) bool { return e.Address == from }) {
+			return true
+		}
+	}
+	return false
 }
 
 // servingRoots returns the roots that verify the certificate of the webhooks, PEM.

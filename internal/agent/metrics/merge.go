@@ -23,11 +23,14 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/meshctl/meshctl/internal/dial"
+	"github.com/meshctl/meshctl/internal/serving"
 )
 
 // Bounds of one scrape.
 const (
-	maxScrapes     = 4 // at a time
+	// maxScrapes is the number of scrapes at a time, each of another address; maxWaiting wait.
+	maxScrapes, maxWaiting = 4, 100
+
 	maxEnvoy       = 128 << 20
 	maxApplication = 10 << 20
 	maxLine        = 256 << 10
@@ -58,7 +61,7 @@ type Merger struct {
 
 	own      http.Handler
 	client   *http.Client
-	running  chan struct{}
+	running  *serving.Slots
 	scrapes  prometheus.Counter
 	failures *prometheus.CounterVec
 }
@@ -68,7 +71,9 @@ type Merger struct {
 func New(m Merger, registry *prometheus.Registry) *Merger {
 	m.own = promhttp.HandlerFor(registry, promhttp.HandlerOpts{DisableCompression: true})
 	m.client = dial.ApplicationClient(maxTimeout)
-	m.running = make(chan struct{}, maxScrapes)
+	m.running = serving.NewSlots(serving.SlotLimits{
+		Running: maxScrapes, OfSource: 1, OfPart: 1, Waiting: maxWaiting, WaitingOfPart: maxWaiting / 10,
+	})
 	m.scrapes = prometheus.NewCounter(prometheus.CounterOpts{
 		Name: "istio_agent_scrapes_total", Help: "Requests for the merged metrics.",
 	})
@@ -91,7 +96,7 @@ type response struct {
 func (m *Merger) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	ctx, cancel := context.WithTimeout(r.Context(), scrapeTimeout(r.Header.Get(timeoutHeader)))
 	defer cancel()
-	done, ok := m.start(ctx, w)
+	done, ok := m.start(ctx, w, r)
 	if !ok {
 		return
 	}
@@ -110,7 +115,7 @@ func (m *Merger) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 func (m *Merger) ServeEnvoy(w http.ResponseWriter, r *http.Request) {
 	ctx, cancel := context.WithTimeout(r.Context(), scrapeTimeout(r.Header.Get(timeoutHeader)))
 	defer cancel()
-	done, ok := m.start(ctx, w)
+	done, ok := m.start(ctx, w, r)
 	if !ok {
 		return
 	}
@@ -120,11 +125,10 @@ func (m *Merger) ServeEnvoy(w http.ResponseWriter, r *http.Request) {
 	out.end()
 }
 
-// start begins a scrape. done ends it.
-func (m *Merger) start(ctx context.Context, w http.ResponseWriter) (done func(), ok bool) {
-	select {
-	case m.running <- struct{}{}:
-	default:
+// start begins a scrape when it is its turn. done ends it.
+func (m *Merger) start(ctx context.Context, w http.ResponseWriter, r *http.Request) (done func(), ok bool) {
+	done, err := m.running.Enter(ctx, serving.Caller{Source: serving.SourceOf(r.RemoteAddr).String()})
+	if err != nil {
 		http.Error(w, "too many scrapes run", http.StatusServiceUnavailable)
 		return nil, false
 	}
@@ -132,7 +136,7 @@ func (m *Merger) start(ctx context.Context, w http.ResponseWriter) (done func(),
 		_ = http.NewResponseController(w).SetWriteDeadline(deadline.Add(time.Second))
 	}
 	m.scrapes.Inc()
-	return func() { <-m.running }, true
+	return done, true
 }
 
 func (m *Merger) writeEnvoy(ctx context.Context, out *sink, r *http.Request) {

@@ -13,6 +13,8 @@ import (
 	"testing"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/meshctl/meshctl/internal/serving"
 )
 
 // source is a server of an application's metrics.
@@ -157,15 +159,24 @@ func TestScrapeTimeout(t *testing.T) {
 	}
 }
 
-// TestScrapesAreBounded: more scrapes than allowed are refused.
+// TestScrapesAreBounded: the scrapes of one address wait for each other, and leave room for those of
+// another address. A scrape without a turn in its time is refused.
 func TestScrapesAreBounded(t *testing.T) {
 	m := merger(t, envoyText)
-	for range maxScrapes {
-		m.running <- struct{}{}
+	leave, err := m.running.Enter(t.Context(), serving.Caller{Source: "192.0.2.1/32"})
+	if err != nil {
+		t.Fatal(err)
 	}
-	w := httptest.NewRecorder()
-	m.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/", http.NoBody))
-	if w.Code != http.StatusServiceUnavailable {
-		t.Errorf("status %d", w.Code)
+	defer leave()
+	for from, want := range map[string]int{"192.0.2.1:5": http.StatusServiceUnavailable, "192.0.2.2:5": http.StatusOK} {
+		w := httptest.NewRecorder()
+		r := httptest.NewRequest(http.MethodGet, "/", http.NoBody)
+		r.RemoteAddr = from
+		if want != http.StatusOK {
+			r.Header.Set(timeoutHeader, "0.05")
+		}
+		if m.ServeHTTP(w, r); w.Code != want {
+			t.Errorf("%s: status %d, want %d", from, w.Code, want)
+		}
 	}
 }

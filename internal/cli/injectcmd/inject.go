@@ -111,7 +111,7 @@ func (o *injectOptions) run(ctx context.Context, env *cli.Env) error {
 		if out.Len() > 0 {
 			out.WriteString("---\n")
 		}
-		made, outcomes, err := in.Text(text, inject.Pod{Namespace: cmp.Or(o.namespace, texts.namespace)})
+		made, outcomes, err := in.Text(ctx, text, inject.Pod{Namespace: cmp.Or(o.namespace, texts.namespace)})
 		if err != nil {
 			errs = append(errs, fmt.Errorf("%s: %w", name, err))
 		}

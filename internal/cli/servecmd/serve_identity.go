@@ -22,10 +22,11 @@ import (
 // callerOptions hold the flags for identities other than certificates and tokens of
 // clusters.
 type callerOptions struct {
-	rules    []string
-	caFile   string
-	gateways []string
-	refused  []string
+	rules         []string
+	caFile        string
+	gateways      []string
+	refused       []string
+	webhookCAFile string
 }
 
 func (o *callerOptions) bind(f *pflag.FlagSet, cfg *server.Config) {
@@ -35,6 +36,7 @@ func (o *callerOptions) bind(f *pflag.FlagSet, cfg *server.Config) {
 	f.StringSliceVar(&o.refused, "jwks-refused-cidr", nil, "Addresses (`CIDR`) from which no key set of a RequestAuthentication is fetched; link-local addresses and metadata services always are refused")
 	f.StringSliceVar(&o.gateways, "trusted-gateway-cidr", nil, "Addresses (`CIDR`) of gateways whose header x-forwarded-client-cert is trusted (default none)")
 	cli.MarkWeakening(f, "trusted-gateway-cidr")
+	f.StringVar(&o.webhookCAFile, "webhook-client-ca-file", "", "PEM `file` of roots for the client certificates of API servers; the webhooks then refuse callers without one (default any caller)")
 }
 
 func (o *callerOptions) apply(cfg *server.Config) error {
@@ -61,7 +63,10 @@ func (o *callerOptions) apply(cfg *server.Config) error {
 	if cfg.XFCCSources, err = networks("--trusted-gateway-cidr", o.gateways); err != nil {
 		return err
 	}
-	cfg.OIDCRoots, err = readRoots("--jwks-ca-file", o.caFile)
+	if cfg.OIDCRoots, err = readRoots("--jwks-ca-file", o.caFile); err != nil {
+		return err
+	}
+	cfg.WebhookClientRoots, err = readRoots("--webhook-client-ca-file", o.webhookCAFile)
 	return err
 }
 

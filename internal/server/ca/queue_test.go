@@ -2,6 +2,8 @@ package ca
 
 import (
 	"context"
+	"fmt"
+	"runtime"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -12,97 +14,116 @@ import (
 	"github.com/meshctl/meshctl/internal/mesh"
 )
 
-// TestQueueIsFair: an identity with many waiting requests delays another by one
-// request at most.
-func TestQueueIsFair(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		q := newFairQueue()
-		free := make([]func(), 0, cap(q.slots))
-		for n := range cap(q.slots) { // all processors are busy
-			done, err := q.take(t.Context(), identity(100+n))
-			if err != nil {
-				t.Fatal(err)
-			}
-			free = append(free, done)
+// queueOf is a queue without free processors. ask sends a request, which then waits or is decided,
+// and free frees the processors.
+func queueOf(t *testing.T) (ask func(context.Context, mesh.Identity), free func() (order []mesh.Identity, refused map[mesh.Identity]int)) {
+	t.Helper()
+	var (
+		q       = newFairQueue()
+		busy    []func()
+		mu      sync.Mutex
+		wg      sync.WaitGroup
+		order   []mesh.Identity
+		refused = make(map[mesh.Identity]int)
+	)
+	for n := range runtime.GOMAXPROCS(0) {
+		done, err := q.take(t.Context(), mesh.Identity{Namespace: "busy", ServiceAccount: fmt.Sprint(n)})
+		if err != nil {
+			t.Fatal(err)
 		}
-		var (
-			mu    sync.Mutex
-			order []mesh.Identity
-			wg    sync.WaitGroup
-		)
-		ask := func(id mesh.Identity) {
+		busy = append(busy, done)
+	}
+	return func(ctx context.Context, id mesh.Identity) {
 			wg.Go(func() {
-				done, err := q.take(t.Context(), id)
-				if err != nil {
-					t.Error(err)
-					return
-				}
-				defer done()
+				done, err := q.take(ctx, id)
 				mu.Lock()
 				defer mu.Unlock()
-				order = append(order, id)
+				switch status.Code(err) {
+				case codes.OK:
+					order = append(order, id)
+					done()
+				case codes.ResourceExhausted:
+					refused[id]++
+				default:
+					t.Errorf("error is %v", err)
+				}
 			})
 			synctest.Wait() // it waits in the queue
+		}, func() ([]mesh.Identity, map[mesh.Identity]int) {
+			for _, done := range busy {
+				done()
+				synctest.Wait()
+			}
+			wg.Wait()
+			return order, refused
 		}
-		flooding, calm := identity(1), identity(2)
+}
+
+func of(namespace string, n int) mesh.Identity {
+	return mesh.Identity{Namespace: namespace, ServiceAccount: fmt.Sprint("sa", n)}
+}
+
+// TestQueueIsFair: an identity with many waiting requests delays another by one request at most, and
+// so does a namespace with many identities.
+func TestQueueIsFair(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ask, free := queueOf(t)
 		for range maxWaitingEach {
-			ask(flooding)
+			ask(t.Context(), of("flooding", 1))
 		}
-		ask(calm)
-		free[0]() // one processor works them off
-		wg.Wait()
-		if order[0] != flooding || order[1] != calm {
-			t.Errorf("the other identity was not second but later, of %d", len(order))
+		for n := range 50 {
+			ask(t.Context(), of("flooding", 2+n))
 		}
-		for _, done := range free[1:] {
-			done()
+		ask(t.Context(), of("calm", 1))
+		order, refused := free()
+		if len(order) != maxWaitingEach+51 || len(refused) != 0 {
+			t.Fatalf("%d requests were admitted, and refused %v", len(order), refused)
 		}
-		if len(q.identities) != 0 || q.waiting != 0 {
-			t.Errorf("%d lines and %d waiting requests are left", len(q.identities), q.waiting)
+		if order[0] != of("calm", 1) && order[1] != of("calm", 1) {
+			t.Errorf("the other namespace was not second but later, of %d", len(order))
+		}
+		// The flooding identity is among the first, and each other one before its second request.
+		first := order[:52]
+		for n := range 51 {
+			found := false
+			for _, id := range first {
+				found = found || id == of("flooding", 1+n)
+			}
+			if !found {
+				t.Errorf("identity %d of the flooding namespace has no turn among the first %d", 1+n, len(first))
+			}
 		}
 	})
 }
 
-// TestQueueIsBounded: requests beyond the bound of an identity or of the queue are
-// refused at once.
+// TestQueueIsBounded: requests beyond the bound of an identity are refused at once, and beyond the
+// bound of the queue those of the namespace that waits with most.
 func TestQueueIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		q := newFairQueue()
-		for range cap(q.slots) {
-			q.slots <- struct{}{}
-		}
-		ctx, stop := context.WithCancel(t.Context())
-		var wg sync.WaitGroup
-		refused := make(map[mesh.Identity]int)
-		ask := func(id mesh.Identity) {
-			result := make(chan error, 1)
-			wg.Go(func() {
-				_, err := q.take(ctx, id)
-				result <- err
-			})
-			synctest.Wait()
-			select {
-			case err := <-result:
-				if status.Code(err) != codes.ResourceExhausted {
-					t.Errorf("error is %v", err)
-				}
-				refused[id]++
-			default:
-			}
-		}
+		ask, free := queueOf(t)
+		ended, end := context.WithCancel(t.Context())
 		for range maxWaitingEach + 10 {
-			ask(identity(0))
+			ask(t.Context(), of("flooding", 0))
 		}
 		for n := range maxWaiting {
-			ask(identity(1 + n))
+			ask(t.Context(), of("flooding", 1+n))
 		}
-		if refused[identity(0)] != 10 || len(refused) != 1+maxWaitingEach {
-			t.Errorf("%d requests of the first identity and %d of others are refused", refused[identity(0)], len(refused)-1)
+		ask(t.Context(), of("calm", 0))
+		ask(t.Context(), of("calm", 1))
+		end()
+		if _, err := newFairQueue().take(ended, of("calm", 2)); err != nil && status.Code(err) != codes.Canceled {
+			t.Errorf("an ended request: %v", err)
 		}
-		stop()
-		wg.Wait()
-		if len(q.identities) != 0 || q.waiting != 0 {
-			t.Errorf("%d lines and %d waiting requests are left", len(q.identities), q.waiting)
+		order, refused := free()
+		total := 0
+		for id, n := range refused {
+			total += n
+			if id.Namespace != "flooding" {
+				t.Errorf("%s was refused", id)
+			}
+		}
+		if len(order) != maxWaiting || total != 10+maxWaitingEach+2 {
+			t.Errorf("%d requests were admitted, and %d refused", len(order), total)
 		}
 	})
 }

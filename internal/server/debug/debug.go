@@ -23,6 +23,7 @@ import (
 	"github.com/meshctl/meshctl/internal/server/registry"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 	"github.com/meshctl/meshctl/internal/server/xds/history"
+	"github.com/meshctl/meshctl/internal/serving"
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
 
@@ -117,19 +118,21 @@ const (
 )
 
 // busy bounds the pages that are made at the same time, as some are as large as the
-// mesh.
-const busy = 4
+// mesh. Namespaces take turns; each has busyNamespace of them.
+const busy, busyNamespace, maxWaiting = 4, 2, 1000
 
 // Pages are the status pages.
 type Pages struct {
 	cfg   Config
 	pages map[string]Page
-	turns chan struct{}
+	turns *serving.Slots
 }
 
 // New returns the pages.
 func New(cfg Config) *Pages {
-	p := &Pages{cfg: cfg, turns: make(chan struct{}, busy)}
+	p := &Pages{cfg: cfg, turns: serving.NewSlots(serving.SlotLimits{
+		Running: busy, OfSource: busyNamespace, OfPart: busyNamespace, Waiting: maxWaiting, WaitingOfPart: maxWaiting,
+	})}
 	p.pages = map[string]Page{
 		"list":           {Help: "names of all pages", Make: func(context.Context, Query) (any, error) { return p.Names(), nil }},
 		"syncz":          {Help: "the state of each proxy and type", Make: p.syncz},
@@ -196,12 +199,11 @@ func (p *Pages) get(ctx context.Context, rights Rights, name string, query url.V
 	case !ok:
 		return nil, &Error{http.StatusNotFound, NoPage}
 	}
-	select {
-	case p.turns <- struct{}{}:
-		defer func() { <-p.turns }()
-	case <-ctx.Done():
-		return nil, ctx.Err()
+	leave, err := p.turns.Enter(ctx, serving.Caller{Source: rights.Namespace})
+	if err != nil {
+		return nil, err
 	}
+	defer leave()
 	v, err := page.Make(ctx, Query{query, rights})
 	if err != nil {
 		return nil, err

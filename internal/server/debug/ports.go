@@ -11,6 +11,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/meshctl/meshctl/internal/output"
+	"github.com/meshctl/meshctl/internal/serving"
 )
 
 // StatusConfig configures the status port. All functions are called for each request
@@ -63,12 +64,16 @@ type MonitoringConfig struct {
 	Log      *slog.Logger
 }
 
+// maxScrape bounds the time of a scrape: a slow reader makes others wait no longer.
+const maxScrape = 10 * time.Second
+
 // MonitoringHandler serves /metrics and /version to all callers, and /debug/clusterz
 // to callers on this machine: istioctl reads it through a port-forward, without a
 // token.
 func MonitoringHandler(cfg MonitoringConfig) http.Handler {
+	scrapes := serving.NewSlots(serving.SlotLimits{Running: 4, OfSource: 1, OfPart: 1, Waiting: 100, WaitingOfPart: 10})
 	mux := http.NewServeMux()
-	mux.Handle("GET /metrics", promhttp.HandlerFor(cfg.Metrics, promhttp.HandlerOpts{MaxRequestsInFlight: 4}))
+	mux.Handle("GET /metrics", scrapes.Handler(promhttp.HandlerFor(cfg.Metrics, promhttp.HandlerOpts{}), maxScrape))
 	mux.HandleFunc("GET /version", func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 		_, _ = w.Write([]byte(cfg.Version))
@@ -83,6 +88,14 @@ func MonitoringHandler(cfg MonitoringConfig) http.Handler {
 	return mux
 }
 
+const (
+	// maxStreams is the number of requests at a time on a connection of HTTP/2. API servers open
+	// another connection for more.
+	maxStreams = 64
+	// maxReceived is what a connection of HTTP/2 may send before it is read, in bytes.
+	maxReceived = 128 << 10
+)
+
 // NewServer returns a server that bounds the time and memory of each client.
 func NewServer(h http.Handler, log *slog.Logger) *http.Server {
 	return &http.Server{
@@ -92,6 +105,7 @@ func NewServer(h http.Handler, log *slog.Logger) *http.Server {
 		WriteTimeout:      30 * time.Second,
 		IdleTimeout:       time.Minute,
 		MaxHeaderBytes:    16 << 10,
+		HTTP2:             &http.HTTP2Config{MaxConcurrentStreams: maxStreams, MaxReceiveBufferPerConnection: maxReceived, MaxReceiveBufferPerStream: maxReceived},
 		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelDebug),
 	}
 }

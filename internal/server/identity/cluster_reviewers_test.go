@@ -290,10 +290,11 @@ func TestConcurrentReviewsAreMerged(t *testing.T) {
 	}
 }
 
+// TestReviewsUnderWayAreBounded: the tokens of one namespace leave room for the reviews of others.
 func TestReviewsUnderWayAreBounded(t *testing.T) {
 	t.Parallel()
 	api, r := newFaultyAPI(t), newReviewTest(t, start)
-	r.reviewers.cfg.reviewTimeout = time.Minute // 64 TLS handshakes on a busy machine
+	r.reviewers.cfg.reviewTimeout = time.Minute // TLS handshakes on a busy machine
 	var running, most atomic.Int64
 	full := make(chan struct{})
 	var once sync.Once
@@ -302,7 +303,7 @@ func TestReviewsUnderWayAreBounded(t *testing.T) {
 		defer running.Add(-1)
 		for m := most.Load(); n > m && !most.CompareAndSwap(m, n); m = most.Load() {
 		}
-		if n == maxReviews {
+		if n == maxReviewsNamespace {
 			once.Do(func() { close(full) })
 		}
 		<-full
@@ -310,7 +311,7 @@ func TestReviewsUnderWayAreBounded(t *testing.T) {
 	if err := r.reviewers.SetCluster("east", api.access()); err != nil {
 		t.Fatal(err)
 	}
-	tokens := make([]string, 3*maxReviews) // before a review waits for others, which it does not do for long
+	tokens := make([]string, 3*maxReviewsNamespace) // before a review waits for others, which it does not do for long
 	for n := range tokens {
 		tokens[n] = api.token(t, time.Hour+time.Duration(n)*time.Second)
 	}
@@ -323,8 +324,8 @@ func TestReviewsUnderWayAreBounded(t *testing.T) {
 		})
 	}
 	calls.Wait()
-	if n := most.Load(); n != maxReviews {
-		t.Errorf("%d reviews were under way at once, want %d", n, maxReviews)
+	if n := most.Load(); n != maxReviewsNamespace || maxReviewsNamespace >= maxReviews {
+		t.Errorf("%d reviews were under way at once, want %d", n, maxReviewsNamespace)
 	}
 }
 

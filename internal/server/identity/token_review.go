@@ -17,6 +17,7 @@ import (
 
 	"github.com/meshctl/meshctl/internal/kube"
 	"github.com/meshctl/meshctl/internal/mesh"
+	"github.com/meshctl/meshctl/internal/serving"
 	"github.com/meshctl/meshctl/internal/token"
 )
 
@@ -24,8 +25,9 @@ const (
 	// askTimeout bounds each request to an API server, including its wait for a
 	// free slot.
 	askTimeout = 5 * time.Second
-	// maxReviews bounds the concurrent reviews of one cluster.
-	maxReviews = 64
+	// maxReviews bounds the concurrent reviews of one cluster, maxReviewsNamespace those of the
+	// tokens of one namespace, and maxWaiting those that wait.
+	maxReviews, maxReviewsNamespace, maxWaiting = 64, 16, 10_000
 	// maxAnswer bounds a response, in bytes.
 	maxAnswer = token.MaxKeySetSize + 1
 	// probeInterval is the interval between checks that tokens can be reviewed.
@@ -44,8 +46,8 @@ type reviewer struct {
 	cluster mesh.ClusterID
 	keys    issuerKeys
 	api     *kube.Client
-	slots   chan struct{} // holds one element for each review under way
-	failed  chan struct{} // capacity 1: a review failed, so run probes
+	slots   *serving.Slots // one for each review under way; namespaces take turns
+	failed  chan struct{}  // capacity 1: a review failed, so run probes
 
 	// ctx ends with the cluster, and ends its requests.
 	ctx  context.Context
@@ -71,7 +73,10 @@ func newReviewer(ctx context.Context, cfg *ReviewersConfig, id mesh.ClusterID, a
 	}
 	r := &reviewer{
 		cfg: cfg, cluster: id, api: api,
-		slots: make(chan struct{}, maxReviews), failed: make(chan struct{}, 1),
+		failed: make(chan struct{}, 1),
+		slots: serving.NewSlots(serving.SlotLimits{
+			Running: maxReviews, OfSource: maxReviewsNamespace, OfPart: maxReviewsNamespace, Waiting: maxWaiting, WaitingOfPart: maxWaiting,
+		}),
 	}
 	r.keys.fetch, r.keys.now = r.fetchKeys, cfg.Now
 	r.ctx, r.stop = context.WithCancel(ctx)
@@ -257,13 +262,12 @@ func (r *reviewer) review(ctx context.Context, raw string, claims token.Claims) 
 func (r *reviewer) ask(raw string, claims token.Claims) error {
 	ctx, cancel := context.WithTimeout(r.ctx, r.cfg.reviewTimeout)
 	defer cancel()
-	select {
-	case r.slots <- struct{}{}:
-		defer func() { <-r.slots }()
-	case <-ctx.Done():
+	leave, err := r.slots.Enter(ctx, serving.Caller{Source: claims.Namespace})
+	if err != nil {
 		r.count("error")
-		return fmt.Errorf("%w: %d other reviews are under way", errUndecided, maxReviews)
+		return fmt.Errorf("%w: other reviews are under way, at most %d and %d of a namespace at a time", errUndecided, maxReviews, maxReviewsNamespace)
 	}
+	defer leave()
 	// API servers cache accepted tokens for 10 s, by token and audiences. A random
 	// audience makes them check again.
 	audiences := append(slices.Clone(r.cfg.Audiences), "https://meshctl.local/review/"+rand.Text())

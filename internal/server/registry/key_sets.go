@@ -20,24 +20,27 @@ const (
 	keyTimeout = 5 * time.Second
 )
 
-// wantedKeys returns the key sets to fetch, sorted.
+// wantedKeys returns the key sets to fetch for each namespace, sorted.
 func (t *tables) wantedKeys(r *derive.Reads) []snapshot.WantedKeys {
-	timeouts := make(map[snapshot.KeySource]time.Duration)
+	wanted := make(map[snapshot.WantedKeys]time.Duration) // the timeouts, by the rest
 	perNamespace := make(map[string]int)
 	for k, p := range t.allRequestAuthentications.Lookup(r, struct{}{}) {
 		for source, timeout := range keySources(p) {
-			if _, known := timeouts[source]; !known {
+			w := snapshot.WantedKeys{KeySource: source, Namespace: k.namespace}
+			if _, known := wanted[w]; !known {
 				if perNamespace[k.namespace] == maxKeySets {
 					continue
 				}
 				perNamespace[k.namespace]++
 			}
-			timeouts[source] = max(timeouts[source], timeout)
+			wanted[w] = max(wanted[w], timeout)
 		}
 	}
-	var out []snapshot.WantedKeys
-	for _, source := range order.Collect(maps.Keys(timeouts), snapshot.KeySource.Compare) {
-		out = append(out, snapshot.WantedKeys{KeySource: source, Timeout: timeouts[source]})
+	out := order.Collect(maps.Keys(wanted), func(a, b snapshot.WantedKeys) int {
+		return cmp.Or(a.KeySource.Compare(b.KeySource), cmp.Compare(a.Namespace, b.Namespace))
+	})
+	for i := range out {
+		out[i].Timeout = wanted[out[i]]
 	}
 	return out
 }

@@ -41,7 +41,7 @@ type Config struct {
 	// answer comes by SetAddresses; the first snapshot waits for the first answer.
 	// Resolve must not block. If it is nil, host names are not used.
 	Resolve func(hosts []string)
-	// FetchKeys gets the sources of key sets, sorted, whenever they change. The answer
+	// FetchKeys gets the sources of key sets of each namespace, sorted, whenever they change. The answer
 	// comes by SetKeySets; the first snapshot waits for the first answer. FetchKeys must
 	// not block. If it is nil, no key set is fetched.
 	FetchKeys func([]snapshot.WantedKeys)

@@ -45,10 +45,11 @@ type KeptKeys struct {
 	Source         KeySource // the new one
 }
 
-// WantedKeys is a key set to fetch. Timeout bounds one fetch.
+// WantedKeys is a key set that the policies of a namespace need. Timeout bounds one fetch.
 type WantedKeys struct {
 	KeySource
-	Timeout time.Duration
+	Namespace string
+	Timeout   time.Duration
 }
 
 // claimHeader starts the names by which conditions on headers refer to claims of tokens.

@@ -1,6 +1,7 @@
 package webhook
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net/http"
@@ -13,7 +14,7 @@ import (
 )
 
 // inject answers a request for a pod.
-func (h *handler) inject(r *http.Request, request *admissionv1.AdmissionRequest, response *admissionv1.AdmissionResponse) (string, error) {
+func (h *handler) inject(ctx context.Context, r *http.Request, request *admissionRequest, response *admissionv1.AdmissionResponse) (string, error) {
 	if request.Kind.Kind != "Pod" || request.Kind.Group != "" || request.Operation != admissionv1.Create {
 		return Skipped, nil
 	}
@@ -30,7 +31,7 @@ func (h *handler) inject(r *http.Request, request *admissionv1.AdmissionRequest,
 		return "", err
 	}
 	name := strings.TrimPrefix(request.Namespace+"/"+request.Name, "/")
-	result, err := injector.Inject(pod)
+	result, err := injector.Inject(ctx, pod)
 	if err != nil {
 		h.Log.Info("pod refused", "pod", name, "error", err)
 		refuse(response, fmt.Errorf("the pod cannot be injected: %w", err))

@@ -1,6 +1,7 @@
 package webhook
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net/http"
@@ -14,7 +15,7 @@ import (
 // validate answers a request for an object of the Istio API. It refuses what the control plane
 // would not use, and security policies that it does not fully understand. It warns about parts
 // without effect and what does not fit other objects.
-func (h *handler) validate(r *http.Request, request *admissionv1.AdmissionRequest, response *admissionv1.AdmissionResponse) (string, error) {
+func (h *handler) validate(ctx context.Context, r *http.Request, request *admissionRequest, response *admissionv1.AdmissionResponse) (string, error) {
 	switch request.Operation {
 	case admissionv1.Create, admissionv1.Update:
 	default:
@@ -44,8 +45,8 @@ func (h *handler) validate(r *http.Request, request *admissionv1.AdmissionReques
 	if decoded.Skipped {
 		return Skipped, nil
 	}
-	if decoded.Object != nil {
-		response.Warnings = append(response.Warnings, h.Findings(r.Context(), decoded.Object)...)
+	if decoded.Object != nil && h.FromAPIServer(r) {
+		response.Warnings = append(response.Warnings, h.Findings(ctx, decoded.Object)...)
 	}
 	return Accepted, nil
 }

@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"mime"
 	"net/http"
@@ -15,19 +14,26 @@ import (
 
 	admissionv1 "k8s.io/api/admission/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/meshctl/meshctl/internal/inject"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 	"github.com/meshctl/meshctl/internal/server/source"
+	"github.com/meshctl/meshctl/internal/serving"
 )
 
 const (
 	// maxReview bounds a request, in bytes. An API server accepts objects of 3 MiB, and sends
 	// the old one with the new one.
 	maxReview = 8 << 20
-	// maxReviews bounds the requests that are decoded at a time; others wait for maxWait.
-	maxReviews = 16
-	maxWait    = 5 * time.Second
+	// maxReviews bounds the requests that each webhook decides at a time, and maxReviewsOfSource
+	// those of one source; others wait for their turn.
+	maxReviews, maxReviewsOfSource, maxWaiting = 16, 4, 1000
+	// maxTime bounds a request, its body and its turn included. API servers wait for ten seconds.
+	maxTime = 9 * time.Second
+	// maxValues bounds the JSON values of a request, and valueCost is what one takes when it is decoded.
+	maxValues, valueCost = 500_000, 128
 	// Bounds of warnings, which API servers cut.
 	maxWarnings, maxWarning = 10, 250
 )
@@ -49,6 +55,9 @@ type Config struct {
 	Converter *source.Converter
 	// Findings returns what other objects of the mesh show about a valid object, as warnings.
 	Findings func(context.Context, snapshot.Object) []string
+	// FromAPIServer reports whether a request is known to come from an API server. Only then the
+	// response says what Findings returns, because it names other objects.
+	FromAPIServer func(*http.Request) bool
 	// Done counts each request, by the webhook inject or validate.
 	Done func(webhook, result string)
 	Log  *slog.Logger
@@ -56,51 +65,103 @@ type Config struct {
 
 // Handler serves /inject and /validate.
 func Handler(c Config) http.Handler {
-	h := &handler{c, make(chan struct{}, maxReviews)}
+	h := &handler{c, newBodyBudget(maxUnderWay)}
 	mux := http.NewServeMux()
+	injects, validates := endpoint{"inject", newSlots(), h.inject}, endpoint{"validate", newSlots(), h.validate}
 	for _, path := range []string{"/inject", "/inject/{path...}"} {
-		mux.HandleFunc("POST "+path, func(w http.ResponseWriter, r *http.Request) { h.serve(w, r, "inject", h.inject) })
+		mux.HandleFunc("POST "+path, func(w http.ResponseWriter, r *http.Request) { h.serve(w, r, injects) })
 	}
-	mux.HandleFunc("POST /validate", func(w http.ResponseWriter, r *http.Request) { h.serve(w, r, "validate", h.validate) })
+	mux.HandleFunc("POST /validate", func(w http.ResponseWriter, r *http.Request) { h.serve(w, r, validates) })
 	return mux
 }
 
 type handler struct {
 	Config
-	running chan struct{}
+	bodies *bodyBudget
 }
 
-// decide decides about a request, and returns the result for Config.Done.
-type decide func(*http.Request, *admissionv1.AdmissionRequest, *admissionv1.AdmissionResponse) (result string, err error)
+// endpoint is one of the webhooks. Each has its own slots: validation takes longer than injection.
+type endpoint struct {
+	name   string
+	slots  *serving.Slots
+	decide decide
+}
 
-func (h *handler) serve(w http.ResponseWriter, r *http.Request, name string, decide decide) {
-	ctx, cancel := context.WithTimeout(r.Context(), maxWait)
-	defer cancel()
-	select {
-	case h.running <- struct{}{}:
-		defer func() { <-h.running }()
-	case <-ctx.Done():
-		h.fail(w, name, http.StatusServiceUnavailable, errors.New("too many requests"))
+// newSlots returns slots for which sources take turns and, in a source, namespaces: an API server sends
+// the requests of all namespaces.
+func newSlots() *serving.Slots {
+	return serving.NewSlots(serving.SlotLimits{
+		Running: maxReviews, OfSource: maxReviewsOfSource, OfPart: maxReviewsOfSource, Waiting: maxWaiting, WaitingOfPart: maxWaiting,
+	})
+}
+
+// decide decides about a request, and returns the result for Config.Done. It ends soon after the
+// context.
+type decide func(context.Context, *http.Request, *admissionRequest, *admissionv1.AdmissionResponse) (result string, err error)
+
+// errTooLong is the error of a request that was not decided in time.
+var errTooLong = fmt.Errorf("no decision within %s", maxTime)
+
+func (h *handler) serve(w http.ResponseWriter, r *http.Request, at endpoint) {
+	if kind, _, err := mime.ParseMediaType(r.Header.Get("Content-Type")); err != nil || kind != "application/json" {
+		h.fail(w, at.name, http.StatusUnsupportedMediaType, errors.New("want Content-Type application/json"))
 		return
 	}
-	review, status, err := readReview(w, r)
+	h.bodies.under(w, r, func(ctx context.Context, body []byte, grow func(int) bool, err error) {
+		if err != nil {
+			h.fail(w, at.name, statusOfRead(err), err)
+			return
+		}
+		review, err := readReview(body)
+		if err != nil {
+			h.fail(w, at.name, http.StatusBadRequest, err)
+			return
+		}
+		if !grow(jsonValues(body) * valueCost) {
+			h.fail(w, at.name, http.StatusServiceUnavailable, errNoRoom)
+			return
+		}
+		h.answer(ctx, w, r, at, review)
+	})
+}
+
+// statusOfRead returns the status for a body that could not be read.
+func statusOfRead(err error) int {
+	_, large := errors.AsType[*http.MaxBytesError](err)
+	switch {
+	case large:
+		return http.StatusRequestEntityTooLarge
+	case errors.Is(err, errNoRoom):
+		return http.StatusServiceUnavailable
+	}
+	return http.StatusBadRequest
+}
+
+// answer decides about a review when it is its turn, and writes the response.
+func (h *handler) answer(ctx context.Context, w http.ResponseWriter, r *http.Request, at endpoint, review *admissionReview) {
+	leave, err := at.slots.Enter(ctx, serving.Caller{Source: serving.SourceOf(r.RemoteAddr).String(), Part: review.Request.Namespace})
 	if err != nil {
-		h.fail(w, name, status, err)
+		h.fail(w, at.name, http.StatusServiceUnavailable, fmt.Errorf("too many requests: %w", err))
 		return
 	}
+	defer leave()
 	response := &admissionv1.AdmissionResponse{UID: review.Request.UID, Allowed: true}
-	result, err := decide(r, review.Request, response)
+	result, err := at.decide(ctx, r, review.Request, response)
+	if ctx.Err() != nil {
+		h.fail(w, at.name, http.StatusServiceUnavailable, context.Cause(ctx))
+		return
+	}
 	if err != nil {
-		h.fail(w, name, http.StatusInternalServerError, err)
+		h.fail(w, at.name, http.StatusInternalServerError, err)
 		return
 	}
 	response.Warnings = bounded(response.Warnings)
 	text, err := json.Marshal(&admissionv1.AdmissionReview{TypeMeta: review.TypeMeta, Response: response})
 	if err != nil {
-		h.fail(w, name, http.StatusInternalServerError, err)
+		h.fail(w, at.name, http.StatusInternalServerError, err)
 		return
 	}
-	h.Done(name, result)
+	h.Done(at.name, result)
 	w.Header().Set("Content-Type", "application/json")
 	_, _ = w.Write(text)
 }
@@ -114,28 +175,55 @@ func (h *handler) fail(w http.ResponseWriter, name string, status int, err error
 	http.Error(w, err.Error(), status)
 }
 
-// readReview reads the AdmissionReview of a request, or returns the status of the error.
-func readReview(w http.ResponseWriter, r *http.Request) (*admissionv1.AdmissionReview, int, error) {
-	if kind, _, err := mime.ParseMediaType(r.Header.Get("Content-Type")); err != nil || kind != "application/json" {
-		return nil, http.StatusUnsupportedMediaType, errors.New("want Content-Type application/json")
+// admissionReview is what the webhooks read of an AdmissionReview. The decoder skips all other fields.
+type admissionReview struct {
+	metav1.TypeMeta
+	Request *admissionRequest `json:"request"`
+}
+
+type admissionRequest struct {
+	UID       types.UID               `json:"uid"`
+	Kind      metav1.GroupVersionKind `json:"kind"`
+	Name      string                  `json:"name"`
+	Namespace string                  `json:"namespace"`
+	Operation admissionv1.Operation   `json:"operation"`
+	Object    runtime.RawExtension    `json:"object"`
+}
+
+// readReview returns the AdmissionReview in the body of a request. The object stays encoded.
+func readReview(body []byte) (*admissionReview, error) {
+	if n := jsonValues(body); n > maxValues {
+		return nil, fmt.Errorf("the request has %d JSON values: at most %d are accepted", n, maxValues)
 	}
-	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxReview))
-	if _, large := errors.AsType[*http.MaxBytesError](err); large {
-		return nil, http.StatusRequestEntityTooLarge, fmt.Errorf("the request has more than %d bytes", maxReview)
-	}
-	if err != nil {
-		return nil, http.StatusBadRequest, fmt.Errorf("read the request: %w", err)
-	}
-	review := &admissionv1.AdmissionReview{}
+	review := &admissionReview{}
 	switch err := json.Unmarshal(body, review); {
 	case err != nil:
-		return nil, http.StatusBadRequest, fmt.Errorf("the request is not an AdmissionReview: %w", err)
+		return nil, fmt.Errorf("the request is not an AdmissionReview: %w", err)
 	case review.APIVersion != admissionv1.SchemeGroupVersion.String() || review.Kind != "AdmissionReview":
-		return nil, http.StatusBadRequest, fmt.Errorf("the request is a %.100q of %.100q: want an AdmissionReview of %s", review.Kind, review.APIVersion, admissionv1.SchemeGroupVersion)
+		return nil, fmt.Errorf("the request is a %.100q of %.100q: want an AdmissionReview of %s", review.Kind, review.APIVersion, admissionv1.SchemeGroupVersion)
 	case review.Request == nil || review.Request.UID == "":
-		return nil, http.StatusBadRequest, errors.New("the AdmissionReview has no request with a uid")
+		return nil, errors.New("the AdmissionReview has no request with a uid")
 	}
-	return review, 0, nil
+	return review, nil
+}
+
+// jsonValues returns at least the number of values in a JSON text, from the characters that begin a
+// mapping or a list, or separate two values.
+func jsonValues(text []byte) int {
+	n, quoted, escaped := 0, false, false
+	for _, c := range text {
+		switch {
+		case escaped:
+			escaped = false
+		case c == '\\':
+			escaped = quoted
+		case c == '"':
+			quoted = !quoted
+		case !quoted && (c == '{' || c == '[' || c == ','):
+			n++
+		}
+	}
+	return n
 }
 
 // refuse sets a response that denies the request.

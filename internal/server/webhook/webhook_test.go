@@ -38,8 +38,9 @@ func testHandler(t testing.TB) (http.Handler, *[]string) {
 			}
 			return nil
 		},
-		Done: func(webhook, result string) { results = append(results, webhook+" "+result) },
-		Log:  slog.New(slog.DiscardHandler),
+		FromAPIServer: func(r *http.Request) bool { return !strings.HasPrefix(r.RemoteAddr, "10.") },
+		Done:          func(webhook, result string) { results = append(results, webhook+" "+result) },
+		Log:           slog.New(slog.DiscardHandler),
 	}), &results
 }
 
@@ -91,7 +92,7 @@ func TestInject(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want, err := injector.Inject(inject.Pod{
+	want, err := injector.Inject(t.Context(), inject.Pod{
 		Object: object, Namespace: "sample", Cluster: "c2", Network: "n2", Metadata: map[string]string{"ISTIO_META_X": "a/b"},
 	})
 	if err != nil {

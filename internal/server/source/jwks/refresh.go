@@ -42,7 +42,10 @@ const DefaultEvery = 5 * time.Minute
 
 // Limits of fetches.
 const (
-	atOnce    = 16
+	// atOnce bounds the fetches at a time, and those of sources that failed before, of one
+	// namespace and of one host: slow servers leave room for others.
+	atOnce, atOnceFailed, atOnceNamespace, atOnceHost = 16, 8, 4, 8
+
 	firstWait = 5 * time.Second
 	retry     = 5 * time.Second // after the first failure; it doubles up to Every
 )
@@ -96,18 +99,22 @@ func (f *Fetcher) Status() []Status {
 
 // entry is the state of a key set.
 type entry struct {
-	snapshot.WantedKeys
-	keys     keys
-	running  bool
-	asked    bool // fetched at least once, with or without success
-	failures int
-	status   Status
-	saved    time.Time // the time of the fetch in the file with the keys
+	snapshot.KeySource
+	namespaces []string // whose policies need it
+	timeout    time.Duration
+	host       string // of its server
+	keys       keys
+	running    bool
+	asked      bool // fetched at least once, with or without success
+	failures   int
+	status     Status
+	saved      time.Time // the time of the fetch in the file with the keys
 }
 
 // answer is the result of a fetch.
 type answer struct {
 	of   *entry
+	load loadKeys
 	keys keys
 	err  error
 }
@@ -117,7 +124,7 @@ type run struct {
 	*Fetcher
 	known   map[snapshot.KeySource]*entry
 	answers chan answer
-	running int
+	running load
 	// published reports whether key sets were published, changed whether they changed
 	// since.
 	published, changed bool
@@ -126,7 +133,7 @@ type run struct {
 
 // Run fetches until ctx ends; then it returns nil.
 func (f *Fetcher) Run(ctx context.Context) error {
-	r := &run{Fetcher: f, known: make(map[snapshot.KeySource]*entry), answers: make(chan answer)}
+	r := &run{Fetcher: f, known: make(map[snapshot.KeySource]*entry), answers: make(chan answer), running: newLoad()}
 	var fetches sync.WaitGroup
 	defer fetches.Wait()
 	ctx, stop := context.WithCancel(ctx)
@@ -139,7 +146,7 @@ func (f *Fetcher) Run(ctx context.Context) error {
 	late := time.After(firstWait)
 	for {
 		r.follow()
-		r.start(ctx, &fetches)
+		next := r.start(ctx, &fetches)
 		r.publish(false)
 		select {
 		case <-ctx.Done():
@@ -149,7 +156,7 @@ func (f *Fetcher) Run(ctx context.Context) error {
 			r.publish(true)
 		case a := <-r.answers:
 			r.take(a)
-		case <-time.After(r.pause()):
+		case <-time.After(next):
 		}
 	}
 }
@@ -161,14 +168,17 @@ func (r *run) follow() {
 	r.mu.Unlock()
 	wanted := make(map[snapshot.KeySource]bool, len(want))
 	for _, w := range want {
-		wanted[w.KeySource] = true
-		if e := r.known[w.KeySource]; e != nil {
-			e.Timeout = w.Timeout
-			continue
+		e := r.known[w.KeySource]
+		if e == nil {
+			e = &entry{KeySource: w.KeySource, host: hostOf(cmp.Or(w.URL, w.Issuer)), status: Status{Source: w.String(), Next: r.cfg.Now()}}
+			r.known[w.KeySource] = e
+			r.restore(e)
 		}
-		e := &entry{WantedKeys: w, status: Status{Source: w.String(), Next: r.cfg.Now()}}
-		r.known[w.KeySource] = e
-		r.restore(e)
+		if !wanted[w.KeySource] {
+			wanted[w.KeySource] = true
+			e.namespaces, e.timeout = nil, 0
+		}
+		e.namespaces, e.timeout = append(e.namespaces, w.Namespace), max(e.timeout, w.Timeout)
 	}
 	before := len(r.known)
 	maps.DeleteFunc(r.known, func(s snapshot.KeySource, e *entry) bool {
@@ -181,38 +191,57 @@ func (r *run) follow() {
 	}
 }
 
-// start starts the fetches that are due, the oldest first.
-func (r *run) start(ctx context.Context, fetches *sync.WaitGroup) {
+// start starts the fetches that are due, and returns the time until others are. A due fetch
+// without room starts when another one ends.
+func (r *run) start(ctx context.Context, fetches *sync.WaitGroup) (next time.Duration) {
 	var due []*entry
+	now := r.cfg.Now()
+	next = r.cfg.Every
 	for _, e := range r.known {
-		if !e.running && !r.cfg.Now().Before(e.status.Next) {
+		switch wait := e.status.Next.Sub(now); {
+		case e.running:
+		case wait > 0:
+			next = min(next, wait)
+		default:
 			due = append(due, e)
 		}
 	}
-	order.Sort(due, func(a, b *entry) int { return a.status.Next.Compare(b.status.Next) })
-	for _, e := range due[:min(len(due), atOnce-r.running)] {
-		e.running = true
-		r.running++
-		wanted := e.WantedKeys
-		fetches.Go(func() {
-			limited, cancel := context.WithTimeout(ctx, wanted.Timeout)
-			defer cancel()
-			got, err := fetch(limited, r.cfg.Get, wanted.KeySource)
-			if errors.Is(limited.Err(), context.DeadlineExceeded) {
-				err = errors.New("no answer within " + wanted.Timeout.String())
-			}
-			select {
-			case r.answers <- answer{e, got, err}:
-			case <-ctx.Done():
-			}
-		})
+	order.Sort(due, func(a, b *entry) int {
+		return cmp.Or(a.status.Next.Compare(b.status.Next), a.KeySource.Compare(b.KeySource))
+	})
+	for {
+		e := r.running.choose(due)
+		if e == nil {
+			return next
+		}
+		r.fetch(ctx, fetches, e)
 	}
+}
+
+// fetch starts the fetch of a key set.
+func (r *run) fetch(ctx context.Context, fetches *sync.WaitGroup, e *entry) {
+	e.running = true
+	a := answer{of: e, load: loadOf(e)}
+	r.running.add(a.load, 1)
+	source, timeout := e.KeySource, e.timeout
+	fetches.Go(func() {
+		limited, cancel := context.WithTimeout(ctx, timeout)
+		defer cancel()
+		a.keys, a.err = fetch(limited, r.cfg.Get, source)
+		if errors.Is(limited.Err(), context.DeadlineExceeded) {
+			a.err = errors.New("no answer within " + timeout.String())
+		}
+		select {
+		case r.answers <- a:
+		case <-ctx.Done():
+		}
+	})
 }
 
 // take records the result of a fetch.
 func (r *run) take(a answer) {
 	e, now := a.of, r.cfg.Now()
-	r.running--
+	r.running.add(a.load, -1)
 	e.running, e.asked = false, true
 	r.cfg.Fetched(a.err == nil)
 	if r.known[e.KeySource] != e {
@@ -283,15 +312,4 @@ func (r *run) publish(late bool) {
 	}
 	r.published, r.changed = true, false
 	r.cfg.Publish(out)
-}
-
-// pause returns the time until the next fetch.
-func (r *run) pause() time.Duration {
-	pause := r.cfg.Every
-	for _, e := range r.known {
-		if !e.running && r.running < atOnce {
-			pause = min(pause, e.status.Next.Sub(r.cfg.Now()))
-		}
-	}
-	return max(pause, 0)
 }

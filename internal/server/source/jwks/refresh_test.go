@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -64,10 +65,12 @@ func (w *web) get(ctx context.Context, url string) ([]byte, error) {
 // set returns a key set of the curve P-256.
 func set(kid string) string { return strings.ReplaceAll(keyset.Nobodys, "nobody", kid) }
 
-func wanted(urls ...string) []snapshot.WantedKeys {
+func wanted(urls ...string) []snapshot.WantedKeys { return wantedOf("default", urls...) }
+
+func wantedOf(namespace string, urls ...string) []snapshot.WantedKeys {
 	var out []snapshot.WantedKeys
 	for _, url := range urls {
-		out = append(out, snapshot.WantedKeys{KeySource: snapshot.KeySource{URL: url}, Timeout: patience})
+		out = append(out, snapshot.WantedKeys{KeySource: snapshot.KeySource{URL: url}, Namespace: namespace, Timeout: patience})
 	}
 	return out
 }
@@ -148,25 +151,70 @@ func TestFetch(t *testing.T) {
 	}
 }
 
-// TestSlowServer: a server that does not answer delays neither the first key sets for long,
-// nor the changes of others.
-func TestSlowServer(t *testing.T) {
+// TestSlowServers: servers of a namespace that do not answer delay neither the first key sets of
+// another namespace, nor their changes, even if they are more than fetches run at a time, and if the
+// namespace needs these key sets, too.
+func TestSlowServers(t *testing.T) {
 	t.Parallel()
-	w := &web{documents: map[string]string{"a": set("1")}, asked: map[string]int{}, slow: map[string]bool{}}
-	urls := []string{"a"}
-	for i := range atOnce - 1 {
-		url := fmt.Sprint("slow", i)
+	w := &web{documents: map[string]string{"z": set("1")}, asked: map[string]int{}, slow: map[string]bool{}}
+	var urls []string
+	for i := range 100 {
+		url := fmt.Sprintf("http://%d.example.com/slow", i)
 		w.slow[url] = true
 		urls = append(urls, url)
 	}
-	_, next, _ := start(t, w.get, wanted(urls...))
-	a := snapshot.KeySource{URL: "a"}
+	_, next, _ := start(t, w.get, append(wantedOf("slow", append(urls, "z")...), wantedOf("good", "z")...))
+	a := snapshot.KeySource{URL: "z"}
 	if got := next(); len(got) != 1 || got[a] != set("1") {
 		t.Fatalf("published first: %v", got)
 	}
-	w.set("a", set("2"))
+	w.set("z", set("2"))
 	if got := next(); got[a] != set("2") {
 		t.Fatalf("published after a change: %v", got)
+	}
+}
+
+// TestTurns: fetches of namespaces and hosts take turns, sources that failed come last, and every
+// fetch that ends leaves its room.
+func TestTurns(t *testing.T) {
+	t.Parallel()
+	entryOf := func(host string, failures int, namespaces ...string) *entry {
+		return &entry{host: host, failures: failures, namespaces: namespaces}
+	}
+	many := func(n int, made func(int) *entry) (out []*entry) {
+		for i := range n {
+			out = append(out, made(i))
+		}
+		return out
+	}
+	for name, tc := range map[string]struct {
+		due  []*entry
+		want []int // the first that start
+		most int
+	}{
+		"one namespace": {many(100, func(i int) *entry { return entryOf(fmt.Sprint(i), 0, "a") }), []int{0, 1, 2, 3}, atOnceNamespace},
+		"one host":      {many(100, func(i int) *entry { return entryOf("h", 0, fmt.Sprint(i)) }), []int{0, 1, 2, 3}, atOnceHost},
+		"failed":        {many(100, func(i int) *entry { return entryOf(fmt.Sprint(i), 1, fmt.Sprint(i)) }), []int{0, 1}, atOnceFailed},
+		"all":           {many(100, func(i int) *entry { return entryOf(fmt.Sprint(i), 0, fmt.Sprint(i)) }), []int{0, 1}, atOnce},
+		"failed last":   {[]*entry{entryOf("1", 1, "a"), entryOf("2", 0, "a"), entryOf("3", 9, "b"), entryOf("4", 0, "b")}, []int{1, 3, 0, 2}, 4},
+		"turns":         {append(many(10, func(i int) *entry { return entryOf(fmt.Sprint(i), 0, "a") }), entryOf("x", 0, "b"), entryOf("y", 3, "a", "c")), []int{0, 10, 11, 1, 2}, 5},
+	} {
+		l := newLoad()
+		var started []int
+		for e := l.choose(tc.due); e != nil; e = l.choose(tc.due) {
+			started = append(started, slices.Index(tc.due, e))
+			e.running = true
+			l.add(loadOf(e), 1)
+		}
+		if len(started) != tc.most || !slices.Equal(started[:len(tc.want)], tc.want) {
+			t.Errorf("%s: started %v, want %d that begin with %v", name, started, tc.most, tc.want)
+		}
+		for _, n := range started {
+			l.add(loadOf(tc.due[n]), -1)
+		}
+		if l.all+l.failed+len(l.hosts)+len(l.namespaces) != 0 {
+			t.Errorf("%s: the end leaves %+v", name, l)
+		}
 	}
 }
 

@@ -17,6 +17,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/meshctl/meshctl/internal/mesh"
+	"github.com/meshctl/meshctl/internal/serving"
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
 
@@ -213,17 +214,7 @@ func (c *Conns) admit(raw net.Conn) *Conn {
 
 // AddressOf returns the address, or the /64 of IPv6, that stands for a peer's host.
 func AddressOf(a net.Addr) netip.Prefix {
-	ap, err := netip.ParseAddrPort(a.String())
-	if err != nil {
-		return netip.Prefix{}
-	}
-	ip := ap.Addr().Unmap().WithZone("")
-	bits := ip.BitLen()
-	if ip.Is6() {
-		bits = 64
-	}
-	p, _ := ip.Prefix(bits) // bits fit
-	return p
+	return serving.SourceOf(a.String())
 }
 
 // own makes a connection count for its identity. The first identity stays the owner, even
