@@ -61,7 +61,7 @@ func Check(c *registry.Contents, o Options) []Finding {
 	m.telemetryProviders()
 	m.kubernetesServices()
 	m.serviceEntries()
-	m.exports()
+	m.namespaces()
 	m.networks()
 	return Sort(m.found)
 }
