@@ -97,7 +97,7 @@ DocumentRoot ROOT
 AllowEncodedSlashes On
 `},
 		command: func(tool, dir, _ string) []string {
-			return []string{tool, "-f", dir + "/httpd.conf", "-DFOREGROUND"}
+			return []string{tool, "-f", dir + "/httpd.conf", "-X"}
 		},
 	},
 	"tomcat": {
