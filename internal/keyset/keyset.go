@@ -9,6 +9,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/go-jose/go-jose/v4"
 )
@@ -69,6 +70,20 @@ func Parse(doc []byte, from Origin) (keys string, leftOut []error, err error) {
 		return "", leftOut, fmt.Errorf("does not encode: %w", err)
 	}
 	return string(text), leftOut, nil
+}
+
+// HasPrivateKey reports whether a document has the private part of a key with a public one.
+func HasPrivateKey(doc []byte) bool {
+	var in struct {
+		Keys []jose.JSONWebKey `json:"keys"`
+	}
+	if len(doc) > MaxSize || json.Unmarshal(doc, &in) != nil {
+		return false
+	}
+	return slices.ContainsFunc(in.Keys, func(k jose.JSONWebKey) bool {
+		_, isSecret := k.Key.([]byte)
+		return !isSecret && !k.IsPublic()
+	})
 }
 
 // parseKey returns what verification needs of a key.

@@ -102,6 +102,57 @@ data: {mesh: "extensionProviders: [{name: Files, envoyFileAccessLog: {path: /dev
 	})
 }
 
+// TestUnusableAuthorizersAreShown: /ready?verbose names the provider of a CUSTOM policy that no proxy
+// can ask, with the reason, until proxies can.
+func TestUnusableAuthorizersAreShown(t *testing.T) {
+	var dir string
+	s := start(t, func(c *Config) {
+		dir = c.ConfigDir
+		write(t, dir, "policy.yaml", `apiVersion: security.istio.io/v1
+kind: AuthorizationPolicy
+metadata: {name: ask, namespace: sample}
+spec: {action: CUSTOM, provider: {name: opa}, rules: [{}]}
+`)
+	})
+	shows := func(reason string) {
+		t.Helper()
+		want := "AuthorizationPolicy sample/ask (cluster cluster1): " + reason + ": what its rules match is refused\n"
+		waitFor(t, reason, func() bool {
+			_, body := get(t, s, "/ready?verbose")
+			return strings.Count(body, "sample/ask") == 1 && strings.Contains(body, want)
+		})
+	}
+	provider := func(service string) {
+		write(t, dir, "mesh.yaml", `apiVersion: v1
+kind: ConfigMap
+metadata: {name: istio, namespace: istio-system}
+data: {mesh: "extensionProviders: [{name: opa, envoyExtAuthzGrpc: {service: `+service+`, port: 9191}}]"}
+`)
+	}
+	service := func(port string) {
+		write(t, dir, "service.yaml", `apiVersion: v1
+kind: Service
+metadata: {name: opa, namespace: policy}
+spec: {clusterIP: 10.0.0.2, ports: [{name: grpc, port: `+port+`}]}
+`)
+	}
+	shows("MeshConfig has no usable provider opa with envoyExtAuthzGrpc or envoyExtAuthzHttp")
+	provider("opa.policy.svc.cluster.local:9191")
+	shows("MeshConfig has no usable provider opa with envoyExtAuthzGrpc or envoyExtAuthzHttp")
+	provider("opa.policy.svc.cluster.local")
+	shows("no service has the host opa.policy.svc.cluster.local of the provider opa")
+	service("9000")
+	shows("the service opa.policy.svc.cluster.local has no port 9191, which the provider opa names")
+	provider("other/opa.policy.svc.cluster.local")
+	shows("the service opa.policy.svc.cluster.local of the provider opa is not in the namespace other")
+	provider("policy/opa.policy.svc.cluster.local")
+	service("9191")
+	waitFor(t, "the end of it", func() bool {
+		_, body := get(t, s, "/ready?verbose")
+		return !strings.Contains(body, "sample/ask")
+	})
+}
+
 // TestHostConflictsAreShown: the status page and /ready?verbose name a host that several
 // objects define.
 func TestHostConflictsAreShown(t *testing.T) {

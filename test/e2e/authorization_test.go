@@ -90,13 +90,20 @@ func startProtected(t *testing.T) *protected {
 			go func() { defer c.Close(); _, _ = io.Copy(c, c) }()
 		}
 	}()
-	p := &protected{mesh: t.TempDir(), callers: map[string]*tls.Config{"": nil}, signer: newSigner(t, "https://issuer.example.com/a", "k", jose.ES256)}
+	tokens := newSigner(t, "https://issuer.example.com/a", "k", jose.ES256)
+	return protect(t, fmt.Sprintf(protectedMesh, strings.TrimPrefix(app.URL, "http://"), echo.Addr(), keySet(t, tokens)), tokens)
+}
+
+// protect starts the Envoy of the workload helloworld of a mesh, whose tokens a signer signs.
+func protect(t *testing.T, mesh string, tokens signer) *protected {
+	t.Helper()
+	p := &protected{mesh: t.TempDir(), callers: map[string]*tls.Config{"": nil}, signer: tokens}
 	for _, cluster := range []string{"cluster1", "cluster2"} {
 		if err := os.Mkdir(filepath.Join(p.mesh, cluster), 0o700); err != nil {
 			t.Fatal(err)
 		}
 	}
-	replace(t, filepath.Join(p.mesh, "cluster1", "mesh.yaml"), fmt.Sprintf(protectedMesh, strings.TrimPrefix(app.URL, "http://"), echo.Addr(), keySet(t, p.signer)))
+	replace(t, filepath.Join(p.mesh, "cluster1", "mesh.yaml"), mesh)
 	p.dir = harness.ShortDir(t)
 	_, secure := controlPlane(t, p.dir, p.mesh)
 	for _, id := range []string{"cluster.local/ns/apps/sa/client", "cluster.local/ns/apps-2/sa/other", "old.example.com/ns/legacy/sa/batch"} {

@@ -47,7 +47,7 @@ var bypasses = map[string]struct {
 			"CVE-2021-29492": each("GET %s HTTP/1.1\nHost: a", "/%2fadmin", "/%5cadmin", `/\admin`, `\admin`, "/admin%2fx", "/admin%5Cx", "/users/u%2fsecret", "/x%2f..%2fadmin"),
 			"CVE-2021-39156": {"GET /admin#x HTTP/1.1\nHost: a", "GET /admin#/../public HTTP/1.1\nHost: a"},
 			"CVE-2020-8595":  {"GET /admin?x HTTP/1.1\nHost: a", "GET /admin?/public HTTP/1.1\nHost: a"},
-			"CVE-2025-66490": each("GET %s HTTP/1.1\nHost: a", "/x/..%2fadmin", "/x/%2e%2e%2fadmin", `/x/..%5Cadmin`),
+			"CVE-2025-66490": each("GET %s HTTP/1.1\nHost: a", "/x/..%2fadmin", "/x/%2e%2e%2fadmin", `/x/..%5Cadmin`, "/.%2fadmin", "/.%5cadmin", "/%2f./admin", "/%2e;/admin", "/x/%2e%2e;/admin", "/;x/admin", "/admin;x", "/users/q/.%2fsecret", "//x/admin"),
 			"CVE-2023-27487": {"GET /admin HTTP/1.1\nHost: a\nx-envoy-original-path: /public", "GET /admin HTTP/1.1\nHost: a\nx-original-url: /public\nx-rewrite-url: /public"},
 		},
 	},
@@ -70,7 +70,7 @@ var bypasses = map[string]struct {
 		},
 		"GET /public HTTP/1.1\nHost: a\nx-role: staff",
 		attempts{
-			"":                              {"DELETE / HTTP/1.1\nHost: a", "delete / HTTP/1.1\nHost: a", "DeLeTe / HTTP/1.1\nHost: a", "GET / HTTP/1.1\nHost: a\nX-Role: guest", "GET / HTTP/1.1\nHost: a\nx-role:guest"},
+			"":                              {"DELETE / HTTP/1.1\nHost: a", "delete / HTTP/1.1\nHost: a", "DeLeTe / HTTP/1.1\nHost: a", "GET / HTTP/1.1\nHost: a\nX-Role: guest", "GET / HTTP/1.1\nHost: a\nx-role:guest", "GET / HTTP/1.1\nHost: a\nx_role: guest", "GET / HTTP/1.1\nHost: a\nx-role: staff\nX_ROLE: x,guest", "GET / HTTP/1.1\nHost: a\nx-role: \xff,guest", "GET / HTTP/1.1\nHost: a\nx_role: guest, \xff"},
 			"CVE-2020-25017":                {"GET / HTTP/1.1\nHost: a\nx-role: staff\nx-role: guest", "GET / HTTP/1.1\nHost: a\nx-role: guest\nx-role: staff"},
 			"CVE-2026-31838 CVE-2026-26308": {"GET / HTTP/1.1\nHost: a\nx-role: staff,guest", "GET / HTTP/1.1\nHost: a\nx-role: staff ,\tguest , x", "GET / HTTP/1.1\nHost: a\nX-ROLE: x\nx-role: y, guest"},
 			"CVE-2019-9900":                 {"GET / HTTP/1.1\nHost: a\nx-role: guest\x00", "GET / HTTP/1.1\nHost: a\nx-role\x00: guest"},
@@ -81,7 +81,7 @@ var bypasses = map[string]struct {
 		[]string{`{action: DENY, rules: [{to: [{operation: {hosts: [admin.example.com, "*.internal"]}}]}]}`},
 		"GET / HTTP/1.1\nHost: shop.example.com",
 		attempts{
-			"":               each("GET / HTTP/1.1\nHost: %s", "admin.example.com", "admin.example.com:80", "admin.example.com:5000", "admin.example.com:", "x@admin.example.com", "db.internal"),
+			"":               each("GET / HTTP/1.1\nHost: %s", "admin.example.com", "admin.example.com:80", "admin.example.com:5000", "admin.example.com:", "x@admin.example.com", "db.internal", "\xff@admin.example.com", "\xffdb.internal"),
 			"CVE-2021-39155": each("GET / HTTP/1.1\nHost: %s", "ADMIN.example.com", "aDmin.Example.Com", "db.INTERNAL:5432"),
 			"CVE-2022-23632": each("GET / HTTP/1.1\nHost: %s", "admin.example.com.", "admin.example.com.:443", "db.internal."),
 			"CVE-2019-18802": {"GET / HTTP/1.1\nHost: admin.example.com \t", "GET / HTTP/1.1\nHost:admin.example.com"},

@@ -6,7 +6,9 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strconv"
 	"strings"
+	"unicode/utf8"
 
 	securityv1beta1 "istio.io/api/security/v1beta1"
 )
@@ -282,63 +284,240 @@ func (m matcher) host(v string, inDoubt bool) bool {
 	return wild(v, bare) || hasPort && wild(v, bare+":"+port)
 }
 
-var slashes = strings.NewReplacer(`\`, "/", "%2f", "/", "%2F", "/", "%5c", "/", "%5C", "/")
-
-// plain replaces all forms of slashes, and repeated ones, by one slash each.
-func plain(path string) string {
-	path = slashes.Replace(path)
-	for strings.Contains(path, "//") {
-		path = strings.ReplaceAll(path, "//", "/")
+// doubtful reports whether servers resolve a path in different ways: it has a segment of dots, a zero
+// byte or bytes that are not UTF-8.
+func doubtful(path string) bool {
+	for segment := range strings.SplitSeq(slashes.Replace(path), "/") {
+		name, _, _ := strings.Cut(unescapedDots.Replace(segment), ";")
+		if name == "." || name == ".." {
+			return true
+		}
 	}
-	return path
+	return strings.Contains(path, "%00") || !utf8.ValidString(path)
 }
 
-// climbs reports whether a server that decodes the path might leave a folder.
-func climbs(path string) bool {
-	for segment := range strings.SplitSeq(slashes.Replace(path), "/") {
-		if strings.ReplaceAll(strings.ToLower(segment), "%2e", ".") == ".." {
+var (
+	slashes       = strings.NewReplacer(`\`, "/", "%2f", "/", "%2F", "/", "%5c", "/", "%5C", "/")
+	unescapedDots = strings.NewReplacer("%2e", ".", "%2E", ".", "%3b", ";", "%3B", ";")
+)
+
+func (m matcher) path(v string, inDoubt bool) bool {
+	template := strings.Contains(v, "{*}") || strings.Contains(v, "{**}")
+	switch {
+	case doubtful(m.Path):
+		return inDoubt
+	case v == "*":
+		return m.Path != ""
+	case inDoubt:
+		return newPathReader(m.Path).reads(v, template)
+	case template:
+		return permittedTemplate(strings.Split(v, "/"), m.Path)
+	case v[0] == '*' && v[1] != '/':
+		return permittedSuffix(v[1:], m.Path)
+	}
+	return wild(v, m.Path)
+}
+
+// permittedSuffix reports whether a path ends in a suffix for every server: the segment in which the
+// suffix begins has no parameters before it, and is no host.
+func permittedSuffix(suffix, path string) bool {
+	before, ok := strings.CutSuffix(path, suffix)
+	if !ok {
+		return false
+	}
+	i := strings.LastIndexByte(before, '/')
+	return i >= 0 && !strings.Contains(before[i:], ";") && (i == 0 || strings.Trim(before[:i], `/\`) != "")
+}
+
+// permittedTemplate compares a path with the segments of a template. An operator matches no slash in
+// another form and no segment with only parameters.
+func permittedTemplate(segments []string, path string) bool {
+	if segments[0] == "{**}" {
+		return strings.HasSuffix(path, strings.Join(append([]string{""}, segments[1:]...), "/"))
+	}
+	first, rest, more := strings.Cut(path, "/")
+	switch {
+	case segments[0] == "{*}" && (first == "" || first[0] == ';' || slashes.Replace(first) != first):
+		return false
+	case segments[0] != "{*}" && segments[0] != first, more != (len(segments) > 1):
+		return false
+	}
+	return !more || permittedTemplate(segments[1:], rest)
+}
+
+// pathReader reads a path as all servers do at once: at holds the places up to which one of them may
+// have read.
+type pathReader struct {
+	path string
+	at   []bool
+}
+
+func newPathReader(path string) *pathReader {
+	r := &pathReader{path, make([]bool, len(path)+1)}
+	r.at[0] = true
+	return r
+}
+
+// reads reports whether a server may read the whole path as a value.
+func (r *pathReader) reads(v string, template bool) bool {
+	if v[0] == '/' {
+		r.host()
+	}
+	prefix := false
+	if !template && v[0] == '*' {
+		r.all("")
+		v = v[1:]
+	} else if !template {
+		v, prefix = strings.CutSuffix(v, "*")
+	}
+	for v != "" {
+		before, operator := v, ""
+		if i := strings.IndexByte(v, '{'); template && i >= 0 {
+			before, operator, _ = strings.Cut(v, v[i:i+strings.IndexByte(v[i:], '}')+1])
+			operator = v[i : len(v)-len(operator)]
+		}
+		r.text(before)
+		switch operator {
+		case "{*}":
+			r.oneOrMore(func() { r.any("/") })
+		case "{**}":
+			r.all("")
+		}
+		v = v[len(before)+len(operator):]
+	}
+	if prefix {
+		r.all("")
+	}
+	for range r.path {
+		r.optionally(func() { r.some(slashForms...) })
+		r.parameters()
+	}
+	return r.at[len(r.path)]
+}
+
+// text reads a text, each of whose characters may be escaped.
+func (r *pathReader) text(text string) {
+	var plain []byte
+	for i := 0; i < len(text); i++ {
+		if n, err := strconv.ParseUint(text[min(i+1, len(text)):min(i+3, len(text))], 16, 8); err == nil && text[i] == '%' && i+2 < len(text) {
+			plain = append(plain, byte(n))
+			i += 2
+		} else {
+			plain = append(plain, text[i])
+		}
+	}
+	for i, b := range plain {
+		switch isSlash := b == '/' || b == '\\'; {
+		case isSlash && i > 0 && (plain[i-1] == '/' || plain[i-1] == '\\'):
+		case isSlash:
+			r.oneOrMore(func() {
+				r.parameters()
+				r.some(slashForms...)
+			})
+		default:
+			r.some(string([]byte{b}), fmt.Sprintf("%%%02x", b), fmt.Sprintf("%%%02X", b), fmt.Sprintf("%%%X%x", b>>4, b&15), fmt.Sprintf("%%%x%X", b>>4, b&15))
+		}
+	}
+}
+
+var slashForms = []string{"/", `\`, "%2f", "%2F", "%5c", "%5C"}
+
+// some reads one of some texts.
+func (r *pathReader) some(texts ...string) {
+	next := make([]bool, len(r.at))
+	for i, here := range r.at {
+		for _, text := range texts {
+			if here && strings.HasPrefix(r.path[i:], text) {
+				next[i+len(text)] = true
+			}
+		}
+	}
+	r.at = next
+}
+
+// any reads one byte that is not among some.
+func (r *pathReader) any(but string) {
+	next := make([]bool, len(r.at))
+	for i := range r.path {
+		next[i+1] = r.at[i] && strings.IndexByte(but, r.path[i]) < 0
+	}
+	r.at = next
+}
+
+// all reads any number of bytes that are not among some.
+func (r *pathReader) all(but string) {
+	for i := range len(r.path) {
+		r.at[i+1] = r.at[i+1] || r.at[i] && strings.IndexByte(but, r.path[i]) < 0
+	}
+}
+
+// parameters reads the parameters of a segment, if there are any.
+func (r *pathReader) parameters() {
+	r.optionally(func() {
+		r.some(";")
+		r.all("/")
+	})
+}
+
+// host reads two slashes and a host, if there are any.
+func (r *pathReader) host() {
+	r.optionally(func() {
+		r.some("/", `\`)
+		r.oneOrMore(func() { r.some("/", `\`) })
+		r.all(`/\`)
+	})
+}
+
+// optionally reads something or nothing.
+func (r *pathReader) optionally(read func()) {
+	before := r.at
+	r.at = slices.Clone(before)
+	read()
+	r.join(before)
+}
+
+// oneOrMore reads something once or repeatedly.
+func (r *pathReader) oneOrMore(read func()) {
+	read()
+	for range r.path {
+		before := r.at
+		r.at = slices.Clone(before)
+		read()
+		if r.join(before); slices.Equal(r.at, before) {
+			return
+		}
+	}
+}
+
+func (r *pathReader) join(places []bool) {
+	for i, here := range places {
+		r.at[i] = r.at[i] || here
+	}
+}
+
+// header compares a header. Repeated headers are one list; in doubt, each item counts, and an
+// underscore in the name is a dash.
+func (m matcher) header(name, v string, inDoubt bool) bool {
+	for other, all := range m.Headers {
+		if same := other == name || inDoubt && sameVariable(name, other); same && listMatches(v, strings.Join(all, ","), inDoubt) {
 			return true
 		}
 	}
 	return false
 }
 
-func (m matcher) path(v string, inDoubt bool) bool {
-	if climbs(m.Path) {
-		return inDoubt
-	}
-	matches := func(v, path string) bool {
-		if !strings.Contains(v, "{*}") && !strings.Contains(v, "{**}") {
-			return wild(v, path)
-		}
-		return template(strings.Split(v, "/"), path, inDoubt)
-	}
-	return matches(v, m.Path) || inDoubt && matches(plain(v), plain(m.Path))
-}
-
-// template compares a path with the segments of a template.
-func template(segments []string, path string, inDoubt bool) bool {
-	if segments[0] == "{**}" {
-		return strings.HasSuffix(path, strings.Join(append([]string{""}, segments[1:]...), "/"))
-	}
-	first, rest, more := strings.Cut(path, "/")
-	switch {
-	case segments[0] == "{*}" && (first == "" || !inDoubt && slashes.Replace(first) != first):
-		return false
-	case segments[0] != "{*}" && segments[0] != first, more != (len(segments) > 1):
+// sameVariable reports whether servers with variables of CGI take two names of headers for one. Of
+// long names only those are known that have one kind of separator.
+func sameVariable(name, other string) bool {
+	dashes := func(s string) string { return strings.ReplaceAll(s, "_", "-") }
+	if dashes(name) != dashes(other) {
 		return false
 	}
-	return !more || template(segments[1:], rest, inDoubt)
+	return strings.Count(dashes(other), "-") <= 4 || !strings.Contains(other, "_") || !strings.Contains(other, "-")
 }
 
-// header compares a header. Repeated headers are one list; in doubt, each item counts.
-func (m matcher) header(name, v string, inDoubt bool) bool {
-	all, ok := m.Headers[name]
-	if !ok || v == "*" {
-		return ok
-	}
-	joined := strings.Join(all, ",")
-	if wild(v, joined) {
+func listMatches(v, joined string, inDoubt bool) bool {
+	if v == "*" || wild(v, joined) {
 		return true
 	}
 	return inDoubt && slices.ContainsFunc(strings.Split(joined, ","), func(item string) bool { return wild(v, strings.Trim(item, " \t")) })

@@ -138,6 +138,10 @@ func (e *evaluation) rbac(name string, rules, shadow *rbacv3.RBAC, prefix string
 			s.Why = "no rule allows it"
 		}
 	}
+	if p, ok := ParsePolicy(effective); ok && p.Custom && f.truth == no {
+		_, filter, _ := strings.Cut(name, ".custom.")
+		s.Why = "the proxy cannot ask the provider " + cmp.Or(p.Provider, filter) + ", so what the rule matches is refused; " + s.Why
+	}
 	if f.truth == no && e.overHTTP {
 		s.Status = 403
 	}

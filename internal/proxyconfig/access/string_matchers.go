@@ -5,14 +5,19 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"unicode/utf8"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
 	matcherv3 "github.com/envoyproxy/go-control-plane/envoy/type/matcher/v3"
 )
 
-// fullMatch reports whether an expression, in RE2 syntax as Envoy's, matches a whole value.
+// fullMatch reports whether an expression, in RE2 syntax as Envoy's, matches a whole value. In
+// Envoy, no expression matches a value that is not UTF-8.
 func fullMatch(expression, value string) truth {
+	if !utf8.ValidString(value) {
+		return no
+	}
 	re, err := regexp.Compile(`\A(?:` + expression + `)\z`)
 	if err != nil {
 		return unknown // Envoy refuses it, or has a newer syntax

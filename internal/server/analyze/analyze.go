@@ -56,7 +56,7 @@ func Check(c *registry.Contents, o Options) []Finding {
 	m := newChecker(c, o)
 	for _, check := range until(m, []func(){
 		m.problems, m.virtualServices, m.gateways, m.destinationRules, m.sidecars, m.policies, m.relativePatches,
-		m.telemetryProviders, m.kubernetesServices, m.serviceEntries, m.exports, m.networks,
+		m.telemetryProviders, m.kubernetesServices, m.serviceEntries, m.namespaces, m.networks,
 	}) {
 		check()
 	}

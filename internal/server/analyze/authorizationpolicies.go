@@ -5,6 +5,8 @@ import (
 	"strconv"
 	"strings"
 
+	"google.golang.org/protobuf/proto"
+	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
 	securityv1beta1 "istio.io/api/security/v1beta1"
 
 	"github.com/meshctl/meshctl/internal/mesh"
@@ -19,8 +21,14 @@ func (m *checker) authorization(p *snapshot.AuthorizationPolicy, namespace strin
 	if len(p.Spec.GetTargetRefs()) > 0 || p.Spec.GetTargetRef() != nil {
 		return // gateways
 	}
+	custom := p.Spec.GetAction() == securityv1beta1.AuthorizationPolicy_CUSTOM && m.asksOverHTTP(p.Spec.GetProvider().GetName())
 	for i, r := range p.Spec.GetRules() {
 		for _, w := range m.selected(namespace, selector) {
+			if number := m.tcpPort(r, w); custom && number != 0 {
+				m.find(TCPPortOfHTTPProvider, p, at("spec.rules", i),
+					"port %d of workload %s has no HTTP: proxies close its connections, because the provider %s is asked over HTTP", number, nameOf(w), p.Spec.GetProvider().GetName())
+				break
+			}
 			if field, number := m.httpField(r, w); field != "" {
 				effect := "the rule matches its connections without this field"
 				if p.Spec.GetAction() == securityv1beta1.AuthorizationPolicy_ALLOW {
@@ -41,44 +49,73 @@ func (m *checker) httpField(r *securityv1beta1.Rule, w *snapshot.Pod) (field str
 			field = at(".from", i) + ".source.requestPrincipals"
 		}
 	}
-	var only []string // the values of destination.port
 	for i, c := range r.GetWhen() {
-		switch {
-		case strings.HasPrefix(c.GetKey(), "request."):
+		if strings.HasPrefix(c.GetKey(), "request.") {
 			field = at(".when", i) + ".key"
-		case c.GetKey() == "destination.port":
-			only = c.GetValues()
 		}
 	}
-	for _, svc := range m.servicesOf(w) {
-		for i := range svc.Ports {
-			p := &svc.Ports[i]
-			number := w.TargetPort(p)
-			if number == 0 || p.Protocol.IsHTTP() || p.Protocol == mesh.Auto || p.Protocol == mesh.UDP || !includes(only, nil, number) {
+	for _, number := range m.portsWithoutHTTP(r, w) {
+		if len(r.GetTo()) == 0 && field != "" {
+			return field, number
+		}
+		for j, t := range r.GetTo() {
+			o := t.GetOperation()
+			if !includes(o.GetPorts(), o.GetNotPorts(), number) {
 				continue
 			}
-			if len(r.GetTo()) == 0 && field != "" {
+			switch {
+			case len(o.GetHosts())+len(o.GetNotHosts()) > 0:
+				return at(".to", j) + ".operation.hosts", number
+			case len(o.GetMethods())+len(o.GetNotMethods()) > 0:
+				return at(".to", j) + ".operation.methods", number
+			case len(o.GetPaths())+len(o.GetNotPaths()) > 0:
+				return at(".to", j) + ".operation.paths", number
+			case field != "":
 				return field, number
-			}
-			for j, t := range r.GetTo() {
-				o := t.GetOperation()
-				if !includes(o.GetPorts(), o.GetNotPorts(), number) {
-					continue
-				}
-				switch {
-				case len(o.GetHosts())+len(o.GetNotHosts()) > 0:
-					return at(".to", j) + ".operation.hosts", number
-				case len(o.GetMethods())+len(o.GetNotMethods()) > 0:
-					return at(".to", j) + ".operation.methods", number
-				case len(o.GetPaths())+len(o.GetNotPaths()) > 0:
-					return at(".to", j) + ".operation.paths", number
-				case field != "":
-					return field, number
-				}
 			}
 		}
 	}
 	return "", 0
+}
+
+// portsWithoutHTTP returns the ports of a workload without HTTP that the conditions of a rule are for.
+func (m *checker) portsWithoutHTTP(r *securityv1beta1.Rule, w *snapshot.Pod) []uint32 {
+	var only []string // the values of destination.port
+	for _, c := range r.GetWhen() {
+		if c.GetKey() == "destination.port" {
+			only = c.GetValues()
+		}
+	}
+	var out []uint32
+	for _, svc := range m.servicesOf(w) {
+		for i := range svc.Ports {
+			p := &svc.Ports[i]
+			number := w.TargetPort(p)
+			if number != 0 && !p.Protocol.IsHTTP() && p.Protocol != mesh.Auto && p.Protocol != mesh.UDP && includes(only, nil, number) {
+				out = append(out, number)
+			}
+		}
+	}
+	return out
+}
+
+// tcpPort returns a port without HTTP of a workload that a rule is for, or 0.
+func (m *checker) tcpPort(r *securityv1beta1.Rule, w *snapshot.Pod) uint32 {
+	for _, number := range m.portsWithoutHTTP(r, w) {
+		if len(r.GetTo()) == 0 || slices.ContainsFunc(r.GetTo(), func(t *securityv1beta1.Rule_To) bool {
+			return includes(t.GetOperation().GetPorts(), t.GetOperation().GetNotPorts(), number)
+		}) {
+			return number
+		}
+	}
+	return 0
+}
+
+// asksOverHTTP reports whether a provider of external authorization is asked over HTTP.
+func (m *checker) asksOverHTTP(provider string) bool {
+	var spec meshv1alpha1.MeshConfig_ExtensionProvider
+	err := proto.Unmarshal([]byte(m.Snapshot.Mesh.Authorizers[provider].Spec), &spec)
+	return err == nil && spec.GetEnvoyExtAuthzHttp() != nil
 }
 
 // includes reports whether a port is in a list, which is empty for all, and not excluded.

@@ -67,6 +67,9 @@ const (
 	ConflictingServiceEntryAddresses Code = "MSH0118"
 	HTTPFieldOnTCPPort               Code = "MSH0119"
 	RouteWithoutPort                 Code = "MSH0120"
+	EmptyListPermitsAll              Code = "MSH0121"
+	PrivateKeyInKeySet               Code = "MSH0122"
+	TCPPortOfHTTPProvider            Code = "MSH0123"
 )
 
 // Level is the severity of a finding, in istioctl's words.
@@ -113,7 +116,7 @@ func Kinds() []Kind { return slices.Clone(kinds) }
 var kinds = []Kind{
 	{
 		ReferencedResourceNotFound, "ReferencedResourceNotFound", Error,
-		"An object refers to another object that does not exist. A VirtualService may refer to a Gateway, a delegate, or a destination with its port and subset. A Gateway or a DestinationRule may refer to a Secret, and a Telemetry to a provider. A Gateway, a Sidecar or a Telemetry may select workloads. A destination that is not exported to a namespace does not exist in this namespace.",
+		"An object refers to another object that does not exist. A VirtualService may refer to a Gateway, a delegate, or a destination with its port and subset. A Gateway or a DestinationRule may refer to a Secret, a Telemetry to a provider, and an AuthorizationPolicy to a provider whose service and port exist. A Gateway, a Sidecar or a Telemetry may select workloads. A destination that is not exported to a namespace does not exist in this namespace.",
 		"Correct the name, or create the missing object.",
 	},
 	{
@@ -338,7 +341,7 @@ var kinds = []Kind{
 	},
 	{
 		UnknownNamespace, "UnknownNamespace", Warning,
-		"An object is exported to a namespace that does not exist.",
+		"An object is exported to a namespace that does not exist, or the rule of an AuthorizationPolicy names such a namespace as the source of requests.",
 		"Correct the name of the namespace.",
 	},
 	{
@@ -385,5 +388,20 @@ var kinds = []Kind{
 		RouteWithoutPort, "RouteWithoutPort", Warning,
 		"A match in `http`, `tcp` or `tls` of a VirtualService for sidecars names a port, but no host of the VirtualService has this port with a protocol for the match. Or the VirtualService has `tcp` or `tls` routes, but all ports of its hosts have HTTP. The match or the routes never apply.",
 		"Correct the port, or use `http` instead of `tcp`.",
+	},
+	{
+		EmptyListPermitsAll, "EmptyListPermitsAll", Warning,
+		"A rule of an `ALLOW` policy has an empty list, such as `from: []`. It permits everything, like an absent list. A template that had no values may have left the list.",
+		"Remove the rule if it should permit nothing, or the list if it should permit everything.",
+	},
+	{
+		PrivateKeyInKeySet, "PrivateKeyInKeySet", Warning,
+		"The `jwks` of a RequestAuthentication has a private key. Everybody who may read the object can make tokens that the policy accepts.",
+		"Replace the key, and write only the public part of the new key into `jwks`.",
+	},
+	{
+		TCPPortOfHTTPProvider, "TCPPortOfHTTPProvider", Warning,
+		"A rule of a `CUSTOM` policy with a provider over HTTP applies to a port without HTTP. Such a provider cannot decide about TCP connections, so proxies close all connections to the port that the rule matches.",
+		"Limit the rule to other ports with `ports`, or use a provider over gRPC.",
 	},
 }

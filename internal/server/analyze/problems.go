@@ -58,6 +58,10 @@ func codeOf(kind source.ProblemKind) Code {
 		return EnvoyFilterUsesAddOperationIncorrectly
 	case source.WrongRemove:
 		return EnvoyFilterUsesRemoveOperationIncorrectly
+	case source.EmptyList:
+		return EmptyListPermitsAll
+	case source.PrivateKey:
+		return PrivateKeyInKeySet
 	}
 	return NoEffect
 }

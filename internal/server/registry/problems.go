@@ -63,7 +63,7 @@ func (s *state) problems() []Problem {
 		out = append(out, Problem{Kind: RepeatedExtension, Object: d.second, Text: d.text()})
 	}
 	for _, u := range s.providers {
-		out = append(out, Problem{Kind: MissingReference, Object: u.telemetry, Text: u.text()})
+		out = append(out, Problem{Kind: MissingReference, Object: u.policy, Text: u.problem})
 	}
 	for _, u := range s.report.unreachable {
 		out = append(out, Problem{Kind: ClosedNetwork, Text: u.String()})

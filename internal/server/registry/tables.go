@@ -68,8 +68,8 @@ type tables struct {
 	allGateways  *derive.Index[struct{}, objectKey, *snapshot.Gateway]
 	policyIndex  map[snapshot.Kind]*derive.Index[string, objectKey, snapshot.Policy] // by namespace
 	// allTelemetries lists the Telemetries; the others list the objects of their kind.
-	allTelemetries, allRequestAuthentications, allProxyConfigs *derive.Index[struct{}, objectKey, snapshot.Policy]
-	requestAuthentications                                     objects[snapshot.Policy]
+	allTelemetries, allRequestAuthentications, allProxyConfigs, allAuthorizations *derive.Index[struct{}, objectKey, snapshot.Policy]
+	requestAuthentications                                                        objects[snapshot.Policy]
 
 	filtersIn  *derive.Index[string, objectKey, *snapshot.EnvoyFilter]
 	allFilters *derive.Index[struct{}, objectKey, *snapshot.EnvoyFilter]
@@ -312,6 +312,8 @@ func (t *tables) addIndexes() {
 			t.requestAuthentications, t.allRequestAuthentications = policies, list(policies.Table)
 		case snapshot.KindProxyConfig:
 			t.allProxyConfigs = list(policies.Table)
+		case snapshot.KindAuthorizationPolicy:
+			t.allAuthorizations = list(policies.Table)
 		}
 	}
 	t.filtersIn = byNamespace(t.filters)

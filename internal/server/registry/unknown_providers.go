@@ -2,18 +2,22 @@ package registry
 
 import (
 	"slices"
+	"strconv"
 	"strings"
+
+	securityv1beta1 "istio.io/api/security/v1beta1"
 
 	"github.com/meshctl/meshctl/internal/server/derive"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 )
 
-// unknownProvider is a provider that a Telemetry names and MeshConfig lacks.
+// unknownProvider is a provider that a Telemetry or an AuthorizationPolicy names and that does not
+// work.
 type unknownProvider struct {
-	telemetry snapshot.Key
-	provider  string
-	use       providerUse
-	at        snapshot.Place
+	policy   snapshot.Key
+	provider string
+	problem  string
+	at       snapshot.Place
 }
 
 // providerUse is the use of a provider, with the fields of MeshConfig that make such providers.
@@ -25,14 +29,14 @@ var (
 	forMetrics = providerUse{"metrics", "prometheus"}
 )
 
-func (u unknownProvider) String() string { return u.telemetry.String() + ": " + u.text() }
-
-func (u unknownProvider) text() string {
-	return "the " + u.use.name + " provider " + u.provider + " has no effect, as MeshConfig has no such provider with " + u.use.fields
+// lacking describes a provider that a Telemetry names.
+func (u providerUse) lacking(provider string) string {
+	return "the " + u.name + " provider " + provider + " has no effect, as MeshConfig has no such provider with " + u.fields
 }
 
-// UnknownProviders describes the providers that Telemetries name and that have no effect,
-// sorted. The caller must not change the result.
+func (u unknownProvider) String() string { return u.policy.String() + ": " + u.problem }
+
+// UnknownProviders describes the providers that policies name and that do not work, sorted. The caller must not change the result.
 func (r *Registry) UnknownProviders() []string { return r.report.Load().unknownProviders }
 
 func (t *tables) findUnknownProviders(r *derive.Reads) []unknownProvider {
@@ -51,22 +55,52 @@ func (t *tables) findUnknownProviders(r *derive.Reads) []unknownProvider {
 		for _, entry := range telemetry.Spec.GetAccessLogging() {
 			for _, p := range entry.GetProviders() {
 				_, known := m.LogProviders[strings.ToLower(p.GetName())]
-				add(unknownProvider{telemetry.Key(), p.GetName(), forLogs, telemetry.Place}, known)
+				add(unknownProvider{telemetry.Key(), p.GetName(), forLogs.lacking(p.GetName()), telemetry.Place}, known)
 			}
 		}
 		for _, entry := range telemetry.Spec.GetTracing() {
 			for _, p := range entry.GetProviders() {
 				_, known := m.Tracers[strings.ToLower(p.GetName())]
-				add(unknownProvider{telemetry.Key(), p.GetName(), forTracing, telemetry.Place}, known)
+				add(unknownProvider{telemetry.Key(), p.GetName(), forTracing.lacking(p.GetName()), telemetry.Place}, known)
 			}
 		}
 		for _, entry := range telemetry.Spec.GetMetrics() {
 			for _, p := range entry.GetProviders() {
-				add(unknownProvider{telemetry.Key(), p.GetName(), forMetrics, telemetry.Place}, m.HasMetricProvider([]string{p.GetName()}))
+				add(unknownProvider{telemetry.Key(), p.GetName(), forMetrics.lacking(p.GetName()), telemetry.Place}, m.HasMetricProvider([]string{p.GetName()}))
 			}
 		}
 	}
+	for _, policy := range t.allAuthorizations.Lookup(r, struct{}{}) {
+		p, ok := policy.(*snapshot.AuthorizationPolicy)
+		if !ok || p.Spec.GetAction() != securityv1beta1.AuthorizationPolicy_CUSTOM {
+			continue
+		}
+		name := p.Spec.GetProvider().GetName()
+		if problem := t.authorizerProblem(r, name, m.Authorizers); problem != "" {
+			add(unknownProvider{p.Key(), name, problem + ": what its rules match is refused", p.Place}, false)
+		}
+	}
 	return out
+}
+
+// authorizerProblem returns the reason why no proxy can ask a provider of external authorization, or "".
+func (t *tables) authorizerProblem(r *derive.Reads, name string, authorizers map[string]snapshot.Collector) string {
+	c, ok := authorizers[name]
+	if !ok {
+		return "MeshConfig has no usable provider " + name + " with envoyExtAuthzGrpc or envoyExtAuthzHttp"
+	}
+	svc, ok := t.meshServices.Get(r, c.Host())
+	switch namespace, _, two := strings.Cut(c.Service, "/"); {
+	case !ok:
+		return "no service has the host " + c.Host() + " of the provider " + name
+	case two && svc.Namespace != namespace:
+		return "the service " + c.Host() + " of the provider " + name + " is not in the namespace " + namespace
+	case svc.Port(c.Port) == nil:
+		return "the service " + c.Host() + " has no port " + strconv.FormatUint(uint64(c.Port), 10) + ", which the provider " + name + " names"
+	case svc.ExternalName != "":
+		return "the service " + c.Host() + " of the provider " + name + " is an ExternalName, which proxies do not call: use a ServiceEntry"
+	}
+	return ""
 }
 
 // describeUnknownProviders returns a line for each provider, sorted, and logs those that
@@ -76,8 +110,8 @@ func (s *state) describeUnknownProviders(before []string, now []unknownProvider)
 	for _, u := range now {
 		lines = append(lines, u.String())
 		if !slices.Contains(before, u.String()) {
-			s.cfg.Log.Warn("a Telemetry names a provider that MeshConfig lacks", "telemetry", u.telemetry.String(),
-				"at", u.at.String(), "provider", u.provider)
+			s.cfg.Log.Warn("a policy names a provider that does not work", "policy", u.policy.String(),
+				"at", u.at.String(), "provider", u.provider, "reason", u.problem)
 		}
 	}
 	slices.Sort(lines)

@@ -7,11 +7,12 @@ import (
 	securityv1beta1 "istio.io/api/security/v1beta1"
 
 	"github.com/meshctl/meshctl/internal/server/snapshot"
+	"github.com/meshctl/meshctl/internal/yamldoc"
 )
 
 var authorizationPolicyKind = closedKind(istioKind(kind{
 	group: groupSecurity, name: "AuthorizationPolicy", plural: "authorizationpolicies", versions: []string{"v1", "v1beta1"},
-	support: Partly, meaning: "see [security-policy.md](security-policy.md#authorization)", fields: authorizationPolicyFields,
+	support: Partly, meaning: "see [security-policy.md](security-policy.md#authorization)", fields: authorizationPolicyFields, doubts: emptyLists,
 }, func(c *conversion, spec *securityv1beta1.AuthorizationPolicy) *FieldError {
 	p := &snapshot.AuthorizationPolicy{Meta: c.meta, Spec: spec}
 	c.object = p
@@ -24,6 +25,40 @@ var authorizationPolicyKind = closedKind(istioKind(kind{
 	}
 	return allFaults(dryRun, referenceFault(spec, c.meta.Namespace), checkAuthorizationPolicy(spec))
 }), closedAuthorization)
+
+// emptyLists finds the empty lists in the rules of an ALLOW policy. They permit everything, as absent
+// lists do, though a template without values may have left them.
+func emptyLists(spec yamldoc.Value) []*FieldError {
+	if action := spec.Get("action").Text(); action != "" && action != "ALLOW" {
+		return nil
+	}
+	var out []*FieldError
+	rules, _ := spec.Get("rules").Items()
+	for i, rule := range rules {
+		out = append(out, emptyListsOf(at("spec.rules", i), rule)...)
+	}
+	return out
+}
+
+func emptyListsOf(field string, of yamldoc.Value) []*FieldError {
+	var out []*FieldError
+	for _, key := range of.Keys() {
+		value, field := of.Get(key), field+"."+key
+		items, isList := value.Items()
+		if value.IsNull() || isList && len(items) == 0 {
+			w := faultf(field, "is an empty list, which permits everything, as if it were absent: remove it, or the rule")
+			w.Kind = EmptyList
+			out = append(out, w)
+		}
+		if value.IsMapping() { // a source or an operation
+			out = append(out, emptyListsOf(field, value)...)
+		}
+		for i, item := range items {
+			out = append(out, emptyListsOf(at(field, i), item)...)
+		}
+	}
+	return out
+}
 
 // annotationDryRun makes a policy record its decisions only.
 const annotationDryRun = "istio.io/dry-run"

@@ -1,6 +1,7 @@
 package source
 
 import (
+	"bytes"
 	"cmp"
 	stdjson "encoding/json"
 	"errors"
@@ -98,6 +99,8 @@ func (c *Converter) decode(v yamldoc.Value, place snapshot.Place) (Result, error
 	out, err := c.Convert(object, place)
 	if err != nil {
 		out.Closed = c.closed(k, object, v.Get("spec"), place, err)
+	} else if k.doubts != nil {
+		out.Warnings = append(out.Warnings, k.doubts(v.Get("spec"))...)
 	}
 	return out, err
 }
@@ -360,6 +363,8 @@ func (c *Converter) DecodeJSON(text []byte) (Result, error) {
 	r, err := c.Convert(istio, snapshot.Place{})
 	if err != nil {
 		r.Closed = c.closed(k, object, specOf(text), snapshot.Place{}, err)
+	} else if k.doubts != nil && (bytes.Contains(text, []byte("[]")) || bytes.Contains(text, []byte("null"))) {
+		r.Warnings = append(r.Warnings, k.doubts(specOf(text))...)
 	}
 	if unknown != nil {
 		r.Warnings = append(r.Warnings, unknown)

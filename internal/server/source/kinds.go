@@ -47,6 +47,8 @@ type kind struct {
 	// closed returns the valid parts of a security policy with a fault; nil for kinds of
 	// which nothing is used then. The metadata is valid. The spec may have any value.
 	closed func(c *conversion, spec yamldoc.Value) snapshot.Object
+	// doubts finds what the author of a valid spec may not have meant, in its text; nil for none.
+	doubts func(spec yamldoc.Value) []*FieldError
 
 	// support is empty for the kinds of Kubernetes itself, which
 	// docs/api-support.md leaves out. meaning explains it.

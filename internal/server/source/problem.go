@@ -22,6 +22,8 @@ const (
 	WrongReplace        // a patch replaces what cannot be replaced
 	WrongAdd            // a patch adds to what it can only change
 	WrongRemove         // a patch removes what cannot be removed
+	EmptyList           // a rule that permits has an empty list, which permits everything
+	PrivateKey          // a key set that everybody may read has a private key
 )
 
 // ObjectName returns the name of an object for people: kind and namespace/name, or

@@ -19,6 +19,13 @@ var requestAuthenticationKind = closedKind(istioKind(kind{
 	support: Works, meaning: "see [request-authentication.md](request-authentication.md)", fields: requestAuthenticationFields,
 }, func(c *conversion, spec *securityv1beta1.RequestAuthentication) *FieldError {
 	c.object = &snapshot.RequestAuthentication{Meta: c.meta, Kind: snapshot.KindRequestAuthentication, Spec: spec}
+	for i, r := range spec.JwtRules {
+		if keyset.HasPrivateKey([]byte(r.GetJwks())) {
+			w := faultf(at("spec.jwtRules", i)+".jwks", "has a private key: who may read the object can make valid tokens; replace the key, and give only its public part")
+			w.Kind = PrivateKey
+			c.warn(w)
+		}
+	}
 	return allFaults(
 		attachmentFault(spec),
 		referenceFault(spec, c.meta.Namespace),

@@ -10,6 +10,7 @@ import (
 	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
 	telemetryv1alpha1 "istio.io/api/telemetry/v1alpha1"
 
+	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/yamldoc"
 )
 
@@ -25,12 +26,23 @@ func collectorFault(field string, at addressed, path string, headers []*meshv1al
 	switch {
 	case host == "":
 		return faultf(field+".service", "is missing: the provider is not used")
+	case !isServiceName(at.GetService()):
+		return faultf(field+".service", "%q is neither a host name nor <namespace>/<host name>: the provider is not used", at.GetService())
 	case !isPort(at.GetPort()):
 		return faultf(field+".port", "%d is not a port, want 1 to 65535: the provider is not used", at.GetPort())
 	case path != "" && path[0] != '/':
 		return faultf(field+".path", "%q does not begin with a slash: the provider is not used", path)
 	}
 	return collectorHeadersFault(field+".headers", headers)
+}
+
+// isServiceName reports whether a text is a host, or a namespace and a host.
+func isServiceName(text string) bool {
+	namespace, host, two := strings.Cut(text, "/")
+	if !two {
+		namespace, host = "default", text
+	}
+	return mesh.IsDNSLabel(namespace) && mesh.IsDNSName(strings.ToLower(host))
 }
 
 // collectorHeadersFault checks the headers of calls to a collector.

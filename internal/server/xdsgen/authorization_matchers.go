@@ -1,9 +1,14 @@
 package xdsgen
 
 import (
+	"fmt"
 	"net/netip"
 	"regexp"
+	"slices"
+	"strconv"
 	"strings"
+	"unicode"
+	"unicode/utf8"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	rbacv3 "github.com/envoyproxy/go-control-plane/envoy/config/rbac/v3"
@@ -102,32 +107,131 @@ func serverNameMatcher(value string, refuses bool) *matcherv3.StringMatcher {
 	return patternMatcher(value, func(fixed string) string { return "(?i:" + quoted(strings.TrimSuffix(fixed, ".")) + `)\.?` })
 }
 
-// slash matches a slash in all forms that a server may take for one.
-const slash = `(?:/|\\|%2[Ff]|%5[Cc])`
+// Servers decode a path in different ways. A refusing field matches all of these forms:
+const (
+	// slash is a slash in any form.
+	slash = `(?:/|\\|%2[Ff]|%5[Cc])`
+	// between stands for a slash of the value: several slashes, each with parameters before it, which
+	// servers in Java remove.
+	between = `(?:(?:;[^/]*)?` + slash + `)+`
+	// authority is a host at the start, as in a URL without a scheme.
+	authority = `(?:[/\\]{2,}[^/\\]*)?`
+	// tail is what servers ignore at the end.
+	tail = `(?:;[^/]*|` + slash + `)*`
+)
 
-// pathMatcher returns the matcher of a path. To refuse, each slash of the value matches
-// several slashes of any form. To permit, the operators of a template match no slash in
-// another form.
-func pathMatcher(value string, refuses bool) *matcherv3.StringMatcher {
-	between, segment := "/", `(?:[^/\\%]|%(?:[^25/]|2[^Ff/]|5[^Cc/]))+`
+// pathMatcher returns the matcher of a path. To permit, it matches no form that a server may take
+// for another path.
+func pathMatcher(value string, refuses, raw bool) *matcherv3.StringMatcher {
 	if refuses {
-		between, segment = slash+"+", "[^/]+"
+		return regexMatcher(refusedPath(value, raw))
 	}
-	forms := func(fixed string) string { return strings.ReplaceAll(quoted(fixed), "/", between) }
+	suffix, isSuffix := strings.CutPrefix(value, "*")
 	switch {
 	case snapshot.IsPathTemplate(value):
-		pattern := strings.NewReplacer(`\{\*\}`, segment, `\{\*\*\}`, ".*").Replace(forms(value))
-		return regexMatcher(pattern)
-	case refuses:
-		return patternMatcher(value, forms)
+		const segment = `(?:[^/\\%;]|%(?:[^25/]|2[^Ff/]|5[^Cc/]))(?:[^/\\%]|%(?:[^25/]|2[^Ff/]|5[^Cc/]))*`
+		return regexMatcher(strings.NewReplacer(`\{\*\}`, segment, `\{\*\*\}`, ".*").Replace(quoted(value)))
+	case isSuffix && suffix != "" && suffix[0] != '/':
+		// The segment in which the suffix begins is neither a host nor has parameters.
+		return regexMatcher(`(?:.*[^/\\].*)?/[^;/]*` + quoted(suffix))
 	}
 	return valueMatcher(value, false)
 }
 
-// hiddenTraversal matches paths with a segment ".." that normalization leaves, because a
-// slash beside it has another form. A server that decodes it would see another path.
-func hiddenTraversal() *rbacv3.Permission {
-	return pathPermission(regexMatcher(".*" + slash + `(?:\.|%2[Ee]){2}(?:` + slash + ".*)?"))
+// refusedPath returns the pattern of a path to refuse. Envoy has not normalized raw paths.
+func refusedPath(value string, raw bool) string {
+	if value == "*" {
+		return ".+"
+	}
+	start, end := "", tail
+	if value[0] == '/' {
+		start = authority
+	}
+	if snapshot.IsPathTemplate(value) {
+		for {
+			before, operator, ok := strings.Cut(value, "{")
+			if start += anyForm(before, raw); !ok {
+				return start + end
+			}
+			operator, value, _ = strings.Cut(operator, "}")
+			if operator == "*" {
+				start += "[^/]+"
+			} else {
+				start += ".*"
+			}
+		}
+	}
+	fixed, isSuffix := strings.CutPrefix(value, "*")
+	if isSuffix {
+		start = ".*"
+	} else if prefix, ok := strings.CutSuffix(value, "*"); ok {
+		fixed, end = prefix, ".*"
+	}
+	return start + anyForm(fixed, raw) + end
+}
+
+// anyForm returns the pattern of a text in a path. Servers unescape characters that normalization
+// leaves, which of raw paths are all.
+func anyForm(text string, raw bool) string {
+	text = escape.ReplaceAllStringFunc(text, func(e string) string {
+		b, _ := strconv.ParseUint(e[1:], 16, 8)
+		return string([]byte{byte(b)})
+	})
+	var out strings.Builder
+	for wasSlash := false; text != ""; {
+		r, size := utf8.DecodeRuneInString(text)
+		char, isSlash := text[:size], r == '/' || r == '\\'
+		switch {
+		case isSlash && !wasSlash:
+			out.WriteString(between)
+		case isSlash:
+		case r == utf8.RuneError && size == 1:
+			out.WriteString(escaped(char))
+		case raw || !isUnreserved(r):
+			out.WriteString("(?:" + quoted(char) + "|" + escaped(char) + ")")
+		default:
+			out.WriteString(quoted(char))
+		}
+		text, wasSlash = text[size:], isSlash
+	}
+	return out.String()
+}
+
+// escape is an escaped byte of a path.
+var escape = regexp.MustCompile(`%[0-9A-Fa-f]{2}`)
+
+// isUnreserved reports whether Envoy unescapes a character when it normalizes a path.
+func isUnreserved(r rune) bool {
+	return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("-._~", r)
+}
+
+// escaped returns the pattern of a text whose bytes are escaped.
+func escaped(text string) string {
+	var out strings.Builder
+	for _, b := range []byte(text) {
+		out.WriteByte('%')
+		for _, digit := range fmt.Sprintf("%02x", b) {
+			if upper := unicode.ToUpper(digit); upper != digit {
+				out.WriteString("[" + string(upper) + string(digit) + "]")
+			} else {
+				out.WriteRune(digit)
+			}
+		}
+	}
+	return out.String()
+}
+
+// doubtfulPath matches paths that servers resolve in different ways: a segment of dots that
+// normalization leaves, because a slash beside it has another form or parameters follow, a zero
+// byte, and bytes that no regular expression matches.
+func doubtfulPath(raw bool) *rbacv3.Permission {
+	m := pathPermission(regexMatcher(".*" + slash + `(?:\.|%2[Ee]){1,2}(?:(?:` + slash + `|;|%3[Bb]).*)?|.*%00.*`))
+	if !raw {
+		return m
+	}
+	return &rbacv3.Permission{Rule: &rbacv3.Permission_OrRules{OrRules: &rbacv3.Permission_Set{
+		Rules: []*rbacv3.Permission{m, notPermission(pathPermission(regexMatcher(".*")))},
+	}}}
 }
 
 func pathPermission(m *matcherv3.StringMatcher) *rbacv3.Permission {
@@ -153,6 +257,38 @@ func headerValueMatcher(value string, refuses bool) *matcherv3.StringMatcher {
 		return pattern
 	})
 }
+
+// headerNames returns the names of headers that a condition is about. To refuse, dashes may be
+// underscores, which servers with variables of CGI take for the same name.
+func headerNames(name string, refuses bool) []string {
+	dashes := strings.ReplaceAll(name, "_", "-")
+	n := strings.Count(dashes, "-")
+	if !refuses || n == 0 {
+		return []string{name}
+	}
+	if n > mostDashes {
+		out := []string{name, dashes, strings.ReplaceAll(dashes, "-", "_")}
+		slices.Sort(out)
+		return slices.Compact(out)
+	}
+	parts, out := strings.Split(dashes, "-"), []string{""}
+	for i, part := range parts {
+		var longer []string
+		for _, start := range out {
+			if i == 0 {
+				longer = append(longer, part)
+			} else {
+				longer = append(longer, start+"-"+part, start+"_"+part)
+			}
+		}
+		out = longer
+	}
+	return out
+}
+
+// mostDashes is how many dashes of a header's name may each be an underscore. Of a name with more,
+// all or none are.
+const mostDashes = 4
 
 // headerMatcher returns the matcher of a header with a value.
 func headerMatcher(name, value string, m *matcherv3.StringMatcher) *routev3.HeaderMatcher {

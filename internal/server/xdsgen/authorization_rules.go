@@ -16,6 +16,7 @@ type ruleMaker struct {
 	action    securityv1beta1.AuthorizationPolicy_Action
 	network   bool // for TCP
 	proxyless bool // for gRPC without a proxy, which refuses rules about some headers
+	rawPaths  bool // nobody has normalized paths
 	domains   list[string]
 	namespace string // of the policy
 }
@@ -163,12 +164,12 @@ func (r *ruleMaker) anyPermission(c *condition, values []string, negated bool) *
 		some = append(some, c.permission(r, c.args, v, refuses))
 	}
 	if c.paths && refuses {
-		some = append(some, hiddenTraversal())
+		some = append(some, doubtfulPath(r.rawPaths))
 	}
 	out := &rbacv3.Permission{Rule: &rbacv3.Permission_OrRules{OrRules: &rbacv3.Permission_Set{Rules: some}}}
 	if c.paths && !refuses {
 		out = &rbacv3.Permission{Rule: &rbacv3.Permission_AndRules{AndRules: &rbacv3.Permission_Set{
-			Rules: []*rbacv3.Permission{out, notPermission(hiddenTraversal())},
+			Rules: []*rbacv3.Permission{out, notPermission(doubtfulPath(r.rawPaths))},
 		}}}
 	}
 	return out
@@ -232,8 +233,8 @@ var (
 	methodAttribute = attribute{http: true, permission: func(_ *ruleMaker, _ []string, value string, refuses bool) *rbacv3.Permission {
 		return headerPermission(":method", value, valueMatcher(value, refuses))
 	}}
-	pathAttribute = attribute{http: true, paths: true, permission: func(_ *ruleMaker, _ []string, value string, refuses bool) *rbacv3.Permission {
-		return pathPermission(pathMatcher(value, refuses))
+	pathAttribute = attribute{http: true, paths: true, permission: func(r *ruleMaker, _ []string, value string, refuses bool) *rbacv3.Permission {
+		return pathPermission(pathMatcher(value, refuses, r.rawPaths))
 	}}
 )
 
@@ -297,7 +298,14 @@ var attributes = map[string]attribute{
 		return anyPrincipal(some...)
 	}},
 	"request.headers": {http: true, principal: func(_ *ruleMaker, args []string, value string, refuses bool) *rbacv3.Principal {
-		return &rbacv3.Principal{Identifier: &rbacv3.Principal_Header{Header: headerMatcher(args[0], value, headerValueMatcher(value, refuses))}}
+		var some []*rbacv3.Principal
+		for _, name := range headerNames(args[0], refuses) {
+			some = append(some, &rbacv3.Principal{Identifier: &rbacv3.Principal_Header{Header: headerMatcher(name, value, headerValueMatcher(value, refuses))}})
+		}
+		if len(some) == 1 {
+			return some[0]
+		}
+		return anyPrincipal(some...)
 	}},
 	"request.auth.principal": {http: true, principal: func(_ *ruleMaker, _ []string, value string, _ bool) *rbacv3.Principal {
 		return requestPrincipal(value)

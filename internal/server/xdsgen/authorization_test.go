@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"unicode/utf8"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	rbacv3 "github.com/envoyproxy/go-control-plane/envoy/config/rbac/v3"
@@ -101,8 +102,14 @@ type enforced map[bool][2]struct {
 	allows bool
 }
 
-// rulesOf returns the rules of policies.
+// rulesOf returns the rules of policies, for paths that Envoy does not normalize.
 func rulesOf(t *testing.T, policies []*snapshot.AuthorizationPolicy) enforced {
+	t.Helper()
+	return rulesFor(t, policies, true)
+}
+
+// rulesFor is rulesOf for raw or normalized paths.
+func rulesFor(t *testing.T, policies []*snapshot.AuthorizationPolicy, raw bool) enforced {
 	t.Helper()
 	out := enforced{}
 	for _, tcp := range []bool{false, true} {
@@ -114,7 +121,7 @@ func rulesOf(t *testing.T, policies []*snapshot.AuthorizationPolicy) enforced {
 					some = append(some, p)
 				}
 			}
-			a := authorization{action: action, policies: listOf(some), domains: listOf(testDomains)}
+			a := authorization{action: action, policies: listOf(some), domains: listOf(testDomains), rawPaths: raw}
 			of[i].RBAC, _ = a.rules(ruleMaker{network: tcp})
 			of[i].allows = action == securityv1beta1.AuthorizationPolicy_ALLOW
 			if of[i].RBAC != nil {
@@ -249,6 +256,9 @@ func (e envoy) header(h *routev3.HeaderMatcher) bool {
 
 func (e envoy) text(m *matcherv3.StringMatcher, text string) bool {
 	if regex := m.GetSafeRegex(); regex != nil {
+		if !utf8.ValidString(text) {
+			return false // as in Envoy, also for .*
+		}
 		pattern := "^(?:" + regex.GetRegex() + ")$"
 		re, ok := patterns[pattern]
 		if !ok {
@@ -291,8 +301,8 @@ var testValues = policymodel.Values{
 	Sources: []string{"10.0.0.0/8", "10.0.0.1", "10.0.0.1/32"}, Remotes: []string{"1.0.0.0/8"}, Destinations: []string{"10.0.0.9", "10.0.0.0/30"},
 	Tokens:  []string{"https://i/s", "https://i/*", "*/s", "*", "i/x/s"},
 	Hosts:   []string{"a.example.com", "A.example.com", "*.example.com", "a.*", "a.example.com:80", "a.example.com:*", "*"},
-	Methods: []string{"GET", "G*", "*", "PUT"}, Paths: []string{"/a", "/a/*", "*/b", "*", "/{*}/b", "/a/{**}", "/a.b", "/a/{*}"}, Ports: []string{"80", "81"},
-	Header: "X", HeaderValues: []string{"a", "a*", "*a", "*"}, Claim: "r][s", ClaimValues: []string{"a", "a*", "*a", "*"},
+	Methods: []string{"GET", "G*", "*", "PUT"}, Paths: []string{"/a", "/a/*", "*/b", "*", "/{*}/b", "/a/{**}", "/a.b", "/a/{*}", "*b"}, Ports: []string{"80", "81"},
+	Header: "X-Y", HeaderValues: []string{"a", "a*", "*a", "*"}, Claim: "r][s", ClaimValues: []string{"a", "a*", "*a", "*"},
 }
 
 func (r randomPolicies) policies() []*snapshot.AuthorizationPolicy {
@@ -321,10 +331,12 @@ func randomRequest(r policymodel.Random) *policymodel.Request {
 		return out
 	}
 	out.Host, out.Method = r.One("a.example.com", "A.EXAMPLE.COM", "a.example.com:80", "a.example.com.", "u@a.example.com", "b"), r.One("GET", "get", "PUT", "G")
-	out.Path = r.One("/a", "//a", "/a/b", "/x/b", "/a%2fb", `/a\b`, "/a/..%2fb", "/x/%2e%2e%5Cb", "/a.b", "/aXb", "/", "/a/", "/a/b/c")
+	out.Path = r.One("/a", "//a", "/a/b", "/x/b", "/a%2fb", `/a\b`, "/a/..%2fb", "/x/%2e%2e%5Cb", "/a.b", "/aXb", "/", "/a/", "/a/b/c",
+		"/.%2fa", "/x/.%5Cb", "/a/.;x", "/a/..;/b", "/%2e;/a", "/a/..%3bx", "/a;x", "/a;x/b", "/;x/a", "/a/;/b", "/a;x%2fy/b", "//x/a", `/\x/a`, "///x/a/b", "//b",
+		"/%61", "/a%2Eb", "/%2561", "/a%00", "/a\xff", "/x;/b", "/a/x;y/b", "/a/...", "/a%2f", "/a/;", "/x/%62;z", "/a/x;y", "/a;/x")
 	out.Headers = map[string][]string{}
 	if r.IntN(2) == 0 {
-		out.Headers["x"] = [][]string{{"a"}, {"b"}, {"b", "a"}, {"ab, ca"}, {""}}[r.IntN(5)]
+		out.Headers[r.One("x-y", "x-y", "x_y")] = [][]string{{"a"}, {"b"}, {"b", "a"}, {"ab, ca"}, {""}}[r.IntN(5)]
 	}
 	if r.IntN(2) == 0 {
 		out.Claims = map[string]any{

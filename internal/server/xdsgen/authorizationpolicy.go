@@ -26,6 +26,7 @@ type authorization struct {
 	action   securityv1beta1.AuthorizationPolicy_Action
 	policies list[*snapshot.AuthorizationPolicy]
 	domains  list[string] // trustDomains
+	rawPaths bool         // Envoy does not normalize paths
 	// provider is for the action CUSTOM. Without cluster, both filters refuse what the policies match.
 	provider snapshot.Collector
 	name     string // of the provider
@@ -72,11 +73,11 @@ func chooseAuthorizations(s *snapshot.Snapshot, n Node, labels map[string]string
 			byProvider[name] = nil
 		}
 	}
-	domains := listOf(trustDomains(s.Mesh))
+	domains, raw := listOf(trustDomains(s.Mesh)), s.Mesh.Listeners.Paths == snapshot.KeepPaths
 	var out []authorization
 	for _, name := range slices.Sorted(maps.Keys(byProvider)) {
 		a := authorization{
-			action: securityv1beta1.AuthorizationPolicy_CUSTOM, policies: listOf(byProvider[name]), domains: domains,
+			action: securityv1beta1.AuthorizationPolicy_CUSTOM, policies: listOf(byProvider[name]), domains: domains, rawPaths: raw,
 			provider: s.Mesh.Authorizers[name], name: name,
 		}
 		a.cluster, _ = collectorCluster(s, sc, a.provider)
@@ -89,7 +90,7 @@ func chooseAuthorizations(s *snapshot.Snapshot, n Node, labels map[string]string
 		if len(policies) == 0 && action == securityv1beta1.AuthorizationPolicy_AUDIT {
 			continue // refuses nothing
 		}
-		out = append(out, authorization{action: action, policies: listOf(policies), domains: domains})
+		out = append(out, authorization{action: action, policies: listOf(policies), domains: domains, rawPaths: raw})
 	}
 	return out
 }
@@ -267,7 +268,7 @@ func (a *authorization) rbacFilter(network bool, enforced, recorded *rbacv3.RBAC
 // rules returns the rules of the policies, and the rules of policies whose decision is only
 // recorded. Either is nil if there are no such policies. The argument chooses the protocol.
 func (a *authorization) rules(r ruleMaker) (enforced, recorded *rbacv3.RBAC) {
-	r.action, r.domains = a.action, a.domains
+	r.action, r.domains, r.rawPaths = a.action, a.domains, a.rawPaths
 	for p := range a.policies.All {
 		into := &enforced
 		if p.DryRun {

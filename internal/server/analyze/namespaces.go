@@ -5,9 +5,10 @@ import (
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 )
 
-// exports finds the namespaces in exportTo that do not exist. A mesh whose Namespaces are not
+// namespaces finds the namespaces in exportTo, and in the sources of AuthorizationPolicies, that do not
+// exist. A mesh whose Namespaces are not
 // known, such as a directory without them, has none to compare with.
-func (m *checker) exports() {
+func (m *checker) namespaces() {
 	known := map[string]bool{}
 	for _, ns := range list[*snapshot.Namespace](m, snapshot.KindNamespace) {
 		known[ns.Name] = true
@@ -37,6 +38,22 @@ func (m *checker) exports() {
 	}
 	for _, e := range until(m, m.entries) {
 		check(e, "spec.exportTo", e.ExportTo)
+	}
+	for _, p := range list[*snapshot.AuthorizationPolicy](m, snapshot.KindAuthorizationPolicy) {
+		for i, r := range p.Spec.GetRules() {
+			rule := at("spec.rules", i)
+			for j, f := range r.GetFrom() {
+				source := at(rule+".from", j) + ".source"
+				check(p, source+".namespaces", f.GetSource().GetNamespaces())
+				check(p, source+".notNamespaces", f.GetSource().GetNotNamespaces())
+			}
+			for j, w := range r.GetWhen() {
+				if w.GetKey() == "source.namespace" {
+					check(p, at(rule+".when", j)+".values", w.GetValues())
+					check(p, at(rule+".when", j)+".notValues", w.GetNotValues())
+				}
+			}
+		}
 	}
 	for _, all := range m.services {
 		for _, s := range all {
