@@ -16,7 +16,7 @@ import (
 func (m *checker) authorization(p *snapshot.AuthorizationPolicy, namespace string) {
 	selector := p.Spec.GetSelector().GetMatchLabels()
 	m.selects(NoMatchingWorkloadsFound, p, "spec.selector.matchLabels", namespace, selector)
-	if len(p.Spec.GetTargetRefs()) > 0 || p.Spec.GetTargetRef() != nil {
+	if len(snapshot.TargetsOf(p.Spec)) > 0 {
 		return // gateways
 	}
 	for i, r := range p.Spec.GetRules() {

@@ -22,7 +22,7 @@ var authorizationPolicyKind = closedKind(istioKind(kind{
 			dryRun = faultf("metadata.annotations["+annotationDryRun+"]", "%q is neither true nor false", text)
 		}
 	}
-	return allFaults(dryRun, referenceFault(spec, c.meta.Namespace), checkAuthorizationPolicy(spec))
+	return allFaults(dryRun, c.referenceFault(spec), checkAuthorizationPolicy(spec))
 }), closedAuthorization)
 
 // annotationDryRun makes a policy record its decisions only.
@@ -99,7 +99,7 @@ func conditionFault(field string, action securityv1beta1.AuthorizationPolicy_Act
 	return listsFault(field, w, func(string) valueCheck { return check })
 }
 
-const policyTarget = "a Gateway of the Kubernetes Gateway API; an AuthorizationPolicy with only other references applies to no proxy"
+const policyTarget = "a Gateway of the Kubernetes Gateway API; other references are refused"
 
 var authorizationPolicyFields = []apiField{
 	{Path: "selector", Support: Works},

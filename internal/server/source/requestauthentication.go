@@ -21,7 +21,7 @@ var requestAuthenticationKind = closedKind(istioKind(kind{
 	c.object = &snapshot.RequestAuthentication{Meta: c.meta, Kind: snapshot.KindRequestAuthentication, Spec: spec}
 	return allFaults(
 		attachmentFault(spec),
-		referenceFault(spec, c.meta.Namespace),
+		c.referenceFault(spec),
 		each("jwtRules", spec.JwtRules, tokenRuleFault),
 	)
 }), closedTokens)
@@ -157,7 +157,7 @@ func textsFault(field string, list []string) *FieldError {
 	})
 }
 
-const tokenTarget = "a Gateway of the Kubernetes Gateway API; a RequestAuthentication with only other references applies to no proxy"
+const tokenTarget = "a Gateway of the Kubernetes Gateway API; other references are refused"
 
 var requestAuthenticationFields = []apiField{
 	{Path: "selector", Support: Works},

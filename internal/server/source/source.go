@@ -31,6 +31,9 @@ type Converter struct {
 	// endpoints, pods and gateways, each with a warning. Set it for objects that are
 	// not trusted, such as the objects of a Kubernetes API.
 	RefuseLocal bool
+	// IgnorePolicies leaves security policies that no proxy can enforce without effect. Without
+	// it, the workloads to which such a policy may apply refuse requests.
+	IgnorePolicies bool
 	// Remote is set for a cluster other than the control plane's own cluster. Its
 	// configuration is not used, so parts without effect are not reported.
 	Remote bool
