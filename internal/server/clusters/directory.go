@@ -17,14 +17,16 @@ type Directory struct {
 	Revision        string // of the control plane
 	// Remote is true for a cluster other than the control plane's.
 	Remote bool
-	Log    *slog.Logger
-	Now    func() time.Time
+	// IgnorePolicies is that of source.Converter.
+	IgnorePolicies bool
+	Log            *slog.Logger
+	Now            func() time.Time
 }
 
 // Access returns an access that reads the directory.
 func (d Directory) Access() Access {
 	return Access{NewSource: func() Source {
-		return directorySource{&dir.Source{Cluster: d.Cluster, Dir: d.Dir, SystemNamespace: d.SystemNamespace, Revision: d.Revision, Remote: d.Remote, Log: d.Log, Now: d.Now}}
+		return directorySource{&dir.Source{Cluster: d.Cluster, Dir: d.Dir, SystemNamespace: d.SystemNamespace, Revision: d.Revision, Remote: d.Remote, IgnorePolicies: d.IgnorePolicies, Log: d.Log, Now: d.Now}}
 	}}
 }
 

@@ -48,6 +48,8 @@ type Source struct {
 	Revision string
 	// Remote is set for a cluster other than the control plane's own cluster.
 	Remote bool
+	// IgnorePolicies is that of source.Converter.
+	IgnorePolicies bool
 	// Log is the logger; default: nothing is logged.
 	Log *slog.Logger
 	// Now is the clock; required.
@@ -114,7 +116,7 @@ func newReader(s *Source, sink snapshot.Sink, root *os.Root, watcher *fsnotify.W
 		tree:  tree{files: map[string]*file{}, odd: map[string]*file{}, folders: map[string]*folder{}, faults: map[string]string{}, changed: map[string]bool{}, missing: map[string]time.Time{}, again: map[string]bool{}, under: map[string]int{}, closed: map[string]bool{}},
 		index: newIndex(),
 	}
-	r.parser.conv = &source.Converter{Cluster: s.Cluster, SystemNamespace: s.SystemNamespace, Revision: s.Revision, Remote: s.Remote}
+	r.parser.conv = &source.Converter{Cluster: s.Cluster, SystemNamespace: s.SystemNamespace, Revision: s.Revision, Remote: s.Remote, IgnorePolicies: s.IgnorePolicies}
 	if r.log == nil {
 		r.log = slog.New(slog.DiscardHandler)
 	}
