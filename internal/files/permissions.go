@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"path/filepath"
 )
 
 // CheckSecret returns an error if ReadSecret would refuse the key file path because
@@ -60,6 +61,52 @@ func CheckDirectory(dir string) error {
 		return fmt.Errorf("it belongs to user %d, not to user %d who writes there; chown it or name another", uid, os.Geteuid())
 	case info.Mode().Perm()&0o022 != 0:
 		return fmt.Errorf("its mode %04o lets others write to it; run chmod 700 on it or name another", info.Mode().Perm())
+	}
+	return nil
+}
+
+// CheckOutput returns an error if other users could replace the directory dir, which need not exist,
+// or the files in it. Commands that write keys and tokens for people call it; a process in a pod
+// writes to volumes, which the group of the pod may write.
+func CheckOutput(dir string) error {
+	dir, err := filepath.Abs(dir)
+	if err != nil {
+		return err
+	}
+	for checked := 0; checked < 2; dir = filepath.Dir(dir) { // it and its folder, as far as they exist
+		info, err := os.Stat(dir)
+		if errors.Is(err, fs.ErrNotExist) && dir != filepath.Dir(dir) {
+			continue
+		}
+		if err == nil {
+			err = checkFolder(info, os.Geteuid(), os.Getegid())
+		}
+		if err != nil {
+			return fmt.Errorf("refuse to write keys and tokens below %s: %w", dir, err)
+		}
+		checked++
+	}
+	return nil
+}
+
+// checkFolder returns an error if users other than self and root may replace files of a folder. In a
+// sticky folder, only the owner of a file may.
+func checkFolder(info fs.FileInfo, self, group int) error {
+	const root = 0
+	uid, gid := owner(info)
+	shared := info.Mode().Perm() & 0o022
+	if self != root && gid == self && gid == group { // the private group of the user
+		shared &^= 0o020
+	}
+	switch {
+	case !info.IsDir():
+		return errors.New("it is not a directory")
+	case uid == -1:
+		return errNoOwner
+	case uid != self && uid != root:
+		return fmt.Errorf("it belongs to user %d, not to user %d who writes there; chown it or name another", uid, self)
+	case shared != 0 && info.Mode()&fs.ModeSticky == 0:
+		return fmt.Errorf("its mode %04o lets others replace files in it; run chmod go-w on it or name another", info.Mode().Perm())
 	}
 	return nil
 }

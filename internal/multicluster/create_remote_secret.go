@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net/url"
 	"strings"
 	"time"
 
@@ -149,9 +150,9 @@ func (p *Prepared) warn(format string, args ...any) {
 func (p *Prepared) findServer(ctx context.Context) error {
 	r, config := p.request, p.cluster.config
 	p.tlsName = r.TLSServerName
-	found := create.FoundAddresses{Addresses: []create.Address{{URL: r.Server, Source: "--server"}}}
+	found := create.FoundAddresses{Addresses: []create.Address{{URL: r.Server, Source: "--server", Chosen: true}}}
 	if r.Server == "" {
-		found.Addresses[0] = create.Address{URL: config.Host, Source: "kubeconfig"}
+		found.Addresses[0] = create.Address{URL: config.Host, Source: "kubeconfig", Chosen: true}
 	}
 	if r.Server == ServerAuto {
 		var err error
@@ -171,7 +172,11 @@ func (p *Prepared) findServer(ctx context.Context) error {
 		p.ca, p.fromSA = cas[0].PEM, r.CA == CASA
 		return nil
 	}
-	create.ProbeAddresses(ctx, found.Addresses, cas, r.TLSServerName, r.Now)
+	known := create.Known{CAs: cas, ServerName: r.TLSServerName, Host: config.ServerName}
+	if u, err := url.Parse(config.Host); err == nil && known.Host == "" {
+		known.Host = u.Hostname()
+	}
+	create.ProbeAddresses(ctx, found.Addresses, &known, r.Now)
 	if r.Server == ServerAuto {
 		create.RankAddresses(found.Addresses)
 		p.Candidates = found.Addresses

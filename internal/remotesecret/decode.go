@@ -36,8 +36,8 @@ func Decode(secret *corev1.Secret) []Cluster {
 		c.setID(id)
 		c.Secret = secret.Namespace + "/" + secret.Name
 		c.Renewed = secret.Annotations[AnnotationBoundTo] != ""
-		c.Namespaces = namespaces(secret.Annotations[AnnotationNamespaces])
-		c.CredentialNamespaces = namespaces(secret.Annotations[AnnotationCredentialNamespaces])
+		c.Namespaces = c.namespaces(secret.Annotations, AnnotationNamespaces)
+		c.CredentialNamespaces = c.namespaces(secret.Annotations, AnnotationCredentialNamespaces)
 		if c.Namespaces != nil || c.CredentialNamespaces != nil {
 			c.Hash = hash(value, strings.Join(c.Namespaces, ","), strings.Join(c.CredentialNamespaces, ","))
 		}
@@ -47,12 +47,21 @@ func Decode(secret *corev1.Secret) []Cluster {
 	return clusters
 }
 
-// namespaces parses a list in an annotation. It drops invalid names.
-func namespaces(list string) []string {
-	var out []string
+// namespaces parses the list in an annotation. It is nil, which means all, only without the
+// annotation. An invalid name is an error.
+func (c *Cluster) namespaces(annotations map[string]string, annotation string) []string {
+	list, is := annotations[annotation]
+	if !is {
+		return nil
+	}
+	out := []string{}
 	for name := range strings.SplitSeq(list, ",") {
-		if mesh.IsDNSLabel(name) && !slices.Contains(out, name) {
+		switch name = strings.TrimSpace(name); {
+		case name == "" || slices.Contains(out, name):
+		case mesh.IsDNSLabel(name):
 			out = append(out, name)
+		case c.Err == nil:
+			c.Err = fmt.Errorf("annotation %s: %q is not a namespace", annotation, clip(name))
 		}
 	}
 	return out

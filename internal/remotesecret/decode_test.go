@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"testing"
 
@@ -147,6 +148,34 @@ contexts: [{name: z, context: {cluster: x, user: y, namespace: mesh}}]
 `)
 	if c.Err != nil || c.ID != "west" || c.Server.Server != "https://west" || c.Namespace != "mesh" {
 		t.Errorf("got %+v, error %v", c.Server, c.Err)
+	}
+}
+
+// TestNamespacesOfAnnotations: only a missing annotation means all namespaces. An empty one means
+// none, and one with an invalid name is an error.
+func TestNamespacesOfAnnotations(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		annotations map[string]string
+		want        []string
+		err         string
+	}{
+		"missing": {nil, nil, ""},
+		"empty":   {map[string]string{AnnotationNamespaces: ""}, []string{}, ""},
+		"commas":  {map[string]string{AnnotationNamespaces: ", ,"}, []string{}, ""},
+		"names":   {map[string]string{AnnotationNamespaces: "shop, bank,shop"}, []string{"shop", "bank"}, ""},
+		"invalid": {map[string]string{AnnotationNamespaces: "Shop"}, []string{}, `annotation meshctl.io/namespaces: "Shop" is not a namespace`},
+		"all":     {map[string]string{AnnotationNamespaces: "*"}, []string{}, `"*" is not a namespace`},
+	} {
+		secret := &corev1.Secret{Data: map[string][]byte{"a": []byte(kubeconfig("server: https://a", "token: a"))}}
+		secret.Annotations = tt.annotations
+		c := Decode(secret)[0]
+		if !slices.Equal(c.Namespaces, tt.want) || (c.Namespaces == nil) != (tt.want == nil) || c.CredentialNamespaces != nil {
+			t.Errorf("%s: %#v, credentials of %#v", name, c.Namespaces, c.CredentialNamespaces)
+		}
+		if (c.Err == nil) != (tt.err == "") || c.Err != nil && !strings.Contains(c.Err.Error(), tt.err) {
+			t.Errorf("%s: error %v", name, c.Err)
+		}
 	}
 }
 

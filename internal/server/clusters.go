@@ -13,11 +13,11 @@ func (s *Server) newClusters() *clusters.Manager {
 		Own: s.cfg.ClusterID, OwnOrigin: clusters.Origin{Kind: clusters.OriginOwn, Name: s.cfg.ConfigDir},
 		OwnAccess: s.directory(ClusterDir{s.cfg.ClusterID, s.cfg.ConfigDir}).Access(),
 		Registry:  clusters.CountUpdates(s.registry, s.metrics), RemoteTimeout: cmp.Or(s.cfg.RemoteTimeout, defaultRemoteTimeout),
-		Handlers: s.apis.handlers, OnLost: s.cfg.OnClusterLost, Grace: s.cfg.Grace, IgnorePolicies: s.cfg.IgnorePolicies,
+		Handlers: s.apis.handlers, OnLost: s.cfg.OnClusterLost, Grace: s.cfg.Grace,
 		Log: s.cfg.log(logClusters), Now: s.cfg.Now, Jitter: rand.Float64, Metrics: s.metrics,
 	}
 	k := &clusters.Kubernetes{
-		Allow: s.cfg.Allow, InPod: s.cfg.InPod,
+		Allow: s.cfg.Allow, InPod: s.cfg.InPod, IgnorePolicies: s.cfg.IgnorePolicies,
 		SystemNamespace: s.cfg.systemNamespace(), Revision: s.cfg.Revision,
 		SecretNamespaces: s.cfg.SecretNamespaces, Count: clusters.CountEvents(s.metrics), Log: s.cfg.log(logSource), Now: s.cfg.Now,
 	}
@@ -41,6 +41,7 @@ func (s *Server) newClusters() *clusters.Manager {
 
 func (s *Server) directory(d ClusterDir) clusters.Directory {
 	return clusters.Directory{
-		Cluster: d.Cluster, Dir: d.Dir, SystemNamespace: s.cfg.systemNamespace(), Revision: s.cfg.Revision, SocketDir: s.cfg.SocketDir, Log: s.cfg.log(logSource), Now: s.cfg.Now,
+		Cluster: d.Cluster, Dir: d.Dir, SystemNamespace: s.cfg.systemNamespace(), Revision: s.cfg.Revision, SocketDir: s.cfg.SocketDir,
+		IgnorePolicies: s.cfg.IgnorePolicies, Log: s.cfg.log(logSource), Now: s.cfg.Now,
 	}
 }

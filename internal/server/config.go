@@ -84,8 +84,8 @@ type Config struct {
 	// 5 min.
 	OnClusterLost mesh.OnLost
 	Grace         time.Duration
-	// IgnorePolicies starts the server although its cluster has security policies that
-	// are not enforced.
+	// IgnorePolicies leaves security policies that no proxy can enforce without effect, as
+	// source.Converter describes.
 	IgnorePolicies bool
 	// Network is the network of the own cluster if its system namespace has no network
 	// label.

@@ -11,13 +11,13 @@ import (
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
 
-// TestUnenforcedPoliciesAreAWarning: a security policy that applies to no proxy and appears while the
-// server runs is a warning in /ready?verbose; the server stays ready.
+// TestUnenforcedPoliciesAreAWarning: an ignored security policy that applies to no proxy and appears
+// while the server runs is a warning in /ready?verbose; the server stays ready.
 func TestUnenforcedPoliciesAreAWarning(t *testing.T) {
 	t.Parallel()
 	var dir string
 	s := start(t, func(c *Config) {
-		dir = c.ConfigDir
+		dir, c.IgnorePolicies = c.ConfigDir, true
 		write(t, dir, "service.yaml", serviceYAML(1))
 	})
 	const warning = "\nwarning: cluster cluster1 has security policies that are not enforced: AuthorizationPolicy apps/deny-all\n"
@@ -29,6 +29,32 @@ func TestUnenforcedPoliciesAreAWarning(t *testing.T) {
 		code, body := get(t, s, "/ready?verbose")
 		return code == http.StatusOK && strings.Contains(body, warning)
 	})
+}
+
+// TestPoliciesOfTenantsDoNotPreventAStart: a server starts with security policies that no proxy can
+// enforce, and their namespace refuses.
+func TestPoliciesOfTenantsDoNotPreventAStart(t *testing.T) {
+	t.Parallel()
+	const head = "apiVersion: security.istio.io/v1\nmetadata: {name: p, namespace: apps}\n"
+	for name, policy := range map[string]string{
+		"Service":      head + "kind: AuthorizationPolicy\nspec: {targetRefs: [{kind: Service, name: web}], rules: [{}]}\n",
+		"no name":      head + "kind: AuthorizationPolicy\nspec: {targetRefs: [{kind: Service}], action: DENY, rules: [{}]}\n",
+		"misspelt":     head + "kind: AuthorisationPolicy\nspec: {action: DENY, rules: [{}]}\n",
+		"version":      strings.Replace(head, "/v1", "/v9", 1) + "kind: AuthorizationPolicy\nspec: {rules: [{}]}\n",
+		"no selection": head + "kind: PeerAuthentication\nspec: {selector: {matchLabels: {a: '*'}}, mtls: {mode: DISABLE}}\n",
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := start(t, func(c *Config) {
+				write(t, c.ConfigDir, "service.yaml", serviceYAML(1))
+				write(t, c.ConfigDir, "policy.yaml", policy)
+			})
+			waitFor(t, "the server", func() bool {
+				code, _ := get(t, s, "/ready")
+				return code == http.StatusOK
+			})
+		})
+	}
 }
 
 // refusalYAML returns an AuthorizationPolicy for all workloads of a namespace.

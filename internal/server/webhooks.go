@@ -97,7 +97,7 @@ func (s *Server) serveWebhooks(ctx context.Context) error {
 	log := s.cfg.log(logHTTP)
 	handler := webhook.Handler(webhook.Config{
 		Injector:  s.injector,
-		Converter: &source.Converter{Cluster: s.cfg.ClusterID, SystemNamespace: s.cfg.systemNamespace(), RefuseLocal: true},
+		Converter: &source.Converter{Cluster: s.cfg.ClusterID, SystemNamespace: s.cfg.systemNamespace(), RefuseLocal: true, IgnorePolicies: s.cfg.IgnorePolicies},
 		Findings:  s.findingsOfChange, FromAPIServer: s.fromAPIServer,
 		Done: func(name, result string) { s.reviews.WithLabelValues(name, result).Inc() },
 		Log:  log,

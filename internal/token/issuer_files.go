@@ -43,6 +43,9 @@ func SaveIssuer(dir string, i *Issuer, force bool) error {
 	if err != nil {
 		return fmt.Errorf("token issuer %s: %w", dir, err)
 	}
+	if err := files.CheckOutput(dir); err != nil {
+		return fmt.Errorf("token issuer: %w", err)
+	}
 	err = files.WriteDir(dir, []files.File{
 		{Name: KeyFile, Data: key, Mode: files.Secret},
 		{Name: JWKSFile, Data: append(jwks, '\n'), Mode: files.Public},

@@ -92,6 +92,41 @@ spec:
   resolution: STATIC
   ports: [{number: 443, name: tls, protocol: TLS}]
   endpoints: [{address: 127.0.0.1, ports: {tls: PORT}}]
+---
+apiVersion: networking.istio.io/v1
+kind: ServiceEntry
+metadata: {name: merged-one, namespace: shop, creationTimestamp: "2026-01-01T00:00:00Z"}
+spec:
+  hosts: [merged.internal]
+  addresses: [10.96.0.81]
+  resolution: STATIC
+  ports: [{number: 7001, name: tcp, protocol: TCP, targetPort: 8701}]
+  endpoints: [{address: 10.11.0.5}]
+---
+apiVersion: networking.istio.io/v1
+kind: ServiceEntry
+metadata: {name: merged-two, namespace: shop, creationTimestamp: "2026-01-02T00:00:00Z"}
+spec:
+  hosts: [merged.internal]
+  addresses: [10.96.0.82, 10.51.0.0/16]
+  resolution: STATIC
+  ports: [{number: 7002, name: tcp, protocol: TCP, targetPort: 8702}]
+  endpoints: [{address: 10.11.0.5}]
+---
+apiVersion: v1
+kind: Service
+metadata: {name: owner, namespace: shop}
+spec: {clusterIP: 10.96.0.90, ports: [{name: tcp, port: 7400}]}
+---
+apiVersion: networking.istio.io/v1
+kind: ServiceEntry
+metadata: {name: without-address, namespace: shop}
+spec:
+  hosts: [taken.internal]
+  addresses: [10.96.0.90]
+  resolution: STATIC
+  ports: [{number: 7500, name: tcp, protocol: TCP, targetPort: 8700}]
+  endpoints: [{address: 10.11.0.5}]
 `
 
 // TestServiceEntries sends redirected connections to the hosts of ServiceEntries. A stranger
@@ -108,14 +143,16 @@ func TestServiceEntries(t *testing.T) {
 		t.Fatal(err)
 	}
 	p := startPod(t, string(bytes.ReplaceAll([]byte(serviceEntries), []byte("PORT"), []byte(at.Port()))), "10.11.0.77")
-	for _, ip := range []string{"10.11.0.5", "10.96.0.80", "10.50.0.1", "10.77.0.1"} {
+	for _, ip := range []string{"10.11.0.5", "10.96.0.80", "10.96.0.81", "10.96.0.82", "10.50.0.1", "10.51.0.1", "10.77.0.1"} {
 		p.address(t, ip)
 	}
-	for _, stranger := range []string{"10.96.0.80:80", "10.96.0.80:7000", "10.50.0.1:7100", "10.77.0.1:7300", "10.77.0.1:80"} {
+	for _, stranger := range []string{"10.96.0.80:80", "10.96.0.80:7000", "10.50.0.1:7100", "10.77.0.1:7300", "10.77.0.1:80", "10.77.0.1:7500", "10.96.0.81:7001", "10.96.0.81:7002", "10.96.0.82:7001", "10.96.0.82:7002", "10.51.0.1:7001", "10.51.0.1:7002"} {
 		answers(t, stranger, "stranger")
 	}
 	answers(t, "10.11.0.5:8080", "orders")
 	answers(t, "10.11.0.5:8700", "orders over TCP")
+	answers(t, "10.11.0.5:8701", "merged one")
+	answers(t, "10.11.0.5:8702", "merged two")
 	answers(t, "10.50.0.1:7200", "database")
 	answers(t, "10.11.0.5:8300", "queue")
 	answers(t, "127.0.0.1:8400", "api")
@@ -125,6 +162,17 @@ func TestServiceEntries(t *testing.T) {
 	served(t, "http://10.96.0.80:7000", overTCP, "orders over TCP")
 	served(t, "http://10.50.0.1:7100", overTCP, "database")
 	served(t, "http://10.77.0.1:7300", overTCP, "queue")
+	served(t, "http://10.96.0.81:7001", overTCP, "merged one")
+	served(t, "http://10.96.0.82:7002", overTCP, "merged two")
+	served(t, "http://10.51.0.1:7002", overTCP, "merged two")
+	for _, other := range []string{
+		"10.96.0.81:7002", "10.96.0.82:7001", "10.51.0.1:7001", // the port of another ServiceEntry of the host
+		"10.77.0.1:7500", // the port of a ServiceEntry that has lost its address
+	} {
+		if got := called(t, "http://"+other, other); got != "stranger" {
+			t.Errorf("%q answers at %s, want the stranger", got, other)
+		}
+	}
 	for host, want := range map[string]string{
 		"orders.internal": "orders", "api.example.net": "api", "mirror.example.net": "mirror", "www.example.org": "stranger",
 	} {

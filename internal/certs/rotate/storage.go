@@ -3,6 +3,7 @@ package rotate
 import (
 	"context"
 	"os"
+	"path/filepath"
 
 	"github.com/meshctl/meshctl/internal/certs/store"
 	"github.com/meshctl/meshctl/internal/files"
@@ -56,10 +57,16 @@ func (fileSystem) ReadSecret(path string) ([]byte, error) {
 func (fileSystem) Material(dir string) (*store.Material, error) { return store.Read(dir) }
 
 func (fileSystem) WriteDir(_ context.Context, path string, set []files.File) error {
+	if err := files.CheckOutput(path); err != nil {
+		return err
+	}
 	return files.WriteDir(path, set, files.Options{Force: true})
 }
 
 func (fileSystem) WriteFile(_ context.Context, path string, data []byte) error {
+	if err := files.CheckOutput(filepath.Dir(path)); err != nil {
+		return err
+	}
 	return files.Write(path, data, files.Secret)
 }
 

@@ -32,6 +32,9 @@ func SaveIntermediates(dir string, clusters []Intermediate, force bool) ([]strin
 	var dirs []files.Dir
 	var all []string
 	for _, c := range clusters {
+		if err := files.CheckOutput(filepath.Join(dir, string(c.Cluster))); err != nil {
+			return nil, err
+		}
 		set, err := Files(c.Authority)
 		if err != nil {
 			return nil, err
@@ -64,6 +67,9 @@ func SaveLeaf(dir string, leaf *x509.Certificate, key crypto.Signer, by *certs.A
 }
 
 func save(dir string, set []files.File, force bool) ([]string, error) {
+	if err := files.CheckOutput(dir); err != nil {
+		return nil, err
+	}
 	if err := files.WriteDir(dir, set, files.Options{Force: force}); err != nil {
 		return nil, err
 	}

@@ -136,6 +136,9 @@ func (o *tokenCreateOptions) run(_ context.Context, env *cli.Env) error {
 		return err
 	}
 	if o.out != "" {
+		if err := files.CheckOutput(filepath.Dir(o.out)); err != nil {
+			return err
+		}
 		if err := files.Write(o.out, []byte(raw+"\n"), files.Secret); err != nil {
 			return err
 		}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"fmt"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -168,6 +169,9 @@ func (o *createRemoteSecretOptions) deliver(ctx context.Context, env *cli.Env, m
 	}
 	switch {
 	case o.out != "":
+		if err := files.CheckOutput(filepath.Dir(o.out)); err != nil {
+			return err
+		}
 		if err := files.Write(o.out, text, files.Secret); err != nil {
 			return err
 		}

@@ -28,7 +28,6 @@ import (
 	"github.com/meshctl/meshctl/internal/remotesecret"
 	"github.com/meshctl/meshctl/internal/server"
 	"github.com/meshctl/meshctl/internal/server/ca"
-	"github.com/meshctl/meshctl/internal/server/clusters"
 )
 
 // serveOptions hold the flags of serve. Most of them set cfg.
@@ -63,8 +62,8 @@ protocol. serve takes the identity of a proxy from its certificate or token. It 
 compares the metadata of the proxy with this identity.
 
 Some objects and fields of Istio have no effect yet: docs/api-support.md lists every
-kind and field. serve logs each object and each field without effect. It does not start
-while its own cluster has security policies that are not enforced, unless
+kind and field. serve logs each object and each field without effect. Workloads to which
+a security policy may apply that no proxy can enforce refuse requests, unless
 --ignore-security-policies is given.`,
 		Example: `  # Run one cluster with a self-signed CA
   meshctl serve --config-dir ./mesh
@@ -85,7 +84,7 @@ while its own cluster has security policies that are not enforced, unless
 	f.StringVar(&o.kubeContext, "context", "", "Kubeconfig `context` of the own cluster, instead of a directory (default the current one)")
 	f.StringVar(&o.cfg.SystemNamespace, "system-namespace", "", "`Namespace` of the control plane and of the ConfigMap istio (default the namespace of the pod, else istio-system)")
 	f.StringSliceVar(&o.cfg.SecretNamespaces, "credential-namespaces", nil, "`Namespaces` in which Secrets are read for gateways and WasmPlugins, and ConfigMaps for CA certificates, with a Kubernetes API; * for all (default none)")
-	f.BoolVar(&o.cfg.IgnorePolicies, "ignore-security-policies", false, "Start although the own cluster has security policies that are not enforced")
+	f.BoolVar(&o.cfg.IgnorePolicies, "ignore-security-policies", false, "Leave security policies that no proxy can enforce without effect, instead of refusing requests to their workloads")
 	cli.MarkWeakening(f, "ignore-security-policies")
 	f.StringVar((*string)(&o.cfg.ClusterID), "cluster-id", "", "`Name` of the own cluster (default $CLUSTER_ID, else Kubernetes)")
 	f.StringVar((*string)(&o.cfg.Network), "network", "", "`Network` of the own cluster if its system namespace has no label topology.istio.io/network")
@@ -155,7 +154,7 @@ func (o *serveOptions) run(ctx context.Context, env *cli.Env) error {
 	if err == nil {
 		err = s.Run(ctx)
 	}
-	return o.withPlace(withFix(err), cfg.StateDir)
+	return o.withPlace(err, cfg.StateDir)
 }
 
 // openLog sets the log on standard error and the levels of its areas, which may change at
@@ -252,17 +251,6 @@ func (o *serveOptions) withPlace(err error, dir string) error {
 	}
 	return fmt.Errorf("%w; set XDG_STATE_HOME, or give --state-dir DIR", err)
 }
-
-// withFix adds advice to an error of the server.
-func withFix(err error) error {
-	if _, ok := errors.AsType[*clusters.UnenforcedError](err); ok {
-		return fmt.Errorf("%w: delete them, or start with --ignore-security-policies to serve the mesh without them (%s)", err, APISupportPage)
-	}
-	return err
-}
-
-// APISupportPage lists the supported kinds and fields of Istio and Kubernetes.
-const APISupportPage = "docs/api-support.md"
 
 // kubeAccess returns the access to the API of the own cluster, nil for a directory. It
 // uses a kubeconfig only if a flag names one.

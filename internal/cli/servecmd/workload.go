@@ -125,11 +125,11 @@ func (o *workloadConfigureOptions) run(ctx context.Context, env *cli.Env) error 
 	if err != nil {
 		return err
 	}
-	if err := os.MkdirAll(o.out, 0o700); err != nil {
+	if err := files.CheckOutput(o.out); err != nil {
 		return err
 	}
-	if err := files.CheckDirectory(o.out); err != nil {
-		return fmt.Errorf("refuse the directory %s: %w", o.out, err)
+	if err := os.MkdirAll(o.out, 0o700); err != nil {
+		return err
 	}
 	for _, f := range all {
 		if err := files.Write(filepath.Join(o.out, f.Name), f.Data, f.Mode); err != nil {

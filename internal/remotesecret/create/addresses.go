@@ -19,7 +19,8 @@ import (
 )
 
 const (
-	// maxAddresses bounds the number of addresses.
+	// maxAddresses bounds the number of addresses. Services may name half of them, so that they do
+	// not take the place of others.
 	maxAddresses = 32
 	// usualPort is the default port of API servers, minikubePort that in minikube.
 	usualPort    = 6443
@@ -48,6 +49,9 @@ func FindAddresses(ctx context.Context, config *rest.Config) (FoundAddresses, er
 	}
 	f := &addressFinder{api: api}
 	f.add(config.Host, "kubeconfig")
+	for i := range f.Addresses {
+		f.Addresses[i].Chosen = true
+	}
 	f.clusterInfo(ctx)
 	f.loadBalancers(ctx)
 	f.slices(ctx)
@@ -134,7 +138,7 @@ func (f *addressFinder) loadBalancers(ctx context.Context) {
 	for _, s := range list.Items {
 		own := s.Namespace == metav1.NamespaceDefault && s.Name == "kubernetes"
 		for _, p := range s.Spec.Ports {
-			if p.Port != usualPort && !own {
+			if !own && (p.Port != usualPort || len(f.Addresses) >= maxAddresses/2) {
 				continue
 			}
 			for _, ingress := range s.Status.LoadBalancer.Ingress {

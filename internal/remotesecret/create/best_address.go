@@ -27,10 +27,17 @@ type ServerCA struct {
 	PEM []byte
 }
 
+// system reports whether these are the roots of the system, which sign for others, too.
+func (ca *ServerCA) system() bool { return ca.PEM == nil }
+
 // Address is a possible address of the API server.
 type Address struct {
 	URL    string
 	Source string // the object that names the address
+	// Chosen is set for an address of the kubeconfig or of a flag. Another address may be that of
+	// anyone who can write the object, so its server must prove that it is the API server: by a
+	// certificate for a name that only the API server has.
+	Chosen bool
 
 	// ProbeAddresses sets the fields below.
 
@@ -47,17 +54,27 @@ type Address struct {
 // Loopback reports whether the address is a loopback address.
 func (c *Address) Loopback() bool { return remotesecret.IsLoopback(c.URL) }
 
+// Known is what is known about an API server before its addresses are probed.
+type Known struct {
+	CAs []ServerCA
+	// ServerName is the name that its certificate must have, and the SNI; empty means the host of
+	// the address or another name of the API server.
+	ServerName string
+	// Host is the name by which the kubeconfig verifies it. It may be empty.
+	Host string
+}
+
 // ProbeAddresses connects to each address and finds the first of the CAs that signed its
-// certificate. serverName is the SNI; empty means the host.
-func ProbeAddresses(ctx context.Context, candidates []Address, cas []ServerCA, serverName string, now time.Time) {
+// certificate. It sends nothing.
+func ProbeAddresses(ctx context.Context, candidates []Address, known *Known, now time.Time) {
 	var group sync.WaitGroup
 	for i := range candidates {
-		group.Go(func() { candidates[i].probe(ctx, cas, serverName, now) })
+		group.Go(func() { candidates[i].probe(ctx, known, now) })
 	}
 	group.Wait()
 }
 
-func (c *Address) probe(ctx context.Context, cas []ServerCA, serverName string, now time.Time) {
+func (c *Address) probe(ctx context.Context, known *Known, now time.Time) {
 	u, err := url.Parse(c.URL)
 	if err != nil || u.Scheme != "https" || u.Hostname() == "" {
 		c.Err = errors.New("is no URL of the form https://HOST:PORT")
@@ -65,40 +82,50 @@ func (c *Address) probe(ctx context.Context, cas []ServerCA, serverName string, 
 	}
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
-	chain, err := dial.ShownChain(ctx, net.JoinHostPort(u.Hostname(), cmp.Or(u.Port(), "443")), serverName)
+	chain, err := dial.ShownChain(ctx, net.JoinHostPort(u.Hostname(), cmp.Or(u.Port(), "443")), known.ServerName)
 	if err != nil {
 		c.Err, c.Unreached = err, true
 		return
 	}
-	for i := range cas {
-		if signs(&cas[i], chain, now) {
-			c.CA = &cas[i]
+	for i := range known.CAs {
+		if signs(&known.CAs[i], chain, now) {
+			c.CA = &known.CAs[i]
 			break
 		}
 	}
 	if c.CA == nil {
-		c.Err = fmt.Errorf("its certificate, of %q, is signed by none of: %s", chain[0].Issuer, caNames(cas))
+		c.Err = fmt.Errorf("its certificate, of %q, is signed by none of: %s", chain[0].Issuer, caNames(known.CAs))
 		return
 	}
-	name := cmp.Or(serverName, u.Hostname())
-	if err := chain[0].VerifyHostname(name); err == nil {
-		return
+	host := cmp.Or(known.ServerName, u.Hostname())
+	isFor := chain[0].VerifyHostname(host) == nil
+	own := known.ownName(c.CA, chain[0])
+	switch {
+	case !isFor && known.ServerName != "", !isFor && own == "" && c.Chosen:
+		c.Err = fmt.Errorf("its certificate is not for %s", host)
+	case own == "" && !c.Chosen:
+		c.Err = fmt.Errorf("it does not prove that it is the API server: its certificate, of %s, is for no name of it", c.CA.Name)
+	case !isFor:
+		c.TLSServerName = own
 	}
-	if serverName != "" || len(chain[0].DNSNames) == 0 {
-		c.Err = fmt.Errorf("its certificate is not for %s", name)
-		return
-	}
-	c.TLSServerName = bestServerName(chain[0].DNSNames)
 }
 
-// bestServerName prefers the names that every API server has for pods.
-func bestServerName(names []string) string {
-	for _, usual := range []string{"kubernetes.default.svc", "kubernetes.default", "kubernetes"} {
-		if slices.Contains(names, usual) {
-			return usual
+// ownName returns a name of the certificate that only the API server has, or "". CAs of the system
+// sign any name that somebody owns, and perhaps names that nobody owns.
+func (k *Known) ownName(ca *ServerCA, cert *x509.Certificate) string {
+	names := []string{k.ServerName}
+	if !ca.system() { // the names that every API server has for pods
+		names = append(names, "kubernetes.default.svc", "kubernetes.default", "kubernetes")
+	}
+	if !remotesecret.IsLoopback("https://" + net.JoinHostPort(k.Host, "443")) { // the certificate of each kubelet may have it
+		names = append(names, k.Host)
+	}
+	for _, name := range names {
+		if name != "" && cert.VerifyHostname(name) == nil {
+			return name
 		}
 	}
-	return names[0]
+	return ""
 }
 
 func caNames(cas []ServerCA) string {

@@ -15,6 +15,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -70,7 +71,7 @@ func TestAddressLoopback(t *testing.T) {
 	}
 }
 
-// serve runs a TLS server at 127.0.0.1. Its certificate is for the names and 127.0.0.2,
+// serve runs a TLS server at 127.0.0.1 and 127.0.0.2. Its certificate is for the names and 127.0.0.2,
 // and is signed by a new CA.
 func serve(t *testing.T, names ...string) (at string, ca []byte) {
 	t.Helper()
@@ -99,6 +100,11 @@ func serve(t *testing.T, names ...string) (at string, ca []byte) {
 	server.TLS = &tls.Config{Certificates: []tls.Certificate{{Certificate: [][]byte{leafDER}, PrivateKey: signer}}, MinVersion: tls.VersionTLS12}
 	server.StartTLS()
 	t.Cleanup(server.Close)
+	second, err := net.Listen("tcp", strings.Replace(server.Listener.Addr().String(), "127.0.0.1", "127.0.0.2", 1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	go func() { _ = server.Config.Serve(tls.NewListener(second, server.TLS)) }()
 	return server.URL, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: rootDER})
 }
 
@@ -133,8 +139,8 @@ func TestProbe(t *testing.T) {
 		"no https":          {"http://127.0.0.1", "", []ServerCA{good}, "", "", "is no URL of the form", false},
 		"no URL":            {"127.0.0.1:6443", "", []ServerCA{good}, "", "", "is no URL of the form", false},
 	} {
-		candidates := []Address{{URL: tc.url}}
-		ProbeAddresses(t.Context(), candidates, tc.cas, tc.serverName, time.Now())
+		candidates := []Address{{URL: tc.url, Chosen: true}}
+		ProbeAddresses(t.Context(), candidates, &Known{CAs: tc.cas, ServerName: tc.serverName}, time.Now())
 		c := candidates[0]
 		found := ""
 		if c.CA != nil {
@@ -146,7 +152,52 @@ func TestProbe(t *testing.T) {
 		}
 	}
 	late := []Address{{URL: at}}
-	if ProbeAddresses(t.Context(), late, []ServerCA{good}, "", time.Now().Add(2*time.Hour)); late[0].Err == nil {
+	if ProbeAddresses(t.Context(), late, &Known{CAs: []ServerCA{good}}, time.Now().Add(2*time.Hour)); late[0].Err == nil {
 		t.Error("a certificate that has ended is good")
+	}
+}
+
+// TestProbeProvesTheAPIServer: a server at an address that an object of the cluster names counts as
+// the API server only if its certificate has a name of the API server, and a CA signed it that
+// signs such a name for nobody else.
+func TestProbeProvesTheAPIServer(t *testing.T) { //nolint:paralleltest // SSL_CERT_FILE
+	api, clusterCA := serve(t, "kubernetes.default.svc", "api.example.com")
+	tenants, publicCA := serve(t, "tenant.example.com", "api.tenant.example.com")
+	kubelet, kubeletCA := serve(t, "node-1")
+	roots := t.TempDir() + "/roots.pem"
+	if err := os.WriteFile(roots, publicCA, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("SSL_CERT_FILE", roots)
+	t.Setenv("SSL_CERT_DIR", t.TempDir())
+	system := ServerCA{Name: "those of this system"}
+	at := func(url string) string { return strings.Replace(url, "127.0.0.1", "127.0.0.2", 1) } // in each certificate
+	for name, tc := range map[string]struct {
+		url, host string
+		chosen    bool
+		ca        ServerCA
+		tlsName   string
+		works     bool
+	}{
+		"the API server":                         {at(api), "", false, ServerCA{"cluster", clusterCA}, "", true},
+		"by another name":                        {api, "", false, ServerCA{"cluster", clusterCA}, "kubernetes.default.svc", true},
+		"public CA, foreign name":                {tenants, "api.example.com", false, system, "", false},
+		"public CA, name of the address":         {at(tenants), "api.example.com", false, system, "", false},
+		"public CA, name of the kubeconfig":      {tenants, "tenant.example.com", false, system, "tenant.example.com", true},
+		"public CA in the kubeconfig":            {at(tenants), "api.example.com", false, ServerCA{"the kubeconfig's", publicCA}, "", false},
+		"public CA, usual name":                  {api, "", false, system, "", false},
+		"kubelet":                                {kubelet, "127.0.0.1", false, ServerCA{"cluster", kubeletCA}, "", false},
+		"kubelet at its address":                 {at(kubelet), "127.0.0.1", false, ServerCA{"cluster", kubeletCA}, "", false},
+		"kubelet and loopback":                   {at(kubelet), "127.0.0.2", false, ServerCA{"cluster", kubeletCA}, "", false},
+		"chosen, public CA, foreign name":        {tenants, "", true, system, "", false},
+		"chosen, public CA, name of the address": {at(tenants), "", true, system, "", true},
+		"chosen, cluster CA, name of a node":     {kubelet, "", true, ServerCA{"cluster", kubeletCA}, "", false},
+		"chosen, by another name":                {api, "", true, ServerCA{"cluster", clusterCA}, "kubernetes.default.svc", true},
+	} {
+		candidates := []Address{{URL: tc.url, Chosen: tc.chosen}}
+		ProbeAddresses(t.Context(), candidates, &Known{CAs: []ServerCA{tc.ca}, Host: tc.host}, time.Now())
+		if c := candidates[0]; (c.Err == nil) != tc.works || c.TLSServerName != tc.tlsName || c.Unreached {
+			t.Errorf("%s: %+v", name, c)
+		}
 	}
 }

@@ -184,11 +184,11 @@ func serveGrants(a Account) []grant {
 // and WorkloadEntries.
 func proxyGrants() []grant {
 	const noRoots = "pods are not given the roots of the mesh"
-	roots := ruleFor("", "configmaps", "list", "watch", "update", "delete")
+	// Server-side apply makes an object whose name is known, so the right to create can be limited to it.
+	roots := ruleFor("", "configmaps", "list", "watch", "create", "patch", "update", "delete")
 	roots.ResourceNames = []string{"istio-ca-root-cert"}
 	return []grant{
 		{metav1.NamespaceAll, roots, noRoots},
-		{metav1.NamespaceAll, ruleFor("", "configmaps", "create"), noRoots},
 		{
 			metav1.NamespaceAll, ruleFor("networking.istio.io", "workloadentries/status", "patch"),
 			"the health of virtual machines is known to the control plane alone that their proxies talk to",

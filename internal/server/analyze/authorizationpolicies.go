@@ -18,7 +18,7 @@ import (
 func (m *checker) authorization(p *snapshot.AuthorizationPolicy, namespace string) {
 	selector := p.Spec.GetSelector().GetMatchLabels()
 	m.selects(NoMatchingWorkloadsFound, p, "spec.selector.matchLabels", namespace, selector)
-	if len(p.Spec.GetTargetRefs()) > 0 || p.Spec.GetTargetRef() != nil {
+	if len(snapshot.TargetsOf(p.Spec)) > 0 {
 		return // gateways
 	}
 	custom := p.Spec.GetAction() == securityv1beta1.AuthorizationPolicy_CUSTOM && m.asksOverHTTP(p.Spec.GetProvider().GetName())

@@ -61,16 +61,16 @@ func placesOf(svc *snapshot.MeshService, port *snapshot.ServicePort) []string {
 		return nil
 	}
 	var out []string
-	for _, ip := range svc.Clusters[0].VIPs {
+	for _, ip := range svc.AddressesOf(&svc.Clusters[0], port.Number) {
 		out = append(out, ip.String())
 	}
 	if port.Protocol == mesh.TLS || port.Protocol == mesh.HTTPS {
 		return out
 	}
-	for _, r := range svc.CIDRs {
+	for _, r := range svc.RangesOf(port.Number) {
 		out = append(out, r.String())
 	}
-	if len(out) == 0 && len(svc.Allocated) == 0 {
+	if svc.HasAnyAddress(port.Number) && len(svc.Allocated) == 0 {
 		out = []string{anyAddress}
 	}
 	return out

@@ -92,7 +92,7 @@ func claimField(match *networkingv1alpha3.HTTPMatchRequest) string {
 func (m *checker) checksTokens(w *snapshot.Pod) bool {
 	for _, namespace := range []string{w.Namespace, m.Snapshot.Mesh.RootNamespace} {
 		for p := range snapshot.Policies[*securityv1beta1.RequestAuthentication](m.Snapshot.Namespaces.Get(namespace), snapshot.KindRequestAuthentication) {
-			if len(p.Spec.GetTargetRefs()) > 0 || p.Spec.GetTargetRef() != nil || snapshot.Selects(p.Spec.GetSelector().GetMatchLabels(), w.Labels) {
+			if len(snapshot.TargetsOf(p.Spec)) > 0 || snapshot.Selects(p.Spec.GetSelector().GetMatchLabels(), w.Labels) {
 				return true
 			}
 		}

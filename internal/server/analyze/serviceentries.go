@@ -49,7 +49,7 @@ func (m *checker) dropSharedHosts() {
 // addresses finds TCP ports of a ServiceEntry without addresses, which take the connections
 // to all addresses.
 func (m *checker) addresses(e *snapshot.ServiceEntry) {
-	if len(e.VIPs)+len(e.CIDRs) > 0 || e.Allocate {
+	if !e.AnyAddress || e.Allocate {
 		return
 	}
 	for i := range e.Ports {

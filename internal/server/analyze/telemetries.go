@@ -42,7 +42,7 @@ func (m *checker) telemetriesWithoutProvider(list string, entries func(*telemetr
 	// names reports whether a Telemetry for a whole namespace names a provider.
 	names := func(namespace string) bool {
 		for t := range snapshot.Policies[*telemetryv1alpha1.Telemetry](m.Snapshot.Namespaces.Get(namespace), snapshot.KindTelemetry) {
-			whole := len(t.Spec.GetSelector().GetMatchLabels()) == 0 && t.Spec.GetTargetRef() == nil && len(t.Spec.GetTargetRefs()) == 0
+			whole := len(t.Spec.GetSelector().GetMatchLabels()) == 0 && len(snapshot.TargetsOf(t.Spec)) == 0
 			if whole && slices.ContainsFunc(entries(t.Spec), func(e telemetryEntry) bool { return e.named }) {
 				return true
 			}

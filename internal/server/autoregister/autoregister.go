@@ -67,9 +67,9 @@ type Registrations struct {
 
 	mu       sync.Mutex
 	apis     map[mesh.ClusterID]*kube.Client
-	machines map[snapshot.PodKey]*machine
+	machines map[machineKey]*machine
 	// look has the machines with work to do, now or later.
-	look    map[snapshot.PodKey]*machine
+	look    map[machineKey]*machine
 	writing map[mesh.ClusterID]int
 }
 
@@ -82,6 +82,13 @@ const (
 	disconnected
 	deleted
 )
+
+// machineKey is a WorkloadEntry and the service account of a proxy that names it. A proxy with
+// another account neither prevents nor ends the registration.
+type machineKey struct {
+	entry   snapshot.PodKey
+	account string
+}
 
 // machine is a proxy and the state of its entry.
 type machine struct {
@@ -107,7 +114,7 @@ type joined struct {
 func New(cfg Config) *Registrations {
 	return &Registrations{
 		cfg: cfg, wake: make(chan struct{}, 1), apis: make(map[mesh.ClusterID]*kube.Client),
-		machines: make(map[snapshot.PodKey]*machine), look: make(map[snapshot.PodKey]*machine), writing: make(map[mesh.ClusterID]int),
+		machines: make(map[machineKey]*machine), look: make(map[machineKey]*machine), writing: make(map[mesh.ClusterID]int),
 	}
 }
 
@@ -121,7 +128,7 @@ func (r *Registrations) SetCluster(id mesh.ClusterID, access *rest.Config) error
 	old := r.apis[id]
 	r.apis[id] = made
 	for key, m := range r.machines {
-		if key.Cluster == id { // the cluster may be another one now
+		if key.entry.Cluster == id { // the cluster may be another one now
 			m.due, m.retry = time.Time{}, 0
 			if m.streams > 0 {
 				m.wrote = unwritten
@@ -150,7 +157,8 @@ func (r *Registrations) Connected(who mesh.Caller, n xdsgen.Node) (gone func()) 
 	if n.WorkloadGroup == "" || who.Cluster == "" {
 		return func() {}
 	}
-	key := snapshot.PodKey{Cluster: who.Cluster, Namespace: who.Identity.Namespace, Name: n.WorkloadEntry}
+	entry := snapshot.PodKey{Cluster: who.Cluster, Namespace: who.Identity.Namespace, Name: n.WorkloadEntry}
+	key := machineKey{entry, who.Identity.ServiceAccount}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	m := r.machines[key]
@@ -162,7 +170,7 @@ func (r *Registrations) Connected(who mesh.Caller, n xdsgen.Node) (gone func()) 
 		r.machines[key] = m
 	}
 	m.streams++
-	m.joined, m.gone = joined{key, who, n, r.cfg.Now()}, time.Time{}
+	m.joined, m.gone = joined{entry, who, n, r.cfg.Now()}, time.Time{}
 	// A new stream is written even if the proxy has another one, so that no control plane
 	// takes the entry for abandoned.
 	m.wrote, m.due, m.retry = unwritten, time.Time{}, 0
@@ -228,16 +236,16 @@ func (r *Registrations) next() (out []entryWrite) {
 			delete(r.look, key)
 		case to == connected && m.wrote == connected:
 			delete(r.look, key)
-		case r.apis[key.Cluster] == nil:
+		case r.apis[key.entry.Cluster] == nil:
 			if m.fault == "" && now.Sub(m.joined.at) >= Grace { // else the cluster may be about to be found
 				m.fault = "no Kubernetes API"
-				r.cfg.Log.Warn("a machine is not registered: its cluster has no Kubernetes API here", "workload_entry", key.String(),
+				r.cfg.Log.Warn("a machine is not registered: its cluster has no Kubernetes API here", "workload_entry", key.entry.String(),
 					"group", m.joined.node.WorkloadGroup)
 			}
-		case to != m.wrote && r.writing[key.Cluster] < maxWriting && !now.Before(m.due):
+		case to != m.wrote && r.writing[key.entry.Cluster] < maxWriting && !now.Before(m.due):
 			m.busy = true
-			r.writing[key.Cluster]++
-			out = append(out, entryWrite{m.joined, m, r.apis[key.Cluster], to, m.gone})
+			r.writing[key.entry.Cluster]++
+			out = append(out, entryWrite{m.joined, m, r.apis[key.entry.Cluster], to, m.gone})
 		}
 	}
 	return out

@@ -283,6 +283,54 @@ func TestElsewhere(t *testing.T) {
 	}
 }
 
+// TestOtherAccount: a proxy with another service account that names the entry of a machine neither
+// blocks its registration nor keeps its entry, and does not take the entry over with a group of
+// its own. An entry of the version before has the same name and is taken over.
+func TestOtherAccount(t *testing.T) {
+	others := strings.NewReplacer(`"ledger"`, `"other"`, `"u1"`, `"u2"`).Replace(group)
+	a := newAPI(t, map[string]string{
+		groups + "ledger": group, groups + "other": others,
+		entries + entryName: `{"apiVersion":"networking.istio.io/v1","kind":"WorkloadEntry","metadata":{"name":"` + entryName + `","namespace":"bank","annotations":{"` +
+			annotationGroup + `":"ledger","` + annotationController + `":"before"}},"spec":{"address":"192.0.2.7","serviceAccount":"ledger"}}`,
+	})
+	r := a.controller("one")
+	attempts := func(n int) {
+		t.Helper()
+		a.eventually("failed attempts", func() bool {
+			a.mu.Lock()
+			defer a.mu.Unlock()
+			return a.results[Failed] >= n
+		})
+	}
+	foreign := node()
+	foreign.WorkloadGroup, foreign.ID.IP = "other", netip.MustParseAddr("192.0.2.66")
+	gone := r.Connected(caller("ledger"), node())
+	a.eventually("the entry", func() bool { return a.annotation(annotationController) == "one" })
+	r.Connected(caller("other"), node())
+	attempts(1)
+	r.Connected(caller("other"), foreign)
+	attempts(2)
+	if address, _, _ := unstructured.NestedString(a.entry().Object, "spec", "address"); address != "192.0.2.7" {
+		t.Errorf("the entry is now %v", a.entry())
+	}
+	// The machine connects again, while the other proxy stays.
+	again := r.Connected(caller("ledger"), node())
+	gone()
+	a.eventually("the second registration", func() bool {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		return a.results[Registered] == 2
+	})
+	again()
+	a.eventually("disconnectedAt", func() bool { return a.annotation(annotationDisconnected) != "" })
+	a.advance(Grace)
+	a.eventually("the end of the entry", func() bool {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		return a.results[Deleted] == 1
+	})
+}
+
 // TestRefusals: a machine is not registered without a group, with another service account, or
 // over the entry of a user; the log states the reason once.
 func TestRefusals(t *testing.T) {

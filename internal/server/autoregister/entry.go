@@ -50,8 +50,14 @@ func (r *Registrations) register(ctx context.Context, w entryWrite) error {
 	if err != nil {
 		return err
 	}
-	if was != nil && was.GetAnnotations()[annotationGroup] == "" {
-		return errors.New("there is such a WorkloadEntry, which no registration made: delete it, or name it in ISTIO_META_WORKLOAD_ENTRY")
+	if was != nil {
+		switch group := was.GetAnnotations()[annotationGroup]; group {
+		case w.node.WorkloadGroup:
+		case "":
+			return errors.New("there is such a WorkloadEntry, which no registration made: delete it, or name it in ISTIO_META_WORKLOAD_ENTRY")
+		default:
+			return fmt.Errorf("the WorkloadEntry is registered with WorkloadGroup %s: use another name in ISTIO_META_WORKLOAD_ENTRY, or wait until that machine is gone", group)
+		}
 	}
 	found, err := w.api.GetAny(ctx, object("WorkloadGroup", w.entry.Namespace, w.node.WorkloadGroup))
 	switch {
@@ -128,11 +134,15 @@ func apply(ctx context.Context, api *kube.Client, o *unstructured.Unstructured) 
 	return err
 }
 
-// own returns the entry if this control plane was the last to register it, and nil otherwise.
+// own returns the entry if this control plane was the last to register it, for a proxy with the
+// same service account, and nil otherwise.
 func (r *Registrations) own(ctx context.Context, w entryWrite) (*unstructured.Unstructured, error) {
 	o, err := w.api.GetAny(ctx, object("WorkloadEntry", w.entry.Namespace, w.entry.Name))
 	if err != nil || o == nil || o.GetAnnotations()[annotationController] != r.cfg.Controller {
 		return nil, err
+	}
+	if account, _, _ := unstructured.NestedString(o.Object, "spec", "serviceAccount"); account != w.who.Identity.ServiceAccount {
+		return nil, nil
 	}
 	return o, nil
 }

@@ -119,12 +119,11 @@ func (m *Manager) advance(ctx context.Context, c *cluster) {
 		old.end()
 		m.cfg.Log.Info("cluster is read with the new credential", "cluster", c.id)
 		m.notifyHandlers(c)
-	} else if c.id == m.cfg.Own && !c.synced && c.reader.feed.complete() && m.refused(c) {
-		return
 	} else if c.reader.feed.open() && !c.synced {
 		c.synced, c.overdue, c.since = true, false, m.cfg.Now()
 		m.cfg.Log.Info("cluster is read", "cluster", c.id, "took", c.since.Sub(c.reader.started).Round(time.Millisecond))
 		if c.id == m.cfg.Own {
+			m.reminded = c.since
 			m.search(ctx)
 			m.markReady()
 			return

@@ -156,11 +156,8 @@ type Config struct {
 	// time after the loss until they are dropped.
 	OnLost mesh.OnLost
 	Grace  time.Duration
-	// IgnorePolicies serves the own cluster even if it has security policies that
-	// are not enforced.
-	IgnorePolicies bool
-	Log            *slog.Logger
-	Now            func() time.Time
+	Log    *slog.Logger
+	Now    func() time.Time
 	// Jitter returns a random number from 0 to 1, which spreads attempts.
 	Jitter  func() float64
 	Metrics prometheus.Registerer

@@ -18,14 +18,16 @@ type Directory struct {
 	// Remote is true for a cluster other than the control plane's.
 	Remote    bool
 	SocketDir string
-	Log       *slog.Logger
-	Now       func() time.Time
+	// IgnorePolicies is that of source.Converter.
+	IgnorePolicies bool
+	Log            *slog.Logger
+	Now            func() time.Time
 }
 
 // Access returns an access that reads the directory.
 func (d Directory) Access() Access {
 	return Access{NewSource: func() Source {
-		return directorySource{&dir.Source{Cluster: d.Cluster, Dir: d.Dir, SystemNamespace: d.SystemNamespace, Revision: d.Revision, Remote: d.Remote, SocketDir: d.SocketDir, Log: d.Log, Now: d.Now}}
+		return directorySource{&dir.Source{Cluster: d.Cluster, Dir: d.Dir, SystemNamespace: d.SystemNamespace, Revision: d.Revision, Remote: d.Remote, SocketDir: d.SocketDir, IgnorePolicies: d.IgnorePolicies, Log: d.Log, Now: d.Now}}
 	}}
 }
 

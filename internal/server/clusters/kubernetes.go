@@ -24,7 +24,9 @@ type Kubernetes struct {
 	// clusters add to it.
 	Allow remotesecret.Allow
 	// InPod is true if the control plane runs in a pod.
-	InPod            bool
+	InPod bool
+	// IgnorePolicies is that of source.Converter.
+	IgnorePolicies   bool
 	SystemNamespace  string
 	Revision         string // of the control plane
 	SecretNamespaces []string
@@ -39,7 +41,7 @@ type Kubernetes struct {
 func (k *Kubernetes) Own(id mesh.ClusterID, config *rest.Config) Access {
 	return Access{Config: config, NewSource: func() Source {
 		return &kubernetesSource{&kube.Source{
-			Cluster: id, Config: config, Configuration: true, SystemNamespace: k.SystemNamespace, Revision: k.Revision,
+			Cluster: id, Config: config, Configuration: true, IgnorePolicies: k.IgnorePolicies, SystemNamespace: k.SystemNamespace, Revision: k.Revision,
 			SecretNamespaces: k.SecretNamespaces, Limits: k.Limits, Count: k.Count, Log: k.Log, Now: k.Now,
 		}}
 	}}

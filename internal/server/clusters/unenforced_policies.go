@@ -8,15 +8,6 @@ import (
 	"github.com/meshctl/meshctl/internal/output"
 )
 
-// UnenforcedError reports that the own cluster is not served because it has security
-// policies that are not enforced.
-type UnenforcedError struct {
-	Cluster  mesh.ClusterID
-	Policies []string
-}
-
-func (e *UnenforcedError) Error() string { return unenforced(e.Cluster, e.Policies) }
-
 func unenforced(cluster mesh.ClusterID, policies []string) string {
 	return fmt.Sprintf("cluster %s has security policies that are not enforced: %s", cluster, names(policies))
 }
@@ -47,18 +38,6 @@ func (s *Status) Hints() []string {
 		lines = append(lines, fmt.Sprintf("Cluster %s has configuration that is not used or has no effect, %s: see meshctl x internal-debug clusters", s.Cluster, output.Plural(s.NotUsed, "problem")))
 	}
 	return lines
-}
-
-// refused ends the manager if the own cluster has security policies that are not
-// enforced.
-func (m *Manager) refused(c *cluster) bool {
-	list := c.reader.report().Unenforced
-	if m.cfg.IgnorePolicies || len(list) == 0 {
-		m.reminded = m.cfg.Now()
-		return false
-	}
-	m.fail(&UnenforcedError{Cluster: c.id, Policies: list})
-	return true
 }
 
 // remind logs unenforced security policies of the own cluster from time to time.

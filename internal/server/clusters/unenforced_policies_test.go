@@ -1,49 +1,14 @@
 package clusters
 
 import (
-	"context"
-	"errors"
-	"fmt"
-	"log/slog"
 	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
-
-	"github.com/prometheus/client_golang/prometheus"
-
-	"github.com/meshctl/meshctl/internal/server/registry"
-	"github.com/meshctl/meshctl/internal/server/snapshot"
 )
 
-// TestUnenforcedPoliciesKeepFromStarting: the own cluster is not served with a security
-// policy that is not enforced.
-func TestUnenforcedPoliciesKeepFromStarting(t *testing.T) {
-	var report atomic.Pointer[Report]
-	var policies []string
-	for i := range maxNames + 3 {
-		policies = append(policies, fmt.Sprintf("AuthorizationPolicy n/p%d", i))
-	}
-	report.Store(&Report{Unenforced: policies})
-	reg := registry.New(registry.Config{Local: "c1", Publish: func(*snapshot.Snapshot, *snapshot.Changes) { t.Error("a snapshot is served") }, Log: slog.New(slog.DiscardHandler), Now: time.Now})
-	m := New(Config{
-		Own: "c1", OwnAccess: Access{NewSource: func() Source { return scriptedSource{run: serves("c1", hello("c1", "10.1.0.1")), report: &report} }},
-		Registry: reg, Log: slog.New(slog.DiscardHandler), Now: time.Now, Jitter: func() float64 { return 0 }, Metrics: prometheus.NewRegistry(),
-	})
-	ctx, cancel := context.WithCancel(t.Context())
-	running := make(chan error, 1)
-	go func() { running <- reg.Run(ctx) }()
-	err := m.Run(ctx)
-	cancel()
-	<-running
-	unenforced, ok := errors.AsType[*UnenforcedError](err)
-	if !ok || len(unenforced.Policies) != len(policies) || !strings.HasSuffix(err.Error(), "not enforced: "+strings.Join(policies[:maxNames], ", ")+" and 3 more") {
-		t.Errorf("the manager ends with %v", err)
-	}
-}
-
-// TestUnenforcedPoliciesAreLoggedAgain: unenforced policies that appear later or are
-// ignored at the start are logged every ten minutes.
+// TestUnenforcedPoliciesAreLoggedAgain: policies that are not enforced are logged every ten minutes,
+// and keep the own cluster neither from being served at the start nor later.
 func TestUnenforcedPoliciesAreLoggedAgain(t *testing.T) {
 	const line = `level=WARN msg="security policies are not enforced" cluster=c1 policies="AuthorizationPolicy n/p"`
 	for name, atStart := range map[string]bool{"at the start": true, "later": false} {
@@ -54,7 +19,7 @@ func TestUnenforcedPoliciesAreLoggedAgain(t *testing.T) {
 				report.Store(found)
 			}
 			w := start(t, func(cfg *Config) {
-				cfg.IgnorePolicies, cfg.timing.remind = atStart, 10*time.Minute
+				cfg.timing.remind = 10 * time.Minute
 				cfg.OwnAccess = Access{NewSource: func() Source { return scriptedSource{run: serves("c1", hello("c1", "10.1.0.1")), report: &report} }}
 			})
 			w.until("own", w.has("10.1.0.1"))

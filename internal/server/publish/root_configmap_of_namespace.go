@@ -77,10 +77,15 @@ func (w *namespaceWriter) put(ctx context.Context, namespace string, have *corev
 	switch {
 	case have == nil:
 		result = Created
-		_, err = api.Create(ctx, &corev1.ConfigMap{
-			ObjectMeta: metav1.ObjectMeta{Name: RootConfigMap, Labels: map[string]string{configLabel: "true"}},
+		made := &corev1.ConfigMap{
+			TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "ConfigMap"},
+			ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: RootConfigMap, Labels: map[string]string{configLabel: "true"}},
 			Data:       map[string]string{RootKey: roots},
-		}, metav1.CreateOptions{})
+		}
+		// Apply needs the right to create only this name. Roles of earlier versions permit only Create.
+		if err = w.client.Apply(ctx, made, rootManager); apierrors.IsForbidden(err) {
+			_, err = api.Create(ctx, made, metav1.CreateOptions{})
+		}
 	case have.Immutable != nil && *have.Immutable:
 		result = Deleted
 		err = api.Delete(ctx, RootConfigMap, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &have.UID}})

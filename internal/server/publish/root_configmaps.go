@@ -21,6 +21,9 @@ const (
 	RootKey       = "root-cert.pem"
 
 	configLabel = "istio.io/config"
+
+	// rootManager owns the fields of ConfigMaps that are made.
+	rootManager = "meshctl-roots"
 )
 
 // Results of RootsConfig.Written.

@@ -94,10 +94,8 @@ func (t *tables) join(r *derive.Reads, key string) (*hostEndpoints, bool) {
 	}
 	local := d.entry == nil && (t.isClusterLocal(r, host) || d.services[0].NodeLocal)
 	if d.entry != nil {
-		j.collectEntry(host, d.entry)
-		for _, e := range d.more {
-			j.collectEntry(host, e)
-		}
+		j.enter(d.entry.Cluster)
+		d.eachEntry(func(e *snapshot.ServiceEntry, names []string) { j.collectEntry(host, e, names) })
 	}
 	byPort := j.out.ByPort
 	b.accounts, b.allTLS, b.allDirectTLS = slices.Sorted(maps.Keys(j.accounts)), len(byPort) > 0, len(byPort) > 0
@@ -137,7 +135,7 @@ func (j *join) collect(svc *snapshot.Service) {
 		j.slice(slice)
 	}
 	for _, w := range j.selected(j.r, svc) {
-		j.entry(svc.Ports, snapshot.ByEndpoints, w)
+		j.entry(svc.Ports, portNames(svc.Ports), snapshot.ByEndpoints, w)
 	}
 }
 

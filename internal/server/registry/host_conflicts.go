@@ -69,7 +69,7 @@ func (t *tables) hostConflict(r *derive.Reads, host string) (HostConflict, bool)
 	var merged []definition
 	for _, e := range entries {
 		if i := slices.IndexFunc(merged, func(d definition) bool { return d.entry.Namespace == e.Namespace }); i < 0 {
-			merged = append(merged, definition{entry: e})
+			merged = append(merged, entryDefinition(e, nil))
 		} else if merged[i].merge(e) {
 			continue // its ports apply
 		}

@@ -5,8 +5,10 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
+	"strconv"
 	"strings"
 
+	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/server/derive"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 )
@@ -16,9 +18,24 @@ import (
 type definition struct {
 	services []*snapshot.Service
 	entry    *snapshot.ServiceEntry
-	// more holds younger ServiceEntries of the namespace, with the ports that entry lacks.
-	more     []*snapshot.ServiceEntry
+	// more holds younger ServiceEntries of the namespace, with the ports that they share with entry
+	// or add to it.
+	more []furtherEntry
+	// ports holds the ports of entry and of more, each number once.
+	ports    []snapshot.ServicePort
 	exportTo []string // nil means all namespaces
+}
+
+// furtherEntry is a ServiceEntry that is merged into an older one.
+type furtherEntry struct {
+	// ServiceEntry has only the ports that the service has.
+	*snapshot.ServiceEntry
+	names []string // of its ports in definition.ports
+}
+
+// entryDefinition returns the definition by a ServiceEntry.
+func entryDefinition(e *snapshot.ServiceEntry, exportTo []string) definition {
+	return definition{entry: e, ports: e.Ports, exportTo: exportTo}
 }
 
 // meta returns the metadata of the object that decides.
@@ -27,15 +44,6 @@ func (d *definition) meta() *snapshot.Meta {
 		return &d.entry.Meta
 	}
 	return &d.services[0].Meta
-}
-
-// ports returns the ports of a ServiceEntry and of those that are merged into it.
-func (d *definition) ports() []snapshot.ServicePort {
-	out := d.entry.Ports
-	for _, e := range d.more {
-		out = append(slices.Clip(out), e.Ports...)
-	}
-	return out
 }
 
 // merge adds the ports of a younger ServiceEntry with the same properties, as Istio does. It
@@ -48,17 +56,83 @@ func (d *definition) merge(e *snapshot.ServiceEntry) bool {
 	}
 	part := *e
 	part.Ports = nil
-	known := d.ports()
+	next := furtherEntry{ServiceEntry: &part}
 	for _, p := range e.Ports {
-		// Endpoints belong to the name of a port.
-		if !slices.ContainsFunc(known, func(k snapshot.ServicePort) bool { return k.Number == p.Number || k.Name == p.Name }) {
-			part.Ports = append(part.Ports, p)
+		if name, ok := d.mergePort(p); ok {
+			part.Ports, next.names = append(part.Ports, p), append(next.names, name)
 		}
 	}
 	if len(part.Ports) > 0 {
-		d.more = append(d.more, &part)
+		d.more = append(d.more, next)
 	}
 	return len(part.Ports) == len(e.Ports)
+}
+
+// mergePort adds a port, unless there is one of its number. It returns the name of the port, and
+// false if the port of the number has another protocol.
+func (d *definition) mergePort(p snapshot.ServicePort) (string, bool) {
+	for _, k := range d.ports {
+		if k.Number == p.Number && (k.Protocol == mesh.UDP) == (p.Protocol == mesh.UDP) {
+			return k.Name, k.Protocol == p.Protocol
+		}
+	}
+	// Endpoints belong to the name of a port.
+	for slices.ContainsFunc(d.ports, func(k snapshot.ServicePort) bool { return k.Name == p.Name }) {
+		p.Name += "-" + strconv.FormatUint(uint64(p.Number), 10)
+	}
+	d.ports = append(slices.Clip(d.ports), p)
+	return p.Name, true
+}
+
+// eachEntry calls yield for the ServiceEntries, oldest first, with the names of their ports in
+// d.ports.
+func (d *definition) eachEntry(yield func(e *snapshot.ServiceEntry, names []string)) {
+	yield(d.entry, portNames(d.entry.Ports))
+	for _, e := range d.more {
+		yield(e.ServiceEntry, e.names)
+	}
+}
+
+func portNames(ports []snapshot.ServicePort) []string {
+	out := make([]string, len(ports))
+	for i := range ports {
+		out[i] = ports[i].Name
+	}
+	return out
+}
+
+// places returns the places of the ports of several ServiceEntries.
+func (d *definition) places() []snapshot.PortPlace {
+	if len(d.more) == 0 {
+		return nil
+	}
+	var out []snapshot.PortPlace
+	d.eachEntry(func(e *snapshot.ServiceEntry, _ []string) {
+		for i := range e.Ports {
+			p := &e.Ports[i]
+			if p.Protocol == mesh.UDP {
+				continue // proxies ignore it
+			}
+			at := slices.IndexFunc(out, func(o snapshot.PortPlace) bool { return o.Number == p.Number })
+			if at < 0 {
+				at, out = len(out), append(out, snapshot.PortPlace{Number: p.Number})
+			}
+			o := &out[at]
+			o.VIPs, o.CIDRs = withItems(o.VIPs, e.VIPs), withItems(o.CIDRs, e.CIDRs)
+			o.AnyAddress, o.SubjectAltNames = o.AnyAddress || e.AnyAddress, withItems(o.SubjectAltNames, e.SubjectAltNames)
+		}
+	})
+	return out
+}
+
+// withItems adds the items that a list lacks.
+func withItems[T comparable](list, more []T) []T {
+	for _, item := range more {
+		if !slices.Contains(list, item) {
+			list = append(slices.Clip(list), item)
+		}
+	}
+	return list
 }
 
 func sameExports(a, b []string) bool {
@@ -91,7 +165,7 @@ func (t *tables) definitions(r *derive.Reads, host string) []definition {
 		if i := slices.IndexFunc(out, func(d definition) bool { return d.meta().Namespace == e.Namespace }); i >= 0 {
 			out[i].merge(e)
 		} else {
-			out = append(out, definition{entry: e, exportTo: t.entryExportTo(r, e)})
+			out = append(out, entryDefinition(e, t.entryExportTo(r, e)))
 		}
 	}
 	return out
@@ -127,21 +201,27 @@ func (t *tables) define(r *derive.Reads, key string) (d definition, host string,
 
 // entryService returns the service of a host of a ServiceEntry.
 func (t *tables) entryService(r *derive.Reads, key, host string, d definition) *snapshot.MeshService {
-	e, ports := d.entry, d.ports()
+	e := d.entry
 	j, _ := t.joins.Get(r, key)
 	root, own := t.mtlsPolicies(r, e.Namespace)
 	out := &snapshot.MeshService{
 		Key: key, Host: host, Name: host, Namespace: e.Namespace, Created: e.Created,
-		Entry: true, External: e.External, Resolution: e.Resolution, CIDRs: e.CIDRs, Ports: ports, ExportTo: d.exportTo,
-		SubjectAltNames: e.SubjectAltNames,
-		Plaintext:       e.External || snapshot.AllPlaintext(root, own),
-		Clusters:        []snapshot.ClusterService{{Cluster: e.Cluster, VIPs: e.VIPs, Selector: e.Selector, Ports: ports, ExportTo: d.exportTo}},
+		Entry: true, External: e.External, Resolution: e.Resolution, AnyAddress: e.AnyAddress, Ports: d.ports, ExportTo: d.exportTo,
+		Places: d.places(), Plaintext: e.External || snapshot.AllPlaintext(root, own),
 	}
+	var vips []netip.Addr
+	allocate := false
+	d.eachEntry(func(e *snapshot.ServiceEntry, _ []string) {
+		vips, out.CIDRs = withItems(vips, e.VIPs), withItems(out.CIDRs, e.CIDRs)
+		out.SubjectAltNames = withItems(out.SubjectAltNames, e.SubjectAltNames)
+		allocate = allocate || e.Allocate
+	})
+	out.Clusters = []snapshot.ClusterService{{Cluster: e.Cluster, VIPs: vips, Selector: e.Selector, Ports: d.ports, ExportTo: d.exportTo}}
 	if e.External {
-		out.Accounts = withNames(nil, e.SubjectAltNames)
+		out.Accounts = withNames(nil, out.SubjectAltNames)
 	}
 	out.Contested = t.contested(r, out)
-	if e.Allocate {
+	if allocate && len(vips) == 0 { // else the host resolves to these
 		out.Allocated, _ = t.allocated.Get(r, host)
 	}
 	if j == nil {
@@ -151,7 +231,7 @@ func (t *tables) entryService(r *derive.Reads, key, host string, d definition) *
 		out.Targets = j.Endpoints
 	}
 	if !e.External {
-		out.Accounts = withNames(j.backends.accounts, e.SubjectAltNames)
+		out.Accounts = withNames(j.backends.accounts, out.SubjectAltNames)
 		out.AllTLS, out.AllDirectTLS, out.PlainPorts = j.backends.allTLS, j.backends.allDirectTLS, j.backends.plainPorts
 	}
 	return out
@@ -177,37 +257,37 @@ func withNames(accounts, names []string) []string {
 	return slices.Compact(slices.Sorted(slices.Values(slices.Concat(accounts, names))))
 }
 
-// collectEntry adds the endpoints of a host of a ServiceEntry.
-func (j *join) collectEntry(host string, e *snapshot.ServiceEntry) {
-	j.enter(e.Cluster)
+// collectEntry adds the endpoints of a host of a ServiceEntry. names are those of its ports in the
+// service.
+func (j *join) collectEntry(host string, e *snapshot.ServiceEntry, names []string) {
 	b := &j.out.backends
 	switch {
 	case e.Resolution == snapshot.ByDestination:
 		return
 	case len(e.Selector) > 0:
 		for _, w := range j.selectedBy(j.r, e.Cluster, e.Namespace, e.Selector) {
-			j.entry(e.Ports, e.Resolution, w)
+			j.entry(e.Ports, names, e.Resolution, w)
 		}
 		for _, p := range j.podsIn.Lookup(j.r, e.Namespace) {
 			if snapshot.Selects(e.Selector, p.Labels) {
-				j.pod(e.Ports, p)
+				j.pod(e.Ports, names, p)
 			}
 		}
 		return
 	case e.Resolution.DNS() && len(e.Endpoints) == 0:
 		for i := range e.Ports {
-			j.add(snapshot.Endpoint{Target: host, Cluster: e.Cluster}, e.Ports[i].Name, cmp.Or(e.Ports[i].Target, e.Ports[i].Number), nil)
+			j.add(snapshot.Endpoint{Target: host, Cluster: e.Cluster}, names[i], cmp.Or(e.Ports[i].Target, e.Ports[i].Number), nil)
 		}
 		return
 	}
 	for i := range e.Endpoints {
-		j.listed(e, &e.Endpoints[i])
+		j.listed(e, names, &e.Endpoints[i])
 		b.selectorless = true
 	}
 }
 
 // listed adds an endpoint that a ServiceEntry lists, one for each port.
-func (j *join) listed(entry *snapshot.ServiceEntry, listed *snapshot.EntryEndpoint) {
+func (j *join) listed(entry *snapshot.ServiceEntry, names []string, listed *snapshot.EntryEndpoint) {
 	w := &listed.Workload
 	var address netip.Addr
 	if len(w.IPs) > 0 {
@@ -231,7 +311,7 @@ func (j *join) listed(entry *snapshot.ServiceEntry, listed *snapshot.EntryEndpoi
 	for i := range entry.Ports {
 		port := &entry.Ports[i]
 		if number := w.TargetPort(port); number != 0 {
-			j.add(e, port.Name, number, w)
+			j.add(e, names[i], number, w)
 		}
 	}
 	if w.ServiceAccount != "" && !entry.External {
@@ -240,12 +320,12 @@ func (j *join) listed(entry *snapshot.ServiceEntry, listed *snapshot.EntryEndpoi
 }
 
 // pod adds the endpoints of a pod, one for each address and port.
-func (j *join) pod(ports []snapshot.ServicePort, pod *snapshot.Pod) {
+func (j *join) pod(ports []snapshot.ServicePort, names []string, pod *snapshot.Pod) {
 	for _, address := range pod.IPs {
 		e := j.endpoint(&snapshot.SliceEndpoint{Ready: !pod.Unready}, pod, address)
 		for i := range ports {
 			if number := pod.TargetPort(&ports[i]); number != 0 {
-				j.add(e, ports[i].Name, number, pod)
+				j.add(e, names[i], number, pod)
 			}
 		}
 	}
@@ -265,8 +345,14 @@ func (t *tables) podNamespaces(into []string, k objectKey, _ *snapshot.Pod) []st
 // equalEntryService compares the fields of services that only ServiceEntries set.
 func equalEntryService(a, b *snapshot.MeshService) bool {
 	return a.Entry == b.Entry && a.External == b.External && a.Resolution == b.Resolution && a.Namespace == b.Namespace &&
+		a.AnyAddress == b.AnyAddress && slices.EqualFunc(a.Places, b.Places, equalPlace) &&
 		slices.Equal(a.CIDRs, b.CIDRs) && slices.Equal(a.SubjectAltNames, b.SubjectAltNames) && slices.Equal(a.Allocated, b.Allocated) && slices.EqualFunc(a.Rivals, b.Rivals, equalRival) &&
 		(a.Targets == b.Targets || a.Targets != nil && b.Targets != nil && equalEndpoints(a.Targets, b.Targets))
+}
+
+func equalPlace(x, y snapshot.PortPlace) bool {
+	return x.Number == y.Number && x.AnyAddress == y.AnyAddress && slices.Equal(x.VIPs, y.VIPs) && slices.Equal(x.CIDRs, y.CIDRs) &&
+		slices.Equal(x.SubjectAltNames, y.SubjectAltNames)
 }
 
 func equalRival(x, y snapshot.Rival) bool {

@@ -105,7 +105,7 @@ func TestNamespaceSeesOneServiceOfAHost(t *testing.T) {
 	if !b.snap.Private || b.snap.Services.Len() != 3 || b.snap.Endpoints.Len() != 3 {
 		t.Errorf("private %v, %d services, %d endpoints", b.snap.Private, b.snap.Services.Len(), b.snap.Endpoints.Len())
 	}
-	conflict := HostConflict{Host: host, First: "ServiceEntry old/e", Others: []string{"ServiceEntry middle/e", "ServiceEntry young/e", "ServiceEntry young/later"}}
+	conflict := HostConflict{Host: host, First: "ServiceEntry old/e", Others: []string{"ServiceEntry middle/e", "ServiceEntry young/e"}}
 	if got := b.s.report.hostConflicts; len(got) != 1 || !got[0].equal(conflict) {
 		t.Errorf("conflicts %v", got)
 	}
@@ -277,6 +277,47 @@ func TestWorkloadEntryWithHostName(t *testing.T) {
 	}
 }
 
+// TestPlacesOfMergedServiceEntries: each port has the addresses, the ranges and the names of the
+// ServiceEntries that have it. A ServiceEntry without addresses makes only its own ports reachable at
+// any address, and one all of whose addresses are refused none.
+func TestPlacesOfMergedServiceEntries(t *testing.T) {
+	t.Parallel()
+	const host = "api.example.com"
+	entry := func(name string, age int, number uint32, vip, cidr, san string) *snapshot.ServiceEntry {
+		e := outside("shop", name, age, host)
+		e.Ports = []snapshot.ServicePort{{Name: "tcp", Number: number, Protocol: mesh.TCP}}
+		if vip != "" {
+			e.VIPs = []netip.Addr{netip.MustParseAddr(vip)}
+		}
+		if cidr != "" {
+			e.CIDRs = []netip.Prefix{netip.MustParsePrefix(cidr)}
+		}
+		if san != "" {
+			e.SubjectAltNames = []string{san}
+		}
+		e.Resolution = snapshot.ByDestination
+		return e
+	}
+	anywhere, refused := entry("anywhere", 6, 4, "", "", ""), entry("refused", 5, 5, "", "", "")
+	anywhere.AnyAddress = true
+	b := newTestState(t)
+	b.apply(up(entry("one", 9, 1, "192.0.2.1", "", "one")), up(entry("two", 8, 2, "192.0.2.2", "10.0.0.0/8", "two")),
+		up(entry("three", 7, 1, "192.0.2.3", "", "three")), up(anywhere), up(refused))
+	svc := b.snap.Services.Get(host)
+	for number, want := range map[uint32]string{
+		1: "[192.0.2.1 192.0.2.3] [] [one three] false", 2: "[192.0.2.2] [10.0.0.0/8] [two] false",
+		4: "[] [] [] true", 5: "[] [] [] false", 6: "[] [] [] false",
+	} {
+		got := fmt.Sprint(svc.AddressesOf(&svc.Clusters[0], number), svc.RangesOf(number), svc.NamesOf(number), svc.HasAnyAddress(number))
+		if got != want {
+			t.Errorf("port %d is at %s, want %s", number, got, want)
+		}
+	}
+	if got := fmt.Sprint(svc.Clusters[0].VIPs); got != "[192.0.2.1 192.0.2.2 192.0.2.3]" {
+		t.Errorf("the host has the addresses %s", got)
+	}
+}
+
 // TestMergedServiceEntries: the ports of ServiceEntries of a namespace with the same
 // properties are merged, with their own endpoints. Others are conflicts.
 func TestMergedServiceEntries(t *testing.T) {
@@ -291,21 +332,29 @@ func TestMergedServiceEntries(t *testing.T) {
 	b := newTestState(t)
 	other := entry("shop", "other", 2, "d", 4)
 	other.Resolution = snapshot.ByFirstOfDNS
+	otherProtocol := entry("shop", "other-protocol", 5, "f", 1)
+	otherProtocol.Ports[0].Protocol = mesh.HTTP
 	b.apply(up(entry("shop", "first", 9, "a", 1)), up(entry("shop", "second", 8, "b", 2)), up(entry("shop", "same-number", 7, "c", 1)),
-		up(entry("shop", "same-name", 6, "a", 3)), up(other), up(entry("apps", "elsewhere", 1, "e", 5)))
+		up(entry("shop", "same-name", 6, "a", 3)), up(other), up(otherProtocol), up(entry("apps", "elsewhere", 1, "e", 5)))
 	svc := b.snap.Services.Get(host)
-	if len(svc.Ports) != 2 || svc.Ports[0].Number != 1 || svc.Ports[1].Number != 2 {
-		t.Errorf("ports %v, want those of first and second", svc.Ports)
+	if len(svc.Ports) != 3 || svc.Ports[0].Number != 1 || svc.Ports[1].Number != 2 || svc.Ports[2].Number != 3 {
+		t.Errorf("ports %v, want those of first, second and same-name", svc.Ports)
 	}
-	for port, want := range map[string]string{"a": "first.example.com", "b": "second.example.com"} {
-		if got := svc.Targets.ByPort[port]; len(got) != 1 || got[0].Target != want {
+	for port, want := range map[string][]string{
+		"a": {"first.example.com", "same-number.example.com"}, "b": {"second.example.com"}, "a-3": {"same-name.example.com"},
+	} {
+		var got []string
+		for _, e := range svc.Targets.ByPort[port] {
+			got = append(got, e.Target)
+		}
+		if !slices.Equal(got, want) {
 			t.Errorf("endpoints of port %s: %v, want %s", port, got, want)
 		}
 	}
 	want := map[string]string{
-		"same-number": "but proxies use ServiceEntry shop/first first", "same-name": "but proxies use ServiceEntry shop/first first",
-		"other":     "but proxies use ServiceEntry shop/first first",
-		"elsewhere": "but only proxies of its namespace use it: others use ServiceEntry shop/first first",
+		"other-protocol": "but proxies use ServiceEntry shop/first first",
+		"other":          "but proxies use ServiceEntry shop/first first",
+		"elsewhere":      "but only proxies of its namespace use it: others use ServiceEntry shop/first first",
 	}
 	for _, p := range b.s.problems() {
 		if text := "defines the host " + host + ", " + want[p.Object.Name]; p.Kind == SharedHost && p.Text != text {
@@ -317,7 +366,7 @@ func TestMergedServiceEntries(t *testing.T) {
 		t.Errorf("no problem of %v", want)
 	}
 	b.apply(down(entry("shop", "second", 8, "b", 2)))
-	if svc := b.snap.Services.Get(host); len(svc.Ports) != 1 {
+	if svc := b.snap.Services.Get(host); len(svc.Ports) != 2 {
 		t.Errorf("ports %v after the second is gone", svc.Ports)
 	}
 }

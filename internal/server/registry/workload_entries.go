@@ -49,7 +49,7 @@ func (t *tables) selectedBy(r *derive.Reads, c mesh.ClusterID, namespace string,
 
 // entry adds the endpoints of a WorkloadEntry, one for each port. A host name is an endpoint
 // only of services that proxies resolve by DNS.
-func (j *join) entry(ports []snapshot.ServicePort, by snapshot.Resolution, w *snapshot.WorkloadEntry) {
+func (j *join) entry(ports []snapshot.ServicePort, names []string, by snapshot.Resolution, w *snapshot.WorkloadEntry) {
 	var address netip.Addr
 	switch {
 	case w.Target == "":
@@ -72,7 +72,7 @@ func (j *join) entry(ports []snapshot.ServicePort, by snapshot.Resolution, w *sn
 	for i := range ports {
 		port := &ports[i]
 		if number := w.TargetPort(port); number != 0 {
-			j.add(e, port.Name, number, &w.Pod)
+			j.add(e, names[i], number, &w.Pod)
 		}
 	}
 	if w.ServiceAccount != "" {

@@ -35,7 +35,8 @@ func (o *EnvoyFilter) Key() Key { return o.key(KindEnvoyFilter) }
 // namespace of the proxy.
 func (o *EnvoyFilter) Selects(labels map[string]string) bool {
 	if o.Gateways != nil {
-		return slices.Contains(o.Gateways, labels[mesh.LabelGatewayName])
+		name := labels[mesh.LabelGatewayName]
+		return name != "" && slices.Contains(o.Gateways, name)
 	}
 	return Selects(o.Selector, labels)
 }

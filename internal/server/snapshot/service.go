@@ -34,6 +34,12 @@ type MeshService struct {
 	Targets *Endpoints
 	// CIDRs holds the address ranges of the service.
 	CIDRs []netip.Prefix
+	// AnyAddress reports whether the ServiceEntry names no address, so that connections to any
+	// address that no service has are for its ports.
+	AnyAddress bool
+	// Places holds the places of the ports, if several ServiceEntries define the service. Nil
+	// means that all ports are at all addresses of the service.
+	Places []PortPlace
 	// SubjectAltNames holds names of the certificates of servers outside the mesh, for TLS
 	// that a DestinationRule sets.
 	SubjectAltNames []string
@@ -86,6 +92,50 @@ type MeshService struct {
 	// service's namespace.
 	Plaintext bool
 }
+
+// PortPlace is what the ServiceEntries with a port say about the port. Its fields are those of a
+// MeshService.
+type PortPlace struct {
+	Number          uint32
+	VIPs            []netip.Addr
+	CIDRs           []netip.Prefix
+	AnyAddress      bool
+	SubjectAltNames []string
+}
+
+// place returns the place of a port.
+func (s *MeshService) place(number uint32) PortPlace {
+	if s.Places == nil {
+		return PortPlace{CIDRs: s.CIDRs, AnyAddress: s.AnyAddress, SubjectAltNames: s.SubjectAltNames}
+	}
+	for i := range s.Places {
+		if s.Places[i].Number == number {
+			return s.Places[i]
+		}
+	}
+	return PortPlace{}
+}
+
+// AddressesOf returns the addresses of a part of the service that a port has. The part may be nil.
+func (s *MeshService) AddressesOf(part *ClusterService, number uint32) []netip.Addr {
+	switch {
+	case part == nil:
+		return nil
+	case s.Places == nil:
+		return part.VIPs
+	}
+	own := s.place(number).VIPs
+	return slices.DeleteFunc(slices.Clone(part.VIPs), func(vip netip.Addr) bool { return !slices.Contains(own, vip) })
+}
+
+// RangesOf returns the address ranges of a port.
+func (s *MeshService) RangesOf(number uint32) []netip.Prefix { return s.place(number).CIDRs }
+
+// HasAnyAddress reports whether connections to a port may have any address that no service has.
+func (s *MeshService) HasAnyAddress(number uint32) bool { return s.place(number).AnyAddress }
+
+// NamesOf returns SubjectAltNames for a port.
+func (s *MeshService) NamesOf(number uint32) []string { return s.place(number).SubjectAltNames }
 
 // Distribution is a preference for endpoints by their place.
 type Distribution uint8

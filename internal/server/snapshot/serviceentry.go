@@ -10,9 +10,12 @@ import (
 type ServiceEntry struct {
 	Meta
 	// Hosts holds names in lower case. A name may start with "*.".
-	Hosts      []string
-	VIPs       []netip.Addr
-	CIDRs      []netip.Prefix
+	Hosts []string
+	VIPs  []netip.Addr
+	CIDRs []netip.Prefix
+	// AnyAddress reports whether the object names no address. An object all of whose addresses are
+	// refused names some.
+	AnyAddress bool
 	Ports      []ServicePort
 	External   bool // MESH_EXTERNAL
 	Resolution Resolution

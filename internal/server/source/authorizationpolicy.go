@@ -23,7 +23,7 @@ var authorizationPolicyKind = closedKind(istioKind(kind{
 			dryRun = faultf("metadata.annotations["+annotationDryRun+"]", "%q is neither true nor false", text)
 		}
 	}
-	return allFaults(dryRun, referenceFault(spec, c.meta.Namespace), checkAuthorizationPolicy(spec))
+	return allFaults(dryRun, c.referenceFault(spec), checkAuthorizationPolicy(spec))
 }), closedAuthorization)
 
 // emptyLists finds the empty lists in the rules of an ALLOW policy. They permit everything, as absent
@@ -134,7 +134,7 @@ func conditionFault(field string, action securityv1beta1.AuthorizationPolicy_Act
 	return listsFault(field, w, func(string) valueCheck { return check })
 }
 
-const policyTarget = "a Gateway of the Kubernetes Gateway API; an AuthorizationPolicy with only other references applies to no proxy"
+const policyTarget = "a Gateway of the Kubernetes Gateway API; other references are refused"
 
 var authorizationPolicyFields = []apiField{
 	{Path: "selector", Support: Works},

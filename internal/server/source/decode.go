@@ -71,14 +71,17 @@ func (c *Converter) decode(v yamldoc.Value, place snapshot.Place) (Result, error
 		if c.Remote {
 			return Result{Key: unreadResult(key, group).Key, Skipped: true}, nil
 		}
-		return unreadResult(key, group), nil
+		r := unreadResult(key, group)
+		r.Closed = c.UnreadPolicy(&r, group)
+		return r, nil
 	}
 	r := c.resultOf(k, key.Namespace, key.Name)
-	if !slices.Contains(k.versions, version) {
-		return r, faultf("apiVersion", "%s of version %q is not read: use %s", name, version, k.versions[0])
-	}
 	if r.Key.Namespace == "" && !k.clusterWide {
 		r.Key.Namespace = metav1.NamespaceDefault
+	}
+	if !slices.Contains(k.versions, version) {
+		r.Closed = c.UnreadPolicy(&r, group)
+		return r, faultf("apiVersion", "%s of version %q is not read: use %s", name, version, k.versions[0])
 	}
 	object := k.newObject()
 	if fault := yamlSizeFault(v); fault != nil {

@@ -73,7 +73,7 @@ func patchTargets() map[networkingv1alpha3.EnvoyFilter_ApplyTo]patchTarget {
 func (c *conversion) envoyFilter(spec *networkingv1alpha3.EnvoyFilter) *FieldError {
 	out := &snapshot.EnvoyFilter{Meta: c.meta, Selector: spec.GetWorkloadSelector().GetLabels(), Priority: spec.Priority}
 	c.object = out
-	if fault := labelsFault("workloadSelector.labels", out.Selector); fault != nil {
+	if fault := allFaults(labelsFault("workloadSelector.labels", out.Selector), each("targetRefs", spec.TargetRefs, targetRefFault)); fault != nil {
 		return fault
 	}
 	out.Gateways = c.targetGateways(spec.TargetRefs)

@@ -1,14 +1,17 @@
 package source
 
 import (
+	"cmp"
 	stdjson "encoding/json"
 	"errors"
 
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/meshctl/meshctl/internal/istiojson"
+	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 	"github.com/meshctl/meshctl/internal/yamldoc"
 )
@@ -20,6 +23,35 @@ const ClosedMeaning = "its valid parts are enforced, and the invalid parts refus
 func closedKind(k *kind, closed func(*conversion, yamldoc.Value) snapshot.Object) *kind {
 	k.closed = closed
 	return k
+}
+
+// UnreadPolicy returns Result.Closed of a security policy of which only the kind and the name are
+// known, or of an object that was likely meant to be one. It is nil for other objects.
+func (c *Converter) UnreadPolicy(r *Result, group string) snapshot.Object {
+	if !r.Security || c.Remote || c.IgnorePolicies {
+		return nil
+	}
+	k, name := findKind(groupSecurity, string(r.Key.Kind)), r.Key.Name
+	if k == nil || group != groupSecurity { // Names of objects have no colon, so no object has this key.
+		near, _ := kindHint(group, string(r.Key.Kind))
+		meant := findKind(groupSecurity, near)
+		k, name = cmp.Or(k, meant, authorizationPolicyKind), string(r.Key.Kind)+":"+name
+	}
+	m := snapshot.Meta{Cluster: c.Cluster, Namespace: cmp.Or(r.Key.Namespace, metav1.NamespaceDefault), Name: name}
+	if k.closed == nil || r.Key.Name == "" || !mesh.IsDNSLabel(m.Namespace) {
+		return nil
+	}
+	return k.closed(&conversion{Converter: c, meta: m, istio: &Istio{}}, unreadSpec())
+}
+
+// LeftOut returns a security policy of a resource that stands for the policies of a namespace
+// that are not read because of a limit. It refuses what any of them might. It is nil for other
+// resources.
+func (c *Converter) LeftOut(r *Resource, namespace string) snapshot.Object {
+	return c.UnreadPolicy(&Result{
+		Key:      snapshot.Key{Kind: r.Kind, Namespace: namespace, Name: "left-out:"},
+		Security: r.Security,
+	}, r.Group)
 }
 
 // closed returns Result.Closed of an object with a fault, or nil. Of an object that exceeds a
@@ -70,12 +102,6 @@ func smallPartsOf(text []byte) yamldoc.Value {
 	return smallParts(body.Spec)
 }
 
-// unreadSpec returns a spec of which nothing is understood.
-func unreadSpec() yamldoc.Value {
-	doc, _ := yamldoc.Parse(yamldoc.Chunk{Text: []byte("unread"), Line: 1})
-	return doc
-}
-
 // smallParts returns the spec of a policy that is too large. In place of a large field it has a
 // text, so that the field is not understood.
 func smallParts(spec []byte) yamldoc.Value {
@@ -100,6 +126,12 @@ func smallParts(spec []byte) yamldoc.Value {
 	if err != nil {
 		return unreadSpec()
 	}
+	return doc
+}
+
+// unreadSpec returns a spec of which nothing is understood.
+func unreadSpec() yamldoc.Value {
+	doc, _ := yamldoc.Parse(yamldoc.Chunk{Text: []byte("unread"), Line: 1})
 	return doc
 }
 

@@ -60,11 +60,11 @@ func closedTokens(c *conversion, spec yamldoc.Value) snapshot.Object {
 	var head securityv1beta1.RequestAuthentication
 	understood(spec, head.ProtoReflect())
 	out := &securityv1beta1.RequestAuthentication{}
-	attaches := exact[securityv1beta1.RequestAuthentication](spec, "selector", "targetRef", "targetRefs") && attachmentFault(&head) == nil
+	attaches := exact[securityv1beta1.RequestAuthentication](spec, "selector", "targetRef", "targetRefs") && selectionFault(&head) == nil
 	if attaches {
-		out.Selector, out.TargetRef, out.TargetRefs = head.Selector, head.TargetRef, head.TargetRefs
+		out.Selector, out.TargetRef, out.TargetRefs = head.Selector, closedTarget(head.TargetRef), closedTargets(head.TargetRefs)
 	}
-	all := !attaches || referenceFault(&head, c.meta.Namespace) != nil || hasUnknown(spec, out)
+	all := !attaches || attachmentFault(&head) != nil || c.referenceFault(&head) != nil || hasUnknown(spec, out)
 	rules := either(spec, "jwtRules", "jwt_rules")
 	items, isList := rules.Items()
 	if !isList && !rules.IsNull() || !spec.IsMapping() {

@@ -24,9 +24,9 @@ func closedAuthorization(c *conversion, spec yamldoc.Value) snapshot.Object {
 	var head securityv1beta1.AuthorizationPolicy
 	understood(spec, head.ProtoReflect())
 	p.Spec = &securityv1beta1.AuthorizationPolicy{Action: head.Action, ActionDetail: head.ActionDetail}
-	attaches := exact[securityv1beta1.AuthorizationPolicy](spec, "selector", "targetRef", "targetRefs") && attachmentFault(&head) == nil
+	attaches := exact[securityv1beta1.AuthorizationPolicy](spec, "selector", "targetRef", "targetRefs") && selectionFault(&head) == nil
 	if attaches {
-		p.Spec.Selector, p.Spec.TargetRef, p.Spec.TargetRefs = head.Selector, head.TargetRef, head.TargetRefs
+		p.Spec.Selector, p.Spec.TargetRef, p.Spec.TargetRefs = head.Selector, closedTarget(head.TargetRef), closedTargets(head.TargetRefs)
 	}
 	if !exact[securityv1beta1.AuthorizationPolicy](spec, "action") || slices.ContainsFunc(spec.Keys(), isMisspeltAction) {
 		p.Spec.Action, p.Spec.ActionDetail = securityv1beta1.AuthorizationPolicy_DENY, nil
@@ -48,7 +48,7 @@ func closedAuthorization(c *conversion, spec yamldoc.Value) snapshot.Object {
 		}
 		p.Spec.Rules = append(p.Spec.Rules, rule)
 	}
-	if unknown || !attaches || referenceFault(&head, c.meta.Namespace) != nil || annotated && err != nil { // which may limit what the policy permits
+	if unknown || !attaches || attachmentFault(&head) != nil || c.referenceFault(&head) != nil || annotated && err != nil { // which may limit what the policy permits
 		p.Doubtful = nil
 		for i := range p.Spec.Rules {
 			p.Doubtful = append(p.Doubtful, i)

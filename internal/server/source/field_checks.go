@@ -10,8 +10,6 @@ import (
 	"strings"
 	"unicode"
 
-	typev1beta1 "istio.io/api/type/v1beta1"
-
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 )
@@ -89,33 +87,6 @@ func labelsFault(field string, labels map[string]string) *FieldError {
 		}
 	}
 	return faults
-}
-
-// attached is the spec of a policy that names its workloads by labels or by references.
-type attached interface {
-	GetSelector() *typev1beta1.WorkloadSelector
-	GetTargetRef() *typev1beta1.PolicyTargetReference
-	GetTargetRefs() []*typev1beta1.PolicyTargetReference
-}
-
-// attachmentFault checks the selector and the references of a policy.
-func attachmentFault(spec attached) *FieldError {
-	faults := labelsFault("selector.matchLabels", spec.GetSelector().GetMatchLabels())
-	if spec.GetSelector() != nil && (spec.GetTargetRef() != nil || len(spec.GetTargetRefs()) > 0) {
-		faults = faults.and(faultf("selector", "cannot be used with targetRefs: use one of both"))
-	}
-	return faults
-}
-
-// referenceFault checks that a policy of a namespace refers to Gateways of that namespace only.
-func referenceFault(spec attached, namespace string) *FieldError {
-	check := func(field string, r *typev1beta1.PolicyTargetReference) *FieldError {
-		if other := r.GetNamespace(); other != "" && other != namespace {
-			return faultf(field+".namespace", "%q is not the namespace of the policy, %q: leave it empty, and put the policy where the Gateway is", other, namespace)
-		}
-		return nil
-	}
-	return allFaults(check("targetRef", spec.GetTargetRef()), each("targetRefs", spec.GetTargetRefs(), check))
 }
 
 // parseAddr parses an IP address. The result is comparable: IPv4 is never mapped to

@@ -28,7 +28,7 @@ var requestAuthenticationKind = closedKind(istioKind(kind{
 	}
 	return allFaults(
 		attachmentFault(spec),
-		referenceFault(spec, c.meta.Namespace),
+		c.referenceFault(spec),
 		each("jwtRules", spec.JwtRules, tokenRuleFault),
 	)
 }), closedTokens)
@@ -164,7 +164,7 @@ func textsFault(field string, list []string) *FieldError {
 	})
 }
 
-const tokenTarget = "a Gateway of the Kubernetes Gateway API; a RequestAuthentication with only other references applies to no proxy"
+const tokenTarget = "a Gateway of the Kubernetes Gateway API; other references are refused"
 
 var requestAuthenticationFields = []apiField{
 	{Path: "selector", Support: Works},

@@ -84,7 +84,8 @@ func (c *conversion) serviceEntry(spec *networkingv1alpha3.ServiceEntry) *FieldE
 		c.warn(faultf("spec.endpoints", "no endpoint is used: the ServiceEntry has no effect"))
 		return nil
 	}
-	e.Allocate = len(spec.Addresses) == 0 && e.Resolution != snapshot.ByDestination && c.meta.Labels[labelAllocate] != "false"
+	e.AnyAddress = len(spec.Addresses) == 0
+	e.Allocate = e.AnyAddress && e.Resolution != snapshot.ByDestination && c.meta.Labels[labelAllocate] != "false"
 	for _, a := range c.istio.Status.Addresses {
 		if ip, err := parseAddr(a.Value); err == nil && c.refused(ip) == "" && e.Allocate {
 			if e.Allocated == nil {

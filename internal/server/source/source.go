@@ -34,6 +34,9 @@ type Converter struct {
 	// SocketDir is the folder below which objects may name Unix sockets, an absolute path that
 	// CheckSocketDir accepts. Empty means that they may name none.
 	SocketDir string
+	// IgnorePolicies leaves security policies that no proxy can enforce without effect. Without
+	// it, the workloads to which such a policy may apply refuse requests.
+	IgnorePolicies bool
 	// Remote is set for a cluster other than the control plane's own cluster. Its
 	// configuration is not used, so parts without effect are not reported.
 	Remote bool

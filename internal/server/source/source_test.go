@@ -545,13 +545,13 @@ func faultsOfJSON(t *testing.T, c *source.Converter, v yamldoc.Value) []*source.
 func TestUnreadKinds(t *testing.T) {
 	t.Parallel()
 	tests := map[string]struct{ apiVersion, kind, want string }{
-		"misspelt policy":    {"security.istio.io/v1", "PeerAuthentification", "unenforced: PeerAuthentification is not read, did you mean PeerAuthentication?"},
+		"misspelt policy":    {"security.istio.io/v1", "PeerAuthentification", "refuses: PeerAuthentification is not read, did you mean PeerAuthentication?"},
 		"backend policy":     {"gateway.networking.k8s.io/v1", "BackendTLSPolicy", "shared: has no effect: no proxy uses it to check the backend's certificate"},
 		"route":              {"gateway.networking.k8s.io/v1", "HTTPRoute", "shared: has no effect: no route is made of it"},
 		"class":              {"gateway.networking.k8s.io/v1", "GatewayClass", ""},
 		"misspelt":           {"networking.istio.io/v1", "Sidecarr", "Sidecarr is not read, did you mean Sidecar?"},
 		"misspelt group":     {"telemetry.istio.io/v1", "DestinationRule", "DestinationRule is not read, did you mean apiVersion networking.istio.io/v1?"},
-		"kind of another":    {"networking.istio.io/v1", "PeerAuthentication", "unenforced: PeerAuthentication is not read, did you mean apiVersion security.istio.io/v1?"},
+		"kind of another":    {"networking.istio.io/v1", "PeerAuthentication", "refuses: PeerAuthentication is not read, did you mean apiVersion security.istio.io/v1?"},
 		"lower case":         {"v1", "service", "service is not read, did you mean Service?"},
 		"unknown in core":    {"v1", "Job", "Job is not read"},
 		"other core kind":    {"v1", "PersistentVolumeClaim", ""},
@@ -576,8 +576,8 @@ func TestUnreadKinds(t *testing.T) {
 					t.Errorf("line %d, want %d", w.Line, want)
 				}
 			}
-			if r.Unenforced(nil, false) {
-				got = "unenforced: " + got
+			if r.Closed != nil {
+				got = "refuses: " + got
 			}
 			if r.Shared {
 				got = "shared: " + got

@@ -346,33 +346,39 @@ func TestKindsWithoutEffectAreReported(t *testing.T) {
 	}
 }
 
-// TestSecurityPoliciesThatAreNotEnforced: objects count as unenforced security policies
-// if they are policies that are not fully enforced.
+// TestSecurityPoliciesThatAreNotEnforced: security policies that no proxy can enforce refuse
+// requests. If they are ignored, they are reported as not enforced.
 func TestSecurityPoliciesThatAreNotEnforced(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]bool{
-		"apiVersion: security.istio.io/v1\nkind: AuthorizationPolicy":                                 false,
-		"apiVersion: security.istio.io/v1\nkind: AuthorizationPolicy\nspec: {action: DENI}":           false,
-		"apiVersion: security.istio.io/v1\nkind: AuthorisationPolicy":                                 true,
-		"apiVersion: networking.istio.io/v1\nkind: AuthorizationPolicy":                               true,
-		"apiVersion: networking.istio.io/v1\nkind: PeerAuthentication":                                true,
-		"apiVersion: security.istio.io/v2\nkind: PeerAuthentication":                                  true,
-		"apiVersion: security.istio.io/v1\nkind: PeerAuthentication\nspec: {mtls: {mode: STRIKT}}":    false,
-		"apiVersion: security.istio.io/v1\nkind: PeerAuthentication\nspec: {tls: {mode: STRICT}}":     false,
-		"apiVersion: security.istio.io/v1\nkind: PeerAuthentication\nspec: {mtls: {mode: STRICT}}":    false,
-		"apiVersion: networking.istio.io/v1\nkind: VirtualService\nspec: {hosts: [a], tcp: [{}]}":     false,
-		"apiVersion: networking.istio.io/v1\nkind: Sidecarr":                                          false,
-		"apiVersion: gateway.networking.k8s.io/v1\nkind: BackendTLSPolicy":                            false,
-		"apiVersion: example.com/v1\nkind: AuthorizationPolicy":                                       false,
-		"apiVersion: policy.linkerd.io/v1beta1\nkind: AuthorizationPolicy\nspec: {targetRef: {a: b}}": false,
+		"apiVersion: security.istio.io/v1\nkind: AuthorizationPolicy":                                              false,
+		"apiVersion: security.istio.io/v1\nkind: AuthorizationPolicy\nspec: {action: DENI}":                        false,
+		"apiVersion: security.istio.io/v1\nkind: AuthorisationPolicy":                                              true,
+		"apiVersion: security.istio.io/v1\nkind: Policy":                                                           true,
+		"apiVersion: networking.istio.io/v1\nkind: AuthorizationPolicy":                                            true,
+		"apiVersion: networking.istio.io/v1\nkind: PeerAuthentication":                                             true,
+		"apiVersion: security.istio.io/v2\nkind: PeerAuthentication":                                               true,
+		"apiVersion: security.istio.io/v1\nkind: AuthorizationPolicy\nspec: {targetRef: {kind: Service, name: a}}": true,
+		"apiVersion: security.istio.io/v1\nkind: PeerAuthentication\nspec: {mtls: {mode: STRIKT}}":                 false,
+		"apiVersion: security.istio.io/v1\nkind: PeerAuthentication\nspec: {tls: {mode: STRICT}}":                  false,
+		"apiVersion: security.istio.io/v1\nkind: PeerAuthentication\nspec: {mtls: {mode: STRICT}}":                 false,
+		"apiVersion: networking.istio.io/v1\nkind: VirtualService\nspec: {hosts: [a], tcp: [{}]}":                  false,
+		"apiVersion: networking.istio.io/v1\nkind: Sidecarr":                                                       false,
+		"apiVersion: gateway.networking.k8s.io/v1\nkind: BackendTLSPolicy":                                         false,
+		"apiVersion: example.com/v1\nkind: AuthorizationPolicy":                                                    false,
+		"apiVersion: policy.linkerd.io/v1beta1\nkind: AuthorizationPolicy\nspec: {targetRef: {a: b}}":              false,
 	} {
 		doc, err := yamldoc.Parse(yamldoc.Chunk{Text: []byte(text + "\nmetadata: {name: x, namespace: n}\n"), Line: 1})
 		if err != nil {
 			t.Fatal(err)
 		}
-		r, err := (&Converter{Cluster: "c"}).Decode(doc, snapshot.Place{})
+		r, err := (&Converter{Cluster: "c", IgnorePolicies: true}).Decode(doc, snapshot.Place{})
 		if got := r.Unenforced(err, false); got != want {
-			t.Errorf("%s: %t (%v)", text, got, err)
+			t.Errorf("%s, ignored: %t (%v)", text, got, err)
+		}
+		r, err = (&Converter{Cluster: "c"}).Decode(doc, snapshot.Place{})
+		if got := r.Unenforced(err, false); got || want && r.Closed == nil {
+			t.Errorf("%s: not enforced %t (%v), refuses by %v", text, got, err, r.Closed)
 		}
 	}
 }

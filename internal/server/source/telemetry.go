@@ -9,9 +9,7 @@ import (
 	"github.com/google/cel-go/common/ast"
 	"github.com/google/cel-go/common/operators"
 	"github.com/google/cel-go/parser"
-	"google.golang.org/protobuf/proto"
 	telemetryv1alpha1 "istio.io/api/telemetry/v1alpha1"
-	typev1beta1 "istio.io/api/type/v1beta1"
 
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 )
@@ -27,7 +25,7 @@ var telemetryKind = istioKind(kind{
 
 func checkTelemetry(t *telemetryv1alpha1.Telemetry) *FieldError {
 	return allFaults(
-		labelsFault("selector.matchLabels", t.GetSelector().GetMatchLabels()),
+		attachmentFault(t),
 		each("tracing", t.Tracing, tracingFault),
 		each("metrics", t.Metrics, func(field string, m *telemetryv1alpha1.Metrics) *FieldError {
 			return each(field+".providers", m.Providers, providerNameFault)
@@ -129,16 +127,4 @@ var telemetryFields = []apiField{
 	{Path: "metrics.overrides.tagOverrides", Support: Works, Meaning: "with texts and with expressions of [Envoy's attributes](metrics.md#labels); others are reported"},
 	{Path: "metrics.reportingInterval", Support: NoEffect, Meaning: "the bytes of a TCP connection count when the connection ends"},
 	{Path: "tracing", Support: Works, Meaning: "see [access-logs.md](access-logs.md#tracing)"},
-}
-
-// ownGateway explains why the namespace of a reference has no effect.
-const ownGateway = "the Gateway is in the namespace of the policy"
-
-// ownNamespace explains which namespaces a security policy may refer to.
-const ownNamespace = "only the namespace of the policy; another one is refused"
-
-// otherTarget reports whether a reference selects no proxy.
-func otherTarget(m proto.Message) bool {
-	r, ok := m.(*typev1beta1.PolicyTargetReference)
-	return !ok || r.GetKind() != "Gateway" || r.GetGroup() != groupGatewayAPI
 }

@@ -16,7 +16,7 @@ var trafficExtensionKind = istioKind(kind{
 	plugin, fault := pluginOf(spec)
 	c.object = &snapshot.WasmPlugin{Meta: c.meta, Kind: snapshot.KindTrafficExtension, Spec: plugin}
 	if fault != nil {
-		return fault
+		return commonPluginFault(plugin).and(fault)
 	}
 	if spec.GetLua() != nil {
 		return commonPluginFault(plugin)

@@ -22,7 +22,9 @@ func TestBodyBudget(t *testing.T) {
 	a, b := netip.MustParsePrefix("10.0.0.1/32"), netip.MustParsePrefix("10.0.0.2/32")
 	budget := newBodyBudget(10 * requestCost)
 	ended := map[string]bool{}
-	hold := func(name string, from netip.Prefix) *heldRequest { return budget.hold(from, func() { ended[name] = true }) }
+	hold := func(name string, from netip.Prefix) *heldRequest {
+		return budget.hold(from, func() { ended[name] = true })
+	}
 	small, large, other := hold("small", a), hold("large", a), hold("other", b)
 	if !budget.grow(large, 5*requestCost) || !budget.grow(other, requestCost) || len(ended) != 0 {
 		t.Fatalf("ended %v although there is room", ended)

@@ -128,6 +128,9 @@ func (c meshGenerator) authorizationPolicy(cluster mesh.ClusterID) snapshot.Obje
 	if c.once(2) {
 		p.Spec.Selector = &typev1beta1.WorkloadSelector{MatchLabels: c.app()}
 	}
+	if p.Spec.Selector == nil && c.once(3) { // references that are not understood
+		p.Spec.TargetRefs = []*typev1beta1.PolicyTargetReference{{Kind: snapshot.AnyTarget, Name: snapshot.AnyTarget}}
+	}
 	if p.Spec.Action == securityv1beta1.AuthorizationPolicy_CUSTOM {
 		p.Spec.ActionDetail = &securityv1beta1.AuthorizationPolicy_Provider{
 			Provider: &securityv1beta1.AuthorizationPolicy_ExtensionProvider{Name: pickOne(c, "authorizer", "none")},

@@ -195,13 +195,13 @@ func (c meshGenerator) virtualService(cluster mesh.ClusterID) snapshot.Object {
 
 // serviceEntry returns a ServiceEntry with hosts that other objects have, too.
 func (c meshGenerator) serviceEntry(cluster mesh.ClusterID) snapshot.Object {
-	e := &snapshot.ServiceEntry{Meta: c.meta(cluster, c.namespace(), fmt.Sprint("e", c.IntN(2))), External: c.once(2)}
+	e := &snapshot.ServiceEntry{Meta: c.meta(cluster, c.namespace(), fmt.Sprint("e", c.IntN(3))), External: c.once(2)}
 	e.Hosts = []string{pickOne(c, "a.example.com", "b.example.com", "*.example.com", "svc0.ns0.svc.cluster.local", "host-0.svc0.ns0.svc.cluster.local")}
 	if c.once(3) {
 		e.Hosts = append(e.Hosts, "c.example.com")
 	}
 	for i, p := range []mesh.Protocol{mesh.HTTP, mesh.TCP, mesh.TLS, mesh.Auto}[c.IntN(3):] {
-		if e.Ports = append(e.Ports, snapshot.ServicePort{Name: string(p), Number: uint32(80 + i + c.IntN(2)*5), Protocol: p}); c.once(2) {
+		if e.Ports = append(e.Ports, snapshot.ServicePort{Name: pickOne(c, string(p), "port"+fmt.Sprint(i)), Number: uint32(80 + i + c.IntN(2)*5), Protocol: p}); c.once(2) {
 			break
 		}
 	}
@@ -211,8 +211,9 @@ func (c meshGenerator) serviceEntry(cluster mesh.ClusterID) snapshot.Object {
 		e.VIPs = []netip.Addr{netip.AddrFrom4([4]byte{10, 9, meshClusters[0][1], byte(c.IntN(4))})}
 	case 1:
 		e.CIDRs = []netip.Prefix{netip.MustParsePrefix(pickOne(c, "10.50.0.0/16", "10.51.0.0/16"))}
+	case 2: // all its addresses are refused
 	default:
-		e.Allocate = e.Resolution != snapshot.ByDestination
+		e.AnyAddress, e.Allocate = true, e.Resolution != snapshot.ByDestination
 	}
 	if c.once(3) {
 		e.ExportTo = []string{pickOne(c, ".", "~", "ns1", "*")}

@@ -79,7 +79,7 @@ func reasonFor(s *snapshot.Snapshot, namespace string, spec interface {
 	GetSelector() *typev1beta1.WorkloadSelector
 },
 ) string {
-	if t, ok := spec.(targeting); ok && len(targetsOf(t)) > 0 {
+	if t, ok := spec.(snapshot.Targeting); ok && len(snapshot.TargetsOf(t)) > 0 {
 		return "its targetRefs"
 	}
 	switch selector := spec.GetSelector().GetMatchLabels(); {

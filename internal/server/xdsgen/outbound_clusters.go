@@ -176,7 +176,7 @@ func (u clusterOf) cluster(g *generator) *clusterv3.Cluster {
 	tls := u.policy.GetTls()
 	switch tls.GetMode() {
 	case networkingv1alpha3.ClientTLSSettings_SIMPLE, networkingv1alpha3.ClientTLSSettings_MUTUAL:
-		sans := certificateNames(tls, u.service.SubjectAltNames)
+		sans := certificateNames(tls, u.service.NamesOf(u.port.Number))
 		c.TransportSocket = g.policyTLS(tls, sans, u.tlsLimits, u.mayUseCredential(tls), u.http2())
 		options = autoSNI(options, tls, sans)
 	case networkingv1alpha3.ClientTLSSettings_ISTIO_MUTUAL:

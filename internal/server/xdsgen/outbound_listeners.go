@@ -214,11 +214,11 @@ func (u portListeners) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, erro
 		if svc.Headless {
 			continue // headlessListeners
 		}
-		ips := addresses(svc.For(u.cluster))
+		ips := texts(svc.AddressesOf(svc.For(u.cluster), number))
 		if u.allocated {
 			ips = append(ips, texts(svc.Allocated)...)
 		}
-		if svc.Entry && (len(svc.CIDRs) > 0 || len(ips) == 0) {
+		if len(svc.RangesOf(number)) > 0 || svc.HasAnyAddress(number) && len(ips) == 0 {
 			w.http = w.http || routedByPort(svc, port) && !u.streamsOnly
 			w.add(svc, port)
 		}
@@ -286,7 +286,7 @@ func (g *generator) serviceListener(svc *snapshot.MeshService, port *snapshot.Se
 	name := ip + "_" + number
 	detect := port.Protocol == mesh.Auto
 	l := g.capturedListener(name, []string{ip}, o, detect)
-	chains, rest := g.streamChains(svc, port, o)
+	chains, rest := g.streamChains(svc, port, nil, o)
 	if slices.ContainsFunc(chains, func(c *listenerv3.FilterChain) bool { return len(c.GetFilterChainMatch().GetServerNames()) > 0 }) {
 		l.ListenerFilters = append([]*listenerv3.ListenerFilter{g.tlsInspector()}, l.GetListenerFilters()...)
 	}

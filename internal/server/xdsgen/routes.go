@@ -186,7 +186,7 @@ func hasPort(svc *snapshot.MeshService, is func(*snapshot.ServicePort) bool) boo
 // routedByPort reports whether requests to a port of a service are routed by host: it has
 // HTTP, or the protocol is detected and the service may have any address.
 func routedByPort(svc *snapshot.MeshService, p *snapshot.ServicePort) bool {
-	return p.Protocol.IsHTTP() || p.Protocol == mesh.Auto && atAnyAddress(svc)
+	return p.Protocol.IsHTTP() || p.Protocol == mesh.Auto && svc.HasAnyAddress(p.Number)
 }
 
 // routeFacts holds the facts of all outbound route configurations.

@@ -63,7 +63,7 @@ func streamsByHost(list list[stream]) map[string][]stream {
 // streamChains returns the filter chains for connections to a port of a service that are not
 // HTTP: those that match a server name or an address range, and the one for the rest, or nil
 // if there is none.
-func (g *generator) streamChains(svc *snapshot.MeshService, port *snapshot.ServicePort, o httpOptions) (chains []*listenerv3.FilterChain, rest *listenerv3.FilterChain) {
+func (g *generator) streamChains(svc *snapshot.MeshService, port *snapshot.ServicePort, ranges []netip.Prefix, o httpOptions) (chains []*listenerv3.FilterChain, rest *listenerv3.FilterChain) {
 	taken := make(map[string]struct{})
 	add := func(match *listenerv3.FilterChainMatch, chain *listenerv3.FilterChain) {
 		if takeMatch(taken, match) {
@@ -78,7 +78,7 @@ func (g *generator) streamChains(svc *snapshot.MeshService, port *snapshot.Servi
 			c.tlsRoutes(s.virtual, func(r *networkingv1alpha3.TLSRoute, names, subnets []string) {
 				match := &listenerv3.FilterChainMatch{ServerNames: names}
 				if len(subnets) == 0 {
-					for _, r := range svc.CIDRs {
+					for _, r := range ranges {
 						match.PrefixRanges = append(match.PrefixRanges, cidrRange(r))
 					}
 				}

@@ -73,15 +73,15 @@ func chooseTelemetries(s *snapshot.Snapshot, namespace string, labels map[string
 		}
 	}
 	whole := func(t *telemetryv1alpha1.Telemetry) bool {
-		return len(targetsOf(t)) == 0 && len(t.GetSelector().GetMatchLabels()) == 0
+		return len(snapshot.TargetsOf(t)) == 0 && len(t.GetSelector().GetMatchLabels()) == 0
 	}
 	add(s.Mesh.RootNamespace, whole)
 	if namespace != s.Mesh.RootNamespace {
 		add(namespace, whole)
 	}
 	add(namespace, func(t *telemetryv1alpha1.Telemetry) bool {
-		if targets := targetsOf(t); len(targets) > 0 {
-			return targetsGateway(targets, labels)
+		if targets := snapshot.TargetsOf(t); len(targets) > 0 {
+			return snapshot.TargetsWorkload(targets, labels)
 		}
 		selector := t.GetSelector().GetMatchLabels()
 		return len(selector) > 0 && snapshot.Selects(selector, labels)

@@ -99,7 +99,7 @@ func (k *hostKey) appendDomains(out []string) []string {
 		}
 	}
 	if k.in != nil {
-		out = appendAddresses(out, k.in.VIPs)
+		out = appendAddresses(out, svc.AddressesOf(k.in, k.port.Number))
 	}
 	out = appendAddresses(out, svc.Allocated)
 	for i := range svc.Aliases {
@@ -143,14 +143,6 @@ func proxyDomains(domains []string, number uint32) []string {
 		out = append(out, d+port)
 	}
 	return out
-}
-
-// addresses returns the cluster IPs of a service in one cluster. in may be nil.
-func addresses(in *snapshot.ClusterService) []string {
-	if in == nil {
-		return nil
-	}
-	return texts(in.VIPs)
 }
 
 func texts(ips []netip.Addr) []string {

@@ -29,16 +29,10 @@ type wildcard struct {
 	rest   *listenerv3.FilterChain // of all other connections
 }
 
-// atAnyAddress reports whether connections to a service may have any address that has no
-// listener.
-func atAnyAddress(svc *snapshot.MeshService) bool {
-	return svc.Entry && len(svc.Clusters[0].VIPs) == 0 && len(svc.CIDRs) == 0
-}
-
 // add adds a chain for a port that has not HTTP. If an older service has the same match, it
 // keeps it.
 func (w *wildcard) add(svc *snapshot.MeshService, port *snapshot.ServicePort) {
-	chains, rest := w.g.streamChains(svc, port, w.o)
+	chains, rest := w.g.streamChains(svc, port, svc.RangesOf(port.Number), w.o)
 	for _, chain := range chains {
 		w.addChain(chain)
 	}
@@ -49,7 +43,7 @@ func (w *wildcard) add(svc *snapshot.MeshService, port *snapshot.ServicePort) {
 	if byServerName(port) {
 		match.ServerNames = []string{svc.Host}
 	}
-	for _, r := range svc.CIDRs {
+	for _, r := range svc.RangesOf(port.Number) {
 		match.PrefixRanges = append(match.PrefixRanges, cidrRange(r))
 	}
 	if len(match.GetServerNames())+len(match.GetPrefixRanges()) > 0 {

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/meshctl/meshctl/internal/server/source"
 	"github.com/meshctl/meshctl/internal/server/source/dir"
 )
 
@@ -237,30 +238,33 @@ func TestWithoutEffect(t *testing.T) {
 	w.logged(2, unused+" cluster=c file="+w.path("a.yaml"))
 }
 
-// TestBrokenPolicyIsNotEnforced: a faulty PeerAuthentication counts as not enforced,
-// unless its last good version is in use.
-func TestBrokenPolicyIsNotEnforced(t *testing.T) {
+// TestUnreadPolicyRefuses: a PeerAuthentication of an unknown version refuses what it may, unless
+// its last good version is in use.
+func TestUnreadPolicyRefuses(t *testing.T) {
 	t.Parallel()
 	const policy = "apiVersion: security.istio.io/v9\nkind: PeerAuthentication\nmetadata: {name: p, namespace: n}\nspec: {mtls: {mode: STRICT}}\n"
 	w := start(t, map[string]string{"a.yaml": policy, "many.yaml": strings.Repeat("apiVersion: v1\nkind: Servic\nmetadata: {name: x}\n---\n", 200) + policy})
-	unenforced := func(n int) func() bool {
+	closed := func(n int) func() bool {
 		return func() bool {
 			found := 0
 			for _, p := range w.source.Status() {
 				if p.Unenforced {
+					t.Errorf("%s is not enforced", p.Object)
+				}
+				if strings.HasSuffix(p.Reason, source.ClosedMeaning) {
 					found++
 				}
 			}
 			return found == n
 		}
 	}
-	w.until("two policies that are not enforced, one after many other problems", unenforced(2))
+	w.until("two policies that refuse, one after many other problems", closed(2))
 	w.must(os.Remove(w.path("many.yaml")))
 	w.write("a.yaml", strings.Replace(policy, "v9", "v1", 1))
-	w.until("a policy that is enforced", unenforced(0))
+	w.until("a policy that is enforced", closed(0))
 	w.write("a.yaml", policy)
 	w.logged(1, "its last good version stays in use")
-	w.until("a policy whose last good version is enforced", unenforced(0))
+	w.until("a policy whose last good version is enforced", closed(0))
 }
 
 // TestFaultReplaced: if a fault replaces another one, only the new one is logged.

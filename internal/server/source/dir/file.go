@@ -77,11 +77,11 @@ type fault struct {
 	line   int
 	key    snapshot.Key // zero if the name of the object is unknown
 	reason string
-	// security is set for a security policy, shared for an object that may be meant
-	// for another program.
-	security, shared bool
-	suppress         string             // see snapshot.Meta
-	kind             source.ProblemKind // of a note
+	// security is set for a security policy, closed if it refuses what it might, and shared for an
+	// object that may be meant for another program.
+	security, closed, shared bool
+	suppress                 string             // see snapshot.Meta
+	kind                     source.ProblemKind // of a note
 }
 
 // parsedFile is a new version of a file, before or after parsing.
@@ -202,7 +202,7 @@ func (c *chunk) addObject(conv *source.Converter, v yamldoc.Value, p, place stri
 			c.broken = append(c.broken, fault{line: fe.Line, key: r.Key, reason: fe.Error(), security: r.Security, suppress: r.Suppress})
 		}
 		if r.Closed != nil {
-			c.closed = append(c.closed, &fileObject{path: p, line: v.Line(), nth: len(c.objects), key: r.Key, object: r.Closed, closed: true})
+			c.closed = append(c.closed, closedObject(&r, p, v.Line(), len(c.objects)))
 		}
 		return
 	case r.Skipped:
@@ -211,13 +211,25 @@ func (c *chunk) addObject(conv *source.Converter, v yamldoc.Value, p, place stri
 		}
 		c.skipped[r.Key.Kind]++
 	}
+	meaning := ""
+	if r.Closed != nil {
+		meaning = "; " + source.ClosedMeaning
+	}
 	for _, w := range r.Warnings {
-		c.notes = append(c.notes, fault{line: w.Line, key: r.Key, reason: w.Error(), security: r.Security && w.Kind == source.Unused, shared: r.Shared, suppress: r.Suppress, kind: w.Kind})
+		c.notes = append(c.notes, fault{line: w.Line, key: r.Key, reason: w.Error() + meaning, security: r.Security && w.Kind == source.Unused, closed: r.Closed != nil, shared: r.Shared, suppress: r.Suppress, kind: w.Kind})
+	}
+	if r.Closed != nil {
+		c.objects = append(c.objects, closedObject(&r, p, v.Line(), len(c.objects)))
 	}
 	if r.Skipped {
 		return
 	}
 	c.objects = append(c.objects, &fileObject{path: p, line: v.Line(), nth: len(c.objects), key: r.Key, object: r.Object})
+}
+
+// closedObject returns the object that is delivered in place of a security policy.
+func closedObject(r *source.Result, path string, line, nth int) *fileObject {
+	return &fileObject{path: path, line: line, nth: nth, key: r.Closed.Key(), object: r.Closed, closed: true}
 }
 
 // finish makes the new version of a file from its parsed documents and the previous

@@ -34,6 +34,8 @@ type Problem struct {
 	Unenforced bool
 	// Shared is set for an object that may be meant for another program.
 	Shared bool
+	// Security is set for a security policy.
+	Security bool
 }
 
 // Place returns the file and, if known, the line.
@@ -245,14 +247,14 @@ func (f *fault) problem(file string) Problem {
 	return Problem{
 		Kind: f.kind,
 		File: file, Line: f.line, Object: source.ObjectName(f.key), Key: f.key, Reason: f.reason,
-		Unenforced: f.security, Shared: f.shared, Suppress: f.suppress,
+		Unenforced: f.security && !f.closed, Shared: f.shared, Suppress: f.suppress, Security: f.security,
 	}
 }
 
 // rank returns the importance of a problem; higher is more important.
 func rank(p *Problem) int {
 	switch {
-	case p.Unenforced:
+	case p.Security:
 		return 2
 	case p.Shared:
 		return 0

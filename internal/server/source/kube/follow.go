@@ -58,10 +58,11 @@ type follower struct {
 	known    map[objectKey]knownObject
 	left     map[objectKey]struct{} // objects left out, or held in an old version, because of a limit
 	leftWhy  error
-	version  string // of the API; empty until one is found
-	from     string // resource version at which a watch starts; empty if a list is needed
-	once     bool   // everything was read once, or there is nothing to read
-	failures int    // in a row
+	closed   map[string]snapshot.Key // of each namespace, what stands for its security policies that are left out
+	version  string                  // of the API; empty until one is found
+	from     string                  // resource version at which a watch starts; empty if a list is needed
+	once     bool                    // everything was read once, or there is nothing to read
+	failures int                     // in a row
 	buf      []byte
 }
 
@@ -76,7 +77,7 @@ type knownObject struct {
 func newFollower(s *shared, r source.Resource, namespace string) *follower {
 	f := &follower{
 		shared: s, res: r, namespace: namespace, plan: planOf(&r),
-		known: make(map[objectKey]knownObject), left: make(map[objectKey]struct{}), health: newHealth(&r, namespace),
+		known: make(map[objectKey]knownObject), left: make(map[objectKey]struct{}), closed: make(map[string]snapshot.Key), health: newHealth(&r, namespace),
 	}
 	if r.Custom {
 		f.appeared = s.definitions.watch(r.GroupResource())

@@ -1,6 +1,10 @@
 package kube
 
-import "fmt"
+import (
+	"fmt"
+
+	"github.com/meshctl/meshctl/internal/server/snapshot"
+)
 
 // maxLeft bounds the number of objects of a resource that are counted as left out.
 const maxLeft = 10_000
@@ -19,6 +23,20 @@ func (f *follower) admit(key objectKey, more, bytes int64) bool {
 	return true
 }
 
+// close delivers an object that stands for the security policies of a namespace that are left out.
+// It stays until no object of the resource is left out.
+func (f *follower) close(events []snapshot.Event, namespace string) []snapshot.Event {
+	if _, is := f.closed[namespace]; is {
+		return events
+	}
+	o := f.conv.LeftOut(&f.res, namespace)
+	if o == nil {
+		return events
+	}
+	f.closed[namespace] = o.Key()
+	return append(events, snapshot.Event{Key: o.Key(), Object: o})
+}
+
 // reportLeft reports the number of objects that are left out. It logs the first and the
 // last time.
 func (f *follower) reportLeft() {
@@ -29,7 +47,15 @@ func (f *follower) reportLeft() {
 			text = "at least " + text
 		}
 	}
-	before := f.health.leave(&f.res, text, f.Now())
+	if text == "" {
+		var events []snapshot.Event
+		for _, key := range f.closed {
+			events = append(events, snapshot.Event{Key: key})
+		}
+		clear(f.closed)
+		f.apply(events)
+	}
+	before := f.health.leave(&f.res, text, f.IgnorePolicies, f.Now())
 	switch {
 	case text != "" && !before:
 		f.Log.Warn("objects of the cluster are left out", "resource", f.res.GroupResource(), "reason", text)

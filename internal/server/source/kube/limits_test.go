@@ -278,9 +278,9 @@ func TestAnnotationsAreNotHeld(t *testing.T) {
 	}
 }
 
-// TestPoliciesBeyondLimitsAreNotEnforced: security policies that are left out or too
-// large count as not enforced.
-func TestPoliciesBeyondLimitsAreNotEnforced(t *testing.T) {
+// TestPoliciesBeyondLimitsRefuse: what stands for security policies that are left out or too large
+// refuses requests; if that is ignored, they count as not enforced.
+func TestPoliciesBeyondLimitsRefuse(t *testing.T) {
 	t.Parallel()
 	var policies []string
 	for _, name := range []string{"one", "two", "three"} {
@@ -291,7 +291,8 @@ func TestPoliciesBeyondLimitsAreNotEnforced(t *testing.T) {
 		path   string
 		list   http.HandlerFunc
 		limits Limits
-		want   []string
+		want   []string     // not enforced, if that is ignored
+		closed snapshot.Key // what refuses, if not
 	}{
 		"too many": {
 			"/apis/security.istio.io/v1/authorizationpolicies",
@@ -301,6 +302,7 @@ func TestPoliciesBeyondLimitsAreNotEnforced(t *testing.T) {
 			},
 			Limits{Objects: 1},
 			[]string{"authorizationpolicies.security.istio.io"},
+			snapshot.Key{Kind: snapshot.KindAuthorizationPolicy, Name: "left-out:"},
 		},
 		"too large": {
 			"/apis/security.istio.io/v1/peerauthentications",
@@ -311,6 +313,7 @@ func TestPoliciesBeyondLimitsAreNotEnforced(t *testing.T) {
 			},
 			Limits{Object: 4000},
 			[]string{"PeerAuthentication ns/p"},
+			snapshot.Key{Kind: snapshot.KindPeerAuthentication, Name: "p"},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -321,15 +324,54 @@ func TestPoliciesBeyondLimitsAreNotEnforced(t *testing.T) {
 				s.Configuration, s.Limits = true, tt.limits
 			})
 			r.until("everything", func() bool { return r.synced == 1 })
-			var got []string
 			for _, p := range s.Status().Problems {
+				if p.Unenforced {
+					t.Errorf("%s is not enforced: %v", p.Object, p.Reasons)
+				}
+			}
+			if got := r.now(tt.closed.Kind, "ns", tt.closed.Name); got == nil {
+				t.Errorf("%v does not refuse; %+v", tt.closed, s.Status().Problems)
+			}
+			ignoring, r, _ := run(t, a.config(), func(s *Source) {
+				smallLimits(s)
+				s.Configuration, s.Limits, s.IgnorePolicies = true, tt.limits, true
+			})
+			r.until("everything", func() bool { return r.synced == 1 })
+			var got []string
+			for _, p := range ignoring.Status().Problems {
 				if p.Unenforced {
 					got = append(got, p.Object)
 				}
 			}
-			if !slices.Equal(got, tt.want) {
-				t.Errorf("not enforced: %v, want %v; %+v", got, tt.want, s.Status().Problems)
+			if !slices.Equal(got, tt.want) || r.now(tt.closed.Kind, "ns", tt.closed.Name) != nil {
+				t.Errorf("not enforced: %v, want %v; %+v", got, tt.want, ignoring.Status().Problems)
 			}
 		})
 	}
+}
+
+// TestPoliciesThatFitAgainAreEnforced: what stands for policies that are left out is gone when none
+// is left out.
+func TestPoliciesThatFitAgainAreEnforced(t *testing.T) {
+	t.Parallel()
+	policies := func(names ...string) http.HandlerFunc {
+		items := make([]string, len(names))
+		for i, name := range names {
+			items[i] = `{"apiVersion":"security.istio.io/v1","kind":"AuthorizationPolicy","metadata":{"name":"` + name + `","namespace":"ns","resourceVersion":"4"}}`
+		}
+		return func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Type", mediaJSON)
+			write(w, []byte(`{"apiVersion":"security.istio.io/v1","kind":"AuthorizationPolicyList","metadata":{"resourceVersion":"5"},"items":[`+strings.Join(items, ",")+`]}`))
+		}
+	}
+	a := newAPI(t, "/apis/security.istio.io/v1/authorizationpolicies", policies("one", "two"))
+	_, r, _ := run(t, a.config(), func(s *Source) {
+		smallLimits(s)
+		s.Configuration, s.Limits = true, Limits{Objects: 1}
+	})
+	refuses := func() bool { return r.get(snapshot.KindAuthorizationPolicy, "ns", "left-out:") != nil }
+	r.until("a policy that refuses", refuses)
+	a.says(policies("two"), func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusGone) })
+	close(a.expired)
+	r.until("the policy", func() bool { return !refuses() && r.get(snapshot.KindAuthorizationPolicy, "ns", "two") != nil })
 }

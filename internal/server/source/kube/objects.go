@@ -16,6 +16,9 @@ func (f *follower) put(events []snapshot.Event, o object) []snapshot.Event {
 		more, change = 1, source.Added
 	}
 	if !f.admit(o.key, more, o.size-old.size) {
+		if !old.used {
+			events = f.close(events, o.key.namespace)
+		}
 		return events // the last version stays
 	}
 	f.Count(&f.res, change)

@@ -121,7 +121,11 @@ func (f *follower) decode(it item) (object, error) {
 func (f *follower) unreadable(h head, fault error) object {
 	return object{
 		key: h.key, version: h.version, size: f.known[h.key].size,
-		convert: func(*source.Converter) (source.Result, error) { return source.Result{Key: f.key(h.key)}, fault },
+		convert: func(c *source.Converter) (source.Result, error) {
+			r := source.Result{Key: f.key(h.key), Security: f.res.Security}
+			r.Closed = c.UnreadPolicy(&r, f.res.Group)
+			return r, fault
+		},
 	}
 }
 

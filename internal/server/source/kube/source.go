@@ -42,6 +42,8 @@ type Source struct {
 	// Configuration is set for the control plane's own cluster: its Istio objects and
 	// its ConfigMap istio are read, too.
 	Configuration bool
+	// IgnorePolicies is that of source.Converter.
+	IgnorePolicies bool
 	// Namespaces lists the namespaces whose services are read; nil means all.
 	Namespaces []string
 	// SecretNamespaces lists the namespaces whose Secrets are read for gateways and WasmPlugins, and
@@ -119,7 +121,7 @@ func (s *Source) share(c *client, sink snapshot.Sink) *shared {
 	return &shared{
 		Source: s, client: c, sink: sink, definitions: newDefinitions(), started: s.Now(), failing: make(map[string]int),
 		again: make(chan struct{}),
-		conv:  &source.Converter{Cluster: s.Cluster, SystemNamespace: s.SystemNamespace, Revision: s.Revision, RefuseLocal: true, Remote: !s.Configuration},
+		conv:  &source.Converter{Cluster: s.Cluster, SystemNamespace: s.SystemNamespace, Revision: s.Revision, RefuseLocal: true, Remote: !s.Configuration, IgnorePolicies: s.IgnorePolicies},
 	}
 }
 

@@ -128,9 +128,10 @@ func (h *health) status() (ResourceStatus, []Problem) {
 	return h.is, problems
 }
 
-// leave records why objects are left out, empty if none is. It reports whether some were
+// leave records why objects are left out, empty if none is. ignored is set if nothing stands for
+// security policies that are left out. It reports whether some were
 // left out before.
-func (h *health) leave(r *source.Resource, why string, now time.Time) (before bool) {
+func (h *health) leave(r *source.Resource, why string, ignored bool, now time.Time) (before bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	before = h.left.Object != ""
@@ -140,7 +141,7 @@ func (h *health) leave(r *source.Resource, why string, now time.Time) (before bo
 	case before:
 		h.left.Reasons = []string{why}
 	default:
-		h.left = Problem{Object: r.GroupResource(), Reasons: []string{why}, Since: now, Unenforced: r.Security}
+		h.left = Problem{Object: r.GroupResource(), Reasons: []string{why}, Since: now, Unenforced: r.Security && ignored}
 	}
 	return before
 }
