@@ -20,6 +20,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/meshctl/meshctl/internal/agent/sds"
+	"github.com/meshctl/meshctl/internal/agent/unixsocket"
 	"github.com/meshctl/meshctl/internal/certs"
 	"github.com/meshctl/meshctl/internal/certs/certstest"
 	"github.com/meshctl/meshctl/internal/mesh"
@@ -38,13 +39,13 @@ func TestCertificateOfOthers(t *testing.T) {
 			if err := other.Update(secrets); err != nil {
 				t.Fatal(err)
 			}
-			l, err := sds.Listen(filepath.Join(dir, "var/run/secrets/workload-spiffe-uds/socket"), log)
+			l, err := unixsocket.Listen(filepath.Join(dir, "var/run/secrets/workload-spiffe-uds/socket"), log)
 			if err != nil {
 				t.Fatal(err)
 			}
 			ctx, stop := context.WithCancel(context.WithoutCancel(t.Context()))
 			ended := make(chan error, 1)
-			go func() { ended <- other.Serve(ctx, l) }()
+			go func() { ended <- other.Serve(ctx, l, nil) }()
 			t.Cleanup(func() {
 				stop()
 				if err := <-ended; err != nil {
@@ -153,13 +154,13 @@ func TestRelayWithCertificateOfOthers(t *testing.T) {
 		if err := other.Update(secrets); err != nil {
 			t.Fatal(err)
 		}
-		l, err := sds.Listen(filepath.Join(dir, "var/run/secrets/workload-spiffe-uds/socket"), log)
+		l, err := unixsocket.Listen(filepath.Join(dir, "var/run/secrets/workload-spiffe-uds/socket"), log)
 		if err != nil {
 			t.Fatal(err)
 		}
 		ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 		ended := make(chan error, 1)
-		go func() { ended <- other.Serve(ctx, l) }()
+		go func() { ended <- other.Serve(ctx, l, nil) }()
 		return other, sync.OnceFunc(func() {
 			cancel()
 			if err := <-ended; err != nil {
