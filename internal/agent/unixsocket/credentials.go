@@ -15,14 +15,22 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/keepalive"
 
 	"github.com/meshctl/meshctl/internal/certs"
 )
 
+// minPing is the least interval between the pings of a client. Envoy sends one every 30 s, also
+// when it has nothing to say.
+const minPing = 5 * time.Second
+
 // ServerOptions returns the options of a gRPC server on a socket. With a proof, which may be nil,
 // only its Envoy may connect.
 func ServerOptions(proof *Proof, socket net.Addr, log *slog.Logger) []grpc.ServerOption {
-	options := []grpc.ServerOption{grpc.WaitForHandlers(true)}
+	options := []grpc.ServerOption{
+		grpc.WaitForHandlers(true),
+		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: minPing, PermitWithoutStream: true}),
+	}
 	if proof != nil {
 		options = append(options, grpc.Creds(&envoyOnly{proof.credentials(), log.With("socket", socket.String())}))
 	}

@@ -9,12 +9,15 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/health"
 	"google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/keepalive"
 
 	"github.com/meshctl/meshctl/internal/certs"
 	"github.com/meshctl/meshctl/internal/serving"
@@ -91,3 +94,88 @@ func TestProof(t *testing.T) {
 	server.Stop()
 	check(t, <-ended)
 }
+
+// TestPings: a client may ping every 30 s for as long as it likes, also without a call, as Envoy
+// does.
+func TestPings(t *testing.T) {
+	for name, calls := range map[string]bool{"with a stream": true, "without": false} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				log := slog.New(slog.DiscardHandler)
+				pipes := newPipes()
+				server := grpc.NewServer(ServerOptions(nil, pipes.Addr(), log)...)
+				grpc_health_v1.RegisterHealthServer(server, health.NewServer())
+				ended := make(chan error, 1)
+				go func() { ended <- server.Serve(pipes) }()
+				conn, err := grpc.NewClient("passthrough:agent",
+					grpc.WithTransportCredentials(insecure.NewCredentials()),
+					grpc.WithContextDialer(func(context.Context, string) (net.Conn, error) { return pipes.dial(), nil }),
+					grpc.WithIdleTimeout(0),
+					grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 30 * time.Second, Timeout: 10 * time.Second, PermitWithoutStream: true}))
+				check(t, err)
+				client := grpc_health_v1.NewHealthClient(conn)
+				if calls {
+					stream, err := client.Watch(t.Context(), &grpc_health_v1.HealthCheckRequest{})
+					check(t, err)
+					_, err = stream.Recv()
+					check(t, err)
+					gone := make(chan error, 1)
+					go func() { _, err := stream.Recv(); gone <- err; close(gone) }()
+					time.Sleep(time.Hour)
+					select {
+					case err := <-gone:
+						t.Errorf("the stream ended: %v", err)
+					default:
+					}
+					defer func() { <-gone }()
+				} else {
+					_, err := client.Check(t.Context(), &grpc_health_v1.HealthCheckRequest{})
+					check(t, err)
+					time.Sleep(time.Hour)
+				}
+				if n := pipes.dials; n != 1 {
+					t.Errorf("%d connections, want one", n)
+				}
+				check(t, conn.Close())
+				server.Stop()
+				check(t, <-ended)
+			})
+		})
+	}
+}
+
+// pipes is a listener in memory.
+type pipes struct {
+	conns  chan net.Conn
+	closed chan struct{}
+	dials  int
+}
+
+func newPipes() *pipes { return &pipes{conns: make(chan net.Conn, 100), closed: make(chan struct{})} }
+
+func (p *pipes) dial() net.Conn {
+	p.dials++
+	client, server := net.Pipe()
+	p.conns <- server
+	return client
+}
+
+func (p *pipes) Accept() (net.Conn, error) {
+	select {
+	case c := <-p.conns:
+		return c, nil
+	case <-p.closed:
+		return nil, net.ErrClosed
+	}
+}
+
+func (p *pipes) Close() error {
+	select {
+	case <-p.closed:
+	default:
+		close(p.closed)
+	}
+	return nil
+}
+
+func (p *pipes) Addr() net.Addr { return &net.UnixAddr{Name: "agent", Net: "unix"} }
