@@ -49,6 +49,7 @@ func (p *packer) forwarder(c Config, port uint16, statPrefix, path, rewrite stri
 					Match: &routev3.RouteMatch{PathSpecifier: &routev3.RouteMatch_Prefix{Prefix: path}},
 					Action: &routev3.Route_Route{Route: &routev3.RouteAction{
 						ClusterSpecifier: &routev3.RouteAction_Cluster{Cluster: mesh.AgentCluster}, PrefixRewrite: rewrite,
+						Timeout: durationpb.New(0), // the agent bounds the time, by the timeout of Prometheus for example
 					}},
 				}},
 			}},

@@ -23,6 +23,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/meshctl/meshctl/internal/dial"
+	"github.com/meshctl/meshctl/internal/serving"
 )
 
 // Bounds of one scrape.
@@ -89,9 +90,9 @@ type response struct {
 // ServeHTTP writes the metrics of the agent, then Envoy's, then the application's, in the
 // format of the application. The metrics are passed on as they come.
 func (m *Merger) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	ctx, cancel := context.WithTimeout(r.Context(), scrapeTimeout(r.Header.Get(timeoutHeader)))
+	ctx, cancel := serving.WithTimeout(w, r, scrapeTimeout(r.Header.Get(timeoutHeader)))
 	defer cancel()
-	done, ok := m.start(ctx, w)
+	done, ok := m.start(w)
 	if !ok {
 		return
 	}
@@ -108,9 +109,9 @@ func (m *Merger) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 // ServeEnvoy writes the metrics of Envoy alone.
 func (m *Merger) ServeEnvoy(w http.ResponseWriter, r *http.Request) {
-	ctx, cancel := context.WithTimeout(r.Context(), scrapeTimeout(r.Header.Get(timeoutHeader)))
+	ctx, cancel := serving.WithTimeout(w, r, scrapeTimeout(r.Header.Get(timeoutHeader)))
 	defer cancel()
-	done, ok := m.start(ctx, w)
+	done, ok := m.start(w)
 	if !ok {
 		return
 	}
@@ -121,15 +122,12 @@ func (m *Merger) ServeEnvoy(w http.ResponseWriter, r *http.Request) {
 }
 
 // start begins a scrape. done ends it.
-func (m *Merger) start(ctx context.Context, w http.ResponseWriter) (done func(), ok bool) {
+func (m *Merger) start(w http.ResponseWriter) (done func(), ok bool) {
 	select {
 	case m.running <- struct{}{}:
 	default:
 		http.Error(w, "too many scrapes run", http.StatusServiceUnavailable)
 		return nil, false
-	}
-	if deadline, ok := ctx.Deadline(); ok { // an error only means that the server's own bound holds
-		_ = http.NewResponseController(w).SetWriteDeadline(deadline.Add(time.Second))
 	}
 	m.scrapes.Inc()
 	return func() { <-m.running }, true
