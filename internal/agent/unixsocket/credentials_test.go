@@ -102,14 +102,14 @@ func TestPings(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				log := slog.New(slog.DiscardHandler)
-				pipes := newPipes()
+				pipes := harness.NewPipes()
 				server := grpc.NewServer(ServerOptions(nil, pipes.Addr(), log)...)
 				grpc_health_v1.RegisterHealthServer(server, health.NewServer())
 				ended := make(chan error, 1)
 				go func() { ended <- server.Serve(pipes) }()
 				conn, err := grpc.NewClient("passthrough:agent",
 					grpc.WithTransportCredentials(insecure.NewCredentials()),
-					grpc.WithContextDialer(func(context.Context, string) (net.Conn, error) { return pipes.dial(), nil }),
+					grpc.WithContextDialer(func(context.Context, string) (net.Conn, error) { return pipes.Dial(), nil }),
 					grpc.WithIdleTimeout(0),
 					grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 30 * time.Second, Timeout: 10 * time.Second, PermitWithoutStream: true}))
 				check(t, err)
@@ -133,7 +133,7 @@ func TestPings(t *testing.T) {
 					check(t, err)
 					time.Sleep(time.Hour)
 				}
-				if n := pipes.dials; n != 1 {
+				if n := pipes.Dials(); n != 1 {
 					t.Errorf("%d connections, want one", n)
 				}
 				check(t, conn.Close())
@@ -143,39 +143,3 @@ func TestPings(t *testing.T) {
 		})
 	}
 }
-
-// pipes is a listener in memory.
-type pipes struct {
-	conns  chan net.Conn
-	closed chan struct{}
-	dials  int
-}
-
-func newPipes() *pipes { return &pipes{conns: make(chan net.Conn, 100), closed: make(chan struct{})} }
-
-func (p *pipes) dial() net.Conn {
-	p.dials++
-	client, server := net.Pipe()
-	p.conns <- server
-	return client
-}
-
-func (p *pipes) Accept() (net.Conn, error) {
-	select {
-	case c := <-p.conns:
-		return c, nil
-	case <-p.closed:
-		return nil, net.ErrClosed
-	}
-}
-
-func (p *pipes) Close() error {
-	select {
-	case <-p.closed:
-	default:
-		close(p.closed)
-	}
-	return nil
-}
-
-func (p *pipes) Addr() net.Addr { return &net.UnixAddr{Name: "agent", Net: "unix"} }
