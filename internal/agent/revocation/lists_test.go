@@ -279,7 +279,9 @@ func TestFirstRequestFails(t *testing.T) {
 	if w.asked < 6 || w.asked > 8 {
 		t.Errorf("asked %d times in two minutes, want about 7", w.asked)
 	}
-	w.answer = func(string) (*discoveryv3.DiscoveryResponse, error) { return response(t, "1", w.both(t, time.Hour)), nil }
+	w.answer = func(string) (*discoveryv3.DiscoveryResponse, error) {
+		return response(t, "1", w.both(t, time.Hour)), nil
+	}
 	w.now = w.now.Add(askInterval)
 	if !w.lists.follow(t.Context()) || w.lists.Status().Count != 2 {
 		t.Errorf("status %+v, want two lists", w.lists.Status())
