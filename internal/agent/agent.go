@@ -53,6 +53,10 @@ func Run(ctx context.Context, cfg config.Config, opts Options) error {
 	if err != nil {
 		return err
 	}
+	proof, err := proveSockets(&cfg)
+	if err != nil {
+		return err
+	}
 	secrets := sds.New(opts.Log)
 	manager, publisher := newPublisher(&cfg, opts, secrets, apps)
 	var admin *adminClient
@@ -81,13 +85,17 @@ func Run(ctx context.Context, cfg config.Config, opts Options) error {
 	health, stopProbing := startProbing(ctx, cfg.Probe, opts.Log, status.check)
 	patches := newBootstrapPatches(&cfg, opts)
 	streams, stream := newStreams(&cfg, opts, status, manager, handlers(&cfg, opts.Log, publisher, names, patches), health)
-	sockets, err := openSockets(ctx, &cfg, opts, secrets, streams, names, status.guard)
+	sockets, err := openSockets(ctx, &cfg, opts, secrets, streams, names, status.guard, proof)
 	if err == nil {
+		status.countSockets(sockets)
 		if streams.Modules != nil {
 			status.registry.MustRegister(streams.Modules.Collectors()...)
 		}
 		for _, s := range sockets {
 			tasks.Go(func() error { return s.serve(serving, s.listener) })
+			if s.kept != nil {
+				tasks.Go(func() error { return s.kept.Keep(serving) })
+			}
 		}
 		if cfg.WorkloadSocket == "" || !cfg.Direct || stream != nil {
 			tasks.Go(func() error { return runCertificate(serving, &cfg, opts, manager, publisher) })

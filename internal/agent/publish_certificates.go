@@ -5,6 +5,7 @@ import (
 	"crypto/x509"
 	"math/rand/v2"
 	"sync"
+	"sync/atomic"
 
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
@@ -21,6 +22,9 @@ type publisher struct {
 	secrets *sds.Server
 	lists   *revocation.Lists
 	apps    *applicationFiles // nil writes none
+	// newest is the certificate that is published next, or was published last. Until the first one
+	// is published, the manager has none, but revocation lists are requested.
+	newest atomic.Pointer[workloadcert.Certificate]
 
 	mu     sync.Mutex
 	cert   *workloadcert.Certificate
@@ -45,7 +49,7 @@ func newPublisher(cfg *config.Config, opts Options, secrets *sds.Server, apps *a
 	p.lists = revocation.New(revocation.Config{
 		File: cfg.CRLFile,
 		Call: func(ctx context.Context, do func(context.Context, grpc.ClientConnInterface) error) error {
-			return client.Call(ctx, manager.Current(), do)
+			return client.Call(ctx, manager.Usable(p.newest.Load()), do)
 		},
 		Update: func() error { return p.publish(func() {}) }, Revoked: manager.Revoked,
 		Log: opts.Log, Now: opts.Now, Rand: opts.newRand(),
@@ -72,6 +76,7 @@ func (o *Options) newRand() *rand.Rand {
 }
 
 func (p *publisher) useCertificate(ctx context.Context, cert *workloadcert.Certificate) error {
+	p.newest.Store(cert)
 	return p.publish(func() {
 		p.cert = cert
 		chain, roots := cert.Certificates()

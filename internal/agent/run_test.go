@@ -105,6 +105,7 @@ const deadline = 2 * time.Minute
 
 // agentTest is an agent with a fake Envoy.
 type agentTest struct {
+	ca      *certstest.IstioCA
 	cfg     config.Config
 	log     string // of the fake Envoy
 	environ []string
@@ -133,7 +134,7 @@ func newAgentTest(t *testing.T, kind, mode string, services ...func(*grpc.Server
 	}
 	log := filepath.Join(dir, "log")
 	return &agentTest{
-		cfg: cfg, log: log, done: make(chan error, 1),
+		ca: ca, cfg: cfg, log: log, done: make(chan error, 1),
 		environ: append(os.Environ(), fakeEnv+"="+log, fakeMode+"="+mode),
 	}
 }

@@ -147,6 +147,22 @@ func (s *statusServer) count(r *relay.Relay) {
 	ends("envoy_connection_terminations", "Streams of proxies that ended.", func(c relay.Counts) relay.Ends { return c.ProxyTerminations })
 }
 
+// countSockets shows how often the sockets of the agent lost their places.
+func (s *statusServer) countSockets(sockets []socket) {
+	s.registry.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{
+		Name: "meshctl_agent_sockets_taken_back_total",
+		Help: "How often a Unix socket of the agent was removed or replaced, and the agent put it back to its path; the log has the path.",
+	}, func() float64 {
+		total := uint64(0)
+		for _, s := range sockets {
+			if s.kept != nil {
+				total += s.kept.TakenBack()
+			}
+		}
+		return float64(total)
+	}))
+}
+
 // serve answers on listener until ctx ends, and closes it.
 func (s *statusServer) serve(ctx context.Context, listener net.Listener) error {
 	mux := http.NewServeMux()

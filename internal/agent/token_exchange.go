@@ -23,5 +23,5 @@ func listenSTS(c *config.STS, guard *peer.Guard, opts Options) (socket, error) {
 	if err != nil {
 		return socket{}, fmt.Errorf("exchange tokens: %w; choose another port with --sts-port", err)
 	}
-	return socket{guard.Listener(l), func(ctx context.Context, l net.Listener) error { return sts.Serve(ctx, l, exchange, opts.Log) }}, nil
+	return socket{listener: guard.Listener(l), serve: func(ctx context.Context, l net.Listener) error { return sts.Serve(ctx, l, exchange, opts.Log) }}, nil
 }

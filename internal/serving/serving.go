@@ -39,3 +39,16 @@ func HTTP(ctx context.Context, srv *http.Server, l net.Listener) error {
 		}
 	})
 }
+
+// answerGrace is the time in which a response is sent after its request had to be done.
+const answerGrace = time.Second
+
+// WithTimeout bounds a request by d. The context ends then, or when the client leaves. The bound of
+// the server for writing does not apply: it would drop the response of a request that may take longer.
+func WithTimeout(w http.ResponseWriter, r *http.Request, d time.Duration) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithTimeout(r.Context(), d)
+	if deadline, ok := ctx.Deadline(); ok { // an error only means that there is no server with bounds
+		_ = http.NewResponseController(w).SetWriteDeadline(deadline.Add(answerGrace))
+	}
+	return ctx, cancel
+}

@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"net"
 	"os"
+	"path/filepath"
 	"syscall"
 )
 
@@ -40,4 +41,23 @@ func ProbeSocket(path string) (stale bool, err error) {
 		return false, fmt.Errorf("connect to socket %s to see whether it is in use: %w", path, err)
 	}
 	return true, nil
+}
+
+// IsServed reports whether a process serves the Unix socket at path, which may be a symbolic link to
+// it. It returns false without an error only if there is nothing at path.
+func IsServed(path string) (bool, error) {
+	if _, err := os.Lstat(path); errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	socket, err := filepath.EvalSymlinks(path)
+	if err != nil {
+		return false, fmt.Errorf("socket %s: %w", path, err)
+	}
+	switch _, err := ProbeSocket(socket); {
+	case errors.Is(err, ErrInUse):
+		return true, nil
+	case err != nil:
+		return false, err
+	}
+	return false, fmt.Errorf("socket %s: no process serves it", path)
 }

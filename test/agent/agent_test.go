@@ -2,9 +2,11 @@
 package agent
 
 import (
+	"bytes"
 	"context"
 	"crypto/tls"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"io/fs"
@@ -18,6 +20,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -34,6 +37,7 @@ import (
 	"github.com/meshctl/meshctl/internal/agent"
 	"github.com/meshctl/meshctl/internal/agent/bootstrap"
 	agentconfig "github.com/meshctl/meshctl/internal/agent/config"
+	"github.com/meshctl/meshctl/internal/agent/unixsocket"
 	"github.com/meshctl/meshctl/internal/certs/certstest"
 	"github.com/meshctl/meshctl/internal/dial"
 	"github.com/meshctl/meshctl/internal/mesh"
@@ -165,6 +169,82 @@ func TestBootstrapIsValid(t *testing.T) {
 			})
 		}
 	}
+}
+
+// TestEnvoyRefusesStrangers: Envoy opens its stream only to the agent that started it. Another
+// server at the socket, with or without TLS, gets none.
+func TestEnvoyRefusesStrangers(t *testing.T) {
+	own, err := unixsocket.NewProof()
+	if err != nil {
+		t.Fatal(err)
+	}
+	other, err := unixsocket.NewProof()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, tc := range map[string]struct {
+		proof *unixsocket.Proof
+		gets  bool
+	}{"the agent": {own, true}, "no TLS": {nil, false}, "another certificate": {other, false}} {
+		t.Run(name, func(t *testing.T) {
+			ca := certstest.NewIstioCA(t)
+			cfg, _, err := agentconfig.Resolve(agentconfig.Input{Flags: flagsFor(t, ca, harness.ShortDir(t))})
+			if err != nil {
+				t.Fatal(err)
+			}
+			cfg.ProofCert, cfg.ProofKey = own.Cert, own.Key
+			data, err := bootstrap.Marshal(cfg.Config)
+			if err != nil {
+				t.Fatal(err)
+			}
+			data = bytes.ReplaceAll(data, []byte(`"initial_fetch_timeout": "0s"`), []byte(`"initial_fetch_timeout": "0.1s"`)) // ready without a stream
+			file := filepath.Join(t.TempDir(), "bootstrap.json")
+			if err := os.WriteFile(file, data, 0o600); err != nil {
+				t.Fatal(err)
+			}
+			log := slog.New(slog.NewTextHandler(t.Output(), nil))
+			if err := os.MkdirAll(cfg.ConfigPath, 0o700); err != nil {
+				t.Fatal(err)
+			}
+			l, err := unixsocket.Listen(cfg.XDSSocket, log)
+			if err != nil {
+				t.Fatal(err)
+			}
+			stranger := &stranger{}
+			server := grpc.NewServer(unixsocket.ServerOptions(tc.proof, l.Addr(), log)...)
+			discoveryv3.RegisterAggregatedDiscoveryServiceServer(server, stranger)
+			ended := make(chan error, 1)
+			go func() { ended <- server.Serve(l) }()
+			t.Cleanup(func() {
+				server.Stop()
+				if err := <-ended; err != nil {
+					t.Error(err)
+				}
+			})
+			proxy := envoy.Start(t, file)
+			harness.Eventually(t, deadline, "what becomes of the stream", func() error {
+				switch stats := proxy.Stats(`cluster\.xds-grpc;\.`); {
+				case stranger.streams.Load() > 0 && !tc.gets:
+					t.Fatal("the stranger got the stream of Envoy")
+				case stranger.streams.Load() > 0 && tc.gets, stats["cluster.xds-grpc;.upstream_cx_connect_fail"] > 1 && !tc.gets:
+					return nil
+				}
+				return errors.New("not known yet")
+			})
+		})
+	}
+}
+
+// stranger counts the streams that it gets.
+type stranger struct {
+	discoveryv3.UnimplementedAggregatedDiscoveryServiceServer
+	streams atomic.Int64
+}
+
+func (s *stranger) DeltaAggregatedResources(stream discoveryv3.AggregatedDiscoveryService_DeltaAggregatedResourcesServer) error {
+	s.streams.Add(1)
+	<-stream.Context().Done()
+	return nil
 }
 
 // TestExtraStatTags: what extensions write into names of statistics becomes labels.

@@ -6,6 +6,7 @@ import (
 	"crypto/x509"
 	"log/slog"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -20,6 +21,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/meshctl/meshctl/internal/agent/sds"
+	"github.com/meshctl/meshctl/internal/agent/unixsocket"
 	"github.com/meshctl/meshctl/internal/certs"
 	"github.com/meshctl/meshctl/internal/certs/certstest"
 	"github.com/meshctl/meshctl/internal/mesh"
@@ -30,27 +32,41 @@ import (
 // another SPIFFE agent, or in files, where Istio's agent finds them. The agent needs no token
 // and requests no certificate.
 func TestCertificateOfOthers(t *testing.T) {
-	for name, provide := range map[string]func(*testing.T, string, sds.Secrets){
-		"socket": func(t *testing.T, dir string, secrets sds.Secrets) {
+	serve := func(path string) func(*testing.T, string, sds.Secrets) {
+		return func(t *testing.T, dir string, secrets sds.Secrets) {
 			t.Helper()
 			log := slog.New(slog.NewTextHandler(t.Output(), nil))
 			other := sds.New(log)
 			if err := other.Update(secrets); err != nil {
 				t.Fatal(err)
 			}
-			l, err := sds.Listen(filepath.Join(dir, "var/run/secrets/workload-spiffe-uds/socket"), log)
+			l, err := unixsocket.Listen(filepath.Join(dir, path), log)
 			if err != nil {
 				t.Fatal(err)
 			}
 			ctx, stop := context.WithCancel(context.WithoutCancel(t.Context()))
 			ended := make(chan error, 1)
-			go func() { ended <- other.Serve(ctx, l) }()
+			go func() { ended <- other.Serve(ctx, l, nil) }()
 			t.Cleanup(func() {
 				stop()
 				if err := <-ended; err != nil {
 					t.Error(err)
 				}
 			})
+		}
+	}
+	const place = "var/run/secrets/workload-spiffe-uds"
+	for name, provide := range map[string]func(*testing.T, string, sds.Secrets){
+		"socket": serve(place + "/socket"),
+		"link to the socket of SPIRE": func(t *testing.T, dir string, secrets sds.Secrets) { // as the chart of SPIRE
+			t.Helper()
+			serve("run/spire/spire-agent.sock")(t, dir, secrets)
+			if err := os.MkdirAll(filepath.Join(dir, place), 0o700); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.Symlink(filepath.Join(dir, "run/spire/spire-agent.sock"), filepath.Join(dir, place, "socket")); err != nil {
+				t.Fatal(err)
+			}
 		},
 		"files": func(t *testing.T, dir string, secrets sds.Secrets) {
 			t.Helper()
@@ -94,6 +110,32 @@ func TestCertificateOfOthers(t *testing.T) {
 				t.Errorf("%d requests for certificates", n)
 			}
 		})
+	}
+}
+
+// TestUnusableSocketOfOthers: a socket of a SPIFFE agent that no process serves ends the agent. It
+// does not ask another authority for a certificate.
+func TestUnusableSocketOfOthers(t *testing.T) {
+	ca := certstest.NewIstioCA(t)
+	ca.Serve(t)
+	dir := harness.ShortDir(t)
+	place := filepath.Join(dir, "var/run/secrets/workload-spiffe-uds")
+	if err := os.MkdirAll(place, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink("none", filepath.Join(place, "socket")); err != nil {
+		t.Fatal(err)
+	}
+	flags := flagsFor(t, ca, dir)
+	cmd := exec.CommandContext(t.Context(), meshctl, "agent", "--pod-name", "client", "--pod-namespace", "sample", "--service-account", "client",
+		"--bind-address", bind, "--discovery-address", ca.Addr, "--token", ca.TokenFile, "--root-ca", ca.RootFile, "--config-path", flags.ConfigPath, "--envoy", flags.Envoy)
+	cmd.Dir = dir
+	out, err := cmd.CombinedOutput()
+	if cmd.ProcessState.ExitCode() != 2 || !strings.Contains(string(out), "the socket of a SPIFFE agent cannot be used") {
+		t.Errorf("the agent ended with %v: %s", err, out)
+	}
+	if n := len(ca.Requests()); n != 0 {
+		t.Errorf("%d requests for certificates", n)
 	}
 }
 
@@ -153,13 +195,13 @@ func TestRelayWithCertificateOfOthers(t *testing.T) {
 		if err := other.Update(secrets); err != nil {
 			t.Fatal(err)
 		}
-		l, err := sds.Listen(filepath.Join(dir, "var/run/secrets/workload-spiffe-uds/socket"), log)
+		l, err := unixsocket.Listen(filepath.Join(dir, "var/run/secrets/workload-spiffe-uds/socket"), log)
 		if err != nil {
 			t.Fatal(err)
 		}
 		ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 		ended := make(chan error, 1)
-		go func() { ended <- other.Serve(ctx, l) }()
+		go func() { ended <- other.Serve(ctx, l, nil) }()
 		return other, sync.OnceFunc(func() {
 			cancel()
 			if err := <-ended; err != nil {

@@ -3,19 +3,25 @@ package agent
 import (
 	"bytes"
 	"context"
+	"crypto"
+	"crypto/tls"
 	"encoding/pem"
-	"errors"
 	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
+	tlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	secretv3 "github.com/envoyproxy/go-control-plane/envoy/service/secret/v3"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
 
-	"github.com/meshctl/meshctl/internal/agent/sds"
+	"github.com/meshctl/meshctl/internal/certs"
 	"github.com/meshctl/meshctl/internal/certs/certstest"
+	"github.com/meshctl/meshctl/internal/mesh"
+	"github.com/meshctl/meshctl/internal/xdswire"
 	"github.com/meshctl/meshctl/test/harness"
 )
 
@@ -28,7 +34,16 @@ func TestKeyStaysInTheAgent(t *testing.T) {
 	})
 	flags := flagsFor(t, ca, harness.ShortDir(t))
 	p := run(t, flags, "", "--proxy-log-level", "trace")
-	key := keyOf(t, filepath.Join(flags.ConfigPath, "sds", "socket"))
+	bootstrap := filepath.Join(flags.ConfigPath, "envoy-rev.json")
+	proof, err := harness.EnvoyTLS(bootstrap, mesh.SDSCluster)
+	if err != nil {
+		t.Fatal(err)
+	}
+	key := keyOf(t, filepath.Join(flags.ConfigPath, "sds", "socket"), proof)
+	proofKey, err := certs.EncodeKey(proof.Certificates[0].PrivateKey.(crypto.Signer))
+	if err != nil {
+		t.Fatal(err)
+	}
 
 	seen := map[string]string{"the log of the agent and Envoy": p.log.String()}
 	for port, pages := range map[uint16][]string{
@@ -49,17 +64,21 @@ func TestKeyStaysInTheAgent(t *testing.T) {
 	}); err != nil {
 		t.Fatal(err)
 	}
-	if len(seen[filepath.Join(flags.ConfigPath, "envoy-rev.json")]) == 0 {
-		t.Error("the bootstrap is not there")
+	// The bootstrap has another key, by which Envoy proves itself to the sockets of the agent.
+	if !strings.Contains(seen[bootstrap], "PRIVATE KEY") {
+		t.Error("the bootstrap has no key for the sockets of the agent")
 	}
-	block, _ := pem.Decode(key)
-	if block == nil {
-		t.Fatal("the key is not PEM")
-	}
-	for _, secret := range [][]byte{[]byte("PRIVATE KEY"), bytes.Split(key, []byte("\n"))[1], block.Bytes} {
-		for place, text := range seen {
-			if strings.Contains(text, string(secret)) {
-				t.Errorf("%s shows the key", place)
+	seen[bootstrap] = strings.Replace(seen[bootstrap], strings.ReplaceAll(string(proofKey), "\n", `\n`), "", -1)
+	for _, key := range [][]byte{key, proofKey} {
+		block, _ := pem.Decode(key)
+		if block == nil {
+			t.Fatal("the key is not PEM")
+		}
+		for _, secret := range [][]byte{[]byte("PRIVATE KEY"), bytes.Split(key, []byte("\n"))[1], block.Bytes} {
+			for place, text := range seen {
+				if strings.Contains(text, string(secret)) {
+					t.Errorf("%s shows the key", place)
+				}
 			}
 		}
 	}
@@ -73,18 +92,29 @@ func TestKeyStaysInTheAgent(t *testing.T) {
 }
 
 // keyOf returns the key that an agent serves to Envoy.
-func keyOf(t *testing.T, socket string) (key []byte) {
+func keyOf(t *testing.T, socket string, proof *tls.Config) (key []byte) {
 	t.Helper()
-	got := errors.New("got the key")
-	ctx, cancel := context.WithTimeoutCause(t.Context(), deadline, errors.New("no key"))
-	defer cancel()
-	err := sds.Follow(ctx, socket, "sidecar~127.0.0.1~test.test~test", func(s sds.Secrets) error {
-		key = s.Key
-		cancel()
-		return got
-	})
-	if len(key) == 0 {
-		t.Fatalf("no key: %v", err)
+	conn, err := grpc.NewClient("unix:"+socket, grpc.WithTransportCredentials(credentials.NewTLS(proof)))
+	if err != nil {
+		t.Fatal(err)
 	}
-	return key
+	defer conn.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), deadline)
+	defer cancel()
+	stream, err := secretv3.NewSecretDiscoveryServiceClient(conn).StreamSecrets(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := stream.Send(&discoveryv3.DiscoveryRequest{TypeUrl: xdswire.SecretType, ResourceNames: []string{mesh.SecretCertificate}}); err != nil {
+		t.Fatal(err)
+	}
+	r, err := stream.Recv()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var s tlsv3.Secret
+	if err := r.GetResources()[0].UnmarshalTo(&s); err != nil {
+		t.Fatal(err)
+	}
+	return s.GetTlsCertificate().GetPrivateKey().GetInlineBytes()
 }

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/go-jose/go-jose/v4"
+	"google.golang.org/grpc/credentials"
 
 	"github.com/meshctl/meshctl/internal/certs"
 	"github.com/meshctl/meshctl/internal/certs/store"
@@ -200,7 +201,11 @@ func (b *benchmark) relayed(ctx context.Context, m *meshctl, a *agentProcess) er
 		return err
 	}
 	defer direct.close()
-	behind := newFleet("", kind{}, nil)
+	proof, err := harness.EnvoyTLS(filepath.Join(a.dir, "p", "envoy-rev.json"), mesh.XDSCluster)
+	if err != nil {
+		return err
+	}
+	behind := newFleet("", kind{}, func(string) credentials.TransportCredentials { return credentials.NewTLS(proof) })
 	behind.socket, behind.first = filepath.Join(a.dir, "p", "XDS"), 10 // in the namespace of the agent, as proxy 0
 	defer behind.close()
 	for _, f := range []*fleet{direct, behind} {

@@ -55,6 +55,12 @@ type Config struct {
 	XDSSocket string
 	Direct    bool
 
+	// ProofCert and ProofKey, PEM, are the certificate by which Envoy and the agent prove themselves
+	// to each other on both sockets. Without them, the sockets have no TLS.
+	ProofCert, ProofKey []byte
+	// SharedXDS means that applications use XDSSocket, too, without TLS.
+	SharedXDS bool
+
 	// Discovery is the control plane.
 	Discovery Server
 	// XDSRootFile holds the roots of the control plane's certificate, PEM. If it is empty,
@@ -138,8 +144,15 @@ func build(c Config) (*bootstrapv3.Bootstrap, error) {
 	}
 	var p packer
 	xds := p.socketCluster(mesh.XDSCluster, c.XDSSocket)
-	if c.Direct {
+	switch {
+	case c.Direct:
 		xds = p.xdsCluster(c)
+	case !c.SharedXDS:
+		p.prove(xds, c)
+	}
+	sds := p.socketCluster(mesh.SDSCluster, cmp.Or(c.WorkloadSocket, c.SDSSocket))
+	if c.WorkloadSocket == "" { // another SPIFFE agent has no TLS
+		p.prove(sds, c)
 	}
 	b := &bootstrapv3.Bootstrap{
 		Node: &corev3.Node{
@@ -155,7 +168,7 @@ func build(c Config) (*bootstrapv3.Bootstrap, error) {
 			},
 			Clusters: []*clusterv3.Cluster{
 				localCluster(mesh.AgentCluster, c.Local, c.StatusPort),
-				p.socketCluster(mesh.SDSCluster, cmp.Or(c.WorkloadSocket, c.SDSSocket)),
+				sds,
 				xds,
 			},
 		},

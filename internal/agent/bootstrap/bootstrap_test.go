@@ -44,7 +44,16 @@ func TestMarshal(t *testing.T) {
 	router.MaxHeap, router.CountConnections, router.OutlierLog = 1<<30, true, "/dev/stdout"
 	router.RuntimeValues = map[string]string{"a.b": "1", "re2.max_program_size.error_level": ""}
 
-	for name, c := range map[string]Config{"sidecar.json": sidecar, "router.json": router} {
+	proved := sidecar
+	proved.ProofCert, proved.ProofKey = []byte("certificate"), []byte("key")
+	shared, other := proved, proved
+	shared.SharedXDS = true
+	other.WorkloadSocket = "var/run/secrets/workload-spiffe-uds/socket"
+
+	for name, c := range map[string]Config{
+		"sidecar.json": sidecar, "router.json": router,
+		"proved.json": proved, "proved-shared.json": shared, "proved-spiffe.json": other,
+	} {
 		t.Run(name, func(t *testing.T) {
 			got, err := Marshal(c)
 			if err != nil {

@@ -49,6 +49,7 @@ func (p *packer) forwarder(c Config, port uint16, statPrefix, path, rewrite stri
 					Match: &routev3.RouteMatch{PathSpecifier: &routev3.RouteMatch_Path{Path: path}},
 					Action: &routev3.Route_Route{Route: &routev3.RouteAction{
 						ClusterSpecifier: &routev3.RouteAction_Cluster{Cluster: mesh.AgentCluster}, PrefixRewrite: rewrite,
+						Timeout: durationpb.New(0), // the agent bounds the time, by the timeout of Prometheus for example
 					}},
 				}},
 			}},
@@ -90,6 +91,41 @@ func (p *packer) socketCluster(name, socket string) *clusterv3.Cluster {
 	return c
 }
 
+// prove lets Envoy and the agent prove themselves to each other on a socket.
+func (p *packer) prove(cluster *clusterv3.Cluster, c Config) {
+	if len(c.ProofCert) == 0 {
+		return
+	}
+	pem := func(data []byte) *corev3.DataSource {
+		return &corev3.DataSource{Specifier: &corev3.DataSource_InlineString{InlineString: string(data)}}
+	}
+	cluster.TransportSocket = p.tls(&tlsv3.UpstreamTlsContext{CommonTlsContext: &tlsv3.CommonTlsContext{
+		TlsParams:       tls13(nil),
+		AlpnProtocols:   []string{"h2"},
+		TlsCertificates: []*tlsv3.TlsCertificate{{CertificateChain: pem(c.ProofCert), PrivateKey: pem(c.ProofKey)}},
+		ValidationContextType: &tlsv3.CommonTlsContext_ValidationContext{
+			ValidationContext: &tlsv3.CertificateValidationContext{TrustedCa: pem(c.ProofCert)},
+		},
+	}})
+}
+
+// tls13 returns the parameters of connections of the proxy itself. As a client, Envoy uses TLS 1.2
+// at most by default.
+func tls13(exchanges []tls.CurveID) *tlsv3.TlsParameters {
+	return &tlsv3.TlsParameters{
+		TlsMinimumProtocolVersion: tlsv3.TlsParameters_TLSv1_3,
+		TlsMaximumProtocolVersion: tlsv3.TlsParameters_TLSv1_3,
+		EcdhCurves:                curveNames(exchanges),
+	}
+}
+
+func (p *packer) tls(context *tlsv3.UpstreamTlsContext) *corev3.TransportSocket {
+	return &corev3.TransportSocket{
+		Name:       "envoy.transport_sockets.tls",
+		ConfigType: &corev3.TransportSocket_TypedConfig{TypedConfig: p.any(context)},
+	}
+}
+
 // xdsCluster returns the cluster of the control plane for direct streams. Envoy connects over TLS 1.3 with the
 // workload's certificate, and waits for the certificate before it opens the stream.
 func (p *packer) xdsCluster(c Config) *clusterv3.Cluster {
@@ -103,12 +139,7 @@ func (p *packer) xdsCluster(c Config) *clusterv3.Cluster {
 		TcpKeepalive: &corev3.TcpKeepalive{KeepaliveTime: wrapperspb.UInt32(30)},
 	}
 	common := &tlsv3.CommonTlsContext{
-		// As a client, Envoy uses TLS 1.2 at most by default.
-		TlsParams: &tlsv3.TlsParameters{
-			TlsMinimumProtocolVersion: tlsv3.TlsParameters_TLSv1_3,
-			TlsMaximumProtocolVersion: tlsv3.TlsParameters_TLSv1_3,
-			EcdhCurves:                curveNames(c.KeyExchanges),
-		},
+		TlsParams:                      tls13(c.KeyExchanges),
 		AlpnProtocols:                  []string{"h2"},
 		TlsCertificateSdsSecretConfigs: []*tlsv3.SdsSecretConfig{sdsSecret(mesh.SecretCertificate)},
 	}
@@ -129,13 +160,7 @@ func (p *packer) xdsCluster(c Config) *clusterv3.Cluster {
 			},
 		}
 	}
-	cluster.TransportSocket = &corev3.TransportSocket{
-		Name: "envoy.transport_sockets.tls",
-		ConfigType: &corev3.TransportSocket_TypedConfig{TypedConfig: p.any(&tlsv3.UpstreamTlsContext{
-			Sni:              c.Discovery.Name,
-			CommonTlsContext: common,
-		})},
-	}
+	cluster.TransportSocket = p.tls(&tlsv3.UpstreamTlsContext{Sni: c.Discovery.Name, CommonTlsContext: common})
 	return cluster
 }
 

@@ -96,6 +96,7 @@ type Flags struct {
 	ServiceAccount, TrustDomain, ClusterID, Network string
 	Domain, ServiceCluster                          string
 	DiscoveryAddress, CAAddress                     string
+	CAName                                          string // in the certificate of CAAddress, if not that of its host
 	RootCA, CRL, Token                              string
 	KeyExchange                                     string
 	ConfigPath, Envoy                               string
@@ -127,9 +128,11 @@ type Input struct {
 	MeshConfig, BootstrapOverride []byte
 	// Interfaces are the addresses of this machine.
 	Interfaces []netip.Addr
-	// Exists reports whether a file exists, and Live whether a process serves the Unix socket at
-	// a path. Nil means that there are none.
-	Exists, Live func(path string) bool
+	// Exists reports whether a file exists, and Served whether a process serves the Unix socket at
+	// a path; an error means that there is something that cannot be used. Nil means that there are
+	// none.
+	Exists func(path string) bool
+	Served func(path string) (bool, error)
 	// CPULimit is the number of processors that the agent and Envoy may use, and MemoryLimit
 	// their memory in bytes; 0 means no limit.
 	CPULimit    int

@@ -28,10 +28,16 @@ const (
 // identity.
 func (r *resolver) identitySource(cfg *Config, in *Input) {
 	r.unsupportedIdentity()
-	live := func(path string) bool { return in.Live != nil && in.Live(path) }
-	exists := func(f *workloadcert.Files) bool {
-		return in.Exists != nil && in.Exists(f.Chain) && in.Exists(f.Key) && in.Exists(f.Roots)
+	// existing returns how many of the files exist.
+	existing := func(f *workloadcert.Files) (n int) {
+		for _, name := range []string{f.Chain, f.Key, f.Roots} {
+			if in.Exists != nil && in.Exists(name) {
+				n++
+			}
+		}
+		return n
 	}
+	exists := func(f *workloadcert.Files) bool { return existing(f) == 3 }
 	name := r.lookup(socketVariable)
 	if name != "" && (filepath.Base(name) != name || name == "." || name == "..") {
 		r.errorf("%s=%q: workload identity socket file override must be a filename, not a path", socketVariable, name)
@@ -50,8 +56,14 @@ func (r *resolver) identitySource(cfg *Config, in *Input) {
 			Roots: filepath.Join(dir, bootstrap.RootsFile), Mounted: inPod,
 		}
 	}
+	served, err := false, error(nil)
+	if in.Served != nil {
+		served, err = in.Served(socket)
+	}
 	switch {
-	case live(socket):
+	case err != nil: // another source would give a certificate of another authority
+		r.errorf("the socket of a SPIFFE agent cannot be used: %w; start the SPIFFE agent, or remove the file to use another source of certificates", err)
+	case served:
 		if cfg.NoEnvoy {
 			r.errorf("the certificates at the socket %s are only for Envoy: leave out --no-envoy (or DISABLE_ENVOY)", socket)
 		}
@@ -63,6 +75,9 @@ func (r *resolver) identitySource(cfg *Config, in *Input) {
 		r.errorf("%s=%q: agent configured for non-default SDS socket path: %s but no socket found", socketVariable, name, socket)
 	case exists(files(workloadCertDir)):
 		cfg.CertFiles = files(workloadCertDir)
+	case existing(files(workloadCertDir)) > 0:
+		r.errorf("%s lacks some of the files %s, %s and %s; add them, or remove the others to use another source of certificates",
+			workloadCertDir, bootstrap.ChainFile, bootstrap.KeyFile, bootstrap.RootsFile)
 	case mounted || exists(files(mountedCertDir)) && filepath.Clean(cfg.CertDir) != filepath.Clean(mountedCertDir) && provisioned == "":
 		cfg.CertFiles = files(mountedCertDir)
 	case provisioned != "":

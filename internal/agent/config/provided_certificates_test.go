@@ -1,7 +1,9 @@
 package config
 
 import (
+	"errors"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -25,7 +27,6 @@ func TestIdentitySource(t *testing.T) {
 		"socket, roots in a file":  {files: []string{filepath.Clean(DefaultRootFile)}, live: []string{socket}, socket: socket, roots: DefaultRootFile},
 		"another name":             {env: []string{"WORKLOAD_IDENTITY_SOCKET_FILE=other"}, live: []string{"var/run/secrets/workload-spiffe-uds/other"}, socket: "var/run/secrets/workload-spiffe-uds/other"},
 		"credentials":              {files: append(credentials, mounted...), chain: credentials[0], roots: credentials[2]},
-		"incomplete":               {files: credentials[:2]},
 		"etc/certs":                {files: mounted, chain: mounted[0], roots: mounted[2]},
 		"own output":               {env: []string{"OUTPUT_CERTS=./etc/certs"}, files: mounted},
 		"mounted":                  {env: []string{"FILE_MOUNTED_CERTS=true"}, chain: mounted[0], roots: mounted[2]},
@@ -45,7 +46,7 @@ func TestIdentitySource(t *testing.T) {
 					return false
 				}
 			}
-			cfg, _, err := Resolve(Input{Environ: append(base(), tc.env...), Exists: in(tc.files), Live: in(tc.live)})
+			cfg, _, err := Resolve(Input{Environ: append(base(), tc.env...), Exists: in(tc.files), Served: func(path string) (bool, error) { return in(tc.live)(path), nil }})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -83,8 +84,24 @@ func TestIdentitySource(t *testing.T) {
 	if err != nil || len(warnings) != 1 || !strings.Contains(warnings[0], "WORKLOAD_RSA_KEY_SIZE") {
 		t.Errorf("warnings %q, %v", warnings, err)
 	}
-	_, _, err = Resolve(Input{Environ: append(base(), "DISABLE_ENVOY=true"), Live: func(string) bool { return true }})
+	_, _, err = Resolve(Input{Environ: append(base(), "DISABLE_ENVOY=true"), Served: func(string) (bool, error) { return true, nil }})
 	if err == nil || !strings.Contains(err.Error(), "only for Envoy") {
 		t.Errorf("a socket without Envoy: %v", err)
+	}
+	// A source that is there but cannot be used is never replaced by another authority.
+	_, _, err = Resolve(Input{
+		Environ: base(), Exists: func(string) bool { return true },
+		Served: func(string) (bool, error) { return false, errors.New("socket x: no process serves it") },
+	})
+	if err == nil || !strings.Contains(err.Error(), "the socket of a SPIFFE agent cannot be used: socket x: no process serves it") {
+		t.Errorf("a socket that no process serves: %v", err)
+	}
+	for _, some := range [][]string{{"cert-chain.pem"}, {"cert-chain.pem", "key.pem"}, {"root-cert.pem", "key.pem"}} {
+		_, _, err = Resolve(Input{Environ: base(), Exists: func(path string) bool {
+			return filepath.Dir(path) == "var/run/secrets/workload-spiffe-credentials" && slices.Contains(some, filepath.Base(path))
+		}})
+		if err == nil || !strings.Contains(err.Error(), "workload-spiffe-credentials lacks some of the files") {
+			t.Errorf("%v: %v", some, err)
+		}
 	}
 }

@@ -2,6 +2,7 @@ package dns
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"net"
@@ -25,6 +26,7 @@ var (
 	errLoop      = errors.New("this query is the agent's own: its traffic is redirected to itself. Run it as the user or group that the redirection excludes (1337)")
 	errNoServers = errors.New("resolv.conf names no name server")
 	errQuestion  = errors.New("the answer is for another question")
+	errCut       = errors.New("the answer is not whole")
 )
 
 // upstream asks the name servers of the machine.
@@ -151,8 +153,17 @@ func (u *upstream) askAll(ctx context.Context, network string, q *dns.Msg, serve
 // usable reports whether a server knew the answer. Otherwise another one may.
 func usable(r *dns.Msg) bool { return r.Rcode == dns.RcodeSuccess || r.Rcode == dns.RcodeNameError }
 
-// ask sends the query with an ID of its own, from a port of its own.
-func (u *upstream) ask(ctx context.Context, network string, q *dns.Msg, server netip.AddrPort) (r *dns.Msg, err error) {
+// ask asks a server. An answer that does not arrive whole over UDP is asked for over TCP.
+func (u *upstream) ask(ctx context.Context, network string, q *dns.Msg, server netip.AddrPort) (*dns.Msg, error) {
+	r, err := u.askOver(ctx, network, q, server)
+	if network == "udp" && errors.Is(err, errCut) {
+		r, err = u.askOver(ctx, "tcp", q, server)
+	}
+	return r, err
+}
+
+// askOver sends the query with an ID of its own, from a port of its own.
+func (u *upstream) askOver(ctx context.Context, network string, q *dns.Msg, server netip.AddrPort) (r *dns.Msg, err error) {
 	u.requests.Inc()
 	began := u.now()
 	defer func() {
@@ -171,7 +182,9 @@ func (u *upstream) ask(ctx context.Context, network string, q *dns.Msg, server n
 	defer context.AfterFunc(ctx, func() { conn.Close() })()
 	own := *q
 	own.Id = dns.Id()
-	r, _, err = client.ExchangeWithConnContext(ctx, &own, conn)
+	if err = conn.WriteMsg(&own); err == nil {
+		r, err = receive(conn, own.Id)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("ask name server %s: %w", server, err)
 	}
@@ -180,6 +193,42 @@ func (u *upstream) ask(ctx context.Context, network string, q *dns.Msg, server n
 	}
 	r.Id = q.Id
 	return r, nil
+}
+
+// receive returns the answer with an ID. All that arrives is read, whatever size the query permits,
+// as some servers exceed it and do not say so.
+func receive(conn *dns.Conn, id uint16) (*dns.Msg, error) {
+	for {
+		data, err := read(conn)
+		if err != nil {
+			return nil, err
+		}
+		if len(data) < headerSize || binary.BigEndian.Uint16(data) != id {
+			continue // the answer to another query, or a forgery
+		}
+		r := new(dns.Msg)
+		if err := r.Unpack(data); err != nil {
+			return nil, fmt.Errorf("%w: %w", errCut, err)
+		}
+		// Unpack takes a message for whole that ends between two records.
+		for i, records := range [][]dns.RR{r.Answer, r.Ns, r.Extra} {
+			if n := int(binary.BigEndian.Uint16(data[6+2*i:])); n != len(records) {
+				return nil, fmt.Errorf("%w: %d of %d records", errCut, len(records), n)
+			}
+		}
+		return r, nil
+	}
+}
+
+// headerSize is the size of the header of a message, in bytes.
+const headerSize = 12
+
+// read returns the next message, of any size.
+func read(conn *dns.Conn) ([]byte, error) {
+	if udp, ok := conn.Conn.(*net.UDPConn); ok {
+		return readDatagram(udp)
+	}
+	return conn.ReadMsgHeader(nil)
 }
 
 func sameQuestion(a, b dns.Question) bool {

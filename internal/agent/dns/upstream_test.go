@@ -63,6 +63,79 @@ func TestSizes(t *testing.T) {
 	}
 }
 
+// TestOversizedAnswers: some name servers send more over UDP than the query permits, without TC, or
+// an answer without its end. The client gets all records, or as many as fit and TC.
+func TestOversizedAnswers(t *testing.T) {
+	t.Parallel()
+	const records = 60
+	pack := func(network string, r *dns.Msg, n int) *dns.Msg {
+		for range n - 1 {
+			r.Answer = append(r.Answer, r.Answer[0])
+		}
+		r.Compress = network == "udp"
+		return r
+	}
+	whole := newNameServer(t, "127.0.0.1:0", func(network string, r *dns.Msg) *dns.Msg { return pack(network, r, records) })
+	huge := newNameServer(t, "127.0.0.1:0", func(network string, r *dns.Msg) *dns.Msg { return pack(network, r, 1500) })
+	// A server, or a firewall before it, that cuts answers at 512 bytes: between two records, or in
+	// one.
+	cut := func(at int) netip.AddrPort {
+		udp, tcp := listenBoth(t, "127.0.0.1:0")
+		at2 := netip.MustParseAddrPort(udp.LocalAddr().String())
+		handler := dns.HandlerFunc(func(w dns.ResponseWriter, q *dns.Msg) {
+			r := new(dns.Msg).SetReply(q)
+			rr, err := dns.NewRR(q.Question[0].Name + " 60 A 192.0.2.1")
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			r.Answer = []dns.RR{rr}
+			data, err := pack("udp", r, records).Pack()
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			if _, isUDP := w.RemoteAddr().(*net.UDPAddr); isUDP {
+				data = data[:at]
+			}
+			_, _ = w.Write(data)
+		})
+		for _, server := range []*dns.Server{{PacketConn: udp, Handler: handler}, {Listener: tcp, Handler: handler}} {
+			started, ended := make(chan struct{}), make(chan error, 1)
+			server.NotifyStartedFunc = func() { close(started) }
+			go func() { ended <- server.ActivateAndServe() }()
+			<-started
+			t.Cleanup(func() {
+				if err := errors.Join(server.Shutdown(), <-ended); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		return at2
+	}
+	const first = headerSize + len("\x03www\x07example\x03net\x00") + 4 // the records follow, with 16 bytes each
+	for name, server := range map[string]netip.AddrPort{
+		"too large": whole.at, "cut between records": cut(first + 14*16), "cut in a record": cut(first + 14*16 + 5), "cut before the records": cut(first),
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := start(t, names, server)
+			small, edns := query("www.example.net", dns.TypeA), query("www.example.net", dns.TypeA).SetEdns0(4096, false)
+			if r := ask(t, "udp", s.at[0], small); r.Rcode != dns.RcodeSuccess || !r.Truncated || len(r.Answer) == 0 {
+				t.Errorf("for 512 bytes: %s with %d records, truncated %v", dns.RcodeToString[r.Rcode], len(r.Answer), r.Truncated)
+			}
+			for _, network := range []string{"udp", "tcp"} {
+				if r := ask(t, network, s.at[0], edns); r.Rcode != dns.RcodeSuccess || r.Truncated || len(r.Answer) != records {
+					t.Errorf("for 4096 bytes over %s: %s with %d records, truncated %v", network, dns.RcodeToString[r.Rcode], len(r.Answer), r.Truncated)
+				}
+			}
+		})
+	}
+	s := start(t, names, huge.at)
+	if r := ask(t, "udp", s.at[0], query("www.example.net", dns.TypeA).SetEdns0(4096, false)); r.Rcode != dns.RcodeSuccess || !r.Truncated || len(r.Answer) < 200 {
+		t.Errorf("24 KB: %s with %d records, truncated %v", dns.RcodeToString[r.Rcode], len(r.Answer), r.Truncated)
+	}
+}
+
 // silent is the address of a name server that answers nothing.
 func silent(t *testing.T) netip.AddrPort {
 	t.Helper()

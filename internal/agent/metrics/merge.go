@@ -5,7 +5,6 @@ package metrics
 import (
 	"bufio"
 	"bytes"
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -36,6 +35,10 @@ const (
 	maxLine        = 256 << 10
 	defaultTimeout = 10 * time.Second
 	maxTimeout     = time.Minute
+	// A source has its share of the time of a scrape, so that one that hangs hides no other: the
+	// applications answer until answerShare, Envoy's metrics are complete at envoyShare, and the
+	// applications' at endShare, before Prometheus gives up.
+	answerShare, envoyShare, endShare = 0.6, 0.8, 0.95
 	// timeoutHeader holds the seconds that Prometheus waits.
 	timeoutHeader = "X-Prometheus-Scrape-Timeout-Seconds"
 )
@@ -43,6 +46,7 @@ const (
 const (
 	textType        = "text/plain; version=0.0.4; charset=utf-8"
 	openMetricsType = "application/openmetrics-text"
+	protobufType    = "application/vnd.google.protobuf"
 
 	acceptText        = "text/plain;version=0.0.4"
 	acceptOpenMetrics = openMetricsType + ";version=1.0.0," + acceptText + ";q=0.5"
@@ -87,63 +91,93 @@ func New(m Merger, registry *prometheus.Registry) *Merger {
 // response is the response of a source.
 type response struct {
 	body        io.ReadCloser
-	openMetrics string // its content type, empty for the text format
+	openMetrics string             // its content type, empty for the text format
+	end         context.CancelFunc // of the request, nil without one
 	err         error
+}
+
+// scrape is the time of one scrape.
+type scrape struct {
+	context.Context
+	began time.Time
+	takes time.Duration
+}
+
+// within returns the context until a share of the time is over.
+func (s *scrape) within(share float64) (context.Context, context.CancelFunc) {
+	return context.WithDeadline(s, s.began.Add(time.Duration(share*float64(s.takes))))
 }
 
 // ServeHTTP writes the metrics of the agent, then Envoy's, then the application's, in the
 // format of the application. The metrics are passed on as they come.
 func (m *Merger) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	ctx, cancel := context.WithTimeout(r.Context(), scrapeTimeout(r.Header.Get(timeoutHeader)))
-	defer cancel()
-	done, ok := m.start(ctx, w, r)
+	s, done, ok := m.start(w, r)
 	if !ok {
 		return
 	}
 	defer done()
-	contentType, applications := m.ask(ctx, r.Header)
+	contentType, applications := m.ask(s, r.Header)
 	out := newSink(w, contentType)
-	m.note("agent", m.writeOwn(ctx, out))
-	m.writeEnvoy(ctx, out, r)
-	for _, a := range applications {
-		m.note("application", out.copy(a, maxApplication, nil))
+	m.note("agent", m.writeOwn(s, out))
+	m.writeEnvoy(s, envoyShare, out, r)
+	for i, a := range applications {
+		share := envoyShare + (endShare-envoyShare)*float64(i+1)/float64(len(applications))
+		m.note("application", m.copyWithin(s, share, out, a))
 	}
 	out.end()
 }
 
+// copyWithin copies the metrics of an application until a share of the time is over.
+func (m *Merger) copyWithin(s *scrape, share float64, out *sink, a response) error {
+	if a.err != nil {
+		return a.err
+	}
+	ctx, cancel := s.within(share)
+	defer cancel()
+	defer context.AfterFunc(ctx, a.end)()
+	defer a.end()
+	err := out.copy(a, maxApplication, isMetric, nil)
+	if err != nil && ctx.Err() != nil {
+		return fmt.Errorf("%w: its share of the scrape's time is over", err)
+	}
+	return err
+}
+
 // ServeEnvoy writes the metrics of Envoy alone.
 func (m *Merger) ServeEnvoy(w http.ResponseWriter, r *http.Request) {
-	ctx, cancel := context.WithTimeout(r.Context(), scrapeTimeout(r.Header.Get(timeoutHeader)))
-	defer cancel()
-	done, ok := m.start(ctx, w, r)
+	s, done, ok := m.start(w, r)
 	if !ok {
 		return
 	}
 	defer done()
 	out := newSink(w, textType)
-	m.writeEnvoy(ctx, out, r)
+	m.writeEnvoy(s, endShare, out, r)
 	out.end()
 }
 
 // start begins a scrape when it is its turn. done ends it.
-func (m *Merger) start(ctx context.Context, w http.ResponseWriter, r *http.Request) (done func(), ok bool) {
-	done, err := m.running.Enter(ctx, serving.Caller{Source: serving.SourceOf(r.RemoteAddr).String()})
+func (m *Merger) start(w http.ResponseWriter, r *http.Request) (s *scrape, done func(), ok bool) {
+	takes := scrapeTimeout(r.Header.Get(timeoutHeader))
+	ctx, cancel := serving.WithTimeout(w, r, takes)
+	leave, err := m.running.Enter(ctx, serving.Caller{Source: serving.SourceOf(r.RemoteAddr).String()})
 	if err != nil {
+		cancel()
 		http.Error(w, "too many scrapes run", http.StatusServiceUnavailable)
-		return nil, false
+		return nil, nil, false
 	}
-	if deadline, ok := ctx.Deadline(); ok { // an error only means that the server's own bound holds
-		_ = http.NewResponseController(w).SetWriteDeadline(deadline.Add(time.Second))
-	}
+	deadline, _ := ctx.Deadline()
 	m.scrapes.Inc()
-	return done, true
+	return &scrape{ctx, deadline.Add(-takes), takes}, func() { cancel(); leave() }, true
 }
 
-func (m *Merger) writeEnvoy(ctx context.Context, out *sink, r *http.Request) {
-	if m.Envoy != nil {
-		body, err := m.Envoy(ctx, r.URL.RawQuery)
-		m.note("envoy", out.copy(response{body: body, err: err}, maxEnvoy, &converter{own: m.Own}))
+func (m *Merger) writeEnvoy(s *scrape, share float64, out *sink, r *http.Request) {
+	if m.Envoy == nil {
+		return
 	}
+	ctx, cancel := s.within(share)
+	defer cancel()
+	body, err := m.Envoy(ctx, r.URL.RawQuery)
+	m.note("envoy", out.copy(response{body: body, err: err}, maxEnvoy, nil, &converter{own: m.Own}))
 }
 
 func (m *Merger) note(source string, err error) {
@@ -164,7 +198,7 @@ func scrapeTimeout(header string) time.Duration {
 // ask requests the metrics of all applications at a time, and returns the format of the
 // merged metrics. Metrics of OpenMetrics cannot follow each other, so several applications
 // are asked for the text format.
-func (m *Merger) ask(ctx context.Context, from http.Header) (contentType string, all []response) {
+func (m *Merger) ask(s *scrape, from http.Header) (contentType string, all []response) {
 	accept := acceptText
 	if len(m.Applications) == 1 && strings.Contains(strings.Join(from.Values("Accept"), ","), openMetricsType) {
 		accept = acceptOpenMetrics
@@ -174,9 +208,11 @@ func (m *Merger) ask(ctx context.Context, from http.Header) (contentType string,
 		header.Set(timeoutHeader, wait)
 	}
 	all = make([]response, len(m.Applications))
+	answering, cancel := s.within(answerShare)
+	defer cancel()
 	done := make(chan struct{})
 	for i := range m.Applications {
-		go func() { all[i] = m.askOne(ctx, m.Applications[i], header); done <- struct{}{} }()
+		go func() { all[i] = m.askOne(s, answering, m.Applications[i], header); done <- struct{}{} }()
 	}
 	for range m.Applications {
 		<-done
@@ -188,38 +224,47 @@ func (m *Merger) ask(ctx context.Context, from http.Header) (contentType string,
 		case accept == acceptOpenMetrics:
 			contentType = a.openMetrics
 		default:
-			_ = a.body.Close()
+			a.end()
 			*a = response{err: errors.New("the application sends OpenMetrics, but was asked for the text format")}
 		}
 	}
 	return contentType, all
 }
 
-func (m *Merger) askOne(ctx context.Context, target url.URL, header http.Header) response {
+// askOne requests the metrics of an application, which must begin to answer before answering ends.
+func (m *Merger) askOne(ctx, answering context.Context, target url.URL, header http.Header) response {
+	ctx, end := context.WithCancel(ctx)
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, target.String(), http.NoBody)
 	if err != nil {
+		end()
 		return response{err: err}
 	}
 	req.Header = header
+	answered := context.AfterFunc(answering, end)
 	resp, err := m.client.Do(req)
+	answered()
 	if err != nil {
+		end()
+		if answering.Err() != nil {
+			err = fmt.Errorf("%w: no answer within its share of the scrape's time", err)
+		}
 		return response{err: err}
 	}
 	contentType := resp.Header.Get("Content-Type")
-	media, _, err := mime.ParseMediaType(cmp.Or(contentType, textType))
+	media, _, _ := mime.ParseMediaType(contentType) // many applications name another type, so the lines count
 	switch {
 	case resp.StatusCode != http.StatusOK:
 		err = fmt.Errorf("GET %s: status %s", target.Redacted(), resp.Status)
-	case err != nil:
-		err = fmt.Errorf("GET %s: content type %q: %w", target.Redacted(), contentType, err)
 	case media == openMetricsType:
-		return response{body: resp.Body, openMetrics: contentType}
-	case strings.HasPrefix(media, "text/"):
-		return response{body: resp.Body}
-	default:
+		return response{body: resp.Body, openMetrics: contentType, end: end}
+	case media == "text/html" || media == protobufType:
 		err = fmt.Errorf("GET %s: content type %q is not the text format of Prometheus", target.Redacted(), contentType)
+	default:
+		return response{body: resp.Body, end: end}
 	}
-	return response{err: errors.Join(err, resp.Body.Close())}
+	err = errors.Join(err, resp.Body.Close())
+	end()
+	return response{err: err}
 }
 
 // writeOwn writes the agent's metrics in the text format, so that their names do not depend on
@@ -235,7 +280,7 @@ func (m *Merger) writeOwn(ctx context.Context, out *sink) error {
 	if own.status >= http.StatusBadRequest {
 		return errors.New(own.body.String())
 	}
-	return out.copy(response{body: io.NopCloser(&own.body)}, maxApplication, nil)
+	return out.copy(response{body: io.NopCloser(&own.body)}, maxApplication, nil, nil)
 }
 
 // recorder keeps a response.
@@ -263,9 +308,9 @@ func newSink(w http.ResponseWriter, contentType string) *sink {
 
 var eof = []byte("# EOF")
 
-// copy copies the lines that the format allows, and closes the body. The converter, which may be nil,
-// replaces lines.
-func (s *sink) copy(from response, limit int64, convert *converter) (err error) {
+// copy copies the lines that the format allows, up to the first that is not valid, and closes the
+// body. valid may be nil. The converter, which may be nil, replaces lines.
+func (s *sink) copy(from response, limit int64, valid func([]byte) bool, convert *converter) (err error) {
 	if from.err != nil {
 		return from.err
 	}
@@ -279,7 +324,7 @@ func (s *sink) copy(from response, limit int64, convert *converter) (err error) 
 	}
 	limited := &io.LimitedReader{R: from.body, N: limit + 1}
 	lines := bufio.NewReaderSize(limited, maxLine)
-	for {
+	for n := 1; ; n++ {
 		line, err := lines.ReadSlice('\n')
 		if limited.N <= 0 {
 			return fmt.Errorf("more than %d MiB", limit>>20)
@@ -287,7 +332,11 @@ func (s *sink) copy(from response, limit int64, convert *converter) (err error) 
 		if err != nil && !errors.Is(err, io.EOF) {
 			return fmt.Errorf("read metrics: %w", err)
 		}
-		if text := bytes.TrimRight(line, "\r\n"); s.allows(text) {
+		text := bytes.TrimRight(line, "\r\n")
+		if valid != nil && !valid(text) {
+			return fmt.Errorf("line %d is not in the text format of Prometheus", n)
+		}
+		if s.allows(text) {
 			if err := s.write(text, convert); err != nil {
 				return fmt.Errorf("send metrics: %w", err)
 			}

@@ -9,9 +9,11 @@ import (
 	"maps"
 	"net/http"
 	"net/url"
+	"regexp"
 	"time"
 
 	"github.com/meshctl/meshctl/internal/dial"
+	"github.com/meshctl/meshctl/internal/serving"
 )
 
 // Kubelet is a probe of the application that the kubelet sends to the agent, because mutual
@@ -25,77 +27,82 @@ type Kubelet struct {
 	Header http.Header
 }
 
-const (
-	// maxKubeletBody bounds the body of a response that the kubelet gets, in bytes.
-	maxKubeletBody = 10 << 10
-	// maxKubelet bounds the probes that run at a time; others wait.
-	maxKubelet = 16
-)
+// maxKubeletBody bounds the body of a response that the kubelet gets, in bytes.
+const maxKubeletBody = 10 << 10
 
-// forwarded are the headers of the kubelet's request that the application gets. All others
-// stay here: the status port has no authentication, and the application may trust local
-// clients.
-var forwarded = []string{"User-Agent", "Accept"}
+// A caller whose user agent is kubeletAgent is the kubelet, for all that the agent knows.
+var kubeletAgent = regexp.MustCompile(`^kube-probe/[0-9A-Za-z.+-]{1,32}$`)
 
-// Handler answers the requests of the kubelet for the probes, by path.
+// answer is the response to the kubelet.
+type answer struct {
+	status      int
+	contentType string
+	body        []byte
+}
+
+// Handler answers the requests of the kubelet for the probes, by path. Each probe runs once at a
+// time, however many callers wait for it: the status port has no authentication, and other callers
+// must not keep the kubelet from its answer. The caller decides nothing about the request to the
+// application but its user agent, which has one of two forms; each form has its own run.
 func Handler(probes map[string]Kubelet) http.Handler {
 	client := dial.ApplicationClient(maxTimeout)
-	running := make(chan struct{}, maxKubelet)
+	running := newRuns()
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		p, ok := probes[r.URL.Path]
 		if !ok {
 			http.Error(w, "app prober config does not exists for "+r.URL.Path, http.StatusBadRequest)
 			return
 		}
-		ctx, cancel := context.WithTimeout(r.Context(), p.Timeout)
+		ctx, cancel := serving.WithTimeout(w, r, p.Timeout)
 		defer cancel()
-		err := errors.New("too many probes run")
-		select {
-		case running <- struct{}{}:
-			defer func() { <-running }()
-			err = p.answer(ctx, client, w, r)
-		case <-ctx.Done():
+		agent, of := userAgent, "others"
+		if kubeletAgent.MatchString(r.UserAgent()) {
+			agent, of = r.UserAgent(), "kubelet"
 		}
-		if err != nil {
-			http.Error(w, err.Error(), http.StatusInternalServerError)
+		a := running.join(ctx, r.URL.Path+" "+of, p.Timeout, func(ctx context.Context) answer { return p.answer(ctx, client, agent) })
+		if a.contentType != "" {
+			w.Header().Set("Content-Type", a.contentType)
 		}
+		w.Header().Set("X-Content-Type-Options", "nosniff")
+		w.WriteHeader(a.status)
+		_, _ = w.Write(a.body) // a kubelet that left needs no response
 	})
 }
 
-// answer writes the response to the kubelet, or returns an error and writes nothing.
-func (p *Kubelet) answer(ctx context.Context, client *http.Client, w http.ResponseWriter, r *http.Request) (err error) {
+// failed answers with the reason why a probe failed.
+func failed(err error) answer {
+	return answer{http.StatusInternalServerError, "text/plain; charset=utf-8", []byte(err.Error() + "\n")}
+}
+
+// answer probes the application.
+func (p *Kubelet) answer(ctx context.Context, client *http.Client, agent string) answer {
 	if p.Check != nil {
-		return p.Check(ctx)
+		if err := p.Check(ctx); err != nil {
+			return failed(err)
+		}
+		return answer{status: http.StatusOK}
 	}
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, p.URL.String(), http.NoBody)
 	if err != nil {
-		return fmt.Errorf("probe the application: %w", err)
+		return failed(fmt.Errorf("probe the application: %w", err))
 	}
-	for _, name := range forwarded {
-		if values := r.Header.Values(name); len(values) > 0 {
-			req.Header[name] = values
-		}
-	}
+	req.Header = http.Header{"User-Agent": {agent}, "Accept": {"*/*"}} // as the kubelet
 	maps.Copy(req.Header, p.Header)
 	req.Host = cmp.Or(p.Header.Get("Host"), req.Host)
 	resp, err := client.Do(req)
 	if err != nil {
-		return fmt.Errorf("probe the application: %w", timedOut(ctx, withoutURL(err)))
+		return failed(fmt.Errorf("probe the application: %w", timedOut(ctx, withoutURL(err))))
 	}
 	defer func() { _ = resp.Body.Close() }()
 	body, err := io.ReadAll(io.LimitReader(resp.Body, maxKubeletBody))
 	if err != nil {
-		return fmt.Errorf("read the response of the application: %w", timedOut(ctx, err))
+		return failed(fmt.Errorf("read the response of the application: %w", timedOut(ctx, err)))
 	}
 	status := resp.StatusCode
 	if status >= 300 && status < 400 {
 		status = http.StatusOK // the kubelet would follow it, to Envoy
 	}
-	w.Header().Set("Content-Type", cmp.Or(resp.Header.Get("Content-Type"), "application/octet-stream"))
-	w.Header().Set("X-Content-Type-Options", "nosniff")
-	w.WriteHeader(status)
-	_, _ = w.Write(body) // a kubelet that left needs no response
-	return nil
+	return answer{status, cmp.Or(resp.Header.Get("Content-Type"), "application/octet-stream"), body}
 }
 
 // withoutURL returns the cause of an error of a client, which repeats the URL otherwise. A

@@ -73,4 +73,12 @@ func TestKubelet(t *testing.T) {
 			t.Errorf("the application got %s of %s with %v", got.URL, got.Host, got.Header)
 		}
 	}
+	for sent, want := range map[string]string{"curl/8": userAgent, "kube-probe/1.36": "kube-probe/1.36", "kube-probe/1 bad": userAgent, "": userAgent} {
+		r := httptest.NewRequest(http.MethodGet, "/app-health/a/livez", http.NoBody)
+		r.Header = http.Header{"User-Agent": {sent}, "Accept": {"image/png"}}
+		handler.ServeHTTP(httptest.NewRecorder(), r)
+		if got.UserAgent() != want || got.Header.Get("Accept") != "*/*" {
+			t.Errorf("%q: the application got %v", sent, got.Header)
+		}
+	}
 }

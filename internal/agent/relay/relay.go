@@ -17,6 +17,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/types/known/anypb"
 
+	"github.com/meshctl/meshctl/internal/agent/unixsocket"
 	"github.com/meshctl/meshctl/internal/agent/wasm"
 	"github.com/meshctl/meshctl/internal/serving"
 	"github.com/meshctl/meshctl/internal/xdswire"
@@ -62,16 +63,15 @@ type Relay struct {
 }
 
 // Serve relays the ADS streams that arrive at the listener, until ctx ends, and closes the
-// listener.
-func (r *Relay) Serve(ctx context.Context, listener net.Listener) error {
-	server := grpc.NewServer(
+// listener. With a proof, which may be nil, only its Envoy may connect.
+func (r *Relay) Serve(ctx context.Context, listener net.Listener, proof *unixsocket.Proof) error {
+	server := grpc.NewServer(append(unixsocket.ServerOptions(proof, listener.Addr(), r.Log),
 		grpc.MaxConcurrentStreams(maxStreams),
 		grpc.MaxRecvMsgSize(maxRequest),
 		grpc.InitialWindowSize(window),
 		grpc.InitialConnWindowSize(window),
 		grpc.ForceServerCodecV2(codec{}),
-		grpc.WaitForHandlers(true),
-	)
+	)...)
 	stream := func(method string, v xdswire.Variant) grpc.StreamDesc {
 		return grpc.StreamDesc{StreamName: method, ServerStreams: true, ClientStreams: true, Handler: func(_ any, down grpc.ServerStream) error {
 			return newSession(r, v, down).run(down.Context())

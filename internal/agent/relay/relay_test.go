@@ -38,7 +38,7 @@ func TestServe(t *testing.T) {
 		Log: slog.New(slog.DiscardHandler), Jitter: func() float64 { return 0 },
 	}
 	ctx, stop := context.WithCancel(context.Background())
-	client := dial(t, listen(t, func(l net.Listener) error { return r.Serve(ctx, l) }, stop))
+	client := dial(t, listen(t, func(l net.Listener) error { return r.Serve(ctx, l, nil) }, stop))
 
 	ads := discoveryv3.NewAggregatedDiscoveryServiceClient(client)
 	body, err := anypb.New(wrapperspb.Bytes(make([]byte, largeSize)))

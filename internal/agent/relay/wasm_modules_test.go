@@ -190,7 +190,7 @@ func TestModulesDelayNoOtherType(t *testing.T) {
 		Modules: store, Log: slog.New(slog.DiscardHandler), Jitter: func() float64 { return 0 },
 	}
 	ctx, stop := context.WithCancel(context.Background())
-	ads := discoveryv3.NewAggregatedDiscoveryServiceClient(dial(t, listen(t, func(l net.Listener) error { return r.Serve(ctx, l) }, stop)))
+	ads := discoveryv3.NewAggregatedDiscoveryServiceClient(dial(t, listen(t, func(l net.Listener) error { return r.Serve(ctx, l, nil) }, stop)))
 	stream, err := ads.DeltaAggregatedResources(t.Context())
 	check(t, err)
 	check(t, stream.Send(&dreq{Node: testNode(), TypeUrl: xdswire.ExtensionType, ResourceNamesSubscribe: []string{mesh.PluginPrefix + "a.b"}}))

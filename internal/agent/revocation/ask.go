@@ -34,6 +34,10 @@ func (l *Lists) ask(ctx context.Context) bool {
 		l.askAt = now.Add(askNever)
 		return false
 	case err != nil:
+		if l.version == "" { // Envoy may accept revoked peers meanwhile
+			l.askAt = now.Add(min(askSoon<<l.failures, askInterval))
+			l.failures = min(l.failures+1, maxFailures)
+		}
 		changed := text(l.source.err) != err.Error()
 		l.source.name, l.source.err = controlPlane, err
 		return changed

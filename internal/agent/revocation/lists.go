@@ -29,6 +29,10 @@ const (
 	lookInterval = time.Second // between two looks at the file
 	askInterval  = time.Minute // between two requests to the control plane, plus or minus a tenth
 	judgeAgain   = time.Minute // between two checks of unchanged lists
+	// askSoon is the interval after the first failed request, before the control plane has ever
+	// answered. It doubles with each failure, up to maxFailures.
+	askSoon     = time.Second
+	maxFailures = 6
 	// askNever is the interval for a control plane that does not implement the request.
 	askNever   = time.Hour
 	askTimeout = 5 * time.Second
@@ -61,6 +65,7 @@ type Lists struct {
 	source       source
 	judged       time.Time
 	askAt        time.Time
+	failures     int    // of requests before the first answer
 	version      string // of the last response of the control plane
 }
 

@@ -264,6 +264,30 @@ func TestControlPlane(t *testing.T) {
 	}
 }
 
+// TestFirstRequestFails: until the control plane has answered once, it is asked again soon, and more
+// and more rarely.
+func TestFirstRequestFails(t *testing.T) {
+	w := newWorld(t)
+	w.answer = func(string) (*discoveryv3.DiscoveryResponse, error) {
+		return nil, status.Error(codes.Unauthenticated, "who are you")
+	}
+	w.judge(t)
+	for range 120 {
+		w.now = w.now.Add(time.Second)
+		w.lists.follow(t.Context())
+	}
+	if w.asked < 6 || w.asked > 8 {
+		t.Errorf("asked %d times in two minutes, want about 7", w.asked)
+	}
+	w.answer = func(string) (*discoveryv3.DiscoveryResponse, error) {
+		return response(t, "1", w.both(t, time.Hour)), nil
+	}
+	w.now = w.now.Add(askInterval)
+	if !w.lists.follow(t.Context()) || w.lists.Status().Count != 2 {
+		t.Errorf("status %+v, want two lists", w.lists.Status())
+	}
+}
+
 // A control plane of Istio's does not know the question, and is not bothered.
 func TestControlPlaneThatDoesNotKnow(t *testing.T) {
 	w := newWorld(t)

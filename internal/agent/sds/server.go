@@ -1,5 +1,4 @@
-// Package sds serves the workload's secrets to its Envoy, over a Unix socket that only
-// processes of the same user may open.
+// Package sds serves the workload's secrets to its Envoy, over a Unix socket.
 package sds
 
 import (
@@ -13,6 +12,7 @@ import (
 	secretv3 "github.com/envoyproxy/go-control-plane/envoy/service/secret/v3"
 	"google.golang.org/grpc"
 
+	"github.com/meshctl/meshctl/internal/agent/unixsocket"
 	"github.com/meshctl/meshctl/internal/serving"
 )
 
@@ -69,13 +69,13 @@ func (s *Server) current() (map[string]*secret, <-chan struct{}) {
 	return s.secrets, s.changed
 }
 
-// Serve answers on listener until ctx ends, and closes it.
-func (s *Server) Serve(ctx context.Context, listener net.Listener) error {
-	server := grpc.NewServer(
+// Serve answers on listener until ctx ends, and closes it. With a proof, which may be nil, only its
+// Envoy gets secrets.
+func (s *Server) Serve(ctx context.Context, listener net.Listener, proof *unixsocket.Proof) error {
+	server := grpc.NewServer(append(unixsocket.ServerOptions(proof, listener.Addr(), s.log),
 		grpc.MaxConcurrentStreams(maxStreams),
 		grpc.MaxRecvMsgSize(maxMessage),
-		grpc.WaitForHandlers(true),
-	)
+	)...)
 	secretv3.RegisterSecretDiscoveryServiceServer(server, s)
 	if err := serving.Until(ctx, func() error { return server.Serve(listener) }, server.Stop); err != nil {
 		return fmt.Errorf("serve secrets on %s: %w", listener.Addr(), err)

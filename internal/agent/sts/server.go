@@ -14,6 +14,7 @@ import (
 	"net/url"
 	"time"
 
+	"github.com/meshctl/meshctl/internal/localtoken"
 	"github.com/meshctl/meshctl/internal/serving"
 )
 
@@ -71,7 +72,7 @@ func Serve(ctx context.Context, listener net.Listener, exchange Exchange, log *s
 	mux.Handle("POST "+Path, Handler(exchange, log))
 	server := &http.Server{
 		Handler:           http.NewCrossOriginProtection().Handler(mux),
-		ReadHeaderTimeout: headerWait, ReadTimeout: headerWait, WriteTimeout: maxWait + headerWait, IdleTimeout: idleTimeout,
+		ReadHeaderTimeout: headerWait, ReadTimeout: headerWait, WriteTimeout: headerWait, IdleTimeout: idleTimeout,
 		MaxHeaderBytes: maxHeader,
 		ErrorLog:       slog.NewLogLogger(log.Handler(), slog.LevelDebug),
 	}
@@ -92,13 +93,17 @@ func Handler(exchange Exchange, log *slog.Logger) http.Handler {
 			refuse(w, http.StatusServiceUnavailable, "temporarily_unavailable", "too many exchanges run")
 			return
 		}
+		if !localtoken.IsLocal(r.Host) { // a page of a browser, whose name resolves to this machine
+			refuse(w, http.StatusForbidden, "invalid_request", "send the request to localhost or a loopback address")
+			return
+		}
 		r.Body = http.MaxBytesReader(w, r.Body, maxBody)
 		req, err := parse(r)
 		if refused, ok := errors.AsType[*RefusedError](err); ok {
 			refuse(w, http.StatusBadRequest, refused.Code, refused.Description)
 			return
 		}
-		ctx, cancel := context.WithTimeout(r.Context(), maxWait)
+		ctx, cancel := serving.WithTimeout(w, r, maxWait)
 		defer cancel()
 		answer, err := exchange(ctx, req)
 		if refused, ok := errors.AsType[*RefusedError](err); ok {

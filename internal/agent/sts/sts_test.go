@@ -24,6 +24,7 @@ func send(exchange Exchange, contentType, body string) (status int, answer map[s
 	w := httptest.NewRecorder()
 	r := httptest.NewRequest(http.MethodPost, Path, strings.NewReader(body))
 	r.Header.Set("Content-Type", contentType)
+	r.Host = "localhost:15463"
 	Handler(exchange, slog.New(slog.DiscardHandler)).ServeHTTP(w, r)
 	_ = json.Unmarshal(w.Body.Bytes(), &answer)
 	return w.Code, answer
@@ -74,6 +75,24 @@ func TestRequests(t *testing.T) {
 	status, answer := send(func(context.Context, Request) (Response, error) { return Response{}, errors.New("down") }, form, valid(""))
 	if status != http.StatusBadGateway || answer["error"] != "server_error" {
 		t.Errorf("an exchange that fails: %d %v", status, answer)
+	}
+}
+
+// TestHost: a page of a browser whose name resolves to this machine exchanges no token.
+func TestHost(t *testing.T) {
+	exchange := func(context.Context, Request) (Response, error) { return Response{AccessToken: "other"}, nil }
+	for host, want := range map[string]int{
+		"localhost:15463": 200, "localhost": 200, "127.0.0.1:15463": 200, "[::1]:15463": 200, "127.77.0.9": 200,
+		"rebound.test:15463": 403, "rebound.test": 403, "10.0.0.1:15463": 403, "localhost.rebound.test": 403, "": 403,
+	} {
+		w := httptest.NewRecorder()
+		r := httptest.NewRequest(http.MethodPost, Path, strings.NewReader(valid("")))
+		r.Header.Set("Content-Type", form)
+		r.Host = host
+		Handler(exchange, slog.New(slog.DiscardHandler)).ServeHTTP(w, r)
+		if w.Code != want {
+			t.Errorf("host %q: status %d, want %d", host, w.Code, want)
+		}
 	}
 }
 

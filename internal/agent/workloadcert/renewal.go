@@ -102,6 +102,13 @@ func (m *Manager) Current() Current {
 	return m.usable(m.status.Certificate)
 }
 
+// Usable returns the parts of a certificate, which may be nil, that can be used for connections now.
+func (m *Manager) Usable(cert *Certificate) Current {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.usable(cert)
+}
+
 // usable returns the parts of cert that can be used now. The lock must be held.
 func (m *Manager) usable(cert *Certificate) Current {
 	if cert == nil {

@@ -17,6 +17,7 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/peer"
 	securityv1 "istio.io/api/security/v1alpha1"
@@ -90,7 +91,9 @@ func (ca *IstioCA) Serve(t testing.TB, register ...func(*grpc.Server)) {
 		ClientAuth:       tls.VerifyClientCertIfGiven,
 		ClientCAs:        clients,
 		Certificates:     []tls.Certificate{{PrivateKey: key, Certificate: [][]byte{leaf.Raw, ca.Authority.Cert.Raw}}},
-	})), grpc.WaitForHandlers(true))
+	})), grpc.WaitForHandlers(true),
+		// Agents ping every 30 s, and an Envoy without a relay does, too.
+		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second, PermitWithoutStream: true}))
 	securityv1.RegisterIstioCertificateServiceServer(server, ca)
 	for _, r := range register {
 		r(server)

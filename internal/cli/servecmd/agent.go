@@ -188,7 +188,7 @@ func (o *agentOptions) resolve(env *cli.Env) (cfg agentconfig.Config, opts agent
 		Flags: o.flags, Version: cli.CurrentBuild().Version,
 		CPULimit: cpuLimit(env), MemoryLimit: memoryLimit(log), NoNetAdmin: !process.KeepsNetAdmin(),
 		Exists: func(path string) bool { _, err := os.Stat(path); return err == nil },
-		Live:   func(path string) bool { _, err := serving.ProbeSocket(path); return errors.Is(err, serving.ErrInUse) },
+		Served: serving.IsServed,
 	}
 	if env.Environ != nil {
 		in.Environ = env.Environ()

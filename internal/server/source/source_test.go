@@ -412,6 +412,7 @@ func TestRefusals(t *testing.T) {
 		"plugin URL":              {wasmPlugin + "  phase: AUTHN", 4, "spec.url: is missing"},
 		"plugin URL syntax":       {wasmPlugin + "  url: 'file://%zz'", 5, `spec.url: "file://%zz" is not a URL`},
 		"plugin file":             {wasmPlugin + "  url: file://a.wasm", 5, `spec.url: "file://a.wasm" does not name a file: use file:///, followed by its path`},
+		"plugin port of a scheme": {wasmPlugin + "  url: file:5000/a", 5, `spec.url: "file:5000/a" does not name a file: use file:///, followed by its path`},
 		"plugin scheme":           {wasmPlugin + "  url: ftp://a/b", 5, `spec.url: scheme "ftp" is not supported: use file, http, https or oci`},
 		"plugin pull secret":      {wasmPlugin + "  url: oci://a.example/b\n  imagePullSecret: kubernetes://other/pull", 6, `spec.imagePullSecret: "kubernetes://other/pull" is not the name of a Secret in the plugin's namespace, n`},
 		"plugin checksum":         {wasmPlugin + "  url: file:///a\n  sha256: abc", 6, "spec.sha256: is not a SHA-256 checksum: want 64 hexadecimal digits"},

@@ -4,6 +4,7 @@ import (
 	"encoding/hex"
 	"net/url"
 	"path"
+	"strings"
 
 	extensionsv1alpha1 "istio.io/api/extensions/v1alpha1"
 
@@ -78,12 +79,15 @@ func moduleFault(text string) *FieldError {
 	if text == "" {
 		return faultf("url", "is missing")
 	}
+	if !strings.Contains(text, "://") && !strings.HasPrefix(text, "file:") {
+		text = "oci://" + text // with the port of the registry, the host would be the scheme
+	}
 	u, err := url.Parse(text)
 	if err != nil {
 		return faultf("url", "%q is not a URL", text)
 	}
 	switch u.Scheme {
-	case "", "oci", "http", "https":
+	case "oci", "http", "https":
 	case "file":
 		if u.Host != "" || !path.IsAbs(u.Path) {
 			return faultf("url", "%q does not name a file: use file:///, followed by its path", text)

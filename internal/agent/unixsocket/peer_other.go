@@ -1,6 +1,6 @@
 //go:build !linux
 
-package sds
+package unixsocket
 
 import (
 	"errors"
