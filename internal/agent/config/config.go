@@ -96,6 +96,7 @@ type Flags struct {
 	ServiceAccount, TrustDomain, ClusterID, Network string
 	Domain, ServiceCluster                          string
 	DiscoveryAddress, CAAddress                     string
+	CAName                                          string // in the certificate of CAAddress, if not that of its host
 	RootCA, CRL, Token                              string
 	KeyExchange                                     string
 	ConfigPath, Envoy                               string

@@ -27,7 +27,7 @@ func (r *resolver) servers(cfg *Config, pc *meshv1alpha1.ProxyConfig) {
 	cfg.Discovery, cfg.MoreDiscovery = r.serverList(discovery, san)
 	cfg.CA, cfg.MoreCA = cfg.Discovery, cfg.MoreDiscovery
 	if ca.value != discovery.value {
-		cfg.CA, cfg.MoreCA = r.serverList(ca, "")
+		cfg.CA, cfg.MoreCA = r.serverList(ca, r.flags.CAName)
 	}
 	cfg.Direct = r.boolean(setting{cmp.Or(r.flags.NoRelay, "false"), "--no-relay"})
 	if cfg.Direct && len(cfg.MoreDiscovery) > 0 {

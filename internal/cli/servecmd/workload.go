@@ -261,7 +261,7 @@ func (o *workloadRunOptions) address(environ []string, hosts []byte) error {
 	const variable = "CA_ADDR="
 	i := slices.IndexFunc(environ, func(e string) bool { return strings.HasPrefix(e, variable) })
 	f := &o.agent.flags
-	if i < 0 || f.DiscoveryAddress != "" {
+	if i < 0 {
 		return nil
 	}
 	host, port, err := net.SplitHostPort(strings.TrimPrefix(environ[i], variable))
@@ -272,10 +272,16 @@ func (o *workloadRunOptions) address(environ []string, hosts []byte) error {
 	if err != nil {
 		return fmt.Errorf("%s: %w", workload.HostsFile, err)
 	}
-	if addr.IsValid() {
-		f.DiscoveryAddress = net.JoinHostPort(addr.String(), port)
-		f.CAAddress = cmp.Or(f.CAAddress, f.DiscoveryAddress)
-		environ[i] = "ISTIOD_SAN=" + host
+	if !addr.IsValid() {
+		return nil
 	}
+	at := net.JoinHostPort(addr.String(), port)
+	if f.DiscoveryAddress == "" {
+		f.DiscoveryAddress = at
+		environ[i] = "ISTIOD_SAN=" + host
+	} else if f.CAAddress == "" { // the control plane is elsewhere
+		f.CAName = host
+	}
+	f.CAAddress = cmp.Or(f.CAAddress, at)
 	return nil
 }
