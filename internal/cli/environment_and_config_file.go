@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -40,9 +41,13 @@ func configure(env *Env, cmd *cobra.Command) error {
 		return err
 	}
 	if path != "" {
-		values, err := readConfig(cmd.Context(), path, explicit, cmd.Root(), sources)
-		if err != nil {
+		values, err := readConfig(cmd.Context(), path, cmd.Root(), sources)
+		switch {
+		case err == nil:
+		case explicit || !isOutOfReach(err):
 			return err
+		case isClosed(path): // the file exists, so somebody may miss it
+			fmt.Fprintf(env.Stderr, "Warning: %v; the command runs without it\n", err)
 		}
 		if err := v.MergeConfigMap(values); err != nil {
 			return err
@@ -120,10 +125,22 @@ func configPath(env *Env, flag *pflag.Flag) (path string, explicit bool, err err
 // maxConfigSize bounds the configuration file, in bytes.
 const maxConfigSize = 1 << 20
 
+// isOutOfReach reports whether an error means that this user has no such file. HOME often names the
+// directory of another user, in a container for example.
+func isOutOfReach(err error) bool {
+	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrPermission) || errors.Is(err, syscall.ENOTDIR)
+}
+
+// isClosed reports whether a file is there, but this user may not read it.
+func isClosed(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil
+}
+
 // readConfig returns the values of a configuration file by flag name, each a string or
 // a []string, and adds the place of each to sources. A key must be a flag of a command
 // under root.
-func readConfig(ctx context.Context, path string, mustExist bool, root *cobra.Command, sources map[string]string) (map[string]any, error) {
+func readConfig(ctx context.Context, path string, root *cobra.Command, sources map[string]string) (map[string]any, error) {
 	mapping, err := files.Wait(ctx, func() ([]*yaml.Node, error) { // it may be a named pipe
 		file, err := os.Open(path)
 		if err != nil {
@@ -136,9 +153,6 @@ func readConfig(ctx context.Context, path string, mustExist bool, root *cobra.Co
 		}
 		return mapping, nil
 	})
-	if errors.Is(err, fs.ErrNotExist) && !mustExist {
-		return nil, nil
-	}
 	if err != nil {
 		return nil, err
 	}

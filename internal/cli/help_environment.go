@@ -26,7 +26,7 @@ Empty variables are ignored. The values of a repeatable flag are separated by co
 
 The configuration file is --config (or MESHCTL_CONFIG), otherwise
 $XDG_CONFIG_HOME/meshctl/config.yaml, otherwise ~/.config/meshctl/config.yaml, if it
-exists. A file in the working directory is never read. The file is YAML with flag
+exists and is readable. A file in the working directory is never read. The file is YAML with flag
 names as keys, and lists for repeatable flags. A key that is not a flag of any command
 is an error.
 
