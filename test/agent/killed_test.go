@@ -130,6 +130,77 @@ func TestKilled(t *testing.T) {
 	wantEmpty(t, flags.ConfigPath)
 }
 
+// TestSecondSignal: a second signal ends a draining agent at once, by the signal itself, and Envoy with
+// it.
+func TestSecondSignal(t *testing.T) {
+	ca := certstest.NewIstioCA(t)
+	ca.Serve(t, func(s *grpc.Server) {
+		discoveryv3.RegisterAggregatedDiscoveryServiceServer(s, &controlPlane{})
+	})
+	for _, signal := range []syscall.Signal{syscall.SIGTERM, syscall.SIGINT} {
+		p := run(t, flagsFor(t, ca, harness.ShortDir(t)), "", "--termination-drain-duration", "1h")
+		envoy := p.envoy(t)
+		if err := p.cmd.Process.Signal(signal); err != nil {
+			t.Fatal(err)
+		}
+		p.wait(t, "draining", func() bool { return strings.Contains(p.log.String(), "draining envoy") })
+		if err := p.cmd.Process.Signal(signal); err != nil {
+			t.Fatal(err)
+		}
+		err := p.ended(t)
+		if status, ok := p.cmd.ProcessState.Sys().(syscall.WaitStatus); !ok || !status.Signaled() || status.Signal() != signal {
+			t.Errorf("%v: the agent ended with %v", signal, err)
+		}
+		harness.Eventually(t, deadline, "the end of Envoy", func() error {
+			if err := syscall.Kill(envoy, 0); !errors.Is(err, syscall.ESRCH) && !isZombie(envoy) {
+				return errors.New("Envoy lives")
+			}
+			return nil
+		})
+	}
+}
+
+// TestHomeOfAnotherUser: an agent whose HOME belongs to another user runs without a configuration
+// file, and reports a file that it may not read.
+func TestHomeOfAnotherUser(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("only root can run a program as another user")
+	}
+	dir := harness.ShortDir(t)
+	if err := os.Chmod(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	data, err := os.ReadFile(meshctl)
+	if err != nil {
+		t.Fatal(err)
+	}
+	program, home := filepath.Join(dir, "meshctl"), filepath.Join(dir, "home")
+	config := filepath.Join(home, ".config", "meshctl", "config.yaml")
+	if err := errors.Join(os.WriteFile(program, data, 0o755), os.MkdirAll(filepath.Dir(config), 0o755), os.WriteFile(config, []byte("output: json\n"), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	version := func() (stdout, stderr string) {
+		t.Helper()
+		cmd := exec.CommandContext(t.Context(), program, "version")
+		var out, errors strings.Builder
+		cmd.Dir, cmd.Env, cmd.Stdout, cmd.Stderr = dir, []string{"HOME=" + home}, &out, &errors
+		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 1337, Gid: 1337}}
+		if err := cmd.Run(); err != nil {
+			t.Errorf("%v: %s", err, errors.String())
+		}
+		return out.String(), errors.String()
+	}
+	if out, warning := version(); !strings.HasPrefix(out, "meshctl ") || !strings.Contains(warning, "Warning: configuration file: open "+config+": permission denied; the command runs without it") {
+		t.Errorf("a file of root: %q, %q", out, warning)
+	}
+	if err := os.Chmod(home, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if out, warning := version(); !strings.HasPrefix(out, "meshctl ") || warning != "" {
+		t.Errorf("a directory of root: %q, %q", out, warning)
+	}
+}
+
 // TestRequest: agent wait ends when the proxy is ready, and agent request changes the log level
 // of the running Envoy, reads a profile of the agent and ends it.
 func TestRequest(t *testing.T) {
