@@ -4,8 +4,10 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -124,4 +126,47 @@ func TestSidecarListeners(t *testing.T) {
 	served(t, "http://127.0.0.1:3306", overTCP, "database")
 	served(t, "http://10.77.0.1:9000", overTCP, "egress proxy")
 	served(t, "http://10.77.0.1:3128", outboundHTTP, "egress proxy") // a port of HTTP, an unknown host
+}
+
+// podEndpoints has a Sidecar whose ingress listeners call the pod at its own addresses.
+const podEndpoints = `
+---
+apiVersion: networking.istio.io/v1
+kind: Sidecar
+metadata: {name: server, namespace: shop}
+spec:
+  workloadSelector: {labels: {app: server}}
+  ingress:
+  - {port: {number: 8080, protocol: HTTP, name: http}, defaultEndpoint: '0.0.0.0:8080'}
+  - {port: {number: 8081, protocol: HTTP, name: http-v6}, defaultEndpoint: '[::]:8081'}
+  - {port: {number: 9000, protocol: TCP, name: tcp}, defaultEndpoint: '0.0.0.0:9000'}
+  - {port: {number: 9080, protocol: HTTP, name: http-other}, defaultEndpoint: '0.0.0.0:8080'}
+`
+
+// TestIngressEndpointsOfThePod calls ports of a Sidecar that lead to an address of the pod. The
+// proxy's connections to it are not redirected to the proxy again.
+func TestIngressEndpointsOfThePod(t *testing.T) {
+	if !inPod(t) {
+		return
+	}
+	n := startNode(t, redirectedMesh+podEndpoints)
+	server := n.startPod(t, "server", "10.11.0.5", "fd00:a::5")
+	for _, at := range []string{"10.11.0.5:8080", "[fd00:a::5]:8081", "10.11.0.5:9000"} {
+		var l net.Listener
+		server.inside(t, 0, func() (err error) {
+			l, err = net.Listen("tcp", at)
+			return err
+		})
+		servesOn(t, l, func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "server") })
+	}
+	callers := mtlsCallers(t, n.dir)
+	policies := filepath.Join(n.dir, "mesh", "cluster1", "policies.yaml")
+	for _, tc := range []struct{ mode, permitted string }{{"STRICT", strict}, {"PERMISSIVE", permissive}} {
+		replace(t, policies, mtlsPolicy("shop", "own", "selector: {matchLabels: {app: server}}, mtls: {mode: "+tc.mode+"}"))
+		for _, ip := range []string{"10.11.0.5", "fd00:a::5"} {
+			for _, port := range []string{"9080", "9000", "8081", "8080"} {
+				eventuallyReach(t, tc.mode, net.JoinHostPort(ip, port), callers, tc.permitted)
+			}
+		}
+	}
 }
