@@ -171,6 +171,9 @@ func TestVirtualServices(t *testing.T) {
 			count(name + r.URL.Path).Add(1)
 			count(r.URL.Path).Add(1)
 			w.Header().Set("x-secret", "x")
+			if strings.HasPrefix(name, "shadow") && (r.URL.Path == "/mirror" || r.URL.Path == "/copies") && r.Host != "api.shop" {
+				t.Errorf("the copy of a request to api.shop has the host %s", r.Host)
+			}
 			switch r.URL.Path {
 			case "/retries", "/no-retries":
 				w.WriteHeader(http.StatusServiceUnavailable)
