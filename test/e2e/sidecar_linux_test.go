@@ -3,6 +3,7 @@ package e2e
 import (
 	"crypto/tls"
 	"crypto/x509"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -169,4 +170,82 @@ func TestIngressEndpointsOfThePod(t *testing.T) {
 			}
 		}
 	}
+}
+
+// egressPorts has a Sidecar with egress listeners for ports of a service, and one for the own
+// namespace.
+const egressPorts = `
+apiVersion: networking.istio.io/v1
+kind: Sidecar
+metadata: {name: default, namespace: shop}
+spec:
+  outboundTrafficPolicy: {mode: %s}
+  egress:
+  - {port: {number: 80, protocol: HTTP, name: http}, hosts: ["other/*"]}
+  - {port: {number: 3306, protocol: MYSQL, name: mysql}, captureMode: NONE, hosts: ["other/*"]}
+  - {port: {number: 8088, protocol: HTTP, name: http-own}, captureMode: NONE, hosts: ["other/*"]}
+  - hosts: ["./*"]
+---
+apiVersion: v1
+kind: Service
+metadata: {name: web, namespace: other}
+spec:
+  clusterIP: 10.96.0.1
+  ports:
+  - {name: http, port: 80, targetPort: 8080}
+  - {name: http-other, port: 81, targetPort: 8080}
+  - {name: http-own, port: 8088, targetPort: 8080}
+  - {name: tcp, port: 9000, targetPort: 8306}
+  - {name: mysql, port: 3306, targetPort: 8306}
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: web, namespace: other, labels: {kubernetes.io/service-name: web}}
+addressType: IPv4
+ports:
+- {name: http, port: 8080}
+- {name: http-other, port: 8080}
+- {name: http-own, port: 8080}
+- {name: tcp, port: 8306}
+- {name: mysql, port: 8306}
+endpoints: [{addresses: [10.11.0.5]}]
+`
+
+// TestEgressPorts: an egress listener with a port opens only this port of its hosts. Without
+// redirection, it listens at the loopback address. With redirection, a listener for HTTP
+// passes on what is not HTTP.
+func TestEgressPorts(t *testing.T) {
+	if !inPod(t) {
+		return
+	}
+	p := startPod(t, fmt.Sprintf(egressPorts, "REGISTRY_ONLY"), "10.11.0.77")
+	for _, ip := range []string{"10.11.0.5", "10.77.0.1"} {
+		p.address(t, ip)
+	}
+	answers(t, "10.11.0.5:8080", "web")
+	answers(t, "10.11.0.5:8306", "database")
+	servesTLS(t, "10.77.0.1:80", nil, http.NotFound)
+
+	if got := called(t, "http://10.96.0.1", "web.other"); got != "web" {
+		t.Errorf("the port of the egress listener: %q", got)
+	}
+	for _, closed := range []string{"http://10.96.0.1:81", "http://10.96.0.1:9000"} {
+		if got, _, err := get(closed); err == nil {
+			t.Errorf("GET %s: %q from a port that no egress listener opens", closed, got)
+		}
+	}
+	served(t, "http://127.0.0.1:3306", overTCP, "database")
+	if got := called(t, "http://127.0.0.1:8088", "web.other"); got != "web" {
+		t.Errorf("the port that is not redirected: %q", got)
+	}
+	for _, port := range []string{"3306", "8088"} {
+		if got, _, err := get("http://10.11.0.77:" + port); err == nil {
+			t.Errorf("port %s answers at the address of the pod: %q", port, got)
+		}
+	}
+	if ownTLS("10.77.0.1:80") == nil {
+		t.Error("TLS to an unknown destination passes, although its policy is REGISTRY_ONLY")
+	}
+	replace(t, filepath.Join(p.mesh, "cluster1", "mesh.yaml"), fmt.Sprintf(egressPorts, "ALLOW_ANY"))
+	eventually(t, "TLS to an unknown destination at the port of the egress listener", func() error { return ownTLS("10.77.0.1:80") })
 }
