@@ -198,7 +198,7 @@ func (t *tables) expand(r *derive.Reads, wildcard string) ([]string, bool) {
 	}
 	var out []string
 	for host := range t.allDestinations.Lookup(r, struct{}{}) {
-		if host != wildcard && snapshot.HostsOverlap(wildcard, host) && len(host) > len(wildcard) {
+		if snapshot.Covers(wildcard, host) {
 			out = append(out, host)
 		}
 	}
@@ -346,7 +346,7 @@ func mostSpecific(list []*snapshot.VirtualService, host string) []*snapshot.Virt
 			continue
 		}
 		for _, pattern := range v.Hosts {
-			if strings.HasPrefix(pattern, "*") && len(pattern) > longest && len(pattern) < len(host) && snapshot.HostsOverlap(pattern, host) {
+			if len(pattern) > longest && snapshot.Covers(pattern, host) {
 				best, longest = v, len(pattern)
 			}
 		}
