@@ -140,6 +140,7 @@ func (t *tables) entryService(r *derive.Reads, key, host string, d definition) *
 	if e.External {
 		out.Accounts = withNames(nil, e.SubjectAltNames)
 	}
+	out.Aliases = t.aliases(r, host)
 	out.Contested = t.contested(r, out)
 	if e.Allocate {
 		out.Allocated, _ = t.allocated.Get(r, host)

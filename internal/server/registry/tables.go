@@ -281,7 +281,7 @@ func (t *tables) addIndexes() {
 		return append(into, s.VIPs...)
 	})
 	t.aliasesOf = derive.NewIndex(t.services.Table, func(into []string, _ objectKey, s *snapshot.Service) []string {
-		if target, ok := aliasTarget(s); ok {
+		if target := aliasTarget(s); target != "" {
 			into = append(into, target)
 		}
 		return into

@@ -140,7 +140,7 @@ func (c meshGenerator) service(cluster mesh.ClusterID) snapshot.Object {
 	case 0, 1:
 		s.Headless = true
 	case 2:
-		s.ExternalName = pickOne(c, "example.com", "svc0.ns0.svc.cluster.local", "svc1.ns0.svc.cluster.local", "svc0.ns1.svc.cluster.local")
+		s.ExternalName = pickOne(c, "example.com", "a.example.com", "svc0.ns0.svc.cluster.local", "svc1.ns0.svc.cluster.local", "svc0.ns1.svc.cluster.local")
 	default:
 		s.VIPs = []netip.Addr{netip.AddrFrom4([4]byte{10, 9, pickOne(c, cluster[1], cluster[1], meshClusters[0][1]), byte(c.IntN(4))})}
 		if c.once(4) {
