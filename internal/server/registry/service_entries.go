@@ -133,9 +133,9 @@ func (t *tables) entryService(r *derive.Reads, key, host string, d definition) *
 	out := &snapshot.MeshService{
 		Key: key, Host: host, Name: host, Namespace: e.Namespace, Created: e.Created,
 		Entry: true, External: e.External, Resolution: e.Resolution, CIDRs: e.CIDRs, Ports: ports, ExportTo: d.exportTo,
-		SubjectAltNames: e.SubjectAltNames,
-		Plaintext:       e.External || snapshot.AllPlaintext(root, own),
-		Clusters:        []snapshot.ClusterService{{Cluster: e.Cluster, VIPs: e.VIPs, Selector: e.Selector, Ports: ports, ExportTo: d.exportTo}},
+		SubjectAltNames: e.SubjectAltNames, Distribution: t.distribution(r, e.Cluster, e.Namespace, e.Distribution),
+		Plaintext: e.External || snapshot.AllPlaintext(root, own),
+		Clusters:  []snapshot.ClusterService{{Cluster: e.Cluster, VIPs: e.VIPs, Selector: e.Selector, Ports: ports, ExportTo: d.exportTo}},
 	}
 	if e.External {
 		out.Accounts = withNames(nil, e.SubjectAltNames)
