@@ -50,14 +50,16 @@ const (
 	LabelHostname          = "kubernetes.io/hostname"
 	LabelTLSMode           = "security.istio.io/tlsMode"
 	LabelGatewayPort       = "networking.istio.io/gatewayPort"
-	LabelLocality          = "istio-locality"
+	LabelLocality          = "topology.istio.io/locality"
+	LabelOldLocality       = "istio-locality"
 	LabelCanonicalName     = "service.istio.io/canonical-name"
 	LabelCanonicalRevision = "service.istio.io/canonical-revision"
 	LabelServiceName       = "kubernetes.io/service-name"
 	LabelMCSServiceName    = "multicluster.kubernetes.io/service-name"
 
 	AnnotationExportTo = "networking.istio.io/exportTo"
-	// AnnotationDistribution precedes trafficDistribution of a Service.
+	// AnnotationDistribution is for Services without trafficDistribution, for ServiceEntries and for
+	// Namespaces.
 	AnnotationDistribution = "networking.istio.io/traffic-distribution"
 	// AnnotationNodeSelector makes the nodes with these labels, in JSON, the addresses of a
 	// NodePort Service that is a gateway.

@@ -1,6 +1,9 @@
 package mesh
 
-import "strings"
+import (
+	"cmp"
+	"strings"
+)
 
 // Locality is where an endpoint or a proxy runs. Empty parts are unknown.
 type Locality struct{ Region, Zone, Subzone string }
@@ -14,6 +17,12 @@ func (l Locality) String() string {
 func ParseLocality(s string) Locality {
 	p := append(strings.SplitN(s, "/", 3), "", "", "")
 	return Locality{Region: p[0], Zone: p[1], Subzone: p[2]}
+}
+
+// LocalityOfLabels returns the locality in the labels of a workload, where dots separate the parts.
+func LocalityOfLabels(labels map[string]string) (l Locality, ok bool) {
+	text := cmp.Or(labels[LabelLocality], labels[LabelOldLocality])
+	return ParseLocality(strings.ReplaceAll(text, ".", "/")), text != ""
 }
 
 // Compare orders localities by region, zone, subzone.

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -115,6 +116,59 @@ func TestAccessLog(t *testing.T) {
 					}
 				}
 				return errors.Join(err, fmt.Errorf("the log is: %s", text))
+			})
+		})
+	}
+}
+
+// TestAccessLogsOfDirections: Telemetry entries of outbound calls leave the logs of inbound calls as
+// they are, and the other way round.
+func TestAccessLogsOfDirections(t *testing.T) {
+	const settings = "{extensionProviders: [{name: log, envoyFileAccessLog: {path: %[1]s, logFormat: {text: \"%%REQ(:PATH)%%\\n\"}}}, " +
+		"{name: failures, envoyFileAccessLog: {path: %[1]s, logFormat: {text: \"%%REQ(:PATH)%%\\n\"}}}]}"
+	const failuresOfServers = `match: {mode: SERVER}, filter: {expression: "response.code >= 500"}`
+	telemetry := func(namespace, entries string) string {
+		return fmt.Sprintf("---\napiVersion: telemetry.istio.io/v1\nkind: Telemetry\nmetadata: {name: logs, namespace: %s}\nspec: {accessLogging: [%s]}\n", namespace, entries)
+	}
+	clients := "{providers: [{name: log}], match: {mode: CLIENT}}"
+	for name, objects := range map[string]string{
+		"filters":   telemetry("shop", clients+", {providers: [{name: log}], "+failuresOfServers+"}"),
+		"providers": telemetry("istio-system", clients) + telemetry("shop", "{providers: [{name: failures}], "+failuresOfServers+"}"),
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := harness.ShortDir(t)
+			mesh, log := filepath.Join(dir, "mesh"), filepath.Join(dir, "access.log")
+			for _, cluster := range []string{"cluster1", "cluster2"} {
+				if err := os.MkdirAll(filepath.Join(mesh, cluster), 0o700); err != nil {
+					t.Fatal(err)
+				}
+			}
+			ingress := "  ingress: [{port: {number: 15081, name: http, protocol: HTTP}, bind: 127.3.0.1, defaultEndpoint: '127.0.0.1:8089'}]\n"
+			text := fmt.Sprintf(accessLogMesh, fmt.Sprintf(settings, log)) + ingress + objects
+			if err := os.WriteFile(filepath.Join(mesh, "cluster1", "mesh.yaml"), []byte(text), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			answers(t, "127.3.0.9:8088", "ok")
+			serves(t, "127.0.0.1:8089", func(w http.ResponseWriter, r *http.Request) {
+				if r.URL.Path == "/in-fails" {
+					w.WriteHeader(http.StatusInternalServerError)
+				}
+			})
+			_, secure := controlPlane(t, dir, mesh)
+			p := proxy{"client", "sidecar", "shop", "client", "127.3.0.1", nil}
+			stop := p.start(t, dir, secure, "ISTIO_META_INTERCEPTION_MODE=NONE")
+			defer stop()
+			called(t, "http://127.3.0.1:15081/in", "")
+			called(t, "http://127.3.0.1:15080/out", "web.shop")
+			if _, _, err := get("http://127.3.0.1:15081/in-fails"); err == nil {
+				t.Error("the inbound call does not fail")
+			}
+			eventually(t, "the calls are logged", func() error {
+				lines, err := os.ReadFile(log)
+				if got := strings.Fields(string(lines)); err != nil || len(got) != 2 || !slices.Contains(got, "/out") || !slices.Contains(got, "/in-fails") {
+					return fmt.Errorf("the log is %q, want the outbound call and the failed inbound call, error %v", got, err)
+				}
+				return nil
 			})
 		})
 	}

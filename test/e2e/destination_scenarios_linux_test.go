@@ -36,6 +36,10 @@ kind: Node
 metadata: {name: near, labels: {topology.kubernetes.io/region: r1, topology.kubernetes.io/zone: z1}}
 ---
 apiVersion: v1
+kind: Namespace
+metadata: {name: close, annotations: {networking.istio.io/traffic-distribution: PreferClose}}
+---
+apiVersion: v1
 kind: Pod
 metadata: {name: client, namespace: shop, labels: {app: client}}
 spec: {nodeName: near, serviceAccountName: client}
@@ -54,7 +58,7 @@ status: {podIP: 10.11.0.2}
 ---
 apiVersion: v1
 kind: Pod
-metadata: {name: v3, namespace: shop, labels: {version: v3, istio-locality: r3.z1}}
+metadata: {name: v3, namespace: shop, labels: {version: v3, topology.istio.io/locality: r3.z1}}
 status: {podIP: 10.11.0.3}
 `
 
@@ -99,6 +103,7 @@ func destinationServices(ready, growing string) []testService {
 		},
 		{name: "cold", port: 80, endpoints: growing, rule: "trafficPolicy: {loadBalancer: {simple: ROUND_ROBIN}}"},
 		{name: "warm", port: 80, endpoints: growing, rule: fmt.Sprintf("trafficPolicy: {loadBalancer: {simple: ROUND_ROBIN, warmup: {duration: %s, minimumPercent: 1}}}", warmup)},
+		{name: "close", namespace: "close", port: 80},
 		{name: "half", port: 80, endpoints: "{addresses: [10.11.0.1]}, {addresses: [10.11.0.9]}"},
 	}
 	for i := range out {
@@ -287,6 +292,11 @@ func TestDestinationScenarios(t *testing.T) {
 	t.Run("distribution over localities", func(t *testing.T) {
 		if got := shares(t, web("distributed"), 1000); got["v1"] < 150 || got["v1"] > 250 || got["v1"]+got["v2"] != 1000 {
 			t.Errorf("shares %v, want 20 %% and 80 %%", got)
+		}
+	})
+	t.Run("distribution of a namespace", func(t *testing.T) {
+		if got := shares(t, web("close"), 20); got["v1"] != 20 {
+			t.Errorf("shares %v", got)
 		}
 	})
 	t.Run("failover to a region", func(t *testing.T) {

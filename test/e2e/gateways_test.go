@@ -476,6 +476,12 @@ func servesTLS(t *testing.T, at string, config *tls.Config, handler http.Handler
 	if err != nil {
 		t.Fatal(err)
 	}
+	servesTLSOn(t, l, config, handler)
+}
+
+// servesTLSOn is servesTLS on a listener.
+func servesTLSOn(t *testing.T, l net.Listener, config *tls.Config, handler http.HandlerFunc) {
+	t.Helper()
 	server := httptest.NewUnstartedServer(handler)
 	_ = server.Listener.Close()
 	server.Listener, server.TLS = l, config

@@ -1,11 +1,18 @@
 package e2e
 
 import (
+	"crypto/tls"
+	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"path/filepath"
+	"strings"
 	"testing"
+	"time"
+
+	"github.com/meshctl/meshctl/internal/dial"
 )
 
 // TestMTLSModesOfCapturedPorts changes the modes of a pod whose connections a real Envoy captures.
@@ -50,4 +57,98 @@ func TestMTLSModesOfCapturedPorts(t *testing.T) {
 			}
 		}
 	}
+}
+
+// databases is a Service of a server that speaks first, and of ports with TLS of the application.
+const databases = `
+---
+apiVersion: v1
+kind: Service
+metadata: {name: databases, namespace: shop}
+spec:
+  clusterIP: 10.96.0.81
+  selector: {app: server}
+  ports: [{name: mysql, port: 3306}, {name: https, port: 8443}, {name: any, port: 8444}]
+`
+
+// TestDisabledPortsOfTheApplication calls ports of a pod whose mode is DISABLE at each level: a
+// server that speaks first, and TLS of the application, also at a port that no Service has.
+func TestDisabledPortsOfTheApplication(t *testing.T) {
+	if !inPod(t) {
+		return
+	}
+	const namespacePolicy = `---
+apiVersion: security.istio.io/v1
+kind: PeerAuthentication
+metadata: {name: default, namespace: shop}
+spec: {mtls: {mode: STRICT}}
+`
+	n := startNode(t, strings.Replace(redirectedMesh, namespacePolicy, "", 1)+databases)
+	server := n.startPod(t, "server", "10.11.0.5", "fd00:a::5")
+	servesEach(t, server.listen(t, "3306"), nil, sendsFirst("banner"))
+	for _, port := range []string{"8443", "8444", "6443"} {
+		servesTLSOn(t, server.listen(t, port), nil, http.NotFound)
+	}
+	policies := filepath.Join(n.dir, "mesh", "cluster1", "policies.yaml")
+	const workload = "selector: {matchLabels: {app: server}}, "
+	for _, tc := range []struct{ name, policies string }{
+		{"mesh", mtlsPolicy("istio-system", "default", "mtls: {mode: DISABLE}")},
+		{"namespace", mtlsPolicy("shop", "default", "mtls: {mode: DISABLE}")},
+		{"workload", mtlsPolicy("shop", "default", "mtls: {mode: STRICT}") + mtlsPolicy("shop", "own", workload+"mtls: {mode: DISABLE}")},
+		{
+			"ports", mtlsPolicy("shop", "default", "mtls: {mode: STRICT}") + mtlsPolicy("shop", "own", workload+
+				"portLevelMtls: {3306: {mode: DISABLE}, 8443: {mode: DISABLE}, 8444: {mode: DISABLE}, 6443: {mode: DISABLE}}"),
+		},
+		{"all but a port", mtlsPolicy("shop", "own", workload+"mtls: {mode: DISABLE}, portLevelMtls: {8080: {mode: STRICT}}")},
+	} {
+		// A port is called only after the proxy refuses what the test calls next.
+		replace(t, policies, mtlsPolicy("shop", "default", "mtls: {mode: STRICT}"))
+		for _, ip := range []string{"10.11.0.5", "fd00:a::5"} {
+			eventually(t, "strict before "+tc.name, func() error {
+				if ownTLS(net.JoinHostPort(ip, "6443")) == nil {
+					return errors.New("the port takes TLS of the application")
+				}
+				return nil
+			})
+		}
+		replace(t, policies, tc.policies)
+		for _, ip := range []string{"10.11.0.5", "fd00:a::5"} {
+			for _, port := range []string{"8443", "8444", "6443"} {
+				eventually(t, tc.name+", TLS of the application at "+port, func() error { return ownTLS(net.JoinHostPort(ip, port)) })
+			}
+			eventually(t, tc.name+", a server that speaks first", func() error { return speaksFirst(net.JoinHostPort(ip, "3306"), "banner") })
+		}
+	}
+}
+
+// ownTLS returns why a server of servesTLSOn does not complete a handshake at an address.
+func ownTLS(address string) error {
+	conn, err := (&net.Dialer{Timeout: deadline}).Dial("tcp", address)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = conn.Close() }()
+	_ = conn.SetDeadline(time.Now().Add(deadline))
+	secure := tls.Client(conn, dial.UnverifiedTLSConfig("example.com"))
+	if err := secure.Handshake(); err != nil {
+		return err
+	}
+	if got := secure.ConnectionState().PeerCertificates[0]; got.VerifyHostname("example.com") != nil {
+		return fmt.Errorf("the certificate is of %s", got.Subject)
+	}
+	return nil
+}
+
+// speaksFirst returns why the server at an address does not send a text to a client that waits.
+func speaksFirst(address, text string) error {
+	conn, err := (&net.Dialer{Timeout: deadline}).Dial("tcp", address)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = conn.Close() }()
+	_ = conn.SetDeadline(time.Now().Add(10 * time.Second)) // a policy may not apply yet
+	if got, err := io.ReadAll(conn); string(got) != text {
+		return fmt.Errorf("%q, error %w", got, err)
+	}
+	return nil
 }

@@ -225,25 +225,84 @@ func TestTCPBehindUDPStaysInTheMesh(t *testing.T) {
 	}
 }
 
-// TestExternalNameStaysInTheMesh calls a service by the name of an ExternalName
-// service. A stranger at the service's address answers whatever leaves the mesh.
-func TestExternalNameStaysInTheMesh(t *testing.T) {
-	if !inPod(t) {
-		return
-	}
-	p := startPod(t, sharedNumbers+`
+// externalNames has ExternalName Services for the service web and for the host of a ServiceEntry,
+// which is called over TLS, and a VirtualService for one of the names.
+const externalNames = `
+---
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: istio, namespace: istio-system}
+data: {mesh: "outboundTrafficPolicy: {mode: REGISTRY_ONLY}"}
 ---
 apiVersion: v1
 kind: Service
 metadata: {name: store, namespace: old}
 spec: {type: ExternalName, externalName: web.shop.svc.cluster.local}
-`, "10.11.0.77")
-	p.address(t, "10.11.0.5")
-	p.address(t, "10.96.0.80")
-	answers(t, "10.11.0.5:8080", "in the mesh")
-	answers(t, "10.96.0.80:80", "outside of the mesh")
-	if got := called(t, "http://10.96.0.80", "store.old"); got != "in the mesh" {
-		t.Errorf("the answer to store.old is %q", got)
+---
+apiVersion: v1
+kind: Service
+metadata: {name: routed, namespace: old}
+spec: {type: ExternalName, externalName: web.shop.svc.cluster.local}
+---
+apiVersion: networking.istio.io/v1
+kind: VirtualService
+metadata: {name: routed, namespace: old}
+spec:
+  hosts: [routed.old.svc.cluster.local]
+  http:
+  - {match: [{uri: {prefix: /direct}}], directResponse: {status: 207, body: {string: direct}}}
+  - {rewrite: {authority: rewritten}, route: [{destination: {host: routed.old.svc.cluster.local}}]}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: partner, namespace: old}
+spec: {type: ExternalName, externalName: api.example.net}
+---
+apiVersion: networking.istio.io/v1
+kind: ServiceEntry
+metadata: {name: partner, namespace: old}
+spec:
+  hosts: [api.example.net]
+  location: MESH_EXTERNAL
+  resolution: STATIC
+  ports: [{number: 80, name: http, protocol: HTTP, targetPort: 9443}]
+  endpoints: [{address: 10.11.0.5}]
+---
+apiVersion: networking.istio.io/v1
+kind: DestinationRule
+metadata: {name: partner, namespace: old}
+spec: {host: api.example.net, trafficPolicy: {tls: {mode: SIMPLE, insecureSkipVerify: true}}}
+`
+
+// TestExternalNameStaysInTheMesh calls services by the names of ExternalName services. A stranger
+// at the service's address answers whatever leaves the mesh.
+func TestExternalNameStaysInTheMesh(t *testing.T) {
+	if !inPod(t) {
+		return
+	}
+	p := startPod(t, sharedNumbers+externalNames, "10.11.0.77")
+	for _, ip := range []string{"10.11.0.5", "10.96.0.80", "10.77.0.1"} {
+		p.address(t, ip)
+	}
+	serves(t, "10.11.0.5:8080", func(w http.ResponseWriter, r *http.Request) { fmt.Fprint(w, "in the mesh: ", r.Host) })
+	servesTLS(t, "10.11.0.5:9443", nil, func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "over TLS") })
+	for _, at := range []string{"10.96.0.80:80", "10.77.0.1:80"} {
+		answers(t, at, "outside of the mesh")
+	}
+	for _, tc := range []struct{ url, host, want string }{
+		{"http://10.96.0.80", "store.old", "200 in the mesh: store.old"},
+		{"http://10.96.0.80/direct", "store.old", "200 in the mesh: store.old"},
+		{"http://10.96.0.80/direct", "routed.old", "207 direct"},
+		{"http://10.96.0.80", "routed.old", "200 in the mesh: rewritten"},
+		{"http://10.77.0.1", "partner.old", "200 over TLS"},
+		{"http://10.77.0.1", "api.example.net", "200 over TLS"},
+	} {
+		eventually(t, tc.host+" at "+tc.url, func() error {
+			if got := requested(t, tc.url, tc.host); fmt.Sprint(got.status, " ", got.body) != tc.want {
+				return fmt.Errorf("%+v, want %s", got, tc.want)
+			}
+			return nil
+		})
 	}
 }
 

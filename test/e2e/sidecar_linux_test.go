@@ -3,9 +3,12 @@ package e2e
 import (
 	"crypto/tls"
 	"crypto/x509"
+	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -124,4 +127,125 @@ func TestSidecarListeners(t *testing.T) {
 	served(t, "http://127.0.0.1:3306", overTCP, "database")
 	served(t, "http://10.77.0.1:9000", overTCP, "egress proxy")
 	served(t, "http://10.77.0.1:3128", outboundHTTP, "egress proxy") // a port of HTTP, an unknown host
+}
+
+// podEndpoints has a Sidecar whose ingress listeners call the pod at its own addresses.
+const podEndpoints = `
+---
+apiVersion: networking.istio.io/v1
+kind: Sidecar
+metadata: {name: server, namespace: shop}
+spec:
+  workloadSelector: {labels: {app: server}}
+  ingress:
+  - {port: {number: 8080, protocol: HTTP, name: http}, defaultEndpoint: '0.0.0.0:8080'}
+  - {port: {number: 8081, protocol: HTTP, name: http-v6}, defaultEndpoint: '[::]:8081'}
+  - {port: {number: 9000, protocol: TCP, name: tcp}, defaultEndpoint: '0.0.0.0:9000'}
+  - {port: {number: 9080, protocol: HTTP, name: http-other}, defaultEndpoint: '0.0.0.0:8080'}
+`
+
+// TestIngressEndpointsOfThePod calls ports of a Sidecar that lead to an address of the pod. The
+// proxy's connections to it are not redirected to the proxy again.
+func TestIngressEndpointsOfThePod(t *testing.T) {
+	if !inPod(t) {
+		return
+	}
+	n := startNode(t, redirectedMesh+podEndpoints)
+	server := n.startPod(t, "server", "10.11.0.5", "fd00:a::5")
+	for _, at := range []string{"10.11.0.5:8080", "[fd00:a::5]:8081", "10.11.0.5:9000"} {
+		var l net.Listener
+		server.inside(t, 0, func() (err error) {
+			l, err = net.Listen("tcp", at)
+			return err
+		})
+		servesOn(t, l, func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "server") })
+	}
+	callers := mtlsCallers(t, n.dir)
+	policies := filepath.Join(n.dir, "mesh", "cluster1", "policies.yaml")
+	for _, tc := range []struct{ mode, permitted string }{{"STRICT", strict}, {"PERMISSIVE", permissive}} {
+		replace(t, policies, mtlsPolicy("shop", "own", "selector: {matchLabels: {app: server}}, mtls: {mode: "+tc.mode+"}"))
+		for _, ip := range []string{"10.11.0.5", "fd00:a::5"} {
+			for _, port := range []string{"9080", "9000", "8081", "8080"} {
+				eventuallyReach(t, tc.mode, net.JoinHostPort(ip, port), callers, tc.permitted)
+			}
+		}
+	}
+}
+
+// egressPorts has a Sidecar with egress listeners for ports of a service, and one for the own
+// namespace.
+const egressPorts = `
+apiVersion: networking.istio.io/v1
+kind: Sidecar
+metadata: {name: default, namespace: shop}
+spec:
+  outboundTrafficPolicy: {mode: %s}
+  egress:
+  - {port: {number: 80, protocol: HTTP, name: http}, hosts: ["other/*"]}
+  - {port: {number: 3306, protocol: MYSQL, name: mysql}, captureMode: NONE, hosts: ["other/*"]}
+  - {port: {number: 8088, protocol: HTTP, name: http-own}, captureMode: NONE, hosts: ["other/*"]}
+  - hosts: ["./*"]
+---
+apiVersion: v1
+kind: Service
+metadata: {name: web, namespace: other}
+spec:
+  clusterIP: 10.96.0.1
+  ports:
+  - {name: http, port: 80, targetPort: 8080}
+  - {name: http-other, port: 81, targetPort: 8080}
+  - {name: http-own, port: 8088, targetPort: 8080}
+  - {name: tcp, port: 9000, targetPort: 8306}
+  - {name: mysql, port: 3306, targetPort: 8306}
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: web, namespace: other, labels: {kubernetes.io/service-name: web}}
+addressType: IPv4
+ports:
+- {name: http, port: 8080}
+- {name: http-other, port: 8080}
+- {name: http-own, port: 8080}
+- {name: tcp, port: 8306}
+- {name: mysql, port: 8306}
+endpoints: [{addresses: [10.11.0.5]}]
+`
+
+// TestEgressPorts: an egress listener with a port opens only this port of its hosts. Without
+// redirection, it listens at the loopback address. With redirection, a listener for HTTP
+// passes on what is not HTTP.
+func TestEgressPorts(t *testing.T) {
+	if !inPod(t) {
+		return
+	}
+	p := startPod(t, fmt.Sprintf(egressPorts, "REGISTRY_ONLY"), "10.11.0.77")
+	for _, ip := range []string{"10.11.0.5", "10.77.0.1"} {
+		p.address(t, ip)
+	}
+	answers(t, "10.11.0.5:8080", "web")
+	answers(t, "10.11.0.5:8306", "database")
+	servesTLS(t, "10.77.0.1:80", nil, http.NotFound)
+
+	if got := called(t, "http://10.96.0.1", "web.other"); got != "web" {
+		t.Errorf("the port of the egress listener: %q", got)
+	}
+	for _, closed := range []string{"http://10.96.0.1:81", "http://10.96.0.1:9000"} {
+		if got, _, err := get(closed); err == nil {
+			t.Errorf("GET %s: %q from a port that no egress listener opens", closed, got)
+		}
+	}
+	served(t, "http://127.0.0.1:3306", overTCP, "database")
+	if got := called(t, "http://127.0.0.1:8088", "web.other"); got != "web" {
+		t.Errorf("the port that is not redirected: %q", got)
+	}
+	for _, port := range []string{"3306", "8088"} {
+		if got, _, err := get("http://10.11.0.77:" + port); err == nil {
+			t.Errorf("port %s answers at the address of the pod: %q", port, got)
+		}
+	}
+	if ownTLS("10.77.0.1:80") == nil {
+		t.Error("TLS to an unknown destination passes, although its policy is REGISTRY_ONLY")
+	}
+	replace(t, filepath.Join(p.mesh, "cluster1", "mesh.yaml"), fmt.Sprintf(egressPorts, "ALLOW_ANY"))
+	eventually(t, "TLS to an unknown destination at the port of the egress listener", func() error { return ownTLS("10.77.0.1:80") })
 }

@@ -97,6 +97,22 @@ spec:
   - route: [{destination: {host: hash.shop.svc.cluster.local}}]
 ---
 apiVersion: networking.istio.io/v1
+kind: ServiceEntry
+metadata: {name: one-letter, namespace: shop}
+spec:
+  hosts: [a.x]
+  resolution: STATIC
+  ports: [{number: 80, name: http, protocol: HTTP, targetPort: 9001}]
+  endpoints: [{address: 10.11.0.1}]
+---
+apiVersion: networking.istio.io/v1
+kind: VirtualService
+metadata: {name: one-letter, namespace: shop}
+spec:
+  hosts: ["*.x"]
+  http: [{directResponse: {status: 207, body: {string: wildcard}}}]
+---
+apiVersion: networking.istio.io/v1
 kind: VirtualService
 metadata: {name: part, namespace: other}
 spec:
@@ -171,6 +187,9 @@ func TestVirtualServices(t *testing.T) {
 			count(name + r.URL.Path).Add(1)
 			count(r.URL.Path).Add(1)
 			w.Header().Set("x-secret", "x")
+			if strings.HasPrefix(name, "shadow") && (r.URL.Path == "/mirror" || r.URL.Path == "/copies") && r.Host != "api.shop" {
+				t.Errorf("the copy of a request to api.shop has the host %s", r.Host)
+			}
 			switch r.URL.Path {
 			case "/retries", "/no-retries":
 				w.WriteHeader(http.StatusServiceUnavailable)
@@ -305,6 +324,9 @@ func TestVirtualServices(t *testing.T) {
 	t.Run("other hosts", func(t *testing.T) {
 		if got := requested(t, "http://10.97.0.1", "virtual.example"); !strings.HasPrefix(got.body, "shadow2 ") {
 			t.Errorf("a host without a service: %+v", got)
+		}
+		if got := requested(t, "http://10.97.0.1", "a.x"); got.status != 207 || got.body != "wildcard" {
+			t.Errorf("a host with one letter before the domain of a wildcard: %+v", got)
 		}
 		if got := requested(t, "http://10.96.1.5:91/detected", ""); !strings.HasPrefix(got.body, "v2 ") {
 			t.Errorf("a port with detected protocol: %+v", got)

@@ -15,14 +15,9 @@ import (
 // Each adds names to the service's virtual hosts.
 const maxAliases = 100
 
-// aliasTarget returns the host of the service that an ExternalName service stands for, if
-// its external name is the host of a service of the mesh.
-func aliasTarget(s *snapshot.Service) (host string, ok bool) {
-	host = strings.ToLower(s.ExternalName)
-	short, ok := strings.CutSuffix(host, ".svc."+mesh.DefaultDomain)
-	_, namespace, two := strings.Cut(short, ".")
-	return host, ok && two && !strings.Contains(namespace, ".")
-}
+// aliasTarget returns the host that an ExternalName service stands for, which may be the host of a
+// service of the mesh. It returns "" for other services.
+func aliasTarget(s *snapshot.Service) string { return strings.ToLower(s.ExternalName) }
 
 // aliases returns the aliases of a service and, recursively, of those aliases, sorted by
 // namespace and name, at most maxAliases.

@@ -288,13 +288,13 @@ func workload(c mesh.ClusterID, pod *snapshot.Pod) string {
 	return strings.Join([]string{pod.Workload, pod.Namespace, mesh.CanonicalName(pod.Labels, pod.Workload), revision, string(c)}, ";")
 }
 
-// localityOf returns the locality of the pod's label, else of the node, else the zone of
+// localityOf returns the locality of the pod's labels, else of the node, else the zone of
 // the EndpointSlice.
 func (j *join) localityOf(ep *snapshot.SliceEndpoint, pod *snapshot.Pod) mesh.Locality {
 	node := ep.Node
 	if pod != nil {
-		if l := pod.Labels[mesh.LabelLocality]; l != "" {
-			return mesh.ParseLocality(strings.ReplaceAll(l, ".", "/"))
+		if l, ok := mesh.LocalityOfLabels(pod.Labels); ok {
+			return l
 		}
 		node = cmp.Or(pod.Node, node)
 	}

@@ -208,6 +208,7 @@ func (t *tables) entryService(r *derive.Reads, key, host string, d definition) *
 		Key: key, Host: host, Name: host, Namespace: e.Namespace, Created: e.Created,
 		Entry: true, External: e.External, Resolution: e.Resolution, AnyAddress: e.AnyAddress, Ports: d.ports, ExportTo: d.exportTo,
 		Places: d.places(), Plaintext: e.External || snapshot.AllPlaintext(root, own),
+		Distribution: t.distribution(r, e.Cluster, e.Namespace, e.Distribution),
 	}
 	var vips []netip.Addr
 	allocate := false
@@ -220,6 +221,7 @@ func (t *tables) entryService(r *derive.Reads, key, host string, d definition) *
 	if e.External {
 		out.Accounts = withNames(nil, out.SubjectAltNames)
 	}
+	out.Aliases = t.aliases(r, host)
 	out.Contested = t.contested(r, out)
 	if allocate && len(vips) == 0 { // else the host resolves to these
 		out.Allocated, _ = t.allocated.Get(r, host)

@@ -52,7 +52,7 @@ func (t *tables) kubeService(r *derive.Reads, host string, d definition) *snapsh
 	backends, _ := t.backends.Get(r, host)
 	out := &snapshot.MeshService{
 		Key: host, Host: host, Name: first.Name, Namespace: first.Namespace, Created: first.Created,
-		Headless: first.Headless, NodeLocal: first.NodeLocal && !first.Headless, Sticky: first.Sticky, Distribution: first.Distribution, ExternalName: first.ExternalName,
+		Headless: first.Headless, NodeLocal: first.NodeLocal && !first.Headless, Sticky: first.Sticky, Distribution: t.distribution(r, first.Cluster, first.Namespace, first.Distribution), ExternalName: first.ExternalName,
 		ClusterLocal: t.isClusterLocal(r, host), Ports: first.Ports, ExportTo: d.exportTo,
 		Accounts: t.accounts(r, host, first.Namespace, backends.accounts), AllTLS: backends.allTLS, AllDirectTLS: backends.allDirectTLS,
 		PlainPorts: backends.plainPorts, Plaintext: snapshot.AllPlaintext(root, own),
@@ -67,6 +67,13 @@ func (t *tables) kubeService(r *derive.Reads, host string, d definition) *snapsh
 	}
 	out.Contested = t.contested(r, out)
 	return out
+}
+
+// distribution returns the preference for near endpoints of a service: its own, else that of its
+// namespace.
+func (t *tables) distribution(r *derive.Reads, cluster mesh.ClusterID, namespace string, own snapshot.Distribution) snapshot.Distribution {
+	ofNamespace, _ := t.distributions.Get(r, objectKey{cluster, "", namespace})
+	return own.Of(ofNamespace)
 }
 
 // serviceParts returns the parts of a service that differ by cluster.
@@ -148,7 +155,7 @@ func traitsOf(into []serviceTrait, _ string, s *snapshot.MeshService) []serviceT
 	if len(s.Allocated) > 0 {
 		into = append(into, allocatedService)
 	}
-	if s.Distribution != snapshot.AnyPlace {
+	if s.Distribution != snapshot.NoDistribution {
 		into = append(into, distributedService+serviceTrait(s.Distribution))
 	}
 	return into

@@ -97,6 +97,7 @@ type tables struct {
 	exportDefaults  *derive.Table[mesh.ClusterID, []string]
 	entryVisibility *derive.Value[*meshv1alpha1.ServiceEntryVisibility] // of the mesh, or nil
 	shares          *derive.Table[mesh.ClusterID, share]
+	distributions   *derive.Table[objectKey, snapshot.Distribution] // of namespaces
 	policies        *derive.Table[string, *snapshot.NamespaceFacts] // only PeerAuth
 	found           *derive.Value[*foundGateways]
 	meshGateways    *derive.Value[*snapshot.Gateways]
@@ -180,6 +181,10 @@ func newTables(cfg Config) *tables {
 	t.entryVisibility = derive.Single(g, "visibility of service entries", equalVisibility, func(r *derive.Reads) *meshv1alpha1.ServiceEntryVisibility {
 		return meshConfig(t.meshSettings.Get(r)).GetServiceEntryVisibility()
 	})
+	t.distributions = derive.New(g, "distributions of namespaces", objectKey.compare, same, func(r *derive.Reads, key objectKey) (snapshot.Distribution, bool) {
+		ns, ok := t.namespaces.Get(r, key)
+		return ns.Distribution, ok && ns.Distribution != snapshot.NoDistribution
+	}, t.namespaces.Table)
 	t.shares = derive.New(g, "shares", compareIDs, same, t.clusterShare, t.clusters)
 
 	t.policies = derive.New(g, "policies", strings.Compare, equalFacts, t.namespacePolicies, t.policyIndex[snapshot.KindPeerAuthentication])
@@ -283,7 +288,7 @@ func (t *tables) addIndexes() {
 		return append(into, s.VIPs...)
 	})
 	t.aliasesOf = derive.NewIndex(t.services.Table, func(into []string, _ objectKey, s *snapshot.Service) []string {
-		if target, ok := aliasTarget(s); ok {
+		if target := aliasTarget(s); target != "" {
 			into = append(into, target)
 		}
 		return into

@@ -65,7 +65,8 @@ func (t *tables) addRoutes() {
 
 // destination holds the facts about a service that the routes to it read.
 type destination struct {
-	// alias is the host that an ExternalName service stands for.
+	// alias is the host of the service that an ExternalName service stands for, directly or
+	// through others. If no service has it, alias is the external name.
 	alias string
 	// tcp holds the numbers of its TCP ports, http those whose requests may be routed, and
 	// hashed those at which most clients choose an endpoint by a hash.
@@ -81,7 +82,7 @@ func (t *tables) destination(r *derive.Reads, key string) (destination, bool) {
 	if !ok || key != svc.Host {
 		return destination{}, false
 	}
-	out := destination{alias: svc.ExternalName, hashed: svc.Hashed}
+	out := destination{alias: t.aliased(r, svc), hashed: svc.Hashed}
 	for i := range svc.Ports {
 		p := &svc.Ports[i]
 		if p.Protocol == mesh.UDP {
@@ -93,6 +94,20 @@ func (t *tables) destination(r *derive.Reads, key string) (destination, bool) {
 		}
 	}
 	return out, true
+}
+
+// aliased returns the host that an ExternalName service stands for in the end. It returns "" for
+// other services.
+func (t *tables) aliased(r *derive.Reads, svc *snapshot.MeshService) string {
+	host := strings.ToLower(svc.ExternalName)
+	for range maxAliases {
+		next, ok := t.meshServices.Get(r, host)
+		if !ok || next.ExternalName == "" {
+			break
+		}
+		host = strings.ToLower(next.ExternalName)
+	}
+	return host
 }
 
 // routedService is a VirtualService with its routes complete: routes of delegates are
@@ -199,7 +214,7 @@ func (t *tables) expand(r *derive.Reads, wildcard string) ([]string, bool) {
 	}
 	var out []string
 	for host := range t.allDestinations.Lookup(r, struct{}{}) {
-		if host != wildcard && snapshot.HostsOverlap(wildcard, host) && len(host) > len(wildcard) {
+		if snapshot.Covers(wildcard, host) {
 			out = append(out, host)
 		}
 	}
@@ -236,8 +251,13 @@ func (t *tables) routesTo(r *derive.Reads, host string) (*snapshot.HostRoutes, b
 	}
 	to, served := t.destinations.Get(r, host)
 	out.Ports = slices.Clone(to.tcp)
-	if slices.ContainsFunc(all, func(v exportedService) bool { return slices.Contains(v.Hosts, host) }) && to.alias == "" {
-		out.Unserved = t.unserved(r, host, all, to.tcp)
+	if slices.ContainsFunc(all, func(v exportedService) bool { return slices.Contains(v.Hosts, host) }) {
+		served, http := to.tcp, []uint32(nil)
+		if to.alias != "" { // the name of another service, which has the ports
+			target, _ := t.destinations.Get(r, to.alias)
+			served, http = nil, slices.Concat(to.http, target.http)
+		}
+		out.Unserved = t.unserved(r, host, all, served, http)
 	}
 	if !served && out.Unserved == nil {
 		return nil, false
@@ -248,15 +268,19 @@ func (t *tables) routesTo(r *derive.Reads, host string) (*snapshot.HostRoutes, b
 		}
 	}
 	slices.Sort(out.Ports)
+	out.Ports = slices.Compact(out.Ports)
 	return out, true
 }
 
 // unserved returns what stands for a host of VirtualServices at the ports where no service
-// has it: 80, and the ports of services that the VirtualServices name as other hosts.
-func (t *tables) unserved(r *derive.Reads, host string, all []exportedService, served []uint32) *snapshot.MeshService {
+// has it: 80, the ports in http, and the ports of services that the VirtualServices name as other
+// hosts.
+func (t *tables) unserved(r *derive.Reads, host string, all []exportedService, served, http []uint32) *snapshot.MeshService {
 	const always = 80
 	ports := set[uint32]{}
-	ports.add(always)
+	for _, number := range append(http, always) {
+		ports.add(number)
+	}
 	var oldest *snapshot.VirtualService
 	for _, v := range all {
 		if !slices.Contains(v.Hosts, host) {
@@ -360,7 +384,7 @@ func mostSpecific(list []*snapshot.VirtualService, host string) []*snapshot.Virt
 			continue
 		}
 		for _, pattern := range v.Hosts {
-			if strings.HasPrefix(pattern, "*") && len(pattern) > longest && len(pattern) < len(host) && snapshot.HostsOverlap(pattern, host) {
+			if len(pattern) > longest && snapshot.Covers(pattern, host) {
 				best, longest = v, len(pattern)
 			}
 		}

@@ -9,7 +9,10 @@ import (
 )
 
 // Namespace is a Kubernetes Namespace.
-type Namespace struct{ Meta }
+type Namespace struct {
+	Meta
+	Distribution Distribution // of its services without one
+}
 
 // Key implements Object.
 func (o *Namespace) Key() Key { return o.key(KindNamespace) }

@@ -61,7 +61,7 @@ type MeshService struct {
 	// the same endpoint. HashedIn holds those of the clients' namespaces that differ.
 	Hashed   []uint32
 	HashedIn map[string][]uint32
-	// Distribution sets which endpoints clients prefer by their place, unless a
+	// Distribution, which is never AnyPlace, sets which endpoints clients prefer by their place, unless a
 	// DestinationRule does.
 	Distribution Distribution
 	// ClusterLocal reports whether clients call only endpoints of their own cluster.
@@ -142,11 +142,19 @@ type Distribution uint8
 
 // The values of Distribution.
 const (
-	AnyPlace Distribution = iota
+	NoDistribution Distribution = iota
+	AnyPlace                    // overrides the namespace's
 	PreferSameZone
-	PreferClose
 	PreferSameNode
 )
+
+// Of returns the preference of a service in a namespace with another one.
+func (d Distribution) Of(namespace Distribution) Distribution {
+	if d = cmp.Or(d, namespace); d == AnyPlace {
+		return NoDistribution
+	}
+	return d
+}
 
 // Labels returns the labels that a client and an endpoint should share, the most important
 // one first.
@@ -155,8 +163,6 @@ func (d Distribution) Labels() []string {
 	switch d {
 	case PreferSameZone:
 		return all[:3]
-	case PreferClose:
-		return all[:4]
 	case PreferSameNode:
 		return all
 	}

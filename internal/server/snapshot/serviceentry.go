@@ -25,6 +25,7 @@ type ServiceEntry struct {
 	ExportTo []string // nil means all namespaces
 	// SubjectAltNames holds further identities that endpoints may have.
 	SubjectAltNames []string
+	Distribution    Distribution
 	// Allocate reports whether hosts without addresses get one.
 	Allocate bool
 	// Allocated holds the addresses in the status of the object by host.

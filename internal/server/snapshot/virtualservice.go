@@ -94,6 +94,12 @@ func HostsOverlap(a, b string) bool {
 	return a == b
 }
 
+// Covers reports whether a wildcard includes all names of another host, which may be a wildcard.
+func Covers(wildcard, host string) bool {
+	suffix, ok := strings.CutPrefix(wildcard, "*")
+	return ok && host != wildcard && len(host) >= len(wildcard) && strings.HasSuffix(host, suffix)
+}
+
 // Referrers holds the VirtualServices for sidecars with a route to one host, sorted and each
 // once. A Sidecar that imports one of them also imports the services of the host.
 type Referrers struct{ Services []Referrer }

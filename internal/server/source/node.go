@@ -12,8 +12,8 @@ import (
 var namespaceKind = kubeKind(kind{
 	name: "Namespace", plural: "namespaces", versions: v1, clusterWide: true,
 	resources: []Resource{{Without: "the cluster's network is not known"}},
-}, func(c *conversion, _ *corev1.Namespace) *FieldError {
-	c.object = &snapshot.Namespace{Meta: c.meta}
+}, func(c *conversion, o *corev1.Namespace) *FieldError {
+	c.object = &snapshot.Namespace{Meta: c.meta, Distribution: c.distribution(nil, o.Annotations)}
 	return nil
 })
 

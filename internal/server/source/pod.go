@@ -63,7 +63,7 @@ func unready(o *corev1.Pod) bool {
 	})
 }
 
-// ReadsAnnotation reports whether Convert reads the annotation of a Pod or a Service.
+// ReadsAnnotation reports whether Convert reads the annotation of a Pod, a Service or a Namespace.
 // Sources may drop all others.
 func ReadsAnnotation(key string) bool {
 	switch key {

@@ -54,31 +54,35 @@ func (c *conversion) service(o *corev1.Service) *FieldError {
 	if s.ExportTo, fault = exportTo(o.Annotations[mesh.AnnotationExportTo]); fault != nil {
 		return fault
 	}
-	c.distribution(s, o)
+	s.Distribution = c.distribution(o.Spec.TrafficDistribution, o.Annotations)
 	c.object = s
 	return nil
 }
 
-// distribution reads the preference for near endpoints.
-func (c *conversion) distribution(s *snapshot.Service, o *corev1.Service) {
-	field, value := "spec.trafficDistribution", ""
-	if o.Spec.TrafficDistribution != nil {
-		value = *o.Spec.TrafficDistribution
+// distribution returns the preference for near endpoints in an annotation of an object, unless its
+// field, which may be nil, has one.
+func (c *conversion) distribution(field *string, annotations map[string]string) snapshot.Distribution {
+	if field != nil {
+		if d := c.parseDistribution("spec.trafficDistribution", *field); d != snapshot.NoDistribution {
+			return d
+		}
 	}
-	if annotation := o.Annotations[mesh.AnnotationDistribution]; annotation != "" {
-		field, value = "metadata.annotations["+mesh.AnnotationDistribution+"]", annotation
-	}
+	return c.parseDistribution("metadata.annotations["+mesh.AnnotationDistribution+"]", annotations[mesh.AnnotationDistribution])
+}
+
+func (c *conversion) parseDistribution(field, value string) snapshot.Distribution {
 	switch strings.ToLower(value) {
-	case "", "any":
-	case "preferclose":
-		s.Distribution = snapshot.PreferClose
-	case "prefersamezone":
-		s.Distribution = snapshot.PreferSameZone
+	case "":
+	case "any":
+		return snapshot.AnyPlace
+	case "preferclose", "prefersamezone": // Kubernetes renamed the first one to the second one
+		return snapshot.PreferSameZone
 	case "prefersamenode":
-		s.Distribution = snapshot.PreferSameNode
+		return snapshot.PreferSameNode
 	default:
 		c.warn(noEffect(field, fmt.Sprintf("%q is none of PreferClose, PreferSameZone, PreferSameNode and Any", value)))
 	}
+	return snapshot.NoDistribution
 }
 
 func (c *conversion) clusterIPs(s *snapshot.Service, o *corev1.Service) *FieldError {

@@ -44,6 +44,7 @@ func (c *conversion) serviceEntry(spec *networkingv1alpha3.ServiceEntry) *FieldE
 	e := &snapshot.ServiceEntry{
 		Meta: c.meta, External: spec.Location == networkingv1alpha3.ServiceEntry_MESH_EXTERNAL,
 		Selector: spec.WorkloadSelector.GetLabels(), SubjectAltNames: spec.SubjectAltNames, ExportTo: spec.ExportTo,
+		Distribution: c.distribution(nil, c.istio.Annotations),
 	}
 	switch spec.Resolution {
 	case networkingv1alpha3.ServiceEntry_NONE:

@@ -69,6 +69,7 @@ func (c meshGenerator) object(cluster mesh.ClusterID) snapshot.Object {
 		n := &snapshot.Namespace{Meta: c.meta(cluster, "", pickOne(c, "istio-system", "istio-system", "ns0", "ns1"))}
 		n.Labels[mesh.LabelNetwork] = pickOne(c, "", "n1", "n2")
 		n.Labels["env"] = pickOne(c, "prod", "test")
+		n.Distribution = pickOne(c, snapshot.NoDistribution, snapshot.AnyPlace, snapshot.PreferSameZone)
 		return n
 	case 15:
 		return c.settings(cluster)
@@ -140,14 +141,14 @@ func (c meshGenerator) service(cluster mesh.ClusterID) snapshot.Object {
 	case 0, 1:
 		s.Headless = true
 	case 2:
-		s.ExternalName = pickOne(c, "example.com", "svc0.ns0.svc.cluster.local", "svc1.ns0.svc.cluster.local", "svc0.ns1.svc.cluster.local")
+		s.ExternalName = pickOne(c, "example.com", "a.example.com", "svc0.ns0.svc.cluster.local", "svc1.ns0.svc.cluster.local", "svc0.ns1.svc.cluster.local")
 	default:
 		s.VIPs = []netip.Addr{netip.AddrFrom4([4]byte{10, 9, pickOne(c, cluster[1], cluster[1], meshClusters[0][1]), byte(c.IntN(4))})}
 		if c.once(4) {
 			s.VIPs = append(s.VIPs, netip.MustParseAddr("fd00::9"))
 		}
 		s.Sticky = c.once(6)
-		s.NodeLocal, s.Distribution = c.once(8), pickOne(c, snapshot.AnyPlace, snapshot.AnyPlace, snapshot.PreferSameZone, snapshot.PreferClose, snapshot.PreferSameNode)
+		s.NodeLocal, s.Distribution = c.once(8), pickOne(c, snapshot.NoDistribution, snapshot.NoDistribution, snapshot.AnyPlace, snapshot.PreferSameZone, snapshot.PreferSameNode)
 	}
 	if !c.once(4) {
 		s.Selector = c.app()
@@ -215,7 +216,7 @@ func (c meshGenerator) pod(cluster mesh.ClusterID) snapshot.Object {
 		p.Labels[mesh.LabelNetwork] = pickOne(c, "n1", "n2")
 	}
 	if c.once(4) {
-		p.Labels[mesh.LabelLocality] = "r.z2"
+		p.Labels[pickOne(c, mesh.LabelLocality, mesh.LabelOldLocality)] = "r.z2"
 	}
 	p.Unready = c.once(6)
 	if c.once(2) {

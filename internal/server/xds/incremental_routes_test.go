@@ -215,6 +215,7 @@ func (c meshGenerator) serviceEntry(cluster mesh.ClusterID) snapshot.Object {
 	default:
 		e.AnyAddress, e.Allocate = true, e.Resolution != snapshot.ByDestination
 	}
+	e.Distribution = pickOne(c, snapshot.NoDistribution, snapshot.NoDistribution, snapshot.AnyPlace, snapshot.PreferSameNode)
 	if c.once(3) {
 		e.ExportTo = []string{pickOne(c, ".", "~", "ns1", "*")}
 	}

@@ -63,7 +63,6 @@ func Describe(v View) string { //nolint:funlen // a case for each view
 		in(v.scope)
 		add("cluster", string(v.cluster))
 		add("network", string(v.network))
-		add("bind", v.bind)
 	case RoutesWithoutHosts:
 		return Describe(v.View)
 	case HostView:

@@ -1,9 +1,6 @@
 package xdsgen
 
 import (
-	"cmp"
-	"strings"
-
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
 	"google.golang.org/protobuf/types/known/durationpb"
@@ -16,38 +13,33 @@ import (
 
 // egressStreams returns the listeners of the Sidecar's egress listeners at a port number that
 // have another protocol than HTTP.
-func (v listenerView) egressStreams(s *snapshot.Snapshot, number uint32) Unit {
+func (v listenerView) egressStreams(s *snapshot.Snapshot, number uint32) []Unit {
 	var units []Unit
 	for i, e := range v.scope.egress() {
 		protocol, _ := mesh.ParseProtocol(e.GetPort().GetProtocol())
 		if e.GetPort().GetNumber() != number || protocol.IsHTTP() {
 			continue
 		}
-		services := v.scope.through(i).at(s, number)
+		sc := v.scope.through(i)
+		services := sc.at(s, number)
 		if services.none() {
 			continue
 		}
-		listeners := v.listeners(s, services)
+		listeners := v.listeners(s, services, sc)
 		listeners.streamsOnly = true
 		if binds := bindsPort(e, v.captured); binds || e.GetBind() != "" {
-			units = append(units, boundStreams{listeners, cmp.Or(e.GetBind(), v.bind), binds})
+			units = append(units, boundStreams{listeners, e.GetBind(), binds})
 		} else {
 			units = append(units, listeners)
 		}
 	}
-	switch len(units) {
-	case 0:
-		return nil
-	case 1:
-		return units[0]
-	}
-	return joinedListeners{listOf(units)}
+	return units
 }
 
 // bindsPort reports whether the proxy listens for an egress listener itself. Otherwise it takes
 // connections that are redirected to the proxy.
 func bindsPort(e *networkingv1alpha3.IstioEgressListener, captured bool) bool {
-	return !captured || e.GetCaptureMode() == networkingv1alpha3.CaptureMode_NONE || strings.HasPrefix(e.GetBind(), snapshot.UnixScheme)
+	return !captured || e.GetCaptureMode() == networkingv1alpha3.CaptureMode_NONE || isUnixListener(e)
 }
 
 // boundStreams generates the listener at one address for connections to services. It chooses
@@ -55,8 +47,8 @@ func bindsPort(e *networkingv1alpha3.IstioEgressListener, captured bool) bool {
 // other connections.
 type boundStreams struct {
 	portListeners
-	bind  string
-	binds bool // see bindsPort
+	bind  string // empty means the loopback addresses
+	binds bool   // see bindsPort
 }
 
 func (u boundStreams) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, error) {
@@ -70,11 +62,15 @@ func (u boundStreams) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, error
 	if w.rest != nil {
 		w.chains, w.rest = append(w.chains, w.rest), nil // its match is empty
 	}
+	at := []string{u.bind}
+	if u.bind == "" {
+		at = u.families.loopbacks()
+	}
 	if len(w.chains) == 0 || u.reserved && (u.bind == "0.0.0.0" || u.bind == "::") {
 		return nil, nil
 	}
 	l := &listenerv3.Listener{
-		Name:                             u.bind + "_" + portString(w.o.port),
+		Name:                             at[0] + "_" + portString(w.o.port),
 		TrafficDirection:                 corev3.TrafficDirection_OUTBOUND,
 		FilterChains:                     w.chains,
 		ContinueOnListenerFiltersTimeout: true,
@@ -84,7 +80,7 @@ func (u boundStreams) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, error
 	if w.tls {
 		l.ListenerFilters = []*listenerv3.ListenerFilter{g.tlsInspector()}
 	}
-	setAddress(l, w.o.port, u.bind)
+	setAddress(l, w.o.port, at...)
 	g.clientListener(l, u.settings, w.o.port)
 	return g.resources()
 }

@@ -127,7 +127,7 @@ const (
 
 func endpointPolicyOf(m *snapshot.Mesh, of snapshot.Distribution, p *networkingv1alpha3.TrafficPolicy, client place) endpointPolicy {
 	outlier := p.GetOutlierDetection()
-	failover := outlier != nil || of != snapshot.AnyPlace && p.GetLoadBalancer().GetLocalityLbSetting() == nil
+	failover := outlier != nil || of != snapshot.NoDistribution && p.GetLoadBalancer().GetLocalityLbSetting() == nil
 	out := endpointPolicy{Ready: outlier.GetMinHealthPercent() > 0, Locality: client.policy(localitySetting(m, of, p), failover)}
 	if tls := p.GetTls(); tls != nil {
 		if out.TLS = tlsOff; tls.GetMode() == networkingv1alpha3.ClientTLSSettings_ISTIO_MUTUAL {
@@ -141,7 +141,7 @@ func endpointPolicyOf(m *snapshot.Mesh, of snapshot.Distribution, p *networkingv
 // without a rule that matters has an empty list. As the list is comparable, other changes of a
 // DestinationRule generate no assignments.
 func endpointSubsets(m *snapshot.Mesh, svc *snapshot.MeshService, rule *snapshot.HostRule, client place) (none list[endpointSubset]) {
-	if rule == nil && m.DefaultPolicy == nil && svc.Distribution == snapshot.AnyPlace && len(localitySetting(m, snapshot.AnyPlace, nil).GetDistribute()) == 0 {
+	if rule == nil && m.DefaultPolicy == nil && svc.Distribution == snapshot.NoDistribution && len(localitySetting(m, snapshot.NoDistribution, nil).GetDistribute()) == 0 {
 		return none
 	}
 	var out []endpointSubset

@@ -78,6 +78,8 @@ func (v grpcView) Unit(s *snapshot.Snapshot, k Key) Unit {
 	}
 	u := grpcService{typ: v.typ, service: svc, near: isNear(svc, v.namespace)}
 	switch v.typ {
+	case xdswire.ListenerType:
+		u.ports = listOf(v.scope.portsOf(svc))
 	case xdswire.RouteType:
 		u.retries = s.Mesh.Retries
 		u.routed = listOf(routedPorts(s, svc, v.scope, v.routes, func(p *snapshot.ServicePort) bool { return p.Protocol != mesh.UDP }))
@@ -93,6 +95,8 @@ type grpcService struct {
 	typ     string
 	service *snapshot.MeshService
 	near    bool // clients are in the service's namespace
+	// For listeners only: the port numbers that clients see.
+	ports list[uint32]
 	// For route configurations only.
 	retries snapshot.RetryPolicy
 	routed  list[routedHost] // by port
@@ -118,6 +122,9 @@ func (u grpcService) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, error)
 		name := mesh.ClusterName{Direction: mesh.Outbound, Port: port.Number, Host: u.service.Host}.String()
 		switch u.typ {
 		case xdswire.ListenerType:
+			if !slices.Contains(u.ports.Slice(), port.Number) {
+				continue
+			}
 			for _, host := range u.names() {
 				g.listener(g.grpcListener(net.JoinHostPort(host, portString(port.Number)), name))
 			}

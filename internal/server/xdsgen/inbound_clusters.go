@@ -62,7 +62,20 @@ func (f *inboundWorkload) cluster(g *generator, p *inboundPort) *clusterv3.Clust
 			HostIdentifier: &endpointv3.LbEndpoint_Endpoint{Endpoint: &endpointv3.Endpoint{Address: addr}},
 		}}}},
 	}
+	if f.Captured && !isLocal(addr) {
+		c.UpstreamBindConfig = f.loopbackSource()
+	}
 	return c
+}
+
+// isLocal reports whether connections to an address are not redirected to the proxy: it is a
+// Unix socket or a loopback address.
+func isLocal(a *corev3.Address) bool {
+	if a.GetPipe() != nil {
+		return true
+	}
+	ip, err := netip.ParseAddr(a.GetSocketAddress().GetAddress())
+	return err == nil && ip.IsLoopback()
 }
 
 // never is the longest duration that Envoy accepts. Envoy need not forget the few

@@ -60,7 +60,7 @@ func (f *inboundWorkload) virtualInbound(g *generator) *listenerv3.Listener {
 		TrafficDirection:                     corev3.TrafficDirection_INBOUND,
 		FilterChains:                         chains,
 		AccessLog:                            g.refusedConnections(f.settings),
-		ListenerFilters:                      f.inspectors(g),
+		ListenerFilters:                      f.listenerFilters(g, chains),
 		ListenerFiltersTimeout:               durationpb.New(f.settings.DetectionTimeout),
 		ContinueOnListenerFiltersTimeout:     true,
 		MaxConnectionsToAcceptPerSocketEvent: oneConnection,
@@ -72,27 +72,68 @@ func (f *inboundWorkload) virtualInbound(g *generator) *listenerv3.Listener {
 	return l
 }
 
-// inspectors returns the listener filters of virtualInbound. They recover the original
-// destination and inspect the first bytes of a connection: for TLS at all ports, for HTTP
-// at ports without a declared protocol. If the listener is transparent, Envoy calls the application
-// from the address of the client, which overrides loopbackSource.
-func (f *inboundWorkload) inspectors(g *generator) []*listenerv3.ListenerFilter {
-	original := g.listenerFilter("envoy.filters.listener.original_dst", &originaldstv3.OriginalDst{})
-	tls, http := g.tlsInspector(), g.httpInspector()
-	tls.FilterDisabled = portRange(f.Listen)
-	declared := []uint32{f.Listen}
-	for i := range f.ports {
-		if f.ports[i].Protocol != mesh.Auto {
-			declared = append(declared, f.ports[i].Number)
-		}
-	}
-	slices.Sort(declared)
-	http.FilterDisabled = portRange(declared...)
-	filters := []*listenerv3.ListenerFilter{original}
+// listenerFilters returns the listener filters of virtualInbound with these filter chains. They
+// recover the original destination, and inspect the first bytes of connections where a chain
+// depends on them. If the listener is transparent, Envoy calls the application from the address of
+// the client, which overrides loopbackSource.
+func (f *inboundWorkload) listenerFilters(g *generator, chains []*listenerv3.FilterChain) []*listenerv3.ListenerFilter {
+	filters := []*listenerv3.ListenerFilter{g.listenerFilter("envoy.filters.listener.original_dst", &originaldstv3.OriginalDst{})}
 	if f.Transparent {
 		filters = append(filters, g.listenerFilter("envoy.filters.listener.original_src", &originalsrcv3.OriginalSrc{Mark: mesh.MarkTransparent}))
 	}
-	return append(filters, tls, http)
+	return append(filters, g.inspectors(chains)...)
+}
+
+// inspectors returns the inspectors that filter chains depend on. Where no chain does, they are
+// off: they wait for the client to send first, and TLS that the tls_inspector finds matches no
+// chain for plaintext.
+func (g *generator) inspectors(chains []*listenerv3.FilterChain) []*listenerv3.ListenerFilter {
+	var out []*listenerv3.ListenerFilter
+	if tls := g.tlsInspector(); restrict(tls, chains, matchesTLS) {
+		out = append(out, tls)
+	}
+	if http := g.httpInspector(); restrict(http, chains, matchesPlainHTTP) {
+		out = append(out, http)
+	}
+	return out
+}
+
+func matchesTLS(m *listenerv3.FilterChainMatch) bool { return m.GetTransportProtocol() == "tls" }
+
+// matchesPlainHTTP reports whether a match is for HTTP that is detected in plaintext. The
+// tls_inspector finds the protocols of TLS.
+func matchesPlainHTTP(m *listenerv3.FilterChainMatch) bool {
+	return !matchesTLS(m) && len(m.GetApplicationProtocols()) > 0
+}
+
+// restrict restricts an inspector to the destination ports with a chain that needs it. Chains
+// without a port are for all ports without chains of their own. It reports whether any chain
+// needs the inspector.
+func restrict(inspector *listenerv3.ListenerFilter, chains []*listenerv3.FilterChain, needs func(*listenerv3.FilterChainMatch) bool) bool {
+	const others = 0
+	needed := make(map[uint32]bool) // by port
+	for _, c := range chains {
+		m := c.GetFilterChainMatch()
+		port := m.GetDestinationPort().GetValue()
+		needed[port] = needed[port] || needs(m)
+	}
+	var differ []uint32 // from the other ports
+	for port, is := range needed {
+		if is != needed[others] {
+			differ = append(differ, port)
+		}
+	}
+	if len(differ) == 0 {
+		return needed[others]
+	}
+	slices.Sort(differ)
+	inspector.FilterDisabled = portRange(differ...)
+	if !needed[others] {
+		inspector.FilterDisabled = &listenerv3.ListenerFilterChainMatchPredicate{
+			Rule: &listenerv3.ListenerFilterChainMatchPredicate_NotMatch{NotMatch: inspector.GetFilterDisabled()},
+		}
+	}
+	return true
 }
 
 func (g *generator) tlsInspector() *listenerv3.ListenerFilter {
@@ -131,16 +172,12 @@ func (f *inboundWorkload) boundListener(g *generator, p *inboundPort) *listenerv
 	for _, c := range chains {
 		c.FilterChainMatch.DestinationPort = nil // the listener has only one
 	}
-	filters := []*listenerv3.ListenerFilter{g.tlsInspector()}
-	if p.Protocol == mesh.Auto {
-		filters = append(filters, g.httpInspector())
-	}
 	return &listenerv3.Listener{
 		Name:                             p.Bind + "_" + portString(p.Number),
 		Address:                          address(p.Bind, p.Number),
 		TrafficDirection:                 corev3.TrafficDirection_INBOUND,
 		FilterChains:                     chains,
-		ListenerFilters:                  filters,
+		ListenerFilters:                  g.inspectors(chains),
 		ListenerFiltersTimeout:           durationpb.New(f.settings.DetectionTimeout),
 		ContinueOnListenerFiltersTimeout: true,
 	}

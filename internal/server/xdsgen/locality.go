@@ -37,14 +37,14 @@ func clientPlace(s *snapshot.Snapshot, n Node, pod *snapshot.Pod, labels map[str
 	return p
 }
 
-// localityOf returns the locality in a proxy's node, else in the label of its workload,
+// localityOf returns the locality in a proxy's node, else in the labels of its workload,
 // else of its WorkloadEntry or its Kubernetes node.
 func localityOf(s *snapshot.Snapshot, n Node, pod *snapshot.Pod, labels map[string]string) mesh.Locality {
 	if n.Locality != (mesh.Locality{}) {
 		return n.Locality
 	}
-	if l := labels[mesh.LabelLocality]; l != "" {
-		return mesh.ParseLocality(strings.ReplaceAll(l, ".", "/"))
+	if l, ok := mesh.LocalityOfLabels(labels); ok {
+		return l
 	}
 	for _, key := range []string{podKey(n), snapshot.NodeKey(n.Cluster, nodeOf(pod))} {
 		if l := s.Localities.Get(key); l != nil {
@@ -58,7 +58,7 @@ func localityOf(s *snapshot.Snapshot, n Node, pod *snapshot.Pod, labels map[stri
 // the service's, else the mesh's. It returns nil if the setting is disabled.
 func localitySetting(m *snapshot.Mesh, of snapshot.Distribution, policy *networkingv1alpha3.TrafficPolicy) *networkingv1alpha3.LocalityLoadBalancerSetting {
 	setting := policy.GetLoadBalancer().GetLocalityLbSetting()
-	if setting == nil && of != snapshot.AnyPlace {
+	if setting == nil && of != snapshot.NoDistribution {
 		return &networkingv1alpha3.LocalityLoadBalancerSetting{FailoverPriority: of.Labels()}
 	}
 	if setting == nil {

@@ -77,7 +77,7 @@ func (v clusterView) serviceUnit(s *snapshot.Snapshot, svc *snapshot.MeshService
 	return serviceClusters{
 		service: svc, rule: rule, router: v.router, passthrough: v.passthrough, dns: v.dns(s, svc, rule),
 		connectTimeout: s.Mesh.ConnectTimeout, autoMTLS: s.Mesh.AutoMTLS, mtlsLimits: s.Mesh.MeshTLS, tlsLimits: s.Mesh.TLSDefaults,
-		keepAlive: s.Mesh.KeepAlive, h2Upgrade: s.Mesh.H2Upgrade, localityWeights: localityWeightsOf(localitySetting(s.Mesh, snapshot.AnyPlace, nil)),
+		keepAlive: s.Mesh.KeepAlive, h2Upgrade: s.Mesh.H2Upgrade, localityWeights: localityWeightsOf(localitySetting(s.Mesh, snapshot.NoDistribution, nil)),
 		stats: s.Mesh.OutboundStats, defaults: s.Mesh.DefaultPolicy,
 	}
 }
@@ -207,7 +207,7 @@ func (u clusterOf) base(g *generator, name, alpn string) *clusterv3.Cluster {
 		Metadata:         u.metadata(alpn),
 	}
 	byDefault := u.localityWeights
-	if u.service.Distribution != snapshot.AnyPlace {
+	if u.service.Distribution != snapshot.NoDistribution {
 		byDefault = alwaysWeighted
 	}
 	weighted := weighsLocalities(byDefault, u.policy)

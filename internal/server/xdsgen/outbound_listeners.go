@@ -24,7 +24,6 @@ type listenerView struct {
 	network  mesh.NetworkID
 	captured bool
 	families families // of the proxy's addresses
-	bind     string   // address of egress listeners without one
 	// allocated reports whether clients use the allocated addresses of services.
 	allocated bool
 	timeouts  timeoutRules
@@ -77,7 +76,8 @@ func (v listenerView) egress(s *snapshot.Snapshot, i int) Unit {
 		return nil
 	}
 	return egressListener{
-		sidecar: v.scope.sidecar, listener: i, captured: v.captured, families: v.families, bind: v.bind,
+		sidecar: v.scope.sidecar, listener: i, captured: v.captured, families: v.families,
+		unknown:  unknownCluster(s.Mesh, v.scope),
 		settings: v.settings, reserved: reserved(s.Mesh, number),
 	}
 }
@@ -92,28 +92,40 @@ func (v listenerView) catchesAll() bool {
 	return len(egress) == 0 || slices.ContainsFunc(egress, hasNoPort)
 }
 
-// hasNoPort reports whether an egress listener has no port.
-func hasNoPort(e *networkingv1alpha3.IstioEgressListener) bool { return e.GetPort().GetNumber() == 0 }
+// hasNoPort reports whether an egress listener is for all ports without a listener of their own.
+func hasNoPort(e *networkingv1alpha3.IstioEgressListener) bool {
+	return e.GetPort().GetNumber() == 0 && !isUnixListener(e)
+}
+
+func isUnixListener(e *networkingv1alpha3.IstioEgressListener) bool {
+	return strings.HasPrefix(e.GetBind(), snapshot.UnixScheme)
+}
 
 // port returns the listeners of a port number.
 func (v listenerView) port(s *snapshot.Snapshot, number uint32) Unit {
-	if v.scope.ownsPort(number) {
-		return v.egressStreams(s, number)
+	units := v.egressStreams(s, number)
+	if v.catchesAll() && !v.scope.ownsPort(number) {
+		sc, _ := v.scope.atPort(number)
+		if services := sc.at(s, number); !services.none() {
+			units = append(units, v.listeners(s, services, sc))
+		}
 	}
-	services := v.scope.at(s, number)
-	if services.none() || !v.catchesAll() {
+	switch len(units) {
+	case 0:
 		return nil
+	case 1:
+		return units[0]
 	}
-	return v.listeners(s, services)
+	return joinedListeners{listOf(units)}
 }
 
-// listeners returns the listeners of services with a port number.
-func (v listenerView) listeners(s *snapshot.Snapshot, services portServices) portListeners {
+// listeners returns the listeners of services with a port number that a scope sees.
+func (v listenerView) listeners(s *snapshot.Snapshot, services portServices, sc scope) portListeners {
 	number := services.number
 	return portListeners{
 		services: services, cluster: v.cluster, families: v.families, allocated: v.allocated, unknown: unknownCluster(s.Mesh, v.scope),
 		settings: v.settings,
-		timeouts: v.timeouts.of(s, services.all, number), reserved: reserved(s.Mesh, number), streams: listOf(v.streams(s, number)),
+		timeouts: v.timeouts.of(s, services.all, number), reserved: reserved(s.Mesh, number), streams: listOf(v.streams(s, number, sc)),
 	}
 }
 
@@ -123,16 +135,13 @@ func (v listenerView) serviceUnit(s *snapshot.Snapshot, svc *snapshot.MeshServic
 	if svc == nil || !svc.Headless || !v.catchesAll() || !v.scope.sees(svc) {
 		return nil
 	}
-	ports := make([]uint32, len(svc.Ports))
+	ports := v.scope.portsOf(svc)
 	var streams []stream
-	for i := range svc.Ports {
-		ports[i] = svc.Ports[i].Number
-	}
 	if h := s.Routes.Get(svc.Host); h != nil {
-		streams = v.streamsOf(h.Host, h.Streams.For(v.client.Namespace))
+		streams = v.streamsOf(h.Host, h.Streams.For(v.client.Namespace), v.scope)
 	}
 	return headlessListeners{
-		service: svc, endpoints: s.Endpoints.Get(svc.Key), cluster: v.cluster, network: v.network,
+		service: svc, ports: listOf(ports), endpoints: s.Endpoints.Get(svc.Key), cluster: v.cluster, network: v.network,
 		settings: v.settings, timeouts: v.timeouts.of(s, slices.Values([]*snapshot.MeshService{svc}), ports...),
 		streams: listOf(streams), unknown: unknownCluster(s.Mesh, v.scope),
 	}
@@ -240,6 +249,7 @@ func (u portListeners) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, erro
 // that the proxy cannot reach at their own addresses.
 type headlessListeners struct {
 	service   *snapshot.MeshService
+	ports     list[uint32] // that the proxy sees
 	endpoints *snapshot.Endpoints
 	cluster   mesh.ClusterID
 	network   mesh.NetworkID
@@ -260,7 +270,7 @@ func (u headlessListeners) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, 
 	taken := make(map[string]struct{})
 	for i := range u.service.Ports {
 		port := &u.service.Ports[i]
-		if port.Protocol.IsHTTP() || port.Protocol == mesh.UDP {
+		if port.Protocol.IsHTTP() || port.Protocol == mesh.UDP || !slices.Contains(u.ports.Slice(), port.Number) {
 			continue
 		}
 		for i := range u.endpoints.ByPort[port.Name] {
@@ -347,7 +357,7 @@ type egressListener struct {
 	listener int
 	captured bool
 	families families
-	bind     string
+	unknown  string // cluster of unknown destinations
 	settings listenerSettings
 	reserved bool // the port is not usable at any address
 }
@@ -365,7 +375,7 @@ func (u egressListener) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, err
 	switch {
 	case at[0] != "":
 	case binds:
-		at[0] = u.bind
+		at = u.families.loopbacks()
 	default:
 		at = u.families.wildcards()
 	}
@@ -375,16 +385,21 @@ func (u egressListener) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, err
 	}
 	g := generator{enc: enc}
 	name := at[0] + "_" + portString(number)
-	http := g.outboundHTTP("outbound_"+name+";", egressRoutesName(e), httpOptions{
-		settings: u.settings, grpcWeb: protocol == mesh.GRPCWeb,
-	})
-	l := &listenerv3.Listener{
-		Name:             name,
-		TrafficDirection: corev3.TrafficDirection_OUTBOUND,
-		BindToPort:       boolean(binds),
-		FilterChains:     []*listenerv3.FilterChain{{Filters: []*listenerv3.Filter{http}}},
+	o := httpOptions{port: number, settings: u.settings, grpcWeb: protocol == mesh.GRPCWeb, unknown: u.unknown}
+	var l *listenerv3.Listener
+	if binds { // the destination of other connections would be this listener
+		l = &listenerv3.Listener{
+			Name:             name,
+			TrafficDirection: corev3.TrafficDirection_OUTBOUND,
+			BindToPort:       yes,
+			FilterChains:     []*listenerv3.FilterChain{{Filters: []*listenerv3.Filter{g.outboundHTTP("outbound_"+name+";", egressRoutesName(e), o)}}},
+		}
+		setAddress(l, number, at...)
+	} else {
+		l = g.capturedListener(name, at, o, true)
+		l.FilterChains = []*listenerv3.FilterChain{g.plainHTTPChain(name, egressRoutesName(e), o)}
+		l.DefaultFilterChain = g.passthroughChain(o)
 	}
-	setAddress(l, number, at...)
 	g.clientListener(l, u.settings, number)
 	return g.resources()
 }
@@ -396,15 +411,4 @@ func setAddress(l *listenerv3.Listener, number uint32, at ...string) {
 	} else {
 		listenAt(l, number, at)
 	}
-}
-
-// bindOf returns the address of egress listeners without one, which is the proxy's own.
-// If no egress listener needs it, bindOf returns "", so that proxies share the view.
-func bindOf(n Node, sc scope) string {
-	for _, e := range sc.egress() {
-		if e.GetPort().GetNumber() != 0 && e.GetBind() == "" && bindsPort(e, n.Captured) {
-			return n.ID.IP.String()
-		}
-	}
-	return ""
 }

@@ -84,7 +84,7 @@ func byHost(list list[routedHost]) map[string]routedHost {
 }
 
 // ownRoutes returns the hosts of a port whose routes differ for the clients of the view from
-// the routes of most clients.
+// the routes of most clients, and hosts without a service that have short names for these clients.
 func (v routeView) ownRoutes(s *snapshot.Snapshot, number uint32) []routedHost {
 	var out []routedHost
 	ownHosts := map[string]bool{}
@@ -97,11 +97,16 @@ func (v routeView) ownRoutes(s *snapshot.Snapshot, number uint32) []routedHost {
 		}
 	}
 	common := s.PortRoutes.Get(number)
-	if common == nil || !v.client.Selected() {
+	if common == nil {
 		return out
 	}
-	for _, h := range common.HTTP {
-		if ownHosts[h.Host] || !h.ByClient || !slices.ContainsFunc(h.Services, func(vs *snapshot.VirtualService) bool { return v.client.Narrow(vs).Selected() }) {
+	differs := func(h *snapshot.RoutedHost) bool {
+		return h.ByClient && v.client.Selected() &&
+			slices.ContainsFunc(h.Services, func(vs *snapshot.VirtualService) bool { return v.client.Narrow(vs).Selected() })
+	}
+	for i := range common.HTTP {
+		h := &common.HTTP[i]
+		if isNearHost := h.Unserved != nil && isNear(h.Unserved, v.namespace); ownHosts[h.Host] || !isNearHost && !differs(h) {
 			continue
 		}
 		host := routedHost{host: h.Host, number: number, unserved: h.Unserved}

@@ -2,7 +2,6 @@ package xdsgen
 
 import (
 	"slices"
-	"strings"
 
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
@@ -60,11 +59,15 @@ func (v routeView) facts(s *snapshot.Snapshot) routeFacts {
 
 // port returns the configuration of a port number, which all HTTP services share.
 func (v routeView) port(s *snapshot.Snapshot, number uint32) Unit {
-	services := v.scope.at(s, number)
-	if v.scope.ownsPort(number) || reserved(s.Mesh, number) || !services.any(routedByPort) {
+	sc, ok := v.scope.atPort(number)
+	if !ok || v.scope.ownsPort(number) || reserved(s.Mesh, number) {
 		return nil
 	}
-	return v.routesAt(s, v.scope, services)
+	services := sc.at(s, number)
+	if !services.any(routedByPort) {
+		return nil
+	}
+	return v.routesAt(s, sc, services)
 }
 
 // routesAt returns the routes to the services of a port that a scope sees.
@@ -112,7 +115,10 @@ func (v routeView) serviceUnit(s *snapshot.Snapshot, svc *snapshot.MeshService) 
 	if svc == nil || !v.scope.sees(svc) || !hasPort(svc, isDetected) {
 		return nil
 	}
-	return detectedRoutes{routeFacts: v.facts(s), service: svc, routed: listOf(routedPorts(s, svc, v.scope, v.client, isDetected))}
+	seen := v.scope.portsOf(svc)
+	return detectedRoutes{
+		routeFacts: v.facts(s), service: svc, ports: listOf(seen), routed: listOf(routedPorts(s, svc, v.scope, v.client, isDetected)),
+	}
 }
 
 // routedPorts returns the routes to the ports of a service that are of a kind.
@@ -121,17 +127,19 @@ func routedPorts(s *snapshot.Snapshot, svc *snapshot.MeshService, sc scope, clie
 	if h == nil {
 		return nil
 	}
-	list := h.HTTP.For(client.Namespace)
-	if hosts := sc.egressHosts(); len(sc.egress()) > 0 {
-		list = slices.DeleteFunc(slices.Clone(list), func(vs *snapshot.VirtualService) bool {
-			return !importsHosts(hosts, vs.Namespace, vs.Hosts, sc.namespace)
-		})
-	}
 	var out []routedHost
 	for i := range svc.Ports {
-		if is(&svc.Ports[i]) {
-			out = append(out, routesOf(h, list, client, svc.Ports[i].Number))
+		if !is(&svc.Ports[i]) {
+			continue
 		}
+		list := h.HTTP.For(client.Namespace)
+		if at, _ := sc.atPort(svc.Ports[i].Number); len(at.egress()) > 0 {
+			hosts := at.egressHosts()
+			list = slices.DeleteFunc(slices.Clone(list), func(vs *snapshot.VirtualService) bool {
+				return !importsHosts(hosts, vs.Namespace, vs.Hosts, sc.namespace)
+			})
+		}
+		out = append(out, routesOf(h, list, client, svc.Ports[i].Number))
 	}
 	return out
 }
@@ -250,6 +258,7 @@ func (u portRoutes) add(hosts *virtualHosts, names hostNames) error {
 type detectedRoutes struct {
 	routeFacts
 	service *snapshot.MeshService
+	ports   list[uint32]     // that the proxy sees
 	routed  list[routedHost] // by port
 }
 
@@ -264,7 +273,7 @@ func (u detectedRoutes) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, err
 	var clients hostClients
 	for i := range u.service.Ports {
 		port := &u.service.Ports[i]
-		if !isDetected(port) || u.service.ExternalName != "" {
+		if !isDetected(port) || u.service.ExternalName != "" || !slices.Contains(u.ports.Slice(), port.Number) {
 			continue
 		}
 		rc := baseRoutes(u.service.Host + ":" + portString(port.Number))
@@ -329,7 +338,7 @@ func (u egressRoutes) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, error
 // egressRoutesName returns the name of the route configuration of an egress listener: its
 // Unix socket or its port.
 func egressRoutesName(e *networkingv1alpha3.IstioEgressListener) string {
-	if strings.HasPrefix(e.GetBind(), snapshot.UnixScheme) {
+	if isUnixListener(e) {
 		return e.GetBind()
 	}
 	return portString(e.GetPort().GetNumber())

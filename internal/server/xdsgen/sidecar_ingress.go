@@ -31,7 +31,7 @@ func ingressPorts(m *snapshot.Mesh, sc *snapshot.Sidecar, n Node, services []inb
 			}
 			if ap.Addr().IsUnspecified() {
 				// In Istio an unspecified address stands for the address of the pod.
-				p.Endpoint = netip.AddrPortFrom(n.ID.IP, ap.Port()).String()
+				p.Endpoint = netip.AddrPortFrom(ownAddress(n, ap.Addr()), ap.Port()).String()
 			}
 		}
 		if !n.Captured || in.GetCaptureMode() == networkingv1alpha3.CaptureMode_NONE {
@@ -42,6 +42,14 @@ func ingressPorts(m *snapshot.Mesh, sc *snapshot.Sidecar, n Node, services []inb
 		out = append(out, p)
 	}
 	return out
+}
+
+// ownAddress returns the proxy's address of the IP version of another one, else its first address.
+func ownAddress(n Node, like netip.Addr) netip.Addr {
+	if i := slices.IndexFunc(n.IPs, func(ip netip.Addr) bool { return familyOf(ip) == familyOf(like) }); i >= 0 {
+		return n.IPs[i]
+	}
+	return n.ID.IP
 }
 
 // ingressAt returns the ingress listener of a Sidecar, which may be nil, at a port, or nil.

@@ -47,6 +47,35 @@ func (sc scope) through(listener int) scope {
 	return sc
 }
 
+// atPort returns the scope of the egress listener that decides about a port number: the one with
+// this port, else the one without a port. ok is false if the Sidecar has neither.
+func (sc scope) atPort(number uint32) (at scope, ok bool) {
+	egress := sc.egress()
+	if len(egress) == 0 {
+		return sc, true
+	}
+	i := slices.IndexFunc(egress, func(e *networkingv1alpha3.IstioEgressListener) bool { return ownsPort(e, number) })
+	if i < 0 {
+		i = slices.IndexFunc(egress, hasNoPort)
+	}
+	if i < 0 || len(egress) == 1 {
+		return sc, i >= 0
+	}
+	return sc.through(i), true
+}
+
+// portsOf returns the port numbers of a service at which the proxy sees it.
+func (sc scope) portsOf(svc *snapshot.MeshService) []uint32 {
+	var out []uint32
+	for i := range svc.Ports {
+		number := svc.Ports[i].Number
+		if at, ok := sc.atPort(number); ok && at.sees(svc) {
+			out = append(out, number)
+		}
+	}
+	return out
+}
+
 // egressHosts returns the hosts of all egress listeners, as <namespace>/<host>.
 func (sc scope) egressHosts() []string {
 	var out []string
@@ -68,12 +97,13 @@ func (sc scope) policy() *networkingv1alpha3.OutboundTrafficPolicy {
 // ownsPort reports whether the Sidecar has an egress listener at the port. Services then
 // get no listeners there.
 func (sc scope) ownsPort(number uint32) bool {
-	for _, e := range sc.egress() {
-		if e.GetPort().GetNumber() == number {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(sc.egress(), func(e *networkingv1alpha3.IstioEgressListener) bool { return ownsPort(e, number) })
+}
+
+// ownsPort reports whether an egress listener takes the connections to a port. One at a Unix socket
+// takes none of them.
+func ownsPort(e *networkingv1alpha3.IstioEgressListener, number uint32) bool {
+	return e.GetPort().GetNumber() == number && !isUnixListener(e)
 }
 
 // reserved reports whether a wildcard listener at the port would conflict with a listener

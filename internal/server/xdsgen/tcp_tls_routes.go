@@ -21,31 +21,32 @@ type stream struct {
 
 // streams returns the VirtualServices with routes for connections at a port, in the order of
 // precedence.
-func (v listenerView) streams(s *snapshot.Snapshot, number uint32) []stream {
+func (v listenerView) streams(s *snapshot.Snapshot, number uint32, sc scope) []stream {
 	var out []stream
 	ownHosts := map[string]bool{}
 	if scope := ownScope(s, v.client); scope != nil {
 		for _, host := range scope.Streams {
 			ownHosts[host] = true
 			if h := s.Routes.Get(host); h != nil && slices.Contains(h.Ports, number) {
-				out = append(out, v.streamsOf(host, h.Streams.For(v.client.Namespace))...)
+				out = append(out, v.streamsOf(host, h.Streams.For(v.client.Namespace), sc)...)
 			}
 		}
 	}
 	if common := s.PortRoutes.Get(number); common != nil {
 		for _, h := range common.Streams {
 			if !ownHosts[h.Host] {
-				out = append(out, v.streamsOf(h.Host, h.Services)...)
+				out = append(out, v.streamsOf(h.Host, h.Services, sc)...)
 			}
 		}
 	}
 	return out
 }
 
-func (v listenerView) streamsOf(host string, list []*snapshot.VirtualService) []stream {
+// streamsOf returns the VirtualServices of a list that a scope imports.
+func (v listenerView) streamsOf(host string, list []*snapshot.VirtualService, sc scope) []stream {
 	var out []stream
 	for _, vs := range list {
-		if hosts := v.scope.egressHosts(); len(v.scope.egress()) == 0 || importsHosts(hosts, vs.Namespace, vs.Hosts, v.scope.namespace) {
+		if hosts := sc.egressHosts(); len(sc.egress()) == 0 || importsHosts(hosts, vs.Namespace, vs.Hosts, sc.namespace) {
 			out = append(out, stream{host, vs, v.client.Narrow(vs), tunnelsFor(v.tunnels, vs)})
 		}
 	}

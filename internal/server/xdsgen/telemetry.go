@@ -33,9 +33,7 @@ func listenerSettingsOf(s *snapshot.Snapshot, n Node, labels map[string]string, 
 	var tracing []*telemetryv1alpha1.Tracing
 	var metrics []*telemetryv1alpha1.Metrics
 	for _, t := range chosen {
-		if list := t.Spec.GetAccessLogging(); len(list) > 0 {
-			logging = append(logging, list)
-		}
+		logging = append(logging, t.Spec.GetAccessLogging())
 		tracing = append(tracing, t.Spec.GetTracing()...)
 		metrics = append(metrics, t.Spec.GetMetrics()...)
 	}
@@ -119,10 +117,13 @@ func collectorCluster(s *snapshot.Snapshot, sc scope, c snapshot.Collector) (nam
 // accessLogsOf returns the access logs of the listeners of a mode. As with Istio, the last
 // Telemetry that names providers decides which of them count, an entry without providers
 // applies to the providers of the entry before it, and the access log of MeshConfig remains
-// if no known provider is enabled or disabled.
+// if no known provider is enabled or disabled. Only entries for the mode count.
 func accessLogsOf(m *snapshot.Mesh, telemetries [][]*telemetryv1alpha1.AccessLogging, mode telemetryv1alpha1.WorkloadMode) []snapshot.AccessLog {
 	counting, filters := m.LogDefaults, make(map[string]string)
+	var all []*telemetryv1alpha1.AccessLogging
 	for _, entries := range telemetries {
+		entries = ofMode(entries, mode)
+		all = append(all, entries...)
 		var named []string
 		for _, e := range entries {
 			for _, p := range e.GetProviders() {
@@ -135,12 +136,12 @@ func accessLogsOf(m *snapshot.Mesh, telemetries [][]*telemetryv1alpha1.AccessLog
 		}
 	}
 	enabled, providers := make(map[string]bool), m.LogDefaults
-	if len(telemetries) == 0 {
+	if len(all) == 0 {
 		for _, name := range m.LogDefaults {
 			enabled[name] = true
 		}
 	}
-	for _, e := range slices.Concat(telemetries...) {
+	for _, e := range all {
 		if len(e.GetProviders()) > 0 {
 			providers = nil
 			for _, p := range e.GetProviders() {
@@ -148,7 +149,7 @@ func accessLogsOf(m *snapshot.Mesh, telemetries [][]*telemetryv1alpha1.AccessLog
 			}
 		}
 		for _, name := range providers {
-			if slices.Contains(counting, name) && modeMatches(e.GetMatch().GetMode(), mode) {
+			if slices.Contains(counting, name) {
 				enabled[name] = !e.GetDisabled().GetValue()
 			}
 		}
@@ -166,6 +167,14 @@ func accessLogsOf(m *snapshot.Mesh, telemetries [][]*telemetryv1alpha1.AccessLog
 		return meshAccessLogs(m)
 	}
 	return out
+}
+
+// ofMode returns the entries for listeners of a mode. Entries for the other mode do not affect
+// these listeners.
+func ofMode[E interface{ GetMatch() M }, M interface {
+	GetMode() telemetryv1alpha1.WorkloadMode
+}](entries []E, mode telemetryv1alpha1.WorkloadMode) []E {
+	return slices.DeleteFunc(slices.Clone(entries), func(e E) bool { return !modeMatches(e.GetMatch().GetMode(), mode) })
 }
 
 // modeMatches reports whether an entry with the mode of is for listeners of a mode.

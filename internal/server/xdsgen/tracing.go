@@ -27,19 +27,17 @@ import (
 
 // tracingOf returns the tracing of the listeners of a mode. As with Istio, entries override
 // each other field by field in their order, the first provider that an entry names counts,
-// and MeshConfig decides if there is neither an entry nor a default provider.
+// and MeshConfig decides if there is neither an entry nor a default provider. Only entries for the
+// mode count.
 func tracingOf(s *snapshot.Snapshot, n Node, labels map[string]string, sc scope, entries []*telemetryv1alpha1.Tracing, mode telemetryv1alpha1.WorkloadMode) snapshot.Tracing {
 	out, provider, istioTags := s.Mesh.Listeners.Tracing, "", s.Mesh.IstioTags
-	if len(entries) == 0 && len(s.Mesh.TraceDefaults) == 0 {
+	if entries = ofMode(entries, mode); len(entries) == 0 && len(s.Mesh.TraceDefaults) == 0 {
 		return out
 	}
 	if out.On = true; len(s.Mesh.TraceDefaults) > 0 {
 		provider = s.Mesh.TraceDefaults[0]
 	}
 	for _, e := range entries {
-		if !modeMatches(e.GetMatch().GetMode(), mode) {
-			continue
-		}
 		if len(e.GetProviders()) > 0 {
 			provider = e.GetProviders()[0].GetName()
 		}

@@ -33,6 +33,7 @@ func TestTracingOf(t *testing.T) {
 		"disabled":             {[]string{"a"}, `[{"disableSpanReporting": true}]`, "off"},
 		"enabled again":        {[]string{"a"}, `[{"disableSpanReporting": true}, {"disableSpanReporting": false}]`, "a 1"},
 		"for servers":          {[]string{"a"}, `[{"match": {"mode": "SERVER"}, "disableSpanReporting": true}]`, "a 1"},
+		"only for servers":     {nil, `[{"match": {"mode": "SERVER"}, "providers": [{"name": "b"}]}]`, own},
 		"for clients":          {[]string{"a"}, `[{"match": {"mode": "CLIENT"}, "providers": [{"name": "b"}]}]`, "b 1"},
 		"private to namespace": {nil, `[{"providers": [{"name": "private"}]}]`, "off"},
 	} {

@@ -53,7 +53,7 @@ func Assign(s *snapshot.Snapshot, n Node) Assignment {
 		xdswire.NameTableType: {Shared: eds.names(clusters)},
 		xdswire.ListenerType: {
 			Shared: listenerView{
-				scope: listeners, cluster: n.Cluster, network: eds.network, captured: n.Captured, families: n.families(), bind: bindOf(n, sc),
+				scope: listeners, cluster: n.Cluster, network: eds.network, captured: n.Captured, families: n.families(),
 				allocated: s.Allocated && n.ResolvesNames,
 				timeouts:  timeoutRulesOf(s, eds.client), tunnels: tunnelsOf(s, eds.client), settings: client, client: streamClient, httpProxy: proxyPort,
 			},

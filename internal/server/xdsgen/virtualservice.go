@@ -378,7 +378,7 @@ func mirrors(r *networkingv1alpha3.HTTPRoute, listener uint32) []*routev3.RouteA
 	add := func(d *networkingv1alpha3.Destination, percent float64) {
 		if d != nil && percent > 0 {
 			out = append(out, &routev3.RouteAction_RequestMirrorPolicy{
-				Cluster: destinationCluster(d, listener), TraceSampled: no,
+				Cluster: destinationCluster(d, listener), TraceSampled: no, DisableShadowHostSuffixAppend: true,
 				RuntimeFraction: &corev3.RuntimeFractionalPercent{DefaultValue: fraction(percent)},
 			})
 		}

@@ -14,17 +14,18 @@ type fields map[protowire.Number]fields
 
 // The fields that source.Converter reads, by kind, as k8s.io/api numbers them.
 var (
-	metaFields  = fields{1: nil, 3: nil, 6: nil, 8: nil, 11: nil} // name, namespace, resourceVersion, creationTimestamp, labels
-	ownerFields = fields{1: nil, 3: nil, 6: nil}                  // kind, name, controller
-	container   = fields{6: {1: nil, 3: nil}, 24: nil}            // ports (name, containerPort), restartPolicy
-	podFields   = fields{
+	metaFields      = fields{1: nil, 3: nil, 6: nil, 8: nil, 11: nil}                      // name, namespace, resourceVersion, creationTimestamp, labels
+	annotatedFields = fields{1: nil, 3: nil, 6: nil, 8: nil, 11: nil, 12: readAnnotations} // and annotations
+	ownerFields     = fields{1: nil, 3: nil, 6: nil}                                       // kind, name, controller
+	container       = fields{6: {1: nil, 3: nil}, 24: nil}                                 // ports (name, containerPort), restartPolicy
+	podFields       = fields{
 		1: {1: nil, 3: nil, 6: nil, 8: nil, 9: nil, 11: nil, 12: readAnnotations, 13: ownerFields}, // and deletionTimestamp, annotations, ownerReferences
 		// containers, serviceAccountName, serviceAccount, nodeName, hostNetwork, initContainers
 		2: {2: container, 8: nil, 9: nil, 10: nil, 11: nil, 20: container},
 		3: {1: nil, 2: {1: nil, 2: nil}, 6: nil, 12: nil}, // phase, conditions (type, status), podIP, podIPs
 	}
 	serviceFields = fields{
-		1: {1: nil, 3: nil, 6: nil, 8: nil, 11: nil, 12: readAnnotations}, // and annotations
+		1: annotatedFields,
 		// ports, selector, clusterIP, type, externalIPs, sessionAffinity, externalName, clusterIPs,
 		// internalTrafficPolicy, trafficDistribution
 		2: {1: nil, 2: nil, 3: nil, 4: nil, 5: nil, 7: nil, 10: nil, 18: nil, 22: nil, 23: nil},
@@ -37,7 +38,7 @@ var (
 		4: nil,
 	}
 	nodeFields      = fields{1: metaFields, 3: {5: nil}} // status.addresses
-	onlyMeta        = fields{1: metaFields}
+	namespaceFields = fields{1: annotatedFields}
 	secretFields    = fields{1: metaFields, 2: nil, 3: nil} // data, type
 	configMapFields = fields{1: metaFields, 2: nil}         // data
 	nameFields      = fields{1: {1: nil, 3: nil, 6: nil}}   // name, namespace, resourceVersion

@@ -48,7 +48,7 @@ func planOf(r *source.Resource) readPlan {
 	}
 	switch r.Kind {
 	case snapshot.KindNamespace:
-		return readPlan{func() message { return &corev1.Namespace{} }, onlyMeta, "", pageSize}
+		return readPlan{func() message { return &corev1.Namespace{} }, namespaceFields, "", pageSize}
 	case snapshot.KindNode:
 		return readPlan{func() message { return &corev1.Node{} }, nodeFields, "", pageSize}
 	case snapshot.KindPod:
