@@ -43,6 +43,7 @@ func TestKeysAreNotWrittenWhereOthersMayReplaceThem(t *testing.T) {
 		"leaf":         {"certs", "leaf", "--ca", "cas/cluster1", "--namespace", "shop", "--service-account", "web", "--out", "open/leaf"},
 		"issuer":       {"token", "issuer", "--out", "open"},
 		"token":        {"token", "create", "--issuer", "issuer", "--service-account", "shop/web", "--out", "open/token"},
+		"secret":       {"create-remote-secret", "--out", "open/secret.yaml"},
 		"machine":      {"workload", "entry", "configure", "-f", group, "--out", "open/vm", "--cluster-id", "cluster1", "--ingress-ip", "192.0.2.1", "--root-ca", "root/root-cert.pem"},
 	} {
 		open := filepath.Join(dir, "open")

@@ -122,6 +122,11 @@ func (o *createRemoteSecretOptions) run(ctx context.Context, env *cli.Env) error
 	if err != nil {
 		return err
 	}
+	if o.out != "" {
+		if err := files.CheckOutput(filepath.Dir(o.out)); err != nil {
+			return err
+		}
+	}
 	cluster, err := o.kube.Connect(env, o.context)
 	if err != nil {
 		return err
@@ -169,9 +174,6 @@ func (o *createRemoteSecretOptions) deliver(ctx context.Context, env *cli.Env, m
 	}
 	switch {
 	case o.out != "":
-		if err := files.CheckOutput(filepath.Dir(o.out)); err != nil {
-			return err
-		}
 		if err := files.Write(o.out, text, files.Secret); err != nil {
 			return err
 		}

@@ -118,14 +118,14 @@ func (o *workloadConfigureOptions) run(ctx context.Context, env *cli.Env) error 
 			return cli.Usagef("--ingress-ip: %w", err)
 		}
 	}
+	if err := files.CheckOutput(o.out); err != nil {
+		return err
+	}
 	if in.Roots, in.Token, err = o.credentials(ctx, env, group); err != nil {
 		return err
 	}
 	all, err := workload.Configure(group, in)
 	if err != nil {
-		return err
-	}
-	if err := files.CheckOutput(o.out); err != nil {
 		return err
 	}
 	if err := os.MkdirAll(o.out, 0o700); err != nil {
