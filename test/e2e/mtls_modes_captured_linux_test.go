@@ -1,18 +1,13 @@
 package e2e
 
 import (
-	"crypto/tls"
 	"errors"
-	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
-
-	"github.com/meshctl/meshctl/internal/dial"
 )
 
 // TestMTLSModesOfCapturedPorts changes the modes of a pod whose connections a real Envoy captures.
@@ -119,36 +114,4 @@ spec: {mtls: {mode: STRICT}}
 			eventually(t, tc.name+", a server that speaks first", func() error { return speaksFirst(net.JoinHostPort(ip, "3306"), "banner") })
 		}
 	}
-}
-
-// ownTLS returns why a server of servesTLSOn does not complete a handshake at an address.
-func ownTLS(address string) error {
-	conn, err := (&net.Dialer{Timeout: deadline}).Dial("tcp", address)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = conn.Close() }()
-	_ = conn.SetDeadline(time.Now().Add(deadline))
-	secure := tls.Client(conn, dial.UnverifiedTLSConfig("example.com"))
-	if err := secure.Handshake(); err != nil {
-		return err
-	}
-	if got := secure.ConnectionState().PeerCertificates[0]; got.VerifyHostname("example.com") != nil {
-		return fmt.Errorf("the certificate is of %s", got.Subject)
-	}
-	return nil
-}
-
-// speaksFirst returns why the server at an address does not send a text to a client that waits.
-func speaksFirst(address, text string) error {
-	conn, err := (&net.Dialer{Timeout: deadline}).Dial("tcp", address)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = conn.Close() }()
-	_ = conn.SetDeadline(time.Now().Add(10 * time.Second)) // a policy may not apply yet
-	if got, err := io.ReadAll(conn); string(got) != text {
-		return fmt.Errorf("%q, error %w", got, err)
-	}
-	return nil
 }

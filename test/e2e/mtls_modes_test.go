@@ -17,7 +17,8 @@ import (
 	"github.com/meshctl/meshctl/test/harness"
 )
 
-// mtlsMesh has a workload with three ports: two of HTTP and one of TCP.
+// mtlsMesh has a workload with three ports, two of HTTP and one of TCP, for one server, a port for a
+// server that sends first, and one for a server with TLS.
 const mtlsMesh = `
 apiVersion: networking.istio.io/v1
 kind: Sidecar
@@ -28,6 +29,8 @@ spec:
   - {bind: 127.3.0.1, port: {number: 5000, protocol: HTTP, name: http}, defaultEndpoint: '%[1]s'}
   - {bind: 127.3.0.1, port: {number: 5001, protocol: HTTP, name: http-other}, defaultEndpoint: '%[1]s'}
   - {bind: 127.3.0.1, port: {number: 5002, protocol: TCP, name: tcp}, defaultEndpoint: '%[1]s'}
+  - {bind: 127.3.0.1, port: {number: 5003, protocol: MYSQL, name: mysql}, defaultEndpoint: '%[2]s'}
+  - {bind: 127.3.0.1, port: {number: 5004, protocol: TLS, name: tls}, defaultEndpoint: '%[3]s'}
 `
 
 // mtlsPolicy returns a PeerAuthentication.
@@ -104,13 +107,20 @@ func eventuallyReach(t *testing.T, what, address string, callers map[string]call
 func TestMTLSModes(t *testing.T) {
 	dir := harness.ShortDir(t)
 	mesh := helloworldMesh(t, "127.0.0.1:1")
-	replace(t, filepath.Join(mesh, "cluster1", "services.yaml"), fmt.Sprintf(mtlsMesh, echoServer(t)))
+	first, err := net.Listen("tcp", "127.0.0.1:0")
+	servesEach(t, first, err, sendsFirst("banner"))
+	secure, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	servesTLSOn(t, secure, nil, http.NotFound)
+	replace(t, filepath.Join(mesh, "cluster1", "services.yaml"), fmt.Sprintf(mtlsMesh, echoServer(t), first.Addr(), secure.Addr()))
 	policies := filepath.Join(mesh, "cluster1", "policies.yaml")
 	replace(t, policies, mtlsPolicy("istio-system", "default", "mtls: {mode: STRICT}"))
-	_, secure := controlPlane(t, dir, mesh)
+	_, server := controlPlane(t, dir, mesh)
 	callers := mtlsCallers(t, dir)
 	p := proxy{"helloworld-v1", "sidecar", "sample", "helloworld", "127.3.0.1", map[string]string{"app": "helloworld"}}
-	defer p.start(t, dir, secure, "ISTIO_META_INTERCEPTION_MODE=NONE")()
+	defer p.start(t, dir, server, "ISTIO_META_INTERCEPTION_MODE=NONE")()
 
 	const workload = "selector: {matchLabels: {app: helloworld}}, "
 	for _, tc := range []struct{ name, policies, first, second, third string }{
@@ -147,4 +157,40 @@ func TestMTLSModes(t *testing.T) {
 			eventuallyReach(t, tc.name, net.JoinHostPort("127.3.0.1", port), callers, want)
 		}
 	}
+
+	replace(t, policies, mtlsPolicy("istio-system", "default", "mtls: {mode: DISABLE}"))
+	eventually(t, "a server that sends first", func() error { return speaksFirst("127.3.0.1:5003", "banner") })
+	eventually(t, "TLS of the application", func() error { return ownTLS("127.3.0.1:5004") })
+}
+
+// ownTLS returns why a server of servesTLSOn does not complete a handshake at an address.
+func ownTLS(address string) error {
+	conn, err := (&net.Dialer{Timeout: deadline}).Dial("tcp", address)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = conn.Close() }()
+	_ = conn.SetDeadline(time.Now().Add(deadline))
+	secure := tls.Client(conn, dial.UnverifiedTLSConfig("example.com"))
+	if err := secure.Handshake(); err != nil {
+		return err
+	}
+	if got := secure.ConnectionState().PeerCertificates[0]; got.VerifyHostname("example.com") != nil {
+		return fmt.Errorf("the certificate is of %s", got.Subject)
+	}
+	return nil
+}
+
+// speaksFirst returns why the server at an address does not send a text to a client that waits.
+func speaksFirst(address, text string) error {
+	conn, err := (&net.Dialer{Timeout: deadline}).Dial("tcp", address)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = conn.Close() }()
+	_ = conn.SetDeadline(time.Now().Add(10 * time.Second)) // a policy may not apply yet
+	if got, err := io.ReadAll(conn); string(got) != text {
+		return fmt.Errorf("%q, error %w", got, err)
+	}
+	return nil
 }
