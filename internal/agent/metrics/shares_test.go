@@ -55,10 +55,11 @@ func TestSharesOfAScrape(t *testing.T) {
 				var servers []*http.Server
 				ended := make(chan struct{}, 10)
 				serve := func(host string, h http.HandlerFunc) {
-					at[host+":80"] = harness.NewPipes()
+					l := harness.NewPipes()
+					at[host+":80"] = l
 					s := &http.Server{ReadHeaderTimeout: time.Hour, Handler: h}
 					servers = append(servers, s)
-					go func() { _ = s.Serve(at[host+":80"]); ended <- struct{}{} }()
+					go func() { _ = s.Serve(l); ended <- struct{}{} }()
 				}
 				client := dial.HTTPClientVia(0, func(_ context.Context, _, address string) (net.Conn, error) { return at[address].Dial(), nil })
 				serve("envoy", tc.envoy)
