@@ -51,7 +51,7 @@ func TestServersKeepTheirPromises(t *testing.T) {
 			}
 		})}
 		go func() { _ = slow.Serve(envoy); served <- nil }()
-		admin := &adminClient{http: client(envoy), base: "http://envoy"}
+		admin := &adminClient{http: client(envoy)}
 		status := newStatus(&config.Config{KubeletProbes: map[string]probe.Kubelet{
 			"/app-health/a/livez":       {Timeout: 40 * time.Second, Check: takes(35 * time.Second)},
 			"/app-lifecycle/a/prestopz": {Timeout: 10 * time.Minute, Check: takes(9 * time.Minute)},

@@ -198,6 +198,12 @@ func (s *Server) listen() error {
 		open = append(open, listener)
 		*l.to = listener
 	}
+	// A server negotiates HTTP/2 only on connections of TLS itself, so the bound is below TLS.
+	for _, l := range []*net.Listener{&s.http, &s.monitoring, &s.bundle, &s.webhooks} {
+		if *l != nil {
+			*l = serving.Bound(*l, serving.MaxConnections, serving.MaxConnectionsOfSource)
+		}
+	}
 	if s.bundle != nil {
 		s.bundle = tls.NewListener(s.bundle, s.bundleEndpoint.TLSConfig())
 	}
@@ -251,7 +257,7 @@ func (s *Server) serveHTTP(ctx context.Context, g *errgroup.Group, l net.Listene
 	}
 	srv := debug.NewServer(h, s.cfg.log(logHTTP))
 	g.Go(func() error {
-		if err := serving.HTTP(ctx, srv, serving.Bound(l, serving.MaxConnections, serving.MaxConnectionsOfSource)); err != nil {
+		if err := serving.HTTP(ctx, srv, l); err != nil {
 			return fmt.Errorf("serve %s: %w", l.Addr(), err)
 		}
 		return nil

@@ -111,7 +111,7 @@ func (s *Server) serveWebhooks(ctx context.Context) error {
 			return errors.New("the roots for clients of the webhooks have no certificate in PEM")
 		}
 	}
-	l := tls.NewListener(serving.Bound(s.webhooks, serving.MaxConnections, serving.MaxConnectionsOfSource), tlsConfig)
+	l := tls.NewListener(s.webhooks, tlsConfig)
 	if err := serving.HTTP(ctx, debug.NewServer(handler, log), l); err != nil {
 		return fmt.Errorf("serve %s: %w", l.Addr(), err)
 	}

@@ -35,6 +35,9 @@ type boundConn struct {
 	source   netip.Prefix
 }
 
+// NetConn returns the connection itself, as that of tls.Conn does.
+func (c *boundConn) NetConn() net.Conn { return c.Conn }
+
 // Accept implements net.Listener.
 func (l *boundListener) Accept() (net.Conn, error) {
 	for {

@@ -24,7 +24,7 @@ import (
 // Addresses of the shared gateway with its agent, and of the control plane. Nothing else on the
 // machine listens there.
 const (
-	sharedGateway      = "127.79.0.1"
+	gatewayAddress     = "127.79.0.1"
 	sharedControlPlane = "127.79.0.2"
 )
 
@@ -143,7 +143,7 @@ var exchange = url.Values{
 // itself, and returns status and body of the response.
 func overHTTP(client *http.Client) func(port uint16, method, path, body string) string {
 	return func(port uint16, method, path, body string) string {
-		req, err := http.NewRequest(method, "http://"+sharedGateway+":8880"+path, strings.NewReader(body))
+		req, err := http.NewRequest(method, "http://"+gatewayAddress+":8880"+path, strings.NewReader(body))
 		if err != nil {
 			return err.Error()
 		}
@@ -180,7 +180,7 @@ func overTCP(port uint16, method, path, body string) string {
 }
 
 func dialShared(port uint16) (net.Conn, error) {
-	conn, err := net.Dial("tcp", fmt.Sprintf("%s:9%03d", sharedGateway, port%1000))
+	conn, err := net.Dial("tcp", fmt.Sprintf("%s:9%03d", gatewayAddress, port%1000))
 	if err == nil {
 		err = conn.SetDeadline(time.Now().Add(deadline))
 	}
@@ -228,7 +228,7 @@ func localProcesses(t *testing.T, client *http.Client) {
 		{15463, "POST", "/token", exchange, "issued-for-the-workload"},
 		{15020, "POST", "/drain", "", "OK"},
 	} {
-		req, err := http.NewRequest(tc.method, fmt.Sprintf("http://%s:%d%s", sharedGateway, tc.port, tc.path), strings.NewReader(tc.body))
+		req, err := http.NewRequest(tc.method, fmt.Sprintf("http://%s:%d%s", gatewayAddress, tc.port, tc.path), strings.NewReader(tc.body))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -237,11 +237,11 @@ func localProcesses(t *testing.T, client *http.Client) {
 			t.Errorf("a local process: %s %s of port %d: %.300q, want %q", tc.method, tc.path, tc.port, got, tc.want)
 		}
 	}
-	out, err := exec.CommandContext(t.Context(), meshctl, "proxy-config", "clusters", "--admin", sharedGateway+":15000").CombinedOutput()
+	out, err := exec.CommandContext(t.Context(), meshctl, "proxy-config", "clusters", "--admin", gatewayAddress+":15000").CombinedOutput()
 	if err != nil || !strings.Contains(string(out), "database.tenant.example") {
 		t.Errorf("meshctl proxy-config: %v\n%s", err, out)
 	}
-	out, err = exec.CommandContext(t.Context(), meshctl, "agent", "request", "--bind-address", sharedGateway, "--debug-port", "15020", "POST", "quitquitquit").CombinedOutput()
+	out, err = exec.CommandContext(t.Context(), meshctl, "agent", "request", "--bind-address", gatewayAddress, "--debug-port", "15020", "POST", "quitquitquit").CombinedOutput()
 	if err != nil {
 		t.Errorf("meshctl agent request: %v\n%s", err, out)
 	}
@@ -290,7 +290,7 @@ func startSharedControlPlane(t *testing.T, dir string) {
 func startSharedGateway(t *testing.T, dir string) (log func() string, ended <-chan error) {
 	t.Helper()
 	hosts, token := filepath.Join(dir, "hosts"), filepath.Join(dir, "sts-token")
-	for file, text := range map[string]string{hosts: sharedGateway + " database.tenant.example\n", token: "issued-for-the-workload"} {
+	for file, text := range map[string]string{hosts: gatewayAddress + " database.tenant.example\n", token: "issued-for-the-workload"} {
 		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -301,7 +301,7 @@ func startSharedGateway(t *testing.T, dir string) (log func() string, ended <-ch
 		"ISTIO_META_CLUSTER_ID=cluster1", `ISTIO_METAJSON_LABELS={"istio":"ingress"}`,
 		`ISTIO_KUBE_APP_PROBERS={"/app-health/web/readyz":{"httpGet":{"host":"` + sharedControlPlane + `","path":"/","port":1}},"/app-lifecycle/web/prestopz":{"httpGet":{"host":"` + sharedControlPlane + `","path":"/","port":1}}}`,
 	}, "sh", "-c", `mount --make-rprivate / && mount --bind "$0" /etc/hosts && exec "$@"`, hosts,
-		meshctl, "agent", "--type", "router", "--envoy", envoy.Path(t), "--bind-address", sharedGateway, "--profiling",
+		meshctl, "agent", "--type", "router", "--envoy", envoy.Path(t), "--bind-address", gatewayAddress, "--profiling",
 		"--sts-port", "15463", "--sts-file", token,
 		"--root-ca", filepath.Join(dir, "ca", "cluster1", "root-cert.pem"), "--token", filepath.Join(dir, "token"))
 	client := dial.HTTPClient(deadline, nil)
@@ -312,7 +312,7 @@ func startSharedGateway(t *testing.T, dir string) (log func() string, ended <-ch
 			t.Fatalf("the agent ended: %v", err)
 		default:
 		}
-		if got := answered(client.Get("http://" + sharedGateway + ":15021/healthz/ready")); !strings.HasPrefix(got, "200 ") {
+		if got := answered(client.Get("http://" + gatewayAddress + ":15021/healthz/ready")); !strings.HasPrefix(got, "200 ") {
 			return errors.New(got)
 		}
 		return nil

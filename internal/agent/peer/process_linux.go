@@ -119,6 +119,9 @@ func askKernel(kind uint16, request []byte) (answerKind uint16, answer []byte, e
 
 // checkEstablished returns an error if conn is not established any more.
 func checkEstablished(conn net.Conn) error {
+	if wrapped, ok := conn.(interface{ NetConn() net.Conn }); ok { // as the connections of serving.Bound
+		conn = wrapped.NetConn()
+	}
 	tcp, ok := conn.(*net.TCPConn)
 	if !ok {
 		return fmt.Errorf("it is no TCP connection, but a %T", conn)

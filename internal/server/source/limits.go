@@ -38,6 +38,8 @@ const (
 	maxCopies = 100_000
 	// maxCopiedBytes bounds the size of what each host of an object gets, times the hosts.
 	maxCopiedBytes = 32 << 20
+	// maxDistributed bounds the localities of distribute: percentages of at least 1 have the sum 100.
+	maxDistributed = 100
 	// maxPatches bounds the patches of an EnvoyFilter, and maxPatchBytes the size of their
 	// values: each resource that a patch matches gets the value.
 	maxPatches    = 500
@@ -57,6 +59,8 @@ func entriesOf(field protoreflect.FullName) int {
 		return 1000
 	case "istio.networking.v1alpha3.VirtualService.hosts":
 		return maxRouteHosts
+	case "istio.networking.v1alpha3.LocalityLoadBalancerSetting.distribute", "istio.networking.v1alpha3.LocalityLoadBalancerSetting.Distribute.to":
+		return maxDistributed
 	case "istio.networking.v1alpha3.Sidecar.egress", "istio.networking.v1alpha3.Sidecar.ingress",
 		"istio.telemetry.v1alpha1.Telemetry.access_logging", "istio.telemetry.v1alpha1.Telemetry.metrics", "istio.telemetry.v1alpha1.Telemetry.tracing",
 		"istio.telemetry.v1alpha1.Tracing.custom_tags",
