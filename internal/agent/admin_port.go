@@ -19,6 +19,7 @@ import (
 
 	"github.com/meshctl/meshctl/internal/agent/config"
 	"github.com/meshctl/meshctl/internal/agent/peer"
+	"github.com/meshctl/meshctl/internal/agent/unixsocket"
 	"github.com/meshctl/meshctl/internal/dial"
 	"github.com/meshctl/meshctl/internal/files"
 	"github.com/meshctl/meshctl/internal/mesh"
@@ -72,6 +73,9 @@ func newAdmin(cfg *config.Config) (*adminClient, error) {
 // prepare removes the sockets of an earlier Envoy, and returns the arguments that make Envoy listen
 // at the socket of the agent, whatever its bootstrap says.
 func (a *adminClient) prepare() (args []string, err error) {
+	if err := unixsocket.OwnDirectory(filepath.Dir(a.socket)); err != nil {
+		return nil, fmt.Errorf("admin interface: %w", err)
+	}
 	if err := a.removeSockets(); err != nil {
 		return nil, err
 	}

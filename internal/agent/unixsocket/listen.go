@@ -46,7 +46,7 @@ type bound struct {
 // socket is replaced. A socket in use, and anything that is no socket, is an error. Closing
 // the listener removes the socket.
 func Listen(path string, log *slog.Logger) (*Listener, error) {
-	if err := ownDirectory(filepath.Dir(path)); err != nil {
+	if err := OwnDirectory(filepath.Dir(path)); err != nil {
 		return nil, err
 	}
 	return ListenInVolume(path, log)
@@ -145,8 +145,8 @@ func (l *Listener) Close() error {
 	return err
 }
 
-// ownDirectory ensures that dir is a directory of mode 0700 that belongs to this user.
-func ownDirectory(dir string) error {
+// OwnDirectory ensures that dir is a directory of mode 0700 that belongs to this user.
+func OwnDirectory(dir string) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return fmt.Errorf("make directory for the socket: %w", err)
 	}
