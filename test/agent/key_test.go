@@ -68,7 +68,7 @@ func TestKeyStaysInTheAgent(t *testing.T) {
 	if !strings.Contains(seen[bootstrap], "PRIVATE KEY") {
 		t.Error("the bootstrap has no key for the sockets of the agent")
 	}
-	seen[bootstrap] = strings.Replace(seen[bootstrap], strings.ReplaceAll(string(proofKey), "\n", `\n`), "", -1)
+	seen[bootstrap] = strings.ReplaceAll(seen[bootstrap], strings.ReplaceAll(string(proofKey), "\n", `\n`), "")
 	for _, key := range [][]byte{key, proofKey} {
 		block, _ := pem.Decode(key)
 		if block == nil {

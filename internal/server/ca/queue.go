@@ -34,7 +34,7 @@ func newFairQueue() *fairQueue {
 
 // take waits for the turn of a request of the identity. The turn ends with done.
 func (q *fairQueue) take(ctx context.Context, id mesh.Identity) (done func(), err error) {
-	done, err = q.slots.Enter(ctx, serving.Caller{Source: string(id.TrustDomain) + "/" + id.Namespace, Part: id.ServiceAccount})
+	done, err = q.slots.Enter(ctx, serving.Caller{Source: id.TrustDomain + "/" + id.Namespace, Part: id.ServiceAccount})
 	switch {
 	case errors.Is(err, serving.ErrPartFull):
 		return nil, status.Errorf(codes.ResourceExhausted, "more than %d certificate requests at once of %s", maxWaitingEach, id)

@@ -37,7 +37,7 @@ func (t *tables) wantedKeys(r *derive.Reads) []snapshot.WantedKeys {
 		}
 	}
 	out := order.Collect(maps.Keys(wanted), func(a, b snapshot.WantedKeys) int {
-		return cmp.Or(a.KeySource.Compare(b.KeySource), cmp.Compare(a.Namespace, b.Namespace))
+		return cmp.Or(a.Compare(b.KeySource), cmp.Compare(a.Namespace, b.Namespace))
 	})
 	for i := range out {
 		out[i].Timeout = wanted[out[i]]

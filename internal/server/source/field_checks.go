@@ -182,7 +182,7 @@ func CheckSocketDir(dir string) error {
 	case dir == "":
 		return nil
 	case !path.IsAbs(dir) || path.Clean(dir) != dir || dir == "/":
-		return fmt.Errorf("%q is not the absolute path of a folder, without . and ..", dir)
+		return fmt.Errorf("%q is not the absolute path of a folder, or contains . or .. as a part", dir)
 	case isBelow(dir, agentDir) || isBelow(agentDir, dir):
 		return fmt.Errorf("%s has the sockets of the agent, in %s: name a folder of its own", dir, agentDir)
 	}
