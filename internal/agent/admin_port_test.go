@@ -97,11 +97,11 @@ func TestAdminPort(t *testing.T) {
 		{"GET", "/missing", "", "", "404 GET /missing \"\" \n"},
 		{"POST", "/quitquitquit", "", "cross-site", "403 cross-origin request detected from Sec-Fetch-Site header\n"},
 	} {
-		if got := text(send(tc.method, tc.path, tc.body, tc.site)); got != tc.want {
+		if got := text(send(tc.method, tc.path, tc.body, tc.site)); got != tc.want { //nolint:bodyclose // text and the test read and close it
 			t.Errorf("%s %s: %q, want %q", tc.method, tc.path, got, tc.want)
 		}
 	}
-	resp := send("GET", "/stream", "", "")
+	resp := send("GET", "/stream", "", "") //nolint:bodyclose // text and the test read and close it
 	first := make([]byte, len("GET"))
 	_, err := io.ReadFull(resp.Body, first)
 	check(t, err)

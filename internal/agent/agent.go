@@ -42,7 +42,7 @@ type Options struct {
 // Run runs Envoy with everything it needs until ctx ends, drains it and cleans up. It
 // returns nil then, and when Envoy ends by itself with status 0. Any other end of Envoy is
 // an error with its cause.
-func Run(ctx context.Context, cfg config.Config, opts Options) error {
+func Run(ctx context.Context, cfg config.Config, opts Options) error { //nolint:funlen // it starts the parts of the agent, in this order
 	if runtime.GOOS != "linux" {
 		return fmt.Errorf("the agent runs on Linux only, not on %s", runtime.GOOS)
 	}

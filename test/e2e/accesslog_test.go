@@ -166,7 +166,7 @@ func TestAccessLogsOfDirections(t *testing.T) {
 			eventually(t, "the calls are logged", func() error {
 				lines, err := os.ReadFile(log)
 				if got := strings.Fields(string(lines)); err != nil || len(got) != 2 || !slices.Contains(got, "/out") || !slices.Contains(got, "/in-fails") {
-					return fmt.Errorf("the log is %q, want the outbound call and the failed inbound call, error %v", got, err)
+					return fmt.Errorf("the log is %q, want the outbound call and the failed inbound call, error %w", got, err)
 				}
 				return nil
 			})

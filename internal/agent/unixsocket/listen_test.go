@@ -38,7 +38,7 @@ func TestListen(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer l.Close()
+		defer func() { _ = l.Close() }()
 		for p, want := range map[string]os.FileMode{path: 0o600 | os.ModeSocket, filepath.Dir(path): 0o700 | os.ModeDir} {
 			if info, err := os.Stat(p); err != nil || info.Mode() != want {
 				t.Errorf("%s: mode %v, %v, want %v", p, info.Mode(), err, want)
@@ -54,7 +54,7 @@ func TestListen(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer l.Close()
+		defer func() { _ = l.Close() }()
 		if info, err := os.Stat(path); err != nil || info.Mode() != 0o666|os.ModeSocket {
 			t.Errorf("mode %v, %v, want 0666", info.Mode(), err)
 		}

@@ -34,7 +34,8 @@ func TestWorkloadAddresses(t *testing.T) {
 		"CA address":        {agentconfig.Flags{CAAddress: "ca.example:15012"}, atHosts, server{"ca.example:15012", "ca.example"}},
 		"both": {
 			agentconfig.Flags{DiscoveryAddress: "plane.example:15012", CAAddress: "ca.example:15012"},
-			server{"plane.example:15012", "plane.example"}, server{"ca.example:15012", "ca.example"},
+			server{"plane.example:15012", "plane.example"},
+			server{"ca.example:15012", "ca.example"},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -431,7 +431,9 @@ func TestFaultsOfTheAPIServer(t *testing.T) {
 				t.Errorf("since %v", st.Since)
 			}
 			api.setFault(nil)
-			r.waitStatus(t, func(st ReviewerStatus) bool { return st.Problem == "" && strings.Contains(r.log.String(), "reviewed again") })
+			r.waitStatus(t, func(st ReviewerStatus) bool {
+				return st.Problem == "" && strings.Contains(r.log.String(), "reviewed again")
+			})
 			if _, err := r.ask(t, raw, "east"); err != nil {
 				t.Error(err)
 			}

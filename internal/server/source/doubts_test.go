@@ -26,13 +26,11 @@ func warningsOf(t *testing.T, text string, kind source.ProblemKind) []string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	fromAPI := source.Result{}
+	fromAPI := r
 	if r.Key.Kind != snapshot.KindMeshSettings {
 		if fromAPI, err = c.DecodeJSON(asJSON); err != nil {
 			t.Fatal(err)
 		}
-	} else {
-		fromAPI = r
 	}
 	fields := func(r source.Result) []string {
 		var out []string

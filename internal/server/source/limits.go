@@ -3,6 +3,7 @@ package source
 import (
 	"bytes"
 	stdjson "encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"strings"
@@ -82,7 +83,7 @@ func sizeFault(object []byte) *FieldError {
 	for values := 0; ; {
 		token, err := d.ReadToken()
 		switch {
-		case err == io.EOF, err != nil && !stdjson.Valid(object): // a fault that the decoder of the object reports
+		case errors.Is(err, io.EOF), err != nil && !stdjson.Valid(object): // a fault that the decoder of the object reports
 			return nil
 		case err != nil:
 			return limitf("", "is not an object of the Kubernetes API: %w", err)

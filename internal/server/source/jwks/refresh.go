@@ -207,7 +207,7 @@ func (r *run) start(ctx context.Context, fetches *sync.WaitGroup) (next time.Dur
 		}
 	}
 	order.Sort(due, func(a, b *entry) int {
-		return cmp.Or(a.status.Next.Compare(b.status.Next), a.KeySource.Compare(b.KeySource))
+		return cmp.Or(a.status.Next.Compare(b.status.Next), a.Compare(b.KeySource))
 	})
 	for {
 		e := r.running.choose(due)
