@@ -206,20 +206,21 @@ func (p *plane) DeltaAggregatedResources(stream discoveryv3.AggregatedDiscoveryS
 // forward returns a listener that forwards its connections to an endpoint.
 func forward(t *testing.T, from, to *corev3.Address) ([]*clusterv3.Cluster, []*listenerv3.Listener) {
 	t.Helper()
-	return []*clusterv3.Cluster{{
-			Name: "attack0", ConnectTimeout: durationpb.New(deadline),
-			ClusterDiscoveryType: &clusterv3.Cluster_Type{Type: clusterv3.Cluster_STATIC},
-			LoadAssignment: &endpointv3.ClusterLoadAssignment{ClusterName: "attack0", Endpoints: []*endpointv3.LocalityLbEndpoints{{
-				LbEndpoints: []*endpointv3.LbEndpoint{{HostIdentifier: &endpointv3.LbEndpoint_Endpoint{Endpoint: &endpointv3.Endpoint{Address: to}}}},
-			}}},
-		}}, []*listenerv3.Listener{{
-			Name: "attack0", Address: from,
-			FilterChains: []*listenerv3.FilterChain{{Filters: []*listenerv3.Filter{{
-				Name: "tcp", ConfigType: &listenerv3.Filter_TypedConfig{TypedConfig: pack(t, &tcpproxyv3.TcpProxy{
-					StatPrefix: "attack", ClusterSpecifier: &tcpproxyv3.TcpProxy_Cluster{Cluster: "attack0"},
-				})},
-			}}}},
-		}}
+	clusters := []*clusterv3.Cluster{{
+		Name: "attack0", ConnectTimeout: durationpb.New(deadline),
+		ClusterDiscoveryType: &clusterv3.Cluster_Type{Type: clusterv3.Cluster_STATIC},
+		LoadAssignment: &endpointv3.ClusterLoadAssignment{ClusterName: "attack0", Endpoints: []*endpointv3.LocalityLbEndpoints{{
+			LbEndpoints: []*endpointv3.LbEndpoint{{HostIdentifier: &endpointv3.LbEndpoint_Endpoint{Endpoint: &endpointv3.Endpoint{Address: to}}}},
+		}}},
+	}}
+	return clusters, []*listenerv3.Listener{{
+		Name: "attack0", Address: from,
+		FilterChains: []*listenerv3.FilterChain{{Filters: []*listenerv3.Filter{{
+			Name: "tcp", ConfigType: &listenerv3.Filter_TypedConfig{TypedConfig: pack(t, &tcpproxyv3.TcpProxy{
+				StatPrefix: "attack", ClusterSpecifier: &tcpproxyv3.TcpProxy_Cluster{Cluster: "attack0"},
+			})},
+		}}}},
+	}}
 }
 
 func pipe(path string) *corev3.Address {
