@@ -3,11 +3,12 @@ package agent
 import (
 	"context"
 	"log/slog"
-	"net"
 	"net/http"
 	"net/netip"
 	"sync"
 	"sync/atomic"
+
+	"github.com/meshctl/meshctl/internal/localtoken"
 )
 
 // control passes the requests of local processes to end or to drain to the agent.
@@ -71,15 +72,7 @@ func isLocal(r *http.Request) bool {
 	if err != nil || !from.Addr().Unmap().IsLoopback() || from.Addr().Unmap() == netip.AddrFrom4([4]byte{127, 0, 0, 6}) {
 		return false
 	}
-	host, _, err := net.SplitHostPort(r.Host)
-	if err != nil {
-		host = r.Host
-	}
-	if host == "localhost" {
-		return true
-	}
-	_, err = netip.ParseAddr(host)
-	return err == nil
+	return localtoken.IsLocal(r.Host)
 }
 
 // drain asks Envoy to drain its listeners; query ends the query of the request.

@@ -193,7 +193,7 @@ func (s *Slots) leave(caller Caller) {
 // most, its turn included.
 func (s *Slots) Handler(next http.Handler, most time.Duration) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		ctx, cancel := context.WithTimeout(r.Context(), most)
+		ctx, cancel := WithTimeout(w, r, most)
 		defer cancel()
 		leave, err := s.Enter(ctx, Caller{Source: SourceOf(r.RemoteAddr).String()})
 		if err != nil {
@@ -201,9 +201,6 @@ func (s *Slots) Handler(next http.Handler, most time.Duration) http.Handler {
 			return
 		}
 		defer leave()
-		if deadline, ok := ctx.Deadline(); ok { // an error only means that the server's own bound holds
-			_ = http.NewResponseController(w).SetWriteDeadline(deadline)
-		}
 		next.ServeHTTP(w, r.WithContext(ctx))
 	})
 }

@@ -31,7 +31,8 @@ const (
 	accessTick = time.Second
 	// maxAccessAnswer bounds the response to a query, in bytes.
 	maxAccessAnswer = 64 << 10
-	// maxAsking bounds the concurrent queries.
+	// maxAsking bounds the concurrent queries to one API server, so that a slow one does not
+	// delay those to others.
 	maxAsking = 16
 	// maxAccounts bounds the remembered accounts, maxPods the remembered pods of
 	// one account.
@@ -63,7 +64,7 @@ type SecretAccess struct {
 	clusters map[mesh.ClusterID]*kube.Client
 	faults   map[mesh.ClusterID]string // error of the last query, as logged
 	accounts map[serviceAccount]*accessAnswer
-	asking   int
+	asking   map[mesh.ClusterID]int // queries in progress
 }
 
 // serviceAccount is a service account of one cluster.
@@ -86,6 +87,7 @@ func NewSecretAccess(cfg SecretAccessConfig) *SecretAccess {
 	return &SecretAccess{
 		cfg: cfg, wake: make(chan struct{}, 1),
 		clusters: make(map[mesh.ClusterID]*kube.Client), faults: make(map[mesh.ClusterID]string), accounts: make(map[serviceAccount]*accessAnswer),
+		asking: make(map[mesh.ClusterID]int),
 	}
 }
 
@@ -204,12 +206,12 @@ func (r *SecretAccess) takeDue() map[serviceAccount]*kube.Client {
 			ended = append(ended, known.takePods()...)
 		}
 		switch {
-		case known.busy || now.Before(known.due) || r.asking >= maxAsking:
+		case known.busy || now.Before(known.due) || r.asking[key.cluster] >= maxAsking:
 		case len(known.pods) == 0:
 			delete(r.accounts, key)
 		default:
 			known.busy = true
-			r.asking++
+			r.asking[key.cluster]++
 			due[key] = r.clusters[key.cluster]
 		}
 	}
@@ -230,7 +232,9 @@ func (r *SecretAccess) ask(ctx context.Context, key serviceAccount, api *kube.Cl
 	began := r.cfg.Now()
 	status, err := review(ctx, api, key)
 	r.mu.Lock()
-	r.asking--
+	if r.asking[key.cluster]--; r.asking[key.cluster] == 0 {
+		delete(r.asking, key.cluster)
+	}
 	known := r.accounts[key]
 	if known == nil {
 		r.mu.Unlock()

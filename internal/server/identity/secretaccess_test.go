@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"encoding/pem"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"net/http"
@@ -251,5 +252,31 @@ func TestRefusesAccess(t *testing.T) {
 	r := NewSecretAccess(SecretAccessConfig{Log: slog.New(slog.DiscardHandler), Now: time.Now})
 	if err := r.SetCluster("c1", &rest.Config{Host: "https://a", TLSClientConfig: rest.TLSClientConfig{CAData: []byte("x")}}); err == nil || !strings.HasPrefix(err.Error(), "cluster c1: ") {
 		t.Errorf("error %v", err)
+	}
+}
+
+// TestSlowAPIServer: the accounts of a cluster whose API server does not answer do not delay those
+// of other clusters.
+func TestSlowAPIServer(t *testing.T) {
+	access := NewSecretAccess(SecretAccessConfig{Changed: func([]string) {}, Log: slog.New(slog.DiscardHandler), Now: time.Now})
+	for _, cluster := range []mesh.ClusterID{"slow", "c1"} {
+		if err := access.SetCluster(cluster, &rest.Config{Host: "https://127.0.0.1"}); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { access.RemoveCluster(cluster) })
+	}
+	for i := range 1000 {
+		if err := access.MayRead(gatewayCaller("slow", fmt.Sprint("ns", i)), "slow/ns/gw"); !errors.Is(err, xdsgen.ErrUndecided) {
+			t.Fatal(err)
+		}
+	}
+	if due := access.takeDue(); len(due) != maxAsking {
+		t.Errorf("one API server gets %d queries at once, want %d", len(due), maxAsking)
+	}
+	if err := access.MayRead(gatewayCaller("c1", "ns"), "c1/ns/gw"); !errors.Is(err, xdsgen.ErrUndecided) {
+		t.Fatal(err)
+	}
+	if due := access.takeDue(); len(due) != 1 {
+		t.Errorf("%d queries are sent beside those of the slow API server, want 1 to c1", len(due))
 	}
 }
