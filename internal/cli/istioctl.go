@@ -31,6 +31,8 @@ func counterpart(name string) string {
 		return "there is no such command; control planes serve metrics at --monitoring-addr, Envoys at /stats/prometheus"
 	case "precheck":
 		return "to find what is wrong before an installation: meshctl check pre"
+	case "verify-install":
+		return "to check an installation, its control planes and proxies: meshctl check"
 	case "vm":
 		return "to write the files of a virtual machine: meshctl workload entry configure"
 	case "wait":

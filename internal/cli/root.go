@@ -83,7 +83,21 @@ func Run(ctx context.Context, env *Env, args []string, groups ...Group) int {
 	}
 	root := NewRoot(&own, groups...)
 	root.SetArgs(args)
+	var wrong error
+	help := root.HelpFunc()
+	root.SetHelpFunc(func(cmd *cobra.Command, args []string) {
+		// cobra does not check the words before --help.
+		if words := cmd.Flags().Args(); cmd.HasSubCommands() && len(words) > 0 {
+			if wrong = cmd.ValidateArgs(words); wrong != nil {
+				return
+			}
+		}
+		help(cmd, args)
+	})
 	cmd, err := root.ExecuteContextC(ctx)
+	if err == nil {
+		err = wrong
+	}
 	return report(own.Stderr, cmd, err)
 }
 

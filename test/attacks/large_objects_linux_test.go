@@ -202,13 +202,14 @@ func (m *smallMesh) connect() {
 // reaches waits until a change reaches the proxy.
 func (m *smallMesh) reaches(service string) {
 	m.t.Helper()
-	timeout := time.NewTimer(deadline)
+	timeout, began := time.NewTimer(deadline), time.Now()
 	defer timeout.Stop()
 	for {
 		select {
 		case all := <-m.clusters:
 			for _, cluster := range all {
 				if strings.Contains(cluster, "|80||"+service+".others.svc.cluster.local") {
+					m.t.Logf("%s reached the proxy after %v", service, time.Since(began))
 					return
 				}
 			}

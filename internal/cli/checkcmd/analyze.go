@@ -27,6 +27,7 @@ type analyzeOptions struct {
 	suppress                    []string
 	shown, failing              analyze.Level
 	timeout                     time.Duration
+	listCodes                   bool
 	output                      output.Format
 }
 
@@ -62,6 +63,9 @@ when there are warnings or errors.`,
   meshctl analyze ./mesh --suppress "IST0118=Service *.legacy" --failure-threshold Error`,
 		Args: cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if o.listCodes {
+				return listCodes(env, o.output)
+			}
 			o.paths = args
 			return o.run(cmd.Context(), env)
 		},
@@ -82,6 +86,7 @@ when there are warnings or errors.`,
 	f.StringArrayVarP(&o.suppress, "suppress", "S", nil, "Ignore a finding, as `CODE=KIND NAME.NAMESPACE`, in which * stands for any text; may be repeated")
 	cli.ChoiceVar(f, &o.shown, "output-threshold", "Lowest level of findings that are shown", analyze.Info, analyze.Warning, analyze.Error)
 	cli.ChoiceVar(f, &o.failing, "failure-threshold", "Lowest level of findings for which the exit code is 3", analyze.Warning, analyze.Error, analyze.Info)
+	f.BoolVarP(&o.listCodes, "list-analyzers", "L", false, "List the codes of all findings that the command can make, and read no mesh")
 	cli.SocketDirVar(f, &o.socketDir)
 	cli.DurationVar(f, &o.timeout, "timeout", 30*time.Second, "Time to read all clusters")
 	cli.TableVar(f, &o.output)

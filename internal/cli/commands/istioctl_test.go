@@ -31,6 +31,7 @@ func TestCommandsOfIstioctl(t *testing.T) {
 		"x describe pod web-1":             ": meshctl explain endpoints",
 		"experimental describe svc web":    ": meshctl explain endpoints",
 		"x authz check web-1":              `it is meshctl authz`,
+		"verify-install":                   ": meshctl check",
 		"x precheck":                       ": meshctl check pre",
 		"x envoy-stats web-1 -o prom":      "Envoy serves its statistics at /stats",
 		"x metrics web":                    "control planes serve metrics",
@@ -41,6 +42,9 @@ func TestCommandsOfIstioctl(t *testing.T) {
 		"x version":                        `it is meshctl version`,
 		"internal-debug syncz":             `unknown command "internal-debug" for "meshctl", it is meshctl experimental internal-debug`,
 		"versio":                           `unknown command "versio" for "meshctl", did you mean "version"?`,
+		"nothing --help":                   "unknown command \"nothing\" for \"meshctl\"\n",
+		"pc analyze -h":                    "unknown command \"analyze\" for \"meshctl proxy-config\"\n",
+		"help nothing":                     "unknown command \"nothing\" for \"meshctl\"\n",
 		"nothing":                          "unknown command \"nothing\" for \"meshctl\"\n",
 		"pc analyze":                       "unknown command \"analyze\" for \"meshctl proxy-config\"\n",
 	} {
