@@ -40,10 +40,10 @@ func (e *Env) WarnSecret(secret string) {
 // TerminalSize returns a function for the size of the terminal on Stdout, nil without a
 // terminal. The size is 0 if it is unknown.
 func (e *Env) TerminalSize() func() (width, height int) {
-	f, ok := e.Stdout.(*os.File)
-	if !ok || !term.IsTerminal(int(f.Fd())) {
+	if !isTerminal(e.Stdout) {
 		return nil
 	}
+	f := e.Stdout.(*os.File)
 	return func() (int, int) {
 		width, height, err := term.GetSize(int(f.Fd()))
 		if err != nil {
@@ -51,6 +51,11 @@ func (e *Env) TerminalSize() func() (width, height int) {
 		}
 		return width, height
 	}
+}
+
+func isTerminal(stream any) bool {
+	f, ok := stream.(*os.File)
+	return ok && term.IsTerminal(int(f.Fd()))
 }
 
 // Hints prints each line once to Stderr.

@@ -37,6 +37,9 @@ type Env struct {
 	// signal closes the channel and the third one kills the process; otherwise
 	// the second one kills it. Nil means that there are no signals.
 	Hurry func() <-chan struct{}
+	// Interactive is set by Run if a person can answer questions: Stdin and Stderr are
+	// terminals.
+	Interactive bool
 	// Plugin is set when kubectl runs the program as kubectl-mesh.
 	Plugin bool
 	// IgnoreSIGPIPE is for a command that must go on, or clean up, when its
@@ -76,6 +79,7 @@ type Group struct {
 // Run executes the command that args name and returns the exit code.
 func Run(ctx context.Context, env *Env, args []string, groups ...Group) int {
 	own := *env
+	own.Interactive = isTerminal(env.Stdin) && isTerminal(env.Stderr)
 	own.Stdin = files.Until(ctx, env.Stdin) // an interrupt ends a read
 	own.Stderr = output.Text(env.Stderr)    // messages repeat text from servers
 	if own.IgnoreSIGPIPE == nil {

@@ -41,6 +41,7 @@ func Objects(v *Values) ([]*unstructured.Unstructured, error) {
 		s.addCRDs()
 	}
 	s.addNamespaces()
+	s.addInputs()
 	switch {
 	case v.Remote.Enabled:
 		s.addRemote()

@@ -47,6 +47,9 @@ type Values struct {
 	Injector map[string]any
 	Gateways []Gateway
 
+	// Inputs is the text of the ConfigMap from which an upgrade starts; empty for none.
+	Inputs string
+
 	CRDs bool
 	// ExposeServices lets other networks call all services through the east-west gateway.
 	ExposeServices bool

@@ -85,7 +85,10 @@ func (u *user) testRemovals(t *testing.T) {
 	// for a short time even when the network of the pod is gone. Nothing answers these.
 	pods := strings.Fields(u.run("kubectl --context cluster2 get pods -n istio-system -l istio=eastwestgateway -o name"))
 	const install = "meshctl install --context cluster2 --cluster-id cluster2 --network network2 --mesh-id mesh1 --crds"
-	u.run(install)
+	if _, err := u.try("", install); err == nil || !strings.Contains(err.Error(), "deletes Deployment istio-system/istio-eastwestgateway") {
+		t.Errorf("install without the gateway, and without --yes: %v", err)
+	}
+	u.run(install + " --yes")
 	only(loads[0], "v1")
 	loads[1].until("answers of both versions", both)
 	u.run(`kubectl --context cluster2 cordon cluster2-node
@@ -101,7 +104,7 @@ meshctl uninstall --context cluster2`)
 	only(loads[0], "v1")
 	loads[0].more(500)
 	// The control plane of cluster1. Its pods go on with what they have.
-	u.run("meshctl uninstall --context cluster1")
+	u.run("meshctl uninstall --context cluster1 --yes")
 	loads[0].more(500)
 	loads[0].stop()
 }

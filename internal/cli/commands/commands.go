@@ -39,6 +39,7 @@ func groups() []cli.Group {
 		}},
 		{Title: "Install it in clusters:", Commands: []cli.Command{
 			installcmd.NewInstall,
+			installcmd.NewUpgrade,
 			installcmd.NewUninstall,
 			installcmd.NewCheck,
 			installcmd.NewManifest,

@@ -21,6 +21,7 @@ type uninstallOptions struct {
 	name      string
 	revision  string
 	all       bool
+	yes       bool
 	dryRun    bool
 }
 
@@ -38,7 +39,7 @@ created, and the CustomResourceDefinitions and namespaces that install made.
 The command never deletes objects of other programs. It keeps and lists each
 CustomResourceDefinition that has objects, and each namespace that has other objects,
 such as the Secret with the signing CA. Pods keep their sidecars until they are created
-again.`,
+again. If proxies or namespaces use the control plane, the command names them and asks.`,
 		Example: `  meshctl uninstall --context cluster1 --dry-run
   meshctl uninstall --context cluster1 --revision canary
   meshctl uninstall --context cluster1 --all`,
@@ -50,6 +51,9 @@ again.`,
 	f.StringVar(&o.name, "name", "meshctl", "`Name` of the installation, metadata.name of an IstioOperator")
 	f.StringVarP(&o.revision, "revision", "r", "", "`Revision` of the control plane to delete")
 	f.BoolVar(&o.all, "all", false, "Delete all installations")
+	f.BoolVar(&o.all, "purge", false, "The name of --all in istioctl")
+	_ = f.MarkHidden("purge") // fails for an unknown flag only
+	yesVar(f, &o.yes)
 	f.BoolVar(&o.dryRun, "dry-run", false, "List what would be deleted, and delete nothing")
 	return cmd
 }
@@ -72,6 +76,18 @@ func (o *uninstallOptions) run(ctx context.Context, env *cli.Env) error {
 		names = found
 	case len(found) > 0 && !slices.Contains(found, name):
 		return fmt.Errorf("%s: there is no installation %s, but %s: name one with --name or --revision", c.Name, name, strings.Join(found, ", "))
+	}
+	effects, err := c.Users(ctx, names)
+	if err != nil {
+		return err
+	}
+	what := fmt.Sprintf("%s: deleting %s", c.Name, strings.Join(names, ", "))
+	if o.dryRun {
+		for _, e := range effects {
+			env.Notef("%s %s", what, e)
+		}
+	} else if err := confirm(env, o.yes, what, effects, "move them to another revision, or restart them without sidecars"); err != nil {
+		return err
 	}
 	done, err := c.Uninstall(ctx, names, o.namespace, apply.Options{DryRun: o.dryRun, Say: env.Notef})
 	if err != nil {

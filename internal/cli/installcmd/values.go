@@ -28,6 +28,7 @@ const maxValues = 1 << 20
 type valueFlags struct {
 	files, sets []string
 	ignore      bool
+	remembered  *pflag.FlagSet // the flags that an upgrade need not repeat
 
 	namespace, revision    string
 	tags                   []string
@@ -42,9 +43,16 @@ type valueFlags struct {
 func (o *valueFlags) bind(f *pflag.FlagSet) {
 	f.StringArrayVarP(&o.files, "filename", "f", nil, "`File` with an IstioOperator or Helm values, - for standard input; may be repeated, a later file overrides earlier ones")
 	f.StringArrayVarP(&o.sets, "set", "s", nil, "A value in the spec of an IstioOperator, as `PATH=VALUE`; may be repeated, overrides files")
+	f.StringVarP(&o.namespace, "istioNamespace", "i", mesh.DefaultSystemNamespace, "`Namespace` of the control plane")
+	o.remembered = pflag.NewFlagSet("", pflag.ContinueOnError)
+	o.bindRemembered(o.remembered)
+	f.AddFlagSet(o.remembered)
+}
+
+// bindRemembered binds the flags of which the installation keeps the values.
+func (o *valueFlags) bindRemembered(f *pflag.FlagSet) {
 	f.BoolVar(&o.ignore, "ignore-unsupported", false, "Warn of values that have no effect, instead of an error")
 	cli.MarkWeakening(f, "ignore-unsupported")
-	f.StringVarP(&o.namespace, "istioNamespace", "i", mesh.DefaultSystemNamespace, "`Namespace` of the control plane")
 	f.StringVarP(&o.revision, "revision", "r", "", "`Name` of the revision, to run several control planes in a cluster; this control plane injects pods with this value of istio.io/rev")
 	f.StringSliceVar(&o.tags, "revision-tag", nil, "Further `value` of istio.io/rev for this control plane; with the value default it also injects pods of namespaces with istio-injection=enabled; may be repeated")
 	f.StringVar(&o.cluster, "cluster-id", "", "`Name` of the cluster in the mesh (default Kubernetes)")
@@ -75,19 +83,23 @@ const ingressNamespace = "istio-ingress"
 
 // values returns the values of the files and the flags.
 func (o *valueFlags) values(ctx context.Context, env *cli.Env, f *pflag.FlagSet) (*install.Values, error) {
+	in, err := o.read(env)
+	if err != nil {
+		return nil, err
+	}
+	return o.valuesOf(ctx, env, f, in)
+}
+
+// valuesOf returns the values of inputs, whose flags are set.
+func (o *valueFlags) valuesOf(ctx context.Context, env *cli.Env, f *pflag.FlagSet, in *inputs) (*install.Values, error) {
 	v := install.Default(defaultImage())
 	var errs []error
 	var unsupported []install.Place
-	for _, path := range o.files {
-		name, data, err := cli.ReadInput(env, path, maxValues)
-		if err == nil {
-			var more []install.Place
-			more, err = v.Read(name, data)
-			unsupported = append(unsupported, more...)
-		}
-		errs = append(errs, err)
+	for _, file := range in.Files {
+		more, err := v.Read(file.Name, []byte(file.Text))
+		unsupported, errs = append(unsupported, more...), append(errs, err)
 	}
-	for _, s := range o.sets {
+	for _, s := range in.Set {
 		more, err := v.Set(s)
 		unsupported, errs = append(unsupported, more...), append(errs, err)
 	}

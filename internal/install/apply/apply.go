@@ -50,6 +50,9 @@ type Options struct {
 	// WriteCA writes the signing CA, when the namespaces exist and before the control plane is
 	// created. If it is nil, the Secret of the CA stays as it is.
 	WriteCA func(context.Context) error
+	// Confirm is asked before Install writes changes with risks; an error prevents them. Nil
+	// agrees with all.
+	Confirm func([]Risk) error
 	// Say reports progress and kept objects.
 	Say func(format string, args ...any)
 }
@@ -90,9 +93,18 @@ func (c *Cluster) Install(ctx context.Context, v *install.Values, o Options) (Re
 	if err != nil {
 		return r, "", err
 	}
+	found := risks(steps, stale)
 	if o.DryRun {
+		for _, risk := range found {
+			o.Say("it %s", risk.Text)
+		}
 		text, err := c.diff(ctx, steps, stale, o, &r)
 		return r, text, err
+	}
+	if len(found) > 0 && o.Confirm != nil {
+		if err := o.Confirm(found); err != nil {
+			return r, "", err
+		}
 	}
 	var awaited []*unstructured.Unstructured
 	for i, s := range steps {

@@ -1,0 +1,145 @@
+package commands
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/meshctl/meshctl/internal/cli"
+	"github.com/meshctl/meshctl/test/kube"
+)
+
+// installLab runs commands against a cluster without nodes.
+type installLab struct {
+	t          *testing.T
+	cluster    *kube.Cluster
+	home, conf string
+}
+
+func startInstallLab(t *testing.T) *installLab {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("needs Kubernetes: make kube")
+	}
+	t.Parallel()
+	c := kube.Start(t)
+	return &installLab{t, c, t.TempDir(), c.KubeconfigFile(t)}
+}
+
+// run runs a command with the kubeconfig and returns its exit code and all its output.
+func (l *installLab) run(args ...string) (int, string) {
+	l.t.Helper()
+	code, stdout, stderr := runMeshctl(l.t, l.home, append(args, "--kubeconfig", l.conf)...)
+	return code, stdout + stderr
+}
+
+func (l *installLab) must(args ...string) string {
+	l.t.Helper()
+	code, out := l.run(args...)
+	if code != 0 {
+		l.t.Fatalf("meshctl %s: exit code %d\n%s", strings.Join(args, " "), code, out)
+	}
+	return out
+}
+
+// refused checks that a command changes nothing and says each of the texts.
+func (l *installLab) refused(args []string, texts ...string) {
+	l.t.Helper()
+	before := l.versions()
+	code, out := l.run(args...)
+	if code != cli.ExitFailure {
+		l.t.Errorf("meshctl %s: exit code %d\n%s", strings.Join(args, " "), code, out)
+	}
+	for _, text := range append(texts, "nothing is changed") {
+		if !strings.Contains(out, text) {
+			l.t.Errorf("meshctl %s: it does not say %q:\n%s", strings.Join(args, " "), text, out)
+		}
+	}
+	if after := l.versions(); after != before {
+		l.t.Errorf("meshctl %s changed objects:\n%s\nbefore:\n%s", strings.Join(args, " "), after, before)
+	}
+}
+
+// versions lists the objects of installations with their versions.
+func (l *installLab) versions() string {
+	return l.cluster.Kubectl(l.t, "", "get", "deployments,services,configmaps,mutatingwebhookconfigurations", "-A", "-l", "meshctl.io/installation",
+		"-o", `jsonpath={range .items[*]}{.kind} {.metadata.namespace}/{.metadata.name} {.metadata.resourceVersion}{"\n"}{end}`)
+}
+
+// TestUpgradeKeepsValues: an upgrade without flags changes nothing, and one flag changes only its
+// value. Installing with fewer flags asks before it changes the identity of the cluster or deletes
+// a gateway.
+func TestUpgradeKeepsValues(t *testing.T) {
+	l := startInstallLab(t)
+	if code, out := l.run("upgrade"); code != cli.ExitFailure || !strings.Contains(out, "meshctl install and all flags") {
+		t.Errorf("upgrade without an installation: exit code %d\n%s", code, out)
+	}
+	l.must("install", "--wait=false", "--crds", "--cluster-id", "cluster1", "--network", "network1", "--mesh-id", "mesh1",
+		"--image", "registry.example/meshctl:v1", "--east-west-gateway", "--ingress-gateway", "--expose-istiod", "--revision-tag", "prod",
+		"--set", "meshConfig.trustDomain=mesh.example", "--set", "values.global.proxy.resources.requests.cpu=50m")
+
+	if out := l.must("upgrade", "--dry-run"); strings.Contains(out, "---") || !strings.Contains(out, "0 created, 0 changed") || !strings.Contains(out, "0 deleted") {
+		t.Errorf("upgrade without flags would change:\n%s", out)
+	}
+	before := l.versions()
+	out := l.must("upgrade", "--wait=false")
+	if after := l.versions(); after != before {
+		t.Errorf("upgrade without flags changed objects:\n%s\nbefore:\n%s", after, before)
+	}
+	if want := "--cluster-id=cluster1 --crds=true --east-west-gateway=true --expose-istiod=true --image=registry.example/meshctl:v1 " +
+		"--ingress-gateway=true --mesh-id=mesh1 --network=network1 --revision-tag=prod"; !strings.Contains(out, want) {
+		t.Errorf("upgrade does not say what it keeps, %s:\n%s", want, out)
+	}
+
+	bare := []string{"install", "--wait=false", "--crds"}
+	l.refused(bare, "changes the name of the cluster from cluster1 to Kubernetes", "changes the mesh ID from mesh1 to none",
+		"changes the network from network1 to none", "changes the trust domain from mesh.example to cluster.local",
+		"deletes Deployment istio-system/istio-eastwestgateway", "deletes Service istio-ingress/istio-ingressgateway",
+		"deletes MutatingWebhookConfiguration istio-revision-tag-prod", "meshctl upgrade", "--yes")
+	if out := l.must(append(bare, "--dry-run")...); !strings.Contains(out, "it changes the mesh ID from mesh1 to none") {
+		t.Errorf("--dry-run does not name the risk:\n%s", out)
+	}
+
+	l.must("upgrade", "--wait=false", "--image", "registry.example/meshctl:v2", "--mesh-id", "mesh2") // the flag means it
+	images := l.cluster.Kubectl(t, "", "get", "deployment", "istiod", "-n", "istio-system", "-o", "jsonpath={..image} {..args}")
+	if !strings.Contains(images, "registry.example/meshctl:v2") || !strings.Contains(images, "--mesh-id=mesh2") || !strings.Contains(images, "--cluster-id=cluster1") {
+		t.Errorf("after an upgrade with --image and --mesh-id: %s", images)
+	}
+	if out := l.must("upgrade", "--dry-run"); strings.Contains(out, "---") {
+		t.Errorf("the values of the last upgrade are not kept:\n%s", out)
+	}
+	if out := l.must(append(bare, "--yes", "--cluster-id", "cluster1")...); !strings.Contains(out, "1 created") && !strings.Contains(out, "changed") {
+		t.Errorf("with --yes:\n%s", out)
+	}
+	if got := l.versions(); strings.Contains(got, "eastwest") {
+		t.Errorf("with --yes the gateway stays:\n%s", got)
+	}
+}
+
+// TestUninstallAsks: uninstall names the proxies and namespaces that use the control plane, and
+// deletes nothing until the user agrees.
+func TestUninstallAsks(t *testing.T) {
+	l := startInstallLab(t)
+	l.must("install", "--wait=false", "--crds", "--cluster-id", "cluster1")
+	l.must("install", "--wait=false", "--cluster-id", "cluster1", "--revision", "canary", "--revision-tag", "next")
+	l.cluster.Apply(t, `{apiVersion: v1, kind: Namespace, metadata: {name: shop, labels: {istio.io/rev: next}}}
+---
+{apiVersion: v1, kind: Namespace, metadata: {name: other, labels: {istio-injection: enabled}}}
+---
+{apiVersion: v1, kind: Pod, metadata: {name: web, namespace: shop, labels: {service.istio.io/canonical-name: web, sidecar.istio.io/inject: "false"},
+  annotations: {sidecar.istio.io/status: "{}", istio.io/rev: canary}}, spec: {containers: [{name: a, image: a}]}}`)
+	canary := []string{"uninstall", "--revision", "canary"}
+	l.refused(canary, "leaves the proxies of 1 pod without a control plane (web.shop)", "ends the injection in 1 namespace (shop)", "--yes")
+	if out := l.must(append(canary, "--dry-run")...); !strings.Contains(out, "web.shop") {
+		t.Errorf("--dry-run does not name the pod:\n%s", out)
+	}
+	l.must(append(canary, "-y")...)
+	if got := l.versions(); strings.Contains(got, "canary") {
+		t.Errorf("with -y:\n%s", got)
+	}
+	l.refused([]string{"uninstall", "--purge"}, "ends the injection in 1 namespace (other)")
+	l.cluster.Kubectl(t, "", "label", "namespace", "other", "istio-injection-")
+	l.must("uninstall", "--purge")
+	if got := l.versions(); got != "" {
+		t.Errorf("after uninstall --purge:\n%s", got)
+	}
+}
