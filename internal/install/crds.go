@@ -22,6 +22,31 @@ func shortNames(plural string) []any {
 	return []any{name}
 }
 
+// printerColumns returns the columns that kubectl get shows of Istio's kinds beside the name, as
+// Istio's definitions have them.
+func printerColumns(plural string) []any {
+	text := func(name, path string) any { return map[string]any{"name": name, "type": "string", "jsonPath": path} }
+	age := map[string]any{"name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp"}
+	var out []any
+	switch plural {
+	case "envoyfilters", "gateways", "proxyconfigs", "requestauthentications", "sidecars":
+		return nil // kubectl shows the age
+	case "authorizationpolicies":
+		out = []any{text("Action", ".spec.action")}
+	case "destinationrules":
+		out = []any{text("Host", ".spec.host")}
+	case "peerauthentications":
+		out = []any{text("Mode", ".spec.mtls.mode")}
+	case "serviceentries":
+		out = []any{text("Hosts", ".spec.hosts"), text("Location", ".spec.location"), text("Resolution", ".spec.resolution")}
+	case "virtualservices":
+		out = []any{text("Gateways", ".spec.gateways"), text("Hosts", ".spec.hosts")}
+	case "workloadentries":
+		return []any{age, text("Address", ".spec.address")}
+	}
+	return append(out, age)
+}
+
 // storedVersion returns the version in which API servers store objects of the kind.
 func storedVersion(r *source.Resource) string {
 	if r.KubeKind == "Telemetry" {
@@ -51,13 +76,17 @@ func crd(r *source.Resource) *unstructured.Unstructured {
 	open := map[string]any{"type": "object", "x-kubernetes-preserve-unknown-fields": true}
 	var versions []any
 	for _, version := range slices.Sorted(slices.Values(r.Versions)) {
-		versions = append(versions, map[string]any{
+		v := map[string]any{
 			"name": version, "served": true, "storage": version == storedVersion(r),
 			"schema": map[string]any{"openAPIV3Schema": map[string]any{
 				"type": "object", "properties": map[string]any{"spec": open, "status": open},
 			}},
 			"subresources": map[string]any{"status": map[string]any{}},
-		})
+		}
+		if columns := printerColumns(r.Name); columns != nil {
+			v["additionalPrinterColumns"] = columns
+		}
+		versions = append(versions, v)
 	}
 	names := map[string]any{
 		"kind": r.KubeKind, "listKind": r.KubeKind + "List", "plural": r.Name, "singular": strings.ToLower(r.KubeKind),

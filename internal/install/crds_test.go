@@ -28,6 +28,8 @@ type definition struct {
 			Name            string
 			Served, Storage bool
 			Subresources    map[string]any
+
+			AdditionalPrinterColumns []struct{ Name, Type, JSONPath string }
 		}
 	}
 }
