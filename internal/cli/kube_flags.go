@@ -91,6 +91,7 @@ func (k *KubeFlags) Options(env *Env, context string) kube.Options {
 	return kube.Options{
 		Kubeconfig: k.kubeconfig, Context: context, As: k.as, AsGroups: k.asGroups,
 		Timeout: kube.RequestTimeout, UserAgent: "meshctl/" + CurrentBuild().Version, LookupEnv: env.LookupEnv,
+		Warn: func(text string) { env.Warnf("the API server says: %s", text) },
 	}
 }
 

@@ -63,6 +63,8 @@ type Options struct {
 	Timeout   time.Duration
 	UserAgent string
 	LookupEnv func(string) (string, bool)
+	// Warn gets each warning of the API server once. Nil logs them.
+	Warn func(string)
 
 	// PodDir is the directory with the pod's credential; empty means the kubelet's
 	// default.
@@ -91,6 +93,9 @@ func Load(o Options) (*Access, error) {
 	c := access.Config
 	c.QPS, c.Burst = qps, burst
 	c.Timeout, c.UserAgent = o.Timeout, o.UserAgent
+	if o.Warn != nil {
+		c.WarningHandler = &warnings{warn: o.Warn, known: map[string]bool{}}
+	}
 	if o.As != "" || len(o.AsGroups) > 0 {
 		c.Impersonate = rest.ImpersonationConfig{UserName: o.As, Groups: o.AsGroups}
 	}

@@ -110,7 +110,7 @@ func TestFlagsThatWeakenSecurity(t *testing.T) {
 		})
 	}
 	visit(newRootCmd(testEnv(&strings.Builder{}, nil)))
-	want := []string{"debug-network", "force", "ignore-security-policies", "insecure", "insecure-remote", "no-wait", "trusted-gateway-cidr"}
+	want := []string{"debug-network", "force", "ignore-security-policies", "insecure", "insecure-remote", "no-wait", "skip-confirmation", "trusted-gateway-cidr"}
 	if diff := cmp.Diff(want, slices.Sorted(maps.Keys(got))); diff != "" {
 		t.Errorf("flags (-want +got):\n%s", diff)
 	}

@@ -143,3 +143,26 @@ func TestUninstallAsks(t *testing.T) {
 		t.Errorf("after uninstall --purge:\n%s", got)
 	}
 }
+
+// TestWarningsOfAPIServers: a warning of the API server is a line of the command, without the
+// format of a log.
+func TestWarningsOfAPIServers(t *testing.T) {
+	l := startInstallLab(t)
+	l.cluster.Apply(t, `{apiVersion: admissionregistration.k8s.io/v1, kind: ValidatingAdmissionPolicy, metadata: {name: doubtful}, spec: {
+  matchConstraints: {resourceRules: [{apiGroups: [apps], apiVersions: [v1], operations: [CREATE], resources: [deployments]}]},
+  validations: [{expression: "false", message: doubtful}]}}
+---
+{apiVersion: admissionregistration.k8s.io/v1, kind: ValidatingAdmissionPolicyBinding, metadata: {name: doubtful}, spec: {policyName: doubtful, validationActions: [Warn]}}
+---
+{apiVersion: v1, kind: Namespace, metadata: {name: istio-system}}`) // which uninstall keeps
+	for { // the API server enforces a policy some time after it is stored
+		out := l.must("install", "--wait=false", "--crds")
+		if strings.Contains(out, "\nWarning: the API server says: Validation failed for ValidatingAdmissionPolicy 'doubtful'") {
+			return
+		}
+		if strings.Contains(out, "warnings.go") || t.Context().Err() != nil {
+			t.Fatalf("no warning:\n%s", out)
+		}
+		l.must("uninstall")
+	}
+}

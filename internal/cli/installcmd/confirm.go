@@ -16,6 +16,7 @@ func yesVar(f *pflag.FlagSet, p *bool) {
 	f.BoolVar(p, "skip-confirmation", false, "The name of --yes in istioctl")
 	_ = f.MarkHidden("skip-confirmation") // fails for an unknown flag only
 	cli.MarkWeakening(f, "yes")
+	cli.MarkWeakening(f, "skip-confirmation")
 }
 
 // confirm returns nil if there are no effects, if yes is set, or if the user agrees at the

@@ -101,8 +101,8 @@ func NewUpgrade(env *cli.Env) *cobra.Command {
 	return o.bind(env, &cobra.Command{
 		Use:   "upgrade",
 		Short: "Upgrade an installation, or change some of its values",
-		Long: `Install this version of meshctl with the values that the installation was made with,
-which it keeps in a ConfigMap. Flags replace values one by one, files replace all earlier
+		Long: `Install this version with the values that the installation was made with, which it keeps
+in a ConfigMap. Flags replace values one by one, files replace all earlier
 files, and --set changes single values of the files.
 
 Without --image, the image is the one of this version, or the one that was given before.`,
