@@ -234,23 +234,27 @@ func (r *reader) envList(at yamldoc.Value, path string) {
 	}
 }
 
-// gateways reads a list of gateways. A gateway without a name has the default name.
-func (r *reader) gateways(defaultGatewayName string) field {
+// gateways reads a list of gateways of a kind, which is the name of one without a name.
+func (r *reader) gateways(kind string) field {
 	return func(at yamldoc.Value, path string) {
 		items, ok := at.Items()
 		if !ok && !at.IsNull() {
 			r.fail(at, path, "want a list")
 		}
 		for _, item := range items {
-			name := cmp.Or(item.Get("name").Text(), defaultGatewayName)
-			r.gateway(item, path+"["+name+"]", name)
+			name := cmp.Or(item.Get("name").Text(), kind)
+			of := kind
+			if name == eastWestName {
+				of = eastWestName
+			}
+			r.gateway(item, path+"["+name+"]", name, of)
 		}
 	}
 }
 
-func (r *reader) gateway(at yamldoc.Value, path, name string) {
+func (r *reader) gateway(at yamldoc.Value, path, name, kind string) {
 	v := r.values
-	g := defaultGateway(name)
+	g := defaultGateway(name, kind)
 	namespace := at.Get("namespace").Text()
 	same := func(o Gateway) bool { return o.Name == name && o.Namespace == namespace }
 	if i := slices.IndexFunc(v.Gateways, same); i >= 0 {

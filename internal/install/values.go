@@ -136,10 +136,11 @@ func Default(image string) Values {
 	}
 }
 
-// defaultGateway returns a gateway with the ports of its name.
-func defaultGateway(name string) Gateway {
+// defaultGateway returns a gateway of a kind, which is the default name of gateways for this
+// purpose. Its labels are those that Istio's Gateway objects select.
+func defaultGateway(name, kind string) Gateway {
 	g := Gateway{
-		Name: name, Labels: map[string]string{"app": name, "istio": istioLabel(name)}, ServiceType: corev1.ServiceTypeLoadBalancer,
+		Name: name, Labels: map[string]string{"app": kind, "istio": istioLabel(kind)}, ServiceType: corev1.ServiceTypeLoadBalancer,
 		Workload: Workload{Autoscale: true, Replicas: 1, Least: 1, Most: 5, Resources: resources("100m", "128Mi", "2000m", "1024Mi")},
 		Ports: []corev1.ServicePort{
 			servicePort("status-port", mesh.PortEnvoyReadiness, mesh.PortEnvoyReadiness),
@@ -147,7 +148,7 @@ func defaultGateway(name string) Gateway {
 			servicePort("https", 443, 8443),
 		},
 	}
-	if name == egressName {
+	if kind == egressName {
 		g.ServiceType, g.Ports = corev1.ServiceTypeClusterIP, g.Ports[1:]
 	}
 	return g
@@ -155,14 +156,14 @@ func defaultGateway(name string) Gateway {
 
 // EastWestGateway returns the gateway through which other networks reach a network.
 func EastWestGateway(network string) Gateway {
-	g := defaultGateway(eastWestName)
+	g := defaultGateway(eastWestName, eastWestName)
 	g.Network = network
 	g.Ports = eastWestPorts()
 	return g
 }
 
 // IngressGateway returns the gateway for callers from outside the mesh.
-func IngressGateway() Gateway { return defaultGateway(ingressName) }
+func IngressGateway() Gateway { return defaultGateway(ingressName, ingressName) }
 
 func eastWestPorts() []corev1.ServicePort {
 	return []corev1.ServicePort{

@@ -306,6 +306,8 @@ func (c *Cluster) explain(o *unstructured.Unstructured, err error) error {
 	switch {
 	case apierrors.IsConflict(err):
 		return fmt.Errorf("%w; other programs set these fields: take them over with --force", err)
+	case apierrors.IsInvalid(err) && strings.Contains(err.Error(), "field is immutable"):
+		return fmt.Errorf("%w; delete it first: kubectl -n %s delete %s %s", err, cmp.Or(o.GetNamespace(), "default"), strings.ToLower(o.GetKind()), o.GetName())
 	case apierrors.IsNotFound(err) && strings.HasSuffix(o.GroupVersionKind().Group, ".istio.io"):
 		return fmt.Errorf("%w; the kind is not installed: install it with --crds", err)
 	}
