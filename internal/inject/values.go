@@ -14,6 +14,7 @@ import (
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 	"github.com/meshctl/meshctl/internal/server/source"
+	"github.com/meshctl/meshctl/internal/yamldoc"
 )
 
 // Values are the Helm values of Istio that concern injection. Zero fields mean Istio's
@@ -103,11 +104,11 @@ type config struct {
 // without effect on injection are ignored.
 func ParseValues(values, webhook string) (Values, error) {
 	var v Values
-	if err := yaml.Unmarshal([]byte(values), &v); err != nil {
+	if err := decodeValues(values, &v); err != nil {
 		return v, fmt.Errorf("%s: %w", mesh.InjectorKeyValues, err)
 	}
 	var c config
-	if err := yaml.Unmarshal([]byte(webhook), &c); err != nil {
+	if err := decodeValues(webhook, &c); err != nil {
 		return v, fmt.Errorf("%s: %w", mesh.InjectorKeyConfig, err)
 	}
 	own := &v.SidecarInjectorWebhook
@@ -126,6 +127,14 @@ func ParseValues(values, webhook string) (Values, error) {
 	own.AlwaysInjectSelector = append(own.AlwaysInjectSelector, c.AlwaysInjectSelector...)
 	own.NeverInjectSelector = append(own.NeverInjectSelector, c.NeverInjectSelector...)
 	return v, nil
+}
+
+func decodeValues(text string, into any) error {
+	set, err := yamldoc.WithoutNulls([]byte(text))
+	if err != nil {
+		return err
+	}
+	return yaml.Unmarshal(set, into)
 }
 
 // ParseMesh decodes a MeshConfig, YAML or JSON, above Istio's defaults. The warnings name fields

@@ -130,6 +130,7 @@ func (r *reader) fields(at yamldoc.Value, path string, known map[string]field) {
 	for _, name := range at.Keys() {
 		value, inner := at.Get(name), strings.TrimPrefix(path+"."+name, ".")
 		switch read := known[name]; {
+		case value.IsNull(): // not set
 		case read != nil:
 			read(value, inner)
 		case !empty(value):
@@ -198,6 +199,9 @@ func decoded[T any](r *reader, p *T) field {
 	return func(at yamldoc.Value, path string) {
 		text, err := at.JSON()
 		var value T
+		if err == nil {
+			text, err = yamldoc.WithoutNulls(text)
+		}
 		if err == nil {
 			err = yaml.UnmarshalStrict(text, &value)
 		}

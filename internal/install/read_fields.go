@@ -219,8 +219,10 @@ func (r *reader) env(at yamldoc.Value, path string) {
 		r.fail(at, path, "want a mapping of names to values")
 		return
 	}
-	for _, name := range at.Keys() {
-		r.setEnv(at.Get(name), path+"."+name, corev1.EnvVar{Name: name, Value: at.Get(name).Text()})
+	for name, value := range at.Fields() {
+		if !value.IsNull() {
+			r.setEnv(value, path+"."+name, corev1.EnvVar{Name: name, Value: value.Text()})
+		}
 	}
 }
 

@@ -113,7 +113,7 @@ func (e *encoder) scalar(n *yaml.Node) error {
 			e.buf = append(e.buf, n.Value...)
 			return nil
 		}
-		var b bool
+		var b bool // of a value with a tag
 		if err := n.Decode(&b); err != nil {
 			return asError(err, n.Line)
 		}

@@ -172,6 +172,7 @@ const inProgress = -1
 
 func (p *preparer) prepare(n *yaml.Node, depth int) error {
 	n.Line += p.offset
+	asBoolean(n)
 	p.size += valueSize + len(n.Value)
 	if depth > MaxDepth {
 		return &Error{Line: n.Line, Reason: fmt.Sprintf("values nest more than %d deep", MaxDepth)}
