@@ -264,7 +264,7 @@ func (p *injection) redirectContainer() corev1.Container {
 	}
 }
 
-// warnPorts warns about ports and users of the application that the proxy needs.
+// warnPorts warns about ports of the application that the proxy needs.
 func (p *injection) warnPorts() {
 	taken := []int32{p.proxy.GetStatusPort()}
 	if !p.proxyless() {
@@ -275,16 +275,6 @@ func (p *injection) warnPorts() {
 			if slices.Contains(taken, port.ContainerPort) {
 				p.warnf("container %s: port %d belongs to the proxy: one of them cannot listen", c.Name, port.ContainerPort)
 			}
-		}
-		var user *int64
-		if s := p.pod.Spec.SecurityContext; s != nil {
-			user = s.RunAsUser
-		}
-		if s := c.SecurityContext; s != nil && s.RunAsUser != nil {
-			user = s.RunAsUser
-		}
-		if user != nil && *user == proxyUser && !p.proxyless() {
-			p.warnf("container %s: it runs as user %d, as the proxy does: its connections bypass the mesh", c.Name, proxyUser)
 		}
 	}
 }

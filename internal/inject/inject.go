@@ -221,6 +221,7 @@ func (p *injection) apply(ctx context.Context, object map[string]any) error {
 		return fmt.Errorf("spec.containers: %s is the only container: for a gateway set the annotation %s: %s",
 			proxyContainer, mesh.AnnotationTemplates, gatewayTemplate)
 	}
+	p.followUser(object)
 	p.orderContainers(object)
 	if err := p.moveProbes(ctx, object); err != nil {
 		return err
