@@ -12,7 +12,6 @@ import (
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
-	"sigs.k8s.io/yaml"
 
 	"github.com/meshctl/meshctl/internal/istiojson"
 	"github.com/meshctl/meshctl/internal/mesh"
@@ -47,7 +46,7 @@ func (p *injection) proxyConfig() (*meshv1alpha1.ProxyConfig, error) {
 		overlayKind(pc, p.findProxyConfig(p.namespace, false))
 	}
 	if text := p.annotation(annotationConfig); text != "" {
-		if err := overlayProxyConfig(pc, text); err != nil {
+		if _, err := istiojson.OverlayProxyConfig(protojson.UnmarshalOptions{}, pc, text); err != nil {
 			return nil, fmt.Errorf("annotation %s: %w", annotationConfig, err)
 		}
 	}
@@ -79,40 +78,6 @@ func (p *injection) proxyConfig() (*meshv1alpha1.ProxyConfig, error) {
 		}
 	}
 	return pc, nil
-}
-
-// overlayProxyConfig replaces the fields of pc that the YAML text has. proxyMetadata is
-// merged.
-func overlayProxyConfig(pc *meshv1alpha1.ProxyConfig, text string) error {
-	var fields map[string]any
-	if err := yaml.Unmarshal([]byte(text), &fields); err != nil {
-		return err
-	}
-	data, err := json.Marshal(fields)
-	if err != nil {
-		return err
-	}
-	given := &meshv1alpha1.ProxyConfig{}
-	if err := istiojson.Unmarshal(protojson.UnmarshalOptions{}, data, given); err != nil {
-		return errors.New(istiojson.Reason(err))
-	}
-	metadata := pc.GetProxyMetadata()
-	from, to := given.ProtoReflect(), pc.ProtoReflect()
-	for name := range fields {
-		fd := istiojson.FieldNamed(from.Descriptor(), name)
-		if fd == nil {
-			continue
-		}
-		if from.Has(fd) {
-			to.Set(fd, from.Get(fd))
-		} else { // given as zero
-			to.Clear(fd)
-		}
-	}
-	if len(given.GetProxyMetadata()) > 0 {
-		pc.ProxyMetadata = merged(metadata, given.GetProxyMetadata())
-	}
-	return nil
 }
 
 // merged returns the items of both maps; over has precedence.

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/client-go/rest"
 )
 
@@ -42,6 +43,27 @@ func MeshRoots(ctx context.Context, access *rest.Config, namespace string) ([]by
 	}
 	return []byte(found.Data[rootsKey]), nil
 }
+
+// MeshConfig returns the text of the MeshConfig in the namespace of the control plane, empty if
+// there is none.
+func MeshConfig(ctx context.Context, access *rest.Config, namespace string) (string, error) {
+	api, err := newAPI(access)
+	if err != nil {
+		return "", err
+	}
+	defer api.Close()
+	found, err := api.ConfigMaps(namespace).Get(ctx, meshConfigMap)
+	if apierrors.IsNotFound(err) {
+		return "", nil
+	}
+	if err != nil {
+		return "", fmt.Errorf("MeshConfig: %w", err)
+	}
+	return found.Data["mesh"], nil
+}
+
+// meshConfigMap is the name of the ConfigMap with the MeshConfig.
+const meshConfigMap = "istio"
 
 // Mint makes a token that the control planes of a namespace accept for status pages.
 func Mint(ctx context.Context, access *rest.Config, namespace string) (string, error) {

@@ -39,8 +39,12 @@ type Input struct {
 	// Discovery is host:port of the control plane. Address, if valid, is where its host is.
 	Discovery string
 	Address   netip.Addr
-	// TrustDomain is the trust domain of the mesh.
+	// TrustDomain is the trust domain of the mesh; empty for the one of MeshConfig.
 	TrustDomain string
+	// MeshID is the name of the mesh; empty for the one of the group or of MeshConfig.
+	MeshID string
+	// MeshConfig is the text of the ConfigMap istio, empty for none.
+	MeshConfig string
 	// Entry is the name of the workload's WorkloadEntry, empty for none.
 	Entry string
 	// AutoRegister makes the control plane write the WorkloadEntry of the workload.
@@ -98,11 +102,15 @@ func Configure(g *Group, in Input) ([]files.File, error) {
 	if !ok || !mesh.IsDNSName(host) || port == "" {
 		return nil, fmt.Errorf("discovery address %q: want name:port, the name in the certificate of the control plane", in.Discovery)
 	}
+	proxy, err := g.proxyConfig(&in)
+	if err != nil {
+		return nil, err
+	}
 	environment, err := g.environment(in)
 	if err != nil {
 		return nil, err
 	}
-	settings, err := g.settings(in)
+	settings, err := settingsOf(proxy)
 	if err != nil {
 		return nil, err
 	}
@@ -142,7 +150,7 @@ func (g *Group) environment(in Input) ([]byte, error) {
 		"ISTIO_SERVICE_CIDR":        "*",
 		"ISTIO_META_CLUSTER_ID":     string(in.Cluster),
 		"ISTIO_META_DNS_CAPTURE":    "true",
-		"ISTIO_META_MESH_ID":        in.TrustDomain,
+		"ISTIO_META_MESH_ID":        in.MeshID,
 		"ISTIO_META_NETWORK":        template.GetNetwork(),
 		"ISTIO_META_WORKLOAD_NAME":  g.Name,
 		"ISTIO_META_WORKLOAD_ENTRY": in.Entry,
@@ -169,11 +177,39 @@ func (g *Group) environment(in Input) ([]byte, error) {
 	return []byte(out.String()), nil
 }
 
-// settings returns the mesh configuration of the workload, YAML.
-func (g *Group) settings(in Input) ([]byte, error) {
-	data, err := protojson.Marshal(&meshv1alpha1.ProxyConfig{
-		DiscoveryAddress: in.Discovery, MeshId: in.TrustDomain, ReadinessProbe: g.Spec.GetProbe(),
-	})
+// proxyConfig returns the settings of the proxy: those of MeshConfig, of the annotation
+// proxy.istio.io/config of the group, and of the input, each above the one before. It completes the
+// input with the names of the mesh and its trust domain.
+func (g *Group) proxyConfig(in *Input) (*meshv1alpha1.ProxyConfig, error) {
+	var config struct {
+		DefaultConfig json.RawMessage `json:"defaultConfig"`
+		TrustDomain   string          `json:"trustDomain"`
+	}
+	if err := yaml.Unmarshal([]byte(in.MeshConfig), &config); err != nil {
+		return nil, fmt.Errorf("MeshConfig: %w", err)
+	}
+	out := &meshv1alpha1.ProxyConfig{}
+	if _, err := istiojson.OverlayProxyConfig(protojson.UnmarshalOptions{DiscardUnknown: true}, out, string(config.DefaultConfig)); err != nil {
+		return nil, fmt.Errorf("MeshConfig: defaultConfig: %w", err)
+	}
+	if _, err := istiojson.OverlayProxyConfig(protojson.UnmarshalOptions{}, out, g.Spec.GetMetadata().GetAnnotations()[annotationConfig]); err != nil {
+		return nil, fmt.Errorf("WorkloadGroup %s/%s: spec.metadata.annotations[%s]: %w", g.Namespace, g.Name, annotationConfig, err)
+	}
+	in.MeshID = cmp.Or(in.MeshID, out.GetMeshId())
+	in.TrustDomain = cmp.Or(in.TrustDomain, config.TrustDomain, mesh.DefaultTrustDomain)
+	out.DiscoveryAddress, out.MeshId = in.Discovery, in.MeshID
+	if probe := g.Spec.GetProbe(); probe != nil {
+		out.ReadinessProbe = probe
+	}
+	return out, nil
+}
+
+// annotationConfig holds settings of the proxies of a group.
+const annotationConfig = "proxy.istio.io/config"
+
+// settingsOf returns the mesh configuration of the workload, YAML.
+func settingsOf(proxy *meshv1alpha1.ProxyConfig) ([]byte, error) {
+	data, err := protojson.Marshal(proxy)
 	if err != nil {
 		return nil, err
 	}

@@ -15,7 +15,7 @@ apiVersion: networking.istio.io/v1
 kind: WorkloadGroup
 metadata: {name: ledger, namespace: bank}
 spec:
-  metadata: {labels: {app: ledger, version: v1}}
+  metadata: {labels: {app: ledger, version: v1}, annotations: {proxy.istio.io/config: "concurrency: 3\nproxyMetadata: {B: own}"}}
   template: {serviceAccount: ledger-sa, network: datacenter, ports: {http: 9090}}
   probe: {httpGet: {path: /ready, port: 9090}, periodSeconds: 5}
 `
@@ -28,7 +28,7 @@ func TestConfigure(t *testing.T) {
 	}
 	all, err := Configure(g, Input{
 		Cluster: "cluster1", Discovery: "istiod.istio-system.svc:15012", Address: netip.MustParseAddr("192.0.2.1"),
-		TrustDomain: "cluster.local", Entry: "ledger-vm-1", Roots: []byte("roots"), Token: []byte("token"),
+		MeshConfig: "trustDomain: mesh.example\ndefaultConfig: {meshId: mesh1, concurrency: 2, drainDuration: 9s, proxyMetadata: {A: mesh, B: mesh}}", Entry: "ledger-vm-1", Roots: []byte("roots"), Token: []byte("token"),
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -47,7 +47,7 @@ ISTIO_LOCAL_EXCLUDE_PORTS='22,15090,15021,15020'
 ISTIO_METAJSON_LABELS='{"app":"ledger","service.istio.io/canonical-name":"ledger","service.istio.io/canonical-revision":"v1","version":"v1"}'
 ISTIO_META_CLUSTER_ID='cluster1'
 ISTIO_META_DNS_CAPTURE='true'
-ISTIO_META_MESH_ID='cluster.local'
+ISTIO_META_MESH_ID='mesh1'
 ISTIO_META_NETWORK='datacenter'
 ISTIO_META_WORKLOAD_ENTRY='ledger-vm-1'
 ISTIO_META_WORKLOAD_NAME='ledger'
@@ -56,11 +56,16 @@ ISTIO_SERVICE='ledger.bank'
 ISTIO_SERVICE_CIDR='*'
 POD_NAMESPACE='bank'
 SERVICE_ACCOUNT='ledger-sa'
-TRUST_DOMAIN='cluster.local'
+TRUST_DOMAIN='mesh.example'
 `,
 		"mesh.yaml": `defaultConfig:
+  concurrency: 3
   discoveryAddress: istiod.istio-system.svc:15012
-  meshId: cluster.local
+  drainDuration: 9s
+  meshId: mesh1
+  proxyMetadata:
+    A: mesh
+    B: own
   readinessProbe:
     httpGet:
       path: /ready

@@ -86,37 +86,19 @@ func (r *resolver) overlayMeshFile(pc *meshv1alpha1.ProxyConfig, file []byte) {
 // overlayProxyConfig replaces the fields of pc that text, YAML or JSON, contains. An
 // unknown field is only a warning: it may come from a newer control plane.
 func (r *resolver) overlayProxyConfig(pc *meshv1alpha1.ProxyConfig, source, text string) {
-	if text == "" {
-		return
-	}
-	var fields map[string]any
-	if err := yaml.Unmarshal([]byte(text), &fields); err != nil {
-		r.errorf("%s: %w", source, err)
-		return
-	}
-	data, err := yaml.YAMLToJSON([]byte(text))
+	fields, err := istiojson.OverlayProxyConfig(protojson.UnmarshalOptions{DiscardUnknown: true}, pc, text)
 	if err != nil {
 		r.errorf("%s: %w", source, err)
 		return
 	}
-	given := &meshv1alpha1.ProxyConfig{}
-	if err := istiojson.Unmarshal(protojson.UnmarshalOptions{DiscardUnknown: true}, data, given); err != nil {
-		r.errorf("%s: %w", source, err)
-		return
-	}
-	from, to := given.ProtoReflect(), pc.ProtoReflect()
-	for _, name := range unknownFields(from.Descriptor(), fields, "") {
+	descriptor := pc.ProtoReflect().Descriptor()
+	for _, name := range unknownFields(descriptor, fields, "") {
 		r.warnf("%s: field %s is not known and has no effect", source, name)
 	}
 	for _, name := range slices.Sorted(maps.Keys(fields)) {
-		fd := istiojson.FieldNamed(from.Descriptor(), name)
-		if fd == nil || fields[name] == nil {
+		fd := istiojson.FieldNamed(descriptor, name)
+		if fd == nil {
 			continue
-		}
-		if from.Has(fd) {
-			to.Set(fd, from.Get(fd))
-		} else { // given as zero
-			to.Clear(fd)
 		}
 		if reason := withoutEffect[fd.JSONName()]; reason != "" {
 			r.warnf("%s: field %s has no effect here: %s", source, name, reason)

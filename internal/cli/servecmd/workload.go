@@ -54,6 +54,8 @@ type workloadConfigureOptions struct {
 	context              string
 	file, out            string
 	cluster, trustDomain string
+	meshID               string
+	systemNamespace      string
 	discovery, address   string
 	entry, roots, token  string
 	autoRegister         bool
@@ -70,8 +72,10 @@ WorkloadGroup: cluster.env, mesh.yaml, hosts, root-cert.pem and istio-token, all
 mode 0600. They have Istio's format, so that Istio's agent can use them, too.
 
 The roots and the token come from the cluster of --context: the ConfigMap
-istio-ca-root-cert of the namespace, and a new token of the service account. With
---root-ca and --token-file the command reads no cluster.`,
+istio-ca-root-cert of the namespace, and a new token of the service account. The settings
+of the proxy come from defaultConfig of the MeshConfig and from the annotation
+proxy.istio.io/config in spec.metadata of the group. With --root-ca and --token-file the
+command reads no cluster.`,
 		Example: `  # From the cluster of the group; 192.0.2.1 is its east-west gateway
   meshctl workload entry configure -f group.yaml --cluster-id cluster1 --out vm --ingress-ip 192.0.2.1
 
@@ -86,7 +90,9 @@ istio-ca-root-cert of the namespace, and a new token of the service account. Wit
 	fs.StringVarP(&o.file, "file", "f", "", "`File` with the WorkloadGroup")
 	cli.DirVar(fs, &o.out, "out", "`Directory` to write to")
 	fs.StringVar(&o.cluster, "cluster-id", "", "`Name` of the cluster that issues the token, as the control plane knows it")
-	fs.StringVar(&o.trustDomain, "trust-domain", mesh.DefaultTrustDomain, "Trust `domain` of the mesh")
+	fs.StringVar(&o.trustDomain, "trust-domain", "", "Trust `domain` of the mesh (default of the MeshConfig, else cluster.local)")
+	fs.StringVar(&o.meshID, "mesh-id", "", "`Name` of the mesh (default of the annotation proxy.istio.io/config of the group, else of the MeshConfig)")
+	fs.StringVarP(&o.systemNamespace, "istioNamespace", "i", mesh.DefaultSystemNamespace, "`Namespace` of the control plane, with the MeshConfig")
 	fs.StringVar(&o.discovery, "discovery-address", agentconfig.DefaultDiscovery, "`name:port` of the control plane; its certificate contains the name")
 	fs.StringVar(&o.address, "ingress-ip", "", "IP `address` at which the machine reaches the control plane (default by DNS)")
 	fs.StringVar(&o.entry, "workload-entry", "", "`Name` of the WorkloadEntry of the machine")
@@ -112,7 +118,7 @@ func (o *workloadConfigureOptions) run(ctx context.Context, env *cli.Env) error 
 	if err != nil {
 		return err
 	}
-	in := workload.Input{Cluster: mesh.ClusterID(o.cluster), Discovery: o.discovery, TrustDomain: o.trustDomain, Entry: o.entry, AutoRegister: o.autoRegister}
+	in := workload.Input{Cluster: mesh.ClusterID(o.cluster), Discovery: o.discovery, TrustDomain: o.trustDomain, MeshID: o.meshID, Entry: o.entry, AutoRegister: o.autoRegister}
 	if o.address != "" {
 		if in.Address, err = netip.ParseAddr(o.address); err != nil {
 			return cli.Usagef("--ingress-ip: %w", err)
@@ -121,7 +127,7 @@ func (o *workloadConfigureOptions) run(ctx context.Context, env *cli.Env) error 
 	if err := files.CheckOutput(o.out); err != nil {
 		return err
 	}
-	if in.Roots, in.Token, err = o.credentials(ctx, env, group); err != nil {
+	if err := o.readCluster(ctx, env, group, &in); err != nil {
 		return err
 	}
 	all, err := workload.Configure(group, in)
@@ -140,28 +146,36 @@ func (o *workloadConfigureOptions) run(ctx context.Context, env *cli.Env) error 
 	return nil
 }
 
-// credentials returns the roots and the token, from files or from the cluster.
-func (o *workloadConfigureOptions) credentials(ctx context.Context, env *cli.Env, g *workload.Group) (roots, token []byte, err error) {
+// readCluster sets the roots and the token, from files or from the cluster, and the MeshConfig of
+// the cluster.
+func (o *workloadConfigureOptions) readCluster(ctx context.Context, env *cli.Env, g *workload.Group, in *workload.Input) (err error) {
 	var access *kube.Access
 	if o.roots == "" || o.token == "" {
 		if access, err = kube.Load(o.kube.Options(env, o.context)); err != nil {
-			return nil, nil, err
+			return err
+		}
+		if in.MeshConfig, err = replicas.MeshConfig(ctx, access.Config, o.systemNamespace); err != nil {
+			if o.meshID == "" || o.trustDomain == "" {
+				return fmt.Errorf("%w; give --mesh-id and --trust-domain to do without", err)
+			}
+			env.Warnf("%v: its settings of proxies are not used", err)
 		}
 	}
 	if o.roots != "" {
-		roots, err = files.Read(o.roots, maxWorkloadFile)
+		in.Roots, err = files.Read(o.roots, maxWorkloadFile)
 	} else {
-		roots, err = replicas.MeshRoots(ctx, access.Config, g.Namespace)
+		in.Roots, err = replicas.MeshRoots(ctx, access.Config, g.Namespace)
 	}
 	if err != nil {
-		return nil, nil, err
+		return err
 	}
 	if o.token != "" {
-		token, err = files.ReadSecret(o.token, maxWorkloadFile)
-		return roots, token, err
+		in.Token, err = files.ReadSecret(o.token, maxWorkloadFile)
+		return err
 	}
 	made, err := replicas.MintFor(ctx, access.Config, g.Namespace, g.ServiceAccount(), o.tokenTTL)
-	return roots, []byte(made), err
+	in.Token = []byte(made)
+	return err
 }
 
 type workloadRunOptions struct {
