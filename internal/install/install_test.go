@@ -164,7 +164,6 @@ func TestRefused(t *testing.T) {
 		{"revision: Canary", `revision "Canary" is not a DNS label`},
 		{"revision: default", "revision default is the name of a control plane without a revision: leave it out"},
 		{"global: {istioNamespace: a/b}", `namespace "a/b" is not a DNS label`},
-		{"global: {multiCluster: {clusterName: ''}}", "the cluster has no name"},
 		{"pilot: {autoscaleMin: 3, autoscaleMax: 2}", "control plane: autoscaling from 3 to 2 replicas"},
 		{"istiodRemote: {enabled: true}\nglobal: {multiCluster: {clusterName: c}}", "the address of the control plane is missing"},
 		{"istiodRemote: {enabled: true}\nglobal: {remotePilotAddress: 192.0.2.1}", "needs its own name"},
@@ -219,6 +218,86 @@ func TestSet(t *testing.T) {
 	for _, s := range []string{"a", "=1", "a..b=1", "components.ingressGateways[0].name=a", "a={"} {
 		if _, err := v.Set(s); err == nil {
 			t.Errorf("%s is accepted", s)
+		}
+	}
+}
+
+// TestSetKeepsTexts: a text field gets the text as typed, other fields their type.
+func TestSetKeepsTexts(t *testing.T) {
+	t.Parallel()
+	for assignment, want := range map[string]func(*Values) (any, any){
+		"tag=1.10":                  func(v *Values) (any, any) { return v.Image, "registry.example/meshctl:1.10" },
+		"hub=0x10.example":          func(v *Values) (any, any) { return v.Image, "0x10.example/meshctl:v1" },
+		"values.global.network=on":  func(v *Values) (any, any) { return v.Network, "on" },
+		"values.global.meshID=1e3":  func(v *Values) (any, any) { return v.MeshID, "1e3" },
+		"values.global.meshID=null": func(v *Values) (any, any) { return v.MeshID, "" },
+		"values.global.proxy.logLevel=off": func(v *Values) (any, any) {
+			return v.Injector["global"].(map[string]any)["proxy"].(map[string]any)["logLevel"], "off"
+		},
+		"values.pilot.env.MESHCTL_A=yes":   func(v *Values) (any, any) { return v.ControlPlane.Env[0].Value, "yes" },
+		"values.pilot.autoscaleEnabled=no": func(v *Values) (any, any) { return v.ControlPlane.Workload.Autoscale, false },
+		"values.pilot.replicaCount=07":     func(v *Values) (any, any) { return v.ControlPlane.Workload.Replicas, int32(7) },
+		"values.pilot.resources.limits.cpu=2": func(v *Values) (any, any) {
+			return v.ControlPlane.Workload.Resources.Limits.Cpu().String(), "2"
+		},
+		"values.pilot.podAnnotations.a=true":       func(v *Values) (any, any) { return v.ControlPlane.Workload.Annotations["a"], "true" },
+		"meshConfig.enableAutoMtls=false":          func(v *Values) (any, any) { return v.MeshConfig["enableAutoMtls"], false },
+		"meshConfig.trustDomain=1.10":              func(v *Values) (any, any) { return v.MeshConfig["trustDomain"], "1.10" },
+		"values.meshConfig.accessLogEncoding=TEXT": func(v *Values) (any, any) { return v.MeshConfig["accessLogEncoding"], "TEXT" },
+		"values.global.proxy.excludeInboundPorts=8080": func(v *Values) (any, any) {
+			return v.Injector["global"].(map[string]any)["proxy"].(map[string]any)["excludeInboundPorts"], "8080"
+		},
+		"values.global.proxy.readinessPeriodSeconds=5": func(v *Values) (any, any) {
+			return v.Injector["global"].(map[string]any)["proxy"].(map[string]any)["readinessPeriodSeconds"], 5.0
+		},
+		"meshConfig.defaultConfig.proxyMetadata.X=true": func(v *Values) (any, any) {
+			return v.MeshConfig["defaultConfig"].(map[string]any)["proxyMetadata"].(map[string]any)["X"], "true"
+		},
+		"meshConfig.defaultConfig.concurrency=3": func(v *Values) (any, any) {
+			return fmt.Sprint(v.MeshConfig["defaultConfig"].(map[string]any)["concurrency"]), "3"
+		},
+	} {
+		v := Default(testImage)
+		if _, err := v.Set(assignment); err != nil {
+			t.Errorf("%s: %v", assignment, err)
+			continue
+		}
+		if got, want := want(&v); got != want {
+			t.Errorf("%s: got %#v, want %#v", assignment, got, want)
+		}
+	}
+	v := Default(testImage)
+	if _, err := v.Set("meshConfig.enableAutoMtls=maybe"); err == nil || len(v.MeshConfig) > 0 {
+		t.Errorf("a text for a boolean: %v, %v", err, v.MeshConfig)
+	}
+}
+
+// TestImageWarning: a hub of Istio has no image of meshctl.
+func TestImageWarning(t *testing.T) {
+	t.Parallel()
+	for hub, want := range map[string]bool{"docker.io/istio": true, "gcr.io/istio-release": true, "registry.example/istio": false, "docker.io/istio/mirror": false} {
+		v := Default(testImage)
+		if _, err := v.Read("f", []byte("global: {hub: "+hub+", tag: 1.29.0}")); err != nil {
+			t.Fatal(err)
+		}
+		if got := v.ImageWarning(); (got != "") != want {
+			t.Errorf("%s: %q", hub, got)
+		}
+	}
+}
+
+// TestEmptyTexts: empty texts, the defaults of many charts, are not set.
+func TestEmptyTexts(t *testing.T) {
+	t.Parallel()
+	for _, text := range []string{
+		"global: {multiCluster: {clusterName: '', enabled: ''}, istioNamespace: '', imagePullPolicy: '', hub: '', tag: '', network: '', priorityClassName: ''}",
+		"pilot: {autoscaleEnabled: '', autoscaleMin: '', resources: '', nodeSelector: '', image: '', podAnnotations: ''}",
+		"kind: IstioOperator\nspec: {profile: '', hub: '', tag: '', revision: '', namespace: '', meshConfig: '', components: {base: {enabled: ''}}}",
+	} {
+		v := Default(testImage)
+		unsupported, err := v.Read("f", []byte(text))
+		if diff := cmp.Diff(Default(testImage), v); diff != "" || err != nil || len(unsupported) > 0 {
+			t.Errorf("%s: %v, no effect: %v, (-none +empty):\n%s", text, err, unsupported, diff)
 		}
 	}
 }

@@ -9,8 +9,12 @@ import (
 	"strconv"
 	"strings"
 
+	"google.golang.org/protobuf/encoding/protojson"
+	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
 	"sigs.k8s.io/yaml"
 
+	"github.com/meshctl/meshctl/internal/inject"
+	"github.com/meshctl/meshctl/internal/istiojson"
 	"github.com/meshctl/meshctl/internal/yamldoc"
 )
 
@@ -52,21 +56,38 @@ func (v *Values) Read(file string, data []byte) (unsupported []Place, err error)
 }
 
 // Set sets one value, from PATH=VALUE with a path in the spec of an IstioOperator, such as
-// values.global.meshID=mesh1. A backslash before a dot makes it part of a name.
+// values.global.meshID=mesh1. A backslash before a dot makes it part of a name. Where the value may
+// be a text, it is the text as typed, so that 1.10 and on stay what they are; elsewhere it is YAML.
 func (v *Values) Set(assignment string) (unsupported []Place, err error) {
 	path, text, ok := strings.Cut(assignment, "=")
 	names := splitPath(path)
 	if !ok || path == "" {
 		return nil, fmt.Errorf("%q: want PATH=VALUE, as in values.global.meshID=mesh1", assignment)
 	}
+	for _, name := range names {
+		if name == "" || strings.Contains(name, "[") {
+			return nil, fmt.Errorf("%s: it has an empty name or an index; set lists in a file", path)
+		}
+	}
 	value, err := yaml.YAMLToJSON([]byte(text))
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
-	for _, name := range slices.Backward(names) {
-		if name == "" || strings.Contains(name, "[") {
-			return nil, fmt.Errorf("%s: it has an empty name or an index; set lists in a file", path)
+	if scalar := value[0] != '{' && value[0] != '['; scalar && string(value) != "null" {
+		typed, err := json.Marshal(text)
+		if err != nil {
+			return nil, err
 		}
+		if unsupported, err = v.setJSON(names, typed); err == nil {
+			return unsupported, nil
+		}
+	}
+	return v.setJSON(names, value)
+}
+
+// setJSON sets the value at the path, and nothing if there is an error.
+func (v *Values) setJSON(names []string, value []byte) (unsupported []Place, err error) {
+	for _, name := range slices.Backward(names) {
 		quoted, err := json.Marshal(name)
 		if err != nil {
 			return nil, err
@@ -75,11 +96,36 @@ func (v *Values) Set(assignment string) (unsupported []Place, err error) {
 	}
 	doc, err := yamldoc.ParseOnly(value)
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", path, err)
+		return nil, fmt.Errorf("%s: %w", strings.Join(names, "."), err)
 	}
-	r := &reader{values: v, file: "--set", flag: true}
+	changed := *v
+	r := &reader{values: &changed, file: "--set", flag: true}
 	r.fields(doc, "", r.spec())
-	return r.unsupported, errors.Join(r.errs...)
+	if err := errors.Join(append(r.errs, changed.checkTypes())...); err != nil {
+		return nil, err
+	}
+	*v = changed
+	return r.unsupported, nil
+}
+
+// checkTypes returns the faults in the types of the values that the proxies and the control plane
+// read.
+func (v *Values) checkTypes() error {
+	config, err := json.Marshal(v.MeshConfig)
+	if err != nil {
+		return err
+	}
+	if len(v.MeshConfig) > 0 {
+		if err := istiojson.Unmarshal(protojson.UnmarshalOptions{DiscardUnknown: true}, config, &meshv1alpha1.MeshConfig{}); err != nil {
+			return fmt.Errorf("meshConfig: %s", istiojson.Reason(err))
+		}
+	}
+	values, err := json.Marshal(v.Injector)
+	if err != nil {
+		return err
+	}
+	_, err = inject.ParseValues(string(values), "")
+	return err
 }
 
 // splitPath splits a path at its dots.
@@ -139,10 +185,24 @@ func (r *reader) fields(at yamldoc.Value, path string, known map[string]field) {
 	}
 }
 
-// empty reports whether a value configures nothing.
+// empty reports whether a value configures nothing. Charts have empty texts as defaults.
 func empty(v yamldoc.Value) bool {
 	items, list := v.Items()
-	return v.IsNull() || v.IsMapping() && len(v.Keys()) == 0 || list && len(items) == 0
+	return isEmptyText(v) || v.IsMapping() && len(v.Keys()) == 0 || list && len(items) == 0
+}
+
+func isEmptyText(v yamldoc.Value) bool {
+	_, list := v.Items()
+	return !list && !v.IsMapping() && v.Text() == ""
+}
+
+// unlessEmpty returns a field for which an empty text, the default in many charts, means not set.
+func unlessEmpty(f field) field {
+	return func(at yamldoc.Value, path string) {
+		if !isEmptyText(at) {
+			f(at, path)
+		}
+	}
 }
 
 // in returns the field for a mapping.
@@ -151,52 +211,52 @@ func (r *reader) in(known map[string]field) field {
 }
 
 func (r *reader) text(p *string) field {
-	return func(at yamldoc.Value, path string) {
+	return unlessEmpty(func(at yamldoc.Value, path string) {
 		if _, list := at.Items(); list || at.IsMapping() {
 			r.fail(at, path, "want a text")
 			return
 		}
 		*p = at.Text()
-	}
+	})
 }
 
 func (r *reader) boolean(p *bool) field {
-	return func(at yamldoc.Value, path string) {
+	return unlessEmpty(func(at yamldoc.Value, path string) {
 		value, err := strconv.ParseBool(at.Text())
 		if err != nil {
 			r.fail(at, path, "want true or false")
 			return
 		}
 		*p = value
-	}
+	})
 }
 
 func (r *reader) number(p *int32) field {
-	return func(at yamldoc.Value, path string) {
+	return unlessEmpty(func(at yamldoc.Value, path string) {
 		value, err := strconv.ParseInt(at.Text(), 10, 32)
 		if err != nil || value < 0 {
 			r.fail(at, path, "want a number of at least 0")
 			return
 		}
 		*p = int32(value)
-	}
+	})
 }
 
 // only accepts one of the values, which change nothing.
 func (r *reader) only(values ...string) field {
-	return func(at yamldoc.Value, path string) {
+	return unlessEmpty(func(at yamldoc.Value, path string) {
 		for _, v := range values {
 			if at.Text() == v {
 				return
 			}
 		}
 		r.unsupported = append(r.unsupported, r.place(at, path+": "+cmp.Or(at.Text(), "…")))
-	}
+	})
 }
 
 // decoded reads a value into the type of a Kubernetes field.
 func decoded[T any](r *reader, p *T) field {
-	return func(at yamldoc.Value, path string) {
+	return unlessEmpty(func(at yamldoc.Value, path string) {
 		text, err := at.JSON()
 		var value T
 		if err == nil {
@@ -210,5 +270,5 @@ func decoded[T any](r *reader, p *T) field {
 			return
 		}
 		*p = value
-	}
+	})
 }

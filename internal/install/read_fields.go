@@ -2,6 +2,7 @@ package install
 
 import (
 	"cmp"
+	"fmt"
 	"slices"
 	"strings"
 
@@ -163,6 +164,19 @@ func (r *reader) image(part *string) field {
 // imageName is the last part of the name of meshctl's image.
 const imageName = "meshctl"
 
+// istioHubs are registries of Istio, which have no image of meshctl.
+var istioHubs = []string{"docker.io/istio", "istio", "gcr.io/istio-release", "gcr.io/istio-testing", "registry.istio.io/release", "registry.istio.io/testing"}
+
+// ImageWarning returns why the image cannot exist; empty if it may.
+func (v *Values) ImageWarning() string {
+	name, _ := splitImage(v.Image)
+	hub, ok := strings.CutSuffix(name, "/"+imageName)
+	if !ok || !slices.Contains(istioHubs, hub) {
+		return ""
+	}
+	return fmt.Sprintf("image %s does not exist: registries of Istio have no %s; give --image, or the hub that has it", v.Image, imageName)
+}
+
 // splitImage splits the name of an image at its tag.
 func splitImage(image string) (name, tag string) {
 	if i := strings.LastIndexByte(image, ':'); i > strings.LastIndexByte(image, '/') {
@@ -174,14 +188,16 @@ func splitImage(image string) (name, tag string) {
 // meshConfig adds fields to the MeshConfig, at all levels.
 func (r *reader) meshConfig(at yamldoc.Value, path string) {
 	var given map[string]any
-	decoded(r, &given)(at, path)
+	if decoded(r, &given)(at, path); len(given) == 0 {
+		return
+	}
 	r.values.MeshConfig = merged(r.values.MeshConfig, given)
 }
 
 // injector returns the field that keeps a value of the injector, at a path of Helm values.
 func (r *reader) injector(names ...string) field {
 	return func(at yamldoc.Value, path string) {
-		var value any
+		var value any = at.Text() // an empty text is a value of its own, as of componentLogLevel
 		decoded(r, &value)(at, path)
 		for _, name := range slices.Backward(names) {
 			value = map[string]any{name: value}

@@ -122,6 +122,9 @@ func (o *valueFlags) valuesOf(ctx context.Context, env *cli.Env, f *pflag.FlagSe
 	if err := v.Check(); err != nil {
 		return nil, cli.Usagef("%w", err)
 	}
+	if text := v.ImageWarning(); text != "" {
+		env.Warnf("%s", text)
+	}
 	return &v, checkMeshConfig(ctx, env, &v)
 }
 
