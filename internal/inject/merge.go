@@ -8,6 +8,7 @@ import (
 	"maps"
 	"reflect"
 	"slices"
+	"strings"
 )
 
 // unmarshal decodes JSON, and keeps the digits of numbers.
@@ -69,13 +70,34 @@ func decoded[T any](from any) (T, error) {
 	return out, err
 }
 
-// listKeys holds the field that identifies the items of a list in a pod. Lists of other fields
-// are replaced.
-var listKeys = map[string]string{
-	"containers": "name", "initContainers": "name", "volumes": "name", "env": "name", "imagePullSecrets": "name",
-	"volumeMounts": "mountPath", "volumeDevices": "devicePath", "ports": "containerPort", "hostAliases": "ip",
-	"topologySpreadConstraints": "topologyKey", "resourceClaims": "name", "sysctls": "name",
+// listKeys holds the fields that identify the items of a list in a pod: the keys of Kubernetes'
+// server-side apply. A list of other fields is replaced. Kubernetes also replaces sysctls, but
+// templates and pods must not lose those of each other.
+var listKeys = map[string][]string{
+	"claims":                    {"name"},
+	"containers":                {"name"},
+	"env":                       {"name"},
+	"ephemeralContainers":       {"name"},
+	"evictionResponders":        {"name"},
+	"hostAliases":               {"ip"},
+	"imagePullSecrets":          {"name"},
+	"initContainers":            {"name"},
+	"ownerReferences":           {"uid"},
+	"ports":                     {"containerPort", "protocol"},
+	"resourceClaims":            {"name"},
+	"schedulingGates":           {"name"},
+	"sysctls":                   {"name"},
+	"topologySpreadConstraints": {"topologyKey", "whenUnsatisfiable"},
+	"volumeDevices":             {"devicePath"},
+	"volumeMounts":              {"mountPath"},
+	"volumes":                   {"name"},
 }
+
+// keyDefaults holds the values of keys that an item may leave out.
+var keyDefaults = map[string]string{"protocol": "TCP"}
+
+// sets are the lists of texts that are merged.
+var sets = []string{"finalizers"}
 
 // wholeItems are the lists whose items are replaced, as their fields exclude each other.
 var wholeItems = []string{"env", "volumes"}
@@ -115,19 +137,22 @@ func merge(object, patch map[string]any) {
 
 // mergeList returns a list with the items of a patch. It takes time in proportion to both.
 func mergeList(field string, have any, patch []any) []any {
-	key, list := listKeys[field], []any{}
-	if own, ok := have.([]any); ok && key != "" {
+	keys, list := listKeys[field], []any{}
+	isSet := slices.Contains(sets, field)
+	if own, ok := have.([]any); ok && (len(keys) > 0 || isSet) {
 		list = slices.Clone(own)
 	}
-	places := placesOf(list, key)
+	places := placesOf(list, keys)
 	deleted := make(map[int]bool)
 	for _, value := range patch {
 		item, ok := value.(map[string]any)
 		if !ok {
-			list = append(list, value)
+			if !isSet || !slices.Contains(list, value) {
+				list = append(list, value)
+			}
 			continue
 		}
-		id := idOf(item, key)
+		id := idOf(item, keys)
 		at := -1 // the first item of the list with the identity
 		if id != "" && len(places[id]) > 0 {
 			at = places[id][0]
@@ -162,24 +187,32 @@ func mergeList(field string, have any, patch []any) []any {
 }
 
 // placesOf returns the places of the items of a list, by their identities.
-func placesOf(list []any, key string) map[string][]int {
+func placesOf(list []any, keys []string) map[string][]int {
 	places := make(map[string][]int, len(list))
 	for at, value := range list {
 		item, _ := value.(map[string]any)
-		if id := idOf(item, key); id != "" {
+		if id := idOf(item, keys); id != "" {
 			places[id] = append(places[id], at)
 		}
 	}
 	return places
 }
 
-// idOf returns the identity of an item: a name, or a number of any type. It is empty for an item
-// without one.
-func idOf(item map[string]any, key string) string {
-	if key == "" || item[key] == nil {
-		return ""
+// idOf returns the identity of an item: the values of its keys, names or numbers of any type. It is
+// empty for an item without one of them.
+func idOf(item map[string]any, keys []string) string {
+	var id strings.Builder
+	for _, key := range keys {
+		value := item[key]
+		if def := keyDefaults[key]; value == nil && def != "" {
+			value = def
+		}
+		if value == nil {
+			return ""
+		}
+		fmt.Fprintf(&id, "=%v", value)
 	}
-	return "=" + fmt.Sprint(item[key])
+	return id.String()
 }
 
 // containersOf returns the containers of a list of the object, such as initContainers.
