@@ -143,7 +143,7 @@ func TestDecode(t *testing.T) {
 kind: Config
 preferences: {}
 clusters: [{name: x, cluster: {server: https://west}}]
-users: [{name: y, user: {token: t}}]
+users: [{name: 'y', user: {token: t}}]
 contexts: [{name: z, context: {cluster: x, user: y, namespace: mesh}}]
 `)
 	if c.Err != nil || c.ID != "west" || c.Server.Server != "https://west" || c.Namespace != "mesh" {

@@ -83,6 +83,38 @@ func SplitAttribute(key string) (name string, args []string, err error) {
 	return name, args, nil
 }
 
+// FormsOfHeader returns the names that a condition which refuses requests by a header matches:
+// dashes may be underscores, which servers with variables of CGI take for the same name.
+func FormsOfHeader(name string) []string {
+	dashes := strings.ReplaceAll(name, "_", "-")
+	n := strings.Count(dashes, "-")
+	if n == 0 {
+		return []string{name}
+	}
+	if n > mostDashes {
+		out := []string{name, dashes, strings.ReplaceAll(dashes, "-", "_")}
+		slices.Sort(out)
+		return slices.Compact(out)
+	}
+	parts, out := strings.Split(dashes, "-"), []string{""}
+	for i, part := range parts {
+		var longer []string
+		for _, start := range out {
+			if i == 0 {
+				longer = append(longer, part)
+			} else {
+				longer = append(longer, start+"-"+part, start+"_"+part)
+			}
+		}
+		out = longer
+	}
+	return out
+}
+
+// mostDashes is how many dashes of a header's name may each be an underscore. Of a name with more,
+// all or none are.
+const mostDashes = 4
+
 // FilterAttribute is the prefix of the attributes with the metadata of a filter.
 const FilterAttribute = "experimental.envoy.filters."
 

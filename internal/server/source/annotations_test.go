@@ -24,7 +24,7 @@ func TestAnnotations(t *testing.T) {
 		{"apiVersion: networking.istio.io/v1\nkind: WorkloadEntry\nspec: {address: 10.0.0.1, serviceAccount: a}\n", "proxy.istio.io/health-checks-enabled: \"true\"", Unused},
 		{"apiVersion: v1\nkind: Secret\n", "networking.istio.io/cluster: east", Unused},
 	} {
-		doc, err := yamldoc.Parse(yamldoc.Chunk{Text: []byte(c.object + "metadata: {name: x, namespace: n, annotations: {" + c.annotation + "}}\n"), Line: 1})
+		doc, err := yamldoc.Parse(yamldoc.Chunk{Text: []byte(c.object + "metadata: {name: x, namespace: 'n', annotations: {" + c.annotation + "}}\n"), Line: 1})
 		if err != nil {
 			t.Fatal(err)
 		}

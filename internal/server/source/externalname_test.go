@@ -25,7 +25,7 @@ func TestExternalNameOfThisMachine(t *testing.T) {
 		"0x7f.1":                     "spec.externalName: 0x7f.1 is a loopback name: proxies do not route calls there",
 		"metadata.google.internal":   "spec.externalName: metadata.google.internal is a link-local or metadata name: proxies do not route calls there",
 	} {
-		doc := fmt.Sprintf("apiVersion: v1\nkind: Service\nmetadata: {name: a, namespace: n}\nspec: {type: ExternalName, externalName: %s}\n", name)
+		doc := fmt.Sprintf("apiVersion: v1\nkind: Service\nmetadata: {name: a, namespace: 'n'}\nspec: {type: ExternalName, externalName: %s}\n", name)
 		r, err := (&source.Converter{Cluster: "c"}).Decode(objects(t, doc)[0], snapshot.Place{File: "in.yaml"})
 		if err != nil {
 			t.Errorf("%s: %v", name, err)

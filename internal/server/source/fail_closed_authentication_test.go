@@ -17,7 +17,7 @@ import (
 // closedSpec returns the spec of the valid parts of an invalid object, or nil.
 func closedSpec(t *testing.T, kind, spec string) proto.Message {
 	t.Helper()
-	text := "apiVersion: security.istio.io/v1\nkind: " + kind + "\nmetadata: {name: a, namespace: n}\nspec:\n" + spec
+	text := "apiVersion: security.istio.io/v1\nkind: " + kind + "\nmetadata: {name: a, namespace: 'n'}\nspec:\n" + spec
 	v, err := yamldoc.Parse(yamldoc.Chunk{Text: []byte(text), Line: 1})
 	if err != nil {
 		t.Fatal(err)

@@ -300,8 +300,8 @@ func headerValuesFault(field string, headers map[string]string) *FieldError {
 			faults = faults.and(faultf(field, "%w; write %%%% for a percent sign", err))
 		}
 		for _, variable := range environmentOperator.FindAllStringSubmatch(headers[name], -1) {
-			if !isPublicVariable(variable[1]) {
-				faults = faults.and(faultf(field, "the environment variable %s may hold a secret of another workload's proxy: only ISTIO_META_… and %s can be sent",
+			if !slices.Contains(publicVariables, variable[1]) {
+				faults = faults.and(faultf(field, "the environment variable %s may hold a secret of another workload's proxy: only %s can be sent",
 					variable[1], strings.Join(publicVariables, ", ")))
 			}
 		}
@@ -315,10 +315,9 @@ var environmentOperator = regexp.MustCompile(`%ENVIRONMENT\(([^)]*)\)`)
 
 // publicVariables tell what others may know of a proxy. Routes of a namespace work in the proxies of
 // its clients and in shared gateways, whose environment is not its own.
-var publicVariables = []string{"HOSTNAME", "POD_NAME", "POD_NAMESPACE", "INSTANCE_IP", "HOST_IP", "SERVICE_ACCOUNT"}
-
-func isPublicVariable(name string) bool {
-	return strings.HasPrefix(name, "ISTIO_META_") || slices.Contains(publicVariables, name)
+var publicVariables = []string{
+	"HOSTNAME", "POD_NAME", "POD_NAMESPACE", "INSTANCE_IP", "HOST_IP", "SERVICE_ACCOUNT",
+	"ISTIO_META_CLUSTER_ID", "ISTIO_META_MESH_ID", "ISTIO_META_NETWORK", "ISTIO_META_OWNER", "ISTIO_META_WORKLOAD_NAME",
 }
 
 func redirectFault(field string, r *networkingv1alpha3.HTTPRedirect) *FieldError {

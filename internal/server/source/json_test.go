@@ -54,7 +54,7 @@ func TestDecodeJSON(t *testing.T) {
 				}
 				return
 			}
-			want, err := c.Decode(objects(t, "apiVersion: security.istio.io/v1\nkind: PeerAuthentication\nmetadata: {name: p, namespace: n}\nspec: "+tt.spec)[0], snapshot.Place{})
+			want, err := c.Decode(objects(t, "apiVersion: security.istio.io/v1\nkind: PeerAuthentication\nmetadata: {name: p, namespace: 'n'}\nspec: "+tt.spec)[0], snapshot.Place{})
 			if err != nil {
 				t.Fatal(err)
 			}

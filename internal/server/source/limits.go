@@ -12,6 +12,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
+	securityv1beta1 "istio.io/api/security/v1beta1"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 
@@ -41,6 +42,12 @@ const (
 	maxCopiedBytes = 32 << 20
 	// maxDistributed bounds the localities of distribute: percentages of at least 1 have the sum 100.
 	maxDistributed = 100
+	// maxMatchers bounds the matchers of an AuthorizationPolicy, maxMatchedBytes their size: a value
+	// has one matcher for each form of a header, or for each slash of a principal of a token.
+	// maxMatchedText bounds a value.
+	maxMatchers     = 50_000
+	maxMatchedBytes = 8 << 20
+	maxMatchedText  = 4 << 10
 	// maxPatches bounds the patches of an EnvoyFilter, and maxPatchBytes the size of their
 	// values: each resource that a patch matches gets the value.
 	maxPatches    = 500
@@ -266,6 +273,8 @@ func productFault(spec proto.Message) *FieldError {
 		if size > maxPatchBytes {
 			return limitf("configPatches", "has values of %d bytes, at most %d are accepted: each resource that a patch matches gets them", size, maxPatchBytes)
 		}
+	case *securityv1beta1.AuthorizationPolicy:
+		return matchersFault(s)
 	case *networkingv1alpha3.DestinationRule:
 		size := proto.Size(s.TrafficPolicy)
 		for _, subset := range s.Subsets {

@@ -45,7 +45,7 @@ func pemPair(t testing.TB, hours int) (cert, key string) {
 
 // secretYAML returns a Secret with one value per line, from the sixth line on.
 func secretYAML(typ string, values ...string) string {
-	text := "apiVersion: v1\nkind: Secret\nmetadata: {name: s, namespace: n}\ntype: " + typ + "\ndata:\n"
+	text := "apiVersion: v1\nkind: Secret\nmetadata: {name: s, namespace: 'n'}\ntype: " + typ + "\ndata:\n"
 	for i := 0; i+1 < len(values); i += 2 {
 		text += fmt.Sprintf("  %s: %s\n", values[i], base64.StdEncoding.EncodeToString([]byte(values[i+1])))
 	}
@@ -88,7 +88,7 @@ func TestSecrets(t *testing.T) {
 		"other keys":       {secretYAML(opaque, many...), want{noPair: noPair + "k0, k1, k2, and 2 more...", noCA: noCA + "k0, k1, k2, and 2 more..."}},
 		"no keys":          {secretYAML(opaque), want{noPair: noPair, noCA: noCA}},
 		"stringData": {
-			"apiVersion: v1\nkind: Secret\nmetadata: {name: s, namespace: n}\nstringData:\n  cert: |\n    " + strings.ReplaceAll(cert, "\n", "\n    ") + "\n  key: |\n    " + strings.ReplaceAll(key, "\n", "\n    ") + "\n",
+			"apiVersion: v1\nkind: Secret\nmetadata: {name: s, namespace: 'n'}\nstringData:\n  cert: |\n    " + strings.ReplaceAll(cert, "\n", "\n    ") + "\n  key: |\n    " + strings.ReplaceAll(key, "\n", "\n    ") + "\n",
 			want{pair: cert, noCA: noCA + "cert, key"},
 		},
 		"key of another":     {secretYAML(tls, "tls.crt", cert, "tls.key", otherKey), want{fault: "line 7: data[tls.key]: is not the key of the certificate"}},
@@ -151,7 +151,7 @@ func TestConfigMaps(t *testing.T) {
 	cert, key := pemPair(t, 1)
 	other, _ := pemPair(t, 2)
 	configMap := func(values ...string) string {
-		text := "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: s, namespace: n}\ndata:\n  app.properties: x\n"
+		text := "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: s, namespace: 'n'}\ndata:\n  app.properties: x\n"
 		for i := 0; i+1 < len(values); i += 2 {
 			text += "  " + values[i] + ": |\n    " + strings.ReplaceAll(strings.TrimSpace(values[i+1]), "\n", "\n    ") + "\n"
 		}

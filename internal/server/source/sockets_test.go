@@ -10,15 +10,15 @@ import (
 
 // objectsWithSocket are the places where an object may name a Unix socket.
 var objectsWithSocket = map[string]string{
-	"bind of a Gateway":             "{apiVersion: networking.istio.io/v1, kind: Gateway, metadata: {name: a, namespace: n}, spec: {selector: {a: b}, servers: [{port: {number: 0, name: a, protocol: HTTP}, bind: 'SOCKET', hosts: ['*']}]}}",
-	"defaultEndpoint of a Sidecar":  "{apiVersion: networking.istio.io/v1, kind: Sidecar, metadata: {name: a, namespace: n}, spec: {ingress: [{port: {number: 80, name: a, protocol: HTTP}, defaultEndpoint: 'SOCKET'}]}}",
-	"egress of a Sidecar":           "{apiVersion: networking.istio.io/v1, kind: Sidecar, metadata: {name: a, namespace: n}, spec: {egress: [{port: {protocol: HTTP}, bind: 'SOCKET', hosts: ['*/*']}]}}",
-	"endpoint of a ServiceEntry":    "{apiVersion: networking.istio.io/v1, kind: ServiceEntry, metadata: {name: a, namespace: n}, spec: {hosts: [a], resolution: STATIC, ports: [{number: 80, name: a, protocol: HTTP}], endpoints: [{address: 'SOCKET'}]}}",
-	"ServiceEntry with DNS":         "{apiVersion: networking.istio.io/v1, kind: ServiceEntry, metadata: {name: a, namespace: n}, spec: {hosts: [a], resolution: DNS, ports: [{number: 80, name: a, protocol: HTTP}], endpoints: [{address: 'SOCKET'}]}}",
-	"WorkloadEntry":                 "{apiVersion: networking.istio.io/v1, kind: WorkloadEntry, metadata: {name: a, namespace: n}, spec: {address: 'SOCKET'}}",
-	"defaultEndpoint of a Gateway":  "{apiVersion: networking.istio.io/v1, kind: Gateway, metadata: {name: a, namespace: n}, spec: {selector: {a: b}, servers: [{port: {number: 80, name: a, protocol: HTTP}, defaultEndpoint: 'SOCKET', hosts: ['*']}]}}",
-	"bind of an ingress":            "{apiVersion: networking.istio.io/v1, kind: Sidecar, metadata: {name: a, namespace: n}, spec: {ingress: [{port: {number: 80, name: a, protocol: HTTP}, bind: 'SOCKET'}]}}",
-	"destination of VirtualService": "{apiVersion: networking.istio.io/v1, kind: VirtualService, metadata: {name: a, namespace: n}, spec: {hosts: [a], http: [{route: [{destination: {host: 'SOCKET'}}]}]}}",
+	"bind of a Gateway":             "{apiVersion: networking.istio.io/v1, kind: Gateway, metadata: {name: a, namespace: 'n'}, spec: {selector: {a: b}, servers: [{port: {number: 0, name: a, protocol: HTTP}, bind: 'SOCKET', hosts: ['*']}]}}",
+	"defaultEndpoint of a Sidecar":  "{apiVersion: networking.istio.io/v1, kind: Sidecar, metadata: {name: a, namespace: 'n'}, spec: {ingress: [{port: {number: 80, name: a, protocol: HTTP}, defaultEndpoint: 'SOCKET'}]}}",
+	"egress of a Sidecar":           "{apiVersion: networking.istio.io/v1, kind: Sidecar, metadata: {name: a, namespace: 'n'}, spec: {egress: [{port: {protocol: HTTP}, bind: 'SOCKET', hosts: ['*/*']}]}}",
+	"endpoint of a ServiceEntry":    "{apiVersion: networking.istio.io/v1, kind: ServiceEntry, metadata: {name: a, namespace: 'n'}, spec: {hosts: [a], resolution: STATIC, ports: [{number: 80, name: a, protocol: HTTP}], endpoints: [{address: 'SOCKET'}]}}",
+	"ServiceEntry with DNS":         "{apiVersion: networking.istio.io/v1, kind: ServiceEntry, metadata: {name: a, namespace: 'n'}, spec: {hosts: [a], resolution: DNS, ports: [{number: 80, name: a, protocol: HTTP}], endpoints: [{address: 'SOCKET'}]}}",
+	"WorkloadEntry":                 "{apiVersion: networking.istio.io/v1, kind: WorkloadEntry, metadata: {name: a, namespace: 'n'}, spec: {address: 'SOCKET'}}",
+	"defaultEndpoint of a Gateway":  "{apiVersion: networking.istio.io/v1, kind: Gateway, metadata: {name: a, namespace: 'n'}, spec: {selector: {a: b}, servers: [{port: {number: 80, name: a, protocol: HTTP}, defaultEndpoint: 'SOCKET', hosts: ['*']}]}}",
+	"bind of an ingress":            "{apiVersion: networking.istio.io/v1, kind: Sidecar, metadata: {name: a, namespace: 'n'}, spec: {ingress: [{port: {number: 80, name: a, protocol: HTTP}, bind: 'SOCKET'}]}}",
+	"destination of VirtualService": "{apiVersion: networking.istio.io/v1, kind: VirtualService, metadata: {name: a, namespace: 'n'}, spec: {hosts: [a], http: [{route: [{destination: {host: 'SOCKET'}}]}]}}",
 }
 
 // supportsSockets lists the places that lead to a Unix socket.

@@ -187,26 +187,26 @@ func objects(t testing.TB, text string) []yamldoc.Value {
 }
 
 const (
-	gatewayHead  = "apiVersion: networking.istio.io/v1\nkind: Gateway\nmetadata: {name: g, namespace: n}\nspec:\n"
-	sidecarHead  = "apiVersion: networking.istio.io/v1\nkind: Sidecar\nmetadata: {name: s, namespace: n}\nspec:\n"
-	proxyConfig  = "apiVersion: networking.istio.io/v1beta1\nkind: ProxyConfig\nmetadata: {name: p, namespace: n}\nspec:\n"
-	extension    = "apiVersion: extensions.istio.io/v1alpha1\nkind: TrafficExtension\nmetadata: {name: w, namespace: n}\nspec:\n"
-	wasmPlugin   = "apiVersion: extensions.istio.io/v1alpha1\nkind: WasmPlugin\nmetadata: {name: w, namespace: n}\nspec:\n"
-	telemetry    = "apiVersion: telemetry.istio.io/v1\nkind: Telemetry\nmetadata: {name: t, namespace: n}\nspec:\n"
-	peerHead     = "apiVersion: security.istio.io/v1\nkind: PeerAuthentication\nmetadata: {name: p, namespace: n}\nspec:\n"
-	tokenHead    = "apiVersion: security.istio.io/v1\nkind: RequestAuthentication\nmetadata: {name: r, namespace: n}\nspec:\n"
-	policyHead   = "apiVersion: security.istio.io/v1\nkind: AuthorizationPolicy\nmetadata: {name: p, namespace: n}\nspec:\n"
-	ruleHead     = "apiVersion: networking.istio.io/v1\nkind: DestinationRule\nmetadata: {name: d, namespace: n}\nspec:\n"
-	routeHead    = "apiVersion: networking.istio.io/v1\nkind: VirtualService\nmetadata: {name: v, namespace: n}\nspec:\n"
-	entryHead    = "apiVersion: networking.istio.io/v1\nkind: ServiceEntry\nmetadata: {name: e, namespace: n}\nspec:\n"
-	workloadHead = "apiVersion: networking.istio.io/v1\nkind: WorkloadEntry\nmetadata: {name: w, namespace: n}\nspec:\n"
-	filterHead   = "apiVersion: networking.istio.io/v1alpha3\nkind: EnvoyFilter\nmetadata: {name: f, namespace: n}\nspec:\n"
+	gatewayHead  = "apiVersion: networking.istio.io/v1\nkind: Gateway\nmetadata: {name: g, namespace: 'n'}\nspec:\n"
+	sidecarHead  = "apiVersion: networking.istio.io/v1\nkind: Sidecar\nmetadata: {name: s, namespace: 'n'}\nspec:\n"
+	proxyConfig  = "apiVersion: networking.istio.io/v1beta1\nkind: ProxyConfig\nmetadata: {name: p, namespace: 'n'}\nspec:\n"
+	extension    = "apiVersion: extensions.istio.io/v1alpha1\nkind: TrafficExtension\nmetadata: {name: w, namespace: 'n'}\nspec:\n"
+	wasmPlugin   = "apiVersion: extensions.istio.io/v1alpha1\nkind: WasmPlugin\nmetadata: {name: w, namespace: 'n'}\nspec:\n"
+	telemetry    = "apiVersion: telemetry.istio.io/v1\nkind: Telemetry\nmetadata: {name: t, namespace: 'n'}\nspec:\n"
+	peerHead     = "apiVersion: security.istio.io/v1\nkind: PeerAuthentication\nmetadata: {name: p, namespace: 'n'}\nspec:\n"
+	tokenHead    = "apiVersion: security.istio.io/v1\nkind: RequestAuthentication\nmetadata: {name: r, namespace: 'n'}\nspec:\n"
+	policyHead   = "apiVersion: security.istio.io/v1\nkind: AuthorizationPolicy\nmetadata: {name: p, namespace: 'n'}\nspec:\n"
+	ruleHead     = "apiVersion: networking.istio.io/v1\nkind: DestinationRule\nmetadata: {name: d, namespace: 'n'}\nspec:\n"
+	routeHead    = "apiVersion: networking.istio.io/v1\nkind: VirtualService\nmetadata: {name: v, namespace: 'n'}\nspec:\n"
+	entryHead    = "apiVersion: networking.istio.io/v1\nkind: ServiceEntry\nmetadata: {name: e, namespace: 'n'}\nspec:\n"
+	workloadHead = "apiVersion: networking.istio.io/v1\nkind: WorkloadEntry\nmetadata: {name: w, namespace: 'n'}\nspec:\n"
+	filterHead   = "apiVersion: networking.istio.io/v1alpha3\nkind: EnvoyFilter\nmetadata: {name: f, namespace: 'n'}\nspec:\n"
 	filterPatch  = filterHead + "  configPatches:\n  - applyTo: HTTP_FILTER\n"
 	filterAdd    = "    patch:\n      operation: ADD\n      value:\n"
-	serviceHead  = "apiVersion: v1\nkind: Service\nmetadata: {name: s, namespace: n}\nspec:\n"
-	sliceHead    = "apiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\nmetadata: {name: s, namespace: n, labels: {kubernetes.io/service-name: s}}\naddressType: IPv4\n"
-	podHead      = "apiVersion: v1\nkind: Pod\nmetadata: {name: p, namespace: n}\n"
-	kubeGateway  = "apiVersion: gateway.networking.k8s.io/v1\nkind: Gateway\nmetadata: {name: g, namespace: n, labels: {topology.istio.io/network: n2}}\nspec:\n"
+	serviceHead  = "apiVersion: v1\nkind: Service\nmetadata: {name: s, namespace: 'n'}\nspec:\n"
+	sliceHead    = "apiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\nmetadata: {name: s, namespace: 'n', labels: {kubernetes.io/service-name: s}}\naddressType: IPv4\n"
+	podHead      = "apiVersion: v1\nkind: Pod\nmetadata: {name: p, namespace: 'n'}\n"
+	kubeGateway  = "apiVersion: gateway.networking.k8s.io/v1\nkind: Gateway\nmetadata: {name: g, namespace: 'n', labels: {topology.istio.io/network: n2}}\nspec:\n"
 	meshHead     = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: istio, namespace: istio-system}\ndata:\n"
 )
 
@@ -369,7 +369,7 @@ func TestRefusals(t *testing.T) {
 		"entry of one endpoint":   {entryHead + "  hosts: [a]\n  resolution: DNS_ROUND_ROBIN\n  endpoints: [{address: a}, {address: b}]", 7, "spec.endpoints: has more than one entry, which resolution DNS_ROUND_ROBIN does not allow"},
 		"entry wildcard":          {entryHead + "  hosts:\n  - '*.a'\n  resolution: DNS", 6, `spec.hosts[0]: "*.a" stands for many names, which resolution DNS does not allow without endpoints`},
 		"entry target":            {entryHead + "  hosts: [a]\n  resolution: DNS\n  endpoints:\n  - address: '*.a'", 8, `spec.endpoints[0].address: "*.a" is neither a host name nor an IP address`},
-		"entry without target":    {entryHead + "  hosts: [a]\n  resolution: DNS\n  endpoints:\n  - network: n", 8, "spec.endpoints[0].address: is missing, which resolution DNS needs"},
+		"entry without target":    {entryHead + "  hosts: [a]\n  resolution: DNS\n  endpoints:\n  - network: 'n'", 8, "spec.endpoints[0].address: is missing, which resolution DNS needs"},
 		"entry path by DNS":       {entryHead + "  hosts: [a]\n  resolution: DNS\n  endpoints:\n  - address: unix:///a", 8, `spec.endpoints[0].address: "unix:///a" is neither a host name nor an IP address`},
 		"entry path and port":     {entryHead + "  hosts: [a]\n  ports: [{number: 1, name: a}]\n  resolution: STATIC\n  endpoints:\n  - address: unix:///a\n    ports: {a: 1}", 10, "spec.endpoints[0].ports: does not go with a path"},
 		"entry other port":        {entryHead + "  hosts: [a]\n  ports: [{number: 1, name: a}]\n  resolution: STATIC\n  endpoints:\n  - address: 10.0.0.1\n    ports: {b: 1}", 10, "spec.endpoints[0].ports[b]: is not the name of a port of the ServiceEntry"},
@@ -565,7 +565,7 @@ func TestUnreadKinds(t *testing.T) {
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			v := objects(t, "apiVersion: "+tt.apiVersion+"\nkind: "+tt.kind+"\nmetadata: {name: x, namespace: n}\n")[0]
+			v := objects(t, "apiVersion: "+tt.apiVersion+"\nkind: "+tt.kind+"\nmetadata: {name: x, namespace: 'n'}\n")[0]
 			r, err := c.Decode(v, snapshot.Place{})
 			if want := (snapshot.Key{Kind: snapshot.Kind(tt.kind), Cluster: "c", Namespace: "n", Name: "x"}); err != nil || !r.Skipped || r.Key != want {
 				t.Fatalf("got %+v, %v; want %s skipped", r, err, want)

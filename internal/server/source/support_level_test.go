@@ -319,7 +319,7 @@ func TestKindsWithoutEffectAreReported(t *testing.T) {
 		if spec == "" || k.shared() {
 			spec = "{}"
 		}
-		text := fmt.Sprintf("{apiVersion: %s/%s, kind: %s, metadata: {name: x, namespace: n}, spec: %s}", k.group, k.versions[0], k.name, spec)
+		text := fmt.Sprintf("{apiVersion: %s/%s, kind: %s, metadata: {name: x, namespace: 'n'}, spec: %s}", k.group, k.versions[0], k.name, spec)
 		doc, err := yamldoc.Parse(yamldoc.Chunk{Text: []byte(text), Line: 1})
 		if err != nil {
 			t.Fatal(err)
@@ -368,7 +368,7 @@ func TestSecurityPoliciesThatAreNotEnforced(t *testing.T) {
 		"apiVersion: example.com/v1\nkind: AuthorizationPolicy":                                                    false,
 		"apiVersion: policy.linkerd.io/v1beta1\nkind: AuthorizationPolicy\nspec: {targetRef: {a: b}}":              false,
 	} {
-		doc, err := yamldoc.Parse(yamldoc.Chunk{Text: []byte(text + "\nmetadata: {name: x, namespace: n}\n"), Line: 1})
+		doc, err := yamldoc.Parse(yamldoc.Chunk{Text: []byte(text + "\nmetadata: {name: x, namespace: 'n'}\n"), Line: 1})
 		if err != nil {
 			t.Fatal(err)
 		}

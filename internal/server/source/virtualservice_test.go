@@ -11,7 +11,7 @@ import (
 // TestPublicVariables: a route may send what the proxy tells of itself.
 func TestPublicVariables(t *testing.T) {
 	value := "%ENVIRONMENT(POD_NAME)% %ENVIRONMENT(ISTIO_META_OWNER):9%"
-	for _, v := range objects(t, `{apiVersion: networking.istio.io/v1, kind: VirtualService, metadata: {name: v, namespace: n},
+	for _, v := range objects(t, `{apiVersion: networking.istio.io/v1, kind: VirtualService, metadata: {name: v, namespace: 'n'},
   spec: {hosts: [a], http: [{headers: {request: {set: {x: "`+value+`"}}}, route: [{destination: {host: b}}]}]}}`) {
 		if _, err := (&source.Converter{Cluster: "c"}).Decode(v, snapshot.Place{}); err != nil {
 			t.Error(err)
@@ -82,27 +82,30 @@ func TestVirtualServiceRefusals(t *testing.T) {
 		http("rewrite: {}, " + to): "spec.http[0].rewrite: has none of uri, uriRegexRewrite and authority",
 		http("rewrite: {uri: /, uriRegexRewrite: {match: a, rewrite: b}}, " + to): "spec.http[0].rewrite.uriRegexRewrite: does not go with uri: use one of them",
 		http("rewrite: {uriRegexRewrite: {match: '(a)', rewrite: '\\2'}}, " + to): `spec.http[0].rewrite.uriRegexRewrite.rewrite: "\\2" has a backslash that is not before one of the groups 0 to 1, nor before a backslash`,
-		http("timeout: -1s, " + to):                                                 "spec.http[0].timeout: -1s is too short: want at least 0s",
-		http("timeout: 99999999999s, " + to):                                        "spec.http[0].timeout: is longer than 8760h0m0s",
-		http("retries: {attempts: -1}, " + to):                                      "spec.http[0].retries.attempts: -1 is negative",
-		http("retries: {retryOn: '5xx'}, " + to):                                    "spec.http[0].retries.attempts: is 0, so that there are no retries, but other fields are set",
-		http("retries: {attempts: 1, retryOn: '5xx,never'}, " + to):                 `spec.http[0].retries.retryOn: "never" is neither a condition of Envoy nor a status`,
-		http("retries: {attempts: 1, perTryTimeout: 0.0001s}, " + to):               "spec.http[0].retries.perTryTimeout: 100µs is too short: want at least 1ms",
-		http("fault: {}, " + to):                                                    "spec.http[0].fault: has neither delay nor abort",
-		http("fault: {delay: {percentage: {value: 101}, fixedDelay: 1s}}, " + to):   "spec.http[0].fault.delay.percentage: 101 is not a percentage",
-		http("fault: {delay: {percent: 1}}, " + to):                                 "spec.http[0].fault.delay.fixedDelay: is missing",
-		http("fault: {abort: {httpStatus: 99}}, " + to):                             "spec.http[0].fault.abort.httpStatus: 99 is not a status from 200 to 599",
-		http("fault: {abort: {grpcStatus: BROKEN}}, " + to):                         `spec.http[0].fault.abort.grpcStatus: "BROKEN" is not a status of gRPC, such as UNAVAILABLE`,
-		http("mirror: {}, " + to):                                                   "spec.http[0].mirror.host: is missing",
-		http("mirror: {host: b}, mirrorPercent: 101, " + to):                        "spec.http[0].mirrorPercent: 101 is not a percentage",
-		http("mirrors: [{percentage: {value: 1}}], " + to):                          "spec.http[0].mirrors[0].destination.host: is missing",
-		http("corsPolicy: {allowOrigins: [{}]}, " + to):                             "spec.http[0].corsPolicy.allowOrigins[0]: has none of exact, prefix and regex",
-		http("corsPolicy: {allowOrigins: [{regex: '*'}]}, " + to):                   `spec.http[0].corsPolicy.allowOrigins[0].regex: "*" is not a regular expression of RE2: `,
-		http("corsPolicy: {allowMethods: ['G T']}, " + to):                          `spec.http[0].corsPolicy.allowMethods[0]: "G T" is neither a name nor *`,
-		http("headers: {request: {set: {'a:b': c}}}, " + to):                        `spec.http[0].headers.request.set[a:b]: "a:b" is not the name of a header`,
-		http("headers: {request: {set: {a: '%ENVIRONMENT(DB_PASSWORD)%'}}}, " + to): `spec.http[0].headers.request.set[a]: the environment variable DB_PASSWORD may hold a secret of another workload's proxy: only ISTIO_META_… and HOSTNAME, POD_NAME, POD_NAMESPACE, INSTANCE_IP, HOST_IP, SERVICE_ACCOUNT can be sent`,
-		http("headers: {response: {add: {a: '%FOO%'}}}, " + to):                     `spec.http[0].headers.response.add[a]: "%FOO%" does not begin with an operator that Envoy has, such as %REQ(:METHOD)%; write %% for a percent sign`,
-		http("headers: {request: {remove: [Host]}}, " + to):                         `spec.http[0].headers.request.remove[0]: "Host" is not the name of a header that can be removed`,
+		http("timeout: -1s, " + to):                                                                                            "spec.http[0].timeout: -1s is too short: want at least 0s",
+		http("timeout: 99999999999s, " + to):                                                                                   "spec.http[0].timeout: is longer than 8760h0m0s",
+		http("retries: {attempts: -1}, " + to):                                                                                 "spec.http[0].retries.attempts: -1 is negative",
+		http("retries: {retryOn: '5xx'}, " + to):                                                                               "spec.http[0].retries.attempts: is 0, so that there are no retries, but other fields are set",
+		http("retries: {attempts: 1, retryOn: '5xx,never'}, " + to):                                                            `spec.http[0].retries.retryOn: "never" is neither a condition of Envoy nor a status`,
+		http("retries: {attempts: 1, perTryTimeout: 0.0001s}, " + to):                                                          "spec.http[0].retries.perTryTimeout: 100µs is too short: want at least 1ms",
+		http("fault: {}, " + to):                                                                                               "spec.http[0].fault: has neither delay nor abort",
+		http("fault: {delay: {percentage: {value: 101}, fixedDelay: 1s}}, " + to):                                              "spec.http[0].fault.delay.percentage: 101 is not a percentage",
+		http("fault: {delay: {percent: 1}}, " + to):                                                                            "spec.http[0].fault.delay.fixedDelay: is missing",
+		http("fault: {abort: {httpStatus: 99}}, " + to):                                                                        "spec.http[0].fault.abort.httpStatus: 99 is not a status from 200 to 599",
+		http("fault: {abort: {grpcStatus: BROKEN}}, " + to):                                                                    `spec.http[0].fault.abort.grpcStatus: "BROKEN" is not a status of gRPC, such as UNAVAILABLE`,
+		http("mirror: {}, " + to):                                                                                              "spec.http[0].mirror.host: is missing",
+		http("mirror: {host: b}, mirrorPercent: 101, " + to):                                                                   "spec.http[0].mirrorPercent: 101 is not a percentage",
+		http("mirrors: [{percentage: {value: 1}}], " + to):                                                                     "spec.http[0].mirrors[0].destination.host: is missing",
+		http("corsPolicy: {allowOrigins: [{}]}, " + to):                                                                        "spec.http[0].corsPolicy.allowOrigins[0]: has none of exact, prefix and regex",
+		http("corsPolicy: {allowOrigins: [{regex: '*'}]}, " + to):                                                              `spec.http[0].corsPolicy.allowOrigins[0].regex: "*" is not a regular expression of RE2: `,
+		http("corsPolicy: {allowMethods: ['G T']}, " + to):                                                                     `spec.http[0].corsPolicy.allowMethods[0]: "G T" is neither a name nor *`,
+		http("headers: {request: {set: {'a:b': c}}}, " + to):                                                                   `spec.http[0].headers.request.set[a:b]: "a:b" is not the name of a header`,
+		http("headers: {request: {set: {a: '%ENVIRONMENT(DB_PASSWORD)%'}}}, " + to):                                            `spec.http[0].headers.request.set[a]: the environment variable DB_PASSWORD may hold a secret of another workload's proxy: only HOSTNAME, `,
+		http("headers: {request: {set: {a: '%ENVIRONMENT(ISTIO_META_TOKEN)%'}}}, " + to):                                       `spec.http[0].headers.request.set[a]: the environment variable ISTIO_META_TOKEN may hold`,
+		http("headers: {request: {set: {a: '%FILE_CONTENT(/etc/passwd)%'}}}, " + to):                                           `spec.http[0].headers.request.set[a]: "%FILE_CONTENT(/etc/passwd)%" does not begin with an operator`,
+		http(`headers: {request: {set: {a: '%COALESCE({"operators": [{"command": "ENVIRONMENT", "param": "A"}]})%'}}}, ` + to): `spec.http[0].headers.request.set[a]: "%COALESCE(`,
+		http("headers: {response: {add: {a: '%FOO%'}}}, " + to):                                                                `spec.http[0].headers.response.add[a]: "%FOO%" does not begin with an operator that Envoy has, such as %REQ(:METHOD)%; write %% for a percent sign`,
+		http("headers: {request: {remove: [Host]}}, " + to):                                                                    `spec.http[0].headers.request.remove[0]: "Host" is not the name of a header that can be removed`,
 
 		"hosts: [a.b], tls: [{match: [{sniHosts: [c.d]}], " + to + "}]":                          `spec.tls[0].match[0].sniHosts[0]: "c.d" is in none of the hosts`,
 		"hosts: [a.b], tls: [{match: [{sniHosts: [a.b], destinationSubnets: [a]}], " + to + "}]": `spec.tls[0].match[0].destinationSubnets[0]: "a" is neither an IP address nor an address range`,
@@ -110,7 +113,7 @@ func TestVirtualServiceRefusals(t *testing.T) {
 		"hosts: [a], tcp: [{route: [{destination: {host: b}, weight: -1}]}]":                     "spec.tcp[0].route[0].weight: -1 is negative",
 		"hosts: [a], http: [{match: [" + strings.Repeat("{},", 5001) + "], " + to + "}]":         "spec.http: has 5001 routes for 1 hosts: at most 5000, and 100000 for all hosts together, are accepted",
 	} {
-		for _, v := range objects(t, "{apiVersion: networking.istio.io/v1, kind: VirtualService, metadata: {name: v, namespace: n}, spec: {"+spec+"}}") {
+		for _, v := range objects(t, "{apiVersion: networking.istio.io/v1, kind: VirtualService, metadata: {name: v, namespace: 'n'}, spec: {"+spec+"}}") {
 			_, err := (&source.Converter{Cluster: "c"}).Decode(v, snapshot.Place{})
 			if err == nil || !strings.HasPrefix(err.Error(), want) {
 				t.Errorf("%.200s:\n got %v\nwant %s", spec, err, want)

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"net/netip"
 	"regexp"
-	"slices"
 	"strconv"
 	"strings"
 	"unicode"
@@ -258,37 +257,13 @@ func headerValueMatcher(value string, refuses bool) *matcherv3.StringMatcher {
 	})
 }
 
-// headerNames returns the names of headers that a condition is about. To refuse, dashes may be
-// underscores, which servers with variables of CGI take for the same name.
+// headerNames returns the names of headers that a condition is about.
 func headerNames(name string, refuses bool) []string {
-	dashes := strings.ReplaceAll(name, "_", "-")
-	n := strings.Count(dashes, "-")
-	if !refuses || n == 0 {
+	if !refuses {
 		return []string{name}
 	}
-	if n > mostDashes {
-		out := []string{name, dashes, strings.ReplaceAll(dashes, "-", "_")}
-		slices.Sort(out)
-		return slices.Compact(out)
-	}
-	parts, out := strings.Split(dashes, "-"), []string{""}
-	for i, part := range parts {
-		var longer []string
-		for _, start := range out {
-			if i == 0 {
-				longer = append(longer, part)
-			} else {
-				longer = append(longer, start+"-"+part, start+"_"+part)
-			}
-		}
-		out = longer
-	}
-	return out
+	return snapshot.FormsOfHeader(name)
 }
-
-// mostDashes is how many dashes of a header's name may each be an underscore. Of a name with more,
-// all or none are.
-const mostDashes = 4
 
 // headerMatcher returns the matcher of a header with a value.
 func headerMatcher(name, value string, m *matcherv3.StringMatcher) *routev3.HeaderMatcher {

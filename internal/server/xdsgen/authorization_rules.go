@@ -49,19 +49,48 @@ func (r *ruleMaker) policy(rule *securityv1beta1.Rule) *rbacv3.Policy {
 		common = append(common, condition{attributeNamed(name), append(args, filterName(name)...), w.GetValues(), w.GetNotValues()})
 	}
 	out := &rbacv3.Policy{}
-	for _, to := range operations(rule) {
-		conditions, ok := r.counting(append(to, common...))
+	tos, froms := operations(rule), sources(rule)
+	// Conditions stand once beside all operations and all sources: a copy for each would be a product
+	// of two lists.
+	var ofRequest, ofClient []condition
+	if len(tos) == 1 {
+		tos[0] = append(tos[0], common...)
+	} else {
+		ofRequest = common
+	}
+	if len(froms) == 1 {
+		froms[0] = append(froms[0], common...)
+	} else {
+		ofClient = common
+	}
+	for _, to := range tos {
+		conditions, ok := r.counting(to)
 		if !ok {
 			return nil
 		}
 		out.Permissions = append(out.Permissions, r.permission(conditions))
 	}
-	for _, from := range sources(rule) {
-		conditions, ok := r.counting(append(from, common...))
+	for _, from := range froms {
+		conditions, ok := r.counting(from)
 		if !ok {
 			return nil
 		}
 		out.Principals = append(out.Principals, r.principal(conditions))
+	}
+	ofRequest, ok := r.counting(ofRequest)
+	if !ok {
+		return nil
+	}
+	if p := r.permission(ofRequest); !p.GetAny() {
+		some := &rbacv3.Permission{Rule: &rbacv3.Permission_OrRules{OrRules: &rbacv3.Permission_Set{Rules: out.Permissions}}}
+		out.Permissions = []*rbacv3.Permission{{Rule: &rbacv3.Permission_AndRules{AndRules: &rbacv3.Permission_Set{Rules: []*rbacv3.Permission{some, p}}}}}
+	}
+	ofClient, ok = r.counting(ofClient)
+	if !ok {
+		return nil
+	}
+	if p := r.principal(ofClient); !p.GetAny() {
+		out.Principals = []*rbacv3.Principal{allPrincipals(anyPrincipal(out.Principals...), p)}
 	}
 	return out
 }

@@ -223,7 +223,7 @@ func namespace(name string) string {
 }
 
 func service(name string, port int) string {
-	return fmt.Sprintf("apiVersion: v1\nkind: Service\nmetadata:\n  name: %s\n  namespace: n\nspec:\n  ports:\n  - port: %d\n", name, port)
+	return fmt.Sprintf("apiVersion: v1\nkind: Service\nmetadata:\n  name: %s\n  namespace: 'n'\nspec:\n  ports:\n  - port: %d\n", name, port)
 }
 
 func TestFirstReading(t *testing.T) {
@@ -331,7 +331,7 @@ func TestLarge(t *testing.T) {
 	t.Parallel()
 	var all strings.Builder
 	for i := range 1000 {
-		fmt.Fprintf(&all, "%s---\napiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\nmetadata:\n  name: s%d-x\n  namespace: n\n  labels:\n    kubernetes.io/service-name: s%d\n"+
+		fmt.Fprintf(&all, "%s---\napiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\nmetadata:\n  name: s%d-x\n  namespace: 'n'\n  labels:\n    kubernetes.io/service-name: s%d\n"+
 			"addressType: IPv4\nports:\n- name: http\n  port: 80\n  protocol: TCP\nendpoints:\n- addresses: [10.0.0.%d]\n  conditions: {ready: true}\n---\n", service(fmt.Sprintf("s%d", i), 80), i, i, i%250+1)
 	}
 	w := start(t, map[string]string{"all.yaml": all.String()})

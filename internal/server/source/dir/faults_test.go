@@ -12,7 +12,7 @@ import (
 	"github.com/meshctl/meshctl/internal/server/source/dir"
 )
 
-const rule = "apiVersion: networking.istio.io/v1\nkind: DestinationRule\nmetadata: {name: r, namespace: n}\nspec: {host: a, trafficPolicy: {outlierDetection: {consecutiveErrors: 1}}}\n"
+const rule = "apiVersion: networking.istio.io/v1\nkind: DestinationRule\nmetadata: {name: r, namespace: 'n'}\nspec: {host: a, trafficPolicy: {outlierDetection: {consecutiveErrors: 1}}}\n"
 
 func TestStartFaults(t *testing.T) {
 	t.Parallel()
@@ -226,7 +226,7 @@ func TestWithoutEffect(t *testing.T) {
 	w.write("a.yaml", "\n"+settings+deployment) // moves
 	w.problems("a.yaml:2 "+group, route)
 	w.logged(2, unused)
-	w.write("c.yaml", "apiVersion: v1\nkind: service\nmetadata: {name: s, namespace: n}\n")
+	w.write("c.yaml", "apiVersion: v1\nkind: service\nmetadata: {name: s, namespace: 'n'}\n")
 	w.logged(1, `reason="kind: service is not read, did you mean Service?"`)
 	w.logged(1, `skipped="BackendTLSPolicy 1, Deployment 1, HTTPRoute 1, service 1"`)
 
@@ -242,7 +242,7 @@ func TestWithoutEffect(t *testing.T) {
 // its last good version is in use.
 func TestUnreadPolicyRefuses(t *testing.T) {
 	t.Parallel()
-	const policy = "apiVersion: security.istio.io/v9\nkind: PeerAuthentication\nmetadata: {name: p, namespace: n}\nspec: {mtls: {mode: STRICT}}\n"
+	const policy = "apiVersion: security.istio.io/v9\nkind: PeerAuthentication\nmetadata: {name: p, namespace: 'n'}\nspec: {mtls: {mode: STRICT}}\n"
 	w := start(t, map[string]string{"a.yaml": policy, "many.yaml": strings.Repeat("apiVersion: v1\nkind: Servic\nmetadata: {name: x}\n---\n", 200) + policy})
 	closed := func(n int) func() bool {
 		return func() bool {
