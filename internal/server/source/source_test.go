@@ -331,7 +331,7 @@ func TestRefusals(t *testing.T) {
 		"two without port":      {sidecarHead + "  egress:\n  - {hosts: ['a/*']}\n  - {hosts: ['b/*']}", 7, "spec.egress[1]: has no port, like egress[0]: only one listener may have none"},
 		"egress protocol":       {sidecarHead + "  egress:\n  - port: {number: 1, protocol: FTP}\n    hosts: ['*/*']", 6, `spec.egress[0].port.protocol: "FTP" is not a protocol that this port can have`},
 
-		"mTLS mode":               {peerHead + "  mtls:\n    mode: ON", 6, `spec.mtls.mode: "ON" is none of UNSET, DISABLE, PERMISSIVE, STRICT`},
+		"mTLS mode":               {peerHead + "  mtls:\n    mode: FULL", 6, `spec.mtls.mode: "FULL" is none of UNSET, DISABLE, PERMISSIVE, STRICT`},
 		"mTLS of a port":          {peerHead + "  portLevelMtls:\n    8080: {mode: STRICT}", 5, "spec.portLevelMtls: needs a selector"},
 		"mTLS mode of a port":     {peerHead + "  selector: {matchLabels: {a: b}}\n  portLevelMtls:\n    8080: {mode: STRCIT}", 7, `spec.portLevelMtls.8080.mode: "STRCIT" is none of UNSET, DISABLE, PERMISSIVE, STRICT`},
 		"mTLS of a wrong port":    {peerHead + "  selector: {matchLabels: {a: b}}\n  portLevelMtls:\n    80: {}\n    80800: {mode: STRICT}", 8, "spec.portLevelMtls[80800]: 80800 is not a port: want 1 to 65535"},
