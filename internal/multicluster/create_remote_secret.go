@@ -4,6 +4,7 @@
 package multicluster
 
 import (
+	"cmp"
 	"context"
 	"crypto/x509"
 	"errors"
@@ -153,6 +154,10 @@ func (p *Prepared) findServer(ctx context.Context) error {
 	found := create.FoundAddresses{Addresses: []create.Address{{URL: r.Server, Source: "--server", Chosen: true}}}
 	if r.Server == "" {
 		found.Addresses[0] = create.Address{URL: config.Host, Source: "kubeconfig", Chosen: true}
+		p.tlsName = cmp.Or(r.TLSServerName, config.ServerName)
+	}
+	if config.Proxy != nil {
+		p.warn("the kubeconfig reaches the API server through its proxy-url; control planes and this command connect to the server of the secret without a proxy")
 	}
 	if r.Server == ServerAuto {
 		var err error

@@ -4,12 +4,17 @@ import (
 	"cmp"
 	"crypto/tls"
 	"crypto/x509"
+	"encoding/base64"
 	"encoding/pem"
 	"errors"
 	"fmt"
 	"net/url"
 	"slices"
+	"strings"
 	"time"
+
+	"golang.org/x/net/http/httpguts"
+	clientcmdv1 "k8s.io/client-go/tools/clientcmd/api/v1"
 
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/order"
@@ -73,7 +78,7 @@ func (j *judge) add(code Code, field, format string, args ...any) *Finding {
 
 func (j *judge) server() {
 	s, at := j.c.Server, j.c.serverAt
-	u, err := url.Parse(s.Server)
+	u, err := url.Parse(withScheme(&s))
 	switch {
 	case err != nil, u.Host == "", u.Scheme != "https" && u.Scheme != "http":
 		j.add(BadServer, at+".server", "server %q is no URL of an API server", clip(s.Server))
@@ -91,6 +96,39 @@ func (j *judge) server() {
 	if s.ProxyURL != "" {
 		j.add(ProxyURL, at+".proxy-url", "proxy-url is not allowed: it chooses where the control plane connects to")
 	}
+}
+
+// withScheme returns the URL of a server. One without a scheme has that of client-go: HTTPS if there
+// is anything about certificates.
+func withScheme(s *clientcmdv1.Cluster) string {
+	switch {
+	case s.Server == "" || strings.Contains(s.Server, "://"):
+		return s.Server
+	case len(s.CertificateAuthorityData) > 0 || s.CertificateAuthority != "" || s.InsecureSkipTLSVerify:
+		return "https://" + s.Server
+	}
+	return "http://" + s.Server
+}
+
+// CheckTogether returns the faults of clusters beside each other: control planes use only one of
+// several kubeconfigs for a cluster.
+func CheckTogether(clusters []Cluster) []Finding {
+	first := map[mesh.ClusterID]string{}
+	var out []Finding
+	for i := range clusters {
+		c := &clusters[i]
+		if c.ID == "" {
+			continue
+		}
+		if place, twice := first[c.ID]; twice {
+			j := judge{c: c}
+			j.add(RepeatedCluster, "", "%s is for cluster %s, too: control planes use only one of them", place, c.ID)
+			out = append(out, j.findings...)
+			continue
+		}
+		first[c.ID] = c.Place
+	}
+	return out
 }
 
 // IsLoopback reports whether the host of the URL is a loopback address or name.
@@ -133,6 +171,9 @@ func (j *judge) ca() {
 	field := at + ".certificate-authority-data"
 	certs, err := parsePEM(data)
 	if err != nil {
+		if inner, again := decodedAgain(string(data)); again && strings.Contains(inner, "-----BEGIN ") {
+			err = errors.New("is encoded in base64 twice: encode the PEM text once")
+		}
 		j.add(BadCA, field, "the CA %v", err)
 		return
 	}
@@ -227,7 +268,22 @@ func (j *judge) credential() {
 	}
 }
 
+// decodedAgain returns the text that a text is the base64 of.
+func decodedAgain(text string) (string, bool) {
+	inner, err := base64.StdEncoding.DecodeString(strings.TrimSpace(text))
+	return string(inner), err == nil
+}
+
 func (j *judge) token(field string) {
+	token := j.c.BearerToken()
+	if strings.TrimSpace(token) != token || !httpguts.ValidHeaderFieldValue(token) {
+		j.add(BadToken, field, "the token has a line break, a space or a control character, which no request can send")
+		return
+	}
+	if inner, again := decodedAgain(token); again && strings.HasPrefix(inner, "eyJ") && strings.Count(inner, ".") == 2 {
+		j.add(BadToken, field, "the token is encoded in base64: kubeconfigs have it as it is")
+		return
+	}
 	claims, err := ReadToken(j.c.BearerToken())
 	if err != nil || claims.Expiry.IsZero() {
 		return // tokens may be opaque, and without an end

@@ -265,7 +265,14 @@ func TestCheckCredentials(t *testing.T) {
 		"certificate ends":    {good + ca, certPair(soonCert, soonKey), false, []string{"warning certificate-expires-soon"}},
 		"another key":         {good + ca, certPair(cert, oldKey), false, []string{"broken bad-certificate"}},
 		"no server":           {"tls-server-name: x\ncertificate-authority-data: " + ca, "token: t", false, []string{"broken bad-server"}},
-		"server is no URL":    {"server: west:6443\ncertificate-authority-data: " + ca, "token: t", false, []string{"broken bad-server"}},
+		"no scheme":           {"server: west:6443\ncertificate-authority-data: " + ca, "token: t", false, nil},
+		"no scheme, loopback": {"server: 127.0.0.1:6443\ncertificate-authority-data: " + ca, "token: t", false, []string{"warning loopback"}},
+		"no scheme and no CA": {"server: west:6443", "token: t", false, []string{"refused plaintext", "warning no-ca"}},
+		"token with a line":   {good + ca, `token: "t\n"`, false, []string{"broken bad-token"}},
+		"token with a space":  {good + ca, `token: "a b\u0001"`, false, []string{"broken bad-token"}},
+		"token in base64":     {good + ca, "token: " + base64.StdEncoding.EncodeToString([]byte("eyJhbGciOiJSUzI1NiJ9.e30.c2ln")), false, []string{"broken bad-token"}},
+		"CA in base64 twice":  {good + base64.StdEncoding.EncodeToString([]byte(ca)), "token: t", false, []string{"broken bad-ca"}},
+		"server is no URL":    {"server: 'https://we st:6443'\ncertificate-authority-data: " + ca, "token: t", false, []string{"broken bad-server"}},
 		"server with a user":  {"server: https://a:b@west\ncertificate-authority-data: " + ca, "token: t", false, []string{"broken bad-server"}},
 		"server of a strange": {"server: ftp://west\ncertificate-authority-data: " + ca, "token: t", false, []string{"broken bad-server"}},
 	} {
@@ -324,5 +331,15 @@ func TestParseAllow(t *testing.T) {
 		if _, err := ParseAllow([]string{bad}); err == nil {
 			t.Errorf("%q is accepted", bad)
 		}
+	}
+}
+
+// TestCheckTogether: of several kubeconfigs for one cluster all but the first are reported.
+func TestCheckTogether(t *testing.T) {
+	t.Parallel()
+	clusters := []Cluster{{ID: "west", Place: "a"}, {ID: "east", Place: "b"}, {ID: "west", Place: "c"}, {Place: "d"}, {Place: "e"}}
+	got := CheckTogether(clusters)
+	if len(got) != 1 || got[0].Code != RepeatedCluster || got[0].Severity != Broken || got[0].Place != "c" || !strings.HasPrefix(got[0].Reason, "a is for cluster west, too") {
+		t.Errorf("got %+v", got)
 	}
 }

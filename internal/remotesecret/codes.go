@@ -34,7 +34,9 @@ const (
 	BadServer          Code = "bad-server"
 	BadCA              Code = "bad-ca"
 	BadCertificate     Code = "bad-certificate"
+	BadToken           Code = "bad-token"
 	NoCredential       Code = "no-credential"
+	RepeatedCluster    Code = "repeated-cluster"
 	TokenExpired       Code = "token-expired"
 	CertificateExpired Code = "certificate-expired"
 )
@@ -86,7 +88,9 @@ var kinds = sync.OnceValue(func() map[Code]kind {
 		Loopback:               {Refused, address},
 		Plaintext:              {Refused, https},
 		Unreadable:             {Broken, makeOne},
+		BadToken:               {Broken, makeOne},
 		NoCredential:           {Broken, makeOne},
+		RepeatedCluster:        {Broken, "delete the Secret that is not needed; list them with meshctl remote-secret list"},
 		BadCA:                  {Broken, makeOne},
 		BadCertificate:         {Broken, makeOne},
 		BadServer:              {Broken, https},

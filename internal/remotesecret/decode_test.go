@@ -144,7 +144,7 @@ kind: Config
 preferences: {}
 clusters: [{name: x, cluster: {server: https://west}}]
 users: [{name: 'y', user: {token: t}}]
-contexts: [{name: z, context: {cluster: x, user: y, namespace: mesh}}]
+contexts: [{name: z, context: {cluster: x, user: 'y', namespace: mesh}}]
 `)
 	if c.Err != nil || c.ID != "west" || c.Server.Server != "https://west" || c.Namespace != "mesh" {
 		t.Errorf("got %+v, error %v", c.Server, c.Err)

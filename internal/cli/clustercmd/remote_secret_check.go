@@ -67,6 +67,7 @@ func (o *remoteSecretCheckOptions) run(ctx context.Context, env *cli.Env) error 
 	for i := range clusters {
 		findings = append(findings, remotesecret.Check(&clusters[i], remotesecret.Options{Now: env.Now(), InPod: o.inPod, Allow: allow})...)
 	}
+	findings = append(findings, remotesecret.CheckTogether(clusters)...)
 	if !o.output.ForPeople() || len(findings) > 0 {
 		err = cli.WriteResult(env, o.output, findings, findingsTable(findings))
 	}
