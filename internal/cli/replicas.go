@@ -51,7 +51,7 @@ func (f *ReplicaFlags) Bind(env *Env, cmd *cobra.Command) {
 	f.Kube.ContextVar(env, cmd, &f.Context, "context", "Kubeconfig `context` of the cluster of the replicas (default the current one)")
 	f.Kube.Bind(fs)
 	f.Token.Bind(fs)
-	f.Kube.NamespaceVar(env, cmd, &f.System, "istioNamespace", "i", mesh.DefaultSystemNamespace, "Namespace of the replicas")
+	f.Kube.NamespaceVar(env, cmd, &f.System, "istioNamespace", "i", mesh.DefaultSystemNamespace, "`Namespace` of the replicas")
 	DurationVar(fs, &f.Timeout, "timeout", 30*time.Second, "Longest wait for the answer of a replica")
 }
 

@@ -43,24 +43,24 @@ may be repeated). From policies, the command computes the configuration that ser
 send to a workload. --proxy names a workload in the same YAML. --namespace and --labels
 describe a workload that is not in the YAML.
 
---from is the identity of the client. Without it, the client sends plaintext. Without
+--principal is the identity of the client. Without it, the client sends plaintext. Without
 other flags, the request is GET /. Some conditions depend on values that are not given,
 such as the address of the client, or cannot be evaluated, such as CEL. The answer is
 undecided if such a condition decides, or if Envoy asks an external authorizer. The exit
 code is 0 if the request is allowed, and 3 if it is denied or undecided.`,
 		Example: `  # May web call POST /orders of the shop?
-  meshctl authz check shop-1.apps --from apps/web --method POST --path /orders --port 8080
+  meshctl authz check shop-1.apps --principal apps/web --method POST --path /orders --port 8080
 
   # Check a request with a token against a saved dump, and show every rule
   meshctl authz check -f dump.json --port 8080 --claim sub=joe --claim scope="read write" -v
 
   # Check a request against policies that are not applied yet
-  meshctl authz check -f policies.yaml -n apps --labels app=shop --from apps/web --path /orders`,
+  meshctl authz check -f policies.yaml -n apps --labels app=shop --principal apps/web --path /orders`,
 	}
 	fs := cmd.Flags()
 	o.bind(fs)
 	file := fs.Lookup("file")
-	file.Usage = "`Path` of a saved dump, or of policies in YAML, which may be repeated; - for standard input"
+	file.Usage = "`File` with a saved dump, or with policies in YAML, which may be repeated; - for standard input"
 	file.Value = &paths{Value: file.Value, all: &o.files}
 	o.pod.bind(env, cmd)
 	o.request.bind(fs)

@@ -79,7 +79,7 @@ that its Envoy uses. The exit code is 3 when the proxy reaches no endpoint.`,
 		RunE:              func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context(), env) },
 	}
 	f := cmd.Flags()
-	f.StringVar(&o.proxy, "from", "", "The `proxy`, as name.namespace (required)")
+	f.StringVar(&o.proxy, "from", "", "The `workload` that calls (required)")
 	portVar(f, &o.port, "Only this `port` of the service")
 	o.bind(env, cmd)
 	cli.CompleteFlag(env, cmd, "from", cli.NamesFrom(o.Find, connected))

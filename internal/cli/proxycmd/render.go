@@ -79,7 +79,8 @@ true. The exit code is 3 when an expectation fails.`,
 	}
 	f := cmd.Flags()
 	f.StringArrayVarP(&o.paths, "file", "f", []string{"."}, "`File` or directory of YAML, - for standard input, or CLUSTER=PATH for further clusters; may be repeated")
-	f.StringArrayVar(&o.proxies, "proxy", nil, "A proxy: name.namespace, or the path of a `node` file; may be repeated")
+	cli.Alias(f, "file", "filename")
+	f.StringArrayVar(&o.proxies, "proxy", nil, "A `workload` of the YAML, or a file with its node; may be repeated")
 	f.BoolVar(&o.all, "all", false, "All proxies of the YAML")
 	f.StringVar(&o.assert, "assert", "", "`File` with expectations, - for standard input")
 	f.StringVar(&o.cluster, "cluster", "", "The `cluster` of the proxy, if several clusters have one of that name")
