@@ -1,13 +1,21 @@
 package commands
 
 import (
+	"bytes"
+	"io"
 	"regexp"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+
+	"github.com/meshctl/meshctl/internal/cli"
+	"github.com/meshctl/meshctl/internal/kube"
+	"github.com/meshctl/meshctl/test/clitest"
+	testkube "github.com/meshctl/meshctl/test/kube"
 )
 
 // ofIstioIptables are flags of istio-iptables, which templates of Istio's injector call.
@@ -166,6 +174,113 @@ func TestEarlierFlags(t *testing.T) {
 			t.Errorf("%s: %v", line, err)
 		} else if !cmd.Flags().Changed(name) {
 			t.Errorf("%s: --%s is not set", line, name)
+		}
+	}
+}
+
+// takesWorkload returns the words before the workload of a command that takes one.
+func takesWorkload(cmd *cobra.Command) []string {
+	words := strings.Fields(cmd.CommandPath())[1:]
+	switch {
+	case strings.Contains(cmd.Use, "SERVICE --from WORKLOAD"):
+		return append(words, "hello.apps", "--from")
+	case strings.Contains(cmd.Use, "--proxy WORKLOAD"):
+		return append(words, "-f", "-", "--proxy")
+	case strings.Contains(cmd.Use, "WORKLOAD"):
+		return words
+	case strings.HasSuffix(cmd.Use, " A B"): // two of them, for a bundle files
+		if cmd.Parent().Name() == "proxy-config" {
+			return append(words, "client-1.apps")
+		}
+	}
+	return nil
+}
+
+// TestWorkloadsAreNamedAlike: every command that takes a workload has --namespace, and says
+// which names it takes.
+func TestWorkloadsAreNamedAlike(t *testing.T) {
+	t.Parallel()
+	found := 0
+	words := regexp.MustCompile(`\b(POD|PROXY|NODE)\b`)
+	eachCommand(func(cmd *cobra.Command) {
+		if words.MatchString(cmd.Use) {
+			t.Errorf("%s names a workload otherwise", cmd.Use)
+		}
+		line := takesWorkload(cmd)
+		if line == nil {
+			return
+		}
+		found++
+		if f := cmd.Flags().Lookup("namespace"); f == nil || f.Shorthand != "n" {
+			t.Errorf("%s has no --namespace, -n", cmd.CommandPath())
+		}
+		for _, wrong := range []string{"nosuch/web", "deploy/", "svc/we_b.apps"} {
+			var stderr bytes.Buffer
+			env := &cli.Env{
+				Stdin: strings.NewReader(""), Stdout: io.Discard, Stderr: &stderr, Now: time.Now, LookupEnv: clitest.HomeOnly(t.TempDir()),
+			}
+			if code := Run(t.Context(), env, append(slices.Clone(line), wrong)); code != cli.ExitUsage || !strings.Contains(stderr.String(), kube.WorkloadForms) {
+				t.Errorf("%s %s: exit code %d: %s", cmd.CommandPath(), wrong, code, stderr.String())
+			}
+		}
+	})
+	if found < 18 {
+		t.Errorf("found %d commands that take a workload", found)
+	}
+}
+
+// TestProxiesOfWorkloads: the commands that ask control planes take the same names of a
+// workload.
+func TestProxiesOfWorkloads(t *testing.T) {
+	if testing.Short() {
+		t.Skip("needs Kubernetes")
+	}
+	cluster := testkube.Shared(t, "cluster2")
+	config := testkube.MergedKubeconfig(t, cluster)
+	m := clitest.StartMesh(t, groups()...)
+	m.Eventually("SYNCED", "ps")
+	pod := func(name string) string {
+		return "\n---\n{apiVersion: v1, kind: Pod, metadata: {name: " + name + `, namespace: apps, labels: {app: client}},
+spec: {nodeName: nowhere, automountServiceAccountToken: false, serviceAccountName: default, containers: [{name: istio-proxy, image: none}]},
+status: {phase: Running, podIP: 10.9.9.9, podIPs: [{ip: 10.9.9.9}]}}`
+	}
+	cluster.Apply(t, `{apiVersion: v1, kind: Namespace, metadata: {name: apps}}
+---
+{apiVersion: v1, kind: Service, metadata: {name: client, namespace: apps}, spec: {selector: {app: client}, ports: [{port: 80}]}}
+---
+{apiVersion: apps/v1, kind: Deployment, metadata: {name: client, namespace: apps}, spec: {selector: {matchLabels: {app: client}},
+template: {metadata: {labels: {app: client}}, spec: {containers: [{name: app, image: none}]}}}}`+pod("client-0")+pod("client-1"))
+	// Other tests share the cluster.
+	defer cluster.Kubectl(t, "", "delete", "pod/client-0", "pod/client-1", "service/client", "deploy/client", "-n", "apps", "--grace-period=0", "--force")
+	admin := holdsWhatWasSent(m).Listener.Addr().String()
+	for _, command := range []string{"ps", "xds history", "explain policies", "explain endpoints web.apps --from"} {
+		words := strings.Fields(command)
+		run := func(named string) (int, string, string) {
+			args := append(slices.Clone(words), strings.Fields(named)...)
+			args = append(args, "--kubeconfig", config, "--context", "cluster2", "-o", "json")
+			if words[0] == "ps" {
+				args = append(args, "--admin", admin)
+			}
+			return m.Run(args...)
+		}
+		code, want, stderr := run("client-1.apps")
+		if want == "" {
+			t.Errorf("%s client-1.apps: exit code %d: %s", command, code, stderr)
+		}
+		for _, named := range []string{
+			"client-1", "client-1 -n apps", "pod/client-1.apps", "pod/client-1", "po/client-1 -n apps", "client-1.apps -n shop",
+			"deploy/client -n apps", "deployment/client.apps", "svc/client.apps", "svc/client.apps -n shop",
+		} {
+			got, stdout, stderr := run(named)
+			if got != code || stdout != want {
+				t.Errorf("%s %s: exit code %d, want %d: %s%s", command, named, got, code, stdout, stderr)
+			}
+			if (strings.Contains(named, "deploy") || strings.Contains(named, "svc")) && !strings.Contains(stderr, "has 2 pods, this is client-1.apps\n") {
+				t.Errorf("%s %s: said is %q", command, named, stderr)
+			}
+		}
+		if _, _, stderr := run("deploy/nosuch -n apps"); !strings.Contains(stderr, "there is no such deployment in namespace apps") {
+			t.Errorf("%s deploy/nosuch: said is %q", command, stderr)
 		}
 	}
 }

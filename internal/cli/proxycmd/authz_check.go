@@ -30,14 +30,14 @@ type authzCheckOptions struct {
 func newAuthzCheckCmd(env *cli.Env) *cobra.Command {
 	var o authzCheckOptions
 	cmd := &cobra.Command{
-		Use:   "check [PROXY]",
+		Use:   "check [WORKLOAD]",
 		Short: "Decide whether a proxy lets a request through, and why",
 		Long: `Decide whether a proxy lets a request through, by the filters that its Envoy has: TLS,
 AuthorizationPolicies, tokens and external authorizers. The answer names the policy and
 the rule that decide or, if no rule allows the request, the rule that comes nearest.
 Nothing is sent to the workload.
 
-PROXY is a pod, as in meshctl proxy-config. Without it, the source is a running Envoy
+WORKLOAD names a pod, as in meshctl proxy-config. Without it, the source is a running Envoy
 (--admin), a saved dump (--file), or policies: files and directories of YAML (--file, which
 may be repeated). From policies, the command computes the configuration that serve would
 send to a workload. --proxy names a workload in the same YAML. --namespace and --labels

@@ -27,12 +27,10 @@ func NewProxyConfig(env *cli.Env) *cobra.Command {
 		Long: `Show the configuration of an Envoy in Istio's tables: endpoints, clusters, listeners,
 routes, secrets, extensions and the bootstrap, or compare two Envoys.
 
-POD names a pod in the cluster of the kubeconfig, as name or name.namespace, or a
-resource that has pods, as kind/name: deploy, rs, sts, ds, job, svc or gateway. If
-there are several pods, the command chooses one that is ready. It reads the Envoy by
-port-forward through the API server.
+` + cli.WorkloadHelp + ` If there are several pods, the command chooses one that is
+ready. It reads the Envoy by port-forward through the API server.
 
-Without POD the source is the admin interface of a running Envoy (--admin) or a saved
+Without WORKLOAD the source is the admin interface of a running Envoy (--admin) or a saved
 response (--file, - for standard input): of /clusters?format=json for endpoints, of
 /config_dump?include_eds for eds and all, and of /config_dump for all other commands.
 Both sources work without Kubernetes. Only log --level and log --reset change anything.`,

@@ -23,7 +23,7 @@ type pcEndpointsOptions struct {
 func newPCEndpointsCmd(env *cli.Env) *cobra.Command {
 	var o pcEndpointsOptions
 	cmd := o.command(env, &cobra.Command{
-		Use:     "endpoints [POD]",
+		Use:     "endpoints [WORKLOAD]",
 		Aliases: []string{"endpoint", "ep"},
 		Short:   "Show the endpoints of a proxy with their health",
 		Long: `Show the endpoints of each cluster with their health. An endpoint in another network
@@ -46,7 +46,7 @@ in /clusters, or its ClusterLoadAssignment in /config_dump.`,
 func newPCAssignmentsCmd(env *cli.Env) *cobra.Command {
 	var o pcEndpointsOptions
 	cmd := o.command(env, &cobra.Command{
-		Use:   "eds [POD]",
+		Use:   "eds [WORKLOAD]",
 		Short: "Show the endpoints of a proxy with their localities",
 		Long: `Show the endpoints of each cluster with their localities, from a config dump. -o wide
 adds network, priority, weight, and for a gateway its cluster. A saved dump is the
