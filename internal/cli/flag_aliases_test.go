@@ -2,6 +2,7 @@ package cli
 
 import (
 	"io"
+	"slices"
 	"testing"
 
 	"github.com/spf13/cobra"
@@ -42,5 +43,17 @@ func TestAliasesInEnvironment(t *testing.T) {
 		if got := fs.Lookup("file").Value.String() + " " + server; got != c.want {
 			t.Errorf("%s: %s, want %s", name, got, c.want)
 		}
+	}
+}
+
+// TestRunnableHints: a hint of a control plane that ends in a command names the control
+// planes that were asked.
+func TestRunnableHints(t *testing.T) {
+	t.Parallel()
+	f := ReplicaFlags{Servers: []string{"a:1", "b:1"}, Context: "kind c1", System: "mesh"}
+	got := f.Runnable([]string{"Faults: meshctl x internal-debug analysis --all", "Warning: none"})
+	want := []string{"Faults: meshctl x internal-debug analysis --all --server a:1,b:1 --context 'kind c1' --istioNamespace mesh", "Warning: none"}
+	if !slices.Equal(got, want) {
+		t.Errorf("%q, want %q", got, want)
 	}
 }

@@ -288,7 +288,7 @@ func (o *proxyStatusOptions) show(env *cli.Env, reports []proxystatus.Report) er
 	for i := range reports {
 		hints = append(hints, reports[i].Hints...)
 	}
-	env.Hints(hints)
+	env.Hints(o.Runnable(hints))
 	return nil
 }
 
