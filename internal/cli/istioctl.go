@@ -12,13 +12,13 @@ func counterpart(name string) string {
 	case "admin", "istiod":
 		return "to show and set the log levels of control planes: meshctl log-level"
 	case "bug-report":
-		return "there is no such command; for a dump without private keys: meshctl pc all POD -o json"
+		return "there is no such command; for a dump without private keys: meshctl pc all WORKLOAD -o json"
 	case "config", "options":
 		return "for the variables and the configuration file: meshctl environment"
 	case "dashboard", "dash", "d":
 		return "there are no dashboards; for a live view of the proxies: meshctl ps -w"
 	case "describe", "des":
-		return "to show how a proxy reaches a service: meshctl explain endpoints SERVICE --from PROXY; to show the policies of its ports: meshctl authz list POD"
+		return "to show how a proxy reaches a service: meshctl explain endpoints SERVICE --from WORKLOAD; to show the policies of its ports: meshctl authz list WORKLOAD"
 	case "envoy-stats", "es":
 		return "there is no such command; Envoy serves its statistics at /stats of its admin interface"
 	case "operator", "profile", "post-install":

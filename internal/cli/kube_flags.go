@@ -44,13 +44,8 @@ func (k *KubeFlags) ContextListVar(env *Env, cmd *cobra.Command, p *[]string, na
 // the alias: their "context" is the one cluster that other commands ask.
 func (k *KubeFlags) MeshContextsVar(env *Env, cmd *cobra.Command, p *[]string, usage string) {
 	k.ContextListVar(env, cmd, p, "context", usage)
-	fs := cmd.Flags()
-	f := fs.Lookup("context")
-	f.Annotations = map[string][]string{typedOnlyKey: nil}
-	fs.Var(f.Value, "contexts", "Alias of --context")
-	_ = fs.MarkHidden("contexts") // fails for an unknown flag only
+	Rename(cmd.Flags(), "context", "contexts")
 	k.completeContext(env, cmd, "contexts")
-	Rivals(fs, "context", "contexts")
 }
 
 // NamespaceVar defines a flag that takes a namespace of the cluster that --context

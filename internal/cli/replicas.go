@@ -51,8 +51,36 @@ func (f *ReplicaFlags) Bind(env *Env, cmd *cobra.Command) {
 	f.Kube.ContextVar(env, cmd, &f.Context, "context", "Kubeconfig `context` of the cluster of the replicas (default the current one)")
 	f.Kube.Bind(fs)
 	f.Token.Bind(fs)
-	f.Kube.NamespaceVar(env, cmd, &f.System, "istioNamespace", "i", mesh.DefaultSystemNamespace, "Namespace of the replicas")
+	f.Kube.NamespaceVar(env, cmd, &f.System, "istioNamespace", "i", mesh.DefaultSystemNamespace, "`Namespace` of the replicas")
 	DurationVar(fs, &f.Timeout, "timeout", 30*time.Second, "Longest wait for the answer of a replica")
+}
+
+// Runnable adds the flags that name the control planes to hints that end in a command,
+// which control planes do not know.
+func (f *ReplicaFlags) Runnable(hints []string) []string {
+	var flags []string
+	if len(f.Servers) > 0 {
+		flags = append(flags, "--server", strings.Join(f.Servers, ","))
+	}
+	for _, given := range [][2]string{{"--kubeconfig", f.Kube.kubeconfig}, {"--context", f.Context}, {"--token-file", f.Token.File}} {
+		if given[1] != "" {
+			flags = append(flags, given[0], given[1])
+		}
+	}
+	if f.System != mesh.DefaultSystemNamespace {
+		flags = append(flags, "--istioNamespace", f.System)
+	}
+	suffix := ""
+	for _, word := range flags {
+		suffix += " " + output.ShellWord(word)
+	}
+	out := slices.Clone(hints)
+	for i, hint := range out {
+		if strings.Contains(hint, ": meshctl x internal-debug ") {
+			out[i] += suffix
+		}
+	}
+	return out
 }
 
 // silentError is the error of replicas that did not answer.

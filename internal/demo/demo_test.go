@@ -410,8 +410,8 @@ func TestCommandLine(t *testing.T) {
 		t.Fatal(err)
 	}
 	m := &Mesh{opts: Options{Program: program}}
-	args := []string{"pc", "endpoints", "--cluster", target().String()}
-	const after = " pc endpoints --cluster 'outbound|5000||helloworld.sample.svc.cluster.local'"
+	args := []string{"pc", "endpoints", "--envoy-cluster", target().String()}
+	const after = " pc endpoints --envoy-cluster 'outbound|5000||helloworld.sample.svc.cluster.local'"
 	for path, want := range map[string]string{t.TempDir(): program, dir: "meshctl"} {
 		t.Setenv("PATH", path)
 		if got := m.commandLine(args...); got != want+after {

@@ -145,7 +145,7 @@ func (m *Mesh) show(ctx context.Context, o RunOptions) error {
 // showEndpoints prints the hosts that the client's Envoy may choose, with the command that
 // prints them.
 func (m *Mesh) showEndpoints(ctx context.Context, c *Client, w io.Writer) error {
-	args := []string{"pc", "endpoints", "--admin", c.Admin(), "--cluster", target().String()}
+	args := []string{"pc", "endpoints", "--admin", c.Admin(), "--envoy-cluster", target().String()}
 	fmt.Fprintf(w, "The client of %s may choose from:\n\n$ %s\n", c.Cluster, m.commandLine(args...))
 	cmd := exec.CommandContext(ctx, m.opts.Program, args...)
 	process.Isolate(cmd) // Ctrl-C is for the demo

@@ -42,10 +42,19 @@ func (r Workload) String() string {
 	return cmp.Or(r.Kind, pod) + "/" + r.Name + "." + r.Namespace
 }
 
+// IsPod reports whether the workload is a pod itself.
+func (r Workload) IsPod() bool { return cmp.Or(r.Kind, pod) == pod }
+
+// OwnsPods reports whether the workload is an object whose pods belong to no other one.
+func (r Workload) OwnsPods() bool {
+	return !r.IsPod() && r.Kind != gateway && r.Kind != service
+}
+
 // Kinds of workloads. The pods of a gateway have a label with its name.
 const (
 	pod     = "pod"
 	gateway = "gateway"
+	service = "service"
 )
 
 // workloadKind is a kind of workload.
@@ -60,7 +69,7 @@ type workloadKind struct {
 func workloadKinds() map[string]workloadKind {
 	return map[string]workloadKind{
 		pod:           {resource: "pods", others: []string{"po"}},
-		"service":     {version: "v1", resource: "services", others: []string{"svc"}, labels: serviceLabels},
+		service:       {version: "v1", resource: "services", others: []string{"svc"}, labels: serviceLabels},
 		"deployment":  {group: "apps", version: "v1", resource: "deployments", others: []string{"deploy"}, labels: selectorLabels},
 		"replicaset":  {group: "apps", version: "v1", resource: "replicasets", others: []string{"rs"}, labels: selectorLabels},
 		"statefulset": {group: "apps", version: "v1", resource: "statefulsets", others: []string{"sts"}, labels: selectorLabels},
@@ -89,6 +98,9 @@ func workloadKindOf(written string) (string, error) {
 	return "", fmt.Errorf("kind %q is none of %s", written, strings.Join(WorkloadKinds(), ", "))
 }
 
+// WorkloadForms lists the forms of the name of a workload, for messages.
+const WorkloadForms = "POD, POD.NAMESPACE or KIND/NAME, such as deploy/web or svc/web.apps"
+
 // ParseWorkload parses [kind/]name[.namespace]. The text after the last dot is the
 // namespace; without a dot it is the parameter.
 func ParseWorkload(text, namespace string) (Workload, error) {
@@ -96,7 +108,7 @@ func ParseWorkload(text, namespace string) (Workload, error) {
 	if written, name, ok := strings.Cut(text, "/"); ok {
 		found, err := workloadKindOf(written)
 		if err != nil {
-			return Workload{}, fmt.Errorf("%q: %w", text, err)
+			return Workload{}, fmt.Errorf("%q: %w; want %s", text, err, WorkloadForms)
 		}
 		r.Kind, r.Name = found, name
 	}
@@ -105,9 +117,9 @@ func ParseWorkload(text, namespace string) (Workload, error) {
 	}
 	switch {
 	case !mesh.IsDNSName(r.Name):
-		return Workload{}, fmt.Errorf("%q: %q is not a name of Kubernetes; want [kind/]name[.namespace]", text, r.Name)
+		return Workload{}, fmt.Errorf("%q: %q is not a name of Kubernetes; want %s", text, r.Name, WorkloadForms)
 	case !mesh.IsDNSLabel(r.Namespace):
-		return Workload{}, fmt.Errorf("%q: %q is not the name of a namespace; want [kind/]name[.namespace]", text, r.Namespace)
+		return Workload{}, fmt.Errorf("%q: %q is not the name of a namespace; want %s", text, r.Namespace, WorkloadForms)
 	}
 	return r, nil
 }
@@ -133,7 +145,7 @@ func (f *PodFinder) Close() { f.api.Close() }
 // first, then older ones, as kubectl prefers them. A pod that is named itself need not
 // run.
 func (f *PodFinder) Pods(ctx context.Context, r Workload) ([]string, error) {
-	if cmp.Or(r.Kind, pod) == pod {
+	if r.IsPod() {
 		return []string{r.Name}, f.exists(ctx, r)
 	}
 	k, ok := workloadKinds()[r.Kind]

@@ -53,7 +53,7 @@ type Request struct {
 	// Force allows ServerAuto to choose a loopback address.
 	Force bool
 	Now   time.Time
-	// Command is the command whose flags --server, --tls-server-name and --ca advice
+	// Command is the command whose flags --api-server, --tls-server-name and --ca advice
 	// should name; empty means the running one.
 	Command string
 }
@@ -137,7 +137,7 @@ func (c *Cluster) Prepare(ctx context.Context, r *Request) (*Prepared, error) {
 	}
 	if remotesecret.IsLoopback(p.Server) {
 		p.warn("server in Kubeconfig is %s. This is likely not reachable from inside the cluster, if you're using "+
-			"Kubernetes in Docker, pass %s with the container IP for the API Server", p.Server, r.flag("--server"))
+			"Kubernetes in Docker, pass %s with the container IP for the API Server", p.Server, r.flag("--api-server"))
 	}
 	// Find the faults that Build refuses before a token is made.
 	_, err := p.build(&create.IssuedToken{Token: "-"})
@@ -151,7 +151,7 @@ func (p *Prepared) warn(format string, args ...any) {
 func (p *Prepared) findServer(ctx context.Context) error {
 	r, config := p.request, p.cluster.config
 	p.tlsName = r.TLSServerName
-	found := create.FoundAddresses{Addresses: []create.Address{{URL: r.Server, Source: "--server", Chosen: true}}}
+	found := create.FoundAddresses{Addresses: []create.Address{{URL: r.Server, Source: "--api-server", Chosen: true}}}
 	if r.Server == "" {
 		found.Addresses[0] = create.Address{URL: config.Host, Source: "kubeconfig", Chosen: true}
 		p.tlsName = cmp.Or(r.TLSServerName, config.ServerName)
@@ -188,9 +188,9 @@ func (p *Prepared) findServer(ctx context.Context) error {
 		best, err := create.BestAddress(found.Addresses, r.Force)
 		switch {
 		case errors.Is(err, create.ErrLoopbackOnly):
-			return fmt.Errorf("%w; take one with --force, or name another with %s", err, r.flag("--server URL"))
+			return fmt.Errorf("%w; take one with --force, or name another with %s", err, r.flag("--api-server URL"))
 		case err != nil:
-			return fmt.Errorf("%w; name one with %s", err, r.flag("--server URL"))
+			return fmt.Errorf("%w; name one with %s", err, r.flag("--api-server URL"))
 		}
 		p.take(best)
 		return nil

@@ -127,7 +127,7 @@ func (r *Readers) endOf(ctx context.Context, account create.Account) (ended int,
 	if len(shared) > 0 {
 		r.Keep = append(r.Keep, shared...)
 		r.Say("Warning: %s: kept the tokens of service account %s in secret %s, because cluster %s may use them; "+
-			"to replace them, name the contexts of all clusters that read this one: meshctl remote-secret rotate --from %s --to CONTEXTS",
+			"to replace them, name the contexts of all clusters that read this one: meshctl remote-secret rotate --context %s --to CONTEXTS",
 			r.From.Name, account, strings.Join(shared, ", "), join(r.Strangers), output.ShellWord(r.From.context))
 	}
 	return ended, nil

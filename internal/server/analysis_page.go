@@ -90,7 +90,7 @@ func (s *Server) noteFindings(found []analyze.Finding) {
 		log.Warn("fault of the configuration", "code", r.Code, "name", r.Name, "object", r.Origin, "at", r.Reference, "fault", r.Text())
 	}
 	if more := len(came) - maxLoggedFindings; more > 0 {
-		log.Warn("more faults of the configuration: see meshctl x internal-debug analysis", "more", more)
+		log.Warn("more faults of the configuration; to show them: meshctl x internal-debug analysis --all", "more", more)
 	}
 	gone := differences(before.unlogged, now.unlogged)
 	for _, r := range gone[:min(len(gone), maxLoggedFindings)] {
@@ -119,7 +119,7 @@ func differences(list, others []analyze.Report) []analyze.Report {
 // analysisHint returns a remark for readers of proxies, none without findings.
 func (s *Server) analysisHint() []string {
 	if n := s.findings.Load().all; n > 0 {
-		return []string{fmt.Sprintf("The configuration has faults, %d in all: see meshctl x internal-debug analysis", n)}
+		return []string{fmt.Sprintf("The configuration has faults, %d in all; to show them: meshctl x internal-debug analysis --all", n)}
 	}
 	return nil
 }

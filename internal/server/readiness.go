@@ -54,7 +54,7 @@ func (s *Server) notes() []string {
 	lines = append(lines, bounded(texts(s.registry.AddressConflicts()), "addresses that two services have, which this command shows: meshctl remote-clusters -o json")...)
 	lines = append(lines, bounded(texts(s.registry.HostConflicts()), "hosts that several objects define, which this command shows: meshctl remote-clusters -o json")...)
 	lines = append(lines, bounded(texts(s.registry.RouteProblems()), "problems of VirtualServices: see the log")...)
-	lines = append(lines, bounded(texts(s.findings.Load().unlogged), "faults of the configuration, which this command shows: meshctl x internal-debug analysis")...)
+	lines = append(lines, bounded(texts(s.findings.Load().unlogged), "faults of the configuration, which this command shows: meshctl x internal-debug analysis --all")...)
 	lines = append(lines, bounded(texts(s.registry.Faults()), "facts that could not be computed and keep their last good values: see the log")...)
 	lines = append(lines, s.apiNotes()...)
 	lines = append(lines, s.bundleNotes()...)

@@ -111,7 +111,7 @@ func (u *user) testRotatedCredentials(t *testing.T) {
 		before[c] = u.stats(t, c, "membership_change")
 	}
 	for range rotations {
-		u.run("meshctl remote-secret rotate --from cluster2 --to cluster1")
+		u.run("meshctl remote-secret rotate --context cluster2 --to cluster1")
 	}
 	moreOfBoth(loads)
 	stop(loads)
@@ -177,7 +177,7 @@ func (u *user) scaleV1(t *testing.T, replicas int) {
 // endpoints returns the number of healthy endpoints of helloworld that the proxy of a client has.
 func (u *user) endpoints(cluster string) (int, error) {
 	out, err := u.try("", "meshctl pc endpoints deploy/client.sample --context "+cluster+
-		" --cluster 'outbound|5000||helloworld.sample.svc.cluster.local' --status HEALTHY -o csv")
+		" --envoy-cluster 'outbound|5000||helloworld.sample.svc.cluster.local' --status HEALTHY -o csv")
 	return strings.Count(out, "\n") - 1, err // without the header
 }
 
@@ -396,7 +396,7 @@ func (u *user) testGatewayName(t *testing.T) {
 func (u *user) gatewayIs(t *testing.T, address string) {
 	t.Helper()
 	harness.Eventually(t, moved, "endpoint "+address, func() error {
-		out, err := u.try("", "meshctl pc endpoints deploy/client.sample --context cluster1 --cluster 'outbound|5000||helloworld.sample.svc.cluster.local'")
+		out, err := u.try("", "meshctl pc endpoints deploy/client.sample --context cluster1 --envoy-cluster 'outbound|5000||helloworld.sample.svc.cluster.local'")
 		if err == nil && !strings.Contains(out, address+":15443") {
 			err = fmt.Errorf("the endpoints are\n%s", out)
 		}

@@ -89,7 +89,7 @@ func (u *user) soakRound(t *testing.T, n int) {
 	u.apply(fmt.Sprintf("{apiVersion: security.istio.io/v1, kind: AuthorizationPolicy, metadata: {name: soak, namespace: sample}, spec: {rules: [{when: [{key: source.namespace, notValues: [none-%d]}]}]}}", n))
 	u.changeOfCluster2(t)
 	if n%10 == 0 {
-		u.run("meshctl remote-secret rotate --from cluster2 --to cluster1")
+		u.run("meshctl remote-secret rotate --context cluster2 --to cluster1")
 	}
 	end()
 }

@@ -75,7 +75,7 @@ func (u *user) testRemovals(t *testing.T) {
 			return nil
 		})
 	}
-	u.run("meshctl remote-secret delete cluster2 --to cluster1 --from cluster2")
+	u.run("meshctl remote-secret delete cluster2 --to cluster1 --revoke-in cluster2")
 	only(loads[0], "v1")
 	loads[1].until("answers of both versions", both) // cluster2 still reads cluster1
 	u.run("meshctl multicluster link cluster1 cluster2")
@@ -218,7 +218,7 @@ meshctl multicluster link cluster1 cluster2`)
 	loads := u.loads(t, 2)
 	moreOfBoth(loads)
 	for i, c := range names {
-		out := u.run("meshctl pc endpoints deploy/client.sample --context " + c + " --cluster 'outbound|5000||helloworld.sample.svc.cluster.local'")
+		out := u.run("meshctl pc endpoints deploy/client.sample --context " + c + " --envoy-cluster 'outbound|5000||helloworld.sample.svc.cluster.local'")
 		for _, n := range u.clusters.Nodes {
 			if pods := strings.TrimSuffix(n.Pods, "0/24"); !strings.Contains(out, pods) {
 				t.Errorf("%s: no endpoint in %s:\n%s", c, n.Pods, out)
@@ -534,7 +534,7 @@ kubectl --context ` + c + ` rollout status -n sample deployment client --timeout
 	}
 	// cluster3 leaves: nobody reads it, and it reads nobody.
 	loads := u.loads(t, 2)
-	u.run(`meshctl remote-secret delete cluster3 --to cluster1,cluster2 --from cluster3
+	u.run(`meshctl remote-secret delete cluster3 --to cluster1,cluster2 --revoke-in cluster3
 meshctl remote-secret delete cluster1 --to cluster3
 meshctl remote-secret delete cluster2 --to cluster3`)
 	answersOf("cluster1", "v1", "v2")

@@ -54,7 +54,7 @@ cert-manager writes them.`,
 	fs.BoolVar(&o.dryRun, "dry-run", false, "With --apply, let the API servers check everything, and write nothing")
 	cli.ForceVar(fs, &o.force, "With --apply, replace a different CA")
 	cli.ChoiceVar(fs, &o.layout, "layout", "Names of the keys in the Secret", store.LayoutIstio, store.LayoutTLS)
-	fs.StringVar(&o.name, "name", "cacerts", "Name of the Secret")
+	fs.StringVar(&o.name, "name", "cacerts", "`Name` of the Secret")
 	return cmd
 }
 

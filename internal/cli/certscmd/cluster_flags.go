@@ -26,8 +26,8 @@ type clusterFlags struct {
 func (o *clusterFlags) bind(env *cli.Env, cmd *cobra.Command) {
 	o.Bind(cmd.Flags())
 	o.MeshContextsVar(env, cmd, &o.contexts,
-		"Kubeconfig `contexts` of the clusters; CLUSTER=CONTEXT if the cluster has another name in the mesh")
-	o.NamespaceVar(env, cmd, &o.namespace, "namespace", "n", mesh.DefaultSystemNamespace, "Namespace of the Secrets")
+		"Kubeconfig `context`s of the clusters; CLUSTER=CONTEXT if the cluster has another name in the mesh")
+	o.NamespaceVar(env, cmd, &o.namespace, "namespace", "n", mesh.DefaultSystemNamespace, "`Namespace` of the Secrets")
 }
 
 // connect returns the clients of the clusters of --context.

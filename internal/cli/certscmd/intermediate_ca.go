@@ -44,7 +44,7 @@ with --force.`,
 	fs := cmd.Flags()
 	fs.StringVar(&o.out, "out", "", "Write the files to directories in this `directory` (required)")
 	o.bind(fs, "Intermediate CA")
-	cli.DirVar(fs, &o.root, "root", "Directory with root-cert.pem and root-key.pem (required)")
+	cli.DirVar(fs, &o.root, "root", "`Directory` with root-cert.pem and root-key.pem (required)")
 	fs.StringSliceVar(&o.dnsNames, "dns", []string{"istiod." + mesh.DefaultSystemNamespace + ".svc"},
 		"DNS `name` of the control plane in the certificate; may be repeated")
 	return cmd

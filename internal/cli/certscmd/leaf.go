@@ -70,9 +70,9 @@ Do not use ed25519 for proxies: Envoy accepts no such certificate from a peer.`,
 	cli.DurationVar(fs, &o.ttl, "ttl", cli.Day, "Lifetime of the certificate")
 	cli.ForceVar(fs, &o.force, "Overwrite existing files")
 	fs.StringVar(&o.spiffeID, "spiffe-id", "", "SPIFFE `id`")
-	fs.StringVar(&o.trustDomain, "trust-domain", mesh.DefaultTrustDomain, "Trust domain for --namespace and --service-account")
-	fs.StringVarP(&o.namespace, "namespace", "n", "", "Namespace of the workload")
-	fs.StringVar(&o.serviceAccount, "service-account", "", "Service account of the workload")
+	fs.StringVar(&o.trustDomain, "trust-domain", mesh.DefaultTrustDomain, "Trust `domain` for --namespace and --service-account")
+	fs.StringVarP(&o.namespace, "namespace", "n", "", "`Namespace` of the workload")
+	fs.StringVar(&o.serviceAccount, "service-account", "", "Service `account` of the workload")
 	fs.StringSliceVar(&o.dnsNames, "dns", nil, "DNS `name`, which may start with *.; may be repeated")
 	fs.StringSliceVar(&o.ips, "ip", nil, "IP `address`; may be repeated")
 	return cmd

@@ -28,8 +28,8 @@ type caOptions struct {
 func (o *caOptions) bind(fs *pflag.FlagSet, commonName string) {
 	cli.ChoiceVar(fs, &o.algorithm, "algorithm", "Key algorithm", certs.Algorithms()...)
 	cli.DurationVar(fs, &o.ttl, "ttl", 3650*cli.Day, "Lifetime of the certificate")
-	fs.StringVar(&o.organization, "org", "meshctl", "Organization (O) in the subject of the certificate")
-	fs.StringVar(&o.commonName, "cn", commonName, "Common name (CN) in the subject of the certificate")
+	fs.StringVar(&o.organization, "org", "meshctl", "`Organization` (O) in the subject of the certificate")
+	fs.StringVar(&o.commonName, "cn", commonName, "Common `name` (CN) in the subject of the certificate")
 	cli.ForceVar(fs, &o.force, "Overwrite existing files")
 }
 

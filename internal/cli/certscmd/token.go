@@ -105,8 +105,8 @@ terminal or a log. The command replaces an existing file.`,
 	}
 	fs := cmd.Flags()
 	cli.DirVar(fs, &o.issuer, "issuer", "`Directory` of meshctl token issuer (required)")
-	fs.StringVar(&o.serviceAccount, "service-account", "", "Service account of the token, as `namespace/name` (required)")
-	fs.StringVar(&o.pod, "pod", "", "Name of the pod to which the token is bound")
+	fs.StringVar(&o.serviceAccount, "service-account", "", "Service `account` of the token, as `namespace/name` (required)")
+	fs.StringVar(&o.pod, "pod", "", "`Name` of the pod to which the token is bound")
 	fs.StringSliceVar(&o.audiences, "audience", []string{"istio-ca"}, "`Audience` of the token; may be repeated")
 	cli.DurationVar(fs, &o.ttl, "ttl", time.Hour, "Lifetime of the token")
 	fs.StringVar(&o.out, "out", "", "Write the token to this `file` (default standard output)")

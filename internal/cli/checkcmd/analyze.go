@@ -72,7 +72,7 @@ when there are warnings or errors.`,
 	}
 	f := cmd.Flags()
 	o.Bind(f)
-	o.MeshContextsVar(env, cmd, &o.contexts, "Kubeconfig `contexts` of the clusters, as CONTEXT or CLUSTER=CONTEXT; may be repeated")
+	o.MeshContextsVar(env, cmd, &o.contexts, "Kubeconfig `context`s of the clusters, as CONTEXT or CLUSTER=CONTEXT; may be repeated")
 	f.StringArrayVar(&o.remoteDirs, "remote-dir", nil, "Another cluster and its directory, as `CLUSTER=DIR`; may be repeated")
 	f.StringVar(&o.clusterID, "cluster-id", "", "`Name` of the first cluster (default the name of the context, else $CLUSTER_ID, else Kubernetes)")
 	f.StringVar(&o.systemNamespace, "system-namespace", mesh.DefaultSystemNamespace, "`Namespace` of the control plane and of the ConfigMap istio")

@@ -40,7 +40,8 @@ meshctl analyze also checks the objects together.`,
 		},
 	}
 	f := cmd.Flags()
-	f.StringSliceVarP(&o.paths, "filename", "f", nil, "`File` or directory to check, - for standard input; may be repeated")
+	f.StringSliceVarP(&o.paths, "file", "f", nil, "`File` or directory to check, - for standard input; may be repeated")
+	cli.Rename(f, "file", "filename")
 	cli.SocketDirVar(f, &o.socketDir)
 	cli.TableVar(f, &o.output)
 	return cmd

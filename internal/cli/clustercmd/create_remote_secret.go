@@ -74,14 +74,14 @@ With --ttl the token expires, and a control plane of meshctl renews it after two
 thirds of its life. The token is bound to a Secret in the cluster: delete that Secret
 to revoke the token at once.
 
-The secret contains the address in --server unchanged. With --server auto the command
+The secret contains the address in --api-server unchanged. With --api-server auto the command
 tries all known addresses of the cluster from here and uses the best one. It uses an
 address of this machine only with --force.`,
 		Example: `  # Create the secret of cluster west for the control plane in cluster east
   meshctl create-remote-secret --context west --name west | kubectl apply -f - --context east
 
   # Do the same, with a token that expires and an address that works
-  meshctl create-remote-secret --context west --name west --ttl 24h --server auto --apply --to east
+  meshctl create-remote-secret --context west --name west --ttl 24h --api-server auto --apply --to east
 
   # Show what would be written
   meshctl create-remote-secret --context west --name west --dry-run`,
@@ -95,17 +95,18 @@ func (o *createRemoteSecretOptions) bind(env *cli.Env, cmd *cobra.Command) {
 	fs := cmd.Flags()
 	o.kube.bind(env, cmd, "the service account and of the secret")
 	o.kube.ContextVar(env, cmd, &o.context, "context", "Kubeconfig `context` of the cluster (default the current one)")
-	fs.StringVar(&o.name, "name", "", "Name of the cluster, a DNS label (default the UID of its namespace kube-system)")
-	fs.StringVar(&o.kind, "type", typeRemote, "Type of the cluster: remote, or config if it holds the configuration of the mesh")
-	fs.StringVar(&o.authType, "auth-type", authBearerToken, "Type of the credential: bearer-token or plugin")
-	fs.StringVar(&o.pluginName, "auth-plugin-name", "", "Name of the auth provider, with --auth-type plugin")
+	fs.StringVar(&o.name, "name", "", "`Name` of the cluster, a DNS label (default the UID of its namespace kube-system)")
+	fs.StringVar(&o.kind, "type", typeRemote, "`Type` of the cluster: remote, or config if it holds the configuration of the mesh")
+	fs.StringVar(&o.authType, "auth-type", authBearerToken, "`Type` of the credential: bearer-token or plugin")
+	fs.StringVar(&o.pluginName, "auth-plugin-name", "", "`Name` of the auth provider, with --auth-type plugin")
 	cli.MapVar(fs, &o.pluginConfig, "auth-plugin-config", "Settings of the auth provider, as `key=value,...`")
 	fs.StringVar(&o.serviceAccount, "service-account", "",
-		"Service account of the reader (default "+readerAccount+", with --type config istiod)")
+		"Service `account` of the reader (default "+readerAccount+", with --type config istiod)")
 	fs.BoolVar(&o.createAccount, "create-service-account", true, "Create the service account, its namespace and its role if they do not exist")
-	fs.StringVar(&o.secretName, "secret-name", "", "Name of the token Secret of the service account (default any existing one, else a new one)")
-	fs.StringVar(&o.server, "server", "", "`URL` of the API server, or auto (default the URL in the kubeconfig)")
-	fs.StringVar(&o.tlsServerName, "tls-server-name", "", "Host name in the certificate of the API server (default the host of its URL)")
+	fs.StringVar(&o.secretName, "secret-name", "", "`Name` of the token Secret of the service account (default any existing one, else a new one)")
+	fs.StringVar(&o.server, "api-server", "", "`URL` of the API server, or auto (default the URL in the kubeconfig)")
+	cli.Alias(fs, "api-server", "server")
+	fs.StringVar(&o.tlsServerName, "tls-server-name", "", "Host `name` in the certificate of the API server (default the host of its URL)")
 	fs.StringVar(&o.ca, "ca", multicluster.CAAuto, "CA of the API server: auto (the CA that signed the certificate of the API server), sa (the CA of the cluster), kubeconfig, file:`FILE` or system")
 	cli.Suggest(fs, "ca", cas()...)
 	bindForce(fs, &o.force)

@@ -22,8 +22,8 @@ type kubeFlags struct {
 // bind defines the flags. what names the objects in the namespace.
 func (f *kubeFlags) bind(env *cli.Env, cmd *cobra.Command, what string) {
 	f.Bind(cmd.Flags())
-	f.NamespaceVar(env, cmd, &f.namespace, "namespace", "n", "", "Namespace of "+what+" (default the value of --istioNamespace; the namespace of the context is not used)")
-	f.NamespaceVar(env, cmd, &f.system, "istioNamespace", "i", mesh.DefaultSystemNamespace, "Namespace of the control plane")
+	f.NamespaceVar(env, cmd, &f.namespace, "namespace", "n", "", "`Namespace` of "+what+" (default the value of --istioNamespace; the namespace of the context is not used)")
+	f.NamespaceVar(env, cmd, &f.system, "istioNamespace", "i", mesh.DefaultSystemNamespace, "`Namespace` of the control plane")
 }
 
 func (f *kubeFlags) theNamespace() (string, error) {
@@ -55,7 +55,7 @@ func (f *kubeFlags) connectAll(env *cli.Env, flag string, contexts []string) ([]
 
 // bindForce defines --force of a command that chooses an address of an API server.
 func bindForce(fs *pflag.FlagSet, force *bool) {
-	cli.ForceVar(fs, force, "With --server auto, take an address of this machine if no other one works")
+	cli.ForceVar(fs, force, "With --api-server auto, take an address of this machine if no other one works")
 }
 
 // rbacFlags hold the flags for the role of a reader.

@@ -42,7 +42,7 @@ type linkFlags struct {
 
 func (l *linkFlags) bind(env *cli.Env, cmd *cobra.Command) {
 	l.kube.bind(env, cmd, "the service accounts and of the secrets")
-	cli.MapVar(cmd.Flags(), &l.names, "name", "Name of the cluster of a context, as `CONTEXT=NAME` (default the name of the context)")
+	cli.MapVar(cmd.Flags(), &l.names, "name", "`Name` of the cluster of a context, as `CONTEXT=NAME` (default the name of the context)")
 }
 
 type multiclusterLinkOptions struct {
@@ -70,7 +70,7 @@ and lists these tokens.
 
 The command writes nothing until it has checked that it may write everything.`,
 		Example: `  meshctl multicluster link east west
-  meshctl multicluster link east west north --ttl 24h --server auto`,
+  meshctl multicluster link east west north --ttl 24h --api-server auto`,
 		Args:              cobra.ArbitraryArgs, // checked by members
 		ValidArgsFunction: o.kube.CompleteContexts(env),
 		RunE:              func(cmd *cobra.Command, args []string) error { return o.run(cmd.Context(), env, args) },
@@ -79,7 +79,8 @@ The command writes nothing until it has checked that it may write everything.`,
 	o.bind(env, cmd)
 	o.rbac.bind(fs)
 	cli.DurationVar(fs, &o.ttl, "ttl", 0, "Lifetime of the tokens, at least 10m; 0 makes tokens that never expire")
-	cli.ChoiceVar(fs, &o.server, "server", "Addresses of the API servers", serverKubeconfig, multicluster.ServerAuto)
+	cli.ChoiceVar(fs, &o.server, "api-server", "Addresses of the API servers", serverKubeconfig, multicluster.ServerAuto)
+	cli.Alias(fs, "api-server", "server")
 	cli.ChoiceVar(fs, &o.ca, "ca", "CAs of the API servers", cas()...)
 	bindForce(fs, &o.force)
 	return cmd

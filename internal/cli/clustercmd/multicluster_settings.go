@@ -40,7 +40,7 @@ func (o *clusterSettingOptions) command(env *cli.Env, cmd *cobra.Command, args i
 	}
 	f := cmd.Flags()
 	o.kube.bind(env, cmd, "the ConfigMap meshctl-clusters")
-	o.kube.ContextListVar(env, cmd, &o.contexts, "context", "`Contexts` of the clusters whose control planes read the settings (default the current one)")
+	o.kube.ContextListVar(env, cmd, &o.contexts, "context", "Kubeconfig `context`s of the clusters whose control planes read the settings (default the current one)")
 	cli.DirVar(f, &o.configDir, "config-dir", "`Directory` of a control plane without Kubernetes, instead of contexts")
 	cli.ForceVar(f, &o.force, "Accept a cluster that no control plane of the contexts knows, such as a cluster that is not linked yet")
 	return cmd

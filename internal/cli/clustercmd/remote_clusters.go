@@ -189,7 +189,7 @@ func (o *remoteClustersOptions) show(env *cli.Env, views []replicaView, wrong []
 			hints = append(hints, views[i].Clusters[j].Hints()...)
 		}
 	}
-	env.Hints(hints)
+	env.Hints(o.Runnable(hints))
 	if len(wrong) > 0 {
 		var silent []error
 		for i := range views {

@@ -47,7 +47,7 @@ The exit code is 3 when something is refused or broken.`,
 	fs := cmd.Flags()
 	o.kube.bind(env, cmd, "the secrets")
 	o.kube.ContextVar(env, cmd, &o.context, "context", "Kubeconfig `context` of the cluster, without files (default the current one)")
-	fs.StringSliceVar(&o.allow, "insecure-remote", nil, "Setting that the control plane accepts because of its own flag --insecure-remote, as `CLUSTER=WHAT`; may be repeated")
+	fs.StringSliceVar(&o.allow, "insecure-remote", nil, "Setting that the control plane accepts because of its own flag --insecure-remote, as `CLUSTER=SETTING`; may be repeated")
 	cli.MarkWeakening(fs, "insecure-remote")
 	fs.BoolVar(&o.inPod, "in-pod", false, "Check for a control plane in a pod, which cannot use loopback addresses")
 	cli.TableVar(fs, &o.output)

@@ -31,15 +31,15 @@ func newRemoteSecretDeleteCmd(env *cli.Env) *cobra.Command {
 		Long: `Delete the remote secret of a cluster in the clusters that read it. The control planes
 of these clusters remove the endpoints of the cluster at once.
 
---from names the context of the cluster itself. With --from, the command also revokes
+--revoke-in names the context of the cluster itself. With it, the command also revokes
 all tokens of the cluster's reader, including tokens for clusters that --to does not
 name: it deletes the token Secrets that meshctl created in the cluster. Other token
 Secrets are kept and listed. This also works when the remote secret is gone, as after
 meshctl multicluster unlink.
 
-Without --from a copy of the secret still gives access to the cluster.`,
+Without --revoke-in a copy of the secret still gives access to the cluster.`,
 		Example: `  meshctl remote-secret delete west --to east
-  meshctl remote-secret delete west --to east,north --from west`,
+  meshctl remote-secret delete west --to east,north --revoke-in west`,
 		Args: cobra.ArbitraryArgs, // checked below
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) != 1 || !mesh.ClusterID(args[0]).Valid() {
@@ -52,10 +52,11 @@ Without --from a copy of the secret still gives access to the cluster.`,
 	fs := cmd.Flags()
 	o.kube.bind(env, cmd, "the secret")
 	o.kube.ContextListVar(env, cmd, &o.contexts, "to", "Kubeconfig `context`s of the clusters that have the secret (default the current one)")
-	o.kube.ContextVar(env, cmd, &o.from, "from", "Kubeconfig `context` of the cluster itself, to revoke its tokens; needs --to")
-	o.kube.ContextVar(env, cmd, &o.revokeIn, "revoke-in", "Alias of --from that does not need --to")
+	o.kube.ContextVar(env, cmd, &o.revokeIn, "revoke-in", "Kubeconfig `context` of the cluster itself, to revoke its tokens")
+	o.kube.ContextVar(env, cmd, &o.from, "from", "Alias of --revoke-in that needs --to")
+	_ = fs.MarkHidden("from") // the flag is there
 	fs.StringVar(&o.account, "service-account", "",
-		"With --from, service account of the reader (default the account of the token, else "+readerAccount+")")
+		"With --revoke-in, service `account` of the reader (default the account of the token, else "+readerAccount+")")
 	cmd.ValidArgsFunction = cli.CompleteNames(env, o.clusters)
 	return cmd
 }
@@ -79,7 +80,7 @@ func (o *remoteSecretDeleteOptions) run(ctx context.Context, env *cli.Env) error
 	case o.from != "" && (o.revokeIn != "" || len(o.contexts) == 0):
 		return cli.Usagef("--from %s names the cluster itself, to revoke its tokens: name the clusters that have the secret with --to", o.from)
 	case o.account != "" && o.revokeIn == "" && o.from == "":
-		return cli.Usagef("--service-account is for --from")
+		return cli.Usagef("--service-account is for --revoke-in")
 	case o.account != "" && !mesh.IsDNSName(o.account):
 		return cli.Usagef("--service-account: %q is not a DNS name", o.account)
 	}

@@ -78,7 +78,7 @@ func TestRotateEndsEveryTokenThatMeshctlMade(t *testing.T) {
 	old := createSecret(t, cluster1, kubeconfig, namespace, "--ttl", "1h")
 	wantValid(t, cluster2, true, map[string]string{"without an end": endless, "first": first, "old": old, "of others": foreign})
 
-	r := must(t, kubeconfig, "remote-secret", "rotate", "--from", "cluster2", "--to", "cluster1", "-n", namespace, "--no-wait")
+	r := must(t, kubeconfig, "remote-secret", "rotate", "--context", "cluster2", "--to", "cluster1", "-n", namespace, "--no-wait")
 	next := held(t, cluster1, namespace, "cluster2").User.Token
 	wantValid(t, cluster2, false, map[string]string{"without an end": endless, "first": first, "old": old})
 	wantValid(t, cluster2, true, map[string]string{"new": next, "of others": foreign})
@@ -98,7 +98,7 @@ func TestRotateReportsTokensThatStillWork(t *testing.T) {
 	unbound := strings.TrimSpace(cluster2.Kubectl(t, "", "create", "token", readerAccount, "-n", namespace))
 	setToken(t, cluster1, namespace, unbound)
 
-	r := meshctl(t, kubeconfig, "remote-secret", "rotate", "--from", "cluster2", "--to", "cluster1", "-n", namespace, "--no-wait")
+	r := meshctl(t, kubeconfig, "remote-secret", "rotate", "--context", "cluster2", "--to", "cluster1", "-n", namespace, "--no-wait")
 	if r.code != 3 || strings.Contains(r.stdout, "ended") ||
 		!strings.Contains(r.stderr, "still works, until ") || !strings.Contains(r.stderr, "it is bound to no secret and ends with the service account alone") {
 		t.Errorf("exit %d\n%s%s", r.code, r.stdout, r.stderr)
@@ -130,7 +130,7 @@ func TestRotateMakesNoTokenOfAnotherAccount(t *testing.T) {
 		claims := base64.RawURLEncoding.EncodeToString(fmt.Appendf(nil, `{"sub": %q}`, subject))
 		setToken(t, cluster1, namespace, "e30."+claims+".c2ln")
 		before := cluster2.Kubectl(t, "", "get", "secrets", "-n", namespace, "-o", "name")
-		r := meshctl(t, kubeconfig, "remote-secret", "rotate", "--from", "cluster2", "--to", "cluster1", "-n", namespace, "--no-wait")
+		r := meshctl(t, kubeconfig, "remote-secret", "rotate", "--context", "cluster2", "--to", "cluster1", "-n", namespace, "--no-wait")
 		if r.code != 1 || !strings.Contains(r.stderr, want) {
 			t.Errorf("exit %d, want %q in\n%s%s", r.code, want, r.stdout, r.stderr)
 		}
@@ -163,7 +163,7 @@ func TestLinkEndsTheTokensThatItReplaces(t *testing.T) {
 	wantValid(t, cluster2, true, map[string]string{"with an end": ttl2})
 	for _, want := range []string{
 		"Warning: context cluster1: kept the tokens of service account " + namespace + "/" + readerAccount + " in secret ",
-		"meshctl remote-secret rotate --from cluster2 --to CONTEXTS",
+		"meshctl remote-secret rotate --context cluster2 --to CONTEXTS",
 	} {
 		if !strings.Contains(r.stderr, want) {
 			t.Errorf("no %q in\n%s", want, r.stderr)
@@ -211,7 +211,7 @@ func TestUnlinkKeepsTokensOfOtherClusters(t *testing.T) {
 	wantValid(t, cluster2, true, map[string]string{"of cluster2": token})
 
 	// The tokens can be revoked when the remote secrets are gone.
-	revoke := []string{"remote-secret", "delete", "cluster2", "--to", "cluster1", "--from", "cluster2", "-n", namespace}
+	revoke := []string{"remote-secret", "delete", "cluster2", "--to", "cluster1", "--revoke-in", "cluster2", "-n", namespace}
 	r = must(t, kubeconfig, revoke...)
 	if !strings.Contains(r.stderr, "context cluster2: deleted secret "+namespace+"/"+readerAccount+"-istio-remote-secret-token and so revoked its tokens of service account") {
 		t.Errorf("%s%s", r.stdout, r.stderr)
@@ -231,6 +231,6 @@ func TestRevokeDeletesOnlySecretsOfTokens(t *testing.T) {
 	cluster2.Kubectl(t, "", "create", "secret", "generic", "cacerts", "-n", namespace)
 	cluster1.Kubectl(t, "", "annotate", "--overwrite", "secret", "-n", namespace, "istio-remote-secret-cluster2",
 		"meshctl.io/token-bound-to="+namespace+"/cacerts")
-	must(t, kubeconfig, "remote-secret", "delete", "cluster2", "--to", "cluster1", "--from", "cluster2", "-n", namespace)
+	must(t, kubeconfig, "remote-secret", "delete", "cluster2", "--to", "cluster1", "--revoke-in", "cluster2", "-n", namespace)
 	cluster2.Kubectl(t, "", "get", "secret", "cacerts", "-n", namespace)
 }

@@ -54,17 +54,18 @@ other callers need --token-file.
 Run the command again to continue a rotation that was interrupted or took too long.
 Until it is finished the old secret is kept as NAME-previous; --abort restores it and
 revokes the new token.`,
-		Example: `  meshctl remote-secret rotate --from west --to east,north
+		Example: `  meshctl remote-secret rotate --context west --to east,north
 
   # Undo a rotation that is not finished
-  meshctl remote-secret rotate --from west --to east,north --abort`,
+  meshctl remote-secret rotate --context west --to east,north --abort`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context(), env) },
 	}
 	fs := cmd.Flags()
 	o.kube.bind(env, cmd, "the secret")
-	o.kube.ContextVar(env, cmd, &o.from, "from", "Kubeconfig `context` of the cluster itself (required)")
+	o.kube.ContextVar(env, cmd, &o.from, "context", "Kubeconfig `context` of the cluster itself (required)")
+	cli.Rename(fs, "context", "from")
 	o.kube.ContextListVar(env, cmd, &o.to, "to", "Kubeconfig `context`s of the clusters that have its remote secret (required)")
-	fs.StringVar(&o.name, "name", "", "Name of the cluster (default the name of the context)")
+	fs.StringVar(&o.name, "name", "", "`Name` of the cluster (default the name of the context)")
 	cli.DurationVar(fs, &o.ttl, "ttl", 0, "Lifetime of the new token, at least 10m; 0 takes the lifetime of the old one")
 	fs.StringSliceVar(&o.replicas, "replica", nil, "HTTP `address` of a replica, host:port; may be repeated (default all replicas in the clusters of --to)")
 	o.token.Bind(fs)
@@ -148,7 +149,7 @@ func (o *remoteSecretRotateOptions) rotation(env *cli.Env) (*multicluster.Rotati
 	}
 	switch {
 	case o.from == "" || len(o.to) == 0:
-		return nil, cli.Usagef("--from and --to are required")
+		return nil, cli.Usagef("--context and --to are required")
 	case !mesh.IsDNSLabel(o.name):
 		return nil, cli.Usagef("%v is not a valid DNS 1123 label; name the cluster with --name", o.name)
 	case o.noWait && len(o.replicas) > 0:

@@ -54,9 +54,9 @@ contexts: [{name: e, context: {cluster: e, user: e}}]
 		"check of a file":    {[]string{"remote-secret", "check", path}, 3, "exec is not allowed"},
 		"check of a cluster": {[]string{"remote-secret", "check", "--context", "cluster2", "-n", namespace}, 3, "users[0].user.exec"},
 		"list":               {[]string{"remote-secret", "list", "--context", "cluster2", "-n", namespace}, 0, "evil"},
-		"rotate":             {[]string{"remote-secret", "rotate", "--from", "cluster1", "--name", "evil", "--to", "cluster2", "-n", namespace, "--no-wait"}, 1, "no token of a service account"},
+		"rotate":             {[]string{"remote-secret", "rotate", "--context", "cluster1", "--name", "evil", "--to", "cluster2", "-n", namespace, "--no-wait"}, 1, "no token of a service account"},
 		"delete": {
-			[]string{"remote-secret", "delete", "evil", "--to", "cluster2", "--from", "cluster1", "-n", namespace},
+			[]string{"remote-secret", "delete", "evil", "--to", "cluster2", "--revoke-in", "cluster1", "-n", namespace},
 			1, "no token of a service account",
 		},
 	} {
@@ -214,7 +214,7 @@ func TestRemoteSecretRotate(t *testing.T) {
 		slow := &fakeReplica{state: "synced", credential: before.CredentialHash(), asked: make(chan struct{}, 1)}
 		server := httptest.NewServer(slow)
 		t.Cleanup(server.Close)
-		args := []string{"remote-secret", "rotate", "--from", "cluster2", "--to", "cluster1", "-n", namespace, "--replica", strings.TrimPrefix(server.URL, "http://")}
+		args := []string{"remote-secret", "rotate", "--context", "cluster2", "--to", "cluster1", "-n", namespace, "--replica", strings.TrimPrefix(server.URL, "http://")}
 
 		// Without replicas nothing is written.
 		if r := meshctl(t, kubeconfig, args[:len(args)-2]...); r.code != 1 || !strings.Contains(r.stderr, "Error: nothing is written: context cluster1: no control plane of meshctl was found: ") ||
@@ -240,7 +240,7 @@ func TestRemoteSecretRotate(t *testing.T) {
 		for _, c := range []*remotesecret.Cluster{before, next} {
 			asReader(t, c, cluster2, "get", "services", "-A")
 		}
-		must(t, kubeconfig, "remote-secret", "rotate", "--from", "cluster2", "--to", "cluster1", "-n", namespace, "--abort")
+		must(t, kubeconfig, "remote-secret", "rotate", "--context", "cluster2", "--to", "cluster1", "-n", namespace, "--abort")
 		if back := held(t, cluster1, namespace, "cluster2"); back.Hash != before.Hash || back.Renewed != before.Renewed {
 			t.Error("the old secret is not back")
 		}
@@ -274,11 +274,11 @@ func TestRemoteSecretRotate(t *testing.T) {
 		if got := cluster1.Kubectl(t, "", "get", "secrets", "-n", namespace, "-o", "name"); strings.Contains(got, "previous") {
 			t.Errorf("left are\n%s", got)
 		}
-		must(t, kubeconfig, "remote-secret", "delete", "cluster2", "--to", "cluster1", "--from", "cluster2", "-n", namespace)
+		must(t, kubeconfig, "remote-secret", "delete", "cluster2", "--to", "cluster1", "--revoke-in", "cluster2", "-n", namespace)
 		ends(t, next, cluster2)
 	}
 	for args, want := range map[string]string{
-		"--from cluster2": "--from and --to are required",
+		"--from cluster2": "--context and --to are required",
 		"--from cluster2 --to cluster1 --no-wait --replica a:1": "give one of them",
 		"--from cluster2 --to cluster1 --replica a":             "want host:port",
 		"--from cluster2 --to cluster1 --no-wait --ttl 1m":      "the least that API servers allow is 10m",

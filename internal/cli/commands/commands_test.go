@@ -181,6 +181,30 @@ func TestPagesNameCommandsThatExist(t *testing.T) {
 	}
 }
 
+// TestReadmeLeadsToTasks: the README shows tasks before the table of commands, and the page
+// for beginners before the reference; certificates that the pages make are not committed.
+func TestReadmeLeadsToTasks(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile("../../../README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	rest := string(text)
+	for _, next := range []string{"## Start with a task", "docs/demo.md", "docs/get-started.md", "docs/multicluster.md", "meshctl pc ", "## Commands", "## Read on", "docs/get-started.md", "docs/multicluster.md"} {
+		_, after, found := strings.Cut(rest, next)
+		if !found {
+			t.Fatalf("%s is missing, or comes earlier", next)
+		}
+		if rest = after; next == "## Start with a task" && strings.Count(string(text[:len(text)-len(rest)]), "\n") > 20 {
+			t.Error("the tasks are not on the first screen")
+		}
+	}
+	ignored, err := os.ReadFile("../../../.gitignore")
+	if err != nil || !slices.Contains(strings.Fields(string(ignored)), "/certs/") {
+		t.Errorf("git does not ignore certs/: %v", err)
+	}
+}
+
 // subjects lists the words after which meshctl is the subject of a sentence.
 var subjects = strings.Fields("can could created creates debug deletes did does is itself knows made or renews runs self-signed that uses was")
 

@@ -53,9 +53,9 @@ func TestProxyConfigLog(t *testing.T) {
 		{"-l app=web --proxy-admin-port 1 -o json", 1, `(?m)^ +"envoy": "web-0\.NS",\n +"error": "ask Envoy's admin interface`, `^ask Envoy's admin interface localhost:1 by port-forward to pod NS/web-0: .*\nask Envoy's .* pod NS/web-1: .*\nError: 2 of 2 Envoys failed, see above\n$`},
 		{"-l app=nobody", 1, `^$`, `no pods match "app=nobody": none in namespace NS has the labels app=nobody\n$`},
 
-		{"", 2, `^$`, `--context is for a pod`},
+		{"", 2, `^$`, `--context is for a workload`},
 		{"-l a=,=", 2, `^$`, `--selector "a=,=": `},
-		{"web-1 -l app=web", 2, `^$`, `give one source: either pod web-1 or --selector`},
+		{"web-1 -l app=web", 2, `^$`, `give one source: either workload web-1 or --selector`},
 		{"-l app=web --admin 127.0.0.1:1", 2, `^$`, `(?s)selector.*admin`},
 		{"web-1 --level info -r", 2, `^$`, `(?s)level.*reset`},
 		{"web-1 --level=", 2, `^$`, `--level: unrecognized logging level: "" is none of trace, debug`},

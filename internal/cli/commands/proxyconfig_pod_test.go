@@ -118,9 +118,9 @@ func TestProxyConfigOfAPod(t *testing.T) {
 		{"pc c nonsense/web." + ns, 2, `^$`, `kind "nonsense" is none of daemonset, deployment, gateway, job, pod, replicaset, service, statefulset`},
 		{"pc c Web." + ns, 2, `^$`, `"Web" is not a name of Kubernetes`},
 		{"pc c web.", 2, `^$`, `"" is not the name of a namespace`},
-		{"pc c web-1 -f dump.json", 2, `^$`, `give one source: either pod web-1 or --file`},
-		{"pc c web-1 web-2", 2, `^$`, `want one pod, as \[kind/\]name\[\.namespace\]`},
-		{"pc c --context cluster2 --admin 127.0.0.1:1", 2, `^$`, `--context is for a pod: name it`},
+		{"pc c web-1 -f dump.json", 2, `^$`, `give one source: either workload web-1 or --file`},
+		{"pc c web-1 web-2", 2, `^$`, `want one workload: POD, POD.NAMESPACE or KIND/NAME`},
+		{"pc c --context cluster2 --admin 127.0.0.1:1", 2, `^$`, `--context is for a workload: name it`},
 	} {
 		args := append(strings.Fields(tc.args), "--kubeconfig", config)
 		if !strings.Contains(tc.args, "--context") {

@@ -55,13 +55,14 @@ func isOfNoProxy(e *replicas.AnswerError) bool {
 
 type xdsHistoryOptions struct {
 	cli.PageFlags
-	proxy string
+	proxy     string // WORKLOAD, then name.namespace
+	namespace string
 }
 
 func newXDSHistoryCmd(env *cli.Env) *cobra.Command {
 	var o xdsHistoryOptions
 	cmd := &cobra.Command{
-		Use:   "history PROXY",
+		Use:   "history WORKLOAD",
 		Short: "Show the last responses to a proxy",
 		Long: `Show the last responses to a proxy, oldest first. For each response, the command shows
 the cause and these times:
@@ -72,20 +73,19 @@ the cause and these times:
   SEND      writing to the connection
   ANSWERED  waiting for the answer of the proxy
 
-PROXY is name.namespace, or a stream as name.namespace-number.`,
+` + cli.WorkloadHelp + `
+It may also be a stream, as name.namespace-number.`,
 		Example: `  meshctl xds history web-1.apps
   meshctl xds history web-1.apps -o json | jq '.[].pushes[] | select(.answer == "NACK")'`,
-		Args: func(_ *cobra.Command, args []string) error {
-			if len(args) != 1 || args[0] == "" {
-				return errors.New("want one proxy, as name.namespace")
-			}
-			o.proxy = args[0]
-			return nil
+		Args: func(_ *cobra.Command, args []string) (err error) {
+			o.proxy, err = cli.OneWorkload(args)
+			return err
 		},
 		ValidArgsFunction: cli.CompleteNames(env, cli.NamesFrom(o.Find, o.proxyNames)),
 		RunE:              func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context(), env) },
 	}
 	o.Bind(env, cmd)
+	o.Kube.WorkloadNamespaceVar(env, cmd, &o.namespace)
 	return cmd
 }
 
@@ -95,6 +95,13 @@ func (o *xdsHistoryOptions) run(ctx context.Context, env *cli.Env) error {
 		return err
 	}
 	defer cli.CloseReplicas(found)
+	w := cli.WorkloadProxy{
+		Named: o.proxy, Namespace: o.namespace, Kube: &o.Kube, Context: o.Context,
+		Known: func() ([]string, error) { return o.proxyNames(ctx, found) },
+	}
+	if o.proxy, err = w.Find(ctx, env); err != nil {
+		return err
+	}
 	answers, err := cli.AskPages[[]history.History](ctx, &o.ReplicaFlags, found, "xds/history", url.Values{"proxy": {o.proxy}}, isOfNoProxy)
 	switch {
 	case len(answers) == 0 && err != nil:

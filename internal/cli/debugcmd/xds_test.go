@@ -72,7 +72,7 @@ func TestXDSErrors(t *testing.T) {
 		{[]string{"xds", "history", "client.apps"}, 1, `no proxy "client.apps" is or was connected to .*, near are: client-1.apps`},
 		{[]string{"xds", "history", "client"}, 1, `near are: client-1.apps`},
 		{[]string{"xds", "history", "something.else"}, 1, `among 1 other; a proxy is named name.namespace`},
-		{[]string{"xds", "history"}, 2, `want one proxy`},
+		{[]string{"xds", "history"}, 2, `want one workload: POD, POD.NAMESPACE or KIND/NAME`},
 		{[]string{"xds", "views", "-o", "xml"}, 2, `use table, wide, name, csv, custom-columns=COLUMNS, json, yaml or jsonpath=TEMPLATE`},
 	} {
 		code, _, stderr := m.Run(tc.args...)

@@ -18,6 +18,7 @@ import (
 	"github.com/meshctl/meshctl/internal/inject"
 	"github.com/meshctl/meshctl/internal/kube"
 	"github.com/meshctl/meshctl/internal/mesh"
+	"github.com/meshctl/meshctl/internal/output"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 )
 
@@ -30,7 +31,7 @@ type injectOptions struct {
 	system     string
 	namespace  string
 	paths      []string
-	output     string
+	out        string
 	meshConfig string
 	values     string
 	config     string
@@ -70,15 +71,19 @@ nothing.`,
 	}
 	f := cmd.Flags()
 	o.kube.Bind(f)
-	o.kube.ContextVar(env, cmd, &o.context, "context", "`Context` of the cluster whose settings are used (default the current one)")
-	o.kube.NamespaceVar(env, cmd, &o.system, "istioNamespace", "i", mesh.DefaultSystemNamespace, "Namespace of the control plane")
-	o.kube.NamespaceVar(env, cmd, &o.namespace, "namespace", "n", "", "Namespace of objects that name none (default the namespace of the context, else default)")
-	f.StringSliceVarP(&o.paths, "filename", "f", nil, "`File` with objects, - for standard input; may be repeated")
-	f.StringVarP(&o.output, "output", "o", "", "Write to this `file` (default standard output)")
+	o.kube.ContextVar(env, cmd, &o.context, "context", "Kubeconfig `context` of the cluster whose settings are used (default the current one)")
+	o.kube.NamespaceVar(env, cmd, &o.system, "istioNamespace", "i", mesh.DefaultSystemNamespace, "`Namespace` of the control plane")
+	o.kube.NamespaceVar(env, cmd, &o.namespace, "namespace", "n", "", "`Namespace` of objects that name none (default the namespace of the context, else default)")
+	f.StringSliceVarP(&o.paths, "file", "f", nil, "`File` with objects, - for standard input; may be repeated")
+	cli.Rename(f, "file", "filename")
+	f.StringVar(&o.out, "out", "", "Write to this `file`, or - for standard output (default -)")
+	f.VarP(&outputValue{&o.out}, "output", "o", "Output `format`: yaml; other values are files, as in istioctl, like --out")
+	cli.TypedOnly(f, "output") // elsewhere it is another format
+	cli.Suggest(f, "output", string(output.FormatYAML))
 	f.StringVar(&o.meshConfig, "meshConfigFile", "", "`File` with the MeshConfig")
 	f.StringVar(&o.values, "valuesFile", "", "`File` with the Helm values of the injector, in the form of the key values of the ConfigMap")
 	f.StringVar(&o.config, "injectConfigFile", "", "`File` with policy and templates, in the form of the key config of the ConfigMap")
-	f.StringVar(&o.revision, "revision", "", "`Revision` of the control plane")
+	f.StringVar(&o.revision, "revision", "", "`Name` of the revision of the control plane")
 	f.StringVar(&o.image, "image", "", "`Image` of the proxy (default global.proxy.image of the values, else meshctl:latest)")
 	f.StringVar(&o.cluster, "cluster-id", "", "`Name` of the cluster (default global.multiCluster.clusterName of the values, else Kubernetes)")
 	f.StringVar(&o.network, "network", "", "`Network` of the pods (default global.network of the values, else the label of the system namespace)")
@@ -121,11 +126,28 @@ func (o *injectOptions) run(ctx context.Context, env *cli.Env) error {
 	if err := errors.Join(errs...); err != nil {
 		return err
 	}
-	if o.output == "" || o.output == "-" {
+	if o.out == "" || o.out == "-" {
 		_, err := env.Stdout.Write(out.Bytes())
 		return err
 	}
-	return files.Write(o.output, out.Bytes(), os.FileMode(0o644))
+	return files.Write(o.out, out.Bytes(), os.FileMode(0o644))
+}
+
+// outputValue is the value of --output: the only format, or a file, as in istioctl.
+type outputValue struct{ file *string }
+
+func (v *outputValue) Type() string   { return "format" }
+func (v *outputValue) String() string { return "" }
+
+func (v *outputValue) Set(s string) error {
+	if s == string(output.FormatYAML) {
+		return nil
+	}
+	if _, err := output.ParseFormat(s); !errors.Is(err, output.ErrFormat) {
+		return fmt.Errorf("output format %q is not supported, use yaml, or --out for a file", s)
+	}
+	*v.file = s
+	return nil
 }
 
 // report prints which objects are not injected, and warnings.

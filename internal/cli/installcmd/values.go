@@ -41,7 +41,8 @@ type valueFlags struct {
 }
 
 func (o *valueFlags) bind(f *pflag.FlagSet) {
-	f.StringArrayVarP(&o.files, "filename", "f", nil, "`File` with an IstioOperator or Helm values, - for standard input; may be repeated, a later file overrides earlier ones")
+	f.StringArrayVarP(&o.files, "file", "f", nil, "`File` with an IstioOperator or Helm values, - for standard input; may be repeated, a later file overrides earlier ones")
+	cli.Rename(f, "file", "filename")
 	f.StringArrayVarP(&o.sets, "set", "s", nil, "A value in the spec of an IstioOperator, as `PATH=VALUE`; may be repeated, overrides files")
 	f.StringVarP(&o.namespace, "istioNamespace", "i", mesh.DefaultSystemNamespace, "`Namespace` of the control plane")
 	o.remembered = pflag.NewFlagSet("", pflag.ContinueOnError)

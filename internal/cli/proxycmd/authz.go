@@ -15,7 +15,7 @@ func NewAuthz(env *cli.Env) *cobra.Command {
 check decides about one request, by the filters that an Envoy has or would have. matrix
 decides about all callers of a namespace, by the policies of a cluster or a directory.
 list shows the policies that an Envoy enforces.`,
-		Example: `  meshctl authz check web-1.apps --from clients/web --path /cart --port 8080`,
+		Example: `  meshctl authz check web-1.apps --principal clients/web --path /cart --port 8080`,
 	}
 	cmd.AddCommand(newAuthzCheckCmd(env), newAuthzMatrixCmd(env), newAuthzListCmd(env))
 	return cmd

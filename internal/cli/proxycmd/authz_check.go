@@ -30,37 +30,37 @@ type authzCheckOptions struct {
 func newAuthzCheckCmd(env *cli.Env) *cobra.Command {
 	var o authzCheckOptions
 	cmd := &cobra.Command{
-		Use:   "check [PROXY]",
+		Use:   "check [WORKLOAD]",
 		Short: "Decide whether a proxy lets a request through, and why",
 		Long: `Decide whether a proxy lets a request through, by the filters that its Envoy has: TLS,
 AuthorizationPolicies, tokens and external authorizers. The answer names the policy and
 the rule that decide or, if no rule allows the request, the rule that comes nearest.
 Nothing is sent to the workload.
 
-PROXY is a pod, as in meshctl proxy-config. Without it, the source is a running Envoy
+WORKLOAD names a pod, as in meshctl proxy-config. Without it, the source is a running Envoy
 (--admin), a saved dump (--file), or policies: files and directories of YAML (--file, which
 may be repeated). From policies, the command computes the configuration that serve would
 send to a workload. --proxy names a workload in the same YAML. --namespace and --labels
 describe a workload that is not in the YAML.
 
---from is the identity of the client. Without it, the client sends plaintext. Without
+--principal is the identity of the client. Without it, the client sends plaintext. Without
 other flags, the request is GET /. Some conditions depend on values that are not given,
 such as the address of the client, or cannot be evaluated, such as CEL. The answer is
 undecided if such a condition decides, or if Envoy asks an external authorizer. The exit
 code is 0 if the request is allowed, and 3 if it is denied or undecided.`,
 		Example: `  # May web call POST /orders of the shop?
-  meshctl authz check shop-1.apps --from apps/web --method POST --path /orders --port 8080
+  meshctl authz check shop-1.apps --principal apps/web --method POST --path /orders --port 8080
 
   # Check a request with a token against a saved dump, and show every rule
   meshctl authz check -f dump.json --port 8080 --claim sub=joe --claim scope="read write" -v
 
   # Check a request against policies that are not applied yet
-  meshctl authz check -f policies.yaml -n apps --labels app=shop --from apps/web --path /orders`,
+  meshctl authz check -f policies.yaml -n apps --labels app=shop --principal apps/web --path /orders`,
 	}
 	fs := cmd.Flags()
 	o.bind(fs)
 	file := fs.Lookup("file")
-	file.Usage = "`Path` of a saved dump, or of policies in YAML, which may be repeated; - for standard input"
+	file.Usage = "`File` with a saved dump, or with policies in YAML, which may be repeated; - for standard input"
 	file.Value = &paths{Value: file.Value, all: &o.files}
 	o.pod.bind(env, cmd)
 	o.request.bind(fs)

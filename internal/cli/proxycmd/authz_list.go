@@ -20,11 +20,11 @@ import (
 func newAuthzListCmd(env *cli.Env) *cobra.Command {
 	var o pcOptions
 	return o.command(env, &cobra.Command{
-		Use:   "list [PROXY]",
+		Use:   "list [WORKLOAD]",
 		Short: "Show the security policies in force at the ports of a proxy",
 		Long: `Show for each port of a workload the policies that its Envoy enforces: the mode of mTLS,
 the AuthorizationPolicies by action, external authorizers, and the issuers of accepted
-tokens. PROXY, --admin and --file name the Envoy, as in meshctl proxy-config.`,
+tokens. WORKLOAD, --admin and --file name the Envoy, as in meshctl proxy-config.`,
 		Example: `  meshctl authz list shop-1.apps
   meshctl authz list -f dump.json -o json`,
 	}, pcRequest{path: fetch.Everything, read: func(_ context.Context, r io.Reader, _ bool) (pcResult, error) {

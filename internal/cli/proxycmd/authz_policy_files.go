@@ -87,7 +87,7 @@ type policyWorkload struct {
 }
 
 func (w *policyWorkload) bind(fs *pflag.FlagSet) {
-	fs.StringVar(&w.proxy, "proxy", "", "`Workload` of the policies in YAML, as name.namespace; it must be in the YAML")
+	fs.StringVar(&w.proxy, "proxy", "", "`Workload` of the policies in YAML, which must be in the YAML")
 	cli.MapVar(fs, &w.labels, "labels", "`Labels` of a workload in --namespace to which the policies in YAML apply")
 	cli.Rivals(fs, "proxy", "labels")
 }
@@ -110,7 +110,7 @@ func (w *policyWorkload) config(ctx context.Context, env *cli.Env, paths []strin
 	}
 	if w.proxy == "" {
 		if w.namespace == "" {
-			return nil, cli.Usagef("name the workload of the policies: --proxy name.namespace of the YAML, or --namespace and --labels")
+			return nil, cli.Usagef("name the workload of the policies: --proxy with a workload of the YAML, as %s, or --namespace and --labels", offlineForms)
 		}
 		probe, err := w.probe(request)
 		if err != nil {
@@ -122,7 +122,7 @@ func (w *policyWorkload) config(ctx context.Context, env *cli.Env, paths []strin
 	if err != nil {
 		return nil, err
 	}
-	node, err := m.Node(cmp.Or(w.proxy, probeName+"."+w.namespace), "")
+	node, err := renderedNode(m, cmp.Or(w.proxy, probeName), w.namespace, "")
 	if err != nil {
 		return nil, err
 	}

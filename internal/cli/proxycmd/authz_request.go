@@ -15,7 +15,7 @@ import (
 
 // requestFlags hold the flags that describe a request.
 type requestFlags struct {
-	from, trustDomain       string
+	principal, trustDomain  string
 	port                    uint32
 	method, host, path      string
 	headers, claims         []string
@@ -25,7 +25,8 @@ type requestFlags struct {
 }
 
 func (f *requestFlags) bind(fs *pflag.FlagSet) {
-	fs.StringVar(&f.from, "from", "", "`Identity` of the client's certificate: spiffe://… or NAMESPACE/SERVICE-ACCOUNT (default: no TLS)")
+	fs.StringVar(&f.principal, "principal", "", "Identity of the client's certificate, a `principal` as in AuthorizationPolicies, spiffe://… or NAMESPACE/SERVICE-ACCOUNT (default: no TLS)")
+	cli.Alias(fs, "principal", "from")
 	fs.StringVar(&f.trustDomain, "trust-domain", mesh.DefaultTrustDomain, "Trust `domain` of a NAMESPACE/SERVICE-ACCOUNT")
 	portVar(fs, &f.port, "`Port` of the workload, not of a Service (default the only one)")
 	fs.StringVar(&f.method, "method", "GET", "HTTP `method`")
@@ -42,11 +43,11 @@ func (f *requestFlags) bind(fs *pflag.FlagSet) {
 
 // request returns the request that the flags describe.
 func (f *requestFlags) request() (*access.Request, error) {
-	r := &access.Request{Port: f.port, SNI: f.sni, TLS: f.tls || f.from != "", Host: f.host}
-	if f.from != "" {
+	r := &access.Request{Port: f.port, SNI: f.sni, TLS: f.tls || f.principal != "", Host: f.host}
+	if f.principal != "" {
 		id, err := f.identity()
 		if err != nil {
-			return nil, cli.Usagef("--from: %w", err)
+			return nil, cli.Usagef("--principal: %w", err)
 		}
 		r.Peer, r.ALPN = &access.Peer{URIs: []string{id}}, []string{"istio"}
 	} else if f.tls {
@@ -89,13 +90,17 @@ func (f *requestFlags) request() (*access.Request, error) {
 
 // identity returns the SPIFFE ID of the client.
 func (f *requestFlags) identity() (string, error) {
-	if strings.Contains(f.from, "://") {
-		_, err := mesh.ParseIdentity(f.from)
-		return f.from, err
+	if strings.Contains(f.principal, "://") {
+		_, err := mesh.ParseIdentity(f.principal)
+		return f.principal, err
 	}
-	namespace, account, ok := strings.Cut(f.from, "/")
+	if strings.Contains(f.principal, "/ns/") { // without the scheme, as in AuthorizationPolicies
+		id, err := mesh.ParseIdentity("spiffe://" + f.principal)
+		return id.String(), err
+	}
+	namespace, account, ok := strings.Cut(f.principal, "/")
 	if !ok {
-		return "", fmt.Errorf("%q is neither spiffe://… nor NAMESPACE/SERVICE-ACCOUNT", f.from)
+		return "", fmt.Errorf("%q is neither spiffe://… nor NAMESPACE/SERVICE-ACCOUNT", f.principal)
 	}
 	id, err := mesh.ParseIdentity(mesh.Identity{TrustDomain: f.trustDomain, Namespace: namespace, ServiceAccount: account}.String())
 	return id.String(), err

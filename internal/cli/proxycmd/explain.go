@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/meshctl/meshctl/internal/cli"
+	"github.com/meshctl/meshctl/internal/kube"
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/output"
 	"github.com/meshctl/meshctl/internal/replicas"
@@ -36,13 +37,25 @@ apply to a workload. The command runs the code that generates the configuration.
 // explainOptions name the proxy to explain.
 type explainOptions struct {
 	cli.PageFlags
-	proxy   string
-	cluster string
+	proxy     string // WORKLOAD, then name.namespace
+	namespace string
+	cluster   string
 }
 
 func (o *explainOptions) bind(env *cli.Env, cmd *cobra.Command) {
 	cmd.Flags().StringVar(&o.cluster, "cluster", "", "The `cluster` of the proxy, if several clusters have one of that name")
 	o.Bind(env, cmd)
+	o.Kube.WorkloadNamespaceVar(env, cmd, &o.namespace)
+}
+
+// findProxy sets proxy to the name of the proxy of WORKLOAD.
+func (o *explainOptions) findProxy(ctx context.Context, env *cli.Env, found []*replicas.Replica) (err error) {
+	w := cli.WorkloadProxy{
+		Named: o.proxy, Namespace: o.namespace, Kube: &o.Kube, Context: o.Context,
+		Known: func() ([]string, error) { return connected(ctx, found) },
+	}
+	o.proxy, err = w.Find(ctx, env)
+	return err
 }
 
 type explainEndpointsOptions struct {
@@ -54,20 +67,22 @@ type explainEndpointsOptions struct {
 func newExplainEndpointsCmd(env *cli.Env) *cobra.Command {
 	var o explainEndpointsOptions
 	cmd := &cobra.Command{
-		Use:     "endpoints SERVICE --from PROXY",
+		Use:     "endpoints SERVICE --from WORKLOAD",
 		Aliases: []string{"endpoint", "ep"},
 		Short:   "Explain how a proxy reaches the endpoints of a service",
 		Long: `List every endpoint of a service in every cluster and how the proxy reaches it:
 directly, through gateways, or not at all and why. SERVICE is name.namespace, a full
-host name, or the name of a service in the namespace of the proxy. PROXY is
-name.namespace, as in meshctl ps, and must be connected to one of the control planes.
+host name, or the name of a service in the namespace of the proxy.
+
+` + cli.WorkloadHelp + `
+Its proxy must be connected to one of the control planes.
 
 The explanation uses the newest state of the control plane. meshctl ps shows whether the
 proxy has accepted the newest configuration. meshctl pc endpoints shows the endpoints
 that its Envoy uses. The exit code is 3 when the proxy reaches no endpoint.`,
 		Example: `  # Show why web calls only the pods of its own cluster
   meshctl explain endpoints helloworld.sample --from web-1.apps
-  meshctl explain ep helloworld.sample --from web-1.apps --port 5000 -o json`,
+  meshctl explain ep helloworld.sample --from deploy/web -n apps --port 5000 -o json`,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) != 1 || args[0] == "" {
 				return errors.New("want one service, as name.namespace")
@@ -79,7 +94,7 @@ that its Envoy uses. The exit code is 3 when the proxy reaches no endpoint.`,
 		RunE:              func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context(), env) },
 	}
 	f := cmd.Flags()
-	f.StringVar(&o.proxy, "from", "", "The `proxy`, as name.namespace (required)")
+	f.StringVar(&o.proxy, "from", "", "The `workload` that calls (required)")
 	portVar(f, &o.port, "Only this `port` of the service")
 	o.bind(env, cmd)
 	cli.CompleteFlag(env, cmd, "from", cli.NamesFrom(o.Find, connected))
@@ -88,13 +103,16 @@ that its Envoy uses. The exit code is 3 when the proxy reaches no endpoint.`,
 
 func (o *explainEndpointsOptions) run(ctx context.Context, env *cli.Env) error {
 	if o.proxy == "" {
-		return cli.Usagef("--from is required: name.namespace of a proxy, as meshctl ps shows it")
+		return cli.Usagef("--from is required: the workload that calls, as %s", kube.WorkloadForms)
 	}
 	found, err := o.Find(ctx, env)
 	if err != nil {
 		return err
 	}
 	defer cli.CloseReplicas(found)
+	if err := o.findProxy(ctx, env, found); err != nil {
+		return err
+	}
 	e, err := askExplanation[*debug.Explanation](ctx, &o.explainOptions, found, "/debug/explainz", url.Values{"service": {o.service}})
 	if err != nil {
 		return err

@@ -2,7 +2,6 @@ package proxycmd
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"net/url"
@@ -19,26 +18,25 @@ import (
 func newExplainPoliciesCmd(env *cli.Env) *cobra.Command {
 	var o explainOptions
 	cmd := &cobra.Command{
-		Use:     "policies PROXY",
+		Use:     "policies WORKLOAD",
 		Aliases: []string{"policy"},
 		Short:   "Explain which security policies apply to a workload",
 		Long: `List the PeerAuthentications, RequestAuthentications and AuthorizationPolicies that select
 the workload of a proxy, in the order in which the proxy applies them, and why each one
-applies or has no effect. PROXY is name.namespace, as in meshctl ps, and must be connected
-to one of the control planes.
+applies or has no effect.
+
+` + cli.WorkloadHelp + `
+Its proxy must be connected to one of the control planes.
 
 The explanation uses the newest state of the control plane. meshctl authz list shows the
 policies that the proxy's Envoy enforces. meshctl authz check shows the rule that
 decides about a request.`,
 		Example: `  # Show which policies protect web
   meshctl explain policies web-1.apps
-  meshctl explain policies web-1.apps -o json`,
-		Args: func(_ *cobra.Command, args []string) error {
-			if len(args) != 1 || args[0] == "" {
-				return errors.New("want one proxy, as name.namespace")
-			}
-			o.proxy = args[0]
-			return nil
+  meshctl explain policies deploy/web -n apps -o json`,
+		Args: func(_ *cobra.Command, args []string) (err error) {
+			o.proxy, err = cli.OneWorkload(args)
+			return err
 		},
 		RunE: func(cmd *cobra.Command, _ []string) error { return o.runPolicies(cmd.Context(), env) },
 	}
@@ -53,6 +51,9 @@ func (o *explainOptions) runPolicies(ctx context.Context, env *cli.Env) error {
 		return err
 	}
 	defer cli.CloseReplicas(found)
+	if err := o.findProxy(ctx, env, found); err != nil {
+		return err
+	}
 	e, err := askExplanation[*debug.PolicyExplanation](ctx, o, found, "/debug/policiesz", url.Values{})
 	if err != nil {
 		return err

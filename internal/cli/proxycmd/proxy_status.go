@@ -3,7 +3,6 @@ package proxycmd
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -13,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/meshctl/meshctl/internal/cli"
+	"github.com/meshctl/meshctl/internal/kube"
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/output"
 	"github.com/meshctl/meshctl/internal/proxystatus"
@@ -40,7 +40,7 @@ type proxyStatusOptions struct {
 func NewProxyStatus(env *cli.Env) *cobra.Command {
 	o := proxyStatusOptions{every: time.Second}
 	cmd := &cobra.Command{
-		Use:     "proxy-status [PROXY]",
+		Use:     "proxy-status [WORKLOAD]",
 		Aliases: []string{"ps"},
 		Short:   "Show whether proxies have their configuration",
 		Long: `Show the state of the proxies of a control plane, over all its replicas: the types
@@ -64,11 +64,14 @@ be Istio's, and may run on other machines. The caller authenticates with the cer
 of --cert-dir, the token of --token-file, or a token that the cluster of the kubeconfig
 creates for the service account default of --istioNamespace.
 
-With PROXY, as name.namespace, the command compares the configuration of the proxy's
+With WORKLOAD, the command compares the configuration of the proxy's
 Envoy with the last clusters, listeners and routes from the control plane. If they
 differ, it shows a unified diff and exits with code 3. It reads the Envoy in its pod,
 through the API server, or at --admin or --file. If several clusters have a proxy of
-that name, use --cluster.`,
+that name, use --cluster.
+
+` + cli.WorkloadHelp + `
+Without WORKLOAD, it selects the proxies of the table.`,
 		Example: `  meshctl proxy-status
   # Show a column for each type, of two replicas
   meshctl ps -v 1 --server 127.0.0.1:8080,127.0.0.1:18080
@@ -82,6 +85,7 @@ that name, use --cluster.`,
   meshctl ps --fail --stale-after 1m
   # Compare an Envoy with the configuration that it was sent
   meshctl ps web-1.apps
+  meshctl ps deploy/web -n apps
   meshctl ps web-1.apps --admin 127.0.0.1:15000
   meshctl ps web-1.apps --cluster cluster2 --proxy-context kind-cluster2`,
 		Args:              o.setProxy,
@@ -93,27 +97,27 @@ that name, use --cluster.`,
 	f.Lookup("timeout").Usage += ", or of Envoy"
 	o.xds.bind(f)
 	f.IntVarP(&o.verbosity, "verbosity", "v", 0, "Verbosity, 1 shows a column for each `type`")
-	f.StringVarP(&o.namespace, "namespace", "n", "", "Only proxies of this `namespace`")
+	f.StringVarP(&o.namespace, "namespace", "n", "", "Only proxies of this `namespace`, or the namespace of a workload whose name has none")
 	f.StringVar(&o.cluster, "cluster", "", "Only proxies of this `cluster`")
 	f.BoolVarP(&o.watch, "watch", "w", false, "Show changes until interrupted")
 	f.BoolVar(&o.fail, "fail", false, "Exit with code 3 when a proxy refused something or has not answered for --stale-after")
 	cli.DurationVar(f, &o.stale, "stale-after", 30*time.Second, "Time that --fail gives a proxy to answer")
 	cli.CompleteFlag(env, cmd, "namespace", cli.NamesFrom(o.find, namespaces))
 	o.envoy.bind(f)
-	o.Kube.ContextVar(env, cmd, &o.proxyContext, "proxy-context", "Kubeconfig `context` of the cluster of PROXY's pod (default the value of --context)")
-	f.Uint16Var(&o.adminPort, "proxy-admin-port", mesh.PortEnvoyAdmin, "`Port` of Envoy's admin interface in PROXY's pod")
+	o.Kube.ContextVar(env, cmd, &o.proxyContext, "proxy-context", "Kubeconfig `context` of the cluster of the pod (default the value of --context)")
+	f.Uint16Var(&o.adminPort, "proxy-admin-port", mesh.PortEnvoyAdmin, "`Port` of Envoy's admin interface in the pod")
 	return cmd
 }
 
 // setProxy takes the proxy from the arguments and refuses flags without effect.
 func (o *proxyStatusOptions) setProxy(cmd *cobra.Command, args []string) error {
-	if len(args) > 1 || len(args) == 1 && args[0] == "" {
-		return errors.New("want one proxy, as name.namespace, or none for all")
+	var err error
+	if o.proxy, err = cli.MaybeWorkload(args); err != nil {
+		return fmt.Errorf("%w, or none for all", err)
 	}
-	o.proxy = strings.Join(args, "")
 	for _, name := range []string{"admin", "file", "proxy-context", "proxy-admin-port"} {
 		if o.proxy == "" && cmd.Flags().Changed(name) {
-			return fmt.Errorf("--%s is for one proxy: name it as name.namespace", name)
+			return fmt.Errorf("--%s is for one workload: name it as %s", name, kube.WorkloadForms)
 		}
 	}
 	for _, name := range xdsFlagNames() {
@@ -284,7 +288,7 @@ func (o *proxyStatusOptions) show(env *cli.Env, reports []proxystatus.Report) er
 	for i := range reports {
 		hints = append(hints, reports[i].Hints...)
 	}
-	env.Hints(hints)
+	env.Hints(o.Runnable(hints))
 	return nil
 }
 

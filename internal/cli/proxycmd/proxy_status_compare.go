@@ -95,7 +95,7 @@ type stream struct {
 // Envoy.
 func (o *proxyStatusOptions) compare(ctx context.Context, env *cli.Env) error {
 	if o.watch || o.fail || o.verbosity > 0 || o.Output.Wide() {
-		return cli.Usagef("--watch, --fail, --verbosity and --output %s do not work with PROXY", string(o.Output))
+		return cli.Usagef("--watch, --fail, --verbosity and --output %s do not work with WORKLOAD", string(o.Output))
 	}
 	if err := o.envoy.check(env); err != nil {
 		return err
@@ -108,6 +108,9 @@ func (o *proxyStatusOptions) compare(ctx context.Context, env *cli.Env) error {
 	reports := cli.AskProxies(ctx, found)
 	if err := ctx.Err(); err != nil {
 		return err // not the errors of replicas
+	}
+	if err := o.findProxy(ctx, env, reports); err != nil {
+		return err
 	}
 	streams, err := o.streamsOf(reports, found)
 	if err != nil {
@@ -145,9 +148,23 @@ func (o *proxyStatusOptions) compare(ctx context.Context, env *cli.Env) error {
 	return judgeCompared(env, &result, streams)
 }
 
-// streamsOf returns the streams of PROXY, newest first. PROXY is name.namespace, only a
-// name if it is unique, or the name of a stream. Without --cluster it must be in one
-// cluster.
+// findProxy sets proxy to the name of the proxy of WORKLOAD. A namespace in the name takes
+// precedence over --namespace.
+func (o *proxyStatusOptions) findProxy(ctx context.Context, env *cli.Env, reports []proxystatus.Report) (err error) {
+	known := proxyStatusOptions{cluster: o.cluster} // in any namespace
+	w := cli.WorkloadProxy{
+		Named: o.proxy, Namespace: o.namespace, Kube: &o.Kube, Context: cmp.Or(o.proxyContext, o.Context),
+		Known: func() ([]string, error) { return cli.ProxyNames(known.selected(reports)), nil },
+	}
+	if o.proxy, err = w.Find(ctx, env); strings.Contains(o.proxy, ".") {
+		o.namespace = ""
+	}
+	return err
+}
+
+// streamsOf returns the streams of the proxy, newest first: of name.namespace, of a name
+// with dots if it is unique, or the stream of that name. Without --cluster the proxy must
+// be in one cluster.
 func (o *proxyStatusOptions) streamsOf(reports []proxystatus.Report, found []*replicas.Replica) ([]stream, error) {
 	var out []stream
 	var names, silent []string

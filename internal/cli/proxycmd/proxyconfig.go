@@ -27,17 +27,15 @@ func NewProxyConfig(env *cli.Env) *cobra.Command {
 		Long: `Show the configuration of an Envoy in Istio's tables: endpoints, clusters, listeners,
 routes, secrets, extensions and the bootstrap, or compare two Envoys.
 
-POD names a pod in the cluster of the kubeconfig, as name or name.namespace, or a
-resource that has pods, as kind/name: deploy, rs, sts, ds, job, svc or gateway. If
-there are several pods, the command chooses one that is ready. It reads the Envoy by
-port-forward through the API server.
+` + cli.WorkloadHelp + ` If there are several pods, the command chooses one that is
+ready. It reads the Envoy by port-forward through the API server.
 
-Without POD the source is the admin interface of a running Envoy (--admin) or a saved
+Without WORKLOAD the source is the admin interface of a running Envoy (--admin) or a saved
 response (--file, - for standard input): of /clusters?format=json for endpoints, of
 /config_dump?include_eds for eds and all, and of /config_dump for all other commands.
 Both sources work without Kubernetes. Only log --level and log --reset change anything.`,
 		Example: `  # Show where the proxy sends requests for helloworld
-  meshctl pc endpoints web-1.apps --cluster "outbound|5000||helloworld.sample.svc.cluster.local"
+  meshctl pc endpoints web-1.apps --envoy-cluster "outbound|5000||helloworld.sample.svc.cluster.local"
   meshctl pc endpoints deploy/web -n apps --context kind-cluster1
 
   # Read an Envoy without Kubernetes
@@ -72,7 +70,8 @@ type envoyFlags struct {
 
 func (f *envoyFlags) bind(fs *pflag.FlagSet) {
 	fs.StringVar(&f.source.Admin, "admin", "", "Admin interface of a running Envoy: `host:port` or http://host:port")
-	fs.StringVarP(&f.source.File, "file", "f", "", "`Path` of a saved dump, or - for standard input")
+	fs.StringVarP(&f.source.File, "file", "f", "", "`File` with a saved dump, - for standard input")
+	cli.Alias(fs, "file", "filename")
 	cli.Rivals(fs, "admin", "file")
 	maxDumpVar(fs, &f.maxMiB)
 }

@@ -23,7 +23,7 @@ type pcAllOptions struct {
 func newPCAllCmd(env *cli.Env) *cobra.Command {
 	var o pcAllOptions
 	cmd := o.command(env, &cobra.Command{
-		Use:     "all [POD]",
+		Use:     "all [WORKLOAD]",
 		Aliases: []string{"a"},
 		Short:   "Show all tables of a proxy",
 		Long: `Show one table each for versions, clusters, listeners, routes, secrets and endpoints,

@@ -55,7 +55,7 @@ addresses.`,
 	}
 	fs := cmd.Flags()
 	o.bind(env, cmd)
-	fs.StringSliceVar(&o.types, "type", []string{"cds", "lds", "rds", "ecds"}, "`Types` to compare: cds, lds, rds, ecds, eds, or all")
+	fs.StringSliceVar(&o.types, "type", []string{"cds", "lds", "rds", "ecds"}, "`Type`s to compare: cds, lds, rds, ecds, eds, or all")
 	cli.Suggest(fs, "type", strings.Fields(strings.ToLower(strings.Join(proxyconfig.DynamicTypes(), " "))+" all")...)
 	fs.StringArrayVar(&o.names, "name", nil, "Only resources with this text in their `name`; * matches any text; may be repeated")
 	fs.BoolVar(&o.alike, "ignore-own-addresses", false, "Ignore the own addresses of each Envoy, except in endpoints")

@@ -23,7 +23,7 @@ type pcEndpointsOptions struct {
 func newPCEndpointsCmd(env *cli.Env) *cobra.Command {
 	var o pcEndpointsOptions
 	cmd := o.command(env, &cobra.Command{
-		Use:     "endpoints [POD]",
+		Use:     "endpoints [WORKLOAD]",
 		Aliases: []string{"endpoint", "ep"},
 		Short:   "Show the endpoints of a proxy with their health",
 		Long: `Show the endpoints of each cluster with their health. An endpoint in another network
@@ -35,7 +35,7 @@ Only the first response has outlier checks. Only the second response has network
 cluster. JSON and YAML show each cluster with a matching endpoint completely: its status
 in /clusters, or its ClusterLoadAssignment in /config_dump.`,
 		Example: `  meshctl pc endpoints --admin 127.0.0.1:15000
-  meshctl pc endpoints --admin 127.0.0.1:15000 --cluster "outbound|5000||helloworld.sample.svc.cluster.local"
+  meshctl pc endpoints --admin 127.0.0.1:15000 --envoy-cluster "outbound|5000||helloworld.sample.svc.cluster.local"
   meshctl pc endpoints web-1.apps -o wide
   meshctl pc endpoints -f clusters.json --status UNHEALTHY -o json`,
 	}, pcRequest{path: fetch.Endpoints, read: o.read})
@@ -46,14 +46,14 @@ in /clusters, or its ClusterLoadAssignment in /config_dump.`,
 func newPCAssignmentsCmd(env *cli.Env) *cobra.Command {
 	var o pcEndpointsOptions
 	cmd := o.command(env, &cobra.Command{
-		Use:   "eds [POD]",
+		Use:   "eds [WORKLOAD]",
 		Short: "Show the endpoints of a proxy with their localities",
 		Long: `Show the endpoints of each cluster with their localities, from a config dump. -o wide
 adds network, priority, weight, and for a gateway its cluster. A saved dump is the
 response of /config_dump?include_eds. JSON and YAML show the whole assignment of each
 cluster with a matching endpoint. For ejections by outlier detection use meshctl pc
 endpoints.`,
-		Example: `  meshctl pc eds --admin 127.0.0.1:15000 --cluster "outbound|5000||helloworld.sample.svc.cluster.local"
+		Example: `  meshctl pc eds --admin 127.0.0.1:15000 --envoy-cluster "outbound|5000||helloworld.sample.svc.cluster.local"
   meshctl pc eds -f dump.json --status UNHEALTHY -o json`,
 	}, pcRequest{path: fetch.Assignments, read: func(_ context.Context, r io.Reader, resources bool) (pcResult, error) {
 		found, err := proxyconfig.ReadAssignments(r, o.filter, resources)
@@ -66,7 +66,8 @@ endpoints.`,
 
 func (o *pcEndpointsOptions) bindFilter(fs *pflag.FlagSet) {
 	f := &o.filter
-	fs.StringVar(&f.Cluster, "cluster", "", "Only the cluster of this `name`")
+	fs.StringVar(&f.Cluster, "envoy-cluster", "", "Only the cluster of Envoy's configuration with this `name`")
+	cli.Alias(fs, "envoy-cluster", "cluster")
 	fs.StringVar(&f.Address, "address", "", "Only this `address`, with or without its port")
 	portVar(fs, &f.Port, "Only this `port`")
 	cli.FilterVar(fs, &f.Status, "status", "Only this health `status`", proxyconfig.HealthStatuses()...)

@@ -18,7 +18,7 @@ func newPCClustersCmd(env *cli.Env) *cobra.Command {
 	var o pcOptions
 	var filter proxyconfig.ClusterFilter
 	cmd := o.command(env, &cobra.Command{
-		Use:     "clusters [POD]",
+		Use:     "clusters [WORKLOAD]",
 		Aliases: []string{"cluster", "c"},
 		Short:   "Show the clusters of a proxy",
 		Long: `Show the clusters of a proxy: the services that it knows. Filters match the parts of
@@ -52,7 +52,7 @@ func newPCListenersCmd(env *cli.Env) *cobra.Command {
 	var filter proxyconfig.ListenerFilter
 	var verbose bool
 	cmd := o.command(env, &cobra.Command{
-		Use:     "listeners [POD]",
+		Use:     "listeners [WORKLOAD]",
 		Aliases: []string{"listener", "l"},
 		Short:   "Show the listeners of a proxy",
 		Long: `Show one row for each filter chain of each listener: the connections that it matches
@@ -85,7 +85,7 @@ func newPCRoutesCmd(env *cli.Env) *cobra.Command {
 	var filter proxyconfig.RouteFilter
 	var verbose bool
 	cmd := o.command(env, &cobra.Command{
-		Use:     "routes [POD]",
+		Use:     "routes [WORKLOAD]",
 		Aliases: []string{"route", "r"},
 		Short:   "Show the routes of a proxy",
 		Long: `Show one row for each route of each virtual host, or with --verbose=false one row for
@@ -105,7 +105,7 @@ each route configuration. The routes for unknown hosts are not shown.`,
 func newPCSecretsCmd(env *cli.Env) *cobra.Command {
 	var o pcOptions
 	return o.command(env, &cobra.Command{
-		Use:     "secrets [POD]",
+		Use:     "secrets [WORKLOAD]",
 		Aliases: []string{"secret", "s"},
 		Short:   "Show the certificates and trust bundles of a proxy",
 		Long: `Show the first certificate of each certificate chain and trust bundle of the proxy.
@@ -125,7 +125,7 @@ JSON and YAML show all of them. Private keys are never shown.`,
 func newPCExtensionsCmd(env *cli.Env) *cobra.Command {
 	var o pcOptions
 	return o.command(env, &cobra.Command{
-		Use:     "ecds [POD]",
+		Use:     "ecds [WORKLOAD]",
 		Aliases: []string{"ec"},
 		Short:   "Show the extension configurations of a proxy",
 		Long: `Show type and name of the extension configurations (ECDS) of a proxy, such as HTTP
@@ -143,7 +143,7 @@ filters. JSON and YAML show the complete configurations.`,
 func newPCBootstrapCmd(env *cli.Env) *cobra.Command {
 	var o pcOptions
 	cmd := o.command(env, &cobra.Command{
-		Use:     "bootstrap [POD]",
+		Use:     "bootstrap [WORKLOAD]",
 		Aliases: []string{"b"},
 		Short:   "Show the bootstrap configuration of a proxy",
 		Long: `Show the bootstrap configuration of a proxy: its node with the metadata, and the

@@ -33,7 +33,7 @@ type pcLogOptions struct {
 func newPCLogCmd(env *cli.Env) *cobra.Command {
 	var o pcLogOptions
 	cmd := &cobra.Command{
-		Use:     "log [POD]",
+		Use:     "log [WORKLOAD]",
 		Aliases: []string{"o"},
 		Short:   "Show or change the log levels of Envoys",
 		Long: `Show or change the log levels of an Envoy, of the Envoys of a workload such as

@@ -29,7 +29,7 @@ const (
 )
 
 // pairHelp describes the arguments of commands that compare two Envoys.
-const pairHelp = `A and B are each a pod, as [kind/]name[.namespace] (see meshctl pc --help), the admin
+const pairHelp = `A and B are each a workload, such as web-1.apps or deploy/web (see meshctl pc --help), the admin
 interface of a running Envoy, as http://host:port, or a saved response of /config_dump,
 as file:PATH. One of them may be file:- for standard input. --context names the cluster
 of both pods. If B is in another cluster, --context-b names that cluster.`
@@ -49,7 +49,7 @@ func (o *pairOptions) bind(env *cli.Env, cmd *cobra.Command) {
 	o.pod.kube.ContextVar(env, cmd, &o.pod.context, "context", "Kubeconfig `context` of the cluster of the pods (default the current one)")
 	o.pod.kube.ContextVar(env, cmd, &o.contextB, "context-b", "Kubeconfig `context` of the cluster of pod B (default the value of --context)")
 	o.pod.kube.Bind(fs)
-	o.pod.kube.NamespaceVar(env, cmd, &o.pod.namespace, "namespace", "n", "", "`Namespace` of pods whose names have none (default the namespace of the context)")
+	o.pod.kube.WorkloadNamespaceVar(env, cmd, &o.pod.namespace)
 	fs.Uint16Var(&o.pod.port, "proxy-admin-port", mesh.PortEnvoyAdmin, "`Port` of Envoy's admin interface in the pods")
 	maxDumpVar(fs, &o.maxMiB)
 	cli.TextVar(fs, &o.output)
@@ -84,7 +84,7 @@ func isPod(named string) bool {
 // take checks and keeps the arguments.
 func (o *pairOptions) take(cmd *cobra.Command, args []string) error {
 	if len(args) != len(o.named) {
-		return errors.New("want two Envoys, A and B: each a pod as [kind/]name[.namespace], http://host:port or file:PATH")
+		return errors.New("want two Envoys, A and B: each a workload as " + kube.WorkloadForms + ", or http://host:port, or file:PATH")
 	}
 	copy(o.named[:], args)
 	if args[0] == inFile+"-" && args[0] == args[1] {

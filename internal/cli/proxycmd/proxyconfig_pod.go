@@ -3,9 +3,7 @@ package proxycmd
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
-	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -37,22 +35,22 @@ func (p *podFlags) bind(env *cli.Env, cmd *cobra.Command) {
 	fs := cmd.Flags()
 	p.kube.ContextVar(env, cmd, &p.context, "context", "Kubeconfig `context` of the cluster of the pod (default the current one)")
 	p.kube.Bind(fs)
-	p.kube.NamespaceVar(env, cmd, &p.namespace, "namespace", "n", "", "`Namespace` of the pod if the argument contains none (default the namespace of the context)")
+	p.kube.WorkloadNamespaceVar(env, cmd, &p.namespace)
 	fs.Uint16Var(&p.port, "proxy-admin-port", mesh.PortEnvoyAdmin, "`Port` of Envoy's admin interface in the pod")
 	cmd.ValidArgsFunction = cli.CompleteNames(env, p.complete)
 	cmd.Args = func(cmd *cobra.Command, args []string) error {
-		if len(args) > 1 || len(args) == 1 && args[0] == "" {
-			return errors.New("want one pod, as [kind/]name[.namespace]")
+		var err error
+		if p.named, err = cli.MaybeWorkload(args); err != nil {
+			return err
 		}
-		p.named = strings.Join(args, "")
 		for _, name := range podFlagNames() {
 			if !p.given() && cmd.Flags().Changed(name) {
-				return fmt.Errorf("--%s is for a pod: name it as [kind/]name[.namespace]", name)
+				return fmt.Errorf("--%s is for a workload: name it as %s", name, kube.WorkloadForms)
 			}
 		}
 		for _, name := range []string{"admin", "file", "selector"} {
 			if p.named != "" && cmd.Flags().Changed(name) {
-				return fmt.Errorf("give one source: either pod %s or --%s", p.named, name)
+				return fmt.Errorf("give one source: either workload %s or --%s", p.named, name)
 			}
 		}
 		return nil
@@ -87,31 +85,33 @@ func (p *podFlags) targets(ctx context.Context, env *cli.Env) (of string, pods [
 	if err != nil {
 		return "", nil, err
 	}
-	finder, err := kube.NewPodFinder(access.Config)
-	if err != nil {
-		return "", nil, err
-	}
-	defer finder.Close()
 	var names []string
 	if p.named == "" {
-		selector, bad := kube.ParseSelector(p.selector)
-		if bad != nil {
-			return "", nil, cli.Usagef("--selector %q: %w", p.selector, bad)
-		}
 		of = p.selector
-		names, err = finder.Select(ctx, namespace, selector)
+		names, err = p.selected(ctx, access, namespace)
 	} else {
-		ref, bad := kube.ParseWorkload(p.named, namespace)
-		if bad != nil {
-			return "", nil, cli.Usagef("%w", bad)
-		}
+		var ref kube.Workload
+		ref, names, err = cli.WorkloadPods(ctx, access, p.named, p.namespace)
 		of, namespace = ref.String(), ref.Namespace
-		names, err = finder.Pods(ctx, ref)
 	}
 	for _, name := range names {
 		pods = append(pods, kube.PodPort{Access: access.Config, Namespace: namespace, Name: name, Port: p.port})
 	}
 	return of, pods, err
+}
+
+// selected returns the names of the pods that --selector selects.
+func (p *podFlags) selected(ctx context.Context, access *kube.Access, namespace string) ([]string, error) {
+	selector, err := kube.ParseSelector(p.selector)
+	if err != nil {
+		return nil, cli.Usagef("--selector %q: %w", p.selector, err)
+	}
+	finder, err := kube.NewPodFinder(access.Config)
+	if err != nil {
+		return nil, err
+	}
+	defer finder.Close()
+	return finder.Select(ctx, namespace, selector)
 }
 
 // access returns the access to the cluster of the pod and the default namespace.

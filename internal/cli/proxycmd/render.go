@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -17,6 +18,7 @@ import (
 
 	"github.com/meshctl/meshctl/internal/cli"
 	"github.com/meshctl/meshctl/internal/files"
+	"github.com/meshctl/meshctl/internal/kube"
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/output"
 	"github.com/meshctl/meshctl/internal/proxyconfig"
@@ -32,6 +34,7 @@ type renderOptions struct {
 	paths     []string
 	clusterID string
 	proxies   []string
+	namespace string // of proxies without one
 	cluster   string
 	all       bool
 	assert    string
@@ -42,15 +45,15 @@ type renderOptions struct {
 func NewRender(env *cli.Env) *cobra.Command {
 	var o renderOptions
 	cmd := &cobra.Command{
-		Use:   "render (--proxy NODE | --all | --assert FILE) [-f FILE|DIR]...",
+		Use:   "render (--proxy WORKLOAD | --all | --assert FILE) [-f FILE|DIR]...",
 		Short: "Show what serve would send to a proxy, offline",
 		Long: `Show what meshctl serve would send to a proxy, from YAML and without a cluster or a
 running control plane. The command processes the objects as serve does, and prints the
 warnings of serve to standard error. Objects in files replace objects of the same names
 in directories.
 
-NODE is a pod or WorkloadEntry of the YAML, as name.namespace, or a file with an
-xDS node, which may have any metadata. --all shows each workload that has a proxy: pods
+WORKLOAD is a pod or WorkloadEntry of the YAML, as name or name.namespace, the owner of
+a pod, as deploy/name, or a file with an xDS node, which may have any metadata. --all shows each workload that has a proxy: pods
 with the label security.istio.io/tlsMode=istio or sidecar.istio.io/inject=true, pods that
 a Gateway selects, and WorkloadEntries with a service account.
 
@@ -79,7 +82,9 @@ true. The exit code is 3 when an expectation fails.`,
 	}
 	f := cmd.Flags()
 	f.StringArrayVarP(&o.paths, "file", "f", []string{"."}, "`File` or directory of YAML, - for standard input, or CLUSTER=PATH for further clusters; may be repeated")
-	f.StringArrayVar(&o.proxies, "proxy", nil, "A proxy: name.namespace, or the path of a `node` file; may be repeated")
+	cli.Alias(f, "file", "filename")
+	f.StringArrayVar(&o.proxies, "proxy", nil, "A `workload` of the YAML, or a file with its node; may be repeated")
+	f.StringVarP(&o.namespace, "namespace", "n", "", "`Namespace` of a workload whose name has none")
 	f.BoolVar(&o.all, "all", false, "All proxies of the YAML")
 	f.StringVar(&o.assert, "assert", "", "`File` with expectations, - for standard input")
 	f.StringVar(&o.cluster, "cluster", "", "The `cluster` of the proxy, if several clusters have one of that name")
@@ -140,7 +145,7 @@ func (o *renderOptions) check(env *cli.Env) error {
 	case o.all && o.assert != "":
 		return cli.Usagef("--all and --assert exclude each other: the file names the proxies")
 	case !o.all && len(o.proxies) == 0 && o.assert == "":
-		return cli.Usagef("name a proxy with --proxy name.namespace, or give --all or --assert FILE")
+		return cli.Usagef("name a workload with --proxy, as %s, or give --all or --assert FILE", offlineForms)
 	case !mesh.IsDNSLabel(o.cfg.SystemNamespace):
 		return cli.Usagef("--system-namespace %q is not a DNS label", o.cfg.SystemNamespace)
 	case o.cfg.TrustDomain != "" && !mesh.IsTrustDomain(o.cfg.TrustDomain):
@@ -199,8 +204,13 @@ const maxNodeFile = 1 << 20
 
 // node returns the node of a workload, or of a file.
 func (o *renderOptions) node(m *render.Mesh, named string) (render.Node, error) {
-	if !strings.ContainsRune(named, filepath.Separator) && !slices.Contains([]string{".json", ".yaml", ".yml"}, filepath.Ext(named)) {
-		return m.Node(named, mesh.ClusterID(o.cluster))
+	kind, _, isPath := strings.Cut(named, string(filepath.Separator))
+	if isPath && kind != "" && !strings.HasPrefix(kind, ".") { // or kind/name
+		_, err := os.Stat(named)
+		isPath = err == nil
+	}
+	if !isPath && !slices.Contains([]string{".json", ".yaml", ".yml"}, filepath.Ext(named)) {
+		return renderedNode(m, named, o.namespace, mesh.ClusterID(o.cluster))
 	}
 	data, err := files.Read(named, maxNodeFile)
 	if err != nil {
@@ -211,6 +221,30 @@ func (o *renderOptions) node(m *render.Mesh, named string) (render.Node, error) 
 		return nil, fmt.Errorf("node file %s: %w", named, err)
 	}
 	return n, nil
+}
+
+// offlineForms lists the forms of the name of a workload in files. Files need not have the
+// object that owns a pod, so that its kind does not matter.
+const offlineForms = "POD, POD.NAMESPACE or deploy/NAME"
+
+// renderedNode returns the node of a workload in files.
+func renderedNode(m *render.Mesh, named, namespace string, cluster mesh.ClusterID) (render.Node, error) {
+	if _, _, has := strings.Cut(named, "/"); !has {
+		if !strings.Contains(named, ".") && namespace != "" {
+			named += "." + namespace
+		}
+		return m.Node(named, cluster)
+	}
+	ref, err := kube.ParseWorkload(named, cmp.Or(namespace, "default"))
+	switch {
+	case err != nil:
+		return nil, cli.Usagef("%w", err)
+	case ref.IsPod():
+		return m.Node(ref.Name+"."+ref.Namespace, cluster)
+	case !ref.OwnsPods():
+		return nil, cli.Usagef("%s: name a workload of files as %s", named, offlineForms)
+	}
+	return m.NodeOfOwner(ref.Name, ref.Namespace, cluster)
 }
 
 // writeProxy prints the tables of a proxy, with an empty line between them.

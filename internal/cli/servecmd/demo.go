@@ -48,7 +48,7 @@ fails, the logs stay in $XDG_STATE_HOME/meshctl/demo/logs.`,
 	f := cmd.Flags()
 	f.BoolVar(&o.once, "once", false, "Check the mesh and stop, with exit code 0 if it works")
 	cli.DirVar(f, &o.keep, "keep", "Keep all files in this new `directory`")
-	f.StringVar(&o.envoy, "envoy", "", "`Path` of Envoy, 1.36 or later (default $ENVOY, else .cache/envoy/envoy, else envoy on PATH)")
+	f.StringVar(&o.envoy, "envoy", "", "`File` of Envoy, 1.36 or later (default $ENVOY, else .cache/envoy/envoy, else envoy on PATH)")
 	cli.NumberVar(f, &o.requests, "requests", 200, 1, maxDemoRequests, "`Number` of requests that each client sends for the check")
 	cli.ChoiceVar(f, &o.xds, "xds", "Variant of xDS; delta is incremental, sotw is state of the world", "delta", "sotw")
 	return cmd

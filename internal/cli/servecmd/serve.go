@@ -100,7 +100,7 @@ a security policy may apply that no proxy can enforce refuse requests, unless
 	f.StringVar(&o.cfg.HTTPAddr, "http-addr", ":8080", "`Address` of /ready, /version and status pages; empty turns it off")
 	f.StringVar(&o.cfg.MonitoringAddr, "monitoring-addr", fmt.Sprintf(":%d", mesh.PortMonitoring), "`Address` of /metrics, and of the pages that istioctl reads; empty turns it off")
 	f.StringVar(&o.cfg.HTTPSAddr, "https-addr", "", fmt.Sprintf("`Address` of the webhooks of the Kubernetes API, /inject and /validate, over TLS; off turns them off (default :%d in a pod, else off)", mesh.PortWebhooks))
-	f.StringVar(&o.cfg.Revision, "revision", "", "Value of the label istio.io/rev that selects this control plane (default $REVISION, else default)")
+	f.StringVar(&o.cfg.Revision, "revision", "", "`Name` of the revision, the value of the label istio.io/rev that selects this control plane (default $REVISION, else default)")
 	o.federation.bind(f, &o.cfg)
 	o.callers.bind(f, &o.cfg)
 	bindLimits(f, &o.cfg)

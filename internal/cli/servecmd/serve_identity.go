@@ -30,7 +30,7 @@ type callerOptions struct {
 }
 
 func (o *callerOptions) bind(f *pflag.FlagSet, cfg *server.Config) {
-	f.StringArrayVar(&o.rules, "jwt-rule", nil, `OIDC issuer of accepted tokens, as JSON: {"issuer":…,"jwks_uri":… or "jwks_file":…,"audiences":[…]}; may be repeated`)
+	f.StringArrayVar(&o.rules, "jwt-rule", nil, "OIDC issuer of accepted tokens, as `JSON`: {\"issuer\":…,\"jwks_uri\":… or \"jwks_file\":…,\"audiences\":[…]}; may be repeated")
 	f.StringVar(&o.caFile, "jwks-ca-file", "", "PEM `file` of roots for the servers of jwks_uri and of the jwksUri of RequestAuthentications (default the roots of the system)")
 	cli.DurationVar(f, &cfg.KeyRefresh, "jwks-refresh-interval", jwks.DefaultEvery, "Longest interval between two fetches of a key set of a RequestAuthentication, from 1s to 24h")
 	f.StringSliceVar(&o.refused, "jwks-refused-cidr", nil, "Addresses (`CIDR`) from which no key set of a RequestAuthentication is fetched; link-local addresses and metadata services always are refused")

@@ -10,6 +10,8 @@ import (
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
 	matcherv3 "github.com/envoyproxy/go-control-plane/envoy/type/matcher/v3"
+
+	"github.com/meshctl/meshctl/internal/server/xdsgen"
 )
 
 // fullMatch reports whether an expression, in RE2 syntax as Envoy's, matches a whole value. In
@@ -161,7 +163,11 @@ func (s *state) matchPath(m *matcherv3.PathMatcher) finding {
 	if f != nil {
 		return *f
 	}
-	return compared("path", path, matchString(m.GetPath(), path), describe(m.GetPath()))
+	want := describe(m.GetPath())
+	if written, ok := xdsgen.WrittenPath(m.GetPath().GetSafeRegex().GetRegex()); ok {
+		want = strconv.Quote(written)
+	}
+	return compared("path", path, matchString(m.GetPath(), path), want)
 }
 
 // pathOnly returns the path without query, or the reason why there is none.

@@ -25,8 +25,11 @@ func (s *state) matchTemplate(m *corev3.TypedExtensionConfig) finding {
 	if m.GetTypedConfig().UnmarshalTo(template) != nil {
 		return undecidable("path matcher " + m.GetName() + " is not evaluated")
 	}
-	return compared("path", path, matchPattern(template.GetPathTemplate(), path), "like "+template.GetPathTemplate())
+	return compared("path", path, matchPattern(template.GetPathTemplate(), path), "like "+writtenTemplate.Replace(template.GetPathTemplate()))
 }
+
+// writtenTemplate returns a template as an AuthorizationPolicy has it.
+var writtenTemplate = strings.NewReplacer("{*}", "{*}", "{**}", "{**}", "**", "{**}", "*", "{*}")
 
 func matchPattern(template, path string) truth {
 	plain := templateVariable.ReplaceAllStringFunc(template, func(variable string) string {

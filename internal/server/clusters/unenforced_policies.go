@@ -35,7 +35,7 @@ func (s *Status) Hints() []string {
 		lines = append(lines, "Warning: "+s.UnenforcedText())
 	}
 	if s.NotUsed > 0 {
-		lines = append(lines, fmt.Sprintf("Cluster %s has configuration that is not used or has no effect, %s: see meshctl x internal-debug clusters", s.Cluster, output.Plural(s.NotUsed, "problem")))
+		lines = append(lines, fmt.Sprintf("Cluster %s has configuration that is not used or has no effect, %s; to show it: meshctl x internal-debug clusters --all", s.Cluster, output.Plural(s.NotUsed, "problem")))
 	}
 	return lines
 }

@@ -33,7 +33,7 @@ func TestUnenforcedPoliciesAreLoggedAgain(t *testing.T) {
 			}
 			own := w.status("c1")
 			want := "Warning: cluster c1 has security policies that are not enforced: AuthorizationPolicy n/p\n" +
-				"Cluster c1 has configuration that is not used or has no effect, 2 problems: see meshctl x internal-debug clusters"
+				"Cluster c1 has configuration that is not used or has no effect, 2 problems; to show it: meshctl x internal-debug clusters --all"
 			if got := strings.Join(own.Hints(), "\n"); got != want {
 				t.Errorf("got\n%s\nwant\n%s", got, want)
 			}

@@ -92,7 +92,7 @@ func (m *Mesh) Node(name string, cluster mesh.ClusterID) (Node, error) {
 	slices.Sort(clusters)
 	switch {
 	case len(found) == 0 && !strings.Contains(name, "."):
-		return nil, fmt.Errorf("proxy %q has no namespace: want name.namespace", name)
+		return nil, fmt.Errorf("proxy %q has no namespace: want name.namespace, or give --namespace", name)
 	case len(found) == 0:
 		in := ""
 		if cluster != "" {
@@ -103,6 +103,21 @@ func (m *Mesh) Node(name string, cluster mesh.ClusterID) (Node, error) {
 		return nil, fmt.Errorf("%s is in clusters %s: name one with --cluster", name, strings.Join(clusters, " "))
 	}
 	return found[0], nil
+}
+
+// NodeOfOwner returns the node of a pod that an object such as a Deployment owns. An empty
+// cluster means any.
+func (m *Mesh) NodeOfOwner(name, namespace string, cluster mesh.ClusterID) (Node, error) {
+	var pods []string
+	for _, pod := range m.snapshot.Pods.All() {
+		if pod.Workload == name && pod.Namespace == namespace && len(pod.IPs) > 0 && (cluster == "" || pod.Cluster == cluster) {
+			pods = append(pods, pod.Name)
+		}
+	}
+	if len(pods) == 0 {
+		return nil, fmt.Errorf("no pod with an address in namespace %s belongs to a workload %q", namespace, name)
+	}
+	return m.Node(slices.Min(pods)+"."+namespace, cluster)
 }
 
 // node returns the node that the agent of a workload sends.

@@ -119,6 +119,15 @@ const (
 	tail = `(?:;[^/]*|` + slash + `)*`
 )
 
+// Permitting fields match these forms:
+const (
+	// templateSegment is a segment that {*} stands for.
+	templateSegment = `(?:[^/\\%;]|%(?:[^25/]|2[^Ff/]|5[^Cc/]))(?:[^/\\%]|%(?:[^25/]|2[^Ff/]|5[^Cc/]))*`
+	// suffixSegment stands for the * before a suffix. The segment in which the suffix begins is
+	// neither a host nor has parameters.
+	suffixSegment = `(?:.*[^/\\].*)?/[^;/]*`
+)
+
 // pathMatcher returns the matcher of a path. To permit, it matches no form that a server may take
 // for another path.
 func pathMatcher(value string, refuses, raw bool) *matcherv3.StringMatcher {
@@ -128,11 +137,9 @@ func pathMatcher(value string, refuses, raw bool) *matcherv3.StringMatcher {
 	suffix, isSuffix := strings.CutPrefix(value, "*")
 	switch {
 	case snapshot.IsPathTemplate(value):
-		const segment = `(?:[^/\\%;]|%(?:[^25/]|2[^Ff/]|5[^Cc/]))(?:[^/\\%]|%(?:[^25/]|2[^Ff/]|5[^Cc/]))*`
-		return regexMatcher(strings.NewReplacer(`\{\*\}`, segment, `\{\*\*\}`, ".*").Replace(quoted(value)))
+		return regexMatcher(strings.NewReplacer(`\{\*\}`, templateSegment, `\{\*\*\}`, ".*").Replace(quoted(value)))
 	case isSuffix && suffix != "" && suffix[0] != '/':
-		// The segment in which the suffix begins is neither a host nor has parameters.
-		return regexMatcher(`(?:.*[^/\\].*)?/[^;/]*` + quoted(suffix))
+		return regexMatcher(suffixSegment + quoted(suffix))
 	}
 	return valueMatcher(value, false)
 }

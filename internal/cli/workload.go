@@ -1,0 +1,136 @@
+package cli
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/meshctl/meshctl/internal/kube"
+	"github.com/meshctl/meshctl/internal/output"
+)
+
+// WorkloadHelp describes WORKLOAD in help texts.
+const WorkloadHelp = `WORKLOAD is a pod, as name or name.namespace, or a resource that has pods, as
+kind/name[.namespace]: deploy, rs, sts, ds, job, svc or gateway. --namespace is the
+namespace of a name that has none.`
+
+// OneWorkload returns the only argument of a command.
+func OneWorkload(args []string) (string, error) {
+	if len(args) != 1 || args[0] == "" {
+		return "", errors.New("want one workload: " + kube.WorkloadForms)
+	}
+	if strings.Contains(args[0], "/") {
+		_, err := kube.ParseWorkload(args[0], "default")
+		return args[0], err
+	}
+	return args[0], nil
+}
+
+// MaybeWorkload returns the only argument of a command that works without it, too.
+func MaybeWorkload(args []string) (string, error) {
+	if len(args) == 0 {
+		return "", nil
+	}
+	return OneWorkload(args)
+}
+
+// WorkloadNamespaceVar defines --namespace of a command that takes a workload.
+func (k *KubeFlags) WorkloadNamespaceVar(env *Env, cmd *cobra.Command, p *string) {
+	k.NamespaceVar(env, cmd, p, "namespace", "n", "", "`Namespace` of a workload whose name has none (default the namespace of the context)")
+}
+
+// WorkloadPods returns the pods of a workload, at least one, ready pods first, and its name
+// with its namespace.
+func WorkloadPods(ctx context.Context, access *kube.Access, named, namespace string) (kube.Workload, []string, error) {
+	ref, err := kube.ParseWorkload(named, cmp.Or(namespace, access.Namespace, "default"))
+	if err != nil {
+		return ref, nil, Usagef("%w", err)
+	}
+	finder, err := kube.NewPodFinder(access.Config)
+	if err != nil {
+		return ref, nil, err
+	}
+	defer finder.Close()
+	pods, err := finder.Pods(ctx, ref)
+	return ref, pods, err
+}
+
+// WorkloadProxy names a workload whose proxy is connected to a control plane.
+type WorkloadProxy struct {
+	Named, Namespace string
+	// Kube and Context name the cluster of the workload.
+	Kube    *KubeFlags
+	Context string
+	// Known returns the names of the proxies that control planes know.
+	Known func() ([]string, error)
+}
+
+// Find returns the name of the proxy, as name.namespace. A name without a namespace that
+// no proxy has is returned as it is.
+func (w *WorkloadProxy) Find(ctx context.Context, env *Env) (string, error) {
+	named := w.Named
+	if _, name, has := strings.Cut(named, "/"); has {
+		ref, err := kube.ParseWorkload(named, cmp.Or(w.Namespace, "default"))
+		if err != nil {
+			return "", Usagef("%w", err)
+		}
+		if !ref.IsPod() {
+			return w.ofOwner(ctx, env)
+		}
+		named = name
+	}
+	switch {
+	case strings.Contains(named, "."):
+		return named, nil
+	case w.Namespace != "":
+		return named + "." + w.Namespace, nil
+	}
+	known, err := w.Known()
+	if err != nil {
+		return "", err
+	}
+	found := slices.DeleteFunc(slices.Clone(known), func(proxy string) bool {
+		return proxy[:max(0, strings.LastIndexByte(proxy, '.'))] != named
+	})
+	switch len(found) {
+	case 0:
+		return named, nil
+	case 1:
+		return found[0], nil
+	}
+	return "", Usagef("%q may be %s or %s: name one of them", named, output.Escape(found[0]), output.Escape(found[1]))
+}
+
+// ofOwner returns the proxy of a pod of an object such as a Deployment.
+func (w *WorkloadProxy) ofOwner(ctx context.Context, env *Env) (string, error) {
+	access, err := kube.Load(w.Kube.Options(env, w.Context))
+	if errors.Is(err, kube.ErrNoAccess) {
+		return "", Usagef("%s: %w; without a cluster, name the pod as name.namespace", w.Named, err)
+	} else if err != nil {
+		return "", err
+	}
+	ref, pods, err := WorkloadPods(ctx, access, w.Named, w.Namespace)
+	if err != nil {
+		return "", err
+	}
+	known, err := w.Known()
+	if err != nil {
+		return "", err
+	}
+	for _, pod := range pods {
+		proxy := pod + "." + ref.Namespace
+		if !slices.Contains(known, proxy) {
+			continue
+		}
+		if len(pods) > 1 {
+			env.Notef("%s has %d pods, this is %s", ref, len(pods), proxy)
+		}
+		return proxy, nil
+	}
+	return "", fmt.Errorf("no pod of %s is connected to a control plane that was asked, such as %s.%s: does it have a sidecar?", ref, pods[0], ref.Namespace)
+}
