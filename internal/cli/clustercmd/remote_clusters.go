@@ -87,12 +87,7 @@ func (v *replicaView) wrong() []string {
 		out = append(out, v.Server+": "+strings.ReplaceAll(v.Error, "\n", "; "))
 	}
 	for _, c := range v.Clusters {
-		switch {
-		case c.State != clusters.Synced:
-			out = append(out, strings.TrimSuffix(fmt.Sprintf("%s: cluster %s is %s: %s", v.Server, c.Cluster, c.State, c.Reason), ": "))
-		case c.Reason != "":
-			out = append(out, fmt.Sprintf("%s: cluster %s: %s", v.Server, c.Cluster, c.Reason))
-		}
+		out = append(out, wrongWith(v.Server, &c.Status)...)
 	}
 	for _, u := range v.UnreachableNetworks {
 		out = append(out, v.Server+": "+u.String())
@@ -106,6 +101,35 @@ func (v *replicaView) wrong() []string {
 		for _, f := range p.Refused {
 			out = append(out, fmt.Sprintf("%s, field %s: fix: %s, or allow %s=%s", at, f.Field, f.Fix, p.Cluster, f.Code))
 		}
+	}
+	return out
+}
+
+// wrongWith returns the faults of a cluster, the worst first, with the commands that mend
+// them.
+func wrongWith(server string, c *clusters.Status) []string {
+	at := fmt.Sprintf("%s: cluster %s", server, c.Cluster)
+	faults := c.Faults
+	if len(faults) == 0 && c.Reason != "" { // of a control plane that does not list them
+		faults = []clusters.Fault{{Reason: c.Reason}}
+	}
+	first := at
+	if c.State != clusters.Synced {
+		first = fmt.Sprintf("%s is %s", at, c.State)
+		if len(faults) == 0 {
+			return []string{first}
+		}
+	}
+	var out []string
+	for i, f := range faults {
+		line := at + ": " + f.Reason
+		if i == 0 {
+			line = first + ": " + f.Reason
+		}
+		if f.Fix != "" {
+			line += "; fix: " + f.Fix
+		}
+		out = append(out, line)
 	}
 	return out
 }
