@@ -11,8 +11,11 @@ import (
 // not.
 func TestMergeRows(t *testing.T) {
 	table := &output.Table{Header: []string{"REPLICA", "NAME", "STATUS", "AGE"}, Rows: [][]string{
-		{"a", "c1", "synced", "1s"}, {"a", "c2", "synced", "1s"}, {"a", "c2", "synced", "3s"},
-		{"b", "c1", "synced", "5s"}, {"b", "c2", "lost", "5s"},
+		{"a", "c1", "synced", "1s"},
+		{"a", "c2", "synced", "1s"},
+		{"a", "c2", "synced", "3s"},
+		{"b", "c1", "synced", "5s"},
+		{"b", "c2", "lost", "5s"},
 	}}
 	mergeRows(table, "REPLICA", "AGE")
 	want := [][]string{{"a, b", "c1", "synced", "1s"}, {"a", "c2", "synced", "1s"}, {"b", "c2", "lost", "5s"}}
