@@ -54,6 +54,12 @@ func Check(c *Cluster, o Options) []Finding {
 	return j.findings
 }
 
+// NewFinding returns a finding that Check cannot have, as it sends no request.
+func NewFinding(c *Cluster, code Code, reason string) Finding {
+	j := judge{c: c}
+	return *j.add(code, "", "%s", reason)
+}
+
 type judge struct {
 	c        *Cluster
 	o        Options

@@ -39,6 +39,8 @@ const (
 	RepeatedCluster    Code = "repeated-cluster"
 	TokenExpired       Code = "token-expired"
 	CertificateExpired Code = "certificate-expired"
+	CredentialRefused  Code = "credential-refused"
+	MissingRights      Code = "missing-rights"
 )
 
 // Codes of warnings.
@@ -96,6 +98,8 @@ var kinds = sync.OnceValue(func() map[Code]kind {
 		BadServer:              {Broken, https},
 		TokenExpired:           {Broken, rotate},
 		CertificateExpired:     {Broken, rotate},
+		CredentialRefused:      {Broken, rotate},
+		MissingRights:          {Broken, "grant the rights: run meshctl create-remote-secret for the cluster again, with the same --namespaces"},
 		NoCA:                   {Warning, "put the CA that signs the server's certificate under certificate-authority-data"},
 		TokenExpiresSoon:       {Warning, rotate},
 		CertificateExpiresSoon: {Warning, rotate},

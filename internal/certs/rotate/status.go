@@ -152,13 +152,16 @@ func (d *Dir) Status() (*Status, error) {
 	return s, nil
 }
 
+// Nothing is Status.Waits if the next step may be taken.
+const Nothing = "nothing"
+
 // waits describes the event that the next step waits for.
 func (s *State) waits(now time.Time) string {
 	switch {
 	case s.pending():
 		return "the interrupted step to be completed"
 	case !now.Before(s.Written.Add(s.Wait())):
-		return "nothing"
+		return Nothing
 	case s.Phase == Trust:
 		return "every proxy to renew its certificate, and with it get both roots"
 	case s.Phase == Sign:

@@ -100,7 +100,7 @@ func (o *rotateStatus) write(env *cli.Env, s *rotate.Status, answer *rotateAnswe
 	if !s.Fine() {
 		return nil // the error has the advice
 	}
-	fmt.Fprintf(env.Stdout, "waits for: %s\n", s.Waits)
+	fmt.Fprintf(env.Stdout, "waits for: %s\n", waitsFor(s, answer))
 	switch {
 	case answer != nil:
 		answer.write(env, s.Requires)
@@ -113,4 +113,37 @@ func (o *rotateStatus) write(env *cli.Env, s *rotate.Status, answer *rotateAnswe
 	}
 	fmt.Fprintf(env.Stdout, "next%s: meshctl certs rotate-root %s %s\n", from, s.Command, o.target())
 	return nil
+}
+
+// waitsFor describes everything that the next step waits for: the time, and by the
+// answers of control planes these and their proxies.
+func waitsFor(s *rotate.Status, answer *rotateAnswer) string {
+	var parts []string
+	if s.Waits != rotate.Nothing {
+		parts = append(parts, s.Waits)
+	}
+	if answer != nil {
+		if n := len(answer.Behind); n > 0 {
+			parts = append(parts, proxies(n)+" to be ready")
+		}
+		silent, behind := 0, 0
+		for i := range answer.ControlPlanes {
+			switch c := &answer.ControlPlanes[i]; {
+			case c.Error != "":
+				silent++
+			case c.Problem != "":
+				behind++
+			}
+		}
+		if silent > 0 {
+			parts = append(parts, output.Plural(silent, "control plane")+" to answer")
+		}
+		if behind > 0 {
+			parts = append(parts, output.Plural(behind, "control plane")+" to be ready")
+		}
+	}
+	if len(parts) == 0 {
+		return rotate.Nothing
+	}
+	return strings.Join(parts, "; ")
 }

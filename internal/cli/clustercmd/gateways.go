@@ -24,7 +24,7 @@ func NewGateways(env *cli.Env) *cobra.Command {
 describes it, its address in this object, the addresses and ports that proxies get, and
 the reason if proxies do not get the gateway. TTL is the time until the control plane
 resolves a host name again. CHANGED is the time since proxies got other addresses of the
-gateway, or since the control plane found it.
+gateway, or since the control plane found it. Replicas with the same answer share a row.
 
 The command finds and asks replicas as remote-clusters does. The exit code is 3 when a
 gateway, or an address of a gateway, is not used.`,
@@ -58,11 +58,14 @@ func showGateways(ctx context.Context, env *cli.Env, o *cli.PageFlags) error {
 			ttl, ageOf(env.Now(), g.Changed), cli.OrDash(g.Problem),
 		)
 	}
+	if o.Output.ForPeople() {
+		mergeRows(&table.Table, "REPLICA", "TTL", "CHANGED")
+	}
 	if err := cmp.Or(o.Show(env, gateways, &table.Table, "No gateway of a network is known."), err); err != nil {
 		return err
 	}
 	if len(wrong) > 0 {
-		return cli.Findingsf("%s", output.EscapeLines(wrong))
+		return cli.Findingsf("%s", output.EscapeLines(distinct(wrong)))
 	}
 	return nil
 }

@@ -29,7 +29,9 @@ func NewRemoteClusters(env *cli.Env) *cobra.Command {
 		Use:   "remote-clusters",
 		Short: "Show the clusters that control planes read, and their problems",
 		Long: `Show the clusters that each replica of a control plane reads: the source of each
-cluster, its state, since when and why, and how much it contributes.
+cluster, its state, since when, and how much it contributes. Replicas with the same
+answer share a row. All reasons why a cluster is not fully read follow, the worst first,
+with the commands that mend them.
 
 The command finds replicas in the cluster of the kubeconfig: by their Leases in the
 system namespace or, without Leases, as pods of meshctl or istiod. It asks a replica on
@@ -81,31 +83,60 @@ type replicaView struct {
 }
 
 // wrong returns the problems.
-func (v *replicaView) wrong() []string {
-	var out []string
-	if v.Error != "" {
-		out = append(out, v.Server+": "+strings.ReplaceAll(v.Error, "\n", "; "))
-	}
-	for _, c := range v.Clusters {
-		switch {
-		case c.State != clusters.Synced:
-			out = append(out, strings.TrimSuffix(fmt.Sprintf("%s: cluster %s is %s: %s", v.Server, c.Cluster, c.State, c.Reason), ": "))
-		case c.Reason != "":
-			out = append(out, fmt.Sprintf("%s: cluster %s: %s", v.Server, c.Cluster, c.Reason))
+func (v *replicaView) wrong() []replicaLine {
+	var out []replicaLine
+	add := func(lines ...string) {
+		for _, l := range lines {
+			out = append(out, replicaLine{v.Server, l})
 		}
 	}
+	if v.Error != "" {
+		add(strings.ReplaceAll(v.Error, "\n", "; "))
+	}
+	for _, c := range v.Clusters {
+		add(wrongWith(&c.Status)...)
+	}
 	for _, u := range v.UnreachableNetworks {
-		out = append(out, v.Server+": "+u.String())
+		add(u.String())
 	}
 	for _, p := range v.Problems {
-		at := v.Server + ": " + p.Origin
+		at := p.Origin
 		if p.Cluster != "" {
 			at += ", cluster " + string(p.Cluster)
 		}
-		out = append(out, at+": "+p.Reason)
+		add(at + ": " + p.Reason)
 		for _, f := range p.Refused {
-			out = append(out, fmt.Sprintf("%s, field %s: fix: %s, or allow %s=%s", at, f.Field, f.Fix, p.Cluster, f.Code))
+			add(fmt.Sprintf("%s, field %s: fix: %s, or allow %s=%s", at, f.Field, f.Fix, p.Cluster, f.Code))
 		}
+	}
+	return out
+}
+
+// wrongWith returns the faults of a cluster, the worst first, with the commands that mend
+// them.
+func wrongWith(c *clusters.Status) []string {
+	at := fmt.Sprintf("cluster %s", c.Cluster)
+	faults := c.Faults
+	if len(faults) == 0 && c.Reason != "" { // of a control plane that does not list them
+		faults = []clusters.Fault{{Reason: c.Reason}}
+	}
+	first := at
+	if c.State != clusters.Synced {
+		first = fmt.Sprintf("%s is %s", at, c.State)
+		if len(faults) == 0 {
+			return []string{first}
+		}
+	}
+	var out []string
+	for i, f := range faults {
+		line := at + ": " + f.Reason
+		if i == 0 {
+			line = first + ": " + f.Reason
+		}
+		if f.Fix != "" {
+			line += "; fix: " + f.Fix
+		}
+		out = append(out, line)
 	}
 	return out
 }
@@ -117,7 +148,7 @@ func (o *remoteClustersOptions) run(ctx context.Context, env *cli.Env) error {
 	waiting, stop := context.WithTimeout(ctx, o.Timeout)
 	defer stop()
 	var views []replicaView
-	var wrong []string
+	var wrong []replicaLine
 	find := func() ([]*replicas.Replica, error) { return o.Find(ctx, env) }
 	err := cli.Poll(waiting, waitPause, find, func(found []*replicas.Replica) (lost bool, err error) {
 		views, wrong = cli.ForEach(found, func(r *replicas.Replica) replicaView { return askClusters(ctx, r) }), nil
@@ -133,7 +164,7 @@ func (o *remoteClustersOptions) run(ctx context.Context, env *cli.Env) error {
 	if err := cmp.Or(err, ctx.Err()); err != nil {
 		return err
 	}
-	return o.show(env, views, wrong)
+	return o.show(env, views, mergeLines(wrong))
 }
 
 // askClusters asks a replica for its clusters.
@@ -177,6 +208,9 @@ func (o *remoteClustersOptions) show(env *cli.Env, views []replicaView, wrong []
 				table.Rows = append(table.Rows, o.row(env.Now(), &views[i], &views[i].Clusters[j]))
 			}
 		}
+		if o.Output.ForPeople() {
+			mergeRows(table, "REPLICA", "AGE", "HEARD")
+		}
 		if len(table.Rows) > 0 || !o.Output.ForPeople() {
 			if err := cli.WriteTable(env, o.Output, table); err != nil {
 				return err
@@ -189,7 +223,7 @@ func (o *remoteClustersOptions) show(env *cli.Env, views []replicaView, wrong []
 			hints = append(hints, views[i].Clusters[j].Hints()...)
 		}
 	}
-	env.Hints(o.Runnable(hints))
+	env.Hints(o.Runnable(distinct(hints)))
 	if len(wrong) > 0 {
 		var silent []error
 		for i := range views {

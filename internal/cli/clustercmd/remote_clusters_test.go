@@ -84,7 +84,7 @@ endpoints: [{addresses: [%s], conditions: {ready: true}}]
 	}
 	service(away, "10.2.0.1")
 	code, stdout, stderr = remoteClusters(t, home, "remote-clusters", "--server", debug+",http://"+debug, "--wait", "--timeout", "1m")
-	if code != cli.ExitOK || strings.Count(stdout, "cluster2") != 4 || strings.Count(stdout, "synced") != 4 { // name and directory, of two replicas
+	if code != cli.ExitOK || strings.Count(stdout, "cluster2") != 2 || strings.Count(stdout, "synced") != 2 { // name and directory, for two replicas
 		t.Errorf("exit code %d\n%s\n%s", code, stdout, stderr)
 	}
 
@@ -164,6 +164,11 @@ func TestRemoteClustersCredentials(t *testing.T) {
 	forbidden.Clusters[0].Report = clusters.Report{Cause: "403", Reason: "may not list nodes"}
 	expired := page("credential expired at 2026-01-02T00:00:00Z", true)
 	expired.Clusters[0].Report = clusters.Report{Cause: clusters.CauseExpired, Reason: "credential expired at 2026-01-02T00:00:00Z"}
+	several := page("", false)
+	several.Clusters[0].State = clusters.Lost
+	several.Clusters[0].Report = clusters.Report{Cause: "tcp", Reason: "TCP: refused", Faults: []clusters.Fault{
+		{Cause: "tcp", Reason: "TCP: refused"}, {Cause: "401", Reason: "the new credential is refused", Fix: "meshctl remote-secret rotate"},
+	}}
 	o := &remoteClustersOptions{PageFlags: cli.PageFlags{Output: output.FormatWide}}
 	for _, tc := range []struct {
 		view         replicaView
@@ -172,12 +177,13 @@ func TestRemoteClustersCredentials(t *testing.T) {
 		{page("", false), "synced", ""},
 		{page("credential ends in 5 hours, at 2026-01-02T00:00:00Z", false), "synced, credential ends in 5 hours", ""},
 		{expired, "synced, credential expired", "r: cluster c2: credential expired at 2026-01-02T00:00:00Z"},
+		{several, "lost", "r: cluster c2 is lost: TCP: refused\nr: cluster c2: the new credential is refused; fix: meshctl remote-secret rotate"},
 		{forbidden, "synced", "r: cluster c2: may not list nodes"},
 	} {
 		if got := o.row(time.Now(), &tc.view, &tc.view.Clusters[0])[2]; got != tc.state {
 			t.Errorf("state %q, want %q", got, tc.state)
 		}
-		if got := strings.Join(tc.view.wrong(), ""); got != tc.wrong {
+		if got := strings.Join(mergeLines(tc.view.wrong()), "\n"); got != tc.wrong {
 			t.Errorf("wrong %q, want %q", got, tc.wrong)
 		}
 	}

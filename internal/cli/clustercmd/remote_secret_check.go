@@ -27,8 +27,10 @@ func newRemoteSecretCheckCmd(env *cli.Env) *cobra.Command {
 		Short: "Check remote secrets as the control plane does",
 		Long: `Check remote secrets before or after you apply them, with the code of the control
 plane. Files hold Secrets or kubeconfigs in YAML or JSON, - is standard input. Without
-files the command checks the remote secrets of a cluster. It runs no plugins, reads no
-other files and connects to no server of a secret.
+files the command checks the remote secrets of a cluster, and tries each credential: it
+asks the API server whether the credential may read services, pods, endpoint slices and
+the Secrets of gateways. A note names the credentials that cannot be tried from here. The
+command runs no plugins, reads no other files and, for files, connects to no server.
 
   refused   the control plane does not use the kubeconfig
   broken    the control plane uses it, but the API server rejects it
@@ -68,6 +70,15 @@ func (o *remoteSecretCheckOptions) run(ctx context.Context, env *cli.Env) error 
 		findings = append(findings, remotesecret.Check(&clusters[i], remotesecret.Options{Now: env.Now(), InPod: o.inPod, Allow: allow})...)
 	}
 	findings = append(findings, remotesecret.CheckTogether(clusters)...)
+	var tried []remotesecret.Finding
+	untried := []string{"credentials in files are not tried"}
+	if len(o.files) == 0 {
+		tried, untried = tryCredentials(ctx, clusters, remotesecret.Options{Now: env.Now(), InPod: o.inPod, Allow: allow}, findings)
+	}
+	findings = append(findings, tried...)
+	for _, line := range untried {
+		env.Notef("Note: %s", line)
+	}
 	if !o.output.ForPeople() || len(findings) > 0 {
 		err = cli.WriteResult(env, o.output, findings, findingsTable(findings))
 	}

@@ -18,6 +18,7 @@ import (
 
 	corekube "github.com/meshctl/meshctl/internal/kube"
 	"github.com/meshctl/meshctl/internal/remotesecret"
+	"github.com/meshctl/meshctl/internal/remotesecret/create"
 	"github.com/meshctl/meshctl/internal/replicas"
 	"github.com/meshctl/meshctl/test/kube"
 )
@@ -88,6 +89,31 @@ func TestRemoteSecretCheckAndList(t *testing.T) {
 		t.Errorf("in a pod: exit %d, error %v\n%s%s", checked.code, err, checked.stdout, checked.stderr)
 	}
 	must(t, kubeconfig, "remote-secret", "check", "--context", "cluster2", "-n", namespace, "--in-pod", "--insecure-remote", "cluster2=loopback")
+
+	mine := strings.Replace(r.stdout, "token: "+c.User.Token, "token: refused", 1)
+	if mine == r.stdout {
+		t.Fatal("the secret has no such token")
+	}
+	cluster2.Kubectl(t, mine, "apply", "-f", "-")
+	refused := meshctl(t, kubeconfig, "remote-secret", "check", "--context", "cluster2", "-n", namespace)
+	if refused.code != 3 || !strings.Contains(refused.stdout, "credential-refused") || !strings.Contains(refused.stdout, "remote-secret rotate") {
+		t.Errorf("a refused credential: exit %d\n%s%s", refused.code, refused.stdout, refused.stderr)
+	}
+	cluster2.Kubectl(t, r.stdout, "apply", "-f", "-")
+	account, err := create.AccountOf(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	bindings := cluster2.Kubectl(t, "", "get", "clusterrolebindings", "-o", "name")
+	for line := range strings.Lines(bindings) {
+		if strings.Contains(line, "meshctl-reader-"+account.Namespace+"-"+account.Name) {
+			cluster2.Kubectl(t, "", "delete", strings.TrimSpace(line))
+		}
+	}
+	lacks := meshctl(t, kubeconfig, "remote-secret", "check", "--context", "cluster2", "-n", namespace)
+	if lacks.code != 3 || !strings.Contains(lacks.stdout, "missing-rights") || !strings.Contains(lacks.stdout, "list services") {
+		t.Errorf("missing rights: exit %d\n%s%s", lacks.code, lacks.stdout, lacks.stderr)
+	}
 
 	list := must(t, kubeconfig, "remote-secret", "list", "--context", "cluster2", "-n", namespace)
 	for _, want := range []string{"cluster2", namespace + "/istio-remote-secret-cluster2", c.Server.Server, ", renewed", c.CredentialHash()} {

@@ -56,6 +56,8 @@ type Report struct {
 	// explains it. For a cluster that is followed, they give the worst other problem.
 	Cause  string `json:",omitempty"`
 	Reason string `json:",omitempty"`
+	// Faults are all reasons, the worst first, which is that of Cause and Reason.
+	Faults []Fault `json:",omitempty"`
 	// Heard is the time of the last response; zero if unknown.
 	Heard time.Time `json:",omitzero"`
 	// Problems are other problems, such as missing permissions.
@@ -97,6 +99,8 @@ type Spec struct {
 	TokenEnds time.Time
 	// TokenBegins is the time at which it was issued; zero if unknown.
 	TokenBegins time.Time
+	// Namespaces and CredentialNamespaces are those of remotesecret.Cluster.
+	Namespaces, CredentialNamespaces []string
 }
 
 // Finder finds origins and follows them.

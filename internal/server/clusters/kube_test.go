@@ -467,15 +467,25 @@ roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: %[1]s}
 subjects: [{kind: ServiceAccount, name: reader, namespace: %[1]s}]
 `, r.sample))
 	token := strings.TrimSpace(remote.Kubectl(t, "", "-n", r.sample, "create", "token", "reader"))
-	r.put("reader", label(), map[string]string{"c2": fmt.Sprintf(
-		`{apiVersion: v1, kind: Config, current-context: x, clusters: [{name: x, cluster: {server: %q, certificate-authority-data: %s}}],
+	with := func(token string) map[string]string {
+		return map[string]string{"c2": fmt.Sprintf(
+			`{apiVersion: v1, kind: Config, current-context: x, clusters: [{name: x, cluster: {server: %q, certificate-authority-data: %s}}],
 users: [{name: x, user: {token: %s}}], contexts: [{name: x, context: {cluster: x, user: x}}]}`,
-		remote.Config().Host, base64.StdEncoding.EncodeToString(remote.CA()), token)})
+			remote.Config().Host, base64.StdEncoding.EncodeToString(remote.CA()), token)}
+	}
+	r.put("reader", label(), with(token))
 	r.until("read", r.has("10.1.0.1", "10.2.0.1"))
 	r.until("told of", func() bool { return r.status("c2").Cause == "403" })
 	helloIn(t, remote, r.sample, "10.2.0.1", "10.2.0.2")
 	r.until("followed", r.has("10.1.0.1", "10.2.0.1", "10.2.0.2"))
 	if s := r.status("c2"); s.State != Synced || !s.LostSince.IsZero() || s.Drained || s.Demoted || !strings.HasPrefix(s.Reason, "may not list nodes (") {
+		t.Errorf("status %+v", s)
+	}
+	r.put("reader", label(), with("refused"))
+	r.until("a new credential that is refused", func() bool { return r.status("c2").Cause == "401" })
+	s := r.status("c2")
+	if s.State != Synced || len(s.Faults) != 2 || !strings.HasPrefix(s.Faults[0].Fix, "meshctl remote-secret rotate --name c2 ") ||
+		!strings.HasPrefix(s.Faults[1].Reason, "may not list nodes (") || !strings.HasPrefix(s.Faults[1].Fix, "meshctl create-remote-secret --name c2 ") {
 		t.Errorf("status %+v", s)
 	}
 }

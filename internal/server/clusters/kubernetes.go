@@ -1,7 +1,6 @@
 package clusters
 
 import (
-	"cmp"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -55,6 +54,7 @@ func (k *Kubernetes) Spec(c remotesecret.Cluster) Spec {
 	}
 	s.Credential = c.CredentialHash()
 	s.TokenBegins, s.TokenEnds = c.Life()
+	s.Namespaces, s.CredentialNamespaces = c.Namespaces, c.CredentialNamespaces
 	return s
 }
 
@@ -127,7 +127,7 @@ const maxReported = 100
 // for an optional resource is a problem, but no loss.
 func (a *kubernetesSource) Report() Report {
 	st := a.Status()
-	r, forbidden := Report{Version: st.Version}, ""
+	r := Report{Version: st.Version, Faults: faultsOf(&st)}
 	for i := range st.Resources {
 		res := &st.Resources[i]
 		if res.Heard.After(r.Heard) {
@@ -137,18 +137,17 @@ func (a *kubernetesSource) Report() Report {
 			continue
 		}
 		if res.Optional && res.Cause == kube.CauseForbidden {
-			forbidden = cmp.Or(forbidden, res.Error)
 			continue
 		}
 		if r.LostSince.IsZero() || res.Since.Before(r.LostSince) {
-			r.LostSince, r.Cause, r.Reason = res.Since, string(res.Cause), res.Error
+			r.LostSince = res.Since
 		}
 	}
-	if r.LostSince.IsZero() && forbidden != "" {
-		r.Cause, r.Reason = string(kube.CauseForbidden), forbidden
+	if len(r.Faults) > 0 {
+		r.Cause, r.Reason = r.Faults[0].Cause, r.Faults[0].Reason
 	}
 	for _, text := range st.Errors() {
-		if text != r.Reason {
+		if !strings.HasPrefix(r.Reason, text) {
 			r.Problems = append(r.Problems, text)
 		}
 	}

@@ -70,7 +70,8 @@ type publishedState struct {
 type publishedCluster struct {
 	Status
 	reader *clusterReader
-	spec   Spec // of the reader
+	next   *clusterReader // nil if none
+	spec   Spec           // of the reader
 }
 
 // publish publishes the current state.
@@ -110,7 +111,7 @@ func (m *Manager) publish() {
 
 func (m *Manager) entry(c *cluster) publishedCluster {
 	reg := c.reader.registration
-	e := publishedCluster{reader: c.reader, spec: reg.spec, Status: Status{
+	e := publishedCluster{reader: c.reader, next: c.nextReader, spec: reg.spec, Status: Status{
 		Cluster: c.id, Own: c.id == m.cfg.Own, Origin: reg.origin.Name, OriginKind: reg.origin.Kind,
 		State: Syncing, Since: c.since, Credential: reg.spec.Credential, Setting: m.Setting(c.id),
 		Drained: c.balancing.Drained, Demoted: c.balancing.Demoted, Notes: reg.access.Notes,
@@ -142,6 +143,7 @@ func (m *Manager) Status() ([]Status, []Problem) {
 			s.State, s.Since = Lost, s.LostSince
 		}
 		s.withCredential(e.spec.phase(now))
+		s.addFaults(m.cfg.Own, &e.spec, e.next)
 		out = append(out, s)
 	}
 	return out, p.problems

@@ -10,6 +10,9 @@ import (
 	"net/netip"
 	"strings"
 
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
 	"github.com/meshctl/meshctl/internal/localtoken"
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/profiles"
@@ -119,6 +122,9 @@ func (a *HTTPConfig) judge(r *http.Request, p *Pages) (Rights, error) {
 	who, err := a.Authenticate(r.Context(), raw, r.Header.Get("Clusterid"))
 	if err != nil {
 		a.Log.Warn("caller of a status page not authenticated", "peer", r.RemoteAddr, "error", err)
+		if status.Code(err) == codes.Unavailable {
+			return Rights{}, &Error{http.StatusServiceUnavailable, "the token could not be reviewed: the API server does not answer the control plane or refuses its credential, see the log of the control plane and /ready?verbose"}
+		}
 		return Rights{}, &Error{http.StatusUnauthorized, "the token belongs to no known identity"}
 	}
 	if !local && !a.Network {

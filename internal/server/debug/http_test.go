@@ -12,6 +12,9 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
 	"github.com/meshctl/meshctl/internal/localtoken"
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
@@ -40,6 +43,9 @@ func testConfig(proxies ...history.Proxy) Config {
 
 // authenticate takes "<trust domain>/<namespace>" for a token.
 func authenticate(_ context.Context, token, _ string) (mesh.Caller, error) {
+	if token == "undecided" {
+		return mesh.Caller{}, status.Error(codes.Unavailable, "secret detail")
+	}
 	domain, namespace, ok := strings.Cut(token, "/")
 	if !ok {
 		return mesh.Caller{}, errors.New("secret detail")
@@ -69,6 +75,7 @@ func TestStatusPagesByNetwork(t *testing.T) {
 		{"network, no token", "10.0.0.1:1", "10.0.0.9:8080", "", true, 401},
 		{"network, no token, off", "10.0.0.1:1", "10.0.0.9:8080", "", false, 401},
 		{"network, a bad token", "10.0.0.1:1", "10.0.0.9:8080", "x", true, 401},
+		{"network, the API server refuses the control plane", "10.0.0.1:1", "10.0.0.9:8080", "undecided", true, 503},
 		{"network, the token of this machine", "10.0.0.1:1", "10.0.0.9:8080", raw, true, 401},
 		{"network, system namespace, off", "10.0.0.1:1", "10.0.0.9:8080", system, false, 403},
 		{"network under a local name", "10.0.0.1:1", "127.0.0.1:8080", system, false, 403},
