@@ -7,6 +7,7 @@ import (
 	"maps"
 	"path"
 	"slices"
+	"strconv"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -85,15 +86,14 @@ func (v *Values) controlPlaneRights(account string) []kube.Object {
 func (s *set) addControlPlaneWorkload(pod corev1.PodTemplateSpec) {
 	v := s.values
 	name := v.suffixed(istiod)
-	// The selector must not change. Istio selects its unrevisioned pods by istio: pilot.
+	// The selector must not change. Istio selects its unrevisioned pods by istio: pilot, so that the
+	// pods of a revision have another label. Monitoring selects all Services by istio: pilot.
 	selector := map[string]string{"app": istiod, labelRevision: v.revision()}
-	labels := maps.Clone(selector)
-	labels["istio"] = "pilot"
+	labels := joined(selector, map[string]string{"istio": "pilot"})
+	pod.Labels = joined(labels, map[string]string{"sidecar.istio.io/inject": "false"})
 	if v.Revision != "" {
-		labels["istio"] = istiod
+		pod.Labels["istio"] = istiod
 	}
-	pod.Labels = maps.Clone(labels)
-	pod.Labels["sidecar.istio.io/inject"] = "false"
 	s.addWorkload(s.meta(name, labels), selector, pod, &v.ControlPlane.Workload)
 	ports := []corev1.ServicePort{
 		servicePort("grpc-xds", mesh.PortPlaintextXDS, mesh.PortPlaintextXDS),
@@ -235,7 +235,10 @@ func (s *set) controlPlanePod() corev1.PodTemplateSpec {
 		SecurityContext: restricted(),
 	}
 	return corev1.PodTemplateSpec{
-		ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{"sidecar.istio.io/inject": "false"}},
+		ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{
+			"sidecar.istio.io/inject": "false",
+			"prometheus.io/scrape":    "true", "prometheus.io/port": strconv.Itoa(mesh.PortMonitoring),
+		}},
 		Spec: corev1.PodSpec{
 			ServiceAccountName: v.suffixed(istiod),
 			SecurityContext: &corev1.PodSecurityContext{

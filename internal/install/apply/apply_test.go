@@ -350,3 +350,45 @@ func TestRemote(t *testing.T) {
 		t.Errorf("left:\n%s", left)
 	}
 }
+
+// TestUpgradeOfLabels: a revision that was installed before its Service and Deployment got Istio's
+// label, and its pods the annotations for Prometheus, is upgraded. Its selectors stay.
+func TestUpgradeOfLabels(t *testing.T) {
+	t.Parallel()
+	l := start(t)
+	v := values()
+	v.Revision, v.Gateways, v.ExposeServices, v.ExposeControlPlane = "canary", nil, false, false
+	objects, err := install.Objects(v)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := install.YAML(objects)
+	if err != nil {
+		t.Fatal(err)
+	}
+	old := strings.NewReplacer(
+		"istio: pilot\n", "istio: istiod\n", `        prometheus.io/port: "15014"`+"\n"+`        prometheus.io/scrape: "true"`+"\n", "",
+	).Replace(string(text))
+	l.Kubectl(t, old, "apply", "--server-side", "--field-manager="+manager, "-f", "-")
+	selectors := func() string {
+		return l.Kubectl(t, "", "get", "service/istiod-canary", "deployment/istiod-canary", "-n", "istio-system", "-o", "jsonpath={.items[*].spec.selector}")
+	}
+	before := selectors()
+	if r := l.install(t, v); r.Created+r.Deleted != 0 || r.Changed != 4 {
+		t.Errorf("upgrade: %+v\n%s", r, strings.Join(l.said, "\n"))
+	}
+	if after := selectors(); after != before {
+		t.Errorf("selectors %s, were %s", after, before)
+	}
+	for _, want := range [][]string{
+		{"service", ".metadata.labels.istio", "pilot"},
+		{"deployment", ".metadata.labels.istio", "pilot"},
+		{"deployment", ".spec.template.metadata.labels.istio", "istiod"},
+		{"deployment", `.spec.template.metadata.annotations.prometheus\.io/scrape`, "true"},
+		{"deployment", `.spec.template.metadata.annotations.prometheus\.io/port`, "15014"},
+	} {
+		if got := l.Kubectl(t, "", "get", want[0], "istiod-canary", "-n", "istio-system", "-o", "jsonpath={"+want[1]+"}"); got != want[2] {
+			t.Errorf("%s of the %s: %q, want %q", want[1], want[0], got, want[2])
+		}
+	}
+}
