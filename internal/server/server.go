@@ -71,8 +71,8 @@ type Server struct {
 	http, monitoring, plain, secure, bundle, webhooks net.Listener
 
 	injection injection
-	reviews   *prometheus.CounterVec // requests of API servers
-	checking  chan struct{}          // capacity 1: findingsOfChange runs
+	reviews   *reviews
+	checking  chan struct{} // capacity 1: findingsOfChange runs
 
 	bundleEndpoint *ca.BundleEndpoint
 
