@@ -255,7 +255,10 @@ func (e *end) add(prefix string, add func(label, value string)) {
 	add(prefix+"_principal", e.identity)
 	add(prefix+"_app", e.App)
 	add(prefix+"_version", e.Version)
-	add(prefix+"_cluster", e.Cluster)
+	if e.Cluster != "" || prefix == "destination" {
+		// Kiali drops series of an unknown source cluster, but not series without it.
+		add(prefix+"_cluster", e.Cluster)
+	}
 }
 
 // serviceOf returns the service of a cluster of Envoy: its host, its name and its namespace. The name

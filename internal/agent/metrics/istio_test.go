@@ -45,10 +45,10 @@ func TestStandardMetrics(t *testing.T) {
 				`envoy_istio_requests_total{reporter="destination",own_identity="spiffe://td/ns/shop/sa/web",peer_identity="spiffe://td/ns/a/sa/b",cluster="inbound|80||web.shop.svc.cluster.local",response_flags="UF",response_code="200",grpc_response_status="14"} 1` + "\n" +
 				`envoy_istio_requests_total{reporter="destination",own_identity="",peer_identity="",cluster="InboundPassthroughCluster",response_flags="",response_code="503",grpc_response_status=""} 1` + "\n",
 			"# TYPE istio_requests_total counter\n" +
-				`istio_requests_total{reporter="destination",` + strangers + `source_workload_namespace="a",source_principal="spiffe://td/ns/a/sa/b",source_app="unknown",source_version="unknown",source_cluster="unknown",` +
+				`istio_requests_total{reporter="destination",` + strangers + `source_workload_namespace="a",source_principal="spiffe://td/ns/a/sa/b",source_app="unknown",source_version="unknown",` +
 				ownDestination + `,destination_service="web.shop.svc.cluster.local",destination_service_name="web",destination_service_namespace="shop",` +
 				`request_protocol="grpc",response_code="200",grpc_response_status="14",response_flags="UF",connection_security_policy="mutual_tls"} 1` + "\n" +
-				`istio_requests_total{reporter="destination",` + strangers + `source_workload_namespace="unknown",source_principal="unknown",source_app="unknown",source_version="unknown",source_cluster="unknown",` +
+				`istio_requests_total{reporter="destination",` + strangers + `source_workload_namespace="unknown",source_principal="unknown",source_app="unknown",source_version="unknown",` +
 				strings.Replace(ownDestination, "spiffe://td/ns/shop/sa/web", "unknown", 1) + `,destination_service="unknown",destination_service_name="InboundPassthroughCluster",destination_service_namespace="shop",` +
 				`request_protocol="http",response_code="503",response_flags="-",connection_security_policy="none"} 1` + "\n",
 		},
