@@ -25,9 +25,6 @@ import (
 // istiod is the name of the control plane's objects, without the revision.
 const istiod = "istiod"
 
-// MeshConfigMap is the name of the ConfigMap with the MeshConfig.
-const MeshConfigMap = "istio"
-
 // portStatus is the port of readiness and status pages of the control plane.
 const portStatus = 8080
 
@@ -66,6 +63,7 @@ func (s *set) addControlPlane() {
 		s.add(o)
 	}
 	s.addMeshConfig()
+	s.addMeshConfigCopy()
 	s.addInjectorConfig()
 	s.addControlPlaneWorkload(s.controlPlanePod())
 	s.addWebhooks()
@@ -136,9 +134,20 @@ func (v *Values) MeshConfigYAML() string {
 
 func (s *set) addMeshConfig() {
 	s.addTo(Shared, &corev1.ConfigMap{
-		TypeMeta: kindOf(corev1.SchemeGroupVersion, "ConfigMap"), ObjectMeta: s.meta(MeshConfigMap, nil),
+		TypeMeta: kindOf(corev1.SchemeGroupVersion, "ConfigMap"), ObjectMeta: s.meta(mesh.MeshConfigMap, nil),
 		Data: map[string]string{"mesh": s.values.MeshConfigYAML()},
 	})
+}
+
+// addMeshConfigCopy adds the ConfigMap to which the control plane of a revision copies the
+// MeshConfig.
+func (s *set) addMeshConfigCopy() {
+	if s.values.Revision == "" {
+		return
+	}
+	meta := s.meta(mesh.MeshConfigMapOf(s.values.Revision), nil)
+	meta.Annotations = map[string]string{mesh.AnnotationCopyOf: mesh.MeshConfigMap}
+	s.add(&corev1.ConfigMap{TypeMeta: kindOf(corev1.SchemeGroupVersion, "ConfigMap"), ObjectMeta: meta})
 }
 
 // addInjectorConfig adds the ConfigMap with the Helm values of the injector. Each revision

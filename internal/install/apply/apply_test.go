@@ -392,3 +392,36 @@ func TestUpgradeOfLabels(t *testing.T) {
 		}
 	}
 }
+
+// TestMeshConfigOfRevision: a revision has a ConfigMap to which its control plane, and no other, may
+// copy the MeshConfig. A later run keeps the copy, and uninstalling deletes it.
+func TestMeshConfigOfRevision(t *testing.T) {
+	t.Parallel()
+	l := start(t)
+	v := values()
+	v.Revision, v.Gateways, v.ExposeServices, v.ExposeControlPlane = "canary", nil, false, false
+	first := l.install(t, v)
+	for _, verb := range []string{"get", "patch"} {
+		if got := l.Kubectl(t, "", "auth", "can-i", verb, "configmaps/istio-canary", "-n", "istio-system", "--as=system:serviceaccount:istio-system:istiod-canary"); got != "yes\n" {
+			t.Errorf("%s: %s", verb, got)
+		}
+	}
+	l.Kubectl(t, "", "patch", "configmap", "istio-canary", "-n", "istio-system", "--type=merge", "-p", `{"data": {"mesh": "trustDomain: mesh.example"}}`)
+	if r := l.install(t, v); r != (Result{Unchanged: first.Created}) {
+		t.Errorf("second run: %+v\n%s", r, strings.Join(l.said, "\n"))
+	}
+	if got := l.Kubectl(t, "", "get", "configmap", "istio-canary", "-n", "istio-system", "-o", "jsonpath={.data.mesh}"); got != "trustDomain: mesh.example" {
+		t.Errorf("the copy is %q", got)
+	}
+	l.uninstall(t, "meshctl-canary")
+	if left := l.Kubectl(t, "", "get", "configmaps", "-n", "istio-system", "-o", "name"); strings.Contains(left, "istio-canary") {
+		t.Errorf("left:\n%s", left)
+	}
+
+	for revision, refused := range map[string]bool{"ca-root-cert": true, "sidecar-injector": true, "sidecar": false} {
+		v.Revision = revision
+		if _, err := install.Objects(v); (err != nil) != refused {
+			t.Errorf("revision %s: %v", revision, err)
+		}
+	}
+}
