@@ -145,7 +145,7 @@ func (s *set) addMeshConfigCopy() {
 	if s.values.Revision == "" {
 		return
 	}
-	meta := s.meta(mesh.MeshConfigMapOf(s.values.Revision), nil)
+	meta := s.meta(mesh.ConfigMapOf(s.values.Revision), nil)
 	meta.Annotations = map[string]string{mesh.AnnotationCopyOf: mesh.MeshConfigMap}
 	s.add(&corev1.ConfigMap{TypeMeta: kindOf(corev1.SchemeGroupVersion, "ConfigMap"), ObjectMeta: meta})
 }

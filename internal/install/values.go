@@ -222,7 +222,7 @@ func (v *Values) Check() error {
 	if v.Revision == mesh.DefaultRevision {
 		errs = append(errs, fmt.Errorf("revision %s is the name of a control plane without a revision: leave it out", mesh.DefaultRevision))
 	}
-	if copied := mesh.MeshConfigMapOf(v.Revision); copied == mesh.InjectorConfigMap || copied == RootConfigMap {
+	if copied := mesh.ConfigMapOf(v.Revision); copied == mesh.InjectorConfigMap || copied == RootConfigMap {
 		errs = append(errs, fmt.Errorf("revision %s: the ConfigMap %s is for another purpose: choose another revision", v.Revision, copied))
 	}
 	if len(v.Installation()) > maxLabel {

@@ -89,9 +89,9 @@ const (
 // revisions read it.
 const MeshConfigMap = "istio"
 
-// MeshConfigMapOf returns the name of the ConfigMap in which tools look for the MeshConfig of a
+// ConfigMapOf returns the name of the ConfigMap in which tools look for the MeshConfig of a
 // revision.
-func MeshConfigMapOf(revision string) string {
+func ConfigMapOf(revision string) string {
 	if revision == "" || revision == DefaultRevision {
 		return MeshConfigMap
 	}

@@ -147,7 +147,7 @@ func (s Scope) grants(a Account) []grant {
 	if s.Serve {
 		out = append(out, serveGrants(a)...)
 		out = append(out, s.webhookGrants(a)...)
-		if name := mesh.MeshConfigMapOf(s.Revision); name != mesh.MeshConfigMap {
+		if name := mesh.ConfigMapOf(s.Revision); name != mesh.MeshConfigMap {
 			rule := ruleFor("", "configmaps", "get", "patch")
 			rule.ResourceNames = []string{name}
 			out = append(out, grant{a.Namespace, rule, "tools such as Kiali do not find the MeshConfig of the revision"})

@@ -55,7 +55,7 @@ func (m *MeshConfigCopy) Problem() string {
 
 // Run writes until ctx ends. All replicas of a revision write the same.
 func (m *MeshConfigCopy) Run(ctx context.Context) error {
-	name := mesh.MeshConfigMapOf(m.cfg.Revision)
+	name := mesh.ConfigMapOf(m.cfg.Revision)
 	if name == mesh.MeshConfigMap {
 		return nil
 	}
