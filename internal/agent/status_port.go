@@ -127,10 +127,7 @@ func ownWorkload(cfg *config.Config) metrics.Workload {
 		labels[name], _ = value.(string)
 	}
 	workload, _ := cfg.Metadata["WORKLOAD_NAME"].(string)
-	return metrics.Workload{
-		Name: workload, Namespace: cfg.Node.Namespace, Cluster: string(cfg.Cluster), App: labels["app"], Version: labels["version"],
-		Service: mesh.CanonicalName(labels, workload), Revision: mesh.CanonicalRevision(labels),
-	}
+	return metrics.Workload{WorkloadLabels: mesh.WorkloadLabelsOf(workload, labels, cfg.Cluster), Namespace: cfg.Node.Namespace}
 }
 
 // count shows the counts of a relay, under the names of Istio's agent.

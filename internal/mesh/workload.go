@@ -43,3 +43,34 @@ func cutHash(name, hash string) (string, bool) {
 	before, ok := strings.CutSuffix(name, "-"+hash)
 	return before, ok && hash != "" && before != ""
 }
+
+// WorkloadLabels describe a workload in Istio's standard metrics. Empty fields are not known.
+type WorkloadLabels struct {
+	Name              string
+	Service, Revision string // canonical
+	App, Version      string // labels
+	Cluster           string
+}
+
+// WorkloadLabelsOf describes the workload of a pod with this name of its workload and these labels.
+func WorkloadLabelsOf(workload string, labels map[string]string, cluster ClusterID) WorkloadLabels {
+	return WorkloadLabels{
+		Name: workload, Service: CanonicalName(labels, workload), Revision: CanonicalRevision(labels),
+		App: labels["app"], Version: labels["version"], Cluster: string(cluster),
+	}
+}
+
+// Common returns the fields in which both agree. Only a workload of the same name is the same.
+func (w WorkloadLabels) Common(other WorkloadLabels) WorkloadLabels {
+	if w.Name != other.Name {
+		return WorkloadLabels{}
+	}
+	for _, field := range []struct{ own, other *string }{
+		{&w.Service, &other.Service}, {&w.Revision, &other.Revision}, {&w.App, &other.App}, {&w.Version, &other.Version}, {&w.Cluster, &other.Cluster},
+	} {
+		if *field.own != *field.other {
+			*field.own = ""
+		}
+	}
+	return w
+}

@@ -72,6 +72,7 @@ type Server struct {
 
 	injection injection
 	reviews   *reviews
+	workloads workloadIndex
 	checking  chan struct{} // capacity 1: findingsOfChange runs
 
 	bundleEndpoint *ca.BundleEndpoint

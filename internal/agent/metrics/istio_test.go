@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/meshctl/meshctl/internal/mesh"
 )
 
 // ownLabels holds the labels of the workload of the tests as the source and as the destination.
@@ -25,7 +27,7 @@ const (
 // TestStandardMetrics: the converter makes Istio's metrics from Envoy's lines, and leaves all other
 // lines.
 func TestStandardMetrics(t *testing.T) {
-	own := Workload{Name: "web-v1", Namespace: "shop", Service: "web", Revision: "v1", App: `web "1"`, Cluster: "c1"}
+	own := Workload{Namespace: "shop", WorkloadLabels: mesh.WorkloadLabels{Name: "web-v1", Service: "web", Revision: "v1", App: `web "1"`, Cluster: "c1"}}
 	for name, tc := range map[string]struct{ envoy, want string }{
 		"others": {
 			"# TYPE envoy_x counter\nenvoy_x{} 1\n# TYPE envoy_istio_build gauge\nenvoy_istio_build{a=\"b\"} 1\n",
