@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -20,7 +21,10 @@ func TestPeers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		answer, fault := map[string]mesh.WorkloadLabels{"a": {Name: "web"}}, error(nil)
 		var asked [][]string
+		var mu sync.Mutex // guards these
 		p := NewPeers(func(_ context.Context, identities []string) (map[string]mesh.WorkloadLabels, error) {
+			mu.Lock()
+			defer mu.Unlock()
 			asked = append(asked, identities)
 			return answer, fault
 		}, slog.New(slog.DiscardHandler))
@@ -33,9 +37,17 @@ func TestPeers(t *testing.T) {
 				t.Errorf("%q: %q, want %q", identity, got, name)
 			}
 		}
+		last := func() []string {
+			mu.Lock()
+			defer mu.Unlock()
+			if len(asked) == 0 {
+				return nil
+			}
+			return asked[len(asked)-1]
+		}
 		time.Sleep(time.Hour)
-		if len(asked) != 0 {
-			t.Errorf("without callers, asked for %v", asked)
+		if got := last(); got != nil {
+			t.Errorf("without callers, asked for %v", got)
 		}
 		want("", "")
 		want("a", "")
@@ -43,20 +55,24 @@ func TestPeers(t *testing.T) {
 		time.Sleep(2 * askNew)
 		want("a", "web")
 		want("shared", "")
+		mu.Lock()
 		answer = map[string]mesh.WorkloadLabels{"a": {Name: "web-2"}}
+		mu.Unlock()
 		time.Sleep(askAgain + 2*askNew)
 		want("a", "web-2")
+		mu.Lock()
 		fault = context.DeadlineExceeded
+		mu.Unlock()
 		time.Sleep(10 * askAgain)
 		want("a", "web-2")
-		if !slices.Equal(asked[len(asked)-1], []string{"a", "shared"}) {
-			t.Errorf("asked for %v", asked)
+		if got := last(); !slices.Equal(got, []string{"a", "shared"}) {
+			t.Errorf("asked for %v", got)
 		}
 		for i := range 2 * xdswire.MaxWorkloads {
 			want(fmt.Sprint(i), "")
 		}
 		time.Sleep(2 * askNew)
-		if got := len(asked[len(asked)-1]); got != xdswire.MaxWorkloads {
+		if got := len(last()); got != xdswire.MaxWorkloads {
 			t.Errorf("asked for %d identities", got)
 		}
 		cancel()
