@@ -68,6 +68,7 @@ func Run(ctx context.Context, cfg config.Config, opts Options) error { //nolint:
 	}
 	names := newNames(&cfg, opts)
 	status := newStatus(&cfg, admin, names, secrets, manager.Status, publisher.lists.Status, opts)
+	status.metrics.Peers = newPeers(&cfg, manager, opts)
 
 	// The servers of Envoy go on while Envoy drains, and end after it.
 	serving, stop := context.WithCancel(context.WithoutCancel(ctx))
@@ -78,6 +79,7 @@ func Run(ctx context.Context, cfg config.Config, opts Options) error { //nolint:
 		return err
 	}
 	tasks.Go(func() error { return status.serve(serving, statusListener) })
+	tasks.Go(func() error { return status.metrics.Peers.Run(serving) })
 	if admin != nil {
 		tasks.Go(func() error { return admin.serve(serving, adminListener, status.guard, opts.Log) })
 	}

@@ -12,9 +12,11 @@ import (
 	"github.com/meshctl/meshctl/internal/agent/bootstrap"
 	"github.com/meshctl/meshctl/internal/agent/config"
 	"github.com/meshctl/meshctl/internal/agent/dns"
+	"github.com/meshctl/meshctl/internal/agent/metrics"
 	"github.com/meshctl/meshctl/internal/agent/relay"
 	"github.com/meshctl/meshctl/internal/agent/wasm"
 	"github.com/meshctl/meshctl/internal/agent/workloadcert"
+	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
 
@@ -90,6 +92,14 @@ func controlPlane(c *config.Config, manager *workloadcert.Manager) relay.Call {
 		}
 		return client.Call(ctx, current, do)
 	}
+}
+
+// newPeers returns the workloads of callers, which the control plane knows.
+func newPeers(c *config.Config, manager *workloadcert.Manager, opts Options) *metrics.Peers {
+	call := controlPlane(c, manager)
+	return metrics.NewPeers(func(ctx context.Context, identities []string) (map[string]mesh.WorkloadLabels, error) {
+		return relay.Workloads(ctx, call, identities)
+	}, opts.Log)
 }
 
 // authority returns a client of the certificate authority.

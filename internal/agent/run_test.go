@@ -227,7 +227,7 @@ func TestRunDrainsAndEnds(t *testing.T) {
 			a.start(t)
 			a.waitReady(t)
 			_, metrics := a.get("/metrics")
-			if !strings.Contains(metrics, `istio_agent_num_outgoing_requests{request_type="csr"} 1`) ||
+			if !strings.Contains(metrics, `istio_agent_num_outgoing_requests{request_type="csr"} 1`) || !strings.Contains(metrics, `istio_build{component="proxy",tag="`) ||
 				!strings.Contains(metrics, "istio_agent_startup_duration_seconds ") || strings.Contains(metrics, "istio_agent_startup_duration_seconds 0\n") {
 				t.Errorf("metrics: %s", metrics)
 			}

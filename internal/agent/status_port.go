@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -64,6 +65,8 @@ func newStatus(cfg *config.Config, admin *adminClient, names *dns.Server, secret
 	counter := func(name, help string, labels prometheus.Labels, value func() float64) {
 		registry.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{Name: name, Help: help, ConstLabels: labels}, value))
 	}
+	gauge(mesh.MetricBuild, "Always 1; the version of the agent.",
+		prometheus.Labels{"component": "proxy", "tag": cmp.Or(cfg.Version, "unknown")}, func() float64 { return 1 })
 	csr := prometheus.Labels{"request_type": "csr"}
 	gauge("istio_agent_cert_expiry_seconds", "Seconds until the workload's certificate expires; negative when it has, 0 when there is none.",
 		prometheus.Labels{"resource_name": "default"}, func() float64 {
@@ -124,10 +127,7 @@ func ownWorkload(cfg *config.Config) metrics.Workload {
 		labels[name], _ = value.(string)
 	}
 	workload, _ := cfg.Metadata["WORKLOAD_NAME"].(string)
-	return metrics.Workload{
-		Name: workload, Namespace: cfg.Node.Namespace, Cluster: string(cfg.Cluster), App: labels["app"], Version: labels["version"],
-		Service: mesh.CanonicalName(labels, workload), Revision: mesh.CanonicalRevision(labels),
-	}
+	return metrics.Workload{WorkloadLabels: mesh.WorkloadLabelsOf(workload, labels, cfg.Cluster), Namespace: cfg.Node.Namespace}
 }
 
 // count shows the counts of a relay, under the names of Istio's agent.

@@ -10,6 +10,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/meshctl/meshctl/internal/mesh"
 )
 
 // injected returns the pod of a Pod in YAML after injection.
@@ -74,7 +76,7 @@ func TestContract(t *testing.T) {
 	t.Parallel()
 	s := Settings{Cluster: "cluster1", Network: "network1"}
 	s.Values.Global.MeshID = "mesh1"
-	pod := injected(t, s, Pod{Workload: Workload{"apps/v1", "Deployment", "web"}}, nil)
+	pod := injected(t, s, Pod{Workload: mesh.Workload{APIVersion: "apps/v1", Kind: "Deployment", Name: "web"}}, nil)
 	if len(pod.Spec.InitContainers) != 2 || pod.Spec.InitContainers[0].Name != "istio-init" || pod.Spec.InitContainers[1].Name != "istio-proxy" ||
 		!isNative(&pod.Spec.InitContainers[1]) {
 		t.Fatalf("init containers are %+v", pod.Spec.InitContainers)
@@ -167,7 +169,7 @@ user 1337:1337 non-root true read-only true privileged false add [] drop [ALL]`,
 // template grpc-agent does. Its probes are at the port of the agent, because no Envoy listens.
 func TestContractOfGRPC(t *testing.T) {
 	t.Parallel()
-	s, in := Settings{Cluster: "cluster1"}, Pod{Workload: Workload{"apps/v1", "Deployment", "web"}}
+	s, in := Settings{Cluster: "cluster1"}, Pod{Workload: mesh.Workload{APIVersion: "apps/v1", Kind: "Deployment", Name: "web"}}
 	sidecar := injected(t, s, in, nil)
 	pod := injected(t, s, in, map[string]string{"inject.istio.io/templates": "grpc-agent"})
 	if len(pod.Spec.InitContainers) != 1 {

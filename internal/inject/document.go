@@ -11,6 +11,7 @@ import (
 
 	"sigs.k8s.io/yaml"
 
+	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/yamldoc"
 )
 
@@ -130,9 +131,9 @@ func (w *writer) object(ctx context.Context, object map[string]any, doc yamldoc.
 		}
 	}
 	in := w.in
-	in.Object, in.Workload = pod, Workload{version, kind, name}
+	in.Object, in.Workload = pod, mesh.Workload{APIVersion: version, Kind: kind, Name: name}
 	if kind == "Pod" {
-		in.Workload = Workload{}
+		in.Workload = mesh.Workload{}
 	}
 	if namespace != "" {
 		in.Namespace = namespace

@@ -76,7 +76,7 @@ type Pod struct {
 	Namespace string
 	// Workload is the workload that the template is part of. If it is zero, it is found by the
 	// owner of the pod.
-	Workload Workload
+	Workload mesh.Workload
 	// Cluster, Network and Metadata override the settings. Metadata has metadata of the node
 	// by name.
 	Cluster  mesh.ClusterID
@@ -102,7 +102,7 @@ type injection struct {
 	in        Pod
 	pod       *corev1.Pod // before injection
 	namespace string
-	workload  Workload
+	workload  mesh.Workload
 	templates []string // their names
 	proxy     *meshv1alpha1.ProxyConfig
 	// concurrency is the number of worker threads in the ProxyConfig that selects the pod, or 0.

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"path"
 	"slices"
+	"strconv"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -23,9 +24,6 @@ import (
 
 // istiod is the name of the control plane's objects, without the revision.
 const istiod = "istiod"
-
-// MeshConfigMap is the name of the ConfigMap with the MeshConfig.
-const MeshConfigMap = "istio"
 
 // portStatus is the port of readiness and status pages of the control plane.
 const portStatus = 8080
@@ -65,6 +63,7 @@ func (s *set) addControlPlane() {
 		s.add(o)
 	}
 	s.addMeshConfig()
+	s.addMeshConfigCopy()
 	s.addInjectorConfig()
 	s.addControlPlaneWorkload(s.controlPlanePod())
 	s.addWebhooks()
@@ -85,15 +84,14 @@ func (v *Values) controlPlaneRights(account string) []kube.Object {
 func (s *set) addControlPlaneWorkload(pod corev1.PodTemplateSpec) {
 	v := s.values
 	name := v.suffixed(istiod)
-	// The selector must not change. Istio selects its unrevisioned pods by istio: pilot.
+	// The selector must not change. Istio selects its unrevisioned pods by istio: pilot, so that the
+	// pods of a revision have another label. Monitoring selects all Services by istio: pilot.
 	selector := map[string]string{"app": istiod, labelRevision: v.revision()}
-	labels := maps.Clone(selector)
-	labels["istio"] = "pilot"
+	labels := joined(selector, map[string]string{"istio": "pilot"})
+	pod.Labels = joined(labels, map[string]string{"sidecar.istio.io/inject": "false"})
 	if v.Revision != "" {
-		labels["istio"] = istiod
+		pod.Labels["istio"] = istiod
 	}
-	pod.Labels = maps.Clone(labels)
-	pod.Labels["sidecar.istio.io/inject"] = "false"
 	s.addWorkload(s.meta(name, labels), selector, pod, &v.ControlPlane.Workload)
 	ports := []corev1.ServicePort{
 		servicePort("grpc-xds", mesh.PortPlaintextXDS, mesh.PortPlaintextXDS),
@@ -136,9 +134,20 @@ func (v *Values) MeshConfigYAML() string {
 
 func (s *set) addMeshConfig() {
 	s.addTo(Shared, &corev1.ConfigMap{
-		TypeMeta: kindOf(corev1.SchemeGroupVersion, "ConfigMap"), ObjectMeta: s.meta(MeshConfigMap, nil),
+		TypeMeta: kindOf(corev1.SchemeGroupVersion, "ConfigMap"), ObjectMeta: s.meta(mesh.MeshConfigMap, nil),
 		Data: map[string]string{"mesh": s.values.MeshConfigYAML()},
 	})
+}
+
+// addMeshConfigCopy adds the ConfigMap to which the control plane of a revision copies the
+// MeshConfig.
+func (s *set) addMeshConfigCopy() {
+	if s.values.Revision == "" {
+		return
+	}
+	meta := s.meta(mesh.ConfigMapOf(s.values.Revision), nil)
+	meta.Annotations = map[string]string{mesh.AnnotationCopyOf: mesh.MeshConfigMap}
+	s.add(&corev1.ConfigMap{TypeMeta: kindOf(corev1.SchemeGroupVersion, "ConfigMap"), ObjectMeta: meta})
 }
 
 // addInjectorConfig adds the ConfigMap with the Helm values of the injector. Each revision
@@ -235,7 +244,10 @@ func (s *set) controlPlanePod() corev1.PodTemplateSpec {
 		SecurityContext: restricted(),
 	}
 	return corev1.PodTemplateSpec{
-		ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{"sidecar.istio.io/inject": "false"}},
+		ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{
+			"sidecar.istio.io/inject": "false",
+			"prometheus.io/scrape":    "true", "prometheus.io/port": strconv.Itoa(mesh.PortMonitoring),
+		}},
 		Spec: corev1.PodSpec{
 			ServiceAccountName: v.suffixed(istiod),
 			SecurityContext: &corev1.PodSecurityContext{

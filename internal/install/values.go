@@ -226,6 +226,9 @@ func (v *Values) Check() error {
 	if v.Revision == mesh.DefaultRevision {
 		errs = append(errs, fmt.Errorf("revision %s is the name of a control plane without a revision: leave it out", mesh.DefaultRevision))
 	}
+	if copied := mesh.ConfigMapOf(v.Revision); copied == mesh.InjectorConfigMap || copied == RootConfigMap {
+		errs = append(errs, fmt.Errorf("revision %s: the ConfigMap %s is for another purpose: choose another revision", v.Revision, copied))
+	}
 	if len(v.Installation()) > maxLabel {
 		errs = append(errs, fmt.Errorf("name %s has more than %d bytes", v.Installation(), maxLabel))
 	}

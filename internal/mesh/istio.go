@@ -72,6 +72,10 @@ const (
 	// instead of its own.
 	AnnotationConfigCluster = "meshctl.io/config-cluster"
 
+	// AnnotationCopyOf of a ConfigMap names the ConfigMap of which it is a copy. The control plane
+	// writes its data.
+	AnnotationCopyOf = "meshctl.io/copy-of"
+
 	AnnotationTemplates = "inject.istio.io/templates"
 	// AnnotationHealthChecks set to "true" makes a WorkloadEntry healthy only while
 	// its condition ConditionHealthy is true.
@@ -80,6 +84,19 @@ const (
 	// AnnotationSuppress lists the codes of findings that are not reported of the object.
 	AnnotationSuppress = "galley.istio.io/analyze-suppress"
 )
+
+// MeshConfigMap is the ConfigMap in the system namespace with the MeshConfig. Control planes of all
+// revisions read it.
+const MeshConfigMap = "istio"
+
+// ConfigMapOf returns the name of the ConfigMap in which tools look for the MeshConfig of a
+// revision.
+func ConfigMapOf(revision string) string {
+	if revision == "" || revision == DefaultRevision {
+		return MeshConfigMap
+	}
+	return MeshConfigMap + "-" + revision
+}
 
 // The ConfigMap with the settings of the injector without a revision, in the system
 // namespace, and its keys.

@@ -6,6 +6,10 @@ import "strings"
 // Envoy to Istio's standard metrics. The control plane then configures these statistics.
 const MetadataMetrics = "MESHCTL_METRICS"
 
+// MetricBuild is the metric by which Istio's dashboards show the versions of control planes and
+// proxies.
+const MetricBuild = "istio_build"
+
 // Names of Istio's standard metrics. Envoy's statistics have the same names.
 const (
 	MetricRequests        = "istio_requests_total"

@@ -63,7 +63,8 @@ func (s *Server) serveGRPC(ctx context.Context, stopHub func()) error {
 		s.issuer.Register(srv)
 		serve(s.secure, srv, xds.Access{
 			Authenticate: s.authenticate, Certificate: s.clientCertificate, CheckNode: s.checkNode, Recheck: s.recheck, Trust: s.forAgents, Debug: s.debug,
-			Health: s.apis.health, Connected: s.apis.registrations.Connected,
+			Workload: s.workloadOf,
+			Health:   s.apis.health, Connected: s.apis.registrations.Connected,
 		})
 	}
 	if s.webhooks != nil {

@@ -41,6 +41,7 @@ type apiParts struct {
 	tokens     *publish.Tokens
 	addresses  *publish.Addresses
 	webhooks   *publish.Webhooks
+	meshConfig *publish.MeshConfigCopy
 	health     *workloadhealth.Reports
 	// registrations make the WorkloadEntries of machines.
 	registrations *autoregister.Registrations
@@ -88,6 +89,9 @@ func (s *Server) newAPIParts() {
 	k.webhooks = publish.NewWebhooks(publish.WebhooksConfig{
 		Cluster: s.cfg.ClusterID, SystemNamespace: s.cfg.systemNamespace(), Revision: cmp.Or(s.cfg.Revision, mesh.DefaultRevision),
 		Roots: s.servingRoots, Serving: s.ready.Load, Written: counted(webhookWrites), Log: s.cfg.log(logWriters),
+	})
+	k.meshConfig = publish.NewMeshConfigCopy(publish.MeshConfigCopyConfig{
+		API: s.cfg.KubeAccess, Namespace: s.cfg.systemNamespace(), Revision: s.cfg.Revision, Log: s.cfg.log(logWriters),
 	})
 	k.health = workloadhealth.New(workloadhealth.Config{
 		Set: func(entry snapshot.PodKey, account string, is snapshot.Condition) {
@@ -194,6 +198,7 @@ func (s *Server) runAPIParts(ctx context.Context, g *errgroup.Group) {
 		tasks := []publish.Task{s.apis.roots.Run, s.apis.tokens.Run, s.apis.registrations.DeleteAbandoned}
 		if s.cfg.ConfigDir == "" { // else the ServiceEntries are files
 			tasks = append(tasks, s.apis.addresses.Run)
+			g.Go(func() error { return s.apis.meshConfig.Run(ctx) })
 		}
 		if s.webhooks != nil {
 			// Without the Lease, which a replica of another revision may hold.
@@ -230,6 +235,7 @@ func (s *Server) apiNotes() []string {
 	if s.cfg.KubeAccess != nil {
 		note("writing to Kubernetes", s.apis.lease.Status().Problem)
 		note("addresses of hosts", s.apis.addresses.Problem())
+		note("copy of MeshConfig", s.apis.meshConfig.Problem())
 		problems := s.apis.webhooks.Problems()
 		for _, id := range slices.Sorted(maps.Keys(problems)) {
 			note(fmt.Sprintf("webhook configurations in cluster %s", id), problems[id])

@@ -90,7 +90,7 @@ func TestMetricsOfManyClients(t *testing.T) {
 		t.Errorf("%d series became %d", before, after)
 	}
 	page := metricsPage(t, s)
-	for _, want := range []string{`pilot_xds{version="other"}`, "pilot_services 1\n", `pilot_info{version="test"} 1`, "istiod_uptime_seconds ", `pilot_xds_pushes{type="cds"} 61`} {
+	for _, want := range []string{`pilot_xds{version="other"}`, "pilot_services 1\n", `pilot_info{version="test"} 1`, `istio_build{component="pilot",tag="test"} 1`, "istiod_uptime_seconds ", `pilot_xds_pushes{type="cds"} 61`} {
 		if !strings.Contains(page, want) {
 			t.Errorf("no %s in the metrics", want)
 		}

@@ -71,8 +71,9 @@ type Server struct {
 	http, monitoring, plain, secure, bundle, webhooks net.Listener
 
 	injection injection
-	reviews   *prometheus.CounterVec // requests of API servers
-	checking  chan struct{}          // capacity 1: findingsOfChange runs
+	reviews   *reviews
+	workloads workloadIndex
+	checking  chan struct{} // capacity 1: findingsOfChange runs
 
 	bundleEndpoint *ca.BundleEndpoint
 
@@ -239,9 +240,13 @@ func (s *Server) Run(ctx context.Context) error {
 	s.serveHTTP(httpCtx, g, s.http, debug.StatusHandler(debug.StatusConfig{
 		Ready: s.notReady, Version: s.cfg.Version, Debug: s.debugHandler(), Notes: s.notes, Log: s.cfg.log(logHTTP),
 	}))
-	s.serveHTTP(httpCtx, g, s.monitoring, debug.MonitoringHandler(debug.MonitoringConfig{
+	monitoring := debug.MonitoringConfig{
 		Metrics: s.metrics, Version: s.cfg.VersionText, Clusters: func() any { return s.sources.SyncInfos() }, Log: s.cfg.log(logHTTP),
-	}))
+	}
+	if s.cfg.InPod { // elsewhere, other users of the machine are also local
+		monitoring.Proxies = s.debug.ProxySyncz
+	}
+	s.serveHTTP(httpCtx, g, s.monitoring, debug.MonitoringHandler(monitoring))
 	s.serveHTTP(httpCtx, g, s.bundle, s.bundleEndpoint)
 	g.Go(func() error {
 		defer stopHTTP()

@@ -135,6 +135,53 @@ func TestSyncz(t *testing.T) {
 	}
 }
 
+// TestSynczForKiali: in a pod, a port-forward reads one row for each proxy at the monitoring port,
+// without a token. Elsewhere other users of the machine could, so there is no such page.
+func TestSynczForKiali(t *testing.T) {
+	for _, inPod := range []bool{true, false} {
+		s := start(t, func(c *Config) {
+			c.InPod = inPod
+			write(t, c.ConfigDir, "a.yaml", serviceYAML(1))
+		})
+		connect(t, s, "web").subscribeAll(t)
+		connect(t, s, "web").subscribeAll(t) // before the first stream has ended
+		page := func() (code int, rows []map[string]any) {
+			req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+s.monitoring.Addr().String()+"/debug/syncz", nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			resp, err := http.DefaultClient.Do(req)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer resp.Body.Close()
+			_ = json.NewDecoder(resp.Body).Decode(&rows)
+			return resp.StatusCode, rows
+		}
+		if !inPod {
+			if code, _ := page(); code != http.StatusNotFound {
+				t.Errorf("outside of a pod: %d", code)
+			}
+			continue
+		}
+		waitFor(t, "a synced row", func() bool {
+			code, rows := page()
+			if code != http.StatusOK || len(rows) > 1 {
+				t.Fatalf("%d: %v", code, rows)
+			}
+			if len(rows) == 0 || rows[0]["proxy"] != "web.apps" || rows[0]["cluster_id"] != "cluster1" {
+				return false
+			}
+			for _, kind := range []string{"cluster", "listener", "route", "endpoint"} {
+				if sent := rows[0][kind+"_sent"]; sent == nil || sent != rows[0][kind+"_acked"] {
+					return false
+				}
+			}
+			return true
+		})
+	}
+}
+
 // TestStatusPages: every page has its main contents.
 func TestStatusPages(t *testing.T) {
 	s := start(t, func(c *Config) {

@@ -11,8 +11,6 @@ import (
 	"slices"
 	"sync"
 
-	"github.com/prometheus/client_golang/prometheus"
-
 	"github.com/meshctl/meshctl/internal/certs"
 	"github.com/meshctl/meshctl/internal/inject"
 	"github.com/meshctl/meshctl/internal/mesh"
@@ -99,7 +97,7 @@ func (s *Server) serveWebhooks(ctx context.Context) error {
 		Injector:  s.injector,
 		Converter: &source.Converter{Cluster: s.cfg.ClusterID, SystemNamespace: s.cfg.systemNamespace(), RefuseLocal: true, IgnorePolicies: s.cfg.IgnorePolicies},
 		Findings:  s.findingsOfChange, FromAPIServer: s.fromAPIServer,
-		Done: func(name, result string) { s.reviews.WithLabelValues(name, result).Inc() },
+		Done: s.reviews.count,
 		Log:  log,
 	})
 	tlsConfig := &tls.Config{
@@ -156,12 +154,4 @@ func (s *Server) servingRoots() []byte {
 		return certs.EncodeCerts(set.Roots...)
 	}
 	return nil
-}
-
-func newReviews(registry *prometheus.Registry) *prometheus.CounterVec {
-	c := prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "meshctl_webhook_requests_total", Help: "Requests of API servers, by webhook (inject, validate) and result (injected, skipped, accepted, refused, error).",
-	}, []string{"webhook", "result"})
-	registry.MustRegister(c)
-	return c
 }

@@ -237,6 +237,17 @@ func TestWebhooksOfAPI(t *testing.T) {
 		t.Errorf("with invalid settings: %v", err)
 	}
 
+	metrics := metricsPage(t, s)
+	for _, want := range []string{
+		`galley_validation_passed{group="networking.istio.io",resource="gateways",version="v1"} `,
+		`galley_validation_failed{group="networking.istio.io",reason="invalid_resource",resource="gateways",version="v1"} `,
+		"sidecar_injection_success_total ", "sidecar_injection_failure_total ",
+	} {
+		if _, value, ok := strings.Cut(metrics, "\n"+want); !ok || strings.HasPrefix(value, "0\n") {
+			t.Errorf("no %s in the metrics, or 0", want)
+		}
+	}
+
 	c.Apply(t, webhookObjects("127.0.0.1:1")) // no control plane
 	waitFor(t, "refusal of labelled pods", func() bool {
 		_, err := create("labelled", nil, nil, false)

@@ -78,6 +78,12 @@ metadata: {name: web-1, namespace: shop, labels: {app: web, version: v1, securit
 spec: {serviceAccountName: web, containers: [{name: app}]}
 status: {podIP: 127.3.0.9}
 ---
+apiVersion: v1
+kind: Pod
+metadata: {name: client, namespace: shop, labels: {app: client, version: v7, service.istio.io/workload-name: client-app}}
+spec: {serviceAccountName: client, containers: [{name: app}]}
+status: {podIP: 127.3.0.1}
+---
 apiVersion: discovery.k8s.io/v1
 kind: EndpointSlice
 metadata: {name: web-1, namespace: shop, labels: {kubernetes.io/service-name: web}}
@@ -115,7 +121,8 @@ const (
 		`source_principal="spiffe://cluster.local/ns/shop/sa/client" destination_principal="spiffe://cluster.local/ns/shop/sa/web" source_workload_namespace="shop" `
 	metricsClient = `reporter="source" source_workload="client-app" source_canonical_service="client" source_app="client" source_cluster="cluster1" ` +
 		`destination_workload="web-1" connection_security_policy="unknown" ` + metricsDestination
-	metricsServer = `reporter="destination" source_workload="unknown" source_canonical_service="unknown" destination_workload="web-app" ` +
+	metricsServer = `reporter="destination" source_workload="client-app" source_canonical_service="client" source_canonical_revision="v7" ` +
+		`source_app="client" source_version="v7" source_cluster="cluster1" destination_workload="web-app" ` +
 		`destination_canonical_revision="v1" destination_version="v1" connection_security_policy="mutual_tls" ` + metricsDestination
 )
 

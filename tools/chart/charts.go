@@ -116,7 +116,11 @@ func controlPlaneTemplate() ([]byte, error) {
 		case "Namespace":
 			continue // helm's --create-namespace makes it
 		case "ConfigMap":
-			text, err = configMap(o)
+			if _, ok := o.Object["data"]; ok {
+				text, err = configMap(o)
+			} else if text, err = object(o); err == nil { // a revision's copy
+				text = when(".Values.revision", template(text))
+			}
 		case "MutatingWebhookConfiguration", "ValidatingWebhookConfiguration":
 			i := slices.IndexFunc(plain, func(p *unstructured.Unstructured) bool { return p.GetKind() == o.GetKind() })
 			var with, without string
@@ -134,8 +138,11 @@ func controlPlaneTemplate() ([]byte, error) {
 			}
 			text = strings.ReplaceAll(text, "    istio: istiod\n", "    istio: {{ if .Values.revision }}istiod{{ else }}pilot{{ end }}\n")
 			text = pilot.apply(o.GetKind(), text)
-			if o.GetKind() == "ClusterRole" {
+			switch o.GetKind() {
+			case "ClusterRole":
 				text = webhooksOfTags(text)
+			case "Role":
+				text = copyOfRevision.ReplaceAllStringFunc(text, func(rule string) string { return when(".Values.revision", rule) })
 			}
 		}
 		if err != nil {
@@ -194,6 +201,9 @@ func tagTemplate() (string, error) {
 	more = strings.TrimPrefix(hook, "\n") + strings.Join(parts[strings.Count(text, hook)+1:], hook)
 	return eachTag + "---\n" + template(text) + "{{- if eq $tag \"default\" }}\n" + template(more) + "{{- end }}\n" + endTag, nil
 }
+
+// copyOfRevision is the rule for the copy of MeshConfig, which only revisions have.
+var copyOfRevision = regexp.MustCompile(`(?m)^- apiGroups:\n  - ""\n  resourceNames:\n  - \S*\{\{ printf "istio%s" .*\n  resources:\n(  - .*\n)+  verbs:\n(  - .*\n)+`)
 
 // webhooksOfTags permits the control plane to write the injectors of tags, after that of
 // the validation.

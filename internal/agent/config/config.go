@@ -23,6 +23,8 @@ type Config struct {
 	// and for applications.
 	bootstrap.Config
 
+	// Version is the version of meshctl, empty when it is not known.
+	Version  string
 	Identity mesh.Identity
 	Cluster  mesh.ClusterID
 	CA       bootstrap.Server
@@ -170,6 +172,7 @@ func Resolve(in Input) (cfg Config, warnings []string, err error) {
 	annotations := r.podFile(DefaultPodAnnotationsFile, in.PodAnnotations)
 	pc := r.proxyConfig(in.MeshConfig, annotations)
 	r.metadata = pc.GetProxyMetadata()
+	cfg.Version = in.Version
 
 	r.identity(&cfg)
 	r.addresses(&cfg, in.Interfaces)

@@ -14,10 +14,8 @@ import (
 
 // Workload describes the workload of the agent in Istio's standard metrics.
 type Workload struct {
-	Name, Namespace   string
-	Service, Revision string // canonical
-	App, Version      string // labels
-	Cluster           string
+	mesh.WorkloadLabels
+	Namespace string
 }
 
 // unknown is the value of a label that has none.
@@ -36,7 +34,8 @@ var standardMetrics = []string{
 // metrics. If several statistics get the same labels, such as the statistics of two ports of a
 // service, it adds their values.
 type converter struct {
-	own Workload
+	own   Workload
+	peers *Peers
 
 	family string // name of the metric whose lines come
 	series []*series
@@ -146,7 +145,7 @@ func (c *converter) flush(w io.Writer) error {
 			write(c.family, p.suffix, "{", labels, "} ", strconv.FormatFloat(p.value, 'f', -1, 64), "\n")
 		}
 	}
-	*c = converter{own: c.own}
+	*c = converter{own: c.own, peers: c.peers}
 	return err
 }
 
@@ -162,7 +161,8 @@ func (c *converter) labels(text string) string {
 	if tags[mesh.TagReporter] == mesh.ReporterDestination {
 		source, destination = &peer, &own
 		if id, err := mesh.ParseIdentity(peer.identity); err == nil {
-			peer.Namespace = id.Namespace
+			known := escaped(Workload{WorkloadLabels: c.peers.workload(peer.identity), Namespace: id.Namespace})
+			peer.Workload = known.Workload
 		}
 		policy = "none"
 		if peer.identity != "" {
@@ -225,10 +225,10 @@ type end struct {
 // escaped returns the end of a workload, with escaped values.
 func escaped(w Workload) end {
 	escape := strings.NewReplacer(`\`, `\\`, "\n", `\n`, `"`, `\"`).Replace
-	return end{Workload: Workload{
-		Name: escape(w.Name), Namespace: escape(w.Namespace), Service: escape(w.Service), Revision: escape(w.Revision),
+	return end{Workload: Workload{Namespace: escape(w.Namespace), WorkloadLabels: mesh.WorkloadLabels{
+		Name: escape(w.Name), Service: escape(w.Service), Revision: escape(w.Revision),
 		App: escape(w.App), Version: escape(w.Version), Cluster: escape(w.Cluster),
-	}}
+	}}}
 }
 
 // describe sets the workload of an endpoint from its metadata: name, namespace, canonical name,
@@ -255,7 +255,10 @@ func (e *end) add(prefix string, add func(label, value string)) {
 	add(prefix+"_principal", e.identity)
 	add(prefix+"_app", e.App)
 	add(prefix+"_version", e.Version)
-	add(prefix+"_cluster", e.Cluster)
+	if e.Cluster != "" || prefix == "destination" {
+		// Kiali drops series of an unknown source cluster, but not series without it.
+		add(prefix+"_cluster", e.Cluster)
+	}
 }
 
 // serviceOf returns the service of a cluster of Envoy: its host, its name and its namespace. The name

@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/meshctl/meshctl/internal/mesh"
 )
 
 // ownLabels holds the labels of the workload of the tests as the source and as the destination.
@@ -25,7 +27,7 @@ const (
 // TestStandardMetrics: the converter makes Istio's metrics from Envoy's lines, and leaves all other
 // lines.
 func TestStandardMetrics(t *testing.T) {
-	own := Workload{Name: "web-v1", Namespace: "shop", Service: "web", Revision: "v1", App: `web "1"`, Cluster: "c1"}
+	own := Workload{Namespace: "shop", WorkloadLabels: mesh.WorkloadLabels{Name: "web-v1", Service: "web", Revision: "v1", App: `web "1"`, Cluster: "c1"}}
 	for name, tc := range map[string]struct{ envoy, want string }{
 		"others": {
 			"# TYPE envoy_x counter\nenvoy_x{} 1\n# TYPE envoy_istio_build gauge\nenvoy_istio_build{a=\"b\"} 1\n",
@@ -45,10 +47,10 @@ func TestStandardMetrics(t *testing.T) {
 				`envoy_istio_requests_total{reporter="destination",own_identity="spiffe://td/ns/shop/sa/web",peer_identity="spiffe://td/ns/a/sa/b",cluster="inbound|80||web.shop.svc.cluster.local",response_flags="UF",response_code="200",grpc_response_status="14"} 1` + "\n" +
 				`envoy_istio_requests_total{reporter="destination",own_identity="",peer_identity="",cluster="InboundPassthroughCluster",response_flags="",response_code="503",grpc_response_status=""} 1` + "\n",
 			"# TYPE istio_requests_total counter\n" +
-				`istio_requests_total{reporter="destination",` + strangers + `source_workload_namespace="a",source_principal="spiffe://td/ns/a/sa/b",source_app="unknown",source_version="unknown",source_cluster="unknown",` +
+				`istio_requests_total{reporter="destination",` + strangers + `source_workload_namespace="a",source_principal="spiffe://td/ns/a/sa/b",source_app="unknown",source_version="unknown",` +
 				ownDestination + `,destination_service="web.shop.svc.cluster.local",destination_service_name="web",destination_service_namespace="shop",` +
 				`request_protocol="grpc",response_code="200",grpc_response_status="14",response_flags="UF",connection_security_policy="mutual_tls"} 1` + "\n" +
-				`istio_requests_total{reporter="destination",` + strangers + `source_workload_namespace="unknown",source_principal="unknown",source_app="unknown",source_version="unknown",source_cluster="unknown",` +
+				`istio_requests_total{reporter="destination",` + strangers + `source_workload_namespace="unknown",source_principal="unknown",source_app="unknown",source_version="unknown",` +
 				strings.Replace(ownDestination, "spiffe://td/ns/shop/sa/web", "unknown", 1) + `,destination_service="unknown",destination_service_name="InboundPassthroughCluster",destination_service_namespace="shop",` +
 				`request_protocol="http",response_code="503",response_flags="-",connection_security_policy="none"} 1` + "\n",
 		},

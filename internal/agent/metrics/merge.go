@@ -59,6 +59,8 @@ type Merger struct {
 	Envoy func(ctx context.Context, query string) (io.ReadCloser, error)
 	// Own describes the workload in Istio's standard metrics. The merger makes them from Envoy's statistics.
 	Own Workload
+	// Peers knows the workloads of callers. It may be nil.
+	Peers *Peers
 	// Applications are the URLs of the application's metrics.
 	Applications []url.URL
 	Log          *slog.Logger
@@ -177,7 +179,7 @@ func (m *Merger) writeEnvoy(s *scrape, share float64, out *sink, r *http.Request
 	ctx, cancel := s.within(share)
 	defer cancel()
 	body, err := m.Envoy(ctx, r.URL.RawQuery)
-	m.note("envoy", out.copy(response{body: body, err: err}, maxEnvoy, nil, &converter{own: m.Own}))
+	m.note("envoy", out.copy(response{body: body, err: err}, maxEnvoy, nil, &converter{own: m.Own, peers: m.Peers}))
 }
 
 func (m *Merger) note(source string, err error) {

@@ -134,7 +134,7 @@ func (o *valueFlags) valuesOf(ctx context.Context, env *cli.Env, f *pflag.FlagSe
 func checkMeshConfig(ctx context.Context, env *cli.Env, v *install.Values) error {
 	text, err := yaml.Marshal(&corev1.ConfigMap{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "ConfigMap"},
-		ObjectMeta: metav1.ObjectMeta{Name: install.MeshConfigMap, Namespace: v.Namespace},
+		ObjectMeta: metav1.ObjectMeta{Name: mesh.MeshConfigMap, Namespace: v.Namespace},
 		Data:       map[string]string{"mesh": v.MeshConfigYAML()},
 	})
 	if err != nil {

@@ -350,3 +350,78 @@ func TestRemote(t *testing.T) {
 		t.Errorf("left:\n%s", left)
 	}
 }
+
+// TestUpgradeOfLabels: a revision that was installed before its Service and Deployment got Istio's
+// label, and its pods the annotations for Prometheus, is upgraded. Its selectors stay.
+func TestUpgradeOfLabels(t *testing.T) {
+	t.Parallel()
+	l := start(t)
+	v := values()
+	v.Revision, v.Gateways, v.ExposeServices, v.ExposeControlPlane = "canary", nil, false, false
+	objects, err := install.Objects(v)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := install.YAML(objects)
+	if err != nil {
+		t.Fatal(err)
+	}
+	old := strings.NewReplacer(
+		"istio: pilot\n", "istio: istiod\n", `        prometheus.io/port: "15014"`+"\n"+`        prometheus.io/scrape: "true"`+"\n", "",
+	).Replace(string(text))
+	l.Kubectl(t, old, "apply", "--server-side", "--field-manager="+manager, "-f", "-")
+	selectors := func() string {
+		return l.Kubectl(t, "", "get", "service/istiod-canary", "deployment/istiod-canary", "-n", "istio-system", "-o", "jsonpath={.items[*].spec.selector}")
+	}
+	before := selectors()
+	if r := l.install(t, v); r.Created+r.Deleted != 0 || r.Changed != 4 {
+		t.Errorf("upgrade: %+v\n%s", r, strings.Join(l.said, "\n"))
+	}
+	if after := selectors(); after != before {
+		t.Errorf("selectors %s, were %s", after, before)
+	}
+	for _, want := range [][]string{
+		{"service", ".metadata.labels.istio", "pilot"},
+		{"deployment", ".metadata.labels.istio", "pilot"},
+		{"deployment", ".spec.template.metadata.labels.istio", "istiod"},
+		{"deployment", `.spec.template.metadata.annotations.prometheus\.io/scrape`, "true"},
+		{"deployment", `.spec.template.metadata.annotations.prometheus\.io/port`, "15014"},
+	} {
+		if got := l.Kubectl(t, "", "get", want[0], "istiod-canary", "-n", "istio-system", "-o", "jsonpath={"+want[1]+"}"); got != want[2] {
+			t.Errorf("%s of the %s: %q, want %q", want[1], want[0], got, want[2])
+		}
+	}
+}
+
+// TestMeshConfigOfRevision: a revision has a ConfigMap to which its control plane, and no other, may
+// copy the MeshConfig. A later run keeps the copy, and uninstalling deletes it.
+func TestMeshConfigOfRevision(t *testing.T) {
+	t.Parallel()
+	l := start(t)
+	v := values()
+	v.Revision, v.Gateways, v.ExposeServices, v.ExposeControlPlane = "canary", nil, false, false
+	first := l.install(t, v)
+	for _, verb := range []string{"get", "patch"} {
+		if got := l.Kubectl(t, "", "auth", "can-i", verb, "configmaps/istio-canary", "-n", "istio-system", "--as=system:serviceaccount:istio-system:istiod-canary"); got != "yes\n" {
+			t.Errorf("%s: %s", verb, got)
+		}
+	}
+	l.Kubectl(t, "", "patch", "configmap", "istio-canary", "-n", "istio-system", "--type=merge", "-p", `{"data": {"mesh": "trustDomain: mesh.example"}}`)
+	if r := l.install(t, v); r != (Result{Unchanged: first.Created}) {
+		t.Errorf("second run: %+v\n%s", r, strings.Join(l.said, "\n"))
+	}
+	if got := l.Kubectl(t, "", "get", "configmap", "istio-canary", "-n", "istio-system", "-o", "jsonpath={.data.mesh}"); got != "trustDomain: mesh.example" {
+		t.Errorf("the copy is %q", got)
+	}
+	l.uninstall(t, "meshctl-canary")
+	if left := l.Kubectl(t, "", "get", "configmaps", "-n", "istio-system", "-o", "name"); strings.Contains(left, "istio-canary") {
+		t.Errorf("left:\n%s", left)
+	}
+
+	for revision, refused := range map[string]bool{"ca-root-cert": true, "sidecar-injector": true, "sidecar": false} {
+		v.Revision = revision
+		if _, err := install.Objects(v); (err != nil) != refused {
+			t.Errorf("revision %s: %v", revision, err)
+		}
+	}
+}

@@ -147,6 +147,11 @@ func (s Scope) grants(a Account) []grant {
 	if s.Serve {
 		out = append(out, serveGrants(a)...)
 		out = append(out, s.webhookGrants(a)...)
+		if name := mesh.ConfigMapOf(s.Revision); name != mesh.MeshConfigMap {
+			rule := ruleFor("", "configmaps", "get", "patch")
+			rule.ResourceNames = []string{name}
+			out = append(out, grant{a.Namespace, rule, "tools such as Kiali do not find the MeshConfig of the revision"})
+		}
 	}
 	if s.Authenticate {
 		out = append(out,

@@ -23,6 +23,7 @@ type collector struct {
 	*Pages
 	began                                  time.Time
 	proxies, services, empty, uptime, info *prometheus.Desc
+	build                                  *prometheus.Desc
 }
 
 // Metrics returns a collector of the state of the mesh. The uptime begins with the
@@ -35,12 +36,13 @@ func (p *Pages) Metrics() prometheus.Collector {
 		empty:    prometheus.NewDesc(noInstances, "Ports of services without an endpoint in any cluster.", nil, nil),
 		uptime:   prometheus.NewDesc("istiod_uptime_seconds", "How long the control plane runs.", nil, nil),
 		info:     prometheus.NewDesc("pilot_info", "Always 1; the version of the control plane.", []string{"version"}, nil),
+		build:    prometheus.NewDesc(mesh.MetricBuild, "Always 1; the version of the component.", []string{"component", "tag"}, nil),
 	}
 }
 
 // Describe implements prometheus.Collector.
 func (c *collector) Describe(to chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{c.proxies, c.services, c.empty, c.uptime, c.info} {
+	for _, d := range []*prometheus.Desc{c.proxies, c.services, c.empty, c.uptime, c.info, c.build} {
 		to <- d
 	}
 }
@@ -60,7 +62,9 @@ func (c *collector) Collect(to chan<- prometheus.Metric) {
 		gauge(c.empty, float64(empty))
 	}
 	gauge(c.uptime, c.cfg.Now().Sub(c.began).Seconds())
-	gauge(c.info, 1, versionOf(c.cfg.Version))
+	version := versionOf(c.cfg.Version)
+	gauge(c.info, 1, version)
+	gauge(c.build, 1, "pilot", version)
 }
 
 // byVersion returns the number of proxies by label, given the number by reported

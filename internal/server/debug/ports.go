@@ -61,15 +61,17 @@ type MonitoringConfig struct {
 	Version string
 	// Clusters returns the page /debug/clusterz.
 	Clusters func() any
-	Log      *slog.Logger
+	// Proxies returns the page /debug/syncz. Without it, there is no such page.
+	Proxies func() any
+	Log     *slog.Logger
 }
 
 // maxScrape bounds the time of a scrape: a slow reader makes others wait no longer.
 const maxScrape = 10 * time.Second
 
-// MonitoringHandler serves /metrics and /version to all callers, and /debug/clusterz
-// to callers on this machine: istioctl reads it through a port-forward, without a
-// token.
+// MonitoringHandler serves /metrics and /version to all callers, and /debug/clusterz and
+// /debug/syncz to callers on this machine: istioctl and Kiali read them through a
+// port-forward, without a token.
 func MonitoringHandler(cfg MonitoringConfig) http.Handler {
 	scrapes := serving.NewSlots(serving.SlotLimits{Running: 4, OfSource: 1, OfPart: 1, Waiting: 100, WaitingOfPart: 10})
 	mux := http.NewServeMux()
@@ -78,13 +80,19 @@ func MonitoringHandler(cfg MonitoringConfig) http.Handler {
 		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 		_, _ = w.Write([]byte(cfg.Version))
 	})
-	mux.HandleFunc("GET /debug/clusterz", func(w http.ResponseWriter, r *http.Request) {
-		if !isLocal(r) {
-			http.Error(w, "this page is served to callers on this machine only: forward the port", http.StatusForbidden)
-			return
+	for path, page := range map[string]func() any{"/debug/clusterz": cfg.Clusters, "/debug/syncz": cfg.Proxies} {
+		if page == nil {
+			continue
 		}
-		writeJSON(w, cfg.Clusters(), cfg.Log)
-	})
+		pages := serving.NewSlots(serving.SlotLimits{Running: 1, OfSource: 1, OfPart: 1, Waiting: maxWaiting, WaitingOfPart: maxWaiting})
+		mux.Handle("GET "+path, pages.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if !isLocal(r) {
+				http.Error(w, "this page is served to callers on this machine only: forward the port", http.StatusForbidden)
+				return
+			}
+			writeJSON(w, page(), cfg.Log)
+		}), maxScrape))
+	}
 	return mux
 }
 

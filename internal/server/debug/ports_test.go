@@ -75,7 +75,8 @@ func TestMonitoringHandler(t *testing.T) {
 	reg.MustRegister(c)
 	c.Inc()
 	h := MonitoringHandler(MonitoringConfig{
-		Metrics: reg, Version: "v1-abc-Clean", Clusters: func() any { return []string{"c1"} }, Log: slog.New(slog.DiscardHandler),
+		Metrics: reg, Version: "v1-abc-Clean", Clusters: func() any { return []string{"c1"} },
+		Proxies: func() any { return []string{"web.apps"} }, Log: slog.New(slog.DiscardHandler),
 	})
 	for _, tc := range []struct {
 		path, remote, host string
@@ -88,6 +89,9 @@ func TestMonitoringHandler(t *testing.T) {
 		{"/debug/clusterz", "[::1]:1", "[::1]:15014", 200, `"c1"`},
 		{"/debug/clusterz", "10.0.0.1:1", "localhost:15014", 403, "forward the port"},
 		{"/debug/clusterz", "127.0.0.1:1", "evil.example:15014", 403, "forward the port"},
+		{"/debug/syncz", "127.0.0.1:1", "localhost:15014", 200, `"web.apps"`},
+		{"/debug/syncz", "10.0.0.1:1", "localhost:15014", 403, "forward the port"},
+		{"/debug/syncz", "127.0.0.1:1", "evil.example:15014", 403, "forward the port"},
 		{"/debug/clusters", "127.0.0.1:1", "localhost:15014", 404, ""},
 		{"/ready", "10.0.0.1:1", "x", 404, ""},
 	} {

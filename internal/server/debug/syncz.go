@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -78,6 +79,54 @@ func (p *Pages) syncz(_ context.Context, q Query) (any, error) {
 		}
 	}
 	return out, nil
+}
+
+// ProxySyncz makes the page of all proxies for readers that expect one row for each proxy, as
+// Istio's page has. If a proxy has several streams, such as that of its Envoy and that of its agent,
+// the row has the types of all of them, and of the newest stream what several have.
+func (p *Pages) ProxySyncz() any {
+	type name struct {
+		cluster mesh.ClusterID
+		proxy   string
+	}
+	proxies := p.cfg.Proxies()
+	slices.SortStableFunc(proxies, func(a, b history.Proxy) int { return b.Connected.Compare(a.Connected) })
+	rows := make(map[name]int)
+	out := []SyncStatus{}
+	for i := range proxies {
+		x := &proxies[i]
+		key := name{x.Node.Cluster, x.Node.ID.ProxyID()}
+		if row, ok := rows[key]; ok {
+			out[row].add(syncStatus(x))
+			continue
+		}
+		rows[key] = len(out)
+		out = append(out, syncStatus(x))
+	}
+	slices.SortFunc(out, func(a, b SyncStatus) int {
+		return cmp.Or(cmp.Compare(a.ClusterID, b.ClusterID), cmp.Compare(a.Proxy, b.Proxy))
+	})
+	return out
+}
+
+// add adds the types of an older stream that have been sent only there.
+func (s *SyncStatus) add(older SyncStatus) {
+	for _, t := range []struct{ sent, acked, olderSent, olderAcked *string }{
+		{&s.ClusterSent, &s.ClusterAcked, &older.ClusterSent, &older.ClusterAcked},
+		{&s.ListenerSent, &s.ListenerAcked, &older.ListenerSent, &older.ListenerAcked},
+		{&s.RouteSent, &s.RouteAcked, &older.RouteSent, &older.RouteAcked},
+		{&s.EndpointSent, &s.EndpointAcked, &older.EndpointSent, &older.EndpointAcked},
+		{&s.ExtensionConfigSent, &s.ExtensionConfigAcked, &older.ExtensionConfigSent, &older.ExtensionConfigAcked},
+	} {
+		if *t.sent == "" {
+			*t.sent, *t.acked = *t.olderSent, *t.olderAcked
+		}
+	}
+	for url, r := range older.Resources {
+		if s.Resources[url].Sent == "" {
+			s.Resources[url] = r
+		}
+	}
 }
 
 func syncStatus(x *history.Proxy) SyncStatus {

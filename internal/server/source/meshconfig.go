@@ -24,7 +24,7 @@ import (
 
 // The name and the keys of the ConfigMap with the settings of the whole mesh.
 const (
-	meshConfigMap   = "istio"
+	meshConfigMap   = mesh.MeshConfigMap
 	keyMesh         = "mesh"
 	keyMeshNetworks = "meshNetworks"
 )

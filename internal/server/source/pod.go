@@ -2,7 +2,6 @@ package source
 
 import (
 	"slices"
-	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -14,12 +13,6 @@ var podKind = kubeKind(kind{
 	name: "Pod", plural: "pods", versions: v1,
 	resources: []Resource{{Without: "endpoints have no identities and no mutual TLS"}},
 }, (*conversion).pod)
-
-// Labels that only this package reads.
-const (
-	labelWorkloadName    = "service.istio.io/workload-name"
-	labelPodTemplateHash = "pod-template-hash"
-)
 
 func (c *conversion) pod(o *corev1.Pod) *FieldError {
 	if o.Status.Phase == corev1.PodFailed || o.Status.Phase == corev1.PodSucceeded {
@@ -76,18 +69,13 @@ func ReadsAnnotation(key string) bool {
 // workloadName returns the name that a person chose: the name of the Deployment, not
 // of its ReplicaSet.
 func workloadName(o *corev1.Pod) string {
-	if name := o.Labels[labelWorkloadName]; name != "" {
+	if name := o.Labels[mesh.LabelWorkloadName]; name != "" {
 		return name
 	}
 	for _, owner := range o.OwnerReferences {
-		if owner.Controller == nil || !*owner.Controller {
-			continue
+		if owner.Controller != nil && *owner.Controller {
+			return mesh.WorkloadOf(mesh.Workload{Kind: owner.Kind, Name: owner.Name}, o.Labels).Name
 		}
-		hash := o.Labels[labelPodTemplateHash]
-		if deployment, ok := strings.CutSuffix(owner.Name, "-"+hash); ok && hash != "" && owner.Kind == "ReplicaSet" {
-			return deployment
-		}
-		return owner.Name
 	}
 	return o.Name
 }

@@ -174,7 +174,7 @@ func (c *conversion) entryEndpoint(e *snapshot.ServiceEntry, field string, spec 
 	w := &endpoint.Workload
 	w.Meta = snapshot.Meta{Cluster: c.meta.Cluster, Namespace: c.meta.Namespace, Name: c.meta.Name, Labels: entryLabels(spec, nil)}
 	w.External, w.ServiceAccount = true, spec.ServiceAccount
-	w.Workload = w.Labels[labelWorkloadName]
+	w.Workload = w.Labels[mesh.LabelWorkloadName]
 	if w.Workload == "" {
 		w.Workload = c.meta.Name
 	}

@@ -85,7 +85,7 @@ func (c *conversion) workloadEntry(spec *networkingv1alpha3.WorkloadEntry) *Fiel
 	w.Labels = entryLabels(spec, c.meta.Labels)
 	w.IPs = address
 	w.ServiceAccount = spec.ServiceAccount
-	w.Workload = w.Labels[labelWorkloadName]
+	w.Workload = w.Labels[mesh.LabelWorkloadName]
 	if w.Workload == "" {
 		w.Workload = c.meta.Name
 	}

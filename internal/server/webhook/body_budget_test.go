@@ -12,6 +12,8 @@ import (
 	"testing"
 	"testing/synctest"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 	"github.com/meshctl/meshctl/internal/server/source"
 )
@@ -82,7 +84,7 @@ func TestWorkEndsWithTheRequest(t *testing.T) {
 			<-ctx.Done()
 			return nil
 		},
-		Done: func(string, string) {}, Log: slog.New(slog.DiscardHandler),
+		Done: func(string, string, metav1.GroupVersionKind) {}, Log: slog.New(slog.DiscardHandler),
 	})
 	r := httptest.NewRequestWithContext(ctx, http.MethodPost, "/validate", strings.NewReader(review("Gateway",
 		`{"apiVersion": "networking.istio.io/v1", "kind": "Gateway", "metadata": {"name": "g", "namespace": "sample"}, "spec": {"selector": {"a": "b"}, "servers": [{"port": {"number": 80, "name": "http", "protocol": "HTTP"}, "hosts": ["*"]}]}}`)))

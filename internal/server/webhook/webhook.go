@@ -38,6 +38,12 @@ const (
 	maxWarnings, maxWarning = 10, 250
 )
 
+// Names of the webhooks for Config.Done.
+const (
+	Inject   = "inject"
+	Validate = "validate"
+)
+
 // Results of Config.Done.
 const (
 	Injected = "injected"
@@ -58,8 +64,9 @@ type Config struct {
 	// FromAPIServer reports whether a request is known to come from an API server. Only then the
 	// response says what Findings returns, because it names other objects.
 	FromAPIServer func(*http.Request) bool
-	// Done counts each request, by the webhook inject or validate.
-	Done func(webhook, result string)
+	// Done counts each request, by the webhook Inject or Validate. The kind is what the request
+	// says, or empty if the request could not be read.
+	Done func(webhook, result string, kind metav1.GroupVersionKind)
 	Log  *slog.Logger
 }
 
@@ -67,7 +74,7 @@ type Config struct {
 func Handler(c Config) http.Handler {
 	h := &handler{c, newBodyBudget(maxUnderWay)}
 	mux := http.NewServeMux()
-	injects, validates := endpoint{"inject", newSlots(), h.inject}, endpoint{"validate", newSlots(), h.validate}
+	injects, validates := endpoint{Inject, newSlots(), h.inject}, endpoint{Validate, newSlots(), h.validate}
 	for _, path := range []string{"/inject", "/inject/{path...}"} {
 		mux.HandleFunc("POST "+path, func(w http.ResponseWriter, r *http.Request) { h.serve(w, r, injects) })
 	}
@@ -104,21 +111,21 @@ var errTooLong = fmt.Errorf("no decision within %s", maxTime)
 
 func (h *handler) serve(w http.ResponseWriter, r *http.Request, at endpoint) {
 	if kind, _, err := mime.ParseMediaType(r.Header.Get("Content-Type")); err != nil || kind != "application/json" {
-		h.fail(w, at.name, http.StatusUnsupportedMediaType, errors.New("want Content-Type application/json"))
+		h.fail(w, at.name, http.StatusUnsupportedMediaType, nil, errors.New("want Content-Type application/json"))
 		return
 	}
 	h.bodies.under(w, r, func(ctx context.Context, body []byte, grow func(int) bool, err error) {
 		if err != nil {
-			h.fail(w, at.name, statusOfRead(err), err)
+			h.fail(w, at.name, statusOfRead(err), nil, err)
 			return
 		}
 		review, err := readReview(body)
 		if err != nil {
-			h.fail(w, at.name, http.StatusBadRequest, err)
+			h.fail(w, at.name, http.StatusBadRequest, nil, err)
 			return
 		}
 		if !grow(jsonValues(body) * valueCost) {
-			h.fail(w, at.name, http.StatusServiceUnavailable, errNoRoom)
+			h.fail(w, at.name, http.StatusServiceUnavailable, review.Request, errNoRoom)
 			return
 		}
 		h.answer(ctx, w, r, at, review)
@@ -141,35 +148,39 @@ func statusOfRead(err error) int {
 func (h *handler) answer(ctx context.Context, w http.ResponseWriter, r *http.Request, at endpoint, review *admissionReview) {
 	leave, err := at.slots.Enter(ctx, serving.Caller{Source: serving.SourceOf(r.RemoteAddr).String(), Part: review.Request.Namespace})
 	if err != nil {
-		h.fail(w, at.name, http.StatusServiceUnavailable, fmt.Errorf("too many requests: %w", err))
+		h.fail(w, at.name, http.StatusServiceUnavailable, review.Request, fmt.Errorf("too many requests: %w", err))
 		return
 	}
 	defer leave()
 	response := &admissionv1.AdmissionResponse{UID: review.Request.UID, Allowed: true}
 	result, err := at.decide(ctx, r, review.Request, response)
 	if ctx.Err() != nil {
-		h.fail(w, at.name, http.StatusServiceUnavailable, context.Cause(ctx))
+		h.fail(w, at.name, http.StatusServiceUnavailable, review.Request, context.Cause(ctx))
 		return
 	}
 	if err != nil {
-		h.fail(w, at.name, http.StatusInternalServerError, err)
+		h.fail(w, at.name, http.StatusInternalServerError, review.Request, err)
 		return
 	}
 	response.Warnings = bounded(response.Warnings)
 	text, err := json.Marshal(&admissionv1.AdmissionReview{TypeMeta: review.TypeMeta, Response: response})
 	if err != nil {
-		h.fail(w, at.name, http.StatusInternalServerError, err)
+		h.fail(w, at.name, http.StatusInternalServerError, review.Request, err)
 		return
 	}
-	h.Done(at.name, result)
+	h.Done(at.name, result, review.Request.Kind)
 	w.Header().Set("Content-Type", "application/json")
 	_, _ = w.Write(text)
 }
 
 // fail answers a request that could not be decided. The failure policy of the webhook then
-// decides.
-func (h *handler) fail(w http.ResponseWriter, name string, status int, err error) {
-	h.Done(name, Failed)
+// decides. The request is nil if it could not be read.
+func (h *handler) fail(w http.ResponseWriter, name string, status int, request *admissionRequest, err error) {
+	var kind metav1.GroupVersionKind
+	if request != nil {
+		kind = request.Kind
+	}
+	h.Done(name, Failed, kind)
 	h.Log.Warn("webhook request failed", "webhook", name, "status", status, "error", err)
 	w.Header().Set("X-Content-Type-Options", "nosniff")
 	http.Error(w, err.Error(), status)

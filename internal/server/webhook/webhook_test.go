@@ -14,6 +14,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	admissionv1 "k8s.io/api/admission/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/meshctl/meshctl/internal/inject"
 	"github.com/meshctl/meshctl/internal/mesh"
@@ -39,7 +40,7 @@ func testHandler(t testing.TB) (http.Handler, *[]string) {
 			return nil
 		},
 		FromAPIServer: func(r *http.Request) bool { return !strings.HasPrefix(r.RemoteAddr, "10.") },
-		Done:          func(webhook, result string) { results = append(results, webhook+" "+result) },
+		Done:          func(webhook, result string, _ metav1.GroupVersionKind) { results = append(results, webhook+" "+result) },
 		Log:           slog.New(slog.DiscardHandler),
 	}), &results
 }
@@ -213,7 +214,7 @@ func TestNoSettings(t *testing.T) {
 	t.Parallel()
 	h := Handler(Config{
 		Injector:  func() (*inject.Injector, error) { return nil, errors.New("ConfigMap is wrong") },
-		Converter: &source.Converter{}, Done: func(string, string) {}, Log: slog.New(slog.DiscardHandler),
+		Converter: &source.Converter{}, Done: func(string, string, metav1.GroupVersionKind) {}, Log: slog.New(slog.DiscardHandler),
 	})
 	if w := post(h, "/inject", review("Pod", pod)); w.Code != http.StatusInternalServerError || !strings.Contains(w.Body.String(), "ConfigMap is wrong") {
 		t.Errorf("status %d: %s", w.Code, w.Body)

@@ -42,6 +42,9 @@ type Access struct {
 	// Trust returns the roots and revocation lists for authenticated callers. After
 	// an error they keep what they have. May be nil.
 	Trust func() (*Trust, error)
+	// Workload returns the workload of an identity, for the metrics of authenticated callers. May
+	// be nil.
+	Workload func(identity string) (mesh.WorkloadLabels, bool)
 	// Debug serves status pages to authenticated callers. May be nil.
 	Debug Debug
 	// Health receives reports of the health of workloads. May be nil.
@@ -58,6 +61,9 @@ func Register(r grpc.ServiceRegistrar, h *Hub, a Access) {
 	s := &service{hub: h, access: a}
 	for _, d := range services {
 		s.register(r, d)
+	}
+	if a.Workload != nil {
+		s.registerWorkloads(r)
 	}
 }
 
