@@ -68,7 +68,7 @@ const (
 func (i identity) read(o *unstructured.Unstructured) {
 	data, _, _ := unstructured.NestedStringMap(o.Object, "data")
 	switch name := o.GetName(); {
-	case o.GetKind() == "ConfigMap" && name == install.MeshConfigMap:
+	case o.GetKind() == "ConfigMap" && name == mesh.MeshConfigMap:
 		var config struct {
 			TrustDomain string `json:"trustDomain"`
 		}
