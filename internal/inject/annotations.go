@@ -53,6 +53,7 @@ const (
 	annotationKubevirt       = "traffic.sidecar.istio.io/kubevirtInterfaces"
 	annotationReroute        = "istio.io/reroute-virtual-interfaces"
 	annotationMerge          = "prometheus.istio.io/merge-metrics"
+	annotationScrapeTargets  = mesh.AnnotationScrapeTargets
 	annotationScrape         = "prometheus.io/scrape"
 	annotationScrapePort     = "prometheus.io/port"
 	annotationScrapePath     = "prometheus.io/path"
@@ -92,7 +93,7 @@ var annotations = []annotationKind{
 	{name: annotationStatTags, ofEnvoy: true, check: checkStatTags, meaning: "names of further labels of Envoy's statistics, separated by commas, in addition to `extraStatTags` of MeshConfig; the agent reads this annotation"},
 	{name: annotationVolume, check: func(v string) error { _, err := userVolumes(v); return err }, meaning: "further volumes, as a JSON object by name or a list"},
 	{name: annotationVolumeMount, check: func(v string) error { _, err := userMounts(v); return err }, meaning: "mounts of volumes in the container of the proxy, as a JSON object by name or a list"},
-	{name: annotationStatusPort, check: checkPort, meaning: "port of the agent for probes and metrics"},
+	{name: annotationStatusPort, check: checkStatusPort, meaning: "port of the agent for probes and metrics; `0` for none, by which the kubelet does not probe the proxy, the probes of the application stay, and metrics are not merged"},
 	{name: annotationReadyFailures, check: numberFrom(1), meaning: "`failureThreshold` of the readiness probe of the proxy"},
 	{name: annotationReadyDelay, check: numberFrom(0), meaning: "`initialDelaySeconds` of this probe"},
 	{name: annotationReadyPeriod, check: numberFrom(1), meaning: "`periodSeconds` of this probe"},
@@ -106,6 +107,7 @@ var annotations = []annotationKind{
 	{name: annotationKubevirt, ofEnvoy: true, check: checkInterfaces, meaning: "older name of `istio.io/reroute-virtual-interfaces`"},
 	{name: annotationReroute, ofEnvoy: true, check: checkInterfaces, meaning: "interfaces of virtual machines; redirection treats connections from them as outbound connections of the pod"},
 	{name: annotationMerge, check: oneOf("true", "false"), meaning: "`false` leaves the annotations of Prometheus as they are"},
+	{name: annotationScrapeTargets, check: checkScrapeTargets, meaning: "where the application serves its metrics, as `PORT:PATH` separated by commas, in place of `prometheus.io/port` and `path`"},
 	{name: mesh.AnnotationTemplates, check: anything, meaning: "templates to apply, separated by commas (default `sidecar`)"},
 	{name: labelInject, check: anything, meaning: "`true` or `false`; the label of this name has precedence"},
 	{name: annotationStatus, check: anything, meaning: "set by the injector: what it added"},
@@ -157,7 +159,7 @@ func (p *injection) checkAnnotations() []error {
 // ofInjection reports whether only injectors read an annotation.
 func ofInjection(name string) bool {
 	prefix, _, _ := strings.Cut(name, "/")
-	return prefix == "proxy.istio.io" || prefix == "sidecar.istio.io" || strings.HasSuffix(prefix, ".sidecar.istio.io")
+	return prefix == "proxy.istio.io" || prefix == "sidecar.istio.io" || prefix == "prometheus.istio.io" || strings.HasSuffix(prefix, ".sidecar.istio.io")
 }
 
 func annotationNames() []string {
@@ -244,6 +246,18 @@ func checkPort(value string) error {
 		return fmt.Errorf("%q is not a port, 1 to 65535", value)
 	}
 	return nil
+}
+
+func checkStatusPort(value string) error {
+	if value == "0" || checkPort(value) == nil {
+		return nil
+	}
+	return fmt.Errorf("%q is not a port, 1 to 65535, or 0 for none", value)
+}
+
+func checkScrapeTargets(value string) error {
+	_, err := mesh.ScrapeTargets(value)
+	return err
 }
 
 // checkPortList checks a list of ports, which may be empty.

@@ -1,6 +1,7 @@
 package source
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -259,7 +260,7 @@ func httpProxyPortFault(m *meshv1alpha1.MeshConfig) *FieldError {
 	case port == m.ProxyInboundListenPort:
 		return faultf(field, "is the same as proxyInboundListenPort")
 	case slices.Contains([]int32{
-		m.DefaultConfig.GetProxyAdminPort(), m.DefaultConfig.GetStatusPort(),
+		m.DefaultConfig.GetProxyAdminPort(), cmp.Or(m.DefaultConfig.GetStatusPort(), mesh.PortAgentStatus),
 		mesh.PortEnvoyReadiness, mesh.PortAgentDNS, mesh.PortEnvoyPrometheus,
 	}, port):
 		return faultf(field, "%d is a port of the proxy or of its agent", port)
