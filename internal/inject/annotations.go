@@ -98,7 +98,7 @@ var annotations = []annotationKind{
 	{name: annotationReadyDelay, check: numberFrom(0), meaning: "`initialDelaySeconds` of this probe"},
 	{name: annotationReadyPeriod, check: numberFrom(1), meaning: "`periodSeconds` of this probe"},
 	{name: annotationInRanges, ofEnvoy: true, check: checkRanges, meaning: "destinations to redirect, as address ranges separated by commas, or `*` (default); empty redirects none"},
-	{name: annotationExRanges, ofEnvoy: true, check: checkRanges, meaning: "destinations not to redirect"},
+	{name: annotationExRanges, ofEnvoy: true, check: checkRangeList, meaning: "destinations not to redirect"},
 	{name: annotationInInbound, ofEnvoy: true, check: checkPorts, meaning: "ports whose inbound connections are redirected, or `*` (default); empty redirects none"},
 	{name: annotationExInbound, ofEnvoy: true, check: checkPortList, meaning: "ports whose inbound connections are not redirected"},
 	{name: annotationInOutbound, ofEnvoy: true, check: checkPortList, meaning: "ports whose outbound connections are redirected, for all addresses"},
@@ -281,20 +281,38 @@ func checkPorts(value string) error {
 	return nil
 }
 
+// checkRangeList checks a list of addresses and ranges, which may be empty.
+func checkRangeList(value string) error {
+	return checkEach(splitList(value), isRange, "is not an address range such as 10.0.0.0/8: want ranges separated by commas")
+}
+
+func isRange(item string) bool {
+	if ip, err := netip.ParseAddr(item); err == nil {
+		return ip.Zone() == ""
+	}
+	_, err := netip.ParsePrefix(item)
+	return err == nil
+}
+
 // checkRanges checks a list of address ranges, or "*" for all.
 func checkRanges(value string) error {
 	if value == "*" {
 		return nil
 	}
-	return checkEach(splitList(value), func(item string) bool { _, err := netip.ParsePrefix(item); return err == nil },
-		"is not an address range such as 10.0.0.0/8: want ranges separated by commas, or \"*\"")
+	if err := checkRangeList(value); err != nil {
+		return fmt.Errorf("%w, or \"*\"", err)
+	}
+	return nil
 }
+
+// maxInterface is the longest name of an interface in Linux.
+const maxInterface = 15
 
 // interfaceName matches the name of an interface; a "+" at its end stands for any text.
 var interfaceName = regexp.MustCompile(`^[A-Za-z0-9_.@-]{1,15}\+?$`)
 
 func checkInterfaces(value string) error {
-	return checkEach(splitList(value), interfaceName.MatchString, "is not the name of an interface: want names separated by commas")
+	return checkEach(splitList(value), func(item string) bool { return len(item) <= maxInterface && interfaceName.MatchString(item) }, "is not the name of an interface: want names separated by commas")
 }
 
 func numberFrom(least int64) func(string) error {

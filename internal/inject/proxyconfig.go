@@ -16,6 +16,7 @@ import (
 
 	"github.com/meshctl/meshctl/internal/istiojson"
 	"github.com/meshctl/meshctl/internal/mesh"
+	"github.com/meshctl/meshctl/internal/proxysettings"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 	"github.com/meshctl/meshctl/internal/server/source"
 )
@@ -69,6 +70,13 @@ func (p *injection) proxyConfig() (*meshv1alpha1.ProxyConfig, error) {
 	targets, _ := mesh.ScrapeTargets(p.annotation(annotationScrapeTargets)) // checked before
 	if slices.ContainsFunc(targets, func(t mesh.ScrapeTarget) bool { return t.Port == strconv.Itoa(int(pc.GetStatusPort())) }) {
 		return nil, fmt.Errorf("annotation %s: port %d is the status port of the proxy", annotationScrapeTargets, pc.GetStatusPort())
+	}
+	var errs []error
+	for _, fault := range proxysettings.Faults(pc) {
+		errs = append(errs, fmt.Errorf("%s of ProxyConfig: %w", fault.Field, fault.Err))
+	}
+	if len(errs) > 0 {
+		return nil, errors.Join(errs...)
 	}
 	if text := p.annotation(annotationInterception); text != "" {
 		pc.InterceptionMode = meshv1alpha1.ProxyConfig_InboundInterceptionMode(meshv1alpha1.ProxyConfig_InboundInterceptionMode_value[text])

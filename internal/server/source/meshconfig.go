@@ -91,6 +91,7 @@ func (c *conversion) configMap(o *corev1.ConfigMap) *FieldError {
 	}
 	c.checkAccessLog(s.Mesh, doc)
 	c.checkTracing(s.Mesh, doc)
+	c.checkProxySettings(s.Mesh, doc)
 	if !c.Remote {
 		for _, w := range meshWithoutEffect(given, doc) {
 			c.warn(inText(keyMesh, doc, w))
