@@ -91,7 +91,7 @@ func (f *faults) ports(pc *meshv1alpha1.ProxyConfig) {
 			continue
 		}
 		if other, clash := taken[u.port]; clash {
-			f.add(u.field, "port %d is also that of %s: each needs a port of its own", u.port, other)
+			f.add(u.field, "port %d is also that of %s: each needs a port of its own", u.port, strings.TrimPrefix(other, "proxyMetadata."))
 		}
 		taken[u.port] = u.field
 	}

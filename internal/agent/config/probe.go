@@ -15,12 +15,13 @@ import (
 
 	"github.com/meshctl/meshctl/internal/agent/probe"
 	"github.com/meshctl/meshctl/internal/mesh"
+	"github.com/meshctl/meshctl/internal/proxysettings"
 )
 
 // Bounds of a probe: larger numbers are mistakes.
 const (
-	maxProbeSeconds   = 24 * 60 * 60
-	maxProbeThreshold = 1000
+	maxProbeSeconds   = proxysettings.MaxProbeSeconds
+	maxProbeThreshold = proxysettings.MaxProbeThreshold
 )
 
 // readinessProbe names the place of fields in errors.

@@ -12,6 +12,7 @@ import (
 
 	"github.com/meshctl/meshctl/internal/agent/bootstrap"
 	"github.com/meshctl/meshctl/internal/mesh"
+	"github.com/meshctl/meshctl/internal/proxysettings"
 )
 
 // anonymousCluster is Istio's default of serviceCluster.
@@ -39,7 +40,7 @@ func (r *resolver) overlayFlags(pc *meshv1alpha1.ProxyConfig) {
 }
 
 // maxConcurrency bounds the worker threads: larger numbers are mistakes.
-const maxConcurrency = 1024
+const maxConcurrency = proxysettings.MaxConcurrency
 
 // clampPort fits a port into 32 bits; an invalid port stays invalid.
 func clampPort(port int) int { return min(max(port, -1), 1<<16) }
