@@ -129,7 +129,7 @@ func Run(ctx context.Context, cfg config.Config, opts Options) error { //nolint:
 
 // listenPorts listens on the status port and, with an Envoy, on the admin port.
 func listenPorts(cfg *config.Config) (status, admin net.Listener, err error) {
-	if status, err = net.Listen("tcp", netip.AddrPortFrom(cfg.Listen, cfg.StatusPort).String()); err != nil {
+	if status, err = net.Listen("tcp", netip.AddrPortFrom(cfg.StatusAddress, cfg.StatusPort).String()); err != nil {
 		return nil, nil, fmt.Errorf("serve the agent's status: %w; choose another port with --status-port", err)
 	}
 	if cfg.NoEnvoy {

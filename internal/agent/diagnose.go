@@ -99,7 +99,7 @@ func runs(ctx context.Context, cfg *config.Config) bool {
 }
 
 func ports(cfg *config.Config) []doctor.Port {
-	all := []doctor.Port{{Addr: netip.AddrPortFrom(cfg.Listen, cfg.StatusPort), Flag: "--status-port"}}
+	all := []doctor.Port{{Addr: netip.AddrPortFrom(cfg.StatusAddress, cfg.StatusPort), Flag: "--status-port"}}
 	if cfg.NoEnvoy {
 		return all
 	}

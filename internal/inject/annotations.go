@@ -53,6 +53,7 @@ const (
 	annotationKubevirt       = "traffic.sidecar.istio.io/kubevirtInterfaces"
 	annotationReroute        = "istio.io/reroute-virtual-interfaces"
 	annotationMerge          = "prometheus.istio.io/merge-metrics"
+	annotationScrapeTargets  = mesh.AnnotationScrapeTargets
 	annotationScrape         = "prometheus.io/scrape"
 	annotationScrapePort     = "prometheus.io/port"
 	annotationScrapePath     = "prometheus.io/path"
@@ -92,12 +93,12 @@ var annotations = []annotationKind{
 	{name: annotationStatTags, ofEnvoy: true, check: checkStatTags, meaning: "names of further labels of Envoy's statistics, separated by commas, in addition to `extraStatTags` of MeshConfig; the agent reads this annotation"},
 	{name: annotationVolume, check: func(v string) error { _, err := userVolumes(v); return err }, meaning: "further volumes, as a JSON object by name or a list"},
 	{name: annotationVolumeMount, check: func(v string) error { _, err := userMounts(v); return err }, meaning: "mounts of volumes in the container of the proxy, as a JSON object by name or a list"},
-	{name: annotationStatusPort, check: checkPort, meaning: "port of the agent for probes and metrics"},
+	{name: annotationStatusPort, check: checkStatusPort, meaning: "port of the agent for probes and metrics; `0` for none, by which the kubelet does not probe the proxy, the probes of the application stay, and metrics are not merged"},
 	{name: annotationReadyFailures, check: numberFrom(1), meaning: "`failureThreshold` of the readiness probe of the proxy"},
 	{name: annotationReadyDelay, check: numberFrom(0), meaning: "`initialDelaySeconds` of this probe"},
 	{name: annotationReadyPeriod, check: numberFrom(1), meaning: "`periodSeconds` of this probe"},
 	{name: annotationInRanges, ofEnvoy: true, check: checkRanges, meaning: "destinations to redirect, as address ranges separated by commas, or `*` (default); empty redirects none"},
-	{name: annotationExRanges, ofEnvoy: true, check: checkRanges, meaning: "destinations not to redirect"},
+	{name: annotationExRanges, ofEnvoy: true, check: checkRangeList, meaning: "destinations not to redirect"},
 	{name: annotationInInbound, ofEnvoy: true, check: checkPorts, meaning: "ports whose inbound connections are redirected, or `*` (default); empty redirects none"},
 	{name: annotationExInbound, ofEnvoy: true, check: checkPortList, meaning: "ports whose inbound connections are not redirected"},
 	{name: annotationInOutbound, ofEnvoy: true, check: checkPortList, meaning: "ports whose outbound connections are redirected, for all addresses"},
@@ -106,6 +107,7 @@ var annotations = []annotationKind{
 	{name: annotationKubevirt, ofEnvoy: true, check: checkInterfaces, meaning: "older name of `istio.io/reroute-virtual-interfaces`"},
 	{name: annotationReroute, ofEnvoy: true, check: checkInterfaces, meaning: "interfaces of virtual machines; redirection treats connections from them as outbound connections of the pod"},
 	{name: annotationMerge, check: oneOf("true", "false"), meaning: "`false` leaves the annotations of Prometheus as they are"},
+	{name: annotationScrapeTargets, check: checkScrapeTargets, meaning: "where the application serves its metrics, as `PORT:PATH` separated by commas, in place of `prometheus.io/port` and `path`"},
 	{name: mesh.AnnotationTemplates, check: anything, meaning: "templates to apply, separated by commas (default `sidecar`)"},
 	{name: labelInject, check: anything, meaning: "`true` or `false`; the label of this name has precedence"},
 	{name: annotationStatus, check: anything, meaning: "set by the injector: what it added"},
@@ -157,7 +159,7 @@ func (p *injection) checkAnnotations() []error {
 // ofInjection reports whether only injectors read an annotation.
 func ofInjection(name string) bool {
 	prefix, _, _ := strings.Cut(name, "/")
-	return prefix == "proxy.istio.io" || prefix == "sidecar.istio.io" || strings.HasSuffix(prefix, ".sidecar.istio.io")
+	return prefix == "proxy.istio.io" || prefix == "sidecar.istio.io" || prefix == "prometheus.istio.io" || strings.HasSuffix(prefix, ".sidecar.istio.io")
 }
 
 func annotationNames() []string {
@@ -246,6 +248,18 @@ func checkPort(value string) error {
 	return nil
 }
 
+func checkStatusPort(value string) error {
+	if value == "0" || checkPort(value) == nil {
+		return nil
+	}
+	return fmt.Errorf("%q is not a port, 1 to 65535, or 0 for none", value)
+}
+
+func checkScrapeTargets(value string) error {
+	_, err := mesh.ScrapeTargets(value)
+	return err
+}
+
 // checkPortList checks a list of ports, which may be empty.
 func checkPortList(value string) error {
 	for _, item := range splitList(value) {
@@ -267,20 +281,38 @@ func checkPorts(value string) error {
 	return nil
 }
 
+// checkRangeList checks a list of addresses and ranges, which may be empty.
+func checkRangeList(value string) error {
+	return checkEach(splitList(value), isRange, "is not an address range such as 10.0.0.0/8: want ranges separated by commas")
+}
+
+func isRange(item string) bool {
+	if ip, err := netip.ParseAddr(item); err == nil {
+		return ip.Zone() == ""
+	}
+	_, err := netip.ParsePrefix(item)
+	return err == nil
+}
+
 // checkRanges checks a list of address ranges, or "*" for all.
 func checkRanges(value string) error {
 	if value == "*" {
 		return nil
 	}
-	return checkEach(splitList(value), func(item string) bool { _, err := netip.ParsePrefix(item); return err == nil },
-		"is not an address range such as 10.0.0.0/8: want ranges separated by commas, or \"*\"")
+	if err := checkRangeList(value); err != nil {
+		return fmt.Errorf("%w, or \"*\"", err)
+	}
+	return nil
 }
+
+// maxInterface is the longest name of an interface in Linux.
+const maxInterface = 15
 
 // interfaceName matches the name of an interface; a "+" at its end stands for any text.
 var interfaceName = regexp.MustCompile(`^[A-Za-z0-9_.@-]{1,15}\+?$`)
 
 func checkInterfaces(value string) error {
-	return checkEach(splitList(value), interfaceName.MatchString, "is not the name of an interface: want names separated by commas")
+	return checkEach(splitList(value), func(item string) bool { return len(item) <= maxInterface && interfaceName.MatchString(item) }, "is not the name of an interface: want names separated by commas")
 }
 
 func numberFrom(least int64) func(string) error {

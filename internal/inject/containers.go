@@ -90,13 +90,7 @@ func (p *injection) proxyBase(nodeType mesh.NodeType) (corev1.Container, error) 
 		Args:            args,
 		Ports:           []corev1.ContainerPort{{Name: "http-envoy-prom", ContainerPort: mesh.PortEnvoyPrometheus, Protocol: corev1.ProtocolTCP}},
 		Env:             env,
-		ReadinessProbe: &corev1.Probe{
-			ProbeHandler:        readyHandler(mesh.PortEnvoyReadiness),
-			InitialDelaySeconds: p.readiness(annotationReadyDelay, v.Proxy.ReadinessInitialDelaySeconds),
-			PeriodSeconds:       cmp.Or(p.readiness(annotationReadyPeriod, v.Proxy.ReadinessPeriodSeconds), readyPeriod),
-			TimeoutSeconds:      probeTimeout,
-			FailureThreshold:    cmp.Or(p.readiness(annotationReadyFailures, v.Proxy.ReadinessFailureThreshold), readyFailures),
-		},
+		ReadinessProbe:  p.readinessProbe(mesh.PortEnvoyReadiness),
 		SecurityContext: &corev1.SecurityContext{
 			AllowPrivilegeEscalation: new(false),
 			Capabilities:             &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}},
@@ -109,6 +103,21 @@ func (p *injection) proxyBase(nodeType mesh.NodeType) (corev1.Container, error) 
 		},
 		Resources: p.resources(),
 	}, nil
+}
+
+// readinessProbe returns the readiness probe of the proxy, nil if it has no status port.
+func (p *injection) readinessProbe(port int32) *corev1.Probe {
+	if p.proxy.GetStatusPort() == 0 {
+		return nil
+	}
+	v := &p.Values.Global.Proxy
+	return &corev1.Probe{
+		ProbeHandler:        readyHandler(port),
+		InitialDelaySeconds: p.readiness(annotationReadyDelay, v.ReadinessInitialDelaySeconds),
+		PeriodSeconds:       cmp.Or(p.readiness(annotationReadyPeriod, v.ReadinessPeriodSeconds), readyPeriod),
+		TimeoutSeconds:      probeTimeout,
+		FailureThreshold:    cmp.Or(p.readiness(annotationReadyFailures, v.ReadinessFailureThreshold), readyFailures),
+	}
 }
 
 func readyHandler(port int32) corev1.ProbeHandler {
@@ -177,31 +186,54 @@ func (p *injection) sidecarContainer() (corev1.Container, error) {
 // runBeside makes the container start before the application and end after the application. The
 // kubelet probes at readyPort whether the container is ready.
 func (p *injection) runBeside(c *corev1.Container, readyPort int32) {
-	c.ReadinessProbe.ProbeHandler = readyHandler(readyPort)
+	c.ReadinessProbe = p.readinessProbe(readyPort)
 	startup := &p.Values.Global.Proxy.StartupProbe
-	if startup.Enabled == nil || *startup.Enabled {
+	if c.ReadinessProbe != nil && (startup.Enabled == nil || *startup.Enabled) {
 		c.StartupProbe = &corev1.Probe{
 			ProbeHandler: readyHandler(readyPort), PeriodSeconds: 1, TimeoutSeconds: probeTimeout,
 			FailureThreshold: cmp.Or(startup.FailureThreshold, startupFailures),
 		}
 	}
-	c.Lifecycle = p.Values.Global.Proxy.Lifecycle
-	switch {
-	case p.native():
+	if p.native() {
 		c.RestartPolicy = new(corev1.ContainerRestartPolicyAlways)
-		if c.Lifecycle == nil {
-			c.Lifecycle = &corev1.Lifecycle{PreStop: command("agent", "request", "--debug-port="+p.statusPort(), "POST", "drain")}
-		}
-	case p.holds() && c.Lifecycle == nil:
-		wait := []string{"agent", "wait"}
-		if readyPort != mesh.PortEnvoyReadiness {
-			wait = append(wait, fmt.Sprintf("--url=http://localhost:%d%s", readyPort, readyPath))
-		}
-		c.Lifecycle = &corev1.Lifecycle{PostStart: command(wait...)}
 	}
+	c.Lifecycle = p.lifecycle(c.StartupProbe != nil, readyPort)
 }
 
-func (p *injection) statusPort() string { return strconv.Itoa(int(p.proxy.GetStatusPort())) }
+// lifecycle returns the hooks of the Values, and those of the injector that the Values do not have.
+func (p *injection) lifecycle(startupProbe bool, readyPort int32) *corev1.Lifecycle {
+	hooks := p.Values.Global.Proxy.Lifecycle.DeepCopy()
+	if hooks == nil {
+		hooks = &corev1.Lifecycle{}
+	}
+	if p.native() && hooks.PreStop == nil {
+		hooks.PreStop = command("agent", "request", "--debug-port="+p.agentPort(), "POST", "drain")
+	}
+	// The kubelet starts the application when the startup probe of a native sidecar succeeds.
+	if waits := p.native() && startupProbe; p.holds() && !waits {
+		if hooks.PostStart != nil {
+			p.warnf("holdApplicationUntilProxyStarts has no effect: the application waits for the hook postStart of global.proxy.lifecycle instead")
+		} else {
+			wait := []string{"agent", "wait"}
+			if readyPort != mesh.PortEnvoyReadiness {
+				wait = append(wait, fmt.Sprintf("--url=http://localhost:%d%s", readyPort, readyPath))
+			}
+			hooks.PostStart = command(wait...)
+		}
+	}
+	if *hooks == (corev1.Lifecycle{}) {
+		return nil
+	}
+	return hooks
+}
+
+// agentPortNumber returns the port of the agent. An agent without a status port serves its own
+// processes at the default.
+func (p *injection) agentPortNumber() int32 {
+	return cmp.Or(p.proxy.GetStatusPort(), mesh.PortAgentStatus)
+}
+
+func (p *injection) agentPort() string { return strconv.Itoa(int(p.agentPortNumber())) }
 
 // command returns a hook that runs a command of meshctl, which is in PATH of the image.
 func command(args ...string) *corev1.LifecycleHandler {
@@ -219,7 +251,7 @@ func (p *injection) redirectContainer() corev1.Container {
 		}
 		return cmp.Or(value, def)
 	}
-	kept := append([]string{strconv.Itoa(mesh.PortEnvoyPrometheus), strconv.Itoa(mesh.PortEnvoyReadiness), p.statusPort()},
+	kept := append([]string{strconv.Itoa(mesh.PortEnvoyPrometheus), strconv.Itoa(mesh.PortEnvoyReadiness), p.agentPort()},
 		splitList(included(annotationExInbound, v.Proxy.ExcludeInboundPorts, ""))...)
 	args := []string{
 		"agent", "redirect",
@@ -266,7 +298,7 @@ func (p *injection) redirectContainer() corev1.Container {
 
 // warnPorts warns about ports of the application that the proxy needs.
 func (p *injection) warnPorts() {
-	taken := []int32{p.proxy.GetStatusPort()}
+	taken := []int32{p.agentPortNumber()}
 	if !p.proxyless() {
 		taken = append(taken, mesh.PortEnvoyAdmin, mesh.PortOutbound, mesh.PortInbound, mesh.PortEnvoyReadiness, mesh.PortEnvoyPrometheus)
 	}

@@ -33,7 +33,7 @@ func (p *injection) grpcAgent() (map[string]any, error) {
 		value("ISTIO_META_GENERATOR", "grpc"), value("OUTPUT_CERTS", mountData), value(grpcBootstrapVariable, grpcBootstrap),
 		value("ISTIO_META_DNS_CAPTURE", "false"), value("DISABLE_ENVOY", "true"),
 	))
-	p.runBeside(&agent, p.proxy.GetStatusPort())
+	p.runBeside(&agent, p.agentPortNumber())
 	mounts, err := userMounts(p.annotation(annotationVolumeMount))
 	if err != nil {
 		return nil, err

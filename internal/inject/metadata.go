@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"reflect"
 	"slices"
 	"strings"
 
@@ -35,9 +36,10 @@ func (p *injection) canonicalLabels() map[string]string {
 
 // scrape is where the metrics of the application are.
 type scrape struct {
-	Scrape string `json:"scrape,omitempty"`
-	Path   string `json:"path,omitempty"`
-	Port   string `json:"port,omitempty"`
+	Scrape  string              `json:"scrape,omitempty"`
+	Path    string              `json:"path,omitempty"`
+	Port    string              `json:"port,omitempty"`
+	Targets []mesh.ScrapeTarget `json:"targets,omitempty"`
 }
 
 // mergedPath is the path of the metrics of the agent, Envoy and the application together.
@@ -45,21 +47,28 @@ const mergedPath = "/stats/prometheus"
 
 // mergeMetrics directs Prometheus to the agent, which adds the metrics of the application.
 func (p *injection) mergeMetrics(object map[string]any) {
-	own := scrape{p.annotation(annotationScrape), p.annotation(annotationScrapePath), p.annotation(annotationScrapePort)}
+	own := scrape{Scrape: p.annotation(annotationScrape), Path: p.annotation(annotationScrapePath), Port: p.annotation(annotationScrapePort)}
+	own.Targets, _ = mesh.ScrapeTargets(p.annotation(annotationScrapeTargets)) // checked before
 	merges := p.Mesh.GetEnablePrometheusMerge() == nil || p.Mesh.GetEnablePrometheusMerge().GetValue()
 	if text := p.annotation(annotationMerge); text != "" {
 		merges = text == "true"
 	}
 	proxy := findContainer(object, proxyContainer)
-	if !merges || own.Scrape == "false" || own.Port == p.statusPort() || proxy == nil {
+	if !merges || own.Scrape == "false" || proxy == nil || p.proxy.GetStatusPort() == 0 {
+		if len(own.Targets) > 0 {
+			p.warnf("annotation %s has no effect: the metrics of this pod are not merged", annotationScrapeTargets)
+		}
 		return
 	}
-	if own != (scrape{}) {
+	if own.Port == p.agentPort() { // an injector was here
+		return
+	}
+	if !reflect.DeepEqual(own, scrape{}) {
 		text, _ := json.Marshal(own) // a struct of text always encodes
 		addEnv(proxy, "ISTIO_PROMETHEUS_ANNOTATIONS", string(text))
 	}
 	merge(object, map[string]any{"metadata": map[string]any{"annotations": map[string]any{
-		annotationScrape: "true", annotationScrapePort: p.statusPort(), annotationScrapePath: mergedPath,
+		annotationScrape: "true", annotationScrapePort: p.agentPort(), annotationScrapePath: mergedPath,
 	}}})
 }
 

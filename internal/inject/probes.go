@@ -6,8 +6,11 @@ import (
 	"fmt"
 	"strings"
 
+	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"github.com/meshctl/meshctl/internal/mesh"
 )
 
 // movedProbe is a probe or a hook of the application that the kubelet sends to the agent. The
@@ -39,7 +42,7 @@ func (p *injection) moveProbes(ctx context.Context, object map[string]any) error
 		move = text == "true"
 	}
 	proxy := findContainer(object, proxyContainer)
-	if !move || proxy == nil {
+	if !move || proxy == nil || p.proxy.GetStatusPort() == 0 {
 		return nil
 	}
 	probes := map[string]movedProbe{}
@@ -62,7 +65,16 @@ func (p *injection) moveProbes(ctx context.Context, object map[string]any) error
 		return err
 	}
 	addEnv(proxy, "ISTIO_KUBE_APP_PROBERS", string(text))
+	if _, own := p.proxy.GetProxyMetadata()[mesh.VariableProbesAtLoopback]; p.passesToLoopback() && !own {
+		addEnv(proxy, mesh.VariableProbesAtLoopback, "true")
+	}
 	return nil
+}
+
+// passesToLoopback reports whether the application gets its connections at the loopback address.
+func (p *injection) passesToLoopback() bool {
+	return p.Mesh.GetInboundTrafficPolicy().GetMode() == meshv1alpha1.MeshConfig_InboundTrafficPolicy_LOCALHOST &&
+		p.proxy.GetInterceptionMode() != meshv1alpha1.ProxyConfig_NONE && !p.proxyless()
 }
 
 func (p *injection) moveProbe(probes map[string]movedProbe, container map[string]any, app *corev1.Container, m moved) error {

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"strconv"
 
 	"google.golang.org/protobuf/encoding/protojson"
@@ -15,6 +16,7 @@ import (
 
 	"github.com/meshctl/meshctl/internal/istiojson"
 	"github.com/meshctl/meshctl/internal/mesh"
+	"github.com/meshctl/meshctl/internal/proxysettings"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 	"github.com/meshctl/meshctl/internal/server/source"
 )
@@ -59,8 +61,22 @@ func (p *injection) proxyConfig() (*meshv1alpha1.ProxyConfig, error) {
 		port, _ := strconv.ParseUint(text, 10, 16) // checked before
 		pc.StatusPort = int32(port)
 	}
-	if port := pc.GetStatusPort(); port < 1 || port > 65535 || port == mesh.PortEnvoyReadiness || port == mesh.PortEnvoyPrometheus {
-		return nil, fmt.Errorf("statusPort of ProxyConfig is %d: want a port that Envoy does not use, such as %d", port, mesh.PortAgentStatus)
+	switch port := pc.GetStatusPort(); {
+	case port == 0:
+		p.warnf("the proxy has no status port: the kubelet does not ask whether it is ready, the probes of the application stay as they are, and metrics are not merged")
+	case port < 0 || port > 65535 || port == mesh.PortEnvoyReadiness || port == mesh.PortEnvoyPrometheus:
+		return nil, fmt.Errorf("statusPort of ProxyConfig is %d: want a port that Envoy does not use, such as %d, or 0 for none", port, mesh.PortAgentStatus)
+	}
+	targets, _ := mesh.ScrapeTargets(p.annotation(annotationScrapeTargets)) // checked before
+	if slices.ContainsFunc(targets, func(t mesh.ScrapeTarget) bool { return t.Port == strconv.Itoa(int(pc.GetStatusPort())) }) {
+		return nil, fmt.Errorf("annotation %s: port %d is the status port of the proxy", annotationScrapeTargets, pc.GetStatusPort())
+	}
+	var errs []error
+	for _, fault := range proxysettings.Faults(pc) {
+		errs = append(errs, fmt.Errorf("%s of ProxyConfig: %w", fault.Field, fault.Err))
+	}
+	if len(errs) > 0 {
+		return nil, errors.Join(errs...)
 	}
 	if text := p.annotation(annotationInterception); text != "" {
 		pc.InterceptionMode = meshv1alpha1.ProxyConfig_InboundInterceptionMode(meshv1alpha1.ProxyConfig_InboundInterceptionMode_value[text])

@@ -200,7 +200,7 @@ func (i *Injector) checkValues() error {
 		fault error
 	}{
 		{"includeIPRanges", checkRanges(proxy.IncludeIPRanges)},
-		{"excludeIPRanges", checkRanges(proxy.ExcludeIPRanges)},
+		{"excludeIPRanges", checkRangeList(proxy.ExcludeIPRanges)},
 		{"includeInboundPorts", checkPorts(proxy.IncludeInboundPorts)},
 		{"excludeInboundPorts", checkPortList(proxy.ExcludeInboundPorts)},
 		{"includeOutboundPorts", checkPortList(proxy.IncludeOutboundPorts)},

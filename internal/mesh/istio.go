@@ -39,6 +39,9 @@ const (
 // address of a client (interception mode TPROXY).
 const MarkTransparent = 1337
 
+// VariableProbesAtLoopback makes the agent probe the application at the loopback address.
+const VariableProbesAtLoopback = "REWRITE_PROBE_LEGACY_LOCALHOST_DESTINATION"
+
 // Labels and annotations of Istio's contracts.
 const (
 	LabelNetwork           = "topology.istio.io/network"

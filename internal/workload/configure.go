@@ -20,6 +20,7 @@ import (
 	"github.com/meshctl/meshctl/internal/files"
 	"github.com/meshctl/meshctl/internal/istiojson"
 	"github.com/meshctl/meshctl/internal/mesh"
+	"github.com/meshctl/meshctl/internal/proxysettings"
 )
 
 // Names of the files in the directory of a workload.
@@ -188,20 +189,29 @@ func (g *Group) proxyConfig(in *Input) (*meshv1alpha1.ProxyConfig, error) {
 	if err := yaml.Unmarshal([]byte(in.MeshConfig), &config); err != nil {
 		return nil, fmt.Errorf("MeshConfig: %w", err)
 	}
-	out := &meshv1alpha1.ProxyConfig{}
-	if _, err := istiojson.OverlayProxyConfig(protojson.UnmarshalOptions{DiscardUnknown: true}, out, string(config.DefaultConfig)); err != nil {
-		return nil, fmt.Errorf("MeshConfig: defaultConfig: %w", err)
+	// above holds the settings above Istio's defaults, as the agent sees them.
+	out, above := &meshv1alpha1.ProxyConfig{}, &meshv1alpha1.ProxyConfig{
+		ProxyAdminPort: mesh.PortEnvoyAdmin, StatusPort: mesh.PortAgentStatus, ControlPlaneAuthPolicy: meshv1alpha1.AuthenticationPolicy_MUTUAL_TLS,
 	}
-	if _, err := istiojson.OverlayProxyConfig(protojson.UnmarshalOptions{}, out, g.Spec.GetMetadata().GetAnnotations()[annotationConfig]); err != nil {
-		return nil, fmt.Errorf("WorkloadGroup %s/%s: spec.metadata.annotations[%s]: %w", g.Namespace, g.Name, annotationConfig, err)
+	for _, pc := range []*meshv1alpha1.ProxyConfig{out, above} {
+		if _, err := istiojson.OverlayProxyConfig(protojson.UnmarshalOptions{DiscardUnknown: true}, pc, string(config.DefaultConfig)); err != nil {
+			return nil, fmt.Errorf("MeshConfig: defaultConfig: %w", err)
+		}
+		if _, err := istiojson.OverlayProxyConfig(protojson.UnmarshalOptions{}, pc, g.Spec.GetMetadata().GetAnnotations()[annotationConfig]); err != nil {
+			return nil, fmt.Errorf("WorkloadGroup %s/%s: spec.metadata.annotations[%s]: %w", g.Namespace, g.Name, annotationConfig, err)
+		}
+		in.MeshID = cmp.Or(in.MeshID, pc.GetMeshId())
+		pc.DiscoveryAddress, pc.MeshId = in.Discovery, in.MeshID
+		if probe := g.Spec.GetProbe(); probe != nil {
+			pc.ReadinessProbe = probe
+		}
 	}
-	in.MeshID = cmp.Or(in.MeshID, out.GetMeshId())
 	in.TrustDomain = cmp.Or(in.TrustDomain, config.TrustDomain, mesh.DefaultTrustDomain)
-	out.DiscoveryAddress, out.MeshId = in.Discovery, in.MeshID
-	if probe := g.Spec.GetProbe(); probe != nil {
-		out.ReadinessProbe = probe
+	var errs []error
+	for _, fault := range proxysettings.Faults(above) {
+		errs = append(errs, fmt.Errorf("WorkloadGroup %s/%s and MeshConfig: %s of ProxyConfig: %w", g.Namespace, g.Name, fault.Field, fault.Err))
 	}
-	return out, nil
+	return out, errors.Join(errs...)
 }
 
 // annotationConfig holds settings of the proxies of a group.

@@ -121,6 +121,12 @@ func TestRefuses(t *testing.T) {
 			t.Errorf("%q: %v", discovery, err)
 		}
 	}
+	if g, err = ParseGroup([]byte(strings.Replace(groupYAML, "concurrency: 3", "concurrency: -3", 1)), ""); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Configure(g, Input{Discovery: "a.test:15012"}); err == nil || !strings.Contains(err.Error(), "concurrency of ProxyConfig: -3: want 0") {
+		t.Errorf("a setting that the agent refuses: %v", err)
+	}
 	for text, want := range map[string]string{"a b=c": "cluster.env:1", "A='b": "not closed", "\n=b": "cluster.env:2", "A": "want NAME"} {
 		if _, err := ParseEnvironment([]byte(text)); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: got %v, want %q", text, err, want)

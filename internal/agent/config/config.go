@@ -46,6 +46,9 @@ type Config struct {
 	// Jitter.
 	Grace, Jitter float64
 
+	// StatusAddress is where the agent serves its status: Listen, or Local if others get none.
+	StatusAddress netip.Addr
+
 	ConfigPath, EnvoyPath string
 	// CustomConfigFile is the user's bootstrap of Envoy; the agent then writes none.
 	CustomConfigFile string

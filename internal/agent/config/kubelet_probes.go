@@ -13,6 +13,7 @@ import (
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
 
 	"github.com/meshctl/meshctl/internal/agent/probe"
+	"github.com/meshctl/meshctl/internal/mesh"
 )
 
 // Variables and annotations that describe the application to the status port.
@@ -29,8 +30,7 @@ const (
 
 // Bounds of the status port.
 const (
-	maxProbers       = 256 // three for each container
-	maxTargets       = 16
+	maxProbers       = 256              // three for each container
 	lifecycleTimeout = 10 * time.Minute // of a hook, which may take its time
 )
 
@@ -79,9 +79,18 @@ func (r *resolver) kubeletProbes(cfg *Config) {
 			continue
 		}
 		if p != nil {
-			cfg.KubeletProbes[path] = r.kubeletProbe(cfg.Node.IP, path, p)
+			cfg.KubeletProbes[path] = r.kubeletProbe(r.applicationAddress(cfg), path, p)
 		}
 	}
+}
+
+// applicationAddress returns the address at which probes without a host ask the application: the
+// pod's, as the kubelet does, unless the application gets its connections at the loopback address.
+func (r *resolver) applicationAddress(cfg *Config) netip.Addr {
+	if text := r.lookup(mesh.VariableProbesAtLoopback); text != "" && r.boolean(setting{text, mesh.VariableProbesAtLoopback}) {
+		return cfg.Local
+	}
+	return cfg.Node.IP
 }
 
 func (r *resolver) kubeletProbe(own netip.Addr, path string, p *kubeProber) probe.Kubelet {

@@ -42,6 +42,40 @@ func TestKubeletProbes(t *testing.T) {
 	}
 }
 
+// TestProbesAtLoopback: where Envoy passes connections to the loopback address, probes go there, too.
+func TestProbesAtLoopback(t *testing.T) {
+	const probers = `ISTIO_KUBE_APP_PROBERS={"/app-health/a/livez": {"httpGet": {"port": 80}}, "/app-health/a/readyz": {"httpGet": {"port": 80, "host": "127.77.0.11"}}}`
+	for variable, want := range map[string]string{"true": "127.0.0.1:80", "false": "127.77.0.10:80", "": "127.77.0.10:80"} {
+		cfg := resolve(t, Flags{InstanceIP: "127.77.0.10"}, probers, "REWRITE_PROBE_LEGACY_LOCALHOST_DESTINATION="+variable)
+		if got := cfg.KubeletProbes["/app-health/a/livez"].URL.Host; got != want {
+			t.Errorf("%q: probe at %s, want %s", variable, got, want)
+		}
+		if got := cfg.KubeletProbes["/app-health/a/readyz"].URL.Host; got != "127.77.0.11:80" {
+			t.Errorf("%q: probe of a host at %s", variable, got)
+		}
+	}
+	_, _, err := Resolve(Input{Environ: append(base(), probers, "REWRITE_PROBE_LEGACY_LOCALHOST_DESTINATION=maybe")})
+	if err == nil || !strings.Contains(err.Error(), "is neither true nor false") {
+		t.Errorf("got %v", err)
+	}
+}
+
+// TestNoStatusPort: with port 0, the agent serves its status to its own machine.
+func TestNoStatusPort(t *testing.T) {
+	for name, in := range map[string]Input{
+		"annotation":  {Environ: base(), PodAnnotations: []byte(`status.sidecar.istio.io/port="0"`)},
+		"ProxyConfig": {Environ: append(base(), `PROXY_CONFIG={"statusPort":0}`)},
+	} {
+		cfg, _, err := Resolve(in)
+		if err != nil || cfg.StatusPort != 15020 || !cfg.StatusAddress.IsLoopback() || cfg.Listen.IsLoopback() {
+			t.Errorf("%s: %v, status at %v:%d", name, err, cfg.StatusAddress, cfg.StatusPort)
+		}
+	}
+	if cfg := resolve(t, Flags{}); cfg.StatusAddress != cfg.Listen {
+		t.Errorf("status at %v, want %v", cfg.StatusAddress, cfg.Listen)
+	}
+}
+
 func TestKubeletProbesRefuses(t *testing.T) {
 	for text, want := range map[string]string{
 		`[]`: "ISTIO_KUBE_APP_PROBERS: ",
@@ -83,6 +117,9 @@ func TestScrapes(t *testing.T) {
 		"variable":            {`{"scrape":"true","path":"/m?a=b","port":"8080"}`, "", []string{"http://127.0.0.1:8080/m?a=b"}},
 		"defaults":            {`{"scrape":"","path":"","port":""}`, "", []string{"http://127.0.0.1:80/metrics"}},
 		"several":             {`[{"port":"1"},{"port":"2","path":"b"},{"scrape":"false"}]`, "", []string{"http://127.0.0.1:1/metrics", "http://127.0.0.1:2/b"}},
+		"targets":             {`{"targets":[{"port":"1","path":"/a"},{"port":"2","path":""}]}`, "", []string{"http://127.0.0.1:1/a", "http://127.0.0.1:2/metrics"}},
+		"no targets":          {`{"scrape":"false","targets":[{"port":"1","path":"/a"}]}`, "", nil},
+		"annotated targets":   {"", "prometheus.istio.io/scrape-targets=\"9:/a?b=c, 10\"\nprometheus.io/port=\"8\"", []string{"http://127.0.0.1:9/a?b=c", "http://127.0.0.1:10/metrics"}},
 		"not":                 {`{"scrape":"false","port":"8080"}`, "", nil},
 		"annotations":         {"", "prometheus.io/scrape=\"true\"\nprometheus.io/port=\"9\"", []string{"http://127.0.0.1:9/metrics"}},
 		"not annotated":       {"", `prometheus.io/port="9"`, nil},
@@ -108,13 +145,14 @@ func TestScrapes(t *testing.T) {
 		})
 	}
 	for text, want := range map[string]string{
-		`{`:                          "ISTIO_PROMETHEUS_ANNOTATIONS: ",
-		`[{]`:                        "ISTIO_PROMETHEUS_ANNOTATIONS: ",
-		`{"port":"http"}`:            `port "http" is not a port`,
-		`{"port":"15020"}`:           "port 15020 is the proxy's",
-		`{"port":"15090"}`:           "port 15090 is the proxy's",
-		`{"port":"1","path":"//a"}`:  `path "//a"`,
-		`{"port":"1","path":"/%zz"}`: `path "/%zz"`,
+		`{`:                              "ISTIO_PROMETHEUS_ANNOTATIONS: ",
+		`[{]`:                            "ISTIO_PROMETHEUS_ANNOTATIONS: ",
+		`{"port":"http"}`:                `port "http" is not a port`,
+		`{"port":"15020"}`:               "port 15020 is the proxy's",
+		`{"port":"15090"}`:               "port 15090 is the proxy's",
+		`{"targets":[{"port":"15090"}]}`: "port 15090 is the proxy's",
+		`{"port":"1","path":"//a"}`:      `path "//a"`,
+		`{"port":"1","path":"/%zz"}`:     `path "/%zz"`,
 		"[" + strings.Repeat(`{"port":"1"},`, 20) + "{}]": "at most 16",
 	} {
 		_, _, err := Resolve(Input{Environ: append(base(), "ISTIO_PROMETHEUS_ANNOTATIONS="+text)})

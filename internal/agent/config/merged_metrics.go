@@ -7,10 +7,15 @@ import (
 	"net/netip"
 	"net/url"
 	"strconv"
+
+	"github.com/meshctl/meshctl/internal/mesh"
 )
 
 // scrape is where the metrics of the application are, as annotations of its pod hold it.
-type scrape struct{ Scrape, Path, Port string }
+type scrape struct {
+	Scrape, Path, Port string
+	Targets            []mesh.ScrapeTarget // in place of Path and Port
+}
 
 // scrapes resolves the metrics of the application that the agent merges with its own, from
 // the variable of the injector, else from the annotations of the pod.
@@ -23,8 +28,14 @@ func (r *resolver) scrapes(cfg *Config, annotations map[string]string) {
 	switch {
 	case len(text) == 0:
 		from = "the annotations prometheus.io/… of the pod"
-		s := scrape{annotations[scrapeAnnotation], annotations[pathAnnotation], annotations[portAnnotation]}
-		if s.Scrape != "true" || s.Port == strconv.Itoa(int(cfg.StatusPort)) { // an injector was here
+		s := scrape{Scrape: annotations[scrapeAnnotation], Path: annotations[pathAnnotation], Port: annotations[portAnnotation]}
+		var err error
+		if s.Targets, err = mesh.ScrapeTargets(annotations[mesh.AnnotationScrapeTargets]); err != nil {
+			r.errorf("annotation %s: %w", mesh.AnnotationScrapeTargets, err)
+			return
+		}
+		known := s.Scrape == "true" && s.Port != strconv.Itoa(int(cfg.StatusPort)) // else an injector was here
+		if len(s.Targets) == 0 && !known {
 			return
 		}
 		all = append(all, s)
@@ -39,11 +50,20 @@ func (r *resolver) scrapes(cfg *Config, annotations map[string]string) {
 			return
 		}
 	}
-	if len(all) > maxTargets {
-		r.errorf("%s: %d targets, at most %d are allowed", from, len(all), maxTargets)
+	var targets []scrape
+	for _, s := range all {
+		if len(s.Targets) == 0 {
+			targets = append(targets, s)
+		}
+		for _, t := range s.Targets {
+			targets = append(targets, scrape{Scrape: s.Scrape, Path: t.Path, Port: t.Port})
+		}
+	}
+	if len(targets) > mesh.MaxScrapeTargets {
+		r.errorf("%s: %d targets, at most %d are allowed", from, len(targets), mesh.MaxScrapeTargets)
 		return
 	}
-	for _, s := range all {
+	for _, s := range targets {
 		if target, ok := r.scrapeURL(cfg, from, s); ok {
 			cfg.Scrapes = append(cfg.Scrapes, target)
 		}

@@ -15,12 +15,13 @@ import (
 
 	"github.com/meshctl/meshctl/internal/agent/probe"
 	"github.com/meshctl/meshctl/internal/mesh"
+	"github.com/meshctl/meshctl/internal/proxysettings"
 )
 
 // Bounds of a probe: larger numbers are mistakes.
 const (
-	maxProbeSeconds   = 24 * 60 * 60
-	maxProbeThreshold = 1000
+	maxProbeSeconds   = proxysettings.MaxProbeSeconds
+	maxProbeThreshold = proxysettings.MaxProbeThreshold
 )
 
 // readinessProbe names the place of fields in errors.
@@ -50,7 +51,7 @@ func (r *resolver) probe(cfg *Config, p *networkingv1alpha3.ReadinessProbe) {
 		Period:           seconds("periodSeconds", p.GetPeriodSeconds(), 10),
 		SuccessThreshold: number("successThreshold", p.GetSuccessThreshold(), 1, maxProbeThreshold),
 		FailureThreshold: number("failureThreshold", p.GetFailureThreshold(), 3, maxProbeThreshold),
-		Check:            r.applicationCheck(cfg.Node.IP, p),
+		Check:            r.applicationCheck(r.applicationAddress(cfg), p),
 	}
 	if cfg.Metadata["WORKLOAD_ENTRY"] == nil && cfg.Metadata["AUTO_REGISTER_GROUP"] == nil {
 		r.warnf("PROXY_CONFIG: readinessProbe has no effect without ISTIO_META_WORKLOAD_ENTRY or ISTIO_META_AUTO_REGISTER_GROUP, which name the WorkloadEntry whose health it is")

@@ -12,6 +12,7 @@ import (
 
 	"github.com/meshctl/meshctl/internal/agent/bootstrap"
 	"github.com/meshctl/meshctl/internal/mesh"
+	"github.com/meshctl/meshctl/internal/proxysettings"
 )
 
 // anonymousCluster is Istio's default of serviceCluster.
@@ -39,7 +40,7 @@ func (r *resolver) overlayFlags(pc *meshv1alpha1.ProxyConfig) {
 }
 
 // maxConcurrency bounds the worker threads: larger numbers are mistakes.
-const maxConcurrency = 1024
+const maxConcurrency = proxysettings.MaxConcurrency
 
 // clampPort fits a port into 32 bits; an invalid port stays invalid.
 func clampPort(port int) int { return min(max(port, -1), 1<<16) }
@@ -53,12 +54,17 @@ func (r *resolver) ports(cfg *Config, pc *meshv1alpha1.ProxyConfig) {
 		}
 		return r.pick(name, value, variable, strconv.Itoa(def))
 	}
+	cfg.StatusAddress = cfg.Listen
+	status := int(pc.GetStatusPort())
+	if status == 0 { // no status for others
+		status, cfg.StatusAddress = mesh.PortAgentStatus, cfg.Local
+	}
 	uses := []struct {
 		port *uint16
 		from setting
 	}{
 		{&cfg.AdminPort, setting{strconv.Itoa(int(pc.GetProxyAdminPort())), "proxyAdminPort of PROXY_CONFIG (or --admin-port)"}},
-		{&cfg.StatusPort, setting{strconv.Itoa(int(pc.GetStatusPort())), "statusPort of PROXY_CONFIG (or --status-port)"}},
+		{&cfg.StatusPort, setting{strconv.Itoa(status), "statusPort of PROXY_CONFIG (or --status-port)"}},
 		{&cfg.ReadyPort, number(f.ReadyPort, "ENVOY_STATUS_PORT", "readiness-port", mesh.PortEnvoyReadiness)},
 		{&cfg.StatsPort, number(f.StatsPort, "ENVOY_PROMETHEUS_PORT", "prometheus-port", mesh.PortEnvoyPrometheus)},
 	}

@@ -49,8 +49,8 @@ func (r *resolver) proxyConfig(meshFile []byte, annotations map[string]string) *
 	pc.DiscoveryAddress = cmp.Or(annotations[annotationDiscovery], pc.GetDiscoveryAddress())
 	if text := annotations[annotationStatusPort]; text != "" {
 		port, ok := parsePort(text)
-		if !ok {
-			r.errorf("annotation %s=%q is not a port, 1 to 65535", annotationStatusPort, text)
+		if !ok && text != "0" {
+			r.errorf("annotation %s=%q is not a port, 1 to 65535, or 0 for none", annotationStatusPort, text)
 		}
 		pc.StatusPort = int32(port)
 	}

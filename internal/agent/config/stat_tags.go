@@ -7,10 +7,11 @@ import (
 	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
 
 	"github.com/meshctl/meshctl/internal/mesh"
+	"github.com/meshctl/meshctl/internal/proxysettings"
 )
 
 // maxStatTags bounds extraStatTags: Envoy compares each new statistic with each tag.
-const maxStatTags = 100
+const maxStatTags = proxysettings.MaxStatTags
 
 // statTags resolves the labels of Envoy's statistics, which PROXY_CONFIG and an annotation of the pod
 // set.

@@ -22,7 +22,6 @@ var unusedVariables = map[string]string{
 	"JWT_POLICY":                                       "the agent sends the token of --token",
 	"ISTIO_META_ENABLE_SELF_DISCOVERY":                 "the bootstrap has no cluster of the proxy itself",
 	"PEER_METADATA_DISCOVERY":                          "the control plane does not use it",
-	"REWRITE_PROBE_LEGACY_LOCALHOST_DESTINATION":       "probes go to the address of the pod",
 	"TERMINATION_DRAIN_DURATION_SECONDS":               "use terminationDrainDuration of PROXY_CONFIG",
 	"WASM_HTTP_REQUEST_MAX_RETRIES":                    "the agent tries again as long as a plugin needs the module",
 	"XDS_AUTH_PROVIDER":                                "the agent sends the token of --token",

@@ -1,6 +1,7 @@
 package source
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -90,6 +91,7 @@ func (c *conversion) configMap(o *corev1.ConfigMap) *FieldError {
 	}
 	c.checkAccessLog(s.Mesh, doc)
 	c.checkTracing(s.Mesh, doc)
+	c.checkProxySettings(s.Mesh, doc)
 	if !c.Remote {
 		for _, w := range meshWithoutEffect(given, doc) {
 			c.warn(inText(keyMesh, doc, w))
@@ -259,7 +261,7 @@ func httpProxyPortFault(m *meshv1alpha1.MeshConfig) *FieldError {
 	case port == m.ProxyInboundListenPort:
 		return faultf(field, "is the same as proxyInboundListenPort")
 	case slices.Contains([]int32{
-		m.DefaultConfig.GetProxyAdminPort(), m.DefaultConfig.GetStatusPort(),
+		m.DefaultConfig.GetProxyAdminPort(), cmp.Or(m.DefaultConfig.GetStatusPort(), mesh.PortAgentStatus),
 		mesh.PortEnvoyReadiness, mesh.PortAgentDNS, mesh.PortEnvoyPrometheus,
 	}, port):
 		return faultf(field, "%d is a port of the proxy or of its agent", port)

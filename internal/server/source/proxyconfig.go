@@ -7,6 +7,7 @@ import (
 	networkingv1beta1 "istio.io/api/networking/v1beta1"
 	"k8s.io/apimachinery/pkg/util/validation"
 
+	"github.com/meshctl/meshctl/internal/proxysettings"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 )
 
@@ -21,7 +22,7 @@ var proxyConfigKind = istioKind(kind{
 // maxConcurrency and maxVariable bound the worker threads of a proxy, and the bytes of a
 // variable, as the agent and Istio's CRD do.
 const (
-	maxConcurrency = 1024
+	maxConcurrency = proxysettings.MaxConcurrency
 	maxVariable    = 2048
 )
 

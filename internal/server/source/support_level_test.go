@@ -246,7 +246,8 @@ func TestMeshConfigWithoutEffectIsReported(t *testing.T) {
 	for i := range meshFields {
 		row := &meshFields[i]
 		needsGood := strings.Fields("trustDomain meshMTLS tlsDefaults defaultTrafficPolicy defaultServiceExportTo defaultDestinationRuleExportTo localityLbSetting " +
-			"defaultConfig.tracing.zipkin defaultConfig.tracing.customTags defaultConfig.tracingServiceName defaultConfig.controlPlaneAuthPolicy")
+			"defaultConfig.tracing.zipkin defaultConfig.tracing.customTags defaultConfig.tracingServiceName defaultConfig.controlPlaneAuthPolicy " +
+			"defaultConfig.discoveryAddress defaultConfig.statusPort defaultConfig.readinessProbe")
 		if row.Support == Partly || strings.HasPrefix(row.Path, "caCertificates.") || strings.HasPrefix(row.Path, "extensionProviders.") || slices.Contains(needsGood, row.Path) {
 			continue // these need good values, which TestConvert has
 		}
