@@ -11,7 +11,6 @@ import (
 	"strings"
 	"time"
 
-	"golang.org/x/net/http/httpguts"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/types/known/durationpb"
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
@@ -233,7 +232,7 @@ func regexSize(re *syntax.Regexp) int {
 }
 
 // isHeaderName reports whether s is the name of an HTTP header.
-func isHeaderName(s string) bool { return len(s) <= 256 && httpguts.ValidHeaderFieldName(s) }
+func isHeaderName(s string) bool { return mesh.IsHeaderName(s) }
 
 func checkHTTPRoute(field string, r *networkingv1alpha3.HTTPRoute) *FieldError {
 	weights := make([]int32, 0, len(r.Route))

@@ -365,7 +365,7 @@ func (g *generator) passthroughChain(o httpOptions) *listenerv3.FilterChain {
 // plaintext.
 func (g *generator) plainHTTPChain(listener, routes string, o httpOptions) *listenerv3.FilterChain {
 	return &listenerv3.FilterChain{
-		FilterChainMatch:              &listenerv3.FilterChainMatch{TransportProtocol: "raw_buffer", ApplicationProtocols: alpnPlain},
+		FilterChainMatch:              &listenerv3.FilterChainMatch{TransportProtocol: "raw_buffer", ApplicationProtocols: o.settings.plainALPN()},
 		Filters:                       []*listenerv3.Filter{g.outboundHTTP("outbound_"+listener+";", routes, o)},
 		TransportSocketConnectTimeout: handshakeTimeout,
 	}
