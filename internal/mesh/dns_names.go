@@ -1,6 +1,13 @@
 package mesh
 
-import "strings"
+import (
+	"strings"
+
+	"golang.org/x/net/http/httpguts"
+)
+
+// IsHeaderName reports whether s can be the name of an HTTP header.
+func IsHeaderName(s string) bool { return len(s) <= 256 && httpguts.ValidHeaderFieldName(s) }
 
 // IsDNSLabel reports whether s is a DNS-1123 label: lower-case letters,
 // digits and '-', at most 63 bytes, first and last alphanumeric.

@@ -249,3 +249,68 @@ func TestEgressPorts(t *testing.T) {
 	replace(t, filepath.Join(p.mesh, "cluster1", "mesh.yaml"), fmt.Sprintf(egressPorts, "ALLOW_ANY"))
 	eventually(t, "TLS to an unknown destination at the port of the egress listener", func() error { return ownTLS("10.77.0.1:80") })
 }
+
+// excludedHosts has a Sidecar that imports all hosts but one, and listens at an address for the
+// ports of all services.
+const excludedHosts = `
+apiVersion: networking.istio.io/v1
+kind: Sidecar
+metadata: {name: default, namespace: shop}
+spec:
+  outboundTrafficPolicy: {mode: REGISTRY_ONLY}
+  egress:
+  - {bind: 127.0.0.5, captureMode: NONE, hosts: ["*/*", "~other/closed.other.svc.cluster.local"]}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: open, namespace: other}
+spec: {clusterIP: 10.96.0.1, ports: [{name: http, port: 80, targetPort: 8080}, {name: tcp, port: 3306, targetPort: 8306}]}
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: open, namespace: other, labels: {kubernetes.io/service-name: open}}
+addressType: IPv4
+ports: [{name: http, port: 8080}, {name: tcp, port: 8306}]
+endpoints: [{addresses: [10.11.0.5]}]
+---
+apiVersion: v1
+kind: Service
+metadata: {name: closed, namespace: other}
+spec: {clusterIP: 10.96.0.2, ports: [{name: http, port: 80, targetPort: 8080}]}
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: closed, namespace: other, labels: {kubernetes.io/service-name: closed}}
+addressType: IPv4
+ports: [{name: http, port: 8080}]
+endpoints: [{addresses: [10.11.0.5]}]
+`
+
+// TestEgressExclusions: a host that a Sidecar excludes is unknown, and the egress listener without
+// a port serves the ports of the other services at its address.
+func TestEgressExclusions(t *testing.T) {
+	if !inPod(t) {
+		return
+	}
+	p := startPod(t, excludedHosts, "10.11.0.77")
+	p.address(t, "10.11.0.5")
+	answers(t, "10.11.0.5:8080", "web")
+	answers(t, "10.11.0.5:8306", "database")
+
+	if got := called(t, "http://127.0.0.5", "open.other"); got != "web" {
+		t.Errorf("a host that is imported: %q", got)
+	}
+	served(t, "http://127.0.0.5:3306", overTCP, "database")
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://127.0.0.5", http.NoBody)
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Host = "closed.other"
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if resp.Body.Close(); resp.StatusCode != http.StatusBadGateway {
+		t.Errorf("a host that is excluded: %s", resp.Status)
+	}
+}

@@ -1,8 +1,6 @@
 package analyze
 
 import (
-	"strings"
-
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
 	networkingv1beta1 "istio.io/api/networking/v1beta1"
 	securityv1beta1 "istio.io/api/security/v1beta1"
@@ -140,13 +138,8 @@ func (m *checker) sidecars() {
 // matchesService reports whether an egress host matches a service that a namespace sees. A
 // host that means everything or nothing always does.
 func (m *checker) matchesService(egress, own string) bool {
-	namespace, host, _ := strings.Cut(egress, "/")
-	switch namespace {
-	case "~":
-		return true
-	case ".":
-		namespace = own
-	}
+	entry := snapshot.ParseEgressHost(egress, own)
+	namespace, host := entry.Namespace, entry.Host
 	if host == "*" && (namespace == "*" || namespace == own || namespace == m.Snapshot.Mesh.RootNamespace) {
 		return true
 	}

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"maps"
+	"slices"
 	"strings"
 
 	"google.golang.org/protobuf/proto"
@@ -113,10 +114,14 @@ func mergeMatches(root, part *networkingv1alpha3.HTTPMatchRequest) *networkingv1
 	ok := within(root.Uri, part.Uri) && within(root.Scheme, part.Scheme) && within(root.Method, part.Method) && within(root.Authority, part.Authority) &&
 		allWithin(root.Headers, part.Headers) && allWithin(root.WithoutHeaders, part.WithoutHeaders) && allWithin(root.QueryParams, part.QueryParams) &&
 		root.IgnoreUriCase == part.IgnoreUriCase && (root.Port == 0 || part.Port == 0 || root.Port == part.Port)
-	if !ok {
+	gateways, common := mergeGateways(root.Gateways, part.Gateways)
+	if !ok || !common || !sameClient(root, part) {
 		return nil
 	}
 	out, _ := proto.Clone(part).(*networkingv1alpha3.HTTPMatchRequest)
+	out.Gateways = gateways
+	out.SourceNamespace = cmp.Or(out.SourceNamespace, root.SourceNamespace)
+	out.SourceLabels = union(root.SourceLabels, part.SourceLabels)
 	out.Name = joinNames(root.Name, part.Name)
 	out.Uri = cmp.Or(out.Uri, root.Uri)
 	out.Scheme = cmp.Or(out.Scheme, root.Scheme)
@@ -128,6 +133,26 @@ func mergeMatches(root, part *networkingv1alpha3.HTTPMatchRequest) *networkingv1
 	out.Port = cmp.Or(out.Port, root.Port)
 	out.StatPrefix = cmp.Or(out.StatPrefix, root.StatPrefix)
 	return out
+}
+
+// mergeGateways returns the gateways for which both conditions hold. It returns false if there are
+// none. No gateways mean all.
+func mergeGateways(root, part []string) ([]string, bool) {
+	if len(root) == 0 || len(part) == 0 {
+		return append(slices.Clone(root), part...), true
+	}
+	both := slices.DeleteFunc(slices.Clone(part), func(g string) bool { return !slices.Contains(root, g) })
+	return both, len(both) > 0
+}
+
+// sameClient reports whether a client can have the namespace and the labels of both conditions.
+func sameClient(root, part *networkingv1alpha3.HTTPMatchRequest) bool {
+	for name, value := range part.SourceLabels {
+		if other, ok := root.SourceLabels[name]; ok && other != value {
+			return false
+		}
+	}
+	return root.SourceNamespace == "" || part.SourceNamespace == "" || root.SourceNamespace == part.SourceNamespace
 }
 
 // union returns the entries of both maps. Those of b win.

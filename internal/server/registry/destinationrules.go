@@ -96,7 +96,8 @@ func equalMerged(a, b []hostRule) bool { return slices.EqualFunc(a, b, hostRule.
 // mergeRules merges the DestinationRules of a namespace for a host: the rules with the
 // same exports and the same selector become one. The rules without a selector also
 // complete each rule with one. In a merge the oldest policy wins, and the oldest subset
-// of a name. Rules with selectors are first.
+// of a name. Rules with selectors are first. Of the others, the one that begins with the newest
+// is first, as with Istio.
 func (t *tables) mergeRules(r *derive.Reads, k ruleKey) ([]hostRule, bool) {
 	rules := oldestFirst(t.rulesFor.Lookup(r, k))
 	slices.SortStableFunc(rules, func(x, y *snapshot.DestinationRule) int {
@@ -120,7 +121,17 @@ func (t *tables) mergeRules(r *derive.Reads, k ruleKey) ([]hostRule, bool) {
 			out = append(out, hostRule{h, to})
 		}
 	}
+	slices.Reverse(out[selectors(out):])
 	return out, true
+}
+
+// selectors returns the number of rules with a selector, which are first.
+func selectors(rules []hostRule) int {
+	n := slices.IndexFunc(rules, func(h hostRule) bool { return h.Selector == "" })
+	if n < 0 {
+		return len(rules)
+	}
+	return n
 }
 
 func boolOrder(a, b bool) int {

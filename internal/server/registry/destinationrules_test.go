@@ -70,7 +70,11 @@ func TestRuleOfClient(t *testing.T) {
 		},
 		"exports differ": {
 			rules(destinationRule("sample", "a", full, time.Hour, "."), destinationRule("sample", "b", full, 0)),
-			map[string]string{"sample": "a", "other": "b"},
+			map[string]string{"sample": "b", "other": "b"},
+		},
+		"exports differ, the private rule is the newest": {
+			rules(destinationRule("sample", "a", full, time.Hour), destinationRule("sample", "b", full, 0, ".")),
+			map[string]string{"sample": "b", "other": "a"},
 		},
 		"selector": {
 			rules(destinationRule("sample", "s", full, time.Hour), selecting(destinationRule("sample", "x", full, 0), "a"), selecting(destinationRule("sample", "y", full, 0), "b")),

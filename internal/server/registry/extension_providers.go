@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"encoding/json"
 	"fmt"
-	"maps"
 	"net"
 	"slices"
 	"strconv"
@@ -28,15 +27,7 @@ const defaultSampling = 1
 func meshTracing(mc *meshv1alpha1.MeshConfig) snapshot.Tracing {
 	own := mc.GetDefaultConfig().GetTracing()
 	out := snapshot.Tracing{On: mc == nil || mc.GetEnableTracing(), Sampling: cmp.Or(own.GetSampling(), defaultSampling), MaxPathTag: own.GetMaxPathTagLength()}
-	var tags []snapshot.TraceTag
-	for _, name := range slices.Sorted(maps.Keys(own.GetCustomTags())) {
-		tag := own.GetCustomTags()[name]
-		tags = append(tags, snapshot.TraceTag{
-			Name: name, Literal: tag.GetLiteral().GetValue(), Environment: tag.GetEnvironment().GetName(), Header: tag.GetHeader().GetName(),
-			Default: cmp.Or(tag.GetEnvironment().GetDefaultValue(), tag.GetHeader().GetDefaultValue()),
-		})
-	}
-	out.Tags = snapshot.ListOf(tags)
+	out.Tags = snapshot.TraceTagsOf(own)
 	return out
 }
 

@@ -93,7 +93,7 @@ func (t *tables) findRuleTraits(r *derive.Reads) snapshot.RuleTraits {
 	tcp := byDefault.GetConnectionPool().GetTcp()
 	out := snapshot.RuleTraits{Localities: has(usesLocality), Timeouts: has(usesTimeouts) || setsTimeouts(tcp)}
 	if s := t.mesh.Get(r).LocalityLB; s.GetEnabled() == nil || s.GetEnabled().GetValue() {
-		out.Localities = out.Localities || len(s.GetDistribute()) > 0 || has(usesOutlier) || byDefault.GetOutlierDetection() != nil
+		out.Localities = out.Localities || len(s.GetDistribute()) > 0 || has(usesOutlier)
 		add(s)
 	}
 	for _, d := range t.rulesUsing.Lookup(r, usesLocality) {

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/protobuf/proto"
 	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
 
@@ -176,6 +177,27 @@ func TestMatchesWithin(t *testing.T) {
 	} {
 		if got := within(c.root, c.part); got != c.want {
 			t.Errorf("%v within %v: %t", c.part, c.root, got)
+		}
+	}
+}
+
+// TestDelegateClients: the conditions of a delegate and of the delegating route on the client hold
+// both.
+func TestDelegateClients(t *testing.T) {
+	t.Parallel()
+	type match = networkingv1alpha3.HTTPMatchRequest
+	for name, c := range map[string]struct{ root, part, want *match }{
+		"of one":           {&match{SourceNamespace: "a"}, &match{SourceLabels: map[string]string{"b": "c"}, Gateways: []string{"g/g"}}, &match{SourceNamespace: "a", SourceLabels: map[string]string{"b": "c"}, Gateways: []string{"g/g"}}},
+		"of the root":      {&match{SourceLabels: map[string]string{"a": "b"}, Gateways: []string{"mesh"}}, &match{}, &match{SourceLabels: map[string]string{"a": "b"}, Gateways: []string{"mesh"}}},
+		"labels":           {&match{SourceLabels: map[string]string{"a": "b"}}, &match{SourceLabels: map[string]string{"c": "d", "a": "b"}}, &match{SourceLabels: map[string]string{"a": "b", "c": "d"}}},
+		"other labels":     {&match{SourceLabels: map[string]string{"a": "b"}}, &match{SourceLabels: map[string]string{"a": "c"}}, nil},
+		"an empty label":   {&match{SourceLabels: map[string]string{"a": ""}}, &match{SourceLabels: map[string]string{"a": "c"}}, nil},
+		"other namespaces": {&match{SourceNamespace: "a"}, &match{SourceNamespace: "b"}, nil},
+		"common gateways":  {&match{Gateways: []string{"mesh", "g/g"}}, &match{Gateways: []string{"g/g", "g/h"}}, &match{Gateways: []string{"g/g"}}},
+		"other gateways":   {&match{Gateways: []string{"mesh"}}, &match{Gateways: []string{"g/g"}}, nil},
+	} {
+		if got := mergeMatches(c.root, c.part); !proto.Equal(got, c.want) {
+			t.Errorf("%s: %v, want %v", name, got, c.want)
 		}
 	}
 }

@@ -1,6 +1,13 @@
 package snapshot
 
-import "strings"
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"strings"
+
+	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
+)
 
 // Collector is a service that takes spans or access logs from proxies.
 type Collector struct {
@@ -48,4 +55,17 @@ type TraceTag struct {
 	Format      string // as in access logs
 	// Default is the value if there is no such variable or header.
 	Default string
+}
+
+// TraceTagsOf returns the tags of a ProxyConfig, sorted by name.
+func TraceTagsOf(t *meshv1alpha1.Tracing) List[TraceTag] {
+	var tags []TraceTag
+	for _, name := range slices.Sorted(maps.Keys(t.GetCustomTags())) {
+		tag := t.GetCustomTags()[name]
+		tags = append(tags, TraceTag{
+			Name: name, Literal: tag.GetLiteral().GetValue(), Environment: tag.GetEnvironment().GetName(), Header: tag.GetHeader().GetName(),
+			Default: cmp.Or(tag.GetEnvironment().GetDefaultValue(), tag.GetHeader().GetDefaultValue()),
+		})
+	}
+	return ListOf(tags)
 }

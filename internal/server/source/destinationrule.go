@@ -164,8 +164,8 @@ func checkLoadBalancer(field string, lb *networkingv1alpha3.LoadBalancerSettings
 		if p := w.GetMinimumPercent().GetValue(); p < 0 || p > 100 {
 			faults = faults.and(faultf(field+".minimumPercent", "%v is not a percentage", p))
 		}
-		if a := w.GetAggression(); a != nil && a.GetValue() < 1 {
-			faults = faults.and(faultf(field+".aggression", "%v is less than 1", a.GetValue()))
+		if a := w.GetAggression(); a != nil && !(a.GetValue() > 0) { // Envoy divides by it
+			faults = faults.and(faultf(field+".aggression", "%v is not above 0", a.GetValue()))
 		}
 		return faults.and(durationFault(field+".duration", w.Duration, time.Millisecond))
 	}

@@ -40,7 +40,7 @@ func TestDestinationRuleRefusals(t *testing.T) {
 		"warmup":              {lb + "{warmup: {aggression: 2}}", "spec.trafficPolicy.loadBalancer.warmup.duration: is missing"},
 		"warmup duration":     {lb + "{warmup: {duration: 0s}}", "spec.trafficPolicy.loadBalancer.warmup.duration: 0s is too short: want at least 1ms"},
 		"warmup percent":      {lb + "{warmup: {duration: 1s, minimumPercent: 101}}", "spec.trafficPolicy.loadBalancer.warmup.minimumPercent: 101 is not a percentage"},
-		"aggression":          {lb + "{warmup: {duration: 1s, aggression: 0.5}}", "spec.trafficPolicy.loadBalancer.warmup.aggression: 0.5 is less than 1"},
+		"aggression":          {lb + "{warmup: {duration: 1s, aggression: 0}}", "spec.trafficPolicy.loadBalancer.warmup.aggression: 0 is not above 0"},
 		"old warmup":          {lb + "{warmupDurationSecs: 0s}", "spec.trafficPolicy.loadBalancer.warmupDurationSecs: 0s is too short: want at least 1ms"},
 		"connections":         {pool + "{tcp: {maxConnections: -1}}", "spec.trafficPolicy.connectionPool.tcp.maxConnections: -1 is negative"},
 		"connect timeout":     {pool + "{tcp: {connectTimeout: 0s}}", "spec.trafficPolicy.connectionPool.tcp.connectTimeout: 0s is too short: want at least 1ms"},

@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"encoding/base64"
 	"encoding/hex"
+	"slices"
 	"strings"
 
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
@@ -113,6 +114,21 @@ func certificatesOf(t *networkingv1alpha3.ServerTLSSettings) []string {
 	return out
 }
 
+// usedCertificates returns the fields of certificatesOf that count: files beside Secrets do not, as
+// with Istio.
+func usedCertificates(t *networkingv1alpha3.ServerTLSSettings) []string {
+	certificates := certificatesOf(t)
+	if namesSecrets(t) {
+		certificates = slices.DeleteFunc(certificates, func(name string) bool { return !strings.HasPrefix(name, "credentialName") })
+	}
+	return certificates
+}
+
+// namesSecrets reports whether the certificates of a server are in Secrets.
+func namesSecrets(t *networkingv1alpha3.ServerTLSSettings) bool {
+	return t.CredentialName != "" || len(t.CredentialNames) > 0
+}
+
 // maxServerCertificates is the number of certificates of one server: one for each type of key.
 const maxServerCertificates = 2
 
@@ -120,7 +136,7 @@ func serverTLSFault(field string, t *networkingv1alpha3.ServerTLSSettings) *Fiel
 	if snapshot.PassesTLS(t) {
 		return nil
 	}
-	certificates := certificatesOf(t)
+	certificates := usedCertificates(t)
 	if t.Mode == networkingv1alpha3.ServerTLSSettings_ISTIO_MUTUAL {
 		if len(certificates) > 0 || t.CaCertificates != "" {
 			return faultf(field+"."+append(certificates, "caCertificates")[0], "does not go with mode ISTIO_MUTUAL, which uses the certificate of the workload")
@@ -128,7 +144,7 @@ func serverTLSFault(field string, t *networkingv1alpha3.ServerTLSSettings) *Fiel
 		return nil
 	}
 	mutual := t.Mode != networkingv1alpha3.ServerTLSSettings_SIMPLE
-	secrets := t.CredentialName != "" || len(t.CredentialNames) > 0
+	secrets := namesSecrets(t)
 	var faults *FieldError
 	switch {
 	case len(certificates) == 0:
@@ -137,7 +153,7 @@ func serverTLSFault(field string, t *networkingv1alpha3.ServerTLSSettings) *Fiel
 		faults = faultf(field+"."+certificates[1], "does not go with %s: use one of them", certificates[0])
 	case max(len(t.CredentialNames), len(t.TlsCertificates)) > maxServerCertificates:
 		faults = faultf(field+"."+certificates[0], "has more than %d certificates", maxServerCertificates)
-	case t.ServerCertificate == "" != (t.PrivateKey == ""):
+	case !secrets && t.ServerCertificate == "" != (t.PrivateKey == ""):
 		faults = faultf(field, "needs both serverCertificate and privateKey")
 	case mutual && !secrets && t.CaCertificates == "":
 		faults = faultf(field+".caCertificates", "is missing: mode %s needs it to verify clients", t.Mode)
@@ -151,6 +167,9 @@ func serverTLSFault(field string, t *networkingv1alpha3.ServerTLSSettings) *Fiel
 	}
 	if highest != networkingv1alpha3.ServerTLSSettings_TLS_AUTO && lowest > highest {
 		faults = faults.and(faultf(field, "%s %s is above maxProtocolVersion %s: no client could connect", which, lowest, highest))
+	}
+	if secrets {
+		return allFaults(faults, credentialsFault(field, t), clientHashesFault(field, t))
 	}
 	return allFaults(faults, each(field+".tlsCertificates", t.TlsCertificates, func(field string, c *networkingv1alpha3.ServerTLSSettings_TLSCertificate) *FieldError {
 		if c.ServerCertificate == "" || c.PrivateKey == "" {
@@ -217,6 +236,9 @@ func (c *conversion) warnUnused(field string, s *networkingv1alpha3.Server) {
 	certificates := certificatesOf(t)
 	if snapshot.PassesTLS(t) && len(certificates) > 0 {
 		c.warn(noEffect(field+"."+certificates[0], "mode "+t.Mode.String()+" uses no certificate"))
+	}
+	if used := usedCertificates(t); len(used) > 0 && len(used) < len(certificates) && t.Mode != networkingv1alpha3.ServerTLSSettings_ISTIO_MUTUAL {
+		c.warn(noEffect(field+"."+certificates[len(used)], used[0]+" is used instead"))
 	}
 	verifies := t.Mode == networkingv1alpha3.ServerTLSSettings_MUTUAL || t.Mode == networkingv1alpha3.ServerTLSSettings_OPTIONAL_MUTUAL
 	if !verifies && (len(t.VerifyCertificateSpki) > 0 || len(t.VerifyCertificateHash) > 0) {

@@ -11,7 +11,6 @@ import (
 	"strings"
 	"time"
 
-	"golang.org/x/net/http/httpguts"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/types/known/durationpb"
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
@@ -44,7 +43,7 @@ func checkHTTPRoutes(routes []*networkingv1alpha3.HTTPRoute, hosts int, isDelega
 		if isDelegate && r.Delegate != nil {
 			faults = faultf(field+".delegate", "a VirtualService to which others delegate cannot delegate")
 		}
-		return allFaults(faults, actionFault(field, r), checkMatches(field+".match", r, isDelegate), checkHTTPRoute(field, r))
+		return allFaults(faults, actionFault(field, r), checkMatches(field+".match", r), checkHTTPRoute(field, r))
 	})
 }
 
@@ -85,19 +84,13 @@ func actionFault(field string, r *networkingv1alpha3.HTTPRoute) *FieldError {
 	return faults
 }
 
-// checkMatches checks the matches of a route. isDelegate reports whether the route only
-// completes routes of other VirtualServices.
-func checkMatches(field string, r *networkingv1alpha3.HTTPRoute, isDelegate bool) *FieldError {
+// checkMatches checks the matches of a route.
+func checkMatches(field string, r *networkingv1alpha3.HTTPRoute) *FieldError {
 	return each(field, r.Match, func(field string, m *networkingv1alpha3.HTTPMatchRequest) *FieldError {
 		if n := len(m.Headers) + len(m.WithoutHeaders) + len(m.QueryParams); n > maxRouteParts {
 			return faultf(field, "has %d conditions, at most %d are accepted", n, maxRouteParts)
 		}
-		var faults *FieldError
-		if (isDelegate || r.Delegate != nil) && len(m.SourceLabels)+len(m.Gateways)+len(m.SourceNamespace) > 0 {
-			faults = faultf(field, "has a condition on the client, which does not go with delegation")
-		}
 		return allFaults(
-			faults,
 			uriMatchFault(field+".uri", m.Uri, r.Redirect.GetPrefixRewrite() != ""),
 			stringMatchFault(field+".scheme", m.Scheme),
 			stringMatchFault(field+".method", m.Method),
@@ -233,7 +226,7 @@ func regexSize(re *syntax.Regexp) int {
 }
 
 // isHeaderName reports whether s is the name of an HTTP header.
-func isHeaderName(s string) bool { return len(s) <= 256 && httpguts.ValidHeaderFieldName(s) }
+func isHeaderName(s string) bool { return mesh.IsHeaderName(s) }
 
 func checkHTTPRoute(field string, r *networkingv1alpha3.HTTPRoute) *FieldError {
 	weights := make([]int32, 0, len(r.Route))

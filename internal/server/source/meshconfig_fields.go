@@ -141,7 +141,7 @@ var meshFields = []apiField{
 	{Path: "ca", Support: NoEffect, Meaning: "serve signs certificates itself"},
 	{Path: "discoverySelectors", Support: Works, Meaning: "they select namespaces of all clusters. The system namespace and `rootNamespace` are always in the mesh. See [serve.md](serve.md#namespaces-that-are-not-in-the-mesh)"},
 	{Path: "tlsDefaults", Support: Works, Meaning: "for TLS of DestinationRules and of Gateway servers"},
-	{Path: "defaultTrafficPolicy", Support: Works, Meaning: "for outbound connections, where a DestinationRule has no `connectionPool` or no `outlierDetection`"},
+	{Path: "defaultTrafficPolicy", Support: Works, Meaning: "for outbound connections, where a DestinationRule has no `connectionPool` or no `outlierDetection`; the `outlierDetection` alone does not prefer near endpoints: that needs one in a DestinationRule, or its `localityLbSetting`"},
 	{Path: "serviceEntryVisibility", Support: Works, Meaning: "with `applyToSidecars`, it replaces `exportTo` of ServiceEntries"},
 }
 

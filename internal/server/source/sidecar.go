@@ -180,8 +180,8 @@ func checkEgress(field string, e *networkingv1alpha3.IstioEgressListener) *Field
 		faults = portFault(field+".port", e.Port.Number, e.Port.Protocol, mesh.UDP)
 	}
 	switch {
-	case e.Bind != "" && e.Port == nil:
-		faults = faults.and(faultf(field+".bind", "needs a port"))
+	case isUnix && e.Port == nil:
+		faults = faults.and(faultf(field+".bind", "needs a port with the protocol of the socket"))
 	case !isUnix:
 		faults = faults.and(bindFault(field+".bind", e.Bind))
 	}
@@ -192,6 +192,9 @@ func checkEgress(field string, e *networkingv1alpha3.IstioEgressListener) *Field
 		if strings.Count(host, "/") != 1 {
 			return faultf(field, "%q is not of the form namespace/host", host)
 		}
+		if entry, excluded := strings.CutPrefix(host, "~"); excluded && !strings.HasPrefix(entry, "/") {
+			return scopedHostFault(field, entry, "* .")
+		}
 		return scopedHostFault(field, host, "* . ~")
 	}))
 }
@@ -199,7 +202,7 @@ func checkEgress(field string, e *networkingv1alpha3.IstioEgressListener) *Field
 var sidecarFields = []apiField{
 	{Path: "workloadSelector", Support: Works},
 	{Path: "ingress", Support: Works, Meaning: "`defaultEndpoint` cannot be a port of the proxy itself, and its Unix sockets, like those of `bind`, must be below `--socket-dir`; objects in a Kubernetes API cannot use Unix sockets; `tls` works only where PeerAuthentication disables mTLS at the port, as with Istio, and only with certificates in files; a listener whose traffic is not captured listens on the address of the pod, unless `bind` sets another address"},
-	{Path: "egress", Support: Works, Meaning: "a port with a protocol other than HTTP forwards connections to the services with this port number; a listener whose traffic is not captured listens on the loopback address, unless `bind` sets another address"},
+	{Path: "egress", Support: Works, Meaning: "a port with a protocol other than HTTP forwards connections to the services with this port number; a listener whose traffic is not captured listens on the loopback address, unless `bind` sets another address; the listener without a port may have a `bind`, too, and then listens there at each port of its services; `~NAMESPACE/HOST` excludes hosts, and the namespace `~` is `~*`"},
 	{Path: "inboundConnectionPool", Support: Works, Meaning: "as `connectionPool` of a DestinationRule for the service; `h2UpgradePolicy` has no effect"},
 	{Path: "outboundTrafficPolicy", Support: Works, Meaning: "`egressProxy` must be a service that the egress hosts include"},
 }

@@ -35,7 +35,6 @@ func TestVirtualServiceRefusals(t *testing.T) {
 		"tcp: [{" + to + "}]":                                                    "spec.hosts: is empty: only HTTP routes can be delegated to",
 		http("delegate: {name: d}, " + to):                                       "spec.http[0].delegate: does not go with route: use one of them",
 		http("delegate: {name: D}"):                                              `spec.http[0].delegate.name: "D" is not the name of a VirtualService`,
-		http("match: [{sourceLabels: {a: b}}], delegate: {name: d}"):             "spec.http[0].match[0]: has a condition on the client, which does not go with delegation",
 		http("redirect: {uri: /}, " + to):                                        "spec.http[0].redirect: does not go with route: use one of them",
 		http("redirect: {uri: /}, rewrite: {uri: /}"):                            "spec.http[0].rewrite: does not go with redirect",
 		http("directResponse: {status: 200}, fault: {abort: {httpStatus: 500}}"): "spec.http[0].fault: does not go with directResponse",

@@ -33,7 +33,7 @@ func (u gatewayListener) serviceChains(g *generator, hosts []string, timeouts po
 	}
 	var out []*listenerv3.FilterChain
 	for _, svc := range u.services.All() {
-		if svc.ExternalName != "" || !passable(svc) || !u.scope.sees(svc) || !hostsMatch(hosts, svc, "") {
+		if svc.ExternalName != "" || !passable(svc) || !u.scope.sees(svc) || !(snapshot.EgressHosts{Hosts: hosts}).Imports(svc.Namespace, svc.Host) {
 			continue
 		}
 		for i := range svc.Ports {

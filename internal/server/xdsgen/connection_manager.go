@@ -22,6 +22,7 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
+	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
@@ -111,6 +112,12 @@ func (g *generator) baseHCM(o httpOptions) *hcmv3.HttpConnectionManager {
 		RequestIdExtension:           requestIDs(),
 		AccessLog:                    append(g.accessLogs(o.settings), g.requestMetrics(o.settings)...),
 		Tracing:                      g.tracing(o.settings.Tracing),
+	}
+	if o.settings.acceptsHTTP10 {
+		h.HttpProtocolOptions = &corev3.Http1ProtocolOptions{AcceptHttp_10: true}
+	}
+	if idle := o.settings.idleTimeout; idle > 0 {
+		h.CommonHttpProtocolOptions = &corev3.HttpProtocolOptions{IdleTimeout: durationpb.New(idle)}
 	}
 	if o.settings.Tracing.NoRequestID {
 		h.RequestIdExtension = untracedRequestIDs()

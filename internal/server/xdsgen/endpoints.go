@@ -125,9 +125,11 @@ const (
 	tlsOn
 )
 
-func endpointPolicyOf(m *snapshot.Mesh, of snapshot.Distribution, p *networkingv1alpha3.TrafficPolicy, client place) endpointPolicy {
+// endpointPolicyOf returns the policy of a port: own is the policy of its rule, and p also has the
+// defaults of the mesh.
+func endpointPolicyOf(m *snapshot.Mesh, of snapshot.Distribution, own, p *networkingv1alpha3.TrafficPolicy, client place) endpointPolicy {
 	outlier := p.GetOutlierDetection()
-	failover := outlier != nil || of != snapshot.NoDistribution && p.GetLoadBalancer().GetLocalityLbSetting() == nil
+	failover := failsOver(own, p) || of != snapshot.NoDistribution && p.GetLoadBalancer().GetLocalityLbSetting() == nil
 	out := endpointPolicy{Ready: outlier.GetMinHealthPercent() > 0, Locality: client.policy(localitySetting(m, of, p), failover)}
 	if tls := p.GetTls(); tls != nil {
 		if out.TLS = tlsOff; tls.GetMode() == networkingv1alpha3.ClientTLSSettings_ISTIO_MUTUAL {
@@ -150,7 +152,7 @@ func endpointSubsets(m *snapshot.Mesh, svc *snapshot.MeshService, rule *snapshot
 		var ports []entry[uint32, endpointPolicy]
 		for i := range svc.Ports {
 			number := svc.Ports[i].Number
-			if p := endpointPolicyOf(m, svc.Distribution, rule.PolicyOver(m.DefaultPolicy, number, subset), client); p != (endpointPolicy{}) {
+			if p := endpointPolicyOf(m, svc.Distribution, rule.PolicyAt(number, subset), rule.PolicyOver(m.DefaultPolicy, number, subset), client); p != (endpointPolicy{}) {
 				ports = append(ports, entry[uint32, endpointPolicy]{number, p})
 			}
 		}

@@ -229,6 +229,6 @@ func (g *generator) gatewayHCM(o httpOptions) *hcmv3.HttpConnectionManager {
 	h.SetCurrentClientCertDetails = &hcmv3.HttpConnectionManager_SetCurrentClientCertDetails{
 		Subject: yes, Cert: true, Dns: true, Uri: true,
 	}
-	h.HttpProtocolOptions = &corev3.Http1ProtocolOptions{}
+	h.HttpProtocolOptions = &corev3.Http1ProtocolOptions{AcceptHttp_10: o.settings.acceptsHTTP10}
 	return h
 }

@@ -260,6 +260,8 @@ func (f *inboundWorkload) chains(g *generator, p *inboundPort) []*listenerv3.Fil
 		}}
 		if kind.tls {
 			c.FilterChainMatch.TransportProtocol = "tls"
+		} else if len(kind.alpn) > 0 {
+			c.FilterChainMatch.ApplicationProtocols = f.settings.plainALPN()
 		}
 		if p.Number != 0 {
 			c.FilterChainMatch.DestinationPort = wrapperspb.UInt32(p.Number)

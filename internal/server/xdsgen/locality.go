@@ -98,12 +98,19 @@ func localityWeightsOf(s *networkingv1alpha3.LocalityLoadBalancerSetting) locali
 }
 
 // weighsLocalities reports whether a cluster spreads its load over localities by weight.
-// mesh is the default of the mesh.
-func weighsLocalities(mesh localityWeights, policy *networkingv1alpha3.TrafficPolicy) bool {
-	if own := policy.GetLoadBalancer().GetLocalityLbSetting(); own != nil {
+// mesh is the default of the mesh; own and policy are as in failsOver.
+func weighsLocalities(mesh localityWeights, own, policy *networkingv1alpha3.TrafficPolicy) bool {
+	if own := own.GetLoadBalancer().GetLocalityLbSetting(); own != nil {
 		mesh = localityWeightsOf(enabledSetting(own))
 	}
-	return mesh == alwaysWeighted || mesh == withOutlierDetection && policy.GetOutlierDetection() != nil
+	return mesh == alwaysWeighted || mesh == withOutlierDetection && failsOver(own, policy)
+}
+
+// failsOver reports whether outlier detection lets the load go to other localities. own is the
+// policy of a rule, and policy also has the defaults of the mesh. The mesh's outlier detection counts
+// only where the rule itself has a setting for localities.
+func failsOver(own, policy *networkingv1alpha3.TrafficPolicy) bool {
+	return own.GetOutlierDetection() != nil || own.GetLoadBalancer().GetLocalityLbSetting() != nil && policy.GetOutlierDetection() != nil
 }
 
 // localityPolicy sets which endpoints a client prefers. If it is zero, the client prefers none.

@@ -25,7 +25,16 @@ var (
 	alpnMTLSHTTP = []string{"istio-http/1.0", "istio-http/1.1", "istio-h2"}
 	alpnMTLSTCP  = []string{"istio-peer-exchange", "istio"}
 	alpnPlain    = []string{"http/1.1", "h2c"}
+	alpnPlain10  = []string{"http/1.0", "http/1.1", "h2c"}
 )
+
+// plainALPN returns the protocols of HTTP in plaintext that a listener with the settings accepts.
+func (s listenerSettings) plainALPN() []string {
+	if s.acceptsHTTP10 {
+		return alpnPlain10
+	}
+	return alpnPlain
+}
 
 // tlsParameters returns the parameters of TLS with these limits. The oldest version is
 // oldest unless the limits set another one.

@@ -3,6 +3,7 @@ package xdsgen
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"math"
 	"net/netip"
 	"slices"
@@ -66,6 +67,13 @@ type Node struct {
 	// Drain is the time that the proxy takes to drain changed listeners (drainDuration of
 	// PROXY_CONFIG).
 	Drain time.Duration
+	// Tracing is tracing of PROXY_CONFIG, or nil.
+	Tracing *meshv1alpha1.Tracing
+	// AcceptsHTTP10 reports whether listeners accept HTTP/1.0 (HTTP10).
+	AcceptsHTTP10 bool
+	// IdleTimeout is IDLE_TIMEOUT: the time after which connections of clients without requests are
+	// closed, or 0 for Envoy's default.
+	IdleTimeout time.Duration
 	// HTTPProxyPort is HTTP_PROXY_PORT: the port at which the proxy is an HTTP proxy for its
 	// application, or 0 for none. If it is nil, the mesh's setting applies.
 	HTTPProxyPort *uint32
@@ -198,6 +206,8 @@ func ParseNode(n *corev3.Node, maxMetadata int) (Node, error) {
 		Version:        text("ISTIO_VERSION"),
 		Metadata:       textsOf(md),
 		Topology:       topologyOf(md["PROXY_CONFIG"].GetStructValue().GetFields()["gatewayTopology"]),
+		Tracing:        tracingOfNode(md["PROXY_CONFIG"].GetStructValue().GetFields()["tracing"]),
+		AcceptsHTTP10:  text("HTTP10") == "1",
 		Drain:          drainOf(md["PROXY_CONFIG"].GetStructValue().GetFields()["drainDuration"]),
 		Envoy:          envoyVersion(n),
 		Ports:          reportedPorts(md),
@@ -210,6 +220,9 @@ func ParseNode(n *corev3.Node, maxMetadata int) (Node, error) {
 	}
 	if out.HTTPProxyPort, err = ownHTTPProxyPort(text("HTTP_PROXY_PORT")); err != nil {
 		return Node{}, fmt.Errorf("node %s: metadata HTTP_PROXY_PORT: %w", id.ProxyID(), err)
+	}
+	if out.IdleTimeout, err = idleTimeout(text("IDLE_TIMEOUT")); err != nil {
+		return Node{}, fmt.Errorf("node %s: metadata IDLE_TIMEOUT: %w", id.ProxyID(), err)
 	}
 	view, err := splitList("REQUESTED_NETWORK_VIEW", text("REQUESTED_NETWORK_VIEW"))
 	if err != nil {
@@ -286,6 +299,37 @@ func topologyOf(v *structpb.Value) *snapshot.Topology {
 	}
 	out := snapshot.TopologyOf(&t)
 	return &out
+}
+
+// tracingOfNode returns the tracing of one proxy, without settings that Envoy would refuse.
+func tracingOfNode(v *structpb.Value) *meshv1alpha1.Tracing {
+	if v.GetStructValue() == nil {
+		return nil
+	}
+	var t meshv1alpha1.Tracing
+	text, err := protojson.Marshal(v)
+	if err != nil || (protojson.UnmarshalOptions{DiscardUnknown: true}).Unmarshal(text, &t) != nil {
+		return nil
+	}
+	if t.Sampling < 0 || t.Sampling > 100 {
+		t.Sampling = 0
+	}
+	maps.DeleteFunc(t.CustomTags, func(_ string, tag *meshv1alpha1.Tracing_CustomTag) bool {
+		return tag.GetLiteral().GetValue() == "" && tag.GetEnvironment().GetName() == "" && !mesh.IsHeaderName(tag.GetHeader().GetName())
+	})
+	return &t
+}
+
+// idleTimeout parses a duration. None means 0.
+func idleTimeout(text string) (time.Duration, error) {
+	if text == "" {
+		return 0, nil
+	}
+	d, err := time.ParseDuration(text)
+	if err != nil || d < 0 {
+		return 0, fmt.Errorf("%.64q is not a duration, such as 30s", text)
+	}
+	return d, nil
 }
 
 // defaultDrain is the drainDuration of proxies that report none.

@@ -210,7 +210,7 @@ func (u clusterOf) base(g *generator, name, alpn string) *clusterv3.Cluster {
 	if u.service.Distribution != snapshot.NoDistribution {
 		byDefault = alwaysWeighted
 	}
-	weighted := weighsLocalities(byDefault, u.policy)
+	weighted := weighsLocalities(byDefault, u.rule.PolicyAt(u.port.Number, u.subset), u.policy)
 	if weighted {
 		c.CommonLbConfig.LocalityConfigSpecifier = &clusterv3.Cluster_CommonLbConfig_LocalityWeightedLbConfig_{
 			LocalityWeightedLbConfig: &clusterv3.Cluster_CommonLbConfig_LocalityWeightedLbConfig{},

@@ -82,14 +82,21 @@ func (v listenerView) egress(s *snapshot.Snapshot, i int) Unit {
 	}
 }
 
-// catchesAll reports whether services get listeners: connections are captured, and there
-// is no Sidecar with a port for each egress listener.
+// catchesAll reports whether services get listeners for redirected connections to any address:
+// connections are captured, and there is no Sidecar with a port or an address for each egress
+// listener.
 func (v listenerView) catchesAll() bool {
 	if !v.captured {
 		return false
 	}
-	egress := v.scope.egress()
-	return len(egress) == 0 || slices.ContainsFunc(egress, hasNoPort)
+	e := v.scope.anyPort()
+	return len(v.scope.egress()) == 0 || e != nil && !isBound(e)
+}
+
+// isBound reports whether an egress listener without a port takes connections to one address
+// only.
+func isBound(e *networkingv1alpha3.IstioEgressListener) bool {
+	return e.GetBind() != "" || e.GetCaptureMode() == networkingv1alpha3.CaptureMode_NONE
 }
 
 // hasNoPort reports whether an egress listener is for all ports without a listener of their own.
@@ -104,10 +111,10 @@ func isUnixListener(e *networkingv1alpha3.IstioEgressListener) bool {
 // port returns the listeners of a port number.
 func (v listenerView) port(s *snapshot.Snapshot, number uint32) Unit {
 	units := v.egressStreams(s, number)
-	if v.catchesAll() && !v.scope.ownsPort(number) {
+	if e := v.scope.anyPort(); (v.catchesAll() || isBound(e)) && !v.scope.ownsPort(number) {
 		sc, _ := v.scope.atPort(number)
 		if services := sc.at(s, number); !services.none() {
-			units = append(units, v.listeners(s, services, sc))
+			units = append(units, v.listeners(s, services, sc).at(e, v.captured))
 		}
 	}
 	switch len(units) {
@@ -197,6 +204,26 @@ type portListeners struct {
 	streams   list[stream]
 	// streamsOnly reports whether HTTP is handled as TCP.
 	streamsOnly bool
+	// bound holds the addresses of an egress listener without a port; empty means any address.
+	bound list[string]
+	binds bool // see bindsPort
+}
+
+// at returns the listeners for the egress listener without a port, or nil.
+func (u portListeners) at(e *networkingv1alpha3.IstioEgressListener, captured bool) portListeners {
+	if !isBound(e) {
+		return u
+	}
+	at := []string{e.GetBind()}
+	if at[0] == "" {
+		at = u.families.loopbacks()
+	}
+	u.bound, u.binds = listOf(at), bindsPort(e, captured)
+	u.reserved = u.reserved || mesh.IsProxyPort(u.services.number)
+	if u.binds { // passing connections on to their destination would be a loop
+		u.unknown = mesh.BlackHoleCluster
+	}
+	return u
 }
 
 func (u portListeners) Type() string { return xdswire.ListenerType }
@@ -211,7 +238,11 @@ func (u portListeners) options() httpOptions {
 func (u portListeners) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, error) {
 	g := generator{enc: enc}
 	number, o := u.services.number, u.options()
-	w := wildcard{g: &g, o: o, families: u.families}
+	w := wildcard{g: &g, o: o, at: u.families.wildcards(), binds: u.binds}
+	isBound := !u.bound.Empty()
+	if isBound {
+		w.at = u.bound.Slice()
+	}
 	taken := make(map[string]struct{})
 	for svc := range u.services.all {
 		port := svc.Port(number)
@@ -220,7 +251,14 @@ func (u portListeners) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, erro
 			w.http = true
 			continue
 		}
-		if svc.Headless {
+		switch {
+		case isBound:
+			if !toDestination(svc) || !u.binds { // the destination would be this listener
+				w.http = w.http || routedByPort(svc, port)
+				w.add(svc, port)
+			}
+			continue
+		case svc.Headless:
 			continue // headlessListeners
 		}
 		ips := texts(svc.AddressesOf(svc.For(u.cluster), number))
@@ -327,7 +365,7 @@ func (g *generator) passthroughChain(o httpOptions) *listenerv3.FilterChain {
 // plaintext.
 func (g *generator) plainHTTPChain(listener, routes string, o httpOptions) *listenerv3.FilterChain {
 	return &listenerv3.FilterChain{
-		FilterChainMatch:              &listenerv3.FilterChainMatch{TransportProtocol: "raw_buffer", ApplicationProtocols: alpnPlain},
+		FilterChainMatch:              &listenerv3.FilterChainMatch{TransportProtocol: "raw_buffer", ApplicationProtocols: o.settings.plainALPN()},
 		Filters:                       []*listenerv3.Filter{g.outboundHTTP("outbound_"+listener+";", routes, o)},
 		TransportSocketConnectTimeout: handshakeTimeout,
 	}

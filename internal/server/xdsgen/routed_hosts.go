@@ -129,8 +129,8 @@ func ownScope(s *snapshot.Snapshot, client snapshot.RouteClient) *snapshot.Route
 }
 
 // importedRoutes returns the routes at a port of services, and of hosts without a service,
-// to the clients of the view, which import VirtualServices by hosts of their Sidecar.
-func (v routeView) importedRoutes(s *snapshot.Snapshot, number uint32, services iter.Seq[*snapshot.MeshService], egress []string) []routedHost {
+// to the clients of the view, which import VirtualServices by the egress listeners of a scope.
+func (v routeView) importedRoutes(s *snapshot.Snapshot, number uint32, services iter.Seq[*snapshot.MeshService], sc scope) []routedHost {
 	var hosts []string
 	for svc := range services {
 		hosts = append(hosts, svc.Host)
@@ -153,7 +153,7 @@ func (v routeView) importedRoutes(s *snapshot.Snapshot, number uint32, services 
 			continue
 		}
 		list := slices.DeleteFunc(slices.Clone(h.HTTP.For(v.client.Namespace)), func(vs *snapshot.VirtualService) bool {
-			return !importsHosts(egress, vs.Namespace, vs.Hosts, v.scope.namespace)
+			return !sc.importsFor(host, vs)
 		})
 		if routed := routesOf(h, list, v.client, number); routed.virtual != nil {
 			out = append(out, routed)
@@ -173,19 +173,4 @@ func routeClients(s *snapshot.Snapshot, namespace string, labels map[string]stri
 	}
 	return snapshot.RouteClientOf(namespace, labels, len(own.HTTP) > 0, s.RouteClients.HTTP),
 		snapshot.RouteClientOf(namespace, labels, len(own.Streams) > 0, s.RouteClients.Streams)
-}
-
-// importsHosts reports whether egress hosts of a Sidecar in the namespace own include a
-// VirtualService with hosts.
-func importsHosts(egress []string, namespace string, hosts []string, own string) bool {
-	return slices.ContainsFunc(egress, func(h string) bool {
-		ns, host, ok := strings.Cut(h, "/")
-		if !ok {
-			ns, host = "*", h
-		}
-		if ns == "." {
-			ns = own
-		}
-		return (ns == "*" || ns == namespace) && slices.ContainsFunc(hosts, func(of string) bool { return snapshot.HostsOverlap(of, host) })
-	})
 }

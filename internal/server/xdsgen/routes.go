@@ -67,15 +67,19 @@ func (v routeView) port(s *snapshot.Snapshot, number uint32) Unit {
 	if !services.any(routedByPort) {
 		return nil
 	}
-	return v.routesAt(s, sc, services)
+	out := v.routesAt(s, sc, services)
+	if e := v.scope.anyPort(); isBound(e) && bindsPort(e, v.captured) {
+		out.routeFacts = out.ofProxy()
+	}
+	return out
 }
 
 // routesAt returns the routes to the services of a port that a scope sees.
 func (v routeView) routesAt(s *snapshot.Snapshot, sc scope, services portServices) portRoutes {
 	number := services.number
 	out := portRoutes{routeFacts: v.facts(s), services: services}
-	if hosts := sc.egressHosts(); len(sc.egress()) > 0 && !slices.Contains(hosts, "*/*") {
-		out.own = listOf(v.importedRoutes(s, number, services.all, hosts))
+	if !sc.importsAll() {
+		out.own = listOf(v.importedRoutes(s, number, services.all, sc))
 		return out
 	}
 	own := v.ownRoutes(s, number)
@@ -134,9 +138,8 @@ func routedPorts(s *snapshot.Snapshot, svc *snapshot.MeshService, sc scope, clie
 		}
 		list := h.HTTP.For(client.Namespace)
 		if at, _ := sc.atPort(svc.Ports[i].Number); len(at.egress()) > 0 {
-			hosts := at.egressHosts()
 			list = slices.DeleteFunc(slices.Clone(list), func(vs *snapshot.VirtualService) bool {
-				return !importsHosts(hosts, vs.Namespace, vs.Hosts, sc.namespace)
+				return !at.importsFor(h.Host, vs)
 			})
 		}
 		out = append(out, routesOf(h, list, client, svc.Ports[i].Number))
@@ -157,9 +160,10 @@ func (v routeView) egress(s *snapshot.Snapshot, i int) Unit {
 	}
 	out := egressRoutes{routeFacts: facts, services: s.Services, scope: v.scope, listener: i}
 	var routed []routedHost
+	sc := v.scope.through(i)
 	visible := func(yield func(*snapshot.MeshService) bool) {
 		for _, svc := range s.Services.All() {
-			if v.scope.seesThrough(e.GetHosts(), svc) && !yield(svc) {
+			if sc.sees(svc) && !yield(svc) {
 				return
 			}
 		}
@@ -174,7 +178,7 @@ func (v routeView) egress(s *snapshot.Snapshot, i int) Unit {
 		numbers = slices.Compact(numbers)
 	}
 	for _, number := range numbers {
-		routed = append(routed, v.importedRoutes(s, number, visible, e.GetHosts())...)
+		routed = append(routed, v.importedRoutes(s, number, visible, sc)...)
 	}
 	out.routed = listOf(routed)
 	return out
@@ -316,8 +320,9 @@ func (u egressRoutes) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, error
 	if err := hosts.addUnserved(u.routeFacts, slices.Collect(u.routed.All), names); err != nil {
 		return nil, err
 	}
+	sc := u.scope.through(u.listener)
 	for _, svc := range u.services.All() {
-		if svc.ExternalName != "" || !u.scope.seesThrough(e.GetHosts(), svc) {
+		if svc.ExternalName != "" || !sc.sees(svc) {
 			continue
 		}
 		for i := range svc.Ports {

@@ -3,7 +3,6 @@ package xdsgen
 import (
 	"iter"
 	"slices"
-	"strings"
 
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
 
@@ -76,13 +75,41 @@ func (sc scope) portsOf(svc *snapshot.MeshService) []uint32 {
 	return out
 }
 
-// egressHosts returns the hosts of all egress listeners, as <namespace>/<host>.
-func (sc scope) egressHosts() []string {
-	var out []string
-	for _, e := range sc.egress() {
-		out = append(out, e.GetHosts()...)
+// hosts returns the hosts of an egress listener.
+func (sc scope) hosts(e *networkingv1alpha3.IstioEgressListener) snapshot.EgressHosts {
+	return snapshot.EgressHosts{Hosts: e.GetHosts(), Own: sc.namespace}
+}
+
+// imports reports whether an egress listener imports a VirtualService with hosts, or the Sidecar has none.
+func (sc scope) imports(namespace string, routed []string) bool {
+	egress := sc.egress()
+	return len(egress) == 0 || slices.ContainsFunc(egress, func(e *networkingv1alpha3.IstioEgressListener) bool {
+		return sc.hosts(e).ImportsSome(namespace, routed)
+	})
+}
+
+// importsFor reports whether an egress listener imports a VirtualService and does not exclude
+// a host of it, or the Sidecar has none.
+func (sc scope) importsFor(host string, vs *snapshot.VirtualService) bool {
+	egress := sc.egress()
+	return len(egress) == 0 || slices.ContainsFunc(egress, func(e *networkingv1alpha3.IstioEgressListener) bool {
+		hosts := sc.hosts(e)
+		return hosts.ImportsSome(vs.Namespace, vs.Hosts) && !hosts.Excludes(vs.Namespace, host)
+	})
+}
+
+// importsAll reports whether each egress listener imports all hosts, or the Sidecar has none.
+func (sc scope) importsAll() bool {
+	return !slices.ContainsFunc(sc.egress(), func(e *networkingv1alpha3.IstioEgressListener) bool { return !sc.hosts(e).ImportsAll() })
+}
+
+// anyPort returns the egress listener without a port, or nil.
+func (sc scope) anyPort() *networkingv1alpha3.IstioEgressListener {
+	egress := sc.egress()
+	if i := slices.IndexFunc(egress, hasNoPort); i >= 0 {
+		return egress[i]
 	}
-	return out
+	return nil
 }
 
 // policy returns the Sidecar's policy for unknown destinations. Nil means the mesh's
@@ -143,7 +170,7 @@ func (sc scope) sees(svc *snapshot.MeshService) bool {
 		return true
 	}
 	for _, e := range egress {
-		if hostsMatch(e.GetHosts(), svc, sc.namespace) {
+		if sc.hosts(e).Imports(svc.Namespace, svc.Host) {
 			return true
 		}
 	}
@@ -157,19 +184,13 @@ func (sc scope) importsRouteTo(s *snapshot.Snapshot, svc *snapshot.MeshService) 
 	if len(sc.egress()) == 0 || r == nil || !svc.VisibleTo(sc.namespace) {
 		return false
 	}
-	hosts := sc.egressHosts()
 	for i := range r.Services {
 		vs := &r.Services[i]
-		if vs.VisibleTo(sc.namespace) && importsHosts(hosts, vs.Namespace, vs.Hosts, sc.namespace) {
+		if vs.VisibleTo(sc.namespace) && sc.imports(vs.Namespace, vs.Hosts) {
 			return true
 		}
 	}
 	return false
-}
-
-// seesThrough reports whether the proxy sees the service through these egress hosts.
-func (sc scope) seesThrough(hosts []string, svc *snapshot.MeshService) bool {
-	return svc.VisibleTo(sc.namespace) && hostsMatch(hosts, svc, sc.namespace)
 }
 
 // namespaces returns the namespaces that have all visible services, each once. It returns
@@ -178,50 +199,16 @@ func (sc scope) namespaces() []string {
 	var out []string
 	for _, e := range sc.egress() {
 		for _, h := range e.GetHosts() {
-			ns, _, ok := strings.Cut(h, "/")
-			switch {
-			case !ok || ns == "*":
+			switch entry := snapshot.ParseEgressHost(h, sc.namespace); {
+			case entry.Excludes || slices.Contains(out, entry.Namespace):
+			case entry.Namespace == "*":
 				return nil
-			case ns == "~":
-				continue
-			case ns == ".":
-				ns = sc.namespace
-			}
-			if !slices.Contains(out, ns) {
-				out = append(out, ns)
+			default:
+				out = append(out, entry.Namespace)
 			}
 		}
 	}
 	return out
-}
-
-// hostsMatch reports whether a list of hosts of the form <namespace>/<host> includes the
-// service. The namespace "." stands for own.
-func hostsMatch(hosts []string, svc *snapshot.MeshService, own string) bool {
-	for _, h := range hosts {
-		ns, host, ok := strings.Cut(h, "/")
-		if !ok {
-			ns, host = "*", h
-		}
-		switch ns {
-		case "~":
-			continue
-		case ".":
-			ns = own
-		}
-		if (ns == "*" || ns == svc.Namespace) && hostMatches(host, svc.Host) {
-			return true
-		}
-	}
-	return false
-}
-
-// hostMatches reports whether a host matches a pattern, which may start with "*".
-func hostMatches(pattern, host string) bool {
-	if suffix, ok := strings.CutPrefix(pattern, "*"); ok {
-		return strings.HasSuffix(host, suffix)
-	}
-	return pattern == host
 }
 
 // chooseSidecar returns the Sidecar of a workload: the oldest in its namespace that

@@ -246,8 +246,20 @@ func TestSidecarHosts(t *testing.T) {
 		{[]string{"ns1/*.svc.cluster.local"}, "x", true},
 		{[]string{"ns2/*", "ns1/b.ns1.svc.cluster.local"}, "x", false},
 		{[]string{"*.local"}, "x", true},
+		{[]string{"*/*", "~ns1/*"}, "x", false},
+		{[]string{"~ns1/*", "*/*"}, "x", false},
+		{[]string{"*/*", "~ns2/*"}, "x", true},
+		{[]string{"*/*", "~ns1/a.ns1.svc.cluster.local"}, "x", false},
+		{[]string{"*/*", "~ns1/b.ns1.svc.cluster.local"}, "x", true},
+		{[]string{"*/*", "~/a.ns1.svc.cluster.local"}, "x", false},
+		{[]string{"*/*", "~/*.ns1.svc.cluster.local"}, "x", false},
+		{[]string{"*/*", "~*/a.ns1.svc.cluster.local"}, "x", false},
+		{[]string{"*/*", "~./*"}, "ns1", false},
+		{[]string{"*/*", "~./*"}, "x", true},
+		{[]string{"ns1/*", "~/*"}, "x", false},
+		{[]string{"~ns2/*"}, "x", false},
 	} {
-		if got := hostsMatch(tc.hosts, svc, tc.own); got != tc.want {
+		if got := (snapshot.EgressHosts{Hosts: tc.hosts, Own: tc.own}).Imports(svc.Namespace, svc.Host); got != tc.want {
 			t.Errorf("hosts %v of %s: %v, want %v", tc.hosts, tc.own, got, tc.want)
 		}
 	}

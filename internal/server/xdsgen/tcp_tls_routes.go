@@ -46,7 +46,7 @@ func (v listenerView) streams(s *snapshot.Snapshot, number uint32, sc scope) []s
 func (v listenerView) streamsOf(host string, list []*snapshot.VirtualService, sc scope) []stream {
 	var out []stream
 	for _, vs := range list {
-		if hosts := sc.egressHosts(); len(sc.egress()) == 0 || importsHosts(hosts, vs.Namespace, vs.Hosts, sc.namespace) {
+		if sc.importsFor(host, vs) {
 			out = append(out, stream{host, vs, v.client.Narrow(vs), tunnelsFor(v.tunnels, vs)})
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"time"
 
 	telemetryv1alpha1 "istio.io/api/telemetry/v1alpha1"
 	typev1beta1 "istio.io/api/type/v1beta1"
@@ -22,6 +23,8 @@ type listenerSettings struct {
 	plugins       list[pluginFilter]        // of WasmPlugins, and the filter that checks tokens
 	authorization list[authorizationFilter] // of AuthorizationPolicies
 	requestsHosts bool                      // the proxy requests virtual hosts on demand
+	acceptsHTTP10 bool                      // see Node
+	idleTimeout   time.Duration             // see Node
 }
 
 // listenerSettingsOf returns the settings of a workload's outbound listeners, which listeners
@@ -40,6 +43,7 @@ func listenerSettingsOf(s *snapshot.Snapshot, n Node, labels map[string]string, 
 	of := func(mode telemetryv1alpha1.WorkloadMode) listenerSettings {
 		out := listenerSettings{ListenerSettings: s.Mesh.Listeners, accessLogs: listOf(collected(s, sc, accessLogsOf(s.Mesh, logging, mode)))}
 		out.Tracing = tracingOf(s, n, labels, sc, tracing, mode)
+		out.acceptsHTTP10, out.idleTimeout = n.AcceptsHTTP10, n.IdleTimeout
 		out.server = mode == telemetryv1alpha1.WorkloadMode_SERVER
 		if supportsMetrics(n) {
 			out.metrics = listOf(metricsOf(s.Mesh, metrics, mode))

@@ -31,6 +31,15 @@ import (
 // mode count.
 func tracingOf(s *snapshot.Snapshot, n Node, labels map[string]string, sc scope, entries []*telemetryv1alpha1.Tracing, mode telemetryv1alpha1.WorkloadMode) snapshot.Tracing {
 	out, provider, istioTags := s.Mesh.Listeners.Tracing, "", s.Mesh.IstioTags
+	if own := n.Tracing; own != nil {
+		out.Sampling, out.MaxPathTag = cmp.Or(own.GetSampling(), out.Sampling), cmp.Or(own.GetMaxPathTagLength(), out.MaxPathTag)
+		if len(own.GetCustomTags()) > 0 {
+			out.Tags = snapshot.TraceTagsOf(own)
+		}
+		if tags := own.GetEnableIstioTags(); tags != nil {
+			istioTags = tags.GetValue()
+		}
+	}
 	if entries = ofMode(entries, mode); len(entries) == 0 && len(s.Mesh.TraceDefaults) == 0 {
 		return out
 	}

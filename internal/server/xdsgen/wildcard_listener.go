@@ -13,16 +13,17 @@ import (
 )
 
 // wildcard collects the filter chains of the listener for redirected connections to one
-// port number at any address. It routes HTTP by host. Connections to services that have
+// port number at any address, or for connections to the address of an egress listener. It routes HTTP by host. Connections to services that have
 // no address of their own are recognized by the server name of TLS or by an address
 // range; at most one service gets all other connections.
 type wildcard struct {
-	g        *generator
-	o        httpOptions
-	families families
-	grpcWeb  bool // some service has gRPC-Web
-	http     bool // requests are routed by host
-	tls      bool // some chain matches a server name
+	g       *generator
+	o       httpOptions
+	at      []string // addresses
+	binds   bool     // the proxy listens itself: see bindsPort
+	grpcWeb bool     // some service has gRPC-Web
+	http    bool     // requests are routed by host
+	tls     bool     // some chain matches a server name
 
 	chains []*listenerv3.FilterChain
 	taken  map[string]struct{}     // matches of chains
@@ -111,9 +112,9 @@ func (w *wildcard) listener() {
 	}
 	o := w.o
 	o.grpcWeb = w.grpcWeb
-	wildcards := w.families.wildcards()
-	name := wildcards[0] + "_" + portString(o.port)
-	l := w.g.capturedListener(name, wildcards, o, w.http)
+	name := w.at[0] + "_" + portString(o.port)
+	l := w.g.capturedListener(name, w.at, o, w.http)
+	l.BindToPort = boolean(w.binds)
 	if w.tls {
 		l.ListenerFilters = append([]*listenerv3.ListenerFilter{w.g.tlsInspector()}, l.GetListenerFilters()...)
 	}
