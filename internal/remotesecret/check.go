@@ -1,15 +1,19 @@
 package remotesecret
 
 import (
+	"bytes"
 	"cmp"
 	"crypto/tls"
 	"crypto/x509"
+	"encoding/base64"
 	"encoding/pem"
 	"errors"
 	"fmt"
 	"net/url"
 	"slices"
+	"strings"
 	"time"
+	"unicode"
 
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/order"
@@ -49,6 +53,28 @@ func Check(c *Cluster, o Options) []Finding {
 	return j.findings
 }
 
+// Repeated returns a warning for each kubeconfig of a cluster that an earlier kubeconfig
+// also has. A control plane uses one of them.
+func Repeated(clusters []Cluster) []Finding {
+	first := map[mesh.ClusterID]*Cluster{}
+	var findings []Finding
+	for i := range clusters {
+		c := &clusters[i]
+		if c.ID == "" {
+			continue
+		}
+		other := first[c.ID]
+		if other == nil {
+			first[c.ID] = c
+			continue
+		}
+		j := judge{c: c}
+		j.add(RepeatedCluster, "", "%s has the same cluster: a control plane uses only one of the two", other.Place)
+		findings = append(findings, j.findings...)
+	}
+	return findings
+}
+
 type judge struct {
 	c        *Cluster
 	o        Options
@@ -75,6 +101,8 @@ func (j *judge) server() {
 	s, at := j.c.Server, j.c.serverAt
 	u, err := url.Parse(s.Server)
 	switch {
+	case s.Server != "" && !strings.Contains(s.Server, "://"):
+		j.add(BadServer, at+".server", "server %q has no https://", clip(s.Server))
 	case err != nil, u.Host == "", u.Scheme != "https" && u.Scheme != "http":
 		j.add(BadServer, at+".server", "server %q is no URL of an API server", clip(s.Server))
 	case u.User != nil:
@@ -149,6 +177,7 @@ func (j *judge) ca() {
 
 func parsePEM(text []byte) ([]*x509.Certificate, error) {
 	var certs []*x509.Certificate
+	whole := text
 	for {
 		var block *pem.Block
 		if block, text = pem.Decode(text); block == nil {
@@ -164,9 +193,21 @@ func parsePEM(text []byte) ([]*x509.Certificate, error) {
 		certs = append(certs, cert)
 	}
 	if certs == nil {
+		if bytes.Contains(decodeBase64(whole), []byte("-----BEGIN")) {
+			return nil, errors.New("is in base64 twice: encode it once")
+		}
 		return nil, errors.New("holds no PEM certificate")
 	}
 	return certs, nil
+}
+
+// decodeBase64 returns what a text in base64, which may have several lines, encodes, or nil.
+func decodeBase64(text []byte) []byte {
+	decoded, err := base64.StdEncoding.DecodeString(string(bytes.TrimSpace(text)))
+	if err != nil {
+		return nil
+	}
+	return decoded
 }
 
 func (j *judge) files() {
@@ -228,7 +269,17 @@ func (j *judge) credential() {
 }
 
 func (j *judge) token(field string) {
-	claims, err := ReadToken(j.c.BearerToken())
+	token := j.c.BearerToken()
+	if strings.ContainsFunc(token, func(r rune) bool { return unicode.IsSpace(r) || unicode.IsControl(r) }) {
+		j.add(BadToken, field, "the token has a line break or a space: API servers reject every request with it")
+		return
+	}
+	claims, err := ReadToken(token)
+	if err != nil {
+		if _, err := ReadToken(string(decodeBase64([]byte(token)))); err == nil {
+			j.add(BadToken, field, "the token is in base64: a kubeconfig has the token as it is")
+		}
+	}
 	if err != nil || claims.Expiry.IsZero() {
 		return // tokens may be opaque, and without an end
 	}

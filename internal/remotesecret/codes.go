@@ -34,6 +34,7 @@ const (
 	BadServer          Code = "bad-server"
 	BadCA              Code = "bad-ca"
 	BadCertificate     Code = "bad-certificate"
+	BadToken           Code = "bad-token"
 	NoCredential       Code = "no-credential"
 	TokenExpired       Code = "token-expired"
 	CertificateExpired Code = "certificate-expired"
@@ -46,6 +47,7 @@ const (
 	CertificateExpiresSoon Code = "certificate-expires-soon"
 	Password               Code = "password"
 	OIDCNotRenewed         Code = "oidc-not-renewed"
+	RepeatedCluster        Code = "repeated-cluster"
 )
 
 // Severity is the severity of a finding.
@@ -89,6 +91,7 @@ var kinds = sync.OnceValue(func() map[Code]kind {
 		NoCredential:           {Broken, makeOne},
 		BadCA:                  {Broken, makeOne},
 		BadCertificate:         {Broken, makeOne},
+		BadToken:               {Broken, makeOne},
 		BadServer:              {Broken, https},
 		TokenExpired:           {Broken, rotate},
 		CertificateExpired:     {Broken, rotate},
@@ -97,6 +100,7 @@ var kinds = sync.OnceValue(func() map[Code]kind {
 		CertificateExpiresSoon: {Warning, rotate},
 		Password:               {Warning, "give the user a token: API servers no longer accept passwords"},
 		OIDCNotRenewed:         {Warning, "give the user a token of a service account, which meshctl can renew"},
+		RepeatedCluster:        {Warning, "delete one of the two, if one control plane reads both"},
 	}
 })
 

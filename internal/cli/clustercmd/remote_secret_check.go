@@ -7,6 +7,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/meshctl/meshctl/internal/cli"
+	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/output"
 	"github.com/meshctl/meshctl/internal/remotesecret"
 )
@@ -67,6 +68,7 @@ func (o *remoteSecretCheckOptions) run(ctx context.Context, env *cli.Env) error 
 	for i := range clusters {
 		findings = append(findings, remotesecret.Check(&clusters[i], remotesecret.Options{Now: env.Now(), InPod: o.inPod, Allow: allow})...)
 	}
+	findings = append(findings, remotesecret.Repeated(clusters)...)
 	if !o.output.ForPeople() || len(findings) > 0 {
 		err = cli.WriteResult(env, o.output, findings, findingsTable(findings))
 	}
@@ -87,7 +89,11 @@ func (o *remoteSecretCheckOptions) run(ctx context.Context, env *cli.Env) error 
 	case len(clusters) == 0:
 		env.Notef("there are no remote secrets in %s", where)
 	default:
-		env.Notef("%s can be used", output.Plural(len(clusters), "cluster"))
+		ids := map[mesh.ClusterID]bool{}
+		for i := range clusters {
+			ids[clusters[i].ID] = true
+		}
+		env.Notef("%s can be used", output.Plural(len(ids), "cluster"))
 	}
 	return nil
 }
