@@ -50,7 +50,8 @@ func Remote(c *remotesecret.Cluster, o RemoteOptions) (*rest.Config, error) {
 		return nil, err
 	}
 	for _, f := range findings {
-		if f.Code == remotesecret.BadServer || f.Code == remotesecret.BadCA || f.Code == remotesecret.BadCertificate {
+		switch f.Code {
+		case remotesecret.BadServer, remotesecret.BadCA, remotesecret.BadCertificate, remotesecret.BadToken:
 			return nil, fmt.Errorf("invalid kubeconfig: %s (%s)", f.Reason, f.Field)
 		}
 	}

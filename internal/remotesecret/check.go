@@ -1,6 +1,7 @@
 package remotesecret
 
 import (
+	"bytes"
 	"cmp"
 	"crypto/tls"
 	"crypto/x509"
@@ -12,9 +13,7 @@ import (
 	"slices"
 	"strings"
 	"time"
-
-	"golang.org/x/net/http/httpguts"
-	clientcmdv1 "k8s.io/client-go/tools/clientcmd/api/v1"
+	"unicode"
 
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/order"
@@ -60,6 +59,28 @@ func NewFinding(c *Cluster, code Code, reason string) Finding {
 	return *j.add(code, "", "%s", reason)
 }
 
+// Repeated returns a warning for each kubeconfig of a cluster that an earlier kubeconfig
+// also has. A control plane uses one of them.
+func Repeated(clusters []Cluster) []Finding {
+	first := map[mesh.ClusterID]*Cluster{}
+	var findings []Finding
+	for i := range clusters {
+		c := &clusters[i]
+		if c.ID == "" {
+			continue
+		}
+		other := first[c.ID]
+		if other == nil {
+			first[c.ID] = c
+			continue
+		}
+		j := judge{c: c}
+		j.add(RepeatedCluster, "", "%s has the same cluster: a control plane uses only one of the two", other.Place)
+		findings = append(findings, j.findings...)
+	}
+	return findings
+}
+
 type judge struct {
 	c        *Cluster
 	o        Options
@@ -84,8 +105,10 @@ func (j *judge) add(code Code, field, format string, args ...any) *Finding {
 
 func (j *judge) server() {
 	s, at := j.c.Server, j.c.serverAt
-	u, err := url.Parse(withScheme(&s))
+	u, err := url.Parse(s.Server)
 	switch {
+	case s.Server != "" && !strings.Contains(s.Server, "://"):
+		j.add(BadServer, at+".server", "server %q has no https://", clip(s.Server))
 	case err != nil, u.Host == "", u.Scheme != "https" && u.Scheme != "http":
 		j.add(BadServer, at+".server", "server %q is no URL of an API server", clip(s.Server))
 	case u.User != nil:
@@ -102,39 +125,6 @@ func (j *judge) server() {
 	if s.ProxyURL != "" {
 		j.add(ProxyURL, at+".proxy-url", "proxy-url is not allowed: it chooses where the control plane connects to")
 	}
-}
-
-// withScheme returns the URL of a server. One without a scheme has that of client-go: HTTPS if there
-// is anything about certificates.
-func withScheme(s *clientcmdv1.Cluster) string {
-	switch {
-	case s.Server == "" || strings.Contains(s.Server, "://"):
-		return s.Server
-	case len(s.CertificateAuthorityData) > 0 || s.CertificateAuthority != "" || s.InsecureSkipTLSVerify:
-		return "https://" + s.Server
-	}
-	return "http://" + s.Server
-}
-
-// CheckTogether returns the faults of clusters beside each other: control planes use only one of
-// several kubeconfigs for a cluster.
-func CheckTogether(clusters []Cluster) []Finding {
-	first := map[mesh.ClusterID]string{}
-	var out []Finding
-	for i := range clusters {
-		c := &clusters[i]
-		if c.ID == "" {
-			continue
-		}
-		if place, twice := first[c.ID]; twice {
-			j := judge{c: c}
-			j.add(RepeatedCluster, "", "%s is for cluster %s, too: control planes use only one of them", place, c.ID)
-			out = append(out, j.findings...)
-			continue
-		}
-		first[c.ID] = c.Place
-	}
-	return out
 }
 
 // IsLoopback reports whether the host of the URL is a loopback address or name.
@@ -177,9 +167,6 @@ func (j *judge) ca() {
 	field := at + ".certificate-authority-data"
 	certs, err := parsePEM(data)
 	if err != nil {
-		if inner, again := decodedAgain(string(data)); again && strings.Contains(inner, "-----BEGIN ") {
-			err = errors.New("is encoded in base64 twice: encode the PEM text once")
-		}
 		j.add(BadCA, field, "the CA %v", err)
 		return
 	}
@@ -196,6 +183,7 @@ func (j *judge) ca() {
 
 func parsePEM(text []byte) ([]*x509.Certificate, error) {
 	var certs []*x509.Certificate
+	whole := text
 	for {
 		var block *pem.Block
 		if block, text = pem.Decode(text); block == nil {
@@ -211,9 +199,21 @@ func parsePEM(text []byte) ([]*x509.Certificate, error) {
 		certs = append(certs, cert)
 	}
 	if certs == nil {
+		if bytes.Contains(decodeBase64(whole), []byte("-----BEGIN")) {
+			return nil, errors.New("is in base64 twice: encode it once")
+		}
 		return nil, errors.New("holds no PEM certificate")
 	}
 	return certs, nil
+}
+
+// decodeBase64 returns what a text in base64, which may have several lines, encodes, or nil.
+func decodeBase64(text []byte) []byte {
+	decoded, err := base64.StdEncoding.DecodeString(string(bytes.TrimSpace(text)))
+	if err != nil {
+		return nil
+	}
+	return decoded
 }
 
 func (j *judge) files() {
@@ -274,23 +274,18 @@ func (j *judge) credential() {
 	}
 }
 
-// decodedAgain returns the text that a text is the base64 of.
-func decodedAgain(text string) (string, bool) {
-	inner, err := base64.StdEncoding.DecodeString(strings.TrimSpace(text))
-	return string(inner), err == nil
-}
-
 func (j *judge) token(field string) {
 	token := j.c.BearerToken()
-	if strings.TrimSpace(token) != token || !httpguts.ValidHeaderFieldValue(token) {
-		j.add(BadToken, field, "the token has a line break, a space or a control character, which no request can send")
+	if strings.ContainsFunc(token, func(r rune) bool { return unicode.IsSpace(r) || unicode.IsControl(r) }) {
+		j.add(BadToken, field, "the token has a line break or a space: API servers reject every request with it")
 		return
 	}
-	if inner, again := decodedAgain(token); again && strings.HasPrefix(inner, "eyJ") && strings.Count(inner, ".") == 2 {
-		j.add(BadToken, field, "the token is encoded in base64: kubeconfigs have it as it is")
-		return
+	claims, err := ReadToken(token)
+	if err != nil {
+		if _, err := ReadToken(string(decodeBase64([]byte(token)))); err == nil {
+			j.add(BadToken, field, "the token is in base64: a kubeconfig has the token as it is")
+		}
 	}
-	claims, err := ReadToken(j.c.BearerToken())
 	if err != nil || claims.Expiry.IsZero() {
 		return // tokens may be opaque, and without an end
 	}

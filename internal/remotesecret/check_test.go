@@ -247,34 +247,33 @@ func TestCheckCredentials(t *testing.T) {
 		renewed       bool
 		want          []string // severity code
 	}{
-		"good":                {good + ca, "token: opaque", false, nil},
-		"long-lived":          {good + ca, "token: " + jwt(`{}`), false, nil},
-		"good for a month":    {good + ca, token(30 * 24 * time.Hour), false, nil},
-		"ends soon":           {good + ca, token(24 * time.Hour), false, []string{"warning token-expires-soon"}},
-		"is renewed":          {good + ca, token(7 * time.Hour), true, nil},
-		"is not renewed":      {good + ca, token(3 * time.Hour), true, []string{"warning token-expires-soon"}},
-		"ended":               {good + ca, token(-time.Second), false, []string{"broken token-expired"}},
-		"no CA":               {"server: https://west", "token: t", false, []string{"warning no-ca"}},
-		"CA ended":            {good + oldCA, "token: t", false, []string{"broken certificate-expired"}},
-		"CA is none":          {good + "bm9uZQ==", "token: t", false, []string{"broken bad-ca"}},
-		"no credential":       {good + ca, "{}", false, []string{"broken no-credential"}},
-		"oidc without token":  {good + ca, "auth-provider: {name: oidc}", false, []string{"broken no-credential", "warning oidc-not-renewed"}},
-		"password":            {good + ca, "username: a\npassword: b", false, []string{"warning password"}},
-		"certificate":         {good + ca, certPair(cert, key), false, nil},
-		"certificate ended":   {good + ca, certPair(oldCert, oldKey), false, []string{"broken certificate-expired"}},
-		"certificate ends":    {good + ca, certPair(soonCert, soonKey), false, []string{"warning certificate-expires-soon"}},
-		"another key":         {good + ca, certPair(cert, oldKey), false, []string{"broken bad-certificate"}},
-		"no server":           {"tls-server-name: x\ncertificate-authority-data: " + ca, "token: t", false, []string{"broken bad-server"}},
-		"no scheme":           {"server: west:6443\ncertificate-authority-data: " + ca, "token: t", false, nil},
-		"no scheme, loopback": {"server: 127.0.0.1:6443\ncertificate-authority-data: " + ca, "token: t", false, []string{"warning loopback"}},
-		"no scheme and no CA": {"server: west:6443", "token: t", false, []string{"refused plaintext", "warning no-ca"}},
-		"token with a line":   {good + ca, `token: "t\n"`, false, []string{"broken bad-token"}},
-		"token with a space":  {good + ca, `token: "a b\u0001"`, false, []string{"broken bad-token"}},
-		"token in base64":     {good + ca, "token: " + base64.StdEncoding.EncodeToString([]byte("eyJhbGciOiJSUzI1NiJ9.e30.c2ln")), false, []string{"broken bad-token"}},
-		"CA in base64 twice":  {good + base64.StdEncoding.EncodeToString([]byte(ca)), "token: t", false, []string{"broken bad-ca"}},
-		"server is no URL":    {"server: 'https://we st:6443'\ncertificate-authority-data: " + ca, "token: t", false, []string{"broken bad-server"}},
-		"server with a user":  {"server: https://a:b@west\ncertificate-authority-data: " + ca, "token: t", false, []string{"broken bad-server"}},
-		"server of a strange": {"server: ftp://west\ncertificate-authority-data: " + ca, "token: t", false, []string{"broken bad-server"}},
+		"good":                 {good + ca, "token: opaque", false, nil},
+		"long-lived":           {good + ca, "token: " + jwt(`{}`), false, nil},
+		"good for a month":     {good + ca, token(30 * 24 * time.Hour), false, nil},
+		"ends soon":            {good + ca, token(24 * time.Hour), false, []string{"warning token-expires-soon"}},
+		"is renewed":           {good + ca, token(7 * time.Hour), true, nil},
+		"is not renewed":       {good + ca, token(3 * time.Hour), true, []string{"warning token-expires-soon"}},
+		"ended":                {good + ca, token(-time.Second), false, []string{"broken token-expired"}},
+		"no CA":                {"server: https://west", "token: t", false, []string{"warning no-ca"}},
+		"CA ended":             {good + oldCA, "token: t", false, []string{"broken certificate-expired"}},
+		"CA is none":           {good + "bm9uZQ==", "token: t", false, []string{"broken bad-ca"}},
+		"no credential":        {good + ca, "{}", false, []string{"broken no-credential"}},
+		"oidc without token":   {good + ca, "auth-provider: {name: oidc}", false, []string{"broken no-credential", "warning oidc-not-renewed"}},
+		"password":             {good + ca, "username: a\npassword: b", false, []string{"warning password"}},
+		"certificate":          {good + ca, certPair(cert, key), false, nil},
+		"certificate ended":    {good + ca, certPair(oldCert, oldKey), false, []string{"broken certificate-expired"}},
+		"certificate ends":     {good + ca, certPair(soonCert, soonKey), false, []string{"warning certificate-expires-soon"}},
+		"another key":          {good + ca, certPair(cert, oldKey), false, []string{"broken bad-certificate"}},
+		"no server":            {"tls-server-name: x\ncertificate-authority-data: " + ca, "token: t", false, []string{"broken bad-server"}},
+		"server is no URL":     {"server: west:6443\ncertificate-authority-data: " + ca, "token: t", false, []string{"broken bad-server"}},
+		"server without https": {"server: 10.0.0.1:6443\ncertificate-authority-data: " + ca, "token: t", false, []string{"broken bad-server"}},
+		"token with a newline": {good + ca, "token: |\n  opaque", false, []string{"broken bad-token"}},
+		"token with a space":   {good + ca, "token: 'a b'", false, []string{"broken bad-token"}},
+		"oidc token, newline":  {good + ca, "auth-provider: {name: oidc, config: {id-token: \"a\\n\"}}", false, []string{"broken bad-token", "warning oidc-not-renewed"}},
+		"token in base64":      {good + ca, "token: " + twice(jwt(`{}`)), false, []string{"broken bad-token"}},
+		"CA in base64 twice":   {good + twice(ca), "token: t", false, []string{"broken bad-ca"}},
+		"server with a user":   {"server: https://a:b@west\ncertificate-authority-data: " + ca, "token: t", false, []string{"broken bad-server"}},
+		"server of a strange":  {"server: ftp://west\ncertificate-authority-data: " + ca, "token: t", false, []string{"broken bad-server"}},
 	} {
 		c := west(t, kubeconfig(tc.cluster, tc.user))
 		c.Renewed = tc.renewed
@@ -334,12 +333,44 @@ func TestParseAllow(t *testing.T) {
 	}
 }
 
-// TestCheckTogether: of several kubeconfigs for one cluster all but the first are reported.
-func TestCheckTogether(t *testing.T) {
+// twice encodes a text, which may already be in base64.
+func twice(text string) string { return base64.StdEncoding.EncodeToString([]byte(text)) }
+
+// TestReasons: a reason names the mistake, not only its effect.
+func TestReasons(t *testing.T) {
 	t.Parallel()
-	clusters := []Cluster{{ID: "west", Place: "a"}, {ID: "east", Place: "b"}, {ID: "west", Place: "c"}, {Place: "d"}, {Place: "e"}}
-	got := CheckTogether(clusters)
-	if len(got) != 1 || got[0].Code != RepeatedCluster || got[0].Severity != Broken || got[0].Place != "c" || !strings.HasPrefix(got[0].Reason, "a is for cluster west, too") {
-		t.Errorf("got %+v", got)
+	ca, _ := pair(t, now().Add(time.Hour*24*365))
+	whole := kubeconfig(good+ca, "token: t")
+	for text, want := range map[string]string{
+		kubeconfig(good+twice(ca), "token: t"):               "the CA is in base64 twice: encode it once",
+		kubeconfig(good+ca, "token: "+twice(jwt(`{}`))):      "the token is in base64: a kubeconfig has the token as it is",
+		kubeconfig(good+ca, "token: |\n  opaque"):            "the token has a line break or a space: API servers reject every request with it",
+		kubeconfig("server: 10.0.0.1:6443", "token: opaque"): `server "10.0.0.1:6443" has no https://`,
+		kubeconfig("server: west:6443", "token: opaque"):     `server "west:6443" has no https://`,
+		kubeconfig("server: west", "token: opaque"):          `server "west" has no https://`,
+		twice(whole): "kubeconfig: it is in base64: encode it once in data, and not in stringData",
+	} {
+		findings := Check(west(t, text), Options{Now: now()})
+		if !slices.ContainsFunc(findings, func(f Finding) bool { return f.Reason == want }) {
+			t.Errorf("no reason %q in %+v", want, findings)
+		}
+	}
+}
+
+// TestRepeated: each further kubeconfig of a cluster is a warning that names the first.
+func TestRepeated(t *testing.T) {
+	t.Parallel()
+	clusters := []Cluster{
+		{ID: "west", Place: "one"}, {ID: "east", Place: "two"}, {ID: "west", Place: "three"}, {Place: "unreadable"},
+		{Place: "unreadable, too"}, {ID: "west", Place: "four"},
+	}
+	findings := Repeated(clusters)
+	if len(findings) != 2 || findings[0].Place != "three" || findings[1].Place != "four" {
+		t.Fatalf("got %+v", findings)
+	}
+	for _, f := range findings {
+		if f.Severity != Warning || f.Code != RepeatedCluster || f.Cluster != "west" || f.Fix == "" || !strings.Contains(f.Reason, "one") {
+			t.Errorf("got %+v", f)
+		}
 	}
 }

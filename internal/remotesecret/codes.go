@@ -36,7 +36,6 @@ const (
 	BadCertificate     Code = "bad-certificate"
 	BadToken           Code = "bad-token"
 	NoCredential       Code = "no-credential"
-	RepeatedCluster    Code = "repeated-cluster"
 	TokenExpired       Code = "token-expired"
 	CertificateExpired Code = "certificate-expired"
 	CredentialRefused  Code = "credential-refused"
@@ -50,6 +49,7 @@ const (
 	CertificateExpiresSoon Code = "certificate-expires-soon"
 	Password               Code = "password"
 	OIDCNotRenewed         Code = "oidc-not-renewed"
+	RepeatedCluster        Code = "repeated-cluster"
 )
 
 // Severity is the severity of a finding.
@@ -74,7 +74,7 @@ var kinds = sync.OnceValue(func() map[Code]kind {
 		makeOne = "write the secret with meshctl create-remote-secret"
 		rotate  = "make a new credential with meshctl remote-secret rotate"
 		https   = "name the server as https://HOST:PORT"
-		address = "name an address that the control plane reaches; create-remote-secret --api-server auto finds one"
+		address = "name an address that the control plane reaches; create-remote-secret --server auto finds one"
 	)
 	return map[Code]kind{
 		Exec:                   {Refused, "give the user a token; " + makeOne},
@@ -90,11 +90,10 @@ var kinds = sync.OnceValue(func() map[Code]kind {
 		Loopback:               {Refused, address},
 		Plaintext:              {Refused, https},
 		Unreadable:             {Broken, makeOne},
-		BadToken:               {Broken, makeOne},
 		NoCredential:           {Broken, makeOne},
-		RepeatedCluster:        {Broken, "delete the Secret that is not needed; list them with meshctl remote-secret list"},
 		BadCA:                  {Broken, makeOne},
 		BadCertificate:         {Broken, makeOne},
+		BadToken:               {Broken, makeOne},
 		BadServer:              {Broken, https},
 		TokenExpired:           {Broken, rotate},
 		CertificateExpired:     {Broken, rotate},
@@ -105,6 +104,7 @@ var kinds = sync.OnceValue(func() map[Code]kind {
 		CertificateExpiresSoon: {Warning, rotate},
 		Password:               {Warning, "give the user a token: API servers no longer accept passwords"},
 		OIDCNotRenewed:         {Warning, "give the user a token of a service account, which meshctl can renew"},
+		RepeatedCluster:        {Warning, "delete one of the two, if one control plane reads both"},
 	}
 })
 

@@ -1,6 +1,7 @@
 package remotesecret
 
 import (
+	"bytes"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
@@ -128,6 +129,9 @@ func readConfig(text string) (yamldoc.Value, *clientcmdv1.Config, error) {
 		return doc, nil, err
 	}
 	if !doc.IsMapping() {
+		if bytes.Contains(decodeBase64([]byte(text)), []byte("clusters")) {
+			return doc, nil, errors.New("it is in base64: encode it once in data, and not in stringData")
+		}
 		return doc, nil, errors.New("it is no YAML mapping")
 	}
 	data, err := doc.JSON()

@@ -7,6 +7,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/meshctl/meshctl/internal/cli"
+	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/output"
 	"github.com/meshctl/meshctl/internal/remotesecret"
 )
@@ -69,7 +70,7 @@ func (o *remoteSecretCheckOptions) run(ctx context.Context, env *cli.Env) error 
 	for i := range clusters {
 		findings = append(findings, remotesecret.Check(&clusters[i], remotesecret.Options{Now: env.Now(), InPod: o.inPod, Allow: allow})...)
 	}
-	findings = append(findings, remotesecret.CheckTogether(clusters)...)
+	findings = append(findings, remotesecret.Repeated(clusters)...)
 	var tried []remotesecret.Finding
 	untried := []string{"credentials in files are not tried"}
 	if len(o.files) == 0 {
@@ -99,7 +100,11 @@ func (o *remoteSecretCheckOptions) run(ctx context.Context, env *cli.Env) error 
 	case len(clusters) == 0:
 		env.Notef("there are no remote secrets in %s", where)
 	default:
-		env.Notef("%s can be used", output.Plural(len(clusters), "cluster"))
+		ids := map[mesh.ClusterID]bool{}
+		for i := range clusters {
+			ids[clusters[i].ID] = true
+		}
+		env.Notef("%s can be used", output.Plural(len(ids), "cluster"))
 	}
 	return nil
 }

@@ -2,6 +2,7 @@ package source
 
 import (
 	"log/slog"
+	"slices"
 
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 )
@@ -38,10 +39,18 @@ func ObjectName(k snapshot.Key) string {
 	return string(k.Kind) + " " + k.Namespace + "/" + k.Name
 }
 
-// LogProblem logs a part of the configuration that is not used. unenforced is set for a
-// security policy, shared for an object that may be meant for another program.
-func LogProblem(log *slog.Logger, unenforced, shared bool, attrs ...any) {
+// hasEffect reports whether the problem is about configuration that has an effect, but
+// probably not the effect that its author wants.
+func (k ProblemKind) hasEffect() bool { return k == EmptyList || k == PrivateKey }
+
+// LogProblem logs a part of the configuration that is not used, or that has an unwanted
+// effect if all kinds are such. unenforced is set for a security policy, shared for an object
+// that may be meant for another program.
+func LogProblem(log *slog.Logger, kinds []ProblemKind, unenforced, shared bool, attrs ...any) {
+	onlyEffects := len(kinds) > 0 && !slices.ContainsFunc(kinds, func(k ProblemKind) bool { return !k.hasEffect() })
 	switch {
+	case onlyEffects:
+		log.Warn("configuration may not do what is wanted", attrs...)
 	case unenforced:
 		log.Warn("security policy is not enforced", attrs...)
 	case shared:

@@ -170,7 +170,9 @@ func (r *reader) report() {
 }
 
 // Log logs the problem.
-func (p *Problem) Log(log *slog.Logger) { source.LogProblem(log, p.Unenforced, p.Shared, p.attrs()...) }
+func (p *Problem) Log(log *slog.Logger) {
+	source.LogProblem(log, []source.ProblemKind{p.Kind}, p.Unenforced, p.Shared, p.attrs()...)
+}
 
 // attrs returns the known attributes for the log.
 func (p *Problem) attrs() []any {

@@ -199,7 +199,7 @@ func (h *health) report(key snapshot.Key, p Problem, log *slog.Logger) {
 	case problemGone:
 		log.Info("problem of the configuration is gone", "object", p.Object)
 	case problemNew, problemOther:
-		source.LogProblem(log, p.Unenforced, p.Shared, "object", p.Object, "reasons", p.Reasons)
+		source.LogProblem(log, p.Kinds, p.Unenforced, p.Shared, "object", p.Object, "reasons", p.Reasons)
 		if change == problemNew && all == maxProblems {
 			log.Warn("further problems of the resource are not logged until there are fewer", "resource", h.is.Resource, "problems", maxProblems)
 		}
