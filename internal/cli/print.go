@@ -40,10 +40,10 @@ func (e *Env) WarnSecret(secret string) {
 // TerminalSize returns a function for the size of the terminal on Stdout, nil without a
 // terminal. The size is 0 if it is unknown.
 func (e *Env) TerminalSize() func() (width, height int) {
-	if !isTerminal(e.Stdout) {
+	f, ok := e.Stdout.(*os.File)
+	if !ok || !isTerminal(f) {
 		return nil
 	}
-	f := e.Stdout.(*os.File)
 	return func() (int, int) {
 		width, height, err := term.GetSize(int(f.Fd()))
 		if err != nil {

@@ -70,10 +70,10 @@ func (f *ReplicaFlags) Runnable(hints []string) []string {
 	if f.System != mesh.DefaultSystemNamespace {
 		flags = append(flags, "--istioNamespace", f.System)
 	}
-	suffix := ""
-	for _, word := range flags {
-		suffix += " " + output.ShellWord(word)
+	for i, word := range flags {
+		flags[i] = output.ShellWord(word)
 	}
+	suffix := strings.Join(append([]string{""}, flags...), " ")
 	out := slices.Clone(hints)
 	for i, hint := range out {
 		if strings.Contains(hint, ": meshctl x internal-debug ") {

@@ -19,27 +19,33 @@ func TestGatewaysWithOwnNames(t *testing.T) {
 	}{
 		"ingress": {
 			"components: {ingressGateways: [{name: public}]}",
-			map[string]string{"app": "istio-ingressgateway", "istio": "ingressgateway"}, corev1.ServiceTypeLoadBalancer, 3,
+			map[string]string{"app": "istio-ingressgateway", "istio": "ingressgateway"},
+			corev1.ServiceTypeLoadBalancer, 3,
 		},
 		"egress": {
 			"components: {egressGateways: [{name: partners}]}",
-			map[string]string{"app": "istio-egressgateway", "istio": "egressgateway"}, corev1.ServiceTypeClusterIP, 2,
+			map[string]string{"app": "istio-egressgateway", "istio": "egressgateway"},
+			corev1.ServiceTypeClusterIP, 2,
 		},
 		"own labels": {
 			"components: {egressGateways: [{name: partners, label: {istio: partners}}]}",
-			map[string]string{"app": "istio-egressgateway", "istio": "partners"}, corev1.ServiceTypeClusterIP, 2,
+			map[string]string{"app": "istio-egressgateway", "istio": "partners"},
+			corev1.ServiceTypeClusterIP, 2,
 		},
 		"egress with the name of an ingress": {
 			"components: {egressGateways: [{name: istio-ingressgateway}]}",
-			map[string]string{"app": "istio-egressgateway", "istio": "egressgateway"}, corev1.ServiceTypeClusterIP, 2,
+			map[string]string{"app": "istio-egressgateway", "istio": "egressgateway"},
+			corev1.ServiceTypeClusterIP, 2,
 		},
 		"own type": {
 			"components: {egressGateways: [{name: partners, k8s: {service: {type: LoadBalancer}}}]}",
-			map[string]string{"app": "istio-egressgateway", "istio": "egressgateway"}, corev1.ServiceTypeLoadBalancer, 2,
+			map[string]string{"app": "istio-egressgateway", "istio": "egressgateway"},
+			corev1.ServiceTypeLoadBalancer, 2,
 		},
 		"east-west": {
 			"components: {ingressGateways: [{name: istio-eastwestgateway, label: {topology.istio.io/network: n1}}]}",
-			map[string]string{"app": "istio-eastwestgateway", "istio": "eastwestgateway", "topology.istio.io/network": "n1"}, corev1.ServiceTypeLoadBalancer, 3,
+			map[string]string{"app": "istio-eastwestgateway", "istio": "eastwestgateway", "topology.istio.io/network": "n1"},
+			corev1.ServiceTypeLoadBalancer, 3,
 		},
 	} {
 		v := Default(testImage)

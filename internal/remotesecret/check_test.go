@@ -361,8 +361,12 @@ func TestReasons(t *testing.T) {
 func TestRepeated(t *testing.T) {
 	t.Parallel()
 	clusters := []Cluster{
-		{ID: "west", Place: "one"}, {ID: "east", Place: "two"}, {ID: "west", Place: "three"}, {Place: "unreadable"},
-		{Place: "unreadable, too"}, {ID: "west", Place: "four"},
+		{ID: "west", Place: "one"},
+		{ID: "east", Place: "two"},
+		{ID: "west", Place: "three"},
+		{Place: "unreadable"},
+		{Place: "unreadable, too"},
+		{ID: "west", Place: "four"},
 	}
 	findings := Repeated(clusters)
 	if len(findings) != 2 || findings[0].Place != "three" || findings[1].Place != "four" {

@@ -131,7 +131,7 @@ func TestRemotesDown(t *testing.T) {
 			t.Errorf("the metric of %s is %v, want %v", cluster, got, want)
 		}
 	}
-	if _, body := get(t, s, "/debug/clusters"); strings.Count(body, `"Reason"`) != 2 {
+	if _, body := get(t, s, "/debug/clusters"); strings.Count(body, `"Reason"`) != 4 {
 		t.Errorf("the status of the clusters is %s", body)
 	}
 	p := connect(t, s, "p")

@@ -6,6 +6,7 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+	"unicode/utf8"
 
 	sigsyaml "sigs.k8s.io/yaml"
 
@@ -70,7 +71,7 @@ func FuzzScalarsOfKubectl(f *testing.F) {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, s string) {
-		if strings.ContainsAny(s, "\n\r:&*!|>\"'%@`{}[],#?\x85\u2028\u2029") || len(s) > math.MaxInt8 {
+		if !utf8.ValidString(s) || strings.ContainsAny(s, "\n\r:&*!|>\"'%@`{}[],#?\u0085\u2028\u2029") || len(s) > math.MaxInt8 {
 			return // other structures than a plain scalar
 		}
 		sameAsKubectl(t, "a: "+s)

@@ -325,7 +325,6 @@ func TestRefusals(t *testing.T) {
 		"egress without hosts":  {sidecarHead + "  egress:\n  - port: {number: 1, protocol: HTTP}", 6, `spec.egress[0].hosts: is empty: use "*/*" for every host`},
 		"egress host":           {sidecarHead + "  egress:\n  - hosts:\n    - a.b", 7, `spec.egress[0].hosts[0]: "a.b" is not of the form namespace/host`},
 		"egress namespace":      {sidecarHead + "  egress:\n  - hosts:\n    - A/*", 7, `spec.egress[0].hosts[0]: "A/*": "A" is neither a namespace nor one of * . ~`},
-		"egress bind":           {sidecarHead + "  egress:\n  - bind: 127.0.0.1\n    hosts: ['*/*']", 6, "spec.egress[0].bind: needs a port"},
 		"egress port twice":     {sidecarHead + "  egress:\n  - {port: {number: 1, protocol: TCP}, hosts: ['*/*']}\n  - {port: {number: 1, protocol: HTTP}, bind: 127.0.0.1, hosts: ['*/*']}", 7, "spec.egress[1].port.number: 1 is the port of egress[0], too"},
 		"egress socket twice":   {sidecarHead + "  egress:\n  - {port: {protocol: HTTP}, bind: 'unix:///run/a', hosts: ['*/*']}\n  - {port: {protocol: HTTP}, bind: 'unix:///run/a', hosts: ['*/*']}", 7, `spec.egress[1].bind: "unix:///run/a" is the socket of egress[0], too`},
 		"two without port":      {sidecarHead + "  egress:\n  - {hosts: ['a/*']}\n  - {hosts: ['b/*']}", 7, "spec.egress[1]: has no port, like egress[0]: only one listener may have none"},
