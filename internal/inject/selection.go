@@ -5,6 +5,8 @@ import (
 	"slices"
 
 	"k8s.io/apimachinery/pkg/labels"
+
+	"github.com/meshctl/meshctl/internal/mesh"
 )
 
 // Names of labels and annotations of pods and namespaces.
@@ -21,9 +23,6 @@ const (
 	policyEnabled  = "enabled"
 	policyDisabled = "disabled"
 )
-
-// ignoredNamespaces are the namespaces whose pods are never injected.
-var ignoredNamespaces = []string{"kube-system", "kube-public", "kube-node-lease", "local-path-storage"}
 
 // skip returns the reason why the pod is not injected, or "". asked reports whether the pod
 // asks for injection.
@@ -44,7 +43,7 @@ func (p *injection) skip() (reason string, asked bool, err error) {
 	switch {
 	case p.pod.Spec.HostNetwork:
 		reason = "spec.hostNetwork is true: the proxy would redirect the connections of the node"
-	case slices.Contains(ignoredNamespaces, p.namespace):
+	case mesh.IsKubernetesNamespace(p.namespace):
 		reason = "namespace " + p.namespace + " is never injected"
 	case text == "false":
 		reason = place + " is \"false\""

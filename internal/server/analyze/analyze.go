@@ -104,6 +104,7 @@ type checker struct {
 	rules     []*snapshot.DestinationRule
 	entries   []*snapshot.ServiceEntry
 	clusters  map[mesh.ClusterID]bool
+	servers   map[*snapshot.Pod][]snapshot.GatewayServer // of gatewayServers, nil before
 	// wildcards holds the hosts of services that begin with "*".
 	wildcards []string
 	found     []Finding

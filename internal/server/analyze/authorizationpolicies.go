@@ -87,6 +87,16 @@ func (m *checker) portsWithoutHTTP(r *securityv1beta1.Rule, w *snapshot.Pod) []u
 		}
 	}
 	var out []uint32
+	if servers := m.gatewayServers()[w]; len(servers) > 0 { // they decide about the ports, not the Service
+		for i := range servers {
+			s := &servers[i]
+			http := s.PlainHTTP() || s.Protocol == mesh.HTTPS && !snapshot.PassesTLS(s.GetTls())
+			if number := s.GetPort().GetNumber(); !http && includes(only, nil, number) {
+				out = append(out, number)
+			}
+		}
+		return out
+	}
 	for _, svc := range m.servicesOf(w) {
 		for i := range svc.Ports {
 			p := &svc.Ports[i]
@@ -97,6 +107,21 @@ func (m *checker) portsWithoutHTTP(r *securityv1beta1.Rule, w *snapshot.Pod) []u
 		}
 	}
 	return out
+}
+
+// gatewayServers returns the servers of the Gateways that select a workload.
+func (m *checker) gatewayServers() map[*snapshot.Pod][]snapshot.GatewayServer {
+	if m.servers == nil {
+		m.servers = map[*snapshot.Pod][]snapshot.GatewayServer{}
+		for _, gw := range list[*snapshot.Gateway](m, snapshot.KindGateway) {
+			if selector := gw.Spec.GetSelector(); len(selector) > 0 {
+				for _, w := range m.selected("", selector) {
+					m.servers[w] = append(m.servers[w], snapshot.GatewayServers(gw)...)
+				}
+			}
+		}
+	}
+	return m.servers
 }
 
 // tcpPort returns a port without HTTP of a workload that a rule is for, or 0.

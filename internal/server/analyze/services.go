@@ -32,7 +32,7 @@ func (m *checker) kubernetesServices() {
 
 // portNames finds the ports whose protocol proxies must detect.
 func (m *checker) portNames(svc *snapshot.Service) {
-	if svc.ExternalName != "" {
+	if svc.ExternalName != "" || mesh.IsKubernetesNamespace(svc.Namespace) {
 		return
 	}
 	for i := range svc.Ports {
