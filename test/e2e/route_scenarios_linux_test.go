@@ -56,7 +56,7 @@ var routeScenarios = []routeScenario{
 		calls: []call{{"GET /", "200 v1"}},
 	},
 	{
-		name: "other authority", routes: `[{match: [{authority: {prefix: no}}], $1}, {match: [{authority: {regex: 'o.*[.]test'}}], $2}]`,
+		name: "other authority", routes: `[{match: [{authority: {prefix: 'no'}}], $1}, {match: [{authority: {regex: 'o.*[.]test'}}], $2}]`,
 		calls: []call{{"GET /", "200 v2"}},
 	},
 	{
