@@ -49,20 +49,9 @@ func inlineBytes(data []byte) *corev3.DataSource {
 // of revocation lists call it from time to time for the Trust of their Envoy. A request
 // with the current version gets an answer without resources.
 func fetchMethods(s *service) []grpc.MethodDesc {
-	return []grpc.MethodDesc{{
-		MethodName: "FetchSecrets",
-		Handler: func(_ any, ctx context.Context, decode func(any) error, _ grpc.UnaryServerInterceptor) (any, error) {
-			in := xdswire.Received{Message: &discoveryv3.DiscoveryRequest{}}
-			if err := decode(&in); err != nil {
-				return nil, err
-			}
-			request, _ := in.Message.(*discoveryv3.DiscoveryRequest)
-			if in.Err != nil {
-				return nil, status.Error(codes.InvalidArgument, "request is malformed")
-			}
-			return s.fetchTrust(ctx, request)
-		},
-	}}
+	return []grpc.MethodDesc{unaryMethod("FetchSecrets", func(ctx context.Context, _ *xdswire.Received, r *discoveryv3.DiscoveryRequest) (*discoveryv3.DiscoveryResponse, error) {
+		return s.fetchTrust(ctx, r)
+	})}
 }
 
 func (s *service) fetchTrust(ctx context.Context, r *discoveryv3.DiscoveryRequest) (*discoveryv3.DiscoveryResponse, error) {

@@ -16,29 +16,18 @@ func (s *service) registerWorkloads(r grpc.ServiceRegistrar) {
 	r.RegisterService(&grpc.ServiceDesc{
 		ServiceName: xdswire.WorkloadService,
 		HandlerType: (*any)(nil),
-		Methods: []grpc.MethodDesc{{
-			MethodName: xdswire.WorkloadMethod,
-			Handler: func(_ any, ctx context.Context, decode func(any) error, _ grpc.UnaryServerInterceptor) (any, error) {
-				in := xdswire.Received{Message: &discoveryv3.DiscoveryRequest{}}
-				if err := decode(&in); err != nil {
-					return nil, err
-				}
-				request, _ := in.Message.(*discoveryv3.DiscoveryRequest)
-				if in.Err != nil {
-					return nil, status.Error(codes.InvalidArgument, "request is malformed")
-				}
-				names := request.GetResourceNames()
-				if in.Names != nil {
-					names = in.Names.Names()
-				}
-				return s.fetchWorkloads(ctx, names)
-			},
-		}},
+		Methods: []grpc.MethodDesc{unaryMethod(xdswire.WorkloadMethod, func(ctx context.Context, in *xdswire.Received, r *discoveryv3.DiscoveryRequest) (*discoveryv3.DiscoveryResponse, error) {
+			names := r.GetResourceNames()
+			if in.Names != nil {
+				names = in.Names.Names()
+			}
+			return s.fetchWorkloads(ctx, names)
+		})},
 	}, s)
 }
 
 func (s *service) fetchWorkloads(ctx context.Context, identities []string) (*discoveryv3.DiscoveryResponse, error) {
-	if _, err := s.access.Authenticate(ctx); err != nil {
+	if _, err := s.authenticate(ctx); err != nil {
 		return nil, err
 	}
 	if len(identities) > xdswire.MaxWorkloads {
