@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
-	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -38,20 +37,11 @@ type MeshConfigCopyConfig struct {
 // It changes only a ConfigMap with the annotation of a copy: Istio has ConfigMaps of the same name.
 type MeshConfigCopy struct {
 	cfg MeshConfigCopyConfig
-
-	mu      sync.Mutex
-	problem string
+	problem
 }
 
 // NewMeshConfigCopy returns a MeshConfigCopy. Run writes.
 func NewMeshConfigCopy(cfg MeshConfigCopyConfig) *MeshConfigCopy { return &MeshConfigCopy{cfg: cfg} }
-
-// Problem returns the reason why the last check could not write the copy, or "".
-func (m *MeshConfigCopy) Problem() string {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.problem
-}
 
 // Run writes until ctx ends. All replicas of a revision write the same.
 func (m *MeshConfigCopy) Run(ctx context.Context) error {
@@ -67,7 +57,7 @@ func (m *MeshConfigCopy) Run(ctx context.Context) error {
 	tick := time.NewTicker(cmp.Or(m.cfg.Interval, copyInterval))
 	defer tick.Stop()
 	for {
-		m.set(ctx, name, m.look(ctx, client.ConfigMaps(m.cfg.Namespace), name))
+		m.note(ctx, name, m.look(ctx, client.ConfigMaps(m.cfg.Namespace), name))
 		select {
 		case <-ctx.Done():
 			return nil
@@ -107,20 +97,17 @@ func (m *MeshConfigCopy) look(ctx context.Context, configMaps kube.Objects[*core
 	return err
 }
 
-// set sets the problem, and logs the first one.
-func (m *MeshConfigCopy) set(ctx context.Context, name string, err error) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
+// note sets the problem, and logs the first one.
+func (m *MeshConfigCopy) note(ctx context.Context, name string, err error) {
 	if ctx.Err() != nil {
 		return
 	}
-	before := m.problem
-	m.problem = ""
+	text := ""
 	if err != nil {
-		m.problem = err.Error()
+		text = err.Error()
 	}
-	if m.problem != "" && before == "" {
-		m.cfg.Log.Warn("the copy of MeshConfig for tools such as Kiali cannot be written", "configmap", name, "error", m.problem,
+	if m.set(text) {
+		m.cfg.Log.Warn("the copy of MeshConfig for tools such as Kiali cannot be written", "configmap", name, "error", text,
 			"fix", "grant get and patch on the ConfigMap")
 	}
 }

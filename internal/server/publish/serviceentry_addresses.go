@@ -8,7 +8,6 @@ import (
 	"log/slog"
 	"maps"
 	"slices"
-	"sync"
 	"time"
 
 	"k8s.io/client-go/rest"
@@ -48,20 +47,11 @@ type AddressesConfig struct {
 // that hosts keep them after a restart and other control planes use the same ones.
 type Addresses struct {
 	cfg AddressesConfig
-
-	mu      sync.Mutex
-	problem string
+	problem
 }
 
 // NewAddresses returns Addresses. Run writes them.
 func NewAddresses(cfg AddressesConfig) *Addresses { return &Addresses{cfg: cfg} }
-
-// Problem returns the reason why the last check could not write all addresses, or "".
-func (a *Addresses) Problem() string {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return a.problem
-}
 
 // Run writes addresses until ctx ends. It is a Task.
 func (a *Addresses) Run(ctx context.Context) error {
@@ -70,7 +60,7 @@ func (a *Addresses) Run(ctx context.Context) error {
 		return fmt.Errorf("write the addresses of ServiceEntries: %w", err)
 	}
 	defer client.Close()
-	defer a.set("") // the next holder of the Lease reports it
+	defer a.note("") // the next holder of the Lease reports it
 	tick := time.NewTicker(cmp.Or(a.cfg.Interval, addressesInterval))
 	defer tick.Stop()
 	tried := make(map[string]time.Time) // by object
@@ -107,17 +97,13 @@ func (a *Addresses) look(ctx context.Context, client *kube.Client, tried map[str
 		}
 	}
 	if ctx.Err() == nil && (attempts > 0 || len(unwritten) == 0) {
-		a.set(problem)
+		a.note(problem)
 	}
 }
 
-// set sets the problem, and logs it once.
-func (a *Addresses) set(problem string) {
-	a.mu.Lock()
-	before := a.problem
-	a.problem = problem
-	a.mu.Unlock()
-	if problem != "" && before == "" {
+// note sets the problem, and logs it once.
+func (a *Addresses) note(problem string) {
+	if a.set(problem) {
 		a.cfg.Log.Warn("the addresses of hosts cannot be written: they may change when this control plane restarts", "error", problem,
 			"fix", "grant patch on serviceentries.networking.istio.io/status")
 	}

@@ -62,9 +62,9 @@ type clusterWebhooks struct {
 	*WebhooksConfig
 	id     mesh.ClusterID
 	client *kube.Client
+	last   problem
 
 	mu      sync.Mutex // guards what follows
-	problem string
 	looking bool
 }
 
@@ -101,11 +101,9 @@ func (w *Webhooks) RemoveCluster(id mesh.ClusterID) {
 func (w *Webhooks) Problems() map[mesh.ClusterID]string {
 	out := map[mesh.ClusterID]string{}
 	for _, c := range w.all() {
-		c.mu.Lock()
-		if c.problem != "" {
-			out[c.id] = c.problem
+		if text := c.last.Problem(); text != "" {
+			out[c.id] = text
 		}
-		c.mu.Unlock()
 	}
 	return out
 }
@@ -148,20 +146,21 @@ func (c *clusterWebhooks) begin() bool {
 
 // end ends a check with its result, and logs the first failure.
 func (c *clusterWebhooks) end(ctx context.Context, err error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.looking = false
+	defer func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.looking = false
+	}()
 	if ctx.Err() != nil {
 		return
 	}
-	before := c.problem
-	c.problem = ""
+	text := ""
 	if err != nil {
-		c.problem = err.Error()
+		text = err.Error()
 	}
-	if c.problem != "" && before == "" {
+	if c.last.set(text) {
 		c.Log.Warn("the roots of the mesh cannot be written to webhook configurations: API servers may refuse to call this control plane",
-			"cluster", c.id, "error", c.problem, "fix", "grant list and patch on the webhook configurations of admissionregistration.k8s.io")
+			"cluster", c.id, "error", text, "fix", "grant list and patch on the webhook configurations of admissionregistration.k8s.io")
 	}
 }
 
