@@ -2,7 +2,6 @@ package apply
 
 import (
 	"cmp"
-	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
@@ -10,6 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/yaml"
 
+	"github.com/meshctl/meshctl/internal/inject"
 	"github.com/meshctl/meshctl/internal/install"
 	"github.com/meshctl/meshctl/internal/mesh"
 )
@@ -76,16 +76,7 @@ func (i identity) read(o *unstructured.Unstructured) {
 			i[trustDomain] = cmp.Or(config.TrustDomain, mesh.DefaultTrustDomain)
 		}
 	case o.GetKind() == "ConfigMap" && data[mesh.InjectorKeyValues] != "":
-		var values struct {
-			Global struct {
-				MeshID       string `json:"meshID"`
-				Network      string `json:"network"`
-				MultiCluster struct {
-					ClusterName string `json:"clusterName"`
-				} `json:"multiCluster"`
-			} `json:"global"`
-		}
-		if json.Unmarshal([]byte(data[mesh.InjectorKeyValues]), &values) == nil {
+		if values, err := inject.ParseValues(data[mesh.InjectorKeyValues], ""); err == nil {
 			i[cluster], i[meshID], i[network] = values.Global.MultiCluster.ClusterName, values.Global.MeshID, values.Global.Network
 		}
 	case o.GetKind() == mutatingKind.Kind:

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
@@ -99,9 +100,9 @@ func ended(p *unstructured.Unstructured) bool {
 // empty without one.
 func deploymentOf(p *unstructured.Unstructured) string {
 	name := ""
-	for _, owner := range p.GetOwnerReferences() {
-		if hash := p.GetLabels()["pod-template-hash"]; owner.Kind == "ReplicaSet" && hash != "" {
-			name = strings.TrimSuffix(owner.Name, "-"+hash)
+	if owner := metav1.GetControllerOf(p); owner != nil {
+		if w := mesh.WorkloadOf(mesh.Workload{APIVersion: owner.APIVersion, Kind: owner.Kind, Name: owner.Name}, p.GetLabels()); w.Kind == deploymentKind.Kind {
+			name = w.Name
 		}
 	}
 	return p.GetNamespace() + "/" + name
