@@ -74,7 +74,7 @@ var kinds = sync.OnceValue(func() map[Code]kind {
 		makeOne = "write the secret with meshctl create-remote-secret"
 		rotate  = "make a new credential with meshctl remote-secret rotate"
 		https   = "name the server as https://HOST:PORT"
-		address = "name an address that the control plane reaches; create-remote-secret --server auto finds one"
+		address = "name an address that the control plane reaches; create-remote-secret --api-server auto finds one"
 	)
 	return map[Code]kind{
 		Exec:                   {Refused, "give the user a token; " + makeOne},

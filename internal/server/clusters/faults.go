@@ -142,7 +142,7 @@ func fix(s *Status, own mesh.ClusterID, spec *Spec, cause string) string {
 	}
 	switch cause {
 	case string(kube.CauseUnauthorized), CauseExpired:
-		return fmt.Sprintf("meshctl remote-secret rotate --name %s --from %s --to %s%s", s.Cluster, there, here, in)
+		return fmt.Sprintf("meshctl remote-secret rotate --name %s --context %s --to %s%s", s.Cluster, there, here, in)
 	case string(kube.CauseForbidden):
 		if len(spec.Namespaces) > 0 {
 			in += " --namespaces " + strings.Join(spec.Namespaces, ",")
@@ -152,7 +152,7 @@ func fix(s *Status, own mesh.ClusterID, spec *Spec, cause string) string {
 		}
 		return fmt.Sprintf("meshctl create-remote-secret --name %s --context %s --apply --to %s%s", s.Cluster, there, here, in)
 	case string(kube.CauseTLS), string(kube.CauseName), string(kube.CauseAnswer):
-		return fmt.Sprintf("meshctl create-remote-secret --name %s --context %s --server auto --apply --to %s%s", s.Cluster, there, here, in)
+		return fmt.Sprintf("meshctl create-remote-secret --name %s --context %s --api-server auto --apply --to %s%s", s.Cluster, there, here, in)
 	}
 	return ""
 }

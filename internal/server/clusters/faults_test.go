@@ -63,7 +63,7 @@ func TestNewCredentialRefused(t *testing.T) {
 	if s.State != Synced || !s.LostSince.IsZero() || s.Cause != "401" || !strings.Contains(s.Reason, "the new credential 2 cannot replace the old one, which stays in use: refused: 401") {
 		t.Errorf("status %+v", s)
 	}
-	if got, want := s.Faults[0].Fix, "meshctl remote-secret rotate --name c2 --from CONTEXT_OF_c2 --to CONTEXT_OF_c1"; got != want {
+	if got, want := s.Faults[0].Fix, "meshctl remote-secret rotate --name c2 --context CONTEXT_OF_c2 --to CONTEXT_OF_c1"; got != want {
 		t.Errorf("fix %q, want %q", got, want)
 	}
 	if got, want := s.Faults[1], (Fault{"403", "may not list nodes", "meshctl create-remote-secret --name c2 --context CONTEXT_OF_c2 --apply --to CONTEXT_OF_c1"}); got != want {
