@@ -25,6 +25,10 @@ func IsDNSLabel(s string) bool {
 	return true
 }
 
+// CanonicalHost returns a host in the form in which hosts are compared: in lower case, without the
+// dot at the end that makes it absolute.
+func CanonicalHost(host string) string { return strings.TrimSuffix(strings.ToLower(host), ".") }
+
 // IsDNSName reports whether s is a DNS-1123 subdomain: labels joined by dots,
 // at most 253 bytes.
 func IsDNSName(s string) bool {

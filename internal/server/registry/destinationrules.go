@@ -18,7 +18,9 @@ import (
 func (t *tables) addRules() {
 	g := t.graph
 	t.mergedRules = derive.New(g, "merged rules", ruleKey.compare, equalMerged, t.mergeRules, t.rulesFor)
-	t.ruleGroups = derive.NewIndex(t.mergedRules, func(into []string, k ruleKey, _ []hostRule) []string { return append(into, k.host) })
+	t.ruleGroups = derive.NewIndex(t.mergedRules, func(into []string, k ruleKey, _ []hostRule) []string {
+		return append(into, patternOf(k.host))
+	})
 	t.hostRules = derive.New(g, "rules", strings.Compare, equalRules, t.rulesOf, t.servicesOf, t.entriesOf)
 	t.ruledHosts = derive.NewIndex(t.hostRules, func(into []string, _ string, h *snapshot.HostRules) []string {
 		return slices.AppendSeq(into, maps.Keys(h.Own))
@@ -31,8 +33,7 @@ func (t *tables) addRules() {
 	})
 }
 
-// ruleKey names the DestinationRules of a namespace for a host, which may be "*" or start
-// with "*.".
+// ruleKey names the DestinationRules of a namespace for a host, which may start with "*".
 type ruleKey struct{ namespace, host string }
 
 func (k ruleKey) compare(other ruleKey) int {
@@ -156,7 +157,8 @@ func complete(h *snapshot.HostRule, d *snapshot.DestinationRule) {
 	}
 }
 
-// patterns yields the hosts of rules that match a host, the most specific one first.
+// patterns yields what patternOf returns for the hosts of rules that match a host, the most specific
+// one first.
 func patterns(host string, yield func(string) bool) {
 	if !yield(host) {
 		return
@@ -174,6 +176,33 @@ func patterns(host string, yield func(string) bool) {
 	yield("*")
 }
 
+// patternOf returns the shortest wildcard of whole labels that covers a wildcard: *.x for *-a.x. Other
+// hosts, which are the same, are returned as they are.
+func patternOf(host string) string {
+	suffix, wild := strings.CutPrefix(host, "*")
+	if !wild || suffix == "" || suffix[0] == '.' {
+		return host
+	}
+	_, rest, dotted := strings.Cut(suffix, ".")
+	if !dotted {
+		return "*"
+	}
+	return "*." + rest
+}
+
+// ruleKeys returns the keys of the rules with a pattern that apply to a host, the most specific
+// one first.
+func (t *tables) ruleKeys(r *derive.Reads, pattern, host string) []ruleKey {
+	var out []ruleKey
+	for k := range t.ruleGroups.Lookup(r, pattern) {
+		if k.host == host || snapshot.Covers(k.host, host) {
+			out = append(out, k)
+		}
+	}
+	slices.SortStableFunc(out, func(a, b ruleKey) int { return cmp.Compare(len(b.host), len(a.host)) })
+	return out
+}
+
 // rulesOf returns the DestinationRules of the service with a key. It returns false if
 // there are none.
 //
@@ -189,7 +218,8 @@ func (t *tables) rulesOf(r *derive.Reads, key string) (*snapshot.HostRules, bool
 	own, exported := map[string][]hostRule{}, map[string][]hostRule{}
 	clients := set[string]{}
 	patterns(host, func(pattern string) bool {
-		for k, rules := range t.ruleGroups.Lookup(r, pattern) {
+		for _, k := range t.ruleKeys(r, pattern, host) {
+			rules, _ := t.mergedRules.Get(r, k)
 			add := func(to map[string][]hostRule, keep func(hostRule) bool) {
 				if list := filter(rules, keep); to[k.namespace] == nil && len(list) > 0 {
 					to[k.namespace] = list

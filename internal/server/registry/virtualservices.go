@@ -29,6 +29,11 @@ func (t *tables) addRoutes() {
 			return into
 		}
 		into = append(into, v.Hosts...)
+		for _, host := range v.Hosts {
+			if pattern := patternOf(host); !slices.Contains(into, pattern) {
+				into = append(into, pattern)
+			}
+		}
 		if len(v.TLS)+len(v.TCP) == 0 {
 			return into
 		}

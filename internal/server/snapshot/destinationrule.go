@@ -10,10 +10,10 @@ import (
 	"github.com/meshctl/meshctl/internal/mesh"
 )
 
-// RuledHost returns the host of a DestinationRule, in lower case. A name without a dot is
+// RuledHost returns the host of a DestinationRule, in its canonical form. A name without a dot is
 // the name of a service in the rule's namespace.
 func RuledHost(d *DestinationRule) string {
-	host := strings.ToLower(d.Spec.GetHost())
+	host := mesh.CanonicalHost(d.Spec.GetHost())
 	if host == "*" || strings.Contains(host, ".") {
 		return host
 	}

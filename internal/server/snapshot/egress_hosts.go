@@ -1,6 +1,10 @@
 package snapshot
 
-import "strings"
+import (
+	"strings"
+
+	"github.com/meshctl/meshctl/internal/mesh"
+)
 
 // EgressHost is an entry of the hosts of a Sidecar's egress listener: <namespace>/<host>, or
 // ~<namespace>/<host>, which excludes hosts that other entries import.
@@ -13,7 +17,7 @@ type EgressHost struct {
 // ParseEgressHost parses an entry of a Sidecar in the namespace own. The namespace ~ means
 // ~*, and an entry without a namespace is for all.
 func ParseEgressHost(text, own string) EgressHost {
-	namespace, host, ok := strings.Cut(text, "/")
+	namespace, host, ok := strings.Cut(mesh.CanonicalHost(text), "/")
 	if !ok {
 		return EgressHost{Namespace: "*", Host: text}
 	}

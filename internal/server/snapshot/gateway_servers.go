@@ -175,7 +175,7 @@ func (p *mergedPort) conflict(s *GatewayServer) string {
 func serverHosts(gw *Gateway, s *networkingv1alpha3.Server) []string {
 	out := make([]string, 0, len(s.GetHosts()))
 	for _, h := range s.GetHosts() {
-		h = strings.ToLower(h)
+		h = mesh.CanonicalHost(h)
 		switch namespace, host, two := strings.Cut(h, "/"); {
 		case two && namespace == "*" && host == "*":
 			return []string{"*"}

@@ -25,7 +25,7 @@ var destinationRuleKind = istioKind(kind{
 func checkDestinationRule(d *networkingv1alpha3.DestinationRule) *FieldError {
 	names := map[string]bool{}
 	return allFaults(
-		hostFault("host", d.Host),
+		patternFault("host", d.Host),
 		checkTrafficPolicy("trafficPolicy", d.TrafficPolicy),
 		each("subsets", d.Subsets, func(field string, s *networkingv1alpha3.Subset) *FieldError {
 			var name *FieldError

@@ -32,21 +32,28 @@ func each[T any](list string, items []*T, check func(field string, item *T) *Fie
 
 // hostFault checks a DNS name that may be "*" or start with "*.".
 func hostFault(field, host string) *FieldError {
-	name := strings.ToLower(strings.TrimPrefix(host, "*."))
-	if host == "*" || mesh.IsDNSName(name) {
+	if name := mesh.CanonicalHost(host); name == "*" || mesh.IsDNSName(strings.TrimPrefix(name, "*.")) {
 		return nil
 	}
 	return faultf(field, "%q is not a host name", host)
 }
 
-// scopedHostFault checks <namespace>/<host>. The namespace may also be one of the
-// words.
+// patternFault checks a DNS name that may start with "*", which stands for the start of a label, too.
+func patternFault(field, host string) *FieldError {
+	if suffix, ok := strings.CutPrefix(mesh.CanonicalHost(host), "*"); ok && mesh.IsDNSName(strings.TrimPrefix(suffix, "-")) {
+		return nil
+	}
+	return hostFault(field, host)
+}
+
+// scopedHostFault checks <namespace>/<host> as patternFault does. The namespace may also be one of
+// the words.
 func scopedHostFault(field, host, words string) *FieldError {
 	namespace, name, _ := strings.Cut(host, "/")
 	if !mesh.IsDNSLabel(namespace) && !slices.Contains(strings.Fields(words), namespace) {
 		return faultf(field, "%q: %q is neither a namespace nor one of %s", host, namespace, words)
 	}
-	return hostFault(field, name)
+	return patternFault(field, name)
 }
 
 func portFault(field string, number uint32, protocol string, refused ...mesh.Protocol) *FieldError {

@@ -41,18 +41,28 @@ func checkGateway(g *networkingv1alpha3.Gateway) *FieldError {
 }
 
 func checkServer(field string, s *networkingv1alpha3.Server) *FieldError {
-	return allFaults(serverPortFault(field, s), serverHostsFault(field+".hosts", s.Hosts), protocolTLSFault(field, s))
+	return allFaults(serverPortFault(field, s), serverHostsFault(field+".hosts", s), protocolTLSFault(field, s))
 }
 
-func serverHostsFault(field string, hosts []string) *FieldError {
-	if len(hosts) == 0 {
+func serverHostsFault(field string, s *networkingv1alpha3.Server) *FieldError {
+	if len(s.Hosts) == 0 {
 		return faultf(field, "is empty: use \"*\" for every host")
 	}
-	return eachText(field, hosts, func(field, host string) *FieldError {
+	return eachText(field, s.Hosts, func(field, host string) *FieldError {
+		name := host
 		if strings.Contains(host, "/") {
-			return scopedHostFault(field, host, "* .")
+			if fault := scopedHostFault(field, host, "* ."); fault != nil {
+				return fault
+			}
+			_, name, _ = strings.Cut(host, "/")
 		}
-		return hostFault(field, host)
+		if p, _ := mesh.ParseProtocol(s.GetPort().GetProtocol()); p != mesh.TLS && p != mesh.HTTPS {
+			return patternFault(field, name)
+		}
+		if hostFault(field, name) != nil && patternFault(field, name) == nil {
+			return faultf(field, "%q: the wildcard of a server name stands for whole labels", host)
+		}
+		return hostFault(field, name)
 	})
 }
 

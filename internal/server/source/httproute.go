@@ -302,6 +302,30 @@ func headerValuesFault(field string, headers map[string]string) *FieldError {
 	return faults
 }
 
+// hostRewrites returns the fields of a route that replace the host of its requests. The first is
+// the one that counts.
+func hostRewrites(r *networkingv1alpha3.HTTPRoute) []string {
+	var out []string
+	if r.GetRewrite().GetAuthority() != "" {
+		out = append(out, ".rewrite.authority")
+	}
+	add := func(field string, headers map[string]string) {
+		for _, name := range slices.Sorted(maps.Keys(headers)) {
+			if strings.EqualFold(name, ":authority") || strings.EqualFold(name, "host") {
+				out = append(out, field+"["+name+"]")
+			}
+		}
+	}
+	add(".headers.request.set", r.GetHeaders().GetRequest().GetSet())
+	add(".headers.request.add", r.GetHeaders().GetRequest().GetAdd())
+	if len(r.GetRoute()) == 1 { // of several destinations each has its own
+		of := r.GetRoute()[0].GetHeaders().GetRequest()
+		add(".route[0].headers.request.set", of.GetSet())
+		add(".route[0].headers.request.add", of.GetAdd())
+	}
+	return out
+}
+
 // environmentOperator matches the operators that read an environment variable, beside a percent
 // sign that stands for itself, too.
 var environmentOperator = regexp.MustCompile(`%ENVIRONMENT\(([^)]*)\)`)

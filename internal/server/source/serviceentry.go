@@ -63,7 +63,7 @@ func (c *conversion) serviceEntry(spec *networkingv1alpha3.ServiceEntry) *FieldE
 		if why := c.refusedHost(host); why != "" && e.Resolution.DNS() && len(spec.Endpoints) == 0 {
 			// Proxies would resolve it.
 			c.warn(faultf(at("spec.hosts", i), "%s %s: it is not used", host, why))
-		} else if host = strings.ToLower(host); !slices.Contains(e.Hosts, host) {
+		} else if host = mesh.CanonicalHost(host); !slices.Contains(e.Hosts, host) {
 			e.Hosts = append(e.Hosts, host)
 		}
 	}
@@ -92,7 +92,7 @@ func (c *conversion) serviceEntry(spec *networkingv1alpha3.ServiceEntry) *FieldE
 			if e.Allocated == nil {
 				e.Allocated = make(map[string][]netip.Addr)
 			}
-			host := strings.ToLower(a.Host)
+			host := mesh.CanonicalHost(a.Host)
 			e.Allocated[host] = append(e.Allocated[host], ip)
 		}
 	}

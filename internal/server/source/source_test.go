@@ -276,6 +276,7 @@ func TestRefusals(t *testing.T) {
 		"server bind":                   {gatewayHead + "  servers:\n  - port: {number: 1, protocol: HTTP}\n    bind: x", 7, `spec.servers[0].bind: "x" is not an IP address`},
 		"server hosts":                  {gatewayHead + "  servers:\n  - port: {number: 1, protocol: HTTP}", 6, `spec.servers[0].hosts: is empty: use "*" for every host`},
 		"server host":                   {gatewayHead + "  servers:\n  - port: {number: 1, protocol: HTTP}\n    hosts:\n    - a\n    - a b", 9, `spec.servers[0].hosts[1]: "a b" is not a host name`},
+		"server name":                   {strings.ReplaceAll(gatewayTLS("SIMPLE", "credentialName: a"), "[a]", "['*-eu.b']"), 7, `spec.servers[0].hosts[0]: "*-eu.b": the wildcard of a server name stands for whole labels`},
 		"server host namespace":         {gatewayHead + "  servers:\n  - port: {number: 1, protocol: HTTP}\n    hosts: ['~/a']", 7, `spec.servers[0].hosts[0]: "~/a": "~" is neither a namespace nor one of * .`},
 		"server without tls":            {gatewayHead + "  servers:\n  - port: {number: 1, protocol: TLS}\n    hosts: [a]", 6, "spec.servers[0].tls: is missing: protocol TLS needs it"},
 		"tls on HTTP":                   {gatewayHead + "  servers:\n  - port: {number: 1, protocol: HTTP}\n    hosts: [a]\n    tls: {mode: SIMPLE}", 8, "spec.servers[0].tls: does not go with protocol HTTP: use HTTPS or TLS"},

@@ -38,6 +38,12 @@ func (c *conversion) virtualService(spec *networkingv1alpha3.VirtualService) *Fi
 			out.Hosts = append(out.Hosts, full)
 		}
 	}
+	for i, r := range spec.Http {
+		hosts := hostRewrites(r)
+		for j := 1; j < len(hosts); j++ {
+			c.warn(noEffect(at("spec.http", i)+hosts[j], strings.TrimPrefix(hosts[0], ".")+" replaces it"))
+		}
+	}
 	out.Gateways = c.fullGateways(spec.Gateways)
 	if len(out.Gateways) == 0 {
 		out.Gateways = []string{snapshot.MeshGateway}
@@ -50,10 +56,10 @@ func (c *conversion) virtualService(spec *networkingv1alpha3.VirtualService) *Fi
 	return nil
 }
 
-// fullHost returns a host in lower case. A name without a dot is the name of a service in
+// fullHost returns a host in its canonical form. A name without a dot is the name of a service in
 // the object's namespace.
 func (c *conversion) fullHost(host string) string {
-	host = strings.ToLower(host)
+	host = mesh.CanonicalHost(host)
 	if _, err := parseAddr(host); err == nil || host == "*" || strings.Contains(host, ".") {
 		return host
 	}
@@ -97,7 +103,7 @@ func (c *conversion) resolveMatches(spec *networkingv1alpha3.VirtualService) {
 		for _, m := range r.Match {
 			m.Gateways = c.fullGateways(m.Gateways)
 			for i, sni := range m.SniHosts {
-				m.SniHosts[i] = strings.ToLower(sni)
+				m.SniHosts[i] = mesh.CanonicalHost(sni)
 			}
 		}
 	}
@@ -129,7 +135,7 @@ func checkVirtualService(v *networkingv1alpha3.VirtualService) *FieldError {
 			if host == "*" && inMesh {
 				return faultf(field, `"*" would take the requests to every host of all workloads: name gateways, or hosts`)
 			}
-			return hostFault(field, host)
+			return patternFault(field, host)
 		}),
 		gatewaysFault("gateways", v.Gateways),
 		eachText("exportTo", v.ExportTo, ruleExportFault),
@@ -220,10 +226,15 @@ func sniHostsFault(field string, names, hosts []string) *FieldError {
 		return faultf(field, "has %d entries, at most %d are accepted", len(names), maxRouteHosts)
 	}
 	return eachText(field, names, func(field, sni string) *FieldError {
-		if fault := hostFault(field, sni); fault != nil {
-			return fault
+		sni = mesh.CanonicalHost(sni)
+		// Proxies name the services of other proxies outbound_.PORT_.SUBSET_.HOST. An address is no
+		// server name, but some clients send one.
+		if _, err := parseAddr(sni); err != nil {
+			if fault := hostFault(field, strings.ReplaceAll(sni, "_", "x")); fault != nil {
+				return faultf(field, "%q is not a server name, whose wildcard stands for whole labels", sni)
+			}
 		}
-		if !slices.ContainsFunc(hosts, func(host string) bool { return isSubset(strings.ToLower(sni), strings.ToLower(host)) }) {
+		if !slices.ContainsFunc(hosts, func(host string) bool { return isSubset(sni, mesh.CanonicalHost(host)) }) {
 			return faultf(field, "%q is in none of the hosts", sni)
 		}
 		return nil

@@ -1,6 +1,7 @@
 package source_test
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
@@ -108,6 +109,9 @@ func TestVirtualServiceRefusals(t *testing.T) {
 
 		"hosts: [a.b], tls: [{match: [{sniHosts: [c.d]}], " + to + "}]":                          `spec.tls[0].match[0].sniHosts[0]: "c.d" is in none of the hosts`,
 		"hosts: [a.b], tls: [{match: [{sniHosts: [a.b], destinationSubnets: [a]}], " + to + "}]": `spec.tls[0].match[0].destinationSubnets[0]: "a" is neither an IP address nor an address range`,
+		"hosts: ['*'], gateways: [g], tls: [{match: [{sniHosts: ['*-eu.b']}], " + to + "}]":      `spec.tls[0].match[0].sniHosts[0]: "*-eu.b" is not a server name, whose wildcard stands for whole labels`,
+		"hosts: ['*-.b'], http: [{" + to + "}]":                                                  `spec.hosts[0]: "*-.b" is not a host name`,
+		"hosts: [a..], http: [{" + to + "}]":                                                     `spec.hosts[0]: "a.." is not a host name`,
 		"hosts: [a], tcp: [{match: [{destinationSubnets: [10.0.0.0/33]}], " + to + "}]":          `spec.tcp[0].match[0].destinationSubnets[0]: "10.0.0.0/33" is neither an IP address nor an address range`,
 		"hosts: [a], tcp: [{route: [{destination: {host: b}, weight: -1}]}]":                     "spec.tcp[0].route[0].weight: -1 is negative",
 		"hosts: [a], http: [{match: [" + strings.Repeat("{},", 5001) + "], " + to + "}]":         "spec.http: has 5001 routes for 1 hosts: at most 5000, and 100000 for all hosts together, are accepted",
@@ -117,6 +121,39 @@ func TestVirtualServiceRefusals(t *testing.T) {
 			if err == nil || !strings.HasPrefix(err.Error(), want) {
 				t.Errorf("%.200s:\n got %v\nwant %s", spec, err, want)
 			}
+		}
+	}
+}
+
+// TestServerNames: a server name may be an address, or the name by which proxies call a service of
+// another network.
+func TestServerNames(t *testing.T) {
+	t.Parallel()
+	const head = "apiVersion: networking.istio.io/v1\nkind: VirtualService\nmetadata: {name: v, namespace: a}\nspec: {hosts: ['*.b.c', 10.0.0.1], gateways: [g], tls: [{match: [{sniHosts: ["
+	for _, name := range []string{"a.b.c", "A.B.C.", "'*.a.b.c'", "outbound_.80_._.a.b.c", "outbound_.80_.v1_.a.b.c", "10.0.0.1"} {
+		if got := warningsOf(t, head+name+"]}], route: [{destination: {host: x}}]}]}", source.Unused); len(got) > 0 {
+			t.Errorf("%s: %q has no effect", name, got)
+		}
+	}
+}
+
+// TestHostRewrites: of several fields that replace the host of a request, all but the first are
+// reported.
+func TestHostRewrites(t *testing.T) {
+	t.Parallel()
+	const head = "apiVersion: networking.istio.io/v1\nkind: VirtualService\nmetadata: {name: v, namespace: a}\nspec: {hosts: [b], http: [{"
+	authority := "headers: {request: {set: {':authority': x}}}"
+	for route, want := range map[string][]string{
+		"rewrite: {authority: x}, route: [{destination: {host: b}}]":                                                                    nil,
+		authority + ", route: [{destination: {host: b}}]":                                                                               nil,
+		"rewrite: {authority: x}, " + authority + ", route: [{destination: {host: b}}]":                                                 {"spec.http[0].headers.request.set[:authority]"},
+		"rewrite: {authority: x}, route: [{destination: {host: b}, " + authority + "}]":                                                 {"spec.http[0].route[0].headers.request.set[:authority]"},
+		"headers: {request: {add: {Host: z}}}, route: [{destination: {host: b}, " + authority + "}]":                                    {"spec.http[0].route[0].headers.request.set[:authority]"},
+		"headers: {request: {add: {':Authority': z}, set: {host: x}}}, route: [{destination: {host: b}}]":                               {"spec.http[0].headers.request.add[:Authority]"},
+		"rewrite: {authority: x}, route: [{destination: {host: b}, weight: 1, " + authority + "}, {destination: {host: c}, weight: 1}]": nil,
+	} {
+		if got := warningsOf(t, head+route+"}]}", source.Unused); !slices.Equal(got, want) {
+			t.Errorf("%s: %q, want %q", route, got, want)
 		}
 	}
 }

@@ -12,6 +12,7 @@ import (
 	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
 
+	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
@@ -204,7 +205,7 @@ func serverNames(hosts []string) *listenerv3.FilterChainMatch {
 	m := &listenerv3.FilterChainMatch{}
 	taken := make(map[string]struct{})
 	for _, h := range hosts {
-		h = strings.ToLower(h[strings.Index(h, "/")+1:])
+		h = mesh.CanonicalHost(h[strings.Index(h, "/")+1:])
 		if h == "*" {
 			return nil
 		}
