@@ -19,6 +19,10 @@ var destinationRuleKind = istioKind(kind{
 	support: Partly, meaning: "see [its fields](#destinationrule)", fields: destinationRuleFields,
 }, func(c *conversion, spec *networkingv1alpha3.DestinationRule) *FieldError {
 	c.object = &snapshot.DestinationRule{Meta: c.meta, Kind: snapshot.KindDestinationRule, Spec: spec}
+	c.warnOfFiles("spec.trafficPolicy", spec.TrafficPolicy)
+	for i, s := range spec.Subsets {
+		c.warnOfFiles(at("spec.subsets", i)+".trafficPolicy", s.GetTrafficPolicy())
+	}
 	return checkDestinationRule(spec)
 })
 
@@ -247,15 +251,10 @@ func checkClientTLS(field string, t *networkingv1alpha3.ClientTLSSettings) *Fiel
 		}
 	}
 	if t.CredentialName != "" {
-		if pair || t.CaCertificates != "" {
-			faults = faults.and(faultf(field+".credentialName", "excludes files"))
-		}
 		faults = faults.and(clientCredentialFault(field+".credentialName", t))
 	}
-	for _, f := range []struct{ name, path string }{
-		{"clientCertificate", t.ClientCertificate}, {"privateKey", t.PrivateKey}, {"caCertificates", t.CaCertificates}, {"caCrl", t.CaCrl},
-	} {
-		if f.path != "" && !path.IsAbs(f.path) {
+	for _, f := range clientFiles(t) {
+		if !path.IsAbs(f.path) {
 			faults = faults.and(faultf(field+"."+f.name, "%q is not an absolute path", f.path))
 		}
 		if strings.Contains(f.path, "~") { // it separates paths in names of secrets
@@ -265,10 +264,39 @@ func checkClientTLS(field string, t *networkingv1alpha3.ClientTLSSettings) *Fiel
 	if i := slices.Index(t.SubjectAltNames, ""); i >= 0 {
 		faults = faults.and(faultf(at(field+".subjectAltNames", i), "is empty"))
 	}
-	if _, err := netip.ParseAddr(t.Sni); t.Sni != "" && (err == nil || !mesh.IsDNSName(strings.ToLower(t.Sni))) {
+	if len(t.Sni) > maxServerName || strings.ContainsFunc(t.Sni, func(r rune) bool { return r <= ' ' || r > '~' }) {
 		faults = faults.and(faultf(field+".sni", "%q is not a server name", t.Sni))
 	}
 	return faults
+}
+
+// maxServerName is the size of the longest server name that TLS can send, in bytes.
+const maxServerName = 255
+
+// clientFile is a field with the path of a file.
+type clientFile struct{ name, path string }
+
+// clientFiles returns the fields with paths that are set.
+func clientFiles(t *networkingv1alpha3.ClientTLSSettings) []clientFile {
+	return slices.DeleteFunc([]clientFile{
+		{"clientCertificate", t.GetClientCertificate()}, {"privateKey", t.GetPrivateKey()},
+		{"caCertificates", t.GetCaCertificates()}, {"caCrl", t.GetCaCrl()},
+	}, func(f clientFile) bool { return f.path == "" })
+}
+
+// warnOfFiles reports files beside a Secret, which the proxies that get the Secret do not use.
+func (c *conversion) warnOfFiles(field string, p *networkingv1alpha3.TrafficPolicy) {
+	report := func(field string, t *networkingv1alpha3.ClientTLSSettings) {
+		for _, f := range clientFiles(t) {
+			if t.CredentialName != "" {
+				c.warn(faultf(field+".tls."+f.name, "is not used by proxies that use credentialName"))
+			}
+		}
+	}
+	report(field, p.GetTls())
+	for i, l := range p.GetPortLevelSettings() {
+		report(at(field+".portLevelSettings", i), l.GetTls())
+	}
 }
 
 func clientCredentialFault(field string, t *networkingv1alpha3.ClientTLSSettings) *FieldError {

@@ -2,6 +2,7 @@ package source_test
 
 import (
 	"os"
+	"slices"
 	"strings"
 	"testing"
 
@@ -66,14 +67,13 @@ func TestDestinationRuleRefusals(t *testing.T) {
 		"health percent":     {outlier + "{minHealthPercent: -1}", "spec.trafficPolicy.outlierDetection.minHealthPercent: -1 is not a percentage"},
 		"mesh and files":     {tls + "{mode: ISTIO_MUTUAL, caCertificates: /a}", "spec.trafficPolicy.tls: ISTIO_MUTUAL uses the certificates of the mesh: it takes no others"},
 		"MUTUAL":             {tls + "{mode: MUTUAL, clientCertificate: /a}", "spec.trafficPolicy.tls: MUTUAL needs a credentialName, or clientCertificate and privateKey"},
-		"Secret and files":   {tls + "{mode: SIMPLE, credentialName: a, caCertificates: /a}", "spec.trafficPolicy.tls.credentialName: excludes files"},
 		"Secret":             {tls + "{mode: SIMPLE, credentialName: a/b}", `spec.trafficPolicy.tls.credentialName: "a/b" is neither the name of a Secret nor configmap://NAMESPACE/NAME`},
 		"ConfigMap":          {tls + "{mode: SIMPLE, credentialName: 'configmap://a'}", `spec.trafficPolicy.tls.credentialName: "configmap://a" has not the form configmap://NAMESPACE/NAME`},
 		"key of a ConfigMap": {tls + "{mode: MUTUAL, credentialName: 'configmap://a/b'}", "spec.trafficPolicy.tls.credentialName: MUTUAL needs a Secret: a ConfigMap has no key"},
 		"relative path":      {tls + "{mode: SIMPLE, caCertificates: a}", `spec.trafficPolicy.tls.caCertificates: "a" is not an absolute path`},
 		"tilde":              {tls + "{mode: SIMPLE, caCertificates: /a~}", `spec.trafficPolicy.tls.caCertificates: "/a~" contains ~`},
 		"empty SAN":          {tls + "{mode: SIMPLE, subjectAltNames: [a, '']}", "spec.trafficPolicy.tls.subjectAltNames[1]: is empty"},
-		"server name":        {tls + "{mode: SIMPLE, sni: 10.0.0.1}", `spec.trafficPolicy.tls.sni: "10.0.0.1" is not a server name`},
+		"server name":        {tls + "{mode: SIMPLE, sni: 'a b'}", `spec.trafficPolicy.tls.sni: "a b" is not a server name`},
 		"both kinds":         {localities + "{distribute: [{from: a, to: {b: 100}}], failover: [{from: a, to: b}]}}", "spec.trafficPolicy.loadBalancer.localityLbSetting: has distribute and failover: want one of them"},
 		"many labels":        {localities + "{failoverPriority: [" + strings.Repeat("a, ", 16) + "a]}}", "spec.trafficPolicy.loadBalancer.localityLbSetting.failoverPriority: has 17 labels: at most 16"},
 		"failover label":     {localities + "{failoverPriority: [a=b=c]}}", `spec.trafficPolicy.loadBalancer.localityLbSetting.failoverPriority[0]: "a=b=c" is neither a label nor label=value`},
@@ -111,6 +111,31 @@ func TestMeshTrafficPolicyRefusals(t *testing.T) {
 	} {
 		if _, err := c.Decode(objects(t, in)[0], snapshot.Place{}); err == nil || err.Error() != want {
 			t.Errorf("got  %v\nwant %s", err, want)
+		}
+	}
+}
+
+// TestFilesBesideSecrets: files beside a Secret are reported, wherever the settings are. Servers get
+// any name that TLS can send.
+func TestFilesBesideSecrets(t *testing.T) {
+	t.Parallel()
+	const head = "apiVersion: networking.istio.io/v1\nkind: DestinationRule\nmetadata: {name: d, namespace: a}\nspec: {host: b, "
+	const both = "tls: {mode: MUTUAL, credentialName: a, clientCertificate: /c, privateKey: /k, caCertificates: /a, sni: outbound_.80_._.b.c}"
+	const files = "tls: {mode: MUTUAL, clientCertificate: /c, privateKey: /k, sni: 10.0.0.1}"
+	fields := func(at string) (out []string) {
+		for _, name := range []string{"clientCertificate", "privateKey", "caCertificates"} {
+			out = append(out, "spec."+at+".tls."+name)
+		}
+		return out
+	}
+	for spec, want := range map[string][]string{
+		"trafficPolicy: {" + files + "}":                                          nil,
+		"trafficPolicy: {" + both + "}":                                           fields("trafficPolicy"),
+		"trafficPolicy: {portLevelSettings: [{port: {number: 1}, " + both + "}]}": fields("trafficPolicy.portLevelSettings[0]"),
+		"subsets: [{name: x, trafficPolicy: {" + both + "}}]":                     fields("subsets[0].trafficPolicy"),
+	} {
+		if got := warningsOf(t, head+spec+"}", source.Unused); !slices.Equal(got, want) {
+			t.Errorf("%s: %q, want %q", spec, got, want)
 		}
 	}
 }
