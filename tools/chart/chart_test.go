@@ -195,7 +195,8 @@ func TestGateway(t *testing.T) {
 			v.Revision, g.Namespace = "canary", "istio-system"
 		}},
 		"ingress": {"{}", "", func(*install.Values, *install.Gateway) {}},
-		"settings": {`autoscaling: {enabled: false}
+		"settings": {
+			`autoscaling: {enabled: false}
 replicaCount: 2
 env: {ISTIO_META_A: b}
 imagePullSecrets: [one]
@@ -205,7 +206,8 @@ service: {type: NodePort, loadBalancerIP: 192.0.2.1, externalIPs: [192.0.2.2], a
 				g.Env = append(g.Env, corev1.EnvVar{Name: "ISTIO_META_A", Value: "b"})
 				g.ServiceType, g.LoadBalancerIP, g.ExternalIPs, g.ServiceAnnotations = "NodePort", "192.0.2.1", []string{"192.0.2.2"}, map[string]string{"a": "b"}
 				g.Ports = g.Ports[1:2]
-			}},
+			},
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

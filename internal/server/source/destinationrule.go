@@ -279,8 +279,10 @@ type clientFile struct{ name, path string }
 // clientFiles returns the fields with paths that are set.
 func clientFiles(t *networkingv1alpha3.ClientTLSSettings) []clientFile {
 	return slices.DeleteFunc([]clientFile{
-		{"clientCertificate", t.GetClientCertificate()}, {"privateKey", t.GetPrivateKey()},
-		{"caCertificates", t.GetCaCertificates()}, {"caCrl", t.GetCaCrl()},
+		{"clientCertificate", t.GetClientCertificate()},
+		{"privateKey", t.GetPrivateKey()},
+		{"caCertificates", t.GetCaCertificates()},
+		{"caCrl", t.GetCaCrl()},
 	}, func(f clientFile) bool { return f.path == "" })
 }
 
