@@ -347,7 +347,7 @@ const noZoneAware = "use `localityLbSetting`"
 
 func policyPartFields(path string) []apiField {
 	return []apiField{
-		{Path: path + ".loadBalancer", Support: Partly, Meaning: "all fields except `zoneAwareLbSetting`"},
+		{Path: path + ".loadBalancer", Support: Partly, Meaning: "all fields except `zoneAwareLbSetting`; the deprecated `consistentHash.minimumRingSize` counts as 1024 if it is less, `consistentHash.ringHash.minimumRingSize` as it is"},
 		{Path: path + ".loadBalancer.zoneAwareLbSetting", Support: NoEffect, Meaning: noZoneAware},
 		{Path: path + ".connectionPool", Support: Works, Meaning: "`tcp` and `http`; also for inbound connections of the service's workloads"},
 		{Path: path + ".outlierDetection", Support: Partly, Meaning: "all fields except `consecutiveErrors`"},
