@@ -110,20 +110,21 @@ func (p *pod) address(t *testing.T, ip string) {
 	runTool(t, "", "ip", args...)
 }
 
-func (p *pod) startProxy(t *testing.T, secure string) {
+// startProxy starts the agent of the pod with its Envoy, with further variables of its environment.
+func (p *pod) startProxy(t *testing.T, secure string, env ...string) {
 	t.Helper()
 	token := filepath.Join(p.dir, "token")
 	mustRun(t, "token", "create", "--issuer", filepath.Join(p.dir, "issuer"), "--service-account", "shop/client", "--out", token)
 	work := filepath.Join(p.dir, "client")
-	if err := os.Mkdir(work, 0o700); err != nil {
+	if err := os.MkdirAll(work, 0o700); err != nil {
 		t.Fatal(err)
 	}
 	stop := backgroundAs(t, &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 0, Gid: proxyGroup}},
-		filepath.Join(p.dir, "client.log"), work, []string{
+		filepath.Join(p.dir, "client.log"), work, append([]string{
 			"POD_NAME=client", "POD_NAMESPACE=shop", "SERVICE_ACCOUNT=client", "INSTANCE_IP=" + p.addresses[0].String(),
 			"CA_ADDR=" + secure, `PROXY_CONFIG={"discoveryAddress":"` + secure + `","concurrency":1,"terminationDrainDuration":"0s"}`,
 			"ISTIO_META_CLUSTER_ID=cluster1", `ISTIO_METAJSON_LABELS={"app":"client"}`,
-		}, "agent", "--envoy", envoy.Path(t),
+		}, env...), "agent", "--envoy", envoy.Path(t),
 		"--root-ca", filepath.Join(p.dir, "ca", "cluster1", "root-cert.pem"), "--token", token)
 	t.Cleanup(stop)
 	eventually(t, "the proxy is ready", func() error {

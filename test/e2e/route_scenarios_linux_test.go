@@ -249,6 +249,14 @@ var routeScenarios = []routeScenario{
 		calls: []call{{"GET / host:a.wild.test", "200 v1"}, {"GET / host:a.b.wild.test", "200 v1"}, {"GET / host:exact.wild.test", "200 v2"}, {"GET / host:wild.test", "200 stranger"}},
 	},
 	{
+		name: "wildcard for a part of a label", routes: `[{$2}]`, spec: `hosts: ["*-eu.wild.test"]`,
+		calls: []call{{"GET / host:a-eu.wild.test", "200 v2"}, {"GET / host:a-us.wild.test", "200 v1"}},
+	},
+	{
+		name: "dot at the end of a host", routes: `[{$2}]`, spec: "hosts: [dot-at-the-end.test.]",
+		calls: []call{{"GET / host:dot-at-the-end.test", "200 v2"}},
+	},
+	{
 		name: "exact host beside a wildcard", routes: `[{$2}]`, spec: "hosts: [exact.wild.test]",
 		calls: []call{{"GET / host:exact.wild.test", "200 v2"}},
 	},
