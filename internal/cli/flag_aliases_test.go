@@ -50,9 +50,9 @@ func TestAliasesInEnvironment(t *testing.T) {
 // planes that were asked.
 func TestRunnableHints(t *testing.T) {
 	t.Parallel()
-	f := ReplicaFlags{Servers: []string{"a:1", "b:1"}, Context: "kind c1", System: "mesh"}
+	f := ReplicaFlags{Servers: []string{"a:1", "b:1"}, Contexts: MeshContexts{Names: []string{"kind c1", "c2"}, All: true}, System: "mesh"}
 	got := f.Runnable([]string{"Faults: meshctl x internal-debug analysis --all", "Warning: none"})
-	want := []string{"Faults: meshctl x internal-debug analysis --all --server a:1,b:1 --context 'kind c1' --istioNamespace mesh", "Warning: none"}
+	want := []string{"Faults: meshctl x internal-debug analysis --all --server a:1,b:1 --context 'kind c1,c2' --all-clusters --istioNamespace mesh", "Warning: none"}
 	if !slices.Equal(got, want) {
 		t.Errorf("%q, want %q", got, want)
 	}

@@ -22,13 +22,13 @@ import (
 
 // ReplicaFlags hold the flags that name the control planes to ask.
 type ReplicaFlags struct {
-	Servers []string
-	Kube    KubeFlags
-	Context string
-	System  string
-	Token   TokenFlag
-	Timeout time.Duration // of each request
-	named   bool          // the replicas are given by address
+	Servers  []string
+	Kube     KubeFlags
+	Contexts MeshContexts
+	System   string
+	Token    TokenFlag
+	Timeout  time.Duration // of each request
+	named    bool          // the replicas are given by address
 }
 
 // Advice returns what to do about the errors of replicas that have not answered, of
@@ -36,7 +36,7 @@ type ReplicaFlags struct {
 func (f *ReplicaFlags) Advice(silent []error, all int) string {
 	switch {
 	case slices.ContainsFunc(silent, isUnauthorized):
-		return "; " + f.Kube.NeedsToken(f.Context, f.System)
+		return "; " + f.Kube.NeedsToken(f.Contexts.First(), f.System)
 	case f.named && len(silent) == all && slices.ContainsFunc(silent, isElsewhere):
 		return "; --server takes the --http-addr of control planes, --context their cluster"
 	}
@@ -48,7 +48,7 @@ func (f *ReplicaFlags) Bind(env *Env, cmd *cobra.Command) {
 	fs := cmd.Flags()
 	fs.StringSliceVar(&f.Servers, "server", nil,
 		"HTTP addresses of the replicas, as `host:port` or http://host:port; may be repeated (default the replicas in the cluster of the kubeconfig, without a kubeconfig 127.0.0.1:8080)")
-	f.Kube.ContextVar(env, cmd, &f.Context, "context", "Kubeconfig `context` of the cluster of the replicas (default the current one)")
+	f.Contexts.Bind(env, cmd, &f.Kube, " of the replicas")
 	f.Kube.Bind(fs)
 	f.Token.Bind(fs)
 	f.Kube.NamespaceVar(env, cmd, &f.System, "istioNamespace", "i", mesh.DefaultSystemNamespace, "`Namespace` of the replicas")
@@ -62,10 +62,13 @@ func (f *ReplicaFlags) Runnable(hints []string) []string {
 	if len(f.Servers) > 0 {
 		flags = append(flags, "--server", strings.Join(f.Servers, ","))
 	}
-	for _, given := range [][2]string{{"--kubeconfig", f.Kube.kubeconfig}, {"--context", f.Context}, {"--token-file", f.Token.File}} {
+	for _, given := range [][2]string{{"--kubeconfig", f.Kube.kubeconfig}, {"--context", strings.Join(f.Contexts.Names, ",")}, {"--token-file", f.Token.File}} {
 		if given[1] != "" {
 			flags = append(flags, given[0], given[1])
 		}
+	}
+	if f.Contexts.All {
+		flags = append(flags, "--all-clusters")
 	}
 	if f.System != mesh.DefaultSystemNamespace {
 		flags = append(flags, "--istioNamespace", f.System)
@@ -215,28 +218,84 @@ func (t *ReplicaTable) Add(replica string, cells ...string) {
 // thisMachine is the default address of a control plane on this machine.
 const thisMachine = "127.0.0.1:8080"
 
-// Find returns the replicas of --server, else the replicas of the cluster. The caller
+// Find returns the replicas of --server, else the replicas of the clusters. The caller
 // closes them.
 func (f *ReplicaFlags) Find(ctx context.Context, env *Env) ([]*replicas.Replica, error) {
-	servers, tokens := f.Servers, f.Token.Tokens(env)
 	if !mesh.IsDNSLabel(f.System) {
 		return nil, Usagef("namespace %q is not a DNS label", f.System)
 	}
-	if len(servers) == 0 {
-		access, err := kube.Load(f.Kube.Options(env, f.Context))
-		switch {
-		case errors.Is(err, kube.ErrNoAccess) && f.Kube.kubeconfig == "" && f.Context == "":
-			servers = []string{thisMachine}
-		case err != nil:
-			return nil, err
-		default:
-			found, err := replicas.Find(ctx, replicas.Options{Access: access.Config, Namespace: f.System, Tokens: tokens, Timeout: f.Timeout, Now: env.Now})
-			if err != nil {
-				return nil, fmt.Errorf("%w; --server takes the addresses of replicas", err)
-			}
-			return found, nil
+	tokens := f.Token.Tokens(env)
+	if len(f.Servers) > 0 {
+		if f.Contexts.All {
+			return nil, Usagef("--server names the replicas: leave out --all-clusters")
+		}
+		return f.at(f.Servers, tokens)
+	}
+	clusters, err := f.Contexts.Resolve(ctx, env, &f.Kube, f.System)
+	if err != nil {
+		return nil, err
+	}
+	if len(clusters) == 1 && clusters[0].Err == nil {
+		found, err := f.in(ctx, env, clusters[0].Context, tokens)
+		if f.Contexts.isMissing(&f.Kube, err) {
+			return f.at([]string{thisMachine}, tokens)
+		}
+		return found, err
+	}
+	lists := make([][]*replicas.Replica, len(clusters))
+	var asked sync.WaitGroup
+	for i := range clusters {
+		asked.Go(func() { lists[i] = f.inOneOf(ctx, env, &clusters[i], tokens) })
+	}
+	asked.Wait()
+	return slices.Concat(lists...), nil
+}
+
+// ContextsOf returns the contexts of the clusters in which replicas were found.
+func (f *ReplicaFlags) ContextsOf(found []*replicas.Replica) []string {
+	var out []string
+	for _, r := range found {
+		if r.Context != "" && !slices.Contains(out, r.Context) {
+			out = append(out, r.Context)
 		}
 	}
+	if len(out) == 0 {
+		out = []string{f.Contexts.First()}
+	}
+	return out
+}
+
+// inOneOf returns the replicas in one of several clusters. If there are none, it returns one in their
+// place that has the error.
+func (f *ReplicaFlags) inOneOf(ctx context.Context, env *Env, c *MeshContext, tokens replicas.Tokens) []*replicas.Replica {
+	found, err := []*replicas.Replica(nil), c.Err
+	if err == nil {
+		found, err = f.in(ctx, env, c.Context, tokens)
+	}
+	if err != nil {
+		return []*replicas.Replica{{Name: c.Name(), Err: err}}
+	}
+	for _, r := range found {
+		r.Name, r.Context = c.Context+"/"+r.Name, c.Context
+	}
+	return found
+}
+
+// in returns the replicas in the cluster of a context.
+func (f *ReplicaFlags) in(ctx context.Context, env *Env, name string, tokens replicas.Tokens) ([]*replicas.Replica, error) {
+	access, err := kube.Load(f.Kube.Options(env, name))
+	if err != nil {
+		return nil, err
+	}
+	found, err := replicas.Find(ctx, replicas.Options{Access: access.Config, Namespace: f.System, Tokens: tokens, Timeout: f.Timeout, Now: env.Now})
+	if err != nil {
+		return nil, fmt.Errorf("%w; --server takes the addresses of replicas", err)
+	}
+	return found, nil
+}
+
+// at returns the replicas at addresses.
+func (f *ReplicaFlags) at(servers []string, tokens replicas.Tokens) ([]*replicas.Replica, error) {
 	f.named = true
 	var out []*replicas.Replica
 	for _, s := range servers {
@@ -350,7 +409,9 @@ func askReplica(ctx context.Context, r *replicas.Replica) proxystatus.Report {
 			report.Error = "this is no control plane of meshctl"
 		}
 	}
-	report.Replica = cmp.Or(report.Replica, r.Name)
+	if report.Replica = cmp.Or(report.Replica, r.Name); r.Context != "" {
+		report.Replica = r.Name
+	}
 	if report.Proxies == nil {
 		report.Proxies = []proxystatus.Proxy{}
 	}

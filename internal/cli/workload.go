@@ -63,9 +63,9 @@ func WorkloadPods(ctx context.Context, access *kube.Access, named, namespace str
 // WorkloadProxy names a workload whose proxy is connected to a control plane.
 type WorkloadProxy struct {
 	Named, Namespace string
-	// Kube and Context name the cluster of the workload.
-	Kube    *KubeFlags
-	Context string
+	// Kube and Contexts name the clusters that may have the workload.
+	Kube     *KubeFlags
+	Contexts []string
 	// Known returns the names of the proxies that control planes know.
 	Known func() ([]string, error)
 }
@@ -106,9 +106,22 @@ func (w *WorkloadProxy) Find(ctx context.Context, env *Env) (string, error) {
 	return "", Usagef("%q may be %s or %s: name one of them", named, output.Escape(found[0]), output.Escape(found[1]))
 }
 
-// ofOwner returns the proxy of a pod of an object such as a Deployment.
+// ofOwner returns the proxy of a pod of an object such as a Deployment, of the first cluster that has
+// one.
 func (w *WorkloadProxy) ofOwner(ctx context.Context, env *Env) (string, error) {
-	access, err := kube.Load(w.Kube.Options(env, w.Context))
+	var errs []error
+	for _, name := range w.Contexts {
+		proxy, err := w.ofOwnerIn(ctx, env, name)
+		if err == nil {
+			return proxy, nil
+		}
+		errs = append(errs, err)
+	}
+	return "", errors.Join(errs...)
+}
+
+func (w *WorkloadProxy) ofOwnerIn(ctx context.Context, env *Env, name string) (string, error) {
+	access, err := kube.Load(w.Kube.Options(env, name))
 	if errors.Is(err, kube.ErrNoAccess) {
 		return "", Usagef("%s: %w; without a cluster, name the pod as name.namespace", w.Named, err)
 	} else if err != nil {

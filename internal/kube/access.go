@@ -103,12 +103,11 @@ func Load(o Options) (*Access, error) {
 }
 
 func (o Options) load() (*Access, error) {
-	rules, named := o.rules()
-	config, err := rules.Load()
+	rules, config, err := o.read()
 	if err != nil {
-		return nil, fmt.Errorf("kubeconfig: %w", err)
+		return nil, err
 	}
-	if clientcmdapi.IsConfigEmpty(config) {
+	if _, named := o.rules(); clientcmdapi.IsConfigEmpty(config) {
 		switch {
 		case named == "" && o.Context == "":
 			return o.inPod()
@@ -125,12 +124,21 @@ func (o Options) load() (*Access, error) {
 	case context == nil:
 		return nil, fmt.Errorf("the kubeconfig has no context %q; it has %s", name, contextNames(config))
 	}
-	overrides := &clientcmd.ConfigOverrides{CurrentContext: name}
-	made, err := clientcmd.NewNonInteractiveClientConfig(*config, name, overrides, rules).ClientConfig()
+	made, err := clientConfig(rules, config, name)
 	if err != nil {
 		return nil, fmt.Errorf("context %s: %w", name, err)
 	}
 	return &Access{Config: made, Context: name, Namespace: context.Namespace}, nil
+}
+
+// read reads the kubeconfig.
+func (o Options) read() (*clientcmd.ClientConfigLoadingRules, *clientcmdapi.Config, error) {
+	rules, _ := o.rules()
+	config, err := rules.Load()
+	if err != nil {
+		return nil, nil, fmt.Errorf("kubeconfig: %w", err)
+	}
+	return rules, config, nil
 }
 
 // rules returns the files to read, and the flag or variable that names them; empty for
@@ -161,16 +169,6 @@ func contextNames(config *clientcmdapi.Config) string {
 		return "none"
 	}
 	return strings.Join(names, ", ")
-}
-
-// Contexts returns the names of the kubeconfig's contexts, sorted.
-func Contexts(o Options) ([]string, error) {
-	rules, _ := o.rules()
-	config, err := rules.Load()
-	if err != nil {
-		return nil, fmt.Errorf("kubeconfig: %w", err)
-	}
-	return slices.Sorted(maps.Keys(config.Contexts)), nil
 }
 
 // inPod returns the access of the service account of the pod that meshctl runs in. The

@@ -17,8 +17,11 @@ import (
 
 // Replica is one control plane.
 type Replica struct {
-	// Name is the name in the Lease, the name of the pod, or the address given.
+	// Name is the name in the Lease, the name of the pod, or the address given, after the
+	// context of the kubeconfig and a slash if there is one.
 	Name string
+	// Context is the context of the kubeconfig by which it was found, if several were asked.
+	Context string
 	// Via describes how the replica is reached, such as 127.0.0.1:8080 or port-forward to
 	// pod istio-system/meshctl-0.
 	Via string

@@ -52,6 +52,7 @@ func TestTwoClusters(t *testing.T) {
 		m.west.Apply(t, slice(westAddress))
 		inEast.wait(t, eastAddress, westAddress)
 	})
+	t.Run("several contexts", func(t *testing.T) { severalContexts(t, m) })
 	t.Run("roots", func(t *testing.T) { roots(t, m) })
 	t.Run("agent", func(t *testing.T) { agent(t, m) })
 	t.Run("rotations", func(t *testing.T) { rotations(t, m) })

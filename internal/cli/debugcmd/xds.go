@@ -96,7 +96,7 @@ func (o *xdsHistoryOptions) run(ctx context.Context, env *cli.Env) error {
 	}
 	defer cli.CloseReplicas(found)
 	w := cli.WorkloadProxy{
-		Named: o.proxy, Namespace: o.namespace, Kube: &o.Kube, Context: o.Context,
+		Named: o.proxy, Namespace: o.namespace, Kube: &o.Kube, Contexts: o.ContextsOf(found),
 		Known: func() ([]string, error) { return o.proxyNames(ctx, found) },
 	}
 	if o.proxy, err = w.Find(ctx, env); err != nil {

@@ -51,7 +51,7 @@ func (o *explainOptions) bind(env *cli.Env, cmd *cobra.Command) {
 // findProxy sets proxy to the name of the proxy of WORKLOAD.
 func (o *explainOptions) findProxy(ctx context.Context, env *cli.Env, found []*replicas.Replica) (err error) {
 	w := cli.WorkloadProxy{
-		Named: o.proxy, Namespace: o.namespace, Kube: &o.Kube, Context: o.Context,
+		Named: o.proxy, Namespace: o.namespace, Kube: &o.Kube, Contexts: o.ContextsOf(found),
 		Known: func() ([]string, error) { return connected(ctx, found) },
 	}
 	o.proxy, err = w.Find(ctx, env)

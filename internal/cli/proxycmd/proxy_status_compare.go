@@ -109,7 +109,7 @@ func (o *proxyStatusOptions) compare(ctx context.Context, env *cli.Env) error {
 	if err := ctx.Err(); err != nil {
 		return err // not the errors of replicas
 	}
-	if err := o.findProxy(ctx, env, reports); err != nil {
+	if err := o.findProxy(ctx, env, reports, found); err != nil {
 		return err
 	}
 	streams, err := o.streamsOf(reports, found)
@@ -120,7 +120,7 @@ func (o *proxyStatusOptions) compare(ctx context.Context, env *cli.Env) error {
 		return err
 	}
 	proxy := streams[0].Proxy
-	envoy, err := o.envoyOf(env, proxy)
+	envoy, err := o.envoyOf(env, &streams[0])
 	if err != nil {
 		return err
 	}
@@ -150,10 +150,14 @@ func (o *proxyStatusOptions) compare(ctx context.Context, env *cli.Env) error {
 
 // findProxy sets proxy to the name of the proxy of WORKLOAD. A namespace in the name takes
 // precedence over --namespace.
-func (o *proxyStatusOptions) findProxy(ctx context.Context, env *cli.Env, reports []proxystatus.Report) (err error) {
+func (o *proxyStatusOptions) findProxy(ctx context.Context, env *cli.Env, reports []proxystatus.Report, found []*replicas.Replica) (err error) {
+	contexts := o.ContextsOf(found)
+	if o.proxyContext != "" {
+		contexts = []string{o.proxyContext}
+	}
 	known := proxyStatusOptions{cluster: o.cluster} // in any namespace
 	w := cli.WorkloadProxy{
-		Named: o.proxy, Namespace: o.namespace, Kube: &o.Kube, Context: cmp.Or(o.proxyContext, o.Context),
+		Named: o.proxy, Namespace: o.namespace, Kube: &o.Kube, Contexts: contexts,
 		Known: func() ([]string, error) { return cli.ProxyNames(known.selected(reports)), nil },
 	}
 	if o.proxy, err = w.Find(ctx, env); strings.Contains(o.proxy, ".") {
@@ -264,14 +268,16 @@ func (o *proxyStatusOptions) sent(ctx context.Context, streams []stream) (*proxy
 	return out, nil
 }
 
-// envoyOf returns the source for the Envoy of a proxy: the flags, else its pod.
-func (o *proxyStatusOptions) envoyOf(env *cli.Env, p *proxystatus.Proxy) (*fetch.Source, error) {
+// envoyOf returns the source for the Envoy of a proxy: the flags, else its pod, which is in the
+// cluster of --proxy-context, else in that of the control plane.
+func (o *proxyStatusOptions) envoyOf(env *cli.Env, s *stream) (*fetch.Source, error) {
+	p := s.Proxy
 	source := o.envoy.source
 	source.Timeout = o.Timeout
 	if source.Admin != "" || source.File != "" {
 		return &source, nil
 	}
-	access, err := kube.Load(o.Kube.Options(env, cmp.Or(o.proxyContext, o.Context)))
+	access, err := kube.Load(o.Kube.Options(env, cmp.Or(o.proxyContext, s.replica.Context, o.Contexts.First())))
 	if errors.Is(err, kube.ErrNoAccess) {
 		return nil, cli.Usagef("cannot read the pod of %s: %w; name its admin interface with --admin, or a saved dump with --file", output.Escape(p.Name), err)
 	}

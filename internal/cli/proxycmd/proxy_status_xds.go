@@ -58,7 +58,7 @@ func (f *xdsFlags) find(ctx context.Context, env *cli.Env, r *cli.ReplicaFlags) 
 	if err != nil {
 		return nil, err
 	}
-	access := sync.OnceValues(func() (*kube.Access, error) { return kube.Load(r.Kube.Options(env, r.Context)) })
+	access := sync.OnceValues(func() (*kube.Access, error) { return kube.Load(r.Kube.Options(env, r.Contexts.First())) })
 	token, err := f.token(ctx, env, r, access, own)
 	if err != nil {
 		return nil, err

@@ -1,0 +1,104 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/spf13/cobra"
+
+	"github.com/meshctl/meshctl/internal/kube"
+	"github.com/meshctl/meshctl/internal/mesh"
+	"github.com/meshctl/meshctl/internal/multicluster"
+)
+
+// MeshContexts hold the flags that name the clusters of a command that asks several.
+type MeshContexts struct {
+	Names []string // of contexts
+	All   bool
+}
+
+// MeshContext is a cluster to ask.
+type MeshContext struct {
+	Context string // of the kubeconfig; empty for the current one
+	// Cluster is the name in a remote secret; empty for contexts that flags name.
+	Cluster mesh.ClusterID
+	// Err is the reason why there is no context.
+	Err error
+}
+
+// Name returns the name of the context, or of the cluster without one.
+func (m *MeshContext) Name() string {
+	if m.Err != nil {
+		return string(m.Cluster)
+	}
+	return m.Context
+}
+
+// Bind defines the flags. what follows "Kubeconfig contexts of the clusters".
+func (m *MeshContexts) Bind(env *Env, cmd *cobra.Command, k *KubeFlags, what string) {
+	k.ContextListVar(env, cmd, &m.Names, "context", "Kubeconfig `contexts` of the clusters"+what+"; may be repeated (default the current one)")
+	cmd.Flags().BoolVar(&m.All, "all-clusters", false, "Also ask the clusters that the remote secrets of the first cluster name, by the contexts of the kubeconfig with their API servers")
+}
+
+// First returns the first context, empty for the current one.
+func (m *MeshContexts) First() string { return append(slices.Clip(m.Names), "")[0] }
+
+// Resolve returns the clusters to ask, each once. namespace has the remote secrets.
+func (m *MeshContexts) Resolve(ctx context.Context, env *Env, k *KubeFlags, namespace string) ([]MeshContext, error) {
+	var out []MeshContext
+	add := func(c MeshContext) {
+		if !slices.ContainsFunc(out, func(o MeshContext) bool { return o.Context == c.Context && o.Cluster == c.Cluster }) {
+			out = append(out, c)
+		}
+	}
+	for _, name := range m.Names {
+		add(MeshContext{Context: name})
+	}
+	if len(out) == 0 {
+		add(MeshContext{})
+	}
+	if !m.All {
+		return out, nil
+	}
+	first, err := kube.Load(k.Options(env, m.First()))
+	if err != nil {
+		return nil, err
+	}
+	out[0].Context = first.Context
+	cluster, err := multicluster.Connect(first)
+	if err != nil {
+		return nil, err
+	}
+	remote, err := cluster.RemoteClusters(ctx, namespace)
+	if err != nil {
+		return nil, fmt.Errorf("--all-clusters: %w", cluster.Explain(err))
+	}
+	for i := range remote {
+		r := &remote[i]
+		if r.Err != nil {
+			add(MeshContext{Cluster: r.ID, Err: r.Err})
+			continue
+		}
+		name, err := kube.ContextOf(k.Options(env, ""), r.Server.Server, r.Server.CertificateAuthorityData)
+		switch {
+		case err != nil:
+			return nil, err
+		case name == "":
+			err := fmt.Errorf("no context of the kubeconfig has the API server %s of its remote secret %s: name one with --context", r.Server.Server, r.Secret)
+			add(MeshContext{Cluster: r.ID, Err: err})
+		case !slices.ContainsFunc(out, func(c MeshContext) bool { return c.Context == name }):
+			add(MeshContext{Context: name, Cluster: r.ID})
+		}
+	}
+	if len(remote) == 0 {
+		env.Notef("context %s: namespace %s has no remote secret, so --all-clusters asks this cluster only", first.Context, namespace)
+	}
+	return out, nil
+}
+
+// isMissing reports whether there is no access, and no flag names one.
+func (m *MeshContexts) isMissing(k *KubeFlags, err error) bool {
+	return errors.Is(err, kube.ErrNoAccess) && k.kubeconfig == "" && len(m.Names) == 0 && !m.All
+}
