@@ -36,9 +36,9 @@ func (m *MeshContext) Name() string {
 	return m.Context
 }
 
-// Bind defines the flags. what follows "Kubeconfig contexts of the clusters".
+// Bind defines the flags. what follows "Kubeconfig context of each cluster".
 func (m *MeshContexts) Bind(env *Env, cmd *cobra.Command, k *KubeFlags, what string) {
-	k.ContextListVar(env, cmd, &m.Names, "context", "Kubeconfig `contexts` of the clusters"+what+"; may be repeated (default the current one)")
+	k.ContextListVar(env, cmd, &m.Names, "context", "Kubeconfig `context` of each cluster"+what+"; may be repeated (default the current one)")
 	cmd.Flags().BoolVar(&m.All, "all-clusters", false, "Also ask the clusters that the remote secrets of the first cluster name, by the contexts of the kubeconfig with their API servers")
 }
 
