@@ -144,50 +144,72 @@ func (e *encoder) number(n *yaml.Node) error {
 	return nil
 }
 
-// Fault returns the path of the smallest part of the value that decode refuses
-// when all other parts are left out; empty for the value itself. Call it when
-// decode has refused the JSON of the value: it finds the place without the help
-// of the decoder's message.
-func (v Value) Fault(decode func(json []byte) error) string {
-	return fault(v.n, "", nil, nil, decode)
+// Refusal is a part of a value that a decoder refuses.
+type Refusal struct {
+	Path string // empty for the value itself
+	Err  error
 }
 
-func fault(n *yaml.Node, path string, before, after []byte, decode func([]byte) error) string {
+// Refusals returns the smallest parts of the value that decode refuses when all other
+// parts are left out, in order, at least one and at most as many as given. err is the error
+// with which decode refuses the JSON of the value. Refusals finds the places without the
+// help of the decoder's messages.
+func (v Value) Refusals(err error, most int, decode func(json []byte) error) []Refusal {
+	s := search{most: most, decode: decode}
+	s.in(v.n, "", nil, nil, err)
+	return s.found
+}
+
+// search looks for the parts of a value that a decoder refuses.
+type search struct {
+	most   int
+	decode func([]byte) error
+	found  []Refusal
+}
+
+// in looks for the parts of a node, which stands between two texts. err is the error of the decoder
+// with the whole node.
+func (s *search) in(n *yaml.Node, path string, before, after []byte, err error) {
 	n = follow(n)
+	known := len(s.found)
 	open, end := "{", "}"
 	switch {
 	case n == nil || n.Kind == yaml.ScalarNode:
-		return path
+		s.found = append(s.found, Refusal{path, err})
+		return
 	case n.Kind == yaml.SequenceNode:
 		open, end = "[", "]"
 	}
 	before = append(slices.Clip(before), open...)
 	after = append([]byte(end), after...)
-	if decode(slices.Concat(before, after)) != nil {
-		return path
+	if s.decode(slices.Concat(before, after)) != nil {
+		s.found = append(s.found, Refusal{path, err})
+		return
 	}
 	isList, step := n.Kind == yaml.SequenceNode, 2
 	if isList {
 		step = 1
 	}
-	for i := 0; i < len(n.Content); i += step {
+	for i := 0; i < len(n.Content) && len(s.found) < s.most; i += step {
 		var e encoder
 		child, name := n.Content[i], strconv.Itoa(i)
 		if !isList {
 			child, name = n.Content[i+1], n.Content[i].Value
 			if e.text(n.Content[i]) != nil {
-				return path
+				break
 			}
 			e.buf = append(e.buf, ':')
 		}
 		prefix := slices.Concat(before, e.buf)
 		e.buf = nil
 		if e.value(child, 0) != nil {
-			return path
+			break
 		}
-		if decode(slices.Concat(prefix, e.buf, after)) != nil {
-			return fault(child, joinPath(path, name, isList), prefix, after, decode)
+		if err := s.decode(slices.Concat(prefix, e.buf, after)); err != nil {
+			s.in(child, joinPath(path, name, isList), prefix, after, err)
 		}
 	}
-	return path
+	if len(s.found) == known { // the parts do not fit together
+		s.found = append(s.found, Refusal{path, err})
+	}
 }

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"strings"
 	"testing"
 
@@ -201,13 +202,13 @@ func TestFault(t *testing.T) {
 		"[1]":                             "",
 	} {
 		v := parse(t, in)
-		got := v.Fault(func(b []byte) error {
+		found := v.Refusals(io.EOF, 1, func(b []byte) error {
 			d := json.NewDecoder(strings.NewReader(string(b)))
 			d.DisallowUnknownFields()
 			return d.Decode(&doc{})
 		})
-		if got != want {
-			t.Errorf("fault of %q: got %q, want %q", in, got, want)
+		if got := found[0].Path; got != want || found[0].Err == nil {
+			t.Errorf("fault of %q: got %q, want %q", in, found, want)
 		}
 	}
 }
@@ -244,7 +245,7 @@ func FuzzParse(f *testing.F) {
 			if !json.Valid(first) {
 				t.Fatalf("%q gives invalid JSON %q", c.Text, first)
 			}
-			v.Fault(func([]byte) error { return nil })
+			v.Refusals(io.EOF, 1, func([]byte) error { return nil })
 			again, err := yamldoc.Parse(yamldoc.Chunk{Text: first, Line: 1})
 			if err != nil {
 				continue // such as text that YAML cannot spell in JSON's way

@@ -93,11 +93,9 @@ func (c *Converter) decode(v yamldoc.Value, place snapshot.Place) (Result, error
 		return r, fault
 	}
 	if fault := decodeObject(v, object); fault != nil {
-		if istio, ok := object.(*Istio); ok && istio.Name == "" {
-			_ = decodeKube(v.Get("metadata"), "", &istio.ObjectMeta) // the fault is before it
-		}
-		r.Closed = c.closed(k, object, v.Get("spec"), place, fault)
-		return r, fault
+		err := fault.err()
+		r.Closed = c.closed(k, object, v.Get("spec"), place, err)
+		return r, err
 	}
 	out, err := c.Convert(object, place)
 	if err != nil {
@@ -143,25 +141,20 @@ func decodeObject(v yamldoc.Value, object any) *FieldError {
 	if !ok {
 		return decodeKube(v, "", object)
 	}
+	var faults *FieldError
 	for _, key := range v.Keys() {
 		if !slices.Contains(istioKeys, key) {
-			return faultf(fieldOf(key), "is not a field of %s%s", istio.kind.name, fieldHint(key))
+			faults = faults.and(faultf(fieldOf(key), "is not a field of %s%s", istio.kind.name, fieldHint(key)))
 		}
 	}
-	if fault := decodeKube(v.Get("metadata"), "metadata", &istio.ObjectMeta); fault != nil {
-		return fault
-	}
+	faults = faults.and(decodeKube(v.Get("metadata"), "metadata", &istio.ObjectMeta))
 	if istio.hasStatus() && !v.Get("status").IsNull() {
-		if fault := decodeKube(v.Get("status"), "status", &istio.Status); fault != nil {
-			return fault
-		}
+		faults = faults.and(decodeKube(v.Get("status"), "status", &istio.Status))
 	}
-	spec := v.Get("spec")
-	if spec.IsNull() {
-		return nil
+	if spec := v.Get("spec"); !spec.IsNull() {
+		faults = faults.and(under("spec", decodeProto(spec, istio.Spec, strict)))
 	}
-	fault := decodeProto(spec, istio.Spec, strict)
-	return under("spec", fault)
+	return faults
 }
 
 // under prepends a path to the fields of faults.
@@ -192,10 +185,10 @@ func decodeKube(v yamldoc.Value, field string, into any) *FieldError {
 	if err == nil {
 		return nil
 	}
-	at := v.Fault(func(b []byte) error {
+	decode := func(b []byte) error {
 		return json.Unmarshal(b, reflect.New(reflect.TypeOf(into).Elem()).Interface())
-	})
-	return under(field, &FieldError{Field: at, Err: errors.New(kubeReason(err, at))})
+	}
+	return under(field, refusals(v, err, decode, kubeReason))
 }
 
 // Modes of decodeProto.
@@ -213,8 +206,19 @@ func decodeProto(v yamldoc.Value, into proto.Message, discardUnknown bool) *Fiel
 	if err == nil {
 		return nil
 	}
-	at := v.Fault(func(b []byte) error { return istiojson.Unmarshal(opts, b, into.ProtoReflect().New().Interface()) })
-	return &FieldError{Field: at, Err: errors.New(protoReason(err, at, into.ProtoReflect().Descriptor()))}
+	decode := func(b []byte) error { return istiojson.Unmarshal(opts, b, into.ProtoReflect().New().Interface()) }
+	return refusals(v, err, decode, func(err error, field string) string {
+		return protoReason(err, field, into.ProtoReflect().Descriptor())
+	})
+}
+
+// refusals returns the parts of a value that decode refuses, the whole with err, with their reasons.
+func refusals(v yamldoc.Value, err error, decode func([]byte) error, reason func(err error, field string) string) *FieldError {
+	var faults *FieldError
+	for _, r := range v.Refusals(err, maxFaults, decode) {
+		faults = faults.and(&FieldError{Field: r.Path, Err: errors.New(reason(r.Err, r.Path))})
+	}
+	return faults
 }
 
 var (
@@ -360,8 +364,9 @@ func (c *Converter) DecodeJSON(text []byte) (Result, error) {
 	if fault != nil {
 		r := c.resultOf(k, head.Namespace, head.Name)
 		r.Suppress = head.Annotations[mesh.AnnotationSuppress]
-		r.Closed = c.closed(k, object, specOf(text), snapshot.Place{}, fault)
-		return r, fault
+		err := fault.err()
+		r.Closed = c.closed(k, object, specOf(text), snapshot.Place{}, err)
+		return r, err
 	}
 	r, err := c.Convert(istio, snapshot.Place{})
 	if err != nil {
@@ -370,7 +375,7 @@ func (c *Converter) DecodeJSON(text []byte) (Result, error) {
 		r.Warnings = append(r.Warnings, k.doubts(specOf(text))...)
 	}
 	if unknown != nil {
-		r.Warnings = append(r.Warnings, unknown)
+		r.Warnings = append(r.Warnings, unknown.each()...)
 		if err == nil {
 			if r.Closed = c.closed(k, object, specOf(text), snapshot.Place{}, nil); r.Closed != nil {
 				r.Object = r.Closed

@@ -1,7 +1,6 @@
 package source
 
 import (
-	"errors"
 	"maps"
 	"strings"
 
@@ -109,14 +108,14 @@ func fill(m proto.Message, fields *structpb.Struct) *FieldError {
 	if err = istiojson.Unmarshal(protojson.UnmarshalOptions{}, text, m); err == nil {
 		return nil
 	}
-	at := doc.Fault(func(b []byte) error {
+	decode := func(b []byte) error {
 		err := istiojson.Unmarshal(protojson.UnmarshalOptions{}, b, m.ProtoReflect().New().Interface())
 		if err != nil && strings.Contains(err.Error(), `missing "@type"`) {
-			return nil // Fault left it out
+			return nil // the search left it out
 		}
 		return err
-	})
-	return &FieldError{Field: at, Err: errors.New(protoReason(err, at, m.ProtoReflect().Descriptor()))}
+	}
+	return refusals(doc, err, decode, func(err error, field string) string { return protoReason(err, field, m.ProtoReflect().Descriptor()) })
 }
 
 // typed is a part of a value with a type of its own.

@@ -82,6 +82,13 @@ func (e *FieldError) err() error {
 	return all
 }
 
+// each returns the faults, each without the others.
+func (e *FieldError) each() []*FieldError {
+	out := append([]*FieldError{e}, e.further...)
+	e.further, e.left = nil, 0
+	return out
+}
+
 // eachText checks every text of a list.
 func eachText(list string, texts []string, check func(field, text string) *FieldError) *FieldError {
 	var faults *FieldError

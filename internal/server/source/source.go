@@ -168,7 +168,7 @@ type conversion struct {
 	warnings []*FieldError
 }
 
-func (c *conversion) warn(w *FieldError) { c.warnings = append(c.warnings, w) }
+func (c *conversion) warn(w *FieldError) { c.warnings = append(c.warnings, w.each()...) }
 
 // deliveredKind returns the kind under which an object is delivered: three
 // ConfigMaps are settings.
