@@ -29,6 +29,7 @@ type analyzeOptions struct {
 	timeout                     time.Duration
 	listCodes                   bool
 	output                      output.Format
+	flags                       map[mesh.ClusterID]string // by which commands reach the clusters
 }
 
 // NewAnalyze returns the command analyze.
@@ -104,21 +105,31 @@ func (o *analyzeOptions) run(ctx context.Context, env *cli.Env) error {
 	}
 	ctx, stop := context.WithTimeout(ctx, o.timeout)
 	defer stop()
-	m, err := load.Read(ctx, load.Config{Clusters: clusters, SystemNamespace: o.systemNamespace, SocketDir: o.socketDir, Now: env.Now})
+	m, err := load.Read(ctx, load.Config{Clusters: clusters, SystemNamespace: o.systemNamespace, SocketDir: o.socketDir, Now: env.Now, Analysis: true})
 	if errors.Is(err, context.DeadlineExceeded) {
 		return fmt.Errorf("the mesh was not read within %s: raise --timeout", o.timeout)
 	} else if err != nil {
 		return err
 	}
-	checks := analyze.Options{Now: env.Now()}
+	checks := analyze.Options{
+		Now: env.Now(), Whole: func(id mesh.ClusterID) bool { return m.Whole[id] }, Flags: func(id mesh.ClusterID) string { return o.flags[id] },
+		Unread: unread(ctx, clusters, o.systemNamespace),
+	}
 	if clusters[0].Config != nil {
 		checks.SecretsRead = func(namespace string) bool {
 			return slices.Contains(o.secretNamespaces, "*") || slices.Contains(o.secretNamespaces, namespace)
 		}
 	}
-	found := slices.Concat(analyze.OfFiles(m.Files), analyze.OfAPIs(m.APIs), analyze.Check(m.Contents, checks))
+	views, err := m.Views(ctx)
+	if err != nil {
+		return err
+	}
+	for _, text := range m.Unread {
+		env.Notef("not read: %s", text)
+	}
+	found := slices.Concat(analyze.OfFiles(m.Files), analyze.OfAPIs(m.APIs), analyze.CheckClusters(views, checks))
 	found = slices.DeleteFunc(analyze.Sort(newLines(clusters).exact(found)), func(f analyze.Finding) bool {
-		return o.namespace != "" && f.Object.Namespace != o.namespace || ignored.match(&f) || !analyze.KindOf(f.Code).Level.AtLeast(o.shown)
+		return o.namespace != "" && f.Object.Namespace != o.namespace || ignored.match(&f) || !f.Severity().AtLeast(o.shown)
 	})
 	return report(env, o.output, found, o.failing)
 }

@@ -2,20 +2,25 @@ package checkcmd
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"slices"
 	"strings"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	"github.com/meshctl/meshctl/internal/cli"
 	"github.com/meshctl/meshctl/internal/kube"
 	"github.com/meshctl/meshctl/internal/mesh"
+	"github.com/meshctl/meshctl/internal/remotesecret"
 	"github.com/meshctl/meshctl/internal/server/load"
 )
 
 // clusters returns the sources of the clusters.
 func (o *analyzeOptions) clusters(env *cli.Env) ([]load.Cluster, error) {
 	own := load.Cluster{SecretNamespaces: o.secretNamespaces}
+	o.flags = make(map[mesh.ClusterID]string)
 	contexts := o.contexts
 	if len(o.paths) == 0 && len(contexts) == 0 {
 		contexts = []string{""}
@@ -35,12 +40,15 @@ func (o *analyzeOptions) clusters(env *cli.Env) ([]load.Cluster, error) {
 			return nil, err
 		}
 		c.Config, c.ID = access.Config, mesh.ClusterID(cmp.Or(id, access.Context))
+		o.flags[c.ID] = o.CommandFlags(name)
 		out = append(out, c)
 	}
 	if len(out) == 0 {
 		out = append(out, load.Cluster{ID: mesh.ClusterID(cmp.Or(env.Getenv("CLUSTER_ID"), "Kubernetes"))})
 	}
-	out[0].ID = cmp.Or(mesh.ClusterID(o.clusterID), out[0].ID)
+	if id := mesh.ClusterID(o.clusterID); id != "" {
+		out[0].ID, o.flags[id] = id, o.flags[out[0].ID]
+	}
 	var err error
 	if out[0].Dirs, out[0].Files, err = cli.ReadPaths(env, o.paths); err != nil {
 		return nil, err
@@ -58,4 +66,31 @@ func (o *analyzeOptions) clusters(env *cli.Env) ([]load.Cluster, error) {
 		}
 	}
 	return out, nil
+}
+
+// unread returns the clusters that the remote secrets of a mesh name and that are not read. Without
+// the right to read the Secrets it returns none.
+func unread(ctx context.Context, clusters []load.Cluster, systemNamespace string) []mesh.ClusterID {
+	if clusters[0].Config == nil || len(clusters) > 1 {
+		return nil
+	}
+	api, err := kube.NewClient(clusters[0].Config)
+	if err != nil {
+		return nil
+	}
+	defer api.Close()
+	secrets, err := api.Secrets(systemNamespace).List(ctx, metav1.ListOptions{LabelSelector: remotesecret.Label + "=true"})
+	if err != nil {
+		return nil
+	}
+	var out []mesh.ClusterID
+	for i := range secrets.Items {
+		for _, c := range remotesecret.Decode(&secrets.Items[i]) {
+			if c.ID != clusters[0].ID && !slices.Contains(out, c.ID) {
+				out = append(out, c.ID)
+			}
+		}
+	}
+	slices.Sort(out)
+	return out
 }

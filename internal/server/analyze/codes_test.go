@@ -101,11 +101,15 @@ func check(t *testing.T, of []load.Cluster) []analyze.Finding {
 			}
 		}
 	}
-	m, err := load.Read(t.Context(), load.Config{Clusters: clusters, Now: time.Now})
+	m, err := load.Read(t.Context(), load.Config{Clusters: clusters, Now: time.Now, Analysis: true})
 	if err != nil {
 		t.Fatal(err)
 	}
-	return analyze.Sort(append(analyze.Check(m.Contents, analyze.Options{Now: time.Now()}), analyze.OfFiles(m.Files)...))
+	views, err := m.Views(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return analyze.Sort(append(analyze.CheckClusters(views, analyze.Options{Now: time.Now()}), analyze.OfFiles(m.Files)...))
 }
 
 func texts(findings []analyze.Finding) string {

@@ -1,6 +1,7 @@
 package analyze
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -56,7 +57,7 @@ func (m *checker) withoutEndpoints(svc *snapshot.Service) {
 	if len(m.selected(svc.Namespace, svc.Selector)) > 0 {
 		return // EndpointSlices may be missing in a directory
 	}
-	m.find(ServiceWithoutEndpoints, svc, "spec.selector", "selects no workload in any cluster: requests to %s fail", host)
+	m.find(ServiceWithoutEndpoints, svc, "spec.selector", "selects no workload%s: requests to %s fail", cmp.Or(m.where(), " in any cluster"), host)
 }
 
 // sharedPorts finds the Services of a workload that send different protocols to one of its

@@ -256,6 +256,8 @@ func (t *tables) addInputs() {
 	t.exports = input(t, snapshot.KindServiceExport, equalObject[*snapshot.ServiceExport])
 	t.imports = input(t, snapshot.KindServiceImport, equalObject[*snapshot.ServiceImport])
 	t.settings = input(t, snapshot.KindMeshSettings, equalSettings)
+	input(t, snapshot.KindReplicaSet, equalObject[*snapshot.ReplicaSet])
+	input(t, snapshot.KindInjector, equalObject[*snapshot.Injector])
 	t.injectors = localInput(t, snapshot.KindInjectorSettings, equalObject[*snapshot.InjectorSettings])
 	t.configMaps = localInput(t, snapshot.KindConfigMap, equalObject[*snapshot.ConfigMap])
 	t.gateways = localInput(t, snapshot.KindGateway, equalConfig[*networkingv1alpha3.Gateway])
