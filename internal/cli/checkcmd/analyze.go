@@ -12,6 +12,7 @@ import (
 
 	"github.com/meshctl/meshctl/internal/cli"
 	"github.com/meshctl/meshctl/internal/mesh"
+	"github.com/meshctl/meshctl/internal/multicluster"
 	"github.com/meshctl/meshctl/internal/output"
 	"github.com/meshctl/meshctl/internal/server/analyze"
 	"github.com/meshctl/meshctl/internal/server/load"
@@ -113,9 +114,11 @@ func (o *analyzeOptions) run(ctx context.Context, env *cli.Env) error {
 	}
 	checks := analyze.Options{
 		Now: env.Now(), Whole: func(id mesh.ClusterID) bool { return m.Whole[id] }, Flags: func(id mesh.ClusterID) string { return o.flags[id] },
-		Unread: unread(ctx, clusters, o.systemNamespace),
 	}
 	if clusters[0].Config != nil {
+		if len(clusters) == 1 {
+			checks.Unread = multicluster.OtherClusters(ctx, clusters[0].Config, clusters[0].ID, o.systemNamespace)
+		}
 		checks.SecretsRead = func(namespace string) bool {
 			return slices.Contains(o.secretNamespaces, "*") || slices.Contains(o.secretNamespaces, namespace)
 		}

@@ -2,18 +2,14 @@ package checkcmd
 
 import (
 	"cmp"
-	"context"
 	"errors"
 	"fmt"
 	"slices"
 	"strings"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-
 	"github.com/meshctl/meshctl/internal/cli"
 	"github.com/meshctl/meshctl/internal/kube"
 	"github.com/meshctl/meshctl/internal/mesh"
-	"github.com/meshctl/meshctl/internal/remotesecret"
 	"github.com/meshctl/meshctl/internal/server/load"
 )
 
@@ -66,31 +62,4 @@ func (o *analyzeOptions) clusters(env *cli.Env) ([]load.Cluster, error) {
 		}
 	}
 	return out, nil
-}
-
-// unread returns the clusters that the remote secrets of a mesh name and that are not read. Without
-// the right to read the Secrets it returns none.
-func unread(ctx context.Context, clusters []load.Cluster, systemNamespace string) []mesh.ClusterID {
-	if clusters[0].Config == nil || len(clusters) > 1 {
-		return nil
-	}
-	api, err := kube.NewClient(clusters[0].Config)
-	if err != nil {
-		return nil
-	}
-	defer api.Close()
-	secrets, err := api.Secrets(systemNamespace).List(ctx, metav1.ListOptions{LabelSelector: remotesecret.Label + "=true"})
-	if err != nil {
-		return nil
-	}
-	var out []mesh.ClusterID
-	for i := range secrets.Items {
-		for _, c := range remotesecret.Decode(&secrets.Items[i]) {
-			if c.ID != clusters[0].ID && !slices.Contains(out, c.ID) {
-				out = append(out, c.ID)
-			}
-		}
-	}
-	slices.Sort(out)
-	return out
 }

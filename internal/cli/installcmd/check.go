@@ -29,7 +29,8 @@ func NewCheck(env *cli.Env) *cobra.Command {
 		Short: "Check the installations in a cluster, or a cluster before an installation",
 		Long: `Check the installations in the cluster of a context: that Deployments are available,
 Services have endpoints and addresses, API servers can call the webhooks, control planes
-answer, and the proxies of injected pods are connected and accept their configuration.
+answer, the proxies of injected pods are connected and accept their configuration, and meshctl
+analyze finds no warning or error.
 
 With pre, check whether the cluster is ready for an installation with the same flags:
 the version of Kubernetes, your permissions, the kinds of Istio, objects and webhooks of
@@ -81,6 +82,11 @@ func (o *checkOptions) run(ctx context.Context, env *cli.Env, f *pflag.FlagSet, 
 			return err
 		}
 		found = append(found, proxies...)
+		configuration, err := o.checkConfiguration(ctx, env, access)
+		if err != nil {
+			return err
+		}
+		found = append(found, configuration...)
 	}
 	t := &output.Table{Header: []string{"LEVEL", "OBJECT", "FAULT", "HINT"}}
 	for _, f := range found {

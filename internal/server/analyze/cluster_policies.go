@@ -1,10 +1,14 @@
 package analyze
 
 import (
+	"bytes"
+	"cmp"
+	"encoding/json"
 	"fmt"
 	"slices"
 	"strconv"
 
+	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
@@ -29,9 +33,8 @@ func (v *clusterView) compareMTLS(far *clusterView) {
 		here   snapshot.MTLSMode
 		there  snapshot.MTLSMode
 	}
-	found := map[difference]int{}
 	var all []difference
-	example := map[difference]string{}
+	example := map[difference]string{} // a host
 	for _, s := range v.sharedWith(far) {
 		for _, pod := range s.pods {
 			here, there := v.mtls(pod), far.mtls(pod)
@@ -39,19 +42,13 @@ func (v *clusterView) compareMTLS(far *clusterView) {
 			if d.here == d.there {
 				continue
 			}
-			strict := snapshot.Policy(nil)
-			if d.here != snapshot.Permissive {
-				strict = v.decidesMTLS(pod)
-			} else {
+			policy := v.decidesMTLS(pod)
+			if d.here == snapshot.Permissive || policy == nil {
 				continue // the policy is in the other cluster
 			}
-			if strict == nil {
-				continue
-			}
-			if d.policy = strict; found[d] == 0 {
+			if d.policy = policy; example[d] == "" {
 				all, example[d] = append(all, d), s.svc.Host
 			}
-			found[d]++
 		}
 	}
 	for _, d := range all {
@@ -64,8 +61,8 @@ func (v *clusterView) compareMTLS(far *clusterView) {
 		case d.here == snapshot.Disable:
 			what = fmt.Sprintf("are called in plaintext by clients in cluster %s, although they accept mTLS", v.id)
 		}
-		v.findIn(level, SecurityDiffers, d.policy, v.copyTo(far, d.policy), "spec.mtls.mode", "is %s, but in cluster %s it is %s for the same services: %s of %s there %s",
-			d.here, far.id, d.there, plural(found[d], "pod"), example[d], what)
+		v.findIn(level, SecurityDiffers, d.policy, v.copyTo(far, d.policy), "spec.mtls.mode", "is %s, but in cluster %s it is %s for the same services: pods of %s there %s",
+			d.here, far.id, d.there, example[d], what)
 	}
 }
 
@@ -92,14 +89,6 @@ func (v *clusterView) decidesMTLS(pod *snapshot.Pod) snapshot.Policy {
 	return out
 }
 
-// plural returns a number of things.
-func plural(n int, what string) string {
-	if n == 1 {
-		return "1 " + what
-	}
-	return strconv.Itoa(n) + " " + what + "s"
-}
-
 // comparePolicies finds the policies that do not protect the pods of shared services in another
 // cluster.
 func (v *clusterView) comparePolicies(far *clusterView) {
@@ -120,15 +109,15 @@ func (v *clusterView) comparePolicy(far *clusterView, p snapshot.Policy, all []s
 		return
 	}
 	root := k.Namespace == v.Snapshot.Mesh.RootNamespace
-	n, host := 0, ""
+	host := ""
 	for _, s := range all {
 		for _, pod := range s.pods {
 			if (root || pod.Namespace == k.Namespace) && snapshot.Selects(selector, pod.Labels) {
-				n, host = n+1, s.svc.Host
+				host = cmp.Or(host, s.svc.Host)
 			}
 		}
 	}
-	if n == 0 {
+	if host == "" {
 		return
 	}
 	if facts := far.Snapshot.Namespaces.Get(k.Namespace); facts != nil {
@@ -136,7 +125,7 @@ func (v *clusterView) comparePolicy(far *clusterView, p snapshot.Policy, all []s
 			return
 		}
 	}
-	v.findFix(SecurityDiffers, p, v.copyTo(far, p), "", "applies only in cluster %s: cluster %s %s, so %s of %s there %s", v.id, far.id, far.instead(p), plural(n, "pod"), host, effect)
+	v.findFix(SecurityDiffers, p, v.copyTo(far, p), "", "applies only in cluster %s: cluster %s %s, so pods of %s there %s", v.id, far.id, far.instead(p), host, effect)
 }
 
 // effectOf returns the selector of a policy, and what pods without the policy do; "" if the policy
@@ -205,8 +194,13 @@ func textOf(m protoreflect.Message, fd protoreflect.FieldDescriptor) string {
 	if !m.Has(fd) {
 		return "not set"
 	}
-	if fd.Message() != nil {
-		return "{" + fmt.Sprint(m.Get(fd).Message().Interface()) + "}"
+	if fd.Message() == nil {
+		return m.Get(fd).String()
 	}
-	return m.Get(fd).String()
+	text, err := protojson.MarshalOptions{EmitUnpopulated: true}.Marshal(m.Get(fd).Message().Interface())
+	var out bytes.Buffer
+	if err != nil || json.Compact(&out, text) != nil {
+		return "another value"
+	}
+	return out.String()
 }

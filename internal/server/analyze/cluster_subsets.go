@@ -118,7 +118,7 @@ func (v *clusterView) compareGateways(far *clusterView) {
 	var refused []string
 	for key, by := range v.backends {
 		svc := v.Snapshot.Services.Get(key)
-		if len(by[far.id]) > 0 && svc.In(v.id) != nil && !slices.ContainsFunc(hosts, func(h string) bool { return passes(h, svc.Host) }) {
+		if len(by[far.id]) > 0 && svc.In(v.id) != nil && svc.Namespace != gateway.Namespace && !slices.ContainsFunc(hosts, func(h string) bool { return passes(h, svc.Host) }) {
 			refused = append(refused, svc.Host)
 		}
 	}

@@ -44,7 +44,7 @@ type injectedCluster struct {
 	images     map[string]string
 	namespaces map[string]*snapshot.Namespace
 	system     map[string]bool // namespaces of control planes
-	// known reports whether all injectors and control planes are known.
+	// known reports whether all injectors are known.
 	known bool
 	// reported holds the workloads with a finding of a code.
 	reported map[reported]bool
@@ -80,7 +80,7 @@ func (m *checker) newInjectedCluster(id mesh.ClusterID) *injectedCluster {
 		for _, p := range pods {
 			if p.Cluster == id && p.Labels["app"] == "istiod" {
 				revision := cmp.Or(p.Labels[labelRevision], mesh.DefaultRevision)
-				c.revisions, c.known = append(c.revisions, revision), true
+				c.revisions = append(c.revisions, revision)
 				c.system[p.Namespace] = true
 				if p.Injection != nil && p.Injection.ControlPlane != "" {
 					c.images[revision] = p.Injection.ControlPlane

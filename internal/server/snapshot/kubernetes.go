@@ -46,7 +46,7 @@ type Pod struct {
 	// the service port's name is used even if the service targets a number.
 	External bool
 	// Injection is nil unless the mesh is read for an analysis.
-	Injection *Injection
+	Injection *Injection `json:",omitzero"`
 }
 
 // Key implements Object.
