@@ -47,7 +47,7 @@ func (o *checkOptions) checkConfiguration(ctx context.Context, env *cli.Env, acc
 		if !r.Level.AtLeast(analyze.Warning) {
 			continue
 		}
-		hint := cmp.Or(r.Fix, "see "+r.Documentation)
+		hint := cmp.Or(r.Fix, analyze.KindOf(r.Code).Fix)
 		out = append(out, apply.Finding{Level: apply.Level(r.Level), Object: cmp.Or(r.Origin, "the mesh"), Fault: strings.TrimSpace(string(r.Code) + " " + r.Text()), Hint: hint})
 	}
 	return out, nil

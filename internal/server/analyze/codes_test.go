@@ -86,6 +86,11 @@ func clusters(t *testing.T, code analyze.Code, form string) []load.Cluster {
 // key.
 func check(t *testing.T, of []load.Cluster) []analyze.Finding {
 	t.Helper()
+	return checkWith(t, of, analyze.Options{Now: time.Now()})
+}
+
+func checkWith(t *testing.T, of []load.Cluster, o analyze.Options) []analyze.Finding {
+	t.Helper()
 	clusters := slices.Clone(of)
 	for i := range clusters {
 		clusters[i].Files = slices.Clone(clusters[i].Files)
@@ -109,7 +114,7 @@ func check(t *testing.T, of []load.Cluster) []analyze.Finding {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return analyze.Sort(append(analyze.CheckClusters(views, analyze.Options{Now: time.Now()}), analyze.OfFiles(m.Files)...))
+	return analyze.Sort(append(analyze.CheckClusters(views, o), analyze.OfFiles(m.Files)...))
 }
 
 func texts(findings []analyze.Finding) string {
