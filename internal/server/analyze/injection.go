@@ -136,10 +136,10 @@ func (c *injectedCluster) checkNamespaces() {
 		case !c.known || has && value == "disabled" || c.injects(ns.Labels, nil):
 		case has:
 			c.findFix(UnknownRevision, ns, label+" "+labelInjection+"- "+labelRevision+"="+c.revisionFor(""), field+"["+labelInjection+"]",
-				"needs a control plane of the revision default: %s, so pods of the namespace are not injected", c.existing())
+				"stands for the revision default, but %s: pods of the namespace are not injected", c.existing())
 		default:
 			c.findFix(UnknownRevision, ns, c.useRevision(label, revision), field+"["+labelRevision+"]",
-				"is %q: %s, so pods of the namespace are not injected", revision, c.existing())
+				"is %q, but %s: pods of the namespace are not injected", revision, c.existing())
 		}
 	}
 }
@@ -166,10 +166,13 @@ func (c *injectedCluster) revisionFor(name string) string {
 
 // existing states which revisions the cluster has.
 func (c *injectedCluster) existing() string {
-	if len(c.names) == 0 {
+	switch len(c.names) {
+	case 0:
 		return "the cluster has no injector"
+	case 1:
+		return "the only revision of the cluster is " + c.names[0]
 	}
-	return "the cluster has the revisions " + listed(c.names)
+	return "the revisions of the cluster are " + listed(c.names)
 }
 
 // injects reports whether an injector changes a pod, by the labels of the pod and of its namespace.
@@ -211,12 +214,14 @@ func (c *injectedCluster) checkInjectors() {
 			default:
 				continue
 			}
-			users := c.usersOf(o)
+			users, level := c.usersOf(o), Error
+			effect := "the API server refuses the pods that the webhook selects in " + listed(users)
 			if len(users) == 0 {
-				users = []string{"no namespace"}
+				effect, level = "no namespace has its label", Warning
 			}
 			c.findFix(RevisionWithoutControlPlane, o, "meshctl install"+c.flags(c.id)+" --revision "+o.Revision, "webhooks["+w.Name+"].clientConfig.service",
-				"%s/%s %s: revision %s has no control plane, and the API server refuses the pods that the webhook selects (in %s)", w.Namespace, w.Service, what, cmp.Or(o.Tag, o.Revision), listed(users))
+				"%s/%s %s: revision %s has no control plane, and %s", w.Namespace, w.Service, what, cmp.Or(o.Tag, o.Revision), effect)
+			c.found[len(c.found)-1].Level = level
 			break
 		}
 	}
@@ -323,7 +328,7 @@ func (c *injectedCluster) withoutProxy(p *snapshot.Pod, namespace map[string]str
 		c.pod(p, PodMissingProxy, c.replace(p), "", "has no container istio-proxy, although it would be injected now: it is older than the label or the control plane")
 	case asks && c.known && !slices.Contains(c.names, revision):
 		c.pod(p, UnknownRevision, c.patch(p, `"labels":{"`+labelRevision+`":"`+c.revisionFor(revision)+`"}`), "metadata.labels["+labelRevision+"]",
-			"is %q: %s, so the pod has no proxy", revision, c.existing())
+			"is %q, but %s: the pod has no proxy", revision, c.existing())
 	case i.Annotation == "true" && namespace[labelInjection] != "disabled" && !ambient:
 		c.pod(p, PodMissingProxy, c.ask(p), "metadata.annotations["+labelInject+"]", "is \"true\", but the pod has no proxy: in a namespace without a label for injection, only the label of this name has an effect")
 	}

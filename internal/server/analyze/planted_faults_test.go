@@ -2,6 +2,7 @@ package analyze_test
 
 import (
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -84,7 +85,7 @@ func TestPlantedFaults(t *testing.T) {
 		},
 		"a misspelled revision": {
 			0, "metadata: {name: tagged, labels: {istio.io/rev: stable}}", "metadata: {name: tagged, labels: {istio.io/rev: stabel}}",
-			"MSH0130", analyze.Error, `Namespace tagged: metadata.labels[istio.io/rev]: is "stabel": the cluster has the revisions default, stable`, "kubectl label namespace tagged istio.io/rev=stable --overwrite",
+			"MSH0130", analyze.Error, `Namespace tagged: metadata.labels[istio.io/rev]: is "stabel", but the revisions of the cluster are default, stable: pods of the namespace are not injected`, "kubectl label namespace tagged istio.io/rev=stable --overwrite",
 		},
 		"both labels": {
 			0, shop, "metadata: {name: shop, labels: {istio-injection: enabled, istio.io/rev: stable}}",
@@ -116,7 +117,7 @@ func TestPlantedFaults(t *testing.T) {
 		},
 		"a control plane that is gone": {
 			0, "name: istiod-1", "",
-			"MSH0131", analyze.Error, "istio-system/istiod has no pod: revision default has no control plane, and the API server refuses the pods that the webhook selects (in shop)", "meshctl install",
+			"MSH0131", analyze.Error, "istio-system/istiod has no pod: revision default has no control plane, and the API server refuses the pods that the webhook selects in shop", "meshctl install",
 		},
 		"a subset that the far cluster lacks": {
 			1, "kind: DestinationRule", "",
@@ -197,5 +198,49 @@ func TestPlantedFaults(t *testing.T) {
 				t.Errorf("%s %s\n\tFIX %s", found[i].Level, found[i], found[i].Fix)
 			}
 		})
+	}
+}
+
+// TestUnreadClusters: what pods or Services of a cluster that was not read may refute is no error,
+// and the finding names the cluster.
+func TestUnreadClusters(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		old, new string
+		code     analyze.Code
+		level    analyze.Level
+		cause    string
+	}{
+		"a subset": {
+			"subsets: [{name: v1, labels: {version: v1}}]", "subsets: [{name: v1, labels: {version: v9}}]", "IST0173", analyze.Warning,
+			"no endpoint of reviews.shop.svc.cluster.local in this cluster has the labels version=v9: requests to subset v1 fail, unless it is in cluster west, which was not read",
+		},
+		"a destination": {
+			"destination: {host: reviews, subset: v1}", "destination: {host: ratings}", "IST0101", analyze.Warning,
+			"ratings.shop.svc.cluster.local is no service: requests to it fail, unless it is in cluster west",
+		},
+		"a Service without pods": {
+			"selector: {app: reviews}, ports", "selector: {app: ratings}, ports", "MSH0116", analyze.Info, "unless it is in cluster west",
+		},
+		"a subset that no rule defines": {
+			"destination: {host: reviews, subset: v1}", "destination: {host: reviews, subset: v9}", "IST0101", analyze.Error, "requests to it fail",
+		},
+	} {
+		clusters := twoClusters(t)[:1]
+		file := &clusters[0].Files[0]
+		if !strings.Contains(string(file.Text), tt.old) {
+			t.Fatalf("%s: the mesh has no %q", name, tt.old)
+		}
+		file.Text = []byte(strings.Replace(string(file.Text), tt.old, tt.new, 1))
+		if tt.code == "MSH0116" {
+			file.Text = []byte(strings.Replace(string(file.Text), document(t, string(file.Text), "kind: EndpointSlice"), "", 1))
+		}
+		o := options(true)
+		o.Unread = []mesh.ClusterID{"west"}
+		found := analyze.Reports(checkWith(t, clusters, o))
+		i := slices.IndexFunc(found, func(r analyze.Report) bool { return r.Code == tt.code })
+		if i < 0 || found[i].Level != tt.level || !strings.Contains(found[i].Message, tt.cause) {
+			t.Errorf("%s: want %s %s with %q, found %v", name, tt.level, tt.code, tt.cause, found)
+		}
 	}
 }
