@@ -126,7 +126,7 @@ func (v *clusterView) compareGateways(far *clusterView) {
 		return
 	}
 	slices.Sort(refused)
-	fix := "meshctl upgrade" + v.flags(far.id) + " --expose-services"
+	fix := "meshctl upgrade" + v.flags(far.id)
 	if own != nil {
 		fix = v.copyTo(far, own)
 	}

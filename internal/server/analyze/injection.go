@@ -148,7 +148,7 @@ func (c *injectedCluster) checkNamespaces() {
 // if there is no other one.
 func (c *injectedCluster) useRevision(label, revision string) string {
 	if len(c.names) == 0 {
-		return "meshctl install" + c.flags(c.id) + " --revision " + revision
+		return "meshctl install --revision " + revision + c.flags(c.id)
 	}
 	return label + " " + labelRevision + "=" + c.revisionFor(revision) + " --overwrite"
 }
@@ -219,7 +219,7 @@ func (c *injectedCluster) checkInjectors() {
 			if len(users) == 0 {
 				effect, level = "no namespace has its label", Warning
 			}
-			c.findFix(RevisionWithoutControlPlane, o, "meshctl install"+c.flags(c.id)+" --revision "+o.Revision, "webhooks["+w.Name+"].clientConfig.service",
+			c.findFix(RevisionWithoutControlPlane, o, "meshctl install --revision "+o.Revision+c.flags(c.id), "webhooks["+w.Name+"].clientConfig.service",
 				"%s/%s %s: revision %s has no control plane, and %s", w.Namespace, w.Service, what, cmp.Or(o.Tag, o.Revision), effect)
 			c.found[len(c.found)-1].Level = level
 			break
@@ -337,11 +337,11 @@ func (c *injectedCluster) withoutProxy(p *snapshot.Pod, namespace map[string]str
 // unpulled reports an image that a node cannot pull.
 func (c *injectedCluster) unpulled(p *snapshot.Pod) {
 	i := p.Injection
-	fix := "meshctl upgrade" + c.flags(c.id) + " --image IMAGE"
+	fix := "meshctl upgrade --image IMAGE" + c.flags(c.id)
 	if image := c.images[i.Revision]; i.ChosenImage {
 		fix = c.patch(p, `"annotations":{"sidecar.istio.io/proxyImage":null}`)
 	} else if image != "" && image != i.Unpulled {
-		fix = "meshctl upgrade" + c.flags(c.id) + " --image " + image
+		fix = "meshctl upgrade --image " + image + c.flags(c.id)
 		if i.Revision != mesh.DefaultRevision && i.Revision != "" {
 			fix += " --revision " + i.Revision
 		}
