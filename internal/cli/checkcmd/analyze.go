@@ -40,14 +40,15 @@ func NewAnalyze(env *cli.Env) *cobra.Command {
 		Use:   "analyze [FILE | DIR]...",
 		Short: "Find faults between the objects of a mesh",
 		Long: `Find faults in the configuration of a mesh: invalid objects, references to objects that
-do not exist, conflicts, rules that are never used, selectors that select nothing. The
-control plane makes the same checks.
+do not exist, conflicts, rules that are never used, selectors that select nothing, pods
+without a proxy, differences between clusters. The control plane makes the same checks,
+except for pods and for differences.
 
 The mesh is read from files and directories (- is standard input) or, with --context,
 from Kubernetes APIs; without both, from the API of the current context. The command
-uses only the configuration of the first cluster. With --context, FILE and DIR replace
-the objects of the same names in the first cluster: analyze checks the mesh as it would
-be after you apply the files.
+checks the configuration of each cluster as its own control plane uses it. With
+--context, FILE and DIR replace the objects of the same names in the first cluster:
+analyze checks the mesh as it would be after you apply the files.
 
 Each finding has a stable code, which docs/analyze.md explains. Codes of istioctl have
 the same meaning. The annotation galley.istio.io/analyze-suppress of an object
