@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 
@@ -25,33 +26,35 @@ func (v *clusterView) mtls(pod *snapshot.Pod) snapshot.MTLS {
 	return snapshot.WorkloadMTLS(namespaces.Get(v.Snapshot.Mesh.RootNamespace), namespaces.Get(pod.Namespace), pod.Labels)
 }
 
+// mtlsDifference is a mode of mTLS in the cluster of a view, by a policy, and the one in another cluster.
+type mtlsDifference struct {
+	policy      snapshot.Policy
+	here, there snapshot.MTLSMode
+	port        uint32 // 0 for all ports
+}
+
 // compareMTLS finds the pods of shared services whose mTLS is another one in another cluster than in
 // the cluster of the view, which decides how its clients call them.
 func (v *clusterView) compareMTLS(far *clusterView) {
-	type difference struct {
-		policy snapshot.Object
-		here   snapshot.MTLSMode
-		there  snapshot.MTLSMode
-	}
-	var all []difference
-	example := map[difference]string{} // a host
+	hosts := map[mtlsDifference]string{}
 	for _, s := range v.sharedWith(far) {
 		for _, pod := range s.pods {
-			here, there := v.mtls(pod), far.mtls(pod)
-			d := difference{here: here.Default, there: there.Default}
-			if d.here == d.there {
-				continue
-			}
 			policy := v.decidesMTLS(pod)
-			if d.here == snapshot.Permissive || policy == nil {
+			if policy == nil {
 				continue // the policy is in the other cluster
 			}
-			if d.policy = policy; example[d] == "" {
-				all, example[d] = append(all, d), s.svc.Host
+			here, there := v.mtls(pod), far.mtls(pod)
+			for port := range maps.Keys(here.Ports) {
+				if x, y := here.Port(port), there.Port(port); x != y && x != here.Default {
+					hosts[mtlsDifference{policy, x, y, port}] = s.svc.Host
+				}
+			}
+			if here.Default != there.Default && here.Default != snapshot.Permissive {
+				hosts[mtlsDifference{policy, here.Default, there.Default, 0}] = s.svc.Host
 			}
 		}
 	}
-	for _, d := range all {
+	for d, host := range hosts {
 		level, what := Warning, "accept plaintext"
 		switch {
 		case d.here == snapshot.Disable && d.there == snapshot.Strict:
@@ -60,9 +63,15 @@ func (v *clusterView) compareMTLS(far *clusterView) {
 			level, what = Error, fmt.Sprintf("refuse the mTLS of clients in cluster %s", v.id)
 		case d.here == snapshot.Disable:
 			what = fmt.Sprintf("are called in plaintext by clients in cluster %s, although they accept mTLS", v.id)
+		case d.there == snapshot.Strict:
+			what = "accept only mTLS"
 		}
-		v.findIn(level, SecurityDiffers, d.policy, v.copyTo(far, d.policy), "spec.mtls.mode", "is %s, but in cluster %s it is %s for the same services: pods of %s there %s",
-			d.here, far.id, d.there, example[d], what)
+		field := "spec.mtls.mode"
+		if d.port != 0 {
+			field = "spec.portLevelMtls[" + number(d.port) + "].mode"
+		}
+		v.findIn(level, SecurityDiffers, d.policy, v.copyTo(far, d.policy), field, "is %s, but in cluster %s it is %s for the same services: pods of %s there %s",
+			d.here, far.id, d.there, host, what)
 	}
 }
 

@@ -66,6 +66,7 @@ func newClusterView(c *registry.Contents, o Options) *clusterView {
 // compare finds the differences by which requests of clients in the cluster of v to another cluster
 // fail, or are less protected there.
 func (v *clusterView) compare(far *clusterView) {
+	v.compareNetworks(far)
 	v.compareSubsets(far)
 	v.compareRules(far)
 	v.compareGateways(far)
@@ -139,4 +140,31 @@ func groupOf(kind snapshot.Kind) string {
 func (v *clusterView) findIn(level Level, code Code, o snapshot.Object, fix, field, format string, args ...any) {
 	v.findFix(code, o, fix, field, format, args...)
 	v.found[len(v.found)-1].Level = level
+}
+
+// compareNetworks finds a cluster without a network whose objects have one, while another cluster has a
+// network: clients there call its pods directly.
+func (v *clusterView) compareNetworks(far *clusterView) {
+	network := v.Snapshot.NetworkOf(v.id)
+	if network == "" || v.Snapshot.NetworkOf(far.id) != "" {
+		return
+	}
+	for _, svc := range list[*snapshot.Service](v.checker, snapshot.KindService) {
+		own := svc.Labels[mesh.LabelNetwork]
+		if svc.Cluster != far.id || own == "" || mesh.NetworkID(own) == network {
+			continue
+		}
+		key := snapshot.Key{Kind: snapshot.KindNamespace, Cluster: far.id, Name: svc.Namespace}
+		f := Finding{
+			Code: NetworkLabelMissing, Object: key, Field: "metadata.labels[" + mesh.LabelNetwork + "]",
+			Fix: fmt.Sprintf("kubectl%s label namespace %s %s=%s", v.flags(far.id), svc.Namespace, mesh.LabelNetwork, own),
+			Message: fmt.Sprintf("is missing, but Service %s is a gateway of network %s: clients in cluster %s, which has the network %s, call the pods of cluster %s directly, not through the gateway",
+				nameOf(svc), own, v.id, network, far.id),
+		}
+		if object := v.objects[key]; object != nil {
+			f.Place = object.ReadFrom()
+		}
+		v.found = append(v.found, f)
+		return
+	}
 }

@@ -85,6 +85,7 @@ const (
 	SecurityDiffers                  Code = "MSH0138"
 	TrustDomainDiffers               Code = "MSH0139"
 	MeshConfigDiffers                Code = "MSH0140"
+	NetworkLabelMissing              Code = "MSH0141"
 )
 
 // Level is the severity of a finding, in istioctl's words.
@@ -493,5 +494,10 @@ var kinds = []Kind{
 		MeshConfigDiffers, "MeshConfigDiffers", Warning,
 		"A field of MeshConfig that concerns security differs between clusters, so the same request may be permitted in one cluster and refused in the other: `rootNamespace`, `enableAutoMtls`, `meshMTLS`, `tlsDefaults`, `pathNormalization` or `outboundTrafficPolicy`.",
 		"Set the field to the same value in all clusters.",
+	},
+	{
+		NetworkLabelMissing, "NetworkLabelMissing", Error,
+		"A cluster has a gateway of a network, but its system namespace has no label `topology.istio.io/network`, while another cluster has a network. Proxies of the other cluster do not know that the pods of this cluster are in another network, and call them directly.",
+		"Label the system namespace with the network.",
 	},
 }

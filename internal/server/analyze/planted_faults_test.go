@@ -159,6 +159,18 @@ func TestPlantedFaults(t *testing.T) {
 			1, "mode: REGISTRY_ONLY", "mode: ALLOW_ANY",
 			"MSH0140", analyze.Warning, "data.mesh.outboundTrafficPolicy: is ", "kubectl -n istio-system edit configmap istio",
 		},
+		"a namespace without its network": {
+			1, "metadata: {name: istio-system, labels: {topology.istio.io/network: network2}}", "metadata: {name: istio-system}",
+			"MSH0141", analyze.Error, "Namespace istio-system: metadata.labels[topology.istio.io/network]: is missing, but Service istio-system/eastwest is a gateway of network network2", "kubectl label namespace istio-system topology.istio.io/network=network2",
+		},
+		"STRICT at a port in one cluster": {
+			1, "spec: {mtls: {mode: STRICT}}", "spec: {mtls: {mode: STRICT}}\n---\n{apiVersion: security.istio.io/v1, kind: PeerAuthentication, metadata: {name: port, namespace: shop}, spec: {selector: {matchLabels: {app: reviews}}, portLevelMtls: {9080: {mode: PERMISSIVE}}}}",
+			"MSH0138", analyze.Warning, "spec.portLevelMtls[9080].mode: is PERMISSIVE, but in cluster east it is STRICT for the same services", "(west.yaml:",
+		},
+		"a Service that only one cluster exports": {
+			1, "metadata: {name: reviews, namespace: shop}\nspec: {clusterIP", "metadata: {name: reviews, namespace: shop, annotations: {networking.istio.io/exportTo: .}}\nspec: {clusterIP",
+			"IST0170", analyze.Warning, "it is exported to ., there to all namespaces", "",
+		},
 		"a gateway without an address": {
 			1, "status: {loadBalancer: {ingress: [{ip: 192.0.2.2}]}}", "status: {}",
 			"MSH0107", analyze.Warning, "Service istio-system/eastwest of cluster west: it has no address", "",

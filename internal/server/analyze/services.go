@@ -104,6 +104,8 @@ func difference(a, b *snapshot.Service) string {
 		return "only one of them is headless"
 	case a.ExternalName != b.ExternalName:
 		return "the external names are not equal"
+	case !slices.Equal(a.ExportTo, b.ExportTo):
+		return "it is exported to " + exportsText(b.ExportTo) + ", there to " + exportsText(a.ExportTo)
 	}
 	ports := func(s *snapshot.Service) string {
 		var out []string
@@ -117,4 +119,11 @@ func difference(a, b *snapshot.Service) string {
 		return "the ports are " + y + ", there " + x
 	}
 	return ""
+}
+
+func exportsText(namespaces []string) string {
+	if len(namespaces) == 0 {
+		return "all namespaces"
+	}
+	return listed(namespaces)
 }
