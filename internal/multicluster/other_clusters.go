@@ -2,6 +2,7 @@ package multicluster
 
 import (
 	"context"
+	"fmt"
 	"slices"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -12,17 +13,17 @@ import (
 	"github.com/meshctl/meshctl/internal/remotesecret"
 )
 
-// OtherClusters returns the other clusters of the mesh of a cluster: those that
-// its remote secrets name. Without the right to read the Secrets it returns none.
-func OtherClusters(ctx context.Context, config *rest.Config, own mesh.ClusterID, systemNamespace string) []mesh.ClusterID {
+// OtherClusters returns the other clusters of the mesh of a cluster: those that its remote secrets
+// name.
+func OtherClusters(ctx context.Context, config *rest.Config, own mesh.ClusterID, systemNamespace string) ([]mesh.ClusterID, error) {
 	api, err := kube.NewClient(config)
 	if err != nil {
-		return nil
+		return nil, err
 	}
 	defer api.Close()
 	secrets, err := api.Secrets(systemNamespace).List(ctx, metav1.ListOptions{LabelSelector: remotesecret.Label + "=true"})
 	if err != nil {
-		return nil
+		return nil, fmt.Errorf("list remote secrets: %w", err)
 	}
 	var out []mesh.ClusterID
 	for i := range secrets.Items {
@@ -33,5 +34,5 @@ func OtherClusters(ctx context.Context, config *rest.Config, own mesh.ClusterID,
 		}
 	}
 	slices.Sort(out)
-	return out
+	return out, nil
 }

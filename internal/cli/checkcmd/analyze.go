@@ -12,7 +12,6 @@ import (
 
 	"github.com/meshctl/meshctl/internal/cli"
 	"github.com/meshctl/meshctl/internal/mesh"
-	"github.com/meshctl/meshctl/internal/multicluster"
 	"github.com/meshctl/meshctl/internal/output"
 	"github.com/meshctl/meshctl/internal/server/analyze"
 	"github.com/meshctl/meshctl/internal/server/load"
@@ -117,9 +116,7 @@ func (o *analyzeOptions) run(ctx context.Context, env *cli.Env) error {
 		Now: env.Now(), Whole: func(id mesh.ClusterID) bool { return m.Whole[id] }, Flags: func(id mesh.ClusterID) string { return o.flags[id] },
 	}
 	if clusters[0].Config != nil {
-		if len(clusters) == 1 {
-			checks.Unread = multicluster.OtherClusters(ctx, clusters[0].Config, clusters[0].ID, o.systemNamespace)
-		}
+		o.addLinks(ctx, &checks, clusters, m)
 		checks.SecretsRead = func(namespace string) bool {
 			return slices.Contains(o.secretNamespaces, "*") || slices.Contains(o.secretNamespaces, namespace)
 		}

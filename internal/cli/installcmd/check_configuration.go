@@ -33,6 +33,10 @@ func (o *checkOptions) checkConfiguration(ctx context.Context, env *cli.Env, acc
 	} else if err != nil {
 		return nil, err
 	}
+	others, err := multicluster.OtherClusters(ctx, access.Config, id, o.values.namespace)
+	if err != nil {
+		m.Unread = append(m.Unread, err.Error())
+	}
 	for _, text := range m.Unread {
 		env.Notef("not read: %s", text)
 	}
@@ -40,7 +44,7 @@ func (o *checkOptions) checkConfiguration(ctx context.Context, env *cli.Env, acc
 		Now: env.Now(), SecretsRead: func(string) bool { return false },
 		Whole:  func(mesh.ClusterID) bool { return true },
 		Flags:  func(mesh.ClusterID) string { return o.cluster.CommandFlags(o.cluster.context) },
-		Unread: multicluster.OtherClusters(ctx, access.Config, id, o.values.namespace),
+		Unread: others,
 	})...))
 	var out []apply.Finding
 	for _, r := range analyze.Reports(found) {

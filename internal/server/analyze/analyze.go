@@ -57,10 +57,13 @@ type Options struct {
 	// objects may be missing, as in a directory.
 	Whole func(mesh.ClusterID) bool
 	// Flags returns the flags by which commands of kubectl and meshctl reach a cluster, such as
-	// "--context east". Nil means none.
+	// "--context east"; --context is the last one. Nil means none.
 	Flags func(mesh.ClusterID) string
 	// Unread lists clusters of the mesh that were not read.
 	Unread []mesh.ClusterID
+	// Links returns the clusters that the remote secrets of a cluster name, or nil if the remote
+	// secrets are not known.
+	Links func(mesh.ClusterID) []mesh.ClusterID
 	// Ended, if not nil, makes the checks end early, with the findings so far.
 	Ended func() bool
 }

@@ -30,6 +30,7 @@ func CheckClusters(views []*registry.Contents, o Options) []Finding {
 		}
 	}
 	for _, v := range all {
+		v.unlinked(all)
 		for _, other := range all {
 			if v != other {
 				v.compare(other)
@@ -167,4 +168,37 @@ func (v *clusterView) compareNetworks(far *clusterView) {
 		v.found = append(v.found, f)
 		return
 	}
+}
+
+// unlinked finds control planes in a cluster that read no other one, because it has no remote secret.
+func (v *clusterView) unlinked(all []*clusterView) {
+	runs := slices.ContainsFunc(list[*snapshot.Pod](v.checker, snapshot.KindPod), func(p *snapshot.Pod) bool {
+		return p.Cluster == v.id && p.Labels["app"] == "istiod"
+	})
+	if len(all) == 1 || !runs || v.Links == nil {
+		return
+	}
+	if links := v.Links(v.id); links == nil || len(links) > 0 {
+		return
+	}
+	var others []string
+	contexts := v.contextOf(v.id)
+	for _, other := range all {
+		if other != v {
+			others, contexts = append(others, string(other.id)), contexts+" "+v.contextOf(other.id)
+		}
+	}
+	v.found = append(v.found, Finding{
+		Code: ClusterNotLinked, Object: snapshot.Key{Kind: snapshot.KindNamespace, Cluster: v.id, Name: v.Snapshot.Mesh.RootNamespace},
+		Fix:     "meshctl multicluster link " + contexts,
+		Message: fmt.Sprintf("has no remote secret: the control plane of cluster %s does not read cluster %s, so its clients call no pod there", v.id, listed(others)),
+	})
+}
+
+// contextOf returns the context of a cluster, or its name.
+func (m *checker) contextOf(id mesh.ClusterID) string {
+	if _, context, found := strings.Cut(m.flags(id), "--context "); found {
+		return context
+	}
+	return string(id)
 }

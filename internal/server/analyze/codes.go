@@ -86,6 +86,7 @@ const (
 	TrustDomainDiffers               Code = "MSH0139"
 	MeshConfigDiffers                Code = "MSH0140"
 	NetworkLabelMissing              Code = "MSH0141"
+	ClusterNotLinked                 Code = "MSH0142"
 )
 
 // Level is the severity of a finding, in istioctl's words.
@@ -499,5 +500,10 @@ var kinds = []Kind{
 		NetworkLabelMissing, "NetworkLabelMissing", Error,
 		"A cluster has a gateway of a network, but its system namespace has no label `topology.istio.io/network`, while another cluster has a network. Proxies of the other cluster do not know that the pods of this cluster are in another network, and call them directly.",
 		"Label the system namespace with the network.",
+	},
+	{
+		ClusterNotLinked, "ClusterNotLinked", Error,
+		"A cluster with a control plane has no remote secret, although `--context` names other clusters of its mesh. The control plane reads only its own cluster, so clients there call no pods in other clusters.",
+		"Link the clusters with `meshctl multicluster link`.",
 	},
 }
