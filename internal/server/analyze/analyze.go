@@ -113,9 +113,6 @@ func (m *checker) weakenUnsure() {
 		}
 		f.Message += ", unless it is in cluster " + listed(names) + ", which was not read"
 		f.Level = Info
-		if KindOf(f.Code).Level == Error {
-			f.Level = Warning
-		}
 	}
 }
 

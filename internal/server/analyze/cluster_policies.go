@@ -2,12 +2,12 @@ package analyze
 
 import (
 	"bytes"
-	"cmp"
 	"encoding/json"
 	"fmt"
 	"maps"
 	"slices"
 	"strconv"
+	"strings"
 
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
@@ -15,6 +15,7 @@ import (
 	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
 	securityv1beta1 "istio.io/api/security/v1beta1"
 
+	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 )
 
@@ -122,7 +123,9 @@ func (v *clusterView) comparePolicy(far *clusterView, p snapshot.Policy, all []s
 	for _, s := range all {
 		for _, pod := range s.pods {
 			if (root || pod.Namespace == k.Namespace) && snapshot.Selects(selector, pod.Labels) {
-				host = cmp.Or(host, s.svc.Host)
+				if host == "" || strings.HasSuffix(host, "."+v.Snapshot.Mesh.RootNamespace+".svc."+mesh.DefaultDomain) { // prefer applications
+					host = s.svc.Host
+				}
 			}
 		}
 	}

@@ -249,7 +249,7 @@ func (c *injectedCluster) checkPods() {
 			switch i := p.Injection; {
 			case p.Cluster != c.id || i == nil || i.Ending || mesh.IsKubernetesNamespace(name):
 			case i.Proxy == "auto":
-				c.pod(p, PodMissingProxy, c.ask(p), "spec.containers[istio-proxy].image", `is "auto", which the injector replaces: no injector has changed the pod`)
+				c.pod(p, PodMissingProxy, c.setLabel(p, labelInject, "true"), "spec.containers[istio-proxy].image", `is "auto", which the injector replaces: no injector has changed the pod`)
 			case i.Unpulled != "":
 				c.unpulled(p)
 			case i.Proxy != "":
@@ -293,7 +293,7 @@ func (c *injectedCluster) replace(p *snapshot.Pod) string {
 	kubectl := c.kubectl(c.id, p.Namespace)
 	switch o := p.Injection.Owner; o.Kind {
 	case "":
-		return fmt.Sprintf("%s get pod %s -o yaml | %s replace --force -f -", kubectl, p.Name, kubectl)
+		return c.recreate(p, "")
 	case "Deployment", "StatefulSet", "DaemonSet":
 		return kubectl + " rollout restart " + resource(o)
 	default:
@@ -301,18 +301,29 @@ func (c *injectedCluster) replace(p *snapshot.Pod) string {
 	}
 }
 
-// ask returns the command by which the workload of a pod asks for injection.
-func (c *injectedCluster) ask(p *snapshot.Pod) string {
-	return c.patch(p, `"labels":{"`+labelInject+`":"true"}`)
+// recreate returns the command that replaces a pod without an owner, after a change.
+func (c *injectedCluster) recreate(p *snapshot.Pod, change string) string {
+	kubectl := c.kubectl(c.id, p.Namespace)
+	if change != "" {
+		change = " | kubectl " + change + " --local --overwrite -f - -o yaml"
+	}
+	return fmt.Sprintf("%s get pod %s -o yaml%s | %s replace --force -f -", kubectl, p.Name, change, kubectl)
+}
+
+// setLabel returns the command that sets a label of the pods of a workload.
+func (c *injectedCluster) setLabel(p *snapshot.Pod, key, value string) string {
+	switch o := p.Injection.Owner; o.Kind {
+	case "":
+		return c.recreate(p, "label "+key+"="+value)
+	case "Deployment", "StatefulSet", "DaemonSet":
+		return c.patch(o, p.Namespace, fmt.Sprintf(`"labels":{"%s":"%s"}`, key, value))
+	}
+	return c.kubectl(c.id, "") + " label namespace " + p.Namespace + " " + labelInjection + "=enabled && " + c.replace(p)
 }
 
 // patch returns the command that changes the metadata of the pods of a workload.
-func (c *injectedCluster) patch(p *snapshot.Pod, metadata string) string {
-	switch o := p.Injection.Owner; o.Kind {
-	case "Deployment", "StatefulSet", "DaemonSet":
-		return fmt.Sprintf(`%s patch %s -p '{"spec":{"template":{"metadata":{%s}}}}'`, c.kubectl(c.id, p.Namespace), resource(o), metadata)
-	}
-	return c.kubectl(c.id, "") + " label namespace " + p.Namespace + " " + labelInjection + "=enabled && " + c.replace(p)
+func (c *injectedCluster) patch(o snapshot.Owner, namespace, metadata string) string {
+	return fmt.Sprintf(`%s patch %s -p '{"spec":{"template":{"metadata":{%s}}}}'`, c.kubectl(c.id, namespace), resource(o), metadata)
 }
 
 // withoutProxy checks a pod without a proxy.
@@ -323,14 +334,14 @@ func (c *injectedCluster) withoutProxy(p *snapshot.Pod, namespace map[string]str
 	switch text := cmp.Or(i.Label, i.Annotation); {
 	case text == "false":
 	case text != "" && text != "true":
-		c.pod(p, PodMissingProxy, c.ask(p), "metadata.labels["+labelInject+"]", "is %q, want \"true\" or \"false\": the pod has no proxy", text)
+		c.pod(p, PodMissingProxy, c.setLabel(p, labelInject, "true"), "metadata.labels["+labelInject+"]", "is %q, want \"true\" or \"false\": the pod has no proxy", text)
 	case c.injects(namespace, p.Labels):
 		c.pod(p, PodMissingProxy, c.replace(p), "", "has no container istio-proxy, although it would be injected now: it is older than the label or the control plane")
 	case asks && c.known && !slices.Contains(c.names, revision):
-		c.pod(p, UnknownRevision, c.patch(p, `"labels":{"`+labelRevision+`":"`+c.revisionFor(revision)+`"}`), "metadata.labels["+labelRevision+"]",
+		c.pod(p, UnknownRevision, c.setLabel(p, labelRevision, c.revisionFor(revision)), "metadata.labels["+labelRevision+"]",
 			"is %q, but %s: the pod has no proxy", revision, c.existing())
 	case i.Annotation == "true" && namespace[labelInjection] != "disabled" && !ambient:
-		c.pod(p, PodMissingProxy, c.ask(p), "metadata.annotations["+labelInject+"]", "is \"true\", but the pod has no proxy: in a namespace without a label for injection, only the label of this name has an effect")
+		c.pod(p, PodMissingProxy, c.setLabel(p, labelInject, "true"), "metadata.annotations["+labelInject+"]", "is \"true\", but the pod has no proxy: in a namespace without a label for injection, only the label of this name has an effect")
 	}
 }
 
@@ -338,8 +349,8 @@ func (c *injectedCluster) withoutProxy(p *snapshot.Pod, namespace map[string]str
 func (c *injectedCluster) unpulled(p *snapshot.Pod) {
 	i := p.Injection
 	fix := "meshctl upgrade --image IMAGE" + c.flags(c.id)
-	if image := c.images[i.Revision]; i.ChosenImage {
-		fix = c.patch(p, `"annotations":{"sidecar.istio.io/proxyImage":null}`)
+	if image := c.images[cmp.Or(i.Revision, mesh.DefaultRevision)]; i.ChosenImage && i.Owner.Name != "" {
+		fix = c.patch(i.Owner, p.Namespace, `"annotations":{"sidecar.istio.io/proxyImage":null}`)
 	} else if image != "" && image != i.Unpulled {
 		fix = "meshctl upgrade --image " + image + c.flags(c.id)
 		if i.Revision != mesh.DefaultRevision && i.Revision != "" {

@@ -60,6 +60,28 @@ func TestHealthyMesh(t *testing.T) {
 	}
 }
 
+// TestClusterWithoutControlPlane: a cluster that uses the control plane of another one needs none of the
+// configuration.
+func TestClusterWithoutControlPlane(t *testing.T) {
+	t.Parallel()
+	clusters := twoClusters(t)
+	var kept []string
+	for doc := range strings.SplitSeq(string(clusters[1].Files[0].Text), "---\n") {
+		if !strings.Contains(doc, ".istio.io/v1\n") && !strings.Contains(doc, "name: istiod-1") && !strings.Contains(doc, "kind: ConfigMap") {
+			kept = append(kept, strings.Replace(doc, "selector: {app: istiod}, ", "", 1))
+		}
+	}
+	remote := strings.Join(kept, "---\n")
+	clusters[1].Files[0].Text = []byte(remote)
+	if found := check(t, clusters); len(found) > 0 {
+		t.Error(texts(found))
+	}
+	clusters[1].Files[0].Text = []byte(strings.Replace(remote, "metadata: {name: istiod,", "metadata: {name: other,", 1))
+	if found := check(t, clusters); len(found) == 0 {
+		t.Error("a cluster of its own without configuration has no finding")
+	}
+}
+
 // TestPlantedFaults: each fault in a healthy mesh of two clusters has a finding that names cause and
 // fix, and nothing else is found but what want lists.
 func TestPlantedFaults(t *testing.T) {
@@ -111,9 +133,17 @@ func TestPlantedFaults(t *testing.T) {
 			0, "status: {phase: Running, podIP: 10.1.1.1}", "status: {phase: Pending, initContainerStatuses: [{name: istio-proxy, image: \"example.com/meshctl:7\", state: {waiting: {reason: ErrImagePull, message: not found}}}]}",
 			"MSH0134", analyze.Error, "cannot pull the image example.com/meshctl:7 of the proxy (ErrImagePull: not found)", "meshctl upgrade --image example.com/meshctl:2 && " + reviewsNew,
 		},
+		"a wrong value of the label of a pod": {
+			0, "labels: {sidecar.istio.io/inject: \"false\"}", "labels: {sidecar.istio.io/inject: \"yes\"}",
+			"IST0103", analyze.Warning, `is "yes", want "true" or "false"`, "get pod legacy-1 -o yaml | kubectl label sidecar.istio.io/inject=true --local --overwrite",
+		},
+		"an annotation in a namespace without a label": {
+			0, "metadata: {name: web-1, namespace: ambient}", "metadata: {name: web-1, namespace: other, annotations: {sidecar.istio.io/inject: \"true\"}}",
+			"IST0103", analyze.Warning, "only the label of this name has an effect", "kubectl -n other get pod web-1 -o yaml | kubectl label sidecar.istio.io/inject=true",
+		},
 		"a gateway that no injector has changed": {
 			0, `spec: {containers: [{name: istio-proxy, image: "example.com/meshctl:2"}]}`, "spec: {containers: [{name: istio-proxy, image: auto}]}",
-			"IST0103", analyze.Warning, `is "auto", which the injector replaces`, "kubectl label namespace istio-system istio-injection=enabled",
+			"IST0103", analyze.Warning, `is "auto", which the injector replaces`, "kubectl -n istio-system get pod eastwest-1 -o yaml | kubectl label sidecar.istio.io/inject=true --local",
 		},
 		"a control plane that is gone": {
 			0, "name: istiod-1", "",
@@ -213,8 +243,8 @@ func TestPlantedFaults(t *testing.T) {
 	}
 }
 
-// TestUnreadClusters: what pods or Services of a cluster that was not read may refute is no error,
-// and the finding names the cluster.
+// TestUnreadClusters: what pods or Services of a cluster that was not read may refute is a remark,
+// and the remark names the cluster.
 func TestUnreadClusters(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
@@ -224,11 +254,11 @@ func TestUnreadClusters(t *testing.T) {
 		cause    string
 	}{
 		"a subset": {
-			"subsets: [{name: v1, labels: {version: v1}}]", "subsets: [{name: v1, labels: {version: v9}}]", "IST0173", analyze.Warning,
+			"subsets: [{name: v1, labels: {version: v1}}]", "subsets: [{name: v1, labels: {version: v9}}]", "IST0173", analyze.Info,
 			"no endpoint of reviews.shop.svc.cluster.local in this cluster has the labels version=v9: requests to subset v1 fail, unless it is in cluster west, which was not read",
 		},
 		"a destination": {
-			"destination: {host: reviews, subset: v1}", "destination: {host: ratings}", "IST0101", analyze.Warning,
+			"destination: {host: reviews, subset: v1}", "destination: {host: ratings}", "IST0101", analyze.Info,
 			"ratings.shop.svc.cluster.local is no service: requests to it fail, unless it is in cluster west",
 		},
 		"a Service without pods": {
