@@ -6,6 +6,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/output"
@@ -28,8 +29,16 @@ func (m *checker) injection() {
 		c.checkInjectors()
 		c.checkPods()
 	}
-	for _, r := range list[*snapshot.ReplicaSet](m, snapshot.KindReplicaSet) {
-		m.refusedPods(r)
+	for _, f := range list[*snapshot.CreationFailure](m, snapshot.KindReplicaSet) {
+		m.refusedPods(f, f.Key())
+	}
+	reported := map[snapshot.Key]bool{}
+	for _, f := range list[*snapshot.CreationFailure](m, snapshot.KindEvent) {
+		of := snapshot.Key{Kind: snapshot.Kind(f.Owner.Kind), Cluster: f.Cluster, Namespace: f.Namespace, Name: f.Owner.Name}
+		if !reported[of] && m.persists(f) {
+			reported[of] = true
+			m.refusedPods(f, of)
+		}
 	}
 }
 
@@ -401,20 +410,35 @@ func tagOf(image string) string {
 	return strings.TrimSuffix(strings.TrimSuffix(tag, "-distroless"), "-debug")
 }
 
+// retried is the longest time between two tries of Kubernetes to create a pod.
+const retried = 20 * time.Minute
+
+// persists reports whether the cause of an Event may still be there: it is young, and no pod of the
+// object was created since.
+func (m *checker) persists(f *snapshot.CreationFailure) bool {
+	if !f.Last.IsZero() && m.Now.Sub(f.Last) > retried {
+		return false
+	}
+	return !slices.ContainsFunc(m.workloads[f.Namespace], func(p *snapshot.Pod) bool {
+		return p.Cluster == f.Cluster && p.Injection != nil && p.Injection.Owner == f.Owner && p.Created.After(f.Last)
+	})
+}
+
 // refusedPods finds pods that the webhook of an injector refuses.
-func (m *checker) refusedPods(r *snapshot.ReplicaSet) {
-	if !strings.Contains(r.Reason, "sidecar-injector") {
+func (m *checker) refusedPods(f *snapshot.CreationFailure, of snapshot.Key) {
+	if !strings.Contains(f.Reason, "sidecar-injector") {
 		return
 	}
-	_, reason, found := strings.Cut(r.Reason, "denied the request: ")
-	fix := m.kubectl(r.Cluster, r.Namespace) + " edit " + resource(r.Owner)
+	_, reason, found := strings.Cut(f.Reason, "denied the request: ")
+	fix := m.kubectl(f.Cluster, f.Namespace) + " edit " + resource(f.Owner)
 	message := "the injector refuses its pods: "
 	if !found {
-		reason, fix = r.Reason, "meshctl check"+m.flags(r.Cluster)
+		reason, fix = f.Reason, "meshctl check"+m.flags(f.Cluster)
 		message = "its pods are not created, because the API server does not get an answer of the injector: "
 	}
 	if len(reason) > maxReason {
 		reason = strings.ToValidUTF8(reason[:maxReason], "") + "…"
 	}
-	m.findFix(InjectionRefused, r, fix, "", "%s%s", message, strings.TrimSpace(reason))
+	m.findKey(InjectionRefused, of, "", message+strings.TrimSpace(reason))
+	m.found[len(m.found)-1].Fix = fix
 }

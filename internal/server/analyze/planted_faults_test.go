@@ -129,6 +129,10 @@ func TestPlantedFaults(t *testing.T) {
 			0, "conditions: []", `conditions: [{type: ReplicaFailure, status: "True", reason: FailedCreate, message: 'admission webhook "namespace.sidecar-injector.istio.io" denied the request: annotation a is wrong'}]`,
 			"MSH0133", analyze.Error, "ReplicaSet shop/reviews-v1-5f7: the injector refuses its pods: annotation a is wrong", "kubectl -n shop edit deployment reviews-v1",
 		},
+		"a denied pod of a StatefulSet": {
+			0, "# applications\n", "{apiVersion: v1, kind: Event, metadata: {name: db.1, namespace: shop}, involvedObject: {kind: StatefulSet, name: db}, reason: FailedCreate, message: 'create Pod db-0 in StatefulSet db failed error: admission webhook \"namespace.sidecar-injector.istio.io\" denied the request: annotation a is wrong'}\n---\n",
+			"MSH0133", analyze.Error, "StatefulSet shop/db: the injector refuses its pods: annotation a is wrong", "kubectl -n shop edit statefulset db",
+		},
 		"an image that cannot be pulled": {
 			0, "status: {phase: Running, podIP: 10.1.1.1}", "status: {phase: Pending, initContainerStatuses: [{name: istio-proxy, image: \"example.com/meshctl:7\", state: {waiting: {reason: ErrImagePull, message: not found}}}]}",
 			"MSH0134", analyze.Error, "cannot pull the image example.com/meshctl:7 of the proxy (ErrImagePull: not found)", "meshctl upgrade --image example.com/meshctl:2 && " + reviewsNew,
@@ -283,6 +287,32 @@ func TestUnreadClusters(t *testing.T) {
 		i := slices.IndexFunc(found, func(r analyze.Report) bool { return r.Code == tt.code })
 		if i < 0 || found[i].Level != tt.level || !strings.Contains(found[i].Message, tt.cause) {
 			t.Errorf("%s: want %s %s with %q, found %v", name, tt.level, tt.code, tt.cause, found)
+		}
+	}
+}
+
+// TestEventsThatAreOver: an Event about refused pods is no fault if it is old, or if a pod was created
+// since.
+func TestEventsThatAreOver(t *testing.T) {
+	t.Parallel()
+	const event = "{apiVersion: v1, kind: Event, metadata: {name: db.1, namespace: shop}, involvedObject: {kind: StatefulSet, name: db}, reason: FailedCreate, lastTimestamp: LAST, " +
+		"message: 'admission webhook \"namespace.sidecar-injector.istio.io\" denied the request: annotation a is wrong'}\n"
+	now := time.Now().UTC()
+	pod := "---\n{apiVersion: v1, kind: Pod, metadata: {name: db-0, namespace: shop, creationTimestamp: " + now.Format(time.RFC3339) +
+		", ownerReferences: [{apiVersion: apps/v1, kind: StatefulSet, name: db, uid: '1', controller: true}]}, spec: {containers: [{name: istio-proxy, image: a}]}}\n"
+	for name, tt := range map[string]struct {
+		text string
+		last time.Time
+		want bool
+	}{
+		"a young event":                 {event, now.Add(-time.Minute), true},
+		"an old event":                  {event, now.Add(-time.Hour), false},
+		"an event before the first pod": {event + pod, now.Add(-time.Minute), false},
+	} {
+		text := strings.Replace(tt.text, "LAST", tt.last.Format(time.RFC3339), 1)
+		found := check(t, []load.Cluster{{ID: "east", Files: []load.File{{Name: "mesh.yaml", Text: []byte(text)}}}})
+		if got := strings.Contains(texts(found), "MSH0133"); got != tt.want {
+			t.Errorf("%s: reported: %v, want %v:%s", name, got, tt.want, texts(found))
 		}
 	}
 }

@@ -1,6 +1,9 @@
 package snapshot
 
-import "slices"
+import (
+	"slices"
+	"time"
+)
 
 // Injection is what the analysis of a mesh must know about the injection of a pod.
 type Injection struct {
@@ -29,16 +32,21 @@ type Injection struct {
 // Owner is the object that makes pods.
 type Owner struct{ Kind, Name string }
 
-// ReplicaSet is a Kubernetes ReplicaSet that cannot create its pods.
-type ReplicaSet struct {
+// CreationFailure is the state of a ReplicaSet, or an Event, by which the pods of an object are not
+// created.
+type CreationFailure struct {
 	Meta
-	Owner Owner // the Deployment, or the ReplicaSet itself
+	Kind Kind // KindReplicaSet or KindEvent
+	// Owner is the object that makes the pods: a Deployment, not its ReplicaSet.
+	Owner Owner
 	// Reason is the answer of the API server.
 	Reason string
+	// Last is the last time of an Event.
+	Last time.Time
 }
 
 // Key implements Object.
-func (o *ReplicaSet) Key() Key { return o.key(KindReplicaSet) }
+func (o *CreationFailure) Key() Key { return o.key(o.Kind) }
 
 // Injector is a MutatingWebhookConfiguration whose webhooks inject proxies into pods.
 type Injector struct {

@@ -34,6 +34,7 @@ const (
 
 	// Only an analysis of the mesh reads these kinds.
 	KindReplicaSet Kind = "ReplicaSet"
+	KindEvent      Kind = "Event"
 	KindInjector   Kind = "MutatingWebhookConfiguration"
 
 	KindCluster     Kind = "Cluster"     // a cluster that was added, removed or changed

@@ -97,8 +97,25 @@ func (c *conversion) replicaSet(o *appsv1.ReplicaSet) *FieldError {
 			if owner.Name == "" {
 				owner = snapshot.Owner{Kind: "ReplicaSet", Name: o.Name}
 			}
-			c.object = &snapshot.ReplicaSet{Meta: c.meta, Owner: owner, Reason: condition.Message}
+			c.object = &snapshot.CreationFailure{Meta: c.meta, Kind: snapshot.KindReplicaSet, Owner: owner, Reason: condition.Message}
 		}
+	}
+	return nil
+}
+
+var eventKind = kubeKind(kind{
+	name: "Event", plural: "events", versions: v1,
+	resources: []Resource{{Use: ForAnalysis, Optional: true, Without: "it is not reported which pods of StatefulSets and DaemonSets the injector refuses"}},
+}, (*conversion).event)
+
+// event delivers the Events of objects that do not keep in their status why they cannot create pods.
+func (c *conversion) event(o *corev1.Event) *FieldError {
+	if !c.Analysis || o.Reason != "FailedCreate" || o.InvolvedObject.Kind == "ReplicaSet" || !strings.Contains(o.Message, injectorDomain) {
+		return nil
+	}
+	c.object = &snapshot.CreationFailure{
+		Meta: c.meta, Kind: snapshot.KindEvent, Owner: snapshot.Owner{Kind: o.InvolvedObject.Kind, Name: o.InvolvedObject.Name},
+		Reason: o.Message, Last: o.LastTimestamp.Time,
 	}
 	return nil
 }

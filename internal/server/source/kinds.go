@@ -158,6 +158,7 @@ var kinds = []*kind{
 	workloadGroupKind,
 	trafficExtensionKind,
 	replicaSetKind,
+	eventKind,
 	injectorKind,
 	unreported(groupGatewayAPI, "GatewayClass", "gatewayclasses", "a Gateway works without its class", "v1", "v1beta1"),
 	unread(groupGatewayAPI, "HTTPRoute", "httproutes", noRoute, "v1", "v1beta1"),

@@ -35,6 +35,7 @@ var (
 		1: {1: nil, 3: nil, 6: nil, 8: nil, 9: nil, 11: nil, 13: ownerFields},
 		3: {6: nil}, // status.conditions
 	}
+	eventFields    = fields{1: metaFields, 2: {1: nil, 2: nil, 3: nil}, 3: nil, 4: nil, 7: nil} // involvedObject, reason, message, lastTimestamp
 	injectorFields = fields{
 		1: metaFields,
 		2: {1: nil, 2: {1: nil, 3: nil}, 5: nil, 11: nil}, // name, clientConfig (service, url), namespaceSelector, objectSelector

@@ -54,6 +54,8 @@ func planOf(r *source.Resource, analysis bool) readPlan {
 	switch r.Kind {
 	case snapshot.KindReplicaSet:
 		return readPlan{func() message { return &appsv1.ReplicaSet{} }, replicaSetFields, "", pageSize}
+	case snapshot.KindEvent:
+		return readPlan{func() message { return &corev1.Event{} }, eventFields, "reason=FailedCreate", pageSize}
 	case snapshot.KindInjector:
 		return readPlan{func() message { return &admissionv1.MutatingWebhookConfiguration{} }, injectorFields, "", pageSize}
 	case snapshot.KindNamespace:
