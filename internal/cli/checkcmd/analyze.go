@@ -15,6 +15,7 @@ import (
 	"github.com/meshctl/meshctl/internal/output"
 	"github.com/meshctl/meshctl/internal/server/analyze"
 	"github.com/meshctl/meshctl/internal/server/load"
+	"github.com/meshctl/meshctl/internal/server/snapshot"
 )
 
 type analyzeOptions struct {
@@ -130,7 +131,12 @@ func (o *analyzeOptions) run(ctx context.Context, env *cli.Env) error {
 	}
 	found := slices.Concat(analyze.OfFiles(m.Files), analyze.OfAPIs(m.APIs), analyze.CheckClusters(views, checks))
 	found = slices.DeleteFunc(analyze.Sort(newLines(clusters).exact(found)), func(f analyze.Finding) bool {
-		return o.namespace != "" && f.Object.Namespace != o.namespace || ignored.match(&f) || !f.Severity().AtLeast(o.shown)
+		return o.namespace != "" && !isIn(f.Object, o.namespace) || ignored.match(&f) || !f.Severity().AtLeast(o.shown)
 	})
 	return report(env, o.output, found, o.failing)
+}
+
+// isIn reports whether an object belongs to a namespace, or is this namespace.
+func isIn(k snapshot.Key, namespace string) bool {
+	return k.Namespace == namespace || k.Kind == snapshot.KindNamespace && k.Name == namespace
 }

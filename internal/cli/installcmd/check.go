@@ -2,6 +2,7 @@ package installcmd
 
 import (
 	"context"
+	"fmt"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -60,6 +61,7 @@ func (o *checkOptions) run(ctx context.Context, env *cli.Env, f *pflag.FlagSet, 
 	}
 	defer c.API.Close()
 	var found []apply.Finding
+	var unread error
 	if before {
 		v, err := o.values.values(ctx, env, f)
 		if err != nil {
@@ -82,10 +84,8 @@ func (o *checkOptions) run(ctx context.Context, env *cli.Env, f *pflag.FlagSet, 
 			return err
 		}
 		found = append(found, proxies...)
-		configuration, err := o.checkConfiguration(ctx, env, access)
-		if err != nil {
-			return err
-		}
+		var configuration []apply.Finding
+		configuration, unread = o.checkConfiguration(ctx, env, access)
 		found = append(found, configuration...)
 	}
 	t := &output.Table{Header: []string{"LEVEL", "OBJECT", "FAULT", "HINT"}}
@@ -96,6 +96,11 @@ func (o *checkOptions) run(ctx context.Context, env *cli.Env, f *pflag.FlagSet, 
 		if err := cli.WriteResult(env, o.output, found, t); err != nil {
 			return err
 		}
+	}
+	if unread != nil && len(found) > 0 {
+		env.Warnf("the configuration is not checked: %v", unread)
+	} else if unread != nil {
+		return fmt.Errorf("the configuration is not checked: %w", unread)
 	}
 	if len(found) > 0 {
 		return cli.Findingsf("%s: %s", c.Name, output.Plural(len(found), "fault"))

@@ -38,7 +38,7 @@ func (v *clusterView) compareSubset(far *clusterView, d *snapshot.DestinationRul
 	switch {
 	case !selects(s) || !v.routesTo(svc, s.GetName()):
 	case known == nil:
-		v.findFix(SubsetMissingInCluster, d, fix, field, "subset %s of %s is not defined in cluster %s, whose east-west gateway refuses requests to it: those that clients in cluster %s send to the pods there fail with 503",
+		v.findFix(SubsetMissingInCluster, d, fix, field, "subset %s of %s is not defined in cluster %s: its east-west gateway refuses the requests that clients in cluster %s send to the subset, with 503",
 			s.GetName(), svc.Host, far.id, v.id)
 	case !selects(known):
 		v.findFix(SubsetMissingInCluster, d, fix, field+".labels", "subset %s of %s has the labels %s in cluster %s, which no pod there has: requests that clients in cluster %s send there fail with 503",
