@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -26,6 +27,28 @@ func (k *KubeFlags) Bind(fs *pflag.FlagSet) {
 	fs.StringVar(&k.as, "as", "", "`User` to impersonate at the API server")
 	fs.StringArrayVar(&k.asGroups, "as-group", nil, "`Group` to impersonate; may be repeated")
 }
+
+// CommandFlags returns the flags by which commands of kubectl and meshctl use a context, "" for
+// the current one, as these flags do.
+func (k *KubeFlags) CommandFlags(context string) string {
+	var out []string
+	for _, f := range []struct{ name, value string }{{"kubeconfig", k.kubeconfig}, {"context", context}} {
+		if f.value != "" {
+			out = append(out, "--"+f.name, shellWord(f.value))
+		}
+	}
+	return strings.Join(out, " ")
+}
+
+// shellWord returns a text as one word of a shell.
+func shellWord(text string) string {
+	if plainWord.MatchString(text) {
+		return text
+	}
+	return "'" + strings.ReplaceAll(text, "'", `'\''`) + "'"
+}
+
+var plainWord = regexp.MustCompile(`^[\w@%+=:,./-]+$`)
 
 // ContextVar defines a flag that takes a context of the kubeconfig.
 func (k *KubeFlags) ContextVar(env *Env, cmd *cobra.Command, p *string, name, usage string) {

@@ -80,7 +80,7 @@ type knownFaults struct {
 
 // noteFindings keeps the findings for status pages, and logs those that came and went.
 func (s *Server) noteFindings(found []analyze.Finding) {
-	found = slices.DeleteFunc(found, func(f analyze.Finding) bool { return !analyze.KindOf(f.Code).Level.AtLeast(analyze.Warning) })
+	found = slices.DeleteFunc(found, func(f analyze.Finding) bool { return !f.Severity().AtLeast(analyze.Warning) })
 	now := &knownFaults{all: len(found)}
 	now.unlogged = analyze.Reports(slices.DeleteFunc(found, func(f analyze.Finding) bool { return f.Logged }))
 	before := s.findings.Swap(now)

@@ -2,13 +2,9 @@ package server
 
 import (
 	"context"
-	"errors"
-	"log/slog"
 	"maps"
 	"slices"
 	"time"
-
-	"golang.org/x/sync/errgroup"
 
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/server/analyze"
@@ -50,7 +46,7 @@ func (s *Server) findingsOfChange(ctx context.Context, object snapshot.Object) [
 	options := analyze.Options{Now: s.cfg.Now(), SecretsRead: s.secretsRead, Ended: func() bool { return ctx.Err() != nil }}
 	var out []string
 	for _, f := range analyze.Check(next, options) {
-		if f.Object == object.Key() && analyze.KindOf(f.Code).Level.AtLeast(analyze.Warning) {
+		if f.Object == object.Key() && f.Severity().AtLeast(analyze.Warning) {
 			r := analyze.Reports([]analyze.Finding{f})[0]
 			out = append(out, string(f.Code)+": "+r.Text())
 		}
@@ -117,20 +113,9 @@ func (s *Server) withObject(ctx context.Context, objects map[snapshot.Kind][]sna
 		}
 	}
 	events = append(events, snapshot.Event{Key: object.Key(), Object: object})
-	trial := registry.New(registry.Config{
+	return registry.ContentsOf(ctx, registry.Config{
 		Local: s.cfg.ClusterID, Clusters: slices.Sorted(maps.Keys(clusters)),
 		Network:     map[mesh.ClusterID]mesh.NetworkID{s.cfg.ClusterID: s.cfg.Network},
-		TrustDomain: s.cfg.TrustDomain, SystemNamespace: s.cfg.systemNamespace(),
-		Publish: func(*snapshot.Snapshot, *snapshot.Changes) {}, Log: slog.New(slog.DiscardHandler), Now: s.cfg.Now,
-	})
-	trial.Apply(events)
-	for c := range clusters {
-		trial.Synced(c)
-	}
-	ctx, stop := context.WithCancel(ctx)
-	running, ctx := errgroup.WithContext(ctx)
-	running.Go(func() error { return trial.Run(ctx) })
-	next, err := trial.Contents(ctx)
-	stop()
-	return next, errors.Join(err, running.Wait())
+		TrustDomain: s.cfg.TrustDomain, SystemNamespace: s.cfg.systemNamespace(), Now: s.cfg.Now,
+	}, events, nil)
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/meshctl/meshctl/internal/output"
 	"github.com/meshctl/meshctl/internal/server/analyze"
 	"github.com/meshctl/meshctl/internal/server/load"
+	"github.com/meshctl/meshctl/internal/server/snapshot"
 )
 
 type analyzeOptions struct {
@@ -29,6 +30,7 @@ type analyzeOptions struct {
 	timeout                     time.Duration
 	listCodes                   bool
 	output                      output.Format
+	flags                       map[mesh.ClusterID]string // by which commands reach the clusters
 }
 
 // NewAnalyze returns the command analyze.
@@ -38,14 +40,15 @@ func NewAnalyze(env *cli.Env) *cobra.Command {
 		Use:   "analyze [FILE | DIR]...",
 		Short: "Find faults between the objects of a mesh",
 		Long: `Find faults in the configuration of a mesh: invalid objects, references to objects that
-do not exist, conflicts, rules that are never used, selectors that select nothing. The
-control plane makes the same checks.
+do not exist, conflicts, rules that are never used, selectors that select nothing, pods
+without a proxy, differences between clusters. The control plane makes the same checks,
+except for pods and for differences.
 
 The mesh is read from files and directories (- is standard input) or, with --context,
 from Kubernetes APIs; without both, from the API of the current context. The command
-uses only the configuration of the first cluster. With --context, FILE and DIR replace
-the objects of the same names in the first cluster: analyze checks the mesh as it would
-be after you apply the files.
+checks the configuration of each cluster as its own control plane uses it. With
+--context, FILE and DIR replace the objects of the same names in the first cluster:
+analyze checks the mesh as it would be after you apply the files.
 
 Each finding has a stable code, which docs/analyze.md explains. Codes of istioctl have
 the same meaning. The annotation galley.istio.io/analyze-suppress of an object
@@ -104,21 +107,36 @@ func (o *analyzeOptions) run(ctx context.Context, env *cli.Env) error {
 	}
 	ctx, stop := context.WithTimeout(ctx, o.timeout)
 	defer stop()
-	m, err := load.Read(ctx, load.Config{Clusters: clusters, SystemNamespace: o.systemNamespace, SocketDir: o.socketDir, Now: env.Now})
+	m, err := load.Read(ctx, load.Config{Clusters: clusters, SystemNamespace: o.systemNamespace, SocketDir: o.socketDir, Now: env.Now, Analysis: true})
 	if errors.Is(err, context.DeadlineExceeded) {
 		return fmt.Errorf("the mesh was not read within %s: raise --timeout", o.timeout)
 	} else if err != nil {
 		return err
 	}
-	checks := analyze.Options{Now: env.Now()}
+	checks := analyze.Options{
+		Now: env.Now(), Whole: func(id mesh.ClusterID) bool { return m.Whole[id] }, Flags: func(id mesh.ClusterID) string { return o.flags[id] },
+	}
 	if clusters[0].Config != nil {
+		o.addLinks(ctx, &checks, clusters, m)
 		checks.SecretsRead = func(namespace string) bool {
 			return slices.Contains(o.secretNamespaces, "*") || slices.Contains(o.secretNamespaces, namespace)
 		}
 	}
-	found := slices.Concat(analyze.OfFiles(m.Files), analyze.OfAPIs(m.APIs), analyze.Check(m.Contents, checks))
+	views, err := m.Views(ctx)
+	if err != nil {
+		return err
+	}
+	for _, text := range m.Unread {
+		env.Notef("not read: %s", text)
+	}
+	found := slices.Concat(analyze.OfFiles(m.Files), analyze.OfAPIs(m.APIs), analyze.CheckClusters(views, checks))
 	found = slices.DeleteFunc(analyze.Sort(newLines(clusters).exact(found)), func(f analyze.Finding) bool {
-		return o.namespace != "" && f.Object.Namespace != o.namespace || ignored.match(&f) || !analyze.KindOf(f.Code).Level.AtLeast(o.shown)
+		return o.namespace != "" && !isIn(f.Object, o.namespace) || ignored.match(&f) || !f.Severity().AtLeast(o.shown)
 	})
 	return report(env, o.output, found, o.failing)
+}
+
+// isIn reports whether an object belongs to a namespace, or is this namespace.
+func isIn(k snapshot.Key, namespace string) bool {
+	return k.Namespace == namespace || k.Kind == snapshot.KindNamespace && k.Name == namespace
 }

@@ -16,6 +16,7 @@ import (
 // clusters returns the sources of the clusters.
 func (o *analyzeOptions) clusters(env *cli.Env) ([]load.Cluster, error) {
 	own := load.Cluster{SecretNamespaces: o.secretNamespaces}
+	o.flags = make(map[mesh.ClusterID]string)
 	contexts := o.contexts
 	if len(o.paths) == 0 && len(contexts) == 0 {
 		contexts = []string{""}
@@ -35,12 +36,15 @@ func (o *analyzeOptions) clusters(env *cli.Env) ([]load.Cluster, error) {
 			return nil, err
 		}
 		c.Config, c.ID = access.Config, mesh.ClusterID(cmp.Or(id, access.Context))
+		o.flags[c.ID] = o.CommandFlags(name)
 		out = append(out, c)
 	}
 	if len(out) == 0 {
 		out = append(out, load.Cluster{ID: mesh.ClusterID(cmp.Or(env.Getenv("CLUSTER_ID"), "Kubernetes"))})
 	}
-	out[0].ID = cmp.Or(mesh.ClusterID(o.clusterID), out[0].ID)
+	if id := mesh.ClusterID(o.clusterID); id != "" {
+		out[0].ID, o.flags[id] = id, o.flags[out[0].ID]
+	}
 	var err error
 	if out[0].Dirs, out[0].Files, err = cli.ReadPaths(env, o.paths); err != nil {
 		return nil, err

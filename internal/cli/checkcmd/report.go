@@ -1,6 +1,7 @@
 package checkcmd
 
 import (
+	"slices"
 	"strings"
 
 	"github.com/meshctl/meshctl/internal/cli"
@@ -13,6 +14,10 @@ import (
 func report(env *cli.Env, format output.Format, found []analyze.Finding, failing analyze.Level) error {
 	reports := analyze.Reports(found)
 	t := &output.Table{Header: []string{"LEVEL", "CODE", "OBJECT", "PLACE", "MESSAGE"}, Gap: 3, Name: "OBJECT"}
+	fixes := slices.ContainsFunc(reports, func(r analyze.Report) bool { return r.Fix != "" })
+	if fixes {
+		t.Header = append(t.Header, "FIX")
+	}
 	if format.Wide() {
 		t.Header = append(t.Header, "NAME", "DOCUMENTATION")
 	}
@@ -27,6 +32,9 @@ func report(env *cli.Env, format output.Format, found []analyze.Finding, failing
 			place = "cluster " + string(s.Cluster)
 		}
 		row := []string{string(s.Level), string(s.Code), cli.OrDash(s.Origin), cli.OrDash(place), s.Text()}
+		if fixes {
+			row = append(row, cli.OrDash(s.Fix))
+		}
 		if format.Wide() {
 			row = append(row, s.Name, s.Documentation)
 		}

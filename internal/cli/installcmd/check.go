@@ -2,6 +2,7 @@ package installcmd
 
 import (
 	"context"
+	"fmt"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -29,7 +30,8 @@ func NewCheck(env *cli.Env) *cobra.Command {
 		Short: "Check the installations in a cluster, or a cluster before an installation",
 		Long: `Check the installations in the cluster of a context: that Deployments are available,
 Services have endpoints and addresses, API servers can call the webhooks, control planes
-answer, and the proxies of injected pods are connected and accept their configuration.
+answer, the proxies of injected pods are connected and accept their configuration, and meshctl
+analyze finds no warning or error.
 
 With pre, check whether the cluster is ready for an installation with the same flags:
 the version of Kubernetes, your permissions, the kinds of Istio, objects and webhooks of
@@ -59,6 +61,7 @@ func (o *checkOptions) run(ctx context.Context, env *cli.Env, f *pflag.FlagSet, 
 	}
 	defer c.API.Close()
 	var found []apply.Finding
+	var unread error
 	if before {
 		v, err := o.values.values(ctx, env, f)
 		if err != nil {
@@ -81,6 +84,9 @@ func (o *checkOptions) run(ctx context.Context, env *cli.Env, f *pflag.FlagSet, 
 			return err
 		}
 		found = append(found, proxies...)
+		var configuration []apply.Finding
+		configuration, unread = o.checkConfiguration(ctx, env, access)
+		found = append(found, configuration...)
 	}
 	t := &output.Table{Header: []string{"LEVEL", "OBJECT", "FAULT", "HINT"}}
 	for _, f := range found {
@@ -90,6 +96,11 @@ func (o *checkOptions) run(ctx context.Context, env *cli.Env, f *pflag.FlagSet, 
 		if err := cli.WriteResult(env, o.output, found, t); err != nil {
 			return err
 		}
+	}
+	if unread != nil && len(found) > 0 {
+		env.Warnf("the configuration is not checked: %v", unread)
+	} else if unread != nil {
+		return fmt.Errorf("the configuration is not checked: %w", unread)
 	}
 	if len(found) > 0 {
 		return cli.Findingsf("%s: %s", c.Name, output.Plural(len(found), "fault"))

@@ -34,11 +34,18 @@ type Finding struct {
 	Field string
 	// Message states the fault, without the field.
 	Message string
+	// Fix is a command that mends the fault, or "".
+	Fix string
+	// Level replaces the level of the code, unless it is "".
+	Level Level
 	// Logged is set if the registry logs the fault.
 	Logged bool
 
 	suppress string // see snapshot.Meta
 }
+
+// Severity returns the level of the finding.
+func (f *Finding) Severity() Level { return cmp.Or(f.Level, KindOf(f.Code).Level) }
 
 // Options configures Check.
 type Options struct {
@@ -46,6 +53,17 @@ type Options struct {
 	Now time.Time
 	// SecretsRead reports whether the Secrets of a namespace are known. Nil means all.
 	SecretsRead func(namespace string) bool
+	// Whole reports whether everything of a cluster is known, as from its API. Nil means that
+	// objects may be missing, as in a directory.
+	Whole func(mesh.ClusterID) bool
+	// Flags returns the flags by which commands of kubectl and meshctl reach a cluster, such as
+	// "--context east"; --context is the last one. Nil means none.
+	Flags func(mesh.ClusterID) string
+	// Unread lists clusters of the mesh that were not read.
+	Unread []mesh.ClusterID
+	// Links returns the clusters that the remote secrets of a cluster name, or nil if the remote
+	// secrets are not known.
+	Links func(mesh.ClusterID) []mesh.ClusterID
 	// Ended, if not nil, makes the checks end early, with the findings so far.
 	Ended func() bool
 }
@@ -56,11 +74,46 @@ func Check(c *registry.Contents, o Options) []Finding {
 	m := newChecker(c, o)
 	for _, check := range until(m, []func(){
 		m.problems, m.virtualServices, m.gateways, m.destinationRules, m.sidecars, m.policies, m.relativePatches,
-		m.telemetryProviders, m.kubernetesServices, m.serviceEntries, m.namespaces, m.networks,
+		m.telemetryProviders, m.kubernetesServices, m.serviceEntries, m.namespaces, m.networks, m.injection,
 	}) {
 		check()
 	}
+	m.weakenUnsure()
 	return Sort(m.found)
+}
+
+// where limits a statement to the only cluster that was read, if it was the only one.
+func (m *checker) where() string {
+	if len(m.clusters) > 1 {
+		return ""
+	}
+	return " in this cluster"
+}
+
+// weakenUnsure lowers the level of the findings that pods and Services in other clusters, which were
+// not read, may refute.
+func (m *checker) weakenUnsure() {
+	if len(m.Unread) == 0 {
+		return
+	}
+	var names []string
+	for _, id := range m.Unread {
+		names = append(names, string(id))
+	}
+	for i := range m.found {
+		f := &m.found[i]
+		switch f.Code {
+		case ReferencedResourceNotFound:
+			if !strings.HasSuffix(f.Field, ".host") {
+				continue
+			}
+		case DestinationRuleSubsetNotSelectPods, UnknownDestinationRuleHost, ServiceWithoutEndpoints, HostWithoutService, SidecarHostWithoutService:
+		default:
+			continue
+		}
+		f.Message += ", unless it is in cluster " + listed(names) + ", which was not read"
+		f.Level = Info
+	}
 }
 
 // Sort returns the findings in order, each once, without those that the objects suppress.
@@ -182,6 +235,12 @@ func (m *checker) addWorkload(w *snapshot.Pod) {
 // find adds a finding about an object.
 func (m *checker) find(code Code, object snapshot.Object, field, format string, args ...any) {
 	m.findKey(code, object.Key(), field, fmt.Sprintf(format, args...))
+}
+
+// findFix is find with the command that mends the fault.
+func (m *checker) findFix(code Code, object snapshot.Object, fix, field, format string, args ...any) {
+	m.find(code, object, field, format, args...)
+	m.found[len(m.found)-1].Fix = fix
 }
 
 // findKey is find for an object that may not be known, or for the whole mesh.

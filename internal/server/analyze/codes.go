@@ -12,6 +12,9 @@ type Code string
 // The codes. Kinds describes each.
 const (
 	ReferencedResourceNotFound                      Code = "IST0101"
+	NamespaceNotInjected                            Code = "IST0102"
+	PodMissingProxy                                 Code = "IST0103"
+	IstioProxyImageMismatch                         Code = "IST0105"
 	SchemaValidationError                           Code = "IST0106"
 	MisplacedAnnotation                             Code = "IST0107"
 	UnknownAnnotation                               Code = "IST0108"
@@ -21,6 +24,7 @@ const (
 	VirtualServiceDestinationPortSelectorRequired   Code = "IST0112"
 	DeploymentAssociatedToMultipleServices          Code = "IST0116"
 	PortNameIsNotUnderNamingConvention              Code = "IST0118"
+	NamespaceMultipleInjectionLabels                Code = "IST0123"
 	UnknownMeshNetworksServiceRegistry              Code = "IST0126"
 	NoMatchingWorkloadsFound                        Code = "IST0127"
 	NoServerCertificateVerificationDestinationLevel Code = "IST0128"
@@ -70,6 +74,19 @@ const (
 	EmptyListPermitsAll              Code = "MSH0121"
 	PrivateKeyInKeySet               Code = "MSH0122"
 	TCPPortOfHTTPProvider            Code = "MSH0123"
+	UnknownRevision                  Code = "MSH0130"
+	RevisionWithoutControlPlane      Code = "MSH0131"
+	RemovedRevision                  Code = "MSH0132"
+	InjectionRefused                 Code = "MSH0133"
+	ProxyImageNotPulled              Code = "MSH0134"
+	SubsetMissingInCluster           Code = "MSH0135"
+	DestinationRuleDiffers           Code = "MSH0136"
+	GatewayDoesNotPassOn             Code = "MSH0137"
+	SecurityDiffers                  Code = "MSH0138"
+	TrustDomainDiffers               Code = "MSH0139"
+	MeshConfigDiffers                Code = "MSH0140"
+	NetworkLabelMissing              Code = "MSH0141"
+	ClusterNotLinked                 Code = "MSH0142"
 )
 
 // Level is the severity of a finding, in istioctl's words.
@@ -120,6 +137,21 @@ var kinds = []Kind{
 		"Correct the name, or create the missing object.",
 	},
 	{
+		NamespaceNotInjected, "NamespaceNotInjected", Warning,
+		"The label `istio-injection` of a namespace has another value than `enabled` or `disabled`. No pod of the namespace is injected.",
+		"Set the label to `enabled`, and restart the pods.",
+	},
+	{
+		PodMissingProxy, "PodMissingProxy", Warning,
+		"A pod has no proxy, although its labels or those of its namespace ask for one. The pod may be older than the label, its label or annotation `sidecar.istio.io/inject` may have a wrong value, or the namespace has no label, so that the annotation has no effect. Pods in the network of their node and pods with `sidecar.istio.io/inject: \"false\"` need none.",
+		"Restart the workload, or correct the label.",
+	},
+	{
+		IstioProxyImageMismatch, "IstioProxyImageMismatch", Warning,
+		"The proxy of a pod has another version than the control plane of its revision. The pod was created before the upgrade of the control plane.",
+		"Restart the workload.",
+	},
+	{
 		SchemaValidationError, "SchemaValidationError", Error,
 		"An object is invalid. The control plane keeps its last good version, if it has one.",
 		"Correct the field that the message names.",
@@ -163,6 +195,11 @@ var kinds = []Kind{
 		PortNameIsNotUnderNamingConvention, "PortNameIsNotUnderNamingConvention", Info,
 		"The name of a port does not begin with a protocol, and the port has no `appProtocol`. Proxies must detect HTTP, which is slower. If the server sends first, proxies still wait for bytes of the client.",
 		"Name the port after its protocol, as in `http-web`, or set `appProtocol`.",
+	},
+	{
+		NamespaceMultipleInjectionLabels, "NamespaceMultipleInjectionLabels", Warning,
+		"A namespace has both labels `istio-injection` and `istio.io/rev`. Only `istio-injection` has an effect: the control plane of the revision `default` injects the pods, not the control plane of the other label.",
+		"Remove one of the labels.",
 	},
 	{
 		UnknownMeshNetworksServiceRegistry, "UnknownMeshNetworksServiceRegistry", Error,
@@ -403,5 +440,70 @@ var kinds = []Kind{
 		TCPPortOfHTTPProvider, "TCPPortOfHTTPProvider", Warning,
 		"A rule of a `CUSTOM` policy with a provider over HTTP applies to a port without HTTP. Such a provider cannot decide about TCP connections, so proxies close all connections to the port that the rule matches.",
 		"Limit the rule to other ports with `ports`, or use a provider over gRPC.",
+	},
+	{
+		UnknownRevision, "UnknownRevision", Error,
+		"The label of a namespace or a pod names a revision that no injector has, so no proxy is injected. `istio-injection=enabled` stands for the revision `default`.",
+		"Set the label to a revision or a tag that exists, or install the revision.",
+	},
+	{
+		RevisionWithoutControlPlane, "RevisionWithoutControlPlane", Error,
+		"The webhooks of a revision call a Service that does not exist or has no pods. The API server refuses all pods that the webhooks select.",
+		"Start the control plane of the revision. If the revision is no longer needed, label its namespaces with another revision, and delete the webhook configuration.",
+	},
+	{
+		RemovedRevision, "RemovedRevision", Error,
+		"The proxy of a pod is of a revision that has no control plane any more. The proxy keeps its last configuration until its certificate expires or the pod restarts.",
+		"Label the namespace with a revision that exists, and restart the workload.",
+	},
+	{
+		InjectionRefused, "InjectionRefused", Error,
+		"The pods of a workload are not created, because the webhook of the injector refuses them or does not answer. The message has the reason.",
+		"Correct the label or annotation that the message names. If the webhook does not answer, check the control plane.",
+	},
+	{
+		ProxyImageNotPulled, "ProxyImageNotPulled", Error,
+		"A node cannot pull the image of the proxy or of its init container, so the pod does not start.",
+		"Correct the image: in the annotation `sidecar.istio.io/proxyImage` of the pod, or in the values of the control plane.",
+	},
+	{
+		SubsetMissingInCluster, "SubsetMissingInCluster", Error,
+		"A route sends requests to a subset that has pods in a cluster of another network, but no DestinationRule of that cluster defines the subset. Requests through an east-west gateway name their subset, and the gateway knows only the subsets of its own cluster. It refuses the requests, and the client gets status 503. If both clusters define the subset with different labels, this is a warning, or an error if no pod has the labels.",
+		"Apply the DestinationRule in both clusters.",
+	},
+	{
+		DestinationRuleDiffers, "DestinationRuleDiffers", Info,
+		"Clients in two clusters call the same service with different settings, because the DestinationRule of the service is only in one cluster, or is different in the other. It is a warning if the settings of TLS differ.",
+		"Apply the DestinationRule in both clusters.",
+	},
+	{
+		GatewayDoesNotPassOn, "GatewayDoesNotPassOn", Error,
+		"Clients of another network call services through the east-west gateway of a cluster, but no Gateway object of the cluster has a server of mode `AUTO_PASSTHROUGH` at this port with the hosts of the services.",
+		"Add the Gateway `cross-network-gateway` with the host `*.local`, or the host to its server.",
+	},
+	{
+		SecurityDiffers, "SecurityDiffers", Warning,
+		"A PeerAuthentication, an AuthorizationPolicy or a RequestAuthentication applies to the pods of a service in one cluster, but not to the pods of the same service in another cluster. A client that the policy restricts reaches the other pods. If the clients of one cluster use plaintext where pods in the other require mTLS, or the reverse, requests fail, and this is an error.",
+		"Apply the policy in both clusters.",
+	},
+	{
+		TrustDomainDiffers, "TrustDomainDiffers", Error,
+		"The MeshConfig of a cluster has another `trustDomain` than that of another cluster, and does not list it in `trustDomainAliases`. Proxies refuse clients of the other trust domain.",
+		"Use one trust domain, or list the other one in `trustDomainAliases`.",
+	},
+	{
+		MeshConfigDiffers, "MeshConfigDiffers", Warning,
+		"A field of MeshConfig that concerns security differs between clusters, so the same request may be permitted in one cluster and refused in the other: `rootNamespace`, `enableAutoMtls`, `meshMTLS`, `tlsDefaults`, `pathNormalization` or `outboundTrafficPolicy`.",
+		"Set the field to the same value in all clusters.",
+	},
+	{
+		NetworkLabelMissing, "NetworkLabelMissing", Error,
+		"A cluster has a gateway of a network, but its system namespace has no label `topology.istio.io/network`, while another cluster has a network. Proxies of the other cluster do not know that the pods of this cluster are in another network, and call them directly.",
+		"Label the system namespace with the network.",
+	},
+	{
+		ClusterNotLinked, "ClusterNotLinked", Error,
+		"A cluster with a control plane has no remote secret, although `--context` names other clusters of its mesh. The control plane reads only its own cluster, so clients there call no pods in other clusters.",
+		"Link the clusters with `meshctl multicluster link`.",
 	},
 }

@@ -51,12 +51,22 @@ func example(t *testing.T, code analyze.Code) (finding analyze.Report, broken, m
 		broken = []load.Cluster{{ID: "east", Files: []load.File{{Name: "large.yaml", Text: bytes.Repeat([]byte("{}\n---\n"), dir.MaxDocuments+1)}}}}
 		mended = []load.Cluster{{ID: "east"}}
 	}
-	found := check(t, broken)
+	options := analyze.Options{Now: time.Now()}
+	if code == analyze.ClusterNotLinked { // no file has the remote secrets
+		broken, mended = twoClusters(t), twoClusters(t)
+		options.Links = func(mesh.ClusterID) []mesh.ClusterID { return []mesh.ClusterID{"west"} }
+	}
+	if left := checkWith(t, mended, options); len(left) > 0 {
+		t.Fatalf("mended, but found %s", texts(left))
+	}
+	if code == analyze.ClusterNotLinked {
+		options.Links = func(id mesh.ClusterID) []mesh.ClusterID {
+			return map[mesh.ClusterID][]mesh.ClusterID{"east": {}, "west": {"east"}}[id]
+		}
+	}
+	found := checkWith(t, broken, options)
 	if len(found) != 1 || found[0].Code != code {
 		t.Fatalf("found %s", texts(found))
-	}
-	if left := check(t, mended); len(left) > 0 {
-		t.Fatalf("mended, but found %s", texts(left))
 	}
 	return analyze.Reports(found)[0], broken, mended
 }
@@ -72,7 +82,7 @@ func clusters(t *testing.T, code analyze.Code, form string) []load.Cluster {
 	}{{"east", ""}, {"west", ".west"}} {
 		name := string(code) + form + c.infix + ".yaml"
 		text, err := os.ReadFile(filepath.Join("testdata", name))
-		if errors.Is(err, fs.ErrNotExist) && (c.id == "west" || code == analyze.Unreadable) {
+		if errors.Is(err, fs.ErrNotExist) && (c.id == "west" || code == analyze.Unreadable || code == analyze.ClusterNotLinked) {
 			continue
 		} else if err != nil {
 			t.Fatal(err)
@@ -85,6 +95,11 @@ func clusters(t *testing.T, code analyze.Code, form string) []load.Cluster {
 // check returns the findings. $CERTIFICATE and $KEY in files stand for a certificate and its
 // key.
 func check(t *testing.T, of []load.Cluster) []analyze.Finding {
+	t.Helper()
+	return checkWith(t, of, analyze.Options{Now: time.Now()})
+}
+
+func checkWith(t *testing.T, of []load.Cluster, o analyze.Options) []analyze.Finding {
 	t.Helper()
 	clusters := slices.Clone(of)
 	for i := range clusters {
@@ -101,11 +116,15 @@ func check(t *testing.T, of []load.Cluster) []analyze.Finding {
 			}
 		}
 	}
-	m, err := load.Read(t.Context(), load.Config{Clusters: clusters, Now: time.Now})
+	m, err := load.Read(t.Context(), load.Config{Clusters: clusters, Now: time.Now, Analysis: true})
 	if err != nil {
 		t.Fatal(err)
 	}
-	return analyze.Sort(append(analyze.Check(m.Contents, analyze.Options{Now: time.Now()}), analyze.OfFiles(m.Files)...))
+	views, err := m.Views(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return analyze.Sort(append(analyze.CheckClusters(views, o), analyze.OfFiles(m.Files)...))
 }
 
 func texts(findings []analyze.Finding) string {
@@ -125,7 +144,7 @@ func TestPage(t *testing.T) {
 	for _, k := range analyze.Kinds() {
 		fmt.Fprintf(&want, "### %s\n\n%s: `%s`. %s\n\n**Fix.** %s\n\n", k.Code, k.Level, k.Name, k.Cause, k.Fix)
 		found, broken, mended := example(t, k.Code)
-		if k.Code == analyze.Unreadable {
+		if k.Code == analyze.Unreadable || k.Code == analyze.ClusterNotLinked {
 			continue
 		}
 		fmt.Fprintf(&want, "```text\n%s: %s\n```\n\n", cmp.Or(found.Origin, "the mesh"), found.Text())

@@ -34,25 +34,37 @@ func (m *checker) subsets(d *snapshot.DestinationRule, host string) {
 	if svc == nil {
 		return
 	}
-	all := m.endpoints(svc, 0)
-	if len(all) == 0 { // a directory may have no EndpointSlices
-		for i := range svc.Clusters {
-			for _, w := range m.selected(svc.Namespace, svc.Clusters[i].Selector) {
-				if len(svc.Clusters[i].Selector) > 0 && w.Cluster == svc.Clusters[i].Cluster {
-					all = append(all, &snapshot.Endpoint{Cluster: w.Cluster, Node: w.Node, Labels: w.Labels})
-				}
-			}
-		}
-	}
+	all := m.backendsOf(svc)
 	if len(all) == 0 {
 		return
 	}
 	for i, s := range d.Spec.GetSubsets() {
 		if !slices.ContainsFunc(all, func(e *snapshot.Endpoint) bool { return e.HasLabels(s.GetLabels()) }) {
-			m.find(DestinationRuleSubsetNotSelectPods, d, at("spec.subsets", i)+".labels", "no endpoint of %s has the labels %s: requests to subset %s fail",
-				svc.Host, labelText(s.GetLabels()), s.GetName())
+			m.find(DestinationRuleSubsetNotSelectPods, d, at("spec.subsets", i)+".labels", "no endpoint of %s%s has the labels %s: requests to subset %s fail",
+				svc.Host, m.where(), labelText(s.GetLabels()), s.GetName())
 		}
 	}
+}
+
+// backendsOf returns the endpoints of a service. In a cluster without EndpointSlices of the service,
+// as a directory may be, these are the pods that its Service selects.
+func (m *checker) backendsOf(svc *snapshot.MeshService) []*snapshot.Endpoint {
+	all := m.endpoints(svc, 0)
+	for i := range svc.Clusters {
+		c := &svc.Clusters[i]
+		if len(c.Selector) == 0 || slices.ContainsFunc(all, func(e *snapshot.Endpoint) bool { return e.Cluster == c.Cluster }) {
+			continue
+		}
+		for _, w := range m.selected(svc.Namespace, c.Selector) {
+			if w.Cluster == c.Cluster && !w.External {
+				all = append(all, &snapshot.Endpoint{
+					Cluster: w.Cluster, Node: w.Node, Labels: w.Labels,
+					Pod: snapshot.PodKey{Cluster: w.Cluster, Namespace: w.Namespace, Name: w.Name}.String(),
+				})
+			}
+		}
+	}
+	return all
 }
 
 // endpoints returns the endpoints of a service at a port; 0 stands for all ports.

@@ -13,9 +13,11 @@ type Report struct {
 	Origin  string         `json:"origin,omitzero"` // kind and namespace/name
 	Cluster mesh.ClusterID `json:"cluster,omitzero"`
 	// Reference is the file and the line.
-	Reference     string `json:"reference,omitzero"`
-	Field         string `json:"field,omitzero"`
-	Message       string `json:"message"`
+	Reference string `json:"reference,omitzero"`
+	Field     string `json:"field,omitzero"`
+	Message   string `json:"message"`
+	// Fix is a command that mends the fault.
+	Fix           string `json:"fix,omitzero"`
 	Documentation string `json:"documentationUrl"`
 }
 
@@ -26,8 +28,8 @@ func Reports(findings []Finding) []Report {
 		f := &findings[i]
 		k := KindOf(f.Code)
 		out[i] = Report{
-			Code: f.Code, Name: k.Name, Level: k.Level, Origin: source.ObjectName(f.Object), Cluster: f.Object.Cluster,
-			Field: f.Field, Message: f.Message, Documentation: f.Code.Documentation(),
+			Code: f.Code, Name: k.Name, Level: f.Severity(), Origin: source.ObjectName(f.Object), Cluster: f.Object.Cluster,
+			Field: f.Field, Message: f.Message, Fix: f.Fix, Documentation: f.Code.Documentation(),
 		}
 		switch {
 		case f.Place.File != "" && f.Place.Line > 0:

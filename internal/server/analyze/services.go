@@ -1,6 +1,7 @@
 package analyze
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -56,7 +57,7 @@ func (m *checker) withoutEndpoints(svc *snapshot.Service) {
 	if len(m.selected(svc.Namespace, svc.Selector)) > 0 {
 		return // EndpointSlices may be missing in a directory
 	}
-	m.find(ServiceWithoutEndpoints, svc, "spec.selector", "selects no workload in any cluster: requests to %s fail", host)
+	m.find(ServiceWithoutEndpoints, svc, "spec.selector", "selects no workload%s: requests to %s fail", cmp.Or(m.where(), " in any cluster"), host)
 }
 
 // sharedPorts finds the Services of a workload that send different protocols to one of its
@@ -103,6 +104,8 @@ func difference(a, b *snapshot.Service) string {
 		return "only one of them is headless"
 	case a.ExternalName != b.ExternalName:
 		return "the external names are not equal"
+	case !slices.Equal(a.ExportTo, b.ExportTo):
+		return "it is exported to " + exportsText(b.ExportTo) + ", there to " + exportsText(a.ExportTo)
 	}
 	ports := func(s *snapshot.Service) string {
 		var out []string
@@ -116,4 +119,11 @@ func difference(a, b *snapshot.Service) string {
 		return "the ports are " + y + ", there " + x
 	}
 	return ""
+}
+
+func exportsText(namespaces []string) string {
+	if len(namespaces) == 0 {
+		return "all namespaces"
+	}
+	return listed(namespaces)
 }

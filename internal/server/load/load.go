@@ -65,6 +65,9 @@ type Config struct {
 	Log *slog.Logger
 	// Now is the clock; required.
 	Now func() time.Time
+	// Analysis is set to read what only an analysis of the mesh needs: the injection of pods, and
+	// the configuration of all clusters.
+	Analysis bool
 }
 
 // Mesh holds the objects of a mesh, and the parts that cannot be used.
@@ -73,6 +76,13 @@ type Mesh struct {
 	// Files and APIs hold the faults of objects and files.
 	Files []dir.Problem
 	APIs  []kube.Problem
+	// Unread names the resources of APIs that an analysis could not read, with the reasons.
+	Unread []string
+	// Whole lists the clusters that were read from APIs, so that nothing of them is missing.
+	Whole map[mesh.ClusterID]bool
+
+	cfg     Config
+	readers []*reader
 }
 
 // Read reads the mesh. If ctx ends before, the error names the clusters that do not
@@ -117,7 +127,7 @@ func Read(ctx context.Context, cfg Config) (*Mesh, error) {
 	if err := cmp.Or(running.Wait(), err); err != nil {
 		return nil, err
 	}
-	out := &Mesh{Contents: contents}
+	out := &Mesh{Contents: contents, Whole: make(map[mesh.ClusterID]bool), cfg: cfg, readers: readers}
 	for _, r := range readers {
 		out.add(r)
 	}
@@ -163,6 +173,7 @@ func resolvable(hosts []string) map[string][]netip.Addr {
 type reader struct {
 	*registry.Registry
 	cluster *Cluster
+	seen    *seen // nil without an analysis
 	api     *kube.Source
 	dirs    []*dir.Source
 	events  []snapshot.Event // of files
@@ -175,10 +186,13 @@ func newReader(cfg *Config, c *Cluster, remote bool, reg *registry.Registry) *re
 	if c.Config != nil {
 		r.api = &kube.Source{
 			Cluster: c.ID, Config: c.Config, SystemNamespace: cfg.SystemNamespace, Configuration: !remote,
-			SecretNamespaces: c.SecretNamespaces, Log: cfg.Log, Now: cfg.Now,
+			SecretNamespaces: c.SecretNamespaces, Log: cfg.Log, Now: cfg.Now, Analysis: cfg.Analysis,
 		}
 	}
-	conv := source.Converter{Cluster: c.ID, SystemNamespace: cfg.SystemNamespace, Remote: remote, SocketDir: cfg.SocketDir}
+	if cfg.Analysis {
+		r.seen = newSeen()
+	}
+	conv := source.Converter{Cluster: c.ID, SystemNamespace: cfg.SystemNamespace, Remote: remote, SocketDir: cfg.SocketDir, Analysis: cfg.Analysis}
 	for _, f := range c.Files {
 		events, faults := dir.Parse(&conv, f.Name, f.Text)
 		r.events, r.faults = append(r.events, events...), append(r.faults, faults...)
@@ -187,7 +201,7 @@ func newReader(cfg *Config, c *Cluster, remote bool, reg *registry.Registry) *re
 		}
 	}
 	for _, path := range c.Dirs {
-		r.dirs = append(r.dirs, &dir.Source{Cluster: c.ID, Dir: path, SystemNamespace: cfg.SystemNamespace, Remote: remote, SocketDir: cfg.SocketDir, Log: cfg.Log, Now: cfg.Now})
+		r.dirs = append(r.dirs, &dir.Source{Cluster: c.ID, Dir: path, SystemNamespace: cfg.SystemNamespace, Remote: remote, SocketDir: cfg.SocketDir, Log: cfg.Log, Now: cfg.Now, Analysis: cfg.Analysis})
 	}
 	r.left.Store(int64(len(r.dirs)))
 	return r
@@ -201,7 +215,7 @@ func (r *reader) start(ctx context.Context, running *errgroup.Group) {
 		return
 	}
 	running.Go(func() error {
-		return r.api.Run(ctx, apiSink{r.Registry, func() { r.readDirs(ctx, running) }})
+		return r.api.Run(ctx, apiSink{r, func() { r.readDirs(ctx, running) }})
 	})
 }
 
@@ -228,12 +242,30 @@ func (r *reader) readFiles() {
 
 // apiSink is the sink of a Kubernetes API. It calls synced when everything was read.
 type apiSink struct {
-	snapshot.Sink
+	*reader
 	synced func()
 }
 
 // Synced implements snapshot.Sink.
 func (s apiSink) Synced(mesh.ClusterID) { s.synced() }
+
+// Apply implements snapshot.Sink. Control planes do not read the configuration in other clusters.
+func (s apiSink) Apply(events []snapshot.Event) {
+	if s.seen == nil || s.api.Configuration {
+		s.reader.Apply(events)
+		return
+	}
+	s.seen.add(events)
+	s.Registry.Apply(slices.DeleteFunc(slices.Clone(events), func(e snapshot.Event) bool { return isConfiguration(e.Key.Kind) }))
+}
+
+// Apply implements snapshot.Sink.
+func (r *reader) Apply(events []snapshot.Event) {
+	if r.seen != nil {
+		r.seen.add(events)
+	}
+	r.Registry.Apply(events)
+}
 
 // answered reports whether the API was read, or refused to be read, for each resource.
 func (r *reader) answered() bool {
@@ -289,7 +321,14 @@ func (m *Mesh) add(r *reader) {
 	if r.api == nil {
 		return
 	}
-	for _, p := range r.api.Status().Problems {
+	status := r.api.Status()
+	m.Whole[r.cluster.ID] = true
+	for i := range status.Resources {
+		if s := &status.Resources[i]; !s.Synced && s.Error != "" {
+			m.Unread = append(m.Unread, fmt.Sprintf("cluster %s: %s", r.cluster.ID, s.Error))
+		}
+	}
+	for _, p := range status.Problems {
 		replaced := slices.ContainsFunc(m.Objects[p.Key.Kind], func(o snapshot.Object) bool {
 			return o.Key() == p.Key && o.ReadFrom() != (snapshot.Place{})
 		})

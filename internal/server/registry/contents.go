@@ -3,6 +3,11 @@ package registry
 import (
 	"cmp"
 	"context"
+	"errors"
+	"log/slog"
+	"net/netip"
+
+	"golang.org/x/sync/errgroup"
 
 	"github.com/meshctl/meshctl/internal/order"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
@@ -33,6 +38,29 @@ func (r *Registry) Contents(ctx context.Context) (*Contents, error) {
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
+}
+
+// ContentsOf returns the contents of a registry that has read these objects, and nothing else,
+// from all its clusters. addresses returns the addresses of host names of gateways; nil means that
+// host names are not used.
+func ContentsOf(ctx context.Context, cfg Config, events []snapshot.Event, addresses func(hosts []string) map[string][]netip.Addr) (*Contents, error) {
+	cfg.Publish = func(*snapshot.Snapshot, *snapshot.Changes) {}
+	cfg.Log = slog.New(slog.DiscardHandler)
+	var r *Registry
+	if addresses != nil {
+		cfg.Resolve = func(hosts []string) { r.SetAddresses(addresses(hosts)) }
+	}
+	r = New(cfg)
+	r.Apply(events)
+	for _, c := range cfg.Clusters {
+		r.Synced(c)
+	}
+	ctx, stop := context.WithCancel(ctx)
+	running, ctx := errgroup.WithContext(ctx)
+	running.Go(func() error { return r.Run(ctx) })
+	out, err := r.Contents(ctx)
+	stop()
+	return out, errors.Join(err, running.Wait())
 }
 
 // contents returns the contents of a snapshot, on the goroutine of Run.

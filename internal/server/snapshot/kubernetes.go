@@ -45,6 +45,8 @@ type Pod struct {
 	// External reports whether this is the workload of a WorkloadEntry. Its port of
 	// the service port's name is used even if the service targets a number.
 	External bool
+	// Injection is nil unless the mesh is read for an analysis.
+	Injection *Injection `json:",omitzero"`
 }
 
 // Key implements Object.

@@ -32,6 +32,11 @@ const (
 	KindSecret           Kind = "Secret"      // a Secret with a certificate, CA certificates or both
 	KindConfigMap        Kind = "CAConfigMap" // a ConfigMap with CA certificates
 
+	// Only an analysis of the mesh reads these kinds.
+	KindReplicaSet Kind = "ReplicaSet"
+	KindEvent      Kind = "Event"
+	KindInjector   Kind = "MutatingWebhookConfiguration"
+
 	KindCluster     Kind = "Cluster"     // a cluster that was added, removed or changed
 	KindTrustBundle Kind = "TrustBundle" // the roots of the mesh
 	KindHostName    Kind = "HostName"    // the resolved host names of gateways

@@ -23,6 +23,8 @@ const (
 	groupGatewayXAPI  = "gateway.networking.x-k8s.io"
 	groupMultiCluster = "multicluster.x-k8s.io"
 	groupExtensions   = "apiextensions.k8s.io"
+	groupApps         = "apps"
+	groupAdmission    = "admissionregistration.k8s.io"
 )
 
 // kind describes one kind of object: its names in the API, how it is converted,
@@ -155,6 +157,9 @@ var kinds = []*kind{
 	proxyConfigKind,
 	workloadGroupKind,
 	trafficExtensionKind,
+	replicaSetKind,
+	eventKind,
+	injectorKind,
 	unreported(groupGatewayAPI, "GatewayClass", "gatewayclasses", "a Gateway works without its class", "v1", "v1beta1"),
 	unread(groupGatewayAPI, "HTTPRoute", "httproutes", noRoute, "v1", "v1beta1"),
 	unread(groupGatewayAPI, "GRPCRoute", "grpcroutes", noRoute, "v1", "v1alpha2"),

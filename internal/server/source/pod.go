@@ -27,7 +27,7 @@ func (c *conversion) pod(o *corev1.Pod) *FieldError {
 		texts, field = []string{o.Status.PodIP}, "status.podIP"
 	}
 	ips, fault := c.addresses(field, texts)
-	if fault != nil || len(ips) == 0 {
+	if fault != nil || len(ips) == 0 && !c.Analysis {
 		return fault
 	}
 	account := o.Spec.ServiceAccountName
@@ -43,7 +43,7 @@ func (c *conversion) pod(o *corev1.Pod) *FieldError {
 	c.object = &snapshot.Pod{
 		Meta: c.meta, IPs: ips, Node: o.Spec.NodeName, ServiceAccount: account,
 		Workload: workloadName(o), HostNetwork: o.Spec.HostNetwork, Ports: podPorts(o),
-		Proxyless: mesh.IsProxyless(o.Annotations), Unready: unready(o),
+		Proxyless: mesh.IsProxyless(o.Annotations), Unready: unready(o), Injection: c.injection(o),
 	}
 	return nil
 }

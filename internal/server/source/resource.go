@@ -2,6 +2,7 @@ package source
 
 import (
 	"cmp"
+	"slices"
 
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/order"
@@ -20,6 +21,8 @@ const (
 	// ForCredentials resources hold the certificates of gateways. They are read only
 	// on request, in all namespaces or in some.
 	ForCredentials
+	// ForAnalysis resources are read only for an analysis of the mesh.
+	ForAnalysis
 )
 
 // Resource is a resource of a Kubernetes API that the control plane follows and that
@@ -75,7 +78,7 @@ func (r *Resource) GroupResource() string {
 
 // Namespaced reports whether the objects belong to namespaces.
 func (r *Resource) Namespaced() bool {
-	return r.Kind != snapshot.KindNamespace && r.Kind != snapshot.KindNode && r.Kind != KindCustomResource
+	return r.Kind != snapshot.KindNamespace && r.Kind != snapshot.KindNode && r.Kind != KindCustomResource && r.Kind != snapshot.KindInjector
 }
 
 // Of returns the resource as a control plane of a revision follows it.
@@ -96,9 +99,18 @@ const (
 	Deleted Change = "delete"
 )
 
+// Analyzed returns the further resources that are read for an analysis of the mesh.
+func Analyzed() []Resource {
+	return slices.DeleteFunc(resources(), func(r Resource) bool { return r.Use != ForAnalysis })
+}
+
 // Watched returns all resources that are followed in Kubernetes APIs: by use, the
 // ones without effect last.
 func Watched() []Resource {
+	return slices.DeleteFunc(resources(), func(r Resource) bool { return r.Use == ForAnalysis })
+}
+
+func resources() []Resource {
 	var out []Resource
 	for _, k := range kinds {
 		for _, r := range k.resources {

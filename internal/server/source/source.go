@@ -40,6 +40,9 @@ type Converter struct {
 	// Remote is set for a cluster other than the control plane's own cluster. Its
 	// configuration is not used, so parts without effect are not reported.
 	Remote bool
+	// Analysis is set if the objects are read for an analysis. Pods then have an Injection,
+	// also without an address, and the kinds of Analyzed are delivered.
+	Analysis bool
 }
 
 // Istio is an Istio configuration object before it is checked. Spec is a

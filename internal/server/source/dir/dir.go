@@ -52,6 +52,8 @@ type Source struct {
 	SocketDir string
 	// IgnorePolicies is that of source.Converter.
 	IgnorePolicies bool
+	// Analysis is that of source.Converter.
+	Analysis bool
 	// Log is the logger; default: nothing is logged.
 	Log *slog.Logger
 	// Now is the clock; required.
@@ -118,7 +120,7 @@ func newReader(s *Source, sink snapshot.Sink, root *os.Root, watcher *fsnotify.W
 		tree:  tree{files: map[string]*file{}, odd: map[string]*file{}, folders: map[string]*folder{}, faults: map[string]string{}, changed: map[string]bool{}, missing: map[string]time.Time{}, again: map[string]bool{}, under: map[string]int{}, closed: map[string]bool{}},
 		index: newIndex(),
 	}
-	r.parser.conv = &source.Converter{Cluster: s.Cluster, SystemNamespace: s.SystemNamespace, Revision: s.Revision, Remote: s.Remote, SocketDir: s.SocketDir, IgnorePolicies: s.IgnorePolicies}
+	r.parser.conv = &source.Converter{Cluster: s.Cluster, SystemNamespace: s.SystemNamespace, Revision: s.Revision, Remote: s.Remote, SocketDir: s.SocketDir, IgnorePolicies: s.IgnorePolicies, Analysis: s.Analysis}
 	if r.log == nil {
 		r.log = slog.New(slog.DiscardHandler)
 	}

@@ -24,6 +24,22 @@ var (
 		2: {2: container, 8: nil, 9: nil, 10: nil, 11: nil, 20: container},
 		3: {1: nil, 2: {1: nil, 2: nil}, 6: nil, 12: nil}, // phase, conditions (type, status), podIP, podIPs
 	}
+	status            = fields{1: nil, 2: {1: nil}, 6: nil}                  // name, state.waiting, image
+	analyzedContainer = fields{1: nil, 2: nil, 6: {1: nil, 3: nil}, 24: nil} // name, image and those of container
+	analyzedPodFields = fields{
+		1: {1: nil, 3: nil, 6: nil, 8: nil, 9: nil, 11: nil, 12: analyzedAnnotations, 13: ownerFields},
+		2: {2: analyzedContainer, 8: nil, 9: nil, 10: nil, 11: nil, 20: analyzedContainer},
+		3: {1: nil, 2: {1: nil, 2: nil}, 6: nil, 8: status, 10: status, 12: nil}, // and containerStatuses, initContainerStatuses
+	}
+	replicaSetFields = fields{
+		1: {1: nil, 3: nil, 6: nil, 8: nil, 9: nil, 11: nil, 13: ownerFields},
+		3: {6: nil}, // status.conditions
+	}
+	eventFields    = fields{1: metaFields, 2: {1: nil, 2: nil, 3: nil}, 3: nil, 4: nil, 7: nil} // involvedObject, reason, message, lastTimestamp
+	injectorFields = fields{
+		1: metaFields,
+		2: {1: nil, 2: {1: nil, 3: nil}, 5: nil, 11: nil}, // name, clientConfig (service, url), namespaceSelector, objectSelector
+	}
 	serviceFields = fields{
 		1: annotatedFields,
 		// ports, selector, clusterIP, type, externalIPs, sessionAffinity, externalName, clusterIPs,
@@ -46,9 +62,12 @@ var (
 
 // readAnnotations keeps only the annotations that source.Converter reads: some tools
 // write hundreds of kilobytes of others.
-var readAnnotations = fields{annotation: nil}
+var (
+	readAnnotations     = fields{annotation: nil}
+	analyzedAnnotations = fields{annotation: {}} // and those that an analysis reads
+)
 
-// annotation marks readAnnotations. It is not a valid field number.
+// annotation marks readAnnotations and analyzedAnnotations. It is not a valid field number.
 const annotation protowire.Number = 0
 
 var errMalformed = errors.New("malformed protobuf")
@@ -72,9 +91,9 @@ func (f fields) strip(dst, message []byte) ([]byte, error) {
 		value := message[n : n+size]
 		message = message[n+size:]
 		inner, kept := f[number]
-		_, annotations := inner[annotation]
+		analyzed, annotations := inner[annotation]
 		switch {
-		case !kept, annotations && !isRead(value):
+		case !kept, annotations && !isRead(value, analyzed != nil):
 			continue
 		case inner == nil, annotations:
 			dst = append(dst, field...)
@@ -100,10 +119,10 @@ func (f fields) strip(dst, message []byte) ([]byte, error) {
 }
 
 // isRead reports whether the value is an entry of annotations that is kept.
-func isRead(value []byte) bool {
+func isRead(value []byte, analyzed bool) bool {
 	entry, _ := protowire.ConsumeBytes(value)
 	key, _ := part(entry, 1)
-	return source.ReadsAnnotation(string(key))
+	return source.ReadsAnnotation(string(key)) || analyzed && source.AnalyzesAnnotation(string(key))
 }
 
 // putLength writes a length as a varint of lengthSize bytes.

@@ -76,7 +76,7 @@ type knownObject struct {
 
 func newFollower(s *shared, r source.Resource, namespace string) *follower {
 	f := &follower{
-		shared: s, res: r, namespace: namespace, plan: planOf(&r),
+		shared: s, res: r, namespace: namespace, plan: planOf(&r, s.Analysis),
 		known: make(map[objectKey]knownObject), left: make(map[objectKey]struct{}), closed: make(map[string]snapshot.Key), health: newHealth(&r, namespace),
 	}
 	if r.Custom {

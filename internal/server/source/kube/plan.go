@@ -6,6 +6,8 @@ import (
 	"maps"
 	"strings"
 
+	admissionv1 "k8s.io/api/admissionregistration/v1"
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -42,11 +44,20 @@ const notCredentials = "type!=helm.sh/release.v1,type!=" + string(corev1.SecretT
 	",type!=" + string(corev1.SecretTypeBasicAuth) + ",type!=" + string(corev1.SecretTypeSSHAuth) +
 	",type!=" + string(corev1.SecretTypeBootstrapToken)
 
-func planOf(r *source.Resource) readPlan {
+func planOf(r *source.Resource, analysis bool) readPlan {
+	if r.Kind == snapshot.KindPod && analysis {
+		return readPlan{func() message { return &corev1.Pod{} }, analyzedPodFields, "status.phase!=" + string(corev1.PodFailed), pageSize}
+	}
 	if r.Unread {
 		return readPlan{func() message { return &metav1.PartialObjectMetadata{} }, nameFields, "", pageSize}
 	}
 	switch r.Kind {
+	case snapshot.KindReplicaSet:
+		return readPlan{func() message { return &appsv1.ReplicaSet{} }, replicaSetFields, "", pageSize}
+	case snapshot.KindEvent:
+		return readPlan{func() message { return &corev1.Event{} }, eventFields, "reason=FailedCreate", pageSize}
+	case snapshot.KindInjector:
+		return readPlan{func() message { return &admissionv1.MutatingWebhookConfiguration{} }, injectorFields, "", pageSize}
 	case snapshot.KindNamespace:
 		return readPlan{func() message { return &corev1.Namespace{} }, namespaceFields, "", pageSize}
 	case snapshot.KindNode:

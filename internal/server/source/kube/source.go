@@ -42,6 +42,9 @@ type Source struct {
 	// Configuration is set for the control plane's own cluster: its Istio objects and
 	// its ConfigMap istio are read, too.
 	Configuration bool
+	// Analysis is set if the cluster is read for an analysis of the mesh: then the resources of
+	// source.Analyzed are read, too, and the configuration even without Configuration.
+	Analysis bool
 	// IgnorePolicies is that of source.Converter.
 	IgnorePolicies bool
 	// Namespaces lists the namespaces whose services are read; nil means all.
@@ -121,18 +124,34 @@ func (s *Source) share(c *client, sink snapshot.Sink) *shared {
 	return &shared{
 		Source: s, client: c, sink: sink, definitions: newDefinitions(), started: s.Now(), failing: make(map[string]int),
 		again: make(chan struct{}),
-		conv:  &source.Converter{Cluster: s.Cluster, SystemNamespace: s.SystemNamespace, Revision: s.Revision, RefuseLocal: true, Remote: !s.Configuration, IgnorePolicies: s.IgnorePolicies},
+		conv:  &source.Converter{Cluster: s.Cluster, SystemNamespace: s.SystemNamespace, Revision: s.Revision, RefuseLocal: true, Remote: !s.Configuration, IgnorePolicies: s.IgnorePolicies, Analysis: s.Analysis},
 	}
+}
+
+// resources returns the resources to read. An analysis can do without the configuration of
+// other clusters.
+func (s *shared) resources() []source.Resource {
+	out := source.Watched()
+	if !s.Analysis {
+		return out
+	}
+	if !s.Configuration {
+		out = slices.DeleteFunc(out, func(r source.Resource) bool { return r.Unread })
+		for i := range out {
+			out[i].Optional = out[i].Optional || out[i].Use == source.ForConfiguration
+		}
+	}
+	return append(out, source.Analyzed()...)
 }
 
 // followers returns a follower for each resource, or for each namespace of a resource
 // that is read in some namespaces only.
 func (s *shared) followers() []*follower {
 	var out []*follower
-	for _, r := range source.Watched() {
+	for _, r := range s.resources() {
 		r = r.Of(s.Revision)
 		switch {
-		case (r.OwnOnly || r.Use == source.ForConfiguration) && !s.Configuration:
+		case (r.OwnOnly || r.Use == source.ForConfiguration) && !s.Configuration && !s.Analysis, r.OwnOnly && !s.Configuration:
 		case r.Use == source.ForMesh && r.Namespaced() && s.Namespaces != nil:
 			for _, namespace := range s.Namespaces {
 				out = append(out, newFollower(s, r, namespace))

@@ -1,0 +1,156 @@
+package analyze
+
+import (
+	"maps"
+	"slices"
+	"strings"
+
+	"google.golang.org/protobuf/proto"
+	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
+
+	"github.com/meshctl/meshctl/internal/server/snapshot"
+)
+
+// compareSubsets finds the subsets of the cluster's clients that the gateway of another cluster does
+// not know: such requests name the subset in their SNI, and the gateway has no cluster for it.
+func (v *clusterView) compareSubsets(far *clusterView) {
+	gateway := v.gatewayTo(far)
+	if !v.crosses(far) || gateway == nil {
+		return
+	}
+	for _, d := range v.rules {
+		for _, svc := range v.ruled(d, snapshot.RuledHost(d)) {
+			rule := far.Snapshot.Rules.Get(svc.Key).For(snapshot.RuleClient{Namespace: gateway.Namespace})
+			for i, s := range d.Spec.GetSubsets() {
+				v.compareSubset(far, d, svc, at("spec.subsets", i), s, rule.Subset(s.GetName()))
+			}
+		}
+	}
+}
+
+// compareSubset compares a subset with the one that the gateway of another cluster knows, which may
+// be nil.
+func (v *clusterView) compareSubset(far *clusterView, d *snapshot.DestinationRule, svc *snapshot.MeshService, field string, s, known *networkingv1alpha3.Subset) {
+	selects := func(s *networkingv1alpha3.Subset) bool {
+		return slices.ContainsFunc(v.backends[svc.Key][far.id], func(e *snapshot.Endpoint) bool { return e.HasLabels(s.GetLabels()) })
+	}
+	fix := v.copyTo(far, d)
+	switch {
+	case !selects(s) || !v.routesTo(svc, s.GetName()):
+	case known == nil:
+		v.findFix(SubsetMissingInCluster, d, fix, field, "subset %s of %s is not defined in cluster %s: its east-west gateway refuses the requests that clients in cluster %s send to the subset, with 503",
+			s.GetName(), svc.Host, far.id, v.id)
+	case !selects(known):
+		v.findFix(SubsetMissingInCluster, d, fix, field+".labels", "subset %s of %s has the labels %s in cluster %s, which no pod there has: requests that clients in cluster %s send there fail with 503",
+			s.GetName(), svc.Host, labelText(known.GetLabels()), far.id, v.id)
+	case !maps.Equal(s.GetLabels(), known.GetLabels()):
+		v.findIn(Warning, SubsetMissingInCluster, d, fix, field+".labels", "subset %s of %s has the labels %s in cluster %s, %s here: the gateway of cluster %s sends requests to other pods than clients in cluster %s want",
+			s.GetName(), svc.Host, labelText(known.GetLabels()), far.id, labelText(s.GetLabels()), far.id, v.id)
+	}
+}
+
+// routesTo reports whether a VirtualService of the cluster sends requests to a subset.
+func (v *clusterView) routesTo(svc *snapshot.MeshService, subset string) bool {
+	for _, vs := range v.virtual {
+		for _, d := range destinations(vs) {
+			if to := v.service(d.GetHost(), vs.Namespace); d.GetSubset() == subset && to != nil && to.Key == svc.Key {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// compareRules finds the DestinationRules that clients in another cluster do not have.
+func (v *clusterView) compareRules(far *clusterView) {
+	for _, d := range v.rules {
+		svc := v.service(snapshot.RuledHost(d), d.Namespace)
+		if svc == nil || d.Spec.GetTrafficPolicy() == nil || len(v.backends[svc.Key]) < 2 {
+			continue
+		}
+		same := func(o *snapshot.DestinationRule) bool {
+			return o.Namespace == d.Namespace && snapshot.RuledHost(o) == snapshot.RuledHost(d) && proto.Equal(o.Spec.GetTrafficPolicy(), d.Spec.GetTrafficPolicy())
+		}
+		if slices.ContainsFunc(far.rules, same) {
+			continue
+		}
+		level := Info
+		if len(policies(d)) > 0 {
+			level = Warning // their TLS differs
+		}
+		v.findIn(level, DestinationRuleDiffers, d, v.copyTo(far, d), "spec.trafficPolicy", "does not apply to clients in cluster %s, which %s", far.id, far.instead(d))
+	}
+}
+
+// instead states what a cluster has in place of an object of another one.
+func (v *clusterView) instead(o snapshot.Object) string {
+	k := o.Key()
+	k.Cluster = v.id
+	if v.objects[k] != nil {
+		return "has another " + string(k.Kind) + " of this name"
+	}
+	return "has no such " + string(k.Kind)
+}
+
+// compareGateways finds services that the cluster's clients call through the gateway of another
+// cluster, and that this gateway does not pass on.
+func (v *clusterView) compareGateways(far *clusterView) {
+	gateway := v.gatewayTo(far)
+	if !v.crosses(far) || gateway == nil || len(far.Objects[snapshot.KindKubeGateway]) > 0 {
+		return
+	}
+	var hosts []string // that are passed on
+	var own *snapshot.Gateway
+	for _, c := range []*clusterView{far, v} {
+		for _, gw := range c.Snapshot.GatewayConfigs {
+			for _, s := range gw.Spec.GetServers() {
+				if s.GetTls().GetMode() != networkingv1alpha3.ServerTLSSettings_AUTO_PASSTHROUGH {
+					continue
+				}
+				if c == v {
+					own = gw
+				} else if s.GetPort().GetNumber() == gateway.Port {
+					hosts = append(hosts, s.GetHosts()...)
+				}
+			}
+		}
+	}
+	var refused []string
+	for key, by := range v.backends {
+		svc := v.Snapshot.Services.Get(key)
+		if len(by[far.id]) > 0 && svc.In(v.id) != nil && svc.Namespace != gateway.Namespace && !slices.ContainsFunc(hosts, func(h string) bool { return passes(h, svc.Host) }) {
+			refused = append(refused, svc.Host)
+		}
+	}
+	if len(refused) == 0 {
+		return
+	}
+	slices.Sort(refused)
+	fix := "meshctl upgrade" + v.flags(far.id)
+	if own != nil {
+		fix = v.copyTo(far, own)
+	}
+	key := snapshot.Key{Kind: snapshot.KindGateway, Cluster: far.id, Namespace: gateway.Namespace, Name: "cross-network-gateway"}
+	for _, gw := range far.Snapshot.GatewayConfigs {
+		if slices.ContainsFunc(gw.Spec.GetServers(), func(s *networkingv1alpha3.Server) bool {
+			return s.GetTls().GetMode() == networkingv1alpha3.ServerTLSSettings_AUTO_PASSTHROUGH
+		}) {
+			key = gw.Key()
+		}
+	}
+	f := Finding{Code: GatewayDoesNotPassOn, Object: key, Fix: fix, Message: "no server of mode AUTO_PASSTHROUGH at port " + number(gateway.Port) + " passes on the requests that clients in cluster " +
+		string(v.id) + " send to cluster " + string(far.id) + ": requests to " + listed(refused) + " fail there"}
+	if object := far.objects[key]; object != nil {
+		f.Place, f.Field = object.ReadFrom(), "spec.servers"
+	}
+	v.found = append(v.found, f)
+}
+
+// passes reports whether a host of a server includes the host of a service.
+func passes(host, service string) bool {
+	_, after, two := strings.Cut(host, "/")
+	if two {
+		host = after
+	}
+	return host == "*" || snapshot.HostsOverlap(strings.ToLower(host), service)
+}

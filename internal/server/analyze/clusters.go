@@ -1,0 +1,204 @@
+package analyze
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/meshctl/meshctl/internal/mesh"
+	"github.com/meshctl/meshctl/internal/order"
+	"github.com/meshctl/meshctl/internal/server/registry"
+	"github.com/meshctl/meshctl/internal/server/snapshot"
+)
+
+// CheckClusters returns the faults of a mesh, of which each view has the configuration of the
+// cluster of its control planes. These are the faults of the first view, the faults of the
+// configuration of the others, and the differences between clusters where traffic crosses.
+func CheckClusters(views []*registry.Contents, o Options) []Finding {
+	found := Check(views[0], o)
+	var all []*clusterView
+	for i, c := range views {
+		v := newClusterView(c, o)
+		all = append(all, v)
+		if i == 0 {
+			continue
+		}
+		for _, f := range Check(c, o) {
+			if f.Object.Cluster == v.id && all[0].objects[f.Object] == nil {
+				found = append(found, f)
+			}
+		}
+	}
+	for _, v := range all {
+		v.unlinked(all)
+		for _, other := range all {
+			if v != other {
+				v.compare(other)
+			}
+		}
+		found = append(found, v.found...)
+	}
+	return Sort(found)
+}
+
+// clusterView is the mesh as the control planes of a cluster know it.
+type clusterView struct {
+	*checker
+	id mesh.ClusterID
+	// backends holds the endpoints of services by the key of the service and by cluster.
+	backends map[string]map[mesh.ClusterID][]*snapshot.Endpoint
+}
+
+func newClusterView(c *registry.Contents, o Options) *clusterView {
+	v := &clusterView{checker: newChecker(c, o), id: c.Snapshot.Mesh.LocalCluster, backends: map[string]map[mesh.ClusterID][]*snapshot.Endpoint{}}
+	for key, svc := range c.Snapshot.Services.All() {
+		if svc.Entry || svc.ClusterLocal {
+			continue
+		}
+		by := map[mesh.ClusterID][]*snapshot.Endpoint{}
+		for _, e := range v.backendsOf(svc) {
+			by[e.Cluster] = append(by[e.Cluster], e)
+		}
+		v.backends[key] = by
+	}
+	return v
+}
+
+// compare finds the differences by which requests of clients in the cluster of v to another cluster
+// fail, or are less protected there.
+func (v *clusterView) compare(far *clusterView) {
+	v.compareNetworks(far)
+	v.compareSubsets(far)
+	v.compareRules(far)
+	v.compareGateways(far)
+	v.compareMTLS(far)
+	v.comparePolicies(far)
+	v.compareMeshConfig(far)
+}
+
+// crosses reports whether the cluster's clients reach another cluster through gateways.
+func (v *clusterView) crosses(far *clusterView) bool {
+	network := v.Snapshot.NetworkOf(far.id)
+	return network != "" && network != v.Snapshot.NetworkOf(v.id)
+}
+
+// gatewayTo returns a gateway through which the cluster's clients reach another cluster, or nil.
+func (v *clusterView) gatewayTo(far *clusterView) *snapshot.NetworkGateway {
+	all := v.Snapshot.Gateways.For(v.Snapshot.NetworkOf(far.id), far.id)
+	if len(all) == 0 {
+		return nil
+	}
+	return &all[0]
+}
+
+// shared is the pods of a service in another cluster that also has pods in the cluster of the view.
+type shared struct {
+	svc  *snapshot.MeshService
+	pods []*snapshot.Pod
+}
+
+// sharedWith returns the pods of another cluster whose services have pods in both.
+func (v *clusterView) sharedWith(far *clusterView) []shared {
+	var out []shared
+	for key, by := range v.backends {
+		if len(by[v.id]) == 0 || len(by[far.id]) == 0 {
+			continue
+		}
+		s := shared{svc: v.Snapshot.Services.Get(key)}
+		for _, e := range by[far.id] {
+			if pod := v.Snapshot.Pods.Get(e.Pod); pod != nil && !slices.Contains(s.pods, pod) {
+				s.pods = append(s.pods, pod)
+			}
+		}
+		if len(s.pods) > 0 {
+			out = append(out, s)
+		}
+	}
+	order.Sort(out, func(a, b shared) int { return strings.Compare(a.svc.Key, b.svc.Key) })
+	return out
+}
+
+// copyTo returns the command that copies an object to another cluster.
+func (v *clusterView) copyTo(far *clusterView, o snapshot.Object) string {
+	k := o.Key()
+	if place := o.ReadFrom(); place.File != "" {
+		return fmt.Sprintf("add %s %s (%s) to cluster %s, too", k.Kind, nameOf(o), place, far.id)
+	}
+	return fmt.Sprintf("%s get %s %s -o yaml | sed -E '/^  (creationTimestamp|generation|resourceVersion|uid): /d' | kubectl%s apply -f -",
+		v.kubectl(v.id, k.Namespace), strings.ToLower(string(k.Kind))+".v1."+groupOf(k.Kind), k.Name, v.flags(far.id))
+}
+
+// groupOf returns the API group of a kind of Istio.
+func groupOf(kind snapshot.Kind) string {
+	switch kind {
+	case snapshot.KindPeerAuthentication, snapshot.KindAuthorizationPolicy, snapshot.KindRequestAuthentication:
+		return "security.istio.io"
+	}
+	return "networking.istio.io"
+}
+
+// findIn is findFix with a level of its own.
+func (v *clusterView) findIn(level Level, code Code, o snapshot.Object, fix, field, format string, args ...any) {
+	v.findFix(code, o, fix, field, format, args...)
+	v.found[len(v.found)-1].Level = level
+}
+
+// compareNetworks finds a cluster without a network whose objects have one, while another cluster has a
+// network: clients there call its pods directly.
+func (v *clusterView) compareNetworks(far *clusterView) {
+	network := v.Snapshot.NetworkOf(v.id)
+	if network == "" || v.Snapshot.NetworkOf(far.id) != "" {
+		return
+	}
+	for _, svc := range list[*snapshot.Service](v.checker, snapshot.KindService) {
+		own := svc.Labels[mesh.LabelNetwork]
+		if svc.Cluster != far.id || own == "" || mesh.NetworkID(own) == network {
+			continue
+		}
+		key := snapshot.Key{Kind: snapshot.KindNamespace, Cluster: far.id, Name: svc.Namespace}
+		f := Finding{
+			Code: NetworkLabelMissing, Object: key, Field: "metadata.labels[" + mesh.LabelNetwork + "]",
+			Fix: fmt.Sprintf("kubectl%s label namespace %s %s=%s", v.flags(far.id), svc.Namespace, mesh.LabelNetwork, own),
+			Message: fmt.Sprintf("is missing, but Service %s is a gateway of network %s: clients in cluster %s, which has the network %s, call the pods of cluster %s directly, not through the gateway",
+				nameOf(svc), own, v.id, network, far.id),
+		}
+		if object := v.objects[key]; object != nil {
+			f.Place = object.ReadFrom()
+		}
+		v.found = append(v.found, f)
+		return
+	}
+}
+
+// unlinked finds control planes in a cluster that read no other one, because it has no remote secret.
+func (v *clusterView) unlinked(all []*clusterView) {
+	runs := slices.ContainsFunc(list[*snapshot.Pod](v.checker, snapshot.KindPod), func(p *snapshot.Pod) bool {
+		return p.Cluster == v.id && p.Labels["app"] == "istiod"
+	})
+	if len(all) == 1 || !runs || v.Links == nil {
+		return
+	}
+	if links := v.Links(v.id); links == nil || len(links) > 0 {
+		return
+	}
+	var others []string
+	contexts := v.contextOf(v.id)
+	for _, other := range all {
+		if other != v {
+			others, contexts = append(others, string(other.id)), contexts+" "+v.contextOf(other.id)
+		}
+	}
+	v.found = append(v.found, Finding{
+		Code: ClusterNotLinked, Object: snapshot.Key{Kind: snapshot.KindNamespace, Cluster: v.id, Name: v.Snapshot.Mesh.RootNamespace},
+		Fix:     "meshctl multicluster link " + contexts,
+		Message: fmt.Sprintf("has no remote secret: the control plane of cluster %s does not read cluster %s, so its clients call no pod there", v.id, listed(others)),
+	})
+}
+
+// contextOf returns the context of a cluster, or its name.
+func (m *checker) contextOf(id mesh.ClusterID) string {
+	if _, context, found := strings.Cut(m.flags(id), "--context "); found {
+		return context
+	}
+	return string(id)
+}
