@@ -90,19 +90,6 @@ type writer struct {
 	errs     []error
 }
 
-// templatePaths are the paths of the templates of pods by kind.
-var templatePaths = map[string][]string{
-	"Pod":                   {},
-	"Deployment":            {"spec", "template"},
-	"StatefulSet":           {"spec", "template"},
-	"DaemonSet":             {"spec", "template"},
-	"ReplicaSet":            {"spec", "template"},
-	"ReplicationController": {"spec", "template"},
-	"DeploymentConfig":      {"spec", "template"},
-	"Job":                   {"spec", "template"},
-	"CronJob":               {"spec", "jobTemplate", "spec", "template"},
-}
-
 func (w *writer) object(ctx context.Context, object map[string]any, doc yamldoc.Value) {
 	kind, _ := object["kind"].(string)
 	if items, ok := object["items"].([]any); ok && strings.HasSuffix(kind, "List") {
@@ -114,7 +101,7 @@ func (w *writer) object(ctx context.Context, object map[string]any, doc yamldoc.
 		}
 		return
 	}
-	path, ok := templatePaths[kind]
+	path, ok := mesh.PodTemplatePath(kind)
 	version, _ := object["apiVersion"].(string)
 	if !ok || strings.Contains(strings.SplitN(version, "/", 2)[0], ".") && kind != "DeploymentConfig" {
 		return

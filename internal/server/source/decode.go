@@ -72,6 +72,9 @@ func (c *Converter) decode(v yamldoc.Value, place snapshot.Place) (Result, error
 			return Result{Key: unreadResult(key, group).Key, Skipped: true}, nil
 		}
 		r := unreadResult(key, group)
+		if k == nil && !isIstioGroup(group) {
+			r.Warnings = append(r.Warnings, workloadAnnotations(key.Kind, v)...)
+		}
 		r.Closed = c.UnreadPolicy(&r, group)
 		return r, nil
 	}

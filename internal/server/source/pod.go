@@ -27,7 +27,7 @@ func (c *conversion) pod(o *corev1.Pod) *FieldError {
 		texts, field = []string{o.Status.PodIP}, "status.podIP"
 	}
 	ips, fault := c.addresses(field, texts)
-	if fault != nil || len(ips) == 0 {
+	if fault != nil || len(ips) == 0 && len(texts) > 0 {
 		return fault
 	}
 	account := o.Spec.ServiceAccountName
