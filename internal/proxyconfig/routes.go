@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 
+	xdscorev3 "github.com/cncf/xds/go/xds/core/v3"
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
 	"github.com/go-json-experiment/json/jsontext"
 
@@ -103,22 +104,50 @@ func NewRoute(m *routev3.RouteConfiguration) Route {
 	r := Route{Name: m.GetName(), Hosts: len(m.GetVirtualHosts())}
 	for _, vh := range m.GetVirtualHosts() {
 		// Virtual hosts that were sent one by one have the name of the route configuration, too.
-		host, domains := strings.TrimPrefix(vh.GetName(), m.GetName()+"/"), shortDomains(vh.GetDomains())
-		if len(vh.GetRoutes()) == 0 {
-			r.Entries = append(r.Entries, RouteEntry{Host: host, Domains: domains, Match: "/*", Service: "404"})
+		entry := RouteEntry{Host: strings.TrimPrefix(vh.GetName(), m.GetName()+"/"), Domains: shortDomains(vh.GetDomains())}
+		add := func(match, service string) {
+			entry.Match, entry.Service = match, service
+			r.Entries = append(r.Entries, entry)
+		}
+		if len(vh.GetRoutes()) == 0 && vh.GetMatcher() == nil {
+			add("/*", "404")
 		}
 		for _, route := range vh.GetRoutes() {
-			if route.GetRoute().GetCluster() == mesh.PassthroughCluster || route.GetName() == mesh.NoRoute {
-				continue
+			if route.GetRoute().GetCluster() != mesh.PassthroughCluster && route.GetName() != mesh.NoRoute {
+				add(routeMatch(route.GetMatch()), serviceOf(route))
 			}
-			config := route.GetMetadata().GetFilterMetadata()["istio"].GetFields()["config"].GetStringValue()
-			r.Entries = append(r.Entries, RouteEntry{
-				Host: host, Domains: domains,
-				Match: routeMatch(route.GetMatch()), Service: configName(config),
-			})
+		}
+		for _, a := range actionsOf(vh.GetMatcher()) {
+			routes := routesOfAction(a.action)
+			for _, route := range routes {
+				add(a.match+"; "+routeMatch(route.GetMatch()), serviceOf(route))
+			}
+			if len(routes) == 0 {
+				add(a.match, "")
+			}
 		}
 	}
+	if m.GetVhds() != nil {
+		r.Entries = append(r.Entries, RouteEntry{Host: "-", Domains: "-", Match: "virtual hosts on demand (VHDS)"})
+	}
 	return r
+}
+
+// routesOfAction returns the routes of an action of a virtual host's matcher.
+func routesOfAction(action *xdscorev3.TypedExtensionConfig) []*routev3.Route {
+	route, list := new(routev3.Route), new(routev3.RouteList)
+	switch config := action.GetTypedConfig(); {
+	case config.MessageIs(route) && config.UnmarshalTo(route) == nil:
+		return []*routev3.Route{route}
+	case config.MessageIs(list) && config.UnmarshalTo(list) == nil:
+		return list.GetRoutes()
+	}
+	return nil
+}
+
+// serviceOf returns the VirtualService of a route.
+func serviceOf(route *routev3.Route) string {
+	return configName(route.GetMetadata().GetFilterMetadata()["istio"].GetFields()["config"].GetStringValue())
 }
 
 // shortDomains omits redundant names (names with a port, and long forms next to the short
