@@ -104,8 +104,8 @@ func onlyCluster(rc *routev3.RouteConfiguration) string {
 
 func inlineHost(vh *routev3.VirtualHost) string {
 	var matches []string
-	for _, r := range vh.GetRoutes() {
-		matches = append(matches, routeMatch(r.GetMatch()))
+	for match := range routesOf(vh) {
+		matches = append(matches, match)
 	}
 	list := strings.Join(matches, ", ")
 	if domains := strings.Join(vh.GetDomains(), "/"); domains != "*" {

@@ -131,8 +131,16 @@ func listenersOf(list string, raw jsontext.Value) ([]listenerIn, error) {
 // port, address, type and state. With resources, each active and static one has its JSON. A dump
 // without any listener is an error.
 func ReadListeners(r io.Reader, f ListenerFilter, resources bool) ([]Listener, error) {
-	return readRows(r, &listenerSection, compareListeners, func(rows []Listener, list string, raw jsontext.Value) ([]Listener, error) {
+	rows, err := readRows(r, &listenerSection, compareListeners, func(rows []Listener, list string, raw jsontext.Value) ([]Listener, error) {
 		return appendListeners(rows, list, raw, &f, resources)
+	})
+	return withoutRepeats(rows), err
+}
+
+// withoutRepeats removes repeated rejected listeners, of which Envoy may have one for each attempt.
+func withoutRepeats(sorted []Listener) []Listener {
+	return slices.CompactFunc(sorted, func(a, b Listener) bool {
+		return a.State == ListenerRejected && b.State == ListenerRejected && a.Name == b.Name && slices.Equal(a.Addresses, b.Addresses) && slices.Equal(a.Chains, b.Chains)
 	})
 }
 

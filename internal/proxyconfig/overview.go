@@ -85,6 +85,7 @@ func ReadOverview(r io.Reader, f OverviewFilter) (*Overview, error) {
 	o.Secrets = secrets.Items
 	order.Stable(o.Clusters, compareClusters)
 	order.Stable(o.Listeners, compareListeners)
+	o.Listeners = withoutRepeats(o.Listeners)
 	order.Stable(o.Routes, compareRoutes)
 	order.Stable(o.Assignments, compareAssignments)
 	return o, nil

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"io"
+	"iter"
 	"slices"
 	"strconv"
 	"strings"
@@ -112,18 +113,9 @@ func NewRoute(m *routev3.RouteConfiguration) Route {
 		if len(vh.GetRoutes()) == 0 && vh.GetMatcher() == nil {
 			add("/*", "404")
 		}
-		for _, route := range vh.GetRoutes() {
+		for match, route := range routesOf(vh) {
 			if route.GetRoute().GetCluster() != mesh.PassthroughCluster && route.GetName() != mesh.NoRoute {
-				add(routeMatch(route.GetMatch()), serviceOf(route))
-			}
-		}
-		for _, a := range actionsOf(vh.GetMatcher()) {
-			routes := routesOfAction(a.action)
-			for _, route := range routes {
-				add(a.match+"; "+routeMatch(route.GetMatch()), serviceOf(route))
-			}
-			if len(routes) == 0 {
-				add(a.match, "")
+				add(match, serviceOf(route))
 			}
 		}
 	}
@@ -131,6 +123,29 @@ func NewRoute(m *routev3.RouteConfiguration) Route {
 		r.Entries = append(r.Entries, RouteEntry{Host: "-", Domains: "-", Match: "virtual hosts on demand (VHDS)"})
 	}
 	return r
+}
+
+// routesOf iterates over the routes of a virtual host, with the requests that they match. A route is
+// nil for an action of the virtual host's matcher that this package cannot read.
+func routesOf(vh *routev3.VirtualHost) iter.Seq2[string, *routev3.Route] {
+	return func(yield func(string, *routev3.Route) bool) {
+		for _, route := range vh.GetRoutes() {
+			if !yield(routeMatch(route.GetMatch()), route) {
+				return
+			}
+		}
+		for _, a := range actionsOf(vh.GetMatcher()) {
+			routes := routesOfAction(a.action)
+			if len(routes) == 0 && !yield(a.match, nil) {
+				return
+			}
+			for _, route := range routes {
+				if !yield(a.match+"; "+routeMatch(route.GetMatch()), route) {
+					return
+				}
+			}
+		}
+	}
 }
 
 // routesOfAction returns the routes of an action of a virtual host's matcher.

@@ -17,6 +17,7 @@ import (
 	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
 	tcpproxyv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/tcp_proxy/v3"
 	udpproxyv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/udp/udp_proxy/v3"
+	gocmp "github.com/google/go-cmp/cmp"
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
@@ -338,5 +339,40 @@ func TestEveryStateHasARow(t *testing.T) {
 		if rows := must[[]Cluster](t)(ReadClusters(dumpOf(t, dump), ClusterFilter{}, false)); len(rows) != 2 { // see set
 			t.Errorf("%s: %v", lists.Get(i).Name(), rows)
 		}
+	}
+}
+
+// TestRejectedOnce: a listener that Envoy refused twice for one reason has one row, beside the row of
+// its active version. An inline virtual host with a matcher has its conditions.
+func TestRejectedOnce(t *testing.T) {
+	t.Parallel()
+	web := &listenerv3.Listener{Name: "a", Address: port80}
+	failed := func(why string) *adminv3.UpdateFailureState {
+		return &adminv3.UpdateFailureState{FailedConfiguration: packed(t, web), Details: why}
+	}
+	inline := &hcmv3.HttpConnectionManager{RouteSpecifier: &hcmv3.HttpConnectionManager_RouteConfig{RouteConfig: &routev3.RouteConfiguration{
+		VirtualHosts: []*routev3.VirtualHost{{Domains: []string{"*"}, Matcher: &matcherv3.Matcher{OnNoMatch: action}}},
+	}}}
+	active := &listenerv3.Listener{Name: "a", Address: port80, FilterChains: []*listenerv3.FilterChain{{
+		Filters: []*listenerv3.Filter{{ConfigType: &listenerv3.Filter_TypedConfig{TypedConfig: packed(t, inline)}}},
+	}}}
+	dump := &adminv3.ListenersConfigDump{DynamicListeners: []*adminv3.ListenersConfigDump_DynamicListener{
+		{Name: "a", ActiveState: &adminv3.ListenersConfigDump_DynamicListenerState{Listener: packed(t, active)}, ErrorState: failed("no\n port")},
+		{Name: "a", ErrorState: failed("no port")},
+		{Name: "a", ErrorState: failed("other")},
+	}}
+	rows := must[[]Listener](t)(ReadListeners(dumpOf(t, dump), ListenerFilter{}, true))
+	want := []string{
+		"10.0.0.1 80 ALL Inline Route: otherwise", "10.0.0.1 80 - rejected: no port", "10.0.0.1 80 - rejected: other",
+	}
+	var got []string
+	for _, row := range ListenerTable(rows, true, false).Rows {
+		got = append(got, strings.Join(row, " "))
+	}
+	if diff := gocmp.Diff(want, got); diff != "" {
+		t.Error(diff)
+	}
+	if n := len(Resources(rows)); n != 1 {
+		t.Errorf("%d resources, want the active one", n)
 	}
 }
