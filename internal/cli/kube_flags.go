@@ -48,6 +48,41 @@ func (k *KubeFlags) MeshContextsVar(env *Env, cmd *cobra.Command, p *[]string, u
 	k.completeContext(env, cmd, "contexts")
 }
 
+// ClusterContext is a context of the kubeconfig, and the name of its cluster in the mesh.
+type ClusterContext struct{ Cluster, Context string }
+
+// ClusterContexts reads the values of MeshContextsVar, CONTEXT or CLUSTER=CONTEXT. The name of a
+// context may have commas, at which the flag was split, and equal signs.
+func (k *KubeFlags) ClusterContexts(env *Env, values []string) []ClusterContext {
+	known, _ := kube.Contexts(k.Options(env, "")) // connecting reports the error
+	read := func(text string) (c ClusterContext, isKnown bool) {
+		cluster, context, named := strings.Cut(text, "=")
+		switch {
+		case named && slices.Contains(known, context):
+			return ClusterContext{cluster, context}, true
+		case slices.Contains(known, text) || !named:
+			return ClusterContext{text, text}, slices.Contains(known, text)
+		}
+		return ClusterContext{cluster, context}, false
+	}
+	var out []ClusterContext
+	for i := 0; i < len(values); {
+		c, isKnown := read(values[i])
+		n := 1
+		for ; !isKnown && i+n < len(values); n++ {
+			if whole, ok := read(strings.Join(values[i:i+n+1], ",")); ok {
+				c, isKnown = whole, true
+			}
+		}
+		if !isKnown {
+			n = 1
+		}
+		out = append(out, c)
+		i += n
+	}
+	return out
+}
+
 // NamespaceVar defines a flag that takes a namespace of the cluster that --context
 // names, or of the first one of several.
 func (k *KubeFlags) NamespaceVar(env *Env, cmd *cobra.Command, p *string, name, short, value, usage string) {

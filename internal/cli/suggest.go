@@ -78,6 +78,9 @@ func unknownCommand(cmd *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return nil
 	}
+	if hint := fileFlagHint(cmd, args[0]); hint != "" {
+		return NoArgs(cmd, args)
+	}
 	err := fmt.Errorf("unknown command %q for %q", args[0], cmd.CommandPath())
 	var known []string
 	for _, sub := range cmd.Commands() {

@@ -132,3 +132,33 @@ func TestSecretsOfADump(t *testing.T) {
 		}
 	}
 }
+
+// TestEncodings: YAML and dumps may be UTF-16. Of PEM in UTF-16, which other programs refuse, the
+// fault is reported.
+func TestEncodings(t *testing.T) {
+	t.Parallel()
+	root, _, _ := authority(t)
+	text := string(certs.EncodeCerts(root.Cert))
+	secret := "apiVersion: v1\nkind: Secret\nmetadata: {name: a}\nstringData:\n  ca.crt: |\n    " + strings.ReplaceAll(strings.TrimSpace(text), "\n", "\n    ") + "\n"
+	utf16Of := func(text string) string { // of ASCII
+		return "\xff\xfe" + strings.Join(strings.Split(text, ""), "\x00") + "\x00"
+	}
+	for name, c := range map[string]struct {
+		text   string
+		isRead bool
+	}{
+		"Secret": {secret, true}, "Secret with a mark": {"\ufeff" + secret, true}, "Secret in UTF-16": {utf16Of(secret), true},
+		"PEM": {text, true}, "PEM with a mark": {"\ufeff" + text, false}, "PEM in UTF-16": {utf16Of(text), false},
+	} {
+		path := filepath.Join(t.TempDir(), "file")
+		write(t, path, c.text)
+		m, err := load(t, path)
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+			continue
+		}
+		if b := m.Sets[0].Files[0].Blocks; len(b) != 1 || (b[0].Cert != nil) != c.isRead {
+			t.Errorf("%s: %+v", name, b)
+		}
+	}
+}

@@ -24,6 +24,7 @@ import (
 	"github.com/meshctl/meshctl/internal/dial"
 	"github.com/meshctl/meshctl/internal/files"
 	"github.com/meshctl/meshctl/internal/proxyconfig"
+	"github.com/meshctl/meshctl/internal/yamldoc"
 )
 
 // Limits of inputs.
@@ -192,7 +193,7 @@ func formatOf(data []byte) format {
 		return pemText
 	case bytes.HasPrefix(data, []byte("kind:")), bytes.Contains(data, []byte("\nkind:")):
 		return yamlText
-	case bytes.Contains(data, []byte("-----BEGIN ")):
+	case bytes.Contains(data, []byte("-----BEGIN ")), certs.IsUTF16(data):
 		return pemText
 	}
 	return unknownFormat
@@ -214,6 +215,9 @@ func (l *Loader) text(place, path string, data []byte) error {
 // parse reads text of any format. It returns PEM and DER as a file; it adds what
 // dumps and documents hold.
 func (l *Loader) parse(name, place, path string, data []byte) (f verify.File, found bool, err error) {
+	if text := yamldoc.Decode(data); formatOf(text) != pemText { // programs refuse PEM with a byte order mark
+		data = text
+	}
 	switch formatOf(data) {
 	case dumpText:
 		return f, false, l.dump(place, data, proxyconfig.ReadSecrets)

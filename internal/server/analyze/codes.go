@@ -227,7 +227,7 @@ var kinds = []Kind{
 	},
 	{
 		JwtClaimBasedRoutingWithoutRequestAuthN, "JwtClaimBasedRoutingWithoutRequestAuthN", Error,
-		"A route matches a claim of a token, but no RequestAuthentication applies to a workload of the Gateway. Without a RequestAuthentication, no request has claims. If no workload is known, meshctl compares the selectors.",
+		"A route matches a claim of a token, but no RequestAuthentication applies to a workload of the Gateway. Without a RequestAuthentication, no request has claims. If no workload is known, the selectors decide.",
 		"Add a RequestAuthentication that selects the gateway.",
 	},
 	{
