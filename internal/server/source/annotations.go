@@ -64,7 +64,8 @@ func workloadAnnotations(kind snapshot.Kind, v yamldoc.Value) []*FieldError {
 // nil if there is nothing to say.
 func annotationFault(metadata, kind, name string) *FieldError {
 	domain, _, _ := strings.Cut(name, "/")
-	if domain != "istio.io" && !strings.HasSuffix(domain, ".istio.io") || domain == "internal.istio.io" {
+	isIstios := domain == "istio.io" || strings.HasSuffix(domain, ".istio.io") || name == annotation.IoKubernetesIngressClass.Name
+	if !isIstios || domain == "internal.istio.io" {
 		return nil
 	}
 	field := metadata + ".annotations[" + name + "]"
