@@ -90,6 +90,8 @@ func (b Block) with(raw *pem.Block) Block {
 		b.CRL, err = x509.ParseRevocationList(der)
 	case b.Type == blockTrusted:
 		return b.fail(FaultTrusted, errTrusted)
+	case b.Type == "OPENSSH PRIVATE KEY":
+		return b.fail(FaultUnknown, errors.New("the private key is one of SSH, which no proxy reads"))
 	case isEncrypted(raw):
 		return b.fail(FaultEncrypted, errEncrypted)
 	case isKey(b.Type):
@@ -100,6 +102,8 @@ func (b Block) with(raw *pem.Block) Block {
 		if key, err = parseKeyBlock(raw); err == nil {
 			b.KeyOf = key.Public()
 		}
+	case b.Type == "PKCS7":
+		return b.fail(FaultUnknown, errors.New("PKCS7 is a form of certificates that no proxy reads; convert it with openssl pkcs7 -print_certs"))
 	default:
 		return b.fail(FaultUnknown, fmt.Errorf("PEM block %q is of an unknown type", b.Type))
 	}

@@ -74,3 +74,17 @@ func TestFileInsteadOfFlag(t *testing.T) {
 		}
 	}
 }
+
+// TestFilesAreArguments: a command whose arguments are files says so when -f is given.
+func TestFilesAreArguments(t *testing.T) {
+	t.Parallel()
+	for use, want := range map[string]string{
+		"analyze [PATH...]": "unknown shorthand flag: 'f' in -f: files are arguments, as in analyze FILE",
+		"version":           "unknown shorthand flag: 'f' in -f",
+	} {
+		cmd := &cobra.Command{Use: use}
+		if err := flagError(cmd, cmd.ParseFlags([]string{"-f", "a"})); err == nil || err.Error() != want {
+			t.Errorf("%s: %v, want %s", use, err, want)
+		}
+	}
+}

@@ -5,6 +5,8 @@ import (
 	"crypto/ecdsa"
 	"crypto/rand"
 	"crypto/x509"
+	"encoding/asn1"
+	"encoding/base64"
 	"math/big"
 	"os"
 	"path/filepath"
@@ -159,6 +161,40 @@ func TestEncodings(t *testing.T) {
 		}
 		if b := m.Sets[0].Files[0].Blocks; len(b) != 1 || (b[0].Cert != nil) != c.isRead {
 			t.Errorf("%s: %+v", name, b)
+		}
+	}
+}
+
+// TestOtherFormats: the error of a file in a format that no proxy reads names the format and what to do.
+func TestOtherFormats(t *testing.T) {
+	t.Parallel()
+	root, _, _ := authority(t)
+	text := certs.EncodeCerts(root.Cert)
+	store, err := asn1.Marshal(struct {
+		Version int
+		Content []int
+	}{3, []int{1}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, c := range map[string]struct{ text, want string }{
+		"empty":            {" \n", "is empty: it holds no certificates"},
+		"base64 of PEM":    {base64.StdEncoding.EncodeToString(text) + "\n", "base64 of certificates or keys, as kubectl prints the data of a Secret: decode it with base64 -d"},
+		"base64 of DER":    {base64.StdEncoding.EncodeToString(root.Cert.Raw), "base64 of certificates"},
+		"base64 of a text": {base64.StdEncoding.EncodeToString([]byte("kind: a")), "holds no certificates"},
+		"PKCS #12":         {string(store), "is PKCS #12, which no proxy reads: convert it with openssl pkcs12"},
+		"a text":           {"hello", "holds no certificates"},
+	} {
+		path := filepath.Join(t.TempDir(), "file")
+		write(t, path, c.text)
+		if _, err := load(t, path); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: %v, want %s", name, err, c.want)
+		}
+	}
+	for blockType, want := range map[string]string{"PKCS7": "openssl pkcs7 -print_certs", "OPENSSH PRIVATE KEY": "one of SSH"} {
+		blocks := certs.Scan([]byte("-----BEGIN " + blockType + "-----\nAAAA\n-----END " + blockType + "-----\n"))
+		if len(blocks) != 1 || blocks[0].Err == nil || !strings.Contains(blocks[0].Err.Error(), want) {
+			t.Errorf("%s: %+v", blockType, blocks)
 		}
 	}
 }
