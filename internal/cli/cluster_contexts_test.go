@@ -51,6 +51,12 @@ func TestClusterContexts(t *testing.T) {
 			t.Errorf("%s: got %q, want %s", typed, got, want)
 		}
 	}
+	k := KubeFlags{kubeconfig: file}
+	for _, c := range [][2]string{{"plain,b", "plain b"}, {"a,b,plain", "a,b plain"}, {"c=d", "c=d"}, {"none,a,b", "none a,b"}, {"", ""}} {
+		if got := strings.Join(k.Contexts(&Env{LookupEnv: os.LookupEnv}, strings.Split(c[0], ",")), " "); got != c[1] {
+			t.Errorf("%s: got %q, want %q", c[0], got, c[1])
+		}
+	}
 }
 
 // TestFileInsteadOfFlag: a command that takes files by -f says so when a file is an argument.

@@ -54,31 +54,52 @@ type ClusterContext struct{ Cluster, Context string }
 // ClusterContexts reads the values of MeshContextsVar, CONTEXT or CLUSTER=CONTEXT. The name of a
 // context may have commas, at which the flag was split, and equal signs.
 func (k *KubeFlags) ClusterContexts(env *Env, values []string) []ClusterContext {
-	known, _ := kube.Contexts(k.Options(env, "")) // connecting reports the error
-	read := func(text string) (c ClusterContext, isKnown bool) {
-		cluster, context, named := strings.Cut(text, "=")
-		switch {
-		case named && slices.Contains(known, context):
-			return ClusterContext{cluster, context}, true
-		case slices.Contains(known, text) || !named:
-			return ClusterContext{text, text}, slices.Contains(known, text)
-		}
-		return ClusterContext{cluster, context}, false
-	}
+	known := k.knownContexts(env)
 	var out []ClusterContext
-	for i := 0; i < len(values); {
-		c, isKnown := read(values[i])
-		n := 1
-		for ; !isKnown && i+n < len(values); n++ {
-			if whole, ok := read(strings.Join(values[i:i+n+1], ",")); ok {
-				c, isKnown = whole, true
-			}
-		}
-		if !isKnown {
-			n = 1
+	for _, text := range joinContexts(values, func(text string) bool {
+		return slices.Contains(known, text) || slices.Contains(known, afterCluster(text))
+	}) {
+		c := ClusterContext{text, text}
+		if context := afterCluster(text); context != text && (slices.Contains(known, context) || !slices.Contains(known, text)) {
+			c = ClusterContext{strings.TrimSuffix(text, "="+context), context}
 		}
 		out = append(out, c)
-		i += n
+	}
+	return out
+}
+
+// Contexts reads the values of ContextListVar. The name of a context may have commas, at which the
+// flag was split.
+func (k *KubeFlags) Contexts(env *Env, values []string) []string {
+	known := k.knownContexts(env)
+	return joinContexts(values, func(text string) bool { return slices.Contains(known, text) })
+}
+
+// knownContexts returns the contexts of the kubeconfig, none if it cannot be read: connecting reports
+// the error.
+func (k *KubeFlags) knownContexts(env *Env) []string {
+	known, err := kube.Contexts(k.Options(env, ""))
+	if err != nil {
+		return nil
+	}
+	return known
+}
+
+// afterCluster returns the context of CLUSTER=CONTEXT.
+func afterCluster(text string) string { return text[strings.Index(text, "=")+1:] }
+
+// joinContexts joins consecutive values that only together name a context.
+func joinContexts(values []string, isContext func(string) bool) []string {
+	var out []string
+	for len(values) > 0 {
+		n := 1
+		for n <= len(values) && !isContext(strings.Join(values[:n], ",")) {
+			n++
+		}
+		if n > len(values) {
+			n = 1 // no context
+		}
+		out, values = append(out, strings.Join(values[:n], ",")), values[n:]
 	}
 	return out
 }
@@ -113,7 +134,7 @@ func firstContext(fs *pflag.FlagSet) string {
 		return f.Value.String()
 	}
 	first := append(list.GetSlice(), "")[0]
-	return first[strings.Index(first, "=")+1:]
+	return afterCluster(first)
 }
 
 // Options returns the access to a context, empty for the current one.
