@@ -249,6 +249,8 @@ func TestNoFalseFindings(t *testing.T) {
 		"equal wildcard hosts, each in its namespace": {"IST0109", strings.ReplaceAll(wildcards("'*.example.com'", "'*.example.com'"), "spec: {", "spec: {exportTo: [.], "), false},
 
 		"sources of a namespace that does not exist":        {"IST0101", sourceNamespaces("gone"), true},
+		"sources of the namespace of the control plane":     {"IST0101", sourceNamespaces("istio-system"), false},
+		"sources of a namespace of Kubernetes":              {"IST0101", sourceNamespaces("kube-system"), false},
 		"sources of a namespace that exists":                {"IST0101", sourceNamespaces("web"), false},
 		"sources of namespaces with a prefix that none has": {"IST0101", sourceNamespaces("gone-*"), true},
 		"sources of namespaces with a prefix that one has":  {"IST0101", sourceNamespaces("w*"), false},

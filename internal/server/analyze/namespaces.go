@@ -5,6 +5,8 @@ import (
 	"slices"
 	"strings"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 )
@@ -47,7 +49,7 @@ func (e exports) width() int {
 
 // namespaces finds the namespaces in exportTo, and in the sources of AuthorizationPolicies, that do
 // not exist. A mesh whose Namespaces are not known, such as a directory without them, has none to
-// compare with.
+// compare with. The namespaces of every cluster and of the control plane exist.
 func (m *checker) namespaces() {
 	known := map[string]bool{}
 	for _, ns := range list[*snapshot.Namespace](m, snapshot.KindNamespace) {
@@ -58,6 +60,9 @@ func (m *checker) namespaces() {
 	}
 	for key := range m.objects {
 		known[key.Namespace] = true
+	}
+	for _, ns := range []string{metav1.NamespaceDefault, mesh.DefaultSystemNamespace, m.Snapshot.Mesh.RootNamespace, metav1.NamespaceSystem, "kube-public", "kube-node-lease"} {
+		known[ns] = true
 	}
 	check := func(o snapshot.Object, field string, to []string) {
 		for i, namespace := range to {
