@@ -258,7 +258,7 @@ func withoutChains(m *listenerv3.Listener) []Chain {
 // udpChains returns the destinations of a UDP proxy as chains.
 func udpChains(proxy *udpproxyv3.UdpProxyConfig) []Chain {
 	if proxy.GetMatcher() == nil {
-		return []Chain{{allConnections, clusterDestination(proxy.GetCluster())}}
+		return []Chain{{allConnections, clusterDestination(proxy.GetCluster())}} //nolint:staticcheck // the older field
 	}
 	var out []Chain
 	for _, a := range actionsOf(proxy.GetMatcher()) {

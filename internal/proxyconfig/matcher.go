@@ -152,12 +152,15 @@ func stringText(m *matcherv3.StringMatcher) string {
 	return "=unknown"
 }
 
-// extensionText names an extension, with the texts of its configuration, such as the name of a
-// header.
-func extensionText(e interface {
+// extension is an extension of Envoy, which two packages of messages define.
+type extension interface {
 	GetName() string
 	GetTypedConfig() *anypb.Any
-}) string {
+}
+
+// extensionText names an extension, with the texts of its configuration, such as the name of a
+// header.
+func extensionText(e extension) string {
 	url := e.GetTypedConfig().GetTypeUrl()
 	name := e.GetName()
 	if name == "" {
