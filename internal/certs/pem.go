@@ -2,6 +2,7 @@ package certs
 
 import (
 	"bytes"
+	"cmp"
 	"crypto"
 	"crypto/x509"
 	"encoding/asn1"
@@ -89,6 +90,8 @@ func (b Block) with(raw *pem.Block) Block {
 		b.CRL, err = x509.ParseRevocationList(der)
 	case b.Type == blockTrusted:
 		return b.fail(FaultTrusted, errTrusted)
+	case b.Type == "OPENSSH PRIVATE KEY":
+		return b.fail(FaultUnknown, errors.New("the private key is one of SSH, which no proxy reads"))
 	case isEncrypted(raw):
 		return b.fail(FaultEncrypted, errEncrypted)
 	case isKey(b.Type):
@@ -99,6 +102,8 @@ func (b Block) with(raw *pem.Block) Block {
 		if key, err = parseKeyBlock(raw); err == nil {
 			b.KeyOf = key.Public()
 		}
+	case b.Type == "PKCS7":
+		return b.fail(FaultUnknown, errors.New("PKCS7 is a form of certificates that no proxy reads; convert it with openssl pkcs7 -print_certs"))
 	default:
 		return b.fail(FaultUnknown, fmt.Errorf("PEM block %q is of an unknown type", b.Type))
 	}
@@ -148,6 +153,10 @@ func splitPEM(data []byte) iter.Seq2[Block, *pem.Block] {
 			damaged = true
 			return yield(Block{Line: line, Fault: FaultDamaged, Err: fmt.Errorf(format, args...)}, nil)
 		}
+		if IsUTF16(data) {
+			broken(1, "the text is UTF-16, which no program reads as PEM: convert it, as with iconv -f UTF-16 -t UTF-8")
+			return
+		}
 		for ; pos < len(data); line++ {
 			end := len(data)
 			if i := bytes.IndexByte(data[pos:], '\n'); i >= 0 {
@@ -175,6 +184,10 @@ func splitPEM(data []byte) iter.Seq2[Block, *pem.Block] {
 					return
 				}
 				start, stray = -1, 0
+			case start < 0 && pos == 0 && bytes.HasPrefix(data, []byte("\ufeff")) && bytes.Contains(text, pemBegin):
+				if !broken(line, "a byte order mark stands before BEGIN, so most programs do not find it: save the file as UTF-8 without the mark") {
+					return
+				}
 			case start < 0 && bytes.Contains(text, pemBegin):
 				if !broken(line, "BEGIN does not stand at the start of its line") {
 					return
@@ -193,22 +206,28 @@ func splitPEM(data []byte) iter.Seq2[Block, *pem.Block] {
 	}
 }
 
+// IsUTF16 reports whether a text holds PEM in UTF-16.
+func IsUTF16(data []byte) bool {
+	const begin = "-\x00-\x00-\x00-\x00-\x00B\x00E\x00G\x00I\x00N" // of both orders of bytes
+	return bytes.Contains(data, []byte(begin)) && !bytes.Contains(data, pemBegin)
+}
+
 // decodePEM returns all PEM blocks of data. A damaged block is an error, while
 // encoding/pem would skip it.
 func decodePEM(data []byte) ([]*pem.Block, error) {
 	var blocks []*pem.Block
-	damaged := 0
+	damaged, first := 0, error(nil)
 	for b, raw := range splitPEM(data) {
 		switch {
 		case raw != nil:
 			blocks = append(blocks, raw)
 		case b.Fault == FaultDamaged:
-			damaged++
+			damaged, first = damaged+1, cmp.Or(first, b.Err)
 		}
 	}
 	switch {
 	case damaged > 0:
-		return nil, fmt.Errorf("%d of %d PEM blocks are damaged", damaged, damaged+len(blocks))
+		return nil, fmt.Errorf("%d of %d PEM blocks are damaged: %w", damaged, damaged+len(blocks), first)
 	case len(blocks) == 0:
 		return nil, errors.New("holds no PEM block")
 	}

@@ -4,12 +4,14 @@ import (
 	"bytes"
 	"crypto/rand"
 	"crypto/x509"
+	"encoding/binary"
 	"encoding/pem"
 	"math/big"
 	"slices"
 	"strings"
 	"testing"
 	"time"
+	"unicode/utf16"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -43,6 +45,26 @@ func sample(tb testing.TB) []byte {
 	return slices.Concat(EncodeCerts(root.Cert), key, csr, pem.EncodeToMemory(&pem.Block{Type: "X509 CRL", Bytes: crl}))
 }
 
+// utf16Of returns text in UTF-16, with a byte order mark.
+func utf16Of(text string, order binary.AppendByteOrder) string {
+	var out []byte
+	for _, unit := range utf16.Encode([]rune("\ufeff" + text)) {
+		out = order.AppendUint16(out, unit)
+	}
+	return string(out)
+}
+
+// TestEncodings: the error of certificates in another encoding names the encoding.
+func TestEncodings(t *testing.T) {
+	t.Parallel()
+	cert, _, _ := strings.Cut(string(sample(t)), "-----BEGIN PRIVATE")
+	for text, want := range map[string]string{"\ufeff" + cert: "byte order mark", utf16Of(cert, binary.BigEndian): "UTF-16"} {
+		if _, err := ParseCerts([]byte(text)); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("got %v, want %s", err, want)
+		}
+	}
+}
+
 // scanCase is a text with the expected blocks.
 type scanCase struct {
 	text string
@@ -72,6 +94,11 @@ func scanCases(good string) map[string]scanCase {
 		"END of another type": {"-----BEGIN CERTIFICATE-----\nAAAA\n-----END X-----\n", []found{{1, FaultDamaged}}},
 		"joined":              {strings.TrimSpace(cert) + cert, []found{{1, FaultDamaged}}},
 		"indented":            {"  " + strings.ReplaceAll(cert, "\n", "\n  "), []found{{1, FaultDamaged}}},
+		"byte order mark":     {"\ufeff" + cert, []found{{1, FaultDamaged}}},
+		"UTF-16":              {utf16Of(cert, binary.LittleEndian), []found{{1, FaultDamaged}}},
+		"UTF-16, big end":     {utf16Of("text\n"+cert, binary.BigEndian), []found{{1, FaultDamaged}}},
+		"UTF-16 without mark": {utf16Of(cert, binary.LittleEndian)[2:], []found{{1, FaultDamaged}}},
+		"UTF-16 behind it":    {cert + utf16Of(cert, binary.LittleEndian), []found{{1, ""}, {strings.Count(cert, "\n") + 1, FaultTrailing}}},
 		"not base64":          {strings.Replace(cert, "MII", "M!I", 1), []found{{1, FaultDamaged}}},
 		"unknown":             {named("PKCS7"), []found{{1, FaultUnknown}}},
 		"trusted":             {named("TRUSTED CERTIFICATE"), []found{{1, FaultTrusted}}},

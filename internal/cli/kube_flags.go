@@ -71,6 +71,62 @@ func (k *KubeFlags) MeshContextsVar(env *Env, cmd *cobra.Command, p *[]string, u
 	k.completeContext(env, cmd, "contexts")
 }
 
+// ClusterContext is a context of the kubeconfig, and the name of its cluster in the mesh.
+type ClusterContext struct{ Cluster, Context string }
+
+// ClusterContexts reads the values of MeshContextsVar, CONTEXT or CLUSTER=CONTEXT. The name of a
+// context may have commas, at which the flag was split, and equal signs.
+func (k *KubeFlags) ClusterContexts(env *Env, values []string) []ClusterContext {
+	known := k.knownContexts(env)
+	var out []ClusterContext
+	for _, text := range joinContexts(values, func(text string) bool {
+		return slices.Contains(known, text) || slices.Contains(known, afterCluster(text))
+	}) {
+		c := ClusterContext{text, text}
+		if context := afterCluster(text); context != text && (slices.Contains(known, context) || !slices.Contains(known, text)) {
+			c = ClusterContext{strings.TrimSuffix(text, "="+context), context}
+		}
+		out = append(out, c)
+	}
+	return out
+}
+
+// Contexts reads the values of ContextListVar. The name of a context may have commas, at which the
+// flag was split.
+func (k *KubeFlags) Contexts(env *Env, values []string) []string {
+	known := k.knownContexts(env)
+	return joinContexts(values, func(text string) bool { return slices.Contains(known, text) })
+}
+
+// knownContexts returns the contexts of the kubeconfig, none if it cannot be read: connecting reports
+// the error.
+func (k *KubeFlags) knownContexts(env *Env) []string {
+	known, err := kube.Contexts(k.Options(env, ""))
+	if err != nil {
+		return nil
+	}
+	return known
+}
+
+// afterCluster returns the context of CLUSTER=CONTEXT.
+func afterCluster(text string) string { return text[strings.Index(text, "=")+1:] }
+
+// joinContexts joins consecutive values that only together name a context.
+func joinContexts(values []string, isContext func(string) bool) []string {
+	var out []string
+	for len(values) > 0 {
+		n := 1
+		for n <= len(values) && !isContext(strings.Join(values[:n], ",")) {
+			n++
+		}
+		if n > len(values) {
+			n = 1 // no context
+		}
+		out, values = append(out, strings.Join(values[:n], ",")), values[n:]
+	}
+	return out
+}
+
 // NamespaceVar defines a flag that takes a namespace of the cluster that --context
 // names, or of the first one of several.
 func (k *KubeFlags) NamespaceVar(env *Env, cmd *cobra.Command, p *string, name, short, value, usage string) {
@@ -101,7 +157,7 @@ func firstContext(fs *pflag.FlagSet) string {
 		return f.Value.String()
 	}
 	first := append(list.GetSlice(), "")[0]
-	return first[strings.Index(first, "=")+1:]
+	return afterCluster(first)
 }
 
 // Options returns the access to a context, empty for the current one.

@@ -12,7 +12,9 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -198,9 +200,22 @@ func prepare(cmd *cobra.Command) {
 }
 
 // NoArgs refuses arguments.
-func NoArgs(_ *cobra.Command, args []string) error {
+func NoArgs(cmd *cobra.Command, args []string) error {
 	if len(args) > 0 {
-		return fmt.Errorf("unexpected argument %q", args[0])
+		return fmt.Errorf("unexpected argument %q%s", args[0], fileFlagHint(cmd, args[0]))
 	}
 	return nil
+}
+
+// fileFlagHint advises the flag -f of a command that has it instead of an argument that names a file or
+// a directory.
+func fileFlagHint(cmd *cobra.Command, arg string) string {
+	f := cmd.Flags().ShorthandLookup("f")
+	if f == nil || !strings.HasPrefix(f.Name, "file") {
+		return ""
+	}
+	if _, err := os.Stat(arg); err != nil {
+		return ""
+	}
+	return fmt.Sprintf(": it names a file or a directory, want --%s %s", f.Name, arg)
 }

@@ -23,6 +23,9 @@ func flagError(cmd *cobra.Command, err error) error {
 		return plainer(err, invalid.GetFlag(), invalid.GetValue())
 	}
 	unknown, ok := errors.AsType[*pflag.NotExistError](err)
+	if ok && strings.HasPrefix(unknown.GetSpecifiedShortnames(), "f") && takesFiles(cmd) {
+		return fmt.Errorf("%w: files are arguments, as in %s FILE", err, cmd.CommandPath())
+	}
 	if !ok || unknown.GetSpecifiedShortnames() != "" {
 		return err
 	}
@@ -39,6 +42,11 @@ func flagError(cmd *cobra.Command, err error) error {
 		return fmt.Errorf("%w, did you mean --%s?", err, word)
 	}
 	return err
+}
+
+// takesFiles reports whether the arguments of a command are files.
+func takesFiles(cmd *cobra.Command) bool {
+	return slices.ContainsFunc([]string{"FILE", "PATH", "INPUT"}, func(word string) bool { return strings.Contains(cmd.Use, word) })
 }
 
 // removedFlags maps a flag of earlier versions to what replaces it.
@@ -77,6 +85,9 @@ func Near(typed string, names []string) string {
 func unknownCommand(cmd *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return nil
+	}
+	if hint := fileFlagHint(cmd, args[0]); hint != "" {
+		return NoArgs(cmd, args)
 	}
 	err := fmt.Errorf("unknown command %q for %q", args[0], cmd.CommandPath())
 	var known []string

@@ -12,6 +12,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/meshctl/meshctl/internal/mesh"
+	"github.com/meshctl/meshctl/internal/server/source"
 	"github.com/meshctl/meshctl/internal/yamldoc"
 )
 
@@ -90,19 +91,6 @@ type writer struct {
 	errs     []error
 }
 
-// templatePaths are the paths of the templates of pods by kind.
-var templatePaths = map[string][]string{
-	"Pod":                   {},
-	"Deployment":            {"spec", "template"},
-	"StatefulSet":           {"spec", "template"},
-	"DaemonSet":             {"spec", "template"},
-	"ReplicaSet":            {"spec", "template"},
-	"ReplicationController": {"spec", "template"},
-	"DeploymentConfig":      {"spec", "template"},
-	"Job":                   {"spec", "template"},
-	"CronJob":               {"spec", "jobTemplate", "spec", "template"},
-}
-
 func (w *writer) object(ctx context.Context, object map[string]any, doc yamldoc.Value) {
 	kind, _ := object["kind"].(string)
 	if items, ok := object["items"].([]any); ok && strings.HasSuffix(kind, "List") {
@@ -114,7 +102,7 @@ func (w *writer) object(ctx context.Context, object map[string]any, doc yamldoc.
 		}
 		return
 	}
-	path, ok := templatePaths[kind]
+	path, ok := mesh.PodTemplatePath(kind)
 	version, _ := object["apiVersion"].(string)
 	if !ok || strings.Contains(strings.SplitN(version, "/", 2)[0], ".") && kind != "DeploymentConfig" {
 		return
@@ -123,12 +111,22 @@ func (w *writer) object(ctx context.Context, object map[string]any, doc yamldoc.
 	name, _ := metadata["name"].(string)
 	namespace, _ := metadata["namespace"].(string)
 	outcome := Outcome{Object: strings.TrimSpace(kind + " " + strings.TrimPrefix(namespace+"/"+name, "/")), Line: doc.Line()}
-	pod := object
-	for _, field := range path {
+	pod, at := object, doc
+	for i, field := range path {
+		at = at.Get(field)
 		if pod, ok = pod[field].(map[string]any); !ok {
-			w.errs = append(w.errs, fmt.Errorf("line %d: %s: %s is missing", outcome.Line, outcome.Object, strings.Join(path, ".")))
+			fault := "is missing"
+			if !at.IsNull() {
+				fault = "is not a mapping"
+			}
+			w.errs = append(w.errs, fmt.Errorf("line %d: %s: %s %s", doc.LineOf(strings.Join(path[:i+1], ".")), outcome.Object, strings.Join(path[:i+1], "."), fault))
 			return
 		}
+	}
+	if fault := source.PodFault(at); fault != nil {
+		field := strings.Join(append(slices.Clip(path), fault.Field), ".")
+		w.errs = append(w.errs, fmt.Errorf("line %d: %s: %s: %w", fault.Line, outcome.Object, strings.Trim(field, "."), fault.Err))
+		return
 	}
 	in := w.in
 	in.Object, in.Workload = pod, mesh.Workload{APIVersion: version, Kind: kind, Name: name}

@@ -74,3 +74,17 @@ func (w WorkloadLabels) Common(other WorkloadLabels) WorkloadLabels {
 	}
 	return w
 }
+
+// PodTemplatePath returns the path of the template of pods in an object of a kind, which is empty
+// for a Pod itself. ok is false for kinds without one.
+func PodTemplatePath(kind string) (path []string, ok bool) {
+	switch kind {
+	case "Pod":
+		return nil, true
+	case "Deployment", "StatefulSet", "DaemonSet", "ReplicaSet", "ReplicationController", "DeploymentConfig", "Job":
+		return []string{"spec", "template"}, true
+	case "CronJob":
+		return []string{"spec", "jobTemplate", "spec", "template"}, true
+	}
+	return nil, false
+}

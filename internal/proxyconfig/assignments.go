@@ -129,28 +129,41 @@ func appendAssignment(to []Assignment, raw jsontext.Value, wanted func(cluster s
 type assignmentFields struct {
 	Cluster    string `json:"cluster_name,case:ignore"`
 	Localities []struct {
-		Locality  locality `json:"locality"`
-		Priority  uint32   `json:"priority"`
-		Endpoints []struct {
-			Endpoint struct {
-				Address    Address `json:"address"`
-				Additional []struct {
-					Address Address `json:"address"`
-				} `json:"additional_addresses,case:ignore"`
-			} `json:"endpoint"`
-			Name   string          `json:"endpoint_name,case:ignore"`
-			Weight uint32          `json:"load_balancing_weight,case:ignore"`
-			At     networkMetadata `json:"metadata"`
-			Status string          `json:"health_status,case:ignore"`
-		} `json:"lb_endpoints,case:ignore"`
+		Locality  locality         `json:"locality"`
+		Priority  uint32           `json:"priority"`
+		Endpoints []endpointFields `json:"lb_endpoints,case:ignore"`
+		List      struct {
+			Endpoints []endpointFields `json:"lb_endpoints,case:ignore"`
+		} `json:"load_balancer_endpoints,case:ignore"`
+		Collection *struct {
+			Name string `json:"leds_collection_name,case:ignore"`
+		} `json:"leds_cluster_locality_config,case:ignore"`
 	} `json:"endpoints"`
+}
+
+// endpointFields are the fields of a row of an envoy.config.endpoint.v3.LbEndpoint.
+type endpointFields struct {
+	Endpoint struct {
+		Address    Address `json:"address"`
+		Additional []struct {
+			Address Address `json:"address"`
+		} `json:"additional_addresses,case:ignore"`
+	} `json:"endpoint"`
+	Name   string          `json:"endpoint_name,case:ignore"`
+	Weight uint32          `json:"load_balancing_weight,case:ignore"`
+	At     networkMetadata `json:"metadata"`
+	Status string          `json:"health_status,case:ignore"`
 }
 
 func (f *assignmentFields) endpoints() []Assigned {
 	var out []Assigned
 	for _, l := range f.Localities {
-		for i := range l.Endpoints {
-			e := &l.Endpoints[i]
+		if l.Collection != nil { // Envoy gets the endpoints one by one
+			l.Endpoints = append(l.Endpoints, endpointFields{Name: "endpoints of " + l.Collection.Name})
+		}
+		all := slices.Concat(l.Endpoints, l.List.Endpoints)
+		for i := range all {
+			e := &all[i]
 			first := e.Endpoint.Address
 			first.Host = cmp.Or(e.Name, first.Host)
 			a := Assigned{Addresses: []Address{first.orUnknown()}, Status: cmp.Or(e.Status, "UNKNOWN")}
@@ -204,7 +217,7 @@ func AssignmentTable(assignments []Assignment, wide bool) *output.Table {
 			e := &a.Endpoints[i]
 			names := make([]string, len(e.Addresses))
 			for i, address := range e.Addresses {
-				names[i] = address.String()
+				names[i] = strings.TrimPrefix(address.String(), unixPrefix) // as Istio has it in this table only
 			}
 			row := []string{strings.Join(names, ","), e.Status, e.Locality, a.Cluster}
 			if wide {

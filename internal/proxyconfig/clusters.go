@@ -20,7 +20,8 @@ type Cluster struct {
 	// Name is the whole name, such as
 	// outbound|5000||helloworld.sample.svc.cluster.local.
 	Name string
-	// Type is the discovery type: EDS, STATIC … or the name of a custom cluster type.
+	// Type is the discovery type: EDS, STATIC … or the name of a custom cluster type. A cluster
+	// that is not yet used is marked as warming.
 	Type string
 	// Rule is the DestinationRule that shaped the cluster, name.namespace.
 	Rule string
@@ -62,21 +63,21 @@ var clusterSection = section{
 	what:    "clusters",
 	typeURL: "type.googleapis.com/envoy.admin.v3.ClustersConfigDump",
 	paths: map[string][]string{
-		"dynamic_active_clusters": {"cluster"},
-		"static_clusters":         {"cluster"},
+		"dynamic_active_clusters":  {"cluster"},
+		"dynamic_warming_clusters": {"cluster"},
+		"static_clusters":          {"cluster"},
 	},
 }
 
-// ReadClusters reads a config dump and returns the active and static clusters that the
-// filter selects, sorted by host, subset, port and direction. With resources, each has
-// its JSON. A dump without any cluster is an error.
+// ReadClusters reads a config dump and returns the clusters that the filter selects, sorted by
+// host, subset, port and direction. With resources, each active and static one has its JSON. A dump without any cluster is an error.
 func ReadClusters(r io.Reader, f ClusterFilter, resources bool) ([]Cluster, error) {
-	return readRows(r, &clusterSection, compareClusters, func(rows []Cluster, _ string, raw jsontext.Value) ([]Cluster, error) {
-		return appendCluster(rows, raw, &f, resources)
+	return readRows(r, &clusterSection, compareClusters, func(rows []Cluster, list string, raw jsontext.Value) ([]Cluster, error) {
+		return appendCluster(rows, list, raw, &f, resources)
 	})
 }
 
-func appendCluster(to []Cluster, raw jsontext.Value, f *ClusterFilter, resources bool) ([]Cluster, error) {
+func appendCluster(to []Cluster, list string, raw jsontext.Value, f *ClusterFilter, resources bool) ([]Cluster, error) {
 	var c clusterFields
 	if err := json.Unmarshal(raw, &c); err != nil {
 		return to, err
@@ -89,7 +90,11 @@ func appendCluster(to []Cluster, raw jsontext.Value, f *ClusterFilter, resources
 		Type: cmp.Or(c.ClusterType.Name, c.Type, "STATIC"),
 		Rule: configName(string(c.Metadata.FilterMetadata.Istio.Config)),
 	}
-	err := row.keep(raw, (*clusterv3.Cluster)(nil), resources)
+	warming := list == "dynamic_warming_clusters"
+	if warming {
+		row.Type += " (warming)"
+	}
+	err := row.keep(raw, (*clusterv3.Cluster)(nil), resources && !warming)
 	return append(to, row), err
 }
 

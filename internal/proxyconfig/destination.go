@@ -12,6 +12,9 @@ import (
 	"github.com/meshctl/meshctl/internal/mesh"
 )
 
+// noDestination stands for the destination of filters that this package does not know.
+const noDestination = "Non-HTTP/Non-TCP"
+
 // summarise returns the destination of a chain of network filters: the destination of its first HTTP
 // connection manager or TCP proxy. A TCP proxy to the black hole does not count.
 func summarise(filters []*listenerv3.Filter) (destination string, http, tcp bool) {
@@ -43,7 +46,7 @@ func summarise(filters []*listenerv3.Filter) (destination string, http, tcp bool
 		}
 	}
 	if destination == "" {
-		destination = "Non-HTTP/Non-TCP"
+		destination = noDestination
 	}
 	return destination, http, tcp
 }
@@ -82,6 +85,9 @@ func httpDestination(hcm *hcmv3.HttpConnectionManager) string {
 		}
 		return "Inline Route: " + strings.Join(hosts, "; ")
 	}
+	if scoped := hcm.GetScopedRoutes(); scoped != nil {
+		return "Scoped Routes: " + scoped.GetName()
+	}
 	return "HTTP"
 }
 
@@ -98,8 +104,8 @@ func onlyCluster(rc *routev3.RouteConfiguration) string {
 
 func inlineHost(vh *routev3.VirtualHost) string {
 	var matches []string
-	for _, r := range vh.GetRoutes() {
-		matches = append(matches, routeMatch(r.GetMatch()))
+	for match := range routesOf(vh) {
+		matches = append(matches, match)
 	}
 	list := strings.Join(matches, ", ")
 	if domains := strings.Join(vh.GetDomains(), "/"); domains != "*" {
@@ -119,6 +125,13 @@ func routeMatch(m *routev3.RouteMatch) string {
 		return p.Path
 	case *routev3.RouteMatch_SafeRegex:
 		return "regex " + p.SafeRegex.GetRegex()
+	case *routev3.RouteMatch_ConnectMatcher_:
+		return "CONNECT"
+	case *routev3.RouteMatch_PathMatchPolicy:
+		if texts := textsOf(p.PathMatchPolicy.GetTypedConfig()); len(texts) > 0 {
+			return "template " + strings.Join(texts, " ")
+		}
+		return "template " + p.PathMatchPolicy.GetName()
 	}
-	return ""
+	return "unknown match"
 }

@@ -8,6 +8,7 @@
 package proxyconfig
 
 import (
+	"bytes"
 	"cmp"
 	"errors"
 	"fmt"
@@ -199,6 +200,9 @@ func (d *dump) ended(err error) error {
 		return fmt.Errorf("the dump is truncated: it ends after %d bytes", d.InputOffset()+int64(len(d.UnreadBuffer())))
 	}
 	if syntax, ok := errors.AsType[*jsontext.SyntacticError](err); ok {
+		if line, _, _ := bytes.Cut(d.UnreadBuffer(), []byte("\n")); d.InputOffset() == 0 && bytes.Count(line, []byte("::")) >= 2 {
+			return errors.New("this is the text of /clusters: want the JSON of /clusters?format=json, or of /config_dump?include_eds")
+		}
 		if errors.Is(err, errResourceSize) {
 			return fmt.Errorf("%w: %s", errResourceSize, syntax.JSONPointer)
 		}

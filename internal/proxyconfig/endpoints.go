@@ -73,7 +73,8 @@ func HealthStatuses() []string {
 }
 
 func (f *EndpointFilter) matchesAddress(a Address) bool {
-	return (matchesFold(f.Address, a.Host) || matchesFold(f.Address, a.String())) && (f.Port == 0 || f.Port == a.Port)
+	path, isPipe := strings.CutPrefix(a.Host, unixPrefix)
+	return (matchesFold(f.Address, a.Host) || matchesFold(f.Address, a.String()) || isPipe && matchesFold(f.Address, path)) && (f.Port == 0 || f.Port == a.Port)
 }
 
 func (f *EndpointFilter) matches(e *Endpoint) bool {
@@ -277,6 +278,9 @@ type Address struct {
 	Port uint32
 }
 
+// unixPrefix comes before the path of a Unix socket in Address.Host.
+const unixPrefix = "unix://"
+
 // String omits port 0.
 func (a Address) String() string {
 	if a.Port == 0 {
@@ -296,6 +300,7 @@ func (a *Address) UnmarshalJSONFrom(d *jsontext.Decoder) error {
 		Socket struct {
 			Address string `json:"address"`
 			Port    uint32 `json:"port_value,case:ignore"`
+			Named   string `json:"named_port,case:ignore"`
 		} `json:"socket_address,case:ignore"`
 		Pipe *struct {
 			Path string `json:"path"`
@@ -308,8 +313,10 @@ func (a *Address) UnmarshalJSONFrom(d *jsontext.Decoder) error {
 	err := json.UnmarshalDecode(d, &kinds)
 	a.Host, a.Port = kinds.Socket.Address, kinds.Socket.Port
 	switch {
+	case kinds.Socket.Named != "":
+		a.Host += ":" + kinds.Socket.Named
 	case kinds.Pipe != nil:
-		a.Host = "unix://" + kinds.Pipe.Path
+		a.Host = unixPrefix + kinds.Pipe.Path
 	case kinds.Internal != nil:
 		a.Host = "envoy://" + kinds.Internal.Listener + "/" + kinds.Internal.ID
 	}

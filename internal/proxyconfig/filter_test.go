@@ -243,7 +243,7 @@ func TestChains(t *testing.T) {
 		},
 		"scoped routes": {
 			`{"filters": [{"name": "y", "typedConfig": {"@type": "` + httpType + `", "scopedRoutes": {"name": "s"}}}]}`,
-			Chain{"ALL", "HTTP"},
+			Chain{"ALL", "Scoped Routes: s"},
 			ListenerHTTP,
 		},
 		"inline, one cluster": {

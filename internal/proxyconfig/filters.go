@@ -39,9 +39,13 @@ func newFilters() *Filters {
 func (f *Filters) add(s *section, list string, raw jsontext.Value) error {
 	switch s {
 	case &listenerSection:
+		all, err := listenersOf(list, raw)
+		if err != nil || len(all) == 0 || all[0].state != ListenerActive {
+			return err
+		}
 		m := new(listenerv3.Listener)
 		f.Listeners = append(f.Listeners, m)
-		return decode(raw, m)
+		return decode(all[0].raw, m)
 	case &routeSection:
 		if list != "dynamic_route_configs" {
 			return nil // listeners contain them

@@ -10,7 +10,10 @@ import (
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
+	udpproxyv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/udp/udp_proxy/v3"
+	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
+	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/meshctl/meshctl/internal/order"
 	"github.com/meshctl/meshctl/internal/output"
@@ -25,8 +28,21 @@ type Listener struct {
 	Port   uint32
 	Type   ListenerType
 	Chains []Chain
+	State  ListenerState
 	Resource
 }
+
+// ListenerState is the state of a listener. Envoy may have several listeners of a name, each in
+// another state.
+type ListenerState string
+
+// The states of listeners.
+const (
+	ListenerActive   ListenerState = ""
+	ListenerWarming  ListenerState = "warming"  // it waits for its configuration
+	ListenerDraining ListenerState = "draining" // it only keeps its connections
+	ListenerRejected ListenerState = "rejected" // Envoy refused it
+)
 
 // Chain is the match and the destination of one filter chain.
 type Chain struct{ Match, Destination string }
@@ -39,6 +55,7 @@ const (
 	ListenerHTTP    ListenerType = "HTTP"
 	ListenerTCP     ListenerType = "TCP"
 	ListenerHTTPTCP ListenerType = "HTTP+TCP"
+	ListenerUDP     ListenerType = "UDP"
 	ListenerUnknown ListenerType = "UNKNOWN"
 )
 
@@ -54,48 +71,115 @@ type ListenerFilter struct {
 func (f *ListenerFilter) matches(l *Listener) bool {
 	return (f.Port == 0 || f.Port == l.Port) &&
 		matchesFold(string(f.Type), string(l.Type)) &&
-		(f.Address == "" || slices.ContainsFunc(l.Addresses, func(a string) bool { return strings.EqualFold(a, f.Address) }))
+		(f.Address == "" || slices.ContainsFunc(l.Addresses, func(a string) bool { return strings.EqualFold(a, strings.TrimPrefix(f.Address, unixPrefix)) }))
 }
 
 var listenerSection = section{
 	what:    "listeners",
 	typeURL: "type.googleapis.com/envoy.admin.v3.ListenersConfigDump",
 	paths: map[string][]string{
-		"dynamic_listeners": {"active_state", "listener"},
+		"dynamic_listeners": {}, // see listenersOf
 		"static_listeners":  {"listener"},
 	},
 }
 
-// ReadListeners reads a config dump and returns the active and static listeners that the
-// filter selects, sorted by port, address and type. With resources, each has its JSON. A
-// dump without any listener is an error.
+// listenerIn is a listener of a dump in one of its states.
+type listenerIn struct {
+	raw     jsontext.Value // nil if it is not known
+	state   ListenerState
+	name    string
+	details string // why it was rejected
+}
+
+// listenersOf returns the listeners of an item of a list: one for each state of a dynamic listener.
+func listenersOf(list string, raw jsontext.Value) ([]listenerIn, error) {
+	if list != "dynamic_listeners" {
+		return []listenerIn{{raw: raw}}, nil
+	}
+	type state struct {
+		Listener jsontext.Value `json:"listener"`
+	}
+	var d struct {
+		Name     string `json:"name"`
+		Active   state  `json:"active_state,case:ignore"`
+		Warming  state  `json:"warming_state,case:ignore"`
+		Draining state  `json:"draining_state,case:ignore"`
+		Error    *struct {
+			Failed  jsontext.Value `json:"failed_configuration,case:ignore"`
+			Details string         `json:"details"`
+		} `json:"error_state,case:ignore"`
+	}
+	if err := json.Unmarshal(raw, &d); err != nil {
+		return nil, err
+	}
+	var out []listenerIn
+	for _, s := range []struct {
+		state
+		ListenerState
+	}{{d.Active, ListenerActive}, {d.Warming, ListenerWarming}, {d.Draining, ListenerDraining}} {
+		if s.Listener != nil {
+			out = append(out, listenerIn{s.Listener, s.ListenerState, d.Name, ""})
+		}
+	}
+	if d.Error != nil {
+		out = append(out, listenerIn{d.Error.Failed, ListenerRejected, d.Name, d.Error.Details})
+	}
+	return out, nil
+}
+
+// ReadListeners reads a config dump and returns the listeners that the filter selects, sorted by
+// port, address, type and state. With resources, each active and static one has its JSON. A dump
+// without any listener is an error.
 func ReadListeners(r io.Reader, f ListenerFilter, resources bool) ([]Listener, error) {
-	return readRows(r, &listenerSection, compareListeners, func(rows []Listener, _ string, raw jsontext.Value) ([]Listener, error) {
-		return appendListener(rows, raw, &f, resources)
+	rows, err := readRows(r, &listenerSection, compareListeners, func(rows []Listener, list string, raw jsontext.Value) ([]Listener, error) {
+		return appendListeners(rows, list, raw, &f, resources)
+	})
+	return withoutRepeats(rows), err
+}
+
+// withoutRepeats removes repeated rejected listeners, of which Envoy may have one for each attempt.
+func withoutRepeats(sorted []Listener) []Listener {
+	return slices.CompactFunc(sorted, func(a, b Listener) bool {
+		return a.State == ListenerRejected && b.State == ListenerRejected && a.Name == b.Name && slices.Equal(a.Addresses, b.Addresses) && slices.Equal(a.Chains, b.Chains)
 	})
 }
 
-func appendListener(to []Listener, raw jsontext.Value, f *ListenerFilter, resources bool) ([]Listener, error) {
-	m := new(listenerv3.Listener)
-	if err := decode(raw, m); err != nil {
+func appendListeners(to []Listener, list string, raw jsontext.Value, f *ListenerFilter, resources bool) ([]Listener, error) {
+	all, err := listenersOf(list, raw)
+	if err != nil {
 		return to, err
 	}
-	l := NewListener(m)
-	if !f.matches(&l) {
-		return to, nil
+	for _, in := range all {
+		m := new(listenerv3.Listener)
+		if in.raw != nil {
+			if err := decode(in.raw, m); err != nil {
+				return to, err
+			}
+		}
+		m.Name = cmp.Or(m.GetName(), in.name)
+		l := NewListener(m)
+		if l.State = in.state; in.state == ListenerRejected {
+			l.Chains = []Chain{{"-", strings.Join(strings.Fields(in.details), " ")}}
+		}
+		if !f.matches(&l) {
+			continue
+		}
+		if err := l.keep(in.raw, m, resources && in.state == ListenerActive); err != nil {
+			return to, err
+		}
+		to = append(to, l)
 	}
-	err := l.keep(raw, m, resources)
-	return append(to, l), err
+	return to, nil
 }
 
 func compareListeners(a, b Listener) int {
-	return cmp.Or(cmp.Compare(a.Port, b.Port), cmp.Compare(a.Addresses[0], b.Addresses[0]), cmp.Compare(a.Type, b.Type))
+	return cmp.Or(cmp.Compare(a.Port, b.Port), cmp.Compare(a.Addresses[0], b.Addresses[0]), cmp.Compare(a.Type, b.Type), cmp.Compare(a.State, b.State))
 }
 
 // NewListener summarises a listener. Its chains are sorted by destination, last first.
 // Chains of one destination stay in order, and the default chain is last.
 func NewListener(m *listenerv3.Listener) Listener {
-	address, port := splitAddress(m.GetAddress())
+	address, port := listenerAddress(m)
 	l := Listener{Name: m.GetName(), Addresses: []string{address}, Port: port}
 	for _, a := range m.GetAdditionalAddresses() {
 		address, _ := splitAddress(a.GetAddress())
@@ -105,11 +189,18 @@ func NewListener(m *listenerv3.Listener) Listener {
 	if def := m.GetDefaultFilterChain(); def != nil {
 		chains = append(slices.Clip(chains), def)
 	}
+	matches := chainMatches(m)
 	http, tcp := false, false
 	for _, chain := range chains {
 		dest, hasHTTP, hasTCP := summarise(chain.GetFilters())
 		http, tcp = http || hasHTTP, tcp || hasTCP
-		l.Chains = append(l.Chains, Chain{Match: chainMatch(chain.GetFilterChainMatch()), Destination: dest})
+		for _, match := range matches(chain) {
+			l.Chains = append(l.Chains, Chain{Match: match, Destination: dest})
+		}
+	}
+	if len(chains) == 0 {
+		l.Chains = withoutChains(m)
+		http = m.GetApiListener() != nil
 	}
 	switch {
 	case http && tcp:
@@ -118,6 +209,8 @@ func NewListener(m *listenerv3.Listener) Listener {
 		l.Type = ListenerHTTP
 	case tcp:
 		l.Type = ListenerTCP
+	case m.GetUdpListenerConfig() != nil, m.GetAddress().GetSocketAddress().GetProtocol() == corev3.SocketAddress_UDP:
+		l.Type = ListenerUDP
 	default:
 		l.Type = ListenerUnknown
 	}
@@ -125,13 +218,70 @@ func NewListener(m *listenerv3.Listener) Listener {
 	return l
 }
 
+// listenerAddress returns the first address of a listener. An internal listener has its name, to
+// which the addresses of endpoints refer.
+func listenerAddress(m *listenerv3.Listener) (string, uint32) {
+	switch {
+	case m.GetInternalListener() != nil:
+		return "envoy://" + m.GetName(), 0
+	case m.GetAddress() == nil && m.GetApiListener() != nil:
+		return "api", 0
+	case m.GetAddress() == nil && m.GetName() != "":
+		return m.GetName(), 0
+	}
+	return splitAddress(m.GetAddress())
+}
+
+// withoutChains returns what stands for the chains of a listener that has none.
+func withoutChains(m *listenerv3.Listener) []Chain {
+	if m.GetApiListener() != nil {
+		dest, _, _ := summarise([]*listenerv3.Filter{{ConfigType: &listenerv3.Filter_TypedConfig{TypedConfig: m.GetApiListener().GetApiListener()}}})
+		return []Chain{{allConnections, dest}}
+	}
+	if m.GetFcdsConfig() != nil {
+		return []Chain{{allConnections, "Filter chains: " + m.GetFcdsConfig().GetName()}}
+	}
+	var names []string
+	for _, f := range m.GetListenerFilters() {
+		proxy := new(udpproxyv3.UdpProxyConfig)
+		if f.GetTypedConfig().MessageIs(proxy) && f.GetTypedConfig().UnmarshalTo(proxy) == nil {
+			return udpChains(proxy)
+		}
+		names = append(names, f.GetName())
+	}
+	if len(names) == 0 {
+		return []Chain{{allConnections, noDestination}}
+	}
+	return []Chain{{allConnections, "Filters: " + strings.Join(names, ", ")}}
+}
+
+// udpChains returns the destinations of a UDP proxy as chains.
+func udpChains(proxy *udpproxyv3.UdpProxyConfig) []Chain {
+	if proxy.GetMatcher() == nil {
+		return []Chain{{allConnections, clusterDestination(proxy.GetCluster())}} //nolint:staticcheck // the older field
+	}
+	var out []Chain
+	for _, a := range actionsOf(proxy.GetMatcher()) {
+		route := new(udpproxyv3.Route)
+		dest := extensionText(a.action)
+		if a.action.GetTypedConfig().UnmarshalTo(route) == nil {
+			dest = clusterDestination(route.GetCluster())
+		}
+		out = append(out, Chain{a.match, dest})
+	}
+	return out
+}
+
 // splitAddress returns an address in the format of tables, and its port.
 func splitAddress(a *corev3.Address) (string, uint32) {
 	switch a := a.GetAddress().(type) {
 	case *corev3.Address_SocketAddress:
+		if name := a.SocketAddress.GetNamedPort(); name != "" {
+			return a.SocketAddress.GetAddress() + ":" + name, 0
+		}
 		return a.SocketAddress.GetAddress(), a.SocketAddress.GetPortValue()
 	case *corev3.Address_Pipe:
-		return "unix://" + a.Pipe.GetPath(), 0
+		return a.Pipe.GetPath(), 0
 	case *corev3.Address_EnvoyInternalAddress:
 		return "envoy://" + a.EnvoyInternalAddress.GetServerListenerName() + "/" + a.EnvoyInternalAddress.GetEndpointId(), 0
 	}
@@ -146,13 +296,20 @@ func ListenerTable(listeners []Listener, verbose, wide bool) *output.Table {
 		t.Header = []string{"ADDRESSES", "PORT", "MATCH", "DESTINATION"}
 	}
 	for _, l := range listeners {
-		addresses, port := strings.Join(l.Addresses, ","), strconv.FormatUint(uint64(l.Port), 10)
+		addresses, port := strings.Join(l.Addresses, ","), "-"
+		if l.Port != 0 {
+			port = strconv.FormatUint(uint64(l.Port), 10)
+		}
+		before, after := "", ""
+		if l.State != ListenerActive {
+			before, after = string(l.State)+": ", " ("+string(l.State)+")"
+		}
 		if !verbose {
-			t.Rows = append(t.Rows, []string{addresses, port, string(l.Type)})
+			t.Rows = append(t.Rows, []string{addresses, port, string(l.Type) + after})
 			continue
 		}
 		for _, c := range l.Chains {
-			t.Rows = append(t.Rows, []string{addresses, port, c.Match, c.Destination})
+			t.Rows = append(t.Rows, []string{addresses, port, c.Match, before + c.Destination})
 		}
 	}
 	if wide {
@@ -172,6 +329,39 @@ func listenerNames(listeners []Listener, verbose bool) []string {
 		names = append(names, slices.Repeat([]string{l.Name}, rows)...)
 	}
 	return names
+}
+
+// allConnections stands for the match of all connections.
+const allConnections = "ALL"
+
+// chainMatches returns a function that describes the connections of a chain of a listener.
+func chainMatches(m *listenerv3.Listener) func(*listenerv3.FilterChain) []string {
+	if m.GetFilterChainMatcher() == nil {
+		return func(c *listenerv3.FilterChain) []string { return []string{chainMatch(c.GetFilterChainMatch())} }
+	}
+	byName, unread := map[string][]string{}, []string(nil)
+	for _, a := range actionsOf(m.GetFilterChainMatcher()) {
+		if a.action == nil {
+			unread = append(unread, a.match)
+			continue
+		}
+		name := new(wrapperspb.StringValue)
+		if a.action.GetTypedConfig().UnmarshalTo(name) != nil {
+			name.Value = a.action.GetName()
+		}
+		byName[name.GetValue()] = append(byName[name.GetValue()], a.match)
+	}
+	return func(c *listenerv3.FilterChain) []string {
+		switch found := byName[c.GetName()]; {
+		case c == m.GetDefaultFilterChain():
+			return []string{otherwise}
+		case len(found) > 0:
+			return found
+		case len(unread) > 0:
+			return unread
+		}
+		return []string{"NONE"}
+	}
 }
 
 // chainMatch describes the connections that a filter chain matches.
@@ -200,7 +390,7 @@ func chainMatch(m *listenerv3.FilterChainMatch) string {
 		parts = append(parts, "Addr: *"+port)
 	}
 	if len(parts) == 0 {
-		return "ALL"
+		return allConnections
 	}
 	return strings.Join(parts, "; ")
 }

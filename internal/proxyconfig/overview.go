@@ -58,9 +58,9 @@ func ReadOverview(r io.Reader, f OverviewFilter) (*Overview, error) {
 		case &bootstrapSection:
 			return o.Bootstrap.readVersions(list, raw)
 		case &clusterSection:
-			o.Clusters, err = appendCluster(o.Clusters, raw, &f.Clusters, false)
+			o.Clusters, err = appendCluster(o.Clusters, list, raw, &f.Clusters, false)
 		case &listenerSection:
-			o.Listeners, err = appendListener(o.Listeners, raw, &f.Listeners, false)
+			o.Listeners, err = appendListeners(o.Listeners, list, raw, &f.Listeners, false)
 		case &routeSection:
 			o.Routes, err = appendRoute(o.Routes, list, raw, &f.Routes, false)
 		case &secretSection:
@@ -85,6 +85,7 @@ func ReadOverview(r io.Reader, f OverviewFilter) (*Overview, error) {
 	o.Secrets = secrets.Items
 	order.Stable(o.Clusters, compareClusters)
 	order.Stable(o.Listeners, compareListeners)
+	o.Listeners = withoutRepeats(o.Listeners)
 	order.Stable(o.Routes, compareRoutes)
 	order.Stable(o.Assignments, compareAssignments)
 	return o, nil

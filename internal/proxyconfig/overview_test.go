@@ -178,7 +178,7 @@ func TestAssignments(t *testing.T) {
 		"10.0.0.2:5000,[fd00::2]:5000     UNHEALTHY     region1/zone-a/s1     " + hello,
 		"192.168.1.242:15443              UNHEALTHY     region2               " + hello,
 		"envoy://conn/e1                  HEALTHY                             int",
-		"unix://./x                       HEALTHY                             xds",
+		"./x                              HEALTHY                             xds",
 		"",
 	}
 	if diff := cmp.Diff(want, tableLines(t, AssignmentTable(all, false))); diff != "" {

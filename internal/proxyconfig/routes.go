@@ -4,10 +4,12 @@ import (
 	"cmp"
 	"fmt"
 	"io"
+	"iter"
 	"slices"
 	"strconv"
 	"strings"
 
+	xdscorev3 "github.com/cncf/xds/go/xds/core/v3"
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
 	"github.com/go-json-experiment/json/jsontext"
 
@@ -103,22 +105,64 @@ func NewRoute(m *routev3.RouteConfiguration) Route {
 	r := Route{Name: m.GetName(), Hosts: len(m.GetVirtualHosts())}
 	for _, vh := range m.GetVirtualHosts() {
 		// Virtual hosts that were sent one by one have the name of the route configuration, too.
-		host, domains := strings.TrimPrefix(vh.GetName(), m.GetName()+"/"), shortDomains(vh.GetDomains())
-		if len(vh.GetRoutes()) == 0 {
-			r.Entries = append(r.Entries, RouteEntry{Host: host, Domains: domains, Match: "/*", Service: "404"})
+		entry := RouteEntry{Host: strings.TrimPrefix(vh.GetName(), m.GetName()+"/"), Domains: shortDomains(vh.GetDomains())}
+		add := func(match, service string) {
+			entry.Match, entry.Service = match, service
+			r.Entries = append(r.Entries, entry)
 		}
-		for _, route := range vh.GetRoutes() {
-			if route.GetRoute().GetCluster() == mesh.PassthroughCluster || route.GetName() == mesh.NoRoute {
-				continue
+		if len(vh.GetRoutes()) == 0 && vh.GetMatcher() == nil {
+			add("/*", "404")
+		}
+		for match, route := range routesOf(vh) {
+			if route.GetRoute().GetCluster() != mesh.PassthroughCluster && route.GetName() != mesh.NoRoute {
+				add(match, serviceOf(route))
 			}
-			config := route.GetMetadata().GetFilterMetadata()["istio"].GetFields()["config"].GetStringValue()
-			r.Entries = append(r.Entries, RouteEntry{
-				Host: host, Domains: domains,
-				Match: routeMatch(route.GetMatch()), Service: configName(config),
-			})
 		}
 	}
+	if m.GetVhds() != nil {
+		r.Entries = append(r.Entries, RouteEntry{Host: "-", Domains: "-", Match: "virtual hosts on demand (VHDS)"})
+	}
 	return r
+}
+
+// routesOf iterates over the routes of a virtual host, with the requests that they match. A route is
+// nil for an action of the virtual host's matcher that this package cannot read.
+func routesOf(vh *routev3.VirtualHost) iter.Seq2[string, *routev3.Route] {
+	return func(yield func(string, *routev3.Route) bool) {
+		for _, route := range vh.GetRoutes() {
+			if !yield(routeMatch(route.GetMatch()), route) {
+				return
+			}
+		}
+		for _, a := range actionsOf(vh.GetMatcher()) {
+			routes := routesOfAction(a.action)
+			if len(routes) == 0 && !yield(a.match, nil) {
+				return
+			}
+			for _, route := range routes {
+				if !yield(a.match+"; "+routeMatch(route.GetMatch()), route) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// routesOfAction returns the routes of an action of a virtual host's matcher.
+func routesOfAction(action *xdscorev3.TypedExtensionConfig) []*routev3.Route {
+	route, list := new(routev3.Route), new(routev3.RouteList)
+	switch config := action.GetTypedConfig(); {
+	case config.MessageIs(route) && config.UnmarshalTo(route) == nil:
+		return []*routev3.Route{route}
+	case config.MessageIs(list) && config.UnmarshalTo(list) == nil:
+		return list.GetRoutes()
+	}
+	return nil
+}
+
+// serviceOf returns the VirtualService of a route.
+func serviceOf(route *routev3.Route) string {
+	return configName(route.GetMetadata().GetFilterMetadata()["istio"].GetFields()["config"].GetStringValue())
 }
 
 // shortDomains omits redundant names (names with a port, and long forms next to the short

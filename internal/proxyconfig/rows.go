@@ -25,11 +25,14 @@ func (r *Resource) keep(raw jsontext.Value, of proto.Message, wanted bool) (err 
 
 func (r Resource) json() jsontext.Value { return r.JSON }
 
-// Resources returns the JSON of rows that were read with resources.
+// Resources returns the JSON of rows that were read with resources. Rows that describe no
+// resource in use have none.
 func Resources[T interface{ json() jsontext.Value }](rows []T) []jsontext.Value {
-	out := make([]jsontext.Value, len(rows))
-	for i, row := range rows {
-		out[i] = row.json()
+	out := make([]jsontext.Value, 0, len(rows))
+	for _, row := range rows {
+		if row.json() != nil {
+			out = append(out, row.json())
+		}
 	}
 	return out
 }

@@ -53,9 +53,10 @@ type Chunk struct {
 // Split cuts a stream at its document markers without parsing it, so that one
 // broken document does not make the others unreadable. YAML allows no other
 // meaning of a marker at the start of a line. Chunks without content are included;
-// Parse returns a null value for them.
+// Parse returns a null value for them. Text with a byte order mark is decoded.
 func Split(data []byte) iter.Seq[Chunk] {
 	return func(yield func(Chunk) bool) {
+		data := Decode(data)
 		start, startLine, line := 0, 1, 1
 		begun := false // the chunk holds a marker or content, not only comments and directives
 		for pos := 0; pos < len(data); line++ {

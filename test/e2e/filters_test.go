@@ -99,7 +99,7 @@ func TestExtensionsByDiscovery(t *testing.T) {
 				t.Errorf("meshctl pc ecds: %v, want %s in\n%s", err, want, out)
 			}
 			out, err = exec.Command(meshctl, "pc", "all", "--admin", admin).Output()
-			for _, want := range []string{"\nEnvoy Version: ", "\ncluster/inbound|5000||", "\nlistener/", "\nroute/", "\nsecret/ROOTCA", "\nendpoint/unix://"} {
+			for _, want := range []string{"\nEnvoy Version: ", "\ncluster/inbound|5000||", "\nlistener/", "\nroute/", "\nsecret/ROOTCA", "\nendpoint/etc/istio/proxy/XDS "} {
 				if err != nil || !strings.Contains("\n"+string(out), want) {
 					t.Errorf("meshctl pc all: %v, want %q in\n%s", err, want, out)
 				}

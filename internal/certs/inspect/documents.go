@@ -1,6 +1,7 @@
 package inspect
 
 import (
+	"bytes"
 	"encoding/base64"
 	"errors"
 	"fmt"
@@ -132,11 +133,15 @@ func decode(v yamldoc.Value) ([]byte, error) {
 	if base64.StdEncoding.DecodedLen(len(text)) > maxPEM {
 		return nil, fmt.Errorf("it has more than %d MiB", maxPEM>>20)
 	}
-	data, err := base64.StdEncoding.DecodeString(strings.TrimSpace(text))
+	data, err := decodeText([]byte(text))
 	if err != nil {
 		return nil, errors.New("it is not base64")
 	}
 	return data, nil
+}
+
+func decodeText(text []byte) ([]byte, error) {
+	return base64.StdEncoding.DecodeString(string(bytes.TrimSpace(text)))
 }
 
 // remote reads the kubeconfig in one key of a remote secret.

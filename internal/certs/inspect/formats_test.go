@@ -5,6 +5,8 @@ import (
 	"crypto/ecdsa"
 	"crypto/rand"
 	"crypto/x509"
+	"encoding/asn1"
+	"encoding/base64"
 	"math/big"
 	"os"
 	"path/filepath"
@@ -129,6 +131,70 @@ func TestSecretsOfADump(t *testing.T) {
 		_, err := (&Loader{Stdin: strings.NewReader(text)}).Load(t.Context(), []string{Stdin})
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: got %v, want %s", text, err, want)
+		}
+	}
+}
+
+// TestEncodings: YAML and dumps may be UTF-16. Of PEM in UTF-16, which other programs refuse, the
+// fault is reported.
+func TestEncodings(t *testing.T) {
+	t.Parallel()
+	root, _, _ := authority(t)
+	text := string(certs.EncodeCerts(root.Cert))
+	secret := "apiVersion: v1\nkind: Secret\nmetadata: {name: a}\nstringData:\n  ca.crt: |\n    " + strings.ReplaceAll(strings.TrimSpace(text), "\n", "\n    ") + "\n"
+	utf16Of := func(text string) string { // of ASCII
+		return "\xff\xfe" + strings.Join(strings.Split(text, ""), "\x00") + "\x00"
+	}
+	for name, c := range map[string]struct {
+		text   string
+		isRead bool
+	}{
+		"Secret": {secret, true}, "Secret with a mark": {"\ufeff" + secret, true}, "Secret in UTF-16": {utf16Of(secret), true},
+		"PEM": {text, true}, "PEM with a mark": {"\ufeff" + text, false}, "PEM in UTF-16": {utf16Of(text), false},
+	} {
+		path := filepath.Join(t.TempDir(), "file")
+		write(t, path, c.text)
+		m, err := load(t, path)
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+			continue
+		}
+		if b := m.Sets[0].Files[0].Blocks; len(b) != 1 || (b[0].Cert != nil) != c.isRead {
+			t.Errorf("%s: %+v", name, b)
+		}
+	}
+}
+
+// TestOtherFormats: the error of a file in a format that no proxy reads names the format and what to do.
+func TestOtherFormats(t *testing.T) {
+	t.Parallel()
+	root, _, _ := authority(t)
+	text := certs.EncodeCerts(root.Cert)
+	store, err := asn1.Marshal(struct {
+		Version int
+		Content []int
+	}{3, []int{1}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, c := range map[string]struct{ text, want string }{
+		"empty":            {" \n", "is empty: it holds no certificates"},
+		"base64 of PEM":    {base64.StdEncoding.EncodeToString(text) + "\n", "base64 of certificates or keys, as kubectl prints the data of a Secret: decode it with base64 -d"},
+		"base64 of DER":    {base64.StdEncoding.EncodeToString(root.Cert.Raw), "base64 of certificates"},
+		"base64 of a text": {base64.StdEncoding.EncodeToString([]byte("kind: a")), "holds no certificates"},
+		"PKCS #12":         {string(store), "is PKCS #12, which no proxy reads: convert it with openssl pkcs12"},
+		"a text":           {"hello", "holds no certificates"},
+	} {
+		path := filepath.Join(t.TempDir(), "file")
+		write(t, path, c.text)
+		if _, err := load(t, path); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: %v, want %s", name, err, c.want)
+		}
+	}
+	for blockType, want := range map[string]string{"PKCS7": "openssl pkcs7 -print_certs", "OPENSSH PRIVATE KEY": "one of SSH"} {
+		blocks := certs.Scan([]byte("-----BEGIN " + blockType + "-----\nAAAA\n-----END " + blockType + "-----\n"))
+		if len(blocks) != 1 || blocks[0].Err == nil || !strings.Contains(blocks[0].Err.Error(), want) {
+			t.Errorf("%s: %+v", blockType, blocks)
 		}
 	}
 }

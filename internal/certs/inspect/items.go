@@ -179,7 +179,9 @@ func certificateItem(c *x509.Certificate, now time.Time) Item {
 	}
 	e.until(c.NotAfter, now)
 	if e.Algorithm == "" {
-		e.Algorithm = c.PublicKeyAlgorithm.String()
+		if e.Algorithm = "other"; c.PublicKeyAlgorithm != x509.UnknownPublicKeyAlgorithm {
+			e.Algorithm = c.PublicKeyAlgorithm.String()
+		}
 	}
 	if e.CA && c.MaxPathLen >= 0 {
 		e.PathLen = &c.MaxPathLen

@@ -10,6 +10,7 @@ package inspect
 import (
 	"bytes"
 	"context"
+	"encoding/asn1"
 	"errors"
 	"fmt"
 	"io"
@@ -24,6 +25,7 @@ import (
 	"github.com/meshctl/meshctl/internal/dial"
 	"github.com/meshctl/meshctl/internal/files"
 	"github.com/meshctl/meshctl/internal/proxyconfig"
+	"github.com/meshctl/meshctl/internal/yamldoc"
 )
 
 // Limits of inputs.
@@ -192,7 +194,7 @@ func formatOf(data []byte) format {
 		return pemText
 	case bytes.HasPrefix(data, []byte("kind:")), bytes.Contains(data, []byte("\nkind:")):
 		return yamlText
-	case bytes.Contains(data, []byte("-----BEGIN ")):
+	case bytes.Contains(data, []byte("-----BEGIN ")), certs.IsUTF16(data):
 		return pemText
 	}
 	return unknownFormat
@@ -205,6 +207,9 @@ func (l *Loader) text(place, path string, data []byte) error {
 		return fmt.Errorf("%s: %w", place, err)
 	}
 	f, found, err := l.parse(place, place, path, data)
+	if err == nil && !found {
+		err = otherFormat(place, data)
+	}
 	if err != nil || !found {
 		return err
 	}
@@ -214,6 +219,9 @@ func (l *Loader) text(place, path string, data []byte) error {
 // parse reads text of any format. It returns PEM and DER as a file; it adds what
 // dumps and documents hold.
 func (l *Loader) parse(name, place, path string, data []byte) (f verify.File, found bool, err error) {
+	if text := yamldoc.Decode(data); formatOf(text) != pemText { // programs refuse PEM with a byte order mark
+		data = text
+	}
 	switch formatOf(data) {
 	case dumpText:
 		return f, false, l.dump(place, data, proxyconfig.ReadSecrets)
@@ -229,6 +237,26 @@ func (l *Loader) parse(name, place, path string, data []byte) (f verify.File, fo
 	}
 	f, err = pemFile(name, place, path, data)
 	return f, true, err
+}
+
+// otherFormat returns an error for text in a known format that nothing here reads, else nil.
+func otherFormat(place string, data []byte) error {
+	text := bytes.TrimSpace(data)
+	if len(text) == 0 {
+		return fmt.Errorf("%s is empty: it holds no certificates, keys, revocation lists or tokens", place)
+	}
+	if plain, err := decodeText(text); err == nil && (formatOf(plain) == pemText || formatOf(plain) == derBytes) {
+		return fmt.Errorf("%s is base64 of certificates or keys, as kubectl prints the data of a Secret: decode it with base64 -d", place)
+	}
+	var store struct { // PKCS #12
+		Version int
+		Content asn1.RawValue
+		MAC     asn1.RawValue `asn1:"optional"`
+	}
+	if _, err := asn1.Unmarshal(data, &store); err == nil && store.Version == 3 {
+		return fmt.Errorf("%s is PKCS #12, which no proxy reads: convert it with openssl pkcs12 -in FILE -nodes", place)
+	}
+	return nil
 }
 
 func (l *Loader) count(data []byte) error {

@@ -60,8 +60,12 @@ func (c *checker) strength(x cert) {
 	if code, reason := weakKey(x.PublicKey); code != "" {
 		c.judge(code, x, "its key is %s", reason)
 	}
-	if weakSignature(x.SignatureAlgorithm) {
-		c.judge(WeakSignature, x, "it is signed with %s", x.SignatureAlgorithm)
+	unknown := unknownSignature(x.Certificate)
+	if unknown != "" || weakSignature(x.SignatureAlgorithm) {
+		if unknown == "" {
+			unknown = x.SignatureAlgorithm.String()
+		}
+		c.judge(WeakSignature, x, "it is signed with %s", unknown)
 		if c.links.selfSigned(x.Certificate) {
 			// Peers do not check the signature of a root.
 			c.findings[len(c.findings)-1].Severity = Warning

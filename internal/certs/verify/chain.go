@@ -134,6 +134,9 @@ func (c *checker) lead(start cert) {
 	c.steps = 0
 	paths := c.search(nil, []cert{start})
 	if len(paths) == 0 {
+		if c.unread { // it may be on the path
+			return
+		}
 		c.about(NoPathToRoot, start, "%s", c.whyNoPath(start))
 		return
 	}
@@ -143,7 +146,7 @@ func (c *checker) lead(start cert) {
 // strangeRoot reports roots of a chain that are not in the bundle.
 func (c *checker) strangeRoot(l list, start cert) bool {
 	found := false
-	if !c.rooted || !slices.ContainsFunc(l.certs, func(x cert) bool { return x.Equal(start.Certificate) }) {
+	if !c.rooted || c.unread || !slices.ContainsFunc(l.certs, func(x cert) bool { return x.Equal(start.Certificate) }) {
 		return false
 	}
 	for _, x := range l.certs {

@@ -48,6 +48,8 @@ type checker struct {
 	all   []cert // each distinct certificate, at its first place
 	first cert   // the subject of the set, if the set has a purpose
 	lists []list // the certificates of each file
+	// unread reports whether a certificate cannot be read. What belongs to it is not judged.
+	unread bool
 	// roots are the trusted certificates. rooted reports whether the set or the
 	// options name them; otherwise they are the self-signed ones.
 	roots  []cert
@@ -155,6 +157,7 @@ func (c *checker) read() {
 			switch {
 			case b.Fault != "":
 				c.fault(b, place)
+				c.unread = c.unread || !b.IsKey() && (b.Fault == certs.FaultDamaged || b.Type == "CERTIFICATE")
 				l.whole = l.whole && b.Fault == certs.FaultTrailing
 			case b.Cert != nil:
 				x := cert{b.Cert, place}
@@ -204,6 +207,8 @@ func (c *checker) fault(b certs.Block, place string) {
 		// The parser refuses some weak keys that are well-formed.
 		if b.Type == "X509 CRL" {
 			code = CRLMalformed
+		} else if strings.Contains(reason, "negative serial number") {
+			reason = "its serial number is negative, so Go programs, such as every control plane of Istio, refuse it: have it made again"
 		} else if strings.Contains(reason, "RSA public exponent") || strings.Contains(reason, "RSA modulus") || strings.Contains(reason, "unsupported elliptic curve") {
 			code = WeakKey
 		}
@@ -277,9 +282,10 @@ func (c *checker) keys() {
 		}
 		switch {
 		case k.role == RoleKey && c.first.Certificate != nil:
-			if !certs.SameKey(c.first.PublicKey, k.public) {
+			if !c.unread && !certs.SameKey(c.first.PublicKey, k.public) {
 				c.report(KeyMismatch, k.place, c.first, "it is not the private key of %q", Name(c.first.Certificate))
 			}
+		case c.unread:
 		case len(c.all) > 0 && !slices.ContainsFunc(c.all, func(x cert) bool { return certs.SameKey(x.PublicKey, k.public) }):
 			c.report(KeyMismatch, k.place, cert{}, "it is the private key of none of the certificates in %s", c.set.Place)
 		}

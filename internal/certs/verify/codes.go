@@ -112,7 +112,7 @@ var kinds = sync.OnceValue(func() map[Code]kind {
 		OpenDirectory:   {Warning, "run chmod go-w on the directory"},
 		KeyMismatch:     {Error, "put back the key that the certificate was made with, or make both again"},
 		WeakKey:         {Error, "make a new key: ECDSA P-256, or RSA of 2048 to 4096 bits"},
-		WeakSignature:   {Error, "have the certificate signed again, with SHA-256 or better"},
+		WeakSignature:   {Error, "have the certificate signed again, with ECDSA or RSA and SHA-256 or better"},
 		Expired:         {Error, "renew it"},
 		NotYetValid:     {Error, "set the clock right, or use it later"},
 		ExpiresSoon:     {Warning, "renew it"},

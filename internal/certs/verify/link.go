@@ -8,6 +8,8 @@ import (
 	"crypto/elliptic"
 	"crypto/rsa"
 	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/asn1"
 	"errors"
 	"fmt"
 	"math"
@@ -64,7 +66,30 @@ func verifies(parent, child *x509.Certificate) bool {
 	}
 	err := parent.CheckSignature(child.SignatureAlgorithm, child.RawTBSCertificate, child.Signature)
 	_, insecure := errors.AsType[x509.InsecureAlgorithmError](err)
-	return err == nil || insecure || errors.Is(err, x509.ErrUnsupportedAlgorithm) && weakSignature(child.SignatureAlgorithm)
+	return err == nil || insecure || errors.Is(err, x509.ErrUnsupportedAlgorithm) && (weakSignature(child.SignatureAlgorithm) || unknownSignature(child) != "")
+}
+
+// oidRSAPSS is the algorithm RSASSA-PSS.
+var oidRSAPSS = asn1.ObjectIdentifier{1, 2, 840, 113549, 1, 1, 10}
+
+// unknownSignature returns what is wrong with an algorithm of a signature that Go does not know, or
+// "" for a known one.
+func unknownSignature(c *x509.Certificate) string {
+	if c.SignatureAlgorithm != x509.UnknownSignatureAlgorithm {
+		return ""
+	}
+	var parts struct {
+		Signed    asn1.RawValue
+		Algorithm pkix.AlgorithmIdentifier
+		Signature asn1.BitString
+	}
+	if _, err := asn1.Unmarshal(c.Raw, &parts); err != nil {
+		return "an unknown algorithm"
+	}
+	if parts.Algorithm.Algorithm.Equal(oidRSAPSS) {
+		return "RSA-PSS with other parameters than TLS permits: one hash of SHA-2 for all, and a salt as long as the hash"
+	}
+	return "the algorithm " + parts.Algorithm.Algorithm.String() + ", which is not for certificates of TLS"
 }
 
 // Sizes of RSA keys. Smaller keys are broken, and signatures of larger keys are

@@ -36,16 +36,13 @@ func (o *clusterFlags) connect(env *cli.Env) ([]*store.ClusterSecrets, error) {
 		return nil, cli.Usagef("--namespace: %q is not a DNS label", o.namespace)
 	}
 	var out []*store.ClusterSecrets
-	for _, entry := range o.contexts {
-		id, name, named := strings.Cut(entry, "=")
-		if !named {
-			name = id
-		}
+	for _, entry := range o.ClusterContexts(env, o.contexts) {
+		id, name := entry.Cluster, entry.Context
 		switch {
 		case id == "" || name == "":
-			return nil, cli.Usagef("--context has %q: want CONTEXT or CLUSTER=CONTEXT", entry)
+			return nil, cli.Usagef("--context has %q: want CONTEXT or CLUSTER=CONTEXT", strings.Join(o.contexts, ","))
 		case slices.ContainsFunc(out, func(c *store.ClusterSecrets) bool { return c.Context == name || string(c.ID) == id }):
-			return nil, cli.Usagef("--context names %q twice", entry)
+			return nil, cli.Usagef("--context names %q twice", name)
 		}
 		access, err := kube.Load(o.Options(env, name))
 		if err != nil {

@@ -31,7 +31,7 @@ proxy-status does, or at --server. JSON and YAML have an item for each replica. 
 code is 3 when a replica does not use the CA on disk.`,
 		Example: `  meshctl certs status --context kind-cluster1
   meshctl certs status --server 127.0.0.1:8080 -o json | jq '.[].differences'`,
-		Args: cobra.NoArgs,
+		Args: cli.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context(), env) },
 	}
 	o.Bind(env, cmd)

@@ -22,21 +22,17 @@ func (o *analyzeOptions) clusters(env *cli.Env) ([]load.Cluster, error) {
 		contexts = []string{""}
 	}
 	var out []load.Cluster
-	for _, text := range contexts {
+	for _, named := range o.ClusterContexts(env, contexts) {
 		c := own
-		id, name, named := strings.Cut(text, "=")
-		if !named {
-			id, name = text, text
-		}
-		access, err := kube.Load(o.Options(env, name))
+		access, err := kube.Load(o.Options(env, named.Context))
 		switch {
 		case errors.Is(err, kube.ErrNoAccess) && len(o.contexts) == 0:
 			return nil, fmt.Errorf("%w, or name files and directories to check", err)
 		case err != nil:
 			return nil, err
 		}
-		c.Config, c.ID = access.Config, mesh.ClusterID(cmp.Or(id, access.Context))
-		o.flags[c.ID] = o.CommandFlags(name)
+		c.Config, c.ID = access.Config, mesh.ClusterID(cmp.Or(named.Cluster, access.Context))
+		o.flags[c.ID] = o.CommandFlags(named.Context)
 		out = append(out, c)
 	}
 	if len(out) == 0 {

@@ -40,7 +40,7 @@ func (f *kubeFlags) theNamespace() (string, error) {
 // connectAll returns the clients of the contexts that a flag names.
 func (f *kubeFlags) connectAll(env *cli.Env, flag string, contexts []string) ([]*multicluster.Cluster, error) {
 	var out []*multicluster.Cluster
-	for _, name := range contexts {
+	for _, name := range f.Contexts(env, contexts) {
 		if name == "" {
 			return nil, cli.Usagef("--%s has an empty context", flag)
 		}

@@ -67,7 +67,7 @@ func (o *clusterSettingOptions) run(ctx context.Context, env *cli.Env, id mesh.C
 		fmt.Fprintf(env.Stdout, "cluster %s: %s (%s)\n", id, done, path)
 		return nil
 	}
-	contexts := o.contexts
+	contexts := o.kube.Contexts(env, o.contexts)
 	if len(contexts) == 0 {
 		contexts = []string{""}
 	}

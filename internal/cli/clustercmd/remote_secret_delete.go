@@ -63,7 +63,7 @@ Without --revoke-in a copy of the secret still gives access to the cluster.`,
 
 // clusters returns the clusters that have a remote secret in the first context.
 func (o *remoteSecretDeleteOptions) clusters(ctx context.Context, env *cli.Env) ([]string, error) {
-	found, _, err := readClusters(ctx, env, &o.kube, append(o.contexts, "")[0])
+	found, _, err := readClusters(ctx, env, &o.kube, append(o.kube.Contexts(env, o.contexts), "")[0])
 	var out []string
 	for i := range found {
 		out = append(out, string(found[i].ID))
@@ -99,7 +99,7 @@ func (o *remoteSecretDeleteOptions) run(ctx context.Context, env *cli.Env) error
 		}
 	}
 	deleted := 0
-	for _, name := range o.contexts {
+	for _, name := range o.kube.Contexts(env, o.contexts) {
 		n, err := o.deleteIn(ctx, env, name, namespace, readers)
 		if err != nil {
 			return err

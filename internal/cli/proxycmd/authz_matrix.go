@@ -54,7 +54,7 @@ them, too.`,
 
   # By manifests, as a graph
   meshctl authz matrix -n apps --config-dir mesh -o dot | dot -Tsvg > apps.svg`,
-		Args:              cobra.NoArgs,
+		Args:              cli.NoArgs,
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE:              func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context(), env) },
 	}

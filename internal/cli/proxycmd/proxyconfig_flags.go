@@ -77,7 +77,7 @@ and their destination, or with --verbose=false one row for each listener.`,
 }
 
 func listenerTypeVar(fs *pflag.FlagSet, p *proxyconfig.ListenerType, usage string) {
-	cli.FilterVar(fs, p, "type", usage, proxyconfig.ListenerHTTP, proxyconfig.ListenerTCP, proxyconfig.ListenerHTTPTCP, proxyconfig.ListenerUnknown)
+	cli.FilterVar(fs, p, "type", usage, proxyconfig.ListenerHTTP, proxyconfig.ListenerTCP, proxyconfig.ListenerHTTPTCP, proxyconfig.ListenerUDP, proxyconfig.ListenerUnknown)
 }
 
 func newPCRoutesCmd(env *cli.Env) *cobra.Command {

@@ -4,6 +4,10 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"net"
+	"os"
+	"strconv"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -39,6 +43,9 @@ func (p *podFlags) bind(env *cli.Env, cmd *cobra.Command) {
 	fs.Uint16Var(&p.port, "proxy-admin-port", mesh.PortEnvoyAdmin, "`Port` of Envoy's admin interface in the pod")
 	cmd.ValidArgsFunction = cli.CompleteNames(env, p.complete)
 	cmd.Args = func(cmd *cobra.Command, args []string) error {
+		if err := notInPod(cmd, args); err != nil {
+			return err
+		}
 		var err error
 		if p.named, err = cli.MaybeWorkload(args); err != nil {
 			return err
@@ -55,6 +62,27 @@ func (p *podFlags) bind(env *cli.Env, cmd *cobra.Command) {
 		}
 		return nil
 	}
+}
+
+// notInPod refuses an argument that names a file or an admin interface instead of a workload, if flags
+// of the command name these.
+func notInPod(cmd *cobra.Command, args []string) error {
+	if len(args) != 1 {
+		return nil
+	}
+	named := args[0]
+	_, port, err := net.SplitHostPort(named)
+	if _, bad := strconv.ParseUint(port, 10, 16); err == nil && bad == nil && cmd.Flags().Lookup("admin") != nil {
+		return fmt.Errorf("%s is an address: want --admin %[1]s", named)
+	}
+	if cmd.Flags().Lookup("file") == nil {
+		return nil
+	}
+	_, bad := kube.ParseWorkload(named, "default")
+	if info, err := os.Stat(named); err == nil && info.Mode().IsRegular() && (bad != nil || strings.HasSuffix(named, ".json")) {
+		return fmt.Errorf("%s is a file: want --file %[1]s", named)
+	}
+	return nil
 }
 
 // find sets the source to the Envoy of the pod, or of one of several pods.

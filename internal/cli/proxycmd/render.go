@@ -76,7 +76,7 @@ true. The exit code is 3 when an expectation fails.`,
 
   # Check a change before it is merged
   meshctl render --assert expectations.yaml -f mesh`,
-		Args:              cobra.NoArgs,
+		Args:              cli.NoArgs,
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE:              func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context(), env) },
 	}

@@ -18,6 +18,9 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/text/encoding/unicode"
+	"golang.org/x/text/transform"
+
 	"github.com/meshctl/meshctl/internal/dial"
 	"github.com/meshctl/meshctl/internal/files"
 )
@@ -130,7 +133,11 @@ func (s *Source) Post(ctx context.Context, request Request, read func(io.Reader)
 func (s *Source) read(ctx context.Context, body io.ReadCloser, read func(io.Reader) error) error {
 	defer body.Close()
 	dump := &limitedReader{r: &endingReader{ctx, body}, left: s.MaxSize, max: s.MaxSize, fixed: s.FixedSize}
-	err := read(bufio.NewReaderSize(dump, 64<<10))
+	var text io.Reader = dump
+	if s.File != "" { // a shell may have written it in another encoding
+		text = transform.NewReader(dump, unicode.BOMOverride(transform.Nop))
+	}
+	err := read(bufio.NewReaderSize(text, 64<<10))
 	switch { // whatever read makes of it
 	case err != nil && dump.left < 0:
 		err = dump.exceeded()

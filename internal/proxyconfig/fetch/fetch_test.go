@@ -267,3 +267,24 @@ func TestEndsWithContext(t *testing.T) {
 		}
 	}
 }
+
+// TestFileEncodings: a saved dump may begin with a byte order mark, in UTF-8 or UTF-16.
+func TestFileEncodings(t *testing.T) {
+	t.Parallel()
+	for name, text := range map[string]string{
+		"UTF-8": "{}", "UTF-8 with a mark": "\ufeff{}", "UTF-16, little end first": "\xff\xfe{\x00}\x00", "UTF-16, big end first": "\xfe\xff\x00{\x00}",
+	} {
+		path := filepath.Join(t.TempDir(), "dump.json")
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		got, err := read(t, Source{File: path, MaxSize: 100}, Everything)
+		if err != nil || got != "{}" {
+			t.Errorf("%s: got %q, %v", name, got, err)
+		}
+		got, err = read(t, Source{File: "-", Stdin: strings.NewReader(text), MaxSize: 100}, Everything)
+		if err != nil || got != "{}" {
+			t.Errorf("%s, standard input: got %q, %v", name, got, err)
+		}
+	}
+}

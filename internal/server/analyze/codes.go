@@ -11,6 +11,7 @@ type Code string
 
 // The codes. Kinds describes each.
 const (
+	Deprecated                                      Code = "IST0002"
 	ReferencedResourceNotFound                      Code = "IST0101"
 	NamespaceNotInjected                            Code = "IST0102"
 	PodMissingProxy                                 Code = "IST0103"
@@ -132,8 +133,13 @@ func Kinds() []Kind { return slices.Clone(kinds) }
 
 var kinds = []Kind{
 	{
+		Deprecated, "Deprecated", Warning,
+		"An object has a field, or a value of a field, that Istio's API marks as deprecated. It still has its effect.",
+		"Use what the message names.",
+	},
+	{
 		ReferencedResourceNotFound, "ReferencedResourceNotFound", Error,
-		"An object refers to another object that does not exist. A VirtualService may refer to a Gateway, a delegate, or a destination with its port and subset. A Gateway or a DestinationRule may refer to a Secret, a Telemetry to a provider, and an AuthorizationPolicy to a provider whose service and port exist. A Gateway, a Sidecar or a Telemetry may select workloads. A destination that is not exported to a namespace does not exist in this namespace.",
+		"An object refers to another object that does not exist. A VirtualService may refer to a Gateway, a delegate, or a destination with its port and subset. A Gateway or a DestinationRule may refer to a Secret, a Telemetry to a provider, and an AuthorizationPolicy to a provider whose service and port exist, and to namespaces as sources. A Gateway, a Sidecar or a Telemetry may select workloads. A destination that is not exported to a namespace does not exist in this namespace.",
 		"Correct the name, or create the missing object.",
 	},
 	{
@@ -158,7 +164,7 @@ var kinds = []Kind{
 	},
 	{
 		MisplacedAnnotation, "MisplacedAnnotation", Warning,
-		"An object has an annotation that Istio defines for other kinds of objects.",
+		"An object has an annotation that Istio defines for other kinds of objects. An annotation of pods has no effect on their Deployment.",
 		"Move the annotation to an object of its kind, or remove it.",
 	},
 	{
@@ -168,7 +174,7 @@ var kinds = []Kind{
 	},
 	{
 		ConflictingMeshGatewayVirtualServiceHosts, "ConflictingMeshGatewayVirtualServiceHosts", Error,
-		"Two VirtualServices for sidecars have the same host. The first one has a route for all ports and clients, so sidecars [use only its routes](traffic.md#other-clients-other-routes).",
+		"Two VirtualServices for sidecars have the same host. The first one has a route for all ports and clients, or the host is a wildcard, so sidecars [use only its routes](traffic.md#other-clients-other-routes).",
 		"Put the routes of the host into one VirtualService.",
 	},
 	{
@@ -243,7 +249,7 @@ var kinds = []Kind{
 	},
 	{
 		GatewayDuplicateCertificate, "GatewayDuplicateCertificate", Warning,
-		"Two Gateways of the same workloads use the same certificate. A browser reuses a connection for all hosts of the certificate. For hosts that only the other Gateway has, the browser gets status 404.",
+		"Two Gateways of the same workloads use the same certificate at one address and port. A browser reuses a connection for all hosts of the certificate. For hosts that only the other Gateway has, the browser gets status 404.",
 		"Put the servers into one Gateway, or use a separate certificate for each Gateway.",
 	},
 	{
@@ -258,7 +264,7 @@ var kinds = []Kind{
 	},
 	{
 		JwtClaimBasedRoutingWithoutRequestAuthN, "JwtClaimBasedRoutingWithoutRequestAuthN", Error,
-		"A route matches a claim of a token, but no RequestAuthentication applies to a workload of the Gateway. Without a RequestAuthentication, no request has claims.",
+		"A route matches a claim of a token, but no RequestAuthentication applies to a workload of the Gateway. Without a RequestAuthentication, no request has claims. If no workload is known, the selectors decide.",
 		"Add a RequestAuthentication that selects the gateway.",
 	},
 	{
@@ -313,7 +319,7 @@ var kinds = []Kind{
 	},
 	{
 		DestinationRuleSubsetNotSelectPods, "DestinationRuleSubsetNotSelectPods", Error,
-		"A service has endpoints, but none of them has the labels of a subset. Requests to the subset get status 503.",
+		"A service has endpoints or pods, but none of them has the labels of a subset. Requests to the subset get status 503. A label of the place, such as the region, may have any value if the place is not known.",
 		"Correct the labels, or delete the subset.",
 	},
 	{
@@ -378,7 +384,7 @@ var kinds = []Kind{
 	},
 	{
 		UnknownNamespace, "UnknownNamespace", Warning,
-		"An object is exported to a namespace that does not exist, or the rule of an AuthorizationPolicy names such a namespace as the source of requests.",
+		"An object is exported to a namespace that does not exist.",
 		"Correct the name of the namespace.",
 	},
 	{
@@ -388,7 +394,7 @@ var kinds = []Kind{
 	},
 	{
 		HostWithoutService, "HostWithoutService", Info,
-		"A VirtualService for sidecars has a host that no service has. A VirtualService does not make the name resolvable.",
+		"A VirtualService for sidecars has a host that no service has. A VirtualService does not make the name resolvable, and its TCP and TLS routes apply only to ports of services.",
 		"Correct the host, or add a ServiceEntry for it.",
 	},
 	{

@@ -7,6 +7,7 @@ import (
 
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
 
+	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 )
 
@@ -39,7 +40,7 @@ func (m *checker) subsets(d *snapshot.DestinationRule, host string) {
 		return
 	}
 	for i, s := range d.Spec.GetSubsets() {
-		if !slices.ContainsFunc(all, func(e *snapshot.Endpoint) bool { return e.HasLabels(s.GetLabels()) }) {
+		if !slices.ContainsFunc(all, func(e *snapshot.Endpoint) bool { return m.mayHaveLabels(e, s.GetLabels()) }) {
 			m.find(DestinationRuleSubsetNotSelectPods, d, at("spec.subsets", i)+".labels", "no endpoint of %s%s has the labels %s: requests to subset %s fail",
 				svc.Host, m.where(), labelText(s.GetLabels()), s.GetName())
 		}
@@ -58,13 +59,43 @@ func (m *checker) backendsOf(svc *snapshot.MeshService) []*snapshot.Endpoint {
 		for _, w := range m.selected(svc.Namespace, c.Selector) {
 			if w.Cluster == c.Cluster && !w.External {
 				all = append(all, &snapshot.Endpoint{
-					Cluster: w.Cluster, Node: w.Node, Labels: w.Labels,
+					Cluster: w.Cluster, Node: w.Node, Labels: w.Labels, Locality: m.localityOf(w),
 					Pod: snapshot.PodKey{Cluster: w.Cluster, Namespace: w.Namespace, Name: w.Name}.String(),
 				})
 			}
 		}
 	}
 	return all
+}
+
+// localityOf returns the known locality of a workload.
+func (m *checker) localityOf(w *snapshot.Pod) mesh.Locality {
+	if l, ok := mesh.LocalityOfLabels(w.Labels); ok {
+		return l
+	}
+	key := snapshot.NodeKey(w.Cluster, w.Node)
+	if w.External {
+		key = snapshot.WorkloadEntryKey(w.Cluster, w.Namespace, w.Name)
+	}
+	if l := m.Snapshot.Localities.Get(key); l != nil {
+		return *l
+	}
+	return mesh.Locality{}
+}
+
+// mayHaveLabels reports whether an endpoint has all of the wanted labels. A label of its place
+// that is not known may have any value, such as the region in a directory without Nodes, and the
+// cluster if only one cluster of the mesh was read.
+func (m *checker) mayHaveLabels(e *snapshot.Endpoint, want map[string]string) bool {
+	known := make(map[string]string, len(want))
+	for name, value := range want {
+		_, ofPlace := snapshot.TopologyLabel(name, "", "", mesh.Locality{}, "")
+		if v, _ := e.Label(name); ofPlace && v == "" || name == mesh.LabelCluster && len(m.clusters) < 2 {
+			continue
+		}
+		known[name] = value
+	}
+	return e.HasLabels(known)
 }
 
 // endpoints returns the endpoints of a service at a port; 0 stands for all ports.

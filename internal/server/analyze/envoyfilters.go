@@ -71,10 +71,5 @@ func (m *checker) bothApply(a, b *snapshot.EnvoyFilter) bool {
 	if a.Namespace != b.Namespace && a.Namespace != root && b.Namespace != root {
 		return false
 	}
-	for k, v := range a.Selector {
-		if other, both := b.Selector[k]; both && other != v {
-			return false
-		}
-	}
-	return true
+	return !contradicts(a.Selector, b.Selector)
 }

@@ -63,6 +63,11 @@ func (m *checker) claims(v *snapshot.VirtualService) {
 					continue
 				}
 				proxies := m.selected("", gw.Spec.GetSelector())
+				if len(proxies) == 0 && !m.anyTokenCheck(gw.Spec.GetSelector()) {
+					m.find(JwtClaimBasedRoutingWithoutRequestAuthN, v, at(at("spec.http", i)+".match", j)+field,
+						"no RequestAuthentication can apply to the workloads of Gateway %s: no request to it has claims", name)
+					break
+				}
 				if w := slices.IndexFunc(proxies, func(w *snapshot.Pod) bool { return !m.checksTokens(w) }); w >= 0 {
 					m.find(JwtClaimBasedRoutingWithoutRequestAuthN, v, at(at("spec.http", i)+".match", j)+field,
 						"no RequestAuthentication applies to workload %s of Gateway %s: no request to it has claims", nameOf(proxies[w]), name)
@@ -71,6 +76,29 @@ func (m *checker) claims(v *snapshot.VirtualService) {
 			}
 		}
 	}
+}
+
+// anyTokenCheck reports whether a RequestAuthentication may apply to a workload with some labels,
+// which may have further labels. Its namespace is not known.
+func (m *checker) anyTokenCheck(labels map[string]string) bool {
+	for _, facts := range m.Snapshot.Namespaces.All() {
+		for p := range snapshot.Policies[*securityv1beta1.RequestAuthentication](facts, snapshot.KindRequestAuthentication) {
+			if len(snapshot.TargetsOf(p.Spec)) > 0 || !contradicts(p.Spec.GetSelector().GetMatchLabels(), labels) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// contradicts reports whether no workload has all labels of both.
+func contradicts(a, b map[string]string) bool {
+	for k, v := range a {
+		if other, both := b[k]; both && other != v {
+			return true
+		}
+	}
+	return false
 }
 
 // claimField returns the field of a match that refers to a claim, or "".

@@ -2,6 +2,7 @@ package analyze
 
 import (
 	"cmp"
+	"net/netip"
 	"slices"
 	"strings"
 	"time"
@@ -160,7 +161,7 @@ func (m *checker) routed(gw *snapshot.Gateway, field string, s *snapshot.Gateway
 func (m *checker) sharedCertificates() {
 	type use struct {
 		gateway *snapshot.Gateway
-		number  uint32
+		server  *snapshot.GatewayServer
 	}
 	uses := map[string][]use{}
 	for _, gw := range m.Snapshot.GatewayConfigs {
@@ -172,14 +173,27 @@ func (m *checker) sharedCertificates() {
 				continue
 			}
 			first := slices.IndexFunc(uses[name], func(u use) bool {
-				return u.gateway != gw && u.number == s.GetPort().GetNumber() &&
+				return u.gateway != gw && sameAddress(u.server, s) &&
 					(snapshot.Selects(u.gateway.Spec.GetSelector(), gw.Spec.GetSelector()) || snapshot.Selects(gw.Spec.GetSelector(), u.gateway.Spec.GetSelector()))
 			})
 			if first >= 0 {
 				m.find(GatewayDuplicateCertificate, gw, at("spec.servers", i)+".tls.credentialName",
 					"Gateway %s uses the certificate, too: browsers that reuse a connection for both get 404", nameOf(uses[name][first].gateway))
 			}
-			uses[name] = append(uses[name], use{gw, s.GetPort().GetNumber()})
+			uses[name] = append(uses[name], use{gw, s})
 		}
 	}
+}
+
+// sameAddress reports whether a client may reach two servers of one gateway at one address.
+func sameAddress(a, b *snapshot.GatewayServer) bool {
+	x, y := a.GetBind(), b.GetBind()
+	if snapshot.IsUnixSocket(x) || snapshot.IsUnixSocket(y) {
+		return x == y
+	}
+	all := func(bind string) bool {
+		ip, err := netip.ParseAddr(bind)
+		return err != nil || ip.IsUnspecified()
+	}
+	return a.GetPort().GetNumber() == b.GetPort().GetNumber() && (x == y || all(x) || all(y))
 }

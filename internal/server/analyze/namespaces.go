@@ -1,13 +1,55 @@
 package analyze
 
 import (
+	"maps"
+	"slices"
+	"strings"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 )
 
-// namespaces finds the namespaces in exportTo, and in the sources of AuthorizationPolicies, that do not
-// exist. A mesh whose Namespaces are not
-// known, such as a directory without them, has none to compare with.
+// exports holds the namespace of an object and the namespaces to which it is exported; none means all.
+type exports struct {
+	own string
+	to  []string
+}
+
+// overlap reports whether some namespace sees both objects.
+func (e exports) overlap(other exports) bool {
+	return e.all() || other.all() || slices.ContainsFunc(e.to, func(ns string) bool { return other.includes(e.name(ns)) })
+}
+
+func (e exports) includes(namespace string) bool {
+	return slices.ContainsFunc(e.to, func(ns string) bool { return e.name(ns) == namespace })
+}
+
+func (e exports) all() bool { return len(e.to) == 0 || slices.Contains(e.to, "*") }
+
+func (e exports) name(namespace string) string {
+	if namespace == "." {
+		return e.own
+	}
+	return namespace
+}
+
+// width orders the objects that a namespace sees: first those of its own that no other namespace
+// sees, then those that are exported to it by name, then those for all.
+func (e exports) width() int {
+	switch {
+	case e.all():
+		return 2
+	case len(e.to) == 1 && e.includes(e.own):
+		return 0
+	}
+	return 1
+}
+
+// namespaces finds the namespaces in exportTo, and in the sources of AuthorizationPolicies, that do
+// not exist. A mesh whose Namespaces are not known, such as a directory without them, has none to
+// compare with. The namespaces of every cluster and of the control plane exist.
 func (m *checker) namespaces() {
 	known := map[string]bool{}
 	for _, ns := range list[*snapshot.Namespace](m, snapshot.KindNamespace) {
@@ -18,6 +60,9 @@ func (m *checker) namespaces() {
 	}
 	for key := range m.objects {
 		known[key.Namespace] = true
+	}
+	for _, ns := range []string{metav1.NamespaceDefault, mesh.DefaultSystemNamespace, m.Snapshot.Mesh.RootNamespace, metav1.NamespaceSystem, "kube-public", "kube-node-lease"} {
+		known[ns] = true
 	}
 	check := func(o snapshot.Object, field string, to []string) {
 		for i, namespace := range to {
@@ -39,6 +84,31 @@ func (m *checker) namespaces() {
 	for _, e := range until(m, m.entries) {
 		check(e, "spec.exportTo", e.ExportTo)
 	}
+	for _, all := range m.services {
+		for _, s := range all {
+			check(s, "", s.ExportTo)
+		}
+	}
+	m.sourceNamespaces(slices.Collect(maps.Keys(known)))
+}
+
+// sourceNamespaces finds the sources of AuthorizationPolicies with a namespace that does not
+// exist. An asterisk at one end stands for any text.
+func (m *checker) sourceNamespaces(known []string) {
+	check := func(p *snapshot.AuthorizationPolicy, field string, of []string) {
+		for i, pattern := range of {
+			matches := func(namespace string) bool {
+				if prefix, ok := strings.CutSuffix(pattern, "*"); ok {
+					return strings.HasPrefix(namespace, prefix)
+				}
+				suffix, ok := strings.CutPrefix(pattern, "*")
+				return ok && strings.HasSuffix(namespace, suffix) || namespace == pattern
+			}
+			if pattern != "" && !slices.ContainsFunc(known, matches) {
+				m.find(ReferencedResourceNotFound, p, at(field, i), "no namespace %s exists: no request comes from it", pattern)
+			}
+		}
+	}
 	for _, p := range list[*snapshot.AuthorizationPolicy](m, snapshot.KindAuthorizationPolicy) {
 		for i, r := range p.Spec.GetRules() {
 			rule := at("spec.rules", i)
@@ -53,11 +123,6 @@ func (m *checker) namespaces() {
 					check(p, at(rule+".when", j)+".notValues", w.GetNotValues())
 				}
 			}
-		}
-	}
-	for _, all := range m.services {
-		for _, s := range all {
-			check(s, "", s.ExportTo)
 		}
 	}
 }

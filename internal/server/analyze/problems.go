@@ -62,6 +62,8 @@ func codeOf(kind source.ProblemKind) Code {
 		return EmptyListPermitsAll
 	case source.PrivateKey:
 		return PrivateKeyInKeySet
+	case source.Deprecated:
+		return Deprecated
 	}
 	return NoEffect
 }

@@ -21,7 +21,9 @@ func (m *checker) serviceEntries() {
 			p := &e.Ports[i]
 			for _, host := range e.Hosts {
 				key := fmt.Sprintf("%s:%d", host, p.Number)
-				if j := slices.IndexFunc(uses[key], func(u use) bool { return u.protocol != p.Protocol && exportsOverlap(u.entry, e) }); j >= 0 {
+				if j := slices.IndexFunc(uses[key], func(u use) bool {
+					return u.protocol != p.Protocol && exports{u.entry.Namespace, u.entry.ExportTo}.overlap(exports{e.Namespace, e.ExportTo})
+				}); j >= 0 {
 					other := uses[key][j]
 					m.find(ConflictingServiceEntryProtocol, e, at("spec.ports", i)+".protocol", "%s of %s:%d is %s in ServiceEntry %s",
 						p.Protocol, host, p.Number, other.protocol, nameOf(other.entry))
@@ -61,22 +63,4 @@ func (m *checker) addresses(e *snapshot.ServiceEntry) {
 			return
 		}
 	}
-}
-
-// exportsOverlap reports whether some namespace sees both ServiceEntries.
-func exportsOverlap(a, b *snapshot.ServiceEntry) bool {
-	scopes := func(e *snapshot.ServiceEntry) []string {
-		out := slices.Clone(e.ExportTo)
-		for i := range out {
-			if out[i] == "." {
-				out[i] = e.Namespace
-			}
-		}
-		return out
-	}
-	x, y := scopes(a), scopes(b)
-	if len(x) == 0 || len(y) == 0 || slices.Contains(x, "*") || slices.Contains(y, "*") {
-		return true
-	}
-	return slices.ContainsFunc(x, func(ns string) bool { return slices.Contains(y, ns) })
 }

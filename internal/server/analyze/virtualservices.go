@@ -1,6 +1,7 @@
 package analyze
 
 import (
+	"cmp"
 	"maps"
 	"slices"
 	"strconv"
@@ -24,6 +25,7 @@ func (m *checker) virtualServices() {
 	}
 	m.subsetsOfSidecars()
 	m.sharedMeshHosts()
+	m.sharedWildcards()
 	m.shadowed()
 }
 
@@ -123,9 +125,14 @@ func (m *checker) hostsWithoutService(v *snapshot.VirtualService) {
 		if strings.HasPrefix(host, "*") {
 			continue
 		}
-		if !m.served(host) {
-			m.find(HostWithoutService, v, at("spec.hosts", i), "no service has the host %s: proxies route requests to it only at port 80, and resolve no name", host)
+		if m.served(host) {
+			continue
 		}
+		effect := "proxies route requests to it only at port 80, and resolve no name"
+		if len(v.HTTP) == 0 {
+			effect = "proxies open no port for its TCP and TLS routes, and resolve no name"
+		}
+		m.find(HostWithoutService, v, at("spec.hosts", i), "no service has the host %s: %s", host, effect)
 	}
 }
 
@@ -154,11 +161,55 @@ func (m *checker) sharedMeshHosts() {
 					continue
 				}
 				known[p] = true
-				m.find(ConflictingMeshGatewayVirtualServiceHosts, v, at("spec.hosts", slices.Index(v.Hosts, host)),
-					"VirtualService %s has the host %s, too, and comes before this one: proxies use only its routes", nameOf(first), host)
+				m.sharedHost(first, v, host)
 			}
 		}
 	}
+}
+
+func (m *checker) sharedHost(first, second *snapshot.VirtualService, host string) {
+	m.find(ConflictingMeshGatewayVirtualServiceHosts, second, at("spec.hosts", slices.Index(second.Hosts, host)),
+		"VirtualService %s has the host %s, too, and comes before this one: proxies use only its routes", nameOf(first), host)
+}
+
+// sharedWildcards finds the VirtualServices for sidecars with HTTP routes for a wildcard that an
+// earlier one has. A service below the wildcard has only the routes of the first one.
+func (m *checker) sharedWildcards() {
+	uses := map[string][]*snapshot.VirtualService{}
+	for _, v := range m.virtual {
+		if len(v.HTTP) == 0 || !slices.Contains(v.Gateways, snapshot.MeshGateway) {
+			continue
+		}
+		for _, host := range v.Hosts {
+			if strings.HasPrefix(host, "*") && !slices.Contains(uses[host], v) {
+				uses[host] = append(uses[host], v)
+			}
+		}
+	}
+	for _, host := range slices.Sorted(maps.Keys(uses)) {
+		all := uses[host]
+		if len(all) < 2 || !m.served(host) {
+			continue
+		}
+		slices.SortStableFunc(all, func(a, b *snapshot.VirtualService) int {
+			return cmp.Or(cmp.Compare(m.exports(a).width(), m.exports(b).width()), a.Created.Compare(b.Created), cmp.Compare(nameOf(a), nameOf(b)))
+		})
+		for i, v := range all {
+			earlier := slices.IndexFunc(all[:i], func(o *snapshot.VirtualService) bool { return m.exports(o).overlap(m.exports(v)) })
+			if earlier >= 0 {
+				m.sharedHost(all[earlier], v, host)
+			}
+		}
+	}
+}
+
+// exports returns the exports of a VirtualService.
+func (m *checker) exports(v *snapshot.VirtualService) exports {
+	to := v.ExportTo
+	if len(to) == 0 && m.Settings != nil {
+		to = m.Settings.Mesh.GetDefaultVirtualServiceExportTo()
+	}
+	return exports{v.Namespace, to}
 }
 
 func sortedValues[V any](of map[string]V) []V {

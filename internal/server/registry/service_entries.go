@@ -331,7 +331,7 @@ func (j *join) pod(ports []snapshot.ServicePort, names []string, pod *snapshot.P
 			}
 		}
 	}
-	if pod.ServiceAccount != "" {
+	if pod.ServiceAccount != "" && len(pod.IPs) > 0 {
 		j.account(pod)
 	}
 }

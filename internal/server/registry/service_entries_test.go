@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -193,10 +194,15 @@ func TestServiceEntrySelects(t *testing.T) {
 	e.External, e.Resolution, e.Selector = false, snapshot.ByEndpoints, map[string]string{"app": "hello"}
 	ready, unready := pod("c1", "a", "10.1.0.1"), pod("c1", "b", "10.1.0.2")
 	unready.Unready = true
-	b.apply(up(e), up(ready), up(unready), up(pod("c2", "c", "10.2.0.1")), up(workloadEntry("c1", "vm", "192.0.2.7")))
+	waiting := pod("c1", "waiting", "10.1.0.3")
+	waiting.IPs, waiting.ServiceAccount = nil, "waiting"
+	b.apply(up(e), up(ready), up(unready), up(waiting), up(pod("c2", "c", "10.2.0.1")), up(workloadEntry("c1", "vm", "192.0.2.7")))
 	eps := b.snap.Endpoints.Get("stock.internal").ByPort["tcp"]
 	if len(eps) != 3 || eps[0].Health != snapshot.Healthy || eps[1].Health != snapshot.Unhealthy || eps[2].Address != ips("192.0.2.7")[0] {
 		t.Errorf("endpoints %+v", eps)
+	}
+	if accounts := b.snap.Services.Get("stock.internal").Accounts; slices.ContainsFunc(accounts, func(id string) bool { return strings.Contains(id, "waiting") }) {
+		t.Errorf("a pod without an address has the service account of %v", accounts)
 	}
 	now := *unready
 	now.Unready = false

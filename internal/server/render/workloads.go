@@ -20,7 +20,7 @@ type Workload struct {
 func (m *Mesh) Workloads(namespace string) (with []Workload, without int) {
 	for key, pod := range m.snapshot.Pods.All() {
 		switch {
-		case pod.Namespace != namespace:
+		case pod.Namespace != namespace, len(pod.IPs) == 0:
 			continue
 		case !m.hasProxy(pod) || pod.Proxyless:
 			without++

@@ -27,10 +27,10 @@ type Node struct {
 // Key implements Object.
 func (o *Node) Key() Key { return o.key(KindNode) }
 
-// Pod is a Kubernetes Pod that has an address.
+// Pod is a Kubernetes Pod that has not ended.
 type Pod struct {
 	Meta
-	IPs            []netip.Addr
+	IPs            []netip.Addr // empty before the pod runs, and for most pods in files
 	Node           string
 	ServiceAccount string
 	Workload       string // name of the Deployment, StatefulSet … that owns the pod

@@ -8,7 +8,20 @@ import (
 	"istio.io/api/annotation"
 
 	"github.com/meshctl/meshctl/internal/mesh"
+	"github.com/meshctl/meshctl/internal/server/snapshot"
+	"github.com/meshctl/meshctl/internal/yamldoc"
 )
+
+// unlistedAnnotations are annotations that Istio's injection reads of pods, or that its control
+// plane writes, and that Istio's list does not have.
+var unlistedAnnotations = map[string]string{
+	"istio.io/reroute-virtual-interfaces":     "Pod",
+	"prometheus.istio.io/merge-metrics":       "Pod",
+	mesh.AnnotationScrapeTargets:              "Pod",
+	"sidecar.istio.io/controlPlaneAuthPolicy": "Pod",
+	"sidecar.istio.io/enableCoreDump":         "Pod",
+	mesh.AnnotationHealthChecks:               "WorkloadEntry",
+}
 
 // checkAnnotations warns about annotations of Istio's domain that Istio does not define, or
 // defines for other kinds. The Kubernetes source drops most annotations of Pods and Services
@@ -18,26 +31,67 @@ func (c *conversion) checkAnnotations(k *kind, annotations map[string]string) {
 		return
 	}
 	for _, name := range slices.Sorted(maps.Keys(annotations)) {
-		domain, _, _ := strings.Cut(name, "/")
-		if domain != "istio.io" && !strings.HasSuffix(domain, ".istio.io") || domain == "internal.istio.io" || name == mesh.AnnotationHealthChecks {
-			continue
-		}
-		known := annotation.AllResourceAnnotations()
-		i := slices.IndexFunc(known, func(a *annotation.Instance) bool { return a.Name == name })
-		if i < 0 {
-			w := faultf("metadata.annotations["+name+"]", "is no annotation of Istio: it has no effect")
-			w.Kind = UnknownAnnotation
-			c.warn(w)
-			continue
-		}
-		var kinds []string
-		for _, t := range known[i].Resources {
-			kinds = append(kinds, t.String())
-		}
-		if !slices.Contains(kinds, k.name) && !slices.Contains(kinds, annotation.Any.String()) {
-			w := faultf("metadata.annotations["+name+"]", "has no effect on a %s: it is for %s", k.name, strings.Join(kinds, ", "))
-			w.Kind = MisplacedAnnotation
+		if w := annotationFault("metadata", k.name, name); w != nil {
 			c.warn(w)
 		}
 	}
+}
+
+// workloadAnnotations returns warnings about the annotations of an object that makes pods, such
+// as a Deployment, and of its pods.
+func workloadAnnotations(kind snapshot.Kind, v yamldoc.Value) []*FieldError {
+	path, makesPods := mesh.PodTemplatePath(string(kind))
+	if !makesPods {
+		return nil
+	}
+	var out []*FieldError
+	check := func(field, kind string, metadata yamldoc.Value) {
+		for _, name := range slices.Sorted(slices.Values(metadata.Get("annotations").Keys())) {
+			if w := annotationFault(field, kind, name); w != nil {
+				out = append(out, w)
+			}
+		}
+	}
+	check("metadata", string(kind), v.Get("metadata"))
+	for _, field := range path {
+		v = v.Get(field)
+	}
+	check(strings.Join(path, ".")+".metadata", "Pod", v.Get("metadata"))
+	return out
+}
+
+// annotationFault returns a warning about an annotation in the metadata of an object of a kind,
+// nil if there is nothing to say.
+func annotationFault(metadata, kind, name string) *FieldError {
+	domain, _, _ := strings.Cut(name, "/")
+	isIstios := domain == "istio.io" || strings.HasSuffix(domain, ".istio.io") || name == annotation.IoKubernetesIngressClass.Name
+	if !isIstios || domain == "internal.istio.io" {
+		return nil
+	}
+	field := metadata + ".annotations[" + name + "]"
+	var kinds []string
+	if k, ok := unlistedAnnotations[name]; ok {
+		kinds = []string{k}
+	} else {
+		known := annotation.AllResourceAnnotations()
+		i := slices.IndexFunc(known, func(a *annotation.Instance) bool { return a.Name == name })
+		if i < 0 {
+			w := faultf(field, "is no annotation of Istio: it has no effect")
+			w.Kind = UnknownAnnotation
+			return w
+		}
+		for _, t := range known[i].Resources {
+			kinds = append(kinds, t.String())
+		}
+	}
+	if slices.Contains(kinds, kind) || slices.Contains(kinds, annotation.Any.String()) {
+		return nil
+	}
+	hint := ""
+	if path, makesPods := mesh.PodTemplatePath(kind); makesPods && slices.Contains(kinds, "Pod") {
+		hint = ": move it to " + strings.Join(path, ".") + ".metadata.annotations"
+	}
+	w := faultf(field, "has no effect on a %s: it is for %s%s", kind, strings.Join(kinds, ", "), hint)
+	w.Kind = MisplacedAnnotation
+	return w
 }

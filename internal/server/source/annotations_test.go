@@ -19,6 +19,8 @@ func TestAnnotations(t *testing.T) {
 		{policy, "istio.io/dry-run: \"false\"", Unused},
 		{policy, "security.istio.io/dry-run: \"true\"", UnknownAnnotation},
 		{policy, "traffic.istio.io/nodeSelector: \"{}\"", MisplacedAnnotation},
+		{policy, "kubernetes.io/ingress.class: istio", MisplacedAnnotation},
+		{policy, "kubernetes.io/other: istio", Unused},
 		{policy, "galley.istio.io/analyze-suppress: \"*\"", Unused},
 		{policy, "notistio.io/anything: a", Unused},
 		{"apiVersion: networking.istio.io/v1\nkind: WorkloadEntry\nspec: {address: 10.0.0.1, serviceAccount: a}\n", "proxy.istio.io/health-checks-enabled: \"true\"", Unused},

@@ -72,6 +72,11 @@ func (c *Converter) decode(v yamldoc.Value, place snapshot.Place) (Result, error
 			return Result{Key: unreadResult(key, group).Key, Skipped: true}, nil
 		}
 		r := unreadResult(key, group)
+		if k == nil && !isIstioGroup(group) {
+			if r.Warnings = append(r.Warnings, workloadAnnotations(key.Kind, v)...); len(r.Warnings) > 0 {
+				r.Key.Namespace = cmp.Or(r.Key.Namespace, metav1.NamespaceDefault)
+			}
+		}
 		r.Closed = c.UnreadPolicy(&r, group)
 		return r, nil
 	}

@@ -92,11 +92,13 @@ func istioKind[T any, M interface {
 	k.convert = func(c *conversion, object any) *FieldError {
 		c.istio, _ = object.(*Istio)
 		spec, _ := c.istio.Spec.(M)
+		old := deprecated(spec.ProtoReflect()) // convert may replace them
 		fault := convert(c, spec)
 		if fault == nil && !c.Remote {
 			for _, w := range k.withoutEffect(spec) {
 				c.warn(w)
 			}
+			c.warnDeprecated(old)
 		}
 		return under("spec", fault)
 	}

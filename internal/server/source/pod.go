@@ -7,6 +7,7 @@ import (
 
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
+	"github.com/meshctl/meshctl/internal/yamldoc"
 )
 
 var podKind = kubeKind(kind{
@@ -27,7 +28,7 @@ func (c *conversion) pod(o *corev1.Pod) *FieldError {
 		texts, field = []string{o.Status.PodIP}, "status.podIP"
 	}
 	ips, fault := c.addresses(field, texts)
-	if fault != nil || len(ips) == 0 && !c.Analysis {
+	if fault != nil || len(ips) == 0 && len(texts) > 0 {
 		return fault
 	}
 	account := o.Spec.ServiceAccountName
@@ -46,6 +47,16 @@ func (c *conversion) pod(o *corev1.Pod) *FieldError {
 		Proxyless: mesh.IsProxyless(o.Annotations), Unready: unready(o), Injection: c.injection(o),
 	}
 	return nil
+}
+
+// PodFault returns the first field of a pod, or of a template of pods, whose value has the wrong type,
+// or nil.
+func PodFault(v yamldoc.Value) *FieldError {
+	fault := decodeKube(v, "", &corev1.Pod{})
+	if fault != nil {
+		fault.Line = lineOf(v, fault)
+	}
+	return fault
 }
 
 // unready reports whether a pod that a ServiceEntry selects must get no requests. A pod in

@@ -25,6 +25,7 @@ const (
 	WrongRemove         // a patch removes what cannot be removed
 	EmptyList           // a rule that permits has an empty list, which permits everything
 	PrivateKey          // a key set that everybody may read has a private key
+	Deprecated          // a field or a value has a replacement
 )
 
 // ObjectName returns the name of an object for people: kind and namespace/name, or
@@ -41,15 +42,19 @@ func ObjectName(k snapshot.Key) string {
 
 // hasEffect reports whether the problem is about configuration that has an effect, but
 // probably not the effect that its author wants.
-func (k ProblemKind) hasEffect() bool { return k == EmptyList || k == PrivateKey }
+func (k ProblemKind) hasEffect() bool { return k == EmptyList || k == PrivateKey || k == Deprecated }
 
 // LogProblem logs a part of the configuration that is not used, or that has an unwanted
 // effect if all kinds are such. unenforced is set for a security policy, shared for an object
 // that may be meant for another program.
 func LogProblem(log *slog.Logger, kinds []ProblemKind, unenforced, shared bool, attrs ...any) {
-	onlyEffects := len(kinds) > 0 && !slices.ContainsFunc(kinds, func(k ProblemKind) bool { return !k.hasEffect() })
+	only := func(is func(ProblemKind) bool) bool {
+		return len(kinds) > 0 && !slices.ContainsFunc(kinds, func(k ProblemKind) bool { return !is(k) })
+	}
 	switch {
-	case onlyEffects:
+	case only(func(k ProblemKind) bool { return k == Deprecated }):
+		log.Info("configuration is deprecated", attrs...)
+	case only(ProblemKind.hasEffect):
 		log.Warn("configuration may not do what is wanted", attrs...)
 	case unenforced:
 		log.Warn("security policy is not enforced", attrs...)

@@ -60,7 +60,7 @@ type Result struct {
 	// Key names the object. With an error it holds the known parts of the name.
 	Key snapshot.Key
 	// Object is nil when the object is valid but there is nothing to deliver, such
-	// as for a pod without an address or a ServiceAccount.
+	// as for a pod that has ended or a ServiceAccount.
 	Object snapshot.Object
 	// Closed is set if a security policy is not fully understood, and permits no more than
 	// any meaning of it. With an error, it is delivered unless an older version of the

@@ -209,6 +209,9 @@ func (c meshGenerator) pod(cluster mesh.ClusterID) snapshot.Object {
 		Meta: c.meta(cluster, c.namespace(), fmt.Sprint("p", c.IntN(2))), IPs: []netip.Addr{c.address(cluster)},
 		Node: pickOne(c, "", "node"), ServiceAccount: pickOne(c, "sa0", "sa0", "sa0", "sa1"), Workload: pickOne(c, "w", "x"), HostNetwork: c.once(8),
 	}
+	if c.once(6) {
+		p.IPs = nil // it waits for a node
+	}
 	p.Labels = c.app()
 	p.Labels["istio"] = pickOne(c, "gw", "")
 	p.Labels[mesh.LabelTLSMode] = pickOne(c, mesh.TLSModeIstio, mesh.TLSModeIstio, "")
