@@ -1,0 +1,256 @@
+// Package fields checks that no field, annotation or variable of Istio's API is silent: each has an
+// effect, is refused, or is reported.
+package fields
+
+import (
+	"encoding/json"
+	"flag"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"google.golang.org/protobuf/proto"
+	extensionsv1alpha1 "istio.io/api/extensions/v1alpha1"
+	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
+	networkingv1beta1 "istio.io/api/networking/v1beta1"
+	securityv1beta1 "istio.io/api/security/v1beta1"
+	telemetryv1alpha1 "istio.io/api/telemetry/v1alpha1"
+)
+
+var update = flag.Bool("update", false, "rewrite the golden files")
+
+var kinds = map[string]proto.Message{
+	"VirtualService": &networkingv1alpha3.VirtualService{}, "DestinationRule": &networkingv1alpha3.DestinationRule{},
+	"Gateway": &networkingv1alpha3.Gateway{}, "ServiceEntry": &networkingv1alpha3.ServiceEntry{}, "Sidecar": &networkingv1alpha3.Sidecar{},
+	"WorkloadEntry": &networkingv1alpha3.WorkloadEntry{}, "WorkloadGroup": &networkingv1alpha3.WorkloadGroup{},
+	"EnvoyFilter": &networkingv1alpha3.EnvoyFilter{}, "ProxyConfig": &networkingv1beta1.ProxyConfig{},
+	"AuthorizationPolicy": &securityv1beta1.AuthorizationPolicy{}, "PeerAuthentication": &securityv1beta1.PeerAuthentication{},
+	"RequestAuthentication": &securityv1beta1.RequestAuthentication{}, "Telemetry": &telemetryv1alpha1.Telemetry{},
+	"WasmPlugin": &extensionsv1alpha1.WasmPlugin{}, "TrafficExtension": &extensionsv1alpha1.TrafficExtension{},
+}
+
+// defaults holds the values that mean the same as no value, by kind and path.
+var defaults = map[string][]string{
+	"DestinationRule connectionPool.http.h2UpgradePolicy": {"DO_NOT_UPGRADE"},
+	"Gateway tls.maxProtocolVersion":                      {"TLSV1_3"},
+	"Gateway tls.minProtocolVersion":                      {"TLSV1_2"},
+	"Sidecar captureMode":                                 {"DEFAULT", "IPTABLES"},
+	"Sidecar tls.maxProtocolVersion":                      {"TLSV1_3"},
+	"Sidecar tls.minProtocolVersion":                      {"TLSV1_2"},
+	"Gateway servers.tls.mode":                            {"PASSTHROUGH"},
+	"Telemetry tagOverrides.operation":                    {"UPSERT"},
+	"VirtualService corsPolicy.unmatchedPreflights":       {"FORWARD"},
+}
+
+// isDefault reports whether a value of a field means the same as no value.
+func isDefault(kind, path, value string) bool {
+	for field, values := range defaults {
+		of, suffix, _ := strings.Cut(field, " ")
+		if of == kind && strings.HasSuffix("."+path, "."+suffix) && slices.Contains(values, value) {
+			return true
+		}
+	}
+	return false
+}
+
+// TestNoFieldIsSilent sets or removes each field of each kind in the examples of
+// testdata/<kind>.yaml. The configuration of some proxy then differs, or the field is refused or
+// reported. The golden file has the result of each field.
+func TestNoFieldIsSilent(t *testing.T) {
+	t.Parallel()
+	for _, kind := range slices.Sorted(maps.Keys(kinds)) {
+		if _, err := os.Stat(filepath.Join("testdata", kind+".yaml")); err != nil {
+			continue
+		}
+		t.Run(kind, func(t *testing.T) {
+			t.Parallel()
+			of, others := examples(t, kind)
+			w := &walk{T: t, kind: kind, others: others, examples: of, known: map[string]*result{}}
+			for _, example := range of {
+				if f := w.result(example).refusal(example); f != nil {
+					t.Fatalf("%s is refused: %s: %s", example.id(), f.field, f.text)
+				}
+			}
+			var lines []string
+			for _, path := range leaves(kinds[kind].ProtoReflect().Descriptor(), "") {
+				lines = append(lines, w.field(path)...)
+			}
+			golden(t, filepath.Join("testdata", kind+".out.txt"), strings.Join(lines, "\n")+"\n")
+		})
+	}
+}
+
+func golden(t *testing.T, file, got string) {
+	t.Helper()
+	if *update {
+		if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	want, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatalf("%v (run with -update)", err)
+	}
+	if d := cmp.Diff(string(want), got); d != "" {
+		t.Errorf("%s differs (-want +got), run with -update if that is right:\n%s", file, d)
+	}
+}
+
+// walk is the walk through the fields of a kind.
+type walk struct {
+	*testing.T
+	kind             string
+	examples, others []object
+	known            map[string]*result // by object
+}
+
+// result returns the result of the mesh with an object.
+func (w *walk) result(o object) *result {
+	text, err := json.Marshal(o)
+	if err != nil {
+		w.Fatal(err)
+	}
+	r := w.known[string(text)]
+	if r == nil {
+		r = resultOf(w.T, append(slices.Clone(w.others), o))
+		w.known[string(text)] = r
+	}
+	return r
+}
+
+// outcome is what a value of a field does.
+type outcome struct {
+	rank int // the best one is the lowest
+	text string
+}
+
+const (
+	hasEffect = iota
+	isReported
+	isRequired
+	isRefused
+	isSilent
+	isInvalid // in the example, for a reason that is not the field
+)
+
+// field returns a line for each value of a field, and fails if one is silent.
+func (w *walk) field(path string) []string {
+	best := map[string]outcome{} // by value, which is "" if one of the values must not be silent
+	for _, example := range w.examples {
+		for _, p := range places(kinds[w.kind].ProtoReflect().Descriptor(), example.spec(), path) {
+			for _, v := range w.valuesAt(&p) {
+				key := ""
+				if isEach(p.fd) {
+					key = shown(v)
+				}
+				if old, ok := best[key]; ok && old.rank < isRefused {
+					continue
+				}
+				got := w.outcome(example, &p, v)
+				if old, ok := best[key]; !ok || got.rank < old.rank {
+					best[key] = got
+				}
+			}
+		}
+	}
+	if len(best) == 0 {
+		w.Errorf("%s: no example has the message of the field", path)
+	}
+	var lines []string
+	for _, value := range slices.Sorted(maps.Keys(best)) {
+		name := strings.TrimSpace(path + " " + value)
+		if best[value].rank >= isSilent {
+			if !isDefault(w.kind, path, value) {
+				w.Errorf("%s: %s", name, best[value].text)
+				continue
+			}
+			best[value] = outcome{text: "the default"}
+		}
+		lines = append(lines, name+": "+best[value].text)
+	}
+	return lines
+}
+
+// valuesAt returns the values of a field to try in an example, its own first.
+func (w *walk) valuesAt(p *place) []any {
+	if !p.isSet() {
+		return values(p.fd)
+	}
+	out := []any{p.value()}
+	for _, v := range values(p.fd) {
+		if shown(v) != shown(p.value()) {
+			out = append(out, v)
+		}
+	}
+	return out
+}
+
+// outcome compares the mesh with a value of a field to the mesh without it or, if the field is
+// required, with another value.
+func (w *walk) outcome(example object, p *place, value any) outcome {
+	in := func(v any) *result { return w.result(example.with(p.with(example.spec(), v))) }
+	with, without := in(value), in(nil)
+	if f := with.refusal(example); f != nil {
+		if !names(f.field, p.path) {
+			return outcome{isInvalid, "no example can have it: " + f.field + ": " + f.text}
+		}
+		return outcome{isRefused, "refused: " + f.field + ": " + f.text}
+	}
+	if without.refusal(example) != nil {
+		for _, other := range append(values(p.fd), similar(value)...) {
+			if r := in(other); r.refusal(example) == nil && changedIn(with, r) != "" {
+				without = r
+			}
+		}
+		if f := without.refusal(example); f != nil {
+			return outcome{isRequired, "required: " + f.field + ": " + f.text}
+		}
+	}
+	if changed := changedIn(with, without); changed != "" {
+		return outcome{hasEffect, "changes " + changed}
+	}
+	for i := range with.problems {
+		f := &with.problems[i]
+		ofWhole := strings.HasPrefix(p.path, pathOf(f.field)+".") && strings.Contains(f.text, "no effect")
+		if f.object == example.id() && names(f.field, p.path) && (ofWhole || !slices.Contains(without.problems, *f)) {
+			return outcome{isReported, "reported: " + f.field + ": " + f.text}
+		}
+	}
+	return outcome{isSilent, "silent"}
+}
+
+// refusal returns the fault for which an object is refused, or nil.
+func (r *result) refusal(of object) *problem {
+	i := slices.IndexFunc(r.problems, func(p problem) bool { return p.object == of.id() && p.refused })
+	if i < 0 {
+		return nil
+	}
+	return &r.problems[i]
+}
+
+// names reports whether a field in a problem is the one at a path, or holds it.
+func names(field, path string) bool {
+	field = pathOf(field)
+	return field != "" && (field == path || strings.HasPrefix(path, field+".") || strings.HasPrefix(field, path+"."))
+}
+
+// changedIn returns what differs between two results, at most three of them.
+func changedIn(a, b *result) string {
+	changed := map[string]bool{}
+	for _, pair := range [][2]*result{{a, b}, {b, a}} {
+		for name, text := range pair[0].effects {
+			if pair[1].effects[name] != text {
+				changed[strings.SplitN(name, " ", 2)[0]] = true
+			}
+		}
+	}
+	return strings.Join(slices.Sorted(maps.Keys(changed)), ", ")
+}
+
+var _ = fmt.Sprint

@@ -1,0 +1,217 @@
+package fields
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"maps"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/types/known/structpb"
+	"sigs.k8s.io/yaml"
+
+	"github.com/meshctl/meshctl/internal/server/analyze"
+	"github.com/meshctl/meshctl/internal/server/load"
+	"github.com/meshctl/meshctl/internal/server/render"
+	"github.com/meshctl/meshctl/internal/server/source/dir"
+	_ "github.com/meshctl/meshctl/internal/xdswire/protos" // of EnvoyFilters
+)
+
+// object is an object of Kubernetes in JSON.
+type object map[string]any
+
+func (o object) at(names ...string) any {
+	var v any = map[string]any(o)
+	for _, name := range names {
+		inner, _ := v.(map[string]any)
+		v = inner[name]
+	}
+	return v
+}
+
+func (o object) kind() string { text, _ := o["kind"].(string); return text }
+
+func (o object) spec() map[string]any { spec, _ := o["spec"].(map[string]any); return spec }
+
+func (o object) id() string {
+	return fmt.Sprintf("%s %v/%v", o.kind(), o.at("metadata", "namespace"), o.at("metadata", "name"))
+}
+
+// with returns a copy with another spec.
+func (o object) with(spec map[string]any) object {
+	out := maps.Clone(o)
+	out["spec"] = spec
+	return out
+}
+
+// objectsOf parses the documents of a file of YAML.
+func objectsOf(t *testing.T, file string) []object {
+	t.Helper()
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out []object
+	for _, doc := range bytes.Split(text, []byte("\n---\n")) {
+		var o object
+		if err := yaml.Unmarshal(doc, &o); err != nil {
+			t.Fatalf("%s: %v", file, err)
+		}
+		items, isList := o["items"].([]any)
+		if !isList && o != nil {
+			out = append(out, o)
+		}
+		for _, item := range items {
+			item, _ := item.(map[string]any)
+			out = append(out, item)
+		}
+	}
+	return out
+}
+
+// examples returns the objects of a kind in testdata/<kind>.yaml, and the other objects of the mesh:
+// those of that file, and those of testdata/mesh.yaml and of the corpus that it does not define itself.
+func examples(t *testing.T, kind string) (of, others []object) {
+	t.Helper()
+	own := map[string]bool{}
+	for _, o := range objectsOf(t, filepath.Join("testdata", kind+".yaml")) {
+		if own[o.id()] = true; o.kind() == kind && !strings.HasPrefix(fmt.Sprint(o.at("metadata", "name")), "other") {
+			of = append(of, o)
+		} else {
+			others = append(others, o)
+		}
+	}
+	for _, file := range []string{"testdata/mesh.yaml", "../../internal/server/render/testdata/base.yaml"} {
+		for _, o := range objectsOf(t, file) {
+			if !own[o.id()] {
+				others = append(others, o)
+			}
+		}
+	}
+	return of, others
+}
+
+// problem is a fault of an object that meshctl reports.
+type problem struct {
+	object, field, text string
+	refused             bool
+}
+
+// result is what a mesh gives.
+type result struct {
+	// effects holds texts by the name of what they are, such as "route of client.apps http.80".
+	effects  map[string]string
+	problems []problem
+}
+
+// resultOf reads a mesh, and generates the configuration of its proxies.
+func resultOf(t *testing.T, objects []object) *result {
+	t.Helper()
+	var text bytes.Buffer
+	for _, o := range objects {
+		doc, err := json.Marshal(inKubernetes(t, o))
+		if err != nil {
+			t.Fatal(err)
+		}
+		text.WriteString("---\n")
+		text.Write(doc)
+		text.WriteString("\n")
+	}
+	clusters := []load.Cluster{{ID: "c1", Files: []load.File{{Name: "mesh.yaml", Text: text.Bytes()}}}}
+	var log bytes.Buffer
+	m, err := render.Read(t.Context(), render.Config{
+		Clusters: clusters, SystemNamespace: "istio-system", SocketDir: "/run", Now: now, Log: slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelError})),
+	})
+	if err != nil {
+		t.Fatalf("%v\n%s\n%s", err, log.String(), text.String())
+	}
+	out := &result{effects: map[string]string{}}
+	for _, n := range m.Nodes() {
+		for name, value := range map[string]string{"DNS_CAPTURE": "true", "MESHCTL_RELAY": "true", "BOOTSTRAP_XDS_AGENT": "true", "ISTIO_VERSION": "meshctl-1.0"} {
+			n.Metadata.Fields[name] = structpb.NewStringValue(value)
+		}
+		p, err := m.Proxy(n)
+		if err != nil {
+			t.Fatalf("%v\n%s\n%s", err, log.String(), text.String())
+		}
+		r, err := p.Resources()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, typ := range render.Types() {
+			for _, resource := range r.Of(typ) {
+				text, err := resource.MarshalJSON()
+				if err != nil {
+					t.Fatal(err)
+				}
+				out.effects[typ+" of "+p.Name+" "+resource.Name] = string(text)
+			}
+		}
+	}
+	out.findings(t, clusters)
+	return out
+}
+
+// now is the time of all meshes.
+func now() time.Time { return time.Date(2026, 12, 1, 0, 0, 0, 0, time.UTC) }
+
+// findings adds what validate and analyze find.
+func (r *result) findings(t *testing.T, clusters []load.Cluster) {
+	t.Helper()
+	m, err := load.Read(t.Context(), load.Config{Clusters: clusters, SystemNamespace: "istio-system", SocketDir: "/run", Now: now})
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := slices.Concat(analyze.OfFiles(m.Files), analyze.Check(m.Contents, analyze.Options{Now: now()}))
+	for _, f := range found {
+		p := problem{
+			object: fmt.Sprintf("%s %s/%s", f.Object.Kind, f.Object.Namespace, f.Object.Name), field: f.Field, text: f.Message,
+			refused: f.Code == analyze.SchemaValidationError,
+		}
+		if p.object == "ConfigMap istio-system/istio" || p.object == "MeshSettings istio-system/istio" {
+			p.object = "MeshConfig istio-system/istio"
+		}
+		if p.field == "" {
+			p.field, p.text = splitReason(f.Message)
+		}
+		r.problems = append(r.problems, p)
+	}
+}
+
+// reason matches the reason of a fault that begins with a field.
+var reason = regexp.MustCompile(`(?s)^(?:data\.mesh(?:, line \d+)?: )?([a-zA-Z][^ ]*): (.*)$`)
+
+func splitReason(text string) (field, rest string) {
+	if m := reason.FindStringSubmatch(text); m != nil {
+		return m[1], m[2]
+	}
+	return "", text
+}
+
+// pathOf returns the path of names within the spec of a field.
+func pathOf(field string) string {
+	field = regexp.MustCompile(`\[[^\]]*\]`).ReplaceAllString(field, "")
+	return strings.TrimPrefix(strings.TrimPrefix(field, "spec"), ".")
+}
+
+// inKubernetes returns the object that holds a MeshConfig, or the object itself.
+func inKubernetes(t *testing.T, o object) object {
+	t.Helper()
+	if o.kind() != "MeshConfig" {
+		return o
+	}
+	text, err := yaml.Marshal(o.spec())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return object{"apiVersion": "v1", "kind": "ConfigMap", "metadata": o["metadata"], "data": map[string]any{"mesh": string(text)}}
+}
+
+var _ = dir.Problem{}
