@@ -47,6 +47,9 @@ var defaults = map[string][]string{
 	"VirtualService corsPolicy.unmatchedPreflights":       {"FORWARD"},
 }
 
+// forPeople holds the fields that describe an object for people, by kind and path.
+var forPeople = map[string]bool{"Sidecar ingress.port.name": true, "Sidecar egress.port.name": true}
+
 // isDefault reports whether a value of a field means the same as no value.
 func isDefault(kind, path, value string) bool {
 	for field, values := range defaults {
@@ -166,11 +169,15 @@ func (w *walk) field(path string) []string {
 	for _, value := range slices.Sorted(maps.Keys(best)) {
 		name := strings.TrimSpace(path + " " + value)
 		if best[value].rank >= isSilent {
-			if !isDefault(w.kind, path, value) {
+			switch {
+			case isDefault(w.kind, path, value):
+				best[value] = outcome{text: "the default"}
+			case forPeople[w.kind+" "+path]:
+				best[value] = outcome{text: "for people"}
+			default:
 				w.Errorf("%s: %s", name, best[value].text)
 				continue
 			}
-			best[value] = outcome{text: "the default"}
 		}
 		lines = append(lines, name+": "+best[value].text)
 	}
@@ -197,7 +204,8 @@ func (w *walk) outcome(example object, p *place, value any) outcome {
 	in := func(v any) *result { return w.result(example.with(p.with(example.spec(), v))) }
 	with, without := in(value), in(nil)
 	if f := with.refusal(example); f != nil {
-		if !names(f.field, p.path) {
+		ofReference := strings.HasPrefix(p.path, "targetRef") // whose namespace is the policy's
+		if !names(f.field, p.path) || strings.Contains(f.text, `"other"`) && !ofReference {
 			return outcome{isInvalid, "no example can have it: " + f.field + ": " + f.text}
 		}
 		return outcome{isRefused, "refused: " + f.field + ": " + f.text}

@@ -25,6 +25,7 @@ const (
 	WrongRemove         // a patch removes what cannot be removed
 	EmptyList           // a rule that permits has an empty list, which permits everything
 	PrivateKey          // a key set that everybody may read has a private key
+	Unneeded            // a part of a security policy has no effect, and the policy is enforced
 )
 
 // ObjectName returns the name of an object for people: kind and namespace/name, or
