@@ -5,7 +5,6 @@ package fields
 import (
 	"encoding/json"
 	"flag"
-	"fmt"
 	"maps"
 	"os"
 	"path/filepath"
@@ -212,7 +211,7 @@ func (w *walk) outcome(example object, p *place, value any) outcome {
 	}
 	if without.refusal(example) != nil {
 		for _, other := range append(values(p.fd), similar(value)...) {
-			if r := in(other); r.refusal(example) == nil && changedIn(with, r) != "" {
+			if r := in(other); r.refusal(example) == nil && w.changedIn(with, r) != "" {
 				without = r
 			}
 		}
@@ -220,13 +219,13 @@ func (w *walk) outcome(example object, p *place, value any) outcome {
 			return outcome{isRequired, "required: " + f.field + ": " + f.text}
 		}
 	}
-	if changed := changedIn(with, without); changed != "" {
+	if changed := w.changedIn(with, without); changed != "" {
 		return outcome{hasEffect, "changes " + changed}
 	}
-	for i := range with.problems {
-		f := &with.problems[i]
+	before := without.problems(w.T)
+	for _, f := range with.problems(w.T) {
 		ofWhole := strings.HasPrefix(p.path, pathOf(f.field)+".") && strings.Contains(f.text, "no effect")
-		if f.object == example.id() && names(f.field, p.path) && (ofWhole || !slices.Contains(without.problems, *f)) {
+		if f.object == example.id() && names(f.field, p.path) && (ofWhole || !slices.Contains(before, f)) {
 			return outcome{isReported, "reported: " + f.field + ": " + f.text}
 		}
 	}
@@ -235,11 +234,11 @@ func (w *walk) outcome(example object, p *place, value any) outcome {
 
 // refusal returns the fault for which an object is refused, or nil.
 func (r *result) refusal(of object) *problem {
-	i := slices.IndexFunc(r.problems, func(p problem) bool { return p.object == of.id() && p.refused })
+	i := slices.IndexFunc(r.faults, func(p problem) bool { return p.object == of.id() && p.refused })
 	if i < 0 {
 		return nil
 	}
-	return &r.problems[i]
+	return &r.faults[i]
 }
 
 // names reports whether a field in a problem is the one at a path, or holds it.
@@ -248,17 +247,15 @@ func names(field, path string) bool {
 	return field != "" && (field == path || strings.HasPrefix(path, field+".") || strings.HasPrefix(field, path+"."))
 }
 
-// changedIn returns what differs between two results, at most three of them.
-func changedIn(a, b *result) string {
+// changedIn returns the types of what differs between two results.
+func (w *walk) changedIn(a, b *result) string {
 	changed := map[string]bool{}
 	for _, pair := range [][2]*result{{a, b}, {b, a}} {
-		for name, text := range pair[0].effects {
-			if pair[1].effects[name] != text {
+		for name, text := range pair[0].effects(w.T) {
+			if pair[1].effects(w.T)[name] != text {
 				changed[strings.SplitN(name, " ", 2)[0]] = true
 			}
 		}
 	}
 	return strings.Join(slices.Sorted(maps.Keys(changed)), ", ")
 }
-
-var _ = fmt.Sprint

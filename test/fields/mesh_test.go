@@ -20,6 +20,7 @@ import (
 	"github.com/meshctl/meshctl/internal/server/analyze"
 	"github.com/meshctl/meshctl/internal/server/load"
 	"github.com/meshctl/meshctl/internal/server/render"
+	"github.com/meshctl/meshctl/internal/server/source"
 	"github.com/meshctl/meshctl/internal/server/source/dir"
 	_ "github.com/meshctl/meshctl/internal/xdswire/protos" // of EnvoyFilters
 )
@@ -106,12 +107,16 @@ type problem struct {
 
 // result is what a mesh gives.
 type result struct {
-	// effects holds texts by the name of what they are, such as "route of client.apps http.80".
-	effects  map[string]string
-	problems []problem
+	clusters []load.Cluster
+	// faults are those of single objects.
+	faults []problem
+	// found are the faults of all objects, and generated has texts by the name of what they are, such
+	// as "route of client.apps http.80". Both are made when they are needed.
+	found     []problem
+	generated map[string]string
 }
 
-// resultOf reads a mesh, and generates the configuration of its proxies.
+// resultOf reads a mesh.
 func resultOf(t *testing.T, objects []object) *result {
 	t.Helper()
 	var text bytes.Buffer
@@ -124,65 +129,84 @@ func resultOf(t *testing.T, objects []object) *result {
 		text.Write(doc)
 		text.WriteString("\n")
 	}
-	clusters := []load.Cluster{{ID: "c1", Files: []load.File{{Name: "mesh.yaml", Text: text.Bytes()}}}}
+	out := &result{clusters: []load.Cluster{{ID: "c1", Files: []load.File{{Name: "mesh.yaml", Text: text.Bytes()}}}}}
+	_, faults := dir.Parse(&source.Converter{Cluster: "c1", SocketDir: "/run"}, "mesh.yaml", text.Bytes())
+	out.faults = problemsOf(analyze.OfFiles(faults))
+	return out
+}
+
+// effects generates the configuration of the proxies.
+func (r *result) effects(t *testing.T) map[string]string {
+	t.Helper()
+	if r.generated != nil {
+		return r.generated
+	}
 	var log bytes.Buffer
 	m, err := render.Read(t.Context(), render.Config{
-		Clusters: clusters, SystemNamespace: "istio-system", SocketDir: "/run", Now: now, Log: slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelError})),
+		Clusters: r.clusters, SystemNamespace: "istio-system", SocketDir: "/run", Now: now, Log: slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelError})),
 	})
 	if err != nil {
-		t.Fatalf("%v\n%s\n%s", err, log.String(), text.String())
+		t.Fatalf("%v\n%s", err, log.String())
 	}
-	out := &result{effects: map[string]string{}}
+	r.generated = map[string]string{}
 	for _, n := range m.Nodes() {
 		for name, value := range map[string]string{"DNS_CAPTURE": "true", "MESHCTL_RELAY": "true", "BOOTSTRAP_XDS_AGENT": "true", "ISTIO_VERSION": "meshctl-1.0"} {
 			n.Metadata.Fields[name] = structpb.NewStringValue(value)
 		}
 		p, err := m.Proxy(n)
 		if err != nil {
-			t.Fatalf("%v\n%s\n%s", err, log.String(), text.String())
+			t.Fatalf("%v\n%s", err, log.String())
 		}
-		r, err := p.Resources()
+		resources, err := p.Resources()
 		if err != nil {
 			t.Fatal(err)
 		}
 		for _, typ := range render.Types() {
-			for _, resource := range r.Of(typ) {
+			for _, resource := range resources.Of(typ) {
 				text, err := resource.MarshalJSON()
 				if err != nil {
 					t.Fatal(err)
 				}
-				out.effects[typ+" of "+p.Name+" "+resource.Name] = string(text)
+				r.generated[typ+" of "+p.Name+" "+resource.Name] = string(text)
 			}
 		}
 	}
-	out.findings(t, clusters)
-	return out
+	return r.generated
 }
 
 // now is the time of all meshes.
 func now() time.Time { return time.Date(2026, 12, 1, 0, 0, 0, 0, time.UTC) }
 
-// findings adds what validate and analyze find.
-func (r *result) findings(t *testing.T, clusters []load.Cluster) {
+// problems returns what validate and analyze find.
+func (r *result) problems(t *testing.T) []problem {
 	t.Helper()
-	m, err := load.Read(t.Context(), load.Config{Clusters: clusters, SystemNamespace: "istio-system", SocketDir: "/run", Now: now})
-	if err != nil {
-		t.Fatal(err)
+	if r.found == nil {
+		m, err := load.Read(t.Context(), load.Config{Clusters: r.clusters, SystemNamespace: "istio-system", SocketDir: "/run", Now: now})
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.found = append(slices.Clone(r.faults), problemsOf(analyze.Check(m.Contents, analyze.Options{Now: now()}))...)
 	}
-	found := slices.Concat(analyze.OfFiles(m.Files), analyze.Check(m.Contents, analyze.Options{Now: now()}))
-	for _, f := range found {
+	return r.found
+}
+
+func problemsOf(findings []analyze.Finding) []problem {
+	var out []problem
+	for i := range findings {
+		f := &findings[i]
 		p := problem{
 			object: fmt.Sprintf("%s %s/%s", f.Object.Kind, f.Object.Namespace, f.Object.Name), field: f.Field, text: f.Message,
 			refused: f.Code == analyze.SchemaValidationError,
 		}
-		if p.object == "ConfigMap istio-system/istio" || p.object == "MeshSettings istio-system/istio" {
+		if p.object == "MeshSettings istio-system/istio" {
 			p.object = "MeshConfig istio-system/istio"
 		}
 		if p.field == "" {
 			p.field, p.text = splitReason(f.Message)
 		}
-		r.problems = append(r.problems, p)
+		out = append(out, p)
 	}
+	return out
 }
 
 // reason matches the reason of a fault that begins with a field.
@@ -213,5 +237,3 @@ func inKubernetes(t *testing.T, o object) object {
 	}
 	return object{"apiVersion": "v1", "kind": "ConfigMap", "metadata": o["metadata"], "data": map[string]any{"mesh": string(text)}}
 }
-
-var _ = dir.Problem{}
