@@ -59,6 +59,9 @@ func (c *conversion) serviceEntry(spec *networkingv1alpha3.ServiceEntry) *FieldE
 		c.warn(faultf("spec.resolution", "%s is not supported: the ServiceEntry has no effect", spec.Resolution))
 		return nil
 	}
+	if spec.WorkloadSelector != nil && e.Resolution == snapshot.ByDestination {
+		c.warn(noEffect("spec.workloadSelector", "with resolution NONE, proxies connect to the addresses that clients choose"))
+	}
 	for i, host := range spec.Hosts {
 		if why := c.refusedHost(host); why != "" && e.Resolution.DNS() && len(spec.Endpoints) == 0 {
 			// Proxies would resolve it.
