@@ -15,6 +15,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"google.golang.org/protobuf/proto"
 	extensionsv1alpha1 "istio.io/api/extensions/v1alpha1"
+	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
 	networkingv1beta1 "istio.io/api/networking/v1beta1"
 	securityv1beta1 "istio.io/api/security/v1beta1"
@@ -30,6 +31,7 @@ var kinds = map[string]proto.Message{
 	"EnvoyFilter": &networkingv1alpha3.EnvoyFilter{}, "ProxyConfig": &networkingv1beta1.ProxyConfig{},
 	"AuthorizationPolicy": &securityv1beta1.AuthorizationPolicy{}, "PeerAuthentication": &securityv1beta1.PeerAuthentication{},
 	"RequestAuthentication": &securityv1beta1.RequestAuthentication{}, "Telemetry": &telemetryv1alpha1.Telemetry{},
+	"MeshConfig": &meshv1alpha1.MeshConfig{}, kindPodConfig: &meshv1alpha1.ProxyConfig{},
 	"WasmPlugin": &extensionsv1alpha1.WasmPlugin{}, "TrafficExtension": &extensionsv1alpha1.TrafficExtension{},
 }
 
@@ -42,12 +44,54 @@ var defaults = map[string][]string{
 	"Sidecar tls.maxProtocolVersion":                      {"TLSV1_3"},
 	"Sidecar tls.minProtocolVersion":                      {"TLSV1_2"},
 	"Gateway servers.tls.mode":                            {"PASSTHROUGH"},
+	"PodConfig forwardClientCertDetails":                  {"SANITIZE_SET"},
 	"Telemetry tagOverrides.operation":                    {"UPSERT"},
 	"VirtualService corsPolicy.unmatchedPreflights":       {"FORWARD"},
 }
 
 // forPeople holds the fields that describe an object for people, by kind and path.
 var forPeople = map[string]bool{"Sidecar ingress.port.name": true, "Sidecar egress.port.name": true}
+
+// testedElsewhere holds the tests that show the effects of further fields, by kind and path.
+var testedElsewhere = map[string]string{
+	"PodConfig holdApplicationUntilProxyStarts": "test/fields TestNoFieldIsSilent", // of the injector: see MeshConfig
+	"PodConfig readinessProbe.exec":             "internal/agent/config TestProbe",
+	"PodConfig readinessProbe.grpc":             "internal/agent/config TestProbe",
+	"PodConfig readinessProbe.httpGet":          "internal/agent/config TestProbe",
+	"PodConfig readinessProbe.tcpSocket":        "internal/agent/config TestProbe",
+	"WorkloadGroup template.locality":           "internal/server/autoregister TestEntryOfTemplate",
+	"WorkloadGroup template.ports":              "internal/server/autoregister TestEntryOfTemplate",
+	"WorkloadGroup template.weight":             "internal/server/autoregister TestEntryOfTemplate",
+}
+
+// elsewhere reports whether another test shows the effect of a field.
+func elsewhere(kind, path string) bool {
+	for field := range testedElsewhere {
+		of, prefix, _ := strings.Cut(field, " ")
+		if of == kind && (path == prefix || strings.HasPrefix(path, prefix+".")) {
+			return true
+		}
+	}
+	return false
+}
+
+// TestElsewhere: the tests of testedElsewhere exist.
+func TestElsewhere(t *testing.T) {
+	t.Parallel()
+	for field, test := range testedElsewhere {
+		dir, name, _ := strings.Cut(test, " ")
+		files, err := filepath.Glob(filepath.Join("../..", dir, "*_test.go"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !slices.ContainsFunc(files, func(file string) bool {
+			text, err := os.ReadFile(file)
+			return err == nil && strings.Contains(string(text), "func "+name+"(")
+		}) {
+			t.Errorf("%s: there is no %s", field, test)
+		}
+	}
+}
 
 // isDefault reports whether a value of a field means the same as no value.
 func isDefault(kind, path, value string) bool {
@@ -82,7 +126,7 @@ func TestNoFieldIsSilent(t *testing.T) {
 			for _, path := range leaves(kinds[kind].ProtoReflect().Descriptor(), "") {
 				lines = append(lines, w.field(path)...)
 			}
-			golden(t, filepath.Join("testdata", kind+".out.txt"), strings.Join(lines, "\n")+"\n")
+			golden(t, filepath.Join("testdata", kind+".out.txt"), strings.Join(slices.Compact(lines), "\n")+"\n")
 		})
 	}
 }
@@ -130,6 +174,7 @@ func (w *walk) result(o object) *result {
 type outcome struct {
 	rank int // the best one is the lowest
 	text string
+	of   string // the path of the field that is reported, if not that of the value
 }
 
 const (
@@ -143,6 +188,9 @@ const (
 
 // field returns a line for each value of a field, and fails if one is silent.
 func (w *walk) field(path string) []string {
+	if elsewhere(w.kind, path) {
+		return []string{path + ": in another test"}
+	}
 	best := map[string]outcome{} // by value, which is "" if one of the values must not be silent
 	for _, example := range w.examples {
 		for _, p := range places(kinds[w.kind].ProtoReflect().Descriptor(), example.spec(), path) {
@@ -178,6 +226,9 @@ func (w *walk) field(path string) []string {
 				continue
 			}
 		}
+		if of := best[value].of; of != "" {
+			name = of + " and all below"
+		}
 		lines = append(lines, name+": "+best[value].text)
 	}
 	return lines
@@ -205,9 +256,9 @@ func (w *walk) outcome(example object, p *place, value any) outcome {
 	if f := with.refusal(example); f != nil {
 		ofReference := strings.HasPrefix(p.path, "targetRef") // whose namespace is the policy's
 		if !names(f.field, p.path) || strings.Contains(f.text, `"other"`) && !ofReference {
-			return outcome{isInvalid, "no example can have it: " + f.field + ": " + f.text}
+			return outcome{rank: isInvalid, text: "no example can have it: " + f.field + ": " + f.text}
 		}
-		return outcome{isRefused, "refused: " + f.field + ": " + f.text}
+		return outcome{rank: isRefused, text: "refused: " + f.field + ": " + f.text}
 	}
 	if without.refusal(example) != nil {
 		for _, other := range append(values(p.fd), similar(value)...) {
@@ -216,20 +267,24 @@ func (w *walk) outcome(example object, p *place, value any) outcome {
 			}
 		}
 		if f := without.refusal(example); f != nil {
-			return outcome{isRequired, "required: " + f.field + ": " + f.text}
+			return outcome{rank: isRequired, text: "required: " + f.field + ": " + f.text}
 		}
 	}
 	if changed := w.changedIn(with, without); changed != "" {
-		return outcome{hasEffect, "changes " + changed}
+		return outcome{rank: hasEffect, text: "changes " + changed}
 	}
 	before := without.problems(w.T)
 	for _, f := range with.problems(w.T) {
 		ofWhole := strings.HasPrefix(p.path, pathOf(f.field)+".") && strings.Contains(f.text, "no effect")
 		if f.object == example.id() && names(f.field, p.path) && (ofWhole || !slices.Contains(before, f)) {
-			return outcome{isReported, "reported: " + f.field + ": " + f.text}
+			out := outcome{rank: isReported, text: "reported: " + f.field + ": " + f.text}
+			if ofWhole {
+				out.of = pathOf(f.field)
+			}
+			return out
 		}
 	}
-	return outcome{isSilent, "silent"}
+	return outcome{rank: isSilent, text: "silent"}
 }
 
 // refusal returns the fault for which an object is refused, or nil.

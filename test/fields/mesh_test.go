@@ -20,6 +20,7 @@ import (
 	"github.com/meshctl/meshctl/internal/server/analyze"
 	"github.com/meshctl/meshctl/internal/server/load"
 	"github.com/meshctl/meshctl/internal/server/render"
+	"github.com/meshctl/meshctl/internal/server/snapshot"
 	"github.com/meshctl/meshctl/internal/server/source"
 	"github.com/meshctl/meshctl/internal/server/source/dir"
 	_ "github.com/meshctl/meshctl/internal/xdswire/protos" // of EnvoyFilters
@@ -107,7 +108,14 @@ type problem struct {
 
 // result is what a mesh gives.
 type result struct {
+	objects  []object
 	clusters []load.Cluster
+	events   []snapshot.Event
+	// podConfig is PROXY_CONFIG of an agent in JSON, or "" for that of an injected pod. proxyConfig is what
+	// the agent makes of it, and warned are its warnings.
+	podConfig   string
+	proxyConfig map[string]any
+	warned      []problem
 	// faults are those of single objects.
 	faults []problem
 	// found are the faults of all objects, and generated has texts by the name of what they are, such
@@ -120,18 +128,26 @@ type result struct {
 func resultOf(t *testing.T, objects []object) *result {
 	t.Helper()
 	var text bytes.Buffer
+	out := &result{objects: objects}
 	for _, o := range objects {
 		doc, err := json.Marshal(inKubernetes(t, o))
 		if err != nil {
 			t.Fatal(err)
 		}
+		if o.kind() == kindPodConfig {
+			if doc, err = json.Marshal(o.spec()); err != nil {
+				t.Fatal(err)
+			}
+			out.podConfig = string(doc)
+			continue
+		}
 		text.WriteString("---\n")
 		text.Write(doc)
 		text.WriteString("\n")
 	}
-	out := &result{clusters: []load.Cluster{{ID: "c1", Files: []load.File{{Name: "mesh.yaml", Text: text.Bytes()}}}}}
-	_, faults := dir.Parse(&source.Converter{Cluster: "c1", SocketDir: "/run"}, "mesh.yaml", text.Bytes())
-	out.faults = problemsOf(analyze.OfFiles(faults))
+	out.clusters = []load.Cluster{{ID: "c1", Files: []load.File{{Name: "mesh.yaml", Text: text.Bytes()}}}}
+	events, faults := dir.Parse(&source.Converter{Cluster: "c1", SocketDir: "/run"}, "mesh.yaml", text.Bytes())
+	out.events, out.faults = events, problemsOf(analyze.OfFiles(faults))
 	return out
 }
 
@@ -149,10 +165,21 @@ func (r *result) effects(t *testing.T) map[string]string {
 		t.Fatalf("%v\n%s", err, log.String())
 	}
 	r.generated = map[string]string{}
+	if last := r.objects[len(r.objects)-1].kind(); slices.Contains([]string{"MeshConfig", "ProxyConfig", "WorkloadGroup", kindPodConfig}, last) {
+		r.workload(t)
+	}
+	config, err := structpb.NewValue(r.proxyConfig)
+	if err != nil {
+		t.Fatal(err)
+	}
 	for _, n := range m.Nodes() {
+		if strings.Contains(n.GetId(), "reviews-2.shop") {
+			continue // like reviews-1
+		}
 		for name, value := range map[string]string{"DNS_CAPTURE": "true", "MESHCTL_RELAY": "true", "BOOTSTRAP_XDS_AGENT": "true", "ISTIO_VERSION": "meshctl-1.0"} {
 			n.Metadata.Fields[name] = structpb.NewStringValue(value)
 		}
+		n.Metadata.Fields["PROXY_CONFIG"] = config
 		p, err := m.Proxy(n)
 		if err != nil {
 			t.Fatalf("%v\n%s", err, log.String())
@@ -185,7 +212,7 @@ func (r *result) problems(t *testing.T) []problem {
 		if err != nil {
 			t.Fatal(err)
 		}
-		r.found = append(slices.Clone(r.faults), problemsOf(analyze.Check(m.Contents, analyze.Options{Now: now()}))...)
+		r.found = append(slices.Concat(r.faults, r.warned), problemsOf(analyze.Check(m.Contents, analyze.Options{Now: now()}))...)
 	}
 	return r.found
 }
@@ -224,6 +251,9 @@ func pathOf(field string) string {
 	field = regexp.MustCompile(`\[[^\]]*\]`).ReplaceAllString(field, "")
 	return strings.TrimPrefix(strings.TrimPrefix(field, "spec"), ".")
 }
+
+// kindPodConfig is the kind of examples of PROXY_CONFIG, which are no objects of Kubernetes.
+const kindPodConfig = "PodConfig"
 
 // inKubernetes returns the object that holds a MeshConfig, or the object itself.
 func inKubernetes(t *testing.T, o object) object {
