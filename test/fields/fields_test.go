@@ -37,16 +37,26 @@ var kinds = map[string]proto.Message{
 
 // defaults holds the values that mean the same as no value, by kind and path.
 var defaults = map[string][]string{
-	"DestinationRule connectionPool.http.h2UpgradePolicy": {"DO_NOT_UPGRADE"},
-	"Gateway tls.maxProtocolVersion":                      {"TLSV1_3"},
-	"Gateway tls.minProtocolVersion":                      {"TLSV1_2"},
-	"Sidecar captureMode":                                 {"DEFAULT", "IPTABLES"},
-	"Sidecar tls.maxProtocolVersion":                      {"TLSV1_3"},
-	"Sidecar tls.minProtocolVersion":                      {"TLSV1_2"},
-	"Gateway servers.tls.mode":                            {"PASSTHROUGH"},
-	"PodConfig forwardClientCertDetails":                  {"SANITIZE_SET"},
-	"Telemetry tagOverrides.operation":                    {"UPSERT"},
-	"VirtualService corsPolicy.unmatchedPreflights":       {"FORWARD"},
+	"DestinationRule connectionPool.http.h2UpgradePolicy":   {"DO_NOT_UPGRADE"},
+	"Gateway tls.maxProtocolVersion":                        {"TLSV1_3"},
+	"Gateway tls.minProtocolVersion":                        {"TLSV1_2"},
+	"Sidecar captureMode":                                   {"DEFAULT", "IPTABLES"},
+	"Sidecar tls.maxProtocolVersion":                        {"TLSV1_3"},
+	"Sidecar tls.minProtocolVersion":                        {"TLSV1_2"},
+	"Gateway servers.tls.mode":                              {"PASSTHROUGH"},
+	"MeshConfig accessLogEncoding":                          {"TEXT"},
+	"MeshConfig pathNormalization.normalization":            {"BASE"},
+	"MeshConfig serviceEntryVisibility.defaultVisibility":   {"PUBLIC"},
+	"MeshConfig serviceEntryVisibility.policies.visibility": {"PUBLIC"},
+	"MeshConfig meshMTLS.minProtocolVersion":                {"TLSV1_3"},
+	"MeshConfig tlsDefaults.minProtocolVersion":             {"TLSV1_2"},
+	"MeshConfig controlPlaneAuthPolicy":                     {"MUTUAL_TLS"},
+	"MeshConfig ingressControllerMode":                      {"OFF"},
+	"MeshConfig outboundTrafficPolicy.mode":                 {"ALLOW_ANY"},
+	"PodConfig forwardClientCertDetails":                    {"SANITIZE_SET"},
+	"MeshConfig forwardClientCertDetails":                   {"SANITIZE_SET"},
+	"Telemetry tagOverrides.operation":                      {"UPSERT"},
+	"VirtualService corsPolicy.unmatchedPreflights":         {"FORWARD"},
 }
 
 // forPeople holds the fields that describe an object for people, by kind and path.
@@ -54,14 +64,21 @@ var forPeople = map[string]bool{"Sidecar ingress.port.name": true, "Sidecar egre
 
 // testedElsewhere holds the tests that show the effects of further fields, by kind and path.
 var testedElsewhere = map[string]string{
-	"PodConfig holdApplicationUntilProxyStarts": "test/fields TestNoFieldIsSilent", // of the injector: see MeshConfig
-	"PodConfig readinessProbe.exec":             "internal/agent/config TestProbe",
-	"PodConfig readinessProbe.grpc":             "internal/agent/config TestProbe",
-	"PodConfig readinessProbe.httpGet":          "internal/agent/config TestProbe",
-	"PodConfig readinessProbe.tcpSocket":        "internal/agent/config TestProbe",
-	"WorkloadGroup template.locality":           "internal/server/autoregister TestEntryOfTemplate",
-	"WorkloadGroup template.ports":              "internal/server/autoregister TestEntryOfTemplate",
-	"WorkloadGroup template.weight":             "internal/server/autoregister TestEntryOfTemplate",
+	"PodConfig holdApplicationUntilProxyStarts":                "test/fields TestNoFieldIsSilent", // of the injector: see MeshConfig
+	"PodConfig readinessProbe.exec":                            "internal/agent/config TestProbe",
+	"PodConfig readinessProbe.grpc":                            "internal/agent/config TestProbe",
+	"PodConfig readinessProbe.httpGet":                         "internal/agent/config TestProbe",
+	"PodConfig readinessProbe.tcpSocket":                       "internal/agent/config TestProbe",
+	"WorkloadGroup template.locality":                          "internal/server/autoregister TestEntryOfTemplate",
+	"WorkloadGroup template.ports":                             "internal/server/autoregister TestEntryOfTemplate",
+	"MeshConfig defaultConfig.holdApplicationUntilProxyStarts": "internal/inject TestGolden",
+	"MeshConfig serviceSettings":                               "internal/server/render TestCorpus", // of several clusters
+	"MeshConfig caCertificates":                                "internal/server TestTrustBundle",
+	"MeshConfig defaultConfig.readinessProbe.exec":             "internal/agent/config TestProbe",
+	"MeshConfig defaultConfig.readinessProbe.grpc":             "internal/agent/config TestProbe",
+	"MeshConfig defaultConfig.readinessProbe.httpGet":          "internal/agent/config TestProbe",
+	"MeshConfig defaultConfig.readinessProbe.tcpSocket":        "internal/agent/config TestProbe",
+	"WorkloadGroup template.weight":                            "internal/server/autoregister TestEntryOfTemplate",
 }
 
 // elsewhere reports whether another test shows the effect of a field.

@@ -90,9 +90,15 @@ func examples(t *testing.T, kind string) (of, others []object) {
 			others = append(others, o)
 		}
 	}
+	if kind == "MeshConfig" { // its defaultConfig has the fields of PROXY_CONFIG
+		pods, _ := examples(t, kindPodConfig)
+		for _, o := range pods {
+			of = append(of, of[0].with(map[string]any{"defaultConfig": o.spec()}))
+		}
+	}
 	for _, file := range []string{"testdata/mesh.yaml", "../../internal/server/render/testdata/base.yaml"} {
 		for _, o := range objectsOf(t, file) {
-			if !own[o.id()] {
+			if !own[o.id()] && !(kind == "MeshConfig" && o.kind() == "ConfigMap") {
 				others = append(others, o)
 			}
 		}
@@ -225,7 +231,7 @@ func problemsOf(findings []analyze.Finding) []problem {
 			object: fmt.Sprintf("%s %s/%s", f.Object.Kind, f.Object.Namespace, f.Object.Name), field: f.Field, text: f.Message,
 			refused: f.Code == analyze.SchemaValidationError,
 		}
-		if p.object == "MeshSettings istio-system/istio" {
+		if p.object == "ConfigMap istio-system/istio" {
 			p.object = "MeshConfig istio-system/istio"
 		}
 		if p.field == "" {

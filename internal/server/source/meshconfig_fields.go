@@ -181,6 +181,25 @@ func meshWithoutEffect(given *meshv1alpha1.MeshConfig, doc yamldoc.Value) []*Fie
 	return out
 }
 
+// valuesWithoutEffect returns a fault for each value without effect of a field that works.
+func valuesWithoutEffect(m *meshv1alpha1.MeshConfig) []*FieldError {
+	var out []*FieldError
+	if m.GetOutboundTrafficPolicy().GetMode() == meshv1alpha1.MeshConfig_OutboundTrafficPolicy_ALLOW_ANY_DYNAMIC_DNS {
+		out = append(out, noEffect("outboundTrafficPolicy.mode", "ALLOW_ANY_DYNAMIC_DNS means ALLOW_ANY: proxies connect to the address that the application has resolved"))
+	}
+	const noSuites = "they are for TLS 1.2: set minProtocolVersion to TLSV1_2"
+	if t := m.GetMeshMTLS(); len(t.GetCipherSuites()) > 0 && t.GetMinProtocolVersion() != meshv1alpha1.MeshConfig_TLSConfig_TLSV1_2 {
+		out = append(out, noEffect("meshMTLS.cipherSuites", noSuites))
+	}
+	if t := m.GetTlsDefaults(); len(t.GetCipherSuites()) > 0 && t.GetMinProtocolVersion() == meshv1alpha1.MeshConfig_TLSConfig_TLSV1_3 {
+		out = append(out, noEffect("tlsDefaults.cipherSuites", noSuites))
+	}
+	if m.GetDefaultTrafficPolicy().GetOutlierDetection().GetConsecutiveErrors() != 0 { //nolint:staticcheck // old configurations have it
+		out = append(out, noEffect("defaultTrafficPolicy.outlierDetection.consecutiveErrors", "use consecutive5xxErrors"))
+	}
+	return out
+}
+
 // valueAt returns the value of the field at the path. For a field of a list's items, which
 // the conversion of the list checks, it returns no value.
 func valueAt(m protoreflect.Message, path string) protoreflect.Value {
