@@ -85,7 +85,19 @@ func TestNoAnnotationIsSilent(t *testing.T) {
 }
 
 // annotationsElsewhere explains annotations that are not for users of injection or configuration.
-var annotationsElsewhere = map[string]string{}
+var annotationsElsewhere = map[string]string{
+	"ambient.istio.io/redirection":              "written by Istio's CNI plugin",
+	"ambient.istio.io/waypoint-inbound-binding": "objects of the kind are not read",
+	"gateway.istio.io/controller-version":       "written by Istio's control plane",
+	"istio.io/autoRegistrationGroup":            "internal/server/autoregister TestRegistration",
+	"istio.io/connectedAt":                      "internal/server/autoregister TestRegistration",
+	"istio.io/disconnectedAt":                   "internal/server/autoregister TestRegistration",
+	"istio.io/rev":                              "written by the injector",
+	"istio.io/workloadController":               "internal/server/autoregister TestRegistration",
+	"kubernetes.io/ingress.class":               "objects of the kind are not read",
+	"sidecar.istio.io/extraStatTags":            "internal/agent/config TestStatTags",
+	"topology.istio.io/controlPlaneClusters":    "internal/server/publish TestRemoteClusterInvites",
+}
 
 // onPod returns the result of an annotation of a pod.
 func onPod(t *testing.T, name, value string) string {
@@ -133,7 +145,7 @@ func onObject(t *testing.T, kind, name, value string) string {
 	objects := objectsOf(t, "testdata/annotated.yaml")
 	objects = append(objects, objectsOf(t, "../../internal/server/render/testdata/base.yaml")...)
 	if kind == annotation.Any.String() {
-		kind = "Service"
+		kind = "Telemetry"
 	}
 	i := slices.IndexFunc(objects, func(o object) bool { return o.kind() == kind })
 	if i < 0 {
