@@ -163,12 +163,9 @@ func (r *result) effects(t *testing.T) map[string]string {
 	if r.generated != nil {
 		return r.generated
 	}
-	var log bytes.Buffer
-	m, err := render.Read(t.Context(), render.Config{
-		Clusters: r.clusters, SystemNamespace: "istio-system", SocketDir: "/run", Now: now, Log: slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelError})),
-	})
+	m, err := render.Read(t.Context(), renderConfig(r.clusters))
 	if err != nil {
-		t.Fatalf("%v\n%s", err, log.String())
+		t.Fatal(err)
 	}
 	r.generated = map[string]string{}
 	if last := r.objects[len(r.objects)-1].kind(); slices.Contains([]string{"MeshConfig", "ProxyConfig", "WorkloadGroup", kindPodConfig}, last) {
@@ -188,7 +185,7 @@ func (r *result) effects(t *testing.T) map[string]string {
 		n.Metadata.Fields["PROXY_CONFIG"] = config
 		p, err := m.Proxy(n)
 		if err != nil {
-			t.Fatalf("%v\n%s", err, log.String())
+			t.Fatal(err)
 		}
 		resources, err := p.Resources()
 		if err != nil {
@@ -205,6 +202,10 @@ func (r *result) effects(t *testing.T) map[string]string {
 		}
 	}
 	return r.generated
+}
+
+func renderConfig(clusters []load.Cluster) render.Config {
+	return render.Config{Clusters: clusters, SystemNamespace: "istio-system", SocketDir: "/run", Now: now, Log: slog.New(slog.DiscardHandler)}
 }
 
 // now is the time of all meshes.
