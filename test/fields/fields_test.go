@@ -324,15 +324,24 @@ func names(field, path string) bool {
 	return field != "" && (field == path || strings.HasPrefix(path, field+".") || strings.HasPrefix(field, path+"."))
 }
 
-// changedIn returns the types of what differs between two results.
+// changedIn returns the types of what differs between two results at the first place where something
+// does.
 func (w *walk) changedIn(a, b *result) string {
-	changed := map[string]bool{}
-	for _, pair := range [][2]*result{{a, b}, {b, a}} {
-		for name, text := range pair[0].effects(w.T) {
-			if pair[1].effects(w.T)[name] != text {
-				changed[strings.SplitN(name, " ", 2)[0]] = true
+	all := slices.Concat(a.places(w.T), b.places(w.T))
+	slices.Sort(all)
+	for _, place := range slices.Compact(all) {
+		x, y := a.effects(w.T, place), b.effects(w.T, place)
+		changed := map[string]bool{}
+		for _, pair := range [][2]map[string]string{{x, y}, {y, x}} {
+			for name, text := range pair[0] {
+				if pair[1][name] != text {
+					changed[strings.SplitN(name, " ", 2)[0]] = true
+				}
 			}
 		}
+		if len(changed) > 0 {
+			return strings.Join(slices.Sorted(maps.Keys(changed)), ", ")
+		}
 	}
-	return strings.Join(slices.Sorted(maps.Keys(changed)), ", ")
+	return ""
 }

@@ -124,10 +124,12 @@ type result struct {
 	warned      []problem
 	// faults are those of single objects.
 	faults []problem
-	// found are the faults of all objects, and generated has texts by the name of what they are, such
-	// as "route of client.apps http.80". Both are made when they are needed.
+	// found are the faults of all objects, and generated the effects by place. Both are made when they
+	// are needed.
 	found     []problem
-	generated map[string]string
+	mesh      *render.Mesh
+	nodes     map[string]render.Node // by place
+	generated map[string]map[string]string
 }
 
 // resultOf reads a mesh.
@@ -157,25 +159,28 @@ func resultOf(t *testing.T, objects []object) *result {
 	return out
 }
 
-// effects generates the configuration of the proxies.
-func (r *result) effects(t *testing.T) map[string]string {
+// onWorkloads names the effects on workloads, apart from the configurations of proxies.
+const onWorkloads = "workloads"
+
+// places returns what the mesh has effects on: workloads, and each proxy.
+func (r *result) places(t *testing.T) []string {
 	t.Helper()
-	if r.generated != nil {
-		return r.generated
+	if r.nodes != nil {
+		return slices.Sorted(maps.Keys(r.nodes))
 	}
-	m, err := render.Read(t.Context(), renderConfig(r.clusters))
-	if err != nil {
-		t.Fatal(err)
-	}
-	r.generated = map[string]string{}
+	r.nodes, r.generated = map[string]render.Node{}, map[string]map[string]string{}
 	if last := r.objects[len(r.objects)-1].kind(); slices.Contains([]string{"MeshConfig", "ProxyConfig", "WorkloadGroup", kindPodConfig}, last) {
+		r.nodes[onWorkloads], r.generated[onWorkloads] = nil, map[string]string{}
 		r.workload(t)
 	}
 	config, err := structpb.NewValue(r.proxyConfig)
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, n := range m.Nodes() {
+	if r.mesh, err = render.Read(t.Context(), renderConfig(r.clusters)); err != nil {
+		t.Fatal(err)
+	}
+	for _, n := range r.mesh.Nodes() {
 		if strings.Contains(n.GetId(), "reviews-2.shop") {
 			continue // like reviews-1
 		}
@@ -183,25 +188,38 @@ func (r *result) effects(t *testing.T) map[string]string {
 			n.Metadata.Fields[name] = structpb.NewStringValue(value)
 		}
 		n.Metadata.Fields["PROXY_CONFIG"] = config
-		p, err := m.Proxy(n)
-		if err != nil {
-			t.Fatal(err)
-		}
-		resources, err := p.Resources()
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, typ := range render.Types() {
-			for _, resource := range resources.Of(typ) {
-				text, err := resource.MarshalJSON()
-				if err != nil {
-					t.Fatal(err)
-				}
-				r.generated[typ+" of "+p.Name+" "+resource.Name] = string(text)
+		r.nodes[n.GetId()] = n
+	}
+	return slices.Sorted(maps.Keys(r.nodes))
+}
+
+// effects returns the effects on a place: texts by the name of what they are, such as "route http.80".
+func (r *result) effects(t *testing.T, place string) map[string]string {
+	t.Helper()
+	n := r.nodes[place]
+	if r.generated[place] != nil || n == nil {
+		return r.generated[place]
+	}
+	p, err := r.mesh.Proxy(n)
+	if err != nil {
+		t.Fatal(err)
+	}
+	resources, err := p.Resources()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out := map[string]string{}
+	for _, typ := range render.Types() {
+		for _, resource := range resources.Of(typ) {
+			text, err := resource.MarshalJSON()
+			if err != nil {
+				t.Fatal(err)
 			}
+			out[typ+" "+resource.Name] = string(text)
 		}
 	}
-	return r.generated
+	r.generated[place] = out
+	return out
 }
 
 func renderConfig(clusters []load.Cluster) render.Config {

@@ -88,7 +88,7 @@ func (r *result) addPod(t *testing.T, o map[string]any) []string {
 	if text, err = json.Marshal(injected); err != nil {
 		t.Fatal(err)
 	}
-	r.generated["pod"] = string(text)
+	r.generated[onWorkloads]["pod"] = string(text)
 	return environ
 }
 
@@ -116,7 +116,7 @@ func (r *result) addAgent(t *testing.T, environ []string, given string) {
 	})
 	r.proxyConfig, _ = cfg.Metadata["PROXY_CONFIG"].(map[string]any)
 	delete(cfg.Metadata, "PROXY_CONFIG")
-	r.generated["agent"] = textOf(&cfg) + fmt.Sprint(err)
+	r.generated[onWorkloads]["agent"] = textOf(&cfg) + fmt.Sprint(err)
 	for _, w := range warnings {
 		w = strings.TrimPrefix(w, "PROXY_CONFIG: ")
 		if name, rest, ok := strings.Cut(strings.TrimPrefix(w, "field "), " "); ok {
@@ -159,5 +159,5 @@ func (r *result) addMachine(t *testing.T, o object) {
 		t.Fatal(err)
 	}
 	made, err := workload.Configure(g, workload.Input{Group: text, Cluster: "c1", Discovery: "istiod.example:15012", AutoRegister: true, Roots: []byte("roots"), Token: []byte("token")})
-	r.generated["machine"] = fmt.Sprintf("%s %v", made, err)
+	r.generated[onWorkloads]["machine"] = fmt.Sprintf("%s %v", made, err)
 }
