@@ -89,7 +89,7 @@ func (c *conversion) envoyFilter(spec *networkingv1alpha3.EnvoyFilter) *FieldErr
 			return nil
 		}
 		if proxy, _ := snapshot.NewProxyMatch(p.GetMatch().GetProxy().GetProxyVersion(), nil); proxy.OnlyOtherVersions() {
-			c.warn(under("spec", noEffect(field+".match.proxy.proxyVersion", "proxies of meshctl count as those of Istio "+mesh.IstioVersion+", which it does not match")))
+			c.warn(under("spec", noEffect(field+".match.proxy.proxyVersion", "a proxy of this mesh counts as one of Istio "+mesh.IstioVersion+", which the pattern does not match")))
 		}
 		return nil
 	})

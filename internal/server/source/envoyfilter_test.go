@@ -147,7 +147,7 @@ func TestInvalidPatches(t *testing.T) {
 func TestPatchesForOtherVersions(t *testing.T) {
 	t.Parallel()
 	for pattern, want := range map[string]string{
-		`^1\.18.*`:                 "spec.configPatches[0].match.proxy.proxyVersion: has no effect: proxies of meshctl count as those of Istio 1.31.1, which it does not match",
+		`^1\.18.*`:                 "spec.configPatches[0].match.proxy.proxyVersion: has no effect: a proxy of this mesh counts as one of Istio 1.31.1, which the pattern does not match",
 		`^1\.31.*`:                 "",
 		`^1\.(2[0-9]|3[0-9]).*`:    "",
 		`^meshctl-7`:               "",
