@@ -61,7 +61,7 @@ func objectsOf(t *testing.T, file string) []object {
 		t.Fatal(err)
 	}
 	var out []object
-	for _, doc := range bytes.Split(text, []byte("\n---\n")) {
+	for doc := range bytes.SplitSeq(text, []byte("\n---\n")) {
 		var o object
 		if err := yaml.Unmarshal(doc, &o); err != nil {
 			t.Fatalf("%s: %v", file, err)
@@ -98,7 +98,7 @@ func examples(t *testing.T, kind string) (of, others []object) {
 	}
 	for _, file := range []string{"testdata/mesh.yaml", "../../internal/server/render/testdata/base.yaml"} {
 		for _, o := range objectsOf(t, file) {
-			if !own[o.id()] && !(kind == "MeshConfig" && o.kind() == "ConfigMap") {
+			if !own[o.id()] && (kind != "MeshConfig" || o.kind() != "ConfigMap") {
 				others = append(others, o)
 			}
 		}
