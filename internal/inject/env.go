@@ -72,7 +72,7 @@ func (p *injection) proxyEnv() ([]corev1.EnvVar, error) {
 	if w := p.workload; w.Name != "" {
 		env = append(env, value("ISTIO_META_WORKLOAD_NAME", cmp.Or(p.pod.Labels[mesh.LabelWorkloadName], w.Name)), value("ISTIO_META_OWNER", ownerURI(w, p.namespace)))
 	}
-	env = append(env, value("ISTIO_META_MESH_ID", cmp.Or(p.Values.Global.MeshID, p.MeshID, p.trustDomain())), value("TRUST_DOMAIN", p.trustDomain()))
+	env = append(env, value("ISTIO_META_MESH_ID", cmp.Or(p.Values.Global.MeshID, p.MeshID, p.proxy.GetMeshId(), p.trustDomain())), value("TRUST_DOMAIN", p.trustDomain()))
 	for _, name := range slices.Sorted(maps.Keys(p.in.Metadata)) {
 		env = append(env, value(name, p.in.Metadata[name]))
 	}

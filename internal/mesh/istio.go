@@ -2,6 +2,18 @@ package mesh
 
 import "strings"
 
+// IstioVersion is the version of Istio with which agents and control planes are compatible.
+const IstioVersion = "1.31.1"
+
+// AgentVersion is the version that an agent reports in the metadata ISTIO_VERSION. It does not begin
+// with a number: control planes of Istio compare numbers with versions.
+func AgentVersion(own string) string { return agentPrefix + own }
+
+const agentPrefix = "meshctl-"
+
+// IsAgentVersion reports whether ISTIO_VERSION is that of an agent of meshctl.
+func IsAgentVersion(version string) bool { return strings.HasPrefix(version, agentPrefix) }
+
 // Ports of Istio's contracts.
 const (
 	PortWebhooks        = 15017

@@ -1,6 +1,9 @@
 package mesh
 
-import "strings"
+import (
+	"cmp"
+	"strings"
+)
 
 // Protocol is the protocol of a service port.
 type Protocol string
@@ -46,29 +49,24 @@ func ParseProtocol(s string) (Protocol, bool) {
 }
 
 // ServiceProtocol returns the protocol of a Kubernetes service port. As in Istio, UDP
-// comes first, then appProtocol, the port's name, well-known TCP ports, and Auto.
+// comes first, then appProtocol or, without one, the port's name, then well-known TCP ports, and Auto.
 func ServiceProtocol(transport, appProtocol, name string, port uint32) Protocol {
 	if strings.EqualFold(transport, "UDP") {
 		return UDP
 	}
-	switch app := strings.ToLower(appProtocol); app {
-	case "":
+	name = strings.ToLower(cmp.Or(appProtocol, name))
+	switch name { // values of appProtocol that no name can have
 	case "kubernetes.io/h2c":
 		return HTTP2
 	case "kubernetes.io/ws":
 		return HTTP
 	case "kubernetes.io/wss":
 		return HTTPS
-	default:
-		if p, ok := ParseProtocol(app); ok && p != HTTPProxy && p != UDP {
-			return p
-		}
 	}
-	lower := strings.ToLower(name)
-	if lower == string(GRPCWeb) || strings.HasPrefix(lower, string(GRPCWeb)+"-") {
+	if name == string(GRPCWeb) || strings.HasPrefix(name, string(GRPCWeb)+"-") {
 		return GRPCWeb
 	}
-	prefix, _, _ := strings.Cut(lower, "-")
+	prefix, _, _ := strings.Cut(name, "-")
 	if p, ok := ParseProtocol(prefix); ok && p != HTTPProxy && p != UDP {
 		return p
 	}

@@ -372,7 +372,8 @@ image: {imageType: distroless}
 	want := []string{
 		"PROXY_CONFIG: field newField is not known and has no effect",
 		"PROXY_CONFIG: field tracing.zipkin.color is not known and has no effect",
-		"PROXY_CONFIG: field tracing has no effect here: use Telemetry and extensionProviders of the mesh configuration",
+		"PROXY_CONFIG: field image has no effect here: the image of the proxy has one variant",
+		"PROXY_CONFIG: field tracing.zipkin has no effect here: use Telemetry and extensionProviders of the mesh configuration",
 	}
 	if diff := cmp.Diff(want, warnings); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)

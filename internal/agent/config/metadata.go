@@ -64,8 +64,7 @@ func (r *resolver) nodeMetadata(cfg *Config, pc *meshv1alpha1.ProxyConfig, podLa
 			given[key] = value
 		}
 	}
-	// Control planes of Istio compare ISTIO_VERSION with versions if it begins with a number.
-	setDefault("ISTIO_VERSION", "meshctl-"+r.version, r.version != "")
+	setDefault("ISTIO_VERSION", mesh.AgentVersion(r.version), r.version != "")
 	// Istio's agent always reports these settings.
 	setDefault("ENVOY_SKIP_DEPRECATED_LOGS", "true", true)
 	setDefault("METADATA_DISCOVERY", "false", true)

@@ -95,23 +95,41 @@ func (r *resolver) overlayProxyConfig(pc *meshv1alpha1.ProxyConfig, source, text
 	for _, name := range unknownFields(descriptor, fields, "") {
 		r.warnf("%s: field %s is not known and has no effect", source, name)
 	}
+	r.warnFields(source, descriptor, fields, "")
+}
+
+// warnFields warns of the fields below a path that have no effect.
+func (r *resolver) warnFields(source string, md protoreflect.MessageDescriptor, fields map[string]any, path string) {
 	for _, name := range slices.Sorted(maps.Keys(fields)) {
-		fd := istiojson.FieldNamed(descriptor, name)
+		fd := istiojson.FieldNamed(md, name)
 		if fd == nil {
 			continue
 		}
-		if reason := withoutEffect[fd.JSONName()]; reason != "" {
-			r.warnf("%s: field %s has no effect here: %s", source, name, reason)
+		if reason := withoutEffect[path+fd.JSONName()]; reason != "" {
+			r.warnf("%s: field %s has no effect here: %s", source, path+name, reason)
+		} else if below, ok := fields[name].(map[string]any); ok && fd.JSONName() == "tracing" {
+			r.warnFields(source, fd.Message(), below, "tracing.")
 		}
 	}
 }
 
-// withoutEffect holds the fields for agents that this agent does not read, with the reason.
+const useProviders = "use Telemetry and extensionProviders of the mesh configuration"
+
+// withoutEffect holds the fields for agents that neither this agent nor the control plane reads, with
+// the reason.
 var withoutEffect = map[string]string{
 	"proxyBootstrapTemplatePath": "templates are not supported; merge parts of a bootstrap with ISTIO_BOOTSTRAP_OVERRIDE",
-	"tracing":                    "use Telemetry and extensionProviders of the mesh configuration",
-	"zipkinAddress":              "use Telemetry and extensionProviders of the mesh configuration",
-	"envoyAccessLogService":      "use Telemetry and extensionProviders of the mesh configuration",
+	"tracing.zipkin":             useProviders,
+	"tracing.lightstep":          useProviders,
+	"tracing.datadog":            useProviders,
+	"tracing.stackdriver":        useProviders,
+	"tracing.openCensusAgent":    useProviders,
+	"tracing.tlsSettings":        useProviders,
+	"tracingServiceName":         "it is for tracers of older versions of Istio",
+	"zipkinAddress":              useProviders,
+	"envoyAccessLogService":      useProviders,
+	"image":                      "the image of the proxy has one variant",
+	"proxyHeaders":               "the control plane does not read it; change headers with an EnvoyFilter",
 	"statsdUdpAddress":           "Envoy's statistics are read from /stats/prometheus",
 	"envoyMetricsService":        "Envoy's statistics are read from /stats/prometheus",
 	"envoyMetricsServiceAddress": "Envoy's statistics are read from /stats/prometheus",

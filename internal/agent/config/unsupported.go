@@ -21,6 +21,18 @@ var unusedVariables = map[string]string{
 	"ISTIO_ENABLE_HTTP2_PROBING":                       "HTTPS probes use HTTP/2 if the application supports it",
 	"JWT_POLICY":                                       "the agent sends the token of --token",
 	"ISTIO_META_ENABLE_SELF_DISCOVERY":                 "the bootstrap has no cluster of the proxy itself",
+	"ISTIO_META_DISABLE_HBONE_SEND":                    noHBONE,
+	"ISTIO_META_DNS_AUTO_ALLOCATE":                     "the control plane allocates addresses; a ServiceEntry with the label networking.istio.io/enable-autoallocate-ip=false gets none",
+	"ISTIO_META_ENABLE_HBONE":                          noHBONE,
+	"ISTIO_META_INBOUND_LISTENER_EXACT_BALANCE":        noBalance,
+	"ISTIO_META_OUTBOUND_LISTENER_EXACT_BALANCE":       noBalance,
+	"ISTIO_META_ROUTER_MODE":                           "servers of Gateways with mode AUTO_PASSTHROUGH pass mTLS on",
+	"ISTIO_META_TLS_CLIENT_CERT_CHAIN":                 mountedFiles,
+	"ISTIO_META_TLS_CLIENT_KEY":                        mountedFiles,
+	"ISTIO_META_TLS_CLIENT_ROOT_CERT":                  mountedFiles,
+	"ISTIO_META_TLS_SERVER_CERT_CHAIN":                 mountedFiles,
+	"ISTIO_META_TLS_SERVER_KEY":                        mountedFiles,
+	"ISTIO_META_TLS_SERVER_ROOT_CERT":                  mountedFiles,
 	"PEER_METADATA_DISCOVERY":                          "the control plane does not use it",
 	"TERMINATION_DRAIN_DURATION_SECONDS":               "use terminationDrainDuration of PROXY_CONFIG",
 	"WASM_HTTP_REQUEST_MAX_RETRIES":                    "the agent tries again as long as a plugin needs the module",
@@ -29,10 +41,27 @@ var unusedVariables = map[string]string{
 	"HTTP_STRIP_FRAGMENT_FROM_PATH_UNSAFE_IF_DISABLED": "use runtimeValues of PROXY_CONFIG",
 }
 
+const (
+	noHBONE      = "there is no HBONE"
+	noBalance    = "set connection_balance_config of the listeners with an EnvoyFilter"
+	mountedFiles = "give the certificate of the workload in ./etc/certs, with FILE_MOUNTED_CERTS=true"
+)
+
+// satisfied reports whether a variable without effect asks for what there is.
+func satisfied(name, value string) bool {
+	switch name {
+	case "ISTIO_META_DNS_AUTO_ALLOCATE":
+		return value == "true"
+	case "ISTIO_META_ENABLE_HBONE":
+		return value == "false"
+	}
+	return false
+}
+
 // unused warns of variables without effect.
 func (r *resolver) unused() {
 	for _, name := range slices.Sorted(maps.Keys(unusedVariables)) {
-		if r.lookup(name) != "" {
+		if value := r.lookup(name); value != "" && !satisfied(name, value) {
 			r.warnf("%s has no effect here: %s", name, unusedVariables[name])
 		}
 	}

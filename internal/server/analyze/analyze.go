@@ -73,7 +73,7 @@ type Options struct {
 func Check(c *registry.Contents, o Options) []Finding {
 	m := newChecker(c, o)
 	for _, check := range until(m, []func(){
-		m.problems, m.virtualServices, m.gateways, m.destinationRules, m.sidecars, m.policies, m.relativePatches,
+		m.problems, m.virtualServices, m.gateways, m.destinationRules, m.sidecars, m.policies, m.serverModes, m.relativePatches,
 		m.telemetryProviders, m.kubernetesServices, m.serviceEntries, m.namespaces, m.networks, m.injection,
 	}) {
 		check()

@@ -199,7 +199,7 @@ var kinds = []Kind{
 	},
 	{
 		PortNameIsNotUnderNamingConvention, "PortNameIsNotUnderNamingConvention", Info,
-		"The name of a port does not begin with a protocol, and the port has no `appProtocol`. Proxies must detect HTTP, which is slower. If the server sends first, proxies still wait for bytes of the client.",
+		"The name of a port does not begin with a protocol, and the port has no `appProtocol` that does. Proxies must detect HTTP, which is slower. If the server sends first, proxies still wait for bytes of the client.",
 		"Name the port after its protocol, as in `http-web`, or set `appProtocol`.",
 	},
 	{
@@ -289,7 +289,7 @@ var kinds = []Kind{
 	},
 	{
 		InvalidTelemetryProvider, "InvalidTelemetryProvider", Warning,
-		"A Telemetry configures access logs or metrics without a provider, and neither MeshConfig nor a Telemetry with a wider scope names a provider.",
+		"A Telemetry configures access logs or metrics without a provider, and neither MeshConfig nor a Telemetry with a wider scope names a provider. Without a provider, `disabled` does not turn off the log of `accessLogFile`, either.",
 		"Name the `providers`, or set `defaultProviders.accessLogging` or `defaultProviders.metrics` in MeshConfig.",
 	},
 	{
@@ -419,7 +419,7 @@ var kinds = []Kind{
 	},
 	{
 		ConflictingServiceEntryAddresses, "ConflictingServiceEntryAddresses", Warning,
-		"Two ServiceEntries have the same non-HTTP port, and have the same addresses or no addresses. Proxies send all connections to the older ServiceEntry.",
+		"Two ServiceEntries have the same non-HTTP port, and have the same addresses or no addresses. Proxies send all connections to the older ServiceEntry. Or one ServiceEntry has several hosts that proxies resolve: all connections go to the first host. Or the port of one of the ServiceEntries has HTTP: all connections to the address go to the other one.",
 		"Give each ServiceEntry its own addresses or port, or use the protocol TLS, so that proxies distinguish them by server name.",
 	},
 	{

@@ -25,7 +25,7 @@ func (m *checker) conflictingAddresses() {
 					continue
 				}
 				w := first[place][winner]
-				if other, _ := m.entryPort(w, all.Number); e == nil || other == e {
+				if other, _ := m.entryPort(w, all.Number); e == nil || other == e && !resolvesHosts(e) {
 					continue
 				}
 				if place == anyAddress && svc.Port(all.Number).Protocol == mesh.Auto {
@@ -35,8 +35,30 @@ func (m *checker) conflictingAddresses() {
 				break
 			}
 		}
+		m.hiddenHTTP(all, first)
 	}
 	m.dropAddresses()
+}
+
+// resolvesHosts reports whether each host of a ServiceEntry has endpoints of its own.
+func resolvesHosts(e *snapshot.ServiceEntry) bool { return e.Resolution.DNS() && len(e.Endpoints) == 0 }
+
+// hiddenHTTP finds the HTTP ports of ServiceEntries whose connections go to ports without HTTP, which
+// take all connections to an address.
+func (m *checker) hiddenHTTP(all *snapshot.PortServices, first map[string][]*snapshot.MeshService) {
+	for _, svc := range until(m, all.Services) {
+		if !svc.Entry || !svc.Port(all.Number).Protocol.IsHTTP() {
+			continue
+		}
+		for _, ip := range svc.AddressesOf(&svc.Clusters[0], all.Number) {
+			winner := slices.IndexFunc(first[ip.String()], func(w *snapshot.MeshService) bool { return seenTogether(w, svc) })
+			if e, i := m.entryPort(svc, all.Number); e != nil && winner >= 0 {
+				m.find(ConflictingServiceEntryAddresses, e, at("spec.ports", i), "port %d at %s: proxies pass connections on to %s, whose port has not HTTP, not to %s",
+					all.Number, ip, first[ip.String()][winner].Host, svc.Host)
+				break
+			}
+		}
+	}
 }
 
 // dropAddresses removes the findings about missing addresses of ServiceEntries that get no

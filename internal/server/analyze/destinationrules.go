@@ -20,6 +20,7 @@ func (m *checker) destinationRules() {
 			continue
 		}
 		m.subsets(d, host)
+		m.subsetTimeouts(d, host)
 		for _, p := range policies(d) {
 			m.verifies(d, p)
 			m.clientCredential(d, p)

@@ -1,6 +1,7 @@
 package analyze
 
 import (
+	extensionsv1alpha1 "istio.io/api/extensions/v1alpha1"
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
 	networkingv1beta1 "istio.io/api/networking/v1beta1"
 	securityv1beta1 "istio.io/api/security/v1beta1"
@@ -63,6 +64,11 @@ func (m *checker) policies() {
 		}
 		for p := range snapshot.Policies[*securityv1beta1.RequestAuthentication](facts, snapshot.KindRequestAuthentication) {
 			m.selects(NoMatchingWorkloadsFound, p, "spec.selector.matchLabels", namespace, p.Spec.GetSelector().GetMatchLabels())
+		}
+		for _, kind := range []snapshot.Kind{snapshot.KindWasmPlugin, snapshot.KindTrafficExtension} {
+			for p := range snapshot.Policies[*extensionsv1alpha1.WasmPlugin](facts, kind) {
+				m.selects(NoMatchingWorkloadsFound, p, "spec.selector.matchLabels", namespace, p.Spec.GetSelector().GetMatchLabels())
+			}
 		}
 		for p := range snapshot.Policies[*networkingv1beta1.ProxyConfig](facts, snapshot.KindProxyConfig) {
 			m.selects(NoMatchingWorkloadsFound, p, "spec.selector.matchLabels", p.Namespace, p.Spec.GetSelector().GetMatchLabels())

@@ -55,7 +55,11 @@ func (m *checker) telemetriesWithoutProvider(list string, entries func(*telemetr
 		for t := range snapshot.Policies[*telemetryv1alpha1.Telemetry](facts, snapshot.KindTelemetry) {
 			named := wide
 			for i, e := range entries(t.Spec) {
-				if named = named || e.named; !named && !e.disabled {
+				named = named || e.named
+				if !named && e.disabled && m.Snapshot.Mesh.AccessLog.File != "" {
+					m.find(InvalidTelemetryProvider, t, at("spec."+list, i)+".providers", "is empty, and MeshConfig has no defaultProviders.%s: the entry does not turn off the log of accessLogFile", list)
+				}
+				if !named && !e.disabled {
 					m.find(InvalidTelemetryProvider, t, at("spec."+list, i)+".providers", "is empty, and MeshConfig has no defaultProviders.%s: the entry has no effect", list)
 				}
 			}

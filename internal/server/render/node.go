@@ -137,7 +137,7 @@ func (m *Mesh) node(key string, pod *snapshot.Pod) Node {
 	}
 	fields := map[string]*structpb.Value{
 		"CLUSTER_ID": text(string(pod.Cluster)), "NAMESPACE": text(pod.Namespace), "SERVICE_ACCOUNT": text(pod.ServiceAccount),
-		"INSTANCE_IPS": text(strings.Join(ips, ",")), "LABELS": structpb.NewStructValue(labels),
+		"ISTIO_VERSION": text(mesh.AgentVersion("")), "INSTANCE_IPS": text(strings.Join(ips, ",")), "LABELS": structpb.NewStructValue(labels),
 	}
 	if pod.Proxyless {
 		fields["GENERATOR"] = text("grpc")

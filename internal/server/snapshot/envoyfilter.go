@@ -5,6 +5,7 @@ import (
 	"maps"
 	"regexp"
 	"slices"
+	"strings"
 
 	"google.golang.org/protobuf/proto"
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
@@ -73,7 +74,8 @@ func (p *Patch) AppliesIn(context networkingv1alpha3.EnvoyFilter_PatchContext) b
 
 // ProxyMatch selects proxies by what they report of themselves. The zero value selects all.
 type ProxyMatch struct {
-	// Version is a regular expression that matches a part of ISTIO_VERSION. Empty means any.
+	// Version is a regular expression that matches a part of ISTIO_VERSION, or of mesh.IstioVersion for
+	// an agent of meshctl. Empty means any.
 	Version  string            `json:",omitempty"`
 	Metadata map[string]string `json:",omitempty"`
 	version  *regexp.Regexp    // of Version
@@ -97,7 +99,7 @@ func (m ProxyMatch) Equal(other ProxyMatch) bool {
 
 // Matches reports whether a proxy with this version and metadata is selected.
 func (m ProxyMatch) Matches(version string, metadata map[string]string) bool {
-	if m.version != nil && (version == "" || !m.version.MatchString(version)) {
+	if m.version != nil && !m.matchesVersion(version) {
 		return false
 	}
 	for k, v := range m.Metadata {
@@ -106,6 +108,17 @@ func (m ProxyMatch) Matches(version string, metadata map[string]string) bool {
 		}
 	}
 	return true
+}
+
+// matchesVersion reports whether the pattern matches ISTIO_VERSION. An agent of meshctl also has the
+// version of Istio with which it is compatible: filters are written for versions of Istio.
+func (m ProxyMatch) matchesVersion(version string) bool {
+	return version != "" && (m.version.MatchString(version) || mesh.IsAgentVersion(version) && m.version.MatchString(mesh.IstioVersion))
+}
+
+// OnlyOtherVersions reports whether the pattern matches no version that an agent of meshctl may have.
+func (m ProxyMatch) OnlyOtherVersions() bool {
+	return m.version != nil && !strings.Contains(m.Version, "meshctl") && !m.matchesVersion(mesh.AgentVersion(""))
 }
 
 // EnvoyFiltersFor returns the EnvoyFilters that select a workload with these labels, in the

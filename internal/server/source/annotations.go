@@ -23,8 +23,28 @@ var unlistedAnnotations = map[string]string{
 	mesh.AnnotationHealthChecks:               "WorkloadEntry",
 }
 
+// annotationsWithoutEffect holds the annotations of Istio for users that have no effect, with the
+// reason. Package inject has those of injection.
+var annotationsWithoutEffect = map[string]string{
+	annotation.AlphaCanonicalServiceAccounts.Name:  ownAccounts,
+	annotation.AlphaKubernetesServiceAccounts.Name: ownAccounts,
+	annotation.AmbientBypassInboundCapture.Name:    noAmbient,
+	annotation.AmbientDnsCapture.Name:              noAmbient,
+	annotation.AmbientWaypointInboundBinding.Name:  noAmbient,
+	annotation.IoIstioUseWaypointCanaryWeight.Name: noAmbient,
+	annotation.GatewayNameOverride.Name:            noProxyOfGateway,
+	annotation.GatewayServiceAccount.Name:          noProxyOfGateway,
+	annotation.NetworkingServiceType.Name:          noProxyOfGateway,
+}
+
+const (
+	noAmbient        = "there is no ambient mode"
+	ownAccounts      = "the identities of a Service are those of its endpoints"
+	noProxyOfGateway = "no proxy is started for the Gateway"
+)
+
 // checkAnnotations warns about annotations of Istio's domain that Istio does not define, or
-// defines for other kinds. The Kubernetes source drops most annotations of Pods and Services
+// defines for other kinds, or that have no effect. The Kubernetes source drops most annotations of Pods and Services
 // before, see ReadsAnnotation.
 func (c *conversion) checkAnnotations(k *kind, annotations map[string]string) {
 	if c.Remote || k == secretKind { // remote secrets have annotations of istioctl
@@ -32,6 +52,12 @@ func (c *conversion) checkAnnotations(k *kind, annotations map[string]string) {
 	}
 	for _, name := range slices.Sorted(maps.Keys(annotations)) {
 		if w := annotationFault("metadata", k.name, name); w != nil {
+			c.warn(w)
+			continue
+		}
+		if reason := annotationsWithoutEffect[name]; reason != "" {
+			w := noEffect("metadata.annotations["+name+"]", reason)
+			w.Kind = Unneeded
 			c.warn(w)
 		}
 	}

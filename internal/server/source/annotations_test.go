@@ -24,6 +24,8 @@ func TestAnnotations(t *testing.T) {
 		{policy, "galley.istio.io/analyze-suppress: \"*\"", Unused},
 		{policy, "notistio.io/anything: a", Unused},
 		{"apiVersion: networking.istio.io/v1\nkind: WorkloadEntry\nspec: {address: 10.0.0.1, serviceAccount: a}\n", "proxy.istio.io/health-checks-enabled: \"true\"", Unused},
+		{"apiVersion: v1\nkind: Service\n", "alpha.istio.io/kubernetes-serviceaccounts: a", Unneeded},
+		{"apiVersion: v1\nkind: Namespace\n", "istio.io/use-waypoint-canary-weight: \"1\"", Unneeded},
 		{"apiVersion: v1\nkind: Secret\n", "networking.istio.io/cluster: east", Unused},
 	} {
 		doc, err := yamldoc.Parse(yamldoc.Chunk{Text: []byte(c.object + "metadata: {name: x, namespace: 'n', annotations: {" + c.annotation + "}}\n"), Line: 1})

@@ -9,6 +9,7 @@ import (
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
 	typev1beta1 "istio.io/api/type/v1beta1"
 
+	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 )
 
@@ -85,6 +86,10 @@ func (c *conversion) envoyFilter(spec *networkingv1alpha3.EnvoyFilter) *FieldErr
 			w := under("spec", under(field, faultf(fault.Field, "%w: the patch has no effect", fault.Err)))
 			w.Kind = fault.Kind
 			c.warn(w)
+			return nil
+		}
+		if proxy, _ := snapshot.NewProxyMatch(p.GetMatch().GetProxy().GetProxyVersion(), nil); proxy.OnlyOtherVersions() {
+			c.warn(under("spec", noEffect(field+".match.proxy.proxyVersion", "a proxy of this mesh counts as one of Istio "+mesh.IstioVersion+", which the pattern does not match")))
 		}
 		return nil
 	})

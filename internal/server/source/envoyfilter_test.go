@@ -4,6 +4,7 @@ import (
 	"strings"
 	"testing"
 
+	_ "github.com/cncf/xds/go/udpa/type/v1"
 	_ "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
 	_ "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
 	_ "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
@@ -48,6 +49,22 @@ func TestInvalidPatches(t *testing.T) {
 		"filter without name": {
 			filterPatch + filterAdd + "        typed_config:\n          '@type': type.googleapis.com/envoy.extensions.filters.http.cors.v3.Cors",
 			9, "spec.configPatches[0].patch.value.name: breaks Envoy's rules: must not be empty",
+		},
+		"filter of contrib": {
+			filterPatch + filterAdd + "        name: a\n        typed_config:\n          '@type': type.googleapis.com/envoy.extensions.filters.http.golang.v3alpha.Config",
+			12, `spec.configPatches[0].patch.value.typed_config.@type: "type.googleapis.com/envoy.extensions.filters.http.golang.v3alpha.Config" is not in upstream Envoy: it is an extension of Envoy's contrib build or of another version`,
+		},
+		"structure of contrib": {
+			filterPatch + filterAdd + "        name: a\n        typed_config:\n          '@type': type.googleapis.com/udpa.type.v1.TypedStruct\n          type_url: type.googleapis.com/envoy.extensions.filters.http.golang.v3alpha.Config\n          value: {a: b}",
+			13, `spec.configPatches[0].patch.value.typed_config.type_url: "type.googleapis.com/envoy.extensions.filters.http.golang.v3alpha.Config" is not in upstream Envoy: `,
+		},
+		"structure of Istio's Envoy": {
+			filterPatch + filterAdd + "        name: a\n        typed_config:\n          '@type': type.googleapis.com/udpa.type.v1.TypedStruct\n          type_url: type.googleapis.com/stats.PluginConfig\n          value: {a: b}",
+			13, `spec.configPatches[0].patch.value.typed_config.type_url: "type.googleapis.com/stats.PluginConfig" is no type of Envoy's API`,
+		},
+		"structure with a wrong field": {
+			filterPatch + filterAdd + "        name: a\n        typed_config:\n          '@type': type.googleapis.com/udpa.type.v1.TypedStruct\n          type_url: type.googleapis.com/envoy.extensions.filters.http.buffer.v3.Buffer\n          value:\n            max_request: 1",
+			15, `spec.configPatches[0].patch.value.typed_config.value.max_request: unknown field "max_request"`,
 		},
 		"filter is a router": {
 			filterPatch + filterAdd + "        name: a\n        typed_config:\n          '@type': type.googleapis.com/envoy.extensions.filters.http.router.v3.Router",
@@ -122,5 +139,33 @@ func TestInvalidPatches(t *testing.T) {
 				t.Errorf("object is %+v, want the patch that removes a filter", r.Object)
 			}
 		})
+	}
+}
+
+// TestPatchesForOtherVersions: a patch for versions of Istio that no proxy of meshctl has is reported,
+// and applies to proxies of these versions.
+func TestPatchesForOtherVersions(t *testing.T) {
+	t.Parallel()
+	for pattern, want := range map[string]string{
+		`^1\.18.*`:                 "spec.configPatches[0].match.proxy.proxyVersion: has no effect: a proxy of this mesh counts as one of Istio 1.31.1, which the pattern does not match",
+		`^1\.31.*`:                 "",
+		`^1\.(2[0-9]|3[0-9]).*`:    "",
+		`^meshctl-7`:               "",
+		`.*`:                       "",
+		`^1\.31\.1$|^1\.18\.[0-9]`: "",
+	} {
+		c := &source.Converter{Cluster: "c"}
+		r, err := c.Decode(objects(t, filterHead+"  configPatches:\n  - applyTo: CLUSTER\n    match: {proxy: {proxyVersion: '"+pattern+"'}}\n    patch: {operation: REMOVE}")[0], snapshot.Place{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := ""
+		for _, w := range r.Warnings {
+			got += w.Error()
+		}
+		f, _ := r.Object.(*snapshot.EnvoyFilter)
+		if got != want || len(f.Patches) != 1 {
+			t.Errorf("%s: got %q and %d patches, want %q and a patch", pattern, got, len(f.Patches), want)
+		}
 	}
 }

@@ -1,7 +1,9 @@
 package source
 
 import (
+	"cmp"
 	"maps"
+	"slices"
 	"strings"
 
 	"google.golang.org/protobuf/encoding/protojson"
@@ -144,14 +146,58 @@ func typedParts(value *structpb.Struct) ([]typed, *FieldError) {
 		if url == "" {
 			return nil, faultf(at, `has no "@type"`)
 		}
-		t, err := protoregistry.GlobalTypes.FindMessageByURL(url)
-		if err != nil {
-			return nil, faultf(at+".@type", "%q is no type of Envoy's API", url)
+		t, fault := typeOf(at+".@type", url)
+		if fault != nil {
+			return nil, fault
 		}
 		fields := &structpb.Struct{Fields: maps.Clone(part.GetFields())}
 		delete(fields.Fields, "@type")
 		if !isWellKnown(t.Descriptor()) { // which have a JSON form of their own
 			out = append(out, typed{at, fields, t.New().Interface()})
+		}
+	}
+	structs, fault := typedStructs("", structpb.NewStructValue(value))
+	return append(out, structs...), fault
+}
+
+// typeOf returns the type of Envoy's API that a URL names.
+func typeOf(field, url string) (protoreflect.MessageType, *FieldError) {
+	t, err := protoregistry.GlobalTypes.FindMessageByURL(url)
+	switch _, name, _ := strings.Cut(url, "/"); {
+	case err == nil:
+		return t, nil
+	case strings.HasPrefix(name, "envoy."):
+		return nil, faultf(field, "%q is not in upstream Envoy: it is an extension of Envoy's contrib build or of another version", url)
+	}
+	return nil, faultf(field, "%q is no type of Envoy's API", url)
+}
+
+// typedStructs returns the contents of the structures below a value whose type is in the field
+// type_url, such as xds.type.v3.TypedStruct. Envoy refuses those of unknown types.
+func typedStructs(path string, value *structpb.Value) ([]typed, *FieldError) {
+	var out []typed
+	for i, item := range value.GetListValue().GetValues() {
+		parts, fault := typedStructs(at(path, i), item)
+		if out = append(out, parts...); fault != nil {
+			return nil, fault
+		}
+	}
+	fields := value.GetStructValue().GetFields()
+	if strings.HasSuffix(fields["@type"].GetStringValue(), ".TypedStruct") {
+		name := "type_url"
+		if fields[name] == nil {
+			name = "typeUrl"
+		}
+		t, fault := typeOf(path+"."+name, fields[name].GetStringValue())
+		if fault != nil {
+			return nil, fault
+		}
+		return []typed{{path + ".value", cmp.Or(fields["value"].GetStructValue(), &structpb.Struct{}), t.New().Interface()}}, nil
+	}
+	for _, name := range slices.Sorted(maps.Keys(fields)) {
+		parts, fault := typedStructs(strings.TrimPrefix(path+"."+name, "."), fields[name])
+		if out = append(out, parts...); fault != nil {
+			return nil, fault
 		}
 	}
 	return out, nil

@@ -257,12 +257,20 @@ func (c *conversion) warnUnused(field string, s *networkingv1alpha3.Server) {
 	if !verifies && t.Mode != networkingv1alpha3.ServerTLSSettings_ISTIO_MUTUAL && len(t.SubjectAltNames) > 0 {
 		c.warn(noEffect(field+".subjectAltNames", "mode "+t.Mode.String()+" verifies no client"))
 	}
+	for i, pair := range t.TlsCertificates {
+		if pair.GetCaCertificates() != "" {
+			c.warn(noEffect(at(field+".tlsCertificates", i)+".caCertificates", commonClientCAs))
+		}
+	}
 	for i, suite := range t.CipherSuites {
 		if !mesh.IsCipherSuite(suite) {
 			c.warn(noEffect(at(field+".cipherSuites", i), "Envoy has no cipher suite "+suite))
 		}
 	}
 }
+
+// commonClientCAs explains why a certificate of a server has no CA certificates for clients.
+const commonClientCAs = "a server has one list of CA certificates for its clients: use caCertificates of tls"
 
 var gatewayFields = []apiField{
 	{Path: "selector", Support: Works, Meaning: "proxies of type `router` of all namespaces"},

@@ -93,7 +93,7 @@ func (c *conversion) configMap(o *corev1.ConfigMap) *FieldError {
 	c.checkTracing(s.Mesh, doc)
 	c.checkProxySettings(s.Mesh, doc)
 	if !c.Remote {
-		for _, w := range meshWithoutEffect(given, doc) {
+		for _, w := range append(meshWithoutEffect(given, doc), valuesWithoutEffect(s.Mesh)...) {
 			c.warn(inText(keyMesh, doc, w))
 		}
 	}

@@ -54,9 +54,9 @@ var meshFields = []apiField{
 	{Path: "defaultServiceExportTo", Support: Works, Meaning: "each cluster's own setting applies to its services"},
 	{Path: "serviceSettings", Support: Works, Meaning: "the settings of the most specific host apply"},
 	{Path: "outboundTrafficPolicy", Support: Partly, Meaning: "`mode`"},
-	{Path: "outboundTrafficPolicy.mode", Support: Partly, Meaning: "`ALLOW_ANY_DYNAMIC_DNS` means `ALLOW_ANY`: proxies connect to the address that the application has resolved"},
+	{Path: "outboundTrafficPolicy.mode", Support: Partly, Meaning: "`ALLOW_ANY_DYNAMIC_DNS` means `ALLOW_ANY`, and is reported: proxies connect to the address that the application has resolved"},
 	{Path: "outboundTrafficPolicy.tls", Support: NoEffect, Meaning: "it is for `ALLOW_ANY_DYNAMIC_DNS`; to make TLS connections, use a ServiceEntry and a DestinationRule"},
-	{Path: "meshMTLS", Support: Works, Meaning: "for mTLS between proxies, see [serve.md](serve.md#key-exchange-between-envoys)"},
+	{Path: "meshMTLS", Support: Works, Meaning: "for mTLS between proxies, see [serve.md](serve.md#key-exchange-between-envoys); `cipherSuites` need `minProtocolVersion: TLSV1_2`"},
 	{Path: "caCertificates", Support: Partly, Meaning: "entries without `certSigners`"},
 	{Path: "caCertificates.pem", Support: Works},
 	{Path: "caCertificates.spiffeBundleUrl", Support: Works},
@@ -112,7 +112,7 @@ var meshFields = []apiField{
 	{Path: "defaultConfig.extraStatTags", Support: Works, Meaning: ofInjected},
 	{Path: "defaultConfig.gatewayTopology", Support: Works, Meaning: "for gateways without one in `PROXY_CONFIG`, see [gateways.md](gateways.md#proxies-in-front-of-a-gateway)"},
 	{Path: "defaultConfig.terminationDrainDuration", Support: Works, Meaning: ofInjected},
-	{Path: "defaultConfig.meshId", Support: Works, Meaning: ofInjected},
+	{Path: "defaultConfig.meshId", Support: Works, Meaning: ofInjected + ", if neither the values of the injector nor `--mesh-id` name a mesh"},
 	{Path: "defaultConfig.readinessProbe", Support: Works, Meaning: ofInjected},
 	{Path: "defaultConfig.proxyStatsMatcher", Support: Works, Meaning: ofInjected},
 	{Path: "defaultConfig.holdApplicationUntilProxyStarts", Support: Works, Meaning: ofInjected},
@@ -177,6 +177,25 @@ func meshWithoutEffect(given *meshv1alpha1.MeshConfig, doc yamldoc.Value) []*Fie
 		if f.Support == NoEffect && !valueAt(is.ProtoReflect(), f.Path).Equal(valueAt(asked.ProtoReflect(), f.Path)) {
 			out = append(out, noEffect(f.Path, f.Meaning))
 		}
+	}
+	return out
+}
+
+// valuesWithoutEffect returns a fault for each value without effect of a field that works.
+func valuesWithoutEffect(m *meshv1alpha1.MeshConfig) []*FieldError {
+	var out []*FieldError
+	if m.GetOutboundTrafficPolicy().GetMode() == meshv1alpha1.MeshConfig_OutboundTrafficPolicy_ALLOW_ANY_DYNAMIC_DNS {
+		out = append(out, noEffect("outboundTrafficPolicy.mode", "ALLOW_ANY_DYNAMIC_DNS means ALLOW_ANY: proxies connect to the address that the application has resolved"))
+	}
+	const noSuites = "they are for TLS 1.2: set minProtocolVersion to TLSV1_2"
+	if t := m.GetMeshMTLS(); len(t.GetCipherSuites()) > 0 && t.GetMinProtocolVersion() != meshv1alpha1.MeshConfig_TLSConfig_TLSV1_2 {
+		out = append(out, noEffect("meshMTLS.cipherSuites", noSuites))
+	}
+	if t := m.GetTlsDefaults(); len(t.GetCipherSuites()) > 0 && t.GetMinProtocolVersion() == meshv1alpha1.MeshConfig_TLSConfig_TLSV1_3 {
+		out = append(out, noEffect("tlsDefaults.cipherSuites", noSuites))
+	}
+	if m.GetDefaultTrafficPolicy().GetOutlierDetection().GetConsecutiveErrors() != 0 { //nolint:staticcheck // old configurations have it
+		out = append(out, noEffect("defaultTrafficPolicy.outlierDetection.consecutiveErrors", "use consecutive5xxErrors"))
 	}
 	return out
 }

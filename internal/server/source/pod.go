@@ -74,7 +74,7 @@ func ReadsAnnotation(key string) bool {
 	case mesh.AnnotationTemplates, mesh.AnnotationExportTo, mesh.AnnotationDistribution, mesh.AnnotationNodeSelector, mesh.AnnotationSuppress:
 		return true
 	}
-	return false
+	return annotationsWithoutEffect[key] != "" // to report it
 }
 
 // workloadName returns the name that a person chose: the name of the Deployment, not

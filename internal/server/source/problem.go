@@ -26,6 +26,7 @@ const (
 	EmptyList           // a rule that permits has an empty list, which permits everything
 	PrivateKey          // a key set that everybody may read has a private key
 	Deprecated          // a field or a value has a replacement
+	Unneeded            // a part of a security policy has no effect, and the policy is enforced
 )
 
 // ObjectName returns the name of an object for people: kind and namespace/name, or

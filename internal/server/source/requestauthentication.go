@@ -25,6 +25,11 @@ var requestAuthenticationKind = closedKind(istioKind(kind{
 			w.Kind = PrivateKey
 			c.warn(w)
 		}
+		if r.GetTimeout() != nil && r.GetJwks() != "" {
+			w := noEffect(at("spec.jwtRules", i)+".timeout", "the keys are in jwks, so nothing is fetched")
+			w.Kind = Unneeded
+			c.warn(w)
+		}
 	}
 	return allFaults(
 		attachmentFault(spec),
@@ -172,5 +177,5 @@ var requestAuthenticationFields = []apiField{
 	{Path: "targetRef.namespace", Support: Works, Meaning: ownNamespace},
 	{Path: "targetRefs", Support: Partly, Meaning: tokenTarget, lacks: otherTarget},
 	{Path: "targetRefs.namespace", Support: Works, Meaning: ownNamespace},
-	{Path: "jwtRules", Support: Works, Meaning: "the control plane fetches `jwksUri`, with a `timeout` of at most 30s, and proxies never do"},
+	{Path: "jwtRules", Support: Works, Meaning: "the control plane fetches `jwksUri`, with a `timeout` of at most 30s, and proxies never do; a `timeout` beside `jwks` is reported"},
 }

@@ -25,7 +25,7 @@ var serviceEntryFields = []apiField{
 	{Path: "location", Support: Works},
 	{Path: "resolution", Support: Partly, Meaning: "a ServiceEntry with `DYNAMIC_DNS` has no effect"},
 	{Path: "endpoints", Support: Partly, Meaning: "`network` has no effect with resolution by DNS; a path (`unix://`) must be below `--socket-dir`; objects in a Kubernetes API cannot use one"},
-	{Path: "workloadSelector", Support: Works, Meaning: "it selects pods and WorkloadEntries of the cluster of the control plane"},
+	{Path: "workloadSelector", Support: Works, Meaning: "it selects pods and WorkloadEntries of the cluster of the control plane; with `resolution: NONE` it has no effect, and is reported"},
 	{Path: "exportTo", Support: Works},
 	{Path: "subjectAltNames", Support: Works, Meaning: "the names that clients accept in the certificates of the servers: with mTLS of the mesh, in addition to the identities of the endpoints; with TLS of a DestinationRule, if the rule has no `subjectAltNames`"},
 }
@@ -58,6 +58,9 @@ func (c *conversion) serviceEntry(spec *networkingv1alpha3.ServiceEntry) *FieldE
 	default:
 		c.warn(faultf("spec.resolution", "%s is not supported: the ServiceEntry has no effect", spec.Resolution))
 		return nil
+	}
+	if spec.WorkloadSelector != nil && e.Resolution == snapshot.ByDestination {
+		c.warn(noEffect("spec.workloadSelector", "with resolution NONE, proxies connect to the addresses that clients choose"))
 	}
 	for i, host := range spec.Hosts {
 		if why := c.refusedHost(host); why != "" && e.Resolution.DNS() && len(spec.Endpoints) == 0 {

@@ -199,14 +199,29 @@ func checkEgress(field string, e *networkingv1alpha3.IstioEgressListener) *Field
 	}))
 }
 
+const (
+	noUpgrade    = "all fields except `h2UpgradePolicy`"
+	keepsVersion = "the port of the application decides; use `useClientProtocol`"
+)
+
 var sidecarFields = []apiField{
 	{Path: "workloadSelector", Support: Works},
-	{Path: "ingress", Support: Partly, Meaning: "all fields except `port.targetPort`; `defaultEndpoint` cannot be a port of the proxy itself, and its Unix sockets, like those of `bind`, must be below `--socket-dir`; objects in a Kubernetes API cannot use Unix sockets; `tls` works only where PeerAuthentication disables mTLS at the port, as with Istio, and only with certificates in files; a listener whose traffic is not captured listens on the address of the pod, unless `bind` sets another address"},
-	{Path: "ingress.port", Support: Partly, Meaning: "all fields except `targetPort`"},
+	{Path: "ingress", Support: Partly, Meaning: "`defaultEndpoint` cannot be a port of the proxy itself, and its Unix sockets, like those of `bind`, must be below `--socket-dir`; objects in a Kubernetes API cannot use Unix sockets; `tls` works only where PeerAuthentication disables mTLS at the port, as with Istio, and only with certificates in files; a listener whose traffic is not captured listens on the address of the pod, unless `bind` sets another address"},
+	{Path: "ingress.port", Support: Partly, Meaning: "`number` and `protocol`"},
+	{Path: "ingress.port.name", Support: Works, Meaning: "for people"},
 	{Path: "ingress.port.targetPort", Support: NoEffect, Meaning: "use `defaultEndpoint`"},
-	{Path: "egress", Support: Partly, Meaning: "all fields except `port.targetPort`; a port with a protocol other than HTTP forwards connections to the services with this port number; a listener whose traffic is not captured listens on the loopback address, unless `bind` sets another address; the listener without a port may have a `bind`, too, and then listens there at each port of its services; `~NAMESPACE/HOST` excludes hosts, and the namespace `~` is `~*`"},
-	{Path: "egress.port", Support: Partly, Meaning: "all fields except `targetPort`"},
-	{Path: "egress.port.targetPort", Support: NoEffect, Meaning: "the endpoints of the services have their own ports"},
-	{Path: "inboundConnectionPool", Support: Works, Meaning: "as `connectionPool` of a DestinationRule for the service; `h2UpgradePolicy` has no effect"},
+	{Path: "ingress.tls", Support: Partly, Meaning: "modes `SIMPLE` and `MUTUAL` with files"},
+	{Path: "ingress.tls.tlsCertificates", Support: Partly, Meaning: "`serverCertificate` and `privateKey`"},
+	{Path: "ingress.tls.tlsCertificates.caCertificates", Support: NoEffect, Meaning: commonClientCAs},
+	{Path: "ingress.connectionPool", Support: Partly, Meaning: "as `inboundConnectionPool`"},
+	{Path: "ingress.connectionPool.http", Support: Partly, Meaning: noUpgrade},
+	{Path: "ingress.connectionPool.http.h2UpgradePolicy", Support: NoEffect, Meaning: keepsVersion},
+	{Path: "egress", Support: Partly, Meaning: "a port with a protocol other than HTTP forwards connections to the services with this port number; a listener whose traffic is not captured listens on the loopback address, unless `bind` sets another address; the listener without a port may have a `bind`, too, and then listens there at each port of its services; `~NAMESPACE/HOST` excludes hosts, and the namespace `~` is `~*`"},
+	{Path: "egress.port", Support: Partly, Meaning: "`number` and `protocol`"},
+	{Path: "egress.port.name", Support: Works, Meaning: "for people"},
+	{Path: "egress.port.targetPort", Support: NoEffect, Meaning: "proxies call the services at their own ports"},
+	{Path: "inboundConnectionPool", Support: Partly, Meaning: "as `connectionPool` of a DestinationRule for the service"},
+	{Path: "inboundConnectionPool.http", Support: Partly, Meaning: noUpgrade},
+	{Path: "inboundConnectionPool.http.h2UpgradePolicy", Support: NoEffect, Meaning: keepsVersion},
 	{Path: "outboundTrafficPolicy", Support: Works, Meaning: "`egressProxy` must be a service that the egress hosts include"},
 }

@@ -11,9 +11,17 @@ import (
 var workloadGroupKind = istioKind(kind{
 	group: groupNetworking, name: "WorkloadGroup", plural: "workloadgroups", versions: istioVersions,
 	support: Partly, meaning: "machines that [join with its name](virtual-machines.md#automatic-registration-of-machines) get WorkloadEntries; only in a Kubernetes API",
+	fields: []apiField{
+		{Path: "metadata", Support: Works},
+		{Path: "template", Support: Works, Meaning: "`address` has no effect, and is reported: an entry has the address of its machine"},
+		{Path: "probe", Support: Works},
+	},
 	resources: []Resource{{Use: ForConfiguration, Custom: true, Optional: true, Without: "machines that name a WorkloadGroup are not registered"}},
-}, func(_ *conversion, spec *networkingv1alpha3.WorkloadGroup) *FieldError {
+}, func(c *conversion, spec *networkingv1alpha3.WorkloadGroup) *FieldError {
 	template := spec.GetTemplate()
+	if template.GetAddress() != "" && !c.Remote {
+		c.warn(noEffect("spec.template.address", "a WorkloadEntry has the address of its machine"))
+	}
 	if account := template.GetServiceAccount(); account != "" && !mesh.IsDNSName(account) {
 		return faultf("template.serviceAccount", "%q is not a DNS name", account)
 	}
