@@ -31,6 +31,106 @@ func (t *tables) addRules() {
 	})
 }
 
+// addUsedRules adds the tables of the rules that proxies get. They have no more subsets than the
+// limits permit.
+func (t *tables) addUsedRules() {
+	g := t.graph
+	t.subsetClusters = derive.New(g, "clusters of subsets", strings.Compare, maps.Equal[map[string]int], t.countSubsets, t.hostRules)
+	t.subsetsBy = derive.NewIndex(t.subsetClusters, func(into []string, _ string, n map[string]int) []string { return slices.AppendSeq(into, maps.Keys(n)) })
+	t.beyondSubsets = derive.New(g, "subsets beyond the limit", strings.Compare, slices.Equal[[]string], t.findBeyondSubsets, t.subsetsBy)
+	t.usedRules = derive.New(g, "used rules", strings.Compare, equalRules, t.usedRulesOf, t.hostRules)
+}
+
+// countSubsets returns the number of clusters that the rules of a service have for its subsets, by
+// the namespace of the rules.
+func (t *tables) countSubsets(r *derive.Reads, key string) (map[string]int, bool) {
+	rules, _ := t.hostRules.Get(r, key)
+	svc, ok := t.meshServices.Get(r, key)
+	if !ok || rules == nil {
+		return nil, false
+	}
+	ports := max(len(tcpPorts(nil, key, svc)), 1)
+	out := map[string]int{}
+	count := func(list []*snapshot.HostRule) {
+		for _, h := range list {
+			if len(h.Subsets) > 0 && h.Namespace != t.operators(r) {
+				out[h.Namespace] = max(out[h.Namespace], len(h.Subsets)*ports)
+			}
+		}
+	}
+	count(rules.Default)
+	for _, list := range rules.Own {
+		count(list)
+	}
+	return out, len(out) > 0
+}
+
+// findBeyondSubsets returns the services for which the rules of a namespace lose their subsets,
+// sorted. The services of the namespace itself precede, and those with fewer clusters, so that no
+// other namespace decides about them.
+func (t *tables) findBeyondSubsets(r *derive.Reads, ns string) ([]string, bool) {
+	type counted struct {
+		key   string
+		other bool
+		n     int
+	}
+	var list []counted
+	all := 0
+	for key, n := range t.subsetsBy.Lookup(r, ns) {
+		svc, _ := t.meshServices.Get(r, key)
+		list = append(list, counted{key, svc == nil || svc.Namespace != ns, n[ns]})
+		all += n[ns]
+	}
+	if all <= maxSubsetClusters {
+		return nil, false
+	}
+	slices.SortFunc(list, func(x, y counted) int {
+		return cmp.Or(boolOrder(x.other, y.other), cmp.Compare(x.n, y.n), strings.Compare(x.key, y.key))
+	})
+	var out []string
+	all = 0
+	for _, c := range list {
+		if all+c.n <= maxSubsetClusters {
+			all += c.n
+		} else {
+			out = append(out, c.key)
+		}
+	}
+	slices.Sort(out)
+	return out, true
+}
+
+// usedRulesOf returns the rules of a service without the subsets beyond the limits.
+func (t *tables) usedRulesOf(r *derive.Reads, key string) (*snapshot.HostRules, bool) {
+	rules, ok := t.hostRules.Get(r, key)
+	counts, _ := t.subsetClusters.Get(r, key)
+	beyond := map[string]bool{}
+	for ns := range counts {
+		if keys, _ := t.beyondSubsets.Get(r, ns); slices.Contains(keys, key) {
+			beyond[ns] = true
+		}
+	}
+	if !ok || len(beyond) == 0 {
+		return rules, ok
+	}
+	without := func(list []*snapshot.HostRule) []*snapshot.HostRule {
+		list = slices.Clone(list)
+		for i, h := range list {
+			if beyond[h.Namespace] {
+				less := *h
+				less.Subsets = nil
+				list[i] = &less
+			}
+		}
+		return list
+	}
+	out := &snapshot.HostRules{Default: without(rules.Default), Own: map[string][]*snapshot.HostRule{}}
+	for ns, list := range rules.Own {
+		out.Own[ns] = without(list)
+	}
+	return out, true
+}
+
 // ruleKey names the DestinationRules of a namespace for a host, which may be "*" or start
 // with "*.".
 type ruleKey struct{ namespace, host string }
