@@ -18,6 +18,12 @@ import (
 func (t *tables) addRules() {
 	g := t.graph
 	t.mergedRules = derive.New(g, "merged rules", ruleKey.compare, equalMerged, t.mergeRules, t.rulesFor)
+	t.cutRules = derive.NewIndex(t.mergedRules, func(into []struct{}, _ ruleKey, rules []hostRule) []struct{} {
+		if slices.ContainsFunc(rules, func(h hostRule) bool { return h.cut != "" }) {
+			into = append(into, struct{}{})
+		}
+		return into
+	})
 	t.ruleGroups = derive.NewIndex(t.mergedRules, func(into []string, k ruleKey, _ []hostRule) []string { return append(into, k.host) })
 	t.hostRules = derive.New(g, "rules", strings.Compare, equalRules, t.rulesOf, t.servicesOf, t.entriesOf)
 	t.ruledHosts = derive.NewIndex(t.hostRules, func(into []string, _ string, h *snapshot.HostRules) []string {
@@ -113,14 +119,19 @@ func (t *tables) usedRulesOf(r *derive.Reads, key string) (*snapshot.HostRules, 
 	if !ok || len(beyond) == 0 {
 		return rules, ok
 	}
+	shared := map[*snapshot.HostRule]*snapshot.HostRule{}
 	without := func(list []*snapshot.HostRule) []*snapshot.HostRule {
 		list = slices.Clone(list)
 		for i, h := range list {
-			if beyond[h.Namespace] {
+			if !beyond[h.Namespace] {
+				continue
+			}
+			if shared[h] == nil {
 				less := *h
 				less.Subsets = nil
-				list[i] = &less
+				shared[h] = &less
 			}
+			list[i] = shared[h]
 		}
 		return list
 	}
@@ -184,10 +195,12 @@ func (e exports) to(namespace, own string) bool {
 type hostRule struct {
 	*snapshot.HostRule
 	exports exports
+	// cut names the oldest DestinationRule of which subsets are left out, because there are too many.
+	cut string
 }
 
 func (r hostRule) equal(other hostRule) bool {
-	return slices.Equal(r.exports, other.exports) && r.Namespace == other.Namespace && r.Name == other.Name && r.Selector == other.Selector &&
+	return slices.Equal(r.exports, other.exports) && r.cut == other.cut && r.Namespace == other.Namespace && r.Name == other.Name && r.Selector == other.Selector &&
 		proto.Equal(r.Policy, other.Policy) && slices.EqualFunc(r.Subsets, other.Subsets, func(a, b *networkingv1alpha3.Subset) bool { return proto.Equal(a, b) })
 }
 
@@ -208,17 +221,18 @@ func (t *tables) mergeRules(r *derive.Reads, k ruleKey) ([]hostRule, bool) {
 	for _, d := range rules {
 		to, selector := exportsOf(d, byDefault), snapshot.SelectorOf(d.Spec.GetWorkloadSelector().GetMatchLabels())
 		known := false
-		for _, h := range out {
+		for i := range out {
+			h := &out[i]
 			same := h.Selector == selector && slices.Equal(h.exports, to)
 			if same || selector == "" && h.Selector != "" {
-				complete(h.HostRule, d)
+				h.complete(d)
 			}
 			known = known || same
 		}
 		if !known {
-			h := &snapshot.HostRule{Namespace: d.Namespace, Name: d.Name, Selector: selector}
-			complete(h, d)
-			out = append(out, hostRule{h, to})
+			h := hostRule{HostRule: &snapshot.HostRule{Namespace: d.Namespace, Name: d.Name, Selector: selector}, exports: to}
+			h.complete(d)
+			out = append(out, h)
 		}
 	}
 	slices.Reverse(out[selectors(out):])
@@ -245,11 +259,15 @@ func boolOrder(a, b bool) int {
 }
 
 // complete adds the policy and the subsets that a rule lacks.
-func complete(h *snapshot.HostRule, d *snapshot.DestinationRule) {
+func (h *hostRule) complete(d *snapshot.DestinationRule) {
 	if h.Policy == nil {
 		h.Policy = d.Spec.GetTrafficPolicy()
 	}
 	for _, s := range d.Spec.GetSubsets() {
+		if len(h.Subsets) == maxHostSubsets {
+			h.cut = cmp.Or(h.cut, d.Name)
+			return
+		}
 		if h.Subset(s.GetName()) == nil {
 			h.Subsets = append(h.Subsets, s)
 		}

@@ -311,6 +311,7 @@ func (s *state) reports() {
 		}
 		s.warnings = found.warnings
 	}
+	s.reportLimits()
 	if s.unreachable.Changed() {
 		now := s.unreachable.Get(nil)
 		s.logUnreachable(s.report.unreachable, now)

@@ -129,8 +129,9 @@ type tables struct {
 	traits          *derive.Value[traits]
 	conflicts       *derive.Value[[]AddressConflict]
 	mergedRules     *derive.Table[ruleKey, []hostRule]
-	ruleGroups      *derive.Index[string, ruleKey, []hostRule] // by host
-	hostRules       *derive.Table[string, *snapshot.HostRules] // by MeshService.Key
+	cutRules        *derive.Index[struct{}, ruleKey, []hostRule] // with more subsets than are used
+	ruleGroups      *derive.Index[string, ruleKey, []hostRule]   // by host
+	hostRules       *derive.Table[string, *snapshot.HostRules]   // by MeshService.Key
 	// usedRules holds the hostRules within the limits of namespaces. The tables before decide what
 	// is beyond.
 	subsetClusters *derive.Table[string, map[string]int] // by namespaces of rules
