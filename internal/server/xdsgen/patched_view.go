@@ -205,8 +205,9 @@ func (u patchedUnit) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, error)
 	return withFaults(&g, faults)
 }
 
-// patchedCost is about what it costs to apply a patch to a resource, beside the size of its value.
-const patchedCost = 256
+// patchedCost is about what it costs to apply a patch to a resource, beside the size of its value, as
+// bytes: the resource is checked again.
+const patchedCost = 1 << 10
 
 // PatchedBy returns the namespace whose EnvoyFilters patch the resources of a unit, about what the
 // patches cost for each resource in bytes, and the unit with the patches of the root namespace
