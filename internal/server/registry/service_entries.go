@@ -208,7 +208,23 @@ func (t *tables) define(r *derive.Reads, key string) (d definition, host string,
 			rivals = append(rivals, snapshot.Rival{Namespace: s.Namespace, ExportTo: t.exportTo(r, s.Cluster, s.ExportTo), Kubernetes: true, Earlier: true})
 		}
 	}
+	if list[at].entry != nil && !strings.Contains(host, ".") {
+		rivals = append(rivals, t.servicesCalled(r, host)...)
+	}
 	return list[at], host, rivals, true
+}
+
+// servicesCalled returns the Services with a name, as rivals of a ServiceEntry in their namespaces: there
+// the name leads to the Service also in the DNS of Kubernetes.
+func (t *tables) servicesCalled(r *derive.Reads, name string) []snapshot.Rival {
+	var out []snapshot.Rival
+	for k := range t.servicesNamedBy.Lookup(r, name) {
+		rival := snapshot.Rival{Namespace: k.namespace, ExportTo: []string{k.namespace}, Kubernetes: true, Earlier: true}
+		if !slices.ContainsFunc(out, func(o snapshot.Rival) bool { return o.Namespace == k.namespace }) {
+			out = append(out, rival)
+		}
+	}
+	return out
 }
 
 // entryService returns the service of a host of a ServiceEntry.

@@ -54,22 +54,23 @@ type tables struct {
 	limits []*namespaceLimit
 
 	// Indexes of objects. An index by struct{} lists all of a kind.
-	allClusters  *derive.Index[struct{}, mesh.ClusterID, struct{}]
-	allInjectors *derive.Index[struct{}, objectKey, *snapshot.InjectorSettings]
-	allBalancing *derive.Index[struct{}, mesh.ClusterID, snapshot.Balancing]
-	settingsIn   *derive.Index[mesh.ClusterID, objectKey, *snapshot.MeshSettings]
-	nodesIn      *derive.Index[mesh.ClusterID, objectKey, *snapshot.Node]  // with external addresses
-	servicesOf   *derive.Index[string, objectKey, *snapshot.Service]       // by host
-	importsOf    *derive.Index[string, objectKey, *snapshot.ServiceImport] // by host
-	servicesAt   *derive.Index[netip.Addr, objectKey, *snapshot.Service]   // by cluster IP
-	aliasesOf    *derive.Index[string, objectKey, *snapshot.Service]       // ExternalName services by the host they stand for
-	labelled     *derive.Index[struct{}, objectKey, *snapshot.Service]     // services with a network label
-	slicesOf     *derive.Index[objectKey, objectKey, *snapshot.EndpointSlice]
-	podsAt       *derive.Index[clusterAddress, objectKey, *snapshot.Pod]
-	entriesWith  *derive.Index[entryLabel, objectKey, *snapshot.WorkloadEntry]
-	allKubeGW    *derive.Index[struct{}, objectKey, *snapshot.KubeGateway]
-	allGateways  *derive.Index[struct{}, objectKey, *snapshot.Gateway]
-	policyIndex  map[snapshot.Kind]*derive.Index[string, objectKey, snapshot.Policy] // by namespace
+	allClusters     *derive.Index[struct{}, mesh.ClusterID, struct{}]
+	allInjectors    *derive.Index[struct{}, objectKey, *snapshot.InjectorSettings]
+	allBalancing    *derive.Index[struct{}, mesh.ClusterID, snapshot.Balancing]
+	settingsIn      *derive.Index[mesh.ClusterID, objectKey, *snapshot.MeshSettings]
+	nodesIn         *derive.Index[mesh.ClusterID, objectKey, *snapshot.Node]  // with external addresses
+	servicesOf      *derive.Index[string, objectKey, *snapshot.Service]       // by host
+	servicesNamedBy *derive.Index[string, objectKey, *snapshot.Service]       // by name, in all namespaces
+	importsOf       *derive.Index[string, objectKey, *snapshot.ServiceImport] // by host
+	servicesAt      *derive.Index[netip.Addr, objectKey, *snapshot.Service]   // by cluster IP
+	aliasesOf       *derive.Index[string, objectKey, *snapshot.Service]       // ExternalName services by the host they stand for
+	labelled        *derive.Index[struct{}, objectKey, *snapshot.Service]     // services with a network label
+	slicesOf        *derive.Index[objectKey, objectKey, *snapshot.EndpointSlice]
+	podsAt          *derive.Index[clusterAddress, objectKey, *snapshot.Pod]
+	entriesWith     *derive.Index[entryLabel, objectKey, *snapshot.WorkloadEntry]
+	allKubeGW       *derive.Index[struct{}, objectKey, *snapshot.KubeGateway]
+	allGateways     *derive.Index[struct{}, objectKey, *snapshot.Gateway]
+	policyIndex     map[snapshot.Kind]*derive.Index[string, objectKey, snapshot.Policy] // by namespace
 	// allTelemetries lists the Telemetries; the others list the objects of their kind.
 	allTelemetries, allRequestAuthentications, allProxyConfigs, allAuthorizations *derive.Index[struct{}, objectKey, snapshot.Policy]
 	requestAuthentications                                                        objects[snapshot.Policy]
@@ -299,6 +300,7 @@ func (t *tables) addIndexes() {
 	t.servicesOf = derive.NewIndex(t.services.Table, func(into []string, k objectKey, _ *snapshot.Service) []string {
 		return append(into, mesh.ServiceHost(k.name, k.namespace, mesh.DefaultDomain))
 	})
+	t.servicesNamedBy = derive.NewIndex(t.services.Table, func(into []string, k objectKey, _ *snapshot.Service) []string { return append(into, k.name) })
 	t.importsOf = derive.NewIndex(t.imports.Table, func(into []string, _ objectKey, i *snapshot.ServiceImport) []string {
 		return append(into, i.Host())
 	})

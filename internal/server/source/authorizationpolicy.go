@@ -1,9 +1,8 @@
 package source
 
 import (
-	"strings"
-
 	"strconv"
+	"strings"
 
 	"google.golang.org/protobuf/proto"
 	securityv1beta1 "istio.io/api/security/v1beta1"
