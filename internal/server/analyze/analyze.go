@@ -60,12 +60,20 @@ func Check(c *registry.Contents, o Options) []Finding {
 	}) {
 		check()
 	}
+	m.countLeftOut()
+	return Sort(m.found)
+}
+
+// countLeftOut adds a finding for each namespace with more findings than the limit.
+func (m *checker) countLeftOut() {
 	for ns, n := range m.foundIn {
 		if more := n - maxFindings; more > 0 && ns != "" {
-			m.found = append(m.found, Finding{Code: NoEffect, Object: snapshot.Key{Namespace: ns}, Message: fmt.Sprintf("the namespace has more than %d findings: the other %d are left out", maxFindings, more)})
+			m.found = append(m.found, Finding{
+				Code: NoEffect, Object: snapshot.Key{Namespace: ns},
+				Message: fmt.Sprintf("the namespace has more than %d findings: the other %d are left out", maxFindings, more),
+			})
 		}
 	}
-	return Sort(m.found)
 }
 
 // Sort returns the findings in order, each once, without those that the objects suppress.
