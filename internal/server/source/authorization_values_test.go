@@ -1,6 +1,11 @@
 package source
 
-import "testing"
+import (
+	"strings"
+	"testing"
+
+	"github.com/meshctl/meshctl/internal/server/snapshot"
+)
 
 // TestEmptyValuesOfRulesAreRefused: no field and no attribute of a rule accepts an empty value, which
 // would equal an absent one.
