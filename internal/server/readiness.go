@@ -49,6 +49,7 @@ func (s *Server) notes() []string {
 	lines = append(lines, bounded(s.registry.DuplicateExtensions(), "extensions that are configured twice: see the log")...)
 	lines = append(lines, bounded(texts(s.hub.PatchFaults()), "patches without effect: see the log")...)
 	lines = append(lines, bounded(s.registry.ServerConflicts(), "servers of Gateways that are not opened: see the log")...)
+	lines = append(lines, bounded(s.registry.BeyondLimits(), "objects beyond limits of their namespaces: see the log")...)
 	lines = append(lines, bounded(s.registry.UnknownProviders(), "providers that do not work: see the log")...)
 	lines = append(lines, bounded(texts(s.registry.UnreachableNetworks()), "networks that cannot be reached, which this command shows: meshctl remote-clusters")...)
 	lines = append(lines, bounded(texts(s.registry.AddressConflicts()), "addresses that two services have, which this command shows: meshctl remote-clusters -o json")...)

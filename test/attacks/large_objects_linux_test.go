@@ -19,6 +19,7 @@ import (
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/protobuf/types/known/structpb"
 
 	"github.com/meshctl/meshctl/internal/xdswire"
 	"github.com/meshctl/meshctl/test/harness"
@@ -157,7 +158,21 @@ func (m *smallMesh) write(name, text string) {
 // connect connects a proxy of another namespace, whose responses go to m.clusters.
 func (m *smallMesh) connect() {
 	m.t.Helper()
-	conn, err := grpc.NewClient("passthrough:"+m.grpcA, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	done := m.t.Context().Done()
+	m.stream("sidecar~10.0.0.1~p.others~others.svc.cluster.local", func(all []string) {
+		select {
+		case m.clusters <- all:
+		case <-done:
+		}
+	}, xdswire.ClusterType)
+}
+
+// stream connects a proxy that requests some types, without labels but istio=gw. got is called with
+// the clusters of each response.
+func (m *smallMesh) stream(node string, got func(clusters []string), types ...string) {
+	m.t.Helper()
+	conn, err := grpc.NewClient("passthrough:"+m.grpcA, grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(1<<30)))
 	if err != nil {
 		m.t.Fatal(err)
 	}
@@ -166,9 +181,14 @@ func (m *smallMesh) connect() {
 	if err != nil {
 		m.t.Fatal(err)
 	}
-	request := &discoveryv3.DiscoveryRequest{Node: &corev3.Node{Id: "sidecar~10.0.0.1~p.others~others.svc.cluster.local"}, TypeUrl: xdswire.ClusterType}
-	if err := stream.Send(request); err != nil {
+	labels, err := structpb.NewStruct(map[string]any{"LABELS": map[string]any{"istio": "gw"}})
+	if err != nil {
 		m.t.Fatal(err)
+	}
+	for _, typ := range types {
+		if err := stream.Send(&discoveryv3.DiscoveryRequest{Node: &corev3.Node{Id: node, Metadata: labels}, TypeUrl: typ}); err != nil {
+			m.t.Fatal(err)
+		}
 	}
 	done := make(chan struct{})
 	go func() {
@@ -178,16 +198,14 @@ func (m *smallMesh) connect() {
 			if err != nil {
 				return
 			}
-			var all []string
-			for _, r := range resp.GetResources() {
-				all = append(all, string(r.GetValue())) // which holds the name
+			if resp.GetTypeUrl() == xdswire.ClusterType {
+				var all []string
+				for _, r := range resp.GetResources() {
+					all = append(all, string(r.GetValue())) // which holds the name
+				}
+				got(all)
 			}
-			select {
-			case m.clusters <- all:
-			case <-ctx.Done():
-				return
-			}
-			if stream.Send(&discoveryv3.DiscoveryRequest{TypeUrl: xdswire.ClusterType, VersionInfo: resp.GetVersionInfo(), ResponseNonce: resp.GetNonce()}) != nil {
+			if stream.Send(&discoveryv3.DiscoveryRequest{TypeUrl: resp.GetTypeUrl(), VersionInfo: resp.GetVersionInfo(), ResponseNonce: resp.GetNonce()}) != nil {
 				return
 			}
 		}

@@ -87,6 +87,30 @@ var bypasses = map[string]struct {
 			"CVE-2019-18802": {"GET / HTTP/1.1\nHost: admin.example.com \t", "GET / HTTP/1.1\nHost:admin.example.com"},
 		},
 	},
+	"headers with many dashes": {
+		[]string{
+			`{action: DENY, rules: [{when: [{key: "request.headers[x-a-b-c-d-role]", values: [guest]}]}]}`,
+			`{rules: [{when: [{key: "request.headers[x-1-2-3-4-5-6-7]", notValues: [guest]}]}]}`,
+		},
+		"GET /public HTTP/1.1\nHost: a\nx-a-b-c-d-role: staff",
+		attempts{"": each("GET / HTTP/1.1\nHost: a\n%s: guest", "x-a-b-c-d-role", "X_A_B_C_D_ROLE", "x_a-b-c-d-role", "x-a_b-c-d-role", "x-a-b_c_d-role", "x-a-b-c-d_role", "x_1_2_3-4-5-6-7", "x-1-2-3-4-5-6_7")},
+	},
+	"headers of HTTP itself": {
+		[]string{
+			`{action: DENY, rules: [{when: [{key: "request.headers[host]", values: [admin.example.com]}]}]}`,
+			`{action: DENY, rules: [{when: [{key: "request.headers[Host]", values: [other.example.com]}]}]}`,
+			`{action: DENY, rules: [{when: [{key: "request.headers[:authority]", values: [third.example.com]}]}]}`,
+			`{action: DENY, rules: [{when: [{key: "request.headers[:path]", values: ["/admin", "/secret/*"]}]}]}`,
+			`{action: DENY, rules: [{when: [{key: "request.headers[:method]", values: [DELETE]}]}]}`,
+		},
+		"GET /public HTTP/1.1\nHost: a",
+		attempts{"": each("GET / HTTP/1.1\nHost: %s", "admin.example.com", "other.example.com", "third.example.com", "ADMIN.example.com", "third.example.com:80", "THIRD.example.com"), "CVE-2021-31920": append(each("GET %s HTTP/1.1\nHost: a", "/admin", "/admin?x", "//admin", "/admin/", "/admin;x?y", "/x/..%2fadmin", "/secret/a", "/secret//a?b", "/x/.%2fsecret/a?b"), "delete / HTTP/1.1\nHost: a")},
+	},
+	"no host": {
+		[]string{`{rules: [{to: [{operation: {notHosts: [admin.example.com]}}]}]}`},
+		"GET /public HTTP/1.1\nHost: a",
+		attempts{"": {"GET / HTTP/1.0", "GET / HTTP/1.0\nHost: admin.example.com", "GET / HTTP/1.1", "GET / HTTP/1.1\nHost: admin.example.com", "GET http://admin.example.com/ HTTP/1.0"}},
+	},
 	"absolute targets": {
 		[]string{`{action: DENY, rules: [{to: [{operation: {hosts: [admin.example.com]}}]}]}`},
 		"GET / HTTP/1.1\nHost: shop.example.com",

@@ -79,6 +79,7 @@ func Check(c *registry.Contents, o Options) []Finding {
 		check()
 	}
 	m.weakenUnsure()
+	m.countLeftOut()
 	return Sort(m.found)
 }
 
@@ -113,6 +114,18 @@ func (m *checker) weakenUnsure() {
 		}
 		f.Message += ", unless it is in cluster " + listed(names) + ", which was not read"
 		f.Level = Info
+	}
+}
+
+// countLeftOut adds a finding for each namespace with more findings than the limit.
+func (m *checker) countLeftOut() {
+	for ns, n := range m.foundIn {
+		if more := n - maxFindings; more > 0 && ns != "" {
+			m.found = append(m.found, Finding{
+				Code: NoEffect, Object: snapshot.Key{Namespace: ns},
+				Message: fmt.Sprintf("the namespace has more than %d findings: the other %d are left out", maxFindings, more),
+			})
+		}
 	}
 }
 
@@ -160,14 +173,21 @@ type checker struct {
 	servers   map[*snapshot.Pod][]snapshot.GatewayServer // of gatewayServers, nil before
 	// wildcards holds the hosts of services that begin with "*".
 	wildcards []string
+	// entriesOf holds the ServiceEntries with a host by namespace/host.
+	entriesOf map[string][]*snapshot.ServiceEntry
 	found     []Finding
+	foundIn   map[string]int // number of findings by namespace
 }
+
+// maxFindings bounds the findings about the objects of a namespace.
+const maxFindings = 10_000
 
 func newChecker(c *registry.Contents, o Options) *checker {
 	m := &checker{
 		Contents: c, Options: o, objects: make(map[snapshot.Key]snapshot.Object), workloads: make(map[string][]*snapshot.Pod),
 		services: make(map[string][]*snapshot.Service), clusters: make(map[mesh.ClusterID]bool),
 		labelled: make(map[label][]*snapshot.Pod), selecting: make(map[label][]*snapshot.Service),
+		entriesOf: make(map[string][]*snapshot.ServiceEntry), foundIn: make(map[string]int),
 	}
 	for _, kind := range slices.Sorted(maps.Keys(c.Objects)) {
 		for _, object := range c.Objects[kind] {
@@ -190,6 +210,9 @@ func newChecker(c *registry.Contents, o Options) *checker {
 				m.rules = append(m.rules, o)
 			case *snapshot.ServiceEntry:
 				m.entries = append(m.entries, o)
+				for _, host := range o.Hosts {
+					m.entriesOf[o.Namespace+"/"+host] = append(m.entriesOf[o.Namespace+"/"+host], o)
+				}
 			}
 		}
 	}
@@ -239,12 +262,17 @@ func (m *checker) find(code Code, object snapshot.Object, field, format string, 
 
 // findFix is find with the command that mends the fault.
 func (m *checker) findFix(code Code, object snapshot.Object, fix, field, format string, args ...any) {
-	m.find(code, object, field, format, args...)
-	m.found[len(m.found)-1].Fix = fix
+	if f := m.findKey(code, object.Key(), field, fmt.Sprintf(format, args...)); f != nil {
+		f.Fix = fix
+	}
 }
 
-// findKey is find for an object that may not be known, or for the whole mesh.
-func (m *checker) findKey(code Code, key snapshot.Key, field, message string) {
+// findKey is find for an object that may not be known, or for the whole mesh. It returns the finding,
+// or nil beyond the limit.
+func (m *checker) findKey(code Code, key snapshot.Key, field, message string) *Finding {
+	if m.foundIn[key.Namespace]++; m.foundIn[key.Namespace] > maxFindings && key.Namespace != "" {
+		return nil
+	}
 	f := Finding{Code: code, Object: key, Field: field, Message: message}
 	if object := m.objects[key]; object != nil {
 		f.Place = object.ReadFrom()
@@ -253,6 +281,7 @@ func (m *checker) findKey(code Code, key snapshot.Key, field, message string) {
 		}
 	}
 	m.found = append(m.found, f)
+	return &m.found[len(m.found)-1]
 }
 
 // list returns the objects of a kind.

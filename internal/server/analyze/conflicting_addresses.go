@@ -100,8 +100,8 @@ func placesOf(svc *snapshot.MeshService, port *snapshot.ServicePort) []string {
 
 // entryPort returns the ServiceEntry of a service, with the index of a port, or nil.
 func (m *checker) entryPort(svc *snapshot.MeshService, number uint32) (entry *snapshot.ServiceEntry, port int) {
-	for _, e := range until(m, m.entries) {
-		if e.Namespace != svc.Namespace || e.Cluster != svc.Clusters[0].Cluster || !slices.Contains(e.Hosts, svc.Host) {
+	for _, e := range m.entriesOf[svc.Namespace+"/"+svc.Host] {
+		if e.Cluster != svc.Clusters[0].Cluster {
 			continue
 		}
 		if i := slices.IndexFunc(e.Ports, func(p snapshot.ServicePort) bool { return p.Number == number && p.Protocol != mesh.UDP }); i >= 0 {

@@ -74,6 +74,7 @@ func (m *checker) problems() {
 		registry.MissingReference: ReferencedResourceNotFound, registry.UnusableDelegate: UnusableDelegate,
 		registry.UnopenedServer: ConflictingGateways, registry.SharedHost: SharedHost, registry.SharedAddress: SharedAddress,
 		registry.RepeatedExtension: RepeatedExtension, registry.ClosedNetwork: UnreachableNetwork,
+		registry.BeyondLimit: SchemaValidationError,
 	}
 	for i := range m.Problems {
 		p := &m.Problems[i]
@@ -81,8 +82,9 @@ func (m *checker) problems() {
 		if v, ok := m.objects[p.Object].(*snapshot.VirtualService); ok && field == "" {
 			field = fieldOfHost(v, p.Refers)
 		}
-		m.findKey(codes[p.Kind], p.Object, field, p.Text)
-		m.found[len(m.found)-1].Logged = true
+		if f := m.findKey(codes[p.Kind], p.Object, field, p.Text); f != nil {
+			f.Logged = true
+		}
 	}
 }
 

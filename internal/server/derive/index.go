@@ -104,21 +104,35 @@ func (x *index[I, K]) move(e *entry[K], old any) {
 	if e.value != nil {
 		x.after = x.keys(x.after, e.key, e.value)
 	}
+	inBefore, inAfter := contains(x.before), contains(x.after)
 	for _, i := range x.before {
 		g := x.groups[i]
-		if !slices.Contains(x.after, i) {
+		if !inAfter(i) {
 			g.remove(e)
 		}
 		g.node.notify()
 		g.drop()
 	}
 	for _, i := range x.after {
-		if !slices.Contains(x.before, i) {
+		if !inBefore(i) {
 			g := x.group(i)
 			g.insert(e)
 			g.node.notify()
 		}
 	}
+}
+
+// contains returns a function that reports whether a list has an item.
+func contains[I comparable](list []I) func(I) bool {
+	const short = 16
+	if len(list) <= short {
+		return func(i I) bool { return slices.Contains(list, i) }
+	}
+	set := make(map[I]struct{}, len(list))
+	for _, i := range list {
+		set[i] = struct{}{}
+	}
+	return func(i I) bool { _, is := set[i]; return is }
 }
 
 func (g *group[I, K]) find(e *entry[K]) (int, bool) {

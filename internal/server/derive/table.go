@@ -204,6 +204,9 @@ func (t *Table[K, V]) Changed() iter.Seq2[K, Change[V]] {
 	}
 }
 
+// Differs reports whether the last Commit, or a change before it, changed a value.
+func (t *Table[K, V]) Differs() bool { return t.rows.changes() > 0 }
+
 // Change is the new value of a key.
 type Change[V any] struct {
 	Value   V

@@ -18,6 +18,12 @@ import (
 func (t *tables) addRules() {
 	g := t.graph
 	t.mergedRules = derive.New(g, "merged rules", ruleKey.compare, equalMerged, t.mergeRules, t.rulesFor)
+	t.cutRules = derive.NewIndex(t.mergedRules, func(into []struct{}, _ ruleKey, rules []hostRule) []struct{} {
+		if slices.ContainsFunc(rules, func(h hostRule) bool { return h.cut != "" }) {
+			into = append(into, struct{}{})
+		}
+		return into
+	})
 	t.ruleGroups = derive.NewIndex(t.mergedRules, func(into []string, k ruleKey, _ []hostRule) []string {
 		return append(into, patternOf(k.host))
 	})
@@ -31,6 +37,111 @@ func (t *tables) addRules() {
 		}
 		return into
 	})
+}
+
+// addUsedRules adds the tables of the rules that proxies get. They have no more subsets than the
+// limits permit.
+func (t *tables) addUsedRules() {
+	g := t.graph
+	t.subsetClusters = derive.New(g, "clusters of subsets", strings.Compare, maps.Equal[map[string]int], t.countSubsets, t.hostRules)
+	t.subsetsBy = derive.NewIndex(t.subsetClusters, func(into []string, _ string, n map[string]int) []string { return slices.AppendSeq(into, maps.Keys(n)) })
+	t.beyondSubsets = derive.New(g, "subsets beyond the limit", strings.Compare, slices.Equal[[]string], t.findBeyondSubsets, t.subsetsBy)
+	t.usedRules = derive.New(g, "used rules", strings.Compare, equalRules, t.usedRulesOf, t.hostRules)
+}
+
+// countSubsets returns the number of clusters that the rules of a service have for its subsets, by
+// the namespace of the rules.
+func (t *tables) countSubsets(r *derive.Reads, key string) (map[string]int, bool) {
+	rules, _ := t.hostRules.Get(r, key)
+	svc, ok := t.meshServices.Get(r, key)
+	if !ok || rules == nil {
+		return nil, false
+	}
+	ports := max(len(tcpPorts(nil, key, svc)), 1)
+	out := map[string]int{}
+	count := func(list []*snapshot.HostRule) {
+		for _, h := range list {
+			if len(h.Subsets) > 0 && h.Namespace != t.operators(r) {
+				out[h.Namespace] = max(out[h.Namespace], len(h.Subsets)*ports)
+			}
+		}
+	}
+	count(rules.Default)
+	for _, list := range rules.Own {
+		count(list)
+	}
+	return out, len(out) > 0
+}
+
+// findBeyondSubsets returns the services for which the rules of a namespace lose their subsets,
+// sorted. The services of the namespace itself precede, and those with fewer clusters, so that no
+// other namespace decides about them.
+func (t *tables) findBeyondSubsets(r *derive.Reads, ns string) ([]string, bool) {
+	type counted struct {
+		key   string
+		other bool
+		n     int
+	}
+	var list []counted
+	all := 0
+	for key, n := range t.subsetsBy.Lookup(r, ns) {
+		svc, _ := t.meshServices.Get(r, key)
+		list = append(list, counted{key, svc == nil || svc.Namespace != ns, n[ns]})
+		all += n[ns]
+	}
+	if all <= maxSubsetClusters {
+		return nil, false
+	}
+	slices.SortFunc(list, func(x, y counted) int {
+		return cmp.Or(boolOrder(x.other, y.other), cmp.Compare(x.n, y.n), strings.Compare(x.key, y.key))
+	})
+	var out []string
+	all = 0
+	for _, c := range list {
+		if all+c.n <= maxSubsetClusters {
+			all += c.n
+		} else {
+			out = append(out, c.key)
+		}
+	}
+	slices.Sort(out)
+	return out, true
+}
+
+// usedRulesOf returns the rules of a service without the subsets beyond the limits.
+func (t *tables) usedRulesOf(r *derive.Reads, key string) (*snapshot.HostRules, bool) {
+	rules, ok := t.hostRules.Get(r, key)
+	counts, _ := t.subsetClusters.Get(r, key)
+	beyond := map[string]bool{}
+	for ns := range counts {
+		if keys, _ := t.beyondSubsets.Get(r, ns); slices.Contains(keys, key) {
+			beyond[ns] = true
+		}
+	}
+	if !ok || len(beyond) == 0 {
+		return rules, ok
+	}
+	shared := map[*snapshot.HostRule]*snapshot.HostRule{}
+	without := func(list []*snapshot.HostRule) []*snapshot.HostRule {
+		list = slices.Clone(list)
+		for i, h := range list {
+			if !beyond[h.Namespace] {
+				continue
+			}
+			if shared[h] == nil {
+				less := *h
+				less.Subsets = nil
+				shared[h] = &less
+			}
+			list[i] = shared[h]
+		}
+		return list
+	}
+	out := &snapshot.HostRules{Default: without(rules.Default), Own: map[string][]*snapshot.HostRule{}}
+	for ns, list := range rules.Own {
+		out.Own[ns] = without(list)
+	}
+	return out, true
 }
 
 // ruleKey names the DestinationRules of a namespace for a host, which may start with "*".
@@ -85,10 +196,12 @@ func (e exports) to(namespace, own string) bool {
 type hostRule struct {
 	*snapshot.HostRule
 	exports exports
+	// cut names the oldest DestinationRule of which subsets are left out, because there are too many.
+	cut string
 }
 
 func (r hostRule) equal(other hostRule) bool {
-	return slices.Equal(r.exports, other.exports) && r.Namespace == other.Namespace && r.Name == other.Name && r.Selector == other.Selector &&
+	return slices.Equal(r.exports, other.exports) && r.cut == other.cut && r.Namespace == other.Namespace && r.Name == other.Name && r.Selector == other.Selector &&
 		proto.Equal(r.Policy, other.Policy) && slices.EqualFunc(r.Subsets, other.Subsets, func(a, b *networkingv1alpha3.Subset) bool { return proto.Equal(a, b) })
 }
 
@@ -109,17 +222,18 @@ func (t *tables) mergeRules(r *derive.Reads, k ruleKey) ([]hostRule, bool) {
 	for _, d := range rules {
 		to, selector := exportsOf(d, byDefault), snapshot.SelectorOf(d.Spec.GetWorkloadSelector().GetMatchLabels())
 		known := false
-		for _, h := range out {
+		for i := range out {
+			h := &out[i]
 			same := h.Selector == selector && slices.Equal(h.exports, to)
 			if same || selector == "" && h.Selector != "" {
-				complete(h.HostRule, d)
+				h.complete(d)
 			}
 			known = known || same
 		}
 		if !known {
-			h := &snapshot.HostRule{Namespace: d.Namespace, Name: d.Name, Selector: selector}
-			complete(h, d)
-			out = append(out, hostRule{h, to})
+			h := hostRule{HostRule: &snapshot.HostRule{Namespace: d.Namespace, Name: d.Name, Selector: selector}, exports: to}
+			h.complete(d)
+			out = append(out, h)
 		}
 	}
 	slices.Reverse(out[selectors(out):])
@@ -146,11 +260,15 @@ func boolOrder(a, b bool) int {
 }
 
 // complete adds the policy and the subsets that a rule lacks.
-func complete(h *snapshot.HostRule, d *snapshot.DestinationRule) {
+func (h *hostRule) complete(d *snapshot.DestinationRule) {
 	if h.Policy == nil {
 		h.Policy = d.Spec.GetTrafficPolicy()
 	}
 	for _, s := range d.Spec.GetSubsets() {
+		if len(h.Subsets) == maxHostSubsets {
+			h.cut = cmp.Or(h.cut, d.Name)
+			return
+		}
 		if h.Subset(s.GetName()) == nil {
 			h.Subsets = append(h.Subsets, s)
 		}

@@ -18,6 +18,7 @@ const (
 	SharedAddress                        // an address of two Services
 	RepeatedExtension                    // an extension of two EnvoyFilters
 	ClosedNetwork                        // a network without a usable gateway
+	BeyondLimit                          // an object beyond a limit of its namespace
 )
 
 // Problem is a fault that only several objects together show.
@@ -64,6 +65,9 @@ func (s *state) problems() []Problem {
 	}
 	for _, u := range s.providers {
 		out = append(out, Problem{Kind: MissingReference, Object: u.policy, Text: u.problem})
+	}
+	for _, b := range s.report.beyond {
+		out = append(out, Problem{Kind: BeyondLimit, Object: b.object, Text: b.text})
 	}
 	for _, u := range s.report.unreachable {
 		out = append(out, Problem{Kind: ClosedNetwork, Text: u.String()})

@@ -86,7 +86,9 @@ type report struct {
 	hostConflicts []HostConflict
 	unreachable   []UnreachableNetwork
 	// routes is sorted.
-	routes    []RouteProblem
+	routes []RouteProblem
+	// beyond is sorted.
+	beyond    []beyondLimit
 	unwritten []UnwrittenAddresses
 	injection Injection
 	faults    []derive.Fault

@@ -46,6 +46,9 @@ func (d *definition) meta() *snapshot.Meta {
 	return &d.services[0].Meta
 }
 
+// maxMergedPorts bounds the ports of a host that several ServiceEntries of a namespace define.
+const maxMergedPorts = 500
+
 // merge adds the ports of a younger ServiceEntry with the same properties, as Istio does. It
 // returns false if some port is not added.
 func (d *definition) merge(e *snapshot.ServiceEntry) bool {
@@ -77,6 +80,9 @@ func (d *definition) mergePort(p snapshot.ServicePort) (string, bool) {
 		}
 	}
 	// Endpoints belong to the name of a port.
+	if len(d.ports) >= maxMergedPorts {
+		return "", false
+	}
 	for slices.ContainsFunc(d.ports, func(k snapshot.ServicePort) bool { return k.Name == p.Name }) {
 		p.Name += "-" + strconv.FormatUint(uint64(p.Number), 10)
 	}
@@ -127,9 +133,15 @@ func (d *definition) places() []snapshot.PortPlace {
 
 // withItems adds the items that a list lacks.
 func withItems[T comparable](list, more []T) []T {
+	list = slices.Clip(list)
+	known := make(map[T]struct{}, len(list)+len(more))
+	for _, item := range list {
+		known[item] = struct{}{}
+	}
 	for _, item := range more {
-		if !slices.Contains(list, item) {
-			list = append(slices.Clip(list), item)
+		if _, is := known[item]; !is {
+			known[item] = struct{}{}
+			list = append(list, item)
 		}
 	}
 	return list
@@ -196,7 +208,23 @@ func (t *tables) define(r *derive.Reads, key string) (d definition, host string,
 			rivals = append(rivals, snapshot.Rival{Namespace: s.Namespace, ExportTo: t.exportTo(r, s.Cluster, s.ExportTo), Kubernetes: true, Earlier: true})
 		}
 	}
+	if list[at].entry != nil && !strings.Contains(host, ".") {
+		rivals = append(rivals, t.servicesCalled(r, host)...)
+	}
 	return list[at], host, rivals, true
+}
+
+// servicesCalled returns the Services with a name, as rivals of a ServiceEntry in their namespaces: there
+// the name leads to the Service also in the DNS of Kubernetes.
+func (t *tables) servicesCalled(r *derive.Reads, name string) []snapshot.Rival {
+	var out []snapshot.Rival
+	for k := range t.servicesNamedBy.Lookup(r, name) {
+		rival := snapshot.Rival{Namespace: k.namespace, ExportTo: []string{k.namespace}, Kubernetes: true, Earlier: true}
+		if !slices.ContainsFunc(out, func(o snapshot.Rival) bool { return o.Namespace == k.namespace }) {
+			out = append(out, rival)
+		}
+	}
+	return out
 }
 
 // entryService returns the service of a host of a ServiceEntry.

@@ -66,7 +66,7 @@ func (s *state) build(ctx context.Context, before *snapshot.Snapshot) (*snapshot
 	s.networks(next, changes)
 	next.Services = changed(next.Services, s.meshServices, changes.Services)
 	oldRules := next.Rules
-	next.Rules = changed(next.Rules, s.hostRules, changes.Rules)
+	next.Rules = changed(next.Rules, s.usedRules, changes.Rules)
 	for key := range changes.Rules {
 		// A connection pool also limits the service's own workloads.
 		if svc := next.Services.Get(key); svc != nil && (limitsInbound(oldRules.Get(key)) || limitsInbound(next.Rules.Get(key))) {
@@ -311,6 +311,7 @@ func (s *state) reports() {
 		}
 		s.warnings = found.warnings
 	}
+	s.reportLimits()
 	if s.unreachable.Changed() {
 		now := s.unreachable.Get(nil)
 		s.logUnreachable(s.report.unreachable, now)

@@ -50,23 +50,27 @@ type tables struct {
 	rules      objects[*snapshot.DestinationRule]
 	virtual    objects[*snapshot.VirtualService]
 
+	// limits are the limits of namespaces. usedVirtual and others hold the objects within them.
+	limits []*namespaceLimit
+
 	// Indexes of objects. An index by struct{} lists all of a kind.
-	allClusters  *derive.Index[struct{}, mesh.ClusterID, struct{}]
-	allInjectors *derive.Index[struct{}, objectKey, *snapshot.InjectorSettings]
-	allBalancing *derive.Index[struct{}, mesh.ClusterID, snapshot.Balancing]
-	settingsIn   *derive.Index[mesh.ClusterID, objectKey, *snapshot.MeshSettings]
-	nodesIn      *derive.Index[mesh.ClusterID, objectKey, *snapshot.Node]  // with external addresses
-	servicesOf   *derive.Index[string, objectKey, *snapshot.Service]       // by host
-	importsOf    *derive.Index[string, objectKey, *snapshot.ServiceImport] // by host
-	servicesAt   *derive.Index[netip.Addr, objectKey, *snapshot.Service]   // by cluster IP
-	aliasesOf    *derive.Index[string, objectKey, *snapshot.Service]       // ExternalName services by the host they stand for
-	labelled     *derive.Index[struct{}, objectKey, *snapshot.Service]     // services with a network label
-	slicesOf     *derive.Index[objectKey, objectKey, *snapshot.EndpointSlice]
-	podsAt       *derive.Index[clusterAddress, objectKey, *snapshot.Pod]
-	entriesWith  *derive.Index[entryLabel, objectKey, *snapshot.WorkloadEntry]
-	allKubeGW    *derive.Index[struct{}, objectKey, *snapshot.KubeGateway]
-	allGateways  *derive.Index[struct{}, objectKey, *snapshot.Gateway]
-	policyIndex  map[snapshot.Kind]*derive.Index[string, objectKey, snapshot.Policy] // by namespace
+	allClusters     *derive.Index[struct{}, mesh.ClusterID, struct{}]
+	allInjectors    *derive.Index[struct{}, objectKey, *snapshot.InjectorSettings]
+	allBalancing    *derive.Index[struct{}, mesh.ClusterID, snapshot.Balancing]
+	settingsIn      *derive.Index[mesh.ClusterID, objectKey, *snapshot.MeshSettings]
+	nodesIn         *derive.Index[mesh.ClusterID, objectKey, *snapshot.Node]  // with external addresses
+	servicesOf      *derive.Index[string, objectKey, *snapshot.Service]       // by host
+	servicesNamedBy *derive.Index[string, objectKey, *snapshot.Service]       // by name, in all namespaces
+	importsOf       *derive.Index[string, objectKey, *snapshot.ServiceImport] // by host
+	servicesAt      *derive.Index[netip.Addr, objectKey, *snapshot.Service]   // by cluster IP
+	aliasesOf       *derive.Index[string, objectKey, *snapshot.Service]       // ExternalName services by the host they stand for
+	labelled        *derive.Index[struct{}, objectKey, *snapshot.Service]     // services with a network label
+	slicesOf        *derive.Index[objectKey, objectKey, *snapshot.EndpointSlice]
+	podsAt          *derive.Index[clusterAddress, objectKey, *snapshot.Pod]
+	entriesWith     *derive.Index[entryLabel, objectKey, *snapshot.WorkloadEntry]
+	allKubeGW       *derive.Index[struct{}, objectKey, *snapshot.KubeGateway]
+	allGateways     *derive.Index[struct{}, objectKey, *snapshot.Gateway]
+	policyIndex     map[snapshot.Kind]*derive.Index[string, objectKey, snapshot.Policy] // by namespace
 	// allTelemetries lists the Telemetries; the others list the objects of their kind.
 	allTelemetries, allRequestAuthentications, allProxyConfigs, allAuthorizations *derive.Index[struct{}, objectKey, snapshot.Policy]
 	requestAuthentications                                                        objects[snapshot.Policy]
@@ -77,7 +81,9 @@ type tables struct {
 	entriesAt  *derive.Index[netip.Addr, objectKey, *snapshot.ServiceEntry] // by address
 	allocating *derive.Index[struct{}, objectKey, *snapshot.ServiceEntry]   // those whose hosts get addresses
 	podsIn     *derive.Index[string, objectKey, *snapshot.Pod]              // of the local cluster, by namespace
-	rulesFor   *derive.Index[ruleKey, objectKey, *snapshot.DestinationRule]
+	// workloadsIn finds WorkloadEntries by namespace.
+	workloadsIn *derive.Index[string, objectKey, *snapshot.WorkloadEntry]
+	rulesFor    *derive.Index[ruleKey, objectKey, *snapshot.DestinationRule]
 	// selectingRules finds the DestinationRules with a workload selector by namespace.
 	selectingRules *derive.Index[string, objectKey, *snapshot.DestinationRule]
 	rulesUsing     *derive.Index[ruleUse, objectKey, *snapshot.DestinationRule]
@@ -124,33 +130,43 @@ type tables struct {
 	traits          *derive.Value[traits]
 	conflicts       *derive.Value[[]AddressConflict]
 	mergedRules     *derive.Table[ruleKey, []hostRule]
-	ruleGroups      *derive.Index[string, ruleKey, []hostRule]           // by host
-	hostRules       *derive.Table[string, *snapshot.HostRules]           // by MeshService.Key
-	ruledHosts      *derive.Index[string, string, *snapshot.HostRules]   // by namespaces of clients
-	tunnelled       *derive.Index[struct{}, string, *snapshot.HostRules] // services whose rules have tunnels
-	ruleScopes      *derive.Table[string, *snapshot.RuleScope]           // by namespace
-	ruleTraits      *derive.Value[snapshot.RuleTraits]
+	cutRules        *derive.Index[struct{}, ruleKey, []hostRule] // with more subsets than are used
+	ruleGroups      *derive.Index[string, ruleKey, []hostRule]   // by host
+	hostRules       *derive.Table[string, *snapshot.HostRules]   // by MeshService.Key
+	// usedRules holds the hostRules within the limits of namespaces. The tables before decide what
+	// is beyond.
+	subsetClusters *derive.Table[string, map[string]int] // by namespaces of rules
+	subsetsBy      *derive.Index[string, string, map[string]int]
+	beyondSubsets  *derive.Table[string, []string] // by namespace
+	usedRules      *derive.Table[string, *snapshot.HostRules]
+	ruledHosts     *derive.Index[string, string, *snapshot.HostRules]   // by namespaces of clients
+	tunnelled      *derive.Index[struct{}, string, *snapshot.HostRules] // services whose rules have tunnels
+	ruleScopes     *derive.Table[string, *snapshot.RuleScope]           // by namespace
+	ruleTraits     *derive.Value[snapshot.RuleTraits]
 
 	destinations *derive.Table[string, destination] // by host
 	// portsOfHosts holds the ports of the services of a VirtualService's hosts that route requests.
-	portsOfHosts    *derive.Table[objectKey, []uint32]
-	allDestinations *derive.Index[struct{}, string, destination]
-	routed          *derive.Table[objectKey, routedService]
-	allRouted       *derive.Index[struct{}, objectKey, routedService]
-	routedTo        *derive.Index[string, objectKey, routedService] // by host, and with TLS or TCP by wildcards that match one
-	expanded        *derive.Table[string, []string]                 // hosts of services by wildcard
-	expandedTo      *derive.Index[string, string, []string]         // by host of a service
-	hostRoutes      *derive.Table[string, *snapshot.HostRoutes]     // by host
-	routesAt        *derive.Index[uint32, string, *snapshot.HostRoutes]
-	portRoutes      *derive.Table[uint32, *snapshot.PortRoutes]
-	routedHosts     *derive.Index[string, string, *snapshot.HostRoutes] // by namespaces of clients
-	routeScopes     *derive.Table[string, *snapshot.RouteScope]         // by namespace
-	routeClients    *derive.Value[*snapshot.ClientMatches]
-	referrersOf     *derive.Index[string, objectKey, routedService] // by host of a destination
-	referrers       *derive.Table[string, *snapshot.Referrers]      // by host of a destination
-	routeProblems   *derive.Value[[]RouteProblem]
-	routedBy        *derive.Index[string, objectKey, routedService] // by the names of Gateways
-	gatewayRoutes   *derive.Table[string, *snapshot.ClientRoutes]   // by the names of Gateways
+	portsOfHosts *derive.Table[objectKey, []uint32]
+	// destinationsBelow finds destinations by the wildcards that match their hosts.
+	destinationsBelow *derive.Index[string, string, destination]
+	// usedVirtual holds the VirtualServices within the limits of their namespaces.
+	usedVirtual   *derive.Table[objectKey, *snapshot.VirtualService]
+	routed        *derive.Table[objectKey, routedService]
+	allRouted     *derive.Index[struct{}, objectKey, routedService]
+	routedTo      *derive.Index[string, objectKey, routedService] // by host, and with TLS or TCP by wildcards that match one
+	expanded      *derive.Table[string, []string]                 // hosts of services by wildcard
+	expandedTo    *derive.Index[string, string, []string]         // by host of a service
+	hostRoutes    *derive.Table[string, *snapshot.HostRoutes]     // by host
+	routesAt      *derive.Index[uint32, string, *snapshot.HostRoutes]
+	portRoutes    *derive.Table[uint32, *snapshot.PortRoutes]
+	routedHosts   *derive.Index[string, string, *snapshot.HostRoutes] // by namespaces of clients
+	routeScopes   *derive.Table[string, *snapshot.RouteScope]         // by namespace
+	routeClients  *derive.Value[*snapshot.ClientMatches]
+	referrersOf   *derive.Index[string, objectKey, routedService] // by host of a destination
+	referrers     *derive.Table[string, *snapshot.Referrers]      // by host of a destination
+	routeProblems *derive.Value[[]RouteProblem]
+	routedBy      *derive.Index[string, objectKey, routedService] // by the names of Gateways
+	gatewayRoutes *derive.Table[string, *snapshot.ClientRoutes]   // by the names of Gateways
 
 	facts      *derive.Table[string, *snapshot.NamespaceFacts] // by namespace
 	duplicates *derive.Value[[]duplicateExtension]
@@ -167,7 +183,6 @@ func newTables(cfg Config) *tables {
 	t.addIndexes()
 	g := t.graph
 
-	t.meshSettings = derive.Single(g, "settings", same, func(r *derive.Reads) *snapshot.MeshSettings { return t.settingsOf(r, cfg.Local) })
 	t.defaultPolicy = derive.Single(g, "default traffic policy", equalPolicy, t.defaultTrafficPolicy)
 	t.networkRules = derive.Single(g, "meshNetworks", networkRules.equal, t.meshNetworks)
 	t.networks = derive.New(g, "networks", compareIDs, same, t.clusterNetwork, t.clusters)
@@ -219,6 +234,7 @@ func newTables(cfg Config) *tables {
 
 	t.addRules()
 	t.addServices()
+	t.addUsedRules()
 	t.ruleScopes = derive.New(g, "namespaces with own rules", strings.Compare, equalScope, t.ruleScope, t.ruledHosts)
 	t.ruleTraits = derive.Single(g, "rule traits", same, t.findRuleTraits)
 	t.addRoutes()
@@ -275,6 +291,9 @@ func (t *tables) addIndexes() {
 	t.settingsIn = derive.NewIndex(t.settings.Table, func(into []mesh.ClusterID, k objectKey, _ *snapshot.MeshSettings) []mesh.ClusterID {
 		return append(into, k.cluster)
 	})
+	t.meshSettings = derive.Single(t.graph, "settings", same, func(r *derive.Reads) *snapshot.MeshSettings { return t.settingsOf(r, t.cfg.Local) })
+	t.podsIn = derive.NewIndex(t.pods.Table, t.podNamespaces)
+	t.workloadsIn = byNamespace(t.entries.Table)
 	t.nodesIn = derive.NewIndex(t.nodes.Table, func(into []mesh.ClusterID, k objectKey, n *snapshot.Node) []mesh.ClusterID {
 		if len(n.External) > 0 {
 			into = append(into, k.cluster)
@@ -284,6 +303,7 @@ func (t *tables) addIndexes() {
 	t.servicesOf = derive.NewIndex(t.services.Table, func(into []string, k objectKey, _ *snapshot.Service) []string {
 		return append(into, mesh.ServiceHost(k.name, k.namespace, mesh.DefaultDomain))
 	})
+	t.servicesNamedBy = derive.NewIndex(t.services.Table, func(into []string, k objectKey, _ *snapshot.Service) []string { return append(into, k.name) })
 	t.importsOf = derive.NewIndex(t.imports.Table, func(into []string, _ objectKey, i *snapshot.ServiceImport) []string {
 		return append(into, i.Host())
 	})
@@ -311,32 +331,33 @@ func (t *tables) addIndexes() {
 	t.allGateways = list(t.gateways.Table)
 	t.policyIndex = make(map[snapshot.Kind]*derive.Index[string, objectKey, snapshot.Policy])
 	for _, kind := range snapshot.PolicyKinds {
-		policies := localInput(t, kind, snapshot.Policy.SameAs)
+		input := localInput(t, kind, snapshot.Policy.SameAs)
+		policies := t.limitedPolicies(kind, input.Table)
 		t.policyIndex[kind] = byNamespace(policies)
 		switch kind {
 		case snapshot.KindTelemetry:
-			t.allTelemetries = list(policies.Table)
+			t.allTelemetries = list(policies)
 		case snapshot.KindRequestAuthentication:
-			t.requestAuthentications, t.allRequestAuthentications = policies, list(policies.Table)
+			t.requestAuthentications, t.allRequestAuthentications = input, list(policies)
 		case snapshot.KindProxyConfig:
-			t.allProxyConfigs = list(policies.Table)
+			t.allProxyConfigs = list(policies)
 		case snapshot.KindAuthorizationPolicy:
-			t.allAuthorizations = list(policies.Table)
+			t.allAuthorizations = list(policies)
 		}
 	}
-	t.filtersIn = byNamespace(t.filters)
+	t.filtersIn = byNamespace(t.filters.Table)
 	t.allFilters = list(t.filters.Table)
-	t.entriesOf = derive.NewIndex(t.external.Table, serviceKeys)
-	t.entriesAt = derive.NewIndex(t.external.Table, func(into []netip.Addr, _ objectKey, e *snapshot.ServiceEntry) []netip.Addr {
+	entries := t.limitedEntries()
+	t.entriesOf = derive.NewIndex(entries, serviceKeys)
+	t.entriesAt = derive.NewIndex(entries, func(into []netip.Addr, _ objectKey, e *snapshot.ServiceEntry) []netip.Addr {
 		return append(into, e.VIPs...)
 	})
-	t.allocating = derive.NewIndex(t.external.Table, func(into []struct{}, _ objectKey, e *snapshot.ServiceEntry) []struct{} {
+	t.allocating = derive.NewIndex(entries, func(into []struct{}, _ objectKey, e *snapshot.ServiceEntry) []struct{} {
 		if e.Allocate {
 			into = append(into, struct{}{})
 		}
 		return into
 	})
-	t.podsIn = derive.NewIndex(t.pods.Table, t.podNamespaces)
 	t.rulesFor = derive.NewIndex(t.rules.Table, func(into []ruleKey, k objectKey, d *snapshot.DestinationRule) []ruleKey {
 		return append(into, ruleKey{k.namespace, snapshot.RuledHost(d)})
 	})
@@ -354,8 +375,8 @@ func list[K comparable, V any](t *derive.Table[K, V]) *derive.Index[struct{}, K,
 	return derive.NewIndex(t, func(into []struct{}, _ K, _ V) []struct{} { return append(into, struct{}{}) })
 }
 
-func byNamespace[O snapshot.Object](o objects[O]) *derive.Index[string, objectKey, O] {
-	return derive.NewIndex(o.Table, func(into []string, k objectKey, _ O) []string { return append(into, k.namespace) })
+func byNamespace[O snapshot.Object](t *derive.Table[objectKey, O]) *derive.Index[string, objectKey, O] {
+	return derive.NewIndex(t, func(into []string, k objectKey, _ O) []string { return append(into, k.namespace) })
 }
 
 func same[V comparable](a, b V) bool { return a == b }

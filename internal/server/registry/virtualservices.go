@@ -2,6 +2,7 @@ package registry
 
 import (
 	"cmp"
+	"iter"
 	"maps"
 	"slices"
 	"strings"
@@ -20,9 +21,18 @@ import (
 func (t *tables) addRoutes() {
 	g := t.graph
 	t.destinations = derive.New(g, "destinations", strings.Compare, destination.equal, t.destination, t.meshServices)
-	t.allDestinations = list(t.destinations)
+	t.destinationsBelow = derive.NewIndex(t.destinations, func(into []string, host string, _ destination) []string {
+		patterns(host, func(pattern string) bool {
+			if pattern != host {
+				into = append(into, pattern)
+			}
+			return true
+		})
+		return into
+	})
+	t.usedVirtual = t.limitedVirtual()
 	t.portsOfHosts = derive.New(g, "ports of hosts", objectKey.compare, slices.Equal[[]uint32], t.httpPorts, t.virtual.Table)
-	t.routed = derive.New(g, "routed virtual services", objectKey.compare, routedService.equal, t.routedService, t.virtual.Table)
+	t.routed = derive.New(g, "routed virtual services", objectKey.compare, routedService.equal, t.routedService, t.usedVirtual)
 	t.allRouted = list(t.routed)
 	t.routedTo = derive.NewIndex(t.routed, func(into []string, _ objectKey, v routedService) []string {
 		if !slices.Contains(v.Gateways, snapshot.MeshGateway) {
@@ -129,7 +139,7 @@ func (v routedService) equal(other routedService) bool {
 
 // routedService returns the VirtualService with a key, or false if it has no hosts.
 func (t *tables) routedService(r *derive.Reads, key objectKey) (routedService, bool) {
-	v, ok := t.virtual.Get(r, key)
+	v, ok := t.usedVirtual.Get(r, key)
 	if !ok || len(v.Hosts) == 0 {
 		return routedService{}, false
 	}
@@ -218,13 +228,29 @@ func (t *tables) expand(r *derive.Reads, wildcard string) ([]string, bool) {
 		return nil, false
 	}
 	var out []string
-	for host := range t.allDestinations.Lookup(r, struct{}{}) {
-		if snapshot.Covers(wildcard, host) {
-			out = append(out, host)
-		}
+	for host := range t.covered(r, wildcard) {
+		out = append(out, host)
 	}
 	slices.Sort(out)
 	return out, len(out) > 0
+}
+
+// covered iterates over the hosts of services that a wildcard matches.
+func (t *tables) covered(r *derive.Reads, wildcard string) iter.Seq2[string, destination] {
+	below := wildcard
+	if suffix := strings.TrimPrefix(wildcard, "*"); suffix != "" && suffix[0] != '.' { // such as *a.example
+		below = "*"
+		if _, after, ok := strings.Cut(suffix, "."); ok {
+			below = "*." + after
+		}
+	}
+	return func(yield func(string, destination) bool) {
+		for host, d := range t.destinationsBelow.Lookup(r, below) {
+			if snapshot.Covers(wildcard, host) && !yield(host, d) {
+				return
+			}
+		}
+	}
 }
 
 // exportedService is a VirtualService with its exports.

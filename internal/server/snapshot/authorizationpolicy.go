@@ -87,14 +87,8 @@ func SplitAttribute(key string) (name string, args []string, err error) {
 // dashes may be underscores, which servers with variables of CGI take for the same name.
 func FormsOfHeader(name string) []string {
 	dashes := strings.ReplaceAll(name, "_", "-")
-	n := strings.Count(dashes, "-")
-	if n == 0 {
+	if strings.Count(dashes, "-") == 0 {
 		return []string{name}
-	}
-	if n > mostDashes {
-		out := []string{name, dashes, strings.ReplaceAll(dashes, "-", "_")}
-		slices.Sort(out)
-		return slices.Compact(out)
 	}
 	parts, out := strings.Split(dashes, "-"), []string{""}
 	for i, part := range parts {
@@ -111,9 +105,9 @@ func FormsOfHeader(name string) []string {
 	return out
 }
 
-// mostDashes is how many dashes of a header's name may each be an underscore. Of a name with more,
-// all or none are.
-const mostDashes = 4
+// MostDashes bounds the dashes and underscores in the name of a header by which a condition refuses
+// requests: each doubles the names.
+const MostDashes = 8
 
 // FilterAttribute is the prefix of the attributes with the metadata of a filter.
 const FilterAttribute = "experimental.envoy.filters."

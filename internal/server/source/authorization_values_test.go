@@ -1,6 +1,11 @@
 package source
 
-import "testing"
+import (
+	"strings"
+	"testing"
+
+	"github.com/meshctl/meshctl/internal/server/snapshot"
+)
 
 // TestEmptyValuesOfRulesAreRefused: no field and no attribute of a rule accepts an empty value, which
 // would equal an absent one.
@@ -26,6 +31,30 @@ func TestEmptyValuesOfRulesAreRefused(t *testing.T) {
 	for _, key := range []string{"", "request.headers", "request.headers[]", "request.auth.claims[]", "experimental.envoy.filters."} {
 		if _, err := conditionCheck(key); err == nil {
 			t.Errorf("attribute %q is accepted", key)
+		}
+	}
+}
+
+// TestHeadersWithManyDashes: a policy cannot refuse requests by a header of whose names there are too
+// many, and can permit them.
+func TestHeadersWithManyDashes(t *testing.T) {
+	t.Parallel()
+	most := "x" + strings.Repeat("-a", snapshot.MostDashes)
+	for _, tt := range []struct {
+		name, action, values string
+		refused              bool
+	}{
+		{most, "DENY", "values", false},
+		{most + "_a", "DENY", "values", true},
+		{most + "-a", "DENY", "notValues", false},
+		{most + "-a", "ALLOW", "values", false},
+		{most + "-a", "ALLOW", "notValues", true},
+	} {
+		text := `{"apiVersion":"security.istio.io/v1","kind":"AuthorizationPolicy","metadata":{"name":"a","namespace":"n"},"spec":{"action":"` + tt.action +
+			`","rules":[{"when":[{"key":"request.headers[` + tt.name + `]","` + tt.values + `":["v"]}]}]}}`
+		r, err := (&Converter{Cluster: "c"}).DecodeJSON([]byte(text))
+		if refused := err != nil && strings.Contains(err.Error(), "has more than 8 dashes"); refused != tt.refused || refused && r.Closed == nil {
+			t.Errorf("%s with %s of %s: %v, want a refusal: %v", tt.action, tt.values, tt.name, err, tt.refused)
 		}
 	}
 }

@@ -2,6 +2,7 @@ package source
 
 import (
 	"strconv"
+	"strings"
 
 	"google.golang.org/protobuf/proto"
 	securityv1beta1 "istio.io/api/security/v1beta1"
@@ -130,8 +131,19 @@ func conditionFault(field string, action securityv1beta1.AuthorizationPolicy_Act
 		return faultf(field+".values", "is missing: give values or notValues")
 	case action == securityv1beta1.AuthorizationPolicy_CUSTOM && isTokenKey(w.Key):
 		return faultf(field+".key", "%q "+tokensTooLate, w.Key)
+	case refusesByHeader(action, w) && strings.Count(w.Key, "-")+strings.Count(w.Key, "_") > snapshot.MostDashes:
+		return faultf(field+".key", "%q has more than %d dashes: servers may take each for an underscore, and not all of these names can be refused", w.Key, snapshot.MostDashes)
 	}
 	return listsFault(field, w, func(string) valueCheck { return check })
+}
+
+// refusesByHeader reports whether a condition refuses requests by a header.
+func refusesByHeader(action securityv1beta1.AuthorizationPolicy_Action, w *securityv1beta1.Condition) bool {
+	refusing := w.Values
+	if action == securityv1beta1.AuthorizationPolicy_ALLOW {
+		refusing = w.NotValues
+	}
+	return strings.HasPrefix(w.Key, "request.headers[") && len(refusing) > 0
 }
 
 const policyTarget = "a Gateway of the Kubernetes Gateway API; other references are refused"

@@ -30,7 +30,7 @@ func (h *Hub) generate(units []*unit, between func()) {
 }
 
 func (h *Hub) generateOne(u *unit) {
-	if err := h.guard("generate", u.key.Type(), func() { u.resources, u.err = u.key.Generate(&h.encoder) }); err != nil {
+	if err := h.guard("generate", u.key.Type(), func() { u.resources, u.err = h.generateKey(u) }); err != nil {
 		u.err = err
 	}
 	for _, f := range h.patchFaults.take(u) {

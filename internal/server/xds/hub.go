@@ -115,6 +115,7 @@ type Hub struct {
 	overlays atomic.Uint64 // view states that streams made so far
 
 	patchFaults patchFaults
+	patched     patchedUnits
 
 	// The fields below belong to the goroutine of Run.
 	subs    streamIndex

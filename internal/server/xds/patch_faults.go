@@ -7,6 +7,7 @@ import (
 	"sync"
 
 	"github.com/meshctl/meshctl/internal/order"
+	"github.com/meshctl/meshctl/internal/server/snapshot"
 	"github.com/meshctl/meshctl/internal/server/xdsgen"
 )
 
@@ -15,9 +16,13 @@ type patchFaults struct {
 	mu    sync.Mutex
 	of    map[*unit]xdsgen.PatchFaults
 	units map[xdsgen.PatchFault]int // number of units with a fault
-	// patches counts the faults of units by patch and reason.
+	// patches counts the faults of units by patch and reason, and filters those by EnvoyFilter.
 	patches map[xdsgen.PatchFault]int
+	filters map[snapshot.Key]int
 }
+
+// maxFilterFaults bounds the faults of an EnvoyFilter that are kept.
+const maxFilterFaults = 1000
 
 // anyResource returns the fault without its resource.
 func anyResource(f xdsgen.PatchFault) xdsgen.PatchFault {
@@ -41,9 +46,14 @@ func (p *patchFaults) take(u *unit) (fresh xdsgen.PatchFaults) {
 	if p.of == nil {
 		p.of = make(map[*unit]xdsgen.PatchFaults)
 		p.units, p.patches = make(map[xdsgen.PatchFault]int), make(map[xdsgen.PatchFault]int)
+		p.filters = make(map[snapshot.Key]int)
 	}
-	p.of[u] = faults
 	for _, f := range faults {
+		if p.filters[f.Filter] == maxFilterFaults {
+			continue
+		}
+		p.of[u] = append(p.of[u], f)
+		p.filters[f.Filter]++
 		p.units[f]++
 		if p.patches[anyResource(f)]++; p.patches[anyResource(f)] == 1 {
 			fresh = append(fresh, f)
@@ -59,11 +69,12 @@ func (p *patchFaults) drop(u *unit) {
 	for _, f := range p.of[u] {
 		release(p.units, f)
 		release(p.patches, anyResource(f))
+		release(p.filters, f.Filter)
 	}
 	delete(p.of, u)
 }
 
-func release(counts map[xdsgen.PatchFault]int, f xdsgen.PatchFault) {
+func release[K comparable](counts map[K]int, f K) {
 	if counts[f]--; counts[f] == 0 {
 		delete(counts, f)
 	}

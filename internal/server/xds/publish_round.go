@@ -311,6 +311,7 @@ func (h *Hub) sweep() {
 		if u.refs == 0 {
 			delete(h.units, u.key)
 			h.patchFaults.drop(u)
+			h.patched.drop(u)
 		}
 	}
 	h.idle = nil

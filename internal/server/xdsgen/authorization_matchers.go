@@ -227,11 +227,14 @@ func escaped(text string) string {
 	return out.String()
 }
 
+// doubtful is the pattern of the paths that doubtfulPath matches, but for bytes.
+const doubtful = ".*" + slash + `(?:\.|%2[Ee]){1,2}(?:(?:` + slash + `|;|%3[Bb]).*)?|.*%00.*`
+
 // doubtfulPath matches paths that servers resolve in different ways: a segment of dots that
 // normalization leaves, because a slash beside it has another form or parameters follow, a zero
 // byte, and bytes that no regular expression matches.
 func doubtfulPath(raw bool) *rbacv3.Permission {
-	m := pathPermission(regexMatcher(".*" + slash + `(?:\.|%2[Ee]){1,2}(?:(?:` + slash + `|;|%3[Bb]).*)?|.*%00.*`))
+	m := pathPermission(regexMatcher(doubtful))
 	if !raw {
 		return m
 	}
@@ -262,6 +265,22 @@ func headerValueMatcher(value string, refuses bool) *matcherv3.StringMatcher {
 		}
 		return pattern
 	})
+}
+
+// namedHeaderMatcher is headerValueMatcher for the headers of a name. To refuse, host, method and path
+// match in the same forms as the fields for them.
+func namedHeaderMatcher(name, value string, refuses, rawPaths bool) *matcherv3.StringMatcher {
+	if refuses {
+		switch strings.ToLower(name) {
+		case "host", ":authority":
+			return hostMatcher(value, refuses)
+		case ":method":
+			return valueMatcher(value, refuses)
+		case ":path":
+			return regexMatcher("(?:" + refusedPath(value, rawPaths) + "|" + doubtful + ")(?:[?#].*)?")
+		}
+	}
+	return headerValueMatcher(value, refuses)
 }
 
 // headerNames returns the names of headers that a condition is about.

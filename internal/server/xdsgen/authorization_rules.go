@@ -326,10 +326,10 @@ var attributes = map[string]attribute{
 		}
 		return anyPrincipal(some...)
 	}},
-	"request.headers": {http: true, principal: func(_ *ruleMaker, args []string, value string, refuses bool) *rbacv3.Principal {
+	"request.headers": {http: true, principal: func(r *ruleMaker, args []string, value string, refuses bool) *rbacv3.Principal {
 		var some []*rbacv3.Principal
 		for _, name := range headerNames(args[0], refuses) {
-			some = append(some, &rbacv3.Principal{Identifier: &rbacv3.Principal_Header{Header: headerMatcher(name, value, headerValueMatcher(value, refuses))}})
+			some = append(some, &rbacv3.Principal{Identifier: &rbacv3.Principal_Header{Header: headerMatcher(name, value, namedHeaderMatcher(name, value, refuses, r.rawPaths))}})
 		}
 		if len(some) == 1 {
 			return some[0]

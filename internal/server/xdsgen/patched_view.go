@@ -169,6 +169,9 @@ func withFaults(g *generator, faults PatchFaults) ([]*xdswire.Resource, error) {
 	return out, err
 }
 
+// maxPatchFaults bounds the faults that a unit reports.
+const maxPatchFaults = 1000
+
 // patchedUnit generates the resources of a unit with patches.
 type patchedUnit struct {
 	Unit
@@ -197,9 +200,51 @@ func (u patchedUnit) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, error)
 		if out != nil {
 			g.out = append(g.out, out)
 		}
-		faults = append(faults, p.faults...)
+		faults = append(faults, p.faults[:min(len(p.faults), maxPatchFaults-len(faults))]...)
 	}
 	return withFaults(&g, faults)
+}
+
+// patchedCost is about what it costs to apply a patch to a resource, beside the size of its value, as
+// bytes: the resource is checked again.
+const patchedCost = 1 << 10
+
+// PatchedBy returns the namespace whose EnvoyFilters patch the resources of a unit, about what the
+// patches cost for each resource in bytes, and the unit with the patches of the root namespace
+// only. It returns "" if there are no others: a proxy gets the patches of two namespaces.
+func PatchedBy(u Unit, root string) (namespace string, each int, less Unit) {
+	p, ok := u.(patchedUnit)
+	if !ok {
+		return "", 0, u
+	}
+	var rest []*snapshot.Patch
+	for patch := range p.patches.All {
+		if patch.Of.Namespace == root {
+			rest = append(rest, patch)
+			continue
+		}
+		namespace = patch.Of.Namespace
+		each += patchedCost + proto.Size(patch.Value)
+	}
+	if less = p.Unit; len(rest) > 0 {
+		less = patchedUnit{p.Unit, listOf(rest)}
+	}
+	return namespace, each, less
+}
+
+// Unpatched returns a fault for each patch of a unit that PatchedBy leaves out.
+func Unpatched(u Unit, root, resource, reason string) PatchFaults {
+	p, ok := u.(patchedUnit)
+	if !ok {
+		return nil
+	}
+	var out PatchFaults
+	for patch := range p.patches.All {
+		if patch.Of.Namespace != root {
+			out = append(out, PatchFault{patch.Of, patch.Index, resource, reason})
+		}
+	}
+	return out
 }
 
 // routeServers returns the servers of a gateway's route configuration, nil for a sidecar.

@@ -1,0 +1,329 @@
+package registry
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"google.golang.org/protobuf/proto"
+	securityv1beta1 "istio.io/api/security/v1beta1"
+
+	"github.com/meshctl/meshctl/internal/keyset"
+	"github.com/meshctl/meshctl/internal/server/derive"
+	"github.com/meshctl/meshctl/internal/server/snapshot"
+)
+
+// Limits of what the objects of a kind in a namespace become together. Package source limits each
+// object alone. The root namespace has no limits: its objects belong to the operator.
+const (
+	// maxEntryClusters bounds the clusters of ServiceEntries, one for each host and port, and
+	// maxEntryParts what the clusters get: endpoints, workloads and addresses.
+	maxEntryClusters = 50_000
+	maxEntryParts    = 200_000
+	// maxSubsetClusters bounds the clusters of the subsets of DestinationRules, one for each port of
+	// their services.
+	maxSubsetClusters = 50_000
+	// maxHostSubsets bounds the subsets that DestinationRules for one host have together.
+	maxHostSubsets = 1_000
+	// maxHostCopies bounds the virtual hosts of VirtualServices, one for each host and port or server,
+	// and maxRouteBytes the size of their routes.
+	maxHostCopies = 50_000
+	maxRouteBytes = 64 << 20
+	// maxMatchers bounds the matchers of AuthorizationPolicies, and maxMatcherBytes their size.
+	maxMatchers     = 100_000
+	maxMatcherBytes = 16 << 20
+	// maxTokenRules bounds the rules of RequestAuthentications, and maxTokenBytes their size with the
+	// key sets.
+	maxTokenRules = 10_000
+	maxTokenBytes = 16 << 20
+)
+
+// amounts are what objects become.
+type amounts [2]int
+
+func (a amounts) add(b amounts) amounts { return amounts{a[0] + b[0], a[1] + b[1]} }
+
+func (a amounts) atMost(b amounts) bool { return a[0] <= b[0] && a[1] <= b[1] }
+
+// namespaceLimit limits the objects of a kind.
+type namespaceLimit struct {
+	kind snapshot.Kind
+	most amounts
+	what [2]string // the amounts
+	// beyond holds the objects of a namespace that the limit leaves out.
+	beyond *derive.Table[string, []objectKey]
+}
+
+func (l *namespaceLimit) text(namespace string) string {
+	return fmt.Sprintf("is not used: with it, the %ss of namespace %s would become more than %d %s or %d %s", l.kind, namespace, l.most[0], l.what[0], l.most[1], l.what[1])
+}
+
+// beyondLimit is an object that a limit of its namespace leaves out, in whole or in part.
+type beyondLimit struct {
+	object snapshot.Key
+	text   string
+}
+
+func (b beyondLimit) String() string { return b.object.String() + ": " + b.text }
+
+func (b beyondLimit) compare(other beyondLimit) int {
+	return cmp.Or(compareKeys(b.object, other.object), strings.Compare(b.text, other.text))
+}
+
+// maxBeyond bounds the objects of a namespace that are reported for a limit.
+const maxBeyond = 1000
+
+// BeyondLimits describes the objects that limits of their namespaces leave out, sorted.
+func (r *Registry) BeyondLimits() []string {
+	report := r.report.Load()
+	out := make([]string, len(report.beyond))
+	for i, b := range report.beyond {
+		out[i] = b.String()
+	}
+	return out
+}
+
+// reportLimits reports the objects beyond limits, and logs those that were not there before.
+func (s *state) reportLimits() {
+	changed := s.beyondSubsets.Differs() || s.mergedRules.Differs()
+	for _, l := range s.limits {
+		changed = changed || l.beyond.Differs()
+	}
+	if !changed {
+		return
+	}
+	var now []beyondLimit
+	for _, l := range s.limits {
+		for ns, keys := range l.beyond.All() {
+			for _, k := range keys[:min(len(keys), maxBeyond)] {
+				now = append(now, beyondLimit{snapshot.Key{Kind: l.kind, Cluster: k.cluster, Namespace: k.namespace, Name: k.name}, l.text(ns)})
+			}
+		}
+	}
+	for ns, keys := range s.beyondSubsets.All() {
+		for _, key := range keys[:min(len(keys), maxBeyond)] {
+			now = append(now, s.beyondSubsetsOf(ns, key)...)
+		}
+	}
+	for k, rules := range s.cutRules.Lookup(nil, struct{}{}) {
+		for _, h := range rules {
+			if h.cut != "" {
+				text := fmt.Sprintf("has subsets that are not used: the DestinationRules of namespace %s for host %s have more than %d subsets", k.namespace, k.host, maxHostSubsets)
+				now = append(now, beyondLimit{snapshot.Key{Kind: snapshot.KindDestinationRule, Cluster: s.cfg.Local, Namespace: k.namespace, Name: h.cut}, text})
+			}
+		}
+	}
+	slices.SortFunc(now, beyondLimit.compare)
+	before := s.report.beyond
+	logNew(now, func(b beyondLimit) bool {
+		_, old := slices.BinarySearchFunc(before, b, beyondLimit.compare)
+		return old
+	}, func(b beyondLimit) {
+		s.cfg.Log.Warn("an object is beyond a limit of its namespace", "object", b.object.String(), "problem", b.text)
+	}, func(more int) {
+		s.cfg.Log.Warn("more objects are beyond limits of their namespaces", "more", more)
+	})
+	s.report.beyond = now
+}
+
+// beyondSubsetsOf describes the DestinationRules of a namespace that lose their subsets for a service.
+func (s *state) beyondSubsetsOf(ns, key string) (out []beyondLimit) {
+	rules, _ := s.hostRules.Get(nil, key)
+	if rules == nil {
+		return nil
+	}
+	host, _, _ := strings.Cut(key, "/")
+	text := fmt.Sprintf("has no subsets for %s: with them, the DestinationRules of namespace %s would become more than %d clusters of subsets", host, ns, maxSubsetClusters)
+	for _, h := range slices.Concat(append(slices.Collect(maps.Values(rules.Own)), rules.Default)...) {
+		b := beyondLimit{snapshot.Key{Kind: snapshot.KindDestinationRule, Cluster: s.cfg.Local, Namespace: h.Namespace, Name: h.Name}, text}
+		if h.Namespace == ns && len(h.Subsets) > 0 && !slices.Contains(out, b) {
+			out = append(out, b)
+		}
+	}
+	return out
+}
+
+// limited returns the table of the objects that a limit permits. Older objects precede. count
+// returns what an object becomes. instead returns what is used in place of an object that is left
+// out; it may be nil.
+func limited[O interface{ Info() *snapshot.Meta }](t *tables, objects *derive.Table[objectKey, O], l namespaceLimit, count func(*derive.Reads, O) amounts, instead func(O) O) *derive.Table[objectKey, O] {
+	g, name := t.graph, string(l.kind)
+	counts := derive.New(g, "amounts of "+name, objectKey.compare, same, func(r *derive.Reads, k objectKey) (amounts, bool) {
+		o, ok := objects.Get(r, k)
+		if !ok || k.namespace == t.operators(r) {
+			return amounts{}, false
+		}
+		return count(r, o), true
+	}, objects)
+	countsIn := derive.NewIndex(counts, func(into []string, k objectKey, _ amounts) []string { return append(into, k.namespace) })
+	l.beyond = derive.New(g, name+" beyond the limit", strings.Compare, slices.Equal[[]objectKey], func(r *derive.Reads, ns string) ([]objectKey, bool) {
+		var all amounts
+		for _, a := range countsIn.Lookup(r, ns) {
+			if all = all.add(a); !all.atMost(l.most) {
+				beyond := leftOut(r, objects, countsIn, ns, l.most)
+				return beyond, true
+			}
+		}
+		return nil, false
+	}, countsIn)
+	t.limits = append(t.limits, &l)
+	return derive.New(g, name+" within the limit", objectKey.compare, func(a, b O) bool { return any(a) == any(b) }, func(r *derive.Reads, k objectKey) (O, bool) {
+		o, ok := objects.Get(r, k)
+		if beyond, _ := l.beyond.Get(r, k.namespace); ok && slices.Contains(beyond, k) {
+			if instead == nil {
+				return o, false
+			}
+			o = instead(o)
+		}
+		return o, ok
+	}, objects)
+}
+
+// leftOut returns the objects of a namespace that do not fit beside older ones, sorted.
+func leftOut[O interface{ Info() *snapshot.Meta }](r *derive.Reads, objects *derive.Table[objectKey, O], counts *derive.Index[string, objectKey, amounts], ns string, most amounts) []objectKey {
+	type counted struct {
+		key    objectKey
+		object O
+		amounts
+	}
+	var list []counted
+	for k, a := range counts.Lookup(r, ns) {
+		o, _ := objects.Get(r, k)
+		list = append(list, counted{k, o, a})
+	}
+	slices.SortFunc(list, func(x, y counted) int { return compareAge(x.object, y.object) })
+	var all amounts
+	var out []objectKey
+	for _, c := range list {
+		if with := all.add(c.amounts); with.atMost(most) {
+			all = with
+		} else {
+			out = append(out, c.key)
+		}
+	}
+	slices.SortFunc(out, objectKey.compare)
+	return out
+}
+
+// operators returns the root namespace.
+func (t *tables) operators(r *derive.Reads) string {
+	return cmp.Or(meshConfig(t.meshSettings.Get(r)).GetRootNamespace(), t.cfg.SystemNamespace)
+}
+
+// limitedEntries returns the ServiceEntries that the limits permit.
+func (t *tables) limitedEntries() *derive.Table[objectKey, *snapshot.ServiceEntry] {
+	l := namespaceLimit{kind: snapshot.KindServiceEntry, most: amounts{maxEntryClusters, maxEntryParts}, what: [2]string{"hosts times ports", "endpoints, workloads and addresses of these"}}
+	return limited(t, t.external.Table, l, func(r *derive.Reads, e *snapshot.ServiceEntry) amounts {
+		clusters := len(e.Hosts) * max(len(e.Ports), 1)
+		parts := len(e.Endpoints)
+		if len(e.Selector) > 0 {
+			parts = t.workloadsIn.Len(r, e.Namespace) + t.podsIn.Len(r, e.Namespace)
+		}
+		return amounts{clusters, clusters*parts + len(e.Hosts)*(len(e.VIPs)+len(e.CIDRs)+len(e.ExportTo))}
+	}, nil)
+}
+
+// limitedPolicies returns the policies of a kind that the limits permit. In place of the others it
+// has policies that permit nothing.
+func (t *tables) limitedPolicies(kind snapshot.Kind, policies *derive.Table[objectKey, snapshot.Policy]) *derive.Table[objectKey, snapshot.Policy] {
+	switch kind {
+	case snapshot.KindAuthorizationPolicy:
+		l := namespaceLimit{kind: kind, most: amounts{maxMatchers, maxMatcherBytes}, what: [2]string{"matchers", "bytes of matchers"}}
+		return limited(t, policies, l, func(_ *derive.Reads, p snapshot.Policy) amounts {
+			if a, ok := p.(*snapshot.AuthorizationPolicy); ok {
+				n, bytes := a.Matchers()
+				return amounts{n, bytes}
+			}
+			return amounts{}
+		}, func(p snapshot.Policy) snapshot.Policy {
+			if a, ok := p.(*snapshot.AuthorizationPolicy); ok {
+				return a.Closed()
+			}
+			return p
+		})
+	case snapshot.KindRequestAuthentication:
+		l := namespaceLimit{kind: kind, most: amounts{maxTokenRules, maxTokenBytes}, what: [2]string{"rules", "bytes of rules and key sets"}}
+		return limited(t, policies, l, func(r *derive.Reads, p snapshot.Policy) amounts {
+			out := amounts{len(tokenRules(p)), proto.Size(p.Content())}
+			for source := range keySources(p) {
+				keys, _ := t.keySets.Get(r, source)
+				out[1] += len(keys)
+			}
+			return out
+		}, withoutKeys)
+	}
+	return policies
+}
+
+// withoutKeys returns a RequestAuthentication for the same workloads that accepts no token.
+func withoutKeys(p snapshot.Policy) snapshot.Policy {
+	a, ok := p.(*snapshot.RequestAuthentication)
+	if !ok {
+		return p
+	}
+	return &snapshot.RequestAuthentication{Meta: a.Meta, Kind: a.Kind, Spec: &securityv1beta1.RequestAuthentication{
+		Selector: a.Spec.GetSelector(), TargetRef: a.Spec.GetTargetRef(), TargetRefs: a.Spec.GetTargetRefs(),
+		JwtRules: []*securityv1beta1.JWTRule{{Issuer: "nobody", Jwks: keyset.Nobodys}},
+	}}
+}
+
+// limitedVirtual returns the VirtualServices that the limits permit.
+func (t *tables) limitedVirtual() *derive.Table[objectKey, *snapshot.VirtualService] {
+	l := namespaceLimit{kind: snapshot.KindVirtualService, most: amounts{maxHostCopies, maxRouteBytes}, what: [2]string{"virtual hosts", "bytes of their routes"}}
+	return limited(t, t.virtual.Table, l, func(r *derive.Reads, v *snapshot.VirtualService) amounts {
+		copies := 0
+		for _, name := range v.Gateways {
+			if name == snapshot.MeshGateway {
+				copies += t.servedPorts(r, v.Hosts)
+				continue
+			}
+			namespace, name, _ := strings.Cut(name, "/")
+			servers := 0
+			if gateway, ok := t.gateways.Get(r, objectKey{v.Cluster, namespace, name}); ok {
+				servers = len(gateway.Spec.GetServers())
+			}
+			copies += len(v.Hosts) * max(servers, 1)
+		}
+		return amounts{copies, copies * t.routeBytes(r, v)}
+	}, nil)
+}
+
+// servedPorts returns the number of the ports of some hosts, each at least one.
+func (t *tables) servedPorts(r *derive.Reads, hosts []string) int {
+	n := 0
+	for _, host := range hosts {
+		d, _ := t.destinations.Get(r, host)
+		n += max(len(d.tcp), 1)
+		if strings.HasPrefix(host, "*") {
+			for _, d := range t.covered(r, host) {
+				n += len(d.tcp)
+			}
+		}
+	}
+	return n
+}
+
+// routeBytes returns the size of the routes of a VirtualService and of its delegates.
+func (t *tables) routeBytes(r *derive.Reads, v *snapshot.VirtualService) int {
+	const each = 256 // of a route for one of its matches, beside what the object has
+	n := 0
+	for _, route := range v.HTTP {
+		n += proto.Size(route) + each*max(len(route.GetMatch()), 1)
+		if d := route.GetDelegate(); d != nil {
+			if to, ok := t.virtual.Get(r, objectKey{v.Cluster, d.GetNamespace(), d.GetName()}); ok {
+				for _, part := range to.HTTP {
+					n += (proto.Size(part) + each*max(len(part.GetMatch()), 1)) * max(len(route.GetMatch()), 1)
+				}
+			}
+		}
+	}
+	for _, route := range v.TLS {
+		n += proto.Size(route)
+	}
+	for _, route := range v.TCP {
+		n += proto.Size(route)
+	}
+	return n
+}
