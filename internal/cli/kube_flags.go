@@ -2,7 +2,6 @@ package cli
 
 import (
 	"context"
-	"regexp"
 	"slices"
 	"strings"
 
@@ -11,6 +10,7 @@ import (
 
 	"github.com/meshctl/meshctl/internal/kube"
 	"github.com/meshctl/meshctl/internal/multicluster"
+	"github.com/meshctl/meshctl/internal/output"
 )
 
 // KubeFlags hold the flags for access to API servers.
@@ -34,21 +34,11 @@ func (k *KubeFlags) CommandFlags(context string) string {
 	var out []string
 	for _, f := range []struct{ name, value string }{{"kubeconfig", k.kubeconfig}, {"context", context}} {
 		if f.value != "" {
-			out = append(out, "--"+f.name, shellWord(f.value))
+			out = append(out, "--"+f.name, output.ShellWord(f.value))
 		}
 	}
 	return strings.Join(out, " ")
 }
-
-// shellWord returns a text as one word of a shell.
-func shellWord(text string) string {
-	if plainWord.MatchString(text) {
-		return text
-	}
-	return "'" + strings.ReplaceAll(text, "'", `'\''`) + "'"
-}
-
-var plainWord = regexp.MustCompile(`^[\w@%+=:,./-]+$`)
 
 // ContextVar defines a flag that takes a context of the kubeconfig.
 func (k *KubeFlags) ContextVar(env *Env, cmd *cobra.Command, p *string, name, usage string) {
