@@ -15,14 +15,14 @@ import (
 
 // MeshContexts hold the flags that name the clusters of a command that asks several.
 type MeshContexts struct {
-	Names []string // of contexts
+	Names []string // CONTEXT or CLUSTER=CONTEXT; Resolve leaves the contexts
 	All   bool
 }
 
 // MeshContext is a cluster to ask.
 type MeshContext struct {
 	Context string // of the kubeconfig; empty for the current one
-	// Cluster is the name in a remote secret; empty for contexts that flags name.
+	// Cluster is the name in a remote secret, or in a flag CLUSTER=CONTEXT; empty if it is not known.
 	Cluster mesh.ClusterID
 	// Err is the reason why there is no context.
 	Err error
@@ -38,7 +38,7 @@ func (m *MeshContext) Name() string {
 
 // Bind defines the flags. what follows "Kubeconfig context of each cluster".
 func (m *MeshContexts) Bind(env *Env, cmd *cobra.Command, k *KubeFlags, what string) {
-	k.ContextListVar(env, cmd, &m.Names, "context", "Kubeconfig `context` of each cluster"+what+"; may be repeated (default the current one)")
+	k.ContextListVar(env, cmd, &m.Names, "context", "Kubeconfig `context` of each cluster"+what+", or CLUSTER=CONTEXT; may be repeated (default the current one)")
 	cmd.Flags().BoolVar(&m.All, "all-clusters", false, "Also ask the clusters that the remote secrets of the first cluster name, by the contexts of the kubeconfig with their API servers")
 }
 
@@ -53,8 +53,16 @@ func (m *MeshContexts) Resolve(ctx context.Context, env *Env, k *KubeFlags, name
 			out = append(out, c)
 		}
 	}
-	for _, name := range m.Names {
-		add(MeshContext{Context: name})
+	for i, named := range k.ClusterContexts(env, m.Names) {
+		c := MeshContext{Context: named.Context}
+		if named.Cluster != named.Context {
+			c.Cluster = mesh.ClusterID(named.Cluster)
+		}
+		if i == 0 {
+			m.Names = nil
+		}
+		m.Names = append(m.Names, c.Context)
+		add(c)
 	}
 	if len(out) == 0 {
 		add(MeshContext{})

@@ -3,6 +3,7 @@ package multicluster
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -13,9 +14,24 @@ import (
 	"github.com/meshctl/meshctl/internal/remotesecret"
 )
 
-// OtherClusters returns the other clusters of the mesh of a cluster: those that its remote secrets
+// Links returns for each cluster the other clusters that its remote secrets name, and why those of
+// some clusters could not be read.
+func Links(ctx context.Context, clusters map[mesh.ClusterID]*rest.Config, systemNamespace string) (links map[mesh.ClusterID][]mesh.ClusterID, unread []string) {
+	links = map[mesh.ClusterID][]mesh.ClusterID{}
+	for _, id := range slices.Sorted(maps.Keys(clusters)) {
+		others, err := otherClusters(ctx, clusters[id], id, systemNamespace)
+		if err != nil {
+			unread = append(unread, fmt.Sprintf("cluster %s: %v", id, err))
+			continue
+		}
+		links[id] = append([]mesh.ClusterID{}, others...)
+	}
+	return links, unread
+}
+
+// otherClusters returns the other clusters of the mesh of a cluster: those that its remote secrets
 // name.
-func OtherClusters(ctx context.Context, config *rest.Config, own mesh.ClusterID, systemNamespace string) ([]mesh.ClusterID, error) {
+func otherClusters(ctx context.Context, config *rest.Config, own mesh.ClusterID, systemNamespace string) ([]mesh.ClusterID, error) {
 	api, err := kube.NewClient(config)
 	if err != nil {
 		return nil, err

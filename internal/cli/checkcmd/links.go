@@ -2,7 +2,8 @@ package checkcmd
 
 import (
 	"context"
-	"fmt"
+
+	"k8s.io/client-go/rest"
 
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/multicluster"
@@ -12,19 +13,14 @@ import (
 
 // addLinks adds what the remote secrets in APIs say about the clusters of the mesh.
 func (o *analyzeOptions) addLinks(ctx context.Context, checks *analyze.Options, clusters []load.Cluster, m *load.Mesh) {
-	links := map[mesh.ClusterID][]mesh.ClusterID{}
+	apis := map[mesh.ClusterID]*rest.Config{}
 	for i := range clusters {
-		c := &clusters[i]
-		if c.Config == nil {
-			continue
+		if c := &clusters[i]; c.Config != nil {
+			apis[c.ID] = c.Config
 		}
-		others, err := multicluster.OtherClusters(ctx, c.Config, c.ID, o.systemNamespace)
-		if err != nil {
-			m.Unread = append(m.Unread, fmt.Sprintf("cluster %s: %v", c.ID, err))
-			continue
-		}
-		links[c.ID] = append([]mesh.ClusterID{}, others...)
 	}
+	links, unread := multicluster.Links(ctx, apis, o.systemNamespace)
+	m.Unread = append(m.Unread, unread...)
 	checks.Links = func(id mesh.ClusterID) []mesh.ClusterID { return links[id] }
 	if len(clusters) == 1 {
 		checks.Unread = links[clusters[0].ID]

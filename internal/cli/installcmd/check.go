@@ -1,22 +1,29 @@
 package installcmd
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
+	"slices"
+	"strings"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
 	"github.com/meshctl/meshctl/internal/cli"
 	"github.com/meshctl/meshctl/internal/install/apply"
+	"github.com/meshctl/meshctl/internal/kube"
+	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/output"
 	"github.com/meshctl/meshctl/internal/remotesecret/create"
 )
 
 type checkOptions struct {
-	cluster clusterFlags
-	values  valueFlags
-	output  output.Format
+	kube     cli.KubeFlags
+	contexts cli.MeshContexts
+	values   valueFlags
+	output   output.Format
 }
 
 // before is the argument that checks before an installation.
@@ -27,20 +34,20 @@ func NewCheck(env *cli.Env) *cobra.Command {
 	var o checkOptions
 	cmd := &cobra.Command{
 		Use:   "check [pre]",
-		Short: "Check the installations in a cluster, or a cluster before an installation",
-		Long: `Check the installations in the cluster of a context: that Deployments are available,
+		Short: "Check the installations in clusters, or a cluster before an installation",
+		Long: `Check the installations in the clusters of contexts: that Deployments are available,
 Services have endpoints and addresses, API servers can call the webhooks, control planes
 answer, the proxies of injected pods are connected and accept their configuration, and meshctl
-analyze finds no warning or error.
+analyze finds no warning or error, also not between the clusters.
 
 With pre, check whether the cluster is ready for an installation with the same flags:
 the version of Kubernetes, your permissions, the kinds of Istio, objects and webhooks of
 other programs, and security policies that would not be enforced.
 
-The command writes nothing. The exit code is 3 if it finds a fault. meshctl
-remote-clusters shows the clusters that control planes read.`,
+The command writes nothing. The exit code is 3 if it finds a fault, and 1 if it finds none but
+could not check everything. meshctl remote-clusters shows the clusters that control planes read.`,
 		Example: `  meshctl check pre --context cluster1 --network network1 --crds
-  meshctl check --context cluster1`,
+  meshctl check --context cluster1 --all-clusters`,
 		Args:      cobra.MatchAll(cobra.MaximumNArgs(1), cobra.OnlyValidArgs),
 		ValidArgs: []string{before},
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -48,63 +55,139 @@ remote-clusters shows the clusters that control planes read.`,
 		},
 	}
 	f := cmd.Flags()
-	o.cluster.bind(env, cmd)
+	o.kube.Bind(f)
+	o.contexts.Bind(env, cmd, &o.kube, "")
 	o.values.bind(f)
 	cli.TableVar(f, &o.output)
 	return cmd
 }
 
 func (o *checkOptions) run(ctx context.Context, env *cli.Env, f *pflag.FlagSet, before bool) error {
-	c, access, err := o.cluster.connect(env)
+	if before {
+		return o.checkBefore(ctx, env, f)
+	}
+	contexts, err := o.contexts.Resolve(ctx, env, &o.kube, o.values.namespace)
+	if err != nil {
+		return err
+	}
+	var clusters []*checkedCluster
+	var found []apply.Finding
+	var unread []error
+	for i := range contexts {
+		c, err := o.open(env, &contexts[i])
+		if err != nil {
+			unread = append(unread, err)
+			continue
+		}
+		defer c.API.Close()
+		clusters = append(clusters, c)
+		in, err := o.checkCluster(ctx, env, c)
+		if err != nil {
+			unread = append(unread, err)
+		}
+		for j := range in {
+			if len(contexts) > 1 {
+				in[j].Cluster = c.access.Context
+			}
+		}
+		found = append(found, in...)
+	}
+	if len(clusters) > 0 {
+		configuration, err := o.checkConfiguration(ctx, env, clusters, len(contexts) > 1)
+		if err != nil {
+			unread = append(unread, fmt.Errorf("the configuration is not checked: %w", err))
+		}
+		found = append(found, configuration...)
+	}
+	var names []string
+	for _, c := range clusters {
+		names = append(names, c.Name)
+	}
+	return o.report(env, strings.Join(names, ", "), found, unread)
+}
+
+// checkBefore checks the first cluster before an installation.
+func (o *checkOptions) checkBefore(ctx context.Context, env *cli.Env, f *pflag.FlagSet) error {
+	if len(o.contexts.Names) > 1 || o.contexts.All {
+		return cli.Usagef("check pre is for the flags of one installation: name one context")
+	}
+	c, access, err := connect(env, &o.kube, o.contexts.First())
 	if err != nil {
 		return err
 	}
 	defer c.API.Close()
-	var found []apply.Finding
-	var unread error
-	if before {
-		v, err := o.values.values(ctx, env, f)
-		if err != nil {
-			return err
-		}
-		server, err := create.Connect(c.Name, access.Config)
-		if err != nil {
-			return err
-		}
-		found, err = c.CheckBefore(ctx, v, server)
-		if err != nil {
-			return err
-		}
-	} else {
-		if found, err = c.CheckAfter(ctx); err != nil {
-			return err
-		}
-		proxies, err := checkProxies(ctx, env, c, access, o.values.namespace)
-		if err != nil {
-			return err
-		}
-		found = append(found, proxies...)
-		var configuration []apply.Finding
-		configuration, unread = o.checkConfiguration(ctx, env, access)
-		found = append(found, configuration...)
+	v, err := o.values.values(ctx, env, f)
+	if err != nil {
+		return err
 	}
+	server, err := create.Connect(c.Name, access.Config)
+	if err != nil {
+		return err
+	}
+	found, err := c.CheckBefore(ctx, v, server)
+	if err != nil {
+		return err
+	}
+	return o.report(env, c.Name, found, nil)
+}
+
+// checkedCluster is a cluster with the access to it, and its name in the mesh as far as it is known.
+type checkedCluster struct {
+	*apply.Cluster
+	id     mesh.ClusterID
+	access *kube.Access
+}
+
+// open returns the cluster of a context. The caller closes its API.
+func (o *checkOptions) open(env *cli.Env, c *cli.MeshContext) (*checkedCluster, error) {
+	if c.Err != nil {
+		return nil, fmt.Errorf("%s: %w", c.Name(), c.Err)
+	}
+	cluster, access, err := connect(env, &o.kube, c.Context)
+	if err != nil {
+		return nil, err
+	}
+	return &checkedCluster{cluster, cmp.Or(c.Cluster, mesh.ClusterID(access.Context), "Kubernetes"), access}, nil
+}
+
+// checkCluster returns the faults of the installations in a cluster. It may return some with an error.
+func (o *checkOptions) checkCluster(ctx context.Context, env *cli.Env, c *checkedCluster) ([]apply.Finding, error) {
+	found, err := c.CheckAfter(ctx)
+	if err != nil {
+		return nil, err
+	}
+	proxies, err := checkProxies(ctx, env, c.Cluster, c.access, o.values.namespace)
+	return append(found, proxies...), err
+}
+
+// report shows the findings in clusters, and what could not be checked.
+func (o *checkOptions) report(env *cli.Env, clusters string, found []apply.Finding, unread []error) error {
+	several := slices.ContainsFunc(found, func(f apply.Finding) bool { return f.Cluster != "" })
 	t := &output.Table{Header: []string{"LEVEL", "OBJECT", "FAULT", "HINT"}}
-	for _, f := range found {
-		t.Rows = append(t.Rows, []string{string(f.Level), f.Object, f.Fault, f.Hint})
+	if several {
+		t.Header = slices.Insert(t.Header, 1, "CLUSTER")
 	}
-	if len(found) > 0 || !o.output.ForPeople() {
+	for _, f := range found {
+		row := []string{string(f.Level), f.Object, f.Fault, f.Hint}
+		if several {
+			row = slices.Insert(row, 1, cli.OrDash(f.Cluster))
+		}
+		t.Rows = append(t.Rows, row)
+	}
+	if len(found) > 0 || len(unread) == 0 && !o.output.ForPeople() {
 		if err := cli.WriteResult(env, o.output, found, t); err != nil {
 			return err
 		}
 	}
-	if unread != nil && len(found) > 0 {
-		env.Warnf("the configuration is not checked: %v", unread)
-	} else if unread != nil {
-		return fmt.Errorf("the configuration is not checked: %w", unread)
+	if len(found) == 0 && len(unread) > 0 {
+		return errors.Join(unread...)
+	}
+	for _, err := range unread {
+		env.Warnf("%v", err)
 	}
 	if len(found) > 0 {
-		return cli.Findingsf("%s: %s", c.Name, output.Plural(len(found), "fault"))
+		return cli.Findingsf("%s: %s", clusters, output.Plural(len(found), "fault"))
 	}
-	env.Notef("%s: nothing found", c.Name)
+	env.Notef("%s: nothing found", clusters)
 	return nil
 }

@@ -8,9 +8,10 @@ import (
 	"strings"
 	"time"
 
+	"k8s.io/client-go/rest"
+
 	"github.com/meshctl/meshctl/internal/cli"
 	"github.com/meshctl/meshctl/internal/install/apply"
-	"github.com/meshctl/meshctl/internal/kube"
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/multicluster"
 	"github.com/meshctl/meshctl/internal/server/analyze"
@@ -20,39 +21,52 @@ import (
 // readTimeout bounds the time to read the objects of the cluster.
 const readTimeout = 30 * time.Second
 
-// checkConfiguration returns the warnings and errors of analyze in the cluster.
-func (o *checkOptions) checkConfiguration(ctx context.Context, env *cli.Env, access *kube.Access) ([]apply.Finding, error) {
+// checkConfiguration returns the warnings and errors of analyze in and between clusters.
+func (o *checkOptions) checkConfiguration(ctx context.Context, env *cli.Env, clusters []*checkedCluster, several bool) ([]apply.Finding, error) {
 	ctx, stop := context.WithTimeout(ctx, readTimeout)
 	defer stop()
-	id := mesh.ClusterID(cmp.Or(access.Context, "Kubernetes"))
-	m, err := load.Read(ctx, load.Config{
-		Clusters: []load.Cluster{{ID: id, Config: access.Config}}, SystemNamespace: o.values.namespace, Now: env.Now, Analysis: true,
-	})
+	config := load.Config{SystemNamespace: o.values.namespace, Now: env.Now, Analysis: true}
+	contexts, apis := map[mesh.ClusterID]string{}, map[mesh.ClusterID]*rest.Config{}
+	for _, c := range clusters {
+		config.Clusters = append(config.Clusters, load.Cluster{ID: c.id, Config: c.access.Config})
+		contexts[c.id], apis[c.id] = c.access.Context, c.access.Config
+	}
+	m, err := load.Read(ctx, config)
 	if errors.Is(err, context.DeadlineExceeded) {
-		return nil, fmt.Errorf("the cluster was not read within %s", readTimeout)
+		return nil, fmt.Errorf("not all clusters were read within %s", readTimeout)
 	} else if err != nil {
 		return nil, err
 	}
-	others, err := multicluster.OtherClusters(ctx, access.Config, id, o.values.namespace)
-	if err != nil {
-		m.Unread = append(m.Unread, err.Error())
+	links, unread := multicluster.Links(ctx, apis, o.values.namespace)
+	checks := analyze.Options{
+		Now: env.Now(), SecretsRead: func(string) bool { return false },
+		Whole: func(mesh.ClusterID) bool { return true },
+		Flags: func(id mesh.ClusterID) string { return o.kube.CommandFlags(contexts[id]) },
+		Links: func(id mesh.ClusterID) []mesh.ClusterID { return links[id] },
 	}
-	for _, text := range m.Unread {
+	if len(clusters) == 1 {
+		checks.Unread = links[clusters[0].id]
+	}
+	views, err := m.Views(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for _, text := range append(m.Unread, unread...) {
 		env.Notef("not read: %s", text)
 	}
-	found := analyze.Sort(append(analyze.OfAPIs(m.APIs), analyze.Check(m.Contents, analyze.Options{
-		Now: env.Now(), SecretsRead: func(string) bool { return false },
-		Whole:  func(mesh.ClusterID) bool { return true },
-		Flags:  func(mesh.ClusterID) string { return o.cluster.CommandFlags(o.cluster.context) },
-		Unread: others,
-	})...))
 	var out []apply.Finding
-	for _, r := range analyze.Reports(found) {
+	for _, r := range analyze.Reports(analyze.Sort(append(analyze.OfAPIs(m.APIs), analyze.CheckClusters(views, checks)...))) {
 		if !r.Level.AtLeast(analyze.Warning) {
 			continue
 		}
-		hint := cmp.Or(r.Fix, analyze.KindOf(r.Code).Fix)
-		out = append(out, apply.Finding{Level: apply.Level(r.Level), Object: cmp.Or(r.Origin, "the mesh"), Fault: strings.TrimSpace(string(r.Code) + " " + r.Text()), Hint: hint})
+		f := apply.Finding{
+			Level: apply.Level(r.Level), Object: cmp.Or(r.Origin, "the mesh"),
+			Fault: strings.TrimSpace(string(r.Code) + " " + r.Text()), Hint: cmp.Or(r.Fix, analyze.KindOf(r.Code).Fix),
+		}
+		if several {
+			f.Cluster = contexts[r.Cluster]
+		}
+		out = append(out, f)
 	}
 	return out, nil
 }

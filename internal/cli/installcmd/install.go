@@ -28,7 +28,13 @@ func (o *clusterFlags) bind(env *cli.Env, cmd *cobra.Command) {
 
 // connect returns the cluster and the access to it. The caller closes its API.
 func (o *clusterFlags) connect(env *cli.Env) (*apply.Cluster, *kube.Access, error) {
-	access, err := kube.Load(o.Options(env, o.context))
+	return connect(env, &o.KubeFlags, o.context)
+}
+
+// connect returns the cluster of a context, empty for the current one, and the access to it. The
+// caller closes its API.
+func connect(env *cli.Env, flags *cli.KubeFlags, context string) (*apply.Cluster, *kube.Access, error) {
+	access, err := kube.Load(flags.Options(env, context))
 	if err != nil {
 		return nil, nil, err
 	}

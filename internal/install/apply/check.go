@@ -28,10 +28,12 @@ const (
 
 // Finding is a fault of a cluster.
 type Finding struct {
-	Level  Level  `json:"level"`
-	Object string `json:"object"` // with its kind
-	Fault  string `json:"fault"`
-	Hint   string `json:"hint,omitempty"`
+	Level Level `json:"level"`
+	// Cluster is the context of the cluster, if several are checked.
+	Cluster string `json:"cluster,omitempty"`
+	Object  string `json:"object"` // with its kind
+	Fault   string `json:"fault"`
+	Hint    string `json:"hint,omitempty"`
 }
 
 // oldest is the oldest minor version of Kubernetes 1 that runs native sidecars.
@@ -41,7 +43,7 @@ const oldest = 29
 type findings []Finding
 
 func (f *findings) add(level Level, object, hint, format string, args ...any) {
-	*f = append(*f, Finding{level, object, fmt.Sprintf(format, args...), hint})
+	*f = append(*f, Finding{Level: level, Object: object, Fault: fmt.Sprintf(format, args...), Hint: hint})
 }
 
 // CheckBefore returns the faults that installing the values would meet: of versions,
