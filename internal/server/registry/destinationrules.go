@@ -260,17 +260,17 @@ func boolOrder(a, b bool) int {
 }
 
 // complete adds the policy and the subsets that a rule lacks.
-func (h *hostRule) complete(d *snapshot.DestinationRule) {
-	if h.Policy == nil {
-		h.Policy = d.Spec.GetTrafficPolicy()
+func (r *hostRule) complete(d *snapshot.DestinationRule) {
+	if r.Policy == nil {
+		r.Policy = d.Spec.GetTrafficPolicy()
 	}
 	for _, s := range d.Spec.GetSubsets() {
-		if len(h.Subsets) == maxHostSubsets {
-			h.cut = cmp.Or(h.cut, d.Name)
+		if len(r.Subsets) == maxHostSubsets {
+			r.cut = cmp.Or(r.cut, d.Name)
 			return
 		}
-		if h.Subset(s.GetName()) == nil {
-			h.Subsets = append(h.Subsets, s)
+		if r.Subset(s.GetName()) == nil {
+			r.Subsets = append(r.Subsets, s)
 		}
 	}
 }

@@ -54,8 +54,10 @@ var limitedObjects = []struct {
 	}},
 	{snapshot.KindVirtualService, 3, func(ns string, i int) snapshot.Object {
 		body := &networkingv1alpha3.HTTPBody{Specifier: &networkingv1alpha3.HTTPBody_String_{String_: strings.Repeat("x", 20_000)}}
-		return &snapshot.VirtualService{Meta: numbered(ns, i), Hosts: manyHosts(fmt.Sprintf("v%d.%s.", i, ns), 1000), Gateways: []string{snapshot.MeshGateway},
-			HTTP: []*networkingv1alpha3.HTTPRoute{{DirectResponse: &networkingv1alpha3.HTTPDirectResponse{Status: 200, Body: body}}}}
+		return &snapshot.VirtualService{
+			Meta: numbered(ns, i), Hosts: manyHosts(fmt.Sprintf("v%d.%s.", i, ns), 1000), Gateways: []string{snapshot.MeshGateway},
+			HTTP: []*networkingv1alpha3.HTTPRoute{{DirectResponse: &networkingv1alpha3.HTTPDirectResponse{Status: 200, Body: body}}},
+		}
 	}, func(s *snapshot.Snapshot, o snapshot.Object) bool {
 		v, _ := o.(*snapshot.VirtualService)
 		return s.Routes.Get(v.Hosts[0]) != nil

@@ -329,22 +329,7 @@ func (t *tables) addIndexes() {
 	t.entriesWith = derive.NewIndex(t.entries.Table, entryLabels)
 	t.allKubeGW = list(t.kubeGW.Table)
 	t.allGateways = list(t.gateways.Table)
-	t.policyIndex = make(map[snapshot.Kind]*derive.Index[string, objectKey, snapshot.Policy])
-	for _, kind := range snapshot.PolicyKinds {
-		input := localInput(t, kind, snapshot.Policy.SameAs)
-		policies := t.limitedPolicies(kind, input.Table)
-		t.policyIndex[kind] = byNamespace(policies)
-		switch kind {
-		case snapshot.KindTelemetry:
-			t.allTelemetries = list(policies)
-		case snapshot.KindRequestAuthentication:
-			t.requestAuthentications, t.allRequestAuthentications = input, list(policies)
-		case snapshot.KindProxyConfig:
-			t.allProxyConfigs = list(policies)
-		case snapshot.KindAuthorizationPolicy:
-			t.allAuthorizations = list(policies)
-		}
-	}
+	t.addPolicyIndexes()
 	t.filtersIn = byNamespace(t.filters.Table)
 	t.allFilters = list(t.filters.Table)
 	entries := t.limitedEntries()
@@ -368,6 +353,25 @@ func (t *tables) addIndexes() {
 		return into
 	})
 	t.rulesUsing = derive.NewIndex(t.rules.Table, ruleUses)
+}
+
+func (t *tables) addPolicyIndexes() {
+	t.policyIndex = make(map[snapshot.Kind]*derive.Index[string, objectKey, snapshot.Policy])
+	for _, kind := range snapshot.PolicyKinds {
+		input := localInput(t, kind, snapshot.Policy.SameAs)
+		policies := t.limitedPolicies(kind, input.Table)
+		t.policyIndex[kind] = byNamespace(policies)
+		switch kind {
+		case snapshot.KindTelemetry:
+			t.allTelemetries = list(policies)
+		case snapshot.KindRequestAuthentication:
+			t.requestAuthentications, t.allRequestAuthentications = input, list(policies)
+		case snapshot.KindProxyConfig:
+			t.allProxyConfigs = list(policies)
+		case snapshot.KindAuthorizationPolicy:
+			t.allAuthorizations = list(policies)
+		}
+	}
 }
 
 // list returns an index with all entries of a table.
