@@ -1,3 +1,5 @@
+//go:build !race
+
 // Package fields checks that no field, annotation or variable of Istio's API is silent: each has an
 // effect, is refused, or is reported.
 package fields
