@@ -3,7 +3,6 @@ package multicluster
 import (
 	"context"
 	"fmt"
-	"maps"
 	"slices"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -14,17 +13,23 @@ import (
 	"github.com/meshctl/meshctl/internal/remotesecret"
 )
 
+// API is the access to a cluster by its name in the mesh.
+type API struct {
+	ID     mesh.ClusterID
+	Config *rest.Config
+}
+
 // Links returns for each cluster the other clusters that its remote secrets name, and why those of
 // some clusters could not be read.
-func Links(ctx context.Context, clusters map[mesh.ClusterID]*rest.Config, systemNamespace string) (links map[mesh.ClusterID][]mesh.ClusterID, unread []string) {
+func Links(ctx context.Context, clusters []API, systemNamespace string) (links map[mesh.ClusterID][]mesh.ClusterID, unread []string) {
 	links = map[mesh.ClusterID][]mesh.ClusterID{}
-	for _, id := range slices.Sorted(maps.Keys(clusters)) {
-		others, err := otherClusters(ctx, clusters[id], id, systemNamespace)
+	for _, c := range clusters {
+		others, err := otherClusters(ctx, c.Config, c.ID, systemNamespace)
 		if err != nil {
-			unread = append(unread, fmt.Sprintf("cluster %s: %v", id, err))
+			unread = append(unread, fmt.Sprintf("cluster %s: %v", c.ID, err))
 			continue
 		}
-		links[id] = append([]mesh.ClusterID{}, others...)
+		links[c.ID] = append([]mesh.ClusterID{}, others...)
 	}
 	return links, unread
 }

@@ -3,8 +3,6 @@ package checkcmd
 import (
 	"context"
 
-	"k8s.io/client-go/rest"
-
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/multicluster"
 	"github.com/meshctl/meshctl/internal/server/analyze"
@@ -13,10 +11,10 @@ import (
 
 // addLinks adds what the remote secrets in APIs say about the clusters of the mesh.
 func (o *analyzeOptions) addLinks(ctx context.Context, checks *analyze.Options, clusters []load.Cluster, m *load.Mesh) {
-	apis := map[mesh.ClusterID]*rest.Config{}
+	var apis []multicluster.API
 	for i := range clusters {
 		if c := &clusters[i]; c.Config != nil {
-			apis[c.ID] = c.Config
+			apis = append(apis, multicluster.API{ID: c.ID, Config: c.Config})
 		}
 	}
 	links, unread := multicluster.Links(ctx, apis, o.systemNamespace)

@@ -8,8 +8,6 @@ import (
 	"strings"
 	"time"
 
-	"k8s.io/client-go/rest"
-
 	"github.com/meshctl/meshctl/internal/cli"
 	"github.com/meshctl/meshctl/internal/install/apply"
 	"github.com/meshctl/meshctl/internal/mesh"
@@ -26,10 +24,12 @@ func (o *checkOptions) checkConfiguration(ctx context.Context, env *cli.Env, clu
 	ctx, stop := context.WithTimeout(ctx, readTimeout)
 	defer stop()
 	config := load.Config{SystemNamespace: o.values.namespace, Now: env.Now, Analysis: true}
-	contexts, apis := map[mesh.ClusterID]string{}, map[mesh.ClusterID]*rest.Config{}
+	contexts := map[mesh.ClusterID]string{}
+	var apis []multicluster.API
 	for _, c := range clusters {
 		config.Clusters = append(config.Clusters, load.Cluster{ID: c.id, Config: c.access.Config})
-		contexts[c.id], apis[c.id] = c.access.Context, c.access.Config
+		contexts[c.id] = c.access.Context
+		apis = append(apis, multicluster.API{ID: c.id, Config: c.access.Config})
 	}
 	m, err := load.Read(ctx, config)
 	if errors.Is(err, context.DeadlineExceeded) {
