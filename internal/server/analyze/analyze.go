@@ -260,11 +260,19 @@ func (m *checker) find(code Code, object snapshot.Object, field, format string, 
 	m.findKey(code, object.Key(), field, fmt.Sprintf(format, args...))
 }
 
-// findFix is find with the command that mends the fault.
-func (m *checker) findFix(code Code, object snapshot.Object, fix, field, format string, args ...any) {
-	if f := m.findKey(code, object.Key(), field, fmt.Sprintf(format, args...)); f != nil {
+// findFix is find with the command that mends the fault. It returns the finding, or nil beyond the
+// limit.
+func (m *checker) findFix(code Code, object snapshot.Object, fix, field, format string, args ...any) *Finding {
+	return m.findKeyFix(code, object.Key(), fix, field, fmt.Sprintf(format, args...))
+}
+
+// findKeyFix is findKey with the command that mends the fault.
+func (m *checker) findKeyFix(code Code, key snapshot.Key, fix, field, message string) *Finding {
+	f := m.findKey(code, key, field, message)
+	if f != nil {
 		f.Fix = fix
 	}
+	return f
 }
 
 // findKey is find for an object that may not be known, or for the whole mesh. It returns the finding,

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strconv"
 	"strings"
 
 	"google.golang.org/protobuf/encoding/protojson"
@@ -18,8 +17,6 @@ import (
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 )
-
-func number(n uint32) string { return strconv.FormatUint(uint64(n), 10) }
 
 // mtls returns the modes of mTLS that the policies of the cluster give to a pod.
 func (v *clusterView) mtls(pod *snapshot.Pod) snapshot.MTLS {
@@ -69,7 +66,7 @@ func (v *clusterView) compareMTLS(far *clusterView) {
 		}
 		field := "spec.mtls.mode"
 		if d.port != 0 {
-			field = "spec.portLevelMtls[" + number(d.port) + "].mode"
+			field = fmt.Sprintf("spec.portLevelMtls[%d].mode", d.port)
 		}
 		v.findIn(level, SecurityDiffers, d.policy, v.copyTo(far, d.policy), field, "is %s, but in cluster %s it is %s for the same services: pods of %s there %s",
 			d.here, far.id, d.there, host, what)
@@ -178,7 +175,7 @@ func (v *clusterView) compareMeshConfig(far *clusterView) {
 	here, there := v.Settings.Mesh, far.Settings.Mesh
 	edit := far.kubectl(far.id, far.Settings.Namespace) + " edit configmap " + far.Settings.Name
 	if own := here.GetTrustDomain(); own != there.GetTrustDomain() && !slices.Contains(there.GetTrustDomainAliases(), own) {
-		far.findFixIn(v, TrustDomainDiffers, edit, "data.mesh.trustDomain", "is %q, but that of cluster %s is %q, which trustDomainAliases does not have: pods here refuse the mTLS of clients in cluster %s",
+		far.findFix(TrustDomainDiffers, far.Settings, edit, "data.mesh.trustDomain", "is %q, but that of cluster %s is %q, which trustDomainAliases does not have: pods here refuse the mTLS of clients in cluster %s",
 			there.GetTrustDomain(), v.id, own, v.id)
 	}
 	if v.id > far.id {
@@ -190,15 +187,8 @@ func (v *clusterView) compareMeshConfig(far *clusterView) {
 		if fd == nil || x.Get(fd).Equal(y.Get(fd)) {
 			continue
 		}
-		far.findFixIn(v, MeshConfigDiffers, edit, "data.mesh."+fd.JSONName(), "is %s, but in cluster %s it is %s", textOf(y, fd), v.id, textOf(x, fd))
+		far.findFix(MeshConfigDiffers, far.Settings, edit, "data.mesh."+fd.JSONName(), "is %s, but in cluster %s it is %s", textOf(y, fd), v.id, textOf(x, fd))
 	}
-}
-
-// findFixIn adds a finding about the MeshConfig of the cluster to those of another view.
-func (v *clusterView) findFixIn(to *clusterView, code Code, fix, field, format string, args ...any) {
-	v.findFix(code, v.Settings, fix, field, format, args...)
-	last := len(v.found) - 1
-	to.found, v.found = append(to.found, v.found[last]), v.found[:last]
 }
 
 // textOf returns the value of a field.

@@ -1,6 +1,7 @@
 package analyze
 
 import (
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -138,12 +139,13 @@ func (v *clusterView) compareGateways(far *clusterView) {
 			key = gw.Key()
 		}
 	}
-	f := Finding{Code: GatewayDoesNotPassOn, Object: key, Fix: fix, Message: "no server of mode AUTO_PASSTHROUGH at port " + number(gateway.Port) + " passes on the requests that clients in cluster " +
-		string(v.id) + " send to cluster " + string(far.id) + ": requests to " + listed(refused) + " fail there"}
-	if object := far.objects[key]; object != nil {
-		f.Place, f.Field = object.ReadFrom(), "spec.servers"
+	field := ""
+	if far.objects[key] != nil {
+		field = "spec.servers"
 	}
-	v.found = append(v.found, f)
+	far.findKeyFix(GatewayDoesNotPassOn, key, fix, field, fmt.Sprintf(
+		"no server of mode AUTO_PASSTHROUGH at port %d passes on the requests that clients in cluster %s send to cluster %s: requests to %s fail there",
+		gateway.Port, v.id, far.id, listed(refused)))
 }
 
 // passes reports whether a host of a server includes the host of a service.

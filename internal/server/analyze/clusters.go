@@ -16,6 +16,9 @@ import (
 // configuration of the others, and the differences between clusters where traffic crosses.
 func CheckClusters(views []*registry.Contents, o Options) []Finding {
 	found := Check(views[0], o)
+	if len(views) == 1 {
+		return found
+	}
 	var all []*clusterView
 	for i, c := range views {
 		v := newClusterView(c, o)
@@ -33,9 +36,11 @@ func CheckClusters(views []*registry.Contents, o Options) []Finding {
 		v.unlinked(all)
 		for _, other := range all {
 			if v != other {
-				v.compare(other)
+				v.compare(other) // some differences are findings of the other
 			}
 		}
+	}
+	for _, v := range all {
 		found = append(found, v.found...)
 	}
 	return Sort(found)
@@ -139,8 +144,9 @@ func groupOf(kind snapshot.Kind) string {
 
 // findIn is findFix with a level of its own.
 func (v *clusterView) findIn(level Level, code Code, o snapshot.Object, fix, field, format string, args ...any) {
-	v.findFix(code, o, fix, field, format, args...)
-	v.found[len(v.found)-1].Level = level
+	if f := v.findFix(code, o, fix, field, format, args...); f != nil {
+		f.Level = level
+	}
 }
 
 // compareNetworks finds a cluster without a network whose objects have one, while another cluster has a
@@ -156,16 +162,10 @@ func (v *clusterView) compareNetworks(far *clusterView) {
 			continue
 		}
 		key := snapshot.Key{Kind: snapshot.KindNamespace, Cluster: far.id, Name: svc.Namespace}
-		f := Finding{
-			Code: NetworkLabelMissing, Object: key, Field: "metadata.labels[" + mesh.LabelNetwork + "]",
-			Fix: fmt.Sprintf("kubectl%s label namespace %s %s=%s", v.flags(far.id), svc.Namespace, mesh.LabelNetwork, own),
-			Message: fmt.Sprintf("is missing, but Service %s is a gateway of network %s: clients in cluster %s, which has the network %s, call the pods of cluster %s directly, not through the gateway",
-				nameOf(svc), own, v.id, network, far.id),
-		}
-		if object := v.objects[key]; object != nil {
-			f.Place = object.ReadFrom()
-		}
-		v.found = append(v.found, f)
+		fix := fmt.Sprintf("kubectl%s label namespace %s %s=%s", v.flags(far.id), svc.Namespace, mesh.LabelNetwork, own)
+		v.findKeyFix(NetworkLabelMissing, key, fix, "metadata.labels["+mesh.LabelNetwork+"]", fmt.Sprintf(
+			"is missing, but Service %s is a gateway of network %s: clients in cluster %s, which has the network %s, call the pods of cluster %s directly, not through the gateway",
+			nameOf(svc), own, v.id, network, far.id))
 		return
 	}
 }
@@ -175,7 +175,7 @@ func (v *clusterView) unlinked(all []*clusterView) {
 	runs := slices.ContainsFunc(list[*snapshot.Pod](v.checker, snapshot.KindPod), func(p *snapshot.Pod) bool {
 		return p.Cluster == v.id && p.Labels["app"] == "istiod"
 	})
-	if len(all) == 1 || !runs || v.Links == nil {
+	if !runs || v.Links == nil {
 		return
 	}
 	if links := v.Links(v.id); links == nil || len(links) > 0 {
@@ -188,11 +188,9 @@ func (v *clusterView) unlinked(all []*clusterView) {
 			others, contexts = append(others, string(other.id)), contexts+" "+v.contextOf(other.id)
 		}
 	}
-	v.found = append(v.found, Finding{
-		Code: ClusterNotLinked, Object: snapshot.Key{Kind: snapshot.KindNamespace, Cluster: v.id, Name: v.Snapshot.Mesh.RootNamespace},
-		Fix:     "meshctl multicluster link " + contexts,
-		Message: fmt.Sprintf("has no remote secret: the control plane of cluster %s does not read cluster %s, so its clients call no pod there", v.id, listed(others)),
-	})
+	key := snapshot.Key{Kind: snapshot.KindNamespace, Cluster: v.id, Name: v.Snapshot.Mesh.RootNamespace}
+	v.findKeyFix(ClusterNotLinked, key, "meshctl multicluster link "+contexts, "",
+		fmt.Sprintf("has no remote secret: the control plane of cluster %s does not read cluster %s, so its clients call no pod there", v.id, listed(others)))
 }
 
 // contextOf returns the context of a cluster, or its name.

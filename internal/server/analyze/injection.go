@@ -228,9 +228,11 @@ func (c *injectedCluster) checkInjectors() {
 			if len(users) == 0 {
 				effect, level = "no namespace has its label", Warning
 			}
-			c.findFix(RevisionWithoutControlPlane, o, "meshctl install --revision "+o.Revision+c.flags(c.id), "webhooks["+w.Name+"].clientConfig.service",
+			f := c.findFix(RevisionWithoutControlPlane, o, "meshctl install --revision "+o.Revision+c.flags(c.id), "webhooks["+w.Name+"].clientConfig.service",
 				"%s/%s %s: revision %s has no control plane, and %s", w.Namespace, w.Service, what, cmp.Or(o.Tag, o.Revision), effect)
-			c.found[len(c.found)-1].Level = level
+			if f != nil {
+				f.Level = level
+			}
 			break
 		}
 	}
@@ -367,15 +369,17 @@ func (c *injectedCluster) unpulled(p *snapshot.Pod) {
 		}
 		fix += " && " + c.replace(p)
 	}
-	reason := i.Reason
-	if len(reason) > maxReason {
-		reason = strings.ToValidUTF8(reason[:maxReason], "") + "…"
-	}
-	c.pod(p, ProxyImageNotPulled, fix, "", "does not start: its node cannot pull the image %s of the proxy (%s)", i.Unpulled, reason)
+	c.pod(p, ProxyImageNotPulled, fix, "", "does not start: its node cannot pull the image %s of the proxy (%s)", i.Unpulled, shortened(i.Reason))
 }
 
-// maxReason bounds texts of Kubernetes in findings, in bytes.
-const maxReason = 300
+// shortened returns a text of Kubernetes with at most 300 bytes, and a mark if there are more.
+func shortened(reason string) string {
+	const most = 300
+	if len(reason) <= most {
+		return reason
+	}
+	return strings.ToValidUTF8(reason[:most], "") + "…"
+}
 
 // proxyOf checks the revision and the version of the proxy of a pod.
 func (c *injectedCluster) proxyOf(p *snapshot.Pod) {
@@ -436,9 +440,5 @@ func (m *checker) refusedPods(f *snapshot.CreationFailure, of snapshot.Key) {
 		reason, fix = f.Reason, "meshctl check"+m.flags(f.Cluster)
 		message = "its pods are not created, because the API server does not get an answer of the injector: "
 	}
-	if len(reason) > maxReason {
-		reason = strings.ToValidUTF8(reason[:maxReason], "") + "…"
-	}
-	m.findKey(InjectionRefused, of, "", message+strings.TrimSpace(reason))
-	m.found[len(m.found)-1].Fix = fix
+	m.findKeyFix(InjectionRefused, of, fix, "", message+strings.TrimSpace(shortened(reason)))
 }
