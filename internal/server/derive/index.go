@@ -155,7 +155,11 @@ func (g *group[I, K]) remove(e *entry[K]) {
 	if !found {
 		return
 	}
-	g.entries = slices.Delete(g.entries, at, at+1)
+	if at == 0 {
+		g.entries[0], g.entries = nil, g.entries[1:]
+	} else {
+		g.entries = slices.Delete(g.entries, at, at+1)
+	}
 	if len(g.entries) == 0 {
 		g.index.announce(g.key)
 	}

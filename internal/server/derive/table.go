@@ -274,6 +274,8 @@ func (t *rows[K]) wanted(k K) bool {
 
 // update computes the queued keys. It reports whether it is done.
 func (t *rows[K]) update(proceed func() bool) bool {
+	// In order, so that indexes append entries, or remove their first ones.
+	slices.SortFunc(t.queue, func(a, b *entry[K]) int { return t.compare(a.key, b.key) })
 	for i, e := range t.queue {
 		if !proceed() {
 			t.queue = t.queue[i:]

@@ -75,6 +75,11 @@ type set[K comparable] map[K]struct{}
 
 func (s set[K]) add(k K) { s[k] = struct{}{} }
 
+func (s set[K]) has(k K) bool {
+	_, ok := s[k]
+	return ok
+}
+
 // join joins the endpoints of the service with a key in all clusters.
 func (t *tables) join(r *derive.Reads, key string) (*hostEndpoints, bool) {
 	d, host, _, ok := t.define(r, key)

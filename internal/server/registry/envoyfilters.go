@@ -44,6 +44,9 @@ func (d duplicateExtension) text() string {
 // proxies get from another EnvoyFilter.
 func (r *Registry) DuplicateExtensions() []string { return r.report.Load().duplicates }
 
+// maxComparedFilters bounds the EnvoyFilters with one extension that others are compared with.
+const maxComparedFilters = 10
+
 // findDuplicateExtensions finds the extensions of EnvoyFilters that some proxies get from
 // another EnvoyFilter.
 func (t *tables) findDuplicateExtensions(r *derive.Reads) []duplicateExtension {
@@ -59,10 +62,16 @@ func (t *tables) findDuplicateExtensions(r *derive.Reads) []duplicateExtension {
 			list = slices.Concat(inOrder(byNamespace[root]), list)
 			slices.SortStableFunc(list, func(x, y *snapshot.EnvoyFilter) int { return cmp.Compare(x.Priority, y.Priority) })
 		}
-		for i, second := range list {
-			for _, first := range list[:i] {
-				if (first.Namespace == ns || second.Namespace == ns) && mayOverlap(first, second) {
-					out = appendDuplicates(out, first, second)
+		earlier := make(map[string][]*snapshot.EnvoyFilter) // by extension
+		for _, second := range list {
+			for _, e := range second.Extensions {
+				for _, first := range earlier[e.Name] {
+					if first != second && (first.Namespace == ns || second.Namespace == ns) && mayOverlap(first, second) {
+						out = append(out, duplicateExtension{e.Name, first.Key(), second.Key(), first.Place, second.Place})
+					}
+				}
+				if len(earlier[e.Name]) < maxComparedFilters {
+					earlier[e.Name] = append(earlier[e.Name], second)
 				}
 			}
 		}
@@ -70,29 +79,14 @@ func (t *tables) findDuplicateExtensions(r *derive.Reads) []duplicateExtension {
 	return out
 }
 
-// appendDuplicates appends the extensions that both EnvoyFilters have.
-func appendDuplicates(out []duplicateExtension, first, second *snapshot.EnvoyFilter) []duplicateExtension {
-	for _, e := range second.Extensions {
-		if slices.ContainsFunc(first.Extensions, func(other snapshot.Extension) bool { return other.Name == e.Name }) {
-			out = append(out, duplicateExtension{e.Name, first.Key(), second.Key(), first.Place, second.Place})
-		}
-	}
-	return slices.Compact(out)
-}
-
-// describeDuplicates returns a line for each duplicate extension, sorted, and logs those
-// that were not there before.
+// describeDuplicates describes the extensions, and logs those that were not there before.
 func (s *state) describeDuplicates(before, now []duplicateExtension) []string {
-	lines := make([]string, 0, len(now))
-	for _, d := range now {
-		lines = append(lines, d.String())
-		if !slices.Contains(before, d) {
-			s.cfg.Log.Warn("an extension is configured twice, the first counts for proxies that both select", "extension", d.extension,
-				"first", d.first.String(), "first_at", d.firstAt.String(), "second", d.second.String(), "second_at", d.secondAt.String())
-		}
-	}
-	slices.Sort(lines)
-	return slices.Compact(lines)
+	return describeNew(before, now, func(d duplicateExtension) {
+		s.cfg.Log.Warn("an extension is configured twice, the first counts for proxies that both select", "extension", d.extension,
+			"first", d.first.String(), "first_at", d.firstAt.String(), "second", d.second.String(), "second_at", d.secondAt.String())
+	}, func(more int) {
+		s.cfg.Log.Warn("more extensions are configured twice: see /ready?verbose", "more", more)
+	})
 }
 
 // mayOverlap reports whether both objects may select a proxy.

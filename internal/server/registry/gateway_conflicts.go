@@ -2,7 +2,6 @@ package registry
 
 import (
 	"fmt"
-	"slices"
 
 	"github.com/meshctl/meshctl/internal/server/derive"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
@@ -28,49 +27,48 @@ func (c serverConflict) text() string { return "is not opened: " + c.reason }
 // others, sorted.
 func (r *Registry) ServerConflicts() []string { return r.report.Load().serverConflicts }
 
+// maxComparedServers bounds the servers that are compared for the selectors of one namespace.
+const maxComparedServers = 200_000
+
 // findServerConflicts finds the conflicts on workloads that have the labels of a Gateway's
 // selector. It knows neither the other labels of the workloads nor the Services that give
-// several ports one target port.
+// several ports one target port. With very many selectors of one namespace, it leaves out
+// those of the youngest Gateways.
 func (t *tables) findServerConflicts(r *derive.Reads) []serverConflict {
 	all := t.configs.Get(r)
 	var out []serverConflict
-	done := make(map[snapshot.LabelSelector]struct{})
+	found, done, compared := set[serverConflict]{}, set[snapshot.LabelSelector]{}, map[string]int{}
 	for _, gw := range all {
 		selector := gw.Spec.GetSelector()
 		key := snapshot.SelectorOf(selector)
-		if _, is := done[key]; is {
+		if done.has(key) || compared[gw.Namespace] > maxComparedServers {
 			continue
 		}
-		done[key] = struct{}{}
+		done.add(key)
 		var together []*snapshot.Gateway
 		for _, other := range all {
 			if snapshot.Selects(other.Spec.GetSelector(), selector) {
 				together = append(together, other)
+				compared[gw.Namespace] += len(other.Spec.GetServers())
 			}
 		}
 		_, conflicts := snapshot.MergeGateways(together, func(port uint32) uint32 { return port })
 		for _, c := range conflicts {
-			found := serverConflict{c.Gateway.Key(), c.Gateway.Place, c.Index, c.Reason}
-			if !slices.Contains(out, found) {
-				out = append(out, found)
+			conflict := serverConflict{c.Gateway.Key(), c.Gateway.Place, c.Index, c.Reason}
+			if !found.has(conflict) {
+				found.add(conflict)
+				out = append(out, conflict)
 			}
 		}
 	}
 	return out
 }
 
-// describeServerConflicts returns a line for each conflict, sorted, and logs those that were
-// not there before.
+// describeServerConflicts describes the conflicts, and logs those that were not there before.
 func (s *state) describeServerConflicts(before, now []serverConflict) []string {
-	lines := make([]string, len(now))
-	for i, c := range now {
-		lines[i] = c.String()
-	}
-	logNew(now, func(c serverConflict) bool { return slices.Contains(before, c) }, func(c serverConflict) {
+	return describeNew(before, now, func(c serverConflict) {
 		s.cfg.Log.Warn("a server of a Gateway is not opened", "gateway", c.gateway.String(), "at", c.at.String(), "server", c.index, "reason", c.reason)
 	}, func(more int) {
 		s.cfg.Log.Warn("more servers of Gateways are not opened: see /ready?verbose", "more", more)
 	})
-	slices.Sort(lines)
-	return lines
 }

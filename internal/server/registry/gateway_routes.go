@@ -28,11 +28,11 @@ func (t *tables) addGateways() {
 
 // routesOfGateway returns the VirtualServices that name a Gateway object.
 func (t *tables) routesOfGateway(r *derive.Reads, name string) (*snapshot.ClientRoutes, bool) {
-	var all []exportedService
+	var all []routedService
 	for _, v := range t.routedBy.Lookup(r, name) {
-		all = append(all, exportedService{v.VirtualService, t.virtualExports(r, v.VirtualService)})
+		all = append(all, v)
 	}
 	order.Sort(all, compareAge)
-	routes := clientRoutes(all, func(list []*snapshot.VirtualService) []*snapshot.VirtualService { return list })
+	routes := clientRoutes(all, func(list []routedService) []*snapshot.VirtualService { return servicesOf(list) })
 	return &routes, true
 }

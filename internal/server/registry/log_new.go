@@ -1,5 +1,10 @@
 package registry
 
+import (
+	"fmt"
+	"slices"
+)
+
 // maxLogged is the number of new problems of one kind that are logged after a change.
 const maxLogged = 16
 
@@ -18,4 +23,22 @@ func logNew[T any](now []T, before func(T) bool, log func(T), more func(n int)) 
 	if n > maxLogged {
 		more(n - maxLogged)
 	}
+}
+
+// describeNew returns a line for each problem, sorted and each once, and logs as logNew does.
+func describeNew[T interface {
+	comparable
+	fmt.Stringer
+}](before, now []T, log func(T), more func(n int)) []string {
+	known := make(set[T], len(before))
+	for _, p := range before {
+		known.add(p)
+	}
+	logNew(now, known.has, log, more)
+	lines := make([]string, len(now))
+	for i, p := range now {
+		lines[i] = p.String()
+	}
+	slices.Sort(lines)
+	return slices.Compact(lines)
 }

@@ -29,7 +29,7 @@ const (
 	maxHostSubsets = 1_000
 	// maxHostCopies bounds the virtual hosts of VirtualServices, one for each host and port or server,
 	// and maxRouteBytes the size of their routes.
-	maxHostCopies = 50_000
+	maxHostCopies = 25_000
 	maxRouteBytes = 64 << 20
 	// maxMatchers bounds the matchers of AuthorizationPolicies, and maxMatcherBytes their size.
 	maxMatchers     = 100_000
@@ -87,7 +87,7 @@ func (r *Registry) BeyondLimits() []string {
 
 // reportLimits reports the objects beyond limits, and logs those that were not there before.
 func (s *state) reportLimits() {
-	changed := s.beyondSubsets.Differs() || s.mergedRules.Differs()
+	changed := s.beyondSubsets.Differs() || s.mergedRules.Differs() || s.eldest.Differs()
 	for _, l := range s.limits {
 		changed = changed || l.beyond.Differs()
 	}
@@ -105,6 +105,12 @@ func (s *state) reportLimits() {
 	for ns, keys := range s.beyondSubsets.All() {
 		for _, key := range keys[:min(len(keys), maxBeyond)] {
 			now = append(now, s.beyondSubsetsOf(ns, key)...)
+		}
+	}
+	for host, v := range s.crowded.Lookup(nil, struct{}{}) {
+		for _, k := range v.beyond[:min(len(v.beyond), maxBeyond)] {
+			text := fmt.Sprintf("is not used for %s: namespace %s has more than %d older VirtualServices with this host for sidecars", host, k.namespace, maxSameHost)
+			now = append(now, beyondLimit{snapshot.Key{Kind: snapshot.KindVirtualService, Cluster: k.cluster, Namespace: k.namespace, Name: k.name}, text})
 		}
 	}
 	for k, rules := range s.cutRules.Lookup(nil, struct{}{}) {
@@ -171,7 +177,7 @@ func limited[O interface{ Info() *snapshot.Meta }](t *tables, objects *derive.Ta
 	t.limits = append(t.limits, &l)
 	return derive.New(g, name+" within the limit", objectKey.compare, func(a, b O) bool { return any(a) == any(b) }, func(r *derive.Reads, k objectKey) (O, bool) {
 		o, ok := objects.Get(r, k)
-		if beyond, _ := l.beyond.Get(r, k.namespace); ok && slices.Contains(beyond, k) {
+		if beyond, _ := l.beyond.Get(r, k.namespace); ok && isAmong(beyond, k) {
 			if instead == nil {
 				return o, false
 			}
@@ -179,6 +185,12 @@ func limited[O interface{ Info() *snapshot.Meta }](t *tables, objects *derive.Ta
 		}
 		return o, ok
 	}, objects)
+}
+
+// isAmong reports whether sorted keys contain a key.
+func isAmong(keys []objectKey, k objectKey) bool {
+	_, found := slices.BinarySearchFunc(keys, k, objectKey.compare)
+	return found
 }
 
 // leftOut returns the objects of a namespace that do not fit beside older ones, sorted.
@@ -276,7 +288,7 @@ func (t *tables) limitedVirtual() *derive.Table[objectKey, *snapshot.VirtualServ
 		copies := 0
 		for _, name := range v.Gateways {
 			if name == snapshot.MeshGateway {
-				copies += t.servedPorts(r, v.Hosts)
+				copies += t.servedPorts(r, v.Hosts) + costOfSearches(v)
 				continue
 			}
 			namespace, name, _ := strings.Cut(name, "/")
@@ -290,16 +302,46 @@ func (t *tables) limitedVirtual() *derive.Table[objectKey, *snapshot.VirtualServ
 	}, nil)
 }
 
-// servedPorts returns the number of the ports of some hosts, each at least one.
+// Searches that take about as long as a virtual host: looking at services for a part of a wildcard,
+// looking for it among the wildcards of a name, and finding labels of hosts with TLS or TCP.
+const (
+	servicesLookedAt = 20
+	partialWildcards = 10
+	labelsFound      = 8
+)
+
+// costOfSearches returns the cost of finding a VirtualService by its hosts, in virtual hosts.
+func costOfSearches(v *snapshot.VirtualService) int {
+	partial, labels := 0, 0
+	for _, host := range v.Hosts {
+		if patternOf(host) != host {
+			partial++
+		}
+		if len(v.TLS)+len(v.TCP) > 0 {
+			labels += strings.Count(host, ".")
+		}
+	}
+	return partialWildcards*partial + labels/labelsFound
+}
+
+// servedPorts returns the number of the ports of some hosts, each at least one. It may stop beyond
+// maxHostCopies.
 func (t *tables) servedPorts(r *derive.Reads, hosts []string) int {
 	n := 0
 	for _, host := range hosts {
 		d, _ := t.destinations.Get(r, host)
 		n += max(len(d.tcp), 1)
-		if strings.HasPrefix(host, "*") {
+		switch pattern := patternOf(host); {
+		case pattern != host: // all services below the pattern are looked at
+			n += t.destinationsBelow.Len(r, pattern) / servicesLookedAt
+			fallthrough
+		case strings.HasPrefix(host, "*"):
 			for _, d := range t.covered(r, host) {
 				n += len(d.tcp)
 			}
+		}
+		if n > maxHostCopies {
+			break
 		}
 	}
 	return n

@@ -234,6 +234,43 @@ func TestSubsetsOfOneHost(t *testing.T) {
 	}
 }
 
+// TestVirtualServicesOfOneHost: of very many VirtualServices of a namespace for a host, the youngest
+// ones are not used for it. Those of other namespaces and for gateways have no share in this.
+func TestVirtualServicesOfOneHost(t *testing.T) {
+	t.Parallel()
+	b := newTestState(t)
+	named := func(ns, gateway string, i int, hosts ...string) *snapshot.VirtualService {
+		return &snapshot.VirtualService{
+			Meta: numbered(ns, i), Hosts: hosts, Gateways: []string{gateway},
+			HTTP: []*networkingv1alpha3.HTTPRoute{{DirectResponse: &networkingv1alpha3.HTTPDirectResponse{Status: 200}}},
+		}
+	}
+	for i := range maxSameHost + 2 {
+		b.s.apply(up(named("tenant", snapshot.MeshGateway, i, "v.example", fmt.Sprintf("own%d.example", i))))
+		b.s.apply(up(named("gateways", "gateways/gw", i, "v.example")))
+	}
+	b.apply(up(named("other", snapshot.MeshGateway, 1000, "v.example")))
+	if got := len(b.snap.Routes.Get("v.example").HTTP.Default); got != maxSameHost+1 {
+		t.Errorf("the host has %d VirtualServices, want %d", got, maxSameHost+1)
+	}
+	for i := range maxSameHost + 2 {
+		if b.snap.Routes.Get(fmt.Sprintf("own%d.example", i)) == nil {
+			t.Errorf("own%d.example has no routes", i)
+		}
+	}
+	var names []string
+	for _, p := range b.s.report.beyond {
+		names = append(names, p.object.Name)
+	}
+	if want := []string{"o50", "o51"}; !slices.Equal(names, want) {
+		t.Errorf("reported are %v, want %v", names, want)
+	}
+	b.apply(down(named("tenant", snapshot.MeshGateway, 0)), down(named("tenant", snapshot.MeshGateway, 1)))
+	if len(b.s.report.beyond) > 0 {
+		t.Errorf("reported are %v after two are gone", b.s.report.beyond)
+	}
+}
+
 // TestPortsOfOneHost: ServiceEntries of one host have no more ports together than the limit.
 func TestPortsOfOneHost(t *testing.T) {
 	t.Parallel()

@@ -26,7 +26,7 @@ func destinationsOf(into []string, _ objectKey, v routedService) []string {
 func (t *tables) findReferrers(r *derive.Reads, host string) (*snapshot.Referrers, bool) {
 	out := &snapshot.Referrers{}
 	for _, v := range t.referrersOf.Lookup(r, host) {
-		out.Services = append(out.Services, snapshot.Referrer{Namespace: v.Namespace, Hosts: v.Hosts, ExportTo: t.virtualExports(r, v.VirtualService)})
+		out.Services = append(out.Services, snapshot.Referrer{Namespace: v.Namespace, Hosts: v.Hosts, ExportTo: v.exports})
 	}
 	order.Sort(out.Services, func(a, b snapshot.Referrer) int {
 		return cmp.Or(strings.Compare(a.Namespace, b.Namespace), slices.Compare(a.Hosts, b.Hosts), slices.Compare(a.ExportTo, b.ExportTo))

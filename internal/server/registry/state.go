@@ -342,7 +342,8 @@ func (s *state) reports() {
 		s.duplicates = now
 	}
 	if s.unknownProviders.Changed() {
-		s.providers = s.unknownProviders.Get(nil)
-		s.report.unknownProviders = s.describeUnknownProviders(s.report.unknownProviders, s.providers)
+		now := s.unknownProviders.Get(nil)
+		s.report.unknownProviders = s.describeUnknownProviders(s.providers, now)
+		s.providers = now
 	}
 }

@@ -150,23 +150,28 @@ type tables struct {
 	// destinationsBelow finds destinations by the wildcards that match their hosts.
 	destinationsBelow *derive.Index[string, string, destination]
 	// usedVirtual holds the VirtualServices within the limits of their namespaces.
-	usedVirtual   *derive.Table[objectKey, *snapshot.VirtualService]
-	routed        *derive.Table[objectKey, routedService]
-	allRouted     *derive.Index[struct{}, objectKey, routedService]
-	routedTo      *derive.Index[string, objectKey, routedService] // by host, and with TLS or TCP by wildcards that match one
-	expanded      *derive.Table[string, []string]                 // hosts of services by wildcard
-	expandedTo    *derive.Index[string, string, []string]         // by host of a service
-	hostRoutes    *derive.Table[string, *snapshot.HostRoutes]     // by host
-	routesAt      *derive.Index[uint32, string, *snapshot.HostRoutes]
-	portRoutes    *derive.Table[uint32, *snapshot.PortRoutes]
-	routedHosts   *derive.Index[string, string, *snapshot.HostRoutes] // by namespaces of clients
-	routeScopes   *derive.Table[string, *snapshot.RouteScope]         // by namespace
-	routeClients  *derive.Value[*snapshot.ClientMatches]
-	referrersOf   *derive.Index[string, objectKey, routedService] // by host of a destination
-	referrers     *derive.Table[string, *snapshot.Referrers]      // by host of a destination
-	routeProblems *derive.Value[[]RouteProblem]
-	routedBy      *derive.Index[string, objectKey, routedService] // by the names of Gateways
-	gatewayRoutes *derive.Table[string, *snapshot.ClientRoutes]   // by the names of Gateways
+	usedVirtual  *derive.Table[objectKey, *snapshot.VirtualService]
+	routed       *derive.Table[objectKey, routedService]
+	allRouted    *derive.Index[struct{}, objectKey, routedService]
+	routedTo     *derive.Index[string, objectKey, routedService] // by host, and a part of a wildcard by its whole labels
+	streamsBelow *derive.Index[string, objectKey, routedService] // with TLS or TCP, by wildcards that match a host
+	eldest       *derive.Table[string, eldestServices]
+	crowded      *derive.Index[struct{}, string, eldestServices]
+	// wildcardServices holds the services for all names of a domain.
+	wildcardServices *derive.Index[string, string, destination]
+	expanded         *derive.Table[string, []string]             // hosts of services by wildcard
+	expandedTo       *derive.Index[string, string, []string]     // by host of a service
+	hostRoutes       *derive.Table[string, *snapshot.HostRoutes] // by host
+	routesAt         *derive.Index[uint32, string, *snapshot.HostRoutes]
+	portRoutes       *derive.Table[uint32, *snapshot.PortRoutes]
+	routedHosts      *derive.Index[string, string, *snapshot.HostRoutes] // by namespaces of clients
+	routeScopes      *derive.Table[string, *snapshot.RouteScope]         // by namespace
+	routeClients     *derive.Value[*snapshot.ClientMatches]
+	referrersOf      *derive.Index[string, objectKey, routedService] // by host of a destination
+	referrers        *derive.Table[string, *snapshot.Referrers]      // by host of a destination
+	routeProblems    *derive.Value[[]RouteProblem]
+	routedBy         *derive.Index[string, objectKey, routedService] // by the names of Gateways
+	gatewayRoutes    *derive.Table[string, *snapshot.ClientRoutes]   // by the names of Gateways
 
 	facts      *derive.Table[string, *snapshot.NamespaceFacts] // by namespace
 	duplicates *derive.Value[[]duplicateExtension]

@@ -1,7 +1,6 @@
 package registry
 
 import (
-	"slices"
 	"strconv"
 	"strings"
 
@@ -42,8 +41,10 @@ func (r *Registry) UnknownProviders() []string { return r.report.Load().unknownP
 func (t *tables) findUnknownProviders(r *derive.Reads) []unknownProvider {
 	m := t.mesh.Get(r)
 	var out []unknownProvider
+	found := set[unknownProvider]{}
 	add := func(u unknownProvider, known bool) {
-		if !known && !slices.Contains(out, u) {
+		if !known && !found.has(u) {
+			found.add(u)
 			out = append(out, u)
 		}
 	}
@@ -103,17 +104,12 @@ func (t *tables) authorizerProblem(r *derive.Reads, name string, authorizers map
 	return ""
 }
 
-// describeUnknownProviders returns a line for each provider, sorted, and logs those that
-// were not there before.
-func (s *state) describeUnknownProviders(before []string, now []unknownProvider) []string {
-	lines := make([]string, 0, len(now))
-	for _, u := range now {
-		lines = append(lines, u.String())
-		if !slices.Contains(before, u.String()) {
-			s.cfg.Log.Warn("a policy names a provider that does not work", "policy", u.policy.String(),
-				"at", u.at.String(), "provider", u.provider, "reason", u.problem)
-		}
-	}
-	slices.Sort(lines)
-	return lines
+// describeUnknownProviders describes the providers, and logs those that were not there before.
+func (s *state) describeUnknownProviders(before, now []unknownProvider) []string {
+	return describeNew(before, now, func(u unknownProvider) {
+		s.cfg.Log.Warn("a policy names a provider that does not work", "policy", u.policy.String(),
+			"at", u.at.String(), "provider", u.provider, "reason", u.problem)
+	}, func(more int) {
+		s.cfg.Log.Warn("more policies name providers that do not work: see /ready?verbose", "more", more)
+	})
 }

@@ -38,28 +38,39 @@ func (t *tables) addRoutes() {
 		if !slices.Contains(v.Gateways, snapshot.MeshGateway) {
 			return into
 		}
-		into = append(into, v.Hosts...)
+		hosts := set[string]{}
 		for _, host := range v.Hosts {
-			if pattern := patternOf(host); !slices.Contains(into, pattern) {
-				into = append(into, pattern)
-			}
+			hosts.add(host)
+			hosts.add(patternOf(host))
 		}
-		if len(v.TLS)+len(v.TCP) == 0 {
+		return slices.AppendSeq(into, maps.Keys(hosts))
+	})
+	t.streamsBelow = derive.NewIndex(t.routed, func(into []string, _ objectKey, v routedService) []string {
+		if !slices.Contains(v.Gateways, snapshot.MeshGateway) || len(v.TLS)+len(v.TCP) == 0 {
 			return into
 		}
-		for _, host := range v.Hosts { // a service may stand for all names of a domain
+		wildcards := set[string]{}
+		for _, host := range v.Hosts {
 			patterns(host, func(pattern string) bool {
-				if !slices.Contains(into, pattern) && pattern != "*" {
-					into = append(into, pattern)
+				if pattern != host && pattern != "*" {
+					wildcards.add(pattern)
 				}
 				return true
 			})
+		}
+		return slices.AppendSeq(into, maps.Keys(wildcards))
+	})
+	t.eldest = derive.New(g, "oldest virtual services of hosts", strings.Compare, equalEldest, t.findEldest, t.routedTo)
+	t.crowded = derive.NewIndex(t.eldest, func(into []struct{}, _ string, _ eldestServices) []struct{} { return append(into, struct{}{}) })
+	t.wildcardServices = derive.NewIndex(t.destinations, func(into []string, host string, _ destination) []string {
+		if strings.HasPrefix(host, "*") {
+			into = append(into, host)
 		}
 		return into
 	})
 	t.expanded = derive.New(g, "hosts of wildcards", strings.Compare, slices.Equal[[]string], t.expand, t.routedTo)
 	t.expandedTo = derive.NewIndex(t.expanded, func(into []string, _ string, hosts []string) []string { return append(into, hosts...) })
-	t.hostRoutes = derive.New(g, "routes", strings.Compare, equalRoutes, t.routesTo, t.routedTo, t.expandedTo)
+	t.hostRoutes = derive.New(g, "routes", strings.Compare, equalRoutes, t.routesTo, t.routedTo, t.expandedTo, t.wildcardServices)
 	t.routesAt = derive.NewIndex(t.hostRoutes, func(into []uint32, _ string, h *snapshot.HostRoutes) []uint32 { return append(into, h.Ports...) })
 	t.portRoutes = derive.New(g, "routes of ports", cmp.Compare[uint32], equalPortRoutes, t.routesOfPort, t.routesAt)
 	t.routedHosts = derive.NewIndex(t.hostRoutes, func(into []string, _ string, h *snapshot.HostRoutes) []string {
@@ -130,11 +141,13 @@ func (t *tables) aliased(r *derive.Reads, svc *snapshot.MeshService) string {
 // port, its number.
 type routedService struct {
 	*snapshot.VirtualService
+	hosts    *hostIndex
+	exports  exports
 	problems []routeFault
 }
 
 func (v routedService) equal(other routedService) bool {
-	return slices.Equal(v.problems, other.problems) && v.SameAs(other.VirtualService)
+	return slices.Equal(v.problems, other.problems) && slices.Equal(v.exports, other.exports) && v.SameAs(other.VirtualService)
 }
 
 // routedService returns the VirtualService with a key, or false if it has no hosts.
@@ -161,7 +174,7 @@ func (t *tables) routedService(r *derive.Reads, key objectKey) (routedService, b
 	for _, host := range slices.Sorted(maps.Keys(unknown)) {
 		problems = append(problems, routeFault{kind: MissingReference, refers: host, text: "destination " + host + " is no service: requests to it fail"})
 	}
-	return routedService{&out, problems}, true
+	return routedService{&out, newHostIndex(out.Hosts), t.virtualExports(r, v), problems}, true
 }
 
 func cloneAll[M proto.Message](list []M) []M {
@@ -253,28 +266,86 @@ func (t *tables) covered(r *derive.Reads, wildcard string) iter.Seq2[string, des
 	}
 }
 
-// exportedService is a VirtualService with its exports.
-type exportedService struct {
-	*snapshot.VirtualService
-	exports exports
+// maxSameHost bounds the VirtualServices of a namespace for sidecars with one host.
+const maxSameHost = 50
+
+// eldestServices holds the VirtualServices with a host of which some namespace has too many: in each
+// namespace the oldest ones.
+type eldestServices struct {
+	used   []routedService
+	beyond []objectKey
 }
 
-// routesTo returns the VirtualServices of a host for sidecars.
-func (t *tables) routesTo(r *derive.Reads, host string) (*snapshot.HostRoutes, bool) {
-	var all []exportedService
+func equalEldest(a, b eldestServices) bool {
+	return slices.EqualFunc(a.used, b.used, routedService.equal) && slices.Equal(a.beyond, b.beyond)
+}
+
+// findEldest returns false for a host that no namespace has too often.
+func (t *tables) findEldest(r *derive.Reads, host string) (eldestServices, bool) {
+	if t.routedTo.Len(r, host) <= maxSameHost {
+		return eldestServices{}, false
+	}
+	all := values(t.routedTo.Lookup(r, host))
+	slices.SortStableFunc(all, func(a, b routedService) int { return compareAge(a, b) })
+	var out eldestServices
+	root, of := t.operators(r), make(map[string]int)
+	for _, v := range all {
+		if of[v.Namespace]++; of[v.Namespace] <= maxSameHost || v.Namespace == root {
+			out.used = append(out.used, v)
+		} else {
+			out.beyond = append(out.beyond, objectKey{v.Cluster, v.Namespace, v.Name})
+		}
+	}
+	return out, len(out.beyond) > 0
+}
+
+// servicesWith iterates over the VirtualServices with a host, or with a part of a wildcard.
+func (t *tables) servicesWith(r *derive.Reads, host string) iter.Seq[routedService] {
+	if eldest, ok := t.eldest.Get(r, host); ok {
+		return slices.Values(eldest.used)
+	}
+	return func(yield func(routedService) bool) {
+		for _, v := range t.routedTo.Lookup(r, host) {
+			if !yield(v) {
+				return
+			}
+		}
+	}
+}
+
+// servicesFor returns the VirtualServices for sidecars whose hosts overlap a host.
+func (t *tables) servicesFor(r *derive.Reads, host string) []routedService {
+	var all []routedService
+	known := set[*snapshot.VirtualService]{}
+	add := func(v routedService) {
+		known.add(v.VirtualService)
+		all = append(all, v)
+	}
 	patterns(host, func(pattern string) bool {
-		for _, v := range t.routedTo.Lookup(r, pattern) {
-			known := slices.ContainsFunc(all, func(e exportedService) bool { return e.VirtualService == v.VirtualService })
-			if !known && v.HostMatches(host) {
-				all = append(all, exportedService{v.VirtualService, t.virtualExports(r, v.VirtualService)})
+		for v := range t.servicesWith(r, pattern) {
+			if !known.has(v.VirtualService) && (pattern == host || v.hosts.names.has(pattern) || v.hosts.overlaps(host)) {
+				add(v)
 			}
 		}
 		return true
 	})
+	if strings.HasPrefix(host, "*") { // a service may stand for all names of a domain
+		for _, v := range t.streamsBelow.Lookup(r, patternOf(host)) {
+			if !known.has(v.VirtualService) && v.hosts.overlaps(host) {
+				add(v)
+			}
+		}
+	}
+	return all
+}
+
+// routesTo returns the VirtualServices of a host for sidecars.
+func (t *tables) routesTo(r *derive.Reads, host string) (*snapshot.HostRoutes, bool) {
+	all := t.servicesFor(r, host)
 	order.Sort(all, compareAge)
 	out := &snapshot.HostRoutes{
 		Host:    host,
-		HTTP:    clientRoutes(all, func(list []*snapshot.VirtualService) []*snapshot.VirtualService { return mostSpecific(list, host) }),
+		HTTP:    clientRoutes(all, func(list []routedService) []*snapshot.VirtualService { return mostSpecific(list, host) }),
 		Streams: clientRoutes(all, withStreams),
 	}
 	if !anyRoutes(out.HTTP) && !anyRoutes(out.Streams) {
@@ -282,7 +353,7 @@ func (t *tables) routesTo(r *derive.Reads, host string) (*snapshot.HostRoutes, b
 	}
 	to, served := t.destinations.Get(r, host)
 	out.Ports = slices.Clone(to.tcp)
-	if slices.ContainsFunc(all, func(v exportedService) bool { return slices.Contains(v.Hosts, host) }) {
+	if slices.ContainsFunc(all, func(v routedService) bool { return v.hosts.names.has(host) }) {
 		served, http := to.tcp, []uint32(nil)
 		if to.alias != "" { // the name of another service, which has the ports
 			target, _ := t.destinations.Get(r, to.alias)
@@ -306,7 +377,7 @@ func (t *tables) routesTo(r *derive.Reads, host string) (*snapshot.HostRoutes, b
 // unserved returns what stands for a host of VirtualServices at the ports where no service
 // has it: 80, the ports in http, and the ports of services that the VirtualServices name as other
 // hosts.
-func (t *tables) unserved(r *derive.Reads, host string, all []exportedService, served, http []uint32) *snapshot.MeshService {
+func (t *tables) unserved(r *derive.Reads, host string, all []routedService, served, http []uint32) *snapshot.MeshService {
 	const always = 80
 	ports := set[uint32]{}
 	for _, number := range append(http, always) {
@@ -314,7 +385,7 @@ func (t *tables) unserved(r *derive.Reads, host string, all []exportedService, s
 	}
 	var oldest *snapshot.VirtualService
 	for _, v := range all {
-		if !slices.Contains(v.Hosts, host) {
+		if !v.hosts.names.has(host) {
 			continue
 		}
 		if oldest == nil {
@@ -363,7 +434,7 @@ func anyRoutes(c snapshot.ClientRoutes) bool { return len(c.Default)+len(c.Own) 
 
 // clientRoutes returns the VirtualServices by the namespaces of clients. all are ordered by
 // age; choose returns the ones in a list that count.
-func clientRoutes(all []exportedService, choose func([]*snapshot.VirtualService) []*snapshot.VirtualService) snapshot.ClientRoutes {
+func clientRoutes(all []routedService, choose func([]routedService) []*snapshot.VirtualService) snapshot.ClientRoutes {
 	out := snapshot.ClientRoutes{Default: choose(visibleTo("", all))}
 	clients := set[string]{}
 	for _, v := range all {
@@ -388,16 +459,16 @@ func clientRoutes(all []exportedService, choose func([]*snapshot.VirtualService)
 // visibleTo returns the VirtualServices that clients in a namespace see: first those that
 // only their own namespace exports to itself, then those exported to it by name, then those
 // for all.
-func visibleTo(client string, all []exportedService) []*snapshot.VirtualService {
-	var own, named, public []*snapshot.VirtualService
+func visibleTo(client string, all []routedService) []routedService {
+	var own, named, public []routedService
 	for _, v := range all {
 		switch {
 		case slices.Contains(v.exports, "*"):
-			public = append(public, v.VirtualService)
+			public = append(public, v)
 		case client == v.Namespace && slices.Contains(v.exports, "."):
-			own = append(own, v.VirtualService)
+			own = append(own, v)
 		case slices.Contains(v.exports, client):
-			named = append(named, v.VirtualService)
+			named = append(named, v)
 		}
 	}
 	return slices.Concat(own, named, public)
@@ -405,29 +476,34 @@ func visibleTo(client string, all []exportedService) []*snapshot.VirtualService 
 
 // mostSpecific returns the VirtualServices with HTTP routes for a host: all that name it,
 // else the first with the longest wildcard that matches it.
-func mostSpecific(list []*snapshot.VirtualService, host string) []*snapshot.VirtualService {
-	var exact []*snapshot.VirtualService
-	var best *snapshot.VirtualService
-	longest := 0
+func mostSpecific(list []routedService, host string) []*snapshot.VirtualService {
+	var exact []routedService
 	for _, v := range list {
-		if slices.Contains(v.Hosts, host) {
+		if v.hosts.names.has(host) {
 			exact = append(exact, v)
-			continue
 		}
-		for _, pattern := range v.Hosts {
-			if len(pattern) > longest && snapshot.Covers(pattern, host) {
-				best, longest = v, len(pattern)
+	}
+	if exact == nil {
+		longest := 0
+		for _, v := range list {
+			if n := len(v.hosts.longestWildcard(host)); n > longest {
+				exact, longest = []routedService{v}, n
 			}
 		}
 	}
-	if exact == nil && best != nil {
-		exact = []*snapshot.VirtualService{best}
-	}
-	return slices.DeleteFunc(exact, func(v *snapshot.VirtualService) bool { return len(v.HTTP) == 0 })
+	return slices.DeleteFunc(servicesOf(exact), func(v *snapshot.VirtualService) bool { return len(v.HTTP) == 0 })
 }
 
-func withStreams(list []*snapshot.VirtualService) []*snapshot.VirtualService {
-	return slices.DeleteFunc(list, func(v *snapshot.VirtualService) bool { return len(v.TLS)+len(v.TCP) == 0 })
+func withStreams(list []routedService) []*snapshot.VirtualService {
+	return slices.DeleteFunc(servicesOf(list), func(v *snapshot.VirtualService) bool { return len(v.TLS)+len(v.TCP) == 0 })
+}
+
+func servicesOf(list []routedService) []*snapshot.VirtualService {
+	out := make([]*snapshot.VirtualService, len(list))
+	for i, v := range list {
+		out[i] = v.VirtualService
+	}
+	return out
 }
 
 func equalRoutes(a, b *snapshot.HostRoutes) bool {

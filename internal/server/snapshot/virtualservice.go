@@ -87,9 +87,9 @@ func HostsOverlap(a, b string) bool {
 	case wildA && wildB:
 		return strings.HasSuffix(x, y) || strings.HasSuffix(y, x)
 	case wildA:
-		return strings.HasSuffix(b, x)
+		return len(b) > len(x) && strings.HasSuffix(b, x)
 	case wildB:
-		return strings.HasSuffix(a, y)
+		return len(a) > len(y) && strings.HasSuffix(a, y)
 	}
 	return a == b
 }

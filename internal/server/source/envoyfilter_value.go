@@ -52,7 +52,10 @@ func patchValue(p *networkingv1alpha3.EnvoyFilter_EnvoyConfigObjectPatch, messag
 		}
 	}
 	if merges(p.GetPatch().GetOperation()) {
-		return m, nil // the result is checked
+		if v := rules.CheckPart(m); v != nil { // the result is checked, too
+			return nil, under(at, brokenRule(v))
+		}
+		return m, nil
 	}
 	return m, under(at, checkValue(p, m, parts))
 }

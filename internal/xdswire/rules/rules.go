@@ -8,7 +8,6 @@ package rules
 import (
 	"cmp"
 	"fmt"
-	"regexp"
 	"sort"
 	"strconv"
 	"strings"
@@ -32,75 +31,66 @@ type Violation struct {
 
 // Check returns the first violation in a message and the messages in it, nil if there is
 // none. It does not decode values of type Any.
-func Check(m proto.Message) *Violation { return checkMessage(m.ProtoReflect()) }
+func Check(m proto.Message) *Violation { return checker{}.message(m.ProtoReflect()) }
 
 // CheckAll is Check, and also checks the values of type Any whose type is linked into the
 // program.
-func CheckAll(m proto.Message) *Violation {
-	if v := Check(m); v != nil {
-		return v
-	}
-	return checkPacked(m.ProtoReflect())
+func CheckAll(m proto.Message) *Violation { return checker{}.all(m.ProtoReflect()) }
+
+// CheckPart is CheckAll for a message that is merged into another one: it finds only
+// violations that remain, whatever the other message is. Fields that are missing, and lists
+// that are short, are none.
+func CheckPart(m proto.Message) *Violation { return checker{part: true}.all(m.ProtoReflect()) }
+
+// checker checks messages.
+type checker struct {
+	part bool // of a message
 }
 
-// checkPacked checks the values of type Any in a message.
-func checkPacked(m protoreflect.Message) *Violation {
+func (c checker) all(m protoreflect.Message) *Violation {
+	if v := c.message(m); v != nil {
+		return v
+	}
+	return c.packed(m)
+}
+
+// packed checks the values of type Any in a message.
+func (c checker) packed(m protoreflect.Message) *Violation {
 	if a, ok := m.Interface().(*anypb.Any); ok {
 		if value, err := a.UnmarshalNew(); err == nil {
-			return CheckAll(value)
+			return c.all(value.ProtoReflect())
 		}
 		return nil
 	}
-	fields := m.Descriptor().Fields()
-	for i := range fields.Len() {
-		fd := fields.Get(i)
-		if !m.Has(fd) {
+	for _, f := range rulesOf(m.Descriptor()).fields {
+		if !f.packed || !m.Has(f.fd) {
 			continue
 		}
 		var found *Violation
-		value := m.Get(fd)
-		switch {
-		case fd.IsMap():
-			found = checkPackedMap(fd, value.Map())
-		case fd.Message() == nil:
-		case fd.IsList():
-			for i := range value.List().Len() {
-				if found = checkPacked(value.List().Get(i).Message()).under("[" + strconv.Itoa(i) + "]"); found != nil {
-					break
-				}
-			}
+		switch value := m.Get(f.fd); {
+		case f.fd.IsMap():
+			found = eachEntry(value.Map(), func(_ protoreflect.MapKey, v protoreflect.Value) *Violation { return checker{}.packed(v.Message()) })
+		case f.fd.IsList():
+			found = eachItem(value.List(), func(v protoreflect.Value) *Violation { return checker{}.packed(v.Message()) })
 		default:
-			found = checkPacked(value.Message())
+			found = c.packed(value.Message())
 		}
 		if found != nil {
-			return found.under(string(fd.Name()))
+			return found.under(string(f.fd.Name()))
 		}
 	}
 	return nil
 }
 
-func checkPackedMap(fd protoreflect.FieldDescriptor, m protoreflect.Map) *Violation {
-	if fd.MapValue().Message() == nil {
-		return nil
-	}
-	for _, key := range sortedKeys(m) {
-		if v := checkPacked(m.Get(key).Message()); v != nil {
-			return v.under("[" + key.String() + "]")
-		}
-	}
-	return nil
-}
-
-func checkMessage(m protoreflect.Message) *Violation {
-	fields := m.Descriptor().Fields()
-	for i := range fields.Len() {
-		if v := checkField(m, fields.Get(i)); v != nil {
+func (c checker) message(m protoreflect.Message) *Violation {
+	rules := rulesOf(m.Descriptor())
+	for _, f := range rules.fields {
+		if v := c.field(m, f); v != nil {
 			return v
 		}
 	}
-	oneofs := m.Descriptor().Oneofs()
-	for i := range oneofs.Len() {
-		if v := checkOneof(m, oneofs.Get(i)); v != nil {
+	for _, oneof := range rules.required {
+		if v := checkOneof(m, oneof); v != nil && !c.part {
 			return v
 		}
 	}
@@ -108,7 +98,7 @@ func checkMessage(m protoreflect.Message) *Violation {
 }
 
 func checkOneof(m protoreflect.Message, oneof protoreflect.OneofDescriptor) *Violation {
-	if required, _ := proto.GetExtension(oneof.Options(), validate.E_Required).(bool); !required || m.WhichOneof(oneof) != nil {
+	if m.WhichOneof(oneof) != nil {
 		return nil
 	}
 	var names []string
@@ -118,49 +108,66 @@ func checkOneof(m protoreflect.Message, oneof protoreflect.OneofDescriptor) *Vio
 	return &Violation{Reason: "must have one of " + strings.Join(names, ", ")}
 }
 
-func checkField(m protoreflect.Message, fd protoreflect.FieldDescriptor) *Violation {
-	rules, _ := proto.GetExtension(fd.Options(), validate.E_Rules).(*validate.FieldRules)
+func (c checker) field(m protoreflect.Message, f *fieldRules) *Violation {
 	var found *Violation
-	switch value := m.Get(fd); {
-	case fd.IsList():
-		found = checkList(fd, value.List(), rules)
-	case fd.IsMap():
-		found = checkMap(fd, value.Map(), rules)
-	case m.Has(fd) || !fd.HasPresence():
-		found = checkValue(fd, value, rules)
-	case fd.ContainingOneof() == nil && isRequired(rules):
+	switch has := m.Has(f.fd); {
+	case c.part && !has:
+	case f.fd.IsList():
+		found = c.list(f, m.Get(f.fd))
+	case f.fd.IsMap():
+		found = c.entries(f, m.Get(f.fd))
+	case has || !f.fd.HasPresence():
+		found = c.value(f.fd, m.Get(f.fd), &f.own)
+	case f.isRequired:
 		found = &Violation{Reason: "is missing"}
 	}
-	return found.under(string(fd.Name()))
+	return found.under(string(f.fd.Name()))
 }
 
-func isRequired(rules *validate.FieldRules) bool {
-	return rules.GetMessage().GetRequired() || rules.GetAny().GetRequired() ||
-		rules.GetDuration().GetRequired() || rules.GetTimestamp().GetRequired()
-}
-
-func checkList(fd protoreflect.FieldDescriptor, list protoreflect.List, rules *validate.FieldRules) *Violation {
-	if reason := brokenRule(fd, protoreflect.ValueOfList(list), rules); reason != "" {
+func (c checker) list(f *fieldRules, value protoreflect.Value) *Violation {
+	if reason := f.own.broken(f.fd, value, c.part); reason != "" {
 		return &Violation{Reason: reason}
 	}
+	return eachItem(value.List(), func(item protoreflect.Value) *Violation { return checker{}.value(f.fd, item, &f.items) })
+}
+
+func (c checker) entries(f *fieldRules, value protoreflect.Value) *Violation {
+	if reason := f.own.broken(f.fd, value, c.part); reason != "" {
+		return &Violation{Reason: reason}
+	}
+	return eachEntry(value.Map(), func(key protoreflect.MapKey, entry protoreflect.Value) *Violation {
+		if v := (checker{}).value(f.fd.MapKey(), key.Value(), &f.keys); v != nil {
+			return v
+		}
+		return checker{}.value(f.fd.MapValue(), entry, &f.items)
+	})
+}
+
+// value checks a value that is not a list or a map, and the message in it.
+func (c checker) value(fd protoreflect.FieldDescriptor, value protoreflect.Value, rules *valueRules) *Violation {
+	if reason := rules.broken(fd, value, false); reason != "" {
+		return &Violation{Reason: reason}
+	}
+	if !rules.inside {
+		return nil
+	}
+	return c.message(value.Message())
+}
+
+// eachItem returns the first violation in a list.
+func eachItem(list protoreflect.List, check func(protoreflect.Value) *Violation) *Violation {
 	for i := range list.Len() {
-		if v := checkValue(fd, list.Get(i), rules.GetRepeated().GetItems()); v != nil {
+		if v := check(list.Get(i)); v != nil {
 			return v.under("[" + strconv.Itoa(i) + "]")
 		}
 	}
 	return nil
 }
 
-func checkMap(fd protoreflect.FieldDescriptor, m protoreflect.Map, rules *validate.FieldRules) *Violation {
-	if reason := brokenRule(fd, protoreflect.ValueOfMap(m), rules); reason != "" {
-		return &Violation{Reason: reason}
-	}
+// eachEntry returns the first violation in a map, by the order of its keys.
+func eachEntry(m protoreflect.Map, check func(protoreflect.MapKey, protoreflect.Value) *Violation) *Violation {
 	for _, key := range sortedKeys(m) {
-		v := checkValue(fd.MapKey(), key.Value(), rules.GetMap().GetKeys())
-		if v == nil {
-			v = checkValue(fd.MapValue(), m.Get(key), rules.GetMap().GetValues())
-		}
-		if v != nil {
+		if v := check(key, m.Get(key)); v != nil {
 			return v.under("[" + key.String() + "]")
 		}
 	}
@@ -178,17 +185,6 @@ func sortedKeys(m protoreflect.Map) []protoreflect.MapKey {
 	return keys
 }
 
-// checkValue checks a value that is not a list or a map, and the message in it.
-func checkValue(fd protoreflect.FieldDescriptor, value protoreflect.Value, rules *validate.FieldRules) *Violation {
-	if reason := brokenRule(fd, value, rules); reason != "" {
-		return &Violation{Reason: reason}
-	}
-	if fd.Message() == nil || rules.GetMessage().GetSkip() || rules.GetAny() != nil {
-		return nil
-	}
-	return checkMessage(value.Message())
-}
-
 // under returns the violation with its path extended by a name or an index in front.
 func (v *Violation) under(name string) *Violation {
 	switch {
@@ -202,14 +198,12 @@ func (v *Violation) under(name string) *Violation {
 	return v
 }
 
-// brokenRule returns the first violated rule for a value itself, empty if there is none.
-func brokenRule(fd protoreflect.FieldDescriptor, value protoreflect.Value, rules *validate.FieldRules) string {
-	all := rules.ProtoReflect()
-	typed := all.WhichOneof(all.Descriptor().Oneofs().ByName("type"))
-	if typed == nil {
+// broken returns the first violated rule for a value itself, empty if there is none. More items
+// may follow those of a part of a list or map.
+func (r *valueRules) broken(fd protoreflect.FieldDescriptor, value protoreflect.Value, part bool) string {
+	if len(r.rules) == 0 {
 		return ""
 	}
-	set := all.Get(typed).Message()
 	if isWrapper(fd.Message()) {
 		fd = fd.Message().Fields().ByName("value")
 		value = value.Message().Get(fd)
@@ -217,15 +211,15 @@ func brokenRule(fd protoreflect.FieldDescriptor, value protoreflect.Value, rules
 	if number, ok := value.Interface().(protoreflect.EnumNumber); ok { // as in rules
 		value = protoreflect.ValueOfInt32(int32(number))
 	}
-	if option(set, "ignore_empty") && value.Equal(fd.Default()) {
+	if r.ignoreEmpty && value.Equal(fd.Default()) {
 		return ""
 	}
-	fields := set.Descriptor().Fields()
-	for i := range fields.Len() {
-		if rule := fields.Get(i); set.Has(rule) {
-			if reason := broken(fd, value, string(rule.Name()), set.Get(rule), set); reason != "" {
-				return reason
-			}
+	for _, rule := range r.rules {
+		if part && (rule.name == "min_items" || rule.name == "min_pairs") {
+			continue
+		}
+		if reason := broken(fd, value, rule, r.set); reason != "" {
+			return reason
 		}
 	}
 	return ""
@@ -245,11 +239,10 @@ func option(set protoreflect.Message, name protoreflect.Name) bool {
 
 // broken returns the reason why a value violates a rule, empty if it does not. A value
 // violates each unknown rule. set holds all rules for the value.
-func broken(fd protoreflect.FieldDescriptor, value protoreflect.Value, name string, rule protoreflect.Value, set protoreflect.Message) string {
+func broken(fd protoreflect.FieldDescriptor, value protoreflect.Value, r rule, set protoreflect.Message) string {
+	name, rule := r.name, r.value
 	ok, want := false, ""
 	switch name {
-	case "required", "ignore_empty", "strict", "items", "keys", "values":
-		ok = true // read elsewhere
 	case "const":
 		ok, want = value.Equal(rule), "be "+text(rule)
 	case "in":
@@ -272,10 +265,9 @@ func broken(fd protoreflect.FieldDescriptor, value protoreflect.Value, name stri
 	case "suffix":
 		ok, want = strings.HasSuffix(value.String(), rule.String()), "end with "+text(rule)
 	case "pattern":
-		ok, want = matches(value, rule.String()), "match "+rule.String()
+		ok, want = r.matches(value), "match "+rule.String()
 	case "well_known_regex":
-		pattern := headerPattern(validate.KnownRegex(rule.Enum()), option(set, "strict"))
-		ok, want = matches(value, pattern), "match "+pattern
+		ok, want = r.matches(value), "match "+headerPattern(validate.KnownRegex(rule.Enum()), option(set, "strict"))
 	case "defined_only":
 		ok, want = fd.Enum().Values().ByNumber(protoreflect.EnumNumber(value.Int())) != nil, "be a defined value"
 	case "unique":
@@ -385,9 +377,8 @@ func size(value protoreflect.Value, rule string) (n uint64, unit string) {
 	return uint64(len(value.String())), "bytes"
 }
 
-func matches(value protoreflect.Value, pattern string) bool {
-	ok, err := regexp.MatchString(pattern, value.String())
-	return ok && err == nil
+func (r rule) matches(value protoreflect.Value) bool {
+	return r.pattern != nil && r.pattern.MatchString(value.String())
 }
 
 // headerPattern returns the pattern for names or values of HTTP headers.

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 	"testing"
 
@@ -43,7 +44,10 @@ func TestSameAsGenerated(t *testing.T) {
 				if value.IsValid() {
 					m.Set(fd, value)
 				}
-				got, want := checkField(m, fd), generatedFault(m, fd.Name())
+				got, want := checker{}.field(m, compileField(fd)), generatedFault(m, fd.Name())
+				if part := (checker{part: true}).field(m, compileField(fd)); part != nil && got == nil {
+					t.Errorf("%s = %v: a part of a message gets %v, the message nothing", fd.FullName(), value, part)
+				}
 				if (got != nil) != want {
 					t.Errorf("%s = %v: got %v, the generated code refuses it: %t", fd.FullName(), value, got, want)
 				}
@@ -54,8 +58,9 @@ func TestSameAsGenerated(t *testing.T) {
 		}
 		for i := range mt.Descriptor().Oneofs().Len() {
 			oneof := mt.Descriptor().Oneofs().Get(i)
-			if got, want := checkOneof(mt.New(), oneof), generatedFault(mt.New(), oneof.Name()); (got != nil) != want {
-				t.Errorf("%s: got %v, the generated code refuses it: %t", oneof.FullName(), got, want)
+			required := slices.Contains(requiredOneofs(mt.Descriptor()), oneof)
+			if got, want := required && checkOneof(mt.New(), oneof) != nil, generatedFault(mt.New(), oneof.Name()); got != want {
+				t.Errorf("%s: got %t, the generated code refuses it: %t", oneof.FullName(), got, want)
 			}
 		}
 		return true
@@ -291,5 +296,41 @@ func TestPath(t *testing.T) {
 				t.Errorf("got %v, want %v", got, want)
 			}
 		})
+	}
+}
+
+// TestCheckPart: only what stays wrong after a merge is a violation of a part.
+func TestCheckPart(t *testing.T) {
+	t.Parallel()
+	packed := func(m proto.Message) *anypb.Any {
+		a, err := anypb.New(m)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return a
+	}
+	negative := durationpb.New(-1)
+	tests := map[string]struct {
+		part proto.Message
+		want string // path
+	}{
+		"missing name and oneof":  {&routev3.Route{}, ""},
+		"part of a message":       {&routev3.Route{Match: &routev3.RouteMatch{}}, ""},
+		"item without its oneof":  {&routev3.VirtualHost{Routes: []*routev3.Route{{Match: &routev3.RouteMatch{}}}}, "routes[0].match"},
+		"no item":                 {&routev3.VirtualHost{Routes: []*routev3.Route{}}, ""},
+		"value":                   {&corev3.HealthCheck{Timeout: negative}, "timeout"},
+		"value in a message":      {&corev3.HealthCheck{EventService: &corev3.EventServiceConfig{}, Interval: negative}, "interval"},
+		"part in an extension":    {&corev3.TypedExtensionConfig{TypedConfig: packed(&corev3.HealthCheck{})}, ""},
+		"value in an extension":   {&corev3.TypedExtensionConfig{TypedConfig: packed(&corev3.HealthCheck{Timeout: negative})}, "typed_config.timeout"},
+		"item of the wrong value": {&corev3.HealthCheck{EventLogger: []*corev3.TypedExtensionConfig{{}}}, "event_logger[0].name"},
+	}
+	for name, test := range tests {
+		got := ""
+		if v := CheckPart(test.part); v != nil {
+			got = v.Path
+		}
+		if got != test.want {
+			t.Errorf("%s: got %q, want %q", name, got, test.want)
+		}
 	}
 }
