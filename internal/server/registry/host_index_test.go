@@ -11,7 +11,7 @@ import (
 // TestHostIndex: the index of hosts finds what a search through them finds.
 func TestHostIndex(t *testing.T) {
 	t.Parallel()
-	random := rand.New(rand.NewPCG(1, 2)) //nolint:gosec // a test
+	random := rand.New(rand.NewPCG(1, 2))
 	host := func() string {
 		out := []string{"", "*", "*.", "*-", "*b"}[random.IntN(5)]
 		if out == "*" && random.IntN(2) == 0 {

@@ -45,8 +45,9 @@ type rule struct {
 var compiled sync.Map
 
 func rulesOf(d protoreflect.MessageDescriptor) *messageRules {
-	if known, ok := compiled.Load(d); ok {
-		return known.(*messageRules) //nolint:forcetypeassert // the only type there
+	known, _ := compiled.Load(d)
+	if r, ok := known.(*messageRules); ok {
+		return r
 	}
 	out := &messageRules{required: requiredOneofs(d)}
 	for i := range d.Fields().Len() {
