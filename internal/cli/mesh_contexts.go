@@ -39,6 +39,11 @@ func (m *MeshContext) Name() string {
 // Bind defines the flags. what follows "Kubeconfig context of each cluster".
 func (m *MeshContexts) Bind(env *Env, cmd *cobra.Command, k *KubeFlags, what string) {
 	k.ContextListVar(env, cmd, &m.Names, "context", "Kubeconfig `context` of each cluster"+what+", or CLUSTER=CONTEXT; may be repeated (default the current one)")
+	m.BindAll(cmd)
+}
+
+// BindAll defines --all-clusters of a command that defines --context itself.
+func (m *MeshContexts) BindAll(cmd *cobra.Command) {
 	cmd.Flags().BoolVar(&m.All, "all-clusters", false, "Also ask the clusters that the remote secrets of the first cluster name, by the contexts of the kubeconfig with their API servers")
 }
 

@@ -37,7 +37,8 @@ func newPCLogCmd(env *cli.Env) *cobra.Command {
 		Aliases: []string{"o"},
 		Short:   "Show or change the log levels of Envoys",
 		Long: `Show or change the log levels of an Envoy, of the Envoys of a workload such as
-deploy/web, or of the Envoys in all pods with the labels of --selector.
+deploy/web, or of the Envoys in all pods with the labels of --selector. If --context or
+--all-clusters names several clusters, these are the pods of all of them.
 
 --level LEVEL sets the level of all loggers. --level LOGGER:LEVEL sets the level of one
 logger. Separate several values by commas. Levels are trace, debug, info, warning,
@@ -73,7 +74,7 @@ const maxLoggers = 1 << 20
 
 // loggersOf holds the loggers of one Envoy.
 type loggersOf struct {
-	Envoy   string            `json:"envoy"` // name.namespace of its pod, or its address
+	Envoy   string            `json:"envoy"` // name.namespace of its pod, with the context of several, or its address
 	Loggers map[string]string `json:"loggers,omitzero"`
 	Error   string            `json:"error,omitzero"` // of the request or the change
 }
@@ -180,15 +181,15 @@ func (o *pcLogOptions) sources(ctx context.Context, env *cli.Env) ([]namedSource
 		}
 		return []namedSource{{o.admin, &source}}, nil
 	}
-	_, targets, err := o.pod.targets(ctx, env)
+	targets, err := o.pod.targets(ctx, env)
 	if err != nil {
 		return nil, err
 	}
 	out := make([]namedSource, len(targets))
 	for i, target := range targets {
 		own := source
-		readInPod(&own, target)
-		out[i] = namedSource{target.Name + "." + target.Namespace, &own}
+		readInPod(&own, target.PodPort)
+		out[i] = namedSource{target.name(), &own}
 	}
 	return out, nil
 }
