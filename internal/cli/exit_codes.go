@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -78,6 +79,20 @@ func Incomplete(unread ...error) error {
 		return nil
 	}
 	return &codedError{errors.New(output.EscapeLines(notRead(unread))), ExitIncomplete}
+}
+
+// Conclude returns the result of a command that has findings, each a line, and an error about what it
+// could not read; both may be empty.
+func (e *Env) Conclude(findings []string, unread error) error {
+	if len(findings) == 0 {
+		return unread
+	}
+	if unread != nil {
+		for line := range strings.SplitSeq(unread.Error(), "\n") {
+			e.Notef("%s", line)
+		}
+	}
+	return Findingsf("%s", output.EscapeLines(findings))
 }
 
 // NotRead prints a line for each thing that could not be read.

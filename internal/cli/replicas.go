@@ -104,6 +104,20 @@ func (f *ReplicaFlags) Silent(lines []string, errs []error, all int) error {
 	return &silentError{output.EscapeLines(lines) + f.Advice(errs, all), errs}
 }
 
+// Unread returns the error of Silent for replicas whose state could not be read. If others answered,
+// the command is incomplete, not a failure.
+func (f *ReplicaFlags) Unread(lines []string, errs []error, all int) error {
+	if len(errs) == 0 || len(errs) == all {
+		return f.Silent(lines, errs, all)
+	}
+	unread := make([]error, len(lines))
+	for i, line := range lines {
+		unread[i] = errors.New(line)
+	}
+	unread[len(unread)-1] = fmt.Errorf("%w%s", unread[len(unread)-1], f.Advice(errs, all))
+	return Incomplete(unread...)
+}
+
 func isUnauthorized(err error) bool { return errors.Is(err, replicas.ErrUnauthorized) }
 
 // isElsewhere reports whether there may be no control plane at the address. One that
@@ -166,7 +180,7 @@ func (f *ReplicaFlags) unanswered(found []*replicas.Replica, errs []error, absen
 			lines, silent = append(lines, found[i].Name+": "+err.Error()), append(silent, err)
 		}
 	}
-	return f.Silent(lines, silent, len(found))
+	return f.Unread(lines, silent, len(found))
 }
 
 // Ask finds the replicas, asks them for a status page as AskPages does, and reports
@@ -428,6 +442,32 @@ func ReplicaNames(found []*replicas.Replica) string {
 	return strings.Join(names, ", ")
 }
 
+// LookedAt names the replicas that answered and the number of their proxies, for the line about no
+// findings.
+func LookedAt(reports []proxystatus.Report) string {
+	var names []string
+	for i := range reports {
+		if reports[i].Err == nil {
+			names = append(names, reports[i].Replica)
+		}
+	}
+	proxies := len(ProxyNames(reports))
+	text := output.Plural(proxies, "proxy")
+	if proxies != 1 {
+		text = fmt.Sprintf("%d proxies", proxies)
+	}
+	return text + " of " + Named("control plane", names)
+}
+
+// AnsweredBy names the replicas of answers.
+func AnsweredBy[T any](answers []Answer[T]) string {
+	names := make([]string, len(answers))
+	for i, a := range answers {
+		names[i] = a.Replica
+	}
+	return Named("control plane", names)
+}
+
 // SilentReports returns the error of the replicas that did not report, nil for none.
 func (f *ReplicaFlags) SilentReports(reports []proxystatus.Report) error {
 	var lines []string
@@ -437,5 +477,5 @@ func (f *ReplicaFlags) SilentReports(reports []proxystatus.Report) error {
 			lines, silent = append(lines, reports[i].Replica+": "+reports[i].Error), append(silent, reports[i].Err)
 		}
 	}
-	return f.Silent(lines, silent, len(reports))
+	return f.Unread(lines, silent, len(reports))
 }

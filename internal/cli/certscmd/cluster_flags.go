@@ -2,6 +2,7 @@ package certscmd
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -21,6 +22,7 @@ type clusterFlags struct {
 	cli.KubeFlags
 	contexts  []string
 	namespace string
+	unread    []error // why some of several clusters are not read
 }
 
 func (o *clusterFlags) bind(env *cli.Env, cmd *cobra.Command) {
@@ -83,6 +85,8 @@ func (o *clusterFlags) findMesh(ctx context.Context, env *cli.Env) (findings []v
 	for _, c := range clusters {
 		authority, err := c.CA(ctx)
 		switch {
+		case err != nil && len(clusters) > 1:
+			continue // documents has it
 		case err != nil:
 			return nil, nil, err
 		case authority == nil:
@@ -97,7 +101,8 @@ func (o *clusterFlags) findMesh(ctx context.Context, env *cli.Env) (findings []v
 // secretPrefix is the prefix of an input that names a Secret.
 const secretPrefix = "secret/"
 
-// documents reads the Secrets of clusters, and returns the other inputs.
+// documents reads the Secrets of clusters, and returns the other inputs. It is an error if no cluster
+// can be read, and keeps why some cannot.
 func (o *clusterFlags) documents(ctx context.Context, env *cli.Env, inputs []string) (docs []inspect.Document, rest []string, err error) {
 	clusters, err := o.connect(env)
 	if err != nil {
@@ -113,10 +118,17 @@ func (o *clusterFlags) documents(ctx context.Context, env *cli.Env, inputs []str
 	}
 	for _, c := range clusters {
 		data, err := c.Objects(ctx, names...)
-		if err != nil {
+		switch {
+		case err != nil && (len(clusters) == 1 || ctx.Err() != nil):
 			return nil, nil, err
+		case err != nil:
+			o.unread = append(o.unread, err)
+			continue
 		}
 		docs = append(docs, inspect.Document{Place: c.Context, Data: data})
+	}
+	if len(clusters) > 0 && len(docs) == 0 {
+		return nil, nil, errors.Join(o.unread...)
 	}
 	return docs, rest, nil
 }

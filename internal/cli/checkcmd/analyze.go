@@ -20,17 +20,18 @@ import (
 
 type analyzeOptions struct {
 	cli.KubeFlags
-	paths, contexts, remoteDirs []string
-	clusterID, systemNamespace  string
-	socketDir                   string
-	secretNamespaces            []string
-	namespace                   string
-	suppress                    []string
-	shown, failing              analyze.Level
-	timeout                     time.Duration
-	listCodes                   bool
-	output                      output.Format
-	flags                       map[mesh.ClusterID]string // by which commands reach the clusters
+	paths, remoteDirs          []string
+	contexts                   cli.MeshContexts
+	clusterID, systemNamespace string
+	socketDir                  string
+	secretNamespaces           []string
+	namespace                  string
+	suppress                   []string
+	shown, failing             analyze.Level
+	timeout                    time.Duration
+	listCodes                  bool
+	output                     output.Format
+	flags                      map[mesh.ClusterID]string // by which commands reach the clusters
 }
 
 // NewAnalyze returns the command analyze.
@@ -45,7 +46,8 @@ without a proxy, differences between clusters. The control plane makes the same 
 except for pods and for differences.
 
 The mesh is read from files and directories (- is standard input) or, with --context,
-from Kubernetes APIs; without both, from the API of the current context. The command
+from Kubernetes APIs; without both, from the API of the current context. --all-clusters
+adds the clusters that the remote secrets of the first cluster name. The command
 checks the configuration of each cluster as its own control plane uses it. With
 --context, FILE and DIR replace the objects of the same names in the first cluster:
 analyze checks the mesh as it would be after you apply the files.
@@ -53,13 +55,14 @@ analyze checks the mesh as it would be after you apply the files.
 Each finding has a stable code, which docs/analyze.md explains. Codes of istioctl have
 the same meaning. The annotation galley.istio.io/analyze-suppress of an object
 suppresses findings: its value is codes separated by commas, or *. The exit code is 3
-when there are warnings or errors.`,
+when there are warnings or errors, and 4 when there are none but something was not read.`,
 		Example: `  # Check a directory, and a directory with a second cluster
   meshctl analyze ./mesh
   meshctl analyze ./east --remote-dir west=./west
 
   # Check the clusters of two contexts, and the result of a change
   meshctl analyze --context east,west
+  meshctl analyze --all-clusters
   kubectl kustomize . | meshctl analyze --context east,west -
 
   # Ignore a finding, and fail only on errors
@@ -75,7 +78,8 @@ when there are warnings or errors.`,
 	}
 	f := cmd.Flags()
 	o.Bind(f)
-	o.MeshContextsVar(env, cmd, &o.contexts, "Kubeconfig `context`s of the clusters, as CONTEXT or CLUSTER=CONTEXT; may be repeated")
+	o.MeshContextsVar(env, cmd, &o.contexts.Names, "Kubeconfig `context`s of the clusters, as CONTEXT or CLUSTER=CONTEXT; may be repeated")
+	o.contexts.BindAll(cmd)
 	f.StringArrayVar(&o.remoteDirs, "remote-dir", nil, "Another cluster and its directory, as `CLUSTER=DIR`; may be repeated")
 	f.StringVar(&o.clusterID, "cluster-id", "", "`Name` of the first cluster (default the name of the context, else $CLUSTER_ID, else Kubernetes)")
 	f.StringVar(&o.systemNamespace, "system-namespace", mesh.DefaultSystemNamespace, "`Namespace` of the control plane and of the ConfigMap istio")
@@ -101,7 +105,7 @@ func (o *analyzeOptions) run(ctx context.Context, env *cli.Env) error {
 	if err != nil {
 		return err
 	}
-	clusters, err := o.clusters(env)
+	clusters, unread, err := o.clusters(ctx, env)
 	if err != nil {
 		return err
 	}
@@ -117,7 +121,7 @@ func (o *analyzeOptions) run(ctx context.Context, env *cli.Env) error {
 		Now: env.Now(), Whole: func(id mesh.ClusterID) bool { return m.Whole[id] }, Flags: func(id mesh.ClusterID) string { return o.flags[id] },
 	}
 	if clusters[0].Config != nil {
-		o.addLinks(ctx, &checks, clusters, m)
+		unread = append(unread, o.addLinks(ctx, &checks, clusters)...)
 		checks.SecretsRead = func(namespace string) bool {
 			return slices.Contains(o.secretNamespaces, "*") || slices.Contains(o.secretNamespaces, namespace)
 		}
@@ -127,13 +131,24 @@ func (o *analyzeOptions) run(ctx context.Context, env *cli.Env) error {
 		return err
 	}
 	for _, text := range m.Unread {
-		env.Notef("not read: %s", text)
+		unread = append(unread, errors.New(text))
 	}
 	found := slices.Concat(analyze.OfFiles(m.Files), analyze.OfAPIs(m.APIs), analyze.CheckClusters(views, checks))
+	var hidden hiddenFindings
 	found = slices.DeleteFunc(analyze.Sort(newLines(clusters).exact(found)), func(f analyze.Finding) bool {
-		return o.namespace != "" && !isIn(f.Object, o.namespace) || ignored.match(&f) || !f.Severity().AtLeast(o.shown)
+		switch {
+		case o.namespace != "" && !isIn(f.Object, o.namespace):
+			hidden.elsewhere++
+		case ignored.match(&f):
+			hidden.ignored++
+		case !f.Severity().AtLeast(o.shown):
+			hidden.below++
+		default:
+			return false
+		}
+		return true
 	})
-	return report(env, o.output, found, o.failing)
+	return report(env, o.output, found, o.failing, looked(m, clusters)+hidden.String()+o.otherClusters(checks.Unread)+o.unreadSecrets(clusters), unread)
 }
 
 // isIn reports whether an object belongs to a namespace, or is this namespace.

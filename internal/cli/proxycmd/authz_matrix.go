@@ -147,7 +147,7 @@ func (o *authzMatrixOptions) clusters(ctx context.Context, env *cli.Env) (out []
 	if len(o.dirs) > 0 {
 		return []load.Cluster{{ID: id, Dirs: o.dirs}}, nil, nil
 	}
-	contexts, err := o.contexts.Resolve(ctx, env, &o.kube, o.systemNamespace)
+	contexts, err := o.contexts.ResolveAnswering(ctx, env, &o.kube, o.systemNamespace)
 	if err != nil {
 		return nil, nil, err
 	}

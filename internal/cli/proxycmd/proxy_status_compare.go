@@ -200,7 +200,7 @@ func (o *proxyStatusOptions) streamsOf(reports []proxystatus.Report, found []*re
 	case len(out) > 0:
 		return out, oneCluster(o.proxy, clusters)
 	case !answered(reports):
-		return nil, o.judge(reports)
+		return nil, o.SilentReports(reports)
 	}
 	text := fmt.Sprintf("no proxy %q is connected%s", o.proxy, o.where())
 	slices.Sort(names)
