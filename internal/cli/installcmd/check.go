@@ -3,7 +3,6 @@ package installcmd
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -24,6 +23,7 @@ type checkOptions struct {
 	contexts cli.MeshContexts
 	values   valueFlags
 	output   output.Format
+	looked   string // what is checked, for the line about no findings
 }
 
 // before is the argument that checks before an installation.
@@ -44,7 +44,7 @@ With pre, check whether the cluster is ready for an installation with the same f
 the version of Kubernetes, your permissions, the kinds of Istio, objects and webhooks of
 other programs, and security policies that would not be enforced.
 
-The command writes nothing. The exit code is 3 if it finds a fault, and 1 if it finds none but
+The command writes nothing. The exit code is 3 if it finds a fault, and 4 if it finds none but
 could not check everything. meshctl remote-clusters shows the clusters that control planes read.`,
 		Example: `  meshctl check pre --context cluster1 --network network1 --crds
   meshctl check --context cluster1 --all-clusters`,
@@ -66,6 +66,7 @@ func (o *checkOptions) run(ctx context.Context, env *cli.Env, f *pflag.FlagSet, 
 	if before {
 		return o.checkBefore(ctx, env, f)
 	}
+	o.looked = "installations, control planes, their proxies, and the objects that meshctl analyze checks"
 	contexts, err := o.contexts.Resolve(ctx, env, &o.kube, o.values.namespace)
 	if err != nil {
 		return err
@@ -111,6 +112,7 @@ func (o *checkOptions) checkBefore(ctx context.Context, env *cli.Env, f *pflag.F
 	if len(o.contexts.Names) > 1 || o.contexts.All {
 		return cli.Usagef("check pre is for the flags of one installation: name one context")
 	}
+	o.looked = "the version of Kubernetes, permissions, kinds, webhooks and objects of other programs, and security policies"
 	c, access, err := connect(env, &o.kube, o.contexts.First())
 	if err != nil {
 		return err
@@ -180,14 +182,12 @@ func (o *checkOptions) report(env *cli.Env, clusters string, found []apply.Findi
 		}
 	}
 	if len(found) == 0 && len(unread) > 0 {
-		return errors.Join(unread...)
+		return cli.Incomplete(unread...)
 	}
-	for _, err := range unread {
-		env.Warnf("%v", err)
-	}
+	env.NotRead(unread...)
 	if len(found) > 0 {
 		return cli.Findingsf("%s: %s", clusters, output.Plural(len(found), "fault"))
 	}
-	env.Notef("%s: nothing found", clusters)
+	env.Notef("%s: nothing found: looked at %s", clusters, o.looked)
 	return nil
 }
