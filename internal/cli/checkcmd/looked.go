@@ -24,15 +24,15 @@ func looked(m *load.Mesh, clusters []load.Cluster) string {
 			paths = append(paths, f.Name)
 		}
 	}
-	objects, namespaces := m.Size()
-	text := output.Plural(objects, "object") + " in " + output.Plural(namespaces, "namespace") + " of "
+	place := strings.Join(paths, ", ")
 	if len(names) > 0 {
-		text += cli.Named("cluster", names)
-		if len(paths) > 0 {
-			text += " with "
-		}
+		place = strings.TrimSuffix(cli.Named("cluster", names)+" with "+place, " with ")
 	}
-	return text + strings.Join(paths, ", ")
+	objects, namespaces := m.Size()
+	if objects == 0 {
+		return "to look at: no object that a control plane reads is in " + place
+	}
+	return "in " + output.Plural(objects, "object") + " in " + output.Plural(namespaces, "namespace") + " of " + place
 }
 
 // hiddenFindings counts findings that flags hide.

@@ -49,7 +49,7 @@ func report(env *cli.Env, format output.Format, found []analyze.Finding, failing
 	case len(found) > 0:
 		env.Notef("%s", count(reports))
 	default:
-		env.Notef("nothing found in %s", looked)
+		env.Notef("nothing found %s", looked)
 	}
 	return cli.Incomplete(unread...)
 }
