@@ -446,15 +446,19 @@ func ReplicaNames(found []*replicas.Replica) string {
 // findings.
 func LookedAt(reports []proxystatus.Report) string {
 	var names []string
+	proxies := map[string]bool{}
 	for i := range reports {
-		if reports[i].Err == nil {
-			names = append(names, reports[i].Replica)
+		r := &reports[i]
+		if r.Err == nil {
+			names = append(names, r.Replica)
+		}
+		for j := range r.Proxies {
+			proxies[r.Proxies[j].Cluster+"/"+r.Proxies[j].Name] = true
 		}
 	}
-	proxies := len(ProxyNames(reports))
-	text := output.Plural(proxies, "proxy")
-	if proxies != 1 {
-		text = fmt.Sprintf("%d proxies", proxies)
+	text := "1 proxy"
+	if len(proxies) != 1 {
+		text = fmt.Sprintf("%d proxies", len(proxies))
 	}
 	return text + " of " + Named("control plane", names)
 }

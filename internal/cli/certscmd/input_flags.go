@@ -153,7 +153,7 @@ func (o *readOptions) addClusters(ctx context.Context, env *cli.Env) error {
 		switch {
 		case c.Err != nil:
 			o.unread = append(o.unread, fmt.Errorf("cluster %s: %w", c.Name(), c.Err))
-		case c.Cluster != "":
+		case c.Cluster != "" && string(c.Cluster) != c.Context:
 			o.contexts = append(o.contexts, string(c.Cluster)+"="+c.Context)
 		default:
 			o.contexts = append(o.contexts, c.Context)

@@ -20,7 +20,8 @@ import (
 
 type analyzeOptions struct {
 	cli.KubeFlags
-	paths, remoteDirs          []string
+	paths, files, remoteDirs   []string
+	useKube                    bool
 	contexts                   cli.MeshContexts
 	clusterID, systemNamespace string
 	socketDir                  string
@@ -72,7 +73,7 @@ when there are warnings or errors, and 4 when there are none but something was n
 			if o.listCodes {
 				return listCodes(env, o.output)
 			}
-			o.paths = args
+			o.paths = append(args, o.files...)
 			return o.run(cmd.Context(), env)
 		},
 	}
@@ -80,6 +81,10 @@ when there are warnings or errors, and 4 when there are none but something was n
 	o.Bind(f)
 	o.MeshContextsVar(env, cmd, &o.contexts.Names, "Kubeconfig `context`s of the clusters, as CONTEXT or CLUSTER=CONTEXT; may be repeated")
 	o.contexts.BindAll(cmd)
+	f.StringSliceVarP(&o.files, "file", "f", nil, "`File` or directory to check, as FILE and DIR; may be repeated")
+	cli.Rename(f, "file", "filename")
+	f.BoolVar(&o.useKube, "use-kube", false, "With FILE, read the current context as without FILE")
+	_ = f.MarkHidden("use-kube") // of istioctl; fails for an unknown flag only
 	f.StringArrayVar(&o.remoteDirs, "remote-dir", nil, "Another cluster and its directory, as `CLUSTER=DIR`; may be repeated")
 	f.StringVar(&o.clusterID, "cluster-id", "", "`Name` of the first cluster (default the name of the context, else $CLUSTER_ID, else Kubernetes)")
 	f.StringVar(&o.systemNamespace, "system-namespace", mesh.DefaultSystemNamespace, "`Namespace` of the control plane and of the ConfigMap istio")

@@ -17,7 +17,7 @@ import (
 // clusters returns the sources of the clusters, and why some are not read.
 func (o *analyzeOptions) clusters(ctx context.Context, env *cli.Env) (out []load.Cluster, unread []error, err error) {
 	o.flags = make(map[mesh.ClusterID]string)
-	if len(o.paths) == 0 || len(o.contexts.Names) > 0 || o.contexts.All {
+	if len(o.paths) == 0 || o.useKube || len(o.contexts.Names) > 0 || o.contexts.All {
 		if out, unread, err = o.apis(ctx, env); err != nil {
 			return nil, nil, err
 		}

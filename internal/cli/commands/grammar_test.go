@@ -43,7 +43,7 @@ func TestShorthandsHaveOneMeaning(t *testing.T) {
 		"A": {"all-namespaces"}, "L": {"list-analyzers", "list"}, "R": {"recursive"}, "S": {"suppress"},
 		"c": {"kubeconfig"}, "f": {"file"}, "i": {"istioNamespace"}, "l": {"selector"}, "n": {"namespace"}, "o": {"output"},
 		"r": {"revision", "reset"}, // both as in istioctl
-		"s": {"set"}, "v": {"verbose", "verbosity", "version"}, "w": {"watch"}, "y": {"yes"},
+		"s": {"set", "short"}, "v": {"verbose", "verbosity", "version"}, "w": {"watch"}, "y": {"yes"},
 	}
 	used := map[string]bool{}
 	eachCommand(func(cmd *cobra.Command) {

@@ -204,7 +204,10 @@ func (o *proxyStatusOptions) streamsOf(reports []proxystatus.Report, found []*re
 	}
 	text := fmt.Sprintf("no proxy %q is connected%s", o.proxy, o.where())
 	slices.Sort(names)
-	text += cli.Near(o.proxy, slices.Compact(names))
+	near := cli.Near(o.proxy, slices.Compact(names))
+	if text += near; near == "" {
+		text += ": looked at " + cli.LookedAt(reports)
+	}
 	return nil, errors.New(output.EscapeLines(append([]string{text}, silent...)))
 }
 
