@@ -91,7 +91,8 @@ func (w *WorkloadProxy) Find(ctx context.Context, env *Env) (string, error) {
 }
 
 // ofOwner returns the proxy of a pod of an object such as a Deployment, in the only cluster in which
-// one of its pods is connected.
+// one of its pods is connected. If proxies of several clusters have the same name, the control planes
+// tell them apart.
 func (w *WorkloadProxy) ofOwner(ctx context.Context, env *Env) (string, error) {
 	clusters := make([]MeshContext, len(w.Contexts))
 	for i, name := range w.Contexts {
@@ -108,24 +109,25 @@ func (w *WorkloadProxy) ofOwner(ctx context.Context, env *Env) (string, error) {
 		return "", err
 	}
 	var connected []*ClusterPods
-	proxy := ""
+	proxy, differ := "", false
 	for _, f := range found {
 		at := slices.IndexFunc(f.Names, func(pod string) bool { return slices.Contains(known, pod+"."+f.Namespace) })
 		if at < 0 {
 			continue
 		}
-		connected = append(connected, f)
-		proxy = f.Names[at] + "." + f.Namespace
+		name := f.Names[at] + "." + f.Namespace
+		differ = differ || proxy != "" && proxy != name
+		connected, proxy = append(connected, f), name
 	}
 	if len(connected) == 0 {
 		first := found[0]
 		return "", fmt.Errorf("no pod of %s is connected to a control plane that was asked, such as %s.%s: does it have a sidecar?", first.Of, first.Names[0], first.Namespace)
 	}
-	one, err := OneCluster(connected, "name one of them with --context, or --cluster")
-	if err != nil {
+	if differ {
+		_, err := OneCluster(connected, "name one of them with --context, or --cluster")
 		return "", err
 	}
-	if len(one.Names) > 1 {
+	if one := connected[0]; len(one.Names) > 1 {
 		env.Notef("%s has %d pods, this is %s", one.Of, len(one.Names), proxy)
 	}
 	return proxy, nil
