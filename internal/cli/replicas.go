@@ -29,6 +29,7 @@ type ReplicaFlags struct {
 	Token    TokenFlag
 	Timeout  time.Duration // of each request
 	named    bool          // the replicas are given by address
+	guessed  bool          // the address is that of a control plane on this machine
 }
 
 // Advice returns what to do about the errors of replicas that have not answered, of
@@ -37,6 +38,8 @@ func (f *ReplicaFlags) Advice(silent []error, all int) string {
 	switch {
 	case slices.ContainsFunc(silent, isUnauthorized):
 		return "; " + f.Kube.NeedsToken(f.Contexts.First(), f.System)
+	case f.guessed && slices.ContainsFunc(silent, isElsewhere):
+		return "; there is no kubeconfig, so this address was asked: name a kubeconfig with --kubeconfig, or control planes with --server"
 	case f.named && len(silent) == all && slices.ContainsFunc(silent, isElsewhere):
 		return "; --server takes the --http-addr of control planes, --context their cluster"
 	}
@@ -252,6 +255,7 @@ func (f *ReplicaFlags) Find(ctx context.Context, env *Env) ([]*replicas.Replica,
 	if len(clusters) == 1 && clusters[0].Err == nil {
 		found, err := f.in(ctx, env, clusters[0].Context, tokens)
 		if f.Contexts.isMissing(&f.Kube, err) {
+			f.guessed = true
 			return f.at([]string{thisMachine}, tokens)
 		}
 		return found, err

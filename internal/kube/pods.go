@@ -265,7 +265,7 @@ func (f *PodFinder) exists(ctx context.Context, r Workload) error {
 	text := fmt.Sprintf("namespace %s has no pod %s", r.Namespace, r.Name)
 	if known, err := f.Names(ctx, r.Namespace); err == nil {
 		if near := output.NearestWord(r.Name, known); near != "" {
-			return absent("%s, did you mean %s? Name a workload by kind/name, such as deploy/web", text, near)
+			return absent("%s, did you mean %s, or a workload by kind/name, such as deploy/web?", text, near)
 		}
 		if len(known) == 0 {
 			return absent("%s and no running pod; select another namespace by name.namespace or --namespace", text)

@@ -27,7 +27,7 @@ func showsMore() map[string]string {
 		"it makes or changes something, and names it": {
 			"agent", "agent proxy", "agent redirect", "certs cacerts", "certs crl", "certs intermediate-ca", "certs leaf", "certs root-ca",
 			"certs bundle join", "certs bundle split", "certs rotate-root abort", "certs rotate-root finish", "certs rotate-root next",
-			"certs rotate-root start", "create-remote-secret", "experimental create-remote-secret", "demo", "inject", "install", "log-level",
+			"certs rotate-root start", "create-remote-secret", "experimental create-remote-secret", "demo", "install", "log-level",
 			"manifest generate", "multicluster drain", "multicluster link", "multicluster undrain", "multicluster weight", "proxy-config log",
 			"remote-secret rotate", "serve", "token create", "token issuer", "upgrade", "workload entry configure", "workload run",
 		},
@@ -60,6 +60,7 @@ func ofFiles() map[string][]nothing {
 			{"faulty.yaml --suppress IST0101=* -o json", `; not shown: 1 suppressed$`},
 			{"remark.yaml --output-threshold Error", `; not shown: \d+ below --output-threshold$`},
 		},
+		"inject":                   {{"--offline -f service.yaml", `^service\.yaml: nothing is injected: no object in it has pods$`}},
 		"certs verify":             {{"certs", `^nothing found in \d+ places of certs$`}, {"certs/cluster1 certs/root-cert.pem", `of certs/cluster1, certs/root-cert\.pem$`}},
 		"certs expiry":             {{"certs", `^none of \d+ has expired: certs$`}, {"certs --fail-within 1d -o json", `^none of \d+ has expired, or expires within 1d: certs$`}},
 		"certs bundle diff":        {{"certs/root-cert.pem certs/cluster1/root-cert.pem", `^the bundles are equal: 1 root in certs/root-cert\.pem and in certs/cluster1/root-cert\.pem$`}},

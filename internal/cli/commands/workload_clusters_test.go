@@ -34,6 +34,40 @@ func podsOfTwo(ns, node, own string) string {
 	return strings.TrimPrefix(text, "\n---\n")
 }
 
+// ofTwo is a command about the pods of podsOfTwo, and its result. NS is their namespace.
+type ofTwo struct {
+	args           string
+	code           int
+	stdout, stderr string
+}
+
+func workloadsOfTwo() []ofTwo {
+	const inBoth = ` is in several clusters, of the contexts cluster1, cluster2: name `
+	return []ofTwo{
+		{"pc c only-a", 0, `EDS`, `^This is only-a\.NS of cluster1\n$`},
+		{"pc c only-b", 0, `EDS`, `^This is only-b\.NS of cluster2\n$`},
+		{"pc l pod/only-b.NS -o json", 0, `^\[`, `^This is only-b\.NS of cluster2\n$`},
+		{"pc all svc/single", 0, `EDS`, `^This is alone\.NS of cluster2\n`},
+		{"pc s only-b", 0, `ROOTCA`, `of cluster2`},
+		{"pc b only-b -o short", 0, `Istio Version`, `of cluster2`},
+		{"authz list only-b", 0, ``, `of cluster2`},
+		{"authz check only-b --port 1", 0, `^allowed`, `of cluster2`},
+		{"pc c web-0", 2, `^$`, `^Error: pod/web-0\.NS` + inBoth + `one of them with --context\n`},
+		{"pc r svc/web.NS", 2, `^$`, `^Error: service/web\.NS` + inBoth},
+		{"authz list web-0.NS", 2, `^$`, `^Error: pod/web-0\.NS` + inBoth},
+		{"authz check svc/web", 2, `^$`, `^Error: service/web\.NS` + inBoth},
+		{"pc c nowhere", 1, `^$`, `^Error: nowhere is not found in 2 clusters: cluster1: namespace NS has no pod nowhere.*; cluster2: namespace NS has no pod nowhere`},
+		{"pc c deploy/web", 1, `^$`, `cluster1: deployment/web\.NS: there is no such deployment in namespace NS; cluster2: `},
+		{"pc c nosuch/web", 2, `^$`, `^Error: "nosuch/web": kind "nosuch" is none of`},
+		{"pc log svc/web", 0, `(?s)only-a\.NS of cluster1:\n.*web-0\.NS of cluster1:\n.*only-b\.NS of cluster2:\n.*web-0\.NS of cluster2:\n`, `^$`},
+		{"pc log -l app=single -o json", 0, `"envoy": "alone\.NS of cluster2"`, `^$`},
+		{"pc diff only-a only-b", 0, `no difference`, `^This is only-a\.NS of cluster1\nThis is only-b\.NS of cluster2\n$`},
+		{"pc rc only-a only-b", 0, `O=cluster`, `Both \[only-a\.NS of cluster1\] and \[only-b\.NS of cluster2\]`},
+		{"pc diff only-a web-0", 2, `^$`, inBoth + `that of A with --context and that of B with --context-b`},
+		{"pc diff only-a web-0 --context-b cluster2", 0, `no difference`, `^This is only-a\.NS of cluster1\n$`},
+	}
+}
+
 // TestWorkloadsOfSeveralClusters: a workload is found in the cluster that has it, and one of two clusters
 // is an error that names both, for each command that reads an Envoy in a pod.
 func TestWorkloadsOfSeveralClusters(t *testing.T) {
@@ -75,35 +109,8 @@ func TestWorkloadsOfSeveralClusters(t *testing.T) {
 		t.Fatalf("create-remote-secret: %d: %s%s", code, stdout, stderr)
 	}
 	now = func() time.Time { return time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC) } // of the dump
-	const inBoth = ` is in several clusters, of the contexts cluster1, cluster2: name `
 	for _, flags := range []string{"--context cluster1,cluster2", "--context cluster1 --all-clusters -i " + ns, "--context one=cluster1 --context two=cluster2"} {
-		for _, tc := range []struct {
-			args           string
-			code           int
-			stdout, stderr string
-		}{
-			{"pc c only-a", 0, `EDS`, `^This is only-a\.NS of cluster1\n$`},
-			{"pc c only-b", 0, `EDS`, `^This is only-b\.NS of cluster2\n$`},
-			{"pc l pod/only-b.NS -o json", 0, `^\[`, `^This is only-b\.NS of cluster2\n$`},
-			{"pc all svc/single", 0, `EDS`, `^This is alone\.NS of cluster2\n`},
-			{"pc s only-b", 0, `ROOTCA`, `of cluster2`},
-			{"pc b only-b -o short", 0, `Istio Version`, `of cluster2`},
-			{"authz list only-b", 0, ``, `of cluster2`},
-			{"authz check only-b --port 1", 0, `^allowed`, `of cluster2`},
-			{"pc c web-0", 2, `^$`, `^Error: pod/web-0\.NS` + inBoth + `one of them with --context\n`},
-			{"pc r svc/web.NS", 2, `^$`, `^Error: service/web\.NS` + inBoth},
-			{"authz list web-0.NS", 2, `^$`, `^Error: pod/web-0\.NS` + inBoth},
-			{"authz check svc/web", 2, `^$`, `^Error: service/web\.NS` + inBoth},
-			{"pc c nowhere", 1, `^$`, `^Error: nowhere is not found in 2 clusters: cluster1: namespace NS has no pod nowhere.*; cluster2: namespace NS has no pod nowhere`},
-			{"pc c deploy/web", 1, `^$`, `cluster1: deployment/web\.NS: there is no such deployment in namespace NS; cluster2: `},
-			{"pc c nosuch/web", 2, `^$`, `^Error: "nosuch/web": kind "nosuch" is none of`},
-			{"pc log svc/web", 0, `(?s)only-a\.NS of cluster1:\n.*web-0\.NS of cluster1:\n.*only-b\.NS of cluster2:\n.*web-0\.NS of cluster2:\n`, `^$`},
-			{"pc log -l app=single -o json", 0, `"envoy": "alone\.NS of cluster2"`, `^$`},
-			{"pc diff only-a only-b", 0, `no difference`, `^This is only-a\.NS of cluster1\nThis is only-b\.NS of cluster2\n$`},
-			{"pc rc only-a only-b", 0, `O=cluster`, `Both \[only-a\.NS of cluster1\] and \[only-b\.NS of cluster2\]`},
-			{"pc diff only-a web-0", 2, `^$`, inBoth + `that of A with --context and that of B with --context-b`},
-			{"pc diff only-a web-0 --context-b cluster2", 0, `no difference`, `^This is only-a\.NS of cluster1\n$`},
-		} {
+		for _, tc := range workloadsOfTwo() {
 			args := append(strings.Fields(strings.ReplaceAll(tc.args, "NS", ns)), strings.Fields(flags)...)
 			code, stdout, stderr := run(append(args, "-n", ns, "--proxy-admin-port="+port)...)
 			wantOut, wantErr := strings.ReplaceAll(tc.stdout, "NS", ns), strings.ReplaceAll(tc.stderr, "NS", ns)

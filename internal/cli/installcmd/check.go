@@ -3,6 +3,7 @@ package installcmd
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -180,6 +181,9 @@ func (o *checkOptions) report(env *cli.Env, clusters string, found []apply.Findi
 		if err := cli.WriteResult(env, o.output, found, t); err != nil {
 			return err
 		}
+	}
+	if clusters == "" {
+		return errors.Join(unread...)
 	}
 	if len(found) == 0 && len(unread) > 0 {
 		return cli.Incomplete(unread...)

@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/meshctl/meshctl/internal/cli"
+	"github.com/meshctl/meshctl/internal/kube"
 	"github.com/meshctl/meshctl/internal/output"
 	"github.com/meshctl/meshctl/internal/proxyconfig"
 	"github.com/meshctl/meshctl/internal/proxyconfig/fetch"
@@ -174,7 +175,7 @@ func (o *pcLogOptions) sources(ctx context.Context, env *cli.Env) ([]namedSource
 	source := fetch.Source{Admin: o.admin, Timeout: o.timeout, MaxSize: maxLoggers, FixedSize: true}
 	if !o.pod.given() {
 		if o.admin == "" {
-			return nil, cli.Usagef("name a pod, such as web-1.apps, or a workload, such as deploy/web, or give --selector or --admin host:port")
+			return nil, cli.Usagef("want one workload: %s; or give --selector or --admin host:port", kube.WorkloadForms)
 		}
 		if err := source.Validate(); err != nil {
 			return nil, cli.Usagef("%w", err)
