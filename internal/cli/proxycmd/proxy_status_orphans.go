@@ -16,7 +16,12 @@ func (o *proxyStatusOptions) orphans(ctx context.Context, env *cli.Env, found []
 	if len(o.Servers)+len(o.xds.addresses) > 0 {
 		return nil
 	}
-	var out []string
+	var out, running []string
+	for _, r := range found {
+		if r.Identity.Revision != "" {
+			running = append(running, r.Identity.Revision)
+		}
+	}
 	contexts := o.ContextsOf(found)
 	for _, name := range contexts {
 		access, err := kube.Load(o.Kube.Options(env, name))
@@ -27,7 +32,7 @@ func (o *proxyStatusOptions) orphans(ctx context.Context, env *cli.Env, found []
 		if err != nil {
 			continue
 		}
-		left, err := (&apply.Cluster{Name: name, API: api}).Orphans(ctx)
+		left, err := (&apply.Cluster{Name: name, API: api}).Orphans(ctx, running)
 		api.Close()
 		if err != nil || len(left) == 0 {
 			continue

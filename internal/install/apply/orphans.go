@@ -17,9 +17,10 @@ import (
 )
 
 // Orphans returns what in the cluster uses a revision that has no control plane: running pods with
-// proxies, and namespaces whose pods none injects. It returns nothing if the control plane of the
-// cluster is in another cluster.
-func (c *Cluster) Orphans(ctx context.Context) ([]string, error) {
+// proxies, and namespaces whose pods none injects. running has the revisions of control planes that
+// answer, which may run outside of the cluster. It returns nothing if another cluster has the control
+// plane.
+func (c *Cluster) Orphans(ctx context.Context, running []string) ([]string, error) {
 	injectors, err := c.API.ListAny(ctx, mutatingKind, "", labelRevision, maxListed)
 	if err != nil {
 		return nil, fmt.Errorf("%s: list webhook configurations: %w", c.Name, err)
@@ -28,7 +29,7 @@ func (c *Cluster) Orphans(ctx context.Context) ([]string, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s: list control planes: %w", c.Name, err)
 	}
-	var revisions []string // with a control plane
+	revisions := slices.Clone(running) // with a control plane
 	for i := range planes {
 		if !ended(&planes[i]) {
 			revisions = append(revisions, cmp.Or(planes[i].GetLabels()[labelRevision], mesh.DefaultRevision))

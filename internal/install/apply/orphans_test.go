@@ -15,7 +15,7 @@ func TestUninstallRevision(t *testing.T) {
 	l := start(t)
 	l.install(t, values())
 	canary := values()
-	canary.Revision = "canary"
+	canary.Revision, canary.Gateways, canary.ExposeServices, canary.ExposeControlPlane = "canary", nil, false, false
 	l.install(t, canary)
 	for _, name := range []string{"istiod-1", "istiod-canary-1", "istiod-canary-2"} {
 		revision := "default"
@@ -43,7 +43,7 @@ func TestUninstallRevision(t *testing.T) {
 		for l.Kubectl(t, "", "-n", "istio-system", "get", "deployment", "istiod-canary", "--ignore-not-found", "-o", "name") != "" {
 			time.Sleep(100 * time.Millisecond)
 		}
-		rights <- l.Kubectl(t, "", "-n", "istio-system", "get", "rolebinding", "-l", "istio.io/rev=canary", "-o", "name")
+		rights <- l.Kubectl(t, "", "-n", "istio-system", "get", "rolebindings", "-l", "meshctl.io/installation=meshctl-canary", "-o", "name")
 		l.Kubectl(t, "", "-n", "istio-system", "delete", "pod", "-l", "istio.io/rev=canary", "--force", "--grace-period", "0")
 	}()
 	l.uninstall(t, "meshctl-canary")
@@ -53,7 +53,7 @@ func TestUninstallRevision(t *testing.T) {
 	if left := l.Kubectl(t, "", "-n", "istio-system", "get", "leases", "-o", "name"); strings.TrimSpace(left) != "lease.coordination.k8s.io/meshctl-replica-istiod-1" {
 		t.Errorf("Leases are left: %s", left)
 	}
-	got, err := l.cluster.Orphans(t.Context())
+	got, err := l.cluster.Orphans(t.Context(), nil)
 	if want := "1 pod with proxies of revision canary (web-1.shop), 1 namespace whose label asks for injection (shop)"; err != nil || strings.Join(got, ", ") != want {
 		t.Errorf("%q, %v, want %s", got, err, want)
 	}
