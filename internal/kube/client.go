@@ -280,6 +280,24 @@ func (c *Client) ReviewAccess(
 	return answer, c.request(http.MethodPost, authorizationv1.SchemeGroupVersion, "subjectaccessreviews", "").Body(review).Do(ctx).Into(answer)
 }
 
+// MayListSecrets asks whether a service account may list the Secrets of its namespace. Control planes give
+// private keys to such accounts only.
+func (c *Client) MayListSecrets(ctx context.Context, namespace, account string) (authorizationv1.SubjectAccessReviewStatus, error) {
+	answer, err := c.ReviewAccess(ctx, &authorizationv1.SubjectAccessReview{
+		Spec: authorizationv1.SubjectAccessReviewSpec{
+			User:   "system:serviceaccount:" + namespace + ":" + account,
+			Groups: []string{"system:serviceaccounts", "system:serviceaccounts:" + namespace, "system:authenticated"},
+			ResourceAttributes: &authorizationv1.ResourceAttributes{
+				Namespace: namespace, Verb: "list", Version: "v1", Resource: "secrets",
+			},
+		},
+	})
+	if err != nil {
+		return authorizationv1.SubjectAccessReviewStatus{}, err
+	}
+	return answer.Status, nil
+}
+
 // ReviewOwnAccess asks whether the client itself has a right.
 func (c *Client) ReviewOwnAccess(
 	ctx context.Context, review *authorizationv1.SelfSubjectAccessReview,

@@ -83,7 +83,10 @@ func (m *mesh) check(t *testing.T, kubeconfig string, args ...string) string {
 	var out bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &out
 	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + m.dir}
-	if err := cmd.Run(); err == nil {
+	began := time.Now()
+	err := cmd.Run()
+	t.Logf("meshctl check %s took %s, of which the program computed %s", args, time.Since(began).Round(time.Millisecond), cmd.ProcessState.UserTime())
+	if err == nil {
 		t.Errorf("meshctl check %s succeeds, although there are faults", args)
 	}
 	return regexp.MustCompile(` {2,}`).ReplaceAllString(out.String(), " | ")
