@@ -22,7 +22,9 @@ type clusterFlags struct {
 	cli.KubeFlags
 	contexts  []string
 	namespace string
-	unread    []error // why some of several clusters are not read
+	unread    []error // what is not read, although other things are
+	// credentials is set to read the Secrets that Gateways name, too.
+	credentials bool
 }
 
 func (o *clusterFlags) bind(env *cli.Env, cmd *cobra.Command) {
@@ -101,6 +103,18 @@ func (o *clusterFlags) findMesh(ctx context.Context, env *cli.Env) (findings []v
 // secretPrefix is the prefix of an input that names a Secret.
 const secretPrefix = "secret/"
 
+// objects reads the named Secrets of a cluster, or without names all that the command is about.
+func (o *clusterFlags) objects(ctx context.Context, c *store.ClusterSecrets, names []string) ([]byte, error) {
+	if len(names) > 0 || !o.credentials {
+		return c.Objects(ctx, names...)
+	}
+	data, unread, err := c.AllObjects(ctx)
+	for _, text := range unread {
+		o.unread = append(o.unread, errors.New(text))
+	}
+	return data, err
+}
+
 // documents reads the Secrets of clusters, and returns the other inputs. It is an error if no cluster
 // can be read, and keeps why some cannot.
 func (o *clusterFlags) documents(ctx context.Context, env *cli.Env, inputs []string) (docs []inspect.Document, rest []string, err error) {
@@ -117,7 +131,7 @@ func (o *clusterFlags) documents(ctx context.Context, env *cli.Env, inputs []str
 		rest = append(rest, in)
 	}
 	for _, c := range clusters {
-		data, err := c.Objects(ctx, names...)
+		data, err := o.objects(ctx, c, names)
 		switch {
 		case err != nil && (len(clusters) == 1 || ctx.Err() != nil):
 			return nil, nil, err

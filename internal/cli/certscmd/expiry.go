@@ -19,12 +19,14 @@ type certsExpiryOptions struct {
 
 func newCertsExpiryCmd(env *cli.Env) *cobra.Command {
 	o := &certsExpiryOptions{}
+	o.credentials = true
 	cmd := command(&cobra.Command{
 		Use:   "expiry [INPUT...]",
 		Short: "Show what expires when",
 		Long: `Show the expiry of certificates, revocation lists and tokens of remote secrets, soonest
-first. The exit code is 3 when something has expired, expires within --fail-within, or
-cannot be read, and 4 when all that was read is good but a cluster cannot be read.
+first. With --context it also shows the certificates in Secrets that Gateways name. The
+exit code is 3 when something has expired, expires within --fail-within, or cannot be
+read, and 4 when all that was read is good but something could not be read.
 
 ` + inputHelp,
 		Example: `  meshctl certs expiry certs secrets.yaml istiod.example.com:15012

@@ -67,15 +67,15 @@ func (o *analyzeOptions) otherClusters(unread []mesh.ClusterID) string {
 	return "; not looked at: " + cli.Named("cluster", names) + " (--all-clusters)"
 }
 
-// unreadSecrets names the Secrets of APIs that were not to be read.
-func (o *analyzeOptions) unreadSecrets(clusters []load.Cluster) string {
+// secretsRead says which Secrets of APIs were read.
+func (o *analyzeOptions) secretsRead(clusters []load.Cluster) string {
 	switch {
 	case clusters[0].Config == nil:
 		return ""
 	case len(o.secretNamespaces) == 0:
-		return "; not looked at: Secrets (--credential-namespaces)"
+		return ", and the Secrets that Gateways name"
 	}
-	return "; Secrets of: " + strings.ReplaceAll(strings.Join(o.secretNamespaces, ", "), "*", "all namespaces")
+	return ", and the Secrets of " + strings.ReplaceAll(strings.Join(o.secretNamespaces, ", "), "*", "all namespaces")
 }
 
 // count returns the numbers of errors, warnings and remarks.
