@@ -26,6 +26,8 @@ func TestReport(t *testing.T) {
 		{"failure", t.Context(), runError(errors.New("disk full")), 1, "Error: disk full\n"},
 		{"usage seen by run", t.Context(), runError(fmt.Errorf("read: %w", Usagef("--ttl is %d", 0))), 2, "Error: read: --ttl is 0\nRun 'probe --help' for usage.\n"},
 		{"findings", t.Context(), runError(Findingsf("%d problems found", 2)), 3, "2 problems found\n"},
+		{"incomplete", t.Context(), runError(Incomplete(errors.New("a: gone"), errors.New("b: gone"))), 4, "not read: a: gone\nnot read: b: gone\n"},
+		{"nothing unread", t.Context(), runError(Incomplete()), 0, ""},
 		{"interrupted", ended, runError(fmt.Errorf("wait: %w", context.Canceled)), 1, "Error: interrupted\n"},
 		{"canceled by itself", t.Context(), runError(context.Canceled), 1, "Error: context canceled\n"},
 	}

@@ -43,6 +43,20 @@ func counterpart(name string) string {
 	return ""
 }
 
+// counterpartFlag returns what to use instead of a flag of istioctl that a command of meshctl does not
+// have, empty for any other name.
+func counterpartFlag(name string) string {
+	switch name {
+	case "remote-contexts":
+		return "--context EAST,WEST names several clusters, and --all-clusters those that the remote secrets name"
+	case "color", "vklog", "log_output_level":
+		return "leave it out"
+	case "revision", "revisions":
+		return "the command is about all revisions: leave it out"
+	}
+	return ""
+}
+
 // elsewhere returns the path of a command that is in another group than the typed one,
 // empty when there is none.
 func elsewhere(cmd *cobra.Command, name string) string {

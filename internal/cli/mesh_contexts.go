@@ -1,10 +1,12 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
 
 	"github.com/spf13/cobra"
 
@@ -29,16 +31,16 @@ type MeshContext struct {
 }
 
 // Name returns the name of the context, or of the cluster without one.
-func (m *MeshContext) Name() string {
-	if m.Err != nil {
-		return string(m.Cluster)
-	}
-	return m.Context
-}
+func (m *MeshContext) Name() string { return cmp.Or(m.Context, string(m.Cluster)) }
 
 // Bind defines the flags. what follows "Kubeconfig context of each cluster".
 func (m *MeshContexts) Bind(env *Env, cmd *cobra.Command, k *KubeFlags, what string) {
 	k.ContextListVar(env, cmd, &m.Names, "context", "Kubeconfig `context` of each cluster"+what+", or CLUSTER=CONTEXT; may be repeated (default the current one)")
+	m.BindAll(cmd)
+}
+
+// BindAll defines --all-clusters of a command that defines --context itself.
+func (m *MeshContexts) BindAll(cmd *cobra.Command) {
 	cmd.Flags().BoolVar(&m.All, "all-clusters", false, "Also ask the clusters that the remote secrets of the first cluster name, by the contexts of the kubeconfig with their API servers")
 }
 
@@ -104,6 +106,38 @@ func (m *MeshContexts) Resolve(ctx context.Context, env *Env, k *KubeFlags, name
 		env.Notef("context %s: namespace %s has no remote secret, so --all-clusters asks this cluster only", first.Context, namespace)
 	}
 	return out, nil
+}
+
+// ResolveAnswering returns the clusters as Resolve does. If there are several, it gives those whose API
+// server does not answer an error.
+func (m *MeshContexts) ResolveAnswering(ctx context.Context, env *Env, k *KubeFlags, namespace string) ([]MeshContext, error) {
+	out, err := m.Resolve(ctx, env, k, namespace)
+	if err != nil || len(out) == 1 {
+		return out, err
+	}
+	var asked sync.WaitGroup
+	for i := range out {
+		if c := &out[i]; c.Err == nil {
+			asked.Go(func() { c.Err = k.answers(ctx, env, c.Context) })
+		}
+	}
+	asked.Wait()
+	return out, ctx.Err()
+}
+
+// answers returns an error if the API server of a context does not answer.
+func (k *KubeFlags) answers(ctx context.Context, env *Env, name string) error {
+	access, err := kube.Load(k.Options(env, name))
+	if err != nil {
+		return err
+	}
+	api, err := kube.NewClient(access.Config)
+	if err != nil {
+		return err
+	}
+	defer api.Close()
+	_, err = api.Version(ctx)
+	return err
 }
 
 // isMissing reports whether there is no access, and no flag names one.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"slices"
+	"strings"
 	"time"
 
 	"golang.org/x/term"
@@ -16,6 +17,17 @@ import (
 
 // OrDash returns the text of a table cell, "-" for an empty one.
 func OrDash(s string) string { return cmp.Or(s, "-") }
+
+// Named returns "cluster a" or "clusters a, b", and "no cluster" without a name.
+func Named(noun string, names []string) string {
+	switch len(names) {
+	case 0:
+		return "no " + noun
+	case 1:
+		return noun + " " + names[0]
+	}
+	return noun + "s " + strings.Join(names, ", ")
+}
 
 // DescribeRoot returns one line about a root certificate.
 func DescribeRoot(c *x509.Certificate) string {

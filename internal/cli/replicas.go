@@ -29,6 +29,7 @@ type ReplicaFlags struct {
 	Token    TokenFlag
 	Timeout  time.Duration // of each request
 	named    bool          // the replicas are given by address
+	guessed  bool          // the address is that of a control plane on this machine
 }
 
 // Advice returns what to do about the errors of replicas that have not answered, of
@@ -37,6 +38,8 @@ func (f *ReplicaFlags) Advice(silent []error, all int) string {
 	switch {
 	case slices.ContainsFunc(silent, isUnauthorized):
 		return "; " + f.Kube.NeedsToken(f.Contexts.First(), f.System)
+	case f.guessed && slices.ContainsFunc(silent, isElsewhere):
+		return "; there is no kubeconfig, so this address was asked: name a kubeconfig with --kubeconfig, or control planes with --server"
 	case f.named && len(silent) == all && slices.ContainsFunc(silent, isElsewhere):
 		return "; --server takes the --http-addr of control planes, --context their cluster"
 	}
@@ -104,6 +107,20 @@ func (f *ReplicaFlags) Silent(lines []string, errs []error, all int) error {
 	return &silentError{output.EscapeLines(lines) + f.Advice(errs, all), errs}
 }
 
+// Unread returns the error of Silent for replicas whose state could not be read. If others answered,
+// the command is incomplete, not a failure.
+func (f *ReplicaFlags) Unread(lines []string, errs []error, all int) error {
+	if len(errs) == 0 || len(errs) == all {
+		return f.Silent(lines, errs, all)
+	}
+	unread := make([]error, len(lines))
+	for i, line := range lines {
+		unread[i] = errors.New(line)
+	}
+	unread[len(unread)-1] = fmt.Errorf("%w%s", unread[len(unread)-1], f.Advice(errs, all))
+	return Incomplete(unread...)
+}
+
 func isUnauthorized(err error) bool { return errors.Is(err, replicas.ErrUnauthorized) }
 
 // isElsewhere reports whether there may be no control plane at the address. One that
@@ -166,7 +183,7 @@ func (f *ReplicaFlags) unanswered(found []*replicas.Replica, errs []error, absen
 			lines, silent = append(lines, found[i].Name+": "+err.Error()), append(silent, err)
 		}
 	}
-	return f.Silent(lines, silent, len(found))
+	return f.Unread(lines, silent, len(found))
 }
 
 // Ask finds the replicas, asks them for a status page as AskPages does, and reports
@@ -238,6 +255,7 @@ func (f *ReplicaFlags) Find(ctx context.Context, env *Env) ([]*replicas.Replica,
 	if len(clusters) == 1 && clusters[0].Err == nil {
 		found, err := f.in(ctx, env, clusters[0].Context, tokens)
 		if f.Contexts.isMissing(&f.Kube, err) {
+			f.guessed = true
 			return f.at([]string{thisMachine}, tokens)
 		}
 		return found, err
@@ -428,6 +446,36 @@ func ReplicaNames(found []*replicas.Replica) string {
 	return strings.Join(names, ", ")
 }
 
+// LookedAt names the replicas that answered and the number of their proxies, for the line about no
+// findings.
+func LookedAt(reports []proxystatus.Report) string {
+	var names []string
+	proxies := map[string]bool{}
+	for i := range reports {
+		r := &reports[i]
+		if r.Err == nil {
+			names = append(names, r.Replica)
+		}
+		for j := range r.Proxies {
+			proxies[r.Proxies[j].Cluster+"/"+r.Proxies[j].Name] = true
+		}
+	}
+	text := "1 proxy"
+	if len(proxies) != 1 {
+		text = fmt.Sprintf("%d proxies", len(proxies))
+	}
+	return text + " of " + Named("control plane", names)
+}
+
+// AnsweredBy names the replicas of answers.
+func AnsweredBy[T any](answers []Answer[T]) string {
+	names := make([]string, len(answers))
+	for i, a := range answers {
+		names[i] = a.Replica
+	}
+	return Named("control plane", names)
+}
+
 // SilentReports returns the error of the replicas that did not report, nil for none.
 func (f *ReplicaFlags) SilentReports(reports []proxystatus.Report) error {
 	var lines []string
@@ -437,5 +485,5 @@ func (f *ReplicaFlags) SilentReports(reports []proxystatus.Report) error {
 			lines, silent = append(lines, reports[i].Replica+": "+reports[i].Error), append(silent, reports[i].Err)
 		}
 	}
-	return f.Silent(lines, silent, len(reports))
+	return f.Unread(lines, silent, len(reports))
 }

@@ -32,6 +32,9 @@ func flagError(cmd *cobra.Command, err error) error {
 	if instead := removedFlags[unknown.GetSpecifiedName()]; instead != "" {
 		return fmt.Errorf("--%s was removed: %s", unknown.GetSpecifiedName(), instead)
 	}
+	if instead := counterpartFlag(unknown.GetSpecifiedName()); instead != "" {
+		return fmt.Errorf("%w: %s", err, instead)
+	}
 	var known []string
 	cmd.Flags().VisitAll(func(f *pflag.Flag) {
 		if !f.Hidden {
@@ -90,15 +93,16 @@ func unknownCommand(cmd *cobra.Command, args []string) error {
 		return NoArgs(cmd, args)
 	}
 	err := fmt.Errorf("unknown command %q for %q", args[0], cmd.CommandPath())
-	var known []string
+	var known, names []string
 	for _, sub := range cmd.Commands() {
+		names = append(names, sub.Name())
 		known = append(append(known, sub.Name()), sub.Aliases...)
 	}
 	if near := output.DidYouMean(args[0], known); near != "" {
 		return fmt.Errorf("%w%s", err, near)
 	}
 	if cmd != cmd.Root() && cmd.Name() != ExperimentalName {
-		return err
+		return fmt.Errorf("%w: it has %s", err, strings.Join(names, ", "))
 	}
 	if path := elsewhere(cmd, args[0]); path != "" {
 		return fmt.Errorf("%w, it is %s", err, path)

@@ -44,22 +44,6 @@ func (k *KubeFlags) WorkloadNamespaceVar(env *Env, cmd *cobra.Command, p *string
 	k.NamespaceVar(env, cmd, p, "namespace", "n", "", "`Namespace` of a workload whose name has none (default the namespace of the context)")
 }
 
-// WorkloadPods returns the pods of a workload, at least one, ready pods first, and its name
-// with its namespace.
-func WorkloadPods(ctx context.Context, access *kube.Access, named, namespace string) (kube.Workload, []string, error) {
-	ref, err := kube.ParseWorkload(named, cmp.Or(namespace, access.Namespace, "default"))
-	if err != nil {
-		return ref, nil, Usagef("%w", err)
-	}
-	finder, err := kube.NewPodFinder(access.Config)
-	if err != nil {
-		return ref, nil, err
-	}
-	defer finder.Close()
-	pods, err := finder.Pods(ctx, ref)
-	return ref, pods, err
-}
-
 // WorkloadProxy names a workload whose proxy is connected to a control plane.
 type WorkloadProxy struct {
 	Named, Namespace string
@@ -106,44 +90,45 @@ func (w *WorkloadProxy) Find(ctx context.Context, env *Env) (string, error) {
 	return "", Usagef("%q may be %s or %s: name one of them", named, output.Escape(found[0]), output.Escape(found[1]))
 }
 
-// ofOwner returns the proxy of a pod of an object such as a Deployment, of the first cluster that has
-// one.
+// ofOwner returns the proxy of a pod of an object such as a Deployment, in the only cluster in which
+// one of its pods is connected. If proxies of several clusters have the same name, the control planes
+// tell them apart.
 func (w *WorkloadProxy) ofOwner(ctx context.Context, env *Env) (string, error) {
-	var errs []error
-	for _, name := range w.Contexts {
-		proxy, err := w.ofOwnerIn(ctx, env, name)
-		if err == nil {
-			return proxy, nil
-		}
-		errs = append(errs, err)
+	clusters := make([]MeshContext, len(w.Contexts))
+	for i, name := range w.Contexts {
+		clusters[i].Context = name
 	}
-	return "", errors.Join(errs...)
-}
-
-func (w *WorkloadProxy) ofOwnerIn(ctx context.Context, env *Env, name string) (string, error) {
-	access, err := kube.Load(w.Kube.Options(env, name))
+	found, err := PodsInClusters(ctx, env, w.Kube, clusters, w.Named, WorkloadPods(w.Named, w.Namespace))
 	if errors.Is(err, kube.ErrNoAccess) {
 		return "", Usagef("%s: %w; without a cluster, name the pod as name.namespace", w.Named, err)
 	} else if err != nil {
-		return "", err
-	}
-	ref, pods, err := WorkloadPods(ctx, access, w.Named, w.Namespace)
-	if err != nil {
 		return "", err
 	}
 	known, err := w.Known()
 	if err != nil {
 		return "", err
 	}
-	for _, pod := range pods {
-		proxy := pod + "." + ref.Namespace
-		if !slices.Contains(known, proxy) {
+	var connected []*ClusterPods
+	proxy, differ := "", false
+	for _, f := range found {
+		at := slices.IndexFunc(f.Names, func(pod string) bool { return slices.Contains(known, pod+"."+f.Namespace) })
+		if at < 0 {
 			continue
 		}
-		if len(pods) > 1 {
-			env.Notef("%s has %d pods, this is %s", ref, len(pods), proxy)
-		}
-		return proxy, nil
+		name := f.Names[at] + "." + f.Namespace
+		differ = differ || proxy != "" && proxy != name
+		connected, proxy = append(connected, f), name
 	}
-	return "", fmt.Errorf("no pod of %s is connected to a control plane that was asked, such as %s.%s: does it have a sidecar?", ref, pods[0], ref.Namespace)
+	if len(connected) == 0 {
+		first := found[0]
+		return "", fmt.Errorf("no pod of %s is connected to a control plane that was asked, such as %s.%s: does it have a sidecar?", first.Of, first.Names[0], first.Namespace)
+	}
+	if differ {
+		_, err := OneCluster(connected, "name one of them with --context, or --cluster")
+		return "", err
+	}
+	if one := connected[0]; len(one.Names) > 1 {
+		env.Notef("%s has %d pods, this is %s", one.Of, len(one.Names), proxy)
+	}
+	return proxy, nil
 }

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"maps"
 	"net/http"
@@ -124,9 +123,19 @@ func ParseWorkload(text, namespace string) (Workload, error) {
 	return r, nil
 }
 
+// AbsentError reports that a cluster has no running pod of a workload.
+type AbsentError struct{ text string }
+
+func (e *AbsentError) Error() string { return e.text }
+
+func absent(format string, args ...any) error { return &AbsentError{fmt.Sprintf(format, args...)} }
+
 // PodFinder finds pods through one API server. The caller must close it.
 type PodFinder struct {
 	api *Client
+	// Certain makes it an error that the user may not read a pod. Otherwise such a pod counts as found:
+	// port-forward may still be allowed.
+	Certain bool
 }
 
 // NewPodFinder returns a PodFinder. It makes no request.
@@ -135,7 +144,7 @@ func NewPodFinder(access *rest.Config) (*PodFinder, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &PodFinder{api}, nil
+	return &PodFinder{api: api}, nil
 }
 
 // Close closes the connections.
@@ -176,11 +185,11 @@ func (f *PodFinder) running(ctx context.Context, namespace string, selector labe
 		return nil, err
 	}
 	if len(pods) == 0 {
-		return nil, fmt.Errorf("no pods match %q: none in namespace %s has the labels %s", wanted, namespace, selector)
+		return nil, absent("no pods match %q: none in namespace %s has the labels %s", wanted, namespace, selector)
 	}
 	running := slices.DeleteFunc(slices.Clone(pods), func(p corev1.Pod) bool { return p.Status.Phase != corev1.PodRunning })
 	if len(running) == 0 {
-		return nil, fmt.Errorf("no pods match %q: of %d pods none runs, %s is %s", wanted, len(pods), pods[0].Name, pods[0].Status.Phase)
+		return nil, absent("no pods match %q: of %d pods none runs, %s is %s", wanted, len(pods), pods[0].Name, pods[0].Status.Phase)
 	}
 	order.Sort(running, func(a, b corev1.Pod) int {
 		return cmp.Or(cmp.Compare(podRank(&a), podRank(&b)), a.CreationTimestamp.Compare(b.CreationTimestamp.Time), strings.Compare(a.Name, b.Name))
@@ -244,12 +253,11 @@ func (f *PodFinder) list(ctx context.Context, namespace, selector string) ([]cor
 	}
 }
 
-// exists returns an error if there is no such pod. It returns nil if the user may not
-// read pods: port-forward may still be allowed.
+// exists returns an error if there is no such pod.
 func (f *PodFinder) exists(ctx context.Context, r Workload) error {
 	_, err := f.api.Pods(r.Namespace).Get(ctx, r.Name)
 	switch {
-	case err == nil || apierrors.IsForbidden(err):
+	case err == nil || apierrors.IsForbidden(err) && !f.Certain:
 		return nil
 	case !apierrors.IsNotFound(err):
 		return fmt.Errorf("get %s: %w", r, err)
@@ -257,13 +265,13 @@ func (f *PodFinder) exists(ctx context.Context, r Workload) error {
 	text := fmt.Sprintf("namespace %s has no pod %s", r.Namespace, r.Name)
 	if known, err := f.Names(ctx, r.Namespace); err == nil {
 		if near := output.NearestWord(r.Name, known); near != "" {
-			return fmt.Errorf("%s, did you mean %s?", text, near)
+			return absent("%s, did you mean %s, or a workload by kind/name, such as deploy/web?", text, near)
 		}
 		if len(known) == 0 {
-			return fmt.Errorf("%s and no running pod; select another namespace by name.namespace or --namespace", text)
+			return absent("%s and no running pod; select another namespace by name.namespace or --namespace", text)
 		}
 	}
-	return fmt.Errorf("%s; select another namespace by name.namespace or --namespace, and a workload by kind/name", text)
+	return absent("%s; select another namespace by name.namespace or --namespace, and a workload by kind/name", text)
 }
 
 // owner holds the fields of an object that owns pods.
@@ -285,7 +293,7 @@ func (f *PodFinder) selector(ctx context.Context, k workloadKind, r Workload) (l
 	request := f.api.Get().AbsPath(root...).Namespace(r.Namespace).Resource(k.resource).Name(r.Name)
 	body, err := request.SetHeader("Accept", "application/json").Stream(ctx)
 	if apierrors.IsNotFound(err) {
-		return nil, fmt.Errorf("there is no such %s in namespace %s", r.Kind, r.Namespace)
+		return nil, absent("there is no such %s in namespace %s", r.Kind, r.Namespace)
 	}
 	if err != nil {
 		return nil, err
@@ -305,7 +313,7 @@ func selectorLabels(o *owner) (labels.Selector, error) {
 		return nil, fmt.Errorf("selector: %w", err)
 	}
 	if s == nil || len(s.MatchLabels)+len(s.MatchExpressions) == 0 {
-		return nil, errors.New("it selects no pods")
+		return nil, absent("it selects no pods")
 	}
 	return metav1.LabelSelectorAsSelector(s)
 }
@@ -316,7 +324,7 @@ func serviceLabels(o *owner) (labels.Selector, error) {
 		return nil, fmt.Errorf("selector: %w", err)
 	}
 	if len(s) == 0 || o.Spec.Type == string(corev1.ServiceTypeExternalName) {
-		return nil, errors.New("the service selects no pods")
+		return nil, absent("the service selects no pods")
 	}
 	return labels.ValidatedSelectorFromSet(s)
 }

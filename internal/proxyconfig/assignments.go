@@ -112,6 +112,7 @@ func appendAssignment(to []Assignment, raw jsontext.Value, wanted func(cluster s
 	if err := json.Unmarshal(raw, &fields); err != nil {
 		return to, err
 	}
+	f.Seen.add()
 	if !wanted(fields.Cluster) {
 		return to, nil
 	}

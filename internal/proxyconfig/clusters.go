@@ -38,6 +38,7 @@ type ClusterFilter struct {
 	Port      uint32
 	Subset    string
 	Direction mesh.Direction
+	Seen      *Seen
 }
 
 func (f *ClusterFilter) matches(name string) bool {
@@ -82,6 +83,7 @@ func appendCluster(to []Cluster, list string, raw jsontext.Value, f *ClusterFilt
 	if err := json.Unmarshal(raw, &c); err != nil {
 		return to, err
 	}
+	f.Seen.add()
 	if !f.matches(c.Name) {
 		return to, nil
 	}

@@ -61,6 +61,7 @@ type EndpointFilter struct {
 	Address string
 	Port    uint32
 	Status  string
+	Seen    *Seen // counts clusters
 }
 
 // HealthStatuses returns the health statuses in Envoy's order.
@@ -228,6 +229,7 @@ func (d *dump) clusterStatus(f *EndpointFilter) ([]Endpoint, error) {
 		switch {
 		case name == "name":
 			var err error
+			f.Seen.add()
 			cluster, err = d.text()
 			excluded = !matchesFold(f.Cluster, cluster)
 			return err

@@ -66,6 +66,7 @@ type ListenerFilter struct {
 	Port    uint32
 	// Type matches ignoring case.
 	Type ListenerType
+	Seen *Seen
 }
 
 func (f *ListenerFilter) matches(l *Listener) bool {
@@ -161,6 +162,7 @@ func appendListeners(to []Listener, list string, raw jsontext.Value, f *Listener
 		if l.State = in.state; in.state == ListenerRejected {
 			l.Chains = []Chain{{"-", strings.Join(strings.Fields(in.details), " ")}}
 		}
+		f.Seen.add()
 		if !f.matches(&l) {
 			continue
 		}

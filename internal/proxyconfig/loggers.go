@@ -76,6 +76,9 @@ func logLevel(written string) (string, error) {
 func (l LogLevels) Check(active map[string]string) error {
 	for _, logger := range slices.Sorted(maps.Keys(l.Of)) {
 		if _, ok := active[logger]; !ok {
+			if logger == "all" || logger == "default" {
+				return fmt.Errorf("there is no logger %s: a level without a logger is for all of them, as in --level %s", logger, l.Of[logger])
+			}
 			return fmt.Errorf("unrecognized logger name: %.60q%s", logger, output.DidYouMean(logger, slices.Sorted(maps.Keys(active))))
 		}
 	}

@@ -46,6 +46,7 @@ type RouteEntry struct {
 type RouteFilter struct {
 	// Name is the whole name; empty selects all.
 	Name string
+	Seen *Seen
 }
 
 var routeSection = section{
@@ -71,6 +72,7 @@ func appendRoute(to []Route, list string, raw jsontext.Value, f *RouteFilter, re
 	if err := decode(raw, m); err != nil {
 		return to, err
 	}
+	f.Seen.add()
 	if f.Name != "" && f.Name != m.GetName() {
 		return to, nil
 	}

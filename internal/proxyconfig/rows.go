@@ -57,6 +57,16 @@ func readRows[T any](r io.Reader, s *section, compare func(a, b T) int, add func
 	return rows, nil
 }
 
+// Seen counts the entries that a filter looked at, also those that it does not select. A nil Seen
+// counts nothing.
+type Seen int
+
+func (s *Seen) add() {
+	if s != nil {
+		*s++
+	}
+}
+
 // addNames adds a column NAME to a table.
 func addNames(t *output.Table, at int, names []string) {
 	t.Header = slices.Insert(t.Header, at, "NAME")

@@ -35,10 +35,17 @@ const (
 // IdentityPath is the path of the status page with the Identity of a replica.
 const IdentityPath = "/debug/replica"
 
-// Identity identifies the control plane at an address.
+// Identity identifies the control plane at an address, and what it must have in common with the
+// others of its mesh. Older versions do not tell the fields after Cluster.
 type Identity struct {
-	Replica string
-	Cluster mesh.ClusterID
+	Replica  string
+	Cluster  mesh.ClusterID
+	Revision string `json:",omitempty"`
+	MeshID   string `json:",omitempty"`
+	// TrustDomains are the trust domain and its aliases.
+	TrustDomains []string `json:",omitempty"`
+	// SignsBelow are the fingerprints of the roots above its signer, and Trusts those of all its roots.
+	SignsBelow, Trusts []string `json:",omitempty"`
 }
 
 // Tokens returns the tokens for status pages. An empty token is not sent.
@@ -117,7 +124,7 @@ func Find(ctx context.Context, o Options) ([]*Replica, error) {
 	}
 	if len(found) == 0 {
 		return nil, fmt.Errorf("%w: namespace %s has no Lease with label %s and no running pod with label %s",
-			ErrNone, o.Namespace, leaseSelector, strings.Join(podSelectors(), " or "))
+			ErrNone, o.Namespace, LeaseSelector, strings.Join(podSelectors(), " or "))
 	}
 	if len(found) > maxReplicas {
 		return nil, fmt.Errorf("namespace %s has %d control planes, at most %d are asked; name them by address", o.Namespace, len(found), maxReplicas)
@@ -203,5 +210,6 @@ func (r *Replica) identify(ctx context.Context) error {
 	case r.Announced != nil && is.Replica != r.Announced.Replica:
 		return fmt.Errorf("another replica, %.100q, answers there", is.Replica)
 	}
+	r.Identity = is
 	return nil
 }

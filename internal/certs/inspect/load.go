@@ -18,6 +18,7 @@ import (
 	"net"
 	"os"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/meshctl/meshctl/internal/certs"
@@ -45,6 +46,8 @@ const Stdin = "-"
 type Contents struct {
 	Sets   []verify.Set
 	Tokens []Token
+	// Empty has a line for each document that holds nothing of interest, if others do.
+	Empty []string
 }
 
 // Token is a service-account token in a remote secret, a kubeconfig or a Secret.
@@ -79,12 +82,17 @@ type Loader struct {
 
 // Load reads the documents and the inputs. An unreadable file of a directory is
 // part of the result (verify.File.Unreadable). An input that cannot be read or
-// holds nothing of interest is an error.
+// holds nothing of interest is an error, as is it if no document holds anything.
 func (l *Loader) Load(ctx context.Context, inputs []string) (*Contents, error) {
 	l.left, l.filesLeft, l.certsLeft, l.found = maxTotal, maxFiles, maxCerts, Contents{}
 	for _, d := range l.Documents {
 		err := l.some(d.Place, "Secrets of a CA or of remote clusters", func() error { return l.text(d.Place, "", d.Data) })
-		if err != nil {
+		switch none, ok := errors.AsType[*emptyError](err); {
+		case ok && len(l.found.Empty) < len(l.Documents)-1:
+			l.found.Empty = append(l.found.Empty, none.text)
+		case ok:
+			return nil, errors.New(strings.Join(append(l.found.Empty, none.text), "; "))
+		case err != nil:
 			return nil, err
 		}
 	}
@@ -106,10 +114,15 @@ func (l *Loader) some(place, want string, load func() error) error {
 		return err
 	}
 	if before == len(l.found.Sets)+len(l.found.Tokens) {
-		return fmt.Errorf("%s holds no certificates, keys, revocation lists or tokens: want %s", place, want)
+		return &emptyError{fmt.Sprintf("%s holds no certificates, keys, revocation lists or tokens: want %s", place, want)}
 	}
 	return nil
 }
+
+// emptyError reports an input that holds nothing of interest.
+type emptyError struct{ text string }
+
+func (e *emptyError) Error() string { return e.text }
 
 // Describe returns the name of an input for messages.
 func Describe(in string) string {

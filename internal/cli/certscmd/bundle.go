@@ -15,6 +15,7 @@ import (
 	"github.com/meshctl/meshctl/internal/certs/bundle"
 	"github.com/meshctl/meshctl/internal/cli"
 	"github.com/meshctl/meshctl/internal/files"
+	"github.com/meshctl/meshctl/internal/output"
 )
 
 func newCertsBundleCmd(env *cli.Env) *cobra.Command {
@@ -236,5 +237,6 @@ func diffBundles(env *cli.Env, pathA, pathB string) error {
 	if inA, inB := len(rootsA)+len(keysA), len(rootsB)+len(keysB); inA+inB > 0 {
 		return cli.Findingsf("the bundles differ: %d only in %s, %d only in %s", inA, pathA, inB, pathB)
 	}
+	env.Notef("the bundles are equal: %s in %s and in %s", output.Plural(len(a.Roots), "root"), pathA, pathB)
 	return nil
 }

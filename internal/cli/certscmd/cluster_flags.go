@@ -2,6 +2,7 @@ package certscmd
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -21,6 +22,9 @@ type clusterFlags struct {
 	cli.KubeFlags
 	contexts  []string
 	namespace string
+	unread    []error // what is not read, although other things are
+	// credentials is set to read the Secrets that Gateways name, too.
+	credentials bool
 }
 
 func (o *clusterFlags) bind(env *cli.Env, cmd *cobra.Command) {
@@ -83,6 +87,8 @@ func (o *clusterFlags) findMesh(ctx context.Context, env *cli.Env) (findings []v
 	for _, c := range clusters {
 		authority, err := c.CA(ctx)
 		switch {
+		case err != nil && len(clusters) > 1:
+			continue // documents has it
 		case err != nil:
 			return nil, nil, err
 		case authority == nil:
@@ -97,7 +103,20 @@ func (o *clusterFlags) findMesh(ctx context.Context, env *cli.Env) (findings []v
 // secretPrefix is the prefix of an input that names a Secret.
 const secretPrefix = "secret/"
 
-// documents reads the Secrets of clusters, and returns the other inputs.
+// objects reads the named Secrets of a cluster, or without names all that the command is about.
+func (o *clusterFlags) objects(ctx context.Context, c *store.ClusterSecrets, names []string) ([]byte, error) {
+	if len(names) > 0 || !o.credentials {
+		return c.Objects(ctx, names...)
+	}
+	data, unread, err := c.AllObjects(ctx)
+	for _, text := range unread {
+		o.unread = append(o.unread, errors.New(text))
+	}
+	return data, err
+}
+
+// documents reads the Secrets of clusters, and returns the other inputs. It is an error if no cluster
+// can be read, and keeps why some cannot.
 func (o *clusterFlags) documents(ctx context.Context, env *cli.Env, inputs []string) (docs []inspect.Document, rest []string, err error) {
 	clusters, err := o.connect(env)
 	if err != nil {
@@ -112,11 +131,18 @@ func (o *clusterFlags) documents(ctx context.Context, env *cli.Env, inputs []str
 		rest = append(rest, in)
 	}
 	for _, c := range clusters {
-		data, err := c.Objects(ctx, names...)
-		if err != nil {
+		data, err := o.objects(ctx, c, names)
+		switch {
+		case err != nil && (len(clusters) == 1 || ctx.Err() != nil):
 			return nil, nil, err
+		case err != nil:
+			o.unread = append(o.unread, err)
+			continue
 		}
 		docs = append(docs, inspect.Document{Place: c.Context, Data: data})
+	}
+	if len(clusters) > 0 && len(docs) == 0 {
+		return nil, nil, errors.Join(o.unread...)
 	}
 	return docs, rest, nil
 }

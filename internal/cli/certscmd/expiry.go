@@ -19,18 +19,21 @@ type certsExpiryOptions struct {
 
 func newCertsExpiryCmd(env *cli.Env) *cobra.Command {
 	o := &certsExpiryOptions{}
+	o.credentials = true
 	cmd := command(&cobra.Command{
 		Use:   "expiry [INPUT...]",
 		Short: "Show what expires when",
 		Long: `Show the expiry of certificates, revocation lists and tokens of remote secrets, soonest
-first. The exit code is 3 when something has expired, expires within --fail-within, or
-cannot be read.
+first. With --context it also shows the certificates in Secrets that Gateways name. The
+exit code is 3 when something has expired, expires within --fail-within, or cannot be
+read, and 4 when all that was read is good but something could not be read.
 
 ` + inputHelp,
 		Example: `  meshctl certs expiry certs secrets.yaml istiod.example.com:15012
 
   # Show CAs and tokens of remote secrets of two clusters
   meshctl certs expiry --context cluster1,cluster2
+  meshctl certs expiry --all-clusters
 
   # Report to a nightly job
   meshctl certs expiry certs --fail-within 30d -o junit > expiry.xml
@@ -63,10 +66,16 @@ func (o *certsExpiryOptions) run(ctx context.Context, env *cli.Env) error {
 		return err
 	}
 	if failed := inspect.Failed(endings); failed > 0 {
+		env.NotRead(o.unread...)
 		if o.failWithin > 0 {
 			return cli.Findingsf("%d of %d expired, expire within %s, or cannot be read", failed, len(endings), cli.FormatDuration(o.failWithin))
 		}
 		return cli.Findingsf("%d of %d expired or cannot be read", failed, len(endings))
 	}
-	return nil
+	within := ""
+	if o.failWithin > 0 {
+		within = ", or expires within " + cli.FormatDuration(o.failWithin)
+	}
+	env.Notef("none of %d has expired%s: %s", len(endings), within, o.looked(env))
+	return cli.Incomplete(o.unread...)
 }

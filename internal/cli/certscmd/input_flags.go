@@ -3,6 +3,7 @@ package certscmd
 import (
 	"context"
 	"crypto/x509"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -29,19 +30,21 @@ kubeconfig, Envoy's config dump or the output of meshctl pc secrets -o json, hos
 of a TLS server, or - for standard input. The command recognizes the format. It never
 shows private keys and tokens.
 
-With --context the command also reads Secrets of each cluster. The INPUT secret/NAME
-selects one Secret. Without such an INPUT, the command reads the CA, the roots and the
-remote secrets of the namespace.`
+With --context the command also reads Secrets of each cluster, and with --all-clusters those of
+the clusters that the remote secrets name. The INPUT secret/NAME selects one Secret. Without such
+an INPUT, the command reads the CA, the roots and the remote secrets of the namespace.`
 
 // readOptions hold the flags of commands that read certificates.
 type readOptions struct {
 	clusterFlags
+	all        cli.MeshContexts // only All
 	inputs     []string
 	serverName string
 }
 
 func (o *readOptions) bind(env *cli.Env, cmd *cobra.Command) {
 	o.clusterFlags.bind(env, cmd)
+	o.all.BindAll(cmd)
 	cmd.ValidArgsFunction = o.completeInputs(env)
 	cmd.Flags().StringVar(&o.serverName, "server-name", "", "Host `name` to send to TLS servers (default their host)")
 }
@@ -79,8 +82,8 @@ func (o *readOptions) completeInputs(env *cli.Env) cobra.CompletionFunc {
 // take checks and keeps the inputs.
 func (o *readOptions) take(inputs []string) error {
 	o.inputs = inputs
-	if len(o.inputs)+len(o.contexts) == 0 {
-		return cli.Usagef("name at least one input: a file, a directory, host:port, - for standard input, or clusters with --context")
+	if len(o.inputs)+len(o.contexts) == 0 && !o.all.All {
+		return cli.Usagef("name at least one input: a file, a directory, host:port, - for standard input, or clusters with --context or --all-clusters")
 	}
 	seen := map[string]bool{}
 	for _, in := range o.inputs {
@@ -99,12 +102,67 @@ func (o *readOptions) namesSecrets() bool {
 
 // load reads the inputs, Secrets first.
 func (o *readOptions) load(ctx context.Context, env *cli.Env) (*inspect.Contents, error) {
+	if err := o.addClusters(ctx, env); err != nil {
+		return nil, err
+	}
 	documents, rest, err := o.documents(ctx, env, o.inputs)
 	if err != nil {
 		return nil, err
 	}
 	loader := &inspect.Loader{Stdin: env.Stdin, ServerName: o.serverName, Documents: documents}
-	return loader.Load(ctx, rest)
+	found, err := loader.Load(ctx, rest)
+	if err != nil {
+		return nil, err
+	}
+	env.Hints(found.Empty)
+	return found, nil
+}
+
+// looked says what was read, for the line about no findings.
+func (o *readOptions) looked(env *cli.Env) string {
+	var parts, names []string
+	for _, in := range o.inputs {
+		parts = append(parts, inspect.Describe(in))
+	}
+	for _, c := range o.ClusterContexts(env, o.contexts) {
+		names = append(names, c.Context)
+	}
+	if len(names) > 0 {
+		what := cli.Named("context", names) + ", namespace " + o.namespace
+		if !o.namesSecrets() {
+			what += " (CA, roots, remote secrets)"
+		}
+		parts = append(parts, what)
+	}
+	return strings.Join(parts, ", ")
+}
+
+// addClusters adds the clusters of --all-clusters to those of --context.
+func (o *readOptions) addClusters(ctx context.Context, env *cli.Env) error {
+	if !o.all.All {
+		return nil
+	}
+	o.all.Names = o.contexts
+	clusters, err := o.all.ResolveAnswering(ctx, env, &o.KubeFlags, o.namespace)
+	if err != nil {
+		return err
+	}
+	o.contexts = nil
+	for i := range clusters {
+		c := &clusters[i]
+		switch {
+		case c.Err != nil:
+			o.unread = append(o.unread, fmt.Errorf("cluster %s: %w", c.Name(), c.Err))
+		case c.Cluster != "" && string(c.Cluster) != c.Context:
+			o.contexts = append(o.contexts, string(c.Cluster)+"="+c.Context)
+		default:
+			o.contexts = append(o.contexts, c.Context)
+		}
+	}
+	if len(o.contexts) == 0 {
+		return errors.Join(o.unread...)
+	}
+	return nil
 }
 
 // maxRoots bounds the file of --roots, in bytes.

@@ -2,7 +2,7 @@ package certscmd
 
 import (
 	"context"
-	"errors"
+	"fmt"
 	"slices"
 
 	"github.com/spf13/cobra"
@@ -66,7 +66,7 @@ func (o *certsInspectOptions) run(ctx context.Context, env *cli.Env) error {
 	if err != nil {
 		return err
 	}
-	return unread(env, entries)
+	return o.incomplete(entries)
 }
 
 // noteChains reports whether the roots verify the chains of servers, for which the table
@@ -83,17 +83,13 @@ func noteChains(env *cli.Env, entries []inspect.Item) {
 	}
 }
 
-// unread returns an error if something could not be read, as the list is incomplete.
-func unread(env *cli.Env, entries []inspect.Item) error {
-	n := 0
+// incomplete returns an error if something could not be read, as the list is incomplete.
+func (o *certsInspectOptions) incomplete(entries []inspect.Item) error {
+	unread := o.unread
 	for _, e := range entries {
 		if e.Problem != "" {
-			n++
-			env.Notef("%s: %s", e.Place, e.Problem)
+			unread = append(unread, fmt.Errorf("%s: %s; meshctl certs verify shows how to mend it", e.Place, e.Problem))
 		}
 	}
-	if n == 0 {
-		return nil
-	}
-	return errors.New("some inputs could not be read; meshctl certs verify shows how to fix them")
+	return cli.Incomplete(unread...)
 }

@@ -52,10 +52,7 @@ func (o *certsStatusOptions) run(ctx context.Context, env *cli.Env) error {
 			wrong = append(wrong, fmt.Sprintf("%s: the CA in %s is not in use", p.Replica, p.Value.Source))
 		}
 	}
-	if len(wrong) > 0 && err == nil {
-		return cli.Findingsf("%s", output.EscapeLines(wrong))
-	}
-	return err
+	return env.Conclude(wrong, err)
 }
 
 // showPages prints a table of all replicas, and below it the problems of each.

@@ -131,10 +131,11 @@ func (o *certsVerifyOptions) conclude(env *cli.Env, findings []verify.Finding, p
 		env.Notef("%s", nothing)
 	}
 	if len(findings) > 0 {
+		env.NotRead(o.unread...)
 		return cli.Findingsf("%s, %s", output.Plural(errs, "error"), output.Plural(len(findings)-errs, "warning"))
 	}
-	env.Notef("nothing found in %s", output.Plural(len(places), "place"))
-	return nil
+	env.Notef("nothing found in %s of %s", output.Plural(len(places), "place"), o.looked(env))
+	return cli.Incomplete(o.unread...)
 }
 
 // togetherOf returns the CAs of all sets, each once, the signers of clusters and the

@@ -2,6 +2,7 @@ package checkcmd
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -13,49 +14,71 @@ import (
 	"github.com/meshctl/meshctl/internal/server/load"
 )
 
-// clusters returns the sources of the clusters.
-func (o *analyzeOptions) clusters(env *cli.Env) ([]load.Cluster, error) {
-	own := load.Cluster{SecretNamespaces: o.secretNamespaces}
+// clusters returns the sources of the clusters, and why some are not read.
+func (o *analyzeOptions) clusters(ctx context.Context, env *cli.Env) (out []load.Cluster, unread []error, err error) {
 	o.flags = make(map[mesh.ClusterID]string)
-	contexts := o.contexts
-	if len(o.paths) == 0 && len(contexts) == 0 {
-		contexts = []string{""}
-	}
-	var out []load.Cluster
-	for _, named := range o.ClusterContexts(env, contexts) {
-		c := own
-		access, err := kube.Load(o.Options(env, named.Context))
-		switch {
-		case errors.Is(err, kube.ErrNoAccess) && len(o.contexts) == 0:
-			return nil, fmt.Errorf("%w, or name files and directories to check", err)
-		case err != nil:
-			return nil, err
+	if len(o.paths) == 0 || o.useKube || len(o.contexts.Names) > 0 || o.contexts.All {
+		if out, unread, err = o.apis(ctx, env); err != nil {
+			return nil, nil, err
 		}
-		c.Config, c.ID = access.Config, mesh.ClusterID(cmp.Or(named.Cluster, access.Context))
-		o.flags[c.ID] = o.CommandFlags(named.Context)
-		out = append(out, c)
 	}
 	if len(out) == 0 {
-		out = append(out, load.Cluster{ID: mesh.ClusterID(cmp.Or(env.Getenv("CLUSTER_ID"), "Kubernetes"))})
+		out = append(out, load.Cluster{ID: mesh.ClusterID(cmp.Or(env.Getenv("CLUSTER_ID"), "Kubernetes")), SecretNamespaces: o.secretNamespaces})
 	}
 	if id := mesh.ClusterID(o.clusterID); id != "" {
 		out[0].ID, o.flags[id] = id, o.flags[out[0].ID]
 	}
-	var err error
 	if out[0].Dirs, out[0].Files, err = cli.ReadPaths(env, o.paths); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	for _, text := range o.remoteDirs {
 		id, dir, ok := strings.Cut(text, "=")
 		if !ok || id == "" || dir == "" {
-			return nil, cli.Usagef("--remote-dir: %q is not CLUSTER=DIR", text)
+			return nil, nil, cli.Usagef("--remote-dir: %q is not CLUSTER=DIR", text)
 		}
 		out = append(out, load.Cluster{ID: mesh.ClusterID(id), Dirs: []string{dir}})
 	}
 	for i, c := range out {
 		if slices.ContainsFunc(out[:i], func(other load.Cluster) bool { return other.ID == c.ID }) {
-			return nil, cli.Usagef("two clusters have the name %q: name one of them with CLUSTER=", c.ID)
+			return nil, nil, cli.Usagef("two clusters have the name %q: name one of them with CLUSTER=", c.ID)
 		}
 	}
-	return out, nil
+	return out, unread, nil
+}
+
+// apis returns the APIs of the contexts, and why some have none.
+func (o *analyzeOptions) apis(ctx context.Context, env *cli.Env) (out []load.Cluster, unread []error, err error) {
+	named := len(o.contexts.Names) > 0
+	contexts, err := o.contexts.ResolveAnswering(ctx, env, &o.KubeFlags, o.systemNamespace)
+	switch {
+	case errors.Is(err, kube.ErrNoAccess) && !named:
+		return nil, nil, fmt.Errorf("%w, or name files and directories to check", err)
+	case err != nil:
+		return nil, nil, err
+	}
+	for i := range contexts {
+		c := &contexts[i]
+		if c.Err != nil {
+			err := fmt.Errorf("cluster %s: %w", c.Name(), c.Err)
+			if i == 0 && len(o.paths) > 0 {
+				return nil, nil, err // which has the files
+			}
+			unread = append(unread, err)
+			continue
+		}
+		access, err := kube.Load(o.Options(env, c.Context))
+		switch {
+		case errors.Is(err, kube.ErrNoAccess) && !named:
+			return nil, nil, fmt.Errorf("%w, or name files and directories to check", err)
+		case err != nil:
+			return nil, nil, err
+		}
+		id := cmp.Or(c.Cluster, mesh.ClusterID(access.Context))
+		o.flags[id] = o.CommandFlags(c.Context)
+		out = append(out, load.Cluster{ID: id, Config: access.Config, SecretNamespaces: o.secretNamespaces})
+	}
+	if len(out) == 0 {
+		return nil, nil, errors.Join(unread...)
+	}
+	return out, unread, nil
 }

@@ -2,7 +2,6 @@ package checkcmd
 
 import (
 	"slices"
-	"strings"
 
 	"github.com/meshctl/meshctl/internal/cli"
 	"github.com/meshctl/meshctl/internal/output"
@@ -10,8 +9,8 @@ import (
 )
 
 // report writes the findings, and returns the result of the command. Findings at least as
-// severe as failing are a failure.
-func report(env *cli.Env, format output.Format, found []analyze.Finding, failing analyze.Level) error {
+// severe as failing are a failure. looked says what was read, unread what could not be read.
+func report(env *cli.Env, format output.Format, found []analyze.Finding, failing analyze.Level, looked string, unread []error) error {
 	reports := analyze.Reports(found)
 	t := &output.Table{Header: []string{"LEVEL", "CODE", "OBJECT", "PLACE", "MESSAGE"}, Gap: 3, Name: "OBJECT"}
 	fixes := slices.ContainsFunc(reports, func(r analyze.Report) bool { return r.Fix != "" })
@@ -21,11 +20,9 @@ func report(env *cli.Env, format output.Format, found []analyze.Finding, failing
 	if format.Wide() {
 		t.Header = append(t.Header, "NAME", "DOCUMENTATION")
 	}
-	count := map[analyze.Level]int{}
 	failed := false
 	for i := range reports {
 		s := &reports[i]
-		count[s.Level]++
 		failed = failed || s.Level.AtLeast(failing)
 		place := s.Reference
 		if place == "" && s.Cluster != "" {
@@ -45,16 +42,14 @@ func report(env *cli.Env, format output.Format, found []analyze.Finding, failing
 			return err
 		}
 	}
-	summary := strings.Join([]string{
-		output.Plural(count[analyze.Error], "error"), output.Plural(count[analyze.Warning], "warning"), output.Plural(count[analyze.Info], "remark"),
-	}, ", ")
 	switch {
 	case failed:
-		return cli.Findingsf("%s", summary)
+		env.NotRead(unread...)
+		return cli.Findingsf("%s", count(reports))
 	case len(found) > 0:
-		env.Notef("%s", summary)
+		env.Notef("%s", count(reports))
 	default:
-		env.Notef("nothing found")
+		env.Notef("nothing found %s", looked)
 	}
-	return nil
+	return cli.Incomplete(unread...)
 }

@@ -61,5 +61,5 @@ func (o *validateOptions) run(ctx context.Context, env *cli.Env) error {
 		return err
 	}
 	found := slices.DeleteFunc(analyze.OfFiles(m.Files), func(f analyze.Finding) bool { return f.Code == analyze.RepeatedObject })
-	return report(env, o.output, analyze.Sort(found), analyze.Error)
+	return report(env, o.output, analyze.Sort(found), analyze.Error, looked(m, []load.Cluster{own}), nil)
 }

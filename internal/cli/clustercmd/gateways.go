@@ -1,7 +1,6 @@
 package clustercmd
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"net/netip"
@@ -10,7 +9,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/meshctl/meshctl/internal/cli"
-	"github.com/meshctl/meshctl/internal/output"
 	"github.com/meshctl/meshctl/internal/server/registry"
 )
 
@@ -61,13 +59,10 @@ func showGateways(ctx context.Context, env *cli.Env, o *cli.PageFlags) error {
 	if o.Output.ForPeople() {
 		mergeRows(&table.Table, "REPLICA", "TTL", "CHANGED")
 	}
-	if err := cmp.Or(o.Show(env, gateways, &table.Table, "No gateway of a network is known."), err); err != nil {
+	if err := o.Show(env, gateways, &table.Table, "No gateway of a network is known to "+cli.AnsweredBy(answers)); err != nil {
 		return err
 	}
-	if len(wrong) > 0 {
-		return cli.Findingsf("%s", output.EscapeLines(distinct(wrong)))
-	}
-	return nil
+	return env.Conclude(distinct(wrong), err)
 }
 
 func joined(list []netip.AddrPort) string {

@@ -182,7 +182,7 @@ not create are also kept and listed.`,
 				return err
 			}
 			if deleted == 0 {
-				fmt.Fprintln(env.Stdout, "nothing to unlink: the clusters have no remote secrets of each other")
+				fmt.Fprintf(env.Stdout, "nothing to unlink: %s have no remote secrets of each other in namespace %s\n", cli.Named("cluster", args), members[0].Request.Account.Namespace)
 				return nil
 			}
 			fmt.Fprintf(env.Stdout, "%s unlinked\n", output.Plural(len(members), "cluster"))

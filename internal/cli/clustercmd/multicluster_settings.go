@@ -90,8 +90,8 @@ func (o *clusterSettingOptions) run(ctx context.Context, env *cli.Env, id mesh.C
 		fmt.Fprintf(env.Stdout, "cluster %s: %s (%s)\n", id, done, c.Name)
 	}
 	if unchecked != nil {
-		return cli.Findingsf("it is set, but meshctl could not check that there is a cluster %s: %s; --force skips the check",
-			id, strings.ReplaceAll(unchecked.Error(), "\n", "; "))
+		return cli.Incomplete(fmt.Errorf("it is set, but meshctl could not check that there is a cluster %s: %s; --force skips the check",
+			id, strings.ReplaceAll(unchecked.Error(), "\n", "; ")))
 	}
 	return nil
 }
@@ -144,7 +144,7 @@ settings apply them until undrain, also after a restart.
 
 The command refuses a cluster that no control plane of the contexts knows. If the
 control planes do not report their clusters, the command drains the cluster and exits
-with code 3.`,
+with code 4.`,
 		Example: `  meshctl multicluster drain west --context east,north
   meshctl multicluster drain cluster2 --config-dir ./cluster1`,
 	}, 1, func([]string) (func(*mesh.ClusterSetting), string, error) {

@@ -41,9 +41,10 @@ Lease. --server sets addresses instead. The user that runs a replica needs no to
 the same machine; all other callers need --token-file. For a pod the command creates a
 token of the service account default if --token-file is not given.
 
-The exit code is 3 when a replica does not answer, when a cluster is not synced, when
-its credential has expired or lacks a permission, when a source of a cluster has no
-effect, or when a network that other networks must reach has no usable gateway.`,
+The exit code is 3 when a cluster is not synced, when its credential has expired or lacks
+a permission, when a source of a cluster has no effect, or when a network that other
+networks must reach has no usable gateway. It is 4 when none of this is found but a
+replica does not answer, and 1 when no replica answers.`,
 		Example: `  meshctl remote-clusters --context east
   # Wait until all clusters are synced
   meshctl remote-clusters --context east --wait --timeout 2m -o wide
@@ -89,9 +90,6 @@ func (v *replicaView) wrong() []replicaLine {
 		for _, l := range lines {
 			out = append(out, replicaLine{v.Server, l})
 		}
-	}
-	if v.Error != "" {
-		add(strings.ReplaceAll(v.Error, "\n", "; "))
 	}
 	for _, c := range v.Clusters {
 		add(wrongWith(&c.Status)...)
@@ -156,7 +154,7 @@ func (o *remoteClustersOptions) run(ctx context.Context, env *cli.Env) error {
 			wrong = append(wrong, views[i].wrong()...)
 			lost = lost || views[i].Error != ""
 		}
-		if !o.wait || len(wrong) == 0 {
+		if !o.wait || len(wrong) == 0 && !lost {
 			stop()
 		}
 		return lost, nil
@@ -211,6 +209,9 @@ func (o *remoteClustersOptions) show(env *cli.Env, views []replicaView, wrong []
 		if o.Output.ForPeople() {
 			mergeRows(table, "REPLICA", "AGE", "HEARD")
 		}
+		if len(table.Rows) == 0 {
+			env.Notef("No cluster is known to %s", cli.Named("control plane", serversOf(views)))
+		}
 		if len(table.Rows) > 0 || !o.Output.ForPeople() {
 			if err := cli.WriteTable(env, o.Output, table); err != nil {
 				return err
@@ -224,16 +225,22 @@ func (o *remoteClustersOptions) show(env *cli.Env, views []replicaView, wrong []
 		}
 	}
 	env.Hints(o.Runnable(distinct(hints)))
-	if len(wrong) > 0 {
-		var silent []error
-		for i := range views {
-			if views[i].err != nil {
-				silent = append(silent, views[i].err)
-			}
+	var lines []string
+	var silent []error
+	for i := range views {
+		if v := &views[i]; v.err != nil {
+			lines, silent = append(lines, v.Server+": "+strings.ReplaceAll(v.Error, "\n", "; ")), append(silent, v.err)
 		}
-		return cli.Findingsf("%s%s", output.EscapeLines(wrong), o.Advice(silent, len(views)))
 	}
-	return nil
+	return env.Conclude(wrong, o.Unread(lines, silent, len(views)))
+}
+
+func serversOf(views []replicaView) []string {
+	var out []string
+	for i := range views {
+		out = append(out, views[i].Server)
+	}
+	return out
 }
 
 func (o *remoteClustersOptions) row(now time.Time, v *replicaView, c *clusters.PageCluster) []string {

@@ -30,14 +30,15 @@ func newRemoteSecretCheckCmd(env *cli.Env) *cobra.Command {
 plane. Files hold Secrets or kubeconfigs in YAML or JSON, - is standard input. Without
 files the command checks the remote secrets of a cluster, and tries each credential: it
 asks the API server whether the credential may read services, pods, endpoint slices and
-the Secrets of gateways. A note names the credentials that cannot be tried from here. The
-command runs no plugins, reads no other files and, for files, connects to no server.
+the Secrets of gateways. The command runs no plugins, reads no other files and, for
+files, connects to no server.
 
   refused   the control plane does not use the kubeconfig
   broken    the control plane uses it, but the API server rejects it
   warning   may be harmless
 
-The exit code is 3 when something is refused or broken.`,
+The exit code is 3 when something is refused or broken, and 4 when nothing is but a
+credential could not be tried from here.`,
 		Example: `  meshctl remote-secret check west.yaml
   meshctl create-remote-secret --context west --name west | meshctl remote-secret check -
   meshctl remote-secret check --context east`,
@@ -72,14 +73,11 @@ func (o *remoteSecretCheckOptions) run(ctx context.Context, env *cli.Env) error 
 	}
 	findings = append(findings, remotesecret.Repeated(clusters)...)
 	var tried []remotesecret.Finding
-	untried := []string{"credentials in files are not tried"}
+	var untried []error
 	if len(o.files) == 0 {
 		tried, untried = tryCredentials(ctx, clusters, remotesecret.Options{Now: env.Now(), InPod: o.inPod, Allow: allow}, findings)
 	}
 	findings = append(findings, tried...)
-	for _, line := range untried {
-		env.Notef("Note: %s", line)
-	}
 	if !o.output.ForPeople() || len(findings) > 0 {
 		err = cli.WriteResult(env, o.output, findings, findingsTable(findings))
 	}
@@ -93,20 +91,29 @@ func (o *remoteSecretCheckOptions) run(ctx context.Context, env *cli.Env) error 
 		}
 	}
 	if bad > 0 {
+		env.NotRead(untried...)
 		return cli.Findingsf("%s found in %s", output.Plural(bad, "problem"), output.Plural(len(clusters), "cluster"))
 	}
 	switch {
-	case !o.output.ForPeople():
 	case len(clusters) == 0:
 		env.Notef("there are no remote secrets in %s", where)
+	case len(o.files) > 0:
+		env.Notef("%s can be used: looked at %s; credentials in files are not tried", countClusters(clusters), where)
+	case len(untried) == 0:
+		env.Notef("%s can be used: looked at %s, and tried each credential", countClusters(clusters), where)
 	default:
-		ids := map[mesh.ClusterID]bool{}
-		for i := range clusters {
-			ids[clusters[i].ID] = true
-		}
-		env.Notef("%s can be used", output.Plural(len(ids), "cluster"))
+		env.Notef("no problem found in %s of %s", countClusters(clusters), where)
 	}
-	return nil
+	return cli.Incomplete(untried...)
+}
+
+// countClusters counts the clusters, each once.
+func countClusters(clusters []remotesecret.Cluster) string {
+	ids := map[mesh.ClusterID]bool{}
+	for i := range clusters {
+		ids[clusters[i].ID] = true
+	}
+	return output.Plural(len(ids), "cluster")
 }
 
 // read returns the clusters of the files, or of the remote secrets in a cluster, and the

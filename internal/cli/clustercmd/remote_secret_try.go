@@ -11,7 +11,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"github.com/meshctl/meshctl/internal/kube"
-	"github.com/meshctl/meshctl/internal/output"
 	"github.com/meshctl/meshctl/internal/remotesecret"
 	"github.com/meshctl/meshctl/internal/remotesecret/create"
 )
@@ -26,10 +25,10 @@ const (
 // tryCredentials sends requests with each credential that has no other fault, and returns
 // the credentials that the API servers refuse and the rights that they lack. It does not
 // try kubeconfigs with settings that --insecure-remote allows, as these may run commands
-// here. untried has a line for each credential that was not tried.
-func tryCredentials(ctx context.Context, clusters []remotesecret.Cluster, o remotesecret.Options, known []remotesecret.Finding) (found []remotesecret.Finding, untried []string) {
+// here. untried has an error for each credential that was not tried.
+func tryCredentials(ctx context.Context, clusters []remotesecret.Cluster, o remotesecret.Options, known []remotesecret.Finding) (found []remotesecret.Finding, untried []error) {
 	results := make([][]remotesecret.Finding, len(clusters))
-	lines := make([]string, len(clusters))
+	untried = make([]error, len(clusters))
 	var group errgroup.Group
 	group.SetLimit(triesAtOnce)
 	for i := range clusters {
@@ -43,13 +42,13 @@ func tryCredentials(ctx context.Context, clusters []remotesecret.Cluster, o remo
 		group.Go(func() error {
 			var err error
 			if results[i], err = tryCredential(ctx, c, o); err != nil {
-				lines[i] = fmt.Sprintf("the credential of cluster %s was not tried: %s", c.ID, output.Escape(err.Error()))
+				untried[i] = fmt.Errorf("the credential of cluster %s was not tried: %w", c.ID, err)
 			}
 			return nil
 		})
 	}
 	_ = group.Wait()
-	return slices.Concat(results...), slices.DeleteFunc(lines, func(l string) bool { return l == "" })
+	return slices.Concat(results...), slices.DeleteFunc(untried, func(err error) bool { return err == nil })
 }
 
 func tryCredential(ctx context.Context, c *remotesecret.Cluster, o remotesecret.Options) ([]remotesecret.Finding, error) {

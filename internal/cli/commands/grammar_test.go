@@ -43,7 +43,7 @@ func TestShorthandsHaveOneMeaning(t *testing.T) {
 		"A": {"all-namespaces"}, "L": {"list-analyzers", "list"}, "R": {"recursive"}, "S": {"suppress"},
 		"c": {"kubeconfig"}, "f": {"file"}, "i": {"istioNamespace"}, "l": {"selector"}, "n": {"namespace"}, "o": {"output"},
 		"r": {"revision", "reset"}, // both as in istioctl
-		"s": {"set"}, "v": {"verbose", "verbosity", "version"}, "w": {"watch"}, "y": {"yes"},
+		"s": {"set", "short"}, "v": {"verbose", "verbosity", "version"}, "w": {"watch"}, "y": {"yes"},
 	}
 	used := map[string]bool{}
 	eachCommand(func(cmd *cobra.Command) {
@@ -175,6 +175,43 @@ func TestEarlierFlags(t *testing.T) {
 		} else if !cmd.Flags().Changed(name) {
 			t.Errorf("%s: --%s is not set", line, name)
 		}
+	}
+}
+
+// TestEveryReaderTakesSeveralClusters: each command that reads clusters takes several contexts, and
+// --all-clusters. The others write, run in a cluster, or are about the secrets of one.
+func TestEveryReaderTakesSeveralClusters(t *testing.T) {
+	t.Parallel()
+	others := map[string]bool{ // whether they take several contexts
+		"serve": false, "install": false, "upgrade": false, "uninstall": false, "manifest generate": false, "inject": false, "workload entry configure": false,
+		"create-remote-secret": false, "experimental create-remote-secret": false, "remote-secret list": false, "remote-secret check": false,
+		"remote-secret rotate": false, "remote-secret delete": false, "multicluster drain": true, "multicluster undrain": true, "multicluster weight": true,
+		"certs cacerts": true, "certs crl": true, "certs rotate-root plan": true, "certs rotate-root start": true, "certs rotate-root next": true,
+		"certs rotate-root finish": true, "certs rotate-root abort": true, "certs rotate-root status": true,
+	}
+	readers := 0
+	eachCommand(func(cmd *cobra.Command) {
+		context, all := cmd.Flags().Lookup("context"), cmd.Flags().Lookup("all-clusters")
+		if context == nil {
+			if all != nil {
+				t.Errorf("%s has --all-clusters without --context", cmd.CommandPath())
+			}
+			return
+		}
+		_, list := context.Value.(pflag.SliceValue)
+		several, other := others[strings.TrimPrefix(cmd.CommandPath(), "meshctl ")]
+		switch {
+		case other && (list != several || all != nil):
+			t.Errorf("%s: --context takes a list: %v, --all-clusters: %v", cmd.CommandPath(), list, all != nil)
+		case other:
+		case !list || all == nil:
+			t.Errorf("%s: --context takes a list: %v, --all-clusters: %v; a command that reads clusters has both", cmd.CommandPath(), list, all != nil)
+		default:
+			readers++
+		}
+	})
+	if readers < 30 {
+		t.Errorf("found %d commands that read several clusters", readers)
 	}
 }
 

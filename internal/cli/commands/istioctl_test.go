@@ -2,6 +2,9 @@ package commands
 
 import (
 	"bytes"
+	"os"
+	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -43,10 +46,11 @@ func TestCommandsOfIstioctl(t *testing.T) {
 		"internal-debug syncz":             `unknown command "internal-debug" for "meshctl", it is meshctl experimental internal-debug`,
 		"versio":                           `unknown command "versio" for "meshctl", did you mean "version"?`,
 		"nothing --help":                   "unknown command \"nothing\" for \"meshctl\"\n",
-		"pc analyze -h":                    "unknown command \"analyze\" for \"meshctl proxy-config\"\n",
+		"pc analyze -h":                    "unknown command \"analyze\" for \"meshctl proxy-config\": it has all, bootstrap, ",
+		"explain web.apps":                 "unknown command \"web.apps\" for \"meshctl explain\": it has endpoints, policies\n",
 		"help nothing":                     "unknown command \"nothing\" for \"meshctl\"\n",
 		"nothing":                          "unknown command \"nothing\" for \"meshctl\"\n",
-		"pc analyze":                       "unknown command \"analyze\" for \"meshctl proxy-config\"\n",
+		"pc analyze":                       "unknown command \"analyze\" for \"meshctl proxy-config\": it has all, bootstrap, ",
 	} {
 		var out, talk bytes.Buffer
 		code := Run(t.Context(), &cli.Env{
@@ -54,6 +58,36 @@ func TestCommandsOfIstioctl(t *testing.T) {
 		}, strings.Fields(typed))
 		if code != cli.ExitUsage || out.Len() > 0 || !strings.Contains(talk.String(), want) || !strings.HasPrefix(talk.String(), "Error: unknown command ") {
 			t.Errorf("%s: exit code %d, want %s: %s%s", typed, code, want, out.String(), talk.String())
+		}
+	}
+}
+
+// TestFlagsOfIstioctl: a flag of istioctl works, or the error says what to use instead.
+func TestFlagsOfIstioctl(t *testing.T) {
+	t.Parallel()
+	service := filepath.Join(t.TempDir(), "service.yaml")
+	if err := os.WriteFile(service, []byte("{apiVersion: v1, kind: Service, metadata: {name: web, namespace: apps}, spec: {clusterIP: 10.0.0.1, ports: [{name: http, port: 80}]}}"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, tc := range []struct {
+		line string
+		code int
+		want string
+	}{
+		{"version --short", 0, `^\(devel\)\n$`},
+		{"version -s --remote=false", 0, `^\(devel\)\n$`},
+		{"analyze -f " + service, 0, `^nothing found in 1 object `},
+		{"analyze --filename " + service, 0, `^nothing found in 1 object `},
+		{"analyze --use-kube=false " + service, 0, `^nothing found in 1 object `},
+		{"analyze --use-kube " + service, 1, `^Error: no kubeconfig`},
+		{"analyze --remote-contexts west", 2, `--remote-contexts: --context EAST,WEST names several clusters, and --all-clusters `},
+		{"analyze --color=false", 2, `unknown flag: --color: leave it out\n`},
+		{"ps --revision canary", 2, `unknown flag: --revision: the command is about all revisions: leave it out\n`},
+		{"pc clusters", 2, `give exactly one source: a workload, such as web-1\.apps or deploy/web, --admin`},
+	} {
+		code, stdout, stderr := runMeshctl(t, t.TempDir(), strings.Fields(tc.line)...)
+		if said := stdout + stderr; code != tc.code || !regexp.MustCompile(tc.want).MatchString(said) {
+			t.Errorf("%s: exit code %d, want %d and %s: %s", tc.line, code, tc.code, tc.want, said)
 		}
 	}
 }

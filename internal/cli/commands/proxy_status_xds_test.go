@@ -189,9 +189,9 @@ func TestProxyStatusOverXDS(t *testing.T) {
 		"no directory":         {1, "--cert-dir: .*no such file", []string{"--cert-dir", filepath.Join(m.dir, "none")}},
 		"no token in the file": {1, "request authenticate failure; it wants the token", []string{"--token-file", junk, "--root-ca", root}},
 		"both":                 {2, "--insecure and --root-ca: give one of them", []string{"--cert-dir", system, "--insecure", "--root-ca", root}},
-		"a port without TLS":   {1, "first record does not look like a TLS handshake", []string{"--cert-dir", system, "--xds-address", m.plain}},
+		"a port without TLS":   {4, "first record does not look like a TLS handshake", []string{"--cert-dir", system, "--xds-address", m.plain}},
 		"no port":              {2, "--xds-address \"istiod\": want host:port", []string{"--cert-dir", system, "--xds-address", "istiod"}},
-		"one that is silent":   {1, `127\.0\.0\.1:1: .*connection refused`, []string{"--cert-dir", system, "--xds-address", "127.0.0.1:1"}},
+		"one that is silent":   {4, `127\.0\.0\.1:1: .*connection refused`, []string{"--cert-dir", system, "--xds-address", "127.0.0.1:1"}},
 	} {
 		args := append([]string{"ps", "--xds-address", m.secure}, tc.args...)
 		if code, stdout, stderr := m.run(args...); code != tc.code || !regexp.MustCompile(tc.want).MatchString(stderr) {

@@ -103,7 +103,7 @@ func TestProxyConfigOfAPod(t *testing.T) {
 		{"pc all web-1." + ns, 0, `(?m)^listener/virtualInbound `, `^The dump has no section of endpoint assignments: `},
 		{"pc b web-1." + ns + " -o short", 0, `^Istio Version: unknown\nEnvoy Version: 1\.40\.0/`, `^$`},
 
-		{"pc c web-3." + ns, 1, `^$`, `^Error: namespace NS has no pod web-3, did you mean web-[12]\?\n$`},
+		{"pc c web-3." + ns, 1, `^$`, `^Error: namespace NS has no pod web-3, did you mean web-[12], or a workload by kind/name, such as deploy/web\?\n$`},
 		{"pc c absent." + ns, 1, `^$`, `namespace NS has no pod absent; select another namespace by name\.namespace or --namespace, and a workload by kind/name\n$`},
 		{"pc c web-1." + other, 1, `^$`, `has no pod web-1 and no running pod; select`},
 		{"pc c web-1", 1, `^$`, `namespace default has no pod web-1`},

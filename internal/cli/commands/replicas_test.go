@@ -41,7 +41,7 @@ func TestReplicasOfACluster(t *testing.T) {
 		{[]string{"xds", "history", "client-1.apps"}, 0, `client-1\.apps-1 +CDS +request`, `^$`},
 		{[]string{"xds", "timeline"}, 0, `Cluster c1`, `^$`},
 		{[]string{"xds", "views"}, 0, `CDS +shared`, `^$`},
-		{[]string{"xds", "nacks"}, 0, `^AT `, `No proxy refused anything`},
+		{[]string{"xds", "nacks"}, 0, `^AT `, `No response was refused by`},
 		{[]string{"x", "internal-debug", "--list"}, 0, `"config_dump"`, `^$`},
 		{[]string{"certs", "status"}, 0, `on disk +CN=meshctl self-signed CA`, `^$`},
 		{[]string{"xds", "views", "-i", "nowhere"}, 1, `^$`, `namespace nowhere has no Lease .*; --server takes the addresses of replicas`},

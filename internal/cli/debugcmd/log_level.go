@@ -128,5 +128,8 @@ func (o *logLevelOptions) show(env *cli.Env, all []replicaLevels) error {
 			return err
 		}
 	}
+	if o.set == "" {
+		return o.Unread(errs, silent, len(all))
+	}
 	return o.Silent(errs, silent, len(all))
 }

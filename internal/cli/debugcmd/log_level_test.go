@@ -50,7 +50,7 @@ func TestLogLevel(t *testing.T) {
 		{[]string{"log-level", "xdss:debug"}, 2, `unknown log area "xdss": the areas are default, authn, .*, did you mean "xds"\?`},
 		{[]string{"log-level", "xds:loud"}, 2, `unknown log level "loud": the levels are debug, info, warn, error`},
 		{[]string{"log-level", "xds:debug", "ca:debug"}, 2, `want levels in one argument`},
-		{[]string{"log-level", "--server", "127.0.0.1:1"}, 1, `127\.0\.0\.1:1: .*connection refused`},
+		{[]string{"log-level", "--server", "127.0.0.1:1"}, 4, `not read: 127\.0\.0\.1:1: .*connection refused`},
 	} {
 		code, stdout, stderr := m.Run(tc.args...)
 		if code != tc.code || !regexp.MustCompile(tc.want).MatchString(stdout+stderr) {

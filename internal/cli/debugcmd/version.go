@@ -21,6 +21,7 @@ type versionOptions struct {
 	cli.ReplicaFlags
 	output output.Format
 	remote bool
+	short  bool
 }
 
 // NewVersion returns the command version.
@@ -38,7 +39,7 @@ finds the control planes as meshctl proxy-status does.`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			var stray error
 			cmd.Flags().Visit(func(f *pflag.Flag) {
-				if !o.remote && f.Name != "output" && f.Name != "remote" && cmd.InheritedFlags().Lookup(f.Name) == nil {
+				if !o.remote && f.Name != "output" && f.Name != "remote" && f.Name != "short" && cmd.InheritedFlags().Lookup(f.Name) == nil {
 					stray = fmt.Errorf("--%s needs --remote", f.Name)
 				}
 			})
@@ -48,6 +49,7 @@ finds the control planes as meshctl proxy-status does.`,
 	}
 	f := cmd.Flags()
 	cli.TextVar(f, &o.output)
+	f.BoolVarP(&o.short, "short", "s", false, "Print only the version of this binary")
 	f.BoolVar(&o.remote, "remote", false, "Print also the versions of control planes and of their proxies")
 	o.Bind(env, cmd)
 	return cmd
@@ -58,8 +60,11 @@ func (o *versionOptions) run(ctx context.Context, env *cli.Env) error {
 	if o.remote {
 		return o.runRemote(ctx, env, b)
 	}
-	if !o.output.OfTable() {
+	switch {
+	case !o.output.OfTable():
 		return output.Write(env.Stdout, o.output, b)
+	case o.short:
+		return env.WriteOut([]byte(b.Version + "\n"))
 	}
 	_, err := fmt.Fprintf(env.Stdout, "meshctl version %s\n", b)
 	return err

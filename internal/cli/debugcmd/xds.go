@@ -121,7 +121,7 @@ func (o *xdsHistoryOptions) run(ctx context.Context, env *cli.Env) error {
 			)
 		}
 	}
-	return cmp.Or(o.Show(env, histories, &table.Table, "No responses sent."), err)
+	return cmp.Or(o.Show(env, histories, &table.Table, "No responses were sent to "+o.proxy+" by "+cli.AnsweredBy(answers)), err)
 }
 
 // unknown returns the error for a proxy that no replica knows, with similar names.
@@ -175,7 +175,7 @@ func showTimeline(ctx context.Context, env *cli.Env, o *cli.PageFlags) error {
 			between(p.Arrived, p.LastAnswer), because(p, ""),
 		)
 	}
-	return cmp.Or(o.Show(env, line, &table.Table, "Nothing was published yet."), err)
+	return cmp.Or(o.Show(env, line, &table.Table, "Nothing was published yet by "+cli.AnsweredBy(answers)), err)
 }
 
 // clock returns the time of day in UTC.

@@ -24,7 +24,7 @@ import (
 func TestXDSCommands(t *testing.T) {
 	m := clitest.StartMesh(t, group())
 	m.Eventually(`client-1\.apps-1 +CDS +request .* ACK `, "xds", "history", "client-1.apps")
-	if code, _, stderr := m.Run("xds", "nacks"); code != 0 || !strings.Contains(stderr, "No proxy refused anything") {
+	if code, _, stderr := m.Run("xds", "nacks"); code != 0 || !strings.Contains(stderr, "No response was refused by 1 proxy of control plane meshctl-") {
 		t.Errorf("exit code %d, %s", code, stderr)
 	}
 

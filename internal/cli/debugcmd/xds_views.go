@@ -45,7 +45,7 @@ func showViews(ctx context.Context, env *cli.Env, o *cli.PageFlags) error {
 			v.Type, v.Scope, fmt.Sprint(v.Views), fmt.Sprint(v.Streams), fmt.Sprint(v.Resources), size(int64(v.Bytes)), cli.OrDash(v.Version), cmp.Or(v.Of, "everyone"),
 		)
 	}
-	return cmp.Or(o.Show(env, views, &table.Table, "No proxy is connected."), err)
+	return cmp.Or(o.Show(env, views, &table.Table, "No proxy is connected to "+cli.AnsweredBy(answers)), err)
 }
 
 type xdsNACKsOptions struct {
@@ -109,7 +109,11 @@ func (o *xdsNACKsOptions) run(ctx context.Context, env *cli.Env) error {
 	if page == nil {
 		return err
 	}
-	if bad := o.Show(env, page, nackTable(several, page.NACKs), "No proxy refused anything."); bad != nil || !o.Output.ForPeople() {
+	none := ""
+	if len(page.NACKs) == 0 {
+		none = "No response was refused by " + cli.LookedAt(cli.AskProxies(ctx, found))
+	}
+	if bad := o.Show(env, page, nackTable(several, page.NACKs), none); bad != nil || !o.Output.ForPeople() {
 		return cmp.Or(bad, err)
 	}
 	if len(page.Refused) > 0 {

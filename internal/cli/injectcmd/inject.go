@@ -152,6 +152,9 @@ func (v *outputValue) Set(s string) error {
 
 // report prints which objects are not injected, and warnings.
 func report(env *cli.Env, name string, outcomes []inject.Outcome) {
+	if len(outcomes) == 0 {
+		env.Notef("%s: nothing is injected: no object in it has pods", name)
+	}
 	for _, o := range outcomes {
 		if o.Skipped != "" {
 			fmt.Fprintf(env.Stderr, "%s:%d: %s is not injected: %s\n", name, o.Line, o.Object, o.Skipped)

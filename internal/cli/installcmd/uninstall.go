@@ -97,6 +97,9 @@ func (o *uninstallOptions) run(ctx context.Context, env *cli.Env) error {
 	if o.dryRun {
 		said = "would be deleted from"
 	}
+	if done.Deleted == 0 && len(found) == 0 {
+		env.Notef("%s: nothing is installed: no object has the label %s", c.Name, install.LabelInstallation)
+	}
 	env.Notef("%s %s %s", output.Plural(done.Deleted, "object"), said, c.Name)
 	return nil
 }

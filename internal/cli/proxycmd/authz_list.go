@@ -33,7 +33,7 @@ tokens. WORKLOAD, --admin and --file name the Envoy, as in meshctl proxy-config.
 			return pcResult{}, err
 		}
 		ports := access.Policies((*access.Config)(filters))
-		return pcResult{table: policyTable(ports), none: "The proxy has no ports of a service.", json: ports}, nil
+		return pcResult{table: policyTable(ports), none: "The proxy has no ports of a service", json: ports}, nil
 	}})
 }
 

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -17,7 +18,6 @@ import (
 	"github.com/meshctl/meshctl/internal/output"
 	"github.com/meshctl/meshctl/internal/proxyconfig/access"
 	"github.com/meshctl/meshctl/internal/server/load"
-	"github.com/meshctl/meshctl/internal/server/render"
 )
 
 // formatDOT is the language of Graphviz.
@@ -25,7 +25,7 @@ const formatDOT = "dot"
 
 type authzMatrixOptions struct {
 	kube            cli.KubeFlags
-	context         string
+	contexts        cli.MeshContexts
 	dirs            []string
 	namespace       string
 	systemNamespace string
@@ -41,7 +41,8 @@ func newAuthzMatrixCmd(env *cli.Env) *cobra.Command {
 		Short: "Show who may call the workloads of a namespace",
 		Long: `Show for each port of the workloads of a namespace who may call it, by the policies of a
 directory (--config-dir) or a Kubernetes API. The command computes the filters that serve
-would send to the workloads, and needs no running control plane or Envoy.
+would send to the workloads, and needs no running control plane or Envoy. With several
+clusters, it shows the workloads of each by the policies of the same cluster.
 
 A call is allowed, denied, or depends on parts of the request, such as its path or its
 token. Callers are the service accounts of all workloads, the other accounts of their
@@ -52,6 +53,9 @@ them, too.`,
 		Example: `  # By the policies of the cluster
   meshctl authz matrix -n apps
 
+  # In all clusters of the mesh
+  meshctl authz matrix -n apps --context east --all-clusters
+
   # By manifests, as a graph
   meshctl authz matrix -n apps --config-dir mesh -o dot | dot -Tsvg > apps.svg`,
 		Args:              cli.NoArgs,
@@ -60,7 +64,7 @@ them, too.`,
 	}
 	fs := cmd.Flags()
 	fs.StringArrayVar(&o.dirs, "config-dir", nil, "`Directory` of YAML instead of a Kubernetes API; may be repeated")
-	o.kube.ContextVar(env, cmd, &o.context, "context", "Kubeconfig `context` of the cluster (default the current one)")
+	o.contexts.Bind(env, cmd, &o.kube, "")
 	o.kube.Bind(fs)
 	o.kube.NamespaceVar(env, cmd, &o.namespace, "namespace", "n", "", "`Namespace` of the workloads (required)")
 	fs.StringVar(&o.systemNamespace, "system-namespace", mesh.DefaultSystemNamespace, "`Namespace` of the control plane and of the ConfigMap istio")
@@ -74,10 +78,13 @@ them, too.`,
 type matrix struct {
 	Namespace string         `json:"namespace"`
 	Targets   []matrixTarget `json:"targets"`
+
+	several bool // clusters
 }
 
 // matrixTarget is a port of a workload.
 type matrixTarget struct {
+	Cluster  string        `json:"cluster,omitzero"` // if there are several
 	Workload string        `json:"workload"`
 	Port     uint32        `json:"port"`
 	Callers  []access.Cell `json:"callers"`
@@ -87,15 +94,40 @@ func (o *authzMatrixOptions) run(ctx context.Context, env *cli.Env) error {
 	if o.namespace == "" {
 		return cli.Usagef("name the namespace of the workloads with --namespace")
 	}
-	m, err := o.read(ctx, env)
+	clusters, unread, err := o.clusters(ctx, env)
 	if err != nil {
 		return err
 	}
-	result, err := o.matrix(env, m)
-	switch {
-	case err != nil:
+	result := &matrix{Namespace: o.namespace, several: len(clusters)+len(unread) > 1}
+	var read []string
+	without := 0
+	for i := range clusters {
+		own := string(clusters[i].ID)
+		bare, err := o.addCluster(ctx, env, result, own, clusters[i:], clusters[:i])
+		switch {
+		case err == nil:
+			read, without = append(read, own), without+bare
+		case len(clusters) == 1 || ctx.Err() != nil:
+			return err
+		default:
+			unread = append(unread, fmt.Errorf("cluster %s: %w", own, err))
+		}
+	}
+	if without > 0 {
+		env.Notef("Pods of %s without a proxy, which no policy protects: %d", o.namespace, without)
+	}
+	if len(result.Targets) == 0 {
+		return errors.Join(append(unread, fmt.Errorf("no workload of namespace %s has a proxy in %s", o.namespace, cli.Named("cluster", read)))...)
+	}
+	if err := o.show(env, result); err != nil {
 		return err
-	case !o.output.OfTable() && o.output != formatDOT:
+	}
+	return cli.Incomplete(unread...)
+}
+
+// show prints the result.
+func (o *authzMatrixOptions) show(env *cli.Env, result *matrix) error {
+	if !o.output.OfTable() && o.output != formatDOT {
 		return output.Write(env.Stdout, o.output, result)
 	}
 	if !o.all {
@@ -109,60 +141,85 @@ func (o *authzMatrixOptions) run(ctx context.Context, env *cli.Env) error {
 	return cli.WriteTable(env, o.output, result.table())
 }
 
-// read reads the mesh of the directories or of the Kubernetes API.
-func (o *authzMatrixOptions) read(ctx context.Context, env *cli.Env) (*render.Mesh, error) {
-	cluster := load.Cluster{ID: mesh.ClusterID(cmp.Or(env.Getenv("CLUSTER_ID"), "Kubernetes")), Dirs: o.dirs}
-	if len(o.dirs) == 0 {
-		found, err := kube.Load(o.kube.Options(env, o.context))
-		if errors.Is(err, kube.ErrNoAccess) {
-			return nil, fmt.Errorf("%w, or name directories with --config-dir", err)
-		} else if err != nil {
-			return nil, err
+// clusters returns the directories, or the APIs of the contexts, and why some contexts are not read.
+func (o *authzMatrixOptions) clusters(ctx context.Context, env *cli.Env) (out []load.Cluster, unread []error, err error) {
+	id := mesh.ClusterID(cmp.Or(env.Getenv("CLUSTER_ID"), "Kubernetes"))
+	if len(o.dirs) > 0 {
+		return []load.Cluster{{ID: id, Dirs: o.dirs}}, nil, nil
+	}
+	contexts, err := o.contexts.ResolveAnswering(ctx, env, &o.kube, o.systemNamespace)
+	if err != nil {
+		return nil, nil, err
+	}
+	for i := range contexts {
+		c := &contexts[i]
+		found, err := (*kube.Access)(nil), c.Err
+		if err == nil {
+			found, err = kube.Load(o.kube.Options(env, c.Context))
 		}
-		cluster.Config = found.Config
+		switch {
+		case errors.Is(err, kube.ErrNoAccess):
+			return nil, nil, fmt.Errorf("%w, or name directories with --config-dir", err)
+		case err != nil && len(contexts) == 1:
+			return nil, nil, err
+		case err != nil:
+			unread = append(unread, fmt.Errorf("cluster %s: %w", c.Name(), err))
+			continue
+		case len(contexts) > 1:
+			id = cmp.Or(c.Cluster, mesh.ClusterID(found.Context))
+		}
+		out = append(out, load.Cluster{ID: id, Config: found.Config})
 	}
-	ctx, stop := context.WithTimeout(ctx, o.timeout)
-	defer stop()
-	m, err := renderMesh(ctx, env, o.systemNamespace, cluster)
-	if errors.Is(err, context.DeadlineExceeded) {
-		return nil, fmt.Errorf("the cluster was not read within %s: raise --timeout", o.timeout)
-	}
-	return m, err
+	return out, unread, nil
 }
 
-func (o *authzMatrixOptions) matrix(env *cli.Env, m *render.Mesh) (*matrix, error) {
-	workloads, without := m.Workloads(o.namespace)
-	if without > 0 {
-		env.Notef("Pods of %s without a proxy, which no policy protects: %d", o.namespace, without)
+// addCluster adds the workloads of the first cluster, by its policies, and returns the number of pods
+// without a proxy.
+func (o *authzMatrixOptions) addCluster(ctx context.Context, env *cli.Env, to *matrix, own string, first, others []load.Cluster) (without int, err error) {
+	ctx, stop := context.WithTimeout(ctx, o.timeout)
+	defer stop()
+	m, err := renderMesh(ctx, env, o.systemNamespace, slices.Concat(first, others)...)
+	if errors.Is(err, context.DeadlineExceeded) {
+		return 0, fmt.Errorf("the cluster was not read within %s: raise --timeout", o.timeout)
+	} else if err != nil {
+		return 0, err
 	}
-	if len(workloads) == 0 {
-		return nil, fmt.Errorf("no workload of namespace %s has a proxy", o.namespace)
-	}
+	workloads, without := m.Workloads(mesh.ClusterID(own), o.namespace)
 	callers := access.Callers(m.Identities(), m.TrustDomain())
-	out := &matrix{Namespace: o.namespace}
 	for _, w := range workloads {
 		config, err := renderedConfig(m, w.Node)
 		if err != nil {
-			return nil, err
+			return 0, err
 		}
 		for _, port := range config.Ports() {
 			row, err := access.Row(config, port, callers)
 			if err != nil {
-				return nil, fmt.Errorf("%s: %w", w.Name, err)
+				return 0, fmt.Errorf("%s: %w", w.Name, err)
 			}
-			out.Targets = append(out.Targets, matrixTarget{Workload: w.Name, Port: port, Callers: row})
+			target := matrixTarget{Workload: w.Name, Port: port, Callers: row}
+			if to.several {
+				target.Cluster = own
+			}
+			to.Targets = append(to.Targets, target)
 		}
 	}
-	return out, nil
+	return without, nil
 }
 
 func (m *matrix) table() *output.Table {
 	t := &output.Table{Header: []string{"WORKLOAD", "PORT", "CALLER", "CALLS", "RULES", "WHY"}, Name: "WORKLOAD"}
+	if m.several {
+		t.Header = slices.Insert(t.Header, 0, "CLUSTER")
+	}
 	for _, target := range m.Targets {
 		for _, cell := range target.Callers {
-			t.Rows = append(t.Rows, []string{
+			row := []string{
 				target.Workload, strconv.FormatUint(uint64(target.Port), 10), cell.Caller, cell.Calls, cli.OrDash(shortRules(cell.Rules)), cell.Why,
-			})
+			}
+			if m.several {
+				row = slices.Insert(row, 0, target.Cluster)
+			}
+			t.Rows = append(t.Rows, row)
 		}
 	}
 	return t
@@ -190,7 +247,11 @@ func (m *matrix) dot() string {
 	var out strings.Builder
 	fmt.Fprintf(&out, "digraph %s {\n  rankdir=LR;\n", strconv.Quote(m.Namespace))
 	for _, target := range m.Targets {
-		to := strconv.Quote(target.Workload + ":" + strconv.FormatUint(uint64(target.Port), 10))
+		name := target.Workload
+		if target.Cluster != "" {
+			name = target.Cluster + "/" + name
+		}
+		to := strconv.Quote(name + ":" + strconv.FormatUint(uint64(target.Port), 10))
 		fmt.Fprintf(&out, "  %s [shape=box];\n", to)
 		for _, cell := range target.Callers {
 			style := ""

@@ -52,7 +52,10 @@ func (o *explainOptions) bind(env *cli.Env, cmd *cobra.Command) {
 func (o *explainOptions) findProxy(ctx context.Context, env *cli.Env, found []*replicas.Replica) (err error) {
 	w := cli.WorkloadProxy{
 		Named: o.proxy, Namespace: o.namespace, Kube: &o.Kube, Contexts: o.ContextsOf(found),
-		Known: func() ([]string, error) { return connected(ctx, found) },
+		Known: func() ([]string, error) {
+			known := proxyStatusOptions{cluster: o.cluster}
+			return cli.ProxyNames(known.selected(cli.AskProxies(ctx, found))), nil
+		},
 	}
 	o.proxy, err = w.Find(ctx, env)
 	return err
@@ -205,7 +208,12 @@ func (o *explainOptions) absent(ctx context.Context, found []*replicas.Replica) 
 	if o.cluster != "" {
 		text += " in cluster " + o.cluster
 	}
-	return errors.New(output.Escape(text + cli.Near(o.proxy, cli.ProxyNames(cli.AskProxies(ctx, found)))))
+	reports := cli.AskProxies(ctx, found)
+	near := cli.Near(o.proxy, cli.ProxyNames(reports))
+	if text += near; near == "" {
+		text += ": looked at " + cli.LookedAt(reports)
+	}
+	return errors.New(output.Escape(text))
 }
 
 // connected returns the names of the connected proxies.

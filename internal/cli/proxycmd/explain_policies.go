@@ -1,6 +1,7 @@
 package proxycmd
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -74,7 +75,11 @@ func (o *explainOptions) runPolicies(ctx context.Context, env *cli.Env) error {
 			return err
 		}
 	} else {
-		env.Notef("No security policy selects %s", e.Proxy)
+		var looked []string
+		for _, name := range slices.Sorted(maps.Keys(e.Considered)) {
+			looked = append(looked, fmt.Sprintf("%d in namespace %s", e.Considered[name], name))
+		}
+		env.Notef("No security policy selects %s: looked at %s", e.Proxy, cmp.Or(strings.Join(looked, ", "), "those of its namespace and the root namespace"))
 	}
 	env.Notef("%s is in %s", e.Proxy, whereabouts(&e.ExplainedProxy))
 	modes := []string{e.MTLS}

@@ -3,10 +3,12 @@ package proxycmd
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -166,11 +168,18 @@ func (o *proxyStatusOptions) run(ctx context.Context, env *cli.Env) error {
 		return o.follow(ctx, env)
 	}
 	found, err := o.find(ctx, env)
+	if errors.Is(err, replicas.ErrNone) {
+		o.noteOrphans(env, o.orphans(ctx, env, nil))
+	}
 	if err != nil {
 		return err
 	}
 	defer cli.CloseReplicas(found)
+	var orphans []string
+	var asked sync.WaitGroup
+	asked.Go(func() { orphans = o.orphans(ctx, env, found) })
 	all := cli.AskProxies(ctx, found)
+	asked.Wait()
 	if err := ctx.Err(); err != nil {
 		return err // not the errors of replicas
 	}
@@ -181,7 +190,8 @@ func (o *proxyStatusOptions) run(ctx context.Context, env *cli.Env) error {
 	if o.Output.OfTable() && !slices.ContainsFunc(reports, func(r proxystatus.Report) bool { return r.Error != "" || len(r.Proxies) > 0 }) {
 		env.Notef("%s", o.none(all))
 	}
-	return o.judge(reports)
+	o.noteOrphans(env, orphans)
+	return o.judge(env, reports)
 }
 
 // selects reports whether the flags select a proxy.
@@ -215,11 +225,11 @@ func (o *proxyStatusOptions) none(all []proxystatus.Report) string {
 	if o.cluster != "" && len(clusters) > 0 {
 		places = append(places, "in clusters "+firstFew(slices.Sorted(maps.Keys(clusters))))
 	}
-	text := "No proxy" + o.where() + " is connected"
+	text := "No proxy" + o.where() + " is connected: looked at " + cli.LookedAt(all)
 	if len(places) > 0 {
-		text += "; others are, " + strings.Join(places, ", ")
+		text += ", " + strings.Join(places, ", ")
 	}
-	return text + "."
+	return text
 }
 
 // where returns the selected namespace and cluster.
@@ -243,19 +253,14 @@ func firstFew(names []string) string {
 }
 
 // judge returns the error for silent replicas, and with --fail for problems.
-func (o *proxyStatusOptions) judge(reports []proxystatus.Report) error {
+func (o *proxyStatusOptions) judge(env *cli.Env, reports []proxystatus.Report) error {
 	var wrong []string
-	var silent []error
 	for i := range reports {
-		wrong = append(wrong, reports[i].Wrong(o.stale)...)
-		if reports[i].Err != nil {
-			silent = append(silent, reports[i].Err)
+		if o.fail && reports[i].Err == nil {
+			wrong = append(wrong, reports[i].Wrong(o.stale)...)
 		}
 	}
-	if o.fail && len(wrong) > 0 {
-		return cli.Findingsf("%s%s", output.EscapeLines(wrong), o.Advice(silent, len(reports)))
-	}
-	return o.SilentReports(reports)
+	return env.Conclude(wrong, o.SilentReports(reports))
 }
 
 // answered reports whether any replica answered.
@@ -308,7 +313,7 @@ func (o *proxyStatusOptions) follow(ctx context.Context, env *cli.Env) error {
 			return false, nil
 		}
 		if first && !answered(reports) {
-			return false, o.judge(reports) // probably a wrong address
+			return false, o.judge(env, reports) // probably a wrong address
 		}
 		first = false
 		lost = slices.ContainsFunc(reports, func(r proxystatus.Report) bool { return r.Error != "" })

@@ -200,11 +200,14 @@ func (o *proxyStatusOptions) streamsOf(reports []proxystatus.Report, found []*re
 	case len(out) > 0:
 		return out, oneCluster(o.proxy, clusters)
 	case !answered(reports):
-		return nil, o.judge(reports)
+		return nil, o.SilentReports(reports)
 	}
 	text := fmt.Sprintf("no proxy %q is connected%s", o.proxy, o.where())
 	slices.Sort(names)
-	text += cli.Near(o.proxy, slices.Compact(names))
+	near := cli.Near(o.proxy, slices.Compact(names))
+	if text += near; near == "" {
+		text += ": looked at " + cli.LookedAt(reports)
+	}
 	return nil, errors.New(output.EscapeLines(append([]string{text}, silent...)))
 }
 

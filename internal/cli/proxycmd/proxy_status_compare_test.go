@@ -66,7 +66,7 @@ func TestProxyOfSeveralClusters(t *testing.T) {
 		"a stream":           {[]proxystatus.Proxy{proxy("web.apps-1", "c1"), proxy("web.apps-2", "c2")}, nil, "web.apps-2", "", "", ""},
 		"without streams":    {[]proxystatus.Proxy{proxy("", "c1"), proxy("", "c2")}, nil, "web.apps", "c2", "", "a has web.apps in several clusters"},
 		"each at its own":    {[]proxystatus.Proxy{proxy("", "c1")}, []proxystatus.Proxy{proxy("", "c2")}, "web.apps", "c2", "", ""},
-		"in no such cluster": {[]proxystatus.Proxy{proxy("", "c1")}, nil, "web.apps", "c3", `no proxy "web.apps" is connected in cluster c3`, ""},
+		"in no such cluster": {[]proxystatus.Proxy{proxy("", "c1")}, nil, "web.apps", "c3", `no proxy "web.apps" is connected in cluster c3: looked at 1 proxy of control planes a, b`, ""},
 	} {
 		o := proxyStatusOptions{proxy: tc.proxy, cluster: tc.asked}
 		reports := []proxystatus.Report{{Replica: "a", Proxies: tc.a}, {Replica: "b", Proxies: tc.b}}

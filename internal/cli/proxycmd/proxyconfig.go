@@ -7,6 +7,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"reflect"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -98,6 +100,9 @@ type pcOptions struct {
 	envoyFlags
 	pod    podFlags
 	output output.Format
+	seen   proxyconfig.Seen // entries that the filter looked at
+	// filters returns the flags that select entries, as they were given.
+	filters func() string
 }
 
 // pcRequest is a request to an admin interface, or a saved response to it, and the
@@ -111,7 +116,8 @@ type pcRequest struct {
 // pcResult is the content of a response.
 type pcResult struct {
 	table *output.Table
-	none  string // the message for a table without rows
+	none  string // the message for a table without rows, or
+	of    string // the name of an entry that pcOptions counts
 	json  any
 	// write prints a result of several tables, instead of table.
 	write func() error
@@ -124,6 +130,7 @@ func (o *pcOptions) command(env *cli.Env, cmd *cobra.Command, request pcRequest)
 	o.pod.bind(env, cmd)
 	cli.TableVar(fs, &o.output)
 	cli.DurationVar(fs, &o.source.Timeout, "timeout", 30*time.Second, "Longest wait for the answer of the admin interface")
+	o.filters = filtersOf(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context(), env, request) }
 	return cmd
 }
@@ -153,19 +160,56 @@ func (o *pcOptions) run(ctx context.Context, env *cli.Env, request pcRequest) er
 	if err != nil {
 		return err
 	}
-	if resources {
-		return output.Write(env.Stdout, o.output, result.json)
-	}
-	if result.write != nil {
+	if result.write != nil && !resources {
 		return result.write()
 	}
-	if err := cli.WriteTable(env, o.output, result.table); err != nil {
-		return err
+	none := false
+	if resources {
+		list := reflect.ValueOf(result.json)
+		none = list.Kind() == reflect.Slice && list.Len() == 0
+		err = output.Write(env.Stdout, o.output, result.json)
+	} else {
+		none = len(result.table.Rows) == 0
+		err = cli.WriteTable(env, o.output, result.table)
 	}
-	if len(result.table.Rows) == 0 {
-		env.Notef("%s", result.none)
+	if err == nil && none {
+		o.noteNone(env, &result)
 	}
-	return nil
+	return err
+}
+
+// noteNone says what was looked at when nothing was found.
+func (o *pcOptions) noteNone(env *cli.Env, result *pcResult) {
+	filters := o.filters()
+	switch {
+	case result.of == "":
+		env.Notef("%s (%s)", result.none, &o.source)
+	case filters == "":
+		env.Notef("No %ss (%s)", result.of, &o.source)
+	case result.of == endpointEntry:
+		env.Notef("No endpoint of %s matches %s (%s)", output.Plural(int(o.seen), "cluster"), filters, &o.source)
+	default:
+		env.Notef("None of %s matches %s (%s)", output.Plural(int(o.seen), result.of), filters, &o.source)
+	}
+}
+
+// endpointEntry is the name of an endpoint. pcOptions counts its clusters.
+const endpointEntry = "endpoint"
+
+// filtersOf returns a function for the flags that a command adds to those it has now, and that are
+// given. --verbose changes only what is shown.
+func filtersOf(cmd *cobra.Command) func() string {
+	shared := map[string]bool{"verbose": true, "with-headers": true, "help": true}
+	cmd.Flags().VisitAll(func(f *pflag.Flag) { shared[f.Name] = true })
+	return func() string {
+		var given []string
+		cmd.LocalNonPersistentFlags().VisitAll(func(f *pflag.Flag) {
+			if f.Changed && !shared[f.Name] && !f.Hidden {
+				given = append(given, "--"+f.Name+" "+output.ShellWord(f.Value.String()))
+			}
+		})
+		return strings.Join(given, " ")
+	}
 }
 
 // running reports whether the source is a running Envoy, which answers the right request.

@@ -82,12 +82,13 @@ func (o *pcAllOptions) checkOutput(*cobra.Command, []string) error {
 
 // write prints the tables with an empty line between them.
 func (o *pcAllOptions) write(env *cli.Env, overview *proxyconfig.Overview) error {
-	between := ""
+	between, rows := "", 0
 	parts := overview.Parts(o.verbose, env.Now())
 	if policies := access.InForce((*access.Config)(overview.Filters)); len(policies) > 0 && o.filter == (proxyconfig.OverviewFilter{}) {
 		parts = append(parts, proxyconfig.Part{Title: "POLICIES", Table: policyTable(policies)})
 	}
 	for _, part := range parts {
+		rows += len(part.Table.Rows)
 		heading := between
 		if o.headers {
 			heading += fmt.Sprintf("------ %s INFO ------\n\n", part.Title)
@@ -99,6 +100,9 @@ func (o *pcAllOptions) write(env *cli.Env, overview *proxyconfig.Overview) error
 			return err
 		}
 		between = "\n"
+	}
+	if filters := o.filters(); rows == 0 && filters != "" {
+		env.Notef("No entry of any table matches %s (%s)", filters, &o.source)
 	}
 	for _, missing := range overview.Missing {
 		reason := missing.Reason()

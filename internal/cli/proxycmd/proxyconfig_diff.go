@@ -117,7 +117,7 @@ func (o *pcDiffOptions) run(ctx context.Context, env *cli.Env) error {
 	case !result.Match:
 		return cli.Findingsf("%s", output.Escape(both[0].Name+" and "+both[1].Name+" differ: "+strings.Join(differ, "; ")))
 	case resources == 0 && len(o.names) > 0:
-		env.Notef("No names match.")
+		env.Notef("No name of %s matches --name %s (%s, %s)", strings.ToLower(strings.Join(selected.Types, ", ")), strings.Join(o.names, " --name "), both[0].Source, both[1].Source)
 	}
 	return nil
 }

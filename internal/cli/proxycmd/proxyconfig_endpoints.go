@@ -58,7 +58,7 @@ endpoints.`,
 	}, pcRequest{path: fetch.Assignments, read: func(_ context.Context, r io.Reader, resources bool) (pcResult, error) {
 		found, err := proxyconfig.ReadAssignments(r, o.filter, resources)
 		table := proxyconfig.AssignmentTable(found, o.output.Wide())
-		return pcResult{table: table, none: "No endpoints match.", json: proxyconfig.Resources(found)}, err
+		return pcResult{table: table, of: endpointEntry, json: proxyconfig.Resources(found)}, err
 	}})
 	o.bindFilter(cmd.Flags())
 	return cmd
@@ -66,6 +66,7 @@ endpoints.`,
 
 func (o *pcEndpointsOptions) bindFilter(fs *pflag.FlagSet) {
 	f := &o.filter
+	f.Seen = &o.seen
 	fs.StringVar(&f.Cluster, "envoy-cluster", "", "Only the cluster of Envoy's configuration with this `name`")
 	cli.Alias(fs, "envoy-cluster", "cluster")
 	fs.StringVar(&f.Address, "address", "", "Only this `address`, with or without its port")
@@ -75,7 +76,7 @@ func (o *pcEndpointsOptions) bindFilter(fs *pflag.FlagSet) {
 
 // read reads endpoints from a response of /clusters or from a config dump.
 func (o *pcEndpointsOptions) read(ctx context.Context, r io.Reader, resources bool) (result pcResult, err error) {
-	result.none = "No endpoints match."
+	result.of = endpointEntry
 	in := bufio.NewReader(r)
 	var endpoints []proxyconfig.Endpoint
 	switch {
@@ -96,7 +97,7 @@ func (o *pcEndpointsOptions) read(ctx context.Context, r io.Reader, resources bo
 	}
 	result.table = proxyconfig.EndpointTable(endpoints, o.output.Wide())
 	if errors.Is(err, proxyconfig.ErrNoClusters) {
-		result.none = "The Envoy has no clusters."
+		result.of, result.none = "", "The Envoy has no clusters"
 		err = o.checkEnvoy(ctx)
 	}
 	return result, err

@@ -32,10 +32,11 @@ also takes consecutive labels of the host.`,
 		read: func(_ context.Context, r io.Reader, resources bool) (pcResult, error) {
 			clusters, err := proxyconfig.ReadClusters(r, filter, resources)
 			table := proxyconfig.ClusterTable(clusters, o.output.Wide())
-			return pcResult{table: table, none: "No clusters match.", json: proxyconfig.Resources(clusters)}, err
+			return pcResult{table: table, of: "cluster", json: proxyconfig.Resources(clusters)}, err
 		},
 	})
 	fs := cmd.Flags()
+	filter.Seen = &o.seen
 	fs.StringVar(&filter.FQDN, "fqdn", "", "Only this `host`, or hosts with these labels")
 	portVar(fs, &filter.Port, "Only this service `port`")
 	fs.StringVar(&filter.Subset, "subset", "", "Only this `subset` of a DestinationRule")
@@ -65,10 +66,11 @@ and their destination, or with --verbose=false one row for each listener.`,
 		read: func(_ context.Context, r io.Reader, resources bool) (pcResult, error) {
 			listeners, err := proxyconfig.ReadListeners(r, filter, resources)
 			table := proxyconfig.ListenerTable(listeners, verbose, o.output.Wide())
-			return pcResult{table: table, none: "No listeners match.", json: proxyconfig.Resources(listeners)}, err
+			return pcResult{table: table, of: "listener", json: proxyconfig.Resources(listeners)}, err
 		},
 	})
 	fs := cmd.Flags()
+	filter.Seen = &o.seen
 	fs.StringVar(&filter.Address, "address", "", "Only listeners on this `address`")
 	portVar(fs, &filter.Port, "Only this `port`")
 	listenerTypeVar(fs, &filter.Type, "Only this `type`")
@@ -94,9 +96,10 @@ each route configuration. The routes for unknown hosts are not shown.`,
   meshctl pc routes --admin 127.0.0.1:15000 --name 5000 -o yaml`,
 	}, pcRequest{path: fetch.Routes, read: func(_ context.Context, r io.Reader, resources bool) (pcResult, error) {
 		routes, err := proxyconfig.ReadRoutes(r, filter, resources)
-		return pcResult{table: proxyconfig.RouteTable(routes, verbose), none: "No routes match.", json: proxyconfig.Resources(routes)}, err
+		return pcResult{table: proxyconfig.RouteTable(routes, verbose), of: "route configuration", json: proxyconfig.Resources(routes)}, err
 	}})
 	fs := cmd.Flags()
+	filter.Seen = &o.seen
 	fs.StringVar(&filter.Name, "name", "", "Only the route configuration of this `name`")
 	fs.BoolVar(&verbose, "verbose", true, "Show virtual hosts and routes")
 	return cmd
@@ -118,7 +121,7 @@ JSON and YAML show all of them. Private keys are never shown.`,
     base64 -d | openssl x509 -noout -text`,
 	}, pcRequest{path: fetch.Secrets, read: func(_ context.Context, r io.Reader, _ bool) (pcResult, error) {
 		secrets, err := proxyconfig.ReadSecrets(r)
-		return pcResult{table: proxyconfig.SecretTable(secrets.Items, env.Now()), none: "No active or warming secrets found.", json: secrets.Resource}, err
+		return pcResult{table: proxyconfig.SecretTable(secrets.Items, env.Now()), none: "No active or warming secrets", json: secrets.Resource}, err
 	}})
 }
 
@@ -136,7 +139,7 @@ filters. JSON and YAML show the complete configurations.`,
   meshctl pc ecds --admin 127.0.0.1:15000 -o json | jq '.ecdsFilters[] | .ecdsFilter.name, .lastUpdated'`,
 	}, pcRequest{path: fetch.Extensions, read: func(_ context.Context, r io.Reader, _ bool) (pcResult, error) {
 		extensions, err := proxyconfig.ReadExtensions(r)
-		return pcResult{table: proxyconfig.ExtensionTable(extensions.Items), none: "No extension configurations found.", json: extensions.Resource}, err
+		return pcResult{table: proxyconfig.ExtensionTable(extensions.Items), none: "No extension configurations", json: extensions.Resource}, err
 	}})
 }
 
@@ -158,7 +161,7 @@ show all of it without private keys; the table shows only versions.`,
 		if err != nil {
 			return pcResult{}, err
 		}
-		return pcResult{table: proxyconfig.BootstrapTable(b), none: "The bootstrap has no versions.", json: b.Resource}, nil
+		return pcResult{table: proxyconfig.BootstrapTable(b), none: "The bootstrap has no versions", json: b.Resource}, nil
 	}})
 	o.output = output.FormatJSON
 	cmd.Flags().Lookup("output").DefValue = string(o.output)

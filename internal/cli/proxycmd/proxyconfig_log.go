@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/meshctl/meshctl/internal/cli"
+	"github.com/meshctl/meshctl/internal/kube"
 	"github.com/meshctl/meshctl/internal/output"
 	"github.com/meshctl/meshctl/internal/proxyconfig"
 	"github.com/meshctl/meshctl/internal/proxyconfig/fetch"
@@ -37,7 +38,8 @@ func newPCLogCmd(env *cli.Env) *cobra.Command {
 		Aliases: []string{"o"},
 		Short:   "Show or change the log levels of Envoys",
 		Long: `Show or change the log levels of an Envoy, of the Envoys of a workload such as
-deploy/web, or of the Envoys in all pods with the labels of --selector.
+deploy/web, or of the Envoys in all pods with the labels of --selector. If --context or
+--all-clusters names several clusters, these are the pods of all of them.
 
 --level LEVEL sets the level of all loggers. --level LOGGER:LEVEL sets the level of one
 logger. Separate several values by commas. Levels are trace, debug, info, warning,
@@ -73,7 +75,7 @@ const maxLoggers = 1 << 20
 
 // loggersOf holds the loggers of one Envoy.
 type loggersOf struct {
-	Envoy   string            `json:"envoy"` // name.namespace of its pod, or its address
+	Envoy   string            `json:"envoy"` // name.namespace of its pod, with the context of several, or its address
 	Loggers map[string]string `json:"loggers,omitzero"`
 	Error   string            `json:"error,omitzero"` // of the request or the change
 }
@@ -173,22 +175,22 @@ func (o *pcLogOptions) sources(ctx context.Context, env *cli.Env) ([]namedSource
 	source := fetch.Source{Admin: o.admin, Timeout: o.timeout, MaxSize: maxLoggers, FixedSize: true}
 	if !o.pod.given() {
 		if o.admin == "" {
-			return nil, cli.Usagef("name a pod, such as web-1.apps, or a workload, such as deploy/web, or give --selector or --admin host:port")
+			return nil, cli.Usagef("want one workload: %s; or give --selector or --admin host:port", kube.WorkloadForms)
 		}
 		if err := source.Validate(); err != nil {
 			return nil, cli.Usagef("%w", err)
 		}
 		return []namedSource{{o.admin, &source}}, nil
 	}
-	_, targets, err := o.pod.targets(ctx, env)
+	targets, err := o.pod.targets(ctx, env)
 	if err != nil {
 		return nil, err
 	}
 	out := make([]namedSource, len(targets))
 	for i, target := range targets {
 		own := source
-		readInPod(&own, target)
-		out[i] = namedSource{target.Name + "." + target.Namespace, &own}
+		readInPod(&own, target.PodPort)
+		out[i] = namedSource{target.name(), &own}
 	}
 	return out, nil
 }

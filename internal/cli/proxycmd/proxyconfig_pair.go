@@ -1,7 +1,6 @@
 package proxycmd
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -17,7 +16,6 @@ import (
 
 	"github.com/meshctl/meshctl/internal/cli"
 	"github.com/meshctl/meshctl/internal/kube"
-	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/output"
 	"github.com/meshctl/meshctl/internal/proxyconfig/fetch"
 )
@@ -32,7 +30,8 @@ const (
 const pairHelp = `A and B are each a workload, such as web-1.apps or deploy/web (see meshctl pc --help), the admin
 interface of a running Envoy, as http://host:port, or a saved response of /config_dump,
 as file:PATH. One of them may be file:- for standard input. --context names the cluster
-of both pods. If B is in another cluster, --context-b names that cluster.`
+of both pods, or several clusters, of which one has the workload. If B is in another
+cluster, --context-b names that cluster.`
 
 // pairOptions hold the flags of commands that compare two Envoys.
 type pairOptions struct {
@@ -46,11 +45,8 @@ type pairOptions struct {
 
 func (o *pairOptions) bind(env *cli.Env, cmd *cobra.Command) {
 	fs := cmd.Flags()
-	o.pod.kube.ContextVar(env, cmd, &o.pod.context, "context", "Kubeconfig `context` of the cluster of the pods (default the current one)")
+	o.pod.bindClusters(env, cmd)
 	o.pod.kube.ContextVar(env, cmd, &o.contextB, "context-b", "Kubeconfig `context` of the cluster of pod B (default the value of --context)")
-	o.pod.kube.Bind(fs)
-	o.pod.kube.WorkloadNamespaceVar(env, cmd, &o.pod.namespace)
-	fs.Uint16Var(&o.pod.port, "proxy-admin-port", mesh.PortEnvoyAdmin, "`Port` of Envoy's admin interface in the pods")
 	maxDumpVar(fs, &o.maxMiB)
 	cli.TextVar(fs, &o.output)
 	cli.DurationVar(fs, &o.timeout, "timeout", 30*time.Second, "Longest wait for the answer of each admin interface")
@@ -69,9 +65,9 @@ func (o *pairOptions) bind(env *cli.Env, cmd *cobra.Command) {
 // podOf returns the flags of a pod, 0 for A or 1 for B.
 func (o *pairOptions) podOf(i int) podFlags {
 	pod := o.pod
-	pod.named = o.named[i]
-	if i == 1 {
-		pod.context = cmp.Or(o.contextB, o.pod.context)
+	pod.named, pod.pair, pod.other = o.named[i], true, o.contextB != ""
+	if i == 1 && o.contextB != "" {
+		pod.contexts = cli.MeshContexts{Names: []string{o.contextB}}
 	}
 	return pod
 }
@@ -180,15 +176,8 @@ func (o *pairOptions) findPod(ctx context.Context, env *cli.Env, i int, side *en
 		}
 		return err
 	}
-	readInPod(&side.source, target)
-	side.Name = target.Name + "." + target.Namespace
-	if o.contextB != "" {
-		access, _, err := pod.access(env)
-		if err != nil {
-			return err
-		}
-		side.Name += " of " + access.Context
-	}
+	readInPod(&side.source, target.PodPort)
+	side.Name = target.name()
 	return nil
 }
 

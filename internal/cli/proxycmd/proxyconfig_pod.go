@@ -21,26 +21,25 @@ import (
 type podFlags struct {
 	named     string // the argument, empty without one
 	kube      cli.KubeFlags
-	context   string
+	contexts  cli.MeshContexts
+	system    string // namespace of the remote secrets
 	namespace string
 	port      uint16
 	selector  string // labels instead of a name, for commands with --selector
+	pair      bool   // it is one of two Envoys, of which --context-b may name the second
+	other     bool   // --context-b is given
 }
 
 // podFlagNames lists the flags that need a pod.
 func podFlagNames() []string {
-	return []string{"context", "kubeconfig", "namespace", "proxy-admin-port", "as", "as-group"}
+	return []string{"context", "all-clusters", "istioNamespace", "kubeconfig", "namespace", "proxy-admin-port", "as", "as-group"}
 }
 
 // given reports whether the flags name pods.
 func (p *podFlags) given() bool { return p.named != "" || p.selector != "" }
 
 func (p *podFlags) bind(env *cli.Env, cmd *cobra.Command) {
-	fs := cmd.Flags()
-	p.kube.ContextVar(env, cmd, &p.context, "context", "Kubeconfig `context` of the cluster of the pod (default the current one)")
-	p.kube.Bind(fs)
-	p.kube.WorkloadNamespaceVar(env, cmd, &p.namespace)
-	fs.Uint16Var(&p.port, "proxy-admin-port", mesh.PortEnvoyAdmin, "`Port` of Envoy's admin interface in the pod")
+	p.bindClusters(env, cmd)
 	cmd.ValidArgsFunction = cli.CompleteNames(env, p.complete)
 	cmd.Args = func(cmd *cobra.Command, args []string) error {
 		if err := notInPod(cmd, args); err != nil {
@@ -62,6 +61,15 @@ func (p *podFlags) bind(env *cli.Env, cmd *cobra.Command) {
 		}
 		return nil
 	}
+}
+
+// bindClusters defines the flags for the clusters of pods.
+func (p *podFlags) bindClusters(env *cli.Env, cmd *cobra.Command) {
+	p.contexts.Bind(env, cmd, &p.kube, " that may have the workload")
+	p.kube.Bind(cmd.Flags())
+	p.kube.NamespaceVar(env, cmd, &p.system, "istioNamespace", "i", mesh.DefaultSystemNamespace, "`Namespace` of the remote secrets, for --all-clusters")
+	p.kube.WorkloadNamespaceVar(env, cmd, &p.namespace)
+	cmd.Flags().Uint16Var(&p.port, "proxy-admin-port", mesh.PortEnvoyAdmin, "`Port` of Envoy's admin interface in the pod")
 }
 
 // notInPod refuses an argument that names a file or an admin interface instead of a workload, if flags
@@ -89,79 +97,123 @@ func notInPod(cmd *cobra.Command, args []string) error {
 func (p *podFlags) find(ctx context.Context, env *cli.Env, source *fetch.Source) error {
 	target, err := p.target(ctx, env)
 	if err == nil {
-		readInPod(source, target)
+		readInPod(source, target.PodPort)
 	}
 	return err
 }
 
-// target returns the admin interface of the pod, or of one of several pods.
-func (p *podFlags) target(ctx context.Context, env *cli.Env) (kube.PodPort, error) {
-	of, pods, err := p.targets(ctx, env)
-	if err != nil {
-		return kube.PodPort{}, err
-	}
-	if len(pods) > 1 {
-		env.Notef("%s has %d pods, this is %s.%s", of, len(pods), pods[0].Name, pods[0].Namespace)
-	}
-	return pods[0], nil
+// podTarget is the admin interface of a pod.
+type podTarget struct {
+	kube.PodPort
+	context string // of its cluster, empty if the flags name no other
 }
 
-// targets returns the admin interfaces of the pods, at least one, ready pods first, and
-// the name of their owner.
-func (p *podFlags) targets(ctx context.Context, env *cli.Env) (of string, pods []kube.PodPort, err error) {
-	access, namespace, err := p.access(env)
-	if err != nil {
-		return "", nil, err
+// name returns name.namespace of the pod, with the context if the flags name several ones.
+func (t *podTarget) name() string {
+	name := t.Name + "." + t.Namespace
+	if t.context != "" {
+		name += " of " + t.context
 	}
-	var names []string
+	return name
+}
+
+// target returns the admin interface of the pod, or of one of several pods. Only one cluster may have
+// the workload.
+func (p *podFlags) target(ctx context.Context, env *cli.Env) (podTarget, error) {
+	found, several, err := p.clusters(ctx, env)
+	if err != nil {
+		return podTarget{}, err
+	}
+	fix := "name one of them with --context"
+	if p.pair {
+		fix = "name that of A with --context and that of B with --context-b"
+	}
+	one, err := cli.OneCluster(found, fix)
+	if err != nil {
+		return podTarget{}, err
+	}
+	target := p.targetsIn(one, several)[0]
+	switch {
+	case len(one.Names) > 1:
+		env.Notef("%s has %d pods, this is %s", one.Of, len(one.Names), target.name())
+	case several:
+		env.Notef("This is %s", target.name())
+	}
+	return target, nil
+}
+
+// targets returns the admin interfaces of the pods in all clusters, at least one, ready pods of a
+// cluster first.
+func (p *podFlags) targets(ctx context.Context, env *cli.Env) ([]podTarget, error) {
+	found, several, err := p.clusters(ctx, env)
+	var out []podTarget
+	for _, f := range found {
+		out = append(out, p.targetsIn(f, several)...)
+	}
+	return out, err
+}
+
+func (p *podFlags) targetsIn(f *cli.ClusterPods, several bool) []podTarget {
+	var out []podTarget
+	for _, name := range f.Names {
+		t := podTarget{PodPort: kube.PodPort{Access: f.Access.Config, Namespace: f.Namespace, Name: name, Port: p.port}}
+		if several || p.other {
+			t.context = f.Access.Context
+		}
+		out = append(out, t)
+	}
+	return out
+}
+
+// clusters returns the pods in each cluster that has some, and whether the flags name several clusters.
+func (p *podFlags) clusters(ctx context.Context, env *cli.Env) (found []*cli.ClusterPods, several bool, err error) {
+	of, find := p.named, cli.WorkloadPods(p.named, p.namespace)
 	if p.named == "" {
 		of = p.selector
-		names, err = p.selected(ctx, access, namespace)
-	} else {
-		var ref kube.Workload
-		ref, names, err = cli.WorkloadPods(ctx, access, p.named, p.namespace)
-		of, namespace = ref.String(), ref.Namespace
+		if find, err = p.selected(); err != nil {
+			return nil, false, err
+		}
 	}
-	for _, name := range names {
-		pods = append(pods, kube.PodPort{Access: access.Config, Namespace: namespace, Name: name, Port: p.port})
+	clusters, err := p.contexts.Resolve(ctx, env, &p.kube, p.system)
+	if err != nil {
+		return nil, false, err
 	}
-	return of, pods, err
+	found, err = cli.PodsInClusters(ctx, env, &p.kube, clusters, of, find)
+	return found, len(clusters) > 1, err
 }
 
-// selected returns the names of the pods that --selector selects.
-func (p *podFlags) selected(ctx context.Context, access *kube.Access, namespace string) ([]string, error) {
+// selected finds the pods that --selector selects.
+func (p *podFlags) selected() (cli.FindPods, error) {
 	selector, err := kube.ParseSelector(p.selector)
 	if err != nil {
 		return nil, cli.Usagef("--selector %q: %w", p.selector, err)
 	}
-	finder, err := kube.NewPodFinder(access.Config)
-	if err != nil {
-		return nil, err
-	}
-	defer finder.Close()
-	return finder.Select(ctx, namespace, selector)
+	return func(ctx context.Context, finder *kube.PodFinder, access *kube.Access) (*cli.ClusterPods, error) {
+		namespace := p.defaultNamespace(access)
+		names, err := finder.Select(ctx, namespace, selector)
+		return &cli.ClusterPods{Of: p.selector, Access: access, Namespace: namespace, Names: names}, err
+	}, nil
 }
 
-// access returns the access to the cluster of the pod and the default namespace.
-func (p *podFlags) access(env *cli.Env) (access *kube.Access, namespace string, err error) {
-	if access, err = kube.Load(p.kube.Options(env, p.context)); err != nil {
-		return nil, "", err
-	}
-	return access, cmp.Or(p.namespace, access.Namespace, "default"), nil
+func (p *podFlags) defaultNamespace(access *kube.Access) string {
+	return cmp.Or(p.namespace, access.Namespace, "default")
 }
 
 // complete returns the names of the running pods in the namespace.
 func (p *podFlags) complete(ctx context.Context, env *cli.Env) ([]string, error) {
-	access, namespace, err := p.access(env)
+	clusters, err := p.contexts.Resolve(ctx, env, &p.kube, p.system)
 	if err != nil {
 		return nil, err
 	}
-	finder, err := kube.NewPodFinder(access.Config)
-	if err != nil {
-		return nil, err
+	found, err := cli.PodsInClusters(ctx, env, &p.kube, clusters, "pods", func(ctx context.Context, finder *kube.PodFinder, access *kube.Access) (*cli.ClusterPods, error) {
+		names, err := finder.Names(ctx, p.defaultNamespace(access))
+		return &cli.ClusterPods{Names: names}, err
+	})
+	var out []string
+	for _, f := range found {
+		out = append(out, f.Names...)
 	}
-	defer finder.Close()
-	return finder.Names(ctx, namespace)
+	return out, err
 }
 
 // readInPod sets the source to the admin interface at a port of a pod.

@@ -48,10 +48,10 @@ func TestProxyConfigOfABareEnvoy(t *testing.T) {
 	}
 	proxy := envoy.Start(t, bootstrap, "-l", "error")
 	for _, tc := range []struct{ command, stdout, stderr string }{
-		{"endpoints", `^ENDPOINT +STATUS`, `^The Envoy has no clusters\.\n$`},
-		{"endpoints -o json", `^\[\]\n$`, `^$`},
-		{"eds", `^NAME +STATUS`, `^No endpoints match\.\n$`},
-		{"ecds", `^ECDS NAME +TYPE\n$`, `^No extension configurations found\.\n$`},
+		{"endpoints", `^ENDPOINT +STATUS`, `^The Envoy has no clusters \(admin interface [\d.:]+\)\n$`},
+		{"endpoints -o json", `^\[\]\n$`, `^The Envoy has no clusters \(admin interface [\d.:]+\)\n$`},
+		{"eds", `^NAME +STATUS`, `^No endpoints \(admin interface [\d.:]+\)\n$`},
+		{"ecds", `^ECDS NAME +TYPE\n$`, `^No extension configurations \(admin interface [\d.:]+\)\n$`},
 		{"ecds -o json", `^\{\n +"ecdsFilters": \[\]\n\}\n$`, `^$`},
 		{"all", `Envoy Version`, `no section of endpoint assignments: an Envoy without clusters leaves it out\.\n$`},
 	} {

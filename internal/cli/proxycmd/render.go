@@ -321,7 +321,7 @@ func (o *renderOptions) checkExpectations(env *cli.Env, m *render.Mesh, named []
 	case failed > 0:
 		return cli.Findingsf("%d of %s failed", failed, output.Plural(len(list), "expectation"))
 	}
-	env.Notef("%s met", output.Plural(len(list), "expectation"))
+	env.Notef("%s met (%s)", output.Plural(len(list), "expectation"), file)
 	return nil
 }
 

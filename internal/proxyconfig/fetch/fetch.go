@@ -102,7 +102,7 @@ func (s *Source) String() string {
 // Validate checks that there is exactly one source, and that it is well formed.
 func (s *Source) Validate() error {
 	if (s.Admin == "") == (s.File == "") {
-		return errors.New("give exactly one source: a pod, --admin host:port of a running Envoy, or --file with a saved dump")
+		return errors.New("give exactly one source: a workload, such as web-1.apps or deploy/web, --admin host:port of a running Envoy, or --file with a saved dump")
 	}
 	if s.File != "" {
 		return nil

@@ -22,6 +22,9 @@ type PolicyExplanation struct {
 	PortMTLS map[uint32]string `json:"portMTLS,omitzero"`
 	// Policies are in the order in which the proxy applies them.
 	Policies []ExplainedPolicy `json:"policies"`
+	// Considered is the number of security policies in each namespace whose policies may select the
+	// workload.
+	Considered map[string]int `json:"considered,omitzero"`
 }
 
 // ExplainedPolicy is a policy that selects the workload.
@@ -49,6 +52,15 @@ func explainPolicies(s *snapshot.Snapshot, n xdsgen.Node) *PolicyExplanation {
 			out.PortMTLS = make(map[uint32]string)
 		}
 		out.PortMTLS[port] = mode.String()
+	}
+	out.Considered = make(map[string]int)
+	for _, name := range []string{s.Mesh.RootNamespace, n.Namespace} {
+		out.Considered[name] = 0
+		if ns := s.Namespaces.Get(name); ns != nil {
+			for _, kind := range []snapshot.Kind{snapshot.KindPeerAuthentication, snapshot.KindRequestAuthentication, snapshot.KindAuthorizationPolicy} {
+				out.Considered[name] += len(ns.Policies[kind])
+			}
+		}
 	}
 	for _, a := range policies {
 		out.Policies = append(out.Policies, ExplainedPolicy{a.Kind, a.Info().Namespace, a.Info().Name, a.Reason, effectOf(s, a.Policy), a.Unused})

@@ -85,6 +85,21 @@ type Mesh struct {
 	readers []*reader
 }
 
+// Size returns the number of objects that were read and, with valid content, can be used, and of their
+// namespaces.
+func (m *Mesh) Size() (objects, namespaces int) {
+	names := map[string]bool{}
+	for _, r := range m.readers {
+		objects += len(r.seen.objects)
+		for key := range r.seen.objects {
+			if key.Namespace != "" {
+				names[key.Namespace] = true
+			}
+		}
+	}
+	return objects, len(names)
+}
+
 // Read reads the mesh. If ctx ends before, the error names the clusters that do not
 // answer.
 func Read(ctx context.Context, cfg Config) (*Mesh, error) {
@@ -173,7 +188,7 @@ func resolvable(hosts []string) map[string][]netip.Addr {
 type reader struct {
 	*registry.Registry
 	cluster *Cluster
-	seen    *seen // nil without an analysis
+	seen    *seen
 	api     *kube.Source
 	dirs    []*dir.Source
 	events  []snapshot.Event // of files
@@ -182,15 +197,12 @@ type reader struct {
 }
 
 func newReader(cfg *Config, c *Cluster, remote bool, reg *registry.Registry) *reader {
-	r := &reader{Registry: reg, cluster: c}
+	r := &reader{Registry: reg, cluster: c, seen: newSeen()}
 	if c.Config != nil {
 		r.api = &kube.Source{
 			Cluster: c.ID, Config: c.Config, SystemNamespace: cfg.SystemNamespace, Configuration: !remote,
 			SecretNamespaces: c.SecretNamespaces, Log: cfg.Log, Now: cfg.Now, Analysis: cfg.Analysis,
 		}
-	}
-	if cfg.Analysis {
-		r.seen = newSeen()
 	}
 	conv := source.Converter{Cluster: c.ID, SystemNamespace: cfg.SystemNamespace, Remote: remote, SocketDir: cfg.SocketDir, Analysis: cfg.Analysis}
 	for _, f := range c.Files {
@@ -251,7 +263,7 @@ func (s apiSink) Synced(mesh.ClusterID) { s.synced() }
 
 // Apply implements snapshot.Sink. Control planes do not read the configuration in other clusters.
 func (s apiSink) Apply(events []snapshot.Event) {
-	if s.seen == nil || s.api.Configuration {
+	if s.api.Configuration {
 		s.reader.Apply(events)
 		return
 	}
@@ -261,9 +273,7 @@ func (s apiSink) Apply(events []snapshot.Event) {
 
 // Apply implements snapshot.Sink.
 func (r *reader) Apply(events []snapshot.Event) {
-	if r.seen != nil {
-		r.seen.add(events)
-	}
+	r.seen.add(events)
 	r.Registry.Apply(events)
 }
 

@@ -17,10 +17,10 @@ type Workload struct {
 
 // Workloads returns the workloads of a namespace that have proxies, sorted by name, and
 // the number of pods without a proxy.
-func (m *Mesh) Workloads(namespace string) (with []Workload, without int) {
+func (m *Mesh) Workloads(cluster mesh.ClusterID, namespace string) (with []Workload, without int) {
 	for key, pod := range m.snapshot.Pods.All() {
 		switch {
-		case pod.Namespace != namespace, len(pod.IPs) == 0:
+		case pod.Cluster != cluster, pod.Namespace != namespace, len(pod.IPs) == 0:
 			continue
 		case !m.hasProxy(pod) || pod.Proxyless:
 			without++
