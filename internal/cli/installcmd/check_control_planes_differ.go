@@ -158,6 +158,6 @@ func authorityDiffers(a, b *plane) (fault, hint string) {
 		}
 		return strings.Join(out, ", ")
 	}
-	return fmt.Sprintf("its CA has the root %s, and that of %s has %s: their proxies refuse each other's certificates", short(a.Identity.Trusts), b, short(b.Identity.Trusts)),
+	return fmt.Sprintf("its CA has the root %s, and that of %s has %s: their proxies refuse each other's certificates", short(a.Identity.SignsBelow), b, short(b.Identity.SignsBelow)),
 		"give both a CA below one root; to compare: " + withFlags("meshctl certs status", a.flags)
 }
