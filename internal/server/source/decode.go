@@ -170,16 +170,18 @@ func under(parent string, fault *FieldError) *FieldError {
 	for _, f := range fault.further {
 		_ = under(parent, f) // changes it
 	}
-	switch {
-	case parent == "spec" && strings.HasPrefix(fault.Field, "metadata."): // is not a field of the spec
-	case fault.Field == "":
-		fault.Field = parent
-	case fault.Field[0] == '[':
-		fault.Field = parent + fault.Field
-	default:
-		fault.Field = parent + "." + fault.Field
+	if parent != "spec" || !strings.HasPrefix(fault.Field, "metadata.") { // which is no field of the spec
+		fault.Field = fieldBelow(parent, fault.Field)
 	}
 	return fault
+}
+
+// fieldBelow returns the path of a field below a parent. Each of the two may be empty.
+func fieldBelow(parent, field string) string {
+	if parent == "" || field == "" || field[0] == '[' {
+		return parent + field
+	}
+	return parent + "." + field
 }
 
 func decodeKube(v yamldoc.Value, field string, into any) *FieldError {
