@@ -19,6 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/json"
 
 	"github.com/meshctl/meshctl/internal/istiojson"
+	"github.com/meshctl/meshctl/internal/kubejson"
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/output"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
@@ -187,9 +188,12 @@ func fieldBelow(parent, field string) string {
 func decodeKube(v yamldoc.Value, field string, into any) *FieldError {
 	data, err := v.JSON()
 	if err == nil {
-		err = json.Unmarshal(data, into)
+		err = kubejson.Check(data, into)
 	}
-	if err == nil {
+	if err != nil {
+		return faultf(field, "%w", err)
+	}
+	if err = json.Unmarshal(data, into); err == nil {
 		return nil
 	}
 	decode := func(b []byte) error {
@@ -361,6 +365,9 @@ func (c *Converter) DecodeJSON(text []byte) (Result, error) {
 	object := k.newObject()
 	istio, isIstio := object.(*Istio)
 	if !isIstio {
+		if err := kubejson.Check(text, object); err != nil {
+			return c.resultOf(k, head.Namespace, head.Name), &FieldError{Err: err}
+		}
 		if err := json.Unmarshal(text, object); err != nil {
 			return c.resultOf(k, head.Namespace, head.Name), &FieldError{Err: errors.New(kubeReason(err, ""))}
 		}

@@ -4,6 +4,9 @@ import (
 	"runtime"
 	"strings"
 	"testing"
+
+	"github.com/meshctl/meshctl/internal/server/snapshot"
+	"github.com/meshctl/meshctl/internal/yamldoc"
 )
 
 // TestCostOfDecoding: to decode an object takes memory in proportion to its text, however its values
@@ -56,6 +59,22 @@ func TestCostOfDecoding(t *testing.T) {
 				t.Errorf("%s with %s: %.200v, want a fault of the depth", kind, shape, err)
 			}
 		}
+	}
+}
+
+// TestHugeQuantities: an amount that takes hours to parse is refused before.
+func TestHugeQuantities(t *testing.T) {
+	t.Parallel()
+	const node = `{"apiVersion":"v1","kind":"Node","metadata":{"name":"n"},"status":{"capacity":{"cpu":"1e-999999999"}}}`
+	if _, err := (&Converter{}).DecodeJSON([]byte(node)); err == nil || !strings.Contains(err.Error(), "is not an amount") {
+		t.Errorf("JSON: %v", err)
+	}
+	v, err := yamldoc.ParseOnly([]byte(node))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := (&Converter{}).Decode(v, snapshot.Place{}); err == nil || !strings.Contains(err.Error(), "is not an amount") {
+		t.Errorf("YAML: %v", err)
 	}
 }
 
