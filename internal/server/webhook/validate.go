@@ -2,11 +2,13 @@ package webhook
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
 
 	admissionv1 "k8s.io/api/admission/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/meshctl/meshctl/internal/server/source"
@@ -23,6 +25,10 @@ func (h *handler) validate(ctx context.Context, r *http.Request, request *admiss
 	}
 	if len(request.Object.Raw) == 0 {
 		return "", errors.New("the request has no object")
+	}
+	var object metav1.TypeMeta
+	if err := json.Unmarshal(request.Object.Raw, &object); err != nil || !source.IsIstio(object.APIVersion) {
+		return Skipped, err // no rule of the webhook configuration names other groups, whose objects may take long to decode
 	}
 	decoded, err := h.Converter.DecodeJSON(request.Object.Raw)
 	warnings := decoded.Warnings
