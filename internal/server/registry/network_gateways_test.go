@@ -189,3 +189,30 @@ func TestGatewaysOfOneNamespace(t *testing.T) {
 		t.Errorf("to resolve: %q", got)
 	}
 }
+
+// TestAliasesOfOneNamespace: many ExternalName services of one namespace leave out none of another.
+func TestAliasesOfOneNamespace(t *testing.T) {
+	b := newTestState(t)
+	named := func(namespace, name, target string) snapshot.Event {
+		s := service("c1", name)
+		s.Namespace, s.ExternalName = namespace, target
+		return up(s)
+	}
+	events := []snapshot.Event{named("shop", "web", "")}
+	for _, namespace := range []string{"other", "shop"} {
+		events = append(events, named(namespace, "alias", "web.shop.svc.cluster.local"))
+	}
+	for n := range maxAliases {
+		events = append(events, named("a", fmt.Sprint("n", n), "web.shop.svc.cluster.local"))
+	}
+	b.apply(events...)
+	svc := b.snap.Services.Get("web.shop.svc.cluster.local")
+	if svc == nil || len(svc.Aliases) != maxAliases {
+		t.Fatalf("the service is %+v", svc)
+	}
+	for _, namespace := range []string{"other", "shop"} {
+		if !slices.ContainsFunc(svc.Aliases, func(a snapshot.Alias) bool { return a.Namespace == namespace }) {
+			t.Errorf("the alias of %s is left out", namespace)
+		}
+	}
+}
