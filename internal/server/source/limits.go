@@ -13,6 +13,7 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
 	securityv1beta1 "istio.io/api/security/v1beta1"
+	telemetryv1alpha1 "istio.io/api/telemetry/v1alpha1"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 
@@ -42,6 +43,8 @@ const (
 	maxCopiedBytes = 32 << 20
 	// maxDistributed bounds the localities of distribute: percentages of at least 1 have the sum 100.
 	maxDistributed = 100
+	// maxTelemetryBytes bounds a Telemetry: each listener of a workload has its tags and conditions.
+	maxTelemetryBytes = 32 << 10
 	// maxMatchers bounds the matchers of an AuthorizationPolicy, maxMatchedBytes their size: a value
 	// has one matcher for each form of a header, or for each slash of a principal of a token.
 	// maxMatchedText bounds a value.
@@ -284,6 +287,10 @@ func productFault(spec proto.Message) *FieldError {
 		}
 	case *securityv1beta1.AuthorizationPolicy:
 		return matchersFault(s)
+	case *telemetryv1alpha1.Telemetry:
+		if size := proto.Size(s); size > maxTelemetryBytes {
+			return limitf("", "has %d bytes, at most %d are accepted: each listener of a workload gets them", size, maxTelemetryBytes)
+		}
 	case *networkingv1alpha3.DestinationRule:
 		size := proto.Size(s.TrafficPolicy)
 		for _, subset := range s.Subsets {
