@@ -41,7 +41,7 @@ func (h *handler) validate(ctx context.Context, r *http.Request, request *admiss
 	}
 	if refused {
 		kind := schema.GroupKind{Group: request.Kind.Group, Kind: request.Kind.Kind}
-		h.Log.Info("object refused", "object", source.ObjectName(decoded.Key), "error", fault)
+		h.Log.Info("object refused", "object", clip(source.ObjectName(decoded.Key)), "error", clip(fault.Error()))
 		refuse(response, fmt.Errorf("%s: %w", kind.String(), fault))
 		return Refused, nil
 	}

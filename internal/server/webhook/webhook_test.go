@@ -210,6 +210,23 @@ func TestDecisions(t *testing.T) {
 	}
 }
 
+// TestLongReasons: a refusal does not repeat a long name, neither to the caller nor in the log.
+func TestLongReasons(t *testing.T) {
+	t.Parallel()
+	var log bytes.Buffer
+	h := Handler(Config{
+		Converter: &source.Converter{}, Done: func(string, string, metav1.GroupVersionKind) {}, Log: slog.New(slog.NewTextHandler(&log, nil)),
+	})
+	gateway := `{"apiVersion": "networking.istio.io/v1", "kind": "Gateway", "metadata": {"name": "g", "namespace": "sample"}, "spec": {"selector": {"` + strings.Repeat("x", 100_000) + `*": "a"}}}`
+	got := answer(t, h, "/validate", review("Gateway", gateway))
+	if got.Allowed || len(got.Result.Message) > 2*maxReason {
+		t.Errorf("allowed %t, a message of %d bytes", got.Allowed, len(got.Result.Message))
+	}
+	if log.Len() == 0 || log.Len() > 2*maxReason {
+		t.Errorf("%d bytes in the log", log.Len())
+	}
+}
+
 // TestNoSettings: without settings no pod is let through.
 func TestNoSettings(t *testing.T) {
 	t.Parallel()
