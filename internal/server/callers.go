@@ -89,6 +89,7 @@ func (s *Server) trustMesh(m *snapshot.Mesh) error {
 		Revoked:       s.revoked,
 		IssuerCluster: s.issuerCluster,
 		MayProve:      s.mayProve,
+		Local:         s.cfg.ClusterID,
 		Tokens:        s.tokens, Reviewers: s.apis.reviewers, OIDC: s.oidc, XFCCSources: s.cfg.XFCCSources, Now: s.cfg.Now, Log: s.cfg.log(logAuthn),
 	})
 	if err != nil {
