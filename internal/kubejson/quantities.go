@@ -39,7 +39,7 @@ func Check(text []byte, object any) error {
 	}
 	d := jsontext.NewDecoder(bytes.NewBuffer(text), jsontext.AllowDuplicateNames(true), jsontext.AllowInvalidUTF8(true))
 	err := check(d, reflect.TypeOf(object))
-	if syntax := (*jsontext.SyntacticError)(nil); (errors.As(err, &syntax) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF)) && !json.Valid(text) {
+	if isSyntax(err) && !json.Valid(text) {
 		return nil
 	}
 	return err
@@ -82,9 +82,14 @@ func check(d *jsontext.Decoder, as reflect.Type) error {
 	return err
 }
 
+func isSyntax(err error) bool {
+	_, is := errors.AsType[*jsontext.SyntacticError](err)
+	return is || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF)
+}
+
 // fault names the field of an error about an amount.
 func fault(field string, err error) error {
-	if syntax := (*jsontext.SyntacticError)(nil); errors.As(err, &syntax) {
+	if isSyntax(err) {
 		return err
 	}
 	return fmt.Errorf("%.100s: %w", field, err)
