@@ -1,7 +1,6 @@
 package inject
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -15,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/util/validation"
 
+	"github.com/meshctl/meshctl/internal/kubejson"
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/output"
 )
@@ -220,6 +220,9 @@ func checkComponentLevels(value string) error {
 }
 
 func checkQuantity(value string) error {
+	if err := kubejson.CheckQuantity(value); err != nil {
+		return err
+	}
 	if q, err := resource.ParseQuantity(value); err != nil || q.Sign() <= 0 {
 		return fmt.Errorf("%q is not an amount, such as 100m or 128Mi", value)
 	}
@@ -331,9 +334,9 @@ func named[T any](text string, name func(*T) *string) ([]T, error) {
 		return nil, nil
 	}
 	var list []T
-	if json.Unmarshal([]byte(text), &list) != nil {
+	if decodeKube([]byte(text), &list) != nil {
 		var byName map[string]T
-		if err := json.Unmarshal([]byte(text), &byName); err != nil {
+		if err := decodeKube([]byte(text), &byName); err != nil {
 			return nil, fmt.Errorf("%w: want a JSON object by name, or a list", err)
 		}
 		for _, key := range slices.Sorted(maps.Keys(byName)) {

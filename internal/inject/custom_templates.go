@@ -1,6 +1,7 @@
 package inject
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -78,10 +79,13 @@ func parseTemplate(text string) (template, error) {
 		}
 		p.fill(patch)
 		p.followNative(patch)
-		_, err = decoded[struct {
+		text, err := json.Marshal(patch)
+		if err != nil {
+			return nil, err
+		}
+		return patch, decodeKube(text, &struct {
 			Spec corev1.PodSpec `json:"spec"`
-		}](patch) // the fields that it sets have the form of a pod
-		return patch, err
+		}{}) // the fields that it sets have the form of a pod
 	}, nil
 }
 

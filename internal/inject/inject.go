@@ -142,8 +142,11 @@ func decodePod(object map[string]any) (map[string]any, *corev1.Pod, error) {
 		return nil, nil, err
 	}
 	pod := &corev1.Pod{}
-	if err := json.Unmarshal(text, pod); err != nil {
+	if err := decodeKube(text, pod); err != nil {
 		return nil, nil, fmt.Errorf("the pod does not have the form of the Kubernetes API: %w", err)
+	}
+	if err := checkAnnotationSize(pod.Annotations); err != nil {
+		return nil, nil, err
 	}
 	var own map[string]any
 	if err := unmarshal(text, &own); err != nil {

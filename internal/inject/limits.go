@@ -9,6 +9,8 @@ const (
 	maxValues     = 100_000
 	maxTemplates  = 50
 	maxDepth      = 100
+	// maxAnnotations bounds the names and values of annotations, in bytes, as API servers do.
+	maxAnnotations = 256 << 10
 )
 
 // checkSize refuses a pod with too many items, and containers with the same name, which the API server
@@ -55,6 +57,18 @@ func checkValues(value any, field string, depth int, values *int) error {
 				return err
 			}
 		}
+	}
+	return nil
+}
+
+// checkAnnotationSize refuses annotations that the API server would refuse, too.
+func checkAnnotationSize(annotations map[string]string) error {
+	size := 0
+	for name, value := range annotations {
+		size += len(name) + len(value)
+	}
+	if size > maxAnnotations {
+		return fmt.Errorf("metadata.annotations: they have %d bytes: want at most %d", size, maxAnnotations)
 	}
 	return nil
 }

@@ -9,6 +9,8 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+
+	"github.com/meshctl/meshctl/internal/kubejson"
 )
 
 // unmarshal decodes JSON, and keeps the digits of numbers.
@@ -58,6 +60,14 @@ func Patch(pod, injected map[string]any) ([]byte, error) {
 		}
 	}
 	return json.Marshal(out)
+}
+
+// decodeKube decodes the JSON of a part of the Kubernetes API.
+func decodeKube(text []byte, into any) error {
+	if err := kubejson.Check(text, into); err != nil {
+		return err
+	}
+	return json.Unmarshal(text, into)
 }
 
 // decoded returns a value as decoded JSON.

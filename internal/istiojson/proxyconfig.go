@@ -7,16 +7,25 @@ import (
 
 	"google.golang.org/protobuf/encoding/protojson"
 	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
-	"sigs.k8s.io/yaml"
+
+	"github.com/meshctl/meshctl/internal/yamldoc"
 )
 
 // OverlayProxyConfig replaces the fields of pc that a text, YAML or JSON, sets, and merges
 // proxyMetadata, as Istio's injector and agent do. Fields that are null are not set. It returns the
 // fields of the text.
 func OverlayProxyConfig(opts protojson.UnmarshalOptions, pc *meshv1alpha1.ProxyConfig, text string) (map[string]any, error) {
-	var fields map[string]any
-	if err := yaml.Unmarshal([]byte(text), &fields); err != nil {
+	doc, err := yamldoc.ParseOnly([]byte(text)) // which bounds what its aliases expand to
+	if err != nil {
 		return nil, err
+	}
+	given, err := doc.JSON()
+	if err != nil {
+		return nil, err
+	}
+	var fields map[string]any
+	if err := json.Unmarshal(given, &fields); err != nil {
+		return nil, errors.New("is not a mapping")
 	}
 	maps.DeleteFunc(fields, func(_ string, value any) bool { return value == nil })
 	if len(fields) == 0 {
@@ -26,12 +35,12 @@ func OverlayProxyConfig(opts protojson.UnmarshalOptions, pc *meshv1alpha1.ProxyC
 	if err != nil {
 		return nil, err
 	}
-	given := &meshv1alpha1.ProxyConfig{}
-	if err := Unmarshal(opts, data, given); err != nil {
+	config := &meshv1alpha1.ProxyConfig{}
+	if err := Unmarshal(opts, data, config); err != nil {
 		return nil, errors.New(Reason(err))
 	}
 	metadata := pc.GetProxyMetadata()
-	from, to := given.ProtoReflect(), pc.ProtoReflect()
+	from, to := config.ProtoReflect(), pc.ProtoReflect()
 	for name := range fields {
 		fd := FieldNamed(from.Descriptor(), name)
 		if fd == nil {
@@ -43,7 +52,7 @@ func OverlayProxyConfig(opts protojson.UnmarshalOptions, pc *meshv1alpha1.ProxyC
 			to.Clear(fd)
 		}
 	}
-	if own := given.GetProxyMetadata(); len(own) > 0 {
+	if own := config.GetProxyMetadata(); len(own) > 0 {
 		pc.ProxyMetadata = make(map[string]string, len(metadata)+len(own))
 		maps.Copy(pc.ProxyMetadata, metadata)
 		maps.Copy(pc.ProxyMetadata, own)

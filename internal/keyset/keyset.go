@@ -131,7 +131,7 @@ func Check(k *jose.JSONWebKey) error {
 
 func checkUse(k *jose.JSONWebKey) error {
 	if k.Use != "" && k.Use != "sig" {
-		return fmt.Errorf("use is %q: want sig", k.Use)
+		return fmt.Errorf("use is %.100q: want sig", k.Use)
 	}
 	return nil
 }

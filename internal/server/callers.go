@@ -88,6 +88,8 @@ func (s *Server) trustMesh(m *snapshot.Mesh) error {
 		Foreign:       s.trust.Foreign,
 		Revoked:       s.revoked,
 		IssuerCluster: s.issuerCluster,
+		MayProve:      s.mayProve,
+		Local:         s.cfg.ClusterID,
 		Tokens:        s.tokens, Reviewers: s.apis.reviewers, OIDC: s.oidc, XFCCSources: s.cfg.XFCCSources, Now: s.cfg.Now, Log: s.cfg.log(logAuthn),
 	})
 	if err != nil {
@@ -194,6 +196,21 @@ func (s *Server) issuerCluster(signer *x509.Certificate) mesh.ClusterID {
 		return mesh.ClusterID(l[0])
 	}
 	return ""
+}
+
+// mayProve refuses that CAs of another cluster prove that a workload is of ours: that cluster could
+// have the keys of our gateways. The locality of an intermediate is its cluster. Intermediates without
+// one are believed, and so are roots, which may sign for several clusters.
+func (s *Server) mayProve(cas []*x509.Certificate, cluster mesh.ClusterID) bool {
+	set := s.ca.Current()
+	if set == nil || cluster != s.cfg.ClusterID {
+		return true
+	}
+	return !slices.ContainsFunc(cas, func(ca *x509.Certificate) bool {
+		l := ca.Subject.Locality
+		isOwn := len(l) == 0 || slices.Equal(l, []string{string(s.cfg.ClusterID)}) || slices.Equal(l, set.Cert.Subject.Locality)
+		return !isOwn && !slices.ContainsFunc(set.Chain, ca.Equal) && !slices.ContainsFunc(set.Roots, ca.Equal)
+	})
 }
 
 // controlPlaneAccount is the service account of the control plane.

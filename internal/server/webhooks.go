@@ -118,7 +118,7 @@ func (s *Server) serveWebhooks(ctx context.Context) error {
 
 // fromAPIServer reports whether a request is known to come from an API server: by the client
 // certificate that all callers then have, or because it comes from this machine or from an endpoint
-// of the Service kubernetes.
+// of the Service kubernetes in the local cluster.
 func (s *Server) fromAPIServer(r *http.Request) bool {
 	if len(s.cfg.WebhookClientRoots) > 0 {
 		return true
@@ -141,7 +141,7 @@ func (s *Server) fromAPIServer(r *http.Request) bool {
 		return false
 	}
 	for _, list := range endpoints.ByPort {
-		if slices.ContainsFunc(list, func(e snapshot.Endpoint) bool { return e.Address == from }) {
+		if slices.ContainsFunc(list, func(e snapshot.Endpoint) bool { return e.Cluster == s.cfg.ClusterID && e.Address == from }) {
 			return true
 		}
 	}

@@ -13,18 +13,23 @@ import (
 )
 
 // TestCallersOfWebhooks: an API server is known by the addresses of the Service kubernetes in namespace
-// default, not by a Service or a ServiceEntry of another namespace.
+// default of the local cluster, not by a Service or a ServiceEntry of another namespace or cluster.
 func TestCallersOfWebhooks(t *testing.T) {
 	t.Parallel()
 	s := start(t, func(c *Config) {
 		if err := os.WriteFile(filepath.Join(c.ConfigDir, "kubernetes.yaml"), []byte(kubernetesServices), 0o600); err != nil {
 			t.Fatal(err)
 		}
+		c.RemoteDirs = []ClusterDir{{"cluster2", t.TempDir()}}
+		text := strings.ReplaceAll(kubernetesServices, "10.9.0.1]", "10.9.0.9]")
+		if err := os.WriteFile(filepath.Join(c.RemoteDirs[0].Dir, "kubernetes.yaml"), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
 	})
 	waitFor(t, "the address of the API server", func() bool { return s.fromAPIServer(&http.Request{RemoteAddr: "10.9.0.1:443"}) })
 	for from, want := range map[string]bool{
 		"10.9.0.1:1": true, "[::ffff:10.9.0.1]:1": true, "127.0.0.1:1": true, "[::1]:1": true,
-		"10.9.0.2:1": false, "10.9.0.3:1": false, "10.9.0.4:1": false, "": false, "@": false,
+		"10.9.0.2:1": false, "10.9.0.3:1": false, "10.9.0.4:1": false, "10.9.0.9:1": false, "": false, "@": false,
 	} {
 		if got := s.fromAPIServer(&http.Request{RemoteAddr: from}); got != want {
 			t.Errorf("%s: %t, want %t", from, got, want)

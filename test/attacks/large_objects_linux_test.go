@@ -32,8 +32,9 @@ const (
 	mostUsed  = 400 << 20
 )
 
-// largeEntries are ServiceEntries whose lists become something together.
-func largeEntries() map[string]string {
+// largeObjects are ServiceEntries whose lists become something together, and plugins whose
+// configuration costs much more to read than it has bytes.
+func largeObjects() map[string]string {
 	list := func(n int, format func(int) string) string {
 		items := make([]string, n)
 		for i := range items {
@@ -50,6 +51,9 @@ func largeEntries() map[string]string {
 	entry := func(spec string) string {
 		return `{"apiVersion":"networking.istio.io/v1","kind":"ServiceEntry","metadata":{"name":"large","namespace":"tenant"},"spec":{` + spec + `}}`
 	}
+	plugin := func(config string) string {
+		return `{"apiVersion":"extensions.istio.io/v1alpha1","kind":"WasmPlugin","metadata":{"name":"large","namespace":"tenant"},"spec":{"url":"https://plugins.example/a.wasm","pluginConfig":` + config + `}}`
+	}
 	endpoints := list(10_000, func(i int) string { return fmt.Sprintf(`{"address":"10.%d.%d.%d"}`, i>>16, i>>8&255, i&255) })
 	addresses := list(5000, func(i int) string { return fmt.Sprintf(`"240.1.%d.%d"`, i>>8, i&255) })
 	return map[string]string{
@@ -57,6 +61,7 @@ func largeEntries() map[string]string {
 		"10000 hosts, 300 ports":               entry(`"resolution":"DNS","hosts":` + hosts(10_000) + `,"ports":` + ports(300)),
 		"2000 hosts, 10000 endpoints":          entry(`"resolution":"STATIC","hosts":` + hosts(2000) + `,"ports":` + ports(1) + `,"endpoints":` + endpoints),
 		"1000 hosts, 5000 addresses, 50 ports": entry(`"resolution":"STATIC","hosts":` + hosts(1000) + `,"ports":` + ports(50) + `,"addresses":` + addresses),
+		"values that nest 9000 deep":           plugin(strings.Repeat(`{"a":`, 9000) + "1" + strings.Repeat("}", 9000)),
 	}
 }
 
@@ -309,7 +314,7 @@ func TestLargeObjectsInTheWebhook(t *testing.T) {
 	m := startSmallMesh(t)
 	m.connect()
 	m.reaches("svc-1")
-	for name, object := range largeEntries() {
+	for name, object := range largeObjects() {
 		allowed, message := m.validate(object)
 		if allowed || !strings.Contains(message, "at most") {
 			t.Errorf("%s: allowed %v: %q, want a refusal that names the limit", name, allowed, message)
@@ -323,7 +328,7 @@ func TestLargeObjectsInTheWebhook(t *testing.T) {
 // TestLargeObjectsInTheDirectory: a large object is not used, and the control plane serves the
 // others, also if the object is there when it starts.
 func TestLargeObjectsInTheDirectory(t *testing.T) {
-	for name, object := range largeEntries() {
+	for name, object := range largeObjects() {
 		t.Run(name, func(t *testing.T) {
 			m := startSmallMesh(t)
 			m.connect()

@@ -21,6 +21,7 @@ func items(n int, format string) string {
 func objects(n int, kind, spec string) []string {
 	group := map[string]string{
 		"AuthorizationPolicy": "security.istio.io/v1", "EnvoyFilter": "networking.istio.io/v1alpha3",
+		"Telemetry": "telemetry.istio.io/v1", "WasmPlugin": "extensions.istio.io/v1alpha1",
 	}[kind]
 	if group == "" {
 		group = "networking.istio.io/v1"
@@ -36,6 +37,9 @@ func objects(n int, kind, spec string) []string {
 func entries(n, hosts, ports int) []string {
 	return objects(n, "ServiceEntry", `"resolution":"NONE","hosts":`+items(hosts, `"h#.e@.example"`)+`,"ports":`+items(ports, `{"number":#,"name":"p#","protocol":"HTTP"}`))
 }
+
+// tracing is a mesh whose operator traces requests.
+const tracing = `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"istio","namespace":"istio-system"},"data":{"mesh":"enableTracing: true\ndefaultProviders: {tracing: [t]}\nextensionProviders: [{name: t, opentelemetry: {service: svc-1.others.svc.cluster.local, port: 80}}]\n"}}`
 
 // namespaces are the objects of a tenant that become large only together. Each has at most 1.5 MB.
 func namespaces() map[string][]string {
@@ -69,7 +73,25 @@ func namespaces() map[string][]string {
 		"VirtualServices of one wildcard":                       append(objects(3500, "VirtualService", `"hosts":["*.v.example"],`+body(1)), rename("h", objects(30, "VirtualService", `"hosts":`+items(1000, `"h#x@.v.example"`)+`,`+body(1)))...),
 		"VirtualServices of parts of wildcards":                 append(objects(30, "VirtualService", `"hosts":`+items(1000, `"*-h#x@.v.example"`)+`,`+body(1)), rename("h", objects(30, "VirtualService", `"hosts":`+items(1000, `"h#x@.v.example"`)+`,`+body(1)))...),
 		"Gateways with many selectors":                          append(objects(300, "Gateway", `"selector":{"istio":"gw"},"servers":`+items(10, `{"hosts":["h#x@.example"],"port":{"name":"h","number":1000,"protocol":"HTTP"}}`)), rename("s", objects(700, "Gateway", `"selector":{"istio":"gw","x":"@"},"servers":`+items(10, `{"hosts":["h#x@.example"],"port":{"name":"h","number":1000,"protocol":"TCP"}}`)))...),
+		"Gateways at many ports":                                gatewaysAtPorts(25, 800),
+		"Gateways with many certificates":                       objects(12, "Gateway", `"selector":{"istio":"gw"},"servers":`+items(1000, `{"hosts":["h#x@.example"],"port":{"name":"h","number":443,"protocol":"HTTPS"},"tls":{"mode":"SIMPLE","credentialName":"c"}}`)),
+		"a Telemetry for many listeners":                        append(append(entries(1, 25, 400), tracing), objects(1, "Telemetry", `"tracing":[{"customTags":{"a":{"literal":{"value":"`+text(900_000)+`"}}}}]`)...),
+		"WasmPlugins for many listeners":                        append(entries(1, 25, 400), objects(5000, "WasmPlugin", `"url":"https://a.example/@.wasm"`)...),
+		"Sidecars with many hosts":                              append(entries(2, 100, 100), objects(100, "Sidecar", `"workloadSelector":{"labels":{"a":"@"}},"egress":[{"hosts":`+items(900, `"*/h#.e0.example"`)+`}]`)...),
 	}
+}
+
+// gatewaysAtPorts returns Gateways with servers that have a port of their own.
+func gatewaysAtPorts(n, servers int) []string {
+	out := objects(n, "Gateway", "")
+	for i := range out {
+		list := make([]string, servers)
+		for j := range list {
+			list[j] = fmt.Sprintf(`{"hosts":["*"],"port":{"name":"h","number":%d,"protocol":"HTTP"}}`, 20_000+i*servers+j)
+		}
+		out[i] = strings.Replace(out[i], `"spec":{}`, `"spec":{"selector":{"istio":"gw"},"servers":[`+strings.Join(list, ",")+`]}`, 1)
+	}
+	return out
 }
 
 // rename changes the names of objects.

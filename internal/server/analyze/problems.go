@@ -76,11 +76,15 @@ func (m *checker) problems() {
 		registry.RepeatedExtension: RepeatedExtension, registry.ClosedNetwork: UnreachableNetwork,
 		registry.BeyondLimit: SchemaValidationError,
 	}
+	fields := make(map[*snapshot.VirtualService]map[string]string) // an object may have many problems
 	for i := range m.Problems {
 		p := &m.Problems[i]
 		field := p.Field
 		if v, ok := m.objects[p.Object].(*snapshot.VirtualService); ok && field == "" {
-			field = fieldOfHost(v, p.Refers)
+			if fields[v] == nil {
+				fields[v] = fieldsOfHosts(v)
+			}
+			field = fields[v][p.Refers]
 		}
 		if f := m.findKey(codes[p.Kind], p.Object, field, p.Text); f != nil {
 			f.Logged = true
@@ -88,14 +92,15 @@ func (m *checker) problems() {
 	}
 }
 
-// fieldOfHost returns the first field of a VirtualService that has a destination's host.
-func fieldOfHost(v *snapshot.VirtualService, host string) string {
+// fieldsOfHosts returns the first field of a VirtualService for each host of its destinations.
+func fieldsOfHosts(v *snapshot.VirtualService) map[string]string {
+	out := make(map[string]string)
 	for field, d := range destinations(v) {
-		if d.GetHost() == host {
-			return field + ".host"
+		if host := d.GetHost(); out[host] == "" {
+			out[host] = field + ".host"
 		}
 	}
-	return ""
+	return out
 }
 
 // destinations iterates over the destinations and mirrors of a VirtualService, with their

@@ -52,6 +52,12 @@ type Config struct {
 	// IssuerCluster returns the cluster of a CA certificate, or "". It gives a
 	// cluster to leaves that name none. May be nil.
 	IssuerCluster func(ca *x509.Certificate) mesh.ClusterID
+	// MayProve reports whether the CAs of a chain, that of the leaf first, may prove that a workload
+	// is of a cluster. May be nil.
+	MayProve func(cas []*x509.Certificate, cluster mesh.ClusterID) bool
+	// Local is the cluster of the control plane. Another cluster that publishes the keys of its issuer
+	// does not prevent that its tokens count. May be empty.
+	Local mesh.ClusterID
 	// Tokens are the token issuers of each cluster.
 	Tokens map[mesh.ClusterID][]TokenVerifier
 	// Reviewers check the tokens of Kubernetes clusters. May be nil.

@@ -690,3 +690,22 @@ func TestNewRefuses(t *testing.T) {
 		})
 	}
 }
+
+// TestCopiedIssuer: another cluster that publishes the keys of the control plane's cluster does not
+// prevent that the tokens of this cluster count without the name of a cluster.
+func TestCopiedIssuer(t *testing.T) {
+	t.Parallel()
+	for _, local := range []mesh.ClusterID{"east", ""} {
+		w := newTestMesh(t)
+		w.cfg.Local = local
+		w.cfg.Tokens["west"] = append(w.cfg.Tokens["west"], verifier(w.eastTokens))
+		a := must(New(w.cfg))(t)
+		got, err := a.AuthenticateToken(t.Context(), w.token(t, w.eastTokens, "istio-ca"), "")
+		if local != "" && (err != nil || got.Cluster != local) {
+			t.Errorf("a token of the own cluster: %+v, %v", got, err)
+		}
+		if local == "" && (err == nil || !strings.Contains(err.Error(), `clusters "east" and "west" have the same issuer`)) {
+			t.Errorf("a token of two clusters: %+v, %v", got, err)
+		}
+	}
+}

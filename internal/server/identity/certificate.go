@@ -204,15 +204,16 @@ func leafIdentity(leaf *x509.Certificate) (mesh.Identity, error) {
 }
 
 // clusterOf returns the cluster of a verified leaf: the one that the leaf names, as
-// a CA of the mesh wrote it, else the cluster of the CA that signed the leaf. Every
-// chain starts with the same CA key, so the first chain is enough.
+// a CA of the mesh wrote it, else the cluster of the CA that signed the leaf. It is
+// unknown if no chain may prove it.
 func (a *Authenticator) clusterOf(chains [][]*x509.Certificate) mesh.ClusterID {
-	chain := chains[0]
-	if cluster, ok := certs.ClusterOf(chain[0]); ok {
-		return cluster
+	chain := chains[0] // every chain starts with the same CA key
+	cluster, named := certs.ClusterOf(chain[0])
+	if !named && a.cfg.IssuerCluster != nil && len(chain) > 1 {
+		cluster = a.cfg.IssuerCluster(chain[1])
 	}
-	if a.cfg.IssuerCluster == nil || len(chain) < 2 {
+	if a.cfg.MayProve != nil && !slices.ContainsFunc(chains, func(c []*x509.Certificate) bool { return a.cfg.MayProve(c[1:], cluster) }) {
 		return ""
 	}
-	return a.cfg.IssuerCluster(chain[1])
+	return cluster
 }

@@ -33,10 +33,11 @@ const (
 	// maxAsking bounds the concurrent queries to one API server, so that a slow one does not
 	// delay those to others.
 	maxAsking = 16
-	// maxAccounts bounds the remembered accounts, maxPods the remembered pods of
-	// one account.
-	maxAccounts = 10_000
-	maxPods     = 10_000
+	// maxAccounts bounds the remembered accounts of one cluster, maxAccountsNamespace those of one
+	// namespace there, and maxPods the remembered pods of one account.
+	maxAccounts          = 10_000
+	maxAccountsNamespace = 1000
+	maxPods              = 10_000
 )
 
 // SecretAccessConfig configures SecretAccess. All fields are required.
@@ -63,6 +64,7 @@ type SecretAccess struct {
 	clusters map[mesh.ClusterID]*kube.Client
 	faults   map[mesh.ClusterID]string // error of the last query, as logged
 	accounts map[serviceAccount]*accessAnswer
+	numbers  map[serviceAccount]int // of the accounts of a cluster, and of a namespace there
 	asking   map[mesh.ClusterID]int // queries in progress
 }
 
@@ -86,7 +88,8 @@ func NewSecretAccess(cfg SecretAccessConfig) *SecretAccess {
 	return &SecretAccess{
 		cfg: cfg, wake: make(chan struct{}, 1),
 		clusters: make(map[mesh.ClusterID]*kube.Client), faults: make(map[mesh.ClusterID]string), accounts: make(map[serviceAccount]*accessAnswer),
-		asking: make(map[mesh.ClusterID]int),
+		numbers: make(map[serviceAccount]int),
+		asking:  make(map[mesh.ClusterID]int),
 	}
 }
 
@@ -117,7 +120,7 @@ func (r *SecretAccess) RemoveCluster(id mesh.ClusterID) {
 	for a, known := range r.accounts {
 		if a.cluster == id {
 			pods = slices.AppendSeq(pods, maps.Keys(known.pods))
-			delete(r.accounts, a)
+			r.forget(a)
 		}
 	}
 	r.mu.Unlock()
@@ -141,11 +144,10 @@ func (r *SecretAccess) MayRead(caller mesh.Caller, pod string) error {
 	key := serviceAccount{caller.Cluster, id.Namespace, id.ServiceAccount}
 	known := r.accounts[key]
 	if known == nil {
-		if len(r.accounts) >= maxAccounts {
-			return fmt.Errorf("more than %d service accounts ask for secrets", maxAccounts)
+		var err error
+		if known, err = r.remember(key); err != nil {
+			return err
 		}
-		known = &accessAnswer{pods: make(map[string]struct{})}
-		r.accounts[key] = known
 		r.signal()
 	}
 	if len(known.pods) < maxPods {
@@ -158,6 +160,33 @@ func (r *SecretAccess) MayRead(caller mesh.Caller, pod string) error {
 		return known.why
 	}
 	return xdsgen.ErrUndecided
+}
+
+// remember adds an account, or returns an error if too many of its cluster, or of its namespace there,
+// are remembered. The lock must be held.
+func (r *SecretAccess) remember(a serviceAccount) (*accessAnswer, error) {
+	inCluster, inNamespace := serviceAccount{cluster: a.cluster}, serviceAccount{cluster: a.cluster, namespace: a.namespace}
+	switch {
+	case r.numbers[inNamespace] >= maxAccountsNamespace:
+		return nil, fmt.Errorf("more than %d service accounts of namespace %s ask for secrets", maxAccountsNamespace, a.namespace)
+	case r.numbers[inCluster] >= maxAccounts:
+		return nil, fmt.Errorf("more than %d service accounts of cluster %s ask for secrets", maxAccounts, a.cluster)
+	}
+	r.numbers[inCluster]++
+	r.numbers[inNamespace]++
+	known := &accessAnswer{pods: make(map[string]struct{})}
+	r.accounts[a] = known
+	return known, nil
+}
+
+// forget removes a remembered account. The lock must be held.
+func (r *SecretAccess) forget(a serviceAccount) {
+	delete(r.accounts, a)
+	for _, of := range []serviceAccount{{cluster: a.cluster}, {cluster: a.cluster, namespace: a.namespace}} {
+		if r.numbers[of]--; r.numbers[of] == 0 {
+			delete(r.numbers, of)
+		}
+	}
 }
 
 func (r *SecretAccess) signal() {
@@ -207,7 +236,7 @@ func (r *SecretAccess) takeDue() map[serviceAccount]*kube.Client {
 		switch {
 		case known.busy || now.Before(known.due) || r.asking[key.cluster] >= maxAsking:
 		case len(known.pods) == 0:
-			delete(r.accounts, key)
+			r.forget(key)
 		default:
 			known.busy = true
 			r.asking[key.cluster]++

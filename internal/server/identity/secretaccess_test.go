@@ -20,6 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/rest"
 
+	"github.com/meshctl/meshctl/internal/kube"
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/server/xdsgen"
 )
@@ -184,6 +185,34 @@ func TestRightIsAskedFor(t *testing.T) {
 			t.Errorf("%d questions", n)
 		}
 	})
+}
+
+// TestManyAccounts: many accounts of one namespace, or of another cluster, leave room for others.
+func TestManyAccounts(t *testing.T) {
+	r := NewSecretAccess(SecretAccessConfig{Changed: func([]string) {}, Now: time.Now})
+	r.clusters["c1"], r.clusters["c2"] = &kube.Client{}, &kube.Client{}
+	ask := func(cluster mesh.ClusterID, namespace, account string) error {
+		who := gatewayCaller(cluster, namespace)
+		who.Identity.ServiceAccount = account
+		return r.MayRead(who, "p")
+	}
+	for n := range 2 * maxAccounts {
+		_ = ask("c1", "tenant", fmt.Sprint("a", n))
+		_ = ask("c2", fmt.Sprint("n", n/100), fmt.Sprint("a", n))
+	}
+	for _, namespace := range []string{"n1", "istio-ingress"} {
+		if err := ask("c1", namespace, "gw"); !errors.Is(err, xdsgen.ErrUndecided) {
+			t.Errorf("a gateway in %s: %v", namespace, err)
+		}
+	}
+	for want, got := range map[string]error{
+		"more than 1000 service accounts of namespace tenant ask for secrets": ask("c1", "tenant", "b"),
+		"more than 10000 service accounts of cluster c2 ask for secrets":      ask("c2", "n999", "b"),
+	} {
+		if got == nil || got.Error() != want {
+			t.Errorf("%v, want %s", got, want)
+		}
+	}
 }
 
 // TestPermissionRevoked: a revoked permission ends within 30 seconds, even if the

@@ -55,6 +55,9 @@ func (a *Authenticator) byClusterToken(ctx context.Context, raw string, md metad
 		return v.caller, nil
 	}
 	good, err := a.verify(ctx, raw, clusters, now)
+	if own := slices.IndexFunc(good, func(t verifiedToken) bool { return t.cluster == a.cfg.Local }); own >= 0 {
+		good = good[own : own+1]
+	}
 	switch {
 	case len(good) == 0:
 		return mesh.Caller{}, cmp.Or(err, errNoIssuer) // the clusters may have gone meanwhile

@@ -19,9 +19,9 @@ const maxAliases = 100
 // service of the mesh. It returns "" for other services.
 func aliasTarget(s *snapshot.Service) string { return strings.ToLower(s.ExternalName) }
 
-// aliases returns the aliases of a service and, recursively, of those aliases, sorted by
-// namespace and name, at most maxAliases.
-func (t *tables) aliases(r *derive.Reads, host string) []snapshot.Alias {
+// aliases returns the aliases of a service of a namespace and, recursively, of those aliases, sorted by
+// namespace and name, at most maxAliases: those of its own namespace, then those of the others in turn.
+func (t *tables) aliases(r *derive.Reads, host, namespace string) []snapshot.Alias {
 	var out []snapshot.Alias
 	seen := map[string]struct{}{host: {}}
 	for next := []string{host}; len(next) > 0; next = next[1:] {
@@ -41,9 +41,26 @@ func (t *tables) aliases(r *derive.Reads, host string) []snapshot.Alias {
 	if len(out) > maxAliases {
 		t.cfg.Log.Warn("too many ExternalName services stand for one service: the others are not used",
 			"service", host, "number", len(out), "used", maxAliases)
-		out = out[:maxAliases]
+		used := aliasesInTurns(out, namespace)
+		out = slices.DeleteFunc(out, func(a snapshot.Alias) bool { return !slices.Contains(used, a.Host) })
 	}
 	return out
+}
+
+// aliasesInTurns returns the hosts of the aliases that are used for a service of a namespace.
+func aliasesInTurns(all []snapshot.Alias, namespace string) []string {
+	hosts := make(map[string]set[string])
+	for _, a := range all {
+		from := a.Namespace
+		if from == namespace {
+			from = ""
+		}
+		if hosts[from] == nil {
+			hosts[from] = set[string]{}
+		}
+		hosts[from].add(a.Host)
+	}
+	return inTurns(hosts, maxAliases, strings.Compare)
 }
 
 func equalAlias(x, y snapshot.Alias) bool {

@@ -1,6 +1,7 @@
 package registry
 
 import (
+	"cmp"
 	"maps"
 	"net/netip"
 	"slices"
@@ -16,16 +17,43 @@ const maxHosts = maxGateways
 func (f *foundGateways) hostNames() []string {
 	var out []string
 	for _, names := range f.named {
-		sorted := slices.Sorted(maps.Keys(names))
-		out = append(out, sorted[:min(len(sorted), maxHosts)]...)
+		out = append(out, inTurns(names, maxHosts, strings.Compare)...)
 	}
 	slices.Sort(out)
 	return slices.Compact(out)
 }
 
-// addressesOf returns the address of a gateway, or the addresses of its host name. It
+// inTurns returns at most a number of the items of namespaces: first those of the namespace "", in
+// order, then one of each other namespace in turn, so that no namespace leaves out those of another.
+func inTurns[T comparable](of map[string]set[T], most int, compare func(T, T) int) []T {
+	turn := map[T]int{}
+	for namespace, items := range of {
+		for i, item := range slices.SortedFunc(maps.Keys(items), compare) {
+			if namespace != "" {
+				i++
+			} else {
+				i = 0
+			}
+			if before, ok := turn[item]; !ok || i < before {
+				turn[item] = i
+			}
+		}
+	}
+	all := slices.SortedFunc(maps.Keys(turn), func(x, y T) int { return cmp.Or(cmp.Compare(turn[x], turn[y]), compare(x, y)) })
+	return all[:min(len(all), most)]
+}
+
+// ofOperators returns a namespace, or "" for the system namespace, for inTurns.
+func (s *gatewaySearch) ofOperators(namespace string) string {
+	if namespace == s.cfg.SystemNamespace {
+		return ""
+	}
+	return namespace
+}
+
+// addressesOf returns the address of a gateway of a namespace, or the addresses of its host name. It
 // refuses a gateway without a usable address.
-func (s *gatewaySearch) addressesOf(g *Gateway) []netip.Addr {
+func (s *gatewaySearch) addressesOf(g *Gateway, namespace string) []netip.Addr {
 	if addr, err := netip.ParseAddr(g.Address); err == nil {
 		return []netip.Addr{addr.Unmap()}
 	}
@@ -39,9 +67,12 @@ func (s *gatewaySearch) addressesOf(g *Gateway) []netip.Addr {
 		return nil
 	}
 	if s.named[c] == nil {
-		s.named[c] = set[string]{}
+		s.named[c] = map[string]set[string]{}
 	}
-	s.named[c].add(host)
+	if namespace = s.ofOperators(namespace); s.named[c][namespace] == nil {
+		s.named[c][namespace] = set[string]{}
+	}
+	s.named[c][namespace].add(host)
 	addresses, asked := s.hosts.Get(s.r, host)
 	if len(addresses) == 0 {
 		s.refuse(g, refusedUnknownHost)

@@ -38,6 +38,14 @@ const (
 	// key sets.
 	maxTokenRules = 10_000
 	maxTokenBytes = 16 << 20
+	// maxPlugins bounds the WasmPlugins, and the TrafficExtensions, of which each listener of their
+	// workloads has a filter, and maxPluginBytes their size.
+	maxPlugins     = 500
+	maxPluginBytes = 8 << 20
+	// maxServers bounds the servers of Gateways, of which each may be a listener, and maxServerHosts
+	// their hosts.
+	maxServers     = 5000
+	maxServerHosts = 50_000
 )
 
 // amounts are what objects become.
@@ -265,8 +273,23 @@ func (t *tables) limitedPolicies(kind snapshot.Kind, policies *derive.Table[obje
 			}
 			return out
 		}, withoutKeys)
+	case snapshot.KindWasmPlugin, snapshot.KindTrafficExtension:
+		l := namespaceLimit{kind: kind, most: amounts{maxPlugins, maxPluginBytes}, what: [2]string{"plugins", "bytes of plugins"}}
+		return limited(t, policies, l, func(_ *derive.Reads, p snapshot.Policy) amounts { return amounts{1, proto.Size(p.Content())} }, nil)
 	}
 	return policies
+}
+
+// limitedGateways returns the Gateways that the limits permit.
+func (t *tables) limitedGateways() *derive.Table[objectKey, *snapshot.Gateway] {
+	l := namespaceLimit{kind: snapshot.KindGateway, most: amounts{maxServers, maxServerHosts}, what: [2]string{"servers", "hosts of servers"}}
+	return limited(t, t.gateways.Table, l, func(_ *derive.Reads, g *snapshot.Gateway) amounts {
+		out := amounts{len(g.Spec.GetServers()), 0}
+		for _, server := range g.Spec.GetServers() {
+			out[1] += len(server.GetHosts())
+		}
+		return out
+	}, nil)
 }
 
 // withoutKeys returns a RequestAuthentication for the same workloads that accepts no token.

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	extensionsv1alpha1 "istio.io/api/extensions/v1alpha1"
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
 	securityv1beta1 "istio.io/api/security/v1beta1"
 
@@ -39,13 +40,7 @@ func manyPorts(n int) []snapshot.ServicePort {
 }
 
 // limitedObjects makes objects of each kind with a limit, of which fit fit.
-var limitedObjects = []struct {
-	kind snapshot.Kind
-	fit  int
-	make func(ns string, i int) snapshot.Object
-	// used reports whether the object is used.
-	used func(s *snapshot.Snapshot, o snapshot.Object) bool
-}{
+var limitedObjects = []limitedObject{
 	{snapshot.KindServiceEntry, 5, func(ns string, i int) snapshot.Object {
 		return &snapshot.ServiceEntry{Meta: numbered(ns, i), Hosts: manyHosts(fmt.Sprintf("h%d.%s.", i, ns), 100), Ports: manyPorts(100), Resolution: snapshot.ByDestination}
 	}, func(s *snapshot.Snapshot, o snapshot.Object) bool {
@@ -86,6 +81,38 @@ var limitedObjects = []struct {
 		}
 		return false
 	}},
+	{snapshot.KindGateway, 5, func(ns string, i int) snapshot.Object {
+		servers := make([]*networkingv1alpha3.Server, 1000)
+		for j := range servers {
+			servers[j] = &networkingv1alpha3.Server{Hosts: []string{"*"}, Port: &networkingv1alpha3.Port{Number: uint32(j + 1), Protocol: "HTTP"}}
+		}
+		return &snapshot.Gateway{Meta: numbered(ns, i), Kind: snapshot.KindGateway, Spec: &networkingv1alpha3.Gateway{Servers: servers}}
+	}, func(s *snapshot.Snapshot, o snapshot.Object) bool {
+		return slices.ContainsFunc(s.GatewayConfigs, func(g *snapshot.Gateway) bool { return g.Key() == o.Key() })
+	}},
+	plugins(snapshot.KindWasmPlugin), plugins(snapshot.KindTrafficExtension),
+}
+
+type limitedObject struct {
+	kind snapshot.Kind
+	fit  int
+	make func(ns string, i int) snapshot.Object
+	// used reports whether the object is used.
+	used func(s *snapshot.Snapshot, o snapshot.Object) bool
+}
+
+// plugins makes plugins of a kind.
+func plugins(kind snapshot.Kind) limitedObject {
+	return limitedObject{kind, 8, func(ns string, i int) snapshot.Object {
+		return &snapshot.WasmPlugin{Meta: numbered(ns, i), Kind: kind, Spec: &extensionsv1alpha1.WasmPlugin{Url: strings.Repeat("x", 1_000_000)}}
+	}, func(s *snapshot.Snapshot, o snapshot.Object) bool {
+		for p := range snapshot.Policies[*extensionsv1alpha1.WasmPlugin](s.Namespaces.Get(o.Key().Namespace), kind) {
+			if p.Name == o.Key().Name {
+				return true
+			}
+		}
+		return false
+	}}
 }
 
 // TestLimitsOfNamespaces: of the objects of a namespace that exceed a limit together, the youngest

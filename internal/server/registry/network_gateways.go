@@ -20,8 +20,8 @@ type foundGateways struct {
 	usable  map[mesh.NetworkID][]snapshot.NetworkGateway // sorted by address and port
 	refused map[mesh.ClusterID]RefusedGateways
 	faults  map[mesh.NetworkID]*gatewayFaults
-	// named holds the host names of gateways by cluster.
-	named     map[mesh.ClusterID]set[string]
+	// named holds the host names of gateways by cluster and namespace.
+	named     map[mesh.ClusterID]map[string]set[string]
 	warnings  []warning
 	described []*Gateway // sorted
 }
@@ -54,7 +54,7 @@ type gatewaySearch struct {
 func (t *tables) findGateways(r *derive.Reads) *foundGateways {
 	s := &gatewaySearch{tables: t, r: r, all: make(map[snapshot.NetworkGateway][]*Gateway), foundGateways: &foundGateways{
 		usable: make(map[mesh.NetworkID][]snapshot.NetworkGateway), refused: make(map[mesh.ClusterID]RefusedGateways),
-		faults: make(map[mesh.NetworkID]*gatewayFaults), named: make(map[mesh.ClusterID]set[string]),
+		faults: make(map[mesh.NetworkID]*gatewayFaults), named: make(map[mesh.ClusterID]map[string]set[string]),
 	}}
 	for _, svc := range t.labelled.Lookup(r, struct{}{}) {
 		s.service(mesh.NetworkID(svc.Labels[mesh.LabelNetwork]), svc, 0)
@@ -121,7 +121,7 @@ func (s *gatewaySearch) service(network mesh.NetworkID, svc *snapshot.Service, p
 
 // add adds the addresses of a gateway, which is in a cluster and a namespace, with ports.
 func (s *gatewaySearch) add(g *Gateway, c mesh.ClusterID, namespace string, ports ...uint32) {
-	for _, addr := range s.addressesOf(g) {
+	for _, addr := range s.addressesOf(g, namespace) {
 		for _, port := range ports {
 			at := snapshot.NetworkGateway{Network: g.Network, Cluster: c, Namespace: namespace, Address: addr, Port: port}
 			s.all[at] = append(s.all[at], g)
@@ -210,36 +210,68 @@ const maxGateways = 64
 // choose returns the usable gateways in order. It refuses gateways of remote clusters that
 // have the address of a local service or exceed maxGateways.
 func (s *gatewaySearch) choose() []snapshot.NetworkGateway {
-	number := make(map[mesh.ClusterID]int)
-	var out []snapshot.NetworkGateway
+	var usable []snapshot.NetworkGateway
+	described := make(map[snapshot.NetworkGateway][]*Gateway)
+	remote := make(map[mesh.ClusterID]map[string]set[snapshot.NetworkGateway]) // by namespace
 	sorted := order.Collect(maps.Keys(s.all), compareGateways)
 	for i := 0; i < len(sorted); {
 		g := sorted[i]
-		described := s.all[g]
+		of, namespaces := s.all[g], []string{g.Namespace}
 		// A Service and a Gateway in two namespaces may have one address.
 		for i++; i < len(sorted) && sameAddress(g, sorted[i]); i++ {
-			described = append(described, s.all[sorted[i]]...)
+			of, namespaces = append(of, s.all[sorted[i]]...), append(namespaces, sorted[i].Namespace)
 		}
-		at := netip.AddrPortFrom(g.Address, uint16(g.Port))
-		remote := g.Cluster != "" && g.Cluster != s.cfg.Local
-		if remote && s.isLocalVIP(s.r, g.Address) {
+		isRemote := g.Cluster != "" && g.Cluster != s.cfg.Local
+		if isRemote && s.isLocalVIP(s.r, g.Address) {
 			s.warn("gateway of a remote cluster has the address of a local service: it is not used",
 				"cluster", g.Cluster, "network", g.Network, "address", g.Address.String())
-			s.refuseAt(at, described, refusedLocalService)
+			s.refuseAt(addressOf(g), of, refusedLocalService)
 			continue
 		}
-		if number[g.Cluster]++; remote && number[g.Cluster] > maxGateways {
-			s.refuseAt(at, described, refusedTooMany())
+		usable, described[g] = append(usable, g), of
+		if !isRemote {
 			continue
 		}
-		for _, d := range described {
-			d.Used = append(d.Used, at)
+		if remote[g.Cluster] == nil {
+			remote[g.Cluster] = make(map[string]set[snapshot.NetworkGateway])
+		}
+		for _, namespace := range namespaces {
+			if namespace = s.ofOperators(namespace); remote[g.Cluster][namespace] == nil {
+				remote[g.Cluster][namespace] = set[snapshot.NetworkGateway]{}
+			}
+			remote[g.Cluster][namespace].add(g)
+		}
+	}
+	return s.limit(usable, described, remote)
+}
+
+func addressOf(g snapshot.NetworkGateway) netip.AddrPort {
+	return netip.AddrPortFrom(g.Address, uint16(g.Port))
+}
+
+// limit returns the gateways without those of remote clusters beyond maxGateways, and describes both.
+func (s *gatewaySearch) limit(usable []snapshot.NetworkGateway, described map[snapshot.NetworkGateway][]*Gateway, remote map[mesh.ClusterID]map[string]set[snapshot.NetworkGateway]) []snapshot.NetworkGateway {
+	chosen, number := set[snapshot.NetworkGateway]{}, make(map[mesh.ClusterID]int)
+	for _, of := range remote {
+		for _, g := range inTurns(of, maxGateways, compareGateways) {
+			chosen.add(g)
+		}
+	}
+	var out []snapshot.NetworkGateway
+	for _, g := range usable {
+		number[g.Cluster]++
+		if _, ok := chosen[g]; !ok && remote[g.Cluster] != nil {
+			s.refuseAt(addressOf(g), described[g], refusedTooMany())
+			continue
+		}
+		for _, d := range described[g] {
+			d.Used = append(d.Used, addressOf(g))
 		}
 		out = append(out, g)
 	}
-	for _, id := range slices.Sorted(maps.Keys(number)) {
-		if n := number[id]; n > maxGateways && id != "" && id != s.cfg.Local {
-			s.warn("cluster has too many gateway addresses: the first ones by network and address are used",
+	for _, id := range slices.Sorted(maps.Keys(remote)) {
+		if n := number[id]; n > maxGateways {
+			s.warn("cluster has too many gateway addresses: those of the system namespace are used, then those of the other namespaces in turn",
 				"cluster", id, "addresses", n, "used", maxGateways)
 		}
 	}

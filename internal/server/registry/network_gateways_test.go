@@ -1,6 +1,7 @@
 package registry
 
 import (
+	"fmt"
 	"maps"
 	"net/netip"
 	"slices"
@@ -158,5 +159,60 @@ func TestKubernetesGateways(t *testing.T) {
 	b.apply(snapshot.Event{Key: of("c2", "n2", false).Key()}, snapshot.Event{Key: gateway("c2", "n2").Key()})
 	if got := b.snap.Gateways.ByNetwork["n2"]; len(got) > 0 {
 		t.Errorf("gateways %v though their object is gone", got)
+	}
+}
+
+// TestGatewaysOfOneNamespace: many gateways of one namespace leave out none of the system namespace
+// or of another namespace, neither by addresses nor by host names.
+func TestGatewaysOfOneNamespace(t *testing.T) {
+	b := newTestState(t)
+	b.s.cfg.Resolve = func([]string) {}
+	in := func(namespace string, s *snapshot.Service) *snapshot.Service {
+		s.Namespace = namespace
+		return s
+	}
+	hostile := in("tenant", gateway("c2", "n1")) // before the others by each order
+	for i := range maxGateways {
+		hostile.External = append(hostile.External, fmt.Sprintf("192.0.2.%d", i), fmt.Sprintf("a%d.example", i))
+	}
+	b.apply(up(hostile), up(gateway("c2", "n2", "203.0.113.1", "z.example")), up(in("edge", gateway("c2", "n3", "203.0.113.2", "y.example"))))
+	for network, want := range map[mesh.NetworkID]string{"n2": "203.0.113.1", "n3": "203.0.113.2"} {
+		if got := b.snap.Gateways.ByNetwork[network]; len(got) != 1 || got[0].Address.String() != want {
+			t.Errorf("gateways of %s: %v, want %s", network, got, want)
+		}
+	}
+	if n := len(b.snap.Gateways.ByNetwork["n1"]); n != maxGateways-2 {
+		t.Errorf("%d gateways of the namespace, want %d", n, maxGateways-2)
+	}
+	got := b.s.found.Get(nil).hostNames()
+	if len(got) != maxHosts || !slices.Contains(got, "z.example") || !slices.Contains(got, "y.example") {
+		t.Errorf("to resolve: %q", got)
+	}
+}
+
+// TestAliasesOfOneNamespace: many ExternalName services of one namespace leave out none of another.
+func TestAliasesOfOneNamespace(t *testing.T) {
+	b := newTestState(t)
+	named := func(namespace, name, target string) snapshot.Event {
+		s := service("c1", name)
+		s.Namespace, s.ExternalName = namespace, target
+		return up(s)
+	}
+	events := []snapshot.Event{named("shop", "web", "")}
+	for _, namespace := range []string{"other", "shop"} {
+		events = append(events, named(namespace, "alias", "web.shop.svc.cluster.local"))
+	}
+	for n := range maxAliases {
+		events = append(events, named("a", fmt.Sprint("n", n), "web.shop.svc.cluster.local"))
+	}
+	b.apply(events...)
+	svc := b.snap.Services.Get("web.shop.svc.cluster.local")
+	if svc == nil || len(svc.Aliases) != maxAliases {
+		t.Fatalf("the service is %+v", svc)
+	}
+	for _, namespace := range []string{"other", "shop"} {
+		if !slices.ContainsFunc(svc.Aliases, func(a snapshot.Alias) bool { return a.Namespace == namespace }) {
+			t.Errorf("the alias of %s is left out", namespace)
+		}
 	}
 }

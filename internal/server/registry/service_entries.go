@@ -249,7 +249,7 @@ func (t *tables) entryService(r *derive.Reads, key, host string, d definition) *
 	if e.External {
 		out.Accounts = withNames(nil, out.SubjectAltNames)
 	}
-	out.Aliases = t.aliases(r, host)
+	out.Aliases = t.aliases(r, host, out.Namespace)
 	out.Contested = t.contested(r, out)
 	if allocate && len(vips) == 0 { // else the host resolves to these
 		out.Allocated, _ = t.allocated.Get(r, host)

@@ -63,7 +63,7 @@ func (t *tables) kubeService(r *derive.Reads, host string, d definition) *snapsh
 		out.Clusters = t.serviceParts(r, d.services)
 	}
 	if out.ExternalName == "" {
-		out.Aliases = t.aliases(r, host)
+		out.Aliases = t.aliases(r, host, first.Namespace)
 	}
 	out.Contested = t.contested(r, out)
 	return out

@@ -333,7 +333,7 @@ func (t *tables) addIndexes() {
 	t.podsAt = derive.NewIndex(t.pods.Table, podAddresses)
 	t.entriesWith = derive.NewIndex(t.entries.Table, entryLabels)
 	t.allKubeGW = list(t.kubeGW.Table)
-	t.allGateways = list(t.gateways.Table)
+	t.allGateways = list(t.limitedGateways())
 	t.addPolicyIndexes()
 	t.filtersIn = byNamespace(t.filters.Table)
 	t.allFilters = list(t.filters.Table)

@@ -19,6 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/json"
 
 	"github.com/meshctl/meshctl/internal/istiojson"
+	"github.com/meshctl/meshctl/internal/kubejson"
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/output"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
@@ -170,24 +171,29 @@ func under(parent string, fault *FieldError) *FieldError {
 	for _, f := range fault.further {
 		_ = under(parent, f) // changes it
 	}
-	switch {
-	case parent == "spec" && strings.HasPrefix(fault.Field, "metadata."): // is not a field of the spec
-	case fault.Field == "":
-		fault.Field = parent
-	case fault.Field[0] == '[':
-		fault.Field = parent + fault.Field
-	default:
-		fault.Field = parent + "." + fault.Field
+	if parent != "spec" || !strings.HasPrefix(fault.Field, "metadata.") { // which is no field of the spec
+		fault.Field = fieldBelow(parent, fault.Field)
 	}
 	return fault
+}
+
+// fieldBelow returns the path of a field below a parent. Each of the two may be empty.
+func fieldBelow(parent, field string) string {
+	if parent == "" || field == "" || field[0] == '[' {
+		return parent + field
+	}
+	return parent + "." + field
 }
 
 func decodeKube(v yamldoc.Value, field string, into any) *FieldError {
 	data, err := v.JSON()
 	if err == nil {
-		err = json.Unmarshal(data, into)
+		err = kubejson.Check(data, into)
 	}
-	if err == nil {
+	if err != nil {
+		return faultf(field, "%w", err)
+	}
+	if err = json.Unmarshal(data, into); err == nil {
 		return nil
 	}
 	decode := func(b []byte) error {
@@ -359,6 +365,9 @@ func (c *Converter) DecodeJSON(text []byte) (Result, error) {
 	object := k.newObject()
 	istio, isIstio := object.(*Istio)
 	if !isIstio {
+		if err := kubejson.Check(text, object); err != nil {
+			return c.resultOf(k, head.Namespace, head.Name), &FieldError{Err: err}
+		}
 		if err := json.Unmarshal(text, object); err != nil {
 			return c.resultOf(k, head.Namespace, head.Name), &FieldError{Err: errors.New(kubeReason(err, ""))}
 		}

@@ -159,7 +159,7 @@ func typedParts(value *structpb.Struct) ([]typed, *FieldError) {
 			out = append(out, typed{at, fields, t.New().Interface()})
 		}
 	}
-	structs, fault := typedStructs("", structpb.NewStructValue(value))
+	structs, fault := typedStructs(structpb.NewStructValue(value))
 	return append(out, structs...), fault
 }
 
@@ -175,13 +175,20 @@ func typeOf(field, url string) (protoreflect.MessageType, *FieldError) {
 	return nil, faultf(field, "%q is no type of Envoy's API", url)
 }
 
-// typedStructs returns the contents of the structures below a value whose type is in the field
-// type_url, such as xds.type.v3.TypedStruct. Envoy refuses those of unknown types.
-func typedStructs(path string, value *structpb.Value) ([]typed, *FieldError) {
+// typedStructs returns the contents of the structures in a value whose type is in the field type_url,
+// such as xds.type.v3.TypedStruct. Envoy refuses those of unknown types.
+func typedStructs(value *structpb.Value) ([]typed, *FieldError) {
 	var out []typed
+	add := func(below string, value *structpb.Value) *FieldError {
+		parts, fault := typedStructs(value)
+		for _, part := range parts {
+			part.path = fieldBelow(below, part.path)
+			out = append(out, part)
+		}
+		return under(below, fault)
+	}
 	for i, item := range value.GetListValue().GetValues() {
-		parts, fault := typedStructs(at(path, i), item)
-		if out = append(out, parts...); fault != nil {
+		if fault := add(at("", i), item); fault != nil {
 			return nil, fault
 		}
 	}
@@ -191,15 +198,14 @@ func typedStructs(path string, value *structpb.Value) ([]typed, *FieldError) {
 		if fields[name] == nil {
 			name = "typeUrl"
 		}
-		t, fault := typeOf(path+"."+name, fields[name].GetStringValue())
+		t, fault := typeOf(name, fields[name].GetStringValue())
 		if fault != nil {
 			return nil, fault
 		}
-		return []typed{{path + ".value", cmp.Or(fields["value"].GetStructValue(), &structpb.Struct{}), t.New().Interface()}}, nil
+		return []typed{{"value", cmp.Or(fields["value"].GetStructValue(), &structpb.Struct{}), t.New().Interface()}}, nil
 	}
 	for _, name := range slices.Sorted(maps.Keys(fields)) {
-		parts, fault := typedStructs(strings.TrimPrefix(path+"."+name, "."), fields[name])
-		if out = append(out, parts...); fault != nil {
+		if fault := add(name, fields[name]); fault != nil {
 			return nil, fault
 		}
 	}

@@ -193,6 +193,12 @@ func (k *kind) snapshotKind() snapshot.Kind {
 	return snapshot.Kind(k.name)
 }
 
+// IsIstio reports whether an apiVersion is one of Istio's API.
+func IsIstio(apiVersion string) bool {
+	group, _ := splitVersion(apiVersion)
+	return isIstioGroup(group)
+}
+
 func isIstioGroup(group string) bool { return strings.HasSuffix(group, ".istio.io") }
 
 // findKind returns the kind of that name in the group, nil when there is none.

@@ -13,6 +13,7 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
 	securityv1beta1 "istio.io/api/security/v1beta1"
+	telemetryv1alpha1 "istio.io/api/telemetry/v1alpha1"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 
@@ -42,6 +43,8 @@ const (
 	maxCopiedBytes = 32 << 20
 	// maxDistributed bounds the localities of distribute: percentages of at least 1 have the sum 100.
 	maxDistributed = 100
+	// maxTelemetryBytes bounds a Telemetry: each listener of a workload has its tags and conditions.
+	maxTelemetryBytes = 32 << 10
 	// maxMatchers bounds the matchers of an AuthorizationPolicy, maxMatchedBytes their size: a value
 	// has one matcher for each form of a header, or for each slash of a principal of a token.
 	// maxMatchedText bounds a value.
@@ -98,8 +101,11 @@ func sizeFault(object []byte) *FieldError {
 		if k := token.Kind(); k != ']' && k != '}' {
 			values++
 		}
-		if values > maxValues {
+		switch {
+		case values > maxValues:
 			return tooManyValues()
+		case d.StackDepth() > yamldoc.MaxDepth:
+			return limitf("", "has values that nest more than %d deep, at most as many are accepted", yamldoc.MaxDepth)
 		}
 		kind, n := d.StackIndex(d.StackDepth())
 		if kind == '{' {
@@ -158,7 +164,8 @@ func tooManyEntries(field string, most int) *FieldError {
 func limitFault(object any) *FieldError {
 	switch o := object.(type) {
 	case *Istio:
-		if fault := entriesFault("spec", o.Spec.ProtoReflect()); fault != nil {
+		if fault := entriesFault(o.Spec.ProtoReflect()); fault != nil {
+			fault.Field = fieldBelow("spec", fault.Field) // also metadata, which is a field of a WorkloadGroup
 			return fault
 		}
 		return under("spec", productFault(o.Spec))
@@ -195,11 +202,12 @@ func lengthFault(field string, n, most int) *FieldError {
 	return limitf(field, "has %d entries, at most %d are accepted: split the list among several objects", n, most)
 }
 
-// entriesFault returns the fault of the first list or map with too many entries in a message.
-func entriesFault(path string, m protoreflect.Message) *FieldError {
+// entriesFault returns the fault of the first list or map with too many entries in a message. It makes
+// a path only of a fault: names in the object may be long, and values may nest.
+func entriesFault(m protoreflect.Message) *FieldError {
 	var fault *FieldError
 	m.Range(func(f protoreflect.FieldDescriptor, v protoreflect.Value) bool {
-		field := path + "." + f.JSONName()
+		field := f.JSONName()
 		switch {
 		case f.IsList():
 			list := v.List()
@@ -207,18 +215,22 @@ func entriesFault(path string, m protoreflect.Message) *FieldError {
 				break
 			}
 			for i := 0; i < list.Len() && fault == nil; i++ {
-				fault = entriesFault(at(field, i), list.Get(i).Message())
+				if fault = entriesFault(list.Get(i).Message()); fault != nil {
+					fault = under(at(field, i), fault)
+				}
 			}
 		case f.IsMap():
 			if fault = lengthFault(field, v.Map().Len(), entriesOf(f.FullName())); fault != nil || f.MapValue().Message() == nil {
 				break
 			}
 			v.Map().Range(func(key protoreflect.MapKey, value protoreflect.Value) bool {
-				fault = entriesFault(field+"["+key.String()+"]", value.Message())
+				if fault = entriesFault(value.Message()); fault != nil {
+					fault = under(field+"["+key.String()+"]", fault)
+				}
 				return fault == nil
 			})
 		case f.Message() != nil:
-			fault = entriesFault(field, v.Message())
+			fault = under(field, entriesFault(v.Message()))
 		}
 		return fault == nil
 	})
@@ -275,6 +287,10 @@ func productFault(spec proto.Message) *FieldError {
 		}
 	case *securityv1beta1.AuthorizationPolicy:
 		return matchersFault(s)
+	case *telemetryv1alpha1.Telemetry:
+		if size := proto.Size(s); size > maxTelemetryBytes {
+			return limitf("", "has %d bytes, at most %d are accepted: each listener of a workload gets them", size, maxTelemetryBytes)
+		}
 	case *networkingv1alpha3.DestinationRule:
 		size := proto.Size(s.TrafficPolicy)
 		for _, subset := range s.Subsets {

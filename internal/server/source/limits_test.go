@@ -117,9 +117,14 @@ func TestProducts(t *testing.T) {
 		"streams":   {virtual, hosts(900) + `,"tcp":` + many(200, `{"match":[{"port":#}]}`), "spec.tls: has 900 hosts times 200 matches"},
 		"patches":   {"EnvoyFilter", `"configPatches":[{"applyTo":"CLUSTER","patch":{"operation":"MERGE","value":{"name":"` + body + `"}}}]`, "spec.configPatches: has values of"},
 		"subsets":   {"DestinationRule", `"host":"a","subsets":` + many(150, `{"name":"s#","trafficPolicy":{"tls":{"sni":"`+strings.Repeat("a", 6000)+`"}}}`), "spec.subsets: has 150 subsets times"},
+		"tags":      {"Telemetry", `"tracing":[{"customTags":{"a":{"literal":{"value":"` + body + `"}}}}]`, "spec: has 524"},
 		"servers":   {"Gateway", `"servers":` + many(11, `{"hosts":`+many(1000, `"h#.example"`)+`}`), "spec.servers.hosts: has 11000 entries"},
 	} {
-		text := `{"apiVersion":"networking.istio.io/v1alpha3","kind":"` + tc.kind + `","metadata":{"name":"a","namespace":"n"},"spec":{` + tc.spec + `}}`
+		group := "networking.istio.io/v1alpha3"
+		if tc.kind == "Telemetry" {
+			group = "telemetry.istio.io/v1"
+		}
+		text := `{"apiVersion":"` + group + `","kind":"` + tc.kind + `","metadata":{"name":"a","namespace":"n"},"spec":{` + tc.spec + `}}`
 		conv := Converter{Cluster: "c"}
 		r, err := conv.DecodeJSON([]byte(text))
 		if err == nil || !strings.Contains(err.Error(), tc.want) || r.Object != nil || r.Key.Name != "a" || r.Key.Namespace != "n" {

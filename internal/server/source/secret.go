@@ -39,6 +39,10 @@ const (
 // maxSecret bounds the size of a Secret's values, in bytes, as a Kubernetes API does.
 const maxSecret = 1 << 20
 
+// maxPrivateKey bounds a private key with its parameters, in bytes of PEM. An RSA key of 8,192 bits
+// has 6,500; to parse larger ones takes long and much memory.
+const maxPrivateKey = 16 << 10
+
 // secret delivers Secrets of the types that may hold certificates or credentials of registries. Its faults never
 // repeat the content of a Secret.
 func (c *conversion) secret(o *corev1.Secret) *FieldError {
@@ -131,6 +135,9 @@ func keyPair(data map[string][]byte, given func(string) string) (*snapshot.KeyPa
 		chain, key := data[names[0]], data[names[1]]
 		if len(chain) == 0 || len(key) == 0 {
 			continue
+		}
+		if len(key) > maxPrivateKey {
+			return nil, "", faultf(given(names[1]), "has %d bytes: a private key has at most %d", len(key), maxPrivateKey)
 		}
 		p := &snapshot.KeyPair{Chain: chain, Key: snapshot.NewPrivateKey(key)}
 		var err error

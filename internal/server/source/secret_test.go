@@ -93,6 +93,7 @@ func TestSecrets(t *testing.T) {
 		},
 		"key of another":     {secretYAML(tls, "tls.crt", cert, "tls.key", otherKey), want{fault: "line 7: data[tls.key]: is not the key of the certificate"}},
 		"key is none":        {secretYAML(opaque, "cert", cert, "key", strings.ReplaceAll(key, "PRIVATE", "SOME")), want{fault: "line 7: data.key: is not a private key in PEM"}},
+		"key is large":       {secretYAML(tls, "tls.crt", cert, "tls.key", "-----BEGIN RSA PRIVATE KEY-----\n"+strings.Repeat("A", 16<<10)+"\n"), want{fault: "line 7: data[tls.key]: has 16417 bytes: a private key has at most 16384"}},
 		"certificate is key": {secretYAML(opaque, "cert", key, "key", cert), want{fault: "line 6: data.cert: PEM block 1 is not a certificate"}},
 		"key in the chain":   {secretYAML(tls, "tls.crt", cert+key, "tls.key", key), want{fault: "line 6: data[tls.crt]: PEM block 2 is not a certificate"}},
 		"not PEM":            {secretYAML(tls, "tls.crt", key[30:], "tls.key", key), want{fault: "line 6: data[tls.crt]: is not a certificate in PEM"}},

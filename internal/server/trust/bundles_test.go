@@ -4,10 +4,12 @@ import (
 	"bytes"
 	"context"
 	"crypto/rand"
+	"crypto/rsa"
 	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/base64"
+	"encoding/pem"
 	"log/slog"
 	"math/big"
 	"net/http"
@@ -375,6 +377,27 @@ func TestSourcesAreChecked(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), tc.want) || strings.Contains(err.Error(), "secret") {
 			t.Errorf("%s: %v, want %q", name, err, tc.want)
 		}
+	}
+}
+
+// TestHugeRoot: a root whose key makes each handshake slow is refused.
+func TestHugeRoot(t *testing.T) {
+	t.Parallel()
+	signer, err := certs.GenerateKey(certs.ECDSAP256)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(time.Hour), IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign,
+	}
+	huge := &rsa.PublicKey{N: new(big.Int).Lsh(big.NewInt(1), maxRSABits), E: 65537}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, huge, signer)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = judge("b.example", pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), time.Now())
+	if err == nil || !strings.Contains(err.Error(), "RSA key of 8193 bits: want at most 8192") {
+		t.Errorf("error %v", err)
 	}
 }
 

@@ -1,6 +1,7 @@
 package trust
 
 import (
+	"crypto/rsa"
 	"crypto/x509"
 	"fmt"
 	"strings"
@@ -9,8 +10,12 @@ import (
 	"github.com/meshctl/meshctl/internal/certs/bundle"
 )
 
-// maxRoots bounds the roots of one bundle, as every proxy gets them.
-const maxRoots = 100
+const (
+	// maxRoots bounds the roots of one bundle, as every proxy gets them.
+	maxRoots = 100
+	// maxRSABits bounds their keys: with larger ones each handshake takes long.
+	maxRSABits = 8192
+)
 
 // judge parses a bundle, and returns an error if the trust domain cannot use it.
 func judge(trustDomain string, data []byte, now time.Time) (*bundle.Bundle, error) {
@@ -25,6 +30,9 @@ func judge(trustDomain string, data []byte, now time.Time) (*bundle.Bundle, erro
 		return nil, fmt.Errorf("all its roots have expired, the last one at %s", lastEnd(b.Roots).UTC().Format(time.RFC3339))
 	}
 	for _, root := range b.Roots {
+		if key, ok := root.PublicKey.(*rsa.PublicKey); ok && key.N.BitLen() > maxRSABits {
+			return nil, fmt.Errorf("root %q has an RSA key of %d bits: want at most %d", root.Subject, key.N.BitLen(), maxRSABits)
+		}
 		if err := ofDomain(root, trustDomain); err != nil {
 			return nil, err
 		}

@@ -33,7 +33,7 @@ func (h *handler) inject(ctx context.Context, r *http.Request, request *admissio
 	name := strings.TrimPrefix(request.Namespace+"/"+request.Name, "/")
 	result, err := injector.Inject(ctx, pod)
 	if err != nil {
-		h.Log.Info("pod refused", "pod", name, "error", err)
+		h.Log.Info("pod refused", "pod", clip(name), "error", clip(err.Error()))
 		refuse(response, fmt.Errorf("the pod cannot be injected: %w", err))
 		return Refused, nil
 	}
@@ -42,7 +42,7 @@ func (h *handler) inject(ctx context.Context, r *http.Request, request *admissio
 		if result.Asked {
 			response.Warnings = append(response.Warnings, "the pod is not injected: "+result.Skipped)
 		}
-		h.Log.Debug("pod not injected", "pod", name, "reason", result.Skipped)
+		h.Log.Debug("pod not injected", "pod", clip(name), "reason", result.Skipped)
 		return Skipped, nil
 	}
 	if response.Patch, err = inject.Patch(pod.Object, result.Object); err != nil {

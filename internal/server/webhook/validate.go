@@ -2,11 +2,13 @@ package webhook
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
 
 	admissionv1 "k8s.io/api/admission/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/meshctl/meshctl/internal/server/source"
@@ -24,6 +26,10 @@ func (h *handler) validate(ctx context.Context, r *http.Request, request *admiss
 	if len(request.Object.Raw) == 0 {
 		return "", errors.New("the request has no object")
 	}
+	var object metav1.TypeMeta
+	if err := json.Unmarshal(request.Object.Raw, &object); err != nil || !source.IsIstio(object.APIVersion) {
+		return Skipped, err // no rule of the webhook configuration names other groups, whose objects may take long to decode
+	}
 	decoded, err := h.Converter.DecodeJSON(request.Object.Raw)
 	warnings := decoded.Warnings
 	fault, refused := err, len(source.FaultsOf(err)) > 0
@@ -35,7 +41,7 @@ func (h *handler) validate(ctx context.Context, r *http.Request, request *admiss
 	}
 	if refused {
 		kind := schema.GroupKind{Group: request.Kind.Group, Kind: request.Kind.Kind}
-		h.Log.Info("object refused", "object", source.ObjectName(decoded.Key), "error", fault)
+		h.Log.Info("object refused", "object", clip(source.ObjectName(decoded.Key)), "error", clip(fault.Error()))
 		refuse(response, fmt.Errorf("%s: %w", kind.String(), fault))
 		return Refused, nil
 	}

@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"mime"
 	"net/http"
+	"strings"
 	"time"
 
 	admissionv1 "k8s.io/api/admission/v1"
@@ -36,6 +37,8 @@ const (
 	maxValues, valueCost = 500_000, 128
 	// Bounds of warnings, which API servers cut.
 	maxWarnings, maxWarning = 10, 250
+	// maxReason bounds the text of a refusal, which may repeat names of the object, in bytes.
+	maxReason = 8 << 10
 )
 
 // Names of the webhooks for Config.Done.
@@ -181,9 +184,9 @@ func (h *handler) fail(w http.ResponseWriter, name string, status int, request *
 		kind = request.Kind
 	}
 	h.Done(name, Failed, kind)
-	h.Log.Warn("webhook request failed", "webhook", name, "status", status, "error", err)
+	h.Log.Warn("webhook request failed", "webhook", name, "status", status, "error", clip(err.Error()))
 	w.Header().Set("X-Content-Type-Options", "nosniff")
-	http.Error(w, err.Error(), status)
+	http.Error(w, clip(err.Error()), status)
 }
 
 // admissionReview is what the webhooks read of an AdmissionReview. The decoder skips all other fields.
@@ -241,8 +244,16 @@ func jsonValues(text []byte) int {
 func refuse(response *admissionv1.AdmissionResponse, reason error) {
 	response.Allowed = false
 	response.Result = &metav1.Status{
-		Status: metav1.StatusFailure, Code: http.StatusUnprocessableEntity, Reason: metav1.StatusReasonInvalid, Message: reason.Error(),
+		Status: metav1.StatusFailure, Code: http.StatusUnprocessableEntity, Reason: metav1.StatusReasonInvalid, Message: clip(reason.Error()),
 	}
+}
+
+// clip returns a text, cut at maxReason.
+func clip(text string) string {
+	if len(text) <= maxReason {
+		return text
+	}
+	return strings.ToValidUTF8(text[:maxReason], "") + "…"
 }
 
 // bounded returns the first warnings, each cut at the length that API servers show.

@@ -173,6 +173,7 @@ func TestDecisions(t *testing.T) {
 		{"several mistakes", "/validate", review("Gateway", `{"apiVersion": "networking.istio.io/v1", "kind": "Gateway", "metadata": {"name": "g", "namespace": "sample"}, "spec": {"selector": {"a": "*"}, "servers": [{"port": {"number": 0, "name": "http", "protocol": "HTTP"}}]}}`), false, `Gateway: spec.selector[a]: wildcards and empty names are not allowed; spec.servers[0].port.number: 0 is not a port: want 1 to 65535; spec.servers[0].hosts: is empty: use "*" for every host`, "validate refused"},
 		{"unknown field", "/validate", review("Gateway", `{"apiVersion": "networking.istio.io/v1", "kind": "Gateway", "metadata": {"name": "g", "namespace": "sample"}, "spec": {"selector": {"a": "b"}, "nosuch": 1, "servers": [{"port": {"number": 80, "name": "http", "protocol": "HTTP"}, "hosts": ["*"]}]}}`), true, "nosuch", "validate accepted"},
 		{"unknown value in a policy", "/validate", review("PeerAuthentication", `{"apiVersion": "security.istio.io/v1", "kind": "PeerAuthentication", "metadata": {"name": "p", "namespace": "sample"}, "spec": {"mtls": {"mode": "STRICTLY"}}}`), false, `spec.mtls.mode: "STRICTLY" is none of`, "validate refused"},
+		{"another API", "/validate", review("Gateway", `{"apiVersion": "v1", "kind": "Secret", "type": "kubernetes.io/tls", "metadata": {"name": "s", "namespace": "sample"}, "data": {"tls.crt": "eA==", "tls.key": "eA=="}}`), true, "", "validate skipped"},
 		{"another kind", "/validate", review("Thing", `{"apiVersion": "example.com/v1", "kind": "Thing", "metadata": {"name": "t"}}`), true, "", "validate skipped"},
 	} {
 		*results = nil
@@ -206,6 +207,23 @@ func TestDecisions(t *testing.T) {
 	w := httptest.NewRecorder()
 	if h.ServeHTTP(w, r); w.Code != http.StatusUnsupportedMediaType {
 		t.Errorf("without a content type the status is %d", w.Code)
+	}
+}
+
+// TestLongReasons: a refusal does not repeat a long name, neither to the caller nor in the log.
+func TestLongReasons(t *testing.T) {
+	t.Parallel()
+	var log bytes.Buffer
+	h := Handler(Config{
+		Converter: &source.Converter{}, Done: func(string, string, metav1.GroupVersionKind) {}, Log: slog.New(slog.NewTextHandler(&log, nil)),
+	})
+	gateway := `{"apiVersion": "networking.istio.io/v1", "kind": "Gateway", "metadata": {"name": "g", "namespace": "sample"}, "spec": {"selector": {"` + strings.Repeat("x", 100_000) + `*": "a"}}}`
+	got := answer(t, h, "/validate", review("Gateway", gateway))
+	if got.Allowed || len(got.Result.Message) > 2*maxReason {
+		t.Errorf("allowed %t, a message of %d bytes", got.Allowed, len(got.Result.Message))
+	}
+	if log.Len() == 0 || log.Len() > 2*maxReason {
+		t.Errorf("%d bytes in the log", log.Len())
 	}
 }
 

@@ -118,6 +118,7 @@ const (
 	maxLabelsSize = 64 << 10 // bytes of all labels
 	maxList       = 64       // addresses or networks
 	maxName       = 253      // bytes of the name of an object
+	maxTracing    = 32 << 10 // bytes of the settings of tracing, which each listener has; larger ones lose their tags
 )
 
 // keptTexts holds the metadata entries whose text is kept or repeated in errors.
@@ -313,6 +314,9 @@ func tracingOfNode(v *structpb.Value) *meshv1alpha1.Tracing {
 	}
 	if t.Sampling < 0 || t.Sampling > 100 {
 		t.Sampling = 0
+	}
+	if proto.Size(&t) > maxTracing {
+		t.CustomTags = nil
 	}
 	maps.DeleteFunc(t.CustomTags, func(_ string, tag *meshv1alpha1.Tracing_CustomTag) bool {
 		return tag.GetLiteral().GetValue() == "" && tag.GetEnvironment().GetName() == "" && !mesh.IsHeaderName(tag.GetHeader().GetName())

@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"maps"
 	"slices"
@@ -45,6 +46,8 @@ const (
 	// atOnce bounds the fetches at a time, and those of sources that failed before, of one
 	// namespace and of one host: slow servers leave room for others.
 	atOnce, atOnceFailed, atOnceNamespace, atOnceHost = 16, 8, 4, 8
+	// maxNamespaceSize bounds the keys that the rules of a namespace need, in bytes.
+	maxNamespaceSize = 4 << 20
 
 	firstWait = 5 * time.Second
 	retry     = 5 * time.Second // after the first failure; it doubles up to Every
@@ -247,6 +250,9 @@ func (r *run) take(a answer) {
 	if r.known[e.KeySource] != e {
 		return // it is not wanted any more
 	}
+	if a.err == nil {
+		a.err = r.checkSize(e, len(a.keys.text))
+	}
 	if a.err != nil {
 		r.fail(e, a.err, now)
 		return
@@ -267,6 +273,23 @@ func (r *run) take(a answer) {
 	}
 	r.changed = true
 	r.cfg.Log.Info("key set changed", "source", e.KeySource, "keys", a.keys.number, "left_out", a.keys.leftOut)
+}
+
+// checkSize returns an error if no namespace that needs a key set has room for keys of a size beside
+// those of its other key sets.
+func (r *run) checkSize(e *entry, size int) error {
+	for _, namespace := range e.namespaces {
+		held := size
+		for _, other := range r.known {
+			if other != e && slices.Contains(other.namespaces, namespace) {
+				held += len(other.keys.text)
+			}
+		}
+		if held <= maxNamespaceSize {
+			return nil
+		}
+	}
+	return fmt.Errorf("it has %d bytes of keys, with which the key sets of namespace %s have more than %d", size, e.namespaces[0], maxNamespaceSize)
 }
 
 // fail records a failure. The last keys stay.
