@@ -57,6 +57,8 @@ type Config struct {
 	LogLevel string
 	// Concurrency is the number of Envoy's worker threads; 0 means one for each core.
 	Concurrency int
+	// DeprecatedLogs makes Envoy log warnings about deprecated fields.
+	DeprecatedLogs bool
 	// Drain is the time that Envoy takes to drain a changed listener. TerminationDrain is the
 	// time that connections may go on after SIGTERM.
 	Drain, TerminationDrain time.Duration
@@ -82,6 +84,8 @@ type Config struct {
 	// Scrapes are the URLs of the application's metrics, which the agent merges with its own
 	// and Envoy's.
 	Scrapes []url.URL
+	// LocalMetrics answers requests for metrics only to processes of this pod or machine.
+	LocalMetrics bool
 	// Modules configures how the modules of WasmPlugins are fetched, but for Now; nil fetches
 	// none.
 	Modules *wasm.Config
@@ -189,6 +193,7 @@ func Resolve(in Input) (cfg Config, warnings []string, err error) {
 	r.lifecycle(&cfg)
 	r.proxyless(&cfg)
 	r.identitySource(&cfg, &in)
+	r.certProvider(&cfg)
 	r.sts(&cfg)
 	r.modules(&cfg)
 	r.nodeMetadata(&cfg, pc, in.PodLabels, annotations)

@@ -66,7 +66,7 @@ func (r *resolver) nodeMetadata(cfg *Config, pc *meshv1alpha1.ProxyConfig, podLa
 	}
 	setDefault("ISTIO_VERSION", mesh.AgentVersion(r.version), r.version != "")
 	// Istio's agent always reports these settings.
-	setDefault("ENVOY_SKIP_DEPRECATED_LOGS", "true", true)
+	setDefault(skipDeprecatedLogs, strconv.FormatBool(!cfg.DeprecatedLogs), true)
 	setDefault("METADATA_DISCOVERY", "false", true)
 	setDefault("WORKLOAD_IDENTITY_SOCKET_FILE", workloadSocketName, true)
 	setDefault("MESH_ID", pc.GetMeshId(), pc.GetMeshId() != "")

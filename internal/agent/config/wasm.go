@@ -1,6 +1,7 @@
 package config
 
 import (
+	"net/netip"
 	"path/filepath"
 	"strings"
 	"time"
@@ -36,6 +37,16 @@ func (r *resolver) modules(cfg *Config) {
 		default:
 			cfg.Modules.Insecure = append(cfg.Modules.Insecure, host)
 		}
+	}
+	for text := range strings.SplitSeq(r.lookup("BLOCKED_CIDRS_IN_WASM_FETCH"), ",") {
+		if text = strings.TrimSpace(text); text == "" {
+			continue
+		}
+		network, err := netip.ParsePrefix(text)
+		if err != nil { // what is not blocked could be fetched
+			r.errorf("BLOCKED_CIDRS_IN_WASM_FETCH: %q is not a range of addresses, such as 10.0.0.0/8", text)
+		}
+		cfg.Modules.Blocked = append(cfg.Modules.Blocked, network.Masked())
 	}
 }
 
