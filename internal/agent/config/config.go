@@ -15,6 +15,7 @@ import (
 	"github.com/meshctl/meshctl/internal/agent/wasm"
 	"github.com/meshctl/meshctl/internal/agent/workloadcert"
 	"github.com/meshctl/meshctl/internal/mesh"
+	"github.com/meshctl/meshctl/internal/proxysettings"
 )
 
 // Config is the checked configuration of an agent.
@@ -181,6 +182,7 @@ func Resolve(in Input) (cfg Config, warnings []string, err error) {
 	r.metadata = pc.GetProxyMetadata()
 	cfg.Version = in.Version
 
+	r.variables()
 	r.identity(&cfg)
 	r.addresses(&cfg, in.Interfaces)
 	r.ports(&cfg, pc)
@@ -248,6 +250,28 @@ func (r *resolver) lookup(variable string) string {
 		return v
 	}
 	return r.metadata[variable]
+}
+
+// variables reports the values of environment variables with which no agent starts.
+func (r *resolver) variables() {
+	for _, name := range proxysettings.Variables() {
+		value := r.lookup(name)
+		if err := proxysettings.VariableFault(name, value); err != nil {
+			r.errorf("%s=%q %w", name, value, err)
+		}
+	}
+}
+
+// isReported reports whether variables has found the value of a setting to be wrong.
+func (s setting) isReported() bool { return proxysettings.VariableFault(s.from, s.value) != nil }
+
+// durationOf returns the value of a variable whose faults are reported.
+func (r *resolver) durationOf(variable string, def time.Duration) time.Duration {
+	d, err := time.ParseDuration(r.lookup(variable))
+	if err != nil {
+		return def
+	}
+	return d
 }
 
 func environment(environ []string) map[string]string {

@@ -90,7 +90,7 @@ func parsePort(s string) (uint16, bool) {
 
 func (r *resolver) boolean(s setting) bool {
 	v, err := strconv.ParseBool(s.value)
-	if err != nil {
+	if err != nil && !s.isReported() {
 		r.errorf("%s=%q is neither true nor false", s.from, s.value)
 	}
 	return v

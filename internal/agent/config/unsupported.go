@@ -91,19 +91,8 @@ func (r *resolver) unused() {
 	}
 }
 
-// unsupportedIdentity refuses the certificate authorities and credentials that only Istio's
-// agent knows.
+// unsupportedIdentity warns of the kinds of keys that only Istio's agent knows.
 func (r *resolver) unsupportedIdentity() {
-	for _, s := range []struct {
-		variable, value, instead string
-	}{
-		{"CA_PROVIDER", "Citadel", "the agent asks authorities that speak Istio's protocol, such as meshctl serve, istiod and istio-csr (CA_ADDR)"},
-		{"CREDENTIAL_FETCHER_TYPE", "JWT", "the agent reads its token from a file (--token)"},
-	} {
-		if v := r.lookup(s.variable); v != "" && v != s.value {
-			r.errorf("%s=%q is not supported, only %s: %s", s.variable, v, s.value, s.instead)
-		}
-	}
 	for _, s := range [][2]string{
 		{"ECC_CURVE", "P256"},
 		{"ECC_SIGNATURE_ALGORITHM", "ECDSA"},
@@ -120,10 +109,9 @@ func (r *resolver) unsupportedIdentity() {
 // certProvider compares where Istio's agent finds the roots of the control plane with where this agent
 // does.
 func (r *resolver) certProvider(cfg *Config) {
-	switch v := r.lookup("PILOT_CERT_PROVIDER"); {
-	case v == "none":
-		r.errorf("PILOT_CERT_PROVIDER=none is not supported: the agent verifies the control plane; name its roots with --root-ca")
-	case v != "" && v != "istiod" && !strings.HasPrefix(v, "k8s.io/") && cfg.CARootFile == DefaultRootFile:
+	v := r.lookup("PILOT_CERT_PROVIDER")
+	known := v == "" || v == "istiod" || strings.HasPrefix(v, "k8s.io/") || (setting{v, "PILOT_CERT_PROVIDER"}).isReported()
+	if !known && cfg.CARootFile == DefaultRootFile {
 		r.warnf("PILOT_CERT_PROVIDER=%q has no effect here: the roots of the control plane are in %s; name another file with --root-ca (CA_ROOT_CA)", v, DefaultRootFile)
 	}
 }

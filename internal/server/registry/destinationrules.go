@@ -434,7 +434,9 @@ func (v *visibleRules) of(list []hostRule) []*snapshot.HostRule {
 
 func equalRules(a, b *snapshot.HostRules) bool {
 	same := func(a, b []*snapshot.HostRule) bool {
-		return slices.EqualFunc(a, b, func(a, b *snapshot.HostRule) bool { return a == b || (hostRule{HostRule: a}).equal(hostRule{HostRule: b}) })
+		return slices.EqualFunc(a, b, func(a, b *snapshot.HostRule) bool {
+			return a == b || (hostRule{HostRule: a}).equal(hostRule{HostRule: b})
+		})
 	}
 	return same(a.Default, b.Default) && maps.EqualFunc(a.Own, b.Own, same)
 }
