@@ -144,7 +144,7 @@ var agentVariables = map[string]variable{
 }
 
 // TestNoVariableOfAgentsIsSilent: each environment variable that Istio's agent reads changes the
-// agent, is refused or reported. As a variable of proxyMetadata it does the same.
+// agent, is refused or reported.
 func TestNoVariableOfAgentsIsSilent(t *testing.T) {
 	t.Parallel()
 	var lines []string

@@ -84,7 +84,9 @@ func (r *resolver) unused() {
 			r.warnf("%s has no effect here: %s", name, unusedVariables[name])
 		}
 	}
-	for _, name := range slices.Sorted(maps.Keys(r.env)) {
+	names := slices.AppendSeq(slices.Collect(maps.Keys(r.env)), maps.Keys(r.metadata))
+	slices.Sort(names)
+	for _, name := range slices.Compact(names) {
 		if strings.HasPrefix(name, "CA_HEADER_") || strings.HasPrefix(name, "XDS_HEADER_") {
 			r.warnf("%s has no effect here: the agent sends no further headers", name)
 		}
