@@ -125,7 +125,9 @@ func envoyArgs(cfg *config.Config, bootstrapFile string) []string {
 	if components != "" {
 		args = append(args, "--component-log-level", components)
 	}
-	args = append(args, "--skip-deprecated-logs")
+	if !cfg.DeprecatedLogs {
+		args = append(args, "--skip-deprecated-logs")
+	}
 	if cfg.FileFlushMinKB > 0 {
 		args = append(args, "--file-flush-min-size-kb", strconv.Itoa(int(cfg.FileFlushMinKB)))
 	}

@@ -499,6 +499,10 @@ func TestEnvoyArgs(t *testing.T) {
 	if got := strings.Join(envoyArgs(cfg, "f"), " "); got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}
+	cfg.DeprecatedLogs = true
+	if got := envoyArgs(cfg, "f"); slices.Contains(got, "--skip-deprecated-logs") {
+		t.Errorf("with ENVOY_SKIP_DEPRECATED_LOGS=false: %q", got)
+	}
 }
 
 // TestVolumeOfPod: in a pod the mode of an emptyDir is no fault.

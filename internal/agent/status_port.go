@@ -34,9 +34,10 @@ type statusServer struct {
 	names *dns.Server  // nil without a DNS server
 	cert  func() workloadcert.Status
 	// otherCert means that Envoy gets its certificate from another SPIFFE agent.
-	otherCert bool
-	profiling bool
-	log       *slog.Logger
+	otherCert    bool
+	profiling    bool
+	localMetrics bool
+	log          *slog.Logger
 
 	now         func() time.Time
 	began       time.Time // of the agent
@@ -109,7 +110,7 @@ func newStatus(cfg *config.Config, admin *adminClient, names *dns.Server, secret
 	}
 	s := &statusServer{
 		admin: admin, names: names, cert: cert, otherCert: cfg.WorkloadSocket != "", profiling: opts.Profiling, log: opts.Log,
-		now: opts.Now, began: opts.Now(), startup: startup,
+		now: opts.Now, began: opts.Now(), startup: startup, localMetrics: cfg.LocalMetrics,
 		registry: registry, metrics: metrics.New(merger, registry),
 		kubelet: probe.Handler(cfg.KubeletProbes),
 		control: newControl(admin, opts.Log),
@@ -167,11 +168,17 @@ func (s *statusServer) countSockets(sockets []socket) {
 func (s *statusServer) serve(ctx context.Context, listener net.Listener) error {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz/ready", s.ready)
-	mux.Handle("GET /metrics", s.metrics)
-	mux.Handle("GET /stats/prometheus", s.metrics)
-	mux.HandleFunc("GET "+bootstrap.PathEnvoyMetrics, s.metrics.ServeEnvoy)
-	// Envoy forwards requests for the paths above only.
+	// Envoy forwards requests for readiness and metrics only.
 	direct := func(pattern string, h http.Handler) { mux.Handle(pattern, s.guard.Handler(h)) }
+	for path, h := range map[string]http.HandlerFunc{
+		"/metrics": s.metrics.ServeHTTP, "/stats/prometheus": s.metrics.ServeHTTP, bootstrap.PathEnvoyMetrics: s.metrics.ServeEnvoy,
+	} {
+		if s.localMetrics { // Envoy serves them to others
+			direct("GET "+path, local(http.MethodGet, h))
+		} else {
+			mux.Handle("GET "+path, h)
+		}
+	}
 	direct("GET /app-health/", s.kubelet)
 	direct("GET /app-lifecycle/", s.kubelet)
 	direct("/quitquitquit", local(http.MethodPost, s.control.quitNow))

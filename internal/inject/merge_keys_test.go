@@ -31,8 +31,8 @@ type schemaType struct {
 	} `json:"list"`
 }
 
-// podSchema returns the types of the Kubernetes API by name, from the schema that client-go has.
-func podSchema(t *testing.T) map[string]schemaType {
+// podTypes returns the schema of server-side apply that client-go has, as YAML.
+func podTypes(t testing.TB) string {
 	t.Helper()
 	dir, err := exec.CommandContext(t.Context(), "go", "list", "-m", "-f", "{{.Dir}}", "k8s.io/client-go").Output()
 	if err != nil {
@@ -47,13 +47,19 @@ func podSchema(t *testing.T) map[string]schemaType {
 	if !ok {
 		t.Fatal("no schema")
 	}
+	return "types:" + schema
+}
+
+// podSchema returns the types of the Kubernetes API by name.
+func podSchema(t *testing.T) map[string]schemaType {
+	t.Helper()
 	var parsed struct {
 		Types []struct {
 			Name string `json:"name"`
 			schemaType
 		} `json:"types"`
 	}
-	if err := yaml.Unmarshal([]byte("types:"+schema), &parsed); err != nil {
+	if err := yaml.Unmarshal([]byte(podTypes(t)), &parsed); err != nil {
 		t.Fatal(err)
 	}
 	out := map[string]schemaType{}

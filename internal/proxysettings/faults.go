@@ -176,25 +176,3 @@ func (f *faults) probe(p *networkingv1alpha3.ReadinessProbe) {
 		f.add("readinessProbe", "has no check: want httpGet, tcpSocket, grpc or exec")
 	}
 }
-
-// booleans are the variables of the agent that are true or false.
-var booleans = []string{
-	"DISABLE_ENVOY", "EXIT_ON_ZERO_ACTIVE_CONNECTIONS", "ISTIO_DELTA_XDS", "PROXY_CONFIG_XDS_AGENT", mesh.VariableProbesAtLoopback,
-}
-
-func (f *faults) metadata(pc *meshv1alpha1.ProxyConfig) {
-	given := pc.GetProxyMetadata()
-	for _, name := range booleans {
-		if _, err := strconv.ParseBool(given[name]); given[name] != "" && err != nil {
-			f.add("proxyMetadata."+name, "%q is neither true nor false", given[name])
-		}
-	}
-	if text := given["MINIMUM_DRAIN_DURATION"]; text != "" {
-		if d, err := time.ParseDuration(text); err != nil || d < 0 || d > MaxDuration {
-			f.add("proxyMetadata.MINIMUM_DRAIN_DURATION", "%q is not a duration from 0s to 24h, such as 5s", text)
-		}
-	}
-	if pc.GetCustomConfigFile() != "" && given["ISTIO_BOOTSTRAP_OVERRIDE"] != "" {
-		f.add("customConfigFile", "and proxyMetadata.ISTIO_BOOTSTRAP_OVERRIDE are both set: the agent merges nothing into another bootstrap")
-	}
-}

@@ -308,3 +308,42 @@ func load(requests int, half chan<- struct{}) error {
 	}
 	return nil
 }
+
+// TestLocalMetrics: with METRICS_LOCALHOST_ACCESS_ONLY only processes of the pod get metrics, neither
+// others nor requests that come through Envoy. Readiness stays.
+func TestLocalMetrics(t *testing.T) {
+	ca := certstest.NewIstioCA(t)
+	ca.Serve(t, func(s *grpc.Server) { discoveryv3.RegisterAggregatedDiscoveryServiceServer(s, &controlPlane{}) })
+	a := start(t, flagsFor(t, ca, harness.ShortDir(t)), "METRICS_LOCALHOST_ACCESS_ONLY=true")
+	a.waitReady(t)
+	for _, tc := range []struct {
+		port   int
+		path   string
+		host   string
+		status int
+	}{
+		{15020, "/stats/prometheus", "", http.StatusOK},
+		{15020, "/metrics", "", http.StatusOK},
+		{15020, "/metrics", "web.apps:15020", http.StatusForbidden}, // of a page whose name leads here
+		{15020, "/stats/prometheus/envoy", "web.apps:15020", http.StatusForbidden},
+		{15090, "/stats/prometheus", "", http.StatusForbidden},
+		{15090, "/stats/prometheus", "localhost", http.StatusForbidden},
+		{15021, "/healthz/ready", "web.apps", http.StatusOK},
+	} {
+		url := fmt.Sprintf("http://%s%s", net.JoinHostPort(bind, fmt.Sprint(tc.port)), tc.path)
+		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, http.NoBody)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Host = tc.host
+		resp, err := a.http.Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		body, _ := io.ReadAll(resp.Body)
+		resp.Body.Close()
+		if resp.StatusCode != tc.status {
+			t.Errorf("%s with host %q: status %d, want %d: %.200s", url, tc.host, resp.StatusCode, tc.status, body)
+		}
+	}
+}

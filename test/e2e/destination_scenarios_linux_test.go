@@ -102,7 +102,7 @@ func destinationServices(ready, growing string) []testService {
 			rule: "workloadSelector: {matchLabels: {app: client}}, trafficPolicy: {tls: {mode: SIMPLE, credentialName: late, sni: example.com, subjectAltNames: [example.com]}}",
 		},
 		{name: "cold", port: 80, endpoints: growing, rule: "trafficPolicy: {loadBalancer: {simple: ROUND_ROBIN}}"},
-		{name: "warm", port: 80, endpoints: growing, rule: fmt.Sprintf("trafficPolicy: {loadBalancer: {simple: ROUND_ROBIN, warmup: {duration: %s, minimumPercent: 1}}}", warmup)},
+		{name: "warm", port: 80, endpoints: growing, rule: fmt.Sprintf("trafficPolicy: {loadBalancer: {simple: ROUND_ROBIN, warmup: {duration: %s, minimumPercent: 1, aggression: 0.9}}}", warmup)},
 		{name: "close", namespace: "close", port: 80},
 		{name: "half", port: 80, endpoints: "{addresses: [10.11.0.1]}, {addresses: [10.11.0.9]}"},
 	}

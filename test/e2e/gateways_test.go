@@ -61,9 +61,10 @@ spec:
   - {port: {number: 443, name: both, protocol: HTTPS}, hosts: [both.example.com], tls: {mode: SIMPLE, credentialNames: [simple, rsa]}}
   - {port: {number: 443, name: both-older, protocol: HTTPS}, hosts: [both-older.example.com], tls: {mode: SIMPLE, credentialNames: [simple, rsa], maxProtocolVersion: TLSV1_2}}
   - {port: {number: 443, name: files, protocol: HTTPS}, hosts: [files.example.com], tls: {mode: SIMPLE, serverCertificate: FILES/cert-chain.pem, privateKey: FILES/key.pem}}
+  - {port: {number: 443, name: leftover, protocol: HTTPS}, hosts: [leftover.example.com], tls: {mode: SIMPLE, credentialName: simple, serverCertificate: FILES/none.pem, privateKey: FILES/none.pem}}
   - {port: {number: 443, name: older, protocol: HTTPS}, hosts: [older.example.com], tls: {mode: SIMPLE, credentialName: rsa, maxProtocolVersion: TLSV1_2, cipherSuites: [ECDHE-RSA-AES256-GCM-SHA384]}}
   - {port: {number: 443, name: missing, protocol: HTTPS}, hosts: [missing.example.com], tls: {mode: SIMPLE, credentialName: missing}}
-  - {port: {number: 443, name: pass, protocol: TLS}, hosts: [pass.example.com], tls: {mode: PASSTHROUGH}}
+  - {port: {number: 443, name: pass, protocol: TLS}, hosts: [pass.example.com, "*.web.apps.example.com"], tls: {mode: PASSTHROUGH}}
   - {port: {number: 443, name: end, protocol: TLS}, hosts: [end.example.com], tls: {mode: SIMPLE, credentialName: simple}}
   - {port: {number: 9000, name: tcp, protocol: TCP}, hosts: ["*"]}
   - {port: {number: 0, name: socket, protocol: HTTP}, bind: "unix://FILES/socket", hosts: [plain.example.com]}
@@ -88,7 +89,7 @@ spec:
   hosts: ["*"]
   gateways: [edge/shop]
   tls:
-  - match: [{sniHosts: [pass.example.com]}]
+  - match: [{sniHosts: [pass.example.com, outbound_.18443_._.web.apps.example.com]}]
     route: [{destination: {host: web, port: {number: 18443}}}]
   tcp:
   - route: [{destination: {host: web, port: {number: 18000}}}]
@@ -351,6 +352,8 @@ func TestGateways(t *testing.T) {
 			{"mesh, no certificate", tlsCall{host: "mesh.example.com"}, refused},
 			{"mesh, other CA", tlsCall{host: "mesh.example.com", client: client.client(t)}, refused},
 			{"files", tlsCall{host: "files.example.com"}, func(a tlsAnswer) error { return errors.Join(served(a), keyIs(a, x509.RSA)) }},
+			{"a Secret and leftover files", tlsCall{host: "leftover.example.com"}, func(a tlsAnswer) error { return errors.Join(served(a), keyIs(a, x509.ECDSA)) }},
+			{"name of a cluster", tlsCall{host: "outbound_.18443_._.web.apps.example.com"}, func(a tlsAnswer) error { return errors.Join(routed(a), keyIs(a, x509.RSA)) }},
 			{"two certificates", tlsCall{host: "both.example.com"}, func(a tlsAnswer) error { return errors.Join(served(a), keyIs(a, x509.ECDSA)) }},
 			{"two certificates up to TLS 1.2, client without ECDSA", tlsCall{host: "both-older.example.com", modify: func(c *tls.Config) {
 				c.CipherSuites = []uint16{tls.TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256}

@@ -148,6 +148,10 @@ var routeScenarios = []routeScenario{
 		calls: []call{{"GET /a", "200 v1 GET other.example /a"}},
 	},
 	{
+		name: "rewrite authority beside the header", routes: `[{rewrite: {authority: other.example}, headers: {request: {set: {":authority": set.example}}}, $1}]`,
+		calls: []call{{"GET /a", "200 v1 GET other.example /a"}},
+	},
+	{
 		name: "rewrite regex", routes: `[{rewrite: {uriRegexRewrite: {match: '/user/([0-9]+)', rewrite: '/id/\1/x'}}, $1}]`,
 		calls: []call{{"GET /user/7", "200 v1 GET rewrite-regex.test /id/7/x"}, {"GET /users", "200 v1 GET rewrite-regex.test /users"}},
 	},
@@ -241,6 +245,10 @@ var routeScenarios = []routeScenario{
 		calls: []call{{"GET /one/a", "200 v1"}, {"GET /one/b", "200 v2"}, {"GET /", "200 v2"}},
 	},
 	{
+		name: "delegate for some clients", routes: `[{match: [{uri: {prefix: /one}, sourceNamespace: shop}], delegate: {name: of-client, namespace: other}}, {$2}]`,
+		calls: []call{{"GET /one/a", "200 v1"}, {"GET /one/b", "200 v2"}, {"GET /", "200 v2"}},
+	},
+	{
 		name: "several hosts", routes: `[{$1}]`, spec: "hosts: [several-hosts.test, more.test]",
 		calls: []call{{"GET / host:more.test", "200 v1"}, {"GET /", "200 v1"}},
 	},
@@ -251,6 +259,10 @@ var routeScenarios = []routeScenario{
 	{
 		name: "wildcard for a part of a label", routes: `[{$2}]`, spec: `hosts: ["*-eu.wild.test"]`,
 		calls: []call{{"GET / host:a-eu.wild.test", "200 v2"}, {"GET / host:a-us.wild.test", "200 v1"}},
+	},
+	{
+		name: "wildcard for one letter", routes: `[{$2}]`, spec: `hosts: ["*.letter.test"]`,
+		calls: []call{{"GET / host:a.letter.test", "200 v2"}, {"GET / host:ab.letter.test", "200 v2"}},
 	},
 	{
 		name: "dot at the end of a host", routes: `[{$2}]`, spec: "hosts: [dot-at-the-end.test.]",
@@ -283,7 +295,8 @@ func (s routeScenario) virtualService() string {
 	return fmt.Sprintf("---\napiVersion: networking.istio.io/v1\nkind: VirtualService\nmetadata: {name: %s, namespace: shop}\nspec: {%s, http: %s}\n", s.host(), spec, routes)
 }
 
-// scenarioMesh has the pods of a client and of two versions of a service, and a delegate.
+// scenarioMesh has the pods of a client and of two versions of a service, delegates, and
+// a ServiceEntry.
 const scenarioMesh = `
 apiVersion: v1
 kind: Pod
@@ -310,6 +323,24 @@ spec:
     route: [{destination: {host: api.shop.svc.cluster.local, subset: v1}}]
   - match: [{uri: {prefix: /one/b}}]
     route: [{destination: {host: api.shop.svc.cluster.local, subset: v2}}]
+---
+apiVersion: networking.istio.io/v1
+kind: VirtualService
+metadata: {name: of-client, namespace: other}
+spec:
+  http:
+  - {match: [{sourceLabels: {app: other}}], directResponse: {status: 403}}
+  - match: [{sourceLabels: {app: client}, uri: {prefix: /one/a}}]
+    route: [{destination: {host: api.shop.svc.cluster.local, subset: v1}}]
+---
+apiVersion: networking.istio.io/v1
+kind: ServiceEntry
+metadata: {name: letters, namespace: shop}
+spec:
+  hosts: [a.letter.test, ab.letter.test]
+  resolution: STATIC
+  ports: [{number: 80, name: http, protocol: HTTP, targetPort: 9001}]
+  endpoints: [{address: 10.11.0.1}]
 `
 
 // versionServer returns a server that responds as calls describe, and counts the tries of a

@@ -36,7 +36,7 @@ var nodeMetadata = map[string]struct{ value, describes string }{
 	"ENVOY_PROMETHEUS_PORT":            {"15099", ""},
 	"ENVOY_SECURE_MERGED_METRICS_PORT": {"15098", ""},
 	"ENVOY_SECURE_METRICS_PORT":        {"15097", ""},
-	"ENVOY_SKIP_DEPRECATED_LOGS":       {"false", "Envoy has no such setting"},
+	"ENVOY_SKIP_DEPRECATED_LOGS":       {"false", ""},
 	"ENVOY_STATUS_PORT":                {"15096", ""},
 	"EXIT_ON_ZERO_ACTIVE_CONNECTIONS":  {"true", ""},
 	"GENERATOR":                        {"grpc", ""},

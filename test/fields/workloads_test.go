@@ -142,7 +142,9 @@ func textOf(cfg *config.Config) string {
 		fmt.Fprintf(&out, "%+v\n", *cfg.DNS)
 	}
 	if cfg.Modules != nil {
-		fmt.Fprintf(&out, "%s\n", cfg.Modules.Dir)
+		modules := *cfg.Modules
+		modules.Now = nil
+		fmt.Fprintf(&out, "%+v\n", modules)
 	}
 	cfg.Probe, cfg.DNS, cfg.Modules, cfg.STS, cfg.CertFiles, cfg.ProvisionedFiles = nil, nil, nil, nil, nil, nil
 	fmt.Fprintf(&out, "%+v\n", *cfg)

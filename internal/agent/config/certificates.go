@@ -3,9 +3,9 @@ package config
 import (
 	"cmp"
 	"strconv"
-	"time"
 
 	"github.com/meshctl/meshctl/internal/mesh"
+	"github.com/meshctl/meshctl/internal/proxysettings"
 )
 
 // secrets resolves how the certificate is obtained and renewed.
@@ -17,18 +17,10 @@ func (r *resolver) secrets(cfg *Config) {
 	if xds := r.lookup("XDS_ROOT_CA"); f.RootCA == "" && xds != cfg.CARootFile {
 		cfg.XDSRootFile = xds
 	}
-	if cfg.CARootFile == systemRoots || cfg.XDSRootFile == systemRoots {
-		r.errorf("CA_ROOT_CA, XDS_ROOT_CA: %s (the roots of the operating system) is not supported; name a PEM file", systemRoots)
+	if f.RootCA == proxysettings.SystemRoots {
+		r.errorf("--root-ca=%s (the roots of the operating system) is not supported: name a PEM file", f.RootCA)
 	}
-
-	cfg.SecretTTL = defaultSecretTTL
-	if v := r.lookup("SECRET_TTL"); v != "" {
-		ttl, err := time.ParseDuration(v)
-		if err != nil || ttl < time.Second {
-			r.errorf("SECRET_TTL=%q is not a duration of at least 1s, such as 24h", v)
-		}
-		cfg.SecretTTL = ttl
-	}
+	cfg.SecretTTL = r.durationOf("SECRET_TTL", defaultSecretTTL)
 	cfg.Grace = r.ratio("SECRET_GRACE_PERIOD_RATIO", defaultGrace)
 	cfg.Jitter = r.ratio("SECRET_GRACE_PERIOD_RATIO_JITTER", defaultJitter)
 }
@@ -50,17 +42,10 @@ func (r *resolver) keyExchange(cfg *Config) {
 	}
 }
 
-// systemRoots is Istio's name for the roots of the operating system.
-const systemRoots = "SYSTEM"
-
 func (r *resolver) ratio(variable string, def float64) float64 {
-	v := r.lookup(variable)
-	if v == "" {
+	ratio, err := strconv.ParseFloat(r.lookup(variable), 64)
+	if err != nil {
 		return def
-	}
-	ratio, err := strconv.ParseFloat(v, 64)
-	if err != nil || !(ratio >= 0 && ratio <= 1) {
-		r.errorf("%s=%q is not a number from 0 to 1", variable, v)
 	}
 	return ratio
 }

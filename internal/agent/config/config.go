@@ -15,6 +15,7 @@ import (
 	"github.com/meshctl/meshctl/internal/agent/wasm"
 	"github.com/meshctl/meshctl/internal/agent/workloadcert"
 	"github.com/meshctl/meshctl/internal/mesh"
+	"github.com/meshctl/meshctl/internal/proxysettings"
 )
 
 // Config is the checked configuration of an agent.
@@ -57,6 +58,8 @@ type Config struct {
 	LogLevel string
 	// Concurrency is the number of Envoy's worker threads; 0 means one for each core.
 	Concurrency int
+	// DeprecatedLogs makes Envoy log warnings about deprecated fields.
+	DeprecatedLogs bool
 	// Drain is the time that Envoy takes to drain a changed listener. TerminationDrain is the
 	// time that connections may go on after SIGTERM.
 	Drain, TerminationDrain time.Duration
@@ -82,6 +85,8 @@ type Config struct {
 	// Scrapes are the URLs of the application's metrics, which the agent merges with its own
 	// and Envoy's.
 	Scrapes []url.URL
+	// LocalMetrics answers requests for metrics only to processes of this pod or machine.
+	LocalMetrics bool
 	// Modules configures how the modules of WasmPlugins are fetched, but for Now; nil fetches
 	// none.
 	Modules *wasm.Config
@@ -177,6 +182,7 @@ func Resolve(in Input) (cfg Config, warnings []string, err error) {
 	r.metadata = pc.GetProxyMetadata()
 	cfg.Version = in.Version
 
+	r.variables()
 	r.identity(&cfg)
 	r.addresses(&cfg, in.Interfaces)
 	r.ports(&cfg, pc)
@@ -189,6 +195,7 @@ func Resolve(in Input) (cfg Config, warnings []string, err error) {
 	r.lifecycle(&cfg)
 	r.proxyless(&cfg)
 	r.identitySource(&cfg, &in)
+	r.certProvider(&cfg)
 	r.sts(&cfg)
 	r.modules(&cfg)
 	r.nodeMetadata(&cfg, pc, in.PodLabels, annotations)
@@ -243,6 +250,28 @@ func (r *resolver) lookup(variable string) string {
 		return v
 	}
 	return r.metadata[variable]
+}
+
+// variables reports the values of environment variables with which no agent starts.
+func (r *resolver) variables() {
+	for _, name := range proxysettings.Variables() {
+		value := r.lookup(name)
+		if err := proxysettings.VariableFault(name, value); err != nil {
+			r.errorf("%s=%q %w", name, value, err)
+		}
+	}
+}
+
+// isReported reports whether variables has found the value of a setting to be wrong.
+func (s setting) isReported() bool { return proxysettings.VariableFault(s.from, s.value) != nil }
+
+// durationOf returns the value of a variable whose faults are reported.
+func (r *resolver) durationOf(variable string, def time.Duration) time.Duration {
+	d, err := time.ParseDuration(r.lookup(variable))
+	if err != nil {
+		return def
+	}
+	return d
 }
 
 func environment(environ []string) map[string]string {

@@ -21,9 +21,6 @@ func (r *resolver) servers(cfg *Config, pc *meshv1alpha1.ProxyConfig) {
 	discovery := setting{pc.GetDiscoveryAddress(), "discoveryAddress of PROXY_CONFIG (or --discovery-address)"}
 	ca := r.pick("ca-address", r.flags.CAAddress, "CA_ADDR", discovery.value)
 	san := r.lookup("ISTIOD_SAN")
-	if san != "" && !mesh.IsDNSName(san) {
-		r.errorf("ISTIOD_SAN=%q is not a DNS name", san)
-	}
 	cfg.Discovery, cfg.MoreDiscovery = r.serverList(discovery, san)
 	cfg.CA, cfg.MoreCA = cfg.Discovery, cfg.MoreDiscovery
 	if ca.value != discovery.value {
@@ -56,6 +53,9 @@ func (r *resolver) serverList(s setting, name string) (first bootstrap.Server, m
 }
 
 func (r *resolver) server(s setting) bootstrap.Server {
+	if s.isReported() {
+		return bootstrap.Server{}
+	}
 	host, portText, err := net.SplitHostPort(s.value)
 	if err != nil {
 		r.errorf("%s=%q is not host:port", s.from, s.value)

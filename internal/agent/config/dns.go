@@ -45,22 +45,14 @@ func (r *resolver) dns(cfg *Config) {
 	if address.value == "" {
 		address.value = net.JoinHostPort(host, strconv.Itoa(mesh.PortAgentDNS))
 	}
-	d := &DNS{Timeout: defaultDNSTimeout, ResolvConf: []string{resolvConf}}
+	d := &DNS{Timeout: r.durationOf("DNS_FORWARD_TIMEOUT", defaultDNSTimeout), ResolvConf: []string{resolvConf}}
 	cfg.DNS = d
 	d.Parallel = r.boolean(r.pick("dns-forward-parallel", r.flags.DNSForwardParallel, "DNS_FORWARD_PARALLEL", "false"))
-	if v := r.lookup("DNS_FORWARD_TIMEOUT"); v != "" {
-		timeout, err := time.ParseDuration(v)
-		if err != nil || timeout <= 0 || timeout > time.Minute {
-			r.errorf("DNS_FORWARD_TIMEOUT=%q is not a duration of at most 1m, such as 5s", v)
-		}
-		d.Timeout = timeout
-	}
-	name, portText, err := net.SplitHostPort(address.value)
-	port, ok := parsePort(portText)
-	if err != nil || !ok {
-		r.errorf("DNS_PROXY_ADDR=%q is not an address and a port, such as localhost:15053", address.value)
+	if address.isReported() {
 		return
 	}
+	name, portText, _ := net.SplitHostPort(address.value)
+	port, _ := parsePort(portText)
 	if name == "localhost" {
 		d.Listen = []netip.AddrPort{
 			netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), port), netip.AddrPortFrom(netip.IPv6Loopback(), port),

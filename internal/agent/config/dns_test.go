@@ -54,7 +54,7 @@ func TestDNS(t *testing.T) {
 	}
 	for env, want := range map[string]string{
 		"DNS_PROXY_ADDR=localhost":       `DNS_PROXY_ADDR="localhost" is not an address and a port`,
-		"DNS_PROXY_ADDR=name:53":         `DNS_PROXY_ADDR="name" is not an IP address`,
+		"DNS_PROXY_ADDR=name:53":         `DNS_PROXY_ADDR="name:53" is not valid: "name" is not an IP address`,
 		"DNS_FORWARD_TIMEOUT=5":          `DNS_FORWARD_TIMEOUT="5" is not a duration`,
 		"DNS_FORWARD_PARALLEL=sometimes": `DNS_FORWARD_PARALLEL="sometimes" is neither true nor false`,
 	} {

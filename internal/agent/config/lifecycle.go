@@ -17,12 +17,5 @@ func (r *resolver) lifecycle(cfg *Config) {
 	if cfg.CountConnections = cfg.ExitOnZeroConnections; cfg.CountConnections {
 		cfg.Metadata[exitOnZero] = "true"
 	}
-	cfg.MinimumDrain = defaultMinimumDrain
-	if v := r.lookup(minimumDrain); v != "" {
-		d, err := time.ParseDuration(v)
-		if err != nil || d < 0 || d > 24*time.Hour {
-			r.errorf("%s=%q is not a duration from 0s to 24h, such as 5s", minimumDrain, v)
-		}
-		cfg.MinimumDrain = d
-	}
+	cfg.MinimumDrain = r.durationOf(minimumDrain, defaultMinimumDrain)
 }

@@ -17,9 +17,13 @@ type scrape struct {
 	Targets            []mesh.ScrapeTarget // in place of Path and Port
 }
 
+// localMetricsVariable is Istio's variable that closes the metrics for others than this pod.
+const localMetricsVariable = "METRICS_LOCALHOST_ACCESS_ONLY"
+
 // scrapes resolves the metrics of the application that the agent merges with its own, from
 // the variable of the injector, else from the annotations of the pod.
 func (r *resolver) scrapes(cfg *Config, annotations map[string]string) {
+	cfg.LocalMetrics = r.boolean(setting{cmp.Or(r.lookup(localMetricsVariable), "false"), localMetricsVariable})
 	if annotations[mergeAnnotation] == "false" {
 		return
 	}

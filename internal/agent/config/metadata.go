@@ -66,13 +66,15 @@ func (r *resolver) nodeMetadata(cfg *Config, pc *meshv1alpha1.ProxyConfig, podLa
 	}
 	setDefault("ISTIO_VERSION", mesh.AgentVersion(r.version), r.version != "")
 	// Istio's agent always reports these settings.
-	setDefault("ENVOY_SKIP_DEPRECATED_LOGS", "true", true)
+	setDefault(skipDeprecatedLogs, strconv.FormatBool(!cfg.DeprecatedLogs), true)
 	setDefault("METADATA_DISCOVERY", "false", true)
 	setDefault("WORKLOAD_IDENTITY_SOCKET_FILE", workloadSocketName, true)
 	setDefault("MESH_ID", pc.GetMeshId(), pc.GetMeshId() != "")
 	setDefault("INTERCEPTION_MODE", pc.GetInterceptionMode().String(), pc.GetInterceptionMode() != meshv1alpha1.ProxyConfig_REDIRECT)
 	if mode, ok := given["INTERCEPTION_MODE"]; ok && !slices.Contains([]any{"REDIRECT", "TPROXY", "NONE"}, mode) {
-		r.errorf("%s=%q: want REDIRECT, TPROXY or NONE", from["INTERCEPTION_MODE"], mode)
+		if s := (setting{fmt.Sprint(mode), from["INTERCEPTION_MODE"]}); !s.isReported() {
+			r.errorf("%s=%q: want REDIRECT, TPROXY or NONE", s.from, s.value)
+		}
 	}
 	for _, key := range slices.Sorted(maps.Keys(given)) {
 		if own, ok := known[key]; ok && !reflect.DeepEqual(own, given[key]) {
@@ -134,9 +136,7 @@ func (r *resolver) labels(file []byte) (all, static map[string]any) {
 	}
 	if text := r.lookup(labelsVariable); text != "" {
 		var given map[string]string
-		if err := json.Unmarshal([]byte(text), &given); err != nil {
-			r.errorf("%s is not a JSON object of strings: %w", labelsVariable, err)
-		}
+		_ = json.Unmarshal([]byte(text), &given) // checked before
 		for key, value := range given {
 			all[key], static[key] = value, value
 		}

@@ -39,8 +39,7 @@ func (r *resolver) identitySource(cfg *Config, in *Input) {
 	}
 	exists := func(f *workloadcert.Files) bool { return existing(f) == 3 }
 	name := r.lookup(socketVariable)
-	if name != "" && (filepath.Base(name) != name || name == "." || name == "..") {
-		r.errorf("%s=%q: workload identity socket file override must be a filename, not a path", socketVariable, name)
+	if (setting{name, socketVariable}).isReported() {
 		return
 	}
 	socket := filepath.Join(workloadSocketDir, cmp.Or(name, workloadSocketName))

@@ -90,7 +90,7 @@ func parsePort(s string) (uint16, bool) {
 
 func (r *resolver) boolean(s setting) bool {
 	v, err := strconv.ParseBool(s.value)
-	if err != nil {
+	if err != nil && !s.isReported() {
 		r.errorf("%s=%q is neither true nor false", s.from, s.value)
 	}
 	return v
@@ -135,6 +135,7 @@ func (r *resolver) envoy(cfg *Config, pc *meshv1alpha1.ProxyConfig) {
 	if d := pc.GetFileFlushInterval(); d != nil {
 		cfg.FileFlushInterval = r.duration("fileFlushInterval", "", d)
 	}
+	cfg.DeprecatedLogs = !r.boolean(setting{cmp.Or(r.lookup(skipDeprecatedLogs), "true"), skipDeprecatedLogs})
 	cfg.RuntimeValues = pc.GetRuntimeValues()
 	m := pc.GetProxyStatsMatcher()
 	cfg.Stats = bootstrap.StatsInclusion{
@@ -143,6 +144,9 @@ func (r *resolver) envoy(cfg *Config, pc *meshv1alpha1.ProxyConfig) {
 		Regexps:  m.GetInclusionRegexps(),
 	}
 }
+
+// skipDeprecatedLogs is Istio's variable that turns off warnings about deprecated fields.
+const skipDeprecatedLogs = "ENVOY_SKIP_DEPRECATED_LOGS"
 
 func (r *resolver) duration(field, flag string, d *durationpb.Duration) time.Duration {
 	if err := d.CheckValid(); err != nil || d.AsDuration() < 0 || d.AsDuration() > 24*time.Hour {

@@ -3,7 +3,9 @@ package config
 import (
 	"encoding/json"
 	"strconv"
+	"strings"
 	"testing"
+	"unicode/utf8"
 
 	"google.golang.org/protobuf/encoding/protojson"
 	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
@@ -43,6 +45,34 @@ func FuzzProxyConfigFaults(f *testing.F) {
 		_, _, err = Resolve(Input{Environ: append(base(), "PROXY_CONFIG="+string(text))})
 		if (err != nil) != (len(faults) > 0) {
 			t.Errorf("%s: faults %v, the agent: %v", text, faults, err)
+		}
+	})
+}
+
+// FuzzVariableFaults: proxysettings finds a fault in a variable of proxyMetadata exactly where the agent
+// does not start.
+func FuzzVariableFaults(f *testing.F) {
+	names := proxysettings.Variables()
+	for i := range names {
+		for _, value := range []string{"true", "24", "1h", "0.5", "a.example:443", "istiod:15010", "localhost:15053", "10.0.0.0/8, x", "SYSTEM", "none", "JWT", "{}", `{"a": 1}`, "a/b", "NONE"} {
+			f.Add(uint8(i), value)
+		}
+	}
+	f.Fuzz(func(t *testing.T, i uint8, value string) {
+		name := names[int(i)%len(names)]
+		if strings.ContainsRune(value, 0) || !utf8.ValidString(value) {
+			return // no variable and no text of protobuf
+		}
+		pc := &meshv1alpha1.ProxyConfig{
+			DiscoveryAddress: DefaultDiscovery, ProxyAdminPort: 15000, StatusPort: 15020,
+			ControlPlaneAuthPolicy: meshv1alpha1.AuthenticationPolicy_MUTUAL_TLS, ProxyMetadata: map[string]string{name: value},
+		}
+		faults := proxysettings.Faults(pc)
+		// The injector makes variables of proxyMetadata. Only the machine knows whether there is a socket of another name.
+		served := func(string) (bool, error) { return name == socketVariable, nil }
+		_, _, err := Resolve(Input{Environ: append(base(), "ISTIO_META_DNS_CAPTURE=true", name+"="+value), Served: served})
+		if (err != nil) != (len(faults) > 0) {
+			t.Errorf("%s=%q: faults %v, the agent: %v", name, value, faults, err)
 		}
 	})
 }

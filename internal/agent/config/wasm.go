@@ -1,6 +1,7 @@
 package config
 
 import (
+	"net/netip"
 	"path/filepath"
 	"strings"
 	"time"
@@ -10,9 +11,9 @@ import (
 
 // Defaults of Istio's agent.
 const (
-	defaultModuleExpiry  = "24h"
-	defaultModulePurge   = "1h"
-	defaultModuleTimeout = "15s"
+	defaultModuleExpiry  = 24 * time.Hour
+	defaultModulePurge   = time.Hour
+	defaultModuleTimeout = 15 * time.Second
 )
 
 // modules resolves how the agent fetches the modules of WasmPlugins.
@@ -23,31 +24,18 @@ func (r *resolver) modules(cfg *Config) {
 	cfg.Modules = &wasm.Config{
 		Dir:             filepath.Join(cfg.ConfigPath, "wasm"),
 		CredentialsFile: r.lookup("WASM_REGISTRY_CREDENTIALS"),
-		Expiry:          r.moduleTime("WASM_MODULE_EXPIRY", defaultModuleExpiry),
-		Purge:           r.moduleTime("WASM_PURGE_INTERVAL", defaultModulePurge),
-		Timeout:         r.moduleTime("WASM_HTTP_REQUEST_TIMEOUT", defaultModuleTimeout),
+		Expiry:          r.durationOf("WASM_MODULE_EXPIRY", defaultModuleExpiry),
+		Purge:           r.durationOf("WASM_PURGE_INTERVAL", defaultModulePurge),
+		Timeout:         r.durationOf("WASM_HTTP_REQUEST_TIMEOUT", defaultModuleTimeout),
 	}
 	for host := range strings.SplitSeq(r.lookup("WASM_INSECURE_REGISTRIES"), ",") {
-		host = strings.TrimSpace(host)
-		switch {
-		case host == "":
-		case strings.ContainsAny(host, "/ "):
-			r.errorf("WASM_INSECURE_REGISTRIES: %q is not host:port", host)
-		default:
+		if host = strings.TrimSpace(host); host != "" {
 			cfg.Modules.Insecure = append(cfg.Modules.Insecure, host)
 		}
 	}
-}
-
-// moduleTime returns the duration of a variable, which is positive.
-func (r *resolver) moduleTime(variable, def string) time.Duration {
-	s := setting{r.lookup(variable), variable}
-	if s.value == "" {
-		s.value = def
+	for text := range strings.SplitSeq(r.lookup("BLOCKED_CIDRS_IN_WASM_FETCH"), ",") {
+		if network, err := netip.ParsePrefix(strings.TrimSpace(text)); err == nil { // faults are reported
+			cfg.Modules.Blocked = append(cfg.Modules.Blocked, network.Masked())
+		}
 	}
-	d, err := time.ParseDuration(s.value)
-	if err != nil || d < time.Second || d > 30*24*time.Hour {
-		r.errorf("%s=%q is not a duration from 1s to 720h, such as %s", variable, s.value, def)
-	}
-	return d
 }

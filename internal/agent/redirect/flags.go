@@ -1,6 +1,7 @@
 package redirect
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -12,6 +13,8 @@ import (
 // annotation of the pod.
 type Flag struct {
 	Name, Short string
+	// variable is the environment variable, if its name is not that of the flag.
+	variable string
 	// Annotation of the pod, empty for none.
 	Annotation string
 	// Default is the value for which Istio's injector calls istio-iptables.
@@ -22,7 +25,10 @@ type Flag struct {
 }
 
 // Variable returns the environment variable of the flag.
-func (f *Flag) Variable() string { return strings.ToUpper(strings.ReplaceAll(f.Name, "-", "_")) }
+func (f *Flag) Variable() string { return cmp.Or(f.variable, VariableOf(f.Name)) }
+
+// VariableOf returns the environment variable that istio-iptables reads for a flag.
+func VariableOf(flag string) string { return strings.ToUpper(strings.ReplaceAll(flag, "-", "_")) }
 
 const annotations = "traffic.sidecar.istio.io/"
 
@@ -49,9 +55,9 @@ func Flags() []Flag {
 		{Name: "istio-outbound-ports", Short: "q", Annotation: annotations + "includeOutboundPorts", Usage: "`Ports` to which outbound connections are redirected, in addition to --istio-service-cidr", set: func(o *Options, s string) error { return parseList(&o.OutboundPorts, s, parseOnePort) }},
 		{Name: "istio-local-outbound-ports-exclude", Short: "o", Annotation: annotations + "excludeOutboundPorts", Usage: "`Ports` to which outbound connections are not redirected", set: func(o *Options, s string) error { return parseList(&o.OutboundPortsExclude, s, parseOnePort) }},
 		{Name: "kube-virt-interfaces", Short: "k", Annotation: annotations + "kubevirtInterfaces", Usage: "`Interfaces` of virtual machines; redirection treats connections from them as outbound connections", set: func(o *Options, s string) error { return parseList(&o.VirtualInterfaces, s, parseInterface) }},
-		{Name: "outbound-owner-groups", Default: "*", Usage: "`Group IDs` whose outbound connections are redirected, * for all", set: func(o *Options, s string) error { return parseListOrAll(&o.Groups, s, parseID) }},
-		{Name: "outbound-owner-groups-exclude", Usage: "`Group IDs` whose outbound connections are not redirected", set: func(o *Options, s string) error { return parseList(&o.GroupsExclude, s, parseID) }},
-		{Name: "host-ipv4-loopback-cidr", Default: "127.0.0.1/32", Usage: "`Range` of loopback addresses that applications use for themselves", set: parseLoopback},
+		{Name: "outbound-owner-groups", variable: "ISTIO_OUTBOUND_OWNER_GROUPS", Default: "*", Usage: "`Group IDs` whose outbound connections are redirected, * for all", set: func(o *Options, s string) error { return parseListOrAll(&o.Groups, s, parseID) }},
+		{Name: "outbound-owner-groups-exclude", variable: "ISTIO_OUTBOUND_OWNER_GROUPS_EXCLUDE", Usage: "`Group IDs` whose outbound connections are not redirected", set: func(o *Options, s string) error { return parseList(&o.GroupsExclude, s, parseID) }},
+		{Name: "host-ipv4-loopback-cidr", variable: "ISTIO_OUTBOUND_IPV4_LOOPBACK_CIDR", Default: "127.0.0.1/32", Usage: "`Range` of loopback addresses that applications use for themselves", set: parseLoopback},
 	}
 }
 

@@ -78,10 +78,10 @@ const (
 // client. Packets with it stay on this machine, whatever their destination.
 const clientMark = mesh.MarkTransparent
 
-// The rule and the table of the route for these packets.
+// RouteTable is the table of the route for these packets; rulePriority is that of their rule.
 const (
+	RouteTable   = 133
 	rulePriority = 1337
-	routeTable   = 133
 )
 
 var ( // never changed
@@ -111,7 +111,7 @@ func (o *Options) Text() string {
 	if o.routes() {
 		for _, command := range []string{"ip", "ip -6"} {
 			fmt.Fprintf(&t, "# %[1]s rule add priority %[2]d fwmark %[3]d lookup %[4]d\n# %[1]s route replace local default dev lo table %[4]d\n",
-				command, rulePriority, clientMark, routeTable)
+				command, rulePriority, clientMark, RouteTable)
 		}
 	}
 	return t.String()

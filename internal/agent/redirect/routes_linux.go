@@ -22,7 +22,7 @@ func setRoutes(there bool) error {
 			add: unix.RTM_NEWRULE, remove: unix.RTM_DELRULE,
 			// A struct fib_rule_hdr: family, lengths of destination and source, type of service, table, two
 			// reserved bytes, action, flags.
-			header: []byte{family, 0, 0, 0, routeTable, 0, 0, unix.FR_ACT_TO_TBL, 0, 0, 0, 0},
+			header: []byte{family, 0, 0, 0, RouteTable, 0, 0, unix.FR_ACT_TO_TBL, 0, 0, 0, 0},
 			attributes: []netlink.Attribute{
 				{Type: unix.FRA_PRIORITY, Data: number(rulePriority)}, {Type: unix.FRA_FWMARK, Data: number(clientMark)},
 			},
@@ -31,7 +31,7 @@ func setRoutes(there bool) error {
 			add: unix.RTM_NEWROUTE, remove: unix.RTM_DELROUTE,
 			// A struct rtmsg: family, lengths of destination and source, type of service, table, protocol, scope,
 			// type, flags.
-			header:     []byte{family, 0, 0, 0, routeTable, unix.RTPROT_STATIC, unix.RT_SCOPE_HOST, unix.RTN_LOCAL, 0, 0, 0, 0},
+			header:     []byte{family, 0, 0, 0, RouteTable, unix.RTPROT_STATIC, unix.RT_SCOPE_HOST, unix.RTN_LOCAL, 0, 0, 0, 0},
 			attributes: []netlink.Attribute{{Type: unix.RTA_OIF, Data: number(uint32(lo.Index))}},
 		}
 		for _, o := range []object{route, rule} {

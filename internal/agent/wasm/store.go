@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -53,6 +54,8 @@ type Config struct {
 	// Insecure lists registries, host:port, to which the store may connect without TLS and at
 	// loopback addresses. "*" permits connections without TLS to all.
 	Insecure []string
+	// Blocked are networks to which the store does not connect.
+	Blocked []netip.Prefix
 	// CredentialsFile has the credentials of registries.
 	CredentialsFile string
 	// Timeout bounds the time in which a module is fetched.
@@ -113,8 +116,8 @@ func New(ctx context.Context, c Config) (*Store, error) {
 		Name: "istio_agent_wasm_config_conversion_duration", Help: "Milliseconds until the extensions of a response had their modules.",
 		Buckets: prometheus.ExponentialBuckets(1, 2, 15),
 	})
-	s.strict = dial.Guard{}.DownloadTransport(maxDownload)
-	s.local = dial.Guard{Loopback: true}.DownloadTransport(maxDownload)
+	s.strict = dial.Guard{Refused: c.Blocked}.DownloadTransport(maxDownload)
+	s.local = dial.Guard{Loopback: true, Refused: c.Blocked}.DownloadTransport(maxDownload)
 	s.ctx, s.stop = context.WithCancel(context.WithoutCancel(ctx))
 	return s, nil
 }

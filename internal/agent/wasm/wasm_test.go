@@ -13,6 +13,7 @@ import (
 	"log"
 	"net/http"
 	"net/http/httptest"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -413,6 +414,16 @@ func TestImages(t *testing.T) {
 	other := newStore(t, nil)
 	check(t, os.MkdirAll(other.Dir, 0o700))
 	refuses(t, other, Module{URL: "oci://" + host + "/compat:v1"}, "does not connect to it")
+}
+
+// TestBlockedNetworks: no module comes from a blocked network, not even from a registry that needs no
+// TLS.
+func TestBlockedNetworks(t *testing.T) {
+	t.Parallel()
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(module) }))
+	t.Cleanup(server.Close)
+	s := newStore(t, func(c *Config) { c.Blocked = []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")} }, server)
+	refuses(t, s, Module{URL: server.URL + "/module"}, "is in a network that is refused")
 }
 
 // TestHostileRegistry: a registry whose blobs are others than the manifest says, or whose tokens

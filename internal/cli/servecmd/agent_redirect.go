@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strconv"
 
 	"github.com/spf13/cobra"
@@ -66,11 +67,11 @@ which Istio's injector calls istio-iptables.`,
 		}
 		o.values[f.Name] = fs.StringP(f.Name, f.Short, "", usage)
 	}
-	fs.BoolVar(&o.dns, "redirect-dns", false, "Redirect DNS queries to the name servers of --resolv-conf to the agent (ISTIO_META_DNS_CAPTURE)")
-	fs.BoolVar(&o.allDNS, "capture-all-dns", false, "Redirect DNS queries to all name servers, with --redirect-dns")
-	fs.BoolVar(&o.drop, "drop-invalid", false, "Drop packets that belong to no connection (INVALID_DROP)")
-	fs.BoolVar(&o.print, "print", false, "Print the rules as input for nft, and change nothing")
-	fs.BoolVar(&o.undo, "undo", false, "Remove the rules")
+	fs.BoolVar(&o.dns, "redirect-dns", false, "Redirect DNS queries to the name servers of --resolv-conf to the agent (ISTIO_META_DNS_CAPTURE, REDIRECT_DNS)")
+	fs.BoolVar(&o.allDNS, "capture-all-dns", false, "Redirect DNS queries to all name servers, with --redirect-dns (CAPTURE_ALL_DNS)")
+	fs.BoolVar(&o.drop, "drop-invalid", false, "Drop packets that belong to no connection (INVALID_DROP, DROP_INVALID)")
+	fs.BoolVar(&o.print, "print", false, "Print the rules as input for nft, and change nothing (DRY_RUN)")
+	fs.BoolVar(&o.undo, "undo", false, "Remove the rules (CLEANUP_ONLY)")
 	fs.StringVar(&o.annotations, "annotations", agentconfig.DefaultPodAnnotationsFile, "`File` with the annotations of the pod, if it exists")
 	fs.StringVar(&o.resolvConf, "resolv-conf", "/etc/resolv.conf", "`File` with the name servers of the pod")
 	cmd.MarkFlagsMutuallyExclusive("print", "undo")
@@ -101,11 +102,62 @@ func bindIstioRedirect(fs *pflag.FlagSet, o *agentRedirectOptions) {
 // unsupportedRedirect are flags of istio-iptables whose user relies on an effect.
 var unsupportedRedirect = []string{"run-validation", "skip-rule-apply", "cni-mode", "iptables-trace-logging"}
 
-func (o *agentRedirectOptions) run(env *cli.Env) error {
-	for _, name := range unsupportedRedirect {
-		if o.flags.Changed(name) {
-			return cli.Usagef("--%s is not supported", name)
+// otherNamespace is the variable of istio-iptables with the network namespace of the rules.
+const otherNamespace = "NETWORK_NAMESPACE"
+
+// unusedRedirect holds the variables of istio-iptables with values that have no effect here, and
+// why.
+var unusedRedirect = []struct{ variable, fixed, reason string }{
+	{"DRY_RUN_FILE_PATH", "", "--print writes the rules to the standard output"},
+	{"FORCE_IPTABLES_BINARY", "", "the rules are made without iptables"},
+	{"ISTIO_INBOUND_TPROXY_MARK", strconv.Itoa(mesh.MarkTransparent), "the mark is always the same"},
+	{"ISTIO_INBOUND_TPROXY_ROUTE_TABLE", strconv.Itoa(redirect.RouteTable), "the route table is always the same"},
+}
+
+// variables applies the boolean variables of istio-iptables whose flags are not set, and reports
+// those without effect.
+func (o *agentRedirectOptions) variables(env *cli.Env) error {
+	var errs []error
+	for _, b := range []struct {
+		value     *bool
+		flags     []string
+		variables []string
+	}{
+		{&o.print, []string{"print", "dry-run"}, []string{"DRY_RUN"}},
+		{&o.undo, []string{"undo", "cleanup-only"}, []string{"CLEANUP_ONLY"}},
+		{&o.dns, []string{"redirect-dns"}, []string{"REDIRECT_DNS", "ISTIO_META_DNS_CAPTURE"}},
+		{&o.allDNS, []string{"capture-all-dns"}, []string{"CAPTURE_ALL_DNS"}},
+		{&o.drop, []string{"drop-invalid"}, []string{"DROP_INVALID", "INVALID_DROP"}},
+	} {
+		for _, variable := range b.variables {
+			given := isTrue(env, variable, &errs)
+			*b.value = *b.value || given && !slices.ContainsFunc(b.flags, o.flags.Changed)
 		}
+	}
+	for _, name := range unsupportedRedirect {
+		if variable := redirect.VariableOf(name); o.flags.Changed(name) {
+			errs = append(errs, fmt.Errorf("--%s is not supported", name))
+		} else if isTrue(env, variable, &errs) {
+			errs = append(errs, fmt.Errorf("%s (--%s) is not supported", variable, name))
+		}
+	}
+	if namespace := env.Getenv(otherNamespace); namespace != "" {
+		errs = append(errs, fmt.Errorf("%s=%q is not supported: run the command in this network namespace", otherNamespace, namespace))
+	}
+	if o.print && o.undo {
+		errs = append(errs, errors.New("the rules are either printed (--print, DRY_RUN) or removed (--undo, CLEANUP_ONLY)"))
+	}
+	for _, u := range unusedRedirect {
+		if value := env.Getenv(u.variable); value != "" && value != u.fixed {
+			env.Warnf("%s has no effect here: %s", u.variable, u.reason)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func (o *agentRedirectOptions) run(env *cli.Env) error {
+	if err := o.variables(env); err != nil {
+		return cli.Usagef("%w", err)
 	}
 	if o.undo {
 		return redirect.Undo()
@@ -147,8 +199,8 @@ func (o *agentRedirectOptions) options(env *cli.Env) (*redirect.Options, error) 
 	if err != nil {
 		errs = append(errs, err)
 	}
-	options.DropInvalid = o.drop || isTrue(env, "INVALID_DROP", &errs)
-	if o.dns || !o.flags.Changed("redirect-dns") && isTrue(env, "ISTIO_META_DNS_CAPTURE", &errs) {
+	options.DropInvalid = o.drop
+	if o.dns {
 		options.DNS, options.AllDNS = mesh.PortAgentDNS, o.allDNS
 		if !o.allDNS {
 			if options.DNSServers, err = dns.NameServers(o.resolvConf); err == nil && len(options.DNSServers) == 0 {

@@ -38,7 +38,7 @@ func (m *checker) portNames(svc *snapshot.Service) {
 	}
 	for i := range svc.Ports {
 		if p := &svc.Ports[i]; p.Protocol == mesh.Auto && p.Number != mesh.PortEnvoyReadiness {
-			m.find(PortNameIsNotUnderNamingConvention, svc, at("spec.ports", i), "port %d names no protocol: proxies detect it from the first bytes of each connection", p.Number)
+			m.find(PortNameIsNotUnderNamingConvention, svc, at("spec.ports", i), "port %d has no known protocol, by appProtocol or else by its name: proxies detect it from the first bytes of each connection", p.Number)
 		}
 	}
 }

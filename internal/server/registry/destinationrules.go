@@ -211,7 +211,7 @@ func equalMerged(a, b []hostRule) bool { return slices.EqualFunc(a, b, hostRule.
 // same exports and the same selector become one. The rules without a selector also
 // complete each rule with one. In a merge the oldest policy wins, and the oldest subset
 // of a name. Rules with selectors are first. Of the others, the one that begins with the newest
-// is first, as with Istio.
+// is first, as with Istio; see visibleRules.
 func (t *tables) mergeRules(r *derive.Reads, k ruleKey) ([]hostRule, bool) {
 	rules := oldestFirst(t.rulesFor.Lookup(r, k))
 	slices.SortStableFunc(rules, func(x, y *snapshot.DestinationRule) int {
@@ -353,13 +353,14 @@ func (t *tables) rulesOf(r *derive.Reads, key string) (*snapshot.HostRules, bool
 		return nil, false
 	}
 	exporters := []string{d.meta().Namespace, t.rootNamespace.Get(r)}
+	var known visibleRules
 	rulesFor := func(client string) []*snapshot.HostRule {
 		if list := own[client]; len(list) > 0 {
-			return pointers(list)
+			return known.of(list)
 		}
 		for _, ns := range exporters {
 			if list := filter(exported[ns], func(h hostRule) bool { return h.exports.to(client, ns) }); len(list) > 0 {
-				return pointers(list)
+				return known.of(list)
 			}
 		}
 		return nil
@@ -396,16 +397,13 @@ func filter[T any](list []T, keep func(T) bool) (out []T) {
 	return out
 }
 
-func pointers(list []hostRule) []*snapshot.HostRule {
-	out := make([]*snapshot.HostRule, len(list))
-	for i, h := range list {
-		out[i] = h.HostRule
-	}
-	return out
-}
-
 func equalRules(a, b *snapshot.HostRules) bool {
-	return slices.Equal(a.Default, b.Default) && maps.EqualFunc(a.Own, b.Own, slices.Equal[[]*snapshot.HostRule])
+	same := func(a, b []*snapshot.HostRule) bool {
+		return slices.EqualFunc(a, b, func(a, b *snapshot.HostRule) bool {
+			return a == b || (hostRule{HostRule: a}).equal(hostRule{HostRule: b})
+		})
+	}
+	return same(a.Default, b.Default) && maps.EqualFunc(a.Own, b.Own, same)
 }
 
 // ruleScope returns the facts of a namespace to which other rules apply than to most

@@ -70,11 +70,15 @@ func TestRuleOfClient(t *testing.T) {
 		},
 		"exports differ": {
 			rules(destinationRule("sample", "a", full, time.Hour, "."), destinationRule("sample", "b", full, 0)),
-			map[string]string{"sample": "b", "other": "b"},
+			map[string]string{"sample": "b a", "other": "b"},
 		},
 		"exports differ, the private rule is the newest": {
 			rules(destinationRule("sample", "a", full, time.Hour), destinationRule("sample", "b", full, 0, ".")),
-			map[string]string{"sample": "b", "other": "a"},
+			map[string]string{"sample": "b a", "other": "a"},
+		},
+		"exports differ, with a selector": {
+			rules(destinationRule("sample", "a", full, time.Hour), destinationRule("sample", "b", full, 0, "."), selecting(destinationRule("sample", "x", full, 0), "b")),
+			map[string]string{"sample": "b a", "other": "a"},
 		},
 		"selector": {
 			rules(destinationRule("sample", "s", full, time.Hour), selecting(destinationRule("sample", "x", full, 0), "a"), selecting(destinationRule("sample", "y", full, 0), "b")),
