@@ -92,6 +92,7 @@ func (o *checkOptions) run(ctx context.Context, env *cli.Env, f *pflag.FlagSet, 
 		}
 		found = append(found, in...)
 	}
+	found = append(found, o.checkCredentials(ctx, env, clusters, found)...)
 	if len(clusters) > 0 {
 		configuration, err := o.checkConfiguration(ctx, env, clusters, len(contexts) > 1)
 		if err != nil {
@@ -100,8 +101,13 @@ func (o *checkOptions) run(ctx context.Context, env *cli.Env, f *pflag.FlagSet, 
 		found = append(found, configuration...)
 	}
 	var names []string
+	known := map[mesh.ClusterID]string{}
 	for _, c := range clusters {
 		names = append(names, c.Name)
+		known[c.id] = c.access.Context
+	}
+	for i := range found {
+		found[i].Hint = withContexts(found[i].Hint, known)
 	}
 	return o.report(env, strings.Join(names, ", "), found, unread)
 }

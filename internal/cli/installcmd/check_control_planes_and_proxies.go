@@ -57,7 +57,7 @@ func checkProxies(ctx context.Context, env *cli.Env, c *apply.Cluster, access *k
 	}
 	defer cli.CloseReplicas(found)
 	reports := cli.AskProxies(ctx, found)
-	var out []apply.Finding
+	out := checkRemoteClusters(ctx, found, access.Context)
 	silent := false
 	for i := range reports {
 		kind, hint := "proxy ", "see meshctl xds nacks"

@@ -24,6 +24,9 @@ type Fault struct {
 	Fix string `json:",omitempty"`
 }
 
+// ContextOf begins a placeholder, before the name of the cluster.
+const ContextOf = "CONTEXT_OF_"
+
 // faultsOf returns the faults of reading a Kubernetes API, the worst first: one for each
 // cause, and of missing rights one for each namespace.
 func faultsOf(st *kube.Status) []Fault {
@@ -129,30 +132,42 @@ func missingRight(f Fault) int {
 	return 0
 }
 
-// fix returns the command that mends a fault of a cluster of a remote secret.
+// Repair has what the commands that mend the access to the cluster of a remote secret need.
+type Repair struct {
+	Cluster, Own mesh.ClusterID
+	Secret       string // <namespace>/<name>
+	// Namespaces and CredentialNamespaces are those of remotesecret.Cluster.
+	Namespaces, CredentialNamespaces []string
+}
+
+// fix returns the command that mends a fault of a cluster.
 func fix(s *Status, own mesh.ClusterID, spec *Spec, cause string) string {
 	if s.OriginKind != OriginSecret {
 		return ""
 	}
-	here, there := "CONTEXT_OF_"+string(own), "CONTEXT_OF_"+string(s.Cluster)
-	namespace, _, _ := strings.Cut(s.Origin, "/")
-	in := ""
-	if namespace != mesh.DefaultSystemNamespace {
-		in = " --istioNamespace " + namespace
+	return (&Repair{s.Cluster, own, s.Origin, spec.Namespaces, spec.CredentialNamespaces}).Command(cause)
+}
+
+// Command returns the command that mends a fault, if there is one.
+func (r *Repair) Command(cause string) string {
+	of := fmt.Sprintf(" --name %s --context %s%s", r.Cluster, ContextOf, r.Cluster)
+	to := fmt.Sprintf(" --to %s%s", ContextOf, r.Own)
+	if namespace, _, _ := strings.Cut(r.Secret, "/"); namespace != mesh.DefaultSystemNamespace {
+		to += " --istioNamespace " + namespace
 	}
 	switch cause {
 	case string(kube.CauseUnauthorized), CauseExpired:
-		return fmt.Sprintf("meshctl remote-secret rotate --name %s --context %s --to %s%s", s.Cluster, there, here, in)
+		return "meshctl remote-secret rotate" + of + to
 	case string(kube.CauseForbidden):
-		if len(spec.Namespaces) > 0 {
-			in += " --namespaces " + strings.Join(spec.Namespaces, ",")
+		if len(r.Namespaces) > 0 {
+			to += " --namespaces " + strings.Join(r.Namespaces, ",")
 		}
-		if len(spec.CredentialNamespaces) > 0 {
-			in += " --credential-namespaces " + strings.Join(spec.CredentialNamespaces, ",")
+		if len(r.CredentialNamespaces) > 0 {
+			to += " --credential-namespaces " + strings.Join(r.CredentialNamespaces, ",")
 		}
-		return fmt.Sprintf("meshctl create-remote-secret --name %s --context %s --apply --to %s%s", s.Cluster, there, here, in)
+		return "meshctl create-remote-secret" + of + " --apply" + to
 	case string(kube.CauseTLS), string(kube.CauseName), string(kube.CauseAnswer):
-		return fmt.Sprintf("meshctl create-remote-secret --name %s --context %s --api-server auto --apply --to %s%s", s.Cluster, there, here, in)
+		return "meshctl create-remote-secret" + of + " --api-server auto --apply" + to
 	}
 	return ""
 }
