@@ -27,7 +27,7 @@ func CheckClusters(views []*registry.Contents, o Options) []Finding {
 			continue
 		}
 		for _, f := range Check(c, o) {
-			if f.Object.Cluster == v.id && all[0].objects[f.Object] == nil {
+			if f.Object.Cluster == v.id && all[0].objects[f.Object] == nil || f.Code == UnreachableNetwork {
 				found = append(found, f)
 			}
 		}

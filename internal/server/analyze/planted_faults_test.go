@@ -209,6 +209,18 @@ func TestPlantedFaults(t *testing.T) {
 			1, "status: {loadBalancer: {ingress: [{ip: 192.0.2.2}]}}", "status: {}",
 			"MSH0107", analyze.Warning, "Service istio-system/eastwest of cluster west: it has no address", "",
 		},
+		"no gateway of the first cluster": {
+			0, "metadata: {name: eastwest, namespace: istio-system", "",
+			"MSH0107", analyze.Warning, "Namespace istio-system: metadata.labels[topology.istio.io/network]: network network1: proxies in other networks get none", "meshctl upgrade --east-west-gateway --network network1",
+		},
+		"no gateway": {
+			1, "metadata: {name: eastwest, namespace: istio-system", "",
+			"MSH0107", analyze.Warning, "network network2: proxies in other networks get none of its endpoints: no gateway is known", "meshctl upgrade --east-west-gateway --network network2",
+		},
+		"a namespace with another network": {
+			1, "metadata: {name: istio-system, labels: {topology.istio.io/network: network2}}", "metadata: {name: istio-system, labels: {topology.istio.io/network: network-2}}",
+			"MSH0107", analyze.Warning, "network network-2: proxies in other networks get none of its endpoints: no gateway is known", "kubectl label namespace istio-system topology.istio.io/network=network2 --overwrite",
+		},
 		"a Service with another port": {
 			1, "selector: {app: reviews}, ports: [{name: http, port: 9080}]", "selector: {app: reviews}, ports: [{name: http, port: 9090}]",
 			"IST0170", analyze.Warning, "differs from the Service of the same name in cluster east", "",
