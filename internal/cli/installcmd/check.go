@@ -15,6 +15,7 @@ import (
 	"github.com/meshctl/meshctl/internal/install/apply"
 	"github.com/meshctl/meshctl/internal/kube"
 	"github.com/meshctl/meshctl/internal/mesh"
+	"github.com/meshctl/meshctl/internal/order"
 	"github.com/meshctl/meshctl/internal/output"
 	"github.com/meshctl/meshctl/internal/remotesecret/create"
 )
@@ -37,8 +38,9 @@ func NewCheck(env *cli.Env) *cobra.Command {
 		Short: "Check the installations in clusters, or a cluster before an installation",
 		Long: `Check the installations in the clusters of contexts: that Deployments are available,
 Services have endpoints and addresses, API servers can call the webhooks, control planes
-answer, the proxies of injected pods are connected and accept their configuration, and meshctl
-analyze finds no warning or error, also not between the clusters.
+answer and read the other clusters, their credentials have the rights for this, the proxies
+of injected pods are connected and accept their configuration, and meshctl analyze finds no
+warning or error, also not between the clusters.
 
 With pre, check whether the cluster is ready for an installation with the same flags:
 the version of Kubernetes, your permissions, the kinds of Istio, objects and webhooks of
@@ -86,6 +88,7 @@ func (o *checkOptions) run(ctx context.Context, env *cli.Env, f *pflag.FlagSet, 
 			unread = append(unread, err)
 		}
 		for j := range in {
+			in[j].Hint = withFlags(in[j].Hint, o.kube.CommandFlags(c.access.Context))
 			if len(contexts) > 1 {
 				in[j].Cluster = c.access.Context
 			}
@@ -166,8 +169,22 @@ func (o *checkOptions) checkCluster(ctx context.Context, env *cli.Env, c *checke
 	return append(found, proxies...), err
 }
 
+// withFlags adds the flags that name a cluster to a hint with a command that has none.
+func withFlags(hint, flags string) string {
+	switch {
+	case flags == "" || strings.Contains(hint, "--context"):
+		return hint
+	case strings.HasPrefix(hint, "kubectl "):
+		return "kubectl " + flags + strings.TrimPrefix(hint, "kubectl")
+	case strings.Contains(hint, "meshctl "):
+		return hint + " " + flags
+	}
+	return hint
+}
+
 // report shows the findings in clusters, and what could not be checked.
 func (o *checkOptions) report(env *cli.Env, clusters string, found []apply.Finding, unread []error) error {
+	order.Stable(found, func(a, b apply.Finding) int { return cmp.Compare(a.Level, b.Level) }) // errors first
 	several := slices.ContainsFunc(found, func(f apply.Finding) bool { return f.Cluster != "" })
 	t := &output.Table{Header: []string{"LEVEL", "OBJECT", "FAULT", "HINT"}}
 	if several {

@@ -77,7 +77,7 @@ func (m *checker) problems() {
 		registry.MissingReference: ReferencedResourceNotFound, registry.UnusableDelegate: UnusableDelegate,
 		registry.UnopenedServer: ConflictingGateways, registry.SharedHost: SharedHost, registry.SharedAddress: SharedAddress,
 		registry.RepeatedExtension: RepeatedExtension,
-		registry.BeyondLimit: SchemaValidationError,
+		registry.BeyondLimit:       SchemaValidationError,
 	}
 	for i := range m.Problems {
 		p := &m.Problems[i]
