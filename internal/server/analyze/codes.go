@@ -319,7 +319,7 @@ var kinds = []Kind{
 	},
 	{
 		DestinationRuleSubsetNotSelectPods, "DestinationRuleSubsetNotSelectPods", Error,
-		"A service has endpoints or pods, but none of them has the labels of a subset. Requests to the subset get status 503. A label of the place, such as the region, may have any value if the place is not known.",
+		"A service has endpoints or pods, but none of them has the labels of a subset. Requests to the subset get status 503. If no VirtualService routes to the subset, this is a remark. A label of the place, such as the region, may have any value if the place is not known.",
 		"Correct the labels, or delete the subset.",
 	},
 	{

@@ -221,6 +221,10 @@ func TestPlantedFaults(t *testing.T) {
 			1, "metadata: {name: istio-system, labels: {topology.istio.io/network: network2}}", "metadata: {name: istio-system, labels: {topology.istio.io/network: network-2}}",
 			"MSH0107", analyze.Warning, "network network-2: proxies in other networks get none of its endpoints: no gateway is known", "kubectl label namespace istio-system topology.istio.io/network=network2 --overwrite",
 		},
+		"a subset without pods that no route names": {
+			0, "subsets: [{name: v1, labels: {version: v1}}]", "subsets: [{name: v1, labels: {version: v1}}, {name: v9, labels: {version: v9}}]",
+			"IST0173", analyze.Info, "requests to subset v9 would fail, but no VirtualService routes to it", "",
+		},
 		"a Service with another port": {
 			1, "selector: {app: reviews}, ports: [{name: http, port: 9080}]", "selector: {app: reviews}, ports: [{name: http, port: 9090}]",
 			"IST0170", analyze.Warning, "differs from the Service of the same name in cluster east", "",
