@@ -1,12 +1,14 @@
 package installcmd
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -73,7 +75,6 @@ func (o *checkOptions) run(ctx context.Context, env *cli.Env, f *pflag.FlagSet, 
 		return err
 	}
 	var clusters []*checkedCluster
-	var found []apply.Finding
 	var unread []error
 	for i := range contexts {
 		c, err := o.open(env, &contexts[i])
@@ -83,25 +84,12 @@ func (o *checkOptions) run(ctx context.Context, env *cli.Env, f *pflag.FlagSet, 
 		}
 		defer c.API.Close()
 		clusters = append(clusters, c)
-		in, err := o.checkCluster(ctx, env, c)
-		if err != nil {
-			unread = append(unread, err)
-		}
-		for j := range in {
-			in[j].Hint = withFlags(in[j].Hint, o.kube.CommandFlags(c.access.Context))
-			if len(contexts) > 1 {
-				in[j].Cluster = c.access.Context
-			}
-		}
-		found = append(found, in...)
 	}
-	found = append(found, o.checkCredentials(ctx, env, clusters, found)...)
+	var found []apply.Finding
 	if len(clusters) > 0 {
-		configuration, err := o.checkConfiguration(ctx, env, clusters, len(contexts) > 1)
-		if err != nil {
-			unread = append(unread, fmt.Errorf("the configuration is not checked: %w", err))
-		}
-		found = append(found, configuration...)
+		var errs []error
+		found, errs = o.checkClusters(ctx, env, clusters, len(contexts) > 1)
+		unread = append(unread, errs...)
 	}
 	var names []string
 	known := map[mesh.ClusterID]string{}
@@ -113,6 +101,62 @@ func (o *checkOptions) run(ctx context.Context, env *cli.Env, f *pflag.FlagSet, 
 		found[i].Hint = withContexts(found[i].Hint, known)
 	}
 	return o.report(env, strings.Join(names, ", "), found, unread)
+}
+
+// checkResult is the result of one of several checks at the same time.
+type checkResult struct {
+	found []apply.Finding
+	err   error
+	notes bytes.Buffer
+}
+
+// do runs a check, and keeps its notes.
+func (r *checkResult) do(env *cli.Env, check func(*cli.Env) ([]apply.Finding, error)) {
+	own := *env
+	own.Stderr = &r.notes
+	r.found, r.err = check(&own)
+}
+
+// checkClusters checks the clusters, their credentials for each other, and their configuration. It may
+// return some findings with the reasons why it could not check the rest.
+func (o *checkOptions) checkClusters(ctx context.Context, env *cli.Env, clusters []*checkedCluster, several bool) (found []apply.Finding, unread []error) {
+	results := make([]checkResult, len(clusters)+2)
+	var running sync.WaitGroup
+	for i, c := range clusters {
+		running.Go(func() {
+			results[i].do(env, func(env *cli.Env) ([]apply.Finding, error) { return o.checkCluster(ctx, env, c) })
+			for j := range results[i].found {
+				f := &results[i].found[j]
+				f.Hint = withFlags(f.Hint, o.kube.CommandFlags(c.access.Context))
+				if several {
+					f.Cluster = c.access.Context
+				}
+			}
+		})
+	}
+	credentials, configuration := &results[len(clusters)], &results[len(clusters)+1]
+	running.Go(func() {
+		credentials.do(env, func(env *cli.Env) ([]apply.Finding, error) { return o.checkCredentials(ctx, env, clusters), nil })
+	})
+	running.Go(func() {
+		configuration.do(env, func(env *cli.Env) ([]apply.Finding, error) { return o.checkConfiguration(ctx, env, clusters, several) })
+	})
+	running.Wait()
+	if configuration.err != nil {
+		configuration.err = fmt.Errorf("the configuration is not checked: %w", configuration.err)
+	}
+	for i := range results {
+		r := &results[i]
+		_, _ = env.Stderr.Write(r.notes.Bytes())
+		if r.err != nil {
+			unread = append(unread, r.err)
+		}
+		if r == credentials {
+			r.found = slices.DeleteFunc(r.found, func(f apply.Finding) bool { return slices.ContainsFunc(found, sameSecret(&f)) })
+		}
+		found = append(found, r.found...)
+	}
+	return found, unread
 }
 
 // checkBefore checks the first cluster before an installation.

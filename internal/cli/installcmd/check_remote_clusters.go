@@ -108,11 +108,10 @@ func ofSecret(id mesh.ClusterID, secret string) string {
 
 // checkCredentials tries the credentials with which the control planes of the checked clusters read each
 // other. A control plane may notice a lost right or a refused token only when it connects again.
-// Faults of the same remote secrets that control planes have reported are known.
-func (o *checkOptions) checkCredentials(ctx context.Context, env *cli.Env, checked []*checkedCluster, known []apply.Finding) []apply.Finding {
+func (o *checkOptions) checkCredentials(ctx context.Context, env *cli.Env, checked []*checkedCluster) []apply.Finding {
 	var out []apply.Finding
 	for _, c := range checked {
-		remote, err := o.tryable(ctx, c, checked, known)
+		remote, err := o.tryable(ctx, c, checked)
 		if err != nil {
 			env.Notef("not read: the remote secrets of %s: %v", c.Name, err)
 			continue
@@ -147,17 +146,19 @@ func (o *checkOptions) checkCredentials(ctx context.Context, env *cli.Env, check
 	return out
 }
 
-// tryable returns the remote secrets of a cluster for others that are checked, and without known faults.
-func (o *checkOptions) tryable(ctx context.Context, c *checkedCluster, checked []*checkedCluster, known []apply.Finding) ([]remotesecret.Cluster, error) {
+// sameSecret returns a function that reports whether a finding is about the same remote secret.
+func sameSecret(f *apply.Finding) func(apply.Finding) bool {
+	return func(other apply.Finding) bool { return f.Object == other.Object && f.Cluster == other.Cluster }
+}
+
+// tryable returns the remote secrets of a cluster for others that are checked.
+func (o *checkOptions) tryable(ctx context.Context, c *checkedCluster, checked []*checkedCluster) ([]remotesecret.Cluster, error) {
 	connected, err := multicluster.Connect(c.access)
 	if err != nil {
 		return nil, err
 	}
 	remote, err := connected.RemoteClusters(ctx, o.values.namespace)
 	return slices.DeleteFunc(remote, func(r remotesecret.Cluster) bool {
-		return !slices.ContainsFunc(checked, func(other *checkedCluster) bool { return other != c && other.id == r.ID }) ||
-			slices.ContainsFunc(known, func(f apply.Finding) bool {
-				return f.Object == ofSecret(r.ID, r.Secret) && f.Cluster == c.access.Context
-			})
+		return !slices.ContainsFunc(checked, func(other *checkedCluster) bool { return other != c && other.id == r.ID })
 	}), err
 }
