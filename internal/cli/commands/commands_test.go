@@ -246,7 +246,7 @@ func TestHintsParse(t *testing.T) {
 // TestHintsNameFlagsThatExist: every flag in a string of the program is a flag of a command.
 func TestHintsNameFlagsThatExist(t *testing.T) {
 	t.Parallel()
-	known := map[string]bool{"help": true, "version": true, "overwrite": true, "local": true} // the last two are flags of kubectl label
+	known := map[string]bool{"help": true, "version": true, "overwrite": true, "local": true, "replicas": true} // the last three are flags of kubectl
 	var learn func(*cobra.Command)
 	learn = func(cmd *cobra.Command) {
 		for _, sub := range cmd.Commands() {

@@ -103,6 +103,9 @@ func (m *checker) weakenUnsure() {
 	}
 	for i := range m.found {
 		f := &m.found[i]
+		if f.Level == Info {
+			continue
+		}
 		switch f.Code {
 		case ReferencedResourceNotFound:
 			if !strings.HasSuffix(f.Field, ".host") {

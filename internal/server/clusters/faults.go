@@ -150,24 +150,23 @@ func fix(s *Status, own mesh.ClusterID, spec *Spec, cause string) string {
 
 // Command returns the command that mends a fault, if there is one.
 func (r *Repair) Command(cause string) string {
-	of := fmt.Sprintf(" --name %s --context %s%s", r.Cluster, ContextOf, r.Cluster)
-	to := fmt.Sprintf(" --to %s%s", ContextOf, r.Own)
+	here, there, in := ContextOf+string(r.Own), ContextOf+string(r.Cluster), ""
 	if namespace, _, _ := strings.Cut(r.Secret, "/"); namespace != mesh.DefaultSystemNamespace {
-		to += " --istioNamespace " + namespace
+		in = " --istioNamespace " + namespace
 	}
 	switch cause {
 	case string(kube.CauseUnauthorized), CauseExpired:
-		return "meshctl remote-secret rotate" + of + to
+		return fmt.Sprintf("meshctl remote-secret rotate --name %s --context %s --to %s%s", r.Cluster, there, here, in)
 	case string(kube.CauseForbidden):
 		if len(r.Namespaces) > 0 {
-			to += " --namespaces " + strings.Join(r.Namespaces, ",")
+			in += " --namespaces " + strings.Join(r.Namespaces, ",")
 		}
 		if len(r.CredentialNamespaces) > 0 {
-			to += " --credential-namespaces " + strings.Join(r.CredentialNamespaces, ",")
+			in += " --credential-namespaces " + strings.Join(r.CredentialNamespaces, ",")
 		}
-		return "meshctl create-remote-secret" + of + " --apply" + to
+		return fmt.Sprintf("meshctl create-remote-secret --name %s --context %s --apply --to %s%s", r.Cluster, there, here, in)
 	case string(kube.CauseTLS), string(kube.CauseName), string(kube.CauseAnswer):
-		return "meshctl create-remote-secret" + of + " --api-server auto --apply" + to
+		return fmt.Sprintf("meshctl create-remote-secret --name %s --context %s --api-server auto --apply --to %s%s", r.Cluster, there, here, in)
 	}
 	return ""
 }
