@@ -134,13 +134,18 @@ func (r *Report) Wrong(stale time.Duration) []string {
 		for _, t := range p.Types {
 			switch {
 			case t.State == Error:
-				out = append(out, p.Name+" at "+r.Replica+": "+t.Type+": "+cmp.Or(t.Error, "refused"))
+				out = append(out, p.Name+" at "+r.Replica+": "+t.Type+": "+cmp.Or(OneLine(t.Error), "refused"))
 			case time.Duration(t.Lag) > stale:
 				out = append(out, p.Name+" at "+r.Replica+": "+t.Type+": no answer for "+short(time.Duration(t.Lag)))
 			}
 		}
 	}
 	return out
+}
+
+// OneLine returns the text of a proxy, which may have several lines, in one.
+func OneLine(text string) string {
+	return strings.Join(strings.FieldsFunc(text, func(r rune) bool { return r == '\n' || r == '\r' }), "; ")
 }
 
 // subscribed returns the names of the types in Istio's order: CDS, LDS, EDS, RDS,

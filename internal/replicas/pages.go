@@ -37,6 +37,8 @@ type Replica struct {
 	Err error
 	// Announced is the content of the Lease, nil without one.
 	Announced *Announcement
+	// Identity is what it said when it was found; zero if it was not asked.
+	Identity Identity
 }
 
 // Pages reads status pages.

@@ -35,10 +35,17 @@ const (
 // IdentityPath is the path of the status page with the Identity of a replica.
 const IdentityPath = "/debug/replica"
 
-// Identity identifies the control plane at an address.
+// Identity identifies the control plane at an address, and what it must have in common with the
+// others of its mesh. Older versions do not tell the fields after Cluster.
 type Identity struct {
-	Replica string
-	Cluster mesh.ClusterID
+	Replica  string
+	Cluster  mesh.ClusterID
+	Revision string `json:",omitempty"`
+	MeshID   string `json:",omitempty"`
+	// TrustDomains are the trust domain and its aliases.
+	TrustDomains []string `json:",omitempty"`
+	// SignsBelow are the fingerprints of the roots above its signer, and Trusts those of all its roots.
+	SignsBelow, Trusts []string `json:",omitempty"`
 }
 
 // Tokens returns the tokens for status pages. An empty token is not sent.
@@ -203,5 +210,6 @@ func (r *Replica) identify(ctx context.Context) error {
 	case r.Announced != nil && is.Replica != r.Announced.Replica:
 		return fmt.Errorf("another replica, %.100q, answers there", is.Replica)
 	}
+	r.Identity = is
 	return nil
 }

@@ -57,7 +57,7 @@ func (s *Server) analyze(ctx context.Context) ([]analyze.Finding, error) {
 	if err != nil {
 		return nil, err
 	}
-	return analyze.Check(c, analyze.Options{Now: s.cfg.Now(), SecretsRead: s.secretsRead}), nil
+	return analyze.Check(c, analyze.Options{Now: s.cfg.Now(), SecretsRead: s.secretsRead, KeySet: s.keySetFault}), nil
 }
 
 // analysisPage makes /debug/analysis.

@@ -154,14 +154,21 @@ func nackNotes(page xds.NACKs) []string {
 		if n := len(r.Streams); n != 1 {
 			streams = fmt.Sprintf("%d streams", n)
 		}
-		lines = append(lines, fmt.Sprintf("%s %s: refused by %s since %s: %q",
-			r.Type, r.Resource, streams, r.Since.UTC().Format(time.RFC3339), r.Error))
+		from := ""
+		if len(r.Objects) > 0 {
+			from = ", of " + strings.Join(r.Objects[:min(len(r.Objects), maxObjects)], ", ")
+		}
+		lines = append(lines, fmt.Sprintf("%s %s%s: refused by %s since %s: %q",
+			r.Type, r.Resource, from, streams, r.Since.UTC().Format(time.RFC3339), r.Error))
 	}
 	if more := all - maxNotes; more > 0 {
 		lines = append(lines, fmt.Sprintf("and %d more refused resources; all are in: meshctl xds nacks -o json", more))
 	}
 	return lines
 }
+
+// maxObjects bounds the objects that are named for a refused resource.
+const maxObjects = 3
 
 // maxNotes bounds the lines of one kind in /ready?verbose.
 const maxNotes = 50

@@ -6,7 +6,9 @@ import (
 	"net/http"
 	"strings"
 
+	"github.com/meshctl/meshctl/internal/certs"
 	"github.com/meshctl/meshctl/internal/localtoken"
+	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/replicas"
 	"github.com/meshctl/meshctl/internal/server/clusters"
 	"github.com/meshctl/meshctl/internal/server/debug"
@@ -69,9 +71,7 @@ func (s *Server) pages() map[string]debug.Page {
 		"tokens":   show("the clusters whose API servers review tokens", func() any { return s.apis.reviewers.Status() }),
 		"writers":  show("the writes to Kubernetes", func() any { return s.writersPage() }),
 		"proxies":  show("the connected proxies", func() any { return s.hub.Proxies() }),
-		strings.TrimPrefix(replicas.IdentityPath, "/debug/"): show("which replica this is", func() any {
-			return replicas.Identity{Replica: s.cfg.Replica, Cluster: s.cfg.ClusterID}
-		}),
+		strings.TrimPrefix(replicas.IdentityPath, "/debug/"): show("which replica this is", func() any { return s.identityPage() }),
 		"xds/history": {Help: "the last responses to ?proxy=, or the names of all streams", Make: func(_ context.Context, q debug.Query) (any, error) {
 			name := q.Get("proxy")
 			if name == "" {
@@ -89,6 +89,25 @@ func (s *Server) pages() map[string]debug.Page {
 		"xds/nacks":    show("the resources that proxies refused", func() any { return s.hub.NACKs() }),
 		"xds/views":    {Help: "the lists of resources in use", Make: views},
 	}
+}
+
+// identityPage makes /debug/replica.
+func (s *Server) identityPage() replicas.Identity {
+	out := replicas.Identity{
+		Replica: s.cfg.Replica, Cluster: s.cfg.ClusterID, Revision: cmp.Or(s.cfg.Revision, mesh.DefaultRevision), MeshID: s.cfg.MeshID,
+	}
+	if now := s.registry.Current(); now != nil {
+		out.TrustDomains = append([]string{now.Mesh.TrustDomain}, now.Mesh.Aliases...)
+	}
+	if set := s.ca.Current(); set != nil {
+		for _, root := range set.Top {
+			out.SignsBelow = append(out.SignsBelow, certs.Fingerprint(root))
+		}
+		for _, root := range set.Roots {
+			out.Trusts = append(out.Trusts, certs.Fingerprint(root))
+		}
+	}
+	return out
 }
 
 // oidcPage makes /debug/oidc.

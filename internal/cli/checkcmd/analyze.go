@@ -15,6 +15,7 @@ import (
 	"github.com/meshctl/meshctl/internal/output"
 	"github.com/meshctl/meshctl/internal/server/analyze"
 	"github.com/meshctl/meshctl/internal/server/load"
+	"github.com/meshctl/meshctl/internal/server/registry"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 )
 
@@ -79,7 +80,7 @@ when there are warnings or errors.`,
 	f.StringArrayVar(&o.remoteDirs, "remote-dir", nil, "Another cluster and its directory, as `CLUSTER=DIR`; may be repeated")
 	f.StringVar(&o.clusterID, "cluster-id", "", "`Name` of the first cluster (default the name of the context, else $CLUSTER_ID, else Kubernetes)")
 	f.StringVar(&o.systemNamespace, "system-namespace", mesh.DefaultSystemNamespace, "`Namespace` of the control plane and of the ConfigMap istio")
-	f.StringSliceVar(&o.secretNamespaces, "credential-namespaces", nil, "`Namespaces` in which Secrets are read from a Kubernetes API, to check the certificates of gateways; * for all (default none)")
+	f.StringSliceVar(&o.secretNamespaces, "credential-namespaces", nil, "`Namespaces` in which all Secrets are read from a Kubernetes API; * for all (default the Secrets that Gateways name)")
 	f.StringVarP(&o.namespace, "namespace", "n", "", "Show only the findings about objects of a `namespace`")
 	f.BoolP("all-namespaces", "A", true, "Show the findings about objects of all namespaces, as without --namespace")
 	cli.Rivals(f, "namespace", "all-namespaces")
@@ -116,15 +117,15 @@ func (o *analyzeOptions) run(ctx context.Context, env *cli.Env) error {
 	checks := analyze.Options{
 		Now: env.Now(), Whole: func(id mesh.ClusterID) bool { return m.Whole[id] }, Flags: func(id mesh.ClusterID) string { return o.flags[id] },
 	}
-	if clusters[0].Config != nil {
-		o.addLinks(ctx, &checks, clusters, m)
-		checks.SecretsRead = func(namespace string) bool {
-			return slices.Contains(o.secretNamespaces, "*") || slices.Contains(o.secretNamespaces, namespace)
-		}
-	}
 	views, err := m.Views(ctx)
 	if err != nil {
 		return err
+	}
+	if clusters[0].Config != nil {
+		o.addLinks(ctx, &checks, clusters, m)
+		if err := o.addSecrets(ctx, &checks, m, views); err != nil {
+			return err
+		}
 	}
 	for _, text := range m.Unread {
 		env.Notef("not read: %s", text)
@@ -134,6 +135,25 @@ func (o *analyzeOptions) run(ctx context.Context, env *cli.Env) error {
 		return o.namespace != "" && !isIn(f.Object, o.namespace) || ignored.match(&f) || !f.Severity().AtLeast(o.shown)
 	})
 	return report(env, o.output, found, o.failing)
+}
+
+// addSecrets adds what is known of Secrets: those of --credential-namespaces or, without the flag, those
+// that Gateways name.
+func (o *analyzeOptions) addSecrets(ctx context.Context, checks *analyze.Options, m *load.Mesh, views []*registry.Contents) error {
+	if len(o.secretNamespaces) > 0 {
+		checks.SecretsRead = func(namespace string) bool {
+			return slices.Contains(o.secretNamespaces, "*") || slices.Contains(o.secretNamespaces, namespace)
+		}
+		return nil
+	}
+	secrets, accounts := analyze.CredentialsOf(views)
+	credentials, err := m.Credentials(ctx, secrets, accounts)
+	if err != nil {
+		return err
+	}
+	checks.Credential, checks.MayNotRead = credentials.Secret, credentials.MayNotRead
+	m.Unread = append(m.Unread, credentials.Unread...)
+	return nil
 }
 
 // isIn reports whether an object belongs to a namespace, or is this namespace.

@@ -1,7 +1,6 @@
 package installcmd
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"errors"
@@ -87,9 +86,9 @@ func (o *checkOptions) run(ctx context.Context, env *cli.Env, f *pflag.FlagSet, 
 	}
 	var found []apply.Finding
 	if len(clusters) > 0 {
-		var errs []error
-		found, errs = o.checkClusters(ctx, env, clusters, len(contexts) > 1)
-		unread = append(unread, errs...)
+		var more []error
+		found, more = o.checkClusters(ctx, env, clusters, len(contexts) > 1)
+		unread = append(unread, more...)
 	}
 	var names []string
 	known := map[mesh.ClusterID]string{}
@@ -103,58 +102,44 @@ func (o *checkOptions) run(ctx context.Context, env *cli.Env, f *pflag.FlagSet, 
 	return o.report(env, strings.Join(names, ", "), found, unread)
 }
 
-// checkResult is the result of one of several checks at the same time.
-type checkResult struct {
-	found []apply.Finding
-	err   error
-	notes bytes.Buffer
-}
-
-// do runs a check, and keeps its notes.
-func (r *checkResult) do(env *cli.Env, check func(*cli.Env) ([]apply.Finding, error)) {
-	own := *env
-	own.Stderr = &r.notes
-	r.found, r.err = check(&own)
-}
-
-// checkClusters checks the clusters, their credentials for each other, and their configuration. It may
-// return some findings with the reasons why it could not check the rest.
+// checkClusters checks the clusters, their credentials for each other, and their configuration, at the
+// same time. It may return some findings with the reasons why it could not check the rest.
 func (o *checkOptions) checkClusters(ctx context.Context, env *cli.Env, clusters []*checkedCluster, several bool) (found []apply.Finding, unread []error) {
-	results := make([]checkResult, len(clusters)+2)
 	var running sync.WaitGroup
+	states := make([]clusterState, len(clusters))
 	for i, c := range clusters {
-		running.Go(func() {
-			results[i].do(env, func(env *cli.Env) ([]apply.Finding, error) { return o.checkCluster(ctx, env, c) })
-			for j := range results[i].found {
-				f := &results[i].found[j]
-				f.Hint = withFlags(f.Hint, o.kube.CommandFlags(c.access.Context))
-				if several {
-					f.Cluster = c.access.Context
-				}
-			}
-		})
+		running.Go(func() { states[i] = o.checkCluster(ctx, env, c) })
 	}
-	credentials, configuration := &results[len(clusters)], &results[len(clusters)+1]
-	running.Go(func() {
-		credentials.do(env, func(env *cli.Env) ([]apply.Finding, error) { return o.checkCredentials(ctx, env, clusters), nil })
-	})
-	running.Go(func() {
-		configuration.do(env, func(env *cli.Env) ([]apply.Finding, error) { return o.checkConfiguration(ctx, env, clusters, several) })
-	})
+	var credentials clusterState
+	running.Go(func() { credentials = o.checkCredentials(ctx, env, clusters) })
+	configuration, err := o.readConfiguration(ctx, env, clusters)
+	if err != nil {
+		unread = append(unread, fmt.Errorf("the configuration is not checked: %w", err))
+	}
 	running.Wait()
-	if configuration.err != nil {
-		configuration.err = fmt.Errorf("the configuration is not checked: %w", configuration.err)
+	for i, c := range clusters {
+		unread = append(unread, states[i].unread...)
+		for j := range states[i].found {
+			f := &states[i].found[j]
+			if f.Hint = inCluster(f.Hint, o.kube.CommandFlags(c.access.Context)); several {
+				f.Cluster = c.access.Context
+			}
+		}
+		found = append(found, states[i].found...)
 	}
-	for i := range results {
-		r := &results[i]
-		_, _ = env.Stderr.Write(r.notes.Bytes())
-		if r.err != nil {
-			unread = append(unread, r.err)
+	for _, f := range credentials.found {
+		if !slices.ContainsFunc(found, func(other apply.Finding) bool { return other.Object == f.Object && other.Cluster == f.Cluster }) {
+			found = append(found, f)
 		}
-		if r == credentials {
-			r.found = slices.DeleteFunc(r.found, func(f apply.Finding) bool { return slices.ContainsFunc(found, sameSecret(&f)) })
+	}
+	for _, st := range append(states, credentials) {
+		for _, note := range st.notes {
+			env.Notef("%s", note)
 		}
-		found = append(found, r.found...)
+	}
+	found = append(found, o.compareControlPlanes(clusters, states)...)
+	if configuration != nil {
+		found = append(found, configuration.check(env, states, several)...)
 	}
 	return found, unread
 }
@@ -203,18 +188,33 @@ func (o *checkOptions) open(env *cli.Env, c *cli.MeshContext) (*checkedCluster, 
 	return &checkedCluster{cluster, cmp.Or(c.Cluster, mesh.ClusterID(access.Context), "Kubernetes"), access}, nil
 }
 
-// checkCluster returns the faults of the installations in a cluster. It may return some with an error.
-func (o *checkOptions) checkCluster(ctx context.Context, env *cli.Env, c *checkedCluster) ([]apply.Finding, error) {
-	found, err := c.CheckAfter(ctx)
-	if err != nil {
-		return nil, err
-	}
-	proxies, err := checkProxies(ctx, env, c.Cluster, c.access, o.values.namespace)
-	return append(found, proxies...), err
+// clusterState is what is known of the installations in a cluster.
+type clusterState struct {
+	found []apply.Finding
+	// notes are remarks, and unread the reasons why not all was checked.
+	notes  []string
+	unread []error
+	planes controlPlanes
 }
 
-// withFlags adds the flags that name a cluster to a hint with a command that has none.
-func withFlags(hint, flags string) string {
+// checkCluster finds the faults of the installations in a cluster.
+func (o *checkOptions) checkCluster(ctx context.Context, env *cli.Env, c *checkedCluster) (st clusterState) {
+	var running sync.WaitGroup
+	var own clusterState
+	running.Go(func() {
+		found, err := c.CheckAfter(ctx)
+		if own.found = found; err != nil {
+			own.unread = append(own.unread, err)
+		}
+	})
+	st = checkControlPlanes(ctx, env, c.Cluster, c.access, o.values.namespace, o.kube.CommandFlags(c.access.Context))
+	running.Wait()
+	st.found, st.unread = append(own.found, st.found...), append(own.unread, st.unread...)
+	return st
+}
+
+// inCluster adds the flags that name a cluster to a hint with a command that has none.
+func inCluster(hint, flags string) string {
 	switch {
 	case flags == "" || strings.Contains(hint, "--context"):
 		return hint

@@ -14,48 +14,85 @@ import (
 	"github.com/meshctl/meshctl/internal/multicluster"
 	"github.com/meshctl/meshctl/internal/server/analyze"
 	"github.com/meshctl/meshctl/internal/server/load"
+	"github.com/meshctl/meshctl/internal/server/registry"
+	"github.com/meshctl/meshctl/internal/server/snapshot"
 )
 
 // readTimeout bounds the time to read the objects of the cluster.
 const readTimeout = 30 * time.Second
 
-// checkConfiguration returns the warnings and errors of analyze in and between clusters.
-func (o *checkOptions) checkConfiguration(ctx context.Context, env *cli.Env, clusters []*checkedCluster, several bool) ([]apply.Finding, error) {
+// configuration is what the APIs of clusters have for the checks of analyze.
+type configuration struct {
+	mesh     *load.Mesh
+	views    []*registry.Contents
+	checks   analyze.Options
+	contexts map[mesh.ClusterID]string
+	ids      []mesh.ClusterID // of the clusters, in their order
+	unread   []string
+}
+
+// readConfiguration reads the objects of clusters.
+func (o *checkOptions) readConfiguration(ctx context.Context, env *cli.Env, clusters []*checkedCluster) (*configuration, error) {
 	ctx, stop := context.WithTimeout(ctx, readTimeout)
 	defer stop()
 	config := load.Config{SystemNamespace: o.values.namespace, Now: env.Now, Analysis: true}
-	contexts := map[mesh.ClusterID]string{}
+	out := &configuration{contexts: map[mesh.ClusterID]string{}}
 	var apis []multicluster.API
 	for _, c := range clusters {
 		config.Clusters = append(config.Clusters, load.Cluster{ID: c.id, Config: c.access.Config})
-		contexts[c.id] = c.access.Context
+		out.contexts[c.id], out.ids = c.access.Context, append(out.ids, c.id)
 		apis = append(apis, multicluster.API{ID: c.id, Config: c.access.Config})
 	}
+	linked := make(chan struct{})
+	var links map[mesh.ClusterID][]mesh.ClusterID
+	go func() {
+		defer close(linked)
+		links, out.unread = multicluster.Links(ctx, apis, o.values.namespace)
+	}()
 	m, err := load.Read(ctx, config)
+	<-linked
 	if errors.Is(err, context.DeadlineExceeded) {
 		return nil, fmt.Errorf("not all clusters were read within %s", readTimeout)
 	} else if err != nil {
 		return nil, err
 	}
-	links, unread := multicluster.Links(ctx, apis, o.values.namespace)
-	checks := analyze.Options{
-		Now: env.Now(), SecretsRead: func(string) bool { return false },
-		Whole: func(mesh.ClusterID) bool { return true },
-		Flags: func(id mesh.ClusterID) string { return o.kube.CommandFlags(contexts[id]) },
-		Links: func(id mesh.ClusterID) []mesh.ClusterID { return links[id] },
+	if out.views, err = m.Views(ctx); err != nil {
+		return nil, err
 	}
-	if len(clusters) == 1 {
-		checks.Unread = links[clusters[0].id]
-	}
-	views, err := m.Views(ctx)
+	secrets, accounts := analyze.CredentialsOf(out.views)
+	credentials, err := m.Credentials(ctx, secrets, accounts)
 	if err != nil {
 		return nil, err
 	}
-	for _, text := range append(m.Unread, unread...) {
+	out.mesh, out.unread = m, append(append(m.Unread, credentials.Unread...), out.unread...)
+	out.checks = analyze.Options{
+		Now: env.Now(), Credential: credentials.Secret, MayNotRead: credentials.MayNotRead,
+		Whole: func(mesh.ClusterID) bool { return true },
+		Flags: func(id mesh.ClusterID) string { return o.kube.CommandFlags(out.contexts[id]) },
+		Links: func(id mesh.ClusterID) []mesh.ClusterID { return links[id] },
+	}
+	if len(clusters) == 1 {
+		out.checks.Unread = links[clusters[0].id]
+	}
+	return out, nil
+}
+
+// check returns the warnings and errors of analyze in and between clusters. The states are those of
+// the clusters, in the same order.
+func (c *configuration) check(env *cli.Env, states []clusterState, several bool) []apply.Finding {
+	for _, text := range c.unread {
 		env.Notef("not read: %s", text)
 	}
+	c.checks.KeySet = func(id mesh.ClusterID, source snapshot.KeySource) (fault string, kept bool) {
+		for i := range c.ids {
+			if c.ids[i] == id {
+				return states[i].planes.keySet(source)
+			}
+		}
+		return "", false
+	}
 	var out []apply.Finding
-	for _, r := range analyze.Reports(analyze.Sort(append(analyze.OfAPIs(m.APIs), analyze.CheckClusters(views, checks)...))) {
+	for _, r := range analyze.Reports(analyze.Sort(append(analyze.OfAPIs(c.mesh.APIs), analyze.CheckClusters(c.views, c.checks)...))) {
 		if !r.Level.AtLeast(analyze.Warning) {
 			continue
 		}
@@ -64,9 +101,9 @@ func (o *checkOptions) checkConfiguration(ctx context.Context, env *cli.Env, clu
 			Fault: strings.TrimSpace(string(r.Code) + " " + r.Text()), Hint: cmp.Or(r.Fix, analyze.KindOf(r.Code).Fix),
 		}
 		if several {
-			f.Cluster = contexts[r.Cluster]
+			f.Cluster = c.contexts[r.Cluster]
 		}
 		out = append(out, f)
 	}
-	return out, nil
+	return out
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -17,6 +18,11 @@ import (
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/proxystatus"
 	"github.com/meshctl/meshctl/internal/replicas"
+	"github.com/meshctl/meshctl/internal/server/ca"
+	"github.com/meshctl/meshctl/internal/server/clusters"
+	"github.com/meshctl/meshctl/internal/server/snapshot"
+	"github.com/meshctl/meshctl/internal/server/source/jwks"
+	"github.com/meshctl/meshctl/internal/server/xds"
 )
 
 const (
@@ -33,48 +39,101 @@ const (
 	annotationState = "sidecar.istio.io/status"
 )
 
-// checkProxies returns the faults of control planes that do not answer, of proxies that
-// refuse their configuration, and of injected pods whose proxy is not connected.
-func checkProxies(ctx context.Context, env *cli.Env, c *apply.Cluster, access *kube.Access, namespace string) ([]apply.Finding, error) {
+// controlPlanes is what the control planes of a cluster report.
+type controlPlanes struct {
+	replicas []*replicas.Replica // closed
+	reports  []proxystatus.Report
+	nacks    []cli.Answer[xds.NACKs]
+	keySets  []cli.Answer[[]jwks.Status]
+	cas      []cli.Answer[ca.Page]
+	clusters []cli.Answer[clusters.Page]
+}
+
+// ask asks the control planes for all that the checks need, at the same time. The reports have the
+// errors.
+func (p *controlPlanes) ask(ctx context.Context) {
+	var running sync.WaitGroup
+	var flags cli.ReplicaFlags
+	running.Go(func() { p.reports = cli.AskProxies(ctx, p.replicas) })
+	running.Go(func() { p.nacks, _ = cli.AskPages[xds.NACKs](ctx, &flags, p.replicas, "xds/nacks", nil, nil) })
+	running.Go(func() { p.keySets, _ = cli.AskPages[[]jwks.Status](ctx, &flags, p.replicas, "keysets", nil, nil) })
+	running.Go(func() { p.cas, _ = cli.AskPages[ca.Page](ctx, &flags, p.replicas, "certs", nil, nil) })
+	running.Go(func() { p.clusters, _ = cli.AskPages[clusters.Page](ctx, &flags, p.replicas, "clusters", nil, nil) })
+	running.Wait()
+}
+
+// keySet returns why a key set cannot be fetched, and whether its last keys count, for
+// analyze.Options.
+func (p *controlPlanes) keySet(source snapshot.KeySource) (fault string, kept bool) {
+	for _, a := range p.keySets {
+		for i := range a.Value {
+			if st := &a.Value[i]; st.Source == source.String() && st.Problem != "" {
+				return proxystatus.OneLine(st.Problem), st.Keys > 0
+			}
+		}
+	}
+	return "", false
+}
+
+// checkControlPlanes finds the faults of control planes that do not answer, of their CAs, of proxies
+// that refuse their configuration, and of injected pods whose proxy is not connected.
+func checkControlPlanes(ctx context.Context, env *cli.Env, c *apply.Cluster, access *kube.Access, namespace, flags string) (st clusterState) {
 	found, err := replicas.Find(ctx, replicas.Options{
 		Access: access.Config, Namespace: namespace, Tokens: (&cli.TokenFlag{}).Tokens(env), Timeout: answerTimeout, Now: env.Now,
 	})
 	if errors.Is(err, replicas.ErrNone) {
-		return nil, nil // its Deployment is a finding
+		return st // its Deployment is a finding
 	}
 	if err != nil {
-		return nil, fmt.Errorf("%s: find control planes: %w", c.Name, err)
+		st.unread = append(st.unread, fmt.Errorf("%s: find control planes: %w", c.Name, err))
+		return st
 	}
-	found = slices.DeleteFunc(found, func(r *replicas.Replica) bool {
+	defer cli.CloseReplicas(found)
+	st.planes.replicas = slices.DeleteFunc(found, func(r *replicas.Replica) bool {
 		other := errors.Is(r.Err, replicas.ErrOtherCluster)
 		if other {
-			env.Notef("control plane %s and its proxies are not checked: %v", r.Name, r.Err)
+			st.notes = append(st.notes, fmt.Sprintf("control plane %s and its proxies are not checked: %v", r.Name, r.Err))
 		}
 		return other
 	})
-	if len(found) == 0 {
-		return nil, nil
+	if len(st.planes.replicas) == 0 {
+		return st
 	}
-	defer cli.CloseReplicas(found)
-	reports := cli.AskProxies(ctx, found)
-	out := checkRemoteClusters(ctx, found, access.Context)
-	silent := false
-	for i := range reports {
-		kind, hint := "proxy ", "see meshctl xds nacks"
-		if reports[i].Error != "" {
-			kind, hint, silent = "control plane ", "see its log", true
-		}
-		for _, line := range reports[i].Wrong(staleAfter) {
-			object, fault, _ := strings.Cut(line, ": ")
-			out = append(out, apply.Finding{Level: apply.Error, Object: kind + object, Fault: fault, Hint: hint})
+	st.planes.ask(ctx)
+	var silent bool
+	if st.found, silent = st.planes.wrongProxies(flags); !silent { // else the missing proxies may be connected there
+		more, err := unconnected(ctx, c, st.planes.reports)
+		if st.found = append(st.found, more...); err != nil {
+			st.unread = append(st.unread, err)
 		}
 	}
-	if silent {
-		return out, nil // the missing proxies may be connected there
-	}
-	more, err := unconnected(ctx, c, reports)
-	return append(out, more...), err
+	st.found = append(st.found, st.planes.wrongCAs(env.Now(), flags)...)
+	st.found = append(st.found, st.planes.wrongClusters(access.Context)...)
+	return st
 }
+
+// wrongProxies returns the faults of control planes that do not answer, and of proxies that refuse
+// configuration or do not answer. silent reports whether a control plane does not answer.
+func (p *controlPlanes) wrongProxies(flags string) (out []apply.Finding, silent bool) {
+	out = refusals(p.nacks, flags)
+	for i := range p.reports {
+		r := &p.reports[i]
+		object, hint := "proxy ", withFlags("meshctl xds nacks", flags)
+		if r.Error != "" {
+			object, hint, silent = "control plane ", "see its log", true
+		} else if slices.ContainsFunc(p.nacks, func(a cli.Answer[xds.NACKs]) bool { return a.Replica == p.replicas[i].Name }) {
+			r = withoutRefusals(r)
+		}
+		for _, line := range r.Wrong(staleAfter) {
+			name, fault, _ := strings.Cut(line, ": ")
+			out = append(out, apply.Finding{Level: apply.Error, Object: object + name, Fault: fault, Hint: hint})
+		}
+	}
+	return out, silent
+}
+
+// withFlags appends flags to a command.
+func withFlags(command, flags string) string { return strings.TrimSpace(command + " " + flags) }
 
 // unconnected returns the faults of running pods that an installation of the cluster has
 // injected and that no control plane knows. Applications that use gRPC without a proxy connect

@@ -2,6 +2,7 @@ package installcmd
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"strings"
 
@@ -10,23 +11,16 @@ import (
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/multicluster"
 	"github.com/meshctl/meshctl/internal/remotesecret"
-	"github.com/meshctl/meshctl/internal/replicas"
 	"github.com/meshctl/meshctl/internal/server/clusters"
 	"github.com/meshctl/meshctl/internal/server/source/kube"
 )
 
-// checkRemoteClusters returns the faults of reading clusters, as the control planes in the cluster of a
-// context report them. Replicas that do not answer are findings of checkProxies.
-func checkRemoteClusters(ctx context.Context, found []*replicas.Replica, own string) []apply.Finding {
-	pages := cli.ForEach(found, func(r *replicas.Replica) (page clusters.Page) {
-		if r.Get(ctx, "/debug/clusters", nil, &page) != nil {
-			return clusters.Page{}
-		}
-		return page
-	})
+// wrongClusters returns the faults of reading clusters, as the control planes in the cluster of a context
+// report them.
+func (p *controlPlanes) wrongClusters(own string) []apply.Finding {
 	var out []apply.Finding
-	for i := range pages {
-		for _, f := range faultsOfPage(&pages[i], own) {
+	for i := range p.clusters {
+		for _, f := range faultsOfPage(&p.clusters[i].Value, own) {
 			if !slices.Contains(out, f) {
 				out = append(out, f)
 			}
@@ -108,12 +102,11 @@ func ofSecret(id mesh.ClusterID, secret string) string {
 
 // checkCredentials tries the credentials with which the control planes of the checked clusters read each
 // other. A control plane may notice a lost right or a refused token only when it connects again.
-func (o *checkOptions) checkCredentials(ctx context.Context, env *cli.Env, checked []*checkedCluster) []apply.Finding {
-	var out []apply.Finding
+func (o *checkOptions) checkCredentials(ctx context.Context, env *cli.Env, checked []*checkedCluster) (st clusterState) {
 	for _, c := range checked {
 		remote, err := o.tryable(ctx, c, checked)
 		if err != nil {
-			env.Notef("not read: the remote secrets of %s: %v", c.Name, err)
+			st.notes = append(st.notes, fmt.Sprintf("not read: the remote secrets of %s: %v", c.Name, err))
 			continue
 		}
 		options := remotesecret.Options{Now: env.Now()}
@@ -123,7 +116,7 @@ func (o *checkOptions) checkCredentials(ctx context.Context, env *cli.Env, check
 		}
 		tried, untried := multicluster.TryCredentials(ctx, remote, options, faults)
 		for _, text := range untried {
-			env.Notef("not read: %s", text)
+			st.notes = append(st.notes, "not read: "+text)
 		}
 		for i := range remote {
 			r := &remote[i]
@@ -136,19 +129,14 @@ func (o *checkOptions) checkCredentials(ctx context.Context, env *cli.Env, check
 					cause = string(kube.CauseUnauthorized)
 				}
 				repair := clusters.Repair{Cluster: r.ID, Secret: r.Secret, Namespaces: r.Namespaces, CredentialNamespaces: r.CredentialNamespaces}
-				out = append(out, apply.Finding{
+				st.found = append(st.found, apply.Finding{
 					Level: apply.Error, Cluster: c.access.Context, Object: ofSecret(r.ID, r.Secret), Fault: f.Reason,
 					Hint: withContexts(repair.Command(cause), map[mesh.ClusterID]string{"": c.access.Context}),
 				})
 			}
 		}
 	}
-	return out
-}
-
-// sameSecret returns a function that reports whether a finding is about the same remote secret.
-func sameSecret(f *apply.Finding) func(apply.Finding) bool {
-	return func(other apply.Finding) bool { return f.Object == other.Object && f.Cluster == other.Cluster }
+	return st
 }
 
 // tryable returns the remote secrets of a cluster for others that are checked.

@@ -53,6 +53,15 @@ type Options struct {
 	Now time.Time
 	// SecretsRead reports whether the Secrets of a namespace are known. Nil means all.
 	SecretsRead func(namespace string) bool
+	// Credential returns a Secret that a Gateway names, if these Secrets were read one by one; known is
+	// false if it could not be read. Nil means that SecretsRead decides.
+	Credential func(snapshot.Key) (secret *snapshot.Secret, known bool)
+	// MayNotRead returns why the control plane gives an account no private keys, "" if it gives them or
+	// if that is not known. Nil means that it is not known.
+	MayNotRead func(snapshot.Account) string
+	// KeySet returns why the control planes of a cluster cannot fetch a key set, "" if they can, and
+	// whether they still use its last keys. Nil means that it is not known.
+	KeySet func(mesh.ClusterID, snapshot.KeySource) (fault string, kept bool)
 	// Whole reports whether everything of a cluster is known, as from its API. Nil means that
 	// objects may be missing, as in a directory.
 	Whole func(mesh.ClusterID) bool
@@ -73,7 +82,7 @@ type Options struct {
 func Check(c *registry.Contents, o Options) []Finding {
 	m := newChecker(c, o)
 	for _, check := range until(m, []func(){
-		m.problems, m.virtualServices, m.gateways, m.destinationRules, m.sidecars, m.policies, m.serverModes, m.relativePatches,
+		m.problems, m.virtualServices, m.gateways, m.destinationRules, m.sidecars, m.policies, m.keySets, m.serverModes, m.relativePatches,
 		m.telemetryProviders, m.kubernetesServices, m.serviceEntries, m.namespaces, m.networks, m.injection,
 	}) {
 		check()

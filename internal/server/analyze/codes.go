@@ -75,6 +75,7 @@ const (
 	EmptyListPermitsAll              Code = "MSH0121"
 	PrivateKeyInKeySet               Code = "MSH0122"
 	TCPPortOfHTTPProvider            Code = "MSH0123"
+	KeySetNotFetched                 Code = "MSH0124"
 	UnknownRevision                  Code = "MSH0130"
 	RevisionWithoutControlPlane      Code = "MSH0131"
 	RemovedRevision                  Code = "MSH0132"
@@ -304,8 +305,8 @@ var kinds = []Kind{
 	},
 	{
 		InvalidGatewayCredential, "InvalidGatewayCredential", Error,
-		"The Secret of a Gateway has no certificate with its key, has an expired certificate, or has no CA certificates although clients must present certificates.",
-		"Add the keys `tls.crt` and `tls.key`, or `ca.crt`.",
+		"The Secret of a Gateway has no certificate with its key, has a key of another certificate or another type than `kubernetes.io/tls` and `Opaque`, or has no CA certificates although clients must present certificates. Or the certificate has expired or is not valid yet. If it expires within 14 days, and within a fifth of its life, this is a warning. Or the service account of the gateway may not list the Secrets of its namespace, so the control plane gives it none.",
+		"Put the certificate and its key into `tls.crt` and `tls.key`, and CA certificates into `ca.crt`. Grant the account `get`, `list` and `watch` on Secrets.",
 	},
 	{
 		GatewayPortNotDefinedOnService, "GatewayPortNotDefinedOnService", Warning,
@@ -429,8 +430,8 @@ var kinds = []Kind{
 	},
 	{
 		RouteWithoutPort, "RouteWithoutPort", Warning,
-		"A match in `http`, `tcp` or `tls` of a VirtualService for sidecars names a port, but no host of the VirtualService has this port with a protocol for the match. Or the VirtualService has `tcp` or `tls` routes, but all ports of its hosts have HTTP. The match or the routes never apply.",
-		"Correct the port, or use `http` instead of `tcp`.",
+		"A match in `http`, `tcp` or `tls` of a VirtualService for sidecars names a port, but no host of the VirtualService has this port with a protocol for the match. Or the VirtualService has `tcp` or `tls` routes, but all ports of its hosts have HTTP, or `http` routes, but no port has HTTP: a port without HTTP has a name that begins with another protocol, such as `tcp-web`. The match or the routes never apply.",
+		"Correct the port or its protocol, or use the routes of the protocol.",
 	},
 	{
 		EmptyListPermitsAll, "EmptyListPermitsAll", Warning,
@@ -446,6 +447,11 @@ var kinds = []Kind{
 		TCPPortOfHTTPProvider, "TCPPortOfHTTPProvider", Warning,
 		"A rule of a `CUSTOM` policy with a provider over HTTP applies to a port without HTTP. Such a provider cannot decide about TCP connections, so proxies close all connections to the port that the rule matches.",
 		"Limit the rule to other ports with `ports`, or use a provider over gRPC.",
+	},
+	{
+		KeySetNotFetched, "KeySetNotFetched", Error,
+		"The control plane cannot fetch the keys of an issuer, from `jwksUri` of a RequestAuthentication or by OpenID Connect Discovery. Proxies refuse the tokens of the issuer with status 401. While the control plane still has earlier keys, this is a warning, and these keys count. Only the control plane and `meshctl check`, which asks it, find this fault.",
+		"Correct `jwksUri` or `issuer`, or make the server reachable from the control plane. Or write the keys into `jwks`.",
 	},
 	{
 		UnknownRevision, "UnknownRevision", Error,

@@ -26,6 +26,7 @@ import (
 	"github.com/meshctl/meshctl/internal/output"
 	"github.com/meshctl/meshctl/internal/server/analyze"
 	"github.com/meshctl/meshctl/internal/server/load"
+	"github.com/meshctl/meshctl/internal/server/snapshot"
 	"github.com/meshctl/meshctl/internal/server/source/dir"
 )
 
@@ -55,6 +56,14 @@ func example(t *testing.T, code analyze.Code) (finding analyze.Report, broken, m
 	if code == analyze.ClusterNotLinked { // no file has the remote secrets
 		broken, mended = twoClusters(t), twoClusters(t)
 		options.Links = func(mesh.ClusterID) []mesh.ClusterID { return []mesh.ClusterID{"west"} }
+	}
+	if code == analyze.KeySetNotFetched { // only the control plane fetches them
+		options.KeySet = func(_ mesh.ClusterID, source snapshot.KeySource) (string, bool) {
+			if source.URL == "https://acounts.example.com/keys" {
+				return "lookup acounts.example.com: no such host", false
+			}
+			return "", false
+		}
 	}
 	if left := checkWith(t, mended, options); len(left) > 0 {
 		t.Fatalf("mended, but found %s", texts(left))

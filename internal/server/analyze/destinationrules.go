@@ -196,13 +196,13 @@ func (m *checker) verifies(d *snapshot.DestinationRule, p policy) {
 // namespace.
 func (m *checker) clientCredential(d *snapshot.DestinationRule, p policy) {
 	if ref, isMap := strings.CutPrefix(p.tls.GetCredentialName(), snapshot.ConfigMapPrefix); isMap {
-		if namespace, name, _ := strings.Cut(ref, "/"); originates(p.tls) && (m.SecretsRead == nil || m.SecretsRead(namespace)) && m.Snapshot.ConfigMaps.Get(snapshot.ConfigMapKey(namespace, name)) == nil {
+		if namespace, name, _ := strings.Cut(ref, "/"); originates(p.tls) && m.Credential == nil && (m.SecretsRead == nil || m.SecretsRead(namespace)) && m.Snapshot.ConfigMaps.Get(snapshot.ConfigMapKey(namespace, name)) == nil {
 			m.find(ReferencedResourceNotFound, d, p.field+".credentialName", "there is no ConfigMap %s with CA certificates: connections fail", ref)
 		}
 		return
 	}
 	name := strings.TrimPrefix(p.tls.GetCredentialName(), "kubernetes://")
-	if name == "" || !originates(p.tls) || m.SecretsRead != nil && !m.SecretsRead(d.Namespace) {
+	if name == "" || !originates(p.tls) || m.Credential != nil || m.SecretsRead != nil && !m.SecretsRead(d.Namespace) {
 		return
 	}
 	if namespace, object, two := strings.Cut(name, "/"); two && m.secret(d.Cluster, namespace, object) != nil {

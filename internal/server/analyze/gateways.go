@@ -5,7 +5,6 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
-	"time"
 
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
 
@@ -27,6 +26,7 @@ func (m *checker) gateways() {
 			m.credentials(gw, field+".tls", servers[i].GetTls(), proxies)
 			m.routed(gw, field, &servers[i])
 		}
+		m.accounts(gw, servers, proxies)
 	}
 	m.sharedCertificates()
 }
@@ -71,74 +71,6 @@ func (m *checker) servicesOf(w *snapshot.Pod) []*snapshot.Service {
 		return cmp.Or(a.Created.Compare(b.Created), strings.Compare(a.Name, b.Name))
 	})
 	return out
-}
-
-// credentials checks the Secrets of a server. Each workload of the gateway needs them in its
-// own cluster and namespace.
-func (m *checker) credentials(gw *snapshot.Gateway, field string, t *networkingv1alpha3.ServerTLSSettings, proxies []*snapshot.Pod) {
-	if t == nil || snapshot.PassesTLS(t) {
-		return
-	}
-	clients := t.GetMode() == networkingv1alpha3.ServerTLSSettings_MUTUAL || t.GetMode() == networkingv1alpha3.ServerTLSSettings_OPTIONAL_MUTUAL
-	if name := t.GetCredentialName(); name != "" {
-		m.credential(gw, field+".credentialName", name, clients && t.GetCaCertCredentialName() == "", proxies)
-	}
-	for i, name := range t.GetCredentialNames() {
-		m.credential(gw, at(field+".credentialNames", i), name, clients && i == 0 && t.GetCaCertCredentialName() == "", proxies)
-	}
-}
-
-// credential checks one Secret. clients reports whether it must have CA certificates, too.
-func (m *checker) credential(gw *snapshot.Gateway, field, credential string, clients bool, proxies []*snapshot.Pod) {
-	type location struct {
-		cluster   mesh.ClusterID
-		namespace string
-	}
-	var places []location
-	for _, p := range proxies {
-		if l := (location{p.Cluster, p.Namespace}); !slices.Contains(places, l) {
-			places = append(places, l)
-		}
-	}
-	if len(proxies) == 0 { // most gateways are in the namespace of their Gateway
-		places = append(places, location{gw.Cluster, gw.Namespace})
-	}
-	namespace, name, qualified := strings.Cut(strings.TrimPrefix(credential, "kubernetes://"), "/")
-	for _, l := range places {
-		if !qualified {
-			namespace, name = l.namespace, strings.TrimPrefix(credential, "kubernetes://")
-		}
-		if m.SecretsRead != nil && !m.SecretsRead(namespace) {
-			continue
-		}
-		secret := m.secret(l.cluster, namespace, name)
-		ca := cmp.Or(m.secret(l.cluster, namespace, name+"-cacert"), secret)
-		switch {
-		case secret == nil && len(proxies) == 0 && m.anySecret(name):
-		case secret == nil:
-			m.find(ReferencedResourceNotFound, gw, field, "there is no Secret %s/%s in cluster %s, where the gateway is", namespace, name, l.cluster)
-		case secret.Pair == nil:
-			m.find(InvalidGatewayCredential, gw, field, "Secret %s/%s of cluster %s has no certificate: %s", namespace, name, l.cluster, secret.NoPair)
-		case m.Now.After(secret.Pair.NotAfter):
-			m.find(InvalidGatewayCredential, gw, field, "the certificate in Secret %s/%s of cluster %s expired at %s", namespace, name, l.cluster, secret.Pair.NotAfter.UTC().Format(time.RFC3339))
-		case clients && ca.CA == nil:
-			m.find(InvalidGatewayCredential, gw, field, "Secret %s/%s of cluster %s has no CA certificates for clients: %s", namespace, name, l.cluster, ca.NoCA)
-		}
-	}
-}
-
-func (m *checker) secret(c mesh.ClusterID, namespace, name string) *snapshot.Secret {
-	return m.Snapshot.Secrets.Get(snapshot.SecretKey(c, namespace, name))
-}
-
-// anySecret reports whether some namespace has a Secret of the name.
-func (m *checker) anySecret(name string) bool {
-	for _, s := range list[*snapshot.Secret](m, snapshot.KindSecret) {
-		if s.Name == name {
-			return true
-		}
-	}
-	return false
 }
 
 // routed checks that some VirtualService has routes for a server. A server that redirects,

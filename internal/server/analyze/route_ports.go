@@ -1,6 +1,7 @@
 package analyze
 
 import (
+	"fmt"
 	"slices"
 
 	"github.com/meshctl/meshctl/internal/mesh"
@@ -9,7 +10,11 @@ import (
 
 // routePorts holds the numbers of the ports of a VirtualService's hosts by the routes that
 // apply to them. A port whose protocol proxies detect is in both.
-type routePorts struct{ http, streams []uint32 }
+type routePorts struct {
+	http, streams []uint32
+	// served reports whether some port has HTTP or a protocol that proxies detect.
+	served bool
+}
 
 // routePortsOf returns false if the ports are not known, because of a wildcard or of a host
 // that is no service.
@@ -23,7 +28,7 @@ func (m *checker) routePortsOf(v *snapshot.VirtualService) (out routePorts, know
 		for i := range svc.Ports {
 			p := &svc.Ports[i]
 			if p.Protocol.IsHTTP() || p.Protocol == mesh.Auto {
-				out.http = append(out.http, p.Number)
+				out.http, out.served = append(out.http, p.Number), true
 			}
 			if !p.Protocol.IsHTTP() && p.Protocol != mesh.UDP {
 				out.streams = append(out.streams, p.Number)
@@ -47,6 +52,11 @@ func (m *checker) routesWithoutPort(v *snapshot.VirtualService) {
 		if number != 0 && !slices.Contains(of, number) {
 			m.find(RouteWithoutPort, v, field+".port", "%d is no port with %s of %s: the match never applies", number, kind, hostsText(v.Hosts))
 		}
+	}
+	if len(v.HTTP) > 0 && !ports.served && len(ports.streams) > 0 {
+		m.find(RouteWithoutPort, v, "spec.http", "no port of %s has HTTP: requests through its ports %s are plain TCP connections, to which the routes never apply",
+			hostsText(v.Hosts), numbersText(ports.streams))
+		return
 	}
 	for i, r := range v.HTTP {
 		for j, match := range r.GetMatch() {
@@ -72,4 +82,12 @@ func (m *checker) routesWithoutPort(v *snapshot.VirtualService) {
 			check(at(at("spec.tcp", i)+".match", j), match.GetPort(), ports.streams, streams)
 		}
 	}
+}
+
+func numbersText(numbers []uint32) string {
+	var out []string
+	for _, n := range numbers {
+		out = append(out, fmt.Sprint(n))
+	}
+	return listed(out)
 }

@@ -24,6 +24,12 @@ type Secret struct {
 // Key implements Object.
 func (o *Secret) Key() Key { return o.key(KindSecret) }
 
+// Account is a service account of a cluster.
+type Account struct {
+	Cluster         mesh.ClusterID
+	Namespace, Name string
+}
+
 // ConfigMap holds the CA certificates of a Kubernetes ConfigMap.
 type ConfigMap struct {
 	Meta

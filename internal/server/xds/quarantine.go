@@ -130,6 +130,9 @@ func (s *session) quarantine(i int, names []string, raw string, nack *history.La
 			Type: typeName(i), Resource: name, Version: r.version,
 			Found: how, Since: nack.At, Error: nack.Message,
 		}
+		if sent := t.sent.holder(name); sent != nil {
+			r.entry.Objects = xdsgen.SourcesOf(sent.view, sent.get(name))
+		}
 		q.names[name] = r
 	}
 	s.showQuarantine(i)

@@ -44,7 +44,7 @@ func chooseFilters(s *snapshot.Snapshot, n Node, labels map[string]string, autho
 			taken := func(other extension) bool { return other.name == e.Name }
 			isPulled := func(p *snapshot.WasmPlugin) bool { return pluginName(p) == e.Name }
 			if e.Proxy.Matches(n.Version, n.Metadata) && !slices.ContainsFunc(extensions, taken) && !slices.ContainsFunc(pulled, isPulled) && !isAuthorization(authorizations, e.Name) {
-				extensions = append(extensions, extension{e.Name, e.Body})
+				extensions = append(extensions, extension{e.Name, e.Body, f.Key()})
 			}
 		}
 		for _, p := range f.Patches {
@@ -111,7 +111,8 @@ func (f *chosenFilters) apply(a Assignment) Assignment {
 // extension is the configuration of a filter.
 type extension struct {
 	name string
-	body string // an encoded envoy.config.core.v3.TypedExtensionConfig
+	body string       // an encoded envoy.config.core.v3.TypedExtensionConfig
+	of   snapshot.Key // the object that configures it; zero if several do
 }
 
 // extensionView is the view of the extension configurations (ECDS) of proxies with the

@@ -63,7 +63,7 @@ func tokenExtension(rules []tokenRule, isGateway bool) extension {
 		Match:           &routev3.RouteMatch{PathSpecifier: &routev3.RouteMatch_Prefix{Prefix: "/"}},
 		RequirementType: &jwtauthnv3.RequirementRule_Requires{Requires: tokenRequirement(names)},
 	}}
-	return extension{filterJWT, encodeSettings(&corev3.TypedExtensionConfig{Name: filterJWT, TypedConfig: mustAny(config)})}
+	return extension{name: filterJWT, body: encodeSettings(&corev3.TypedExtensionConfig{Name: filterJWT, TypedConfig: mustAny(config)})}
 }
 
 // provider returns where the tokens of a rule are, how they are checked, and what a valid one

@@ -138,7 +138,7 @@ func pluginExtensions(s *snapshot.Snapshot, n Node, labels map[string]string) (o
 		if n.Relayed && snapshot.PullSecret(p) != "" {
 			pulled = append(pulled, p)
 		} else {
-			out = append(out, extension{pluginName(p), encodeSettings(pluginExtension(p, n.Relayed, nil))})
+			out = append(out, extension{pluginName(p), encodeSettings(pluginExtension(p, n.Relayed, nil)), p.Key()})
 		}
 	}
 	return out, pulled

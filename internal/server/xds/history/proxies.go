@@ -54,6 +54,9 @@ type QuarantinedResource struct {
 	Found string    `json:"found"`
 	Since time.Time `json:"since"` // of the first proxy
 	Error string    `json:"error"` // of the first proxy
+	// Objects are those that the resource is made from, as far as they may be the cause, as
+	// KIND NAMESPACE/NAME.
+	Objects []string `json:"objects,omitempty"`
 	// Streams are the streams that refused the resource, sorted.
 	Streams []string `json:"streams"`
 }
