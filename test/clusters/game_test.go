@@ -1,10 +1,19 @@
 package clusters
 
 import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
 	"errors"
 	"fmt"
+	"math/big"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -21,7 +30,9 @@ type meshFault struct {
 	Name   string `json:"name"`
 	Plant  string `json:"plant"`
 	Finds  string `json:"finds"`
-	Remove string `json:"remove"`
+	// Without, if set, is a pattern of which no line must be.
+	Without string `json:"without"`
+	Remove  string `json:"remove"`
 }
 
 // healthyMesh makes a mesh of two clusters with examples/two-clusters and Istio's sample bookinfo.
@@ -78,6 +89,7 @@ func TestGameOfFaults(t *testing.T) {
 	}
 	began := time.Now()
 	u.run(healthyMesh)
+	u.agedCA(t)
 	u.healthy(t)
 	t.Logf("healthy mesh after %s", time.Since(began).Round(time.Second))
 	began = time.Now()
@@ -97,6 +109,45 @@ func TestGameOfFaults(t *testing.T) {
 	}
 }
 
+// agedCA writes a CA of the root of the mesh to the directory aged. It has lived long and expires in ten days.
+func (u *user) agedCA(t *testing.T) {
+	t.Helper()
+	signer, err := tls.LoadX509KeyPair(filepath.Join(u.dir, "certs/root-cert.pem"), filepath.Join(u.dir, "certs/root-key.pem"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	root, err := x509.ParseCertificate(signer.Certificate[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	now := time.Now()
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "aged"}, NotBefore: now.AddDate(-1, 0, 0), NotAfter: now.AddDate(0, 0, 10),
+		IsCA: true, BasicConstraintsValid: true, MaxPathLenZero: true, KeyUsage: x509.KeyUsageCertSign | x509.KeyUsageCRLSign, DNSNames: []string{"istiod.istio-system.svc"},
+	}
+	cert, err := x509.CreateCertificate(rand.Reader, template, root, key.Public(), signer.PrivateKey)
+	if err != nil {
+		t.Fatal(err)
+	}
+	private, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	u.run("mkdir aged && cp certs/root-cert.pem aged")
+	text := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: cert})
+	for name, content := range map[string][]byte{
+		"ca-cert.pem": text, "cert-chain.pem": text, "ca-key.pem": pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: private}),
+	} {
+		if err := os.WriteFile(filepath.Join(u.dir, "aged", name), content, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 // finds waits until meshctl check reports a fault, and returns how long the command took.
 func (u *user) finds(t *testing.T, f *meshFault) (took time.Duration) {
 	t.Helper()
@@ -105,9 +156,13 @@ func (u *user) finds(t *testing.T, f *meshFault) (took time.Duration) {
 		began := time.Now()
 		out, err := u.try("", checkAll)
 		took = time.Since(began).Round(time.Millisecond)
+		out = regexp.MustCompile(" +\n").ReplaceAllString(out, "\n")
 		line := want.FindString(out)
 		if exit, failed := errors.AsType[*exec.ExitError](err); !failed || exit.ExitCode() != 3 || line == "" {
 			return fmt.Errorf("no line matches %s: %w\n%s", f.Finds, err, out)
+		}
+		if f.Without != "" && regexp.MustCompile(f.Without).MatchString(out) {
+			return fmt.Errorf("a line matches %s:\n%s", f.Without, out)
 		}
 		t.Logf("%s\nall of %d lines:\n%s", line, strings.Count(out, "\n")-1, out)
 		return nil

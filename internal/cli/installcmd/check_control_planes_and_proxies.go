@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/meshctl/meshctl/internal/cli"
@@ -152,7 +153,7 @@ func unconnected(ctx context.Context, c *apply.Cluster, reports []proxystatus.Re
 		return nil, fmt.Errorf("%s: list pods: %w", c.Name, err)
 	}
 	connected := cli.ProxyNames(reports)
-	var out []apply.Finding
+	var missing []*unstructured.Unstructured
 	for i := range pods {
 		p := &pods[i]
 		name := p.GetName() + "." + p.GetNamespace()
@@ -161,10 +162,21 @@ func unconnected(ctx context.Context, c *apply.Cluster, reports []proxystatus.Re
 			p.GetAnnotations()[annotationState] == "" || mesh.IsProxyless(p.GetAnnotations()) || !slices.Contains(revisions, p.GetAnnotations()[labelRevision]) {
 			continue
 		}
+		missing = append(missing, p)
+	}
+	var out []apply.Finding
+	for i, p := range missing {
+		fault := "its proxy is connected to no control plane of the cluster"
+		if more := len(missing) - 1; len(missing) > maxListed { // they probably have one cause
+			fault += fmt.Sprintf(", nor are the proxies of %d other pods", more)
+		}
 		out = append(out, apply.Finding{
-			Level: apply.Error, Object: install.Ref(p), Fault: "its proxy is connected to no control plane of the cluster",
+			Level: apply.Error, Object: install.Ref(p), Fault: fault,
 			Hint: fmt.Sprintf("kubectl -n %s logs %s -c istio-proxy", p.GetNamespace(), p.GetName()),
 		})
+		if i == 0 && len(missing) > maxListed {
+			break
+		}
 	}
 	return out, nil
 }

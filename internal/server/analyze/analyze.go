@@ -75,6 +75,8 @@ type Options struct {
 	Links func(mesh.ClusterID) []mesh.ClusterID
 	// Ended, if not nil, makes the checks end early, with the findings so far.
 	Ended func() bool
+	// elsewhere lists the clusters with another control plane than that of the checked mesh.
+	elsewhere []mesh.ClusterID
 }
 
 // Check returns the faults between the objects of a mesh, sorted, without those that the

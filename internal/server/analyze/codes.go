@@ -87,7 +87,7 @@ const (
 	SecurityDiffers                  Code = "MSH0138"
 	TrustDomainDiffers               Code = "MSH0139"
 	MeshConfigDiffers                Code = "MSH0140"
-	NetworkLabelMissing              Code = "MSH0141"
+	WrongNetworkLabel                Code = "MSH0141"
 	ClusterNotLinked                 Code = "MSH0142"
 )
 
@@ -509,8 +509,8 @@ var kinds = []Kind{
 		"Set the field to the same value in all clusters.",
 	},
 	{
-		NetworkLabelMissing, "NetworkLabelMissing", Error,
-		"A cluster has a gateway of a network, but its system namespace has no label `topology.istio.io/network`, while another cluster has a network. Proxies of the other cluster do not know that the pods of this cluster are in another network, and call them directly.",
+		WrongNetworkLabel, "WrongNetworkLabel", Error,
+		"A cluster has a gateway of a network, but its system namespace has no label `topology.istio.io/network`, while another cluster has a network. Proxies of the other cluster do not know that the pods of this cluster are in another network, and call them directly. Or the label names another network than the gateway: pods that start from then on are in a network without a gateway.",
 		"Label the system namespace with the network.",
 	},
 	{

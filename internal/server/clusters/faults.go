@@ -22,6 +22,8 @@ type Fault struct {
 	// Fix is the command that mends the fault, if there is one. Contexts of kubeconfigs
 	// are placeholders, because a control plane does not know their names.
 	Fix string `json:",omitempty"`
+	// Credentials reports that only gateways without a control plane in the cluster suffer from it.
+	Credentials bool `json:",omitempty"`
 }
 
 // ContextOf begins a placeholder, before the name of the cluster.
@@ -40,6 +42,8 @@ func faultsOf(st *kube.Status) []Fault {
 		since time.Time
 		text  string
 		more  []string // further resources
+		// credentials reports that these are the Secrets and ConfigMaps of gateways.
+		credentials bool
 	}
 	var all []*found
 	for i := range st.Resources {
@@ -54,9 +58,10 @@ func faultsOf(st *kube.Status) []Fault {
 		at := slices.IndexFunc(all, func(f *found) bool { return f.kind == k })
 		switch {
 		case at < 0:
-			all = append(all, &found{kind: k, since: r.Since, text: r.Error})
+			all = append(all, &found{kind: k, since: r.Since, text: r.Error, credentials: k.optional && isCredential(r.Resource)})
 		case k.cause == kube.CauseForbidden && !slices.Contains(all[at].more, r.Resource):
 			all[at].more = append(all[at].more, r.Resource)
+			all[at].credentials = all[at].credentials && isCredential(r.Resource)
 		}
 	}
 	order.Stable(all, func(a, b *found) int {
@@ -70,12 +75,27 @@ func faultsOf(st *kube.Status) []Fault {
 		if f.namespace != "" && !strings.Contains(f.text, f.namespace) {
 			f.text = "namespace " + f.namespace + ": " + f.text
 		}
-		out = append(out, Fault{Cause: string(f.cause), Reason: f.text})
+		out = append(out, Fault{Cause: string(f.cause), Reason: f.text, Credentials: f.credentials})
 	}
 	if more := len(out) - maxFaults; more > 0 {
 		out = append(out[:maxFaults], Fault{Cause: out[maxFaults].Cause, Reason: fmt.Sprintf("and %d more", more)})
 	}
 	return out
+}
+
+// isCredential reports whether a resource holds the credentials of gateways.
+func isCredential(resource string) bool { return resource == "secrets" || resource == "configmaps" }
+
+// withoutCredentials drops the faults that do not concern a cluster with a control plane of its own, which
+// gives the gateways there their certificates.
+func (s *Status) withoutCredentials() {
+	faults := slices.DeleteFunc(slices.Clone(s.Faults), func(f Fault) bool { return f.Credentials })
+	if len(faults) == len(s.Faults) {
+		return
+	}
+	if s.Faults, s.Cause, s.Reason = faults, "", ""; len(faults) > 0 {
+		s.Cause, s.Reason = faults[0].Cause, faults[0].Reason
+	}
 }
 
 // rank orders causes, the worst first.
