@@ -27,9 +27,9 @@ import (
 
 // meshFault is a fault of a mesh, as testdata/faults.yaml describes it.
 type meshFault struct {
-	Name   string `json:"name"`
-	Plant  string `json:"plant"`
-	Finds  string `json:"finds"`
+	Name  string `json:"name"`
+	Plant string `json:"plant"`
+	Finds string `json:"finds"`
 	// Without, if set, is a pattern of which no line must be.
 	Without string `json:"without"`
 	Remove  string `json:"remove"`
