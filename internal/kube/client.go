@@ -158,14 +158,16 @@ const maxNames = 1000
 // metadataPage is the number of objects in a response to EachMetadata.
 const metadataPage = 500
 
-// EachMetadata calls f with the metadata of each object of a resource in the cluster. It calls
-// it for none if the resource is not installed.
-func (c *Client) EachMetadata(ctx context.Context, resource schema.GroupVersionResource, f func(*metav1.PartialObjectMetadata)) error {
-	next := ""
+// EachMetadata calls f with the metadata of each object of a resource in the cluster that the options
+// select. It calls it for none if the resource is not installed.
+func (c *Client) EachMetadata(
+	ctx context.Context, resource schema.GroupVersionResource, options metav1.ListOptions, f func(*metav1.PartialObjectMetadata),
+) error {
+	options.Limit = metadataPage
 	for {
 		text, err := Raw(c.request(http.MethodGet, resource.GroupVersion(), resource.Resource, "").
 			SetHeader("Accept", "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1").
-			VersionedParams(&metav1.ListOptions{Limit: metadataPage, Continue: next}, c.parameters).Do(ctx))
+			VersionedParams(&options, c.parameters).Do(ctx))
 		if apierrors.IsNotFound(err) {
 			return nil
 		}
@@ -179,7 +181,7 @@ func (c *Client) EachMetadata(ctx context.Context, resource schema.GroupVersionR
 		for i := range list.Items {
 			f(&list.Items[i])
 		}
-		if next = list.Continue; next == "" {
+		if options.Continue = list.Continue; options.Continue == "" {
 			return nil
 		}
 	}
@@ -276,6 +278,24 @@ func (c *Client) ReviewAccess(
 ) (*authorizationv1.SubjectAccessReview, error) {
 	answer := new(authorizationv1.SubjectAccessReview)
 	return answer, c.request(http.MethodPost, authorizationv1.SchemeGroupVersion, "subjectaccessreviews", "").Body(review).Do(ctx).Into(answer)
+}
+
+// MayListSecrets asks whether a service account may list the Secrets of its namespace. Control planes give
+// private keys to such accounts only.
+func (c *Client) MayListSecrets(ctx context.Context, namespace, account string) (authorizationv1.SubjectAccessReviewStatus, error) {
+	answer, err := c.ReviewAccess(ctx, &authorizationv1.SubjectAccessReview{
+		Spec: authorizationv1.SubjectAccessReviewSpec{
+			User:   "system:serviceaccount:" + namespace + ":" + account,
+			Groups: []string{"system:serviceaccounts", "system:serviceaccounts:" + namespace, "system:authenticated"},
+			ResourceAttributes: &authorizationv1.ResourceAttributes{
+				Namespace: namespace, Verb: "list", Version: "v1", Resource: "secrets",
+			},
+		},
+	})
+	if err != nil {
+		return authorizationv1.SubjectAccessReviewStatus{}, err
+	}
+	return answer.Status, nil
 }
 
 // ReviewOwnAccess asks whether the client itself has a right.

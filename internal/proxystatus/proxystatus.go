@@ -126,7 +126,7 @@ func (p *Proxy) Lag() time.Duration {
 // for longer than stale.
 func (r *Report) Wrong(stale time.Duration) []string {
 	if r.Error != "" {
-		return []string{r.Replica + ": " + r.Error}
+		return []string{r.Replica + ": " + OneLine(r.Error)}
 	}
 	var out []string
 	for i := range r.Proxies {

@@ -124,7 +124,7 @@ func (a *Announcer) announce(ctx context.Context, api *kube.Client, kept *coordi
 
 // sweep deletes Leases that have not been renewed for forgetAfter.
 func (a *Announcer) sweep(ctx context.Context, api *kube.Client) error {
-	list, err := api.Leases(a.cfg.Namespace).List(ctx, metav1.ListOptions{LabelSelector: leaseSelector})
+	list, err := api.Leases(a.cfg.Namespace).List(ctx, metav1.ListOptions{LabelSelector: LeaseSelector})
 	if err != nil {
 		return err
 	}

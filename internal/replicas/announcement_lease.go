@@ -16,11 +16,13 @@ import (
 
 // The Leases of replicas.
 const (
-	leasePrefix   = "meshctl-replica-"
-	leaseLabel    = "meshctl.io/replica"
-	leaseSelector = leaseLabel + "=true"
+	leasePrefix = "meshctl-replica-"
+	leaseLabel  = "meshctl.io/replica"
+	// LeaseSelector selects the Leases of replicas.
+	LeaseSelector = leaseLabel + "=true"
 
-	annotationPod       = "meshctl.io/pod"
+	// AnnotationPod holds the pod of the replica as namespace/name, "" outside of pods.
+	AnnotationPod       = "meshctl.io/pod"
 	annotationCluster   = "meshctl.io/cluster"
 	annotationAddresses = "meshctl.io/status-addresses"
 	annotationClusters  = "meshctl.io/clusters"
@@ -100,7 +102,7 @@ func (a *Announcement) lease(namespace string) (*coordinationv1.Lease, error) {
 			Namespace: namespace, Name: leaseName(a.Replica),
 			Labels: map[string]string{leaseLabel: "true", "app.kubernetes.io/managed-by": "meshctl"},
 			Annotations: map[string]string{
-				annotationPod: a.Pod, annotationCluster: string(a.Cluster), annotationClusters: string(text),
+				AnnotationPod: a.Pod, annotationCluster: string(a.Cluster), annotationClusters: string(text),
 				annotationAddresses: strings.Join(a.Addresses[:min(len(a.Addresses), maxAddresses)], ","),
 			},
 		},
@@ -125,8 +127,8 @@ func announcementOf(l *coordinationv1.Lease) (*Announcement, error) {
 		a.Cluster = mesh.ClusterID(id)
 	}
 	// The pod must be in the namespace of the Lease, so that no Lease leads elsewhere.
-	if name, ok := strings.CutPrefix(l.Annotations[annotationPod], l.Namespace+"/"); ok && mesh.IsDNSName(name) {
-		a.Pod = l.Annotations[annotationPod]
+	if name, ok := strings.CutPrefix(l.Annotations[AnnotationPod], l.Namespace+"/"); ok && mesh.IsDNSName(name) {
+		a.Pod = l.Annotations[AnnotationPod]
 	}
 	for address := range strings.SplitSeq(l.Annotations[annotationAddresses], ",") {
 		if at, err := netip.ParseAddrPort(address); err == nil && at.Port() != 0 && len(a.Addresses) < maxAddresses {

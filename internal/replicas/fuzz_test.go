@@ -17,7 +17,7 @@ func FuzzLease(f *testing.F) {
 	f.Fuzz(func(t *testing.T, holder, pod, cluster, addresses, clusters string) {
 		a, err := announcementOf(&coordinationv1.Lease{
 			ObjectMeta: metav1.ObjectMeta{Name: "l", Namespace: "ns", Annotations: map[string]string{
-				annotationPod: pod, annotationCluster: cluster, annotationAddresses: addresses, annotationClusters: clusters,
+				AnnotationPod: pod, annotationCluster: cluster, annotationAddresses: addresses, annotationClusters: clusters,
 			}},
 			Spec: coordinationv1.LeaseSpec{HolderIdentity: &holder},
 		})

@@ -5,9 +5,12 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
+	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 
@@ -41,7 +44,7 @@ func newAPI(access *rest.Config) (*kube.Client, error) {
 
 // announcedIn returns the announcements in Leases that are not stale.
 func announcedIn(ctx context.Context, api *kube.Client, namespace string, now time.Time) ([]Announcement, error) {
-	list, err := api.Leases(namespace).List(ctx, metav1.ListOptions{LabelSelector: leaseSelector})
+	list, err := api.Leases(namespace).List(ctx, metav1.ListOptions{LabelSelector: LeaseSelector})
 	if err != nil {
 		return nil, fmt.Errorf("list the Leases of control planes: %w", err)
 	}
@@ -51,7 +54,33 @@ func announcedIn(ctx context.Context, api *kube.Client, namespace string, now ti
 			out = append(out, *found)
 		}
 	}
-	return out, nil
+	if len(out) > maxReplicas {
+		return out, nil
+	}
+	return withPods(ctx, api, out), nil
+}
+
+// withPods returns the announcements without those whose pod has ended: its Lease counts for some time
+// if it could not delete it.
+func withPods(ctx context.Context, api *kube.Client, list []Announcement) []Announcement {
+	gone := make([]bool, len(list))
+	var asked sync.WaitGroup
+	for i := range list {
+		if namespace, name, ok := strings.Cut(list[i].Pod, "/"); ok {
+			asked.Go(func() {
+				p, err := api.Pods(namespace).Get(ctx, name)
+				gone[i] = apierrors.IsNotFound(err) || err == nil && (p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed)
+			})
+		}
+	}
+	asked.Wait()
+	var out []Announcement
+	for i := range list {
+		if !gone[i] {
+			out = append(out, list[i])
+		}
+	}
+	return out
 }
 
 // podsIn returns the running pods with the labels of control planes.

@@ -124,7 +124,7 @@ func Find(ctx context.Context, o Options) ([]*Replica, error) {
 	}
 	if len(found) == 0 {
 		return nil, fmt.Errorf("%w: namespace %s has no Lease with label %s and no running pod with label %s",
-			ErrNone, o.Namespace, leaseSelector, strings.Join(podSelectors(), " or "))
+			ErrNone, o.Namespace, LeaseSelector, strings.Join(podSelectors(), " or "))
 	}
 	if len(found) > maxReplicas {
 		return nil, fmt.Errorf("namespace %s has %d control planes, at most %d are asked; name them by address", o.Namespace, len(found), maxReplicas)

@@ -106,7 +106,7 @@ endpoints:
 // serve runs the control plane until the test ends.
 func (m *mesh) serve(t *testing.T, p *plane) {
 	t.Helper()
-	stop := m.background(t, "serve-"+p.Name(), nil, "serve", "--cluster-id", p.Name(), "--kubeconfig", p.kubeconfig,
+	stop := m.background(t, "serve-"+p.Name(), nil, "serve", "--cluster-id", p.Name(), "--mesh-id", "mesh1", "--kubeconfig", p.kubeconfig,
 		"--ca-dir", filepath.Join(m.dir, "ca", p.Name()), "--system-namespace", "istio-system",
 		"--grpc-addr", p.plain(), "--secure-grpc-addr", p.secure(),
 		"--http-addr", net.JoinHostPort(p.ip, "8080"), "--monitoring-addr", net.JoinHostPort(p.ip, "15014"))

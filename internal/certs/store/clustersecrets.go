@@ -144,6 +144,14 @@ func (c *ClusterSecrets) writeError(name string, exists bool, err error) error {
 // Secrets, which must exist, or without names the CA Secrets, the remote secrets and
 // the ConfigMap with the roots.
 func (c *ClusterSecrets) Objects(ctx context.Context, names ...string) ([]byte, error) {
+	items, err := c.objects(ctx, names...)
+	if err != nil {
+		return nil, err
+	}
+	return listOf(items)
+}
+
+func (c *ClusterSecrets) objects(ctx context.Context, names ...string) ([]any, error) {
 	all := len(names) == 0
 	if all {
 		names = []string{CACerts, SelfSignedSecret}
@@ -167,6 +175,25 @@ func (c *ClusterSecrets) Objects(ctx context.Context, names ...string) ([]byte, 
 		}
 		items = append(items, more...)
 	}
+	return items, nil
+}
+
+// AllObjects returns the objects of Objects without names, and the Secrets that the Gateways of the
+// cluster name, in all namespaces. unread has the reasons why some of these were not read.
+func (c *ClusterSecrets) AllObjects(ctx context.Context) (data []byte, unread []string, err error) {
+	own, err := c.objects(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	credentials, unread, err := c.gatewayCredentials(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	data, err = listOf(append(own, credentials...))
+	return data, unread, err
+}
+
+func listOf(items []any) ([]byte, error) {
 	return json.Marshal(map[string]any{"apiVersion": "v1", "kind": "List", "items": items})
 }
 

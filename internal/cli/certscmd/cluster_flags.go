@@ -21,6 +21,8 @@ type clusterFlags struct {
 	cli.KubeFlags
 	contexts  []string
 	namespace string
+	// credentials is set to read the Secrets that Gateways name, too.
+	credentials bool
 }
 
 func (o *clusterFlags) bind(env *cli.Env, cmd *cobra.Command) {
@@ -97,6 +99,18 @@ func (o *clusterFlags) findMesh(ctx context.Context, env *cli.Env) (findings []v
 // secretPrefix is the prefix of an input that names a Secret.
 const secretPrefix = "secret/"
 
+// objects reads the named Secrets of a cluster, or without names all that the command is about.
+func (o *clusterFlags) objects(ctx context.Context, env *cli.Env, c *store.ClusterSecrets, names []string) ([]byte, error) {
+	if len(names) > 0 || !o.credentials {
+		return c.Objects(ctx, names...)
+	}
+	data, unread, err := c.AllObjects(ctx)
+	for _, text := range unread {
+		env.Notef("not read: %s", text)
+	}
+	return data, err
+}
+
 // documents reads the Secrets of clusters, and returns the other inputs.
 func (o *clusterFlags) documents(ctx context.Context, env *cli.Env, inputs []string) (docs []inspect.Document, rest []string, err error) {
 	clusters, err := o.connect(env)
@@ -112,7 +126,7 @@ func (o *clusterFlags) documents(ctx context.Context, env *cli.Env, inputs []str
 		rest = append(rest, in)
 	}
 	for _, c := range clusters {
-		data, err := c.Objects(ctx, names...)
+		data, err := o.objects(ctx, env, c, names)
 		if err != nil {
 			return nil, nil, err
 		}

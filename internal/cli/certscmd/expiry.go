@@ -19,11 +19,12 @@ type certsExpiryOptions struct {
 
 func newCertsExpiryCmd(env *cli.Env) *cobra.Command {
 	o := &certsExpiryOptions{}
+	o.credentials = true
 	cmd := command(&cobra.Command{
 		Use:   "expiry [INPUT...]",
 		Short: "Show what expires when",
 		Long: `Show the expiry of certificates, revocation lists and tokens of remote secrets, soonest
-first. The exit code is 3 when something has expired, expires within --fail-within, or
+first. With --context it also shows the certificates in Secrets that Gateways name. The exit code is 3 when something has expired, expires within --fail-within, or
 cannot be read.
 
 ` + inputHelp,

@@ -1,6 +1,7 @@
 package installcmd
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -8,6 +9,7 @@ import (
 
 	"github.com/meshctl/meshctl/internal/install/apply"
 	"github.com/meshctl/meshctl/internal/mesh"
+	"github.com/meshctl/meshctl/internal/order"
 	"github.com/meshctl/meshctl/internal/proxystatus"
 	"github.com/meshctl/meshctl/internal/replicas"
 	"github.com/meshctl/meshctl/internal/server/ca"
@@ -53,6 +55,7 @@ func (p *controlPlanes) wrongCAs(now time.Time, flags string) []apply.Finding {
 type plane struct {
 	*replicas.Replica
 	cluster *checkedCluster
+	flags   string // by which commands reach the cluster
 }
 
 func (p *plane) String() string {
@@ -67,27 +70,40 @@ func (o *checkOptions) compareControlPlanes(clusters []*checkedCluster, states [
 	for i := range states {
 		for _, r := range states[i].planes.replicas {
 			if r.Identity.Revision != "" { // else it does not tell what to compare
-				all = append(all, &plane{r, clusters[i]})
+				all = append(all, &plane{r, clusters[i], o.kube.CommandFlags(clusters[i].access.Context)})
 			}
 		}
 	}
-	for i, p := range all {
-		for _, differ := range []func(a, b *plane) (fault, hint string){clusterDiffers, meshDiffers, trustDomainDiffers, authorityDiffers} {
-			for _, other := range all[:i] {
-				fault, hint := differ(p, other)
-				if fault == "" {
-					continue
+	// Of two that differ, the one that is not of the default revision is at fault.
+	order.Stable(all, func(a, b *plane) int { return cmp.Compare(a.rank(), b.rank()) })
+	for _, differ := range []func(a, b *plane) (fault, hint string){clusterDiffers, meshDiffers, trustDomainDiffers, authorityDiffers} {
+		var agreed []*plane
+		for _, p := range all {
+			var f apply.Finding
+			for _, other := range agreed {
+				if f.Fault, f.Hint = differ(p, other); f.Fault != "" {
+					break
 				}
-				f := apply.Finding{Level: apply.Error, Object: fmt.Sprintf("control plane %s (revision %s)", p.Name, p.Identity.Revision), Fault: fault, Hint: hint}
-				if len(clusters) > 1 {
-					f.Cluster = p.cluster.access.Context
-				}
-				out = append(out, f)
-				break
 			}
+			if f.Fault == "" {
+				agreed = append(agreed, p)
+				continue
+			}
+			f.Level, f.Object = apply.Error, fmt.Sprintf("control plane %s (revision %s)", p.Name, p.Identity.Revision)
+			if len(clusters) > 1 {
+				f.Cluster = p.cluster.access.Context
+			}
+			out = append(out, f)
 		}
 	}
 	return out
+}
+
+func (p *plane) rank() int {
+	if p.Identity.Revision == mesh.DefaultRevision {
+		return 0
+	}
+	return 1
 }
 
 // upgrade returns the command that changes a setting of a control plane.
@@ -96,7 +112,7 @@ func (p *plane) upgrade(flag, value string) string {
 	if p.Identity.Revision != mesh.DefaultRevision {
 		command += " --revision " + p.Identity.Revision
 	}
-	return fmt.Sprintf("%s %s %s --context %s", command, flag, value, p.cluster.access.Context)
+	return withFlags(command+" "+flag+" "+value, p.flags)
 }
 
 func clusterDiffers(a, b *plane) (fault, hint string) {
@@ -143,5 +159,5 @@ func authorityDiffers(a, b *plane) (fault, hint string) {
 		return strings.Join(out, ", ")
 	}
 	return fmt.Sprintf("its CA has the root %s, and that of %s has %s: their proxies refuse each other's certificates", short(a.Identity.Trusts), b, short(b.Identity.Trusts)),
-		"give both a CA below one root: meshctl certs verify --context " + strings.Join(slices.Compact([]string{b.cluster.access.Context, a.cluster.access.Context}), ",")
+		"give both a CA below one root; to compare: " + withFlags("meshctl certs status", a.flags)
 }

@@ -1,6 +1,7 @@
 package installcmd
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -80,17 +81,25 @@ func few(names []string) string {
 }
 
 // reasonOf returns the part of Envoy's error text that is about a resource, in one line. Envoy writes
-// the reasons of several listeners in lines: Error adding/updating listener(s) NAME: reason.
+// the reasons of several listeners below each other: Error adding/updating listener(s) NAME: reason.
 func reasonOf(text, resource string) string {
-	for line := range strings.Lines(text) {
-		if _, rest, ok := strings.Cut(line, "(s) "); ok && strings.HasPrefix(line, "Error adding/updating ") {
-			line = rest
-		}
-		if rest, ok := strings.CutPrefix(line, resource+": "); ok {
-			return proxystatus.OneLine(rest)
+	_, list, ok := strings.Cut(text, "(s) ")
+	if !ok || !strings.HasPrefix(text, "Error adding/updating ") {
+		return proxystatus.OneLine(text)
+	}
+	var lines []string
+	for line := range strings.SplitSeq(list, "\n") {
+		name, rest, named := strings.Cut(line, ": ")
+		switch {
+		case named && name == resource:
+			lines = append(lines, rest)
+		case len(lines) > 0 && named && !strings.Contains(name, " "):
+			return strings.Join(lines, "; ") // of another listener
+		case len(lines) > 0:
+			lines = append(lines, line)
 		}
 	}
-	return proxystatus.OneLine(text)
+	return proxystatus.OneLine(cmp.Or(strings.Join(lines, "\n"), text))
 }
 
 // withoutRefusals returns a report without the types whose refused resources are known.

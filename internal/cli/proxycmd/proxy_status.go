@@ -3,10 +3,12 @@ package proxycmd
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -166,11 +168,18 @@ func (o *proxyStatusOptions) run(ctx context.Context, env *cli.Env) error {
 		return o.follow(ctx, env)
 	}
 	found, err := o.find(ctx, env)
+	if errors.Is(err, replicas.ErrNone) {
+		o.noteOrphans(env, o.orphans(ctx, env, nil))
+	}
 	if err != nil {
 		return err
 	}
 	defer cli.CloseReplicas(found)
+	var orphans []string
+	var asked sync.WaitGroup
+	asked.Go(func() { orphans = o.orphans(ctx, env, found) })
 	all := cli.AskProxies(ctx, found)
+	asked.Wait()
 	if err := ctx.Err(); err != nil {
 		return err // not the errors of replicas
 	}
@@ -181,6 +190,7 @@ func (o *proxyStatusOptions) run(ctx context.Context, env *cli.Env) error {
 	if o.Output.OfTable() && !slices.ContainsFunc(reports, func(r proxystatus.Report) bool { return r.Error != "" || len(r.Proxies) > 0 }) {
 		env.Notef("%s", o.none(all))
 	}
+	o.noteOrphans(env, orphans)
 	return o.judge(reports)
 }
 

@@ -9,9 +9,11 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/meshctl/meshctl/internal/install"
+	"github.com/meshctl/meshctl/internal/replicas"
 )
 
 // podsEnd bounds the wait for the pods of the control plane to end.
@@ -54,7 +56,7 @@ func (c *Cluster) Uninstall(ctx context.Context, installations []string, namespa
 		if len(objects) == 0 && slices.Contains(all, name) {
 			return r, fmt.Errorf("%s: meshctl did not make installation %s: remove it with helm uninstall", c.Name, name)
 		}
-		if err := c.remove(ctx, objects, o, &r); err != nil {
+		if err := c.removeInstallation(ctx, objects, namespace, o, &r); err != nil {
 			return r, err
 		}
 	}
@@ -80,6 +82,97 @@ func (c *Cluster) remove(ctx context.Context, objects []*unstructured.Unstructur
 		o.Say("%s %s", said, install.Ref(object))
 	}
 	return nil
+}
+
+// removeInstallation deletes the objects of an installation, and the Leases of its control planes. It
+// waits for the end of the control planes before it deletes their accounts, with which they delete
+// their Leases and release the Lease of the writer.
+func (c *Cluster) removeInstallation(ctx context.Context, objects []*unstructured.Unstructured, namespace string, o Options, r *Result) error {
+	var pods []string
+	last := -1 // the last Deployment
+	for i, object := range objects {
+		if object.GetKind() != deploymentKind.Kind {
+			continue
+		}
+		last = i
+		found, err := c.controlPlanePods(ctx, object)
+		if err != nil {
+			return err
+		}
+		pods = append(pods, found...)
+	}
+	if err := c.remove(ctx, objects[:last+1], o, r); err != nil {
+		return err
+	}
+	if len(pods) > 0 && !o.DryRun {
+		if err := c.waitForEnd(ctx, objects[:last+1], o); err != nil {
+			return err
+		}
+	}
+	if err := c.remove(ctx, objects[last+1:], o, r); err != nil {
+		return err
+	}
+	leases, err := c.leasesOf(ctx, namespace, pods)
+	if err != nil {
+		return err
+	}
+	return c.remove(ctx, leases, o, r)
+}
+
+// controlPlanePods returns the pods of a Deployment as namespace/name, none if it is no control plane.
+func (c *Cluster) controlPlanePods(ctx context.Context, d *unstructured.Unstructured) ([]string, error) {
+	selected, _, _ := unstructured.NestedStringMap(d.Object, "spec", "selector", "matchLabels")
+	if d.GetLabels()["app"] != "istiod" || len(selected) == 0 {
+		return nil, nil
+	}
+	pods, err := c.API.ListAny(ctx, install.PodKind, d.GetNamespace(), labels.SelectorFromSet(selected).String(), maxListed)
+	if err != nil {
+		return nil, fmt.Errorf("%s: list the pods of %s: %w", c.Name, install.Ref(d), err)
+	}
+	var out []string
+	for i := range pods {
+		out = append(out, pods[i].GetNamespace()+"/"+pods[i].GetName())
+	}
+	return out, nil
+}
+
+// waitForEnd waits until the control planes of deleted Deployments have ended, and reports those that
+// have not.
+func (c *Cluster) waitForEnd(ctx context.Context, deleted []*unstructured.Unstructured, o Options) error {
+	reason, err := c.until(ctx, podsEnd, func() (string, error) {
+		for _, d := range deleted {
+			if d.GetKind() != deploymentKind.Kind {
+				continue
+			}
+			if pods, err := c.controlPlanePods(ctx, d); err != nil || len(pods) > 0 {
+				return "pod " + strings.Join(pods, ", ") + " still runs", err
+			}
+		}
+		return "", nil
+	})
+	if reason != "" {
+		o.Say("after %s %s", podsEnd, reason)
+	}
+	return err
+}
+
+// leasesOf returns the Leases by which commands find the control planes in pods.
+func (c *Cluster) leasesOf(ctx context.Context, namespace string, pods []string) ([]*unstructured.Unstructured, error) {
+	if len(pods) == 0 {
+		return nil, nil
+	}
+	leases, err := c.API.ListAny(ctx, leaseKind, namespace, replicas.LeaseSelector, maxListed)
+	if err != nil {
+		return nil, fmt.Errorf("%s: list Leases: %w", c.Name, err)
+	}
+	var out []*unstructured.Unstructured
+	for i := range leases {
+		if slices.Contains(pods, leases[i].GetAnnotations()[replicas.AnnotationPod]) {
+			leases[i].SetGroupVersionKind(leaseKind)
+			out = append(out, &leases[i])
+		}
+	}
+	return out, nil
 }
 
 // removeShared deletes what the last installation leaves.

@@ -388,13 +388,17 @@ func (c *injectedCluster) proxyOf(p *snapshot.Pod) {
 	if !i.Injected {
 		return
 	}
-	if len(c.revisions) > 0 && !slices.Contains(c.revisions, revision) && !slices.Contains(c.names, revision) {
+	ns := c.namespaces[p.Namespace]
+	none := c.known && len(c.revisions)+len(c.names) == 0 && ns != nil && (ns.Labels[labelInjection] == "enabled" || ns.Labels[labelRevision] != "")
+	if (len(c.revisions) > 0 || none) && !slices.Contains(c.revisions, revision) && !slices.Contains(c.names, revision) {
 		fix := c.replace(p)
-		if ns := c.namespaces[p.Namespace]; ns != nil && !c.injects(ns.Labels, p.Labels) {
+		if none {
+			fix = "meshctl install --revision " + revision + c.flags(c.id)
+		} else if ns != nil && !c.injects(ns.Labels, p.Labels) {
 			fix = fmt.Sprintf("%s label namespace %s %s=%s --overwrite && %s", c.kubectl(c.id, ""), p.Namespace, labelRevision, c.revisionFor(revision), fix)
 		}
 		c.pod(p, RemovedRevision, fix, "metadata.annotations["+labelRevision+"]", "the proxy is of revision %q, which has no control plane any more (there are %s): it gets no configuration and no certificates",
-			revision, listed(c.revisions))
+			revision, cmp.Or(listed(c.revisions), "none"))
 		return
 	}
 	have, want := tagOf(i.Proxy), tagOf(c.images[revision])

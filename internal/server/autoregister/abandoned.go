@@ -45,7 +45,7 @@ func (r *Registrations) deleteAbandoned(ctx context.Context, id mesh.ClusterID, 
 	defer cancel()
 	var found []*metav1.PartialObjectMetadata
 	entries := schema.GroupVersionResource{Group: "networking.istio.io", Version: "v1", Resource: "workloadentries"}
-	err := api.EachMetadata(ctx, entries, func(o *metav1.PartialObjectMetadata) {
+	err := api.EachMetadata(ctx, entries, metav1.ListOptions{}, func(o *metav1.PartialObjectMetadata) {
 		if len(found) < maxDeleted && r.abandoned(o.Annotations) {
 			o.TypeMeta = metav1.TypeMeta{APIVersion: apiVersion, Kind: "WorkloadEntry"}
 			found = append(found, o)

@@ -16,7 +16,6 @@ import (
 	"github.com/meshctl/meshctl/internal/kube"
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/server/xdsgen"
-	"github.com/meshctl/meshctl/internal/token"
 )
 
 const (
@@ -273,17 +272,5 @@ func (r *SecretAccess) ask(ctx context.Context, key serviceAccount, api *kube.Cl
 func review(ctx context.Context, api *kube.Client, a serviceAccount) (authorizationv1.SubjectAccessReviewStatus, error) {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
-	answer, err := api.ReviewAccess(ctx, &authorizationv1.SubjectAccessReview{
-		Spec: authorizationv1.SubjectAccessReviewSpec{
-			User:   token.Subject(a.namespace, a.name),
-			Groups: []string{"system:serviceaccounts", "system:serviceaccounts:" + a.namespace, "system:authenticated"},
-			ResourceAttributes: &authorizationv1.ResourceAttributes{
-				Namespace: a.namespace, Verb: "list", Version: "v1", Resource: "secrets",
-			},
-		},
-	})
-	if err != nil {
-		return authorizationv1.SubjectAccessReviewStatus{}, err
-	}
-	return answer.Status, nil
+	return api.MayListSecrets(ctx, a.namespace, a.name)
 }

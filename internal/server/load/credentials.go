@@ -7,14 +7,12 @@ import (
 	"sync"
 
 	"golang.org/x/sync/errgroup"
-	authorizationv1 "k8s.io/api/authorization/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"github.com/meshctl/meshctl/internal/kube"
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 	"github.com/meshctl/meshctl/internal/server/source"
-	"github.com/meshctl/meshctl/internal/token"
 )
 
 // requestsAtOnce bounds the requests to the API servers at a time.
@@ -126,17 +124,11 @@ func (c *Credentials) read(ctx context.Context, api *kube.Client, k snapshot.Key
 // review finds out whether an account may list the Secrets of its namespace, as control planes do
 // before they give it private keys.
 func (c *Credentials) review(ctx context.Context, api *kube.Client, a snapshot.Account) {
-	answer, err := api.ReviewAccess(ctx, &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
-		User:   token.Subject(a.Namespace, a.Name),
-		Groups: []string{"system:serviceaccounts", "system:serviceaccounts:" + a.Namespace, "system:authenticated"},
-		ResourceAttributes: &authorizationv1.ResourceAttributes{
-			Namespace: a.Namespace, Verb: "list", Version: "v1", Resource: "secrets",
-		},
-	}})
+	answer, err := api.MayListSecrets(ctx, a.Namespace, a.Name)
 	switch {
 	case err != nil:
 		c.miss("cluster %s: whether gateways may read their Secrets is not checked: %v", a.Cluster, err)
-	case !answer.Status.Allowed:
+	case !answer.Allowed:
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		c.denied[a] = "may not list the Secrets of its namespace"
