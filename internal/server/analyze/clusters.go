@@ -21,12 +21,6 @@ func CheckClusters(views []*registry.Contents, o Options) []Finding {
 	var found []Finding
 	var all []*clusterView
 	for i, c := range views {
-		o.elsewhere = nil
-		for _, other := range views {
-			if other != c {
-				o.elsewhere = append(o.elsewhere, other.Snapshot.Mesh.LocalCluster)
-			}
-		}
 		v := newClusterView(c, o)
 		if all = append(all, v); i == 0 {
 			found = Check(c, o)

@@ -12,9 +12,9 @@ import (
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 )
 
-// isElsewhere reports whether a workload gets its configuration from another control plane than that of
-// the checked mesh, with the objects of its own cluster.
-func (m *checker) isElsewhere(p *snapshot.Pod) bool { return slices.Contains(m.elsewhere, p.Cluster) }
+// isElsewhere reports whether a workload gets its configuration from the control plane of another
+// cluster, with the objects and Secrets of that cluster.
+func (m *checker) isElsewhere(p *snapshot.Pod) bool { return m.elsewhere[p.Cluster] }
 
 // gateways checks the Gateways.
 func (m *checker) gateways() {
