@@ -103,6 +103,7 @@ func TestGameOfFaults(t *testing.T) {
 			u.healthy(t)
 		})
 	}
+	t.Run("names of contexts", u.testContextNames)
 	if len(times) > 0 {
 		slices.Sort(times)
 		t.Logf("%d faults in %s; meshctl check took %s, at most %s", len(faults), time.Since(began).Round(time.Second), times[len(times)/2], times[len(times)-1])
@@ -177,4 +178,24 @@ func (u *user) healthy(t *testing.T) {
 		_, err := u.try("", checkAll)
 		return err
 	})
+}
+
+// testContextNames: the commands that mend a fault name the contexts of the kubeconfig, which are not the names
+// of the clusters.
+func (u *user) testContextNames(t *testing.T) {
+	u = &user{t, u.clusters, u.dir}
+	const renamed = "export KUBECONFIG=renamed\n"
+	u.run("cp \"$KUBECONFIG\" renamed\n" + renamed + `kubectl config rename-context cluster1 east
+kubectl --context cluster2 get secret istio-remote-secret-cluster1 -n istio-system -o json | jq 'del(.metadata.resourceVersion, .metadata.uid)' > named.json
+jq '.data |= map_values(@base64d | sub("token: [^\n]*"; "token: revoked") | @base64)' named.json | kubectl --context cluster2 replace -f -`)
+	const want = "meshctl remote-secret rotate --name cluster1 --context east --to cluster2"
+	harness.Eventually(t, moved, "the contexts", func() error {
+		out, err := u.try("", renamed+"meshctl check --context east --all-clusters")
+		if !strings.Contains(out, want) {
+			return fmt.Errorf("no %q: %w\n%s", want, err, out)
+		}
+		return nil
+	})
+	u.run("kubectl --context cluster2 replace -f named.json")
+	u.healthy(t)
 }

@@ -91,13 +91,8 @@ func (o *checkOptions) run(ctx context.Context, env *cli.Env, f *pflag.FlagSet, 
 		unread = append(unread, more...)
 	}
 	var names []string
-	known := map[mesh.ClusterID]string{}
 	for _, c := range clusters {
 		names = append(names, c.Name)
-		known[c.id] = c.access.Context
-	}
-	for i := range found {
-		found[i].Hint = withContexts(found[i].Hint, known)
 	}
 	return o.report(env, strings.Join(names, ", "), found, unread)
 }
@@ -140,6 +135,10 @@ func (o *checkOptions) checkClusters(ctx context.Context, env *cli.Env, clusters
 	found = append(found, o.compareControlPlanes(clusters, states)...)
 	if configuration != nil {
 		found = append(found, configuration.check(env, states, several)...)
+	}
+	contexts := contextsOf(clusters, states)
+	for i := range found {
+		found[i].Hint = withContexts(found[i].Hint, contexts)
 	}
 	return found, unread
 }

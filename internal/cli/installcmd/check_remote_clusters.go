@@ -84,6 +84,21 @@ func faultsOfCluster(c *clusters.Status, here mesh.ClusterID) []apply.Finding {
 	return out
 }
 
+// contextsOf returns the contexts of clusters, by the names of remote secrets and by those that the control
+// planes of the clusters use.
+func contextsOf(checked []*checkedCluster, states []clusterState) map[mesh.ClusterID]string {
+	out := map[mesh.ClusterID]string{}
+	for i, c := range checked {
+		out[c.id] = c.access.Context
+		for _, r := range states[i].planes.replicas {
+			if r.Identity.Cluster != "" {
+				out[r.Identity.Cluster] = c.access.Context
+			}
+		}
+	}
+	return out
+}
+
 // withContexts returns a command of a control plane with the contexts of clusters.
 func withContexts(command string, contexts map[mesh.ClusterID]string) string {
 	words := strings.Split(command, " ")
