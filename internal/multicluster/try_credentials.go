@@ -1,4 +1,4 @@
-package clustercmd
+package multicluster
 
 import (
 	"context"
@@ -23,11 +23,11 @@ const (
 	triesAtOnce = 8
 )
 
-// tryCredentials sends requests with each credential that has no other fault, and returns
+// TryCredentials sends requests with each credential that has no other fault, and returns
 // the credentials that the API servers refuse and the rights that they lack. It does not
 // try kubeconfigs with settings that --insecure-remote allows, as these may run commands
 // here. untried has a line for each credential that was not tried.
-func tryCredentials(ctx context.Context, clusters []remotesecret.Cluster, o remotesecret.Options, known []remotesecret.Finding) (found []remotesecret.Finding, untried []string) {
+func TryCredentials(ctx context.Context, clusters []remotesecret.Cluster, o remotesecret.Options, known []remotesecret.Finding) (found []remotesecret.Finding, untried []string) {
 	results := make([][]remotesecret.Finding, len(clusters))
 	lines := make([]string, len(clusters))
 	var group errgroup.Group
