@@ -161,7 +161,7 @@ func (u *user) testCheck(t *testing.T) {
 		"kubectl --context cluster2 apply -f -"); err != nil {
 		t.Fatal(err)
 	}
-	finds("a refused configuration", `(?m)^Error +proxy client-\S+ `)
+	finds("a refused configuration", `(?m)^Error +EnvoyFilter sample/broken +.*client-`)
 	u.run("kubectl --context cluster2 delete envoyfilter broken -n sample")
 	heal := u.drop(t, 1, "prerouting", "tcp dport 15012")
 	finds("a proxy that is not connected", `(?m)^Error +Pod sample/client-\S+ +its proxy is connected to no control plane`)

@@ -8,6 +8,7 @@ import (
 
 	"github.com/meshctl/meshctl/internal/cli"
 	"github.com/meshctl/meshctl/internal/mesh"
+	"github.com/meshctl/meshctl/internal/multicluster"
 	"github.com/meshctl/meshctl/internal/output"
 	"github.com/meshctl/meshctl/internal/remotesecret"
 )
@@ -75,7 +76,7 @@ func (o *remoteSecretCheckOptions) run(ctx context.Context, env *cli.Env) error 
 	var tried []remotesecret.Finding
 	var untried []error
 	if len(o.files) == 0 {
-		tried, untried = tryCredentials(ctx, clusters, remotesecret.Options{Now: env.Now(), InPod: o.inPod, Allow: allow}, findings)
+		tried, untried = multicluster.TryCredentials(ctx, clusters, remotesecret.Options{Now: env.Now(), InPod: o.inPod, Allow: allow}, findings)
 	}
 	findings = append(findings, tried...)
 	if !o.output.ForPeople() || len(findings) > 0 {

@@ -1,6 +1,8 @@
 package commands
 
 import (
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -61,21 +63,29 @@ func (l *installLab) refused(args []string, texts ...string) {
 
 // versions lists the objects of installations with their versions.
 func (l *installLab) versions() string {
-	return l.cluster.Kubectl(l.t, "", "get", "deployments,services,configmaps,mutatingwebhookconfigurations", "-A", "-l", "meshctl.io/installation",
+	return l.cluster.Kubectl(l.t, "", "get", "deployments,services,configmaps,secrets,serviceaccounts,roles,rolebindings,clusterroles,clusterrolebindings,"+
+		"horizontalpodautoscalers,poddisruptionbudgets,mutatingwebhookconfigurations,validatingwebhookconfigurations", "-A", "-l", "meshctl.io/installation",
 		"-o", `jsonpath={range .items[*]}{.kind} {.metadata.namespace}/{.metadata.name} {.metadata.resourceVersion}{"\n"}{end}`)
 }
 
-// TestUpgradeKeepsValues: an upgrade without flags changes nothing, and one flag changes only its
-// value. Installing with fewer flags asks before it changes the identity of the cluster or deletes
+// TestUpgradeKeepsValues: an upgrade without flags of an installation with twelve flags changes nothing, and
+// one flag changes only its value. Installing with fewer flags asks before it changes the identity of the cluster or deletes
 // a gateway.
 func TestUpgradeKeepsValues(t *testing.T) {
 	l := startInstallLab(t)
 	if code, out := l.run("upgrade"); code != cli.ExitFailure || !strings.Contains(out, "meshctl install and all flags") {
 		t.Errorf("upgrade without an installation: exit code %d\n%s", code, out)
 	}
+	values := filepath.Join(t.TempDir(), "values.yaml")
+	if err := os.WriteFile(values, []byte("meshConfig: {accessLogFile: /dev/stdout}\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
 	l.must("install", "--wait=false", "--crds", "--cluster-id", "cluster1", "--network", "network1", "--mesh-id", "mesh1",
 		"--image", "registry.example/meshctl:v1", "--east-west-gateway", "--ingress-gateway", "--expose-istiod", "--revision-tag", "prod",
-		"--set", "meshConfig.trustDomain=mesh.example", "--set", "values.global.proxy.resources.requests.cpu=50m")
+		"--file", values, "--set", "meshConfig.trustDomain=mesh.example", "--set", "values.global.proxy.resources.requests.cpu=50m")
+	if err := os.Remove(values); err != nil {
+		t.Fatal(err)
+	}
 
 	if out := l.must("upgrade", "--dry-run"); strings.Contains(out, "---") || !strings.Contains(out, "0 created, 0 changed") || !strings.Contains(out, "0 deleted") {
 		t.Errorf("upgrade without flags would change:\n%s", out)

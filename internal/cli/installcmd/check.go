@@ -16,6 +16,7 @@ import (
 	"github.com/meshctl/meshctl/internal/install/apply"
 	"github.com/meshctl/meshctl/internal/kube"
 	"github.com/meshctl/meshctl/internal/mesh"
+	"github.com/meshctl/meshctl/internal/order"
 	"github.com/meshctl/meshctl/internal/output"
 	"github.com/meshctl/meshctl/internal/proxystatus"
 	"github.com/meshctl/meshctl/internal/remotesecret/create"
@@ -40,9 +41,10 @@ func NewCheck(env *cli.Env) *cobra.Command {
 		Short: "Check the installations in clusters, or a cluster before an installation",
 		Long: `Check the installations in the clusters of contexts: that Deployments are available,
 Services have endpoints and addresses, API servers can call the webhooks, control planes
-answer and have a CA and names in common, the proxies of injected pods are connected and accept
-their configuration, key sets can be fetched, gateways have valid certificates, and meshctl
-analyze finds no warning or error, also not between the clusters.
+answer, read the other clusters with sufficient rights, and have a CA and names in common, the
+proxies of injected pods are connected and accept their configuration, key sets can be fetched,
+gateways have valid certificates, and meshctl analyze finds no warning or error, also not between
+the clusters.
 
 With pre, check whether the cluster is ready for an installation with the same flags:
 the version of Kubernetes, your permissions, the kinds of Istio, objects and webhooks of
@@ -75,7 +77,6 @@ func (o *checkOptions) run(ctx context.Context, env *cli.Env, f *pflag.FlagSet, 
 		return err
 	}
 	var clusters []*checkedCluster
-	var found []apply.Finding
 	var unread []error
 	for i := range contexts {
 		c, err := o.open(env, &contexts[i])
@@ -86,41 +87,65 @@ func (o *checkOptions) run(ctx context.Context, env *cli.Env, f *pflag.FlagSet, 
 		defer c.API.Close()
 		clusters = append(clusters, c)
 	}
-	var running sync.WaitGroup
-	states := make([]clusterState, len(clusters))
-	for i, c := range clusters {
-		running.Go(func() { states[i] = o.checkCluster(ctx, env, c) })
-	}
-	var configuration *configuration
+	var found []apply.Finding
 	if len(clusters) > 0 {
-		if configuration, err = o.readConfiguration(ctx, env, clusters); err != nil {
-			unread = append(unread, fmt.Errorf("the configuration is not checked: %w", err))
-		}
+		var more []error
+		found, more = o.checkClusters(ctx, env, clusters, len(contexts) > 1)
+		unread = append(unread, more...)
 	}
-	running.Wait()
-	for i, c := range clusters {
-		for _, note := range states[i].notes {
-			env.Notef("%s", note)
-		}
-		unread = append(unread, states[i].unread...)
-		for j := range states[i].found {
-			if len(contexts) > 1 {
-				states[i].found[j].Cluster = c.access.Context
-			}
-		}
-		found = append(found, states[i].found...)
-	}
-	found = append(found, o.compareControlPlanes(clusters, states)...)
-	if configuration != nil {
-		found = append(found, configuration.check(states, len(contexts) > 1)...)
-		unread = append(unread, configuration.unread...)
-	}
-	o.looked = lookedAt(states, configuration)
 	var names []string
 	for _, c := range clusters {
 		names = append(names, c.Name)
 	}
 	return o.report(env, strings.Join(names, ", "), found, unread)
+}
+
+// checkClusters checks the clusters, their credentials for each other, and their configuration, at the
+// same time. It may return some findings with the reasons why it could not check the rest.
+func (o *checkOptions) checkClusters(ctx context.Context, env *cli.Env, clusters []*checkedCluster, several bool) (found []apply.Finding, unread []error) {
+	var running sync.WaitGroup
+	states := make([]clusterState, len(clusters))
+	for i, c := range clusters {
+		running.Go(func() { states[i] = o.checkCluster(ctx, env, c) })
+	}
+	var credentials clusterState
+	running.Go(func() { credentials = o.checkCredentials(ctx, env, clusters) })
+	configuration, err := o.readConfiguration(ctx, env, clusters)
+	if err != nil {
+		unread = append(unread, fmt.Errorf("the configuration is not checked: %w", err))
+	}
+	running.Wait()
+	for i, c := range clusters {
+		unread = append(unread, states[i].unread...)
+		for j := range states[i].found {
+			f := &states[i].found[j]
+			if f.Hint = inCluster(f.Hint, o.kube.CommandFlags(c.access.Context)); several {
+				f.Cluster = c.access.Context
+			}
+		}
+		found = append(found, states[i].found...)
+	}
+	for _, f := range credentials.found {
+		if !slices.ContainsFunc(found, func(other apply.Finding) bool { return other.Object == f.Object && other.Cluster == f.Cluster }) {
+			found = append(found, f)
+		}
+	}
+	for _, st := range append(states, credentials) {
+		for _, note := range st.notes {
+			env.Notef("%s", note)
+		}
+	}
+	found = append(found, o.compareControlPlanes(clusters, states)...)
+	if configuration != nil {
+		found = append(found, configuration.check(states, several)...)
+		unread = append(unread, configuration.unread...)
+	}
+	contexts := contextsOf(clusters, states)
+	for i := range found {
+		found[i].Hint = withContexts(found[i].Hint, contexts)
+	}
+	o.looked = lookedAt(states, configuration)
+	return found, unread
 }
 
 // lookedAt says what was read in clusters, for the line about no findings.
@@ -207,8 +232,22 @@ func (o *checkOptions) checkCluster(ctx context.Context, env *cli.Env, c *checke
 	return st
 }
 
+// inCluster adds the flags that name a cluster to a hint with a command that has none.
+func inCluster(hint, flags string) string {
+	switch {
+	case flags == "" || strings.Contains(hint, "--context"):
+		return hint
+	case strings.HasPrefix(hint, "kubectl "):
+		return "kubectl " + flags + strings.TrimPrefix(hint, "kubectl")
+	case strings.Contains(hint, "meshctl "):
+		return hint + " " + flags
+	}
+	return hint
+}
+
 // report shows the findings in clusters, and what could not be checked.
 func (o *checkOptions) report(env *cli.Env, clusters string, found []apply.Finding, unread []error) error {
+	order.Stable(found, func(a, b apply.Finding) int { return cmp.Compare(a.Level, b.Level) }) // errors first
 	several := slices.ContainsFunc(found, func(f apply.Finding) bool { return f.Cluster != "" })
 	t := &output.Table{Header: []string{"LEVEL", "OBJECT", "FAULT", "HINT"}}
 	if several {

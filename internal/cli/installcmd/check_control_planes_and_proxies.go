@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/meshctl/meshctl/internal/cli"
@@ -19,6 +20,7 @@ import (
 	"github.com/meshctl/meshctl/internal/proxystatus"
 	"github.com/meshctl/meshctl/internal/replicas"
 	"github.com/meshctl/meshctl/internal/server/ca"
+	"github.com/meshctl/meshctl/internal/server/clusters"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 	"github.com/meshctl/meshctl/internal/server/source/jwks"
 	"github.com/meshctl/meshctl/internal/server/xds"
@@ -45,6 +47,7 @@ type controlPlanes struct {
 	nacks    []cli.Answer[xds.NACKs]
 	keySets  []cli.Answer[[]jwks.Status]
 	cas      []cli.Answer[ca.Page]
+	clusters []cli.Answer[clusters.Page]
 }
 
 // ask asks the control planes for all that the checks need, at the same time. The reports have the
@@ -56,6 +59,7 @@ func (p *controlPlanes) ask(ctx context.Context) {
 	running.Go(func() { p.nacks, _ = cli.AskPages[xds.NACKs](ctx, &flags, p.replicas, "xds/nacks", nil, nil) })
 	running.Go(func() { p.keySets, _ = cli.AskPages[[]jwks.Status](ctx, &flags, p.replicas, "keysets", nil, nil) })
 	running.Go(func() { p.cas, _ = cli.AskPages[ca.Page](ctx, &flags, p.replicas, "certs", nil, nil) })
+	running.Go(func() { p.clusters, _ = cli.AskPages[clusters.Page](ctx, &flags, p.replicas, "clusters", nil, nil) })
 	running.Wait()
 }
 
@@ -105,6 +109,7 @@ func checkControlPlanes(ctx context.Context, env *cli.Env, c *apply.Cluster, acc
 		}
 	}
 	st.found = append(st.found, st.planes.wrongCAs(env.Now(), flags)...)
+	st.found = append(st.found, st.planes.wrongClusters(access.Context)...)
 	return st
 }
 
@@ -148,7 +153,7 @@ func unconnected(ctx context.Context, c *apply.Cluster, reports []proxystatus.Re
 		return nil, fmt.Errorf("%s: list pods: %w", c.Name, err)
 	}
 	connected := cli.ProxyNames(reports)
-	var out []apply.Finding
+	var missing []*unstructured.Unstructured
 	for i := range pods {
 		p := &pods[i]
 		name := p.GetName() + "." + p.GetNamespace()
@@ -157,10 +162,21 @@ func unconnected(ctx context.Context, c *apply.Cluster, reports []proxystatus.Re
 			p.GetAnnotations()[annotationState] == "" || mesh.IsProxyless(p.GetAnnotations()) || !slices.Contains(revisions, p.GetAnnotations()[labelRevision]) {
 			continue
 		}
+		missing = append(missing, p)
+	}
+	var out []apply.Finding
+	for i, p := range missing {
+		fault := "its proxy is connected to no control plane of the cluster"
+		if more := len(missing) - 1; len(missing) > maxListed { // they probably have one cause
+			fault += fmt.Sprintf(", nor are the proxies of %d other pods", more)
+		}
 		out = append(out, apply.Finding{
-			Level: apply.Error, Object: install.Ref(p), Fault: "its proxy is connected to no control plane of the cluster",
+			Level: apply.Error, Object: install.Ref(p), Fault: fault,
 			Hint: fmt.Sprintf("kubectl -n %s logs %s -c istio-proxy", p.GetNamespace(), p.GetName()),
 		})
+		if i == 0 && len(missing) > maxListed {
+			break
+		}
 	}
 	return out, nil
 }

@@ -2,6 +2,8 @@ package apply
 
 import (
 	"context"
+	"crypto/x509"
+	"encoding/base64"
 	"fmt"
 	"regexp"
 	"slices"
@@ -11,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"github.com/meshctl/meshctl/internal/certs"
 	"github.com/meshctl/meshctl/internal/install"
 	"github.com/meshctl/meshctl/internal/kube"
 	"github.com/meshctl/meshctl/internal/remotesecret/create"
@@ -221,6 +224,10 @@ func (c *Cluster) CheckAfter(ctx context.Context) ([]Finding, error) {
 }
 
 func (c *Cluster) checkDeployment(ctx context.Context, o *unstructured.Unstructured, out *findings) error {
+	if replicas, found, _ := unstructured.NestedInt64(o.Object, "spec", "replicas"); found && replicas == 0 {
+		out.add(Error, install.Ref(o), fmt.Sprintf("kubectl -n %s scale deployment %s --replicas=2", o.GetNamespace(), o.GetName()), "it has 0 replicas")
+		return nil
+	}
 	reason, err := c.unavailable(ctx, o)
 	if reason != "" {
 		out.add(Error, install.Ref(o), fmt.Sprintf("kubectl -n %s describe deployment %s", o.GetNamespace(), o.GetName()), "%s", reason)
@@ -261,9 +268,60 @@ func (c *Cluster) checkService(ctx context.Context, o *unstructured.Unstructured
 }
 
 // checkWebhooks checks that the control plane has made itself known to the API server.
-func (c *Cluster) checkWebhooks(_ context.Context, o *unstructured.Unstructured, out *findings) error {
-	if fault := withoutBundle(o); fault != "" {
-		out.add(Error, install.Ref(o), "see the log of the control plane for webhook configurations", "%s", fault)
+func (c *Cluster) checkWebhooks(ctx context.Context, o *unstructured.Unstructured, out *findings) error {
+	fault, err := withoutBundle(o), error(nil)
+	if fault == "" {
+		fault, err = c.withOtherRoots(ctx, o)
 	}
+	if fault == "" {
+		return err
+	}
+	hint := "see the log of the control plane for webhook configurations"
+	if o.GetLabels()[install.LabelManagedBy] != install.ManagedBy {
+		fault += "; the control plane writes it only with the label " + install.LabelManagedBy
+		hint = fmt.Sprintf("kubectl label %s %s %s=%s --overwrite", strings.ToLower(o.GetKind()), o.GetName(), install.LabelManagedBy, install.ManagedBy)
+	}
+	out.add(Error, install.Ref(o), hint, "%s", fault)
 	return nil
+}
+
+// withOtherRoots returns a fault if the API server cannot verify the control plane behind a webhook by
+// the caBundle, because this has none of the roots that the control plane has published.
+func (c *Cluster) withOtherRoots(ctx context.Context, o *unstructured.Unstructured) (string, error) {
+	hooks, _, _ := unstructured.NestedSlice(o.Object, "webhooks")
+	for _, h := range hooks {
+		hook, _ := h.(map[string]any)
+		namespace, _, _ := unstructured.NestedString(hook, "clientConfig", "service", "namespace")
+		text, _, _ := unstructured.NestedString(hook, "clientConfig", "caBundle")
+		if namespace == "" || text == "" {
+			continue
+		}
+		published := &unstructured.Unstructured{}
+		published.SetGroupVersionKind(schema.GroupVersionKind{Version: "v1", Kind: "ConfigMap"})
+		published.SetNamespace(namespace)
+		published.SetName(install.RootConfigMap)
+		published, err := c.API.GetAny(ctx, published)
+		if err != nil {
+			return "", fmt.Errorf("%s: read the roots of the mesh: %w", c.Name, err)
+		}
+		if published == nil {
+			continue
+		}
+		pem, _, _ := unstructured.NestedString(published.Object, "data", "root-cert.pem")
+		bundle, _ := base64.StdEncoding.DecodeString(text)
+		if !shareCertificate([]byte(pem), bundle) {
+			return fmt.Sprintf("the caBundle of webhook %s has no root of the mesh (%s), so the API server cannot call the control plane", hook["name"], install.Ref(published)), nil
+		}
+	}
+	return "", nil
+}
+
+// shareCertificate reports whether two bundles have a certificate in common, or the first one has none.
+func shareCertificate(a, b []byte) bool {
+	first, errFirst := certs.ParseCerts(a)
+	second, errSecond := certs.ParseCerts(b)
+	if errFirst != nil || len(first) == 0 {
+		return true
+	}
+	return errSecond == nil && slices.ContainsFunc(second, func(s *x509.Certificate) bool { return slices.ContainsFunc(first, s.Equal) })
 }

@@ -1,9 +1,14 @@
 package apply
 
 import (
+	"crypto/rand"
+	"encoding/base64"
+	"fmt"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/meshctl/meshctl/internal/certs"
 	"github.com/meshctl/meshctl/internal/remotesecret/create"
 )
 
@@ -61,4 +66,36 @@ webhooks: [{name: namespace.sidecar-injector.istio.io, sideEffects: None, admiss
 	has(t, after, "Service istio-system/istiod", "no ready endpoint")
 	has(t, after, "Service istio-system/istio-eastwestgateway", "it has no address")
 	has(t, after, "MutatingWebhookConfiguration istio-sidecar-injector", "has no caBundle")
+
+	var roots [][]byte
+	for range 2 {
+		root, err := certs.NewRoot(certs.CASpec{Algorithm: certs.ECDSAP256, CommonName: "root", TTL: time.Hour}, time.Now(), rand.Reader)
+		if err != nil {
+			t.Fatal(err)
+		}
+		roots = append(roots, certs.EncodeCerts(root.Cert))
+	}
+	l.Kubectl(t, "", "create", "configmap", "istio-ca-root-cert", "-n", "istio-system", "--from-literal=root-cert.pem="+string(roots[0]))
+	hooks := strings.Fields(l.Kubectl(t, "", "get", "mutatingwebhookconfiguration", "istio-sidecar-injector", "-o", "jsonpath={.webhooks[*].name}"))
+	bundle := func(root []byte) []Finding {
+		var patches []string
+		for i := range hooks {
+			patches = append(patches, fmt.Sprintf(`{"op": "add", "path": "/webhooks/%d/clientConfig/caBundle", "value": %q}`, i, base64.StdEncoding.EncodeToString(root)))
+		}
+		l.Kubectl(t, "", "patch", "mutatingwebhookconfiguration", "istio-sidecar-injector", "--type=json", "-p", "["+strings.Join(patches, ", ")+"]")
+		found, err := l.cluster.CheckAfter(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return found
+	}
+	l.Kubectl(t, "", "scale", "deployment", "istiod", "-n", "istio-system", "--replicas=0")
+	found = bundle(roots[1])
+	has(t, found, "Deployment istio-system/istiod", "it has 0 replicas")
+	has(t, found, "MutatingWebhookConfiguration istio-sidecar-injector", "has no root of the mesh")
+	for _, f := range bundle(roots[0]) {
+		if strings.Contains(f.Fault, "has no root of the mesh") {
+			t.Errorf("with the root of the mesh: %+v", f)
+		}
+	}
 }

@@ -112,6 +112,9 @@ func (m *checker) weakenUnsure() {
 	}
 	for i := range m.found {
 		f := &m.found[i]
+		if f.Level == Info {
+			continue
+		}
 		switch f.Code {
 		case ReferencedResourceNotFound:
 			if !strings.HasSuffix(f.Field, ".host") {
@@ -184,6 +187,8 @@ type checker struct {
 	wildcards []string
 	// entriesOf holds the ServiceEntries with a host by namespace/host.
 	entriesOf map[string][]*snapshot.ServiceEntry
+	// elsewhere holds the other clusters that have a control plane of their own.
+	elsewhere map[mesh.ClusterID]bool
 	found     []Finding
 	foundIn   map[string]int // number of findings by namespace
 }
@@ -197,6 +202,7 @@ func newChecker(c *registry.Contents, o Options) *checker {
 		services: make(map[string][]*snapshot.Service), clusters: make(map[mesh.ClusterID]bool),
 		labelled: make(map[label][]*snapshot.Pod), selecting: make(map[label][]*snapshot.Service),
 		entriesOf: make(map[string][]*snapshot.ServiceEntry), foundIn: make(map[string]int),
+		elsewhere: make(map[mesh.ClusterID]bool),
 	}
 	for _, kind := range slices.Sorted(maps.Keys(c.Objects)) {
 		for _, object := range c.Objects[kind] {
@@ -209,6 +215,9 @@ func newChecker(c *registry.Contents, o Options) *checker {
 				m.addWorkload(&o.Pod)
 			case *snapshot.Service:
 				m.services[o.Namespace] = append(m.services[o.Namespace], o)
+				if o.Cluster != c.Snapshot.Mesh.LocalCluster && o.Namespace == c.Snapshot.Mesh.RootNamespace && strings.HasPrefix(o.Name, "istiod") && len(o.Selector) > 0 {
+					m.elsewhere[o.Cluster] = true
+				}
 				if len(o.Selector) > 0 {
 					l := firstLabel(o.Namespace, o.Selector)
 					m.selecting[l] = append(m.selecting[l], o)

@@ -15,19 +15,19 @@ import (
 // cluster of its control planes. These are the faults of the first view, the faults of the
 // configuration of the others, and the differences between clusters where traffic crosses.
 func CheckClusters(views []*registry.Contents, o Options) []Finding {
-	found := Check(views[0], o)
 	if len(views) == 1 {
-		return found
+		return Check(views[0], o)
 	}
+	var found []Finding
 	var all []*clusterView
 	for i, c := range views {
 		v := newClusterView(c, o)
-		all = append(all, v)
-		if i == 0 {
+		if all = append(all, v); i == 0 {
+			found = Check(c, o)
 			continue
 		}
 		for _, f := range Check(c, o) {
-			if f.Object.Cluster == v.id && all[0].objects[f.Object] == nil {
+			if f.Object.Cluster == v.id && all[0].objects[f.Object] == nil || f.Code == UnreachableNetwork {
 				found = append(found, f)
 			}
 		}
@@ -149,11 +149,11 @@ func (v *clusterView) findIn(level Level, code Code, o snapshot.Object, fix, fie
 	}
 }
 
-// compareNetworks finds a cluster without a network whose objects have one, while another cluster has a
-// network: clients there call its pods directly.
+// compareNetworks finds a cluster without a network, or with another one than its gateway, while another
+// cluster has a network: clients there call its pods directly, or not at all.
 func (v *clusterView) compareNetworks(far *clusterView) {
-	network := v.Snapshot.NetworkOf(v.id)
-	if network == "" || v.Snapshot.NetworkOf(far.id) != "" {
+	network, there := v.Snapshot.NetworkOf(v.id), v.Snapshot.NetworkOf(far.id)
+	if network == "" || there == network || there != "" && v.gatewayTo(far) != nil {
 		return
 	}
 	for _, svc := range list[*snapshot.Service](v.checker, snapshot.KindService) {
@@ -163,9 +163,13 @@ func (v *clusterView) compareNetworks(far *clusterView) {
 		}
 		key := snapshot.Key{Kind: snapshot.KindNamespace, Cluster: far.id, Name: svc.Namespace}
 		fix := fmt.Sprintf("kubectl%s label namespace %s %s=%s", v.flags(far.id), svc.Namespace, mesh.LabelNetwork, own)
-		v.findKeyFix(NetworkLabelMissing, key, fix, "metadata.labels["+mesh.LabelNetwork+"]", fmt.Sprintf(
-			"is missing, but Service %s is a gateway of network %s: clients in cluster %s, which has the network %s, call the pods of cluster %s directly, not through the gateway",
-			nameOf(svc), own, v.id, network, far.id))
+		text := fmt.Sprintf("is missing, but Service %s is a gateway of network %s: clients in cluster %s, which has the network %s, call the pods of cluster %s directly, not through the gateway",
+			nameOf(svc), own, v.id, network, far.id)
+		if there != "" {
+			fix += " --overwrite"
+			text = fmt.Sprintf("is %s, but Service %s is a gateway of network %s: clients in cluster %s do not reach the pods of cluster %s that start from now on", there, nameOf(svc), own, v.id, far.id)
+		}
+		v.findKeyFix(WrongNetworkLabel, key, fix, "metadata.labels["+mesh.LabelNetwork+"]", text)
 		return
 	}
 }

@@ -87,7 +87,7 @@ const (
 	SecurityDiffers                  Code = "MSH0138"
 	TrustDomainDiffers               Code = "MSH0139"
 	MeshConfigDiffers                Code = "MSH0140"
-	NetworkLabelMissing              Code = "MSH0141"
+	WrongNetworkLabel                Code = "MSH0141"
 	ClusterNotLinked                 Code = "MSH0142"
 )
 
@@ -320,7 +320,7 @@ var kinds = []Kind{
 	},
 	{
 		DestinationRuleSubsetNotSelectPods, "DestinationRuleSubsetNotSelectPods", Error,
-		"A service has endpoints or pods, but none of them has the labels of a subset. Requests to the subset get status 503. A label of the place, such as the region, may have any value if the place is not known.",
+		"A service has endpoints or pods, but none of them has the labels of a subset. Requests to the subset get status 503. If no VirtualService routes to the subset, this is a remark. A label of the place, such as the region, may have any value if the place is not known.",
 		"Correct the labels, or delete the subset.",
 	},
 	{
@@ -509,8 +509,8 @@ var kinds = []Kind{
 		"Set the field to the same value in all clusters.",
 	},
 	{
-		NetworkLabelMissing, "NetworkLabelMissing", Error,
-		"A cluster has a gateway of a network, but its system namespace has no label `topology.istio.io/network`, while another cluster has a network. Proxies of the other cluster do not know that the pods of this cluster are in another network, and call them directly.",
+		WrongNetworkLabel, "WrongNetworkLabel", Error,
+		"A cluster has a gateway of a network, but its system namespace has no label `topology.istio.io/network`, while another cluster has a network. Proxies of the other cluster do not know that the pods of this cluster are in another network, and call them directly. Or the label names another network than the gateway: pods that start from then on are in a network without a gateway.",
 		"Label the system namespace with the network.",
 	},
 	{

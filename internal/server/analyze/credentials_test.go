@@ -66,6 +66,37 @@ func TestGatewayCredentials(t *testing.T) {
 	}
 }
 
+// TestCredentialsOfOtherClusters: a gateway in a cluster with a control plane of its own needs no Secrets for
+// the Gateways of other clusters.
+func TestCredentialsOfOtherClusters(t *testing.T) {
+	t.Parallel()
+	own := []byte(strings.Replace(ingressPods, "tls: TLS", "tls: {mode: SIMPLE, credentialName: shop}", 1))
+	for selector, want := range map[string]int{"selector: {app: istiod}, ": 0, "": 1} {
+		pods, _, _ := strings.Cut(ingressPods, "---")
+		other := pods + "---\n{apiVersion: v1, kind: Service, metadata: {name: istiod, namespace: istio-system}, spec: {" + selector + "clusterIP: 10.0.0.9, ports: [{port: 15012}]}}\n"
+		found := analyze.Reports(checkWith(t, []load.Cluster{
+			{ID: "east", Files: []load.File{{Name: "east.yaml", Text: own}}}, {ID: "west", Files: []load.File{{Name: "west.yaml", Text: []byte(other)}}},
+		}, analyze.Options{
+			Now: time.Now(),
+			Credential: func(k snapshot.Key) (*snapshot.Secret, bool) {
+				if k.Cluster == "east" {
+					return &snapshot.Secret{Pair: &snapshot.KeyPair{NotAfter: time.Now().Add(time.Hour)}}, true
+				}
+				return nil, true
+			},
+		}))
+		n := 0
+		for i := range found {
+			if strings.Contains(found[i].Message, "there is no Secret istio-ingress/shop in cluster west") {
+				n++
+			}
+		}
+		if n != want {
+			t.Errorf("with %q: %d findings, want %d: %v", selector, n, want, found)
+		}
+	}
+}
+
 // TestHTTPRoutesForTCPPort: http routes of a host without HTTP never apply.
 func TestHTTPRoutesForTCPPort(t *testing.T) {
 	t.Parallel()

@@ -13,13 +13,14 @@ import (
 
 // destinationRules checks the DestinationRules.
 func (m *checker) destinationRules() {
+	routed := m.routedSubsets()
 	for _, d := range until(m, m.rules) {
 		host := snapshot.RuledHost(d)
 		if host != "*" && !m.served(host) {
 			m.find(UnknownDestinationRuleHost, d, "spec.host", "no service has the host %s: the rule has no effect", host)
 			continue
 		}
-		m.subsets(d, host)
+		m.subsets(d, host, routed)
 		m.subsetTimeouts(d, host)
 		for _, p := range policies(d) {
 			m.verifies(d, p)
@@ -30,8 +31,25 @@ func (m *checker) destinationRules() {
 	m.sharedRules()
 }
 
-// subsets finds the subsets without endpoints, if the service has some.
-func (m *checker) subsets(d *snapshot.DestinationRule, host string) {
+// subsetOf is a subset of the service with a key.
+type subsetOf struct{ service, subset string }
+
+// routedSubsets returns the subsets to which a VirtualService sends requests.
+func (m *checker) routedSubsets() map[subsetOf]bool {
+	out := map[subsetOf]bool{}
+	for _, v := range m.virtual {
+		for _, d := range destinations(v) {
+			if svc := m.service(d.GetHost(), v.Namespace); svc != nil && d.GetSubset() != "" {
+				out[subsetOf{svc.Key, d.GetSubset()}] = true
+			}
+		}
+	}
+	return out
+}
+
+// subsets finds the subsets without endpoints, if the service has some. It is only a remark if no route
+// names the subset.
+func (m *checker) subsets(d *snapshot.DestinationRule, host string, routed map[subsetOf]bool) {
 	svc := m.service(host, d.Namespace)
 	if svc == nil {
 		return
@@ -41,9 +59,17 @@ func (m *checker) subsets(d *snapshot.DestinationRule, host string) {
 		return
 	}
 	for i, s := range d.Spec.GetSubsets() {
-		if !slices.ContainsFunc(all, func(e *snapshot.Endpoint) bool { return m.mayHaveLabels(e, s.GetLabels()) }) {
-			m.find(DestinationRuleSubsetNotSelectPods, d, at("spec.subsets", i)+".labels", "no endpoint of %s%s has the labels %s: requests to subset %s fail",
-				svc.Host, m.where(), labelText(s.GetLabels()), s.GetName())
+		if slices.ContainsFunc(all, func(e *snapshot.Endpoint) bool { return m.mayHaveLabels(e, s.GetLabels()) }) {
+			continue
+		}
+		effect, level := fmt.Sprintf("requests to subset %s fail", s.GetName()), Error
+		if !routed[subsetOf{svc.Key, s.GetName()}] {
+			effect, level = fmt.Sprintf("requests to subset %s would fail, but no VirtualService routes to it", s.GetName()), Info
+		}
+		f := m.findFix(DestinationRuleSubsetNotSelectPods, d, "", at("spec.subsets", i)+".labels", "no endpoint of %s%s has the labels %s: %s",
+			svc.Host, m.where(), labelText(s.GetLabels()), effect)
+		if f != nil {
+			f.Level = level
 		}
 	}
 }

@@ -12,6 +12,10 @@ import (
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 )
 
+// isElsewhere reports whether a workload gets its configuration from the control plane of another
+// cluster, with the objects and Secrets of that cluster.
+func (m *checker) isElsewhere(p *snapshot.Pod) bool { return m.elsewhere[p.Cluster] }
+
 // gateways checks the Gateways.
 func (m *checker) gateways() {
 	for _, gw := range m.Snapshot.GatewayConfigs {
@@ -19,6 +23,7 @@ func (m *checker) gateways() {
 		if len(proxies) == 0 && len(m.workloads) > 0 {
 			m.find(ReferencedResourceNotFound, gw, "spec.selector", "selects no workload: there is none with the labels %s", labelText(gw.Spec.GetSelector()))
 		}
+		proxies = slices.DeleteFunc(proxies, m.isElsewhere)
 		servers := snapshot.GatewayServers(gw)
 		for i := range servers {
 			field := at("spec.servers", i)

@@ -214,10 +214,10 @@ func (c *injectedCluster) checkInjectors() {
 			}
 			key := snapshot.Key{Kind: snapshot.KindService, Cluster: c.id, Namespace: w.Namespace, Name: w.Service}
 			svc, _ := c.objects[key].(*snapshot.Service)
-			what := ""
+			what, fix := "", fmt.Sprintf("%s scale deployment %s --replicas=2", c.kubectl(c.id, w.Namespace), w.Service)
 			switch {
 			case svc == nil:
-				what = "does not exist"
+				what, fix = "does not exist", "meshctl install --revision "+o.Revision+c.flags(c.id)
 			case len(svc.Selector) > 0 && !slices.ContainsFunc(c.selected(w.Namespace, svc.Selector), func(p *snapshot.Pod) bool { return p.Cluster == c.id }):
 				what = "has no pod"
 			default:
@@ -228,7 +228,7 @@ func (c *injectedCluster) checkInjectors() {
 			if len(users) == 0 {
 				effect, level = "no namespace has its label", Warning
 			}
-			f := c.findFix(RevisionWithoutControlPlane, o, "meshctl install --revision "+o.Revision+c.flags(c.id), "webhooks["+w.Name+"].clientConfig.service",
+			f := c.findFix(RevisionWithoutControlPlane, o, fix, "webhooks["+w.Name+"].clientConfig.service",
 				"%s/%s %s: revision %s has no control plane, and %s", w.Namespace, w.Service, what, cmp.Or(o.Tag, o.Revision), effect)
 			if f != nil {
 				f.Level = level

@@ -151,7 +151,7 @@ func TestPlantedFaults(t *testing.T) {
 		},
 		"a control plane that is gone": {
 			0, "name: istiod-1", "",
-			"MSH0131", analyze.Error, "istio-system/istiod has no pod: revision default has no control plane, and the API server refuses the pods that the webhook selects in shop", "meshctl install",
+			"MSH0131", analyze.Error, "istio-system/istiod has no pod: revision default has no control plane, and the API server refuses the pods that the webhook selects in shop", "kubectl -n istio-system scale deployment istiod --replicas=2",
 		},
 		"a subset that the far cluster lacks": {
 			1, "kind: DestinationRule", "",
@@ -208,6 +208,22 @@ func TestPlantedFaults(t *testing.T) {
 		"a gateway without an address": {
 			1, "status: {loadBalancer: {ingress: [{ip: 192.0.2.2}]}}", "status: {}",
 			"MSH0107", analyze.Warning, "Service istio-system/eastwest of cluster west: it has no address", "",
+		},
+		"no gateway of the first cluster": {
+			0, "metadata: {name: eastwest, namespace: istio-system", "",
+			"MSH0107", analyze.Warning, "Namespace istio-system: metadata.labels[topology.istio.io/network]: network network1: proxies in other networks get none", "meshctl upgrade --east-west-gateway --network network1",
+		},
+		"no gateway": {
+			1, "metadata: {name: eastwest, namespace: istio-system", "",
+			"MSH0107", analyze.Warning, "network network2: proxies in other networks get none of its endpoints: no gateway is known", "meshctl upgrade --east-west-gateway --network network2",
+		},
+		"a namespace with another network": {
+			1, "metadata: {name: istio-system, labels: {topology.istio.io/network: network2}}", "metadata: {name: istio-system, labels: {topology.istio.io/network: network-2}}",
+			"MSH0141", analyze.Error, "is network-2, but Service istio-system/eastwest is a gateway of network network2", "kubectl label namespace istio-system topology.istio.io/network=network2 --overwrite",
+		},
+		"a subset without pods that no route names": {
+			0, "subsets: [{name: v1, labels: {version: v1}}]", "subsets: [{name: v1, labels: {version: v1}}, {name: v9, labels: {version: v9}}]",
+			"IST0173", analyze.Info, "requests to subset v9 would fail, but no VirtualService routes to it", "",
 		},
 		"a Service with another port": {
 			1, "selector: {app: reviews}, ports: [{name: http, port: 9080}]", "selector: {app: reviews}, ports: [{name: http, port: 9090}]",

@@ -1,8 +1,11 @@
 package analyze
 
 import (
+	"fmt"
+
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
 
+	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/server/registry"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 	"github.com/meshctl/meshctl/internal/server/source"
@@ -73,12 +76,16 @@ func (m *checker) problems() {
 	codes := map[registry.ProblemKind]Code{
 		registry.MissingReference: ReferencedResourceNotFound, registry.UnusableDelegate: UnusableDelegate,
 		registry.UnopenedServer: ConflictingGateways, registry.SharedHost: SharedHost, registry.SharedAddress: SharedAddress,
-		registry.RepeatedExtension: RepeatedExtension, registry.ClosedNetwork: UnreachableNetwork,
-		registry.BeyondLimit: SchemaValidationError,
+		registry.RepeatedExtension: RepeatedExtension,
+		registry.BeyondLimit:       SchemaValidationError,
 	}
 	fields := make(map[*snapshot.VirtualService]map[string]string) // an object may have many problems
 	for i := range m.Problems {
 		p := &m.Problems[i]
+		if p.Kind == registry.ClosedNetwork {
+			m.closedNetwork(mesh.NetworkID(p.Refers), p.Text)
+			continue
+		}
 		field := p.Field
 		if v, ok := m.objects[p.Object].(*snapshot.VirtualService); ok && field == "" {
 			if fields[v] == nil {
@@ -89,6 +96,41 @@ func (m *checker) problems() {
 		if f := m.findKey(codes[p.Kind], p.Object, field, p.Text); f != nil {
 			f.Logged = true
 		}
+	}
+}
+
+// closedNetwork reports a network without a usable gateway: at the label of its cluster, if only one
+// cluster has the network.
+func (m *checker) closedNetwork(network mesh.NetworkID, text string) {
+	var of []mesh.ClusterID
+	for id := range m.clusters {
+		if m.Snapshot.NetworkOf(id) == network {
+			of = append(of, id)
+		}
+	}
+	if len(of) != 1 {
+		m.findKey(UnreachableNetwork, snapshot.Key{}, "", text).Logged = true
+		return
+	}
+	key := snapshot.Key{Kind: snapshot.KindNamespace, Cluster: of[0], Name: m.Snapshot.Mesh.RootNamespace}
+	fix := ""
+	gateways := 0
+	for _, svc := range list[*snapshot.Service](m, snapshot.KindService) {
+		own := mesh.NetworkID(svc.Labels[mesh.LabelNetwork])
+		switch {
+		case svc.Cluster != of[0] || own == "":
+		case own == network:
+			gateways++
+		case svc.Namespace == key.Name:
+			text += fmt.Sprintf("; Service %s is a gateway of network %s", nameOf(svc), own)
+			fix = fmt.Sprintf("kubectl%s label namespace %s %s=%s --overwrite", m.flags(of[0]), key.Name, mesh.LabelNetwork, own)
+		}
+	}
+	if fix == "" && gateways == 0 {
+		fix = fmt.Sprintf("meshctl upgrade --east-west-gateway --network %s%s", network, m.flags(of[0]))
+	}
+	if f := m.findKeyFix(UnreachableNetwork, key, fix, "metadata.labels["+mesh.LabelNetwork+"]", text); f != nil {
+		f.Logged = true
 	}
 }
 

@@ -52,28 +52,34 @@ func (m *checker) destinationsOf(v *snapshot.VirtualService) {
 		case d.GetPort() != nil && svc.Port(number) == nil:
 			m.find(ReferencedResourceNotFound, v, field+".port.number", "%d is no port of %s, which has %s", number, svc.Host, listed(ports))
 		}
-		if subset := d.GetSubset(); subset != "" && !m.hasSubset(svc, subset) {
-			m.find(ReferencedResourceNotFound, v, field+".subset", "%q is defined by no DestinationRule for %s: requests to it fail", subset, svc.Host)
+		subset, subsets := d.GetSubset(), m.subsetsOf(svc)
+		if subset == "" || slices.Contains(subsets, subset) {
+			continue
 		}
+		more := ""
+		if len(subsets) > 0 {
+			more = "; the service has " + listed(subsets)
+		}
+		m.find(ReferencedResourceNotFound, v, field+".subset", "%q is defined by no DestinationRule for %s: requests to it fail%s", subset, svc.Host, more)
 	}
 }
 
-// hasSubset reports whether a DestinationRule gives some client the subset of a service.
-func (m *checker) hasSubset(svc *snapshot.MeshService, subset string) bool {
+// subsetsOf returns the names of the subsets of a service that DestinationRules give to some client, sorted.
+func (m *checker) subsetsOf(svc *snapshot.MeshService) []string {
 	rules := m.Snapshot.Rules.Get(svc.Key)
 	if rules == nil {
-		return false
+		return nil
 	}
-	has := func(r *snapshot.HostRule) bool { return r.Subset(subset) != nil }
-	if slices.ContainsFunc(rules.Default, has) {
-		return true
-	}
-	for _, own := range rules.Own {
-		if slices.ContainsFunc(own, has) {
-			return true
+	var out []string
+	for _, list := range append(slices.Collect(maps.Values(rules.Own)), rules.Default) {
+		for _, r := range list {
+			for _, s := range r.Subsets {
+				out = append(out, s.GetName())
+			}
 		}
 	}
-	return false
+	slices.Sort(out)
+	return slices.Compact(out)
 }
 
 // unusedGateways finds the Gateways that have none of the hosts.

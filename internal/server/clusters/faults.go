@@ -22,7 +22,12 @@ type Fault struct {
 	// Fix is the command that mends the fault, if there is one. Contexts of kubeconfigs
 	// are placeholders, because a control plane does not know their names.
 	Fix string `json:",omitempty"`
+	// Credentials reports that only gateways without a control plane in the cluster suffer from it.
+	Credentials bool `json:",omitempty"`
 }
+
+// ContextOf begins a placeholder, before the name of the cluster.
+const ContextOf = "CONTEXT_OF_"
 
 // faultsOf returns the faults of reading a Kubernetes API, the worst first: one for each
 // cause, and of missing rights one for each namespace.
@@ -37,6 +42,8 @@ func faultsOf(st *kube.Status) []Fault {
 		since time.Time
 		text  string
 		more  []string // further resources
+		// credentials reports that these are the Secrets and ConfigMaps of gateways.
+		credentials bool
 	}
 	var all []*found
 	for i := range st.Resources {
@@ -51,9 +58,10 @@ func faultsOf(st *kube.Status) []Fault {
 		at := slices.IndexFunc(all, func(f *found) bool { return f.kind == k })
 		switch {
 		case at < 0:
-			all = append(all, &found{kind: k, since: r.Since, text: r.Error})
+			all = append(all, &found{kind: k, since: r.Since, text: r.Error, credentials: k.optional && isCredential(r.Resource)})
 		case k.cause == kube.CauseForbidden && !slices.Contains(all[at].more, r.Resource):
 			all[at].more = append(all[at].more, r.Resource)
+			all[at].credentials = all[at].credentials && isCredential(r.Resource)
 		}
 	}
 	order.Stable(all, func(a, b *found) int {
@@ -67,12 +75,27 @@ func faultsOf(st *kube.Status) []Fault {
 		if f.namespace != "" && !strings.Contains(f.text, f.namespace) {
 			f.text = "namespace " + f.namespace + ": " + f.text
 		}
-		out = append(out, Fault{Cause: string(f.cause), Reason: f.text})
+		out = append(out, Fault{Cause: string(f.cause), Reason: f.text, Credentials: f.credentials})
 	}
 	if more := len(out) - maxFaults; more > 0 {
 		out = append(out[:maxFaults], Fault{Cause: out[maxFaults].Cause, Reason: fmt.Sprintf("and %d more", more)})
 	}
 	return out
+}
+
+// isCredential reports whether a resource holds the credentials of gateways.
+func isCredential(resource string) bool { return resource == "secrets" || resource == "configmaps" }
+
+// withoutCredentials drops the faults that do not concern a cluster with a control plane of its own, which
+// gives the gateways there their certificates.
+func (s *Status) withoutCredentials() {
+	faults := slices.DeleteFunc(slices.Clone(s.Faults), func(f Fault) bool { return f.Credentials })
+	if len(faults) == len(s.Faults) {
+		return
+	}
+	if s.Faults, s.Cause, s.Reason = faults, "", ""; len(faults) > 0 {
+		s.Cause, s.Reason = faults[0].Cause, faults[0].Reason
+	}
 }
 
 // rank orders causes, the worst first.
@@ -129,30 +152,41 @@ func missingRight(f Fault) int {
 	return 0
 }
 
-// fix returns the command that mends a fault of a cluster of a remote secret.
+// Repair has what the commands that mend the access to the cluster of a remote secret need.
+type Repair struct {
+	Cluster, Own mesh.ClusterID
+	Secret       string // <namespace>/<name>
+	// Namespaces and CredentialNamespaces are those of remotesecret.Cluster.
+	Namespaces, CredentialNamespaces []string
+}
+
+// fix returns the command that mends a fault of a cluster.
 func fix(s *Status, own mesh.ClusterID, spec *Spec, cause string) string {
 	if s.OriginKind != OriginSecret {
 		return ""
 	}
-	here, there := "CONTEXT_OF_"+string(own), "CONTEXT_OF_"+string(s.Cluster)
-	namespace, _, _ := strings.Cut(s.Origin, "/")
-	in := ""
-	if namespace != mesh.DefaultSystemNamespace {
+	return (&Repair{s.Cluster, own, s.Origin, spec.Namespaces, spec.CredentialNamespaces}).Command(cause)
+}
+
+// Command returns the command that mends a fault, if there is one.
+func (r *Repair) Command(cause string) string {
+	here, there, in := ContextOf+string(r.Own), ContextOf+string(r.Cluster), ""
+	if namespace, _, _ := strings.Cut(r.Secret, "/"); namespace != mesh.DefaultSystemNamespace {
 		in = " --istioNamespace " + namespace
 	}
 	switch cause {
 	case string(kube.CauseUnauthorized), CauseExpired:
-		return fmt.Sprintf("meshctl remote-secret rotate --name %s --context %s --to %s%s", s.Cluster, there, here, in)
+		return fmt.Sprintf("meshctl remote-secret rotate --name %s --context %s --to %s%s", r.Cluster, there, here, in)
 	case string(kube.CauseForbidden):
-		if len(spec.Namespaces) > 0 {
-			in += " --namespaces " + strings.Join(spec.Namespaces, ",")
+		if len(r.Namespaces) > 0 {
+			in += " --namespaces " + strings.Join(r.Namespaces, ",")
 		}
-		if len(spec.CredentialNamespaces) > 0 {
-			in += " --credential-namespaces " + strings.Join(spec.CredentialNamespaces, ",")
+		if len(r.CredentialNamespaces) > 0 {
+			in += " --credential-namespaces " + strings.Join(r.CredentialNamespaces, ",")
 		}
-		return fmt.Sprintf("meshctl create-remote-secret --name %s --context %s --apply --to %s%s", s.Cluster, there, here, in)
+		return fmt.Sprintf("meshctl create-remote-secret --name %s --context %s --apply --to %s%s", r.Cluster, there, here, in)
 	case string(kube.CauseTLS), string(kube.CauseName), string(kube.CauseAnswer):
-		return fmt.Sprintf("meshctl create-remote-secret --name %s --context %s --api-server auto --apply --to %s%s", s.Cluster, there, here, in)
+		return fmt.Sprintf("meshctl create-remote-secret --name %s --context %s --api-server auto --apply --to %s%s", r.Cluster, there, here, in)
 	}
 	return ""
 }

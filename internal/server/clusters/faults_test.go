@@ -33,7 +33,7 @@ func TestFaultsOfReader(t *testing.T) {
 		{Cause: "tcp", Reason: "TCP: refused"},
 		{Cause: "403", Reason: "namespace b: may not list services; nor may it read pods"},
 		{Cause: "403", Reason: "may not list nodes"},
-		{Cause: "403", Reason: "may not list secrets in the namespace a"},
+		{Cause: "403", Reason: "may not list secrets in the namespace a", Credentials: true},
 	}
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("got %+v\nwant %+v", got, want)
@@ -66,7 +66,7 @@ func TestNewCredentialRefused(t *testing.T) {
 	if got, want := s.Faults[0].Fix, "meshctl remote-secret rotate --name c2 --context CONTEXT_OF_c2 --to CONTEXT_OF_c1"; got != want {
 		t.Errorf("fix %q, want %q", got, want)
 	}
-	if got, want := s.Faults[1], (Fault{"403", "may not list nodes", "meshctl create-remote-secret --name c2 --context CONTEXT_OF_c2 --apply --to CONTEXT_OF_c1"}); got != want {
+	if got, want := s.Faults[1], (Fault{"403", "may not list nodes", "meshctl create-remote-secret --name c2 --context CONTEXT_OF_c2 --apply --to CONTEXT_OF_c1", false}); got != want {
 		t.Errorf("fault %+v, want %+v", got, want)
 	}
 	good.Store(&Report{LostSince: w.clock(), Cause: "tcp", Reason: "TCP: refused"})

@@ -4,6 +4,7 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
+	"strings"
 
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/server/registry"
@@ -101,9 +102,14 @@ func contribute(snap *snapshot.Snapshot, pages map[mesh.ClusterID]*PageCluster) 
 		page.Network = snap.NetworkOf(id)
 	}
 	for _, svc := range snap.Services.All() {
+		runsControlPlane := svc.Namespace == snap.Mesh.RootNamespace && strings.HasPrefix(svc.Name, "istiod")
 		for i := range svc.Clusters {
-			if page := pages[svc.Clusters[i].Cluster]; page != nil {
-				page.Services++
+			page := pages[svc.Clusters[i].Cluster]
+			if page == nil {
+				continue
+			}
+			if page.Services++; runsControlPlane && !page.Own && len(svc.Clusters[i].Selector) > 0 {
+				page.withoutCredentials()
 			}
 		}
 	}

@@ -70,7 +70,7 @@ func (s *state) problems() []Problem {
 		out = append(out, Problem{Kind: BeyondLimit, Object: b.object, Text: b.text})
 	}
 	for _, u := range s.report.unreachable {
-		out = append(out, Problem{Kind: ClosedNetwork, Text: u.String()})
+		out = append(out, Problem{Kind: ClosedNetwork, Refers: string(u.Network), Text: u.String()})
 	}
 	return slices.Clip(out)
 }

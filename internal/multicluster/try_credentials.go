@@ -1,4 +1,4 @@
-package clustercmd
+package multicluster
 
 import (
 	"context"
@@ -22,11 +22,11 @@ const (
 	triesAtOnce = 8
 )
 
-// tryCredentials sends requests with each credential that has no other fault, and returns
+// TryCredentials sends requests with each credential that has no other fault, and returns
 // the credentials that the API servers refuse and the rights that they lack. It does not
 // try kubeconfigs with settings that --insecure-remote allows, as these may run commands
 // here. untried has an error for each credential that was not tried.
-func tryCredentials(ctx context.Context, clusters []remotesecret.Cluster, o remotesecret.Options, known []remotesecret.Finding) (found []remotesecret.Finding, untried []error) {
+func TryCredentials(ctx context.Context, clusters []remotesecret.Cluster, o remotesecret.Options, known []remotesecret.Finding) (found []remotesecret.Finding, untried []error) {
 	results := make([][]remotesecret.Finding, len(clusters))
 	untried = make([]error, len(clusters))
 	var group errgroup.Group
