@@ -44,7 +44,8 @@ type Identity struct {
 	MeshID   string `json:",omitempty"`
 	// TrustDomains are the trust domain and its aliases.
 	TrustDomains []string `json:",omitempty"`
-	// SignsBelow are the fingerprints of the roots above its signer, and Trusts those of all its roots.
+	// SignsBelow are the fingerprints of the roots above its signer, and Trusts those of its CA's roots
+	// and of all trust bundles.
 	SignsBelow, Trusts []string `json:",omitempty"`
 }
 

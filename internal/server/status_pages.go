@@ -3,7 +3,9 @@ package server
 import (
 	"cmp"
 	"context"
+	"crypto/x509"
 	"net/http"
+	"slices"
 	"strings"
 
 	"github.com/meshctl/meshctl/internal/certs"
@@ -103,9 +105,15 @@ func (s *Server) identityPage() replicas.Identity {
 		for _, root := range set.Top {
 			out.SignsBelow = append(out.SignsBelow, certs.Fingerprint(root))
 		}
-		for _, root := range set.Roots {
+		trusted := [][]*x509.Certificate{set.Roots}
+		for _, roots := range s.trust.Bundles.Domains() {
+			trusted = append(trusted, roots)
+		}
+		for _, root := range slices.Concat(trusted...) {
 			out.Trusts = append(out.Trusts, certs.Fingerprint(root))
 		}
+		slices.Sort(out.Trusts)
+		out.Trusts = slices.Compact(out.Trusts)
 	}
 	return out
 }

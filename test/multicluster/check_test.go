@@ -124,9 +124,9 @@ func TestCheckFindsFaults(t *testing.T) {
 		`IST0161 spec.servers[3].tls.credentialName: the certificate in Secret ingress/expired of cluster east expired at `,
 		`IST0161 spec.selector: ServiceAccount ingress/ingress of its workload ingress-1 in cluster east may not list the Secrets of its namespace, so the gateway gets no certificate | ` + kubectl + " -n ingress create role",
 		`| east | control plane `,
-		`(revision canary) | it calls the cluster other, and control plane `,
-		`(revision canary) | its mesh ID is mesh2, and that of control plane `,
-		`(revision canary) | its trust domain is other.example, and that of control plane `,
+		`(revision canary) | it calls the cluster other, but control plane `,
+		`(revision canary) | its mesh ID is mesh2, but control plane `,
+		`(revision canary) | its trust domain is other.example, but control plane `,
 		`(revision canary) | its CA has the root `,
 	}
 	eventually(t, "check finds all faults", func() error {

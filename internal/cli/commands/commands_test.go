@@ -246,7 +246,10 @@ func TestHintsParse(t *testing.T) {
 // TestHintsNameFlagsThatExist: every flag in a string of the program is a flag of a command.
 func TestHintsNameFlagsThatExist(t *testing.T) {
 	t.Parallel()
-	known := map[string]bool{"help": true, "version": true, "overwrite": true, "local": true, "replicas": true} // the last three are flags of kubectl
+	known := map[string]bool{"help": true, "version": true}
+	for _, flag := range strings.Fields("overwrite local replicas verb resource role serviceaccount cert key") { // of kubectl label, scale and create
+		known[flag] = true
+	}
 	var learn func(*cobra.Command)
 	learn = func(cmd *cobra.Command) {
 		for _, sub := range cmd.Commands() {

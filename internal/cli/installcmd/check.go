@@ -39,9 +39,10 @@ func NewCheck(env *cli.Env) *cobra.Command {
 		Short: "Check the installations in clusters, or a cluster before an installation",
 		Long: `Check the installations in the clusters of contexts: that Deployments are available,
 Services have endpoints and addresses, API servers can call the webhooks, control planes
-answer and read the other clusters, their credentials have the rights for this, the proxies
-of injected pods are connected and accept their configuration, and meshctl analyze finds no
-warning or error, also not between the clusters.
+answer, have a CA and names in common and read the other clusters, their credentials have the
+rights for this, the proxies of injected pods are connected and accept their configuration, key
+sets can be fetched, gateways have valid certificates, and meshctl analyze finds no warning or
+error, also not between the clusters.
 
 With pre, check whether the cluster is ready for an installation with the same flags:
 the version of Kubernetes, your permissions, the kinds of Istio, objects and webhooks of

@@ -119,7 +119,7 @@ func clusterDiffers(a, b *plane) (fault, hint string) {
 	x, y := a.Identity.Cluster, b.Identity.Cluster
 	switch {
 	case a.cluster == b.cluster && x != y:
-		return fmt.Sprintf("it calls the cluster %s, and %s calls it %s: proxies of one are strangers to the other", x, b, y), a.upgrade("--cluster-id", string(y))
+		return fmt.Sprintf("it calls the cluster %s, but %s calls it %s: they treat each other's proxies as proxies of another cluster", x, b, y), a.upgrade("--cluster-id", string(y))
 	case a.cluster != b.cluster && x == y:
 		return fmt.Sprintf("it calls its cluster %s, as does %s, which is another cluster: pods of both count as one cluster's", x, b), a.upgrade("--cluster-id", "ANOTHER_NAME")
 	}
@@ -128,7 +128,7 @@ func clusterDiffers(a, b *plane) (fault, hint string) {
 
 func meshDiffers(a, b *plane) (fault, hint string) {
 	if x, y := a.Identity.MeshID, b.Identity.MeshID; x != "" && y != "" && x != y {
-		return fmt.Sprintf("its mesh ID is %s, and that of %s is %s: it refuses proxies of the other mesh", x, b, y), a.upgrade("--mesh-id", y)
+		return fmt.Sprintf("its mesh ID is %s, but %s has %s: it refuses proxies of the other mesh", x, b, y), a.upgrade("--mesh-id", y)
 	}
 	return "", ""
 }
@@ -139,7 +139,7 @@ func trustDomainDiffers(a, b *plane) (fault, hint string) {
 	if a.cluster != b.cluster || len(x) == 0 || len(y) == 0 || slices.Contains(x, y[0]) && slices.Contains(y, x[0]) {
 		return "", ""
 	}
-	return fmt.Sprintf("its trust domain is %s, and that of %s is %s: their proxies refuse each other", x[0], b, y[0]),
+	return fmt.Sprintf("its trust domain is %s, but %s has %s: their proxies refuse each other", x[0], b, y[0]),
 		"set trustDomain of both MeshConfigs to the same value, or list the other one in trustDomainAliases"
 }
 
@@ -158,6 +158,6 @@ func authorityDiffers(a, b *plane) (fault, hint string) {
 		}
 		return strings.Join(out, ", ")
 	}
-	return fmt.Sprintf("its CA has the root %s, and that of %s has %s: their proxies refuse each other's certificates", short(a.Identity.Trusts), b, short(b.Identity.Trusts)),
+	return fmt.Sprintf("its CA has the root %s, but the CA of %s has %s: their proxies refuse each other's certificates", short(a.Identity.SignsBelow), b, short(b.Identity.SignsBelow)),
 		"give both a CA below one root; to compare: " + withFlags("meshctl certs status", a.flags)
 }

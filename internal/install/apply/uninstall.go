@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/meshctl/meshctl/internal/install"
+	"github.com/meshctl/meshctl/internal/output"
 	"github.com/meshctl/meshctl/internal/replicas"
 )
 
@@ -105,6 +106,7 @@ func (c *Cluster) removeInstallation(ctx context.Context, objects []*unstructure
 		return err
 	}
 	if len(pods) > 0 && !o.DryRun {
+		o.Say("waiting for the end of the control plane: %s", output.Plural(len(pods), "pod"))
 		if err := c.waitForEnd(ctx, objects[:last+1], o); err != nil {
 			return err
 		}

@@ -1,0 +1,70 @@
+package xdsgen
+
+import (
+	"strings"
+	"testing"
+
+	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
+	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
+	"google.golang.org/protobuf/proto"
+	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
+
+	"github.com/meshctl/meshctl/internal/server/snapshot"
+	"github.com/meshctl/meshctl/internal/xdswire"
+)
+
+// TestSourcesOf: the sources of a resource are the EnvoyFilters that change it, else the objects that its
+// metadata, its name or its view tells.
+func TestSourcesOf(t *testing.T) {
+	t.Parallel()
+	var enc xdswire.Encoder
+	resource := func(typ, name string, m proto.Message) *xdswire.Resource {
+		r, err := enc.Resource(typ, name, m)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r
+	}
+	merge := func(filter string, match *networkingv1alpha3.EnvoyFilter_ClusterMatch) *snapshot.Patch {
+		return &snapshot.Patch{
+			Of: snapshot.Key{Kind: snapshot.KindEnvoyFilter, Namespace: "shop", Name: filter},
+			Spec: &networkingv1alpha3.EnvoyFilter_EnvoyConfigObjectPatch{
+				ApplyTo: networkingv1alpha3.EnvoyFilter_CLUSTER,
+				Match: &networkingv1alpha3.EnvoyFilter_EnvoyConfigObjectMatch{
+					ObjectTypes: &networkingv1alpha3.EnvoyFilter_EnvoyConfigObjectMatch_Cluster{Cluster: match},
+				},
+				Patch: &networkingv1alpha3.EnvoyFilter_Patch{Operation: networkingv1alpha3.EnvoyFilter_Patch_MERGE},
+			},
+			Value: &clusterv3.Cluster{AltStatName: "merged"},
+		}
+	}
+	const name = "outbound|80||a.shop.svc.cluster.local"
+	service := clusterOf{serviceClusters: serviceClusters{service: &snapshot.MeshService{Host: "a.shop.svc.cluster.local"}, rule: &snapshot.HostRule{Namespace: "shop", Name: "a"}}}
+	cluster := resource(xdswire.ClusterType, name, &clusterv3.Cluster{Name: name, Metadata: service.metadata("")})
+	route := func(name string) *routev3.Route {
+		v := &snapshot.VirtualService{}
+		v.Namespace, v.Name = "shop", name
+		return &routev3.Route{Metadata: configMetadata(v)}
+	}
+	routes := resource(xdswire.RouteType, "80", &routev3.RouteConfiguration{Name: "80", VirtualHosts: []*routev3.VirtualHost{
+		{Name: "a", Routes: []*routev3.Route{route("a"), route("a")}}, {Name: "b", Routes: []*routev3.Route{route("b"), {}}},
+	}})
+	patches := listOf([]*snapshot.Patch{
+		merge("other", &networkingv1alpha3.EnvoyFilter_ClusterMatch{Name: "another"}), merge("mine", &networkingv1alpha3.EnvoyFilter_ClusterMatch{Name: name}),
+	})
+	for want, tt := range map[string]struct {
+		view View
+		of   *xdswire.Resource
+	}{
+		"DestinationRule shop/a":                       {clusterView{}, cluster},
+		"EnvoyFilter shop/mine":                        {patchedView{View: clusterView{}, patches: patches}, cluster},
+		"VirtualService shop/a, VirtualService shop/b": {routeView{}, routes},
+		"Secret edge/cert":                             {Secrets{namespace: "edge"}, resource(xdswire.SecretType, "kubernetes://cert-cacert", &clusterv3.Cluster{})},
+		"Secret other/cert":                            {Secrets{namespace: "edge"}, resource(xdswire.SecretType, "kubernetes-gateway://other/cert", &clusterv3.Cluster{})},
+		"EnvoyFilter shop/extension":                   {extensionView{extensions: listOf([]extension{{name: "e", of: snapshot.Key{Kind: snapshot.KindEnvoyFilter, Namespace: "shop", Name: "extension"}}})}, resource(xdswire.ExtensionType, "e", &clusterv3.Cluster{})},
+	} {
+		if got := strings.Join(SourcesOf(tt.view, tt.of), ", "); got != want {
+			t.Errorf("%s: %q", want, got)
+		}
+	}
+}
