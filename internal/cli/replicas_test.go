@@ -41,7 +41,8 @@ func TestUnread(t *testing.T) {
 	}
 	looked := LookedAt([]proxystatus.Report{
 		{Replica: "a", Proxies: []proxystatus.Proxy{{Name: "web.apps", Cluster: "east"}, {Name: "web.apps", Cluster: "east"}}},
-		{Replica: "b", Proxies: []proxystatus.Proxy{{Name: "web.apps", Cluster: "west"}}}, report("c", gone),
+		{Replica: "b", Proxies: []proxystatus.Proxy{{Name: "web.apps", Cluster: "west"}}},
+		report("c", gone),
 	})
 	if want := "2 proxies of control planes a, b"; looked != want {
 		t.Errorf("looked at %s, want %s", looked, want)

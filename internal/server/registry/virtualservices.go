@@ -250,15 +250,8 @@ func (t *tables) expand(r *derive.Reads, wildcard string) ([]string, bool) {
 
 // covered iterates over the hosts of services that a wildcard matches.
 func (t *tables) covered(r *derive.Reads, wildcard string) iter.Seq2[string, destination] {
-	below := wildcard
-	if suffix := strings.TrimPrefix(wildcard, "*"); suffix != "" && suffix[0] != '.' { // such as *a.example
-		below = "*"
-		if _, after, ok := strings.Cut(suffix, "."); ok {
-			below = "*." + after
-		}
-	}
 	return func(yield func(string, destination) bool) {
-		for host, d := range t.destinationsBelow.Lookup(r, below) {
+		for host, d := range t.destinationsBelow.Lookup(r, patternOf(wildcard)) {
 			if snapshot.Covers(wildcard, host) && !yield(host, d) {
 				return
 			}
@@ -446,7 +439,10 @@ func clientRoutes(all []routedService, choose func([]routedService) []*snapshot.
 		}
 	}
 	for client := range clients {
-		if list := choose(visibleTo(client, all)); mesh.IsDNSLabel(client) && !slices.Equal(list, out.Default) {
+		if !mesh.IsDNSLabel(client) {
+			continue
+		}
+		if list := choose(visibleTo(client, all)); !slices.Equal(list, out.Default) {
 			if out.Own == nil {
 				out.Own = make(map[string][]*snapshot.VirtualService)
 			}
