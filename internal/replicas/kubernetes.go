@@ -42,8 +42,8 @@ func newAPI(access *rest.Config) (*kube.Client, error) {
 	return kube.NewClient(access)
 }
 
-// announcedIn returns the announcements in Leases that are not stale.
-func announcedIn(ctx context.Context, api *kube.Client, namespace string, now time.Time) ([]Announcement, error) {
+// AnnouncedBy is Announced with a client of the API.
+func AnnouncedBy(ctx context.Context, api *kube.Client, namespace string, now time.Time) ([]Announcement, error) {
 	list, err := api.Leases(namespace).List(ctx, metav1.ListOptions{LabelSelector: LeaseSelector})
 	if err != nil {
 		return nil, fmt.Errorf("list the Leases of control planes: %w", err)

@@ -85,7 +85,7 @@ func Announced(ctx context.Context, access *rest.Config, namespace string, now t
 		return nil, err
 	}
 	defer api.Close()
-	return announcedIn(ctx, api, namespace, now)
+	return AnnouncedBy(ctx, api, namespace, now)
 }
 
 // Find finds the replicas that keep a Lease or, if none does, the pods of meshctl and
@@ -97,7 +97,7 @@ func Find(ctx context.Context, o Options) ([]*Replica, error) {
 		return nil, err
 	}
 	defer api.Close()
-	announced, err := announcedIn(ctx, api, o.Namespace, o.Now())
+	announced, err := AnnouncedBy(ctx, api, o.Namespace, o.Now())
 	if err != nil {
 		return nil, err
 	}

@@ -1,10 +1,12 @@
 package commands
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/meshctl/meshctl/internal/cli"
 	"github.com/meshctl/meshctl/test/kube"
@@ -151,6 +153,22 @@ func TestUninstallAsks(t *testing.T) {
 	l.must("uninstall", "--purge")
 	if got := l.versions(); got != "" {
 		t.Errorf("after uninstall --purge:\n%s", got)
+	}
+}
+
+// TestUninstallBesideOthers: uninstall deletes nothing of a control plane that runs outside of the cluster.
+func TestUninstallBesideOthers(t *testing.T) {
+	l := startInstallLab(t)
+	renewed := time.Now().Add(time.Hour).UTC().Format("2006-01-02T15:04:05.000000Z07:00") // does not become stale
+	l.cluster.Apply(t, fmt.Sprintf(`{apiVersion: v1, kind: Namespace, metadata: {name: istio-system}}
+---
+{apiVersion: coordination.k8s.io/v1, kind: Lease, metadata: {name: meshctl-replica-laptop, namespace: istio-system, labels: {meshctl.io/replica: "true"},
+  annotations: {meshctl.io/pod: "", meshctl.io/status-addresses: "127.0.0.1:15014"}}, spec: {holderIdentity: laptop, renewTime: %q}}`, renewed))
+	if code, out := l.run("uninstall"); code != cli.ExitFailure || !strings.Contains(out, "control plane laptop runs outside of the cluster") {
+		t.Errorf("exit code %d\n%s", code, out)
+	}
+	if left := l.cluster.Kubectl(t, "", "-n", "istio-system", "get", "leases", "-o", "name"); !strings.Contains(left, "meshctl-replica-laptop") {
+		t.Errorf("Leases are %q", left)
 	}
 }
 

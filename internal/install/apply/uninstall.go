@@ -177,8 +177,26 @@ func (c *Cluster) leasesOf(ctx context.Context, namespace string, pods []string)
 	return out, nil
 }
 
+// runsOutside returns an error if a control plane outside of the cluster reads it: what installations
+// leave is its own, too.
+func (c *Cluster) runsOutside(ctx context.Context, namespace string) error {
+	announced, err := replicas.AnnouncedBy(ctx, c.API, namespace, time.Now())
+	if err != nil {
+		return fmt.Errorf("%s: %w", c.Name, err)
+	}
+	for _, a := range announced {
+		if a.Pod == "" {
+			return fmt.Errorf("%s: control plane %s runs outside of the cluster, and uses what installations leave: stop it, and run the command again a minute later", c.Name, a.Replica)
+		}
+	}
+	return nil
+}
+
 // removeShared deletes what the last installation leaves.
 func (c *Cluster) removeShared(ctx context.Context, namespace string, o Options, r *Result) error {
+	if err := c.runsOutside(ctx, namespace); err != nil {
+		return err
+	}
 	if !o.DryRun {
 		// Control planes would write their objects again.
 		reason, err := c.until(ctx, podsEnd, func() (string, error) {
