@@ -72,7 +72,7 @@ func (o *checkOptions) run(ctx context.Context, env *cli.Env, f *pflag.FlagSet, 
 	if before {
 		return o.checkBefore(ctx, env, f)
 	}
-	contexts, err := o.contexts.Resolve(ctx, env, &o.kube, o.values.namespace)
+	contexts, err := o.contexts.ResolveAnswering(ctx, env, &o.kube, o.values.namespace)
 	if err != nil {
 		return err
 	}
