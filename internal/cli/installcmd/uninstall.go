@@ -89,7 +89,7 @@ func (o *uninstallOptions) run(ctx context.Context, env *cli.Env) error {
 	} else if err := confirm(env, o.yes, what, effects, "move them to another revision, or restart them without sidecars"); err != nil {
 		return err
 	}
-	done, err := c.Uninstall(ctx, names, o.namespace, apply.Options{DryRun: o.dryRun, Say: env.Notef})
+	done, err := c.Uninstall(ctx, names, o.namespace, apply.Options{DryRun: o.dryRun, Now: env.Now(), Say: env.Notef})
 	if err != nil {
 		return err
 	}

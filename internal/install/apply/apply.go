@@ -41,7 +41,7 @@ type Cluster struct {
 	API  *kube.Client
 }
 
-// Options configure Install.
+// Options configure Install and Uninstall.
 type Options struct {
 	Force  bool // take over fields of other managers
 	DryRun bool // write nothing
@@ -53,6 +53,8 @@ type Options struct {
 	// Confirm is asked before Install writes changes with risks; an error prevents them. Nil
 	// agrees with all.
 	Confirm func([]Risk) error
+	// Now is the time by which Uninstall knows whether control planes outside of the cluster run.
+	Now time.Time
 	// Say reports progress and kept objects.
 	Say func(format string, args ...any)
 }

@@ -38,7 +38,7 @@ func start(t *testing.T) *lab {
 
 func (l *lab) options() Options {
 	l.said = nil
-	return Options{Say: func(format string, args ...any) { l.said = append(l.said, fmt.Sprintf(format, args...)) }}
+	return Options{Now: time.Now(), Say: func(format string, args ...any) { l.said = append(l.said, fmt.Sprintf(format, args...)) }}
 }
 
 func (l *lab) install(t *testing.T, v *install.Values) Result {

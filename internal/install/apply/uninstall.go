@@ -179,8 +179,8 @@ func (c *Cluster) leasesOf(ctx context.Context, namespace string, pods []string)
 
 // runsOutside returns an error if a control plane outside of the cluster reads it: what installations
 // leave is its own, too.
-func (c *Cluster) runsOutside(ctx context.Context, namespace string) error {
-	announced, err := replicas.AnnouncedBy(ctx, c.API, namespace, time.Now())
+func (c *Cluster) runsOutside(ctx context.Context, namespace string, now time.Time) error {
+	announced, err := replicas.AnnouncedBy(ctx, c.API, namespace, now)
 	if err != nil {
 		return fmt.Errorf("%s: %w", c.Name, err)
 	}
@@ -194,7 +194,7 @@ func (c *Cluster) runsOutside(ctx context.Context, namespace string) error {
 
 // removeShared deletes what the last installation leaves.
 func (c *Cluster) removeShared(ctx context.Context, namespace string, o Options, r *Result) error {
-	if err := c.runsOutside(ctx, namespace); err != nil {
+	if err := c.runsOutside(ctx, namespace, o.Now); err != nil {
 		return err
 	}
 	if !o.DryRun {
