@@ -67,9 +67,9 @@ k2() { kubectl --context cluster2 "$@"; }
 // checkAll is the only command that looks for the faults.
 const checkAll = "meshctl check --context cluster1 --all-clusters"
 
-// TestGameOfFaults plants faults in a healthy mesh, one at a time, and removes them again. meshctl check
+// TestPlantedFaults plants faults in a healthy mesh, one at a time, and removes them again. meshctl check
 // names the cause and the fix of each, and finds nothing in the healthy mesh.
-func TestGameOfFaults(t *testing.T) {
+func TestPlantedFaults(t *testing.T) {
 	u := newUser(t)
 	text, err := os.ReadFile("testdata/faults.yaml")
 	if err != nil {
