@@ -32,6 +32,6 @@ func TestKubeStories(t *testing.T) {
 			return nil
 		},
 		RequireUniqueNames: true,
-		Cmds:               map[string]func(*testscript.TestScript, bool, []string){"exitcode": exitcode, "followhint": followHint},
+		Cmds:               map[string]func(*testscript.TestScript, bool, []string){"exitcode": exitcode, "eventually": eventually, "followhint": followHint},
 	})
 }
