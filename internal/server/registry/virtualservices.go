@@ -150,6 +150,8 @@ func (v routedService) equal(other routedService) bool {
 	return slices.Equal(v.problems, other.problems) && slices.Equal(v.exports, other.exports) && v.SameAs(other.VirtualService)
 }
 
+func byAge(a, b routedService) int { return compareAge(a, b) }
+
 // routedService returns the VirtualService with a key, or false if it has no hosts.
 func (t *tables) routedService(r *derive.Reads, key objectKey) (routedService, bool) {
 	v, ok := t.usedVirtual.Get(r, key)
@@ -279,7 +281,7 @@ func (t *tables) findEldest(r *derive.Reads, host string) (eldestServices, bool)
 		return eldestServices{}, false
 	}
 	all := values(t.routedTo.Lookup(r, host))
-	slices.SortStableFunc(all, func(a, b routedService) int { return compareAge(a, b) })
+	slices.SortStableFunc(all, byAge)
 	var out eldestServices
 	root, of := t.operators(r), make(map[string]int)
 	for _, v := range all {
@@ -297,8 +299,13 @@ func (t *tables) servicesWith(r *derive.Reads, host string) iter.Seq[routedServi
 	if eldest, ok := t.eldest.Get(r, host); ok {
 		return slices.Values(eldest.used)
 	}
+	return routedServices(t.routedTo.Lookup(r, host))
+}
+
+// routedServices iterates over the values.
+func routedServices(entries iter.Seq2[objectKey, routedService]) iter.Seq[routedService] {
 	return func(yield func(routedService) bool) {
-		for _, v := range t.routedTo.Lookup(r, host) {
+		for _, v := range entries {
 			if !yield(v) {
 				return
 			}
@@ -309,25 +316,31 @@ func (t *tables) servicesWith(r *derive.Reads, host string) iter.Seq[routedServi
 // servicesFor returns the VirtualServices for sidecars whose hosts overlap a host.
 func (t *tables) servicesFor(r *derive.Reads, host string) []routedService {
 	var all []routedService
-	known := set[*snapshot.VirtualService]{}
-	add := func(v routedService) {
-		known.add(v.VirtualService)
-		all = append(all, v)
-	}
-	patterns(host, func(pattern string) bool {
-		for v := range t.servicesWith(r, pattern) {
-			if !known.has(v.VirtualService) && (pattern == host || v.hosts.names.has(pattern) || v.hosts.overlaps(host)) {
-				add(v)
+	var known set[*snapshot.VirtualService] // nil until a second list may have one of all
+	look := func(list iter.Seq[routedService], matches func(routedService) bool) {
+		if known == nil && len(all) > 0 {
+			known = set[*snapshot.VirtualService]{}
+			for _, v := range all {
+				known.add(v.VirtualService)
 			}
 		}
+		for v := range list {
+			if known.has(v.VirtualService) || !matches(v) {
+				continue
+			}
+			if all = append(all, v); known != nil {
+				known.add(v.VirtualService)
+			}
+		}
+	}
+	patterns(host, func(pattern string) bool {
+		look(t.servicesWith(r, pattern), func(v routedService) bool {
+			return pattern == host || v.hosts.names.has(pattern) || v.hosts.overlaps(host)
+		})
 		return true
 	})
 	if strings.HasPrefix(host, "*") { // a service may stand for all names of a domain
-		for _, v := range t.streamsBelow.Lookup(r, patternOf(host)) {
-			if !known.has(v.VirtualService) && v.hosts.overlaps(host) {
-				add(v)
-			}
-		}
+		look(routedServices(t.streamsBelow.Lookup(r, patternOf(host))), func(v routedService) bool { return v.hosts.overlaps(host) })
 	}
 	return all
 }
@@ -335,7 +348,9 @@ func (t *tables) servicesFor(r *derive.Reads, host string) []routedService {
 // routesTo returns the VirtualServices of a host for sidecars.
 func (t *tables) routesTo(r *derive.Reads, host string) (*snapshot.HostRoutes, bool) {
 	all := t.servicesFor(r, host)
-	order.Sort(all, compareAge)
+	if !slices.IsSortedFunc(all, byAge) {
+		order.Sort(all, byAge)
+	}
 	out := &snapshot.HostRoutes{
 		Host:    host,
 		HTTP:    clientRoutes(all, func(list []routedService) []*snapshot.VirtualService { return mostSpecific(list, host) }),
@@ -456,6 +471,9 @@ func clientRoutes(all []routedService, choose func([]routedService) []*snapshot.
 // only their own namespace exports to itself, then those exported to it by name, then those
 // for all.
 func visibleTo(client string, all []routedService) []routedService {
+	if !slices.ContainsFunc(all, func(v routedService) bool { return !slices.Contains(v.exports, "*") }) {
+		return all // as most are
+	}
 	var own, named, public []routedService
 	for _, v := range all {
 		switch {
@@ -491,7 +509,13 @@ func mostSpecific(list []routedService, host string) []*snapshot.VirtualService 
 }
 
 func withStreams(list []routedService) []*snapshot.VirtualService {
-	return slices.DeleteFunc(servicesOf(list), func(v *snapshot.VirtualService) bool { return len(v.TLS)+len(v.TCP) == 0 })
+	var out []*snapshot.VirtualService
+	for _, v := range list {
+		if len(v.TLS)+len(v.TCP) > 0 {
+			out = append(out, v.VirtualService)
+		}
+	}
+	return out
 }
 
 func servicesOf(list []routedService) []*snapshot.VirtualService {
