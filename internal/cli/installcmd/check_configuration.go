@@ -82,6 +82,14 @@ func (o *checkOptions) readConfiguration(ctx context.Context, env *cli.Env, clus
 	return out, nil
 }
 
+func namesOf(ids []mesh.ClusterID) []string {
+	var out []string
+	for _, id := range ids {
+		out = append(out, string(id))
+	}
+	return out
+}
+
 // check returns the warnings and errors of analyze in and between clusters. The states are those of
 // the clusters, in the same order.
 func (c *configuration) check(states []clusterState, several bool) []apply.Finding {

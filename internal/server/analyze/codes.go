@@ -140,7 +140,7 @@ var kinds = []Kind{
 	},
 	{
 		ReferencedResourceNotFound, "ReferencedResourceNotFound", Error,
-		"An object refers to another object that does not exist. A VirtualService may refer to a Gateway, a delegate, or a destination with its port and subset. A Gateway or a DestinationRule may refer to a Secret, a Telemetry to a provider, and an AuthorizationPolicy to a provider whose service and port exist, and to namespaces as sources. A Gateway, a Sidecar or a Telemetry may select workloads. A destination that is not exported to a namespace does not exist in this namespace.",
+		"An object refers to another object that does not exist. A VirtualService may refer to a Gateway, a delegate, or a destination with its port and subset. A Gateway or a DestinationRule may refer to a Secret, a Telemetry to a provider, and an AuthorizationPolicy to a provider whose service and port exist, and to namespaces as sources. If a source names a service account that no workload of its namespace has, this is a warning if another service account there has a similar name, and a remark if none has. The command then must have read all clusters of the mesh from their APIs. A Gateway, a Sidecar or a Telemetry may select workloads. A destination that is not exported to a namespace does not exist in this namespace.",
 		"Correct the name, or create the missing object.",
 	},
 	{

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 
+	securityv1beta1 "istio.io/api/security/v1beta1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/meshctl/meshctl/internal/mesh"
@@ -109,22 +110,9 @@ func (m *checker) sourceNamespaces(known []string) {
 			}
 		}
 	}
-	for _, p := range list[*snapshot.AuthorizationPolicy](m, snapshot.KindAuthorizationPolicy) {
-		for i, r := range p.Spec.GetRules() {
-			rule := at("spec.rules", i)
-			for j, f := range r.GetFrom() {
-				source := at(rule+".from", j) + ".source"
-				check(p, source+".namespaces", f.GetSource().GetNamespaces())
-				check(p, source+".notNamespaces", f.GetSource().GetNotNamespaces())
-			}
-			for j, w := range r.GetWhen() {
-				if w.GetKey() == "source.namespace" {
-					check(p, at(rule+".when", j)+".values", w.GetValues())
-					check(p, at(rule+".when", j)+".notValues", w.GetNotValues())
-				}
-			}
-		}
-	}
+	m.eachSource(sourceField{"namespaces", "notNamespaces", "source.namespace", func(s *securityv1beta1.Source) (values, not []string) {
+		return s.GetNamespaces(), s.GetNotNamespaces()
+	}}, check)
 }
 
 // networks finds the clusters of meshNetworks that do not exist, if the mesh has several.
