@@ -41,7 +41,7 @@ func rulesOf[R, M any](routes []R, matchesOf func(R) ([]M, bool), covers func(a,
 	}
 	var before []earlier
 	out := make([]rule, len(routes))
-	compared := 0
+	compared, parts := 0, 0
 	for i, r := range routes {
 		matches, partial := matchesOf(r)
 		out[i].matches = len(matches)
@@ -50,7 +50,7 @@ func rulesOf[R, M any](routes []R, matchesOf func(R) ([]M, bool), covers func(a,
 		}
 		for j, match := range matches {
 			by := ""
-			if compared += len(before); compared <= maxComparisons {
+			if compared += parts * partsOf(match); compared <= maxComparisons {
 				if k := slices.IndexFunc(before, func(e earlier) bool { return covers(e.match, match) }); k >= 0 {
 					by = before[k].name
 				}
@@ -64,13 +64,14 @@ func rulesOf[R, M any](routes []R, matchesOf func(R) ([]M, bool), covers func(a,
 				name = at(name+".match", j)
 			}
 			before = append(before, earlier{match, name})
+			parts += partsOf(match)
 		}
 	}
 	return out
 }
 
-// maxComparisons bounds the comparisons of matches in one VirtualService.
-const maxComparisons = 200_000
+// maxComparisons bounds the comparisons of parts of matches in one VirtualService.
+const maxComparisons = 1_000_000
 
 // precluded adds findings about routes and matches without effect.
 func (m *checker) precluded(v *snapshot.VirtualService, field string, rules []rule) {
@@ -173,6 +174,21 @@ func coversClient(gateways, of []string, labels, ofLabels map[string]string, nam
 		}
 	}
 	return (len(gateways) == 0 || len(of) > 0) && snapshot.Selects(labels, ofLabels) && (namespace == "" || namespace == ofNamespace)
+}
+
+// partsOf returns how many parts of a match are compared with those of another one.
+func partsOf(match any) int {
+	n := 1
+	if m, ok := match.(interface{ GetDestinationSubnets() []string }); ok {
+		n = max(n, len(m.GetDestinationSubnets()))
+	}
+	if m, ok := match.(interface{ GetSniHosts() []string }); ok {
+		n = max(n, len(m.GetSniHosts()))
+	}
+	if m, ok := match.(*networkingv1alpha3.HTTPMatchRequest); ok {
+		n += len(m.GetHeaders()) + len(m.GetWithoutHeaders()) + len(m.GetQueryParams())
+	}
+	return n
 }
 
 // coversTLS reports whether every connection that matches b is known to match a.
