@@ -14,7 +14,9 @@ func TestComparisonsAreBounded(t *testing.T) {
 		routes[i] = &networkingv1alpha3.TCPRoute{Match: []*networkingv1alpha3.L4MatchAttributes{{DestinationSubnets: make([]string, 200)}}}
 	}
 	compared := 0
-	rules := rulesOf(routes, func(r *networkingv1alpha3.TCPRoute) ([]*networkingv1alpha3.L4MatchAttributes, bool) { return r.GetMatch(), false },
+	rules := rulesOf(routes, func(r *networkingv1alpha3.TCPRoute) ([]*networkingv1alpha3.L4MatchAttributes, bool) {
+		return r.GetMatch(), false
+	},
 		func(a, b *networkingv1alpha3.L4MatchAttributes) bool {
 			compared += len(a.GetDestinationSubnets()) * len(b.GetDestinationSubnets())
 			return false
