@@ -74,6 +74,7 @@ func TestFlagsOfIstioctl(t *testing.T) {
 		code int
 		want string
 	}{
+		{"check cluster1 cluster2", cli.ExitUsage, "name clusters with --context cluster1,cluster2"},
 		{"version --short", 0, `^\(devel\)\n$`},
 		{"version -s --remote=false", 0, `^\(devel\)\n$`},
 		{"analyze -f " + service, 0, `^nothing found in 1 object `},

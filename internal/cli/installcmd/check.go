@@ -54,7 +54,7 @@ The command writes nothing. The exit code is 3 if it finds a fault, and 4 if it 
 could not check everything. meshctl remote-clusters shows the clusters that control planes read.`,
 		Example: `  meshctl check pre --context cluster1 --network network1 --crds
   meshctl check --context cluster1 --all-clusters`,
-		Args:      cobra.MatchAll(cobra.MaximumNArgs(1), cobra.OnlyValidArgs),
+		Args:      checkArgs,
 		ValidArgs: []string{before},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return o.run(cmd.Context(), env, cmd.Flags(), len(args) > 0)
@@ -66,6 +66,17 @@ could not check everything. meshctl remote-clusters shows the clusters that cont
 	o.values.bind(f)
 	cli.TableVar(f, &o.output)
 	return cmd
+}
+
+// checkArgs permits pre only.
+func checkArgs(cmd *cobra.Command, args []string) error {
+	if len(args) == 1 && args[0] == before {
+		return nil
+	}
+	if err := cli.NoArgs(cmd, args); err != nil {
+		return fmt.Errorf("%w: the only argument is %s; name clusters with --context %s", err, before, strings.Join(args, ","))
+	}
+	return nil
 }
 
 func (o *checkOptions) run(ctx context.Context, env *cli.Env, f *pflag.FlagSet, before bool) error {
