@@ -29,7 +29,7 @@ const (
 	maxHostSubsets = 1_000
 	// maxHostCopies bounds the virtual hosts of VirtualServices, one for each host and port or server,
 	// and maxRouteBytes the size of their routes.
-	maxHostCopies = 25_000
+	maxHostCopies = 20_000
 	maxRouteBytes = 64 << 20
 	// maxMatchers bounds the matchers of AuthorizationPolicies, and maxMatcherBytes their size.
 	maxMatchers     = 100_000
