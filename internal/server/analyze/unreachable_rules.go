@@ -49,8 +49,8 @@ func rulesOf[R, M any](routes []R, matchesOf func(R) ([]M, bool), covers func(a,
 			matches = []M{everything}
 		}
 		for j, match := range matches {
-			by := ""
-			if compared += parts * partsOf(match); compared <= maxComparisons {
+			by, size := "", partsOf(match)
+			if compared += parts * size; compared <= maxComparisons {
 				if k := slices.IndexFunc(before, func(e earlier) bool { return covers(e.match, match) }); k >= 0 {
 					by = before[k].name
 				}
@@ -64,7 +64,7 @@ func rulesOf[R, M any](routes []R, matchesOf func(R) ([]M, bool), covers func(a,
 				name = at(name+".match", j)
 			}
 			before = append(before, earlier{match, name})
-			parts += partsOf(match)
+			parts += size
 		}
 	}
 	return out
