@@ -121,6 +121,7 @@ func (s *session) quarantine(i int, names []string, raw string, nack *history.La
 		}
 		q.suspects, q.tries = nil, 0
 	}
+	searched := xdsgen.MaxSearched
 	for _, name := range found {
 		r, suspect := q.names[name]
 		if !suspect {
@@ -131,7 +132,7 @@ func (s *session) quarantine(i int, names []string, raw string, nack *history.La
 			Found: how, Since: nack.At, Error: nack.Message,
 		}
 		if sent := t.sent.holder(name); sent != nil {
-			r.entry.Objects = xdsgen.SourcesOf(sent.view, sent.get(name))
+			r.entry.Objects = xdsgen.SourcesOf(sent.view, sent.get(name), &searched)
 		}
 		q.names[name] = r
 	}

@@ -14,18 +14,24 @@ import (
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
 
+const (
+	// MaxSearched bounds the bytes that SourcesOf decodes for all refused resources of a response: a
+	// proxy may refuse thousands of them, with hundreds of patches each.
+	MaxSearched = 32 << 20
+	// maxSources bounds the objects of a resource.
+	maxSources = 10
+)
+
 // SourcesOf returns the objects that most likely made a proxy refuse a resource of a view, as KIND
 // NAMESPACE/NAME: the EnvoyFilters that changed it, else the object that it is made from. It is empty
-// if no single kind of object decides about the resource.
-func SourcesOf(v View, r *xdswire.Resource) []string {
+// if no single kind of object decides about the resource. left is what remains of MaxSearched.
+func SourcesOf(v View, r *xdswire.Resource, left *int) []string {
 	var out []string
 	add := func(kind snapshot.Kind, namespace, name string) {
-		if text := string(kind) + " " + namespace + "/" + name; !slices.Contains(out, text) {
-			out = append(out, text)
-		}
+		out = addSource(out, string(kind)+" "+namespace+"/"+name)
 	}
 	if p, ok := v.(patchedView); ok {
-		for _, key := range p.filtersOf(r) {
+		for _, key := range p.filtersOf(r, left) {
 			add(key.Kind, key.Namespace, key.Name)
 		}
 		v = p.View
@@ -54,6 +60,9 @@ func SourcesOf(v View, r *xdswire.Resource) []string {
 		namespace, name, _ := strings.Cut(name, "/")
 		add(snapshot.KindSecret, namespace, name)
 	default:
+		if !mayDecode(r, left) {
+			break
+		}
 		for _, config := range configsOf(r, v.Type()) {
 			// /apis/networking.istio.io/v1/namespaces/NAMESPACE/destination-rule/NAME
 			parts := strings.Split(strings.TrimPrefix(config, "/"), "/")
@@ -65,33 +74,52 @@ func SourcesOf(v View, r *xdswire.Resource) []string {
 	return out
 }
 
-// maxDecoded bounds the bytes that filtersOf decodes.
-const maxDecoded = 32 << 20
+// addSource adds an object once, up to maxSources.
+func addSource[T comparable](list []T, object T) []T {
+	if len(list) < maxSources && !slices.Contains(list, object) {
+		list = append(list, object)
+	}
+	return list
+}
+
+// mayDecode reports whether a resource is within what may be decoded, and takes its size from that.
+func mayDecode(r *xdswire.Resource, left *int) bool {
+	if *left < r.Size() {
+		return false
+	}
+	*left -= r.Size()
+	return true
+}
 
 // filtersOf returns the EnvoyFilters whose patches change a resource, if that is not known those with
 // patches for its type.
-func (v patchedView) filtersOf(r *xdswire.Resource) []snapshot.Key {
+func (v patchedView) filtersOf(r *xdswire.Resource, left *int) []snapshot.Key {
 	var sure, possible []snapshot.Key
-	left := maxDecoded
 	for p := range v.added.All {
 		if m, ok := p.Value.(interface{ GetName() string }); ok && m.GetName() == r.Name {
-			sure = append(sure, p.Of)
+			sure = addSource(sure, p.Of)
 		}
 	}
 	for patch := range v.patches.All {
-		possible = append(possible, patch.Of)
-		if left -= r.Size(); left < 0 {
+		possible = addSource(possible, patch.Of)
+		if len(sure) == maxSources {
+			break
+		}
+		if !mayDecode(r, left) {
+			if len(possible) == maxSources {
+				break
+			}
 			continue
 		}
 		p := patcher{patches: listOf([]*snapshot.Patch{patch}), resource: r.Name}
 		if p.changes(v.Type(), r); p.changed {
-			sure = append(sure, patch.Of)
+			sure = addSource(sure, patch.Of)
 		}
 	}
 	if len(sure) > 0 {
-		return slices.Compact(sure)
+		return sure
 	}
-	return slices.Compact(possible)
+	return possible
 }
 
 // changes applies the patches to a copy of a resource.

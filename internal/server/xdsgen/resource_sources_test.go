@@ -1,6 +1,7 @@
 package xdsgen
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
@@ -63,8 +64,29 @@ func TestSourcesOf(t *testing.T) {
 		"Secret other/cert":                            {Secrets{namespace: "edge"}, resource(xdswire.SecretType, "kubernetes-gateway://other/cert", &clusterv3.Cluster{})},
 		"EnvoyFilter shop/extension":                   {extensionView{extensions: listOf([]extension{{name: "e", of: snapshot.Key{Kind: snapshot.KindEnvoyFilter, Namespace: "shop", Name: "extension"}}})}, resource(xdswire.ExtensionType, "e", &clusterv3.Cluster{})},
 	} {
-		if got := strings.Join(SourcesOf(tt.view, tt.of), ", "); got != want {
+		left := MaxSearched
+		if got := strings.Join(SourcesOf(tt.view, tt.of, &left), ", "); got != want {
 			t.Errorf("%s: %q", want, got)
 		}
+	}
+
+	// A proxy may refuse thousands of resources with as many patches: the search is bounded for all of
+	// them together, and so is its result for each.
+	var many []*snapshot.Patch
+	for i := range 3 * maxSources {
+		many = append(many, merge(fmt.Sprintf("f%d", i), &networkingv1alpha3.EnvoyFilter_ClusterMatch{Name: name}))
+	}
+	view := patchedView{View: clusterView{}, patches: listOf(many)}
+	left := 2*maxSources*cluster.Size() + 1
+	for range 3 { // the budget ends with the second one
+		if got := SourcesOf(view, cluster, &left); len(got) != maxSources || got[0] != "EnvoyFilter shop/f0" {
+			t.Errorf("%d sources: %q", len(got), got)
+		}
+	}
+	if left != 1 {
+		t.Errorf("%d bytes are left", left)
+	}
+	if got := SourcesOf(clusterView{}, cluster, &left); got != nil {
+		t.Errorf("without a budget: %q", got)
 	}
 }
