@@ -137,6 +137,8 @@ func TestUninstallAsks(t *testing.T) {
 ---
 {apiVersion: v1, kind: Namespace, metadata: {name: other, labels: {istio-injection: enabled}}}
 ---
+{apiVersion: v1, kind: Namespace, metadata: {name: both, labels: {istio-injection: enabled, istio.io/rev: next}}} # istio-injection counts
+---
 {apiVersion: v1, kind: Pod, metadata: {name: web, namespace: shop, labels: {service.istio.io/canonical-name: web, sidecar.istio.io/inject: "false"},
   annotations: {sidecar.istio.io/status: "{}", istio.io/rev: canary}}, spec: {containers: [{name: a, image: a}]}}`)
 	canary := []string{"uninstall", "--revision", "canary"}
@@ -148,8 +150,9 @@ func TestUninstallAsks(t *testing.T) {
 	if got := l.versions(); strings.Contains(got, "canary") {
 		t.Errorf("with -y:\n%s", got)
 	}
-	l.refused([]string{"uninstall", "--purge"}, "ends the injection in 1 namespace (other)")
-	l.cluster.Kubectl(t, "", "label", "namespace", "other", "istio-injection-")
+	l.refused([]string{"uninstall", "--purge"}, "ends the injection in 2 namespaces (both, other)")
+	l.cluster.Kubectl(t, "", "label", "namespace", "other", "both", "istio-injection-")
+	l.cluster.Kubectl(t, "", "label", "namespace", "both", "istio.io/rev-")
 	l.must("uninstall", "--purge")
 	if got := l.versions(); got != "" {
 		t.Errorf("after uninstall --purge:\n%s", got)

@@ -8,7 +8,6 @@ import (
 	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"github.com/meshctl/meshctl/internal/install"
 	"github.com/meshctl/meshctl/internal/kube"
@@ -78,16 +77,4 @@ func (c *Cluster) Orphans(ctx context.Context, running []string) ([]string, erro
 		out = append(out, fmt.Sprintf("%s whose label asks for injection (%s)", output.Plural(len(injected), "namespace"), someOf(injected)))
 	}
 	return out, nil
-}
-
-// injectedBy returns the revision or tag that the labels of a namespace name, "" for none.
-func injectedBy(namespace *unstructured.Unstructured) string {
-	labels := namespace.GetLabels()
-	if labels[labelInjection] == "enabled" {
-		return mesh.DefaultRevision
-	}
-	if labels[labelInjection] != "" {
-		return ""
-	}
-	return labels[labelRevision]
 }

@@ -62,9 +62,7 @@ func (c *Cluster) Users(ctx context.Context, installations []string) ([]string, 
 	}
 	var injected []string
 	for i := range namespaces {
-		labels := namespaces[i].GetLabels()
-		rev, has := labels[labelRevision]
-		if has && slices.Contains(selectors, rev) || !has && labels[labelInjection] == "enabled" && slices.Contains(selectors, mesh.DefaultRevision) {
+		if by := injectedBy(&namespaces[i]); by != "" && slices.Contains(selectors, by) {
 			injected = append(injected, namespaces[i].GetName())
 		}
 	}
@@ -116,4 +114,16 @@ func someOf(names []string) string {
 		return strings.Join(names, ", ")
 	}
 	return fmt.Sprintf("%s and %d more", strings.Join(names[:most], ", "), len(names)-most)
+}
+
+// injectedBy returns the revision or tag that the labels of a namespace name, "" for none.
+func injectedBy(namespace *unstructured.Unstructured) string {
+	labels := namespace.GetLabels()
+	if labels[labelInjection] == "enabled" {
+		return mesh.DefaultRevision
+	}
+	if labels[labelInjection] != "" {
+		return ""
+	}
+	return labels[labelRevision]
 }
