@@ -12,6 +12,7 @@ import (
 	"golang.org/x/term"
 
 	"github.com/meshctl/meshctl/internal/certs"
+	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/output"
 )
 
@@ -27,6 +28,19 @@ func Named(noun string, names []string) string {
 		return noun + " " + names[0]
 	}
 	return noun + "s " + strings.Join(names, ", ")
+}
+
+// NotLookedAt names the clusters of the mesh that were not read, for the end of the line about no
+// findings; "" for none.
+func NotLookedAt(clusters []mesh.ClusterID) string {
+	if len(clusters) == 0 {
+		return ""
+	}
+	names := make([]string, len(clusters))
+	for i, id := range clusters {
+		names[i] = string(id)
+	}
+	return "; not looked at: " + Named("cluster", names) + " (--all-clusters)"
 }
 
 // DescribeRoot returns one line about a root certificate.

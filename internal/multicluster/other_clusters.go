@@ -21,12 +21,12 @@ type API struct {
 
 // Links returns for each cluster the other clusters that its remote secrets name, and why those of
 // some clusters could not be read.
-func Links(ctx context.Context, clusters []API, systemNamespace string) (links map[mesh.ClusterID][]mesh.ClusterID, unread []string) {
+func Links(ctx context.Context, clusters []API, systemNamespace string) (links map[mesh.ClusterID][]mesh.ClusterID, unread []error) {
 	links = map[mesh.ClusterID][]mesh.ClusterID{}
 	for _, c := range clusters {
 		others, err := otherClusters(ctx, c.Config, c.ID, systemNamespace)
 		if err != nil {
-			unread = append(unread, fmt.Sprintf("cluster %s: %v", c.ID, err))
+			unread = append(unread, fmt.Errorf("cluster %s: %w", c.ID, err))
 			continue
 		}
 		links[c.ID] = append([]mesh.ClusterID{}, others...)

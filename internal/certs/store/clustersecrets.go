@@ -180,7 +180,7 @@ func (c *ClusterSecrets) objects(ctx context.Context, names ...string) ([]any, e
 
 // AllObjects returns the objects of Objects without names, and the Secrets that the Gateways of the
 // cluster name, in all namespaces. unread has the reasons why some of these were not read.
-func (c *ClusterSecrets) AllObjects(ctx context.Context) (data []byte, unread []string, err error) {
+func (c *ClusterSecrets) AllObjects(ctx context.Context) (data []byte, unread []error, err error) {
 	own, err := c.objects(ctx)
 	if err != nil {
 		return nil, nil, err

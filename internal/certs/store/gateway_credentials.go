@@ -22,10 +22,10 @@ func (s secretName) String() string { return s.namespace + "/" + s.name }
 
 // gatewayCredentials returns the Secrets that the Gateways of the cluster name, as items for Objects, and
 // why some were not read. A Secret that does not exist is no item: meshctl check reports it.
-func (c *ClusterSecrets) gatewayCredentials(ctx context.Context) (items []any, unread []string, err error) {
+func (c *ClusterSecrets) gatewayCredentials(ctx context.Context) (items []any, unread []error, err error) {
 	gateways, err := c.core.ListAny(ctx, schema.GroupVersionKind{Group: "networking.istio.io", Version: "v1", Kind: "Gateway"}, "", "", maxGateways)
 	if apierrors.IsForbidden(err) {
-		return nil, []string{fmt.Sprintf("%s: you may not list Gateways, so their credentials are not read", c.Context)}, nil
+		return nil, []error{fmt.Errorf("%s: you may not list Gateways, so their credentials are not read", c.Context)}, nil
 	}
 	if err != nil {
 		return nil, nil, fmt.Errorf("%s: list Gateways: %w", c.Context, err)
@@ -59,7 +59,7 @@ func (c *ClusterSecrets) gatewayCredentials(ctx context.Context) (items []any, u
 		switch {
 		case apierrors.IsNotFound(err):
 		case apierrors.IsForbidden(err):
-			unread = append(unread, fmt.Sprintf("%s: you may not get Secret %s, which a Gateway names", c.Context, s))
+			unread = append(unread, fmt.Errorf("%s: you may not get Secret %s, which a Gateway names", c.Context, s))
 		case err != nil:
 			return nil, nil, fmt.Errorf("%s: Secret %s: %w", c.Context, s, err)
 		default:

@@ -109,9 +109,7 @@ func (o *clusterFlags) objects(ctx context.Context, c *store.ClusterSecrets, nam
 		return c.Objects(ctx, names...)
 	}
 	data, unread, err := c.AllObjects(ctx)
-	for _, text := range unread {
-		o.unread = append(o.unread, errors.New(text))
-	}
+	o.unread = append(o.unread, unread...)
 	return data, err
 }
 

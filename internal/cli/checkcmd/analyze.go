@@ -130,15 +130,14 @@ func (o *analyzeOptions) run(ctx context.Context, env *cli.Env) error {
 	if err != nil {
 		return err
 	}
+	var secrets []error
 	if clusters[0].Config != nil {
 		unread = append(unread, o.addLinks(ctx, &checks, clusters)...)
-		if err := o.addSecrets(ctx, &checks, m, views); err != nil {
+		if secrets, err = o.addSecrets(ctx, &checks, m, views); err != nil {
 			return err
 		}
 	}
-	for _, text := range m.Unread {
-		unread = append(unread, errors.New(text))
-	}
+	unread = slices.Concat(unread, m.Unread, secrets)
 	found := slices.Concat(analyze.OfFiles(m.Files), analyze.OfAPIs(m.APIs), analyze.CheckClusters(views, checks))
 	var hidden hiddenFindings
 	found = slices.DeleteFunc(analyze.Sort(newLines(clusters).exact(found)), func(f analyze.Finding) bool {
@@ -158,22 +157,21 @@ func (o *analyzeOptions) run(ctx context.Context, env *cli.Env) error {
 }
 
 // addSecrets adds what is known of Secrets: those of --credential-namespaces or, without the flag, those
-// that Gateways name.
-func (o *analyzeOptions) addSecrets(ctx context.Context, checks *analyze.Options, m *load.Mesh, views []*registry.Contents) error {
+// that Gateways name. It returns why some were not read.
+func (o *analyzeOptions) addSecrets(ctx context.Context, checks *analyze.Options, m *load.Mesh, views []*registry.Contents) (unread []error, err error) {
 	if len(o.secretNamespaces) > 0 {
 		checks.SecretsRead = func(namespace string) bool {
 			return slices.Contains(o.secretNamespaces, "*") || slices.Contains(o.secretNamespaces, namespace)
 		}
-		return nil
+		return nil, nil
 	}
 	secrets, accounts := analyze.CredentialsOf(views)
 	credentials, err := m.Credentials(ctx, secrets, accounts)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	checks.Credential, checks.MayNotRead = credentials.Secret, credentials.MayNotRead
-	m.Unread = append(m.Unread, credentials.Unread...)
-	return nil
+	return credentials.Unread, nil
 }
 
 // isIn reports whether an object belongs to a namespace, or is this namespace.

@@ -2,7 +2,6 @@ package checkcmd
 
 import (
 	"context"
-	"errors"
 	"slices"
 
 	"github.com/meshctl/meshctl/internal/mesh"
@@ -13,17 +12,14 @@ import (
 
 // addLinks adds what the remote secrets in APIs say about the clusters of the mesh, and returns why
 // some remote secrets were not read.
-func (o *analyzeOptions) addLinks(ctx context.Context, checks *analyze.Options, clusters []load.Cluster) (unread []error) {
+func (o *analyzeOptions) addLinks(ctx context.Context, checks *analyze.Options, clusters []load.Cluster) []error {
 	var apis []multicluster.API
 	for i := range clusters {
 		if c := &clusters[i]; c.Config != nil {
 			apis = append(apis, multicluster.API{ID: c.ID, Config: c.Config})
 		}
 	}
-	links, texts := multicluster.Links(ctx, apis, o.systemNamespace)
-	for _, text := range texts {
-		unread = append(unread, errors.New(text))
-	}
+	links, unread := multicluster.Links(ctx, apis, o.systemNamespace)
 	checks.Links = func(id mesh.ClusterID) []mesh.ClusterID { return links[id] }
 	for _, others := range links {
 		for _, id := range others {

@@ -57,14 +57,10 @@ func (h *hiddenFindings) String() string {
 
 // otherClusters names the clusters of the mesh that were not to be read.
 func (o *analyzeOptions) otherClusters(unread []mesh.ClusterID) string {
-	if len(unread) == 0 || o.contexts.All {
+	if o.contexts.All {
 		return ""
 	}
-	names := make([]string, len(unread))
-	for i, id := range unread {
-		names[i] = string(id)
-	}
-	return "; not looked at: " + cli.Named("cluster", names) + " (--all-clusters)"
+	return cli.NotLookedAt(unread)
 }
 
 // secretsRead says which Secrets of APIs were read.

@@ -169,9 +169,7 @@ func lookedAt(states []clusterState, c *configuration) string {
 	if c != nil {
 		objects, namespaces := c.mesh.Size()
 		text += fmt.Sprintf(", %s in %s, and the Secrets that Gateways name", output.Plural(objects, "object"), output.Plural(namespaces, "namespace"))
-		if unread := c.checks.Unread; len(unread) > 0 {
-			text += "; not looked at: " + cli.Named("cluster", namesOf(unread)) + " (--all-clusters)"
-		}
+		text += cli.NotLookedAt(c.checks.Unread)
 	}
 	return text
 }

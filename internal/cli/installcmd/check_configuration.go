@@ -46,7 +46,7 @@ func (o *checkOptions) readConfiguration(ctx context.Context, env *cli.Env, clus
 	}
 	linked := make(chan struct{})
 	var links map[mesh.ClusterID][]mesh.ClusterID
-	var unread []string
+	var unread []error
 	go func() {
 		defer close(linked)
 		links, unread = multicluster.Links(ctx, apis, o.values.namespace)
@@ -67,9 +67,7 @@ func (o *checkOptions) readConfiguration(ctx context.Context, env *cli.Env, clus
 		return nil, err
 	}
 	out.mesh = m
-	for _, text := range slices.Concat(m.Unread, credentials.Unread, unread) {
-		out.unread = append(out.unread, errors.New(text))
-	}
+	out.unread = slices.Concat(m.Unread, credentials.Unread, unread)
 	out.checks = analyze.Options{
 		Now: env.Now(), Credential: credentials.Secret, MayNotRead: credentials.MayNotRead,
 		Whole: func(mesh.ClusterID) bool { return true },
@@ -80,14 +78,6 @@ func (o *checkOptions) readConfiguration(ctx context.Context, env *cli.Env, clus
 		out.checks.Unread = links[clusters[0].id]
 	}
 	return out, nil
-}
-
-func namesOf(ids []mesh.ClusterID) []string {
-	var out []string
-	for _, id := range ids {
-		out = append(out, string(id))
-	}
-	return out
 }
 
 // check returns the warnings and errors of analyze in and between clusters. The states are those of

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 
 	"golang.org/x/sync/errgroup"
@@ -21,7 +22,7 @@ const requestsAtOnce = 16
 // Credentials holds the Secrets that Gateways name, as far as the caller may read them.
 type Credentials struct {
 	// Unread states what could not be read, and why.
-	Unread []string
+	Unread []error
 
 	mu      sync.Mutex
 	secrets map[snapshot.Key]*snapshot.Secret // nil for one that does not exist
@@ -74,7 +75,7 @@ func (m *Mesh) Credentials(ctx context.Context, keys []snapshot.Key, accounts []
 		}
 	}
 	_ = running.Wait() // no function fails
-	slices.Sort(out.Unread)
+	slices.SortFunc(out.Unread, func(a, b error) int { return strings.Compare(a.Error(), b.Error()) })
 	return out, ctx.Err()
 }
 
@@ -86,11 +87,11 @@ func (c *Credentials) set(k snapshot.Key, s *snapshot.Secret) {
 
 // miss notes once what cannot be read.
 func (c *Credentials) miss(format string, args ...any) {
-	text := fmt.Sprintf(format, args...)
+	why := fmt.Errorf(format, args...)
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if !slices.Contains(c.Unread, text) {
-		c.Unread = append(c.Unread, text)
+	if !slices.ContainsFunc(c.Unread, func(known error) bool { return known.Error() == why.Error() }) {
+		c.Unread = append(c.Unread, why)
 	}
 }
 
@@ -105,7 +106,7 @@ func (c *Credentials) read(ctx context.Context, api *kube.Client, k snapshot.Key
 		c.miss("cluster %s: you may not get Secrets of namespace %s, so the certificates of gateways there are not checked", k.Cluster, k.Namespace)
 		return
 	case err != nil:
-		c.miss("cluster %s: Secret %s/%s: %v", k.Cluster, k.Namespace, k.Name, err)
+		c.miss("cluster %s: Secret %s/%s: %w", k.Cluster, k.Namespace, k.Name, err)
 		return
 	}
 	conv := source.Converter{Cluster: k.Cluster}
@@ -127,7 +128,7 @@ func (c *Credentials) review(ctx context.Context, api *kube.Client, a snapshot.A
 	answer, err := api.MayListSecrets(ctx, a.Namespace, a.Name)
 	switch {
 	case err != nil:
-		c.miss("cluster %s: whether gateways may read their Secrets is not checked: %v", a.Cluster, err)
+		c.miss("cluster %s: whether gateways may read their Secrets is not checked: %w", a.Cluster, err)
 	case !answer.Allowed:
 		c.mu.Lock()
 		defer c.mu.Unlock()

@@ -77,7 +77,7 @@ type Mesh struct {
 	Files []dir.Problem
 	APIs  []kube.Problem
 	// Unread names the resources of APIs that an analysis could not read, with the reasons.
-	Unread []string
+	Unread []error
 	// Whole lists the clusters that were read from APIs, so that nothing of them is missing.
 	Whole map[mesh.ClusterID]bool
 
@@ -335,7 +335,7 @@ func (m *Mesh) add(r *reader) {
 	m.Whole[r.cluster.ID] = true
 	for i := range status.Resources {
 		if s := &status.Resources[i]; !s.Synced && s.Error != "" {
-			m.Unread = append(m.Unread, fmt.Sprintf("cluster %s: %s", r.cluster.ID, s.Error))
+			m.Unread = append(m.Unread, fmt.Errorf("cluster %s: %s", r.cluster.ID, s.Error))
 		}
 	}
 	for _, p := range status.Problems {
