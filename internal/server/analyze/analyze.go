@@ -215,7 +215,7 @@ func newChecker(c *registry.Contents, o Options) *checker {
 				m.addWorkload(&o.Pod)
 			case *snapshot.Service:
 				m.services[o.Namespace] = append(m.services[o.Namespace], o)
-				if o.Cluster != c.Snapshot.Mesh.LocalCluster && o.Namespace == c.Snapshot.Mesh.RootNamespace && strings.HasPrefix(o.Name, "istiod") && len(o.Selector) > 0 {
+				if o.Cluster != c.Snapshot.Mesh.LocalCluster && len(o.Selector) > 0 && snapshot.IsControlPlane(o.Namespace, o.Name, c.Snapshot.Mesh.RootNamespace) {
 					m.elsewhere[o.Cluster] = true
 				}
 				if len(o.Selector) > 0 {

@@ -4,7 +4,6 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
-	"strings"
 
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/server/registry"
@@ -102,7 +101,7 @@ func contribute(snap *snapshot.Snapshot, pages map[mesh.ClusterID]*PageCluster) 
 		page.Network = snap.NetworkOf(id)
 	}
 	for _, svc := range snap.Services.All() {
-		runsControlPlane := svc.Namespace == snap.Mesh.RootNamespace && strings.HasPrefix(svc.Name, "istiod")
+		runsControlPlane := snapshot.IsControlPlane(svc.Namespace, svc.Name, snap.Mesh.RootNamespace)
 		for i := range svc.Clusters {
 			page := pages[svc.Clusters[i].Cluster]
 			if page == nil {

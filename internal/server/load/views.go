@@ -78,7 +78,7 @@ func (s *seen) hasControlPlane(systemNamespace string) bool {
 	for _, key := range slices.Collect(maps.Keys(s.objects)) {
 		switch o := s.objects[key].(type) {
 		case *snapshot.Service:
-			if o.Namespace == systemNamespace && strings.HasPrefix(o.Name, "istiod") && len(o.Selector) == 0 {
+			if len(o.Selector) == 0 && snapshot.IsControlPlane(o.Namespace, o.Name, systemNamespace) {
 				return false
 			}
 		case *snapshot.Injector:

@@ -302,6 +302,13 @@ func (s *MeshService) PassedOnBy(g *NetworkGateway, c mesh.ClusterID) bool {
 	return exported(to, s.Namespace, g.Namespace)
 }
 
+// IsControlPlane reports whether a Service of a namespace stands for control planes: istiod, or that of
+// a revision. One without a selector leads to the control plane of another cluster. root is the
+// namespace of control planes.
+func IsControlPlane(namespace, name, root string) bool {
+	return namespace == root && strings.HasPrefix(name, "istiod")
+}
+
 // ClusterService is the part of a service that the Service of one cluster decides.
 type ClusterService struct {
 	Cluster  mesh.ClusterID
