@@ -6,8 +6,11 @@ import (
 	"slices"
 	"time"
 
+	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/server/analyze"
 	"github.com/meshctl/meshctl/internal/server/debug"
+	"github.com/meshctl/meshctl/internal/server/snapshot"
+	"github.com/meshctl/meshctl/internal/server/source/jwks"
 )
 
 const (
@@ -57,7 +60,12 @@ func (s *Server) analyze(ctx context.Context) ([]analyze.Finding, error) {
 	if err != nil {
 		return nil, err
 	}
-	return analyze.Check(c, analyze.Options{Now: s.cfg.Now(), SecretsRead: s.secretsRead, KeySet: s.keySetFault}), nil
+	faults := jwks.Faults(s.keySets.Status())
+	keySet := func(_ mesh.ClusterID, source snapshot.KeySource) (string, bool) {
+		fault, kept := faults(source)
+		return oneLine(fault), kept
+	}
+	return analyze.Check(c, analyze.Options{Now: s.cfg.Now(), SecretsRead: s.secretsRead, KeySet: keySet}), nil
 }
 
 // analysisPage makes /debug/analysis.

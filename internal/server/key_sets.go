@@ -10,8 +10,6 @@ import (
 
 	"github.com/meshctl/meshctl/internal/dial"
 	"github.com/meshctl/meshctl/internal/keyset"
-	"github.com/meshctl/meshctl/internal/mesh"
-	"github.com/meshctl/meshctl/internal/server/snapshot"
 	"github.com/meshctl/meshctl/internal/server/source/jwks"
 )
 
@@ -54,16 +52,6 @@ func (s *Server) newKeySets() error {
 		Now:    s.cfg.Now,
 	})
 	return nil
-}
-
-// keySetFault returns why a key set cannot be fetched, and whether its last keys count.
-func (s *Server) keySetFault(_ mesh.ClusterID, source snapshot.KeySource) (fault string, kept bool) {
-	for _, st := range s.keySets.Status() {
-		if st.Source == source.String() {
-			return oneLine(st.Problem), st.Keys > 0
-		}
-	}
-	return "", false
 }
 
 // keySetNotes returns the problems of key sets.

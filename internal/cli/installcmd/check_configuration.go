@@ -83,11 +83,13 @@ func (o *checkOptions) readConfiguration(ctx context.Context, env *cli.Env, clus
 // check returns the warnings and errors of analyze in and between clusters. The states are those of
 // the clusters, in the same order.
 func (c *configuration) check(states []clusterState, several bool) []apply.Finding {
+	faults := make(map[mesh.ClusterID]func(snapshot.KeySource) (string, bool))
+	for i, id := range c.ids {
+		faults[id] = states[i].planes.keySetFaults()
+	}
 	c.checks.KeySet = func(id mesh.ClusterID, source snapshot.KeySource) (fault string, kept bool) {
-		for i := range c.ids {
-			if c.ids[i] == id {
-				return states[i].planes.keySet(source)
-			}
+		if of := faults[id]; of != nil {
+			return of(source)
 		}
 		return "", false
 	}

@@ -63,17 +63,17 @@ func (p *controlPlanes) ask(ctx context.Context) {
 	running.Wait()
 }
 
-// keySet returns why a key set cannot be fetched, and whether its last keys count, for
-// analyze.Options.
-func (p *controlPlanes) keySet(source snapshot.KeySource) (fault string, kept bool) {
+// keySetFaults returns a function for analyze.Options.KeySet of the cluster.
+func (p *controlPlanes) keySetFaults() func(snapshot.KeySource) (fault string, kept bool) {
+	var all []jwks.Status
 	for _, a := range p.keySets {
-		for i := range a.Value {
-			if st := &a.Value[i]; st.Source == source.String() && st.Problem != "" {
-				return proxystatus.OneLine(st.Problem), st.Keys > 0
-			}
-		}
+		all = append(all, a.Value...)
 	}
-	return "", false
+	faults := jwks.Faults(all)
+	return func(source snapshot.KeySource) (string, bool) {
+		fault, kept := faults(source)
+		return proxystatus.OneLine(fault), kept
+	}
 }
 
 // checkControlPlanes finds the faults of control planes that do not answer, of their CAs, of proxies

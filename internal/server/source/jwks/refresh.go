@@ -76,6 +76,24 @@ type Status struct {
 	LeftOut []string `json:",omitempty"`
 }
 
+// Faults returns a function that reports why a key set cannot be fetched, "" if it can, and whether its
+// last keys count. Of several problems of a key set, the first one counts.
+func Faults(all []Status) func(snapshot.KeySource) (fault string, kept bool) {
+	of := make(map[string]*Status)
+	for i := range all {
+		if st := &all[i]; st.Problem != "" && of[st.Source] == nil {
+			of[st.Source] = st
+		}
+	}
+	return func(source snapshot.KeySource) (string, bool) {
+		st := of[source.String()]
+		if st == nil {
+			return "", false
+		}
+		return st.Problem, st.Keys > 0
+	}
+}
+
 // New returns a Fetcher. Run makes it work.
 func New(cfg Config) *Fetcher {
 	cfg.Every = cmp.Or(cfg.Every, DefaultEvery)
