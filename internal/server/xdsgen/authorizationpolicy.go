@@ -6,10 +6,8 @@ import (
 	"strings"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
-	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
 	rbacv3 "github.com/envoyproxy/go-control-plane/envoy/config/rbac/v3"
 	httprbacv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/rbac/v3"
-	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
 	networkrbacv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/rbac/v3"
 	"google.golang.org/protobuf/proto"
 	securityv1beta1 "istio.io/api/security/v1beta1"
@@ -142,79 +140,6 @@ func authorizationFilters(authorizations []authorization) list[authorizationFilt
 	return listOf(out)
 }
 
-// eachAuthorization calls yield for each filter of a type and place.
-func eachAuthorization(s listenerSettings, network, early bool, yield func(*authorizationFilter)) {
-	for f := range s.authorization.All {
-		if f.Network == network && f.Early == early {
-			yield(&f)
-		}
-	}
-}
-
-// discovery returns the source of a filter's configuration. Without one, Envoy refuses
-// requests and connections.
-func (f *authorizationFilter) discovery() *corev3.ExtensionConfigSource {
-	var m proto.Message
-	switch {
-	case f.Calls:
-		m = emptyAuthorizer(f.Network)
-	case f.Network:
-		m = &networkrbacv3.RBAC{}
-	default:
-		m = &httprbacv3.RBAC{}
-	}
-	return &corev3.ExtensionConfigSource{
-		ConfigSource: adsSource(), TypeUrls: []string{"type.googleapis.com/" + string(m.ProtoReflect().Descriptor().FullName())},
-	}
-}
-
-// httpAuthorization returns the HTTP filters of authorizations.
-func httpAuthorization(s listenerSettings, early bool) []*hcmv3.HttpFilter {
-	var out []*hcmv3.HttpFilter
-	eachAuthorization(s, false, early, func(f *authorizationFilter) {
-		out = append(out, &hcmv3.HttpFilter{Name: f.Name, ConfigType: &hcmv3.HttpFilter_ConfigDiscovery{ConfigDiscovery: f.discovery()}})
-	})
-	return out
-}
-
-// networkAuthorization returns the network filters of authorizations. Chains of HTTP do not
-// have them.
-func networkAuthorization(s listenerSettings, early bool) []*listenerv3.Filter {
-	var out []*listenerv3.Filter
-	eachAuthorization(s, true, early, func(f *authorizationFilter) {
-		out = append(out, &listenerv3.Filter{Name: f.Name, ConfigType: &listenerv3.Filter_ConfigDiscovery{ConfigDiscovery: f.discovery()}})
-	})
-	return out
-}
-
-// securityFilters returns the HTTP filters of plugins, tokens and authorizations at a port, in
-// the order of Istio.
-func (g *generator) securityFilters(s listenerSettings, port uint32) []*hcmv3.HttpFilter {
-	return slices.Concat(
-		httpAuthorization(s, true),
-		g.httpPlugins(s, port, false),
-		httpAuthorization(s, false),
-		g.httpPlugins(s, port, true),
-	)
-}
-
-// addNetworkFilters adds the network filters of plugins and authorizations at a port to filter
-// chains. Authorizations of HTTP are in the connection manager.
-func (g *generator) addNetworkFilters(s listenerSettings, port uint32, chains ...*listenerv3.FilterChain) {
-	if s.plugins.Empty() && s.authorization.Empty() {
-		return
-	}
-	early, late := networkAuthorization(s, true), networkAuthorization(s, false)
-	before, after := g.networkPlugins(s, port, false), g.networkPlugins(s, port, true)
-	for _, c := range chains {
-		if filters := c.GetFilters(); filters[len(filters)-1].GetName() == filterHCM {
-			c.Filters = slices.Concat(before, after, filters)
-		} else {
-			c.Filters = slices.Concat(early, before, late, after, filters)
-		}
-	}
-}
-
 // isAuthorization reports whether a name belongs to a filter of authorizations.
 func isAuthorization(list []authorization, name string) bool {
 	return slices.ContainsFunc(list, func(a authorization) bool {
@@ -315,3 +240,20 @@ func (a *authorization) policyName(p *snapshot.AuthorizationPolicy, rule int) st
 
 // customRule is the start of the names of rules with action CUSTOM.
 const customRule = "istio-ext-authz"
+
+// discovery returns the source of a filter's configuration. Without one, Envoy refuses
+// requests and connections.
+func (f *authorizationFilter) discovery() *corev3.ExtensionConfigSource {
+	var m proto.Message
+	switch {
+	case f.Calls:
+		m = emptyAuthorizer(f.Network)
+	case f.Network:
+		m = &networkrbacv3.RBAC{}
+	default:
+		m = &httprbacv3.RBAC{}
+	}
+	return &corev3.ExtensionConfigSource{
+		ConfigSource: adsSource(), TypeUrls: []string{"type.googleapis.com/" + string(m.ProtoReflect().Descriptor().FullName())},
+	}
+}

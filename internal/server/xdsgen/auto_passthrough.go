@@ -2,26 +2,12 @@ package xdsgen
 
 import (
 	"cmp"
-	"slices"
 
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
-	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
 
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 )
-
-// passesByName reports whether a proxy passes TLS on to services by server name: a Gateway
-// object that selects it has a server with mode AUTO_PASSTHROUGH.
-func passesByName(s *snapshot.Snapshot, labels map[string]string) bool {
-	return slices.ContainsFunc(gatewaysOf(s, labels), func(gw *snapshot.Gateway) bool {
-		return slices.ContainsFunc(gw.Spec.GetServers(), isAutoPassthrough)
-	})
-}
-
-func isAutoPassthrough(s *networkingv1alpha3.Server) bool {
-	return s.GetTls().GetMode() == networkingv1alpha3.ServerTLSSettings_AUTO_PASSTHROUGH
-}
 
 // serviceChains returns a filter chain for each port of each service that a server with
 // mode AUTO_PASSTHROUGH exposes, and for each of their subsets. The server name of a
@@ -50,9 +36,4 @@ func (u gatewayListener) serviceChains(g *generator, hosts []string, timeouts po
 		}
 	}
 	return out
-}
-
-// passable reports whether gateways pass on calls by server name to a service.
-func passable(svc *snapshot.MeshService) bool {
-	return !svc.Headless && !clusterLocal(svc) && !svc.External && svc.Resolution == snapshot.ByEndpoints && !svc.IsWildcard()
 }

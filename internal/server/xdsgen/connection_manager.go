@@ -14,6 +14,7 @@ import (
 	faultv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/fault/v3"
 	grpcstatsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/grpc_stats/v3"
 	grpcwebv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/grpc_web/v3"
+	ondemandv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/on_demand/v3"
 	routerv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/router/v3"
 	httpstatev3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/set_filter_state/v3"
 	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
@@ -229,3 +230,17 @@ func (g *generator) namedTCPProxy(cluster, stats string, s listenerSettings, t t
 func (g *generator) blackHole() *listenerv3.Filter {
 	return g.tcpProxy(mesh.BlackHoleCluster, listenerSettings{})
 }
+
+// onDemandFilter comes first, because the other filters read the route. It has no effect on
+// requests that have a route.
+var onDemandFilter = httpFilter("envoy.filters.http.on_demand", &ondemandv3.OnDemand{})
+
+// stream is a VirtualService with routes for TLS or TCP connections to a host.
+type stream struct {
+	host    string
+	virtual *snapshot.VirtualService
+	client  snapshot.RouteClient // the part of the client that the routes read
+	tunnels list[tunnel]         // of the destinations
+}
+
+const filterFault = "envoy.filters.http.fault"

@@ -4,7 +4,6 @@ import (
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
 	"google.golang.org/protobuf/types/known/durationpb"
-	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
 
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
@@ -34,12 +33,6 @@ func (v listenerView) egressStreams(s *snapshot.Snapshot, number uint32) []Unit 
 		}
 	}
 	return units
-}
-
-// bindsPort reports whether the proxy listens for an egress listener itself. Otherwise it takes
-// connections that are redirected to the proxy.
-func bindsPort(e *networkingv1alpha3.IstioEgressListener, captured bool) bool {
-	return !captured || e.GetCaptureMode() == networkingv1alpha3.CaptureMode_NONE || isUnixListener(e)
 }
 
 // boundStreams generates the listener at one address for connections to services. It chooses

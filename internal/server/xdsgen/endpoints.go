@@ -338,3 +338,42 @@ func endpointProto(addr netip.Addr, port, weight uint32, health corev3.HealthSta
 		Metadata:            md,
 	}
 }
+
+// passable reports whether gateways pass on calls by server name to a service.
+func passable(svc *snapshot.MeshService) bool {
+	return !svc.Headless && !clusterLocal(svc) && !svc.External && svc.Resolution == snapshot.ByEndpoints && !svc.IsWildcard()
+}
+
+// subsetsOf returns the subsets of a rule, first nil for the whole service.
+func subsetsOf(r *snapshot.HostRule) []*networkingv1alpha3.Subset {
+	out := []*networkingv1alpha3.Subset{nil}
+	if r != nil {
+		out = append(out, r.Subsets...)
+	}
+	return out
+}
+
+// toDestination reports whether clients of a service choose the address of an endpoint.
+func toDestination(svc *snapshot.MeshService) bool {
+	return svc.Headless || svc.Resolution == snapshot.ByDestination
+}
+
+// clusterLocal reports whether clients call only endpoints of their own cluster, or of
+// their own node.
+func clusterLocal(svc *snapshot.MeshService) bool {
+	return svc.NodeLocal || svc.ClusterLocal
+}
+
+// endpointViewOf returns the endpoint view of a proxy whose workload has these labels.
+func endpointViewOf(s *snapshot.Snapshot, n Node, pod *snapshot.Pod, labels map[string]string) endpointView {
+	v := endpointView{
+		router: n.ID.Type == mesh.Router, proxyless: n.Proxyless, cluster: n.Cluster, network: networkOf(s, n, labels),
+		view: joinNetworks(n.View), families: n.families(), client: snapshot.RuleClientOf(s.Namespaces.Get(n.Namespace), labels),
+		place: clientPlace(s, n, pod, labels),
+	}
+	if s.Private {
+		v.scope.namespace = n.Namespace
+	}
+	v.passthrough = v.router && passesByName(s, labels)
+	return v
+}

@@ -108,13 +108,6 @@ func (f *chosenFilters) apply(a Assignment) Assignment {
 	return a
 }
 
-// extension is the configuration of a filter.
-type extension struct {
-	name string
-	body string       // an encoded envoy.config.core.v3.TypedExtensionConfig
-	of   snapshot.Key // the object that configures it; zero if several do
-}
-
 // extensionView is the view of the extension configurations (ECDS) of proxies with the
 // same extensions.
 type extensionView struct {

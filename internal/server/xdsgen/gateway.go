@@ -18,17 +18,6 @@ func gatewayPorts(s *snapshot.Snapshot, n Node, pod *snapshot.Pod, labels map[st
 	})
 }
 
-// gatewaysOf returns the Gateway objects that select a workload, oldest first.
-func gatewaysOf(s *snapshot.Snapshot, labels map[string]string) []*snapshot.Gateway {
-	var out []*snapshot.Gateway
-	for _, gw := range s.GatewayConfigs {
-		if snapshot.Selects(gw.Spec.GetSelector(), labels) {
-			out = append(out, gw)
-		}
-	}
-	return out
-}
-
 // targetPorts returns a function from a port of the Services that select a gateway, as the
 // servers of Gateway objects name it, to the port of its pod. The oldest Service decides. A
 // port of no Service is the pod's own.

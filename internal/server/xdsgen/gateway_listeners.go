@@ -30,9 +30,6 @@ type gatewayView struct {
 	tunnels   list[tunnel]
 }
 
-// tlsLimits limits the TLS of servers: with the mesh's certificates, and with others.
-type tlsLimits struct{ mesh, others snapshot.TLSLimits }
-
 func (v gatewayView) Type() string { return xdswire.ListenerType }
 
 func (v gatewayView) Keys() Keys {

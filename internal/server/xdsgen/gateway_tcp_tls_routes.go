@@ -64,15 +64,6 @@ func (v gatewayView) destinationTunnels(bound list[boundService]) list[tunnel] {
 	return listOf(out)
 }
 
-// decisive returns the destination of a route whose DestinationRule decides, as in Istio: the
-// first one.
-func decisive(to []*networkingv1alpha3.RouteDestination) *networkingv1alpha3.Destination {
-	if len(to) == 0 {
-		return nil
-	}
-	return to[0].GetDestination()
-}
-
 // streamRoutes holds what decides where the connections to the servers of a listener go.
 type streamRoutes struct {
 	services map[string][]*snapshot.VirtualService // by Gateway object

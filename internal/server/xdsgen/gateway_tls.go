@@ -15,11 +15,6 @@ import (
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 )
 
-// serverTLS returns the transport socket of a server that terminates TLS.
-func (g *generator) serverTLS(t *networkingv1alpha3.ServerTLSSettings, limits tlsLimits) *corev3.TransportSocket {
-	return g.transportSocket(tlsSocket, downstreamTLS(t, limits, "h2", "http/1.1"))
-}
-
 // downstreamTLS returns the TLS of a server that accepts protocols by ALPN.
 func downstreamTLS(t *networkingv1alpha3.ServerTLSSettings, limits tlsLimits, alpn ...string) *tlsv3.DownstreamTlsContext {
 	mode := t.GetMode()
@@ -114,14 +109,6 @@ func clientRoots(t *networkingv1alpha3.ServerTLSSettings) *tlsv3.SdsSecretConfig
 	return namedSecret(name)
 }
 
-// sdsName returns the name of a credential with its scheme.
-func sdsName(credential string) string {
-	if strings.Contains(credential, "://") {
-		return credential
-	}
-	return secretPrefix + credential
-}
-
 // secretSource bounds the time that listeners and clusters wait for a secret. Without the secret
 // they start, and only the connections that need it fail until it arrives. It must not be changed.
 var secretSource = encodedOnce(&corev3.ConfigSource{
@@ -129,8 +116,3 @@ var secretSource = encodedOnce(&corev3.ConfigSource{
 	InitialFetchTimeout:   durationpb.New(5 * time.Second),
 	ResourceApiVersion:    corev3.ApiVersion_V3,
 })
-
-// namedSecret returns the reference to a secret that the control plane serves.
-func namedSecret(name string) *tlsv3.SdsSecretConfig {
-	return &tlsv3.SdsSecretConfig{Name: name, SdsConfig: secretSource()}
-}

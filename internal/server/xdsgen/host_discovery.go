@@ -24,9 +24,6 @@ const (
 	// HostsOnDemand ends the versions of route configurations whose proxies request the virtual
 	// hosts by name.
 	HostsOnDemand = "+vhds-on-demand"
-	// HostSeparator is between the route configuration and the virtual host in the name of a
-	// virtual host. Envoy requires it.
-	HostSeparator = "/"
 )
 
 // SupportsHostDiscovery reports whether a proxy can get virtual hosts one by one, over ADS. Its

@@ -7,7 +7,6 @@ import (
 	"sync"
 
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
-	ondemandv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/on_demand/v3"
 	matcherv3 "github.com/envoyproxy/go-control-plane/envoy/type/matcher/v3"
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
@@ -22,10 +21,6 @@ import (
 // host for exactly this host, also if the routes are for a wildcard or for unknown hosts. With
 // such a domain Envoy would send requests to other hosts there without a request for their own
 // virtual hosts.
-
-// onDemandFilter comes first, because the other filters read the route. It has no effect on
-// requests that have a route.
-var onDemandFilter = httpFilter("envoy.filters.http.on_demand", &ondemandv3.OnDemand{})
 
 // ManyHosts reports whether a sidecar sees so many services that it gets virtual hosts on demand.
 func ManyHosts(s *snapshot.Snapshot, n Node, most int) bool {
@@ -146,3 +141,7 @@ func RequestedHost(enc *xdswire.Encoder, of *xdswire.Resource, routes, host stri
 		return enc.Raw(xdswire.VirtualHostType, key.name, hostWith(key.name, host), rest), nil
 	})
 }
+
+// HostSeparator is between the route configuration and the virtual host in the name of a
+// virtual host. Envoy requires it.
+const HostSeparator = "/"

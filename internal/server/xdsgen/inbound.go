@@ -57,15 +57,6 @@ type inboundPort struct {
 	Pool string
 }
 
-// encodeSettings encodes settings of an object, which came from YAML.
-func encodeSettings(settings proto.Message) string {
-	b, err := proto.MarshalOptions{Deterministic: true}.Marshal(settings)
-	if err != nil {
-		panic("xdsgen: settings that do not encode: " + err.Error())
-	}
-	return string(b)
-}
-
 // decodeSettings decodes the result of encodeSettings.
 func decodeSettings(encoded string, settings proto.Message) {
 	if err := proto.Unmarshal([]byte(encoded), settings); err != nil {

@@ -194,23 +194,6 @@ func destinations(s *snapshot.Snapshot, except []string, yield func(Key) bool) {
 	}
 }
 
-// servicesIn iterates over the services of namespaces.
-func servicesIn(s *snapshot.Snapshot, namespaces []string) iter.Seq[*snapshot.MeshService] {
-	return func(yield func(*snapshot.MeshService) bool) {
-		for _, namespace := range namespaces {
-			facts := s.Namespaces.Get(namespace)
-			if facts == nil {
-				continue
-			}
-			for _, svc := range facts.Services {
-				if !yield(svc) {
-					return
-				}
-			}
-		}
-	}
-}
-
 // unkeyed holds the kinds of facts that concern all units that read them.
 const unkeyed = snapshot.TrustFacts | snapshot.MeshFacts
 

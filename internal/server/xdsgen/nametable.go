@@ -155,8 +155,6 @@ func ofFamilies(ips []netip.Addr, f families) []netip.Addr {
 // one may import has the message.
 const (
 	fieldTable     = 1 // of NameTable: a map
-	fieldKey       = 1 // of an entry of the map
-	fieldValue     = 2
 	fieldIPs       = 1 // of NameInfo
 	fieldRegistry  = 2
 	fieldShortName = 3
@@ -190,9 +188,4 @@ func nameEntry(enc *xdswire.Encoder, svc *snapshot.MeshService, prefix string, i
 	entry := protowire.AppendVarint(appendField(space[:0], fieldTable), uint64(size))
 	entry = protowire.AppendString(appendField(entry, fieldKey), host)
 	return enc.Piece(xdswire.NameTableType, host, protowire.AppendBytes(appendField(entry, fieldValue), info))
-}
-
-// appendField appends the tag of a text, of bytes or of a message.
-func appendField(b []byte, number protowire.Number) []byte {
-	return protowire.AppendTag(b, number, protowire.BytesType)
 }

@@ -144,15 +144,6 @@ func (u serviceClusters) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, er
 	return g.resources()
 }
 
-// subsetsOf returns the subsets of a rule, first nil for the whole service.
-func subsetsOf(r *snapshot.HostRule) []*networkingv1alpha3.Subset {
-	out := []*networkingv1alpha3.Subset{nil}
-	if r != nil {
-		out = append(out, r.Subsets...)
-	}
-	return out
-}
-
 // clusterOf is a cluster of a port: for a subset, or for the whole service if subset is
 // nil.
 type clusterOf struct {
@@ -237,11 +228,6 @@ func (u clusterOf) base(g *generator, name, alpn string) *clusterv3.Cluster {
 	}
 	setConnectionPool(c, u.policy.GetConnectionPool(), u.keepAlive, u.policy.GetRetryBudget())
 	return c
-}
-
-// toDestination reports whether clients of a service choose the address of an endpoint.
-func toDestination(svc *snapshot.MeshService) bool {
-	return svc.Headless || svc.Resolution == snapshot.ByDestination
 }
 
 // resolve makes the proxy resolve the names of a cluster's endpoints. It returns false if
@@ -425,8 +411,14 @@ func (g *generator) protocolOptions(c *clusterv3.Cluster, o *httpv3.HttpProtocol
 	}
 }
 
-// clusterLocal reports whether clients call only endpoints of their own cluster, or of
-// their own node.
-func clusterLocal(svc *snapshot.MeshService) bool {
-	return svc.NodeLocal || svc.ClusterLocal
+// alpn returns the ALPN protocol of HTTP connections with TLS by a policy, which every server knows,
+// not Istio's: see alpnFilter. Others have none.
+func (u clusterOf) alpn() string {
+	switch {
+	case !originatesTLS(u.policy.GetTls()):
+		return ""
+	case u.http2():
+		return "h2"
+	}
+	return "http/1.1"
 }

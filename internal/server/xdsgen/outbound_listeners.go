@@ -93,21 +93,6 @@ func (v listenerView) catchesAll() bool {
 	return len(v.scope.egress()) == 0 || e != nil && !isBound(e)
 }
 
-// isBound reports whether an egress listener without a port takes connections to one address
-// only.
-func isBound(e *networkingv1alpha3.IstioEgressListener) bool {
-	return e.GetBind() != "" || e.GetCaptureMode() == networkingv1alpha3.CaptureMode_NONE
-}
-
-// hasNoPort reports whether an egress listener is for all ports without a listener of their own.
-func hasNoPort(e *networkingv1alpha3.IstioEgressListener) bool {
-	return e.GetPort().GetNumber() == 0 && !isUnixListener(e)
-}
-
-func isUnixListener(e *networkingv1alpha3.IstioEgressListener) bool {
-	return strings.HasPrefix(e.GetBind(), snapshot.UnixScheme)
-}
-
 // port returns the listeners of a port number.
 func (v listenerView) port(s *snapshot.Snapshot, number uint32) Unit {
 	units := v.egressStreams(s, number)

@@ -269,3 +269,34 @@ func patchResource[M proto.Message](enc *xdswire.Encoder, typ string, r *xdswire
 	}
 	return enc.Resource(typ, r.Name, m)
 }
+
+// filtersOf returns the EnvoyFilters whose patches change a resource, if that is not known those with
+// patches for its type.
+func (v patchedView) filtersOf(r *xdswire.Resource, left *int) []snapshot.Key {
+	var sure, possible []snapshot.Key
+	for p := range v.added.All {
+		if m, ok := p.Value.(interface{ GetName() string }); ok && m.GetName() == r.Name {
+			sure = addSource(sure, p.Of)
+		}
+	}
+	for patch := range v.patches.All {
+		possible = addSource(possible, patch.Of)
+		if len(sure) == maxSources {
+			break
+		}
+		if !mayDecode(r, left) {
+			if len(possible) == maxSources {
+				break
+			}
+			continue
+		}
+		p := patcher{patches: listOf([]*snapshot.Patch{patch}), resource: r.Name}
+		if p.changes(v.Type(), r); p.changed {
+			sure = addSource(sure, patch.Of)
+		}
+	}
+	if len(sure) > 0 {
+		return sure
+	}
+	return possible
+}

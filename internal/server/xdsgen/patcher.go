@@ -4,10 +4,14 @@ import (
 	"iter"
 	"slices"
 
+	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
+	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
+	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
 	"google.golang.org/protobuf/proto"
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
 
 	"github.com/meshctl/meshctl/internal/server/snapshot"
+	"github.com/meshctl/meshctl/internal/xdswire"
 )
 
 type (
@@ -112,4 +116,25 @@ func patchItems[M proto.Message](p *patcher, patches iter.Seq[*snapshot.Patch], 
 		}
 	}
 	return out
+}
+
+// changes applies the patches to a copy of a resource.
+func (p *patcher) changes(typ string, r *xdswire.Resource) {
+	switch typ {
+	case xdswire.ClusterType:
+		m := new(clusterv3.Cluster)
+		if proto.Unmarshal(r.Message(), m) == nil {
+			p.changed = !p.cluster(m) || p.changed
+		}
+	case xdswire.ListenerType:
+		m := new(listenerv3.Listener)
+		if proto.Unmarshal(r.Message(), m) == nil {
+			p.changed = !p.listener(m) || p.changed
+		}
+	case xdswire.RouteType:
+		m := new(routev3.RouteConfiguration)
+		if proto.Unmarshal(r.Message(), m) == nil {
+			p.routeConfiguration(m, nil)
+		}
+	}
 }

@@ -1,6 +1,7 @@
 package xdsgen
 
 import (
+	"iter"
 	"slices"
 
 	"github.com/meshctl/meshctl/internal/server/snapshot"
@@ -77,4 +78,21 @@ func (p portServices) size() int {
 		n++
 	}
 	return n
+}
+
+// servicesIn iterates over the services of namespaces.
+func servicesIn(s *snapshot.Snapshot, namespaces []string) iter.Seq[*snapshot.MeshService] {
+	return func(yield func(*snapshot.MeshService) bool) {
+		for _, namespace := range namespaces {
+			facts := s.Namespaces.Get(namespace)
+			if facts == nil {
+				continue
+			}
+			for _, svc := range facts.Services {
+				if !yield(svc) {
+					return
+				}
+			}
+		}
+	}
 }

@@ -6,7 +6,6 @@ import (
 
 	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
-	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
 	"google.golang.org/protobuf/proto"
 
@@ -89,58 +88,6 @@ func mayDecode(r *xdswire.Resource, left *int) bool {
 	}
 	*left -= r.Size()
 	return true
-}
-
-// filtersOf returns the EnvoyFilters whose patches change a resource, if that is not known those with
-// patches for its type.
-func (v patchedView) filtersOf(r *xdswire.Resource, left *int) []snapshot.Key {
-	var sure, possible []snapshot.Key
-	for p := range v.added.All {
-		if m, ok := p.Value.(interface{ GetName() string }); ok && m.GetName() == r.Name {
-			sure = addSource(sure, p.Of)
-		}
-	}
-	for patch := range v.patches.All {
-		possible = addSource(possible, patch.Of)
-		if len(sure) == maxSources {
-			break
-		}
-		if !mayDecode(r, left) {
-			if len(possible) == maxSources {
-				break
-			}
-			continue
-		}
-		p := patcher{patches: listOf([]*snapshot.Patch{patch}), resource: r.Name}
-		if p.changes(v.Type(), r); p.changed {
-			sure = addSource(sure, patch.Of)
-		}
-	}
-	if len(sure) > 0 {
-		return sure
-	}
-	return possible
-}
-
-// changes applies the patches to a copy of a resource.
-func (p *patcher) changes(typ string, r *xdswire.Resource) {
-	switch typ {
-	case xdswire.ClusterType:
-		m := new(clusterv3.Cluster)
-		if proto.Unmarshal(r.Message(), m) == nil {
-			p.changed = !p.cluster(m) || p.changed
-		}
-	case xdswire.ListenerType:
-		m := new(listenerv3.Listener)
-		if proto.Unmarshal(r.Message(), m) == nil {
-			p.changed = !p.listener(m) || p.changed
-		}
-	case xdswire.RouteType:
-		m := new(routev3.RouteConfiguration)
-		if proto.Unmarshal(r.Message(), m) == nil {
-			p.routeConfiguration(m, nil)
-		}
-	}
 }
 
 // configsOf returns the objects that the metadata of a cluster, or of the routes of a route

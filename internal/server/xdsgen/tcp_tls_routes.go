@@ -11,14 +11,6 @@ import (
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 )
 
-// stream is a VirtualService with routes for TLS or TCP connections to a host.
-type stream struct {
-	host    string
-	virtual *snapshot.VirtualService
-	client  snapshot.RouteClient // the part of the client that the routes read
-	tunnels list[tunnel]         // of the destinations
-}
-
 // streams returns the VirtualServices with routes for connections at a port, in the order of
 // precedence.
 func (v listenerView) streams(s *snapshot.Snapshot, number uint32, sc scope) []stream {

@@ -108,16 +108,6 @@ func collected(s *snapshot.Snapshot, sc scope, logs []snapshot.AccessLog) []snap
 	return out
 }
 
-// collectorCluster returns the name of the cluster of a collector. Envoy refuses listeners
-// that name an absent cluster, so ok is false if the proxy does not have it.
-func collectorCluster(s *snapshot.Snapshot, sc scope, c snapshot.Collector) (name string, ok bool) {
-	svc := s.Services.Get(c.Host())
-	if svc == nil || !c.Is(svc) || !sc.sees(svc) || svc.ExternalName != "" {
-		return "", false
-	}
-	return mesh.ClusterName{Direction: mesh.Outbound, Port: c.Port, Host: svc.Host}.String(), true
-}
-
 // accessLogsOf returns the access logs of the listeners of a mode. As with Istio, the last
 // Telemetry that names providers decides which of them count, an entry without providers
 // applies to the providers of the entry before it, and the access log of MeshConfig remains

@@ -14,7 +14,6 @@ import (
 	detectorsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/tracers/opentelemetry/resource_detectors/v3"
 	tagv3 "github.com/envoyproxy/go-control-plane/envoy/type/tracing/v3"
 	typev3 "github.com/envoyproxy/go-control-plane/envoy/type/v3"
-	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
@@ -124,14 +123,6 @@ func withIstioTags(tags list[snapshot.TraceTag], n Node, labels map[string]strin
 	}
 	order.Stable(out, func(a, b snapshot.TraceTag) int { return strings.Compare(a.Name, b.Name) })
 	return listOf(out)
-}
-
-func providerOf(c snapshot.Collector) *meshv1alpha1.MeshConfig_ExtensionProvider {
-	var out meshv1alpha1.MeshConfig_ExtensionProvider
-	if err := proto.Unmarshal([]byte(c.Spec), &out); err != nil {
-		panic("xdsgen: " + err.Error()) // the registry encoded it
-	}
-	return &out
 }
 
 // tracing returns the tracing of a connection manager. Without a collector it names no

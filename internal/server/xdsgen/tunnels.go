@@ -92,3 +92,12 @@ func setTunnel(p *tcpv3.TcpProxy, tunnels list[tunnel], to []*networkingv1alpha3
 		}
 	}
 }
+
+// decisive returns the destination of a route whose DestinationRule decides, as in Istio: the
+// first one.
+func decisive(to []*networkingv1alpha3.RouteDestination) *networkingv1alpha3.Destination {
+	if len(to) == 0 {
+		return nil
+	}
+	return to[0].GetDestination()
+}

@@ -69,18 +69,6 @@ func (g *generator) policyTLS(t *networkingv1alpha3.ClientTLSSettings, sans []st
 	return g.transportSocket(tlsSocket, &tlsv3.UpstreamTlsContext{CommonTlsContext: common, Sni: t.GetSni()})
 }
 
-// alpn returns the ALPN protocol of HTTP connections with TLS by a policy, which every server knows,
-// not Istio's: see alpnFilter. Others have none.
-func (u clusterOf) alpn() string {
-	switch {
-	case !originatesTLS(u.policy.GetTls()):
-		return ""
-	case u.http2():
-		return "h2"
-	}
-	return "http/1.1"
-}
-
 // autoSNI makes HTTP requests to a server outside the mesh use their host as server name,
 // and check the server's certificate for it, unless there are other names.
 func autoSNI(o *httpv3.HttpProtocolOptions, t *networkingv1alpha3.ClientTLSSettings, sans []string) *httpv3.HttpProtocolOptions {
@@ -117,14 +105,4 @@ func (g *generator) announceClient(c *clusterv3.Cluster, p *networkingv1alpha3.T
 	if len(c.GetTransportSocketMatches()) == 0 {
 		c.TransportSocket = wrap(c.GetTransportSocket())
 	}
-}
-
-// fileRoots returns the reference to the CA certificates in a file, with the revocation
-// list in another one, if any.
-func fileRoots(certificates, crl string) *tlsv3.SdsSecretConfig {
-	name := mesh.SecretFileRoots + certificates
-	if crl != "" {
-		name += "~" + crl
-	}
-	return agentSecret(name)
 }

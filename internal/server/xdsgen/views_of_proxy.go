@@ -1,8 +1,6 @@
 package xdsgen
 
 import (
-	"cmp"
-	"strings"
 	"unique"
 
 	endpointv3 "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
@@ -88,20 +86,6 @@ func resolverPlace(s *snapshot.Snapshot, eds endpointView) place {
 	return place{}
 }
 
-// endpointViewOf returns the endpoint view of a proxy whose workload has these labels.
-func endpointViewOf(s *snapshot.Snapshot, n Node, pod *snapshot.Pod, labels map[string]string) endpointView {
-	v := endpointView{
-		router: n.ID.Type == mesh.Router, proxyless: n.Proxyless, cluster: n.Cluster, network: networkOf(s, n, labels),
-		view: joinNetworks(n.View), families: n.families(), client: snapshot.RuleClientOf(s.Namespaces.Get(n.Namespace), labels),
-		place: clientPlace(s, n, pod, labels),
-	}
-	if s.Private {
-		v.scope.namespace = n.Namespace
-	}
-	v.passthrough = v.router && passesByName(s, labels)
-	return v
-}
-
 func assignRouter(s *snapshot.Snapshot, n Node, pod *snapshot.Pod, labels map[string]string, eds endpointView) Assignment {
 	sc := scope{}
 	if s.Private {
@@ -172,55 +156,6 @@ func Fallback(typeURL, name string, enc *xdswire.Encoder) (*xdswire.Resource, er
 		return enc.Resource(typeURL, name, &routev3.RouteConfiguration{Name: name, ValidateClusters: no})
 	}
 	return nil, nil
-}
-
-// podOf returns the pod of a proxy, or nil, and the labels of the workload. If no pod
-// is known, it returns the labels of the node.
-func podOf(s *snapshot.Snapshot, n Node) (*snapshot.Pod, map[string]string) {
-	if pod := s.Pods.Get(podKey(n)); pod != nil {
-		return pod, pod.Labels
-	}
-	return nil, n.Labels
-}
-
-// nodeOf returns the Kubernetes node of a proxy's pod, or "".
-func nodeOf(pod *snapshot.Pod) string {
-	if pod == nil {
-		return ""
-	}
-	return pod.Node
-}
-
-func podKey(n Node) string {
-	if n.WorkloadEntry != "" {
-		return snapshot.WorkloadEntryKey(n.Cluster, n.Namespace, n.WorkloadEntry)
-	}
-	return snapshot.PodKey{Cluster: n.Cluster, Namespace: n.Namespace, Name: n.ID.Name}.String()
-}
-
-// networkOf returns the network in a proxy's node metadata, else in its label, else the
-// network of its cluster, else the one to which meshNetworks assigns its address.
-func networkOf(s *snapshot.Snapshot, n Node, labels map[string]string) mesh.NetworkID {
-	if n.Network != "" {
-		return n.Network
-	}
-	if l := labels[mesh.LabelNetwork]; l != "" {
-		return mesh.NetworkID(l)
-	}
-	return cmp.Or(s.NetworkOf(n.Cluster), snapshot.NetworkAt(s.Mesh.NetworkRanges, n.ID.IP))
-}
-
-func joinNetworks(list []mesh.NetworkID) string {
-	parts := make([]string, len(list))
-	for i, n := range list {
-		parts[i] = string(n)
-	}
-	return strings.Join(parts, ",")
-}
-
-// trustDomains returns the trust domains that the mesh accepts, its own first.
-func trustDomains(m *snapshot.Mesh) []string {
-	return append([]string{m.TrustDomain}, m.Aliases...)
 }
 
 // RulesOf returns a function that returns the DestinationRules of a service for a proxy,

@@ -21,8 +21,6 @@ import (
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 )
 
-const filterFault = "envoy.filters.http.fault"
-
 // routeContext holds everything besides a VirtualService on which its routes depend.
 type routeContext struct {
 	gateway string // snapshot.MeshGateway, or <namespace>/<name> of a Gateway object
@@ -213,22 +211,6 @@ func headerMatch(name string, m *networkingv1alpha3.StringMatch) *routev3.Header
 		out.HeaderMatchSpecifier = &routev3.HeaderMatcher_StringMatch{StringMatch: s}
 	}
 	return out
-}
-
-// stringMatcher returns the condition on a text, or nil if any text meets it. The regular
-// expression "*" is Istio's word for any.
-func stringMatcher(m *networkingv1alpha3.StringMatch) *matcherv3.StringMatcher {
-	switch t := m.GetMatchType().(type) {
-	case *networkingv1alpha3.StringMatch_Exact:
-		return &matcherv3.StringMatcher{MatchPattern: &matcherv3.StringMatcher_Exact{Exact: t.Exact}}
-	case *networkingv1alpha3.StringMatch_Prefix:
-		return &matcherv3.StringMatcher{MatchPattern: &matcherv3.StringMatcher_Prefix{Prefix: t.Prefix}}
-	case *networkingv1alpha3.StringMatch_Regex:
-		if t.Regex != "*" {
-			return &matcherv3.StringMatcher{MatchPattern: &matcherv3.StringMatcher_SafeRegex{SafeRegex: &matcherv3.RegexMatcher{Regex: t.Regex}}}
-		}
-	}
-	return nil
 }
 
 // headerChanges holds operations on headers.

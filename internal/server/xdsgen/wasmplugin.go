@@ -10,13 +10,11 @@ import (
 	"time"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
-	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
 	rbacconfigv3 "github.com/envoyproxy/go-control-plane/envoy/config/rbac/v3"
 	jwtauthnv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/jwt_authn/v3"
 	luav3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/lua/v3"
 	httprbacv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/rbac/v3"
 	httpwasmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/wasm/v3"
-	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
 	networkrbacv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/rbac/v3"
 	networkwasmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/wasm/v3"
 	wasmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/wasm/v3"
@@ -274,41 +272,4 @@ func (p *pluginFilter) discovery(g *generator) *corev3.ExtensionConfigSource {
 		source.DefaultConfig = g.any(rbacFilter(p.Network, false))
 	}
 	return source
-}
-
-// eachPlugin calls yield for each plugin of a type at a port: for those that come before
-// AuthorizationPolicies, or for those behind them.
-func eachPlugin(s listenerSettings, port uint32, network, behind bool, yield func(*pluginFilter)) {
-	for p := range s.plugins.All {
-		if p.Network == network && p.Phase > extensionsv1alpha1.PluginPhase_AUTHZ == behind && (p.Ports.Empty() || slices.Contains(p.Ports.Slice(), port)) {
-			yield(&p)
-		}
-	}
-}
-
-// httpPlugins returns the HTTP filters of plugins at a port.
-func (g *generator) httpPlugins(s listenerSettings, port uint32, behind bool) []*hcmv3.HttpFilter {
-	var out []*hcmv3.HttpFilter
-	eachPlugin(s, port, false, behind, func(p *pluginFilter) {
-		out = append(out, &hcmv3.HttpFilter{Name: p.Name, ConfigType: &hcmv3.HttpFilter_ConfigDiscovery{ConfigDiscovery: p.discovery(g)}})
-	})
-	return out
-}
-
-// networkPlugins returns the network filters of plugins at a port.
-func (g *generator) networkPlugins(s listenerSettings, port uint32, behind bool) []*listenerv3.Filter {
-	var out []*listenerv3.Filter
-	eachPlugin(s, port, true, behind, func(p *pluginFilter) {
-		out = append(out, &listenerv3.Filter{Name: p.Name, ConfigType: &listenerv3.Filter_ConfigDiscovery{ConfigDiscovery: p.discovery(g)}})
-	})
-	return out
-}
-
-// clientListener adds an outbound listener, or one of a gateway, for connections to a port.
-func (g *generator) clientListener(l *listenerv3.Listener, s listenerSettings, port uint32) {
-	g.addNetworkFilters(s, port, l.GetFilterChains()...)
-	if rest := l.GetDefaultFilterChain(); rest != nil {
-		g.addNetworkFilters(s, port, rest)
-	}
-	g.listener(l)
 }

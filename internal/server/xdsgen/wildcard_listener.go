@@ -1,12 +1,10 @@
 package xdsgen
 
 import (
-	"net/netip"
 	"slices"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
-	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
@@ -99,10 +97,6 @@ func takeMatch(taken map[string]struct{}, m *listenerv3.FilterChainMatch) bool {
 	}
 	m.ServerNames = slices.DeleteFunc(slices.Clone(m.GetServerNames()), func(name string) bool { return !takes(name, m.GetPrefixRanges()...) })
 	return len(m.GetServerNames()) > 0
-}
-
-func cidrRange(p netip.Prefix) *corev3.CidrRange {
-	return &corev3.CidrRange{AddressPrefix: p.Addr().String(), PrefixLen: wrapperspb.UInt32(uint32(p.Bits()))}
 }
 
 // listener generates the listener, if it has any chains.
