@@ -262,12 +262,12 @@ func joinHosts(hosts []*gatewayHost) []*gatewayHost {
 
 // catchAllsLast moves the routes that every request meets behind the others. Each of several
 // VirtualServices of a host may have one.
-func catchAllsLast(routes []*routev3.Route) {
+func catchAllsLast(list []*routev3.Route) {
 	place := func(r *routev3.Route) int {
 		if isCatchAll(r.GetMatch()) {
 			return 1
 		}
 		return 0
 	}
-	slices.SortStableFunc(routes, func(a, b *routev3.Route) int { return place(a) - place(b) })
+	slices.SortStableFunc(list, func(a, b *routev3.Route) int { return place(a) - place(b) })
 }

@@ -72,13 +72,13 @@ type streamRoutes struct {
 
 // routedChains returns the filter chains of a server that VirtualServices route: by server
 // name if the server passes TLS through, else all connections to one place.
-func (u gatewayListener) routedChains(g *generator, s *gatewayServerFacts, t *networkingv1alpha3.ServerTLSSettings, routes streamRoutes) []*listenerv3.FilterChain {
+func (u gatewayListener) routedChains(g *generator, s *gatewayServerFacts, t *networkingv1alpha3.ServerTLSSettings, stream streamRoutes) []*listenerv3.FilterChain {
 	var out []*listenerv3.FilterChain
 	routed := func(v *snapshot.VirtualService, to []*networkingv1alpha3.RouteDestination) *listenerv3.FilterChain {
 		d := decisive(to)
-		return g.routedChain(v, to, s.Port, u.settings, routes.timeouts[servicePort{d.GetHost(), destinationPort(d, s.Port)}], u.tunnels)
+		return g.routedChain(v, to, s.Port, u.settings, stream.timeouts[servicePort{d.GetHost(), destinationPort(d, s.Port)}], u.tunnels)
 	}
-	for _, v := range routes.services[s.Gateway] {
+	for _, v := range stream.services[s.Gateway] {
 		if len(hostsInCommon(s.Hosts.Slice(), v)) == 0 {
 			continue
 		}

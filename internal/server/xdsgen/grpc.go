@@ -267,9 +267,9 @@ func (u grpcServerUnit) Type() string { return xdswire.ListenerType }
 
 func (u grpcServerUnit) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, error) {
 	g := generator{enc: enc}
-	filters := g.grpcAuthorization(u.Authorizations)
+	policies := g.grpcAuthorization(u.Authorizations)
 	for port := range u.Ports.All {
-		chain := g.grpcServerChain(port.MTLS, filters)
+		chain := g.grpcServerChain(port.MTLS, policies)
 		for bind := range u.Binds.All {
 			g.listener(&listenerv3.Listener{
 				Name:         mesh.GRPCServerListener + net.JoinHostPort(bind, portString(port.Number)),
@@ -298,7 +298,7 @@ func (g *generator) grpcAuthorization(authorizations list[authorization]) []*hcm
 }
 
 // grpcServerChain returns the filter chain for calls with mTLS or in plaintext.
-func (g *generator) grpcServerChain(mtls bool, filters []*hcmv3.HttpFilter) *listenerv3.FilterChain {
+func (g *generator) grpcServerChain(mtls bool, policies []*hcmv3.HttpFilter) *listenerv3.FilterChain {
 	manager := g.networkFilter(filterHCM, &hcmv3.HttpConnectionManager{
 		RouteSpecifier: &hcmv3.HttpConnectionManager_RouteConfig{RouteConfig: &routev3.RouteConfiguration{
 			Name: "inbound",
@@ -310,7 +310,7 @@ func (g *generator) grpcServerChain(mtls bool, filters []*hcmv3.HttpFilter) *lis
 				}},
 			}},
 		}},
-		HttpFilters: append(slices.Clip(filters), routerFilter()),
+		HttpFilters: append(slices.Clip(policies), routerFilter()),
 	})
 	c := &listenerv3.FilterChain{Name: "plaintext", Filters: []*listenerv3.Filter{manager}}
 	if mtls {

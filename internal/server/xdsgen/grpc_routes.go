@@ -18,24 +18,24 @@ import (
 // clients may use several. Without a VirtualService, all calls go to the cluster of the same
 // name.
 func (g *generator) grpcRoutes(name string, routed routedHost, retries snapshot.RetryPolicy) *routev3.RouteConfiguration {
-	routes := []*routev3.Route{{
+	list := []*routev3.Route{{
 		Match: &routev3.RouteMatch{PathSpecifier: &routev3.RouteMatch_Prefix{}},
 		Action: &routev3.Route_Route{Route: &routev3.RouteAction{
 			ClusterSpecifier: &routev3.RouteAction_Cluster{Cluster: name}, RetryPolicy: grpcRetries(retries),
 		}},
 	}}
 	if routed.virtual != nil {
-		routes = nil
+		list = nil
 		c := routeContext{gateway: snapshot.MeshGateway, port: routed.number, client: routed.client, retries: retries}
 		c.matches(routed.virtual, func(r *networkingv1alpha3.HTTPRoute, m *networkingv1alpha3.HTTPMatchRequest) bool {
 			for _, match := range grpcMatches(m) {
-				routes = append(routes, g.grpcRoute(r, match, c))
+				list = append(list, g.grpcRoute(r, match, c))
 			}
 			return true
 		})
 	}
 	return &routev3.RouteConfiguration{
-		Name: name, VirtualHosts: []*routev3.VirtualHost{{Name: name, Domains: []string{"*"}, Routes: routes}},
+		Name: name, VirtualHosts: []*routev3.VirtualHost{{Name: name, Domains: []string{"*"}, Routes: list}},
 	}
 }
 

@@ -241,8 +241,8 @@ func (h discoveredHost) make(enc *xdswire.Encoder) *xdswire.Resource {
 // discovered returns the resource of an encoded virtual host. The virtual host gets the name of the
 // resource, because Envoy removes it by that name: of two names in an encoded message, the last one
 // counts. With onDemandFilter, its last routes answer the requests that no other route matches.
-func discovered(enc *xdswire.Encoder, routes, name string, message []byte, filtered bool) *xdswire.Resource {
-	name = routes + HostSeparator + name
+func discovered(enc *xdswire.Encoder, routeName, name string, message []byte, filtered bool) *xdswire.Resource {
+	name = routeName + HostSeparator + name
 	if !filtered {
 		return enc.Raw(xdswire.VirtualHostType, name, message, hostWith(name))
 	}

@@ -27,7 +27,7 @@ func (p *patcher) listener(l *listenerv3.Listener) bool {
 		p.merge(patch, l)
 		l.Name = name // the resource has it
 	}
-	filters := items[*listenerv3.ListenerFilter]{
+	listenerFilters := items[*listenerv3.ListenerFilter]{
 		here:  func(patch *snapshot.Patch) bool { return listenerMatches(patch, l) },
 		named: func(patch *snapshot.Patch) bool { return patch.Spec.GetMatch().GetListener().GetListenerFilter() != "" },
 		is: func(patch *snapshot.Patch, f *listenerv3.ListenerFilter) bool {
@@ -36,7 +36,7 @@ func (p *patcher) listener(l *listenerv3.Listener) bool {
 		},
 		end: func(list []*listenerv3.ListenerFilter) int { return len(list) },
 	}
-	l.ListenerFilters = patchFilters(p, networkingv1alpha3.EnvoyFilter_LISTENER_FILTER, l.GetListenerFilters(), filters)
+	l.ListenerFilters = patchFilters(p, networkingv1alpha3.EnvoyFilter_LISTENER_FILTER, l.GetListenerFilters(), listenerFilters)
 	p.chains(l)
 	return len(l.GetFilterChains()) > 0 || l.GetDefaultFilterChain() != nil || l.GetUdpListenerConfig() != nil
 }
@@ -77,7 +77,7 @@ func (p *patcher) chains(l *listenerv3.Listener) {
 // chainFilters applies the patches to the filters of a chain and the HTTP filters in them.
 func (p *patcher) chainFilters(l *listenerv3.Listener, c *listenerv3.FilterChain) {
 	here := func(patch *snapshot.Patch) bool { return listenerMatches(patch, l) && chainMatches(patch, l, c) }
-	filters := items[*listenerv3.Filter]{
+	networkFilters := items[*listenerv3.Filter]{
 		here:  here,
 		named: func(patch *snapshot.Patch) bool { return networkFilterOf(patch) != "" },
 		is: func(patch *snapshot.Patch, f *listenerv3.Filter) bool {
@@ -91,7 +91,7 @@ func (p *patcher) chainFilters(l *listenerv3.Listener, c *listenerv3.FilterChain
 			return len(list)
 		},
 	}
-	c.Filters = patchFilters(p, networkingv1alpha3.EnvoyFilter_NETWORK_FILTER, c.GetFilters(), filters)
+	c.Filters = patchFilters(p, networkingv1alpha3.EnvoyFilter_NETWORK_FILTER, c.GetFilters(), networkFilters)
 	for _, f := range c.GetFilters() {
 		if f.GetName() == filterHCM && f.GetTypedConfig() != nil {
 			p.connectionManager(f, here)
@@ -111,7 +111,7 @@ func (p *patcher) connectionManager(f *listenerv3.Filter, here func(*snapshot.Pa
 	if rc := h.GetRouteConfig(); rc != nil {
 		p.routeConfiguration(rc, nil)
 	}
-	filters := items[*hcmv3.HttpFilter]{
+	httpFilters := items[*hcmv3.HttpFilter]{
 		here:  here,
 		named: func(patch *snapshot.Patch) bool { return httpFilterOf(patch) != "" },
 		is: func(patch *snapshot.Patch, f *hcmv3.HttpFilter) bool {
@@ -119,7 +119,7 @@ func (p *patcher) connectionManager(f *listenerv3.Filter, here func(*snapshot.Pa
 		},
 		end: func(list []*hcmv3.HttpFilter) int { return len(list) - 1 }, // before the router
 	}
-	h.HttpFilters = patchFilters(p, networkingv1alpha3.EnvoyFilter_HTTP_FILTER, h.GetHttpFilters(), filters)
+	h.HttpFilters = patchFilters(p, networkingv1alpha3.EnvoyFilter_HTTP_FILTER, h.GetHttpFilters(), httpFilters)
 	if p.changed {
 		if a, err := xdswire.Any(h); err == nil {
 			f.ConfigType = &listenerv3.Filter_TypedConfig{TypedConfig: a}

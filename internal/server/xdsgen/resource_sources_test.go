@@ -47,7 +47,7 @@ func TestSourcesOf(t *testing.T) {
 		v.Namespace, v.Name = "shop", name
 		return &routev3.Route{Metadata: configMetadata(v)}
 	}
-	routes := resource(xdswire.RouteType, "80", &routev3.RouteConfiguration{Name: "80", VirtualHosts: []*routev3.VirtualHost{
+	routeConfig := resource(xdswire.RouteType, "80", &routev3.RouteConfiguration{Name: "80", VirtualHosts: []*routev3.VirtualHost{
 		{Name: "a", Routes: []*routev3.Route{route("a"), route("a")}}, {Name: "b", Routes: []*routev3.Route{route("b"), {}}},
 	}})
 	patches := listOf([]*snapshot.Patch{
@@ -59,7 +59,7 @@ func TestSourcesOf(t *testing.T) {
 	}{
 		"DestinationRule shop/a":                       {clusterView{}, cluster},
 		"EnvoyFilter shop/mine":                        {patchedView{View: clusterView{}, patches: patches}, cluster},
-		"VirtualService shop/a, VirtualService shop/b": {routeView{}, routes},
+		"VirtualService shop/a, VirtualService shop/b": {routeView{}, routeConfig},
 		"Secret edge/cert":                             {Secrets{namespace: "edge"}, resource(xdswire.SecretType, "kubernetes://cert-cacert", &clusterv3.Cluster{})},
 		"Secret other/cert":                            {Secrets{namespace: "edge"}, resource(xdswire.SecretType, "kubernetes-gateway://other/cert", &clusterv3.Cluster{})},
 		"EnvoyFilter shop/extension":                   {extensionView{extensions: listOf([]extension{{name: "e", of: snapshot.Key{Kind: snapshot.KindEnvoyFilter, Namespace: "shop", Name: "extension"}}})}, resource(xdswire.ExtensionType, "e", &clusterv3.Cluster{})},

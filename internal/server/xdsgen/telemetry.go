@@ -53,11 +53,11 @@ func listenerSettingsOf(s *snapshot.Snapshot, n Node, labels map[string]string, 
 	client, server = of(telemetryv1alpha1.WorkloadMode_CLIENT), of(telemetryv1alpha1.WorkloadMode_SERVER)
 	client.Stats = s.Mesh.OutboundStats
 	client.requestsHosts = n.RequestsHosts
-	plugins := choosePlugins(s, n, labels)
+	chosenPlugins := choosePlugins(s, n, labels)
 	checksTokens := checksTokens(tokenRules(s, n.Namespace, labels), authorizations)
 	isGateway := n.ID.Type == mesh.Router
-	client.plugins = pluginFilters(plugins, typev1beta1.WorkloadMode_CLIENT, checksTokens && isGateway)
-	server.plugins = pluginFilters(plugins, typev1beta1.WorkloadMode_SERVER, checksTokens)
+	client.plugins = pluginFilters(chosenPlugins, typev1beta1.WorkloadMode_CLIENT, checksTokens && isGateway)
+	server.plugins = pluginFilters(chosenPlugins, typev1beta1.WorkloadMode_SERVER, checksTokens)
 	protected := &server
 	if isGateway {
 		protected = &client

@@ -23,31 +23,31 @@ func Assign(s *snapshot.Snapshot, n Node) Assignment {
 		return assignRouter(s, n, pod, labels, eds)
 	}
 	sc := scope{namespace: n.Namespace, sidecar: chooseSidecar(s, n.Namespace, labels)}
-	clusters := sc
+	clusterScope := sc
 	if !s.Private && len(sc.egress()) == 0 {
-		clusters = scope{} // sees everything, as every other such proxy
+		clusterScope = scope{} // sees everything, as every other such proxy
 	}
-	listeners := clusters
+	listeners := clusterScope
 	if sc.policy() != nil {
 		listeners = sc
 	}
-	routes := sc
+	routeScope := sc
 	ns := s.Namespaces.Get(n.Namespace)
 	if (ns == nil || len(ns.Services) == 0 && (ns.Rules == nil || !ns.Rules.Hashes)) && !s.Private && len(sc.egress()) == 0 && sc.policy() == nil {
-		routes = scope{} // no service has a short name or other retries for this namespace
+		routeScope = scope{} // no service has a short name or other retries for this namespace
 	}
 	httpClient, streamClient := routeClients(s, n.Namespace, labels)
 	authorizations := chooseAuthorizations(s, n, labels, sc)
-	filters := chooseFilters(s, n, labels, authorizations)
+	chosen := chooseFilters(s, n, labels, authorizations)
 	client, server := listenerSettingsOf(s, n, labels, sc, authorizations)
 	own := inbound(s, n, pod, labels, sc)
 	proxyPort := httpProxyPort(s, n, sc)
-	filters.leaveOut(own.names())
+	chosen.leaveOut(own.names())
 	facts := unique.Make(own)
-	out := filters.apply(Assignment{
-		xdswire.ClusterType:   clusterView{scope: clusters, client: eds.client, families: resolvedFamilies(s, n), place: resolverPlace(s, eds)}.views(s, inboundView{typ: xdswire.ClusterType, facts: facts}),
+	out := chosen.apply(Assignment{
+		xdswire.ClusterType:   clusterView{scope: clusterScope, client: eds.client, families: resolvedFamilies(s, n), place: resolverPlace(s, eds)}.views(s, inboundView{typ: xdswire.ClusterType, facts: facts}),
 		xdswire.EndpointType:  eds.views(s, nodeOf(pod)),
-		xdswire.NameTableType: {Shared: eds.names(clusters)},
+		xdswire.NameTableType: {Shared: eds.names(clusterScope)},
 		xdswire.ListenerType: {
 			Shared: listenerView{
 				scope: listeners, cluster: n.Cluster, network: eds.network, captured: n.Captured, families: n.families(),
@@ -56,10 +56,10 @@ func Assign(s *snapshot.Snapshot, n Node) Assignment {
 			},
 			Own: inboundView{typ: xdswire.ListenerType, facts: facts, settings: server},
 		},
-		xdswire.ExtensionType:   filters.extensions,
+		xdswire.ExtensionType:   chosen.extensions,
 		xdswire.ProxyConfigType: {Shared: trustView{}},
-		xdswire.BootstrapType:   filters.bootstrap,
-		xdswire.RouteType:       {Shared: routeView{scope: routes, namespace: routes.namespace, cluster: n.Cluster, captured: n.Captured, httpProxy: proxyPort != 0, client: httpClient}},
+		xdswire.BootstrapType:   chosen.bootstrap,
+		xdswire.RouteType:       {Shared: routeView{scope: routeScope, namespace: routeScope.namespace, cluster: n.Cluster, captured: n.Captured, httpProxy: proxyPort != 0, client: httpClient}},
 	})
 	if n.DiscoversHosts {
 		return discoverHosts(out, n)
@@ -92,7 +92,7 @@ func assignRouter(s *snapshot.Snapshot, n Node, pod *snapshot.Pod, labels map[st
 	}
 	facts, routeFacts := gatewayFactsOf(s, n, pod, labels)
 	authorizations := chooseAuthorizations(s, n, labels, sc)
-	filters := chooseFilters(s, n, labels, authorizations)
+	chosen := chooseFilters(s, n, labels, authorizations)
 	settings, _ := listenerSettingsOf(s, n, labels, sc, authorizations)
 	listeners := gatewayView{
 		scope: sc, client: eds.client, namespace: n.Namespace, facts: facts, settings: settings,
@@ -102,23 +102,23 @@ func assignRouter(s *snapshot.Snapshot, n Node, pod *snapshot.Pod, labels map[st
 	if n.Topology != nil {
 		listeners.topology = *n.Topology
 	}
-	var routes Views
+	var routeViews Views
 	if !routeFacts.Empty() {
 		v := gatewayRouteView{facts: routeFacts, namespace: n.Namespace}
 		if s.RouteClients != nil {
 			v.client = snapshot.RouteClientOf(n.Namespace, labels, false, s.RouteClients.Gateways)
 		}
-		routes.Shared = v
+		routeViews.Shared = v
 	}
-	return filters.apply(Assignment{
+	return chosen.apply(Assignment{
 		xdswire.ClusterType:     clusterView{scope: sc, client: eds.client, router: true, passthrough: eds.passthrough, families: resolvedFamilies(s, n), place: resolverPlace(s, eds)}.views(s, nil),
 		xdswire.EndpointType:    eds.views(s, nodeOf(pod)),
 		xdswire.NameTableType:   {Shared: eds.names(sc)},
 		xdswire.ListenerType:    {Shared: listeners},
-		xdswire.ExtensionType:   filters.extensions,
+		xdswire.ExtensionType:   chosen.extensions,
 		xdswire.ProxyConfigType: {Shared: trustView{}},
-		xdswire.BootstrapType:   filters.bootstrap,
-		xdswire.RouteType:       routes,
+		xdswire.BootstrapType:   chosen.bootstrap,
+		xdswire.RouteType:       routeViews,
 	})
 }
 
