@@ -20,6 +20,7 @@ import (
 	"github.com/meshctl/meshctl/internal/server/xds"
 	"github.com/meshctl/meshctl/internal/server/xds/admission"
 	"github.com/meshctl/meshctl/internal/server/xdsgen"
+	"github.com/meshctl/meshctl/internal/server/xdsgen/proxy"
 	"github.com/meshctl/meshctl/internal/token"
 )
 
@@ -234,7 +235,7 @@ func (s *Server) forAgents() (*xds.Trust, error) {
 }
 
 // checkMesh refuses proxies of another mesh.
-func (s *Server) checkMesh(n xdsgen.Node) error {
+func (s *Server) checkMesh(n proxy.Node) error {
 	if s.cfg.MeshID != "" && n.MeshID != "" && n.MeshID != s.cfg.MeshID {
 		return fmt.Errorf("the proxy says that it belongs to mesh %q, this control plane serves %q", n.MeshID, s.cfg.MeshID)
 	}
@@ -242,7 +243,7 @@ func (s *Server) checkMesh(n xdsgen.Node) error {
 }
 
 // checkNode refuses a proxy whose node metadata contradict its identity.
-func (s *Server) checkNode(caller mesh.Caller, n xdsgen.Node) error {
+func (s *Server) checkNode(caller mesh.Caller, n proxy.Node) error {
 	if err := s.checkMesh(n); err != nil {
 		return err
 	}
@@ -256,7 +257,7 @@ func (s *Server) checkNode(caller mesh.Caller, n xdsgen.Node) error {
 
 // mayReadKeys returns why a proxy gets no private keys, nil if it does. The directory
 // of its cluster decides, or the API server.
-func (s *Server) mayReadKeys(snap *snapshot.Snapshot, caller mesh.Caller, n xdsgen.Node) error {
+func (s *Server) mayReadKeys(snap *snapshot.Snapshot, caller mesh.Caller, n proxy.Node) error {
 	for _, d := range s.cfg.dirs() {
 		if d.Cluster == caller.Cluster && d.Dir != "" {
 			return identity.ConfiguredGateway(snap, caller, n)

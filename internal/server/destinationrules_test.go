@@ -32,13 +32,13 @@ func TestRuleIsGeneratedOnce(t *testing.T) {
 
 	// Proxy 3 and 13 are in this namespace. Their other clusters are the shared ones.
 	write(t, dir, "private.yaml", ruleYAML("apps-3", "trafficPolicy: {connectionPool: {tcp: {maxConnections: 3}}}"))
-	own := []*proxy{all[3], all[13]}
+	own := []*testProxy{all[3], all[13]}
 	check("a rule of one namespace", own, map[string]float64{"CDS": 1, "EDS": 1}, cluster)
 
 	write(t, dir, "private.yaml", ruleYAML("apps-3", "trafficPolicy: {connectionPool: {tcp: {maxConnections: 4}}}"))
 	check("a change of it", own, map[string]float64{"CDS": 1}, cluster)
 
-	shared := slices.DeleteFunc(slices.Clone(all), func(p *proxy) bool { return slices.Contains(own, p) })
+	shared := slices.DeleteFunc(slices.Clone(all), func(p *testProxy) bool { return slices.Contains(own, p) })
 	write(t, dir, "shared.yaml", ruleYAML("ns-7", "subsets: [{name: v1, labels: {version: v1}, trafficPolicy: {loadBalancer: {simple: RANDOM}}}]"))
 	check("a change of the rule for the others", shared, map[string]float64{"CDS": 2}, subset)
 }
@@ -71,7 +71,7 @@ func TestHashGeneratesRoutes(t *testing.T) {
 
 // connectTwenty starts a server with 50 services and connects 20 proxies, two in each of the
 // namespaces apps-0 to apps-9: apps-3 has proxies 3 and 13.
-func connectTwenty(t *testing.T) (s *Server, dir string, all []*proxy) {
+func connectTwenty(t *testing.T) (s *Server, dir string, all []*testProxy) {
 	t.Helper()
 	const services, namespaces = 50, 10
 	s = start(t, func(c *Config) {
@@ -92,10 +92,10 @@ func connectTwenty(t *testing.T) (s *Server, dir string, all []*proxy) {
 // generationCheck returns a function that checks what a change sends to proxies, one response
 // with resources of a type and these names, and how many resources it generates. It counts
 // from its last call.
-func generationCheck(t *testing.T, s *Server, typeURL string) func(when string, to []*proxy, want map[string]float64, names ...string) {
+func generationCheck(t *testing.T, s *Server, typeURL string) func(when string, to []*testProxy, want map[string]float64, names ...string) {
 	t.Helper()
 	before := generated(t, s, nil)
-	return func(when string, to []*proxy, want map[string]float64, names ...string) {
+	return func(when string, to []*testProxy, want map[string]float64, names ...string) {
 		t.Helper()
 		for _, p := range to {
 			r := p.next(t)

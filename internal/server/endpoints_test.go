@@ -18,7 +18,7 @@ import (
 )
 
 // assignment waits for the next assignment of a service's endpoints.
-func (p *proxy) assignment(t *testing.T) *endpointv3.ClusterLoadAssignment {
+func (p *testProxy) assignment(t *testing.T) *endpointv3.ClusterLoadAssignment {
 	t.Helper()
 	r := p.next(t)
 	if r.GetTypeUrl() != xdswire.EndpointType || len(r.GetResources()) != 1 {
@@ -52,7 +52,7 @@ func TestEndpoints(t *testing.T) {
 		write(t, dir, "slice.yaml", sliceYAML(7, "10.1.0.1"))
 	})
 	name := "outbound|80||svc-7.ns-7.svc.cluster.local"
-	join := func(pod string) (*proxy, *endpointv3.ClusterLoadAssignment) {
+	join := func(pod string) (*testProxy, *endpointv3.ClusterLoadAssignment) {
 		p := connect(t, s, pod)
 		p.next(t)
 		p.send(t, &discoveryv3.DeltaDiscoveryRequest{TypeUrl: xdswire.EndpointType, ResourceNamesSubscribe: []string{name}})

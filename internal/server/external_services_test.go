@@ -18,7 +18,7 @@ import (
 
 // nextTable returns the first address of each name in the next DNS table. It skips
 // responses of other types.
-func (p *proxy) nextTable(t *testing.T) map[string]string {
+func (p *testProxy) nextTable(t *testing.T) map[string]string {
 	t.Helper()
 	r := p.next(t)
 	for r.GetTypeUrl() != xdswire.NameTableType {
@@ -85,7 +85,7 @@ spec: {clusterIP: None, ports: [{name: http, port: 80}]}
 `, service))
 				write(t, dir, "pods.yaml", pods("10.1.0.1", "10.1.0.2"))
 			})
-			subscribed := func(name string) *proxy {
+			subscribed := func(name string) *testProxy {
 				p := connect(t, s, name)
 				p.next(t)
 				p.send(t, &discoveryv3.DeltaDiscoveryRequest{TypeUrl: xdswire.NameTableType})

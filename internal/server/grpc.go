@@ -17,7 +17,7 @@ import (
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/server/xds"
 	"github.com/meshctl/meshctl/internal/server/xds/admission"
-	"github.com/meshctl/meshctl/internal/server/xdsgen"
+	"github.com/meshctl/meshctl/internal/server/xdsgen/proxy"
 )
 
 // serveGRPC serves gRPC from when the registry is ready until ctx ends.
@@ -54,7 +54,7 @@ func (s *Server) serveGRPC(ctx context.Context, stopHub func()) error {
 	}
 	if s.plain != nil {
 		serve(s.plain, grpc.NewServer(s.hub.ServerOptions(nil)...), xds.Access{
-			CheckNode: func(_ mesh.Caller, n xdsgen.Node) error { return s.checkMesh(n) },
+			CheckNode: func(_ mesh.Caller, n proxy.Node) error { return s.checkMesh(n) },
 		})
 	}
 	if s.secure != nil {

@@ -50,7 +50,7 @@ func startDiscoveryWith(t *testing.T, services int, limits xds.Limits) (s *Serve
 }
 
 // discovery subscribes a proxy to all virtual hosts, and returns those that it gets by name.
-func (p *proxy) discovery(t *testing.T, held map[string]string) map[string]*routev3.VirtualHost {
+func (p *testProxy) discovery(t *testing.T, held map[string]string) map[string]*routev3.VirtualHost {
 	t.Helper()
 	p.send(t, &discoveryv3.DeltaDiscoveryRequest{TypeUrl: xdswire.VirtualHostType, InitialResourceVersions: held})
 	return hostsIn(t, p.next(t))
@@ -81,7 +81,7 @@ func hostsIn(t *testing.T, r *discoveryv3.DeltaDiscoveryResponse) map[string]*ro
 func TestVirtualHostIsSentAlone(t *testing.T) {
 	const services = 50
 	s, dir := startDiscovery(t, services)
-	var all []*proxy
+	var all []*testProxy
 	for i := range 20 {
 		p := connectNode(t, s, "sidecar", fmt.Sprint("proxy-", i), fmt.Sprint("apps-", i%10), discovers)
 		p.subscribeAll(t)
@@ -90,7 +90,7 @@ func TestVirtualHostIsSentAlone(t *testing.T) {
 		}
 		all = append(all, p)
 	}
-	var others []*proxy
+	var others []*testProxy
 	for name, change := range map[string]func(*corev3.Node){
 		"older Envoy":     func(n *corev3.Node) { discovers(n); n.UserAgentVersionType = envoyVersion(39) },
 		"agent of others": func(n *corev3.Node) { n.UserAgentVersionType = envoyVersion(40) },
@@ -148,7 +148,7 @@ func TestVirtualHostIsSentAlone(t *testing.T) {
 // deleted ones. A proxy that holds whole route configurations keeps getting them.
 func TestVirtualHostsReturn(t *testing.T) {
 	s, _ := startDiscovery(t, 3)
-	routes := func(p *proxy, held map[string]string) *discoveryv3.Resource {
+	routes := func(p *testProxy, held map[string]string) *discoveryv3.Resource {
 		p.next(t) // clusters
 		p.send(t, &discoveryv3.DeltaDiscoveryRequest{TypeUrl: xdswire.RouteType, ResourceNamesSubscribe: []string{"80"}, InitialResourceVersions: held})
 		r := p.next(t)

@@ -66,7 +66,7 @@ func TestInvalidPoliciesOfAPI(t *testing.T) {
 		policy("no-admin", `{action: DENY, rules: [{to: [{operation: {paths: [/admin]}}]}]}`)+
 		policy("no-delete", `{action: DENY, rules: [{to: [{operation: {methods: [DELETE]}}]}]}`)+peers("PERMISSIVE")+tokens("issuer: b"))
 	// run starts a control plane, and returns it with its log and a proxy.
-	run := func(t *testing.T) (*Server, *text, *proxy) {
+	run := func(t *testing.T) (*Server, *text, *testProxy) {
 		t.Helper()
 		logs := new(text)
 		s := start(t, func(cfg *Config) {
@@ -113,7 +113,7 @@ func TestInvalidPoliciesOfAPI(t *testing.T) {
 
 // wantRules checks the names of the rules in the proxy's extensions for HTTP, and the issuers of its
 // tokens.
-func (p *proxy) wantRules(t *testing.T, allow, deny []string, issuers ...string) {
+func (p *testProxy) wantRules(t *testing.T, allow, deny []string, issuers ...string) {
 	t.Helper()
 	const tokens = "envoy.filters.http.jwt_authn"
 	want := map[string][]string{"envoy.filters.http.rbac.allow": allow, "envoy.filters.http.rbac.deny": deny, tokens: issuers}
@@ -150,7 +150,7 @@ func (p *proxy) wantRules(t *testing.T, allow, deny []string, issuers ...string)
 }
 
 // wantPlaintext checks whether the listener for redirected connections accepts plaintext.
-func (p *proxy) wantPlaintext(t *testing.T, want bool) {
+func (p *testProxy) wantPlaintext(t *testing.T, want bool) {
 	t.Helper()
 	plain := 0
 	for _, r := range p.listeners {

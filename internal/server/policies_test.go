@@ -85,7 +85,7 @@ func TestPolicyIsGeneratedOnce(t *testing.T) {
 		}
 	})
 	const inHTTP, inTCP = "envoy.filters.http.rbac.deny", "envoy.filters.network.rbac.deny"
-	var all []*proxy
+	var all []*testProxy
 	for i := range 20 {
 		p := connectIn(t, s, fmt.Sprint("proxy-", i), fmt.Sprint("apps-", i%10))
 		p.subscribeAll(t)
@@ -97,10 +97,10 @@ func TestPolicyIsGeneratedOnce(t *testing.T) {
 	}
 	check := generationCheck(t, s, xdswire.ExtensionType)
 	write(t, dir, "policies-3.yaml", refusalYAML("apps-3", 0, "/b")+refusalYAML("apps-3", 1, "/a")+refusalYAML("apps-3", 2, "/a")+refusalYAML("apps-3", 3, "/a")+refusalYAML("apps-3", 4, "/a"))
-	check("another path", []*proxy{all[3], all[13]}, map[string]float64{"ECDS": 2}, inHTTP)
+	check("another path", []*testProxy{all[3], all[13]}, map[string]float64{"ECDS": 2}, inHTTP)
 	write(t, dir, "policies-150.yaml", refusalYAML("apps-150", 0, "/b"))
 	write(t, dir, "policies-4.yaml", refusalYAML("apps-4", 0, "/b"))
-	check("policies of a namespace without proxies, and of another", []*proxy{all[4], all[14]}, map[string]float64{"ECDS": 2}, inHTTP, inTCP)
+	check("policies of a namespace without proxies, and of another", []*testProxy{all[4], all[14]}, map[string]float64{"ECDS": 2}, inHTTP, inTCP)
 	for _, p := range all {
 		if len(p.frames) > 0 {
 			t.Errorf("sent %s besides", p.next(t).GetTypeUrl())

@@ -30,6 +30,8 @@ import (
 	"github.com/meshctl/meshctl/internal/server/xds"
 	"github.com/meshctl/meshctl/internal/server/xds/admission"
 	"github.com/meshctl/meshctl/internal/server/xdsgen"
+	"github.com/meshctl/meshctl/internal/server/xdsgen/proxy"
+	"github.com/meshctl/meshctl/internal/server/xdsgen/units"
 	"github.com/meshctl/meshctl/internal/serving"
 )
 
@@ -105,8 +107,8 @@ func New(cfg Config) (_ *Server, err error) {
 	}
 	s.hub = xds.NewHub(xds.Config{
 		Generator: xds.Generator{
-			ParseNode: xdsgen.ParseNode, Assign: xdsgen.Assign,
-			AssignReads: xdsgen.AssignReads, Concerned: xdsgen.Concerned, Fallback: xdsgen.Fallback, Secrets: xdsgen.AssignSecrets,
+			ParseNode: proxy.ParseNode, Assign: xdsgen.Assign,
+			AssignReads: xdsgen.AssignReads, Concerned: xdsgen.Concerned, Fallback: xdsgen.Fallback, Secrets: units.AssignSecrets,
 		},
 		MayReadKeys: s.mayReadKeys,
 		Metrics:     xds.NewMetrics(s.metrics), Log: cfg.log(logXDS), Now: cfg.Now,

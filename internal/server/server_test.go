@@ -140,32 +140,32 @@ func metrics(t *testing.T, s *Server) map[string]float64 {
 	return out
 }
 
-// proxy is a client that acknowledges every response, over delta ADS.
-type proxy struct {
+// testProxy is a client that acknowledges every response, over delta ADS.
+type testProxy struct {
 	stream discoveryv3.AggregatedDiscoveryService_DeltaAggregatedResourcesClient
 	frames chan *discoveryv3.DeltaDiscoveryResponse
 	// listeners are those that subscribeAll received.
 	listeners []*discoveryv3.Resource
 }
 
-func connect(t *testing.T, s *Server, name string) *proxy {
+func connect(t *testing.T, s *Server, name string) *testProxy {
 	t.Helper()
 	return connectIn(t, s, name, "apps")
 }
 
-func connectIn(t *testing.T, s *Server, name, namespace string) *proxy {
+func connectIn(t *testing.T, s *Server, name, namespace string) *testProxy {
 	t.Helper()
 	return connectTyped(t, s, "sidecar", name, namespace)
 }
 
 // connectTyped connects a proxy of a type.
-func connectTyped(t *testing.T, s *Server, typ, name, namespace string) *proxy {
+func connectTyped(t *testing.T, s *Server, typ, name, namespace string) *testProxy {
 	t.Helper()
 	return connectNode(t, s, typ, name, namespace, func(*corev3.Node) {})
 }
 
 // connectNode is connectTyped with a changed node.
-func connectNode(t *testing.T, s *Server, typ, name, namespace string, change func(*corev3.Node)) *proxy {
+func connectNode(t *testing.T, s *Server, typ, name, namespace string, change func(*corev3.Node)) *testProxy {
 	t.Helper()
 	conn, err := grpc.NewClient(s.plain.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(64<<20)))
@@ -177,7 +177,7 @@ func connectNode(t *testing.T, s *Server, typ, name, namespace string, change fu
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &proxy{stream: stream, frames: make(chan *discoveryv3.DeltaDiscoveryResponse, 1000)}
+	p := &testProxy{stream: stream, frames: make(chan *discoveryv3.DeltaDiscoveryResponse, 1000)}
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -207,14 +207,14 @@ func connectNode(t *testing.T, s *Server, typ, name, namespace string, change fu
 	return p
 }
 
-func (p *proxy) send(t *testing.T, r *discoveryv3.DeltaDiscoveryRequest) {
+func (p *testProxy) send(t *testing.T, r *discoveryv3.DeltaDiscoveryRequest) {
 	t.Helper()
 	if err := p.stream.Send(r); err != nil {
 		t.Fatal(err)
 	}
 }
 
-func (p *proxy) next(t *testing.T) *discoveryv3.DeltaDiscoveryResponse {
+func (p *testProxy) next(t *testing.T) *discoveryv3.DeltaDiscoveryResponse {
 	t.Helper()
 	select {
 	case r := <-p.frames:
@@ -226,7 +226,7 @@ func (p *proxy) next(t *testing.T) *discoveryv3.DeltaDiscoveryResponse {
 }
 
 // subscribeAll subscribes to all types as Envoy does, and waits for the responses.
-func (p *proxy) subscribeAll(t *testing.T) {
+func (p *testProxy) subscribeAll(t *testing.T) {
 	t.Helper()
 	var names []string
 	for _, r := range p.next(t).Resources {
@@ -256,7 +256,7 @@ func TestOneChangeCostsOneResource(t *testing.T) {
 			write(t, dir, fmt.Sprintf("slice-%d.yaml", i), sliceYAML(i, "10.1.0.1", "10.1.0.2"))
 		}
 	})
-	var all []*proxy
+	var all []*testProxy
 	for i := range proxies {
 		p := connect(t, s, fmt.Sprintf("proxy-%d", i))
 		p.subscribeAll(t)

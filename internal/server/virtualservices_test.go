@@ -32,8 +32,8 @@ func TestVirtualServiceIsGeneratedOnce(t *testing.T) {
 	check("a change of it", all, once, "80")
 
 	// Proxy 3 and 13 are in this namespace.
-	own := []*proxy{all[3], all[13]}
-	others := slices.DeleteFunc(slices.Clone(all), func(p *proxy) bool { return slices.Contains(own, p) })
+	own := []*testProxy{all[3], all[13]}
+	others := slices.DeleteFunc(slices.Clone(all), func(p *testProxy) bool { return slices.Contains(own, p) })
 	write(t, dir, "private.yaml", virtualServiceYAML("apps-3", "private", "exportTo: [.], http: [{timeout: 3s, "+route+"}]"))
 	check("a private one", own, once, "80")
 
@@ -57,7 +57,7 @@ func TestRoutesForSomeClients(t *testing.T) {
 		write(t, dir, "service.yaml", serviceYAML(7))
 		write(t, dir, "slice.yaml", sliceYAML(7, "10.1.0.1"))
 	})
-	var all []*proxy
+	var all []*testProxy
 	for i := range 6 {
 		p := connectIn(t, s, fmt.Sprint("proxy-", i), fmt.Sprint("apps-", i%3))
 		p.subscribeAll(t)
@@ -67,7 +67,7 @@ func TestRoutesForSomeClients(t *testing.T) {
 	spec := func(timeout string) string {
 		return "http: [{match: [{sourceNamespace: apps-1}], timeout: " + timeout + ", route: [{destination: {host: svc-7.ns-7.svc.cluster.local}}]}]"
 	}
-	some := []*proxy{all[1], all[4]}
+	some := []*testProxy{all[1], all[4]}
 	write(t, dir, "routes.yaml", virtualServiceYAML("ns-7", "some", spec("1s")))
 	p := some[0].next(t)
 	if q := some[1].next(t); p.TypeUrl != xdswire.RouteType || q.TypeUrl != xdswire.RouteType {

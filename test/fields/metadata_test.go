@@ -16,7 +16,7 @@ import (
 
 	"github.com/meshctl/meshctl/internal/agent/config"
 	"github.com/meshctl/meshctl/internal/server/render"
-	"github.com/meshctl/meshctl/internal/server/xdsgen"
+	"github.com/meshctl/meshctl/internal/server/xdsgen/proxy"
 )
 
 // nodeMetadata holds the metadata of nodes that Istio's agent or control plane reads, with a value of
@@ -180,7 +180,7 @@ func onNodes(t *testing.T, m *render.Mesh, name, value string) string {
 // texts that EnvoyFilters may match.
 func generated(t *testing.T, m *render.Mesh, n render.Node) string {
 	t.Helper()
-	node, err := xdsgen.ParseNode(n, 1<<20)
+	node, err := proxy.ParseNode(n, 1<<20)
 	if err != nil {
 		return err.Error()
 	}

@@ -11,7 +11,7 @@ import (
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
 	matcherv3 "github.com/envoyproxy/go-control-plane/envoy/type/matcher/v3"
 
-	"github.com/meshctl/meshctl/internal/server/xdsgen"
+	"github.com/meshctl/meshctl/internal/server/xdsgen/rbac"
 )
 
 // fullMatch reports whether an expression, in RE2 syntax as Envoy's, matches a whole value. In
@@ -164,7 +164,7 @@ func (s *state) matchPath(m *matcherv3.PathMatcher) finding {
 		return *f
 	}
 	want := describe(m.GetPath())
-	if written, ok := xdsgen.WrittenPath(m.GetPath().GetSafeRegex().GetRegex()); ok {
+	if written, ok := rbac.WrittenPath(m.GetPath().GetSafeRegex().GetRegex()); ok {
 		want = strconv.Quote(written)
 	}
 	return compared("path", path, matchString(m.GetPath(), path), want)

@@ -19,7 +19,7 @@ import (
 	"github.com/meshctl/meshctl/internal/kube"
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
-	"github.com/meshctl/meshctl/internal/server/xdsgen"
+	"github.com/meshctl/meshctl/internal/server/xdsgen/proxy"
 )
 
 const (
@@ -106,7 +106,7 @@ type machine struct {
 type joined struct {
 	entry snapshot.PodKey
 	who   mesh.Caller
-	node  xdsgen.Node
+	node  proxy.Node
 	at    time.Time
 }
 
@@ -153,7 +153,7 @@ func (r *Registrations) RemoveCluster(id mesh.ClusterID) {
 
 // Connected registers the proxy of a new stream if it names a WorkloadGroup and its cluster is
 // proved. It does not block. Its caller calls gone at the end of the stream.
-func (r *Registrations) Connected(who mesh.Caller, n xdsgen.Node) (gone func()) {
+func (r *Registrations) Connected(who mesh.Caller, n proxy.Node) (gone func()) {
 	if n.WorkloadGroup == "" || who.Cluster == "" {
 		return func() {}
 	}

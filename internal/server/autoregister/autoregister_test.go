@@ -24,7 +24,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/meshctl/meshctl/internal/mesh"
-	"github.com/meshctl/meshctl/internal/server/xdsgen"
+	"github.com/meshctl/meshctl/internal/server/xdsgen/proxy"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -209,8 +209,8 @@ func caller(account string) mesh.Caller {
 	return mesh.Caller{Cluster: "c1", Identity: mesh.Identity{TrustDomain: "td", Namespace: "bank", ServiceAccount: account}}
 }
 
-func node() xdsgen.Node {
-	return xdsgen.Node{
+func node() proxy.Node {
+	return proxy.Node{
 		ID: mesh.NodeID{IP: netip.MustParseAddr("192.0.2.7")}, WorkloadEntry: entryName, WorkloadGroup: "ledger", ReportsHealth: true,
 		Network: "dc", Locality: mesh.Locality{Region: "eu", Zone: "a"}, Labels: map[string]string{"version": "v1", "tier": "proxy"},
 	}

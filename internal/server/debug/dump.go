@@ -15,7 +15,7 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 
 	"github.com/meshctl/meshctl/internal/server/xds/history"
-	"github.com/meshctl/meshctl/internal/server/xdsgen"
+	"github.com/meshctl/meshctl/internal/server/xdsgen/routes"
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
 
@@ -127,14 +127,14 @@ func dump(sent map[string]history.SentConfig, endpoints bool) ([]*anypb.Any, err
 			Name: name, ActiveState: &adminv3.ListenersConfigDump_DynamicListenerState{VersionInfo: version, Listener: a},
 		})
 	})
-	routes := &adminv3.RoutesConfigDump{}
+	routeConfig := &adminv3.RoutesConfigDump{}
 	each(xdswire.RouteType, func(version, name string, a *anypb.Any) {
 		a, err := withHosts(name, a, sent[xdswire.VirtualHostType].Resources)
 		if err != nil {
 			failed = err
 			return
 		}
-		routes.DynamicRouteConfigs = append(routes.DynamicRouteConfigs, &adminv3.RoutesConfigDump_DynamicRouteConfig{VersionInfo: version, RouteConfig: a})
+		routeConfig.DynamicRouteConfigs = append(routeConfig.DynamicRouteConfigs, &adminv3.RoutesConfigDump_DynamicRouteConfig{VersionInfo: version, RouteConfig: a})
 	})
 	secrets := &adminv3.SecretsConfigDump{}
 	each(xdswire.SecretType, func(version, name string, a *anypb.Any) {
@@ -152,7 +152,7 @@ func dump(sent map[string]history.SentConfig, endpoints bool) ([]*anypb.Any, err
 	if endpoints {
 		parts = append(parts, assignments)
 	}
-	parts = append(parts, listeners, &adminv3.ScopedRoutesConfigDump{}, routes, secrets, extensions)
+	parts = append(parts, listeners, &adminv3.ScopedRoutesConfigDump{}, routeConfig, secrets, extensions)
 	out := make([]*anypb.Any, len(parts))
 	for i, m := range parts {
 		var err error
@@ -165,10 +165,10 @@ func dump(sent map[string]history.SentConfig, endpoints bool) ([]*anypb.Any, err
 
 // withHosts adds the virtual hosts that were sent one by one to their route configuration, as
 // Envoy's dump does.
-func withHosts(name string, routes *anypb.Any, hosts []*xdswire.Resource) (*anypb.Any, error) {
+func withHosts(name string, routeConfig *anypb.Any, hosts []*xdswire.Resource) (*anypb.Any, error) {
 	var more routev3.RouteConfiguration
 	for _, r := range hosts {
-		if !strings.HasPrefix(r.Name, name+xdsgen.HostSeparator) {
+		if !strings.HasPrefix(r.Name, name+routes.HostSeparator) {
 			continue
 		}
 		a, err := r.Any()
@@ -186,7 +186,7 @@ func withHosts(name string, routes *anypb.Any, hosts []*xdswire.Resource) (*anyp
 		return nil, err
 	}
 	// The encoding of a message is the concatenation of its encoded parts.
-	return &anypb.Any{TypeUrl: routes.GetTypeUrl(), Value: slices.Concat(routes.GetValue(), wire)}, nil
+	return &anypb.Any{TypeUrl: routeConfig.GetTypeUrl(), Value: slices.Concat(routeConfig.GetValue(), wire)}, nil
 }
 
 // nameTable returns an encoded name table as JSON.

@@ -16,6 +16,8 @@ import (
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 	"github.com/meshctl/meshctl/internal/server/xds/history"
 	"github.com/meshctl/meshctl/internal/server/xdsgen"
+	"github.com/meshctl/meshctl/internal/server/xdsgen/endpoints"
+	"github.com/meshctl/meshctl/internal/server/xdsgen/proxy"
 )
 
 // ExplainedProxy is the proxy of an explanation.
@@ -63,12 +65,12 @@ type ExplainedEndpoint struct {
 	// Gateways are the gateways on the way, ip:port; none means directly.
 	Gateways []string `json:"gateways,omitzero"`
 	// Obstacle is the reason why the proxy does not get the endpoint, Why its text.
-	Obstacle xdsgen.Obstacle `json:"obstacle,omitzero"`
-	Why      string          `json:"why,omitzero"`
+	Obstacle endpoints.Obstacle `json:"obstacle,omitzero"`
+	Why      string             `json:"why,omitzero"`
 	// Passthrough is the reason why a gateway does not forward connections from other
 	// networks to the endpoint by server name. It is empty if the gateway does, and for
 	// sidecars.
-	Passthrough xdsgen.Obstacle `json:"passthrough,omitzero"`
+	Passthrough endpoints.Obstacle `json:"passthrough,omitzero"`
 }
 
 // Omissions are endpoints that no proxy gets.
@@ -91,12 +93,12 @@ func (p *Pages) explainz(_ context.Context, q Query) (any, error) {
 	if service == "" {
 		return nil, &Error{http.StatusBadRequest, "name a service, as ?service=name.namespace"}
 	}
-	return explainNewest(p, q, func(s *snapshot.Snapshot, n xdsgen.Node) *Explanation { return p.explain(s, n, service) })
+	return explainNewest(p, q, func(s *snapshot.Snapshot, n proxy.Node) *Explanation { return p.explain(s, n, service) })
 }
 
 // explainNewest explains the newest stream of ?proxyID= in each cluster, because a proxy name
 // may exist in several clusters. proxyID is the whole name of a proxy or stream.
-func explainNewest[E any](p *Pages, q Query, explain func(*snapshot.Snapshot, xdsgen.Node) E) ([]E, error) {
+func explainNewest[E any](p *Pages, q Query, explain func(*snapshot.Snapshot, proxy.Node) E) ([]E, error) {
 	s, err := p.snapshot()
 	if err != nil {
 		return nil, err
@@ -126,11 +128,11 @@ func explainNewest[E any](p *Pages, q Query, explain func(*snapshot.Snapshot, xd
 	return out, nil
 }
 
-func explainedProxy(s *snapshot.Snapshot, n xdsgen.Node) ExplainedProxy {
+func explainedProxy(s *snapshot.Snapshot, n proxy.Node) ExplainedProxy {
 	return ExplainedProxy{n.ID.ProxyID(), n.Cluster, xdsgen.NetworkOf(s, n)}
 }
 
-func (p *Pages) explain(s *snapshot.Snapshot, n xdsgen.Node, service string) *Explanation {
+func (p *Pages) explain(s *snapshot.Snapshot, n proxy.Node, service string) *Explanation {
 	out := &Explanation{ExplainedProxy: explainedProxy(s, n), Service: service, Clusters: []ExplainedCluster{}}
 	svc := serviceNamed(s, service, n.Namespace)
 	for id, network := range s.Networks.All() {
@@ -152,13 +154,13 @@ func (p *Pages) explain(s *snapshot.Snapshot, n xdsgen.Node, service string) *Ex
 	if p.cfg.Omitted != nil {
 		omitted = p.cfg.Omitted(svc.Key)
 	}
-	var ports []xdsgen.PortReach
-	ports, out.Missing = xdsgen.ReachOf(s, n, svc)
+	var ports []endpoints.PortReach
+	ports, out.Missing = endpoints.ReachOf(s, n, svc)
 	for _, port := range ports {
 		shown := ExplainedPort{Port: port.Port.Number, Name: port.Port.Name, Endpoints: []ExplainedEndpoint{}}
 		for _, r := range port.Endpoints {
 			e := endpointOf(r)
-			if cause := p.causeOf(e.Network); cause != "" && r.Obstacle == xdsgen.ObstacleNoGateway {
+			if cause := p.causeOf(e.Network); cause != "" && r.Obstacle == endpoints.ObstacleNoGateway {
 				e.Why += ": " + cause
 			}
 			shown.Endpoints = append(shown.Endpoints, e)
@@ -203,7 +205,7 @@ func unnamed(s *snapshot.Snapshot, svc *snapshot.MeshService) []registry.Omitted
 	return out
 }
 
-func endpointOf(r xdsgen.Reach) ExplainedEndpoint {
+func endpointOf(r endpoints.Reach) ExplainedEndpoint {
 	e := r.Endpoint
 	out := ExplainedEndpoint{
 		Address: cmp.Or(e.Target, netip.AddrPortFrom(e.Address, uint16(e.Port)).String()), Cluster: e.Cluster, Network: e.Network,

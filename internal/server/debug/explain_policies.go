@@ -10,7 +10,8 @@ import (
 	securityv1beta1 "istio.io/api/security/v1beta1"
 
 	"github.com/meshctl/meshctl/internal/server/snapshot"
-	"github.com/meshctl/meshctl/internal/server/xdsgen"
+	"github.com/meshctl/meshctl/internal/server/xdsgen/proxy"
+	"github.com/meshctl/meshctl/internal/server/xdsgen/rbac"
 )
 
 // PolicyExplanation explains which security policies apply to a workload, and why.
@@ -44,8 +45,8 @@ func (p *Pages) policiesz(_ context.Context, q Query) (any, error) {
 	return explainNewest(p, q, explainPolicies)
 }
 
-func explainPolicies(s *snapshot.Snapshot, n xdsgen.Node) *PolicyExplanation {
-	mtls, policies := xdsgen.SecurityPolicies(s, n)
+func explainPolicies(s *snapshot.Snapshot, n proxy.Node) *PolicyExplanation {
+	mtls, policies := rbac.SecurityPolicies(s, n)
 	out := &PolicyExplanation{ExplainedProxy: explainedProxy(s, n), MTLS: mtls.Default.String(), Policies: []ExplainedPolicy{}}
 	for port, mode := range mtls.Ports {
 		if out.PortMTLS == nil {

@@ -7,7 +7,7 @@ import (
 	tlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
 	"google.golang.org/protobuf/types/known/anypb"
 
-	"github.com/meshctl/meshctl/internal/server/xdsgen"
+	"github.com/meshctl/meshctl/internal/server/xdsgen/plugins"
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
 
@@ -18,7 +18,7 @@ func shown(r *xdswire.Resource) (*anypb.Any, error) {
 	case err != nil:
 		return nil, err
 	case a.GetTypeUrl() == xdswire.ExtensionType:
-		return xdsgen.WithoutCredentials(a)
+		return plugins.WithoutCredentials(a)
 	case a.GetTypeUrl() != xdswire.SecretType:
 		return a, nil
 	}

@@ -19,14 +19,14 @@ import (
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 	"github.com/meshctl/meshctl/internal/server/xds/history"
-	"github.com/meshctl/meshctl/internal/server/xdsgen"
+	"github.com/meshctl/meshctl/internal/server/xdsgen/proxy"
 )
 
 // newProxy is a connected proxy of that name.
 func newProxy(name, namespace, stream string) history.Proxy {
 	return history.Proxy{
 		ID: name + "." + namespace + "-" + stream, Connected: time.Unix(1, 0),
-		Node: xdsgen.Node{ID: mesh.NodeID{Type: mesh.Sidecar, Name: name, Namespace: namespace}, Namespace: namespace, Cluster: "c1"},
+		Node: proxy.Node{ID: mesh.NodeID{Type: mesh.Sidecar, Name: name, Namespace: namespace}, Namespace: namespace, Cluster: "c1"},
 	}
 }
 

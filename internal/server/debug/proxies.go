@@ -12,7 +12,7 @@ import (
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/proxystatus"
 	"github.com/meshctl/meshctl/internal/server/xds/history"
-	"github.com/meshctl/meshctl/internal/server/xdsgen"
+	"github.com/meshctl/meshctl/internal/server/xdsgen/units"
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
 
@@ -39,7 +39,7 @@ func (p *Pages) proxies(context.Context, Query) (any, error) {
 
 // rootsIn returns the fingerprints of the roots in a resource for agents.
 func (p *Pages) rootsIn(r *xdswire.Resource) []string {
-	list, err := xdsgen.RootsIn(r)
+	list, err := units.RootsIn(r)
 	var out []string
 	for _, text := range list {
 		parsed, bad := certs.ParseCerts([]byte(text))

@@ -6,7 +6,7 @@ import (
 
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/server/xds/history"
-	"github.com/meshctl/meshctl/internal/server/xdsgen"
+	"github.com/meshctl/meshctl/internal/server/xdsgen/proxy"
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
 
@@ -15,7 +15,7 @@ import (
 func TestProxySyncz(t *testing.T) {
 	t.Parallel()
 	stream := func(cluster mesh.ClusterID, id string, age int, types map[string]history.TypeStatus) history.Proxy {
-		node := xdsgen.Node{Cluster: cluster}
+		node := proxy.Node{Cluster: cluster}
 		node.ID.Name, node.ID.Namespace = "web", "apps"
 		return history.Proxy{ID: id, Node: node, Connected: time.Unix(int64(100-age), 0), Types: types}
 	}

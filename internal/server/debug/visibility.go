@@ -9,6 +9,8 @@ import (
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 	"github.com/meshctl/meshctl/internal/server/xds/history"
 	"github.com/meshctl/meshctl/internal/server/xdsgen"
+	"github.com/meshctl/meshctl/internal/server/xdsgen/inbound"
+	"github.com/meshctl/meshctl/internal/server/xdsgen/proxy"
 )
 
 // serviceTarget is a port on which a workload is called, in Istio's fields.
@@ -42,7 +44,7 @@ func (p *Pages) instancesz(_ context.Context, q Query) (any, error) {
 			continue
 		}
 		targets := []serviceTarget{}
-		for _, t := range xdsgen.Targets(s, *n) {
+		for _, t := range inbound.Targets(s, *n) {
 			x := serviceTarget{Service: serviceOf(t.Service)}
 			x.Port.ServicePort, x.Port.TargetPort = servicePort{t.Port.Name, t.Port.Number, t.Port.Protocol}, t.Number
 			targets = append(targets, x)
@@ -88,7 +90,7 @@ func (p *Pages) sidecarz(_ context.Context, q Query) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	sight := xdsgen.VisibilityOf(s, x.Node)
+	sight := proxy.VisibilityOf(s, x.Node)
 	out := sidecarScope{
 		Version: strconv.FormatUint(s.Seq, 10), RootNamespace: s.Mesh.RootNamespace, Name: defaultSidecar, Namespace: x.Node.Namespace,
 		OutboundTrafficPolicy: meshPolicy(s), Services: []service{}, DestinationRules: make(map[string]scopedRule),

@@ -5,7 +5,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/meshctl/meshctl/internal/mesh"
-	"github.com/meshctl/meshctl/internal/server/xdsgen"
+	"github.com/meshctl/meshctl/internal/server/xdsgen/proxy"
 )
 
 // CheckNode compares the claims of a proxy, in its first request, with its proved identity. Namespace,
@@ -13,7 +13,7 @@ import (
 // caller.Cluster where both are known. A caller without a proved cluster may claim
 // any, so code that hands out secrets of a cluster must use caller.Cluster. The error
 // has code PermissionDenied.
-func CheckNode(caller mesh.Caller, claims xdsgen.Node) error {
+func CheckNode(caller mesh.Caller, claims proxy.Node) error {
 	id := caller.Identity
 	if claims.Namespace == "" || claims.Namespace != id.Namespace ||
 		claims.ServiceAccount != "" && claims.ServiceAccount != id.ServiceAccount {

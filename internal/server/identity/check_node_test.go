@@ -8,11 +8,11 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/meshctl/meshctl/internal/mesh"
-	"github.com/meshctl/meshctl/internal/server/xdsgen"
+	"github.com/meshctl/meshctl/internal/server/xdsgen/proxy"
 )
 
-func says(namespace, account string, cluster mesh.ClusterID, trustDomain string) xdsgen.Node {
-	return xdsgen.Node{Namespace: namespace, ServiceAccount: account, Cluster: cluster, TrustDomain: trustDomain}
+func says(namespace, account string, cluster mesh.ClusterID, trustDomain string) proxy.Node {
+	return proxy.Node{Namespace: namespace, ServiceAccount: account, Cluster: cluster, TrustDomain: trustDomain}
 }
 
 // TestCheckNode: the claims of a proxy must match its proved identity.
@@ -22,7 +22,7 @@ func TestCheckNode(t *testing.T) {
 	unbound := caller("cluster.local", "sample", "helloworld", "")
 	tests := map[string]struct {
 		caller mesh.Caller
-		claims xdsgen.Node
+		claims proxy.Node
 		want   string // "" is allowed
 	}{
 		"all said":                    {hello, says("sample", "helloworld", "east", ""), ""},
@@ -42,7 +42,7 @@ func TestCheckNode(t *testing.T) {
 			"authorization failed: no identities (spiffe://cluster.local/ns/sample/sa/helloworld) matched sample/admin",
 		},
 		"empty namespace":            {hello, says("", "helloworld", "east", ""), "matched /helloworld"},
-		"nobody with empty claims":   {mesh.Caller{}, xdsgen.Node{}, "authorization failed"},
+		"nobody with empty claims":   {mesh.Caller{}, proxy.Node{}, "authorization failed"},
 		"other cluster":              {hello, says("sample", "helloworld", "west", ""), `is of cluster "east", not of cluster "west"`},
 		"cluster in other case":      {hello, says("sample", "helloworld", "East", ""), `not of cluster "East"`},
 		"namespace that is a prefix": {hello, says("sampl", "helloworld", "east", ""), "matched sampl/"},

@@ -7,7 +7,7 @@ import (
 
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
-	"github.com/meshctl/meshctl/internal/server/xdsgen"
+	"github.com/meshctl/meshctl/internal/server/xdsgen/proxy"
 )
 
 // ConfiguredGateway returns why a proxy gets no private keys in a cluster without a
@@ -15,7 +15,7 @@ import (
 // one, so a Gateway object must select its pod: the pod of the name that it claims,
 // with the service account that it proved. Namespace and cluster need no check here:
 // secrets never leave theirs.
-func ConfiguredGateway(s *snapshot.Snapshot, caller mesh.Caller, n xdsgen.Node) error {
+func ConfiguredGateway(s *snapshot.Snapshot, caller mesh.Caller, n proxy.Node) error {
 	if n.ID.Type != mesh.Router {
 		return errors.New("it is not a gateway")
 	}

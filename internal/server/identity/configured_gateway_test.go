@@ -7,7 +7,7 @@ import (
 
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
-	"github.com/meshctl/meshctl/internal/server/xdsgen"
+	"github.com/meshctl/meshctl/internal/server/xdsgen/proxy"
 )
 
 // TestConfiguredGateway: only a pod that a Gateway selects gets keys.
@@ -17,22 +17,22 @@ func TestConfiguredGateway(t *testing.T) {
 		return &snapshot.Gateway{Spec: &networkingv1alpha3.Gateway{Selector: selector}}
 	}
 	caller := mesh.Caller{Identity: mesh.Identity{TrustDomain: "td", Namespace: "ns", ServiceAccount: "gw"}, Cluster: "c1"}
-	node := xdsgen.Node{ID: mesh.NodeID{Type: mesh.Router, Name: "gw-1", Namespace: "ns"}, Cluster: "c1", Namespace: "ns", Labels: map[string]string{"istio": "gw"}}
+	node := proxy.Node{ID: mesh.NodeID{Type: mesh.Router, Name: "gw-1", Namespace: "ns"}, Cluster: "c1", Namespace: "ns", Labels: map[string]string{"istio": "gw"}}
 	for _, tc := range []struct {
 		name   string
-		change func(s *snapshot.Snapshot, c *mesh.Caller, n *xdsgen.Node)
+		change func(s *snapshot.Snapshot, c *mesh.Caller, n *proxy.Node)
 		want   string
 	}{
-		{"gateway", func(*snapshot.Snapshot, *mesh.Caller, *xdsgen.Node) {}, ""},
-		{"sidecar", func(_ *snapshot.Snapshot, _ *mesh.Caller, n *xdsgen.Node) { n.ID.Type = mesh.Sidecar }, "it is not a gateway"},
-		{"pod of another account", func(_ *snapshot.Snapshot, c *mesh.Caller, _ *xdsgen.Node) { c.Identity.ServiceAccount = "web" }, "pod ns/gw-1 runs as another service account than web"},
-		{"says the namespace of a gateway", func(_ *snapshot.Snapshot, c *mesh.Caller, _ *xdsgen.Node) { c.Identity.Namespace = "mine" }, "pod mine/gw-1 of cluster c1 is not known"},
-		{"of another cluster", func(_ *snapshot.Snapshot, c *mesh.Caller, _ *xdsgen.Node) { c.Cluster = "c2" }, "pod ns/gw-1 of cluster c2 is not known"},
-		{"another pod", func(_ *snapshot.Snapshot, _ *mesh.Caller, n *xdsgen.Node) { n.ID.Name = "x" }, "pod ns/x of cluster c1 is not known"},
-		{"only says the labels", func(s *snapshot.Snapshot, _ *mesh.Caller, _ *xdsgen.Node) {
+		{"gateway", func(*snapshot.Snapshot, *mesh.Caller, *proxy.Node) {}, ""},
+		{"sidecar", func(_ *snapshot.Snapshot, _ *mesh.Caller, n *proxy.Node) { n.ID.Type = mesh.Sidecar }, "it is not a gateway"},
+		{"pod of another account", func(_ *snapshot.Snapshot, c *mesh.Caller, _ *proxy.Node) { c.Identity.ServiceAccount = "web" }, "pod ns/gw-1 runs as another service account than web"},
+		{"says the namespace of a gateway", func(_ *snapshot.Snapshot, c *mesh.Caller, _ *proxy.Node) { c.Identity.Namespace = "mine" }, "pod mine/gw-1 of cluster c1 is not known"},
+		{"of another cluster", func(_ *snapshot.Snapshot, c *mesh.Caller, _ *proxy.Node) { c.Cluster = "c2" }, "pod ns/gw-1 of cluster c2 is not known"},
+		{"another pod", func(_ *snapshot.Snapshot, _ *mesh.Caller, n *proxy.Node) { n.ID.Name = "x" }, "pod ns/x of cluster c1 is not known"},
+		{"only says the labels", func(s *snapshot.Snapshot, _ *mesh.Caller, _ *proxy.Node) {
 			s.GatewayConfigs = []*snapshot.Gateway{gateway(map[string]string{"istio": "other"})}
 		}, "no Gateway selects pod ns/gw-1"},
-		{"Gateway of everything", func(s *snapshot.Snapshot, _ *mesh.Caller, _ *xdsgen.Node) {
+		{"Gateway of everything", func(s *snapshot.Snapshot, _ *mesh.Caller, _ *proxy.Node) {
 			s.GatewayConfigs = []*snapshot.Gateway{gateway(nil)}
 		}, "no Gateway selects pod ns/gw-1"},
 	} {

@@ -15,7 +15,7 @@ import (
 
 	"github.com/meshctl/meshctl/internal/kube"
 	"github.com/meshctl/meshctl/internal/mesh"
-	"github.com/meshctl/meshctl/internal/server/xdsgen"
+	"github.com/meshctl/meshctl/internal/server/xdsgen/units"
 )
 
 const (
@@ -159,7 +159,7 @@ func (r *SecretAccess) MayRead(caller mesh.Caller, pod string) error {
 	case known.why != nil:
 		return known.why
 	}
-	return xdsgen.ErrUndecided
+	return units.ErrUndecided
 }
 
 // remember adds an account, or returns an error if too many of its cluster, or of its namespace there,

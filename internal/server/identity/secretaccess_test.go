@@ -22,7 +22,7 @@ import (
 
 	"github.com/meshctl/meshctl/internal/kube"
 	"github.com/meshctl/meshctl/internal/mesh"
-	"github.com/meshctl/meshctl/internal/server/xdsgen"
+	"github.com/meshctl/meshctl/internal/server/xdsgen/units"
 )
 
 // patience bounds the wait for an expected event.
@@ -157,7 +157,7 @@ func TestRightIsAskedFor(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			b := startAccess(t)
 			b.set(tc.allow, tc.fail, 0)
-			if err := b.MayRead(gatewayCaller("c1", "ns"), "c1/ns/gw-1"); !errors.Is(err, xdsgen.ErrUndecided) {
+			if err := b.MayRead(gatewayCaller("c1", "ns"), "c1/ns/gw-1"); !errors.Is(err, units.ErrUndecided) {
 				t.Fatalf("the first answer is %v", err)
 			}
 			b.until(tc.want)
@@ -201,7 +201,7 @@ func TestManyAccounts(t *testing.T) {
 		_ = ask("c2", fmt.Sprint("n", n/100), fmt.Sprint("a", n))
 	}
 	for _, namespace := range []string{"n1", "istio-ingress"} {
-		if err := ask("c1", namespace, "gw"); !errors.Is(err, xdsgen.ErrUndecided) {
+		if err := ask("c1", namespace, "gw"); !errors.Is(err, units.ErrUndecided) {
 			t.Errorf("a gateway in %s: %v", namespace, err)
 		}
 	}
@@ -295,14 +295,14 @@ func TestSlowAPIServer(t *testing.T) {
 		t.Cleanup(func() { access.RemoveCluster(cluster) })
 	}
 	for i := range 1000 {
-		if err := access.MayRead(gatewayCaller("slow", fmt.Sprint("ns", i)), "slow/ns/gw"); !errors.Is(err, xdsgen.ErrUndecided) {
+		if err := access.MayRead(gatewayCaller("slow", fmt.Sprint("ns", i)), "slow/ns/gw"); !errors.Is(err, units.ErrUndecided) {
 			t.Fatal(err)
 		}
 	}
 	if due := access.takeDue(); len(due) != maxAsking {
 		t.Errorf("one API server gets %d queries at once, want %d", len(due), maxAsking)
 	}
-	if err := access.MayRead(gatewayCaller("c1", "ns"), "c1/ns/gw"); !errors.Is(err, xdsgen.ErrUndecided) {
+	if err := access.MayRead(gatewayCaller("c1", "ns"), "c1/ns/gw"); !errors.Is(err, units.ErrUndecided) {
 		t.Fatal(err)
 	}
 	if due := access.takeDue(); len(due) != 1 {

@@ -18,6 +18,8 @@ import (
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 	"github.com/meshctl/meshctl/internal/server/xds"
 	"github.com/meshctl/meshctl/internal/server/xdsgen"
+	"github.com/meshctl/meshctl/internal/server/xdsgen/proxy"
+	"github.com/meshctl/meshctl/internal/server/xdsgen/units"
 )
 
 // Config describes a mesh.
@@ -87,8 +89,8 @@ func Read(ctx context.Context, cfg Config) (*Mesh, error) {
 	}
 	m.snapshot = read.Snapshot
 	m.offline = xds.NewOffline(xds.Generator{
-		ParseNode: xdsgen.ParseNode, Assign: xdsgen.Assign, AssignReads: xdsgen.AssignReads, Concerned: xdsgen.Concerned,
-		Fallback: xdsgen.Fallback, Secrets: xdsgen.AssignSecrets,
+		ParseNode: proxy.ParseNode, Assign: xdsgen.Assign, AssignReads: xdsgen.AssignReads, Concerned: xdsgen.Concerned,
+		Fallback: xdsgen.Fallback, Secrets: units.AssignSecrets,
 	}, m.snapshot, identity.ConfiguredGateway, cfg.Log, cfg.Now)
 	return m, nil
 }

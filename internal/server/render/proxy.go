@@ -10,7 +10,7 @@ import (
 	"github.com/meshctl/meshctl/internal/output"
 	"github.com/meshctl/meshctl/internal/server/debug"
 	"github.com/meshctl/meshctl/internal/server/xds/history"
-	"github.com/meshctl/meshctl/internal/server/xdsgen"
+	"github.com/meshctl/meshctl/internal/server/xdsgen/proxy"
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
 
@@ -26,7 +26,7 @@ type Proxy struct {
 
 // Proxy returns the configuration of the proxy with an xDS node.
 func (m *Mesh) Proxy(n Node) (*Proxy, error) {
-	node, err := xdsgen.ParseNode(n, maxMetadata)
+	node, err := proxy.ParseNode(n, maxMetadata)
 	if err != nil {
 		return nil, err
 	}

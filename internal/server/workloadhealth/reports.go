@@ -19,7 +19,7 @@ import (
 	"github.com/meshctl/meshctl/internal/kube"
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
-	"github.com/meshctl/meshctl/internal/server/xdsgen"
+	"github.com/meshctl/meshctl/internal/server/xdsgen/proxy"
 )
 
 const (
@@ -139,7 +139,7 @@ func (r *Reports) RemoveCluster(id mesh.ClusterID) {
 
 // Report implements xds.Health. It ignores proxies that name no WorkloadEntry, which
 // run in pods, and proxies without a proved cluster.
-func (r *Reports) Report(stream string, who mesh.Caller, n xdsgen.Node, problem string) {
+func (r *Reports) Report(stream string, who mesh.Caller, n proxy.Node, problem string) {
 	if n.WorkloadEntry == "" || who.Cluster == "" {
 		return
 	}

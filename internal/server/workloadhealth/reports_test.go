@@ -19,7 +19,7 @@ import (
 
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
-	"github.com/meshctl/meshctl/internal/server/xdsgen"
+	"github.com/meshctl/meshctl/internal/server/xdsgen/proxy"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -223,7 +223,7 @@ func (b *reportsTest) pass(d time.Duration) {
 // report sends a report of a stream with the account.
 func (b *reportsTest) report(stream, account, problem string) {
 	who := mesh.Caller{Identity: mesh.Identity{TrustDomain: "td", Namespace: "ns", ServiceAccount: account}, Cluster: "c1"}
-	b.Report(stream, who, xdsgen.Node{WorkloadEntry: "vm-1"}, problem)
+	b.Report(stream, who, proxy.Node{WorkloadEntry: "vm-1"}, problem)
 }
 
 // TestWritten: the reported health is written, other conditions stay, and the transition
@@ -367,7 +367,7 @@ func TestOneClusterHangs(t *testing.T) {
 	t.Cleanup(func() { b.RemoveCluster("c2") })
 	for i := range 3 * maxWriting {
 		who := mesh.Caller{Identity: mesh.Identity{TrustDomain: "td", Namespace: "ns", ServiceAccount: "vm"}, Cluster: "c2"}
-		b.Report(fmt.Sprint("c2-", i), who, xdsgen.Node{WorkloadEntry: fmt.Sprint("vm-", i)}, "")
+		b.Report(fmt.Sprint("c2-", i), who, proxy.Node{WorkloadEntry: fmt.Sprint("vm-", i)}, "")
 	}
 	for range maxWriting {
 		<-asked
@@ -426,8 +426,8 @@ func TestReportsOfUnknownProxies(t *testing.T) {
 	t.Parallel()
 	b := start(t)
 	id := mesh.Identity{TrustDomain: "elsewhere", Namespace: "ns", ServiceAccount: "vm"}
-	b.Report("s1", mesh.Caller{Identity: id}, xdsgen.Node{WorkloadEntry: "vm-1", Cluster: "c1"}, "")
-	b.Report("s2", mesh.Caller{Identity: id, Cluster: "c1"}, xdsgen.Node{}, "")
+	b.Report("s1", mesh.Caller{Identity: id}, proxy.Node{WorkloadEntry: "vm-1", Cluster: "c1"}, "")
+	b.Report("s2", mesh.Caller{Identity: id, Cluster: "c1"}, proxy.Node{}, "")
 	b.report("s3", "vm", "")
 	b.report("s4", "other", "down")
 	b.Gone("s1")

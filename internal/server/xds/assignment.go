@@ -3,6 +3,9 @@ package xds
 import (
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 	"github.com/meshctl/meshctl/internal/server/xdsgen"
+	"github.com/meshctl/meshctl/internal/server/xdsgen/extensionconfig"
+	"github.com/meshctl/meshctl/internal/server/xdsgen/plugins"
+	"github.com/meshctl/meshctl/internal/server/xdsgen/units"
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
 
@@ -17,7 +20,7 @@ type assignment struct {
 
 type typeViews struct {
 	served bool
-	views  [xdsgen.NumViews]*liveView // in the order of xdsgen.Views; some may be nil
+	views  [units.NumViews]*liveView // in the order of xdsgen.Views; some may be nil
 	demand demand
 }
 
@@ -45,13 +48,13 @@ func (a *assignment) views(yield func(*liveView) bool) {
 }
 
 // pulledPlugins returns the view of the plugins that need credentials, nil if there is none.
-func (a *assignment) pulledPlugins() *xdsgen.PulledPlugins {
+func (a *assignment) pulledPlugins() *plugins.PulledPlugins {
 	if a == nil {
 		return nil
 	}
 	for _, v := range a.types[ecds].views {
 		if v != nil {
-			if pulled, ok := v.view.(xdsgen.PulledPlugins); ok {
+			if pulled, ok := v.view.(plugins.PulledPlugins); ok {
 				return &pulled
 			}
 		}
@@ -121,13 +124,13 @@ func (h *Hub) leaveViews(sub *subscriber, a *assignment) {
 
 // assign chooses the views that a stream may use. Policies that have moved since the extensions
 // in force stay in them.
-func (h *Hub) assign(sub *subscriber, inForce xdsgen.View) error {
+func (h *Hub) assign(sub *subscriber, inForce units.View) error {
 	return h.guard("choose views", sub.id, func() {
 		h.cfg.Metrics.assigned.Inc()
 		node := sub.node
 		chosen := h.cfg.Generator.Assign(h.current.Load(), node)
 		latest := chosen[xdswire.ExtensionType].Shared
-		if node.Moving = xdsgen.MovedPolicies(inForce, latest); len(node.Moving) > 0 {
+		if node.Moving = extensionconfig.MovedPolicies(inForce, latest); len(node.Moving) > 0 {
 			chosen = h.cfg.Generator.Assign(h.current.Load(), node)
 		}
 		var views [numTypes]allowedViews
@@ -137,14 +140,14 @@ func (h *Hub) assign(sub *subscriber, inForce xdsgen.View) error {
 			}
 		}
 		sub.views, sub.err, sub.latest, sub.moving = views, nil, latest, len(node.Moving) > 0
-		sub.gained = sub.gained || xdsgen.GainsFilter(inForce, latest)
+		sub.gained = sub.gained || extensionconfig.GainsFilter(inForce, latest)
 	})
 }
 
 // allowedViews are the views of a type that a stream gets if it asks for the type.
 type allowedViews struct {
 	served bool
-	xdsgen.Views
+	units.Views
 }
 
 // liveViewsFor returns the live views of the types that a stream asks for.
@@ -153,9 +156,9 @@ func (h *Hub) liveViewsFor(sub *subscriber) *assignment {
 	for i, d := range sub.demands {
 		v := sub.views[i]
 		if i == sds && h.cfg.Generator.Secrets != nil {
-			v = allowedViews{true, xdsgen.Views{Shared: d.secrets}}
+			v = allowedViews{true, units.Views{Shared: d.secrets}}
 		}
-		if own, ok := v.Own.(xdsgen.PulledPlugins); ok {
+		if own, ok := v.Own.(plugins.PulledPlugins); ok {
 			v.Own = own.For(sub.caller, d.pull)
 		}
 		switch view := v.Shared.(type) {

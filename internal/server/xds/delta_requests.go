@@ -7,7 +7,7 @@ import (
 
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 
-	"github.com/meshctl/meshctl/internal/server/xdsgen"
+	"github.com/meshctl/meshctl/internal/server/xdsgen/routes"
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
 
@@ -94,7 +94,7 @@ func (s *session) deltaFirst(i int, req *discoveryv3.DeltaDiscoveryRequest, want
 		s.hosts.mode = s.hub.hostModeOf(s.sub.node, held)
 	case vhds:
 		maps.DeleteFunc(held, func(name, _ string) bool {
-			return name == xdswire.Wildcard || strings.HasSuffix(name, xdsgen.HostSeparator+xdsgen.NoHost)
+			return name == xdswire.Wildcard || strings.HasSuffix(name, routes.HostSeparator+routes.NoHost)
 		})
 		if s.hosts.mode == hostsOnDemand {
 			t.doubt = slices.Sorted(maps.Keys(held))

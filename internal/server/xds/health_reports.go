@@ -5,14 +5,14 @@ import (
 	"sync"
 
 	"github.com/meshctl/meshctl/internal/mesh"
-	"github.com/meshctl/meshctl/internal/server/xdsgen"
+	"github.com/meshctl/meshctl/internal/server/xdsgen/proxy"
 )
 
 // Health receives the reports of proxies about their workloads. It must not block.
 type Health interface {
 	// Report reports the state of the workload behind a stream. An empty problem
 	// means that it is healthy.
-	Report(stream string, who mesh.Caller, n xdsgen.Node, problem string)
+	Report(stream string, who mesh.Caller, n proxy.Node, problem string)
 	// Gone reports the end of the stream.
 	Gone(stream string)
 }

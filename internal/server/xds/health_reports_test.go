@@ -6,14 +6,14 @@ import (
 	"testing"
 
 	"github.com/meshctl/meshctl/internal/mesh"
-	"github.com/meshctl/meshctl/internal/server/xdsgen"
+	"github.com/meshctl/meshctl/internal/server/xdsgen/proxy"
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
 
 // healthLog is a Health that records its calls.
 type healthLog chan string
 
-func (h healthLog) Report(stream string, who mesh.Caller, n xdsgen.Node, problem string) {
+func (h healthLog) Report(stream string, who mesh.Caller, n proxy.Node, problem string) {
 	h <- strings.Join([]string{stream, who.Identity.ServiceAccount, n.ID.Name, problem}, " ")
 }
 

@@ -8,6 +8,8 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/meshctl/meshctl/internal/server/xdsgen"
+	"github.com/meshctl/meshctl/internal/server/xdsgen/proxy"
+	"github.com/meshctl/meshctl/internal/server/xdsgen/routes"
 )
 
 // hostDiscovery is the state of virtual hosts that a stream gets one by one (VHDS). Envoy
@@ -41,11 +43,11 @@ func isAggregated(ctx context.Context) bool {
 // hostModeOf returns the mode of a proxy. One that holds route configurations from an earlier stream
 // keeps their mode: with route configurations of another one it would send requests to unknown
 // destinations until it has the virtual hosts.
-func (h *Hub) hostModeOf(n xdsgen.Node, held map[string]string) hostMode {
+func (h *Hub) hostModeOf(n proxy.Node, held map[string]string) hostMode {
 	switch {
 	case !n.DiscoversHosts:
 		return inlineHosts
-	case len(held) == 0 && n.RequestsHosts && xdsgen.ManyHosts(h.current.Load(), n, h.cfg.Limits.PushedHosts):
+	case len(held) == 0 && n.RequestsHosts && routes.ManyHosts(h.current.Load(), n, h.cfg.Limits.PushedHosts):
 		return hostsOnDemand
 	case len(held) == 0:
 		return pushedHosts
@@ -84,8 +86,8 @@ func (s *session) routesAccepted() {
 
 // sendHostsAgain makes the virtual hosts of accepted route configurations due.
 func (s *session) sendHostsAgain(now viewSet) {
-	for _, routes := range s.hosts.again {
-		prefix := routes + xdsgen.HostSeparator
+	for _, config := range s.hosts.again {
+		prefix := config + routes.HostSeparator
 		for _, state := range now {
 			var names []string
 			for r := range state.list().From(prefix) {

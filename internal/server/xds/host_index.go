@@ -5,7 +5,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/meshctl/meshctl/internal/server/xdsgen"
+	"github.com/meshctl/meshctl/internal/server/xdsgen/routes"
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
 
@@ -83,9 +83,9 @@ func (x *hostIndex) with(from *viewState, d *diff) *hostIndex {
 // domainsOf iterates over the keys of a virtual host's domains.
 func domainsOf(r *xdswire.Resource) func(yield func(string, string) bool) {
 	return func(yield func(key, domain string) bool) {
-		routes, _, _ := splitHostName(r.Name)
-		for _, domain := range xdsgen.HostDomains(r) {
-			if !yield(routes+xdsgen.HostSeparator+domain, domain) {
+		config, _, _ := splitHostName(r.Name)
+		for _, domain := range routes.HostDomains(r) {
+			if !yield(config+routes.HostSeparator+domain, domain) {
 				return
 			}
 		}
@@ -125,8 +125,8 @@ func (x *hostIndex) get(key string) *xdswire.Resource {
 
 // find returns the virtual host that Envoy would choose for a host: by the whole domain, by the
 // longest suffix, by the longest prefix, or the one for all hosts. It returns nil if there is none.
-func (x *hostIndex) find(routes, host string) *xdswire.Resource {
-	prefix := routes + xdsgen.HostSeparator
+func (x *hostIndex) find(config, host string) *xdswire.Resource {
+	prefix := config + routes.HostSeparator
 	if r := x.get(prefix + host); r != nil {
 		return r
 	}
@@ -148,8 +148,8 @@ func (x *hostIndex) find(routes, host string) *xdswire.Resource {
 }
 
 // splitHostName splits the name of a virtual host. No host has a slash.
-func splitHostName(name string) (routes, host string, ok bool) {
-	i := strings.LastIndex(name, xdsgen.HostSeparator)
+func splitHostName(name string) (config, host string, ok bool) {
+	i := strings.LastIndex(name, routes.HostSeparator)
 	if i < 0 {
 		return "", "", false
 	}

@@ -6,7 +6,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/meshctl/meshctl/internal/server/xdsgen"
+	"github.com/meshctl/meshctl/internal/server/xdsgen/routes"
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
 
@@ -56,8 +56,8 @@ func (s *session) requestHosts(names []string) {
 func hostsOf(names []string) []string {
 	out := make([]string, 0, len(names))
 	for _, name := range names {
-		if routes, host, ok := splitHostName(name); ok && host != "" {
-			out = append(out, routes+xdsgen.HostSeparator+withoutPort(host))
+		if config, host, ok := splitHostName(name); ok && host != "" {
+			out = append(out, config+routes.HostSeparator+withoutPort(host))
 		}
 	}
 	return out
@@ -66,15 +66,15 @@ func hostsOf(names []string) []string {
 // onlyRequested returns the virtual hosts that a proxy has requested. Each has the host of the
 // request as its domain, because the route configuration ignores ports.
 func (s *session) onlyRequested(now viewSet) viewSet {
-	h, names, routes := &s.hosts, s.types[vhds].want.Names, s.types[rds].want.Names
-	all := h.names != names || h.routes != routes
+	h, names, config := &s.hosts, s.types[vhds].want.Names, s.types[rds].want.Names
+	all := h.names != names || h.routes != config
 	if !all && len(h.added) == 0 && h.from == now {
 		return h.to
 	}
 	if all {
 		wanted := hostsOf(names.Names())
-		for name := range routes.All() {
-			wanted = append(wanted, name+xdsgen.HostSeparator+xdsgen.FirstHost)
+		for name := range config.All() {
+			wanted = append(wanted, name+routes.HostSeparator+routes.FirstHost)
 		}
 		h.wanted = s.hub.names.Of(wanted)
 	}
@@ -85,7 +85,7 @@ func (s *session) onlyRequested(now viewSet) viewSet {
 		}
 		h.to[i] = s.requestedOf(state, h.from[i], h.to[i], all)
 	}
-	h.from, h.names, h.routes, h.added = now, names, routes, nil
+	h.from, h.names, h.routes, h.added = now, names, config, nil
 	return h.to
 }
 
@@ -96,12 +96,12 @@ func (s *session) requestedOf(state, earlier, before *viewState, all bool) *view
 	changes := make(map[string]*xdswire.Resource)
 	look := func(name string) {
 		changes[name] = nil
-		routes, host, _ := splitHostName(name)
-		of := index.find(routes, host)
+		config, host, _ := splitHostName(name)
+		of := index.find(config, host)
 		if of == nil {
 			return
 		}
-		r, err := xdsgen.RequestedHost(&s.hub.encoder, of, routes, host)
+		r, err := routes.RequestedHost(&s.hub.encoder, of, config, host)
 		if err != nil {
 			s.log.Error("cannot make a requested virtual host", "name", clip(name), "error", err)
 		}
@@ -138,9 +138,9 @@ func (h *requestedHosts) eachServed(host *xdswire.Resource, look func(name strin
 	if host == nil {
 		return
 	}
-	routes, _, _ := splitHostName(host.Name)
-	prefix := routes + xdsgen.HostSeparator
-	for _, domain := range xdsgen.HostDomains(host) {
+	config, _, _ := splitHostName(host.Name)
+	prefix := config + routes.HostSeparator
+	for _, domain := range routes.HostDomains(host) {
 		start, end, wildcard := strings.Cut(domain, "*")
 		switch {
 		case wildcard:
@@ -177,13 +177,13 @@ func (s *session) addUnresolved(resp *response) {
 	}
 	byRoutes := make(map[string][]string)
 	for _, name := range resp.unresolved {
-		if routes, _, ok := splitHostName(name); ok {
-			byRoutes[routes] = append(byRoutes[routes], name)
+		if config, _, ok := splitHostName(name); ok {
+			byRoutes[config] = append(byRoutes[config], name)
 		}
 	}
 	var answers []*xdswire.Resource
-	for _, routes := range slices.Sorted(maps.Keys(byRoutes)) {
-		answers = append(answers, xdsgen.UnresolvedHosts(&s.hub.encoder, routes, byRoutes[routes]))
+	for _, config := range slices.Sorted(maps.Keys(byRoutes)) {
+		answers = append(answers, routes.UnresolvedHosts(&s.hub.encoder, config, byRoutes[config]))
 	}
 	resp.addBody(xdswire.NewBody(s.sub.variant, answers...))
 }

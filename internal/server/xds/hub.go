@@ -19,25 +19,26 @@ import (
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 	"github.com/meshctl/meshctl/internal/server/xds/admission"
 	"github.com/meshctl/meshctl/internal/server/xds/history"
-	"github.com/meshctl/meshctl/internal/server/xdsgen"
+	"github.com/meshctl/meshctl/internal/server/xdsgen/proxy"
+	"github.com/meshctl/meshctl/internal/server/xdsgen/units"
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
 
 // Generator holds the functions that choose and make configuration; package xdsgen
 // implements them.
 type Generator struct {
-	ParseNode func(n *corev3.Node, maxMetadata int) (xdsgen.Node, error)
-	Assign    func(*snapshot.Snapshot, xdsgen.Node) xdsgen.Assignment
+	ParseNode func(n *corev3.Node, maxMetadata int) (proxy.Node, error)
+	Assign    func(*snapshot.Snapshot, proxy.Node) units.Assignment
 	// AssignReads returns the only facts about a proxy that Assign reads. Concerned reports
 	// which proxies the changes of other facts concern; nil means none.
-	AssignReads func(xdsgen.Node) (pod, namespace string)
-	Concerned   func(*snapshot.Snapshot, *snapshot.Changes) func(xdsgen.Node) bool
+	AssignReads func(proxy.Node) (pod, namespace string)
+	Concerned   func(*snapshot.Snapshot, *snapshot.Changes) func(proxy.Node) bool
 	// Fallback makes the answer for an EDS or RDS name that no view has. It may
 	// return nil: then there is no answer.
 	Fallback func(typeURL, name string, e *xdswire.Encoder) (*xdswire.Resource, error)
 	// Secrets chooses which of the named secrets a caller gets. Private keys are
 	// among them only if keys is set.
-	Secrets func(s *snapshot.Snapshot, c mesh.Caller, keys bool, names *xdswire.NameSet) xdsgen.Secrets
+	Secrets func(s *snapshot.Snapshot, c mesh.Caller, keys bool, names *xdswire.NameSet) units.Secrets
 }
 
 // Config configures a Hub. Ready, MayReadKeys and Memory may be nil.
@@ -55,7 +56,7 @@ type Config struct {
 	// called whenever the hub chooses a stream's views and must not block: when it
 	// has to ask an API server, it returns xdsgen.ErrUndecided and calls
 	// Hub.Reconsider later.
-	MayReadKeys func(*snapshot.Snapshot, mesh.Caller, xdsgen.Node) error
+	MayReadKeys func(*snapshot.Snapshot, mesh.Caller, proxy.Node) error
 	// VirtualHostDiscovery sends virtual hosts one by one to the sidecars that support it.
 	// HostsOnDemand limits them to the requested ones if the sidecar sees many services.
 	VirtualHostDiscovery, HostsOnDemand bool
@@ -121,7 +122,7 @@ type Hub struct {
 	subs    streamIndex
 	left    leftProxies
 	views   viewIndex
-	units   map[xdsgen.Unit]*unit
+	units   map[units.Unit]*unit
 	missing []*unit           // to generate in this round
 	early   *snapshot.Changes // the last changes that publishEndpoints handled
 	idle    []*unit           // units that lost a view since the last sweep
@@ -153,7 +154,7 @@ func NewHub(cfg Config) *Hub {
 		proxies: make(map[*subscriber]struct{}),
 		subs:    newStreamIndex(),
 		views:   newViewIndex(),
-		units:   make(map[xdsgen.Unit]*unit),
+		units:   make(map[units.Unit]*unit),
 	}
 	h.encoder.Encoded = func(url string) {
 		if i := typeIndex(url); i >= 0 {

@@ -14,7 +14,7 @@ import (
 
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
-	"github.com/meshctl/meshctl/internal/server/xdsgen"
+	"github.com/meshctl/meshctl/internal/server/xdsgen/proxy"
 )
 
 // meshGenerator makes random objects of a mesh: with few names, so that objects refer
@@ -386,10 +386,10 @@ func (c meshGenerator) sidecar(cluster mesh.ClusterID) snapshot.Object {
 }
 
 // incrementalNodes are proxies that differ in everything that an assignment reads.
-func incrementalNodes() []xdsgen.Node {
-	node := func(typ mesh.NodeType, c mesh.ClusterID, ns, pod, ip string, change func(*xdsgen.Node)) xdsgen.Node {
+func incrementalNodes() []proxy.Node {
+	node := func(typ mesh.NodeType, c mesh.ClusterID, ns, pod, ip string, change func(*proxy.Node)) proxy.Node {
 		addr := netip.MustParseAddr(ip)
-		n := xdsgen.Node{
+		n := proxy.Node{
 			ID:      mesh.NodeID{Type: typ, IP: addr, Name: pod, Namespace: ns, Domain: ns + ".svc.cluster.local"},
 			Cluster: c, Namespace: ns, IPs: []netip.Addr{addr}, Captured: true, CountsCalls: c != "c3",
 			Labels: map[string]string{"app": "a", "istio": "gw"},
@@ -399,23 +399,23 @@ func incrementalNodes() []xdsgen.Node {
 		}
 		return n
 	}
-	proxyless := func(n *xdsgen.Node) { n.Proxyless = true }
-	discovers := func(n *xdsgen.Node) { n.DiscoversHosts = true }
-	requests := func(n *xdsgen.Node) { n.DiscoversHosts, n.RequestsHosts = true, true }
-	bare := func(n *xdsgen.Node) { n.Captured = false }
-	return []xdsgen.Node{
+	proxyless := func(n *proxy.Node) { n.Proxyless = true }
+	discovers := func(n *proxy.Node) { n.DiscoversHosts = true }
+	requests := func(n *proxy.Node) { n.DiscoversHosts, n.RequestsHosts = true, true }
+	bare := func(n *proxy.Node) { n.Captured = false }
+	return []proxy.Node{
 		node(mesh.Sidecar, "c1", "ns0", "p0", "10.0.1.1", nil),
-		node(mesh.Sidecar, "c1", "ns1", "p1", "10.0.1.2", func(n *xdsgen.Node) { n.ResolvesNames = true }),
+		node(mesh.Sidecar, "c1", "ns1", "p1", "10.0.1.2", func(n *proxy.Node) { n.ResolvesNames = true }),
 		node(mesh.Sidecar, "c2", "ns0", "p0", "10.0.2.1", nil),
 		node(mesh.Sidecar, "c1", "ns1", "p0", "10.0.1.3", bare),
 		node(mesh.Sidecar, "c1", "ns0", "p1", "10.0.1.3", bare),
 		node(mesh.Sidecar, "c1", "elsewhere", "p0", "10.0.1.9", nil),
-		node(mesh.Router, "c1", "istio-system", "p0", "10.0.1.8", func(n *xdsgen.Node) { n.View = []mesh.NetworkID{"n1"} }),
+		node(mesh.Router, "c1", "istio-system", "p0", "10.0.1.8", func(n *proxy.Node) { n.View = []mesh.NetworkID{"n1"} }),
 		node(mesh.Router, "c2", "ns0", "p1", "10.0.2.8", nil),
-		node(mesh.Sidecar, "c1", "ns0", "other", "fd00::1", func(n *xdsgen.Node) { n.Transparent = true }),
-		node(mesh.Sidecar, "c3", "ns1", "p1", "10.0.3.1", func(n *xdsgen.Node) { n.Network = "n2" }),
+		node(mesh.Sidecar, "c1", "ns0", "other", "fd00::1", func(n *proxy.Node) { n.Transparent = true }),
+		node(mesh.Sidecar, "c3", "ns1", "p1", "10.0.3.1", func(n *proxy.Node) { n.Network = "n2" }),
 		node(mesh.Sidecar, "c1", "istio-system", "p1", "10.0.1.7", nil),
-		node(mesh.Sidecar, "c1", "ns0", "vm", "10.0.1.1", func(n *xdsgen.Node) { n.WorkloadEntry = "vm" }),
+		node(mesh.Sidecar, "c1", "ns0", "vm", "10.0.1.1", func(n *proxy.Node) { n.WorkloadEntry = "vm" }),
 		node(mesh.Sidecar, "c1", "ns0", "p0", "10.0.1.1", proxyless),
 		node(mesh.Sidecar, "c2", "ns1", "p1", "10.0.2.2", proxyless),
 		node(mesh.Sidecar, "c1", "ns0", "p0", "10.0.1.1", discovers),

@@ -28,6 +28,9 @@ import (
 	"github.com/meshctl/meshctl/internal/server/registry"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 	"github.com/meshctl/meshctl/internal/server/xdsgen"
+	"github.com/meshctl/meshctl/internal/server/xdsgen/patch"
+	"github.com/meshctl/meshctl/internal/server/xdsgen/proxy"
+	"github.com/meshctl/meshctl/internal/server/xdsgen/units"
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
 
@@ -310,7 +313,7 @@ type incremental struct {
 	registry *runningRegistry
 	hub      *Hub
 	now      *snapshot.Snapshot
-	nodes    []xdsgen.Node
+	nodes    []proxy.Node
 	subs     []*subscriber // by node; nil if not connected
 	objects  map[snapshot.Key]snapshot.Object
 	clusters []mesh.ClusterID // present clusters
@@ -325,19 +328,19 @@ type incremental struct {
 
 	same interned
 	// full holds the resources of units of interned facts.
-	full    map[xdsgen.Unit][]*xdswire.Resource
+	full    map[units.Unit][]*xdswire.Resource
 	encoder xdswire.Encoder
 }
 
 func newIncremental() *incremental {
 	h := newUnstartedHub()
 	h.cfg.Generator = Generator{
-		ParseNode: xdsgen.ParseNode, Assign: xdsgen.Assign, AssignReads: xdsgen.AssignReads, Concerned: xdsgen.Concerned, Fallback: xdsgen.Fallback,
+		ParseNode: proxy.ParseNode, Assign: xdsgen.Assign, AssignReads: xdsgen.AssignReads, Concerned: xdsgen.Concerned, Fallback: xdsgen.Fallback,
 	}
 	w := &incremental{
 		registry: runRegistry(meshClusters), hub: h, nodes: incrementalNodes(), clock: h.cfg.Now(), requests: rand.New(rand.NewPCG(0, 1)),
 		clusters: meshClusters, standing: make(map[mesh.ClusterID]snapshot.Balancing),
-		objects: make(map[snapshot.Key]snapshot.Object), same: make(interned), full: make(map[xdsgen.Unit][]*xdswire.Resource),
+		objects: make(map[snapshot.Key]snapshot.Object), same: make(interned), full: make(map[units.Unit][]*xdswire.Resource),
 	}
 	h.cfg.Now = func() time.Time { return w.clock }
 	w.subs = make([]*subscriber, len(w.nodes))
@@ -368,7 +371,7 @@ func (w *incremental) toggle(i int) {
 }
 
 // silent returns a stream that gets views but no responses.
-func silent(n xdsgen.Node) *subscriber {
+func silent(n proxy.Node) *subscriber {
 	sub := &subscriber{id: n.ID.ProxyID(), node: n}
 	sub.session = &session{sub: sub}
 	for _, i := range []int{cds, eds, lds, rds, vhds, ecds, nds, pcds, bds} {
@@ -555,7 +558,7 @@ func (w *incremental) check(thorough bool) error {
 					continue
 				}
 				checked[pair] = struct{}{}
-				view, _ := pair[0].(xdsgen.View)
+				view, _ := pair[0].(units.View)
 				if err := w.compare(want, view, pair[1].(*liveView), thorough); err != nil {
 					return fmt.Errorf("proxy %d (%s): %s: %w", i, sub.id, xdswire.ShortType(url), err)
 				}
@@ -571,7 +574,7 @@ func (w *incremental) check(thorough bool) error {
 }
 
 // compare compares a live view with the same view of a snapshot of interned facts.
-func (w *incremental) compare(s *snapshot.Snapshot, view xdsgen.View, live *liveView, thorough bool) error {
+func (w *incremental) compare(s *snapshot.Snapshot, view units.View, live *liveView, thorough bool) error {
 	if view == nil || live == nil {
 		if (view == nil) != (live == nil) {
 			return fmt.Errorf("view %v, live view %v", view, live)
@@ -604,21 +607,21 @@ func (w *incremental) compare(s *snapshot.Snapshot, view xdsgen.View, live *live
 }
 
 // generate returns all resources of a view by name. It generates once for equal facts.
-func (w *incremental) generate(s *snapshot.Snapshot, view xdsgen.View) (out []*xdswire.Resource, err error) {
-	units := make(map[xdsgen.Key]xdsgen.Unit)
-	for key, u := range xdsgen.Units(view, s) {
-		if _, twice := units[key]; twice {
+func (w *incremental) generate(s *snapshot.Snapshot, view units.View) (out []*xdswire.Resource, err error) {
+	all := make(map[units.Key]units.Unit)
+	for key, u := range units.Units(view, s) {
+		if _, twice := all[key]; twice {
 			err = fmt.Errorf("two units of %+v have the key %v", view, key)
 		}
-		units[key] = u
+		all[key] = u
 	}
 	names := make(map[string]struct{})
-	for _, key := range slices.SortedFunc(maps.Keys(units), xdsgen.Key.Compare) {
-		u := units[key]
+	for _, key := range slices.SortedFunc(maps.Keys(all), units.Key.Compare) {
+		u := all[key]
 		made, known := w.full[u]
 		if !known {
 			var fault error
-			if made, fault = u.Generate(&w.encoder); fault != nil && !errors.As(fault, new(xdsgen.PatchFaults)) {
+			if made, fault = u.Generate(&w.encoder); fault != nil && !errors.As(fault, new(patch.PatchFaults)) {
 				return nil, fault
 			}
 			w.full[u] = made
@@ -631,7 +634,7 @@ func (w *incremental) generate(s *snapshot.Snapshot, view xdsgen.View) (out []*x
 		}
 	}
 	slices.SortFunc(out, func(a, b *xdswire.Resource) int { return strings.Compare(a.Name, b.Name) })
-	if to, ok := view.(xdsgen.Joined); ok {
+	if to, ok := view.(units.Joined); ok {
 		out = []*xdswire.Resource{to.Join(&w.encoder, xdswire.SharedList(out...))}
 	}
 	return out, err

@@ -4,7 +4,8 @@ import (
 	"iter"
 
 	"github.com/meshctl/meshctl/internal/server/snapshot"
-	"github.com/meshctl/meshctl/internal/server/xdsgen"
+	"github.com/meshctl/meshctl/internal/server/xdsgen/proxy"
+	"github.com/meshctl/meshctl/internal/server/xdsgen/units"
 )
 
 // A change must cost nothing for streams and views that it does not concern.
@@ -53,7 +54,7 @@ func (s *streamIndex) remove(sub *subscriber) {
 // concerned yields the streams whose choice of views the changes may affect: those that
 // read a changed pod or namespace, and others that a function, which may be nil, names. It
 // may repeat a stream.
-func (s *streamIndex) concerned(c *snapshot.Changes, others func(xdsgen.Node) bool) iter.Seq[*subscriber] {
+func (s *streamIndex) concerned(c *snapshot.Changes, others func(proxy.Node) bool) iter.Seq[*subscriber] {
 	return func(yield func(*subscriber) bool) {
 		if others != nil {
 			for sub := range s.all {
@@ -81,7 +82,7 @@ func (s *streamIndex) concerned(c *snapshot.Changes, others func(xdsgen.Node) bo
 
 // viewIndex finds the views in use by the kinds of facts that they read.
 type viewIndex struct {
-	all     map[xdsgen.View]*liveView
+	all     map[units.View]*liveView
 	readers index[snapshot.Kinds, *liveView]
 	// stale views must list all their units: they were not listed yet or not for
 	// a while, or listing failed.
@@ -92,19 +93,19 @@ type viewIndex struct {
 
 func newViewIndex() viewIndex {
 	return viewIndex{
-		make(map[xdsgen.View]*liveView), make(index[snapshot.Kinds, *liveView]),
+		make(map[units.View]*liveView), make(index[snapshot.Kinds, *liveView]),
 		make(map[*liveView]struct{}), make(map[*liveView]struct{}),
 	}
 }
 
 // of returns the live view of a view and makes it if needed; nil for a nil view.
-func (l *viewIndex) of(v xdsgen.View) *liveView {
+func (l *viewIndex) of(v units.View) *liveView {
 	if v == nil {
 		return nil
 	}
 	lv := l.all[v]
 	if lv == nil {
-		lv = &liveView{view: v, streams: make(map[*subscriber]struct{}), entries: make(map[xdsgen.Key]*unit)}
+		lv = &liveView{view: v, streams: make(map[*subscriber]struct{}), entries: make(map[units.Key]*unit)}
 		l.all[v] = lv
 		l.readers.add(v.Keys().Reads(), lv)
 		l.stale[lv], l.unused[lv] = struct{}{}, struct{}{}

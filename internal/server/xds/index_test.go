@@ -11,7 +11,8 @@ import (
 
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
-	"github.com/meshctl/meshctl/internal/server/xdsgen"
+	"github.com/meshctl/meshctl/internal/server/xdsgen/proxy"
+	"github.com/meshctl/meshctl/internal/server/xdsgen/units"
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
 
@@ -23,10 +24,10 @@ func manyStreams(tb testing.TB, streams int) (*Hub, *testMesh, []*session) {
 		set("CDS", "apart", "b", "b:1").set("EDS", "apart", "b", "b:1").view("p0", "apart")
 	h := newUnstartedHub()
 	assign := h.cfg.Generator.Assign
-	h.cfg.Generator.Assign = func(s *snapshot.Snapshot, n xdsgen.Node) xdsgen.Assignment {
+	h.cfg.Generator.Assign = func(s *snapshot.Snapshot, n proxy.Node) units.Assignment {
 		a := assign(s, n)
 		for typ, v := range a { // like inbound configuration
-			a[typ] = xdsgen.Views{Shared: v.Shared, Own: kindView{testView{typ, n.ID.Name}, 0}}
+			a[typ] = units.Views{Shared: v.Shared, Own: kindView{testView{typ, n.ID.Name}, 0}}
 		}
 		return a
 	}
@@ -150,7 +151,7 @@ type kindView struct {
 	kinds snapshot.Kinds
 }
 
-func (v kindView) Keys() xdsgen.Keys { return xdsgen.Keys{FixedFacts: v.kinds} }
+func (v kindView) Keys() units.Keys { return units.Keys{FixedFacts: v.kinds} }
 
 // BenchmarkUnconcerned changes an endpoint that one of many streams sees.
 func BenchmarkUnconcerned(b *testing.B) {

@@ -3,7 +3,8 @@ package xds
 import (
 	"time"
 
-	"github.com/meshctl/meshctl/internal/server/xdsgen"
+	"github.com/meshctl/meshctl/internal/server/xdsgen/extensionconfig"
+	"github.com/meshctl/meshctl/internal/server/xdsgen/units"
 )
 
 // reportMoved reports to the hub that the proxy has an assignment with the old and the new
@@ -18,7 +19,7 @@ func (s *session) reportMoved(a *assignment, now [numTypes]viewSet, ok [numTypes
 			return
 		}
 	}
-	if extensions := a.types[ecds].views[0]; extensions == nil || !xdsgen.RequestsPolicies(extensions.view, s.types[ecds].want.Has) {
+	if extensions := a.types[ecds].views[0]; extensions == nil || !extensionconfig.RequestsPolicies(extensions.view, s.types[ecds].want.Has) {
 		return // its filters wait for their configuration
 	}
 	s.movedTo = a
@@ -71,7 +72,7 @@ func (h *Hub) inForce(sub *subscriber) inForce {
 
 // inForce is what a proxy enforces of AuthorizationPolicies.
 type inForce struct {
-	extensions xdsgen.View
+	extensions units.View
 	draining
 }
 
@@ -106,7 +107,7 @@ func (l *leftProxies) add(sub *subscriber, now time.Time) {
 	key, has := proxyKeyOf(sub), sub.inForce()
 	switch {
 	case !sub.demands[ecds].asked:
-	case xdsgen.HasPolicies(has.extensions):
+	case extensionconfig.HasPolicies(has.extensions):
 		if l.views == nil {
 			l.views = make(map[proxyKey]leftView)
 		}

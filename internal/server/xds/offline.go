@@ -11,7 +11,8 @@ import (
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 	"github.com/meshctl/meshctl/internal/server/xds/history"
-	"github.com/meshctl/meshctl/internal/server/xdsgen"
+	"github.com/meshctl/meshctl/internal/server/xdsgen/plugins"
+	"github.com/meshctl/meshctl/internal/server/xdsgen/proxy"
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
 
@@ -23,7 +24,7 @@ type Offline struct {
 }
 
 // NewOffline returns an Offline for one snapshot. mayReadKeys is Config.MayReadKeys.
-func NewOffline(g Generator, s *snapshot.Snapshot, mayReadKeys func(*snapshot.Snapshot, mesh.Caller, xdsgen.Node) error, log *slog.Logger, now func() time.Time) *Offline {
+func NewOffline(g Generator, s *snapshot.Snapshot, mayReadKeys func(*snapshot.Snapshot, mesh.Caller, proxy.Node) error, log *slog.Logger, now func() time.Time) *Offline {
 	return &Offline{
 		hub: NewHub(Config{
 			Generator: g, MayReadKeys: mayReadKeys, Metrics: NewMetrics(prometheus.NewRegistry()), Log: log, Now: now,
@@ -35,14 +36,14 @@ func NewOffline(g Generator, s *snapshot.Snapshot, mayReadKeys func(*snapshot.Sn
 // Sent returns the responses to a proxy, by type URL: all clusters and listeners, and of the
 // types that requested returns, the resources with these names. requested returns the names
 // that Envoy requests for the clusters and listeners; a type without names means all resources.
-func (o *Offline) Sent(n xdsgen.Node, caller mesh.Caller, requested func(clusters, listeners []*xdswire.Resource) map[string][]string) (map[string]history.SentConfig, error) {
+func (o *Offline) Sent(n proxy.Node, caller mesh.Caller, requested func(clusters, listeners []*xdswire.Resource) map[string][]string) (map[string]history.SentConfig, error) {
 	h := o.hub
 	sub := &subscriber{id: n.ID.ProxyID(), node: n, caller: caller, session: &session{queued: true}} // as if queued: nothing is sent
 	sub.pod, sub.namespace = h.cfg.Generator.AssignReads(n)
 	for i := range sub.demands {
 		sub.demands[i].asked = i != sds
 	}
-	sub.demands[ecds].pull = xdsgen.PullDenied // plugins are shown without credentials
+	sub.demands[ecds].pull = plugins.PullDenied // plugins are shown without credentials
 	m := o.first
 	o.first = mail{}
 	m.attach = append(m.attach, sub)

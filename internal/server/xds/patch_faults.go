@@ -8,16 +8,16 @@ import (
 
 	"github.com/meshctl/meshctl/internal/order"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
-	"github.com/meshctl/meshctl/internal/server/xdsgen"
+	"github.com/meshctl/meshctl/internal/server/xdsgen/patch"
 )
 
 // patchFaults holds the patches of EnvoyFilters that have no effect on resources, by unit.
 type patchFaults struct {
 	mu    sync.Mutex
-	of    map[*unit]xdsgen.PatchFaults
-	units map[xdsgen.PatchFault]int // number of units with a fault
+	of    map[*unit]patch.PatchFaults
+	units map[patch.PatchFault]int // number of units with a fault
 	// patches counts the faults of units by patch and reason, and filters those by EnvoyFilter.
-	patches map[xdsgen.PatchFault]int
+	patches map[patch.PatchFault]int
 	filters map[snapshot.Key]int
 }
 
@@ -25,18 +25,18 @@ type patchFaults struct {
 const maxFilterFaults = 1000
 
 // anyResource returns the fault without its resource.
-func anyResource(f xdsgen.PatchFault) xdsgen.PatchFault {
+func anyResource(f patch.PatchFault) patch.PatchFault {
 	f.Resource = ""
 	return f
 }
 
 // take moves the faults from a unit's error into p, and returns the first fault of each patch
 // that has none in another unit.
-func (p *patchFaults) take(u *unit) (fresh xdsgen.PatchFaults) {
+func (p *patchFaults) take(u *unit) (fresh patch.PatchFaults) {
 	if u.err == nil {
 		return nil // without an allocation
 	}
-	var faults xdsgen.PatchFaults
+	var faults patch.PatchFaults
 	if !errors.As(u.err, &faults) {
 		return nil
 	}
@@ -44,8 +44,8 @@ func (p *patchFaults) take(u *unit) (fresh xdsgen.PatchFaults) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.of == nil {
-		p.of = make(map[*unit]xdsgen.PatchFaults)
-		p.units, p.patches = make(map[xdsgen.PatchFault]int), make(map[xdsgen.PatchFault]int)
+		p.of = make(map[*unit]patch.PatchFaults)
+		p.units, p.patches = make(map[patch.PatchFault]int), make(map[patch.PatchFault]int)
 		p.filters = make(map[snapshot.Key]int)
 	}
 	for _, f := range faults {
@@ -81,12 +81,12 @@ func release[K comparable](counts map[K]int, f K) {
 }
 
 // list returns the faults, sorted.
-func (p *patchFaults) list() []xdsgen.PatchFault {
+func (p *patchFaults) list() []patch.PatchFault {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return order.Collect(maps.Keys(p.units), func(a, b xdsgen.PatchFault) int { return cmp.Compare(a.String(), b.String()) })
+	return order.Collect(maps.Keys(p.units), func(a, b patch.PatchFault) int { return cmp.Compare(a.String(), b.String()) })
 }
 
 // PatchFaults returns the patches of EnvoyFilters that have no effect on resources of
 // connected proxies, because the result would be invalid.
-func (h *Hub) PatchFaults() []xdsgen.PatchFault { return h.patchFaults.list() }
+func (h *Hub) PatchFaults() []patch.PatchFault { return h.patchFaults.list() }

@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"sync"
 
-	"github.com/meshctl/meshctl/internal/server/xdsgen"
+	"github.com/meshctl/meshctl/internal/server/xdsgen/patch"
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
 
@@ -62,7 +62,7 @@ func (h *Hub) generateKey(u *unit) ([]*xdswire.Resource, error) {
 	if s := h.current.Load(); s != nil {
 		root = s.Mesh.RootNamespace
 	}
-	namespace, each, less := xdsgen.PatchedBy(u.key, root)
+	namespace, each, less := patch.PatchedBy(u.key, root)
 	if namespace == "" {
 		return u.key.Generate(&h.encoder)
 	}
@@ -74,5 +74,5 @@ func (h *Hub) generateKey(u *unit) ([]*xdswire.Resource, error) {
 		return u.key.Generate(&h.encoder)
 	}
 	reason := fmt.Sprintf("the EnvoyFilters of namespace %s would add more than %d MiB to the resources of its proxies", namespace, maxPatched>>20)
-	return resources, xdsgen.Unpatched(u.key, root, resources[0].Name, reason)
+	return resources, patch.Unpatched(u.key, root, resources[0].Name, reason)
 }

@@ -4,7 +4,7 @@ import (
 	"maps"
 	"slices"
 
-	"github.com/meshctl/meshctl/internal/server/xdsgen"
+	"github.com/meshctl/meshctl/internal/server/xdsgen/units"
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
 
@@ -33,7 +33,7 @@ func (h *Hub) publishEndpoints() {
 		if v.view.Type() != xdswire.PushOrder[eds] || v.want != nil || len(v.streams) == 0 || !l.list(v, false) {
 			continue
 		}
-		maps.DeleteFunc(v.want, func(key xdsgen.Key, u *unit) bool {
+		maps.DeleteFunc(v.want, func(key units.Key, u *unit) bool {
 			return u == nil || v.entries[key] == nil || slices.Contains(missing, u)
 		})
 		if len(v.want) == 0 {

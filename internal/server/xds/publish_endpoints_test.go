@@ -5,7 +5,8 @@ import (
 	"testing"
 
 	"github.com/meshctl/meshctl/internal/server/snapshot"
-	"github.com/meshctl/meshctl/internal/server/xdsgen"
+	"github.com/meshctl/meshctl/internal/server/xdsgen/proxy"
+	"github.com/meshctl/meshctl/internal/server/xdsgen/units"
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
 
@@ -15,7 +16,7 @@ type hookedView struct {
 	hook *func()
 }
 
-func (v hookedView) Unit(s *snapshot.Snapshot, k xdsgen.Key) xdsgen.Unit {
+func (v hookedView) Unit(s *snapshot.Snapshot, k units.Key) units.Unit {
 	u := v.testView.Unit(s, k)
 	if u != nil {
 		(*v.hook)()
@@ -31,9 +32,9 @@ func TestEndpointsOvertakeLongRounds(t *testing.T) {
 			h, w := newUnstartedHub(), newTestMesh()
 			listed := func() {}
 			assign := h.cfg.Generator.Assign
-			h.cfg.Generator.Assign = func(s *snapshot.Snapshot, n xdsgen.Node) xdsgen.Assignment {
+			h.cfg.Generator.Assign = func(s *snapshot.Snapshot, n proxy.Node) units.Assignment {
 				a := assign(s, n)
-				a[xdswire.ClusterType] = xdsgen.Views{Shared: hookedView{testView{xdswire.ClusterType, "shared"}, &listed}}
+				a[xdswire.ClusterType] = units.Views{Shared: hookedView{testView{xdswire.ClusterType, "shared"}, &listed}}
 				return a
 			}
 			w.set("CDS", "shared", "a", "a:1").set("EDS", "shared", "a", "a:1").set("EDS", "shared", "b", "b:1").set("EDS", "shared", "gone", "gone:1")

@@ -5,7 +5,7 @@ import (
 
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 	"github.com/meshctl/meshctl/internal/server/xds/history"
-	"github.com/meshctl/meshctl/internal/server/xdsgen"
+	"github.com/meshctl/meshctl/internal/server/xdsgen/units"
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
 
@@ -141,8 +141,8 @@ func (l *listing) units() {
 		}
 		return
 	}
-	seen := make(map[xdsgen.Key]struct{}, len(v.entries))
-	for key, u := range xdsgen.Units(v.view, s) {
+	seen := make(map[units.Key]struct{}, len(v.entries))
+	for key, u := range units.Units(v.view, s) {
 		seen[key] = struct{}{}
 		l.note(key, u)
 	}
@@ -153,15 +153,15 @@ func (l *listing) units() {
 	}
 }
 
-func (l *listing) want(key xdsgen.Key, u *unit) {
+func (l *listing) want(key units.Key, u *unit) {
 	if l.view.want == nil {
-		l.view.want = make(map[xdsgen.Key]*unit)
+		l.view.want = make(map[units.Key]*unit)
 	}
 	l.view.want[key] = u
 }
 
 // note records the unit that the view has now for a key. It may be nil.
-func (l *listing) note(key xdsgen.Key, now xdsgen.Unit) {
+func (l *listing) note(key units.Key, now units.Unit) {
 	old := l.view.entries[key]
 	switch {
 	case now == nil && old == nil, now != nil && old != nil && old.key == now:
@@ -191,7 +191,7 @@ func (h *Hub) publish(touched []*liveView, round *history.Round) []*liveView {
 		s.round, s.view = round, v.view
 		v.next = s
 		changed = append(changed, v)
-		if _, joined := v.view.(xdsgen.Joined); !joined && len(v.entries) == 1 {
+		if _, joined := v.view.(units.Joined); !joined && len(v.entries) == 1 {
 			for _, u := range v.entries {
 				u.share(s.resources)
 			}
@@ -204,7 +204,7 @@ func (h *Hub) publish(touched []*liveView, round *history.Round) []*liveView {
 func (h *Hub) nextState(v *liveView) *viewState {
 	before := v.state.Load()
 	h.states++
-	to, joined := v.view.(xdsgen.Joined)
+	to, joined := v.view.(units.Joined)
 	if before == nil && !joined && len(v.want) == 1 {
 		for id, u := range v.want {
 			if u == nil || u.err != nil {

@@ -15,7 +15,8 @@ import (
 
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
-	"github.com/meshctl/meshctl/internal/server/xdsgen"
+	"github.com/meshctl/meshctl/internal/server/xdsgen/proxy"
+	"github.com/meshctl/meshctl/internal/server/xdsgen/units"
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
 
@@ -136,9 +137,9 @@ func TestPullRightIsDecided(t *testing.T) {
 		var answer atomic.Pointer[error]
 		set := func(err error) { answer.Store(&err) }
 		asked := make(chan struct{}, 100)
-		set(xdsgen.ErrUndecided)
+		set(units.ErrUndecided)
 		b := startServer(t, w.testMesh, realGenerator, func(c *Config, _ *Access) {
-			c.MayReadKeys = func(*snapshot.Snapshot, mesh.Caller, xdsgen.Node) error {
+			c.MayReadKeys = func(*snapshot.Snapshot, mesh.Caller, proxy.Node) error {
 				asked <- struct{}{}
 				return *answer.Load()
 			}

@@ -10,7 +10,8 @@ import (
 
 	"github.com/meshctl/meshctl/internal/order"
 	"github.com/meshctl/meshctl/internal/server/xds/history"
-	"github.com/meshctl/meshctl/internal/server/xdsgen"
+	"github.com/meshctl/meshctl/internal/server/xdsgen/patch"
+	"github.com/meshctl/meshctl/internal/server/xdsgen/units"
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
 
@@ -39,7 +40,7 @@ type quarantined struct {
 // value is none.
 type lastGood struct {
 	resource *xdswire.Resource
-	view     xdsgen.View
+	view     units.View
 }
 
 func (g lastGood) version() string {
@@ -52,7 +53,7 @@ func (g lastGood) version() string {
 // usableWith returns g if the proxy may keep it with the view. For names that the proxy
 // asked for just now, acked may hold resources that the proxy never saw; these must
 // not reach it from another view.
-func (t *typeState) usableWith(i int, g lastGood, view xdsgen.View) lastGood {
+func (t *typeState) usableWith(i int, g lastGood, view units.View) lastGood {
 	if g.view == view || fullList(i) && t.want.Wildcard {
 		return g
 	}
@@ -121,7 +122,7 @@ func (s *session) quarantine(i int, names []string, raw string, nack *history.La
 		}
 		q.suspects, q.tries = nil, 0
 	}
-	searched := xdsgen.MaxSearched
+	searched := patch.MaxSearched
 	for _, name := range found {
 		r, suspect := q.names[name]
 		if !suspect {
@@ -132,7 +133,7 @@ func (s *session) quarantine(i int, names []string, raw string, nack *history.La
 			Found: how, Since: nack.At, Error: nack.Message,
 		}
 		if sent := t.sent.holder(name); sent != nil {
-			r.entry.Objects = xdsgen.SourcesOf(sent.view, sent.get(name), &searched)
+			r.entry.Objects = patch.SourcesOf(sent.view, sent.get(name), &searched)
 		}
 		q.names[name] = r
 	}

@@ -6,7 +6,8 @@ import (
 	"strings"
 
 	"github.com/meshctl/meshctl/internal/server/snapshot"
-	"github.com/meshctl/meshctl/internal/server/xdsgen"
+	"github.com/meshctl/meshctl/internal/server/xdsgen/plugins"
+	"github.com/meshctl/meshctl/internal/server/xdsgen/units"
 )
 
 // secretsBasis is the state that determines the warning about a stream's secrets.
@@ -56,12 +57,12 @@ func (s *session) checkSecrets(now viewSet) {
 func (s *session) checkSecret(name string) error {
 	snap := s.hub.current.Load()
 	err := s.demanded[sds].secrets.Check(snap, name, s.hub.cfg.Now())
-	if !errors.Is(err, xdsgen.ErrKeysDenied) || s.hub.cfg.MayReadKeys == nil {
+	if !errors.Is(err, units.ErrKeysDenied) || s.hub.cfg.MayReadKeys == nil {
 		return err
 	}
 	why := s.hub.cfg.MayReadKeys(snap, s.sub.caller, s.sub.node)
 	switch {
-	case errors.Is(why, xdsgen.ErrUndecided):
+	case errors.Is(why, units.ErrUndecided):
 		return nil // nothing to report yet
 	case why != nil:
 		return fmt.Errorf("%w: %w", err, why)
@@ -70,14 +71,14 @@ func (s *session) checkSecret(name string) error {
 }
 
 // pullRight decides whether the caller gets credentials of registries.
-func (s *session) pullRight(snap *snapshot.Snapshot) xdsgen.PullRight {
+func (s *session) pullRight(snap *snapshot.Snapshot) plugins.PullRight {
 	switch err := s.mayPull(snap); {
 	case err == nil:
-		return xdsgen.PullAllowed
-	case errors.Is(err, xdsgen.ErrUndecided):
-		return xdsgen.PullUndecided
+		return plugins.PullAllowed
+	case errors.Is(err, units.ErrUndecided):
+		return plugins.PullUndecided
 	default:
-		return xdsgen.PullDenied
+		return plugins.PullDenied
 	}
 }
 

@@ -25,6 +25,8 @@ import (
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 	"github.com/meshctl/meshctl/internal/server/xds/admission"
 	"github.com/meshctl/meshctl/internal/server/xdsgen"
+	"github.com/meshctl/meshctl/internal/server/xdsgen/proxy"
+	"github.com/meshctl/meshctl/internal/server/xdsgen/units"
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
 
@@ -99,10 +101,10 @@ func (a *secretClient) next() map[string][]byte {
 // the caller: <namespace>/<service account>@<cluster>. Routers may read keys.
 func realGenerator(cfg *Config, a *Access) {
 	cfg.Generator = Generator{
-		ParseNode: xdsgen.ParseNode, Assign: xdsgen.Assign, AssignReads: xdsgen.AssignReads, Concerned: xdsgen.Concerned,
-		Fallback: xdsgen.Fallback, Secrets: xdsgen.AssignSecrets,
+		ParseNode: proxy.ParseNode, Assign: xdsgen.Assign, AssignReads: xdsgen.AssignReads, Concerned: xdsgen.Concerned,
+		Fallback: xdsgen.Fallback, Secrets: units.AssignSecrets,
 	}
-	cfg.MayReadKeys = func(_ *snapshot.Snapshot, _ mesh.Caller, n xdsgen.Node) error {
+	cfg.MayReadKeys = func(_ *snapshot.Snapshot, _ mesh.Caller, n proxy.Node) error {
 		if n.ID.Type != mesh.Router {
 			return errors.New("it is not a gateway")
 		}
@@ -390,7 +392,7 @@ func TestPermissionToReadKeysEnds(t *testing.T) {
 		w := newRegistryMesh()
 		w.secret("c1", "ns", "s", 1)
 		b := startServer(t, w.testMesh, realGenerator, func(c *Config, _ *Access) {
-			c.MayReadKeys = func(s *snapshot.Snapshot, _ mesh.Caller, n xdsgen.Node) error {
+			c.MayReadKeys = func(s *snapshot.Snapshot, _ mesh.Caller, n proxy.Node) error {
 				if s.Pods.Get("/ns/"+n.ID.Name) == nil {
 					return errors.New("there is no such pod")
 				}
@@ -422,7 +424,7 @@ func TestNoNewKeyAfterPermissionEnds(t *testing.T) {
 			w := newRegistryMesh()
 			w.secret("c1", "ns", "s", 1)
 			b := startServer(t, w.testMesh, realGenerator, func(c *Config, _ *Access) {
-				c.MayReadKeys = func(s *snapshot.Snapshot, _ mesh.Caller, n xdsgen.Node) error {
+				c.MayReadKeys = func(s *snapshot.Snapshot, _ mesh.Caller, n proxy.Node) error {
 					if s.Pods.Get("/ns/"+n.ID.Name) == nil {
 						return errors.New("there is no such pod")
 					}

@@ -21,6 +21,7 @@ import (
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/server/xds/admission"
 	"github.com/meshctl/meshctl/internal/server/xdsgen"
+	"github.com/meshctl/meshctl/internal/server/xdsgen/proxy"
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
 
@@ -35,7 +36,7 @@ type Access struct {
 	Certificate func(context.Context) *mesh.ClientCertificate
 	// CheckNode checks the claims of a node against the caller. Its error ends the
 	// stream with PermissionDenied.
-	CheckNode func(mesh.Caller, xdsgen.Node) error
+	CheckNode func(mesh.Caller, proxy.Node) error
 	// Recheck returns an error if the caller of a stream has lost its access by a
 	// revocation. May be nil.
 	Recheck func(context.Context) error
@@ -51,7 +52,7 @@ type Access struct {
 	Health Health
 	// Connected is called for each new stream, with its caller and node, and gone at its end.
 	// It must not block. May be nil.
-	Connected func(mesh.Caller, xdsgen.Node) (gone func())
+	Connected func(mesh.Caller, proxy.Node) (gone func())
 }
 
 // Register makes a server serve the hub's configuration over ADS and over services of
@@ -141,7 +142,7 @@ func serve[R request](s *service, stream grpc.ServerStream, v xdswire.Variant, r
 }
 
 // connected calls Access.Connected, and returns the function to call at the end of the stream.
-func (s *service) connected(caller mesh.Caller, n xdsgen.Node) (gone func()) {
+func (s *service) connected(caller mesh.Caller, n proxy.Node) (gone func()) {
 	if s.access.Connected == nil {
 		return func() {}
 	}

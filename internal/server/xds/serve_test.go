@@ -16,7 +16,7 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"github.com/meshctl/meshctl/internal/mesh"
-	"github.com/meshctl/meshctl/internal/server/xdsgen"
+	"github.com/meshctl/meshctl/internal/server/xdsgen/proxy"
 	"github.com/meshctl/meshctl/internal/xdswire"
 	"github.com/meshctl/meshctl/test/harness"
 )
@@ -26,7 +26,7 @@ func TestRefusedStreams(t *testing.T) {
 		a.Authenticate = func(context.Context) (mesh.Caller, error) { return mesh.Caller{}, errors.New("no credentials") }
 	}
 	forbidden := func(_ *Config, a *Access) {
-		a.CheckNode = func(mesh.Caller, xdsgen.Node) error { return errors.New("not your node") }
+		a.CheckNode = func(mesh.Caller, proxy.Node) error { return errors.New("not your node") }
 	}
 	starting := func(c *Config, _ *Access) { c.Ready = func() bool { return false } }
 	tests := []struct {
@@ -75,7 +75,7 @@ func TestCallerReachesTheNodeCheck(t *testing.T) {
 	who := mesh.Caller{Identity: mesh.Identity{TrustDomain: "td", Namespace: "ns", ServiceAccount: "sa"}, Cluster: "c1"}
 	b := startServer(t, small(), func(_ *Config, a *Access) {
 		a.Authenticate = func(context.Context) (mesh.Caller, error) { return who, nil }
-		a.CheckNode = func(c mesh.Caller, n xdsgen.Node) error {
+		a.CheckNode = func(c mesh.Caller, n proxy.Node) error {
 			if c != who || n.ID.Name != "p" {
 				return fmt.Errorf("got %v %v", c, n)
 			}

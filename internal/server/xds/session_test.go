@@ -16,7 +16,7 @@ import (
 
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
-	"github.com/meshctl/meshctl/internal/server/xdsgen"
+	"github.com/meshctl/meshctl/internal/server/xdsgen/proxy"
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
 
@@ -109,7 +109,7 @@ func TestPanicInAPush(t *testing.T) {
 		w := newRegistryMesh()
 		w.secret("c1", "ns", "s", 1)
 		b := startServer(t, w.testMesh, realGenerator, func(c *Config, _ *Access) {
-			c.MayReadKeys = func(*snapshot.Snapshot, mesh.Caller, xdsgen.Node) error {
+			c.MayReadKeys = func(*snapshot.Snapshot, mesh.Caller, proxy.Node) error {
 				if armed.Load() {
 					panic("push")
 				}

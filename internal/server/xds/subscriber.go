@@ -9,14 +9,15 @@ import (
 
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/server/xds/history"
-	"github.com/meshctl/meshctl/internal/server/xdsgen"
+	"github.com/meshctl/meshctl/internal/server/xdsgen/proxy"
+	"github.com/meshctl/meshctl/internal/server/xdsgen/units"
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
 
 // subscriber is the hub's side of a stream; session is the other.
 type subscriber struct {
 	id          string
-	node        xdsgen.Node
+	node        proxy.Node
 	caller      mesh.Caller
 	certificate *mesh.ClientCertificate // of the caller, nil without one
 	address     string                  // of the peer
@@ -37,7 +38,7 @@ type subscriber struct {
 	// moving is set if the views have old versions of moved policies; latest is the view of
 	// extensions without them.
 	moving bool
-	latest xdsgen.View
+	latest units.View
 	draining
 
 	mu     sync.Mutex

@@ -11,7 +11,8 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/meshctl/meshctl/internal/server/snapshot"
-	"github.com/meshctl/meshctl/internal/server/xdsgen"
+	"github.com/meshctl/meshctl/internal/server/xdsgen/proxy"
+	"github.com/meshctl/meshctl/internal/server/xdsgen/units"
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
 
@@ -73,14 +74,14 @@ func (w *testMesh) take() (*snapshot.Snapshot, *snapshot.Changes) {
 type testView struct{ typ, name string }
 
 func (v testView) Type() string { return v.typ }
-func (v testView) Keys() xdsgen.Keys {
+func (v testView) Keys() units.Keys {
 	if v.typ == xdswire.EndpointType {
-		return xdsgen.Keys{ServiceFacts: snapshot.EndpointFacts}
+		return units.Keys{ServiceFacts: snapshot.EndpointFacts}
 	}
-	return xdsgen.Keys{ServiceFacts: snapshot.ServiceFacts}
+	return units.Keys{ServiceFacts: snapshot.ServiceFacts}
 }
 
-func (v testView) Unit(s *snapshot.Snapshot, k xdsgen.Key) xdsgen.Unit {
+func (v testView) Unit(s *snapshot.Snapshot, k units.Key) units.Unit {
 	svc := s.Services.Get(k.Name)
 	if svc == nil || !strings.HasPrefix(k.Name, xdswire.ShortType(v.typ)+"/"+v.name+"/") {
 		return nil
@@ -113,13 +114,13 @@ func testGenerator() Generator { return generatorOf() }
 // generatorOf is testGenerator with more types.
 func generatorOf(more ...string) Generator {
 	return Generator{
-		ParseNode: func(n *corev3.Node, maxMetadata int) (xdsgen.Node, error) {
+		ParseNode: func(n *corev3.Node, maxMetadata int) (proxy.Node, error) {
 			if strings.Contains(n.GetId(), "panic") {
 				panic("on purpose")
 			}
-			return xdsgen.ParseNode(n, maxMetadata)
+			return proxy.ParseNode(n, maxMetadata)
 		},
-		Assign: func(s *snapshot.Snapshot, n xdsgen.Node) xdsgen.Assignment {
+		Assign: func(s *snapshot.Snapshot, n proxy.Node) units.Assignment {
 			shared := "shared"
 			if p := s.Pods.Get(n.ID.Name); p != nil {
 				shared = p.Node
@@ -127,16 +128,16 @@ func generatorOf(more ...string) Generator {
 			if shared == "panic" {
 				panic("on purpose")
 			}
-			a := make(xdsgen.Assignment)
+			a := make(units.Assignment)
 			for _, t := range append(xdswire.PushOrder[:4:4], more...) {
-				a[t] = xdsgen.Views{Shared: testView{t, shared}, Own: testView{t, n.ID.Name}}
+				a[t] = units.Views{Shared: testView{t, shared}, Own: testView{t, n.ID.Name}}
 			}
 			return a
 		},
-		AssignReads: func(n xdsgen.Node) (pod, namespace string) { return n.ID.Name, n.Namespace },
-		Concerned: func(_ *snapshot.Snapshot, c *snapshot.Changes) func(xdsgen.Node) bool {
+		AssignReads: func(n proxy.Node) (pod, namespace string) { return n.ID.Name, n.Namespace },
+		Concerned: func(_ *snapshot.Snapshot, c *snapshot.Changes) func(proxy.Node) bool {
 			if c.Everywhere {
-				return func(xdsgen.Node) bool { return true }
+				return func(proxy.Node) bool { return true }
 			}
 			return nil
 		},

@@ -6,14 +6,14 @@ import (
 	"sync/atomic"
 
 	"github.com/meshctl/meshctl/internal/order"
-	"github.com/meshctl/meshctl/internal/server/xdsgen"
+	"github.com/meshctl/meshctl/internal/server/xdsgen/units"
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
 
 // unit is one generated piece of configuration. All live views that contain it share
 // it.
 type unit struct {
-	key       xdsgen.Unit
+	key       units.Unit
 	resources []*xdswire.Resource // sorted by name; nil if list has them
 	list      *xdswire.List
 	err       error
@@ -46,11 +46,11 @@ func (u *unit) share(list *xdswire.List) {
 
 // liveView is a view that some stream uses.
 type liveView struct {
-	view    xdsgen.View
+	view    units.View
 	streams map[*subscriber]struct{}
-	entries map[xdsgen.Key]*unit
+	entries map[units.Key]*unit
 	// want holds the entries that the current round replaces; nil removes one.
-	want map[xdsgen.Key]*unit
+	want map[units.Key]*unit
 	// contested is set while several units make resources of the same name.
 	contested bool
 	// pieces are the parts of the resource of a Joined view.
@@ -68,7 +68,7 @@ type liveView struct {
 func (v *liveView) resolveContested(changes map[string]*xdswire.Resource) bool {
 	first := make(map[string]*xdswire.Resource)
 	contested := false
-	for _, key := range order.Collect(maps.Keys(v.entries), xdsgen.Key.Compare) {
+	for _, key := range order.Collect(maps.Keys(v.entries), units.Key.Compare) {
 		for _, r := range v.entries[key].all() {
 			if first[r.Name] != nil {
 				contested = true
@@ -85,7 +85,7 @@ func (v *liveView) resolveContested(changes map[string]*xdswire.Resource) bool {
 
 // joined turns changes of the pieces of a joined resource into the change of the
 // resource.
-func (h *Hub) joined(v *liveView, to xdsgen.Joined, changes map[string]*xdswire.Resource) map[string]*xdswire.Resource {
+func (h *Hub) joined(v *liveView, to units.Joined, changes map[string]*xdswire.Resource) map[string]*xdswire.Resource {
 	pieces := v.pieces.next(h.states, changes)
 	if pieces == v.pieces {
 		return nil

@@ -8,7 +8,7 @@ import (
 	"weak"
 
 	"github.com/meshctl/meshctl/internal/server/xds/history"
-	"github.com/meshctl/meshctl/internal/server/xdsgen"
+	"github.com/meshctl/meshctl/internal/server/xdsgen/units"
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
 
@@ -21,7 +21,7 @@ type viewState struct {
 	resources *xdswire.List
 	// round is the publication that made the state, nil for an overlay of a stream.
 	round *history.Round
-	view  xdsgen.View
+	view  units.View
 
 	mu    sync.Mutex
 	names *xdswire.NameSet
@@ -155,7 +155,7 @@ func (s *viewState) next(id uint64, changes map[string]*xdswire.Resource) *viewS
 
 // viewSet holds what a proxy gets of one type: the states of its views, in the order of
 // xdsgen.Views. Sets are compared by pointers.
-type viewSet [xdsgen.NumViews]*viewState
+type viewSet [units.NumViews]*viewState
 
 // version returns the sum of the hashes of all resources.
 func (p viewSet) version() uint64 {
@@ -199,7 +199,7 @@ func (p viewSet) all(yield func(*xdswire.Resource) bool) {
 }
 
 // diffs holds a difference for each view.
-type diffs [xdsgen.NumViews]*diff
+type diffs [units.NumViews]*diff
 
 // since returns the differences from another set, view by view. A name that moved
 // between the views is removed in one difference and changed in the other, so readers

@@ -3,7 +3,8 @@ package xds
 import (
 	"maps"
 
-	"github.com/meshctl/meshctl/internal/server/xdsgen"
+	"github.com/meshctl/meshctl/internal/server/xdsgen/plugins"
+	"github.com/meshctl/meshctl/internal/server/xdsgen/units"
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
 
@@ -20,10 +21,10 @@ func neverRemoved(i int) bool { return i == sds || i == ecds }
 // caller's proved identity.
 type demand struct {
 	asked   bool
-	names   *xdswire.NameSet // of the secrets
-	secrets xdsgen.Secrets   // the named secrets that the stream may have
-	pull    xdsgen.PullRight // of the extensions
-	hosts   hostMode         // of route configurations and virtual hosts
+	names   *xdswire.NameSet  // of the secrets
+	secrets units.Secrets     // the named secrets that the stream may have
+	pull    plugins.PullRight // of the extensions
+	hosts   hostMode          // of route configurations and virtual hosts
 }
 
 type demandKey struct {
@@ -58,7 +59,7 @@ func (s *session) demand(a *assignment) {
 		d := demand{asked: watched}
 		if i == sds && watched && s.hub.cfg.Generator.Secrets != nil {
 			d.names = s.types[sds].want.Names
-			mayReadKeys := s.hub.cfg.MayReadKeys != nil && xdsgen.AskForKeys(d.names) && s.hub.cfg.MayReadKeys(snap, s.sub.caller, s.sub.node) == nil
+			mayReadKeys := s.hub.cfg.MayReadKeys != nil && units.AskForKeys(d.names) && s.hub.cfg.MayReadKeys(snap, s.sub.caller, s.sub.node) == nil
 			d.secrets = s.hub.cfg.Generator.Secrets(snap, s.sub.caller, mayReadKeys, d.names)
 		}
 		if i == ecds && watched && a.pulledPlugins() != nil {

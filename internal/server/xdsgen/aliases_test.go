@@ -9,7 +9,7 @@ import (
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
 
 	"github.com/meshctl/meshctl/internal/mesh"
-	"github.com/meshctl/meshctl/internal/server/xdsgen"
+	"github.com/meshctl/meshctl/internal/server/xdsgen/proxy"
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
 
@@ -78,7 +78,7 @@ func TestExternalNames(t *testing.T) {
 		"shop": {"web"}, "old": append(private, "private", "store"), "older": {"store"}, "elsewhere": nil,
 	} {
 		ip := netip.MustParseAddr("10.11.0.9")
-		n := xdsgen.Node{
+		n := proxy.Node{
 			ID: mesh.NodeID{Type: mesh.Sidecar, IP: ip, Name: "p", Namespace: namespace}, Cluster: "cluster1", Namespace: namespace,
 			Captured: true, IPs: []netip.Addr{ip},
 		}

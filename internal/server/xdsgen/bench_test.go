@@ -12,6 +12,8 @@ import (
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 	"github.com/meshctl/meshctl/internal/server/xdsgen"
+	"github.com/meshctl/meshctl/internal/server/xdsgen/proxy"
+	"github.com/meshctl/meshctl/internal/server/xdsgen/units"
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
 
@@ -60,15 +62,15 @@ func BenchmarkGenerate(b *testing.B) {
 }
 
 // generateView measures the generation of a view without parts of earlier ones.
-func generateView(b *testing.B, s *snapshot.Snapshot, view xdsgen.View) {
+func generateView(b *testing.B, s *snapshot.Snapshot, view units.View) {
 	b.Helper()
 	b.ReportAllocs()
 	before := processorTime(b)
 	for b.Loop() {
 		var enc xdswire.Encoder
 		var pieces []*xdswire.Resource
-		to, joined := view.(xdsgen.Joined)
-		for key, u := range xdsgen.Units(view, s) {
+		to, joined := view.(units.Joined)
+		for key, u := range units.Units(view, s) {
 			out, err := u.Generate(&enc)
 			if err != nil {
 				b.Fatalf("%v: %v", key, err)
@@ -129,7 +131,7 @@ spec: {hosts: [h%[1]d.example], gateways: [g%[1]d], http: [{route: [{destination
 	b.Run("RDS", func(b *testing.B) { generateView(b, s, views[xdswire.RouteType].Shared) })
 	caller := mesh.Caller{Cluster: "c1", Identity: mesh.Identity{TrustDomain: "cluster.local", Namespace: "ns-0", ServiceAccount: "gw"}}
 	b.Run("SDS", func(b *testing.B) {
-		generateView(b, s, xdsgen.AssignSecrets(s, caller, true, xdswire.NewNameSets().Of(names)))
+		generateView(b, s, units.AssignSecrets(s, caller, true, xdswire.NewNameSets().Of(names)))
 	})
 }
 
@@ -144,7 +146,7 @@ func BenchmarkNewService(b *testing.B) {
 		for i := range 10 {
 			node := testNodes()[0]
 			node.Namespace = fmt.Sprintf("ns-%d", i)
-			for key, u := range xdsgen.Units(xdsgen.Assign(s, node)[xdswire.RouteType].Shared, s) {
+			for key, u := range units.Units(xdsgen.Assign(s, node)[xdswire.RouteType].Shared, s) {
 				out, err := u.Generate(&enc)
 				if err != nil {
 					b.Fatalf("%v: %v", key, err)
@@ -176,7 +178,7 @@ func BenchmarkAssign(b *testing.B) {
 	s.Mesh.AccessLog.File = "/dev/stdout"
 	sidecar, gateway := testNodes()[0], testNodes()[5]
 	sidecar.Namespace, sidecar.Labels = "ns-0", map[string]string{"app": "svc-0"}
-	for name, n := range map[string]xdsgen.Node{"sidecar": sidecar, "gateway": gateway} {
+	for name, n := range map[string]proxy.Node{"sidecar": sidecar, "gateway": gateway} {
 		b.Run(name, func(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {

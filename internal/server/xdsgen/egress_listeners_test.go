@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"github.com/meshctl/meshctl/internal/mesh"
-	"github.com/meshctl/meshctl/internal/server/xdsgen"
+	"github.com/meshctl/meshctl/internal/server/xdsgen/proxy"
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
 
@@ -35,7 +35,7 @@ func TestEgressWithoutRedirection(t *testing.T) {
 		"fd00::1":  {"10.0.0.1_81", "::1_3306", "::1_80"},
 	} {
 		address := netip.MustParseAddr(ip)
-		n := xdsgen.Node{
+		n := proxy.Node{
 			ID: mesh.NodeID{Type: mesh.Sidecar, IP: address, Name: "p", Namespace: "apps"}, Cluster: "c1", Namespace: "apps", IPs: []netip.Addr{address},
 		}
 		var got []string

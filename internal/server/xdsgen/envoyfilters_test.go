@@ -10,6 +10,7 @@ import (
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 	"github.com/meshctl/meshctl/internal/server/xdsgen"
+	"github.com/meshctl/meshctl/internal/server/xdsgen/units"
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
 
@@ -55,12 +56,12 @@ func TestFiltersKeepSharing(t *testing.T) {
 			t.Errorf("%s: views are %+v with filters and %+v without", xdswire.ShortType(typ), with[typ], views)
 		}
 	}
-	if v := xdsgen.Assign(s, elsewhere)[xdswire.ExtensionType]; v != (xdsgen.Views{}) {
+	if v := xdsgen.Assign(s, elsewhere)[xdswire.ExtensionType]; v != (units.Views{}) {
 		t.Errorf("a workload of another namespace has the extensions %+v", v)
 	}
 	has, had := list(s, with[xdswire.ListenerType].Shared), list(s, without[xdswire.ListenerType].Shared)
 	for key, unit := range had {
-		if (has[key] != unit) != (key == xdsgen.Key{Kind: xdsgen.PortKey, Number: 5000}) {
+		if (has[key] != unit) != (key == units.Key{Kind: units.PortKey, Number: 5000}) {
 			t.Errorf("listeners of %v: %+v with filters and %+v without", key, has[key], unit)
 		}
 	}

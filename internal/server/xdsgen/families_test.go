@@ -13,7 +13,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/meshctl/meshctl/internal/mesh"
-	"github.com/meshctl/meshctl/internal/server/xdsgen"
+	"github.com/meshctl/meshctl/internal/server/xdsgen/proxy"
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
 
@@ -59,7 +59,7 @@ func TestListenersOfIPVersions(t *testing.T) {
 		},
 	} {
 		t.Run(ips, func(t *testing.T) {
-			n := xdsgen.Node{Cluster: "cluster1", Captured: true}
+			n := proxy.Node{Cluster: "cluster1", Captured: true}
 			for ip := range strings.SplitSeq(ips, ",") {
 				n.IPs = append(n.IPs, netip.MustParseAddr(ip))
 			}

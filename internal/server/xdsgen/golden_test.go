@@ -28,6 +28,8 @@ import (
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 	"github.com/meshctl/meshctl/internal/server/source"
 	"github.com/meshctl/meshctl/internal/server/xdsgen"
+	"github.com/meshctl/meshctl/internal/server/xdsgen/proxy"
+	"github.com/meshctl/meshctl/internal/server/xdsgen/units"
 	"github.com/meshctl/meshctl/internal/xdswire"
 	"github.com/meshctl/meshctl/internal/yamldoc"
 )
@@ -107,12 +109,12 @@ func removeStrays(t *testing.T, dir string, wanted map[string]bool) {
 }
 
 // generate returns all resources of one proxy by type URL.
-func generate(t testing.TB, s *snapshot.Snapshot, n xdsgen.Node) map[string][]*xdswire.Resource {
+func generate(t testing.TB, s *snapshot.Snapshot, n proxy.Node) map[string][]*xdswire.Resource {
 	t.Helper()
 	out := make(map[string][]*xdswire.Resource)
 	var enc xdswire.Encoder
 	for typ, views := range xdsgen.Assign(s, n) {
-		if views == (xdsgen.Views{}) {
+		if views == (units.Views{}) {
 			continue
 		}
 		out[typ] = nil
@@ -121,14 +123,14 @@ func generate(t testing.TB, s *snapshot.Snapshot, n xdsgen.Node) map[string][]*x
 				continue
 			}
 			first := len(out[typ])
-			for key, u := range xdsgen.Units(v, s) {
+			for key, u := range units.Units(v, s) {
 				rs, err := u.Generate(&enc)
 				if err != nil {
 					t.Fatalf("%v of %s: %v", key, typ, err)
 				}
 				out[typ] = append(out[typ], rs...)
 			}
-			if j, ok := v.(xdsgen.Joined); ok {
+			if j, ok := v.(units.Joined); ok {
 				pieces := slices.Clone(out[typ][first:])
 				slices.SortFunc(pieces, func(a, b *xdswire.Resource) int { return strings.Compare(a.Name, b.Name) })
 				out[typ] = append(out[typ][:first], j.Join(&enc, xdswire.NewList(pieces...)))
@@ -187,7 +189,7 @@ func checkRules(t testing.TB, resources []*xdswire.Resource) (out []proto.Messag
 	return out
 }
 
-func readNode(t testing.TB, file string) xdsgen.Node {
+func readNode(t testing.TB, file string) proxy.Node {
 	t.Helper()
 	data, err := os.ReadFile(file)
 	if err != nil {
@@ -197,7 +199,7 @@ func readNode(t testing.TB, file string) xdsgen.Node {
 	if err := protojson.Unmarshal(data, &n); err != nil {
 		t.Fatalf("%s: %v", file, err)
 	}
-	node, err := xdsgen.ParseNode(&n, 1<<20)
+	node, err := proxy.ParseNode(&n, 1<<20)
 	if err != nil {
 		t.Fatalf("%s: %v", file, err)
 	}

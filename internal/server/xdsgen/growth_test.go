@@ -254,7 +254,7 @@ func varyKey(key string, i int) string {
 }
 
 // size returns the size of an entry of a list, in bytes.
-func (g growable) size(path string) int {
+func (g growable) Size(path string) int {
 	text := func(n int) int {
 		b, _ := json.Marshal(g.grow(g.tree, "", path, n))
 		return len(b)
@@ -355,11 +355,11 @@ func (g grown) refusedByLimits() bool {
 // and of the accepted one.
 func (g growable) largest(t *testing.T, base []snapshot.Event, a, b string) (worst grown, n, m int) {
 	t.Helper()
-	n, m = maxGrown/g.size(a), 0
+	n, m = maxGrown/g.Size(a), 0
 	if b != "" {
-		m = maxGrown / g.size(b) / 2
+		m = maxGrown / g.Size(b) / 2
 		if n /= 2; strings.HasPrefix(b, a) || strings.HasPrefix(a, b) {
-			each := math.Sqrt(maxGrown / float64(min(g.size(a), g.size(b))))
+			each := math.Sqrt(maxGrown / float64(min(g.Size(a), g.Size(b))))
 			n, m = int(each), int(each)
 		}
 	}

@@ -11,6 +11,11 @@ import (
 
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
+	"github.com/meshctl/meshctl/internal/server/xdsgen/patch"
+	"github.com/meshctl/meshctl/internal/server/xdsgen/proxy"
+	"github.com/meshctl/meshctl/internal/server/xdsgen/routes"
+	"github.com/meshctl/meshctl/internal/server/xdsgen/units"
+	"github.com/meshctl/meshctl/internal/server/xdsgen/wire"
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
 
@@ -28,34 +33,34 @@ const (
 
 // SupportsHostDiscovery reports whether a proxy can get virtual hosts one by one, over ADS. Its
 // agent must report which virtual hosts it has, because Envoy also reports dropped ones.
-func SupportsHostDiscovery(n Node) bool {
+func SupportsHostDiscovery(n proxy.Node) bool {
 	const oldest = 40 // of Envoy 1
-	return n.HoldsHosts && n.ID.Type == mesh.Sidecar && !n.Proxyless && atLeastEnvoy(n.Envoy, oldest)
+	return n.HoldsHosts && n.ID.Type == mesh.Sidecar && !n.Proxyless && proxy.AtLeastEnvoy(n.Envoy, oldest)
 }
 
 // discoverHosts moves the virtual hosts of a sidecar's route configurations to resources of their
 // own.
-func discoverHosts(a Assignment, n Node) Assignment {
+func discoverHosts(a units.Assignment, n proxy.Node) units.Assignment {
 	routes := a[xdswire.RouteType].Shared
-	a[xdswire.RouteType] = Views{Shared: RoutesWithoutHosts{View: routes}}
-	a[xdswire.VirtualHostType] = Views{Shared: HostView{routes: routes, filtered: n.RequestsHosts}}
+	a[xdswire.RouteType] = units.Views{Shared: RoutesWithoutHosts{View: routes}}
+	a[xdswire.VirtualHostType] = units.Views{Shared: HostView{routes: routes, filtered: n.RequestsHosts}}
 	return a
 }
 
 // hasHosts reports whether the virtual hosts of a unit's route configuration are resources of
 // their own.
-func hasHosts(u Unit) bool {
-	if p, ok := u.(patchedUnit); ok {
+func hasHosts(u units.Unit) bool {
+	if p, ok := u.(patch.PatchedUnit); ok {
 		u = p.Unit
 	}
-	_, ok := u.(portRoutes)
+	_, ok := u.(routes.PortRoutes)
 	return ok
 }
 
 // RoutesWithoutHosts is a view of route configurations, some of them without virtual hosts. View
 // has them with their virtual hosts.
 type RoutesWithoutHosts struct {
-	View
+	units.View
 	onDemand bool
 }
 
@@ -63,7 +68,7 @@ type RoutesWithoutHosts struct {
 func (v RoutesWithoutHosts) OnDemand() RoutesWithoutHosts { return RoutesWithoutHosts{v.View, true} }
 
 // Unit implements View.
-func (v RoutesWithoutHosts) Unit(s *snapshot.Snapshot, k Key) Unit {
+func (v RoutesWithoutHosts) Unit(s *snapshot.Snapshot, k units.Key) units.Unit {
 	u := v.View.Unit(s, k)
 	if u == nil || !hasHosts(u) {
 		return u
@@ -73,7 +78,7 @@ func (v RoutesWithoutHosts) Unit(s *snapshot.Snapshot, k Key) Unit {
 
 // HostView is the view of the virtual hosts that RoutesWithoutHosts lacks.
 type HostView struct {
-	routes   View
+	routes   units.View
 	filtered bool // the listeners have onDemandFilter
 	onDemand bool
 }
@@ -88,13 +93,13 @@ func (v HostView) OnDemand() HostView {
 func (v HostView) Type() string { return xdswire.VirtualHostType }
 
 // Keys implements View.
-func (v HostView) Keys() Keys {
+func (v HostView) Keys() units.Keys {
 	k := v.routes.Keys()
-	return Keys{PortFacts: k.PortFacts, scope: k.scope}
+	return units.Keys{PortFacts: k.PortFacts, Scope: k.Scope}
 }
 
 // Unit implements View.
-func (v HostView) Unit(s *snapshot.Snapshot, k Key) Unit {
+func (v HostView) Unit(s *snapshot.Snapshot, k units.Key) units.Unit {
 	u := v.routes.Unit(s, k)
 	if u == nil || !hasHosts(u) {
 		return nil
@@ -109,7 +114,7 @@ type wholeRoutes struct {
 }
 
 // wholeRoutesKey is the key of a wholeRoutes.
-type wholeRoutesKey struct{ unit Unit }
+type wholeRoutesKey struct{ unit units.Unit }
 
 // whole generates the route configuration of a unit, once for both of its views.
 func (k wholeRoutesKey) whole(enc *xdswire.Encoder) (*wholeRoutes, error) {
@@ -127,12 +132,12 @@ func (k wholeRoutesKey) whole(enc *xdswire.Encoder) (*wholeRoutes, error) {
 // unknown hosts.
 func (r *wholeRoutes) divide() (settings []byte, services *xdswire.Parts, others []encodedHost, err error) {
 	head, services, tail, _ := r.Parted()
-	if settings, err = withoutFields(head, hostsField); err != nil {
+	if settings, err = routes.WithoutFields(head, routes.HostsField); err != nil {
 		return nil, nil, nil, err
 	}
 	for _, wire := range [][]byte{head, tail} {
 		err = errors.Join(err, xdswire.Fields(wire, func(number protowire.Number, message []byte) error {
-			if number != hostsField {
+			if number != routes.HostsField {
 				return nil
 			}
 			var vh routev3.VirtualHost
@@ -156,7 +161,7 @@ type encodedHost struct {
 
 // routesWithoutHosts generates a route configuration without virtual hosts.
 type routesWithoutHosts struct {
-	Unit
+	units.Unit
 	onDemand bool
 }
 
@@ -165,7 +170,7 @@ func (u routesWithoutHosts) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource,
 	if err != nil {
 		return nil, err
 	}
-	source, err := xdswire.Marshal(&routev3.RouteConfiguration{Vhds: &routev3.Vhds{ConfigSource: adsSource()}})
+	source, err := xdswire.Marshal(&routev3.RouteConfiguration{Vhds: &routev3.Vhds{ConfigSource: wire.AdsSource()}})
 	if err != nil {
 		return nil, err
 	}
@@ -174,12 +179,12 @@ func (u routesWithoutHosts) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource,
 		return nil, err
 	}
 	if u.onDemand {
-		return []*xdswire.Resource{enc.Marked(xdswire.RouteType, r.Name, HostsOnDemand, settings, source, ignorePort()).Keeping(r)}, r.faults
+		return []*xdswire.Resource{enc.Marked(xdswire.RouteType, r.Name, HostsOnDemand, settings, source, routes.IgnorePort()).Keeping(r)}, r.faults
 	}
 	var unknown []byte
 	for _, h := range others {
 		if h.forUnknown {
-			unknown = protowire.AppendBytes(protowire.AppendTag(unknown, hostsField, protowire.BytesType), h.message)
+			unknown = protowire.AppendBytes(protowire.AppendTag(unknown, routes.HostsField, protowire.BytesType), h.message)
 		}
 	}
 	return []*xdswire.Resource{enc.Marked(xdswire.RouteType, r.Name, WithoutHosts, settings, source, unknown).Keeping(r)}, r.faults
@@ -187,7 +192,7 @@ func (u routesWithoutHosts) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource,
 
 // hostUnit generates the virtual hosts of a route configuration.
 type hostUnit struct {
-	routes             Unit
+	routes             units.Unit
 	filtered, onDemand bool
 }
 
@@ -217,8 +222,8 @@ func (u hostUnit) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, error) {
 		}
 	}
 	if u.onDemand {
-		first := r.Name + HostSeparator + FirstHost
-		out = append(out, enc.Raw(xdswire.VirtualHostType, first, hostWith(first, FirstHost), noRoute()))
+		first := r.Name + routes.HostSeparator + routes.FirstHost
+		out = append(out, enc.Raw(xdswire.VirtualHostType, first, routes.HostWith(first, routes.FirstHost), routes.NoRoute()))
 	}
 	return out, nil
 }
@@ -242,9 +247,9 @@ func (h discoveredHost) make(enc *xdswire.Encoder) *xdswire.Resource {
 // resource, because Envoy removes it by that name: of two names in an encoded message, the last one
 // counts. With onDemandFilter, its last routes answer the requests that no other route matches.
 func discovered(enc *xdswire.Encoder, routeName, name string, message []byte, filtered bool) *xdswire.Resource {
-	name = routeName + HostSeparator + name
+	name = routeName + routes.HostSeparator + name
 	if !filtered {
-		return enc.Raw(xdswire.VirtualHostType, name, message, hostWith(name))
+		return enc.Raw(xdswire.VirtualHostType, name, message, routes.HostWith(name))
 	}
-	return enc.Raw(xdswire.VirtualHostType, name, message, hostWith(name), noRoute())
+	return enc.Raw(xdswire.VirtualHostType, name, message, routes.HostWith(name), routes.NoRoute())
 }

@@ -18,11 +18,13 @@ import (
 	"github.com/meshctl/meshctl/internal/server/registry"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 	"github.com/meshctl/meshctl/internal/server/xdsgen"
+	"github.com/meshctl/meshctl/internal/server/xdsgen/proxy"
+	"github.com/meshctl/meshctl/internal/server/xdsgen/units"
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
 
-// units holds the units of views by view and id.
-type units map[xdsgen.View]map[xdsgen.Key]xdsgen.Unit
+// unitsOfViews holds the units of views by view and id.
+type unitsOfViews map[units.View]map[units.Key]units.Unit
 
 // TestTouchedFindsEveryChange: after random changes of a mesh, views that were updated
 // only by Touched, and only for the kinds that they read, equal newly listed views. A
@@ -55,8 +57,8 @@ func TestTouchedFindsEveryChange(t *testing.T) {
 
 	nodes := testNodes()
 	names := xdswire.NewNameSets().Of(secretNames())
-	assigned := make([]xdsgen.Assignment, len(nodes))
-	held := make(units)
+	assigned := make([]units.Assignment, len(nodes))
+	held := make(unitsOfViews)
 	refresh := func() {
 		for i, n := range nodes {
 			assigned[i] = xdsgen.Assign(p.s, n)
@@ -119,11 +121,11 @@ func TestTouchedFindsEveryChange(t *testing.T) {
 	}
 }
 
-func list(s *snapshot.Snapshot, v xdsgen.View) map[xdsgen.Key]xdsgen.Unit {
-	return maps.Collect(xdsgen.Units(v, s))
+func list(s *snapshot.Snapshot, v units.View) map[units.Key]units.Unit {
+	return maps.Collect(units.Units(v, s))
 }
 
-func equalUnits(a, b map[xdsgen.Key]xdsgen.Unit) bool {
+func equalUnits(a, b map[units.Key]units.Unit) bool {
 	if len(a) != len(b) {
 		return false
 	}
@@ -135,7 +137,7 @@ func equalUnits(a, b map[xdsgen.Key]xdsgen.Unit) bool {
 	return true
 }
 
-func ids(m map[xdsgen.Key]xdsgen.Unit) []string {
+func ids(m map[units.Key]units.Unit) []string {
 	var out []string
 	for id, u := range m {
 		out = append(out, fmt.Sprintf("%v=%T", id, u))
@@ -143,8 +145,8 @@ func ids(m map[xdsgen.Key]xdsgen.Unit) []string {
 	return out
 }
 
-func viewsOf(a xdsgen.Assignment) []xdsgen.View {
-	var out []xdsgen.View
+func viewsOf(a units.Assignment) []units.View {
+	var out []units.View
 	for _, v := range a {
 		for _, one := range v.List() {
 			if one != nil {
@@ -155,10 +157,10 @@ func viewsOf(a xdsgen.Assignment) []xdsgen.View {
 	return out
 }
 
-func testNodes() []xdsgen.Node {
-	node := func(typ mesh.NodeType, ns string, c mesh.ClusterID, captured bool) xdsgen.Node {
+func testNodes() []proxy.Node {
+	node := func(typ mesh.NodeType, ns string, c mesh.ClusterID, captured bool) proxy.Node {
 		ip := netip.MustParseAddr("10.0.0.1")
-		return xdsgen.Node{
+		return proxy.Node{
 			ID:      mesh.NodeID{Type: typ, IP: ip, Name: "p0", Namespace: ns, Domain: "x"},
 			Cluster: c, Namespace: ns, Labels: map[string]string{"app": "a", "istio": "gw"}, IPs: []netip.Addr{ip}, Captured: captured,
 		}
@@ -167,7 +169,7 @@ func testNodes() []xdsgen.Node {
 	gw.View = []mesh.NetworkID{"n0"}
 	vm := node(mesh.Sidecar, "ns0", "c1", true)
 	vm.WorkloadEntry = "vm"
-	return []xdsgen.Node{
+	return []proxy.Node{
 		node(mesh.Sidecar, "ns0", "c1", true), node(mesh.Sidecar, "ns1", "c1", true), node(mesh.Sidecar, "ns0", "c2", true),
 		node(mesh.Sidecar, "ns1", "c1", false), node(mesh.Sidecar, "elsewhere", "c1", true), gw, vm,
 	}

@@ -1,20 +1,21 @@
 package xdsgen
 
 import (
-	"slices"
 	"testing"
 
 	securityv1beta1 "istio.io/api/security/v1beta1"
 
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
+	"github.com/meshctl/meshctl/internal/server/xdsgen/proxy"
+	"github.com/meshctl/meshctl/internal/server/xdsgen/units"
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
 
 // TestMovedPolicyKeepsListeners: connections of a draining listener would lack the filter of the
 // new action.
 func TestMovedPolicyKeepsListeners(t *testing.T) {
-	listeners := func(specs ...*securityv1beta1.AuthorizationPolicy) View {
+	listeners := func(specs ...*securityv1beta1.AuthorizationPolicy) units.View {
 		s := &snapshot.Snapshot{Mesh: &snapshot.Mesh{Authorizers: map[string]snapshot.Collector{"checks": {}}}}
 		var policies []snapshot.Policy
 		for _, spec := range specs {
@@ -23,7 +24,7 @@ func TestMovedPolicyKeepsListeners(t *testing.T) {
 		s.Namespaces = s.Namespaces.With(map[string]*snapshot.NamespaceFacts{"apps": {
 			Policies: map[snapshot.Kind][]snapshot.Policy{snapshot.KindAuthorizationPolicy: policies},
 		}})
-		return Assign(s, Node{ID: mesh.NodeID{Type: mesh.Sidecar}, Namespace: "apps"})[xdswire.ListenerType].Own
+		return Assign(s, proxy.Node{ID: mesh.NodeID{Type: mesh.Sidecar}, Namespace: "apps"})[xdswire.ListenerType].Own
 	}
 	deny := listeners(&securityv1beta1.AuthorizationPolicy{Action: securityv1beta1.AuthorizationPolicy_DENY})
 	if deny == nil || deny == listeners() {
@@ -37,29 +38,6 @@ func TestMovedPolicyKeepsListeners(t *testing.T) {
 	} {
 		if listeners(spec) != deny {
 			t.Errorf("%v changes listeners", spec)
-		}
-	}
-}
-
-// TestRequestsPolicies: a proxy that requests some filters of a protocol requests all of them, or
-// its new ones are not in force yet.
-func TestRequestsPolicies(t *testing.T) {
-	v := extensionView{authorizations: listOf([]authorization{
-		{action: securityv1beta1.AuthorizationPolicy_DENY}, {action: securityv1beta1.AuthorizationPolicy_ALLOW},
-	})}
-	for _, tc := range []struct {
-		names []string
-		want  bool
-	}{
-		{nil, true},
-		{[]string{filterHTTPRBAC + ".deny"}, false},
-		{[]string{filterHTTPRBAC + ".deny", filterNetworkRBAC + ".allow"}, false},
-		{[]string{filterHTTPRBAC + ".deny", filterHTTPRBAC + ".allow"}, true},
-		{[]string{filterHTTPRBAC + ".deny", filterHTTPRBAC + ".allow", filterNetworkRBAC + ".deny"}, false},
-		{[]string{filterNetworkRBAC + ".deny", filterNetworkRBAC + ".allow"}, true},
-	} {
-		if got := RequestsPolicies(v, func(name string) bool { return slices.Contains(tc.names, name) }); got != tc.want {
-			t.Errorf("%q: %t, want %t", tc.names, got, tc.want)
 		}
 	}
 }

@@ -13,7 +13,7 @@ import (
 
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
-	"github.com/meshctl/meshctl/internal/server/xdsgen"
+	"github.com/meshctl/meshctl/internal/server/xdsgen/proxy"
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
 
@@ -94,7 +94,7 @@ func TestNameTable(t *testing.T) {
 	two := read(map[mesh.ClusterID]string{"cluster1": "network1", "cluster2": "network2"})
 	for name, tc := range map[string]struct {
 		s    *snapshot.Snapshot
-		node xdsgen.Node
+		node proxy.Node
 	}{
 		"own-namespace":   {one, nodeAt(mesh.Sidecar, "cluster1", "apps", "10.1.0.9", "fd00::9")},
 		"other-namespace": {one, nodeAt(mesh.Sidecar, "cluster1", "data", "10.1.0.9")},
@@ -112,8 +112,8 @@ func TestNameTable(t *testing.T) {
 	}
 }
 
-func nodeAt(typ mesh.NodeType, c mesh.ClusterID, namespace string, ips ...string) xdsgen.Node {
-	n := xdsgen.Node{ID: mesh.NodeID{Type: typ, Name: "p", Namespace: namespace}, Cluster: c, Namespace: namespace, Captured: true}
+func nodeAt(typ mesh.NodeType, c mesh.ClusterID, namespace string, ips ...string) proxy.Node {
+	n := proxy.Node{ID: mesh.NodeID{Type: typ, Name: "p", Namespace: namespace}, Cluster: c, Namespace: namespace, Captured: true}
 	for _, ip := range ips {
 		n.IPs = append(n.IPs, netip.MustParseAddr(ip))
 	}

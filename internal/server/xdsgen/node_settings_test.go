@@ -11,7 +11,7 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 
 	"github.com/meshctl/meshctl/internal/mesh"
-	"github.com/meshctl/meshctl/internal/server/xdsgen"
+	"github.com/meshctl/meshctl/internal/server/xdsgen/proxy"
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
 
@@ -22,7 +22,7 @@ func managersOf(t *testing.T, id string, metadata map[string]any) ([]*listenerv3
 	if err != nil {
 		t.Fatal(err)
 	}
-	n, err := xdsgen.ParseNode(&corev3.Node{Id: id, Metadata: md}, 1<<20)
+	n, err := proxy.ParseNode(&corev3.Node{Id: id, Metadata: md}, 1<<20)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -114,7 +114,7 @@ func TestMetadataOfConnectionManagers(t *testing.T) {
 		}
 	}
 	for _, wrong := range []string{"soon", "-1s", "5"} {
-		_, err := xdsgen.ParseNode(&corev3.Node{
+		_, err := proxy.ParseNode(&corev3.Node{
 			Id: "sidecar~10.0.0.7~web.shop~shop.svc.cluster.local", Metadata: &structpb.Struct{Fields: map[string]*structpb.Value{"IDLE_TIMEOUT": structpb.NewStringValue(wrong)}},
 		}, 1<<20)
 		if err == nil || !strings.Contains(err.Error(), "IDLE_TIMEOUT") {

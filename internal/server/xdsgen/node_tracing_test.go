@@ -6,6 +6,8 @@ import (
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	"google.golang.org/protobuf/types/known/structpb"
+
+	"github.com/meshctl/meshctl/internal/server/xdsgen/proxy"
 )
 
 // TestLargeTracingOfNode: the tags of a proxy's own tracing, which each of its listeners has, do not
@@ -19,7 +21,7 @@ func TestLargeTracingOfNode(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		n, err := ParseNode(&corev3.Node{Id: "sidecar~10.0.0.1~a.b~b.svc.cluster.local", Metadata: metadata}, 1<<20)
+		n, err := proxy.ParseNode(&corev3.Node{Id: "sidecar~10.0.0.1~a.b~b.svc.cluster.local", Metadata: metadata}, 1<<20)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -8,7 +8,8 @@ import (
 	endpointv3 "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
 
 	"github.com/meshctl/meshctl/internal/mesh"
-	"github.com/meshctl/meshctl/internal/server/xdsgen"
+	"github.com/meshctl/meshctl/internal/server/xdsgen/endpoints"
+	"github.com/meshctl/meshctl/internal/server/xdsgen/proxy"
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
 
@@ -55,7 +56,7 @@ func TestInternalTrafficPolicyLocal(t *testing.T) {
 		decodeObjects(t, "cluster2", "inline", []byte(nodeLocalObjects))...)) // with nodes of the same names
 	const name = "outbound|80||agent.shop.svc.cluster.local"
 	for pod, want := range map[string][]string{"agent-a": {"10.11.0.1"}, "agent-b": {"10.11.0.2"}, "unknown": nil} {
-		n := xdsgen.Node{
+		n := proxy.Node{
 			ID:      mesh.NodeID{Type: mesh.Sidecar, IP: netip.MustParseAddr("10.11.0.9"), Name: pod, Namespace: "shop"},
 			Cluster: "cluster1", Namespace: "shop", Captured: true, IPs: []netip.Addr{netip.MustParseAddr("10.11.0.9")},
 		}
@@ -75,7 +76,7 @@ func TestInternalTrafficPolicyLocal(t *testing.T) {
 		if !slices.Equal(got, want) {
 			t.Errorf("%s has the endpoints %v, want %v", pod, got, want)
 		}
-		ports, missing := xdsgen.ReachOf(s, n, s.Services.Get("agent.shop.svc.cluster.local"))
+		ports, missing := endpoints.ReachOf(s, n, s.Services.Get("agent.shop.svc.cluster.local"))
 		if missing != "" || len(ports) != 1 {
 			t.Fatalf("%s: ports %v, missing %q", pod, ports, missing)
 		}

@@ -21,7 +21,7 @@ import (
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 	"github.com/meshctl/meshctl/internal/server/source"
-	"github.com/meshctl/meshctl/internal/server/xdsgen"
+	"github.com/meshctl/meshctl/internal/server/xdsgen/proxy"
 	"github.com/meshctl/meshctl/internal/yamldoc"
 )
 
@@ -296,7 +296,7 @@ type driver struct {
 func (d *driver) drive(variant string, values []string) {
 	d.t.Helper()
 	conv := source.Converter{Cluster: "c1", RefuseLocal: true}
-	events, owners := slices.Clone(d.base), []xdsgen.Node{}
+	events, owners := slices.Clone(d.base), []proxy.Node{}
 	for i, value := range values {
 		if value == "" {
 			continue
@@ -392,23 +392,23 @@ func isOwnPort(address string) bool {
 	return what == "pipe" || what == "endpoint" && mesh.HostKindOf(host) != mesh.AddressOrdinary && mesh.IsProxyPort(number)
 }
 
-func proxyOf(typ mesh.NodeType, ns string, captured bool) xdsgen.Node {
+func proxyOf(typ mesh.NodeType, ns string, captured bool) proxy.Node {
 	ip := netip.MustParseAddr("10.0.0.200")
-	return xdsgen.Node{
+	return proxy.Node{
 		ID:      mesh.NodeID{Type: typ, IP: ip, Name: "p", Namespace: ns, Domain: "x"},
 		Cluster: "c1", Namespace: ns, Labels: map[string]string{"istio": "gw"}, IPs: []netip.Addr{ip}, Captured: captured,
 	}
 }
 
 // foreignProxies are the proxies that a tenant must not lead anywhere.
-func foreignProxies() []xdsgen.Node {
-	return []xdsgen.Node{proxyOf(mesh.Router, "edge", true), proxyOf(mesh.Sidecar, "ns0", true), proxyOf(mesh.Sidecar, "ns1", false)}
+func foreignProxies() []proxy.Node {
+	return []proxy.Node{proxyOf(mesh.Router, "edge", true), proxyOf(mesh.Sidecar, "ns0", true), proxyOf(mesh.Sidecar, "ns1", false)}
 }
 
 // addressesOf returns the addresses and names of clusters in the resources of proxies: "listener IP
 // PORT", "endpoint HOST PORT", "pipe PATH", "url URL" and "cluster NAME". known holds them for each
 // encoded resource that was seen before.
-func addressesOf(t *testing.T, s *snapshot.Snapshot, nodes []xdsgen.Node, known map[string]map[string]bool) map[string]bool {
+func addressesOf(t *testing.T, s *snapshot.Snapshot, nodes []proxy.Node, known map[string]map[string]bool) map[string]bool {
 	t.Helper()
 	out := map[string]bool{}
 	for _, node := range nodes {
@@ -569,7 +569,7 @@ func TestEnvoyFiltersOfATenant(t *testing.T) {
 		}
 		gateway := proxyOf(mesh.Router, "tenant", true)
 		gateway.Labels[mesh.LabelGatewayName] = "g"
-		if name != "service" && name != "other namespace" && !addressesOf(t, s, []xdsgen.Node{gateway}, known)["pipe /etc/istio/proxy/XDS"] {
+		if name != "service" && name != "other namespace" && !addressesOf(t, s, []proxy.Node{gateway}, known)["pipe /etc/istio/proxy/XDS"] {
 			t.Errorf("%s: the filter does not apply to the gateway of its own namespace, so this test shows nothing", name)
 		}
 	}

@@ -5,7 +5,7 @@ import (
 	"testing"
 
 	"github.com/meshctl/meshctl/internal/mesh"
-	"github.com/meshctl/meshctl/internal/server/xdsgen"
+	"github.com/meshctl/meshctl/internal/server/xdsgen/proxy"
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
 
@@ -18,7 +18,7 @@ func TestClustersByServerName(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		n := xdsgen.Node{ID: id, Cluster: "cluster1", Namespace: "istio-system", Labels: map[string]string{"istio": labels}}
+		n := proxy.Node{ID: id, Cluster: "cluster1", Namespace: "istio-system", Labels: map[string]string{"istio": labels}}
 		n.IPs = append(n.IPs, id.IP)
 		got := generate(t, s, n)
 		for _, typ := range []string{xdswire.ClusterType, xdswire.EndpointType} {

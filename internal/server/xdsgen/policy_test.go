@@ -9,6 +9,8 @@ import (
 
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
+	"github.com/meshctl/meshctl/internal/server/xdsgen/proxy"
+	"github.com/meshctl/meshctl/internal/server/xdsgen/units"
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
 
@@ -30,10 +32,10 @@ func TestSidecarPolicyCountsWithoutEgress(t *testing.T) {
 	})
 	ip := netip.MustParseAddr("10.0.0.1")
 	for _, ns := range []string{"istio-system", "empty"} {
-		n := Node{ID: mesh.NodeID{Type: mesh.Sidecar, IP: ip, Name: "p", Namespace: ns}, Namespace: ns, IPs: []netip.Addr{ip}, Captured: true}
+		n := proxy.Node{ID: mesh.NodeID{Type: mesh.Sidecar, IP: ip, Name: "p", Namespace: ns}, Namespace: ns, IPs: []netip.Addr{ip}, Captured: true}
 		views := Assign(s, n)
 		for _, typ := range []string{xdswire.ListenerType, xdswire.RouteType} {
-			for _, u := range Units(views[typ].Shared, s) {
+			for _, u := range units.Units(views[typ].Shared, s) {
 				resources, err := u.Generate(&xdswire.Encoder{})
 				if err != nil {
 					t.Fatal(err)

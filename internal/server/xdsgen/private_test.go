@@ -7,6 +7,8 @@ import (
 
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
+	"github.com/meshctl/meshctl/internal/server/xdsgen/proxy"
+	"github.com/meshctl/meshctl/internal/server/xdsgen/units"
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
 
@@ -22,13 +24,13 @@ func TestAssignmentsOfPrivateServicesStayPrivate(t *testing.T) {
 	for _, typ := range []mesh.NodeType{mesh.Sidecar, mesh.Router} {
 		for ns, want := range map[string]bool{"ns0": true, "ns1": false} {
 			ip := netip.MustParseAddr("10.0.0.1")
-			n := Node{ID: mesh.NodeID{Type: typ, IP: ip, Name: "p", Namespace: ns}, Namespace: ns, IPs: []netip.Addr{ip}}
+			n := proxy.Node{ID: mesh.NodeID{Type: typ, IP: ip, Name: "p", Namespace: ns}, Namespace: ns, IPs: []netip.Addr{ip}}
 			views := Assign(s, n)[xdswire.EndpointType]
-			if key := (Key{Kind: ServiceKey, Name: host}); views.Shared.Unit(s, key) != nil {
+			if key := (units.Key{Kind: units.ServiceKey, Name: host}); views.Shared.Unit(s, key) != nil {
 				t.Errorf("%s of %s: the private service is in the view that all namespaces share", typ, ns)
 			}
 			view := views.Private
-			for how, keys := range map[string]iter.Seq[Key]{
+			for how, keys := range map[string]iter.Seq[units.Key]{
 				"all":     view.Keys().All(s),
 				"touched": view.Keys().Touched(s, &snapshot.Changes{Endpoints: map[string]struct{}{host: {}}}),
 			} {

@@ -15,7 +15,7 @@ import (
 
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
-	"github.com/meshctl/meshctl/internal/server/xdsgen"
+	"github.com/meshctl/meshctl/internal/server/xdsgen/units"
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
 
@@ -53,11 +53,11 @@ func callerIn(c mesh.ClusterID, ns string) mesh.Caller {
 }
 
 // given returns the content of a view by name: chain and key, or CA certificates.
-func given(t *testing.T, s *snapshot.Snapshot, v xdsgen.View) map[string]string {
+func given(t *testing.T, s *snapshot.Snapshot, v units.View) map[string]string {
 	t.Helper()
 	out := make(map[string]string)
 	var enc xdswire.Encoder
-	for _, u := range xdsgen.Units(v, s) {
+	for _, u := range units.Units(v, s) {
 		resources, err := u.Generate(&enc)
 		if err != nil {
 			t.Fatal(err)
@@ -146,7 +146,7 @@ func TestSecrets(t *testing.T) {
 	} {
 		t.Run(fmt.Sprintf("%.40q of %s", tc.name, tc.caller.Cluster), func(t *testing.T) {
 			names := xdswire.NewNameSets().Of([]string{tc.name})
-			v := xdsgen.AssignSecrets(s, tc.caller, tc.keys, names)
+			v := units.AssignSecrets(s, tc.caller, tc.keys, names)
 			got, err := given(t, s, v), v.Check(s, tc.name, noon)
 			if tc.want == "" {
 				if len(got) > 0 || err == nil || err.Error() != tc.of {
@@ -166,7 +166,7 @@ func TestSecrets(t *testing.T) {
 func TestSecretsOutOfDate(t *testing.T) {
 	s := build(t, []mesh.ClusterID{"c1"}, []snapshot.Event{put(testSecret("c1", "gw", "s", "pc"))})
 	names := xdswire.NewNameSets().Of([]string{"kubernetes://s", "kubernetes://s-cacert"})
-	v := xdsgen.AssignSecrets(s, callerIn("c1", "gw"), true, names)
+	v := units.AssignSecrets(s, callerIn("c1", "gw"), true, names)
 	if got := given(t, s, v); len(got) != 2 {
 		t.Fatalf("given %v", got)
 	}
@@ -185,30 +185,30 @@ func TestSecretsAreShared(t *testing.T) {
 	s := build(t, []mesh.ClusterID{"c1", "c2"}, nil)
 	sets := xdswire.NewNameSets()
 	names := sets.Of([]string{"kubernetes://a"})
-	v := xdsgen.AssignSecrets(s, callerIn("c1", "gw"), true, names)
+	v := units.AssignSecrets(s, callerIn("c1", "gw"), true, names)
 	twin := callerIn("c1", "gw")
 	twin.Identity.ServiceAccount = "twin"
-	if v != xdsgen.AssignSecrets(s, twin, true, sets.Of([]string{"kubernetes://a"})) {
+	if v != units.AssignSecrets(s, twin, true, sets.Of([]string{"kubernetes://a"})) {
 		t.Error("two callers of one namespace do not share")
 	}
-	for what, other := range map[string]xdsgen.View{
-		"namespace": xdsgen.AssignSecrets(s, callerIn("c1", "other"), true, names),
-		"cluster":   xdsgen.AssignSecrets(s, callerIn("c2", "gw"), true, names),
-		"right":     xdsgen.AssignSecrets(s, callerIn("c1", "gw"), false, names),
-		"names":     xdsgen.AssignSecrets(s, callerIn("c1", "gw"), true, sets.Of([]string{"kubernetes://b"})),
+	for what, other := range map[string]units.View{
+		"namespace": units.AssignSecrets(s, callerIn("c1", "other"), true, names),
+		"cluster":   units.AssignSecrets(s, callerIn("c2", "gw"), true, names),
+		"right":     units.AssignSecrets(s, callerIn("c1", "gw"), false, names),
+		"names":     units.AssignSecrets(s, callerIn("c1", "gw"), true, sets.Of([]string{"kubernetes://b"})),
 	} {
-		if other == xdsgen.View(v) {
+		if other == units.View(v) {
 			t.Errorf("a caller of another %s shares", what)
 		}
 	}
 	for name, want := range map[string]bool{
 		"kubernetes://a": true, "kubernetes-gateway://gw/a": true, "kubernetes://a-cacert": false, "configmap://gw/a": false, "default": false,
 	} {
-		if got := xdsgen.AskForKeys(sets.Of([]string{"x", name})); got != want {
+		if got := units.AskForKeys(sets.Of([]string{"x", name})); got != want {
 			t.Errorf("%s asks for keys: %v", name, got)
 		}
 	}
-	if err := v.Check(s, "kubernetes://a", noon); err == nil || errors.Is(err, xdsgen.ErrKeysDenied) {
+	if err := v.Check(s, "kubernetes://a", noon); err == nil || errors.Is(err, units.ErrKeysDenied) {
 		t.Errorf("a missing secret: %v", err)
 	}
 }
@@ -222,14 +222,14 @@ func secretNames() []string {
 	return out
 }
 
-func secretViews(s *snapshot.Snapshot, names *xdswire.NameSet) []xdsgen.View {
-	var out []xdsgen.View
+func secretViews(s *snapshot.Snapshot, names *xdswire.NameSet) []units.View {
+	var out []units.View
 	for _, c := range []mesh.ClusterID{"c1", "c2"} {
 		for _, ns := range []string{"ns0", "ns1"} {
-			out = append(out, xdsgen.AssignSecrets(s, callerIn(c, ns), true, names), xdsgen.AssignSecrets(s, callerIn(c, ns), false, names))
+			out = append(out, units.AssignSecrets(s, callerIn(c, ns), true, names), units.AssignSecrets(s, callerIn(c, ns), false, names))
 		}
 	}
-	return slices.Concat(out, []xdsgen.View{xdsgen.AssignSecrets(s, mesh.Caller{}, true, names)})
+	return slices.Concat(out, []units.View{units.AssignSecrets(s, mesh.Caller{}, true, names)})
 }
 
 func randomSecret(r *rand.Rand) snapshot.Event {
@@ -253,7 +253,7 @@ func TestSecretNames(t *testing.T) {
 	} {
 		for _, prefix := range []string{"kubernetes://", "kubernetes-gateway://", "configmap://", ""} {
 			names := xdswire.NewNameSets().Of([]string{prefix + name})
-			v := xdsgen.AssignSecrets(s, callerIn("c1", "gw"), true, names)
+			v := units.AssignSecrets(s, callerIn("c1", "gw"), true, names)
 			if got := given(t, s, v); len(got) > 0 {
 				t.Errorf("%.60q is given %v", prefix+name, got)
 			}
@@ -273,7 +273,7 @@ func TestCASuffix(t *testing.T) {
 	for _, name := range []string{"x-cacert", "x-cacert-cacert", "x", "y-cacert", "y", "z-cacert", "z-cacert-cacert"} {
 		for _, keys := range []bool{false, true} {
 			names := xdswire.NewNameSets().Of([]string{"kubernetes://" + name})
-			for _, got := range given(t, s, xdsgen.AssignSecrets(s, callerIn("c1", "gw"), keys, names)) {
+			for _, got := range given(t, s, units.AssignSecrets(s, callerIn("c1", "gw"), keys, names)) {
 				if strings.Contains(got, "key") || !strings.HasPrefix(got, "roots c1/gw/x-cacert") {
 					t.Errorf("%s is given %s", name, got)
 				}

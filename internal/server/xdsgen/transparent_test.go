@@ -9,7 +9,7 @@ import (
 	originalsrcv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/listener/original_src/v3"
 
 	"github.com/meshctl/meshctl/internal/mesh"
-	"github.com/meshctl/meshctl/internal/server/xdsgen"
+	"github.com/meshctl/meshctl/internal/server/xdsgen/proxy"
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
 
@@ -19,7 +19,7 @@ func TestTransparent(t *testing.T) {
 	s := build(t, []mesh.ClusterID{"cluster1"}, decodeObjects(t, "cluster1", "inline", []byte(familyObjects)))
 	ip := netip.MustParseAddr("10.0.0.1")
 	for _, transparent := range []bool{false, true} {
-		n := xdsgen.Node{
+		n := proxy.Node{
 			ID:      mesh.NodeID{Type: mesh.Sidecar, IP: ip, Name: "web", Namespace: "shop"},
 			Cluster: "cluster1", Namespace: "shop", Labels: map[string]string{"app": "web"}, IPs: []netip.Addr{ip},
 			Captured: true, Transparent: transparent,

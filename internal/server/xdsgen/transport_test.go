@@ -5,7 +5,8 @@ import (
 	"testing"
 
 	"github.com/meshctl/meshctl/internal/mesh"
-	"github.com/meshctl/meshctl/internal/server/xdsgen"
+	"github.com/meshctl/meshctl/internal/server/xdsgen/inbound"
+	"github.com/meshctl/meshctl/internal/server/xdsgen/proxy"
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
 
@@ -59,7 +60,7 @@ func TestTCPPortsBehindOtherTransports(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	n := xdsgen.Node{ID: id, Cluster: "cluster1", Namespace: "shop", Captured: true}
+	n := proxy.Node{ID: id, Cluster: "cluster1", Namespace: "shop", Captured: true}
 	n.IPs = append(n.IPs, id.IP)
 	got := generate(t, s, n)
 	for typ, names := range map[string][]string{
@@ -79,7 +80,7 @@ func TestTCPPortsBehindOtherTransports(t *testing.T) {
 	if services := s.Ports.Get(80); len(services.Services) != 1 {
 		t.Errorf("%d services have TCP port 80, want 1", len(services.Services))
 	}
-	for _, target := range xdsgen.Targets(s, n) {
+	for _, target := range inbound.Targets(s, n) {
 		if target.Port.Protocol == mesh.UDP {
 			t.Errorf("port %d of the workload is shown as UDP", target.Number)
 		}

@@ -4,14 +4,14 @@ import (
 	"time"
 
 	"github.com/meshctl/meshctl/internal/mesh"
-	"github.com/meshctl/meshctl/internal/server/xdsgen"
+	"github.com/meshctl/meshctl/internal/server/xdsgen/proxy"
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
 
 // Proxy describes one connected stream. The page /debug/proxies shows it as JSON.
 type Proxy struct {
 	ID     string // <name>.<namespace>-<number of the stream>
-	Node   xdsgen.Node
+	Node   proxy.Node
 	Caller mesh.Caller // zero on a server without authentication
 	// Certificate is the client certificate of the stream, nil without one.
 	Certificate *mesh.ClientCertificate
