@@ -156,7 +156,7 @@ MESHES ?= 100
 
 .PHONY: models
 models: ## Compare POLICIES (1000) sets of policies and MESHES (100) random meshes with their models
-	$(GOTEST) -count=1 -timeout=60m -run '^TestRandomPolicies$$' ./internal/server/xdsgen -seeds $(POLICIES)
+	$(GOTEST) -count=1 -timeout=60m -run '^TestRandomPolicies$$' ./internal/server/xdsgen/rbac -seeds $(POLICIES)
 	$(GOTEST) -count=1 -timeout=60m -run '^TestIncrementalEqualsFull$$' ./internal/server/xds -seeds $(MESHES)
 	$(GOTEST) -count=1 -timeout=60m -run '^TestModel$$' ./internal/server -seeds $(MESHES)
 

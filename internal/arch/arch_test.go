@@ -2,6 +2,7 @@
 package arch
 
 import (
+	"cmp"
 	"errors"
 	"go/ast"
 	"go/build"
@@ -24,9 +25,16 @@ const (
 	module = "github.com/meshctl/meshctl/"
 )
 
+// layer is a layer of packages, such as 2, and a part of it, such as 2.1, which is above 2 and below 3.
+type layer struct{ number, part int }
+
+func (l layer) compare(other layer) int {
+	return cmp.Or(cmp.Compare(l.number, other.number), cmp.Compare(l.part, other.part))
+}
+
 // rules are the tables of docs/architecture.md.
 type rules struct {
-	layer   map[string]int      // package → layer
+	layer   map[string]layer    // package → layer
 	imports map[string][]string // import → packages that may have it
 }
 
@@ -36,17 +44,19 @@ func readRules(t *testing.T) rules {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := rules{layer: map[string]int{}, imports: map[string][]string{}}
-	layer := regexp.MustCompile("^\\| `([^`]+)` \\| ([0-9]) \\|")
+	r := rules{layer: map[string]layer{}, imports: map[string][]string{}}
+	row := regexp.MustCompile("^\\| `([^`]+)` \\| ([0-9]+)(?:\\.([0-9]+))? \\|")
 	rule := regexp.MustCompile("^\\| `([^`]+)` \\| (.*) \\|$")
 	quoted := regexp.MustCompile("`[^`]+`")
 	for line := range strings.Lines(string(text)) {
 		line = strings.TrimSpace(line)
-		if m := layer.FindStringSubmatch(line); m != nil {
+		if m := row.FindStringSubmatch(line); m != nil {
 			if _, twice := r.layer[m[1]]; twice {
 				t.Errorf("docs/architecture.md has two rows for %s", m[1])
 			}
-			r.layer[m[1]], _ = strconv.Atoi(m[2])
+			number, _ := strconv.Atoi(m[2])
+			part, _ := strconv.Atoi(m[3])
+			r.layer[m[1]] = layer{number, part}
 		} else if m := rule.FindStringSubmatch(line); m != nil {
 			packages := []string{}
 			for _, q := range quoted.FindAllString(m[2], -1) {
@@ -105,15 +115,15 @@ func TestLayers(t *testing.T) {
 		}
 	}
 	for _, pkg := range slices.Sorted(maps.Keys(found)) {
-		layer, known := r.layer[pkg]
+		is, known := r.layer[pkg]
 		if !known {
 			t.Errorf("docs/architecture.md has no row for %s: add one with a layer and a job", pkg)
 			continue
 		}
 		for path, places := range found[pkg].ImportPos {
 			to, ours := strings.CutPrefix(path, module)
-			if toLayer, known := r.layer[to]; ours && known && toLayer >= layer {
-				t.Errorf("%v: %s (layer %d) imports %s (layer %d), want a lower layer", places[0], pkg, layer, to, toLayer)
+			if toLayer, known := r.layer[to]; ours && known && toLayer.compare(is) >= 0 {
+				t.Errorf("%v: %s (layer %v) imports %s (layer %v), want a lower layer", places[0], pkg, is, to, toLayer)
 			}
 		}
 	}

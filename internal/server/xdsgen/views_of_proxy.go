@@ -1,3 +1,5 @@
+// Package xdsgen generates Envoy resources from facts: it chooses the views of a proxy. It is pure, as
+// all packages below it: the same facts give the same bytes, and no function waits or does I/O.
 package xdsgen
 
 import (

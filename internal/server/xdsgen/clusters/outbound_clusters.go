@@ -1,3 +1,4 @@
+// Package clusters generates the clusters of services, as DestinationRules configure them.
 package clusters
 
 import (

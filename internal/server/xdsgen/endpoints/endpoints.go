@@ -1,3 +1,5 @@
+// Package endpoints generates the endpoints of services as a proxy uses them: which it reaches, directly
+// or through the gateway of another network, with weights and localities.
 package endpoints
 
 import (

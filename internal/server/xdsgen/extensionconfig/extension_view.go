@@ -1,3 +1,5 @@
+// Package extensionconfig generates the configurations of filters that proxies get by extension config
+// discovery (ECDS).
 package extensionconfig
 
 import (

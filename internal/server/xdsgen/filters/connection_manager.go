@@ -1,3 +1,4 @@
+// Package filters generates connection managers and TCP proxies, and the filters in them.
 package filters
 
 import (

@@ -1,3 +1,4 @@
+// Package gateways generates the listeners and routes of gateways.
 package gateways
 
 import (

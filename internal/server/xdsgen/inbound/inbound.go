@@ -1,3 +1,4 @@
+// Package inbound generates the listeners and clusters for connections to a workload.
 package inbound
 
 import (

@@ -1,3 +1,4 @@
+// Package nametable generates the DNS names of services for agents that answer DNS.
 package nametable
 
 import (

@@ -1,3 +1,4 @@
+// Package outbound generates the listeners for the connections of a workload.
 package outbound
 
 import (

@@ -1,3 +1,4 @@
+// Package patch applies EnvoyFilters to the resources of proxies.
 package patch
 
 import (

@@ -1,3 +1,4 @@
+// Package plugins generates the filters of WasmPlugins and TrafficExtensions.
 package plugins
 
 import (

@@ -1,3 +1,5 @@
+// Package proxy describes the proxy that resources are for: its node, its pod, its IP versions, and the
+// services that it sees.
 package proxy
 
 import (

@@ -1,3 +1,4 @@
+// Package proxyless generates the resources of gRPC applications without a proxy.
 package proxyless
 
 import (

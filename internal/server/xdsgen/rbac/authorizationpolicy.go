@@ -1,3 +1,4 @@
+// Package rbac generates the filters of AuthorizationPolicies and RequestAuthentications.
 package rbac
 
 import (

@@ -1,3 +1,4 @@
+// Package routes generates route configurations and virtual hosts from Services and VirtualServices.
 package routes
 
 import (

@@ -1,3 +1,5 @@
+// Package telemetry chooses the settings of a workload's listeners: access logs, metrics, tracing, and
+// the filters of policies and plugins.
 package telemetry
 
 import (

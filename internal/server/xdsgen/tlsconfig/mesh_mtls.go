@@ -1,3 +1,4 @@
+// Package tlsconfig generates the TLS settings of listeners, and mutual TLS of the mesh.
 package tlsconfig
 
 import (

@@ -1,5 +1,4 @@
-// Package xdsgen generates Envoy resources from facts. It is pure: the same facts give
-// the same bytes, and no function waits or does I/O.
+// Package units defines views and units of Envoy resources.
 //
 // Proxies share resources. A View is a list of resources for all proxies that need the
 // same list, and consists of Units, which are generated one by one. The types of both

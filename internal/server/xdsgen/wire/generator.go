@@ -1,3 +1,4 @@
+// Package wire collects the resources of a unit, and makes the messages that many resources contain.
 package wire
 
 import (
