@@ -113,6 +113,7 @@ func TestCheckFindsFaults(t *testing.T) {
 		"-n", "ingress", "patch", "pod", "ingress-1", "--subresource", "status", "--type", "merge", "--patch-file", "/dev/stdin")
 	refuseListeners(t, m.east)
 	m.otherPlane(t, "canary")
+	m.run(t, "multicluster", "drain", "west", "--force", "--kubeconfig", config, "--context", "east,west")
 
 	kubectl := "kubectl --kubeconfig " + config + " --context east"
 	wants := []string{
@@ -123,6 +124,7 @@ func TestCheckFindsFaults(t *testing.T) {
 		`IST0161 spec.servers[2].tls.credentialName: Secret ingress/mixed of cluster east has no certificate: data[tls.key]: is not the key of the certificate`,
 		`IST0161 spec.servers[3].tls.credentialName: the certificate in Secret ingress/expired of cluster east expired at `,
 		`IST0161 spec.selector: ServiceAccount ingress/ingress of its workload ingress-1 in cluster east may not list the Secrets of its namespace, so the gateway gets no certificate | ` + kubectl + " -n ingress create role",
+		`Info | east | cluster west | is drained by the control planes in west: their proxies call its endpoints only if no other cluster has healthy ones | meshctl multicluster undrain west --kubeconfig ` + config + " --context west\n",
 		`| east | control plane `,
 		`(revision canary) | it calls the cluster other, but control plane `,
 		`(revision canary) | its mesh ID is mesh2, but control plane `,

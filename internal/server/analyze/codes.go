@@ -76,6 +76,7 @@ const (
 	PrivateKeyInKeySet               Code = "MSH0122"
 	TCPPortOfHTTPProvider            Code = "MSH0123"
 	KeySetNotFetched                 Code = "MSH0124"
+	UnknownTokenIssuer               Code = "MSH0125"
 	UnknownRevision                  Code = "MSH0130"
 	RevisionWithoutControlPlane      Code = "MSH0131"
 	RemovedRevision                  Code = "MSH0132"
@@ -454,6 +455,11 @@ var kinds = []Kind{
 		"Correct `jwksUri` or `issuer`, or make the server reachable from the control plane. Or write the keys into `jwks`.",
 	},
 	{
+		UnknownTokenIssuer, "UnknownTokenIssuer", Error,
+		"A rule of an AuthorizationPolicy has a condition on tokens, such as `requestPrincipals`, but no RequestAuthentication of the workloads accepts tokens of this issuer. No request meets the condition. It is a warning if another value of the same list belongs to a known issuer. A principal is `ISSUER/SUBJECT`, with the `issuer` of a RequestAuthentication as it is written there. If no workload is known, the selectors decide.",
+		"Correct the issuer, or add a RequestAuthentication with it for the workloads.",
+	},
+	{
 		UnknownRevision, "UnknownRevision", Error,
 		"The label of a namespace or a pod names a revision that no injector has, so no proxy is injected. `istio-injection=enabled` stands for the revision `default`.",
 		"Set the label to a revision or a tag that exists, or install the revision.",
@@ -496,7 +502,7 @@ var kinds = []Kind{
 	{
 		SecurityDiffers, "SecurityDiffers", Warning,
 		"A PeerAuthentication, an AuthorizationPolicy or a RequestAuthentication applies to the pods of a service in one cluster, but not to the pods of the same service in another cluster. A client that the policy restricts reaches the other pods. If the clients of one cluster use plaintext where pods in the other require mTLS, or the reverse, requests fail, and this is an error.",
-		"Apply the policy in both clusters.",
+		"Apply the policy in both clusters or, if the cluster without it is right, in none.",
 	},
 	{
 		TrustDomainDiffers, "TrustDomainDiffers", Error,
