@@ -77,6 +77,7 @@ const (
 	TCPPortOfHTTPProvider            Code = "MSH0123"
 	KeySetNotFetched                 Code = "MSH0124"
 	UnknownTokenIssuer               Code = "MSH0125"
+	PlaintextToStrict                Code = "MSH0126"
 	UnknownRevision                  Code = "MSH0130"
 	RevisionWithoutControlPlane      Code = "MSH0131"
 	RemovedRevision                  Code = "MSH0132"
@@ -146,8 +147,8 @@ var kinds = []Kind{
 	},
 	{
 		NamespaceNotInjected, "NamespaceNotInjected", Warning,
-		"The label `istio-injection` of a namespace has another value than `enabled` or `disabled`. No pod of the namespace is injected.",
-		"Set the label to `enabled`, and restart the pods.",
+		"The label `istio-injection` of a namespace has another value than `enabled` or `disabled`, so no pod of the namespace is injected. Or a namespace has no label for injection, although its pods take part in the traffic of the mesh: policies apply to them, an AuthorizationPolicy or a route names them as callers, or other pods of their Service have a proxy. It is only a remark if the namespace has VirtualServices or DestinationRules for its Services, which may be for clients elsewhere.",
+		"Set the label to `enabled`, and restart the pods. If they need no proxy, set it to `disabled`.",
 	},
 	{
 		PodMissingProxy, "PodMissingProxy", Warning,
@@ -458,6 +459,11 @@ var kinds = []Kind{
 		UnknownTokenIssuer, "UnknownTokenIssuer", Error,
 		"A rule of an AuthorizationPolicy has a condition on tokens, such as `requestPrincipals`, but no RequestAuthentication of the workloads accepts tokens of this issuer. No request meets the condition. It is a warning if another value of the same list belongs to a known issuer. A principal is `ISSUER/SUBJECT`, with the `issuer` of a RequestAuthentication as it is written there. If no workload is known, the selectors decide.",
 		"Correct the issuer, or add a RequestAuthentication with it for the workloads.",
+	},
+	{
+		PlaintextToStrict, "PlaintextToStrict", Warning,
+		"A PeerAuthentication requires mTLS of the whole mesh, but pods of a namespace without a label for injection have no proxy, so their calls to pods with a proxy fail. It is only a remark if the PeerAuthentication is for one namespace. The label `istio-injection=disabled` of a namespace, or `sidecar.istio.io/inject: \"false\"` of a pod, says that pods need no proxy.",
+		"Label the namespace and restart its pods, so that they get a proxy. If they need none, label it with `istio-injection=disabled`.",
 	},
 	{
 		UnknownRevision, "UnknownRevision", Error,
