@@ -9,7 +9,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
-	"text/template"
+	"text/template/parse"
 
 	"google.golang.org/protobuf/proto"
 	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
@@ -57,43 +57,36 @@ func (i *Injector) resolveAliases(names []string) []string {
 	return out
 }
 
-// rootTemplate names the whole text in errors of package template.
+// rootTemplate names the whole text.
 const rootTemplate = "injection"
 
 // parseTemplate returns the template in a text.
 func (i *Injector) parseTemplate(name, text string) (podTemplate, error) {
-	parsed, err := template.New(rootTemplate).Funcs(templateFunctions).Parse(text)
+	trees, err := parse.Parse(rootTemplate, text, "", "", templateFunctions)
 	if err != nil {
-		return nil, templateError(err)
-	}
-	constant := true
-	for _, t := range parsed.Templates() {
-		constant = countSteps(t.Root) && constant
+		return nil, errors.New(placeInTemplate.ReplaceAllString(err.Error(), "line $1: "))
 	}
 	made := func(ctx context.Context, p *injection) (map[string]any, error) {
-		text, err := p.execute(ctx, parsed)
+		text, err := p.execute(ctx, trees)
 		if err != nil {
-			return nil, templateError(err)
+			return nil, err
 		}
 		return p.patchOf(name, text)
 	}
-	if constant { // the same for all pods
-		var out strings.Builder
-		if err := parsed.Execute(&out, nil); err != nil {
-			return nil, templateError(err)
+	constant := ""
+	for _, node := range trees[rootTemplate].Root.Nodes {
+		text, ok := node.(*parse.TextNode)
+		if !ok {
+			return made, nil
 		}
-		_, err = (&injection{Injector: i}).patchOf(name, out.String())
+		constant += string(text.Text)
 	}
+	_, err = (&injection{Injector: i}).patchOf(name, constant) // the same for all pods
 	return made, err
 }
 
-// placeInTemplate matches what package template writes before the reason of an error.
-var placeInTemplate = regexp.MustCompile(`^template: ` + rootTemplate + `:(\d+)(?::\d+)?: (?:executing "` + rootTemplate + `" )?`)
-
-// templateError begins an error of package template with the line.
-func templateError(err error) error {
-	return errors.New(placeInTemplate.ReplaceAllString(err.Error(), "line $1: "))
-}
+// placeInTemplate matches what package parse writes before the reason of an error.
+var placeInTemplate = regexp.MustCompile(`^template: ` + rootTemplate + `:(\d+)(?::\d+)?: `)
 
 // templateData is what a template reads, with the names and the types of Istio.
 type templateData struct {

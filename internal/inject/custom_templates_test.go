@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"text/template"
+	"text/template/parse"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -30,9 +32,9 @@ func podOf(annotations map[string]any) Pod {
 }
 
 // render returns the annotation out of a pod that a template sets, or the error.
-func render(t *testing.T, template string, annotations map[string]any) (string, error) {
+func render(t *testing.T, text string, annotations map[string]any) (string, error) {
 	t.Helper()
-	i, err := withTemplates(map[string]string{"own": template})
+	i, err := withTemplates(map[string]string{"own": text})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -113,7 +115,7 @@ func TestWithheldFunctions(t *testing.T) {
 		}
 	}
 	// Look at each new function of sprig: is its result much larger than its arguments?
-	if n := len(templateFunctions); n != 201 {
+	if n := len(templateFunctions); n != 211 {
 		t.Errorf("there are %d functions: %v", n, slices.Sorted(maps.Keys(templateFunctions)))
 	}
 }
@@ -152,7 +154,7 @@ func TestFaultsOfPods(t *testing.T) {
 		"no field":           {"metadata:\n  name: {{ .Nothing }}", "", "line 2: at <.Nothing>: can't evaluate field Nothing"},
 		"no value":           {"metadata: {annotations: {out: {{ .Values.a.b }}}}", "", "=<no value>"},
 		"no template":        {"\n{{ template \"a\" }}", "", `line 2: at <{{template "a"}}>: template "a" not defined`},
-		"function":           {"{{ fail `no\nway` }}", "", "line 1: at <fail `no\nway`>: error calling fail: no\nway"},
+		"function":           {"{{ fail `no\nway` }}", "", "line 1: at <fail>: error calling fail: no\nway"},
 		"no mapping":         {"'{{ toYaml\n .Values }}'", "", "the result does not have the form of a pod"},
 		"two documents":      {"{{ print }}metadata: {}\n---\nspec: {}", "", "a second YAML document"},
 		"line of YAML":       {"metadata:\n  labels: {a: {{ .ObjectMeta.Annotations.text }}}", "}]", `line 2: did not find expected key, which is "  labels: {a: }]}"`},
@@ -182,7 +184,7 @@ func TestFaultsOfPods(t *testing.T) {
 		"doubled list":       {"{{ $a := list 1 }}{{ range until 100 }}{{ $a = concat $a $a }}{{ end }}", "", errTemplateWork.Error()},
 		"doubled mapping":    {"{{ $a := dict }}{{ range until 100 }}{{ $a = dict `a` $a `b` $a }}{{ end }}{{ $a }}", "", errTemplateWork.Error()},
 		"mapping in itself":  {"{{ $a := dict }}{{ $b := set $a `a` $a }}{{ $a }}", "", errTemplateWork.Error()},
-		"calls itself":       {"{{ define `a` }}{{ template `a` }}{{ end }}{{ template `a` }}", "", errTemplateWork.Error()},
+		"calls itself":       {"{{ define `a` }}{{ template `a` }}{{ end }}{{ template `a` }}", "", errTemplateDepth.Error()},
 		"calls itself twice": {"{{ define `a` }}{{ if lt (len .) 40 }}{{ template `a` (print . `x`) }}{{ template `a` (print . `x`) }}{{ end }}{{ end }}{{ template `a` `` }}", "", errTemplateWork.Error()},
 		"long result":        {"{{ range until 6 }}{{ $.ObjectMeta.Annotations.text }}{{ end }}", long, errTemplateOutput.Error()},
 		"deep JSON":          {"{{ fromJSON .ObjectMeta.Annotations.text | toYaml }}", strings.Repeat("[", 5000) + strings.Repeat("]", 5000), errTemplateWork.Error()},
@@ -302,13 +304,92 @@ func FuzzCustomTemplate(f *testing.F) {
 	} {
 		f.Add(seed[0], seed[1])
 	}
-	f.Fuzz(func(t *testing.T, template, text string) {
-		i, err := withTemplates(map[string]string{"own": template})
+	f.Fuzz(func(t *testing.T, text, annotation string) {
+		i, err := withTemplates(map[string]string{"own": text})
 		if err != nil {
 			return
 		}
 		for _, names := range []string{"own", "sidecar,own", "own,sidecar", "grpc-agent,own"} {
-			_, _ = i.Inject(t.Context(), podOf(map[string]any{mesh.AnnotationTemplates: names, "text": text}))
+			_, _ = i.Inject(t.Context(), podOf(map[string]any{mesh.AnnotationTemplates: names, "text": annotation}))
 		}
+		compareWithText(t, i, text, annotation)
 	})
+}
+
+// compareWithText compares the execution of a template with that of package text/template.
+func compareWithText(t *testing.T, i *Injector, text, annotation string) {
+	t.Helper()
+	trees, err := parse.Parse(rootTemplate, text, "", "", templateFunctions)
+	if err != nil {
+		return
+	}
+	_, pod, err := decodePod(podOf(map[string]any{"text": annotation}).Object)
+	if err != nil {
+		return
+	}
+	p := &injection{Injector: i, pod: pod, proxy: defaultProxyConfig(), templateBudget: newTemplateBudget()}
+	got, err := p.execute(t.Context(), trees)
+	if err != nil {
+		return // also where package text/template would run out of memory, or knows a method
+	}
+	functions := maps.Clone(template.FuncMap(templateFunctions))
+	for _, own := range []string{"and", "or", "not", "eq", "ne", "lt", "le", "gt", "ge", "index", "len", "html", "urlquery"} {
+		delete(functions, own)
+	}
+	for _, varies := range []string{"keys", "values"} { // in any order
+		if strings.Contains(text, varies) {
+			return
+		}
+	}
+	data, err := p.templateData()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var want strings.Builder
+	parsed, err := template.New(rootTemplate).Funcs(functions).Parse(text)
+	if err == nil {
+		err = parsed.Execute(&want, data)
+	}
+	if err != nil || want.String() != got {
+		t.Errorf("%q is %q; text/template has %q, %v", text, got, want.String(), err)
+	}
+}
+
+// TestExecutionAsText: templates do what package text/template does.
+func TestExecutionAsText(t *testing.T) {
+	t.Parallel()
+	i, err := withTemplates(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, text := range []string{
+		"{{ if and .Spec.Containers (eq 1 1) }}a{{ else if true }}b{{ end }}{{ if or false nil }}c{{ else }}d{{ end }}{{ and 1 0 }}{{ or 0 `x` }}{{ or `` 0 }}",
+		"{{ with $x := .ObjectMeta.Name }}{{ $x }}{{ . }}{{ end }}{{ with .Values.nothing }}a{{ else with `b` }}{{ . }}{{ else }}c{{ end }}",
+		"{{ range $i, $c := .Spec.Containers }}{{ $i }}{{ $c.Name }}{{ range .Ports }}{{ .ContainerPort }}{{ end }}{{ else }}none{{ end }}",
+		"{{ range $k, $v := .ObjectMeta.Labels }}{{ $k }}={{ $v }};{{ end }}{{ range $k, $v := dict `b` 1 `a` (list 1 2) }}{{ $k }}{{ $v }}{{ end }}",
+		"{{ range 3 }}{{ . }}{{ end }}{{ range $i := 2 }}{{ $i }}{{ end }}{{ range .Values.nothing }}a{{ else }}b{{ end }}",
+		"{{ $n := 0 }}{{ range until 9 }}{{ if eq . 2 }}{{ continue }}{{ end }}{{ if gt . 4 }}{{ break }}{{ end }}{{ $n = add $n . }}{{ end }}{{ $n }}",
+		"{{ $x := 1 }}{{ if true }}{{ $x := 2 }}{{ $x = 3 }}{{ end }}{{ $x }}{{ $ }}",
+		"{{ define `a` }}<{{ . }}{{ $ }}>{{ end }}{{ template `a` .ObjectMeta.Name }}{{ template `a` }}{{ block `b` 5 }}{{ . }}{{ end }}",
+		"{{ .Spec.Containers }}{{ .ProxyConfig.InterceptionMode }}{{ .ProxyConfig.InterceptionMode.String }}{{ .ObjectMeta.CreationTimestamp }}{{ .Values }}",
+		"{{ .ProxyConfig.GetTracing.GetTlsSettings.GetCaCertificates }}{{ .ProxyConfig.HoldApplicationUntilProxyStarts.GetValue }}{{ .ProxyConfig.GetDrainDuration.GetSeconds }}",
+		"{{ .Values.a.b.c }}{{ .Values.global.multiCluster.clusterName }}{{ (index .Spec.Containers 0).Name }}{{ index .ObjectMeta.Labels `none` }}{{ index .ObjectMeta.Labels `app` }}",
+		"{{ eq 1 2 1 }}{{ eq `a` `b` }}{{ ne 1 2 }}{{ lt 1 2 }}{{ le 2.5 2.5 }}{{ gt `b` `a` }}{{ ge 1 2 }}{{ not 0 }}{{ eq .Values.x nil }}{{ eq .Values.x `` }}",
+		"{{ len `abc` }}{{ len .Spec.Containers }}{{ index (list 1 (list 2 3)) 1 0 }}{{ index `abc` 1 }}{{ printf `%v %q %5.2f` 1 `a` 2.5 }}{{ print 1 2 `a` `b` 3 }}{{ println }}",
+		"{{ 1 }}{{ 1.5 }}{{ 1e3 }}{{ 'a' }}{{ 0x1F }}{{ true }}{{ `raw` }}{{ \"q\" | printf `%s-%s` `a` }}{{ 3 | add 4 | mul 2 }}{{- /* c */ -}}  x  {{- 1 }}",
+		"{{ list nil 1 | first }}{{ dict `a` nil }}{{ ternary 1 2 true }}{{ default 5 nil }}{{ coalesce nil 0 `x` }}{{ round 2.345 1 }}{{ max 1 2 }}{{ float64 3 }}",
+		"{{ (dict `a` (dict `b` 1)).a.b }}{{ $d := dict `k` `v` }}{{ $d.k }}{{ $s := set $d `n` 1 }}{{ $s }}{{ get $d `k` }}{{ hasKey $d `x` }}",
+		"{{ .Spec.SecurityContext }}{{ with .Spec.SecurityContext }}a{{ else }}b{{ end }}{{ .Spec.HostNetwork }}{{ .Spec.TerminationGracePeriodSeconds }}{{ .ObjectMeta }}",
+		"{{ html `<a>` }}{{ urlquery `a b` }}{{ .ObjectMeta.Annotations.text | quote }}{{ .ObjectMeta.Annotations.text | toJson }}",
+	} {
+		compareWithText(t, i, text, "a\n{{ b }}")
+		p := &injection{Injector: i, pod: &corev1.Pod{Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "app"}}}}, proxy: defaultProxyConfig(), templateBudget: newTemplateBudget()}
+		trees, err := parse.Parse(rootTemplate, text, "", "", templateFunctions)
+		if err == nil {
+			_, err = p.execute(t.Context(), trees)
+		}
+		if err != nil {
+			t.Errorf("%s: %v", text, err)
+		}
+	}
 }

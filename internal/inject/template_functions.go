@@ -5,14 +5,15 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"html"
 	"maps"
+	"net/url"
 	"path"
 	"reflect"
 	"regexp"
 	"slices"
 	"strconv"
 	"strings"
-	"text/template"
 
 	"github.com/Masterminds/sprig/v3"
 	"google.golang.org/protobuf/encoding/protojson"
@@ -37,13 +38,20 @@ var withheld = []string{
 	"htpasswd", "must_date_modify", "mustDateModify", "mustToDate", "randInt", "shuffle", "toDate", "unixEpoch",
 }
 
-func makeTemplateFunctions() template.FuncMap {
-	out := sprig.HermeticTxtFuncMap()
+func makeTemplateFunctions() map[string]any {
+	out := map[string]any(sprig.HermeticTxtFuncMap())
 	maps.DeleteFunc(out, func(name string, _ any) bool { return slices.Contains(withheld, name) })
-	maps.Copy(out, template.FuncMap{
-		// Functions of package template that make text: with their own names they are bounded.
+	maps.Copy(out, map[string]any{
+		// The functions of package text/template.
+		"and": func(first any, _ ...any) any { return first }, "or": func(first any, _ ...any) any { return first },
+		"not": func(value any) bool { return !isTrue(reflect.ValueOf(value)) },
+		"eq":  equal,
+		"ne":  func(a, b any) (bool, error) { same, err := equal(a, b); return !same, err },
+		"lt":  ordered(func(order int) bool { return order < 0 }), "le": ordered(func(order int) bool { return order <= 0 }),
+		"gt": ordered(func(order int) bool { return order > 0 }), "ge": ordered(func(order int) bool { return order >= 0 }),
+		"index": index, "len": length,
 		"print": fmt.Sprint, "println": fmt.Sprintln, "printf": printf,
-		"html": template.HTMLEscaper, "js": template.JSEscaper, "urlquery": template.URLQueryEscaper,
+		"html": html.EscapeString, "urlquery": url.QueryEscape,
 
 		"annotation":          annotationOr,
 		"appendMultusNetwork": appendMultusNetwork,
@@ -89,7 +97,7 @@ var resultSizes = map[string]func([]reflect.Value) int{
 	"nindent":   func(a []reflect.Value) int { return times(a[0].Int(), lines(a[1])) },
 	"until":     numbers,
 	"untilStep": numbers,
-	"seq":       func(a []reflect.Value) int { return 20 * numbers(listOf(a[0])) }, // bytes of a number
+	"seq":       func(a []reflect.Value) int { return 20 * numbers(a) }, // bytes of a number
 	"wrapWith":  func(a []reflect.Value) int { return times(size(a[1]), size(a[2])) },
 	"replace":   func(a []reflect.Value) int { return times(size(a[1]), size(a[2])) },
 	"join":      func(a []reflect.Value) int { return times(size(a[0]), size(a[1])) },
@@ -126,14 +134,6 @@ func numbers(args []reflect.Value) int {
 	return 2 * work
 }
 
-func listOf(v reflect.Value) []reflect.Value {
-	out := make([]reflect.Value, v.Len())
-	for i := range out {
-		out[i] = v.Index(i)
-	}
-	return out
-}
-
 // compared estimates the work of a function that compares all values with all others.
 func compared(args []reflect.Value) int { return times(size(args[0]), size(args[len(args)-1])) }
 
@@ -158,7 +158,11 @@ func printf(format string, args ...any) (string, error) {
 }
 
 func printfSize(args []reflect.Value) int {
-	return times(int64(strings.Count(args[0].String(), "%")), 1000+size(args[1]))
+	most := int64(1000) // of a width
+	for _, a := range args[1:] {
+		most += size(a)
+	}
+	return times(int64(strings.Count(args[0].String(), "%")), most)
 }
 
 // annotationOr returns an annotation of an object, or another value.
