@@ -2,6 +2,7 @@ package clustercmd
 
 import (
 	"context"
+	"fmt"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -14,12 +15,12 @@ import (
 )
 
 type remoteSecretCheckOptions struct {
-	kube    kubeFlags
-	context string
-	allow   []string
-	inPod   bool
-	output  output.Format
-	files   []string
+	kube     kubeFlags
+	contexts cli.MeshContexts
+	allow    []string
+	inPod    bool
+	output   output.Format
+	files    []string
 }
 
 func newRemoteSecretCheckCmd(env *cli.Env) *cobra.Command {
@@ -29,7 +30,7 @@ func newRemoteSecretCheckCmd(env *cli.Env) *cobra.Command {
 		Short: "Check remote secrets as the control plane does",
 		Long: `Check remote secrets before or after you apply them, with the code of the control
 plane. Files hold Secrets or kubeconfigs in YAML or JSON, - is standard input. Without
-files the command checks the remote secrets of a cluster, and tries each credential: it
+files the command checks the remote secrets of clusters, and tries each credential: it
 asks the API server whether the credential may read services, pods, endpoint slices and
 the Secrets of gateways. The command runs no plugins, reads no other files and, for
 files, connects to no server.
@@ -42,7 +43,8 @@ The exit code is 3 when something is refused or broken, and 4 when nothing is bu
 credential could not be tried from here.`,
 		Example: `  meshctl remote-secret check west.yaml
   meshctl create-remote-secret --context west --name west | meshctl remote-secret check -
-  meshctl remote-secret check --context east`,
+  meshctl remote-secret check --context east
+  meshctl remote-secret check --all-clusters`,
 		Args: cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			o.files = args
@@ -51,7 +53,7 @@ credential could not be tried from here.`,
 	}
 	fs := cmd.Flags()
 	o.kube.bind(env, cmd, "the secrets")
-	o.kube.ContextVar(env, cmd, &o.context, "context", "Kubeconfig `context` of the cluster, without files (default the current one)")
+	o.contexts.Bind(env, cmd, &o.kube.KubeFlags, ", without files")
 	fs.StringSliceVar(&o.allow, "insecure-remote", nil, "Setting that the control plane accepts because of its own flag --insecure-remote, as `CLUSTER=SETTING`; may be repeated")
 	cli.MarkWeakening(fs, "insecure-remote")
 	fs.BoolVar(&o.inPod, "in-pod", false, "Check for a control plane in a pod, which cannot use loopback addresses")
@@ -64,21 +66,33 @@ func (o *remoteSecretCheckOptions) run(ctx context.Context, env *cli.Env) error 
 	if err != nil {
 		return cli.Usagef("--insecure-remote: %w", err)
 	}
-	clusters, where, err := o.read(ctx, env)
+	asked, untried, err := o.read(ctx, env)
 	if err != nil {
 		return err
 	}
-	findings := []remotesecret.Finding{}
-	for i := range clusters {
-		findings = append(findings, remotesecret.Check(&clusters[i], remotesecret.Options{Now: env.Now(), InPod: o.inPod, Allow: allow})...)
+	findings, clusters := []foundIn{}, []remotesecret.Cluster{}
+	options := remotesecret.Options{Now: env.Now(), InPod: o.inPod, Allow: allow}
+	for _, a := range asked {
+		var found []remotesecret.Finding
+		for i := range a.clusters {
+			found = append(found, remotesecret.Check(&a.clusters[i], options)...)
+		}
+		found = append(found, remotesecret.Repeated(a.clusters)...)
+		if len(o.files) == 0 {
+			tried, not := multicluster.TryCredentials(ctx, a.clusters, options, found)
+			for _, err := range not {
+				if a.context != "" {
+					err = fmt.Errorf("%s: %w", a.context, err)
+				}
+				untried = append(untried, err)
+			}
+			found = append(found, tried...)
+		}
+		for _, f := range found {
+			findings = append(findings, foundIn{a.context, f})
+		}
+		clusters = append(clusters, a.clusters...)
 	}
-	findings = append(findings, remotesecret.Repeated(clusters)...)
-	var tried []remotesecret.Finding
-	var untried []error
-	if len(o.files) == 0 {
-		tried, untried = multicluster.TryCredentials(ctx, clusters, remotesecret.Options{Now: env.Now(), InPod: o.inPod, Allow: allow}, findings)
-	}
-	findings = append(findings, tried...)
 	if !o.output.ForPeople() || len(findings) > 0 {
 		err = cli.WriteResult(env, o.output, findings, findingsTable(findings))
 	}
@@ -93,9 +107,9 @@ func (o *remoteSecretCheckOptions) run(ctx context.Context, env *cli.Env) error 
 	}
 	if bad > 0 {
 		env.NotRead(untried...)
-		return cli.Findingsf("%s found in %s", output.Plural(bad, "problem"), output.Plural(len(clusters), "cluster"))
+		return cli.Findingsf("%s found in %s", output.Plural(bad, "problem"), countClusters(clusters))
 	}
-	switch {
+	switch where := placesOf(asked); {
 	case len(clusters) == 0:
 		env.Notef("there are no remote secrets in %s", where)
 	case len(o.files) > 0:
@@ -108,6 +122,12 @@ func (o *remoteSecretCheckOptions) run(ctx context.Context, env *cli.Env) error 
 	return cli.Incomplete(untried...)
 }
 
+// foundIn is a finding in the cluster of a context, which is empty if only one is asked.
+type foundIn struct {
+	Context string `json:"context,omitzero"`
+	remotesecret.Finding
+}
+
 // countClusters counts the clusters, each once.
 func countClusters(clusters []remotesecret.Cluster) string {
 	ids := map[mesh.ClusterID]bool{}
@@ -117,22 +137,22 @@ func countClusters(clusters []remotesecret.Cluster) string {
 	return output.Plural(len(ids), "cluster")
 }
 
-// read returns the clusters of the files, or of the remote secrets in a cluster, and the
-// place for messages.
-func (o *remoteSecretCheckOptions) read(ctx context.Context, env *cli.Env) (clusters []remotesecret.Cluster, where string, err error) {
+// read returns the clusters of the files, or of the remote secrets in clusters.
+func (o *remoteSecretCheckOptions) read(ctx context.Context, env *cli.Env) (asked []secretsOf, unread []error, err error) {
 	if len(o.files) == 0 {
-		return readClusters(ctx, env, &o.kube, o.context)
+		return readClusters(ctx, env, &o.kube, &o.contexts)
 	}
+	all := secretsOf{place: strings.Join(o.files, ", ")}
 	for _, path := range o.files {
 		name, text, err := cli.ReadInput(env, path, remotesecret.MaxFileSize)
 		if err != nil {
-			return nil, "", err
+			return nil, nil, err
 		}
 		found, err := remotesecret.DecodeFile(name, text)
 		if err != nil {
-			return nil, "", err
+			return nil, nil, err
 		}
-		clusters = append(clusters, found...)
+		all.clusters = append(all.clusters, found...)
 	}
-	return clusters, strings.Join(o.files, ", "), nil
+	return []secretsOf{all}, nil, nil
 }

@@ -63,10 +63,14 @@ Without --revoke-in a copy of the secret still gives access to the cluster.`,
 
 // clusters returns the clusters that have a remote secret in the first context.
 func (o *remoteSecretDeleteOptions) clusters(ctx context.Context, env *cli.Env) ([]string, error) {
-	found, _, err := readClusters(ctx, env, &o.kube, append(o.kube.Contexts(env, o.contexts), "")[0])
+	namespace, err := o.kube.theNamespace()
+	if err != nil {
+		return nil, err
+	}
+	found, err := readClustersOf(ctx, env, &o.kube, namespace, &cli.MeshContext{Context: append(o.kube.Contexts(env, o.contexts), "")[0]})
 	var out []string
-	for i := range found {
-		out = append(out, string(found[i].ID))
+	for i := range found.clusters {
+		out = append(out, string(found.clusters[i].ID))
 	}
 	return out, err
 }

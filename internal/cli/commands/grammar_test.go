@@ -184,7 +184,7 @@ func TestEveryReaderTakesSeveralClusters(t *testing.T) {
 	t.Parallel()
 	others := map[string]bool{ // whether they take several contexts
 		"serve": false, "install": false, "upgrade": false, "uninstall": false, "manifest generate": false, "inject": false, "workload entry configure": false,
-		"create-remote-secret": false, "experimental create-remote-secret": false, "remote-secret list": false, "remote-secret check": false,
+		"create-remote-secret": false, "experimental create-remote-secret": false,
 		"remote-secret rotate": false, "remote-secret delete": false, "multicluster drain": true, "multicluster undrain": true, "multicluster weight": true,
 		"certs cacerts": true, "certs crl": true, "certs rotate-root plan": true, "certs rotate-root start": true, "certs rotate-root next": true,
 		"certs rotate-root finish": true, "certs rotate-root abort": true, "certs rotate-root status": true,

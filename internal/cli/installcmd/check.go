@@ -19,6 +19,7 @@ import (
 	"github.com/meshctl/meshctl/internal/output"
 	"github.com/meshctl/meshctl/internal/proxystatus"
 	"github.com/meshctl/meshctl/internal/remotesecret/create"
+	"github.com/meshctl/meshctl/internal/server/analyze"
 )
 
 type checkOptions struct {
@@ -49,8 +50,8 @@ With pre, check whether the cluster is ready for an installation with the same f
 the version of Kubernetes, your permissions, the kinds of Istio, objects and webhooks of
 other programs, and security policies that would not be enforced.
 
-The command writes nothing. The exit code is 3 if it finds a fault, and 4 if it finds none but
-could not check everything. meshctl remote-clusters shows the clusters that control planes read.`,
+The command writes nothing. A line of level Info is a remark, such as a drained cluster. The exit
+code is 3 if the command finds a fault, and 4 if it finds none but could not check everything. meshctl remote-clusters shows the clusters that control planes read.`,
 		Example: `  meshctl check pre --context cluster1 --network network1 --crds
   meshctl check --context cluster1 --all-clusters`,
 		Args:      checkArgs,
@@ -146,6 +147,7 @@ func (o *checkOptions) checkClusters(ctx context.Context, env *cli.Env, clusters
 		}
 	}
 	found = append(found, o.compareControlPlanes(clusters, states)...)
+	found = append(found, o.clusterSettings(clusters, states)...)
 	if configuration != nil {
 		found = append(found, configuration.check(states, several)...)
 		unread = append(unread, configuration.unread...)
@@ -258,7 +260,8 @@ func inCluster(hint, flags string) string {
 
 // report shows the findings in clusters, and what could not be checked.
 func (o *checkOptions) report(env *cli.Env, clusters string, found []apply.Finding, unread []error) error {
-	slices.SortStableFunc(found, func(a, b apply.Finding) int { return cmp.Compare(a.Level, b.Level) }) // errors first
+	rank := func(f apply.Finding) int { return slices.Index(analyze.Levels(), analyze.Level(f.Level)) }
+	slices.SortStableFunc(found, func(a, b apply.Finding) int { return cmp.Compare(rank(a), rank(b)) })
 	several := slices.ContainsFunc(found, func(f apply.Finding) bool { return f.Cluster != "" })
 	t := &output.Table{Header: []string{"LEVEL", "OBJECT", "FAULT", "HINT"}}
 	if several {
@@ -279,13 +282,22 @@ func (o *checkOptions) report(env *cli.Env, clusters string, found []apply.Findi
 	if clusters == "" {
 		return errors.Join(unread...)
 	}
-	if len(found) == 0 && len(unread) > 0 {
+	remarks := 0
+	for _, f := range found {
+		if f.Level == apply.Info {
+			remarks++
+		}
+	}
+	switch faults := len(found) - remarks; {
+	case faults > 0:
+		env.NotRead(unread...)
+		return cli.Findingsf("%s: %s", clusters, output.Plural(faults, "fault"))
+	case len(unread) > 0:
 		return cli.Incomplete(unread...)
+	case remarks > 0:
+		env.Notef("%s: no fault found, %s: looked at %s", clusters, output.Plural(remarks, "remark"), o.looked)
+	default:
+		env.Notef("%s: nothing found: looked at %s", clusters, o.looked)
 	}
-	env.NotRead(unread...)
-	if len(found) > 0 {
-		return cli.Findingsf("%s: %s", clusters, output.Plural(len(found), "fault"))
-	}
-	env.Notef("%s: nothing found: looked at %s", clusters, o.looked)
 	return nil
 }

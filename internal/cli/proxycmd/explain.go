@@ -82,7 +82,8 @@ Its proxy must be connected to one of the control planes.
 
 The explanation uses the newest state of the control plane. meshctl ps shows whether the
 proxy has accepted the newest configuration. meshctl pc endpoints shows the endpoints
-that its Envoy uses. The exit code is 3 when the proxy reaches no endpoint.`,
+that its Envoy uses. The exit code is 3 when the proxy reaches no endpoint, or when one of
+its routes leads to a subset without endpoints.`,
 		Example: `  # Show why web calls only the pods of its own cluster
   meshctl explain endpoints helloworld.sample --from web-1.apps
   meshctl explain ep helloworld.sample --from deploy/web -n apps --port 5000 -o json`,
@@ -245,6 +246,9 @@ func writeExplanation(env *cli.Env, f output.Format, e *debug.Explanation) error
 		}
 	}
 	env.Notef("%s is in %s", e.Proxy, whereabouts(&e.ExplainedProxy))
+	for _, r := range e.Lost {
+		env.Notef("VirtualService %s sends requests to subset %s: they fail with status 503: %s", r.VirtualService, r.Subset, r.Why)
+	}
 	for _, c := range e.Conflicts {
 		env.Notef("Calls to its address %s reach %s, which has the same address: call it by its name, over HTTP", c.Address, c.Used)
 	}
@@ -300,22 +304,29 @@ func reached(e *debug.Explanation, x *debug.ExplainedEndpoint) string {
 	case len(x.Gateways) > 0:
 		how = "via " + strings.Join(x.Gateways, ", ")
 	}
+	for _, r := range e.Lost {
+		notes = append(notes, "but not for requests to subset "+r.Subset)
+	}
 	if x.Passthrough != "" {
 		notes = append(notes, "but not for calls from other networks: "+x.Passthrough.String())
 	}
 	return strings.Join(append([]string{how}, notes...), "; ")
 }
 
-// judgeExplanation returns a finding when the proxy reaches no endpoint.
+// judgeExplanation returns a finding when the proxy reaches no endpoint, or when a route leads to none.
 func judgeExplanation(e *debug.Explanation) error {
 	if e.Missing != "" {
 		return cli.Findingsf("%s", output.Escape(e.Proxy+" has no endpoints of "+e.Service+": "+e.Missing))
 	}
 	for _, p := range e.Ports {
 		for i := range p.Endpoints {
-			if p.Endpoints[i].Obstacle == "" {
-				return nil
+			if p.Endpoints[i].Obstacle != "" {
+				continue
 			}
+			if len(e.Lost) > 0 {
+				return cli.Findingsf("%s", output.Escape(e.Proxy+" has routes to subsets of "+e.Service+" without endpoints"))
+			}
+			return nil
 		}
 	}
 	return cli.Findingsf("%s", output.Escape(e.Proxy+" reaches no endpoint of "+e.Service))

@@ -27,6 +27,7 @@ type Level string
 const (
 	Error   Level = "Error"   // it does not work
 	Warning Level = "Warning" // a part does not work
+	Info    Level = "Info"    // a remark, no fault
 )
 
 // Finding is a fault of a cluster.

@@ -82,7 +82,7 @@ func Check(c *registry.Contents, o Options) []Finding {
 	m := newChecker(c, o)
 	for _, check := range until(m, []func(){
 		m.problems, m.virtualServices, m.gateways, m.destinationRules, m.sidecars, m.policies, m.keySets, m.serverModes, m.relativePatches,
-		m.telemetryProviders, m.kubernetesServices, m.serviceEntries, m.namespaces, m.sourceAccounts, m.networks, m.injection,
+		m.telemetryProviders, m.kubernetesServices, m.serviceEntries, m.namespaces, m.sourceAccounts, m.tokenIssuers, m.networks, m.injection,
 	}) {
 		check()
 	}

@@ -68,7 +68,7 @@ func (v *clusterView) compareMTLS(far *clusterView) {
 		if d.port != 0 {
 			field = fmt.Sprintf("spec.portLevelMtls[%d].mode", d.port)
 		}
-		v.findIn(level, SecurityDiffers, d.policy, v.copyTo(far, d.policy), field, "is %s, but in cluster %s it is %s for the same services: pods of %s there %s",
+		v.findIn(level, SecurityDiffers, d.policy, v.eitherWay(far, d.policy), field, "is %s, but in cluster %s it is %s for the same services: pods of %s there %s",
 			d.here, far.id, d.there, host, what)
 	}
 }
@@ -134,7 +134,7 @@ func (v *clusterView) comparePolicy(far *clusterView, p snapshot.Policy, all []s
 			return
 		}
 	}
-	v.findFix(SecurityDiffers, p, v.copyTo(far, p), "", "applies only in cluster %s: cluster %s %s, so pods of %s there %s", v.id, far.id, far.instead(p), host, effect)
+	v.findFix(SecurityDiffers, p, v.eitherWay(far, p), "", "applies only in cluster %s: cluster %s %s, so pods of %s there %s", v.id, far.id, far.instead(p), host, effect)
 }
 
 // effectOf returns the selector of a policy, and what pods without the policy do; "" if the policy

@@ -79,7 +79,7 @@ func (v *clusterView) compareRules(far *clusterView) {
 		if len(policies(d)) > 0 {
 			level = Warning // their TLS differs
 		}
-		v.findIn(level, DestinationRuleDiffers, d, v.copyTo(far, d), "spec.trafficPolicy", "does not apply to clients in cluster %s, which %s", far.id, far.instead(d))
+		v.findIn(level, DestinationRuleDiffers, d, v.eitherWay(far, d), "spec.trafficPolicy", "does not apply to clients in cluster %s, which %s", far.id, far.instead(d))
 	}
 }
 

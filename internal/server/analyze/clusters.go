@@ -129,7 +129,34 @@ func (v *clusterView) copyTo(far *clusterView, o snapshot.Object) string {
 		return fmt.Sprintf("add %s %s (%s) to cluster %s, too", k.Kind, nameOf(o), place, far.id)
 	}
 	return fmt.Sprintf("%s get %s %s -o yaml | sed -E '/^  (creationTimestamp|generation|resourceVersion|uid): /d' | kubectl%s apply -f -",
-		v.kubectl(v.id, k.Namespace), strings.ToLower(string(k.Kind))+".v1."+groupOf(k.Kind), k.Name, v.flags(far.id))
+		v.kubectl(v.id, k.Namespace), resourceOf(k.Kind), k.Name, v.flags(far.id))
+}
+
+// eitherWay returns the command that copies an object to another cluster, and, for the case that the
+// object is the mistake, the command for the other way.
+func (v *clusterView) eitherWay(far *clusterView, o snapshot.Object) string {
+	k := o.Key()
+	there := k
+	there.Cluster = far.id
+	other := far.objects[there]
+	back := ""
+	switch place := o.ReadFrom(); {
+	case other != nil:
+		back = far.copyTo(v, other)
+	case place.File != "":
+		back = "delete it in cluster " + string(v.id)
+	default:
+		back = fmt.Sprintf("%s delete %s %s", v.kubectl(v.id, k.Namespace), resourceOf(k.Kind), k.Name)
+	}
+	if o.ReadFrom().File != "" {
+		return fmt.Sprintf("%s, or, if cluster %s is right, %s", v.copyTo(far, o), far.id, back)
+	}
+	return fmt.Sprintf("%s # or, if cluster %s is right: %s", v.copyTo(far, o), far.id, back)
+}
+
+// resourceOf returns the name of a kind of Istio in commands of kubectl.
+func resourceOf(kind snapshot.Kind) string {
+	return strings.ToLower(string(kind)) + ".v1." + groupOf(kind)
 }
 
 // groupOf returns the API group of a kind of Istio.

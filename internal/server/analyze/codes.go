@@ -76,6 +76,8 @@ const (
 	PrivateKeyInKeySet               Code = "MSH0122"
 	TCPPortOfHTTPProvider            Code = "MSH0123"
 	KeySetNotFetched                 Code = "MSH0124"
+	UnknownTokenIssuer               Code = "MSH0125"
+	PlaintextToStrict                Code = "MSH0126"
 	UnknownRevision                  Code = "MSH0130"
 	RevisionWithoutControlPlane      Code = "MSH0131"
 	RemovedRevision                  Code = "MSH0132"
@@ -145,8 +147,8 @@ var kinds = []Kind{
 	},
 	{
 		NamespaceNotInjected, "NamespaceNotInjected", Warning,
-		"The label `istio-injection` of a namespace has another value than `enabled` or `disabled`. No pod of the namespace is injected.",
-		"Set the label to `enabled`, and restart the pods.",
+		"The label `istio-injection` of a namespace has another value than `enabled` or `disabled`, so no pod of the namespace is injected. Or a namespace has no label for injection, although its pods take part in the traffic of the mesh: policies apply to them, an AuthorizationPolicy or a route names them as callers, or other pods of their Service have a proxy. It is only a remark if the namespace has VirtualServices or DestinationRules for its Services, which may be for clients elsewhere.",
+		"Set the label to `enabled`, and restart the pods. If they need no proxy, set it to `disabled`.",
 	},
 	{
 		PodMissingProxy, "PodMissingProxy", Warning,
@@ -454,6 +456,16 @@ var kinds = []Kind{
 		"Correct `jwksUri` or `issuer`, or make the server reachable from the control plane. Or write the keys into `jwks`.",
 	},
 	{
+		UnknownTokenIssuer, "UnknownTokenIssuer", Error,
+		"A rule of an AuthorizationPolicy has a condition on tokens, such as `requestPrincipals`, but no RequestAuthentication of the workloads accepts tokens of this issuer. No request meets the condition. It is a warning if another value of the same list belongs to a known issuer. A principal is `ISSUER/SUBJECT`, with the `issuer` of a RequestAuthentication as it is written there. If no workload is known, the selectors decide.",
+		"Correct the issuer, or add a RequestAuthentication with it for the workloads.",
+	},
+	{
+		PlaintextToStrict, "PlaintextToStrict", Info,
+		"A PeerAuthentication requires mTLS of the whole mesh or of a namespace, but pods of a namespace without a label for injection have no proxy, so their calls to pods with a proxy fail. It is a remark, as nothing shows that they call. The label `istio-injection=disabled` of a namespace, or `sidecar.istio.io/inject: \"false\"` of a pod, says that pods need no proxy.",
+		"Label the namespace and restart its pods, so that they get a proxy. If they need none, label it with `istio-injection=disabled`.",
+	},
+	{
 		UnknownRevision, "UnknownRevision", Error,
 		"The label of a namespace or a pod names a revision that no injector has, so no proxy is injected. `istio-injection=enabled` stands for the revision `default`.",
 		"Set the label to a revision or a tag that exists, or install the revision.",
@@ -496,7 +508,7 @@ var kinds = []Kind{
 	{
 		SecurityDiffers, "SecurityDiffers", Warning,
 		"A PeerAuthentication, an AuthorizationPolicy or a RequestAuthentication applies to the pods of a service in one cluster, but not to the pods of the same service in another cluster. A client that the policy restricts reaches the other pods. If the clients of one cluster use plaintext where pods in the other require mTLS, or the reverse, requests fail, and this is an error.",
-		"Apply the policy in both clusters.",
+		"Apply the policy in both clusters or, if the cluster without it is right, in none.",
 	},
 	{
 		TrustDomainDiffers, "TrustDomainDiffers", Error,

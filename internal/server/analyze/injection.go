@@ -26,6 +26,7 @@ func (m *checker) injection() {
 	for _, id := range slices.Sorted(maps.Keys(m.clusters)) {
 		c := m.newInjectedCluster(id)
 		c.checkNamespaces()
+		c.checkUnlabelled()
 		c.checkInjectors()
 		c.checkPods()
 	}

@@ -167,15 +167,15 @@ func TestPlantedFaults(t *testing.T) {
 		},
 		"STRICT in one cluster": {
 			1, "kind: PeerAuthentication", "",
-			"MSH0138", analyze.Warning, "PeerAuthentication istio-system/default: spec.mtls.mode: is STRICT, but in cluster west it is PERMISSIVE for the same services", "add PeerAuthentication istio-system/default (east.yaml:",
+			"MSH0138", analyze.Warning, "PeerAuthentication istio-system/default: spec.mtls.mode: is STRICT, but in cluster west it is PERMISSIVE for the same services", "to cluster west, too, or, if cluster west is right, delete it in cluster east",
 		},
 		"mTLS disabled in one cluster": {
 			1, "spec: {mtls: {mode: STRICT}}", "spec: {mtls: {mode: DISABLE}}",
-			"MSH0138", analyze.Error, "refuse the mTLS of clients in cluster east", "add PeerAuthentication istio-system/default (east.yaml:",
+			"MSH0138", analyze.Error, "refuse the mTLS of clients in cluster east", "to cluster west, too, or, if cluster west is right, add PeerAuthentication istio-system/default (west.yaml:",
 		},
 		"a policy in one cluster": {
 			1, "kind: AuthorizationPolicy", "",
-			"MSH0138", analyze.Warning, "AuthorizationPolicy shop/no-admin: applies only in cluster east: cluster west has no such AuthorizationPolicy", "add AuthorizationPolicy shop/no-admin (east.yaml:",
+			"MSH0138", analyze.Warning, "AuthorizationPolicy shop/no-admin: applies only in cluster east: cluster west has no such AuthorizationPolicy", "to cluster west, too, or, if cluster west is right, delete it in cluster east",
 		},
 		"a gateway that passes on nothing": {
 			1, "kind: Gateway", "",

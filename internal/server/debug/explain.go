@@ -39,8 +39,17 @@ type Explanation struct {
 	Omitted Omissions       `json:"omitted,omitzero"`
 	// Conflicts are addresses of the service that the proxy uses for another service.
 	Conflicts []registry.AddressConflict `json:"conflicts,omitzero"`
+	// Lost are routes of the proxy to subsets of the service without endpoints.
+	Lost []ExplainedRoute `json:"lost,omitzero"`
 	// Clusters are the clusters of the mesh.
 	Clusters []ExplainedCluster `json:"clusters"`
+}
+
+// ExplainedRoute explains why requests on the routes of a VirtualService to a subset fail.
+type ExplainedRoute struct {
+	VirtualService string `json:"virtualService"` // namespace/name
+	Subset         string `json:"subset"`
+	Why            string `json:"why"`
 }
 
 // ExplainedPort explains how the proxy reaches the endpoints of one port.
@@ -165,9 +174,39 @@ func (p *Pages) explain(s *snapshot.Snapshot, n xdsgen.Node, service string) *Ex
 		}
 		out.Ports = append(out.Ports, shown)
 	}
+	for _, r := range xdsgen.LostRoutes(s, n, svc) {
+		why := "no DestinationRule for " + svc.Host + " that applies to the proxy defines it"
+		if r.Labels != nil {
+			why = "no endpoint has its labels " + string(snapshot.SelectorOf(r.Labels))
+		}
+		out.Lost = append(out.Lost, ExplainedRoute{r.Namespace + "/" + r.Name, r.Subset, why + "; " + versions(s, svc)})
+	}
 	omitted = omitted.With(unnamed(s, svc))
 	out.Omitted = Omissions{omitted.Number, omitted.First}
 	return out
+}
+
+// versions lists the versions of the endpoints of a service, with their clusters.
+func versions(s *snapshot.Snapshot, svc *snapshot.MeshService) string {
+	in := map[string][]string{}
+	for _, list := range s.Endpoints.Get(svc.Key).ByPort {
+		for i := range list {
+			e := &list[i]
+			version := "endpoints without the label version"
+			if v, ok := e.Label("version"); ok {
+				version = "version=" + v
+			}
+			if !slices.Contains(in[version], string(e.Cluster)) {
+				in[version] = append(in[version], string(e.Cluster))
+			}
+		}
+	}
+	var out []string
+	for _, version := range slices.Sorted(maps.Keys(in)) {
+		slices.Sort(in[version])
+		out = append(out, version+" in "+strings.Join(in[version], ", "))
+	}
+	return "there are " + strings.Join(out, "; ")
 }
 
 // causeOf returns why other networks cannot reach a network, empty if they can.
