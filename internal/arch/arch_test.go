@@ -135,14 +135,18 @@ func TestImportRules(t *testing.T) {
 	r := readRules(t)
 	for pkg, built := range packages(t) {
 		for path, places := range built.ImportPos {
-			for module, allowed := range r.imports {
-				may := func(allowed string) bool {
-					parent, below := strings.CutSuffix(allowed, "/...")
-					return pkg == parent || below && strings.HasPrefix(pkg, parent+"/")
+			rule := "" // the longest that matches
+			for module := range r.imports {
+				if (path == module || strings.HasPrefix(path, module+"/")) && len(module) > len(rule) {
+					rule = module
 				}
-				if (path == module || strings.HasPrefix(path, module+"/")) && !slices.ContainsFunc(allowed, may) {
-					t.Errorf("%v: %s imports %s, which only %q may import", places[0], pkg, path, allowed)
-				}
+			}
+			may := func(allowed string) bool {
+				parent, below := strings.CutSuffix(allowed, "/...")
+				return pkg == parent || below && strings.HasPrefix(pkg, parent+"/")
+			}
+			if allowed := r.imports[rule]; rule != "" && !slices.ContainsFunc(allowed, may) {
+				t.Errorf("%v: %s imports %s, which only %q may import", places[0], pkg, path, allowed)
 			}
 		}
 	}

@@ -6,8 +6,8 @@ import (
 
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 	"github.com/meshctl/meshctl/internal/server/xdsgen/clusters"
-	"github.com/meshctl/meshctl/internal/server/xdsgen/extensionconfig"
 	"github.com/meshctl/meshctl/internal/server/xdsgen/endpoints"
+	"github.com/meshctl/meshctl/internal/server/xdsgen/extensionconfig"
 	"github.com/meshctl/meshctl/internal/server/xdsgen/gateways"
 	"github.com/meshctl/meshctl/internal/server/xdsgen/nametable"
 	"github.com/meshctl/meshctl/internal/server/xdsgen/outbound"

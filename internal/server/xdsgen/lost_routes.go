@@ -7,6 +7,7 @@ import (
 
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
+	"github.com/meshctl/meshctl/internal/server/xdsgen/proxy"
 )
 
 // LostRoute is routes of a VirtualService to a subset of a service without endpoints: requests that a
@@ -20,12 +21,12 @@ type LostRoute struct {
 
 // LostRoutes returns the routes of a proxy to subsets of a service that do not exist, or that have no
 // endpoint, sorted and each once. A service without endpoints has none.
-func LostRoutes(s *snapshot.Snapshot, n Node, svc *snapshot.MeshService) []LostRoute {
+func LostRoutes(s *snapshot.Snapshot, n proxy.Node, svc *snapshot.MeshService) []LostRoute {
 	endpoints := s.Endpoints.Get(svc.Key)
 	if endpoints == nil {
 		return nil
 	}
-	_, labels := podOf(s, n)
+	_, labels := proxy.PodOf(s, n)
 	rule := s.Rules.Get(svc.Key).For(snapshot.RuleClientOf(s.Namespaces.Get(n.Namespace), labels))
 	has := func(want map[string]string) bool {
 		for _, list := range endpoints.ByPort {
@@ -59,7 +60,7 @@ func LostRoutes(s *snapshot.Snapshot, n Node, svc *snapshot.MeshService) []LostR
 }
 
 // routesOfProxy returns the VirtualServices that apply to a proxy, by name.
-func routesOfProxy(s *snapshot.Snapshot, n Node, labels map[string]string) []*snapshot.VirtualService {
+func routesOfProxy(s *snapshot.Snapshot, n proxy.Node, labels map[string]string) []*snapshot.VirtualService {
 	all := map[*snapshot.VirtualService]bool{}
 	add := func(list []*snapshot.VirtualService) {
 		for _, v := range list {
@@ -67,7 +68,7 @@ func routesOfProxy(s *snapshot.Snapshot, n Node, labels map[string]string) []*sn
 		}
 	}
 	if n.ID.Type == mesh.Router {
-		for _, gw := range gatewaysOf(s, labels) {
+		for _, gw := range proxy.GatewaysOf(s, labels) {
 			if routes := s.GatewayRoutes.Get(gw.Namespace + "/" + gw.Name); routes != nil {
 				add(routes.For(n.Namespace))
 			}

@@ -233,8 +233,16 @@ func (u ClusterOf) base(g *wire.Generator, name, alpn string) *clusterv3.Cluster
 		setLoadBalancer(g, c, u.loadBalancer(), weighted)
 	}
 	SetConnectionPool(c, u.policy.GetConnectionPool(), u.keepAlive, u.policy.GetRetryBudget())
+	if u.router {
+		c.PerConnectionBufferLimitBytes = HostileClients
+	}
 	return c
 }
+
+// HostileClients bounds what Envoy reads at once from a server whose clients may be hostile, in
+// bytes. Callers that send many requests and read no response would otherwise fill the memory, a MiB
+// for each request, before Envoy looks at its heap.
+var HostileClients = wrapperspb.UInt32(64 << 10)
 
 // resolve makes the proxy resolve the names of a cluster's endpoints. It returns false if
 // there are none.

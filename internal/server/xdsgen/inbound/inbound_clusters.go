@@ -32,7 +32,7 @@ func (f *inboundWorkload) clusters(g *wire.Generator) {
 	}
 	if f.Captured {
 		c := clusters.PassthroughCluster(g, mesh.InboundPassthroughCluster, f.ConnectTimeout, f.KeepAlive)
-		c.UpstreamBindConfig = f.loopbackSource()
+		c.UpstreamBindConfig, c.PerConnectionBufferLimitBytes = f.loopbackSource(), clusters.HostileClients
 		g.Cluster(c)
 	}
 }

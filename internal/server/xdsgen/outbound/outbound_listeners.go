@@ -2,6 +2,7 @@
 package outbound
 
 import (
+	"net/netip"
 	"slices"
 	"strings"
 
@@ -272,10 +273,28 @@ func (u PortListeners) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, erro
 			filters.ClientListener(&g, serviceListener(&g, svc, port, ip, o), o.Settings, o.Port)
 		}
 	}
+	if len(w.ranges) > 0 && w.http {
+		w.requests = u.requestAddresses()
+	}
 	if !u.reserved {
 		w.Listener()
 	}
 	return g.Resources()
+}
+
+// requestAddresses returns the addresses of the services whose requests are routed by host.
+func (u PortListeners) requestAddresses() []netip.Addr {
+	var out []netip.Addr
+	for svc := range u.Services.All {
+		if !svc.Port(u.Services.Number).Protocol.IsHTTP() || u.streamsOnly {
+			continue
+		}
+		out = append(out, svc.AddressesOf(svc.For(u.cluster), u.Services.Number)...)
+		if u.allocated {
+			out = append(out, svc.Allocated...)
+		}
+	}
+	return out
 }
 
 // HeadlessListeners generates the listeners of a headless service's pods, except pods
@@ -308,7 +327,7 @@ func (u HeadlessListeners) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, 
 		}
 		for i := range u.endpoints.ByPort[port.Name] {
 			e := &u.endpoints.ByPort[port.Name][i]
-			if !endpoints.HeadlessReaches(u.Service, e, u.cluster, u.network) {
+			if e.Foreign || !endpoints.HeadlessReaches(u.Service, e, u.cluster, u.network) {
 				continue
 			}
 			o.Port = port.Number

@@ -1,6 +1,7 @@
 package outbound
 
 import (
+	"net/netip"
 	"slices"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
@@ -26,6 +27,10 @@ type wildcard struct {
 	http    bool     // requests are routed by host
 	tls     bool     // some chain matches a server name
 
+	// ranges holds those of the chains, and requests the addresses whose requests are routed by host.
+	ranges   []netip.Prefix
+	requests []netip.Addr
+
 	chains []*listenerv3.FilterChain
 	taken  map[string]struct{}     // matches of chains
 	rest   *listenerv3.FilterChain // of all other connections
@@ -47,6 +52,7 @@ func (w *wildcard) Add(svc *snapshot.MeshService, port *snapshot.ServicePort) {
 	}
 	for _, r := range svc.RangesOf(port.Number) {
 		match.PrefixRanges = append(match.PrefixRanges, wire.CidrRange(r))
+		w.ranges = append(w.ranges, r)
 	}
 	if len(match.GetServerNames())+len(match.GetPrefixRanges()) > 0 {
 		rest.FilterChainMatch = match
@@ -102,6 +108,22 @@ func takeMatch(taken map[string]struct{}, m *listenerv3.FilterChainMatch) bool {
 	return len(m.GetServerNames()) > 0
 }
 
+// requestsWithin returns the addresses whose requests are routed by host, and that a range of a chain
+// contains. Without chains of their own, the owner of the range would get their connections.
+func (w *wildcard) requestsWithin() []*corev3.CidrRange {
+	var out []*corev3.CidrRange
+	for _, ip := range w.requests {
+		if slices.ContainsFunc(w.ranges, func(r netip.Prefix) bool { return r.Contains(ip) }) {
+			out = append(out, wire.CidrRange(netip.PrefixFrom(ip, ip.BitLen())))
+		}
+	}
+	match := &listenerv3.FilterChainMatch{PrefixRanges: out}
+	if !takeMatch(w.taken, match) {
+		return nil
+	}
+	return match.GetPrefixRanges()
+}
+
 // Listener generates the listener, if it has any chains.
 func (w *wildcard) Listener() {
 	if !w.http && len(w.chains) == 0 && w.rest == nil {
@@ -119,6 +141,12 @@ func (w *wildcard) Listener() {
 		l.FilterChains = append(l.FilterChains, plainHTTPChain(w.g, name, wire.PortString(o.Port), o))
 	}
 	l.FilterChains = append(l.FilterChains, w.chains...)
+	if within := w.requestsWithin(); len(within) > 0 {
+		http, other := plainHTTPChain(w.g, name, wire.PortString(o.Port), o), passthroughChain(w.g, o)
+		http.FilterChainMatch.PrefixRanges = within
+		other.Name, other.FilterChainMatch = "", &listenerv3.FilterChainMatch{PrefixRanges: within}
+		l.FilterChains = append(l.FilterChains, http, other)
+	}
 	switch {
 	case w.rest == nil:
 		l.DefaultFilterChain = passthroughChain(w.g, o)

@@ -9,7 +9,6 @@ import (
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
 
 	"github.com/meshctl/meshctl/internal/mesh"
-	"github.com/meshctl/meshctl/internal/order"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 	"github.com/meshctl/meshctl/internal/server/xdsgen/extensionconfig"
 	"github.com/meshctl/meshctl/internal/server/xdsgen/plugins"
@@ -75,7 +74,7 @@ func ChooseFilters(s *snapshot.Snapshot, n proxy.Node, labels map[string]string,
 	}
 	out.Bootstrap = bootstrapViews(bootstrap)
 	view := extensionconfig.View{Authorizations: wire.ListOf(authorizations)}
-	order.Sort(extensions, func(a, b units.Extension) int { return strings.Compare(a.Name, b.Name) })
+	slices.SortFunc(extensions, func(a, b units.Extension) int { return strings.Compare(a.Name, b.Name) })
 	view.Extensions = wire.ListOf(extensions)
 	if view != (extensionconfig.View{}) {
 		out.Extensions.Shared = view

@@ -20,7 +20,6 @@ import (
 	telemetryv1alpha1 "istio.io/api/telemetry/v1alpha1"
 
 	"github.com/meshctl/meshctl/internal/mesh"
-	"github.com/meshctl/meshctl/internal/order"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 	"github.com/meshctl/meshctl/internal/server/xdsgen/proxy"
 	"github.com/meshctl/meshctl/internal/server/xdsgen/wire"
@@ -123,7 +122,7 @@ func withIstioTags(tags wire.List[snapshot.TraceTag], n proxy.Node, labels map[s
 	} {
 		out = append(out, snapshot.TraceTag{Name: name, Literal: value})
 	}
-	order.Stable(out, func(a, b snapshot.TraceTag) int { return strings.Compare(a.Name, b.Name) })
+	slices.SortStableFunc(out, func(a, b snapshot.TraceTag) int { return strings.Compare(a.Name, b.Name) })
 	return wire.ListOf(out)
 }
 
