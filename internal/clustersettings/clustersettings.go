@@ -25,6 +25,9 @@ const (
 	Key       = "clusters.yaml"
 )
 
+// Manager is the field manager of meshctl's changes of the ConfigMap.
+const Manager = "meshctl"
+
 // MaxClusters bounds the number of clusters with settings.
 const MaxClusters = 1000
 

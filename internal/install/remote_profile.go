@@ -13,10 +13,6 @@ import (
 	"github.com/meshctl/meshctl/internal/remotesecret/create"
 )
 
-// readerAccount is the service account by which control planes of other clusters read a
-// cluster.
-const readerAccount = "istio-reader-service-account"
-
 // addRemote adds what a cluster without a control plane needs: the Service by which pods
 // and the API server reach the control plane of another cluster, its webhooks, and the
 // rights of that control plane to write here. The cluster with the configuration of the
@@ -49,7 +45,7 @@ func (s *set) addRemote() {
 		s.addWebhooks()
 		return
 	}
-	for _, o := range create.RemoteWriter(create.Account{Namespace: v.Namespace, Name: readerAccount}, name+"-remote", v.injectorNames()) {
+	for _, o := range create.RemoteWriter(create.Account{Namespace: v.Namespace, Name: create.Reader}, name+"-remote", v.injectorNames()) {
 		s.add(o)
 	}
 	s.addInjectors()

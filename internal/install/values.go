@@ -165,6 +165,9 @@ func EastWestGateway(network string) Gateway {
 // IngressGateway returns the gateway for callers from outside the mesh.
 func IngressGateway() Gateway { return defaultGateway(ingressName, ingressName) }
 
+// EgressGateway returns the gateway for calls to destinations outside the mesh.
+func EgressGateway() Gateway { return defaultGateway(egressName, egressName) }
+
 func eastWestPorts() []corev1.ServicePort {
 	return []corev1.ServicePort{
 		servicePort("status-port", mesh.PortEnvoyReadiness, mesh.PortEnvoyReadiness),

@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"slices"
 	"strconv"
 	"time"
 
@@ -27,6 +28,8 @@ const (
 	forwardProtocol = "portforward.k8s.io"
 	// maxForwardError bounds the error text of the kubelet, in bytes.
 	maxForwardError = 1 << 10
+	// proxyContainer is the name of the container of a sidecar.
+	proxyContainer = "istio-proxy"
 )
 
 // PodPort is a port of a pod.
@@ -39,6 +42,21 @@ type PodPort struct {
 }
 
 func (t PodPort) String() string { return fmt.Sprintf("pod %s/%s", t.Namespace, t.Name) }
+
+// WithoutSidecar says that the pod has no sidecar. It returns "" if the pod has one or cannot be read.
+func (t PodPort) WithoutSidecar(ctx context.Context) string {
+	api, err := NewClient(t.Access)
+	if err != nil {
+		return ""
+	}
+	defer api.Close()
+	found, err := api.Pods(t.Namespace).Get(ctx, t.Name)
+	isProxy := func(c corev1.Container) bool { return c.Name == proxyContainer }
+	if err != nil || slices.ContainsFunc(found.Spec.Containers, isProxy) || slices.ContainsFunc(found.Spec.InitContainers, isProxy) {
+		return ""
+	}
+	return fmt.Sprintf("%s has no sidecar: none of its containers is %s", t, proxyContainer)
+}
 
 // DialContext connects to the port through the API server, as kubectl port-forward
 // does: over WebSocket, or over SPDY if the API server or a proxy refuses

@@ -23,8 +23,6 @@ import (
 	"github.com/meshctl/meshctl/internal/replicas"
 )
 
-const settingsManager = "meshctl"
-
 // maxSettings is the size limit of the settings file in bytes.
 const maxSettings = 1 << 20
 
@@ -52,9 +50,9 @@ func (c *Cluster) ChangeSettings(ctx context.Context, namespace string, change f
 		case err != nil:
 			return err
 		case missing:
-			_, err = maps.Create(ctx, have, metav1.CreateOptions{FieldManager: settingsManager})
+			_, err = maps.Create(ctx, have, metav1.CreateOptions{FieldManager: clustersettings.Manager})
 		default:
-			_, err = maps.Update(ctx, have, metav1.UpdateOptions{FieldManager: settingsManager})
+			_, err = maps.Update(ctx, have, metav1.UpdateOptions{FieldManager: clustersettings.Manager})
 		}
 		return err
 	})

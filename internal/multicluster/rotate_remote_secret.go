@@ -169,7 +169,14 @@ func (r *Rotation) renewed(ctx context.Context, old *corev1.Secret) (*corev1.Sec
 	if err != nil {
 		return nil, err
 	}
-	if err := r.From.CheckReader(ctx, account, c.User.Token); err != nil {
+	there := true
+	if account.Name == create.Reader {
+		// It needs no proof that it is the reader, and whoever revoked its tokens may have deleted it.
+		there, err = r.From.HasAccount(ctx, account)
+	} else {
+		err = r.From.CheckReader(ctx, account, c.User.Token)
+	}
+	if err != nil {
 		return nil, err
 	}
 	ttl := r.TTL
@@ -177,7 +184,7 @@ func (r *Rotation) renewed(ctx context.Context, old *corev1.Secret) (*corev1.Sec
 		ttl = max(claims.Expiry.Sub(claims.IssuedAt).Round(time.Second), create.MinTTL)
 	}
 	plan, err := r.From.Plan(ctx, create.Request{
-		Account: account, Create: ttl > 0 && !c.Renewed, TTL: ttl, Fresh: true, Rand: r.Rand,
+		Account: account, Create: !there || ttl > 0 && !c.Renewed, TTL: ttl, Fresh: true, Rand: r.Rand,
 		Scope: create.Scope{Style: create.Minimal, Namespaces: c.Namespaces, CredentialNamespaces: c.CredentialNamespaces, Authenticate: true, Renew: ttl > 0},
 	})
 	if err != nil {

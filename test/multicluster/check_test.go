@@ -158,9 +158,47 @@ func TestCheckFindsFaults(t *testing.T) {
 		}
 		return nil
 	})
+	runCredentialFixes(t, m, m.check(t, config, "--context", "east"))
+	eventually(t, "the gateway's Secrets are mended", func() error {
+		if out := m.check(t, config, "--context", "east"); strings.Contains(out, "IST0161") || strings.Contains(out, "no Secret") {
+			return fmt.Errorf("%s", out)
+		}
+		return nil
+	})
 	out := m.check(t, config, "--context", "east", "--as", "system:serviceaccount:sample:default")
 	if !strings.Contains(out, "may not") {
 		t.Errorf("a user without rights is not told:\n%s", out)
+	}
+}
+
+// runCredentialFixes runs the commands that the findings about Secrets of gateways print, with real files.
+func runCredentialFixes(t *testing.T, m *mesh, found string) {
+	t.Helper()
+	files := []string{}
+	for placeholder, key := range map[string]string{"CERTIFICATE_FILE": "tls.crt", "KEY_FILE": "tls.key", "CA_FILE": "tls.crt"} {
+		path := filepath.Join(t.TempDir(), placeholder)
+		text := m.east.Kubectl(t, "", "-n", "ingress", "get", "secret", "good", "-o", `go-template={{index .data "`+key+`" | base64decode}}`)
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		files = append(files, placeholder, path)
+	}
+	ran := 0
+	for line := range strings.Lines(found) {
+		_, fix, ok := strings.Cut(line, " | kubectl ")
+		if !ok || !strings.Contains(line, "tls.credentialName: ") {
+			continue
+		}
+		fix = strings.NewReplacer(files...).Replace("kubectl " + fix)
+		cmd := exec.Command("sh", "-c", "set -e; "+fix)
+		cmd.Env = append(os.Environ(), "PATH="+kube.Bin(t)+string(os.PathListSeparator)+os.Getenv("PATH"))
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Errorf("%s%v\n%s", fix, err, out)
+		}
+		ran++
+	}
+	if ran != 4 {
+		t.Errorf("%d of 4 commands in\n%s", ran, found)
 	}
 }
 

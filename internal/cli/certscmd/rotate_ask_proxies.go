@@ -54,6 +54,21 @@ func (o *rotateStep) take(args []string) error {
 	return o.rotateDir.take(args)
 }
 
+// again returns the place, and the control planes to ask, as the arguments of the next command.
+func (o *rotateStep) again() string {
+	out := o.target()
+	if len(o.servers) > 0 {
+		out += " --server " + output.ShellWord(strings.Join(o.servers, ","))
+	}
+	if o.ask {
+		out += " --ask-proxies"
+	}
+	if o.token.File != "" {
+		out += " --token-file " + output.ShellWord(o.token.File)
+	}
+	return out
+}
+
 func (o *rotateStep) asks() bool { return o.ask || len(o.servers) > 0 }
 
 // notAsked reports that only the time decides.

@@ -229,6 +229,8 @@ func TestRotateRootRefusesShortWaits(t *testing.T) {
 	const outlived = `(?m)^Error: certificates of connected proxies expire later than %s \(--leaf-ttl\) from now; .*:\nweb-1\.apps of cluster1: valid until 20\S+Z$`
 	m.rotate("start", cli.ExitFailure, fmt.Sprintf(outlived, "1s"), append(rehearsal, "--server", m.debug)...)
 	m.rotate("start", cli.ExitFailure, fmt.Sprintf(outlived, "1d"), "--server", m.debug)
+	m.rotate("plan", cli.ExitOK, `Note: 1 control plane asked, with 1 proxy connected\n(.*\n)*Warning: start would be refused now: certificates of connected proxies expire later than 1s \(--leaf-ttl\) from now; `, append(rehearsal, "--server", m.debug)...)
+	m.rotate("plan", cli.ExitFailure, `control planes do not answer:\n127\.0\.0\.1:1: `, "--server", "127.0.0.1:1,"+m.debug)
 	m.rotate("start", cli.ExitFailure, `Error: --propagation 0s is less than 1m, and proxies are connected: `, "--leaf-ttl", "49h", "--propagation", "0s", "--server", m.debug)
 	m.rotate("start", cli.ExitFailure, `control planes do not answer:\n127\.0\.0\.1:1: `, "--server", "127.0.0.1:1,"+m.debug)
 	if _, err := os.Stat(filepath.Join(m.certs, ".rotation")); err == nil {
@@ -236,6 +238,8 @@ func TestRotateRootRefusesShortWaits(t *testing.T) {
 	}
 
 	m.rotate("start", cli.ExitOK, `Note: 1 control plane asked, with 1 proxy connected\n(.*\n)*trust: `, "--leaf-ttl", "49h", "--server", m.debug)
+	m.rotate("status", cli.ExitOK, `(?m)^next, from \S+: meshctl certs rotate-root next \S+certs --server 127\.0\.0\.1:\d+$`, "--server", m.debug)
+	m.rotate("plan", cli.ExitOK, `Warning: next would be refused now: the step would break 1 proxy; `, "--server", m.debug)
 	m.must("certs", "rotate-root", "abort", m.certs)
 	closed()
 	m.rotate("start", cli.ExitOK, `Note: 1 control plane asked, with 0 proxies connected\n(.*\n)*trust: `, append(rehearsal, "--server", m.debug)...)
@@ -248,6 +252,8 @@ func TestRotateRootAskUsage(t *testing.T) {
 		"next certs --ask-proxies":                    "for a directory, name the control planes with --server",
 		"next --context a --ask-proxies --server b:1": "give one of them",
 		"finish certs --token-file x":                 "--token-file needs --server or --ask-proxies",
+		"plan certs --token-file x":                   "--token-file needs --server or --ask-proxies",
+		"plan certs --context a":                      "name either the directory or the clusters with --context, not both",
 		"status certs --server a:1 --timeout x":       "--timeout",
 	} {
 		if code, text := m.run(append([]string{"certs", "rotate-root"}, strings.Fields(args)...)...); code != cli.ExitUsage || !strings.Contains(text, want) {
@@ -319,7 +325,8 @@ func TestRotateRootFindsControlPlanes(t *testing.T) {
 	}
 	cluster1.ReplicaLease(t, namespace, "cp-"+strings.ReplaceAll(m.debug, ":", "-"), m.debug, "")
 	code, text = m.run(ask...)
-	if code != cli.ExitOK || !strings.Contains(text, "proxies: 1 control plane asked, with 0 proxies connected") || !strings.Contains(text, "it does not use the root") {
+	if code != cli.ExitOK || !strings.Contains(text, "proxies: 1 control plane asked, with 0 proxies connected") || !strings.Contains(text, "it does not use the root") ||
+		!strings.HasSuffix(text, ": meshctl certs rotate-root next "+strings.Join(there, " ")+" --ask-proxies\n") {
 		t.Errorf("with a Lease it ends with %d: %s", code, text)
 	}
 }

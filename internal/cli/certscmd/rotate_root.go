@@ -67,6 +67,9 @@ func (r *rotateDir) take(args []string) error {
 	case len(args) == 0 && len(r.contexts) > 0:
 		return nil
 	}
+	if len(args) == 1 {
+		return cli.Usagef("name either the directory or the clusters with --context, not both")
+	}
 	return cli.Usagef("name the directory with root-cert.pem and the directories of the clusters, or the clusters with --context")
 }
 
@@ -75,7 +78,7 @@ func (r *rotateDir) target() string {
 	if len(r.contexts) == 0 {
 		return r.path
 	}
-	out := "--context " + strings.Join(r.contexts, ",")
+	out := r.CommandFlags(strings.Join(r.contexts, ","))
 	if r.namespace != mesh.DefaultSystemNamespace {
 		out += " -n " + r.namespace
 	}
@@ -197,12 +200,12 @@ func (o *rotateStep) change(ctx context.Context, env *cli.Env, step func(*rotate
 }
 
 // report prints the phase of the rotation and the next command.
-func (r *rotateDir) report(env *cli.Env, d *rotate.Dir, s *rotate.State) {
+func (o *rotateStep) report(env *cli.Env, d *rotate.Dir, s *rotate.State) {
 	fmt.Fprintf(env.Stdout, "%s: %s\n", s.Phase, s.Phase.Describe())
 	if s.Phase.Ends() {
 		fmt.Fprintf(env.Stdout, "the rotation has ended; its files, with private keys, are in %s\n", d.Archive(s))
 		return
 	}
 	fmt.Fprintf(env.Stdout, "next, from %s: meshctl certs rotate-root %s %s\n",
-		s.SafeFrom().UTC().Format(time.RFC3339), s.Command(), r.target())
+		s.SafeFrom().UTC().Format(time.RFC3339), s.Command(), o.again())
 }

@@ -2,6 +2,7 @@ package certscmd
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -66,11 +67,14 @@ Nothing is written.
 
 A step is safe when no proxy uses a certificate or roots from before the previous step.
 Every control plane uses the files of that step after --propagation. The last older
-certificate expires --leaf-ttl later.`,
+certificate expires --leaf-ttl later.
+
+With --server or --ask-proxies the command asks the control planes whether connected
+proxies would break, as the next step does, and warns.`,
 		Example: `  meshctl certs rotate-root plan certs
   meshctl certs rotate-root plan certs --leaf-ttl 12h -o json`,
 	}, o.take, func(ctx context.Context) error { return o.plan(ctx, env) })
-	o.rotateDir.bind(env, cmd)
+	o.rotateStep.bind(env, cmd)
 	o.bind(cmd)
 	cli.TextVar(cmd.Flags(), &o.output)
 	return cmd
@@ -88,6 +92,11 @@ func (o *rotateStart) plan(ctx context.Context, env *cli.Env) error {
 	plan, err := dir.Plan(options)
 	if err != nil {
 		return err
+	}
+	if o.asks() {
+		if err := o.warn(ctx, env, dir); err != nil {
+			return err
+		}
 	}
 	if !o.output.OfTable() {
 		return output.Write(env.Stdout, o.output, plan)
@@ -112,10 +121,31 @@ func (o *rotateStart) plan(ctx context.Context, env *cli.Env) error {
 	for _, n := range plan.Notes {
 		env.Warnf("%s", n)
 	}
-	if short := o.short(); short != "" && plan.Phase == "" {
+	if short := o.short(); short != "" && plan.Phase == "" && !o.asks() {
 		env.Warnf("%s: start refuses that while proxies are connected", short)
 	}
 	return nil
+}
+
+// warn warns if the control planes would refuse the next step.
+func (o *rotateStart) warn(ctx context.Context, env *cli.Env, dir *rotate.Dir) error {
+	status, err := dir.Status()
+	if err != nil {
+		return err
+	}
+	step := rotate.Action("start")
+	switch {
+	case status == nil:
+		err = o.checkWaits(ctx, env)
+	case status.Requires != nil:
+		step, err = status.Command, o.gate(env)(ctx, *status.Requires)
+	}
+	var refusal *rotate.Refusal
+	if errors.As(err, &refusal) {
+		env.Warnf("%s would be refused now: %v", step, refusal)
+		return nil
+	}
+	return err
 }
 
 func newRotateStartCmd(env *cli.Env) *cobra.Command {

@@ -111,7 +111,7 @@ func (o *rotateStatus) write(env *cli.Env, s *rotate.Status, answer *rotateAnswe
 	if !s.SafeFrom.IsZero() {
 		from = ", from " + s.SafeFrom.UTC().Format(time.RFC3339)
 	}
-	fmt.Fprintf(env.Stdout, "next%s: meshctl certs rotate-root %s %s\n", from, s.Command, o.target())
+	fmt.Fprintf(env.Stdout, "next%s: meshctl certs rotate-root %s %s\n", from, s.Command, o.again())
 	return nil
 }
 

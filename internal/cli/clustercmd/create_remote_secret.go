@@ -101,7 +101,7 @@ func (o *createRemoteSecretOptions) bind(env *cli.Env, cmd *cobra.Command) {
 	fs.StringVar(&o.pluginName, "auth-plugin-name", "", "`Name` of the auth provider, with --auth-type plugin")
 	cli.MapVar(fs, &o.pluginConfig, "auth-plugin-config", "Settings of the auth provider, as `key=value,...`")
 	fs.StringVar(&o.serviceAccount, "service-account", "",
-		"Service `account` of the reader (default "+readerAccount+", with --type config istiod)")
+		"Service `account` of the reader (default "+create.Reader+", with --type config istiod)")
 	fs.BoolVar(&o.createAccount, "create-service-account", true, "Create the service account, its namespace and its role if they do not exist")
 	fs.StringVar(&o.secretName, "secret-name", "", "`Name` of the token Secret of the service account (default any existing one, else a new one)")
 	fs.StringVar(&o.server, "api-server", "", "`URL` of the API server, or auto (default the URL in the kubeconfig)")
@@ -216,7 +216,7 @@ func (o *createRemoteSecretOptions) request(env *cli.Env) (*multicluster.Request
 		Server: o.server, TLSServerName: o.tlsServerName, CA: o.ca, Force: o.force, Now: env.Now(),
 	}
 	if r.Account.Name == "" {
-		r.Account.Name = readerAccount
+		r.Account.Name = create.Reader
 		if o.kind == typeConfig {
 			r.Account.Name = "istiod"
 		}

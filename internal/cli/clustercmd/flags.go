@@ -89,6 +89,3 @@ func (f *rbacFlags) scope() (create.Scope, error) {
 		Style: create.Style(f.style), Namespaces: f.namespaces, CredentialNamespaces: f.credentials, Authenticate: !f.noCallers,
 	}, nil
 }
-
-// readerAccount is Istio's name of the service account that reads a cluster.
-const readerAccount = "istio-reader-service-account"

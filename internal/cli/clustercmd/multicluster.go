@@ -147,7 +147,7 @@ func (l *linkFlags) members(env *cli.Env, contexts []string) ([]*multicluster.Me
 			return nil, err
 		}
 		r := &multicluster.Request{Cluster: mesh.ClusterID(id), Now: env.Now()}
-		r.Account, r.Rand = create.Account{Namespace: namespace, Name: readerAccount}, rand.Reader
+		r.Account, r.Rand = create.Account{Namespace: namespace, Name: create.Reader}, rand.Reader
 		members = append(members, &multicluster.Member{Cluster: c, Request: r})
 	}
 	return members, nil

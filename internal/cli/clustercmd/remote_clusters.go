@@ -258,6 +258,9 @@ func (o *remoteClustersOptions) row(now time.Time, v *replicaView, c *clusters.P
 	case what != "":
 		state += ", " + what
 	}
+	if c.Drained {
+		state += ", drained"
+	}
 	row := []string{
 		string(c.Cluster), secret, state, ageOf(now, c.Since), fmt.Sprint(c.Services), fmt.Sprint(c.Endpoints), v.Server,
 	}

@@ -109,6 +109,9 @@ endpoints: [{addresses: [%s], conditions: {ready: true}}]
 			t.Fatalf("the cluster is not drained: %s", stdout)
 		}
 	}
+	if code, stdout, _ := remoteClusters(t, home, "remote-clusters", "--server", debug); code != cli.ExitOK || !strings.Contains(stdout, "synced, drained ") {
+		t.Errorf("a drained cluster: exit code %d\n%s", code, stdout)
+	}
 	hostile := `apiVersion: v1
 kind: Service
 metadata: {name: eastwest, namespace: istio-system, labels: {topology.istio.io/network: n2}}

@@ -12,6 +12,7 @@ import (
 	"github.com/meshctl/meshctl/internal/multicluster"
 	"github.com/meshctl/meshctl/internal/output"
 	"github.com/meshctl/meshctl/internal/remotesecret"
+	"github.com/meshctl/meshctl/internal/remotesecret/create"
 )
 
 type remoteSecretDeleteOptions struct {
@@ -56,7 +57,7 @@ Without --revoke-in a copy of the secret still gives access to the cluster.`,
 	o.kube.ContextVar(env, cmd, &o.from, "from", "Alias of --revoke-in that needs --to")
 	_ = fs.MarkHidden("from") // the flag is there
 	fs.StringVar(&o.account, "service-account", "",
-		"With --revoke-in, service `account` of the reader (default the account of the token, else "+readerAccount+")")
+		"With --revoke-in, service `account` of the reader (default the account of the token, else "+create.Reader+")")
 	cmd.ValidArgsFunction = cli.CompleteNames(env, o.clusters)
 	return cmd
 }
@@ -112,7 +113,7 @@ func (o *remoteSecretDeleteOptions) run(ctx context.Context, env *cli.Env) error
 	}
 	if readers != nil {
 		if deleted == 0 {
-			readers.Add(readerAccount)
+			readers.Add(create.Reader)
 		}
 		ended, working, err := readers.End(ctx)
 		if err != nil {

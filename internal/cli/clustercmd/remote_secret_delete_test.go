@@ -11,6 +11,7 @@ import (
 	authenticationv1 "k8s.io/api/authentication/v1"
 
 	"github.com/meshctl/meshctl/internal/kube"
+	"github.com/meshctl/meshctl/internal/remotesecret/create"
 	testkube "github.com/meshctl/meshctl/test/kube"
 )
 
@@ -54,7 +55,7 @@ func wantValid(t *testing.T, c *testkube.Cluster, want bool, tokens map[string]s
 func foreignToken(t *testing.T, c *testkube.Cluster, namespace string) string {
 	t.Helper()
 	c.Kubectl(t, `{apiVersion: v1, kind: Secret, type: kubernetes.io/service-account-token,
-		metadata: {name: foreign, annotations: {kubernetes.io/service-account.name: `+readerAccount+`}}}`, "apply", "-n", namespace, "-f", "-")
+		metadata: {name: foreign, annotations: {kubernetes.io/service-account.name: `+create.Reader+`}}}`, "apply", "-n", namespace, "-f", "-")
 	template := "go-template={{if .data}}{{with .data.token}}{{. | base64decode}}{{end}}{{end}}"
 	c.WaitOutput(t, "ey", "get", "secret", "foreign", "-n", namespace, "-o", template)
 	return c.Kubectl(t, "", "get", "secret", "foreign", "-n", namespace, "-o", template)
@@ -82,7 +83,7 @@ func TestRotateEndsEveryTokenThatMeshctlMade(t *testing.T) {
 	next := held(t, cluster1, namespace, "cluster2").User.Token
 	wantValid(t, cluster2, false, map[string]string{"without an end": endless, "first": first, "old": old})
 	wantValid(t, cluster2, true, map[string]string{"new": next, "of others": foreign})
-	if want := "kept secret " + namespace + "/foreign, which meshctl did not create: its token of service account " + readerAccount + " is valid until"; !strings.Contains(r.stderr, want) {
+	if want := "kept secret " + namespace + "/foreign, which meshctl did not create: its token of service account " + create.Reader + " is valid until"; !strings.Contains(r.stderr, want) {
 		t.Errorf("no %q in\n%s", want, r.stderr)
 	}
 	if !strings.Contains(r.stdout, "and the old one is revoked") {
@@ -95,7 +96,7 @@ func TestRotateReportsTokensThatStillWork(t *testing.T) {
 	t.Parallel()
 	cluster1, cluster2, kubeconfig, namespace := linked(t)
 	createSecret(t, cluster1, kubeconfig, namespace)
-	unbound := strings.TrimSpace(cluster2.Kubectl(t, "", "create", "token", readerAccount, "-n", namespace))
+	unbound := strings.TrimSpace(cluster2.Kubectl(t, "", "create", "token", create.Reader, "-n", namespace))
 	setToken(t, cluster1, namespace, unbound)
 
 	r := meshctl(t, kubeconfig, "remote-secret", "rotate", "--context", "cluster2", "--to", "cluster1", "-n", namespace, "--no-wait")
@@ -140,6 +141,29 @@ func TestRotateMakesNoTokenOfAnotherAccount(t *testing.T) {
 	}
 }
 
+// TestRotateAfterRevocation: rotate mends what deleting the token's Secret or the service account broke,
+// as check and remote-clusters advise it.
+func TestRotateAfterRevocation(t *testing.T) {
+	t.Parallel()
+	cluster1, cluster2, kubeconfig, namespace := linked(t)
+	for name, broken := range map[string][]string{
+		"token Secret deleted":         {"delete", "secret", "-n", namespace, create.Reader + "-istio-remote-secret-token"},
+		"all Secrets deleted":          {"delete", "secrets", "--all", "-n", namespace},
+		"service account deleted":      {"delete", "serviceaccount", "-n", namespace, create.Reader},
+		"service account and bindings": {"delete", "serviceaccount,clusterrolebinding", "-n", namespace, create.Reader, "meshctl-reader-" + namespace + "-" + create.Reader, "--ignore-not-found"},
+	} {
+		before := createSecret(t, cluster1, kubeconfig, namespace)
+		cluster2.Kubectl(t, "", broken...)
+		wantValid(t, cluster2, false, map[string]string{name: before})
+		r := must(t, kubeconfig, "remote-secret", "rotate", "--name", "cluster2", "--context", "cluster2", "--to", "cluster1", "-n", namespace, "--no-wait")
+		after := held(t, cluster1, namespace, "cluster2")
+		if after.User.Token == before || !strings.Contains(r.stdout, "and the old one is revoked") {
+			t.Errorf("%s:\n%s%s", name, r.stdout, r.stderr)
+		}
+		asReader(t, after, cluster2, "get", "services", "-A")
+	}
+}
+
 func TestLinkEndsTheTokensThatItReplaces(t *testing.T) {
 	t.Parallel()
 	cluster1, cluster2, kubeconfig, namespace := linked(t)
@@ -162,7 +186,7 @@ func TestLinkEndsTheTokensThatItReplaces(t *testing.T) {
 	wantValid(t, cluster1, true, map[string]string{"with an end": ttl1})
 	wantValid(t, cluster2, true, map[string]string{"with an end": ttl2})
 	for _, want := range []string{
-		"Warning: context cluster1: kept the tokens of service account " + namespace + "/" + readerAccount + " in secret ",
+		"Warning: context cluster1: kept the tokens of service account " + namespace + "/" + create.Reader + " in secret ",
 		"meshctl remote-secret rotate --context cluster2 --to CONTEXTS",
 	} {
 		if !strings.Contains(r.stderr, want) {
@@ -213,7 +237,7 @@ func TestUnlinkKeepsTokensOfOtherClusters(t *testing.T) {
 	// The tokens can be revoked when the remote secrets are gone.
 	revoke := []string{"remote-secret", "delete", "cluster2", "--to", "cluster1", "--revoke-in", "cluster2", "-n", namespace}
 	r = must(t, kubeconfig, revoke...)
-	if !strings.Contains(r.stderr, "context cluster2: deleted secret "+namespace+"/"+readerAccount+"-istio-remote-secret-token and so revoked its tokens of service account") {
+	if !strings.Contains(r.stderr, "context cluster2: deleted secret "+namespace+"/"+create.Reader+"-istio-remote-secret-token and so revoked its tokens of service account") {
 		t.Errorf("%s%s", r.stdout, r.stderr)
 	}
 	wantValid(t, cluster2, false, map[string]string{"of cluster2": token})

@@ -247,7 +247,7 @@ func TestHintsParse(t *testing.T) {
 func TestHintsNameFlagsThatExist(t *testing.T) {
 	t.Parallel()
 	known := map[string]bool{"help": true, "version": true}
-	for flag := range strings.FieldsSeq("overwrite local replicas verb resource role serviceaccount cert key") { // of kubectl
+	for flag := range strings.FieldsSeq("overwrite local replicas verb resource role serviceaccount cert key from-file") { // of kubectl
 		known[flag] = true
 	}
 	var learn func(*cobra.Command)

@@ -39,6 +39,8 @@ const workloads = `
 ---
 {apiVersion: v1, kind: Pod, metadata: {name: ended, namespace: NS, labels: {app: ended}}, spec: SPEC, status: {phase: Succeeded}}
 ---
+{apiVersion: v1, kind: Pod, metadata: {name: bare, namespace: NS, labels: {app: bare}}, spec: BARE, status: {phase: Running}}
+---
 {apiVersion: v1, kind: Service, metadata: {name: web, namespace: NS}, spec: {selector: {app: web}, ports: [{port: 80}]}}
 ---
 {apiVersion: v1, kind: Service, metadata: {name: nobody, namespace: NS}, spec: {selector: {app: nobody}, ports: [{port: 80}]}}
@@ -62,8 +64,9 @@ func TestProxyConfigOfAPod(t *testing.T) {
 	one, two := kube.Shared(t, "cluster1"), kube.Shared(t, "cluster2")
 	ns, other := two.Namespace(t, "pc"), two.Namespace(t, "pc")
 	two.Apply(t, gatewayKind)
+	spec := fmt.Sprintf("{nodeName: %s, automountServiceAccountToken: false, containers: [{name: istio-proxy, image: none}]}", two.Kubelet(t).Node)
 	two.Apply(t, strings.NewReplacer(
-		"NS", ns, "SPEC", fmt.Sprintf("{nodeName: %s, automountServiceAccountToken: false, containers: [{name: istio-proxy, image: none}]}", two.Kubelet(t).Node),
+		"NS", ns, "SPEC", spec, "BARE", strings.Replace(spec, "istio-proxy", "web", 1),
 		"TEMPLATE", "{metadata: {labels: {app: web}}, spec: {containers: [{name: web, image: none}]}}").Replace(workloads))
 	asked := make(chan string, 10)
 	envoy := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -113,6 +116,8 @@ func TestProxyConfigOfAPod(t *testing.T) {
 		{"pc c svc/ended." + ns, 1, `^$`, `no pods match "service/ended\.NS": of 1 pods none runs, ended is Succeeded\n$`},
 		{"pc c svc/selfless." + ns, 1, `^$`, `service/selfless\.NS: the service selects no pods\n$`},
 		{"pc c web-1." + ns + " --proxy-admin-port 1", 1, `^$`, `ask Envoy's admin interface localhost:1 by port-forward to pod NS/web-1: .*connection refused`},
+		{"pc all bare." + ns + " --proxy-admin-port 1", 1, `^$`, `^Error: pod NS/bare has no sidecar: none of its containers is istio-proxy \(.*connection refused.*\)\n$`},
+		{"pc log bare." + ns + " --proxy-admin-port 1", 1, `^$`, `pod NS/bare has no sidecar: `},
 		{"pc c web-1." + ns + " --as nobody", 1, `^$`, `pods \\?"web-1\\?" is forbidden: User \\?"nobody\\?" cannot create resource \\?"pods/portforward`},
 
 		{"pc c nonsense/web." + ns, 2, `^$`, `kind "nonsense" is none of daemonset, deployment, gateway, job, pod, replicaset, service, statefulset`},

@@ -82,12 +82,16 @@ func TestUpgradeKeepsValues(t *testing.T) {
 	if err := os.WriteFile(values, []byte("meshConfig: {accessLogFile: /dev/stdout}\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	l.must("install", "--wait=false", "--crds", "--cluster-id", "cluster1", "--network", "network1", "--mesh-id", "mesh1",
-		"--image", "registry.example/meshctl:v1", "--east-west-gateway", "--ingress-gateway", "--expose-istiod", "--revision-tag", "prod",
+	installed := l.must("install", "--wait=false", "--crds", "--cluster-id", "cluster1", "--network", "network1", "--mesh-id", "mesh1",
+		"--image", "registry.example/meshctl:v1", "--east-west-gateway", "--ingress-gateway", "--egress-gateway", "--expose-istiod", "--revision-tag", "prod",
 		"--file", values, "--set", "meshConfig.trustDomain=mesh.example", "--set", "values.global.proxy.resources.requests.cpu=50m")
 	if err := os.Remove(values); err != nil {
 		t.Fatal(err)
 	}
+	if want := "to join it to other clusters: meshctl multicluster link "; !strings.Contains(installed, want) {
+		t.Errorf("install does not say %q:\n%s", want, installed)
+	}
+	l.cluster.Kubectl(t, "", "get", "deployment,service", "istio-egressgateway", "-n", "istio-egress")
 
 	if out := l.must("upgrade", "--dry-run"); strings.Contains(out, "---") || !strings.Contains(out, "0 created, 0 changed") || !strings.Contains(out, "0 deleted") {
 		t.Errorf("upgrade without flags would change:\n%s", out)
@@ -97,9 +101,12 @@ func TestUpgradeKeepsValues(t *testing.T) {
 	if after := l.versions(); after != before {
 		t.Errorf("upgrade without flags changed objects:\n%s\nbefore:\n%s", after, before)
 	}
-	if want := "--cluster-id=cluster1 --crds=true --east-west-gateway=true --expose-istiod=true --image=registry.example/meshctl:v1 " +
+	if want := "--cluster-id=cluster1 --crds=true --east-west-gateway=true --egress-gateway=true --expose-istiod=true --image=registry.example/meshctl:v1 " +
 		"--ingress-gateway=true --mesh-id=mesh1 --network=network1 --revision-tag=prod"; !strings.Contains(out, want) {
 		t.Errorf("upgrade does not say what it keeps, %s:\n%s", want, out)
+	}
+	if want := "meshctl upgraded in "; !strings.Contains(out, want) || strings.Contains(out, "multicluster link") {
+		t.Errorf("upgrade does not end with %q:\n%s", want, out)
 	}
 
 	bare := []string{"install", "--wait=false", "--crds"}

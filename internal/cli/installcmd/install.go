@@ -13,6 +13,7 @@ import (
 	"github.com/meshctl/meshctl/internal/install"
 	"github.com/meshctl/meshctl/internal/install/apply"
 	"github.com/meshctl/meshctl/internal/kube"
+	"github.com/meshctl/meshctl/internal/output"
 )
 
 // clusterFlags hold the flags for one cluster.
@@ -183,12 +184,20 @@ func (o *installOptions) run(ctx context.Context, env *cli.Env, f *pflag.FlagSet
 		return err
 	}
 	fmt.Fprint(env.Stdout, diff)
-	said := "installed in"
+	did := "installed"
+	if o.upgrade {
+		did = "upgraded"
+	}
+	said := did + " in"
 	if o.dryRun {
-		said = "would be installed in"
+		said = "would be " + said
 	}
 	env.Notef("%s %s %s: %d created, %d changed, %d unchanged, %d deleted",
 		v.Installation(), said, c.Name, done.Created, done.Changed, done.Unchanged, done.Deleted)
+	if done.Created > 0 && !o.dryRun && !o.upgrade && v.Network != "" && access.Context != "" {
+		link := withFlags("meshctl multicluster link "+output.ShellWord(access.Context)+" CONTEXT", o.cluster.CommandFlags(""))
+		env.Notef("next, to join it to other clusters: %s", link)
+	}
 	return nil
 }
 

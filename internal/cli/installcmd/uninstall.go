@@ -33,8 +33,9 @@ func NewUninstall(env *cli.Env) *cobra.Command {
 		Short: "Delete an installation from a cluster",
 		Long: `Delete the objects that meshctl install made, by their label meshctl.io/installation. If
 it deletes the last installation of the cluster, the command also deletes the objects
-that control planes wrote, the service accounts without tokens that multicluster link
-created, and the CustomResourceDefinitions and namespaces that install made.
+that control planes wrote, the settings of clusters that multicluster drain and weight
+wrote, the service accounts without tokens that multicluster link created, and the
+CustomResourceDefinitions and namespaces that install made.
 
 The command never deletes objects of other programs. It keeps and lists each
 CustomResourceDefinition that has objects, and each namespace that has other objects,

@@ -35,7 +35,7 @@ type valueFlags struct {
 	cluster, network, mesh string
 	image                  string
 	crds, eastWest, istiod bool
-	ingress                bool
+	ingress, egress        bool
 	controlPlane           string
 	configCluster          string
 }
@@ -63,6 +63,7 @@ func (o *valueFlags) bindRemembered(f *pflag.FlagSet) {
 	f.BoolVar(&o.crds, "crds", false, "Include the CustomResourceDefinitions of Istio's kinds")
 	f.BoolVar(&o.eastWest, "east-west-gateway", false, "Include the gateway through which other networks call the services of this network; needs --network")
 	f.BoolVar(&o.ingress, "ingress-gateway", false, "Include a gateway for callers from outside the mesh, in the namespace istio-ingress")
+	f.BoolVar(&o.egress, "egress-gateway", false, "Include a gateway for calls to destinations outside the mesh, in the namespace istio-egress")
 	f.StringVar(&o.controlPlane, "control-plane", "", "Install no control plane, and use the one of another cluster, as `CLUSTER=ADDRESS`: the name of the other cluster and the address of its east-west gateway or, with --config-cluster, of its Service istiod")
 	f.StringVar(&o.configCluster, "config-cluster", "", "`Name` of the cluster whose API server has the configuration of the mesh, if the control plane runs in another cluster; give it in every cluster of the mesh")
 	f.BoolVar(&o.istiod, "expose-istiod", false, "Let other clusters use this control plane through the east-west gateway")
@@ -78,9 +79,12 @@ func defaultImage() string {
 	return "localhost/meshctl:" + version
 }
 
-// ingressNamespace is the namespace of --ingress-gateway: gateways must not read the
+// The namespaces of --ingress-gateway and --egress-gateway: gateways must not read the
 // Secrets of the control plane.
-const ingressNamespace = "istio-ingress"
+const (
+	ingressNamespace = "istio-ingress"
+	egressNamespace  = "istio-egress"
+)
 
 // values returns the values of the files and the flags.
 func (o *valueFlags) values(ctx context.Context, env *cli.Env, f *pflag.FlagSet) (*install.Values, error) {
@@ -204,6 +208,11 @@ func (o *valueFlags) apply(v *install.Values, f *pflag.FlagSet) error {
 	if o.ingress {
 		g := install.IngressGateway()
 		g.Namespace = ingressNamespace
+		v.Gateways = append(v.Gateways, g)
+	}
+	if o.egress {
+		g := install.EgressGateway()
+		g.Namespace = egressNamespace
 		v.Gateways = append(v.Gateways, g)
 	}
 	v.ExposeControlPlane = o.istiod

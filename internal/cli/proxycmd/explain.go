@@ -89,7 +89,7 @@ its routes leads to a subset without endpoints.`,
   meshctl explain ep helloworld.sample --from deploy/web -n apps --port 5000 -o json`,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) != 1 || args[0] == "" {
-				return errors.New("want one service, as name.namespace")
+				return errors.New("want one service, as name.namespace, and with --from the workload that calls it")
 			}
 			o.service = args[0]
 			return nil

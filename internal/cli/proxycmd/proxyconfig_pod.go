@@ -219,5 +219,5 @@ func (p *podFlags) complete(ctx context.Context, env *cli.Env) ([]string, error)
 // readInPod sets the source to the admin interface at a port of a pod.
 func readInPod(source *fetch.Source, target kube.PodPort) {
 	source.Admin = fmt.Sprintf("localhost:%d", target.Port)
-	source.Dial, source.Via = target.DialContext, "port-forward to "+target.String()
+	source.Dial, source.Via, source.Absent = target.DialContext, "port-forward to "+target.String(), target.WithoutSidecar
 }

@@ -168,18 +168,24 @@ func TestInstall(t *testing.T) {
 		l.Apply(t, string(text))
 	}
 	l.Apply(t, "{apiVersion: v1, kind: Secret, metadata: {name: reader-istio-remote-secret-token, namespace: istio-system}}")
+	settings := []string{"create", "configmap", "meshctl-clusters", "-n", "istio-system", "--from-literal=clusters.yaml={}"}
+	l.Kubectl(t, "", settings...)
 	l.uninstall(t, "meshctl")
+	l.reported(t, "kept ConfigMap istio-system/meshctl-clusters: kubectl-create wrote it, too")
 	l.reported(t, "kept ServiceAccount istio-system/reader and its roles")
 	l.reported(t, "kept CustomResourceDefinition virtualservices.networking.istio.io: there are objects, such as VirtualService default/mine")
-	l.reported(t, "kept Namespace istio-system: it has other objects, such as Secret istio-system/cacerts")
+	l.reported(t, "kept Namespace istio-system: it has other objects, such as ConfigMap istio-system/meshctl-clusters")
 	l.reported(t, "deleted ConfigMap default/istio-ca-root-cert")
 	l.reported(t, "deleted Lease istio-system/meshctl-writer")
 	if left := strings.Count(l.objects(t, ""), "\n"); left != 2 {
 		t.Errorf("left:\n%s", l.objects(t, ""))
 	}
+	l.Kubectl(t, "", "delete", "configmap/meshctl-clusters", "-n", "istio-system")
+	l.Kubectl(t, "", append(settings, "--field-manager=meshctl")...) // as multicluster drain and weight do
 	l.Kubectl(t, "", "delete", "virtualservice/mine")
 	l.Kubectl(t, "", "delete", "secret/cacerts", "secret/reader-istio-remote-secret-token", "-n", "istio-system")
 	l.uninstall(t, "meshctl")
+	l.reported(t, "deleted ConfigMap istio-system/meshctl-clusters")
 	l.reported(t, "deleted ClusterRole meshctl-reader-istio-system-reader")
 	l.reported(t, "deleted ServiceAccount istio-system/reader")
 	for deadline := time.Now().Add(time.Minute); l.objects(t, "") != ""; time.Sleep(100 * time.Millisecond) {

@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/meshctl/meshctl/internal/certs"
@@ -258,13 +259,40 @@ func (c *Cluster) checkService(ctx context.Context, o *unstructured.Unstructured
 		}
 	}
 	if ready == 0 {
-		out.add(Error, install.Ref(o), "see why its pods are not ready", "it has no ready endpoint")
+		if err := c.addNoEndpoint(ctx, o, out); err != nil {
+			return err
+		}
 	}
 	addresses, _, _ := unstructured.NestedSlice(o.Object, "status", "loadBalancer", "ingress")
 	external, _, _ := unstructured.NestedSlice(o.Object, "spec", "externalIPs")
 	if kind == "LoadBalancer" && len(addresses)+len(external) == 0 {
 		out.add(Warning, install.Ref(o), "give the cluster a load balancer, or the Service externalIPs", "it has no address, so nothing outside the cluster reaches it")
 	}
+	return nil
+}
+
+// addNoEndpoint adds the finding of a Service without a ready endpoint: its Deployment is gone, or has no
+// ready pod.
+func (c *Cluster) addNoEndpoint(ctx context.Context, o *unstructured.Unstructured, out *findings) error {
+	selected, _, _ := unstructured.NestedStringMap(o.Object, "spec", "selector")
+	deployments, err := c.API.ListAny(ctx, deploymentKind, o.GetNamespace(), "", maxListed)
+	if err != nil {
+		return fmt.Errorf("%s: list the Deployments of %s: %w", c.Name, o.GetNamespace(), err)
+	}
+	for i := range deployments {
+		pods, _, _ := unstructured.NestedStringMap(deployments[i].Object, "spec", "template", "metadata", "labels")
+		if labels.SelectorFromSet(selected).Matches(labels.Set(pods)) {
+			out.add(Error, install.Ref(o), fmt.Sprintf("kubectl -n %s describe deployment %s", o.GetNamespace(), deployments[i].GetName()), "it has no ready endpoint")
+			return nil
+		}
+	}
+	upgrade := "meshctl upgrade"
+	if o.GetLabels()[install.LabelManagedBy] != install.ManagedBy {
+		upgrade = "make it again with helm upgrade"
+	} else if revision, ok := strings.CutPrefix(o.GetLabels()[install.LabelInstallation], install.Default("").Name+"-"); ok {
+		upgrade += " --revision " + revision
+	}
+	out.add(Error, install.Ref(o), upgrade, "it has no endpoint, as there is no Deployment of its pods")
 	return nil
 }
 

@@ -65,6 +65,28 @@ webhooks: [{name: namespace.sidecar-injector.istio.io, sideEffects: None, admiss
 	has(t, after, "Deployment istio-system/istiod", "0 of 2 replicas are available")
 	has(t, after, "Service istio-system/istiod", "no ready endpoint")
 	has(t, after, "Service istio-system/istio-eastwestgateway", "it has no address")
+	hint := func(found []Finding, object, fault string) string {
+		for _, f := range found {
+			if f.Object == object && strings.Contains(f.Fault, fault) {
+				return f.Hint
+			}
+		}
+		return ""
+	}
+	if got, want := hint(after, "Service istio-system/istio-eastwestgateway", "no ready endpoint"), "kubectl -n istio-system describe deployment istio-eastwestgateway"; got != want {
+		t.Errorf("hint %q, want %q", got, want)
+	}
+	l.Kubectl(t, "", "delete", "deployment", "istio-eastwestgateway", "-n", "istio-system")
+	l.Kubectl(t, "", "delete", "deployment", "istiod", "-n", "istio-system")
+	if after, err = l.cluster.CheckAfter(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for _, service := range []string{"istiod", "istio-eastwestgateway"} {
+		if got, want := hint(after, "Service istio-system/"+service, "there is no Deployment of its pods"), "meshctl upgrade"; got != want {
+			t.Errorf("%s: hint %q, want %q in\n%+v", service, got, want, after)
+		}
+	}
+	l.install(t, values())
 	has(t, after, "MutatingWebhookConfiguration istio-sidecar-injector", "has no caBundle")
 
 	var roots [][]byte

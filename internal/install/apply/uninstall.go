@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"github.com/meshctl/meshctl/internal/clustersettings"
 	"github.com/meshctl/meshctl/internal/install"
 	"github.com/meshctl/meshctl/internal/output"
 	"github.com/meshctl/meshctl/internal/replicas"
@@ -216,7 +217,7 @@ func (c *Cluster) removeShared(ctx context.Context, namespace string, o Options,
 			return fmt.Errorf("%s: after %s %s; run the command again when it has ended", c.Name, podsEnd, reason)
 		}
 	}
-	for _, find := range []func(context.Context, string, Options) ([]*unstructured.Unstructured, error){c.written, c.readers} {
+	for _, find := range []func(context.Context, string, Options) ([]*unstructured.Unstructured, error){c.written, c.settings, c.readers} {
 		found, err := find(ctx, namespace, o)
 		if err != nil {
 			return err
@@ -273,6 +274,26 @@ func (c *Cluster) written(ctx context.Context, namespace string, _ Options) ([]*
 	}
 	err := add(leaseKind, namespace, "", func(name string) bool { return strings.HasPrefix(name, "meshctl-") })
 	return out, err
+}
+
+// settings returns the ConfigMap with the settings of clusters, which would hold in the next installation,
+// too. It leaves out, and reports, one that others wrote as well.
+func (c *Cluster) settings(ctx context.Context, namespace string, o Options) ([]*unstructured.Unstructured, error) {
+	m := &unstructured.Unstructured{}
+	m.SetGroupVersionKind(configMapKind)
+	m.SetNamespace(namespace)
+	m.SetName(clustersettings.ConfigMap)
+	m, err := c.API.GetAny(ctx, m)
+	if err != nil || m == nil {
+		return nil, err
+	}
+	for _, f := range m.GetManagedFields() {
+		if f.Manager != clustersettings.Manager {
+			o.Say("kept %s: %s wrote it, too", install.Ref(m), f.Manager)
+			return nil, nil
+		}
+	}
+	return []*unstructured.Unstructured{m}, nil
 }
 
 // inUse returns why a shared object must stay, "" if it may be deleted.

@@ -74,6 +74,8 @@ type Source struct {
 	// apps/web-1.
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
 	Via  string
+	// Absent, if not nil, returns why there is no admin interface, or "". It is asked after a failure.
+	Absent func(ctx context.Context) string
 	// File is the path of a saved dump, "-" for Stdin.
 	File  string
 	Stdin io.Reader
@@ -197,6 +199,7 @@ func (s *Source) ask(ctx context.Context, method string, request Request) (io.Re
 	if err != nil {
 		return nil, err
 	}
+	asked := ctx
 	ctx, cancel := s.bounded(ctx)
 	req, err := http.NewRequestWithContext(ctx, method, base+string(request), nil)
 	if err != nil {
@@ -214,6 +217,11 @@ func (s *Source) ask(ctx context.Context, method string, request Request) (io.Re
 			err = context.Cause(ctx)
 		}
 		cancel()
+		if s.Absent != nil {
+			if why := s.Absent(asked); why != "" {
+				return nil, fmt.Errorf("%s (%w)", why, withoutURL(err))
+			}
+		}
 		return nil, fmt.Errorf("ask Envoy's %s: %w", s, withoutURL(err))
 	}
 	resp.Body = &answer{resp.Body, ctx, cancel}

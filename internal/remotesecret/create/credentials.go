@@ -55,6 +55,16 @@ func (c *APIServer) Credentials(ctx context.Context, a Account) ([]Credential, e
 	return slices.SortedFunc(maps.Values(found), func(a, b Credential) int { return strings.Compare(a.Name, b.Name) }), nil
 }
 
+// HasAccount reports whether the account exists.
+func (c *APIServer) HasAccount(ctx context.Context, a Account) (bool, error) {
+	_, err := c.api.ServiceAccounts(a.Namespace).Get(ctx, a.Name)
+	found, unread := exists(err)
+	if unread != nil {
+		return false, c.failed(err, "read service account %s", a)
+	}
+	return found, nil
+}
+
 // CheckReader checks that an account really reads the cluster: meshctl made tokens of
 // it, or the API server accepts the token that names it. Otherwise the writer of the
 // remote secret may have invented the token.
@@ -70,7 +80,7 @@ func (c *APIServer) CheckReader(ctx context.Context, a Account, token string) er
 	_, err = bearer.Missing(ctx, []Right{{Verb: "list", Resource: "services"}})
 	if apierrors.IsUnauthorized(err) {
 		return fmt.Errorf("%s: service account %s is named by a token that the API server refuses, and meshctl made no token of it; "+
-			"make the remote secret again with create-remote-secret", c.Name, a)
+			"make the remote secret again with create-remote-secret --service-account %s --apply --to", c.Name, a, a.Name)
 	}
 	return err
 }

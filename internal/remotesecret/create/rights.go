@@ -62,6 +62,10 @@ func (s Scope) Annotations() map[string]string {
 	return out
 }
 
+// Reader is Istio's name of the service account by which control planes of other clusters
+// read a cluster.
+const Reader = "istio-reader-service-account"
+
 // Account is the service account of a reader.
 type Account struct{ Namespace, Name string }
 

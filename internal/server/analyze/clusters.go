@@ -176,28 +176,46 @@ func (v *clusterView) findIn(level Level, code Code, o snapshot.Object, fix, fie
 }
 
 // compareNetworks finds a cluster without a network, or with another one than its gateway, while another
-// cluster has a network: clients there call its pods directly, or not at all.
+// cluster has a network: clients there call pods directly, or not at all. Pods with a label of their own, such
+// as those with a sidecar of an injector that knows the network, are not concerned.
 func (v *clusterView) compareNetworks(far *clusterView) {
 	network, there := v.Snapshot.NetworkOf(v.id), v.Snapshot.NetworkOf(far.id)
-	if network == "" || there == network || there != "" && v.gatewayTo(far) != nil {
+	if network == "" {
 		return
 	}
+	var gateway *snapshot.Service
 	for _, svc := range list[*snapshot.Service](v.checker, snapshot.KindService) {
-		own := svc.Labels[mesh.LabelNetwork]
-		if svc.Cluster != far.id || own == "" || mesh.NetworkID(own) == network {
-			continue
+		own := mesh.NetworkID(svc.Labels[mesh.LabelNetwork])
+		switch {
+		case svc.Cluster != far.id || own == "":
+		case own == there:
+			return
+		case gateway == nil && (there != "" || own != network):
+			gateway = svc
 		}
-		key := snapshot.Key{Kind: snapshot.KindNamespace, Cluster: far.id, Name: svc.Namespace}
-		fix := fmt.Sprintf("kubectl%s label namespace %s %s=%s", v.flags(far.id), svc.Namespace, mesh.LabelNetwork, own)
-		text := fmt.Sprintf("is missing, but Service %s is a gateway of network %s: clients in cluster %s, which has the network %s, call the pods of cluster %s directly, not through the gateway",
-			nameOf(svc), own, v.id, network, far.id)
-		if there != "" {
-			fix += " --overwrite"
-			text = fmt.Sprintf("is %s, but Service %s is a gateway of network %s: clients in cluster %s do not reach the pods of cluster %s that start from now on", there, nameOf(svc), own, v.id, far.id)
-		}
-		v.findKeyFix(WrongNetworkLabel, key, fix, "metadata.labels["+mesh.LabelNetwork+"]", text)
+	}
+	if gateway == nil {
 		return
 	}
+	own := gateway.Labels[mesh.LabelNetwork]
+	namespace := v.Snapshot.Mesh.RootNamespace
+	fix := fmt.Sprintf("kubectl%s label namespace %s %s=%s", v.flags(far.id), namespace, mesh.LabelNetwork, own)
+	text := fmt.Sprintf("is missing, but Service %s is a gateway of network %s: clients in cluster %s, which has the network %s, call the pods of cluster %s "+
+		"that have no label of this name, such as pods without a sidecar, directly, not through the gateway", nameOf(gateway), own, v.id, network, far.id)
+	if there != "" {
+		fix += " --overwrite"
+		how := "do not reach them"
+		switch {
+		case there == network:
+			how = "call them directly, not through the gateway"
+		case v.gatewayTo(far) != nil:
+			how = "call them through a gateway of that network"
+		}
+		text = fmt.Sprintf("is %s, but Service %s is a gateway of network %s: pods of cluster %s without a label of this name, such as pods without a sidecar, "+
+			"count as pods of network %[1]s, and clients in cluster %[5]s %[6]s", there, nameOf(gateway), own, far.id, v.id, how)
+	}
+	key := snapshot.Key{Kind: snapshot.KindNamespace, Cluster: far.id, Name: namespace}
+	v.findKeyFix(WrongNetworkLabel, key, fix, "metadata.labels["+mesh.LabelNetwork+"]", text)
 }
 
 // unlinked finds control planes in a cluster that read no other one, because it has no remote secret.

@@ -522,7 +522,7 @@ var kinds = []Kind{
 	},
 	{
 		WrongNetworkLabel, "WrongNetworkLabel", Error,
-		"A cluster has a gateway of a network, but its system namespace has no label `topology.istio.io/network`, while another cluster has a network. Proxies of the other cluster do not know that the pods of this cluster are in another network, and call them directly. Or the label names another network than the gateway: pods that start from then on are in a network without a gateway.",
+		"A cluster has a gateway of a network, but its system namespace has no label `topology.istio.io/network`, while another cluster has a network. Proxies of the other cluster do not know that pods of this cluster are in another network, and call them directly. Or the label names another network than the gateway: proxies count pods as pods of that network, and call them directly, or not at all. This concerns pods that have no such label themselves, such as pods without a sidecar: an injector that knows the network gives it to the pods.",
 		"Label the system namespace with the network.",
 	},
 	{

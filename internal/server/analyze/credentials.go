@@ -131,7 +131,12 @@ func (m *checker) credential(gw *snapshot.Gateway, field, credential string, cli
 		}
 		of := fmt.Sprintf("Secret %s/%s of cluster %s", namespace, name, l.cluster)
 		create := fmt.Sprintf("%s create secret tls %s --cert CERTIFICATE_FILE --key KEY_FILE", m.kubectl(l.cluster, namespace), name)
-		replace := create + " --dry-run=client -o yaml | kubectl" + m.flags(l.cluster) + " apply -f -"
+		if clients && ca == secret {
+			create = fmt.Sprintf("%s create secret generic %s --from-file tls.crt=CERTIFICATE_FILE --from-file tls.key=KEY_FILE --from-file ca.crt=CA_FILE",
+				m.kubectl(l.cluster, namespace), name)
+		}
+		// The type of a Secret cannot change, so it must be made anew.
+		replace := create + " --dry-run=client -o yaml | kubectl" + m.flags(l.cluster) + " replace --force -f -"
 		switch {
 		case secret == nil && len(proxies) == 0 && (m.Credential != nil || m.anySecret(name)):
 		case secret == nil:
@@ -139,7 +144,7 @@ func (m *checker) credential(gw *snapshot.Gateway, field, credential string, cli
 		case secret.Pair == nil:
 			m.findFix(InvalidGatewayCredential, gw, replace, field, "%s has no certificate: %s", of, secret.NoPair)
 		case clients && caKnown && ca.CA == nil:
-			m.find(InvalidGatewayCredential, gw, field, "%s has no CA certificates for clients: %s", of, ca.NoCA)
+			m.findFix(InvalidGatewayCredential, gw, replace, field, "%s has no CA certificates for clients: %s", of, ca.NoCA)
 		default:
 			m.validity(gw, field, of, replace, secret.Pair)
 		}

@@ -195,7 +195,7 @@ func TestPlantedFaults(t *testing.T) {
 		},
 		"a namespace without its network": {
 			1, "metadata: {name: istio-system, labels: {topology.istio.io/network: network2}}", "metadata: {name: istio-system}",
-			"MSH0141", analyze.Error, "Namespace istio-system: metadata.labels[topology.istio.io/network]: is missing, but Service istio-system/eastwest is a gateway of network network2", "kubectl label namespace istio-system topology.istio.io/network=network2",
+			"MSH0141", analyze.Error, "Namespace istio-system: metadata.labels[topology.istio.io/network]: is missing, but Service istio-system/eastwest is a gateway of network network2: clients in cluster east, which has the network network1, call the pods of cluster west that have no label of this name, such as pods without a sidecar, directly, not through the gateway", "kubectl label namespace istio-system topology.istio.io/network=network2",
 		},
 		"STRICT at a port in one cluster": {
 			1, "spec: {mtls: {mode: STRICT}}", "spec: {mtls: {mode: STRICT}}\n---\n{apiVersion: security.istio.io/v1, kind: PeerAuthentication, metadata: {name: port, namespace: shop}, spec: {selector: {matchLabels: {app: reviews}}, portLevelMtls: {9080: {mode: PERMISSIVE}}}}",
@@ -219,7 +219,11 @@ func TestPlantedFaults(t *testing.T) {
 		},
 		"a namespace with another network": {
 			1, "metadata: {name: istio-system, labels: {topology.istio.io/network: network2}}", "metadata: {name: istio-system, labels: {topology.istio.io/network: network-2}}",
-			"MSH0141", analyze.Error, "is network-2, but Service istio-system/eastwest is a gateway of network network2", "kubectl label namespace istio-system topology.istio.io/network=network2 --overwrite",
+			"MSH0141", analyze.Error, "is network-2, but Service istio-system/eastwest is a gateway of network network2: pods of cluster west without a label of this name, such as pods without a sidecar, count as pods of network network-2, and clients in cluster east do not reach them", "kubectl label namespace istio-system topology.istio.io/network=network2 --overwrite",
+		},
+		"a namespace with the network of the other cluster": {
+			1, "metadata: {name: istio-system, labels: {topology.istio.io/network: network2}}", "metadata: {name: istio-system, labels: {topology.istio.io/network: network1}}",
+			"MSH0141", analyze.Error, "is network1, but Service istio-system/eastwest is a gateway of network network2: pods of cluster west without a label of this name, such as pods without a sidecar, count as pods of network network1, and clients in cluster east call them directly, not through the gateway", "kubectl label namespace istio-system topology.istio.io/network=network2 --overwrite",
 		},
 		"a subset without pods that no route names": {
 			0, "subsets: [{name: v1, labels: {version: v1}}]", "subsets: [{name: v1, labels: {version: v1}}, {name: v9, labels: {version: v9}}]",
