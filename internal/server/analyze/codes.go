@@ -91,6 +91,7 @@ const (
 	MeshConfigDiffers                Code = "MSH0140"
 	WrongNetworkLabel                Code = "MSH0141"
 	ClusterNotLinked                 Code = "MSH0142"
+	RoutesDiffer                     Code = "MSH0143"
 )
 
 // Level is the severity of a finding, in istioctl's words.
@@ -496,9 +497,9 @@ var kinds = []Kind{
 		"Apply the DestinationRule in both clusters.",
 	},
 	{
-		DestinationRuleDiffers, "DestinationRuleDiffers", Info,
-		"Clients in two clusters call the same service with different settings, because the DestinationRule of the service is only in one cluster, or is different in the other. It is a warning if the settings of TLS differ.",
-		"Apply the DestinationRule in both clusters.",
+		DestinationRuleDiffers, "DestinationRuleDiffers", Warning,
+		"Clients in two clusters call the same service with different settings, because the DestinationRule of the service is only in one cluster, or is different in the other.",
+		"Apply the DestinationRule in both clusters or, if the cluster without it is right, in none.",
 	},
 	{
 		GatewayDoesNotPassOn, "GatewayDoesNotPassOn", Error,
@@ -529,5 +530,10 @@ var kinds = []Kind{
 		ClusterNotLinked, "ClusterNotLinked", Error,
 		"A cluster with a control plane has no remote secret, although `--context` names other clusters of its mesh. The control plane reads only its own cluster, so clients there call no pods in other clusters.",
 		"Link the clusters with `meshctl multicluster link`.",
+	},
+	{
+		RoutesDiffer, "RoutesDiffer", Warning,
+		"Clients in two clusters call the same service by different routes, because the VirtualService of the service is only in one cluster, or is different in the other. Proxies use the VirtualServices of their own cluster only. Routes of gateways are not compared.",
+		"Apply the VirtualService in both clusters or, if the cluster without it is right, in none.",
 	},
 }
