@@ -455,15 +455,25 @@ func (u *user) testStrict(t *testing.T) {
 }
 
 // drained waits until the proxies of helloworld have closed the connections from before testStrict,
-// which changed their listeners: a request that begins at this moment fails.
+// which changed their listeners, and until the proxies of clients know it: a request that begins at
+// this moment fails, as its connection ends. Requests until they all succeed pass every proxy between.
 func (u *user) drained(t *testing.T) {
 	t.Helper()
 	for i, c := range names {
 		harness.Eventually(t, moved, "no connection drains in "+c, func() error {
-			const stat = "listener_manager.total_filter_chains_draining"
-			out, err := u.try("", fmt.Sprintf("kubectl --context %s exec -n sample deploy/helloworld-v%d -c istio-proxy -- meshctl agent request GET stats?filter=%s", c, i+1, stat))
-			if err == nil && out != stat+": 0\n" {
+			out, err := u.try("", fmt.Sprintf("kubectl --context %s exec -n sample deploy/helloworld-v%d -c istio-proxy -- meshctl agent request GET 'stats?filter=total_.*_draining$'", c, i+1))
+			if err == nil && out != "listener_manager.total_filter_chains_draining: 0\nlistener_manager.total_listeners_draining: 0\n" {
 				err = errors.New(out)
+			}
+			return err
+		})
+	}
+	for _, c := range names {
+		harness.Eventually(t, moved, "connections of the client in "+c, func() error {
+			const requests = 200
+			out, err := u.call(c, "sample", fmt.Sprintf("helloworld.sample:5000/hello?[1-%d]", requests))
+			if n := strings.Count(out, "version: v"); err == nil && n != requests {
+				err = fmt.Errorf("%d answers:\n%s", n, out)
 			}
 			return err
 		})

@@ -52,6 +52,11 @@ kind: RequestAuthentication
 metadata: {name: tokens, namespace: sample}
 spec: {jwtRules: [{issuer: https://issuer.example, jwksUri: "http://127.0.0.1:1/keys"}]}
 ---
+apiVersion: security.istio.io/v1
+kind: AuthorizationPolicy
+metadata: {name: users, namespace: ingress}
+spec: {rules: [{from: [{source: {requestPrincipals: ["https://issuer.example/*"]}}]}]}
+---
 apiVersion: v1
 kind: Pod
 metadata: {name: ingress-1, namespace: ingress, labels: {istio: ingressgateway}}
@@ -118,7 +123,8 @@ func TestCheckFindsFaults(t *testing.T) {
 	kubectl := "kubectl --kubeconfig " + config + " --context east"
 	wants := []string{
 		`Error | east | EnvoyFilter sample/syntax | LDS 0.0.0.0_5000 is refused by 1 proxy (client.sample): script load error: ')' expected; near '<eof>' | correct it: ` + kubectl + " -n sample edit envoyfilter syntax",
-		`Error | east | RequestAuthentication sample/tokens | MSH0124 spec.jwtRules[0].jwksUri: the control plane cannot fetch the keys, http://127.0.0.1:1/keys: dial tcp 127.0.0.1:1: connect: connection refused: requests with its tokens get status 401`,
+		`Error | east | RequestAuthentication sample/tokens | MSH0124 spec.jwtRules[0].jwksUri: the control plane cannot fetch the keys, http://127.0.0.1:1/keys: dial tcp 127.0.0.1:1: connect: connection refused: requests with its tokens get status 401 | Correct ` + "`jwksUri` or `issuer`, or make the server reachable from the control plane. Or write the keys into `jwks`: " + kubectl + " -n sample edit requestauthentication tokens",
+		`Error | east | AuthorizationPolicy ingress/users | MSH0125 spec.rules[0].from[0].source.requestPrincipals[0]: "https://issuer.example/*" matches no request: no RequestAuthentication applies to the workloads of the policy, so no request has an accepted token | Correct the issuer, or add a RequestAuthentication with it for the workloads: ` + kubectl + " -n ingress edit authorizationpolicy users",
 		`Error | east | Gateway sample/public | IST0101 spec.servers[0].tls.credentialName: there is no Secret ingress/missing in cluster east, where the gateway is | ` + kubectl + " -n ingress create secret tls missing --cert",
 		`Error | east | Gateway sample/public | IST0161 spec.servers[1].tls.credentialName: Secret ingress/password of cluster east has no certificate: its type is kubernetes.io/basic-auth, want kubernetes.io/tls or Opaque | ` + kubectl,
 		`IST0161 spec.servers[2].tls.credentialName: Secret ingress/mixed of cluster east has no certificate: data[tls.key]: is not the key of the certificate`,

@@ -93,14 +93,15 @@ func (c *configuration) check(states []clusterState, several bool) []apply.Findi
 		}
 		return "", false
 	}
+	findings := analyze.Sort(append(analyze.OfAPIs(c.mesh.APIs), analyze.CheckClusters(c.views, c.checks)...))
 	var out []apply.Finding
-	for _, r := range analyze.Reports(analyze.Sort(append(analyze.OfAPIs(c.mesh.APIs), analyze.CheckClusters(c.views, c.checks)...))) {
-		if !r.Level.AtLeast(analyze.Warning) {
+	for i, r := range analyze.Reports(findings) {
+		if !r.Level.AtLeast(analyze.Warning) && r.Code != analyze.NamespaceNotInjected && r.Code != analyze.PlaintextToStrict {
 			continue
 		}
 		f := apply.Finding{
 			Level: apply.Level(r.Level), Object: cmp.Or(r.Origin, "the mesh"),
-			Fault: strings.TrimSpace(string(r.Code) + " " + r.Text()), Hint: cmp.Or(r.Fix, analyze.KindOf(r.Code).Fix),
+			Fault: strings.TrimSpace(string(r.Code) + " " + r.Text()), Hint: cmp.Or(r.Fix, adviceAbout(&findings[i], c.checks.Flags(r.Cluster))),
 		}
 		if several {
 			f.Cluster = c.contexts[r.Cluster]
@@ -108,4 +109,14 @@ func (c *configuration) check(states []clusterState, several bool) []apply.Findi
 		out = append(out, f)
 	}
 	return out
+}
+
+// adviceAbout returns what to do about a finding without a command of its own, with the command that opens
+// its object.
+func adviceAbout(f *analyze.Finding, flags string) string {
+	advice := analyze.KindOf(f.Code).Fix
+	if edit := f.EditCommand(flags); edit != "" {
+		return strings.TrimSuffix(advice, ".") + ": " + edit
+	}
+	return advice
 }

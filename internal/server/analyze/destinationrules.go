@@ -17,7 +17,11 @@ func (m *checker) destinationRules() {
 	for _, d := range until(m, m.rules) {
 		host := snapshot.RuledHost(d)
 		if host != "*" && !m.served(host) {
-			m.find(UnknownDestinationRuleHost, d, "spec.host", "no service has the host %s: the rule has no effect", host)
+			var hosts []string
+			for _, svc := range m.Snapshot.Services.All() {
+				hosts = append(hosts, svc.Host)
+			}
+			m.findFix(UnknownDestinationRuleHost, d, m.correct(d, "spec.host", host, hosts), "spec.host", "no service has the host %s: the rule has no effect", host)
 			continue
 		}
 		m.subsets(d, host, routed)
@@ -189,7 +193,7 @@ func (m *checker) verifies(d *snapshot.DestinationRule, p policy) {
 	if p.port != 0 {
 		code = NoServerCertificateVerificationPortLevel
 	}
-	m.find(code, d, p.field+".insecureSkipVerify", "is true: clients accept the certificate of any server")
+	m.findFix(code, d, m.remove(d, p.field+".insecureSkipVerify"), p.field+".insecureSkipVerify", "is true: clients accept the certificate of any server")
 }
 
 // clientCredential checks the Secret of TLS settings, which a client needs in its own
@@ -239,11 +243,15 @@ func (m *checker) tlsMode(d *snapshot.DestinationRule, host string, p policy) {
 		if wrong < all {
 			number = fmt.Sprintf("%d of %d endpoints", wrong, all)
 		}
-		why := "require mTLS of the mesh, by PeerAuthentication STRICT"
+		why, mode := "require mTLS of the mesh, by PeerAuthentication STRICT", networkingv1alpha3.ClientTLSSettings_ISTIO_MUTUAL
 		if p.tls.GetMode() == networkingv1alpha3.ClientTLSSettings_ISTIO_MUTUAL {
-			why = "accept no mTLS of the mesh: they have no proxy, or PeerAuthentication DISABLE"
+			why, mode = "accept no mTLS of the mesh: they have no proxy, or PeerAuthentication DISABLE", networkingv1alpha3.ClientTLSSettings_DISABLE
 		}
-		m.find(TLSModeConflict, d, p.field+".mode", "%s does not go with %s of %s, which %s", p.tls.GetMode(), number, svc.Host, why)
+		fix := ""
+		if wrong == all { // else some endpoints need the one, and some the other
+			fix = m.set(d, p.field+".mode", mode.String())
+		}
+		m.findFix(TLSModeConflict, d, fix, p.field+".mode", "%s does not go with %s of %s, which %s", p.tls.GetMode(), number, svc.Host, why)
 		return
 	}
 }
@@ -322,11 +330,11 @@ func (m *checker) sharedRules() {
 
 func (m *checker) precludedRule(first, second *snapshot.DestinationRule) {
 	if first.Spec.GetTrafficPolicy() != nil && second.Spec.GetTrafficPolicy() != nil {
-		m.find(ConflictingDestinationRules, second, "spec.trafficPolicy", "has no effect: the policy of DestinationRule %s for the same host counts", nameOf(first))
+		m.findFix(ConflictingDestinationRules, second, m.remove(second, "spec.trafficPolicy"), "spec.trafficPolicy", "has no effect: the policy of DestinationRule %s for the same host counts", nameOf(first))
 	}
 	for i, s := range second.Spec.GetSubsets() {
 		if slices.ContainsFunc(first.Spec.GetSubsets(), func(o *networkingv1alpha3.Subset) bool { return o.GetName() == s.GetName() }) {
-			m.find(ConflictingDestinationRules, second, at("spec.subsets", i), "has no effect: DestinationRule %s defines subset %s for the same host", nameOf(first), s.GetName())
+			m.findFix(ConflictingDestinationRules, second, m.remove(second, at("spec.subsets", i)), at("spec.subsets", i), "has no effect: DestinationRule %s defines subset %s for the same host", nameOf(first), s.GetName())
 		}
 	}
 }

@@ -27,11 +27,49 @@ func (m *checker) change(o snapshot.Object, op, field string, value any) string 
 		return ""
 	}
 	if o.ReadFrom().File != "" {
-		return fmt.Sprintf("%s: %s", field[strings.LastIndex(field, ".")+1:], text)
+		return fmt.Sprintf("set %s: %s", field[strings.LastIndex(field, ".")+1:], text)
 	}
 	patch := fmt.Sprintf(`[{"op":"%s","path":"%s","value":%s}]`, op, pointerOf(field), text)
 	k := o.Key()
 	return fmt.Sprintf("%s patch %s %s --type json -p %s", m.kubectl(k.Cluster, k.Namespace), kubectlKind(k.Kind), k.Name, output.ShellWord(patch))
+}
+
+// remove returns how to remove a field of an object. It returns "" for an object of a file.
+func (m *checker) remove(o snapshot.Object, field string) string {
+	if o.ReadFrom().File != "" {
+		return ""
+	}
+	k := o.Key()
+	return fmt.Sprintf(`%s patch %s %s --type json -p '[{"op":"remove","path":"%s"}]'`, m.kubectl(k.Cluster, k.Namespace), kubectlKind(k.Kind), k.Name, pointerOf(field))
+}
+
+// deletion returns the command that deletes an object of an API, or "".
+func (m *checker) deletion(o snapshot.Object) string {
+	if o.ReadFrom().File != "" {
+		return ""
+	}
+	k := o.Key()
+	return fmt.Sprintf("%s delete %s %s", m.kubectl(k.Cluster, k.Namespace), kubectlKind(k.Kind), k.Name)
+}
+
+// correct returns how to correct a wrong name to the known one that is like it. It returns "" if there is
+// none, or several.
+func (m *checker) correct(o snapshot.Object, field, wrong string, known []string) string {
+	if near := nearest(wrong, known); near != "" {
+		return m.set(o, field, near)
+	}
+	return ""
+}
+
+// nearest returns the known name that is like a wrong one, or "" if there is none, or several.
+func nearest(wrong string, known []string) string {
+	near := output.NearestWord(wrong, known)
+	for _, other := range known {
+		if other != near && output.EditDistance(wrong, other) <= output.EditDistance(wrong, near) {
+			return ""
+		}
+	}
+	return near
 }
 
 // partOfField is a name or an index of a field.
@@ -51,6 +89,10 @@ func kubectlKind(kind snapshot.Kind) string {
 	switch kind {
 	case snapshot.KindGateway:
 		return "gateway.networking.istio.io" // Kubernetes has another kind of this name
+	case snapshot.KindKubeGateway:
+		return "gateway.gateway.networking.k8s.io"
+	case snapshot.KindInjector:
+		return "mutatingwebhookconfiguration"
 	case snapshot.KindMeshSettings, snapshot.KindClusterSettings, snapshot.KindInjectorSettings:
 		return "configmap"
 	}

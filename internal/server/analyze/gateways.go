@@ -21,7 +21,7 @@ func (m *checker) gateways() {
 	for _, gw := range m.Snapshot.GatewayConfigs {
 		proxies := m.selected("", gw.Spec.GetSelector())
 		if len(proxies) == 0 && len(m.workloads) > 0 {
-			m.find(ReferencedResourceNotFound, gw, "spec.selector", "selects no workload: there is none with the labels %s", labelText(gw.Spec.GetSelector()))
+			m.findFix(ReferencedResourceNotFound, gw, m.correctLabel(gw, "spec.selector", "", gw.Spec.GetSelector()), "spec.selector", "selects no workload: there is none with the labels %s", labelText(gw.Spec.GetSelector()))
 		}
 		proxies = slices.DeleteFunc(proxies, m.isElsewhere)
 		servers := snapshot.GatewayServers(gw)

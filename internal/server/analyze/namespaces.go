@@ -65,13 +65,14 @@ func (m *checker) namespaces() {
 	for _, ns := range []string{metav1.NamespaceDefault, mesh.DefaultSystemNamespace, m.Snapshot.Mesh.RootNamespace, metav1.NamespaceSystem, "kube-public", "kube-node-lease"} {
 		known[ns] = true
 	}
+	names := slices.Sorted(maps.Keys(known))
 	check := func(o snapshot.Object, field string, to []string) {
 		for i, namespace := range to {
 			if mesh.IsDNSLabel(namespace) && !known[namespace] {
 				if field == "" {
 					m.find(UnknownNamespace, o, "metadata.annotations["+mesh.AnnotationExportTo+"]", "names the namespace %s, which does not exist", namespace)
 				} else {
-					m.find(UnknownNamespace, o, at(field, i), "names the namespace %s, which does not exist", namespace)
+					m.findFix(UnknownNamespace, o, m.correct(o, at(field, i), namespace, names), at(field, i), "names the namespace %s, which does not exist", namespace)
 				}
 			}
 		}
@@ -106,7 +107,7 @@ func (m *checker) sourceNamespaces(known []string) {
 				return ok && strings.HasSuffix(namespace, suffix) || namespace == pattern
 			}
 			if pattern != "" && !slices.ContainsFunc(known, matches) {
-				m.find(ReferencedResourceNotFound, p, at(field, i), "no namespace %s exists: no request comes from it", pattern)
+				m.findFix(ReferencedResourceNotFound, p, m.correct(p, at(field, i), pattern, known), at(field, i), "no namespace %s exists: no request comes from it", pattern)
 			}
 		}
 	}

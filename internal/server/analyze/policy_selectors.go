@@ -1,6 +1,8 @@
 package analyze
 
 import (
+	"slices"
+
 	extensionsv1alpha1 "istio.io/api/extensions/v1alpha1"
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
 	networkingv1beta1 "istio.io/api/networking/v1beta1"
@@ -95,9 +97,26 @@ func (m *checker) selects(code Code, o snapshot.Object, field, namespace string,
 	}
 	found := m.selected(namespace, selector)
 	if len(found) == 0 {
-		m.find(code, o, field, "selects no workload: there is none with the labels %s", labelText(selector))
+		m.findFix(code, o, m.correctLabel(o, field, namespace, selector), field, "selects no workload: there is none with the labels %s", labelText(selector))
 	}
 	return found
+}
+
+// correctLabel returns how to correct a selector with one label, whose value is like that of workloads.
+func (m *checker) correctLabel(o snapshot.Object, field, namespace string, selector map[string]string) string {
+	if len(selector) != 1 {
+		return ""
+	}
+	for key, value := range selector {
+		var values []string
+		for _, w := range m.selected(namespace, nil) {
+			if v := w.Labels[key]; v != "" && !slices.Contains(values, v) {
+				values = append(values, v)
+			}
+		}
+		return m.correct(o, field+"["+key+"]", value, values)
+	}
+	return ""
 }
 
 // policiesOf checks the policies of a kind in one namespace, oldest first.
@@ -108,7 +127,7 @@ func (m *checker) policiesOf(k policyKind, all []snapshot.Policy) {
 		labels := k.labels(p)
 		if len(labels) == 0 {
 			if whole != nil {
-				m.find(k.twice, p, "", "%s %s has no selector, either, and comes before this one, which therefore has no effect", p.Key().Kind, nameOf(whole))
+				m.findFix(k.twice, p, m.deletion(p), "", "%s %s has no selector, either, and comes before this one, which therefore has no effect", p.Key().Kind, nameOf(whole))
 			} else {
 				whole = p
 			}

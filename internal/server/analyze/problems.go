@@ -2,6 +2,9 @@ package analyze
 
 import (
 	"fmt"
+	"maps"
+	"slices"
+	"strings"
 
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
 
@@ -93,10 +96,41 @@ func (m *checker) problems() {
 			}
 			field = fields[v][p.Refers]
 		}
-		if f := m.findKey(codes[p.Kind], p.Object, field, p.Text); f != nil {
+		if f := m.findKeyFix(codes[p.Kind], p.Object, m.correctReference(p, field), field, p.Text); f != nil {
 			f.Logged = true
 		}
 	}
+}
+
+// correctReference returns how to correct a name that no object has, or "" if no name is like it.
+func (m *checker) correctReference(p *registry.Problem, field string) string {
+	var wrong string
+	var known []string
+	switch o := m.objects[p.Object].(type) {
+	case *snapshot.VirtualService:
+		if strings.HasSuffix(field, ".host") {
+			wrong = p.Refers
+			for _, svc := range m.Snapshot.Services.All() {
+				known = append(known, svc.Host)
+			}
+			break
+		}
+		for i, name := range o.Gateways {
+			if field == at("spec.gateways", i) {
+				wrong = name
+			}
+		}
+		for _, gw := range list[*snapshot.Gateway](m, snapshot.KindGateway) {
+			known = append(known, nameOf(gw))
+		}
+	case *snapshot.AuthorizationPolicy:
+		wrong, field = o.Spec.GetProvider().GetName(), "spec.provider.name"
+		known = slices.Collect(maps.Keys(m.Snapshot.Mesh.Authorizers))
+	}
+	if p.Kind != registry.MissingReference || wrong == "" {
+		return ""
+	}
+	return m.correct(m.objects[p.Object], field, wrong, known)
 }
 
 // closedNetwork reports a network without a usable gateway: at the label of its cluster, if only one

@@ -50,11 +50,15 @@ func (m *checker) routesWithoutPort(v *snapshot.VirtualService) {
 	}
 	check := func(field string, number uint32, of []uint32, kind string) {
 		if number != 0 && !slices.Contains(of, number) {
-			m.find(RouteWithoutPort, v, field+".port", "%d is no port with %s of %s: the match never applies", number, kind, hostsText(v.Hosts))
+			fix := ""
+			if only := m.portsOf(v, of); len(only) == 1 {
+				fix = m.set(v, field+".port", only[0])
+			}
+			m.findFix(RouteWithoutPort, v, fix, field+".port", "%d is no port with %s of %s: the match never applies", number, kind, hostsText(v.Hosts))
 		}
 	}
 	if len(v.HTTP) > 0 && !ports.served && len(ports.streams) > 0 {
-		m.find(RouteWithoutPort, v, "spec.http", "no port of %s has HTTP: requests through its ports %s are plain TCP connections, to which the routes never apply",
+		m.findFix(RouteWithoutPort, v, m.declareHTTP(v), "spec.http", "no port of %s has HTTP: requests through its ports %s are plain TCP connections, to which the routes never apply",
 			hostsText(v.Hosts), numbersText(ports.streams))
 		return
 	}
@@ -90,4 +94,36 @@ func numbersText(numbers []uint32) string {
 		out = append(out, fmt.Sprint(n))
 	}
 	return listed(out)
+}
+
+// portsOf returns those of a list of ports that a host of a VirtualService has.
+func (m *checker) portsOf(v *snapshot.VirtualService, of []uint32) []uint32 {
+	return slices.DeleteFunc(slices.Compact(slices.Sorted(slices.Values(of))), func(number uint32) bool {
+		return !slices.ContainsFunc(v.Hosts, func(host string) bool {
+			svc := m.Snapshot.Services.Get(host)
+			return svc != nil && svc.Port(number) != nil
+		})
+	})
+}
+
+// declareHTTP returns the command that declares HTTP for the only port of the only host of a VirtualService,
+// and the command for the other way. It returns "" if there are several, or no Service of Kubernetes.
+func (m *checker) declareHTTP(v *snapshot.VirtualService) string {
+	if len(v.Hosts) != 1 {
+		return ""
+	}
+	svc := m.Snapshot.Services.Get(v.Hosts[0])
+	if svc == nil {
+		return ""
+	}
+	for _, o := range m.services[svc.Namespace] {
+		if o.Name == svc.Name && o.Cluster == m.Snapshot.Mesh.LocalCluster && len(o.Ports) == 1 && !svc.Entry {
+			fix := m.add(o, "spec.ports[0].appProtocol", "http")
+			if o.ReadFrom().File == "" {
+				fix += fmt.Sprintf(" # or, if it has not HTTP, use tcp routes: %s edit virtualservice %s", m.kubectl(v.Cluster, v.Namespace), v.Name)
+			}
+			return fix
+		}
+	}
+	return ""
 }

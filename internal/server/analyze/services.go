@@ -92,9 +92,72 @@ func (m *checker) sharedPorts(w *snapshot.Pod) {
 func (m *checker) inconsistent(same []*snapshot.Service) {
 	for _, svc := range same[1:] {
 		if what := difference(same[0], svc); what != "" {
-			m.find(MultiClusterInconsistentService, svc, "", "differs from the Service of the same name in cluster %s: %s", same[0].Cluster, what)
+			text, fix := m.whichService(same[0], svc)
+			m.findFix(MultiClusterInconsistentService, svc, fix, "", "differs from the Service of the same name in cluster %s: %s%s", same[0].Cluster, what, text)
 		}
 	}
+}
+
+// whichService says which of two Services of one name is right, if that is known, and returns the command
+// that makes them equal. VirtualServices show which protocol their author expects.
+func (m *checker) whichService(a, b *snapshot.Service) (text, fix string) {
+	right, wrong, why := a, b, ""
+	if ofB := m.expects(b); m.expects(a) != ofB {
+		why = "a VirtualService has routes for its protocol"
+		if ofB {
+			right, wrong = b, a
+		}
+	}
+	here, there := m.makeEqual(wrong, right), m.makeEqual(right, wrong)
+	if here != "" && there != "" {
+		fix = here + " # or, if cluster " + string(wrong.Cluster) + " is right: " + there
+	}
+	if why == "" {
+		return "; clients in each cluster use that of their own cluster", fix
+	}
+	return fmt.Sprintf("; that of cluster %s is probably right: %s", right.Cluster, why), fix
+}
+
+// expects reports whether a VirtualService has routes for the protocol of a Service: for requests, if it has
+// ports with HTTP, for connections, if it has none.
+func (m *checker) expects(svc *snapshot.Service) bool {
+	host := mesh.ServiceHost(svc.Name, svc.Namespace, mesh.DefaultDomain)
+	http := slices.ContainsFunc(svc.Ports, func(p snapshot.ServicePort) bool { return p.Protocol.IsHTTP() || p.Protocol == mesh.Auto })
+	return slices.ContainsFunc(m.virtual, func(v *snapshot.VirtualService) bool {
+		return slices.Contains(v.Hosts, host) && (http && len(v.HTTP) > 0 || !http && len(v.TCP)+len(v.TLS) > 0)
+	})
+}
+
+// makeEqual returns the command that makes a Service like another one, or "" if there is no simple one.
+func (m *checker) makeEqual(svc, like *snapshot.Service) string {
+	if svc.ReadFrom().File != "" || svc.Headless != like.Headless || svc.ExternalName != like.ExternalName {
+		return ""
+	}
+	kubectl := m.kubectl(svc.Cluster, svc.Namespace)
+	if !slices.Equal(svc.ExportTo, like.ExportTo) {
+		if len(like.ExportTo) == 0 {
+			return fmt.Sprintf("%s annotate service %s %s-", kubectl, svc.Name, mesh.AnnotationExportTo)
+		}
+		return fmt.Sprintf("%s annotate service %s %s=%s --overwrite", kubectl, svc.Name, mesh.AnnotationExportTo, strings.Join(like.ExportTo, ","))
+	}
+	if len(svc.Ports) != len(like.Ports) {
+		return ""
+	}
+	var patches []string
+	for i := range svc.Ports {
+		p, want := &svc.Ports[i], &like.Ports[i]
+		switch {
+		case p.Protocol == want.Protocol:
+		case want.Protocol == mesh.Auto:
+			return ""
+		default:
+			patches = append(patches, fmt.Sprintf(`{"op":"add","path":"/spec/ports/%d/appProtocol","value":"%s"}`, i, strings.ToLower(string(want.Protocol))))
+		}
+		if p.Number != want.Number {
+			patches = append(patches, fmt.Sprintf(`{"op":"replace","path":"/spec/ports/%d/port","value":%d}`, i, want.Number))
+		}
+	}
+	return fmt.Sprintf("%s patch service %s --type json -p '[%s]'", kubectl, svc.Name, strings.Join(patches, ","))
 }
 
 // difference names a difference between two Services.

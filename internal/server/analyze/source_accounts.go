@@ -77,7 +77,7 @@ func (m *checker) sourceAccounts() {
 		return
 	}
 	accounts := map[string][]string{}
-	check := func(p *snapshot.AuthorizationPolicy, field, namespace, account string) {
+	check := func(p *snapshot.AuthorizationPolicy, field, value, namespace, account string) {
 		known, ok := accounts[namespace]
 		if !ok {
 			known = m.accountsOf(namespace)
@@ -91,7 +91,11 @@ func (m *checker) sourceAccounts() {
 		if near != "" {
 			text += "; did you mean " + near + "?"
 		}
-		if f := m.findKey(ReferencedResourceNotFound, p.Key(), field, text); f != nil {
+		fix := ""
+		if near != "" && strings.HasSuffix(value, account) {
+			fix = m.set(p, field, strings.TrimSuffix(value, account)+near)
+		}
+		if f := m.findKeyFix(ReferencedResourceNotFound, p.Key(), fix, field, text); f != nil {
 			if f.Level = Info; near != "" {
 				f.Level = Warning
 			}
@@ -104,7 +108,7 @@ func (m *checker) sourceAccounts() {
 		for i, text := range values {
 			id, err := mesh.ParseIdentity("spiffe://" + text)
 			if err == nil && (id.TrustDomain == "cluster.local" || id.TrustDomain == settings.TrustDomain || slices.Contains(settings.Aliases, id.TrustDomain)) {
-				check(p, at(field, i), id.Namespace, id.ServiceAccount)
+				check(p, at(field, i), text, id.Namespace, id.ServiceAccount)
 			}
 		}
 	})
@@ -116,7 +120,7 @@ func (m *checker) sourceAccounts() {
 			if !ok {
 				namespace, account = p.Namespace, text
 			}
-			check(p, at(field, i), namespace, account)
+			check(p, at(field, i), text, namespace, account)
 		}
 	})
 }

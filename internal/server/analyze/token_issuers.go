@@ -120,7 +120,9 @@ func (m *checker) issuersFor(p *snapshot.AuthorizationPolicy) (issuers []string,
 		for r := range snapshot.Policies[*securityv1beta1.RequestAuthentication](m.Snapshot.Namespaces.Get(in), snapshot.KindRequestAuthentication) {
 			if len(snapshot.TargetsOf(r.Spec)) > 0 || applies(r.Spec) {
 				for _, rule := range r.Spec.GetJwtRules() {
-					issuers = append(issuers, rule.GetIssuer())
+					if !slices.Contains(issuers, rule.GetIssuer()) {
+						issuers = append(issuers, rule.GetIssuer())
+					}
 				}
 			}
 		}
@@ -128,17 +130,21 @@ func (m *checker) issuersFor(p *snapshot.AuthorizationPolicy) (issuers []string,
 	for _, w := range m.selected(namespace, selector) {
 		judged = true
 		for _, in := range []string{w.Namespace, m.Snapshot.Mesh.RootNamespace} {
-			add(in, func(r *securityv1beta1.RequestAuthentication) bool { return snapshot.Selects(r.GetSelector().GetMatchLabels(), w.Labels) })
+			add(in, func(r *securityv1beta1.RequestAuthentication) bool {
+				return snapshot.Selects(r.GetSelector().GetMatchLabels(), w.Labels)
+			})
 		}
 	}
 	if !judged && len(m.workloads) == 0 { // the selectors decide
 		judged = true
 		for _, facts := range m.Snapshot.Namespaces.All() {
 			if namespace == "" || facts.Name == namespace || facts.Name == m.Snapshot.Mesh.RootNamespace {
-				add(facts.Name, func(r *securityv1beta1.RequestAuthentication) bool { return !contradicts(r.GetSelector().GetMatchLabels(), selector) })
+				add(facts.Name, func(r *securityv1beta1.RequestAuthentication) bool {
+					return !contradicts(r.GetSelector().GetMatchLabels(), selector)
+				})
 			}
 		}
 	}
 	slices.Sort(issuers)
-	return slices.Compact(issuers), judged
+	return issuers, judged
 }

@@ -50,7 +50,11 @@ func (m *checker) destinationsOf(v *snapshot.VirtualService) {
 		case d.GetPort() == nil && len(ports) > 1:
 			m.find(VirtualServiceDestinationPortSelectorRequired, v, field+".port", "is missing: %s has the ports %s", svc.Host, listed(ports))
 		case d.GetPort() != nil && svc.Port(number) == nil:
-			m.find(ReferencedResourceNotFound, v, field+".port.number", "%d is no port of %s, which has %s", number, svc.Host, listed(ports))
+			fix := ""
+			if only := slices.DeleteFunc(slices.Clone(svc.Ports), func(p snapshot.ServicePort) bool { return p.Protocol == mesh.UDP }); len(only) == 1 {
+				fix = m.set(v, field+".port.number", only[0].Number)
+			}
+			m.findFix(ReferencedResourceNotFound, v, fix, field+".port.number", "%d is no port of %s, which has %s", number, svc.Host, listed(ports))
 		}
 		subset, subsets := d.GetSubset(), m.subsetsOf(svc)
 		if subset == "" || slices.Contains(subsets, subset) {
@@ -60,7 +64,7 @@ func (m *checker) destinationsOf(v *snapshot.VirtualService) {
 		if len(subsets) > 0 {
 			more = "; the service has " + listed(subsets)
 		}
-		m.find(ReferencedResourceNotFound, v, field+".subset", "%q is defined by no DestinationRule for %s: requests to it fail%s", subset, svc.Host, more)
+		m.findFix(ReferencedResourceNotFound, v, m.correct(v, field+".subset", subset, subsets), field+".subset", "%q is defined by no DestinationRule for %s: requests to it fail%s", subset, svc.Host, more)
 	}
 }
 
@@ -91,7 +95,11 @@ func (m *checker) unusedGateways(v *snapshot.VirtualService) {
 		}
 		used := slices.ContainsFunc(snapshot.GatewayServers(gw), func(s snapshot.GatewayServer) bool { return serves(&s, v) })
 		if !used {
-			m.find(VirtualServiceHostNotFoundInGateway, v, at("spec.gateways", i), "no server of Gateway %s has %s", name, hostsText(v.Hosts))
+			fix := ""
+			if len(v.Gateways) > 1 {
+				fix = m.remove(v, at("spec.gateways", i))
+			}
+			m.findFix(VirtualServiceHostNotFoundInGateway, v, fix, at("spec.gateways", i), "no server of Gateway %s has %s", name, hostsText(v.Hosts))
 		}
 	}
 }

@@ -35,9 +35,13 @@ func (c *injectedCluster) checkUnlabelled() {
 			}
 		}
 	}
+	if len(plain) == 0 {
+		return
+	}
+	callers := c.callers()
 	for _, name := range slices.Sorted(maps.Keys(plain)) {
 		ns, pods := c.namespaces[name], plain[name]
-		uses, level := c.usesOfProxies(name, pods), Warning
+		uses, level := c.usesOfProxies(name, pods, callers[name]), Warning
 		if len(uses) > 0 {
 			delete(plain, name) // one finding for both
 		} else if uses, level = c.routesOf(name), Info; len(uses) == 0 || c.proxied(name) {
@@ -86,7 +90,7 @@ func (m *checker) proxiedAs(namespace, account string) bool {
 
 // usesOfProxies returns the objects that have no effect, or the wrong one, because the pods of a namespace
 // have no proxy.
-func (c *injectedCluster) usesOfProxies(namespace string, plain []*snapshot.Pod) []string {
+func (c *injectedCluster) usesOfProxies(namespace string, plain []*snapshot.Pod, callers []caller) []string {
 	var out []string
 	add := func(o snapshot.Object, how string) {
 		if text := fmt.Sprintf("%s %s (%s)", o.Key().Kind, nameOf(o), how); !slices.Contains(out, text) {
@@ -104,12 +108,12 @@ func (c *injectedCluster) usesOfProxies(namespace string, plain []*snapshot.Pod)
 			}
 		}
 	}
-	c.eachCaller(func(p *snapshot.AuthorizationPolicy, in, account string) {
-		called := func(pod *snapshot.Pod) bool { return account == "" || pod.ServiceAccount == account }
-		if in == namespace && slices.ContainsFunc(plain, called) && !c.proxiedAs(namespace, account) {
-			add(p, "names them as callers")
+	for _, by := range callers {
+		named := func(pod *snapshot.Pod) bool { return by.account == "" || pod.ServiceAccount == by.account }
+		if slices.ContainsFunc(plain, named) && !c.proxiedAs(namespace, by.account) {
+			add(by.policy, "names them as callers")
 		}
-	})
+	}
 	for _, v := range c.virtual {
 		for _, r := range v.HTTP {
 			if !c.proxied(namespace) && slices.ContainsFunc(r.GetMatch(), func(m *networkingv1alpha3.HTTPMatchRequest) bool { return m.GetSourceNamespace() == namespace }) {
@@ -158,26 +162,33 @@ func (m *checker) onlyFor(p snapshot.Policy, plain []*snapshot.Pod) bool {
 		slices.ContainsFunc(plain, func(w *snapshot.Pod) bool { return slices.Contains(all, w) })
 }
 
-// eachCaller calls use with the namespaces, and the service accounts or "", that AuthorizationPolicies name
-// as callers.
-func (m *checker) eachCaller(use func(p *snapshot.AuthorizationPolicy, namespace, account string)) {
+// caller is a service account, or "" for all, that an AuthorizationPolicy names as a caller.
+type caller struct {
+	policy  *snapshot.AuthorizationPolicy
+	account string
+}
+
+// callers returns the callers that AuthorizationPolicies name, by namespace.
+func (m *checker) callers() map[string][]caller {
+	out := map[string][]caller{}
 	settings := m.Snapshot.Mesh
 	for _, p := range list[*snapshot.AuthorizationPolicy](m, snapshot.KindAuthorizationPolicy) {
 		for _, r := range p.Spec.GetRules() {
 			for _, from := range r.GetFrom() {
 				s := from.GetSource()
 				for _, namespace := range s.GetNamespaces() {
-					use(p, namespace, "")
+					out[namespace] = append(out[namespace], caller{p, ""})
 				}
 				for _, text := range s.GetPrincipals() {
 					id, err := mesh.ParseIdentity("spiffe://" + text)
 					if err == nil && (id.TrustDomain == "cluster.local" || id.TrustDomain == settings.TrustDomain || slices.Contains(settings.Aliases, id.TrustDomain)) {
-						use(p, id.Namespace, id.ServiceAccount)
+						out[id.Namespace] = append(out[id.Namespace], caller{p, id.ServiceAccount})
 					}
 				}
 			}
 		}
 	}
+	return out
 }
 
 // routesOf returns the objects of a namespace for the clients of its Services.
@@ -212,6 +223,13 @@ func (c *injectedCluster) injectFix(namespaces []string, pods []*snapshot.Pod) s
 	for _, p := range pods {
 		if command := c.replace(p); !slices.Contains(out, command) {
 			out = append(out, command)
+		}
+	}
+	const most = 5
+	if len(out) > most {
+		out = out[:1]
+		for _, name := range namespaces {
+			out = append(out, c.kubectl(c.id, name)+" rollout restart deployment")
 		}
 	}
 	return strings.Join(out, " && ") + " # or, if they need no proxy: " + kubectl + labelInjection + "=disabled"

@@ -11,8 +11,10 @@ func TestFaults(t *testing.T) {
 	t.Parallel()
 	bad, good := snapshot.KeySource{URL: "https://bad.example"}, snapshot.KeySource{URL: "https://good.example"}
 	faults := Faults([]Status{
-		{Source: good.String(), Keys: 1}, {Source: bad.String(), Keys: 2},
-		{Source: bad.String(), Keys: 1, Problem: "first"}, {Source: bad.String(), Problem: "second"},
+		{Source: good.String(), Keys: 1},
+		{Source: bad.String(), Keys: 2},
+		{Source: bad.String(), Keys: 1, Problem: "first"},
+		{Source: bad.String(), Problem: "second"},
 	})
 	for _, tt := range []struct {
 		source snapshot.KeySource

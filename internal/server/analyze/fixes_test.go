@@ -1,0 +1,109 @@
+package analyze_test
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/meshctl/meshctl/internal/mesh"
+	"github.com/meshctl/meshctl/internal/server/analyze"
+	"github.com/meshctl/meshctl/internal/server/load"
+	"github.com/meshctl/meshctl/internal/server/registry"
+	"github.com/meshctl/meshctl/internal/server/snapshot"
+)
+
+// ofAPI returns the findings in files as if their objects were in the APIs of the clusters.
+func ofAPI(t *testing.T, clusters []load.Cluster) []analyze.Finding {
+	t.Helper()
+	m, err := load.Read(t.Context(), load.Config{Clusters: clusters, Now: time.Now, Analysis: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	views, err := m.Views(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, v := range views {
+		forgetPlaces(v)
+	}
+	o := options(true)
+	o.Flags = func(id mesh.ClusterID) string { return "--context " + string(id) }
+	return analyze.CheckClusters(views, o)
+}
+
+// forgetPlaces removes the files of objects.
+func forgetPlaces(c *registry.Contents) {
+	for _, objects := range c.Objects {
+		for _, o := range objects {
+			if meta, ok := o.(interface{ Info() *snapshot.Meta }); ok {
+				meta.Info().Place = snapshot.Place{}
+			}
+		}
+	}
+}
+
+// TestFixesAreCommands: where the right value is known, the fix is a command, and else the object can be
+// opened by one.
+func TestFixesAreCommands(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		cluster  int
+		old, new string
+		want     string
+	}{
+		{0, "destination: {host: reviews, subset: v1}", "destination: {host: reviews, subset: v2}", `kubectl --context east -n shop patch virtualservice reviews --type json -p '[{"op":"replace","path":"/spec/http/0/route/0/destination/subset","value":"v1"}]'`},
+		{0, "destination: {host: reviews, subset: v1}", "destination: {host: reviewz}", `"path":"/spec/http/0/route/0/destination/host","value":"reviews.shop.svc.cluster.local"`},
+		{0, "destination: {host: reviews, subset: v1}", "destination: {host: reviews, subset: v1, port: {number: 80}}", `"path":"/spec/http/0/route/0/destination/port/number","value":9080`},
+		{0, "http: [{route:", "http: [{match: [{port: 80}], route:", ""},
+		{0, "http: [{route:", "http: [{match: [{port: 81}], route:", `"path":"/spec/http/0/match/0/port","value":9080`},
+		{0, "http: [{route:", "gateways: [shop/web, mesh]\n  http: [{route:", ""},
+		{0, "  host: reviews\n", "  host: revews\n", `kubectl --context east -n shop patch destinationrule reviews --type json -p '[{"op":"replace","path":"/spec/host","value":"reviews.shop.svc.cluster.local"}]'`},
+		{0, "selector: {istio: eastwest}\n", "selector: {istio: eastwst}\n", `kubectl --context east -n istio-system patch gateway.networking.istio.io cross-network-gateway --type json -p '[{"op":"replace","path":"/spec/selector/istio","value":"eastwest"}]'`},
+		{0, "trafficPolicy: {connectionPool: {tcp: {maxConnections: 100}}}", "trafficPolicy: {tls: {mode: DISABLE}}", `"path":"/spec/trafficPolicy/tls/mode","value":"ISTIO_MUTUAL"`},
+		{1, "selector: {app: reviews}, ports: [{name: http,", "selector: {app: reviews}, ports: [{name: tcp,", `kubectl --context west -n shop patch service reviews --type json -p '[{"op":"add","path":"/spec/ports/0/appProtocol","value":"http"}]' # or, if cluster west is right: kubectl --context east -n shop patch service reviews --type json -p '[{"op":"add","path":"/spec/ports/0/appProtocol","value":"tcp"}]'`},
+		{0, "selector: {app: reviews}, ports: [{name: http,", "selector: {app: reviews}, ports: [{name: tcp,", `kubectl --context east -n shop patch service reviews --type json -p '[{"op":"add","path":"/spec/ports/0/appProtocol","value":"http"}]' # or, if cluster east is right: `},
+	} {
+		clusters := twoClusters(t)
+		file := &clusters[tt.cluster].Files[0]
+		if strings.Count(string(file.Text), tt.old) != 1 {
+			t.Fatalf("%q is not once in the mesh", tt.old)
+		}
+		file.Text = []byte(strings.Replace(string(file.Text), tt.old, tt.new, 1))
+		var fixes []string
+		for _, f := range ofAPI(t, clusters) {
+			fixes = append(fixes, string(f.Code)+" "+f.Fix)
+		}
+		if all := strings.Join(fixes, "\n"); !strings.Contains(all, tt.want) {
+			t.Errorf("%s: no fix %s in\n%s", tt.new, tt.want, all)
+		}
+	}
+}
+
+// TestEveryFindingOfAnObjectHasACommand: each finding about an object of an API has a command, or a command
+// opens the object.
+func TestEveryFindingOfAnObjectHasACommand(t *testing.T) {
+	t.Parallel()
+	commands := 0
+	for _, k := range analyze.Kinds() {
+		text, err := os.ReadFile(filepath.Join("testdata", string(k.Code)+".yaml"))
+		if err != nil {
+			continue
+		}
+		for _, f := range ofAPI(t, []load.Cluster{{ID: "east", Files: []load.File{{Name: "mesh.yaml", Text: text}}}}) {
+			switch {
+			case f.Object.Name == "":
+			case strings.HasPrefix(f.Fix, "kubectl ") || strings.HasPrefix(f.Fix, "meshctl "):
+				commands++
+			case f.Fix != "":
+				t.Errorf("%s: the fix is no command: %s", f.Code, f.Fix)
+			case f.EditCommand("--context east") == "":
+				t.Errorf("%s: no command opens %v", f.Code, f.Object)
+			}
+		}
+	}
+	if commands < 20 {
+		t.Errorf("only %d findings have a command", commands)
+	}
+}
