@@ -48,7 +48,7 @@ func (c *conversion) injection(o *corev1.Pod) *snapshot.Injection {
 			case "istio-proxy":
 				out.Proxy = list[i].Image
 			case "discovery":
-				out.ControlPlane = list[i].Image
+				out.ControlPlane, out.Federates = list[i].Image, federates(&list[i])
 			}
 		}
 	}
@@ -68,6 +68,12 @@ func (c *conversion) injection(o *corev1.Pod) *snapshot.Injection {
 		}
 	}
 	return out
+}
+
+// federates reports whether a container has a flag for other trust domains, or its variable.
+func federates(c *corev1.Container) bool {
+	return slices.ContainsFunc(c.Args, func(arg string) bool { return strings.HasPrefix(arg, "--federate") }) ||
+		slices.ContainsFunc(c.Env, func(v corev1.EnvVar) bool { return strings.HasPrefix(v.Name, "MESHCTL_FEDERATE") })
 }
 
 // ownerOf returns the object that makes objects like this one: the Deployment, not its
