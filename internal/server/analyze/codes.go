@@ -78,6 +78,7 @@ const (
 	KeySetNotFetched                 Code = "MSH0124"
 	UnknownTokenIssuer               Code = "MSH0125"
 	PlaintextToStrict                Code = "MSH0126"
+	WrongTargetPort                  Code = "MSH0127"
 	UnknownRevision                  Code = "MSH0130"
 	RevisionWithoutControlPlane      Code = "MSH0131"
 	RemovedRevision                  Code = "MSH0132"
@@ -465,6 +466,11 @@ var kinds = []Kind{
 		PlaintextToStrict, "PlaintextToStrict", Warning,
 		"A PeerAuthentication requires mTLS of the whole mesh, but pods of a namespace without a label for injection have no proxy, so their calls to pods with a proxy fail. It is only a remark if the PeerAuthentication is for one namespace. The label `istio-injection=disabled` of a namespace, or `sidecar.istio.io/inject: \"false\"` of a pod, says that pods need no proxy.",
 		"Label the namespace and restart its pods, so that they get a proxy. If they need none, label it with `istio-injection=disabled`.",
+	},
+	{
+		WrongTargetPort, "WrongTargetPort", Warning,
+		"All pods of a Service have a proxy and declare their ports, but not the `targetPort` of the Service, while no Service uses another port that they declare. A proxy passes requests to the `targetPort`, and answers 503 if nothing listens there. It is an error if `targetPort` is a name that no pod has.",
+		"Correct the `targetPort`, or declare the port in the pods.",
 	},
 	{
 		UnknownRevision, "UnknownRevision", Error,
