@@ -130,7 +130,7 @@ func TestCheckFindsFaults(t *testing.T) {
 		`IST0161 spec.servers[2].tls.credentialName: Secret ingress/mixed of cluster east has no certificate: data[tls.key]: is not the key of the certificate`,
 		`IST0161 spec.servers[3].tls.credentialName: the certificate in Secret ingress/expired of cluster east expired at `,
 		`IST0161 spec.selector: ServiceAccount ingress/ingress of its workload ingress-1 in cluster east may not list the Secrets of its namespace, so the gateway gets no certificate | ` + kubectl + " -n ingress create role",
-		`Info | east | cluster west | is drained by the control planes in west: their proxies call its endpoints only if no other cluster has healthy ones | meshctl multicluster undrain west --kubeconfig ` + config + " --context west\n",
+		`Info | west | cluster west | is drained by the control planes in west: their proxies call its endpoints only if no other cluster has healthy ones | meshctl multicluster undrain west --kubeconfig ` + config + " --context west\n",
 		`| east | control plane `,
 		`(revision canary) | it calls the cluster other, but control plane `,
 		`(revision canary) | its mesh ID is mesh2, but control plane `,

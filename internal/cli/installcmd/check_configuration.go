@@ -115,8 +115,8 @@ func (c *configuration) check(states []clusterState, several bool) []apply.Findi
 // its object.
 func adviceAbout(f *analyze.Finding, flags string) string {
 	advice := analyze.KindOf(f.Code).Fix
-	if edit := f.EditCommand(flags); edit != "" {
-		return strings.TrimSuffix(advice, ".") + ": " + edit
+	if command := f.Command(flags); command != "" {
+		return strings.TrimSuffix(advice, ".") + ": " + command
 	}
 	return advice
 }

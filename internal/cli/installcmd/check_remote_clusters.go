@@ -42,7 +42,7 @@ func faultsOfPage(page *clusters.Page, own string) []apply.Finding {
 		out = append(out, faultsOfCluster(&page.Clusters[i].Status, here)...)
 	}
 	for _, p := range page.Problems {
-		f := apply.Finding{Level: apply.Error, Object: p.Origin, Fault: p.Reason, Hint: "see meshctl remote-secret check"}
+		f := apply.Finding{Level: apply.Error, Object: p.Origin, Fault: p.Reason, Hint: "meshctl remote-secret check"}
 		if p.Cluster != "" {
 			f.Object += ", cluster " + string(p.Cluster)
 		}

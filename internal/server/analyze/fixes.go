@@ -99,9 +99,13 @@ func kubectlKind(kind snapshot.Kind) string {
 	return strings.ToLower(string(kind))
 }
 
-// EditCommand returns the command that opens the object of a finding, or "" if it is not known or not in an
-// API. flags are those of commands for its cluster.
-func (f *Finding) EditCommand(flags string) string {
+// withoutEffect matches the message about a field without effect.
+var withoutEffect = regexp.MustCompile(`^(spec[\w.\[\]]+): has no effect`)
+
+// Command returns the command that removes a field without effect, or that opens the object of another
+// finding. It returns "" if the object is not known or not in an API. flags are those of commands for its
+// cluster.
+func (f *Finding) Command(flags string) string {
 	k := f.Object
 	if k.Name == "" || k.Kind == "" || f.Place.File != "" {
 		return ""
@@ -109,6 +113,9 @@ func (f *Finding) EditCommand(flags string) string {
 	out := strings.TrimSpace("kubectl " + flags)
 	if k.Namespace != "" {
 		out += " -n " + k.Namespace
+	}
+	if field := withoutEffect.FindStringSubmatch(f.Message); field != nil && f.Code == NoEffect {
+		return fmt.Sprintf(`%s patch %s %s --type json -p '[{"op":"remove","path":"%s"}]'`, out, kubectlKind(k.Kind), k.Name, pointerOf(field[1]))
 	}
 	return out + " edit " + kubectlKind(k.Kind) + " " + k.Name
 }

@@ -81,6 +81,21 @@ func TestFixesAreCommands(t *testing.T) {
 	}
 }
 
+// TestCommandOfFieldWithoutEffect: the command for a field without effect removes it.
+func TestCommandOfFieldWithoutEffect(t *testing.T) {
+	t.Parallel()
+	key := snapshot.Key{Kind: snapshot.KindVirtualService, Cluster: "east", Namespace: "shop", Name: "orders"}
+	for message, want := range map[string]string{
+		"spec.tcp[0].match[0].sourceSubnet: has no effect: as with Istio; use sourceLabels": `kubectl --context east -n shop patch virtualservice orders --type json -p '[{"op":"remove","path":"/spec/tcp/0/match/0/sourceSubnet"}]'`,
+		"has no effect": "kubectl --context east -n shop edit virtualservice orders",
+	} {
+		f := analyze.Finding{Code: analyze.NoEffect, Object: key, Message: message}
+		if got := f.Command("--context east"); got != want {
+			t.Errorf("%s: got %s, want %s", message, got, want)
+		}
+	}
+}
+
 // TestEveryFindingOfAnObjectHasACommand: each finding about an object of an API has a command, or a command
 // opens the object.
 func TestEveryFindingOfAnObjectHasACommand(t *testing.T) {
@@ -98,7 +113,7 @@ func TestEveryFindingOfAnObjectHasACommand(t *testing.T) {
 				commands++
 			case f.Fix != "":
 				t.Errorf("%s: the fix is no command: %s", f.Code, f.Fix)
-			case f.EditCommand("--context east") == "":
+			case f.Command("--context east") == "":
 				t.Errorf("%s: no command opens %v", f.Code, f.Object)
 			}
 		}
