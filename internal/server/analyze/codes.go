@@ -79,6 +79,7 @@ const (
 	UnknownTokenIssuer               Code = "MSH0125"
 	PlaintextToStrict                Code = "MSH0126"
 	WrongTargetPort                  Code = "MSH0127"
+	CertificateForOtherHost          Code = "MSH0128"
 	UnknownRevision                  Code = "MSH0130"
 	RevisionWithoutControlPlane      Code = "MSH0131"
 	RemovedRevision                  Code = "MSH0132"
@@ -471,6 +472,11 @@ var kinds = []Kind{
 		WrongTargetPort, "WrongTargetPort", Warning,
 		"All pods of a Service have a proxy and declare their ports, but not the `targetPort` of the Service, while no Service uses another port that they declare. A proxy passes requests to the `targetPort`, and answers 503 if nothing listens there. It is an error if `targetPort` is a name that no pod has.",
 		"Correct the `targetPort`, or declare the port in the pods.",
+	},
+	{
+		CertificateForOtherHost, "CertificateForOtherHost", Warning,
+		"The certificate of a server of a Gateway is not for one of its hosts. Clients that verify the certificate, as browsers do, refuse connections to this host. A certificate without DNS names is not reported: its clients verify it in another way.",
+		"Use a certificate for the host, or correct the host.",
 	},
 	{
 		UnknownRevision, "UnknownRevision", Error,

@@ -29,6 +29,7 @@ func (m *checker) gateways() {
 			field := at("spec.servers", i)
 			m.exposed(gw, field, &servers[i], proxies)
 			m.credentials(gw, field+".tls", servers[i].GetTls(), proxies)
+			m.certificateNames(gw, field, &servers[i], proxies)
 			m.routed(gw, field, &servers[i])
 		}
 		m.accounts(gw, servers, proxies)
