@@ -245,7 +245,7 @@ var kinds = []Kind{
 	},
 	{
 		VirtualServiceHostNotFoundInGateway, "VirtualServiceHostNotFoundInGateway", Warning,
-		"A VirtualService names a Gateway, but no server of the Gateway has a host of the VirtualService, or every server with such a host excludes the namespace of the VirtualService.",
+		"A VirtualService names a Gateway, but no server of the Gateway has a host of the VirtualService, or every server with such a host excludes the namespace of the VirtualService. `NAMESPACE/HOST` in a server means only VirtualServices of this namespace.",
 		"Add the host to a server, or remove the Gateway from the VirtualService.",
 	},
 	{
@@ -430,7 +430,7 @@ var kinds = []Kind{
 	},
 	{
 		HTTPFieldOnTCPPort, "HTTPFieldOnTCPPort", Warning,
-		"A rule of an AuthorizationPolicy has an HTTP field, such as `methods`, and applies to a port without HTTP. On such a port an `ALLOW` rule matches nothing, and a `DENY` rule ignores the field.",
+		"A rule of an AuthorizationPolicy has an HTTP field, such as `methods`, and applies to a port without HTTP. On such a port an `ALLOW` rule matches nothing, and a `DENY` rule ignores the field. It is an error if no other rule allows connections to the port, so that all of them are denied.",
 		"Limit the rule to HTTP ports with `ports`, or declare the protocol HTTP for the port.",
 	},
 	{

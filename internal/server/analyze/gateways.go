@@ -86,11 +86,19 @@ func (m *checker) routed(gw *snapshot.Gateway, field string, s *snapshot.Gateway
 		return
 	}
 	for _, v := range until(m, m.virtual) {
-		if slices.Contains(v.Gateways, s.GatewayName()) && serves(s, v) {
+		if slices.Contains(v.Gateways, s.GatewayName()) && (serves(s, v) || hostFor(s, v) >= 0) {
 			return
 		}
 	}
-	m.find(GatewayServerWithoutRoutes, gw, field, "no VirtualService routes the calls to %s: clients get no answer", hostsText(s.Hosts))
+	m.find(GatewayServerWithoutRoutes, gw, field, "no VirtualService routes the calls to %s: clients get %s", hostsText(s.Hosts), answerOf(s))
+}
+
+// answerOf returns what clients get from a server without routes.
+func answerOf(s *snapshot.GatewayServer) string {
+	if s.PlainHTTP() || s.Protocol == mesh.HTTPS && !snapshot.PassesTLS(s.GetTls()) {
+		return "404"
+	}
+	return "no answer"
 }
 
 // sharedCertificates finds the servers of different Gateways of the same workloads with the
