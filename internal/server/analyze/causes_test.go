@@ -76,6 +76,26 @@ func TestCauses(t *testing.T) {
 			"name: http-web", "name: tcp-web",
 			`Error MSH0119 AuthorizationPolicy sample/viewers: spec.rules[0].to[0].operation.methods: port 5000 of workload sample/helloworld-1 (tcp-web of Service sample/helloworld) has no HTTP: no rule allows its connections, so all of them are denied | set appProtocol: "http"`,
 		},
+		"the host of a VirtualService": {
+			"spec: {hosts: [helloworld]", "spec: {hosts: [helloword]",
+			`Warning MSH0113 VirtualService sample/helloworld: spec.hosts[0]: no service has the host helloword.sample.svc.cluster.local: proxies route requests to it only at port 80, and resolve no name; did you mean helloworld.sample.svc.cluster.local? | set hosts[0]: "helloworld.sample.svc.cluster.local"`,
+		},
+		"the host of a VirtualService in another namespace": {
+			"name: helloworld, namespace: sample}, spec: {hosts: [helloworld]", "name: helloworld, namespace: sample}, spec: {hosts: [helloworld.default.svc.cluster.local]",
+			`did you mean helloworld.sample.svc.cluster.local? | `,
+		},
+		"the host of a DestinationRule": {
+			"spec: {host: helloworld, subsets", "spec: {host: helloword, subsets",
+			`Error IST0174 DestinationRule sample/helloworld: spec.host: no service has the host helloword.sample.svc.cluster.local: the rule has no effect, so requests of VirtualService sample/helloworld, VirtualService sample/shop to its subsets fail; did you mean helloworld.sample.svc.cluster.local? | set host: "helloworld.sample.svc.cluster.local"`,
+		},
+		"a Gateway of another namespace": {
+			"gateways: [istio-ingress/public]", "gateways: [public]",
+			`IST0101 VirtualService sample/shop: spec.gateways[0]: Gateway sample/public does not exist; did you mean istio-ingress/public? | set gateways[0]: "istio-ingress/public"`,
+		},
+		"a label of a subset": {
+			"{name: v2, labels: {version: v2}}", "{name: v2, labels: {version: V2}}",
+			`Error IST0173 DestinationRule sample/helloworld: spec.subsets[1].labels: no endpoint of helloworld.sample.svc.cluster.local in this cluster has the labels version=V2, but version=v1, version=v2: requests to subset v2 fail | set labels[version]: "v2"`,
+		},
 		"routes for HTTP at a TCP port": {
 			"name: http-web", "name: tcp-web",
 			`Warning MSH0120 VirtualService sample/helloworld: spec.http: no port of the host helloworld.sample.svc.cluster.local has HTTP: requests through its ports 5000 (tcp-web) are plain TCP connections, to which the routes never apply | set appProtocol: "http"`,

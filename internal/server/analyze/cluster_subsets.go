@@ -37,6 +37,7 @@ func (v *clusterView) compareSubset(far *clusterView, d *snapshot.DestinationRul
 	fix := v.copyTo(far, d)
 	switch {
 	case !selects(s) || !v.routesTo(svc, s.GetName()):
+	case known == nil && far.misnamed(svc.Host, s.GetName()) != nil: // which is a finding itself
 	case known == nil:
 		v.findFix(SubsetMissingInCluster, d, fix, field, "subset %s of %s is not defined in cluster %s: its east-west gateway refuses the requests that clients in cluster %s send to the subset, with 503",
 			s.GetName(), svc.Host, far.id, v.id)

@@ -86,11 +86,18 @@ func (m *checker) routed(gw *snapshot.Gateway, field string, s *snapshot.Gateway
 		return
 	}
 	for _, v := range until(m, m.virtual) {
-		if slices.Contains(v.Gateways, s.GatewayName()) && (serves(s, v) || hostFor(s, v) >= 0) {
+		if slices.Contains(v.Gateways, s.GatewayName()) && (serves(s, v) || hostFor(s, v) >= 0) || serves(s, v) && m.mistakes(v, s.GatewayName()) {
 			return
 		}
 	}
 	m.find(GatewayServerWithoutRoutes, gw, field, "no VirtualService routes the calls to %s: clients get %s", hostsText(s.Hosts), answerOf(s))
+}
+
+// mistakes reports whether a VirtualService names a Gateway that does not exist, and probably means this one.
+func (m *checker) mistakes(v *snapshot.VirtualService, gateway string) bool {
+	return slices.ContainsFunc(v.Gateways, func(name string) bool {
+		return name != snapshot.MeshGateway && m.gatewayNamed(name) == nil && m.nearestGateway(name) == gateway
+	})
 }
 
 // answerOf returns what clients get from a server without routes.

@@ -291,7 +291,7 @@ func TestUnreadClusters(t *testing.T) {
 	}{
 		"a subset": {
 			"subsets: [{name: v1, labels: {version: v1}}]", "subsets: [{name: v1, labels: {version: v9}}]", "IST0173", analyze.Info,
-			"no endpoint of reviews.shop.svc.cluster.local in this cluster has the labels version=v9: requests to subset v1 fail, unless it is in cluster west, which was not read",
+			"no endpoint of reviews.shop.svc.cluster.local in this cluster has the labels version=v9, but version=v1: requests to subset v1 fail, unless it is in cluster west, which was not read",
 		},
 		"a destination": {
 			"destination: {host: reviews, subset: v1}", "destination: {host: ratings}", "IST0101", analyze.Info,

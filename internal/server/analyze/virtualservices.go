@@ -60,6 +60,15 @@ func (m *checker) destinationsOf(v *snapshot.VirtualService) {
 		if subset == "" || slices.Contains(subsets, subset) {
 			continue
 		}
+		if d := m.misnamed(svc.Host, subset); d != nil {
+			if name := "VirtualService " + nameOf(v); !slices.Contains(m.lost[d], name) {
+				if m.lost == nil {
+					m.lost = map[*snapshot.DestinationRule][]string{}
+				}
+				m.lost[d] = append(m.lost[d], name)
+			}
+			continue // the rule is at fault
+		}
 		more := ""
 		if len(subsets) > 0 {
 			more = "; the service has " + listed(subsets)
@@ -166,7 +175,11 @@ func (m *checker) hostsWithoutService(v *snapshot.VirtualService) {
 		if len(v.HTTP) == 0 {
 			effect = "proxies open no port for its TCP and TLS routes, and resolve no name"
 		}
-		m.find(HostWithoutService, v, at("spec.hosts", i), "no service has the host %s: %s", host, effect)
+		near := m.nearestHost(host)
+		f := m.findFix(HostWithoutService, v, m.correctTo(v, at("spec.hosts", i), near), at("spec.hosts", i), "no service has the host %s: %s%s", host, effect, didYouMean(near))
+		if f != nil && near != "" {
+			f.Level = Warning
+		}
 	}
 }
 
