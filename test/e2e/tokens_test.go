@@ -10,6 +10,7 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"encoding/pem"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -259,6 +260,81 @@ func TestTokens(t *testing.T) {
 			if got.Get(header) != want {
 				t.Errorf("%s: the application gets %s: %q, want %q", name, header, got.Get(header), want)
 			}
+		}
+	}
+}
+
+const someoneMayCall = `
+apiVersion: security.istio.io/v1
+kind: AuthorizationPolicy
+metadata: {name: all, namespace: sample}
+spec: {rules: [{}]}
+`
+
+const tokensAreRequired = `
+apiVersion: security.istio.io/v1
+kind: RequestAuthentication
+metadata: {name: tokens, namespace: sample}
+spec: {jwtRules: [{issuer: inline, jwks: '%s'}]}
+---
+apiVersion: security.istio.io/v1
+kind: AuthorizationPolicy
+metadata: {name: tokens, namespace: sample}
+spec: {action: DENY, rules: [{from: [{source: {notRequestPrincipals: ["*"]}}]}]}
+`
+
+// TestRequiredTokens: while a workload with a policy begins to require tokens, no request with a
+// valid token is refused, also on connections from before.
+func TestRequiredTokens(t *testing.T) {
+	es := newSigner(t, "inline", "es", jose.ES256)
+	dir := harness.ShortDir(t)
+	mesh := helloworldMesh(t, echoServer(t))
+	replace(t, filepath.Join(mesh, "cluster1", "policy.yaml"), someoneMayCall)
+	_, secure := controlPlane(t, dir, mesh)
+	p := proxy{"helloworld-v1", "sidecar", "sample", "helloworld", "127.3.0.1", map[string]string{"app": "helloworld"}}
+	defer p.start(t, dir, secure, "ISTIO_META_INTERCEPTION_MODE=NONE")()
+
+	status := func(client *http.Client, token string) int {
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://127.3.0.1:5000/", http.NoBody)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if token != "" {
+			req.Header.Set("Authorization", "Bearer "+token)
+		}
+		resp, err := client.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, _ = io.Copy(io.Discard, resp.Body)
+		_ = resp.Body.Close()
+		return resp.StatusCode
+	}
+	good := es.token(t, nil)
+	var clients []*http.Client // with one connection each
+	for range 20 {
+		client := dial.HTTPClient(deadline, nil)
+		defer client.CloseIdleConnections()
+		clients = append(clients, client)
+		if got := status(client, good); got != http.StatusOK {
+			t.Fatalf("status %d before", got)
+		}
+	}
+	replace(t, filepath.Join(mesh, "cluster1", "tokens.yaml"), fmt.Sprintf(tokensAreRequired, keySet(t, es)))
+	required := func() bool {
+		client := dial.HTTPClient(deadline, nil)
+		defer client.CloseIdleConnections()
+		return status(client, "") == http.StatusForbidden
+	}
+	harness.Eventually(t, deadline, "required tokens", func() error {
+		if !required() {
+			return errors.New("a request without a token is permitted")
+		}
+		return nil
+	})
+	for i, client := range clients {
+		if got := status(client, good); got != http.StatusOK {
+			t.Errorf("status %d at connection %d", got, i)
 		}
 	}
 }

@@ -464,8 +464,8 @@ var kinds = []Kind{
 		"Correct the issuer, or add a RequestAuthentication with it for the workloads.",
 	},
 	{
-		PlaintextToStrict, "PlaintextToStrict", Warning,
-		"A PeerAuthentication requires mTLS of the whole mesh, but pods of a namespace without a label for injection have no proxy, so their calls to pods with a proxy fail. It is only a remark if the PeerAuthentication is for one namespace. The label `istio-injection=disabled` of a namespace, or `sidecar.istio.io/inject: \"false\"` of a pod, says that pods need no proxy.",
+		PlaintextToStrict, "PlaintextToStrict", Info,
+		"A PeerAuthentication requires mTLS of the whole mesh or of a namespace, but pods of a namespace without a label for injection have no proxy, so their calls to pods with a proxy fail. It is a remark, as nothing shows that they call. The label `istio-injection=disabled` of a namespace, or `sidecar.istio.io/inject: \"false\"` of a pod, says that pods need no proxy.",
 		"Label the namespace and restart its pods, so that they get a proxy. If they need none, label it with `istio-injection=disabled`.",
 	},
 	{

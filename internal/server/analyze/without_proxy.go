@@ -236,8 +236,7 @@ func (c *injectedCluster) injectFix(namespaces []string, pods []*snapshot.Pod) s
 }
 
 // checkPlaintext finds PeerAuthentications with STRICT for a whole mesh or namespace, while pods of
-// unlabelled namespaces have no proxy: their calls fail. It is only a remark for one namespace, which the
-// pods may not call.
+// unlabelled namespaces have no proxy: their calls fail. It is a remark, as nothing shows that they call.
 func (c *injectedCluster) checkPlaintext(plain map[string][]*snapshot.Pod) {
 	root := c.Snapshot.Mesh.RootNamespace
 	if len(plain) == 0 || !slices.ContainsFunc(slices.Collect(maps.Keys(c.workloads)), func(ns string) bool { return !c.outside(ns) && c.proxied(ns) }) {
@@ -250,25 +249,22 @@ func (c *injectedCluster) checkPlaintext(plain map[string][]*snapshot.Pod) {
 		counts = append(counts, fmt.Sprintf("%s (%d)", name, len(plain[name])))
 		pods = append(pods, plain[name]...)
 	}
-	report := func(in string, level Level, callees string) bool {
+	report := func(in, callees string) bool {
 		p := strictFor(c.Snapshot.Namespaces.Get(in))
 		if p == nil {
 			return false
 		}
-		f := c.findFix(PlaintextToStrict, p, c.injectFix(names, pods), "spec.mtls.mode",
+		c.findFix(PlaintextToStrict, p, c.injectFix(names, pods), "spec.mtls.mode",
 			"is STRICT, but the pods of %s have no proxy, and no label says that they need none: their calls to %s fail, and they accept plaintext themselves",
 			strings.TrimSpace(fmt.Sprintf("%s %s", plural("namespace", len(names)), listed(counts))), callees)
-		if f != nil {
-			f.Level = level
-		}
 		return true
 	}
-	if report(root, Warning, "pods with a proxy") {
+	if report(root, "pods with a proxy") {
 		return
 	}
 	for _, facts := range c.Snapshot.Namespaces.All() {
 		if facts.Name != root && c.proxied(facts.Name) {
-			report(facts.Name, Info, "pods of namespace "+facts.Name)
+			report(facts.Name, "pods of namespace "+facts.Name)
 		}
 	}
 }

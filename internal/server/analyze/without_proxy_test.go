@@ -35,7 +35,7 @@ func TestPodsWithoutProxy(t *testing.T) {
 	}{
 		"STRICT and a namespace without a label": {
 			unlabelled, "", nil,
-			"Warning MSH0126 PeerAuthentication istio-system/default: spec.mtls.mode: is STRICT, but the pods of namespace plain (1) have no proxy, and no label says that they need none: their calls to pods with a proxy fail, and they accept plaintext themselves",
+			"Info MSH0126 PeerAuthentication istio-system/default: spec.mtls.mode: is STRICT, but the pods of namespace plain (1) have no proxy, and no label says that they need none: their calls to pods with a proxy fail, and they accept plaintext themselves",
 		},
 		"STRICT and a label":            {disabled, "", nil, ""},
 		"STRICT and no pod":             {unlabelled, "", strings.NewReplacer(pod, "metadata: {name: web-1, namespace: ambient}"), ""},

@@ -36,7 +36,7 @@ func chooseFilters(s *snapshot.Snapshot, n Node, labels map[string]string, autho
 	var out chosenFilters
 	var bootstrap []*snapshot.Patch
 	extensions, pulled := pluginExtensions(s, n, labels)
-	if rules := tokenRules(s, n.Namespace, labels); len(rules) > 0 {
+	if rules := tokenRules(s, n.Namespace, labels); checksTokens(rules, authorizations) {
 		extensions = append(extensions, tokenExtension(rules, n.ID.Type == mesh.Router))
 	}
 	for _, f := range snapshot.EnvoyFiltersFor(s.Namespaces.Get(s.Mesh.RootNamespace), s.Namespaces.Get(n.Namespace), labels) {

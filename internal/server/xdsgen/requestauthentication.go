@@ -48,7 +48,15 @@ func tokenRules(s *snapshot.Snapshot, namespace string, labels map[string]string
 	return out
 }
 
-// tokenExtension returns the configuration of the filter that checks tokens.
+// checksTokens reports whether a workload has the filter that checks tokens. A workload with
+// AuthorizationPolicies has it even without rules: a policy about tokens reaches connections of
+// draining listeners, too, and would refuse valid tokens there without the filter.
+func checksTokens(rules []tokenRule, authorizations []authorization) bool {
+	return len(rules)+len(authorizations) > 0
+}
+
+// tokenExtension returns the configuration of the filter that checks tokens. Without rules, it lets
+// all requests pass.
 func tokenExtension(rules []tokenRule, isGateway bool) extension {
 	config := &jwtauthnv3.JwtAuthentication{
 		Providers: make(map[string]*jwtauthnv3.JwtProvider, len(rules)), BypassCorsPreflight: true,
@@ -59,10 +67,12 @@ func tokenExtension(rules []tokenRule, isGateway bool) extension {
 		names = append(names, name)
 		config.Providers[name] = r.provider(isGateway)
 	}
-	config.Rules = []*jwtauthnv3.RequirementRule{{
-		Match:           &routev3.RouteMatch{PathSpecifier: &routev3.RouteMatch_Prefix{Prefix: "/"}},
-		RequirementType: &jwtauthnv3.RequirementRule_Requires{Requires: tokenRequirement(names)},
-	}}
+	if len(names) > 0 {
+		config.Rules = []*jwtauthnv3.RequirementRule{{
+			Match:           &routev3.RouteMatch{PathSpecifier: &routev3.RouteMatch_Prefix{Prefix: "/"}},
+			RequirementType: &jwtauthnv3.RequirementRule_Requires{Requires: tokenRequirement(names)},
+		}}
+	}
 	return extension{name: filterJWT, body: encodeSettings(&corev3.TypedExtensionConfig{Name: filterJWT, TypedConfig: mustAny(config)})}
 }
 

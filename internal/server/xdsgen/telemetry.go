@@ -30,7 +30,7 @@ type listenerSettings struct {
 // listenerSettingsOf returns the settings of a workload's outbound listeners, which listeners
 // of gateways have, too, and of its inbound listeners. The scope has the services that the
 // proxy sees.
-func listenerSettingsOf(s *snapshot.Snapshot, n Node, labels map[string]string, sc scope) (client, server listenerSettings) {
+func listenerSettingsOf(s *snapshot.Snapshot, n Node, labels map[string]string, sc scope, authorizations []authorization) (client, server listenerSettings) {
 	chosen := chooseTelemetries(s, n.Namespace, labels)
 	var logging [][]*telemetryv1alpha1.AccessLogging
 	var tracing []*telemetryv1alpha1.Tracing
@@ -54,10 +54,15 @@ func listenerSettingsOf(s *snapshot.Snapshot, n Node, labels map[string]string, 
 	client.Stats = s.Mesh.OutboundStats
 	client.requestsHosts = n.RequestsHosts
 	plugins := choosePlugins(s, n, labels)
-	checksTokens := len(tokenRules(s, n.Namespace, labels)) > 0
+	checksTokens := checksTokens(tokenRules(s, n.Namespace, labels), authorizations)
 	isGateway := n.ID.Type == mesh.Router
 	client.plugins = pluginFilters(plugins, typev1beta1.WorkloadMode_CLIENT, checksTokens && isGateway)
 	server.plugins = pluginFilters(plugins, typev1beta1.WorkloadMode_SERVER, checksTokens)
+	protected := &server
+	if isGateway {
+		protected = &client
+	}
+	protected.authorization = authorizationFilters(authorizations)
 	return client, server
 }
 

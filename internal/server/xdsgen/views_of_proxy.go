@@ -41,8 +41,7 @@ func Assign(s *snapshot.Snapshot, n Node) Assignment {
 	httpClient, streamClient := routeClients(s, n.Namespace, labels)
 	authorizations := chooseAuthorizations(s, n, labels, sc)
 	filters := chooseFilters(s, n, labels, authorizations)
-	client, server := listenerSettingsOf(s, n, labels, sc)
-	server.authorization = authorizationFilters(authorizations)
+	client, server := listenerSettingsOf(s, n, labels, sc, authorizations)
 	own := inbound(s, n, pod, labels, sc)
 	proxyPort := httpProxyPort(s, n, sc)
 	filters.leaveOut(own.names())
@@ -110,8 +109,7 @@ func assignRouter(s *snapshot.Snapshot, n Node, pod *snapshot.Pod, labels map[st
 	facts, routeFacts := gatewayFactsOf(s, n, pod, labels)
 	authorizations := chooseAuthorizations(s, n, labels, sc)
 	filters := chooseFilters(s, n, labels, authorizations)
-	settings, _ := listenerSettingsOf(s, n, labels, sc)
-	settings.authorization = authorizationFilters(authorizations)
+	settings, _ := listenerSettingsOf(s, n, labels, sc, authorizations)
 	listeners := gatewayView{
 		scope: sc, client: eds.client, namespace: n.Namespace, facts: facts, settings: settings,
 		limits: tlsLimits{s.Mesh.MeshTLS, s.Mesh.TLSDefaults}, topology: s.Mesh.Topology,
