@@ -125,10 +125,14 @@ func TestImportRules(t *testing.T) {
 	r := readRules(t)
 	for pkg, built := range packages(t) {
 		for path, places := range built.ImportPos {
-			for module, allowed := range r.imports {
-				if (path == module || strings.HasPrefix(path, module+"/")) && !slices.Contains(allowed, pkg) {
-					t.Errorf("%v: %s imports %s, which only %q may import", places[0], pkg, path, allowed)
+			rule := "" // the longest that matches
+			for module := range r.imports {
+				if (path == module || strings.HasPrefix(path, module+"/")) && len(module) > len(rule) {
+					rule = module
 				}
+			}
+			if allowed := r.imports[rule]; rule != "" && !slices.Contains(allowed, pkg) {
+				t.Errorf("%v: %s imports %s, which only %q may import", places[0], pkg, path, allowed)
 			}
 		}
 	}

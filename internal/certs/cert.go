@@ -8,12 +8,10 @@ import (
 	"crypto/sha256"
 	"crypto/x509"
 	"encoding/asn1"
-	"encoding/base64"
 	"encoding/pem"
 	"fmt"
 	"io"
 	"math/big"
-	"slices"
 	"strings"
 	"time"
 )
@@ -35,24 +33,6 @@ func EncodeCerts(certs ...*x509.Certificate) []byte {
 		b.Write(pem.EncodeToMemory(&pem.Block{Type: blockCert, Bytes: c.Raw}))
 	}
 	return b.Bytes()
-}
-
-// EncodeDER encodes one certificate as EncodeCerts does, with a single allocation.
-func EncodeDER(der []byte) string {
-	const first, last = "-----BEGIN " + blockCert + "-----\n", "-----END " + blockCert + "-----\n"
-	const width = 64 // of a line
-	var b strings.Builder
-	var line [width]byte
-	text := base64.StdEncoding
-	b.Grow(len(first) + text.EncodedLen(len(der))*(width+1)/width + 1 + len(last))
-	b.WriteString(first)
-	for part := range slices.Chunk(der, width/4*3) {
-		text.Encode(line[:], part)
-		b.Write(line[:text.EncodedLen(len(part))])
-		b.WriteByte('\n')
-	}
-	b.WriteString(last)
-	return b.String()
 }
 
 const blockCert = "CERTIFICATE"

@@ -295,6 +295,13 @@ func TestSignLeafRefuses(t *testing.T) {
 	}
 	_, err := a.SignLeaf(key.Public(), caller(), 0, now, rand.Reader)
 	wantError(t, err, "life time is 0s")
+	_, err = a.SignLeaf("no key", caller(), time.Hour, now, rand.Reader)
+	wantError(t, err, "unsupported public key")
+	_, err = a.SignLeaf(key.Public(), caller(), time.Hour, now, bytes.NewReader(nil))
+	wantError(t, err, "serial number")
+	a.Key = newKey(t, ECDSAP256)
+	_, err = a.SignLeaf(key.Public(), caller(), time.Hour, now, rand.Reader)
+	wantError(t, err, "doesn't match parent's PublicKey")
 }
 
 func TestSignServer(t *testing.T) {
@@ -522,15 +529,6 @@ func TestSignNames(t *testing.T) {
 	for _, ok := range []LeafSpec{{SPIFFEID: "spiffe://cluster.local/b", TTL: time.Hour}, {DNSNames: []string{"a.b.svc"}, TTL: time.Hour}} {
 		if _, err := narrow.SignNames(key.Public(), ok, now, rand.Reader); err != nil {
 			t.Error(err)
-		}
-	}
-}
-
-func TestEncodeDER(t *testing.T) {
-	for n := range 200 {
-		der := bytes.Repeat([]byte{0xfa}, n)
-		if got, want := EncodeDER(der), string(pem.EncodeToMemory(&pem.Block{Type: blockCert, Bytes: der})); got != want {
-			t.Fatalf("%d bytes are\n%s\nwant\n%s", n, got, want)
 		}
 	}
 }

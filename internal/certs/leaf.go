@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math/big"
 	"net/netip"
 	"net/url"
 	"strings"
@@ -31,23 +30,14 @@ func (a *Authority) SignLeaf(pub crypto.PublicKey, caller mesh.Caller, ttl time.
 	return a.signEndEntity(template, pub, ttl, now, rand)
 }
 
-// leafName returns the SPIFFE id of a workload. It checks the id and the cluster.
-func leafName(caller mesh.Caller) (string, error) {
-	id := caller.Identity.String()
-	if _, err := mesh.ParseIdentity(id); err != nil {
-		return "", fmt.Errorf("sign certificate: %w", err)
-	}
-	if caller.Cluster != "" && !validCluster(string(caller.Cluster)) {
-		return "", fmt.Errorf("sign certificate: cluster id %q is not 1 to %d visible ASCII characters", caller.Cluster, maxCluster)
-	}
-	return id, nil
-}
-
 // leafTemplate returns a template with the names of a workload.
 func leafTemplate(caller mesh.Caller) (*x509.Certificate, error) {
-	name, err := leafName(caller)
-	if err != nil {
-		return nil, err
+	name := caller.Identity.String()
+	if _, err := mesh.ParseIdentity(name); err != nil {
+		return nil, fmt.Errorf("sign certificate: %w", err)
+	}
+	if caller.Cluster != "" && !validCluster(string(caller.Cluster)) {
+		return nil, fmt.Errorf("sign certificate: cluster id %q is not 1 to %d visible ASCII characters", caller.Cluster, maxCluster)
 	}
 	id, err := url.Parse(name)
 	if err != nil {
@@ -166,36 +156,20 @@ func (a *Authority) SignNames(pub crypto.PublicKey, spec LeafSpec, now time.Time
 // signEndEntity completes and signs the template of a certificate that is no CA. The
 // subject stays empty, which makes the names critical.
 func (a *Authority) signEndEntity(template *x509.Certificate, pub crypto.PublicKey, ttl time.Duration, now time.Time, rand io.Reader) (*x509.Certificate, error) {
-	life, err := newLife(ttl, now, rand)
+	if ttl <= 0 {
+		return nil, fmt.Errorf("sign certificate: life time is %v, want more than 0", ttl)
+	}
+	serial, err := newSerial(rand)
 	if err != nil {
 		return nil, err
 	}
-	endEntity(template, life)
+	template.SerialNumber, template.NotBefore, template.NotAfter = serial, now.Add(-Backdate), now.Add(ttl)
+	template.KeyUsage = x509.KeyUsageDigitalSignature | x509.KeyUsageKeyEncipherment
+	template.BasicConstraintsValid = true
 	if err := a.fit(template, now); err != nil {
 		return nil, err
 	}
 	return create(template, a.Cert, pub, a.Key, rand)
-}
-
-// life has the serial number and the validity of a new certificate.
-type life struct {
-	serial      *big.Int
-	from, until time.Time
-}
-
-func newLife(ttl time.Duration, now time.Time, rand io.Reader) (life, error) {
-	if ttl <= 0 {
-		return life{}, fmt.Errorf("sign certificate: life time is %v, want more than 0", ttl)
-	}
-	serial, err := newSerial(rand)
-	return life{serial, now.Add(-Backdate), now.Add(ttl)}, err
-}
-
-// endEntity completes the template of a certificate that is no CA.
-func endEntity(template *x509.Certificate, l life) {
-	template.SerialNumber, template.NotBefore, template.NotAfter = l.serial, l.from, l.until
-	template.KeyUsage = x509.KeyUsageDigitalSignature | x509.KeyUsageKeyEncipherment
-	template.BasicConstraintsValid = true
 }
 
 // clusterOID identifies the non-critical extension with the cluster of a workload as

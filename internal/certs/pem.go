@@ -237,7 +237,8 @@ func decodePEM(data []byte) ([]*pem.Block, error) {
 // FromDER converts DER to PEM: certificates, or one request, revocation list or
 // private key. It returns nil for anything else.
 func FromDER(data []byte) []byte {
-	if len(data) == 0 || data[0] != tagSequence {
+	const sequence = asn1.TagSequence | 0x20 // constructed
+	if len(data) == 0 || data[0] != sequence {
 		return nil
 	}
 	if list, err := x509.ParseCertificates(data); err == nil && len(list) > 0 {

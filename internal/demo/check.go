@@ -6,13 +6,13 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"sort"
 	"strconv"
 	"strings"
 	"sync/atomic"
 
 	"github.com/meshctl/meshctl/internal/mesh"
-	"github.com/meshctl/meshctl/internal/order"
 )
 
 // Result is the outcome of the requests of one client.
@@ -179,7 +179,7 @@ func shares(counts []int) []string {
 		tenths[i], byLoss[i] = n*whole/all, i
 		left -= tenths[i]
 	}
-	order.Stable(byLoss, func(i, j int) int { return cmp.Compare(counts[j]*whole%all, counts[i]*whole%all) })
+	slices.SortStableFunc(byLoss, func(i, j int) int { return cmp.Compare(counts[j]*whole%all, counts[i]*whole%all) })
 	for _, i := range byLoss[:left] {
 		tenths[i]++
 	}

@@ -5,10 +5,10 @@ import (
 	"fmt"
 	"maps"
 	"net/netip"
+	"slices"
 	"strconv"
 
 	"github.com/meshctl/meshctl/internal/mesh"
-	"github.com/meshctl/meshctl/internal/order"
 )
 
 // Names in both clusters.
@@ -171,7 +171,7 @@ func (p pod) endpoints() []endpoint {
 	for port, use := range uses {
 		out = append(out, endpoint{p.at(port), "the " + p.role, use, false})
 	}
-	order.Sort(out, func(a, b endpoint) int { return cmp.Compare(a.addr.Port(), b.addr.Port()) })
+	slices.SortFunc(out, func(a, b endpoint) int { return cmp.Compare(a.addr.Port(), b.addr.Port()) })
 	return out
 }
 

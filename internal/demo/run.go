@@ -11,10 +11,10 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 
-	"github.com/meshctl/meshctl/internal/order"
 	"github.com/meshctl/meshctl/internal/output"
 	"github.com/meshctl/meshctl/internal/process"
 )
@@ -193,7 +193,7 @@ func (r *Result) answerRows() [][]string {
 	for a, n := range r.Tally.Answers {
 		counts[source{a.Version, r.route(a)}] += n
 	}
-	sources := order.Collect(maps.Keys(counts), func(a, b source) int {
+	sources := slices.SortedFunc(maps.Keys(counts), func(a, b source) int {
 		return cmp.Or(strings.Compare(a.version, b.version), strings.Compare(a.route, b.route))
 	})
 	var ns []int
@@ -216,7 +216,7 @@ func showPeers(w io.Writer, results []Result) error {
 	seen := map[string]bool{}
 	table := output.Table{Header: []string{"CLIENT", "VERSION", "ANSWERS", "SEEN AS"}, Gap: 2}
 	for _, r := range results {
-		for _, a := range order.Collect(maps.Keys(r.Tally.Answers), compareAnswers) {
+		for _, a := range slices.SortedFunc(maps.Keys(r.Tally.Answers), compareAnswers) {
 			seen[a.Peer] = true
 			peer := cmp.Or(a.Peer, "unknown")
 			table.Rows = append(table.Rows, []string{string(r.Client), a.Version, strconv.Itoa(r.Tally.Answers[a]), peer})

@@ -51,7 +51,7 @@ type Settings struct {
 type Injector struct {
 	Settings
 	always, never []labels.Selector
-	templates     map[string]template // by name
+	templates     map[string]podTemplate // by name
 }
 
 // New returns an Injector, or refuses the settings.
@@ -108,6 +108,7 @@ type injection struct {
 	// concurrency is the number of worker threads in the ProxyConfig that selects the pod, or 0.
 	concurrency int32
 	warnings    []string
+	templateBudget
 }
 
 // Inject injects a pod. The error lists all faults of the pod, each with its place. Inject ends soon
@@ -120,7 +121,9 @@ func (i *Injector) Inject(ctx context.Context, in Pod) (Result, error) {
 	if err != nil {
 		return Result{}, err
 	}
-	p := &injection{Injector: i, in: in, pod: pod, namespace: cmp.Or(pod.Namespace, in.Namespace, "default")}
+	p := &injection{
+		Injector: i, in: in, pod: pod, namespace: cmp.Or(pod.Namespace, in.Namespace, "default"), templateBudget: newTemplateBudget(),
+	}
 	skipped, asked, err := p.skip()
 	if err != nil || skipped != "" {
 		return Result{Skipped: skipped, Asked: asked}, err
@@ -196,10 +199,10 @@ func (p *injection) resolve(ctx context.Context) error {
 // templateNames returns the templates that the pod asks for, else the default ones.
 func (p *injection) templateNames() []string {
 	if text := p.annotation(mesh.AnnotationTemplates); text != "" {
-		return splitList(text)
+		return p.resolveAliases(splitList(text))
 	}
 	if names := p.Values.SidecarInjectorWebhook.DefaultTemplates; len(names) > 0 {
-		return names
+		return p.resolveAliases(names)
 	}
 	return []string{sidecarTemplate}
 }
@@ -211,12 +214,14 @@ func (p *injection) apply(ctx context.Context, object map[string]any) error {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		patch, err := p.Injector.templates[name](p)
+		patch, err := p.Injector.templates[name](ctx, p)
 		if err != nil {
 			return fmt.Errorf("template %s: %w", name, err)
 		}
+		joinProxies(object, patch)
 		merge(object, patch)
 	}
+	p.followAnnotations(object)
 	if err := overrideContainers(object, own); err != nil {
 		return err
 	}
@@ -231,6 +236,16 @@ func (p *injection) apply(ctx context.Context, object map[string]any) error {
 	}
 	p.mergeMetrics(object)
 	return p.describe(object)
+}
+
+// followAnnotations makes annotations of templates count for what happens after the templates.
+func (p *injection) followAnnotations(object map[string]any) {
+	metadata, _ := object["metadata"].(map[string]any)
+	annotations, _ := metadata["annotations"].(map[string]any)
+	p.pod.Annotations = make(map[string]string, len(annotations))
+	for name, value := range annotations {
+		p.pod.Annotations[name], _ = value.(string)
+	}
 }
 
 // annotation returns an annotation of the pod.

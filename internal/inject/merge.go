@@ -180,7 +180,9 @@ func mergeList(field string, have any, patch []any) []any {
 				places[id] = append(places[id], len(list)-1)
 			}
 		case slices.Contains(wholeItems, field):
-			list[at] = item
+			made := map[string]any{} // without nulls
+			merge(made, item)
+			list[at] = made
 		default:
 			if same, ok := list[at].(map[string]any); ok {
 				merge(same, item)
@@ -311,6 +313,22 @@ func overrideContainers(object map[string]any, own []ownContainer) error {
 		merge(made, o.container)
 	}
 	return nil
+}
+
+// joinProxies makes a template change the proxy of another template, wherever both have it: if one
+// of them is a native sidecar, the other becomes the same init container.
+func joinProxies(object, patch map[string]any) {
+	isProxy := func(c map[string]any) bool { return c["name"] == proxyContainer }
+	if !slices.ContainsFunc(append(containersOf(object, initContainers), containersOf(patch, initContainers)...), isProxy) {
+		return
+	}
+	for _, o := range []map[string]any{object, patch} {
+		all := containersOf(o, appContainers)
+		if at := slices.IndexFunc(all, isProxy); at >= 0 {
+			setContainers(o, initContainers, append(containersOf(o, initContainers), all[at]))
+			setContainers(o, appContainers, slices.Delete(all, at, at+1))
+		}
+	}
 }
 
 // orderContainers moves the containers of the injector to their places. A native sidecar

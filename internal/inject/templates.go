@@ -2,6 +2,7 @@ package inject
 
 import (
 	"cmp"
+	"context"
 
 	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
 	corev1 "k8s.io/api/core/v1"
@@ -15,14 +16,19 @@ const (
 	gatewayTemplate = "gateway"
 )
 
-// template returns the patch of a pod.
-type template func(*injection) (map[string]any, error)
+// podTemplate returns the patch of a pod.
+type podTemplate func(context.Context, *injection) (map[string]any, error)
 
 // builtIn holds the built-in templates by name.
-var builtIn = map[string]template{
-	sidecarTemplate:        (*injection).sidecar,
-	gatewayTemplate:        (*injection).gateway,
-	mesh.TemplateGRPCAgent: (*injection).grpcAgent,
+var builtIn = map[string]podTemplate{
+	sidecarTemplate:        withoutContext((*injection).sidecar),
+	gatewayTemplate:        withoutContext((*injection).gateway),
+	mesh.TemplateGRPCAgent: withoutContext((*injection).grpcAgent),
+}
+
+// withoutContext makes a podTemplate of a function that needs no context.
+func withoutContext(patch func(*injection) (map[string]any, error)) podTemplate {
+	return func(_ context.Context, p *injection) (map[string]any, error) { return patch(p) }
 }
 
 // podPatch is a patch of a pod.

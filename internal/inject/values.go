@@ -25,6 +25,8 @@ type Values struct {
 	// SidecarInjectorWebhook has the settings of the webhook.
 	SidecarInjectorWebhook Webhook `json:"sidecarInjectorWebhook,omitzero"`
 	Pilot                  Pilot   `json:"pilot,omitzero"`
+	// All has these and all other values, for custom templates.
+	All map[string]any `json:"-"`
 }
 
 // Global has the settings of the mesh and the proxies.
@@ -79,6 +81,7 @@ type Webhook struct {
 	RewriteAppHTTPProbe  *bool                  `json:"rewriteAppHTTPProbe,omitempty"`
 	DefaultTemplates     []string               `json:"defaultTemplates,omitempty"`
 	Templates            map[string]string      `json:"templates,omitempty"`
+	Aliases              map[string][]string    `json:"aliases,omitempty"` // lists of templates by name
 	InjectedAnnotations  map[string]string      `json:"injectedAnnotations,omitempty"`
 	AlwaysInjectSelector []metav1.LabelSelector `json:"alwaysInjectSelector,omitempty"`
 	NeverInjectSelector  []metav1.LabelSelector `json:"neverInjectSelector,omitempty"`
@@ -107,6 +110,9 @@ func ParseValues(values, webhook string) (Values, error) {
 	if err := decodeValues(values, &v); err != nil {
 		return v, fmt.Errorf("%s: %w", mesh.InjectorKeyValues, err)
 	}
+	if err := decodeValues(values, &v.All); err != nil {
+		return v, fmt.Errorf("%s: %w", mesh.InjectorKeyValues, err)
+	}
 	var c config
 	if err := decodeValues(webhook, &c); err != nil {
 		return v, fmt.Errorf("%s: %w", mesh.InjectorKeyConfig, err)
@@ -123,6 +129,9 @@ func ParseValues(values, webhook string) (Values, error) {
 	}
 	if len(c.Templates) > 0 {
 		own.Templates = c.Templates
+	}
+	if len(c.Aliases) > 0 {
+		own.Aliases = c.Aliases
 	}
 	own.AlwaysInjectSelector = append(own.AlwaysInjectSelector, c.AlwaysInjectSelector...)
 	own.NeverInjectSelector = append(own.NeverInjectSelector, c.NeverInjectSelector...)

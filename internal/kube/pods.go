@@ -17,7 +17,6 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/meshctl/meshctl/internal/mesh"
-	"github.com/meshctl/meshctl/internal/order"
 	"github.com/meshctl/meshctl/internal/output"
 )
 
@@ -191,7 +190,7 @@ func (f *PodFinder) running(ctx context.Context, namespace string, selector labe
 	if len(running) == 0 {
 		return nil, absent("no pods match %q: of %d pods none runs, %s is %s", wanted, len(pods), pods[0].Name, pods[0].Status.Phase)
 	}
-	order.Sort(running, func(a, b corev1.Pod) int {
+	slices.SortFunc(running, func(a, b corev1.Pod) int {
 		return cmp.Or(cmp.Compare(podRank(&a), podRank(&b)), a.CreationTimestamp.Compare(b.CreationTimestamp.Time), strings.Compare(a.Name, b.Name))
 	})
 	return podNames(running), nil

@@ -11,7 +11,6 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/meshctl/meshctl/internal/mesh"
-	"github.com/meshctl/meshctl/internal/order"
 	"github.com/meshctl/meshctl/internal/output"
 )
 
@@ -75,7 +74,7 @@ func ReadAssignments(r io.Reader, f EndpointFilter, resources bool) ([]Assignmen
 	for i := range found {
 		found[i].inNetwork(own)
 	}
-	order.Stable(found, compareAssignments)
+	slices.SortStableFunc(found, compareAssignments)
 	return found, nil
 }
 

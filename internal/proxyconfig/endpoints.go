@@ -17,7 +17,6 @@ import (
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
 
-	"github.com/meshctl/meshctl/internal/order"
 	"github.com/meshctl/meshctl/internal/output"
 )
 
@@ -125,7 +124,7 @@ func EndpointsOf(assignments []Assignment) []Endpoint {
 }
 
 func sortEndpoints(endpoints []Endpoint) {
-	order.Stable(endpoints, func(a, b Endpoint) int {
+	slices.SortStableFunc(endpoints, func(a, b Endpoint) int {
 		return cmp.Or(cmp.Compare(a.Host, b.Host), cmp.Compare(a.Port, b.Port), cmp.Compare(a.Cluster, b.Cluster))
 	})
 }

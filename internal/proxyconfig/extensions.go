@@ -3,12 +3,12 @@ package proxyconfig
 import (
 	"cmp"
 	"io"
+	"slices"
 	"strings"
 
 	adminv3 "github.com/envoyproxy/go-control-plane/envoy/admin/v3"
 	"github.com/go-json-experiment/json/jsontext"
 
-	"github.com/meshctl/meshctl/internal/order"
 	"github.com/meshctl/meshctl/internal/output"
 )
 
@@ -60,7 +60,7 @@ func ReadExtensions(r io.Reader) (*Extensions, error) {
 	if err == nil && !found[&extensionSection] && !found[whole] {
 		err = extensionSection.missing()
 	}
-	order.Stable(e.Items, func(a, b Extension) int {
+	slices.SortStableFunc(e.Items, func(a, b Extension) int {
 		return cmp.Or(cmp.Compare(a.Type, b.Type), cmp.Compare(a.Name, b.Name))
 	})
 	return e, err

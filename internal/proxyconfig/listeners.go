@@ -15,7 +15,6 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
-	"github.com/meshctl/meshctl/internal/order"
 	"github.com/meshctl/meshctl/internal/output"
 )
 
@@ -216,7 +215,7 @@ func NewListener(m *listenerv3.Listener) Listener {
 	default:
 		l.Type = ListenerUnknown
 	}
-	order.Stable(l.Chains, func(a, b Chain) int { return cmp.Compare(b.Destination, a.Destination) })
+	slices.SortStableFunc(l.Chains, func(a, b Chain) int { return cmp.Compare(b.Destination, a.Destination) })
 	return l
 }
 

@@ -11,7 +11,6 @@ import (
 	adminv3 "github.com/envoyproxy/go-control-plane/envoy/admin/v3"
 	"github.com/go-json-experiment/json/jsontext"
 
-	"github.com/meshctl/meshctl/internal/order"
 	"github.com/meshctl/meshctl/internal/output"
 )
 
@@ -83,11 +82,11 @@ func ReadOverview(r io.Reader, f OverviewFilter) (*Overview, error) {
 	}
 	secrets.sort()
 	o.Secrets = secrets.Items
-	order.Stable(o.Clusters, compareClusters)
-	order.Stable(o.Listeners, compareListeners)
+	slices.SortStableFunc(o.Clusters, compareClusters)
+	slices.SortStableFunc(o.Listeners, compareListeners)
 	o.Listeners = withoutRepeats(o.Listeners)
-	order.Stable(o.Routes, compareRoutes)
-	order.Stable(o.Assignments, compareAssignments)
+	slices.SortStableFunc(o.Routes, compareRoutes)
+	slices.SortStableFunc(o.Assignments, compareAssignments)
 	return o, nil
 }
 

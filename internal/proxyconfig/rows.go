@@ -8,7 +8,6 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 	"google.golang.org/protobuf/proto"
 
-	"github.com/meshctl/meshctl/internal/order"
 	"github.com/meshctl/meshctl/internal/output"
 )
 
@@ -53,7 +52,7 @@ func readRows[T any](r io.Reader, s *section, compare func(a, b T) int, add func
 	if err != nil {
 		return nil, err
 	}
-	order.Stable(rows, compare)
+	slices.SortStableFunc(rows, compare)
 	return rows, nil
 }
 

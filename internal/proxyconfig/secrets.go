@@ -15,7 +15,6 @@ import (
 	tlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
 	"github.com/go-json-experiment/json/jsontext"
 
-	"github.com/meshctl/meshctl/internal/order"
 	"github.com/meshctl/meshctl/internal/output"
 )
 
@@ -132,7 +131,7 @@ func (s *Secrets) sort() {
 		}
 		return 0
 	}
-	order.Stable(s.Items, func(a, b Secret) int { return rank(&a) - rank(&b) })
+	slices.SortStableFunc(s.Items, func(a, b Secret) int { return rank(&a) - rank(&b) })
 }
 
 func appendSecret(to []Secret, m *adminv3.SecretsConfigDump_DynamicSecret, state string) ([]Secret, error) {

@@ -4,14 +4,13 @@ import (
 	"bytes"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protopath"
 	"google.golang.org/protobuf/reflect/protorange"
 	"google.golang.org/protobuf/reflect/protoreflect"
-
-	"github.com/meshctl/meshctl/internal/order"
 )
 
 // unordered returns the lists whose order has no meaning for Envoy, each with the fields
@@ -60,7 +59,7 @@ func sortList(list protoreflect.List, fields []protoreflect.Name) {
 			items[i].key = keyOf(items[i].value.Message(), fields)
 		}
 	}
-	order.Stable(items, func(a, b item) int { return strings.Compare(a.key, b.key) })
+	slices.SortStableFunc(items, func(a, b item) int { return strings.Compare(a.key, b.key) })
 	for i, it := range items {
 		list.Set(i, it.value)
 	}

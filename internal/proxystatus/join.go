@@ -3,8 +3,6 @@ package proxystatus
 import (
 	"cmp"
 	"slices"
-
-	"github.com/meshctl/meshctl/internal/order"
 )
 
 // Join returns the reports with one row for each proxy of a replica instead of one for
@@ -16,7 +14,7 @@ func Join(reports []Report) []Report {
 	out := make([]Report, len(reports))
 	for i, r := range reports {
 		streams := slices.Clone(r.Proxies)
-		order.Stable(streams, func(a, b Proxy) int { return cmp.Compare(len(b.Types), len(a.Types)) })
+		slices.SortStableFunc(streams, func(a, b Proxy) int { return cmp.Compare(len(b.Types), len(a.Types)) })
 		r.Proxies = make([]Proxy, 0, len(streams))
 		entries := make(map[key][]int, len(streams)) // indexes in r.Proxies
 		for _, s := range streams {

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/meshctl/meshctl/internal/mesh"
-	"github.com/meshctl/meshctl/internal/order"
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
 
@@ -100,11 +99,11 @@ const (
 
 // Sort sorts a report for display: proxies by name, types by URL.
 func (r *Report) Sort() {
-	order.Stable(r.Proxies, func(a, b Proxy) int {
+	slices.SortStableFunc(r.Proxies, func(a, b Proxy) int {
 		return cmp.Or(cmp.Compare(a.Name, b.Name), a.Connected.Compare(b.Connected), cmp.Compare(a.Stream, b.Stream))
 	})
 	for _, p := range r.Proxies {
-		order.Sort(p.Types, func(a, b Type) int { return cmp.Compare(a.URL, b.URL) })
+		slices.SortFunc(p.Types, func(a, b Type) int { return cmp.Compare(a.URL, b.URL) })
 	}
 }
 

@@ -8,7 +8,6 @@ import (
 
 	"github.com/meshctl/meshctl/internal/certs"
 	"github.com/meshctl/meshctl/internal/mesh"
-	"github.com/meshctl/meshctl/internal/order"
 )
 
 // RootStep is the requirement of a step in the replacement of a root. Roots are named
@@ -60,7 +59,7 @@ func (s *RootStep) Judge(reports []Report, now time.Time) Readiness {
 	compare := func(a, b key) int {
 		return cmp.Or(cmp.Compare(a.name, b.name), cmp.Compare(a.cluster, b.cluster), cmp.Compare(a.identity, b.identity))
 	}
-	for _, k := range order.Collect(maps.Keys(proxies), compare) {
+	for _, k := range slices.SortedFunc(maps.Keys(proxies), compare) {
 		switch why, ready := s.judge(proxies[k], now); {
 		case why != "":
 			out.Behind = append(out.Behind, Behind{k.name, mesh.ClusterID(k.cluster), why})

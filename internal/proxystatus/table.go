@@ -7,7 +7,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/meshctl/meshctl/internal/order"
 	"github.com/meshctl/meshctl/internal/output"
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
@@ -35,7 +34,7 @@ func rows(reports []Report) []row {
 			out = append(out, row{&reports[i].Proxies[j], &reports[i]})
 		}
 	}
-	order.Stable(out, func(a, b row) int {
+	slices.SortStableFunc(out, func(a, b row) int {
 		return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(a.report.Replica, b.report.Replica), a.ended()-b.ended())
 	})
 	return out

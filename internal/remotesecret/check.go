@@ -16,7 +16,6 @@ import (
 	"unicode"
 
 	"github.com/meshctl/meshctl/internal/mesh"
-	"github.com/meshctl/meshctl/internal/order"
 )
 
 // soon is the time before its end from which Check warns of a credential.
@@ -47,7 +46,7 @@ func Check(c *Cluster, o Options) []Finding {
 	j.files()
 	j.plugins()
 	j.credential()
-	order.Stable(j.findings, func(a, b Finding) int {
+	slices.SortStableFunc(j.findings, func(a, b Finding) int {
 		return cmp.Or(cmp.Compare(a.Line, b.Line), cmp.Compare(a.Field, b.Field))
 	})
 	return j.findings

@@ -15,7 +15,6 @@ import (
 	clientcmdv1 "k8s.io/client-go/tools/clientcmd/api/v1"
 
 	"github.com/meshctl/meshctl/internal/mesh"
-	"github.com/meshctl/meshctl/internal/order"
 	"github.com/meshctl/meshctl/internal/yamldoc"
 )
 
@@ -44,7 +43,7 @@ func Decode(secret *corev1.Secret) []Cluster {
 		}
 		clusters = append(clusters, c)
 	}
-	order.Sort(clusters, func(a, b Cluster) int { return strings.Compare(string(a.ID), string(b.ID)) })
+	slices.SortFunc(clusters, func(a, b Cluster) int { return strings.Compare(string(a.ID), string(b.ID)) })
 	return clusters
 }
 

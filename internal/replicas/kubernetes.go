@@ -16,7 +16,6 @@ import (
 
 	"github.com/meshctl/meshctl/internal/kube"
 	"github.com/meshctl/meshctl/internal/mesh"
-	"github.com/meshctl/meshctl/internal/order"
 )
 
 const (
@@ -98,7 +97,7 @@ func podsIn(ctx context.Context, api *kube.Client, namespace string) ([]pod, err
 			}
 		}
 	}
-	order.Sort(out, func(a, b pod) int { return cmp.Compare(a.name, b.name) })
+	slices.SortFunc(out, func(a, b pod) int { return cmp.Compare(a.name, b.name) })
 	return slices.CompactFunc(out, func(a, b pod) bool { return a.name == b.name }), nil
 }
 

@@ -9,12 +9,14 @@ import (
 	"time"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	endpointv3 "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	statuspb "google.golang.org/genproto/googleapis/rpc/status"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/structpb"
 
 	"github.com/meshctl/meshctl/internal/server/snapshot"
@@ -150,24 +152,28 @@ func TestHealthOfMachine(t *testing.T) {
 			"10.96.0.9", "10.96.0.10", "vm-1", "vm-2", "serviceAccount: web", "serviceAccount: other").Replace(machines))
 	})
 	others := dialWire(t, s, true, xdswire.SotW, "sidecar", xdswire.EndpointType, "outbound|80||machines.apps.svc.cluster.local")
-	next := func(want string) {
+	next := func(want corev3.HealthStatus) {
 		t.Helper()
-		body := string(others.next("outbound|80||machines.apps.svc.cluster.local")[0])
-		if got := strings.Contains(body, "192.0.2.7"); !got {
-			t.Errorf("others are told %q", body)
-		}
-		if is, _ := healthOf(s); fmt.Sprint(is) != want {
-			t.Errorf("health %d, want %s", is, want)
+		for told := corev3.HealthStatus(-1); told != want; {
+			var a endpointv3.ClusterLoadAssignment
+			if err := proto.Unmarshal(others.next("outbound|80||machines.apps.svc.cluster.local")[0], &a); err != nil {
+				t.Fatal(err)
+			}
+			list := a.GetEndpoints()
+			if len(list) != 1 || len(list[0].GetLbEndpoints()) != 1 || list[0].GetLbEndpoints()[0].GetEndpoint().GetAddress().GetSocketAddress().GetAddress() != "192.0.2.7" {
+				t.Fatalf("others are told %v", &a)
+			}
+			told = list[0].GetLbEndpoints()[0].GetHealthStatus()
 		}
 	}
-	next("1") // nobody has said anything
+	next(corev3.HealthStatus_UNHEALTHY) // nobody has said anything; Envoy calls unknown endpoints
 	m := dialMachine(t, s, "vm-1")
 	m.says("")
-	next("0")
+	next(corev3.HealthStatus_UNKNOWN)
 	m.says("connection refused")
-	next("1")
+	next(corev3.HealthStatus_UNHEALTHY)
 	m.says("")
-	next("0")
+	next(corev3.HealthStatus_UNKNOWN)
 	wrong := dialMachine(t, s, "vm-2")
 	wrong.says("")
 	wrong.says("pretended")
@@ -181,7 +187,7 @@ func TestHealthOfMachine(t *testing.T) {
 		t.Errorf("health %d within the grace period, want %d", is, snapshot.Healthy)
 	}
 	later.Store(int64(workloadhealth.Grace))
-	next("1")
+	next(corev3.HealthStatus_UNHEALTHY)
 	snap := s.registry.Current()
 	if list := snap.Endpoints.Get("others.apps.svc.cluster.local").ByPort["http"]; len(list) != 1 || list[0].Health != snapshot.Unhealthy {
 		t.Errorf("another account is believed: %+v", list)

@@ -39,8 +39,8 @@ func (s *Server) injector() (*inject.Injector, error) {
 	defer s.injection.mu.Unlock()
 	i := &s.injection
 	if !i.known || !i.from.Equal(now) {
-		i.from, i.known = now, true
 		made, err := s.newInjector(now)
+		i.from, i.known = now, true
 		if i.err = err; err == nil {
 			i.injector = made
 		} else {

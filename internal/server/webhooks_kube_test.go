@@ -1,6 +1,7 @@
 package server
 
 import (
+	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
@@ -68,6 +69,29 @@ const injectorValues = `apiVersion: v1
 kind: ConfigMap
 metadata: {name: istio-sidecar-injector, namespace: istio-system}
 data: {values: '{"global": {"proxy": {"image": "registry.example/meshctl:1"}}}'}
+`
+
+// istioFormTemplate is a template in the form of Istio's own.
+const istioFormTemplate = `spec:
+  initContainers:
+  - name: istio-proxy
+    image: "{{ .ProxyImage }}"
+    {{ if .NativeSidecars }}restartPolicy: Always{{ end }}
+    args:
+    - proxy
+    - sidecar
+    - {{ annotation .ObjectMeta "team" "none" | quote }}
+    env:
+    {{- range $name, $value := .ProxyConfig.ProxyMetadata }}
+    - {name: {{ $name }}, value: {{ $value | quote }}}
+    {{- end }}
+    - name: PORTS
+      value: {{ applicationPorts .Spec.Containers | quote }}
+    resources:
+      {{ toYaml (omitNil (fromJSON "{\"limits\": {\"cpu\": 1}, \"requests\": null}")) | indent 6 }}
+  volumes:
+  - emptyDir:
+    name: workload-socket
 `
 
 // webhookObjects returns the webhook configurations of a server at an address, without roots.
@@ -225,6 +249,30 @@ func TestWebhooksOfAPI(t *testing.T) {
 		pod, err := create("labelled", nil, nil, false)
 		return err == nil && slices.Contains(proxy(pod).Env, corev1.EnvVar{Name: "FLAVOR", Value: "sweet"})
 	})
+
+	// Templates of users: the API server accepts what they make of a pod. Those that do not compile
+	// are refused as a whole.
+	withTemplate := func(text string) string {
+		config, err := json.Marshal(map[string]any{"templates": map[string]string{"sidecar": istioFormTemplate, "own": text}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return strings.Replace(injectorValues, "\ndata: {", "\ndata: {config: '"+strings.ReplaceAll(string(config), "'", "''")+"', ", 1)
+	}
+	templates := map[string]string{"inject.istio.io/templates": "sidecar,own", "team": "{{ .Values }}: [a]"}
+	c.Apply(t, withTemplate("{{ range .Spec.Containers }}metadata: {annotations: {first: {{ .Name }}}, labels: {size: {{ len .Name | quote }}}}{{ end }}"))
+	waitFor(t, "templates of users", func() bool {
+		pod, err := create("labelled", nil, templates, false)
+		return err == nil && pod.Annotations["first"] == "app" && pod.Labels["size"] == "3" && image(pod) == "registry.example/meshctl:1" &&
+			slices.Equal(proxy(pod).Args, []string{"agent", "proxy", "sidecar", "{{ .Values }}: [a]"})
+	})
+	c.Apply(t, withTemplate("metadata:\n  labels: {size: {{ nothing }}}"))
+	waitFor(t, "report of the line", func() bool {
+		return strings.Contains(strings.Join(s.apiNotes(), "\n"), `config: templates: own: line 2: function "nothing" not defined`)
+	})
+	if pod, err := create("labelled", nil, templates, false); err != nil || pod.Annotations["first"] != "app" {
+		t.Errorf("with templates that do not compile: %v, %v", pod, err)
+	}
 
 	c.Apply(t, strings.Replace(injectorValues, "meshctl:1", "meshctl:2", 1))
 	waitFor(t, "new image", func() bool {

@@ -80,8 +80,8 @@ func TestForwardedRequests(t *testing.T) {
 		t.Skip("NOT TESTED: requests that a gateway forwards to itself, because a hosts file of its own needs root")
 	}
 	dir := harness.ShortDir(t)
-	startSharedControlPlane(t, dir)
-	log, ended := startSharedGateway(t, dir)
+	startSharedControlPlane(t, dir, loopbackMesh)
+	log, ended := startSharedGateway(t, dir, "")
 	client := dial.HTTPClient(deadline, nil)
 	defer client.CloseIdleConnections()
 
@@ -247,14 +247,14 @@ func localProcesses(t *testing.T, client *http.Client) {
 	}
 }
 
-// startSharedControlPlane starts a control plane with the mesh.
-func startSharedControlPlane(t *testing.T, dir string) {
+// startSharedControlPlane starts a control plane with objects.
+func startSharedControlPlane(t *testing.T, dir, objects string) {
 	t.Helper()
 	mesh := filepath.Join(dir, "mesh")
 	if err := os.Mkdir(mesh, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(filepath.Join(mesh, "mesh.yaml"), []byte(loopbackMesh), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(mesh, "mesh.yaml"), []byte(objects), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	for _, args := range [][]string{
@@ -286,8 +286,8 @@ func startSharedControlPlane(t *testing.T, dir string) {
 }
 
 // startSharedGateway starts the agent of the gateway, whose hosts file has the name of the tenant,
-// and returns its log and its end.
-func startSharedGateway(t *testing.T, dir string) (log func() string, ended <-chan error) {
+// and returns its log and its end. group takes its process into a cgroup, unless it is empty.
+func startSharedGateway(t *testing.T, dir, group string) (log func() string, ended <-chan error) {
 	t.Helper()
 	hosts, token := filepath.Join(dir, "hosts"), filepath.Join(dir, "sts-token")
 	for file, text := range map[string]string{hosts: gatewayAddress + " database.tenant.example\n", token: "issued-for-the-workload"} {
@@ -300,7 +300,8 @@ func startSharedGateway(t *testing.T, dir string) (log func() string, ended <-ch
 		`PROXY_CONFIG={"discoveryAddress":"` + sharedControlPlane + `:15012","concurrency":1,"terminationDrainDuration":"0s"}`,
 		"ISTIO_META_CLUSTER_ID=cluster1", `ISTIO_METAJSON_LABELS={"istio":"ingress"}`,
 		`ISTIO_KUBE_APP_PROBERS={"/app-health/web/readyz":{"httpGet":{"host":"` + sharedControlPlane + `","path":"/","port":1}},"/app-lifecycle/web/prestopz":{"httpGet":{"host":"` + sharedControlPlane + `","path":"/","port":1}}}`,
-	}, "sh", "-c", `mount --make-rprivate / && mount --bind "$0" /etc/hosts && exec "$@"`, hosts,
+		"MEMORY_GROUP=" + group,
+	}, "sh", "-c", `mount --make-rprivate / && mount --bind "$0" /etc/hosts && if [ "$MEMORY_GROUP" ]; then echo $$ >"$MEMORY_GROUP"; fi && exec "$@"`, hosts,
 		meshctl, "agent", "--type", "router", "--envoy", envoy.Path(t), "--bind-address", gatewayAddress, "--profiling",
 		"--sts-port", "15463", "--sts-file", token,
 		"--root-ca", filepath.Join(dir, "ca", "cluster1", "root-cert.pem"), "--token", filepath.Join(dir, "token"))

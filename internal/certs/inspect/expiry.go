@@ -8,7 +8,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/meshctl/meshctl/internal/order"
 	"github.com/meshctl/meshctl/internal/output"
 )
 
@@ -64,7 +63,7 @@ func Expiry(contents *Contents, within time.Duration, now time.Time) []Ending {
 		e.State, e.Places = stateOf(item, within, now), []string{item.Place}
 		endings = append(endings, e)
 	}
-	order.Stable(endings, compare)
+	slices.SortStableFunc(endings, compare)
 	return endings
 }
 

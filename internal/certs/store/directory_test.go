@@ -245,7 +245,7 @@ func TestLoadRootRefusesWeakKey(t *testing.T) {
 	der, err1 := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
 	private, err2 := x509.MarshalPKCS8PrivateKey(key)
 	dir := t.TempDir()
-	err3 := os.WriteFile(filepath.Join(dir, RootCertFile), []byte(certs.EncodeDER(der)), 0o600)
+	err3 := os.WriteFile(filepath.Join(dir, RootCertFile), pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), 0o600)
 	err4 := os.WriteFile(filepath.Join(dir, RootKeyFile), pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: private}), 0o600)
 	if err := errors.Join(err1, err2, err3, err4); err != nil {
 		t.Fatal(err)

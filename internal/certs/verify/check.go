@@ -9,7 +9,6 @@ import (
 	"strings"
 
 	"github.com/meshctl/meshctl/internal/certs"
-	"github.com/meshctl/meshctl/internal/order"
 )
 
 // Check returns the faults of the set, errors first. It reports a fault at its first
@@ -32,7 +31,7 @@ func Check(s Set, o Options) []Finding {
 		c.report(TooMany, s.Place, cert{}, "so many certificates share a name that not all signatures were checked")
 	}
 	c.last()
-	order.Stable(c.findings, func(a, b Finding) int {
+	slices.SortStableFunc(c.findings, func(a, b Finding) int {
 		return strings.Compare(string(a.Severity), string(b.Severity)) // error, warning
 	})
 	return c.findings

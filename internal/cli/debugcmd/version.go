@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"sync"
 
@@ -12,7 +13,6 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/meshctl/meshctl/internal/cli"
-	"github.com/meshctl/meshctl/internal/order"
 	"github.com/meshctl/meshctl/internal/output"
 	"github.com/meshctl/meshctl/internal/proxystatus"
 )
@@ -141,7 +141,7 @@ func countVersions(reports []proxystatus.Report) []proxyVersion {
 		v.Number = n
 		out = append(out, v)
 	}
-	order.Sort(out, func(a, b proxyVersion) int {
+	slices.SortFunc(out, func(a, b proxyVersion) int {
 		return cmp.Or(-cmp.Compare(a.Number, b.Number), cmp.Compare(a.Version, b.Version), cmp.Compare(a.Envoy, b.Envoy))
 	})
 	return out

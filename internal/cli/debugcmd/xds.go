@@ -16,7 +16,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/meshctl/meshctl/internal/cli"
-	"github.com/meshctl/meshctl/internal/order"
 	"github.com/meshctl/meshctl/internal/output"
 	"github.com/meshctl/meshctl/internal/replicas"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
@@ -165,7 +164,7 @@ func showTimeline(ctx context.Context, env *cli.Env, o *cli.PageFlags) error {
 		return err
 	}
 	line := cli.EachItem(answers)
-	order.Stable(line, func(a, b cli.Answer[history.Publication]) int { return a.Value.Started.Compare(b.Value.Started) })
+	slices.SortStableFunc(line, func(a, b cli.Answer[history.Publication]) int { return a.Value.Started.Compare(b.Value.Started) })
 	table := cli.NewReplicaTable(several, "ARRIVED", "SNAPSHOT", "EVENTS", "BATCH", "GENERATE", "RESOURCES", "PUSHES", "ACK", "NACK", "BYTES", "TOTAL", "CAUSE")
 	for i := range line {
 		p := &line[i].Value

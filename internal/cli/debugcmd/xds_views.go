@@ -4,13 +4,13 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/meshctl/meshctl/internal/cli"
-	"github.com/meshctl/meshctl/internal/order"
 	"github.com/meshctl/meshctl/internal/output"
 	"github.com/meshctl/meshctl/internal/replicas"
 	"github.com/meshctl/meshctl/internal/server/xds"
@@ -91,7 +91,7 @@ func (o *xdsNACKsOptions) ask(ctx context.Context, found []*replicas.Replica) (*
 			out.Refused = append(out.Refused, cli.Answer[history.QuarantinedResource]{Replica: a.Replica, Value: r})
 		}
 	}
-	order.Stable(out.NACKs, func(a, b cli.Answer[history.NACK]) int { return a.Value.At.Compare(b.Value.At) })
+	slices.SortStableFunc(out.NACKs, func(a, b cli.Answer[history.NACK]) int { return a.Value.At.Compare(b.Value.At) })
 	return out, err
 }
 

@@ -16,7 +16,6 @@ import (
 	"github.com/meshctl/meshctl/internal/install/apply"
 	"github.com/meshctl/meshctl/internal/kube"
 	"github.com/meshctl/meshctl/internal/mesh"
-	"github.com/meshctl/meshctl/internal/order"
 	"github.com/meshctl/meshctl/internal/output"
 	"github.com/meshctl/meshctl/internal/proxystatus"
 	"github.com/meshctl/meshctl/internal/remotesecret/create"
@@ -262,7 +261,7 @@ func inCluster(hint, flags string) string {
 // report shows the findings in clusters, and what could not be checked.
 func (o *checkOptions) report(env *cli.Env, clusters string, found []apply.Finding, unread []error) error {
 	rank := func(f apply.Finding) int { return slices.Index(analyze.Levels(), analyze.Level(f.Level)) }
-	order.Stable(found, func(a, b apply.Finding) int { return cmp.Compare(rank(a), rank(b)) })
+	slices.SortStableFunc(found, func(a, b apply.Finding) int { return cmp.Compare(rank(a), rank(b)) })
 	several := slices.ContainsFunc(found, func(f apply.Finding) bool { return f.Cluster != "" })
 	t := &output.Table{Header: []string{"LEVEL", "OBJECT", "FAULT", "HINT"}}
 	if several {

@@ -9,7 +9,6 @@ import (
 
 	"github.com/meshctl/meshctl/internal/install/apply"
 	"github.com/meshctl/meshctl/internal/mesh"
-	"github.com/meshctl/meshctl/internal/order"
 	"github.com/meshctl/meshctl/internal/proxystatus"
 	"github.com/meshctl/meshctl/internal/replicas"
 	"github.com/meshctl/meshctl/internal/server/ca"
@@ -75,7 +74,7 @@ func (o *checkOptions) compareControlPlanes(clusters []*checkedCluster, states [
 		}
 	}
 	// Of two that differ, the one that is not of the default revision is at fault.
-	order.Stable(all, func(a, b *plane) int { return cmp.Compare(a.rank(), b.rank()) })
+	slices.SortStableFunc(all, func(a, b *plane) int { return cmp.Compare(a.rank(), b.rank()) })
 	for _, differ := range []func(a, b *plane) (fault, hint string){clusterDiffers, meshDiffers, trustDomainDiffers, authorityDiffers} {
 		var agreed []*plane
 		for _, p := range all {

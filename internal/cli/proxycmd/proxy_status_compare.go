@@ -15,7 +15,6 @@ import (
 
 	"github.com/meshctl/meshctl/internal/cli"
 	"github.com/meshctl/meshctl/internal/kube"
-	"github.com/meshctl/meshctl/internal/order"
 	"github.com/meshctl/meshctl/internal/output"
 	"github.com/meshctl/meshctl/internal/proxyconfig"
 	"github.com/meshctl/meshctl/internal/proxyconfig/fetch"
@@ -188,7 +187,7 @@ func (o *proxyStatusOptions) streamsOf(reports []proxystatus.Report, found []*re
 			}
 		}
 	}
-	order.Stable(out, func(a, b stream) int { return b.Connected.Compare(a.Connected) })
+	slices.SortStableFunc(out, func(a, b stream) int { return b.Connected.Compare(a.Connected) })
 	var clusters []string
 	for _, s := range out {
 		if s.Name != out[0].Name {

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 	"time"
 
@@ -12,7 +13,6 @@ import (
 
 	"github.com/meshctl/meshctl/internal/cli"
 	"github.com/meshctl/meshctl/internal/files"
-	"github.com/meshctl/meshctl/internal/order"
 	"github.com/meshctl/meshctl/internal/server"
 	"github.com/meshctl/meshctl/internal/server/identity"
 	"github.com/meshctl/meshctl/internal/server/source/jwks"
@@ -150,7 +150,7 @@ func (o *federationOptions) apply(cfg *server.Config) error {
 		}
 		cfg.Federated = append(cfg.Federated, *s)
 	}
-	order.Sort(cfg.Federated, func(a, b trust.Source) int { return strings.Compare(a.TrustDomain, b.TrustDomain) })
+	slices.SortFunc(cfg.Federated, func(a, b trust.Source) int { return strings.Compare(a.TrustDomain, b.TrustDomain) })
 	var err error
 	cfg.BundleWebRoots, err = readRoots("--federate-ca-file", o.caFile)
 	return err

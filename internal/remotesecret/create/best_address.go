@@ -14,7 +14,6 @@ import (
 	"time"
 
 	"github.com/meshctl/meshctl/internal/dial"
-	"github.com/meshctl/meshctl/internal/order"
 	"github.com/meshctl/meshctl/internal/remotesecret"
 )
 
@@ -167,7 +166,7 @@ func RankAddresses(candidates []Address) {
 		}
 		return 0
 	}
-	order.Stable(candidates, func(a, b Address) int { return badness(a) - badness(b) })
+	slices.SortStableFunc(candidates, func(a, b Address) int { return badness(a) - badness(b) })
 }
 
 // Errors of BestAddress.

@@ -10,8 +10,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-
-	"github.com/meshctl/meshctl/internal/order"
 )
 
 const (
@@ -54,7 +52,7 @@ func (c *APIServer) Credentials(ctx context.Context, a Account) ([]Credential, e
 			}
 		}
 	}
-	return order.Collect(maps.Values(found), func(a, b Credential) int { return strings.Compare(a.Name, b.Name) }), nil
+	return slices.SortedFunc(maps.Values(found), func(a, b Credential) int { return strings.Compare(a.Name, b.Name) }), nil
 }
 
 // CheckReader checks that an account really reads the cluster: meshctl made tokens of

@@ -8,7 +8,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/meshctl/meshctl/internal/order"
 	"github.com/meshctl/meshctl/internal/remotesecret"
 )
 
@@ -63,7 +62,7 @@ func (c *APIServer) Secrets(ctx context.Context, namespace string) ([]corev1.Sec
 	if list.Continue != "" {
 		return nil, fmt.Errorf("%s: namespace %s has more than %d remote secrets", c.Name, namespace, maxSecrets)
 	}
-	order.Sort(list.Items, func(a, b corev1.Secret) int { return slices.Compare([]byte(a.Name), []byte(b.Name)) })
+	slices.SortFunc(list.Items, func(a, b corev1.Secret) int { return slices.Compare([]byte(a.Name), []byte(b.Name)) })
 	return list.Items, nil
 }
 

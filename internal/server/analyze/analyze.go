@@ -17,7 +17,6 @@ import (
 	"time"
 
 	"github.com/meshctl/meshctl/internal/mesh"
-	"github.com/meshctl/meshctl/internal/order"
 	"github.com/meshctl/meshctl/internal/server/registry"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 )
@@ -144,7 +143,7 @@ func (m *checker) countLeftOut() {
 // Sort returns the findings in order, each once, without those that the objects suppress.
 func Sort(findings []Finding) []Finding {
 	findings = slices.DeleteFunc(findings, func(f Finding) bool { return suppresses(f.suppress, f.Code) })
-	order.Sort(findings, func(a, b Finding) int {
+	slices.SortFunc(findings, func(a, b Finding) int {
 		return cmp.Or(cmp.Compare(a.Place.File, b.Place.File), cmp.Compare(a.Place.Line, b.Place.Line), compareObjects(a.Object, b.Object),
 			cmp.Compare(a.Code, b.Code), cmp.Compare(a.Field, b.Field), cmp.Compare(a.Message, b.Message))
 	})

@@ -6,7 +6,6 @@ import (
 	"strings"
 
 	"github.com/meshctl/meshctl/internal/mesh"
-	"github.com/meshctl/meshctl/internal/order"
 	"github.com/meshctl/meshctl/internal/server/registry"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 )
@@ -120,7 +119,7 @@ func (v *clusterView) sharedWith(far *clusterView) []shared {
 			out = append(out, s)
 		}
 	}
-	order.Sort(out, func(a, b shared) int { return strings.Compare(a.svc.Key, b.svc.Key) })
+	slices.SortFunc(out, func(a, b shared) int { return strings.Compare(a.svc.Key, b.svc.Key) })
 	return out
 }
 

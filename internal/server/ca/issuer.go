@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -105,10 +104,9 @@ func NewIssuer(cfg IssuerConfig) (*Issuer, error) {
 	return i, nil
 }
 
-// signingKit is an authority with its signer and the PEM of its chain, made once.
+// signingKit is an authority with the PEM of its chain, made once.
 type signingKit struct {
 	authority *certs.Authority
-	signer    func() (*certs.LeafSigner, error)
 	answer    []string // the certificates after the leaf in a response
 }
 
@@ -126,7 +124,7 @@ func (i *Issuer) SetAuthority(a *certs.Authority) {
 		i.signing.Store(nil)
 		return
 	}
-	s := &signingKit{authority: a, signer: sync.OnceValues(func() (*certs.LeafSigner, error) { return certs.NewLeafSigner(a) })}
+	s := &signingKit{authority: a}
 	for _, c := range a.Chain {
 		s.answer = append(s.answer, string(certs.EncodeCerts(c)))
 	}
@@ -170,17 +168,13 @@ func (i *Issuer) Sign(csr []byte, caller mesh.Caller, ttl time.Duration) ([]stri
 	if s == nil {
 		return nil, errNoAuthority
 	}
-	signer, err := s.signer()
-	if err != nil {
-		return nil, err
-	}
 	now := i.cfg.Now()
-	leaf, until, err := signer.Sign(req.PublicKey, caller, ttl, now, i.cfg.Rand)
+	leaf, err := s.authority.SignLeaf(req.PublicKey, caller, ttl, now, i.cfg.Rand)
 	if err != nil {
 		return nil, err
 	}
-	i.signed.add(s.authority, now, until)
-	return append([]string{certs.EncodeDER(leaf)}, s.answer...), nil
+	i.signed.add(s.authority, now, leaf.NotAfter)
+	return append([]string{string(certs.EncodeCerts(leaf))}, s.answer...), nil
 }
 
 // Register adds the CA service to a gRPC server.

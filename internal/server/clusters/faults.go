@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/meshctl/meshctl/internal/mesh"
-	"github.com/meshctl/meshctl/internal/order"
 	"github.com/meshctl/meshctl/internal/server/source/kube"
 )
 
@@ -64,7 +63,7 @@ func faultsOf(st *kube.Status) []Fault {
 			all[at].credentials = all[at].credentials && isCredential(r.Resource)
 		}
 	}
-	order.Stable(all, func(a, b *found) int {
+	slices.SortStableFunc(all, func(a, b *found) int {
 		return cmp.Or(cmp.Compare(rank(a.cause, a.optional), rank(b.cause, b.optional)), a.since.Compare(b.since))
 	})
 	var out []Fault
@@ -136,7 +135,7 @@ func (s *Status) addFaults(own mesh.ClusterID, spec *Spec, next *clusterReader) 
 			}
 		}
 	}
-	order.Stable(faults, func(a, b Fault) int { return cmp.Compare(missingRight(a), missingRight(b)) })
+	slices.SortStableFunc(faults, func(a, b Fault) int { return cmp.Compare(missingRight(a), missingRight(b)) })
 	for i := range faults {
 		faults[i].Fix = fix(s, own, spec, faults[i].Cause)
 	}

@@ -12,7 +12,6 @@ import (
 	"k8s.io/client-go/util/workqueue"
 
 	"github.com/meshctl/meshctl/internal/mesh"
-	"github.com/meshctl/meshctl/internal/order"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 )
 
@@ -173,7 +172,7 @@ func (m *Manager) Setting(id mesh.ClusterID) mesh.ClusterSetting {
 // and the load balancing of their endpoints.
 func (m *Manager) applySettings(ctx context.Context) {
 	m.mu.Lock()
-	origins := order.Collect(maps.Keys(m.specs), func(a, b Origin) int {
+	origins := slices.SortedFunc(maps.Keys(m.specs), func(a, b Origin) int {
 		return cmp.Or(cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Name, b.Name))
 	})
 	m.mu.Unlock()

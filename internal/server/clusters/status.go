@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/meshctl/meshctl/internal/mesh"
-	"github.com/meshctl/meshctl/internal/order"
 	"github.com/meshctl/meshctl/internal/remotesecret"
 )
 
@@ -88,7 +87,7 @@ func (m *Manager) publish() {
 		}
 	}
 	// The own cluster comes first.
-	order.Stable(p.clusters, func(a, b publishedCluster) int {
+	slices.SortStableFunc(p.clusters, func(a, b publishedCluster) int {
 		switch {
 		case a.Own == b.Own:
 			return 0
@@ -103,7 +102,7 @@ func (m *Manager) publish() {
 			p.problems = append(p.problems, problem)
 		}
 	}
-	order.Sort(p.problems, func(a, b Problem) int {
+	slices.SortFunc(p.problems, func(a, b Problem) int {
 		return cmp.Or(cmp.Compare(a.Origin, b.Origin), cmp.Compare(a.Cluster, b.Cluster), cmp.Compare(a.Reason, b.Reason))
 	})
 	m.published.Store(p)

@@ -18,7 +18,6 @@ import (
 	"time"
 
 	"github.com/meshctl/meshctl/internal/mesh"
-	"github.com/meshctl/meshctl/internal/order"
 	"github.com/meshctl/meshctl/internal/output"
 	"github.com/meshctl/meshctl/internal/server/registry"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
@@ -243,7 +242,7 @@ func (p *Pages) proxy(q Query) (*history.Proxy, error) {
 // It fails if several clusters have a proxy of that name.
 func (p *Pages) find(c Rights, name string) (*history.Proxy, error) {
 	all := p.visible(c)
-	order.Stable(all, func(a, b history.Proxy) int { return b.Connected.Compare(a.Connected) })
+	slices.SortStableFunc(all, func(a, b history.Proxy) int { return b.Connected.Compare(a.Connected) })
 	for _, is := range []func(*history.Proxy) bool{
 		func(x *history.Proxy) bool { return x.ID == name },
 		func(x *history.Proxy) bool { return x.Node.ID.ProxyID() == name },

@@ -15,8 +15,6 @@ import (
 	"runtime/debug"
 	"slices"
 	"strings"
-
-	"github.com/meshctl/meshctl/internal/order"
 )
 
 // Graph is a set of tables. One goroutine owns a graph and its tables.
@@ -74,7 +72,7 @@ func (g *Graph) Faults() []Fault {
 	for _, f := range g.faults {
 		out = append(out, f)
 	}
-	order.Sort(out, func(a, b Fault) int {
+	slices.SortFunc(out, func(a, b Fault) int {
 		return strings.Compare(a.Table+"\x00"+a.Key, b.Table+"\x00"+b.Key)
 	})
 	return out

@@ -14,7 +14,6 @@ import (
 
 	"github.com/meshctl/meshctl/internal/dial"
 	"github.com/meshctl/meshctl/internal/mesh"
-	"github.com/meshctl/meshctl/internal/order"
 	"github.com/meshctl/meshctl/internal/token"
 )
 
@@ -226,6 +225,6 @@ func (o *OIDC) Status() []OIDCStatus {
 		}
 		out = append(out, st)
 	}
-	order.Sort(out, func(a, b OIDCStatus) int { return strings.Compare(a.Issuer, b.Issuer) })
+	slices.SortFunc(out, func(a, b OIDCStatus) int { return strings.Compare(a.Issuer, b.Issuer) })
 	return out
 }

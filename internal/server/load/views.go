@@ -8,7 +8,6 @@ import (
 	"sync"
 
 	"github.com/meshctl/meshctl/internal/mesh"
-	"github.com/meshctl/meshctl/internal/order"
 	"github.com/meshctl/meshctl/internal/server/registry"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 	"github.com/meshctl/meshctl/internal/server/source"
@@ -54,7 +53,7 @@ func (m *Mesh) Views(ctx context.Context) ([]*registry.Contents, error) {
 			events = append(events, snapshot.Event{Key: key, Object: object})
 		}
 	}
-	order.Sort(events, func(a, b snapshot.Event) int { return strings.Compare(a.Key.String(), b.Key.String()) })
+	slices.SortFunc(events, func(a, b snapshot.Event) int { return strings.Compare(a.Key.String(), b.Key.String()) })
 	for _, r := range m.readers[1:] {
 		if !r.seen.hasControlPlane(source.SystemNamespaceOf(m.cfg.SystemNamespace)) {
 			continue

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"log/slog"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -12,7 +13,6 @@ import (
 
 	"github.com/meshctl/meshctl/internal/kube"
 	"github.com/meshctl/meshctl/internal/mesh"
-	"github.com/meshctl/meshctl/internal/order"
 )
 
 // Name and key of the ConfigMap with the roots of the mesh, which proxies mount.
@@ -152,7 +152,7 @@ func (r *Roots) Status() []RootsStatus {
 	for _, k := range r.running {
 		out = append(out, k.status())
 	}
-	order.Sort(out, func(a, b RootsStatus) int { return cmp.Compare(a.Cluster, b.Cluster) })
+	slices.SortFunc(out, func(a, b RootsStatus) int { return cmp.Compare(a.Cluster, b.Cluster) })
 	return out
 }
 

@@ -7,7 +7,6 @@ import (
 	"slices"
 
 	"github.com/meshctl/meshctl/internal/mesh"
-	"github.com/meshctl/meshctl/internal/order"
 	"github.com/meshctl/meshctl/internal/server/derive"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 )
@@ -61,7 +60,7 @@ func (t *tables) usersOf(r *derive.Reads, vip netip.Addr) (map[mesh.ClusterID]st
 		host := mesh.ServiceHost(s.Name, s.Namespace, mesh.DefaultDomain)
 		candidates[i] = candidate{s, host, t.decisive(r, host), values(t.servicesOf.Lookup(r, host))}
 	}
-	order.Sort(candidates, candidate.compare)
+	slices.SortFunc(candidates, candidate.compare)
 	out := make(map[mesh.ClusterID]string)
 	for _, c := range t.ordered(r) {
 		user := ""
@@ -154,7 +153,7 @@ func (t *tables) findConflicts(r *derive.Reads) []AddressConflict {
 			}
 		}
 	}
-	order.Sort(out, func(x, y AddressConflict) int {
+	slices.SortFunc(out, func(x, y AddressConflict) int {
 		return cmp.Or(x.Address.Compare(y.Address), cmp.Compare(x.Used, y.Used), cmp.Compare(x.Unused, y.Unused))
 	})
 	return out

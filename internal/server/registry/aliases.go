@@ -6,7 +6,6 @@ import (
 	"strings"
 
 	"github.com/meshctl/meshctl/internal/mesh"
-	"github.com/meshctl/meshctl/internal/order"
 	"github.com/meshctl/meshctl/internal/server/derive"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 )
@@ -35,7 +34,7 @@ func (t *tables) aliases(r *derive.Reads, host, namespace string) []snapshot.Ali
 			out = append(out, snapshot.Alias{Host: alias, Name: s.Name, Namespace: s.Namespace, ExportTo: t.exportTo(r, s.Cluster, s.ExportTo)})
 		}
 	}
-	order.Sort(out, func(x, y snapshot.Alias) int {
+	slices.SortFunc(out, func(x, y snapshot.Alias) int {
 		return cmp.Or(cmp.Compare(x.Namespace, y.Namespace), cmp.Compare(x.Name, y.Name))
 	})
 	if len(out) > maxAliases {

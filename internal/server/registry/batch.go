@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/meshctl/meshctl/internal/mesh"
-	"github.com/meshctl/meshctl/internal/order"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 )
 
@@ -145,7 +144,7 @@ func (b *batch) into(s *state) []snapshot.Cause {
 }
 
 func sortCauses(causes []snapshot.Cause) []snapshot.Cause {
-	order.Sort(causes, func(a, b snapshot.Cause) int { return strings.Compare(a.String(), b.String()) })
+	slices.SortFunc(causes, func(a, b snapshot.Cause) int { return strings.Compare(a.String(), b.String()) })
 	return slices.Compact(causes)
 }
 

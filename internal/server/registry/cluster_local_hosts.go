@@ -1,10 +1,10 @@
 package registry
 
 import (
+	"slices"
 	"strings"
 
 	"github.com/meshctl/meshctl/internal/mesh"
-	"github.com/meshctl/meshctl/internal/order"
 	"github.com/meshctl/meshctl/internal/server/derive"
 )
 
@@ -30,7 +30,7 @@ func (t *tables) localRules(r *derive.Reads) []localRule {
 	for _, host := range controlPlaneHosts(settings.GetDefaultConfig().GetDiscoveryAddress()) {
 		out = append(out, localRule{host + "." + mesh.DefaultDomain, true})
 	}
-	order.Stable(out, func(a, b localRule) int {
+	slices.SortStableFunc(out, func(a, b localRule) int {
 		if len(a.pattern) != len(b.pattern) {
 			return len(b.pattern) - len(a.pattern)
 		}

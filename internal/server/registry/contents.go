@@ -6,10 +6,10 @@ import (
 	"errors"
 	"log/slog"
 	"net/netip"
+	"slices"
 
 	"golang.org/x/sync/errgroup"
 
-	"github.com/meshctl/meshctl/internal/order"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 )
 
@@ -76,7 +76,7 @@ func (s *state) contents(of *snapshot.Snapshot) *Contents {
 		for e := range input.events {
 			list = append(list, e.Object)
 		}
-		order.Sort(list, func(a, b snapshot.Object) int { return compareKeys(a.Key(), b.Key()) })
+		slices.SortFunc(list, func(a, b snapshot.Object) int { return compareKeys(a.Key(), b.Key()) })
 		c.Objects[kind] = list
 	}
 	return c

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/meshctl/meshctl/internal/mesh"
-	"github.com/meshctl/meshctl/internal/order"
 )
 
 // Gateway is a gateway of a network as an object describes it, with the addresses that
@@ -73,7 +72,7 @@ func (f *foundGateways) sortDescribed() {
 	slices.SortStableFunc(f.described, func(a, b *Gateway) int { return a.compare(b) })
 	f.described = slices.CompactFunc(f.described, func(a, b *Gateway) bool { return a.compare(b) == 0 })
 	for _, g := range f.described {
-		order.Sort(g.Used, netip.AddrPort.Compare)
+		slices.SortFunc(g.Used, netip.AddrPort.Compare)
 		g.Used = slices.Compact(g.Used)
 	}
 }

@@ -137,15 +137,15 @@ func (j *join) collect(svc *snapshot.Service) {
 	c := svc.Cluster
 	j.enter(c)
 	for _, slice := range j.slicesOf.Lookup(j.r, objectKey{c, svc.Namespace, svc.Name}) {
-		j.slice(slice)
+		j.slice(slice, svc.Headless)
 	}
 	for _, w := range j.selected(j.r, svc) {
 		j.entry(svc.Ports, portNames(svc.Ports), snapshot.ByEndpoints, w)
 	}
 }
 
-// slice adds the endpoints of an EndpointSlice.
-func (j *join) slice(slice *snapshot.EndpointSlice) {
+// slice adds the endpoints of an EndpointSlice of a Service, which may be headless.
+func (j *join) slice(slice *snapshot.EndpointSlice, headless bool) {
 	j.expected = len(slice.Endpoints)
 	for i := range slice.Endpoints {
 		ep := &slice.Endpoints[i]
@@ -163,6 +163,7 @@ func (j *join) slice(slice *snapshot.EndpointSlice) {
 			if j.refuses(&e) {
 				continue
 			}
+			e.Foreign = headless && j.isForeign(pod, slice.Namespace, addr)
 			for _, port := range slice.Ports {
 				j.add(e, port.Name, port.Number, pod)
 			}
@@ -183,6 +184,15 @@ func (j *join) refuses(e *snapshot.Endpoint) bool {
 	j.cfg.Log.Warn("endpoint of a remote cluster has the address of a local service: it is not used",
 		"cluster", j.cluster, "service", j.service, "address", e.Address.String())
 	return true
+}
+
+// isForeign reports whether an address is that of a pod of another namespace. pod is the one of the
+// endpoint, or nil.
+func (j *join) isForeign(pod *snapshot.Pod, namespace string, address netip.Addr) bool {
+	if pod == nil || !slices.Contains(pod.IPs, address) {
+		pod = j.podAt(address)
+	}
+	return pod != nil && pod.Namespace != namespace
 }
 
 // add adds an endpoint for a port, unless the cluster has it already. The number of the
@@ -318,6 +328,6 @@ func equalEndpoints(x, y *snapshot.Endpoints) bool {
 func equalEndpoint(x, y snapshot.Endpoint) bool {
 	return x.Address == y.Address && x.Target == y.Target && x.Port == y.Port && x.Cluster == y.Cluster && x.Network == y.Network &&
 		x.Locality == y.Locality && x.Health == y.Health && x.MTLS == y.MTLS && x.TLSMode == y.TLSMode && x.DirectTLS == y.DirectTLS &&
-		x.Workload == y.Workload && x.Pod == y.Pod && x.Node == y.Node && x.Hostname == y.Hostname &&
+		x.Workload == y.Workload && x.Pod == y.Pod && x.Node == y.Node && x.Hostname == y.Hostname && x.Foreign == y.Foreign &&
 		x.Drained == y.Drained && x.Demoted == y.Demoted && x.Weight == y.Weight && maps.Equal(x.Labels, y.Labels)
 }

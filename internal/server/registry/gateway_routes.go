@@ -4,7 +4,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/meshctl/meshctl/internal/order"
 	"github.com/meshctl/meshctl/internal/server/derive"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 )
@@ -32,7 +31,7 @@ func (t *tables) routesOfGateway(r *derive.Reads, name string) (*snapshot.Client
 	for _, v := range t.routedBy.Lookup(r, name) {
 		all = append(all, v)
 	}
-	order.Sort(all, compareAge)
+	slices.SortFunc(all, compareAge)
 	routes := clientRoutes(all, func(list []routedService) []*snapshot.VirtualService { return servicesOf(list) })
 	return &routes, true
 }

@@ -63,7 +63,13 @@ func (t *tables) hostConflict(r *derive.Reads, host string) (HostConflict, bool)
 	slices.SortFunc(entries, compareAge)
 	var names []string
 	var keys []snapshot.Key
-	if s := cmp.Or(t.decisive(r, host), t.decisive(r, fullHost(host))); s != nil {
+	s := cmp.Or(t.decisive(r, host), t.decisive(r, fullHost(host)))
+	if _, service, isBelow := strings.Cut(host, "."); isBelow && s == nil {
+		if s = t.headlessService(r, service); s != nil {
+			entries = slices.DeleteFunc(entries, func(e *snapshot.ServiceEntry) bool { return e.Namespace == s.Namespace })
+		}
+	}
+	if s != nil {
 		names, keys = append(names, "Service "+s.Namespace+"/"+s.Name), append(keys, s.Key())
 	}
 	var merged []definition

@@ -3,11 +3,11 @@ package registry
 import (
 	"cmp"
 	"maps"
+	"slices"
 	"time"
 
 	securityv1beta1 "istio.io/api/security/v1beta1"
 
-	"github.com/meshctl/meshctl/internal/order"
 	"github.com/meshctl/meshctl/internal/server/derive"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 )
@@ -36,7 +36,7 @@ func (t *tables) wantedKeys(r *derive.Reads) []snapshot.WantedKeys {
 			wanted[w] = max(wanted[w], timeout)
 		}
 	}
-	out := order.Collect(maps.Keys(wanted), func(a, b snapshot.WantedKeys) int {
+	out := slices.SortedFunc(maps.Keys(wanted), func(a, b snapshot.WantedKeys) int {
 		return cmp.Or(a.Compare(b.KeySource), cmp.Compare(a.Namespace, b.Namespace))
 	})
 	for i := range out {

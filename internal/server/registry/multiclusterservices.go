@@ -5,7 +5,6 @@ import (
 	"slices"
 
 	"github.com/meshctl/meshctl/internal/mesh"
-	"github.com/meshctl/meshctl/internal/order"
 	"github.com/meshctl/meshctl/internal/server/derive"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 )
@@ -36,6 +35,6 @@ func (t *tables) importedParts(r *derive.Reads, host string, d definition) []sna
 		}
 		out = append(out, part)
 	}
-	order.Sort(out, func(x, y snapshot.ClusterService) int { return cmp.Compare(x.Cluster, y.Cluster) })
+	slices.SortFunc(out, func(x, y snapshot.ClusterService) int { return cmp.Compare(x.Cluster, y.Cluster) })
 	return out
 }

@@ -9,7 +9,6 @@ import (
 	"strconv"
 
 	"github.com/meshctl/meshctl/internal/mesh"
-	"github.com/meshctl/meshctl/internal/order"
 	"github.com/meshctl/meshctl/internal/server/derive"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 )
@@ -213,7 +212,7 @@ func (s *gatewaySearch) choose() []snapshot.NetworkGateway {
 	var usable []snapshot.NetworkGateway
 	described := make(map[snapshot.NetworkGateway][]*Gateway)
 	remote := make(map[mesh.ClusterID]map[string]set[snapshot.NetworkGateway]) // by namespace
-	sorted := order.Collect(maps.Keys(s.all), compareGateways)
+	sorted := slices.SortedFunc(maps.Keys(s.all), compareGateways)
 	for i := 0; i < len(sorted); {
 		g := sorted[i]
 		of, namespaces := s.all[g], []string{g.Namespace}

@@ -9,7 +9,6 @@ import (
 	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
 
 	"github.com/meshctl/meshctl/internal/mesh"
-	"github.com/meshctl/meshctl/internal/order"
 	"github.com/meshctl/meshctl/internal/server/derive"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 )
@@ -61,7 +60,7 @@ func (t *tables) meshNetworks(r *derive.Reads) networkRules {
 			}
 		}
 	}
-	order.Stable(out.ranges, func(a, b snapshot.NetworkRange) int { return cmp.Compare(b.Prefix.Bits(), a.Prefix.Bits()) })
+	slices.SortStableFunc(out.ranges, func(a, b snapshot.NetworkRange) int { return cmp.Compare(b.Prefix.Bits(), a.Prefix.Bits()) })
 	return out
 }
 

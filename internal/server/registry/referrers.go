@@ -5,7 +5,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/meshctl/meshctl/internal/order"
 	"github.com/meshctl/meshctl/internal/server/derive"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 )
@@ -28,7 +27,7 @@ func (t *tables) findReferrers(r *derive.Reads, host string) (*snapshot.Referrer
 	for _, v := range t.referrersOf.Lookup(r, host) {
 		out.Services = append(out.Services, snapshot.Referrer{Namespace: v.Namespace, Hosts: v.Hosts, ExportTo: v.exports})
 	}
-	order.Sort(out.Services, func(a, b snapshot.Referrer) int {
+	slices.SortFunc(out.Services, func(a, b snapshot.Referrer) int {
 		return cmp.Or(strings.Compare(a.Namespace, b.Namespace), slices.Compare(a.Hosts, b.Hosts), slices.Compare(a.ExportTo, b.ExportTo))
 	})
 	out.Services = slices.CompactFunc(out.Services, equalReferrer)

@@ -6,7 +6,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/meshctl/meshctl/internal/order"
 	"github.com/meshctl/meshctl/internal/server/derive"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 )
@@ -53,7 +52,7 @@ func (t *tables) findRouteProblems(r *derive.Reads) []RouteProblem {
 			out = append(out, RouteProblem{v.Namespace, v.Name, p.text, p.kind, p.field, p.refers})
 		}
 	}
-	order.Sort(out, RouteProblem.compare)
+	slices.SortFunc(out, RouteProblem.compare)
 	return out[:min(len(out), maxRouteProblems)]
 }
 

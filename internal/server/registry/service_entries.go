@@ -211,7 +211,39 @@ func (t *tables) define(r *derive.Reads, key string) (d definition, host string,
 	if list[at].entry != nil && !strings.Contains(host, ".") {
 		rivals = append(rivals, t.servicesCalled(r, host)...)
 	}
+	if e := list[at].entry; e != nil {
+		rivals = append(rivals, t.servicesOfPod(r, host, e.Namespace)...)
+	}
 	return list[at], host, rivals, true
+}
+
+// servicesOfPod returns the headless Services of other namespaces whose pods may have a name, as rivals
+// of a ServiceEntry: the name leads to the pod also in the DNS of Kubernetes.
+func (t *tables) servicesOfPod(r *derive.Reads, name, namespace string) []snapshot.Rival {
+	_, service, ok := strings.Cut(name, ".")
+	if !ok {
+		return nil
+	}
+	var out []snapshot.Rival
+	if s := t.headlessService(r, service); s != nil && s.Namespace != namespace {
+		out = append(out, snapshot.Rival{Namespace: s.Namespace, ExportTo: t.exportTo(r, s.Cluster, s.ExportTo), Kubernetes: true, Earlier: true})
+	}
+	if !strings.Contains(service, ".") {
+		for _, rival := range t.servicesCalled(r, service) {
+			if rival.Namespace != namespace && t.headlessService(r, service+"."+rival.Namespace) != nil {
+				out = append(out, rival)
+			}
+		}
+	}
+	return out
+}
+
+// headlessService returns the Service of a host, which may lack the domain, if it is headless.
+func (t *tables) headlessService(r *derive.Reads, host string) *snapshot.Service {
+	if services := t.servicesNamed(r, fullHost(host)); len(services) > 0 && services[0].Headless {
+		return services[0]
+	}
+	return nil
 }
 
 // servicesCalled returns the Services with a name, as rivals of a ServiceEntry in their namespaces: there

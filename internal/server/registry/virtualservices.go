@@ -12,7 +12,6 @@ import (
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
 
 	"github.com/meshctl/meshctl/internal/mesh"
-	"github.com/meshctl/meshctl/internal/order"
 	"github.com/meshctl/meshctl/internal/server/derive"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 )
@@ -349,7 +348,7 @@ func (t *tables) servicesFor(r *derive.Reads, host string) []routedService {
 func (t *tables) routesTo(r *derive.Reads, host string) (*snapshot.HostRoutes, bool) {
 	all := t.servicesFor(r, host)
 	if !slices.IsSortedFunc(all, byAge) {
-		order.Sort(all, byAge)
+		slices.SortFunc(all, byAge)
 	}
 	out := &snapshot.HostRoutes{
 		Host:    host,

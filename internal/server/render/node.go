@@ -13,7 +13,6 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/meshctl/meshctl/internal/mesh"
-	"github.com/meshctl/meshctl/internal/order"
 	"github.com/meshctl/meshctl/internal/output"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 )
@@ -50,7 +49,7 @@ func (m *Mesh) Nodes() []Node {
 			out = append(out, m.node(key, pod))
 		}
 	}
-	order.Sort(out, func(a, b Node) int {
+	slices.SortFunc(out, func(a, b Node) int {
 		return cmp.Or(cmp.Compare(nameOf(a), nameOf(b)), cmp.Compare(clusterOf(a), clusterOf(b)))
 	})
 	return out

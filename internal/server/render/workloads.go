@@ -5,7 +5,6 @@ import (
 	"slices"
 
 	"github.com/meshctl/meshctl/internal/mesh"
-	"github.com/meshctl/meshctl/internal/order"
 )
 
 // Workload is a workload with a proxy. Its pods count as one.
@@ -28,7 +27,7 @@ func (m *Mesh) Workloads(cluster mesh.ClusterID, namespace string) (with []Workl
 		}
 		with = append(with, Workload{Name: cmp.Or(pod.Workload, pod.Name), Namespace: namespace, Node: m.node(key, pod)})
 	}
-	order.Sort(with, func(a, b Workload) int {
+	slices.SortFunc(with, func(a, b Workload) int {
 		return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(nameOf(a.Node), nameOf(b.Node)))
 	})
 	return slices.CompactFunc(with, func(a, b Workload) bool { return a.Name == b.Name }), without
@@ -48,6 +47,6 @@ func (m *Mesh) Identities() []mesh.Identity {
 			out = append(out, id)
 		}
 	}
-	order.Sort(out, func(a, b mesh.Identity) int { return cmp.Compare(a.String(), b.String()) })
+	slices.SortFunc(out, func(a, b mesh.Identity) int { return cmp.Compare(a.String(), b.String()) })
 	return out
 }

@@ -56,6 +56,9 @@ type Endpoint struct {
 	// Hostname is the DNS label of the endpoint below the service's host, as pods of a
 	// StatefulSet have one. Usually empty.
 	Hostname string
+	// Foreign reports whether a headless Service names a pod of another namespace. Connections to the
+	// pod are not those of the Service.
+	Foreign bool
 	// Drained and Demoted come from the Balancing of the endpoint's cluster.
 	Drained, Demoted bool
 	// Weight is the weight relative to the other endpoints; 0 means 1.

@@ -5,7 +5,6 @@ import (
 	"slices"
 
 	"github.com/meshctl/meshctl/internal/mesh"
-	"github.com/meshctl/meshctl/internal/order"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 )
 
@@ -125,7 +124,7 @@ func resources() []Resource {
 		Kind: KindCustomResource, KubeKind: "CustomResourceDefinition", Group: groupExtensions, Versions: v1, Name: "customresourcedefinitions",
 		Optional: true, Without: "resources that are installed later are found within a minute, not at once",
 	})
-	order.Stable(out, func(a, b Resource) int {
+	slices.SortStableFunc(out, func(a, b Resource) int {
 		if a.Unread != b.Unread {
 			if a.Unread {
 				return 1

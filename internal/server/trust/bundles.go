@@ -20,7 +20,6 @@ import (
 	"github.com/meshctl/meshctl/internal/certs"
 	"github.com/meshctl/meshctl/internal/certs/bundle"
 	"github.com/meshctl/meshctl/internal/dial"
-	"github.com/meshctl/meshctl/internal/order"
 )
 
 // Config configures Bundles. Now and Log are required.
@@ -298,7 +297,7 @@ func (f *Bundles) Status() []Status {
 	for s, e := range f.sources {
 		out = append(out, e.status(s, now))
 	}
-	order.Sort(out, func(a, b Status) int {
+	slices.SortFunc(out, func(a, b Status) int {
 		return cmp.Or(cmp.Compare(a.TrustDomain, b.TrustDomain), cmp.Compare(a.Source, b.Source))
 	})
 	return out

@@ -4,9 +4,9 @@ import (
 	"cmp"
 	"errors"
 	"maps"
+	"slices"
 	"sync"
 
-	"github.com/meshctl/meshctl/internal/order"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 	"github.com/meshctl/meshctl/internal/server/xdsgen"
 )
@@ -84,7 +84,7 @@ func release[K comparable](counts map[K]int, f K) {
 func (p *patchFaults) list() []xdsgen.PatchFault {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return order.Collect(maps.Keys(p.units), func(a, b xdsgen.PatchFault) int { return cmp.Compare(a.String(), b.String()) })
+	return slices.SortedFunc(maps.Keys(p.units), func(a, b xdsgen.PatchFault) int { return cmp.Compare(a.String(), b.String()) })
 }
 
 // PatchFaults returns the patches of EnvoyFilters that have no effect on resources of

@@ -8,7 +8,6 @@ import (
 	"strings"
 	"weak"
 
-	"github.com/meshctl/meshctl/internal/order"
 	"github.com/meshctl/meshctl/internal/server/xds/history"
 	"github.com/meshctl/meshctl/internal/server/xdsgen"
 	"github.com/meshctl/meshctl/internal/xdswire"
@@ -328,7 +327,7 @@ func (h *Hub) quarantined() []history.QuarantinedResource {
 		slices.Sort(r.Streams)
 		out = append(out, *r)
 	}
-	order.Sort(out, func(a, b history.QuarantinedResource) int {
+	slices.SortFunc(out, func(a, b history.QuarantinedResource) int {
 		return cmp.Or(a.Since.Compare(b.Since), cmp.Compare(a.Type, b.Type), cmp.Compare(a.Resource, b.Resource))
 	})
 	return out

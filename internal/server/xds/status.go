@@ -7,7 +7,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/meshctl/meshctl/internal/order"
 	"github.com/meshctl/meshctl/internal/server/xds/history"
 	"github.com/meshctl/meshctl/internal/server/xdsgen"
 	"github.com/meshctl/meshctl/internal/xdswire"
@@ -116,7 +115,7 @@ func (h *Hub) inspect() []LiveView {
 	for _, f := range folded {
 		out = append(out, *f)
 	}
-	order.Sort(out, func(a, b LiveView) int {
+	slices.SortFunc(out, func(a, b LiveView) int {
 		return cmp.Or(cmp.Compare(b.Streams, a.Streams), cmp.Compare(a.Type, b.Type), cmp.Compare(a.Of, b.Of))
 	})
 	return out
@@ -129,7 +128,7 @@ func (h *Hub) Proxies() []history.Proxy {
 	for i, s := range subs {
 		out[i] = s.proxy()
 	}
-	order.Sort(out, func(a, b history.Proxy) int { return cmp.Compare(a.ID, b.ID) })
+	slices.SortFunc(out, func(a, b history.Proxy) int { return cmp.Compare(a.ID, b.ID) })
 	return out
 }
 

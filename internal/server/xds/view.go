@@ -5,7 +5,6 @@ import (
 	"slices"
 	"sync/atomic"
 
-	"github.com/meshctl/meshctl/internal/order"
 	"github.com/meshctl/meshctl/internal/server/xdsgen"
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
@@ -68,7 +67,7 @@ type liveView struct {
 func (v *liveView) resolveContested(changes map[string]*xdswire.Resource) bool {
 	first := make(map[string]*xdswire.Resource)
 	contested := false
-	for _, key := range order.Collect(maps.Keys(v.entries), xdsgen.Key.Compare) {
+	for _, key := range slices.SortedFunc(maps.Keys(v.entries), xdsgen.Key.Compare) {
 		for _, r := range v.entries[key].all() {
 			if first[r.Name] != nil {
 				contested = true

@@ -8,7 +8,6 @@ import (
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
 
 	"github.com/meshctl/meshctl/internal/mesh"
-	"github.com/meshctl/meshctl/internal/order"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
@@ -68,7 +67,7 @@ func chooseFilters(s *snapshot.Snapshot, n Node, labels map[string]string, autho
 	}
 	out.bootstrap = bootstrapViews(bootstrap)
 	view := extensionView{authorizations: listOf(authorizations)}
-	order.Sort(extensions, func(a, b extension) int { return strings.Compare(a.name, b.name) })
+	slices.SortFunc(extensions, func(a, b extension) int { return strings.Compare(a.name, b.name) })
 	view.extensions = listOf(extensions)
 	if view != (extensionView{}) {
 		out.extensions.Shared = view

@@ -3,12 +3,15 @@ package xdsgen
 import (
 	"cmp"
 	"strings"
+	"time"
 	"unique"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
 	proxyprotocolv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/listener/proxy_protocol/v3"
 	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/wrapperspb"
 	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
 
@@ -106,6 +109,7 @@ func (u gatewayListener) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, er
 		Name:                                 f.name(),
 		TrafficDirection:                     corev3.TrafficDirection_OUTBOUND,
 		MaxConnectionsToAcceptPerSocketEvent: oneConnection,
+		PerConnectionBufferLimitBytes:        gatewayWindow,
 		AccessLog:                            g.refusedConnections(u.settings),
 	}
 	o := httpOptions{port: f.Port, settings: u.settings, grpcWeb: f.GRPCWeb, topology: u.topology}
@@ -142,7 +146,9 @@ func (u gatewayListener) addServers(g *generator, l *listenerv3.Listener, f *gat
 	taken := make(map[string]struct{})
 	options := g.gatewayHCM(o)
 	if f.HTTP3 {
-		options.CodecType, options.Http3ProtocolOptions = hcmv3.HttpConnectionManager_HTTP3, &corev3.Http3ProtocolOptions{}
+		options.CodecType, options.Http3ProtocolOptions = hcmv3.HttpConnectionManager_HTTP3, &corev3.Http3ProtocolOptions{
+			QuicProtocolOptions: &corev3.QuicProtocolOptions{InitialStreamWindowSize: gatewayWindow},
+		}
 	}
 	managers := g.connectionManagers(options)
 	routes := streamRoutes{byGateway(u.bound), timeoutsIn(u.timeouts)}
@@ -231,5 +237,17 @@ func (g *generator) gatewayHCM(o httpOptions) *hcmv3.HttpConnectionManager {
 		Subject: yes, Cert: true, Dns: true, Uri: true,
 	}
 	h.HttpProtocolOptions = &corev3.Http1ProtocolOptions{AcceptHttp_10: o.settings.acceptsHTTP10}
+	h.Http2ProtocolOptions = &corev3.Http2ProtocolOptions{InitialStreamWindowSize: gatewayWindow}
+	h.StreamIdleTimeout = gatewayIdle
 	return h
 }
+
+var (
+	// gatewayWindow bounds what a gateway holds of a request and of its response while one side does
+	// not read, in bytes. Envoy's defaults are 1 MiB with HTTP/1.1 and 16 MiB with HTTP/2, for each of
+	// 1,024 requests on a connection.
+	gatewayWindow = wrapperspb.UInt32(256 << 10)
+	// gatewayIdle is the time after which a gateway ends requests of which nothing moves. Envoys with
+	// little memory shorten it; without a timeout, there would be none to shorten.
+	gatewayIdle = durationpb.New(30 * 24 * time.Hour)
+)

@@ -29,7 +29,7 @@ func (f *inboundWorkload) clusters(g *generator) {
 	}
 	if f.Captured {
 		c := g.passthroughCluster(mesh.InboundPassthroughCluster, f.ConnectTimeout, f.KeepAlive)
-		c.UpstreamBindConfig = f.loopbackSource()
+		c.UpstreamBindConfig, c.PerConnectionBufferLimitBytes = f.loopbackSource(), hostileClients
 		g.cluster(c)
 	}
 }

@@ -236,8 +236,16 @@ func (u clusterOf) base(g *generator, name, alpn string) *clusterv3.Cluster {
 		g.setLoadBalancer(c, u.loadBalancer(), weighted)
 	}
 	setConnectionPool(c, u.policy.GetConnectionPool(), u.keepAlive, u.policy.GetRetryBudget())
+	if u.router {
+		c.PerConnectionBufferLimitBytes = hostileClients
+	}
 	return c
 }
+
+// hostileClients bounds what Envoy reads at once from a server whose clients may be hostile, in
+// bytes. Callers that send many requests and read no response would otherwise fill the memory, a MiB
+// for each request, before Envoy looks at its heap.
+var hostileClients = wrapperspb.UInt32(64 << 10)
 
 // toDestination reports whether clients of a service choose the address of an endpoint.
 func toDestination(svc *snapshot.MeshService) bool {

@@ -1,6 +1,7 @@
 package xdsgen
 
 import (
+	"net/netip"
 	"slices"
 	"strings"
 
@@ -277,10 +278,28 @@ func (u portListeners) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, erro
 			g.clientListener(g.serviceListener(svc, port, ip, o), o.settings, o.port)
 		}
 	}
+	if len(w.ranges) > 0 && w.http {
+		w.requests = u.requestAddresses()
+	}
 	if !u.reserved {
 		w.listener()
 	}
 	return g.resources()
+}
+
+// requestAddresses returns the addresses of the services whose requests are routed by host.
+func (u portListeners) requestAddresses() []netip.Addr {
+	var out []netip.Addr
+	for svc := range u.services.all {
+		if !svc.Port(u.services.number).Protocol.IsHTTP() || u.streamsOnly {
+			continue
+		}
+		out = append(out, svc.AddressesOf(svc.For(u.cluster), u.services.number)...)
+		if u.allocated {
+			out = append(out, svc.Allocated...)
+		}
+	}
+	return out
 }
 
 // headlessListeners generates the listeners of a headless service's pods, except pods
@@ -313,7 +332,7 @@ func (u headlessListeners) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, 
 		}
 		for i := range u.endpoints.ByPort[port.Name] {
 			e := &u.endpoints.ByPort[port.Name][i]
-			if !headlessReaches(u.service, e, u.cluster, u.network) {
+			if e.Foreign || !headlessReaches(u.service, e, u.cluster, u.network) {
 				continue
 			}
 			o.port = port.Number

@@ -4,13 +4,13 @@ import (
 	"cmp"
 	"iter"
 	"maps"
+	"slices"
 	"time"
 
 	tcpv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/tcp_proxy/v3"
 	"google.golang.org/protobuf/types/known/durationpb"
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
 
-	"github.com/meshctl/meshctl/internal/order"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 )
 
@@ -96,7 +96,7 @@ type portTimeout struct {
 
 func (p portTimeouts) list() timeoutList {
 	out := make([]portTimeout, 0, len(p))
-	for _, port := range order.Collect(maps.Keys(p), servicePort.compare) {
+	for _, port := range slices.SortedFunc(maps.Keys(p), servicePort.compare) {
 		out = append(out, portTimeout{port, p[port]})
 	}
 	return listOf(out)

@@ -21,7 +21,6 @@ import (
 	telemetryv1alpha1 "istio.io/api/telemetry/v1alpha1"
 
 	"github.com/meshctl/meshctl/internal/mesh"
-	"github.com/meshctl/meshctl/internal/order"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 )
 
@@ -122,7 +121,7 @@ func withIstioTags(tags list[snapshot.TraceTag], n Node, labels map[string]strin
 	} {
 		out = append(out, snapshot.TraceTag{Name: name, Literal: value})
 	}
-	order.Stable(out, func(a, b snapshot.TraceTag) int { return strings.Compare(a.Name, b.Name) })
+	slices.SortStableFunc(out, func(a, b snapshot.TraceTag) int { return strings.Compare(a.Name, b.Name) })
 	return listOf(out)
 }
 

@@ -11,7 +11,6 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/meshctl/meshctl/internal/mesh"
-	"github.com/meshctl/meshctl/internal/order"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 )
 
@@ -49,13 +48,13 @@ func (u assignments) localities(list []snapshot.Endpoint, mtlsOnly bool, policy 
 			gateways[k] = gateways[k].add(g, at, max(uint64(weight)/uint64(n), 1), share/float64(n))
 		}
 	}
-	for _, k := range order.Collect(maps.Keys(gateways), gatewayKey.compare) {
+	for _, k := range slices.SortedFunc(maps.Keys(gateways), gatewayKey.compare) {
 		l := gateways[k]
 		byLocality[l.at] = byLocality[l.at].add(gatewayEndpoint(l.gateway, clip(l.weight)), l.share)
 	}
 	compact(priorities)
 	var out []*endpointv3.LocalityLbEndpoints
-	for _, at := range order.Collect(maps.Keys(byLocality), localityGroup.compare) {
+	for _, at := range slices.SortedFunc(maps.Keys(byLocality), localityGroup.compare) {
 		l := byLocality[at]
 		if shares != nil {
 			l.weight = wholeWeight(l.share)

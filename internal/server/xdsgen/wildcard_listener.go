@@ -25,6 +25,10 @@ type wildcard struct {
 	http    bool     // requests are routed by host
 	tls     bool     // some chain matches a server name
 
+	// ranges holds those of the chains, and requests the addresses whose requests are routed by host.
+	ranges   []netip.Prefix
+	requests []netip.Addr
+
 	chains []*listenerv3.FilterChain
 	taken  map[string]struct{}     // matches of chains
 	rest   *listenerv3.FilterChain // of all other connections
@@ -46,6 +50,7 @@ func (w *wildcard) add(svc *snapshot.MeshService, port *snapshot.ServicePort) {
 	}
 	for _, r := range svc.RangesOf(port.Number) {
 		match.PrefixRanges = append(match.PrefixRanges, cidrRange(r))
+		w.ranges = append(w.ranges, r)
 	}
 	if len(match.GetServerNames())+len(match.GetPrefixRanges()) > 0 {
 		rest.FilterChainMatch = match
@@ -105,6 +110,22 @@ func cidrRange(p netip.Prefix) *corev3.CidrRange {
 	return &corev3.CidrRange{AddressPrefix: p.Addr().String(), PrefixLen: wrapperspb.UInt32(uint32(p.Bits()))}
 }
 
+// requestsWithin returns the addresses whose requests are routed by host, and that a range of a chain
+// contains. Without chains of their own, the owner of the range would get their connections.
+func (w *wildcard) requestsWithin() []*corev3.CidrRange {
+	var out []*corev3.CidrRange
+	for _, ip := range w.requests {
+		if slices.ContainsFunc(w.ranges, func(r netip.Prefix) bool { return r.Contains(ip) }) {
+			out = append(out, cidrRange(netip.PrefixFrom(ip, ip.BitLen())))
+		}
+	}
+	match := &listenerv3.FilterChainMatch{PrefixRanges: out}
+	if !takeMatch(w.taken, match) {
+		return nil
+	}
+	return match.GetPrefixRanges()
+}
+
 // listener generates the listener, if it has any chains.
 func (w *wildcard) listener() {
 	if !w.http && len(w.chains) == 0 && w.rest == nil {
@@ -122,6 +143,12 @@ func (w *wildcard) listener() {
 		l.FilterChains = append(l.FilterChains, w.g.plainHTTPChain(name, portString(o.port), o))
 	}
 	l.FilterChains = append(l.FilterChains, w.chains...)
+	if within := w.requestsWithin(); len(within) > 0 {
+		http, other := w.g.plainHTTPChain(name, portString(o.port), o), w.g.passthroughChain(o)
+		http.FilterChainMatch.PrefixRanges = within
+		other.Name, other.FilterChainMatch = "", &listenerv3.FilterChainMatch{PrefixRanges: within}
+		l.FilterChains = append(l.FilterChains, http, other)
+	}
 	switch {
 	case w.rest == nil:
 		l.DefaultFilterChain = w.g.passthroughChain(o)

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"slices"
 
-	"github.com/meshctl/meshctl/internal/order"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 )
 
@@ -91,7 +90,7 @@ func (x *index) take() ([]snapshot.Event, delta) {
 		x.delivered[key] = now
 	}
 	clear(x.touched)
-	order.Sort(events, func(a, b snapshot.Event) int {
+	slices.SortFunc(events, func(a, b snapshot.Event) int {
 		return cmp.Or(cmp.Compare(a.Key.Kind, b.Key.Kind), cmp.Compare(a.Key.Namespace, b.Key.Namespace), cmp.Compare(a.Key.Name, b.Key.Name))
 	})
 	return events, d

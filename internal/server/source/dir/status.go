@@ -9,7 +9,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/meshctl/meshctl/internal/order"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 	"github.com/meshctl/meshctl/internal/server/source"
 )
@@ -155,7 +154,7 @@ func (r *reader) report() {
 			}
 		}
 	}
-	order.Sort(gone, byPlaceInFile)
+	slices.SortFunc(gone, byPlaceInFile)
 	for _, p := range gone {
 		if !isTransient(p.Reason) {
 			r.log.Info("problem of the configuration is gone", p.attrs()...)
@@ -208,7 +207,7 @@ func (r *reader) problems() []Problem {
 			all = append(all, repeated(r.fileName(e.path), e, r.fileName(first.path), first.line))
 		}
 	}
-	order.Sort(all, byPlaceInFile)
+	slices.SortFunc(all, byPlaceInFile)
 	return all
 }
 
@@ -237,7 +236,7 @@ func (f *file) problems(name string) []Problem {
 		}
 	}
 	// Security policies come first, so that they are never left out.
-	order.Stable(all, func(a, b Problem) int { return -cmp.Compare(rank(&a), rank(&b)) })
+	slices.SortStableFunc(all, func(a, b Problem) int { return -cmp.Compare(rank(&a), rank(&b)) })
 	if more := len(all) - maxProblems; more > 0 {
 		all = append(all[:maxProblems], Problem{Kind: source.Unreadable, File: name, Reason: fmt.Sprintf("%d more problems are not shown", more)})
 	}

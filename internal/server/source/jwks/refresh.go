@@ -13,7 +13,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/meshctl/meshctl/internal/order"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 )
 
@@ -227,7 +226,7 @@ func (r *run) start(ctx context.Context, fetches *sync.WaitGroup) (next time.Dur
 			due = append(due, e)
 		}
 	}
-	order.Sort(due, func(a, b *entry) int {
+	slices.SortFunc(due, func(a, b *entry) int {
 		return cmp.Or(a.status.Next.Compare(b.status.Next), a.Compare(b.KeySource))
 	})
 	for {
@@ -338,7 +337,7 @@ func (r *run) publish(late bool) {
 		list = append(list, e.status)
 		complete = complete && e.asked
 	}
-	order.Sort(list, func(a, b Status) int { return cmp.Compare(a.Source, b.Source) })
+	slices.SortFunc(list, func(a, b Status) int { return cmp.Compare(a.Source, b.Source) })
 	r.mu.Lock()
 	r.status = list
 	r.mu.Unlock()

@@ -8,7 +8,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/meshctl/meshctl/internal/order"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 	"github.com/meshctl/meshctl/internal/server/source"
 )
@@ -102,7 +101,7 @@ func (s *Source) Status() Status {
 		st.Resources = append(st.Resources, r)
 		st.Problems = append(st.Problems, problems...)
 	}
-	order.Sort(st.Problems, func(a, b Problem) int { return cmp.Compare(a.Object, b.Object) })
+	slices.SortFunc(st.Problems, func(a, b Problem) int { return cmp.Compare(a.Object, b.Object) })
 	return st
 }
 

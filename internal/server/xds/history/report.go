@@ -6,7 +6,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/meshctl/meshctl/internal/order"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 )
 
@@ -102,7 +101,7 @@ func (r *Recorder) NACKs() []NACK {
 	for _, s := range r.streams() {
 		out = append(out, s.nacks()...)
 	}
-	order.Stable(out, func(a, b NACK) int { return a.At.Compare(b.At) })
+	slices.SortStableFunc(out, func(a, b NACK) int { return a.At.Compare(b.At) })
 	return out
 }
 
