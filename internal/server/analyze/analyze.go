@@ -190,6 +190,12 @@ type checker struct {
 	elsewhere map[mesh.ClusterID]bool
 	found     []Finding
 	foundIn   map[string]int // number of findings by namespace
+	// hostsBelow holds the first labels of the hosts of services by the rest of the host, and domainsOf
+	// the reverse. unserved holds the DestinationRules without a service by the host that was probably
+	// meant, and lost the VirtualServices whose requests fail because of one. Nil before they are needed.
+	hostsBelow, domainsOf map[string][]string
+	unserved              map[string][]*snapshot.DestinationRule
+	lost                  map[*snapshot.DestinationRule][]string
 }
 
 // maxFindings bounds the findings about the objects of a namespace.

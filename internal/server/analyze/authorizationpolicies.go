@@ -1,6 +1,8 @@
 package analyze
 
 import (
+	"cmp"
+	"fmt"
 	"slices"
 	"strconv"
 	"strings"
@@ -30,15 +32,78 @@ func (m *checker) authorization(p *snapshot.AuthorizationPolicy, namespace strin
 				break
 			}
 			if field, number := m.httpField(r, w); field != "" {
-				effect := "the rule matches its connections without this field"
-				if p.Spec.GetAction() == securityv1beta1.AuthorizationPolicy_ALLOW {
-					effect = "the rule matches no connection to it"
-				}
-				m.find(HTTPFieldOnTCPPort, p, at("spec.rules", i)+field, "port %d of workload %s has no HTTP: %s", number, nameOf(w), effect)
+				m.onTCPPort(p, at("spec.rules", i)+field, w, number)
 				break
 			}
 		}
 	}
+}
+
+// onTCPPort reports a rule with a field of HTTP at a port without it. It is an error if the policy thereby
+// denies all connections.
+func (m *checker) onTCPPort(p *snapshot.AuthorizationPolicy, field string, w *snapshot.Pod, number uint32) {
+	effect, level, fix := "the rule matches its connections without this field", Level(""), ""
+	if p.Spec.GetAction() == securityv1beta1.AuthorizationPolicy_ALLOW {
+		effect = "the rule matches no connection to it"
+		if !m.allowsTCP(w, number) {
+			effect, level = "no rule allows its connections, so all of them are denied", Error
+		}
+	}
+	name := ""
+	for _, svc := range m.servicesOf(w) {
+		for i := range svc.Ports {
+			if q := &svc.Ports[i]; w.TargetPort(q) == number && q.Protocol != mesh.UDP && name == "" {
+				name = fmt.Sprintf(" (%s of Service %s)", cmp.Or(q.Name, fmt.Sprintf("port %d", q.Number)), nameOf(svc))
+				if level == Error && len(svc.Ports) == 1 { // else the policy may be meant for another port
+					fix = m.add(svc, at("spec.ports", i)+".appProtocol", "http")
+				}
+			}
+		}
+	}
+	if fix != "" && p.ReadFrom().File == "" {
+		fix += fmt.Sprintf(" # or, if it has not HTTP: %s edit authorizationpolicy %s", m.kubectl(p.Cluster, p.Namespace), p.Name)
+	}
+	if f := m.findFix(HTTPFieldOnTCPPort, p, fix, field, "port %d of workload %s%s has no HTTP: %s", number, nameOf(w), name, effect); f != nil {
+		f.Level = level
+	}
+}
+
+// allowsTCP reports whether a rule of an ALLOW policy may match connections to a port of a workload without
+// HTTP.
+func (m *checker) allowsTCP(w *snapshot.Pod, number uint32) bool {
+	for _, namespace := range []string{w.Namespace, m.Snapshot.Mesh.RootNamespace} {
+		facts := m.Snapshot.Namespaces.Get(namespace)
+		if facts == nil {
+			continue
+		}
+		for _, policy := range facts.Policies[snapshot.KindAuthorizationPolicy] {
+			p, ok := policy.(*snapshot.AuthorizationPolicy)
+			if !ok || p.Spec.GetAction() != securityv1beta1.AuthorizationPolicy_ALLOW || len(snapshot.TargetsOf(p.Spec)) > 0 || !snapshot.Selects(p.Spec.GetSelector().GetMatchLabels(), w.Labels) {
+				continue
+			}
+			if slices.ContainsFunc(p.Spec.GetRules(), func(r *securityv1beta1.Rule) bool { return matchesTCP(r, number) }) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// matchesTCP reports whether a rule may match connections without HTTP to a port.
+func matchesTCP(r *securityv1beta1.Rule, number uint32) bool {
+	for _, c := range r.GetWhen() {
+		if strings.HasPrefix(c.GetKey(), "request.") || c.GetKey() == "destination.port" && !includes(c.GetValues(), c.GetNotValues(), number) {
+			return false
+		}
+	}
+	from := len(r.GetFrom()) == 0 || slices.ContainsFunc(r.GetFrom(), func(f *securityv1beta1.Rule_From) bool {
+		return len(f.GetSource().GetRequestPrincipals())+len(f.GetSource().GetNotRequestPrincipals()) == 0
+	})
+	return from && (len(r.GetTo()) == 0 || slices.ContainsFunc(r.GetTo(), func(t *securityv1beta1.Rule_To) bool {
+		o := t.GetOperation()
+		return includes(o.GetPorts(), o.GetNotPorts(), number) &&
+			len(o.GetHosts())+len(o.GetNotHosts())+len(o.GetMethods())+len(o.GetNotMethods())+len(o.GetPaths())+len(o.GetNotPaths()) == 0
+	}))
 }
 
 // httpField returns the first field of a rule that only HTTP has, and a port of a workload

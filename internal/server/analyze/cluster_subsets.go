@@ -6,7 +6,6 @@ import (
 	"slices"
 	"strings"
 
-	"google.golang.org/protobuf/proto"
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
 
 	"github.com/meshctl/meshctl/internal/server/snapshot"
@@ -38,6 +37,7 @@ func (v *clusterView) compareSubset(far *clusterView, d *snapshot.DestinationRul
 	fix := v.copyTo(far, d)
 	switch {
 	case !selects(s) || !v.routesTo(svc, s.GetName()):
+	case known == nil && far.misnamed(svc.Host, s.GetName()) != nil: // which is a finding itself
 	case known == nil:
 		v.findFix(SubsetMissingInCluster, d, fix, field, "subset %s of %s is not defined in cluster %s: its east-west gateway refuses the requests that clients in cluster %s send to the subset, with 503",
 			s.GetName(), svc.Host, far.id, v.id)
@@ -60,27 +60,6 @@ func (v *clusterView) routesTo(svc *snapshot.MeshService, subset string) bool {
 		}
 	}
 	return false
-}
-
-// compareRules finds the DestinationRules that clients in another cluster do not have.
-func (v *clusterView) compareRules(far *clusterView) {
-	for _, d := range v.rules {
-		svc := v.service(snapshot.RuledHost(d), d.Namespace)
-		if svc == nil || d.Spec.GetTrafficPolicy() == nil || len(v.backends[svc.Key]) < 2 {
-			continue
-		}
-		same := func(o *snapshot.DestinationRule) bool {
-			return o.Namespace == d.Namespace && snapshot.RuledHost(o) == snapshot.RuledHost(d) && proto.Equal(o.Spec.GetTrafficPolicy(), d.Spec.GetTrafficPolicy())
-		}
-		if slices.ContainsFunc(far.rules, same) {
-			continue
-		}
-		level := Info
-		if len(policies(d)) > 0 {
-			level = Warning // their TLS differs
-		}
-		v.findIn(level, DestinationRuleDiffers, d, v.eitherWay(far, d), "spec.trafficPolicy", "does not apply to clients in cluster %s, which %s", far.id, far.instead(d))
-	}
 }
 
 // instead states what a cluster has in place of an object of another one.

@@ -74,6 +74,7 @@ func (v *clusterView) compare(far *clusterView) {
 	v.compareNetworks(far)
 	v.compareSubsets(far)
 	v.compareRules(far)
+	v.compareRoutes(far)
 	v.compareGateways(far)
 	v.compareMTLS(far)
 	v.comparePolicies(far)

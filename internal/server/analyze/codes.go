@@ -78,6 +78,8 @@ const (
 	KeySetNotFetched                 Code = "MSH0124"
 	UnknownTokenIssuer               Code = "MSH0125"
 	PlaintextToStrict                Code = "MSH0126"
+	WrongTargetPort                  Code = "MSH0127"
+	CertificateForOtherHost          Code = "MSH0128"
 	UnknownRevision                  Code = "MSH0130"
 	RevisionWithoutControlPlane      Code = "MSH0131"
 	RemovedRevision                  Code = "MSH0132"
@@ -91,6 +93,7 @@ const (
 	MeshConfigDiffers                Code = "MSH0140"
 	WrongNetworkLabel                Code = "MSH0141"
 	ClusterNotLinked                 Code = "MSH0142"
+	RoutesDiffer                     Code = "MSH0143"
 )
 
 // Level is the severity of a finding, in istioctl's words.
@@ -242,7 +245,7 @@ var kinds = []Kind{
 	},
 	{
 		VirtualServiceHostNotFoundInGateway, "VirtualServiceHostNotFoundInGateway", Warning,
-		"A VirtualService names a Gateway, but no server of the Gateway has a host of the VirtualService, or every server with such a host excludes the namespace of the VirtualService.",
+		"A VirtualService names a Gateway, but no server of the Gateway has a host of the VirtualService, or every server with such a host excludes the namespace of the VirtualService. `NAMESPACE/HOST` in a server means only VirtualServices of this namespace.",
 		"Add the host to a server, or remove the Gateway from the VirtualService.",
 	},
 	{
@@ -427,7 +430,7 @@ var kinds = []Kind{
 	},
 	{
 		HTTPFieldOnTCPPort, "HTTPFieldOnTCPPort", Warning,
-		"A rule of an AuthorizationPolicy has an HTTP field, such as `methods`, and applies to a port without HTTP. On such a port an `ALLOW` rule matches nothing, and a `DENY` rule ignores the field.",
+		"A rule of an AuthorizationPolicy has an HTTP field, such as `methods`, and applies to a port without HTTP. On such a port an `ALLOW` rule matches nothing, and a `DENY` rule ignores the field. It is an error if no other rule allows connections to the port, so that all of them are denied.",
 		"Limit the rule to HTTP ports with `ports`, or declare the protocol HTTP for the port.",
 	},
 	{
@@ -466,6 +469,16 @@ var kinds = []Kind{
 		"Label the namespace and restart its pods, so that they get a proxy. If they need none, label it with `istio-injection=disabled`.",
 	},
 	{
+		WrongTargetPort, "WrongTargetPort", Warning,
+		"All pods of a Service have a proxy and declare their ports, but not the `targetPort` of the Service, while no Service uses another port that they declare. A proxy passes requests to the `targetPort`, and answers 503 if nothing listens there. It is an error if `targetPort` is a name that no pod has.",
+		"Correct the `targetPort`, or declare the port in the pods.",
+	},
+	{
+		CertificateForOtherHost, "CertificateForOtherHost", Warning,
+		"The certificate of a server of a Gateway is not for one of its hosts. Clients that verify the certificate, as browsers do, refuse connections to this host. A certificate without DNS names is not reported: its clients verify it in another way.",
+		"Use a certificate for the host, or correct the host.",
+	},
+	{
 		UnknownRevision, "UnknownRevision", Error,
 		"The label of a namespace or a pod names a revision that no injector has, so no proxy is injected. `istio-injection=enabled` stands for the revision `default`.",
 		"Set the label to a revision or a tag that exists, or install the revision.",
@@ -496,9 +509,9 @@ var kinds = []Kind{
 		"Apply the DestinationRule in both clusters.",
 	},
 	{
-		DestinationRuleDiffers, "DestinationRuleDiffers", Info,
-		"Clients in two clusters call the same service with different settings, because the DestinationRule of the service is only in one cluster, or is different in the other. It is a warning if the settings of TLS differ.",
-		"Apply the DestinationRule in both clusters.",
+		DestinationRuleDiffers, "DestinationRuleDiffers", Warning,
+		"Clients in two clusters call the same service with different settings, because the DestinationRule of the service is only in one cluster, or is different in the other.",
+		"Apply the DestinationRule in both clusters or, if the cluster without it is right, in none.",
 	},
 	{
 		GatewayDoesNotPassOn, "GatewayDoesNotPassOn", Error,
@@ -529,5 +542,10 @@ var kinds = []Kind{
 		ClusterNotLinked, "ClusterNotLinked", Error,
 		"A cluster with a control plane has no remote secret, although `--context` names other clusters of its mesh. The control plane reads only its own cluster, so clients there call no pods in other clusters.",
 		"Link the clusters with `meshctl multicluster link`.",
+	},
+	{
+		RoutesDiffer, "RoutesDiffer", Warning,
+		"Clients in two clusters call the same service by different routes, because the VirtualService of the service is only in one cluster, or is different in the other. Proxies use the VirtualServices of their own cluster only. Routes of gateways are not compared.",
+		"Apply the VirtualService in both clusters or, if the cluster without it is right, in none.",
 	},
 }

@@ -3,6 +3,7 @@ package analyze_test
 import (
 	"bytes"
 	"cmp"
+	"crypto/rand"
 	"errors"
 	"flag"
 	"fmt"
@@ -102,7 +103,7 @@ func clusters(t *testing.T, code analyze.Code, form string) []load.Cluster {
 }
 
 // check returns the findings. $CERTIFICATE and $KEY in files stand for a certificate and its
-// key.
+// key, $SHOP for a certificate of the same key for shop.example.com.
 func check(t *testing.T, of []load.Cluster) []analyze.Finding {
 	t.Helper()
 	return checkWith(t, of, analyze.Options{Now: time.Now()})
@@ -121,7 +122,11 @@ func checkWith(t *testing.T, of []load.Cluster, o analyze.Options) []analyze.Fin
 				if err != nil {
 					t.Fatal(err)
 				}
-				f.Text = []byte(strings.NewReplacer("$CERTIFICATE", strconv.Quote(string(certs.EncodeCerts(ca.Cert))), "$KEY", strconv.Quote(string(key))).Replace(string(f.Text)))
+				shop, err := ca.SignNames(ca.Key.Public(), certs.LeafSpec{DNSNames: []string{"shop.example.com"}, TTL: 60 * 24 * time.Hour}, time.Now(), rand.Reader)
+				if err != nil {
+					t.Fatal(err)
+				}
+				f.Text = []byte(strings.NewReplacer("$SHOP", strconv.Quote(string(certs.EncodeCerts(shop))), "$CERTIFICATE", strconv.Quote(string(certs.EncodeCerts(ca.Cert))), "$KEY", strconv.Quote(string(key))).Replace(string(f.Text)))
 			}
 		}
 	}

@@ -99,12 +99,14 @@ func (m *checker) credentials(gw *snapshot.Gateway, field string, t *networkingv
 	}
 }
 
-// credential checks one Secret. clients reports whether it must have CA certificates, too.
-func (m *checker) credential(gw *snapshot.Gateway, field, credential string, clients bool, proxies []*snapshot.Pod) {
-	type location struct {
-		cluster   mesh.ClusterID
-		namespace string
-	}
+// location is a place of workloads of a gateway.
+type location struct {
+	cluster   mesh.ClusterID
+	namespace string
+}
+
+// locationsOf returns the places of the workloads of a Gateway.
+func locationsOf(gw *snapshot.Gateway, proxies []*snapshot.Pod) []location {
 	var places []location
 	for _, p := range proxies {
 		if l := (location{p.Cluster, p.Namespace}); !slices.Contains(places, l) {
@@ -114,6 +116,12 @@ func (m *checker) credential(gw *snapshot.Gateway, field, credential string, cli
 	if len(proxies) == 0 { // most gateways are in the namespace of their Gateway
 		places = append(places, location{gw.Cluster, gw.Namespace})
 	}
+	return places
+}
+
+// credential checks one Secret. clients reports whether it must have CA certificates, too.
+func (m *checker) credential(gw *snapshot.Gateway, field, credential string, clients bool, proxies []*snapshot.Pod) {
+	places := locationsOf(gw, proxies)
 	namespace, name, qualified := strings.Cut(strings.TrimPrefix(credential, "kubernetes://"), "/")
 	for _, l := range places {
 		if !qualified {

@@ -1,6 +1,13 @@
 package analyze_test
 
 import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"math/big"
 	"strings"
 	"testing"
 	"time"
@@ -122,5 +129,75 @@ spec: {hosts: [a], http: [{route: [{destination: {host: a, port: {number: 8080}}
 		if got := strings.Contains(found, "VirtualService shop/a: spec.http: no port of the host a.shop.svc.cluster.local has HTTP"); got != want {
 			t.Errorf("%s: reported: %v, want %v:%s", ports, got, want, found)
 		}
+	}
+}
+
+// TestCertificateNames: a certificate of a Gateway that is for none of the names of a host is found.
+func TestCertificateNames(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		hosts, tls string
+		names      []string // of the certificate in Secret one; two is for two.example
+		common     string
+		want       string
+	}{
+		{"[shop.example.com]", "{mode: SIMPLE, credentialName: one}", []string{"shop.example.com"}, "", ""},
+		{"[shop.example.com]", "{mode: SIMPLE, credentialName: one}", []string{"*.example.com"}, "", ""},
+		{"[Shop.example.com]", "{mode: SIMPLE, credentialName: one}", []string{"SHOP.example.com"}, "", ""},
+		{"[istio-ingress/shop.example.com]", "{mode: SIMPLE, credentialName: one}", []string{"shop.example.com"}, "", ""},
+		{"['*']", "{mode: SIMPLE, credentialName: one}", []string{"shop.example.com"}, "", ""},
+		{"['*.example.com']", "{mode: SIMPLE, credentialName: one}", []string{"shop.example.com"}, "", ""},
+		{"['*.example.com']", "{mode: SIMPLE, credentialName: one}", []string{"*.example.com"}, "", ""},
+		{"[shop.example.com]", "{mode: SIMPLE, credentialName: one}", nil, "Some CA", ""}, // clients verify it in their own way
+		{"[shop.example.com]", "{mode: SIMPLE, credentialName: one}", nil, "shop.example.com", ""},
+		{"[two.example]", "{mode: SIMPLE, credentialNames: [one, two]}", []string{"shop.example.com"}, "", ""},
+		{"[shop.example.com]", "{mode: PASSTHROUGH}", nil, "", ""},
+		{"[shop.example.com]", "{mode: SIMPLE, credentialName: one}", []string{"shop.example.org"}, "", "spec.servers[0].tls.credentialName: the certificate in Secret istio-ingress/one of cluster east is for shop.example.org: clients that verify it refuse connections to shop.example.com"},
+		{"[shop.example.com]", "{mode: MUTUAL, credentialName: one}", []string{"shop.example.org"}, "", "refuse connections to shop.example.com"},
+		{"[a.shop.example.com]", "{mode: SIMPLE, credentialName: one}", []string{"*.example.com"}, "", "refuse connections to a.shop.example.com"},
+		{"[shop.example.com, api.example.com]", "{mode: SIMPLE, credentialName: one}", []string{"shop.example.com"}, "", "is for shop.example.com: clients that verify it refuse connections to api.example.com"},
+		{"['*.example.org']", "{mode: SIMPLE, credentialName: one}", []string{"shop.example.com"}, "", "refuse connections to *.example.org"},
+		{"[shop.example.com]", "{mode: SIMPLE, credentialName: one}", nil, "other.example", "is for other.example: "},
+		{"[shop.example.com]", "{mode: SIMPLE, credentialNames: [one, two]}", []string{"other.example"}, "", "spec.servers[0].tls.credentialNames[0]: the certificate in Secret istio-ingress/one of cluster east is for other.example, two.example"},
+	} {
+		files := []load.Cluster{{ID: "east", Files: []load.File{{Name: "east.yaml", Text: []byte(strings.NewReplacer("hosts: [a.example]", "hosts: "+tt.hosts, "tls: TLS", "tls: "+tt.tls).Replace(ingressPods))}}}}
+		secrets := map[string]*snapshot.Secret{"one": certificateFor(t, tt.common, tt.names...), "two": certificateFor(t, "", "two.example")}
+		found := analyze.Reports(checkWith(t, files, analyze.Options{
+			Now:        time.Now(),
+			Credential: func(k snapshot.Key) (*snapshot.Secret, bool) { return secrets[k.Name], true },
+		}))
+		text, fix := "", ""
+		for i := range found {
+			if found[i].Code == "MSH0128" {
+				text, fix = text+string(found[i].Level)+" "+found[i].Text(), found[i].Fix
+			}
+		}
+		if tt.want == "" && text != "" || !strings.Contains(text, tt.want) || tt.want != "" && !strings.HasPrefix(text, "Warning ") {
+			t.Errorf("%s, %s: found %q, want %q", tt.hosts, tt.names, text, tt.want)
+		}
+		if simple := strings.Contains(tt.tls, "SIMPLE"); tt.want != "" && simple != strings.Contains(fix, "kubectl -n istio-ingress create secret tls one --cert") {
+			t.Errorf("%s, %s: fix %q", tt.hosts, tt.names, fix)
+		}
+	}
+}
+
+// certificateFor returns a Secret with a certificate for names.
+func certificateFor(t *testing.T, common string, names ...string) *snapshot.Secret {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: common}, DNSNames: names,
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(100 * 24 * time.Hour),
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &snapshot.Secret{
+		Pair: &snapshot.KeyPair{Chain: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), NotBefore: template.NotBefore, NotAfter: template.NotAfter},
+		CA:   &snapshot.CABundle{},
 	}
 }

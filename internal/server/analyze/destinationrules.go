@@ -17,11 +17,14 @@ func (m *checker) destinationRules() {
 	for _, d := range until(m, m.rules) {
 		host := snapshot.RuledHost(d)
 		if host != "*" && !m.served(host) {
-			var hosts []string
-			for _, svc := range m.Snapshot.Services.All() {
-				hosts = append(hosts, svc.Host)
+			near, effect := m.nearestHost(host), ""
+			if lost := m.lost[d]; len(lost) > 0 {
+				effect = ", so requests of " + listed(lost) + " to its subsets fail"
 			}
-			m.findFix(UnknownDestinationRuleHost, d, m.correct(d, "spec.host", host, hosts), "spec.host", "no service has the host %s: the rule has no effect", host)
+			f := m.findFix(UnknownDestinationRuleHost, d, m.correctTo(d, "spec.host", near), "spec.host", "no service has the host %s: the rule has no effect%s%s", host, effect, didYouMean(near))
+			if f != nil && effect != "" {
+				f.Level = Error
+			}
 			continue
 		}
 		m.subsets(d, host, routed)
@@ -70,12 +73,41 @@ func (m *checker) subsets(d *snapshot.DestinationRule, host string, routed map[s
 		if !routed[subsetOf{svc.Key, s.GetName()}] {
 			effect, level = fmt.Sprintf("requests to subset %s would fail, but no VirtualService routes to it", s.GetName()), Info
 		}
-		f := m.findFix(DestinationRuleSubsetNotSelectPods, d, "", at("spec.subsets", i)+".labels", "no endpoint of %s%s has the labels %s: %s",
-			svc.Host, m.where(), labelText(s.GetLabels()), effect)
+		but, fix := m.otherLabels(d, at("spec.subsets", i)+".labels", s.GetLabels(), all)
+		f := m.findFix(DestinationRuleSubsetNotSelectPods, d, fix, at("spec.subsets", i)+".labels", "no endpoint of %s%s has the labels %s%s: %s",
+			svc.Host, m.where(), labelText(s.GetLabels()), but, effect)
 		if f != nil {
 			f.Level = level
 		}
 	}
+}
+
+// otherLabels lists the values that endpoints have for the only label of a subset, and returns how to set it
+// to the value that was probably meant.
+func (m *checker) otherLabels(d *snapshot.DestinationRule, field string, labels map[string]string, all []*snapshot.Endpoint) (text, fix string) {
+	if len(labels) != 1 {
+		return "", ""
+	}
+	for key, wrong := range labels {
+		var values, texts []string
+		for _, e := range all {
+			if v, _ := e.Label(key); v != "" && !slices.Contains(values, v) {
+				values = append(values, v)
+			}
+		}
+		slices.Sort(values)
+		for _, v := range values {
+			texts = append(texts, key+"="+v)
+		}
+		if len(values) > 0 {
+			text = ", but " + listed(texts)
+		}
+		const short = 4 // such as v1 and v2, which are no mistakes for each other
+		if near := nearest(wrong, values); len(wrong) >= short || strings.EqualFold(near, wrong) {
+			fix = m.correctTo(d, field+"["+key+"]", near)
+		}
+	}
+	return text, fix
 }
 
 // backendsOf returns the endpoints of a service. In a cluster without EndpointSlices of the service,

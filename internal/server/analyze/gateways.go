@@ -29,6 +29,7 @@ func (m *checker) gateways() {
 			field := at("spec.servers", i)
 			m.exposed(gw, field, &servers[i], proxies)
 			m.credentials(gw, field+".tls", servers[i].GetTls(), proxies)
+			m.certificateNames(gw, field, &servers[i], proxies)
 			m.routed(gw, field, &servers[i])
 		}
 		m.accounts(gw, servers, proxies)
@@ -85,11 +86,26 @@ func (m *checker) routed(gw *snapshot.Gateway, field string, s *snapshot.Gateway
 		return
 	}
 	for _, v := range until(m, m.virtual) {
-		if slices.Contains(v.Gateways, s.GatewayName()) && serves(s, v) {
+		if slices.Contains(v.Gateways, s.GatewayName()) && (serves(s, v) || hostFor(s, v) >= 0) || serves(s, v) && m.mistakes(v, s.GatewayName()) {
 			return
 		}
 	}
-	m.find(GatewayServerWithoutRoutes, gw, field, "no VirtualService routes the calls to %s: clients get no answer", hostsText(s.Hosts))
+	m.find(GatewayServerWithoutRoutes, gw, field, "no VirtualService routes the calls to %s: clients get %s", hostsText(s.Hosts), answerOf(s))
+}
+
+// mistakes reports whether a VirtualService names a Gateway that does not exist, and probably means this one.
+func (m *checker) mistakes(v *snapshot.VirtualService, gateway string) bool {
+	return slices.ContainsFunc(v.Gateways, func(name string) bool {
+		return name != snapshot.MeshGateway && m.gatewayNamed(name) == nil && m.nearestGateway(name) == gateway
+	})
+}
+
+// answerOf returns what clients get from a server without routes.
+func answerOf(s *snapshot.GatewayServer) string {
+	if s.PlainHTTP() || s.Protocol == mesh.HTTPS && !snapshot.PassesTLS(s.GetTls()) {
+		return "404"
+	}
+	return "no answer"
 }
 
 // sharedCertificates finds the servers of different Gateways of the same workloads with the

@@ -48,16 +48,15 @@ func (e exports) width() int {
 	return 1
 }
 
-// namespaces finds the namespaces in exportTo, and in the sources of AuthorizationPolicies, that do
-// not exist. A mesh whose Namespaces are not known, such as a directory without them, has none to
-// compare with. The namespaces of every cluster and of the control plane exist.
-func (m *checker) namespaces() {
+// knownNamespaces returns the namespaces that exist, sorted, or nil if the Namespaces of the mesh are not
+// known, as in a directory without them. The namespaces of every cluster and of the control plane exist.
+func (m *checker) knownNamespaces() []string {
 	known := map[string]bool{}
 	for _, ns := range list[*snapshot.Namespace](m, snapshot.KindNamespace) {
 		known[ns.Name] = true
 	}
 	if len(known) == 0 {
-		return
+		return nil
 	}
 	for key := range m.objects {
 		known[key.Namespace] = true
@@ -65,10 +64,20 @@ func (m *checker) namespaces() {
 	for _, ns := range []string{metav1.NamespaceDefault, mesh.DefaultSystemNamespace, m.Snapshot.Mesh.RootNamespace, metav1.NamespaceSystem, "kube-public", "kube-node-lease"} {
 		known[ns] = true
 	}
-	names := slices.Sorted(maps.Keys(known))
+	delete(known, "") // of objects without a namespace
+	return slices.Sorted(maps.Keys(known))
+}
+
+// namespaces finds the namespaces in exportTo, and in the sources of AuthorizationPolicies, that do
+// not exist.
+func (m *checker) namespaces() {
+	names := m.knownNamespaces()
+	if len(names) == 0 {
+		return
+	}
 	check := func(o snapshot.Object, field string, to []string) {
 		for i, namespace := range to {
-			if mesh.IsDNSLabel(namespace) && !known[namespace] {
+			if mesh.IsDNSLabel(namespace) && !has(names, namespace) {
 				if field == "" {
 					m.find(UnknownNamespace, o, "metadata.annotations["+mesh.AnnotationExportTo+"]", "names the namespace %s, which does not exist", namespace)
 				} else {
@@ -91,7 +100,13 @@ func (m *checker) namespaces() {
 			check(s, "", s.ExportTo)
 		}
 	}
-	m.sourceNamespaces(slices.Collect(maps.Keys(known)))
+	m.sourceNamespaces(names)
+}
+
+// has reports whether a sorted list has a name.
+func has(sorted []string, name string) bool {
+	_, found := slices.BinarySearch(sorted, name)
+	return found
 }
 
 // sourceNamespaces finds the sources of AuthorizationPolicies with a namespace that does not

@@ -163,7 +163,23 @@ func TestPlantedFaults(t *testing.T) {
 		},
 		"a DestinationRule with TLS in one cluster": {
 			1, "trafficPolicy: {connectionPool: {tcp: {maxConnections: 100}}}", "trafficPolicy: {tls: {mode: ISTIO_MUTUAL}}",
-			"MSH0136", analyze.Warning, "does not apply to clients in cluster east, which has another DestinationRule of this name", "(west.yaml:",
+			"MSH0136", analyze.Warning, "does not apply to clients in cluster west, which has another DestinationRule of this name", "(west.yaml:",
+		},
+		"a DestinationRule with other settings in one cluster": {
+			1, "maxConnections: 100", "maxConnections: 50",
+			"MSH0136", analyze.Warning, "does not apply to clients in cluster west, which has another DestinationRule of this name", "add DestinationRule shop/reviews (east.yaml:",
+		},
+		"a DestinationRule without subsets in one cluster": {
+			1, "spec: {mtls: {mode: STRICT}}", "spec: {mtls: {mode: STRICT}}\n---\n{apiVersion: networking.istio.io/v1, kind: DestinationRule, metadata: {name: limits, namespace: shop}, spec: {host: istiod.istio-system.svc.cluster.local, trafficPolicy: {connectionPool: {tcp: {maxConnections: 100}}}}}",
+			"MSH0136", analyze.Warning, "spec.trafficPolicy: does not apply to clients in cluster east, which has no such DestinationRule", "add DestinationRule shop/limits (west.yaml:",
+		},
+		"a VirtualService in one cluster": {
+			1, "kind: VirtualService", "",
+			"MSH0143", analyze.Warning, "VirtualService shop/reviews: does not apply to clients in cluster west, which has no such VirtualService: their requests to reviews.shop.svc.cluster.local do not use its routes", "add VirtualService shop/reviews (east.yaml:",
+		},
+		"other routes in one cluster": {
+			1, "http: [{route:", "http: [{timeout: 2s, route:",
+			"MSH0143", analyze.Warning, "VirtualService shop/reviews: does not apply to clients in cluster west, which has another VirtualService of this name", "add VirtualService shop/reviews (east.yaml:",
 		},
 		"STRICT in one cluster": {
 			1, "kind: PeerAuthentication", "",
@@ -279,7 +295,7 @@ func TestUnreadClusters(t *testing.T) {
 	}{
 		"a subset": {
 			"subsets: [{name: v1, labels: {version: v1}}]", "subsets: [{name: v1, labels: {version: v9}}]", "IST0173", analyze.Info,
-			"no endpoint of reviews.shop.svc.cluster.local in this cluster has the labels version=v9: requests to subset v1 fail, unless it is in cluster west, which was not read",
+			"no endpoint of reviews.shop.svc.cluster.local in this cluster has the labels version=v9, but version=v1: requests to subset v1 fail, unless it is in cluster west, which was not read",
 		},
 		"a destination": {
 			"destination: {host: reviews, subset: v1}", "destination: {host: ratings}", "IST0101", analyze.Info,

@@ -96,41 +96,33 @@ func (m *checker) problems() {
 			}
 			field = fields[v][p.Refers]
 		}
-		if f := m.findKeyFix(codes[p.Kind], p.Object, m.correctReference(p, field), field, p.Text); f != nil {
+		near, wrong := m.nearestReference(p, field)
+		if f := m.findKeyFix(codes[p.Kind], p.Object, m.correctTo(m.objects[p.Object], wrong, near), field, p.Text+didYouMean(near)); f != nil {
 			f.Logged = true
 		}
 	}
 }
 
-// correctReference returns how to correct a name that no object has, or "" if no name is like it.
-func (m *checker) correctReference(p *registry.Problem, field string) string {
-	var wrong string
-	var known []string
+// nearestReference returns the name that was probably meant by a name that no object has, or "", and the field
+// with the name.
+func (m *checker) nearestReference(p *registry.Problem, field string) (near, of string) {
+	if p.Kind != registry.MissingReference {
+		return "", ""
+	}
 	switch o := m.objects[p.Object].(type) {
 	case *snapshot.VirtualService:
 		if strings.HasSuffix(field, ".host") {
-			wrong = p.Refers
-			for _, svc := range m.Snapshot.Services.All() {
-				known = append(known, svc.Host)
-			}
-			break
+			return m.nearestHost(p.Refers), field
 		}
 		for i, name := range o.Gateways {
 			if field == at("spec.gateways", i) {
-				wrong = name
+				return m.nearestGateway(name), field
 			}
 		}
-		for _, gw := range list[*snapshot.Gateway](m, snapshot.KindGateway) {
-			known = append(known, nameOf(gw))
-		}
 	case *snapshot.AuthorizationPolicy:
-		wrong, field = o.Spec.GetProvider().GetName(), "spec.provider.name"
-		known = slices.Collect(maps.Keys(m.Snapshot.Mesh.Authorizers))
+		return nearest(o.Spec.GetProvider().GetName(), slices.Collect(maps.Keys(m.Snapshot.Mesh.Authorizers))), "spec.provider.name"
 	}
-	if p.Kind != registry.MissingReference || wrong == "" {
-		return ""
-	}
-	return m.correct(m.objects[p.Object], field, wrong, known)
+	return "", ""
 }
 
 // closedNetwork reports a network without a usable gateway: at the label of its cluster, if only one

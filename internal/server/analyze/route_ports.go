@@ -59,7 +59,7 @@ func (m *checker) routesWithoutPort(v *snapshot.VirtualService) {
 	}
 	if len(v.HTTP) > 0 && !ports.served && len(ports.streams) > 0 {
 		m.findFix(RouteWithoutPort, v, m.declareHTTP(v), "spec.http", "no port of %s has HTTP: requests through its ports %s are plain TCP connections, to which the routes never apply",
-			hostsText(v.Hosts), numbersText(ports.streams))
+			hostsText(v.Hosts), m.portsText(v, ports.streams))
 		return
 	}
 	for i, r := range v.HTTP {
@@ -86,6 +86,21 @@ func (m *checker) routesWithoutPort(v *snapshot.VirtualService) {
 			check(at(at("spec.tcp", i)+".match", j), match.GetPort(), ports.streams, streams)
 		}
 	}
+}
+
+// portsText lists ports with their names in the hosts of a VirtualService.
+func (m *checker) portsText(v *snapshot.VirtualService, numbers []uint32) string {
+	var out []string
+	for _, n := range numbers {
+		text := fmt.Sprint(n)
+		for _, host := range v.Hosts {
+			if svc := m.Snapshot.Services.Get(host); svc != nil && svc.Port(n) != nil && svc.Port(n).Name != "" {
+				text = fmt.Sprintf("%d (%s)", n, svc.Port(n).Name)
+			}
+		}
+		out = append(out, text)
+	}
+	return listed(out)
 }
 
 func numbersText(numbers []uint32) string {

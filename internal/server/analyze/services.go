@@ -18,6 +18,7 @@ func (m *checker) kubernetesServices() {
 		for _, svc := range all {
 			byName[svc.Name] = append(byName[svc.Name], svc)
 			m.portNames(svc)
+			m.targetPorts(svc)
 		}
 		for _, same := range byName {
 			m.inconsistent(same)

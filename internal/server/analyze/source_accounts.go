@@ -101,14 +101,17 @@ func (m *checker) sourceAccounts() {
 			}
 		}
 	}
-	settings := m.Snapshot.Mesh
+	namespaces := m.knownNamespaces()
 	m.eachSource(sourceField{"principals", "notPrincipals", "source.principal", func(s *securityv1beta1.Source) (values, not []string) {
 		return s.GetPrincipals(), s.GetNotPrincipals()
 	}}, func(p *snapshot.AuthorizationPolicy, field string, values []string) {
 		for i, text := range values {
-			id, err := mesh.ParseIdentity("spiffe://" + text)
-			if err == nil && (id.TrustDomain == "cluster.local" || id.TrustDomain == settings.TrustDomain || slices.Contains(settings.Aliases, id.TrustDomain)) {
-				check(p, at(field, i), text, id.Namespace, id.ServiceAccount)
+			q := principalOf(text)
+			switch {
+			case m.foreign(p, at(field, i), q):
+			case m.unknownSource(p, at(field, i), q, namespaces):
+			case q.account != "" && !strings.HasPrefix(q.domain, "*") && !m.isForeign(q.domain):
+				check(p, at(field, i), text, q.namespace, q.account)
 			}
 		}
 	})
@@ -120,7 +123,9 @@ func (m *checker) sourceAccounts() {
 			if !ok {
 				namespace, account = p.Namespace, text
 			}
-			check(p, at(field, i), text, namespace, account)
+			if !m.unknownSource(p, at(field, i), principal{namespace: namespace, rest: "/" + account}, namespaces) {
+				check(p, at(field, i), text, namespace, account)
+			}
 		}
 	})
 }

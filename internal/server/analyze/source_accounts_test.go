@@ -99,3 +99,48 @@ status: {podIP: 10.1.0.1}
 		}
 	}
 }
+
+// TestSourcePrincipals: a principal of a namespace that does not exist, or of another trust domain, gets a
+// warning with the right principal.
+func TestSourcePrincipals(t *testing.T) {
+	t.Parallel()
+	const mesh = `
+{apiVersion: v1, kind: Namespace, metadata: {name: sample}}
+---
+{apiVersion: v1, kind: Pod, metadata: {name: client-1, namespace: sample, labels: {app: client}}, spec: {serviceAccountName: client, containers: []}, status: {podIP: 10.1.0.1}}
+---
+{apiVersion: v1, kind: Pod, metadata: {name: istiod-1, namespace: istio-system, labels: {app: istiod}}, spec: {containers: [{name: discovery, image: "example.com/meshctl:2", args: [ARGS]}]}, status: {podIP: 10.1.0.2}}
+---
+{apiVersion: v1, kind: ConfigMap, metadata: {name: istio, namespace: istio-system}, data: {mesh: "{trustDomainAliases: [old.local], caCertificates: [{spiffeBundleUrl: 'https://other.example/b', trustDomains: [known.example]}]}"}}
+---
+{apiVersion: security.istio.io/v1, kind: AuthorizationPolicy, metadata: {name: callers, namespace: sample}, spec: {rules: [{from: [{source: {FIELD: ["VALUE"]}}]}]}}
+`
+	for _, tt := range []struct{ args, field, value, text, fix string }{
+		{"serve", "principals", "cluster.local/ns/sample/sa/client", "", ""},
+		{"serve", "principals", "old.local/ns/sample/sa/client", "", ""},
+		{"serve", "principals", "*/ns/sample/sa/client", "", ""},
+		{"serve", "principals", "*", "", ""},
+		{"serve", "principals", "cluster.local/ns/sample/*", "", ""},
+		{"serve", "principals", "cluster.local/ns/sam*", "", ""},
+		{"serve", "principals", "cluster.local/ns/sampel/sa/client", "no namespace sampel exists: no request comes from it; did you mean sample?", `set principals[0]: "cluster.local/ns/sample/sa/client"`},
+		{"serve", "principals", "cluster.local/ns/sampel/*", "no namespace sampel exists", "cluster.local/ns/sample/*"},
+		{"serve", "principals", "*/ns/sampel/sa/client", "no namespace sampel exists", "*/ns/sample/sa/client"},
+		{"serve", "notPrincipals", "cluster.local/ns/other/sa/client", "no namespace other exists: no request comes from it", ""},
+		{"serve", "serviceAccounts", "sampel/client", "no namespace sampel exists", `"sample/client"`},
+		{"serve", "principals", "mesh.local/ns/sample/sa/client", "mesh.local is no trust domain of the mesh, which has cluster.local, old.local: no request comes from it", `"cluster.local/ns/sample/sa/client"`},
+		{"serve", "principals", "mesh.local/ns/sample/*", "mesh.local is no trust domain", `"cluster.local/ns/sample/*"`},
+		{"serve", "principals", "mesh.local/ns/remote/sa/client", "", ""}, // perhaps of a mesh with the same root
+		{"serve", "principals", "known.example/ns/sample/sa/client", "", ""},
+		{"serve, --federate=mesh.local=https://mesh.local/bundle", "principals", "mesh.local/ns/sample/sa/client", "", ""},
+	} {
+		text := strings.NewReplacer("ARGS", tt.args, "FIELD", tt.field, "VALUE", tt.value).Replace(mesh)
+		found := analyze.Reports(checkWith(t, []load.Cluster{{ID: "east", Files: []load.File{{Name: "mesh.yaml", Text: []byte(text)}}}}, options(true)))
+		switch {
+		case tt.text == "" && len(found) > 0:
+			t.Errorf("%s %s: found %v", tt.field, tt.value, found)
+		case tt.text == "":
+		case len(found) != 1 || found[0].Code != "IST0101" || found[0].Level != analyze.Warning || !strings.Contains(found[0].Message, tt.text) || !strings.Contains(found[0].Fix, tt.fix) || (tt.fix == "") != (found[0].Fix == ""):
+			t.Errorf("%s %s: found %v, want %s, fix %s", tt.field, tt.value, found, tt.text, tt.fix)
+		}
+	}
+}

@@ -60,6 +60,15 @@ func (m *checker) destinationsOf(v *snapshot.VirtualService) {
 		if subset == "" || slices.Contains(subsets, subset) {
 			continue
 		}
+		if d := m.misnamed(svc.Host, subset); d != nil {
+			if name := "VirtualService " + nameOf(v); !slices.Contains(m.lost[d], name) {
+				if m.lost == nil {
+					m.lost = map[*snapshot.DestinationRule][]string{}
+				}
+				m.lost[d] = append(m.lost[d], name)
+			}
+			continue // the rule is at fault
+		}
 		more := ""
 		if len(subsets) > 0 {
 			more = "; the service has " + listed(subsets)
@@ -93,15 +102,35 @@ func (m *checker) unusedGateways(v *snapshot.VirtualService) {
 		if gw == nil || len(v.Hosts) == 0 {
 			continue
 		}
-		used := slices.ContainsFunc(snapshot.GatewayServers(gw), func(s snapshot.GatewayServer) bool { return serves(&s, v) })
-		if !used {
-			fix := ""
-			if len(v.Gateways) > 1 {
-				fix = m.remove(v, at("spec.gateways", i))
-			}
-			m.findFix(VirtualServiceHostNotFoundInGateway, v, fix, at("spec.gateways", i), "no server of Gateway %s has %s", name, hostsText(v.Hosts))
+		servers := snapshot.GatewayServers(gw)
+		if slices.ContainsFunc(servers, func(s snapshot.GatewayServer) bool { return serves(&s, v) }) {
+			continue
 		}
+		if s := slices.IndexFunc(servers, func(s snapshot.GatewayServer) bool { return hostFor(&s, v) >= 0 }); s >= 0 {
+			j := hostFor(&servers[s], v)
+			namespace, host, _ := strings.Cut(servers[s].Hosts[j], "/")
+			m.findFix(VirtualServiceHostNotFoundInGateway, v, m.set(gw, at(at("spec.servers", s)+".hosts", j), v.Namespace+"/"+host), at("spec.gateways", i),
+				"Gateway %s has the host %s only for VirtualServices of namespace %s (%s): clients get %s", name, host, namespace, servers[s].GetHosts()[j], answerOf(&servers[s]))
+			continue
+		}
+		fix := ""
+		if len(v.Gateways) > 1 {
+			fix = m.remove(v, at("spec.gateways", i))
+		}
+		m.findFix(VirtualServiceHostNotFoundInGateway, v, fix, at("spec.gateways", i), "no server of Gateway %s has %s", name, hostsText(v.Hosts))
 	}
+}
+
+// hostFor returns the index of the host of a server that is a host of the VirtualService, but for those of
+// another namespace, or -1.
+func hostFor(s *snapshot.GatewayServer, v *snapshot.VirtualService) int {
+	if len(s.Hosts) != len(s.GetHosts()) {
+		return -1
+	}
+	return slices.IndexFunc(s.Hosts, func(h string) bool {
+		namespace, host, two := strings.Cut(h, "/")
+		return two && namespace != v.Namespace && host != "*" && v.HostMatches(host)
+	})
 }
 
 func hostsText(hosts []string) string {
@@ -146,7 +175,11 @@ func (m *checker) hostsWithoutService(v *snapshot.VirtualService) {
 		if len(v.HTTP) == 0 {
 			effect = "proxies open no port for its TCP and TLS routes, and resolve no name"
 		}
-		m.find(HostWithoutService, v, at("spec.hosts", i), "no service has the host %s: %s", host, effect)
+		near := m.nearestHost(host)
+		f := m.findFix(HostWithoutService, v, m.correctTo(v, at("spec.hosts", i), near), at("spec.hosts", i), "no service has the host %s: %s%s", host, effect, didYouMean(near))
+		if f != nil && near != "" {
+			f.Level = Warning
+		}
 	}
 }
 

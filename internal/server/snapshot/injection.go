@@ -22,6 +22,11 @@ type Injection struct {
 	Unpulled, Reason string
 	// ControlPlane is the image of the container discovery, or "".
 	ControlPlane string
+	// Federates reports whether the container discovery has a flag for other trust domains.
+	Federates bool
+	// Ports holds the TCP ports that the containers besides the proxy declare. It is empty if one of
+	// them declares none.
+	Ports []uint32
 	// Owner is the object that makes such pods, such as a Deployment. It is empty if a person
 	// made the pod.
 	Owner Owner

@@ -40,7 +40,7 @@ func (c *conversion) injection(o *corev1.Pod) *snapshot.Injection {
 	out := &snapshot.Injection{
 		Label: o.Labels[nameInject], Annotation: o.Annotations[nameInject],
 		Injected: injected, Revision: o.Annotations[nameRevision], ChosenImage: chosen,
-		Owner: ownerOf(&o.ObjectMeta), Ending: o.DeletionTimestamp != nil,
+		Owner: ownerOf(&o.ObjectMeta), Ending: o.DeletionTimestamp != nil, Ports: declaredPorts(o),
 	}
 	for _, list := range [][]corev1.Container{o.Spec.InitContainers, o.Spec.Containers} {
 		for i := range list {
@@ -48,7 +48,7 @@ func (c *conversion) injection(o *corev1.Pod) *snapshot.Injection {
 			case "istio-proxy":
 				out.Proxy = list[i].Image
 			case "discovery":
-				out.ControlPlane = list[i].Image
+				out.ControlPlane, out.Federates = list[i].Image, federates(&list[i])
 			}
 		}
 	}
@@ -68,6 +68,42 @@ func (c *conversion) injection(o *corev1.Pod) *snapshot.Injection {
 		}
 	}
 	return out
+}
+
+// declaredPorts returns the TCP ports that the containers besides the proxy declare, or nil if one of them
+// declares none.
+func declaredPorts(o *corev1.Pod) []uint32 {
+	var out []uint32
+	add := func(c *corev1.Container) bool {
+		if strings.HasPrefix(c.Name, "istio-") {
+			return true
+		}
+		before := len(out)
+		for _, p := range c.Ports {
+			if (p.Protocol == "" || p.Protocol == corev1.ProtocolTCP) && isPort(p.ContainerPort) {
+				out = append(out, uint32(p.ContainerPort))
+			}
+		}
+		return len(out) > before
+	}
+	for i := range o.Spec.Containers {
+		if !add(&o.Spec.Containers[i]) {
+			return nil
+		}
+	}
+	for i := range o.Spec.InitContainers {
+		c := &o.Spec.InitContainers[i]
+		if c.RestartPolicy != nil && *c.RestartPolicy == corev1.ContainerRestartPolicyAlways && !add(c) {
+			return nil
+		}
+	}
+	return out
+}
+
+// federates reports whether a container has a flag for other trust domains, or its variable.
+func federates(c *corev1.Container) bool {
+	return slices.ContainsFunc(c.Args, func(arg string) bool { return strings.HasPrefix(arg, "--federate") }) ||
+		slices.ContainsFunc(c.Env, func(v corev1.EnvVar) bool { return strings.HasPrefix(v.Name, "MESHCTL_FEDERATE") })
 }
 
 // ownerOf returns the object that makes objects like this one: the Deployment, not its

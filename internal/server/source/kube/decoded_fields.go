@@ -24,8 +24,8 @@ var (
 		2: {2: container, 8: nil, 9: nil, 10: nil, 11: nil, 20: container},
 		3: {1: nil, 2: {1: nil, 2: nil}, 6: nil, 12: nil}, // phase, conditions (type, status), podIP, podIPs
 	}
-	status            = fields{1: nil, 2: {1: nil}, 6: nil}                  // name, state.waiting, image
-	analyzedContainer = fields{1: nil, 2: nil, 6: {1: nil, 3: nil}, 24: nil} // name, image and those of container
+	status            = fields{1: nil, 2: {1: nil}, 6: nil}                                               // name, state.waiting, image
+	analyzedContainer = fields{1: nil, 2: nil, 4: nil, 6: {1: nil, 3: nil, 4: nil}, 7: {1: nil}, 24: nil} // name, image, args, ports (and protocol), env (name), restartPolicy
 	analyzedPodFields = fields{
 		1: {1: nil, 3: nil, 6: nil, 8: nil, 9: nil, 11: nil, 12: analyzedAnnotations, 13: ownerFields},
 		2: {2: analyzedContainer, 8: nil, 9: nil, 10: nil, 11: nil, 20: analyzedContainer},
