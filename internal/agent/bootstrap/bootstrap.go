@@ -183,7 +183,7 @@ func build(c Config) (*bootstrapv3.Bootstrap, error) {
 				BufferSizeKb: wrapperspb.UInt32(64),
 			}),
 		}},
-		OverloadManager: p.overloadManager(c.MaxHeap),
+		OverloadManager: p.overloadManager(c.MaxHeap, c.Node.Type == mesh.Router),
 		ApplicationLogConfig: &bootstrapv3.Bootstrap_ApplicationLogConfig{
 			LogFormat: &bootstrapv3.Bootstrap_ApplicationLogConfig_LogFormat{
 				LogFormat: &bootstrapv3.Bootstrap_ApplicationLogConfig_LogFormat_TextFormat{

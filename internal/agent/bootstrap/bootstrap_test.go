@@ -45,6 +45,7 @@ func TestMarshal(t *testing.T) {
 	router.RuntimeValues = map[string]string{"a.b": "1", "re2.max_program_size.error_level": ""}
 
 	proved := sidecar
+	proved.MaxHeap = 1 << 30
 	proved.ProofCert, proved.ProofKey = []byte("certificate"), []byte("key")
 	shared, other := proved, proved
 	shared.SharedXDS = true

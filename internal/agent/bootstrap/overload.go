@@ -25,8 +25,9 @@ const (
 // overloadManager bounds connections and, unless maxHeap is 0, the heap, before the kernel would
 // kill Envoy with all connections. First Envoy resets the streams that hold the most, so that
 // callers who do not read what they request harm themselves only. Then it returns free memory, and
-// at last it refuses requests.
-func (p *packer) overloadManager(maxHeap uint64) *overloadv3.OverloadManager {
+// at last it refuses requests. A gateway, whose callers may be hostile, does so sooner than a sidecar,
+// whose heap is often fuller without any load.
+func (p *packer) overloadManager(maxHeap uint64, isGateway bool) *overloadv3.OverloadManager {
 	m := &overloadv3.OverloadManager{ResourceMonitors: []*overloadv3.ResourceMonitor{{
 		Name: "envoy.resource_monitors.global_downstream_max_connections",
 		ConfigType: &overloadv3.ResourceMonitor_TypedConfig{TypedConfig: p.any(
@@ -42,12 +43,16 @@ func (p *packer) overloadManager(maxHeap uint64) *overloadv3.OverloadManager {
 		ConfigType: &overloadv3.ResourceMonitor_TypedConfig{TypedConfig: p.any(
 			&fixedheapv3.FixedHeapConfig{MaxHeapSizeBytes: maxHeap})},
 	})
+	resets, shrinks := 0.85, 0.9
+	if isGateway {
+		resets, shrinks = 0.6, 0.6
+	}
 	m.Actions = []*overloadv3.OverloadAction{
 		// Envoy resets 50 streams each time that the state of the action changes, which it does up to
 		// the whole heap. The nearer that is, the more classes of streams it resets.
-		scaledAction("envoy.overload_actions.reset_high_memory_stream", 0.6, 1),
-		p.reducedTimeouts(scaledAction("envoy.overload_actions.reduce_timeouts", 0.6, 0.9)),
-		thresholdAction("envoy.overload_actions.shrink_heap", 0.6),
+		scaledAction("envoy.overload_actions.reset_high_memory_stream", resets, 1),
+		p.reducedTimeouts(scaledAction("envoy.overload_actions.reduce_timeouts", resets, 0.9)),
+		thresholdAction("envoy.overload_actions.shrink_heap", shrinks),
 		thresholdAction("envoy.overload_actions.stop_accepting_requests", 0.95),
 	}
 	return m
