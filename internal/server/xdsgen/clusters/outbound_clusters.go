@@ -27,7 +27,7 @@ import (
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
 
-// clusterView is the view of the outbound clusters of proxies that see the same services
+// View is the view of the outbound clusters of proxies that see the same services
 // and have the same DestinationRules.
 type View struct {
 	Scope       proxy.Scope

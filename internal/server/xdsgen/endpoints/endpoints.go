@@ -20,7 +20,7 @@ import (
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
 
-// endpointView is the view of the load assignments of all services for proxies with the
+// View is the view of the load assignments of all services for proxies with the
 // same way to endpoints. It has services that a Sidecar hides, because proxies subscribe
 // by name, but no services that are not exported to the namespace.
 type View struct {
@@ -369,7 +369,7 @@ func clusterLocal(svc *snapshot.MeshService) bool {
 	return svc.NodeLocal || svc.ClusterLocal
 }
 
-// endpointViewOf returns the endpoint view of a proxy whose workload has these labels.
+// ViewOf returns the endpoint view of a proxy whose workload has these labels.
 func ViewOf(s *snapshot.Snapshot, n proxy.Node, pod *snapshot.Pod, labels map[string]string) View {
 	v := View{
 		Router: n.ID.Type == mesh.Router, Proxyless: n.Proxyless, Cluster: n.Cluster, Network: proxy.NetworkOf(s, n, labels),

@@ -10,7 +10,7 @@ import (
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
 
-// extensionView is the view of the extension configurations (ECDS) of proxies with the
+// View is the view of the extension configurations (ECDS) of proxies with the
 // same extensions.
 type View struct {
 	Extensions     wire.List[units.Extension]

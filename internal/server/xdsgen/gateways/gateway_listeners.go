@@ -28,7 +28,7 @@ import (
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
 
-// gatewayView is the view of the listeners of gateways with the same servers.
+// View is the view of the listeners of gateways with the same servers.
 type View struct {
 	Scope     proxy.Scope
 	Client    snapshot.RuleClient

@@ -15,7 +15,7 @@ import (
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
 
-// gatewayRouteView is the view of the route configurations of gateways with the same servers
+// RouteView is the view of the route configurations of gateways with the same servers
 // and VirtualServices.
 type RouteView struct {
 	Facts     wire.List[gatewayRouteFacts]

@@ -76,7 +76,7 @@ func (p *inboundPort) pool() *networkingv1alpha3.ConnectionPoolSettings {
 	return &out
 }
 
-// inbound returns the facts of a workload. Its ports are the ingress ports of its
+// FactsOf returns the facts of a workload. Its ports are the ingress ports of its
 // Sidecar, or else the ports of the services that select it.
 func FactsOf(s *snapshot.Snapshot, n proxy.Node, pod *snapshot.Pod, labels map[string]string, sc proxy.Scope) inboundFacts {
 	mtls := snapshot.WorkloadMTLS(s.Namespaces.Get(s.Mesh.RootNamespace), s.Namespaces.Get(n.Namespace), labels)
@@ -122,7 +122,7 @@ func (f *inboundFacts) Names() []string {
 	return out
 }
 
-// inboundView is the view of the own clusters or the own listeners of workloads with
+// View is the view of the own clusters or the own listeners of workloads with
 // equal facts.
 type View struct {
 	Typ      string

@@ -20,7 +20,7 @@ import (
 // Agents take the first resource of any name.
 const nameTable = ""
 
-// nameView is the view of the DNS table, from which the DNS proxies of agents answer. It
+// View is the view of the DNS table, from which the DNS proxies of agents answer. It
 // has the services that the proxy sees, with their addresses in the proxy's cluster or,
 // for headless services, the addresses of their pods.
 type View struct {
@@ -30,7 +30,7 @@ type View struct {
 	families proxy.Families
 }
 
-// names returns the DNS table of proxies that see the services of the scope and reach
+// Of returns the DNS table of proxies that see the services of the scope and reach
 // endpoints like the proxies of v.
 func Of(v endpoints.View, sc proxy.Scope) View {
 	return View{Scope: sc, Cluster: v.Cluster, Network: v.Network, families: v.Families}

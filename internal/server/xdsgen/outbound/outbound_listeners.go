@@ -25,7 +25,7 @@ import (
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
 
-// listenerView is the view of the outbound listeners of sidecars that see the same
+// View is the view of the outbound listeners of sidecars that see the same
 // services. If connections are captured, the listeners take redirected connections.
 // Otherwise (interceptionMode NONE) only the egress listeners of a Sidecar that name a
 // port exist, and they bind their ports.

@@ -15,7 +15,7 @@ import (
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
 
-// routeView is the view of the route configurations of proxies that see the same services
+// View is the view of the route configurations of proxies that see the same services
 // under the same names: one for each HTTP port, one for each port of a service with
 // protocol detection, and one for each egress listener of a Sidecar with an HTTP port.
 type View struct {

@@ -13,7 +13,7 @@ import (
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
 
-// virtualHost returns the virtual host of a service's port.
+// encodeVirtualHost returns the virtual host of a service's port.
 func encodeVirtualHost(g *wire.Generator, k *hostKey, domains []string) *routev3.VirtualHost {
 	client := k.client.Value()
 	vh := serviceHost(k.port.Protocol.IsHTTP2())

@@ -19,7 +19,7 @@ import (
 	"github.com/meshctl/meshctl/internal/server/xdsgen/wire"
 )
 
-// listenerSettings holds the settings of the listeners of a workload in one direction.
+// Settings holds the settings of the listeners of a workload in one direction.
 type Settings struct {
 	snapshot.ListenerSettings
 	accessLogs    wire.List[snapshot.AccessLog]
@@ -33,7 +33,7 @@ type Settings struct {
 	IdleTimeout   time.Duration                       // see Node
 }
 
-// listenerSettingsOf returns the settings of a workload's outbound listeners, which listeners
+// SettingsOf returns the settings of a workload's outbound listeners, which listeners
 // of gateways have, too, and of its inbound listeners. The scope has the services that the
 // proxy sees.
 func SettingsOf(s *snapshot.Snapshot, n proxy.Node, labels map[string]string, sc proxy.Scope, authorizations []rbac.Authorization) (client, server Settings) {

@@ -59,7 +59,7 @@ func namesIn(joined string) []string {
 	return strings.Split(joined, ":")
 }
 
-// upstreamTLS returns the transport socket for mTLS to a service. The server's
+// MeshUpstreamTLS returns the transport socket for mTLS to a service. The server's
 // certificate must chain to the mesh's roots and have one of the accounts as identity.
 // If there are no accounts, any identity is accepted.
 func MeshUpstreamTLS(g *wire.Generator, limits snapshot.TLSLimits, accounts []string, sni string, http2 bool) *corev3.TransportSocket {
@@ -71,7 +71,7 @@ func MeshUpstreamTLS(g *wire.Generator, limits snapshot.TLSLimits, accounts []st
 	return g.TransportSocket(TLSSocket, &tlsv3.UpstreamTlsContext{CommonTlsContext: common, Sni: sni})
 }
 
-// downstreamTLS returns the transport socket that terminates mTLS. It requires a client
+// MeshDownstreamTLS returns the transport socket that terminates mTLS. It requires a client
 // certificate of one of the trust domains.
 func MeshDownstreamTLS(g *wire.Generator, limits snapshot.TLSLimits, trustDomains []string) *corev3.TransportSocket {
 	var sans []*matcherv3.StringMatcher
