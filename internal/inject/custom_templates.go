@@ -73,15 +73,15 @@ func (i *Injector) parseTemplate(name, text string) (podTemplate, error) {
 		}
 		return p.patchOf(name, text)
 	}
-	constant := ""
+	var constant strings.Builder
 	for _, node := range trees[rootTemplate].Root.Nodes {
 		text, ok := node.(*parse.TextNode)
 		if !ok {
 			return made, nil
 		}
-		constant += string(text.Text)
+		constant.Write(text.Text)
 	}
-	_, err = (&injection{Injector: i}).patchOf(name, constant) // the same for all pods
+	_, err = (&injection{Injector: i}).patchOf(name, constant.String()) // the same for all pods
 	return made, err
 }
 

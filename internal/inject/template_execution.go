@@ -363,7 +363,7 @@ func fieldOf(of reflect.Value, name string) reflect.Value {
 			return value.MapIndex(key)
 		}
 	}
-	if s, ok := of.Interface().(fmt.Stringer); ok && name == "String" {
+	if s, ok := reflect.TypeAssert[fmt.Stringer](of); ok && name == "String" {
 		return reflect.ValueOf(s.String())
 	}
 	fail("can't evaluate field %s in type %s", name, of.Type())
@@ -462,8 +462,8 @@ func (e *execution) print(value reflect.Value) {
 		e.write("<no value>")
 		return
 	}
-	if _, ok := value.Interface().(fmt.Stringer); !ok && value.CanAddr() {
-		if s, ok := value.Addr().Interface().(fmt.Stringer); ok {
+	if _, ok := reflect.TypeAssert[fmt.Stringer](value); !ok && value.CanAddr() {
+		if s, ok := reflect.TypeAssert[fmt.Stringer](value.Addr()); ok {
 			value = reflect.ValueOf(s)
 		}
 	}

@@ -140,8 +140,7 @@ func (o *rotateStart) warn(ctx context.Context, env *cli.Env, dir *rotate.Dir) e
 	case status.Requires != nil:
 		step, err = status.Command, o.gate(env)(ctx, *status.Requires)
 	}
-	var refusal *rotate.Refusal
-	if errors.As(err, &refusal) {
+	if refusal, ok := errors.AsType[*rotate.Refusal](err); ok {
 		env.Warnf("%s would be refused now: %v", step, refusal)
 		return nil
 	}

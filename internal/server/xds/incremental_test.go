@@ -621,7 +621,7 @@ func (w *incremental) generate(s *snapshot.Snapshot, view units.View) (out []*xd
 		made, known := w.full[u]
 		if !known {
 			var fault error
-			if made, fault = u.Generate(&w.encoder); fault != nil && !errors.As(fault, new(patch.PatchFaults)) {
+			if made, fault = u.Generate(&w.encoder); fault != nil && !errors.As(fault, new(patch.Faults)) {
 				return nil, fault
 			}
 			w.full[u] = made

@@ -14,10 +14,10 @@ import (
 // patchFaults holds the patches of EnvoyFilters that have no effect on resources, by unit.
 type patchFaults struct {
 	mu    sync.Mutex
-	of    map[*unit]patch.PatchFaults
-	units map[patch.PatchFault]int // number of units with a fault
+	of    map[*unit]patch.Faults
+	units map[patch.Fault]int // number of units with a fault
 	// patches counts the faults of units by patch and reason, and filters those by EnvoyFilter.
-	patches map[patch.PatchFault]int
+	patches map[patch.Fault]int
 	filters map[snapshot.Key]int
 }
 
@@ -25,18 +25,18 @@ type patchFaults struct {
 const maxFilterFaults = 1000
 
 // anyResource returns the fault without its resource.
-func anyResource(f patch.PatchFault) patch.PatchFault {
+func anyResource(f patch.Fault) patch.Fault {
 	f.Resource = ""
 	return f
 }
 
 // take moves the faults from a unit's error into p, and returns the first fault of each patch
 // that has none in another unit.
-func (p *patchFaults) take(u *unit) (fresh patch.PatchFaults) {
+func (p *patchFaults) take(u *unit) (fresh patch.Faults) {
 	if u.err == nil {
 		return nil // without an allocation
 	}
-	var faults patch.PatchFaults
+	var faults patch.Faults
 	if !errors.As(u.err, &faults) {
 		return nil
 	}
@@ -44,8 +44,8 @@ func (p *patchFaults) take(u *unit) (fresh patch.PatchFaults) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.of == nil {
-		p.of = make(map[*unit]patch.PatchFaults)
-		p.units, p.patches = make(map[patch.PatchFault]int), make(map[patch.PatchFault]int)
+		p.of = make(map[*unit]patch.Faults)
+		p.units, p.patches = make(map[patch.Fault]int), make(map[patch.Fault]int)
 		p.filters = make(map[snapshot.Key]int)
 	}
 	for _, f := range faults {
@@ -81,12 +81,12 @@ func release[K comparable](counts map[K]int, f K) {
 }
 
 // list returns the faults, sorted.
-func (p *patchFaults) list() []patch.PatchFault {
+func (p *patchFaults) list() []patch.Fault {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return slices.SortedFunc(maps.Keys(p.units), func(a, b patch.PatchFault) int { return cmp.Compare(a.String(), b.String()) })
+	return slices.SortedFunc(maps.Keys(p.units), func(a, b patch.Fault) int { return cmp.Compare(a.String(), b.String()) })
 }
 
 // PatchFaults returns the patches of EnvoyFilters that have no effect on resources of
 // connected proxies, because the result would be invalid.
-func (h *Hub) PatchFaults() []patch.PatchFault { return h.patchFaults.list() }
+func (h *Hub) PatchFaults() []patch.Fault { return h.patchFaults.list() }

@@ -55,8 +55,10 @@ func (v View) Views(s *snapshot.Snapshot, own units.View) units.Views {
 	return out
 }
 
+// Type implements units.View.
 func (v View) Type() string { return xdswire.ClusterType }
 
+// Keys implements units.View.
 func (v View) Keys() units.Keys {
 	k := units.Keys{Fixed: 1, FixedFacts: snapshot.MeshFacts, ServiceFacts: snapshot.ServiceFacts | snapshot.RuleFacts | snapshot.MeshFacts, Scope: v.Scope}
 	if v.Scope.Only == proxy.PrivateServices {
@@ -68,6 +70,7 @@ func (v View) Keys() units.Keys {
 	return k
 }
 
+// Unit implements units.View.
 func (v View) Unit(s *snapshot.Snapshot, k units.Key) units.Unit {
 	if k.Kind == units.FixedKey {
 		return FixedClusters{router: v.Router, connectTimeout: s.Mesh.ConnectTimeout, keepAlive: s.Mesh.KeepAlive}
@@ -121,8 +124,10 @@ type ServiceClusters struct {
 	stats           string // Mesh.OutboundStats
 }
 
+// Type implements units.Unit.
 func (u ServiceClusters) Type() string { return xdswire.ClusterType }
 
+// Generate implements units.Unit.
 func (u ServiceClusters) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, error) {
 	if u.Service.ExternalName != "" {
 		return nil, nil
@@ -346,8 +351,10 @@ type FixedClusters struct {
 	keepAlive      snapshot.KeepAlive
 }
 
+// Type implements units.Unit.
 func (u FixedClusters) Type() string { return xdswire.ClusterType }
 
+// Generate implements units.Unit.
 func (u FixedClusters) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, error) {
 	g := wire.Generator{Enc: enc}
 	g.Cluster(&clusterv3.Cluster{
@@ -383,6 +390,7 @@ const passthroughIdle = 5 * time.Minute
 // Unlimited returns circuit breakers without Envoy's default limits (1024 connections …).
 var Unlimited = wire.EncodedOnce(&clusterv3.CircuitBreakers{Thresholds: []*clusterv3.CircuitBreakers_Thresholds{UnlimitedThresholds()}})
 
+// UnlimitedThresholds returns thresholds of a circuit breaker that are never reached.
 func UnlimitedThresholds() *clusterv3.CircuitBreakers_Thresholds {
 	return &clusterv3.CircuitBreakers_Thresholds{MaxConnections: wire.MaxCount, MaxPendingRequests: wire.MaxCount, MaxRequests: wire.MaxCount, MaxRetries: wire.MaxCount}
 }

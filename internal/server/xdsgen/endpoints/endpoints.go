@@ -61,12 +61,15 @@ func (v View) on(node string) View {
 	return v
 }
 
+// Type implements units.View.
 func (v View) Type() string { return xdswire.EndpointType }
 
+// Keys implements units.View.
 func (v View) Keys() units.Keys {
 	return units.Keys{ServiceFacts: snapshot.ServiceFacts | snapshot.EndpointFacts | snapshot.RuleFacts | snapshot.GatewayFacts | snapshot.MeshFacts, Scope: v.Scope}
 }
 
+// Unit implements units.View.
 func (v View) Unit(s *snapshot.Snapshot, k units.Key) units.Unit {
 	return v.serviceUnit(s, s.Services.Get(k.Name))
 }
@@ -238,8 +241,10 @@ type Assignments struct {
 	node        string // the only usable node, if nodeLocal
 }
 
+// Type implements units.Unit.
 func (u Assignments) Type() string { return xdswire.EndpointType }
 
+// Generate implements units.Unit.
 func (u Assignments) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, error) {
 	g, subsets := wire.Generator{Enc: enc}, WholeAndSubsets(u.subsets)
 	for i := range u.Service.Ports {

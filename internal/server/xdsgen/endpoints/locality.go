@@ -86,9 +86,11 @@ type LocalityWeights uint8
 const (
 	noLocalityWeights LocalityWeights = iota
 	withOutlierDetection
+	// AlwaysWeighted means that localities have weights also without outlier detection.
 	AlwaysWeighted
 )
 
+// LocalityWeightsOf returns how a setting weighs localities.
 func LocalityWeightsOf(s *networkingv1alpha3.LocalityLoadBalancerSetting) LocalityWeights {
 	switch {
 	case len(s.GetDistribute()) > 0:

@@ -17,8 +17,10 @@ type View struct {
 	Authorizations wire.List[rbac.Authorization]
 }
 
+// Type implements units.View.
 func (v View) Type() string { return xdswire.ExtensionType }
 
+// Keys implements units.View.
 func (v View) Keys() units.Keys {
 	k := units.Keys{}
 	if !v.Extensions.Empty() {
@@ -30,6 +32,7 @@ func (v View) Keys() units.Keys {
 	return k
 }
 
+// Unit implements units.View.
 func (v View) Unit(_ *snapshot.Snapshot, k units.Key) units.Unit {
 	if k.Name == "" {
 		return extensionUnit{v.Extensions}

@@ -156,7 +156,7 @@ var (
 	// server's proxy, as with Istio's own filter. Without it a port with protocol detection
 	// handles mTLS as TCP. http2ALPN configures it for services with HTTP/2.
 	alpnFilter = httpFilter(filterSetState, alpnState("istio-http/1.1", "istio"))
-	Http2ALPN  = sync.OnceValue(func() map[string]*anypb.Any {
+	HTTP2ALPN  = sync.OnceValue(func() map[string]*anypb.Any {
 		return map[string]*anypb.Any{filterSetState: wire.MustAny(alpnState("istio-h2", "istio"))}
 	})
 
@@ -218,6 +218,8 @@ func ServiceTCP(g *wire.Generator, svc *snapshot.MeshService, port *snapshot.Ser
 	return NamedTCPProxy(g, cluster, stats, o.Settings, o.Timeouts.Of(svc, port.Number))
 }
 
+// NamedTCPProxy returns the filter that passes connections on to a cluster, with a name for its
+// statistics.
 func NamedTCPProxy(g *wire.Generator, cluster, stats string, s telemetry.Settings, t TCPTimeouts) *listenerv3.Filter {
 	p := &tcpv3.TcpProxy{AccessLog: telemetry.AccessLogs(g, s)}
 	t.Set(p)
@@ -246,4 +248,5 @@ type Stream struct {
 	Tunnels wire.List[Tunnel]    // of the destinations
 }
 
+// FilterFault is the name of the filter that injects faults.
 const FilterFault = "envoy.filters.http.fault"

@@ -22,6 +22,7 @@ type TimeoutRules struct {
 	client snapshot.RuleClient
 }
 
+// TimeoutRulesOf returns the DestinationRules with timeouts of TCP for a client.
 func TimeoutRulesOf(s *snapshot.Snapshot, client snapshot.RuleClient) TimeoutRules {
 	if !s.RuleTraits.Timeouts {
 		return TimeoutRules{}
@@ -44,6 +45,7 @@ type TCPTimeouts struct {
 	Max     time.Duration
 }
 
+// TimeoutsOf returns the timeouts of the TCP settings of a DestinationRule.
 func TimeoutsOf(tcp *networkingv1alpha3.ConnectionPoolSettings_TCPSettings) TCPTimeouts {
 	idle := tcp.GetIdleTimeout()
 	return TCPTimeouts{Idle: idle.AsDuration(), HasIdle: idle != nil, Max: tcp.GetMaxConnectionDuration().AsDuration()}
@@ -53,6 +55,7 @@ func setsTimeouts(tcp *networkingv1alpha3.ConnectionPoolSettings_TCPSettings) bo
 	return tcp.GetIdleTimeout() != nil || tcp.GetMaxConnectionDuration() != nil
 }
 
+// Set sets the timeouts of a TCP proxy.
 func (t TCPTimeouts) Set(p *tcpv3.TcpProxy) {
 	if t.HasIdle {
 		p.IdleTimeout = durationpb.New(t.Idle)
@@ -75,6 +78,7 @@ func (p ServicePort) compare(other ServicePort) int {
 	return cmp.Or(cmp.Compare(p.Service, other.Service), cmp.Compare(p.Number, other.Number))
 }
 
+// Of returns the timeouts of a port of a service.
 func (p PortTimeouts) Of(svc *snapshot.MeshService, number uint32) TCPTimeouts {
 	return p[ServicePort{svc.Key, number}]
 }
@@ -95,6 +99,7 @@ type portTimeout struct {
 	timeouts TCPTimeouts
 }
 
+// List returns the timeouts as a list, which is comparable.
 func (p PortTimeouts) List() TimeoutList {
 	out := make([]portTimeout, 0, len(p))
 	for _, port := range slices.SortedFunc(maps.Keys(p), ServicePort.compare) {

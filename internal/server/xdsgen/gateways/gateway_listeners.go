@@ -41,8 +41,10 @@ type View struct {
 	Tunnels   wire.List[filters.Tunnel]
 }
 
+// Type implements units.View.
 func (v View) Type() string { return xdswire.ListenerType }
 
+// Keys implements units.View.
 func (v View) Keys() units.Keys {
 	var k units.Keys
 	for f := range v.Facts.All {
@@ -60,6 +62,7 @@ func (v View) Keys() units.Keys {
 	return k
 }
 
+// Unit implements units.View.
 func (v View) Unit(s *snapshot.Snapshot, k units.Key) units.Unit {
 	f := v.Facts.At(int(k.Number))
 	u := gatewayListener{facts: unique.Make(f), settings: v.Settings, limits: v.Limits, topology: v.Topology}

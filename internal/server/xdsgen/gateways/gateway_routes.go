@@ -23,12 +23,15 @@ type RouteView struct {
 	Client    snapshot.RouteClient
 }
 
+// Type implements units.View.
 func (v RouteView) Type() string { return xdswire.RouteType }
 
+// Keys implements units.View.
 func (v RouteView) Keys() units.Keys {
 	return units.Keys{Fixed: v.Facts.Len(), FixedFacts: snapshot.GatewayRouteFacts | snapshot.MeshFacts}
 }
 
+// Unit implements units.View.
 func (v RouteView) Unit(s *snapshot.Snapshot, k units.Key) units.Unit {
 	f := v.Facts.At(int(k.Number))
 	var servers serverHosts
@@ -133,6 +136,7 @@ type GatewayRoutes struct {
 	retries snapshot.RetryPolicy
 }
 
+// Type implements units.Unit.
 func (u GatewayRoutes) Type() string { return xdswire.RouteType }
 
 // gatewayHost is a virtual host of a gateway.
@@ -156,6 +160,7 @@ func (b *boundRoutes) equal(other *boundRoutes) bool {
 	return b == other || b.VirtualService == other.VirtualService && b.context == other.context
 }
 
+// Generate implements units.Unit.
 func (u GatewayRoutes) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, error) {
 	g := wire.Generator{Enc: enc}
 	rc := routes.BaseRoutes(u.Facts.Name)

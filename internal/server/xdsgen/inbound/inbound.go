@@ -130,10 +130,13 @@ type View struct {
 	Settings telemetry.Settings // for listeners only
 }
 
+// Type implements units.View.
 func (v View) Type() string { return v.Typ }
 
+// Keys implements units.View.
 func (v View) Keys() units.Keys { return units.Keys{Fixed: 1} }
 
+// Unit implements units.View.
 func (v View) Unit(*snapshot.Snapshot, units.Key) units.Unit { return inboundUnit(v) }
 
 type inboundUnit View

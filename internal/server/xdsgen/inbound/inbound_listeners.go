@@ -140,12 +140,14 @@ func restrict(inspector *listenerv3.ListenerFilter, chains []*listenerv3.FilterC
 	return true
 }
 
+// TLSInspector returns the filter that reads the server name and the protocols of TLS.
 func TLSInspector(g *wire.Generator) *listenerv3.ListenerFilter {
 	return g.ListenerFilter("envoy.filters.listener.tls_inspector", &tlsinspectorv3.TlsInspector{
 		InitialReadBufferSize: wrapperspb.UInt32(512),
 	})
 }
 
+// HTTPInspector returns the filter that finds out whether a connection has HTTP.
 func HTTPInspector(g *wire.Generator) *listenerv3.ListenerFilter {
 	return g.ListenerFilter("envoy.filters.listener.http_inspector", &httpinspectorv3.HttpInspector{})
 }

@@ -36,12 +36,15 @@ func Of(v endpoints.View, sc proxy.Scope) View {
 	return View{Scope: sc, Cluster: v.Cluster, Network: v.Network, families: v.Families}
 }
 
+// Type implements units.View.
 func (v View) Type() string { return xdswire.NameTableType }
 
+// Keys implements units.View.
 func (v View) Keys() units.Keys {
 	return units.Keys{ServiceFacts: snapshot.ServiceFacts | snapshot.EndpointFacts, Scope: v.Scope}
 }
 
+// Unit implements units.View.
 func (v View) Unit(s *snapshot.Snapshot, k units.Key) units.Unit {
 	return v.serviceUnit(s, s.Services.Get(k.Name))
 }

@@ -50,6 +50,7 @@ type BoundStreams struct {
 	binds bool   // see bindsPort
 }
 
+// Generate implements units.Unit.
 func (u BoundStreams) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, error) {
 	g := wire.Generator{Enc: enc}
 	w := wildcard{g: &g, o: u.options()}

@@ -44,8 +44,10 @@ type View struct {
 	HTTPProxy uint32               // port of the HTTP proxy, or 0
 }
 
+// Type implements units.View.
 func (v View) Type() string { return xdswire.ListenerType }
 
+// Keys implements units.View.
 func (v View) Keys() units.Keys {
 	return units.Keys{
 		Fixed: 2 + len(v.Scope.Egress()), FixedFacts: snapshot.MeshFacts,
@@ -54,6 +56,7 @@ func (v View) Keys() units.Keys {
 	}
 }
 
+// Unit implements units.View.
 func (v View) Unit(s *snapshot.Snapshot, k units.Key) units.Unit {
 	switch {
 	case k.Kind == units.PortKey:
@@ -159,8 +162,10 @@ type VirtualOutbound struct {
 	settings telemetry.Settings
 }
 
+// Type implements units.Unit.
 func (u VirtualOutbound) Type() string { return xdswire.ListenerType }
 
+// Generate implements units.Unit.
 func (u VirtualOutbound) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, error) {
 	g := wire.Generator{Enc: enc}
 	l := &listenerv3.Listener{
@@ -222,6 +227,7 @@ func (u PortListeners) At(e *networkingv1alpha3.IstioEgressListener, captured bo
 	return u
 }
 
+// Type implements units.Unit.
 func (u PortListeners) Type() string { return xdswire.ListenerType }
 
 func (u PortListeners) options() filters.HTTPOptions {
@@ -231,6 +237,7 @@ func (u PortListeners) options() filters.HTTPOptions {
 	}
 }
 
+// Generate implements units.Unit.
 func (u PortListeners) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, error) {
 	g := wire.Generator{Enc: enc}
 	number, o := u.Services.Number, u.options()
@@ -311,8 +318,10 @@ type HeadlessListeners struct {
 	unknown   string // cluster of unknown destinations
 }
 
+// Type implements units.Unit.
 func (u HeadlessListeners) Type() string { return xdswire.ListenerType }
 
+// Generate implements units.Unit.
 func (u HeadlessListeners) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, error) {
 	if u.endpoints == nil {
 		return nil, nil
@@ -414,8 +423,10 @@ type EgressListener struct {
 	reserved bool // the port is not usable at any address
 }
 
+// Type implements units.Unit.
 func (u EgressListener) Type() string { return xdswire.ListenerType }
 
+// Generate implements units.Unit.
 func (u EgressListener) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, error) {
 	e := u.Sidecar.Spec.GetEgress()[u.Listener]
 	protocol, _ := mesh.ParseProtocol(e.GetPort().GetProtocol())

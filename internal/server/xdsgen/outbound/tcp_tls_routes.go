@@ -101,6 +101,7 @@ func streamChains(g *wire.Generator, svc *snapshot.MeshService, port *snapshot.S
 	return chains, FilterChain(filters.ServiceTCP(g, svc, port, o))
 }
 
+// FilterChain returns a filter chain with one filter.
 func FilterChain(filter *listenerv3.Filter) *listenerv3.FilterChain {
 	var c struct {
 		chain   listenerv3.FilterChain

@@ -30,10 +30,13 @@ func bootstrapViews(patches []*snapshot.Patch) units.Views {
 	return units.Views{Shared: BootstrapView{wire.ListOf(patches)}}
 }
 
+// Type implements units.View.
 func (v BootstrapView) Type() string { return xdswire.BootstrapType }
 
+// Keys implements units.View.
 func (v BootstrapView) Keys() units.Keys { return units.Keys{Fixed: 1} }
 
+// Unit implements units.View.
 func (v BootstrapView) Unit(*snapshot.Snapshot, units.Key) units.Unit { return bootstrapUnit(v) }
 
 type bootstrapUnit BootstrapView

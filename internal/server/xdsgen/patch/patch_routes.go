@@ -112,7 +112,7 @@ type patchedHost struct {
 	xdswire.Part
 	removed, changed bool
 	domains          []string
-	faults           PatchFaults
+	faults           Faults
 }
 
 // patchedHostKey holds everything that a patchedHost depends on.

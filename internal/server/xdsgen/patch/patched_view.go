@@ -65,6 +65,7 @@ func patchesType(p *snapshot.Patch, typ string, inbound bool) bool {
 	return typ == xdswire.ListenerType
 }
 
+// Keys implements units.View.
 func (v PatchedView) Keys() units.Keys {
 	k := v.View.Keys()
 	if !v.added.Empty() {
@@ -73,6 +74,7 @@ func (v PatchedView) Keys() units.Keys {
 	return k
 }
 
+// Unit implements units.View.
 func (v PatchedView) Unit(s *snapshot.Snapshot, k units.Key) units.Unit {
 	if k.Kind == units.AddedKey {
 		return addedUnit{v.Type(), v.added}
@@ -120,24 +122,24 @@ func concerns(p *snapshot.Patch, u units.Unit) bool {
 	return true
 }
 
-// PatchFault is a patch without effect on a resource, because the result would be invalid.
-type PatchFault struct {
+// Fault is a patch without effect on a resource, because the result would be invalid.
+type Fault struct {
 	Filter   snapshot.Key // the EnvoyFilter
 	Patch    int          // the place of the patch in its list
 	Resource string
 	Reason   string
 }
 
-func (f PatchFault) String() string {
+func (f Fault) String() string {
 	return fmt.Sprintf("%s: spec.configPatches[%d] has no effect on %s: %s", f.Filter, f.Patch, f.Resource, f.Reason)
 }
 
-// PatchFaults reports patches without effect. Generate may return it together with valid
+// Faults reports patches without effect. Generate may return it together with valid
 // resources.
-type PatchFaults []PatchFault
+type Faults []Fault
 
 // Error describes the first one.
-func (f PatchFaults) Error() string { return f[0].String() }
+func (f Faults) Error() string { return f[0].String() }
 
 // addedUnit generates listeners or clusters that EnvoyFilters add. Of two with one name, the
 // first counts. Generated ones go before, see AddedKey.
@@ -150,7 +152,7 @@ func (u addedUnit) Type() string { return u.typ }
 
 func (u addedUnit) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, error) {
 	g := wire.Generator{Enc: enc}
-	var faults PatchFaults
+	var faults Faults
 	names := make(map[string]bool)
 	for p := range u.added.All {
 		m, _ := p.Value.(interface {
@@ -158,7 +160,7 @@ func (u addedUnit) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, error) {
 			GetName() string
 		})
 		if names[m.GetName()] {
-			faults = append(faults, PatchFault{p.Of, p.Index, m.GetName(), "an earlier patch adds it"})
+			faults = append(faults, Fault{p.Of, p.Index, m.GetName(), "an earlier patch adds it"})
 			continue
 		}
 		names[m.GetName()] = true
@@ -168,7 +170,7 @@ func (u addedUnit) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, error) {
 }
 
 // withFaults returns the resources, and the faults as an error unless there are none.
-func withFaults(g *wire.Generator, faults PatchFaults) ([]*xdswire.Resource, error) {
+func withFaults(g *wire.Generator, faults Faults) ([]*xdswire.Resource, error) {
 	out, err := g.Resources()
 	if err == nil && len(faults) > 0 {
 		err = faults
@@ -185,13 +187,14 @@ type PatchedUnit struct {
 	patches wire.List[*snapshot.Patch]
 }
 
+// Generate implements units.Unit.
 func (u PatchedUnit) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, error) {
 	resources, err := u.Unit.Generate(enc)
 	if err != nil {
 		return nil, err
 	}
 	g := wire.Generator{Enc: enc}
-	var faults PatchFaults
+	var faults Faults
 	for _, r := range resources {
 		p := patcher{patches: u.patches, resource: r.Name}
 		var out *xdswire.Resource
@@ -240,15 +243,15 @@ func PatchedBy(u units.Unit, root string) (namespace string, each int, less unit
 }
 
 // Unpatched returns a fault for each patch of a unit that PatchedBy leaves out.
-func Unpatched(u units.Unit, root, resource, reason string) PatchFaults {
+func Unpatched(u units.Unit, root, resource, reason string) Faults {
 	p, ok := u.(PatchedUnit)
 	if !ok {
 		return nil
 	}
-	var out PatchFaults
+	var out Faults
 	for patch := range p.patches.All {
 		if patch.Of.Namespace != root {
-			out = append(out, PatchFault{patch.Of, patch.Index, resource, reason})
+			out = append(out, Fault{patch.Of, patch.Index, resource, reason})
 		}
 	}
 	return out

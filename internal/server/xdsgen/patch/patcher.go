@@ -25,7 +25,7 @@ type patcher struct {
 	patches  wire.List[*snapshot.Patch]
 	resource string
 	changed  bool // a patch had an effect
-	faults   PatchFaults
+	faults   Faults
 }
 
 // Of iterates over the patches for a place with certain operations.
@@ -60,7 +60,7 @@ func isInsertion(o operation) bool {
 func isNoInsertion(o operation) bool { return !isInsertion(o) }
 
 func (p *patcher) fault(patch *snapshot.Patch, err error) {
-	p.faults = append(p.faults, PatchFault{patch.Of, patch.Index, p.resource, err.Error()})
+	p.faults = append(p.faults, Fault{patch.Of, patch.Index, p.resource, err.Error()})
 }
 
 // items describes how patches select the items of a list.

@@ -18,6 +18,7 @@ func CollectorCluster(s *snapshot.Snapshot, sc Scope, c snapshot.Collector) (nam
 	return mesh.ClusterName{Direction: mesh.Outbound, Port: c.Port, Host: svc.Host}.String(), true
 }
 
+// ProviderOf returns the extension provider of a collector.
 func ProviderOf(c snapshot.Collector) *meshv1alpha1.MeshConfig_ExtensionProvider {
 	var out meshv1alpha1.MeshConfig_ExtensionProvider
 	if err := proto.Unmarshal([]byte(c.Spec), &out); err != nil {

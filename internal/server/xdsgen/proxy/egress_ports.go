@@ -25,6 +25,7 @@ func HasNoPort(e *networkingv1alpha3.IstioEgressListener) bool {
 	return e.GetPort().GetNumber() == 0 && !IsUnixListener(e)
 }
 
+// IsUnixListener reports whether an egress listener of a Sidecar listens at a Unix socket.
 func IsUnixListener(e *networkingv1alpha3.IstioEgressListener) bool {
 	return strings.HasPrefix(e.GetBind(), snapshot.UnixScheme)
 }

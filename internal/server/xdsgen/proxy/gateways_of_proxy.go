@@ -16,6 +16,7 @@ func PassesByName(s *snapshot.Snapshot, labels map[string]string) bool {
 	})
 }
 
+// IsAutoPassthrough reports whether a server passes TLS on by server name.
 func IsAutoPassthrough(s *networkingv1alpha3.Server) bool {
 	return s.GetTls().GetMode() == networkingv1alpha3.ServerTLSSettings_AUTO_PASSTHROUGH
 }

@@ -5,6 +5,7 @@ import "net/netip"
 // Families is a set of IP versions.
 type Families uint8
 
+// The IP versions.
 const (
 	V4 Families = 1 << iota
 	V6

@@ -25,6 +25,7 @@ func NodeOf(pod *snapshot.Pod) string {
 	return pod.Node
 }
 
+// PodKey returns the key of a proxy's pod, or of its WorkloadEntry, in Snapshot.Pods.
 func PodKey(n Node) string {
 	if n.WorkloadEntry != "" {
 		return snapshot.WorkloadEntryKey(n.Cluster, n.Namespace, n.WorkloadEntry)
@@ -49,6 +50,7 @@ func TrustDomains(m *snapshot.Mesh) []string {
 	return append([]string{m.TrustDomain}, m.Aliases...)
 }
 
+// JoinNetworks returns networks as a text, which is comparable.
 func JoinNetworks(list []mesh.NetworkID) string {
 	parts := make([]string, len(list))
 	for i, n := range list {

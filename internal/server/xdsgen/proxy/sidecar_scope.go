@@ -23,6 +23,7 @@ type Scope struct {
 // visibility restricts a scope to some services.
 type visibility uint8
 
+// The services that a scope may be restricted to.
 const (
 	allServices     visibility = iota
 	PublicServices             // those that all namespaces see

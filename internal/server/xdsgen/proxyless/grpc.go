@@ -66,8 +66,10 @@ type GrpcView struct {
 	routes    snapshot.RouteClient // for route configurations only
 }
 
+// Type implements units.View.
 func (v GrpcView) Type() string { return v.typ }
 
+// Keys implements units.View.
 func (v GrpcView) Keys() units.Keys {
 	k := units.Keys{ServiceFacts: snapshot.ServiceFacts, Scope: v.Scope}
 	switch v.typ {
@@ -82,6 +84,7 @@ func (v GrpcView) Keys() units.Keys {
 	return k
 }
 
+// Unit implements units.View.
 func (v GrpcView) Unit(s *snapshot.Snapshot, k units.Key) units.Unit {
 	svc := s.Services.Get(k.Name)
 	if svc == nil || svc.ExternalName != "" || svc.Resolution != snapshot.ByEndpoints || svc.IsWildcard() ||

@@ -156,8 +156,10 @@ type AuthorizationUnit struct {
 	Filter AuthorizationFilter
 }
 
+// Type implements units.Unit.
 func (u AuthorizationUnit) Type() string { return xdswire.ExtensionType }
 
+// Generate implements units.Unit.
 func (u AuthorizationUnit) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, error) {
 	g := wire.Generator{Enc: enc}
 	config := u.Of.provides(u.Filter)

@@ -27,8 +27,10 @@ type View struct {
 	Client    snapshot.RouteClient
 }
 
+// Type implements units.View.
 func (v View) Type() string { return xdswire.RouteType }
 
+// Keys implements units.View.
 func (v View) Keys() units.Keys {
 	k := units.Keys{
 		Fixed: len(v.Scope.Egress()), FixedFacts: snapshot.ServiceFacts | snapshot.RouteFacts | snapshot.MeshFacts,
@@ -42,6 +44,7 @@ func (v View) Keys() units.Keys {
 	return k
 }
 
+// Unit implements units.View.
 func (v View) Unit(s *snapshot.Snapshot, k units.Key) units.Unit {
 	switch {
 	case k.Kind == units.FixedKey && int(k.Number) == len(v.Scope.Egress()):
@@ -225,8 +228,10 @@ type PortRoutes struct {
 	commonRoutes *snapshot.PortRoutes
 }
 
+// Type implements units.Unit.
 func (u PortRoutes) Type() string { return xdswire.RouteType }
 
+// Generate implements units.Unit.
 func (u PortRoutes) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, error) {
 	hosts := newVirtualHosts(enc, u.Services.Size())
 	if u.common != nil {
@@ -270,8 +275,10 @@ type DetectedRoutes struct {
 	routed  wire.List[RoutedHost] // by port
 }
 
+// Type implements units.Unit.
 func (u DetectedRoutes) Type() string { return xdswire.RouteType }
 
+// Generate implements units.Unit.
 func (u DetectedRoutes) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, error) {
 	g := wire.Generator{Enc: enc}
 	routed := make(map[uint32]RoutedHost)
@@ -303,8 +310,10 @@ type EgressRoutes struct {
 	routed   wire.List[RoutedHost]
 }
 
+// Type implements units.Unit.
 func (u EgressRoutes) Type() string { return xdswire.RouteType }
 
+// Generate implements units.Unit.
 func (u EgressRoutes) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, error) {
 	e := u.scope.Egress()[u.listener]
 	protocol, _ := mesh.ParseProtocol(e.GetPort().GetProtocol())
@@ -367,6 +376,7 @@ func (u routeFacts) encode(rc *routev3.RouteConfiguration, hosts *virtualHosts) 
 	return hosts.enc.Parted(xdswire.RouteType, rc.GetName(), head, hosts.List(), rest).Keeping(hosts.base), nil
 }
 
+// BaseRoutes returns a route configuration without virtual hosts.
 func BaseRoutes(name string) *routev3.RouteConfiguration {
 	return &routev3.RouteConfiguration{
 		Name:                           name,

@@ -34,7 +34,7 @@ func encodeVirtualHost(g *wire.Generator, k *hostKey, domains []string) *routev3
 func serviceHost(http2 bool) *routev3.VirtualHost {
 	vh := &routev3.VirtualHost{IncludeRequestAttemptCount: true}
 	if http2 {
-		vh.TypedPerFilterConfig = filters.Http2ALPN()
+		vh.TypedPerFilterConfig = filters.HTTP2ALPN()
 	}
 	return vh
 }

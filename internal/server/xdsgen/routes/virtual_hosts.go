@@ -146,6 +146,7 @@ func proxyDomains(domains []string, number uint32) []string {
 	return out
 }
 
+// Texts returns addresses as texts.
 func Texts(ips []netip.Addr) []string {
 	out := make([]string, len(ips))
 	for i, ip := range ips {

@@ -254,6 +254,7 @@ func (h headerChanges) Set(r *routev3.Route) {
 	r.ResponseHeadersToRemove = slices.Concat(r.GetResponseHeadersToRemove(), h.removeResponse)
 }
 
+// Redirect returns the redirection of a route.
 func Redirect(r *networkingv1alpha3.HTTPRedirect, c RouteContext) *routev3.RedirectAction {
 	out := &routev3.RedirectAction{HostRedirect: r.GetAuthority()}
 	switch {
@@ -294,6 +295,7 @@ func Redirect(r *networkingv1alpha3.HTTPRedirect, c RouteContext) *routev3.Redir
 	return out
 }
 
+// DirectResponse returns the response of a route without a destination.
 func DirectResponse(r *networkingv1alpha3.HTTPDirectResponse) *routev3.DirectResponseAction {
 	out := &routev3.DirectResponseAction{Status: r.GetStatus()}
 	switch b := r.GetBody().GetSpecifier().(type) {
@@ -354,6 +356,8 @@ func DestinationPort(d *networkingv1alpha3.Destination, listener uint32) uint32 
 	return listener
 }
 
+// DestinationCluster returns the name of the cluster of a destination. listener is the port if the
+// destination has none.
 func DestinationCluster(d *networkingv1alpha3.Destination, listener uint32) string {
 	return mesh.ClusterName{Direction: mesh.Outbound, Port: DestinationPort(d, listener), Subset: d.GetSubset(), Host: d.GetHost()}.String()
 }

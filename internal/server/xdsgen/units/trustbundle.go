@@ -18,10 +18,13 @@ const proxyConfig = ""
 // Istio's agents read it.
 type TrustView struct{}
 
+// Type implements View.
 func (v TrustView) Type() string { return xdswire.ProxyConfigType }
 
+// Keys implements View.
 func (v TrustView) Keys() Keys { return Keys{Fixed: 1, FixedFacts: snapshot.TrustFacts} }
 
+// Unit implements View.
 func (v TrustView) Unit(s *snapshot.Snapshot, _ Key) Unit {
 	if s.TrustBundle == nil {
 		return nil

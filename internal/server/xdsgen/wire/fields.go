@@ -14,8 +14,10 @@ func EncodeSettings(settings proto.Message) string {
 	return string(b)
 }
 
+// FieldKey is the number of the key of an entry of a map, in the encoding of the map.
 const FieldKey = 1 // of an entry of the map
 
+// FieldValue is the number of the value of an entry of a map.
 const FieldValue = 2
 
 // AppendField appends the tag of a text, of bytes or of a message.

@@ -44,8 +44,10 @@ func (g *Generator) Add(typeURL, name string, m proto.Message) {
 	g.Out, g.Err = append(g.Out, r), err
 }
 
+// Cluster adds a cluster.
 func (g *Generator) Cluster(c *clusterv3.Cluster) { g.Add(xdswire.ClusterType, c.GetName(), c) }
 
+// Listener adds a listener.
 func (g *Generator) Listener(l *listenerv3.Listener) { g.Add(xdswire.ListenerType, l.GetName(), l) }
 
 // Any packs a message into an Any.
@@ -75,6 +77,7 @@ func (g *Generator) NetworkFilter(name string, m proto.Message, encoded ...byte)
 	return f
 }
 
+// ListenerFilter returns a filter of a listener.
 func (g *Generator) ListenerFilter(name string, m proto.Message) *listenerv3.ListenerFilter {
 	return &listenerv3.ListenerFilter{Name: name, ConfigType: &listenerv3.ListenerFilter_TypedConfig{TypedConfig: g.Any(m)}}
 }

@@ -11,6 +11,7 @@ import (
 // List is a list that is comparable by content, as views and units must be.
 type List[T comparable] = snapshot.List[T]
 
+// ListOf returns a list of values.
 func ListOf[T comparable](values []T) List[T] { return snapshot.ListOf(values) }
 
 // Entry is an entry of a map.

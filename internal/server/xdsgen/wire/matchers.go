@@ -25,6 +25,7 @@ func StringMatcher(m *networkingv1alpha3.StringMatch) *matcherv3.StringMatcher {
 	return nil
 }
 
+// CidrRange returns a range of addresses.
 func CidrRange(p netip.Prefix) *corev3.CidrRange {
 	return &corev3.CidrRange{AddressPrefix: p.Addr().String(), PrefixLen: wrapperspb.UInt32(uint32(p.Bits()))}
 }

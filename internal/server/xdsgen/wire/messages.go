@@ -37,7 +37,8 @@ var (
 
 	NoTime   = durationpb.New(0)
 	MaxCount = wrapperspb.UInt32(math.MaxUint32)
-	Yes, No  = wrapperspb.Bool(true), wrapperspb.Bool(false)
+	Yes      = wrapperspb.Bool(true)
+	No       = wrapperspb.Bool(false)
 
 	OneConnection = wrapperspb.UInt32(1)
 	MaxBody       = wrapperspb.UInt32(1 << 20)
@@ -71,6 +72,7 @@ func Boolean(b bool) *wrapperspb.BoolValue {
 	return No
 }
 
+// Discovery returns how a cluster finds its endpoints.
 func Discovery(t clusterv3.Cluster_DiscoveryType) *clusterv3.Cluster_Type {
 	return &clusterv3.Cluster_Type{Type: t}
 }
@@ -103,14 +105,17 @@ func EncodedAddress(host string, port uint32) *corev3.Address {
 	return a
 }
 
+// Pipe returns the address of a Unix socket.
 func Pipe(path string) *corev3.Address {
 	return &corev3.Address{Address: &corev3.Address_Pipe{Pipe: &corev3.Pipe{Path: path}}}
 }
 
+// LocalityProto returns Envoy's message of a locality.
 func LocalityProto(l mesh.Locality) *corev3.Locality {
 	return &corev3.Locality{Region: l.Region, Zone: l.Zone, SubZone: l.Subzone}
 }
 
+// PortString returns a port number as a text.
 func PortString(n uint32) string { return strconv.FormatUint(uint64(n), 10) }
 
 // ListenAt sets the addresses of a listener, all of one port.
