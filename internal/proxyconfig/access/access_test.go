@@ -86,6 +86,7 @@ func TestCheck(t *testing.T) {
 		"TCP":                    {as("spiffe://cluster.local/ns/apps/sa/api", Request{Port: 5432}), Allowed, "ns[apps]-policy[db]-rule[0]", ""},
 		"TCP, another identity":  {as(web, Request{Port: 5432}), Denied, "", "identity"},
 		"TCP, plaintext":         {Request{Port: 5432}, Denied, "", "the port accepts only TLS"},
+		"TCP, rules for HTTP":    {Request{Port: 5433}, Denied, "", "rules with methods, paths, headers or tokens need HTTP, which the port does not have"},
 		"asks":                   {Request{Port: 8090, Method: "GET", Path: "/admin", Source: netip.MustParseAddr("10.1.0.1")}, Undecided, "", "asks opa"},
 		"does not ask":           {Request{Port: 8090, Method: "GET", Path: "/x", Source: netip.MustParseAddr("10.1.0.1")}, Allowed, "", "no DENY rule matches"},
 		"denied after asking":    {Request{Port: 8090, Method: "GET", Path: "/admin", Source: netip.MustParseAddr("10.9.0.1")}, Denied, "address", "client address 10.9.0.1 is in 10.9.0.0/16"},

@@ -132,10 +132,11 @@ func (e *evaluation) rbac(name string, rules, shadow *rbacv3.RBAC, prefix string
 	s := Step{Name: name, Verdict: f.verdict(), Action: rules.GetAction().String(), Rule: effective, Why: f.why, Rules: judged}
 	if rules.GetAction() == rbacv3.RBAC_ALLOW && f.truth == no {
 		s.Rule = ""
+		s.Why = "no rule allows it"
 		if miss := Nearest(judged); miss != nil {
-			s.Why = "no rule allows it" + nearest + RuleTitle(miss.Name) + ", does not match: " + miss.Why
-		} else {
-			s.Why = "no rule allows it"
+			s.Why += nearest + RuleTitle(miss.Name) + ", does not match: " + miss.Why
+		} else if !e.overHTTP {
+			s.Why += ": rules with methods, paths, headers or tokens need HTTP, which the port does not have"
 		}
 	}
 	if p, ok := ParsePolicy(effective); ok && p.Custom && f.truth == no {
