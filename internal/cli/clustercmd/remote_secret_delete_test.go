@@ -146,12 +146,13 @@ func TestRotateMakesNoTokenOfAnotherAccount(t *testing.T) {
 func TestRotateAfterRevocation(t *testing.T) {
 	t.Parallel()
 	cluster1, cluster2, kubeconfig, namespace := linked(t)
-	for name, broken := range map[string][]string{
-		"token Secret deleted":         {"delete", "secret", "-n", namespace, create.Reader + "-istio-remote-secret-token"},
-		"all Secrets deleted":          {"delete", "secrets", "--all", "-n", namespace},
-		"service account deleted":      {"delete", "serviceaccount", "-n", namespace, create.Reader},
-		"service account and bindings": {"delete", "serviceaccount,clusterrolebinding", "-n", namespace, create.Reader, "meshctl-reader-" + namespace + "-" + create.Reader, "--ignore-not-found"},
+	for _, broken := range [][]string{
+		{"delete", "secret", "-n", namespace, create.Reader + "-istio-remote-secret-token"}, // the first: rotate makes others
+		{"delete", "secrets", "--all", "-n", namespace},
+		{"delete", "serviceaccount", "-n", namespace, create.Reader},
+		{"delete", "serviceaccount,clusterrolebinding", "-n", namespace, create.Reader, "meshctl-reader-" + namespace + "-" + create.Reader, "--ignore-not-found"},
 	} {
+		name := strings.Join(broken, " ")
 		before := createSecret(t, cluster1, kubeconfig, namespace)
 		cluster2.Kubectl(t, "", broken...)
 		wantValid(t, cluster2, false, map[string]string{name: before})
