@@ -28,6 +28,15 @@ import (
 func (i *Injector) addTemplates() error {
 	var errs []error
 	given := i.Values.SidecarInjectorWebhook.Templates
+	if len(given) > 0 {
+		for _, values := range []any{i.Values.All, i.Values} { // flags have changed the second
+			text, err := json.Marshal(values)
+			if err != nil {
+				return fmt.Errorf("config: values: %w", err)
+			}
+			i.valueTexts = append(i.valueTexts, text)
+		}
+	}
 	for _, name := range slices.Sorted(maps.Keys(given)) {
 		made, err := i.parseTemplate(name, given[name])
 		if err != nil {
@@ -62,7 +71,7 @@ const rootTemplate = "injection"
 
 // parseTemplate returns the template in a text.
 func (i *Injector) parseTemplate(name, text string) (podTemplate, error) {
-	trees, err := parse.Parse(rootTemplate, text, "", "", templateFunctions)
+	trees, err := parse.Parse(rootTemplate, text, "", "", templateFunctions())
 	if err != nil {
 		return nil, errors.New(placeInTemplate.ReplaceAllString(err.Error(), "line $1: "))
 	}
@@ -135,11 +144,7 @@ func (p *injection) templateValues() (map[string]any, error) {
 		"global":   map[string]any{"meshID": p.MeshID, "multiCluster": map[string]any{"clusterName": p.cluster()}, "network": p.network()},
 		"revision": "",
 	}
-	for _, given := range []any{p.Values.All, p.Values} { // flags have changed the second
-		text, err := json.Marshal(given)
-		if err != nil {
-			return nil, err
-		}
+	for _, text := range p.valueTexts {
 		var values map[string]any
 		if err := json.Unmarshal(text, &values); err != nil {
 			return nil, err
@@ -233,18 +238,18 @@ func (p *injection) followPath(patch map[string]any) {
 // runMeshctl makes the containers of Istio's templates run the programs of meshctl's image, which
 // accept the arguments of Istio's programs.
 func (p *injection) runMeshctl(patch map[string]any) {
-	for name, program := range map[string]struct{ first, under string }{
-		proxyContainer: {"proxy", "agent"}, initContainer: {"istio-iptables", "agent redirect"},
+	for name, program := range map[string]struct {
+		first string
+		under []any
+	}{
+		proxyContainer: {"proxy", []any{"agent"}}, initContainer: {"istio-iptables", []any{"agent", "redirect"}},
 	} {
 		c := findContainer(patch, name)
 		if c == nil || c["image"] != p.image() {
 			continue
 		}
 		if args, _ := c["args"].([]any); len(args) > 0 && args[0] == program.first && c["command"] == nil {
-			for _, word := range slices.Backward(strings.Fields(program.under)) {
-				args = append([]any{word}, args...)
-			}
-			c["args"] = args
+			c["args"] = slices.Concat(program.under, args)
 		}
 		hooks, _ := c["lifecycle"].(map[string]any)
 		for _, hook := range hooks {

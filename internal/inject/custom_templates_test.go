@@ -115,8 +115,8 @@ func TestWithheldFunctions(t *testing.T) {
 		}
 	}
 	// Look at each new function of sprig: is its result much larger than its arguments?
-	if n := len(templateFunctions); n != 211 {
-		t.Errorf("there are %d functions: %v", n, slices.Sorted(maps.Keys(templateFunctions)))
+	if n := len(templateFunctions()); n != 211 {
+		t.Errorf("there are %d functions: %v", n, slices.Sorted(maps.Keys(templateFunctions())))
 	}
 }
 
@@ -319,7 +319,7 @@ func FuzzCustomTemplate(f *testing.F) {
 // compareWithText compares the execution of a template with that of package text/template.
 func compareWithText(t *testing.T, i *Injector, text, annotation string) {
 	t.Helper()
-	trees, err := parse.Parse(rootTemplate, text, "", "", templateFunctions)
+	trees, err := parse.Parse(rootTemplate, text, "", "", templateFunctions())
 	if err != nil {
 		return
 	}
@@ -332,7 +332,7 @@ func compareWithText(t *testing.T, i *Injector, text, annotation string) {
 	if err != nil {
 		return // also where package text/template would run out of memory, or knows a method
 	}
-	functions := maps.Clone(template.FuncMap(templateFunctions))
+	functions := maps.Clone(template.FuncMap(templateFunctions()))
 	for _, own := range []string{"and", "or", "not", "eq", "ne", "lt", "le", "gt", "ge", "index", "len", "html", "urlquery"} {
 		delete(functions, own)
 	}
@@ -384,7 +384,7 @@ func TestExecutionAsText(t *testing.T) {
 	} {
 		compareWithText(t, i, text, "a\n{{ b }}")
 		p := &injection{Injector: i, pod: &corev1.Pod{Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "app"}}}}, proxy: defaultProxyConfig(), templateBudget: newTemplateBudget()}
-		trees, err := parse.Parse(rootTemplate, text, "", "", templateFunctions)
+		trees, err := parse.Parse(rootTemplate, text, "", "", templateFunctions())
 		if err == nil {
 			_, err = p.execute(t.Context(), trees)
 		}

@@ -52,6 +52,7 @@ type Injector struct {
 	Settings
 	always, never []labels.Selector
 	templates     map[string]podTemplate // by name
+	valueTexts    [][]byte               // JSON of the values that custom templates read; later ones overlay earlier ones
 }
 
 // New returns an Injector, or refuses the settings.

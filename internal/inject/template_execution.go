@@ -373,7 +373,7 @@ func fieldOf(of reflect.Value, name string) reflect.Value {
 // call calls a function with arguments, and the value of the command before it.
 func (e *execution) call(dot reflect.Value, f *parse.IdentifierNode, args []parse.Node, last []reflect.Value) reflect.Value {
 	e.at = f
-	function := reflect.ValueOf(templateFunctions[f.Ident])
+	function := reflect.ValueOf(templateFunctions()[f.Ident])
 	t := function.Type()
 	count := len(args) + len(last)
 	if required := t.NumIn(); t.IsVariadic() && count < required-1 || !t.IsVariadic() && count != required {

@@ -14,6 +14,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 
 	"github.com/Masterminds/sprig/v3"
 	"google.golang.org/protobuf/encoding/protojson"
@@ -25,8 +26,9 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// templateFunctions are the functions of Istio's injection templates: those of sprig, and Istio's.
-var templateFunctions = makeTemplateFunctions()
+// templateFunctions returns the functions of Istio's injection templates: those of sprig, and Istio's. They
+// are made at the first use, as most commands run no template.
+var templateFunctions = sync.OnceValue(makeTemplateFunctions)
 
 // withheld are functions of sprig that are not offered, although Istio's injector offers them: their
 // results are not the same each time, or they reveal the environment or the network of the control
