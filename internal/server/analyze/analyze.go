@@ -289,6 +289,18 @@ func (m *checker) findFix(code Code, object snapshot.Object, fix, field, format 
 	return m.findKeyFix(code, object.Key(), fix, field, fmt.Sprintf(format, args...))
 }
 
+// findExtra is find for a field that is better removed.
+func (m *checker) findExtra(code Code, object snapshot.Object, field, format string, args ...any) {
+	m.findFix(code, object, m.remove(object, field), field, format, args...)
+}
+
+// findIn is findFix with a level of its own, unless that is empty.
+func (m *checker) findIn(level Level, code Code, object snapshot.Object, fix, field, format string, args ...any) {
+	if f := m.findFix(code, object, fix, field, format, args...); f != nil {
+		f.Level = level
+	}
+}
+
 // findKeyFix is findKey with the command that mends the fault.
 func (m *checker) findKeyFix(code Code, key snapshot.Key, fix, field, message string) *Finding {
 	f := m.findKey(code, key, field, message)

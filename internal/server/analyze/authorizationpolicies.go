@@ -63,22 +63,15 @@ func (m *checker) onTCPPort(p *snapshot.AuthorizationPolicy, field string, w *sn
 	if fix != "" && p.ReadFrom().File == "" {
 		fix += fmt.Sprintf(" # or, if it has not HTTP: %s edit authorizationpolicy %s", m.kubectl(p.Cluster, p.Namespace), p.Name)
 	}
-	if f := m.findFix(HTTPFieldOnTCPPort, p, fix, field, "port %d of workload %s%s has no HTTP: %s", number, nameOf(w), name, effect); f != nil {
-		f.Level = level
-	}
+	m.findIn(level, HTTPFieldOnTCPPort, p, fix, field, "port %d of workload %s%s has no HTTP: %s", number, nameOf(w), name, effect)
 }
 
 // allowsTCP reports whether a rule of an ALLOW policy may match connections to a port of a workload without
 // HTTP.
 func (m *checker) allowsTCP(w *snapshot.Pod, number uint32) bool {
 	for _, namespace := range []string{w.Namespace, m.Snapshot.Mesh.RootNamespace} {
-		facts := m.Snapshot.Namespaces.Get(namespace)
-		if facts == nil {
-			continue
-		}
-		for _, policy := range facts.Policies[snapshot.KindAuthorizationPolicy] {
-			p, ok := policy.(*snapshot.AuthorizationPolicy)
-			if !ok || p.Spec.GetAction() != securityv1beta1.AuthorizationPolicy_ALLOW || len(snapshot.TargetsOf(p.Spec)) > 0 || !snapshot.Selects(p.Spec.GetSelector().GetMatchLabels(), w.Labels) {
+		for p := range snapshot.AuthorizationPolicies(m.Snapshot.Namespaces.Get(namespace)) {
+			if p.Spec.GetAction() != securityv1beta1.AuthorizationPolicy_ALLOW || len(snapshot.TargetsOf(p.Spec)) > 0 || !snapshot.Selects(p.Spec.GetSelector().GetMatchLabels(), w.Labels) {
 				continue
 			}
 			if slices.ContainsFunc(p.Spec.GetRules(), func(r *securityv1beta1.Rule) bool { return matchesTCP(r, number) }) {

@@ -3,7 +3,6 @@ package analyze
 import (
 	"crypto/x509"
 	"encoding/pem"
-	"fmt"
 	"slices"
 	"strings"
 
@@ -29,10 +28,7 @@ func (m *checker) certificateNames(gw *snapshot.Gateway, field string, s *snapsh
 		var first snapshot.Key
 		known := len(credentials) > 0
 		for _, credential := range credentials {
-			k := snapshot.Key{Cluster: l.cluster, Namespace: l.namespace, Name: strings.TrimPrefix(credential, "kubernetes://")}
-			if namespace, name, qualified := strings.Cut(k.Name, "/"); qualified {
-				k.Namespace, k.Name = namespace, name
-			}
+			k := l.keyIn(credential)
 			if first.Name == "" {
 				first = k
 			}
@@ -62,8 +58,7 @@ func (m *checker) certificateNames(gw *snapshot.Gateway, field string, s *snapsh
 		}
 		fix := ""
 		if t.GetMode() == networkingv1alpha3.ServerTLSSettings_SIMPLE {
-			fix = fmt.Sprintf("%s create secret tls %s --cert CERTIFICATE_FILE --key KEY_FILE --dry-run=client -o yaml | kubectl%s replace --force -f -",
-				m.kubectl(first.Cluster, first.Namespace), first.Name, m.flags(first.Cluster))
+			fix = m.replaceSecret(first, false)
 		}
 		m.findFix(CertificateForOtherHost, gw, fix, field, "the certificate in Secret %s/%s of cluster %s is for %s: clients that verify it refuse connections to %s",
 			first.Namespace, first.Name, first.Cluster, listed(names), listed(refused))

@@ -62,8 +62,9 @@ func (v *clusterView) comparedBy(far *clusterView, o snapshot.Object) bool {
 // lacksSubset reports whether there is an error about a subset of a DestinationRule that the other cluster
 // lacks. The same command mends both.
 func (v *clusterView) lacksSubset(far *clusterView, d *snapshot.DestinationRule) bool {
+	fix := v.copyTo(far, d)
 	return slices.ContainsFunc(v.found, func(f Finding) bool {
-		return f.Code == SubsetMissingInCluster && f.Object == d.Key() && f.Fix == v.copyTo(far, d)
+		return f.Code == SubsetMissingInCluster && f.Object == d.Key() && f.Fix == fix
 	})
 }
 

@@ -169,13 +169,6 @@ func groupOf(kind snapshot.Kind) string {
 	return "networking.istio.io"
 }
 
-// findIn is findFix with a level of its own.
-func (v *clusterView) findIn(level Level, code Code, o snapshot.Object, fix, field, format string, args ...any) {
-	if f := v.findFix(code, o, fix, field, format, args...); f != nil {
-		f.Level = level
-	}
-}
-
 // compareNetworks finds a cluster without a network, or with another one than its gateway, while another
 // cluster has a network: clients there call pods directly, or not at all. Pods with a label of their own, such
 // as those with a sidecar of an injector that knows the network, are not concerned.

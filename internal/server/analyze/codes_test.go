@@ -27,6 +27,7 @@ import (
 	"github.com/meshctl/meshctl/internal/output"
 	"github.com/meshctl/meshctl/internal/server/analyze"
 	"github.com/meshctl/meshctl/internal/server/load"
+	"github.com/meshctl/meshctl/internal/server/registry"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 	"github.com/meshctl/meshctl/internal/server/source/dir"
 )
@@ -130,6 +131,13 @@ func checkWith(t *testing.T, of []load.Cluster, o analyze.Options) []analyze.Fin
 			}
 		}
 	}
+	m, views := meshOf(t, clusters)
+	return analyze.Sort(append(analyze.CheckClusters(views, o), analyze.OfFiles(m.Files)...))
+}
+
+// meshOf reads clusters, and returns the mesh as each of them sees it.
+func meshOf(t *testing.T, clusters []load.Cluster) (*load.Mesh, []*registry.Contents) {
+	t.Helper()
 	m, err := load.Read(t.Context(), load.Config{Clusters: clusters, Now: time.Now, Analysis: true})
 	if err != nil {
 		t.Fatal(err)
@@ -138,7 +146,7 @@ func checkWith(t *testing.T, of []load.Cluster, o analyze.Options) []analyze.Fin
 	if err != nil {
 		t.Fatal(err)
 	}
-	return analyze.Sort(append(analyze.CheckClusters(views, o), analyze.OfFiles(m.Files)...))
+	return m, views
 }
 
 func texts(findings []analyze.Finding) string {

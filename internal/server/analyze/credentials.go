@@ -119,14 +119,36 @@ func locationsOf(gw *snapshot.Gateway, proxies []*snapshot.Pod) []location {
 	return places
 }
 
+// keyIn returns the Secret that a credential names for workloads in a place. It may name the namespace.
+func (l location) keyIn(credential string) snapshot.Key {
+	name := strings.TrimPrefix(credential, "kubernetes://")
+	if namespace, name, qualified := strings.Cut(name, "/"); qualified {
+		return snapshot.Key{Cluster: l.cluster, Namespace: namespace, Name: name}
+	}
+	return snapshot.Key{Cluster: l.cluster, Namespace: l.namespace, Name: name}
+}
+
+// createSecret returns the command that makes the Secret of a server, with CA certificates for mutual TLS.
+func (m *checker) createSecret(k snapshot.Key, clients bool) string {
+	kubectl := m.kubectl(k.Cluster, k.Namespace)
+	if clients {
+		return fmt.Sprintf("%s create secret generic %s --from-file tls.crt=CERTIFICATE_FILE --from-file tls.key=KEY_FILE --from-file ca.crt=CA_FILE", kubectl, k.Name)
+	}
+	return fmt.Sprintf("%s create secret tls %s --cert CERTIFICATE_FILE --key KEY_FILE", kubectl, k.Name)
+}
+
+// replaceSecret returns the command that replaces the Secret. The type of a Secret cannot change, so it
+// must be made anew.
+func (m *checker) replaceSecret(k snapshot.Key, clients bool) string {
+	return m.createSecret(k, clients) + " --dry-run=client -o yaml | kubectl" + m.flags(k.Cluster) + " replace --force -f -"
+}
+
 // credential checks one Secret. clients reports whether it must have CA certificates, too.
 func (m *checker) credential(gw *snapshot.Gateway, field, credential string, clients bool, proxies []*snapshot.Pod) {
 	places := locationsOf(gw, proxies)
-	namespace, name, qualified := strings.Cut(strings.TrimPrefix(credential, "kubernetes://"), "/")
 	for _, l := range places {
-		if !qualified {
-			namespace, name = l.namespace, strings.TrimPrefix(credential, "kubernetes://")
-		}
+		k := l.keyIn(credential)
+		namespace, name := k.Namespace, k.Name
 		secret, known := m.secretOf(l.cluster, namespace, name)
 		ca, caKnown := secret, true
 		if clients {
@@ -138,13 +160,8 @@ func (m *checker) credential(gw *snapshot.Gateway, field, credential string, cli
 			continue
 		}
 		of := fmt.Sprintf("Secret %s/%s of cluster %s", namespace, name, l.cluster)
-		create := fmt.Sprintf("%s create secret tls %s --cert CERTIFICATE_FILE --key KEY_FILE", m.kubectl(l.cluster, namespace), name)
-		if clients && ca == secret {
-			create = fmt.Sprintf("%s create secret generic %s --from-file tls.crt=CERTIFICATE_FILE --from-file tls.key=KEY_FILE --from-file ca.crt=CA_FILE",
-				m.kubectl(l.cluster, namespace), name)
-		}
-		// The type of a Secret cannot change, so it must be made anew.
-		replace := create + " --dry-run=client -o yaml | kubectl" + m.flags(l.cluster) + " replace --force -f -"
+		whole := clients && ca == secret
+		create, replace := m.createSecret(k, whole), m.replaceSecret(k, whole)
 		switch {
 		case secret == nil && len(proxies) == 0 && (m.Credential != nil || m.anySecret(name)):
 		case secret == nil:

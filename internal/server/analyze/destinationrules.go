@@ -17,14 +17,11 @@ func (m *checker) destinationRules() {
 	for _, d := range until(m, m.rules) {
 		host := snapshot.RuledHost(d)
 		if host != "*" && !m.served(host) {
-			near, effect := m.nearestHost(host), ""
+			near, effect, level := m.nearestHost(host), "", Level("")
 			if lost := m.lost[d]; len(lost) > 0 {
-				effect = ", so requests of " + listed(lost) + " to its subsets fail"
+				effect, level = ", so requests of "+listed(lost)+" to its subsets fail", Error
 			}
-			f := m.findFix(UnknownDestinationRuleHost, d, m.correctTo(d, "spec.host", near), "spec.host", "no service has the host %s: the rule has no effect%s%s", host, effect, didYouMean(near))
-			if f != nil && effect != "" {
-				f.Level = Error
-			}
+			m.findIn(level, UnknownDestinationRuleHost, d, m.correctTo(d, "spec.host", near), "spec.host", "no service has the host %s: the rule has no effect%s%s", host, effect, didYouMean(near))
 			continue
 		}
 		m.subsets(d, host, routed)
@@ -74,11 +71,8 @@ func (m *checker) subsets(d *snapshot.DestinationRule, host string, routed map[s
 			effect, level = fmt.Sprintf("requests to subset %s would fail, but no VirtualService routes to it", s.GetName()), Info
 		}
 		but, fix := m.otherLabels(d, at("spec.subsets", i)+".labels", s.GetLabels(), all)
-		f := m.findFix(DestinationRuleSubsetNotSelectPods, d, fix, at("spec.subsets", i)+".labels", "no endpoint of %s%s has the labels %s%s: %s",
+		m.findIn(level, DestinationRuleSubsetNotSelectPods, d, fix, at("spec.subsets", i)+".labels", "no endpoint of %s%s has the labels %s%s: %s",
 			svc.Host, m.where(), labelText(s.GetLabels()), but, effect)
-		if f != nil {
-			f.Level = level
-		}
 	}
 }
 
@@ -225,7 +219,7 @@ func (m *checker) verifies(d *snapshot.DestinationRule, p policy) {
 	if p.port != 0 {
 		code = NoServerCertificateVerificationPortLevel
 	}
-	m.findFix(code, d, m.remove(d, p.field+".insecureSkipVerify"), p.field+".insecureSkipVerify", "is true: clients accept the certificate of any server")
+	m.findExtra(code, d, p.field+".insecureSkipVerify", "is true: clients accept the certificate of any server")
 }
 
 // clientCredential checks the Secret of TLS settings, which a client needs in its own
@@ -362,11 +356,11 @@ func (m *checker) sharedRules() {
 
 func (m *checker) precludedRule(first, second *snapshot.DestinationRule) {
 	if first.Spec.GetTrafficPolicy() != nil && second.Spec.GetTrafficPolicy() != nil {
-		m.findFix(ConflictingDestinationRules, second, m.remove(second, "spec.trafficPolicy"), "spec.trafficPolicy", "has no effect: the policy of DestinationRule %s for the same host counts", nameOf(first))
+		m.findExtra(ConflictingDestinationRules, second, "spec.trafficPolicy", "has no effect: the policy of DestinationRule %s for the same host counts", nameOf(first))
 	}
 	for i, s := range second.Spec.GetSubsets() {
 		if slices.ContainsFunc(first.Spec.GetSubsets(), func(o *networkingv1alpha3.Subset) bool { return o.GetName() == s.GetName() }) {
-			m.findFix(ConflictingDestinationRules, second, m.remove(second, at("spec.subsets", i)), at("spec.subsets", i), "has no effect: DestinationRule %s defines subset %s for the same host", nameOf(first), s.GetName())
+			m.findExtra(ConflictingDestinationRules, second, at("spec.subsets", i), "has no effect: DestinationRule %s defines subset %s for the same host", nameOf(first), s.GetName())
 		}
 	}
 }

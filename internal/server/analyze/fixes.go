@@ -29,9 +29,18 @@ func (m *checker) change(o snapshot.Object, op, field string, value any) string 
 	if o.ReadFrom().File != "" {
 		return fmt.Sprintf("set %s: %s", field[strings.LastIndex(field, ".")+1:], text)
 	}
-	patch := fmt.Sprintf(`[{"op":"%s","path":"%s","value":%s}]`, op, pointerOf(field), text)
 	k := o.Key()
-	return fmt.Sprintf("%s patch %s %s --type json -p %s", m.kubectl(k.Cluster, k.Namespace), kubectlKind(k.Kind), k.Name, output.ShellWord(patch))
+	return patchCommand(m.kubectl(k.Cluster, k.Namespace), k, fmt.Sprintf(`{"op":"%s","path":"%s","value":%s}`, op, pointerOf(field), text))
+}
+
+// patchCommand returns the command that makes operations of a JSON patch.
+func patchCommand(kubectl string, k snapshot.Key, operations ...string) string {
+	return fmt.Sprintf("%s patch %s %s --type json -p %s", kubectl, kubectlKind(k.Kind), k.Name, output.ShellWord("["+strings.Join(operations, ",")+"]"))
+}
+
+// removal is the operation of a JSON patch that removes a field.
+func removal(field string) string {
+	return fmt.Sprintf(`{"op":"remove","path":"%s"}`, pointerOf(field))
 }
 
 // remove returns how to remove a field of an object. It returns "" for an object of a file.
@@ -40,7 +49,7 @@ func (m *checker) remove(o snapshot.Object, field string) string {
 		return ""
 	}
 	k := o.Key()
-	return fmt.Sprintf(`%s patch %s %s --type json -p '[{"op":"remove","path":"%s"}]'`, m.kubectl(k.Cluster, k.Namespace), kubectlKind(k.Kind), k.Name, pointerOf(field))
+	return patchCommand(m.kubectl(k.Cluster, k.Namespace), k, removal(field))
 }
 
 // deletion returns the command that deletes an object of an API, or "".
@@ -55,10 +64,7 @@ func (m *checker) deletion(o snapshot.Object) string {
 // correct returns how to correct a wrong name to the known one that is like it. It returns "" if there is
 // none, or several.
 func (m *checker) correct(o snapshot.Object, field, wrong string, known []string) string {
-	if near := nearest(wrong, known); near != "" {
-		return m.set(o, field, near)
-	}
-	return ""
+	return m.correctTo(o, field, nearest(wrong, known))
 }
 
 // nearest returns the known name that is like a wrong one, or "" if there is none, or several.
@@ -115,7 +121,7 @@ func (f *Finding) Command(flags string) string {
 		out += " -n " + k.Namespace
 	}
 	if field := withoutEffect.FindStringSubmatch(f.Message); field != nil && f.Code == NoEffect {
-		return fmt.Sprintf(`%s patch %s %s --type json -p '[{"op":"remove","path":"%s"}]'`, out, kubectlKind(k.Kind), k.Name, pointerOf(field[1]))
+		return patchCommand(out, k, removal(field[1]))
 	}
 	return out + " edit " + kubectlKind(k.Kind) + " " + k.Name
 }

@@ -5,7 +5,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/server/analyze"
@@ -17,14 +16,7 @@ import (
 // ofAPI returns the findings in files as if their objects were in the APIs of the clusters.
 func ofAPI(t *testing.T, clusters []load.Cluster) []analyze.Finding {
 	t.Helper()
-	m, err := load.Read(t.Context(), load.Config{Clusters: clusters, Now: time.Now, Analysis: true})
-	if err != nil {
-		t.Fatal(err)
-	}
-	views, err := m.Views(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	_, views := meshOf(t, clusters)
 	for _, v := range views {
 		forgetPlaces(v)
 	}

@@ -46,7 +46,7 @@ type attached interface {
 
 func (m *checker) serverMode(o snapshot.Object, spec attached, field string, isServer bool) {
 	if isServer && m.onlyGateways(o.Key().Namespace, spec) {
-		m.findFix(NoEffect, o, m.remove(o, field+".mode"), field+".mode", "SERVER has no effect: all workloads are gateways, whose connections have mode CLIENT")
+		m.findExtra(NoEffect, o, field+".mode", "SERVER has no effect: all workloads are gateways, whose connections have mode CLIENT")
 	}
 }
 

@@ -114,14 +114,7 @@ func has(sorted []string, name string) bool {
 func (m *checker) sourceNamespaces(known []string) {
 	check := func(p *snapshot.AuthorizationPolicy, field string, of []string) {
 		for i, pattern := range of {
-			matches := func(namespace string) bool {
-				if prefix, ok := strings.CutSuffix(pattern, "*"); ok {
-					return strings.HasPrefix(namespace, prefix)
-				}
-				suffix, ok := strings.CutPrefix(pattern, "*")
-				return ok && strings.HasSuffix(namespace, suffix) || namespace == pattern
-			}
-			if pattern != "" && !slices.ContainsFunc(known, matches) {
+			if pattern != "" && !slices.ContainsFunc(known, func(namespace string) bool { return matches(pattern, namespace) }) {
 				m.findFix(ReferencedResourceNotFound, p, m.correct(p, at(field, i), pattern, known), at(field, i), "no namespace %s exists: no request comes from it", pattern)
 			}
 		}
@@ -129,6 +122,16 @@ func (m *checker) sourceNamespaces(known []string) {
 	m.eachSource(sourceField{"namespaces", "notNamespaces", "source.namespace", func(s *securityv1beta1.Source) (values, not []string) {
 		return s.GetNamespaces(), s.GetNotNamespaces()
 	}}, check)
+}
+
+// matches reports whether a value of an AuthorizationPolicy, which may have an asterisk at one end,
+// matches a text.
+func matches(value, text string) bool {
+	if prefix, ok := strings.CutSuffix(value, "*"); ok {
+		return strings.HasPrefix(text, prefix)
+	}
+	suffix, ok := strings.CutPrefix(value, "*")
+	return ok && strings.HasSuffix(text, suffix) || value == text
 }
 
 // networks finds the clusters of meshNetworks that do not exist, if the mesh has several.

@@ -158,7 +158,7 @@ func (m *checker) makeEqual(svc, like *snapshot.Service) string {
 			patches = append(patches, fmt.Sprintf(`{"op":"replace","path":"/spec/ports/%d/port","value":%d}`, i, want.Number))
 		}
 	}
-	return fmt.Sprintf("%s patch service %s --type json -p '[%s]'", kubectl, svc.Name, strings.Join(patches, ","))
+	return patchCommand(kubectl, svc.Key(), patches...)
 }
 
 // difference names a difference between two Services.

@@ -87,15 +87,11 @@ func (m *checker) sourceAccounts() {
 			return
 		}
 		text := "no workload of the namespace " + namespace + " has the service account " + account + ": no request comes from it"
-		near := output.NearestWord(account, known)
-		if near != "" {
-			text += "; did you mean " + near + "?"
-		}
-		fix := ""
+		near, fix := output.NearestWord(account, known), ""
 		if near != "" && strings.HasSuffix(value, account) {
 			fix = m.set(p, field, strings.TrimSuffix(value, account)+near)
 		}
-		if f := m.findKeyFix(ReferencedResourceNotFound, p.Key(), fix, field, text); f != nil {
+		if f := m.findKeyFix(ReferencedResourceNotFound, p.Key(), fix, field, text+didYouMean(near)); f != nil {
 			if f.Level = Info; near != "" {
 				f.Level = Warning
 			}

@@ -49,8 +49,8 @@ func (m *checker) foreign(p *snapshot.AuthorizationPolicy, field string, q princ
 		return false
 	}
 	right := settings.TrustDomain + "/ns/" + q.namespace + q.rest
-	m.warnSource(p, field, m.set(p, field, right), fmt.Sprintf("%s is no trust domain of the mesh, which has %s: no request comes from it; did you mean %s?",
-		q.domain, listed(append([]string{settings.TrustDomain}, settings.Aliases...)), right))
+	m.warnSource(p, field, m.set(p, field, right), fmt.Sprintf("%s is no trust domain of the mesh, which has %s: no request comes from it%s",
+		q.domain, listed(append([]string{settings.TrustDomain}, settings.Aliases...)), didYouMean(right)))
 	return true
 }
 
@@ -78,12 +78,11 @@ func (m *checker) unknownSource(p *snapshot.AuthorizationPolicy, field string, q
 	if q.namespace == "" || len(namespaces) == 0 || has(namespaces, q.namespace) || q.domain != "" && !strings.HasPrefix(q.domain, "*") && m.isForeign(q.domain) {
 		return false
 	}
-	text, fix := fmt.Sprintf("no namespace %s exists: no request comes from it", q.namespace), ""
-	if near := output.NearestWord(q.namespace, namespaces); near != "" {
-		text += "; did you mean " + near + "?"
+	near, fix := output.NearestWord(q.namespace, namespaces), ""
+	if near != "" {
 		fix = m.set(p, field, q.before+near+q.rest)
 	}
-	m.warnSource(p, field, fix, text)
+	m.warnSource(p, field, fix, fmt.Sprintf("no namespace %s exists: no request comes from it%s", q.namespace, didYouMean(near)))
 	return true
 }
 

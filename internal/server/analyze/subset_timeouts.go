@@ -28,9 +28,9 @@ func (m *checker) subsetTimeouts(d *snapshot.DestinationRule, host string) {
 func (m *checker) subsetTimeout(d *snapshot.DestinationRule, field string, pool *networkingv1alpha3.ConnectionPoolSettings) {
 	const reason = "has no effect: no port of the service has HTTP, and the policy of the whole rule decides about TCP connections"
 	if pool.GetTcp().GetIdleTimeout() != nil {
-		m.findFix(NoEffect, d, m.remove(d, field+".connectionPool.tcp.idleTimeout"), field+".connectionPool.tcp.idleTimeout", "%s", reason)
+		m.findExtra(NoEffect, d, field+".connectionPool.tcp.idleTimeout", "%s", reason)
 	}
 	if pool.GetTcp().GetMaxConnectionDuration() != nil {
-		m.findFix(NoEffect, d, m.remove(d, field+".connectionPool.tcp.maxConnectionDuration"), field+".connectionPool.tcp.maxConnectionDuration", "%s", reason)
+		m.findExtra(NoEffect, d, field+".connectionPool.tcp.maxConnectionDuration", "%s", reason)
 	}
 }

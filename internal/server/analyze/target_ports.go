@@ -29,7 +29,6 @@ func (m *checker) targetPorts(svc *snapshot.Service) {
 	slices.Sort(names)
 	names = slices.Compact(names)
 	declared := declaredBy(pods)
-	unused := slices.DeleteFunc(slices.Clone(declared), func(number uint32) bool { return m.isTarget(pods, number) })
 	for i := range svc.Ports {
 		p := &svc.Ports[i]
 		field := at("spec.ports", i) + ".targetPort"
@@ -43,11 +42,12 @@ func (m *checker) targetPorts(svc *snapshot.Service) {
 			if fix == "" && len(names) == 1 {
 				fix = m.set(svc, field, names[0])
 			}
-			if f := m.findFix(WrongTargetPort, svc, fix, field, "no pod has a port with the name %s%s: requests to port %d fail", p.TargetName, but, p.Number); f != nil {
-				f.Level = Error
+			m.findIn(Error, WrongTargetPort, svc, fix, field, "no pod has a port with the name %s%s: requests to port %d fail", p.TargetName, but, p.Number)
+		case p.TargetName == "" && !svc.Headless && !slices.Contains(declared, pods[0].TargetPort(p)):
+			unused, fix := m.withoutTargets(pods, declared), ""
+			if len(unused) == 0 {
+				continue
 			}
-		case p.TargetName == "" && !svc.Headless && len(unused) > 0 && !slices.Contains(declared, pods[0].TargetPort(p)):
-			fix := ""
 			if len(unused) == 1 {
 				fix = m.add(svc, field, unused[0])
 			}
@@ -77,11 +77,17 @@ func declaredBy(pods []*snapshot.Pod) []uint32 {
 	return slices.Compact(out)
 }
 
-// isTarget reports whether a Service sends requests to a port of one of the pods.
-func (m *checker) isTarget(pods []*snapshot.Pod, number uint32) bool {
-	return slices.ContainsFunc(pods, func(w *snapshot.Pod) bool {
-		return slices.ContainsFunc(m.servicesOf(w), func(svc *snapshot.Service) bool {
-			return slices.ContainsFunc(svc.Ports, func(p snapshot.ServicePort) bool { return p.Protocol != mesh.UDP && w.TargetPort(&p) == number })
-		})
-	})
+// withoutTargets returns the ports to which no Service of the pods sends requests.
+func (m *checker) withoutTargets(pods []*snapshot.Pod, ports []uint32) []uint32 {
+	targets := map[uint32]bool{}
+	for _, w := range pods {
+		for _, svc := range m.servicesOf(w) {
+			for i := range svc.Ports {
+				if p := &svc.Ports[i]; p.Protocol != mesh.UDP {
+					targets[w.TargetPort(p)] = true
+				}
+			}
+		}
+	}
+	return slices.DeleteFunc(slices.Clone(ports), func(number uint32) bool { return targets[number] })
 }

@@ -58,7 +58,7 @@ const noTokens = "no RequestAuthentication applies to the workloads of the polic
 
 // tokensOf finds the values that belong to none of the issuers.
 func (m *checker) tokensOf(p *snapshot.AuthorizationPolicy, field string, values, issuers []string, principals bool) {
-	is := isIssuer
+	is := matches
 	if principals {
 		is = isPrincipalOf
 	}
@@ -77,25 +77,17 @@ func (m *checker) tokensOf(p *snapshot.AuthorizationPolicy, field string, values
 		if slash := strings.LastIndex(value, "/"); slash >= 0 && principals {
 			issuer, subject = value[:slash], value[slash:]
 		}
-		text, fix := "", ""
-		if near := output.NearestWord(issuer, issuers); near != "" {
-			text = "; did you mean " + near + subject + "?"
-			fix = m.set(p, at(field, i), near+subject)
+		near := output.NearestWord(issuer, issuers)
+		if near != "" {
+			near += subject
 		}
-		f := m.findFix(UnknownTokenIssuer, p, fix, at(field, i), "%q matches no request: the RequestAuthentications of the workloads accept only tokens of %s%s", value, listed(issuers), text)
-		if f != nil && slices.ContainsFunc(values, belongs) {
-			f.Level = Warning
+		level := Level("")
+		if slices.ContainsFunc(values, belongs) {
+			level = Warning
 		}
+		m.findIn(level, UnknownTokenIssuer, p, m.correctTo(p, at(field, i), near), at(field, i),
+			"%q matches no request: the RequestAuthentications of the workloads accept only tokens of %s%s", value, listed(issuers), didYouMean(near))
 	}
-}
-
-// isIssuer reports whether a value, which may have an asterisk at one end, matches an issuer.
-func isIssuer(value, issuer string) bool {
-	if prefix, ok := strings.CutSuffix(value, "*"); ok {
-		return strings.HasPrefix(issuer, prefix)
-	}
-	suffix, ok := strings.CutPrefix(value, "*")
-	return ok && strings.HasSuffix(issuer, suffix) || value == issuer
 }
 
 // isPrincipalOf reports whether a value may match a principal of an issuer, which is ISSUER/SUBJECT.

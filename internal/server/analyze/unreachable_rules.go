@@ -79,7 +79,7 @@ func (m *checker) precluded(v *snapshot.VirtualService, field string, rules []ru
 		own := at("", i)
 		switch {
 		case !slices.Contains(r.coveredBy, ""):
-			m.findFix(VirtualServiceUnreachableRule, v, m.remove(v, field+own), field+own, "is never used: %s already takes every request that this route matches", field+r.coveredBy[0])
+			m.findExtra(VirtualServiceUnreachableRule, v, field+own, "is never used: %s already takes every request that this route matches", field+r.coveredBy[0])
 		default:
 			for j, by := range r.coveredBy {
 				if by != "" {

@@ -175,11 +175,11 @@ func (m *checker) hostsWithoutService(v *snapshot.VirtualService) {
 		if len(v.HTTP) == 0 {
 			effect = "proxies open no port for its TCP and TLS routes, and resolve no name"
 		}
-		near := m.nearestHost(host)
-		f := m.findFix(HostWithoutService, v, m.correctTo(v, at("spec.hosts", i), near), at("spec.hosts", i), "no service has the host %s: %s%s", host, effect, didYouMean(near))
-		if f != nil && near != "" {
-			f.Level = Warning
+		near, level := m.nearestHost(host), Level("")
+		if near != "" {
+			level = Warning
 		}
+		m.findIn(level, HostWithoutService, v, m.correctTo(v, at("spec.hosts", i), near), at("spec.hosts", i), "no service has the host %s: %s%s", host, effect, didYouMean(near))
 	}
 }
 

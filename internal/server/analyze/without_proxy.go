@@ -11,6 +11,7 @@ import (
 	typev1beta1 "istio.io/api/type/v1beta1"
 
 	"github.com/meshctl/meshctl/internal/mesh"
+	"github.com/meshctl/meshctl/internal/output"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 )
 
@@ -51,20 +52,18 @@ func (c *injectedCluster) checkUnlabelled() {
 		if level == Info {
 			text = "has no label for injection, so %s no proxy: their own calls do not use %s"
 		}
-		f := c.findFix(NamespaceNotInjected, ns, c.injectFix([]string{name}, pods), "metadata.labels", text, have(len(pods)), listed(uses))
-		if f != nil {
-			f.Level = level
-		}
+		c.findIn(level, NamespaceNotInjected, ns, c.injectFix([]string{name}, pods), "metadata.labels", text, have(len(pods)), listed(uses))
 	}
 	c.checkPlaintext(plain)
 }
 
 // have returns the number of pods with a verb.
 func have(n int) string {
+	verb := " have"
 	if n == 1 {
-		return "1 pod has"
+		verb = " has"
 	}
-	return fmt.Sprintf("%d pods have", n)
+	return output.Plural(n, "pod") + verb
 }
 
 // isPlain reports whether a pod has no proxy, while nothing says that it needs none or asks for one.
@@ -84,8 +83,13 @@ func (m *checker) proxied(namespace string) bool { return m.proxiedAs(namespace,
 // proxiedAs is proxied for the pods of a service account; "" stands for all.
 func (m *checker) proxiedAs(namespace, account string) bool {
 	return slices.ContainsFunc(m.workloads[namespace], func(p *snapshot.Pod) bool {
-		return (account == "" || p.ServiceAccount == account) && (p.Injection == nil || p.Injection.Proxy != "" || p.Proxyless)
+		return (account == "" || p.ServiceAccount == account) && mayHaveProxy(p)
 	})
+}
+
+// mayHaveProxy reports whether a pod has a proxy, or gRPC in its place, or is not known to have none.
+func mayHaveProxy(p *snapshot.Pod) bool {
+	return p.Injection == nil || p.Injection.Proxy != "" || p.Proxyless
 }
 
 // usesOfProxies returns the objects that have no effect, or the wrong one, because the pods of a namespace
@@ -158,7 +162,7 @@ func (m *checker) onlyFor(p snapshot.Policy, plain []*snapshot.Pod) bool {
 		return false
 	}
 	all := m.selected(p.Key().Namespace, selector)
-	return !slices.ContainsFunc(all, func(w *snapshot.Pod) bool { return w.Injection == nil || w.Injection.Proxy != "" || w.Proxyless }) &&
+	return !slices.ContainsFunc(all, mayHaveProxy) &&
 		slices.ContainsFunc(plain, func(w *snapshot.Pod) bool { return slices.Contains(all, w) })
 }
 
@@ -171,7 +175,6 @@ type caller struct {
 // callers returns the callers that AuthorizationPolicies name, by namespace.
 func (m *checker) callers() map[string][]caller {
 	out := map[string][]caller{}
-	settings := m.Snapshot.Mesh
 	for _, p := range list[*snapshot.AuthorizationPolicy](m, snapshot.KindAuthorizationPolicy) {
 		for _, r := range p.Spec.GetRules() {
 			for _, from := range r.GetFrom() {
@@ -181,7 +184,7 @@ func (m *checker) callers() map[string][]caller {
 				}
 				for _, text := range s.GetPrincipals() {
 					id, err := mesh.ParseIdentity("spiffe://" + text)
-					if err == nil && (id.TrustDomain == "cluster.local" || id.TrustDomain == settings.TrustDomain || slices.Contains(settings.Aliases, id.TrustDomain)) {
+					if err == nil && !m.isForeign(id.TrustDomain) {
 						out[id.Namespace] = append(out[id.Namespace], caller{p, id.ServiceAccount})
 					}
 				}
@@ -242,7 +245,10 @@ func (c *injectedCluster) checkPlaintext(plain map[string][]*snapshot.Pod) {
 	if len(plain) == 0 || !slices.ContainsFunc(slices.Collect(maps.Keys(c.workloads)), func(ns string) bool { return !c.outside(ns) && c.proxied(ns) }) {
 		return
 	}
-	names := slices.Sorted(maps.Keys(plain))
+	names, noun := slices.Sorted(maps.Keys(plain)), "namespaces"
+	if len(names) == 1 {
+		noun = "namespace"
+	}
 	var counts []string
 	var pods []*snapshot.Pod
 	for _, name := range names {
@@ -255,8 +261,8 @@ func (c *injectedCluster) checkPlaintext(plain map[string][]*snapshot.Pod) {
 			return false
 		}
 		c.findFix(PlaintextToStrict, p, c.injectFix(names, pods), "spec.mtls.mode",
-			"is STRICT, but the pods of %s have no proxy, and no label says that they need none: their calls to %s fail, and they accept plaintext themselves",
-			strings.TrimSpace(fmt.Sprintf("%s %s", plural("namespace", len(names)), listed(counts))), callees)
+			"is STRICT, but the pods of %s %s have no proxy, and no label says that they need none: their calls to %s fail, and they accept plaintext themselves",
+			noun, listed(counts), callees)
 		return true
 	}
 	if report(root, "pods with a proxy") {
@@ -267,14 +273,6 @@ func (c *injectedCluster) checkPlaintext(plain map[string][]*snapshot.Pod) {
 			report(facts.Name, "pods of namespace "+facts.Name)
 		}
 	}
-}
-
-// plural returns a word for a number of things.
-func plural(word string, n int) string {
-	if n == 1 {
-		return word
-	}
-	return word + "s"
 }
 
 // strictFor returns the PeerAuthentication by which all workloads of a namespace, or of the mesh for the
