@@ -283,7 +283,12 @@ func (r *reader) answered() bool {
 		return true
 	}
 	st := r.api.Status()
-	return !slices.ContainsFunc(st.Resources, func(s kube.ResourceStatus) bool { return !s.Synced && !s.Optional && s.Error == "" })
+	return !slices.ContainsFunc(st.Resources, func(s kube.ResourceStatus) bool { return !s.Synced && !s.Optional && !isAnswer(&s) })
+}
+
+// isAnswer reports whether a request for a resource failed in a way that another one will not mend.
+func isAnswer(s *kube.ResourceStatus) bool {
+	return s.Error != "" && s.Cause != kube.CauseTCP && s.Cause != kube.CauseTimeout && s.Cause != kube.CauseServer
 }
 
 // explain returns the error of the API in place of the end of the wait for it.

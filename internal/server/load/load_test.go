@@ -3,9 +3,13 @@ package load_test
 import (
 	"context"
 	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -71,5 +75,27 @@ func TestReadFails(t *testing.T) {
 	_, err := load.Read(ctx, load.Config{Now: time.Now, Clusters: []load.Cluster{{ID: "east", Config: config}}})
 	if err == nil || errors.Is(err, context.DeadlineExceeded) || !strings.HasPrefix(err.Error(), "cluster east: ") {
 		t.Errorf("no API server: %v", err)
+	}
+}
+
+// TestForbiddenResourcesAreListed: a request that fails for a short time does not shorten the list of
+// what the user may not read.
+func TestForbiddenResourcesAreListed(t *testing.T) {
+	t.Parallel()
+	var requests atomic.Int64
+	api := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		code, reason := http.StatusForbidden, "Forbidden"
+		if r.URL.Path == "/api/v1/namespaces" && requests.Add(1) < 4 {
+			code, reason = http.StatusInternalServerError, "InternalError"
+		}
+		w.Header().Set("Content-Type", "application/json")
+		w.WriteHeader(code)
+		fmt.Fprintf(w, `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":%q,"code":%d}`, reason, code)
+	}))
+	defer api.Close()
+	config := &rest.Config{Host: api.URL, TLSClientConfig: rest.TLSClientConfig{Insecure: true}}
+	_, err := load.Read(t.Context(), load.Config{Now: time.Now, Clusters: []load.Cluster{{ID: "east", Config: config}}})
+	if err == nil || !strings.HasPrefix(err.Error(), "cluster east: may not list namespaces (") {
+		t.Errorf("nothing may be read: %v", err)
 	}
 }
