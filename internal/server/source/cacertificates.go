@@ -17,7 +17,7 @@ const maxCACertificates = 100
 
 // checkCACertificates checks the additional roots of MeshConfig. Roots for signers of
 // Kubernetes are left out with a warning: meshctl does not use such signers.
-func (c *conversion) checkCACertificates(m *meshv1alpha1.MeshConfig, doc yamldoc.Value) *FieldError {
+func (c *Reader) checkCACertificates(m *meshv1alpha1.MeshConfig, doc yamldoc.Value) *FieldError {
 	if n := len(m.CaCertificates); n > maxCACertificates {
 		return faultf("caCertificates", "has %d entries: want at most %d", n, maxCACertificates)
 	}

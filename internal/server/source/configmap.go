@@ -11,7 +11,7 @@ import (
 var configMapKind = kubeKind(kind{
 	name: "ConfigMap", kind: snapshot.KindConfigMap, plural: "configmaps", versions: v1,
 	resources: []Resource{
-		{Kind: snapshot.KindMeshSettings, Use: ForConfiguration, Object: meshConfigMap, Without: "MeshConfig is not known"},
+		{Kind: snapshot.KindMeshSettings, Use: ForConfiguration, Object: mesh.MeshConfigMap, Without: "MeshConfig is not known"},
 		{
 			Kind: snapshot.KindClusterSettings, Use: ForConfiguration, Object: clustersettings.ConfigMap,
 			Without: "no cluster is drained or weighed",
@@ -66,5 +66,28 @@ func (c *conversion) clusterSettings(o *corev1.ConfigMap) *FieldError {
 		return &FieldError{Field: "data" + fieldOf(clustersettings.Key), Err: err}
 	}
 	c.object = &snapshot.ClusterSettings{Meta: c.meta, Clusters: settings}
+	return nil
+}
+
+func (c *conversion) configMap(o *corev1.ConfigMap) *FieldError {
+	switch c.deliveredKind(snapshot.KindConfigMap, c.meta.Namespace, c.meta.Name) {
+	case snapshot.KindMeshSettings:
+	case snapshot.KindClusterSettings:
+		return c.clusterSettings(o)
+	case snapshot.KindInjectorSettings:
+		c.object = &snapshot.InjectorSettings{Meta: c.meta, Values: o.Data[mesh.InjectorKeyValues], Config: o.Data[mesh.InjectorKeyConfig]}
+		return nil
+	default:
+		return c.caConfigMap(o)
+	}
+	r := Reader{Remote: c.Remote, RefusedGateway: c.refusedGateway}
+	m, networks, fault := r.Read(o.Data)
+	for _, w := range r.Warnings {
+		c.warn(w)
+	}
+	if fault != nil {
+		return fault
+	}
+	c.object = &snapshot.MeshSettings{Meta: c.meta, Mesh: m, Networks: networks}
 	return nil
 }

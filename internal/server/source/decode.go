@@ -6,14 +6,10 @@ import (
 	stdjson "encoding/json"
 	"errors"
 	"fmt"
-	"reflect"
-	"regexp"
 	"slices"
 	"strings"
 
 	"google.golang.org/protobuf/encoding/protojson"
-	"google.golang.org/protobuf/proto"
-	"google.golang.org/protobuf/reflect/protoreflect"
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/json"
@@ -124,14 +120,6 @@ func splitVersion(apiVersion string) (group, version string) {
 // istioKeys lists the fields of an Istio object.
 var istioKeys = []string{"apiVersion", "kind", "metadata", "spec", "status"}
 
-// fieldOf returns the path of a key, which may contain dots and brackets.
-func fieldOf(key string) string {
-	if strings.ContainsAny(key, ".[]") {
-		return "[" + key + "]"
-	}
-	return key
-}
-
 func fieldHint(key string) string {
 	if near := output.NearestWord(key, istioKeys); near != "" {
 		return fmt.Sprintf(", did you mean %s?", near)
@@ -161,185 +149,6 @@ func decodeObject(v yamldoc.Value, object any) *FieldError {
 		faults = faults.and(under("spec", decodeProto(spec, istio.Spec, strict)))
 	}
 	return faults
-}
-
-// under prepends a path to the fields of faults.
-func under(parent string, fault *FieldError) *FieldError {
-	if fault == nil || parent == "" {
-		return fault
-	}
-	for _, f := range fault.further {
-		_ = under(parent, f) // changes it
-	}
-	if parent != "spec" || !strings.HasPrefix(fault.Field, "metadata.") { // which is no field of the spec
-		fault.Field = fieldBelow(parent, fault.Field)
-	}
-	return fault
-}
-
-// fieldBelow returns the path of a field below a parent. Each of the two may be empty.
-func fieldBelow(parent, field string) string {
-	if parent == "" || field == "" || field[0] == '[' {
-		return parent + field
-	}
-	return parent + "." + field
-}
-
-func decodeKube(v yamldoc.Value, field string, into any) *FieldError {
-	data, err := v.JSON()
-	if err == nil {
-		err = kubejson.Check(data, into)
-	}
-	if err != nil {
-		return faultf(field, "%w", err)
-	}
-	if err = json.Unmarshal(data, into); err == nil {
-		return nil
-	}
-	decode := func(b []byte) error {
-		return json.Unmarshal(b, reflect.New(reflect.TypeOf(into).Elem()).Interface())
-	}
-	return under(field, refusals(v, err, decode, kubeReason))
-}
-
-// Modes of decodeProto.
-const (
-	strict  = false
-	lenient = true
-)
-
-func decodeProto(v yamldoc.Value, into proto.Message, discardUnknown bool) *FieldError {
-	opts := protojson.UnmarshalOptions{DiscardUnknown: discardUnknown}
-	data, err := v.JSON()
-	if err == nil {
-		err = istiojson.Unmarshal(opts, data, into)
-	}
-	if err == nil {
-		return nil
-	}
-	decode := func(b []byte) error { return istiojson.Unmarshal(opts, b, into.ProtoReflect().New().Interface()) }
-	return refusals(v, err, decode, func(err error, field string) string {
-		return protoReason(err, field, into.ProtoReflect().Descriptor())
-	})
-}
-
-// refusals returns the parts of a value that decode refuses, the whole with err, with their reasons.
-func refusals(v yamldoc.Value, err error, decode func([]byte) error, reason func(err error, field string) string) *FieldError {
-	var faults *FieldError
-	for _, r := range v.Refusals(err, maxFaults, decode) {
-		faults = faults.and(&FieldError{Field: r.Path, Err: errors.New(reason(r.Err, r.Path))})
-	}
-	return faults
-}
-
-var (
-	kubeMismatch = regexp.MustCompile(`cannot unmarshal (\S+).* of type (.+)$`)
-	protoEnum    = regexp.MustCompile(`^invalid value for enum field \S+: ([^{\[].*)$`)
-	protoTime    = regexp.MustCompile(`^invalid google\.protobuf\.Duration value (".*")$`)
-	protoToken   = regexp.MustCompile(`^unexpected token (.*)$`)
-)
-
-// kubeReason translates an error of the JSON decoder from terms of Go to terms of
-// YAML.
-func kubeReason(err error, field string) string {
-	m := kubeMismatch.FindStringSubmatch(err.Error())
-	if m == nil {
-		return err.Error()
-	}
-	is, want := cmp.Or(jsonWords[m[1]], m[1]), typeWord(m[2])
-	switch {
-	case is == "a number" && is == want:
-		return "is not a whole number, or too large a one"
-	case isPortOrName.MatchString(field):
-		want = "a number or a name"
-	}
-	return "is " + is + ", want " + want
-}
-
-var (
-	// jsonWords translates the JSON decoder's words for values.
-	jsonWords = map[string]string{
-		"array": "a list", "object": "a mapping", "number": "a number", "string": "a string", "bool": "true or false",
-	}
-	// isPortOrName matches the fields that take a number or a name.
-	isPortOrName = regexp.MustCompile(`(^|\.)(targetPort|(httpGet|tcpSocket)\.port)$`)
-)
-
-func typeWord(goType string) string {
-	switch {
-	case strings.HasPrefix(goType, "[]"):
-		return "a list"
-	case strings.HasPrefix(goType, "map["), strings.Contains(goType, "."):
-		return "a mapping"
-	case strings.Contains(goType, "int"), strings.Contains(goType, "float"):
-		return "a number"
-	case goType == "bool":
-		return "true or false"
-	}
-	return "a string"
-}
-
-// protoReason returns the reason of the decoder, with the values that are valid for an enum,
-// a duration, a list or a mapping.
-func protoReason(err error, field string, message protoreflect.MessageDescriptor) string {
-	const duration = "a duration, such as 5s, 100ms or 1m"
-	reason := istiojson.Reason(err)
-	at, whole := fieldAt(message, field)
-	if m := protoTime.FindStringSubmatch(reason); m != nil {
-		return m[1] + " is not " + duration
-	}
-	if at == nil {
-		return reason
-	}
-	if m := protoToken.FindStringSubmatch(reason); m != nil {
-		is := cmp.Or(map[string]string{"[": "a list", "{": "a mapping"}[m[1]], m[1])
-		switch {
-		case whole && at.IsList():
-			return "is " + is + ", want a list"
-		case at.Message() == nil || whole && at.IsMap():
-		case at.Message().FullName() == "google.protobuf.Duration":
-			return "is " + is + ", want " + duration
-		case !strings.HasPrefix(string(at.Message().FullName()), "google.protobuf."):
-			return "is " + is + ", want a mapping"
-		}
-		return reason
-	}
-	m := protoEnum.FindStringSubmatch(reason)
-	if m == nil || at.Enum() == nil {
-		return reason
-	}
-	var names []string
-	for i := range at.Enum().Values().Len() {
-		names = append(names, string(at.Enum().Values().Get(i).Name()))
-	}
-	return fmt.Sprintf("%s is none of %s", m[1], strings.Join(names, ", "))
-}
-
-// fieldAt returns the field at the path, or nil. whole reports whether the path names a whole
-// list or map.
-func fieldAt(message protoreflect.MessageDescriptor, path string) (at protoreflect.FieldDescriptor, whole bool) {
-	isKey := false // the part is an index or a map key
-	for _, part := range strings.FieldsFunc(path, func(r rune) bool { return strings.ContainsRune(".[]", r) }) {
-		if isKey {
-			if isKey = false; at.IsMap() {
-				at = at.MapValue()
-			}
-			continue
-		}
-		if message == nil {
-			return nil, false
-		}
-		fd := istiojson.FieldNamed(message, part)
-		if fd == nil {
-			return nil, false
-		}
-		isKey = fd.IsList() || fd.IsMap()
-		if at = fd; fd.IsMap() {
-			fd = fd.MapValue()
-		}
-		message = fd.Message()
-	}
-	return at, isKey
 }
 
 // DecodeJSON decodes and converts one object from a Kubernetes API. Unknown fields of

@@ -7,7 +7,6 @@ import (
 	"strings"
 	"time"
 
-	"google.golang.org/protobuf/types/known/durationpb"
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
 
 	"github.com/meshctl/meshctl/internal/mesh"
@@ -105,25 +104,6 @@ func checkPolicyParts(
 	)
 }
 
-// durationFault checks a duration that may be missing.
-func durationFault(field string, d *durationpb.Duration, least time.Duration) *FieldError {
-	switch {
-	case d == nil:
-		return nil
-	case d.CheckValid() != nil || d.AsDuration() < least:
-		return faultf(field, "%v is too short: want at least %v", d.AsDuration(), least)
-	}
-	return nil
-}
-
-// countFault checks a number that may be missing, which is 0.
-func countFault(field string, n int32) *FieldError {
-	if n < 0 {
-		return faultf(field, "%d is negative", n)
-	}
-	return nil
-}
-
 // Envoy's limits of the sizes of hash tables.
 const (
 	maxRing   = 8 << 20
@@ -183,55 +163,6 @@ func isPrime(n uint64) bool {
 		}
 	}
 	return n > 1
-}
-
-func checkConnectionPool(field string, p *networkingv1alpha3.ConnectionPoolSettings) *FieldError {
-	tcp, http := p.GetTcp(), p.GetHttp()
-	keep := tcp.GetTcpKeepalive()
-	alive := http.GetHttp2KeepAlive()
-	var both *FieldError
-	if alive != nil && (alive.Interval == nil || alive.Timeout == nil) {
-		both = faultf(field+".http.http2KeepAlive", "needs an interval and a timeout")
-	}
-	return allFaults(
-		countFault(field+".tcp.maxConnections", tcp.GetMaxConnections()),
-		durationFault(field+".tcp.connectTimeout", tcp.GetConnectTimeout(), time.Millisecond),
-		durationFault(field+".tcp.maxConnectionDuration", tcp.GetMaxConnectionDuration(), time.Millisecond),
-		durationFault(field+".tcp.idleTimeout", tcp.GetIdleTimeout(), 0),
-		durationFault(field+".tcp.tcpKeepalive.time", keep.GetTime(), time.Second),
-		durationFault(field+".tcp.tcpKeepalive.interval", keep.GetInterval(), time.Second),
-		countFault(field+".http.http1MaxPendingRequests", http.GetHttp1MaxPendingRequests()),
-		countFault(field+".http.http2MaxRequests", http.GetHttp2MaxRequests()),
-		countFault(field+".http.maxRequestsPerConnection", http.GetMaxRequestsPerConnection()),
-		countFault(field+".http.maxRetries", http.GetMaxRetries()),
-		countFault(field+".http.maxConcurrentStreams", http.GetMaxConcurrentStreams()),
-		durationFault(field+".http.idleTimeout", http.GetIdleTimeout(), 0),
-		both,
-		durationFault(field+".http.http2KeepAlive.interval", alive.GetInterval(), time.Millisecond),
-		durationFault(field+".http.http2KeepAlive.timeout", alive.GetTimeout(), time.Millisecond),
-	)
-}
-
-func checkOutlierDetection(field string, o *networkingv1alpha3.OutlierDetection) *FieldError {
-	percent := func(name string, n int32) *FieldError {
-		if n < 0 || n > 100 {
-			return faultf(field+"."+name, "%d is not a percentage", n)
-		}
-		return nil
-	}
-	var codes *FieldError
-	for i, code := range o.GetOutlierDetectionHttpErrorCodes() {
-		if code < 100 || code > 599 {
-			codes = codes.and(faultf(at(field+".outlierDetectionHttpErrorCodes", i), "%d is not a status of HTTP", code))
-		}
-	}
-	return allFaults(
-		durationFault(field+".interval", o.GetInterval(), time.Millisecond),
-		durationFault(field+".baseEjectionTime", o.GetBaseEjectionTime(), time.Millisecond),
-		percent("maxEjectionPercent", o.GetMaxEjectionPercent()),
-		percent("minHealthPercent", o.GetMinHealthPercent()),
-		codes,
-	)
 }
 
 func checkClientTLS(field string, t *networkingv1alpha3.ClientTLSSettings) *FieldError {
@@ -342,8 +273,6 @@ func trafficPolicyFields(path string) []apiField {
 		apiField{Path: path + ".tunnel", Support: Works, Meaning: "for TCP and TLS routes of VirtualServices"},
 	)
 }
-
-const noZoneAware = "use `localityLbSetting`"
 
 func policyPartFields(path string) []apiField {
 	return []apiField{

@@ -5,7 +5,6 @@ import (
 	"strings"
 
 	"google.golang.org/protobuf/proto"
-	"google.golang.org/protobuf/reflect/protoreflect"
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
 	typev1beta1 "istio.io/api/type/v1beta1"
 
@@ -17,57 +16,6 @@ var envoyFilterKind = istioKind(kind{
 	group: groupNetworking, name: "EnvoyFilter", plural: "envoyfilters", versions: []string{"v1alpha3"},
 	support: Partly, meaning: "see [its fields](#envoyfilter)", fields: envoyFilterFields,
 }, (*conversion).envoyFilter)
-
-// The HTTP filter that ends every list of HTTP filters, its message, and the network filter
-// that contains HTTP filters.
-const (
-	routerFilter  = "envoy.filters.http.router"
-	routerMessage = "envoy.extensions.filters.http.router.v3.Router"
-	hcmFilter     = "envoy.filters.network.http_connection_manager"
-)
-
-// patchTarget describes a place to which patches apply.
-type patchTarget struct {
-	message    protoreflect.FullName // of the value
-	operations string
-	// match is the field of a match that the place supports.
-	match protoreflect.Name
-}
-
-const (
-	listenerMatch = "listener"
-	routeMatch    = "route_configuration"
-	allOperations = "MERGE MERGE_AND_REPLACE_LIST ADD REMOVE REPLACE INSERT_BEFORE INSERT_AFTER INSERT_FIRST"
-)
-
-// patchTargets holds the places to which patches apply.
-func patchTargets() map[networkingv1alpha3.EnvoyFilter_ApplyTo]patchTarget {
-	return map[networkingv1alpha3.EnvoyFilter_ApplyTo]patchTarget{
-		networkingv1alpha3.EnvoyFilter_LISTENER: {
-			"envoy.config.listener.v3.Listener", "MERGE MERGE_AND_REPLACE_LIST ADD REMOVE", listenerMatch,
-		},
-		networkingv1alpha3.EnvoyFilter_LISTENER_FILTER: {"envoy.config.listener.v3.ListenerFilter", allOperations, listenerMatch},
-		networkingv1alpha3.EnvoyFilter_FILTER_CHAIN: {
-			"envoy.config.listener.v3.FilterChain", "MERGE MERGE_AND_REPLACE_LIST ADD REMOVE", listenerMatch,
-		},
-		networkingv1alpha3.EnvoyFilter_NETWORK_FILTER: {"envoy.config.listener.v3.Filter", allOperations, listenerMatch},
-		networkingv1alpha3.EnvoyFilter_HTTP_FILTER: {
-			"envoy.extensions.filters.network.http_connection_manager.v3.HttpFilter", allOperations, listenerMatch,
-		},
-		networkingv1alpha3.EnvoyFilter_ROUTE_CONFIGURATION: {
-			"envoy.config.route.v3.RouteConfiguration", "MERGE MERGE_AND_REPLACE_LIST", routeMatch,
-		},
-		networkingv1alpha3.EnvoyFilter_VIRTUAL_HOST: {
-			"envoy.config.route.v3.VirtualHost", "MERGE MERGE_AND_REPLACE_LIST ADD REMOVE REPLACE", routeMatch,
-		},
-		networkingv1alpha3.EnvoyFilter_HTTP_ROUTE: {"envoy.config.route.v3.Route", allOperations, routeMatch},
-		networkingv1alpha3.EnvoyFilter_CLUSTER: {
-			"envoy.config.cluster.v3.Cluster", "MERGE MERGE_AND_REPLACE_LIST ADD REMOVE", "cluster",
-		},
-		networkingv1alpha3.EnvoyFilter_BOOTSTRAP:        {"envoy.config.bootstrap.v3.Bootstrap", "MERGE", ""},
-		networkingv1alpha3.EnvoyFilter_EXTENSION_CONFIG: {"envoy.config.core.v3.TypedExtensionConfig", "ADD", ""},
-	}
-}
 
 // envoyFilter checks an EnvoyFilter and decodes the values of its patches. An invalid patch
 // has no effect and gets a warning; the others work.
@@ -166,12 +114,6 @@ func wrongOperation(operation networkingv1alpha3.EnvoyFilter_Patch_Operation) Pr
 		return WrongRemove
 	}
 	return Unused
-}
-
-// merges reports whether an operation merges the value into a part of the configuration, so
-// that the value may be incomplete.
-func merges(operation networkingv1alpha3.EnvoyFilter_Patch_Operation) bool {
-	return operation == networkingv1alpha3.EnvoyFilter_Patch_MERGE || operation == networkingv1alpha3.EnvoyFilter_Patch_MERGE_AND_REPLACE_LIST
 }
 
 const noSuchPatch = "see [envoyfilter.md](envoyfilter.md)"

@@ -1,6 +1,7 @@
 package source
 
 import (
+	"google.golang.org/protobuf/reflect/protoreflect"
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
 
 	"github.com/meshctl/meshctl/internal/server/snapshot"
@@ -76,4 +77,55 @@ func checkFilterMatch(p *networkingv1alpha3.EnvoyFilter_EnvoyConfigObjectPatch) 
 		return faultf("patch.operation", "would remove the router, without which Envoy refuses the listener")
 	}
 	return nil
+}
+
+// The HTTP filter that ends every list of HTTP filters, its message, and the network filter
+// that contains HTTP filters.
+const (
+	routerFilter  = "envoy.filters.http.router"
+	routerMessage = "envoy.extensions.filters.http.router.v3.Router"
+	hcmFilter     = "envoy.filters.network.http_connection_manager"
+)
+
+// patchTarget describes a place to which patches apply.
+type patchTarget struct {
+	message    protoreflect.FullName // of the value
+	operations string
+	// match is the field of a match that the place supports.
+	match protoreflect.Name
+}
+
+const (
+	listenerMatch = "listener"
+	routeMatch    = "route_configuration"
+	allOperations = "MERGE MERGE_AND_REPLACE_LIST ADD REMOVE REPLACE INSERT_BEFORE INSERT_AFTER INSERT_FIRST"
+)
+
+// patchTargets holds the places to which patches apply.
+func patchTargets() map[networkingv1alpha3.EnvoyFilter_ApplyTo]patchTarget {
+	return map[networkingv1alpha3.EnvoyFilter_ApplyTo]patchTarget{
+		networkingv1alpha3.EnvoyFilter_LISTENER: {
+			"envoy.config.listener.v3.Listener", "MERGE MERGE_AND_REPLACE_LIST ADD REMOVE", listenerMatch,
+		},
+		networkingv1alpha3.EnvoyFilter_LISTENER_FILTER: {"envoy.config.listener.v3.ListenerFilter", allOperations, listenerMatch},
+		networkingv1alpha3.EnvoyFilter_FILTER_CHAIN: {
+			"envoy.config.listener.v3.FilterChain", "MERGE MERGE_AND_REPLACE_LIST ADD REMOVE", listenerMatch,
+		},
+		networkingv1alpha3.EnvoyFilter_NETWORK_FILTER: {"envoy.config.listener.v3.Filter", allOperations, listenerMatch},
+		networkingv1alpha3.EnvoyFilter_HTTP_FILTER: {
+			"envoy.extensions.filters.network.http_connection_manager.v3.HttpFilter", allOperations, listenerMatch,
+		},
+		networkingv1alpha3.EnvoyFilter_ROUTE_CONFIGURATION: {
+			"envoy.config.route.v3.RouteConfiguration", "MERGE MERGE_AND_REPLACE_LIST", routeMatch,
+		},
+		networkingv1alpha3.EnvoyFilter_VIRTUAL_HOST: {
+			"envoy.config.route.v3.VirtualHost", "MERGE MERGE_AND_REPLACE_LIST ADD REMOVE REPLACE", routeMatch,
+		},
+		networkingv1alpha3.EnvoyFilter_HTTP_ROUTE: {"envoy.config.route.v3.Route", allOperations, routeMatch},
+		networkingv1alpha3.EnvoyFilter_CLUSTER: {
+			"envoy.config.cluster.v3.Cluster", "MERGE MERGE_AND_REPLACE_LIST ADD REMOVE", "cluster",
+		},
+		networkingv1alpha3.EnvoyFilter_BOOTSTRAP:        {"envoy.config.bootstrap.v3.Bootstrap", "MERGE", ""},
+		networkingv1alpha3.EnvoyFilter_EXTENSION_CONFIG: {"envoy.config.core.v3.TypedExtensionConfig", "ADD", ""},
+	}
 }

@@ -224,3 +224,9 @@ func packed(m proto.Message) ([]byte, *FieldError) {
 	}
 	return body, nil
 }
+
+// merges reports whether an operation merges the value into a part of the configuration, so
+// that the value may be incomplete.
+func merges(operation networkingv1alpha3.EnvoyFilter_Patch_Operation) bool {
+	return operation == networkingv1alpha3.EnvoyFilter_Patch_MERGE || operation == networkingv1alpha3.EnvoyFilter_Patch_MERGE_AND_REPLACE_LIST
+}

@@ -97,3 +97,41 @@ func eachText(list string, texts []string, check func(field, text string) *Field
 	}
 	return faults
 }
+
+// FieldError reports a fault in a field of an object.
+type FieldError struct {
+	// Field is a path such as spec.servers[0].port.number or
+	// metadata.labels[example.com/a]; empty means the object as a whole.
+	Field string
+	// TextLine is the line, from 1, within the text that the field holds;
+	// 0 means the field itself.
+	TextLine int
+	// Line is the line of the fault in the file; 0 when there is no file.
+	Line int
+	Err  error
+	// Kind is Unused or one of its further kinds, for a warning.
+	Kind ProblemKind
+
+	limit     bool // the object exceeds a limit
+	textFirst int  // the line, from 1, within the text, of the first definition of a duplicate; 0 for other faults
+
+	further []*FieldError // faults of the object after this one, at most maxFaults-1
+	left    int           // the number of faults after those of further
+}
+
+func (e *FieldError) Error() string {
+	switch {
+	case e.Field == "":
+		return e.Err.Error()
+	case e.TextLine > 0 && e.Line == 0:
+		return fmt.Sprintf("%s, line %d: %v", e.Field, e.TextLine, e.Err)
+	}
+	return e.Field + ": " + e.Err.Error()
+}
+
+// Unwrap returns the fault without its place.
+func (e *FieldError) Unwrap() error { return e.Err }
+
+func faultf(field, format string, args ...any) *FieldError {
+	return &FieldError{Field: field, Err: fmt.Errorf(format, args...)}
+}

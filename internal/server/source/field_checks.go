@@ -3,15 +3,20 @@ package source
 import (
 	"fmt"
 	"maps"
+	"math"
 	"net/netip"
-	"path"
+	"regexp"
+	"regexp/syntax"
 	"slices"
 	"strconv"
 	"strings"
-	"unicode"
+	"time"
+
+	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/types/known/durationpb"
+	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
 
 	"github.com/meshctl/meshctl/internal/mesh"
-	"github.com/meshctl/meshctl/internal/server/snapshot"
 )
 
 // at returns the path of an item of a list.
@@ -106,132 +111,7 @@ func parseAddr(s string) (netip.Addr, error) {
 	return a.Unmap(), nil
 }
 
-// refused returns the reason why an address is not used, "" if it is used.
-func (c *Converter) refused(a netip.Addr) string { return c.refusedHost(a.String()) }
-
-// refusedGateway returns the reason why the address or host name of a gateway is not used, ""
-// if it is used. To a proxy, the unspecified address is its own host.
-func (c *Converter) refusedGateway(host string) string {
-	if mesh.HostKindOf(host) == mesh.AddressUnspecified {
-		return localHost(host)
-	}
-	return c.refusedHost(host)
-}
-
-// refusedHost returns the reason why an address or host name is not used, "" if it
-// is used.
-func (c *Converter) refusedHost(host string) string {
-	if !c.RefuseLocal {
-		return ""
-	}
-	return localHost(host)
-}
-
-// localHost returns the reason why an address or host name leads a proxy to its own machine or
-// network, or "". A name that DNS resolves to such an address cannot be known here.
-func localHost(host string) string {
-	what := "name"
-	if _, err := parseAddr(host); err == nil {
-		what = "address"
-	}
-	switch mesh.HostKindOf(host) {
-	case mesh.AddressLoopback:
-		return "is a loopback " + what
-	case mesh.AddressLinkLocal, mesh.AddressMetadata:
-		return "is a link-local or metadata " + what
-	case mesh.AddressUnspecified:
-		if what == "address" {
-			return "is the unspecified address"
-		}
-		return "is a name of the unspecified address"
-	case mesh.AddressMulticast:
-		return "is a multicast " + what
-	}
-	return ""
-}
-
-// maxPath is the length of the longest path of a Unix socket. Envoy refuses all endpoints
-// because of a longer one.
-const maxPath = 107
-
-// refusedSocket returns the reason why a proxy must not use a Unix socket ("unix://PATH"), or "".
-// A proxy deletes what is at the path before it listens there, and the agent serves the workload's
-// key at such a socket. An abstract socket (@NAME) is in no folder.
-func (c *Converter) refusedSocket(address string) string {
-	name := strings.TrimPrefix(address, snapshot.UnixScheme)
-	below := c.SocketDir != "" && strings.HasPrefix(name, strings.TrimSuffix(c.SocketDir, "/")+"/") && path.Clean(name) == name
-	switch {
-	case below && len(name) <= maxPath && !strings.ContainsFunc(name, unicode.IsControl):
-		return ""
-	case c.RefuseLocal:
-		return "is a Unix socket of the proxy's machine, which objects of a Kubernetes API cannot use"
-	case c.SocketDir == "":
-		return "is a Unix socket of the proxy's machine: allow the folder of such sockets with --socket-dir"
-	case len(name) > maxPath:
-		return fmt.Sprintf("is a path of more than %d bytes", maxPath)
-	}
-	return "is not a Unix socket below " + c.SocketDir + " (--socket-dir)"
-}
-
-// socketFault checks an address that may be a Unix socket.
-func (c *Converter) socketFault(field, address string) *FieldError {
-	if snapshot.IsUnixSocket(address) {
-		if why := c.refusedSocket(address); why != "" {
-			return faultf(field, "%q %s", address, why)
-		}
-	}
-	return nil
-}
-
-// CheckSocketDir returns an error if a folder cannot be SocketDir of a Converter.
-func CheckSocketDir(dir string) error {
-	switch {
-	case dir == "":
-		return nil
-	case !path.IsAbs(dir) || path.Clean(dir) != dir || dir == "/":
-		return fmt.Errorf("%q is not the absolute path of a folder, or contains . or .. as a part", dir)
-	case isBelow(dir, agentDir) || isBelow(agentDir, dir):
-		return fmt.Errorf("%s has the sockets of the agent, in %s: name a folder of its own", dir, agentDir)
-	}
-	return nil
-}
-
-// agentDir is the folder in which agents have their sockets by default.
-const agentDir = "/etc/istio/proxy"
-
-func isBelow(name, dir string) bool { return strings.HasPrefix(name+"/", dir+"/") }
-
-// addresses parses IP addresses. Refused addresses are left out with a warning.
-func (c *conversion) addresses(field string, texts []string) ([]netip.Addr, *FieldError) {
-	out := make([]netip.Addr, 0, len(texts))
-	for i, text := range texts {
-		at := itemOf(field, i)
-		a, err := parseAddr(text)
-		if err != nil {
-			return nil, &FieldError{Field: at, Err: err}
-		}
-		if why := c.refused(a); why != "" {
-			c.warn(faultf(at, "%s %s: it is not used", a, why))
-			continue
-		}
-		out = append(out, a)
-	}
-	return out, nil
-}
-
 func isPort[T int32 | uint32](n T) bool { return n > 0 && n <= 65535 }
-
-// checkProxyPort reports a port of a workload at which proxies listen by default, and which no
-// application has. Services may lead to the ports of metrics and health.
-func (c *conversion) checkProxyPort(field string, port uint32) {
-	switch port {
-	case mesh.PortAgentStatus, mesh.PortEnvoyReadiness, mesh.PortEnvoyPrometheus:
-	default:
-		if mesh.IsProxyPort(port) {
-			c.warn(faultf(field, "%d is a port of the proxy: sidecars do not route connections to it", port))
-		}
-	}
-}
 
 // itemOf returns the path of an item of a list, or the field itself if it holds a
 // single address.
@@ -241,3 +121,138 @@ func itemOf(field string, i int) string {
 	}
 	return at(field, i)
 }
+
+// textFault checks a text that becomes part of a request, a response or a condition.
+func textFault(field, text string) *FieldError {
+	switch {
+	case len(text) > maxText:
+		return faultf(field, "has %d bytes, at most %d are accepted", len(text), maxText)
+	case strings.ContainsAny(text, "\x00\r\n"):
+		return faultf(field, "contains a line break or a zero byte")
+	}
+	return nil
+}
+
+// regexFault checks a regular expression, which Envoy compiles with RE2.
+func regexFault(field, text string) *FieldError {
+	if text == "" {
+		return faultf(field, "is empty")
+	}
+	if len(text) > maxRegex {
+		return faultf(field, "has %d bytes, at most %d are accepted", len(text), maxRegex)
+	}
+	tree, err := syntax.Parse(text, syntax.Perl)
+	if err != nil {
+		return faultf(field, "%q is not a regular expression of RE2: %w", text, err)
+	}
+	for _, escape := range regexEscape.FindAllStringSubmatch(text, -1) {
+		if escape[1] != "" {
+			return faultf(field, "%s is no byte, and Envoy matches bytes: write the character itself", escape[0])
+		}
+	}
+	if regexSize(tree) > maxRegexSize {
+		return faultf(field, "is too large a regular expression: its repetitions need more than %d instructions", maxRegexSize)
+	}
+	return nil
+}
+
+// regexEscape matches an escape sequence. Its group matches a number above 255.
+var regexEscape = regexp.MustCompile(`(?s)\\(?:(x\{0*[1-9A-Fa-f][0-9A-Fa-f]{2,}\}|[4-7][0-7]{2})|.)`)
+
+// regexSize returns the number of RE2's instructions for an expression, or more. It stops
+// counting above maxRegexSize.
+func regexSize(re *syntax.Regexp) int {
+	n := 2
+	switch re.Op {
+	case syntax.OpLiteral, syntax.OpCharClass: // ranges of runes take several instructions, as RE2 matches bytes
+		n += len(re.Rune)
+	}
+	for _, sub := range re.Sub {
+		n = min(n+regexSize(sub), maxRegexSize+1)
+	}
+	if re.Op == syntax.OpRepeat {
+		n *= max(re.Min, re.Max, 1)
+	}
+	return min(n, maxRegexSize+1)
+}
+
+// isHeaderName reports whether s is the name of an HTTP header.
+func isHeaderName(s string) bool { return mesh.IsHeaderName(s) }
+
+func percentageFault(field string, p *networkingv1alpha3.Percent) *FieldError {
+	if v := p.GetValue(); v < 0 || v > 100 || math.IsNaN(v) {
+		return faultf(field, "%v is not a percentage", v)
+	}
+	return nil
+}
+
+// exportTo parses the annotation; nil means all namespaces.
+func exportTo(text string) ([]string, *FieldError) {
+	if strings.TrimSpace(text) == "" {
+		return nil, nil
+	}
+	var out []string
+	for part := range strings.SplitSeq(text, ",") {
+		part = strings.TrimSpace(part)
+		if fault := exportToFault("metadata.annotations["+mesh.AnnotationExportTo+"]", part); fault != nil {
+			return nil, fault
+		}
+		out = append(out, part)
+	}
+	return out, nil
+}
+
+func exportToFault(field, namespace string) *FieldError {
+	if namespace != "*" && namespace != "." && namespace != "~" && !mesh.IsDNSLabel(namespace) {
+		return faultf(field, "%q is neither a namespace nor one of * . ~", namespace)
+	}
+	return nil
+}
+
+// durationFault checks a duration that may be missing.
+func durationFault(field string, d *durationpb.Duration, least time.Duration) *FieldError {
+	switch {
+	case d == nil:
+		return nil
+	case d.CheckValid() != nil || d.AsDuration() < least:
+		return faultf(field, "%v is too short: want at least %v", d.AsDuration(), least)
+	}
+	return nil
+}
+
+// countFault checks a number that may be missing, which is 0.
+func countFault(field string, n int32) *FieldError {
+	if n < 0 {
+		return faultf(field, "%d is negative", n)
+	}
+	return nil
+}
+
+// timeFault checks a time that may be missing.
+func timeFault(field string, d *durationpb.Duration, least time.Duration) *FieldError {
+	if d != nil && (d.CheckValid() != nil || d.AsDuration() > maxRouteTime) {
+		return faultf(field, "is longer than %v", maxRouteTime)
+	}
+	return durationFault(field, d, least)
+}
+
+func isWellKnown(d protoreflect.MessageDescriptor) bool {
+	return strings.HasPrefix(string(d.FullName()), "google.protobuf.")
+}
+
+// ruleExportFault checks a namespace to which a VirtualService or a DestinationRule is
+// exported.
+func ruleExportFault(field, namespace string) *FieldError {
+	if namespace != "*" && namespace != "." && !mesh.IsDNSLabel(namespace) {
+		return faultf(field, "%q is neither a namespace nor one of * .", namespace)
+	}
+	return nil
+}
+
+const maxRegex = 4 << 10
+
+const maxRegexSize = 32_000 // instructions; the bootstrap of the agent allows 32768
+
+const maxText = 16 << 10
+
+const maxRouteTime = 365 * 24 * time.Hour

@@ -110,3 +110,5 @@ func overlaps(a, b []string) bool {
 	}
 	return true
 }
+
+const noZoneAware = "use `localityLbSetting`"

@@ -16,16 +16,13 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
-	corev1 "k8s.io/api/core/v1"
 
 	"github.com/meshctl/meshctl/internal/mesh"
-	"github.com/meshctl/meshctl/internal/server/snapshot"
 	"github.com/meshctl/meshctl/internal/yamldoc"
 )
 
 // The name and the keys of the ConfigMap with the settings of the whole mesh.
 const (
-	meshConfigMap   = mesh.MeshConfigMap
 	keyMesh         = "mesh"
 	keyMeshNetworks = "meshNetworks"
 )
@@ -65,52 +62,54 @@ func DefaultMeshConfig() *meshv1alpha1.MeshConfig {
 	}
 }
 
-func (c *conversion) configMap(o *corev1.ConfigMap) *FieldError {
-	switch c.deliveredKind(snapshot.KindConfigMap, c.meta.Namespace, c.meta.Name) {
-	case snapshot.KindMeshSettings:
-	case snapshot.KindClusterSettings:
-		return c.clusterSettings(o)
-	case snapshot.KindInjectorSettings:
-		c.object = &snapshot.InjectorSettings{Meta: c.meta, Values: o.Data[mesh.InjectorKeyValues], Config: o.Data[mesh.InjectorKeyConfig]}
-		return nil
-	default:
-		return c.caConfigMap(o)
-	}
-	s := &snapshot.MeshSettings{Meta: c.meta, Mesh: DefaultMeshConfig(), Networks: &meshv1alpha1.MeshNetworks{}}
+// Reader reads the settings of the whole mesh. Read may be called once.
+type Reader struct {
+	// Remote is set if the settings have no effect, so parts without effect are not reported.
+	Remote bool
+	// RefusedGateway returns why the address of a gateway is not used, or "".
+	RefusedGateway func(host string) string
+	// Warnings holds the parts of the settings that are not used.
+	Warnings []*FieldError
+}
+
+func (c *Reader) warn(w *FieldError) { c.Warnings = append(c.Warnings, w.each()...) }
+
+// Read returns MeshConfig, with Istio's defaults, and MeshNetworks from the keys of the ConfigMap.
+func (c *Reader) Read(data map[string]string) (*meshv1alpha1.MeshConfig, *meshv1alpha1.MeshNetworks, *FieldError) {
+	m, networks := DefaultMeshConfig(), &meshv1alpha1.MeshNetworks{}
 	given := &meshv1alpha1.MeshConfig{}
-	doc, fault := c.embedded(keyMesh, o.Data[keyMesh], given)
+	doc, fault := c.embedded(keyMesh, data[keyMesh], given)
 	if fault != nil {
-		return fault
+		return nil, nil, fault
 	}
-	overlay(s.Mesh.ProtoReflect(), given.ProtoReflect(), doc)
-	if fault = inText(keyMesh, doc, checkMeshConfig(s.Mesh)); fault != nil {
-		return fault
+	overlay(m.ProtoReflect(), given.ProtoReflect(), doc)
+	if fault = inText(keyMesh, doc, checkMeshConfig(m)); fault != nil {
+		return nil, nil, fault
 	}
-	if fault = inText(keyMesh, doc, c.checkCACertificates(s.Mesh, doc)); fault != nil {
-		return fault
+	if fault = inText(keyMesh, doc, c.checkCACertificates(m, doc)); fault != nil {
+		return nil, nil, fault
 	}
-	c.checkAccessLog(s.Mesh, doc)
-	c.checkTracing(s.Mesh, doc)
-	c.checkProxySettings(s.Mesh, doc)
+	c.checkAccessLog(m, doc)
+	c.checkTracing(m, doc)
+	c.checkProxySettings(m, doc)
 	if !c.Remote {
-		for _, w := range append(meshWithoutEffect(given, doc), valuesWithoutEffect(s.Mesh)...) {
+		for _, w := range append(meshWithoutEffect(given, doc), valuesWithoutEffect(m)...) {
 			c.warn(inText(keyMesh, doc, w))
 		}
 	}
-	if doc, fault = c.embedded(keyMeshNetworks, o.Data[keyMeshNetworks], s.Networks); fault != nil {
-		return fault
+	if doc, fault = c.embedded(keyMeshNetworks, data[keyMeshNetworks], networks); fault != nil {
+		return nil, nil, fault
 	}
-	if fault = inText(keyMeshNetworks, doc, c.checkMeshNetworks(s.Networks, doc)); fault != nil {
-		return fault
+	if fault = inText(keyMeshNetworks, doc, c.checkMeshNetworks(networks, doc)); fault != nil {
+		return nil, nil, fault
 	}
-	c.object = s
-	return nil
+	return m, networks, nil
 }
 
 // embedded decodes the YAML text in a key of the ConfigMap. An unknown field is only a
 // warning: it may belong to a later version of Istio, and refusing the whole text would
 // do more harm.
-func (c *conversion) embedded(key, text string, into proto.Message) (yamldoc.Value, *FieldError) {
+func (c *Reader) embedded(key, text string, into proto.Message) (yamldoc.Value, *FieldError) {
 	doc, err := yamldoc.Parse(yamldoc.Chunk{Text: []byte(text), Line: 1})
 	if err != nil {
 		var at *yamldoc.Error
@@ -174,10 +173,6 @@ func overlay(base, given protoreflect.Message, doc yamldoc.Value) {
 			overlay(base.Mutable(fd).Message(), given.Get(fd).Message(), value)
 		}
 	}
-}
-
-func isWellKnown(d protoreflect.MessageDescriptor) bool {
-	return strings.HasPrefix(string(d.FullName()), "google.protobuf.")
 }
 
 func checkMeshConfig(m *meshv1alpha1.MeshConfig) *FieldError {
@@ -313,7 +308,7 @@ func tlsFault(field string, c *meshv1alpha1.MeshConfig_TLSConfig) *FieldError {
 	return nil
 }
 
-func (c *conversion) checkMeshNetworks(n *meshv1alpha1.MeshNetworks, doc yamldoc.Value) *FieldError {
+func (c *Reader) checkMeshNetworks(n *meshv1alpha1.MeshNetworks, doc yamldoc.Value) *FieldError {
 	for _, name := range slices.Sorted(maps.Keys(n.Networks)) {
 		field, network := "networks["+name+"]", n.Networks[name]
 		if network == nil {
@@ -336,7 +331,7 @@ func (c *conversion) checkMeshNetworks(n *meshv1alpha1.MeshNetworks, doc yamldoc
 		}
 		kept := network.Gateways[:0]
 		for i, g := range network.Gateways {
-			if why := c.refusedGateway(g.GetAddress()); why != "" {
+			if why := c.RefusedGateway(g.GetAddress()); why != "" {
 				at := fmt.Sprintf("%s.gateways[%d].address", field, i)
 				c.warn(inText(keyMeshNetworks, doc, faultf(at, "%s %s: it is not used", g.GetAddress(), why)))
 				continue

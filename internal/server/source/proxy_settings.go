@@ -16,7 +16,7 @@ var portFields = []string{"proxyAdminPort", "statusPort", "proxyMetadata.ENVOY_S
 
 // checkProxySettings replaces settings of defaultConfig that agents refuse by their defaults, with a
 // warning: no new pod would start.
-func (c *conversion) checkProxySettings(m *meshv1alpha1.MeshConfig, doc yamldoc.Value) {
+func (c *Reader) checkProxySettings(m *meshv1alpha1.MeshConfig, doc yamldoc.Value) {
 	pc := m.GetDefaultConfig()
 	for _, fault := range proxysettings.Faults(pc) {
 		c.warn(inText(keyMesh, doc, faultf("defaultConfig."+fault.Field, "%w: the default is used", fault.Err)))

@@ -209,26 +209,3 @@ func (c *conversion) nodePorts(o *corev1.Service) (*snapshot.NodePorts, *FieldEr
 	}
 	return out, nil
 }
-
-// exportTo parses the annotation; nil means all namespaces.
-func exportTo(text string) ([]string, *FieldError) {
-	if strings.TrimSpace(text) == "" {
-		return nil, nil
-	}
-	var out []string
-	for part := range strings.SplitSeq(text, ",") {
-		part = strings.TrimSpace(part)
-		if fault := exportToFault("metadata.annotations["+mesh.AnnotationExportTo+"]", part); fault != nil {
-			return nil, fault
-		}
-		out = append(out, part)
-	}
-	return out, nil
-}
-
-func exportToFault(field, namespace string) *FieldError {
-	if namespace != "*" && namespace != "." && namespace != "~" && !mesh.IsDNSLabel(namespace) {
-		return faultf(field, "%q is neither a namespace nor one of * . ~", namespace)
-	}
-	return nil
-}

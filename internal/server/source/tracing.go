@@ -86,7 +86,7 @@ func openTelemetryFault(field string, o *meshv1alpha1.MeshConfig_ExtensionProvid
 
 // checkTracing replaces invalid settings of defaultConfig.tracing by their defaults, with a
 // warning.
-func (c *conversion) checkTracing(m *meshv1alpha1.MeshConfig, doc yamldoc.Value) {
+func (c *Reader) checkTracing(m *meshv1alpha1.MeshConfig, doc yamldoc.Value) {
 	const field = "defaultConfig.tracing"
 	own := m.GetDefaultConfig().GetTracing()
 	if own == nil {

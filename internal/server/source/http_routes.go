@@ -2,17 +2,14 @@ package source
 
 import (
 	"maps"
-	"math"
 	"net/http"
 	"regexp"
-	"regexp/syntax"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
 
 	"google.golang.org/grpc/codes"
-	"google.golang.org/protobuf/types/known/durationpb"
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
 
 	"github.com/meshctl/meshctl/internal/mesh"
@@ -21,11 +18,7 @@ import (
 
 // Bounds of the parts of an HTTP route.
 const (
-	maxRegex     = 4 << 10
-	maxRegexSize = 32_000  // instructions; the bootstrap of the agent allows 32768
-	maxBody      = 1 << 20 // of a direct response; as in route configurations
-	maxText      = 16 << 10
-	maxRouteTime = 365 * 24 * time.Hour
+	maxBody = 1 << 20 // of a direct response; as in route configurations
 )
 
 // checkHTTPRoutes checks the routes of a VirtualService with a number of hosts. isDelegate
@@ -171,63 +164,6 @@ func stringMatchFault(field string, m *networkingv1alpha3.StringMatch) *FieldErr
 	return nil
 }
 
-// textFault checks a text that becomes part of a request, a response or a condition.
-func textFault(field, text string) *FieldError {
-	switch {
-	case len(text) > maxText:
-		return faultf(field, "has %d bytes, at most %d are accepted", len(text), maxText)
-	case strings.ContainsAny(text, "\x00\r\n"):
-		return faultf(field, "contains a line break or a zero byte")
-	}
-	return nil
-}
-
-// regexFault checks a regular expression, which Envoy compiles with RE2.
-func regexFault(field, text string) *FieldError {
-	if text == "" {
-		return faultf(field, "is empty")
-	}
-	if len(text) > maxRegex {
-		return faultf(field, "has %d bytes, at most %d are accepted", len(text), maxRegex)
-	}
-	tree, err := syntax.Parse(text, syntax.Perl)
-	if err != nil {
-		return faultf(field, "%q is not a regular expression of RE2: %w", text, err)
-	}
-	for _, escape := range regexEscape.FindAllStringSubmatch(text, -1) {
-		if escape[1] != "" {
-			return faultf(field, "%s is no byte, and Envoy matches bytes: write the character itself", escape[0])
-		}
-	}
-	if regexSize(tree) > maxRegexSize {
-		return faultf(field, "is too large a regular expression: its repetitions need more than %d instructions", maxRegexSize)
-	}
-	return nil
-}
-
-// regexEscape matches an escape sequence. Its group matches a number above 255.
-var regexEscape = regexp.MustCompile(`(?s)\\(?:(x\{0*[1-9A-Fa-f][0-9A-Fa-f]{2,}\}|[4-7][0-7]{2})|.)`)
-
-// regexSize returns the number of RE2's instructions for an expression, or more. It stops
-// counting above maxRegexSize.
-func regexSize(re *syntax.Regexp) int {
-	n := 2
-	switch re.Op {
-	case syntax.OpLiteral, syntax.OpCharClass: // ranges of runes take several instructions, as RE2 matches bytes
-		n += len(re.Rune)
-	}
-	for _, sub := range re.Sub {
-		n = min(n+regexSize(sub), maxRegexSize+1)
-	}
-	if re.Op == syntax.OpRepeat {
-		n *= max(re.Min, re.Max, 1)
-	}
-	return min(n, maxRegexSize+1)
-}
-
-// isHeaderName reports whether s is the name of an HTTP header.
-func isHeaderName(s string) bool { return mesh.IsHeaderName(s) }
-
 func checkHTTPRoute(field string, r *networkingv1alpha3.HTTPRoute) *FieldError {
 	weights := make([]int32, 0, len(r.Route))
 	destinations := each(field+".route", r.Route, func(field string, d *networkingv1alpha3.HTTPRouteDestination) *FieldError {
@@ -248,93 +184,6 @@ func checkHTTPRoute(field string, r *networkingv1alpha3.HTTPRoute) *FieldError {
 		corsFault(field+".corsPolicy", r.CorsPolicy),
 		headersFault(field+".headers", r.Headers),
 	)
-}
-
-// timeFault checks a time that may be missing.
-func timeFault(field string, d *durationpb.Duration, least time.Duration) *FieldError {
-	if d != nil && (d.CheckValid() != nil || d.AsDuration() > maxRouteTime) {
-		return faultf(field, "is longer than %v", maxRouteTime)
-	}
-	return durationFault(field, d, least)
-}
-
-func headersFault(field string, h *networkingv1alpha3.Headers) *FieldError {
-	var faults *FieldError
-	for _, of := range []struct {
-		name string
-		ops  *networkingv1alpha3.Headers_HeaderOperations
-	}{{"request", h.GetRequest()}, {"response", h.GetResponse()}} {
-		field := field + "." + of.name
-		if n := len(of.ops.GetSet()) + len(of.ops.GetAdd()) + len(of.ops.GetRemove()); n > maxRouteParts {
-			faults = faults.and(faultf(field, "has %d operations, at most %d are accepted", n, maxRouteParts))
-			continue
-		}
-		faults = allFaults(faults, headerValuesFault(field+".set", of.ops.GetSet()), headerValuesFault(field+".add", of.ops.GetAdd()))
-		for i, name := range of.ops.GetRemove() {
-			if !isHeaderName(name) || strings.EqualFold(name, "host") {
-				faults = faults.and(faultf(at(field+".remove", i), "%q is not the name of a header that can be removed", name))
-			}
-		}
-	}
-	return faults
-}
-
-// headerValuesFault checks headers to set or to add. Istio's :authority replaces the host
-// of requests.
-func headerValuesFault(field string, headers map[string]string) *FieldError {
-	var faults *FieldError
-	for _, name := range slices.Sorted(maps.Keys(headers)) {
-		field := field + "[" + name + "]"
-		if !isHeaderName(name) && !strings.EqualFold(name, ":authority") {
-			faults = faults.and(faultf(field, "%q is not the name of a header", name))
-		}
-		faults = faults.and(textFault(field, headers[name]))
-		if err := checkTextFormat(headers[name]); err != nil {
-			faults = faults.and(faultf(field, "%w; write %%%% for a percent sign", err))
-		}
-		for _, variable := range environmentOperator.FindAllStringSubmatch(headers[name], -1) {
-			if !slices.Contains(publicVariables, variable[1]) {
-				faults = faults.and(faultf(field, "the environment variable %s may hold a secret of another workload's proxy: only %s can be sent",
-					variable[1], strings.Join(publicVariables, ", ")))
-			}
-		}
-	}
-	return faults
-}
-
-// hostRewrites returns the fields of a route that replace the host of its requests. The first is
-// the one that counts.
-func hostRewrites(r *networkingv1alpha3.HTTPRoute) []string {
-	var out []string
-	if r.GetRewrite().GetAuthority() != "" {
-		out = append(out, ".rewrite.authority")
-	}
-	add := func(field string, headers map[string]string) {
-		for _, name := range slices.Sorted(maps.Keys(headers)) {
-			if strings.EqualFold(name, ":authority") || strings.EqualFold(name, "host") {
-				out = append(out, field+"["+name+"]")
-			}
-		}
-	}
-	add(".headers.request.set", r.GetHeaders().GetRequest().GetSet())
-	add(".headers.request.add", r.GetHeaders().GetRequest().GetAdd())
-	if len(r.GetRoute()) == 1 { // of several destinations each has its own
-		of := r.GetRoute()[0].GetHeaders().GetRequest()
-		add(".route[0].headers.request.set", of.GetSet())
-		add(".route[0].headers.request.add", of.GetAdd())
-	}
-	return out
-}
-
-// environmentOperator matches the operators that read an environment variable, beside a percent
-// sign that stands for itself, too.
-var environmentOperator = regexp.MustCompile(`%ENVIRONMENT\(([^)]*)\)`)
-
-// publicVariables tell what others may know of a proxy. Routes of a namespace work in the proxies of
-// its clients and in shared gateways, whose environment is not its own.
-var publicVariables = []string{
-	"HOSTNAME", "POD_NAME", "POD_NAMESPACE", "INSTANCE_IP", "HOST_IP", "SERVICE_ACCOUNT",
-	"ISTIO_META_CLUSTER_ID", "ISTIO_META_MESH_ID", "ISTIO_META_NETWORK", "ISTIO_META_OWNER", "ISTIO_META_WORKLOAD_NAME",
 }
 
 func redirectFault(field string, r *networkingv1alpha3.HTTPRedirect) *FieldError {
@@ -470,13 +319,6 @@ func faultsFault(field string, f *networkingv1alpha3.HTTPFaultInjection) *FieldE
 	return faults
 }
 
-func percentageFault(field string, p *networkingv1alpha3.Percent) *FieldError {
-	if v := p.GetValue(); v < 0 || v > 100 || math.IsNaN(v) {
-		return faultf(field, "%v is not a percentage", v)
-	}
-	return nil
-}
-
 func mirrorsFault(field string, r *networkingv1alpha3.HTTPRoute) *FieldError {
 	var faults *FieldError
 	if r.Mirror != nil {
@@ -538,3 +380,13 @@ var httpRouteFields = []apiField{
 	{Path: "http.fault.abort", Support: Partly, Meaning: "`httpStatus`, `grpcStatus` and `percentage`"},
 	{Path: "http.fault.abort.http2Error", Support: NoEffect, Meaning: "as with Istio; use `httpStatus` or `grpcStatus`"},
 }
+
+// Bounds of a VirtualService. Each host gets all routes, so their product counts, too.
+const (
+	maxRouteHosts  = 1000
+	maxRoutes      = 5000 // one for each match
+	maxHostRoutes  = 100_000
+	maxRouteParts  = 500 // destinations, mirrors, conditions and header operations of a route
+	maxSubnets     = 1000
+	maxTotalWeight = 1<<32 - 1
+)

@@ -1,0 +1,89 @@
+package source
+
+import (
+	"maps"
+	"regexp"
+	"slices"
+	"strings"
+
+	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
+)
+
+func headersFault(field string, h *networkingv1alpha3.Headers) *FieldError {
+	var faults *FieldError
+	for _, of := range []struct {
+		name string
+		ops  *networkingv1alpha3.Headers_HeaderOperations
+	}{{"request", h.GetRequest()}, {"response", h.GetResponse()}} {
+		field := field + "." + of.name
+		if n := len(of.ops.GetSet()) + len(of.ops.GetAdd()) + len(of.ops.GetRemove()); n > maxRouteParts {
+			faults = faults.and(faultf(field, "has %d operations, at most %d are accepted", n, maxRouteParts))
+			continue
+		}
+		faults = allFaults(faults, headerValuesFault(field+".set", of.ops.GetSet()), headerValuesFault(field+".add", of.ops.GetAdd()))
+		for i, name := range of.ops.GetRemove() {
+			if !isHeaderName(name) || strings.EqualFold(name, "host") {
+				faults = faults.and(faultf(at(field+".remove", i), "%q is not the name of a header that can be removed", name))
+			}
+		}
+	}
+	return faults
+}
+
+// headerValuesFault checks headers to set or to add. Istio's :authority replaces the host
+// of requests.
+func headerValuesFault(field string, headers map[string]string) *FieldError {
+	var faults *FieldError
+	for _, name := range slices.Sorted(maps.Keys(headers)) {
+		field := field + "[" + name + "]"
+		if !isHeaderName(name) && !strings.EqualFold(name, ":authority") {
+			faults = faults.and(faultf(field, "%q is not the name of a header", name))
+		}
+		faults = faults.and(textFault(field, headers[name]))
+		if err := checkTextFormat(headers[name]); err != nil {
+			faults = faults.and(faultf(field, "%w; write %%%% for a percent sign", err))
+		}
+		for _, variable := range environmentOperator.FindAllStringSubmatch(headers[name], -1) {
+			if !slices.Contains(publicVariables, variable[1]) {
+				faults = faults.and(faultf(field, "the environment variable %s may hold a secret of another workload's proxy: only %s can be sent",
+					variable[1], strings.Join(publicVariables, ", ")))
+			}
+		}
+	}
+	return faults
+}
+
+// environmentOperator matches the operators that read an environment variable, beside a percent
+// sign that stands for itself, too.
+var environmentOperator = regexp.MustCompile(`%ENVIRONMENT\(([^)]*)\)`)
+
+// publicVariables tell what others may know of a proxy. Routes of a namespace work in the proxies of
+// its clients and in shared gateways, whose environment is not its own.
+var publicVariables = []string{
+	"HOSTNAME", "POD_NAME", "POD_NAMESPACE", "INSTANCE_IP", "HOST_IP", "SERVICE_ACCOUNT",
+	"ISTIO_META_CLUSTER_ID", "ISTIO_META_MESH_ID", "ISTIO_META_NETWORK", "ISTIO_META_OWNER", "ISTIO_META_WORKLOAD_NAME",
+}
+
+// hostRewrites returns the fields of a route that replace the host of its requests. The first is
+// the one that counts.
+func hostRewrites(r *networkingv1alpha3.HTTPRoute) []string {
+	var out []string
+	if r.GetRewrite().GetAuthority() != "" {
+		out = append(out, ".rewrite.authority")
+	}
+	add := func(field string, headers map[string]string) {
+		for _, name := range slices.Sorted(maps.Keys(headers)) {
+			if strings.EqualFold(name, ":authority") || strings.EqualFold(name, "host") {
+				out = append(out, field+"["+name+"]")
+			}
+		}
+	}
+	add(".headers.request.set", r.GetHeaders().GetRequest().GetSet())
+	add(".headers.request.add", r.GetHeaders().GetRequest().GetAdd())
+	if len(r.GetRoute()) == 1 { // of several destinations each has its own
+		of := r.GetRoute()[0].GetHeaders().GetRequest()
+		add(".route[0].headers.request.set", of.GetSet())
+		add(".route[0].headers.request.add", of.GetAdd())
+	}
+	return out
+}
