@@ -20,6 +20,7 @@ import (
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 	"github.com/meshctl/meshctl/internal/server/source"
+	"github.com/meshctl/meshctl/internal/server/source/meshconfig"
 )
 
 // Names of the containers that are added.
@@ -58,7 +59,7 @@ type Injector struct {
 // New returns an Injector, or refuses the settings.
 func New(s Settings) (*Injector, error) {
 	if s.Mesh == nil {
-		s.Mesh = source.DefaultMeshConfig()
+		s.Mesh = meshconfig.Default()
 	}
 	s.SystemNamespace = source.SystemNamespaceOf(s.SystemNamespace)
 	s.Image = cmp.Or(s.Image, "meshctl:latest")

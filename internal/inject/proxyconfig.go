@@ -19,6 +19,7 @@ import (
 	"github.com/meshctl/meshctl/internal/proxysettings"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 	"github.com/meshctl/meshctl/internal/server/source"
+	"github.com/meshctl/meshctl/internal/server/source/meshconfig"
 )
 
 // ParseProxyConfig returns the ProxyConfig in JSON of the Kubernetes API.
@@ -130,7 +131,7 @@ func overlayKind(pc *meshv1alpha1.ProxyConfig, c *snapshot.ProxyConfig) {
 }
 
 func defaultProxyConfig() *meshv1alpha1.ProxyConfig {
-	return source.DefaultMeshConfig().GetDefaultConfig()
+	return meshconfig.Default().GetDefaultConfig()
 }
 
 // proxyConfigText returns the fields of pc that differ from the defaults, as JSON.

@@ -14,6 +14,7 @@ import (
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 	"github.com/meshctl/meshctl/internal/server/source"
+	"github.com/meshctl/meshctl/internal/server/source/fields"
 	"github.com/meshctl/meshctl/internal/yamldoc"
 )
 
@@ -152,7 +153,7 @@ func ParseMesh(text string) (m *meshv1alpha1.MeshConfig, warnings []string, err 
 	object := &corev1.ConfigMap{Data: map[string]string{"mesh": text}}
 	object.Name, object.Namespace = "istio", mesh.DefaultSystemNamespace
 	r, err := (&source.Converter{Remote: true}).Convert(object, snapshot.Place{})
-	if fault, ok := errors.AsType[*source.FieldError](err); ok {
+	if fault, ok := errors.AsType[*fields.Error](err); ok {
 		return nil, nil, errors.New(inFile(fault))
 	}
 	if err != nil {
@@ -169,7 +170,7 @@ func ParseMesh(text string) (m *meshv1alpha1.MeshConfig, warnings []string, err 
 }
 
 // inFile returns a fault in the text of a ConfigMap without the key of the ConfigMap.
-func inFile(fault *source.FieldError) string {
+func inFile(fault *fields.Error) string {
 	return fmt.Sprintf("line %d: %v", fault.TextLine, fault.Err)
 }
 

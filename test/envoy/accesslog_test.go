@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/meshctl/meshctl/internal/server/source"
+	"github.com/meshctl/meshctl/internal/server/source/fields"
 )
 
 // TestAccessLogOperators checks that Envoy has every operator that MeshConfig's
@@ -40,7 +40,7 @@ static_resources:
               "@type": type.googleapis.com/envoy.extensions.access_loggers.file.v3.FileAccessLog
               path: %q
               log_format: {text_format_source: {inline_string: %q}}
-`, log, source.AccessLogOperators()+"the end\n"))
+`, log, fields.AccessLogOperators()+"the end\n"))
 	address := strings.TrimSpace(string(Start(t, bootstrap, "--file-flush-interval-msec", "10").Get("/listeners")))
 	_, address, _ = strings.Cut(address, "::")
 	conn, err := net.Dial("tcp", address)

@@ -18,7 +18,7 @@ import (
 	"github.com/meshctl/meshctl/internal/install"
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/server/load"
-	"github.com/meshctl/meshctl/internal/server/source"
+	"github.com/meshctl/meshctl/internal/server/source/fields"
 )
 
 // maxValues bounds a file of values, in bytes.
@@ -154,7 +154,7 @@ func checkMeshConfig(ctx context.Context, env *cli.Env, v *install.Values) error
 	var errs []error
 	for i := range m.Files {
 		p := &m.Files[i]
-		if p.Kind == source.Refused {
+		if p.Kind == fields.Refused {
 			errs = append(errs, fmt.Errorf("meshConfig: %s", p.Reason))
 		} else {
 			env.Warnf("meshConfig: %s", p.Reason)

@@ -11,8 +11,8 @@ import (
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/server/registry"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
-	"github.com/meshctl/meshctl/internal/server/source"
 	"github.com/meshctl/meshctl/internal/server/source/dir"
+	"github.com/meshctl/meshctl/internal/server/source/fields"
 	"github.com/meshctl/meshctl/internal/server/source/kube"
 )
 
@@ -34,7 +34,7 @@ func OfAPIs(problems []kube.Problem) []Finding {
 	var out []Finding
 	for _, p := range problems {
 		for i, reason := range p.Reasons {
-			kind := source.Unreadable
+			kind := fields.Unreadable
 			if p.Key.Name == "" {
 				reason = p.Object + ": " + reason
 			} else {
@@ -46,29 +46,29 @@ func OfAPIs(problems []kube.Problem) []Finding {
 	return out
 }
 
-func codeOf(kind source.ProblemKind) Code {
+func codeOf(kind fields.ProblemKind) Code {
 	switch kind {
-	case source.Refused:
+	case fields.Refused:
 		return SchemaValidationError
-	case source.Repeated:
+	case fields.Repeated:
 		return RepeatedObject
-	case source.Unreadable:
+	case fields.Unreadable:
 		return Unreadable
-	case source.UnknownAnnotation:
+	case fields.UnknownAnnotation:
 		return UnknownAnnotation
-	case source.MisplacedAnnotation:
+	case fields.MisplacedAnnotation:
 		return MisplacedAnnotation
-	case source.WrongReplace:
+	case fields.WrongReplace:
 		return EnvoyFilterUsesReplaceOperationIncorrectly
-	case source.WrongAdd:
+	case fields.WrongAdd:
 		return EnvoyFilterUsesAddOperationIncorrectly
-	case source.WrongRemove:
+	case fields.WrongRemove:
 		return EnvoyFilterUsesRemoveOperationIncorrectly
-	case source.EmptyList:
+	case fields.EmptyList:
 		return EmptyListPermitsAll
-	case source.PrivateKey:
+	case fields.PrivateKey:
 		return PrivateKeyInKeySet
-	case source.Deprecated:
+	case fields.Deprecated:
 		return Deprecated
 	}
 	return NoEffect

@@ -5,7 +5,7 @@ import (
 
 	"github.com/meshctl/meshctl/internal/server/analyze"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
-	"github.com/meshctl/meshctl/internal/server/source"
+	"github.com/meshctl/meshctl/internal/server/source/fields"
 	"github.com/meshctl/meshctl/internal/server/source/kube"
 )
 
@@ -15,7 +15,7 @@ func TestOfAPIs(t *testing.T) {
 	key := snapshot.Key{Kind: snapshot.KindEnvoyFilter, Namespace: "shop", Name: "limits"}
 	found := analyze.OfAPIs([]kube.Problem{
 		{Object: "secrets", Reasons: []string{"forbidden"}},
-		{Object: source.ObjectName(key), Key: key, Reasons: []string{"a", "b", "c"}, Kinds: []source.ProblemKind{source.Refused, source.WrongAdd, source.UnknownAnnotation}},
+		{Object: fields.ObjectName(key), Key: key, Reasons: []string{"a", "b", "c"}, Kinds: []fields.ProblemKind{fields.Refused, fields.WrongAdd, fields.UnknownAnnotation}},
 	})
 	want := []analyze.Code{analyze.Unreadable, analyze.SchemaValidationError, analyze.EnvoyFilterUsesAddOperationIncorrectly, analyze.UnknownAnnotation}
 	if len(found) != len(want) {

@@ -2,7 +2,7 @@ package analyze
 
 import (
 	"github.com/meshctl/meshctl/internal/mesh"
-	"github.com/meshctl/meshctl/internal/server/source"
+	"github.com/meshctl/meshctl/internal/server/source/fields"
 )
 
 // Report is a finding in istioctl's form, with more fields.
@@ -28,7 +28,7 @@ func Reports(findings []Finding) []Report {
 		f := &findings[i]
 		k := KindOf(f.Code)
 		out[i] = Report{
-			Code: f.Code, Name: k.Name, Level: f.Severity(), Origin: source.ObjectName(f.Object), Cluster: f.Object.Cluster,
+			Code: f.Code, Name: k.Name, Level: f.Severity(), Origin: fields.ObjectName(f.Object), Cluster: f.Object.Cluster,
 			Field: f.Field, Message: f.Message, Fix: f.Fix, Documentation: f.Code.Documentation(),
 		}
 		switch {

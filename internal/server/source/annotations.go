@@ -9,6 +9,7 @@ import (
 
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
+	"github.com/meshctl/meshctl/internal/server/source/fields"
 	"github.com/meshctl/meshctl/internal/yamldoc"
 )
 
@@ -56,8 +57,8 @@ func (c *conversion) checkAnnotations(k *kind, annotations map[string]string) {
 			continue
 		}
 		if reason := annotationsWithoutEffect[name]; reason != "" {
-			w := noEffect("metadata.annotations["+name+"]", reason)
-			w.Kind = Unneeded
+			w := fields.WithoutEffect("metadata.annotations["+name+"]", reason)
+			w.Kind = fields.Unneeded
 			c.warn(w)
 		}
 	}
@@ -65,12 +66,12 @@ func (c *conversion) checkAnnotations(k *kind, annotations map[string]string) {
 
 // workloadAnnotations returns warnings about the annotations of an object that makes pods, such
 // as a Deployment, and of its pods.
-func workloadAnnotations(kind snapshot.Kind, v yamldoc.Value) []*FieldError {
+func workloadAnnotations(kind snapshot.Kind, v yamldoc.Value) []*fields.Error {
 	path, makesPods := mesh.PodTemplatePath(string(kind))
 	if !makesPods {
 		return nil
 	}
-	var out []*FieldError
+	var out []*fields.Error
 	check := func(field, kind string, metadata yamldoc.Value) {
 		for _, name := range slices.Sorted(slices.Values(metadata.Get("annotations").Keys())) {
 			if w := annotationFault(field, kind, name); w != nil {
@@ -88,7 +89,7 @@ func workloadAnnotations(kind snapshot.Kind, v yamldoc.Value) []*FieldError {
 
 // annotationFault returns a warning about an annotation in the metadata of an object of a kind,
 // nil if there is nothing to say.
-func annotationFault(metadata, kind, name string) *FieldError {
+func annotationFault(metadata, kind, name string) *fields.Error {
 	domain, _, _ := strings.Cut(name, "/")
 	isIstios := domain == "istio.io" || strings.HasSuffix(domain, ".istio.io") || name == annotation.IoKubernetesIngressClass.Name
 	if !isIstios || domain == "internal.istio.io" {
@@ -102,8 +103,8 @@ func annotationFault(metadata, kind, name string) *FieldError {
 		known := annotation.AllResourceAnnotations()
 		i := slices.IndexFunc(known, func(a *annotation.Instance) bool { return a.Name == name })
 		if i < 0 {
-			w := faultf(field, "is no annotation of Istio: it has no effect")
-			w.Kind = UnknownAnnotation
+			w := fields.Faultf(field, "is no annotation of Istio: it has no effect")
+			w.Kind = fields.UnknownAnnotation
 			return w
 		}
 		for _, t := range known[i].Resources {
@@ -117,7 +118,7 @@ func annotationFault(metadata, kind, name string) *FieldError {
 	if path, makesPods := mesh.PodTemplatePath(kind); makesPods && slices.Contains(kinds, "Pod") {
 		hint = ": move it to " + strings.Join(path, ".") + ".metadata.annotations"
 	}
-	w := faultf(field, "has no effect on a %s: it is for %s%s", kind, strings.Join(kinds, ", "), hint)
-	w.Kind = MisplacedAnnotation
+	w := fields.Faultf(field, "has no effect on a %s: it is for %s%s", kind, strings.Join(kinds, ", "), hint)
+	w.Kind = fields.MisplacedAnnotation
 	return w
 }

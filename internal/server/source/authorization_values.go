@@ -12,6 +12,7 @@ import (
 
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
+	"github.com/meshctl/meshctl/internal/server/source/fields"
 )
 
 // valueCheck returns why a value of a rule is not valid.
@@ -26,19 +27,19 @@ var valueChecks = map[string]valueCheck{
 }
 
 // valuesFault checks the values of a source or an operation.
-func valuesFault(field string, m proto.Message) *FieldError {
+func valuesFault(field string, m proto.Message) *fields.Error {
 	return listsFault(field, m, checkOf)
 }
 
 func checkOf(name string) valueCheck { return valueChecks[strings.TrimPrefix(name, "not_")] }
 
 // listsFault checks the lists of strings of a message. check returns the check of a field.
-func listsFault(field string, m proto.Message, check func(name string) valueCheck) *FieldError {
-	var faults *FieldError
+func listsFault(field string, m proto.Message, check func(name string) valueCheck) *fields.Error {
+	var faults *fields.Error
 	for fd, list := range stringLists(m) {
 		for i := range list.Len() {
 			if err := check(string(fd.Name()))(list.Get(i).String()); err != nil {
-				faults = faults.and(faultf(at(field+"."+fd.JSONName(), i), "%w", err))
+				faults = faults.And(fields.Faultf(fields.At(field+"."+fd.JSONName(), i), "%w", err))
 			}
 		}
 	}
@@ -163,7 +164,7 @@ func rangeValue(value string) error {
 	if _, err := netip.ParsePrefix(value); err == nil {
 		return nil
 	}
-	if _, err := parseAddr(value); err != nil {
+	if _, err := fields.ParseAddr(value); err != nil {
 		return fmt.Errorf("%q is neither an IP address nor a range of them, such as 10.0.0.0/8", value)
 	}
 	return nil

@@ -6,6 +6,8 @@ import (
 	"github.com/meshctl/meshctl/internal/clustersettings"
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
+	"github.com/meshctl/meshctl/internal/server/source/fields"
+	"github.com/meshctl/meshctl/internal/server/source/meshconfig"
 )
 
 var configMapKind = kubeKind(kind{
@@ -34,7 +36,7 @@ func IsCAKey(key string) bool {
 
 // caConfigMap delivers ConfigMaps with CA certificates. It delivers nothing of other
 // ConfigMaps, which may change often.
-func (c *conversion) caConfigMap(o *corev1.ConfigMap) *FieldError {
+func (c *conversion) caConfigMap(o *corev1.ConfigMap) *fields.Error {
 	_, generic := o.Data[keyCACert]
 	_, tls := o.Data[keyTLSCACert]
 	if !generic && !tls {
@@ -48,10 +50,10 @@ func (c *conversion) caConfigMap(o *corev1.ConfigMap) *FieldError {
 		}
 	}
 	if size > maxSecret {
-		return faultf("data", "has %d bytes of certificates, at most %d are used", size, maxSecret)
+		return fields.Faultf("data", "has %d bytes of certificates, at most %d are used", size, maxSecret)
 	}
 	m := &snapshot.ConfigMap{Meta: c.meta}
-	var fault *FieldError
+	var fault *fields.Error
 	m.CA, m.NoCA, fault = caBundle("configmap", data, dataField)
 	if fault != nil {
 		return fault
@@ -60,16 +62,16 @@ func (c *conversion) caConfigMap(o *corev1.ConfigMap) *FieldError {
 	return nil
 }
 
-func (c *conversion) clusterSettings(o *corev1.ConfigMap) *FieldError {
+func (c *conversion) clusterSettings(o *corev1.ConfigMap) *fields.Error {
 	settings, err := clustersettings.Parse(o.Data[clustersettings.Key])
 	if err != nil {
-		return &FieldError{Field: "data" + fieldOf(clustersettings.Key), Err: err}
+		return &fields.Error{Field: "data" + fields.FieldOf(clustersettings.Key), Err: err}
 	}
 	c.object = &snapshot.ClusterSettings{Meta: c.meta, Clusters: settings}
 	return nil
 }
 
-func (c *conversion) configMap(o *corev1.ConfigMap) *FieldError {
+func (c *conversion) configMap(o *corev1.ConfigMap) *fields.Error {
 	switch c.deliveredKind(snapshot.KindConfigMap, c.meta.Namespace, c.meta.Name) {
 	case snapshot.KindMeshSettings:
 	case snapshot.KindClusterSettings:
@@ -80,7 +82,7 @@ func (c *conversion) configMap(o *corev1.ConfigMap) *FieldError {
 	default:
 		return c.caConfigMap(o)
 	}
-	r := Reader{Remote: c.Remote, RefusedGateway: c.refusedGateway}
+	r := meshconfig.Reader{Remote: c.Remote, RefusedGateway: c.refusedGateway}
 	m, networks, fault := r.Read(o.Data)
 	for _, w := range r.Warnings {
 		c.warn(w)

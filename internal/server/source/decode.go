@@ -19,27 +19,28 @@ import (
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/output"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
+	"github.com/meshctl/meshctl/internal/server/source/fields"
 	"github.com/meshctl/meshctl/internal/yamldoc"
 )
 
 // Decode decodes and converts one object of a document. place is the place of the
-// value. Errors are of type *FieldError or Faults, with the line of each field.
+// value. Errors are of type *fields.Error or fields.Faults, with the line of each field.
 func (c *Converter) Decode(v yamldoc.Value, place snapshot.Place) (Result, error) {
 	r, err := c.decode(v, place)
 	r.Suppress = v.Get("metadata").Get("annotations").Get(mesh.AnnotationSuppress).Text()
 	for _, w := range r.Warnings {
 		w.Line = lineOf(v, w)
 	}
-	for _, fault := range FaultsOf(err) {
+	for _, fault := range fields.FaultsOf(err) {
 		fault.Line = lineOf(v, fault)
-		if fault.textFirst > 0 {
-			fault.Err = fmt.Errorf("%w, first in line %d", fault.Err, v.TextLineOf(fault.Field, fault.textFirst))
+		if fault.TextFirst > 0 {
+			fault.Err = fmt.Errorf("%w, first in line %d", fault.Err, v.TextLineOf(fault.Field, fault.TextFirst))
 		}
 	}
 	return r, err
 }
 
-func lineOf(v yamldoc.Value, f *FieldError) int {
+func lineOf(v yamldoc.Value, f *fields.Error) int {
 	if f.TextLine > 0 {
 		return v.TextLineOf(f.Field, f.TextLine)
 	}
@@ -48,7 +49,7 @@ func lineOf(v yamldoc.Value, f *FieldError) int {
 
 func (c *Converter) decode(v yamldoc.Value, place snapshot.Place) (Result, error) {
 	if !v.IsMapping() {
-		return Result{}, faultf("", "is not an object: want apiVersion, kind and metadata")
+		return Result{}, fields.Faultf("", "is not an object: want apiVersion, kind and metadata")
 	}
 	name := v.Get("kind").Text()
 	key := snapshot.Key{
@@ -58,9 +59,9 @@ func (c *Converter) decode(v yamldoc.Value, place snapshot.Place) (Result, error
 	apiVersion := v.Get("apiVersion").Text()
 	switch {
 	case name == "":
-		return Result{Key: key}, faultf("kind", "is missing: not a Kubernetes object")
+		return Result{Key: key}, fields.Faultf("kind", "is missing: not a Kubernetes object")
 	case apiVersion == "":
-		return Result{Key: key}, faultf("apiVersion", "is missing: not a Kubernetes object")
+		return Result{Key: key}, fields.Faultf("apiVersion", "is missing: not a Kubernetes object")
 	}
 	group, version := splitVersion(apiVersion)
 	k := findKind(group, name)
@@ -83,19 +84,19 @@ func (c *Converter) decode(v yamldoc.Value, place snapshot.Place) (Result, error
 	}
 	if !slices.Contains(k.versions, version) {
 		r.Closed = c.UnreadPolicy(&r, group)
-		return r, faultf("apiVersion", "%s of version %q is not read: use %s", name, version, k.versions[0])
+		return r, fields.Faultf("apiVersion", "%s of version %q is not read: use %s", name, version, k.versions[0])
 	}
 	object := k.newObject()
-	if fault := yamlSizeFault(v); fault != nil {
+	if fault := fields.YamlSizeFault(v); fault != nil {
 		istio, isIstio := object.(*Istio)
-		if isIstio && yamlSizeFault(v.Get("metadata")) == nil {
-			_ = decodeKube(v.Get("metadata"), "", &istio.ObjectMeta)
+		if isIstio && fields.YamlSizeFault(v.Get("metadata")) == nil {
+			_ = fields.DecodeKube(v.Get("metadata"), "", &istio.ObjectMeta)
 		}
 		r.Closed = c.closed(k, object, v.Get("spec"), place, fault)
 		return r, fault
 	}
 	if fault := decodeObject(v, object); fault != nil {
-		err := fault.err()
+		err := fault.AsError()
 		r.Closed = c.closed(k, object, v.Get("spec"), place, err)
 		return r, err
 	}
@@ -130,23 +131,23 @@ func fieldHint(key string) string {
 // decodeObject decodes into the object. Unknown fields of a Kubernetes object are
 // ignored: they belong to later versions. Unknown fields of an Istio object are
 // errors: they are mostly typing mistakes.
-func decodeObject(v yamldoc.Value, object any) *FieldError {
+func decodeObject(v yamldoc.Value, object any) *fields.Error {
 	istio, ok := object.(*Istio)
 	if !ok {
-		return decodeKube(v, "", object)
+		return fields.DecodeKube(v, "", object)
 	}
-	var faults *FieldError
+	var faults *fields.Error
 	for _, key := range v.Keys() {
 		if !slices.Contains(istioKeys, key) {
-			faults = faults.and(faultf(fieldOf(key), "is not a field of %s%s", istio.kind.name, fieldHint(key)))
+			faults = faults.And(fields.Faultf(fields.FieldOf(key), "is not a field of %s%s", istio.kind.name, fieldHint(key)))
 		}
 	}
-	faults = faults.and(decodeKube(v.Get("metadata"), "metadata", &istio.ObjectMeta))
+	faults = faults.And(fields.DecodeKube(v.Get("metadata"), "metadata", &istio.ObjectMeta))
 	if istio.hasStatus() && !v.Get("status").IsNull() {
-		faults = faults.and(decodeKube(v.Get("status"), "status", &istio.Status))
+		faults = faults.And(fields.DecodeKube(v.Get("status"), "status", &istio.Status))
 	}
 	if spec := v.Get("spec"); !spec.IsNull() {
-		faults = faults.and(under("spec", decodeProto(spec, istio.Spec, strict)))
+		faults = faults.And(fields.Under("spec", fields.DecodeProto(spec, istio.Spec, fields.Strict)))
 	}
 	return faults
 }
@@ -154,9 +155,9 @@ func decodeObject(v yamldoc.Value, object any) *FieldError {
 // DecodeJSON decodes and converts one object from a Kubernetes API. Unknown fields of
 // an Istio object are warnings, not errors as in files: the API has accepted the
 // object, so the fields belong to a later version of Istio. Errors are of type
-// *FieldError or Faults.
+// *fields.Error or fields.Faults.
 func (c *Converter) DecodeJSON(text []byte) (Result, error) {
-	if fault := sizeFault(text); fault != nil {
+	if fault := fields.SizeFault(text); fault != nil {
 		return c.tooLarge(text, fault)
 	}
 	var head struct {
@@ -164,7 +165,7 @@ func (c *Converter) DecodeJSON(text []byte) (Result, error) {
 		metav1.ObjectMeta `json:"metadata"`
 	}
 	if err := json.Unmarshal(text, &head); err != nil {
-		return Result{}, faultf("", "is not an object of the Kubernetes API: %s", kubeReason(err, ""))
+		return Result{}, fields.Faultf("", "is not an object of the Kubernetes API: %s", fields.KubeReason(err, ""))
 	}
 	group, _ := splitVersion(head.APIVersion)
 	k := findKind(group, head.Kind)
@@ -175,10 +176,10 @@ func (c *Converter) DecodeJSON(text []byte) (Result, error) {
 	istio, isIstio := object.(*Istio)
 	if !isIstio {
 		if err := kubejson.Check(text, object); err != nil {
-			return c.resultOf(k, head.Namespace, head.Name), &FieldError{Err: err}
+			return c.resultOf(k, head.Namespace, head.Name), &fields.Error{Err: err}
 		}
 		if err := json.Unmarshal(text, object); err != nil {
-			return c.resultOf(k, head.Namespace, head.Name), &FieldError{Err: errors.New(kubeReason(err, ""))}
+			return c.resultOf(k, head.Namespace, head.Name), &fields.Error{Err: errors.New(fields.KubeReason(err, ""))}
 		}
 		return c.Convert(object, snapshot.Place{})
 	}
@@ -187,7 +188,7 @@ func (c *Converter) DecodeJSON(text []byte) (Result, error) {
 	if fault != nil {
 		r := c.resultOf(k, head.Namespace, head.Name)
 		r.Suppress = head.Annotations[mesh.AnnotationSuppress]
-		err := fault.err()
+		err := fault.AsError()
 		r.Closed = c.closed(k, object, specOf(text), snapshot.Place{}, err)
 		return r, err
 	}
@@ -198,7 +199,7 @@ func (c *Converter) DecodeJSON(text []byte) (Result, error) {
 		r.Warnings = append(r.Warnings, k.doubts(specOf(text))...)
 	}
 	if unknown != nil {
-		r.Warnings = append(r.Warnings, unknown.each()...)
+		r.Warnings = append(r.Warnings, unknown.Each()...)
 		if err == nil {
 			if r.Closed = c.closed(k, object, specOf(text), snapshot.Place{}, nil); r.Closed != nil {
 				r.Object = r.Closed
@@ -210,7 +211,7 @@ func (c *Converter) DecodeJSON(text []byte) (Result, error) {
 
 // tooLarge returns the result of an object with too many values: only its name is decoded, and
 // the small fields of a security policy.
-func (c *Converter) tooLarge(text []byte, fault *FieldError) (Result, error) {
+func (c *Converter) tooLarge(text []byte, fault *fields.Error) (Result, error) {
 	var head struct {
 		metav1.TypeMeta
 		Metadata struct {
@@ -219,7 +220,7 @@ func (c *Converter) tooLarge(text []byte, fault *FieldError) (Result, error) {
 		} `json:"metadata"`
 	}
 	if err := json.Unmarshal(text, &head); err != nil {
-		return Result{}, faultf("", "is not an object of the Kubernetes API: %s", kubeReason(err, ""))
+		return Result{}, fields.Faultf("", "is not an object of the Kubernetes API: %s", fields.KubeReason(err, ""))
 	}
 	group, _ := splitVersion(head.APIVersion)
 	k := findKind(group, head.Kind)
@@ -245,17 +246,17 @@ func (o *Istio) hasStatus() bool {
 
 // decodeSpec decodes the spec, and the status if it is read. unknown reports unknown
 // fields.
-func decodeSpec(text []byte, istio *Istio) (unknown, fault *FieldError) {
+func decodeSpec(text []byte, istio *Istio) (unknown, fault *fields.Error) {
 	var body struct {
 		Spec   stdjson.RawMessage `json:"spec"`
 		Status stdjson.RawMessage `json:"status"`
 	}
 	if err := json.Unmarshal(text, &body); err != nil {
-		return nil, faultf("spec", "%s", kubeReason(err, ""))
+		return nil, fields.Faultf("spec", "%s", fields.KubeReason(err, ""))
 	}
 	if istio.hasStatus() && len(body.Status) > 0 {
 		if err := json.Unmarshal(body.Status, &istio.Status); err != nil {
-			return nil, faultf("status", "%s", kubeReason(err, ""))
+			return nil, fields.Faultf("status", "%s", fields.KubeReason(err, ""))
 		}
 	}
 	if len(body.Spec) == 0 || string(body.Spec) == "null" {
@@ -266,11 +267,11 @@ func decodeSpec(text []byte, istio *Istio) (unknown, fault *FieldError) {
 	}
 	doc, err := yamldoc.Parse(yamldoc.Chunk{Text: body.Spec, Line: 1}) // to find the field
 	if err != nil {
-		return nil, faultf("spec", "%w", err)
+		return nil, fields.Faultf("spec", "%w", err)
 	}
-	fault = decodeProto(doc, istio.Spec, strict)
-	if fault == nil || decodeProto(doc, istio.Spec, lenient) != nil {
-		return nil, under("spec", fault)
+	fault = fields.DecodeProto(doc, istio.Spec, fields.Strict)
+	if fault == nil || fields.DecodeProto(doc, istio.Spec, fields.Lenient) != nil {
+		return nil, fields.Under("spec", fault)
 	}
-	return under("spec", fault), nil
+	return fields.Under("spec", fault), nil
 }

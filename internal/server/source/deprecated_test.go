@@ -6,6 +6,8 @@ import (
 
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/types/descriptorpb"
+
+	"github.com/meshctl/meshctl/internal/server/source/fields"
 )
 
 // TestDeprecatedFields: each field and value of a kind with an effect that Istio's API marks as
@@ -14,7 +16,7 @@ func TestDeprecatedFields(t *testing.T) {
 	t.Parallel()
 	found := map[protoreflect.FullName]bool{}
 	for _, k := range kinds {
-		if k.newObject == nil || k.support == NoEffect {
+		if k.newObject == nil || k.support == fields.NoEffect {
 			continue
 		}
 		o, isIstio := k.newObject().(*Istio)
@@ -23,7 +25,7 @@ func TestDeprecatedFields(t *testing.T) {
 		}
 		eachDeprecated(o.Spec.ProtoReflect().Descriptor(), "", nil, func(path string, name protoreflect.FullName) {
 			found[name] = true
-			reported := slices.ContainsFunc(k.fields, func(f apiField) bool { return f.Path == path && f.Support == NoEffect })
+			reported := slices.ContainsFunc(k.fields, func(f fields.Field) bool { return f.Path == path && f.Support == fields.NoEffect })
 			if advised := replacements[name] != ""; reported == advised {
 				t.Errorf("%s of %s: reported as without effect: %v, replacement: %q; want one of them", path, k.name, reported, replacements[name])
 			}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 	"github.com/meshctl/meshctl/internal/server/source"
+	"github.com/meshctl/meshctl/internal/server/source/fields"
 )
 
 // TestDestinationRuleRefusals has a fault for each check of a DestinationRule, as the
@@ -122,7 +123,7 @@ func TestFilesBesideSecrets(t *testing.T) {
 	const head = "apiVersion: networking.istio.io/v1\nkind: DestinationRule\nmetadata: {name: d, namespace: a}\nspec: {host: b, "
 	const both = "tls: {mode: MUTUAL, credentialName: a, clientCertificate: /c, privateKey: /k, caCertificates: /a, sni: outbound_.80_._.b.c}"
 	const files = "tls: {mode: MUTUAL, clientCertificate: /c, privateKey: /k, sni: 10.0.0.1}"
-	fields := func(at string) (out []string) {
+	filesOf := func(at string) (out []string) {
 		for _, name := range []string{"clientCertificate", "privateKey", "caCertificates"} {
 			out = append(out, "spec."+at+".tls."+name)
 		}
@@ -130,11 +131,11 @@ func TestFilesBesideSecrets(t *testing.T) {
 	}
 	for spec, want := range map[string][]string{
 		"trafficPolicy: {" + files + "}":                                          nil,
-		"trafficPolicy: {" + both + "}":                                           fields("trafficPolicy"),
-		"trafficPolicy: {portLevelSettings: [{port: {number: 1}, " + both + "}]}": fields("trafficPolicy.portLevelSettings[0]"),
-		"subsets: [{name: x, trafficPolicy: {" + both + "}}]":                     fields("subsets[0].trafficPolicy"),
+		"trafficPolicy: {" + both + "}":                                           filesOf("trafficPolicy"),
+		"trafficPolicy: {portLevelSettings: [{port: {number: 1}, " + both + "}]}": filesOf("trafficPolicy.portLevelSettings[0]"),
+		"subsets: [{name: x, trafficPolicy: {" + both + "}}]":                     filesOf("subsets[0].trafficPolicy"),
 	} {
-		if got := warningsOf(t, head+spec+"}", source.Unused); !slices.Equal(got, want) {
+		if got := warningsOf(t, head+spec+"}", fields.Unused); !slices.Equal(got, want) {
 			t.Errorf("%s: %q, want %q", spec, got, want)
 		}
 	}

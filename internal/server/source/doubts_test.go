@@ -7,11 +7,12 @@ import (
 
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 	"github.com/meshctl/meshctl/internal/server/source"
+	"github.com/meshctl/meshctl/internal/server/source/fields"
 	"github.com/meshctl/meshctl/internal/yamldoc"
 )
 
 // warningsOf returns the fields of the warnings of a kind about an object, which is valid.
-func warningsOf(t *testing.T, text string, kind source.ProblemKind) []string {
+func warningsOf(t *testing.T, text string, kind fields.ProblemKind) []string {
 	t.Helper()
 	doc, err := yamldoc.Parse(yamldoc.Chunk{Text: []byte(text), Line: 1})
 	if err != nil {
@@ -32,7 +33,7 @@ func warningsOf(t *testing.T, text string, kind source.ProblemKind) []string {
 			t.Fatal(err)
 		}
 	}
-	fields := func(r source.Result) []string {
+	fieldsOf := func(r source.Result) []string {
 		var out []string
 		for _, w := range r.Warnings {
 			if w.Kind == kind {
@@ -41,13 +42,13 @@ func warningsOf(t *testing.T, text string, kind source.ProblemKind) []string {
 		}
 		return out
 	}
-	if !slices.Equal(fields(r), fields(fromAPI)) {
-		t.Errorf("%s: the file has %q, the API %q", text, fields(r), fields(fromAPI))
+	if !slices.Equal(fieldsOf(r), fieldsOf(fromAPI)) {
+		t.Errorf("%s: the file has %q, the API %q", text, fieldsOf(r), fieldsOf(fromAPI))
 	}
-	if r.Security && r.Unenforced(nil, false) != (kind == source.Unused && len(fields(r)) > 0) {
+	if r.Security && r.Unenforced(nil, false) != (kind == fields.Unused && len(fieldsOf(r)) > 0) {
 		t.Errorf("%s: a policy in force counts as one that is not", text)
 	}
-	return fields(r)
+	return fieldsOf(r)
 }
 
 // TestEmptyListsOfRules: empty lists of a rule that permits are reported, wherever they are.
@@ -66,7 +67,7 @@ func TestEmptyListsOfRules(t *testing.T) {
 		"{action: DENY, rules: [{from: []}]}": nil,
 		"{rules: [{from: [{source: {namespaces: [a]}}]}]}": nil,
 	} {
-		if got := warningsOf(t, head+spec, source.EmptyList); !slices.Equal(got, want) {
+		if got := warningsOf(t, head+spec, fields.EmptyList); !slices.Equal(got, want) {
 			t.Errorf("%s: %q, want %q", spec, got, want)
 		}
 	}
@@ -81,7 +82,7 @@ func TestPrivateKeysInKeySets(t *testing.T) {
 	private := strings.TrimSuffix(public, "}") + `, "d": "nWGxne_9WmC6hEr0kuwsxERJxWl7MmkZcDusAxyuf2A"}`
 	secret := `{"kty": "oct", "k": "` + strings.Repeat("abcd", 16) + `"}`
 	for keys, want := range map[string][]string{public: nil, secret: nil, private: {"spec.jwtRules[0].jwks"}, public + "," + private: {"spec.jwtRules[0].jwks"}} {
-		if got := warningsOf(t, head+keys+"]}'}]}", source.PrivateKey); !slices.Equal(got, want) {
+		if got := warningsOf(t, head+keys+"]}'}]}", fields.PrivateKey); !slices.Equal(got, want) {
 			t.Errorf("%s: %q, want %q", keys, got, want)
 		}
 	}
@@ -96,7 +97,7 @@ func TestServicesOfProviders(t *testing.T) {
 	} {
 		for _, provider := range []string{"zipkin", "opentelemetry", "envoyOtelAls", "envoyExtAuthzGrpc", "envoyExtAuthzHttp"} {
 			text := "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: istio, namespace: istio-system}\ndata: {mesh: 'extensionProviders: [{name: p, " + provider + ": {service: \"" + service + "\", port: 9000}}]'}"
-			if got := warningsOf(t, text, source.Unused); len(got) != want {
+			if got := warningsOf(t, text, fields.Unused); len(got) != want {
 				t.Errorf("%s with the service %s: %q", provider, service, got)
 			}
 		}

@@ -13,6 +13,7 @@ import (
 	"github.com/meshctl/meshctl/internal/istiojson"
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
+	"github.com/meshctl/meshctl/internal/server/source/fields"
 	"github.com/meshctl/meshctl/internal/yamldoc"
 )
 
@@ -61,7 +62,7 @@ func (c *Converter) closed(k *kind, object any, spec yamldoc.Value, place snapsh
 	if !ok || k.closed == nil || c.Remote {
 		return nil
 	}
-	if of, ok := errors.AsType[*FieldError](fault); ok && of.limit {
+	if of, ok := errors.AsType[*fields.Error](fault); ok && of.Limit {
 		text, err := spec.JSON()
 		if err != nil {
 			text = []byte("null")

@@ -7,6 +7,7 @@ import (
 
 	"github.com/meshctl/meshctl/internal/keyset"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
+	"github.com/meshctl/meshctl/internal/server/source/fields"
 	"github.com/meshctl/meshctl/internal/yamldoc"
 )
 
@@ -23,7 +24,7 @@ func closedPeerAuthentication(c *conversion, spec yamldoc.Value) snapshot.Object
 	if !exact[securityv1beta1.PeerAuthentication](spec, "mtls") || hasUnknown(spec, out) {
 		out.Mtls = strictMode
 	}
-	selects := exact[securityv1beta1.PeerAuthentication](spec, "selector") && labelsFault("", head.GetSelector().GetMatchLabels()) == nil
+	selects := exact[securityv1beta1.PeerAuthentication](spec, "selector") && fields.LabelsFault("", head.GetSelector().GetMatchLabels()) == nil
 	if selects {
 		out.Selector = head.Selector
 	}
@@ -33,12 +34,12 @@ func closedPeerAuthentication(c *conversion, spec yamldoc.Value) snapshot.Object
 	}
 	for key, of := range ports.Fields() {
 		m := &securityv1beta1.PeerAuthentication_MutualTLS{}
-		if of.IsNull() || decodeProto(of, m, strict) != nil {
+		if of.IsNull() || fields.DecodeProto(of, m, fields.Strict) != nil {
 			m = strictMode
 		}
 		number, err := strconv.ParseUint(key, 10, 32)
 		switch {
-		case err == nil && isPort(uint32(number)) && len(out.GetSelector().GetMatchLabels()) > 0:
+		case err == nil && fields.IsPort(uint32(number)) && len(out.GetSelector().GetMatchLabels()) > 0:
 			if out.PortLevelMtls == nil {
 				out.PortLevelMtls = make(map[uint32]*securityv1beta1.PeerAuthentication_MutualTLS)
 			}
@@ -72,7 +73,7 @@ func closedTokens(c *conversion, spec yamldoc.Value) snapshot.Object {
 	}
 	for _, item := range items {
 		r := &securityv1beta1.JWTRule{}
-		if all || item.IsNull() || decodeProto(item, r, strict) != nil || tokenRuleFault("", r) != nil {
+		if all || item.IsNull() || fields.DecodeProto(item, r, fields.Strict) != nil || tokenRuleFault("", r) != nil {
 			r = refusingRule(item)
 		}
 		out.JwtRules = append(out.JwtRules, r)
@@ -108,7 +109,7 @@ func refusingRule(of yamldoc.Value) *securityv1beta1.JWTRule {
 		}
 	}
 	for _, name := range r.FromCookies {
-		if isHeaderName(name) {
+		if fields.IsHeaderName(name) {
 			out.FromCookies = append(out.FromCookies, name)
 		}
 	}

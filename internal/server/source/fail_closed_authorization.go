@@ -8,6 +8,7 @@ import (
 
 	"github.com/meshctl/meshctl/internal/output"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
+	"github.com/meshctl/meshctl/internal/server/source/fields"
 	"github.com/meshctl/meshctl/internal/yamldoc"
 )
 
@@ -40,7 +41,7 @@ func closedAuthorization(c *conversion, spec yamldoc.Value) snapshot.Object {
 	}
 	for i, item := range items {
 		rule := &securityv1beta1.Rule{}
-		if decodeProto(item, rule, strict) != nil || item.IsNull() || ruleFault("", p.Spec.Action, rule) != nil {
+		if fields.DecodeProto(item, rule, fields.Strict) != nil || item.IsNull() || ruleFault("", p.Spec.Action, rule) != nil {
 			rule = &securityv1beta1.Rule{}
 			understood(item, rule.ProtoReflect())
 			prune(rule, p.Spec.Action)

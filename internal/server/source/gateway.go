@@ -12,62 +12,63 @@ import (
 
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
+	"github.com/meshctl/meshctl/internal/server/source/fields"
 )
 
 var gatewayKind = istioKind(kind{
 	group: groupNetworking, name: "Gateway", plural: "gateways", versions: istioVersions,
-	support: Partly, meaning: "see [its fields](#gateway)", fields: gatewayFields,
-}, func(c *conversion, spec *networkingv1alpha3.Gateway) *FieldError {
+	support: fields.Partly, meaning: "see [its fields](#gateway)", fields: gatewayFields,
+}, func(c *conversion, spec *networkingv1alpha3.Gateway) *fields.Error {
 	c.object = &snapshot.Gateway{Meta: c.meta, Kind: snapshot.KindGateway, Spec: spec}
-	var sockets *FieldError
+	var sockets *fields.Error
 	for i, s := range spec.Servers {
-		sockets = sockets.and(c.socketFault(at("servers", i)+".bind", s.GetBind()))
+		sockets = sockets.And(c.socketFault(fields.At("servers", i)+".bind", s.GetBind()))
 	}
-	if fault := allFaults(checkGateway(spec), sockets); fault != nil {
+	if fault := fields.AllFaults(checkGateway(spec), sockets); fault != nil {
 		return fault
 	}
 	for i, s := range spec.Servers {
-		c.warnUnused(at("spec.servers", i), s)
+		c.warnUnused(fields.At("spec.servers", i), s)
 	}
 	return nil
 })
 
-func checkGateway(g *networkingv1alpha3.Gateway) *FieldError {
-	selector := labelsFault("selector", g.Selector)
+func checkGateway(g *networkingv1alpha3.Gateway) *fields.Error {
+	selector := fields.LabelsFault("selector", g.Selector)
 	if len(g.Servers) == 0 {
-		return selector.and(faultf("servers", "is empty: a gateway needs at least one"))
+		return selector.And(fields.Faultf("servers", "is empty: a gateway needs at least one"))
 	}
-	return selector.and(each("servers", g.Servers, checkServer))
+	return selector.And(fields.Each("servers", g.Servers, checkServer))
 }
 
-func checkServer(field string, s *networkingv1alpha3.Server) *FieldError {
-	return allFaults(serverPortFault(field, s), serverHostsFault(field+".hosts", s), protocolTLSFault(field, s))
+func checkServer(field string, s *networkingv1alpha3.Server) *fields.Error {
+	return fields.AllFaults(serverPortFault(field, s), serverHostsFault(field+".hosts", s), protocolTLSFault(field, s))
 }
 
-func serverHostsFault(field string, s *networkingv1alpha3.Server) *FieldError {
+func serverHostsFault(field string, s *networkingv1alpha3.Server) *fields.Error {
 	if len(s.Hosts) == 0 {
-		return faultf(field, "is empty: use \"*\" for every host")
+		return fields.Faultf(field, "is empty: use \"*\" for every host")
 	}
-	return eachText(field, s.Hosts, func(field, host string) *FieldError {
+	return fields.EachText(field, s.Hosts, func(field, host string) *fields.Error {
 		name := host
 		if strings.Contains(host, "/") {
-			if fault := scopedHostFault(field, host, "* ."); fault != nil {
+			if fault := fields.ScopedHostFault(field, host, "* ."); fault != nil {
 				return fault
 			}
 			_, name, _ = strings.Cut(host, "/")
 		}
 		if p, _ := mesh.ParseProtocol(s.GetPort().GetProtocol()); p != mesh.TLS && p != mesh.HTTPS {
-			return patternFault(field, name)
+			return fields.PatternFault(field, name)
 		}
-		if hostFault(field, name) != nil && patternFault(field, name) == nil {
-			return faultf(field, "%q: the wildcard of a server name stands for whole labels", host)
+		if fields.HostFault(field, name) != nil && fields.PatternFault(field, name) == nil {
+			return fields.Faultf(field, "%q: the wildcard of a server name stands for whole labels", host)
 		}
-		return hostFault(field, name)
+		return fields.HostFault(field, name)
 	})
 }
 
 // protocolTLSFault checks the TLS settings of a server, which depend on its protocol.
-func protocolTLSFault(field string, s *networkingv1alpha3.Server) *FieldError {
+func protocolTLSFault(field string, s *networkingv1alpha3.Server) *fields.Error {
 	p, known := mesh.ParseProtocol(s.GetPort().GetProtocol())
 	isTLS := p == mesh.TLS || p == mesh.HTTPS
 	if !known || !isTLS && (s.Tls == nil || p.IsHTTP() && isRedirectOnly(s.Tls)) {
@@ -76,11 +77,11 @@ func protocolTLSFault(field string, s *networkingv1alpha3.Server) *FieldError {
 	field += ".tls"
 	switch {
 	case isTLS && s.Tls == nil:
-		return faultf(field, "is missing: protocol %s needs it", s.Port.Protocol)
+		return fields.Faultf(field, "is missing: protocol %s needs it", s.Port.Protocol)
 	case isTLS:
 		return serverTLSFault(field, s.Tls)
 	}
-	return faultf(field, "does not go with protocol %s: use HTTPS or TLS", s.Port.Protocol)
+	return fields.Faultf(field, "does not go with protocol %s: use HTTPS or TLS", s.Port.Protocol)
 }
 
 // isRedirectOnly reports whether settings have nothing but httpsRedirect.
@@ -88,21 +89,21 @@ func isRedirectOnly(t *networkingv1alpha3.ServerTLSSettings) bool {
 	return snapshot.PassesTLS(t) && len(certificatesOf(t)) == 0 && t.CaCertificates == ""
 }
 
-func serverPortFault(field string, s *networkingv1alpha3.Server) *FieldError {
+func serverPortFault(field string, s *networkingv1alpha3.Server) *fields.Error {
 	switch {
 	case s.Port == nil:
-		return faultf(field+".port", "is missing")
+		return fields.Faultf(field+".port", "is missing")
 	case s.Port.Protocol == "":
-		return faultf(field+".port.protocol", "is missing")
+		return fields.Faultf(field+".port.protocol", "is missing")
 	}
 	if snapshot.IsUnixSocket(s.Bind) { // socketFault checks the path
-		faults := protocolFault(field+".port", s.Port.Protocol, mesh.UDP, mesh.HTTPProxy)
+		faults := fields.ProtocolFault(field+".port", s.Port.Protocol, mesh.UDP, mesh.HTTPProxy)
 		if s.Port.Number != 0 {
-			faults = faultf(field+".port.number", "%d: a Unix socket has no port, use 0", s.Port.Number).and(faults)
+			faults = fields.Faultf(field+".port.number", "%d: a Unix socket has no port, use 0", s.Port.Number).And(faults)
 		}
 		return faults
 	}
-	return portFault(field+".port", s.Port.Number, s.Port.Protocol, mesh.UDP, mesh.HTTPProxy).and(bindFault(field+".bind", s.Bind))
+	return fields.PortFault(field+".port", s.Port.Number, s.Port.Protocol, mesh.UDP, mesh.HTTPProxy).And(fields.BindFault(field+".bind", s.Bind))
 }
 
 // certificatesOf returns the names of the fields that name certificates of the server.
@@ -142,66 +143,66 @@ func namesSecrets(t *networkingv1alpha3.ServerTLSSettings) bool {
 // maxServerCertificates is the number of certificates of one server: one for each type of key.
 const maxServerCertificates = 2
 
-func serverTLSFault(field string, t *networkingv1alpha3.ServerTLSSettings) *FieldError {
+func serverTLSFault(field string, t *networkingv1alpha3.ServerTLSSettings) *fields.Error {
 	if snapshot.PassesTLS(t) {
 		return nil
 	}
 	certificates := usedCertificates(t)
 	if t.Mode == networkingv1alpha3.ServerTLSSettings_ISTIO_MUTUAL {
 		if len(certificates) > 0 || t.CaCertificates != "" {
-			return faultf(field+"."+append(certificates, "caCertificates")[0], "does not go with mode ISTIO_MUTUAL, which uses the certificate of the workload")
+			return fields.Faultf(field+"."+append(certificates, "caCertificates")[0], "does not go with mode ISTIO_MUTUAL, which uses the certificate of the workload")
 		}
 		return nil
 	}
 	mutual := t.Mode != networkingv1alpha3.ServerTLSSettings_SIMPLE
 	secrets := namesSecrets(t)
-	var faults *FieldError
+	var faults *fields.Error
 	switch {
 	case len(certificates) == 0:
-		faults = faultf(field, "has no certificate: mode %s needs credentialName, or serverCertificate and privateKey", t.Mode)
+		faults = fields.Faultf(field, "has no certificate: mode %s needs credentialName, or serverCertificate and privateKey", t.Mode)
 	case len(certificates) > 1:
-		faults = faultf(field+"."+certificates[1], "does not go with %s: use one of them", certificates[0])
+		faults = fields.Faultf(field+"."+certificates[1], "does not go with %s: use one of them", certificates[0])
 	case max(len(t.CredentialNames), len(t.TlsCertificates)) > maxServerCertificates:
-		faults = faultf(field+"."+certificates[0], "has more than %d certificates", maxServerCertificates)
+		faults = fields.Faultf(field+"."+certificates[0], "has more than %d certificates", maxServerCertificates)
 	case !secrets && t.ServerCertificate == "" != (t.PrivateKey == ""):
-		faults = faultf(field, "needs both serverCertificate and privateKey")
+		faults = fields.Faultf(field, "needs both serverCertificate and privateKey")
 	case mutual && !secrets && t.CaCertificates == "":
-		faults = faultf(field+".caCertificates", "is missing: mode %s needs it to verify clients", t.Mode)
+		faults = fields.Faultf(field+".caCertificates", "is missing: mode %s needs it to verify clients", t.Mode)
 	}
 	if t.CaCrl != "" && (secrets || !mutual) {
-		faults = faults.and(faultf(field+".caCrl", "is for caCertificates: a Secret has its list in the key ca.crl"))
+		faults = faults.And(fields.Faultf(field+".caCrl", "is for caCertificates: a Secret has its list in the key ca.crl"))
 	}
 	lowest, highest, which := t.MinProtocolVersion, t.MaxProtocolVersion, "minProtocolVersion"
 	if lowest == networkingv1alpha3.ServerTLSSettings_TLS_AUTO {
 		lowest, which = networkingv1alpha3.ServerTLSSettings_TLSV1_2, "the default minProtocolVersion"
 	}
 	if highest != networkingv1alpha3.ServerTLSSettings_TLS_AUTO && lowest > highest {
-		faults = faults.and(faultf(field, "%s %s is above maxProtocolVersion %s: no client could connect", which, lowest, highest))
+		faults = faults.And(fields.Faultf(field, "%s %s is above maxProtocolVersion %s: no client could connect", which, lowest, highest))
 	}
 	if secrets {
-		return allFaults(faults, credentialsFault(field, t), clientHashesFault(field, t))
+		return fields.AllFaults(faults, credentialsFault(field, t), clientHashesFault(field, t))
 	}
-	return allFaults(faults, each(field+".tlsCertificates", t.TlsCertificates, func(field string, c *networkingv1alpha3.ServerTLSSettings_TLSCertificate) *FieldError {
+	return fields.AllFaults(faults, fields.Each(field+".tlsCertificates", t.TlsCertificates, func(field string, c *networkingv1alpha3.ServerTLSSettings_TLSCertificate) *fields.Error {
 		if c.ServerCertificate == "" || c.PrivateKey == "" {
-			return faultf(field, "needs both serverCertificate and privateKey")
+			return fields.Faultf(field, "needs both serverCertificate and privateKey")
 		}
 		return nil
 	}), credentialsFault(field, t), clientHashesFault(field, t))
 }
 
 // credentialsFault checks the names of Secrets and ConfigMaps.
-func credentialsFault(field string, t *networkingv1alpha3.ServerTLSSettings) *FieldError {
-	var faults *FieldError
+func credentialsFault(field string, t *networkingv1alpha3.ServerTLSSettings) *fields.Error {
+	var faults *fields.Error
 	if t.CredentialName != "" && !isCredential(t.CredentialName) {
-		faults = faults.and(faultf(field+".credentialName", "%q is not the name of a Secret", t.CredentialName))
+		faults = faults.And(fields.Faultf(field+".credentialName", "%q is not the name of a Secret", t.CredentialName))
 	}
 	for i, name := range t.CredentialNames {
 		if !isCredential(name) {
-			faults = faults.and(faultf(at(field+".credentialNames", i), "%q is not the name of a Secret", name))
+			faults = faults.And(fields.Faultf(fields.At(field+".credentialNames", i), "%q is not the name of a Secret", name))
 		}
 	}
 	if name := strings.TrimPrefix(t.CaCertCredentialName, snapshot.ConfigMapPrefix); name != "" && !isCredential(name) {
-		faults = faults.and(faultf(field+".caCertCredentialName", "%q is not the name of a Secret or ConfigMap", t.CaCertCredentialName))
+		faults = faults.And(fields.Faultf(field+".caCertCredentialName", "%q is not the name of a Secret or ConfigMap", t.CaCertCredentialName))
 	}
 	return faults
 }
@@ -217,16 +218,16 @@ func isCredential(text string) bool {
 }
 
 // clientHashesFault checks the hashes of client certificates. Envoy refuses malformed ones.
-func clientHashesFault(field string, t *networkingv1alpha3.ServerTLSSettings) *FieldError {
-	var faults *FieldError
+func clientHashesFault(field string, t *networkingv1alpha3.ServerTLSSettings) *fields.Error {
+	var faults *fields.Error
 	for i, text := range t.VerifyCertificateSpki {
 		if b, err := base64.StdEncoding.DecodeString(text); err != nil || len(b) != sha256.Size {
-			faults = faults.and(faultf(at(field+".verifyCertificateSpki", i), "%q is not a SHA-256 hash in base64", text))
+			faults = faults.And(fields.Faultf(fields.At(field+".verifyCertificateSpki", i), "%q is not a SHA-256 hash in base64", text))
 		}
 	}
 	for i, text := range t.VerifyCertificateHash {
 		if b, err := hex.DecodeString(strings.ReplaceAll(text, ":", "")); err != nil || len(b) != sha256.Size {
-			faults = faults.and(faultf(at(field+".verifyCertificateHash", i), "%q is not a SHA-256 hash in hexadecimal", text))
+			faults = faults.And(fields.Faultf(fields.At(field+".verifyCertificateHash", i), "%q is not a SHA-256 hash in hexadecimal", text))
 		}
 	}
 	return faults
@@ -241,30 +242,30 @@ func (c *conversion) warnUnused(field string, s *networkingv1alpha3.Server) {
 	field += ".tls"
 	p, _ := mesh.ParseProtocol(s.Port.Protocol)
 	if t.HttpsRedirect && !p.IsHTTP() {
-		c.warn(noEffect(field+".httpsRedirect", "only servers with protocol HTTP redirect"))
+		c.warn(fields.WithoutEffect(field+".httpsRedirect", "only servers with protocol HTTP redirect"))
 	}
 	certificates := certificatesOf(t)
 	if snapshot.PassesTLS(t) && len(certificates) > 0 {
-		c.warn(noEffect(field+"."+certificates[0], "mode "+t.Mode.String()+" uses no certificate"))
+		c.warn(fields.WithoutEffect(field+"."+certificates[0], "mode "+t.Mode.String()+" uses no certificate"))
 	}
 	if used := usedCertificates(t); len(used) > 0 && len(used) < len(certificates) && t.Mode != networkingv1alpha3.ServerTLSSettings_ISTIO_MUTUAL {
-		c.warn(noEffect(field+"."+certificates[len(used)], used[0]+" is used instead"))
+		c.warn(fields.WithoutEffect(field+"."+certificates[len(used)], used[0]+" is used instead"))
 	}
 	verifies := t.Mode == networkingv1alpha3.ServerTLSSettings_MUTUAL || t.Mode == networkingv1alpha3.ServerTLSSettings_OPTIONAL_MUTUAL
 	if !verifies && (len(t.VerifyCertificateSpki) > 0 || len(t.VerifyCertificateHash) > 0) {
-		c.warn(noEffect(field, "mode "+t.Mode.String()+" compares no hashes of client certificates"))
+		c.warn(fields.WithoutEffect(field, "mode "+t.Mode.String()+" compares no hashes of client certificates"))
 	}
 	if !verifies && t.Mode != networkingv1alpha3.ServerTLSSettings_ISTIO_MUTUAL && len(t.SubjectAltNames) > 0 {
-		c.warn(noEffect(field+".subjectAltNames", "mode "+t.Mode.String()+" verifies no client"))
+		c.warn(fields.WithoutEffect(field+".subjectAltNames", "mode "+t.Mode.String()+" verifies no client"))
 	}
 	for i, pair := range t.TlsCertificates {
 		if pair.GetCaCertificates() != "" {
-			c.warn(noEffect(at(field+".tlsCertificates", i)+".caCertificates", commonClientCAs))
+			c.warn(fields.WithoutEffect(fields.At(field+".tlsCertificates", i)+".caCertificates", commonClientCAs))
 		}
 	}
 	for i, suite := range t.CipherSuites {
 		if !mesh.IsCipherSuite(suite) {
-			c.warn(noEffect(at(field+".cipherSuites", i), "Envoy has no cipher suite "+suite))
+			c.warn(fields.WithoutEffect(fields.At(field+".cipherSuites", i), "Envoy has no cipher suite "+suite))
 		}
 	}
 }
@@ -272,12 +273,12 @@ func (c *conversion) warnUnused(field string, s *networkingv1alpha3.Server) {
 // commonClientCAs explains why a certificate of a server has no CA certificates for clients.
 const commonClientCAs = "a server has one list of CA certificates for its clients: use caCertificates of tls"
 
-var gatewayFields = []apiField{
-	{Path: "selector", Support: Works, Meaning: "proxies of type `router` of all namespaces"},
-	{Path: "servers", Support: Partly, Meaning: "`port`, `bind`, `hosts`, `tls` and `name`"},
-	{Path: "servers.bind", Support: Works, Meaning: "an IP address, or with a directory of YAML a Unix socket below `--socket-dir`"},
-	{Path: "servers.port", Support: Partly, Meaning: "`number`, `name` and `protocol`: HTTP, HTTP2, GRPC, GRPC-WEB, HTTPS, TLS, TCP, MONGO, MYSQL, REDIS"},
-	{Path: "servers.port.targetPort", Support: NoEffect, Meaning: "the Service of the gateway determines the port of the pod"},
-	{Path: "servers.tls", Support: Works, Meaning: "all modes; a setting that the mode does not use is reported"},
-	{Path: "servers.defaultEndpoint", Support: NoEffect, Meaning: "VirtualServices route requests and connections"},
+var gatewayFields = []fields.Field{
+	{Path: "selector", Support: fields.Works, Meaning: "proxies of type `router` of all namespaces"},
+	{Path: "servers", Support: fields.Partly, Meaning: "`port`, `bind`, `hosts`, `tls` and `name`"},
+	{Path: "servers.bind", Support: fields.Works, Meaning: "an IP address, or with a directory of YAML a Unix socket below `--socket-dir`"},
+	{Path: "servers.port", Support: fields.Partly, Meaning: "`number`, `name` and `protocol`: HTTP, HTTP2, GRPC, GRPC-WEB, HTTPS, TLS, TCP, MONGO, MYSQL, REDIS"},
+	{Path: "servers.port.targetPort", Support: fields.NoEffect, Meaning: "the Service of the gateway determines the port of the pod"},
+	{Path: "servers.tls", Support: fields.Works, Meaning: "all modes; a setting that the mode does not use is reported"},
+	{Path: "servers.defaultEndpoint", Support: fields.NoEffect, Meaning: "VirtualServices route requests and connections"},
 }

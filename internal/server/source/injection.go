@@ -12,6 +12,7 @@ import (
 
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
+	"github.com/meshctl/meshctl/internal/server/source/fields"
 )
 
 // Names of the injection. Pods have the annotations, MutatingWebhookConfigurations the tag.
@@ -80,7 +81,7 @@ func declaredPorts(o *corev1.Pod) []uint32 {
 		}
 		before := len(out)
 		for _, p := range c.Ports {
-			if (p.Protocol == "" || p.Protocol == corev1.ProtocolTCP) && isPort(p.ContainerPort) {
+			if (p.Protocol == "" || p.Protocol == corev1.ProtocolTCP) && fields.IsPort(p.ContainerPort) {
 				out = append(out, uint32(p.ContainerPort))
 			}
 		}
@@ -123,7 +124,7 @@ var replicaSetKind = kubeKind(kind{
 	resources: []Resource{{Use: ForAnalysis, Optional: true, Without: "it is not reported which pods the injector refuses"}},
 }, (*conversion).replicaSet)
 
-func (c *conversion) replicaSet(o *appsv1.ReplicaSet) *FieldError {
+func (c *conversion) replicaSet(o *appsv1.ReplicaSet) *fields.Error {
 	if !c.Analysis || o.DeletionTimestamp != nil {
 		return nil
 	}
@@ -145,7 +146,7 @@ var eventKind = kubeKind(kind{
 }, (*conversion).event)
 
 // event delivers the Events of objects that do not keep in their status why they cannot create pods.
-func (c *conversion) event(o *corev1.Event) *FieldError {
+func (c *conversion) event(o *corev1.Event) *fields.Error {
 	if !c.Analysis || o.Reason != "FailedCreate" || o.InvolvedObject.Kind == "ReplicaSet" || !strings.Contains(o.Message, injectorDomain) {
 		return nil
 	}
@@ -161,7 +162,7 @@ var injectorKind = kubeKind(kind{
 	resources: []Resource{{Use: ForAnalysis, Optional: true, Without: "it is not known which pods are injected"}},
 }, (*conversion).injector)
 
-func (c *conversion) injector(o *admissionv1.MutatingWebhookConfiguration) *FieldError {
+func (c *conversion) injector(o *admissionv1.MutatingWebhookConfiguration) *fields.Error {
 	if !c.Analysis {
 		return nil
 	}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 	"github.com/meshctl/meshctl/internal/server/source"
+	"github.com/meshctl/meshctl/internal/server/source/fields"
 )
 
 const peerAuthentication = `{"apiVersion":"security.istio.io/v1","kind":"PeerAuthentication",
@@ -69,7 +70,7 @@ func checkFieldError(t *testing.T, err error, want string) {
 	t.Helper()
 	var text string
 	if err != nil {
-		if _, ok := errors.AsType[*source.FieldError](err); !ok {
+		if _, ok := errors.AsType[*fields.Error](err); !ok {
 			t.Errorf("error of type %T", err)
 		}
 		text = strings.ReplaceAll(err.Error(), "\u00a0", " ")

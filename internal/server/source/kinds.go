@@ -10,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/meshctl/meshctl/internal/server/snapshot"
+	"github.com/meshctl/meshctl/internal/server/source/fields"
 	"github.com/meshctl/meshctl/internal/yamldoc"
 )
 
@@ -45,21 +46,21 @@ type kind struct {
 	newObject func() any
 	object    reflect.Type
 	// convert checks an object and delivers it; nil when there is nothing to deliver.
-	convert func(*conversion, any) *FieldError
+	convert func(*conversion, any) *fields.Error
 	// closed returns the valid parts of a security policy with a fault; nil for kinds of
 	// which nothing is used then. The metadata is valid. The spec may have any value.
 	closed func(c *conversion, spec yamldoc.Value) snapshot.Object
 	// doubts finds what the author of a valid spec may not have meant, in its text; nil for none.
-	doubts func(spec yamldoc.Value) []*FieldError
+	doubts func(spec yamldoc.Value) []*fields.Error
 
 	// support is empty for the kinds of Kubernetes itself, which
 	// docs/api-support.md leaves out. meaning explains it.
-	support Support
+	support fields.Support
 	meaning string
 	// unreported suppresses the warning about a kind without effect.
 	unreported bool
 	// fields lists the fields of the spec, if some of them have no effect.
-	fields []apiField
+	fields []fields.Field
 
 	// resources describes how the kind is followed: one Resource for most kinds.
 	// Watched fills in the names.
@@ -72,9 +73,9 @@ var (
 )
 
 // kubeKind completes the description of a kind with the Go type T.
-func kubeKind[T any](k kind, convert func(*conversion, *T) *FieldError) *kind {
+func kubeKind[T any](k kind, convert func(*conversion, *T) *fields.Error) *kind {
 	k.newObject, k.object = func() any { return new(T) }, reflect.TypeFor[*T]()
-	k.convert = func(c *conversion, object any) *FieldError {
+	k.convert = func(c *conversion, object any) *fields.Error {
 		o, _ := object.(*T)
 		return convert(c, o)
 	}
@@ -87,9 +88,9 @@ func kubeKind[T any](k kind, convert func(*conversion, *T) *FieldError) *kind {
 func istioKind[T any, M interface {
 	*T
 	proto.Message
-}](k kind, convert func(*conversion, M) *FieldError) *kind {
+}](k kind, convert func(*conversion, M) *fields.Error) *kind {
 	k.newObject, k.object = func() any { return &Istio{kind: &k, Spec: M(new(T))} }, nil
-	k.convert = func(c *conversion, object any) *FieldError {
+	k.convert = func(c *conversion, object any) *fields.Error {
 		c.istio, _ = object.(*Istio)
 		spec, _ := c.istio.Spec.(M)
 		old := deprecated(spec.ProtoReflect()) // convert may replace them
@@ -100,7 +101,7 @@ func istioKind[T any, M interface {
 			}
 			c.warnDeprecated(old)
 		}
-		return under("spec", fault)
+		return fields.Under("spec", fault)
 	}
 	if k.resources == nil {
 		k.resources = []Resource{{Use: ForConfiguration, Custom: true, Without: "no " + k.name + " has an effect"}}
@@ -111,7 +112,7 @@ func istioKind[T any, M interface {
 // unread returns the description of a kind that has no effect.
 func unread(group, name, plural, meaning string, versions ...string) *kind {
 	return &kind{
-		group: group, name: name, plural: plural, versions: versions, support: NoEffect, meaning: meaning,
+		group: group, name: name, plural: plural, versions: versions, support: fields.NoEffect, meaning: meaning,
 		resources: []Resource{{
 			Use: ForConfiguration, Custom: true, Optional: true, Unread: true,
 			Without: "it is not reported whether there is any " + name + ", which has no effect",
@@ -144,7 +145,7 @@ var kinds = []*kind{
 	configMapKind,
 	// Files may hold service accounts. They are checked, but not used.
 	kubeKind(kind{name: "ServiceAccount", plural: "serviceaccounts", versions: v1},
-		func(*conversion, *corev1.ServiceAccount) *FieldError { return nil }),
+		func(*conversion, *corev1.ServiceAccount) *fields.Error { return nil }),
 	gatewayKind,
 	sidecarKind,
 	destinationRuleKind,
@@ -245,7 +246,7 @@ func namesOfKinds(group string) []string {
 func IstioKindsWithoutEffect() []string {
 	var out []string
 	for _, k := range kinds {
-		if k.support == NoEffect && isIstioGroup(k.group) {
+		if k.support == fields.NoEffect && isIstioGroup(k.group) {
 			out = append(out, k.name)
 		}
 	}

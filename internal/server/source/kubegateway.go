@@ -10,11 +10,12 @@ import (
 
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
+	"github.com/meshctl/meshctl/internal/server/source/fields"
 )
 
 var kubeGatewayKind = kubeKind(kind{
 	group: groupGatewayAPI, name: "Gateway", kind: snapshot.KindKubeGateway, plural: "gateways", versions: []string{"v1", "v1beta1"},
-	support: Partly, meaning: "with the label `topology.istio.io/network` it is a gateway of that network at `spec.addresses`. Proxies call its TLS listeners that have port 15443 " +
+	support: fields.Partly, meaning: "with the label `topology.istio.io/network` it is a gateway of that network at `spec.addresses`. Proxies call its TLS listeners that have port 15443 " +
 		"(or the port in the label `networking.istio.io/gatewayPort`) or the option `gateway.istio.io/listener-protocol: auto-passthrough`. No proxy is started for it",
 	resources: []Resource{{Custom: true, Optional: true, Without: "Gateways of the Kubernetes API are no gateways of networks"}},
 }, (*conversion).kubeGateway)
@@ -33,11 +34,11 @@ const (
 // kubeGateway delivers a Gateway of the Kubernetes Gateway API with the label of a
 // network as a gateway into that network. Other Gateways have no effect. It reports Gateways
 // of Istio's classes: the others belong to other controllers.
-func (c *conversion) kubeGateway(o *gatewayv1.Gateway) *FieldError {
+func (c *conversion) kubeGateway(o *gatewayv1.Gateway) *fields.Error {
 	network := o.Labels[mesh.LabelNetwork]
 	if network == "" {
 		if strings.HasPrefix(string(o.Spec.GatewayClassName), classPrefix) {
-			c.warn(noEffect("spec", "without the label "+mesh.LabelNetwork+" it is no gateway of a network, and no proxy is started for it"))
+			c.warn(fields.WithoutEffect("spec", "without the label "+mesh.LabelNetwork+" it is no gateway of a network, and no proxy is started for it"))
 		}
 		return nil
 	}
@@ -46,7 +47,7 @@ func (c *conversion) kubeGateway(o *gatewayv1.Gateway) *FieldError {
 	if label := o.Labels[mesh.LabelGatewayPort]; label != "" {
 		n, err := strconv.ParseUint(label, 10, 16)
 		if err != nil || n == 0 {
-			return faultf("metadata.labels["+mesh.LabelGatewayPort+"]", "%q is not a port", label)
+			return fields.Faultf("metadata.labels["+mesh.LabelGatewayPort+"]", "%q is not a port", label)
 		}
 		port = gatewayv1.PortNumber(n)
 	}
@@ -54,8 +55,8 @@ func (c *conversion) kubeGateway(o *gatewayv1.Gateway) *FieldError {
 		if l.TLS == nil || l.Port != port && l.TLS.Options[optionListenerProtocol] != autoPassthrough {
 			continue
 		}
-		if !isPort(l.Port) {
-			return faultf(at("spec.listeners", i)+".port", "%d is not a port: want 1 to 65535", l.Port)
+		if !fields.IsPort(l.Port) {
+			return fields.Faultf(fields.At("spec.listeners", i)+".port", "%d is not a port: want 1 to 65535", l.Port)
 		}
 		if number := uint32(l.Port); !slices.Contains(g.Ports, number) {
 			g.Ports = append(g.Ports, number)
@@ -65,7 +66,7 @@ func (c *conversion) kubeGateway(o *gatewayv1.Gateway) *FieldError {
 		return fault
 	}
 	if len(g.Ports) == 0 {
-		c.warn(faultf("spec.listeners", "none of TLS on port %d, nor with the option %s: %s: so it is no gateway of network %s",
+		c.warn(fields.Faultf("spec.listeners", "none of TLS on port %d, nor with the option %s: %s: so it is no gateway of network %s",
 			port, optionListenerProtocol, autoPassthrough, network))
 		return nil
 	}
@@ -73,7 +74,7 @@ func (c *conversion) kubeGateway(o *gatewayv1.Gateway) *FieldError {
 	return nil
 }
 
-func (c *conversion) gatewayAddresses(g *snapshot.KubeGateway, addresses []gatewayv1.GatewaySpecAddress) *FieldError {
+func (c *conversion) gatewayAddresses(g *snapshot.KubeGateway, addresses []gatewayv1.GatewaySpecAddress) *fields.Error {
 	for i, a := range addresses {
 		field := fmt.Sprintf("spec.addresses[%d].value", i)
 		isIP := a.Type == nil || *a.Type == gatewayv1.IPAddressType
@@ -81,15 +82,15 @@ func (c *conversion) gatewayAddresses(g *snapshot.KubeGateway, addresses []gatew
 			continue
 		}
 		address := a.Value
-		if ip, err := parseAddr(address); err == nil {
+		if ip, err := fields.ParseAddr(address); err == nil {
 			address = ip.String()
 		} else if isIP {
-			return &FieldError{Field: field, Err: err}
-		} else if fault := hostFault(field, address); fault != nil {
+			return &fields.Error{Field: field, Err: err}
+		} else if fault := fields.HostFault(field, address); fault != nil {
 			return fault
 		}
 		if why := c.refusedGateway(address); why != "" {
-			c.warn(faultf(field, "%s %s: it is not used", address, why))
+			c.warn(fields.Faultf(field, "%s %s: it is not used", address, why))
 			continue
 		}
 		g.Addresses = append(g.Addresses, address)

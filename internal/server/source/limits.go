@@ -11,6 +11,9 @@ import (
 	telemetryv1alpha1 "istio.io/api/telemetry/v1alpha1"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+
+	"github.com/meshctl/meshctl/internal/server/source/fields"
+	"github.com/meshctl/meshctl/internal/server/source/routes"
 )
 
 // Limits of an object. An object beyond a limit is refused like any other invalid object,
@@ -46,7 +49,7 @@ const (
 	maxPatchBytes = 128 << 10
 )
 
-// entriesOf holds the limits of lists and maps that are other than maxEntries.
+// entriesOf holds the limits of lists and maps that are other than fields.MaxEntries.
 func entriesOf(field protoreflect.FullName) int {
 	switch field {
 	case "istio.networking.v1alpha3.ServiceEntry.ports":
@@ -58,7 +61,7 @@ func entriesOf(field protoreflect.FullName) int {
 	case "istio.networking.v1alpha3.Gateway.servers":
 		return 1000
 	case "istio.networking.v1alpha3.VirtualService.hosts":
-		return maxRouteHosts
+		return routes.MaxHosts
 	case "istio.networking.v1alpha3.LocalityLoadBalancerSetting.distribute", "istio.networking.v1alpha3.LocalityLoadBalancerSetting.Distribute.to":
 		return maxDistributed
 	case "istio.networking.v1alpha3.Sidecar.egress", "istio.networking.v1alpha3.Sidecar.ingress",
@@ -72,21 +75,21 @@ func entriesOf(field protoreflect.FullName) int {
 	case "export_to", "ports", "port_level_mtls", "target_refs":
 		return maxPorts
 	}
-	return maxEntries
+	return fields.MaxEntries
 }
 
 // limitFault checks the sizes of the lists of an object, and the products of those that
 // become something together.
-func limitFault(object any) *FieldError {
+func limitFault(object any) *fields.Error {
 	switch o := object.(type) {
 	case *Istio:
 		if fault := entriesFault(o.Spec.ProtoReflect()); fault != nil {
-			fault.Field = fieldBelow("spec", fault.Field) // also metadata, which is a field of a WorkloadGroup
+			fault.Field = fields.FieldBelow("spec", fault.Field) // also metadata, which is a field of a WorkloadGroup
 			return fault
 		}
-		return under("spec", productFault(o.Spec))
+		return fields.Under("spec", productFault(o.Spec))
 	case *corev1.Service:
-		return allFaults(
+		return fields.AllFaults(
 			lengthFault("spec.ports", len(o.Spec.Ports), maxPorts), lengthFault("spec.clusterIPs", len(o.Spec.ClusterIPs), maxListeners),
 			lengthFault("spec.externalIPs", len(o.Spec.ExternalIPs), maxPorts),
 			lengthFault("status.loadBalancer.ingress", len(o.Status.LoadBalancer.Ingress), maxPorts),
@@ -104,24 +107,24 @@ func limitFault(object any) *FieldError {
 				ports += len(list[i].Ports)
 			}
 		}
-		return allFaults(lengthFault("spec.containers", ports, maxEntries), lengthFault("status.podIPs", len(o.Status.PodIPs), maxListeners))
+		return fields.AllFaults(lengthFault("spec.containers", ports, fields.MaxEntries), lengthFault("status.podIPs", len(o.Status.PodIPs), maxListeners))
 	case *corev1.Node:
 		return lengthFault("status.addresses", len(o.Status.Addresses), maxPorts)
 	}
 	return nil
 }
 
-func lengthFault(field string, n, most int) *FieldError {
+func lengthFault(field string, n, most int) *fields.Error {
 	if n <= most {
 		return nil
 	}
-	return limitf(field, "has %d entries, at most %d are accepted: split the list among several objects", n, most)
+	return fields.Limitf(field, "has %d entries, at most %d are accepted: split the list among several objects", n, most)
 }
 
 // entriesFault returns the fault of the first list or map with too many entries in a message. It makes
 // a path only of a fault: names in the object may be long, and values may nest.
-func entriesFault(m protoreflect.Message) *FieldError {
-	var fault *FieldError
+func entriesFault(m protoreflect.Message) *fields.Error {
+	var fault *fields.Error
 	m.Range(func(f protoreflect.FieldDescriptor, v protoreflect.Value) bool {
 		field := f.JSONName()
 		switch {
@@ -132,7 +135,7 @@ func entriesFault(m protoreflect.Message) *FieldError {
 			}
 			for i := 0; i < list.Len() && fault == nil; i++ {
 				if fault = entriesFault(list.Get(i).Message()); fault != nil {
-					fault = under(at(field, i), fault)
+					fault = fields.Under(fields.At(field, i), fault)
 				}
 			}
 		case f.IsMap():
@@ -141,12 +144,12 @@ func entriesFault(m protoreflect.Message) *FieldError {
 			}
 			v.Map().Range(func(key protoreflect.MapKey, value protoreflect.Value) bool {
 				if fault = entriesFault(value.Message()); fault != nil {
-					fault = under(field+"["+key.String()+"]", fault)
+					fault = fields.Under(field+"["+key.String()+"]", fault)
 				}
 				return fault == nil
 			})
 		case f.Message() != nil:
-			fault = under(field, entriesFault(v.Message()))
+			fault = fields.Under(field, entriesFault(v.Message()))
 		}
 		return fault == nil
 	})
@@ -160,7 +163,7 @@ type count struct {
 }
 
 // timesFault checks a product of counts.
-func timesFault(field string, most int, of ...count) *FieldError {
+func timesFault(field string, most int, of ...count) *fields.Error {
 	product := 1
 	var texts []string
 	for _, c := range of {
@@ -171,11 +174,11 @@ func timesFault(field string, most int, of ...count) *FieldError {
 	if product <= most {
 		return nil
 	}
-	return limitf(field, "has %s: the product may be at most %d; split the object", strings.Join(texts, " times "), most)
+	return fields.Limitf(field, "has %s: the product may be at most %d; split the object", strings.Join(texts, " times "), most)
 }
 
 // productFault checks the products of lists of a spec that become something together.
-func productFault(spec proto.Message) *FieldError {
+func productFault(spec proto.Message) *fields.Error {
 	switch s := spec.(type) {
 	case *networkingv1alpha3.ServiceEntry:
 		return serviceEntryProducts(s)
@@ -186,26 +189,26 @@ func productFault(spec proto.Message) *FieldError {
 		for _, server := range s.Servers {
 			hosts += len(server.GetHosts())
 		}
-		return lengthFault("servers.hosts", hosts, maxEntries)
+		return lengthFault("servers.hosts", hosts, fields.MaxEntries)
 	case *networkingv1alpha3.Sidecar:
 		hosts := 0
 		for _, egress := range s.Egress {
 			hosts += len(egress.GetHosts())
 		}
-		return lengthFault("egress.hosts", hosts, maxEntries)
+		return lengthFault("egress.hosts", hosts, fields.MaxEntries)
 	case *networkingv1alpha3.EnvoyFilter:
 		size := 0
 		for _, p := range s.ConfigPatches {
 			size += proto.Size(p.GetPatch().GetValue())
 		}
 		if size > maxPatchBytes {
-			return limitf("configPatches", "has values of %d bytes, at most %d are accepted: each resource that a patch matches gets them", size, maxPatchBytes)
+			return fields.Limitf("configPatches", "has values of %d bytes, at most %d are accepted: each resource that a patch matches gets them", size, maxPatchBytes)
 		}
 	case *securityv1beta1.AuthorizationPolicy:
 		return matchersFault(s)
 	case *telemetryv1alpha1.Telemetry:
 		if size := proto.Size(s); size > maxTelemetryBytes {
-			return limitf("", "has %d bytes, at most %d are accepted: each listener of a workload gets them", size, maxTelemetryBytes)
+			return fields.Limitf("", "has %d bytes, at most %d are accepted: each listener of a workload gets them", size, maxTelemetryBytes)
 		}
 	case *networkingv1alpha3.DestinationRule:
 		size := proto.Size(s.TrafficPolicy)
@@ -219,7 +222,7 @@ func productFault(spec proto.Message) *FieldError {
 
 // serviceEntryProducts checks what each host of a ServiceEntry gets: a cluster for each port, and
 // all endpoints, addresses, names and exports.
-func serviceEntryProducts(s *networkingv1alpha3.ServiceEntry) *FieldError {
+func serviceEntryProducts(s *networkingv1alpha3.ServiceEntry) *fields.Error {
 	hosts, ports := count{len(s.Hosts), "hosts"}, count{len(s.Ports), "ports"}
 	clusters, names := maxClusters, 0
 	if s.WorkloadSelector != nil {
@@ -228,7 +231,7 @@ func serviceEntryProducts(s *networkingv1alpha3.ServiceEntry) *FieldError {
 	for _, name := range s.SubjectAltNames {
 		names += len(name)
 	}
-	for _, fault := range []*FieldError{
+	for _, fault := range []*fields.Error{
 		timesFault("hosts", clusters, hosts, ports),
 		timesFault("endpoints", maxCopies, hosts, ports, count{len(s.Endpoints), "endpoints"}),
 		timesFault("addresses", maxCopies, hosts, ports, count{len(s.Addresses), "addresses"}),
@@ -243,7 +246,7 @@ func serviceEntryProducts(s *networkingv1alpha3.ServiceEntry) *FieldError {
 }
 
 // virtualServiceProducts checks what each host of a VirtualService gets: all routes.
-func virtualServiceProducts(s *networkingv1alpha3.VirtualService) *FieldError {
+func virtualServiceProducts(s *networkingv1alpha3.VirtualService) *fields.Error {
 	hosts, size, streams := count{len(s.Hosts), "hosts"}, 0, 0
 	for _, r := range s.Http {
 		size += proto.Size(r)
@@ -258,7 +261,7 @@ func virtualServiceProducts(s *networkingv1alpha3.VirtualService) *FieldError {
 		size += proto.Size(r)
 		streams += max(len(r.Match), 1)
 	}
-	return allFaults(
+	return fields.AllFaults(
 		timesFault("gateways", maxCopies, hosts, count{len(s.Gateways), "gateways"}),
 		timesFault("exportTo", maxCopies, hosts, count{len(s.ExportTo), "namespaces in exportTo"}),
 		timesFault("tls", maxCopies, hosts, count{streams, "matches of tls and tcp"}),

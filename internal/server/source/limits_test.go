@@ -10,6 +10,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 
 	"github.com/meshctl/meshctl/internal/server/snapshot"
+	"github.com/meshctl/meshctl/internal/server/source/fields"
 	"github.com/meshctl/meshctl/internal/yamldoc"
 )
 
@@ -40,13 +41,13 @@ func TestEveryListIsLimited(t *testing.T) {
 						list.Append(list.NewElement())
 					}
 					m.Set(f, protoreflect.ValueOfList(list))
-					if fault := limitFault(istio); fault == nil || fault.Field != "spec."+field || !fault.limit {
+					if fault := limitFault(istio); fault == nil || fault.Field != "spec."+field || !fault.Limit {
 						t.Errorf("%s: a long %s has the fault %v", k.name, field, fault)
 					}
 					list = m.Mutable(f).List()
 					list.Truncate(1)
 					if f.Message() != nil {
-						visit(at(field, 0), list.Get(0).Message(), depth+1)
+						visit(fields.At(field, 0), list.Get(0).Message(), depth+1)
 					}
 					m.Clear(f)
 				case f.IsMap():
@@ -60,7 +61,7 @@ func TestEveryListIsLimited(t *testing.T) {
 						entries.Set(key.MapKey(), entries.NewValue())
 					}
 					m.Set(f, protoreflect.ValueOfMap(entries))
-					if fault := limitFault(istio); fault == nil || fault.Field != "spec."+field || !fault.limit {
+					if fault := limitFault(istio); fault == nil || fault.Field != "spec."+field || !fault.Limit {
 						t.Errorf("%s: a large %s has the fault %v", k.name, field, fault)
 					}
 					m.Clear(f)
@@ -150,14 +151,14 @@ func TestLargeKubernetesObjects(t *testing.T) {
 	for i := range slice.Endpoints {
 		slice.Endpoints[i].Addresses = []string{"10.0.0.1"}
 	}
-	pod.Spec.Containers = []corev1.Container{{Ports: make([]corev1.ContainerPort, maxEntries+1)}}
+	pod.Spec.Containers = []corev1.Container{{Ports: make([]corev1.ContainerPort, fields.MaxEntries+1)}}
 	node.Status.Addresses = make([]corev1.NodeAddress, maxPorts+1)
 	for field, object := range map[string]any{"spec.ports": service, "endpoints": slice, "spec.containers": pod, "status.addresses": node} {
-		if fault := limitFault(object); fault == nil || fault.Field != field || !fault.limit {
+		if fault := limitFault(object); fault == nil || fault.Field != field || !fault.Limit {
 			t.Errorf("%s of a %T: %v", field, object, fault)
 		}
 	}
-	if _, err := (&Converter{}).DecodeJSON([]byte(`{"apiVersion":"v1","kind":"Pod","metadata":{"name":"a"},"spec":{"containers":` + many(maxEntries+1, "{}") + `}}`)); err == nil ||
+	if _, err := (&Converter{}).DecodeJSON([]byte(`{"apiVersion":"v1","kind":"Pod","metadata":{"name":"a"},"spec":{"containers":` + many(fields.MaxEntries+1, "{}") + `}}`)); err == nil ||
 		!strings.Contains(err.Error(), "spec.containers: has more than 10000 entries") {
 		t.Errorf("got %v", err)
 	}
@@ -167,12 +168,12 @@ func TestLargeKubernetesObjects(t *testing.T) {
 // fields. It permits nothing.
 func TestLargePolicies(t *testing.T) {
 	t.Parallel()
-	rules := many(maxEntries+1, `{"from":[{"source":{"namespaces":["n#"]}}]}`)
+	rules := many(fields.MaxEntries+1, `{"from":[{"source":{"namespaces":["n#"]}}]}`)
 	for name, tc := range map[string]struct{ kind, spec string }{
 		"allow":          {"AuthorizationPolicy", `"selector":{"matchLabels":{"a":"b"}},"rules":` + rules},
 		"deny":           {"AuthorizationPolicy", `"action":"DENY","selector":{"matchLabels":{"a":"b"}},"rules":` + rules},
-		"ports":          {"PeerAuthentication", `"selector":{"matchLabels":{"a":"b"}},"portLevelMtls":` + strings.NewReplacer("[", "{", "]", "}").Replace(many(maxEntries+1, `"#":null`))},
-		"tokens":         {"RequestAuthentication", `"selector":{"matchLabels":{"a":"b"}},"jwtRules":` + many(maxEntries+1, `{"issuer":"a#"}`)},
+		"ports":          {"PeerAuthentication", `"selector":{"matchLabels":{"a":"b"}},"portLevelMtls":` + strings.NewReplacer("[", "{", "]", "}").Replace(many(fields.MaxEntries+1, `"#":null`))},
+		"tokens":         {"RequestAuthentication", `"selector":{"matchLabels":{"a":"b"}},"jwtRules":` + many(fields.MaxEntries+1, `{"issuer":"a#"}`)},
 		"rules of token": {"RequestAuthentication", `"selector":{"matchLabels":{"a":"b"}},"jwtRules":` + many(maxListeners+1, `{"issuer":"a#","jwksUri":"https://example.com/keys/`+strings.Repeat("a", 200)+`"}`)},
 	} {
 		text := `{"apiVersion":"security.istio.io/v1","kind":"` + tc.kind + `","metadata":{"name":"a","namespace":"n"},"spec":{` + tc.spec + `}}`
@@ -209,17 +210,17 @@ func TestLargePolicies(t *testing.T) {
 func TestDecodersAgree(t *testing.T) {
 	t.Parallel()
 	for _, text := range []string{
-		`{"a":` + many(maxEntries+1, "1") + `}`,
-		`{"a":1,"a":` + many(maxEntries+1, "1") + `}`,
-		"{\"\xff\":\"\xff\",\"b\":" + many(maxEntries+1, "1") + `}`,
-		`{"a":"\ud800","b":` + many(maxEntries+1, "1") + `}`,
+		`{"a":` + many(fields.MaxEntries+1, "1") + `}`,
+		`{"a":1,"a":` + many(fields.MaxEntries+1, "1") + `}`,
+		"{\"\xff\":\"\xff\",\"b\":" + many(fields.MaxEntries+1, "1") + `}`,
+		`{"a":"\ud800","b":` + many(fields.MaxEntries+1, "1") + `}`,
 	} {
-		if fault := sizeFault([]byte(text)); fault == nil || !fault.limit {
+		if fault := fields.SizeFault([]byte(text)); fault == nil || !fault.Limit {
 			t.Errorf("%.30q: %v", text, fault)
 		}
 	}
 	for _, text := range []string{`{"a":`, `[1,2`, ``, `{"a":1}`} {
-		if fault := sizeFault([]byte(text)); fault != nil {
+		if fault := fields.SizeFault([]byte(text)); fault != nil {
 			t.Errorf("%q: %v", text, fault)
 		}
 	}

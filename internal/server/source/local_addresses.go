@@ -9,6 +9,7 @@ import (
 
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
+	"github.com/meshctl/meshctl/internal/server/source/fields"
 )
 
 // refused returns the reason why an address is not used, "" if it is used.
@@ -36,7 +37,7 @@ func (c *Converter) refusedHost(host string) string {
 // network, or "". A name that DNS resolves to such an address cannot be known here.
 func localHost(host string) string {
 	what := "name"
-	if _, err := parseAddr(host); err == nil {
+	if _, err := fields.ParseAddr(host); err == nil {
 		what = "address"
 	}
 	switch mesh.HostKindOf(host) {
@@ -79,10 +80,10 @@ func (c *Converter) refusedSocket(address string) string {
 }
 
 // socketFault checks an address that may be a Unix socket.
-func (c *Converter) socketFault(field, address string) *FieldError {
+func (c *Converter) socketFault(field, address string) *fields.Error {
 	if snapshot.IsUnixSocket(address) {
 		if why := c.refusedSocket(address); why != "" {
-			return faultf(field, "%q %s", address, why)
+			return fields.Faultf(field, "%q %s", address, why)
 		}
 	}
 	return nil
@@ -107,16 +108,16 @@ const agentDir = "/etc/istio/proxy"
 func isBelow(name, dir string) bool { return strings.HasPrefix(name+"/", dir+"/") }
 
 // addresses parses IP addresses. Refused addresses are left out with a warning.
-func (c *conversion) addresses(field string, texts []string) ([]netip.Addr, *FieldError) {
+func (c *conversion) addresses(field string, texts []string) ([]netip.Addr, *fields.Error) {
 	out := make([]netip.Addr, 0, len(texts))
 	for i, text := range texts {
-		at := itemOf(field, i)
-		a, err := parseAddr(text)
+		at := fields.ItemOf(field, i)
+		a, err := fields.ParseAddr(text)
 		if err != nil {
-			return nil, &FieldError{Field: at, Err: err}
+			return nil, &fields.Error{Field: at, Err: err}
 		}
 		if why := c.refused(a); why != "" {
-			c.warn(faultf(at, "%s %s: it is not used", a, why))
+			c.warn(fields.Faultf(at, "%s %s: it is not used", a, why))
 			continue
 		}
 		out = append(out, a)
@@ -131,7 +132,7 @@ func (c *conversion) checkProxyPort(field string, port uint32) {
 	case mesh.PortAgentStatus, mesh.PortEnvoyReadiness, mesh.PortEnvoyPrometheus:
 	default:
 		if mesh.IsProxyPort(port) {
-			c.warn(faultf(field, "%d is a port of the proxy: sidecars do not route connections to it", port))
+			c.warn(fields.Faultf(field, "%d is a port of the proxy: sidecars do not route connections to it", port))
 		}
 	}
 }

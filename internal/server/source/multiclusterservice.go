@@ -4,6 +4,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/meshctl/meshctl/internal/server/snapshot"
+	"github.com/meshctl/meshctl/internal/server/source/fields"
 )
 
 // serviceExport is a ServiceExport of the multi-cluster services API (MCS). Only its name has
@@ -35,7 +36,7 @@ type serviceImport struct {
 var serviceExportKind = kubeKind(kind{
 	group: groupMultiCluster, name: "ServiceExport", plural: "serviceexports", versions: []string{"v1alpha1", "v1beta1"},
 	resources: []Resource{{Custom: true, Optional: true, Without: "the cluster exports no services to clusterset.local"}},
-}, func(c *conversion, _ *serviceExport) *FieldError {
+}, func(c *conversion, _ *serviceExport) *fields.Error {
 	c.object = &snapshot.ServiceExport{Meta: c.meta}
 	return nil
 })
@@ -43,7 +44,7 @@ var serviceExportKind = kubeKind(kind{
 var serviceImportKind = kubeKind(kind{
 	group: groupMultiCluster, name: "ServiceImport", plural: "serviceimports", versions: []string{"v1alpha1", "v1beta1"},
 	resources: []Resource{{Custom: true, Optional: true, Without: "the cluster has no services of clusterset.local"}},
-}, func(c *conversion, o *serviceImport) *FieldError {
+}, func(c *conversion, o *serviceImport) *fields.Error {
 	vips, fault := c.addresses("spec.ips", o.Spec.IPs)
 	if fault != nil {
 		return fault

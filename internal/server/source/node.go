@@ -7,12 +7,13 @@ import (
 
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
+	"github.com/meshctl/meshctl/internal/server/source/fields"
 )
 
 var namespaceKind = kubeKind(kind{
 	name: "Namespace", plural: "namespaces", versions: v1, clusterWide: true,
 	resources: []Resource{{Without: "the cluster's network is not known"}},
-}, func(c *conversion, o *corev1.Namespace) *FieldError {
+}, func(c *conversion, o *corev1.Namespace) *fields.Error {
 	c.object = &snapshot.Namespace{Meta: c.meta, Distribution: c.distribution(nil, o.Annotations)}
 	return nil
 })
@@ -20,7 +21,7 @@ var namespaceKind = kubeKind(kind{
 var nodeKind = kubeKind(kind{
 	name: "Node", plural: "nodes", versions: v1, clusterWide: true,
 	resources: []Resource{{Optional: true, Without: "endpoints have no localities"}},
-}, func(c *conversion, o *corev1.Node) *FieldError {
+}, func(c *conversion, o *corev1.Node) *fields.Error {
 	external, fault := c.nodeAddresses(o.Status.Addresses)
 	if fault != nil {
 		return fault
@@ -33,19 +34,19 @@ var nodeKind = kubeKind(kind{
 })
 
 // nodeAddresses returns the external IP addresses of a node.
-func (c *conversion) nodeAddresses(list []corev1.NodeAddress) ([]netip.Addr, *FieldError) {
+func (c *conversion) nodeAddresses(list []corev1.NodeAddress) ([]netip.Addr, *fields.Error) {
 	var out []netip.Addr
 	for i, a := range list {
 		if a.Type != corev1.NodeExternalIP {
 			continue
 		}
-		field := at("status.addresses", i) + ".address"
-		ip, err := parseAddr(a.Address)
+		field := fields.At("status.addresses", i) + ".address"
+		ip, err := fields.ParseAddr(a.Address)
 		if err != nil {
-			return nil, &FieldError{Field: field, Err: err}
+			return nil, &fields.Error{Field: field, Err: err}
 		}
 		if why := c.refused(ip); why != "" {
-			c.warn(faultf(field, "%s %s: it is not used", ip, why))
+			c.warn(fields.Faultf(field, "%s %s: it is not used", ip, why))
 			continue
 		}
 		out = append(out, ip)

@@ -7,6 +7,7 @@ import (
 
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
+	"github.com/meshctl/meshctl/internal/server/source/fields"
 	"github.com/meshctl/meshctl/internal/yamldoc"
 )
 
@@ -15,7 +16,7 @@ var podKind = kubeKind(kind{
 	resources: []Resource{{Without: "endpoints have no identities and no mutual TLS"}},
 }, (*conversion).pod)
 
-func (c *conversion) pod(o *corev1.Pod) *FieldError {
+func (c *conversion) pod(o *corev1.Pod) *fields.Error {
 	if o.Status.Phase == corev1.PodFailed || o.Status.Phase == corev1.PodSucceeded {
 		return nil // its address may belong to another pod by now
 	}
@@ -39,7 +40,7 @@ func (c *conversion) pod(o *corev1.Pod) *FieldError {
 		account = "default"
 	}
 	if !mesh.IsDNSName(account) {
-		return faultf("spec.serviceAccountName", "%q is not a DNS name", account)
+		return fields.Faultf("spec.serviceAccountName", "%q is not a DNS name", account)
 	}
 	c.object = &snapshot.Pod{
 		Meta: c.meta, IPs: ips, Node: o.Spec.NodeName, ServiceAccount: account,
@@ -51,8 +52,8 @@ func (c *conversion) pod(o *corev1.Pod) *FieldError {
 
 // PodFault returns the first field of a pod, or of a template of pods, whose value has the wrong type,
 // or nil.
-func PodFault(v yamldoc.Value) *FieldError {
-	fault := decodeKube(v, "", &corev1.Pod{})
+func PodFault(v yamldoc.Value) *fields.Error {
+	fault := fields.DecodeKube(v, "", &corev1.Pod{})
 	if fault != nil {
 		fault.Line = lineOf(v, fault)
 	}
@@ -100,7 +101,7 @@ func podPorts(o *corev1.Pod) []snapshot.PodPort {
 				continue
 			}
 			for _, p := range container.Ports {
-				if p.Name != "" && isPort(p.ContainerPort) {
+				if p.Name != "" && fields.IsPort(p.ContainerPort) {
 					ports = append(ports, snapshot.PodPort{Name: p.Name, Number: uint32(p.ContainerPort)})
 				}
 			}

@@ -9,12 +9,13 @@ import (
 
 	"github.com/meshctl/meshctl/internal/proxysettings"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
+	"github.com/meshctl/meshctl/internal/server/source/fields"
 )
 
 var proxyConfigKind = istioKind(kind{
 	group: groupNetworking, name: "ProxyConfig", plural: "proxyconfigs", versions: []string{"v1beta1"},
-	support: Partly, meaning: "settings of pods that are injected later; see [injection.md](injection.md#proxyconfig)", fields: proxyConfigFields,
-}, func(c *conversion, spec *networkingv1beta1.ProxyConfig) *FieldError {
+	support: fields.Partly, meaning: "settings of pods that are injected later; see [injection.md](injection.md#proxyconfig)", fields: proxyConfigFields,
+}, func(c *conversion, spec *networkingv1beta1.ProxyConfig) *fields.Error {
 	c.object = &snapshot.ProxyConfig{Meta: c.meta, Kind: snapshot.KindProxyConfig, Spec: spec}
 	return checkProxyConfig(spec)
 })
@@ -26,27 +27,27 @@ const (
 	maxVariable    = 2048
 )
 
-func checkProxyConfig(p *networkingv1beta1.ProxyConfig) *FieldError {
-	var faults *FieldError
-	faults = faults.and(labelsFault("selector.matchLabels", p.GetSelector().GetMatchLabels()))
+func checkProxyConfig(p *networkingv1beta1.ProxyConfig) *fields.Error {
+	var faults *fields.Error
+	faults = faults.And(fields.LabelsFault("selector.matchLabels", p.GetSelector().GetMatchLabels()))
 	if n := p.GetConcurrency().GetValue(); n < 0 || n > maxConcurrency {
-		faults = faults.and(faultf("concurrency", "is %d: want 0 (one thread a core) to %d", n, maxConcurrency))
+		faults = faults.And(fields.Faultf("concurrency", "is %d: want 0 (one thread a core) to %d", n, maxConcurrency))
 	}
 	for _, name := range slices.Sorted(maps.Keys(p.EnvironmentVariables)) {
 		field := "environmentVariables[" + name + "]"
 		if len(validation.IsEnvVarName(name)) > 0 {
-			faults = faults.and(faultf(field, "%q is not the name of a variable: want letters, digits, '_', '-' and '.', no digit first", name))
+			faults = faults.And(fields.Faultf(field, "%q is not the name of a variable: want letters, digits, '_', '-' and '.', no digit first", name))
 		}
 		if n := len(p.EnvironmentVariables[name]); n > maxVariable {
-			faults = faults.and(faultf(field, "has %d bytes: want at most %d", n, maxVariable))
+			faults = faults.And(fields.Faultf(field, "has %d bytes: want at most %d", n, maxVariable))
 		}
 	}
 	return faults
 }
 
-var proxyConfigFields = []apiField{
-	{Path: "selector", Support: Works, Meaning: "it selects only pods of its own namespace, even if this is the root namespace, as in Istio"},
-	{Path: "concurrency", Support: Works, Meaning: "for pods that are injected later"},
-	{Path: "environmentVariables", Support: Works, Meaning: "for pods that are injected later"},
-	{Path: "image", Support: NoEffect, Meaning: "the image of the proxy has one variant"},
+var proxyConfigFields = []fields.Field{
+	{Path: "selector", Support: fields.Works, Meaning: "it selects only pods of its own namespace, even if this is the root namespace, as in Istio"},
+	{Path: "concurrency", Support: fields.Works, Meaning: "for pods that are injected later"},
+	{Path: "environmentVariables", Support: fields.Works, Meaning: "for pods that are injected later"},
+	{Path: "image", Support: fields.NoEffect, Meaning: "the image of the proxy has one variant"},
 }

@@ -12,29 +12,30 @@ import (
 
 	"github.com/meshctl/meshctl/internal/keyset"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
+	"github.com/meshctl/meshctl/internal/server/source/fields"
 )
 
 var requestAuthenticationKind = closedKind(istioKind(kind{
 	group: groupSecurity, name: "RequestAuthentication", plural: "requestauthentications", versions: []string{"v1", "v1beta1"},
-	support: Works, meaning: "see [request-authentication.md](request-authentication.md)", fields: requestAuthenticationFields,
-}, func(c *conversion, spec *securityv1beta1.RequestAuthentication) *FieldError {
+	support: fields.Works, meaning: "see [request-authentication.md](request-authentication.md)", fields: requestAuthenticationFields,
+}, func(c *conversion, spec *securityv1beta1.RequestAuthentication) *fields.Error {
 	c.object = &snapshot.RequestAuthentication{Meta: c.meta, Kind: snapshot.KindRequestAuthentication, Spec: spec}
 	for i, r := range spec.JwtRules {
 		if keyset.HasPrivateKey([]byte(r.GetJwks())) {
-			w := faultf(at("spec.jwtRules", i)+".jwks", "has a private key: who may read the object can make valid tokens; replace the key, and give only its public part")
-			w.Kind = PrivateKey
+			w := fields.Faultf(fields.At("spec.jwtRules", i)+".jwks", "has a private key: who may read the object can make valid tokens; replace the key, and give only its public part")
+			w.Kind = fields.PrivateKey
 			c.warn(w)
 		}
 		if r.GetTimeout() != nil && r.GetJwks() != "" {
-			w := noEffect(at("spec.jwtRules", i)+".timeout", "the keys are in jwks, so nothing is fetched")
-			w.Kind = Unneeded
+			w := fields.WithoutEffect(fields.At("spec.jwtRules", i)+".timeout", "the keys are in jwks, so nothing is fetched")
+			w.Kind = fields.Unneeded
 			c.warn(w)
 		}
 	}
-	return allFaults(
+	return fields.AllFaults(
 		attachmentFault(spec),
 		c.referenceFault(spec),
-		each("jwtRules", spec.JwtRules, tokenRuleFault),
+		fields.Each("jwtRules", spec.JwtRules, tokenRuleFault),
 	)
 }), closedTokens)
 
@@ -47,9 +48,9 @@ const (
 
 // tokenRuleFault checks a rule, and brings its inline key set into the form of
 // keyset.Parse.
-func tokenRuleFault(field string, r *securityv1beta1.JWTRule) *FieldError {
-	faults := allFaults(
-		textFault(field+".issuer", r.Issuer),
+func tokenRuleFault(field string, r *securityv1beta1.JWTRule) *fields.Error {
+	faults := fields.AllFaults(
+		fields.TextFault(field+".issuer", r.Issuer),
 		textsFault(field+".audiences", r.Audiences),
 		keysFault(field, r),
 		textsFault(field+".fromParams", r.FromParams),
@@ -58,44 +59,44 @@ func tokenRuleFault(field string, r *securityv1beta1.JWTRule) *FieldError {
 		claimHeadersFault(field+".outputClaimToHeaders", r.OutputClaimToHeaders),
 	)
 	if r.Issuer == "" {
-		faults = faultf(field+".issuer", "is missing").and(faults)
+		faults = fields.Faultf(field+".issuer", "is missing").And(faults)
 	}
 	if r.OutputPayloadToHeader != "" && !isOutputHeader(r.OutputPayloadToHeader) {
-		faults = faults.and(faultf(field+".outputPayloadToHeader", "%q is not the name of a header that can be set", r.OutputPayloadToHeader))
+		faults = faults.And(fields.Faultf(field+".outputPayloadToHeader", "%q is not the name of a header that can be set", r.OutputPayloadToHeader))
 	}
 	if d := r.GetTimeout(); d != nil && (d.AsDuration() <= 0 || d.AsDuration() > maxKeyTimeout) {
-		faults = faults.and(faultf(field+".timeout", "%s: want more than 0 and at most %s", d.AsDuration(), maxKeyTimeout))
+		faults = faults.And(fields.Faultf(field+".timeout", "%s: want more than 0 and at most %s", d.AsDuration(), maxKeyTimeout))
 	}
 	return faults
 }
 
 // keysFault checks the keys of a rule, and brings an inline key set into the form of
 // keyset.Parse.
-func keysFault(field string, r *securityv1beta1.JWTRule) *FieldError {
+func keysFault(field string, r *securityv1beta1.JWTRule) *fields.Error {
 	switch {
 	case r.Jwks != "" && r.JwksUri != "":
-		return faultf(field+".jwksUri", "cannot be used with jwks: use one of both")
+		return fields.Faultf(field+".jwksUri", "cannot be used with jwks: use one of both")
 	case r.Jwks == "":
 		return keyURLFault(field, r)
 	}
 	keys, leftOut, err := keyset.Parse([]byte(r.Jwks), keyset.Inline)
 	if err = cmp.Or(err, errors.Join(leftOut...)); err != nil {
-		return faultf(field+".jwks", "%w", err)
+		return fields.Faultf(field+".jwks", "%w", err)
 	}
 	r.Jwks = keys
 	return nil
 }
 
 // keyURLFault checks the URL of a rule's key set, or the issuer from which it is discovered.
-func keyURLFault(field string, r *securityv1beta1.JWTRule) *FieldError {
+func keyURLFault(field string, r *securityv1beta1.JWTRule) *fields.Error {
 	if r.JwksUri == "" {
 		if r.Issuer != "" && !isKeyURL(r.Issuer) {
-			return faultf(field+".issuer", "%q is not a URL from which its keys could be discovered: give jwksUri or jwks", r.Issuer)
+			return fields.Faultf(field+".issuer", "%q is not a URL from which its keys could be discovered: give jwksUri or jwks", r.Issuer)
 		}
 		return nil
 	}
 	if !isKeyURL(r.JwksUri) {
-		return faultf(field+".jwksUri", "is not a URL of http or https, of at most %d bytes and without user", maxKeyURL)
+		return fields.Faultf(field+".jwksUri", "is not a URL of http or https, of at most %d bytes and without user", maxKeyURL)
 	}
 	return nil
 }
@@ -106,24 +107,24 @@ func isKeyURL(text string) bool {
 }
 
 // tokenPlacesFault checks where the tokens of a rule are.
-func tokenPlacesFault(field string, r *securityv1beta1.JWTRule) *FieldError {
+func tokenPlacesFault(field string, r *securityv1beta1.JWTRule) *fields.Error {
 	if n := len(r.FromHeaders); n > maxTokenParts {
-		return faultf(field+".fromHeaders", "has %d items: want at most %d", n, maxTokenParts)
+		return fields.Faultf(field+".fromHeaders", "has %d items: want at most %d", n, maxTokenParts)
 	}
 	if n := len(r.FromCookies); n > maxTokenParts {
-		return faultf(field+".fromCookies", "has %d items: want at most %d", n, maxTokenParts)
+		return fields.Faultf(field+".fromCookies", "has %d items: want at most %d", n, maxTokenParts)
 	}
-	return allFaults(
-		each(field+".fromHeaders", r.FromHeaders, func(field string, h *securityv1beta1.JWTHeader) *FieldError {
-			prefix := textFault(field+".prefix", h.Prefix)
-			if !isHeaderName(h.Name) {
-				return faultf(field+".name", "%q is not the name of a header", h.Name).and(prefix)
+	return fields.AllFaults(
+		fields.Each(field+".fromHeaders", r.FromHeaders, func(field string, h *securityv1beta1.JWTHeader) *fields.Error {
+			prefix := fields.TextFault(field+".prefix", h.Prefix)
+			if !fields.IsHeaderName(h.Name) {
+				return fields.Faultf(field+".name", "%q is not the name of a header", h.Name).And(prefix)
 			}
 			return prefix
 		}),
-		eachText(field+".fromCookies", r.FromCookies, func(field, name string) *FieldError {
-			if !isHeaderName(name) { // both are tokens of HTTP
-				return faultf(field, "%q is not the name of a cookie", name)
+		fields.EachText(field+".fromCookies", r.FromCookies, func(field, name string) *fields.Error {
+			if !fields.IsHeaderName(name) { // both are tokens of HTTP
+				return fields.Faultf(field, "%q is not the name of a cookie", name)
 			}
 			return nil
 		}),
@@ -131,51 +132,53 @@ func tokenPlacesFault(field string, r *securityv1beta1.JWTRule) *FieldError {
 }
 
 // claimHeadersFault checks the headers that get claims. Their names must differ.
-func claimHeadersFault(field string, list []*securityv1beta1.ClaimToHeader) *FieldError {
+func claimHeadersFault(field string, list []*securityv1beta1.ClaimToHeader) *fields.Error {
 	if len(list) > maxTokenParts {
-		return faultf(field, "has %d items: want at most %d", len(list), maxTokenParts)
+		return fields.Faultf(field, "has %d items: want at most %d", len(list), maxTokenParts)
 	}
 	var names []string
-	return each(field, list, func(field string, h *securityv1beta1.ClaimToHeader) *FieldError {
-		var faults *FieldError
+	return fields.Each(field, list, func(field string, h *securityv1beta1.ClaimToHeader) *fields.Error {
+		var faults *fields.Error
 		name := strings.ToLower(h.Header)
 		switch {
 		case !isOutputHeader(h.Header):
-			faults = faultf(field+".header", "%q is not the name of a header that can be set", h.Header)
+			faults = fields.Faultf(field+".header", "%q is not the name of a header that can be set", h.Header)
 		case slices.Contains(names, name):
-			faults = faultf(field+".header", "%q is given twice", h.Header)
+			faults = fields.Faultf(field+".header", "%q is given twice", h.Header)
 		}
 		names = append(names, name)
 		if h.Claim == "" {
-			return faults.and(faultf(field+".claim", "is missing"))
+			return faults.And(fields.Faultf(field+".claim", "is missing"))
 		}
-		return faults.and(textFault(field+".claim", h.Claim))
+		return faults.And(fields.TextFault(field+".claim", h.Claim))
 	})
 }
 
 // isOutputHeader reports whether a claim may set a header.
-func isOutputHeader(name string) bool { return isHeaderName(name) && !strings.EqualFold(name, "host") }
+func isOutputHeader(name string) bool {
+	return fields.IsHeaderName(name) && !strings.EqualFold(name, "host")
+}
 
 // textsFault checks a list of texts that must not be empty.
-func textsFault(field string, list []string) *FieldError {
+func textsFault(field string, list []string) *fields.Error {
 	if len(list) > maxTokenParts {
-		return faultf(field, "has %d items: want at most %d", len(list), maxTokenParts)
+		return fields.Faultf(field, "has %d items: want at most %d", len(list), maxTokenParts)
 	}
-	return eachText(field, list, func(field, text string) *FieldError {
+	return fields.EachText(field, list, func(field, text string) *fields.Error {
 		if text == "" {
-			return faultf(field, "is empty")
+			return fields.Faultf(field, "is empty")
 		}
-		return textFault(field, text)
+		return fields.TextFault(field, text)
 	})
 }
 
 const tokenTarget = "a Gateway of the Kubernetes Gateway API; other references are refused"
 
-var requestAuthenticationFields = []apiField{
-	{Path: "selector", Support: Works},
-	{Path: "targetRef", Support: Partly, Meaning: tokenTarget, lacks: otherTarget},
-	{Path: "targetRef.namespace", Support: Works, Meaning: ownNamespace},
-	{Path: "targetRefs", Support: Partly, Meaning: tokenTarget, lacks: otherTarget},
-	{Path: "targetRefs.namespace", Support: Works, Meaning: ownNamespace},
-	{Path: "jwtRules", Support: Works, Meaning: "the control plane fetches `jwksUri`, with a `timeout` of at most 30s, and proxies never do; a `timeout` beside `jwks` is reported"},
+var requestAuthenticationFields = []fields.Field{
+	{Path: "selector", Support: fields.Works},
+	{Path: "targetRef", Support: fields.Partly, Meaning: tokenTarget, Lacks: otherTarget},
+	{Path: "targetRef.namespace", Support: fields.Works, Meaning: ownNamespace},
+	{Path: "targetRefs", Support: fields.Partly, Meaning: tokenTarget, Lacks: otherTarget},
+	{Path: "targetRefs.namespace", Support: fields.Works, Meaning: ownNamespace},
+	{Path: "jwtRules", Support: fields.Works, Meaning: "the control plane fetches `jwksUri`, with a `timeout` of at most 30s, and proxies never do; a `timeout` beside `jwks` is reported"},
 }

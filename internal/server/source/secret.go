@@ -16,6 +16,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/meshctl/meshctl/internal/server/snapshot"
+	"github.com/meshctl/meshctl/internal/server/source/fields"
 )
 
 var secretKind = kubeKind(kind{
@@ -45,7 +46,7 @@ const maxPrivateKey = 16 << 10
 
 // secret delivers Secrets of the types that may hold certificates or credentials of registries. Its faults never
 // repeat the content of a Secret.
-func (c *conversion) secret(o *corev1.Secret) *FieldError {
+func (c *conversion) secret(o *corev1.Secret) *fields.Error {
 	switch o.Type {
 	case corev1.SecretTypeTLS, corev1.SecretTypeOpaque, corev1.SecretTypeDockerConfigJson, "":
 	default:
@@ -57,10 +58,10 @@ func (c *conversion) secret(o *corev1.Secret) *FieldError {
 		size += len(v)
 	}
 	if size > maxSecret {
-		return faultf("data", "has %d bytes, at most %d are used", size, maxSecret)
+		return fields.Faultf("data", "has %d bytes, at most %d are used", size, maxSecret)
 	}
 	s := &snapshot.Secret{Meta: c.meta}
-	var fault *FieldError
+	var fault *fields.Error
 	if o.Type == corev1.SecretTypeDockerConfigJson {
 		s.NoPair, s.NoCA = "it has credentials of registries", "it has credentials of registries"
 		if s.Pull, fault = pullCredentials(data, given); fault == nil {
@@ -85,7 +86,7 @@ func (c *conversion) secret(o *corev1.Secret) *FieldError {
 const maxPullCredentials = 64 << 10
 
 // pullCredentials returns the credentials of registries.
-func pullCredentials(data map[string][]byte, given func(string) string) (*snapshot.PullCredentials, *FieldError) {
+func pullCredentials(data map[string][]byte, given func(string) string) (*snapshot.PullCredentials, *fields.Error) {
 	const key = corev1.DockerConfigJsonKey
 	text := data[key]
 	var config struct {
@@ -93,9 +94,9 @@ func pullCredentials(data map[string][]byte, given func(string) string) (*snapsh
 	}
 	switch {
 	case len(text) > maxPullCredentials:
-		return nil, faultf(given(key), "has %d bytes, at most %d are used", len(text), maxPullCredentials)
+		return nil, fields.Faultf(given(key), "has %d bytes, at most %d are used", len(text), maxPullCredentials)
 	case !utf8.Valid(text) || json.Unmarshal(text, &config) != nil || len(config.Auths) == 0: // the error may show a part of the secret
-		return nil, faultf(given(key), "has no credentials of registries: want {\"auths\": {…}}, as in Docker's config.json")
+		return nil, fields.Faultf(given(key), "has no credentials of registries: want {\"auths\": {…}}, as in Docker's config.json")
 	}
 	return &snapshot.PullCredentials{Config: snapshot.NewPrivateKey(text)}, nil
 }
@@ -104,7 +105,7 @@ func pullCredentials(data map[string][]byte, given func(string) string) (*snapsh
 func dataField(key string) string { return keyIn("data", key) }
 
 func keyIn(field, key string) string {
-	if key = fieldOf(key); key[0] != '[' {
+	if key = fields.FieldOf(key); key[0] != '[' {
 		key = "." + key
 	}
 	return field + key
@@ -130,22 +131,22 @@ func secretData(o *corev1.Secret) (data map[string][]byte, given func(key string
 }
 
 // keyPair returns the certificate and the key, or the reason why there are none.
-func keyPair(data map[string][]byte, given func(string) string) (*snapshot.KeyPair, string, *FieldError) {
+func keyPair(data map[string][]byte, given func(string) string) (*snapshot.KeyPair, string, *fields.Error) {
 	for _, names := range [][2]string{{keyCert, keyKey}, {keyTLSCert, keyTLSKey}} {
 		chain, key := data[names[0]], data[names[1]]
 		if len(chain) == 0 || len(key) == 0 {
 			continue
 		}
 		if len(key) > maxPrivateKey {
-			return nil, "", faultf(given(names[1]), "has %d bytes: a private key has at most %d", len(key), maxPrivateKey)
+			return nil, "", fields.Faultf(given(names[1]), "has %d bytes: a private key has at most %d", len(key), maxPrivateKey)
 		}
 		p := &snapshot.KeyPair{Chain: chain, Key: snapshot.NewPrivateKey(key)}
 		var err error
 		if p.NotBefore, p.NotAfter, err = validity(chain); err != nil {
-			return nil, "", &FieldError{Field: given(names[0]), Err: err}
+			return nil, "", &fields.Error{Field: given(names[0]), Err: err}
 		}
 		if _, err := tls.X509KeyPair(chain, key); err != nil {
-			return nil, "", &FieldError{Field: given(names[1]), Err: errors.New(keyReason(err))}
+			return nil, "", &fields.Error{Field: given(names[1]), Err: errors.New(keyReason(err))}
 		}
 		if names[0] == keyTLSCert {
 			p.OCSP = data[keyOCSPStaple]
@@ -164,7 +165,7 @@ func keyPair(data map[string][]byte, given func(string) string) (*snapshot.KeyPa
 
 // caBundle returns the CA certificates, or the reason why there are none. what names
 // the kind of the object in that reason.
-func caBundle(what string, data map[string][]byte, given func(string) string) (*snapshot.CABundle, string, *FieldError) {
+func caBundle(what string, data map[string][]byte, given func(string) string) (*snapshot.CABundle, string, *fields.Error) {
 	for _, names := range [][2]string{{keyCACert, keyCRL}, {keyTLSCACert, keyTLSCRL}} {
 		roots := data[names[0]]
 		if len(roots) == 0 {
@@ -173,7 +174,7 @@ func caBundle(what string, data map[string][]byte, given func(string) string) (*
 		b := &snapshot.CABundle{Roots: roots, CRL: data[names[1]]}
 		var err error
 		if b.NotBefore, b.NotAfter, err = validity(roots); err != nil {
-			return nil, "", &FieldError{Field: given(names[0]), Err: err}
+			return nil, "", &fields.Error{Field: given(names[0]), Err: err}
 		}
 		return b, "", nil
 	}

@@ -18,6 +18,7 @@ import (
 
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 	"github.com/meshctl/meshctl/internal/server/source"
+	"github.com/meshctl/meshctl/internal/server/source/fields"
 	"github.com/meshctl/meshctl/internal/yamldoc"
 )
 
@@ -114,7 +115,7 @@ func TestSecrets(t *testing.T) {
 			}
 			r, err := (&source.Converter{Cluster: "c"}).Decode(v, snapshot.Place{})
 			var got want
-			if fault, ok := errors.AsType[*source.FieldError](err); ok {
+			if fault, ok := errors.AsType[*fields.Error](err); ok {
 				got.fault = fmt.Sprintf("line %d: %v", fault.Line, fault)
 			}
 			for _, w := range r.Warnings {
@@ -179,7 +180,7 @@ func TestConfigMaps(t *testing.T) {
 			}
 			r, err := (&source.Converter{Cluster: "c"}).Decode(v, snapshot.Place{})
 			var got want
-			if fault, ok := errors.AsType[*source.FieldError](err); ok {
+			if fault, ok := errors.AsType[*fields.Error](err); ok {
 				got.fault = fmt.Sprintf("line %d: %v", fault.Line, fault)
 			}
 			if m, ok := r.Object.(*snapshot.ConfigMap); ok {
@@ -229,7 +230,7 @@ func TestSecretsOfGateways(t *testing.T) {
 		}
 		r, err := converter.Decode(v, snapshot.Place{})
 		got := "nothing"
-		if fault, ok := errors.AsType[*source.FieldError](err); ok {
+		if fault, ok := errors.AsType[*fields.Error](err); ok {
 			got = fmt.Sprintf("line %d: %v", fault.Line, fault)
 		} else if s, ok := r.Object.(*snapshot.Secret); ok && s.Pair != nil {
 			got = fmt.Sprint("until ", s.Pair.NotAfter)

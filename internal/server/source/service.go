@@ -12,6 +12,7 @@ import (
 
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
+	"github.com/meshctl/meshctl/internal/server/source/fields"
 )
 
 var serviceKind = kubeKind(kind{
@@ -19,7 +20,7 @@ var serviceKind = kubeKind(kind{
 	resources: []Resource{{Without: "the cluster has no services"}},
 }, (*conversion).service)
 
-func (c *conversion) service(o *corev1.Service) *FieldError {
+func (c *conversion) service(o *corev1.Service) *fields.Error {
 	s := &snapshot.Service{Meta: c.meta, Selector: o.Spec.Selector}
 	if policy := o.Spec.InternalTrafficPolicy; policy != nil {
 		s.NodeLocal = *policy == corev1.ServiceInternalTrafficPolicyLocal
@@ -27,16 +28,16 @@ func (c *conversion) service(o *corev1.Service) *FieldError {
 	s.Sticky = o.Spec.SessionAffinity == corev1.ServiceAffinityClientIP
 	if o.Spec.Type == corev1.ServiceTypeExternalName {
 		s.ExternalName = strings.TrimSuffix(o.Spec.ExternalName, ".")
-		if fault := hostFault("spec.externalName", s.ExternalName); fault != nil {
+		if fault := fields.HostFault("spec.externalName", s.ExternalName); fault != nil {
 			return fault
 		}
 		if why := localHost(s.ExternalName); why != "" {
-			c.warn(faultf("spec.externalName", "%s %s: proxies do not route calls there", s.ExternalName, why))
+			c.warn(fields.Faultf("spec.externalName", "%s %s: proxies do not route calls there", s.ExternalName, why))
 		}
 	} else if fault := c.clusterIPs(s, o); fault != nil {
 		return fault
 	}
-	var fault *FieldError
+	var fault *fields.Error
 	if s.Ports, fault = servicePorts(o.Spec.Ports); fault != nil {
 		return fault
 	}
@@ -51,7 +52,7 @@ func (c *conversion) service(o *corev1.Service) *FieldError {
 	if s.NodePorts, fault = c.nodePorts(o); fault != nil {
 		return fault
 	}
-	if s.ExportTo, fault = exportTo(o.Annotations[mesh.AnnotationExportTo]); fault != nil {
+	if s.ExportTo, fault = fields.ExportTo(o.Annotations[mesh.AnnotationExportTo]); fault != nil {
 		return fault
 	}
 	s.Distribution = c.distribution(o.Spec.TrafficDistribution, o.Annotations)
@@ -80,12 +81,12 @@ func (c *conversion) parseDistribution(field, value string) snapshot.Distributio
 	case "prefersamenode":
 		return snapshot.PreferSameNode
 	default:
-		c.warn(noEffect(field, fmt.Sprintf("%q is none of PreferClose, PreferSameZone, PreferSameNode and Any", value)))
+		c.warn(fields.WithoutEffect(field, fmt.Sprintf("%q is none of PreferClose, PreferSameZone, PreferSameNode and Any", value)))
 	}
 	return snapshot.NoDistribution
 }
 
-func (c *conversion) clusterIPs(s *snapshot.Service, o *corev1.Service) *FieldError {
+func (c *conversion) clusterIPs(s *snapshot.Service, o *corev1.Service) *fields.Error {
 	texts, field := o.Spec.ClusterIPs, "spec.clusterIPs"
 	if len(texts) == 0 && o.Spec.ClusterIP != "" {
 		texts, field = []string{o.Spec.ClusterIP}, "spec.clusterIP"
@@ -95,12 +96,12 @@ func (c *conversion) clusterIPs(s *snapshot.Service, o *corev1.Service) *FieldEr
 		return nil
 	}
 	for i, text := range texts {
-		vip, err := parseAddr(text)
+		vip, err := fields.ParseAddr(text)
 		if err != nil {
-			return &FieldError{Field: itemOf(field, i), Err: err}
+			return &fields.Error{Field: fields.ItemOf(field, i), Err: err}
 		}
 		if why := c.refused(vip); why != "" {
-			c.warn(faultf(itemOf(field, i), "%s %s: it is not used", vip, why))
+			c.warn(fields.Faultf(fields.ItemOf(field, i), "%s %s: it is not used", vip, why))
 			continue
 		}
 		s.VIPs = append(s.VIPs, vip)
@@ -108,18 +109,18 @@ func (c *conversion) clusterIPs(s *snapshot.Service, o *corev1.Service) *FieldEr
 	return nil
 }
 
-func servicePorts(in []corev1.ServicePort) ([]snapshot.ServicePort, *FieldError) {
+func servicePorts(in []corev1.ServicePort) ([]snapshot.ServicePort, *fields.Error) {
 	var ports []snapshot.ServicePort
 	names := map[string]bool{}
 	for i, p := range in {
 		field := fmt.Sprintf("spec.ports[%d]", i)
 		switch {
-		case !isPort(p.Port):
-			return nil, faultf(field+".port", "%d is not a port: want 1 to 65535", p.Port)
+		case !fields.IsPort(p.Port):
+			return nil, fields.Faultf(field+".port", "%d is not a port: want 1 to 65535", p.Port)
 		case p.Name == "" && len(in) > 1:
-			return nil, faultf(field+".name", "is missing: a service of several ports names each")
+			return nil, fields.Faultf(field+".name", "is missing: a service of several ports names each")
 		case names[p.Name]:
-			return nil, faultf(field+".name", "%q is given twice", p.Name)
+			return nil, fields.Faultf(field+".name", "%q is given twice", p.Name)
 		}
 		names[p.Name] = true
 		if p.Protocol == corev1.ProtocolSCTP {
@@ -138,29 +139,29 @@ func servicePorts(in []corev1.ServicePort) ([]snapshot.ServicePort, *FieldError)
 			out.TargetName = p.TargetPort.StrVal
 		case p.TargetPort.IntVal == 0:
 			out.Target = out.Number
-		case !isPort(p.TargetPort.IntVal):
-			return nil, faultf(field+".targetPort", "%d is not a port: want 1 to 65535", p.TargetPort.IntVal)
+		case !fields.IsPort(p.TargetPort.IntVal):
+			return nil, fields.Faultf(field+".targetPort", "%d is not a port: want 1 to 65535", p.TargetPort.IntVal)
 		default:
 			out.Target = uint32(p.TargetPort.IntVal)
 		}
-		if p.NodePort != 0 && !isPort(p.NodePort) {
-			return nil, faultf(field+".nodePort", "%d is not a port: want 1 to 65535", p.NodePort)
+		if p.NodePort != 0 && !fields.IsPort(p.NodePort) {
+			return nil, fields.Faultf(field+".nodePort", "%d is not a port: want 1 to 65535", p.NodePort)
 		}
 		ports = append(ports, out)
 	}
 	return ports, nil
 }
 
-func (c *conversion) external(s *snapshot.Service, o *corev1.Service) *FieldError {
-	add := func(field, address string) *FieldError {
-		a, err := parseAddr(address)
+func (c *conversion) external(s *snapshot.Service, o *corev1.Service) *fields.Error {
+	add := func(field, address string) *fields.Error {
+		a, err := fields.ParseAddr(address)
 		if err == nil {
 			address = a.String()
-		} else if fault := hostFault(field, address); fault != nil {
+		} else if fault := fields.HostFault(field, address); fault != nil {
 			return fault
 		}
 		if why := c.refusedGateway(address); why != "" {
-			c.warn(faultf(field, "%s %s: it is not used", address, why))
+			c.warn(fields.Faultf(field, "%s %s: it is not used", address, why))
 		} else if !slices.Contains(s.External, address) {
 			s.External = append(s.External, address)
 		}
@@ -188,19 +189,19 @@ func (c *conversion) external(s *snapshot.Service, o *corev1.Service) *FieldErro
 }
 
 // nodePorts returns how clients reach a Service at nodes, or nil if they do not.
-func (c *conversion) nodePorts(o *corev1.Service) (*snapshot.NodePorts, *FieldError) {
+func (c *conversion) nodePorts(o *corev1.Service) (*snapshot.NodePorts, *fields.Error) {
 	text, ok := o.Annotations[mesh.AnnotationNodeSelector]
 	if !ok {
 		return nil, nil
 	}
 	const field = "metadata.annotations[" + mesh.AnnotationNodeSelector + "]"
 	if o.Spec.Type != corev1.ServiceTypeNodePort {
-		c.warn(noEffect(field, "the type of the Service is not NodePort"))
+		c.warn(fields.WithoutEffect(field, "the type of the Service is not NodePort"))
 		return nil, nil
 	}
 	out := &snapshot.NodePorts{Ports: make(map[uint32]uint32)}
 	if err := json.Unmarshal([]byte(text), &out.Selector); err != nil {
-		return nil, faultf(field, "%q is no JSON object of labels, such as {\"kubernetes.io/hostname\": \"node-1\"}", text)
+		return nil, fields.Faultf(field, "%q is no JSON object of labels, such as {\"kubernetes.io/hostname\": \"node-1\"}", text)
 	}
 	for _, p := range o.Spec.Ports {
 		if p.NodePort != 0 && p.Protocol != corev1.ProtocolUDP && p.Protocol != corev1.ProtocolSCTP {

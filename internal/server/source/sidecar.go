@@ -8,19 +8,20 @@ import (
 
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
+	"github.com/meshctl/meshctl/internal/server/source/fields"
 )
 
 var sidecarKind = istioKind(kind{
 	group: groupNetworking, name: "Sidecar", plural: "sidecars", versions: istioVersions,
-	support: Works, meaning: "see [its fields](#sidecar)", fields: sidecarFields,
-}, func(c *conversion, spec *networkingv1alpha3.Sidecar) *FieldError {
+	support: fields.Works, meaning: "see [its fields](#sidecar)", fields: sidecarFields,
+}, func(c *conversion, spec *networkingv1alpha3.Sidecar) *fields.Error {
 	c.object = &snapshot.Sidecar{Meta: c.meta, Kind: snapshot.KindSidecar, Spec: spec}
-	if fault := allFaults(checkSidecar(spec), c.sidecarSockets(spec)); fault != nil {
+	if fault := fields.AllFaults(checkSidecar(spec), c.sidecarSockets(spec)); fault != nil {
 		return fault
 	}
 	for i, in := range spec.Ingress {
 		if mesh.IsProxyPort(in.Port.Number) {
-			c.warn(faultf(at("spec.ingress", i)+".port.number", "%d is a port of the proxy: sidecars do not route connections to it", in.Port.Number))
+			c.warn(fields.Faultf(fields.At("spec.ingress", i)+".port.number", "%d is a port of the proxy: sidecars do not route connections to it", in.Port.Number))
 		}
 	}
 	if proxy := spec.GetOutboundTrafficPolicy().GetEgressProxy(); proxy != nil {
@@ -30,40 +31,40 @@ var sidecarKind = istioKind(kind{
 })
 
 // sidecarSockets checks the Unix sockets of a Sidecar.
-func (c *conversion) sidecarSockets(s *networkingv1alpha3.Sidecar) *FieldError {
-	var faults *FieldError
+func (c *conversion) sidecarSockets(s *networkingv1alpha3.Sidecar) *fields.Error {
+	var faults *fields.Error
 	for i, in := range s.Ingress {
-		faults = faults.and(c.socketFault(at("ingress", i)+".defaultEndpoint", in.GetDefaultEndpoint()))
+		faults = faults.And(c.socketFault(fields.At("ingress", i)+".defaultEndpoint", in.GetDefaultEndpoint()))
 	}
 	for i, e := range s.Egress {
-		faults = faults.and(c.socketFault(at("egress", i)+".bind", e.GetBind()))
+		faults = faults.And(c.socketFault(fields.At("egress", i)+".bind", e.GetBind()))
 	}
 	return faults
 }
 
-func checkSidecar(s *networkingv1alpha3.Sidecar) *FieldError {
-	return allFaults(
-		labelsFault("workloadSelector.labels", s.GetWorkloadSelector().GetLabels()),
+func checkSidecar(s *networkingv1alpha3.Sidecar) *fields.Error {
+	return fields.AllFaults(
+		fields.LabelsFault("workloadSelector.labels", s.GetWorkloadSelector().GetLabels()),
 		checkIngresses(s.Ingress),
 		checkEgresses(s.Egress),
-		checkConnectionPool("inboundConnectionPool", s.InboundConnectionPool),
+		fields.ConnectionPoolFault("inboundConnectionPool", s.InboundConnectionPool),
 		checkEgressProxy(s.OutboundTrafficPolicy),
 	)
 }
 
 // checkIngresses requires that each port number has one listener.
-func checkIngresses(ingress []*networkingv1alpha3.IstioIngressListener) *FieldError {
-	var faults *FieldError
+func checkIngresses(ingress []*networkingv1alpha3.IstioIngressListener) *fields.Error {
+	var faults *fields.Error
 	seen := map[uint32]int{}
 	for i, in := range ingress {
-		field := at("ingress", i)
+		field := fields.At("ingress", i)
 		if in == nil || in.Port == nil {
-			faults = faults.and(faultf(field+".port", "is missing"))
+			faults = faults.And(fields.Faultf(field+".port", "is missing"))
 			continue
 		}
-		faults = faults.and(checkIngress(field, in))
+		faults = faults.And(checkIngress(field, in))
 		if first, twice := seen[in.Port.Number]; twice {
-			faults = faults.and(faultf(field+".port.number", "%d is the port of %s, too", in.Port.Number, at("ingress", first)))
+			faults = faults.And(fields.Faultf(field+".port.number", "%d is the port of %s, too", in.Port.Number, fields.At("ingress", first)))
 			continue
 		}
 		seen[in.Port.Number] = i
@@ -73,29 +74,29 @@ func checkIngresses(ingress []*networkingv1alpha3.IstioIngressListener) *FieldEr
 
 // checkEgresses requires that each port number or Unix socket has one listener: it names the
 // route configuration, too.
-func checkEgresses(egress []*networkingv1alpha3.IstioEgressListener) *FieldError {
-	if faults := each("egress", egress, checkEgress); faults != nil {
+func checkEgresses(egress []*networkingv1alpha3.IstioEgressListener) *fields.Error {
+	if faults := fields.Each("egress", egress, checkEgress); faults != nil {
 		return faults
 	}
-	var faults *FieldError
+	var faults *fields.Error
 	ports, sockets, all := map[uint32]int{}, map[string]int{}, -1
 	for i, e := range egress {
-		field := at("egress", i)
+		field := fields.At("egress", i)
 		switch isUnix := snapshot.IsUnixSocket(e.Bind); {
 		case isUnix:
 			if first, twice := sockets[e.Bind]; twice {
-				faults = faults.and(faultf(field+".bind", "%q is the socket of %s, too", e.Bind, at("egress", first)))
+				faults = faults.And(fields.Faultf(field+".bind", "%q is the socket of %s, too", e.Bind, fields.At("egress", first)))
 				continue
 			}
 			sockets[e.Bind] = i
 		case e.Port.GetNumber() != 0:
 			if first, twice := ports[e.Port.Number]; twice {
-				faults = faults.and(faultf(field+".port.number", "%d is the port of %s, too", e.Port.Number, at("egress", first)))
+				faults = faults.And(fields.Faultf(field+".port.number", "%d is the port of %s, too", e.Port.Number, fields.At("egress", first)))
 				continue
 			}
 			ports[e.Port.Number] = i
 		case all >= 0:
-			faults = faults.and(faultf(field, "has no port, like %s: only one listener may have none", at("egress", all)))
+			faults = faults.And(fields.Faultf(field, "has no port, like %s: only one listener may have none", fields.At("egress", all)))
 		default:
 			all = i
 		}
@@ -103,52 +104,52 @@ func checkEgresses(egress []*networkingv1alpha3.IstioEgressListener) *FieldError
 	return faults
 }
 
-func checkEgressProxy(p *networkingv1alpha3.OutboundTrafficPolicy) *FieldError {
+func checkEgressProxy(p *networkingv1alpha3.OutboundTrafficPolicy) *fields.Error {
 	const field = "outboundTrafficPolicy.egressProxy"
 	proxy := p.GetEgressProxy()
 	if proxy == nil {
 		return nil
 	}
-	var faults *FieldError
+	var faults *fields.Error
 	if p.Mode != networkingv1alpha3.OutboundTrafficPolicy_ALLOW_ANY {
-		faults = faultf(field, "needs mode ALLOW_ANY")
+		faults = fields.Faultf(field, "needs mode ALLOW_ANY")
 	}
 	if proxy.Host == "" || strings.HasPrefix(proxy.Host, "*") {
-		faults = faults.and(faultf(field+".host", "%q is not the host of a service", proxy.Host))
+		faults = faults.And(fields.Faultf(field+".host", "%q is not the host of a service", proxy.Host))
 	} else {
-		faults = faults.and(hostFault(field+".host", proxy.Host))
+		faults = faults.And(fields.HostFault(field+".host", proxy.Host))
 	}
-	if !isPort(proxy.GetPort().GetNumber()) {
-		faults = faults.and(faultf(field+".port.number", "%d is not a port: want 1 to 65535", proxy.GetPort().GetNumber()))
+	if !fields.IsPort(proxy.GetPort().GetNumber()) {
+		faults = faults.And(fields.Faultf(field+".port.number", "%d is not a port: want 1 to 65535", proxy.GetPort().GetNumber()))
 	}
 	return faults
 }
 
-func checkIngress(field string, in *networkingv1alpha3.IstioIngressListener) *FieldError {
-	return allFaults(
-		portFault(field+".port", in.Port.Number, in.Port.Protocol, mesh.UDP, mesh.HTTPProxy),
-		bindFault(field+".bind", in.Bind),
+func checkIngress(field string, in *networkingv1alpha3.IstioIngressListener) *fields.Error {
+	return fields.AllFaults(
+		fields.PortFault(field+".port", in.Port.Number, in.Port.Protocol, mesh.UDP, mesh.HTTPProxy),
+		fields.BindFault(field+".bind", in.Bind),
 		defaultEndpointFault(field+".defaultEndpoint", in.DefaultEndpoint),
 		checkIngressTLS(field, in),
-		checkConnectionPool(field+".connectionPool", in.ConnectionPool),
+		fields.ConnectionPoolFault(field+".connectionPool", in.ConnectionPool),
 	)
 }
 
 // checkIngressTLS allows what Istio allows: sidecars get no Secrets.
-func checkIngressTLS(field string, in *networkingv1alpha3.IstioIngressListener) *FieldError {
+func checkIngressTLS(field string, in *networkingv1alpha3.IstioIngressListener) *fields.Error {
 	t := in.Tls
 	field += ".tls"
 	switch {
 	case t == nil:
 		return nil
 	case t.Mode != networkingv1alpha3.ServerTLSSettings_SIMPLE && t.Mode != networkingv1alpha3.ServerTLSSettings_MUTUAL:
-		return faultf(field+".mode", "%s is not a mode of sidecars: use SIMPLE or MUTUAL", t.Mode)
+		return fields.Faultf(field+".mode", "%s is not a mode of sidecars: use SIMPLE or MUTUAL", t.Mode)
 	case t.HttpsRedirect:
-		return faultf(field+".httpsRedirect", "is only for gateways")
+		return fields.Faultf(field+".httpsRedirect", "is only for gateways")
 	case t.CredentialName != "" || len(t.CredentialNames) > 0 || t.CaCertCredentialName != "":
-		return faultf(field, "names Secrets, which sidecars do not get: use serverCertificate, privateKey and caCertificates")
+		return fields.Faultf(field, "names Secrets, which sidecars do not get: use serverCertificate, privateKey and caCertificates")
 	case in.Port.Protocol == "":
-		return faultf(field, "needs a protocol of the port: HTTPS if the application gets HTTP, TLS if it gets TCP")
+		return fields.Faultf(field, "needs a protocol of the port: HTTPS if the application gets HTTP, TLS if it gets TCP")
 	}
 	return serverTLSFault(field, t)
 }
@@ -156,13 +157,13 @@ func checkIngressTLS(field string, in *networkingv1alpha3.IstioIngressListener) 
 // defaultEndpointFault allows only endpoints on the proxy's own machine: a Sidecar
 // must not make proxies forward to other addresses. It refuses the ports of the proxy itself, which
 // trusts its machine.
-func defaultEndpointFault(field, endpoint string) *FieldError {
+func defaultEndpointFault(field, endpoint string) *fields.Error {
 	if endpoint == "" || snapshot.IsUnixSocket(endpoint) { // sidecarSockets checks the path
 		return nil
 	}
 	ap, err := netip.ParseAddrPort(endpoint)
 	if err == nil && mesh.IsProxyPort(uint32(ap.Port())) {
-		return faultf(field, "%d is a port of the proxy, which clients must not reach: use the port of the application", ap.Port())
+		return fields.Faultf(field, "%d is a port of the proxy, which clients must not reach: use the port of the application", ap.Port())
 	}
 	if err == nil && ap.Port() > 0 {
 		switch ap.Addr().String() {
@@ -170,32 +171,32 @@ func defaultEndpointFault(field, endpoint string) *FieldError {
 			return nil
 		}
 	}
-	return faultf(field, "%q is none of 127.0.0.1:PORT, 0.0.0.0:PORT, [::1]:PORT, [::]:PORT and unix://PATH", endpoint)
+	return fields.Faultf(field, "%q is none of 127.0.0.1:PORT, 0.0.0.0:PORT, [::1]:PORT, [::]:PORT and unix://PATH", endpoint)
 }
 
-func checkEgress(field string, e *networkingv1alpha3.IstioEgressListener) *FieldError {
+func checkEgress(field string, e *networkingv1alpha3.IstioEgressListener) *fields.Error {
 	isUnix := snapshot.IsUnixSocket(e.Bind) // sidecarSockets checks the path
-	var faults *FieldError
+	var faults *fields.Error
 	if e.Port != nil && (!isUnix || e.Port.Number != 0) {
-		faults = portFault(field+".port", e.Port.Number, e.Port.Protocol, mesh.UDP)
+		faults = fields.PortFault(field+".port", e.Port.Number, e.Port.Protocol, mesh.UDP)
 	}
 	switch {
 	case isUnix && e.Port == nil:
-		faults = faults.and(faultf(field+".bind", "needs a port with the protocol of the socket"))
+		faults = faults.And(fields.Faultf(field+".bind", "needs a port with the protocol of the socket"))
 	case !isUnix:
-		faults = faults.and(bindFault(field+".bind", e.Bind))
+		faults = faults.And(fields.BindFault(field+".bind", e.Bind))
 	}
 	if len(e.Hosts) == 0 {
-		return faults.and(faultf(field+".hosts", "is empty: use \"*/*\" for every host"))
+		return faults.And(fields.Faultf(field+".hosts", "is empty: use \"*/*\" for every host"))
 	}
-	return faults.and(eachText(field+".hosts", e.Hosts, func(field, host string) *FieldError {
+	return faults.And(fields.EachText(field+".hosts", e.Hosts, func(field, host string) *fields.Error {
 		if strings.Count(host, "/") != 1 {
-			return faultf(field, "%q is not of the form namespace/host", host)
+			return fields.Faultf(field, "%q is not of the form namespace/host", host)
 		}
 		if entry, excluded := strings.CutPrefix(host, "~"); excluded && !strings.HasPrefix(entry, "/") {
-			return scopedHostFault(field, entry, "* .")
+			return fields.ScopedHostFault(field, entry, "* .")
 		}
-		return scopedHostFault(field, host, "* . ~")
+		return fields.ScopedHostFault(field, host, "* . ~")
 	}))
 }
 
@@ -204,24 +205,24 @@ const (
 	keepsVersion = "the port of the application decides; use `useClientProtocol`"
 )
 
-var sidecarFields = []apiField{
-	{Path: "workloadSelector", Support: Works},
-	{Path: "ingress", Support: Partly, Meaning: "`defaultEndpoint` cannot be a port of the proxy itself, and its Unix sockets, like those of `bind`, must be below `--socket-dir`; objects in a Kubernetes API cannot use Unix sockets; `tls` works only where PeerAuthentication disables mTLS at the port, as with Istio, and only with certificates in files; a listener whose traffic is not captured listens on the address of the pod, unless `bind` sets another address"},
-	{Path: "ingress.port", Support: Partly, Meaning: "`number` and `protocol`"},
-	{Path: "ingress.port.name", Support: Works, Meaning: "for people"},
-	{Path: "ingress.port.targetPort", Support: NoEffect, Meaning: "use `defaultEndpoint`"},
-	{Path: "ingress.tls", Support: Partly, Meaning: "modes `SIMPLE` and `MUTUAL` with files"},
-	{Path: "ingress.tls.tlsCertificates", Support: Partly, Meaning: "`serverCertificate` and `privateKey`"},
-	{Path: "ingress.tls.tlsCertificates.caCertificates", Support: NoEffect, Meaning: commonClientCAs},
-	{Path: "ingress.connectionPool", Support: Partly, Meaning: "as `inboundConnectionPool`"},
-	{Path: "ingress.connectionPool.http", Support: Partly, Meaning: noUpgrade},
-	{Path: "ingress.connectionPool.http.h2UpgradePolicy", Support: NoEffect, Meaning: keepsVersion},
-	{Path: "egress", Support: Partly, Meaning: "a port with a protocol other than HTTP forwards connections to the services with this port number; a listener whose traffic is not captured listens on the loopback address, unless `bind` sets another address; the listener without a port may have a `bind`, too, and then listens there at each port of its services; `~NAMESPACE/HOST` excludes hosts, and the namespace `~` is `~*`"},
-	{Path: "egress.port", Support: Partly, Meaning: "`number` and `protocol`"},
-	{Path: "egress.port.name", Support: Works, Meaning: "for people"},
-	{Path: "egress.port.targetPort", Support: NoEffect, Meaning: "proxies call the services at their own ports"},
-	{Path: "inboundConnectionPool", Support: Partly, Meaning: "as `connectionPool` of a DestinationRule for the service"},
-	{Path: "inboundConnectionPool.http", Support: Partly, Meaning: noUpgrade},
-	{Path: "inboundConnectionPool.http.h2UpgradePolicy", Support: NoEffect, Meaning: keepsVersion},
-	{Path: "outboundTrafficPolicy", Support: Works, Meaning: "`egressProxy` must be a service that the egress hosts include"},
+var sidecarFields = []fields.Field{
+	{Path: "workloadSelector", Support: fields.Works},
+	{Path: "ingress", Support: fields.Partly, Meaning: "`defaultEndpoint` cannot be a port of the proxy itself, and its Unix sockets, like those of `bind`, must be below `--socket-dir`; objects in a Kubernetes API cannot use Unix sockets; `tls` works only where PeerAuthentication disables mTLS at the port, as with Istio, and only with certificates in files; a listener whose traffic is not captured listens on the address of the pod, unless `bind` sets another address"},
+	{Path: "ingress.port", Support: fields.Partly, Meaning: "`number` and `protocol`"},
+	{Path: "ingress.port.name", Support: fields.Works, Meaning: "for people"},
+	{Path: "ingress.port.targetPort", Support: fields.NoEffect, Meaning: "use `defaultEndpoint`"},
+	{Path: "ingress.tls", Support: fields.Partly, Meaning: "modes `SIMPLE` and `MUTUAL` with files"},
+	{Path: "ingress.tls.tlsCertificates", Support: fields.Partly, Meaning: "`serverCertificate` and `privateKey`"},
+	{Path: "ingress.tls.tlsCertificates.caCertificates", Support: fields.NoEffect, Meaning: commonClientCAs},
+	{Path: "ingress.connectionPool", Support: fields.Partly, Meaning: "as `inboundConnectionPool`"},
+	{Path: "ingress.connectionPool.http", Support: fields.Partly, Meaning: noUpgrade},
+	{Path: "ingress.connectionPool.http.h2UpgradePolicy", Support: fields.NoEffect, Meaning: keepsVersion},
+	{Path: "egress", Support: fields.Partly, Meaning: "a port with a protocol other than HTTP forwards connections to the services with this port number; a listener whose traffic is not captured listens on the loopback address, unless `bind` sets another address; the listener without a port may have a `bind`, too, and then listens there at each port of its services; `~NAMESPACE/HOST` excludes hosts, and the namespace `~` is `~*`"},
+	{Path: "egress.port", Support: fields.Partly, Meaning: "`number` and `protocol`"},
+	{Path: "egress.port.name", Support: fields.Works, Meaning: "for people"},
+	{Path: "egress.port.targetPort", Support: fields.NoEffect, Meaning: "proxies call the services at their own ports"},
+	{Path: "inboundConnectionPool", Support: fields.Partly, Meaning: "as `connectionPool` of a DestinationRule for the service"},
+	{Path: "inboundConnectionPool.http", Support: fields.Partly, Meaning: noUpgrade},
+	{Path: "inboundConnectionPool.http.h2UpgradePolicy", Support: fields.NoEffect, Meaning: keepsVersion},
+	{Path: "outboundTrafficPolicy", Support: fields.Works, Meaning: "`egressProxy` must be a service that the egress hosts include"},
 }

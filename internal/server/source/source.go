@@ -16,6 +16,7 @@ import (
 	"github.com/meshctl/meshctl/internal/clustersettings"
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
+	"github.com/meshctl/meshctl/internal/server/source/fields"
 )
 
 // Converter converts the objects of one cluster. Its methods may be called
@@ -74,7 +75,7 @@ type Result struct {
 	// Shared is set for a skipped object that may be meant for another program.
 	Shared bool
 	// Warnings name the parts of the object that are not used.
-	Warnings []*FieldError
+	Warnings []*fields.Error
 	// Suppress is snapshot.Meta.Suppress, also of an object that is refused or skipped.
 	Suppress string
 }
@@ -83,13 +84,13 @@ type Result struct {
 // enforced. err is the error of its conversion; used reports whether an older
 // version of the object is enforced.
 func (r *Result) Unenforced(err error, used bool) bool {
-	return r.Security && r.Closed == nil && (err != nil && !used || slices.ContainsFunc(r.Warnings, func(w *FieldError) bool { return w.Kind == Unused }))
+	return r.Security && r.Closed == nil && (err != nil && !used || slices.ContainsFunc(r.Warnings, func(w *fields.Error) bool { return w.Kind == fields.Unused }))
 }
 
 // Convert converts one object: a *corev1.Namespace, Node, Pod, Service,
 // ConfigMap, Secret or ServiceAccount, a *discoveryv1.EndpointSlice, a
 // *gatewayv1.Gateway or an *Istio. The result shares maps with the object, which
-// must not change afterwards. Errors are of type *FieldError or Faults.
+// must not change afterwards. Errors are of type *fields.Error or fields.Faults.
 func (c *Converter) Convert(object any, place snapshot.Place) (Result, error) {
 	k := kindOfObject(object)
 	if k == nil {
@@ -102,11 +103,11 @@ func (c *Converter) Convert(object any, place snapshot.Place) (Result, error) {
 		return r, err
 	}
 	if fault := limitFault(object); fault != nil {
-		return r, fault.err()
+		return r, fault.AsError()
 	}
 	conv := conversion{Converter: c, meta: m}
 	if fault := k.convert(&conv, object); fault != nil {
-		return r, fault.err()
+		return r, fault.AsError()
 	}
 	conv.checkAnnotations(k, metaOf(object).Annotations)
 	r.Object, r.Warnings = conv.object, conv.warnings
@@ -129,10 +130,10 @@ type conversion struct {
 	meta     snapshot.Meta
 	istio    *Istio // nil for an object of Kubernetes
 	object   snapshot.Object
-	warnings []*FieldError
+	warnings []*fields.Error
 }
 
-func (c *conversion) warn(w *FieldError) { c.warnings = append(c.warnings, w.each()...) }
+func (c *conversion) warn(w *fields.Error) { c.warnings = append(c.warnings, w.Each()...) }
 
 // deliveredKind returns the kind under which an object is delivered: three
 // ConfigMaps are settings.
@@ -168,13 +169,13 @@ func (c *Converter) meta(o *metav1.ObjectMeta, k *kind, place snapshot.Place) sn
 func checkMeta(m snapshot.Meta, k *kind) error {
 	switch {
 	case m.Name == "":
-		return faultf("metadata.name", "is missing")
+		return fields.Faultf("metadata.name", "is missing")
 	case k == serviceKind && !mesh.IsDNSLabel(m.Name):
-		return faultf("metadata.name", "%q is not a DNS label", m.Name)
+		return fields.Faultf("metadata.name", "%q is not a DNS label", m.Name)
 	case len(validation.IsDNS1123Subdomain(m.Name)) > 0:
-		return faultf("metadata.name", "%q is not a DNS name", m.Name)
+		return fields.Faultf("metadata.name", "%q is not a DNS name", m.Name)
 	case !k.clusterWide && !mesh.IsDNSLabel(m.Namespace):
-		return faultf("metadata.namespace", "%q is not a DNS label", m.Namespace)
+		return fields.Faultf("metadata.namespace", "%q is not a DNS label", m.Namespace)
 	}
 	return nil
 }

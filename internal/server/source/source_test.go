@@ -29,6 +29,7 @@ import (
 
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 	"github.com/meshctl/meshctl/internal/server/source"
+	"github.com/meshctl/meshctl/internal/server/source/fields"
 	"github.com/meshctl/meshctl/internal/yamldoc"
 )
 
@@ -484,7 +485,7 @@ func TestRefusals(t *testing.T) {
 			t.Parallel()
 			v := objects(t, tt.in)[0]
 			_, err := c.Decode(v, snapshot.Place{})
-			var fault *source.FieldError
+			var fault *fields.Error
 			if !errors.As(err, &fault) {
 				t.Fatalf("got %v, want a fault", err)
 			}
@@ -514,8 +515,8 @@ func TestFaults(t *testing.T) {
 			for _, v := range objects(t, string(text)) {
 				c := &source.Converter{Cluster: "c"}
 				r, err := c.Decode(v, snapshot.Place{})
-				fmt.Fprintf(&b, "# %s\n", source.ObjectName(r.Key))
-				fromFile, fromAPI := source.FaultsOf(err), faultsOfJSON(t, c, v)
+				fmt.Fprintf(&b, "# %s\n", fields.ObjectName(r.Key))
+				fromFile, fromAPI := fields.FaultsOf(err), faultsOfJSON(t, c, v)
 				for i, fault := range fromFile {
 					fmt.Fprintf(&b, "line %d: %s\n", fault.Line, fault)
 					if i < len(fromAPI) && (fromAPI[i].Field != fault.Field || fromAPI[i].Err.Error() != fault.Err.Error()) {
@@ -531,14 +532,14 @@ func TestFaults(t *testing.T) {
 	}
 }
 
-func faultsOfJSON(t *testing.T, c *source.Converter, v yamldoc.Value) []*source.FieldError {
+func faultsOfJSON(t *testing.T, c *source.Converter, v yamldoc.Value) []*fields.Error {
 	t.Helper()
 	text, err := v.JSON()
 	if err != nil {
 		t.Fatal(err)
 	}
 	_, err = c.DecodeJSON(text)
-	return source.FaultsOf(err)
+	return fields.FaultsOf(err)
 }
 
 // TestUnreadKinds: kinds that are not read get a warning if they were likely meant to
@@ -616,7 +617,7 @@ func FuzzDocument(f *testing.F) {
 		}
 		r, err := c.Decode(v, snapshot.Place{})
 		if err != nil {
-			var fault *source.FieldError
+			var fault *fields.Error
 			if !errors.As(err, &fault) || fault.Line < 0 {
 				t.Fatalf("fault without a place: %v", err)
 			}

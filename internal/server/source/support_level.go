@@ -10,29 +10,30 @@ import (
 
 	"github.com/meshctl/meshctl/internal/output"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
+	"github.com/meshctl/meshctl/internal/server/source/fields"
 )
 
 // withoutEffect returns a fault for each part of the spec without effect. If the kind
 // has no effect, it returns one fault for the whole object.
-func (k *kind) withoutEffect(spec proto.Message) []*FieldError {
-	if k.support == NoEffect {
-		return []*FieldError{noEffect("", k.meaning)}
+func (k *kind) withoutEffect(spec proto.Message) []*fields.Error {
+	if k.support == fields.NoEffect {
+		return []*fields.Error{fields.WithoutEffect("", k.meaning)}
 	}
-	var out []*FieldError
-	rows := make(map[string]*apiField, len(k.fields))
+	var out []*fields.Error
+	rows := make(map[string]*fields.Field, len(k.fields))
 	for i := range k.fields {
 		rows[k.fields[i].Path] = &k.fields[i]
 	}
-	eachSet(spec.ProtoReflect(), "", "spec", func(path, field string, value proto.Message) (deeper bool) {
+	fields.EachSet(spec.ProtoReflect(), "", "spec", func(path, field string, value proto.Message) (deeper bool) {
 		row := rows[path]
 		switch {
 		case row == nil:
 			return false
-		case row.Support == NoEffect, row.lacks != nil && value != nil && row.lacks(value):
-			out = append(out, noEffect(field, row.Meaning))
+		case row.Support == fields.NoEffect, row.Lacks != nil && value != nil && row.Lacks(value):
+			out = append(out, fields.WithoutEffect(field, row.Meaning))
 			return false
 		}
-		return row.Support == Partly
+		return row.Support == fields.Partly
 	})
 	return out
 }
@@ -59,7 +60,7 @@ func unreadResult(key snapshot.Key, group string) Result {
 	if k != nil {
 		if !k.unreported {
 			r.Security, r.Shared = k.security(), k.shared()
-			r.Warnings = []*FieldError{noEffect("", k.meaning)}
+			r.Warnings = []*fields.Error{fields.WithoutEffect("", k.meaning)}
 		}
 		return r
 	}
@@ -68,7 +69,7 @@ func unreadResult(key snapshot.Key, group string) Result {
 		return r
 	}
 	r.Security = group == groupSecurity || slices.Contains(namesOfKinds(groupSecurity), meant)
-	r.Warnings = []*FieldError{faultf("kind", "%s is not read%s", kind, hint)}
+	r.Warnings = []*fields.Error{fields.Faultf("kind", "%s is not read%s", kind, hint)}
 	return r
 }
 

@@ -30,6 +30,8 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/meshctl/meshctl/internal/server/snapshot"
+	"github.com/meshctl/meshctl/internal/server/source/fields"
+	"github.com/meshctl/meshctl/internal/server/source/meshconfig"
 	"github.com/meshctl/meshctl/internal/yamldoc"
 )
 
@@ -113,7 +115,7 @@ func TestEveryKindIsInTheTable(t *testing.T) {
 			t.Errorf("%s lacks the versions %v", id, missing)
 		}
 		seen[id] = true
-		if k.support == NoEffect && k.meaning == "" || k.support == Partly && k.meaning == "" {
+		if k.support == fields.NoEffect && k.meaning == "" || k.support == fields.Partly && k.meaning == "" {
 			t.Errorf("%s: its meaning is missing", id)
 		}
 	}
@@ -130,21 +132,21 @@ func TestEveryKindIsInTheTable(t *testing.T) {
 }
 
 // rowsOf returns the rows by path.
-func rowsOf(t *testing.T, fields []apiField) map[string]*apiField {
+func rowsOf(t *testing.T, list []fields.Field) map[string]*fields.Field {
 	t.Helper()
-	rows := map[string]*apiField{}
-	for i := range fields {
-		if rows[fields[i].Path] != nil {
-			t.Errorf("%s is in the table twice", fields[i].Path)
+	rows := map[string]*fields.Field{}
+	for i := range list {
+		if rows[list[i].Path] != nil {
+			t.Errorf("%s is in the table twice", list[i].Path)
 		}
-		rows[fields[i].Path] = &fields[i]
+		rows[list[i].Path] = &list[i]
 	}
 	return rows
 }
 
 // checkRows checks that each row has a field of the message and each field a row. With
 // all set, it also checks the fields of messages that work partly.
-func checkRows(t *testing.T, d protoreflect.MessageDescriptor, parent string, rows map[string]*apiField, all bool) {
+func checkRows(t *testing.T, d protoreflect.MessageDescriptor, parent string, rows map[string]*fields.Field, all bool) {
 	t.Helper()
 	for i := range d.Fields().Len() {
 		fd := d.Fields().Get(i)
@@ -154,9 +156,9 @@ func checkRows(t *testing.T, d protoreflect.MessageDescriptor, parent string, ro
 		case row == nil && (all || parent == ""):
 			t.Errorf("field %s of %s is not in the table", path, d.FullName())
 		case row == nil:
-		case row.Support != Works && row.Meaning == "":
+		case row.Support != fields.Works && row.Meaning == "":
 			t.Errorf("%s: its meaning is missing", path)
-		case row.Support == Partly && fd.Message() != nil:
+		case row.Support == fields.Partly && fd.Message() != nil:
 			checkRows(t, fd.Message(), path, rows, all)
 		}
 		delete(rows, path)
@@ -172,7 +174,7 @@ func checkRows(t *testing.T, d protoreflect.MessageDescriptor, parent string, ro
 // is in the table exactly once.
 func TestEveryFieldIsInTheTable(t *testing.T) {
 	t.Parallel()
-	checkRows(t, (&meshv1alpha1.MeshConfig{}).ProtoReflect().Descriptor(), "", rowsOf(t, meshFields), true)
+	checkRows(t, (&meshv1alpha1.MeshConfig{}).ProtoReflect().Descriptor(), "", rowsOf(t, meshconfig.Fields), true)
 	for _, k := range kinds {
 		if len(k.fields) > 0 {
 			object := k.newObject()
@@ -243,15 +245,15 @@ func meshWarnings(t *testing.T, c *Converter, text string) []string {
 func TestMeshConfigWithoutEffectIsReported(t *testing.T) {
 	t.Parallel()
 	c := &Converter{Cluster: "c"}
-	for i := range meshFields {
-		row := &meshFields[i]
+	for i := range meshconfig.Fields {
+		row := &meshconfig.Fields[i]
 		needsGood := strings.Fields("trustDomain meshMTLS tlsDefaults defaultTrafficPolicy defaultServiceExportTo defaultDestinationRuleExportTo localityLbSetting " +
 			"defaultConfig.tracing.zipkin defaultConfig.tracing.customTags defaultConfig.tracingServiceName defaultConfig.controlPlaneAuthPolicy " +
 			"defaultConfig.discoveryAddress defaultConfig.statusPort defaultConfig.readinessProbe")
-		if row.Support == Partly || strings.HasPrefix(row.Path, "caCertificates.") || strings.HasPrefix(row.Path, "extensionProviders.") || slices.Contains(needsGood, row.Path) {
+		if row.Support == fields.Partly || strings.HasPrefix(row.Path, "caCertificates.") || strings.HasPrefix(row.Path, "extensionProviders.") || slices.Contains(needsGood, row.Path) {
 			continue // these need good values, which TestConvert has
 		}
-		m := actualMeshConfig()
+		m := meshconfig.Actual()
 		parent, names := m.ProtoReflect(), strings.Split(row.Path, ".")
 		for _, name := range names[:len(names)-1] {
 			parent = parent.Mutable(parent.Descriptor().Fields().ByJSONName(name)).Message()
@@ -278,9 +280,9 @@ func TestMeshConfigWithoutEffectIsReported(t *testing.T) {
 		}
 		got := meshWarnings(t, c, string(text))
 		switch {
-		case row.Support == Works && len(got) > 0:
+		case row.Support == fields.Works && len(got) > 0:
 			t.Errorf("%s works and is reported: %v", row.Path, got)
-		case row.Support == NoEffect && (len(got) != 1 || !strings.Contains(got[0], row.Path+": has no effect: ")):
+		case row.Support == fields.NoEffect && (len(got) != 1 || !strings.Contains(got[0], row.Path+": has no effect: ")):
 			t.Errorf("%s of %s is reported as %q", row.Path, text, got)
 		}
 	}
@@ -331,13 +333,13 @@ func TestKindsWithoutEffectAreReported(t *testing.T) {
 			continue
 		}
 		reported := len(r.Warnings) == 1 && strings.HasPrefix(r.Warnings[0].Error(), "has no effect: ")
-		if want := k.support == NoEffect && !k.unreported; reported != want {
+		if want := k.support == fields.NoEffect && !k.unreported; reported != want {
 			t.Errorf("%s is reported: %t, %v", k.groupResource(), reported, r.Warnings)
 		}
 		if reported && !watched[k.groupResource()] {
 			t.Errorf("%s is not followed over the Kubernetes API", k.groupResource())
 		}
-		if want := k.support == NoEffect && k.group == groupSecurity; r.Unenforced(nil, false) != want {
+		if want := k.support == fields.NoEffect && k.group == groupSecurity; r.Unenforced(nil, false) != want {
 			t.Errorf("%s: a security policy that is not enforced: %t", text, !want)
 		}
 		r, err = (&Converter{Cluster: "c", Remote: true}).Decode(doc, snapshot.Place{})
@@ -397,7 +399,7 @@ func TestFieldsWithoutEffectAreReported(t *testing.T) {
 			object := k.newObject()
 			istio, _ := object.(*Istio)
 			spec := proto.Clone(istio.Spec)
-			if row.Support == Works {
+			if row.Support == fields.Works {
 				continue
 			}
 			parent, below, _ := strings.Cut(row.Path, ".")
@@ -410,13 +412,13 @@ func TestFieldsWithoutEffectAreReported(t *testing.T) {
 					spec.ProtoReflect().Set(fd, protoreflect.ValueOf(ref))
 				}
 			}
-			reported := slices.ContainsFunc(k.withoutEffect(spec), func(f *FieldError) bool {
+			reported := slices.ContainsFunc(k.withoutEffect(spec), func(f *fields.Error) bool {
 				return regexp.MustCompile(`\[\d+\]`).ReplaceAllString(f.Field, "") == "spec."+row.Path
 			})
 			if parent == "servers" && row.Path != parent {
 				continue // reported as a server that has no effect
 			}
-			if want := row.Support == NoEffect || row.lacks != nil; reported != want {
+			if want := row.Support == fields.NoEffect || row.Lacks != nil; reported != want {
 				t.Errorf("%s %s is reported: %t", k.name, row.Path, reported)
 			}
 		}
@@ -448,9 +450,9 @@ func TestPage(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	tables := map[string]string{"kinds": kindTable(), "MeshConfig": fieldTable(meshFields)}
+	tables := map[string]string{"kinds": kindTable(), "MeshConfig": fieldTable(meshconfig.Fields)}
 	for _, k := range kinds {
-		if k.support == "" || k.support == NoEffect || k.shared() {
+		if k.support == "" || k.support == fields.NoEffect || k.shared() {
 			continue
 		}
 		object := k.newObject()
@@ -505,32 +507,32 @@ func kindTable() string {
 
 // allFields returns a row for each field of a message and of the fields that work partly. A
 // field without a row works.
-func allFields(d protoreflect.MessageDescriptor, parent string, rows map[string]*apiField) []apiField {
-	var out []apiField
+func allFields(d protoreflect.MessageDescriptor, parent string, rows map[string]*fields.Field) []fields.Field {
+	var out []fields.Field
 	for i := range d.Fields().Len() {
 		fd := d.Fields().Get(i)
-		row := apiField{Path: strings.TrimPrefix(parent+"."+fd.JSONName(), "."), Support: Works}
+		row := fields.Field{Path: strings.TrimPrefix(parent+"."+fd.JSONName(), "."), Support: fields.Works}
 		if given := rows[row.Path]; given != nil {
 			row = *given
 		}
-		if out = append(out, row); row.Support == Partly && fd.Message() != nil {
+		if out = append(out, row); row.Support == fields.Partly && fd.Message() != nil {
 			out = append(out, allFields(fd.Message(), row.Path, rows)...)
 		}
 	}
 	return out
 }
 
-func fieldTable(fields []apiField) string {
+func fieldTable(rows []fields.Field) string {
 	var b strings.Builder
 	b.WriteString("| field | effect | what that means |\n|---|---|---|\n")
-	for i := range fields {
-		fmt.Fprintf(&b, "| `%s` | %s | %s |\n", fields[i].Path, bold(fields[i].Support), fields[i].Meaning)
+	for i := range rows {
+		fmt.Fprintf(&b, "| `%s` | %s | %s |\n", rows[i].Path, bold(rows[i].Support), rows[i].Meaning)
 	}
 	return b.String()
 }
 
-func bold(s Support) string {
-	if s == NoEffect {
+func bold(s fields.Support) string {
+	if s == fields.NoEffect {
 		return "**" + string(s) + "**"
 	}
 	return string(s)

@@ -8,6 +8,7 @@ import (
 
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
+	"github.com/meshctl/meshctl/internal/server/source/fields"
 )
 
 // attached is the spec of a policy that names its workloads by labels or by references.
@@ -18,59 +19,59 @@ type attached interface {
 }
 
 // attachmentFault checks the selector and the references of a policy.
-func attachmentFault(spec attached) *FieldError {
-	return allFaults(selectionFault(spec), eachReference(spec, targetRefFault))
+func attachmentFault(spec attached) *fields.Error {
+	return fields.AllFaults(selectionFault(spec), eachReference(spec, targetRefFault))
 }
 
 // selectionFault checks the selector of a policy, and that it has no references besides.
-func selectionFault(spec attached) *FieldError {
-	faults := labelsFault("selector.matchLabels", spec.GetSelector().GetMatchLabels())
+func selectionFault(spec attached) *fields.Error {
+	faults := fields.LabelsFault("selector.matchLabels", spec.GetSelector().GetMatchLabels())
 	if spec.GetSelector() != nil && (spec.GetTargetRef() != nil || len(spec.GetTargetRefs()) > 0) {
-		faults = faults.and(faultf("selector", "cannot be used with targetRefs: use one of both"))
+		faults = faults.And(fields.Faultf("selector", "cannot be used with targetRefs: use one of both"))
 	}
 	return faults
 }
 
 // eachReference checks each reference of a policy.
-func eachReference(spec attached, check func(field string, r *typev1beta1.PolicyTargetReference) *FieldError) *FieldError {
-	var one *FieldError
+func eachReference(spec attached, check func(field string, r *typev1beta1.PolicyTargetReference) *fields.Error) *fields.Error {
+	var one *fields.Error
 	if r := spec.GetTargetRef(); r != nil {
 		one = check("targetRef", r)
 	}
-	return allFaults(one, each("targetRefs", spec.GetTargetRefs(), check))
+	return fields.AllFaults(one, fields.Each("targetRefs", spec.GetTargetRefs(), check))
 }
 
 // targetRefFault checks that a reference names an object, as the API server does.
-func targetRefFault(field string, r *typev1beta1.PolicyTargetReference) *FieldError {
-	var faults *FieldError
+func targetRefFault(field string, r *typev1beta1.PolicyTargetReference) *fields.Error {
+	var faults *fields.Error
 	if group := r.GetGroup(); group != "" && !mesh.IsDNSName(group) {
-		faults = faultf(field+".group", "%q is not the group of an API", group)
+		faults = fields.Faultf(field+".group", "%q is not the group of an API", group)
 	}
 	switch kind := r.GetKind(); {
 	case kind == "":
-		faults = faults.and(faultf(field+".kind", "is missing"))
+		faults = faults.And(fields.Faultf(field+".kind", "is missing"))
 	case !mesh.IsDNSLabel(strings.ToLower(kind)):
-		faults = faults.and(faultf(field+".kind", "%q is not a kind", kind))
+		faults = faults.And(fields.Faultf(field+".kind", "%q is not a kind", kind))
 	}
 	switch name := r.GetName(); {
 	case name == "":
-		faults = faults.and(faultf(field+".name", "is missing: a reference names one object"))
+		faults = faults.And(fields.Faultf(field+".name", "is missing: a reference names one object"))
 	case !mesh.IsDNSName(name):
-		faults = faults.and(faultf(field+".name", "%q is not the name of an object", name))
+		faults = faults.And(fields.Faultf(field+".name", "%q is not the name of an object", name))
 	}
 	return faults
 }
 
 // referenceFault checks that a security policy refers to Gateways of its namespace only. Other
 // objects have no proxy that would enforce the policy.
-func (c *conversion) referenceFault(spec attached) *FieldError {
-	return eachReference(spec, func(field string, r *typev1beta1.PolicyTargetReference) *FieldError {
-		var faults *FieldError
+func (c *conversion) referenceFault(spec attached) *fields.Error {
+	return eachReference(spec, func(field string, r *typev1beta1.PolicyTargetReference) *fields.Error {
+		var faults *fields.Error
 		if otherTarget(r) && r.GetKind() != "" && !c.IgnorePolicies {
-			faults = faultf(field, "refers to the %s %s: only waypoints, which meshctl does not have, enforce policies for it; use selector, or refer to a Gateway of %s", r.GetKind(), r.GetName(), groupGatewayAPI)
+			faults = fields.Faultf(field, "refers to the %s %s: only waypoints, which meshctl does not have, enforce policies for it; use selector, or refer to a Gateway of %s", r.GetKind(), r.GetName(), groupGatewayAPI)
 		}
 		if other := r.GetNamespace(); other != "" && other != c.meta.Namespace {
-			faults = faults.and(faultf(field+".namespace", "%q is not the namespace of the policy, %q: leave it empty, and put the policy where the Gateway is", other, c.meta.Namespace))
+			faults = faults.And(fields.Faultf(field+".namespace", "%q is not the namespace of the policy, %q: leave it empty, and put the policy where the Gateway is", other, c.meta.Namespace))
 		}
 		return faults
 	})

@@ -10,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/meshctl/meshctl/internal/server/snapshot"
+	"github.com/meshctl/meshctl/internal/server/source/fields"
 )
 
 // referringField returns a message of the kind with a reference in one of its fields.
@@ -30,9 +31,9 @@ func referringField(k *kind, fd protoreflect.FieldDescriptor, r *typev1beta1.Pol
 func TestReferencesNameAnObject(t *testing.T) {
 	t.Parallel()
 	whole := &typev1beta1.PolicyTargetReference{Group: groupGatewayAPI, Kind: "Gateway", Name: "g"}
-	fields := 0
+	n := 0
 	for _, k := range kinds {
-		if k.newObject == nil || k.support == NoEffect {
+		if k.newObject == nil || k.support == fields.NoEffect {
 			continue
 		}
 		object, ok := k.newObject().(*Istio)
@@ -45,7 +46,7 @@ func TestReferencesNameAnObject(t *testing.T) {
 			if fd.Message() == nil || fd.Message().FullName() != whole.ProtoReflect().Descriptor().FullName() {
 				continue
 			}
-			fields++
+			n++
 			at := "spec." + fd.JSONName()
 			if fd.IsList() {
 				at += "[0]"
@@ -66,15 +67,15 @@ func TestReferencesNameAnObject(t *testing.T) {
 				if want && field[len(field)-1] == ' ' {
 					field = field[:len(field)-1]
 				}
-				got := slices.ContainsFunc(FaultsOf(err), func(f *FieldError) bool { return f.Field == field })
+				got := slices.ContainsFunc(fields.FaultsOf(err), func(f *fields.Error) bool { return f.Field == field })
 				if got != want {
 					t.Errorf("%s with %v: %v", k.name, r, err)
 				}
 			}
 		}
 	}
-	if fields < 10 {
-		t.Errorf("only %d fields have references", fields)
+	if n < 10 {
+		t.Errorf("only %d fields have references", n)
 	}
 }
 

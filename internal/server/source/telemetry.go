@@ -12,29 +12,31 @@ import (
 	telemetryv1alpha1 "istio.io/api/telemetry/v1alpha1"
 
 	"github.com/meshctl/meshctl/internal/server/snapshot"
+	"github.com/meshctl/meshctl/internal/server/source/fields"
+	"github.com/meshctl/meshctl/internal/server/source/meshconfig"
 )
 
 var telemetryKind = istioKind(kind{
 	group: groupTelemetry, name: "Telemetry", plural: "telemetries", versions: []string{"v1", "v1alpha1"},
-	support: Partly, meaning: "access logs, metrics and tracing; see [its fields](#telemetry)", fields: telemetryFields,
-}, func(c *conversion, spec *telemetryv1alpha1.Telemetry) *FieldError {
+	support: fields.Partly, meaning: "access logs, metrics and tracing; see [its fields](#telemetry)", fields: telemetryFields,
+}, func(c *conversion, spec *telemetryv1alpha1.Telemetry) *fields.Error {
 	c.object = &snapshot.Telemetry{Meta: c.meta, Kind: snapshot.KindTelemetry, Spec: spec}
 	c.checkMetrics(spec.Metrics)
 	return checkTelemetry(spec)
 })
 
-func checkTelemetry(t *telemetryv1alpha1.Telemetry) *FieldError {
-	return allFaults(
+func checkTelemetry(t *telemetryv1alpha1.Telemetry) *fields.Error {
+	return fields.AllFaults(
 		attachmentFault(t),
-		each("tracing", t.Tracing, tracingFault),
-		each("metrics", t.Metrics, func(field string, m *telemetryv1alpha1.Metrics) *FieldError {
-			return each(field+".providers", m.Providers, providerNameFault)
+		fields.Each("tracing", t.Tracing, meshconfig.TracingFault),
+		fields.Each("metrics", t.Metrics, func(field string, m *telemetryv1alpha1.Metrics) *fields.Error {
+			return fields.Each(field+".providers", m.Providers, meshconfig.ProviderNameFault)
 		}),
-		each("accessLogging", t.AccessLogging, func(field string, l *telemetryv1alpha1.AccessLogging) *FieldError {
-			faults := each(field+".providers", l.Providers, providerNameFault)
+		fields.Each("accessLogging", t.AccessLogging, func(field string, l *telemetryv1alpha1.AccessLogging) *fields.Error {
+			faults := fields.Each(field+".providers", l.Providers, meshconfig.ProviderNameFault)
 			if l.Filter != nil {
 				if err := checkExpression(l.Filter.Expression); err != nil {
-					faults = faults.and(faultf(field+".filter.expression", "%w", err))
+					faults = faults.And(fields.Faultf(field+".filter.expression", "%w", err))
 				}
 			}
 			return faults
@@ -109,22 +111,22 @@ const celFunctions = `size/1 .size/0 bool/1 int/1 uint/1 double/1 bytes/1 dyn/1 
 
 const targetGateway = "a Gateway of the Kubernetes Gateway API; a Telemetry with only other references applies to no proxy"
 
-var telemetryFields = []apiField{
-	{Path: "selector", Support: Works},
-	{Path: "targetRef", Support: Partly, Meaning: targetGateway, lacks: otherTarget},
-	{Path: "targetRef.namespace", Support: NoEffect, Meaning: ownGateway},
-	{Path: "targetRefs", Support: Partly, Meaning: targetGateway, lacks: otherTarget},
-	{Path: "targetRefs.namespace", Support: NoEffect, Meaning: ownGateway},
-	{Path: "accessLogging", Support: Works, Meaning: "see [access-logs.md](access-logs.md#telemetry)"},
-	{Path: "metrics", Support: Partly, Meaning: "see [metrics.md](metrics.md)"},
-	{Path: "metrics.providers", Support: Works, Meaning: "providers with `prometheus`"},
-	{Path: "metrics.overrides", Support: Partly, Meaning: "of the metrics in [metrics.md](metrics.md)"},
-	{Path: "metrics.overrides.match", Support: Partly, Meaning: "`metric` and `mode`"},
-	{Path: "metrics.overrides.match.metric", Support: Works, Meaning: "without `GRPC_REQUEST_MESSAGES` and `GRPC_RESPONSE_MESSAGES`, which are reported"},
-	{Path: "metrics.overrides.match.customMetric", Support: NoEffect, Meaning: "proxies have only Istio's standard metrics"},
-	{Path: "metrics.overrides.match.mode", Support: Works},
-	{Path: "metrics.overrides.disabled", Support: Works},
-	{Path: "metrics.overrides.tagOverrides", Support: Works, Meaning: "with texts and with expressions of [Envoy's attributes](metrics.md#labels); others are reported"},
-	{Path: "metrics.reportingInterval", Support: NoEffect, Meaning: "the bytes of a TCP connection count when the connection ends"},
-	{Path: "tracing", Support: Works, Meaning: "see [access-logs.md](access-logs.md#tracing)"},
+var telemetryFields = []fields.Field{
+	{Path: "selector", Support: fields.Works},
+	{Path: "targetRef", Support: fields.Partly, Meaning: targetGateway, Lacks: otherTarget},
+	{Path: "targetRef.namespace", Support: fields.NoEffect, Meaning: ownGateway},
+	{Path: "targetRefs", Support: fields.Partly, Meaning: targetGateway, Lacks: otherTarget},
+	{Path: "targetRefs.namespace", Support: fields.NoEffect, Meaning: ownGateway},
+	{Path: "accessLogging", Support: fields.Works, Meaning: "see [access-logs.md](access-logs.md#telemetry)"},
+	{Path: "metrics", Support: fields.Partly, Meaning: "see [metrics.md](metrics.md)"},
+	{Path: "metrics.providers", Support: fields.Works, Meaning: "providers with `prometheus`"},
+	{Path: "metrics.overrides", Support: fields.Partly, Meaning: "of the metrics in [metrics.md](metrics.md)"},
+	{Path: "metrics.overrides.match", Support: fields.Partly, Meaning: "`metric` and `mode`"},
+	{Path: "metrics.overrides.match.metric", Support: fields.Works, Meaning: "without `GRPC_REQUEST_MESSAGES` and `GRPC_RESPONSE_MESSAGES`, which are reported"},
+	{Path: "metrics.overrides.match.customMetric", Support: fields.NoEffect, Meaning: "proxies have only Istio's standard metrics"},
+	{Path: "metrics.overrides.match.mode", Support: fields.Works},
+	{Path: "metrics.overrides.disabled", Support: fields.Works},
+	{Path: "metrics.overrides.tagOverrides", Support: fields.Works, Meaning: "with texts and with expressions of [Envoy's attributes](metrics.md#labels); others are reported"},
+	{Path: "metrics.reportingInterval", Support: fields.NoEffect, Meaning: "the bytes of a TCP connection count when the connection ends"},
+	{Path: "tracing", Support: fields.Works, Meaning: "see [access-logs.md](access-logs.md#tracing)"},
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
+	"github.com/meshctl/meshctl/internal/server/source/fields"
 )
 
 // maxTags bounds the labels that an override sets or removes: Envoy evaluates their expressions for
@@ -22,16 +23,16 @@ const maxTags = 50
 // checkMetrics removes the overrides of labels that Envoy cannot have, with warnings. Envoy would
 // refuse all listeners for a wrong expression. It also warns about metrics that proxies do not have.
 func (c *conversion) checkMetrics(metrics []*telemetryv1alpha1.Metrics) {
-	warn := func(w *FieldError) {
+	warn := func(w *fields.Error) {
 		if !c.Remote {
 			c.warn(w)
 		}
 	}
 	for i, m := range metrics {
 		for j, o := range m.GetOverrides() {
-			field := at(at("spec.metrics", i)+".overrides", j)
+			field := fields.At(fields.At("spec.metrics", i)+".overrides", j)
 			if metric := o.GetMatch().GetMetric(); metric == telemetryv1alpha1.MetricSelector_GRPC_REQUEST_MESSAGES || metric == telemetryv1alpha1.MetricSelector_GRPC_RESPONSE_MESSAGES {
-				warn(noEffect(field, "proxies do not count the messages of gRPC"))
+				warn(fields.WithoutEffect(field, "proxies do not count the messages of gRPC"))
 			}
 			for n, label := range slices.Sorted(maps.Keys(o.GetTagOverrides())) {
 				err := checkTag(label, o.TagOverrides[label])
@@ -42,7 +43,7 @@ func (c *conversion) checkMetrics(metrics []*telemetryv1alpha1.Metrics) {
 					continue
 				}
 				delete(o.TagOverrides, label)
-				warn(faultf(field+".tagOverrides."+fieldOf(label), "has no effect: %w", err))
+				warn(fields.Faultf(field+".tagOverrides."+fields.FieldOf(label), "has no effect: %w", err))
 			}
 		}
 	}

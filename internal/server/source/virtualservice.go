@@ -9,14 +9,16 @@ import (
 
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
+	"github.com/meshctl/meshctl/internal/server/source/fields"
+	"github.com/meshctl/meshctl/internal/server/source/routes"
 )
 
 var virtualServiceKind = istioKind(kind{
 	group: groupNetworking, name: "VirtualService", plural: "virtualservices", versions: istioVersions,
-	support: Partly, meaning: "see [its fields](#virtualservice)", fields: virtualServiceFields,
+	support: fields.Partly, meaning: "see [its fields](#virtualservice)", fields: virtualServiceFields,
 }, (*conversion).virtualService)
 
-func (c *conversion) virtualService(spec *networkingv1alpha3.VirtualService) *FieldError {
+func (c *conversion) virtualService(spec *networkingv1alpha3.VirtualService) *fields.Error {
 	if fault := checkVirtualService(spec); fault != nil {
 		return fault
 	}
@@ -27,9 +29,9 @@ func (c *conversion) virtualService(spec *networkingv1alpha3.VirtualService) *Fi
 		}
 	}
 	for i, r := range spec.Http {
-		hosts := hostRewrites(r)
+		hosts := routes.HostRewrites(r)
 		for j := 1; j < len(hosts); j++ {
-			c.warn(noEffect(at("spec.http", i)+hosts[j], strings.TrimPrefix(hosts[0], ".")+" replaces it"))
+			c.warn(fields.WithoutEffect(fields.At("spec.http", i)+hosts[j], strings.TrimPrefix(hosts[0], ".")+" replaces it"))
 		}
 	}
 	out.Gateways = c.fullGateways(spec.Gateways)
@@ -48,7 +50,7 @@ func (c *conversion) virtualService(spec *networkingv1alpha3.VirtualService) *Fi
 // the object's namespace.
 func (c *conversion) fullHost(host string) string {
 	host = mesh.CanonicalHost(host)
-	if _, err := parseAddr(host); err == nil || host == "*" || strings.Contains(host, ".") {
+	if _, err := fields.ParseAddr(host); err == nil || host == "*" || strings.Contains(host, ".") {
 		return host
 	}
 	return mesh.ServiceHost(host, c.meta.Namespace, mesh.DefaultDomain)
@@ -102,56 +104,56 @@ func (c *conversion) resolveMatches(spec *networkingv1alpha3.VirtualService) {
 	}
 }
 
-func checkVirtualService(v *networkingv1alpha3.VirtualService) *FieldError {
+func checkVirtualService(v *networkingv1alpha3.VirtualService) *fields.Error {
 	isDelegate := len(v.Hosts) == 0
 	switch {
 	case isDelegate && len(v.Gateways) > 0:
-		return faultf("hosts", "is empty") // without gateways it may be the target of a delegate
+		return fields.Faultf("hosts", "is empty") // without gateways it may be the target of a delegate
 	case isDelegate && len(v.Tls)+len(v.Tcp) > 0:
-		return faultf("hosts", "is empty: only HTTP routes can be delegated to")
-	case len(v.Hosts) > maxRouteHosts:
-		return faultf("hosts", "has %d entries, at most %d are accepted", len(v.Hosts), maxRouteHosts)
+		return fields.Faultf("hosts", "is empty: only HTTP routes can be delegated to")
+	case len(v.Hosts) > routes.MaxHosts:
+		return fields.Faultf("hosts", "has %d entries, at most %d are accepted", len(v.Hosts), routes.MaxHosts)
 	case len(v.Http)+len(v.Tls)+len(v.Tcp) == 0:
-		return faultf("", "has no routes: want http, tls or tcp")
+		return fields.Faultf("", "has no routes: want http, tls or tcp")
 	}
 	inMesh := len(v.Gateways) == 0 || slices.Contains(v.Gateways, snapshot.MeshGateway)
-	faults := allFaults(
-		eachText("hosts", v.Hosts, func(field, host string) *FieldError {
-			if _, err := parseAddr(host); err == nil {
+	faults := fields.AllFaults(
+		fields.EachText("hosts", v.Hosts, func(field, host string) *fields.Error {
+			if _, err := fields.ParseAddr(host); err == nil {
 				return nil
 			}
 			if host == "*" && inMesh {
-				return faultf(field, `"*" would take the requests to every host of all workloads: name gateways, or hosts`)
+				return fields.Faultf(field, `"*" would take the requests to every host of all workloads: name gateways, or hosts`)
 			}
-			return patternFault(field, host)
+			return fields.PatternFault(field, host)
 		}),
-		gatewaysFault("gateways", v.Gateways),
-		eachText("exportTo", v.ExportTo, ruleExportFault),
-		checkHTTPRoutes(v.Http, len(v.Hosts), isDelegate),
+		routes.GatewaysFault("gateways", v.Gateways),
+		fields.EachText("exportTo", v.ExportTo, fields.RuleExportFault),
+		routes.HTTPRoutesFault(v.Http, len(v.Hosts), isDelegate),
 	)
-	if len(v.Tls)+len(v.Tcp) > maxRoutes {
-		return faults.and(faultf("", "has %d routes, at most %d are accepted", len(v.Tls)+len(v.Tcp), maxRoutes))
+	if len(v.Tls)+len(v.Tcp) > routes.MaxRoutes {
+		return faults.And(fields.Faultf("", "has %d routes, at most %d are accepted", len(v.Tls)+len(v.Tcp), routes.MaxRoutes))
 	}
-	return allFaults(
+	return fields.AllFaults(
 		faults,
-		each("tls", v.Tls, func(field string, r *networkingv1alpha3.TLSRoute) *FieldError {
-			return checkTLSRoute(field, r, v.Hosts)
+		fields.Each("tls", v.Tls, func(field string, r *networkingv1alpha3.TLSRoute) *fields.Error {
+			return routes.TLSRouteFault(field, r, v.Hosts)
 		}),
-		each("tcp", v.Tcp, checkTCPRoute),
+		fields.Each("tcp", v.Tcp, routes.TCPRouteFault),
 	)
 }
 
 var virtualServiceFields = slices.Concat(
-	[]apiField{
-		{Path: "hosts", Support: Works, Meaning: fmt.Sprintf("at most %d; a host without a service has routes at port 80, and at the ports of the other hosts' services", maxRouteHosts)},
-		{Path: "gateways", Support: Works, Meaning: "`mesh`, and Gateways as `<namespace>/<name>`"},
-		{Path: "exportTo", Support: Works},
+	[]fields.Field{
+		{Path: "hosts", Support: fields.Works, Meaning: fmt.Sprintf("at most %d; a host without a service has routes at port 80, and at the ports of the other hosts' services", routes.MaxHosts)},
+		{Path: "gateways", Support: fields.Works, Meaning: "`mesh`, and Gateways as `<namespace>/<name>`"},
+		{Path: "exportTo", Support: fields.Works},
 	},
-	httpRouteFields,
-	[]apiField{
-		{Path: "tls", Support: Works, Meaning: "for services with protocol TLS or HTTPS, and servers of Gateways with mode PASSTHROUGH"},
-		{Path: "tcp", Support: Partly, Meaning: "for services without HTTP and TLS, and for servers of Gateways that have protocol TCP or terminate protocol TLS"},
-		{Path: "tcp.match", Support: Partly, Meaning: "`destinationSubnets`, `port`, `sourceLabels`, `sourceNamespace` and `gateways`"},
-		{Path: "tcp.match.sourceSubnet", Support: NoEffect, Meaning: "as with Istio; use `sourceLabels`"},
+	routes.HTTPRouteFields,
+	[]fields.Field{
+		{Path: "tls", Support: fields.Works, Meaning: "for services with protocol TLS or HTTPS, and servers of Gateways with mode PASSTHROUGH"},
+		{Path: "tcp", Support: fields.Partly, Meaning: "for services without HTTP and TLS, and for servers of Gateways that have protocol TCP or terminate protocol TLS"},
+		{Path: "tcp.match", Support: fields.Partly, Meaning: "`destinationSubnets`, `port`, `sourceLabels`, `sourceNamespace` and `gateways`"},
+		{Path: "tcp.match.sourceSubnet", Support: fields.NoEffect, Meaning: "as with Istio; use `sourceLabels`"},
 	},
 )

@@ -7,6 +7,7 @@ import (
 
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 	"github.com/meshctl/meshctl/internal/server/source"
+	"github.com/meshctl/meshctl/internal/server/source/fields"
 )
 
 // TestPublicVariables: a route may send what the proxy tells of itself.
@@ -131,7 +132,7 @@ func TestServerNames(t *testing.T) {
 	t.Parallel()
 	const head = "apiVersion: networking.istio.io/v1\nkind: VirtualService\nmetadata: {name: v, namespace: a}\nspec: {hosts: ['*.b.c', 10.0.0.1], gateways: [g], tls: [{match: [{sniHosts: ["
 	for _, name := range []string{"a.b.c", "A.B.C.", "'*.a.b.c'", "outbound_.80_._.a.b.c", "outbound_.80_.v1_.a.b.c", "10.0.0.1"} {
-		if got := warningsOf(t, head+name+"]}], route: [{destination: {host: x}}]}]}", source.Unused); len(got) > 0 {
+		if got := warningsOf(t, head+name+"]}], route: [{destination: {host: x}}]}]}", fields.Unused); len(got) > 0 {
 			t.Errorf("%s: %q has no effect", name, got)
 		}
 	}
@@ -152,7 +153,7 @@ func TestHostRewrites(t *testing.T) {
 		"headers: {request: {add: {':Authority': z}, set: {host: x}}}, route: [{destination: {host: b}}]":                               {"spec.http[0].headers.request.add[:Authority]"},
 		"rewrite: {authority: x}, route: [{destination: {host: b}, weight: 1, " + authority + "}, {destination: {host: c}, weight: 1}]": nil,
 	} {
-		if got := warningsOf(t, head+route+"}]}", source.Unused); !slices.Equal(got, want) {
+		if got := warningsOf(t, head+route+"}]}", fields.Unused); !slices.Equal(got, want) {
 			t.Errorf("%s: %q, want %q", route, got, want)
 		}
 	}

@@ -11,11 +11,12 @@ import (
 
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
+	"github.com/meshctl/meshctl/internal/server/source/fields"
 )
 
 var workloadEntryKind = istioKind(kind{
 	group: groupNetworking, name: "WorkloadEntry", plural: "workloadentries", versions: istioVersions,
-	support: Partly, meaning: "an endpoint of the Services and ServiceEntries that select it; an entry with a host name is an endpoint only of ServiceEntries with `DNS` or `DNS_ROUND_ROBIN`",
+	support: fields.Partly, meaning: "an endpoint of the Services and ServiceEntries that select it; an entry with a host name is an endpoint only of ServiceEntries with `DNS` or `DNS_ROUND_ROBIN`",
 	resources: []Resource{{Custom: true, Optional: true, Without: "workloads outside of Kubernetes are no endpoints"}},
 }, (*conversion).workloadEntry)
 
@@ -48,16 +49,16 @@ func (c *Status) of(typ string) snapshot.Condition {
 }
 
 // workloadEntry delivers a workload that Services may select.
-func (c *conversion) workloadEntry(spec *networkingv1alpha3.WorkloadEntry) *FieldError {
+func (c *conversion) workloadEntry(spec *networkingv1alpha3.WorkloadEntry) *fields.Error {
 	if fault := checkWorkloadEntry(spec); fault != nil {
 		return fault
 	}
 	if spec.Address == "" {
-		c.warn(faultf("spec.address", "is missing: a workload behind the gateways of its network is no endpoint, so the entry has no effect"))
+		c.warn(fields.Faultf("spec.address", "is missing: a workload behind the gateways of its network is no endpoint, so the entry has no effect"))
 		return nil
 	}
 	if isPath(spec.Address) {
-		c.warn(noEffect("spec.address", "only an endpoint that a ServiceEntry lists may be a path"))
+		c.warn(fields.WithoutEffect("spec.address", "only an endpoint that a ServiceEntry lists may be a path"))
 		return nil
 	}
 	address, target := endpointAddress(spec.Address)
@@ -65,7 +66,7 @@ func (c *conversion) workloadEntry(spec *networkingv1alpha3.WorkloadEntry) *Fiel
 		return fault
 	}
 	if why := c.refusedHost(spec.Address); why != "" {
-		c.warn(faultf("spec.address", "%s %s: it is not used", spec.Address, why))
+		c.warn(fields.Faultf("spec.address", "%s %s: it is not used", spec.Address, why))
 		return nil
 	}
 	w := &snapshot.WorkloadEntry{
@@ -75,11 +76,11 @@ func (c *conversion) workloadEntry(spec *networkingv1alpha3.WorkloadEntry) *Fiel
 		Health:        c.istio.Status.of(mesh.ConditionHealthy),
 	}
 	if w.Weight > mesh.MaxWeight {
-		c.warn(faultf("spec.weight", "%d counts as %d, the most there is", w.Weight, mesh.MaxWeight))
+		c.warn(fields.Faultf("spec.weight", "%d counts as %d, the most there is", w.Weight, mesh.MaxWeight))
 		w.Weight = mesh.MaxWeight
 	}
 	if w.HealthChecked && spec.ServiceAccount == "" {
-		c.warn(faultf("spec.serviceAccount", "is missing: proxies cannot report the health of the entry, only its status counts"))
+		c.warn(fields.Faultf("spec.serviceAccount", "is missing: proxies cannot report the health of the entry, only its status counts"))
 	}
 	w.Meta, w.External = c.meta, true
 	w.Labels = entryLabels(spec, c.meta.Labels)
@@ -111,40 +112,40 @@ func entryLabels(spec *networkingv1alpha3.WorkloadEntry, object map[string]strin
 // endpointAddress returns the IP address of an endpoint, or the host name that proxies
 // resolve.
 func endpointAddress(text string) (ips []netip.Addr, target string) {
-	if ip, err := parseAddr(text); err == nil {
+	if ip, err := fields.ParseAddr(text); err == nil {
 		return []netip.Addr{ip}, ""
 	}
 	return nil, strings.ToLower(strings.TrimSuffix(text, "."))
 }
 
 // targetFault checks the host name of an endpoint, if it has one.
-func targetFault(target string) *FieldError {
+func targetFault(target string) *fields.Error {
 	if target == "" || mesh.IsDNSName(target) {
 		return nil
 	}
-	return faultf("address", "%q is neither a host name nor an IP address", target)
+	return fields.Faultf("address", "%q is neither a host name nor an IP address", target)
 }
 
-func checkWorkloadEntry(spec *networkingv1alpha3.WorkloadEntry) *FieldError {
-	var faults *FieldError
+func checkWorkloadEntry(spec *networkingv1alpha3.WorkloadEntry) *fields.Error {
+	var faults *fields.Error
 	if spec.Address == "" && spec.Network == "" {
-		faults = faultf("address", "is missing")
+		faults = fields.Faultf("address", "is missing")
 	}
 	for _, name := range slices.Sorted(maps.Keys(spec.Ports)) {
 		field := fmt.Sprintf("ports[%s]", name)
 		switch {
 		case name == "":
-			faults = faults.and(faultf("ports", "has a port without a name"))
-		case !isPort(spec.Ports[name]):
-			faults = faults.and(faultf(field, "%d is not a port: want 1 to 65535", spec.Ports[name]))
+			faults = faults.And(fields.Faultf("ports", "has a port without a name"))
+		case !fields.IsPort(spec.Ports[name]):
+			faults = faults.And(fields.Faultf(field, "%d is not a port: want 1 to 65535", spec.Ports[name]))
 		}
 	}
-	faults = faults.and(labelsFault("labels", spec.Labels))
+	faults = faults.And(fields.LabelsFault("labels", spec.Labels))
 	if strings.Count(spec.Locality, "/") > 2 {
-		faults = faults.and(faultf("locality", "%q has more than region/zone/subzone", spec.Locality))
+		faults = faults.And(fields.Faultf("locality", "%q has more than region/zone/subzone", spec.Locality))
 	}
 	if spec.ServiceAccount != "" && !mesh.IsDNSName(spec.ServiceAccount) {
-		faults = faults.and(faultf("serviceAccount", "%q is not a DNS name", spec.ServiceAccount))
+		faults = faults.And(fields.Faultf("serviceAccount", "%q is not a DNS name", spec.ServiceAccount))
 	}
 	return faults
 }

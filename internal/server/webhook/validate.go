@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/meshctl/meshctl/internal/server/source"
+	"github.com/meshctl/meshctl/internal/server/source/fields"
 )
 
 // validate answers a request for an object of the Istio API. It refuses what the control plane
@@ -32,7 +33,7 @@ func (h *handler) validate(ctx context.Context, r *http.Request, request *admiss
 	}
 	decoded, err := h.Converter.DecodeJSON(request.Object.Raw)
 	warnings := decoded.Warnings
-	fault, refused := err, len(source.FaultsOf(err)) > 0
+	fault, refused := err, len(fields.FaultsOf(err)) > 0
 	if last := len(warnings) - 1; err == nil && decoded.Closed != nil {
 		fault, refused, warnings = warnings[last], true, warnings[:last] // the unknown part
 	}
@@ -41,7 +42,7 @@ func (h *handler) validate(ctx context.Context, r *http.Request, request *admiss
 	}
 	if refused {
 		kind := schema.GroupKind{Group: request.Kind.Group, Kind: request.Kind.Kind}
-		h.Log.Info("object refused", "object", clip(source.ObjectName(decoded.Key)), "error", clip(fault.Error()))
+		h.Log.Info("object refused", "object", clip(fields.ObjectName(decoded.Key)), "error", clip(fault.Error()))
 		refuse(response, fmt.Errorf("%s: %w", kind.String(), fault))
 		return Refused, nil
 	}

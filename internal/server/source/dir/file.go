@@ -11,6 +11,7 @@ import (
 
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 	"github.com/meshctl/meshctl/internal/server/source"
+	"github.com/meshctl/meshctl/internal/server/source/fields"
 	"github.com/meshctl/meshctl/internal/yamldoc"
 )
 
@@ -81,7 +82,7 @@ type fault struct {
 	// object that may be meant for another program.
 	security, closed, shared bool
 	suppress                 string             // see snapshot.Meta
-	kind                     source.ProblemKind // of a note
+	kind                     fields.ProblemKind // of a note
 }
 
 // parsedFile is a new version of a file, before or after parsing.
@@ -198,7 +199,7 @@ func (c *chunk) addObject(conv *source.Converter, v yamldoc.Value, p, place stri
 	r, err := conv.Decode(v, snapshot.Place{File: place, Line: v.Line()})
 	switch {
 	case err != nil:
-		for _, fe := range source.FaultsOf(err) {
+		for _, fe := range fields.FaultsOf(err) {
 			c.broken = append(c.broken, fault{line: fe.Line, key: r.Key, reason: fe.Error(), security: r.Security, suppress: r.Suppress})
 		}
 		if r.Closed != nil {
@@ -216,7 +217,7 @@ func (c *chunk) addObject(conv *source.Converter, v yamldoc.Value, p, place stri
 		meaning = "; " + source.ClosedMeaning
 	}
 	for _, w := range r.Warnings {
-		c.notes = append(c.notes, fault{line: w.Line, key: r.Key, reason: w.Error() + meaning, security: r.Security && w.Kind == source.Unused, closed: r.Closed != nil, shared: r.Shared, suppress: r.Suppress, kind: w.Kind})
+		c.notes = append(c.notes, fault{line: w.Line, key: r.Key, reason: w.Error() + meaning, security: r.Security && w.Kind == fields.Unused, closed: r.Closed != nil, shared: r.Shared, suppress: r.Suppress, kind: w.Kind})
 	}
 	if r.Closed != nil {
 		c.objects = append(c.objects, closedObject(&r, p, v.Line(), len(c.objects)))

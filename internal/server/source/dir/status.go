@@ -11,6 +11,7 @@ import (
 
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 	"github.com/meshctl/meshctl/internal/server/source"
+	"github.com/meshctl/meshctl/internal/server/source/fields"
 )
 
 // Problem is a part of the directory that is not used.
@@ -22,7 +23,7 @@ type Problem struct {
 	// Object is kind and namespace/name; empty if unknown. Key holds the known parts.
 	Object string
 	Key    snapshot.Key
-	Kind   source.ProblemKind
+	Kind   fields.ProblemKind
 	// Suppress holds codes of findings, see snapshot.Meta.
 	Suppress string
 	// Reason states the fault and the version in use.
@@ -116,7 +117,7 @@ func (r *reader) publish() (d delta, only string) {
 	}
 	r.report()
 	if len(events) == 1 {
-		only = source.ObjectName(events[0].Key)
+		only = fields.ObjectName(events[0].Key)
 	}
 	return d, only
 }
@@ -170,7 +171,7 @@ func (r *reader) report() {
 
 // Log logs the problem.
 func (p *Problem) Log(log *slog.Logger) {
-	source.LogProblem(log, []source.ProblemKind{p.Kind}, p.Unenforced, p.Shared, p.attrs()...)
+	fields.LogProblem(log, []fields.ProblemKind{p.Kind}, p.Unenforced, p.Shared, p.attrs()...)
 }
 
 // attrs returns the known attributes for the log.
@@ -196,7 +197,7 @@ func isTransient(reason string) bool { return strings.HasPrefix(reason, emptyFil
 func (r *reader) problems() []Problem {
 	var all []Problem
 	for p, why := range r.faults {
-		all = append(all, Problem{Kind: source.Unreadable, File: r.fileName(p), Reason: why})
+		all = append(all, Problem{Kind: fields.Unreadable, File: r.fileName(p), Reason: why})
 	}
 	for _, f := range r.odd {
 		all = append(all, f.problems(r.fileName(f.path))...)
@@ -214,7 +215,7 @@ func (r *reader) problems() []Problem {
 // repeated returns the problem of an object in a file that is given before, too.
 func repeated(file string, o *fileObject, firstFile string, firstLine int) Problem {
 	return Problem{
-		Kind: source.Repeated, File: file, Line: o.line, Object: source.ObjectName(o.key), Key: o.key,
+		Kind: fields.Repeated, File: file, Line: o.line, Object: fields.ObjectName(o.key), Key: o.key,
 		Reason: fmt.Sprintf("is given twice: the one at %s:%d counts", firstFile, firstLine),
 	}
 }
@@ -222,13 +223,13 @@ func repeated(file string, o *fileObject, firstFile string, firstLine int) Probl
 func (f *file) problems(name string) []Problem {
 	var all []Problem
 	if f.fault != "" {
-		all = append(all, Problem{Kind: source.Unreadable, File: name, Reason: f.fault + keptText(len(f.fileObjects()))})
+		all = append(all, Problem{Kind: fields.Unreadable, File: name, Reason: f.fault + keptText(len(f.fileObjects()))})
 	}
 	for _, c := range f.chunks {
 		for _, b := range c.broken {
 			kept := f.keptInstead(b.key)
 			p := b.problem(name)
-			p.Kind, p.Reason, p.Unenforced = source.Refused, b.reason+kept, b.security && kept == ""
+			p.Kind, p.Reason, p.Unenforced = fields.Refused, b.reason+kept, b.security && kept == ""
 			all = append(all, p)
 		}
 		for _, n := range c.notes {
@@ -238,7 +239,7 @@ func (f *file) problems(name string) []Problem {
 	// Security policies come first, so that they are never left out.
 	slices.SortStableFunc(all, func(a, b Problem) int { return -cmp.Compare(rank(&a), rank(&b)) })
 	if more := len(all) - maxProblems; more > 0 {
-		all = append(all[:maxProblems], Problem{Kind: source.Unreadable, File: name, Reason: fmt.Sprintf("%d more problems are not shown", more)})
+		all = append(all[:maxProblems], Problem{Kind: fields.Unreadable, File: name, Reason: fmt.Sprintf("%d more problems are not shown", more)})
 	}
 	return all
 }
@@ -247,7 +248,7 @@ func (f *file) problems(name string) []Problem {
 func (f *fault) problem(file string) Problem {
 	return Problem{
 		Kind: f.kind,
-		File: file, Line: f.line, Object: source.ObjectName(f.key), Key: f.key, Reason: f.reason,
+		File: file, Line: f.line, Object: fields.ObjectName(f.key), Key: f.key, Reason: f.reason,
 		Unenforced: f.security && !f.closed, Shared: f.shared, Suppress: f.suppress, Security: f.security,
 	}
 }

@@ -6,6 +6,7 @@ import (
 
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 	"github.com/meshctl/meshctl/internal/server/source"
+	"github.com/meshctl/meshctl/internal/server/source/fields"
 )
 
 // put handles a new or changed object, and appends the events to deliver.
@@ -54,7 +55,7 @@ func (f *follower) put(events []snapshot.Event, o object) []snapshot.Event {
 // report reports the faults of an object. The zero result has none.
 func (f *follower) report(key objectKey, r *source.Result, err error, used bool) {
 	var out []string
-	var kinds []source.ProblemKind
+	var kinds []fields.ProblemKind
 	meaning := ""
 	switch {
 	case used:
@@ -63,7 +64,7 @@ func (f *follower) report(key objectKey, r *source.Result, err error, used bool)
 		meaning = "; " + source.ClosedMeaning
 	}
 	for _, fault := range faultsOf(err) {
-		out, kinds = append(out, shorten(fault.Error())+meaning), append(kinds, source.Refused)
+		out, kinds = append(out, shorten(fault.Error())+meaning), append(kinds, fields.Refused)
 	}
 	most := maxReasons
 	if f.res.Object != "" {
@@ -74,17 +75,17 @@ func (f *follower) report(key objectKey, r *source.Result, err error, used bool)
 	}
 	if more := len(r.Warnings) - most; more > 0 {
 		out = append(out, fmt.Sprintf("%d more reasons are not shown", more))
-		kinds = append(kinds, source.Unused)
+		kinds = append(kinds, fields.Unused)
 	}
 	k := f.key(key)
 	f.health.report(k, Problem{
-		Object: source.ObjectName(k), Key: k, Kinds: kinds, Suppress: r.Suppress, Reasons: out, Since: f.Now(), Unenforced: r.Unenforced(err, used), Shared: r.Shared,
+		Object: fields.ObjectName(k), Key: k, Kinds: kinds, Suppress: r.Suppress, Reasons: out, Since: f.Now(), Unenforced: r.Unenforced(err, used), Shared: r.Shared,
 	}, f.Log)
 }
 
 // faultsOf returns the faults of an error.
 func faultsOf(err error) []error {
-	if all, ok := errors.AsType[source.Faults](err); ok {
+	if all, ok := errors.AsType[fields.Faults](err); ok {
 		return all.Unwrap()
 	}
 	if err != nil {

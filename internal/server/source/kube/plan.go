@@ -25,7 +25,7 @@ type message interface {
 // readPlan describes how the objects of a resource are requested and decoded.
 type readPlan struct {
 	make     func() message // nil for JSON
-	keep     fields
+	keep     fieldSet
 	selector string // field selector
 	page     int    // objects per page
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 	"github.com/meshctl/meshctl/internal/server/source"
+	"github.com/meshctl/meshctl/internal/server/source/fields"
 )
 
 // Status is the state of reading and following a cluster.
@@ -67,7 +68,7 @@ type Problem struct {
 	Object string
 	Key    snapshot.Key `json:"-"`
 	// Kinds holds the kind of each reason of an object.
-	Kinds []source.ProblemKind `json:"-"`
+	Kinds []fields.ProblemKind `json:"-"`
 	// Suppress holds codes of findings, see snapshot.Meta.
 	Suppress string `json:"-"`
 	// Reasons state the faults and the version in use.
@@ -198,7 +199,7 @@ func (h *health) report(key snapshot.Key, p Problem, log *slog.Logger) {
 	case problemGone:
 		log.Info("problem of the configuration is gone", "object", p.Object)
 	case problemNew, problemOther:
-		source.LogProblem(log, p.Kinds, p.Unenforced, p.Shared, "object", p.Object, "reasons", p.Reasons)
+		fields.LogProblem(log, p.Kinds, p.Unenforced, p.Shared, "object", p.Object, "reasons", p.Reasons)
 		if change == problemNew && all == maxProblems {
 			log.Warn("further problems of the resource are not logged until there are fewer", "resource", h.is.Resource, "problems", maxProblems)
 		}

@@ -1,4 +1,4 @@
-package source
+package fields
 
 import (
 	"maps"
@@ -12,53 +12,53 @@ import (
 const maxFailoverLabels = 16
 
 // checkLocalities checks a localityLbSetting, which may be nil.
-func checkLocalities(field string, s *networkingv1alpha3.LocalityLoadBalancerSetting) *FieldError {
+func LocalitiesFault(field string, s *networkingv1alpha3.LocalityLoadBalancerSetting) *Error {
 	if len(s.GetDistribute()) > 0 && len(s.GetFailover())+len(s.GetFailoverPriority()) > 0 {
-		return faultf(field, "has distribute and failover: want one of them")
+		return Faultf(field, "has distribute and failover: want one of them")
 	}
-	return allFaults(
+	return AllFaults(
 		distributeFault(field+".distribute", s.GetDistribute()),
 		failoverFault(field+".failover", s.GetFailover()),
 		failoverPriorityFault(field+".failoverPriority", s.GetFailoverPriority()),
 	)
 }
 
-func failoverPriorityFault(field string, labels []string) *FieldError {
+func failoverPriorityFault(field string, labels []string) *Error {
 	if n := len(labels); n > maxFailoverLabels {
-		return faultf(field, "has %d labels: at most %d", n, maxFailoverLabels)
+		return Faultf(field, "has %d labels: at most %d", n, maxFailoverLabels)
 	}
-	return eachText(field, labels, func(field, label string) *FieldError {
+	return EachText(field, labels, func(field, label string) *Error {
 		name, _, _ := strings.Cut(label, "=")
 		if name == "" || strings.ContainsAny(label, ",\n") || strings.Count(label, "=") > 1 {
-			return faultf(field, "%q is neither a label nor label=value", label)
+			return Faultf(field, "%q is neither a label nor label=value", label)
 		}
 		return nil
 	})
 }
 
-func failoverFault(field string, list []*networkingv1alpha3.LocalityLoadBalancerSetting_Failover) *FieldError {
+func failoverFault(field string, list []*networkingv1alpha3.LocalityLoadBalancerSetting_Failover) *Error {
 	from := map[string]bool{}
-	return each(field, list, func(field string, f *networkingv1alpha3.LocalityLoadBalancerSetting_Failover) *FieldError {
+	return Each(field, list, func(field string, f *networkingv1alpha3.LocalityLoadBalancerSetting_Failover) *Error {
 		switch {
 		case f.GetFrom() == "" || f.GetTo() == "":
-			return faultf(field, "needs from and to")
+			return Faultf(field, "needs from and to")
 		case f.GetFrom() == f.GetTo():
-			return faultf(field, "from and to are both %q", f.GetFrom())
+			return Faultf(field, "from and to are both %q", f.GetFrom())
 		case strings.Contains(f.GetFrom()+f.GetTo(), "*"):
-			return faultf(field, "from and to are names of regions, without *")
+			return Faultf(field, "from and to are names of regions, without *")
 		case from[f.GetFrom()]:
-			return faultf(field+".from", "%q is given twice", f.GetFrom())
+			return Faultf(field+".from", "%q is given twice", f.GetFrom())
 		}
 		from[f.GetFrom()] = true
 		return nil
 	})
 }
 
-func distributeFault(field string, list []*networkingv1alpha3.LocalityLoadBalancerSetting_Distribute) *FieldError {
+func distributeFault(field string, list []*networkingv1alpha3.LocalityLoadBalancerSetting_Distribute) *Error {
 	var sources []string
-	return each(field, list, func(field string, d *networkingv1alpha3.LocalityLoadBalancerSetting_Distribute) *FieldError {
+	return Each(field, list, func(field string, d *networkingv1alpha3.LocalityLoadBalancerSetting_Distribute) *Error {
 		if d.GetFrom() == "" {
-			return faultf(field+".from", "is missing")
+			return Faultf(field+".from", "is missing")
 		}
 		sources = append(sources, d.GetFrom())
 		faults := patternsFault(field+".from", sources)
@@ -67,34 +67,34 @@ func distributeFault(field string, list []*networkingv1alpha3.LocalityLoadBalanc
 		}
 		to := slices.Sorted(maps.Keys(d.GetTo()))
 		if fault := patternsFault(field+".to", to); fault != nil {
-			return faults.and(fault)
+			return faults.And(fault)
 		}
 		sum := uint64(0)
 		for _, locality := range to {
 			weight := d.GetTo()[locality]
 			if sum += uint64(weight); weight == 0 {
-				faults = faults.and(faultf(field+".to["+locality+"]", "is 0: leave the locality out"))
+				faults = faults.And(Faultf(field+".to["+locality+"]", "is 0: leave the locality out"))
 			}
 		}
 		if sum != 100 {
-			faults = faults.and(faultf(field+".to", "the sum of the percentages is %d: want 100", sum))
+			faults = faults.And(Faultf(field+".to", "the sum of the percentages is %d: want 100", sum))
 		}
 		return faults
 	})
 }
 
 // patternsFault checks patterns of localities, which must not overlap.
-func patternsFault(field string, patterns []string) *FieldError {
+func patternsFault(field string, patterns []string) *Error {
 	for i, p := range patterns {
 		parts := strings.Split(p, "/")
 		for j, part := range parts {
 			if part == "" || part == "*" && j < len(parts)-1 || len(parts) > 3 || part != "*" && strings.Contains(part, "*") {
-				return faultf(field, "%q is not of the form region/zone/subzone, which may end in *", p)
+				return Faultf(field, "%q is not of the form region/zone/subzone, which may end in *", p)
 			}
 		}
 		for _, other := range patterns[:i] {
 			if overlaps(parts, strings.Split(other, "/")) {
-				return faultf(field, "%q overlaps with %q", p, other)
+				return Faultf(field, "%q overlaps with %q", p, other)
 			}
 		}
 	}
@@ -111,4 +111,4 @@ func overlaps(a, b []string) bool {
 	return true
 }
 
-const noZoneAware = "use `localityLbSetting`"
+const NoZoneAware = "use `localityLbSetting`"

@@ -1,4 +1,4 @@
-package source
+package routes
 
 import (
 	"maps"
@@ -7,23 +7,25 @@ import (
 	"strings"
 
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
+
+	"github.com/meshctl/meshctl/internal/server/source/fields"
 )
 
-func headersFault(field string, h *networkingv1alpha3.Headers) *FieldError {
-	var faults *FieldError
+func headersFault(field string, h *networkingv1alpha3.Headers) *fields.Error {
+	var faults *fields.Error
 	for _, of := range []struct {
 		name string
 		ops  *networkingv1alpha3.Headers_HeaderOperations
 	}{{"request", h.GetRequest()}, {"response", h.GetResponse()}} {
 		field := field + "." + of.name
 		if n := len(of.ops.GetSet()) + len(of.ops.GetAdd()) + len(of.ops.GetRemove()); n > maxRouteParts {
-			faults = faults.and(faultf(field, "has %d operations, at most %d are accepted", n, maxRouteParts))
+			faults = faults.And(fields.Faultf(field, "has %d operations, at most %d are accepted", n, maxRouteParts))
 			continue
 		}
-		faults = allFaults(faults, headerValuesFault(field+".set", of.ops.GetSet()), headerValuesFault(field+".add", of.ops.GetAdd()))
+		faults = fields.AllFaults(faults, headerValuesFault(field+".set", of.ops.GetSet()), headerValuesFault(field+".add", of.ops.GetAdd()))
 		for i, name := range of.ops.GetRemove() {
-			if !isHeaderName(name) || strings.EqualFold(name, "host") {
-				faults = faults.and(faultf(at(field+".remove", i), "%q is not the name of a header that can be removed", name))
+			if !fields.IsHeaderName(name) || strings.EqualFold(name, "host") {
+				faults = faults.And(fields.Faultf(fields.At(field+".remove", i), "%q is not the name of a header that can be removed", name))
 			}
 		}
 	}
@@ -32,20 +34,20 @@ func headersFault(field string, h *networkingv1alpha3.Headers) *FieldError {
 
 // headerValuesFault checks headers to set or to add. Istio's :authority replaces the host
 // of requests.
-func headerValuesFault(field string, headers map[string]string) *FieldError {
-	var faults *FieldError
+func headerValuesFault(field string, headers map[string]string) *fields.Error {
+	var faults *fields.Error
 	for _, name := range slices.Sorted(maps.Keys(headers)) {
 		field := field + "[" + name + "]"
-		if !isHeaderName(name) && !strings.EqualFold(name, ":authority") {
-			faults = faults.and(faultf(field, "%q is not the name of a header", name))
+		if !fields.IsHeaderName(name) && !strings.EqualFold(name, ":authority") {
+			faults = faults.And(fields.Faultf(field, "%q is not the name of a header", name))
 		}
-		faults = faults.and(textFault(field, headers[name]))
-		if err := checkTextFormat(headers[name]); err != nil {
-			faults = faults.and(faultf(field, "%w; write %%%% for a percent sign", err))
+		faults = faults.And(fields.TextFault(field, headers[name]))
+		if err := fields.CheckTextFormat(headers[name]); err != nil {
+			faults = faults.And(fields.Faultf(field, "%w; write %%%% for a percent sign", err))
 		}
 		for _, variable := range environmentOperator.FindAllStringSubmatch(headers[name], -1) {
 			if !slices.Contains(publicVariables, variable[1]) {
-				faults = faults.and(faultf(field, "the environment variable %s may hold a secret of another workload's proxy: only %s can be sent",
+				faults = faults.And(fields.Faultf(field, "the environment variable %s may hold a secret of another workload's proxy: only %s can be sent",
 					variable[1], strings.Join(publicVariables, ", ")))
 			}
 		}
@@ -64,9 +66,9 @@ var publicVariables = []string{
 	"ISTIO_META_CLUSTER_ID", "ISTIO_META_MESH_ID", "ISTIO_META_NETWORK", "ISTIO_META_OWNER", "ISTIO_META_WORKLOAD_NAME",
 }
 
-// hostRewrites returns the fields of a route that replace the host of its requests. The first is
+// HostRewrites returns the fields of a route that replace the host of its requests. The first is
 // the one that counts.
-func hostRewrites(r *networkingv1alpha3.HTTPRoute) []string {
+func HostRewrites(r *networkingv1alpha3.HTTPRoute) []string {
 	var out []string
 	if r.GetRewrite().GetAuthority() != "" {
 		out = append(out, ".rewrite.authority")

@@ -1,4 +1,4 @@
-package source
+package meshconfig
 
 import (
 	"fmt"
@@ -8,6 +8,7 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
 
+	"github.com/meshctl/meshctl/internal/server/source/fields"
 	"github.com/meshctl/meshctl/internal/yamldoc"
 )
 
@@ -20,20 +21,20 @@ const (
 // warning. Envoy would refuse all listeners for one wrong operator.
 func (c *Reader) checkAccessLog(m *meshv1alpha1.MeshConfig, doc yamldoc.Value) {
 	if err := checkLogFile(m.AccessLogFile); err != nil {
-		c.warn(inText(keyMesh, doc, faultf("accessLogFile", "%w: there is no access log", err)))
+		c.warn(inText(keyMesh, doc, fields.Faultf("accessLogFile", "%w: there is no access log", err)))
 		m.AccessLogFile = ""
 	}
-	check := checkTextFormat
+	check := fields.CheckTextFormat
 	if m.AccessLogEncoding == meshv1alpha1.MeshConfig_JSON {
 		check = checkJSONFormat
 	}
 	if err := check(m.AccessLogFormat); m.AccessLogFormat != "" && err != nil {
-		c.warn(inText(keyMesh, doc, faultf("accessLogFormat", "%w: the default format is used", err)))
+		c.warn(inText(keyMesh, doc, fields.Faultf("accessLogFormat", "%w: the default format is used", err)))
 		m.AccessLogFormat = ""
 	}
 	var used []*meshv1alpha1.MeshConfig_ExtensionProvider
 	for i, p := range m.ExtensionProviders {
-		if fault := providerFault(at("extensionProviders", i), p); fault != nil {
+		if fault := providerFault(fields.At("extensionProviders", i), p); fault != nil {
 			if !c.Remote {
 				c.warn(inText(keyMesh, doc, fault))
 			}
@@ -45,7 +46,7 @@ func (c *Reader) checkAccessLog(m *meshv1alpha1.MeshConfig, doc yamldoc.Value) {
 }
 
 // providerFault returns the reason why a provider is not used.
-func providerFault(field string, p *meshv1alpha1.MeshConfig_ExtensionProvider) *FieldError {
+func providerFault(field string, p *meshv1alpha1.MeshConfig_ExtensionProvider) *fields.Error {
 	if z := p.GetZipkin(); z != nil {
 		return collectorFault(field+".zipkin", z, z.GetPath(), z.GetHeaders())
 	}
@@ -67,11 +68,11 @@ func providerFault(field string, p *meshv1alpha1.MeshConfig_ExtensionProvider) *
 	}
 	file := p.GetEnvoyFileAccessLog()
 	if file == nil {
-		return noEffect(field, whyUnused(p))
+		return fields.WithoutEffect(field, whyUnused(p))
 	}
 	field += ".envoyFileAccessLog"
 	if err := checkLogFile(file.GetPath()); err != nil {
-		return faultf(field+".path", "%w: the provider is not used", err)
+		return fields.Faultf(field+".path", "%w: the provider is not used", err)
 	}
 	return logFormatFault(field, file.GetLogFormat().GetText(), file.GetLogFormat().GetLabels())
 }
@@ -79,7 +80,7 @@ func providerFault(field string, p *meshv1alpha1.MeshConfig_ExtensionProvider) *
 // whyUnused returns the reason why a provider is not used.
 func whyUnused(p *meshv1alpha1.MeshConfig_ExtensionProvider) string {
 	set := p.ProtoReflect().WhichOneof(p.ProtoReflect().Descriptor().Oneofs().ByName("provider"))
-	for _, f := range meshFields {
+	for _, f := range Fields {
 		if set != nil && f.Path == "extensionProviders."+set.JSONName() {
 			return f.Meaning
 		}
@@ -88,13 +89,13 @@ func whyUnused(p *meshv1alpha1.MeshConfig_ExtensionProvider) string {
 }
 
 // logFormatFault checks the format of a provider.
-func logFormatFault(field, text string, labels *structpb.Struct) *FieldError {
-	err := checkTextFormat(text)
+func logFormatFault(field, text string, labels *structpb.Struct) *fields.Error {
+	err := fields.CheckTextFormat(text)
 	if labels != nil && err == nil {
-		err = checkFormats(structpb.NewStructValue(labels))
+		err = fields.CheckFormats(structpb.NewStructValue(labels))
 	}
 	if err != nil {
-		return faultf(field+".logFormat", "%w: the provider is not used", err)
+		return fields.Faultf(field+".logFormat", "%w: the provider is not used", err)
 	}
 	return nil
 }
@@ -110,12 +111,12 @@ func checkLogFile(path string) error {
 }
 
 func checkJSONFormat(format string) error {
-	if len(format) > maxLogFormat {
-		return fmt.Errorf("it has %d bytes, at most %d are accepted", len(format), maxLogFormat)
+	if len(format) > fields.MaxLogFormat {
+		return fmt.Errorf("it has %d bytes, at most %d are accepted", len(format), fields.MaxLogFormat)
 	}
 	var object structpb.Struct
 	if err := protojson.Unmarshal([]byte(format), &object); err != nil {
 		return fmt.Errorf("it is not a JSON object, which accessLogEncoding JSON requires")
 	}
-	return checkFormats(structpb.NewStructValue(&object))
+	return fields.CheckFormats(structpb.NewStructValue(&object))
 }

@@ -1,4 +1,6 @@
-package source
+// Package patches checks the patches of EnvoyFilters: which resources they match, and whether
+// their values are valid messages of Envoy.
+package patches
 
 import (
 	"cmp"
@@ -15,80 +17,81 @@ import (
 
 	"github.com/meshctl/meshctl/internal/istiojson"
 	"github.com/meshctl/meshctl/internal/mesh"
+	"github.com/meshctl/meshctl/internal/server/source/fields"
 	"github.com/meshctl/meshctl/internal/xdswire"
 	"github.com/meshctl/meshctl/internal/xdswire/rules"
 	"github.com/meshctl/meshctl/internal/yamldoc"
 )
 
 // patchValue decodes and checks the value of a patch as the message of that name.
-func patchValue(p *networkingv1alpha3.EnvoyFilter_EnvoyConfigObjectPatch, message protoreflect.FullName) (proto.Message, *FieldError) {
+func Value(p *networkingv1alpha3.EnvoyFilter_EnvoyConfigObjectPatch, message protoreflect.FullName) (proto.Message, *fields.Error) {
 	const at = "patch.value"
 	value := p.GetPatch().GetValue()
 	if value == nil {
-		return nil, faultf(at, "is missing")
+		return nil, fields.Faultf(at, "is missing")
 	}
 	t, err := protoregistry.GlobalTypes.FindMessageByName(message)
 	if err != nil {
-		return nil, faultf(at, "%w", err)
+		return nil, fields.Faultf(at, "%w", err)
 	}
 	m := t.New().Interface()
 	fault := fill(m, value)
 	parts, unknown := typedParts(value)
 	if unknown != nil {
-		return nil, under(at, unknown)
+		return nil, fields.Under(at, unknown)
 	}
 	for _, part := range parts {
 		// The decoder of the whole value does not report places within typed parts.
-		if inner := fill(part.message, part.fields); inner != nil {
-			return nil, under(at, under(part.path, inner))
+		if inner := fill(part.message, part.value); inner != nil {
+			return nil, fields.Under(at, fields.Under(part.path, inner))
 		}
 	}
 	if fault != nil {
-		return nil, under(at, fault)
+		return nil, fields.Under(at, fault)
 	}
 	if p.GetApplyTo() == networkingv1alpha3.EnvoyFilter_BOOTSTRAP {
 		if path, err := xdswire.CheckBootstrapPatch(m); err != nil {
-			return nil, under(at, faultf(path, "%w", err))
+			return nil, fields.Under(at, fields.Faultf(path, "%w", err))
 		}
 	}
 	if merges(p.GetPatch().GetOperation()) {
 		if v := rules.CheckPart(m); v != nil { // the result is checked, too
-			return nil, under(at, brokenRule(v))
+			return nil, fields.Under(at, brokenRule(v))
 		}
 		return m, nil
 	}
-	return m, under(at, checkValue(p, m, parts))
+	return m, fields.Under(at, checkValue(p, m, parts))
 }
 
 // checkValue checks a complete value, and its typed parts.
-func checkValue(p *networkingv1alpha3.EnvoyFilter_EnvoyConfigObjectPatch, m proto.Message, parts []typed) *FieldError {
+func checkValue(p *networkingv1alpha3.EnvoyFilter_EnvoyConfigObjectPatch, m proto.Message, parts []typed) *fields.Error {
 	near := p.GetMatch().GetListener().GetFilterChain().GetFilter().GetSubFilter().GetName()
 	ofRouter := p.GetPatch().GetOperation() == networkingv1alpha3.EnvoyFilter_Patch_REPLACE && near == routerFilter
 	for _, part := range parts {
 		if isRouter := part.message.ProtoReflect().Descriptor().FullName() == routerMessage; isRouter && !ofRouter {
-			return faultf(part.path, "is a router, which every filter chain already has at its end")
+			return fields.Faultf(part.path, "is a router, which every filter chain already has at its end")
 		} else if !isRouter && ofRouter {
-			return faultf(part.path, "is not a router, which every filter chain needs at its end")
+			return fields.Faultf(part.path, "is not a router, which every filter chain needs at its end")
 		}
 		if v := rules.Check(part.message); v != nil {
-			return under(part.path, brokenRule(v))
+			return fields.Under(part.path, brokenRule(v))
 		}
 	}
 	if v := rules.CheckAll(m); v != nil {
 		return brokenRule(v)
 	}
-	fields := m.ProtoReflect().Descriptor()
+	descriptor := m.ProtoReflect().Descriptor()
 	switch p.GetApplyTo() {
 	case networkingv1alpha3.EnvoyFilter_HTTP_FILTER, networkingv1alpha3.EnvoyFilter_NETWORK_FILTER, networkingv1alpha3.EnvoyFilter_LISTENER_FILTER:
-		if m.ProtoReflect().WhichOneof(fields.Oneofs().ByName("config_type")) == nil {
-			return faultf("", "has neither typed_config nor config_discovery")
+		if m.ProtoReflect().WhichOneof(descriptor.Oneofs().ByName("config_type")) == nil {
+			return fields.Faultf("", "has neither typed_config nor config_discovery")
 		}
 	case networkingv1alpha3.EnvoyFilter_LISTENER, networkingv1alpha3.EnvoyFilter_CLUSTER:
-		switch name := textField(m, "name"); {
+		switch name := TextField(m, "name"); {
 		case name == "":
-			return faultf("name", "is missing")
+			return fields.Faultf("name", "is missing")
 		case mesh.IsGeneratedName(name):
-			return faultf("name", "%q is a name of generated configuration", name)
+			return fields.Faultf("name", "%q is a name of generated configuration", name)
 		}
 	}
 	return nil
@@ -96,19 +99,19 @@ func checkValue(p *networkingv1alpha3.EnvoyFilter_EnvoyConfigObjectPatch, m prot
 
 // brokenRule describes a violation of the rules of Envoy's API, because of which Envoy would
 // refuse the message.
-func brokenRule(v *rules.Violation) *FieldError {
-	return faultf(v.Path, "breaks Envoy's rules: %s", v.Reason)
+func brokenRule(v *rules.Violation) *fields.Error {
+	return fields.Faultf(v.Path, "breaks Envoy's rules: %s", v.Reason)
 }
 
-// fill decodes fields into a message.
-func fill(m proto.Message, fields *structpb.Struct) *FieldError {
-	text, err := protojson.Marshal(fields)
+// fill decodes a value into a message.
+func fill(m proto.Message, value *structpb.Struct) *fields.Error {
+	text, err := protojson.Marshal(value)
 	if err != nil {
-		return faultf("", "%w", err)
+		return fields.Faultf("", "%w", err)
 	}
 	doc, err := yamldoc.Parse(yamldoc.Chunk{Text: text, Line: 1})
 	if err != nil {
-		return faultf("", "%w", err)
+		return fields.Faultf("", "%w", err)
 	}
 	if err = istiojson.Unmarshal(protojson.UnmarshalOptions{}, text, m); err == nil {
 		return nil
@@ -120,19 +123,21 @@ func fill(m proto.Message, fields *structpb.Struct) *FieldError {
 		}
 		return err
 	}
-	return refusals(doc, err, decode, func(err error, field string) string { return protoReason(err, field, m.ProtoReflect().Descriptor()) })
+	return fields.Refusals(doc, err, decode, func(err error, field string) string {
+		return fields.ProtoReason(err, field, m.ProtoReflect().Descriptor())
+	})
 }
 
 // typed is a part of a value with a type of its own.
 type typed struct {
 	path    string
-	fields  *structpb.Struct // without @type
+	value   *structpb.Struct // without @type
 	message proto.Message    // an empty message of the type
 }
 
 // typedParts returns the typed parts of a patch's value. A part without a known type
 // is a fault.
-func typedParts(value *structpb.Struct) ([]typed, *FieldError) {
+func typedParts(value *structpb.Struct) ([]typed, *fields.Error) {
 	var out []typed
 	for _, path := range [][]string{
 		{"typed_config"}, {"typedConfig"}, {"config_discovery", "default_config"}, {"configDiscovery", "defaultConfig"},
@@ -147,16 +152,16 @@ func typedParts(value *structpb.Struct) ([]typed, *FieldError) {
 		at := strings.Join(path, ".")
 		url := part.GetFields()["@type"].GetStringValue()
 		if url == "" {
-			return nil, faultf(at, `has no "@type"`)
+			return nil, fields.Faultf(at, `has no "@type"`)
 		}
 		t, fault := typeOf(at+".@type", url)
 		if fault != nil {
 			return nil, fault
 		}
-		fields := &structpb.Struct{Fields: maps.Clone(part.GetFields())}
-		delete(fields.Fields, "@type")
-		if !isWellKnown(t.Descriptor()) { // which have a JSON form of their own
-			out = append(out, typed{at, fields, t.New().Interface()})
+		rest := &structpb.Struct{Fields: maps.Clone(part.GetFields())}
+		delete(rest.Fields, "@type")
+		if !fields.IsWellKnown(t.Descriptor()) { // which have a JSON form of their own
+			out = append(out, typed{at, rest, t.New().Interface()})
 		}
 	}
 	structs, fault := typedStructs(structpb.NewStructValue(value))
@@ -164,63 +169,63 @@ func typedParts(value *structpb.Struct) ([]typed, *FieldError) {
 }
 
 // typeOf returns the type of Envoy's API that a URL names.
-func typeOf(field, url string) (protoreflect.MessageType, *FieldError) {
+func typeOf(field, url string) (protoreflect.MessageType, *fields.Error) {
 	t, err := protoregistry.GlobalTypes.FindMessageByURL(url)
 	switch _, name, _ := strings.Cut(url, "/"); {
 	case err == nil:
 		return t, nil
 	case strings.HasPrefix(name, "envoy."):
-		return nil, faultf(field, "%q is not in upstream Envoy: it is an extension of Envoy's contrib build or of another version", url)
+		return nil, fields.Faultf(field, "%q is not in upstream Envoy: it is an extension of Envoy's contrib build or of another version", url)
 	}
-	return nil, faultf(field, "%q is no type of Envoy's API", url)
+	return nil, fields.Faultf(field, "%q is no type of Envoy's API", url)
 }
 
 // typedStructs returns the contents of the structures in a value whose type is in the field type_url,
 // such as xds.type.v3.TypedStruct. Envoy refuses those of unknown types.
-func typedStructs(value *structpb.Value) ([]typed, *FieldError) {
+func typedStructs(value *structpb.Value) ([]typed, *fields.Error) {
 	var out []typed
-	add := func(below string, value *structpb.Value) *FieldError {
+	add := func(below string, value *structpb.Value) *fields.Error {
 		parts, fault := typedStructs(value)
 		for _, part := range parts {
-			part.path = fieldBelow(below, part.path)
+			part.path = fields.FieldBelow(below, part.path)
 			out = append(out, part)
 		}
-		return under(below, fault)
+		return fields.Under(below, fault)
 	}
 	for i, item := range value.GetListValue().GetValues() {
-		if fault := add(at("", i), item); fault != nil {
+		if fault := add(fields.At("", i), item); fault != nil {
 			return nil, fault
 		}
 	}
-	fields := value.GetStructValue().GetFields()
-	if strings.HasSuffix(fields["@type"].GetStringValue(), ".TypedStruct") {
+	entries := value.GetStructValue().GetFields()
+	if strings.HasSuffix(entries["@type"].GetStringValue(), ".TypedStruct") {
 		name := "type_url"
-		if fields[name] == nil {
+		if entries[name] == nil {
 			name = "typeUrl"
 		}
-		t, fault := typeOf(name, fields[name].GetStringValue())
+		t, fault := typeOf(name, entries[name].GetStringValue())
 		if fault != nil {
 			return nil, fault
 		}
-		return []typed{{"value", cmp.Or(fields["value"].GetStructValue(), &structpb.Struct{}), t.New().Interface()}}, nil
+		return []typed{{"value", cmp.Or(entries["value"].GetStructValue(), &structpb.Struct{}), t.New().Interface()}}, nil
 	}
-	for _, name := range slices.Sorted(maps.Keys(fields)) {
-		if fault := add(name, fields[name]); fault != nil {
+	for _, name := range slices.Sorted(maps.Keys(entries)) {
+		if fault := add(name, entries[name]); fault != nil {
 			return nil, fault
 		}
 	}
 	return out, nil
 }
 
-func textField(m proto.Message, name protoreflect.Name) string {
+func TextField(m proto.Message, name protoreflect.Name) string {
 	return m.ProtoReflect().Get(m.ProtoReflect().Descriptor().Fields().ByName(name)).String()
 }
 
-// packed encodes a message. Equal messages have equal bytes.
-func packed(m proto.Message) ([]byte, *FieldError) {
+// Packed encodes a message. Equal messages have equal bytes.
+func Packed(m proto.Message) ([]byte, *fields.Error) {
 	body, err := proto.MarshalOptions{Deterministic: true}.Marshal(m)
 	if err != nil {
-		return nil, faultf("patch.value", "cannot be encoded: %w", err)
+		return nil, fields.Faultf("patch.value", "cannot be encoded: %w", err)
 	}
 	return body, nil
 }

@@ -1,4 +1,4 @@
-package source
+package fields
 
 import (
 	"log/slog"

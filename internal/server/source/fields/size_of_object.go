@@ -1,4 +1,4 @@
-package source
+package fields
 
 import (
 	"bytes"
@@ -13,15 +13,15 @@ import (
 	"github.com/meshctl/meshctl/internal/yamldoc"
 )
 
-// maxEntries bounds each list and each mapping, unless entriesOf has another limit.
-const maxEntries = 10_000
+// MaxEntries bounds each list and each mapping, unless entriesOf has another limit.
+const MaxEntries = 10_000
 
 // maxValues bounds all names and values of an object together, and of a text with settings.
 const maxValues = 300_000
 
-// sizeFault returns the fault of an object with too many values, or nil. It reads the text
+// SizeFault returns the fault of an object with too many values, or nil. It reads the text
 // without memory for the values: to decode such an object would take much more.
-func sizeFault(object []byte) *FieldError {
+func SizeFault(object []byte) *Error {
 	d := jsontext.NewDecoder(bytes.NewBuffer(object), jsontext.AllowDuplicateNames(true), jsontext.AllowInvalidUTF8(true))
 	for values := 0; ; {
 		token, err := d.ReadToken()
@@ -29,7 +29,7 @@ func sizeFault(object []byte) *FieldError {
 		case errors.Is(err, io.EOF), err != nil && !stdjson.Valid(object): // a fault that the decoder of the object reports
 			return nil
 		case err != nil:
-			return limitf("", "is not an object of the Kubernetes API: %w", err)
+			return Limitf("", "is not an object of the Kubernetes API: %w", err)
 		}
 		if k := token.Kind(); k != ']' && k != '}' {
 			values++
@@ -38,14 +38,14 @@ func sizeFault(object []byte) *FieldError {
 		case values > maxValues:
 			return tooManyValues()
 		case d.StackDepth() > yamldoc.MaxDepth:
-			return limitf("", "has values that nest more than %d deep, at most as many are accepted", yamldoc.MaxDepth)
+			return Limitf("", "has values that nest more than %d deep, at most as many are accepted", yamldoc.MaxDepth)
 		}
 		kind, n := d.StackIndex(d.StackDepth())
 		if kind == '{' {
 			n /= 2 // names and values
 		}
-		if n > maxEntries {
-			return tooManyEntries(fieldOfPointer(d.StackPointer().Parent()), maxEntries)
+		if n > MaxEntries {
+			return tooManyEntries(fieldOfPointer(d.StackPointer().Parent()), MaxEntries)
 		}
 	}
 }
@@ -66,28 +66,28 @@ func fieldOfPointer(p jsontext.Pointer) string {
 	return b.String()
 }
 
-// yamlSizeFault is sizeFault of a YAML document.
-func yamlSizeFault(v yamldoc.Value) *FieldError {
-	path, exceeds := v.Exceeds(maxEntries, maxValues)
+// YamlSizeFault is SizeFault of a YAML document.
+func YamlSizeFault(v yamldoc.Value) *Error {
+	path, exceeds := v.Exceeds(MaxEntries, maxValues)
 	switch {
 	case !exceeds:
 		return nil
 	case path == "":
 		return tooManyValues()
 	}
-	return tooManyEntries(path, maxEntries)
+	return tooManyEntries(path, MaxEntries)
 }
 
-func limitf(field, format string, args ...any) *FieldError {
-	fault := faultf(field, format, args...)
-	fault.limit = true
+func Limitf(field, format string, args ...any) *Error {
+	fault := Faultf(field, format, args...)
+	fault.Limit = true
 	return fault
 }
 
-func tooManyValues() *FieldError {
-	return limitf("", "has more than %d names and values, at most as many are accepted: split the object", maxValues)
+func tooManyValues() *Error {
+	return Limitf("", "has more than %d names and values, at most as many are accepted: split the object", maxValues)
 }
 
-func tooManyEntries(field string, most int) *FieldError {
-	return limitf(field, "has more than %d entries, at most as many are accepted: split the list among several objects", most)
+func tooManyEntries(field string, most int) *Error {
+	return Limitf(field, "has more than %d entries, at most as many are accepted: split the list among several objects", most)
 }

@@ -1,4 +1,4 @@
-package source
+package fields
 
 import (
 	"fmt"
@@ -11,20 +11,20 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 )
 
-// checkFormats checks the strings of a JSON format.
-func checkFormats(v *structpb.Value) error {
+// CheckFormats checks the strings of a JSON format.
+func CheckFormats(v *structpb.Value) error {
 	switch v := v.GetKind().(type) {
 	case *structpb.Value_StringValue:
-		return checkTextFormat(v.StringValue)
+		return CheckTextFormat(v.StringValue)
 	case *structpb.Value_StructValue:
 		for _, key := range slices.Sorted(maps.Keys(v.StructValue.GetFields())) {
-			if err := checkFormats(v.StructValue.GetFields()[key]); err != nil {
+			if err := CheckFormats(v.StructValue.GetFields()[key]); err != nil {
 				return fmt.Errorf("key %q: %w", key, err)
 			}
 		}
 	case *structpb.Value_ListValue:
 		for _, item := range v.ListValue.GetValues() {
-			if err := checkFormats(item); err != nil {
+			if err := CheckFormats(item); err != nil {
 				return err
 			}
 		}
@@ -32,9 +32,9 @@ func checkFormats(v *structpb.Value) error {
 	return nil
 }
 
-func checkTextFormat(format string) error {
-	if len(format) > maxLogFormat {
-		return fmt.Errorf("it has %d bytes, at most %d are accepted", len(format), maxLogFormat)
+func CheckTextFormat(format string) error {
+	if len(format) > MaxLogFormat {
+		return fmt.Errorf("it has %d bytes, at most %d are accepted", len(format), MaxLogFormat)
 	}
 	for {
 		at := strings.IndexByte(format, '%')
@@ -139,4 +139,4 @@ var logOperatorGroups = []struct{ argument, example, names string }{
 	},
 }
 
-const maxLogFormat = 16 << 10
+const MaxLogFormat = 16 << 10

@@ -1,4 +1,4 @@
-package source
+package fields
 
 import (
 	"cmp"
@@ -18,43 +18,43 @@ import (
 	"github.com/meshctl/meshctl/internal/yamldoc"
 )
 
-// fieldOf returns the path of a key, which may contain dots and brackets.
-func fieldOf(key string) string {
+// FieldOf returns the path of a key, which may contain dots and brackets.
+func FieldOf(key string) string {
 	if strings.ContainsAny(key, ".[]") {
 		return "[" + key + "]"
 	}
 	return key
 }
 
-// under prepends a path to the fields of faults.
-func under(parent string, fault *FieldError) *FieldError {
+// Under prepends a path to the fields of faults.
+func Under(parent string, fault *Error) *Error {
 	if fault == nil || parent == "" {
 		return fault
 	}
-	for _, f := range fault.further {
-		_ = under(parent, f) // changes it
+	for _, f := range fault.Further {
+		_ = Under(parent, f) // changes it
 	}
 	if parent != "spec" || !strings.HasPrefix(fault.Field, "metadata.") { // which is no field of the spec
-		fault.Field = fieldBelow(parent, fault.Field)
+		fault.Field = FieldBelow(parent, fault.Field)
 	}
 	return fault
 }
 
-// fieldBelow returns the path of a field below a parent. Each of the two may be empty.
-func fieldBelow(parent, field string) string {
+// FieldBelow returns the path of a field below a parent. Each of the two may be empty.
+func FieldBelow(parent, field string) string {
 	if parent == "" || field == "" || field[0] == '[' {
 		return parent + field
 	}
 	return parent + "." + field
 }
 
-func decodeKube(v yamldoc.Value, field string, into any) *FieldError {
+func DecodeKube(v yamldoc.Value, field string, into any) *Error {
 	data, err := v.JSON()
 	if err == nil {
 		err = kubejson.Check(data, into)
 	}
 	if err != nil {
-		return faultf(field, "%w", err)
+		return Faultf(field, "%w", err)
 	}
 	if err = json.Unmarshal(data, into); err == nil {
 		return nil
@@ -62,16 +62,16 @@ func decodeKube(v yamldoc.Value, field string, into any) *FieldError {
 	decode := func(b []byte) error {
 		return json.Unmarshal(b, reflect.New(reflect.TypeOf(into).Elem()).Interface())
 	}
-	return under(field, refusals(v, err, decode, kubeReason))
+	return Under(field, Refusals(v, err, decode, KubeReason))
 }
 
-// Modes of decodeProto.
+// Modes of DecodeProto.
 const (
-	strict  = false
-	lenient = true
+	Strict  = false
+	Lenient = true
 )
 
-func decodeProto(v yamldoc.Value, into proto.Message, discardUnknown bool) *FieldError {
+func DecodeProto(v yamldoc.Value, into proto.Message, discardUnknown bool) *Error {
 	opts := protojson.UnmarshalOptions{DiscardUnknown: discardUnknown}
 	data, err := v.JSON()
 	if err == nil {
@@ -81,16 +81,16 @@ func decodeProto(v yamldoc.Value, into proto.Message, discardUnknown bool) *Fiel
 		return nil
 	}
 	decode := func(b []byte) error { return istiojson.Unmarshal(opts, b, into.ProtoReflect().New().Interface()) }
-	return refusals(v, err, decode, func(err error, field string) string {
-		return protoReason(err, field, into.ProtoReflect().Descriptor())
+	return Refusals(v, err, decode, func(err error, field string) string {
+		return ProtoReason(err, field, into.ProtoReflect().Descriptor())
 	})
 }
 
-// refusals returns the parts of a value that decode refuses, the whole with err, with their reasons.
-func refusals(v yamldoc.Value, err error, decode func([]byte) error, reason func(err error, field string) string) *FieldError {
-	var faults *FieldError
+// Refusals returns the parts of a value that decode refuses, the whole with err, with their reasons.
+func Refusals(v yamldoc.Value, err error, decode func([]byte) error, reason func(err error, field string) string) *Error {
+	var faults *Error
 	for _, r := range v.Refusals(err, maxFaults, decode) {
-		faults = faults.and(&FieldError{Field: r.Path, Err: errors.New(reason(r.Err, r.Path))})
+		faults = faults.And(&Error{Field: r.Path, Err: errors.New(reason(r.Err, r.Path))})
 	}
 	return faults
 }
@@ -102,9 +102,9 @@ var (
 	protoToken   = regexp.MustCompile(`^unexpected token (.*)$`)
 )
 
-// kubeReason translates an error of the JSON decoder from terms of Go to terms of
+// KubeReason translates an error of the JSON decoder from terms of Go to terms of
 // YAML.
-func kubeReason(err error, field string) string {
+func KubeReason(err error, field string) string {
 	m := kubeMismatch.FindStringSubmatch(err.Error())
 	if m == nil {
 		return err.Error()
@@ -142,9 +142,9 @@ func typeWord(goType string) string {
 	return "a string"
 }
 
-// protoReason returns the reason of the decoder, with the values that are valid for an enum,
+// ProtoReason returns the reason of the decoder, with the values that are valid for an enum,
 // a duration, a list or a mapping.
-func protoReason(err error, field string, message protoreflect.MessageDescriptor) string {
+func ProtoReason(err error, field string, message protoreflect.MessageDescriptor) string {
 	const duration = "a duration, such as 5s, 100ms or 1m"
 	reason := istiojson.Reason(err)
 	at, whole := fieldAt(message, field)

@@ -1,4 +1,4 @@
-package source
+package fields
 
 import (
 	"strings"
@@ -18,25 +18,25 @@ const (
 )
 
 // apiField is a field of a kind or of MeshConfig.
-type apiField struct {
+type Field struct {
 	// Path is the path of JSON names within the spec, without indexes: servers.tls.
 	Path    string
 	Support Support
 	// Meaning names the part with an effect, or the consequence of having none.
 	Meaning string
-	// lacks reports whether a value of a field that works partly has no effect. For
+	// Lacks reports whether a value of a field that works partly has no effect. For
 	// a list it is called with each item. May be nil.
-	lacks func(value proto.Message) bool
+	Lacks func(value proto.Message) bool
 }
 
-func noEffect(field, meaning string) *FieldError {
-	return faultf(field, "has no effect: %s", strings.ReplaceAll(meaning, "`", ""))
+func WithoutEffect(field, meaning string) *Error {
+	return Faultf(field, "has no effect: %s", strings.ReplaceAll(meaning, "`", ""))
 }
 
-// eachSet calls visit for each field that is set, with its path, its place in the
+// EachSet calls visit for each field that is set, with its path, its place in the
 // object, and its value if the value is a message. For a list of messages it calls
 // visit for each item. It descends into a value if visit returns true.
-func eachSet(m protoreflect.Message, path, place string, visit func(path, place string, value proto.Message) bool) {
+func EachSet(m protoreflect.Message, path, place string, visit func(path, place string, value proto.Message) bool) {
 	fields := m.Descriptor().Fields()
 	for i := range fields.Len() {
 		fd := fields.Get(i)
@@ -46,13 +46,13 @@ func eachSet(m protoreflect.Message, path, place string, visit func(path, place 
 		below, field := strings.TrimPrefix(path+"."+fd.JSONName(), "."), place+"."+fd.JSONName()
 		one := func(field string, value protoreflect.Message) {
 			if visit(below, field, value.Interface()) {
-				eachSet(value, below, field, visit)
+				EachSet(value, below, field, visit)
 			}
 		}
 		switch {
 		case fd.IsList() && fd.Message() != nil:
 			for j := range m.Get(fd).List().Len() {
-				one(at(field, j), m.Get(fd).List().Get(j).Message())
+				one(At(field, j), m.Get(fd).List().Get(j).Message())
 			}
 		case fd.Message() != nil && !fd.IsMap():
 			one(field, m.Get(fd).Message())

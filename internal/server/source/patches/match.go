@@ -1,10 +1,11 @@
-package source
+package patches
 
 import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
 
 	"github.com/meshctl/meshctl/internal/server/snapshot"
+	"github.com/meshctl/meshctl/internal/server/source/fields"
 )
 
 // maxVersionPattern bounds the bytes of a regular expression, as Istio does.
@@ -13,43 +14,43 @@ const maxVersionPattern = 1024
 // checkMatch checks the match of a patch. A condition that is not supported makes the patch
 // ineffective: without the condition, it would apply to more proxies or resources than
 // intended.
-func checkMatch(p *networkingv1alpha3.EnvoyFilter_EnvoyConfigObjectPatch, target patchTarget) (snapshot.ProxyMatch, *FieldError) {
+func Match(p *networkingv1alpha3.EnvoyFilter_EnvoyConfigObjectPatch, target Target) (snapshot.ProxyMatch, *fields.Error) {
 	m := p.GetMatch()
 	pattern := m.GetProxy().GetProxyVersion()
 	if len(pattern) > maxVersionPattern {
-		return snapshot.ProxyMatch{}, faultf("match.proxy.proxyVersion", "has %d bytes, at most %d are accepted", len(pattern), maxVersionPattern)
+		return snapshot.ProxyMatch{}, fields.Faultf("match.proxy.proxyVersion", "has %d bytes, at most %d are accepted", len(pattern), maxVersionPattern)
 	}
 	proxy, err := snapshot.NewProxyMatch(pattern, m.GetProxy().GetMetadata())
 	if err != nil {
-		return proxy, faultf("match.proxy.proxyVersion", "%w", err)
+		return proxy, fields.Faultf("match.proxy.proxyVersion", "%w", err)
 	}
 	if m.GetContext() == networkingv1alpha3.EnvoyFilter_WAYPOINT {
-		return proxy, faultf("match.context", "there are no waypoints")
+		return proxy, fields.Faultf("match.context", "there are no waypoints")
 	}
 	object := m.ProtoReflect().WhichOneof(m.ProtoReflect().Descriptor().Oneofs().ByName("object_types"))
 	if object != nil && p.GetApplyTo() == networkingv1alpha3.EnvoyFilter_BOOTSTRAP {
-		return proxy, faultf("match."+object.JSONName(), "cannot match a BOOTSTRAP: use proxy or context")
+		return proxy, fields.Faultf("match."+object.JSONName(), "cannot match a BOOTSTRAP: use proxy or context")
 	}
 	if object != nil && object.Name() != target.match && p.GetApplyTo() != networkingv1alpha3.EnvoyFilter_EXTENSION_CONFIG {
-		return proxy, faultf("match."+object.JSONName(), "cannot match a %s: use %s", p.GetApplyTo(), object.ContainingMessage().Fields().ByName(target.match).JSONName())
+		return proxy, fields.Faultf("match."+object.JSONName(), "cannot match a %s: use %s", p.GetApplyTo(), object.ContainingMessage().Fields().ByName(target.match).JSONName())
 	}
 	l := m.GetListener()
 	for field, number := range map[string]uint32{
 		"listener.portNumber": l.GetPortNumber(), "listener.filterChain.destinationPort": l.GetFilterChain().GetDestinationPort(),
 		"routeConfiguration.portNumber": m.GetRouteConfiguration().GetPortNumber(), "cluster.portNumber": m.GetCluster().GetPortNumber(),
 	} {
-		if number != 0 && !isPort(number) {
-			return proxy, faultf("match."+field, "%d is not a port: want 1 to 65535", number)
+		if number != 0 && !fields.IsPort(number) {
+			return proxy, fields.Faultf("match."+field, "%d is not a port: want 1 to 65535", number)
 		}
 	}
 	if l.GetPortName() != "" {
-		return proxy, faultf("match.listener.portName", "is not supported: use portNumber")
+		return proxy, fields.Faultf("match.listener.portName", "is not supported: use portNumber")
 	}
 	return proxy, checkFilterMatch(p)
 }
 
 // checkFilterMatch checks which filter a patch of filters names.
-func checkFilterMatch(p *networkingv1alpha3.EnvoyFilter_EnvoyConfigObjectPatch) *FieldError {
+func checkFilterMatch(p *networkingv1alpha3.EnvoyFilter_EnvoyConfigObjectPatch) *fields.Error {
 	const filter = "match.listener.filterChain.filter"
 	l := p.GetMatch().GetListener()
 	near, inner := l.GetFilterChain().GetFilter(), l.GetFilterChain().GetFilter().GetSubFilter()
@@ -62,19 +63,19 @@ func checkFilterMatch(p *networkingv1alpha3.EnvoyFilter_EnvoyConfigObjectPatch) 
 	case networkingv1alpha3.EnvoyFilter_HTTP_FILTER:
 		place, named = filter+".subFilter.name", inner != nil
 		if near != nil && near.GetName() != hcmFilter {
-			return faultf(filter+".name", "%q has no HTTP filters: use %s", near.GetName(), hcmFilter)
+			return fields.Faultf(filter+".name", "%q has no HTTP filters: use %s", near.GetName(), hcmFilter)
 		}
 	}
 	operation := p.GetPatch().GetOperation()
 	switch {
 	case inner != nil && inner.GetName() == "":
-		return faultf(filter+".subFilter.name", "is missing")
+		return fields.Faultf(filter+".subFilter.name", "is missing")
 	case near != nil && near.GetName() == "":
-		return faultf(filter+".name", "is missing")
+		return fields.Faultf(filter+".name", "is missing")
 	case !named && (operation == networkingv1alpha3.EnvoyFilter_Patch_REMOVE || operation == networkingv1alpha3.EnvoyFilter_Patch_REPLACE):
-		return faultf(place, "is missing, which %s needs", operation)
+		return fields.Faultf(place, "is missing, which %s needs", operation)
 	case inner.GetName() == routerFilter && operation == networkingv1alpha3.EnvoyFilter_Patch_REMOVE:
-		return faultf("patch.operation", "would remove the router, without which Envoy refuses the listener")
+		return fields.Faultf("patch.operation", "would remove the router, without which Envoy refuses the listener")
 	}
 	return nil
 }
@@ -88,9 +89,9 @@ const (
 )
 
 // patchTarget describes a place to which patches apply.
-type patchTarget struct {
-	message    protoreflect.FullName // of the value
-	operations string
+type Target struct {
+	Message    protoreflect.FullName // of the value
+	Operations string
 	// match is the field of a match that the place supports.
 	match protoreflect.Name
 }
@@ -102,8 +103,8 @@ const (
 )
 
 // patchTargets holds the places to which patches apply.
-func patchTargets() map[networkingv1alpha3.EnvoyFilter_ApplyTo]patchTarget {
-	return map[networkingv1alpha3.EnvoyFilter_ApplyTo]patchTarget{
+func Targets() map[networkingv1alpha3.EnvoyFilter_ApplyTo]Target {
+	return map[networkingv1alpha3.EnvoyFilter_ApplyTo]Target{
 		networkingv1alpha3.EnvoyFilter_LISTENER: {
 			"envoy.config.listener.v3.Listener", "MERGE MERGE_AND_REPLACE_LIST ADD REMOVE", listenerMatch,
 		},

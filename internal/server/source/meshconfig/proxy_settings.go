@@ -1,4 +1,4 @@
-package source
+package meshconfig
 
 import (
 	"slices"
@@ -8,6 +8,7 @@ import (
 
 	"github.com/meshctl/meshctl/internal/istiojson"
 	"github.com/meshctl/meshctl/internal/proxysettings"
+	"github.com/meshctl/meshctl/internal/server/source/fields"
 	"github.com/meshctl/meshctl/internal/yamldoc"
 )
 
@@ -19,7 +20,7 @@ var portFields = []string{"proxyAdminPort", "statusPort", "proxyMetadata.ENVOY_S
 func (c *Reader) checkProxySettings(m *meshv1alpha1.MeshConfig, doc yamldoc.Value) {
 	pc := m.GetDefaultConfig()
 	for _, fault := range proxysettings.Faults(pc) {
-		c.warn(inText(keyMesh, doc, faultf("defaultConfig."+fault.Field, "%w: the default is used", fault.Err)))
+		c.warn(inText(keyMesh, doc, fields.Faultf("defaultConfig."+fault.Field, "%w: the default is used", fault.Err)))
 		if !slices.Contains(portFields, fault.Field) {
 			resetField(pc, fault.Field)
 			continue
@@ -37,7 +38,7 @@ func resetField(pc *meshv1alpha1.ProxyConfig, field string) {
 		delete(pc.GetProxyMetadata(), variable)
 		return
 	}
-	own, defaults := pc.ProtoReflect(), DefaultMeshConfig().GetDefaultConfig().ProtoReflect()
+	own, defaults := pc.ProtoReflect(), Default().GetDefaultConfig().ProtoReflect()
 	if fd := istiojson.FieldNamed(own.Descriptor(), field); defaults.Has(fd) {
 		own.Set(fd, defaults.Get(fd))
 	} else {
