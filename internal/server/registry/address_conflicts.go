@@ -26,10 +26,6 @@ func (c AddressConflict) String() string {
 	return fmt.Sprintf("address %s: proxies of %v use it for %s, not for %s", c.Address, c.Clusters, c.Used, c.Unused)
 }
 
-// AddressConflicts returns all conflicts, sorted by address and hosts. The caller must
-// not change the result.
-func (r *Registry) AddressConflicts() []AddressConflict { return r.report.Load().conflicts }
-
 // same reports whether two conflicts have the same address and services.
 func (c AddressConflict) same(other AddressConflict) bool {
 	return c.Address == other.Address && c.Used == other.Used && c.Unused == other.Unused
@@ -157,22 +153,4 @@ func (t *tables) findConflicts(r *derive.Reads) []AddressConflict {
 		return cmp.Or(x.Address.Compare(y.Address), cmp.Compare(x.Used, y.Used), cmp.Compare(x.Unused, y.Unused))
 	})
 	return out
-}
-
-// logConflicts logs the conflicts that were not there before.
-func (s *state) logConflicts(before, now []AddressConflict) {
-	known := make(map[[3]string]struct{}, len(before))
-	id := func(c AddressConflict) [3]string { return [3]string{c.Address.String(), c.Used, c.Unused} }
-	for _, c := range before {
-		known[id(c)] = struct{}{}
-	}
-	logNew(now, func(c AddressConflict) bool {
-		_, old := known[id(c)]
-		return old
-	}, func(c AddressConflict) {
-		s.cfg.Log.Warn("two services have one address: proxies use it for the first one only", "address", c.Address.String(),
-			"first", c.Used, "second", c.Unused, "proxies_of", c.Clusters)
-	}, func(more int) {
-		s.cfg.Log.Warn("more services share addresses: see the status page clusters", "more", more)
-	})
 }

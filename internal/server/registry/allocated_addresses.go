@@ -77,10 +77,6 @@ func (u UnwrittenAddresses) equal(other UnwrittenAddresses) bool {
 	return u.Namespace == other.Namespace && u.Name == other.Name && equalAllocation(u.Hosts, other.Hosts)
 }
 
-// UnwrittenAddresses returns the addresses that must be written for hosts to keep them. The
-// caller must not change the result.
-func (r *Registry) UnwrittenAddresses() []UnwrittenAddresses { return r.report.Load().unwritten }
-
 // findUnwritten returns the addresses of hosts that no ServiceEntry has in its status, each
 // for the oldest one.
 func (t *tables) findUnwritten(r *derive.Reads) []UnwrittenAddresses {

@@ -1,7 +1,6 @@
 package registry
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -80,8 +79,4 @@ func (s *state) contents(of *snapshot.Snapshot) *Contents {
 		c.Objects[kind] = list
 	}
 	return c
-}
-
-func compareKeys(a, b snapshot.Key) int {
-	return cmp.Or(cmp.Compare(a.Kind, b.Kind), keyOf(a).compare(keyOf(b)))
 }

@@ -37,10 +37,6 @@ func (g *Gateway) compare(other *Gateway) int {
 		strings.Compare(g.Source, other.Source), strings.Compare(g.Address, other.Address))
 }
 
-// Gateways returns all gateways of networks, sorted by network and cluster. The caller must
-// not change the result.
-func (r *Registry) Gateways() []Gateway { return r.report.Load().gateways }
-
 // describeGateways returns the gateways with the times of their last changes. before is
 // sorted.
 func describeGateways(before []Gateway, found []*Gateway, now time.Time) []Gateway {

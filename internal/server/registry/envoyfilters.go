@@ -40,10 +40,6 @@ func (d duplicateExtension) text() string {
 	return fmt.Sprintf("proxies that %s also selects get extension %q from there", d.first, d.extension)
 }
 
-// DuplicateExtensions describes, sorted, the extensions of EnvoyFilters that some
-// proxies get from another EnvoyFilter.
-func (r *Registry) DuplicateExtensions() []string { return r.report.Load().duplicates }
-
 // maxComparedFilters bounds the EnvoyFilters with one extension that others are compared with.
 const maxComparedFilters = 10
 
@@ -77,16 +73,6 @@ func (t *tables) findDuplicateExtensions(r *derive.Reads) []duplicateExtension {
 		}
 	}
 	return out
-}
-
-// describeDuplicates describes the extensions, and logs those that were not there before.
-func (s *state) describeDuplicates(before, now []duplicateExtension) []string {
-	return describeNew(before, now, func(d duplicateExtension) {
-		s.cfg.Log.Warn("an extension is configured twice, the first counts for proxies that both select", "extension", d.extension,
-			"first", d.first.String(), "first_at", d.firstAt.String(), "second", d.second.String(), "second_at", d.secondAt.String())
-	}, func(more int) {
-		s.cfg.Log.Warn("more extensions are configured twice: see /ready?verbose", "more", more)
-	})
 }
 
 // mayOverlap reports whether both objects may select a proxy.

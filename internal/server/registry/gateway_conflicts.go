@@ -23,10 +23,6 @@ func (c serverConflict) field() string { return fmt.Sprintf("spec.servers[%d]", 
 
 func (c serverConflict) text() string { return "is not opened: " + c.reason }
 
-// ServerConflicts describes the servers of Gateways that proxies do not open because of
-// others, sorted.
-func (r *Registry) ServerConflicts() []string { return r.report.Load().serverConflicts }
-
 // maxComparedServers bounds the servers that are compared for the selectors of one namespace.
 const maxComparedServers = 200_000
 
@@ -62,13 +58,4 @@ func (t *tables) findServerConflicts(r *derive.Reads) []serverConflict {
 		}
 	}
 	return out
-}
-
-// describeServerConflicts describes the conflicts, and logs those that were not there before.
-func (s *state) describeServerConflicts(before, now []serverConflict) []string {
-	return describeNew(before, now, func(c serverConflict) {
-		s.cfg.Log.Warn("a server of a Gateway is not opened", "gateway", c.gateway.String(), "at", c.at.String(), "server", c.index, "reason", c.reason)
-	}, func(more int) {
-		s.cfg.Log.Warn("more servers of Gateways are not opened: see /ready?verbose", "more", more)
-	})
 }

@@ -62,7 +62,7 @@ func (s *gatewaySearch) addressesOf(g *Gateway, namespace string) []netip.Addr {
 	case !mesh.IsDNSName(strings.TrimSuffix(host, ".")):
 		s.refuse(g, refusedNotHost)
 		return nil
-	case s.cfg.Resolve == nil:
+	case !s.cfg.ResolvesHosts:
 		s.refuse(g, refusedNotResolved)
 		return nil
 	}

@@ -50,10 +50,6 @@ func (c HostConflict) text(loser int) string {
 // maxRivals is the number of other objects that a HostConflict names.
 const maxRivals = 8
 
-// HostConflicts returns the hosts that several objects define, sorted. The caller must
-// not change the result.
-func (r *Registry) HostConflicts() []HostConflict { return r.report.Load().hostConflicts }
-
 // hostConflict returns the conflict of a host, if there is one.
 func (t *tables) hostConflict(r *derive.Reads, host string) (HostConflict, bool) {
 	if strings.Contains(host, "/") {
@@ -88,16 +84,4 @@ func (t *tables) hostConflict(r *derive.Reads, host string) (HostConflict, bool)
 		return HostConflict{}, false
 	}
 	return HostConflict{host, names[0], names[1:], keys[1:]}, true
-}
-
-// logHostConflicts logs the conflicts that were not there before.
-func (s *state) logHostConflicts(before, now []HostConflict) {
-	logNew(now, func(c HostConflict) bool {
-		_, old := slices.BinarySearchFunc(before, c.Host, func(b HostConflict, host string) int { return cmp.Compare(b.Host, host) })
-		return old
-	}, func(c HostConflict) {
-		s.cfg.Log.Warn("several objects define one host: proxies use the first one", "host", c.Host, "first", c.First, "others", c.Others)
-	}, func(more int) {
-		s.cfg.Log.Warn("more hosts are defined several times", "more", more)
-	})
 }

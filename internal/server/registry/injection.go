@@ -41,6 +41,3 @@ func (t *tables) findInjection(r *derive.Reads) Injection {
 	}
 	return out
 }
-
-// Injection returns the settings of injected pods.
-func (r *Registry) Injection() Injection { return r.report.Load().injection }

@@ -3,7 +3,6 @@ package registry
 import (
 	"cmp"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 
@@ -82,82 +81,6 @@ func (b beyondLimit) compare(other beyondLimit) int {
 
 // maxBeyond bounds the objects of a namespace that are reported for a limit.
 const maxBeyond = 1000
-
-// BeyondLimits describes the objects that limits of their namespaces leave out, sorted.
-func (r *Registry) BeyondLimits() []string {
-	report := r.report.Load()
-	out := make([]string, len(report.beyond))
-	for i, b := range report.beyond {
-		out[i] = b.String()
-	}
-	return out
-}
-
-// reportLimits reports the objects beyond limits, and logs those that were not there before.
-func (s *state) reportLimits() {
-	changed := s.beyondSubsets.Differs() || s.mergedRules.Differs() || s.eldest.Differs()
-	for _, l := range s.limits {
-		changed = changed || l.beyond.Differs()
-	}
-	if !changed {
-		return
-	}
-	var now []beyondLimit
-	for _, l := range s.limits {
-		for ns, keys := range l.beyond.All() {
-			for _, k := range keys[:min(len(keys), maxBeyond)] {
-				now = append(now, beyondLimit{snapshot.Key{Kind: l.kind, Cluster: k.cluster, Namespace: k.namespace, Name: k.name}, l.text(ns)})
-			}
-		}
-	}
-	for ns, keys := range s.beyondSubsets.All() {
-		for _, key := range keys[:min(len(keys), maxBeyond)] {
-			now = append(now, s.beyondSubsetsOf(ns, key)...)
-		}
-	}
-	for host, v := range s.crowded.Lookup(nil, struct{}{}) {
-		for _, k := range v.beyond[:min(len(v.beyond), maxBeyond)] {
-			text := fmt.Sprintf("is not used for %s: namespace %s has more than %d older VirtualServices with this host for sidecars", host, k.namespace, maxSameHost)
-			now = append(now, beyondLimit{snapshot.Key{Kind: snapshot.KindVirtualService, Cluster: k.cluster, Namespace: k.namespace, Name: k.name}, text})
-		}
-	}
-	for k, rules := range s.cutRules.Lookup(nil, struct{}{}) {
-		for _, h := range rules {
-			if h.cut != "" {
-				text := fmt.Sprintf("has subsets that are not used: the DestinationRules of namespace %s for host %s have more than %d subsets", k.namespace, k.host, maxHostSubsets)
-				now = append(now, beyondLimit{snapshot.Key{Kind: snapshot.KindDestinationRule, Cluster: s.cfg.Local, Namespace: k.namespace, Name: h.cut}, text})
-			}
-		}
-	}
-	slices.SortFunc(now, beyondLimit.compare)
-	before := s.report.beyond
-	logNew(now, func(b beyondLimit) bool {
-		_, old := slices.BinarySearchFunc(before, b, beyondLimit.compare)
-		return old
-	}, func(b beyondLimit) {
-		s.cfg.Log.Warn("an object is beyond a limit of its namespace", "object", b.object.String(), "problem", b.text)
-	}, func(more int) {
-		s.cfg.Log.Warn("more objects are beyond limits of their namespaces", "more", more)
-	})
-	s.report.beyond = now
-}
-
-// beyondSubsetsOf describes the DestinationRules of a namespace that lose their subsets for a service.
-func (s *state) beyondSubsetsOf(ns, key string) (out []beyondLimit) {
-	rules, _ := s.hostRules.Get(nil, key)
-	if rules == nil {
-		return nil
-	}
-	host, _, _ := strings.Cut(key, "/")
-	text := fmt.Sprintf("has no subsets for %s: with them, the DestinationRules of namespace %s would become more than %d clusters of subsets", host, ns, maxSubsetClusters)
-	for _, h := range slices.Concat(append(slices.Collect(maps.Values(rules.Own)), rules.Default)...) {
-		b := beyondLimit{snapshot.Key{Kind: snapshot.KindDestinationRule, Cluster: s.cfg.Local, Namespace: h.Namespace, Name: h.Name}, text}
-		if h.Namespace == ns && len(h.Subsets) > 0 && !slices.Contains(out, b) {
-			out = append(out, b)
-		}
-	}
-	return out
-}
 
 // limited returns the table of the objects that a limit permits. Older objects precede. count
 // returns what an object becomes. instead returns what is used in place of an object that is left
@@ -391,4 +314,8 @@ func (t *tables) routeBytes(r *derive.Reads, v *snapshot.VirtualService) int {
 		n += proto.Size(route)
 	}
 	return n
+}
+
+func compareKeys(a, b snapshot.Key) int {
+	return cmp.Or(cmp.Compare(a.Kind, b.Kind), keyOf(a).compare(keyOf(b)))
 }

@@ -56,12 +56,3 @@ func (o Omitted) With(more []OmittedEndpoint) Omitted {
 func (o Omitted) equal(other Omitted) bool {
 	return o.Number == other.Number && slices.Equal(o.First, other.First)
 }
-
-// Omitted returns the endpoints of a service that no proxy gets. The caller must not
-// change the result.
-func (r *Registry) Omitted(host string) Omitted {
-	if o := r.report.Load().omitted.Get(host); o != nil {
-		return *o
-	}
-	return Omitted{}
-}

@@ -44,12 +44,6 @@ func refusedTooMany() string {
 // maxRefused is the number of refused gateways of a cluster that are listed.
 const maxRefused = 16
 
-// RefusedGateways returns the refused gateways of each cluster that has any. The caller
-// must not change the result.
-func (r *Registry) RefusedGateways() map[mesh.ClusterID]RefusedGateways {
-	return r.report.Load().refused
-}
-
 // refuse notes that a gateway is not used, or not at all of its addresses.
 func (f *foundGateways) refuse(g *Gateway, reason string) {
 	f.refuseText(g, cmp.Or(g.Address, g.Source), reason)

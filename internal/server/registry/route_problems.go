@@ -34,10 +34,6 @@ func (p RouteProblem) String() string {
 // maxRouteProblems bounds the number of problems that are kept.
 const maxRouteProblems = 1000
 
-// RouteProblems returns the problems of VirtualServices, sorted. The caller must not change
-// the result.
-func (r *Registry) RouteProblems() []RouteProblem { return r.report.Load().routes }
-
 // findRouteProblems returns the problems of all VirtualServices.
 func (t *tables) findRouteProblems(r *derive.Reads) []RouteProblem {
 	var out []RouteProblem
@@ -58,16 +54,4 @@ func (t *tables) findRouteProblems(r *derive.Reads) []RouteProblem {
 
 func (p RouteProblem) compare(other RouteProblem) int {
 	return cmp.Or(strings.Compare(p.Namespace, other.Namespace), strings.Compare(p.Name, other.Name), strings.Compare(p.Problem, other.Problem))
-}
-
-// logRouteProblems logs the problems that were not there before.
-func (s *state) logRouteProblems(before, now []RouteProblem) {
-	logNew(now, func(p RouteProblem) bool {
-		_, old := slices.BinarySearchFunc(before, p, RouteProblem.compare)
-		return old
-	}, func(p RouteProblem) {
-		s.cfg.Log.Warn("VirtualService with a problem", "namespace", p.Namespace, "name", p.Name, "problem", p.Problem)
-	}, func(more int) {
-		s.cfg.Log.Warn("more problems of VirtualServices", "more", more)
-	})
 }

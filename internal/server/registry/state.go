@@ -16,6 +16,7 @@ import (
 // state holds all data of the registry's goroutine.
 type state struct {
 	*tables
+	cfg   Config
 	trust *snapshot.TrustBundle
 	// resolved reports whether the addresses of host names have come once, and fetched
 	// whether key sets have.
@@ -29,7 +30,10 @@ type state struct {
 }
 
 func newState(cfg Config) *state {
-	s := &state{tables: newTables(cfg)}
+	s := &state{cfg: cfg, tables: newTables(tableConfig{
+		Local: cfg.Local, Network: cfg.Network, TrustDomain: cfg.TrustDomain, SystemNamespace: cfg.SystemNamespace,
+		ResolvesHosts: cfg.Resolve != nil, Log: cfg.Log,
+	})}
 	for _, c := range append(cfg.Clusters, cfg.Local) {
 		s.clusters.Set(c, struct{}{})
 	}

@@ -2,6 +2,8 @@ package registry
 
 import (
 	"cmp"
+	"iter"
+	"log/slog"
 	"maps"
 	"net/netip"
 	"slices"
@@ -15,10 +17,22 @@ import (
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 )
 
+// tableConfig has what facts depend on beside objects.
+type tableConfig struct {
+	// Local, Network, TrustDomain and SystemNamespace are those of the registry.
+	Local           mesh.ClusterID
+	Network         map[mesh.ClusterID]mesh.NetworkID
+	TrustDomain     string
+	SystemNamespace string
+	// ResolvesHosts is set if the host names of gateways get addresses.
+	ResolvesHosts bool
+	Log           *slog.Logger
+}
+
 // tables holds the objects of all clusters and the facts that are derived from them. A
 // table reads only tables above it.
 type tables struct {
-	cfg       Config
+	cfg       tableConfig
 	graph     *derive.Graph
 	inputs    map[snapshot.Kind]inputTable
 	discovery discovery
@@ -182,7 +196,7 @@ type tables struct {
 }
 
 // newTables returns the tables without objects.
-func newTables(cfg Config) *tables {
+func newTables(cfg tableConfig) *tables {
 	t := &tables{cfg: cfg, graph: derive.NewGraph(), inputs: make(map[snapshot.Kind]inputTable)}
 	t.addInputs()
 	t.addIndexes()
@@ -391,3 +405,55 @@ func byNamespace[O snapshot.Object](t *derive.Table[objectKey, O]) *derive.Index
 func same[V comparable](a, b V) bool { return a == b }
 
 func compareIDs[ID ~string](a, b ID) int { return cmp.Compare(a, b) }
+
+// remove removes a cluster and its objects.
+func (t *tables) remove(id mesh.ClusterID) {
+	for _, k := range t.keys(id) {
+		t.enter(snapshot.Event{Key: k})
+	}
+	maps.DeleteFunc(t.discovery.held, func(at clusterNamespace, _ map[snapshot.Key]snapshot.Event) bool { return at.cluster == id })
+	t.clusters.Delete(id)
+	t.withPods.Delete(id)
+}
+
+// keys returns the keys of all objects of a cluster.
+func (t *tables) keys(id mesh.ClusterID) []snapshot.Key {
+	var out []snapshot.Key
+	for _, input := range t.inputs {
+		for e := range input.events {
+			if e.Key.Cluster == id {
+				out = append(out, e.Key)
+			}
+		}
+	}
+	for at, held := range t.discovery.held {
+		if at.cluster == id {
+			out = slices.AppendSeq(out, maps.Keys(held))
+		}
+	}
+	return out
+}
+
+// enter sets the object of an event in its table, or removes it.
+func (t *tables) enter(e snapshot.Event) {
+	if input := t.inputs[e.Key.Kind]; input != nil {
+		input.apply(e)
+	}
+	if e.Key.Kind == snapshot.KindPod && e.Object != nil {
+		t.withPods.Set(e.Key.Cluster, struct{}{})
+	}
+}
+
+func keys[K, V any](seq iter.Seq2[K, V]) (out []K) {
+	for k := range seq {
+		out = append(out, k)
+	}
+	return out
+}
+
+func values[K, V any](seq iter.Seq2[K, V]) (out []V) {
+	for _, v := range seq {
+		out = append(out, v)
+	}
+	return out
+}

@@ -35,9 +35,6 @@ func (u providerUse) lacking(provider string) string {
 
 func (u unknownProvider) String() string { return u.policy.String() + ": " + u.problem }
 
-// UnknownProviders describes the providers that policies name and that do not work, sorted. The caller must not change the result.
-func (r *Registry) UnknownProviders() []string { return r.report.Load().unknownProviders }
-
 func (t *tables) findUnknownProviders(r *derive.Reads) []unknownProvider {
 	m := t.mesh.Get(r)
 	var out []unknownProvider
@@ -102,14 +99,4 @@ func (t *tables) authorizerProblem(r *derive.Reads, name string, authorizers map
 		return "the service " + c.Host() + " of the provider " + name + " is an ExternalName, which proxies do not call: use a ServiceEntry"
 	}
 	return ""
-}
-
-// describeUnknownProviders describes the providers, and logs those that were not there before.
-func (s *state) describeUnknownProviders(before, now []unknownProvider) []string {
-	return describeNew(before, now, func(u unknownProvider) {
-		s.cfg.Log.Warn("a policy names a provider that does not work", "policy", u.policy.String(),
-			"at", u.at.String(), "provider", u.provider, "reason", u.problem)
-	}, func(more int) {
-		s.cfg.Log.Warn("more policies name providers that do not work: see /ready?verbose", "more", more)
-	})
 }

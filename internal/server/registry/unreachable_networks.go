@@ -24,10 +24,6 @@ func (u UnreachableNetwork) String() string {
 	return fmt.Sprintf("network %s: proxies in other networks get none of its endpoints: %s", u.Network, u.Cause)
 }
 
-// UnreachableNetworks returns the networks that other networks cannot reach, sorted by
-// name. The caller must not change the result.
-func (r *Registry) UnreachableNetworks() []UnreachableNetwork { return r.report.Load().unreachable }
-
 // maxFaults is the number of faults that the Cause of an UnreachableNetwork describes.
 const maxFaults = 3
 
@@ -82,22 +78,6 @@ func (t *tables) findUnreachable(r *derive.Reads) []UnreachableNetwork {
 		out = append(out, UnreachableNetwork{n, faults.cause(n)})
 	}
 	return out
-}
-
-// logUnreachable logs the networks that cannot be reached now, if the cause is new, and
-// those that can be reached again.
-func (s *state) logUnreachable(before, now []UnreachableNetwork) {
-	for _, u := range now {
-		if !slices.Contains(before, u) {
-			s.cfg.Log.Warn("network has no usable gateway: proxies in other networks get none of its endpoints",
-				"network", u.Network, "cause", u.Cause)
-		}
-	}
-	for _, u := range before {
-		if len(s.meshGateways.Get(nil).ByNetwork[u.Network]) > 0 {
-			s.cfg.Log.Info("network has a usable gateway again", "network", u.Network)
-		}
-	}
 }
 
 // isCalledFromOthers reports whether some cluster is in another network.
