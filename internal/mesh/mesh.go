@@ -4,6 +4,8 @@
 // of this module and does no I/O.
 package mesh
 
+import "strings"
+
 // ClusterID names one Kubernetes cluster of the mesh, such as "cluster1".
 type ClusterID string
 
@@ -42,4 +44,15 @@ const DefaultSystemNamespace = "istio-system"
 // ServiceHost returns the host name of a Kubernetes service.
 func ServiceHost(name, namespace, domain string) string {
 	return name + "." + namespace + ".svc." + domain
+}
+
+// FullHost completes a short name of a Kubernetes Service, such as zipkin.istio-system.
+func FullHost(host string) string {
+	switch parts := strings.Split(host, "."); {
+	case len(parts) == 2:
+		return host + ".svc." + DefaultDomain
+	case len(parts) == 3 && parts[2] == "svc":
+		return host + "." + DefaultDomain
+	}
+	return host
 }

@@ -24,7 +24,7 @@ import (
 	"github.com/meshctl/meshctl/internal/server/clusters"
 	"github.com/meshctl/meshctl/internal/server/identity"
 	"github.com/meshctl/meshctl/internal/server/publish"
-	"github.com/meshctl/meshctl/internal/server/registry"
+	"github.com/meshctl/meshctl/internal/server/registry/facts"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 	"github.com/meshctl/meshctl/internal/server/workloadhealth"
 	"github.com/meshctl/meshctl/internal/server/xds"
@@ -84,7 +84,7 @@ func (s *Server) newAPIParts() {
 	})
 	k.addresses = publish.NewAddresses(publish.AddressesConfig{
 		API: s.cfg.KubeAccess, Cluster: s.cfg.ClusterID, Written: counted(addressWrites), Now: s.cfg.Now, Log: s.cfg.log(logWriters),
-		Unwritten: func() []registry.UnwrittenAddresses { return s.registry.UnwrittenAddresses() },
+		Unwritten: func() []facts.UnwrittenAddresses { return s.registry.UnwrittenAddresses() },
 	})
 	k.webhooks = publish.NewWebhooks(publish.WebhooksConfig{
 		Cluster: s.cfg.ClusterID, SystemNamespace: s.cfg.systemNamespace(), Revision: cmp.Or(s.cfg.Revision, mesh.DefaultRevision),

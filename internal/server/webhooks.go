@@ -15,7 +15,7 @@ import (
 	"github.com/meshctl/meshctl/internal/inject"
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/server/debug"
-	"github.com/meshctl/meshctl/internal/server/registry"
+	"github.com/meshctl/meshctl/internal/server/registry/facts"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 	"github.com/meshctl/meshctl/internal/server/source"
 	"github.com/meshctl/meshctl/internal/server/webhook"
@@ -25,7 +25,7 @@ import (
 // injection holds the injector of the current settings. It is safe for concurrent use.
 type injection struct {
 	mu       sync.Mutex // guards what follows
-	from     registry.Injection
+	from     facts.Injection
 	injector *inject.Injector // of the last good settings, nil before
 	err      error            // of from
 	known    bool             // from was set
@@ -53,7 +53,7 @@ func (s *Server) injector() (*inject.Injector, error) {
 	return i.injector, nil
 }
 
-func (s *Server) newInjector(from registry.Injection) (*inject.Injector, error) {
+func (s *Server) newInjector(from facts.Injection) (*inject.Injector, error) {
 	values, err := inject.ParseValues(from.Values, from.Config)
 	if err == nil {
 		if values.Revision == "" {

@@ -9,7 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/meshctl/meshctl/internal/cli"
-	"github.com/meshctl/meshctl/internal/server/registry"
+	"github.com/meshctl/meshctl/internal/server/registry/facts"
 )
 
 // NewGateways returns the command gateways.
@@ -35,7 +35,7 @@ gateway, or an address of a gateway, is not used.`,
 }
 
 func showGateways(ctx context.Context, env *cli.Env, o *cli.PageFlags) error {
-	answers, several, err := cli.Ask[[]registry.Gateway](ctx, env, o, "gateways")
+	answers, several, err := cli.Ask[[]facts.Gateway](ctx, env, o, "gateways")
 	if len(answers) == 0 {
 		return err
 	}

@@ -14,7 +14,7 @@ import (
 	"github.com/meshctl/meshctl/internal/output"
 	"github.com/meshctl/meshctl/internal/replicas"
 	"github.com/meshctl/meshctl/internal/server/clusters"
-	"github.com/meshctl/meshctl/internal/server/registry"
+	"github.com/meshctl/meshctl/internal/server/registry/facts"
 )
 
 type remoteClustersOptions struct {
@@ -70,15 +70,15 @@ type replicaView struct {
 	Problems []clusters.Problem     `json:"problems,omitzero"`
 	// UnreachableNetworks lists the networks whose endpoints are hidden from proxies
 	// of other networks.
-	UnreachableNetworks []registry.UnreachableNetwork `json:"unreachableNetworks,omitzero"`
+	UnreachableNetworks []facts.UnreachableNetwork `json:"unreachableNetworks,omitzero"`
 	// AddressConflicts lists the first of AddressConflictCount addresses that two
 	// Services share.
-	AddressConflicts     []registry.AddressConflict `json:"addressConflicts,omitzero"`
-	AddressConflictCount int                        `json:"addressConflictCount,omitzero"`
+	AddressConflicts     []facts.AddressConflict `json:"addressConflicts,omitzero"`
+	AddressConflictCount int                     `json:"addressConflictCount,omitzero"`
 	// HostConflicts lists the first of HostConflictCount hosts that several objects
 	// define. The first object has the host.
-	HostConflicts     []registry.HostConflict `json:"hostConflicts,omitzero"`
-	HostConflictCount int                     `json:"hostConflictCount,omitzero"`
+	HostConflicts     []facts.HostConflict `json:"hostConflicts,omitzero"`
+	HostConflictCount int                  `json:"hostConflictCount,omitzero"`
 
 	err error // behind Error
 }

@@ -9,7 +9,7 @@ import (
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
 
 	"github.com/meshctl/meshctl/internal/mesh"
-	"github.com/meshctl/meshctl/internal/server/registry"
+	"github.com/meshctl/meshctl/internal/server/registry/facts"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 	"github.com/meshctl/meshctl/internal/server/source/dir"
 	"github.com/meshctl/meshctl/internal/server/source/fields"
@@ -76,16 +76,16 @@ func codeOf(kind fields.ProblemKind) Code {
 
 // problems adds the problems of the registry.
 func (m *checker) problems() {
-	codes := map[registry.ProblemKind]Code{
-		registry.MissingReference: ReferencedResourceNotFound, registry.UnusableDelegate: UnusableDelegate,
-		registry.UnopenedServer: ConflictingGateways, registry.SharedHost: SharedHost, registry.SharedAddress: SharedAddress,
-		registry.RepeatedExtension: RepeatedExtension,
-		registry.BeyondLimit:       SchemaValidationError,
+	codes := map[facts.ProblemKind]Code{
+		facts.MissingReference: ReferencedResourceNotFound, facts.UnusableDelegate: UnusableDelegate,
+		facts.UnopenedServer: ConflictingGateways, facts.SharedHost: SharedHost, facts.SharedAddress: SharedAddress,
+		facts.RepeatedExtension: RepeatedExtension,
+		facts.BeyondLimit:       SchemaValidationError,
 	}
 	fields := make(map[*snapshot.VirtualService]map[string]string) // an object may have many problems
 	for i := range m.Problems {
 		p := &m.Problems[i]
-		if p.Kind == registry.ClosedNetwork {
+		if p.Kind == facts.ClosedNetwork {
 			m.closedNetwork(mesh.NetworkID(p.Refers), p.Text)
 			continue
 		}
@@ -105,8 +105,8 @@ func (m *checker) problems() {
 
 // nearestReference returns the name that was probably meant by a name that no object has, or "", and the field
 // with the name.
-func (m *checker) nearestReference(p *registry.Problem, field string) (near, of string) {
-	if p.Kind != registry.MissingReference {
+func (m *checker) nearestReference(p *facts.Problem, field string) (near, of string) {
+	if p.Kind != facts.MissingReference {
 		return "", ""
 	}
 	switch o := m.objects[p.Object].(type) {

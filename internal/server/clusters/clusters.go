@@ -17,7 +17,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/meshctl/meshctl/internal/mesh"
-	"github.com/meshctl/meshctl/internal/server/registry"
+	"github.com/meshctl/meshctl/internal/server/registry/facts"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 )
 
@@ -136,10 +136,10 @@ type Registry interface {
 	SetBalancing(mesh.ClusterID, snapshot.Balancing)
 
 	Current() *snapshot.Snapshot
-	UnreachableNetworks() []registry.UnreachableNetwork
-	AddressConflicts() []registry.AddressConflict
-	HostConflicts() []registry.HostConflict
-	RefusedGateways() map[mesh.ClusterID]registry.RefusedGateways
+	UnreachableNetworks() []facts.UnreachableNetwork
+	AddressConflicts() []facts.AddressConflict
+	HostConflicts() []facts.HostConflict
+	RefusedGateways() map[mesh.ClusterID]facts.RefusedGateways
 }
 
 // Config configures a Manager.

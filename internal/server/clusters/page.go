@@ -6,7 +6,7 @@ import (
 	"slices"
 
 	"github.com/meshctl/meshctl/internal/mesh"
-	"github.com/meshctl/meshctl/internal/server/registry"
+	"github.com/meshctl/meshctl/internal/server/registry/facts"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 )
 
@@ -41,15 +41,15 @@ type Page struct {
 	Problems []Problem `json:",omitempty"`
 	// UnreachableNetworks are networks whose endpoints proxies of other networks do
 	// not get.
-	UnreachableNetworks []registry.UnreachableNetwork `json:",omitempty"`
+	UnreachableNetworks []facts.UnreachableNetwork `json:",omitempty"`
 	// AddressConflicts are the first addresses that two Services share,
 	// AddressConflictCount counts all of them.
-	AddressConflicts     []registry.AddressConflict `json:",omitempty"`
-	AddressConflictCount int                        `json:",omitempty"`
+	AddressConflicts     []facts.AddressConflict `json:",omitempty"`
+	AddressConflictCount int                     `json:",omitempty"`
 	// HostConflicts are the first hosts that several objects define, HostConflictCount
 	// counts all of them.
-	HostConflicts     []registry.HostConflict `json:",omitempty"`
-	HostConflictCount int                     `json:",omitempty"`
+	HostConflicts     []facts.HostConflict `json:",omitempty"`
+	HostConflictCount int                  `json:",omitempty"`
 }
 
 // maxShownConflicts bounds AddressConflicts and HostConflicts.
@@ -66,8 +66,8 @@ type PageCluster struct {
 	Gateways []string `json:",omitempty"`
 	// RefusedGateways are the first gateway addresses of the cluster that are not
 	// used, RefusedGatewayCount counts all of them.
-	RefusedGateways     []registry.RefusedGateway `json:",omitempty"`
-	RefusedGatewayCount int                       `json:",omitempty"`
+	RefusedGateways     []facts.RefusedGateway `json:",omitempty"`
+	RefusedGatewayCount int                    `json:",omitempty"`
 }
 
 // Page returns the page /debug/clusters.

@@ -19,7 +19,7 @@ import (
 
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/output"
-	"github.com/meshctl/meshctl/internal/server/registry"
+	"github.com/meshctl/meshctl/internal/server/registry/facts"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 	"github.com/meshctl/meshctl/internal/server/xds/history"
 	"github.com/meshctl/meshctl/internal/serving"
@@ -39,11 +39,11 @@ type Config struct {
 	Rules func() *snapshot.Table[string, snapshot.DestinationRule]
 	// Omitted returns the endpoints of a service, by its host, that no proxy gets. May be
 	// nil.
-	Omitted func(host string) registry.Omitted
+	Omitted func(host string) facts.Omitted
 	// Unreachable returns the networks that other networks cannot reach. May be nil.
-	Unreachable func() []registry.UnreachableNetwork
+	Unreachable func() []facts.UnreachableNetwork
 	// Conflicts returns the addresses that two services share. May be nil.
-	Conflicts func() []registry.AddressConflict
+	Conflicts func() []facts.AddressConflict
 	// Accepted returns the resources of a type that proxies accepted, by stream.
 	Accepted func(typeURL string) map[string][]*xdswire.Resource
 	// Versions counts the connected proxies by the version that they report.

@@ -12,7 +12,7 @@ import (
 
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/output"
-	"github.com/meshctl/meshctl/internal/server/registry"
+	"github.com/meshctl/meshctl/internal/server/registry/facts"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 	"github.com/meshctl/meshctl/internal/server/xds/history"
 	"github.com/meshctl/meshctl/internal/server/xdsgen"
@@ -40,7 +40,7 @@ type Explanation struct {
 	Ports   []ExplainedPort `json:"ports,omitzero"`
 	Omitted Omissions       `json:"omitted,omitzero"`
 	// Conflicts are addresses of the service that the proxy uses for another service.
-	Conflicts []registry.AddressConflict `json:"conflicts,omitzero"`
+	Conflicts []facts.AddressConflict `json:"conflicts,omitzero"`
 	// Lost are routes of the proxy to subsets of the service without endpoints.
 	Lost []ExplainedRoute `json:"lost,omitzero"`
 	// Clusters are the clusters of the mesh.
@@ -84,8 +84,8 @@ type ExplainedEndpoint struct {
 
 // Omissions are endpoints that no proxy gets.
 type Omissions struct {
-	Number int                        `json:"number"`
-	First  []registry.OmittedEndpoint `json:"first"`
+	Number int                     `json:"number"`
+	First  []facts.OmittedEndpoint `json:"first"`
 }
 
 // ExplainedCluster is a cluster of the mesh.
@@ -159,7 +159,7 @@ func (p *Pages) explain(s *snapshot.Snapshot, n proxy.Node, service string) *Exp
 			}
 		}
 	}
-	var omitted registry.Omitted
+	var omitted facts.Omitted
 	if p.cfg.Omitted != nil {
 		omitted = p.cfg.Omitted(svc.Key)
 	}
@@ -225,18 +225,18 @@ func (p *Pages) causeOf(n mesh.NetworkID) string {
 }
 
 // unnamed returns the endpoints of ports that the service does not have.
-func unnamed(s *snapshot.Snapshot, svc *snapshot.MeshService) []registry.OmittedEndpoint {
+func unnamed(s *snapshot.Snapshot, svc *snapshot.MeshService) []facts.OmittedEndpoint {
 	endpoints := s.Endpoints.Get(svc.Key)
 	if endpoints == nil {
 		return nil
 	}
-	var out []registry.OmittedEndpoint
+	var out []facts.OmittedEndpoint
 	for _, name := range slices.Sorted(maps.Keys(endpoints.ByPort)) {
 		if slices.ContainsFunc(svc.Ports, func(p snapshot.ServicePort) bool { return p.Name == name }) {
 			continue
 		}
 		for _, e := range endpoints.ByPort[name] {
-			out = append(out, registry.OmittedEndpoint{
+			out = append(out, facts.OmittedEndpoint{
 				Cluster: e.Cluster, Address: e.Address, Reason: fmt.Sprintf("it is of port %q, and the service has no port of that name", name),
 			})
 		}

@@ -14,7 +14,7 @@ import (
 
 	"github.com/meshctl/meshctl/internal/kube"
 	"github.com/meshctl/meshctl/internal/mesh"
-	"github.com/meshctl/meshctl/internal/server/registry"
+	"github.com/meshctl/meshctl/internal/server/registry/facts"
 )
 
 const (
@@ -35,7 +35,7 @@ type AddressesConfig struct {
 	API     *rest.Config // of the own cluster
 	Cluster mesh.ClusterID
 	// Unwritten returns the addresses to write.
-	Unwritten func() []registry.UnwrittenAddresses
+	Unwritten func() []facts.UnwrittenAddresses
 	// Written counts each write.
 	Written  func(cluster mesh.ClusterID, result string)
 	Interval time.Duration // default 1 s
@@ -117,7 +117,7 @@ type hostAddress struct {
 
 // write adds addresses to the status of a ServiceEntry. Hosts that have some in the meantime
 // keep them.
-func write(ctx context.Context, client *kube.Client, u registry.UnwrittenAddresses) error {
+func write(ctx context.Context, client *kube.Client, u facts.UnwrittenAddresses) error {
 	return client.EditStatus(ctx, "serviceentries", u.Namespace, u.Name, "addresses", func(object []byte) (any, error) {
 		if object == nil {
 			return nil, nil

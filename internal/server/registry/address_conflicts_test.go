@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/meshctl/meshctl/internal/mesh"
+	"github.com/meshctl/meshctl/internal/server/registry/facts"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 )
 
@@ -186,8 +187,8 @@ func TestAddressesOfOthers(t *testing.T) {
 	if list := b.snap.Gateways.ByNetwork["n2"]; len(list) != 1 || list[0].Address.String() != "192.0.2.1" {
 		t.Errorf("gateways %v, want that with the address of its own", list)
 	}
-	if got, want := b.s.report.refused["c2"], (RefusedGateways{1, []RefusedGateway{
-		{"n2", "10.96.0.7:15443", "it is the address of a service of the local cluster"},
+	if got, want := b.s.report.refused["c2"], (facts.RefusedGateways{Number: 1, First: []facts.RefusedGateway{
+		{Network: "n2", Address: "10.96.0.7:15443", Reason: "it is the address of a service of the local cluster"},
 	}}); !reflect.DeepEqual(got, want) {
 		t.Errorf("refused %+v, want %+v", got, want)
 	}
@@ -196,24 +197,24 @@ func TestAddressesOfOthers(t *testing.T) {
 		many = append(many, fmt.Sprintf("192.%d.%d.1", 1+i/250, i%250))
 	}
 	b.apply(up(gateway("c2", "n2", many...)))
-	if n := len(b.snap.Gateways.ByNetwork["n2"]); n != maxGateways {
-		t.Errorf("%d gateways, want %d", n, maxGateways)
+	if n := len(b.snap.Gateways.ByNetwork["n2"]); n != facts.MaxGateways {
+		t.Errorf("%d gateways, want %d", n, facts.MaxGateways)
 	}
-	if got := b.s.report.refused["c2"]; got.Number != 10_000-maxGateways || len(got.First) != maxRefused ||
+	if got := b.s.report.refused["c2"]; got.Number != 10_000-facts.MaxGateways || len(got.First) != facts.MaxRefused ||
 		got.First[0].Reason != "the cluster has more than 64 gateway addresses" {
 		t.Errorf("refused %+v", got)
 	}
 	b.apply(up(gateway("c2", "n2", "gateway.example", "192.0.2.1")))
-	if got, want := b.s.report.refused["c2"], (RefusedGateways{1, []RefusedGateway{
-		{"n2", "gateway.example", "it is a host name, and host names are not resolved"},
+	if got, want := b.s.report.refused["c2"], (facts.RefusedGateways{Number: 1, First: []facts.RefusedGateway{
+		{Network: "n2", Address: "gateway.example", Reason: "it is a host name, and host names are not resolved"},
 	}}); !reflect.DeepEqual(got, want) {
 		t.Errorf("refused %+v, want %+v", got, want)
 	}
 	noPort := gateway("c2", "n2", "192.0.2.1")
 	noPort.Ports = nil
 	b.apply(up(noPort))
-	if got, want := b.s.report.refused["c2"], (RefusedGateways{1, []RefusedGateway{
-		{"n2", "192.0.2.1", "Service istio-system/eastwest does not expose port 15443"},
+	if got, want := b.s.report.refused["c2"], (facts.RefusedGateways{Number: 1, First: []facts.RefusedGateway{
+		{Network: "n2", Address: "192.0.2.1", Reason: "Service istio-system/eastwest does not expose port 15443"},
 	}}); !reflect.DeepEqual(got, want) {
 		t.Errorf("refused %+v, want %+v", got, want)
 	}

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/meshctl/meshctl/internal/mesh"
+	"github.com/meshctl/meshctl/internal/server/registry/facts"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 )
 
@@ -24,7 +25,7 @@ type batch struct {
 	trust     *snapshot.TrustBundle         // nil if unchanged
 	hosts     map[string][]netip.Addr       // nil if unchanged
 	keySets   map[snapshot.KeySource]string // nil if unchanged
-	health    map[healthReporter]snapshot.Condition
+	health    map[facts.HealthReporter]snapshot.Condition
 }
 
 func newBatch() batch {
@@ -34,7 +35,7 @@ func newBatch() batch {
 		replaced:  make(map[mesh.ClusterID]struct{}),
 		expected:  make(map[mesh.ClusterID]struct{}),
 		balancing: make(map[mesh.ClusterID]snapshot.Balancing),
-		health:    make(map[healthReporter]snapshot.Condition),
+		health:    make(map[facts.HealthReporter]snapshot.Condition),
 	}
 }
 
@@ -93,22 +94,22 @@ func (b *batch) into(s *state) []snapshot.Cause {
 		cause(snapshot.Cause{Key: snapshot.Key{Kind: snapshot.KindCluster, Cluster: c, Name: string(c)}, Gone: gone})
 	}
 	for c := range b.removed {
-		s.remove(c)
+		s.Remove(c)
 		cluster(c, true)
 	}
 	for c := range b.expected {
-		s.clusters.Set(c, struct{}{})
+		s.Clusters.Set(c, struct{}{})
 	}
 	for c := range b.replaced {
-		for _, k := range s.keys(c) {
+		for _, k := range s.Keys(c) {
 			if _, stays := b.events[k]; !stays {
-				s.apply(snapshot.Event{Key: k})
+				s.Apply(snapshot.Event{Key: k})
 			}
 		}
 		cluster(c, false)
 	}
 	for c, balancing := range b.balancing {
-		if s.setBalancing(c, balancing) {
+		if s.SetBalancing(c, balancing) {
 			cluster(c, false)
 		}
 	}
@@ -125,15 +126,15 @@ func (b *batch) into(s *state) []snapshot.Cause {
 		cause(snapshot.Cause{Key: snapshot.Key{Kind: snapshot.KindKeySet, Cluster: s.cfg.Local, Name: "fetched"}})
 	}
 	for by, health := range b.health {
-		s.setHealth(by, health)
-		k := by.entry
+		s.SetHealth(by, health)
+		k := by.Entry
 		cause(snapshot.Cause{Key: snapshot.Key{Kind: snapshot.KindWorkloadEntry, Cluster: k.Cluster, Namespace: k.Namespace, Name: k.Name}})
 	}
 	for k, e := range b.events {
 		if k.Kind == snapshot.KindRequestAuthentication {
 			s.keepKeys(e)
 		}
-		s.apply(e)
+		s.Apply(e)
 		c := snapshot.Cause{Key: k, Gone: e.Object == nil}
 		if e.Object != nil {
 			c.Place = e.Object.ReadFrom()

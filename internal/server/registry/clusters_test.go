@@ -172,8 +172,8 @@ func TestClusterBalancing(t *testing.T) {
 		{c2: snapshot.Balancing{Drained: true}},
 		{c1: snapshot.Balancing{Demoted: true}},
 	} {
-		b.s.setBalancing("c1", tt.c1)
-		b.s.setBalancing("c2", tt.c2)
+		b.s.SetBalancing("c1", tt.c1)
+		b.s.SetBalancing("c2", tt.c2)
 		b.apply()
 		eps := b.endpoints()
 		if got := (weights{eps[0].Weight, eps[1].Weight}); got != tt.weights {
@@ -185,7 +185,7 @@ func TestClusterBalancing(t *testing.T) {
 			}
 		}
 	}
-	if b.s.setBalancing("c1", snapshot.Balancing{Demoted: true}) {
+	if b.s.SetBalancing("c1", snapshot.Balancing{Demoted: true}) {
 		t.Error("the balancing that a cluster has changed something")
 	}
 }

@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/meshctl/meshctl/internal/server/registry/facts"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 )
 
@@ -20,7 +21,7 @@ type Contents struct {
 	// Objects holds the objects of the mesh by kind, sorted by cluster, namespace and
 	// name. EndpointSlices and nodes are left out.
 	Objects  map[snapshot.Kind][]snapshot.Object
-	Problems []Problem
+	Problems []facts.Problem
 }
 
 // Contents returns the contents of the newest snapshot. It waits for the first one.
@@ -65,14 +66,14 @@ func ContentsOf(ctx context.Context, cfg Config, events []snapshot.Event, addres
 // contents returns the contents of a snapshot, on the goroutine of Run.
 func (s *state) contents(of *snapshot.Snapshot) *Contents {
 	c := &Contents{
-		Snapshot: of, Settings: s.meshSettings.Get(nil), Objects: make(map[snapshot.Kind][]snapshot.Object), Problems: s.problems(),
+		Snapshot: of, Settings: s.MeshSettings.Get(nil), Objects: make(map[snapshot.Kind][]snapshot.Object), Problems: s.problems(),
 	}
-	for kind, input := range s.inputs {
+	for kind, input := range s.Inputs {
 		if kind == snapshot.KindEndpointSlice || kind == snapshot.KindNode {
 			continue
 		}
 		var list []snapshot.Object
-		for e := range input.events {
+		for e := range input.Events {
 			list = append(list, e.Object)
 		}
 		slices.SortFunc(list, func(a, b snapshot.Object) int { return compareKeys(a.Key(), b.Key()) })

@@ -7,6 +7,7 @@ import (
 
 	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
 
+	"github.com/meshctl/meshctl/internal/server/registry/facts"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 )
 
@@ -40,7 +41,7 @@ func TestDiscoverySelectors(t *testing.T) {
 	}
 	apply := func(events ...snapshot.Event) {
 		for _, e := range events {
-			b.s.apply(e)
+			b.s.Apply(e)
 		}
 	}
 	apply(up(in("a")), up(in("b")), up(in("istio-system")), up(in("root")), namespace("a", "env", "prod"), namespace("b"))
@@ -57,15 +58,15 @@ func TestDiscoverySelectors(t *testing.T) {
 	check("a removed service", "b", "c", "istio-system", "root")
 	apply(down(&snapshot.Namespace{Meta: meta("c1", "", "b")}))
 	check("a removed namespace", "c", "istio-system", "root")
-	if keys := b.s.keys("c1"); !slices.Contains(keys, in("b").Key()) {
+	if keys := b.s.Keys("c1"); !slices.Contains(keys, in("b").Key()) {
 		t.Errorf("the held service is not among the objects of its cluster: %v", keys)
 	}
 	apply(settings())
 	check("no selectors again", "b", "c", "istio-system", "root")
 	apply(settings(prod))
-	b.s.remove("c1")
+	b.s.Remove("c1")
 	check("no cluster")
-	if n := len(slices.Collect(maps.Keys(b.s.discovery.held))); n != 0 {
+	if n := len(slices.Collect(maps.Keys(b.s.Discovery.Held))); n != 0 {
 		t.Errorf("objects of %d namespaces are held", n)
 	}
 }
@@ -96,7 +97,7 @@ func TestMatchesLabels(t *testing.T) {
 		{expr("team", "DoesNotExist"), false},
 		{expr("other", "DoesNotExist"), true},
 	} {
-		if got := matchesLabels(tt.selector, labels); got != tt.want {
+		if got := facts.MatchesLabels(tt.selector, labels); got != tt.want {
 			t.Errorf("%v matches: %v, want %v", tt.selector, got, tt.want)
 		}
 	}

@@ -5,6 +5,7 @@ import (
 
 	securityv1beta1 "istio.io/api/security/v1beta1"
 
+	"github.com/meshctl/meshctl/internal/server/registry/facts"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 )
 
@@ -14,31 +15,31 @@ func (s *state) keepKeys(e snapshot.Event) {
 	if e.Key.Cluster != s.cfg.Local {
 		return
 	}
-	old, _ := s.requestAuthentications.Get(nil, keyOf(e.Key))
+	old, _ := s.RequestAuthentications.Get(nil, facts.KeyOf(e.Key))
 	now, _ := e.Object.(snapshot.Policy)
-	keep := make(map[keptKeys]string)
-	for _, rule := range tokenRules(now) {
+	keep := make(map[facts.KeptKeys]string)
+	for _, rule := range facts.TokenRules(now) {
 		source, ok := snapshot.KeySourceOf(rule)
 		if !ok {
 			continue
 		}
-		if _, ok := s.keySets.Get(nil, source); ok {
+		if _, ok := s.KeySets.Get(nil, source); ok {
 			continue
 		}
-		for _, before := range tokenRules(old) {
+		for _, before := range facts.TokenRules(old) {
 			if keys := s.keysOf(e.Key, before); keys != "" && before.GetIssuer() == rule.GetIssuer() {
-				keep[keptKeys{e.Key.Namespace, snapshot.KeptKeys{Policy: e.Key.Name, Issuer: rule.GetIssuer(), Source: source}}] = keys
+				keep[facts.KeptKeys{Namespace: e.Key.Namespace, KeptKeys: snapshot.KeptKeys{Policy: e.Key.Name, Issuer: rule.GetIssuer(), Source: source}}] = keys
 				break
 			}
 		}
 	}
-	for k := range s.keptKeys.All() {
-		if k.namespace == e.Key.Namespace && k.Policy == e.Key.Name {
-			s.keptKeys.Delete(k)
+	for k := range s.KeptKeys.All() {
+		if k.Namespace == e.Key.Namespace && k.Policy == e.Key.Name {
+			s.KeptKeys.Delete(k)
 		}
 	}
 	for k, keys := range keep {
-		s.keptKeys.Set(k, keys)
+		s.KeptKeys.Set(k, keys)
 	}
 }
 
@@ -48,18 +49,18 @@ func (s *state) keysOf(object snapshot.Key, rule *securityv1beta1.JWTRule) strin
 	if !ok {
 		return rule.GetJwks()
 	}
-	fetched, _ := s.keySets.Get(nil, source)
-	kept, _ := s.keptKeys.Get(nil, keptKeys{object.Namespace, snapshot.KeptKeys{Policy: object.Name, Issuer: rule.GetIssuer(), Source: source}})
+	fetched, _ := s.KeySets.Get(nil, source)
+	kept, _ := s.KeptKeys.Get(nil, facts.KeptKeys{Namespace: object.Namespace, KeptKeys: snapshot.KeptKeys{Policy: object.Name, Issuer: rule.GetIssuer(), Source: source}})
 	return cmp.Or(fetched, kept)
 }
 
 // setKeySets sets all fetched key sets.
 func (s *state) setKeySets(of map[snapshot.KeySource]string) {
 	s.fetched = true
-	replaceAll(s.keySets, of)
-	for k := range s.keptKeys.All() {
+	facts.ReplaceAll(s.KeySets, of)
+	for k := range s.KeptKeys.All() {
 		if _, ok := of[k.Source]; ok {
-			s.keptKeys.Delete(k)
+			s.KeptKeys.Delete(k)
 		}
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/meshctl/meshctl/internal/mesh"
+	"github.com/meshctl/meshctl/internal/server/registry/facts"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 )
 
@@ -26,7 +27,7 @@ func ips(texts ...string) []netip.Addr {
 func TestHostNamesOfGateways(t *testing.T) {
 	t.Parallel()
 	b := newTestState(t)
-	b.s.tables.cfg.ResolvesHosts = true
+	b.s.Tables.Cfg.ResolvesHosts = true
 	resolved := func(hosts map[string][]netip.Addr) { b.s.setHosts(hosts) }
 	want := func(network mesh.NetworkID, texts ...string) {
 		t.Helper()
@@ -41,7 +42,7 @@ func TestHostNamesOfGateways(t *testing.T) {
 	vip := service("c1", "taken")
 	vip.VIPs = ips("10.96.0.7")
 	b.apply(up(vip), up(gateway("c1", "n1", "LB.example")), up(gateway("c2", "n2", "lb.elsewhere", "192.0.2.9", "not_a_name", "gone.elsewhere")))
-	if got := b.s.found.Get(nil).hostNames(); !slices.Equal(got, []string{"gone.elsewhere", "lb.elsewhere", "lb.example"}) {
+	if got := b.s.Found.Get(nil).HostNames(); !slices.Equal(got, []string{"gone.elsewhere", "lb.elsewhere", "lb.example"}) {
 		t.Errorf("to resolve: %q", got)
 	}
 	want("n1")
@@ -80,11 +81,11 @@ func TestHostNamesOfGateways(t *testing.T) {
 		many = append(many, fmt.Sprintf("lb-%04d.elsewhere", i))
 	}
 	b.apply(up(gateway("c2", "n2", many...)))
-	if got := b.s.found.Get(nil).hostNames(); len(got) != maxHosts+1 || got[0] != "lb-0000.elsewhere" || got[maxHosts-1] != fmt.Sprintf("lb-%04d.elsewhere", maxHosts-1) {
+	if got := b.s.Found.Get(nil).HostNames(); len(got) != facts.MaxHosts+1 || got[0] != "lb-0000.elsewhere" || got[facts.MaxHosts-1] != fmt.Sprintf("lb-%04d.elsewhere", facts.MaxHosts-1) {
 		t.Errorf("to resolve: %d, %q …", len(got), got[0])
 	}
 	b.apply(up(gateway("c2", "n2", "192.0.2.9")), up(gateway("c1", "n1")))
-	if got := b.s.found.Get(nil).hostNames(); len(got) > 0 {
+	if got := b.s.Found.Get(nil).HostNames(); len(got) > 0 {
 		t.Errorf("to resolve still: %q", got)
 	}
 }

@@ -37,9 +37,9 @@ func TestKeptKeys(t *testing.T) {
 	}
 	want := func(namespace string, kept map[string]string) {
 		t.Helper()
-		s.graph.Commit()
+		s.Graph.Commit()
 		got := make(map[string]string)
-		if ns, ok := s.facts.Get(nil, namespace); ok {
+		if ns, ok := s.Facts.Get(nil, namespace); ok {
 			for k, keys := range ns.KeptKeys {
 				got[k.Policy+" "+k.Issuer+" "+k.Source.URL] = keys
 			}

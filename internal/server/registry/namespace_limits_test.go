@@ -12,6 +12,7 @@ import (
 	securityv1beta1 "istio.io/api/security/v1beta1"
 
 	"github.com/meshctl/meshctl/internal/mesh"
+	"github.com/meshctl/meshctl/internal/server/registry/facts"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 )
 
@@ -141,7 +142,7 @@ func TestLimitsOfNamespaces(t *testing.T) {
 				}
 				var reported []snapshot.Key
 				for _, p := range b.s.problems() {
-					if p.Kind == BeyondLimit {
+					if p.Kind == facts.BeyondLimit {
 						reported = append(reported, p.Object)
 						if !strings.Contains(p.Text, "more than") || !strings.Contains(p.Text, "of namespace tenant") {
 							t.Errorf("%s: the problem %q names no limit", when, p.Text)
@@ -164,7 +165,7 @@ func TestLimitsOfNamespaces(t *testing.T) {
 			check("without the oldest", tenant[n-2])
 			again := newTestState(t) // in another order
 			for _, o := range slices.Backward(slices.Concat(tenant, others)) {
-				again.s.apply(up(o))
+				again.s.Apply(up(o))
 			}
 			again.apply()
 			b = again
@@ -179,7 +180,7 @@ func TestPoliciesBeyondLimitsAreClosed(t *testing.T) {
 	t.Parallel()
 	for _, action := range []securityv1beta1.AuthorizationPolicy_Action{securityv1beta1.AuthorizationPolicy_ALLOW, securityv1beta1.AuthorizationPolicy_DENY} {
 		p := &snapshot.AuthorizationPolicy{Meta: numbered("tenant", 1), Spec: &securityv1beta1.AuthorizationPolicy{Action: action, Rules: []*securityv1beta1.Rule{{
-			To: []*securityv1beta1.Rule_To{{Operation: &securityv1beta1.Operation{Hosts: manyHosts("h", maxMatchers+1)}}},
+			To: []*securityv1beta1.Rule_To{{Operation: &securityv1beta1.Operation{Hosts: manyHosts("h", facts.MaxMatchers+1)}}},
 		}}}}
 		b := newTestState(t)
 		b.apply(up(p))
@@ -226,17 +227,17 @@ func TestSubsetsOfNamespaces(t *testing.T) {
 			without++
 		}
 	}
-	if want := 2000 + 100 - maxSubsetClusters/200; without != want {
+	if want := 2000 + 100 - facts.MaxSubsetClusters/200; without != want {
 		t.Errorf("%d services have no subsets, want %d", without, want)
 	}
 	found := 0
 	for _, p := range b.s.problems() {
-		if p.Kind == BeyondLimit && p.Object.Namespace == "own" && strings.Contains(p.Text, "has no subsets for other.") {
+		if p.Kind == facts.BeyondLimit && p.Object.Namespace == "own" && strings.Contains(p.Text, "has no subsets for other.") {
 			found++
 		}
 	}
-	if found != min(without, maxBeyond) {
-		t.Errorf("%d problems, want %d", found, min(without, maxBeyond))
+	if found != min(without, facts.MaxBeyond) {
+		t.Errorf("%d problems, want %d", found, min(without, facts.MaxBeyond))
 	}
 }
 
@@ -253,8 +254,8 @@ func TestSubsetsOfOneHost(t *testing.T) {
 		}
 		b.apply(up(&snapshot.DestinationRule{Meta: numbered("sample", i), Kind: snapshot.KindDestinationRule, Spec: d}))
 	}
-	if n := len(b.snap.Rules.Get(host).For(snapshot.RuleClient{}).Subsets); n != maxHostSubsets {
-		t.Errorf("the host has %d subsets, want %d", n, maxHostSubsets)
+	if n := len(b.snap.Rules.Get(host).For(snapshot.RuleClient{}).Subsets); n != facts.MaxHostSubsets {
+		t.Errorf("the host has %d subsets, want %d", n, facts.MaxHostSubsets)
 	}
 	if all := b.s.report.beyond; len(all) != 1 || all[0].object.Name != "o6" {
 		t.Errorf("reported are %v, want the youngest", all)
@@ -272,15 +273,15 @@ func TestVirtualServicesOfOneHost(t *testing.T) {
 			HTTP: []*networkingv1alpha3.HTTPRoute{{DirectResponse: &networkingv1alpha3.HTTPDirectResponse{Status: 200}}},
 		}
 	}
-	for i := range maxSameHost + 2 {
-		b.s.apply(up(named("tenant", snapshot.MeshGateway, i, "v.example", fmt.Sprintf("own%d.example", i))))
-		b.s.apply(up(named("gateways", "gateways/gw", i, "v.example")))
+	for i := range facts.MaxSameHost + 2 {
+		b.s.Apply(up(named("tenant", snapshot.MeshGateway, i, "v.example", fmt.Sprintf("own%d.example", i))))
+		b.s.Apply(up(named("gateways", "gateways/gw", i, "v.example")))
 	}
 	b.apply(up(named("other", snapshot.MeshGateway, 1000, "v.example")))
-	if got := len(b.snap.Routes.Get("v.example").HTTP.Default); got != maxSameHost+1 {
-		t.Errorf("the host has %d VirtualServices, want %d", got, maxSameHost+1)
+	if got := len(b.snap.Routes.Get("v.example").HTTP.Default); got != facts.MaxSameHost+1 {
+		t.Errorf("the host has %d VirtualServices, want %d", got, facts.MaxSameHost+1)
 	}
-	for i := range maxSameHost + 2 {
+	for i := range facts.MaxSameHost + 2 {
 		if b.snap.Routes.Get(fmt.Sprintf("own%d.example", i)) == nil {
 			t.Errorf("own%d.example has no routes", i)
 		}
@@ -310,8 +311,8 @@ func TestPortsOfOneHost(t *testing.T) {
 		}
 		b.apply(up(&snapshot.ServiceEntry{Meta: numbered("sample", i), Hosts: []string{"a.example"}, Ports: ports, Resolution: snapshot.ByDNS}))
 	}
-	if n := len(b.snap.Services.Get("a.example").Ports); n != maxMergedPorts {
-		t.Errorf("the host has %d ports, want %d", n, maxMergedPorts)
+	if n := len(b.snap.Services.Get("a.example").Ports); n != facts.MaxMergedPorts {
+		t.Errorf("the host has %d ports, want %d", n, facts.MaxMergedPorts)
 	}
 	if c := b.s.report.hostConflicts; len(c) != 1 || len(c[0].Others) != 2 {
 		t.Errorf("the conflicts are %v, want one with the ServiceEntries whose ports are not used", c)

@@ -12,6 +12,7 @@ import (
 	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
 
 	"github.com/meshctl/meshctl/internal/mesh"
+	"github.com/meshctl/meshctl/internal/server/registry/facts"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 )
 
@@ -75,7 +76,7 @@ func TestNodePortGateways(t *testing.T) {
 	}
 	b.apply(down(at("a", "", "")), down(at("b", "", "")))
 	want()
-	refused(refusedNodes)
+	refused(facts.RefusedNodes)
 	noPort := *gw
 	noPort.NodePorts = &snapshot.NodePorts{Selector: gw.NodePorts.Selector}
 	b.apply(up(&noPort), up(at("a", "192.0.2.1", "edge")))
@@ -89,7 +90,7 @@ func TestDescribedGateways(t *testing.T) {
 	b := newTestState(t)
 	now := epoch
 	b.s.cfg.Now = func() time.Time { return now }
-	b.s.tables.cfg.ResolvesHosts = true
+	b.s.Tables.Cfg.ResolvesHosts = true
 	named := gateway("c2", "n2", "192.0.2.1", "gw.example.com")
 	settings := &snapshot.MeshSettings{
 		Meta: meta("c1", "istio-system", "istio"), Mesh: &meshv1alpha1.MeshConfig{},
@@ -106,10 +107,10 @@ func TestDescribedGateways(t *testing.T) {
 		return out
 	}
 	const eastwest = "Service istio-system/eastwest"
-	want := []Gateway{
-		{Network: "n1", Cluster: "c1", Source: eastwest, Problem: refusedServiceAddress, Changed: epoch},
+	want := []facts.Gateway{
+		{Network: "n1", Cluster: "c1", Source: eastwest, Problem: facts.RefusedServiceAddress, Changed: epoch},
 		{Network: "n2", Cluster: "c2", Source: eastwest, Address: "192.0.2.1", Used: used("192.0.2.1:15443"), Changed: epoch},
-		{Network: "n2", Cluster: "c2", Source: eastwest, Address: "gw.example.com", Problem: refusedUnknownHost, Changed: epoch},
+		{Network: "n2", Cluster: "c2", Source: eastwest, Address: "gw.example.com", Problem: facts.RefusedUnknownHost, Changed: epoch},
 		{Network: "n3", Cluster: "c1", Source: "meshNetworks", Address: "192.0.2.3", Used: used("192.0.2.3:443"), Changed: epoch},
 		{Network: "n3", Cluster: "c1", Source: "meshNetworks", Address: "gone.ns.svc.cluster.local", Problem: "meshNetworks names the Service gone.ns.svc.cluster.local, which no cluster of the network has", Changed: epoch},
 	}
@@ -166,13 +167,13 @@ func TestKubernetesGateways(t *testing.T) {
 // or of another namespace, neither by addresses nor by host names.
 func TestGatewaysOfOneNamespace(t *testing.T) {
 	b := newTestState(t)
-	b.s.tables.cfg.ResolvesHosts = true
+	b.s.Tables.Cfg.ResolvesHosts = true
 	in := func(namespace string, s *snapshot.Service) *snapshot.Service {
 		s.Namespace = namespace
 		return s
 	}
 	hostile := in("tenant", gateway("c2", "n1")) // before the others by each order
-	for i := range maxGateways {
+	for i := range facts.MaxGateways {
 		hostile.External = append(hostile.External, fmt.Sprintf("192.0.2.%d", i), fmt.Sprintf("a%d.example", i))
 	}
 	b.apply(up(hostile), up(gateway("c2", "n2", "203.0.113.1", "z.example")), up(in("edge", gateway("c2", "n3", "203.0.113.2", "y.example"))))
@@ -181,11 +182,11 @@ func TestGatewaysOfOneNamespace(t *testing.T) {
 			t.Errorf("gateways of %s: %v, want %s", network, got, want)
 		}
 	}
-	if n := len(b.snap.Gateways.ByNetwork["n1"]); n != maxGateways-2 {
-		t.Errorf("%d gateways of the namespace, want %d", n, maxGateways-2)
+	if n := len(b.snap.Gateways.ByNetwork["n1"]); n != facts.MaxGateways-2 {
+		t.Errorf("%d gateways of the namespace, want %d", n, facts.MaxGateways-2)
 	}
-	got := b.s.found.Get(nil).hostNames()
-	if len(got) != maxHosts || !slices.Contains(got, "z.example") || !slices.Contains(got, "y.example") {
+	got := b.s.Found.Get(nil).HostNames()
+	if len(got) != facts.MaxHosts || !slices.Contains(got, "z.example") || !slices.Contains(got, "y.example") {
 		t.Errorf("to resolve: %q", got)
 	}
 }
@@ -202,12 +203,12 @@ func TestAliasesOfOneNamespace(t *testing.T) {
 	for _, namespace := range []string{"other", "shop"} {
 		events = append(events, named(namespace, "alias", "web.shop.svc.cluster.local"))
 	}
-	for n := range maxAliases {
+	for n := range facts.MaxAliases {
 		events = append(events, named("a", fmt.Sprint("n", n), "web.shop.svc.cluster.local"))
 	}
 	b.apply(events...)
 	svc := b.snap.Services.Get("web.shop.svc.cluster.local")
-	if svc == nil || len(svc.Aliases) != maxAliases {
+	if svc == nil || len(svc.Aliases) != facts.MaxAliases {
 		t.Fatalf("the service is %+v", svc)
 	}
 	for _, namespace := range []string{"other", "shop"} {

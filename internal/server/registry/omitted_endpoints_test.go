@@ -8,6 +8,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
+	"github.com/meshctl/meshctl/internal/server/registry/facts"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 )
 
@@ -38,10 +39,10 @@ func TestOmitted(t *testing.T) {
 	r.Synced("c1")
 	r.Synced("c2")
 	r.next(t)
-	want := Omitted{Number: 3, First: []OmittedEndpoint{
-		{"c1", netip.MustParseAddr("10.0.0.2"), OmittedNoPod},
-		{"c1", netip.MustParseAddr("10.0.0.3"), OmittedTerminating},
-		{"c2", netip.MustParseAddr("10.96.0.1"), OmittedTakesLocal},
+	want := facts.Omitted{Number: 3, First: []facts.OmittedEndpoint{
+		{Cluster: "c1", Address: netip.MustParseAddr("10.0.0.2"), Reason: facts.OmittedNoPod},
+		{Cluster: "c1", Address: netip.MustParseAddr("10.0.0.3"), Reason: facts.OmittedTerminating},
+		{Cluster: "c2", Address: netip.MustParseAddr("10.96.0.1"), Reason: facts.OmittedTakesLocal},
 	}}
 	if diff := cmp.Diff(want, r.Omitted(host), cmpopts.EquateComparable(netip.Addr{})); diff != "" {
 		t.Error(diff)
@@ -51,15 +52,15 @@ func TestOmitted(t *testing.T) {
 		r.next(t)
 	}
 	many := slice("c1", "hello", "x", known)
-	for i := range 2 * maxOmitted {
+	for i := range 2 * facts.MaxOmitted {
 		many.Endpoints = append(many.Endpoints, snapshot.SliceEndpoint{Addresses: []netip.Addr{netip.AddrFrom4([4]byte{10, 1, 0, byte(i)})}, Pod: fmt.Sprint("no-", i)})
 	}
 	r.Apply([]snapshot.Event{up(many)})
-	for r.Omitted(host).Number != 2*maxOmitted {
+	for r.Omitted(host).Number != 2*facts.MaxOmitted {
 		r.next(t)
 	}
-	if got := r.Omitted(host); len(got.First) != maxOmitted {
-		t.Errorf("%d are listed, want %d", len(got.First), maxOmitted)
+	if got := r.Omitted(host); len(got.First) != facts.MaxOmitted {
+		t.Errorf("%d are listed, want %d", len(got.First), facts.MaxOmitted)
 	}
 	r.Remove("c1")
 	r.Remove("c2")

@@ -18,6 +18,7 @@ import (
 
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/server/derive"
+	"github.com/meshctl/meshctl/internal/server/registry/facts"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 )
 
@@ -78,19 +79,19 @@ type report struct {
 	duplicates []string
 	// serverConflicts and unknownProviders are sorted.
 	serverConflicts, unknownProviders []string
-	refused                           map[mesh.ClusterID]RefusedGateways
-	gateways                          []Gateway
-	omitted                           *snapshot.Table[string, Omitted]
-	conflicts                         []AddressConflict
+	refused                           map[mesh.ClusterID]facts.RefusedGateways
+	gateways                          []facts.Gateway
+	omitted                           *snapshot.Table[string, facts.Omitted]
+	conflicts                         []facts.AddressConflict
 	// hostConflicts is sorted by host.
-	hostConflicts []HostConflict
-	unreachable   []UnreachableNetwork
+	hostConflicts []facts.HostConflict
+	unreachable   []facts.UnreachableNetwork
 	// routes is sorted.
-	routes []RouteProblem
+	routes []facts.RouteProblem
 	// beyond is sorted.
 	beyond    []beyondLimit
-	unwritten []UnwrittenAddresses
-	injection Injection
+	unwritten []facts.UnwrittenAddresses
+	injection facts.Injection
 	faults    []derive.Fault
 	computed  map[string]uint64 // by table
 }
@@ -197,7 +198,7 @@ func (r *Registry) SetKeySets(of map[snapshot.KeySource]string) {
 // as the service account. If the entry has that account, the report overrides the
 // status of the object. Unknown withdraws the report.
 func (r *Registry) SetHealth(entry snapshot.PodKey, account string, health snapshot.Condition) {
-	r.change(func(b *batch) { b.health[healthReporter{entry, account}] = health })
+	r.change(func(b *batch) { b.health[facts.HealthReporter{Entry: entry, Account: account}] = health })
 }
 
 // change calls enter with the pending batch, holding r.mu, and wakes Run.
@@ -239,7 +240,7 @@ func (r *Registry) resolve() bool {
 	if r.cfg.Resolve == nil {
 		return false
 	}
-	if hosts := r.state.found.Get(nil).hostNames(); !slices.Equal(hosts, r.asked) {
+	if hosts := r.state.Found.Get(nil).HostNames(); !slices.Equal(hosts, r.asked) {
 		r.asked = hosts
 		r.cfg.Resolve(hosts)
 	}
@@ -252,7 +253,7 @@ func (r *Registry) fetchKeys() bool {
 	if r.cfg.FetchKeys == nil {
 		return false
 	}
-	if wanted := r.state.wanted.Get(nil); !slices.Equal(wanted, r.wanted) {
+	if wanted := r.state.Wanted.Get(nil); !slices.Equal(wanted, r.wanted) {
 		r.wanted = wanted
 		r.cfg.FetchKeys(wanted)
 	}

@@ -46,7 +46,7 @@ func newTestState(t testing.TB) *testState {
 func (b *testState) apply(events ...snapshot.Event) *snapshot.Changes {
 	b.t.Helper()
 	for _, e := range events {
-		b.s.apply(e)
+		b.s.Apply(e)
 	}
 	next, changes := b.s.build(context.Background(), b.snap)
 	b.snap = next

@@ -11,6 +11,7 @@ import (
 	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
 
 	"github.com/meshctl/meshctl/internal/mesh"
+	"github.com/meshctl/meshctl/internal/server/registry/facts"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 )
 
@@ -106,8 +107,8 @@ func TestNamespaceSeesOneServiceOfAHost(t *testing.T) {
 	if !b.snap.Private || b.snap.Services.Len() != 3 || b.snap.Endpoints.Len() != 3 {
 		t.Errorf("private %v, %d services, %d endpoints", b.snap.Private, b.snap.Services.Len(), b.snap.Endpoints.Len())
 	}
-	conflict := HostConflict{Host: host, First: "ServiceEntry old/e", Others: []string{"ServiceEntry middle/e", "ServiceEntry young/e"}}
-	if got := b.s.report.hostConflicts; len(got) != 1 || !got[0].equal(conflict) {
+	conflict := facts.HostConflict{Host: host, First: "ServiceEntry old/e", Others: []string{"ServiceEntry middle/e", "ServiceEntry young/e"}}
+	if got := b.s.report.hostConflicts; len(got) != 1 || !got[0].Equal(conflict) {
 		t.Errorf("conflicts %v", got)
 	}
 
@@ -154,7 +155,7 @@ func TestAllocatedAddresses(t *testing.T) {
 	}
 	addresses := func(i int) []netip.Addr { return b.snap.Services.Get(fmt.Sprintf("h%d.example.com", i)).Allocated }
 	for i := range 2000 {
-		b.s.apply(up(entry(i)))
+		b.s.Apply(up(entry(i)))
 	}
 	b.apply()
 	seen := make(map[netip.Addr]bool)
@@ -172,7 +173,7 @@ func TestAllocatedAddresses(t *testing.T) {
 		}
 	}
 	for i := 2000; i < 2500; i++ {
-		b.s.apply(up(entry(i)))
+		b.s.Apply(up(entry(i)))
 	}
 	if c := b.apply(); len(c.Services) != 500 {
 		t.Errorf("%d services changed, want 500", len(c.Services))
@@ -363,7 +364,7 @@ func TestMergedServiceEntries(t *testing.T) {
 		"elsewhere":      "but only proxies of its namespace use it: others use ServiceEntry shop/first first",
 	}
 	for _, p := range b.s.problems() {
-		if text := "defines the host " + host + ", " + want[p.Object.Name]; p.Kind == SharedHost && p.Text != text {
+		if text := "defines the host " + host + ", " + want[p.Object.Name]; p.Kind == facts.SharedHost && p.Text != text {
 			t.Errorf("%s: %q, want %q", p.Object.Name, p.Text, text)
 		}
 		delete(want, p.Object.Name)

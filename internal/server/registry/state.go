@@ -10,12 +10,13 @@ import (
 
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/server/derive"
+	"github.com/meshctl/meshctl/internal/server/registry/facts"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 )
 
 // state holds all data of the registry's goroutine.
 type state struct {
-	*tables
+	*facts.Tables
 	cfg   Config
 	trust *snapshot.TrustBundle
 	// resolved reports whether the addresses of host names have come once, and fetched
@@ -23,19 +24,19 @@ type state struct {
 	resolved, fetched bool
 
 	report     report
-	duplicates []duplicateExtension
-	servers    []serverConflict
-	providers  []unknownProvider
-	warnings   []warning // about gateways
+	duplicates []facts.DuplicateExtension
+	servers    []facts.ServerConflict
+	providers  []facts.UnknownProvider
+	warnings   []facts.Warning // about gateways
 }
 
 func newState(cfg Config) *state {
-	s := &state{cfg: cfg, tables: newTables(tableConfig{
+	s := &state{cfg: cfg, Tables: facts.New(facts.Config{
 		Local: cfg.Local, Network: cfg.Network, TrustDomain: cfg.TrustDomain, SystemNamespace: cfg.SystemNamespace,
 		ResolvesHosts: cfg.Resolve != nil, Log: cfg.Log,
 	})}
 	for _, c := range append(cfg.Clusters, cfg.Local) {
-		s.clusters.Set(c, struct{}{})
+		s.Clusters.Set(c, struct{}{})
 	}
 	return s
 }
@@ -43,17 +44,17 @@ func newState(cfg Config) *state {
 // setHosts sets the addresses of all host names of gateways.
 func (s *state) setHosts(of map[string][]netip.Addr) {
 	s.resolved = true
-	replaceAll(s.hosts, of)
+	facts.ReplaceAll(s.Hosts, of)
 }
 
 // build computes the facts. It returns the next snapshot and its differences from before,
 // which is nil for the first one. If the context ends, it returns nothing.
 func (s *state) build(ctx context.Context, before *snapshot.Snapshot) (*snapshot.Snapshot, *snapshot.Changes) {
-	if !s.graph.CommitWhile(func() bool { return ctx.Err() == nil }) {
+	if !s.Graph.CommitWhile(func() bool { return ctx.Err() == nil }) {
 		return nil, nil
 	}
 	s.logFaults()
-	s.report.computed = s.graph.Computed()
+	s.report.computed = s.Graph.Computed()
 	next := &snapshot.Snapshot{Seq: 1}
 	if before != nil {
 		*next = *before
@@ -68,25 +69,25 @@ func (s *state) build(ctx context.Context, before *snapshot.Snapshot) (*snapshot
 	changes.Everywhere = before == nil
 	s.singles(next, changes)
 	s.networks(next, changes)
-	next.Services = changed(next.Services, s.meshServices, changes.Services)
+	next.Services = changed(next.Services, s.MeshServices, changes.Services)
 	oldRules := next.Rules
-	next.Rules = changed(next.Rules, s.usedRules, changes.Rules)
+	next.Rules = changed(next.Rules, s.UsedRules, changes.Rules)
 	for key := range changes.Rules {
 		// A connection pool also limits the service's own workloads.
-		if svc := next.Services.Get(key); svc != nil && (limitsInbound(oldRules.Get(key)) || limitsInbound(next.Rules.Get(key))) {
+		if svc := next.Services.Get(key); svc != nil && (facts.LimitsInbound(oldRules.Get(key)) || facts.LimitsInbound(next.Rules.Get(key))) {
 			changes.Namespaces[svc.Namespace] = struct{}{}
 		}
 	}
 	oldRoutes := next.Routes
-	next.Routes = changed(next.Routes, s.hostRoutes, changes.Routes)
-	next.PortRoutes = changed(next.PortRoutes, s.portRoutes, changes.RoutePorts)
-	next.Referrers = changed(next.Referrers, s.referrers, changes.Referrers)
+	next.Routes = changed(next.Routes, s.HostRoutes, changes.Routes)
+	next.PortRoutes = changed(next.PortRoutes, s.PortRoutes, changes.RoutePorts)
+	next.Referrers = changed(next.Referrers, s.Referrers, changes.Referrers)
 	routesOfServices(oldRoutes, next, changes)
 	addRivals(next, changes.Routes)
 	addRivals(next, changes.Referrers)
-	next.GatewayRoutes = changed(next.GatewayRoutes, s.gatewayRoutes, changes.GatewayRoutes)
-	next.Ports = changed(next.Ports, s.ports, changes.Ports)
-	next.Namespaces = changed(next.Namespaces, s.facts, changes.Namespaces)
+	next.GatewayRoutes = changed(next.GatewayRoutes, s.GatewayRoutes, changes.GatewayRoutes)
+	next.Ports = changed(next.Ports, s.Ports, changes.Ports)
+	next.Namespaces = changed(next.Namespaces, s.Facts, changes.Namespaces)
 	s.endpoints(next, changes)
 	s.objects(next, changes)
 	s.localities(next, changes)
@@ -125,7 +126,7 @@ func addRivals(s *snapshot.Snapshot, hosts map[string]struct{}) {
 
 // logFaults logs the facts that could not be computed, each once.
 func (s *state) logFaults() {
-	faults := s.graph.Faults()
+	faults := s.Graph.Faults()
 	for _, f := range faults {
 		if !slices.ContainsFunc(s.report.faults, func(old derive.Fault) bool { return old.Table == f.Table && old.Key == f.Key }) {
 			s.cfg.Log.Error("panic: the last good value of a fact stays", "table", f.Table, "key", f.Key, "panic", f.Panic, "stack", f.Stack)
@@ -136,28 +137,28 @@ func (s *state) logFaults() {
 
 // singles sets the facts without a key.
 func (s *state) singles(next *snapshot.Snapshot, changes *snapshot.Changes) {
-	changes.Mesh, changes.GatewayConfigs = s.mesh.Changed(), s.configs.Changed()
-	changes.Traits = s.traits.Changed() || s.ruleTraits.Changed() || s.routeClients.Changed()
-	next.Mesh, next.GatewayConfigs, next.RuleTraits = s.mesh.Get(nil), s.configs.Get(nil), s.ruleTraits.Get(nil)
-	next.RouteClients = s.routeClients.Get(nil)
-	is := s.traits.Get(nil)
-	next.Private, next.NodeLocal, next.DNS, next.Allocated = is.private, is.nodeLocal, is.dns, is.allocated
+	changes.Mesh, changes.GatewayConfigs = s.Mesh.Changed(), s.Configs.Changed()
+	changes.Traits = s.Traits.Changed() || s.RuleTraits.Changed() || s.RouteClients.Changed()
+	next.Mesh, next.GatewayConfigs, next.RuleTraits = s.Mesh.Get(nil), s.Configs.Get(nil), s.RuleTraits.Get(nil)
+	next.RouteClients = s.RouteClients.Get(nil)
+	is := s.Traits.Get(nil)
+	next.Private, next.NodeLocal, next.DNS, next.Allocated = is.Private, is.NodeLocal, is.Dns, is.Allocated
 }
 
 // networks sets the networks of clusters, and the gateways of networks.
 func (s *state) networks(next *snapshot.Snapshot, changes *snapshot.Changes) {
 	update := make(map[mesh.ClusterID]*mesh.NetworkID)
-	for id, c := range s.tables.networks.Changed() {
+	for id, c := range s.Tables.Networks.Changed() {
 		changes.Networks[id] = struct{}{}
 		if update[id] = nil; c.Present {
 			update[id] = &c.Value
 		}
 	}
 	next.Networks = next.Networks.With(update)
-	if !s.meshGateways.Changed() {
+	if !s.MeshGateways.Changed() {
 		return
 	}
-	old, now := next.Gateways, s.meshGateways.Get(nil)
+	old, now := next.Gateways, s.MeshGateways.Get(nil)
 	next.Gateways = now
 	if old == nil {
 		old = &snapshot.Gateways{}
@@ -185,22 +186,22 @@ func changed[K cmp.Ordered, V any](before *snapshot.Table[K, V], t *derive.Table
 
 // endpoints sets the endpoints of hosts, and the omitted ones.
 func (s *state) endpoints(next *snapshot.Snapshot, changes *snapshot.Changes) {
-	update, omitted := make(map[string]*snapshot.Endpoints), make(map[string]*Omitted)
-	for host, c := range s.joins.Changed() {
+	update, omitted := make(map[string]*snapshot.Endpoints), make(map[string]*facts.Omitted)
+	for host, c := range s.Joins.Changed() {
 		old := next.Endpoints.Get(host)
 		if !c.Present {
 			update[host], omitted[host] = nil, nil
 		} else {
-			if omitted[host] = nil; c.Value.omitted.Number > 0 {
-				omitted[host] = &c.Value.omitted
+			if omitted[host] = nil; c.Value.Omitted.Number > 0 {
+				omitted[host] = &c.Value.Omitted
 			}
-			if old != nil && equalEndpoints(old, c.Value.Endpoints) {
+			if old != nil && facts.EqualEndpoints(old, c.Value.Endpoints) {
 				continue
 			}
 			update[host] = c.Value.Endpoints
 		}
 		changes.Endpoints[host] = struct{}{}
-		if svc := next.Services.Get(host); svc != nil && c.Present && c.Value.backends.selectorless {
+		if svc := next.Services.Get(host); svc != nil && c.Present && c.Value.Backends.Selectorless {
 			changes.Namespaces[svc.Namespace] = struct{}{}
 		}
 	}
@@ -211,8 +212,8 @@ func (s *state) endpoints(next *snapshot.Snapshot, changes *snapshot.Changes) {
 // objects sets the objects that proxies get as they are.
 func (s *state) objects(next *snapshot.Snapshot, changes *snapshot.Changes) {
 	pods := make(map[string]*snapshot.Pod)
-	for k, c := range s.pods.Changed() {
-		key := snapshot.PodKey{Cluster: k.cluster, Namespace: k.namespace, Name: k.name}.String()
+	for k, c := range s.Pods.Changed() {
+		key := snapshot.PodKey{Cluster: k.Cluster, Namespace: k.Namespace, Name: k.Name}.String()
 		if old := next.Pods.Get(key); c.Present && old != nil { // not only its readiness
 			now := *c.Value
 			if now.Unready = old.Unready; reflect.DeepEqual(*old, now) {
@@ -221,8 +222,8 @@ func (s *state) objects(next *snapshot.Snapshot, changes *snapshot.Changes) {
 		}
 		pods[key] = c.Value
 	}
-	for k, c := range s.entries.Changed() {
-		key := snapshot.WorkloadEntryKey(k.cluster, k.namespace, k.name)
+	for k, c := range s.Entries.Changed() {
+		key := snapshot.WorkloadEntryKey(k.Cluster, k.Namespace, k.Name)
 		if !c.Present {
 			pods[key] = nil
 		} else if old := next.Pods.Get(key); old == nil || !reflect.DeepEqual(*old, c.Value.Pod) { // not only its health
@@ -234,13 +235,13 @@ func (s *state) objects(next *snapshot.Snapshot, changes *snapshot.Changes) {
 		changes.Pods[k] = struct{}{}
 	}
 	secrets := make(map[string]*snapshot.Secret)
-	for k, c := range s.secrets.Changed() {
-		secrets[snapshot.SecretKey(k.cluster, k.namespace, k.name)] = c.Value
+	for k, c := range s.Secrets.Changed() {
+		secrets[snapshot.SecretKey(k.Cluster, k.Namespace, k.Name)] = c.Value
 	}
 	next.Secrets = next.Secrets.With(secrets)
 	configMaps := make(map[string]*snapshot.ConfigMap)
-	for k, c := range s.configMaps.Changed() {
-		configMaps[snapshot.ConfigMapKey(k.namespace, k.name)] = c.Value
+	for k, c := range s.ConfigMaps.Changed() {
+		configMaps[snapshot.ConfigMapKey(k.Namespace, k.Name)] = c.Value
 	}
 	next.ConfigMaps = next.ConfigMaps.With(configMaps)
 	for k := range secrets {
@@ -268,20 +269,20 @@ func (s *state) localities(next *snapshot.Snapshot, changes *snapshot.Changes) {
 		}
 		return true
 	}
-	for k, c := range s.nodes.Changed() {
+	for k, c := range s.Nodes.Changed() {
 		var now mesh.Locality
 		if c.Present {
 			now = c.Value.Locality
 		}
-		set(snapshot.NodeKey(k.cluster, k.name), now)
+		set(snapshot.NodeKey(k.Cluster, k.Name), now)
 	}
 	moved := len(update) > 0
-	for k, c := range s.entries.Changed() {
+	for k, c := range s.Entries.Changed() {
 		var now mesh.Locality
 		if c.Present {
 			now = c.Value.Locality
 		}
-		if key := snapshot.WorkloadEntryKey(k.cluster, k.namespace, k.name); set(key, now) {
+		if key := snapshot.WorkloadEntryKey(k.Cluster, k.Namespace, k.Name); set(key, now) {
 			changes.Pods[key] = struct{}{}
 		}
 	}
@@ -300,53 +301,53 @@ func (s *state) localities(next *snapshot.Snapshot, changes *snapshot.Changes) {
 // reports updates the problems that status pages show, and logs new ones.
 func (s *state) reports() {
 	rules := make(map[string]*snapshot.DestinationRule)
-	for k, c := range s.rules.Changed() {
-		rules[snapshot.Key{Kind: snapshot.KindDestinationRule, Cluster: k.cluster, Namespace: k.namespace, Name: k.name}.String()] = c.Value
+	for k, c := range s.Rules.Changed() {
+		rules[snapshot.Key{Kind: snapshot.KindDestinationRule, Cluster: k.Cluster, Namespace: k.Namespace, Name: k.Name}.String()] = c.Value
 	}
 	s.report.rules = s.report.rules.With(rules)
-	if s.found.Changed() {
-		found := s.found.Get(nil)
-		s.report.refused = found.refused
-		s.report.gateways = describeGateways(s.report.gateways, found.described, s.cfg.Now())
-		for _, w := range found.warnings {
-			if !slices.ContainsFunc(s.warnings, func(old warning) bool { return reflect.DeepEqual(old, w) }) {
-				s.cfg.Log.Warn(w.message, w.attrs...) //nolint:sloglint // each call of warn has a constant
+	if s.Found.Changed() {
+		found := s.Found.Get(nil)
+		s.report.refused = found.Refused
+		s.report.gateways = facts.DescribeGateways(s.report.gateways, found.Described, s.cfg.Now())
+		for _, w := range found.Warnings {
+			if !slices.ContainsFunc(s.warnings, func(old facts.Warning) bool { return reflect.DeepEqual(old, w) }) {
+				s.cfg.Log.Warn(w.Message, w.Attrs...) //nolint:sloglint // each call of warn has a constant
 			}
 		}
-		s.warnings = found.warnings
+		s.warnings = found.Warnings
 	}
 	s.reportLimits()
-	if s.unreachable.Changed() {
-		now := s.unreachable.Get(nil)
+	if s.Unreachable.Changed() {
+		now := s.Unreachable.Get(nil)
 		s.logUnreachable(s.report.unreachable, now)
 		s.report.unreachable = now
 	}
-	if s.conflicts.Changed() {
-		now := s.conflicts.Get(nil)
+	if s.Conflicts.Changed() {
+		now := s.Conflicts.Get(nil)
 		s.logConflicts(s.report.conflicts, now)
 		s.report.conflicts = now
 	}
-	if s.hostConflicts.Changed() {
-		now := s.hostConflicts.Get(nil)
+	if s.HostConflicts.Changed() {
+		now := s.HostConflicts.Get(nil)
 		s.logHostConflicts(s.report.hostConflicts, now)
 		s.report.hostConflicts = now
 	}
-	if now := s.routeProblems.Get(nil); s.routeProblems.Changed() {
+	if now := s.RouteProblems.Get(nil); s.RouteProblems.Changed() {
 		s.logRouteProblems(s.report.routes, now)
 		s.report.routes = now
 	}
-	s.report.unwritten = s.unwritten.Get(nil)
-	s.report.injection = s.injection.Get(nil)
-	if now := s.serverConflicts.Get(nil); s.serverConflicts.Changed() {
+	s.report.unwritten = s.Unwritten.Get(nil)
+	s.report.injection = s.Injection.Get(nil)
+	if now := s.ServerConflicts.Get(nil); s.ServerConflicts.Changed() {
 		s.report.serverConflicts = s.describeServerConflicts(s.servers, now)
 		s.servers = now
 	}
-	if now := s.tables.duplicates.Get(nil); s.tables.duplicates.Changed() {
+	if now := s.Tables.Duplicates.Get(nil); s.Tables.Duplicates.Changed() {
 		s.report.duplicates = s.describeDuplicates(s.duplicates, now)
 		s.duplicates = now
 	}
-	if s.unknownProviders.Changed() {
-		now := s.unknownProviders.Get(nil)
+	if s.UnknownProviders.Changed() {
+		now := s.UnknownProviders.Get(nil)
 		s.report.unknownProviders = s.describeUnknownProviders(s.providers, now)
 		s.providers = now
 	}

@@ -51,11 +51,11 @@ func unchanged() (before, after []snapshot.Object) {
 func (b *testState) joins(events ...snapshot.Event) (joined int, changes *snapshot.Changes) {
 	b.t.Helper()
 	for _, e := range events {
-		b.s.apply(e)
+		b.s.Apply(e)
 	}
-	before := b.s.joins.Computed() + b.s.meshServices.Computed()
+	before := b.s.Joins.Computed() + b.s.MeshServices.Computed()
 	changes = b.apply()
-	return int(b.s.joins.Computed() + b.s.meshServices.Computed() - before), changes
+	return int(b.s.Joins.Computed() + b.s.MeshServices.Computed() - before), changes
 }
 
 // TestUnchangedObjectsJoinNothing: an object that is repeated, or changes only in
@@ -66,7 +66,7 @@ func TestUnchangedObjectsJoinNothing(t *testing.T) {
 	for i, o := range after {
 		b := newTestState(t)
 		for _, o := range before {
-			b.s.apply(up(o))
+			b.s.Apply(up(o))
 		}
 		b.apply()
 		joined, changes := b.joins(up(o))

@@ -10,6 +10,7 @@ import (
 
 	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
 
+	"github.com/meshctl/meshctl/internal/server/registry/facts"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 )
 
@@ -86,14 +87,14 @@ func TestUnreachableNetworks(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			var log bytes.Buffer
 			b := newTestState(t)
-			b.s.cfg.Log, b.s.tables.cfg.ResolvesHosts = slog.New(slog.NewTextHandler(&log, nil)), true
+			b.s.cfg.Log, b.s.Tables.Cfg.ResolvesHosts = slog.New(slog.NewTextHandler(&log, nil)), true
 			b.apply(mesh...)
 			b.s.setHosts(map[string][]netip.Addr{"gone.example": nil})
 			b.apply(tc.events...)
 			b.apply(up(service("c1", "other"))) // a change of something else
-			var want []UnreachableNetwork
+			var want []facts.UnreachableNetwork
 			if tc.want != "" {
-				want = []UnreachableNetwork{{"n2", tc.want}}
+				want = []facts.UnreachableNetwork{{Network: "n2", Cause: tc.want}}
 			}
 			if !slices.Equal(b.s.report.unreachable, want) {
 				t.Errorf("unreachable are %+v, want %+v", b.s.report.unreachable, want)

@@ -12,6 +12,7 @@ import (
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
 
 	"github.com/meshctl/meshctl/internal/mesh"
+	"github.com/meshctl/meshctl/internal/server/registry/facts"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 )
 
@@ -175,7 +176,7 @@ func TestMatchesWithin(t *testing.T) {
 		{regex, exact("a"), false},
 		{prefix("a"), regex, false},
 	} {
-		if got := within(c.root, c.part); got != c.want {
+		if got := facts.Within(c.root, c.part); got != c.want {
 			t.Errorf("%v within %v: %t", c.part, c.root, got)
 		}
 	}
@@ -196,7 +197,7 @@ func TestDelegateClients(t *testing.T) {
 		"common gateways":  {&match{Gateways: []string{"mesh", "g/g"}}, &match{Gateways: []string{"g/g", "g/h"}}, &match{Gateways: []string{"g/g"}}},
 		"other gateways":   {&match{Gateways: []string{"mesh"}}, &match{Gateways: []string{"g/g"}}, nil},
 	} {
-		if got := mergeMatches(c.root, c.part); !proto.Equal(got, c.want) {
+		if got := facts.MergeMatches(c.root, c.part); !proto.Equal(got, c.want) {
 			t.Errorf("%s: %v, want %v", name, got, c.want)
 		}
 	}

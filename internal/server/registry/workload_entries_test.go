@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/meshctl/meshctl/internal/mesh"
+	"github.com/meshctl/meshctl/internal/server/registry/facts"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 )
 
@@ -48,7 +49,7 @@ func TestWorkloadEntryIsAnEndpoint(t *testing.T) {
 		Address: w.IPs[0], Port: 8080, Cluster: "c1", Network: "vms", Locality: w.Locality, MTLS: true, TLSMode: true,
 		Labels: w.Labels, Workload: "vm;sample;hello;;c1", Pod: "c1/sample/entry:vm", Weight: 3,
 	}
-	if !equalEndpoint(got, want) {
+	if !facts.EqualEndpoint(got, want) {
 		t.Errorf("endpoint %+v, want %+v", got, want)
 	}
 	accounts := b.snap.Services.Get(host).Accounts
@@ -96,7 +97,7 @@ func TestHealthOfWorkloadEntry(t *testing.T) {
 	b := newTestState(t)
 	w := workloadEntry("c1", "vm", "192.0.2.7")
 	of := snapshot.PodKey{Cluster: "c1", Namespace: "sample", Name: "vm"}
-	b.s.setHealth(healthReporter{of, "vm"}, snapshot.True) // before there is the entry
+	b.s.SetHealth(facts.HealthReporter{Entry: of, Account: "vm"}, snapshot.True) // before there is the entry
 	step := func(what string, healthy, changes bool, change func()) {
 		t.Helper()
 		change()
@@ -109,14 +110,14 @@ func TestHealthOfWorkloadEntry(t *testing.T) {
 		return func() {
 			now := *w
 			now.HealthChecked, now.Health = true, health
-			b.s.apply(up(&now))
+			b.s.Apply(up(&now))
 		}
 	}
 	says := func(account string, is snapshot.Condition) func() {
-		return func() { b.s.setHealth(healthReporter{of, account}, is) }
+		return func() { b.s.SetHealth(facts.HealthReporter{Entry: of, Account: account}, is) }
 	}
-	b.s.apply(up(service("c1", "hello")))
-	step("not checked", true, true, func() { b.s.apply(up(w)) })
+	b.s.Apply(up(service("c1", "hello")))
+	step("not checked", true, true, func() { b.s.Apply(up(w)) })
 	step("says bad, not checked", true, false, says("vm", snapshot.False))
 	step("checked", false, true, checked(snapshot.Unknown))
 	step("another account says good", false, false, says("other", snapshot.True))
@@ -127,8 +128,8 @@ func TestHealthOfWorkloadEntry(t *testing.T) {
 	step("the object says good", true, true, checked(snapshot.True))
 	step("says bad", false, true, says("vm", snapshot.False))
 	step("is gone again", true, true, says("vm", snapshot.Unknown))
-	if b.s.health.Len() != 1 {
-		t.Errorf("kept: %d reports, want 1", b.s.health.Len())
+	if b.s.Health.Len() != 1 {
+		t.Errorf("kept: %d reports, want 1", b.s.Health.Len())
 	}
 }
 
