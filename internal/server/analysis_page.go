@@ -8,6 +8,7 @@ import (
 
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/server/analyze"
+	"github.com/meshctl/meshctl/internal/server/analyze/codes"
 	"github.com/meshctl/meshctl/internal/server/debug"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 	"github.com/meshctl/meshctl/internal/server/source/jwks"
@@ -88,7 +89,7 @@ type knownFaults struct {
 
 // noteFindings keeps the findings for status pages, and logs those that came and went.
 func (s *Server) noteFindings(found []analyze.Finding) {
-	found = slices.DeleteFunc(found, func(f analyze.Finding) bool { return !f.Severity().AtLeast(analyze.Warning) })
+	found = slices.DeleteFunc(found, func(f analyze.Finding) bool { return !f.Severity().AtLeast(codes.Warning) })
 	now := &knownFaults{all: len(found)}
 	now.unlogged = analyze.Reports(slices.DeleteFunc(found, func(f analyze.Finding) bool { return f.Logged }))
 	before := s.findings.Swap(now)

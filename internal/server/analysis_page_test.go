@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/meshctl/meshctl/internal/server/analyze"
+	"github.com/meshctl/meshctl/internal/server/analyze/codes"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 )
 
@@ -18,9 +19,9 @@ func TestFindingsAreLoggedOnce(t *testing.T) {
 	s := &Server{cfg: Config{Log: slog.New(slog.NewTextHandler(&text, nil))}}
 	s.findings.Store(&knownFaults{})
 	gateway := snapshot.Key{Kind: snapshot.KindGateway, Namespace: "shop", Name: "public"}
-	fault := analyze.Finding{Code: analyze.ReferencedResourceNotFound, Object: gateway, Place: snapshot.Place{File: "mesh.yaml", Line: 3}, Field: "spec.selector", Message: "selects no workload"}
-	known := analyze.Finding{Code: analyze.ConflictingGateways, Object: gateway, Message: "is not opened", Logged: true}
-	remark := analyze.Finding{Code: analyze.PortNameIsNotUnderNamingConvention, Message: "a port"}
+	fault := analyze.Finding{Code: codes.ReferencedResourceNotFound, Object: gateway, Place: snapshot.Place{File: "mesh.yaml", Line: 3}, Field: "spec.selector", Message: "selects no workload"}
+	known := analyze.Finding{Code: codes.ConflictingGateways, Object: gateway, Message: "is not opened", Logged: true}
+	remark := analyze.Finding{Code: codes.PortNameIsNotUnderNamingConvention, Message: "a port"}
 	moved := fault
 	moved.Place.Line = 30
 	for _, round := range []struct {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/server/analyze"
+	"github.com/meshctl/meshctl/internal/server/analyze/codes"
 	"github.com/meshctl/meshctl/internal/server/registry"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 )
@@ -46,7 +47,7 @@ func (s *Server) findingsOfChange(ctx context.Context, object snapshot.Object) [
 	options := analyze.Options{Now: s.cfg.Now(), SecretsRead: s.secretsRead, Ended: func() bool { return ctx.Err() != nil }}
 	var out []string
 	for _, f := range analyze.Check(next, options) {
-		if f.Object == object.Key() && f.Severity().AtLeast(analyze.Warning) {
+		if f.Object == object.Key() && f.Severity().AtLeast(codes.Warning) {
 			r := analyze.Reports([]analyze.Finding{f})[0]
 			out = append(out, string(f.Code)+": "+r.Text())
 		}

@@ -20,6 +20,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/meshctl/meshctl/internal/server/analyze"
+	"github.com/meshctl/meshctl/internal/server/analyze/codes"
 	"github.com/meshctl/meshctl/internal/server/load"
 	"github.com/meshctl/meshctl/internal/server/render"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
@@ -250,7 +251,7 @@ func problemsOf(findings []analyze.Finding) []problem {
 		f := &findings[i]
 		p := problem{
 			object: fmt.Sprintf("%s %s/%s", f.Object.Kind, f.Object.Namespace, f.Object.Name), field: f.Field, text: f.Message,
-			refused: f.Code == analyze.SchemaValidationError,
+			refused: f.Code == codes.SchemaValidationError,
 		}
 		if p.object == "ConfigMap istio-system/istio" {
 			p.object = "MeshConfig istio-system/istio"

@@ -14,6 +14,7 @@ import (
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/output"
 	"github.com/meshctl/meshctl/internal/server/analyze"
+	"github.com/meshctl/meshctl/internal/server/analyze/codes"
 	"github.com/meshctl/meshctl/internal/server/load"
 	"github.com/meshctl/meshctl/internal/server/registry"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
@@ -29,7 +30,7 @@ type analyzeOptions struct {
 	secretNamespaces           []string
 	namespace                  string
 	suppress                   []string
-	shown, failing             analyze.Level
+	shown, failing             codes.Level
 	timeout                    time.Duration
 	listCodes                  bool
 	output                     output.Format
@@ -97,8 +98,8 @@ when there are warnings or errors, and 4 when there are none but something was n
 	_ = f.MarkHidden("all-namespaces") // fails for an unknown flag only
 	_ = f.MarkHidden("recursive")
 	f.StringArrayVarP(&o.suppress, "suppress", "S", nil, "Ignore a finding, as `CODE=KIND NAME.NAMESPACE`, in which * stands for any text; may be repeated")
-	cli.ChoiceVar(f, &o.shown, "output-threshold", "Lowest level of findings that are shown", analyze.Info, analyze.Warning, analyze.Error)
-	cli.ChoiceVar(f, &o.failing, "failure-threshold", "Lowest level of findings for which the exit code is 3", analyze.Warning, analyze.Error, analyze.Info)
+	cli.ChoiceVar(f, &o.shown, "output-threshold", "Lowest level of findings that are shown", codes.Info, codes.Warning, codes.Error)
+	cli.ChoiceVar(f, &o.failing, "failure-threshold", "Lowest level of findings for which the exit code is 3", codes.Warning, codes.Error, codes.Info)
 	f.BoolVarP(&o.listCodes, "list-analyzers", "L", false, "List the codes of all findings that the command can make, and read no mesh")
 	cli.SocketDirVar(f, &o.socketDir)
 	cli.DurationVar(f, &o.timeout, "timeout", 30*time.Second, "Time to read all clusters")

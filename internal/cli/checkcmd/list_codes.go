@@ -3,17 +3,17 @@ package checkcmd
 import (
 	"github.com/meshctl/meshctl/internal/cli"
 	"github.com/meshctl/meshctl/internal/output"
-	"github.com/meshctl/meshctl/internal/server/analyze"
+	"github.com/meshctl/meshctl/internal/server/analyze/codes"
 )
 
 // codeOfFindings is a code in the output for programs.
 type codeOfFindings struct {
-	Code          analyze.Code  `json:"code"`
-	Name          string        `json:"name"`
-	Level         analyze.Level `json:"level"`
-	Cause         string        `json:"cause"`
-	Fix           string        `json:"fix"`
-	Documentation string        `json:"documentation"`
+	Code          codes.Code  `json:"code"`
+	Name          string      `json:"name"`
+	Level         codes.Level `json:"level"`
+	Cause         string      `json:"cause"`
+	Fix           string      `json:"fix"`
+	Documentation string      `json:"documentation"`
 }
 
 // listCodes writes the codes of all findings.
@@ -23,7 +23,7 @@ func listCodes(env *cli.Env, format output.Format) error {
 		t.Header = append(t.Header, "DOCUMENTATION")
 	}
 	var all []codeOfFindings
-	for _, k := range analyze.Kinds() {
+	for _, k := range codes.Kinds() {
 		all = append(all, codeOfFindings{k.Code, k.Name, k.Level, k.Cause, k.Fix, k.Code.Documentation()})
 		row := []string{string(k.Code), string(k.Level), k.Name}
 		if format.Wide() {

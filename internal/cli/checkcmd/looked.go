@@ -8,6 +8,7 @@ import (
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/output"
 	"github.com/meshctl/meshctl/internal/server/analyze"
+	"github.com/meshctl/meshctl/internal/server/analyze/codes"
 	"github.com/meshctl/meshctl/internal/server/load"
 )
 
@@ -76,11 +77,11 @@ func (o *analyzeOptions) secretsRead(clusters []load.Cluster) string {
 
 // count returns the numbers of errors, warnings and remarks.
 func count(reports []analyze.Report) string {
-	n := map[analyze.Level]int{}
+	n := map[codes.Level]int{}
 	for i := range reports {
 		n[reports[i].Level]++
 	}
 	return strings.Join([]string{
-		output.Plural(n[analyze.Error], "error"), output.Plural(n[analyze.Warning], "warning"), output.Plural(n[analyze.Info], "remark"),
+		output.Plural(n[codes.Error], "error"), output.Plural(n[codes.Warning], "warning"), output.Plural(n[codes.Info], "remark"),
 	}, ", ")
 }

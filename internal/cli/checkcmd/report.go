@@ -6,11 +6,12 @@ import (
 	"github.com/meshctl/meshctl/internal/cli"
 	"github.com/meshctl/meshctl/internal/output"
 	"github.com/meshctl/meshctl/internal/server/analyze"
+	"github.com/meshctl/meshctl/internal/server/analyze/codes"
 )
 
 // report writes the findings, and returns the result of the command. Findings at least as
 // severe as failing are a failure. looked says what was read, unread what could not be read.
-func report(env *cli.Env, format output.Format, found []analyze.Finding, failing analyze.Level, looked string, unread []error) error {
+func report(env *cli.Env, format output.Format, found []analyze.Finding, failing codes.Level, looked string, unread []error) error {
 	reports := analyze.Reports(found)
 	t := &output.Table{Header: []string{"LEVEL", "CODE", "OBJECT", "PLACE", "MESSAGE"}, Gap: 3, Name: "OBJECT"}
 	fixes := slices.ContainsFunc(reports, func(r analyze.Report) bool { return r.Fix != "" })

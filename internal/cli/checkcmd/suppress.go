@@ -8,6 +8,7 @@ import (
 
 	"github.com/meshctl/meshctl/internal/cli"
 	"github.com/meshctl/meshctl/internal/server/analyze"
+	"github.com/meshctl/meshctl/internal/server/analyze/codes"
 )
 
 // suppressions select findings that are ignored.
@@ -24,7 +25,7 @@ func parseSuppressions(values []string) (suppressions, error) {
 		switch {
 		case !ok || object == "" || err != nil:
 			return nil, cli.Usagef("--suppress: %q is not CODE=KIND NAME.NAMESPACE, as in %q", v, "IST0101=VirtualService reviews.default")
-		case code != "*" && analyze.KindOf(analyze.Code(code)) == (analyze.Kind{}):
+		case code != "*" && codes.KindOf(codes.Code(code)) == (codes.Kind{}):
 			return nil, cli.Usagef("--suppress: there is no code %q: docs/analyze.md lists them", code)
 		}
 		out = append(out, suppression{code, object})

@@ -9,6 +9,7 @@ import (
 	"github.com/meshctl/meshctl/internal/cli"
 	"github.com/meshctl/meshctl/internal/output"
 	"github.com/meshctl/meshctl/internal/server/analyze"
+	"github.com/meshctl/meshctl/internal/server/analyze/codes"
 	"github.com/meshctl/meshctl/internal/server/load"
 )
 
@@ -60,6 +61,6 @@ func (o *validateOptions) run(ctx context.Context, env *cli.Env) error {
 	if err != nil {
 		return err
 	}
-	found := slices.DeleteFunc(analyze.OfFiles(m.Files), func(f analyze.Finding) bool { return f.Code == analyze.RepeatedObject })
-	return report(env, o.output, analyze.Sort(found), analyze.Error, looked(m, []load.Cluster{own}), nil)
+	found := slices.DeleteFunc(analyze.OfFiles(m.Files), func(f analyze.Finding) bool { return f.Code == codes.RepeatedObject })
+	return report(env, o.output, analyze.Sort(found), codes.Error, looked(m, []load.Cluster{own}), nil)
 }

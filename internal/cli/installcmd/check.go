@@ -19,7 +19,7 @@ import (
 	"github.com/meshctl/meshctl/internal/output"
 	"github.com/meshctl/meshctl/internal/proxystatus"
 	"github.com/meshctl/meshctl/internal/remotesecret/create"
-	"github.com/meshctl/meshctl/internal/server/analyze"
+	"github.com/meshctl/meshctl/internal/server/analyze/codes"
 )
 
 type checkOptions struct {
@@ -260,7 +260,7 @@ func inCluster(hint, flags string) string {
 
 // report shows the findings in clusters, and what could not be checked.
 func (o *checkOptions) report(env *cli.Env, clusters string, found []apply.Finding, unread []error) error {
-	rank := func(f apply.Finding) int { return slices.Index(analyze.Levels(), analyze.Level(f.Level)) }
+	rank := func(f apply.Finding) int { return slices.Index(codes.Levels(), codes.Level(f.Level)) }
 	slices.SortStableFunc(found, func(a, b apply.Finding) int { return cmp.Compare(rank(a), rank(b)) })
 	several := slices.ContainsFunc(found, func(f apply.Finding) bool { return f.Cluster != "" })
 	t := &output.Table{Header: []string{"LEVEL", "OBJECT", "FAULT", "HINT"}}

@@ -14,6 +14,7 @@ import (
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/multicluster"
 	"github.com/meshctl/meshctl/internal/server/analyze"
+	"github.com/meshctl/meshctl/internal/server/analyze/codes"
 	"github.com/meshctl/meshctl/internal/server/load"
 	"github.com/meshctl/meshctl/internal/server/registry"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
@@ -96,7 +97,7 @@ func (c *configuration) check(states []clusterState, several bool) []apply.Findi
 	findings := analyze.Sort(append(analyze.OfAPIs(c.mesh.APIs), analyze.CheckClusters(c.views, c.checks)...))
 	var out []apply.Finding
 	for i, r := range analyze.Reports(findings) {
-		if !r.Level.AtLeast(analyze.Warning) && r.Code != analyze.NamespaceNotInjected && r.Code != analyze.PlaintextToStrict {
+		if !r.Level.AtLeast(codes.Warning) && r.Code != codes.NamespaceNotInjected && r.Code != codes.PlaintextToStrict {
 			continue
 		}
 		f := apply.Finding{
@@ -114,7 +115,7 @@ func (c *configuration) check(states []clusterState, several bool) []apply.Findi
 // adviceAbout returns what to do about a finding without a command of its own, with the command that opens
 // its object.
 func adviceAbout(f *analyze.Finding, flags string) string {
-	advice := analyze.KindOf(f.Code).Fix
+	advice := codes.KindOf(f.Code).Fix
 	if command := f.Command(flags); command != "" {
 		return strings.TrimSuffix(advice, ".") + ": " + command
 	}

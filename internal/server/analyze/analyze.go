@@ -17,13 +17,14 @@ import (
 	"time"
 
 	"github.com/meshctl/meshctl/internal/mesh"
+	"github.com/meshctl/meshctl/internal/server/analyze/codes"
 	"github.com/meshctl/meshctl/internal/server/registry"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 )
 
 // Finding is one fault.
 type Finding struct {
-	Code Code
+	Code codes.Code
 	// Object is the object at fault. It is zero for a fault of the whole mesh or of a file.
 	Object snapshot.Key
 	// Place is the file and line of the object or, if Exact, of the fault.
@@ -36,7 +37,7 @@ type Finding struct {
 	// Fix is a command that mends the fault, or "".
 	Fix string
 	// Level replaces the level of the code, unless it is "".
-	Level Level
+	Level codes.Level
 	// Logged is set if the registry logs the fault.
 	Logged bool
 
@@ -44,7 +45,7 @@ type Finding struct {
 }
 
 // Severity returns the level of the finding.
-func (f *Finding) Severity() Level { return cmp.Or(f.Level, KindOf(f.Code).Level) }
+func (f *Finding) Severity() codes.Level { return cmp.Or(f.Level, codes.KindOf(f.Code).Level) }
 
 // Options configures Check.
 type Options struct {
@@ -111,20 +112,20 @@ func (m *checker) weakenUnsure() {
 	}
 	for i := range m.found {
 		f := &m.found[i]
-		if f.Level == Info {
+		if f.Level == codes.Info {
 			continue
 		}
 		switch f.Code {
-		case ReferencedResourceNotFound:
+		case codes.ReferencedResourceNotFound:
 			if !strings.HasSuffix(f.Field, ".host") {
 				continue
 			}
-		case DestinationRuleSubsetNotSelectPods, UnknownDestinationRuleHost, ServiceWithoutEndpoints, HostWithoutService, SidecarHostWithoutService:
+		case codes.DestinationRuleSubsetNotSelectPods, codes.UnknownDestinationRuleHost, codes.ServiceWithoutEndpoints, codes.HostWithoutService, codes.SidecarHostWithoutService:
 		default:
 			continue
 		}
 		f.Message += ", unless it is in cluster " + listed(names) + ", which was not read"
-		f.Level = Info
+		f.Level = codes.Info
 	}
 }
 
@@ -133,7 +134,7 @@ func (m *checker) countLeftOut() {
 	for ns, n := range m.foundIn {
 		if more := n - maxFindings; more > 0 && ns != "" {
 			m.found = append(m.found, Finding{
-				Code: NoEffect, Object: snapshot.Key{Namespace: ns},
+				Code: codes.NoEffect, Object: snapshot.Key{Namespace: ns},
 				Message: fmt.Sprintf("the namespace has more than %d findings: the other %d are left out", maxFindings, more),
 			})
 		}
@@ -151,7 +152,7 @@ func Sort(findings []Finding) []Finding {
 }
 
 // suppresses reports whether a list of codes, separated by commas, contains a code or "*".
-func suppresses(codes string, code Code) bool {
+func suppresses(codes string, code codes.Code) bool {
 	for c := range strings.SplitSeq(codes, ",") {
 		if c = strings.TrimSpace(c); c == "*" || strings.EqualFold(c, string(code)) {
 			return true
@@ -279,30 +280,30 @@ func (m *checker) addWorkload(w *snapshot.Pod) {
 }
 
 // find adds a finding about an object.
-func (m *checker) find(code Code, object snapshot.Object, field, format string, args ...any) {
+func (m *checker) find(code codes.Code, object snapshot.Object, field, format string, args ...any) {
 	m.findKey(code, object.Key(), field, fmt.Sprintf(format, args...))
 }
 
 // findFix is find with the command that mends the fault. It returns the finding, or nil beyond the
 // limit.
-func (m *checker) findFix(code Code, object snapshot.Object, fix, field, format string, args ...any) *Finding {
+func (m *checker) findFix(code codes.Code, object snapshot.Object, fix, field, format string, args ...any) *Finding {
 	return m.findKeyFix(code, object.Key(), fix, field, fmt.Sprintf(format, args...))
 }
 
 // findExtra is find for a field that is better removed.
-func (m *checker) findExtra(code Code, object snapshot.Object, field, format string, args ...any) {
+func (m *checker) findExtra(code codes.Code, object snapshot.Object, field, format string, args ...any) {
 	m.findFix(code, object, m.remove(object, field), field, format, args...)
 }
 
 // findIn is findFix with a level of its own, unless that is empty.
-func (m *checker) findIn(level Level, code Code, object snapshot.Object, fix, field, format string, args ...any) {
+func (m *checker) findIn(level codes.Level, code codes.Code, object snapshot.Object, fix, field, format string, args ...any) {
 	if f := m.findFix(code, object, fix, field, format, args...); f != nil {
 		f.Level = level
 	}
 }
 
 // findKeyFix is findKey with the command that mends the fault.
-func (m *checker) findKeyFix(code Code, key snapshot.Key, fix, field, message string) *Finding {
+func (m *checker) findKeyFix(code codes.Code, key snapshot.Key, fix, field, message string) *Finding {
 	f := m.findKey(code, key, field, message)
 	if f != nil {
 		f.Fix = fix
@@ -312,7 +313,7 @@ func (m *checker) findKeyFix(code Code, key snapshot.Key, fix, field, message st
 
 // findKey is find for an object that may not be known, or for the whole mesh. It returns the finding,
 // or nil beyond the limit.
-func (m *checker) findKey(code Code, key snapshot.Key, field, message string) *Finding {
+func (m *checker) findKey(code codes.Code, key snapshot.Key, field, message string) *Finding {
 	if m.foundIn[key.Namespace]++; m.foundIn[key.Namespace] > maxFindings && key.Namespace != "" {
 		return nil
 	}

@@ -12,6 +12,7 @@ import (
 	securityv1beta1 "istio.io/api/security/v1beta1"
 
 	"github.com/meshctl/meshctl/internal/mesh"
+	"github.com/meshctl/meshctl/internal/server/analyze/codes"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 )
 
@@ -19,7 +20,7 @@ import (
 // HTTP at ports without it. It reports one port for each rule.
 func (m *checker) authorization(p *snapshot.AuthorizationPolicy, namespace string) {
 	selector := p.Spec.GetSelector().GetMatchLabels()
-	m.selects(NoMatchingWorkloadsFound, p, "spec.selector.matchLabels", namespace, selector)
+	m.selects(codes.NoMatchingWorkloadsFound, p, "spec.selector.matchLabels", namespace, selector)
 	if len(snapshot.TargetsOf(p.Spec)) > 0 {
 		return // gateways
 	}
@@ -27,7 +28,7 @@ func (m *checker) authorization(p *snapshot.AuthorizationPolicy, namespace strin
 	for i, r := range p.Spec.GetRules() {
 		for _, w := range m.selected(namespace, selector) {
 			if number := m.tcpPort(r, w); custom && number != 0 {
-				m.find(TCPPortOfHTTPProvider, p, at("spec.rules", i),
+				m.find(codes.TCPPortOfHTTPProvider, p, at("spec.rules", i),
 					"port %d of workload %s has no HTTP: proxies close its connections, because the provider %s is asked over HTTP", number, nameOf(w), p.Spec.GetProvider().GetName())
 				break
 			}
@@ -42,11 +43,11 @@ func (m *checker) authorization(p *snapshot.AuthorizationPolicy, namespace strin
 // onTCPPort reports a rule with a field of HTTP at a port without it. It is an error if the policy thereby
 // denies all connections.
 func (m *checker) onTCPPort(p *snapshot.AuthorizationPolicy, field string, w *snapshot.Pod, number uint32) {
-	effect, level, fix := "the rule matches its connections without this field", Level(""), ""
+	effect, level, fix := "the rule matches its connections without this field", codes.Level(""), ""
 	if p.Spec.GetAction() == securityv1beta1.AuthorizationPolicy_ALLOW {
 		effect = "the rule matches no connection to it"
 		if !m.allowsTCP(w, number) {
-			effect, level = "no rule allows its connections, so all of them are denied", Error
+			effect, level = "no rule allows its connections, so all of them are denied", codes.Error
 		}
 	}
 	name := ""
@@ -54,7 +55,7 @@ func (m *checker) onTCPPort(p *snapshot.AuthorizationPolicy, field string, w *sn
 		for i := range svc.Ports {
 			if q := &svc.Ports[i]; w.TargetPort(q) == number && q.Protocol != mesh.UDP && name == "" {
 				name = fmt.Sprintf(" (%s of Service %s)", cmp.Or(q.Name, fmt.Sprintf("port %d", q.Number)), nameOf(svc))
-				if level == Error && len(svc.Ports) == 1 { // else the policy may be meant for another port
+				if level == codes.Error && len(svc.Ports) == 1 { // else the policy may be meant for another port
 					fix = m.add(svc, at("spec.ports", i)+".appProtocol", "http")
 				}
 			}
@@ -63,7 +64,7 @@ func (m *checker) onTCPPort(p *snapshot.AuthorizationPolicy, field string, w *sn
 	if fix != "" && p.ReadFrom().File == "" {
 		fix += fmt.Sprintf(" # or, if it has not HTTP: %s edit authorizationpolicy %s", m.kubectl(p.Cluster, p.Namespace), p.Name)
 	}
-	m.findIn(level, HTTPFieldOnTCPPort, p, fix, field, "port %d of workload %s%s has no HTTP: %s", number, nameOf(w), name, effect)
+	m.findIn(level, codes.HTTPFieldOnTCPPort, p, fix, field, "port %d of workload %s%s has no HTTP: %s", number, nameOf(w), name, effect)
 }
 
 // allowsTCP reports whether a rule of an ALLOW policy may match connections to a port of a workload without

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/meshctl/meshctl/internal/server/analyze"
+	"github.com/meshctl/meshctl/internal/server/analyze/codes"
 	"github.com/meshctl/meshctl/internal/server/load"
 )
 
@@ -14,7 +15,7 @@ func reported(t *testing.T, mesh string) string {
 	t.Helper()
 	var out strings.Builder
 	for _, r := range analyze.Reports(checkWith(t, []load.Cluster{{ID: "east", Files: []load.File{{Name: "mesh.yaml", Text: []byte(mesh)}}}}, options(true))) {
-		if r.Level != analyze.Info {
+		if r.Level != codes.Info {
 			fmt.Fprintf(&out, "%s %s %s: %s | %s\n", r.Level, r.Code, r.Origin, r.Text(), r.Fix)
 		}
 	}

@@ -9,6 +9,7 @@ import (
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
 
 	"github.com/meshctl/meshctl/internal/mesh"
+	"github.com/meshctl/meshctl/internal/server/analyze/codes"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 )
 
@@ -60,7 +61,7 @@ func (m *checker) certificateNames(gw *snapshot.Gateway, field string, s *snapsh
 		if t.GetMode() == networkingv1alpha3.ServerTLSSettings_SIMPLE {
 			fix = m.replaceSecret(first, false)
 		}
-		m.findFix(CertificateForOtherHost, gw, fix, field, "the certificate in Secret %s/%s of cluster %s is for %s: clients that verify it refuse connections to %s",
+		m.findFix(codes.CertificateForOtherHost, gw, fix, field, "the certificate in Secret %s/%s of cluster %s is for %s: clients that verify it refuse connections to %s",
 			first.Namespace, first.Name, first.Cluster, listed(names), listed(refused))
 	}
 }

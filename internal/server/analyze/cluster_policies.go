@@ -15,6 +15,7 @@ import (
 	securityv1beta1 "istio.io/api/security/v1beta1"
 
 	"github.com/meshctl/meshctl/internal/mesh"
+	"github.com/meshctl/meshctl/internal/server/analyze/codes"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 )
 
@@ -53,12 +54,12 @@ func (v *clusterView) compareMTLS(far *clusterView) {
 		}
 	}
 	for d, host := range hosts {
-		level, what := Warning, "accept plaintext"
+		level, what := codes.Warning, "accept plaintext"
 		switch {
 		case d.here == snapshot.Disable && d.there == snapshot.Strict:
-			level, what = Error, fmt.Sprintf("refuse the plaintext of clients in cluster %s", v.id)
+			level, what = codes.Error, fmt.Sprintf("refuse the plaintext of clients in cluster %s", v.id)
 		case d.there == snapshot.Disable:
-			level, what = Error, fmt.Sprintf("refuse the mTLS of clients in cluster %s", v.id)
+			level, what = codes.Error, fmt.Sprintf("refuse the mTLS of clients in cluster %s", v.id)
 		case d.here == snapshot.Disable:
 			what = fmt.Sprintf("are called in plaintext by clients in cluster %s, although they accept mTLS", v.id)
 		case d.there == snapshot.Strict:
@@ -68,7 +69,7 @@ func (v *clusterView) compareMTLS(far *clusterView) {
 		if d.port != 0 {
 			field = fmt.Sprintf("spec.portLevelMtls[%d].mode", d.port)
 		}
-		v.findIn(level, SecurityDiffers, d.policy, v.eitherWay(far, d.policy), field, "is %s, but in cluster %s it is %s for the same services: pods of %s there %s",
+		v.findIn(level, codes.SecurityDiffers, d.policy, v.eitherWay(far, d.policy), field, "is %s, but in cluster %s it is %s for the same services: pods of %s there %s",
 			d.here, far.id, d.there, host, what)
 	}
 }
@@ -134,7 +135,7 @@ func (v *clusterView) comparePolicy(far *clusterView, p snapshot.Policy, all []s
 			return
 		}
 	}
-	v.findFix(SecurityDiffers, p, v.eitherWay(far, p), "", "applies only in cluster %s: cluster %s %s, so pods of %s there %s", v.id, far.id, far.instead(p), host, effect)
+	v.findFix(codes.SecurityDiffers, p, v.eitherWay(far, p), "", "applies only in cluster %s: cluster %s %s, so pods of %s there %s", v.id, far.id, far.instead(p), host, effect)
 }
 
 // effectOf returns the selector of a policy, and what pods without the policy do; "" if the policy
@@ -175,7 +176,7 @@ func (v *clusterView) compareMeshConfig(far *clusterView) {
 	here, there := v.Settings.Mesh, far.Settings.Mesh
 	edit := far.kubectl(far.id, far.Settings.Namespace) + " edit configmap " + far.Settings.Name
 	if own := here.GetTrustDomain(); own != there.GetTrustDomain() && !slices.Contains(there.GetTrustDomainAliases(), own) {
-		far.findFix(TrustDomainDiffers, far.Settings, edit, "data.mesh.trustDomain", "is %q, but that of cluster %s is %q, which trustDomainAliases does not have: pods here refuse the mTLS of clients in cluster %s",
+		far.findFix(codes.TrustDomainDiffers, far.Settings, edit, "data.mesh.trustDomain", "is %q, but that of cluster %s is %q, which trustDomainAliases does not have: pods here refuse the mTLS of clients in cluster %s",
 			there.GetTrustDomain(), v.id, own, v.id)
 	}
 	if v.id > far.id {
@@ -187,7 +188,7 @@ func (v *clusterView) compareMeshConfig(far *clusterView) {
 		if fd == nil || x.Get(fd).Equal(y.Get(fd)) {
 			continue
 		}
-		far.findFix(MeshConfigDiffers, far.Settings, edit, "data.mesh."+fd.JSONName(), "is %s, but in cluster %s it is %s", textOf(y, fd), v.id, textOf(x, fd))
+		far.findFix(codes.MeshConfigDiffers, far.Settings, edit, "data.mesh."+fd.JSONName(), "is %s, but in cluster %s it is %s", textOf(y, fd), v.id, textOf(x, fd))
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/meshctl/meshctl/internal/mesh"
+	"github.com/meshctl/meshctl/internal/server/analyze/codes"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 )
 
@@ -21,7 +22,7 @@ func (v *clusterView) compareRules(far *clusterView) {
 			return o.Namespace == d.Namespace && snapshot.RuledHost(o) == snapshot.RuledHost(d) && proto.Equal(o.Spec.GetTrafficPolicy(), d.Spec.GetTrafficPolicy())
 		}
 		if !slices.ContainsFunc(far.rules, same) && !v.lacksSubset(far, d) {
-			v.findFix(DestinationRuleDiffers, d, v.eitherWay(far, d), "spec.trafficPolicy", "does not apply to clients in cluster %s, which %s", far.id, far.instead(d))
+			v.findFix(codes.DestinationRuleDiffers, d, v.eitherWay(far, d), "spec.trafficPolicy", "does not apply to clients in cluster %s, which %s", far.id, far.instead(d))
 		}
 	}
 }
@@ -46,7 +47,7 @@ func (v *clusterView) compareRoutes(far *clusterView) {
 			return renamed.SameAs(vs)
 		}
 		if called >= 0 && !slices.ContainsFunc(far.virtual, same) {
-			v.findFix(RoutesDiffer, vs, v.eitherWay(far, vs), "", "does not apply to clients in cluster %s, which %s: their requests to %s do not use its routes",
+			v.findFix(codes.RoutesDiffer, vs, v.eitherWay(far, vs), "", "does not apply to clients in cluster %s, which %s: their requests to %s do not use its routes",
 				far.id, far.instead(vs), vs.Hosts[called])
 		}
 	}
@@ -64,7 +65,7 @@ func (v *clusterView) comparedBy(far *clusterView, o snapshot.Object) bool {
 func (v *clusterView) lacksSubset(far *clusterView, d *snapshot.DestinationRule) bool {
 	fix := v.copyTo(far, d)
 	return slices.ContainsFunc(v.found, func(f Finding) bool {
-		return f.Code == SubsetMissingInCluster && f.Object == d.Key() && f.Fix == fix
+		return f.Code == codes.SubsetMissingInCluster && f.Object == d.Key() && f.Fix == fix
 	})
 }
 

@@ -8,6 +8,7 @@ import (
 
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
 
+	"github.com/meshctl/meshctl/internal/server/analyze/codes"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 )
 
@@ -39,13 +40,13 @@ func (v *clusterView) compareSubset(far *clusterView, d *snapshot.DestinationRul
 	case !selects(s) || !v.routesTo(svc, s.GetName()):
 	case known == nil && far.misnamed(svc.Host, s.GetName()) != nil: // which is a finding itself
 	case known == nil:
-		v.findFix(SubsetMissingInCluster, d, fix, field, "subset %s of %s is not defined in cluster %s: its east-west gateway refuses the requests that clients in cluster %s send to the subset, with 503",
+		v.findFix(codes.SubsetMissingInCluster, d, fix, field, "subset %s of %s is not defined in cluster %s: its east-west gateway refuses the requests that clients in cluster %s send to the subset, with 503",
 			s.GetName(), svc.Host, far.id, v.id)
 	case !selects(known):
-		v.findFix(SubsetMissingInCluster, d, fix, field+".labels", "subset %s of %s has the labels %s in cluster %s, which no pod there has: requests that clients in cluster %s send there fail with 503",
+		v.findFix(codes.SubsetMissingInCluster, d, fix, field+".labels", "subset %s of %s has the labels %s in cluster %s, which no pod there has: requests that clients in cluster %s send there fail with 503",
 			s.GetName(), svc.Host, labelText(known.GetLabels()), far.id, v.id)
 	case !maps.Equal(s.GetLabels(), known.GetLabels()):
-		v.findIn(Warning, SubsetMissingInCluster, d, fix, field+".labels", "subset %s of %s has the labels %s in cluster %s, %s here: the gateway of cluster %s sends requests to other pods than clients in cluster %s want",
+		v.findIn(codes.Warning, codes.SubsetMissingInCluster, d, fix, field+".labels", "subset %s of %s has the labels %s in cluster %s, %s here: the gateway of cluster %s sends requests to other pods than clients in cluster %s want",
 			s.GetName(), svc.Host, labelText(known.GetLabels()), far.id, labelText(s.GetLabels()), far.id, v.id)
 	}
 }
@@ -122,7 +123,7 @@ func (v *clusterView) compareGateways(far *clusterView) {
 	if far.objects[key] != nil {
 		field = "spec.servers"
 	}
-	far.findKeyFix(GatewayDoesNotPassOn, key, fix, field, fmt.Sprintf(
+	far.findKeyFix(codes.GatewayDoesNotPassOn, key, fix, field, fmt.Sprintf(
 		"no server of mode AUTO_PASSTHROUGH at port %d passes on the requests that clients in cluster %s send to cluster %s: requests to %s fail there",
 		gateway.Port, v.id, far.id, listed(refused)))
 }

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/meshctl/meshctl/internal/mesh"
+	"github.com/meshctl/meshctl/internal/server/analyze/codes"
 	"github.com/meshctl/meshctl/internal/server/registry"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 )
@@ -26,7 +27,7 @@ func CheckClusters(views []*registry.Contents, o Options) []Finding {
 			continue
 		}
 		for _, f := range Check(c, o) {
-			if f.Object.Cluster == v.id && all[0].objects[f.Object] == nil || f.Code == UnreachableNetwork {
+			if f.Object.Cluster == v.id && all[0].objects[f.Object] == nil || f.Code == codes.UnreachableNetwork {
 				found = append(found, f)
 			}
 		}
@@ -209,7 +210,7 @@ func (v *clusterView) compareNetworks(far *clusterView) {
 			"count as pods of network %[1]s, and clients in cluster %[5]s %[6]s", there, nameOf(gateway), own, far.id, v.id, how)
 	}
 	key := snapshot.Key{Kind: snapshot.KindNamespace, Cluster: far.id, Name: namespace}
-	v.findKeyFix(WrongNetworkLabel, key, fix, "metadata.labels["+mesh.LabelNetwork+"]", text)
+	v.findKeyFix(codes.WrongNetworkLabel, key, fix, "metadata.labels["+mesh.LabelNetwork+"]", text)
 }
 
 // unlinked finds control planes in a cluster that read no other one, because it has no remote secret.
@@ -231,7 +232,7 @@ func (v *clusterView) unlinked(all []*clusterView) {
 		}
 	}
 	key := snapshot.Key{Kind: snapshot.KindNamespace, Cluster: v.id, Name: v.Snapshot.Mesh.RootNamespace}
-	v.findKeyFix(ClusterNotLinked, key, "meshctl multicluster link "+contexts, "",
+	v.findKeyFix(codes.ClusterNotLinked, key, "meshctl multicluster link "+contexts, "",
 		fmt.Sprintf("has no remote secret: the control plane of cluster %s does not read cluster %s, so its clients call no pod there", v.id, listed(others)))
 }
 

@@ -26,6 +26,7 @@ import (
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/output"
 	"github.com/meshctl/meshctl/internal/server/analyze"
+	"github.com/meshctl/meshctl/internal/server/analyze/codes"
 	"github.com/meshctl/meshctl/internal/server/load"
 	"github.com/meshctl/meshctl/internal/server/registry"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
@@ -38,7 +39,7 @@ var update = flag.Bool("update", false, "rewrite docs/analyze.md")
 // gives none.
 func TestCodes(t *testing.T) {
 	t.Parallel()
-	for _, k := range analyze.Kinds() {
+	for _, k := range codes.Kinds() {
 		t.Run(string(k.Code), func(t *testing.T) {
 			t.Parallel()
 			example(t, k.Code)
@@ -47,19 +48,19 @@ func TestCodes(t *testing.T) {
 }
 
 // example checks the example of a code. It returns the finding, and the files of both forms.
-func example(t *testing.T, code analyze.Code) (finding analyze.Report, broken, mended []load.Cluster) {
+func example(t *testing.T, code codes.Code) (finding analyze.Report, broken, mended []load.Cluster) {
 	t.Helper()
 	broken, mended = clusters(t, code, ""), clusters(t, code, ".mended")
-	if code == analyze.Unreadable { // an example has no room for so many documents
+	if code == codes.Unreadable { // an example has no room for so many documents
 		broken = []load.Cluster{{ID: "east", Files: []load.File{{Name: "large.yaml", Text: bytes.Repeat([]byte("{}\n---\n"), dir.MaxDocuments+1)}}}}
 		mended = []load.Cluster{{ID: "east"}}
 	}
 	options := analyze.Options{Now: time.Now()}
-	if code == analyze.ClusterNotLinked { // no file has the remote secrets
+	if code == codes.ClusterNotLinked { // no file has the remote secrets
 		broken, mended = twoClusters(t), twoClusters(t)
 		options.Links = func(mesh.ClusterID) []mesh.ClusterID { return []mesh.ClusterID{"west"} }
 	}
-	if code == analyze.KeySetNotFetched { // only the control plane fetches them
+	if code == codes.KeySetNotFetched { // only the control plane fetches them
 		options.KeySet = func(_ mesh.ClusterID, source snapshot.KeySource) (string, bool) {
 			if source.URL == "https://acounts.example.com/keys" {
 				return "lookup acounts.example.com: no such host", false
@@ -70,7 +71,7 @@ func example(t *testing.T, code analyze.Code) (finding analyze.Report, broken, m
 	if left := checkWith(t, mended, options); len(left) > 0 {
 		t.Fatalf("mended, but found %s", texts(left))
 	}
-	if code == analyze.ClusterNotLinked {
+	if code == codes.ClusterNotLinked {
 		options.Links = func(id mesh.ClusterID) []mesh.ClusterID {
 			return map[mesh.ClusterID][]mesh.ClusterID{"east": {}, "west": {"east"}}[id]
 		}
@@ -84,7 +85,7 @@ func example(t *testing.T, code analyze.Code) (finding analyze.Report, broken, m
 
 // clusters returns the files of an example: CODE.yaml of the cluster east, and CODE.west.yaml
 // of another one.
-func clusters(t *testing.T, code analyze.Code, form string) []load.Cluster {
+func clusters(t *testing.T, code codes.Code, form string) []load.Cluster {
 	t.Helper()
 	var out []load.Cluster
 	for _, c := range []struct {
@@ -93,7 +94,7 @@ func clusters(t *testing.T, code analyze.Code, form string) []load.Cluster {
 	}{{"east", ""}, {"west", ".west"}} {
 		name := string(code) + form + c.infix + ".yaml"
 		text, err := os.ReadFile(filepath.Join("testdata", name))
-		if errors.Is(err, fs.ErrNotExist) && (c.id == "west" || code == analyze.Unreadable || code == analyze.ClusterNotLinked) {
+		if errors.Is(err, fs.ErrNotExist) && (c.id == "west" || code == codes.Unreadable || code == codes.ClusterNotLinked) {
 			continue
 		} else if err != nil {
 			t.Fatal(err)
@@ -163,10 +164,10 @@ const page = "../../../docs/analyze.md"
 func TestPage(t *testing.T) {
 	t.Parallel()
 	var want strings.Builder
-	for _, k := range analyze.Kinds() {
+	for _, k := range codes.Kinds() {
 		fmt.Fprintf(&want, "### %s\n\n%s: `%s`. %s\n\n**Fix.** %s\n\n", k.Code, k.Level, k.Name, k.Cause, k.Fix)
 		found, broken, mended := example(t, k.Code)
-		if k.Code == analyze.Unreadable || k.Code == analyze.ClusterNotLinked {
+		if k.Code == codes.Unreadable || k.Code == codes.ClusterNotLinked {
 			continue
 		}
 		fmt.Fprintf(&want, "```text\n%s: %s\n```\n\n", cmp.Or(found.Origin, "the mesh"), found.Text())

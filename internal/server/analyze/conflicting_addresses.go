@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"github.com/meshctl/meshctl/internal/mesh"
+	"github.com/meshctl/meshctl/internal/server/analyze/codes"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 )
 
@@ -31,7 +32,7 @@ func (m *checker) conflictingAddresses() {
 				if place == anyAddress && svc.Port(all.Number).Protocol == mesh.Auto {
 					continue // HTTP, which most such ports have, goes by host
 				}
-				m.find(ConflictingServiceEntryAddresses, e, at("spec.ports", i), "port %d at %s: proxies pass connections on to %s, not to %s", all.Number, place, w.Host, svc.Host)
+				m.find(codes.ConflictingServiceEntryAddresses, e, at("spec.ports", i), "port %d at %s: proxies pass connections on to %s, not to %s", all.Number, place, w.Host, svc.Host)
 				break
 			}
 		}
@@ -53,7 +54,7 @@ func (m *checker) hiddenHTTP(all *snapshot.PortServices, first map[string][]*sna
 		for _, ip := range svc.AddressesOf(&svc.Clusters[0], all.Number) {
 			winner := slices.IndexFunc(first[ip.String()], func(w *snapshot.MeshService) bool { return seenTogether(w, svc) })
 			if e, i := m.entryPort(svc, all.Number); e != nil && winner >= 0 {
-				m.find(ConflictingServiceEntryAddresses, e, at("spec.ports", i), "port %d at %s: proxies pass connections on to %s, whose port has not HTTP, not to %s",
+				m.find(codes.ConflictingServiceEntryAddresses, e, at("spec.ports", i), "port %d at %s: proxies pass connections on to %s, whose port has not HTTP, not to %s",
 					all.Number, ip, first[ip.String()][winner].Host, svc.Host)
 				break
 			}
@@ -66,11 +67,11 @@ func (m *checker) hiddenHTTP(all *snapshot.PortServices, first map[string][]*sna
 func (m *checker) dropAddresses() {
 	conflict := map[snapshot.Key]bool{}
 	for i := range m.found {
-		if m.found[i].Code == ConflictingServiceEntryAddresses {
+		if m.found[i].Code == codes.ConflictingServiceEntryAddresses {
 			conflict[m.found[i].Object] = true
 		}
 	}
-	m.found = slices.DeleteFunc(m.found, func(f Finding) bool { return f.Code == ServiceEntryAddressesRequired && conflict[f.Object] })
+	m.found = slices.DeleteFunc(m.found, func(f Finding) bool { return f.Code == codes.ServiceEntryAddressesRequired && conflict[f.Object] })
 }
 
 // anyAddress is the place of services without addresses.

@@ -10,6 +10,7 @@ import (
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
 
 	"github.com/meshctl/meshctl/internal/mesh"
+	"github.com/meshctl/meshctl/internal/server/analyze/codes"
 	"github.com/meshctl/meshctl/internal/server/registry"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 )
@@ -79,7 +80,7 @@ func (m *checker) accounts(gw *snapshot.Gateway, servers []snapshot.GatewayServe
 		kubectl := m.kubectl(a.Cluster, a.Namespace)
 		fix := fmt.Sprintf("%s create role %s-secrets --verb=get,list,watch --resource=secrets; %[1]s create rolebinding %[2]s-secrets --role=%[2]s-secrets --serviceaccount=%[3]s:%[2]s",
 			kubectl, a.Name, a.Namespace)
-		m.findFix(InvalidGatewayCredential, gw, fix, "spec.selector",
+		m.findFix(codes.InvalidGatewayCredential, gw, fix, "spec.selector",
 			"ServiceAccount %s/%s of its workload %s in cluster %s %s, so the gateway gets no certificate", a.Namespace, a.Name, p.Name, a.Cluster, why)
 	}
 }
@@ -165,11 +166,11 @@ func (m *checker) credential(gw *snapshot.Gateway, field, credential string, cli
 		switch {
 		case secret == nil && len(proxies) == 0 && (m.Credential != nil || m.anySecret(name)):
 		case secret == nil:
-			m.findFix(ReferencedResourceNotFound, gw, create, field, "there is no Secret %s/%s in cluster %s, where the gateway is", namespace, name, l.cluster)
+			m.findFix(codes.ReferencedResourceNotFound, gw, create, field, "there is no Secret %s/%s in cluster %s, where the gateway is", namespace, name, l.cluster)
 		case secret.Pair == nil:
-			m.findFix(InvalidGatewayCredential, gw, replace, field, "%s has no certificate: %s", of, secret.NoPair)
+			m.findFix(codes.InvalidGatewayCredential, gw, replace, field, "%s has no certificate: %s", of, secret.NoPair)
 		case clients && caKnown && ca.CA == nil:
-			m.findFix(InvalidGatewayCredential, gw, replace, field, "%s has no CA certificates for clients: %s", of, ca.NoCA)
+			m.findFix(codes.InvalidGatewayCredential, gw, replace, field, "%s has no CA certificates for clients: %s", of, ca.NoCA)
 		default:
 			m.validity(gw, field, of, replace, secret.Pair)
 		}
@@ -181,12 +182,12 @@ func (m *checker) validity(gw *snapshot.Gateway, field, of, fix string, p *snaps
 	left := p.NotAfter.Sub(m.Now)
 	switch {
 	case left < 0:
-		m.findFix(InvalidGatewayCredential, gw, fix, field, "the certificate in %s expired at %s", of, p.NotAfter.UTC().Format(time.RFC3339))
+		m.findFix(codes.InvalidGatewayCredential, gw, fix, field, "the certificate in %s expired at %s", of, p.NotAfter.UTC().Format(time.RFC3339))
 	case m.Now.Before(p.NotBefore):
-		m.findFix(InvalidGatewayCredential, gw, fix, field, "the certificate in %s is not valid before %s", of, p.NotBefore.UTC().Format(time.RFC3339))
+		m.findFix(codes.InvalidGatewayCredential, gw, fix, field, "the certificate in %s is not valid before %s", of, p.NotBefore.UTC().Format(time.RFC3339))
 	case left < min(expiresSoon, p.NotAfter.Sub(p.NotBefore)/5):
-		if f := m.findFix(InvalidGatewayCredential, gw, fix, field, "the certificate in %s expires at %s", of, p.NotAfter.UTC().Format(time.RFC3339)); f != nil {
-			f.Level = Warning
+		if f := m.findFix(codes.InvalidGatewayCredential, gw, fix, field, "the certificate in %s expires at %s", of, p.NotAfter.UTC().Format(time.RFC3339)); f != nil {
+			f.Level = codes.Warning
 		}
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/meshctl/meshctl/internal/server/analyze"
+	"github.com/meshctl/meshctl/internal/server/analyze/codes"
 	"github.com/meshctl/meshctl/internal/server/load"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 )
@@ -31,7 +32,7 @@ func TestGatewayCredentials(t *testing.T) {
 		secret   *snapshot.Secret
 		unread   bool
 		denied   string
-		level    analyze.Level
+		level    codes.Level
 		text     string
 		fix      string
 		findings int

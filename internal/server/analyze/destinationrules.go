@@ -8,6 +8,7 @@ import (
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
 
 	"github.com/meshctl/meshctl/internal/mesh"
+	"github.com/meshctl/meshctl/internal/server/analyze/codes"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 )
 
@@ -17,11 +18,11 @@ func (m *checker) destinationRules() {
 	for _, d := range until(m, m.rules) {
 		host := snapshot.RuledHost(d)
 		if host != "*" && !m.served(host) {
-			near, effect, level := m.nearestHost(host), "", Level("")
+			near, effect, level := m.nearestHost(host), "", codes.Level("")
 			if lost := m.lost[d]; len(lost) > 0 {
-				effect, level = ", so requests of "+listed(lost)+" to its subsets fail", Error
+				effect, level = ", so requests of "+listed(lost)+" to its subsets fail", codes.Error
 			}
-			m.findIn(level, UnknownDestinationRuleHost, d, m.correctTo(d, "spec.host", near), "spec.host", "no service has the host %s: the rule has no effect%s%s", host, effect, didYouMean(near))
+			m.findIn(level, codes.UnknownDestinationRuleHost, d, m.correctTo(d, "spec.host", near), "spec.host", "no service has the host %s: the rule has no effect%s%s", host, effect, didYouMean(near))
 			continue
 		}
 		m.subsets(d, host, routed)
@@ -66,12 +67,12 @@ func (m *checker) subsets(d *snapshot.DestinationRule, host string, routed map[s
 		if slices.ContainsFunc(all, func(e *snapshot.Endpoint) bool { return m.mayHaveLabels(e, s.GetLabels()) }) {
 			continue
 		}
-		effect, level := fmt.Sprintf("requests to subset %s fail", s.GetName()), Error
+		effect, level := fmt.Sprintf("requests to subset %s fail", s.GetName()), codes.Error
 		if !routed[subsetOf{svc.Key, s.GetName()}] {
-			effect, level = fmt.Sprintf("requests to subset %s would fail, but no VirtualService routes to it", s.GetName()), Info
+			effect, level = fmt.Sprintf("requests to subset %s would fail, but no VirtualService routes to it", s.GetName()), codes.Info
 		}
 		but, fix := m.otherLabels(d, at("spec.subsets", i)+".labels", s.GetLabels(), all)
-		m.findIn(level, DestinationRuleSubsetNotSelectPods, d, fix, at("spec.subsets", i)+".labels", "no endpoint of %s%s has the labels %s%s: %s",
+		m.findIn(level, codes.DestinationRuleSubsetNotSelectPods, d, fix, at("spec.subsets", i)+".labels", "no endpoint of %s%s has the labels %s%s: %s",
 			svc.Host, m.where(), labelText(s.GetLabels()), but, effect)
 	}
 }
@@ -215,9 +216,9 @@ func (m *checker) verifies(d *snapshot.DestinationRule, p policy) {
 	if !originates(p.tls) || !p.tls.GetInsecureSkipVerify().GetValue() {
 		return
 	}
-	code := NoServerCertificateVerificationDestinationLevel
+	code := codes.NoServerCertificateVerificationDestinationLevel
 	if p.port != 0 {
-		code = NoServerCertificateVerificationPortLevel
+		code = codes.NoServerCertificateVerificationPortLevel
 	}
 	m.findExtra(code, d, p.field+".insecureSkipVerify", "is true: clients accept the certificate of any server")
 }
@@ -227,7 +228,7 @@ func (m *checker) verifies(d *snapshot.DestinationRule, p policy) {
 func (m *checker) clientCredential(d *snapshot.DestinationRule, p policy) {
 	if ref, isMap := strings.CutPrefix(p.tls.GetCredentialName(), snapshot.ConfigMapPrefix); isMap {
 		if namespace, name, _ := strings.Cut(ref, "/"); originates(p.tls) && m.Credential == nil && (m.SecretsRead == nil || m.SecretsRead(namespace)) && m.Snapshot.ConfigMaps.Get(snapshot.ConfigMapKey(namespace, name)) == nil {
-			m.find(ReferencedResourceNotFound, d, p.field+".credentialName", "there is no ConfigMap %s with CA certificates: connections fail", ref)
+			m.find(codes.ReferencedResourceNotFound, d, p.field+".credentialName", "there is no ConfigMap %s with CA certificates: connections fail", ref)
 		}
 		return
 	}
@@ -239,7 +240,7 @@ func (m *checker) clientCredential(d *snapshot.DestinationRule, p policy) {
 		return
 	}
 	if !m.anySecret(name) && !m.anySecret(name+"-cacert") {
-		m.find(ReferencedResourceNotFound, d, p.field+".credentialName", "there is no Secret %s: connections fail", name)
+		m.find(codes.ReferencedResourceNotFound, d, p.field+".credentialName", "there is no Secret %s: connections fail", name)
 	}
 }
 
@@ -277,7 +278,7 @@ func (m *checker) tlsMode(d *snapshot.DestinationRule, host string, p policy) {
 		if wrong == all { // else some endpoints need the one, and some the other
 			fix = m.set(d, p.field+".mode", mode.String())
 		}
-		m.findFix(TLSModeConflict, d, fix, p.field+".mode", "%s does not go with %s of %s, which %s", p.tls.GetMode(), number, svc.Host, why)
+		m.findFix(codes.TLSModeConflict, d, fix, p.field+".mode", "%s does not go with %s of %s, which %s", p.tls.GetMode(), number, svc.Host, why)
 		return
 	}
 }
@@ -356,11 +357,11 @@ func (m *checker) sharedRules() {
 
 func (m *checker) precludedRule(first, second *snapshot.DestinationRule) {
 	if first.Spec.GetTrafficPolicy() != nil && second.Spec.GetTrafficPolicy() != nil {
-		m.findExtra(ConflictingDestinationRules, second, "spec.trafficPolicy", "has no effect: the policy of DestinationRule %s for the same host counts", nameOf(first))
+		m.findExtra(codes.ConflictingDestinationRules, second, "spec.trafficPolicy", "has no effect: the policy of DestinationRule %s for the same host counts", nameOf(first))
 	}
 	for i, s := range second.Spec.GetSubsets() {
 		if slices.ContainsFunc(first.Spec.GetSubsets(), func(o *networkingv1alpha3.Subset) bool { return o.GetName() == s.GetName() }) {
-			m.findExtra(ConflictingDestinationRules, second, at("spec.subsets", i), "has no effect: DestinationRule %s defines subset %s for the same host", nameOf(first), s.GetName())
+			m.findExtra(codes.ConflictingDestinationRules, second, at("spec.subsets", i), "has no effect: DestinationRule %s defines subset %s for the same host", nameOf(first), s.GetName())
 		}
 	}
 }

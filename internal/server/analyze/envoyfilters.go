@@ -3,6 +3,7 @@ package analyze
 import (
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
 
+	"github.com/meshctl/meshctl/internal/server/analyze/codes"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 )
 
@@ -33,7 +34,7 @@ func (m *checker) relativePatches() {
 				if name == "" || other == f || other.Priority != f.Priority || !m.bothApply(f, other) {
 					continue
 				}
-				m.find(EnvoyFilterUsesRelativeOperation, f, at("spec.configPatches", p.Index)+".patch.operation",
+				m.find(codes.EnvoyFilterUsesRelativeOperation, f, at("spec.configPatches", p.Index)+".patch.operation",
 					"%s needs filter %s, which EnvoyFilter %s of the same priority adds: the older object is applied first", p.Spec.GetPatch().GetOperation(), name, nameOf(other))
 				break
 			}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"testing"
 
+	"github.com/meshctl/meshctl/internal/server/analyze/codes"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 )
 
@@ -13,16 +14,16 @@ func TestFindingsOfANamespaceAreLimited(t *testing.T) {
 	t.Parallel()
 	m := &checker{foundIn: make(map[string]int)}
 	for i := range maxFindings + 5 {
-		m.findKey(SharedHost, snapshot.Key{Namespace: "tenant", Name: fmt.Sprint(i)}, "", "shares a host")
+		m.findKey(codes.SharedHost, snapshot.Key{Namespace: "tenant", Name: fmt.Sprint(i)}, "", "shares a host")
 	}
-	if f := m.findKey(SharedHost, snapshot.Key{Namespace: "other", Name: "a"}, "", "shares a host"); f == nil {
+	if f := m.findKey(codes.SharedHost, snapshot.Key{Namespace: "other", Name: "a"}, "", "shares a host"); f == nil {
 		t.Error("another namespace has no finding")
 	}
 	// What is beyond the limit changes no other finding.
 	refused := &snapshot.CreationFailure{Reason: "sidecar-injector denied the request: no", Owner: snapshot.Owner{Kind: "Deployment", Name: "a"}}
 	m.refusedPods(refused, snapshot.Key{Namespace: "tenant", Name: "a"})
 	v := &clusterView{checker: m}
-	v.findIn(Error, SharedHost, &snapshot.Namespace{Meta: snapshot.Meta{Namespace: "tenant", Name: "b"}}, "fix", "", "shares a host")
+	v.findIn(codes.Error, codes.SharedHost, &snapshot.Namespace{Meta: snapshot.Meta{Namespace: "tenant", Name: "b"}}, "fix", "", "shares a host")
 	if f := m.found[len(m.found)-1]; f.Object.Namespace != "other" || f.Fix != "" || f.Level != "" {
 		t.Errorf("a finding beyond the limit changes %v", f)
 	}

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/meshctl/meshctl/internal/output"
+	"github.com/meshctl/meshctl/internal/server/analyze/codes"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 )
 
@@ -120,7 +121,7 @@ func (f *Finding) Command(flags string) string {
 	if k.Namespace != "" {
 		out += " -n " + k.Namespace
 	}
-	if field := withoutEffect.FindStringSubmatch(f.Message); field != nil && f.Code == NoEffect {
+	if field := withoutEffect.FindStringSubmatch(f.Message); field != nil && f.Code == codes.NoEffect {
 		return patchCommand(out, k, removal(field[1]))
 	}
 	return out + " edit " + kubectlKind(k.Kind) + " " + k.Name

@@ -8,6 +8,7 @@ import (
 
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/server/analyze"
+	"github.com/meshctl/meshctl/internal/server/analyze/codes"
 	"github.com/meshctl/meshctl/internal/server/load"
 	"github.com/meshctl/meshctl/internal/server/registry"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
@@ -81,7 +82,7 @@ func TestCommandOfFieldWithoutEffect(t *testing.T) {
 		"spec.tcp[0].match[0].sourceSubnet: has no effect: as with Istio; use sourceLabels": `kubectl --context east -n shop patch virtualservice orders --type json -p '[{"op":"remove","path":"/spec/tcp/0/match/0/sourceSubnet"}]'`,
 		"has no effect": "kubectl --context east -n shop edit virtualservice orders",
 	} {
-		f := analyze.Finding{Code: analyze.NoEffect, Object: key, Message: message}
+		f := analyze.Finding{Code: codes.NoEffect, Object: key, Message: message}
 		if got := f.Command("--context east"); got != want {
 			t.Errorf("%s: got %s, want %s", message, got, want)
 		}
@@ -93,7 +94,7 @@ func TestCommandOfFieldWithoutEffect(t *testing.T) {
 func TestEveryFindingOfAnObjectHasACommand(t *testing.T) {
 	t.Parallel()
 	commands := 0
-	for _, k := range analyze.Kinds() {
+	for _, k := range codes.Kinds() {
 		text, err := os.ReadFile(filepath.Join("testdata", string(k.Code)+".yaml"))
 		if err != nil {
 			continue

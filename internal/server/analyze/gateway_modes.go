@@ -8,6 +8,7 @@ import (
 	typev1beta1 "istio.io/api/type/v1beta1"
 
 	"github.com/meshctl/meshctl/internal/mesh"
+	"github.com/meshctl/meshctl/internal/server/analyze/codes"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 )
 
@@ -46,7 +47,7 @@ type attached interface {
 
 func (m *checker) serverMode(o snapshot.Object, spec attached, field string, isServer bool) {
 	if isServer && m.onlyGateways(o.Key().Namespace, spec) {
-		m.findExtra(NoEffect, o, field+".mode", "SERVER has no effect: all workloads are gateways, whose connections have mode CLIENT")
+		m.findExtra(codes.NoEffect, o, field+".mode", "SERVER has no effect: all workloads are gateways, whose connections have mode CLIENT")
 	}
 }
 

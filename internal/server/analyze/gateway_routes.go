@@ -7,6 +7,7 @@ import (
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
 	securityv1beta1 "istio.io/api/security/v1beta1"
 
+	"github.com/meshctl/meshctl/internal/server/analyze/codes"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 )
 
@@ -38,7 +39,7 @@ func (m *checker) subsetsOfSidecars() {
 				if to.GetSubset() != "" || other == nil || other == v {
 					continue
 				}
-				m.find(IngressRouteRulesNotAffected, v, at(at("spec.http", i)+".route", j)+".destination.subset",
+				m.find(codes.IngressRouteRulesNotAffected, v, at(at("spec.http", i)+".route", j)+".destination.subset",
 					"is missing: VirtualService %s, which has the subsets of %s, is for sidecars", nameOf(other), to.GetHost())
 			}
 		}
@@ -64,12 +65,12 @@ func (m *checker) claims(v *snapshot.VirtualService) {
 				}
 				proxies := m.selected("", gw.Spec.GetSelector())
 				if len(proxies) == 0 && !m.anyTokenCheck(gw.Spec.GetSelector()) {
-					m.find(JwtClaimBasedRoutingWithoutRequestAuthN, v, at(at("spec.http", i)+".match", j)+field,
+					m.find(codes.JwtClaimBasedRoutingWithoutRequestAuthN, v, at(at("spec.http", i)+".match", j)+field,
 						"no RequestAuthentication can apply to the workloads of Gateway %s: no request to it has claims", name)
 					break
 				}
 				if w := slices.IndexFunc(proxies, func(w *snapshot.Pod) bool { return !m.checksTokens(w) }); w >= 0 {
-					m.find(JwtClaimBasedRoutingWithoutRequestAuthN, v, at(at("spec.http", i)+".match", j)+field,
+					m.find(codes.JwtClaimBasedRoutingWithoutRequestAuthN, v, at(at("spec.http", i)+".match", j)+field,
 						"no RequestAuthentication applies to workload %s of Gateway %s: no request to it has claims", nameOf(proxies[w]), name)
 					break
 				}

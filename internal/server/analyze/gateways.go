@@ -9,6 +9,7 @@ import (
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
 
 	"github.com/meshctl/meshctl/internal/mesh"
+	"github.com/meshctl/meshctl/internal/server/analyze/codes"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 )
 
@@ -21,7 +22,7 @@ func (m *checker) gateways() {
 	for _, gw := range m.Snapshot.GatewayConfigs {
 		proxies := m.selected("", gw.Spec.GetSelector())
 		if len(proxies) == 0 && len(m.workloads) > 0 {
-			m.findFix(ReferencedResourceNotFound, gw, m.correctLabel(gw, "spec.selector", "", gw.Spec.GetSelector()), "spec.selector", "selects no workload: there is none with the labels %s", labelText(gw.Spec.GetSelector()))
+			m.findFix(codes.ReferencedResourceNotFound, gw, m.correctLabel(gw, "spec.selector", "", gw.Spec.GetSelector()), "spec.selector", "selects no workload: there is none with the labels %s", labelText(gw.Spec.GetSelector()))
 		}
 		proxies = slices.DeleteFunc(proxies, m.isElsewhere)
 		servers := snapshot.GatewayServers(gw)
@@ -59,7 +60,7 @@ func (m *checker) exposed(gw *snapshot.Gateway, field string, s *snapshot.Gatewa
 		}
 	}
 	if len(names) > 0 {
-		m.find(GatewayPortNotDefinedOnService, gw, field+".port.number", "%d is no port of the Services of its workloads: %s", number, listed(names))
+		m.find(codes.GatewayPortNotDefinedOnService, gw, field+".port.number", "%d is no port of the Services of its workloads: %s", number, listed(names))
 	}
 }
 
@@ -90,7 +91,7 @@ func (m *checker) routed(gw *snapshot.Gateway, field string, s *snapshot.Gateway
 			return
 		}
 	}
-	m.find(GatewayServerWithoutRoutes, gw, field, "no VirtualService routes the calls to %s: clients get %s", hostsText(s.Hosts), answerOf(s))
+	m.find(codes.GatewayServerWithoutRoutes, gw, field, "no VirtualService routes the calls to %s: clients get %s", hostsText(s.Hosts), answerOf(s))
 }
 
 // mistakes reports whether a VirtualService names a Gateway that does not exist, and probably means this one.
@@ -130,7 +131,7 @@ func (m *checker) sharedCertificates() {
 					(snapshot.Selects(u.gateway.Spec.GetSelector(), gw.Spec.GetSelector()) || snapshot.Selects(gw.Spec.GetSelector(), u.gateway.Spec.GetSelector()))
 			})
 			if first >= 0 {
-				m.find(GatewayDuplicateCertificate, gw, at("spec.servers", i)+".tls.credentialName",
+				m.find(codes.GatewayDuplicateCertificate, gw, at("spec.servers", i)+".tls.credentialName",
 					"Gateway %s uses the certificate, too: browsers that reuse a connection for both get 404", nameOf(uses[name][first].gateway))
 			}
 			uses[name] = append(uses[name], use{gw, s})

@@ -10,6 +10,7 @@ import (
 
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/output"
+	"github.com/meshctl/meshctl/internal/server/analyze/codes"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 )
 
@@ -61,7 +62,7 @@ type injectedCluster struct {
 }
 
 type reported struct {
-	code      Code
+	code      codes.Code
 	namespace string
 	owner     snapshot.Owner
 }
@@ -138,17 +139,17 @@ func (c *injectedCluster) checkNamespaces() {
 		switch field := "metadata.labels"; {
 		case c.outside(name) || !has && !hasRevision:
 		case has && hasRevision:
-			c.findFix(NamespaceMultipleInjectionLabels, ns, label+" "+labelInjection+"-", field,
+			c.findFix(codes.NamespaceMultipleInjectionLabels, ns, label+" "+labelInjection+"-", field,
 				"has both %s=%s and %s=%s: %s has no effect", labelInjection, value, labelRevision, revision, labelRevision)
 		case has && value != "enabled" && value != "disabled":
-			c.findFix(NamespaceNotInjected, ns, label+" "+labelInjection+"=enabled --overwrite", field+"["+labelInjection+"]",
+			c.findFix(codes.NamespaceNotInjected, ns, label+" "+labelInjection+"=enabled --overwrite", field+"["+labelInjection+"]",
 				"is %q: pods of the namespace are not injected, which needs the value enabled", value)
 		case !c.known || has && value == "disabled" || c.injects(ns.Labels, nil):
 		case has:
-			c.findFix(UnknownRevision, ns, label+" "+labelInjection+"- "+labelRevision+"="+c.revisionFor(""), field+"["+labelInjection+"]",
+			c.findFix(codes.UnknownRevision, ns, label+" "+labelInjection+"- "+labelRevision+"="+c.revisionFor(""), field+"["+labelInjection+"]",
 				"stands for the revision default, but %s: pods of the namespace are not injected", c.existing())
 		default:
-			c.findFix(UnknownRevision, ns, c.useRevision(label, revision), field+"["+labelRevision+"]",
+			c.findFix(codes.UnknownRevision, ns, c.useRevision(label, revision), field+"["+labelRevision+"]",
 				"is %q, but %s: pods of the namespace are not injected", revision, c.existing())
 		}
 	}
@@ -224,12 +225,12 @@ func (c *injectedCluster) checkInjectors() {
 			default:
 				continue
 			}
-			users, level := c.usersOf(o), Error
+			users, level := c.usersOf(o), codes.Error
 			effect := "the API server refuses the pods that the webhook selects in " + listed(users)
 			if len(users) == 0 {
-				effect, level = "no namespace has its label", Warning
+				effect, level = "no namespace has its label", codes.Warning
 			}
-			f := c.findFix(RevisionWithoutControlPlane, o, fix, "webhooks["+w.Name+"].clientConfig.service",
+			f := c.findFix(codes.RevisionWithoutControlPlane, o, fix, "webhooks["+w.Name+"].clientConfig.service",
 				"%s/%s %s: revision %s has no control plane, and %s", w.Namespace, w.Service, what, cmp.Or(o.Tag, o.Revision), effect)
 			if f != nil {
 				f.Level = level
@@ -261,7 +262,7 @@ func (c *injectedCluster) checkPods() {
 			switch i := p.Injection; {
 			case p.Cluster != c.id || i == nil || i.Ending || mesh.IsKubernetesNamespace(name):
 			case i.Proxy == "auto":
-				c.pod(p, PodMissingProxy, c.setLabel(p, labelInject, "true"), "spec.containers[istio-proxy].image", `is "auto", which the injector replaces: no injector has changed the pod`)
+				c.pod(p, codes.PodMissingProxy, c.setLabel(p, labelInject, "true"), "spec.containers[istio-proxy].image", `is "auto", which the injector replaces: no injector has changed the pod`)
 			case i.Unpulled != "":
 				c.unpulled(p)
 			case i.Proxy != "":
@@ -274,7 +275,7 @@ func (c *injectedCluster) checkPods() {
 }
 
 // pod adds a finding about a pod, and about the other pods of its workload.
-func (c *injectedCluster) pod(p *snapshot.Pod, code Code, fix, field, format string, args ...any) {
+func (c *injectedCluster) pod(p *snapshot.Pod, code codes.Code, fix, field, format string, args ...any) {
 	owner := p.Injection.Owner
 	if owner.Name == "" {
 		owner = snapshot.Owner{Kind: "Pod", Name: p.Name}
@@ -346,14 +347,14 @@ func (c *injectedCluster) withoutProxy(p *snapshot.Pod, namespace map[string]str
 	switch text := cmp.Or(i.Label, i.Annotation); {
 	case text == "false":
 	case text != "" && text != "true":
-		c.pod(p, PodMissingProxy, c.setLabel(p, labelInject, "true"), "metadata.labels["+labelInject+"]", "is %q, want \"true\" or \"false\": the pod has no proxy", text)
+		c.pod(p, codes.PodMissingProxy, c.setLabel(p, labelInject, "true"), "metadata.labels["+labelInject+"]", "is %q, want \"true\" or \"false\": the pod has no proxy", text)
 	case c.injects(namespace, p.Labels):
-		c.pod(p, PodMissingProxy, c.replace(p), "", "has no container istio-proxy, although it would be injected now: it is older than the label or the control plane")
+		c.pod(p, codes.PodMissingProxy, c.replace(p), "", "has no container istio-proxy, although it would be injected now: it is older than the label or the control plane")
 	case asks && c.known && !slices.Contains(c.names, revision):
-		c.pod(p, UnknownRevision, c.setLabel(p, labelRevision, c.revisionFor(revision)), "metadata.labels["+labelRevision+"]",
+		c.pod(p, codes.UnknownRevision, c.setLabel(p, labelRevision, c.revisionFor(revision)), "metadata.labels["+labelRevision+"]",
 			"is %q, but %s: the pod has no proxy", revision, c.existing())
 	case i.Annotation == "true" && namespace[labelInjection] != "disabled" && !ambient:
-		c.pod(p, PodMissingProxy, c.setLabel(p, labelInject, "true"), "metadata.annotations["+labelInject+"]", "is \"true\", but the pod has no proxy: in a namespace without a label for injection, only the label of this name has an effect")
+		c.pod(p, codes.PodMissingProxy, c.setLabel(p, labelInject, "true"), "metadata.annotations["+labelInject+"]", "is \"true\", but the pod has no proxy: in a namespace without a label for injection, only the label of this name has an effect")
 	}
 }
 
@@ -370,7 +371,7 @@ func (c *injectedCluster) unpulled(p *snapshot.Pod) {
 		}
 		fix += " && " + c.replace(p)
 	}
-	c.pod(p, ProxyImageNotPulled, fix, "", "does not start: its node cannot pull the image %s of the proxy (%s)", i.Unpulled, shortened(i.Reason))
+	c.pod(p, codes.ProxyImageNotPulled, fix, "", "does not start: its node cannot pull the image %s of the proxy (%s)", i.Unpulled, shortened(i.Reason))
 }
 
 // shortened returns a text of Kubernetes with at most 300 bytes, and a mark if there are more.
@@ -398,13 +399,13 @@ func (c *injectedCluster) proxyOf(p *snapshot.Pod) {
 		} else if ns != nil && !c.injects(ns.Labels, p.Labels) {
 			fix = fmt.Sprintf("%s label namespace %s %s=%s --overwrite && %s", c.kubectl(c.id, ""), p.Namespace, labelRevision, c.revisionFor(revision), fix)
 		}
-		c.pod(p, RemovedRevision, fix, "metadata.annotations["+labelRevision+"]", "the proxy is of revision %q, which has no control plane any more (there are %s): it gets no configuration and no certificates",
+		c.pod(p, codes.RemovedRevision, fix, "metadata.annotations["+labelRevision+"]", "the proxy is of revision %q, which has no control plane any more (there are %s): it gets no configuration and no certificates",
 			revision, cmp.Or(listed(c.revisions), "none"))
 		return
 	}
 	have, want := tagOf(i.Proxy), tagOf(c.images[revision])
 	if !i.ChosenImage && have != "" && want != "" && have != want {
-		c.pod(p, IstioProxyImageMismatch, c.replace(p), "", "the proxy has the version %s, the control plane of its revision %s", have, want)
+		c.pod(p, codes.IstioProxyImageMismatch, c.replace(p), "", "the proxy has the version %s, the control plane of its revision %s", have, want)
 	}
 }
 
@@ -445,5 +446,5 @@ func (m *checker) refusedPods(f *snapshot.CreationFailure, of snapshot.Key) {
 		reason, fix = f.Reason, "meshctl check"+m.flags(f.Cluster)
 		message = "its pods are not created, because the API server does not get an answer of the injector: "
 	}
-	m.findKeyFix(InjectionRefused, of, fix, "", message+strings.TrimSpace(shortened(reason)))
+	m.findKeyFix(codes.InjectionRefused, of, fix, "", message+strings.TrimSpace(shortened(reason)))
 }

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/meshctl/meshctl/internal/server/analyze"
+	"github.com/meshctl/meshctl/internal/server/analyze/codes"
 )
 
 // TestIstioCodes: each code of istioctl analyze, now or in earlier versions, which
@@ -31,7 +31,7 @@ func TestIstioCodes(t *testing.T) {
 	}
 	left := leftOut(t)
 	for code, name := range names {
-		kind := analyze.KindOf(analyze.Code(code))
+		kind := codes.KindOf(codes.Code(code))
 		switch reported, listed := kind.Code != "", slices.Contains(left, code); {
 		case reported == listed:
 			t.Errorf("%s %s: reported: %v, in the table of codes that are not reported: %v", code, name, reported, listed)
@@ -39,7 +39,7 @@ func TestIstioCodes(t *testing.T) {
 			t.Errorf("%s is %s, want %s", code, kind.Name, name)
 		}
 	}
-	for _, k := range analyze.Kinds() {
+	for _, k := range codes.Kinds() {
 		if strings.HasPrefix(string(k.Code), "IST") && names[string(k.Code)] == "" {
 			t.Errorf("%s is no code of Istio", k.Code)
 		}

@@ -1,6 +1,7 @@
 package analyze
 
 import (
+	"github.com/meshctl/meshctl/internal/server/analyze/codes"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 )
 
@@ -27,10 +28,10 @@ func (m *checker) keySets() {
 			if kept {
 				effect = "the last keys still count"
 			}
-			if f := m.findFix(KeySetNotFetched, p, "", field, "the control plane cannot fetch the keys, %s: %s: %s", source, fault, effect); f != nil {
+			if f := m.findFix(codes.KeySetNotFetched, p, "", field, "the control plane cannot fetch the keys, %s: %s: %s", source, fault, effect); f != nil {
 				f.Logged = true
 				if kept {
-					f.Level = Warning
+					f.Level = codes.Warning
 				}
 			}
 		}

@@ -9,6 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/meshctl/meshctl/internal/mesh"
+	"github.com/meshctl/meshctl/internal/server/analyze/codes"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 )
 
@@ -79,9 +80,9 @@ func (m *checker) namespaces() {
 		for i, namespace := range to {
 			if mesh.IsDNSLabel(namespace) && !has(names, namespace) {
 				if field == "" {
-					m.find(UnknownNamespace, o, "metadata.annotations["+mesh.AnnotationExportTo+"]", "names the namespace %s, which does not exist", namespace)
+					m.find(codes.UnknownNamespace, o, "metadata.annotations["+mesh.AnnotationExportTo+"]", "names the namespace %s, which does not exist", namespace)
 				} else {
-					m.findFix(UnknownNamespace, o, m.correct(o, at(field, i), namespace, names), at(field, i), "names the namespace %s, which does not exist", namespace)
+					m.findFix(codes.UnknownNamespace, o, m.correct(o, at(field, i), namespace, names), at(field, i), "names the namespace %s, which does not exist", namespace)
 				}
 			}
 		}
@@ -115,7 +116,7 @@ func (m *checker) sourceNamespaces(known []string) {
 	check := func(p *snapshot.AuthorizationPolicy, field string, of []string) {
 		for i, pattern := range of {
 			if pattern != "" && !slices.ContainsFunc(known, func(namespace string) bool { return matches(pattern, namespace) }) {
-				m.findFix(ReferencedResourceNotFound, p, m.correct(p, at(field, i), pattern, known), at(field, i), "no namespace %s exists: no request comes from it", pattern)
+				m.findFix(codes.ReferencedResourceNotFound, p, m.correct(p, at(field, i), pattern, known), at(field, i), "no namespace %s exists: no request comes from it", pattern)
 			}
 		}
 	}
@@ -142,7 +143,7 @@ func (m *checker) networks() {
 	for name, n := range m.Settings.Networks.GetNetworks() {
 		for _, e := range n.GetEndpoints() {
 			if registry := e.GetFromRegistry(); registry != "" && !m.clusters[mesh.ClusterID(registry)] {
-				m.find(UnknownMeshNetworksServiceRegistry, m.Settings, "data.meshNetworks", "network %s has the cluster %s, which does not exist", name, registry)
+				m.find(codes.UnknownMeshNetworksServiceRegistry, m.Settings, "data.meshNetworks", "network %s has the cluster %s, which does not exist", name, registry)
 			}
 		}
 	}

@@ -9,6 +9,7 @@ import (
 	securityv1beta1 "istio.io/api/security/v1beta1"
 	telemetryv1alpha1 "istio.io/api/telemetry/v1alpha1"
 
+	"github.com/meshctl/meshctl/internal/server/analyze/codes"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 )
 
@@ -20,7 +21,7 @@ type policyKind struct {
 	labels   func(snapshot.Policy) map[string]string
 	// unselected is the code of a policy that selects nothing, twice the code of several
 	// policies without a selector, and overlap the code of several that select one workload.
-	unselected, twice, overlap Code
+	unselected, twice, overlap codes.Code
 }
 
 var policyKinds = []policyKind{
@@ -30,7 +31,7 @@ var policyKinds = []policyKind{
 			s, _ := p.Content().(*networkingv1alpha3.Sidecar)
 			return s.GetWorkloadSelector().GetLabels()
 		},
-		ReferencedResourceNotFound, MultipleSidecarsWithoutWorkloadSelectors, ConflictingSidecarWorkloadSelectors,
+		codes.ReferencedResourceNotFound, codes.MultipleSidecarsWithoutWorkloadSelectors, codes.ConflictingSidecarWorkloadSelectors,
 	},
 	{
 		snapshot.KindPeerAuthentication, "spec.selector.matchLabels",
@@ -38,7 +39,7 @@ var policyKinds = []policyKind{
 			s, _ := p.Content().(*securityv1beta1.PeerAuthentication)
 			return s.GetSelector().GetMatchLabels()
 		},
-		NoMatchingWorkloadsFound, ConflictingPeerAuthentications, ConflictingPeerAuthentications,
+		codes.NoMatchingWorkloadsFound, codes.ConflictingPeerAuthentications, codes.ConflictingPeerAuthentications,
 	},
 	{
 		snapshot.KindTelemetry, "spec.selector.matchLabels",
@@ -46,7 +47,7 @@ var policyKinds = []policyKind{
 			s, _ := p.Content().(*telemetryv1alpha1.Telemetry)
 			return s.GetSelector().GetMatchLabels()
 		},
-		ReferencedResourceNotFound, MultipleTelemetriesWithoutWorkloadSelectors, ConflictingTelemetryWorkloadSelectors,
+		codes.ReferencedResourceNotFound, codes.MultipleTelemetriesWithoutWorkloadSelectors, codes.ConflictingTelemetryWorkloadSelectors,
 	},
 }
 
@@ -62,18 +63,18 @@ func (m *checker) policies() {
 			namespace = ""
 		}
 		for _, f := range facts.EnvoyFilters {
-			m.selects(NoMatchingWorkloadsFound, f, "spec.workloadSelector.labels", namespace, f.Selector)
+			m.selects(codes.NoMatchingWorkloadsFound, f, "spec.workloadSelector.labels", namespace, f.Selector)
 		}
 		for p := range snapshot.Policies[*securityv1beta1.RequestAuthentication](facts, snapshot.KindRequestAuthentication) {
-			m.selects(NoMatchingWorkloadsFound, p, "spec.selector.matchLabels", namespace, p.Spec.GetSelector().GetMatchLabels())
+			m.selects(codes.NoMatchingWorkloadsFound, p, "spec.selector.matchLabels", namespace, p.Spec.GetSelector().GetMatchLabels())
 		}
 		for _, kind := range []snapshot.Kind{snapshot.KindWasmPlugin, snapshot.KindTrafficExtension} {
 			for p := range snapshot.Policies[*extensionsv1alpha1.WasmPlugin](facts, kind) {
-				m.selects(NoMatchingWorkloadsFound, p, "spec.selector.matchLabels", namespace, p.Spec.GetSelector().GetMatchLabels())
+				m.selects(codes.NoMatchingWorkloadsFound, p, "spec.selector.matchLabels", namespace, p.Spec.GetSelector().GetMatchLabels())
 			}
 		}
 		for p := range snapshot.Policies[*networkingv1beta1.ProxyConfig](facts, snapshot.KindProxyConfig) {
-			m.selects(NoMatchingWorkloadsFound, p, "spec.selector.matchLabels", p.Namespace, p.Spec.GetSelector().GetMatchLabels())
+			m.selects(codes.NoMatchingWorkloadsFound, p, "spec.selector.matchLabels", p.Namespace, p.Spec.GetSelector().GetMatchLabels())
 		}
 		for _, p := range facts.Policies[snapshot.KindAuthorizationPolicy] {
 			if p, ok := p.(*snapshot.AuthorizationPolicy); ok {
@@ -82,16 +83,16 @@ func (m *checker) policies() {
 		}
 	}
 	for _, d := range until(m, m.rules) {
-		m.selects(NoMatchingWorkloadsFound, d, "spec.workloadSelector.matchLabels", d.Namespace, d.Spec.GetWorkloadSelector().GetMatchLabels())
+		m.selects(codes.NoMatchingWorkloadsFound, d, "spec.workloadSelector.matchLabels", d.Namespace, d.Spec.GetWorkloadSelector().GetMatchLabels())
 	}
 	for _, e := range until(m, m.entries) {
-		m.selects(NoMatchingWorkloadsFound, e, "spec.workloadSelector.labels", e.Namespace, e.Selector)
+		m.selects(codes.NoMatchingWorkloadsFound, e, "spec.workloadSelector.labels", e.Namespace, e.Selector)
 	}
 }
 
 // selects finds a selector that selects no workload. In a mesh without workloads, such as a
 // directory of configuration only, it finds nothing.
-func (m *checker) selects(code Code, o snapshot.Object, field, namespace string, selector map[string]string) []*snapshot.Pod {
+func (m *checker) selects(code codes.Code, o snapshot.Object, field, namespace string, selector map[string]string) []*snapshot.Pod {
 	if len(selector) == 0 || len(m.workloads) == 0 {
 		return nil
 	}
@@ -152,7 +153,7 @@ func (m *checker) sidecars() {
 			for i, e := range sc.Spec.GetEgress() {
 				for j, host := range e.GetHosts() {
 					if !m.matchesService(host, sc.Namespace) {
-						m.find(SidecarHostWithoutService, sc, at(at("spec.egress", i)+".hosts", j), "%q matches no service that namespace %s sees", host, sc.Namespace)
+						m.find(codes.SidecarHostWithoutService, sc, at(at("spec.egress", i)+".hosts", j), "%q matches no service that namespace %s sees", host, sc.Namespace)
 					}
 				}
 			}

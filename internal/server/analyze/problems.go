@@ -9,6 +9,7 @@ import (
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
 
 	"github.com/meshctl/meshctl/internal/mesh"
+	"github.com/meshctl/meshctl/internal/server/analyze/codes"
 	"github.com/meshctl/meshctl/internal/server/registry/facts"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 	"github.com/meshctl/meshctl/internal/server/source/dir"
@@ -46,41 +47,41 @@ func OfAPIs(problems []kube.Problem) []Finding {
 	return out
 }
 
-func codeOf(kind fields.ProblemKind) Code {
+func codeOf(kind fields.ProblemKind) codes.Code {
 	switch kind {
 	case fields.Refused:
-		return SchemaValidationError
+		return codes.SchemaValidationError
 	case fields.Repeated:
-		return RepeatedObject
+		return codes.RepeatedObject
 	case fields.Unreadable:
-		return Unreadable
+		return codes.Unreadable
 	case fields.UnknownAnnotation:
-		return UnknownAnnotation
+		return codes.UnknownAnnotation
 	case fields.MisplacedAnnotation:
-		return MisplacedAnnotation
+		return codes.MisplacedAnnotation
 	case fields.WrongReplace:
-		return EnvoyFilterUsesReplaceOperationIncorrectly
+		return codes.EnvoyFilterUsesReplaceOperationIncorrectly
 	case fields.WrongAdd:
-		return EnvoyFilterUsesAddOperationIncorrectly
+		return codes.EnvoyFilterUsesAddOperationIncorrectly
 	case fields.WrongRemove:
-		return EnvoyFilterUsesRemoveOperationIncorrectly
+		return codes.EnvoyFilterUsesRemoveOperationIncorrectly
 	case fields.EmptyList:
-		return EmptyListPermitsAll
+		return codes.EmptyListPermitsAll
 	case fields.PrivateKey:
-		return PrivateKeyInKeySet
+		return codes.PrivateKeyInKeySet
 	case fields.Deprecated:
-		return Deprecated
+		return codes.Deprecated
 	}
-	return NoEffect
+	return codes.NoEffect
 }
 
 // problems adds the problems of the registry.
 func (m *checker) problems() {
-	codes := map[facts.ProblemKind]Code{
-		facts.MissingReference: ReferencedResourceNotFound, facts.UnusableDelegate: UnusableDelegate,
-		facts.UnopenedServer: ConflictingGateways, facts.SharedHost: SharedHost, facts.SharedAddress: SharedAddress,
-		facts.RepeatedExtension: RepeatedExtension,
-		facts.BeyondLimit:       SchemaValidationError,
+	codes := map[facts.ProblemKind]codes.Code{
+		facts.MissingReference: codes.ReferencedResourceNotFound, facts.UnusableDelegate: codes.UnusableDelegate,
+		facts.UnopenedServer: codes.ConflictingGateways, facts.SharedHost: codes.SharedHost, facts.SharedAddress: codes.SharedAddress,
+		facts.RepeatedExtension: codes.RepeatedExtension,
+		facts.BeyondLimit:       codes.SchemaValidationError,
 	}
 	fields := make(map[*snapshot.VirtualService]map[string]string) // an object may have many problems
 	for i := range m.Problems {
@@ -135,7 +136,7 @@ func (m *checker) closedNetwork(network mesh.NetworkID, text string) {
 		}
 	}
 	if len(of) != 1 {
-		m.findKey(UnreachableNetwork, snapshot.Key{}, "", text).Logged = true
+		m.findKey(codes.UnreachableNetwork, snapshot.Key{}, "", text).Logged = true
 		return
 	}
 	key := snapshot.Key{Kind: snapshot.KindNamespace, Cluster: of[0], Name: m.Snapshot.Mesh.RootNamespace}
@@ -155,7 +156,7 @@ func (m *checker) closedNetwork(network mesh.NetworkID, text string) {
 	if fix == "" && gateways == 0 {
 		fix = fmt.Sprintf("meshctl upgrade --east-west-gateway --network %s%s", network, m.flags(of[0]))
 	}
-	if f := m.findKeyFix(UnreachableNetwork, key, fix, "metadata.labels["+mesh.LabelNetwork+"]", text); f != nil {
+	if f := m.findKeyFix(codes.UnreachableNetwork, key, fix, "metadata.labels["+mesh.LabelNetwork+"]", text); f != nil {
 		f.Logged = true
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/meshctl/meshctl/internal/server/analyze"
+	"github.com/meshctl/meshctl/internal/server/analyze/codes"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 	"github.com/meshctl/meshctl/internal/server/source/fields"
 	"github.com/meshctl/meshctl/internal/server/source/kube"
@@ -17,7 +18,7 @@ func TestOfAPIs(t *testing.T) {
 		{Object: "secrets", Reasons: []string{"forbidden"}},
 		{Object: fields.ObjectName(key), Key: key, Reasons: []string{"a", "b", "c"}, Kinds: []fields.ProblemKind{fields.Refused, fields.WrongAdd, fields.UnknownAnnotation}},
 	})
-	want := []analyze.Code{analyze.Unreadable, analyze.SchemaValidationError, analyze.EnvoyFilterUsesAddOperationIncorrectly, analyze.UnknownAnnotation}
+	want := []codes.Code{codes.Unreadable, codes.SchemaValidationError, codes.EnvoyFilterUsesAddOperationIncorrectly, codes.UnknownAnnotation}
 	if len(found) != len(want) {
 		t.Fatalf("got %+v", found)
 	}

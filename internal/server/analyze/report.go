@@ -2,14 +2,15 @@ package analyze
 
 import (
 	"github.com/meshctl/meshctl/internal/mesh"
+	"github.com/meshctl/meshctl/internal/server/analyze/codes"
 	"github.com/meshctl/meshctl/internal/server/source/fields"
 )
 
 // Report is a finding in istioctl's form, with more fields.
 type Report struct {
-	Code    Code           `json:"code"`
+	Code    codes.Code     `json:"code"`
 	Name    string         `json:"name"`
-	Level   Level          `json:"level"`
+	Level   codes.Level    `json:"level"`
 	Origin  string         `json:"origin,omitzero"` // kind and namespace/name
 	Cluster mesh.ClusterID `json:"cluster,omitzero"`
 	// Reference is the file and the line.
@@ -26,7 +27,7 @@ func Reports(findings []Finding) []Report {
 	out := make([]Report, len(findings))
 	for i := range findings {
 		f := &findings[i]
-		k := KindOf(f.Code)
+		k := codes.KindOf(f.Code)
 		out[i] = Report{
 			Code: f.Code, Name: k.Name, Level: f.Severity(), Origin: fields.ObjectName(f.Object), Cluster: f.Object.Cluster,
 			Field: f.Field, Message: f.Message, Fix: f.Fix, Documentation: f.Code.Documentation(),

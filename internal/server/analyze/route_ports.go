@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/meshctl/meshctl/internal/mesh"
+	"github.com/meshctl/meshctl/internal/server/analyze/codes"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 )
 
@@ -54,11 +55,11 @@ func (m *checker) routesWithoutPort(v *snapshot.VirtualService) {
 			if only := m.portsOf(v, of); len(only) == 1 {
 				fix = m.set(v, field+".port", only[0])
 			}
-			m.findFix(RouteWithoutPort, v, fix, field+".port", "%d is no port with %s of %s: the match never applies", number, kind, hostsText(v.Hosts))
+			m.findFix(codes.RouteWithoutPort, v, fix, field+".port", "%d is no port with %s of %s: the match never applies", number, kind, hostsText(v.Hosts))
 		}
 	}
 	if len(v.HTTP) > 0 && !ports.served && len(ports.streams) > 0 {
-		m.findFix(RouteWithoutPort, v, m.declareHTTP(v), "spec.http", "no port of %s has HTTP: requests through its ports %s are plain TCP connections, to which the routes never apply",
+		m.findFix(codes.RouteWithoutPort, v, m.declareHTTP(v), "spec.http", "no port of %s has HTTP: requests through its ports %s are plain TCP connections, to which the routes never apply",
 			hostsText(v.Hosts), m.portsText(v, ports.streams))
 		return
 	}
@@ -73,7 +74,7 @@ func (m *checker) routesWithoutPort(v *snapshot.VirtualService) {
 		if len(v.TCP) == 0 {
 			field = "spec.tls"
 		}
-		m.find(RouteWithoutPort, v, field, "no port of %s has %s: the routes never apply", hostsText(v.Hosts), streams)
+		m.find(codes.RouteWithoutPort, v, field, "no port of %s has %s: the routes never apply", hostsText(v.Hosts), streams)
 		return
 	}
 	for i, r := range v.TLS {

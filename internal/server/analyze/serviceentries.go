@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/meshctl/meshctl/internal/mesh"
+	"github.com/meshctl/meshctl/internal/server/analyze/codes"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 )
 
@@ -25,7 +26,7 @@ func (m *checker) serviceEntries() {
 					return u.protocol != p.Protocol && exports{u.entry.Namespace, u.entry.ExportTo}.overlap(exports{e.Namespace, e.ExportTo})
 				}); j >= 0 {
 					other := uses[key][j]
-					m.find(ConflictingServiceEntryProtocol, e, at("spec.ports", i)+".protocol", "%s of %s:%d is %s in ServiceEntry %s",
+					m.find(codes.ConflictingServiceEntryProtocol, e, at("spec.ports", i)+".protocol", "%s of %s:%d is %s in ServiceEntry %s",
 						p.Protocol, host, p.Number, other.protocol, nameOf(other.entry))
 				}
 				uses[key] = append(uses[key], use{e, p.Protocol})
@@ -41,11 +42,11 @@ func (m *checker) serviceEntries() {
 func (m *checker) dropSharedHosts() {
 	conflict := map[snapshot.Key]bool{}
 	for i := range m.found {
-		if m.found[i].Code == ConflictingServiceEntryProtocol {
+		if m.found[i].Code == codes.ConflictingServiceEntryProtocol {
 			conflict[m.found[i].Object] = true
 		}
 	}
-	m.found = slices.DeleteFunc(m.found, func(f Finding) bool { return f.Code == SharedHost && conflict[f.Object] })
+	m.found = slices.DeleteFunc(m.found, func(f Finding) bool { return f.Code == codes.SharedHost && conflict[f.Object] })
 }
 
 // addresses finds TCP ports of a ServiceEntry without addresses, which take the connections
@@ -58,7 +59,7 @@ func (m *checker) addresses(e *snapshot.ServiceEntry) {
 		switch p := &e.Ports[i]; {
 		case p.Protocol.IsHTTP(), p.Protocol == mesh.TLS, p.Protocol == mesh.HTTPS, p.Protocol == mesh.UDP:
 		default:
-			m.find(ServiceEntryAddressesRequired, e, "spec.addresses", "is empty: connections to port %d of every unknown address go to %s, as %s names no host",
+			m.find(codes.ServiceEntryAddressesRequired, e, "spec.addresses", "is empty: connections to port %d of every unknown address go to %s, as %s names no host",
 				p.Number, listed(e.Hosts), p.Protocol)
 			return
 		}

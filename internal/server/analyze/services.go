@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/meshctl/meshctl/internal/mesh"
+	"github.com/meshctl/meshctl/internal/server/analyze/codes"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 )
 
@@ -39,7 +40,7 @@ func (m *checker) portNames(svc *snapshot.Service) {
 	}
 	for i := range svc.Ports {
 		if p := &svc.Ports[i]; p.Protocol == mesh.Auto && p.Number != mesh.PortEnvoyReadiness {
-			m.find(PortNameIsNotUnderNamingConvention, svc, at("spec.ports", i), "port %d has no known protocol, by appProtocol or else by its name: proxies detect it from the first bytes of each connection", p.Number)
+			m.find(codes.PortNameIsNotUnderNamingConvention, svc, at("spec.ports", i), "port %d has no known protocol, by appProtocol or else by its name: proxies detect it from the first bytes of each connection", p.Number)
 		}
 	}
 }
@@ -58,7 +59,7 @@ func (m *checker) withoutEndpoints(svc *snapshot.Service) {
 	if len(m.selected(svc.Namespace, svc.Selector)) > 0 {
 		return // EndpointSlices may be missing in a directory
 	}
-	m.find(ServiceWithoutEndpoints, svc, "spec.selector", "selects no workload%s: requests to %s fail", cmp.Or(m.where(), " in any cluster"), host)
+	m.find(codes.ServiceWithoutEndpoints, svc, "spec.selector", "selects no workload%s: requests to %s fail", cmp.Or(m.where(), " in any cluster"), host)
 }
 
 // sharedPorts finds the Services of a workload that send different protocols to one of its
@@ -82,7 +83,7 @@ func (m *checker) sharedPorts(w *snapshot.Pod) {
 				continue
 			}
 			if other.port.Protocol != p.Protocol {
-				m.find(DeploymentAssociatedToMultipleServices, svc, at("spec.ports", i), "sends %s to port %d, to which Service %s sends %s",
+				m.find(codes.DeploymentAssociatedToMultipleServices, svc, at("spec.ports", i), "sends %s to port %d, to which Service %s sends %s",
 					p.Protocol, number, nameOf(other.svc), other.port.Protocol)
 			}
 		}
@@ -94,7 +95,7 @@ func (m *checker) inconsistent(same []*snapshot.Service) {
 	for _, svc := range same[1:] {
 		if what := difference(same[0], svc); what != "" {
 			text, fix := m.whichService(same[0], svc)
-			m.findFix(MultiClusterInconsistentService, svc, fix, "", "differs from the Service of the same name in cluster %s: %s%s", same[0].Cluster, what, text)
+			m.findFix(codes.MultiClusterInconsistentService, svc, fix, "", "differs from the Service of the same name in cluster %s: %s%s", same[0].Cluster, what, text)
 		}
 	}
 }

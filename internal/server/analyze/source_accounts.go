@@ -8,6 +8,7 @@ import (
 
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/output"
+	"github.com/meshctl/meshctl/internal/server/analyze/codes"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 )
 
@@ -91,9 +92,9 @@ func (m *checker) sourceAccounts() {
 		if near != "" && strings.HasSuffix(value, account) {
 			fix = m.set(p, field, strings.TrimSuffix(value, account)+near)
 		}
-		if f := m.findKeyFix(ReferencedResourceNotFound, p.Key(), fix, field, text+didYouMean(near)); f != nil {
-			if f.Level = Info; near != "" {
-				f.Level = Warning
+		if f := m.findKeyFix(codes.ReferencedResourceNotFound, p.Key(), fix, field, text+didYouMean(near)); f != nil {
+			if f.Level = codes.Info; near != "" {
+				f.Level = codes.Warning
 			}
 		}
 	}

@@ -6,6 +6,7 @@ import (
 
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/server/analyze"
+	"github.com/meshctl/meshctl/internal/server/analyze/codes"
 	"github.com/meshctl/meshctl/internal/server/load"
 )
 
@@ -23,16 +24,16 @@ status: {podIP: 10.1.0.1}
 `
 	for name, tt := range map[string]struct {
 		rule  string
-		level analyze.Level // "" for no finding
+		level codes.Level // "" for no finding
 		text  string
 	}{
 		"the account":        {`from: [{source: {principals: [cluster.local/ns/shop/sa/client]}}]`, "", ""},
-		"a typo":             {`from: [{source: {principals: [cluster.local/ns/shop/sa/cliennt]}}]`, analyze.Warning, "source.principals[0]: no workload of the namespace shop has the service account cliennt: no request comes from it; did you mean client?"},
-		"not the caller":     {`from: [{source: {principals: ["*"], notPrincipals: [cluster.local/ns/shop/sa/cliennt]}}]`, analyze.Warning, "source.notPrincipals[0]: no workload"},
-		"a condition":        {`when: [{key: source.principal, values: [cluster.local/ns/shop/sa/cliennt]}]`, analyze.Warning, "when[0].values[0]: no workload"},
-		"an account":         {`from: [{source: {serviceAccounts: [cliennt]}}]`, analyze.Warning, "source.serviceAccounts[0]: no workload"},
+		"a typo":             {`from: [{source: {principals: [cluster.local/ns/shop/sa/cliennt]}}]`, codes.Warning, "source.principals[0]: no workload of the namespace shop has the service account cliennt: no request comes from it; did you mean client?"},
+		"not the caller":     {`from: [{source: {principals: ["*"], notPrincipals: [cluster.local/ns/shop/sa/cliennt]}}]`, codes.Warning, "source.notPrincipals[0]: no workload"},
+		"a condition":        {`when: [{key: source.principal, values: [cluster.local/ns/shop/sa/cliennt]}]`, codes.Warning, "when[0].values[0]: no workload"},
+		"an account":         {`from: [{source: {serviceAccounts: [cliennt]}}]`, codes.Warning, "source.serviceAccounts[0]: no workload"},
 		"of a namespace":     {`from: [{source: {serviceAccounts: [shop/client]}}]`, "", ""},
-		"a job":              {`from: [{source: {principals: [cluster.local/ns/shop/sa/nightly]}}]`, analyze.Info, "no workload of the namespace shop has the service account nightly: no request comes from it"},
+		"a job":              {`from: [{source: {principals: [cluster.local/ns/shop/sa/nightly]}}]`, codes.Info, "no workload of the namespace shop has the service account nightly: no request comes from it"},
 		"a pattern":          {`from: [{source: {principals: ["cluster.local/ns/shop/*"]}}]`, "", ""},
 		"a suffix":           {`from: [{source: {principals: ["*/sa/cliennt"]}}]`, "", ""},
 		"other trust domain": {`from: [{source: {principals: [other.example/ns/shop/sa/cliennt]}}]`, "", ""},
@@ -139,7 +140,7 @@ func TestSourcePrincipals(t *testing.T) {
 		case tt.text == "" && len(found) > 0:
 			t.Errorf("%s %s: found %v", tt.field, tt.value, found)
 		case tt.text == "":
-		case len(found) != 1 || found[0].Code != "IST0101" || found[0].Level != analyze.Warning || !strings.Contains(found[0].Message, tt.text) || !strings.Contains(found[0].Fix, tt.fix) || (tt.fix == "") != (found[0].Fix == ""):
+		case len(found) != 1 || found[0].Code != "IST0101" || found[0].Level != codes.Warning || !strings.Contains(found[0].Message, tt.text) || !strings.Contains(found[0].Fix, tt.fix) || (tt.fix == "") != (found[0].Fix == ""):
 			t.Errorf("%s %s: found %v, want %s, fix %s", tt.field, tt.value, found, tt.text, tt.fix)
 		}
 	}

@@ -7,6 +7,7 @@ import (
 
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/output"
+	"github.com/meshctl/meshctl/internal/server/analyze/codes"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 )
 
@@ -88,7 +89,7 @@ func (m *checker) unknownSource(p *snapshot.AuthorizationPolicy, field string, q
 
 // warnSource adds a warning about a source from which no request comes.
 func (m *checker) warnSource(p *snapshot.AuthorizationPolicy, field, fix, text string) {
-	if f := m.findKeyFix(ReferencedResourceNotFound, p.Key(), fix, field, text); f != nil {
-		f.Level = Warning
+	if f := m.findKeyFix(codes.ReferencedResourceNotFound, p.Key(), fix, field, text); f != nil {
+		f.Level = codes.Warning
 	}
 }

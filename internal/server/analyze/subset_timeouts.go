@@ -6,6 +6,7 @@ import (
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
 
 	"github.com/meshctl/meshctl/internal/mesh"
+	"github.com/meshctl/meshctl/internal/server/analyze/codes"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 )
 
@@ -28,9 +29,9 @@ func (m *checker) subsetTimeouts(d *snapshot.DestinationRule, host string) {
 func (m *checker) subsetTimeout(d *snapshot.DestinationRule, field string, pool *networkingv1alpha3.ConnectionPoolSettings) {
 	const reason = "has no effect: no port of the service has HTTP, and the policy of the whole rule decides about TCP connections"
 	if pool.GetTcp().GetIdleTimeout() != nil {
-		m.findExtra(NoEffect, d, field+".connectionPool.tcp.idleTimeout", "%s", reason)
+		m.findExtra(codes.NoEffect, d, field+".connectionPool.tcp.idleTimeout", "%s", reason)
 	}
 	if pool.GetTcp().GetMaxConnectionDuration() != nil {
-		m.findExtra(NoEffect, d, field+".connectionPool.tcp.maxConnectionDuration", "%s", reason)
+		m.findExtra(codes.NoEffect, d, field+".connectionPool.tcp.maxConnectionDuration", "%s", reason)
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"github.com/meshctl/meshctl/internal/mesh"
+	"github.com/meshctl/meshctl/internal/server/analyze/codes"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 )
 
@@ -42,7 +43,7 @@ func (m *checker) targetPorts(svc *snapshot.Service) {
 			if fix == "" && len(names) == 1 {
 				fix = m.set(svc, field, names[0])
 			}
-			m.findIn(Error, WrongTargetPort, svc, fix, field, "no pod has a port with the name %s%s: requests to port %d fail", p.TargetName, but, p.Number)
+			m.findIn(codes.Error, codes.WrongTargetPort, svc, fix, field, "no pod has a port with the name %s%s: requests to port %d fail", p.TargetName, but, p.Number)
 		case p.TargetName == "" && !svc.Headless && !slices.Contains(declared, pods[0].TargetPort(p)):
 			unused, fix := m.withoutTargets(pods, declared), ""
 			if len(unused) == 0 {
@@ -51,7 +52,7 @@ func (m *checker) targetPorts(svc *snapshot.Service) {
 			if len(unused) == 1 {
 				fix = m.add(svc, field, unused[0])
 			}
-			m.findFix(WrongTargetPort, svc, fix, field, "is %d, but the pods declare only %s: if nothing listens at %[1]d, requests to port %[3]d fail with 503",
+			m.findFix(codes.WrongTargetPort, svc, fix, field, "is %d, but the pods declare only %s: if nothing listens at %[1]d, requests to port %[3]d fail with 503",
 				pods[0].TargetPort(p), numbersText(declared), p.Number)
 		}
 	}

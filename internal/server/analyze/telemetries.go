@@ -5,6 +5,7 @@ import (
 
 	telemetryv1alpha1 "istio.io/api/telemetry/v1alpha1"
 
+	"github.com/meshctl/meshctl/internal/server/analyze/codes"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 )
 
@@ -57,10 +58,10 @@ func (m *checker) telemetriesWithoutProvider(list string, entries func(*telemetr
 			for i, e := range entries(t.Spec) {
 				named = named || e.named
 				if !named && e.disabled && m.Snapshot.Mesh.AccessLog.File != "" {
-					m.find(InvalidTelemetryProvider, t, at("spec."+list, i)+".providers", "is empty, and MeshConfig has no defaultProviders.%s: the entry does not turn off the log of accessLogFile", list)
+					m.find(codes.InvalidTelemetryProvider, t, at("spec."+list, i)+".providers", "is empty, and MeshConfig has no defaultProviders.%s: the entry does not turn off the log of accessLogFile", list)
 				}
 				if !named && !e.disabled {
-					m.find(InvalidTelemetryProvider, t, at("spec."+list, i)+".providers", "is empty, and MeshConfig has no defaultProviders.%s: the entry has no effect", list)
+					m.find(codes.InvalidTelemetryProvider, t, at("spec."+list, i)+".providers", "is empty, and MeshConfig has no defaultProviders.%s: the entry has no effect", list)
 				}
 			}
 		}

@@ -7,6 +7,7 @@ import (
 	securityv1beta1 "istio.io/api/security/v1beta1"
 
 	"github.com/meshctl/meshctl/internal/output"
+	"github.com/meshctl/meshctl/internal/server/analyze/codes"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 )
 
@@ -44,7 +45,7 @@ func (m *checker) tokenIssuers() {
 				switch {
 				case !k.judged:
 				case len(k.issuers) == 0:
-					m.find(UnknownTokenIssuer, p, field+".key", "%s", noTokens)
+					m.find(codes.UnknownTokenIssuer, p, field+".key", "%s", noTokens)
 				case w.GetKey() == "request.auth.claims[iss]":
 					m.tokensOf(p, field+".values", w.GetValues(), k.issuers, false)
 					m.tokensOf(p, field+".notValues", w.GetNotValues(), k.issuers, false)
@@ -70,7 +71,7 @@ func (m *checker) tokensOf(p *snapshot.AuthorizationPolicy, field string, values
 			continue
 		}
 		if len(issuers) == 0 {
-			m.find(UnknownTokenIssuer, p, at(field, i), "%q matches no request: %s", value, noTokens)
+			m.find(codes.UnknownTokenIssuer, p, at(field, i), "%q matches no request: %s", value, noTokens)
 			continue
 		}
 		issuer, subject := value, ""
@@ -81,11 +82,11 @@ func (m *checker) tokensOf(p *snapshot.AuthorizationPolicy, field string, values
 		if near != "" {
 			near += subject
 		}
-		level := Level("")
+		level := codes.Level("")
 		if slices.ContainsFunc(values, belongs) {
-			level = Warning
+			level = codes.Warning
 		}
-		m.findIn(level, UnknownTokenIssuer, p, m.correctTo(p, at(field, i), near), at(field, i),
+		m.findIn(level, codes.UnknownTokenIssuer, p, m.correctTo(p, at(field, i), near), at(field, i),
 			"%q matches no request: the RequestAuthentications of the workloads accept only tokens of %s%s", value, listed(issuers), didYouMean(near))
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
 
+	"github.com/meshctl/meshctl/internal/server/analyze/codes"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 )
 
@@ -79,11 +80,11 @@ func (m *checker) precluded(v *snapshot.VirtualService, field string, rules []ru
 		own := at("", i)
 		switch {
 		case !slices.Contains(r.coveredBy, ""):
-			m.findExtra(VirtualServiceUnreachableRule, v, field+own, "is never used: %s already takes every request that this route matches", field+r.coveredBy[0])
+			m.findExtra(codes.VirtualServiceUnreachableRule, v, field+own, "is never used: %s already takes every request that this route matches", field+r.coveredBy[0])
 		default:
 			for j, by := range r.coveredBy {
 				if by != "" {
-					m.find(VirtualServiceIneffectiveMatch, v, fmt.Sprintf("%s%s.match[%d]", field, own, j), "has no effect: %s already takes every request that this match selects", field+by)
+					m.find(codes.VirtualServiceIneffectiveMatch, v, fmt.Sprintf("%s%s.match[%d]", field, own, j), "has no effect: %s already takes every request that this match selects", field+by)
 				}
 			}
 		}

@@ -10,6 +10,7 @@ import (
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
 
 	"github.com/meshctl/meshctl/internal/mesh"
+	"github.com/meshctl/meshctl/internal/server/analyze/codes"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 )
 
@@ -36,7 +37,7 @@ func (m *checker) destinationsOf(v *snapshot.VirtualService) {
 		svc := m.service(d.GetHost(), v.Namespace)
 		if svc == nil {
 			if hidden := m.Snapshot.Services.Get(d.GetHost()); hidden != nil {
-				m.find(ReferencedResourceNotFound, v, field+".host", "%s is not exported to namespace %s: requests to it from there fail", hidden.Host, v.Namespace)
+				m.find(codes.ReferencedResourceNotFound, v, field+".host", "%s is not exported to namespace %s: requests to it from there fail", hidden.Host, v.Namespace)
 			}
 			continue
 		}
@@ -48,13 +49,13 @@ func (m *checker) destinationsOf(v *snapshot.VirtualService) {
 		}
 		switch number := d.GetPort().GetNumber(); {
 		case d.GetPort() == nil && len(ports) > 1:
-			m.find(VirtualServiceDestinationPortSelectorRequired, v, field+".port", "is missing: %s has the ports %s", svc.Host, listed(ports))
+			m.find(codes.VirtualServiceDestinationPortSelectorRequired, v, field+".port", "is missing: %s has the ports %s", svc.Host, listed(ports))
 		case d.GetPort() != nil && svc.Port(number) == nil:
 			fix := ""
 			if only := slices.DeleteFunc(slices.Clone(svc.Ports), func(p snapshot.ServicePort) bool { return p.Protocol == mesh.UDP }); len(only) == 1 {
 				fix = m.set(v, field+".port.number", only[0].Number)
 			}
-			m.findFix(ReferencedResourceNotFound, v, fix, field+".port.number", "%d is no port of %s, which has %s", number, svc.Host, listed(ports))
+			m.findFix(codes.ReferencedResourceNotFound, v, fix, field+".port.number", "%d is no port of %s, which has %s", number, svc.Host, listed(ports))
 		}
 		subset, subsets := d.GetSubset(), m.subsetsOf(svc)
 		if subset == "" || slices.Contains(subsets, subset) {
@@ -73,7 +74,7 @@ func (m *checker) destinationsOf(v *snapshot.VirtualService) {
 		if len(subsets) > 0 {
 			more = "; the service has " + listed(subsets)
 		}
-		m.findFix(ReferencedResourceNotFound, v, m.correct(v, field+".subset", subset, subsets), field+".subset", "%q is defined by no DestinationRule for %s: requests to it fail%s", subset, svc.Host, more)
+		m.findFix(codes.ReferencedResourceNotFound, v, m.correct(v, field+".subset", subset, subsets), field+".subset", "%q is defined by no DestinationRule for %s: requests to it fail%s", subset, svc.Host, more)
 	}
 }
 
@@ -109,7 +110,7 @@ func (m *checker) unusedGateways(v *snapshot.VirtualService) {
 		if s := slices.IndexFunc(servers, func(s snapshot.GatewayServer) bool { return hostFor(&s, v) >= 0 }); s >= 0 {
 			j := hostFor(&servers[s], v)
 			namespace, host, _ := strings.Cut(servers[s].Hosts[j], "/")
-			m.findFix(VirtualServiceHostNotFoundInGateway, v, m.set(gw, at(at("spec.servers", s)+".hosts", j), v.Namespace+"/"+host), at("spec.gateways", i),
+			m.findFix(codes.VirtualServiceHostNotFoundInGateway, v, m.set(gw, at(at("spec.servers", s)+".hosts", j), v.Namespace+"/"+host), at("spec.gateways", i),
 				"Gateway %s has the host %s only for VirtualServices of namespace %s (%s): clients get %s", name, host, namespace, servers[s].GetHosts()[j], answerOf(&servers[s]))
 			continue
 		}
@@ -117,7 +118,7 @@ func (m *checker) unusedGateways(v *snapshot.VirtualService) {
 		if len(v.Gateways) > 1 {
 			fix = m.remove(v, at("spec.gateways", i))
 		}
-		m.findFix(VirtualServiceHostNotFoundInGateway, v, fix, at("spec.gateways", i), "no server of Gateway %s has %s", name, hostsText(v.Hosts))
+		m.findFix(codes.VirtualServiceHostNotFoundInGateway, v, fix, at("spec.gateways", i), "no server of Gateway %s has %s", name, hostsText(v.Hosts))
 	}
 }
 
@@ -175,11 +176,11 @@ func (m *checker) hostsWithoutService(v *snapshot.VirtualService) {
 		if len(v.HTTP) == 0 {
 			effect = "proxies open no port for its TCP and TLS routes, and resolve no name"
 		}
-		near, level := m.nearestHost(host), Level("")
+		near, level := m.nearestHost(host), codes.Level("")
 		if near != "" {
-			level = Warning
+			level = codes.Warning
 		}
-		m.findIn(level, HostWithoutService, v, m.correctTo(v, at("spec.hosts", i), near), at("spec.hosts", i), "no service has the host %s: %s%s", host, effect, didYouMean(near))
+		m.findIn(level, codes.HostWithoutService, v, m.correctTo(v, at("spec.hosts", i), near), at("spec.hosts", i), "no service has the host %s: %s%s", host, effect, didYouMean(near))
 	}
 }
 
@@ -215,7 +216,7 @@ func (m *checker) sharedMeshHosts() {
 }
 
 func (m *checker) sharedHost(first, second *snapshot.VirtualService, host string) {
-	m.find(ConflictingMeshGatewayVirtualServiceHosts, second, at("spec.hosts", slices.Index(second.Hosts, host)),
+	m.find(codes.ConflictingMeshGatewayVirtualServiceHosts, second, at("spec.hosts", slices.Index(second.Hosts, host)),
 		"VirtualService %s has the host %s, too, and comes before this one: proxies use only its routes", nameOf(first), host)
 }
 
@@ -281,7 +282,7 @@ func (m *checker) shadowed() {
 				if i < 0 || !hasMatch(first, name, forAllRequests) || first.Namespace != second.Namespace && m.hasHostsFor(name, second.Namespace) {
 					continue
 				}
-				m.find(ShadowedVirtualService, second, at("spec.hosts", i),
+				m.find(codes.ShadowedVirtualService, second, at("spec.hosts", i),
 					"VirtualService %s has a route for all requests to %s at Gateway %s, too, and comes before this one: the gateway uses only its route", nameOf(first), second.Hosts[i], name)
 				break
 			}

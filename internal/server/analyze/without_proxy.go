@@ -12,6 +12,7 @@ import (
 
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/output"
+	"github.com/meshctl/meshctl/internal/server/analyze/codes"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 )
 
@@ -42,17 +43,17 @@ func (c *injectedCluster) checkUnlabelled() {
 	callers := c.callers()
 	for _, name := range slices.Sorted(maps.Keys(plain)) {
 		ns, pods := c.namespaces[name], plain[name]
-		uses, level := c.usesOfProxies(name, pods, callers[name]), Warning
+		uses, level := c.usesOfProxies(name, pods, callers[name]), codes.Warning
 		if len(uses) > 0 {
 			delete(plain, name) // one finding for both
-		} else if uses, level = c.routesOf(name), Info; len(uses) == 0 || c.proxied(name) {
+		} else if uses, level = c.routesOf(name), codes.Info; len(uses) == 0 || c.proxied(name) {
 			continue
 		}
 		text := "has no label for injection, so %s no proxy, although objects of the mesh need one: %s"
-		if level == Info {
+		if level == codes.Info {
 			text = "has no label for injection, so %s no proxy: their own calls do not use %s"
 		}
-		c.findIn(level, NamespaceNotInjected, ns, c.injectFix([]string{name}, pods), "metadata.labels", text, have(len(pods)), listed(uses))
+		c.findIn(level, codes.NamespaceNotInjected, ns, c.injectFix([]string{name}, pods), "metadata.labels", text, have(len(pods)), listed(uses))
 	}
 	c.checkPlaintext(plain)
 }
@@ -260,7 +261,7 @@ func (c *injectedCluster) checkPlaintext(plain map[string][]*snapshot.Pod) {
 		if p == nil {
 			return false
 		}
-		c.findFix(PlaintextToStrict, p, c.injectFix(names, pods), "spec.mtls.mode",
+		c.findFix(codes.PlaintextToStrict, p, c.injectFix(names, pods), "spec.mtls.mode",
 			"is STRICT, but the pods of %s %s have no proxy, and no label says that they need none: their calls to %s fail, and they accept plaintext themselves",
 			noun, listed(counts), callees)
 		return true

@@ -148,7 +148,8 @@ func TestManyAddressConflicts(t *testing.T) {
 func TestAddressesOfOthers(t *testing.T) {
 	var log bytes.Buffer
 	b := newTestState(t)
-	b.s.cfg.Log = slog.New(slog.NewTextHandler(&log, nil))
+	logger := slog.New(slog.NewTextHandler(&log, nil))
+	b.s.cfg.Log, b.s.Tables.Cfg.Log = logger, logger
 	local := service("c1", "victim")
 	local.VIPs = []netip.Addr{netip.MustParseAddr("10.96.0.7")}
 	thief, honest := pod("c2", "thief", "10.96.0.7"), pod("c2", "honest", "10.2.0.1")

@@ -1,4 +1,5 @@
-package analyze
+// Package codes lists the kinds of findings of package analyze, with their codes, levels and meanings.
+package codes
 
 import (
 	"slices"
