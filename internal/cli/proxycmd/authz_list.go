@@ -3,15 +3,10 @@ package proxycmd
 import (
 	"context"
 	"io"
-	"maps"
-	"slices"
-	"strconv"
-	"strings"
 
 	"github.com/spf13/cobra"
 
 	"github.com/meshctl/meshctl/internal/cli"
-	"github.com/meshctl/meshctl/internal/output"
 	"github.com/meshctl/meshctl/internal/proxyconfig"
 	"github.com/meshctl/meshctl/internal/proxyconfig/access"
 	"github.com/meshctl/meshctl/internal/proxyconfig/fetch"
@@ -35,20 +30,4 @@ tokens. WORKLOAD, --admin and --file name the Envoy, as in meshctl proxy-config.
 		ports := access.Policies((*access.Config)(filters))
 		return pcResult{table: policyTable(ports), none: "The proxy has no ports of a service", json: ports}, nil
 	}})
-}
-
-// policyTable lists the policies of ports.
-func policyTable(ports []access.PortPolicies) *output.Table {
-	t := &output.Table{Header: []string{"PORT", "MTLS", "POLICIES", "ISSUERS", "AUTHORIZERS"}, Name: "PORT"}
-	for _, p := range ports {
-		var policies []string
-		for _, action := range slices.Sorted(maps.Keys(p.Policies)) {
-			policies = append(policies, action+": "+strings.Join(p.Policies[action], ", "))
-		}
-		t.Rows = append(t.Rows, []string{
-			strconv.FormatUint(uint64(p.Port), 10), p.MTLS, cli.OrDash(strings.Join(policies, "; ")),
-			cli.OrDash(strings.Join(p.Issuers, ", ")), cli.OrDash(strings.Join(p.Providers, ", ")),
-		})
-	}
-	return t
 }

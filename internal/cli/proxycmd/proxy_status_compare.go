@@ -376,33 +376,3 @@ func (o *proxyStatusOptions) showCompared(env *cli.Env, c *compared) error {
 
 // heldBy is istioctl's name for the Envoy.
 const heldBy = "Envoy"
-
-// inRedacted describes a difference that cannot be shown.
-const inRedacted = "in what is redacted"
-
-// writeDifference writes a difference as text; a and b name the sides.
-func writeDifference(text *strings.Builder, a, b, what string, d proxyconfig.Difference) {
-	name, notes := output.Escape(d.Name), ""
-	if d.Redacted {
-		notes = " (" + inRedacted + ")"
-	}
-	if d.NoteA != "" {
-		notes += " (" + a + " " + output.Escape(d.NoteA) + ")"
-	}
-	if d.NoteB != "" {
-		notes += " (" + b + " " + output.Escape(d.NoteB) + ")"
-	}
-	switch {
-	case d.Only == proxyconfig.A:
-		fmt.Fprintf(text, "Only in %s %s: %s%s\n", a, what, name, notes)
-	case d.Only == proxyconfig.B:
-		fmt.Fprintf(text, "Only in %s %s: %s%s\n", b, what, name, notes)
-	case d.Diff == "":
-		fmt.Fprintf(text, "Differs in %s: %s%s\n", what, name, notes)
-	default:
-		fmt.Fprintf(text, "--- %s %s: %s\n+++ %s %s: %s%s\n", a, what, name, b, what, name, notes)
-		for line := range strings.Lines(d.Diff) {
-			text.WriteString(output.Escape(strings.TrimSuffix(line, "\n")) + "\n")
-		}
-	}
-}

@@ -21,7 +21,7 @@ import (
 
 // TestProxyStatus follows one proxy through its states.
 func TestProxyStatus(t *testing.T) {
-	m := clitest.StartMesh(t, group())
+	m := clitest.StartMesh(t, status())
 	m.Eventually(`(?m)^NAME +CLUSTER +ISTIOD +VERSION +SUBSCRIBED TYPES +STATUS\nclient-1\.apps +meshctl-\w+ +1 \(CDS\) +SYNCED$`, "ps")
 	m.Eventually(`(?m)^NAME +CLUSTER +CDS +ECDS +EDS +LDS +RDS +ISTIOD +VERSION\nclient-1\.apps +SYNCED \(\d+m?s\) +IGNORED +IGNORED `, "proxy-status", "-v", "1")
 	m.Eventually(`(?m)^NAME +STREAM +KIND +CLUSTER +NETWORK .*\nclient-1\.apps +1 +sidecar +- +SYNCED `, "ps", "-o", "wide")
@@ -69,7 +69,7 @@ func TestProxyStatus(t *testing.T) {
 }
 
 func TestProxyStatusErrors(t *testing.T) {
-	m := clitest.StartMesh(t, group())
+	m := clitest.StartMesh(t, status())
 	alive := m.Debug
 	for _, tc := range []struct {
 		server string
@@ -106,7 +106,7 @@ func TestProxyStatusWatch(t *testing.T) {
 		"yaml":  {`(?s)^---\n- .*SYNCED`, `(?s)\n---\n- .*ERROR`, `proxies: \[\]`},
 	} {
 		t.Run(format, func(t *testing.T) {
-			m := clitest.StartMesh(t, group())
+			m := clitest.StartMesh(t, status())
 			m.Eventually("SYNCED", "ps")
 			ctx, cancel := context.WithCancel(t.Context())
 			out, in := io.Pipe()
@@ -149,3 +149,6 @@ func TestProxyStatusWatch(t *testing.T) {
 		})
 	}
 }
+
+// status returns the command of this package.
+func status() cli.Group { return cli.Group{Commands: []cli.Command{NewProxyStatus}} }

@@ -4,10 +4,15 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
 
 	"github.com/spf13/cobra"
 
 	"github.com/meshctl/meshctl/internal/cli"
+	"github.com/meshctl/meshctl/internal/output"
 	"github.com/meshctl/meshctl/internal/proxyconfig"
 	"github.com/meshctl/meshctl/internal/proxyconfig/access"
 	"github.com/meshctl/meshctl/internal/proxyconfig/fetch"
@@ -112,4 +117,20 @@ func (o *pcAllOptions) write(env *cli.Env, overview *proxyconfig.Overview) error
 		env.Notef("The dump has no section of %s: %s.", missing.What, reason)
 	}
 	return nil
+}
+
+// policyTable lists the policies of ports.
+func policyTable(ports []access.PortPolicies) *output.Table {
+	t := &output.Table{Header: []string{"PORT", "MTLS", "POLICIES", "ISSUERS", "AUTHORIZERS"}, Name: "PORT"}
+	for _, p := range ports {
+		var policies []string
+		for _, action := range slices.Sorted(maps.Keys(p.Policies)) {
+			policies = append(policies, action+": "+strings.Join(p.Policies[action], ", "))
+		}
+		t.Rows = append(t.Rows, []string{
+			strconv.FormatUint(uint64(p.Port), 10), p.MTLS, cli.OrDash(strings.Join(policies, "; ")),
+			cli.OrDash(strings.Join(p.Issuers, ", ")), cli.OrDash(strings.Join(p.Providers, ", ")),
+		})
+	}
+	return t
 }
