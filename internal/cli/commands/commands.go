@@ -7,13 +7,16 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/meshctl/meshctl/internal/cli"
+	"github.com/meshctl/meshctl/internal/cli/analyzecmd"
+	"github.com/meshctl/meshctl/internal/cli/authzcmd"
 	"github.com/meshctl/meshctl/internal/cli/certscmd"
-	"github.com/meshctl/meshctl/internal/cli/checkcmd"
 	"github.com/meshctl/meshctl/internal/cli/clustercmd"
 	"github.com/meshctl/meshctl/internal/cli/debugcmd"
+	"github.com/meshctl/meshctl/internal/cli/explaincmd"
 	"github.com/meshctl/meshctl/internal/cli/injectcmd"
 	"github.com/meshctl/meshctl/internal/cli/installcmd"
-	"github.com/meshctl/meshctl/internal/cli/proxycmd"
+	"github.com/meshctl/meshctl/internal/cli/pccmd"
+	"github.com/meshctl/meshctl/internal/cli/pscmd"
 	"github.com/meshctl/meshctl/internal/cli/servecmd"
 	_ "github.com/meshctl/meshctl/internal/xdswire/protos" // for EnvoyFilters and dumps
 )
@@ -45,13 +48,13 @@ func groups() []cli.Group {
 			installcmd.NewManifest,
 		}},
 		{Title: "See what it does:", Commands: []cli.Command{
-			proxycmd.NewProxyConfig,
-			proxycmd.NewProxyStatus,
-			proxycmd.NewExplain,
-			checkcmd.NewAnalyze,
-			checkcmd.NewValidate,
-			proxycmd.NewAuthz,
-			proxycmd.NewRender,
+			pccmd.NewProxyConfig,
+			pscmd.NewProxyStatus,
+			explaincmd.NewExplain,
+			analyzecmd.NewAnalyze,
+			analyzecmd.NewValidate,
+			authzcmd.NewAuthz,
+			explaincmd.NewRender,
 			debugcmd.NewXDS,
 			debugcmd.NewLogLevel,
 		}},
