@@ -2,7 +2,6 @@ package snapshot
 
 import (
 	"cmp"
-	"slices"
 	"strings"
 
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
@@ -112,19 +111,6 @@ func (h *HostRules) For(c RuleClient) *HostRule {
 		}
 	}
 	return nil
-}
-
-// LabelSelector is a set of labels in a comparable form.
-type LabelSelector string
-
-// SelectorOf returns the comparable form of labels.
-func SelectorOf(labels map[string]string) LabelSelector {
-	parts := make([]string, 0, len(labels))
-	for k, v := range labels {
-		parts = append(parts, k+"="+v)
-	}
-	slices.Sort(parts)
-	return LabelSelector(strings.Join(parts, ","))
 }
 
 // RuleClient is everything about a client that decides which DestinationRules apply to

@@ -3,7 +3,6 @@ package snapshot
 import (
 	"net/netip"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -166,49 +165,6 @@ const (
 	KeepPaths             PathNormalization = 255  // nothing
 )
 
-// RetryPolicy sets how proxies repeat failed requests. The zero value is Istio's default:
-// two retries after errors that do no harm, on other hosts.
-type RetryPolicy struct {
-	Off bool
-	// Attempts is the number of retries; 0 means 2.
-	Attempts uint32
-	// On holds Envoy's conditions, joined by commas; empty means the default. Codes holds
-	// status codes, as bytes of big-endian numbers of two bytes.
-	On, Codes string
-	// SameHosts permits hosts that have failed.
-	SameHosts bool
-	// OtherLocalities prefers localities that have not failed.
-	OtherLocalities bool
-	Backoff         time.Duration // 0 means Envoy's
-	PerTry          time.Duration // the timeout of each try; 0 means none
-}
-
-// RetryPolicyOf returns the policy of a message, which may be nil.
-func RetryPolicyOf(m *networkingv1alpha3.HTTPRetry) RetryPolicy {
-	if m == nil {
-		return RetryPolicy{}
-	}
-	out := RetryPolicy{
-		Off: m.GetAttempts() == 0, Attempts: uint32(m.GetAttempts()), Backoff: m.GetBackoff().AsDuration(), PerTry: m.GetPerTryTimeout().AsDuration(),
-		SameHosts:       m.GetRetryIgnorePreviousHosts() != nil && !m.GetRetryIgnorePreviousHosts().GetValue(),
-		OtherLocalities: m.GetRetryRemoteLocalities().GetValue(),
-	}
-	var on []string
-	for condition := range strings.SplitSeq(m.GetRetryOn(), ",") {
-		condition = strings.TrimSpace(condition)
-		if code, err := strconv.ParseUint(condition, 10, 16); err == nil {
-			out.Codes += string([]byte{byte(code >> 8), byte(code)})
-		} else if condition != "" {
-			on = append(on, condition)
-		}
-	}
-	if out.Codes != "" && !slices.Contains(on, "retriable-status-codes") {
-		on = append(on, "retriable-status-codes")
-	}
-	out.On = strings.Join(on, ",")
-	return out
-}
-
 // CACertificate is a source of further roots.
 type CACertificate struct {
 	PEM, BundleURL string // one of them is set
@@ -221,23 +177,4 @@ type CACertificate struct {
 type TrustBundle struct {
 	// Roots holds one PEM certificate per element, sorted.
 	Roots []string
-}
-
-// NamespaceFacts holds the policies of a namespace of the local cluster and the
-// services of that namespace in all clusters, both oldest first.
-type NamespaceFacts struct {
-	Name string
-	// Policies holds the objects of PolicyKinds.
-	Policies map[Kind][]Policy
-	// KeySets holds the fetched key sets of RequestAuthentications, each a JWKS.
-	KeySets map[KeySource]string
-	// KeptKeys holds the earlier keys of rules whose key sets are not fetched yet.
-	KeptKeys map[KeptKeys]string
-	// EnvoyFilters are sorted by priority, then oldest first.
-	EnvoyFilters []*EnvoyFilter
-	Services     []*MeshService
-	// Rules is nil if the DestinationRules of most namespaces apply to this one, too.
-	Rules *RuleScope
-	// Routes is nil if the VirtualServices of most namespaces apply to this one, too.
-	Routes *RouteScope
 }

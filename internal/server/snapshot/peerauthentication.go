@@ -95,16 +95,6 @@ func WorkloadMTLS(root, ns *NamespaceFacts, labels map[string]string) MTLS {
 	return out
 }
 
-// Selects reports whether every label of the selector is among the labels.
-func Selects(selector, labels map[string]string) bool {
-	for k, v := range selector {
-		if have, ok := labels[k]; !ok || have != v {
-			return false
-		}
-	}
-	return true
-}
-
 func peerAuthentications(ns *NamespaceFacts) iter.Seq[*PeerAuthentication] {
 	return Policies[*securityv1beta1.PeerAuthentication](ns, KindPeerAuthentication)
 }
