@@ -162,7 +162,28 @@ func (r *Resource) WithAliases(aliases []string) *Resource {
 type Encoder struct {
 	// Encoded, which may be nil, is called for every encoded resource.
 	Encoded func(typeURL string)
-	shared  partCaches
+	// AccessLogs keeps the access logs that were made last.
+	AccessLogs Memo
+	shared     partCaches
+}
+
+// Memo keeps the last result of a function whose arguments are mostly those of the call before.
+// Several goroutines may use it.
+type Memo struct{ last atomic.Pointer[memoized] }
+
+type memoized struct{ key, value any }
+
+// Do returns the result of make for the key, which must be comparable. It does not keep a result with
+// an error. The caller must not change the result.
+func (m *Memo) Do(key any, make func() (any, error)) (any, error) {
+	if last := m.last.Load(); last != nil && last.key == key {
+		return last.value, nil
+	}
+	out, err := make()
+	if err == nil {
+		m.last.Store(&memoized{key, out})
+	}
+	return out, err
 }
 
 // deterministic encodes equal messages to equal bytes within one build.

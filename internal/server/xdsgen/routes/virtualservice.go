@@ -59,7 +59,7 @@ func (c RouteContext) Matches(v *snapshot.VirtualService, yield func(*networking
 			if !c.Applies(m.GetGateways(), m.GetPort(), snapshot.ClientMatchOf(m)) {
 				continue
 			}
-			if !yield(r, m) || IsCatchAll(RouteMatch(m)) {
+			if !yield(r, m) || everyRequest(m) {
 				return
 			}
 		}
@@ -192,6 +192,22 @@ func RouteMatch(m *networkingv1alpha3.HTTPMatchRequest) *routev3.RouteMatch {
 		out.QueryParameters = append(out.QueryParameters, q)
 	}
 	return out
+}
+
+// everyRequest reports whether every request meets a match, as IsCatchAll does of its RouteMatch.
+func everyRequest(m *networkingv1alpha3.HTTPMatchRequest) bool {
+	if len(m.GetHeaders())+len(m.GetWithoutHeaders())+len(m.GetQueryParams()) > 0 || m.GetMethod() != nil || m.GetAuthority() != nil || m.GetScheme() != nil {
+		return false
+	}
+	switch uri := m.GetUri().GetMatchType().(type) {
+	case nil:
+		return true
+	case *networkingv1alpha3.StringMatch_Prefix:
+		return uri.Prefix == "/"
+	case *networkingv1alpha3.StringMatch_Regex:
+		return uri.Regex == ".*"
+	}
+	return false
 }
 
 // IsCatchAll reports whether every request meets a condition.

@@ -71,8 +71,20 @@ func meshAccessLogs(m *snapshot.Mesh) []snapshot.AccessLog {
 	return []snapshot.AccessLog{m.AccessLog}
 }
 
-// AccessLogs returns the access logs of a filter.
+// AccessLogs returns the access logs of a filter. Filters with the same settings share them, so the
+// caller must not change them.
 func AccessLogs(g *wire.Generator, s Settings) []*accesslogv3.AccessLog {
+	made, err := g.Enc.AccessLogs.Do(s.accessLogs, func() (any, error) {
+		own := wire.Generator{Enc: g.Enc}
+		logs := accessLogs(&own, s)
+		return logs, own.Err
+	})
+	g.Fail(err)
+	logs, _ := made.([]*accesslogv3.AccessLog)
+	return slices.Clip(logs)
+}
+
+func accessLogs(g *wire.Generator, s Settings) []*accesslogv3.AccessLog {
 	var out []*accesslogv3.AccessLog
 	for log := range s.accessLogs.All {
 		var l *accesslogv3.AccessLog
