@@ -9,6 +9,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/meshctl/meshctl/internal/backoff"
+
 	"github.com/meshctl/meshctl/internal/certs"
 	"github.com/meshctl/meshctl/internal/mesh"
 )
@@ -265,14 +267,9 @@ func (m *Manager) renewIn(cert *Certificate) (time.Duration, error) {
 	return time.Duration(float64(life) * (1 - left)), nil
 }
 
-// backoff returns the wait after a number of failures in a row: it doubles up to maxRetry,
-// with a jitter of half, so that proxies that failed together do not retry together.
+// backoff returns the wait after a failure and a number of failures in a row before it.
 func (m *Manager) backoff(failures int) time.Duration {
-	d := maxRetry
-	if failures < 16 {
-		d = min(minRetry<<failures, maxRetry)
-	}
-	return d/2 + time.Duration(m.cfg.Rand.Float64()*float64(d/2))
+	return backoff.Wait(failures+1, minRetry, maxRetry, m.cfg.Rand.Float64)
 }
 
 // sleep waits for d, or until a revocation is reported, but at least for least. It returns

@@ -5,6 +5,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/meshctl/meshctl/internal/backoff"
+
 	"github.com/meshctl/meshctl/internal/mesh"
 )
 
@@ -50,7 +52,7 @@ func (r *clusterReader) run(ctx context.Context, access *Access, cfg *Config, fa
 	if access.Close != nil {
 		defer access.Close()
 	}
-	wait := cfg.timing.retry
+	failures := 0
 	for {
 		source := access.NewSource()
 		r.feed.hold()
@@ -63,17 +65,17 @@ func (r *clusterReader) run(ctx context.Context, access *Access, cfg *Config, fa
 			r.failure.Store(&failure{f.since, err})
 		} else {
 			r.failure.Store(&failure{cfg.Now(), err})
-			wait = cfg.timing.retry
+			failures = 0
 		}
 		if !failed(err) {
 			return
 		}
+		failures++
 		select {
-		case <-time.After(wait + time.Duration(cfg.Jitter()*float64(wait)/4)):
+		case <-time.After(backoff.Wait(failures, cfg.timing.retry, cfg.timing.longest, cfg.Jitter)):
 		case <-ctx.Done():
 			return
 		}
-		wait = min(2*wait, cfg.timing.longest)
 	}
 }
 

@@ -6,10 +6,13 @@ import (
 	"crypto/x509"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net/http"
 	"os"
 	"slices"
 	"time"
+
+	"github.com/meshctl/meshctl/internal/backoff"
 
 	"github.com/spiffe/go-spiffe/v2/bundle/x509bundle"
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
@@ -36,7 +39,7 @@ const (
 // follow fetches from a file or an endpoint again and again, until ctx ends.
 func (f *Bundles) follow(ctx context.Context, s Source) {
 	var file fileReader
-	retry := firstRetry
+	failures := 0
 	// answered means that the endpoint gave a bundle, so the file no longer counts.
 	trusted, answered := f.restored(s)
 	for ctx.Err() == nil {
@@ -58,11 +61,11 @@ func (f *Bundles) follow(ctx context.Context, s Source) {
 		if s.URL != "" {
 			if b, good := f.ask(ctx, s, trusted); good {
 				_, hint := b.Published()
-				wait, retry, answered, trusted = refreshOf(hint), firstRetry, true, b.Roots
+				wait, failures, answered, trusted = jittered(refreshOf(hint)), 0, true, b.Roots
 			} else {
-				wait, retry = retry, min(2*retry, maxRetry)
+				failures++
+				wait = backoff.Wait(failures, firstRetry, maxRetry, rand.Float64)
 			}
-			wait = jittered(wait)
 		}
 		select {
 		case <-ctx.Done():

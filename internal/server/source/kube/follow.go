@@ -6,13 +6,14 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math"
 	"net/http"
 	"net/url"
 	"strconv"
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/meshctl/meshctl/internal/backoff"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -166,10 +167,8 @@ func (f *follower) mayForget() bool {
 	return len(f.known) == 0 || f.definitions.lacks(f.res.GroupResource())
 }
 
-// backoff returns a wait that doubles with each failure, with up to half of it random.
 func (f *follower) backoff(most time.Duration) time.Duration {
-	d := float64(f.waits.retry) * math.Pow(2, float64(min(f.failures-1, 30)))
-	return time.Duration(min(d, float64(most)) * (0.5 + f.Jitter()/2))
+	return backoff.Wait(f.failures, f.waits.retry, most, f.Jitter)
 }
 
 func (f *follower) pause(ctx context.Context, d time.Duration) {

@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"io"
 	"time"
+
+	"github.com/meshctl/meshctl/internal/backoff"
 )
 
 const (
@@ -22,7 +24,7 @@ func (s *shared) followVersion(ctx context.Context) {
 		version, err := s.askVersion(ctx)
 		if err != nil { // the followers report it
 			failures++
-			wait = min(s.waits.retry<<min(failures, 10), s.waits.maxRetry)
+			wait = backoff.Wait(failures, s.waits.retry, s.waits.maxRetry, s.Jitter)
 		} else {
 			failures = 0
 			s.version.Store(&version)
