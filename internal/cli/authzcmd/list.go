@@ -29,6 +29,6 @@ tokens. WORKLOAD, --admin and --file name the Envoy, as in meshctl proxy-config.
 			return pccmd.Result{}, err
 		}
 		ports := access.Policies((*access.Config)(filters))
-		return pccmd.Result{Table: pccmd.PolicyTable(ports), None: "The proxy has no ports of a service", Json: ports}, nil
+		return pccmd.Result{Table: pccmd.PolicyTable(ports), None: "The proxy has no ports of a service", JSON: ports}, nil
 	}})
 }

@@ -54,7 +54,7 @@ meshctl pc clusters -o json and the other commands have filters.`,
 	}, Request{Path: fetch.All, Read: func(_ context.Context, r io.Reader, resources bool) (Result, error) {
 		if resources {
 			dump, err := proxyconfig.ReadDump(r)
-			return Result{Json: dump}, err
+			return Result{JSON: dump}, err
 		}
 		o.filter.Listeners.Port = o.filter.Clusters.Port
 		overview, err := proxyconfig.ReadOverview(r, o.filter)

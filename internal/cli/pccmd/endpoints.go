@@ -58,7 +58,7 @@ endpoints.`,
 	}, Request{Path: fetch.Assignments, Read: func(_ context.Context, r io.Reader, resources bool) (Result, error) {
 		found, err := proxyconfig.ReadAssignments(r, o.filter, resources)
 		table := proxyconfig.AssignmentTable(found, o.Output.Wide())
-		return Result{Table: table, of: endpointEntry, Json: proxyconfig.Resources(found)}, err
+		return Result{Table: table, of: endpointEntry, JSON: proxyconfig.Resources(found)}, err
 	}})
 	o.bindFilter(cmd.Flags())
 	return cmd
@@ -86,9 +86,9 @@ func (o *pcEndpointsOptions) read(ctx context.Context, r io.Reader, resources bo
 		if missing, ok := errors.AsType[*proxyconfig.MissingError](err); ok {
 			missing.Why += ", and so has " + string(fetch.Endpoints)
 		}
-		result.Json, endpoints = proxyconfig.Resources(assignments), proxyconfig.EndpointsOf(assignments)
+		result.JSON, endpoints = proxyconfig.Resources(assignments), proxyconfig.EndpointsOf(assignments)
 	case resources:
-		result.Json, err = proxyconfig.ReadClusterStatuses(in, o.filter)
+		result.JSON, err = proxyconfig.ReadClusterStatuses(in, o.filter)
 	default:
 		endpoints, err = proxyconfig.ReadEndpoints(in, o.filter)
 	}

@@ -32,7 +32,7 @@ also takes consecutive labels of the host.`,
 		Read: func(_ context.Context, r io.Reader, resources bool) (Result, error) {
 			clusters, err := proxyconfig.ReadClusters(r, filter, resources)
 			table := proxyconfig.ClusterTable(clusters, o.Output.Wide())
-			return Result{Table: table, of: "cluster", Json: proxyconfig.Resources(clusters)}, err
+			return Result{Table: table, of: "cluster", JSON: proxyconfig.Resources(clusters)}, err
 		},
 	})
 	fs := cmd.Flags()
@@ -66,7 +66,7 @@ and their destination, or with --verbose=false one row for each listener.`,
 		Read: func(_ context.Context, r io.Reader, resources bool) (Result, error) {
 			listeners, err := proxyconfig.ReadListeners(r, filter, resources)
 			table := proxyconfig.ListenerTable(listeners, verbose, o.Output.Wide())
-			return Result{Table: table, of: "listener", Json: proxyconfig.Resources(listeners)}, err
+			return Result{Table: table, of: "listener", JSON: proxyconfig.Resources(listeners)}, err
 		},
 	})
 	fs := cmd.Flags()
@@ -96,7 +96,7 @@ each route configuration. The routes for unknown hosts are not shown.`,
   meshctl pc routes --admin 127.0.0.1:15000 --name 5000 -o yaml`,
 	}, Request{Path: fetch.Routes, Read: func(_ context.Context, r io.Reader, resources bool) (Result, error) {
 		routes, err := proxyconfig.ReadRoutes(r, filter, resources)
-		return Result{Table: proxyconfig.RouteTable(routes, verbose), of: "route configuration", Json: proxyconfig.Resources(routes)}, err
+		return Result{Table: proxyconfig.RouteTable(routes, verbose), of: "route configuration", JSON: proxyconfig.Resources(routes)}, err
 	}})
 	fs := cmd.Flags()
 	filter.Seen = &o.seen
@@ -121,7 +121,7 @@ JSON and YAML show all of them. Private keys are never shown.`,
     base64 -d | openssl x509 -noout -text`,
 	}, Request{Path: fetch.Secrets, Read: func(_ context.Context, r io.Reader, _ bool) (Result, error) {
 		secrets, err := proxyconfig.ReadSecrets(r)
-		return Result{Table: proxyconfig.SecretTable(secrets.Items, env.Now()), None: "No active or warming secrets", Json: secrets.Resource}, err
+		return Result{Table: proxyconfig.SecretTable(secrets.Items, env.Now()), None: "No active or warming secrets", JSON: secrets.Resource}, err
 	}})
 }
 
@@ -139,7 +139,7 @@ filters. JSON and YAML show the complete configurations.`,
   meshctl pc ecds --admin 127.0.0.1:15000 -o json | jq '.ecdsFilters[] | .ecdsFilter.name, .lastUpdated'`,
 	}, Request{Path: fetch.Extensions, Read: func(_ context.Context, r io.Reader, _ bool) (Result, error) {
 		extensions, err := proxyconfig.ReadExtensions(r)
-		return Result{Table: proxyconfig.ExtensionTable(extensions.Items), None: "No extension configurations", Json: extensions.Resource}, err
+		return Result{Table: proxyconfig.ExtensionTable(extensions.Items), None: "No extension configurations", JSON: extensions.Resource}, err
 	}})
 }
 
@@ -161,7 +161,7 @@ show all of it without private keys; the table shows only versions.`,
 		if err != nil {
 			return Result{}, err
 		}
-		return Result{Table: proxyconfig.BootstrapTable(b), None: "The bootstrap has no versions", Json: b.Resource}, nil
+		return Result{Table: proxyconfig.BootstrapTable(b), None: "The bootstrap has no versions", JSON: b.Resource}, nil
 	}})
 	o.Output = output.FormatJSON
 	cmd.Flags().Lookup("output").DefValue = string(o.Output)

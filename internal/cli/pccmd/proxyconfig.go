@@ -69,6 +69,7 @@ type EnvoyFlags struct {
 	maxMiB int64
 }
 
+// Bind adds the flags to a set of flags.
 func (f *EnvoyFlags) Bind(fs *pflag.FlagSet) {
 	fs.StringVar(&f.Source.Admin, "admin", "", "Admin interface of a running Envoy: `host:port` or http://host:port")
 	fs.StringVarP(&f.Source.File, "file", "f", "", "`File` with a saved dump, - for standard input")
@@ -94,7 +95,7 @@ func maxDumpVar(fs *pflag.FlagSet, mib *int64) {
 	cli.NumberVar(fs, mib, "max-size", 1024, 1, 1<<20, "Size limit of a dump, in `MiB`")
 }
 
-// pcOptions hold the flags that commands with one Envoy share.
+// Options hold the flags that commands with one Envoy share.
 type Options struct {
 	EnvoyFlags
 	Pod    podFlags
@@ -104,7 +105,7 @@ type Options struct {
 	filters func() string
 }
 
-// pcRequest is a request to an admin interface, or a saved response to it, and the
+// Request is a request to an admin interface, or a saved response to it, and the
 // function that reads the response. The function returns resources, for JSON and YAML,
 // or rows.
 type Request struct {
@@ -112,12 +113,12 @@ type Request struct {
 	Read func(ctx context.Context, r io.Reader, resources bool) (Result, error)
 }
 
-// pcResult is the content of a response.
+// Result is the content of a response.
 type Result struct {
 	Table *output.Table
 	None  string // the message for a table without rows, or
 	of    string // the name of an entry that pcOptions counts
-	Json  any
+	JSON  any
 	// write prints a result of several tables, instead of table.
 	write func() error
 }
@@ -164,9 +165,9 @@ func (o *Options) run(ctx context.Context, env *cli.Env, request Request) error 
 	}
 	none := false
 	if resources {
-		list := reflect.ValueOf(result.Json)
+		list := reflect.ValueOf(result.JSON)
 		none = list.Kind() == reflect.Slice && list.Len() == 0
-		err = output.Write(env.Stdout, o.Output, result.Json)
+		err = output.Write(env.Stdout, o.Output, result.JSON)
 	} else {
 		none = len(result.Table.Rows) == 0
 		err = cli.WriteTable(env, o.Output, result.Table)
@@ -214,6 +215,7 @@ func filtersOf(cmd *cobra.Command) func() string {
 // Running reports whether the source is a running Envoy, which answers the right request.
 func (o *Options) Running() bool { return o.Source.File == "" }
 
+// ErrNotEnvoy is the error of a response that is not one of an admin interface.
 var ErrNotEnvoy = errors.New("is that Envoy's admin interface?")
 
 // PortVar defines a filter for a port. Zero means any port.

@@ -23,6 +23,7 @@ import (
 	"github.com/meshctl/meshctl/internal/replicas"
 )
 
+// Options holds the flags of proxy-status, of which explain has some.
 type Options struct {
 	cli.PageFlags
 	xds       xdsFlags

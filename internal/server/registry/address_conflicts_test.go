@@ -149,7 +149,7 @@ func TestAddressesOfOthers(t *testing.T) {
 	var log bytes.Buffer
 	b := newTestState(t)
 	logger := slog.New(slog.NewTextHandler(&log, nil))
-	b.s.cfg.Log, b.s.Tables.Cfg.Log = logger, logger
+	b.s.cfg.Log, b.s.Cfg.Log = logger, logger
 	local := service("c1", "victim")
 	local.VIPs = []netip.Addr{netip.MustParseAddr("10.96.0.7")}
 	thief, honest := pod("c2", "thief", "10.96.0.7"), pod("c2", "honest", "10.2.0.1")

@@ -27,7 +27,7 @@ func ips(texts ...string) []netip.Addr {
 func TestHostNamesOfGateways(t *testing.T) {
 	t.Parallel()
 	b := newTestState(t)
-	b.s.Tables.Cfg.ResolvesHosts = true
+	b.s.Cfg.ResolvesHosts = true
 	resolved := func(hosts map[string][]netip.Addr) { b.s.setHosts(hosts) }
 	want := func(network mesh.NetworkID, texts ...string) {
 		t.Helper()

@@ -90,7 +90,7 @@ func TestDescribedGateways(t *testing.T) {
 	b := newTestState(t)
 	now := epoch
 	b.s.cfg.Now = func() time.Time { return now }
-	b.s.Tables.Cfg.ResolvesHosts = true
+	b.s.Cfg.ResolvesHosts = true
 	named := gateway("c2", "n2", "192.0.2.1", "gw.example.com")
 	settings := &snapshot.MeshSettings{
 		Meta: meta("c1", "istio-system", "istio"), Mesh: &meshv1alpha1.MeshConfig{},
@@ -167,7 +167,7 @@ func TestKubernetesGateways(t *testing.T) {
 // or of another namespace, neither by addresses nor by host names.
 func TestGatewaysOfOneNamespace(t *testing.T) {
 	b := newTestState(t)
-	b.s.Tables.Cfg.ResolvesHosts = true
+	b.s.Cfg.ResolvesHosts = true
 	in := func(namespace string, s *snapshot.Service) *snapshot.Service {
 		s.Namespace = namespace
 		return s

@@ -142,13 +142,13 @@ func (s *state) singles(next *snapshot.Snapshot, changes *snapshot.Changes) {
 	next.Mesh, next.GatewayConfigs, next.RuleTraits = s.Mesh.Get(nil), s.Configs.Get(nil), s.RuleTraits.Get(nil)
 	next.RouteClients = s.RouteClients.Get(nil)
 	is := s.Traits.Get(nil)
-	next.Private, next.NodeLocal, next.DNS, next.Allocated = is.Private, is.NodeLocal, is.Dns, is.Allocated
+	next.Private, next.NodeLocal, next.DNS, next.Allocated = is.Private, is.NodeLocal, is.DNS, is.Allocated
 }
 
 // networks sets the networks of clusters, and the gateways of networks.
 func (s *state) networks(next *snapshot.Snapshot, changes *snapshot.Changes) {
 	update := make(map[mesh.ClusterID]*mesh.NetworkID)
-	for id, c := range s.Tables.Networks.Changed() {
+	for id, c := range s.Networks.Changed() {
 		changes.Networks[id] = struct{}{}
 		if update[id] = nil; c.Present {
 			update[id] = &c.Value
@@ -342,7 +342,7 @@ func (s *state) reports() {
 		s.report.serverConflicts = s.describeServerConflicts(s.servers, now)
 		s.servers = now
 	}
-	if now := s.Tables.Duplicates.Get(nil); s.Tables.Duplicates.Changed() {
+	if now := s.Duplicates.Get(nil); s.Duplicates.Changed() {
 		s.report.duplicates = s.describeDuplicates(s.duplicates, now)
 		s.duplicates = now
 	}

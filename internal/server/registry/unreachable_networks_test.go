@@ -87,7 +87,7 @@ func TestUnreachableNetworks(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			var log bytes.Buffer
 			b := newTestState(t)
-			b.s.cfg.Log, b.s.Tables.Cfg.ResolvesHosts = slog.New(slog.NewTextHandler(&log, nil)), true
+			b.s.cfg.Log, b.s.Cfg.ResolvesHosts = slog.New(slog.NewTextHandler(&log, nil)), true
 			b.apply(mesh...)
 			b.s.setHosts(map[string][]netip.Addr{"gone.example": nil})
 			b.apply(tc.events...)

@@ -73,8 +73,10 @@ type portAddress struct {
 // Set is a set of keys.
 type Set[K comparable] map[K]struct{}
 
+// Add adds an element.
 func (s Set[K]) Add(k K) { s[k] = struct{}{} }
 
+// Has reports whether an element is in the set.
 func (s Set[K]) Has(k K) bool {
 	_, ok := s[k]
 	return ok
@@ -319,12 +321,14 @@ func (j *join) localityOf(ep *snapshot.SliceEndpoint, pod *snapshot.Pod) mesh.Lo
 	return mesh.Locality{Zone: ep.Zone}
 }
 
+// EqualEndpoints reports whether the endpoints of a service are the same.
 func EqualEndpoints(x, y *snapshot.Endpoints) bool {
 	return maps.EqualFunc(x.ByPort, y.ByPort, func(l, r []snapshot.Endpoint) bool {
 		return slices.EqualFunc(l, r, EqualEndpoint)
 	})
 }
 
+// EqualEndpoint reports whether two endpoints are the same.
 func EqualEndpoint(x, y snapshot.Endpoint) bool {
 	return x.Address == y.Address && x.Target == y.Target && x.Port == y.Port && x.Cluster == y.Cluster && x.Network == y.Network &&
 		x.Locality == y.Locality && x.Health == y.Health && x.MTLS == y.MTLS && x.TLSMode == y.TLSMode && x.DirectTLS == y.DirectTLS &&

@@ -36,6 +36,7 @@ func (d DuplicateExtension) String() string {
 	return d.Second.String() + ": " + d.Text()
 }
 
+// Text describes the fault, without its object.
 func (d DuplicateExtension) Text() string {
 	return fmt.Sprintf("proxies that %s also selects get extension %q from there", d.First, d.Extension)
 }

@@ -19,8 +19,10 @@ func (c ServerConflict) String() string {
 	return fmt.Sprintf("%s: %s %s", c.Gateway, c.Field(), c.Text())
 }
 
+// Field returns the path of the server that is not opened.
 func (c ServerConflict) Field() string { return fmt.Sprintf("spec.servers[%d]", c.Index) }
 
+// Text describes the fault, without its object.
 func (c ServerConflict) Text() string { return "is not opened: " + c.Reason }
 
 // maxComparedServers bounds the servers that are compared for the selectors of one namespace.

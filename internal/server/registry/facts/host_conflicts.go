@@ -27,6 +27,7 @@ func (c HostConflict) String() string {
 	return "host " + c.Host + ": several objects define it, proxies use " + c.First + " before " + strings.Join(c.Others, ", ")
 }
 
+// Equal reports whether two conflicts are the same.
 func (c HostConflict) Equal(other HostConflict) bool {
 	return c.Host == other.Host && c.First == other.First && slices.Equal(c.Others, other.Others)
 }

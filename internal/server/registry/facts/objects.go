@@ -19,8 +19,10 @@ type ObjectKey struct {
 	Namespace, Name string
 }
 
+// KeyOf returns the name of an object, without its kind.
 func KeyOf(k snapshot.Key) ObjectKey { return ObjectKey{k.Cluster, k.Namespace, k.Name} }
 
+// Compare orders names by cluster, namespace and name.
 func (k ObjectKey) Compare(other ObjectKey) int {
 	return cmp.Or(cmp.Compare(k.Cluster, other.Cluster), strings.Compare(k.Namespace, other.Namespace), strings.Compare(k.Name, other.Name))
 }

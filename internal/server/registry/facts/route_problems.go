@@ -52,6 +52,7 @@ func (t *Tables) findRouteProblems(r *derive.Reads) []RouteProblem {
 	return out[:min(len(out), maxRouteProblems)]
 }
 
+// Compare orders problems.
 func (p RouteProblem) Compare(other RouteProblem) int {
 	return cmp.Or(strings.Compare(p.Namespace, other.Namespace), strings.Compare(p.Name, other.Name), strings.Compare(p.Problem, other.Problem))
 }

@@ -163,7 +163,7 @@ func traitsOf(into []serviceTrait, _ string, s *snapshot.MeshService) []serviceT
 
 // traits reports which traits some service has.
 type traits struct {
-	Private, NodeLocal, Dns, Allocated bool
+	Private, NodeLocal, DNS, Allocated bool
 	// collectors names the services that take spans and logs, or authorize requests, and exist,
 	// with their visibility.
 	collectors string

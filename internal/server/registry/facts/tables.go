@@ -19,7 +19,7 @@ import (
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 )
 
-// tableConfig has what facts depend on beside objects.
+// Config has what facts depend on beside objects.
 type Config struct {
 	// Local, Network, TrustDomain and SystemNamespace are those of the registry.
 	Local           mesh.ClusterID
@@ -197,7 +197,7 @@ type Tables struct {
 	Wanted           *derive.Value[[]snapshot.WantedKeys]
 }
 
-// newTables returns the tables without objects.
+// New returns the tables without objects.
 func New(cfg Config) *Tables {
 	t := &Tables{Cfg: cfg, Graph: derive.NewGraph(), Inputs: make(map[snapshot.Kind]inputTable)}
 	t.addInputs()

@@ -23,7 +23,7 @@ const OwnZipkin = ""
 // defaultSampling is the percentage of requests that are traced by default.
 const defaultSampling = 1
 
-// meshTracing returns the tracing of workloads without a Telemetry.
+// Tracing returns the tracing of workloads without a Telemetry.
 func Tracing(mc *meshv1alpha1.MeshConfig) snapshot.Tracing {
 	own := mc.GetDefaultConfig().GetTracing()
 	out := snapshot.Tracing{On: mc == nil || mc.GetEnableTracing(), Sampling: cmp.Or(own.GetSampling(), defaultSampling), MaxPathTag: own.GetMaxPathTagLength()}
@@ -40,7 +40,7 @@ func encoded(v any) string {
 	return string(b)
 }
 
-// tracers returns the collectors of spans by name in lower case.
+// Collectors returns the collectors of spans by name in lower case.
 func Collectors(mc *meshv1alpha1.MeshConfig) map[string]snapshot.Collector {
 	out := make(map[string]snapshot.Collector)
 	for _, p := range mc.GetExtensionProviders() {
@@ -110,7 +110,7 @@ func otlpLog(p *meshv1alpha1.MeshConfig_ExtensionProvider_EnvoyOpenTelemetryLogP
 	return log
 }
 
-// logProviders returns the access logs of the providers, by name in lower case. Unless a
+// AccessLogs returns the access logs of the providers, by name in lower case. Unless a
 // provider is named envoy, this name stands for the access log of MeshConfig, and for the
 // standard output if MeshConfig has no file.
 func AccessLogs(providers []*meshv1alpha1.MeshConfig_ExtensionProvider, own snapshot.AccessLog) map[string]snapshot.AccessLog {
@@ -151,7 +151,7 @@ func AccessLogs(providers []*meshv1alpha1.MeshConfig_ExtensionProvider, own snap
 	return out
 }
 
-// metricProviders returns the names of the providers of metrics, in lower case. Unless another
+// Metrics returns the names of the providers of metrics, in lower case. Unless another
 // provider is named prometheus, this name is one of them.
 func Metrics(providers []*meshv1alpha1.MeshConfig_ExtensionProvider) map[string]bool {
 	out := map[string]bool{"prometheus": true}

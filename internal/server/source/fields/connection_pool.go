@@ -6,6 +6,7 @@ import (
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
 )
 
+// ConnectionPoolFault checks the connection pool of a DestinationRule or of MeshConfig.
 func ConnectionPoolFault(field string, p *networkingv1alpha3.ConnectionPoolSettings) *Error {
 	tcp, http := p.GetTcp(), p.GetHttp()
 	keep := tcp.GetTcpKeepalive()
@@ -33,6 +34,7 @@ func ConnectionPoolFault(field string, p *networkingv1alpha3.ConnectionPoolSetti
 	)
 }
 
+// OutlierDetectionFault checks the outlier detection of a DestinationRule or of MeshConfig.
 func OutlierDetectionFault(field string, o *networkingv1alpha3.OutlierDetection) *Error {
 	percent := func(name string, n int32) *Error {
 		if n < 0 || n > 100 {

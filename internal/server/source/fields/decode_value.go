@@ -48,6 +48,8 @@ func FieldBelow(parent, field string) string {
 	return parent + "." + field
 }
 
+// DecodeKube decodes a value at the path field into a part of a Kubernetes object. It ignores unknown
+// fields.
 func DecodeKube(v yamldoc.Value, field string, into any) *Error {
 	data, err := v.JSON()
 	if err == nil {
@@ -71,6 +73,7 @@ const (
 	Lenient = true
 )
 
+// DecodeProto decodes a value into a message of Istio.
 func DecodeProto(v yamldoc.Value, into proto.Message, discardUnknown bool) *Error {
 	opts := protojson.UnmarshalOptions{DiscardUnknown: discardUnknown}
 	data, err := v.JSON()

@@ -72,7 +72,7 @@ func AllFaults(faults ...*Error) *Error {
 	return all
 }
 
-// err returns the faults as the error of a Converter. The last one states how many are not kept.
+// AsError returns the faults as the error of a Converter. The last one states how many are not kept.
 func (e *Error) AsError() error {
 	if len(e.Further) == 0 {
 		return e
@@ -135,6 +135,7 @@ func (e *Error) Error() string {
 // Unwrap returns the fault without its place.
 func (e *Error) Unwrap() error { return e.Err }
 
+// Faultf returns a fault of a field with a formatted reason.
 func Faultf(field, format string, args ...any) *Error {
 	return &Error{Field: field, Err: fmt.Errorf(format, args...)}
 }

@@ -61,6 +61,7 @@ func ScopedHostFault(field, host, words string) *Error {
 	return PatternFault(field, name)
 }
 
+// PortFault checks the number and the protocol of a port, which must be none of refused.
 func PortFault(field string, number uint32, protocol string, refused ...mesh.Protocol) *Error {
 	faults := ProtocolFault(field, protocol, refused...)
 	if !IsPort(number) {
@@ -78,6 +79,7 @@ func ProtocolFault(field, protocol string, refused ...mesh.Protocol) *Error {
 	return nil
 }
 
+// BindFault checks the address at which a listener listens. None means the default.
 func BindFault(field, bind string) *Error {
 	if bind == "" {
 		return nil
@@ -88,6 +90,7 @@ func BindFault(field, bind string) *Error {
 	return nil
 }
 
+// LabelsFault checks the labels of a selector.
 func LabelsFault(field string, labels map[string]string) *Error {
 	if len(labels) == 0 {
 		return nil
@@ -111,6 +114,7 @@ func ParseAddr(s string) (netip.Addr, error) {
 	return a.Unmap(), nil
 }
 
+// IsPort reports whether a number is that of a port.
 func IsPort[T int32 | uint32](n T) bool { return n > 0 && n <= 65535 }
 
 // ItemOf returns the path of an item of a list, or the field itself if it holds a
@@ -179,6 +183,7 @@ func regexSize(re *syntax.Regexp) int {
 // IsHeaderName reports whether s is the name of an HTTP header.
 func IsHeaderName(s string) bool { return mesh.IsHeaderName(s) }
 
+// PercentageFault checks a percentage, which may be missing.
 func PercentageFault(field string, p *networkingv1alpha3.Percent) *Error {
 	if v := p.GetValue(); v < 0 || v > 100 || math.IsNaN(v) {
 		return Faultf(field, "%v is not a percentage", v)
@@ -202,6 +207,7 @@ func ExportTo(text string) ([]string, *Error) {
 	return out, nil
 }
 
+// ExportToFault checks a namespace, or a word for namespaces, in exportTo.
 func ExportToFault(field, namespace string) *Error {
 	if namespace != "*" && namespace != "." && namespace != "~" && !mesh.IsDNSLabel(namespace) {
 		return Faultf(field, "%q is neither a namespace nor one of * . ~", namespace)
@@ -236,6 +242,7 @@ func TimeFault(field string, d *durationpb.Duration, least time.Duration) *Error
 	return DurationFault(field, d, least)
 }
 
+// IsWellKnown reports whether a message is one of protobuf itself, such as a Duration.
 func IsWellKnown(d protoreflect.MessageDescriptor) bool {
 	return strings.HasPrefix(string(d.FullName()), "google.protobuf.")
 }

@@ -32,6 +32,7 @@ func CheckFormats(v *structpb.Value) error {
 	return nil
 }
 
+// CheckTextFormat checks the operators of Envoy's text format, such as %PROTOCOL%.
 func CheckTextFormat(format string) error {
 	if len(format) > MaxLogFormat {
 		return fmt.Errorf("it has %d bytes, at most %d are accepted", len(format), MaxLogFormat)
@@ -139,4 +140,5 @@ var logOperatorGroups = []struct{ argument, example, names string }{
 	},
 }
 
+// MaxLogFormat bounds the format of an access log, in bytes.
 const MaxLogFormat = 16 << 10

@@ -11,7 +11,7 @@ import (
 // maxFailoverLabels bounds the priorities of endpoints.
 const maxFailoverLabels = 16
 
-// checkLocalities checks a localityLbSetting, which may be nil.
+// LocalitiesFault checks a localityLbSetting, which may be nil.
 func LocalitiesFault(field string, s *networkingv1alpha3.LocalityLoadBalancerSetting) *Error {
 	if len(s.GetDistribute()) > 0 && len(s.GetFailover())+len(s.GetFailoverPriority()) > 0 {
 		return Faultf(field, "has distribute and failover: want one of them")
@@ -111,4 +111,5 @@ func overlaps(a, b []string) bool {
 	return true
 }
 
+// NoZoneAware is the meaning of the fields for zone-aware routing, which have no effect.
 const NoZoneAware = "use `localityLbSetting`"

@@ -78,6 +78,7 @@ func YamlSizeFault(v yamldoc.Value) *Error {
 	return tooManyEntries(path, MaxEntries)
 }
 
+// Limitf returns the fault of a field that exceeds a limit.
 func Limitf(field, format string, args ...any) *Error {
 	fault := Faultf(field, format, args...)
 	fault.Limit = true

@@ -17,7 +17,7 @@ const (
 	NoEffect Support = "no effect"
 )
 
-// apiField is a field of a kind or of MeshConfig.
+// Field is a field of a kind or of MeshConfig.
 type Field struct {
 	// Path is the path of JSON names within the spec, without indexes: servers.tls.
 	Path    string
@@ -29,6 +29,7 @@ type Field struct {
 	Lacks func(value proto.Message) bool
 }
 
+// WithoutEffect returns a warning about a field without effect.
 func WithoutEffect(field, meaning string) *Error {
 	return Faultf(field, "has no effect: %s", strings.ReplaceAll(meaning, "`", ""))
 }

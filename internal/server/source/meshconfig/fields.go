@@ -12,7 +12,7 @@ import (
 	"github.com/meshctl/meshctl/internal/yamldoc"
 )
 
-// meshFields lists every field of MeshConfig once, and the subfields of fields that
+// Fields lists every field of MeshConfig once, and the subfields of fields that
 // work partly.
 var Fields = []fields.Field{
 	{Path: "trustDomain", Support: fields.Works, Meaning: "the flag `--trust-domain` overrides it"},
@@ -157,7 +157,7 @@ const (
 	useOpenTelemetry = "use a provider with `opentelemetry`"
 )
 
-// actualMeshConfig returns a MeshConfig that describes the fixed behaviour of the mesh:
+// Actual returns a MeshConfig that describes the fixed behaviour of the mesh:
 // settings that ask for it are satisfied although they have no effect.
 func Actual() *meshv1alpha1.MeshConfig {
 	m := Default()

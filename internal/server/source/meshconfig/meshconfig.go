@@ -30,7 +30,7 @@ const (
 	keyMeshNetworks = "meshNetworks"
 )
 
-// DefaultMeshConfig returns Istio's default MeshConfig. Each call returns a new
+// Default returns Istio's default MeshConfig. Each call returns a new
 // message.
 func Default() *meshv1alpha1.MeshConfig {
 	return &meshv1alpha1.MeshConfig{

@@ -148,6 +148,7 @@ func tagFault(field, name string, t *telemetryv1alpha1.Tracing_CustomTag) *field
 	return nil
 }
 
+// ProviderNameFault checks the name of an extension provider in a Telemetry.
 func ProviderNameFault(field string, p *telemetryv1alpha1.ProviderRef) *fields.Error {
 	if p.Name == "" {
 		return fields.Faultf(field+".name", "is missing")

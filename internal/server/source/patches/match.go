@@ -11,7 +11,7 @@ import (
 // maxVersionPattern bounds the bytes of a regular expression, as Istio does.
 const maxVersionPattern = 1024
 
-// checkMatch checks the match of a patch. A condition that is not supported makes the patch
+// Match checks the match of a patch. A condition that is not supported makes the patch
 // ineffective: without the condition, it would apply to more proxies or resources than
 // intended.
 func Match(p *networkingv1alpha3.EnvoyFilter_EnvoyConfigObjectPatch, target Target) (snapshot.ProxyMatch, *fields.Error) {
@@ -88,7 +88,7 @@ const (
 	hcmFilter     = "envoy.filters.network.http_connection_manager"
 )
 
-// patchTarget describes a place to which patches apply.
+// Target describes a place to which patches apply.
 type Target struct {
 	Message    protoreflect.FullName // of the value
 	Operations string
@@ -102,7 +102,7 @@ const (
 	allOperations = "MERGE MERGE_AND_REPLACE_LIST ADD REMOVE REPLACE INSERT_BEFORE INSERT_AFTER INSERT_FIRST"
 )
 
-// patchTargets holds the places to which patches apply.
+// Targets holds the places to which patches apply.
 func Targets() map[networkingv1alpha3.EnvoyFilter_ApplyTo]Target {
 	return map[networkingv1alpha3.EnvoyFilter_ApplyTo]Target{
 		networkingv1alpha3.EnvoyFilter_LISTENER: {

@@ -23,7 +23,7 @@ import (
 	"github.com/meshctl/meshctl/internal/yamldoc"
 )
 
-// patchValue decodes and checks the value of a patch as the message of that name.
+// Value decodes and checks the value of a patch as the message of that name.
 func Value(p *networkingv1alpha3.EnvoyFilter_EnvoyConfigObjectPatch, message protoreflect.FullName) (proto.Message, *fields.Error) {
 	const at = "patch.value"
 	value := p.GetPatch().GetValue()
@@ -217,6 +217,7 @@ func typedStructs(value *structpb.Value) ([]typed, *fields.Error) {
 	return out, nil
 }
 
+// TextField returns the value of a text field of a message.
 func TextField(m proto.Message, name protoreflect.Name) string {
 	return m.ProtoReflect().Get(m.ProtoReflect().Descriptor().Fields().ByName(name)).String()
 }

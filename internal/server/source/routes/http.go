@@ -23,7 +23,7 @@ const (
 	maxBody = 1 << 20 // of a direct response; as in route configurations
 )
 
-// checkHTTPRoutes checks the routes of a VirtualService with a number of hosts. isDelegate
+// HTTPRoutesFault checks the routes of a VirtualService with a number of hosts. isDelegate
 // reports whether they only complete the routes of other VirtualServices.
 func HTTPRoutesFault(routes []*networkingv1alpha3.HTTPRoute, hosts int, isDelegate bool) *fields.Error {
 	n := 0
@@ -374,6 +374,7 @@ func corsFault(field string, c *networkingv1alpha3.CorsPolicy) *fields.Error {
 	return faults.And(fields.TimeFault(field+".maxAge", c.MaxAge, 0))
 }
 
+// HTTPRouteFields describes the fields of HTTP routes that work in part or not at all.
 var HTTPRouteFields = []fields.Field{
 	{Path: "http", Support: fields.Partly, Meaning: "all fields except `fault.delay.exponentialDelay` and `fault.abort.http2Error`; routes also apply to services whose protocol Envoy detects"},
 	{Path: "http.fault", Support: fields.Partly, Meaning: "`delay` and `abort`"},

@@ -12,6 +12,7 @@ import (
 	"github.com/meshctl/meshctl/internal/server/source/fields"
 )
 
+// GatewaysFault checks the Gateways of a VirtualService or of a match.
 func GatewaysFault(field string, names []string) *fields.Error {
 	if len(names) > maxRouteParts {
 		return fields.Faultf(field, "has %d entries, at most %d are accepted", len(names), maxRouteParts)
@@ -53,6 +54,7 @@ func sourceLabelsFault(field string, labels map[string]string) *fields.Error {
 	return faults
 }
 
+// TLSRouteFault checks a TLS route of a VirtualService with these hosts.
 func TLSRouteFault(field string, r *networkingv1alpha3.TLSRoute, hosts []string) *fields.Error {
 	routes := destinationsFault(field+".route", r.Route)
 	if len(r.Match) == 0 {
@@ -98,6 +100,7 @@ func isSubset(host, of string) bool {
 	return host == of || wild && strings.HasSuffix(host, suffix)
 }
 
+// TCPRouteFault checks a TCP route of a VirtualService.
 func TCPRouteFault(field string, r *networkingv1alpha3.TCPRoute) *fields.Error {
 	return fields.Each(field+".match", r.Match, func(field string, m *networkingv1alpha3.L4MatchAttributes) *fields.Error {
 		return fields.AllFaults(
