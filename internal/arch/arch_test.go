@@ -2,6 +2,7 @@
 package arch
 
 import (
+	"bytes"
 	"cmp"
 	"errors"
 	"go/ast"
@@ -308,4 +309,24 @@ func selector(expr ast.Expr) string {
 		}
 	}
 	return ""
+}
+
+// maxPackageLines bounds the lines of a package, without its tests: what a reader can oversee.
+const maxPackageLines = 6000
+
+func TestSizeOfPackages(t *testing.T) {
+	t.Parallel()
+	for name, pkg := range packages(t) {
+		lines := 0
+		for _, file := range pkg.GoFiles {
+			text, err := os.ReadFile(filepath.Join(pkg.Dir, file))
+			if err != nil {
+				t.Fatal(err)
+			}
+			lines += bytes.Count(text, []byte("\n"))
+		}
+		if lines > maxPackageLines {
+			t.Errorf("%s has %d lines, want at most %d: move a part to a package of its own", name, lines, maxPackageLines)
+		}
+	}
 }
