@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/meshctl/meshctl/internal/backoff"
-
 	"github.com/meshctl/meshctl/internal/certs"
 	"github.com/meshctl/meshctl/internal/mesh"
 )

@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/meshctl/meshctl/internal/backoff"
-
 	"github.com/meshctl/meshctl/internal/mesh"
 )
 

@@ -137,38 +137,6 @@ func (s *MeshService) HasAnyAddress(number uint32) bool { return s.place(number)
 // NamesOf returns SubjectAltNames for a port.
 func (s *MeshService) NamesOf(number uint32) []string { return s.place(number).SubjectAltNames }
 
-// Distribution is a preference for endpoints by their place.
-type Distribution uint8
-
-// The values of Distribution.
-const (
-	NoDistribution Distribution = iota
-	AnyPlace                    // overrides the namespace's
-	PreferSameZone
-	PreferSameNode
-)
-
-// Of returns the preference of a service in a namespace with another one.
-func (d Distribution) Of(namespace Distribution) Distribution {
-	if d = cmp.Or(d, namespace); d == AnyPlace {
-		return NoDistribution
-	}
-	return d
-}
-
-// Labels returns the labels that a client and an endpoint should share, the most important
-// one first.
-func (d Distribution) Labels() []string {
-	all := []string{mesh.LabelNetwork, mesh.LabelRegion, mesh.LabelZone, mesh.LabelSubzone, mesh.LabelHostname}
-	switch d {
-	case PreferSameZone:
-		return all[:3]
-	case PreferSameNode:
-		return all
-	}
-	return nil
-}
-
 // In returns the part of a cluster, or nil.
 func (s *MeshService) In(c mesh.ClusterID) *ClusterService { return partOf(s.Clusters, c) }
 

@@ -12,12 +12,11 @@ import (
 	"slices"
 	"time"
 
-	"github.com/meshctl/meshctl/internal/backoff"
-
 	"github.com/spiffe/go-spiffe/v2/bundle/x509bundle"
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
 	"github.com/spiffe/go-spiffe/v2/svid/x509svid"
 
+	"github.com/meshctl/meshctl/internal/backoff"
 	"github.com/meshctl/meshctl/internal/certs/bundle"
 	"github.com/meshctl/meshctl/internal/dial"
 	"github.com/meshctl/meshctl/internal/files"

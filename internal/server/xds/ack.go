@@ -78,9 +78,8 @@ func clip(s string) string {
 	if strings.Contains(s, `"auths`) || strings.Contains(s, `auths\"`) {
 		return "(not shown: the text contains credentials)"
 	}
-	const most = 1024
-	if len(s) > most {
-		s = s[:most] + "…"
+	if len(s) > maxPeerText {
+		s = s[:maxPeerText] + "…"
 	}
 	return strings.ToValidUTF8(s, "?")
 }

@@ -13,6 +13,10 @@ import (
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
 
+// maxPeerText bounds a text of a peer, such as the reason why an Envoy refuses a response, in logs
+// and on status pages.
+const maxPeerText = 1024
+
 // Limits bound the resources that peers may use. Zero fields mean the default; for the
 // embedded limits it is 5,000 connections of an address or identity, 2,048 pending
 // ones, 10,000 streams, requests of 4 MiB, 32 MiB for one peer, 256 MiB for all peers,

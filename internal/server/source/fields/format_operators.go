@@ -142,3 +142,27 @@ var logOperatorGroups = []struct{ argument, example, names string }{
 
 // MaxLogFormat bounds the format of an access log, in bytes.
 const MaxLogFormat = 16 << 10
+
+// EnvironmentFault refuses environment variables of the proxy, but public ones, in Envoy's text
+// format.
+func EnvironmentFault(field, format string) *Error {
+	var faults *Error
+	for _, variable := range environmentOperator.FindAllStringSubmatch(format, -1) {
+		if !slices.Contains(publicVariables, variable[1]) {
+			faults = faults.And(Faultf(field, "the environment variable %s may hold a secret of another workload's proxy: only %s can be sent",
+				variable[1], strings.Join(publicVariables, ", ")))
+		}
+	}
+	return faults
+}
+
+// environmentOperator matches the operators that read an environment variable, beside a percent
+// sign that stands for itself, too.
+var environmentOperator = regexp.MustCompile(`%ENVIRONMENT\(([^)]*)\)`)
+
+// publicVariables tell what others may know of a proxy. Routes of a namespace work in the proxies of
+// its clients and in shared gateways, whose environment is not its own.
+var publicVariables = []string{
+	"HOSTNAME", "POD_NAME", "POD_NAMESPACE", "INSTANCE_IP", "HOST_IP", "SERVICE_ACCOUNT",
+	"ISTIO_META_CLUSTER_ID", "ISTIO_META_MESH_ID", "ISTIO_META_NETWORK", "ISTIO_META_OWNER", "ISTIO_META_WORKLOAD_NAME",
+}

@@ -13,10 +13,9 @@ import (
 	"sync"
 	"time"
 
-	"github.com/meshctl/meshctl/internal/backoff"
-
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/meshctl/meshctl/internal/backoff"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 	"github.com/meshctl/meshctl/internal/server/source"
 )

@@ -2,7 +2,6 @@ package routes
 
 import (
 	"maps"
-	"regexp"
 	"slices"
 	"strings"
 
@@ -45,25 +44,9 @@ func headerValuesFault(field string, headers map[string]string) *fields.Error {
 		if err := fields.CheckTextFormat(headers[name]); err != nil {
 			faults = faults.And(fields.Faultf(field, "%w; write %%%% for a percent sign", err))
 		}
-		for _, variable := range environmentOperator.FindAllStringSubmatch(headers[name], -1) {
-			if !slices.Contains(publicVariables, variable[1]) {
-				faults = faults.And(fields.Faultf(field, "the environment variable %s may hold a secret of another workload's proxy: only %s can be sent",
-					variable[1], strings.Join(publicVariables, ", ")))
-			}
-		}
+		faults = faults.And(fields.EnvironmentFault(field, headers[name]))
 	}
 	return faults
-}
-
-// environmentOperator matches the operators that read an environment variable, beside a percent
-// sign that stands for itself, too.
-var environmentOperator = regexp.MustCompile(`%ENVIRONMENT\(([^)]*)\)`)
-
-// publicVariables tell what others may know of a proxy. Routes of a namespace work in the proxies of
-// its clients and in shared gateways, whose environment is not its own.
-var publicVariables = []string{
-	"HOSTNAME", "POD_NAME", "POD_NAMESPACE", "INSTANCE_IP", "HOST_IP", "SERVICE_ACCOUNT",
-	"ISTIO_META_CLUSTER_ID", "ISTIO_META_MESH_ID", "ISTIO_META_NETWORK", "ISTIO_META_OWNER", "ISTIO_META_WORKLOAD_NAME",
 }
 
 // HostRewrites returns the fields of a route that replace the host of its requests. The first is

@@ -7,9 +7,6 @@ import (
 	"strings"
 	"unique"
 
-	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
-
-	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 	"github.com/meshctl/meshctl/internal/server/xdsgen/wire"
 	"github.com/meshctl/meshctl/internal/xdswire"
@@ -377,22 +374,3 @@ func (h *virtualHosts) encode(k *hostKey, domains []string) (xdswire.Part, error
 
 // hostName returns the name of the virtual host of a host at a port.
 func hostName(host string, number uint32) string { return host + ":" + wire.PortString(number) }
-
-// catchAll returns the virtual host for unknown hosts. It passes requests on to a cluster, or
-// refuses them if that is BlackHoleCluster.
-func catchAll(cluster string) *routev3.VirtualHost {
-	name := "allow_any"
-	route := &routev3.Route{Match: wire.EveryPath}
-	if cluster == mesh.BlackHoleCluster {
-		name = "block_all"
-		route.Action = &routev3.Route_DirectResponse{DirectResponse: &routev3.DirectResponseAction{Status: 502}}
-	} else {
-		route.Action = &routev3.Route_Route{Route: &routev3.RouteAction{
-			ClusterSpecifier: &routev3.RouteAction_Cluster{Cluster: cluster},
-			Timeout:          wire.NoTime,
-			MaxGrpcTimeout:   wire.NoTime, //nolint:staticcheck // see defaultAction
-		}}
-	}
-	route.Name = name
-	return &routev3.VirtualHost{Name: name, Domains: []string{"*"}, IncludeRequestAttemptCount: true, Routes: []*routev3.Route{route}}
-}

@@ -10,7 +10,7 @@ import (
 // TestEveryRequest: the answer for a match is that for the condition that becomes of it.
 func TestEveryRequest(t *testing.T) {
 	t.Parallel()
-	rnd := rand.New(rand.NewPCG(1, 2)) //nolint:gosec // repeatable
+	rnd := rand.New(rand.NewPCG(1, 2))
 	text := func() *networkingv1alpha3.StringMatch {
 		value := []string{"/", "", ".*", "/a"}[rnd.IntN(4)]
 		return []*networkingv1alpha3.StringMatch{
