@@ -202,6 +202,23 @@ func TestModules(t *testing.T) {
 	}
 }
 
+// TestPagesNameFilesThatExist: the path of a Go file on a page begins below the root, internal or
+// internal/server. A word such as <kind> stands for any name.
+func TestPagesNameFilesThatExist(t *testing.T) {
+	t.Parallel()
+	for _, page := range []string{"CONTRIBUTING.md", "docs/architecture.md"} {
+		for _, path := range matches(t, page, "`([^` ]+/[^` ]+\\.go)`") {
+			pattern := regexp.MustCompile("<[^>]+>").ReplaceAllString(path, "*")
+			if !slices.ContainsFunc([]string{"", "internal", "internal/server"}, func(folder string) bool {
+				files, err := filepath.Glob(filepath.Join(root, folder, pattern))
+				return err == nil && len(files) > 0
+			}) {
+				t.Errorf("%s: there is no file %s below the root, internal or internal/server", page, path)
+			}
+		}
+	}
+}
+
 // matches returns the matches of the group of expr in the file.
 func matches(t *testing.T, file, expr string) []string {
 	t.Helper()

@@ -21,8 +21,8 @@ import (
 	_ "github.com/meshctl/meshctl/internal/xdswire/protos" // for EnvoyFilters and dumps
 )
 
-// Run executes the command that args name and returns the exit code: 0 done,
-// 1 failed, 2 wrong usage, 3 done and found problems.
+// Run executes the command that args name and returns the exit code, one of those of
+// exit_codes.go in package cli.
 func Run(ctx context.Context, env *cli.Env, args []string) int {
 	return cli.Run(ctx, env, args, groups()...)
 }
