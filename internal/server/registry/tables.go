@@ -114,8 +114,9 @@ type tables struct {
 	contended       *derive.Table[string, HostConflict] // by host
 	allContended    *derive.Index[struct{}, string, HostConflict]
 	hostConflicts   *derive.Value[[]HostConflict]
-	joins           *derive.Table[string, *hostEndpoints] // by keys of services
-	backends        *derive.Table[string, backends]       // by keys of services
+	joins           *derive.Table[string, *hostEndpoints]             // by keys of services
+	headlessAt      *derive.Index[netip.Addr, string, *hostEndpoints] // headless Services by the addresses of their pods
+	backends        *derive.Table[string, backends]                   // by keys of services
 	backendsIn      *derive.Index[mesh.NetworkID, string, backends]
 	usedNetworks    *derive.Table[mesh.NetworkID, struct{}]
 	allUsed         *derive.Index[struct{}, mesh.NetworkID, struct{}]
@@ -225,6 +226,7 @@ func newTables(cfg Config) *tables {
 		func(r *derive.Reads) []HostConflict { return values(t.allContended.Lookup(r, struct{}{})) })
 
 	t.joins = derive.New(g, "endpoints", strings.Compare, (*hostEndpoints).equal, t.join, t.servicesOf, t.entriesOf, t.importsOf)
+	t.headlessAt = derive.NewIndex(t.joins, func(into []netip.Addr, _ string, h *hostEndpoints) []netip.Addr { return append(into, h.pods...) })
 	t.backends = derive.New(g, "backends", strings.Compare, backends.equal, func(r *derive.Reads, host string) (backends, bool) {
 		j, ok := t.joins.Get(r, host)
 		if !ok {
