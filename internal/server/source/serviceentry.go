@@ -62,12 +62,13 @@ func (c *conversion) serviceEntry(spec *networkingv1alpha3.ServiceEntry) *FieldE
 	if spec.WorkloadSelector != nil && e.Resolution == snapshot.ByDestination {
 		c.warn(noEffect("spec.workloadSelector", "with resolution NONE, proxies connect to the addresses that clients choose"))
 	}
+	hosts := make(map[string]bool, len(spec.Hosts))
 	for i, host := range spec.Hosts {
 		if why := c.refusedHost(host); why != "" && e.Resolution.DNS() && len(spec.Endpoints) == 0 {
 			// Proxies would resolve it.
 			c.warn(faultf(at("spec.hosts", i), "%s %s: it is not used", host, why))
-		} else if host = mesh.CanonicalHost(host); !slices.Contains(e.Hosts, host) {
-			e.Hosts = append(e.Hosts, host)
+		} else if host = mesh.CanonicalHost(host); !hosts[host] {
+			e.Hosts, hosts[host] = append(e.Hosts, host), true
 		}
 	}
 	if len(e.Hosts) == 0 {
