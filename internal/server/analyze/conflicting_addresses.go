@@ -19,6 +19,9 @@ func (m *checker) conflictingAddresses() {
 				continue
 			}
 			e, i := m.entryPort(svc, all.Number)
+			if e != nil {
+				m.addressesOfPods(svc, e, i)
+			}
 			for _, place := range placesOf(svc, svc.Port(all.Number)) {
 				winner := slices.IndexFunc(first[place], func(w *snapshot.MeshService) bool { return seenTogether(w, svc) })
 				if winner < 0 {
@@ -39,6 +42,18 @@ func (m *checker) conflictingAddresses() {
 		m.hiddenHTTP(all, first)
 	}
 	m.dropAddresses()
+}
+
+// addressesOfPods finds an address that a port of a ServiceEntry does not have, because a headless
+// Service of another namespace has the pod and the port.
+func (m *checker) addressesOfPods(svc *snapshot.MeshService, e *snapshot.ServiceEntry, port int) {
+	number, part := e.Ports[port].Number, &svc.Clusters[0]
+	for _, ip := range e.VIPs {
+		if slices.Contains(part.VIPs, ip) && !slices.Contains(svc.AddressesOf(part, number), ip) {
+			m.find(ConflictingServiceEntryAddresses, e, at("spec.ports", port), "port %d at %s: proxies pass connections on to the pod with this address, not to %s, because a headless Service of another namespace has the pod and the port", number, ip, svc.Host)
+			return
+		}
+	}
 }
 
 // resolvesHosts reports whether each host of a ServiceEntry has endpoints of its own.

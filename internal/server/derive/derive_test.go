@@ -230,6 +230,26 @@ func TestRemovedAndAdded(t *testing.T) {
 	}
 }
 
+// TestKeysAppendedTwice: an index may find an entry twice under a key that nothing reads, such as a pod
+// that names an address twice.
+func TestKeysAppendedTwice(t *testing.T) {
+	g := NewGraph()
+	in := NewInput(g, "in", cmp.Compare[string], same[int])
+	twice := NewIndex(in.Table, func(into []int, _ string, n int) []int { return append(into, n, n) })
+	for _, n := range []int{1, 2} {
+		in.Set("a", n)
+		g.Commit()
+		if got := twice.Len(nil, n); got != 1 {
+			t.Errorf("%d entries for key %d, want 1", got, n)
+		}
+	}
+	in.Delete("a")
+	g.Commit()
+	if got := twice.Len(nil, 2); got != 0 {
+		t.Errorf("%d entries after the last one was removed", got)
+	}
+}
+
 // TestPanicKeepsTheValue: after a panic the last value stays, the fault is reported with
 // its key, and a later change computes the value again.
 func TestPanicKeepsTheValue(t *testing.T) {

@@ -107,6 +107,9 @@ func (x *index[I, K]) move(e *entry[K], old any) {
 	inBefore, inAfter := contains(x.before), contains(x.after)
 	for _, i := range x.before {
 		g := x.groups[i]
+		if g == nil {
+			continue // keys appended the key twice, and the group is dropped
+		}
 		if !inAfter(i) {
 			g.remove(e)
 		}

@@ -304,4 +304,7 @@ type PortServices struct {
 	Services []*MeshService
 	// Different holds the services that DiffersByClient.
 	Different []*MeshService
+	// Pods holds the addresses of the pods of headless Services with HTTP that are in a range of
+	// another service, sorted.
+	Pods []netip.Addr
 }

@@ -63,12 +63,13 @@ func (c *conversion) serviceEntry(spec *networkingv1alpha3.ServiceEntry) *fields
 	if spec.WorkloadSelector != nil && e.Resolution == snapshot.ByDestination {
 		c.warn(fields.WithoutEffect("spec.workloadSelector", "with resolution NONE, proxies connect to the addresses that clients choose"))
 	}
+	hosts := make(map[string]bool, len(spec.Hosts))
 	for i, host := range spec.Hosts {
 		if why := c.refusedHost(host); why != "" && e.Resolution.DNS() && len(spec.Endpoints) == 0 {
 			// Proxies would resolve it.
 			c.warn(fields.Faultf(fields.At("spec.hosts", i), "%s %s: it is not used", host, why))
-		} else if host = mesh.CanonicalHost(host); !slices.Contains(e.Hosts, host) {
-			e.Hosts = append(e.Hosts, host)
+		} else if host = mesh.CanonicalHost(host); !hosts[host] {
+			e.Hosts, hosts[host] = append(e.Hosts, host), true
 		}
 	}
 	if len(e.Hosts) == 0 {

@@ -23,9 +23,10 @@ func (c *conversion) virtualService(spec *networkingv1alpha3.VirtualService) *fi
 		return fault
 	}
 	out := &snapshot.VirtualService{Meta: c.meta, ExportTo: spec.ExportTo, HTTP: spec.Http, TLS: spec.Tls, TCP: spec.Tcp}
+	hosts := make(map[string]bool, len(spec.Hosts))
 	for _, host := range spec.Hosts {
-		if full := c.fullHost(host); !slices.Contains(out.Hosts, full) {
-			out.Hosts = append(out.Hosts, full)
+		if full := c.fullHost(host); !hosts[full] {
+			out.Hosts, hosts[full] = append(out.Hosts, full), true
 		}
 	}
 	for i, r := range spec.Http {

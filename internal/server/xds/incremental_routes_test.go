@@ -206,12 +206,18 @@ func (c meshGenerator) serviceEntry(cluster mesh.ClusterID) snapshot.Object {
 		}
 	}
 	e.Resolution = snapshot.Resolution(c.IntN(4))
-	switch c.IntN(4) {
+	switch c.IntN(5) {
 	case 0:
-		e.VIPs = []netip.Addr{netip.AddrFrom4([4]byte{10, 9, meshClusters[0][1], byte(c.IntN(4))})}
+		e.VIPs = []netip.Addr{c.address(cluster)} // of a pod
+		if c.once(2) {
+			pods, _ := e.VIPs[0].Prefix(24)
+			e.VIPs, e.CIDRs = nil, []netip.Prefix{pods}
+		}
 	case 1:
+		e.VIPs = []netip.Addr{netip.AddrFrom4([4]byte{10, 9, meshClusters[0][1], byte(c.IntN(4))})}
+	case 2:
 		e.CIDRs = []netip.Prefix{netip.MustParsePrefix(pickOne(c, "10.50.0.0/16", "10.51.0.0/16"))}
-	case 2: // all its addresses are refused
+	case 3: // all its addresses are refused
 	default:
 		e.AnyAddress, e.Allocate = true, e.Resolution != snapshot.ByDestination
 	}

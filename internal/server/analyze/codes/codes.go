@@ -426,7 +426,7 @@ var kinds = []Kind{
 	},
 	{
 		ConflictingServiceEntryAddresses, "ConflictingServiceEntryAddresses", Warning,
-		"Two ServiceEntries have the same non-HTTP port, and have the same addresses or no addresses. Proxies send all connections to the older ServiceEntry. Or one ServiceEntry has several hosts that proxies resolve: all connections go to the first host. Or the port of one of the ServiceEntries has HTTP: all connections to the address go to the other one.",
+		"Two ServiceEntries have the same non-HTTP port, and have the same addresses or no addresses. Proxies send all connections to the older ServiceEntry. Or one ServiceEntry has several hosts that proxies resolve: all connections go to the first host. Or the port of one of the ServiceEntries has HTTP: all connections to the address go to the other one. Or the address is that of a pod, which a headless Service of another namespace has with this port.",
 		"Give each ServiceEntry its own addresses or port, or use the protocol TLS, so that proxies distinguish them by server name.",
 	},
 	{

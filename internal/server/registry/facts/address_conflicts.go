@@ -11,12 +11,13 @@ import (
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 )
 
-// AddressConflict is an address of two Services, or of a Service and a ServiceEntry. Proxies use it
-// for one of them: the Service in their own cluster, else the oldest Service.
+// AddressConflict is an address of two Services, of a Service and a ServiceEntry, or of a pod and a
+// Service of another cluster. Proxies use it for one of them: the Service or pod in their own cluster,
+// else the oldest Service.
 type AddressConflict struct {
 	Address netip.Addr `json:"address"`
-	// Used is the host for which proxies in Clusters use the address, and Unused the
-	// host of the other object.
+	// Used is the host for which proxies in Clusters use the address, or "a pod", and Unused
+	// the host of the other object.
 	Used     string           `json:"used"`
 	Unused   string           `json:"unused"`
 	Clusters []mesh.ClusterID `json:"clusters"`
@@ -101,13 +102,13 @@ func (o candidate) decides(c mesh.ClusterID) bool {
 }
 
 // contested returns the parts of a service for the clusters whose proxies use some of
-// its addresses for another service.
+// its addresses for another service, or for a pod.
 func (t *Tables) contested(r *derive.Reads, svc *snapshot.MeshService) []snapshot.ClusterService {
 	shared := false
 	for i := range svc.Clusters {
 		for _, vip := range svc.Clusters[i].VIPs {
 			_, several := t.vipUsers.Get(r, vip)
-			shared = shared || several
+			shared = shared || several || t.isOfPod(r, svc, svc.Clusters[i].Cluster, vip)
 		}
 	}
 	if !shared {
@@ -118,13 +119,18 @@ func (t *Tables) contested(r *derive.Reads, svc *snapshot.MeshService) []snapsho
 		part := svc.For(c)
 		left := slices.DeleteFunc(slices.Clone(part.VIPs), func(vip netip.Addr) bool {
 			users, several := t.vipUsers.Get(r, vip)
-			return several && users[c] != svc.Host
+			return several && users[c] != svc.Host || c == t.Cfg.Local && t.isOfPod(r, svc, part.Cluster, vip)
 		})
 		if len(left) < len(part.VIPs) {
 			out = append(out, snapshot.ClusterService{Cluster: c, VIPs: left})
 		}
 	}
 	return out
+}
+
+// isOfPod reports whether a pod of the local cluster has an address of a Service of another cluster.
+func (t *Tables) isOfPod(r *derive.Reads, svc *snapshot.MeshService, c mesh.ClusterID, vip netip.Addr) bool {
+	return !svc.Entry && c != t.Cfg.Local && t.podIn(r, t.Cfg.Local, vip) != nil
 }
 
 // findConflicts returns the conflicts that services lose, sorted by address and hosts.
@@ -140,7 +146,7 @@ func (t *Tables) findConflicts(r *derive.Reads) []AddressConflict {
 				if slices.Contains(svc.Contested[i].VIPs, vip) {
 					continue
 				}
-				conflict := AddressConflict{Address: vip, Used: users[c], Unused: svc.Host}
+				conflict := AddressConflict{Address: vip, Used: cmp.Or(users[c], "a pod"), Unused: svc.Host}
 				at := slices.IndexFunc(out[first:], conflict.same) + first
 				if at < first {
 					at, out = len(out), append(out, conflict)

@@ -23,13 +23,13 @@ const (
 
 // delegated returns the HTTP routes of a VirtualService, in which the routes of others
 // replace the delegating ones. A route without a usable delegate is left out. The result
-// shares messages with v. why holds the reason for each route that is left out.
+// shares messages with others, but neither destinations nor retries. why holds the reason for each route that is left out.
 func (t *Tables) delegated(r *derive.Reads, v *snapshot.VirtualService) (routes []*networkingv1alpha3.HTTPRoute, why []routeFault) {
 	matches, most := 0, min(maxDelegatedMatches, maxHostMatches/max(len(v.Hosts), 1))
 	for i, root := range v.HTTP {
 		d := root.GetDelegate()
 		if d == nil {
-			routes = append(routes, root)
+			routes = append(routes, proto.CloneOf(root))
 			continue
 		}
 		name := d.GetNamespace() + "/" + d.GetName()
@@ -86,10 +86,10 @@ func mergeRoutes(root, part *networkingv1alpha3.HTTPRoute) *networkingv1alpha3.H
 	out.Name = joinNames(root.Name, part.Name)
 	out.Rewrite = cmp.Or(out.Rewrite, root.Rewrite)
 	out.Timeout = cmp.Or(out.Timeout, root.Timeout)
-	out.Retries = cmp.Or(out.Retries, root.Retries)
+	out.Retries = cmp.Or(out.Retries, proto.CloneOf(root.Retries))
 	out.Fault = cmp.Or(out.Fault, root.Fault)
 	if out.Mirror == nil && len(out.Mirrors) == 0 {
-		out.Mirror, out.Mirrors = root.Mirror, root.Mirrors
+		out.Mirror, out.Mirrors = proto.CloneOf(root.Mirror), cloneAll(root.Mirrors)
 	}
 	out.MirrorPercent = cmp.Or(out.MirrorPercent, root.MirrorPercent) //nolint:staticcheck // the older field
 	out.MirrorPercentage = cmp.Or(out.MirrorPercentage, root.MirrorPercentage)

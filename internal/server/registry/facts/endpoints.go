@@ -17,10 +17,12 @@ type hostEndpoints struct {
 	*snapshot.Endpoints
 	Backends backends
 	Omitted  Omitted
+	// pods holds the addresses of the pods of a headless Service, which are in its namespace.
+	pods []netip.Addr
 }
 
 func (h *hostEndpoints) equal(other *hostEndpoints) bool {
-	return h.Backends.equal(other.Backends) && h.Omitted.equal(other.Omitted) && EqualEndpoints(h.Endpoints, other.Endpoints)
+	return h.Backends.equal(other.Backends) && h.Omitted.equal(other.Omitted) && slices.Equal(h.pods, other.pods) && EqualEndpoints(h.Endpoints, other.Endpoints)
 }
 
 // backends summarizes the endpoints of a host.
@@ -142,7 +144,7 @@ func (j *join) collect(svc *snapshot.Service) {
 		j.slice(slice, svc.Headless)
 	}
 	for _, w := range j.selected(j.r, svc) {
-		j.entry(svc.Ports, portNames(svc.Ports), snapshot.ByEndpoints, w)
+		j.entry(svc.Ports, portNames(svc.Ports), snapshot.ByEndpoints, w, svc.Headless)
 	}
 }
 
@@ -165,7 +167,10 @@ func (j *join) slice(slice *snapshot.EndpointSlice, headless bool) {
 			if j.refuses(&e) {
 				continue
 			}
-			e.Foreign = headless && j.isForeign(pod, slice.Namespace, addr)
+			e.Foreign = headless && j.isForeign(&e, pod, slice.Namespace)
+			if headless && pod != nil && pod.Namespace == slice.Namespace && slices.Contains(pod.IPs, addr) {
+				j.out.pods = append(j.out.pods, addr)
+			}
 			for _, port := range slice.Ports {
 				j.add(e, port.Name, port.Number, pod)
 			}
@@ -188,11 +193,14 @@ func (j *join) refuses(e *snapshot.Endpoint) bool {
 	return true
 }
 
-// isForeign reports whether an address is that of a pod of another namespace. pod is the one of the
-// endpoint, or nil.
-func (j *join) isForeign(pod *snapshot.Pod, namespace string, address netip.Addr) bool {
-	if pod == nil || !slices.Contains(pod.IPs, address) {
-		pod = j.podAt(address)
+// isForeign reports whether an endpoint has the address of a pod of another namespace, or of a pod of the
+// local cluster for another cluster that shares its network. pod is the one of the endpoint, or nil.
+func (j *join) isForeign(e *snapshot.Endpoint, pod *snapshot.Pod, namespace string) bool {
+	if local, _ := j.Networks.Get(j.r, j.Cfg.Local); j.cluster != j.Cfg.Local && (e.Network == local || e.Network == "" || local == "") && j.podIn(j.r, j.Cfg.Local, e.Address) != nil {
+		return true
+	}
+	if pod == nil || !slices.Contains(pod.IPs, e.Address) {
+		pod = j.podAt(e.Address)
 	}
 	return pod != nil && pod.Namespace != namespace
 }
@@ -242,13 +250,16 @@ func (j *join) podOf(namespace string, ep *snapshot.SliceEndpoint) *snapshot.Pod
 	return nil
 }
 
-// podAt returns the pod with an address, or nil. In a cluster without pods, it records one read for
-// all addresses.
-func (j *join) podAt(a netip.Addr) *snapshot.Pod {
-	if _, ok := j.withPods.Get(j.r, j.cluster); !ok {
+// podAt returns the pod of the cluster with an address, or nil.
+func (j *join) podAt(a netip.Addr) *snapshot.Pod { return j.podIn(j.r, j.cluster, a) }
+
+// podIn returns the pod with an address in a cluster, or nil. In a cluster without pods, it records one
+// read for all addresses.
+func (t *Tables) podIn(r *derive.Reads, c mesh.ClusterID, a netip.Addr) *snapshot.Pod {
+	if _, ok := t.withPods.Get(r, c); !ok {
 		return nil
 	}
-	for _, pod := range j.podsAt.Lookup(j.r, clusterAddress{j.cluster, a}) {
+	for _, pod := range t.podsAt.Lookup(r, clusterAddress{c, a}) {
 		return pod
 	}
 	return nil

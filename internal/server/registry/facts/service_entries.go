@@ -107,11 +107,38 @@ func portNames(ports []snapshot.ServicePort) []string {
 	return out
 }
 
-// places returns the places of the ports of several ServiceEntries.
-func (d *definition) places() []snapshot.PortPlace {
-	if len(d.more) == 0 {
+// placesOf returns the places of the ports, if they differ: several ServiceEntries define them, or an
+// address is that of a pod, which a headless Service of another namespace has at its ports.
+func (t *Tables) placesOf(r *derive.Reads, d definition) []snapshot.PortPlace {
+	pods := map[uint32][]netip.Addr{}
+	d.eachEntry(func(e *snapshot.ServiceEntry, _ []string) {
+		for _, vip := range e.VIPs {
+			for host := range t.headlessAt.Lookup(r, vip) {
+				s := t.headlessService(r, host)
+				if s == nil || s.Namespace == e.Namespace {
+					continue
+				}
+				for i := range s.Ports {
+					pods[s.Ports[i].Number] = append(pods[s.Ports[i].Number], vip)
+				}
+			}
+		}
+	})
+	if len(d.more) == 0 && len(pods) == 0 {
 		return nil
 	}
+	places := d.places()
+	for i := range places {
+		p := &places[i]
+		if taken := pods[p.Number]; len(taken) > 0 {
+			p.VIPs = slices.DeleteFunc(slices.Clone(p.VIPs), func(vip netip.Addr) bool { return slices.Contains(taken, vip) })
+		}
+	}
+	return places
+}
+
+// places returns the places of the ports of the ServiceEntries.
+func (d *definition) places() []snapshot.PortPlace {
 	var out []snapshot.PortPlace
 	d.eachEntry(func(e *snapshot.ServiceEntry, _ []string) {
 		for i := range e.Ports {
@@ -267,7 +294,7 @@ func (t *Tables) entryService(r *derive.Reads, key, host string, d definition) *
 	out := &snapshot.MeshService{
 		Key: key, Host: host, Name: host, Namespace: e.Namespace, Created: e.Created,
 		Entry: true, External: e.External, Resolution: e.Resolution, AnyAddress: e.AnyAddress, Ports: d.ports, ExportTo: d.exportTo,
-		Places: d.places(), Plaintext: e.External || snapshot.AllPlaintext(root, own),
+		Places: t.placesOf(r, d), Plaintext: e.External || snapshot.AllPlaintext(root, own),
 		Distribution: t.distribution(r, e.Cluster, e.Namespace, e.Distribution),
 	}
 	var vips []netip.Addr
@@ -328,7 +355,7 @@ func (j *join) collectEntry(host string, e *snapshot.ServiceEntry, names []strin
 		return
 	case len(e.Selector) > 0:
 		for _, w := range j.selectedBy(j.r, e.Cluster, e.Namespace, e.Selector) {
-			j.entry(e.Ports, names, e.Resolution, w)
+			j.entry(e.Ports, names, e.Resolution, w, false)
 		}
 		for _, p := range j.podsIn.Lookup(j.r, e.Namespace) {
 			if snapshot.Selects(e.Selector, p.Labels) {

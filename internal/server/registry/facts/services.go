@@ -121,10 +121,36 @@ func (t *Tables) portServices(r *derive.Reads, number uint32) (*snapshot.PortSer
 			out.Different = append(out.Different, s)
 		}
 	}
+	out.Pods = t.podsInRanges(r, list, number)
 	return out, true
 }
 
-func equalPorts(a, b *snapshot.PortServices) bool { return slices.Equal(a.Services, b.Services) }
+// podsInRanges returns the addresses of the pods of headless Services with HTTP that are in a range of
+// another service with the port.
+func (t *Tables) podsInRanges(r *derive.Reads, services []*snapshot.MeshService, number uint32) []netip.Addr {
+	var ranges snapshot.Ranges
+	for _, s := range services {
+		ranges.Add(s.RangesOf(number)...)
+	}
+	if ranges.Empty() {
+		return nil
+	}
+	var out []netip.Addr
+	for _, s := range services {
+		if !s.Headless || !s.Port(number).Protocol.IsHTTP() {
+			continue
+		}
+		if j, ok := t.Joins.Get(r, s.Key); ok {
+			out = slices.AppendSeq(out, ranges.Within(j.pods))
+		}
+	}
+	slices.SortFunc(out, netip.Addr.Compare)
+	return slices.Compact(out)
+}
+
+func equalPorts(a, b *snapshot.PortServices) bool {
+	return slices.Equal(a.Services, b.Services) && slices.Equal(a.Pods, b.Pods)
+}
 
 // serviceTrait is a property of a service that concerns the whole mesh.
 type serviceTrait uint8

@@ -130,8 +130,9 @@ type Tables struct {
 	contended       *derive.Table[string, HostConflict] // by host
 	allContended    *derive.Index[struct{}, string, HostConflict]
 	HostConflicts   *derive.Value[[]HostConflict]
-	Joins           *derive.Table[string, *hostEndpoints] // by keys of services
-	backends        *derive.Table[string, backends]       // by keys of services
+	Joins           *derive.Table[string, *hostEndpoints]             // by keys of services
+	headlessAt      *derive.Index[netip.Addr, string, *hostEndpoints] // headless Services by the addresses of their pods
+	backends        *derive.Table[string, backends]                   // by keys of services
 	backendsIn      *derive.Index[mesh.NetworkID, string, backends]
 	usedNetworks    *derive.Table[mesh.NetworkID, struct{}]
 	allUsed         *derive.Index[struct{}, mesh.NetworkID, struct{}]
@@ -241,6 +242,7 @@ func New(cfg Config) *Tables {
 		func(r *derive.Reads) []HostConflict { return values(t.allContended.Lookup(r, struct{}{})) })
 
 	t.Joins = derive.New(g, "endpoints", strings.Compare, (*hostEndpoints).equal, t.join, t.servicesOf, t.entriesOf, t.importsOf)
+	t.headlessAt = derive.NewIndex(t.Joins, func(into []netip.Addr, _ string, h *hostEndpoints) []netip.Addr { return append(into, h.pods...) })
 	t.backends = derive.New(g, "backends", strings.Compare, backends.equal, func(r *derive.Reads, host string) (backends, bool) {
 		j, ok := t.Joins.Get(r, host)
 		if !ok {

@@ -161,7 +161,7 @@ func (t *Tables) routedService(r *derive.Reads, key ObjectKey) (routedService, b
 	var problems []routeFault
 	out.HTTP, problems = t.delegated(r, v)
 	unknown := Set[string]{}
-	out.HTTP, out.TLS, out.TCP = cloneAll(out.HTTP), cloneAll(out.TLS), cloneAll(out.TCP)
+	out.TLS, out.TCP = cloneAll(out.TLS), cloneAll(out.TCP)
 	for d := range out.Destinations {
 		if !t.completeDestination(r, d) {
 			unknown.Add(d.GetHost())
@@ -315,20 +315,15 @@ func routedServices(entries iter.Seq2[ObjectKey, routedService]) iter.Seq[routed
 // servicesFor returns the VirtualServices for sidecars whose hosts overlap a host.
 func (t *Tables) servicesFor(r *derive.Reads, host string) []routedService {
 	var all []routedService
-	var known Set[*snapshot.VirtualService] // nil until a second list may have one of all
+	known, n := Set[*snapshot.VirtualService]{}, 0 // the first n of all, which further lists may have, too
 	look := func(list iter.Seq[routedService], matches func(routedService) bool) {
-		if known == nil && len(all) > 0 {
-			known = Set[*snapshot.VirtualService]{}
-			for _, v := range all {
-				known.Add(v.VirtualService)
-			}
-		}
+		before := len(all)
 		for v := range list {
-			if known.Has(v.VirtualService) || !matches(v) {
-				continue
+			for ; n < before; n++ {
+				known.Add(all[n].VirtualService)
 			}
-			if all = append(all, v); known != nil {
-				known.Add(v.VirtualService)
+			if !known.Has(v.VirtualService) && matches(v) {
+				all = append(all, v)
 			}
 		}
 	}

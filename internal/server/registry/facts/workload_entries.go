@@ -47,9 +47,9 @@ func (t *Tables) selectedBy(r *derive.Reads, c mesh.ClusterID, namespace string,
 	return out
 }
 
-// entry adds the endpoints of a WorkloadEntry, one for each port. A host name is an endpoint
-// only of services that proxies resolve by DNS.
-func (j *join) entry(ports []snapshot.ServicePort, names []string, by snapshot.Resolution, w *snapshot.WorkloadEntry) {
+// entry adds the endpoints of a WorkloadEntry to a service, which may be headless, one for each port. A
+// host name is an endpoint only of services that proxies resolve by DNS.
+func (j *join) entry(ports []snapshot.ServicePort, names []string, by snapshot.Resolution, w *snapshot.WorkloadEntry, headless bool) {
 	var address netip.Addr
 	switch {
 	case w.Target == "":
@@ -60,6 +60,7 @@ func (j *join) entry(ports []snapshot.ServicePort, names []string, by snapshot.R
 	e := j.endpoint(&snapshot.SliceEndpoint{Ready: j.isHealthy(j.r, w)}, &w.Pod, address)
 	e.Target, e.Pod = w.Target, snapshot.WorkloadEntryKey(j.cluster, w.Namespace, w.Name)
 	e.Network, e.Locality = cmp.Or(w.Network, e.Network), cmp.Or(w.Locality, e.Locality)
+	e.Foreign = headless && j.isForeign(&e, nil, w.Namespace)
 	if e.Target != "" {
 		e.Network = "" // every proxy connects to the addresses of the name
 	}

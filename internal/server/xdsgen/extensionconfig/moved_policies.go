@@ -1,8 +1,6 @@
 package extensionconfig
 
 import (
-	"slices"
-
 	securityv1beta1 "istio.io/api/security/v1beta1"
 
 	"github.com/meshctl/meshctl/internal/server/snapshot"
@@ -51,9 +49,12 @@ func GainsFilter(from, to units.View) bool {
 	if before.Authorizations == after.Authorizations || !HasPolicies(before) {
 		return false
 	}
-	names := before.Names()
+	names := make(map[string]bool)
+	for _, name := range before.Names() {
+		names[name] = true
+	}
 	for u := range after.authorizationUnits {
-		if u.Of.Action != securityv1beta1.AuthorizationPolicy_AUDIT && !slices.Contains(names, u.Filter.Name) {
+		if u.Of.Action != securityv1beta1.AuthorizationPolicy_AUDIT && !names[u.Filter.Name] {
 			return true
 		}
 	}

@@ -25,6 +25,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
 	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
@@ -88,7 +89,7 @@ func OutboundHCM(g *wire.Generator, o HTTPOptions) *hcmv3.HttpConnectionManager 
 // InboundHTTP returns the connection manager of an inbound chain. In the header
 // x-forwarded-client-cert it reports the identity of the client's certificate to the
 // application.
-func InboundHTTP(g *wire.Generator, statPrefix string, routes *routev3.RouteConfiguration, http2 bool, o HTTPOptions) *listenerv3.Filter {
+func InboundHTTP(g *wire.Generator, statPrefix string, routes *routev3.RouteConfiguration, o HTTPOptions) *listenerv3.Filter {
 	h := baseHCM(g, o)
 	h.StatPrefix = statPrefix
 	h.RouteSpecifier = &hcmv3.HttpConnectionManager_RouteConfig{RouteConfig: routes}
@@ -97,11 +98,14 @@ func InboundHTTP(g *wire.Generator, statPrefix string, routes *routev3.RouteConf
 	h.SetCurrentClientCertDetails = &hcmv3.HttpConnectionManager_SetCurrentClientCertDetails{
 		Subject: wire.Yes, Dns: true, Uri: true,
 	}
-	if http2 {
-		h.Http2ProtocolOptions = &corev3.Http2ProtocolOptions{}
-	}
+	h.Http2ProtocolOptions = &corev3.Http2ProtocolOptions{InitialStreamWindowSize: RequestWindow}
 	return g.NetworkFilter(FilterHCM, h)
 }
+
+// RequestWindow bounds what a proxy holds of a request of others and of its response while one side
+// does not read, in bytes. Envoy's defaults are 1 MiB with HTTP/1.1 and 16 MiB with HTTP/2, for each of
+// 1,024 requests on a connection.
+var RequestWindow = wrapperspb.UInt32(256 << 10)
 
 // baseHCM returns the part of a connection manager that both directions share.
 func baseHCM(g *wire.Generator, o HTTPOptions) *hcmv3.HttpConnectionManager {

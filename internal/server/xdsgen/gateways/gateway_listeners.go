@@ -11,7 +11,6 @@ import (
 	proxyprotocolv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/listener/proxy_protocol/v3"
 	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
 	"google.golang.org/protobuf/types/known/durationpb"
-	"google.golang.org/protobuf/types/known/wrapperspb"
 	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
 
@@ -117,7 +116,7 @@ func (u gatewayListener) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, er
 		Name:                                 f.name(),
 		TrafficDirection:                     corev3.TrafficDirection_OUTBOUND,
 		MaxConnectionsToAcceptPerSocketEvent: wire.OneConnection,
-		PerConnectionBufferLimitBytes:        gatewayWindow,
+		PerConnectionBufferLimitBytes:        filters.RequestWindow,
 		AccessLog:                            telemetry.RefusedConnections(&g, u.settings),
 	}
 	o := filters.HTTPOptions{Port: f.Port, Settings: u.settings, GrpcWeb: f.GRPCWeb, Topology: u.topology}
@@ -155,7 +154,7 @@ func (u gatewayListener) addServers(g *wire.Generator, l *listenerv3.Listener, f
 	options := gatewayHCM(g, o)
 	if f.HTTP3 {
 		options.CodecType, options.Http3ProtocolOptions = hcmv3.HttpConnectionManager_HTTP3, &corev3.Http3ProtocolOptions{
-			QuicProtocolOptions: &corev3.QuicProtocolOptions{InitialStreamWindowSize: gatewayWindow},
+			QuicProtocolOptions: &corev3.QuicProtocolOptions{InitialStreamWindowSize: filters.RequestWindow},
 		}
 	}
 	managers := filters.ConnectionManagers(g, options)
@@ -245,17 +244,11 @@ func gatewayHCM(g *wire.Generator, o filters.HTTPOptions) *hcmv3.HttpConnectionM
 		Subject: wire.Yes, Cert: true, Dns: true, Uri: true,
 	}
 	h.HttpProtocolOptions = &corev3.Http1ProtocolOptions{AcceptHttp_10: o.Settings.AcceptsHTTP10}
-	h.Http2ProtocolOptions = &corev3.Http2ProtocolOptions{InitialStreamWindowSize: gatewayWindow}
+	h.Http2ProtocolOptions = &corev3.Http2ProtocolOptions{InitialStreamWindowSize: filters.RequestWindow}
 	h.StreamIdleTimeout = gatewayIdle
 	return h
 }
 
-var (
-	// gatewayWindow bounds what a gateway holds of a request and of its response while one side does
-	// not read, in bytes. Envoy's defaults are 1 MiB with HTTP/1.1 and 16 MiB with HTTP/2, for each of
-	// 1,024 requests on a connection.
-	gatewayWindow = wrapperspb.UInt32(256 << 10)
-	// gatewayIdle is the time after which a gateway ends requests of which nothing moves. Envoys with
-	// little memory shorten it; without a timeout, there would be none to shorten.
-	gatewayIdle = durationpb.New(30 * 24 * time.Hour)
-)
+// gatewayIdle is the time after which a gateway ends requests of which nothing moves. Envoys with
+// little memory shorten it; without a timeout, there would be none to shorten.
+var gatewayIdle = durationpb.New(30 * 24 * time.Hour)

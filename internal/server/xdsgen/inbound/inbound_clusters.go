@@ -40,11 +40,12 @@ func (f *inboundWorkload) clusters(g *wire.Generator) {
 // Cluster returns the cluster that leads to the application's port.
 func (f *inboundWorkload) Cluster(g *wire.Generator, p *inboundPort) *clusterv3.Cluster {
 	c := &clusterv3.Cluster{
-		Name:           p.Cluster(),
-		AltStatName:    p.stats() + ";",
-		ConnectTimeout: durationpb.New(f.ConnectTimeout),
-		CommonLbConfig: &clusterv3.Cluster_CommonLbConfig{},
-		Metadata:       clusters.ServiceMetadata(append([]clusters.ServiceID{{Name: p.Name, Space: p.Space, Host: p.Host}}, p.Others.Slice()...)...),
+		Name:                          p.Cluster(),
+		AltStatName:                   p.stats() + ";",
+		ConnectTimeout:                durationpb.New(f.ConnectTimeout),
+		CommonLbConfig:                &clusterv3.Cluster_CommonLbConfig{},
+		PerConnectionBufferLimitBytes: clusters.HostileClients,
+		Metadata:                      clusters.ServiceMetadata(append([]clusters.ServiceID{{Name: p.Name, Space: p.Space, Host: p.Host}}, p.Others.Slice()...)...),
 	}
 	pool := p.pool()
 	clusters.SetConnectionPool(c, pool, f.KeepAlive, nil)

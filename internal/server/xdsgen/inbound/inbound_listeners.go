@@ -68,6 +68,7 @@ func (f *inboundWorkload) virtualInbound(g *wire.Generator) *listenerv3.Listener
 		ListenerFiltersTimeout:               durationpb.New(f.settings.DetectionTimeout),
 		ContinueOnListenerFiltersTimeout:     true,
 		MaxConnectionsToAcceptPerSocketEvent: wire.OneConnection,
+		PerConnectionBufferLimitBytes:        filters.RequestWindow,
 	}
 	if f.Transparent {
 		l.Transparent = wire.Yes
@@ -186,6 +187,7 @@ func (f *inboundWorkload) boundListener(g *wire.Generator, p *inboundPort) *list
 		ListenerFilters:                  inspectors(g, chains),
 		ListenerFiltersTimeout:           durationpb.New(f.settings.DetectionTimeout),
 		ContinueOnListenerFiltersTimeout: true,
+		PerConnectionBufferLimitBytes:    filters.RequestWindow,
 	}
 }
 
@@ -281,7 +283,7 @@ func (f *inboundWorkload) chains(g *wire.Generator, p *inboundPort) []*listenerv
 		var filter *listenerv3.Filter
 		if kind.http {
 			grpc := p.Protocol == mesh.GRPC || p.Protocol == mesh.GRPCWeb
-			filter = filters.InboundHTTP(g, stat, inboundRoutes(cluster, vhost, operation, grpc), p.Protocol.IsHTTP2(), filters.HTTPOptions{
+			filter = filters.InboundHTTP(g, stat, inboundRoutes(cluster, vhost, operation, grpc), filters.HTTPOptions{
 				Port: p.Number, Settings: settings, GrpcWeb: p.Protocol == mesh.GRPCWeb,
 			})
 		} else {

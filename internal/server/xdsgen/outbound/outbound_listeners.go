@@ -128,10 +128,15 @@ func (v View) Port(s *snapshot.Snapshot, number uint32) units.Unit {
 // listeners returns the listeners of services with a port number that a scope sees.
 func (v View) listeners(s *snapshot.Snapshot, services proxy.PortServices, sc proxy.Scope) PortListeners {
 	number := services.Number
+	var pods []netip.Addr
+	if all := s.Ports.Get(number); all != nil {
+		pods = all.Pods
+	}
 	return PortListeners{
 		Services: services, cluster: v.Cluster, families: v.Families, allocated: v.Allocated, unknown: routes.UnknownCluster(s.Mesh, v.Scope),
 		settings: v.Settings,
 		timeouts: v.Timeouts.Of(s, services.All, number), reserved: proxy.Reserved(s.Mesh, number), streams: wire.ListOf(v.streams(s, number, sc)),
+		pods: wire.ListOf(pods),
 	}
 }
 
@@ -203,6 +208,7 @@ type PortListeners struct {
 	timeouts  filters.TimeoutList
 	reserved  bool // there is no listener at any address
 	streams   wire.List[filters.Stream]
+	pods      wire.List[netip.Addr] // of PortServices
 	// streamsOnly reports whether HTTP is handled as TCP.
 	streamsOnly bool
 	// bound holds the addresses of an egress listener without a port; empty means any address.
@@ -280,7 +286,7 @@ func (u PortListeners) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, erro
 			filters.ClientListener(&g, serviceListener(&g, svc, port, ip, o), o.Settings, o.Port)
 		}
 	}
-	if len(w.ranges) > 0 && w.http {
+	if !w.ranges.Empty() && w.http {
 		w.requests = u.requestAddresses()
 	}
 	if !u.reserved {
@@ -291,7 +297,7 @@ func (u PortListeners) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, erro
 
 // requestAddresses returns the addresses of the services whose requests are routed by host.
 func (u PortListeners) requestAddresses() []netip.Addr {
-	var out []netip.Addr
+	out := u.pods.Slice()
 	for svc := range u.Services.All {
 		if !svc.Port(u.Services.Number).Protocol.IsHTTP() || u.streamsOnly {
 			continue

@@ -28,7 +28,7 @@ type wildcard struct {
 	tls     bool     // some chain matches a server name
 
 	// ranges holds those of the chains, and requests the addresses whose requests are routed by host.
-	ranges   []netip.Prefix
+	ranges   snapshot.Ranges
 	requests []netip.Addr
 
 	chains []*listenerv3.FilterChain
@@ -52,8 +52,8 @@ func (w *wildcard) Add(svc *snapshot.MeshService, port *snapshot.ServicePort) {
 	}
 	for _, r := range svc.RangesOf(port.Number) {
 		match.PrefixRanges = append(match.PrefixRanges, wire.CidrRange(r))
-		w.ranges = append(w.ranges, r)
 	}
+	w.ranges.Add(svc.RangesOf(port.Number)...)
 	if len(match.GetServerNames())+len(match.GetPrefixRanges()) > 0 {
 		rest.FilterChainMatch = match
 		w.addChain(rest)
@@ -112,10 +112,8 @@ func takeMatch(taken map[string]struct{}, m *listenerv3.FilterChainMatch) bool {
 // contains. Without chains of their own, the owner of the range would get their connections.
 func (w *wildcard) requestsWithin() []*corev3.CidrRange {
 	var out []*corev3.CidrRange
-	for _, ip := range w.requests {
-		if slices.ContainsFunc(w.ranges, func(r netip.Prefix) bool { return r.Contains(ip) }) {
-			out = append(out, wire.CidrRange(netip.PrefixFrom(ip, ip.BitLen())))
-		}
+	for ip := range w.ranges.Within(w.requests) {
+		out = append(out, wire.CidrRange(netip.PrefixFrom(ip, ip.BitLen())))
 	}
 	match := &listenerv3.FilterChainMatch{PrefixRanges: out}
 	if !takeMatch(w.taken, match) {

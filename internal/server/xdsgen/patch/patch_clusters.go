@@ -14,6 +14,7 @@ import (
 
 // Cluster applies the patches to a cluster. It reports whether the cluster remains.
 func (p *patcher) Cluster(c *clusterv3.Cluster) bool {
+	var merges []*snapshot.Patch
 	for patch := range p.Of(networkingv1alpha3.EnvoyFilter_CLUSTER, anyOperation) {
 		if !clusterMatches(patch.Spec.GetMatch().GetCluster(), c) {
 			continue
@@ -21,37 +22,36 @@ func (p *patcher) Cluster(c *clusterv3.Cluster) bool {
 		if patch.Spec.GetPatch().GetOperation() == networkingv1alpha3.EnvoyFilter_Patch_REMOVE {
 			return false
 		}
-		name := c.GetName()
+		merges = append(merges, patch)
+	}
+	name := c.GetName()
+	p.tryAll(merges, c, func(patch *snapshot.Patch) error {
 		value, ok := patch.Value.(*clusterv3.Cluster)
 		if ok && value.GetTransportSocket() != nil && len(c.GetTransportSocketMatches()) > 0 {
-			p.mergeSocket(patch, c, value)
-		} else {
-			p.merge(patch, c)
+			return mergeSocket(patch, c, value)
 		}
-		c.Name = name // other resources name it
-	}
+		return mergeValue(patch, c)
+	})
+	c.Name = name // other resources name it
 	return true
 }
 
 // mergeSocket merges a patch with a transport socket into a cluster with several: into the
 // first of the same name.
-func (p *patcher) mergeSocket(patch *snapshot.Patch, c, value *clusterv3.Cluster) {
+func mergeSocket(patch *snapshot.Patch, c, value *clusterv3.Cluster) error {
 	socket := value.GetTransportSocket()
 	i := slices.IndexFunc(c.GetTransportSocketMatches(), func(m *clusterv3.Cluster_TransportSocketMatch) bool {
 		return m.GetTransportSocket().GetName() == socket.GetName()
 	})
 	if i < 0 {
-		p.fault(patch, fmt.Errorf("no transport socket of the cluster has the name %q", socket.GetName()))
-		return
+		return fmt.Errorf("no transport socket of the cluster has the name %q", socket.GetName())
 	}
-	p.try(patch, c, func() error {
-		rest := proto.CloneOf(value)
-		rest.TransportSocket = nil
-		if err := mergeMessage(c.ProtoReflect(), rest.ProtoReflect(), replacesLists(patch)); err != nil {
-			return err
-		}
-		return mergeMessage(c.GetTransportSocketMatches()[i].GetTransportSocket().ProtoReflect(), socket.ProtoReflect(), replacesLists(patch))
-	})
+	rest := proto.CloneOf(value)
+	rest.TransportSocket = nil
+	if err := mergeMessage(c.ProtoReflect(), rest.ProtoReflect(), replacesLists(patch)); err != nil {
+		return err
+	}
+	return mergeMessage(c.GetTransportSocketMatches()[i].GetTransportSocket().ProtoReflect(), socket.ProtoReflect(), replacesLists(patch))
 }
 
 // clusterMatches reports whether a cluster has what a match, which may be nil, names.

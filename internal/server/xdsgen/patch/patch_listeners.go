@@ -17,6 +17,7 @@ import (
 // Listener applies the patches to a listener, from the outside to the inside, as Istio does.
 // It reports whether the listener remains.
 func (p *patcher) Listener(l *listenerv3.Listener) bool {
+	var merges []*snapshot.Patch
 	for patch := range p.Of(networkingv1alpha3.EnvoyFilter_LISTENER, anyOperation) {
 		if !listenerMatches(patch, l) {
 			continue
@@ -24,10 +25,11 @@ func (p *patcher) Listener(l *listenerv3.Listener) bool {
 		if patch.Spec.GetPatch().GetOperation() == networkingv1alpha3.EnvoyFilter_Patch_REMOVE {
 			return false
 		}
-		name := l.GetName()
-		p.merge(patch, l)
-		l.Name = name // the resource has it
+		merges = append(merges, patch)
 	}
+	name := l.GetName()
+	p.tryAll(merges, l, func(patch *snapshot.Patch) error { return mergeValue(patch, l) })
+	l.Name = name // the resource has it
 	listenerFilters := items[*listenerv3.ListenerFilter]{
 		here:  func(patch *snapshot.Patch) bool { return listenerMatches(patch, l) },
 		named: func(patch *snapshot.Patch) bool { return patch.Spec.GetMatch().GetListener().GetListenerFilter() != "" },

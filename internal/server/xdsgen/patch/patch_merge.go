@@ -17,12 +17,14 @@ import (
 // merge merges the value of a patch into a message. If the result is invalid, the message
 // stays as it was.
 func (p *patcher) merge(patch *snapshot.Patch, into proto.Message) {
-	p.try(patch, into, func() error {
-		if has, wants := typeOf(into), typeOf(patch.Value); has != "" && wants != "" && has != wants {
-			return fmt.Errorf("typed_config has the type %s, and the patch has %s", has, wants)
-		}
-		return mergeMessage(into.ProtoReflect(), patch.Value.ProtoReflect(), replacesLists(patch))
-	})
+	p.try(patch, into, func() error { return mergeValue(patch, into) })
+}
+
+func mergeValue(patch *snapshot.Patch, into proto.Message) error {
+	if has, wants := typeOf(into), typeOf(patch.Value); has != "" && wants != "" && has != wants {
+		return fmt.Errorf("typed_config has the type %s, and the patch has %s", has, wants)
+	}
+	return mergeMessage(into.ProtoReflect(), patch.Value.ProtoReflect(), replacesLists(patch))
 }
 
 // typeOf returns the type of the typed_config of a message, or "".
@@ -35,20 +37,38 @@ func typeOf(m proto.Message) string {
 
 // try changes a message by a patch. If the result is invalid, the message stays as it was.
 func (p *patcher) try(patch *snapshot.Patch, m proto.Message, change func() error) {
+	p.tryAll([]*snapshot.Patch{patch}, m, func(*snapshot.Patch) error { return change() })
+}
+
+// tryAll changes a message by patches. It checks the result of many at once, and of each half if the
+// result is invalid: to check a message costs much more than to change it.
+func (p *patcher) tryAll(patches []*snapshot.Patch, m proto.Message, change func(*snapshot.Patch) error) {
+	if len(patches) == 0 {
+		return
+	}
 	before := proto.Clone(m)
-	err := change()
+	var err error
+	for i := 0; i < len(patches) && err == nil; i++ {
+		err = change(patches[i])
+	}
 	if err == nil {
 		if v := rules.CheckAll(m); v != nil {
 			err = fmt.Errorf("%s %s", v.Path, v.Reason)
 		}
 	}
-	if err != nil {
-		proto.Reset(m)
-		proto.Merge(m, before)
-		p.fault(patch, err)
+	if err == nil {
+		p.changed = true
 		return
 	}
-	p.changed = true
+	proto.Reset(m)
+	proto.Merge(m, before)
+	if len(patches) == 1 {
+		p.fault(patches[0], err)
+		return
+	}
+	half := len(patches) / 2
+	p.tryAll(patches[:half], m, change)
+	p.tryAll(patches[half:], m, change)
 }
 
 func replacesLists(patch *snapshot.Patch) bool {

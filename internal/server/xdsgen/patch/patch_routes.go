@@ -51,13 +51,15 @@ func (p *patcher) routeConfiguration(rc *routev3.RouteConfiguration, servers []g
 
 // mergeRoutes merges patches into a route configuration.
 func (p *patcher) mergeRoutes(at routesAt, rc *routev3.RouteConfiguration) {
+	var merges []*snapshot.Patch
 	for patch := range p.Of(networkingv1alpha3.EnvoyFilter_ROUTE_CONFIGURATION, isMerge) {
 		if at.Matches(patch) {
-			name := rc.GetName()
-			p.merge(patch, rc)
-			rc.Name = name // listeners name it
+			merges = append(merges, patch)
 		}
 	}
+	name := rc.GetName()
+	p.tryAll(merges, rc, func(patch *snapshot.Patch) error { return mergeValue(patch, rc) })
+	rc.Name = name // listeners name it
 }
 
 // virtualHost applies the patches to a virtual host and its routes. It returns nil if a
