@@ -50,7 +50,7 @@ func (m *checker) addressesOfPods(svc *snapshot.MeshService, e *snapshot.Service
 	number, part := e.Ports[port].Number, &svc.Clusters[0]
 	for _, ip := range e.VIPs {
 		if slices.Contains(part.VIPs, ip) && !slices.Contains(svc.AddressesOf(part, number), ip) {
-			m.find(ConflictingServiceEntryAddresses, e, at("spec.ports", port), "port %d at %s: proxies pass connections on to the pod with this address, not to %s, because a headless Service of another namespace has the pod and the port", number, ip, svc.Host)
+			m.find(codes.ConflictingServiceEntryAddresses, e, at("spec.ports", port), "port %d at %s: proxies pass connections on to the pod with this address, not to %s, because a headless Service of another namespace has the pod and the port", number, ip, svc.Host)
 			return
 		}
 	}
