@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"maps"
 	"os"
+	"regexp"
 	"slices"
 	"unicode"
 
@@ -50,8 +51,7 @@ func isPolicies(env *cli.Env, path string) (*cli.Env, bool, error) {
 		in := bufio.NewReader(env.Stdin)
 		out := *env
 		out.Stdin = in
-		first, err := firstByte(in)
-		return &out, err == nil && first != '{', nil
+		return &out, hasObjects(in), nil
 	}
 	info, err := os.Stat(path)
 	if err != nil || info.IsDir() || !info.Mode().IsRegular() {
@@ -62,8 +62,21 @@ func isPolicies(env *cli.Env, path string) (*cli.Env, bool, error) {
 		return env, false, err
 	}
 	defer f.Close()
-	first, err := firstByte(bufio.NewReader(f))
-	return env, err == nil && first != '{', nil
+	return env, hasObjects(bufio.NewReader(f)), nil
+}
+
+// objectStart is how objects in braces begin: in YAML, whose keys need no quotes, or in JSON of kubectl.
+var objectStart = regexp.MustCompile(`^\{\s*(?:"(?:apiVersion|kind)"|[^"\s])`)
+
+// hasObjects reports whether a text has objects and no dump. It leaves the text unread, except for
+// white space at its start.
+func hasObjects(r *bufio.Reader) bool {
+	first, err := firstByte(r)
+	if err != nil || first != '{' {
+		return err == nil
+	}
+	start, _ := r.Peek(64) // the text may be shorter
+	return objectStart.Match(start)
 }
 
 // firstByte returns the first byte that is not white space, and leaves it unread.
