@@ -84,6 +84,14 @@ func TestCauses(t *testing.T) {
 			"name: helloworld, namespace: sample}, spec: {hosts: [helloworld]", "name: helloworld, namespace: sample}, spec: {hosts: [helloworld.default.svc.cluster.local]",
 			`did you mean helloworld.sample.svc.cluster.local? | `,
 		},
+		"the short host of a VirtualService": {
+			"spec: {hosts: [helloworld]", "spec: {hosts: [helloworld.sample]",
+			`Warning MSH0113 VirtualService sample/helloworld: spec.hosts[0]: no service has the host helloworld.sample: proxies route requests to it only at port 80, and resolve no name; did you mean helloworld.sample.svc.cluster.local? | set hosts[0]: "helloworld.sample.svc.cluster.local"`,
+		},
+		"the short host of a DestinationRule": {
+			"spec: {host: helloworld, subsets", "spec: {host: helloworld.sample.svc, subsets",
+			`Error IST0174 DestinationRule sample/helloworld: spec.host: no service has the host helloworld.sample.svc: the rule has no effect, so requests of VirtualService sample/helloworld, VirtualService sample/shop to its subsets fail; did you mean helloworld.sample.svc.cluster.local? | set host: "helloworld.sample.svc.cluster.local"`,
+		},
 		"the host of a DestinationRule": {
 			"spec: {host: helloworld, subsets", "spec: {host: helloword, subsets",
 			`Error IST0174 DestinationRule sample/helloworld: spec.host: no service has the host helloword.sample.svc.cluster.local: the rule has no effect, so requests of VirtualService sample/helloworld, VirtualService sample/shop to its subsets fail; did you mean helloworld.sample.svc.cluster.local? | set host: "helloworld.sample.svc.cluster.local"`,
