@@ -104,6 +104,10 @@ func TestCauses(t *testing.T) {
 			"{name: v2, labels: {version: v2}}", "{name: v2, labels: {version: V2}}",
 			`Error IST0173 DestinationRule sample/helloworld: spec.subsets[1].labels: no endpoint of helloworld.sample.svc.cluster.local in this cluster has the labels version=V2, but version=v1, version=v2: requests to subset v2 fail | set labels[version]: "v2"`,
 		},
+		"a misspelled protocol of a port": {
+			"name: http-web", "name: htpp-web",
+			`Warning IST0118 Service sample/helloworld: spec.ports[0]: port 5000 has no known protocol, by appProtocol or else by its name: proxies detect it from the first bytes of each connection; did you mean http? | set appProtocol: "http"`,
+		},
 		"routes for HTTP at a TCP port": {
 			"name: http-web", "name: tcp-web",
 			`Warning MSH0120 VirtualService sample/helloworld: spec.http: no port of the host helloworld.sample.svc.cluster.local has HTTP: requests through its ports 5000 (tcp-web) are plain TCP connections, to which the routes never apply | set appProtocol: "http"`,
@@ -116,6 +120,16 @@ func TestCauses(t *testing.T) {
 		// Both findings of a TCP port are causes.
 		if !strings.Contains(found, tt.want) || strings.Count(found, "\n") != 1 && !strings.Contains(tt.new, "tcp-web") {
 			t.Errorf("%s: found\n%s\twant %s", name, found, tt.want)
+		}
+	}
+}
+
+// TestOtherPortNames: a port whose name only resembles a protocol has no warning.
+func TestOtherPortNames(t *testing.T) {
+	t.Parallel()
+	for _, name := range []string{"rpc", "http1", "mtls", "ftp", "h", "web-http"} {
+		if found := reported(t, strings.Replace(causesMesh, "name: http-web", "name: "+name, 1)); found != "" {
+			t.Errorf("%s: found\n%s", name, found)
 		}
 	}
 }

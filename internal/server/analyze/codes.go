@@ -205,7 +205,7 @@ var kinds = []Kind{
 	},
 	{
 		PortNameIsNotUnderNamingConvention, "PortNameIsNotUnderNamingConvention", Info,
-		"The name of a port does not begin with a protocol, and the port has no `appProtocol` that does. Proxies must detect HTTP, which is slower. If the server sends first, proxies still wait for bytes of the client.",
+		"The name of a port does not begin with a protocol, and the port has no `appProtocol` that does. Proxies must detect HTTP, which is slower. If the server sends first, proxies still wait for bytes of the client. A name such as `htpp`, which is probably a mistake, is a warning.",
 		"Name the port after its protocol, as in `http-web`, or set `appProtocol`.",
 	},
 	{
