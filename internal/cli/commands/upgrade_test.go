@@ -166,6 +166,19 @@ func TestUninstallAsks(t *testing.T) {
 	}
 }
 
+// TestUninstallGateways: uninstall asks before it deletes the gateways of one of two control planes.
+func TestUninstallGateways(t *testing.T) {
+	l := startInstallLab(t)
+	l.must("install", "--wait=false", "--crds", "--cluster-id", "cluster1", "--network", "network1", "--east-west-gateway", "--ingress-gateway")
+	l.must("install", "--wait=false", "--cluster-id", "cluster1", "--network", "network1", "--revision", "canary")
+	l.refused([]string{"uninstall"}, "deletes 2 gateways (istio-ingress/istio-ingressgateway, istio-system/istio-eastwestgateway), while meshctl-canary stays", "meshctl upgrade")
+	l.must("uninstall", "--revision", "canary")
+	l.must("uninstall")
+	if got := l.versions(); got != "" {
+		t.Errorf("after uninstall:\n%s", got)
+	}
+}
+
 // TestUninstallBesideOthers: uninstall deletes nothing of a control plane that runs outside of the cluster.
 func TestUninstallBesideOthers(t *testing.T) {
 	l := startInstallLab(t)
