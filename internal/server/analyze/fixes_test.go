@@ -114,3 +114,36 @@ func TestEveryFindingOfAnObjectHasACommand(t *testing.T) {
 		t.Errorf("only %d findings have a command", commands)
 	}
 }
+
+// entryMesh has a ServiceEntry, to which a VirtualService routes.
+const entryMesh = `
+{apiVersion: v1, kind: Pod, metadata: {name: client-1, namespace: shop}, status: {podIP: 10.1.0.1}}
+---
+{apiVersion: networking.istio.io/v1, kind: ServiceEntry, metadata: {name: bank, namespace: shop}, spec: {hosts: [bank.example], ports: [{number: 80, name: http, protocol: HTTP}], resolution: DNS, location: MESH_EXTERNAL}}
+---
+{apiVersion: networking.istio.io/v1, kind: VirtualService, metadata: {name: bank, namespace: shop}, spec: {hosts: [bank.example], http: [{timeout: 2s, route: [{destination: {host: bank.example}}]}]}}
+`
+
+// TestEntriesOfEachCluster: the VirtualServices of each cluster route to the ServiceEntries of the same cluster.
+func TestEntriesOfEachCluster(t *testing.T) {
+	t.Parallel()
+	only, _, _ := strings.Cut(entryMesh, "---")
+	for name, tt := range map[string]struct{ east, west, want string }{
+		"both":        {entryMesh, entryMesh, ""},
+		"one":         {only, entryMesh, ""},
+		"without one": {entryMesh, strings.ReplaceAll(entryMesh, "hosts: [bank.example], ports", "hosts: [bank.test], ports"), "destination bank.example is no service"},
+	} {
+		var found strings.Builder
+		for _, f := range check(t, []load.Cluster{
+			{ID: "east", Files: []load.File{{Name: "east.yaml", Text: []byte(tt.east)}}},
+			{ID: "west", Files: []load.File{{Name: "west.yaml", Text: []byte(tt.west)}}},
+		}) {
+			if f.Level != analyze.Info {
+				found.WriteString(f.Message + "\n")
+			}
+		}
+		if !strings.Contains(found.String(), tt.want) || tt.want == "" && found.Len() > 0 {
+			t.Errorf("%s: found\n%s\twant %q", name, &found, tt.want)
+		}
+	}
+}
