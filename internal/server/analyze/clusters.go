@@ -39,10 +39,41 @@ func CheckClusters(views []*registry.Contents, o Options) []Finding {
 			}
 		}
 	}
+	faulty := map[snapshot.Key]bool{} // objects of any cluster with faults of their own
+	for i := range found {
+		if found[i].Severity() != Info {
+			faulty[inAnyCluster(found[i].Object)] = true
+		}
+	}
 	for _, v := range all {
-		found = append(found, v.found...)
+		found = append(found, slices.DeleteFunc(v.found, func(f Finding) bool {
+			return faulty[inAnyCluster(f.Object)] && isDifference(f.Code) && inSeveral(all, f.Object)
+		})...)
 	}
 	return Sort(found)
+}
+
+// isDifference reports whether the command of findings copies an object to another cluster. If two clusters
+// have the object, and it has a fault of its own in one of them, then the fault is the cause of the difference,
+// and the command might copy the fault.
+func isDifference(code Code) bool {
+	return code == SecurityDiffers || code == DestinationRuleDiffers || code == RoutesDiffer
+}
+
+func inAnyCluster(k snapshot.Key) snapshot.Key {
+	k.Cluster = ""
+	return k
+}
+
+// inSeveral reports whether several clusters have an object of a kind and a name.
+func inSeveral(all []*clusterView, k snapshot.Key) bool {
+	n := 0
+	for _, v := range all {
+		if k.Cluster = v.id; v.objects[k] != nil {
+			n++
+		}
+	}
+	return n > 1
 }
 
 // clusterView is the mesh as the control planes of a cluster know it.

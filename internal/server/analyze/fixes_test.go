@@ -147,3 +147,26 @@ func TestEntriesOfEachCluster(t *testing.T) {
 		}
 	}
 }
+
+// TestFaultsAreNotCopied: a mistake in the object of one of two clusters is one finding, and no command copies
+// the mistake to the other cluster.
+func TestFaultsAreNotCopied(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct{ old, new string }{
+		{"destination: {host: reviews, subset: v1}", "destination: {host: reviews, subset: v9}"},
+		{"destination: {host: reviews, subset: v1}", "destination: {host: reviewz}"},
+		{"selector: {matchLabels: {app: reviews}}\n  action: DENY", "selector: {matchLabels: {app: reviewz}}\n  action: DENY"},
+	} {
+		for broken := range 2 {
+			clusters := twoClusters(t)
+			text := &clusters[broken].Files[0].Text
+			if n := strings.Count(string(*text), tt.old); n != 1 {
+				t.Fatalf("%q is %d times in the mesh", tt.old, n)
+			}
+			*text = []byte(strings.Replace(string(*text), tt.old, tt.new, 1))
+			if found := ofAPI(t, clusters); len(found) != 1 || found[0].Object.Cluster != clusters[broken].ID || strings.Contains(found[0].Fix, "apply") {
+				t.Errorf("%s in %s: found\n%s", tt.new, clusters[broken].ID, texts(found))
+			}
+		}
+	}
+}
