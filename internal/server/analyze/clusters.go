@@ -200,6 +200,24 @@ func groupOf(kind snapshot.Kind) string {
 	return "networking.istio.io"
 }
 
+// misnames reports whether the label of a gateway's Service is the mistake, not that of the namespace: pods of
+// the cluster have the network of the namespace, and none has that of the Service.
+func (m *checker) misnames(id mesh.ClusterID, service string, namespace mesh.NetworkID) bool {
+	found := false
+	for _, pod := range list[*snapshot.Pod](m, snapshot.KindPod) {
+		if pod.Cluster != id {
+			continue
+		}
+		switch pod.Labels[mesh.LabelNetwork] {
+		case service:
+			return false
+		case string(namespace):
+			found = namespace != ""
+		}
+	}
+	return found
+}
+
 // compareNetworks finds a cluster without a network, or with another one than its gateway, while another
 // cluster has a network: clients there call pods directly, or not at all. Pods with a label of their own, such
 // as those with a sidecar of an injector that knows the network, are not concerned.
@@ -223,6 +241,9 @@ func (v *clusterView) compareNetworks(far *clusterView) {
 		return
 	}
 	own := gateway.Labels[mesh.LabelNetwork]
+	if v.misnames(far.id, own, there) {
+		return // the network has no gateway then, which is a finding itself
+	}
 	namespace := v.Snapshot.Mesh.RootNamespace
 	fix := fmt.Sprintf("kubectl%s label namespace %s %s=%s", v.flags(far.id), namespace, mesh.LabelNetwork, own)
 	text := fmt.Sprintf("is missing, but Service %s is a gateway of network %s: clients in cluster %s, which has the network %s, call the pods of cluster %s "+

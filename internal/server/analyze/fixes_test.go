@@ -170,3 +170,18 @@ func TestFaultsAreNotCopied(t *testing.T) {
 		}
 	}
 }
+
+// TestMisspelledNetworkOfGateway: if the pods have the network of the namespace, the label of the gateway's
+// Service is the mistake.
+func TestMisspelledNetworkOfGateway(t *testing.T) {
+	t.Parallel()
+	clusters := twoClusters(t)
+	clusters[1].Files[0].Text = []byte(strings.NewReplacer(
+		"name: eastwest, namespace: istio-system, labels: {topology.istio.io/network: network2}", "name: eastwest, namespace: istio-system, labels: {topology.istio.io/network: netwrk2}",
+		"labels: {istio: eastwest}\n  annotations", "labels: {istio: eastwest, topology.istio.io/network: network2}\n  annotations",
+	).Replace(string(clusters[1].Files[0].Text)))
+	const want = "kubectl --context west -n istio-system label service eastwest topology.istio.io/network=network2 --overwrite"
+	if found := ofAPI(t, clusters); len(found) != 1 || found[0].Code != "MSH0107" || found[0].Fix != want {
+		t.Errorf("found\n%s\nwant only MSH0107 with %s", texts(found), want)
+	}
+}
