@@ -1,8 +1,10 @@
 package analyze_test
 
 import (
+	"bytes"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -183,5 +185,25 @@ func TestMisspelledNetworkOfGateway(t *testing.T) {
 	const want = "kubectl --context west -n istio-system label service eastwest topology.istio.io/network=network2 --overwrite"
 	if found := ofAPI(t, clusters); len(found) != 1 || found[0].Code != "MSH0107" || found[0].Fix != want {
 		t.Errorf("found\n%s\nwant only MSH0107 with %s", texts(found), want)
+	}
+}
+
+// TestPoliciesOfTheirCluster: a policy is compared with the ports of the workloads in its own cluster.
+func TestPoliciesOfTheirCluster(t *testing.T) {
+	t.Parallel()
+	for _, tcp := range [][]int{{0}, {1}, {0, 1}} {
+		clusters := twoClusters(t)
+		for _, i := range tcp {
+			clusters[i].Files[0].Text = bytes.ReplaceAll(clusters[i].Files[0].Text, []byte("selector: {app: reviews}, ports: [{name: http,"), []byte("selector: {app: reviews}, ports: [{name: tcp,"))
+		}
+		var in []int
+		for _, f := range ofAPI(t, clusters) {
+			if f.Code == "MSH0119" {
+				in = append(in, slices.IndexFunc(clusters, func(c load.Cluster) bool { return c.ID == f.Object.Cluster }))
+			}
+		}
+		if slices.Sort(in); !slices.Equal(in, tcp) {
+			t.Errorf("port of TCP in %v: findings in %v", tcp, in)
+		}
 	}
 }
