@@ -207,3 +207,27 @@ func TestPoliciesOfTheirCluster(t *testing.T) {
 		}
 	}
 }
+
+// TestVersionsDuringRollout: proxies are compared with the control plane that serves, not with one that does not
+// start.
+func TestVersionsDuringRollout(t *testing.T) {
+	t.Parallel()
+	const next = `---
+{apiVersion: v1, kind: Pod, metadata: {name: istiod-NAME, namespace: istio-system, labels: {app: istiod, istio.io/rev: default}},
+  spec: {containers: [{name: discovery, image: "example.com/meshctl:3"}]}, status: {phase: Running, podIP: 10.1.1.8, conditions: [{type: Ready, status: "READY"}]}}
+`
+	for _, name := range []string{"0", "2"} { // before and after istiod-1
+		for _, ready := range []string{"False", "True"} {
+			clusters := twoClusters(t)
+			clusters[0].Files[0].Text = append(clusters[0].Files[0].Text, strings.NewReplacer("NAME", name, "READY", ready).Replace(next)...)
+			if found := ofAPI(t, clusters); len(found) > 0 {
+				t.Errorf("istiod-%s, ready: %s: found\n%s", name, ready, texts(found))
+			}
+		}
+	}
+	clusters := twoClusters(t)
+	clusters[0].Files[0].Text = bytes.Replace(clusters[0].Files[0].Text, []byte(`{name: discovery, image: "example.com/meshctl:2"}`), []byte(`{name: discovery, image: "example.com/meshctl:3"}`), 1)
+	if found := ofAPI(t, clusters); len(found) == 0 || found[0].Code != "IST0105" {
+		t.Errorf("after the rollout: found\n%s", texts(found))
+	}
+}

@@ -86,14 +86,15 @@ func (m *checker) newInjectedCluster(id mesh.ClusterID) *injectedCluster {
 			}
 		}
 	}
+	serving := map[string]bool{} // revisions of which a pod is ready
 	for _, pods := range m.workloads {
 		for _, p := range pods {
 			if p.Cluster == id && p.Labels["app"] == "istiod" {
 				revision := cmp.Or(p.Labels[labelRevision], mesh.DefaultRevision)
 				c.revisions = append(c.revisions, revision)
 				c.system[p.Namespace] = true
-				if p.Injection != nil && p.Injection.ControlPlane != "" {
-					c.images[revision] = p.Injection.ControlPlane
+				if p.Injection != nil && p.Injection.ControlPlane != "" && !p.Injection.Ending {
+					c.addImage(revision, p.Injection.ControlPlane, !p.Unready, serving)
 				}
 			}
 		}
@@ -103,6 +104,19 @@ func (m *checker) newInjectedCluster(id mesh.ClusterID) *injectedCluster {
 		*names = slices.Compact(*names)
 	}
 	return c
+}
+
+// addImage adds the image of a pod of a control plane. During a rollout, the images of pods that are not ready
+// do not count, and if ready pods have several images, none does.
+func (c *injectedCluster) addImage(revision, image string, ready bool, serving map[string]bool) {
+	was, known := c.images[revision]
+	switch {
+	case ready && !serving[revision] || !known:
+		c.images[revision] = image
+	case was != image && ready == serving[revision]:
+		c.images[revision] = ""
+	}
+	serving[revision] = serving[revision] || ready
 }
 
 // kubectl returns the beginning of a command about a namespace.
