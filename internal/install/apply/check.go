@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/x509"
 	"encoding/base64"
+	"encoding/json"
 	"fmt"
 	"regexp"
 	"slices"
@@ -285,6 +286,19 @@ func (c *Cluster) addNoEndpoint(ctx context.Context, o *unstructured.Unstructure
 			out.add(Error, install.Ref(o), fmt.Sprintf("kubectl -n %s describe deployment %s", o.GetNamespace(), deployments[i].GetName()), "it has no ready endpoint")
 			return nil
 		}
+	}
+	for i := range deployments {
+		if deployments[i].GetName() != o.GetName() {
+			continue
+		}
+		right, _, _ := unstructured.NestedStringMap(deployments[i].Object, "spec", "selector", "matchLabels")
+		value, err := json.Marshal(right)
+		if err != nil {
+			return fmt.Errorf("%s: the selector of Deployment %s/%s: %w", c.Name, o.GetNamespace(), o.GetName(), err)
+		}
+		out.add(Error, install.Ref(o), fmt.Sprintf(`kubectl -n %s patch service %s --type json -p '[{"op":"add","path":"/spec/selector","value":%s}]'`, o.GetNamespace(), o.GetName(), value),
+			"it has no endpoint, as its selector %s selects no pod of Deployment %s", labels.SelectorFromSet(selected), o.GetName())
+		return nil
 	}
 	upgrade := "meshctl upgrade"
 	if o.GetLabels()[install.LabelManagedBy] != install.ManagedBy {

@@ -76,6 +76,17 @@ webhooks: [{name: namespace.sidecar-injector.istio.io, sideEffects: None, admiss
 	if got, want := hint(after, "Service istio-system/istio-eastwestgateway", "no ready endpoint"), "kubectl -n istio-system describe deployment istio-eastwestgateway"; got != want {
 		t.Errorf("hint %q, want %q", got, want)
 	}
+	l.Kubectl(t, "", "patch", "service", "istiod", "-n", "istio-system", "-p", `{"spec": {"selector": {"istio.io/rev": "other"}}}`)
+	if after, err = l.cluster.CheckAfter(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	mend := hint(after, "Service istio-system/istiod", "selects no pod of Deployment istiod")
+	args := strings.Split(strings.ReplaceAll(strings.TrimPrefix(mend, "kubectl "), "'", ""), " ")
+	l.Kubectl(t, "", args...)
+	if after, err = l.cluster.CheckAfter(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	has(t, after, "Service istio-system/istiod", "no ready endpoint")
 	l.Kubectl(t, "", "delete", "deployment", "istio-eastwestgateway", "-n", "istio-system")
 	l.Kubectl(t, "", "delete", "deployment", "istiod", "-n", "istio-system")
 	if after, err = l.cluster.CheckAfter(t.Context()); err != nil {

@@ -229,12 +229,17 @@ func (c *injectedCluster) checkInjectors() {
 			}
 			key := snapshot.Key{Kind: snapshot.KindService, Cluster: c.id, Namespace: w.Namespace, Name: w.Service}
 			svc, _ := c.objects[key].(*snapshot.Service)
-			what, fix := "", fmt.Sprintf("%s scale deployment %s --replicas=2", c.kubectl(c.id, w.Namespace), w.Service)
+			what, fix, lacks := "", fmt.Sprintf("%s scale deployment %s --replicas=2", c.kubectl(c.id, w.Namespace), w.Service), "has no control plane"
 			switch {
 			case svc == nil:
 				what, fix = "does not exist", "meshctl install --revision "+o.Revision+c.flags(c.id)
 			case len(svc.Selector) > 0 && !slices.ContainsFunc(c.selected(w.Namespace, svc.Selector), func(p *snapshot.Pod) bool { return p.Cluster == c.id }):
 				what = "has no pod"
+				if slices.Contains(c.revisions, o.Revision) {
+					what, lacks = "does not select the pods of the control plane", "injects nothing"
+					fix = fmt.Sprintf(`%s patch service %s --type json -p '[{"op":"add","path":"/spec/selector","value":{"app":"istiod","istio.io/rev":"%s"}}]'`,
+						c.kubectl(c.id, w.Namespace), w.Service, o.Revision)
+				}
 			default:
 				continue
 			}
@@ -244,7 +249,7 @@ func (c *injectedCluster) checkInjectors() {
 				effect, level = "no namespace has its label", Warning
 			}
 			f := c.findFix(RevisionWithoutControlPlane, o, fix, "webhooks["+w.Name+"].clientConfig.service",
-				"%s/%s %s: revision %s has no control plane, and %s", w.Namespace, w.Service, what, cmp.Or(o.Tag, o.Revision), effect)
+				"%s/%s %s: revision %s %s, and %s", w.Namespace, w.Service, what, cmp.Or(o.Tag, o.Revision), lacks, effect)
 			if f != nil {
 				f.Level = level
 			}
