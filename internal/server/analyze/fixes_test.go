@@ -231,3 +231,29 @@ func TestVersionsDuringRollout(t *testing.T) {
 		t.Errorf("after the rollout: found\n%s", texts(found))
 	}
 }
+
+// TestRulesOfClients: a DestinationRule in the namespace of clients does not apply to the east-west gateway, and
+// the command copies it to the namespace of the service.
+func TestRulesOfClients(t *testing.T) {
+	t.Parallel()
+	clusters := twoClusters(t)
+	for i := range clusters {
+		text := string(clusters[i].Files[0].Text)
+		rule := document(t, text, "kind: DestinationRule")
+		moved := strings.NewReplacer("namespace: shop", "namespace: clients", "host: reviews", "host: reviews.shop.svc.cluster.local").Replace(rule)
+		routes := document(t, text, "kind: VirtualService")
+		text = strings.Replace(text, routes, strings.NewReplacer("namespace: shop", "namespace: clients", "[reviews]", "[reviews.shop.svc.cluster.local]", "host: reviews", "host: reviews.shop.svc.cluster.local").Replace(routes), 1)
+		clusters[i].Files[0].Text = []byte(strings.Replace(text, rule, moved, 1) + "---\n{apiVersion: v1, kind: Namespace, metadata: {name: clients}}\n")
+	}
+	found := ofAPI(t, clusters)
+	if len(found) != 2 {
+		t.Fatalf("found\n%s", texts(found))
+	}
+	for _, f := range found {
+		id := string(f.Object.Cluster)
+		want := "kubectl --context " + id + " -n clients get destinationrule.v1.networking.istio.io reviews -o yaml | sed -E '/^  (creationTimestamp|generation|resourceVersion|uid): /d; s/^  namespace: .*/  namespace: shop/' | kubectl --context " + id + " apply -f -"
+		if f.Code != "MSH0135" || f.Field != "metadata.namespace" || f.Fix != want {
+			t.Errorf("found %s, fix %s\nwant %s", f.Message, f.Fix, want)
+		}
+	}
+}
