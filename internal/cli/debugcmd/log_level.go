@@ -31,7 +31,8 @@ func NewLogLevel(env *cli.Env) *cobra.Command {
 areas. default:LEVEL applies to areas without their own level. A restart restores the
 levels of serve --log-level.
 
-Levels are ` + strings.Join(logs.Names(), ", ") + `; areas are default, ` + strings.Join(server.LogAreas(), ", ") + `.
+Levels are ` + strings.Join(logs.Names(), ", ") + `;
+areas are default, ` + strings.Join(server.LogAreas(), ", ") + `.
 
 The command asks every replica in the cluster of the kubeconfig, or at --server. The
 user that runs a control plane may change its levels. With --token-file, an identity of
