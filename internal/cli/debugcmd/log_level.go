@@ -32,7 +32,8 @@ areas. default:LEVEL applies to areas without their own level. A restart restore
 levels of serve --log-level.
 
 Levels are ` + strings.Join(logs.Names(), ", ") + `;
-areas are default, ` + strings.Join(server.LogAreas(), ", ") + `.
+areas are default,
+` + strings.Join(server.LogAreas(), ", ") + `.
 
 The command asks every replica in the cluster of the kubeconfig, or at --server. The
 user that runs a control plane may change its levels. With --token-file, an identity of
