@@ -160,7 +160,7 @@ var kinds = []Kind{
 	},
 	{
 		IstioProxyImageMismatch, "IstioProxyImageMismatch", Warning,
-		"The proxy of a pod has another version than the control plane of its revision. The pod was created before the upgrade of the control plane.",
+		"The proxy of a pod has another version than the control plane of its revision. The pod was created before the upgrade of the control plane. Or the proxy is of another revision than the one that the labels of the pod and its namespace choose.",
 		"Restart the workload.",
 	},
 	{

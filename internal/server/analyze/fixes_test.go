@@ -257,3 +257,42 @@ func TestRulesOfClients(t *testing.T) {
 		}
 	}
 }
+
+// TestUpgradeByRevision: after the label of a namespace chooses another revision, its pods need a restart.
+func TestUpgradeByRevision(t *testing.T) {
+	t.Parallel()
+	const canary = `---
+apiVersion: admissionregistration.k8s.io/v1
+kind: MutatingWebhookConfiguration
+metadata: {name: istio-sidecar-injector-canary, labels: {app: sidecar-injector, istio.io/rev: canary}}
+webhooks:
+- name: rev.namespace.sidecar-injector.istio.io
+  clientConfig: {service: {name: istiod-canary, namespace: istio-system, path: /inject}}
+  namespaceSelector:
+    matchExpressions: [{key: istio.io/rev, operator: In, values: [canary]}, {key: istio-injection, operator: DoesNotExist}]
+---
+{apiVersion: v1, kind: Service, metadata: {name: istiod-canary, namespace: istio-system}, spec: {clusterIP: 10.1.0.8, selector: {istio.io/rev: canary}, ports: [{name: https-webhook, port: 443}]}}
+---
+{apiVersion: v1, kind: Pod, metadata: {name: istiod-canary-1, namespace: istio-system, labels: {app: istiod, istio.io/rev: canary}},
+  spec: {containers: [{name: discovery, image: "example.com/meshctl:3"}]}, status: {phase: Running, podIP: 10.1.1.8}}
+`
+	const label, chosen = "name: shop, labels: {istio-injection: enabled}", "name: shop, labels: {istio.io/rev: canary}"
+	for _, moved := range []bool{false, true} {
+		clusters := twoClusters(t)
+		text := string(clusters[0].Files[0].Text) + canary
+		if moved {
+			if text = strings.Replace(text, label, chosen, 1); !strings.Contains(text, chosen) {
+				t.Fatalf("the mesh has no %q", label)
+			}
+		}
+		clusters[0].Files[0].Text = []byte(text)
+		found := ofAPI(t, clusters)
+		if !moved && len(found) == 0 {
+			continue
+		}
+		if len(found) != 1 || found[0].Code != "IST0105" || !strings.Contains(found[0].Message, "is of revision default, but the labels choose canary") ||
+			found[0].Fix != "kubectl --context east -n shop rollout restart deployment reviews-v1" {
+			t.Errorf("moved: %v: found\n%s", moved, texts(found))
+		}
+	}
+}

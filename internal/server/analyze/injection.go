@@ -421,10 +421,28 @@ func (c *injectedCluster) proxyOf(p *snapshot.Pod) {
 			revision, cmp.Or(listed(c.revisions), "none"))
 		return
 	}
+	if chosen := c.chosen(ns, p); len(chosen) > 0 && !slices.Contains(chosen, revision) {
+		c.pod(p, IstioProxyImageMismatch, c.replace(p), "metadata.annotations["+labelRevision+"]", "the proxy is of revision %s, but the labels choose %s, which injects the pods that are made from now on",
+			revision, listed(chosen))
+		return
+	}
 	have, want := tagOf(i.Proxy), tagOf(c.images[revision])
 	if !i.ChosenImage && have != "" && want != "" && have != want {
 		c.pod(p, IstioProxyImageMismatch, c.replace(p), "", "the proxy has the version %s, the control plane of its revision %s", have, want)
 	}
+}
+
+// chosen returns the revisions of the injectors that select a pod, or nil if its namespace is not known.
+func (c *injectedCluster) chosen(ns *snapshot.Namespace, p *snapshot.Pod) []string {
+	var out []string
+	for _, o := range c.injectors {
+		revision := cmp.Or(o.Revision, mesh.DefaultRevision)
+		if ns != nil && !slices.Contains(out, revision) &&
+			slices.ContainsFunc(o.Webhooks, func(w snapshot.InjectorWebhook) bool { return w.Selects(ns.Labels, p.Labels) }) {
+			out = append(out, revision)
+		}
+	}
+	return out
 }
 
 // tagOf returns the tag of an image, without the name of Istio's variants. It returns "" for an
