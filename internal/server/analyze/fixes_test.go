@@ -258,10 +258,8 @@ func TestRulesOfClients(t *testing.T) {
 	}
 }
 
-// TestUpgradeByRevision: after the label of a namespace chooses another revision, its pods need a restart.
-func TestUpgradeByRevision(t *testing.T) {
-	t.Parallel()
-	const canary = `---
+// canary is a further control plane.
+const canary = `---
 apiVersion: admissionregistration.k8s.io/v1
 kind: MutatingWebhookConfiguration
 metadata: {name: istio-sidecar-injector-canary, labels: {app: sidecar-injector, istio.io/rev: canary}}
@@ -276,6 +274,10 @@ webhooks:
 {apiVersion: v1, kind: Pod, metadata: {name: istiod-canary-1, namespace: istio-system, labels: {app: istiod, istio.io/rev: canary}},
   spec: {containers: [{name: discovery, image: "example.com/meshctl:3"}]}, status: {phase: Running, podIP: 10.1.1.8}}
 `
+
+// TestUpgradeByRevision: after the label of a namespace chooses another revision, its pods need a restart.
+func TestUpgradeByRevision(t *testing.T) {
+	t.Parallel()
 	const label, chosen = "name: shop, labels: {istio-injection: enabled}", "name: shop, labels: {istio.io/rev: canary}"
 	for _, moved := range []bool{false, true} {
 		clusters := twoClusters(t)
@@ -294,5 +296,15 @@ webhooks:
 			found[0].Fix != "kubectl --context east -n shop rollout restart deployment reviews-v1" {
 			t.Errorf("moved: %v: found\n%s", moved, texts(found))
 		}
+	}
+}
+
+// TestLabelWithoutDefaultRevision: if no injector has the revision default, the command uses the one that there is.
+func TestLabelWithoutDefaultRevision(t *testing.T) {
+	t.Parallel()
+	text := "{apiVersion: v1, kind: Namespace, metadata: {name: team, labels: {istio-injection: enable}}}\n" + canary
+	const want = "kubectl --context east label namespace team istio-injection- istio.io/rev=canary"
+	if found := ofAPI(t, []load.Cluster{{ID: "east", Files: []load.File{{Name: "east.yaml", Text: []byte(text)}}}}); len(found) != 1 || found[0].Fix != want {
+		t.Errorf("found\n%s", texts(found))
 	}
 }

@@ -155,7 +155,11 @@ func (c *injectedCluster) checkNamespaces() {
 			c.findFix(NamespaceMultipleInjectionLabels, ns, label+" "+labelInjection+"-", field,
 				"has both %s=%s and %s=%s: %s has no effect", labelInjection, value, labelRevision, revision, labelRevision)
 		case has && value != "enabled" && value != "disabled":
-			c.findFix(NamespaceNotInjected, ns, label+" "+labelInjection+"=enabled --overwrite", field+"["+labelInjection+"]",
+			fix := label + " " + labelInjection + "=enabled --overwrite"
+			if c.known && !c.injects(map[string]string{labelInjection: "enabled"}, nil) { // there is no default revision
+				fix = label + " " + labelInjection + "- " + labelRevision + "=" + c.revisionFor("")
+			}
+			c.findFix(NamespaceNotInjected, ns, fix, field+"["+labelInjection+"]",
 				"is %q: pods of the namespace are not injected, which needs the value enabled", value)
 		case !c.known || has && value == "disabled" || c.injects(ns.Labels, nil):
 		case has:
