@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"fmt"
 	"log/slog"
 	"maps"
 	"os"
@@ -137,7 +138,7 @@ func (w *policyWorkload) config(ctx context.Context, env *cli.Env, paths []strin
 	}
 	node, err := renderedNode(m, cmp.Or(w.proxy, probeName), w.namespace, "")
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("%w; without pods in the YAML, such as for a Deployment, give --namespace and --labels instead of --proxy", err)
 	}
 	return renderedConfig(m, node)
 }
