@@ -103,7 +103,7 @@ func (m *MeshContexts) Resolve(ctx context.Context, env *Env, k *KubeFlags, name
 		}
 	}
 	if len(remote) == 0 {
-		env.Notef("context %s: namespace %s has no remote secret, so --all-clusters asks this cluster only", first.Context, namespace)
+		env.Notef("context %s: namespace %s has no remote secret, so --all-clusters asks this cluster only; to join it to other clusters: meshctl multicluster link %[1]s CONTEXT", first.Context, namespace)
 	}
 	return out, nil
 }

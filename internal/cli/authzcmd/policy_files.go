@@ -6,9 +6,11 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"fmt"
 	"log/slog"
 	"maps"
 	"os"
+	"regexp"
 	"slices"
 	"unicode"
 
@@ -51,8 +53,7 @@ func isPolicies(env *cli.Env, path string) (*cli.Env, bool, error) {
 		in := bufio.NewReader(env.Stdin)
 		out := *env
 		out.Stdin = in
-		first, err := firstByte(in)
-		return &out, err == nil && first != '{', nil
+		return &out, hasObjects(in), nil
 	}
 	info, err := os.Stat(path)
 	if err != nil || info.IsDir() || !info.Mode().IsRegular() {
@@ -63,8 +64,21 @@ func isPolicies(env *cli.Env, path string) (*cli.Env, bool, error) {
 		return env, false, err
 	}
 	defer f.Close()
-	first, err := firstByte(bufio.NewReader(f))
-	return env, err == nil && first != '{', nil
+	return env, hasObjects(bufio.NewReader(f)), nil
+}
+
+// objectStart is how objects in braces begin: in YAML, whose keys need no quotes, or in JSON of kubectl.
+var objectStart = regexp.MustCompile(`^\{\s*(?:"(?:apiVersion|kind)"|[^"\s])`)
+
+// hasObjects reports whether a text has objects and no dump. It leaves the text unread, except for
+// white space at its start.
+func hasObjects(r *bufio.Reader) bool {
+	first, err := firstByte(r)
+	if err != nil || first != '{' {
+		return err == nil
+	}
+	start, _ := r.Peek(64) // the text may be shorter
+	return objectStart.Match(start)
 }
 
 // firstByte returns the first byte that is not white space, and leaves it unread.
@@ -125,7 +139,7 @@ func (w *policyWorkload) config(ctx context.Context, env *cli.Env, paths []strin
 	}
 	node, err := explaincmd.RenderedNode(m, cmp.Or(w.proxy, probeName), w.namespace, "")
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("%w; without pods in the YAML, such as for a Deployment, give --namespace and --labels instead of --proxy", err)
 	}
 	return renderedConfig(m, node)
 }

@@ -47,6 +47,11 @@ func TestCommandTree(t *testing.T) {
 		if cmd.Long == "" {
 			t.Errorf("%s: no Long", path)
 		}
+		for line := range strings.Lines(cmd.Long) {
+			if len(line) > 101 {
+				t.Errorf("%s: Long has a line of %d bytes, want at most 100: %s", path, len(line)-1, line)
+			}
+		}
 		if cmd.Runnable() && cmd.Example == "" {
 			t.Errorf("%s: no Example", path)
 		}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -163,6 +164,23 @@ func TestUninstallAsks(t *testing.T) {
 	l.must("uninstall", "--purge")
 	if got := l.versions(); got != "" {
 		t.Errorf("after uninstall --purge:\n%s", got)
+	}
+}
+
+// TestUninstallGateways: uninstall asks before it deletes the gateways of one of two control planes.
+func TestUninstallGateways(t *testing.T) {
+	l := startInstallLab(t)
+	l.must("install", "--wait=false", "--crds", "--cluster-id", "cluster1", "--network", "network1", "--east-west-gateway", "--ingress-gateway")
+	l.must("install", "--wait=false", "--cluster-id", "cluster1", "--network", "network1", "--revision", "canary")
+	l.refused([]string{"uninstall"}, "deletes 2 gateways (istio-ingress/istio-ingressgateway, istio-system/istio-eastwestgateway), while meshctl-canary stays", "meshctl upgrade")
+	if code, out := l.run("upgrade", "--revision", "canary", "--east-west-gateway", "--wait=false"); code != cli.ExitFailure || !strings.Contains(out, "exists and is of installation meshctl, not of meshctl-canary") ||
+		!regexp.MustCompile("and \\d+ more; a gateway stays with the installation that made it: bring that one to the new version with meshctl upgrade").MatchString(out) {
+		t.Errorf("a gateway of another installation: exit code %d\n%s", code, out)
+	}
+	l.must("uninstall", "--revision", "canary")
+	l.must("uninstall")
+	if got := l.versions(); got != "" {
+		t.Errorf("after uninstall:\n%s", got)
 	}
 }
 

@@ -31,7 +31,9 @@ func NewLogLevel(env *cli.Env) *cobra.Command {
 areas. default:LEVEL applies to areas without their own level. A restart restores the
 levels of serve --log-level.
 
-Levels are ` + strings.Join(logs.Names(), ", ") + `; areas are default, ` + strings.Join(server.LogAreas(), ", ") + `.
+Levels are ` + strings.Join(logs.Names(), ", ") + `;
+areas are default,
+` + strings.Join(server.LogAreas(), ", ") + `.
 
 The command asks every replica in the cluster of the kubeconfig, or at --server. The
 user that runs a control plane may change its levels. With --token-file, an identity of
@@ -83,7 +85,7 @@ type replicaLevels struct {
 	Error   string            `json:"error,omitzero"` // set without levels
 	Levels  map[string]string `json:"levels,omitzero"`
 
-	err error // behind Error
+	err error // behind codes.Error
 }
 
 func (o *logLevelOptions) run(ctx context.Context, env *cli.Env) error {

@@ -53,9 +53,10 @@ warnings of serve to standard error. Objects in files replace objects of the sam
 in directories.
 
 WORKLOAD is a pod or WorkloadEntry of the YAML, as name or name.namespace, the owner of
-a pod, as deploy/name, or a file with an xDS node, which may have any metadata. --all shows each workload that has a proxy: pods
-with the label security.istio.io/tlsMode=istio or sidecar.istio.io/inject=true, pods that
-a Gateway selects, and WorkloadEntries with a service account.
+a pod, as deploy/name, or a file with an xDS node, which may have any metadata. --all
+shows each workload that has a proxy: pods with the label security.istio.io/tlsMode=istio
+or sidecar.istio.io/inject=true, pods that a Gateway selects, and WorkloadEntries with a
+service account.
 
 The format table shows the tables of proxy-config, or for several proxies the number of
 their resources. JSON and YAML show all resources. The format configdump is for meshctl

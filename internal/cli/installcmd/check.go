@@ -51,7 +51,8 @@ the version of Kubernetes, your permissions, the kinds of Istio, objects and web
 other programs, and security policies that would not be enforced.
 
 The command writes nothing. A line of level Info is a remark, such as a drained cluster. The exit
-code is 3 if the command finds a fault, and 4 if it finds none but could not check everything. meshctl remote-clusters shows the clusters that control planes read.`,
+code is 3 if the command finds a fault, and 4 if it finds none but could not check everything.
+meshctl remote-clusters shows the clusters that control planes read.`,
 		Example: `  meshctl check pre --context cluster1 --network network1 --crds
   meshctl check --context cluster1 --all-clusters`,
 		Args:      checkArgs,

@@ -40,7 +40,8 @@ CustomResourceDefinitions and namespaces that install made.
 The command never deletes objects of other programs. It keeps and lists each
 CustomResourceDefinition that has objects, and each namespace that has other objects,
 such as the Secret with the signing CA. Pods keep their sidecars until they are created
-again. If proxies or namespaces use the control plane, the command names them and asks.`,
+again. If proxies or namespaces use the control plane, or if gateways end while another
+control plane stays, the command names them and asks.`,
 		Example: `  meshctl uninstall --context cluster1 --dry-run
   meshctl uninstall --context cluster1 --revision canary
   meshctl uninstall --context cluster1 --all`,

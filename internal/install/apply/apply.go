@@ -145,6 +145,7 @@ func (c *Cluster) Install(ctx context.Context, v *install.Values, o Options) (Re
 func (c *Cluster) plan(ctx context.Context, v *install.Values, objects []*unstructured.Unstructured) ([]step, error) {
 	var steps []step
 	var refused []string
+	ours := true // all refused objects are of other installations of meshctl
 	for _, want := range objects {
 		have, err := c.API.GetAny(ctx, want)
 		if err != nil {
@@ -154,13 +155,17 @@ func (c *Cluster) plan(ctx context.Context, v *install.Values, objects []*unstru
 		if have != nil {
 			if err := s.claim(v); err != nil {
 				refused = append(refused, err.Error())
+				ours = ours && have.GetLabels()[install.LabelManagedBy] == install.ManagedBy && want.GetKind() != "Namespace"
 			}
 		}
 		steps = append(steps, s)
 	}
 	if len(refused) > 0 {
-		return nil, fmt.Errorf("%s: nothing is written: %s; install beside it with --revision NAME, or remove it first",
-			c.Name, strings.Join(refused, ", "))
+		how := "install beside it with --revision NAME, or remove it first"
+		if ours {
+			how = "a gateway stays with the installation that made it: bring that one to the new version with meshctl upgrade, or remove it first"
+		}
+		return nil, fmt.Errorf("%s: nothing is written: %s; %s", c.Name, someOf(refused), how)
 	}
 	return steps, nil
 }
@@ -221,6 +226,9 @@ func (s *step) claim(v *install.Values) error {
 	case s.want.GetKind() == "ValidatingWebhookConfiguration" && owner == want:
 		s.leaveFailurePolicy()
 	case owner != want:
+		if owner != "" {
+			return fmt.Errorf("%s exists and is of installation %s, not of %s", install.Ref(s.want), owner, want)
+		}
 		return fmt.Errorf("%s exists and is not of installation %s", install.Ref(s.want), want)
 	}
 	return nil

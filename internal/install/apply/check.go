@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/x509"
 	"encoding/base64"
+	"encoding/json"
 	"fmt"
 	"regexp"
 	"slices"
@@ -202,6 +203,7 @@ func (c *Cluster) CheckAfter(ctx context.Context) ([]Finding, error) {
 		return out, nil
 	}
 	const every = install.LabelInstallation
+	var controlPlane *unstructured.Unstructured
 	for _, check := range []struct {
 		kind  schema.GroupVersionKind
 		check func(context.Context, *unstructured.Unstructured, *findings) error
@@ -220,9 +222,54 @@ func (c *Cluster) CheckAfter(ctx context.Context) ([]Finding, error) {
 			if err := check.check(ctx, &items[i], &out); err != nil {
 				return nil, err
 			}
+			if check.kind == deploymentKind && items[i].GetLabels()["app"] == "istiod" && controlPlane == nil {
+				controlPlane = &items[i]
+			}
 		}
 	}
-	return out, nil
+	if controlPlane == nil {
+		return out, nil // the control plane of another cluster reads the objects in its own cluster
+	}
+	return out, c.checkDefinitions(ctx, controlPlane, &out)
+}
+
+// checkDefinitions finds kinds that the cluster has lost: other kinds of Istio are defined. Definitions of older
+// versions of Istio lack extensions.
+func (c *Cluster) checkDefinitions(ctx context.Context, controlPlane *unstructured.Unstructured, out *findings) error {
+	served, err := c.API.Resources(ctx)
+	if err != nil {
+		return fmt.Errorf("%s: %w", c.Name, err)
+	}
+	var missing []source.Resource
+	some := false
+	for _, r := range source.Watched() {
+		if !strings.HasSuffix(r.Group, ".istio.io") || r.Group == "extensions.istio.io" || r.Unread || r.Optional {
+			continue
+		}
+		if slices.ContainsFunc(served, func(s kube.Resource) bool { return s.Group == r.Group && s.Resource == r.Name }) {
+			some = true
+		} else {
+			missing = append(missing, r)
+		}
+	}
+	for _, r := range missing {
+		if some {
+			out.add(Warning, "CustomResourceDefinition "+r.Name+"."+r.Group, upgradeOf(controlPlane, "--crds"), "it is missing, and with it all objects of the kind: %s", r.Without)
+		}
+	}
+	return nil
+}
+
+// upgradeOf returns the command that makes objects of the installation of an object again.
+func upgradeOf(o *unstructured.Unstructured, flags string) string {
+	if o.GetLabels()[install.LabelManagedBy] != install.ManagedBy {
+		return "make it again with helm upgrade"
+	}
+	out := "meshctl upgrade"
+	if revision, ok := strings.CutPrefix(o.GetLabels()[install.LabelInstallation], install.Default("").Name+"-"); ok {
+		out += " --revision " + revision
+	}
+	return strings.TrimSuffix(out+" "+flags, " ")
 }
 
 func (c *Cluster) checkDeployment(ctx context.Context, o *unstructured.Unstructured, out *findings) error {
@@ -286,13 +333,20 @@ func (c *Cluster) addNoEndpoint(ctx context.Context, o *unstructured.Unstructure
 			return nil
 		}
 	}
-	upgrade := "meshctl upgrade"
-	if o.GetLabels()[install.LabelManagedBy] != install.ManagedBy {
-		upgrade = "make it again with helm upgrade"
-	} else if revision, ok := strings.CutPrefix(o.GetLabels()[install.LabelInstallation], install.Default("").Name+"-"); ok {
-		upgrade += " --revision " + revision
+	for i := range deployments {
+		if deployments[i].GetName() != o.GetName() {
+			continue
+		}
+		right, _, _ := unstructured.NestedStringMap(deployments[i].Object, "spec", "selector", "matchLabels")
+		value, err := json.Marshal(right)
+		if err != nil {
+			return fmt.Errorf("%s: the selector of Deployment %s/%s: %w", c.Name, o.GetNamespace(), o.GetName(), err)
+		}
+		out.add(Error, install.Ref(o), fmt.Sprintf(`kubectl -n %s patch service %s --type json -p '[{"op":"add","path":"/spec/selector","value":%s}]'`, o.GetNamespace(), o.GetName(), value),
+			"it has no endpoint, as its selector %s selects no pod of Deployment %s", labels.SelectorFromSet(selected), o.GetName())
+		return nil
 	}
-	out.add(Error, install.Ref(o), upgrade, "it has no endpoint, as there is no Deployment of its pods")
+	out.add(Error, install.Ref(o), upgradeOf(o, ""), "it has no endpoint, as there is no Deployment of its pods")
 	return nil
 }
 

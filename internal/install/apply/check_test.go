@@ -76,6 +76,26 @@ webhooks: [{name: namespace.sidecar-injector.istio.io, sideEffects: None, admiss
 	if got, want := hint(after, "Service istio-system/istio-eastwestgateway", "no ready endpoint"), "kubectl -n istio-system describe deployment istio-eastwestgateway"; got != want {
 		t.Errorf("hint %q, want %q", got, want)
 	}
+	l.Kubectl(t, "", "delete", "customresourcedefinition", "authorizationpolicies.security.istio.io", "wasmplugins.extensions.istio.io")
+	if after, err = l.cluster.CheckAfter(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	const lost = "CustomResourceDefinition authorizationpolicies.security.istio.io"
+	has(t, after, lost, "it is missing, and with it all objects of the kind")
+	if got, want := hint(after, lost, "missing"), "meshctl upgrade --crds"; got != want || hint(after, "CustomResourceDefinition wasmplugins.extensions.istio.io", "") != "" {
+		t.Errorf("hint %q, want %q in\n%+v", got, want, after)
+	}
+	l.Kubectl(t, "", "patch", "service", "istiod", "-n", "istio-system", "-p", `{"spec": {"selector": {"istio.io/rev": "other"}}}`)
+	if after, err = l.cluster.CheckAfter(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	mend := hint(after, "Service istio-system/istiod", "selects no pod of Deployment istiod")
+	args := strings.Split(strings.ReplaceAll(strings.TrimPrefix(mend, "kubectl "), "'", ""), " ")
+	l.Kubectl(t, "", args...)
+	if after, err = l.cluster.CheckAfter(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	has(t, after, "Service istio-system/istiod", "no ready endpoint")
 	l.Kubectl(t, "", "delete", "deployment", "istio-eastwestgateway", "-n", "istio-system")
 	l.Kubectl(t, "", "delete", "deployment", "istiod", "-n", "istio-system")
 	if after, err = l.cluster.CheckAfter(t.Context()); err != nil {

@@ -29,10 +29,12 @@ var namespaceKind = schema.GroupVersionKind{Version: "v1", Kind: "Namespace"}
 const maxPods = 50_000
 
 // Users returns what in the cluster uses the control planes of installations, as effects of
-// their end: pods with proxies, and namespaces whose pods they inject.
+// their end: pods with proxies, namespaces whose pods they inject and, if another control plane stays,
+// the gateways that end with the installations.
 func (c *Cluster) Users(ctx context.Context, installations []string) ([]string, error) {
 	var revisions, selectors []string // values of istio.io/rev: of control planes, and with their tags
 	own := map[string]bool{}          // Deployments that end, too: control planes and gateways
+	var gateways, others []string     // Deployments that end, and installations with a control plane that stay
 	for _, kind := range []schema.GroupVersionKind{deploymentKind, mutatingKind} {
 		items, err := c.API.ListAny(ctx, kind, "", install.LabelInstallation, maxListed)
 		if err != nil {
@@ -40,12 +42,20 @@ func (c *Cluster) Users(ctx context.Context, installations []string) ([]string, 
 		}
 		for i := range items {
 			labels := items[i].GetLabels()
-			if !slices.Contains(installations, labels[install.LabelInstallation]) {
+			isControlPlane := kind == deploymentKind && labels["app"] == "istiod"
+			if of := labels[install.LabelInstallation]; !slices.Contains(installations, of) {
+				if isControlPlane {
+					others = append(others, of)
+				}
 				continue
 			}
-			own[items[i].GetNamespace()+"/"+items[i].GetName()] = true
-			if kind == deploymentKind && labels["app"] == "istiod" {
+			name := items[i].GetNamespace() + "/" + items[i].GetName()
+			own[name] = true
+			switch {
+			case isControlPlane:
 				revisions = append(revisions, labels[labelRevision])
+			case kind == deploymentKind:
+				gateways = append(gateways, name)
 			}
 			if tag := labels[labelTag]; tag != "" {
 				selectors = append(selectors, tag)
@@ -84,6 +94,10 @@ func (c *Cluster) Users(ctx context.Context, installations []string) ([]string, 
 	}
 	if len(injected) > 0 {
 		out = append(out, fmt.Sprintf("ends the injection in %s (%s)", output.Plural(len(injected), "namespace"), someOf(injected)))
+	}
+	if len(gateways) > 0 && len(others) > 0 {
+		out = append(out, fmt.Sprintf("deletes %s (%s), while %s stays: to keep them, bring this installation to the new version with meshctl upgrade, and uninstall the other one",
+			output.Plural(len(gateways), "gateway"), someOf(gateways), strings.Join(others, ", ")))
 	}
 	return out, nil
 }

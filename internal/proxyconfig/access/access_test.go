@@ -74,6 +74,7 @@ func TestCheck(t *testing.T) {
 		"a template and a claim":    {withClaims(get("/users/joe/orders/a/b"), token(map[string]any{"scope": "users orders"})), Allowed, "ns[apps]-policy[web]-rule[1]", "claim scope is [users orders]"},
 		"not the template":          {withClaims(get("/users/joe/x/orders/a"), token(map[string]any{"scope": "orders"})), Denied, "", ""},
 		"without the claim":         {withClaims(get("/users/joe/orders/a"), token(nil)), Denied, "", "claim scope is missing"},
+		"without a token":           {get("/users/joe/orders/a"), Denied, "", "rule 1 of AuthorizationPolicy web.apps, does not match: the request has no valid token"},
 		"a header of a claim":       {withClaims(get("/"), token(map[string]any{"group": "ops"})), Allowed, "ns[apps]-policy[web]-rule[2]", ""},
 		"a forged header of a claim": {func() Request {
 			r := get("/")

@@ -62,8 +62,12 @@ func (s *state) matchMetadata(m *matcherv3.MetadataMatcher) finding {
 	if found {
 		why = fmt.Sprintf("%s is %v", subject, value)
 	}
+	noToken := m.GetFilter() == jwtMetadata && s.metadata[jwtMetadata] == nil
+	if noToken {
+		why = "the request has no valid token"
+	}
 	f := finding{matchValue(m.GetValue(), value, found), why}
-	if f.truth != yes {
+	if f.truth != yes && !noToken {
 		f.why += ", want " + describeValue(m.GetValue())
 	}
 	if m.GetInvert() {

@@ -25,8 +25,13 @@ func (m *checker) authorization(p *snapshot.AuthorizationPolicy, namespace strin
 		return // gateways
 	}
 	custom := p.Spec.GetAction() == securityv1beta1.AuthorizationPolicy_CUSTOM && m.asksOverHTTP(p.Spec.GetProvider().GetName())
+	workloads := m.selected(namespace, selector)
+	own := func(w *snapshot.Pod) bool { return w.Cluster == p.Cluster }
+	if slices.ContainsFunc(workloads, own) { // those of other clusters probably have a control plane of their own
+		workloads = slices.DeleteFunc(slices.Clone(workloads), func(w *snapshot.Pod) bool { return !own(w) })
+	}
 	for i, r := range p.Spec.GetRules() {
-		for _, w := range m.selected(namespace, selector) {
+		for _, w := range workloads {
 			if number := m.tcpPort(r, w); custom && number != 0 {
 				m.find(codes.TCPPortOfHTTPProvider, p, at("spec.rules", i),
 					"port %d of workload %s has no HTTP: proxies close its connections, because the provider %s is asked over HTTP", number, nameOf(w), p.Spec.GetProvider().GetName())

@@ -85,6 +85,14 @@ func TestCauses(t *testing.T) {
 			"name: helloworld, namespace: sample}, spec: {hosts: [helloworld]", "name: helloworld, namespace: sample}, spec: {hosts: [helloworld.default.svc.cluster.local]",
 			`did you mean helloworld.sample.svc.cluster.local? | `,
 		},
+		"the short host of a VirtualService": {
+			"spec: {hosts: [helloworld]", "spec: {hosts: [helloworld.sample]",
+			`Warning MSH0113 VirtualService sample/helloworld: spec.hosts[0]: no service has the host helloworld.sample: proxies route requests to it only at port 80, and resolve no name; did you mean helloworld.sample.svc.cluster.local? | set hosts[0]: "helloworld.sample.svc.cluster.local"`,
+		},
+		"the short host of a DestinationRule": {
+			"spec: {host: helloworld, subsets", "spec: {host: helloworld.sample.svc, subsets",
+			`Error IST0174 DestinationRule sample/helloworld: spec.host: no service has the host helloworld.sample.svc: the rule has no effect, so requests of VirtualService sample/helloworld, VirtualService sample/shop to its subsets fail; did you mean helloworld.sample.svc.cluster.local? | set host: "helloworld.sample.svc.cluster.local"`,
+		},
 		"the host of a DestinationRule": {
 			"spec: {host: helloworld, subsets", "spec: {host: helloword, subsets",
 			`Error IST0174 DestinationRule sample/helloworld: spec.host: no service has the host helloword.sample.svc.cluster.local: the rule has no effect, so requests of VirtualService sample/helloworld, VirtualService sample/shop to its subsets fail; did you mean helloworld.sample.svc.cluster.local? | set host: "helloworld.sample.svc.cluster.local"`,
@@ -96,6 +104,10 @@ func TestCauses(t *testing.T) {
 		"a label of a subset": {
 			"{name: v2, labels: {version: v2}}", "{name: v2, labels: {version: V2}}",
 			`Error IST0173 DestinationRule sample/helloworld: spec.subsets[1].labels: no endpoint of helloworld.sample.svc.cluster.local in this cluster has the labels version=V2, but version=v1, version=v2: requests to subset v2 fail | set labels[version]: "v2"`,
+		},
+		"a misspelled protocol of a port": {
+			"name: http-web", "name: htpp-web",
+			`Warning IST0118 Service sample/helloworld: spec.ports[0]: port 5000 has no known protocol, by appProtocol or else by its name: proxies detect it from the first bytes of each connection; did you mean http? | set appProtocol: "http"`,
 		},
 		"routes for HTTP at a TCP port": {
 			"name: http-web", "name: tcp-web",
@@ -109,6 +121,16 @@ func TestCauses(t *testing.T) {
 		// Both findings of a TCP port are causes.
 		if !strings.Contains(found, tt.want) || strings.Count(found, "\n") != 1 && !strings.Contains(tt.new, "tcp-web") {
 			t.Errorf("%s: found\n%s\twant %s", name, found, tt.want)
+		}
+	}
+}
+
+// TestOtherPortNames: a port whose name only resembles a protocol has no warning.
+func TestOtherPortNames(t *testing.T) {
+	t.Parallel()
+	for _, name := range []string{"rpc", "http1", "mtls", "ftp", "h", "web-http"} {
+		if found := reported(t, strings.Replace(causesMesh, "name: http-web", "name: "+name, 1)); found != "" {
+			t.Errorf("%s: found\n%s", name, found)
 		}
 	}
 }

@@ -39,6 +39,11 @@ func (v *clusterView) compareSubset(far *clusterView, d *snapshot.DestinationRul
 	switch {
 	case !selects(s) || !v.routesTo(svc, s.GetName()):
 	case known == nil && far.misnamed(svc.Host, s.GetName()) != nil: // which is a finding itself
+	case known == nil && far.hidden(svc, s.GetName()) != nil:
+		hidden := far.hidden(svc, s.GetName())
+		far.findFix(codes.SubsetMissingInCluster, hidden, far.moveTo(hidden, svc.Namespace), "metadata.namespace",
+			"is %s, so the rule does not apply to the east-west gateway, for which only rules of the namespaces %s and %s apply: it refuses the requests that clients in cluster %s send to subset %s of %s, with 503",
+			hidden.Namespace, v.gatewayTo(far).Namespace, svc.Namespace, v.id, s.GetName(), svc.Host)
 	case known == nil:
 		v.findFix(codes.SubsetMissingInCluster, d, fix, field, "subset %s of %s is not defined in cluster %s: its east-west gateway refuses the requests that clients in cluster %s send to the subset, with 503",
 			s.GetName(), svc.Host, far.id, v.id)
@@ -49,6 +54,28 @@ func (v *clusterView) compareSubset(far *clusterView, d *snapshot.DestinationRul
 		v.findIn(codes.Warning, codes.SubsetMissingInCluster, d, fix, field+".labels", "subset %s of %s has the labels %s in cluster %s, %s here: the gateway of cluster %s sends requests to other pods than clients in cluster %s want",
 			s.GetName(), svc.Host, labelText(known.GetLabels()), far.id, labelText(s.GetLabels()), far.id, v.id)
 	}
+}
+
+// hidden returns the DestinationRule of the cluster that defines a subset of a service only for clients of
+// another namespace, or nil.
+func (m *checker) hidden(svc *snapshot.MeshService, subset string) *snapshot.DestinationRule {
+	for _, d := range m.rules {
+		if d.Namespace != svc.Namespace && snapshot.RuledHost(d) == svc.Host &&
+			slices.ContainsFunc(d.Spec.GetSubsets(), func(s *networkingv1alpha3.Subset) bool { return s.GetName() == subset }) {
+			return d
+		}
+	}
+	return nil
+}
+
+// moveTo returns the command that copies an object to another namespace of its cluster.
+func (v *clusterView) moveTo(o snapshot.Object, namespace string) string {
+	k := o.Key()
+	if o.ReadFrom().File != "" {
+		return fmt.Sprintf("set metadata.namespace: %q", namespace)
+	}
+	return fmt.Sprintf("%s get %s %s -o yaml | sed -E '/^  (creationTimestamp|generation|resourceVersion|uid): /d; s/^  namespace: .*/  namespace: %s/' | kubectl%s apply -f -",
+		v.kubectl(v.id, k.Namespace), resourceOf(k.Kind), k.Name, namespace, v.flags(v.id))
 }
 
 // routesTo reports whether a VirtualService of the cluster sends requests to a subset.

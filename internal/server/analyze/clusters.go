@@ -40,10 +40,41 @@ func CheckClusters(views []*registry.Contents, o Options) []Finding {
 			}
 		}
 	}
+	faulty := map[snapshot.Key]bool{} // objects of any cluster with faults of their own
+	for i := range found {
+		if found[i].Severity() != codes.Info {
+			faulty[inAnyCluster(found[i].Object)] = true
+		}
+	}
 	for _, v := range all {
-		found = append(found, v.found...)
+		found = append(found, slices.DeleteFunc(v.found, func(f Finding) bool {
+			return faulty[inAnyCluster(f.Object)] && isDifference(f.Code) && inSeveral(all, f.Object)
+		})...)
 	}
 	return Sort(found)
+}
+
+// isDifference reports whether the command of findings copies an object to another cluster. If two clusters
+// have the object, and it has a fault of its own in one of them, then the fault is the cause of the difference,
+// and the command might copy the fault.
+func isDifference(code codes.Code) bool {
+	return code == codes.SecurityDiffers || code == codes.DestinationRuleDiffers || code == codes.RoutesDiffer
+}
+
+func inAnyCluster(k snapshot.Key) snapshot.Key {
+	k.Cluster = ""
+	return k
+}
+
+// inSeveral reports whether several clusters have an object of a kind and a name.
+func inSeveral(all []*clusterView, k snapshot.Key) bool {
+	n := 0
+	for _, v := range all {
+		if k.Cluster = v.id; v.objects[k] != nil {
+			n++
+		}
+	}
+	return n > 1
 }
 
 // clusterView is the mesh as the control planes of a cluster know it.
@@ -170,6 +201,24 @@ func groupOf(kind snapshot.Kind) string {
 	return "networking.istio.io"
 }
 
+// misnames reports whether the label of a gateway's Service is the mistake, not that of the namespace: pods of
+// the cluster have the network of the namespace, and none has that of the Service.
+func (m *checker) misnames(id mesh.ClusterID, service string, namespace mesh.NetworkID) bool {
+	found := false
+	for _, pod := range list[*snapshot.Pod](m, snapshot.KindPod) {
+		if pod.Cluster != id {
+			continue
+		}
+		switch pod.Labels[mesh.LabelNetwork] {
+		case service:
+			return false
+		case string(namespace):
+			found = namespace != ""
+		}
+	}
+	return found
+}
+
 // compareNetworks finds a cluster without a network, or with another one than its gateway, while another
 // cluster has a network: clients there call pods directly, or not at all. Pods with a label of their own, such
 // as those with a sidecar of an injector that knows the network, are not concerned.
@@ -193,6 +242,9 @@ func (v *clusterView) compareNetworks(far *clusterView) {
 		return
 	}
 	own := gateway.Labels[mesh.LabelNetwork]
+	if v.misnames(far.id, own, there) {
+		return // the network has no gateway then, which is a finding itself
+	}
 	namespace := v.Snapshot.Mesh.RootNamespace
 	fix := fmt.Sprintf("kubectl%s label namespace %s %s=%s", v.flags(far.id), namespace, mesh.LabelNetwork, own)
 	text := fmt.Sprintf("is missing, but Service %s is a gateway of network %s: clients in cluster %s, which has the network %s, call the pods of cluster %s "+

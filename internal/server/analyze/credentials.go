@@ -144,12 +144,26 @@ func (m *checker) replaceSecret(k snapshot.Key, clients bool) string {
 	return m.createSecret(k, clients) + " --dry-run=client -o yaml | kubectl" + m.flags(k.Cluster) + " replace --force -f -"
 }
 
+// copySecret returns the command that copies a Secret to the namespace of a gateway, and names it there.
+func (m *checker) copySecret(gw *snapshot.Gateway, field string, k snapshot.Key, namespace string) string {
+	if gw.ReadFrom().File != "" {
+		return m.set(gw, field, k.Name)
+	}
+	return fmt.Sprintf("%s get secret %s -o yaml | sed -E '/^  (creationTimestamp|resourceVersion|uid): /d; s/^  namespace: .*/  namespace: %s/' | kubectl%s apply -f - && %s",
+		m.kubectl(k.Cluster, k.Namespace), k.Name, namespace, m.flags(k.Cluster), m.set(gw, field, k.Name))
+}
+
 // credential checks one Secret. clients reports whether it must have CA certificates, too.
 func (m *checker) credential(gw *snapshot.Gateway, field, credential string, clients bool, proxies []*snapshot.Pod) {
 	places := locationsOf(gw, proxies)
 	for _, l := range places {
 		k := l.keyIn(credential)
 		namespace, name := k.Namespace, k.Name
+		if namespace != l.namespace && len(proxies) > 0 {
+			m.findFix(codes.InvalidGatewayCredential, gw, m.copySecret(gw, field, k, l.namespace), field,
+				"is in namespace %s, but the gateway is in namespace %s and gets only Secrets of its own namespace: TLS fails there", namespace, l.namespace)
+			continue
+		}
 		secret, known := m.secretOf(l.cluster, namespace, name)
 		ca, caKnown := secret, true
 		if clients {
@@ -166,7 +180,11 @@ func (m *checker) credential(gw *snapshot.Gateway, field, credential string, cli
 		switch {
 		case secret == nil && len(proxies) == 0 && (m.Credential != nil || m.anySecret(name)):
 		case secret == nil:
-			m.findFix(codes.ReferencedResourceNotFound, gw, create, field, "there is no Secret %s/%s in cluster %s, where the gateway is", namespace, name, l.cluster)
+			elsewhere := ""
+			if gw.Namespace != namespace && len(proxies) > 0 {
+				elsewhere = fmt.Sprintf("; a Secret in namespace %s, where the Gateway is, has no effect", gw.Namespace)
+			}
+			m.findFix(codes.ReferencedResourceNotFound, gw, create, field, "there is no Secret %s/%s in cluster %s, where the gateway is%s", namespace, name, l.cluster, elsewhere)
 		case secret.Pair == nil:
 			m.findFix(codes.InvalidGatewayCredential, gw, replace, field, "%s has no certificate: %s", of, secret.NoPair)
 		case clients && caKnown && ca.CA == nil:

@@ -8,6 +8,7 @@ import (
 	"crypto/x509/pkix"
 	"encoding/pem"
 	"math/big"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -101,6 +102,25 @@ func TestCredentialsOfOtherClusters(t *testing.T) {
 		}
 		if n != want {
 			t.Errorf("with %q: %d findings, want %d: %v", selector, n, want, found)
+		}
+	}
+}
+
+// TestCredentialsOfOtherNamespaces: a gateway gets only Secrets of its own namespace, also for Gateways that are in
+// another one or that name another one.
+func TestCredentialsOfOtherNamespaces(t *testing.T) {
+	t.Parallel()
+	const copied = "kubectl --context east -n shop get secret pair -o yaml | sed -E '/^  (creationTimestamp|resourceVersion|uid): /d; s/^  namespace: .*/  namespace: istio-ingress/' | " +
+		"kubectl --context east apply -f - && kubectl --context east -n shop patch gateway.networking.istio.io public --type json -p '[{\"op\":\"replace\",\"path\":\"/spec/servers/0/tls/credentialName\",\"value\":\"pair\"}]'"
+	for credential, want := range map[string]struct{ text, fix string }{
+		"pair":      {"there is no Secret istio-ingress/pair in cluster east, where the gateway is; a Secret in namespace shop, where the Gateway is, has no effect", "create secret tls pair"},
+		"shop/pair": {"is in namespace shop, but the gateway is in namespace istio-ingress and gets only Secrets of its own namespace", copied},
+	} {
+		text := strings.NewReplacer("name: public, namespace: istio-ingress", "name: public, namespace: shop", "tls: TLS", "tls: {mode: SIMPLE, credentialName: "+credential+"}").Replace(ingressPods)
+		found := ofAPI(t, []load.Cluster{{ID: "east", Files: []load.File{{Name: "east.yaml", Text: []byte(text)}}}})
+		i := slices.IndexFunc(found, func(f analyze.Finding) bool { return strings.HasSuffix(f.Field, ".credentialName") })
+		if i < 0 || !strings.Contains(found[i].Message, want.text) || !strings.Contains(found[i].Fix, want.fix) {
+			t.Errorf("%s: found\n%s\nwant %s\n%s", credential, texts(found), want.text, want.fix)
 		}
 	}
 }

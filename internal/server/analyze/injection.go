@@ -87,14 +87,15 @@ func (m *checker) newInjectedCluster(id mesh.ClusterID) *injectedCluster {
 			}
 		}
 	}
+	serving := map[string]bool{} // revisions of which a pod is ready
 	for _, pods := range m.workloads {
 		for _, p := range pods {
 			if p.Cluster == id && p.Labels["app"] == "istiod" {
 				revision := cmp.Or(p.Labels[labelRevision], mesh.DefaultRevision)
 				c.revisions = append(c.revisions, revision)
 				c.system[p.Namespace] = true
-				if p.Injection != nil && p.Injection.ControlPlane != "" {
-					c.images[revision] = p.Injection.ControlPlane
+				if p.Injection != nil && p.Injection.ControlPlane != "" && !p.Injection.Ending {
+					c.addImage(revision, p.Injection.ControlPlane, !p.Unready, serving)
 				}
 			}
 		}
@@ -104,6 +105,19 @@ func (m *checker) newInjectedCluster(id mesh.ClusterID) *injectedCluster {
 		*names = slices.Compact(*names)
 	}
 	return c
+}
+
+// addImage adds the image of a pod of a control plane. During a rollout, the images of pods that are not ready
+// do not count, and if ready pods have several images, none does.
+func (c *injectedCluster) addImage(revision, image string, ready bool, serving map[string]bool) {
+	was, known := c.images[revision]
+	switch {
+	case ready && !serving[revision] || !known:
+		c.images[revision] = image
+	case was != image && ready == serving[revision]:
+		c.images[revision] = ""
+	}
+	serving[revision] = serving[revision] || ready
 }
 
 // kubectl returns the beginning of a command about a namespace.
@@ -142,7 +156,11 @@ func (c *injectedCluster) checkNamespaces() {
 			c.findFix(codes.NamespaceMultipleInjectionLabels, ns, label+" "+labelInjection+"-", field,
 				"has both %s=%s and %s=%s: %s has no effect", labelInjection, value, labelRevision, revision, labelRevision)
 		case has && value != "enabled" && value != "disabled":
-			c.findFix(codes.NamespaceNotInjected, ns, label+" "+labelInjection+"=enabled --overwrite", field+"["+labelInjection+"]",
+			fix := label + " " + labelInjection + "=enabled --overwrite"
+			if c.known && !c.injects(map[string]string{labelInjection: "enabled"}, nil) { // there is no default revision
+				fix = label + " " + labelInjection + "- " + labelRevision + "=" + c.revisionFor("")
+			}
+			c.findFix(codes.NamespaceNotInjected, ns, fix, field+"["+labelInjection+"]",
 				"is %q: pods of the namespace are not injected, which needs the value enabled", value)
 		case !c.known || has && value == "disabled" || c.injects(ns.Labels, nil):
 		case has:
@@ -216,12 +234,17 @@ func (c *injectedCluster) checkInjectors() {
 			}
 			key := snapshot.Key{Kind: snapshot.KindService, Cluster: c.id, Namespace: w.Namespace, Name: w.Service}
 			svc, _ := c.objects[key].(*snapshot.Service)
-			what, fix := "", fmt.Sprintf("%s scale deployment %s --replicas=2", c.kubectl(c.id, w.Namespace), w.Service)
+			what, fix, lacks := "", fmt.Sprintf("%s scale deployment %s --replicas=2", c.kubectl(c.id, w.Namespace), w.Service), "has no control plane"
 			switch {
 			case svc == nil:
 				what, fix = "does not exist", "meshctl install --revision "+o.Revision+c.flags(c.id)
 			case len(svc.Selector) > 0 && !slices.ContainsFunc(c.selected(w.Namespace, svc.Selector), func(p *snapshot.Pod) bool { return p.Cluster == c.id }):
 				what = "has no pod"
+				if slices.Contains(c.revisions, o.Revision) {
+					what, lacks = "does not select the pods of the control plane", "injects nothing"
+					fix = fmt.Sprintf(`%s patch service %s --type json -p '[{"op":"add","path":"/spec/selector","value":{"app":"istiod","istio.io/rev":"%s"}}]'`,
+						c.kubectl(c.id, w.Namespace), w.Service, o.Revision)
+				}
 			default:
 				continue
 			}
@@ -231,7 +254,7 @@ func (c *injectedCluster) checkInjectors() {
 				effect, level = "no namespace has its label", codes.Warning
 			}
 			f := c.findFix(codes.RevisionWithoutControlPlane, o, fix, "webhooks["+w.Name+"].clientConfig.service",
-				"%s/%s %s: revision %s has no control plane, and %s", w.Namespace, w.Service, what, cmp.Or(o.Tag, o.Revision), effect)
+				"%s/%s %s: revision %s %s, and %s", w.Namespace, w.Service, what, cmp.Or(o.Tag, o.Revision), lacks, effect)
 			if f != nil {
 				f.Level = level
 			}
@@ -403,10 +426,28 @@ func (c *injectedCluster) proxyOf(p *snapshot.Pod) {
 			revision, cmp.Or(listed(c.revisions), "none"))
 		return
 	}
+	if chosen := c.chosen(ns, p); len(chosen) > 0 && !slices.Contains(chosen, revision) {
+		c.pod(p, codes.IstioProxyImageMismatch, c.replace(p), "metadata.annotations["+labelRevision+"]", "the proxy is of revision %s, but the labels choose %s, which injects the pods that are made from now on",
+			revision, listed(chosen))
+		return
+	}
 	have, want := tagOf(i.Proxy), tagOf(c.images[revision])
 	if !i.ChosenImage && have != "" && want != "" && have != want {
 		c.pod(p, codes.IstioProxyImageMismatch, c.replace(p), "", "the proxy has the version %s, the control plane of its revision %s", have, want)
 	}
+}
+
+// chosen returns the revisions of the injectors that select a pod, or nil if its namespace is not known.
+func (c *injectedCluster) chosen(ns *snapshot.Namespace, p *snapshot.Pod) []string {
+	var out []string
+	for _, o := range c.injectors {
+		revision := cmp.Or(o.Revision, mesh.DefaultRevision)
+		if ns != nil && !slices.Contains(out, revision) &&
+			slices.ContainsFunc(o.Webhooks, func(w snapshot.InjectorWebhook) bool { return w.Selects(ns.Labels, p.Labels) }) {
+			out = append(out, revision)
+		}
+	}
+	return out
 }
 
 // tagOf returns the tag of an image, without the name of Istio's variants. It returns "" for an

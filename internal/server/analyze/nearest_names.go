@@ -8,7 +8,8 @@ import (
 )
 
 // nearestHost returns the host of a service that was probably meant by a host that no service has: one with a
-// similar name in the same namespace, or else the only one with this name in another namespace.
+// similar name in the same namespace, the one of NAME.NAMESPACE or NAME.NAMESPACE.svc, which applications may
+// call, or else the only one with this name in another namespace.
 func (m *checker) nearestHost(host string) string {
 	if m.hostsBelow == nil {
 		m.hostsBelow, m.domainsOf = map[string][]string{}, map[string][]string{}
@@ -21,6 +22,11 @@ func (m *checker) nearestHost(host string) string {
 	name, domain, _ := strings.Cut(host, ".")
 	if near := nearest(name, m.hostsBelow[domain]); near != "" && near != "*" {
 		return near + "." + domain
+	}
+	for _, other := range m.domainsOf[name] {
+		if namespace := strings.TrimSuffix(domain, ".svc"); strings.HasPrefix(other, namespace+".svc.") {
+			return name + "." + other
+		}
 	}
 	others := slices.DeleteFunc(slices.Clone(m.domainsOf[name]), func(other string) bool { return !isServiceDomain(other) })
 	slices.Sort(others)

@@ -154,6 +154,11 @@ func TestPlantedFaults(t *testing.T) {
 			0, "name: istiod-1", "",
 			"MSH0131", codes.Error, "istio-system/istiod has no pod: revision default has no control plane, and the API server refuses the pods that the webhook selects in shop", "kubectl -n istio-system scale deployment istiod --replicas=2",
 		},
+		"a Service that does not select its control plane": {
+			0, "selector: {app: istiod}", "selector: {app: istiodd}",
+			"MSH0131", codes.Error, "istio-system/istiod does not select the pods of the control plane: revision default injects nothing, and the API server refuses the pods that the webhook selects in shop",
+			`kubectl -n istio-system patch service istiod --type json -p '[{"op":"add","path":"/spec/selector","value":{"app":"istiod","istio.io/rev":"default"}}]'`,
+		},
 		"a subset that the far cluster lacks": {
 			1, "kind: DestinationRule", "",
 			"MSH0135", codes.Error, "subset v1 of reviews.shop.svc.cluster.local is not defined in cluster west", "add DestinationRule shop/reviews (east.yaml:",

@@ -151,6 +151,9 @@ func (m *checker) closedNetwork(network mesh.NetworkID, text string) {
 		case svc.Namespace == key.Name:
 			text += fmt.Sprintf("; Service %s is a gateway of network %s", nameOf(svc), own)
 			fix = fmt.Sprintf("kubectl%s label namespace %s %s=%s --overwrite", m.flags(of[0]), key.Name, mesh.LabelNetwork, own)
+			if m.misnames(of[0], string(own), network) {
+				fix = fmt.Sprintf("%s label service %s %s=%s --overwrite", m.kubectl(of[0], svc.Namespace), svc.Name, mesh.LabelNetwork, network)
+			}
 		}
 	}
 	if fix == "" && gateways == 0 {

@@ -40,9 +40,24 @@ func (m *checker) portNames(svc *snapshot.Service) {
 	}
 	for i := range svc.Ports {
 		if p := &svc.Ports[i]; p.Protocol == mesh.Auto && p.Number != mesh.PortEnvoyReadiness {
-			m.find(codes.PortNameIsNotUnderNamingConvention, svc, at("spec.ports", i), "port %d has no known protocol, by appProtocol or else by its name: proxies detect it from the first bytes of each connection", p.Number)
+			near, level, fix := misspelledHTTP(p.Name), codes.Level(""), ""
+			if near != "" {
+				level, fix = codes.Warning, m.add(svc, at("spec.ports", i)+".appProtocol", near)
+			}
+			m.findIn(level, codes.PortNameIsNotUnderNamingConvention, svc, fix, at("spec.ports", i), "port %d has no known protocol, by appProtocol or else by its name: proxies detect it from the first bytes of each connection%s", p.Number, didYouMean(near))
 		}
 	}
+}
+
+// misspelledHTTP returns the protocol with HTTP that the name of a port probably means, or "". Such names
+// begin with the letter of the protocol: a port with the name rpc may have any protocol.
+func misspelledHTTP(name string) string {
+	first, _, _ := strings.Cut(name, "-")
+	near := nearest(first, []string{"http", "http2", "https", "grpc"})
+	if near == "" || len(first) < len(near)-1 || first[0] != near[0] {
+		return ""
+	}
+	return near
 }
 
 // withoutEndpoints finds a service without endpoints in any cluster. In a mesh without

@@ -52,6 +52,23 @@ func (m *checker) accountsOf(namespace string) []string {
 	return slices.Compact(out)
 }
 
+// onlyNamespaceOf returns the namespace whose workloads have a service account, if no other one has them.
+// Each namespace has the account default.
+func (m *checker) onlyNamespaceOf(account string) (only string) {
+	if account == "default" {
+		return ""
+	}
+	for namespace, workloads := range m.workloads {
+		if slices.ContainsFunc(workloads, func(w *snapshot.Pod) bool { return w.ServiceAccount == account }) {
+			if only != "" {
+				return ""
+			}
+			only = namespace
+		}
+	}
+	return only
+}
+
 // allWorkloadsKnown reports whether everything was read of every cluster of the mesh that is known.
 func (m *checker) allWorkloadsKnown() bool {
 	if len(m.Unread) > 0 || m.Whole == nil {
@@ -91,6 +108,9 @@ func (m *checker) sourceAccounts() {
 		near, fix := output.NearestWord(account, known), ""
 		if near != "" && strings.HasSuffix(value, account) {
 			fix = m.set(p, field, strings.TrimSuffix(value, account)+near)
+		} else if other := m.onlyNamespaceOf(account); near == "" && other != "" && strings.Count(value, namespace+"/") == 1 {
+			near = strings.Replace(value, namespace+"/", other+"/", 1)
+			fix = m.set(p, field, near)
 		}
 		if f := m.findKeyFix(codes.ReferencedResourceNotFound, p.Key(), fix, field, text+didYouMean(near)); f != nil {
 			if f.Level = codes.Info; near != "" {

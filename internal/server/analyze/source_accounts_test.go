@@ -21,6 +21,12 @@ metadata: {name: client-1, namespace: shop, labels: {app: client}}
 spec: {serviceAccountName: client, containers: []}
 status: {podIP: 10.1.0.1}
 ---
+apiVersion: v1
+kind: Pod
+metadata: {name: bot-1, namespace: team}
+spec: {serviceAccountName: bot, containers: []}
+status: {podIP: 10.1.0.2}
+---
 `
 	for name, tt := range map[string]struct {
 		rule  string
@@ -29,6 +35,8 @@ status: {podIP: 10.1.0.1}
 	}{
 		"the account":        {`from: [{source: {principals: [cluster.local/ns/shop/sa/client]}}]`, "", ""},
 		"a typo":             {`from: [{source: {principals: [cluster.local/ns/shop/sa/cliennt]}}]`, codes.Warning, "source.principals[0]: no workload of the namespace shop has the service account cliennt: no request comes from it; did you mean client?"},
+		"another namespace":  {`from: [{source: {principals: [cluster.local/ns/team/sa/client]}}]`, codes.Warning, "no workload of the namespace team has the service account client: no request comes from it; did you mean cluster.local/ns/shop/sa/client?"},
+		"of another one":     {`from: [{source: {serviceAccounts: [team/client]}}]`, codes.Warning, "did you mean shop/client?"},
 		"not the caller":     {`from: [{source: {principals: ["*"], notPrincipals: [cluster.local/ns/shop/sa/cliennt]}}]`, codes.Warning, "source.notPrincipals[0]: no workload"},
 		"a condition":        {`when: [{key: source.principal, values: [cluster.local/ns/shop/sa/cliennt]}]`, codes.Warning, "when[0].values[0]: no workload"},
 		"an account":         {`from: [{source: {serviceAccounts: [cliennt]}}]`, codes.Warning, "source.serviceAccounts[0]: no workload"},

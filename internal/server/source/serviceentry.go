@@ -39,8 +39,9 @@ func (c *conversion) serviceEntry(spec *networkingv1alpha3.ServiceEntry) *fields
 	if fault := checkServiceEntry(spec); fault != nil {
 		return fault
 	}
-	if c.Remote {
-		return nil // only the configuration of the local cluster counts
+	if c.Remote { // the analysis of its own control plane has the warnings
+		before := c.warnings
+		defer func() { c.warnings = before }()
 	}
 	e := &snapshot.ServiceEntry{
 		Meta: c.meta, External: spec.Location == networkingv1alpha3.ServiceEntry_MESH_EXTERNAL,

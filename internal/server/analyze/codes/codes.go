@@ -161,7 +161,7 @@ var kinds = []Kind{
 	},
 	{
 		IstioProxyImageMismatch, "IstioProxyImageMismatch", Warning,
-		"The proxy of a pod has another version than the control plane of its revision. The pod was created before the upgrade of the control plane.",
+		"The proxy of a pod has another version than the control plane of its revision. The pod was created before the upgrade of the control plane. Or the proxy is of another revision than the one that the labels of the pod and its namespace choose.",
 		"Restart the workload.",
 	},
 	{
@@ -206,7 +206,7 @@ var kinds = []Kind{
 	},
 	{
 		PortNameIsNotUnderNamingConvention, "PortNameIsNotUnderNamingConvention", Info,
-		"The name of a port does not begin with a protocol, and the port has no `appProtocol` that does. Proxies must detect HTTP, which is slower. If the server sends first, proxies still wait for bytes of the client.",
+		"The name of a port does not begin with a protocol, and the port has no `appProtocol` that does. Proxies must detect HTTP, which is slower. If the server sends first, proxies still wait for bytes of the client. A name such as `htpp`, which is probably a mistake, is a warning.",
 		"Name the port after its protocol, as in `http-web`, or set `appProtocol`.",
 	},
 	{
