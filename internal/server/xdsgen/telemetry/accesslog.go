@@ -187,7 +187,7 @@ func RefusedConnections(g *wire.Generator, s Settings) []*accesslogv3.AccessLog 
 	if s.NoListenerLog {
 		return nil
 	}
-	logs := AccessLogs(g, s)
+	logs := accessLogs(g, s) // own ones: they get another filter
 	for _, l := range logs {
 		refused := &accesslogv3.AccessLogFilter{FilterSpecifier: &accesslogv3.AccessLogFilter_ResponseFlagFilter{
 			ResponseFlagFilter: &accesslogv3.ResponseFlagFilter{Flags: []string{"NR"}},
