@@ -171,7 +171,10 @@ func TestUninstallAsks(t *testing.T) {
 func TestUninstallGateways(t *testing.T) {
 	l := startInstallLab(t)
 	l.must("install", "--wait=false", "--crds", "--cluster-id", "cluster1", "--network", "network1", "--east-west-gateway", "--ingress-gateway")
-	l.must("install", "--wait=false", "--cluster-id", "cluster1", "--network", "network1", "--revision", "canary")
+	l.cluster.Apply(t, `{apiVersion: v1, kind: Secret, metadata: {name: istio-remote-secret-cluster2, namespace: istio-system, labels: {istio/multiCluster: "true"}}}`)
+	if out := l.must("install", "--wait=false", "--cluster-id", "cluster1", "--network", "network1", "--revision", "canary"); strings.Contains(out, "multicluster link") {
+		t.Errorf("the cluster is joined already:\n%s", out)
+	}
 	l.refused([]string{"uninstall"}, "deletes 2 gateways (istio-ingress/istio-ingressgateway, istio-system/istio-eastwestgateway), while meshctl-canary stays", "meshctl upgrade")
 	if code, out := l.run("upgrade", "--revision", "canary", "--east-west-gateway", "--wait=false"); code != cli.ExitFailure || !strings.Contains(out, "exists and is of installation meshctl, not of meshctl-canary") ||
 		!regexp.MustCompile("and \\d+ more; a gateway stays with the installation that made it: bring that one to the new version with meshctl upgrade").MatchString(out) {

@@ -194,7 +194,7 @@ func (o *installOptions) run(ctx context.Context, env *cli.Env, f *pflag.FlagSet
 	}
 	env.Notef("%s %s %s: %d created, %d changed, %d unchanged, %d deleted",
 		v.Installation(), said, c.Name, done.Created, done.Changed, done.Unchanged, done.Deleted)
-	if done.Created > 0 && !o.dryRun && !o.upgrade && v.Network != "" && access.Context != "" {
+	if done.Created > 0 && !o.dryRun && !o.upgrade && v.Network != "" && access.Context != "" && !c.ReadsOthers(ctx, v.Namespace) {
 		link := withFlags("meshctl multicluster link "+output.ShellWord(access.Context)+" CONTEXT", o.cluster.CommandFlags(""))
 		env.Notef("next, to join it to other clusters: %s", link)
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/meshctl/meshctl/internal/install"
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/output"
+	"github.com/meshctl/meshctl/internal/remotesecret"
 )
 
 // Labels and annotations by which pods and namespaces use a control plane.
@@ -100,6 +101,13 @@ func (c *Cluster) Users(ctx context.Context, installations []string) ([]string, 
 			output.Plural(len(gateways), "gateway"), someOf(gateways), strings.Join(others, ", ")))
 	}
 	return out, nil
+}
+
+// ReadsOthers reports whether the control planes of a namespace have remote secrets, as far as the caller may
+// know.
+func (c *Cluster) ReadsOthers(ctx context.Context, namespace string) bool {
+	secrets, err := c.API.ListAny(ctx, schema.GroupVersionKind{Version: "v1", Kind: "Secret"}, namespace, remotesecret.Selector, maxListed)
+	return err == nil && len(secrets) > 0
 }
 
 // ended reports whether a pod has ended or ends.
