@@ -1,9 +1,8 @@
 package routes
 
 import (
-	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
-
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
+	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
 
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/server/snapshot"

@@ -14,7 +14,9 @@ func TestEveryRequest(t *testing.T) {
 	text := func() *networkingv1alpha3.StringMatch {
 		value := []string{"/", "", ".*", "/a"}[rnd.IntN(4)]
 		return []*networkingv1alpha3.StringMatch{
-			nil, {}, {MatchType: &networkingv1alpha3.StringMatch_Exact{Exact: value}},
+			nil,
+			{},
+			{MatchType: &networkingv1alpha3.StringMatch_Exact{Exact: value}},
 			{MatchType: &networkingv1alpha3.StringMatch_Prefix{Prefix: value}},
 			{MatchType: &networkingv1alpha3.StringMatch_Regex{Regex: value}},
 		}[rnd.IntN(5)]
