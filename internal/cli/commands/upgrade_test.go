@@ -177,7 +177,7 @@ func TestUninstallGateways(t *testing.T) {
 	}
 	l.refused([]string{"uninstall"}, "deletes 2 gateways (istio-ingress/istio-ingressgateway, istio-system/istio-eastwestgateway), while meshctl-canary stays", "meshctl upgrade")
 	if code, out := l.run("upgrade", "--revision", "canary", "--east-west-gateway", "--wait=false"); code != cli.ExitFailure || !strings.Contains(out, "exists and is of installation meshctl, not of meshctl-canary") ||
-		!regexp.MustCompile("and \\d+ more; a gateway stays with the installation that made it: bring that one to the new version with meshctl upgrade").MatchString(out) {
+		!regexp.MustCompile(`and \d+ more; a gateway stays with the installation that made it: bring that one to the new version with meshctl upgrade`).MatchString(out) {
 		t.Errorf("a gateway of another installation: exit code %d\n%s", code, out)
 	}
 	l.must("uninstall", "--revision", "canary")
