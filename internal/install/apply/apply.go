@@ -67,6 +67,7 @@ type step struct {
 	want *unstructured.Unstructured
 	have *unstructured.Unstructured // nil if there is none
 	keep string                     // the reason to leave have as it is
+	from string                     // the installation to which have belongs until it is written; empty for want's
 }
 
 // Install applies the objects of an installation in their order, and deletes the objects
@@ -145,7 +146,6 @@ func (c *Cluster) Install(ctx context.Context, v *install.Values, o Options) (Re
 func (c *Cluster) plan(ctx context.Context, v *install.Values, objects []*unstructured.Unstructured) ([]step, error) {
 	var steps []step
 	var refused []string
-	ours := true // all refused objects are of other installations of meshctl
 	for _, want := range objects {
 		have, err := c.API.GetAny(ctx, want)
 		if err != nil {
@@ -155,17 +155,12 @@ func (c *Cluster) plan(ctx context.Context, v *install.Values, objects []*unstru
 		if have != nil {
 			if err := s.claim(v); err != nil {
 				refused = append(refused, err.Error())
-				ours = ours && have.GetLabels()[install.LabelManagedBy] == install.ManagedBy && want.GetKind() != "Namespace"
 			}
 		}
 		steps = append(steps, s)
 	}
 	if len(refused) > 0 {
-		how := "install beside it with --revision NAME, or remove it first"
-		if ours {
-			how = "a gateway stays with the installation that made it: bring that one to the new version with meshctl upgrade, or remove it first"
-		}
-		return nil, fmt.Errorf("%s: nothing is written: %s; %s", c.Name, someOf(refused), how)
+		return nil, fmt.Errorf("%s: nothing is written: %s; install beside it with --revision NAME, or remove it first", c.Name, someOf(refused))
 	}
 	return steps, nil
 }
@@ -225,11 +220,10 @@ func (s *step) claim(v *install.Values) error {
 		s.keep = "all revisions share it"
 	case s.want.GetKind() == "ValidatingWebhookConfiguration" && owner == want:
 		s.leaveFailurePolicy()
-	case owner != want:
-		if owner != "" {
-			return fmt.Errorf("%s exists and is of installation %s, not of %s", install.Ref(s.want), owner, want)
-		}
+	case owner == "" || owner == install.Shared && owner != want:
 		return fmt.Errorf("%s exists and is not of installation %s", install.Ref(s.want), want)
+	case owner != want: // a gateway or a tag: the names of all else contain the revision
+		s.from = owner
 	}
 	return nil
 }

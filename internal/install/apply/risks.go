@@ -37,6 +37,11 @@ func risks(steps []step, stale []*unstructured.Unstructured) []Risk {
 			out = append(out, Risk{part.flag, fmt.Sprintf("changes %s from %s to %s", part.name, before, cmp.Or(after, "none"))})
 		}
 	}
+	for _, s := range steps {
+		if s.from != "" && slices.Contains([]string{"Deployment", mutatingKind.Kind}, s.want.GetKind()) {
+			out = append(out, Risk{Text: fmt.Sprintf("takes %s from installation %s", install.Ref(s.want), s.from)})
+		}
+	}
 	for _, o := range stale {
 		if slices.Contains([]string{"Deployment", "Service", "Gateway", mutatingKind.Kind}, o.GetKind()) {
 			out = append(out, Risk{Text: "deletes " + install.Ref(o)})
