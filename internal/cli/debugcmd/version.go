@@ -30,17 +30,21 @@ func NewVersion(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "version",
 		Short: "Print the versions of meshctl, control planes and proxies",
-		Long: `Print version, commit, Go version and platform of this binary. With --remote also
-print the versions of the control planes and of their connected proxies; the command
-finds the control planes as meshctl proxy-status does.`,
+		Long: `Print version, commit, Go version and platform of this binary. With --remote, or
+a flag that names control planes, also print the versions of the control planes and of
+their connected proxies; the command finds the control planes as meshctl proxy-status does.`,
 		Example: `  meshctl version
   meshctl version -o json
   meshctl version --remote --context kind-cluster1`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			var stray error
 			cmd.Flags().Visit(func(f *pflag.Flag) {
-				if !o.remote && f.Name != "output" && f.Name != "remote" && f.Name != "short" && cmd.InheritedFlags().Lookup(f.Name) == nil {
+				switch {
+				case f.Name == "output" || f.Name == "remote" || f.Name == "short" || cmd.InheritedFlags().Lookup(f.Name) != nil:
+				case cmd.Flags().Changed("remote") && !o.remote:
 					stray = fmt.Errorf("--%s needs --remote", f.Name)
+				default: // it says which control planes to ask
+					o.remote = true
 				}
 			})
 			return cmp.Or(cli.NoArgs(cmd, args), stray)

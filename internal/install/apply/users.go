@@ -97,7 +97,7 @@ func (c *Cluster) Users(ctx context.Context, installations []string) ([]string, 
 		out = append(out, fmt.Sprintf("ends the injection in %s (%s)", output.Plural(len(injected), "namespace"), someOf(injected)))
 	}
 	if len(gateways) > 0 && len(others) > 0 {
-		out = append(out, fmt.Sprintf("deletes %s (%s), while %s stays: to keep them, install them with the other one first, such as meshctl upgrade --revision REVISION --east-west-gateway --ingress-gateway",
+		out = append(out, fmt.Sprintf("deletes %s (%s), while %s stays: to keep them, name them with the other one first: meshctl upgrade --revision REVISION --east-west-gateway",
 			output.Plural(len(gateways), "gateway"), someOf(gateways), strings.Join(others, ", ")))
 	}
 	return out, nil

@@ -484,7 +484,7 @@ func (m *checker) refusedPods(f *snapshot.CreationFailure, of snapshot.Key) {
 	fix := m.kubectl(f.Cluster, f.Namespace) + " edit " + resource(f.Owner)
 	message := "the injector refuses its pods: "
 	if !found {
-		reason, fix = f.Reason, "meshctl check"+m.flags(f.Cluster)
+		reason, fix = f.Reason, m.kubectl(f.Cluster, m.Snapshot.Mesh.RootNamespace)+" get deployments,pods,services -l app=istiod"
 		message = "its pods are not created, because the API server does not get an answer of the injector: "
 	}
 	m.findKeyFix(codes.InjectionRefused, of, fix, "", message+strings.TrimSpace(shortened(reason)))

@@ -264,7 +264,7 @@ func TestRefusals(t *testing.T) {
 		"pod account":                {podHead + "spec:\n  serviceAccountName: a/b\nstatus:\n  podIP: 10.0.0.1", 5, `spec.serviceAccountName: "a/b" is not a DNS name`},
 		"pod resources":              {podHead + "spec:\n  containers:\n  - name: a\n    resources:\n      limits:\n        cpu: many", 9, "spec.containers[0].resources.limits.cpu: quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'"},
 
-		"unknown field":                 {gatewayHead + "  servers:\n  - port: {number: 1, protocol: TLS}\n    host: ['*']", 7, `spec.servers[0].host: unknown field "host"`},
+		"unknown field":                 {gatewayHead + "  servers:\n  - port: {number: 1, protocol: TLS}\n    host: ['*']", 7, `spec.servers[0].host: unknown field "host" (did you mean hosts?)`},
 		"unknown enum":                  {gatewayHead + "  servers:\n  - tls:\n      mode: AUTO", 7, `spec.servers[0].tls.mode: "AUTO" is none of PASSTHROUGH, SIMPLE, MUTUAL, AUTO_PASSTHROUGH, ISTIO_MUTUAL, OPTIONAL_MUTUAL`},
 		"port number is text":           {gatewayHead + "  servers:\n  - port:\n      number: x", 7, `spec.servers[0].port.number: invalid value for uint32 field number: "x"`},
 		"no servers":                    {gatewayHead + "  selector: {a: b}", 4, "spec.servers: is empty: a gateway needs at least one"},

@@ -15,6 +15,7 @@ import (
 
 	"github.com/meshctl/meshctl/internal/istiojson"
 	"github.com/meshctl/meshctl/internal/kubejson"
+	"github.com/meshctl/meshctl/internal/output"
 	"github.com/meshctl/meshctl/internal/yamldoc"
 )
 
@@ -155,7 +156,7 @@ func ProtoReason(err error, field string, message protoreflect.MessageDescriptor
 		return m[1] + " is not " + duration
 	}
 	if at == nil {
-		return reason
+		return reason + nearestField(message, field)
 	}
 	if m := protoToken.FindStringSubmatch(reason); m != nil {
 		is := cmp.Or(map[string]string{"[": "a list", "{": "a mapping"}[m[1]], m[1])
@@ -179,6 +180,33 @@ func ProtoReason(err error, field string, message protoreflect.MessageDescriptor
 		names = append(names, string(at.Enum().Values().Get(i).Name()))
 	}
 	return fmt.Sprintf("%s is none of %s", m[1], strings.Join(names, ", "))
+}
+
+// nearestField proposes a field in place of the one at the path, which the message does not have.
+func nearestField(message protoreflect.MessageDescriptor, path string) string {
+	parent, name := "", path
+	if i := strings.LastIndexByte(path, '.'); i >= 0 {
+		parent, name = path[:i], path[i+1:]
+		of, whole := fieldAt(message, parent)
+		if of == nil || whole || of.Message() == nil {
+			return ""
+		}
+		message = of.Message()
+	}
+	isEnvoy := strings.HasPrefix(string(message.FullName()), "envoy.") // whose documentation has the names of protobuf
+	var names []string
+	for i := range message.Fields().Len() {
+		fd := message.Fields().Get(i)
+		if isEnvoy {
+			names = append(names, string(fd.Name()))
+		} else {
+			names = append(names, fd.JSONName())
+		}
+	}
+	if near := output.NearestWord(name, names); near != "" {
+		return " (did you mean " + near + "?)"
+	}
+	return ""
 }
 
 // fieldAt returns the field at the path, or nil. whole reports whether the path names a whole
