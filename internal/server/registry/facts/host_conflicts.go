@@ -20,7 +20,7 @@ type HostConflict struct {
 	// Others are the other objects, in the order of precedence.
 	Others []string `json:"others"`
 
-	Losers []snapshot.Key // the keys of Others
+	Losers []snapshot.Key `json:"-"` // the keys of Others
 }
 
 func (c HostConflict) String() string {

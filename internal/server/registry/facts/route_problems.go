@@ -17,8 +17,8 @@ type RouteProblem struct {
 	Name      string `json:"name"`
 	Problem   string `json:"problem"`
 
-	Kind          ProblemKind
-	Field, Refers string // see Problem
+	Kind          ProblemKind `json:"-"`
+	Field, Refers string      `json:"-"` // see Problem
 }
 
 // routeFault is the part of a RouteProblem that one VirtualService shows.
