@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"io"
+	"math/rand/v2"
 	"time"
 
 	"github.com/meshctl/meshctl/internal/backoff"
@@ -24,7 +25,7 @@ func (s *shared) followVersion(ctx context.Context) {
 		version, err := s.askVersion(ctx)
 		if err != nil { // the followers report it
 			failures++
-			wait = backoff.Wait(failures, s.waits.retry, s.waits.maxRetry, s.Jitter)
+			wait = backoff.Wait(failures, s.waits.retry, s.waits.maxRetry, rand.Float64)
 		} else {
 			failures = 0
 			s.version.Store(&version)
