@@ -13,6 +13,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	accesslogv3 "github.com/envoyproxy/go-control-plane/envoy/config/accesslog/v3"
 	"google.golang.org/grpc/mem"
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
@@ -163,25 +164,28 @@ type Encoder struct {
 	// Encoded, which may be nil, is called for every encoded resource.
 	Encoded func(typeURL string)
 	// AccessLogs keeps the access logs that were made last.
-	AccessLogs Memo
+	AccessLogs Memo[[]*accesslogv3.AccessLog]
 	shared     partCaches
 }
 
 // Memo keeps the last result of a function whose arguments are mostly those of the call before.
 // Several goroutines may use it.
-type Memo struct{ last atomic.Pointer[memoized] }
+type Memo[V any] struct{ last atomic.Pointer[memoized[V]] }
 
-type memoized struct{ key, value any }
+type memoized[V any] struct {
+	key   any
+	value V
+}
 
 // Do returns the result of make for the key, which must be comparable. It does not keep a result with
 // an error. The caller must not change the result.
-func (m *Memo) Do(key any, make func() (any, error)) (any, error) {
+func (m *Memo[V]) Do(key any, make func() (V, error)) (V, error) {
 	if last := m.last.Load(); last != nil && last.key == key {
 		return last.value, nil
 	}
 	out, err := make()
 	if err == nil {
-		m.last.Store(&memoized{key, out})
+		m.last.Store(&memoized[V]{key, out})
 	}
 	return out, err
 }

@@ -74,13 +74,12 @@ func meshAccessLogs(m *snapshot.Mesh) []snapshot.AccessLog {
 // AccessLogs returns the access logs of a filter. Filters with the same settings share them, so the
 // caller must not change them.
 func AccessLogs(g *wire.Generator, s Settings) []*accesslogv3.AccessLog {
-	made, err := g.Enc.AccessLogs.Do(s.accessLogs, func() (any, error) {
+	logs, err := g.Enc.AccessLogs.Do(s.accessLogs, func() ([]*accesslogv3.AccessLog, error) {
 		own := wire.Generator{Enc: g.Enc}
-		logs := accessLogs(&own, s)
-		return logs, own.Err
+		made := accessLogs(&own, s)
+		return made, own.Err
 	})
 	g.Fail(err)
-	logs, _ := made.([]*accesslogv3.AccessLog)
 	return slices.Clip(logs)
 }
 
@@ -187,17 +186,19 @@ func RefusedConnections(g *wire.Generator, s Settings) []*accesslogv3.AccessLog 
 	if s.NoListenerLog {
 		return nil
 	}
-	logs := accessLogs(g, s) // own ones: they get another filter
-	for _, l := range logs {
-		refused := &accesslogv3.AccessLogFilter{FilterSpecifier: &accesslogv3.AccessLogFilter_ResponseFlagFilter{
-			ResponseFlagFilter: &accesslogv3.ResponseFlagFilter{Flags: []string{"NR"}},
-		}}
-		if l.Filter != nil {
-			refused = &accesslogv3.AccessLogFilter{FilterSpecifier: &accesslogv3.AccessLogFilter_AndFilter{
-				AndFilter: &accesslogv3.AndFilter{Filters: []*accesslogv3.AccessLogFilter{refused, l.Filter}},
-			}}
+	return filtered(AccessLogs(g, s), &accesslogv3.AccessLogFilter{FilterSpecifier: &accesslogv3.AccessLogFilter_ResponseFlagFilter{
+		ResponseFlagFilter: &accesslogv3.ResponseFlagFilter{Flags: []string{"NR"}},
+	}})
+}
+
+// filtered returns logs that have a filter beside their own ones. It does not change the given logs.
+func filtered(logs []*accesslogv3.AccessLog, filter *accesslogv3.AccessLogFilter) []*accesslogv3.AccessLog {
+	out := make([]*accesslogv3.AccessLog, len(logs))
+	for i, l := range logs {
+		out[i] = &accesslogv3.AccessLog{Name: l.GetName(), ConfigType: l.GetConfigType(), Filter: filter}
+		if l.GetFilter() != nil {
+			out[i].Filter = allFilters(filter, l.GetFilter())
 		}
-		l.Filter = refused
 	}
-	return logs
+	return out
 }

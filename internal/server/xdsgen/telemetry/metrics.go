@@ -184,14 +184,7 @@ func SetConnectionMetrics(g *wire.Generator, p *tcpv3.TcpProxy, s Settings) {
 		if s.server { // otherwise the start would be counted before the client has shown its certificate
 			p.UpstreamConnectMode, p.MaxEarlyDataBytes = tcpv3.UpstreamConnectMode_ON_DOWNSTREAM_TLS_HANDSHAKE, wrapperspb.UInt32(0)
 		}
-		p.AccessLog = slices.Clone(p.GetAccessLog()) // other filters have the logs, too
-		for i, l := range p.GetAccessLog() {
-			other := logTypes(true, connected)
-			if l.GetFilter() != nil {
-				other = allFilters(other, l.GetFilter())
-			}
-			p.AccessLog[i] = &accesslogv3.AccessLog{Name: l.GetName(), ConfigType: l.GetConfigType(), Filter: other}
-		}
+		p.AccessLog = filtered(p.GetAccessLog(), logTypes(true, connected))
 	}
 	p.AccessLog = slices.Concat(p.GetAccessLog(), opens, closes)
 }
