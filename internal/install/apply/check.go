@@ -230,7 +230,8 @@ func (c *Cluster) CheckAfter(ctx context.Context) ([]Finding, error) {
 	if controlPlane == nil {
 		return out, nil // the control plane of another cluster reads the objects in its own cluster
 	}
-	return out, c.checkDefinitions(ctx, controlPlane, &out)
+	err = c.checkDefinitions(ctx, controlPlane, &out)
+	return out, err
 }
 
 // checkDefinitions finds kinds that the cluster has lost: other kinds of Istio are defined. Definitions of older
