@@ -7,7 +7,6 @@ import (
 
 	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
 
-	"github.com/meshctl/meshctl/internal/server/registry/facts"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 )
 
@@ -68,37 +67,5 @@ func TestDiscoverySelectors(t *testing.T) {
 	check("no cluster")
 	if n := len(slices.Collect(maps.Keys(b.s.Discovery.Held))); n != 0 {
 		t.Errorf("objects of %d namespaces are held", n)
-	}
-}
-
-func TestMatchesLabels(t *testing.T) {
-	t.Parallel()
-	labels := map[string]string{"env": "prod", "team": "a"}
-	expr := func(key, operator string, values ...string) *meshv1alpha1.LabelSelector {
-		return &meshv1alpha1.LabelSelector{
-			MatchLabels:      map[string]string{"env": "prod"},
-			MatchExpressions: []*meshv1alpha1.LabelSelectorRequirement{{Key: key, Operator: operator, Values: values}},
-		}
-	}
-	for _, tt := range []struct {
-		selector *meshv1alpha1.LabelSelector
-		want     bool
-	}{
-		{&meshv1alpha1.LabelSelector{}, true},
-		{&meshv1alpha1.LabelSelector{MatchLabels: map[string]string{"env": "test"}}, false},
-		{expr("team", "In", "b", "a"), true},
-		{expr("team", "In", "b"), false},
-		{expr("other", "In", ""), false},
-		{expr("team", "NotIn", "b"), true},
-		{expr("team", "NotIn", "a"), false},
-		{expr("other", "NotIn", "a"), true},
-		{expr("team", "Exists"), true},
-		{expr("other", "Exists"), false},
-		{expr("team", "DoesNotExist"), false},
-		{expr("other", "DoesNotExist"), true},
-	} {
-		if got := facts.MatchesLabels(tt.selector, labels); got != tt.want {
-			t.Errorf("%v matches: %v, want %v", tt.selector, got, tt.want)
-		}
 	}
 }

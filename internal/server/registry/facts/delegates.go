@@ -74,7 +74,7 @@ func mergeRoutes(root, part *networkingv1alpha3.HTTPRoute) *networkingv1alpha3.H
 		for _, m := range part.Match {
 			found := false
 			for _, of := range root.Match {
-				if merged := MergeMatches(of, m); merged != nil {
+				if merged := mergeMatches(of, m); merged != nil {
 					out.Match, found = append(out.Match, merged), true
 				}
 			}
@@ -108,10 +108,10 @@ func joinNames(root, part string) string {
 	return root + "-" + part
 }
 
-// MergeMatches returns the condition that both hold, or nil if the condition of the
+// mergeMatches returns the condition that both hold, or nil if the condition of the
 // delegate is not within the other one, as far as that can be known.
-func MergeMatches(root, part *networkingv1alpha3.HTTPMatchRequest) *networkingv1alpha3.HTTPMatchRequest {
-	ok := Within(root.Uri, part.Uri) && Within(root.Scheme, part.Scheme) && Within(root.Method, part.Method) && Within(root.Authority, part.Authority) &&
+func mergeMatches(root, part *networkingv1alpha3.HTTPMatchRequest) *networkingv1alpha3.HTTPMatchRequest {
+	ok := within(root.Uri, part.Uri) && within(root.Scheme, part.Scheme) && within(root.Method, part.Method) && within(root.Authority, part.Authority) &&
 		allWithin(root.Headers, part.Headers) && allWithin(root.WithoutHeaders, part.WithoutHeaders) && allWithin(root.QueryParams, part.QueryParams) &&
 		root.IgnoreUriCase == part.IgnoreUriCase && (root.Port == 0 || part.Port == 0 || root.Port == part.Port)
 	gateways, common := mergeGateways(root.Gateways, part.Gateways)
@@ -167,16 +167,16 @@ func union[V any](a, b map[string]V) map[string]V {
 
 func allWithin(root, part map[string]*networkingv1alpha3.StringMatch) bool {
 	for name, m := range part {
-		if !Within(root[name], m) {
+		if !within(root[name], m) {
 			return false
 		}
 	}
 	return true
 }
 
-// Within reports whether every text that matches part is known to match root. A condition
+// within reports whether every text that matches part is known to match root. A condition
 // that is not set goes with any other, and a regular expression with none.
-func Within(root, part *networkingv1alpha3.StringMatch) bool {
+func within(root, part *networkingv1alpha3.StringMatch) bool {
 	switch {
 	case root == nil || part == nil:
 		return true

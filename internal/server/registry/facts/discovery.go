@@ -30,11 +30,11 @@ func (t *Tables) discovers(at clusterNamespace) bool {
 		return true
 	}
 	ns, ok := t.namespaces.Get(nil, ObjectKey{at.cluster, "", at.namespace})
-	return ok && slices.ContainsFunc(t.Discovery.selectors, func(s *meshv1alpha1.LabelSelector) bool { return MatchesLabels(s, ns.Labels) })
+	return ok && slices.ContainsFunc(t.Discovery.selectors, func(s *meshv1alpha1.LabelSelector) bool { return matchesLabels(s, ns.Labels) })
 }
 
-// MatchesLabels reports whether a selector selects an object with these labels.
-func MatchesLabels(s *meshv1alpha1.LabelSelector, labels map[string]string) bool {
+// matchesLabels reports whether a selector selects an object with these labels.
+func matchesLabels(s *meshv1alpha1.LabelSelector, labels map[string]string) bool {
 	if !snapshot.Selects(s.GetMatchLabels(), labels) {
 		return false
 	}

@@ -36,7 +36,7 @@ func equalVisibility(a, b *meshv1alpha1.ServiceEntryVisibility) bool { return pr
 func (t *Tables) matchesRules(r *derive.Reads, e *snapshot.ServiceEntry, rules []*meshv1alpha1.ServiceEntryVisibility_MatchRule) bool {
 	for _, rule := range rules {
 		ns, ok := t.namespaces.Get(r, ObjectKey{e.Cluster, "", e.Namespace})
-		if !ok || !MatchesLabels(rule.GetNamespaceSelector(), ns.Labels) {
+		if !ok || !matchesLabels(rule.GetNamespaceSelector(), ns.Labels) {
 			return false
 		}
 	}
