@@ -74,8 +74,7 @@ func (v *clusterView) moveTo(o snapshot.Object, namespace string) string {
 	if o.ReadFrom().File != "" {
 		return fmt.Sprintf("set metadata.namespace: %q", namespace)
 	}
-	return fmt.Sprintf("%s get %s %s -o yaml | sed -E '/^  (creationTimestamp|generation|resourceVersion|uid): /d; s/^  namespace: .*/  namespace: %s/' | kubectl%s apply -f -",
-		v.kubectl(v.id, k.Namespace), resourceOf(k.Kind), k.Name, namespace, v.flags(v.id))
+	return v.copy(k, namespace, v.id)
 }
 
 // routesTo reports whether a VirtualService of the cluster sends requests to a subset.

@@ -161,8 +161,16 @@ func (v *clusterView) copyTo(far *clusterView, o snapshot.Object) string {
 	if place := o.ReadFrom(); place.File != "" {
 		return fmt.Sprintf("add %s %s (%s) to cluster %s, too", k.Kind, nameOf(o), place, far.id)
 	}
-	return fmt.Sprintf("%s get %s %s -o yaml | sed -E '/^  (creationTimestamp|generation|resourceVersion|uid): /d' | kubectl%s apply -f -",
-		v.kubectl(v.id, k.Namespace), resourceOf(k.Kind), k.Name, v.flags(far.id))
+	return v.copy(k, k.Namespace, far.id)
+}
+
+// copy returns the command that copies an object of Istio in the API to a namespace of a cluster.
+func (v *clusterView) copy(k snapshot.Key, namespace string, to mesh.ClusterID) string {
+	edit := "/^  (creationTimestamp|generation|resourceVersion|uid): /d"
+	if namespace != k.Namespace {
+		edit += "; s/^  namespace: .*/  namespace: " + namespace + "/"
+	}
+	return fmt.Sprintf("%s get %s %s -o yaml | sed -E '%s' | kubectl%s apply -f -", v.kubectl(v.id, k.Namespace), resourceOf(k.Kind), k.Name, edit, v.flags(to))
 }
 
 // eitherWay returns the command that copies an object to another cluster, and, for the case that the
